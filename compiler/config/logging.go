@@ -1,0 +1,4 @@
+package config
+
+// Logging holds component-base logging options.
+type Logging struct{}

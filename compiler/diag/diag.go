@@ -1,0 +1,84 @@
+// Package diag holds diagnostics: what the compiler has to say about its
+// input, each with the place, the offending value and what would be right.
+package diag
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Severity orders diagnostics by what they mean for the caller.
+type Severity uint8
+
+const (
+	Error   Severity = iota // the piece named is left out; for configuration: nothing is compiled
+	Warning                 // accepted, and probably not what was meant
+	Info                    // worth knowing
+)
+
+// String gives error, warning or info.
+func (s Severity) String() string { return [...]string{"error", "warning", "info"}[s] }
+
+// Diagnostic is one finding. It prints as "FILE:LINE: OBJECT: PATH: MSG (HINT)",
+// without the parts that are empty.
+type Diagnostic struct {
+	Severity Severity
+	File     string // input file; "-" is standard input
+	Line     int    // 1-based; 0: not known
+	Doc      int    // 1-based YAML document number, where the line is not known
+	Object   string // "Service ns/web"
+	Path     string // "spec.ports[0].port"
+	Msg      string // lower case, no full stop: what is wrong, what is allowed, what was found
+	Hint     string // what to do about it
+}
+
+// String gives the one-line form without the severity.
+func (d Diagnostic) String() string {
+	var b strings.Builder
+	if d.File != "" {
+		b.WriteString(d.File)
+		if d.Line > 0 {
+			fmt.Fprintf(&b, ":%d", d.Line)
+		} else if d.Doc > 0 {
+			fmt.Fprintf(&b, ": document %d", d.Doc)
+		}
+		b.WriteString(": ")
+	}
+	for _, part := range [...]string{d.Object, d.Path} {
+		if part != "" {
+			b.WriteString(part)
+			b.WriteString(": ")
+		}
+	}
+	b.WriteString(d.Msg)
+	if d.Hint != "" {
+		b.WriteString(" (" + d.Hint + ")")
+	}
+	return b.String()
+}
+
+// Compare orders by file, line, document, object, path, severity and text.
+func (d Diagnostic) Compare(o Diagnostic) int {
+	return cmp.Or(cmp.Compare(d.File, o.File), cmp.Compare(d.Line, o.Line), cmp.Compare(d.Doc, o.Doc),
+		cmp.Compare(d.Object, o.Object), cmp.Compare(d.Path, o.Path), cmp.Compare(d.Severity, o.Severity),
+		cmp.Compare(d.Msg, o.Msg), cmp.Compare(d.Hint, o.Hint))
+}
+
+// List is a list of diagnostics. The zero value is empty and ready to use.
+type List []Diagnostic
+
+// Add appends diagnostics.
+func (l *List) Add(d ...Diagnostic) { *l = append(*l, d...) }
+
+// Sort puts the list in order and removes exact duplicates.
+func (l *List) Sort() {
+	slices.SortFunc(*l, Diagnostic.Compare)
+	*l = slices.Compact(*l)
+}
+
+// HasErrors tells whether any diagnostic is an Error.
+func (l List) HasErrors() bool {
+	return slices.ContainsFunc(l, func(d Diagnostic) bool { return d.Severity == Error })
+}

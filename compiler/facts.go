@@ -1,0 +1,22 @@
+// Package compiler turns a configuration and a snapshot of a cluster into
+// Programs: one per IP family, for one node.
+package compiler
+
+import "net/netip"
+
+// Facts are what is known of the node besides its Node object. Offline, only
+// NodeName is: then the addresses of the Node object stand for its interfaces'.
+type Facts struct {
+	// NodeName is the host name or its override, trimmed and in lower case (SNAP-70).
+	NodeName string
+	// Interfaces are the node's network interfaces; nil: not known.
+	Interfaces []Interface
+	// HNSNetworkType is "Overlay" or "L2Bridge" (kernelspace); "" counts as L2Bridge.
+	HNSNetworkType string
+}
+
+// Interface is a network interface with its addresses.
+type Interface struct {
+	Name  string
+	Addrs []netip.Prefix
+}

@@ -1,0 +1,115 @@
+package snapshot
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Snapshot is the state of a cluster, keyed by object and indexed by Service.
+// The objects in it are never changed after they were set; a new version
+// replaces the old one. It is not safe for concurrent use while it changes.
+type Snapshot struct {
+	services map[ir.Name]*Service
+	slices   map[ir.Name]*EndpointSlice
+	byOwner  map[ir.Name][]*EndpointSlice // slices of a Service, by name
+	nodes    map[string]*Node
+	cidrs    map[string]*ServiceCIDR
+}
+
+// New gives an empty Snapshot.
+func New() *Snapshot {
+	return &Snapshot{
+		services: map[ir.Name]*Service{},
+		slices:   map[ir.Name]*EndpointSlice{},
+		byOwner:  map[ir.Name][]*EndpointSlice{},
+		nodes:    map[string]*Node{},
+		cidrs:    map[string]*ServiceCIDR{},
+	}
+}
+
+// SetService adds or replaces a Service.
+func (s *Snapshot) SetService(svc *Service) { s.services[svc.Name] = svc }
+
+// DeleteService removes a Service; its slices stay (SNAP-6).
+func (s *Snapshot) DeleteService(name ir.Name) { delete(s.services, name) }
+
+// Service gives a Service by name, or nil.
+func (s *Snapshot) Service(name ir.Name) *Service { return s.services[name] }
+
+// Services gives all Services by name.
+func (s *Snapshot) Services() []*Service {
+	return slices.SortedFunc(maps.Values(s.services), func(a, b *Service) int { return a.Name.Compare(b.Name) })
+}
+
+// SetSlice adds or replaces an EndpointSlice. It gives the Services whose
+// endpoints may have changed: one, or two when the slice moved.
+func (s *Snapshot) SetSlice(slice *EndpointSlice) []ir.Name {
+	dirty := s.DeleteSlice(slice.Name)
+	s.slices[slice.Name] = slice
+	if slice.Service.Name == "" {
+		return dirty
+	}
+	owned := s.byOwner[slice.Service]
+	i, _ := slices.BinarySearchFunc(owned, slice, compareSlices)
+	// A fresh array: Slices hands the old one out.
+	s.byOwner[slice.Service] = slices.Concat(owned[:i], []*EndpointSlice{slice}, owned[i:])
+	if !slices.Contains(dirty, slice.Service) {
+		dirty = append(dirty, slice.Service)
+	}
+	return dirty
+}
+
+// DeleteSlice removes an EndpointSlice and gives the Service it belonged to, if any.
+func (s *Snapshot) DeleteSlice(name ir.Name) []ir.Name {
+	old := s.slices[name]
+	if old == nil {
+		return nil
+	}
+	delete(s.slices, name)
+	if old.Service.Name == "" {
+		return nil
+	}
+	owned := s.byOwner[old.Service]
+	i, _ := slices.BinarySearchFunc(owned, old, compareSlices)
+	if len(owned) == 1 {
+		delete(s.byOwner, old.Service)
+	} else {
+		s.byOwner[old.Service] = slices.Concat(owned[:i], owned[i+1:])
+	}
+	return []ir.Name{old.Service}
+}
+
+func compareSlices(a, b *EndpointSlice) int { return cmp.Compare(a.Name.Name, b.Name.Name) }
+
+// Slices gives the EndpointSlices of a Service by name, whether or not the Service exists.
+// The caller must not change the result.
+func (s *Snapshot) Slices(service ir.Name) []*EndpointSlice { return s.byOwner[service] }
+
+// SetNode adds or replaces a Node.
+func (s *Snapshot) SetNode(n *Node) { s.nodes[n.Name] = n }
+
+// DeleteNode removes a Node.
+func (s *Snapshot) DeleteNode(name string) { delete(s.nodes, name) }
+
+// Node gives a Node by name, or nil.
+func (s *Snapshot) Node(name string) *Node { return s.nodes[name] }
+
+// Nodes gives all Nodes by name.
+func (s *Snapshot) Nodes() []*Node {
+	return slices.SortedFunc(maps.Values(s.nodes), func(a, b *Node) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// SetServiceCIDR adds or replaces a ServiceCIDR.
+func (s *Snapshot) SetServiceCIDR(c *ServiceCIDR) { s.cidrs[c.Name] = c }
+
+// DeleteServiceCIDR removes a ServiceCIDR.
+func (s *Snapshot) DeleteServiceCIDR(name string) { delete(s.cidrs, name) }
+
+// ServiceCIDRs gives all ServiceCIDRs by name.
+func (s *Snapshot) ServiceCIDRs() []*ServiceCIDR {
+	return slices.SortedFunc(maps.Values(s.cidrs), func(a, b *ServiceCIDR) int { return strings.Compare(a.Name, b.Name) })
+}

@@ -1,0 +1,98 @@
+package ir
+
+import "strings"
+
+// Mode is a proxy mode (config mode).
+type Mode string
+
+const (
+	ModeIPTables    Mode = "iptables"
+	ModeIPVS        Mode = "ipvs"
+	ModeNFTables    Mode = "nftables"
+	ModeKernelspace Mode = "kernelspace"
+	ModeUserspace   Mode = "userspace"
+)
+
+// Modes are all modes, in the order in which they are listed to people.
+func Modes() []Mode {
+	return []Mode{ModeIPTables, ModeIPVS, ModeNFTables, ModeKernelspace, ModeUserspace}
+}
+
+// Capability is one thing in which the modes of kube-proxy differ by design:
+// a packet's fate depends on it, or a mode lacks it. What a mode has is stated
+// once, in Mode.Capabilities, and read by the compiler, by ir/sim and by the
+// tests that compare back ends.
+type Capability uint32
+
+const (
+	// LocalhostNodePorts: node ports answer at 127.0.0.1, if the configuration wants it (PKT-16).
+	LocalhostNodePorts Capability = 1 << iota
+	// RejectUndefinedPorts: a ClusterIP refuses ports that its Service does not have (PKT-13).
+	RejectUndefinedPorts
+	// DropUnallocated: addresses inside a ServiceCIDR that no Service has are dropped (PKT-14).
+	DropUnallocated
+	// HairpinRemote: hairpin connections are masqueraded for endpoints of other nodes too (PKT-7).
+	HairpinRemote
+	// GuardEmpty: source ranges also guard VIPs of Services without endpoints (NFT-5).
+	GuardEmpty
+	// EmptyFromNode: external addresses without endpoints also refuse what the node itself sends.
+	EmptyFromNode
+	// EmptyNodePortAnyAddr: node ports without endpoints refuse on every local address,
+	// whatever nodePortAddresses says (PKT-15).
+	EmptyNodePortAnyAddr
+	// LocalFallback: a Local policy without a local endpoint uses the cluster's (IPV-4).
+	LocalFallback
+	// Refuses: what finds no endpoint is refused or dropped; without it, it passes.
+	Refuses
+	// SourceRanges: loadBalancerSourceRanges are enforced.
+	SourceRanges
+	// TrafficPolicies: the Local traffic policies are honoured.
+	TrafficPolicies
+	// KeepsClient: backends can see the client's address; without it every connection comes from the node.
+	KeepsClient
+	// ServesSCTP: SCTP is proxied.
+	ServesSCTP
+	// Topology: hints and the terminating fallback choose endpoints (section 2.4).
+	Topology
+	// HealthPorts: healthCheckNodePort is served.
+	HealthPorts
+)
+
+var capabilityNames = [...]string{
+	"LocalhostNodePorts", "RejectUndefinedPorts", "DropUnallocated", "HairpinRemote", "GuardEmpty",
+	"EmptyFromNode", "EmptyNodePortAnyAddr", "LocalFallback", "Refuses", "SourceRanges",
+	"TrafficPolicies", "KeepsClient", "ServesSCTP", "Topology", "HealthPorts",
+}
+
+// Has tells whether all capabilities of o are in c.
+func (c Capability) Has(o Capability) bool { return c&o == o }
+
+// String gives the names, joined by "|".
+func (c Capability) String() string {
+	var names []string
+	for i, n := range capabilityNames {
+		if c&(1<<i) != 0 {
+			names = append(names, n)
+		}
+	}
+	return strings.Join(names, "|")
+}
+
+const common = Refuses | SourceRanges | TrafficPolicies | KeepsClient | ServesSCTP | Topology | HealthPorts
+
+// Capabilities says how a mode behaves; zero for an unknown mode.
+func (m Mode) Capabilities() Capability {
+	switch m {
+	case ModeIPTables:
+		return common | LocalhostNodePorts | HairpinRemote | EmptyNodePortAnyAddr
+	case ModeNFTables:
+		return common | RejectUndefinedPorts | DropUnallocated | GuardEmpty | EmptyFromNode
+	case ModeIPVS:
+		return common | RejectUndefinedPorts | LocalFallback | EmptyFromNode
+	case ModeKernelspace:
+		return TrafficPolicies | KeepsClient | HealthPorts
+	case ModeUserspace:
+		return Refuses
+	}
+	return 0
+}

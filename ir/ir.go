@@ -1,0 +1,329 @@
+package ir
+
+import (
+	"cmp"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// Family is an IP family. The two families of a dual-stack cluster share
+// nothing: each has a Program of its own.
+type Family uint8
+
+const (
+	IPv4 Family = 4
+	IPv6 Family = 6
+)
+
+// String gives the name that the EndpointSlice field addressType uses.
+func (f Family) String() string {
+	if f == IPv6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
+// Has tells whether addr is of the family. IPv4-mapped IPv6 addresses are not.
+func (f Family) Has(addr netip.Addr) bool {
+	if f == IPv6 {
+		return addr.Is6() && !addr.Is4In6()
+	}
+	return addr.Is4()
+}
+
+// Bits is the length of an address of the family in bits.
+func (f Family) Bits() int {
+	if f == IPv6 {
+		return 128
+	}
+	return 32
+}
+
+// Loopback is the family's loopback network: 127.0.0.0/8 or ::1/128.
+func (f Family) Loopback() netip.Prefix {
+	if f == IPv6 {
+		return netip.PrefixFrom(netip.IPv6Loopback(), 128)
+	}
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
+}
+
+// Protocol is a transport protocol by its IANA number.
+type Protocol uint8
+
+const (
+	TCP  Protocol = 6
+	UDP  Protocol = 17
+	SCTP Protocol = 132
+)
+
+// String gives the lower-case name, as nft, iptables and ipvsadm write it.
+func (p Protocol) String() string {
+	switch p {
+	case TCP:
+		return "tcp"
+	case UDP:
+		return "udp"
+	case SCTP:
+		return "sctp"
+	}
+	return "unknown"
+}
+
+// ParseProtocol reads TCP, UDP or SCTP in any case.
+func ParseProtocol(s string) (Protocol, bool) {
+	for _, p := range [...]Protocol{TCP, UDP, SCTP} {
+		if strings.EqualFold(s, p.String()) {
+			return p, true
+		}
+	}
+	return 0, false
+}
+
+// Name is the namespace and name of an object.
+type Name struct{ Namespace, Name string }
+
+// String gives namespace/name.
+func (n Name) String() string { return n.Namespace + "/" + n.Name }
+
+// Compare orders by namespace, then name.
+func (n Name) Compare(o Name) int {
+	return cmp.Or(cmp.Compare(n.Namespace, o.Namespace), cmp.Compare(n.Name, o.Name))
+}
+
+// ServicePort names one entry of a Service's spec.ports: the key under which
+// endpoints are chosen and session affinity is kept.
+type ServicePort struct {
+	Service  Name
+	Port     string // spec.ports[].name; empty is legal for a Service of one port
+	Protocol Protocol
+}
+
+// String gives ns/name:port, or ns/name where the port has no name: the form
+// that kube-proxy logs, comments and hashes (IPT-2).
+func (p ServicePort) String() string {
+	if p.Port == "" {
+		return p.Service.String()
+	}
+	return p.Service.String() + ":" + p.Port
+}
+
+// Compare orders by Service, port name, protocol.
+func (p ServicePort) Compare(o ServicePort) int {
+	return cmp.Or(p.Service.Compare(o.Service), cmp.Compare(p.Port, o.Port), cmp.Compare(p.Protocol, o.Protocol))
+}
+
+// Origin says why a piece of a Program exists: which object and field asked
+// for it, and the rule by which they did.
+type Origin struct {
+	Object string // "Service ns/web", "EndpointSlice ns/web-abc12", "Node node1", "config", "default"
+	Field  string // "spec.ports[0].nodePort", "endpoints[3]", "iptables.masqueradeBit"
+	Reason string // "ready, on this node", "externalTrafficPolicy Local: no endpoint on this node"
+}
+
+// String gives "Object: Field (Reason)", leaving out what is empty.
+func (o Origin) String() string {
+	s := o.Object
+	if o.Field != "" {
+		s += ": " + o.Field
+	}
+	if o.Reason != "" {
+		s += " (" + o.Reason + ")"
+	}
+	return s
+}
+
+// Program is all that one node does for one IP family.
+type Program struct {
+	Family   Family
+	Node     Node
+	Services []Service // by Name
+}
+
+// Service is the unit of incremental work: one Kubernetes Service with all its
+// ports, in one family. Compiling or lowering it reads nothing of another's.
+type Service struct {
+	Name      Name
+	Frontends []Frontend   // canonical order, see Frontend.Compare
+	Pools     []Pool       // by Port, then Policy; Routes point into it
+	Health    *HealthCheck // nil unless type LoadBalancer with externalTrafficPolicy Local
+	HNS       *HNSService  // kernelspace mode only
+	Origin    Origin
+}
+
+// Kind is why a frontend exists. The order is that in which a packet that
+// matches several is decided (PKT-18: node ports are looked at last).
+type Kind uint8
+
+const (
+	ClusterIP Kind = iota
+	ExternalIP
+	LoadBalancer
+	NodePort
+)
+
+// String gives the API's word for the kind.
+func (k Kind) String() string {
+	return [...]string{"ClusterIP", "ExternalIP", "LoadBalancer", "NodePort"}[k]
+}
+
+// External tells whether the frontend is governed by externalTrafficPolicy.
+func (k Kind) External() bool { return k != ClusterIP }
+
+// Policy is a traffic policy (spec.internalTrafficPolicy for ClusterIP
+// frontends, spec.externalTrafficPolicy for the others).
+type Policy uint8
+
+const (
+	Cluster Policy = iota
+	Local
+)
+
+// String gives the API's word.
+func (p Policy) String() string { return [...]string{"Cluster", "Local"}[p] }
+
+// Match is what a frontend takes: packets of Protocol to Addr:Port, or, when
+// Addr is the zero value, to Port on the node's own addresses as far as
+// Node.NodePorts admits them. It is comparable and serves as the frontend's
+// identity: no two frontends of a Program have the same Match.
+type Match struct {
+	Addr     netip.Addr
+	Protocol Protocol
+	Port     uint16
+}
+
+// NodeAddrs tells whether the match is a node port's.
+func (m Match) NodeAddrs() bool { return !m.Addr.IsValid() }
+
+// String gives 10.96.0.10:80/tcp, [fd00::1]:80/tcp, or node:30080/tcp.
+func (m Match) String() string {
+	if m.NodeAddrs() {
+		return "node:" + utoa(m.Port) + "/" + m.Protocol.String()
+	}
+	return netip.AddrPortFrom(m.Addr, m.Port).String() + "/" + m.Protocol.String()
+}
+
+// Compare orders node ports last, then by address, port and protocol.
+func (m Match) Compare(o Match) int {
+	if m.NodeAddrs() != o.NodeAddrs() {
+		if m.NodeAddrs() {
+			return 1
+		}
+		return -1
+	}
+	return cmp.Or(m.Addr.Compare(o.Addr), cmp.Compare(m.Port, o.Port), cmp.Compare(m.Protocol, o.Protocol))
+}
+
+// Verdict is the fate of a packet that no route takes.
+type Verdict uint8
+
+const (
+	Reject Verdict = iota // refuse at once: ICMP port unreachable (PKT-8)
+	Drop                  // discard silently (PKT-9, PKT-10)
+	Pass                  // leave it to the rest of the host
+)
+
+// String gives reject, drop or pass.
+func (v Verdict) String() string { return [...]string{"reject", "drop", "pass"}[v] }
+
+// Frontend is one address, or the node's addresses, with one port that clients
+// connect to.
+type Frontend struct {
+	Kind   Kind
+	Match  Match
+	Port   ServicePort
+	Policy Policy // the traffic policy in force
+
+	// SourceRanges admit clients; empty admits everybody. Only LoadBalancer
+	// frontends have any (spec.loadBalancerSourceRanges, PKT-10). Where the
+	// node's address is within a range, the Service's own VIPs are admitted
+	// too, each as an entry of its own (PKT-11). What is not admitted is
+	// dropped.
+	SourceRanges []SourceRange
+
+	Routes []Route // the first whose From holds the packet's source decides
+	Empty  Verdict // Reject or Drop: for new connections that no route takes
+	// EmptyOrigin is why packets would be refused: set when some source finds no route.
+	EmptyOrigin Origin
+	Origin      Origin
+}
+
+// Compare orders by Kind, then Match.
+func (f *Frontend) Compare(o *Frontend) int {
+	return cmp.Or(cmp.Compare(f.Kind, o.Kind), f.Match.Compare(o.Match))
+}
+
+// SourceRange is one admitted range of client addresses.
+type SourceRange struct {
+	Prefix netip.Prefix // masked
+	Origin Origin
+}
+
+// Scope is a set of packet sources. The scopes overlap; order decides.
+type Scope uint8
+
+const (
+	Any  Scope = iota // every source
+	Pods              // local to the cluster by Node.Detector
+	Host              // an address of this node: what its own processes send
+)
+
+// String gives any, pods or node.
+func (s Scope) String() string { return [...]string{"any", "pods", "node"}[s] }
+
+// Route sends packets of a scope to a pool.
+type Route struct {
+	From   Scope
+	Pool   int  // index into Service.Pools
+	SNAT   bool // masquerade; hairpin connections are masqueraded whatever it says
+	Origin Origin
+}
+
+// Pool is the endpoints among which one service port's connections are spread
+// evenly, at random.
+type Pool struct {
+	Port     ServicePort
+	Policy   Policy
+	Backends []Backend // by AddrPort text order, as kube-proxy has it (SNAP-46); never empty
+	Affinity *Affinity // nil: none
+}
+
+// Affinity is spec.sessionAffinity ClientIP: a client that comes back before
+// Timeout has passed since its last new connection meets the same backend.
+type Affinity struct {
+	Timeout time.Duration // whole seconds, 1 s to 24 h
+	Origin  Origin
+}
+
+// Backend is one endpoint.
+type Backend struct {
+	AddrPort netip.AddrPort
+	Local    bool // runs on this node (SNAP-43)
+	Origin   Origin
+}
+
+// HealthCheck is spec.healthCheckNodePort: a TCP port on which the node tells
+// load balancers how many ready endpoints it has (SNAP-28).
+type HealthCheck struct {
+	Port   uint16
+	Local  int // distinct addresses of ready endpoints on this node
+	Origin Origin
+}
+
+// ParseMatch reads what Match.String writes.
+func ParseMatch(s string) (Match, bool) {
+	addrPort, proto, ok := strings.Cut(s, "/")
+	if !ok {
+		return Match{}, false
+	}
+	p, ok := ParseProtocol(proto)
+	if !ok {
+		return Match{}, false
+	}
+	if port, isNode := strings.CutPrefix(addrPort, "node:"); isNode {
+		n, ok := atou(port)
+		return Match{Protocol: p, Port: n}, ok
+	}
+	ap, err := netip.ParseAddrPort(addrPort)
+	return Match{Addr: ap.Addr(), Protocol: p, Port: ap.Port()}, err == nil
+}

@@ -1,0 +1,156 @@
+package ir
+
+import (
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// Node is what the Services of a Program share: the node and its settings.
+// What only one mode reads stands in that mode's own struct, nil elsewhere.
+type Node struct {
+	Name string // SNAP-70
+	Zone string // label topology.kubernetes.io/zone
+	Mode Mode
+
+	IP    netip.Addr   // the node's primary address of the family (SNAP-71); may be invalid
+	Addrs []netip.Addr // all known addresses of the node in the family but loopback, sorted
+	// NodePorts are the addresses on which node ports answer.
+	NodePorts NodePortAddrs
+	Detector  Detector
+
+	MasqueradeAll bool   // every packet to a ClusterIP is masqueraded
+	MasqueradeBit uint8  // the bit of the packet mark that asks for masquerade
+	DropInvalid   bool   // iptables: drop packets in conntrack state INVALID (unless conntrack.tcpBeLiberal)
+	ServiceCIDRs  []CIDR // sorted; where known, nftables drops what is inside and not allocated (SNAP-65)
+
+	IPVS      *IPVS
+	HNS       *HNS
+	Userspace *Userspace
+}
+
+// MasqueradeMark is 1<<MasqueradeBit (IPT-3).
+func (n *Node) MasqueradeMark() uint32 { return 1 << n.MasqueradeBit }
+
+// HasAddr tells whether addr is the node's own: in Addrs, or a loopback address.
+func (n *Node) HasAddr(addr netip.Addr) bool {
+	if addr.IsLoopback() {
+		return true
+	}
+	for _, a := range n.Addrs {
+		if a == addr {
+			return true
+		}
+	}
+	return false
+}
+
+// CIDR is a prefix with its origin.
+type CIDR struct {
+	Prefix netip.Prefix
+	Origin Origin
+}
+
+// NodePortAddrs says on which of the node's addresses node ports answer
+// (config nodePortAddresses, SNAP-73).
+type NodePortAddrs struct {
+	All      bool // every address of the node; Prefixes is empty
+	Prefixes []NodePortPrefix
+	Loopback bool // also loopback addresses, as far as All or Prefixes hold them (iptables, IPv4)
+	Origin   Origin
+}
+
+// NodePortPrefix is one entry of nodePortAddresses.
+type NodePortPrefix struct {
+	Prefix   netip.Prefix
+	Assigned bool // true: the addresses in Prefix that the node has; false: Prefix itself (a node IP, "primary")
+	Origin   Origin
+}
+
+// Has tells whether a node port answers at addr, on a node for which local
+// says whether addr is one of its addresses.
+func (a *NodePortAddrs) Has(addr netip.Addr, local bool) bool {
+	if addr.IsLoopback() && !a.Loopback {
+		return false
+	}
+	if a.All {
+		return local
+	}
+	for _, p := range a.Prefixes {
+		if p.Prefix.Contains(addr) && (local || !p.Assigned) {
+			return true
+		}
+	}
+	return false
+}
+
+// DetectMode is how traffic of the cluster's pods is told from other traffic
+// (config detectLocalMode).
+type DetectMode uint8
+
+const (
+	DetectNone      DetectMode = iota // not possible in this family: no packet counts as a pod's
+	DetectCIDR                        // by source address: modes ClusterCIDR and NodeCIDR
+	DetectInterface                   // by input interface: mode BridgeInterface
+	DetectPrefix                      // by the start of its name: mode InterfaceNamePrefix
+)
+
+// String gives none, cidr, interface or prefix.
+func (m DetectMode) String() string { return [...]string{"none", "cidr", "interface", "prefix"}[m] }
+
+// Detector decides whether a packet comes from a pod.
+type Detector struct {
+	Mode      DetectMode
+	Prefix    netip.Prefix // DetectCIDR
+	Interface string       // DetectInterface: its name; DetectPrefix: how the name begins
+	Origin    Origin
+}
+
+// Local tells whether a packet from src that came in by interface in counts as
+// a pod's. in is empty for what the node itself sends, which no interface
+// detector takes for local.
+func (d *Detector) Local(src netip.Addr, in string) bool {
+	switch d.Mode {
+	case DetectCIDR:
+		return d.Prefix.Contains(src)
+	case DetectInterface:
+		return in == d.Interface
+	case DetectPrefix:
+		return in != "" && strings.HasPrefix(in, d.Interface)
+	}
+	return false
+}
+
+// IPVS is what only the ipvs mode reads (config ipvs).
+type IPVS struct {
+	Scheduler    string // never empty; "rr" by default
+	ExcludeCIDRs []netip.Prefix
+	StrictARP    bool
+	// Timeouts of the kernel's connection table; 0 leaves the kernel's value.
+	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
+}
+
+// HNS is what only the kernelspace mode (Windows) reads (config winkernel).
+type HNS struct {
+	NetworkName           string
+	NetworkType           string // "Overlay" or "L2Bridge"
+	SourceVIP             netip.Addr
+	EnableDSR             bool
+	RootEndpoint          string // name of the root HNS endpoint
+	ForwardHealthCheckVIP bool
+	HealthzPort           uint16
+}
+
+// HNSService is what kernelspace mode reads of a Service beyond its frontends.
+type HNSService struct {
+	PreserveDIP bool // annotation preserve-destination: "true"
+	NoOptimize  bool // annotation winProxyOptimization: DISABLED
+}
+
+// Userspace is what only the userspace mode reads.
+type Userspace struct {
+	BindAddress    netip.Addr // where proxy ports listen
+	PortMin        uint16     // portRange; both 0: the kernel picks
+	PortMax        uint16
+	UDPIdleTimeout time.Duration
+}

@@ -1,0 +1,52 @@
+// Package sim is the meaning of the IR: it says what happens to a packet under
+// a Program. Every back end's rules are held against it.
+package sim
+
+import (
+	"net/netip"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Packet is the first packet of a new connection, as it meets the node's rules.
+type Packet struct {
+	Src      netip.Addr
+	Dst      netip.Addr
+	Protocol ir.Protocol
+	Port     uint16 // destination port
+	// In is the interface the packet came in by; empty when a process of the
+	// node sends it (then Src is an address of the node).
+	In string
+}
+
+// FromNode tells whether the node itself sends the packet.
+func (p Packet) FromNode() bool { return p.In == "" }
+
+// Fate is what can happen to a packet.
+type Fate uint8
+
+const (
+	NotOurs  Fate = iota // no rule of the Program touches it
+	Accepted             // translated to one of the Backends
+	Rejected             // refused with ICMP port unreachable
+	Dropped              // discarded
+)
+
+// String gives not ours, accepted, rejected or dropped.
+func (f Fate) String() string { return [...]string{"not ours", "accepted", "rejected", "dropped"}[f] }
+
+// Destination is one possible backend of an accepted packet.
+type Destination struct {
+	AddrPort netip.AddrPort
+	SNAT     bool // the backend sees an address of the node instead of the client's
+}
+
+// Outcome is everything that can happen to one packet: with Accepted, every
+// destination that load balancing may pick, sorted by address and port
+// without duplicates. Affinity tells whether a client sticks to the one that
+// it met first. Two Outcomes are equal when Fate, Destinations and Affinity are.
+type Outcome struct {
+	Fate         Fate
+	Destinations []Destination
+	Affinity     bool
+}
