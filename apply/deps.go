@@ -22,6 +22,6 @@ import (
 	_ "k8s.io/api/discovery/v1beta1"
 	_ "k8s.io/api/networking/v1"
 	_ "k8s.io/apimachinery/pkg/apis/meta/v1"
-	_ "sigs.k8s.io/yaml"
 	_ "sigs.k8s.io/json"
+	_ "sigs.k8s.io/yaml"
 )

@@ -286,6 +286,8 @@ type Pool struct {
 	Policy   Policy
 	Backends []Backend // by AddrPort text order, as kube-proxy has it (SNAP-46); never empty
 	Affinity *Affinity // nil: none
+	// Origin's Reason tells how the backends were chosen, and why others were not.
+	Origin Origin
 }
 
 // Affinity is spec.sessionAffinity ClientIP: a client that comes back before
