@@ -81,7 +81,10 @@ func ParseProtocol(s string) (Protocol, bool) {
 }
 
 // Name is the namespace and name of an object.
-type Name struct{ Namespace, Name string }
+type Name struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
 
 // String gives namespace/name.
 func (n Name) String() string { return n.Namespace + "/" + n.Name }
@@ -94,9 +97,9 @@ func (n Name) Compare(o Name) int {
 // ServicePort names one entry of a Service's spec.ports: the key under which
 // endpoints are chosen and session affinity is kept.
 type ServicePort struct {
-	Service  Name
-	Port     string // spec.ports[].name; empty is legal for a Service of one port
-	Protocol Protocol
+	Service  Name     `json:"service"`
+	Port     string   `json:"port,omitzero"` // spec.ports[].name; empty is legal for a Service of one port
+	Protocol Protocol `json:"protocol"`
 }
 
 // String gives ns/name:port, or ns/name where the port has no name: the form
@@ -116,9 +119,9 @@ func (p ServicePort) Compare(o ServicePort) int {
 // Origin says why a piece of a Program exists: which object and field asked
 // for it, and the rule by which they did.
 type Origin struct {
-	Object string // "Service ns/web", "EndpointSlice ns/web-abc12", "Node node1", "config", "default"
-	Field  string // "spec.ports[0].nodePort", "endpoints[3]", "iptables.masqueradeBit"
-	Reason string // "ready, on this node", "externalTrafficPolicy Local: no endpoint on this node"
+	Object string `json:"object"`          // "Service ns/web", "EndpointSlice ns/web-abc12", "Node node1", "config", "default"
+	Field  string `json:"field,omitzero"`  // "spec.ports[0].nodePort", "endpoints[3]", "iptables.masqueradeBit"
+	Reason string `json:"reason,omitzero"` // "ready, on this node", "externalTrafficPolicy Local: no endpoint on this node"
 }
 
 // String gives "Object: Field (Reason)", leaving out what is empty.
@@ -135,20 +138,20 @@ func (o Origin) String() string {
 
 // Program is all that one node does for one IP family.
 type Program struct {
-	Family   Family
-	Node     Node
-	Services []Service // by Name
+	Family   Family    `json:"family"`
+	Node     Node      `json:"node"`
+	Services []Service `json:"services,omitzero"` // by Name
 }
 
 // Service is the unit of incremental work: one Kubernetes Service with all its
 // ports, in one family. Compiling or lowering it reads nothing of another's.
 type Service struct {
-	Name      Name
-	Frontends []Frontend   // canonical order, see Frontend.Compare
-	Pools     []Pool       // by Port, then Policy; Routes point into it
-	Health    *HealthCheck // nil unless type LoadBalancer with externalTrafficPolicy Local
-	HNS       *HNSService  // kernelspace mode only
-	Origin    Origin
+	Name      Name         `json:"name"`
+	Frontends []Frontend   `json:"frontends,omitzero"` // canonical order, see Frontend.Compare
+	Pools     []Pool       `json:"pools,omitzero"`     // by Port, then Policy; Routes point into it
+	Health    *HealthCheck `json:"health,omitzero"`    // nil unless type LoadBalancer with externalTrafficPolicy Local
+	HNS       *HNSService  `json:"hns,omitzero"`       // kernelspace mode only
+	Origin    Origin       `json:"origin"`
 }
 
 // Kind is why a frontend exists. The order is that in which a packet that
@@ -187,9 +190,9 @@ func (p Policy) String() string { return [...]string{"Cluster", "Local"}[p] }
 // Node.NodePorts admits them. It is comparable and serves as the frontend's
 // identity: no two frontends of a Program have the same Match.
 type Match struct {
-	Addr     netip.Addr
-	Protocol Protocol
-	Port     uint16
+	Addr     netip.Addr `json:"addr,omitzero"`
+	Protocol Protocol   `json:"protocol"`
+	Port     uint16     `json:"port"`
 }
 
 // NodeAddrs tells whether the match is a node port's.
@@ -229,23 +232,23 @@ func (v Verdict) String() string { return [...]string{"reject", "drop", "pass"}[
 // Frontend is one address, or the node's addresses, with one port that clients
 // connect to.
 type Frontend struct {
-	Kind   Kind
-	Match  Match
-	Port   ServicePort
-	Policy Policy // the traffic policy in force
+	Kind   Kind        `json:"kind"`
+	Match  Match       `json:"match"`
+	Port   ServicePort `json:"port"`
+	Policy Policy      `json:"policy"` // the traffic policy in force
 
 	// SourceRanges admit clients; empty admits everybody. Only LoadBalancer
 	// frontends have any (spec.loadBalancerSourceRanges, PKT-10). Where the
 	// node's address is within a range, the Service's own VIPs are admitted
 	// too, each as an entry of its own (PKT-11). What is not admitted is
 	// dropped.
-	SourceRanges []SourceRange
+	SourceRanges []SourceRange `json:"sourceRanges,omitzero"`
 
-	Routes []Route // the first whose From holds the packet's source decides
-	Empty  Verdict // Reject or Drop: for new connections that no route takes
+	Routes []Route `json:"routes,omitzero"` // the first whose From holds the packet's source decides
+	Empty  Verdict `json:"empty"`           // Reject or Drop: for new connections that no route takes
 	// EmptyOrigin is why packets would be refused: set when some source finds no route.
-	EmptyOrigin Origin
-	Origin      Origin
+	EmptyOrigin Origin `json:"emptyOrigin,omitzero"`
+	Origin      Origin `json:"origin"`
 }
 
 // Compare orders by Kind, then Match.
@@ -255,8 +258,8 @@ func (f *Frontend) Compare(o *Frontend) int {
 
 // SourceRange is one admitted range of client addresses.
 type SourceRange struct {
-	Prefix netip.Prefix // masked
-	Origin Origin
+	Prefix netip.Prefix `json:"prefix,omitzero"` // masked
+	Origin Origin       `json:"origin"`
 }
 
 // Scope is a set of packet sources. The scopes overlap; order decides.
@@ -273,43 +276,43 @@ func (s Scope) String() string { return [...]string{"any", "pods", "node"}[s] }
 
 // Route sends packets of a scope to a pool.
 type Route struct {
-	From   Scope
-	Pool   int  // index into Service.Pools
-	SNAT   bool // masquerade; hairpin connections are masqueraded whatever it says
-	Origin Origin
+	From   Scope  `json:"from"`
+	Pool   int    `json:"pool"`          // index into Service.Pools
+	SNAT   bool   `json:"snat,omitzero"` // masquerade; hairpin connections are masqueraded whatever it says
+	Origin Origin `json:"origin"`
 }
 
 // Pool is the endpoints among which one service port's connections are spread
 // evenly, at random.
 type Pool struct {
-	Port     ServicePort
-	Policy   Policy
-	Backends []Backend // by AddrPort text order, as kube-proxy has it (SNAP-46); never empty
-	Affinity *Affinity // nil: none
+	Port     ServicePort `json:"port"`
+	Policy   Policy      `json:"policy"`
+	Backends []Backend   `json:"backends"`          // by AddrPort text order, as kube-proxy has it (SNAP-46); never empty
+	Affinity *Affinity   `json:"affinity,omitzero"` // nil: none
 	// Origin's Reason tells how the backends were chosen, and why others were not.
-	Origin Origin
+	Origin Origin `json:"origin"`
 }
 
 // Affinity is spec.sessionAffinity ClientIP: a client that comes back before
 // Timeout has passed since its last new connection meets the same backend.
 type Affinity struct {
-	Timeout time.Duration // whole seconds, 1 s to 24 h
-	Origin  Origin
+	Timeout time.Duration `json:"timeout"` // whole seconds, 1 s to 24 h
+	Origin  Origin        `json:"origin"`
 }
 
 // Backend is one endpoint.
 type Backend struct {
-	AddrPort netip.AddrPort
-	Local    bool // runs on this node (SNAP-43)
-	Origin   Origin
+	AddrPort netip.AddrPort `json:"addrPort"`
+	Local    bool           `json:"local,omitzero"` // runs on this node (SNAP-43)
+	Origin   Origin         `json:"origin"`
 }
 
 // HealthCheck is spec.healthCheckNodePort: a TCP port on which the node tells
 // load balancers how many ready endpoints it has (SNAP-28).
 type HealthCheck struct {
-	Port   uint16
-	Local  int // distinct addresses of ready endpoints on this node
-	Origin Origin
+	Port   uint16 `json:"port"`
+	Local  int    `json:"local"` // distinct addresses of ready endpoints on this node
+	Origin Origin `json:"origin"`
 }
 
 // ParseMatch reads what Match.String writes.

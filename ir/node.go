@@ -9,24 +9,24 @@ import (
 // Node is what the Services of a Program share: the node and its settings.
 // What only one mode reads stands in that mode's own struct, nil elsewhere.
 type Node struct {
-	Name string // SNAP-70
-	Zone string // label topology.kubernetes.io/zone
-	Mode Mode
+	Name string `json:"name"`          // SNAP-70
+	Zone string `json:"zone,omitzero"` // label topology.kubernetes.io/zone
+	Mode Mode   `json:"mode"`
 
-	IP    netip.Addr   // the node's primary address of the family (SNAP-71); may be invalid
-	Addrs []netip.Addr // all known addresses of the node in the family but loopback, sorted
+	IP    netip.Addr   `json:"ip,omitzero"`    // the node's primary address of the family (SNAP-71); may be invalid
+	Addrs []netip.Addr `json:"addrs,omitzero"` // all known addresses of the node in the family but loopback, sorted
 	// NodePorts are the addresses on which node ports answer.
-	NodePorts NodePortAddrs
-	Detector  Detector
+	NodePorts NodePortAddrs `json:"nodePorts"`
+	Detector  Detector      `json:"detector"`
 
-	MasqueradeAll bool   // every packet to a ClusterIP is masqueraded
-	MasqueradeBit uint8  // the bit of the packet mark that asks for masquerade
-	DropInvalid   bool   // iptables: drop packets in conntrack state INVALID (unless conntrack.tcpBeLiberal)
-	ServiceCIDRs  []CIDR // sorted; where known, nftables drops what is inside and not allocated (SNAP-65)
+	MasqueradeAll bool   `json:"masqueradeAll,omitzero"` // every packet to a ClusterIP is masqueraded
+	MasqueradeBit uint8  `json:"masqueradeBit"`          // the bit of the packet mark that asks for masquerade
+	DropInvalid   bool   `json:"dropInvalid,omitzero"`   // iptables: drop packets in conntrack state INVALID (unless conntrack.tcpBeLiberal)
+	ServiceCIDRs  []CIDR `json:"serviceCIDRs,omitzero"`  // sorted; where known, nftables drops what is inside and not allocated (SNAP-65)
 
-	IPVS      *IPVS
-	HNS       *HNS
-	Userspace *Userspace
+	IPVS      *IPVS      `json:"ipvs,omitzero"`
+	HNS       *HNS       `json:"hns,omitzero"`
+	Userspace *Userspace `json:"userspace,omitzero"`
 }
 
 // MasqueradeMark is 1<<MasqueradeBit (IPT-3).
@@ -47,24 +47,24 @@ func (n *Node) HasAddr(addr netip.Addr) bool {
 
 // CIDR is a prefix with its origin.
 type CIDR struct {
-	Prefix netip.Prefix
-	Origin Origin
+	Prefix netip.Prefix `json:"prefix,omitzero"`
+	Origin Origin       `json:"origin"`
 }
 
 // NodePortAddrs says on which of the node's addresses node ports answer
 // (config nodePortAddresses, SNAP-73).
 type NodePortAddrs struct {
-	All      bool // every address of the node; Prefixes is empty
-	Prefixes []NodePortPrefix
-	Loopback bool // also loopback addresses, as far as All or Prefixes hold them (iptables, IPv4)
-	Origin   Origin
+	All      bool             `json:"all,omitzero"` // every address of the node; Prefixes is empty
+	Prefixes []NodePortPrefix `json:"prefixes,omitzero"`
+	Loopback bool             `json:"loopback,omitzero"` // also loopback addresses, as far as All or Prefixes hold them (iptables, IPv4)
+	Origin   Origin           `json:"origin"`
 }
 
 // NodePortPrefix is one entry of nodePortAddresses.
 type NodePortPrefix struct {
-	Prefix   netip.Prefix
-	Assigned bool // true: the addresses in Prefix that the node has; false: Prefix itself (a node IP, "primary")
-	Origin   Origin
+	Prefix   netip.Prefix `json:"prefix,omitzero"`
+	Assigned bool         `json:"assigned,omitzero"` // true: the addresses in Prefix that the node has; false: Prefix itself (a node IP, "primary")
+	Origin   Origin       `json:"origin"`
 }
 
 // Has tells whether a node port answers at addr, on a node for which local
@@ -100,10 +100,10 @@ func (m DetectMode) String() string { return [...]string{"none", "cidr", "interf
 
 // Detector decides whether a packet comes from a pod.
 type Detector struct {
-	Mode      DetectMode
-	Prefix    netip.Prefix // DetectCIDR
-	Interface string       // DetectInterface: its name; DetectPrefix: how the name begins
-	Origin    Origin
+	Mode      DetectMode   `json:"mode"`
+	Prefix    netip.Prefix `json:"prefix,omitzero"`    // DetectCIDR
+	Interface string       `json:"interface,omitzero"` // DetectInterface: its name; DetectPrefix: how the name begins
+	Origin    Origin       `json:"origin"`
 }
 
 // Local tells whether a packet from src that came in by interface in counts as
@@ -132,19 +132,19 @@ type IPVS struct {
 
 // HNS is what only the kernelspace mode (Windows) reads (config winkernel).
 type HNS struct {
-	NetworkName           string
-	NetworkType           string // "Overlay" or "L2Bridge"
-	SourceVIP             netip.Addr
-	EnableDSR             bool
-	RootEndpoint          string // name of the root HNS endpoint
-	ForwardHealthCheckVIP bool
-	HealthzPort           uint16
+	NetworkName           string     `json:"networkName"`
+	NetworkType           string     `json:"networkType"` // "Overlay" or "L2Bridge"
+	SourceVIP             netip.Addr `json:"sourceVIP"`
+	EnableDSR             bool       `json:"enableDSR"`
+	RootEndpoint          string     `json:"rootEndpoint"` // name of the root HNS endpoint
+	ForwardHealthCheckVIP bool       `json:"forwardHealthCheckVIP"`
+	HealthzPort           uint16     `json:"healthzPort"`
 }
 
 // HNSService is what kernelspace mode reads of a Service beyond its frontends.
 type HNSService struct {
-	PreserveDIP bool // annotation preserve-destination: "true"
-	NoOptimize  bool // annotation winProxyOptimization: DISABLED
+	PreserveDIP bool `json:"preserveDIP,omitzero"` // annotation preserve-destination: "true"
+	NoOptimize  bool `json:"noOptimize,omitzero"`  // annotation winProxyOptimization: DISABLED
 }
 
 // Userspace is what only the userspace mode reads.

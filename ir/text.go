@@ -1,10 +1,225 @@
 package ir
 
-import "strconv"
+import (
+	"io"
+	"strconv"
+	"strings"
+	"time"
+)
 
 func utoa(n uint16) string { return strconv.FormatUint(uint64(n), 10) }
 
 func atou(s string) (uint16, bool) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	return uint16(n), err == nil
+}
+
+// WriteText writes the canonical text of the programs of one node, for people
+// to review: one piece a line, its Origin behind "#". Equal Programs give
+// equal bytes.
+func WriteText(w io.Writer, programs []*Program) error {
+	for i, p := range programs {
+		t := text{}
+		if i > 0 {
+			t.b = append(t.b, '\n')
+		}
+		t.program(p)
+		for j := range p.Services {
+			t.b = append(t.b, '\n')
+			t.service(&p.Services[j])
+			if len(t.b) > 1<<16 {
+				if _, err := w.Write(t.b); err != nil {
+					return err
+				}
+				t.b = t.b[:0]
+			}
+		}
+		if _, err := w.Write(t.b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Text gives the canonical text of one Service, as WriteText has it.
+func (s *Service) Text() string {
+	var t text
+	t.service(s)
+	return string(t.b)
+}
+
+type text struct{ b []byte }
+
+// line writes one indented line: its words, then the origin as a comment.
+func (t *text) line(indent int, o Origin, words ...string) {
+	start := len(t.b)
+	for range indent {
+		t.b = append(t.b, "  "...)
+	}
+	for i, w := range words {
+		if w == "" {
+			continue
+		}
+		if i > 0 {
+			t.b = append(t.b, ' ')
+		}
+		t.b = append(t.b, w...)
+	}
+	if o != (Origin{}) {
+		const column = 56
+		for pad := column - (len(t.b) - start); pad > 0; pad-- {
+			t.b = append(t.b, ' ')
+		}
+		t.b = append(t.b, " # "...)
+		t.b = append(t.b, o.String()...)
+	}
+	t.b = append(t.b, '\n')
+}
+
+func (t *text) program(p *Program) {
+	n := &p.Node
+	t.line(0, Origin{}, "program", p.Family.String(), "mode", string(n.Mode), "node", strconv.Quote(n.Name))
+	t.setting("zone", n.Zone)
+	if n.IP.IsValid() {
+		t.setting("ip", n.IP.String())
+	}
+	for _, a := range n.Addrs {
+		t.setting("address", a.String())
+	}
+	a := &n.NodePorts
+	loopback := ""
+	if a.Loopback {
+		loopback = "loopback"
+	}
+	if a.All {
+		t.line(1, a.Origin, "node-ports all", loopback)
+	} else {
+		t.line(1, a.Origin, "node-ports listed", loopback)
+	}
+	for _, pre := range a.Prefixes {
+		kind := "address"
+		if pre.Assigned {
+			kind = "assigned"
+		}
+		t.line(2, pre.Origin, pre.Prefix.String(), kind)
+	}
+	switch d := &n.Detector; d.Mode {
+	case DetectNone:
+		t.line(1, d.Origin, "pods unknown")
+	case DetectCIDR:
+		t.line(1, d.Origin, "pods from", d.Prefix.String())
+	case DetectInterface:
+		t.line(1, d.Origin, "pods via", d.Interface)
+	case DetectPrefix:
+		t.line(1, d.Origin, "pods via", d.Interface+"*")
+	}
+	if n.MasqueradeAll {
+		t.setting("masquerade", "all")
+	}
+	t.setting("masquerade-bit", utoa(uint16(n.MasqueradeBit)))
+	if n.DropInvalid {
+		t.setting("drop", "invalid")
+	}
+	for _, c := range n.ServiceCIDRs {
+		t.line(1, c.Origin, "service-cidr", c.Prefix.String())
+	}
+	if i := n.IPVS; i != nil {
+		t.setting("ipvs-scheduler", i.Scheduler)
+		for _, c := range i.ExcludeCIDRs {
+			t.setting("ipvs-exclude", c.String())
+		}
+		if i.StrictARP {
+			t.setting("ipvs-arp", "strict")
+		}
+		t.duration("ipvs-tcp-timeout", i.TCPTimeout)
+		t.duration("ipvs-tcpfin-timeout", i.TCPFinTimeout)
+		t.duration("ipvs-udp-timeout", i.UDPTimeout)
+	}
+	if h := n.HNS; h != nil {
+		t.setting("hns-network", h.NetworkName+" "+h.NetworkType)
+		if h.SourceVIP.IsValid() {
+			t.setting("hns-source-vip", h.SourceVIP.String())
+		}
+		if h.EnableDSR {
+			t.setting("hns-dsr", "enabled")
+		}
+		if h.ForwardHealthCheckVIP {
+			t.setting("hns-health-vip", h.RootEndpoint+" port "+utoa(h.HealthzPort))
+		}
+	}
+	if u := n.Userspace; u != nil {
+		if u.BindAddress.IsValid() {
+			t.setting("userspace-bind", u.BindAddress.String())
+		}
+		t.setting("userspace-ports", utoa(u.PortMin)+"-"+utoa(u.PortMax))
+		t.duration("userspace-udp-idle", u.UDPIdleTimeout)
+	}
+}
+
+func (t *text) setting(key, value string) {
+	if value != "" {
+		t.line(1, Origin{}, key, value)
+	}
+}
+
+func (t *text) duration(key string, d time.Duration) {
+	if d != 0 {
+		t.setting(key, d.String())
+	}
+}
+
+func (t *text) service(s *Service) {
+	t.line(0, s.Origin, "service", s.Name.String())
+	for i := range s.Pools {
+		p := &s.Pools[i]
+		affinity := ""
+		if p.Affinity != nil {
+			affinity = "affinity " + p.Affinity.Timeout.String()
+		}
+		t.line(1, p.Origin, "pool", strconv.Itoa(i), p.Port.local(), strings.ToLower(p.Policy.String()), affinity)
+		for j := range p.Backends {
+			b := &p.Backends[j]
+			local := ""
+			if b.Local {
+				local = "local"
+			}
+			t.line(2, b.Origin, b.AddrPort.String(), local)
+		}
+	}
+	for i := range s.Frontends {
+		f := &s.Frontends[i]
+		t.line(1, f.Origin, f.Kind.String(), f.Match.String(), "port", f.Port.local(), "policy", strings.ToLower(f.Policy.String()))
+		for _, r := range f.SourceRanges {
+			t.line(2, r.Origin, "allow", r.Prefix.String())
+		}
+		for _, r := range f.Routes {
+			snat := ""
+			if r.SNAT {
+				snat = "masquerade"
+			}
+			t.line(2, r.Origin, "from", r.From.String(), "-> pool", strconv.Itoa(r.Pool), snat)
+		}
+		if len(f.Routes) == 0 || f.EmptyOrigin != (Origin{}) {
+			t.line(2, f.EmptyOrigin, "else", f.Empty.String())
+		}
+	}
+	if h := s.Health; h != nil {
+		t.line(1, h.Origin, "health-check", utoa(h.Port), "local", strconv.Itoa(h.Local))
+	}
+	if h := s.HNS; h != nil {
+		if h.PreserveDIP {
+			t.line(1, Origin{}, "hns preserve-destination")
+		}
+		if h.NoOptimize {
+			t.line(1, Origin{}, "hns recreate")
+		}
+	}
+}
+
+// local names the port within its Service: "http/tcp", or "tcp" without a name.
+func (p ServicePort) local() string {
+	if p.Port == "" {
+		return p.Protocol.String()
+	}
+	return p.Port + "/" + p.Protocol.String()
 }

@@ -1,0 +1,43 @@
+package ir
+
+import "reflect"
+
+// Change is one Service that differs between two Programs: Old is nil where it
+// was added, New where it was removed.
+type Change struct {
+	Name     Name
+	Old, New *Service
+}
+
+// Diff gives the Services that differ between two Programs of one family, in
+// order of name. It does not look at the nodes. Origins count: a rule whose
+// reason changed is shown as changed.
+func Diff(from, to *Program) []Change {
+	var changes []Change
+	a, b := from.Services, to.Services
+	for len(a) > 0 || len(b) > 0 {
+		var order int
+		switch {
+		case len(a) == 0:
+			order = 1
+		case len(b) == 0:
+			order = -1
+		default:
+			order = a[0].Name.Compare(b[0].Name)
+		}
+		switch {
+		case order < 0:
+			changes = append(changes, Change{a[0].Name, &a[0], nil})
+			a = a[1:]
+		case order > 0:
+			changes = append(changes, Change{b[0].Name, nil, &b[0]})
+			b = b[1:]
+		default:
+			if !reflect.DeepEqual(a[0], b[0]) {
+				changes = append(changes, Change{a[0].Name, &a[0], &b[0]})
+			}
+			a, b = a[1:], b[1:]
+		}
+	}
+	return changes
+}

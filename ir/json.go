@@ -1,0 +1,116 @@
+package ir
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"time"
+)
+
+// APIVersion and DocumentKind head the JSON form.
+const (
+	APIVersion   = "proxyc.dev/v1alpha1"
+	DocumentKind = "Programs"
+)
+
+type document struct {
+	APIVersion string     `json:"apiVersion"`
+	Kind       string     `json:"kind"`
+	Programs   []*Program `json:"programs"`
+}
+
+// WriteJSON writes the programs of one node as a versioned document. ReadJSON
+// gives back equal Programs.
+func WriteJSON(w io.Writer, programs []*Program) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(document{APIVersion, DocumentKind, programs})
+}
+
+// ReadJSON reads what WriteJSON wrote and validates it. Unknown fields are errors.
+func ReadJSON(r io.Reader) ([]*Program, error) {
+	dec := json.NewDecoder(r)
+	dec.DisallowUnknownFields()
+	var d document
+	if err := dec.Decode(&d); err != nil {
+		return nil, fmt.Errorf("ir: %w", err)
+	}
+	if d.APIVersion != APIVersion || d.Kind != DocumentKind {
+		return nil, fmt.Errorf("ir: apiVersion and kind must be %s %s, got %q %q", APIVersion, DocumentKind, d.APIVersion, d.Kind)
+	}
+	var errs []error
+	for _, p := range d.Programs {
+		errs = append(errs, p.Validate()...)
+	}
+	return d.Programs, errors.Join(errs...)
+}
+
+// duration appears in JSON as Go writes durations: "3h0m0s".
+type duration time.Duration
+
+func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+func (d *duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	*d = duration(v)
+	return err
+}
+
+type affinityJSON struct {
+	Timeout duration `json:"timeout"`
+	Origin  Origin   `json:"origin"`
+}
+
+func (a Affinity) MarshalJSON() ([]byte, error) {
+	return json.Marshal(affinityJSON{duration(a.Timeout), a.Origin})
+}
+
+func (a *Affinity) UnmarshalJSON(data []byte) error {
+	var j affinityJSON
+	err := json.Unmarshal(data, &j)
+	*a = Affinity{time.Duration(j.Timeout), j.Origin}
+	return err
+}
+
+type ipvsJSON struct {
+	Scheduler     string         `json:"scheduler"`
+	ExcludeCIDRs  []netip.Prefix `json:"excludeCIDRs,omitzero"`
+	StrictARP     bool           `json:"strictARP,omitzero"`
+	TCPTimeout    duration       `json:"tcpTimeout,omitzero"`
+	TCPFinTimeout duration       `json:"tcpFinTimeout,omitzero"`
+	UDPTimeout    duration       `json:"udpTimeout,omitzero"`
+}
+
+func (i IPVS) MarshalJSON() ([]byte, error) {
+	return json.Marshal(ipvsJSON{i.Scheduler, i.ExcludeCIDRs, i.StrictARP,
+		duration(i.TCPTimeout), duration(i.TCPFinTimeout), duration(i.UDPTimeout)})
+}
+
+func (i *IPVS) UnmarshalJSON(data []byte) error {
+	var j ipvsJSON
+	err := json.Unmarshal(data, &j)
+	*i = IPVS{j.Scheduler, j.ExcludeCIDRs, j.StrictARP,
+		time.Duration(j.TCPTimeout), time.Duration(j.TCPFinTimeout), time.Duration(j.UDPTimeout)}
+	return err
+}
+
+type userspaceJSON struct {
+	BindAddress    netip.Addr `json:"bindAddress,omitzero"`
+	PortMin        uint16     `json:"portMin,omitzero"`
+	PortMax        uint16     `json:"portMax,omitzero"`
+	UDPIdleTimeout duration   `json:"udpIdleTimeout,omitzero"`
+}
+
+func (u Userspace) MarshalJSON() ([]byte, error) {
+	return json.Marshal(userspaceJSON{u.BindAddress, u.PortMin, u.PortMax, duration(u.UDPIdleTimeout)})
+}
+
+func (u *Userspace) UnmarshalJSON(data []byte) error {
+	var j userspaceJSON
+	err := json.Unmarshal(data, &j)
+	*u = Userspace{j.BindAddress, j.PortMin, j.PortMax, time.Duration(j.UDPIdleTimeout)}
+	return err
+}

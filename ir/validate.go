@@ -1,0 +1,196 @@
+package ir
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Validate checks the promises that the types do not express: order, families,
+// references, and that no two frontends take the same packets. It gives all
+// violations, each named by Service and piece; none for what Compile builds.
+func (p *Program) Validate() []error {
+	v := validator{family: p.Family, owner: make(map[Match]Name)}
+	if p.Family != IPv4 && p.Family != IPv6 {
+		v.errorf("program: family must be IPv4 or IPv6, got %d", p.Family)
+		return v.errs
+	}
+	v.node(&p.Node)
+	for i := range p.Services {
+		s := &p.Services[i]
+		v.at = "Service " + s.Name.String()
+		if i > 0 && p.Services[i-1].Name.Compare(s.Name) >= 0 {
+			v.errorf("must come after %s", p.Services[i-1].Name)
+		}
+		v.service(s)
+	}
+	return v.errs
+}
+
+type validator struct {
+	family Family
+	at     string
+	owner  map[Match]Name
+	errs   []error
+}
+
+func (v *validator) errorf(format string, args ...any) {
+	at := v.at
+	if at != "" {
+		at += ": "
+	}
+	v.errs = append(v.errs, fmt.Errorf(at+format, args...))
+}
+
+func (v *validator) origin(what string, o Origin) {
+	if o.Object == "" {
+		v.errorf("%s: has no origin", what)
+	}
+}
+
+func (v *validator) prefix(what string, p netip.Prefix) {
+	if !p.IsValid() || !v.family.Has(p.Addr()) || p != p.Masked() {
+		v.errorf("%s: must be a masked %s prefix, got %s", what, v.family, p)
+	}
+}
+
+func (v *validator) node(n *Node) {
+	v.at = "Node"
+	if !slices.Contains(Modes(), n.Mode) {
+		v.errorf("mode: must be one of %v, got %q", Modes(), n.Mode)
+	}
+	if n.IP.IsValid() && !v.family.Has(n.IP) {
+		v.errorf("ip: must be %s, got %s", v.family, n.IP)
+	}
+	for _, a := range n.Addrs {
+		if !v.family.Has(a) {
+			v.errorf("addrs: must be %s, got %s", v.family, a)
+		}
+	}
+	if !slices.IsSortedFunc(n.Addrs, netip.Addr.Compare) {
+		v.errorf("addrs: must be sorted")
+	}
+	if n.NodePorts.All && len(n.NodePorts.Prefixes) > 0 {
+		v.errorf("nodePorts: all must have no prefixes")
+	}
+	for _, p := range n.NodePorts.Prefixes {
+		v.prefix("nodePorts", p.Prefix)
+	}
+	switch d := n.Detector; d.Mode {
+	case DetectNone:
+	case DetectCIDR:
+		v.prefix("detector", d.Prefix)
+	case DetectInterface, DetectPrefix:
+		if d.Interface == "" {
+			v.errorf("detector: interface must not be empty")
+		}
+	}
+	if n.MasqueradeBit > 31 {
+		v.errorf("masqueradeBit: must be 0-31, got %d", n.MasqueradeBit)
+	}
+	for _, c := range n.ServiceCIDRs {
+		v.prefix("serviceCIDRs", c.Prefix)
+		v.origin("serviceCIDRs", c.Origin)
+	}
+}
+
+func (v *validator) service(s *Service) {
+	v.origin("service", s.Origin)
+	used := make([]bool, len(s.Pools))
+	for i := range s.Frontends {
+		f := &s.Frontends[i]
+		if i > 0 && s.Frontends[i-1].Compare(f) >= 0 {
+			v.errorf("%s %s: must come after %s", f.Kind, f.Match, s.Frontends[i-1].Match)
+		}
+		v.frontend(f, s, used)
+	}
+	for i := range s.Pools {
+		v.pool(i, &s.Pools[i])
+		if !used[i] {
+			v.errorf("pool %d: no route leads to it", i)
+		}
+		if i > 0 && comparePools(&s.Pools[i-1], &s.Pools[i]) >= 0 {
+			v.errorf("pool %d: pools must be ordered by port and policy, each once", i)
+		}
+	}
+	if h := s.Health; h != nil {
+		v.origin("health check", h.Origin)
+		if h.Port == 0 || h.Local < 0 {
+			v.errorf("health check: port must not be 0 and local not negative, got %d and %d", h.Port, h.Local)
+		}
+	}
+}
+
+func comparePools(a, b *Pool) int {
+	if c := a.Port.Compare(b.Port); c != 0 {
+		return c
+	}
+	return int(a.Policy) - int(b.Policy)
+}
+
+func (v *validator) frontend(f *Frontend, s *Service, used []bool) {
+	name := f.Match.String()
+	if other, taken := v.owner[f.Match]; taken {
+		v.errorf("%s: is taken by Service %s already", name, other)
+	}
+	v.owner[f.Match] = s.Name
+	v.origin(name, f.Origin)
+	if f.Match.NodeAddrs() != (f.Kind == NodePort) || (!f.Match.NodeAddrs() && !v.family.Has(f.Match.Addr)) {
+		v.errorf("%s: a %s in %s cannot have this match", name, f.Kind, v.family)
+	}
+	if f.Match.Port == 0 || f.Match.Protocol.String() == "unknown" || f.Match.Protocol != f.Port.Protocol || f.Port.Service != s.Name {
+		v.errorf("%s: match and service port %s/%s do not fit", name, f.Port, f.Port.Protocol)
+	}
+	for _, r := range f.SourceRanges {
+		v.prefix(name+": source range", r.Prefix)
+		v.origin(name+": source range", r.Origin)
+	}
+	if len(f.SourceRanges) > 0 && f.Kind != LoadBalancer {
+		v.errorf("%s: only LoadBalancer frontends have source ranges", name)
+	}
+	for i, r := range f.Routes {
+		if r.Pool < 0 || r.Pool >= len(s.Pools) {
+			v.errorf("%s: route %d: there is no pool %d", name, i, r.Pool)
+			continue
+		}
+		used[r.Pool] = true
+		if s.Pools[r.Pool].Port != f.Port {
+			v.errorf("%s: route %d: pool %d is of another service port", name, i, r.Pool)
+		}
+		if i > 0 && f.Routes[i-1].From == Any {
+			v.errorf("%s: route %d: is never reached", name, i)
+		}
+		v.origin(name+": route", r.Origin)
+	}
+	if f.Empty == Pass {
+		v.errorf("%s: empty must be reject or drop", name)
+	}
+	if complete := len(f.Routes) > 0 && f.Routes[len(f.Routes)-1].From == Any; !complete {
+		v.origin(name+": "+f.Empty.String(), f.EmptyOrigin)
+	}
+}
+
+func (v *validator) pool(i int, p *Pool) {
+	v.origin("pool", p.Origin)
+	if len(p.Backends) == 0 {
+		v.errorf("pool %d: has no backends", i)
+	}
+	seen := make(map[netip.AddrPort]bool, len(p.Backends))
+	for _, b := range p.Backends {
+		if !b.AddrPort.IsValid() || !v.family.Has(b.AddrPort.Addr()) || b.AddrPort.Port() == 0 {
+			v.errorf("pool %d: backend must be an %s address with a port, got %s", i, v.family, b.AddrPort)
+		}
+		if seen[b.AddrPort] {
+			v.errorf("pool %d: backend %s stands twice", i, b.AddrPort)
+		}
+		seen[b.AddrPort] = true
+		v.origin("backend "+b.AddrPort.String(), b.Origin)
+	}
+	if a := p.Affinity; a != nil {
+		v.origin("affinity", a.Origin)
+		if a.Timeout < time.Second || a.Timeout > 24*time.Hour || a.Timeout%time.Second != 0 {
+			v.errorf("pool %d: affinity timeout must be 1 s to 24 h in whole seconds, got %s", i, a.Timeout)
+		}
+	}
+}
