@@ -1,0 +1,307 @@
+package sim
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Step is one decision on a packet's way, with the object and field that made it.
+type Step struct {
+	Text   string    `json:"text"`
+	Origin ir.Origin `json:"origin,omitzero"`
+}
+
+// Trace gives everything that can happen to a packet under a Program. It is
+// the definition of what the IR means.
+func Trace(p *ir.Program, pkt Packet) Outcome {
+	t := tracer{program: p, pkt: pkt, caps: p.Node.Mode.Capabilities()}
+	return t.trace()
+}
+
+// Explain is Trace with the decisions that led to the outcome, in order.
+func Explain(p *ir.Program, pkt Packet) (Outcome, []Step) {
+	t := tracer{program: p, pkt: pkt, caps: p.Node.Mode.Capabilities(), explain: true}
+	outcome := t.trace()
+	return outcome, t.steps
+}
+
+type tracer struct {
+	program *ir.Program
+	pkt     Packet
+	caps    ir.Capability
+	explain bool
+	steps   []Step
+}
+
+func (t *tracer) step(o ir.Origin, format string, args ...any) {
+	if t.explain {
+		t.steps = append(t.steps, Step{fmt.Sprintf(format, args...), o})
+	}
+}
+
+// trace dispatches the packet: exact addresses first, node ports next
+// (PKT-18), and then what kube-proxy does about ClusterIPs that took nothing.
+func (t *tracer) trace() Outcome {
+	pkt, node := t.pkt, &t.program.Node
+	if !t.program.Family.Has(pkt.Dst) {
+		t.step(ir.Origin{}, "%s is not an %s address", pkt.Dst, t.program.Family)
+		return Outcome{}
+	}
+	if s, f := t.find(ir.Match{Addr: pkt.Dst, Protocol: pkt.Protocol, Port: pkt.Port}); f != nil {
+		t.step(f.Origin, "%s is the %s of %s", f.Match, f.Kind, f.Port)
+		return t.frontend(s, f)
+	}
+	local := node.HasAddr(pkt.Dst)
+	if s, f := t.find(ir.Match{Protocol: pkt.Protocol, Port: pkt.Port}); f != nil {
+		if node.NodePorts.Has(pkt.Dst, local) {
+			t.step(f.Origin, "%s on the node's address %s is the NodePort of %s", f.Match, pkt.Dst, f.Port)
+			return t.frontend(s, f)
+		}
+		t.step(node.NodePorts.Origin, "%d/%s is the NodePort of %s, but node ports do not answer on %s", pkt.Port, pkt.Protocol, f.Port, pkt.Dst)
+		if local && t.caps.Has(ir.EmptyNodePortAnyAddr) && !hasAnyRoute(f) {
+			return t.empty(f)
+		}
+	}
+	return t.unclaimed(local)
+}
+
+func hasAnyRoute(f *ir.Frontend) bool {
+	return len(f.Routes) > 0 && f.Routes[len(f.Routes)-1].From == ir.Any
+}
+
+func (t *tracer) find(m ir.Match) (*ir.Service, *ir.Frontend) {
+	for i := range t.program.Services {
+		s := &t.program.Services[i]
+		for j := range s.Frontends {
+			if s.Frontends[j].Match == m {
+				return s, &s.Frontends[j]
+			}
+		}
+	}
+	return nil, nil
+}
+
+func (t *tracer) frontend(s *ir.Service, f *ir.Frontend) Outcome {
+	if len(f.SourceRanges) > 0 && (len(f.Routes) > 0 || t.caps.Has(ir.GuardEmpty)) && !t.admitted(f) {
+		return Outcome{Fate: Dropped}
+	}
+	for i := range f.Routes {
+		if r := &f.Routes[i]; t.holds(r.From) {
+			return t.accept(&s.Pools[r.Pool], r)
+		}
+	}
+	return t.empty(f)
+}
+
+// admitted applies loadBalancerSourceRanges (PKT-10, PKT-11).
+func (t *tracer) admitted(f *ir.Frontend) bool {
+	for _, r := range f.SourceRanges {
+		if r.Prefix.Contains(t.pkt.Src) {
+			t.step(r.Origin, "source %s is admitted by %s", t.pkt.Src, r.Prefix)
+			return true
+		}
+	}
+	if t.explain {
+		ranges := make([]string, len(f.SourceRanges))
+		for i, r := range f.SourceRanges {
+			ranges[i] = r.Prefix.String()
+		}
+		o := f.SourceRanges[0].Origin
+		t.step(ir.Origin{Object: o.Object, Field: "spec.loadBalancerSourceRanges"},
+			"source %s is outside the ranges %s: dropped", t.pkt.Src, strings.Join(ranges, ", "))
+	}
+	return false
+}
+
+// holds tells whether the packet's source is in a scope.
+func (t *tracer) holds(s ir.Scope) bool {
+	node := &t.program.Node
+	switch s {
+	case ir.Pods:
+		local := node.Detector.Local(t.pkt.Src, t.pkt.In)
+		if local {
+			t.step(node.Detector.Origin, "source %s counts as a pod's", t.sourceText())
+		} else {
+			t.step(node.Detector.Origin, "source %s does not count as a pod's", t.sourceText())
+		}
+		return local
+	case ir.Host:
+		host := node.HasAddr(t.pkt.Src)
+		if host {
+			t.step(ir.Origin{Object: "Node " + node.Name}, "source %s is the node itself", t.pkt.Src)
+		}
+		return host
+	}
+	return true
+}
+
+func (t *tracer) sourceText() string {
+	if t.pkt.In == "" {
+		return t.pkt.Src.String()
+	}
+	return t.pkt.Src.String() + " on " + t.pkt.In
+}
+
+func (t *tracer) accept(p *ir.Pool, r *ir.Route) Outcome {
+	if t.explain {
+		snat := "the source address is kept"
+		if r.SNAT {
+			snat = "masqueraded"
+		}
+		t.step(r.Origin, "route from %s: %s", r.From, snat)
+		t.step(p.Origin, "one of %d backends of %s %s, at random", len(p.Backends), p.Port, p.Policy)
+		if p.Affinity != nil {
+			t.step(p.Affinity.Origin, "a client stays with its backend until %s without a new connection have passed", p.Affinity.Timeout)
+		}
+	}
+	out := Outcome{Fate: Accepted, Affinity: p.Affinity != nil, Destinations: make([]Destination, 0, len(p.Backends))}
+	for i := range p.Backends {
+		b := &p.Backends[i]
+		hairpin := b.AddrPort.Addr() == t.pkt.Src && (b.Local || t.caps.Has(ir.HairpinRemote))
+		if hairpin && !r.SNAT {
+			t.step(b.Origin, "%s: the source itself, so masqueraded (hairpin)", b.AddrPort)
+		} else {
+			t.step(b.Origin, "%s", b.AddrPort)
+		}
+		out.Destinations = append(out.Destinations, Destination{b.AddrPort, r.SNAT || hairpin})
+	}
+	out.normalize()
+	return out
+}
+
+// empty is the fate of a packet that no route takes (PKT-8, PKT-9).
+func (t *tracer) empty(f *ir.Frontend) Outcome {
+	if !t.caps.Has(ir.Refuses) {
+		t.step(f.EmptyOrigin, "no route: mode %s leaves the packet alone", t.program.Node.Mode)
+		return Outcome{}
+	}
+	vip := f.Kind == ir.ExternalIP || f.Kind == ir.LoadBalancer
+	if vip && t.pkt.FromNode() && !t.caps.Has(ir.EmptyFromNode) && !t.program.Node.HasAddr(t.pkt.Dst) {
+		t.step(f.EmptyOrigin, "no route: mode %s leaves what the node itself sends to an external address alone", t.program.Node.Mode)
+		return Outcome{}
+	}
+	t.step(f.EmptyOrigin, "no route: %s", f.Empty)
+	if f.Empty == ir.Drop {
+		return Outcome{Fate: Dropped}
+	}
+	return Outcome{Fate: Rejected}
+}
+
+// unclaimed is the fate of a packet that no frontend takes (PKT-12 to PKT-14).
+func (t *tracer) unclaimed(local bool) Outcome {
+	if s := t.clusterIPOwner(); s != nil {
+		ports := make([]string, 0, len(s.Frontends))
+		for _, f := range s.Frontends {
+			if f.Match.Addr == t.pkt.Dst {
+				ports = append(ports, fmt.Sprintf("%d/%s", f.Match.Port, f.Match.Protocol))
+			}
+		}
+		o := ir.Origin{Object: s.Origin.Object, Field: "spec.ports"}
+		if t.caps.Has(ir.RejectUndefinedPorts) && !local {
+			t.step(o, "%s is a ClusterIP of %s, which has only %s: rejected", t.pkt.Dst, s.Name, strings.Join(ports, ", "))
+			return Outcome{Fate: Rejected}
+		}
+		t.step(o, "%s is a ClusterIP of %s, which has only %s: left alone", t.pkt.Dst, s.Name, strings.Join(ports, ", "))
+		return Outcome{}
+	}
+	if t.caps.Has(ir.DropUnallocated) && !local {
+		for _, c := range t.program.Node.ServiceCIDRs {
+			if c.Prefix.Contains(t.pkt.Dst) {
+				t.step(c.Origin, "%s is in the service network %s and no Service has it: dropped", t.pkt.Dst, c.Prefix)
+				return Outcome{Fate: Dropped}
+			}
+		}
+	}
+	t.step(ir.Origin{}, "no Service has %s", ir.Match{Addr: t.pkt.Dst, Protocol: t.pkt.Protocol, Port: t.pkt.Port})
+	return Outcome{}
+}
+
+func (t *tracer) clusterIPOwner() *ir.Service {
+	for i := range t.program.Services {
+		s := &t.program.Services[i]
+		for j := range s.Frontends {
+			if f := &s.Frontends[j]; f.Kind == ir.ClusterIP && f.Match.Addr == t.pkt.Dst {
+				return s
+			}
+		}
+	}
+	return nil
+}
+
+// normalize puts destinations in order, each once.
+func (o *Outcome) normalize() {
+	slices.SortFunc(o.Destinations, Destination.compare)
+	o.Destinations = slices.Compact(o.Destinations)
+}
+
+// NewOutcome gives an Accepted Outcome in normal form, for evaluators.
+func NewOutcome(affinity bool, destinations []Destination) Outcome {
+	o := Outcome{Fate: Accepted, Destinations: destinations, Affinity: affinity}
+	o.normalize()
+	return o
+}
+
+// Equal tells whether two outcomes are the same.
+func (o Outcome) Equal(other Outcome) bool {
+	return o.Fate == other.Fate && o.Affinity == other.Affinity && slices.Equal(o.Destinations, other.Destinations)
+}
+
+// String gives the outcome in one line: "10.244.1.10:8080 10.244.2.10:8080+snat".
+func (o Outcome) String() string {
+	if o.Fate != Accepted {
+		return o.Fate.String()
+	}
+	var b strings.Builder
+	for i, d := range o.Destinations {
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		b.WriteString(d.AddrPort.String())
+		if d.SNAT {
+			b.WriteString("+snat")
+		}
+	}
+	if o.Affinity {
+		b.WriteString(" (affinity)")
+	}
+	return b.String()
+}
+
+func (d Destination) compare(o Destination) int {
+	if c := d.AddrPort.Compare(o.AddrPort); c != 0 {
+		return c
+	}
+	switch {
+	case d.SNAT == o.SNAT:
+		return 0
+	case o.SNAT:
+		return -1
+	}
+	return 1
+}
+
+// ParsePacket makes a Packet from the parts that a command line or a test
+// names: "IP" or "IP@IFACE" for the source, and "IP:PORT/PROTO" for the
+// destination; "/PROTO" may be left out for TCP.
+func ParsePacket(from, to string) (Packet, error) {
+	addr, in, _ := strings.Cut(from, "@")
+	src, err := netip.ParseAddr(addr)
+	if err != nil {
+		return Packet{}, fmt.Errorf("source %q: must be IP or IP@INTERFACE", from)
+	}
+	if !strings.Contains(to, "/") {
+		to += "/tcp"
+	}
+	m, ok := ir.ParseMatch(to)
+	if !ok || m.NodeAddrs() || m.Port == 0 {
+		return Packet{}, fmt.Errorf("destination %q: must be IP:PORT or IP:PORT/PROTO, with PROTO tcp, udp or sctp", to)
+	}
+	if src.Is4() != m.Addr.Is4() {
+		return Packet{}, fmt.Errorf("source %s and destination %s are of different families", src, m.Addr)
+	}
+	return Packet{Src: src, Dst: m.Addr, Protocol: m.Protocol, Port: m.Port, In: in}, nil
+}
