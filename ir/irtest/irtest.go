@@ -1,0 +1,156 @@
+// Package irtest has a small Program with one Service for each kind of fate,
+// for the tests of packages that read Programs.
+package irtest
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Program gives an IPv4 Program of node1 in a mode, with the routes that the
+// compiler makes for iptables and nftables. Pods are 10.244.0.0/16, node1 is
+// 192.0.2.11.
+//
+//	default/web      10.96.0.10:80, node port 30080, 203.0.113.10:80, 198.18.0.10:80; policy Cluster; 10.244.1.10 here, 10.244.2.10 elsewhere
+//	default/local    10.96.0.11:80, node port 30081, 203.0.113.11:80; externalTrafficPolicy Local; the same backends
+//	default/remote   10.96.0.12:80 and node port 30082, both policies Local; 10.244.2.10 only
+//	default/none     10.96.0.13:80, node port 30083, 203.0.113.13:80 for 198.51.100.0/24; no endpoint
+//	default/ranges   203.0.113.14:80 for 198.51.100.0/24; 10.244.1.10
+//	default/sticky   10.96.0.15:53/udp with affinity
+func Program(mode ir.Mode) *ir.Program {
+	p := &ir.Program{
+		Family: ir.IPv4,
+		Node: ir.Node{
+			Name: "node1", Zone: "zone-a", Mode: mode,
+			IP:        netip.MustParseAddr("192.0.2.11"),
+			Addrs:     []netip.Addr{netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("192.0.2.11")},
+			NodePorts: ir.NodePortAddrs{All: true, Loopback: mode == ir.ModeIPTables, Origin: origin("config", "nodePortAddresses")},
+			Detector: ir.Detector{Mode: ir.DetectCIDR, Prefix: netip.MustParsePrefix("10.244.0.0/16"),
+				Origin: origin("config", "clusterCIDR")},
+			MasqueradeBit: 14,
+			ServiceCIDRs: []ir.CIDR{{Prefix: netip.MustParsePrefix("10.96.0.0/16"),
+				Origin: origin("ServiceCIDR kubernetes", "spec.cidrs[0]")}},
+		},
+	}
+	all := []string{"10.244.1.10:8080", "10.244.2.10:8080"}
+	here, elsewhere := all[:1], all[1:]
+
+	web := newService("web", ir.TCP)
+	cluster := web.pool(ir.Cluster, all)
+	web.clusterIP("10.96.0.10", 80, ir.Cluster, cluster)
+	for _, k := range web.external("198.18.0.10", "203.0.113.10", 80, 30080) {
+		web.frontend(k, ir.Cluster, ir.Reject, ir.Route{From: ir.Any, Pool: cluster, SNAT: true})
+	}
+
+	local := newService("local", ir.TCP)
+	cluster, localPool := local.pool(ir.Cluster, all), local.pool(ir.Local, here)
+	local.clusterIP("10.96.0.11", 80, ir.Cluster, cluster)
+	for _, k := range local.external("", "203.0.113.11", 80, 30081) {
+		local.frontend(k, ir.Local, ir.Drop, ir.Route{From: ir.Pods, Pool: cluster},
+			ir.Route{From: ir.Host, Pool: cluster, SNAT: true}, ir.Route{From: ir.Any, Pool: localPool})
+	}
+
+	remote := newService("remote", ir.TCP)
+	cluster = remote.pool(ir.Cluster, elsewhere)
+	remote.frontend(key{ir.ClusterIP, "10.96.0.12", 80}, ir.Local, ir.Drop)
+	remote.frontend(key{ir.NodePort, "", 30082}, ir.Local, ir.Drop,
+		ir.Route{From: ir.Pods, Pool: cluster}, ir.Route{From: ir.Host, Pool: cluster, SNAT: true})
+
+	none := newService("none", ir.TCP)
+	none.frontend(key{ir.ClusterIP, "10.96.0.13", 80}, ir.Cluster, ir.Reject)
+	for _, k := range none.external("", "203.0.113.13", 80, 30083) {
+		f := none.frontend(k, ir.Cluster, ir.Reject)
+		if k.kind == ir.LoadBalancer {
+			f.SourceRanges = none.ranges()
+		}
+	}
+
+	ranges := newService("ranges", ir.TCP)
+	cluster = ranges.pool(ir.Cluster, here)
+	f := ranges.frontend(key{ir.LoadBalancer, "203.0.113.14", 80}, ir.Cluster, ir.Reject,
+		ir.Route{From: ir.Any, Pool: cluster, SNAT: true})
+	f.SourceRanges = ranges.ranges()
+
+	sticky := newService("sticky", ir.UDP)
+	cluster = sticky.pool(ir.Cluster, all)
+	sticky.s.Pools[cluster].Affinity = &ir.Affinity{Timeout: 3 * time.Hour,
+		Origin: origin(sticky.s.Origin.Object, "spec.sessionAffinity")}
+	sticky.clusterIP("10.96.0.15", 53, ir.Cluster, cluster)
+
+	for _, s := range []*service{local, none, ranges, remote, sticky, web} {
+		p.Services = append(p.Services, s.s)
+	}
+	return p
+}
+
+func origin(object, field string) ir.Origin { return ir.Origin{Object: object, Field: field} }
+
+type service struct {
+	s    ir.Service
+	port ir.ServicePort
+}
+
+type key struct {
+	kind ir.Kind
+	addr string // empty: node port
+	port uint16
+}
+
+func newService(name string, proto ir.Protocol) *service {
+	n := ir.Name{Namespace: "default", Name: name}
+	return &service{
+		s:    ir.Service{Name: n, Origin: ir.Origin{Object: "Service " + n.String()}},
+		port: ir.ServicePort{Service: n, Protocol: proto},
+	}
+}
+
+func (s *service) pool(policy ir.Policy, backends []string) int {
+	p := ir.Pool{Port: s.port, Policy: policy, Origin: s.s.Origin}
+	for i, b := range backends {
+		ap := netip.MustParseAddrPort(b)
+		p.Backends = append(p.Backends, ir.Backend{
+			AddrPort: ap,
+			Local:    netip.MustParsePrefix("10.244.1.0/24").Contains(ap.Addr()),
+			Origin: ir.Origin{Object: "EndpointSlice " + s.s.Name.String() + "-1",
+				Field: [...]string{"endpoints[0]", "endpoints[1]"}[i], Reason: "ready"},
+		})
+	}
+	s.s.Pools = append(s.s.Pools, p)
+	return len(s.s.Pools) - 1
+}
+
+func (s *service) external(externalIP, vip string, port, nodePort uint16) []key {
+	var keys []key
+	if externalIP != "" {
+		keys = append(keys, key{ir.ExternalIP, externalIP, port})
+	}
+	return append(keys, key{ir.LoadBalancer, vip, port}, key{ir.NodePort, "", nodePort})
+}
+
+func (s *service) clusterIP(addr string, port uint16, policy ir.Policy, pool int) {
+	s.frontend(key{ir.ClusterIP, addr, port}, policy, ir.Reject,
+		ir.Route{From: ir.Pods, Pool: pool}, ir.Route{From: ir.Any, Pool: pool, SNAT: true})
+}
+
+func (s *service) frontend(k key, policy ir.Policy, empty ir.Verdict, routes ...ir.Route) *ir.Frontend {
+	m := ir.Match{Protocol: s.port.Protocol, Port: k.port}
+	if k.addr != "" {
+		m.Addr = netip.MustParseAddr(k.addr)
+	}
+	for i := range routes {
+		routes[i].Origin = s.s.Origin
+	}
+	f := ir.Frontend{Kind: k.kind, Match: m, Port: s.port, Policy: policy, Routes: routes, Empty: empty, Origin: s.s.Origin}
+	if len(routes) == 0 || routes[len(routes)-1].From != ir.Any {
+		f.EmptyOrigin = ir.Origin{Object: s.s.Origin.Object, Reason: "no ready endpoint"}
+	}
+	s.s.Frontends = append(s.s.Frontends, f)
+	return &s.s.Frontends[len(s.s.Frontends)-1]
+}
+
+func (s *service) ranges() []ir.SourceRange {
+	return []ir.SourceRange{{Prefix: netip.MustParsePrefix("198.51.100.0/24"),
+		Origin: origin(s.s.Origin.Object, "spec.loadBalancerSourceRanges[0]")}}
+}
