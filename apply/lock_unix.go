@@ -1,0 +1,76 @@
+//go:build unix
+
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Lock is held by the one process that may change a node's rules.
+type Lock struct{ file *os.File }
+
+// AcquireLock takes the lock of the network namespace that the calling thread
+// is in, under dir, and writes the owner into it. While another process holds
+// it, it waits until ctx ends, then names that process. The lock goes with the
+// process, however it ends.
+func AcquireLock(ctx context.Context, dir string) (*Lock, error) {
+	var ns unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &ns); err != nil {
+		return nil, fmt.Errorf("lock: network namespace: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	path := filepath.Join(dir, fmt.Sprintf("proxyc-%d.lock", ns.Ino))
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	if err := waitForLock(ctx, f); err != nil {
+		owner, _ := os.ReadFile(path)
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("lock %s: held by %s", path, strings.TrimSpace(string(owner)))
+		}
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	owner := fmt.Sprintf("process %d (%s)\n", os.Getpid(), strings.Join(os.Args, " "))
+	if err := errors.Join(f.Truncate(0), writeAt(f, owner)); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return &Lock{f}, nil
+}
+
+func writeAt(f *os.File, s string) error {
+	_, err := f.WriteAt([]byte(s), 0)
+	return err
+}
+
+// waitForLock polls, since flock cannot be interrupted by a context.
+func waitForLock(ctx context.Context, f *os.File) error {
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-ticker.C:
+		}
+	}
+}
+
+// Release gives the lock back.
+func (l *Lock) Release() error { return l.file.Close() }
