@@ -1,0 +1,263 @@
+package ipvs
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Lower turns a Program into the Ruleset of its family.
+func Lower(p *ir.Program) *Ruleset {
+	n := LowerNode(p.Family, &p.Node)
+	r := &Ruleset{Family: p.Family}
+	if p.Node.IPVS != nil {
+		r.ExcludeCIDRs = p.Node.IPVS.ExcludeCIDRs
+	}
+	var out []Rule
+	for i := range p.Services {
+		f := n.LowerService(&p.Services[i])
+		r.VirtualServers = append(r.VirtualServers, f.VirtualServers...)
+		r.Elements = append(r.Elements, f.Elements...)
+		out = append(out, f.OutFilter...)
+	}
+	r.Tables = n.Tables(out)
+	r.canon()
+	return r
+}
+
+// Node is what all Services of one family share.
+type Node struct {
+	family    ir.Family
+	node      *ir.Node
+	scheduler string
+	flags     Flags
+	nodePorts []netip.Addr
+}
+
+// LowerNode prepares the lowering of a node's Services.
+func LowerNode(f ir.Family, n *ir.Node) *Node {
+	x := &Node{family: f, node: n, scheduler: DefaultScheduler, nodePorts: nodePortAddrs(n)}
+	if n.IPVS != nil && n.IPVS.Scheduler != "" {
+		x.scheduler = n.IPVS.Scheduler
+	}
+	if x.scheduler == "mh" {
+		x.flags = SourceHash
+	}
+	return x
+}
+
+// nodePortAddrs are the addresses that get a virtual server for each node port
+// (IPV-3): never loopback, and IPv6 link-local ones only where nodePortAddresses names them.
+func nodePortAddrs(n *ir.Node) []netip.Addr {
+	var addrs []netip.Addr
+	for _, a := range n.Addrs {
+		if n.NodePorts.Has(a, true) && !(n.NodePorts.All && a.IsLinkLocalUnicast() && a.Is6()) {
+			addrs = append(addrs, a)
+		}
+	}
+	for _, p := range n.NodePorts.Prefixes {
+		if !p.Assigned && p.Prefix.IsSingleIP() && !p.Prefix.Addr().IsLoopback() {
+			addrs = append(addrs, p.Prefix.Addr())
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs)
+}
+
+// LowerService gives what one Service adds.
+func (n *Node) LowerService(s *ir.Service) Fragment {
+	var x Fragment
+	for i := range s.Pools {
+		x.hairpin(&s.Pools[i])
+	}
+	for i := range s.Frontends {
+		f := &s.Frontends[i]
+		for _, addr := range n.addrs(f) {
+			x.VirtualServers = append(x.VirtualServers, n.virtualServer(s, f, addr))
+		}
+		if f.Match.NodeAddrs() {
+			x.nodePort(f, n)
+			continue
+		}
+		x.frontend(f)
+		if f.Kind == ir.ClusterIP || !n.node.HasAddr(f.Match.Addr) {
+			x.add(f, IPVSIPs, ElementKey{Addr: f.Match.Addr})
+		}
+		if len(f.SourceRanges) > 0 {
+			x.guard(f, n)
+		}
+	}
+	if s.Health != nil {
+		x.Elements = append(x.Elements, Element{
+			ElementKey: ElementKey{Set: HealthCheckNodePort, Number: s.Health.Port},
+			Port:       ir.ServicePort{Service: s.Name},
+			Origin:     s.Health.Origin,
+		})
+	}
+	return x
+}
+
+// addrs are the addresses of a frontend's virtual servers.
+func (n *Node) addrs(f *ir.Frontend) []netip.Addr {
+	if f.Match.NodeAddrs() {
+		return n.nodePorts
+	}
+	return []netip.Addr{f.Match.Addr}
+}
+
+// virtualServer gives the virtual server of a frontend at one address. The
+// kernel does not tell clients apart, but all routes of a frontend lead to one
+// pool in this mode; the last one takes every source.
+func (n *Node) virtualServer(s *ir.Service, f *ir.Frontend, addr netip.Addr) VirtualServer {
+	v := VirtualServer{
+		Key:       ir.Match{Addr: addr, Protocol: f.Match.Protocol, Port: f.Match.Port},
+		Kind:      f.Kind,
+		Scheduler: n.scheduler,
+		Flags:     n.flags,
+		Port:      f.Port,
+		Match:     f.Match,
+		Origin:    f.Origin,
+	}
+	if len(f.Routes) == 0 {
+		return v
+	}
+	pool := &s.Pools[f.Routes[len(f.Routes)-1].Pool]
+	if pool.Affinity != nil {
+		v.Flags |= Persistent
+		v.Timeout = pool.Affinity.Timeout
+	}
+	v.RealServers = make([]RealServer, len(pool.Backends))
+	for i, b := range pool.Backends {
+		v.RealServers[i] = RealServer{AddrPort: b.AddrPort, Weight: 1, Origin: b.Origin}
+	}
+	return v
+}
+
+// add appends an element of a frontend.
+func (x *Fragment) add(f *ir.Frontend, set Set, key ElementKey) {
+	key.Set = set
+	x.Elements = append(x.Elements, Element{ElementKey: key, Port: f.Port, Match: f.Match, Origin: f.Origin})
+}
+
+// hairpin masquerades what a local backend sends to itself by way of a Service.
+func (x *Fragment) hairpin(p *ir.Pool) {
+	for _, b := range p.Backends {
+		if !b.Local {
+			continue
+		}
+		addr := b.AddrPort.Addr()
+		x.Elements = append(x.Elements, Element{
+			ElementKey: ElementKey{Set: LoopBack, Addr: addr, Protocol: p.Port.Protocol, Number: b.AddrPort.Port(),
+				Source: netip.PrefixFrom(addr, addr.BitLen())},
+			Port:   p.Port,
+			Origin: b.Origin,
+		})
+	}
+}
+
+// keepsClient tells whether a frontend's backends see the client's address.
+func keepsClient(f *ir.Frontend) bool {
+	if n := len(f.Routes); n > 0 {
+		return !f.Routes[n-1].SNAT
+	}
+	return f.Policy == ir.Local
+}
+
+// frontend adds an address and port to the sets of its kind.
+func (x *Fragment) frontend(f *ir.Frontend) {
+	key := ElementKey{Addr: f.Match.Addr, Protocol: f.Match.Protocol, Number: f.Match.Port}
+	switch f.Kind {
+	case ir.ClusterIP:
+		x.add(f, ClusterIP, key)
+	case ir.ExternalIP:
+		if keepsClient(f) {
+			x.add(f, ExternalIPLocal, key)
+		} else {
+			x.add(f, ExternalIP, key)
+		}
+	case ir.LoadBalancer:
+		x.add(f, LoadBalancer, key)
+		if keepsClient(f) {
+			x.add(f, LoadBalancerLocal, key)
+		}
+	}
+}
+
+// nodePort adds a node port to the sets of its protocol. SCTP has no bitmap of
+// its own in kube-proxy, but address and port.
+func (x *Fragment) nodePort(f *ir.Frontend, n *Node) {
+	all, local := nodePortSets(f.Match.Protocol)
+	keys := []ElementKey{{Number: f.Match.Port}}
+	if all.Type() == HashIPPort {
+		keys = keys[:0]
+		for _, a := range n.nodePorts {
+			keys = append(keys, ElementKey{Addr: a, Protocol: f.Match.Protocol, Number: f.Match.Port})
+		}
+	}
+	for _, key := range keys {
+		x.add(f, all, key)
+		if keepsClient(f) {
+			x.add(f, local, key)
+		}
+	}
+}
+
+// guard admits only the source ranges. What comes in by an interface meets the
+// sets; what the node itself sends is already translated when it meets the
+// filter table, so rules ask the kernel's balancer for the address it had.
+func (x *Fragment) guard(f *ir.Frontend, n *Node) {
+	key := ElementKey{Addr: f.Match.Addr, Protocol: f.Match.Protocol, Number: f.Match.Port}
+	x.add(f, LoadBalancerFW, key)
+	for _, r := range f.SourceRanges {
+		set := LoadBalancerSourceCIDR
+		if r.Prefix.IsSingleIP() && r.Prefix.Addr() == f.Match.Addr {
+			set = LoadBalancerSourceIP
+		}
+		for _, p := range ipsetPrefixes(r.Prefix) {
+			key.Set, key.Source = set, p
+			x.Elements = append(x.Elements, Element{ElementKey: key, Port: f.Port, Match: f.Match, Origin: r.Origin})
+		}
+	}
+	x.OutFilter = append(x.OutFilter, n.outFilter(f)...)
+}
+
+// outFilter shuts out the addresses of the node that no source range admits.
+// kube-proxy looks at the VIP as a source only, which is what the kernel
+// chooses when a process binds nothing else.
+func (n *Node) outFilter(f *ir.Frontend) []Rule {
+	sources := append([]netip.Addr{f.Match.Addr}, n.node.Addrs...)
+	var rules []Rule
+	for _, src := range sources {
+		if admits(f, src) {
+			rules = append(rules, Rule{
+				Matches: []Match{Source{Prefix: netip.PrefixFrom(src, src.BitLen())}, Balanced(f.Match)},
+				Target:  Return, Port: f.Port, Frontend: f.Match, Origin: f.Origin,
+			})
+		}
+	}
+	if len(rules) == len(sources) {
+		return nil
+	}
+	return append(rules, Rule{
+		Matches: []Match{AddrType{Source: true}, Balanced(f.Match)},
+		Target:  Drop, Port: f.Port, Frontend: f.Match, Origin: f.Origin,
+	})
+}
+
+func admits(f *ir.Frontend, src netip.Addr) bool {
+	return slices.ContainsFunc(f.SourceRanges, func(r ir.SourceRange) bool { return r.Prefix.Contains(src) })
+}
+
+// ipsetPrefixes gives prefixes that an ipset takes: it refuses the prefix of
+// length 0, so that becomes its two halves.
+func ipsetPrefixes(p netip.Prefix) []netip.Prefix {
+	if p.Bits() != 0 {
+		return []netip.Prefix{p}
+	}
+	low := netip.PrefixFrom(p.Addr(), 1)
+	bytes := p.Addr().AsSlice()
+	bytes[0] = 0x80
+	high, _ := netip.AddrFromSlice(bytes)
+	return []netip.Prefix{low, netip.PrefixFrom(high, 1)}
+}

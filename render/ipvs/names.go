@@ -1,0 +1,127 @@
+package ipvs
+
+import "github.com/proxyc/proxyc/ir"
+
+// Device is the dummy device that holds the addresses of Services (IPV-1).
+const Device = "kube-ipvs0"
+
+// DefaultScheduler spreads connections where the configuration names none.
+const DefaultScheduler = "rr"
+
+// Names of the chains, as kube-proxy has them (shared with its iptables mode
+// as far as they are the same thing).
+const (
+	chainServices     = "KUBE-SERVICES"
+	chainPostrouting  = "KUBE-POSTROUTING"
+	chainNodePort     = "KUBE-NODE-PORT"
+	chainLoadBalancer = "KUBE-LOAD-BALANCER"
+	chainMarkMasq     = "KUBE-MARK-MASQ"
+	chainForward      = "KUBE-FORWARD"
+	chainFirewall     = "KUBE-PROXY-FIREWALL"
+	chainSourceRanges = "KUBE-SOURCE-RANGES-FIREWALL"
+	chainFilter       = "KUBE-IPVS-FILTER"
+	chainOutFilter    = "KUBE-IPVS-OUT-FILTER"
+)
+
+// Set is one of the ipsets. The order is that of creation.
+type Set uint8
+
+const (
+	LoopBack               Set = iota // local backend, and itself as the client: hairpin connections
+	ClusterIP                         // ClusterIP frontends
+	ExternalIP                        // ExternalIP frontends, policy Cluster
+	ExternalIPLocal                   // ExternalIP frontends, policy Local
+	LoadBalancer                      // LoadBalancer frontends
+	LoadBalancerLocal                 // those of policy Local
+	LoadBalancerFW                    // those with source ranges
+	LoadBalancerSourceIP              // admitted sources: the VIP itself (PKT-11)
+	LoadBalancerSourceCIDR            // admitted sources: loadBalancerSourceRanges
+	NodePortTCP
+	NodePortLocalTCP // policy Local
+	NodePortUDP
+	NodePortLocalUDP
+	NodePortSCTP
+	NodePortLocalSCTP
+	HealthCheckNodePort // TCP ports of healthCheckNodePort
+	IPVSIPs             // the addresses of kube-ipvs0
+	numSets
+)
+
+// SetType is an ipset type: what an element consists of.
+type SetType uint8
+
+const (
+	HashIP        SetType = iota // address
+	HashIPPort                   // address, protocol and port
+	HashIPPortIP                 // and a second address
+	HashIPPortNet                // and a network
+	BitmapPort                   // port
+)
+
+// String gives ipset's name of the type.
+func (t SetType) String() string {
+	return [...]string{"hash:ip", "hash:ip,port", "hash:ip,port,ip", "hash:ip,port,net", "bitmap:port"}[t]
+}
+
+var setTable = [numSets]struct {
+	name string // after KUBE-
+	typ  SetType
+}{
+	LoopBack:               {"LOOP-BACK", HashIPPortIP},
+	ClusterIP:              {"CLUSTER-IP", HashIPPort},
+	ExternalIP:             {"EXTERNAL-IP", HashIPPort},
+	ExternalIPLocal:        {"EXTERNAL-IP-LOCAL", HashIPPort},
+	LoadBalancer:           {"LOAD-BALANCER", HashIPPort},
+	LoadBalancerLocal:      {"LOAD-BALANCER-LOCAL", HashIPPort},
+	LoadBalancerFW:         {"LOAD-BALANCER-FW", HashIPPort},
+	LoadBalancerSourceIP:   {"LOAD-BALANCER-SOURCE-IP", HashIPPortIP},
+	LoadBalancerSourceCIDR: {"LOAD-BALANCER-SOURCE-CIDR", HashIPPortNet},
+	NodePortTCP:            {"NODE-PORT-TCP", BitmapPort},
+	NodePortLocalTCP:       {"NODE-PORT-LOCAL-TCP", BitmapPort},
+	NodePortUDP:            {"NODE-PORT-UDP", BitmapPort},
+	NodePortLocalUDP:       {"NODE-PORT-LOCAL-UDP", BitmapPort},
+	NodePortSCTP:           {"NODE-PORT-SCTP-HASH", HashIPPort},
+	NodePortLocalSCTP:      {"NODE-PORT-LOCAL-SCTP-HASH", HashIPPort},
+	HealthCheckNodePort:    {"HEALTH-CHECK-NODE-PORT", BitmapPort},
+	IPVSIPs:                {"IPVS-IPS", HashIP},
+}
+
+// Sets are all sets, in the order of creation.
+func Sets() []Set {
+	s := make([]Set, numSets)
+	for i := range s {
+		s[i] = Set(i)
+	}
+	return s
+}
+
+// Type is the set's ipset type.
+func (s Set) Type() SetType { return setTable[s].typ }
+
+// maxSetName is IPSET_MAXNAMELEN less the closing zero byte.
+const maxSetName = 31
+
+// Name is the set's name in a family. The IPv6 names are cut to the length
+// that the kernel allows.
+func (s Set) Name(f ir.Family) string {
+	if f != ir.IPv6 {
+		return "KUBE-" + setTable[s].name
+	}
+	name := "KUBE-6-" + setTable[s].name
+	return name[:min(len(name), maxSetName)]
+}
+
+// String gives the IPv4 name.
+func (s Set) String() string { return s.Name(ir.IPv4) }
+
+// nodePortSets gives the set of node ports of a protocol, and that of those
+// with policy Local.
+func nodePortSets(p ir.Protocol) (all, local Set) {
+	switch p {
+	case ir.UDP:
+		return NodePortUDP, NodePortLocalUDP
+	case ir.SCTP:
+		return NodePortSCTP, NodePortLocalSCTP
+	}
+	return NodePortTCP, NodePortLocalTCP
+}

@@ -1,0 +1,114 @@
+package ipvs
+
+import (
+	"io"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render"
+)
+
+// Renderer is the back end of the ipvs mode.
+var Renderer = render.Renderer{
+	Mode: ir.ModeIPVS,
+	Lower: func(programs []*ir.Program) render.Rendered {
+		x := make(rendered, len(programs))
+		for i, p := range programs {
+			x[i] = Lower(p)
+		}
+		return x
+	},
+}
+
+// rendered are the families of one node.
+type rendered []*Ruleset
+
+// Outputs gives the texts. What needs no family of its own holds both.
+func (x rendered) Outputs() []render.Output {
+	return []render.Output{
+		{Format: "ipvsadm", File: "ipvsadm.rules", Load: "ipvsadm -R <ipvsadm.rules",
+			Write: x.write((*Ruleset).WriteIPVS)},
+		{Format: "ipset", File: "ipset.rules", Load: "ipset -exist restore <ipset.rules",
+			Write: x.write((*Ruleset).WriteSets)},
+		{Format: "iptables", File: "iptables.rules", Load: "iptables-restore --noflush iptables.rules",
+			Write: x.family(ir.IPv4).write((*Ruleset).WriteRules)},
+		{Format: "ip6tables", File: "ip6tables.rules", Load: "ip6tables-restore --noflush ip6tables.rules",
+			Write: x.family(ir.IPv6).write((*Ruleset).WriteRules)},
+		{Format: "addresses", File: "kube-ipvs0.addresses",
+			Load:  "ip link add " + Device + " type dummy; sed 's/.*/addr replace & dev " + Device + "/' kube-ipvs0.addresses | ip -batch -",
+			Write: x.write((*Ruleset).WriteAddresses)},
+	}
+}
+
+func (x rendered) family(f ir.Family) rendered {
+	var of rendered
+	for _, r := range x {
+		if r.Family == f {
+			of = append(of, r)
+		}
+	}
+	return of
+}
+
+func (x rendered) write(write func(*Ruleset, io.Writer) error) func(io.Writer) error {
+	return func(w io.Writer) error {
+		for _, r := range x {
+			if err := write(r, w); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// Explain goes through virtual servers, real servers, set elements and rules,
+// those of IPv4 before those of IPv6.
+func (x rendered) Explain(yield func(render.Entry) bool) {
+	for _, r := range x {
+		if !r.explain(yield) {
+			return
+		}
+	}
+}
+
+func (r *Ruleset) explain(yield func(render.Entry) bool) bool {
+	for i := range r.VirtualServers {
+		v := &r.VirtualServers[i]
+		e := render.Entry{Where: "ipvs " + v.Key.String(), Match: v.Match.String(), Port: v.Port, Origin: v.Origin}
+		if !yield(e) {
+			return false
+		}
+		for _, rs := range v.RealServers {
+			e.Where, e.Origin = "ipvs "+v.Key.String()+" -> "+rs.AddrPort.String(), rs.Origin
+			if !yield(e) {
+				return false
+			}
+		}
+	}
+	for _, el := range r.Elements {
+		e := render.Entry{Where: "ipset " + el.Set.Name(r.Family) + " " + el.String(), Port: el.Port, Origin: el.Origin}
+		if el.Match != (ir.Match{}) {
+			e.Match = el.Match.String()
+		}
+		if !yield(e) {
+			return false
+		}
+	}
+	return r.explainRules(yield)
+}
+
+func (r *Ruleset) explainRules(yield func(render.Entry) bool) bool {
+	for _, t := range r.Tables {
+		for _, c := range t.Chains {
+			for _, rule := range c.Rules {
+				e := render.Entry{Where: t.Name + " " + c.Name, Port: rule.Port, Origin: rule.Origin}
+				if rule.Frontend != (ir.Match{}) {
+					e.Match = rule.Frontend.String()
+				}
+				if !yield(e) {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}

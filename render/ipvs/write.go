@@ -1,0 +1,180 @@
+package ipvs
+
+import (
+	"bufio"
+	"io"
+	"math/bits"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// WriteIPVS writes the virtual servers as ipvsadm -R reads them.
+func (r *Ruleset) WriteIPVS(w io.Writer) error {
+	b := bufio.NewWriter(w)
+	for i := range r.VirtualServers {
+		v := &r.VirtualServers[i]
+		_, _ = b.Write(v.append(b.AvailableBuffer()))
+		for _, rs := range v.RealServers {
+			_, _ = b.Write(rs.append(b.AvailableBuffer(), v.Key))
+		}
+	}
+	return b.Flush()
+}
+
+func (v *VirtualServer) append(b []byte) []byte {
+	b = append(appendService(append(b, "-A"...), v.Key), " -s "...)
+	b = append(b, v.Scheduler...)
+	if v.Flags&Persistent != 0 {
+		b = append(b, " -p "...)
+		b = strconv.AppendInt(b, int64(v.Timeout/time.Second), 10)
+	}
+	if v.Flags&SourceHash != 0 {
+		b = append(b, " -b mh-port"...)
+	}
+	return append(b, '\n')
+}
+
+func (s *RealServer) append(b []byte, key ir.Match) []byte {
+	b = append(appendService(append(b, "-a"...), key), " -r "...)
+	b = append(s.AddrPort.AppendTo(b), " -m -w "...)
+	b = strconv.AppendUint(b, uint64(s.Weight), 10)
+	return append(b, '\n')
+}
+
+func appendService(b []byte, key ir.Match) []byte {
+	switch key.Protocol {
+	case ir.UDP:
+		b = append(b, " -u "...)
+	case ir.SCTP:
+		b = append(b, " --sctp-service "...)
+	default:
+		b = append(b, " -t "...)
+	}
+	return netip.AddrPortFrom(key.Addr, key.Port).AppendTo(b)
+}
+
+// Options of the sets. kube-proxy's maxElem is minMaxElem, and a set that
+// outgrows it is never complete there.
+const (
+	hashSize   = 1024
+	minMaxElem = 65536
+)
+
+// MaxElem is the capacity that a set of n elements is created with: a power of
+// two, so that it changes seldom.
+func MaxElem(n int) int {
+	return max(minMaxElem, 1<<bits.Len(uint(max(n, 1)-1)))
+}
+
+// WriteSets writes all sets as ipset restore reads them: made if missing,
+// emptied and filled.
+func (r *Ruleset) WriteSets(w io.Writer) error {
+	b := bufio.NewWriter(w)
+	for _, s := range Sets() {
+		name, elements := s.Name(r.Family), r.elements(s)
+		_, _ = b.Write(s.appendCreate(b.AvailableBuffer(), r.Family, len(elements)))
+		_, _ = b.WriteString("flush " + name + "\n")
+		for i := range elements {
+			line := append(append(b.AvailableBuffer(), "add "...), name...)
+			line = elements[i].AppendTo(append(line, ' '))
+			_, _ = b.Write(append(line, '\n'))
+		}
+	}
+	return b.Flush()
+}
+
+func (s Set) appendCreate(b []byte, f ir.Family, n int) []byte {
+	b = append(append(b, "create "...), s.Name(f)...)
+	b = append(append(b, ' '), s.Type().String()...)
+	if s.Type() == BitmapPort {
+		return append(b, " range 0-65535\n"...)
+	}
+	if f == ir.IPv6 {
+		b = append(b, " family inet6"...)
+	} else {
+		b = append(b, " family inet"...)
+	}
+	b = strconv.AppendInt(append(b, " hashsize "...), hashSize, 10)
+	b = strconv.AppendInt(append(b, " maxelem "...), int64(MaxElem(n)), 10)
+	return append(b, '\n')
+}
+
+// AppendTo appends the element as ipset writes it: "10.96.0.10,tcp:80".
+func (k ElementKey) AppendTo(b []byte) []byte {
+	typ := k.Set.Type()
+	if typ == BitmapPort {
+		return strconv.AppendUint(b, uint64(k.Number), 10)
+	}
+	b = k.Addr.AppendTo(b)
+	if typ == HashIP {
+		return b
+	}
+	b = append(append(b, ','), k.Protocol.String()...)
+	b = strconv.AppendUint(append(b, ':'), uint64(k.Number), 10)
+	switch {
+	case typ == HashIPPortIP:
+		b = k.Source.Addr().AppendTo(append(b, ','))
+	case typ == HashIPPortNet && k.Source.IsSingleIP():
+		b = k.Source.Addr().AppendTo(append(b, ','))
+	case typ == HashIPPortNet:
+		b = k.Source.AppendTo(append(b, ','))
+	}
+	return b
+}
+
+// String is AppendTo as a string.
+func (k ElementKey) String() string { return string(k.AppendTo(nil)) }
+
+// WriteAddresses writes the addresses of kube-ipvs0, one a line: 10.96.0.10/32.
+func (r *Ruleset) WriteAddresses(w io.Writer) error {
+	b := bufio.NewWriter(w)
+	for _, e := range r.Addresses() {
+		line := append(e.Addr.AppendTo(b.AvailableBuffer()), '/')
+		line = strconv.AppendInt(line, int64(e.Addr.BitLen()), 10)
+		_, _ = b.Write(append(line, '\n'))
+	}
+	return b.Flush()
+}
+
+// WriteRules writes the iptables part as iptables-restore --noflush (for IPv6
+// ip6tables-restore) reads it.
+func (r *Ruleset) WriteRules(w io.Writer) error {
+	b := bufio.NewWriter(w)
+	for _, t := range r.Tables {
+		_, _ = b.WriteString("*" + t.Name + "\n")
+		for _, c := range t.Chains {
+			if !c.BuiltIn {
+				_, _ = b.WriteString(":" + c.Name + " - [0:0]\n")
+			}
+		}
+		for _, c := range t.Chains {
+			for i := range c.Rules {
+				_, _ = b.Write(append(c.appendRule(b.AvailableBuffer(), i, r.Family), '\n'))
+			}
+		}
+		_, _ = b.WriteString("COMMIT\n")
+	}
+	return b.Flush()
+}
+
+// appendRule appends the i-th rule as a command. What goes into a built-in chain is put
+// before the rules of others, in order.
+func (c *Chain) appendRule(b []byte, i int, f ir.Family) []byte {
+	if c.BuiltIn {
+		b = append(append(b, "-I "...), c.Name...)
+		b = strconv.AppendInt(append(b, ' '), int64(i+1), 10)
+	} else {
+		b = append(append(b, "-A "...), c.Name...)
+	}
+	rule := &c.Rules[i]
+	for _, m := range rule.Matches {
+		b = m.append(b, f)
+	}
+	if rule.Comment != "" {
+		b = strconv.AppendQuote(append(b, " -m comment --comment "...), rule.Comment)
+	}
+	return append(append(b, " -j "...), rule.Target...)
+}
