@@ -1,0 +1,401 @@
+package applytest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/netip"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+// The families a case runs in.
+const (
+	IPv4 = "ipv4"
+	IPv6 = "ipv6"
+)
+
+// A Case is one conformance case in one family: a configuration and objects, flows that are tried once
+// the proxy has seen them, and steps that change the objects, each with flows of its own.
+type Case struct {
+	Name       string            `json:"name"`
+	Shows      string            `json:"shows"`
+	Families   []string          `json:"families"` // empty: both
+	Modes      []string          `json:"modes"`    // empty: all
+	Daemon     bool              `json:"daemon"`   // asks a daemon something
+	Config     Object            `json:"config"`   // KubeProxyConfiguration, merged over the base
+	ModeConfig map[string]Object `json:"mode_config"`
+	Objects    []Object          `json:"objects"`
+	Flows      []Flow            `json:"flows"`
+	Steps      []Step            `json:"steps"`
+}
+
+// A Step changes objects, waits and tries flows.
+type Step struct {
+	Delete []string `json:"delete"` // Kind/[namespace/]name
+	Apply  []Object `json:"apply"`
+	Pause  float64  `json:"pause"` // seconds
+	Flows  []Flow   `json:"flows"`
+}
+
+// A Flow is a set of tries at one target.
+type Flow struct {
+	From       string  `json:"from"`
+	To         string  `json:"to"` // address:port[/proto]; IPv6 with or without brackets
+	Tries      int     `json:"tries"`
+	Affinity   bool    `json:"affinity"`
+	Name       string  `json:"name"`
+	SameAs     string  `json:"same_as"`
+	Interval   float64 `json:"interval"` // seconds
+	Sport      uint16  `json:"sport"`
+	Open       string  `json:"open"`
+	Again      string  `json:"again"`
+	Any        bool    `json:"any"`
+	Unstable   bool    `json:"unstable"`
+	HTTP       string  `json:"http"` // address:port/path
+	StatusOnly bool    `json:"status_only"`
+}
+
+// An Object is a Kubernetes object, or a part of one, as its file has it.
+type Object = map[string]any
+
+// LoadCases reads the *.yaml files of a directory and returns the cases that run in the family, in the
+// order of their names.
+func LoadCases(dir fs.FS, family string) ([]*Case, error) {
+	files, err := fs.Glob(dir, "*.yaml")
+	if err != nil {
+		return nil, err
+	}
+	var cases []*Case
+	for _, file := range files {
+		data, err := fs.ReadFile(dir, file)
+		if err != nil {
+			return nil, err
+		}
+		c, err := ParseCase(data, family)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		if want := strings.TrimSuffix(path.Base(file), ".yaml"); c.Name != want {
+			return nil, fmt.Errorf("%s: name: must be that of the file, got %q", file, c.Name)
+		}
+		if c.RunsIn(family) {
+			cases = append(cases, c)
+		}
+	}
+	return cases, nil
+}
+
+// ParseCase reads a case and, for IPv6, replaces every address and family name in it by its twin.
+// Unknown fields are errors.
+func ParseCase(data []byte, family string) (*Case, error) {
+	var tree any
+	if err := yaml.Unmarshal(data, &tree); err != nil {
+		return nil, err
+	}
+	if m, ok := tree.(map[string]any); ok && family == IPv6 {
+		families := m["families"] // says where the case runs, and is no part of it
+		m = twinTree(m).(map[string]any)
+		m["families"] = families
+		tree = m
+	}
+	text, err := json.Marshal(tree)
+	if err != nil {
+		return nil, err
+	}
+	c := &Case{}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(c); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// RunsIn reports whether the case is meant for the family.
+func (c *Case) RunsIn(family string) bool {
+	return len(c.Families) == 0 || slices.Contains(c.Families, family)
+}
+
+// RunsUnder reports whether the case is meant for the mode.
+func (c *Case) RunsUnder(mode string) bool {
+	return len(c.Modes) == 0 || slices.Contains(c.Modes, mode)
+}
+
+// Stages returns the steps of the case in order, the flows before the first change as a step that
+// applies the objects.
+func (c *Case) Stages() []Step {
+	return append([]Step{{Apply: c.Objects, Flows: c.Flows}}, c.Steps...)
+}
+
+// Key is what the flow is called in the records; stage and number count from 1.
+func (f *Flow) Key(stage, number int) string {
+	at := fmt.Sprintf("%d.%d ", stage, number)
+	switch {
+	case f.Again != "":
+		return at + "connection " + f.Again + " again"
+	case f.HTTP != "":
+		return at + f.From + " http " + f.HTTP
+	}
+	to := f.To
+	if !strings.Contains(to, "/") {
+		to += "/tcp"
+	}
+	key := at + f.From + " -> " + to
+	if f.Name != "" {
+		key += " (" + f.Name + ")"
+	}
+	return key
+}
+
+// Target reads where the flow goes to.
+func (f *Flow) Target() (to netip.AddrPort, proto string, err error) {
+	addr, proto, ok := strings.Cut(f.To, "/")
+	if !ok {
+		proto = "tcp"
+	}
+	to, err = parseAddrPort(addr)
+	return to, proto, err
+}
+
+// parseAddrPort reads address:port; an IPv6 address may go without brackets, as the twin of an IPv4
+// address does.
+func parseAddrPort(s string) (netip.AddrPort, error) {
+	if i := strings.LastIndexByte(s, ':'); i >= 0 && strings.Count(s, ":") > 1 && !strings.HasPrefix(s, "[") {
+		s = "[" + s[:i] + "]" + s[i:]
+	}
+	return netip.ParseAddrPort(s)
+}
+
+// TryCount is the number of tries of the flow.
+func (f *Flow) TryCount() int {
+	_, proto, _ := strings.Cut(f.To, "/")
+	switch {
+	case f.Tries > 0:
+		return f.Tries
+	case f.Open != "":
+		return 1
+	case proto == "sctp":
+		return 24
+	}
+	return 40
+}
+
+// Sequential reports whether the tries of the flow must come one after the other.
+func (f *Flow) Sequential() bool { return f.Affinity || f.Sport != 0 || f.Interval != 0 }
+
+// Alone reports whether the flow must not run beside others: what it records depends on the order.
+func (f *Flow) Alone() bool {
+	return f.Sequential() || f.Name != "" || f.SameAs != "" || f.Open != "" || f.Again != "" ||
+		strings.HasSuffix(f.To, "/sctp") // an ICMP error reaches every raw socket between two addresses
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+var (
+	ipv4Text = regexp.MustCompile(`\b(\d+\.\d+\.\d+)\.(\d+)(/\d+)?\b`)
+
+	// twinPrefix maps the first three octets of the topology's addresses to what they become.
+	twinPrefix = map[string]string{
+		"10.244.1": "fd00:10:244:1::", "10.244.2": "fd00:10:244:2::",
+		"10.96.0": "fd00:10:96::", "203.0.113": "2001:db8:203::", "198.18.0": "2001:db8:198::",
+		"192.0.2": "2001:db8:0:1::", "198.51.100": "2001:db8:0:2::",
+	}
+	// twinCIDR maps the networks that are no single /24 of those.
+	twinCIDR = map[string]string{
+		"10.244.0.0/16": "fd00:10:244::/48", "10.96.0.0/16": "fd00:10:96::/112", "10.96.0.0/24": "fd00:10:96::/112",
+		"10.0.0.0/8": "fd00:10::/32", "0.0.0.0/0": "::/0", "0.0.0.0": "::",
+		"127.0.0.1": "::1", "127.0.0.0/8": "::1/128", "127.0.0.1/32": "::1/128",
+	}
+)
+
+// Twin replaces every IPv4 address and network in a text by its IPv6 twin: 10.244.1.10 by
+// fd00:10:244:1::10, 192.0.2.0/24 by 2001:db8:0:1::/64. The last octet stays as text. Addresses outside
+// the topology stay as they are.
+func Twin(text string) string {
+	switch text {
+	case "IPv4":
+		return "IPv6"
+	case "ipv4":
+		return "ipv6"
+	}
+	return ipv4Text.ReplaceAllStringFunc(text, func(s string) string {
+		if to, ok := twinCIDR[s]; ok {
+			return to
+		}
+		m := ipv4Text.FindStringSubmatch(s)
+		prefix, ok := twinPrefix[m[1]]
+		if !ok {
+			return s
+		}
+		switch m[3] {
+		case "":
+			return prefix + m[2]
+		case "/24":
+			return prefix + "/64"
+		case "/32":
+			return prefix + m[2] + "/128"
+		}
+		return s
+	})
+}
+
+func twinTree(v any) any {
+	switch v := v.(type) {
+	case string:
+		return Twin(v)
+	case []any:
+		for i := range v {
+			v[i] = twinTree(v[i])
+		}
+	case map[string]any:
+		for k := range v {
+			v[k] = twinTree(v[k])
+		}
+	}
+	return v
+}
+
+// baseConfig is what every case's configuration is merged over.
+const baseConfig = `
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+clusterCIDR: 10.244.0.0/16,fd00:10:244::/48
+detectLocalMode: ClusterCIDR
+conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s, udpTimeout: 0s, udpStreamTimeout: 0s}
+iptables: {minSyncPeriod: 10ms, syncPeriod: 30s}
+ipvs: {minSyncPeriod: 10ms, syncPeriod: 30s}
+nftables: {minSyncPeriod: 10ms, syncPeriod: 30s}
+metricsBindAddress: 127.0.0.1:10249
+healthzBindAddress: 0.0.0.0:10256
+`
+
+// clusterObjects exist in every case.
+const clusterObjects = `
+- apiVersion: v1
+  kind: Node
+  metadata:
+    name: node1
+    labels: {kubernetes.io/hostname: node1, topology.kubernetes.io/zone: zone-a}
+  spec: {podCIDR: 10.244.1.0/24, podCIDRs: [10.244.1.0/24, 'fd00:10:244:1::/64']}
+  status:
+    addresses:
+    - {type: InternalIP, address: 192.0.2.11}
+    - {type: InternalIP, address: '2001:db8:0:1::11'}
+- apiVersion: v1
+  kind: Node
+  metadata:
+    name: node2
+    labels: {kubernetes.io/hostname: node2, topology.kubernetes.io/zone: zone-b}
+  spec: {podCIDR: 10.244.2.0/24, podCIDRs: [10.244.2.0/24, 'fd00:10:244:2::/64']}
+  status:
+    addresses:
+    - {type: InternalIP, address: 192.0.2.12}
+    - {type: InternalIP, address: '2001:db8:0:1::12'}
+- apiVersion: networking.k8s.io/v1
+  kind: ServiceCIDR
+  metadata: {name: kubernetes}
+  spec: {cidrs: [10.96.0.0/16, 'fd00:10:96::/112']}
+`
+
+// ConfigFile is the configuration of the case for a mode, as YAML.
+func (c *Case) ConfigFile(mode string) ([]byte, error) {
+	config := Object{}
+	if err := yaml.Unmarshal([]byte(baseConfig), &config); err != nil {
+		return nil, err
+	}
+	config["mode"] = mode
+	merge(config, c.Config)
+	merge(config, c.ModeConfig[mode])
+	return yaml.Marshal(config)
+}
+
+// merge lays the fields of from over those of into, object by object; lists are replaced whole.
+func merge(into, from Object) {
+	for k, v := range from {
+		a, aok := into[k].(map[string]any)
+		b, bok := v.(map[string]any)
+		if aok && bok {
+			a = maps.Clone(a)
+			merge(a, b)
+			v = a
+		}
+		into[k] = v
+	}
+}
+
+// A Store holds the objects of a running case.
+type Store struct {
+	keys    []string // in order of first appearance
+	objects map[string]Object
+}
+
+// NewStore holds the objects that exist in every case.
+func NewStore() (*Store, error) {
+	s := &Store{objects: map[string]Object{}}
+	var objects []Object
+	if err := yaml.Unmarshal([]byte(clusterObjects), &objects); err != nil {
+		return nil, err
+	}
+	return s, s.Step(Step{Apply: objects})
+}
+
+// Step deletes and applies what the step says. Deleting what is not there is an error: the case means
+// something else.
+func (s *Store) Step(step Step) error {
+	for _, key := range step.Delete {
+		if strings.Count(key, "/") == 1 {
+			key = strings.Replace(key, "/", "/default/", 1)
+		}
+		if _, ok := s.objects[key]; !ok {
+			return fmt.Errorf("delete %s: there is none", key)
+		}
+		delete(s.objects, key)
+		s.keys = slices.DeleteFunc(s.keys, func(k string) bool { return k == key })
+	}
+	for _, o := range step.Apply {
+		key, err := identify(o)
+		if err != nil {
+			return err
+		}
+		if _, ok := s.objects[key]; !ok {
+			s.keys = append(s.keys, key)
+		}
+		s.objects[key] = o
+	}
+	return nil
+}
+
+// identify gives the object its namespace where the case left it out and returns its key.
+func identify(o Object) (string, error) {
+	kind, _ := o["kind"].(string)
+	meta, _ := o["metadata"].(map[string]any)
+	name, _ := meta["name"].(string)
+	if kind == "" || name == "" {
+		return "", fmt.Errorf("object without kind or metadata.name: %v", o)
+	}
+	if kind != "Node" && kind != "ServiceCIDR" && meta["namespace"] == nil {
+		meta["namespace"] = "default"
+	}
+	namespace, ok := meta["namespace"].(string)
+	if !ok {
+		namespace = "default" // so that Kind/name finds cluster-wide objects as well
+	}
+	return kind + "/" + namespace + "/" + name, nil
+}
+
+// File is the List of all objects as YAML: what `kubectl get -o yaml` would print.
+func (s *Store) File() ([]byte, error) {
+	items := make([]Object, len(s.keys))
+	for i, key := range s.keys {
+		items[i] = s.objects[key]
+	}
+	return yaml.Marshal(Object{"apiVersion": "v1", "kind": "List", "items": items})
+}

@@ -1,0 +1,146 @@
+package applytest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ipNet is p as package net and netlink want it.
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+func wrap(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf(format+": %w", append(args, err)...)
+}
+
+// Dial opens a TCP or UDP connection ("tcp", "udp") out of the namespace. The zero Addr or port of from
+// leaves the choice to the kernel. The connection may be used from any goroutine.
+func (ns *Namespace) Dial(ctx context.Context, network string, from, to netip.AddrPort) (net.Conn, error) {
+	d := net.Dialer{
+		Control: func(_, _ string, c syscall.RawConn) error {
+			var err error
+			cerr := c.Control(func(fd uintptr) {
+				err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+			})
+			return errors.Join(cerr, err)
+		},
+		FallbackDelay: -1,
+		KeepAlive:     -1,
+	}
+	d.SetMultipathTCP(false)
+	local := from
+	if !local.Addr().IsValid() && local.Port() != 0 {
+		local = netip.AddrPortFrom(unspecified(to.Addr()), from.Port())
+	}
+	if local.Addr().IsValid() {
+		if network == "udp" {
+			d.LocalAddr = net.UDPAddrFromAddrPort(local)
+		} else {
+			d.LocalAddr = net.TCPAddrFromAddrPort(local)
+		}
+	}
+	var conn net.Conn
+	err := ns.Do(func() (err error) {
+		// A literal address is dialed on this goroutine, and so on this thread.
+		conn, err = d.DialContext(ctx, network, to.String())
+		return err
+	})
+	return conn, err
+}
+
+func unspecified(like netip.Addr) netip.Addr {
+	if like.Is4() {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+// The words for a try that did not get through, as in the records.
+const (
+	Refused     = "refused"     // RST, or ICMP port unreachable
+	Unreachable = "unreachable" // another ICMP error, or no route
+	TimedOut    = "timeout"
+	WasReset    = "reset" // an established connection was cut
+)
+
+// Failure gives the word for why a try failed, or the error itself where no word is known.
+func Failure(err error) string {
+	switch {
+	case errors.Is(err, unix.ECONNREFUSED):
+		return Refused
+	case errors.Is(err, unix.ECONNRESET), errors.Is(err, unix.EPIPE), errors.Is(err, io.EOF):
+		return WasReset
+	case errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EACCES):
+		return Unreachable
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded),
+		errors.Is(err, unix.ETIMEDOUT),
+		errors.Is(err, unix.EPERM): // a local sender is told so when a rule drops its packet
+		return TimedOut
+	}
+	return err.Error()
+}
+
+// An Answer is what an echo server says: the address it was reached at and the peer it saw.
+type Answer struct {
+	Server, Client netip.AddrPort
+}
+
+func (a Answer) String() string { return a.Server.String() + " " + a.Client.String() }
+
+func parseAnswer(text string) (a Answer, err error) {
+	var server, client string
+	if _, err := fmt.Sscan(text, &server, &client); err != nil {
+		return a, fmt.Errorf("answer %q: %w", text, err)
+	}
+	a.Server, err = netip.ParseAddrPort(server)
+	if err == nil {
+		a.Client, err = netip.ParseAddrPort(client)
+	}
+	return a, err
+}
+
+// Ask sends one question over an open TCP or UDP connection to an echo server and reads its answer.
+func Ask(conn net.Conn, timeout time.Duration) (Answer, error) {
+	if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
+		return Answer{}, err
+	}
+	if _, err := conn.Write([]byte("?\n")); err != nil {
+		return Answer{}, err
+	}
+	// Both answers are one line that fits into one segment.
+	buf := make([]byte, 256)
+	n, err := conn.Read(buf)
+	if err != nil {
+		return Answer{}, err
+	}
+	return parseAnswer(string(buf[:n]))
+}
+
+// Try makes one try out of the namespace at an echo server: over TCP and UDP connect, ask and close, over
+// SCTP one INIT. proto is "tcp", "udp" or "sctp"; from as for [Namespace.Dial].
+func (ns *Namespace) Try(proto string, from, to netip.AddrPort, timeout time.Duration) (Answer, error) {
+	if proto == "sctp" {
+		return ns.trySCTP(from, to, timeout)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	conn, err := ns.Dial(ctx, proto, from, to)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer conn.Close()
+	return Ask(conn, timeout)
+}
