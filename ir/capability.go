@@ -88,7 +88,7 @@ func (m Mode) Capabilities() Capability {
 	case ModeNFTables:
 		return common | RejectUndefinedPorts | DropUnallocated | GuardEmpty | EmptyFromNode
 	case ModeIPVS:
-		return common | RejectUndefinedPorts | LocalFallback | EmptyFromNode
+		return common | RejectUndefinedPorts | GuardEmpty | LocalFallback | EmptyFromNode
 	case ModeKernelspace:
 		return TrafficPolicies | KeepsClient | HealthPorts
 	case ModeUserspace:
