@@ -80,7 +80,7 @@ type Endpoint struct {
 	Address     string     // addresses[0] (SNAP-42); "" where there is none
 	Addr        netip.Addr // Address parsed, if it is an IP
 	NodeName    string
-	Pod         string     // targetRef.name where that is a Pod; proxyc trace finds pods by it
+	Pod         string // targetRef.name where that is a Pod; proxyc trace finds pods by it
 	ZoneHints   []string
 	NodeHints   []string
 	Ready       bool // nil is true (SNAP-40)

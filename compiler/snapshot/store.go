@@ -16,6 +16,7 @@ type Snapshot struct {
 	services map[ir.Name]*Service
 	slices   map[ir.Name]*EndpointSlice
 	byOwner  map[ir.Name][]*EndpointSlice // slices of a Service, by name
+	legacy   map[ir.Name][]*EndpointSlice // made from v1 Endpoints, by their name
 	nodes    map[string]*Node
 	cidrs    map[string]*ServiceCIDR
 }
@@ -26,6 +27,7 @@ func New() *Snapshot {
 		services: map[ir.Name]*Service{},
 		slices:   map[ir.Name]*EndpointSlice{},
 		byOwner:  map[ir.Name][]*EndpointSlice{},
+		legacy:   map[ir.Name][]*EndpointSlice{},
 		nodes:    map[string]*Node{},
 		cidrs:    map[string]*ServiceCIDR{},
 	}
@@ -85,9 +87,22 @@ func (s *Snapshot) DeleteSlice(name ir.Name) []ir.Name {
 
 func compareSlices(a, b *EndpointSlice) int { return cmp.Compare(a.Name.Name, b.Name.Name) }
 
-// Slices gives the EndpointSlices of a Service by name, whether or not the Service exists.
+// SetEndpoints adds or replaces what FromEndpoints made of the v1 Endpoints of
+// the name.
+func (s *Snapshot) SetEndpoints(name ir.Name, slices []*EndpointSlice) { s.legacy[name] = slices }
+
+// DeleteEndpoints removes what came from the v1 Endpoints of the name.
+func (s *Snapshot) DeleteEndpoints(name ir.Name) { delete(s.legacy, name) }
+
+// Slices gives the EndpointSlices of a Service by name, whether or not the
+// Service exists; where there are none, what its v1 Endpoints say (SNAP-62).
 // The caller must not change the result.
-func (s *Snapshot) Slices(service ir.Name) []*EndpointSlice { return s.byOwner[service] }
+func (s *Snapshot) Slices(service ir.Name) []*EndpointSlice {
+	if owned := s.byOwner[service]; owned != nil {
+		return owned
+	}
+	return s.legacy[service]
+}
 
 // SetNode adds or replaces a Node.
 func (s *Snapshot) SetNode(n *Node) { s.nodes[n.Name] = n }

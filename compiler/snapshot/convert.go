@@ -1,0 +1,343 @@
+package snapshot
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+	"unique"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	discoveryv1beta1 "k8s.io/api/discovery/v1beta1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Labels and annotations that the API packages have no names for.
+const (
+	labelProxyName        = "service.kubernetes.io/service-proxy-name"
+	annotationPreserveDIP = "preserve-destination"
+	annotationNoOptimize  = "winProxyOptimization"
+)
+
+// FromService reduces a v1 Service. It takes the object as it is; what the
+// API server would have filled in is the caller's matter.
+func FromService(in *corev1.Service) *Service {
+	spec := &in.Spec
+	out := &Service{
+		Name:          nameOf(&in.ObjectMeta),
+		Object:        objectName("Service", &in.ObjectMeta),
+		Created:       in.CreationTimestamp.Time,
+		ProxyName:     has(in.Labels, labelProxyName),
+		Type:          intern(string(spec.Type)),
+		ClusterIP:     spec.ClusterIP,
+		ClusterIPs:    clone(spec.ClusterIPs),
+		ExternalIPs:   clone(spec.ExternalIPs),
+		SourceRanges:  clone(spec.LoadBalancerSourceRanges),
+		AffinityIP:    spec.SessionAffinity == corev1.ServiceAffinityClientIP,
+		InternalLocal: spec.InternalTrafficPolicy != nil && *spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
+		ExternalLocal: spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
+		HealthPort:    spec.HealthCheckNodePort,
+		PreserveDIP:   in.Annotations[annotationPreserveDIP] == "true",
+		NoOptimize:    strings.EqualFold(in.Annotations[annotationNoOptimize], "DISABLED"),
+	}
+	for _, f := range spec.IPFamilies {
+		out.IPFamilies = append(out.IPFamilies, intern(string(f)))
+	}
+	if c := spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+		out.AffinitySecs = *c.ClientIP.TimeoutSeconds
+	}
+	out.Ports = make([]ServicePort, len(spec.Ports))
+	for i, p := range spec.Ports {
+		out.Ports[i] = ServicePort{
+			Name:       intern(p.Name),
+			Protocol:   intern(string(p.Protocol)),
+			Port:       p.Port,
+			NodePort:   p.NodePort,
+			TargetPort: p.TargetPort.IntVal,
+		}
+	}
+	for _, g := range in.Status.LoadBalancer.Ingress {
+		ingress := Ingress{IP: g.IP}
+		if g.IPMode != nil {
+			ingress.IPMode = intern(string(*g.IPMode))
+		}
+		out.LoadBalancer = append(out.LoadBalancer, ingress)
+	}
+	return out
+}
+
+// FromEndpointSlice reduces a discovery.k8s.io/v1 EndpointSlice.
+func FromEndpointSlice(in *discoveryv1.EndpointSlice) *EndpointSlice {
+	out := &EndpointSlice{
+		Name:        nameOf(&in.ObjectMeta),
+		Object:      objectName("EndpointSlice", &in.ObjectMeta),
+		Headless:    has(in.Labels, corev1.IsHeadlessService),
+		AddressType: intern(string(in.AddressType)),
+		Ports:       make([]EndpointPort, len(in.Ports)),
+		Endpoints:   make([]Endpoint, len(in.Endpoints)),
+		Triggered:   triggered(&in.ObjectMeta),
+	}
+	if service := in.Labels[discoveryv1.LabelServiceName]; service != "" {
+		out.Service = ir.Name{Namespace: out.Name.Namespace, Name: intern(service)}
+	}
+	for i, p := range in.Ports {
+		port := EndpointPort{HasName: p.Name != nil, HasPort: p.Port != nil}
+		if p.Name != nil {
+			port.Name = intern(*p.Name)
+		}
+		if p.Protocol != nil {
+			port.Protocol = intern(string(*p.Protocol))
+		}
+		if p.Port != nil {
+			port.Port = *p.Port
+		}
+		out.Ports[i] = port
+	}
+	var shared hints
+	for i := range in.Endpoints {
+		out.Endpoints[i] = fromEndpoint(&in.Endpoints[i], &shared)
+	}
+	return out
+}
+
+func fromEndpoint(in *discoveryv1.Endpoint, shared *hints) Endpoint {
+	out := Endpoint{
+		Ready:       or(in.Conditions.Ready, true),
+		Serving:     or(in.Conditions.Serving, true),
+		Terminating: or(in.Conditions.Terminating, false),
+	}
+	if len(in.Addresses) > 0 {
+		out.Address, out.Addr = in.Addresses[0], address(in.Addresses[0])
+	}
+	if in.NodeName != nil {
+		out.NodeName = intern(*in.NodeName)
+	}
+	if in.Hints != nil {
+		shared.set(in.Hints)
+		out.ZoneHints, out.NodeHints = shared.zones, shared.nodes
+	}
+	return out
+}
+
+// hints are those of the endpoint before: most endpoints of a slice have the
+// same ones and then share the memory.
+type hints struct{ zones, nodes []string }
+
+func (h *hints) set(in *discoveryv1.EndpointHints) {
+	same := func(name string, i int, old []string) bool { return i < len(old) && old[i] == name }
+	zones, nodes := len(in.ForZones) == len(h.zones), len(in.ForNodes) == len(h.nodes)
+	for i, z := range in.ForZones {
+		zones = zones && same(z.Name, i, h.zones)
+	}
+	for i, n := range in.ForNodes {
+		nodes = nodes && same(n.Name, i, h.nodes)
+	}
+	if !zones {
+		h.zones = make([]string, len(in.ForZones))
+		for i, z := range in.ForZones {
+			h.zones[i] = intern(z.Name)
+		}
+	}
+	if !nodes {
+		h.nodes = make([]string, len(in.ForNodes))
+		for i, n := range in.ForNodes {
+			h.nodes[i] = intern(n.Name)
+		}
+	}
+}
+
+// FromEndpointSliceV1beta1 reduces a discovery.k8s.io/v1beta1 EndpointSlice.
+func FromEndpointSliceV1beta1(in *discoveryv1beta1.EndpointSlice) *EndpointSlice {
+	return FromEndpointSlice(sliceFromV1beta1(in))
+}
+
+// sliceFromV1beta1 brings a slice to v1. Before Kubernetes 1.20 the node of an
+// endpoint stood in its topology, under the host name label. The zone there
+// never selected endpoints.
+func sliceFromV1beta1(in *discoveryv1beta1.EndpointSlice) *discoveryv1.EndpointSlice {
+	out := &discoveryv1.EndpointSlice{
+		ObjectMeta:  in.ObjectMeta,
+		AddressType: discoveryv1.AddressType(in.AddressType),
+		Ports:       make([]discoveryv1.EndpointPort, len(in.Ports)),
+		Endpoints:   make([]discoveryv1.Endpoint, len(in.Endpoints)),
+	}
+	for i, p := range in.Ports {
+		out.Ports[i] = discoveryv1.EndpointPort(p)
+	}
+	for i, e := range in.Endpoints {
+		out.Endpoints[i] = discoveryv1.Endpoint{
+			Addresses:  e.Addresses,
+			Conditions: discoveryv1.EndpointConditions(e.Conditions),
+			NodeName:   e.NodeName,
+		}
+		if host, ok := e.Topology[corev1.LabelHostname]; ok && e.NodeName == nil {
+			out.Endpoints[i].NodeName = &host
+		}
+		if e.Hints != nil {
+			out.Endpoints[i].Hints = hintsFromV1beta1(e.Hints)
+		}
+	}
+	return out
+}
+
+func hintsFromV1beta1(in *discoveryv1beta1.EndpointHints) *discoveryv1.EndpointHints {
+	out := &discoveryv1.EndpointHints{}
+	for _, z := range in.ForZones {
+		out.ForZones = append(out.ForZones, discoveryv1.ForZone(z))
+	}
+	for _, n := range in.ForNodes {
+		out.ForNodes = append(out.ForNodes, discoveryv1.ForNode(n))
+	}
+	return out
+}
+
+// FromEndpoints turns v1 Endpoints into slices: one for each subset and family
+// that has ready addresses. Addresses that are not ready are left out, as
+// kube-proxy did when it still read Endpoints (SNAP-62).
+func FromEndpoints(in *corev1.Endpoints) []*EndpointSlice {
+	var out []*EndpointSlice
+	for i := range in.Subsets {
+		for _, family := range [...]ir.Family{ir.IPv4, ir.IPv6} {
+			if endpoints := readyAddresses(&in.Subsets[i], family); endpoints != nil {
+				out = append(out, &EndpointSlice{
+					Name:          nameOf(&in.ObjectMeta),
+					Object:        objectName("Endpoints", &in.ObjectMeta),
+					Service:       nameOf(&in.ObjectMeta),
+					Headless:      has(in.Labels, corev1.IsHeadlessService),
+					AddressType:   family.String(),
+					Ports:         subsetPorts(&in.Subsets[i]),
+					Endpoints:     endpoints,
+					FromEndpoints: true,
+					Triggered:     triggered(&in.ObjectMeta),
+				})
+			}
+		}
+	}
+	return out
+}
+
+func readyAddresses(in *corev1.EndpointSubset, family ir.Family) []Endpoint {
+	var out []Endpoint
+	for _, a := range in.Addresses {
+		addr := address(a.IP)
+		if !family.Has(addr) {
+			continue
+		}
+		e := Endpoint{Address: a.IP, Addr: addr, Ready: true, Serving: true}
+		if a.NodeName != nil {
+			e.NodeName = intern(*a.NodeName)
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+func subsetPorts(in *corev1.EndpointSubset) []EndpointPort {
+	out := make([]EndpointPort, len(in.Ports))
+	for i, p := range in.Ports {
+		out[i] = EndpointPort{Name: intern(p.Name), Protocol: intern(string(p.Protocol)), Port: p.Port, HasName: true, HasPort: true}
+	}
+	return out
+}
+
+// FromNode reduces a v1 Node. Pod CIDRs that do not parse are left out.
+func FromNode(in *corev1.Node) *Node {
+	out := &Node{Name: intern(in.Name), Zone: intern(in.Labels[corev1.LabelTopologyZone])}
+	for _, a := range in.Status.Addresses {
+		out.Addresses = append(out.Addresses, NodeAddress{Type: intern(string(a.Type)), Address: a.Address})
+	}
+	out.PodCIDRs = prefixes(podCIDRs(in))
+	return out
+}
+
+// podCIDRs gives spec.podCIDRs, or the older spec.podCIDR alone.
+func podCIDRs(in *corev1.Node) []string {
+	if len(in.Spec.PodCIDRs) == 0 && in.Spec.PodCIDR != "" {
+		return []string{in.Spec.PodCIDR}
+	}
+	return in.Spec.PodCIDRs
+}
+
+// FromServiceCIDR reduces a networking.k8s.io/v1 ServiceCIDR; v1beta1 has the
+// same fields. CIDRs that do not parse are left out.
+func FromServiceCIDR(in *networkingv1.ServiceCIDR) *ServiceCIDR {
+	return &ServiceCIDR{Name: in.Name, CIDRs: prefixes(in.Spec.CIDRs)}
+}
+
+func prefixes(texts []string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, text := range texts {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			out = append(out, p.Masked())
+		}
+	}
+	return out
+}
+
+// address parses an IP address; the zero Addr is none. A zone makes no sense
+// in a cluster's addresses.
+func address(text string) netip.Addr {
+	addr, err := netip.ParseAddr(text)
+	if err != nil || addr.Zone() != "" {
+		return netip.Addr{}
+	}
+	return addr
+}
+
+func nameOf(m *metav1.ObjectMeta) ir.Name {
+	return ir.Name{Namespace: intern(m.Namespace), Name: intern(m.Name)}
+}
+
+// objectName gives "Service ns/web", "Node a" where there is no namespace, and
+// the kind alone where there is no name.
+func objectName(kind string, m *metav1.ObjectMeta) string {
+	switch {
+	case m.Name == "":
+		return kind
+	case m.Namespace == "":
+		return kind + " " + m.Name
+	}
+	return kind + " " + m.Namespace + "/" + m.Name
+}
+
+// triggered gives when the change that led to this object happened (SNAP-47),
+// or the zero time.
+func triggered(m *metav1.ObjectMeta) time.Time {
+	t, err := time.Parse(time.RFC3339Nano, m.Annotations[corev1.EndpointsLastChangeTriggerTime])
+	if err != nil {
+		return time.Time{}
+	}
+	return t
+}
+
+// intern gives the one copy of a string that occurs in many objects: the
+// names of nodes, zones, namespaces, Services, ports and enumerations.
+func intern(s string) string {
+	if s == "" {
+		return ""
+	}
+	return unique.Make(s).Value()
+}
+
+func clone(in []string) []string {
+	if len(in) == 0 {
+		return nil
+	}
+	return slices.Clone(in)
+}
+
+func has(m map[string]string, key string) bool {
+	_, ok := m[key]
+	return ok
+}
+
+func or(p *bool, otherwise bool) bool {
+	if p == nil {
+		return otherwise
+	}
+	return *p
+}

@@ -1,0 +1,240 @@
+package snapshot
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/proxyc/proxyc/compiler/diag"
+)
+
+// Decode adds the objects in a file to s: Services, EndpointSlices, Endpoints,
+// Nodes and ServiceCIDRs, as YAML documents, JSON objects and Lists of them,
+// in any mixture. Objects of other kinds are passed over. An object that the
+// API server would refuse is left out with an Error that tells its place, and
+// the rest goes on. What the API server would fill in is filled in. An object
+// that s has already is replaced, with a Warning.
+//
+// Call Finish after the last file. file is only for diagnostics.
+func Decode(s *Snapshot, file string, data []byte) diag.List {
+	data = plainLines(data)
+	parts := split(data)
+	results := decodeAll(parts)
+	var list diag.List
+	lines := lineCounter{data: data}
+	for i, r := range results {
+		first := lines.at(parts[i].start)
+		place := func(d diag.Diagnostic, line int) {
+			d.File, d.Line, d.Doc = file, first+line, parts[i].doc
+			list.Add(d)
+		}
+		for _, d := range r.diags {
+			place(d.Diagnostic, d.line)
+		}
+		for _, o := range r.objects {
+			if o.put(s) {
+				place(diag.Diagnostic{Severity: diag.Warning, Object: o.name, Msg: "given more than once: this one replaces the one before"}, o.line)
+			}
+		}
+	}
+	list.Sort()
+	return list
+}
+
+// Finish tells what can only be told once all files are decoded.
+func (s *Snapshot) Finish() diag.List {
+	const shown = 3
+	var names []string
+	for _, svc := range s.Services() {
+		if slices := s.Slices(svc.Name); len(slices) > 0 && slices[0].FromEndpoints {
+			names = append(names, svc.Name.String())
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	text := strings.Join(names[:min(shown, len(names))], ", ")
+	if more := len(names) - shown; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return diag.List{{
+		Severity: diag.Info,
+		Msg:      "no EndpointSlice serves Service " + text + ": v1 Endpoints are used instead",
+		Hint:     "they do not tell terminating endpoints or zone hints; add EndpointSlices where the cluster has them",
+	}}
+}
+
+// lineCounter gives lines of ascending offsets without counting any twice.
+type lineCounter struct {
+	data         []byte
+	offset, seen int
+}
+
+// at gives the 1-based line of an offset.
+func (c *lineCounter) at(offset int) int {
+	offset = min(offset, len(c.data))
+	if offset < c.offset {
+		c.offset, c.seen = 0, 0
+	}
+	c.seen += bytes.Count(c.data[c.offset:offset], []byte("\n"))
+	c.offset = offset
+	return c.seen + 1
+}
+
+// A result is what a part holds. Lines in it count from 0 at the part's start.
+type result struct {
+	objects []object
+	diags   []placed
+}
+
+type placed struct {
+	diag.Diagnostic
+	line int
+}
+
+// An object is ready to be put into a Snapshot; put tells whether it replaced one.
+type object struct {
+	name string
+	line int
+	put  func(*Snapshot) (replaced bool)
+}
+
+// decodeAll decodes the parts side by side; results come in the order of parts.
+func decodeAll(parts []part) []result {
+	results := make([]result, len(parts))
+	workers := min(runtime.GOMAXPROCS(0), len(parts))
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			for i := w; i < len(parts); i += workers {
+				results[i] = parts[i].decode()
+			}
+		})
+	}
+	wg.Wait()
+	return results
+}
+
+func (p *part) decode() result {
+	var r result
+	switch {
+	case p.problem != "":
+		r.fail(0, diag.Diagnostic{Msg: p.problem})
+	case p.yaml != nil:
+		p.decodeYAML(&r)
+	default:
+		r.leaf(&p.leaf, func(offset int) int { return bytes.Count(p.text[:offset-p.start], []byte("\n")) })
+	}
+	return r
+}
+
+// decodeYAML goes through JSON, in which there may be a List yet.
+func (p *part) decodeYAML(r *result) {
+	text := p.yaml
+	if p.item {
+		// A blank for the dash makes a document of the item, columns and all.
+		text = bytes.Replace(text, []byte("-"), []byte(" "), 1)
+	}
+	text, lines, err := toJSON(text)
+	if err != nil {
+		line, msg := yamlError(err)
+		r.fail(line, diag.Diagnostic{Path: p.path(), Msg: msg})
+		return
+	}
+	leaves, err := scanLeaves(text)
+	if err != nil {
+		r.fail(0, diag.Diagnostic{Path: p.path(), Msg: err.Error()})
+		return
+	}
+	line := func(offset int) int { return 0 }
+	if lines {
+		line = func(offset int) int { return bytes.Count(text[:offset], []byte("\n")) }
+	}
+	for i := range leaves {
+		l := &leaves[i]
+		if p.item && len(l.index) == 0 && l.kind == "" && l.apiVersion == "" {
+			l.kind, l.apiVersion = p.kind, p.apiVersion
+		}
+		l.index = append(p.index, l.index...)
+		r.leaf(l, line)
+	}
+}
+
+// yamlLine is how the YAML parser gives the place of an error.
+var yamlLine = regexp.MustCompile(`^yaml: line (\d+): `)
+
+// yamlError takes an error of the YAML parser apart: the line from 0, and the rest.
+func yamlError(err error) (line int, msg string) {
+	msg = err.Error()
+	if m := yamlLine.FindStringSubmatch(msg); m != nil {
+		line, _ = strconv.Atoi(m[1])
+		return line - 1, "invalid YAML: " + msg[len(m[0]):]
+	}
+	return 0, "invalid YAML: " + strings.TrimPrefix(msg, "yaml: ")
+}
+
+func (r *result) fail(line int, d diag.Diagnostic) {
+	r.diags = append(r.diags, placed{d, line})
+}
+
+// leaf decodes an object. line gives the line of an offset in what was scanned.
+func (r *result) leaf(l *leaf, line func(offset int) int) {
+	at := line(l.start)
+	if msg := l.problem(); msg != "" {
+		r.fail(at, diag.Diagnostic{Path: l.path(), Msg: msg})
+		return
+	}
+	decode := decoderOf(l.apiVersion, l.kind)
+	if decode == nil {
+		return
+	}
+	o, findings, err := decode(l.text)
+	o.line = at
+	if err != nil {
+		offset, path, msg := explain(l.text, err)
+		r.fail(line(l.start+offset), diag.Diagnostic{Object: o.name, Path: join(l.path(), path), Msg: msg})
+		return
+	}
+	usable := true
+	for _, f := range findings {
+		usable = usable && f.severity != diag.Error
+		r.fail(at, diag.Diagnostic{Severity: f.severity, Object: o.name, Path: join(l.path(), f.path), Msg: f.msg})
+	}
+	if usable {
+		r.objects = append(r.objects, o)
+	}
+}
+
+// problem tells why a leaf cannot be an object of any kind, or nothing.
+func (l *leaf) problem() string {
+	switch {
+	case l.text[0] != '{':
+		return "must be an object with apiVersion and kind, got " + shorten(l.text)
+	case l.kind == "":
+		return "kind: must be given, such as Service or List"
+	case l.apiVersion == "":
+		return "apiVersion: must be given, such as v1"
+	}
+	return ""
+}
+
+// shorten cuts a text to what fits into a message.
+func shorten(text []byte) string {
+	const limit = 40
+	if len(text) > limit {
+		return strconv.Quote(string(text[:limit])) + "..."
+	}
+	return strconv.Quote(string(text))
+}
+
+// join puts a field path after the path of its object.
+func join(object, field string) string {
+	if object == "" || field == "" {
+		return object + field
+	}
+	return object + "." + field
+}

@@ -1,0 +1,219 @@
+package snapshot
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/proxyc/proxyc/compiler/diag"
+)
+
+// What the API server does to an object before it stores it: fill in what was
+// left out, and refuse what cannot be. Objects from files have not been there.
+
+// A finding is what is wrong with a field.
+type finding struct {
+	severity  diag.Severity
+	path, msg string
+}
+
+// defaultNamespace is where an object without a namespace goes.
+func defaultNamespace(m *metav1.ObjectMeta) {
+	if m.Namespace == "" {
+		m.Namespace = metav1.NamespaceDefault
+	}
+}
+
+// defaultService fills in type, cluster IPs and families from one another,
+// protocols, target ports and the affinity timeout.
+func defaultService(s *corev1.Service) {
+	defaultNamespace(&s.ObjectMeta)
+	spec := &s.Spec
+	if spec.Type == "" {
+		spec.Type = corev1.ServiceTypeClusterIP
+	}
+	if spec.ClusterIP == "" && len(spec.ClusterIPs) > 0 {
+		spec.ClusterIP = spec.ClusterIPs[0]
+	}
+	if spec.ClusterIP != "" && len(spec.ClusterIPs) == 0 {
+		spec.ClusterIPs = []string{spec.ClusterIP}
+	}
+	if len(spec.IPFamilies) == 0 {
+		spec.IPFamilies = familiesOf(spec.ClusterIPs)
+	}
+	if spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+		defaultAffinity(spec)
+	}
+	for i := range spec.Ports {
+		p := &spec.Ports[i]
+		if p.Protocol == "" {
+			p.Protocol = corev1.ProtocolTCP
+		}
+		if p.TargetPort == (intstr.IntOrString{}) || p.TargetPort == intstr.FromString("") {
+			p.TargetPort = intstr.FromInt32(p.Port)
+		}
+	}
+}
+
+func familiesOf(ips []string) []corev1.IPFamily {
+	var out []corev1.IPFamily
+	for _, ip := range ips {
+		addr, err := netip.ParseAddr(ip)
+		switch {
+		case err != nil: // None, or an old spelling: the compiler judges it
+			return nil
+		case addr.Is4():
+			out = append(out, corev1.IPv4Protocol)
+		default:
+			out = append(out, corev1.IPv6Protocol)
+		}
+	}
+	return out
+}
+
+func defaultAffinity(spec *corev1.ServiceSpec) {
+	c := spec.SessionAffinityConfig
+	if c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+		return
+	}
+	seconds := corev1.DefaultClientIPServiceAffinitySeconds
+	spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
+}
+
+// defaultEndpointPorts fills in protocols and the empty name. A name that is
+// null in so many words stays null (SNAP-41); a pointer does not tell it from
+// one left out, so the text does.
+func defaultEndpointPorts(ports []discoveryv1.EndpointPort, text []byte) {
+	var null []bool
+	for i := range ports {
+		p := &ports[i]
+		if p.Protocol == nil {
+			tcp := corev1.ProtocolTCP
+			p.Protocol = &tcp
+		}
+		if p.Name != nil {
+			continue
+		}
+		if null == nil {
+			null = nullNames(text, len(ports))
+		}
+		if !null[i] {
+			empty := ""
+			p.Name = &empty
+		}
+	}
+}
+
+// nullNames tells of each of the first n ports whether its name is given as null.
+func nullNames(text []byte, n int) []bool {
+	var slice struct {
+		Ports []map[string]json.RawMessage `json:"ports"`
+	}
+	out := make([]bool, n)
+	if json.Unmarshal(text, &slice) != nil {
+		return out
+	}
+	for i, p := range slice.Ports[:min(n, len(slice.Ports))] {
+		out[i] = string(p["name"]) == "null"
+	}
+	return out
+}
+
+func checkService(s *corev1.Service) []finding {
+	out := checkMeta(&s.ObjectMeta)
+	for i, p := range s.Spec.Ports {
+		out = append(out, checkPortName(fmt.Sprintf("spec.ports[%d].name", i), p.Name)...)
+	}
+	return out
+}
+
+func checkSlice(s *discoveryv1.EndpointSlice) []finding {
+	out := checkMeta(&s.ObjectMeta)
+	switch s.AddressType {
+	case discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN:
+	default:
+		out = append(out, finding{diag.Error, "addressType", fmt.Sprintf("must be IPv4, IPv6 or FQDN, got %q", s.AddressType)})
+	}
+	if s.Labels[discoveryv1.LabelServiceName] == "" {
+		out = append(out, finding{diag.Warning, "metadata.labels", "label " + discoveryv1.LabelServiceName + " is missing: the slice serves no Service"})
+	}
+	for i, p := range s.Ports {
+		if p.Name != nil {
+			out = append(out, checkPortName(fmt.Sprintf("ports[%d].name", i), *p.Name)...)
+		}
+	}
+	return out
+}
+
+func checkEndpoints(e *corev1.Endpoints) []finding {
+	out := checkMeta(&e.ObjectMeta)
+	for i, s := range e.Subsets {
+		for j, p := range s.Ports {
+			out = append(out, checkPortName(fmt.Sprintf("subsets[%d].ports[%d].name", i, j), p.Name)...)
+		}
+	}
+	return out
+}
+
+func checkNode(n *corev1.Node) []finding {
+	return append(checkMeta(&n.ObjectMeta), checkCIDRs("spec.podCIDRs", podCIDRs(n))...)
+}
+
+func checkServiceCIDR(c *networkingv1.ServiceCIDR) []finding {
+	return append(checkMeta(&c.ObjectMeta), checkCIDRs("spec.cidrs", c.Spec.CIDRs)...)
+}
+
+func checkCIDRs(path string, texts []string) []finding {
+	var out []finding
+	for i, text := range texts {
+		if _, err := netip.ParsePrefix(text); err != nil {
+			out = append(out, finding{diag.Error, fmt.Sprintf("%s[%d]", path, i), fmt.Sprintf("must be a CIDR such as 10.0.0.0/24, got %q", text)})
+		}
+	}
+	return out
+}
+
+// checkMeta holds names to what the API admits. Names end up in chain names
+// and comments, where a quote or a line break would be a rule of its own.
+func checkMeta(m *metav1.ObjectMeta) []finding {
+	var out []finding
+	switch {
+	case m.Name == "":
+		out = append(out, finding{diag.Error, "metadata.name", "must be given"})
+	case !isName(m.Name, 253, ".-"):
+		out = append(out, finding{diag.Error, "metadata.name", fmt.Sprintf("must be lower-case letters, digits, - and ., at most 253, got %q", m.Name)})
+	}
+	if m.Namespace != "" && !isName(m.Namespace, 63, "-") {
+		out = append(out, finding{diag.Error, "metadata.namespace", fmt.Sprintf("must be lower-case letters, digits and -, at most 63, got %q", m.Namespace)})
+	}
+	return out
+}
+
+func checkPortName(path, name string) []finding {
+	if name == "" || isName(name, 63, "-") {
+		return nil
+	}
+	return []finding{{diag.Error, path, fmt.Sprintf("must be lower-case letters, digits and -, at most 63, got %q", name)}}
+}
+
+// isName tells whether s is a DNS-1123 name of at most limit bytes; inner are
+// the signs it may have besides letters and digits, though not at the ends.
+func isName(s string, limit int, inner string) bool {
+	alnum := func(c byte) bool { return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' }
+	if s == "" || len(s) > limit || !alnum(s[0]) || !alnum(s[len(s)-1]) {
+		return false
+	}
+	for i := range len(s) {
+		if !alnum(s[i]) && strings.IndexByte(inner, s[i]) < 0 {
+			return false
+		}
+	}
+	return true
+}

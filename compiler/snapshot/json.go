@@ -1,0 +1,350 @@
+package snapshot
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// maxNesting is how deep Lists may stand in Lists.
+const maxNesting = 16
+
+// A leaf is the JSON text of one object that is not a List.
+type leaf struct {
+	text             []byte
+	start            int // offset of text in what was scanned
+	apiVersion, kind string
+	index            []int // position in the Lists around it, outermost first
+}
+
+// path names the leaf's place in the Lists around it: "items[3]".
+func (l *leaf) path() string {
+	var b strings.Builder
+	for _, i := range l.index {
+		if b.Len() > 0 {
+			b.WriteByte('.')
+		}
+		fmt.Fprintf(&b, "items[%d]", i)
+	}
+	return b.String()
+}
+
+// A scanner finds the objects in JSON text and takes Lists apart. It looks at
+// brackets and strings only, so that it is much faster than a decoder, and
+// leaves it to the decoder to find what is wrong inside an object.
+type scanner struct {
+	data   []byte
+	pos    int
+	index  []int // in the Lists that are open
+	leaves []leaf
+}
+
+// A syntaxError is a place where the scanner cannot go on.
+type syntaxError struct {
+	offset int
+	msg    string
+}
+
+func (e *syntaxError) Error() string { return e.msg }
+
+// scanLeaves takes one JSON value apart.
+func scanLeaves(data []byte) ([]leaf, error) {
+	s := scanner{data: data}
+	err := s.value()
+	if s.space(); err == nil && s.pos < len(data) {
+		err = s.unexpected("after the object")
+	}
+	return s.leaves, err
+}
+
+// value scans an object, or makes a leaf of what stands in an object's place.
+func (s *scanner) value() error {
+	if s.space(); s.peek() == '{' {
+		return s.object()
+	}
+	start := s.pos
+	if err := s.skip(); err != nil {
+		return err
+	}
+	s.add(leaf{text: s.data[start:s.pos], start: start})
+	return nil
+}
+
+func (s *scanner) add(l leaf) {
+	l.index = slices.Clone(s.index)
+	s.leaves = append(s.leaves, l)
+}
+
+// object scans an object at '{'. It is a List if it has items and its kind
+// says so; the kind may come after the items.
+func (s *scanner) object() error {
+	if len(s.index) > maxNesting {
+		return &syntaxError{s.pos, fmt.Sprintf("Lists in Lists more than %d deep", maxNesting)}
+	}
+	start, first := s.pos, len(s.leaves)
+	var l leaf
+	list := false
+	s.pos++
+	for n := 0; ; n++ {
+		more, err := s.more('}', n == 0)
+		if err != nil {
+			return err
+		}
+		if !more {
+			break
+		}
+		key, err := s.key()
+		if err != nil {
+			return err
+		}
+		switch {
+		case key == "apiVersion" && s.peek() == '"':
+			l.apiVersion, err = s.text()
+		case key == "kind" && s.peek() == '"':
+			l.kind, err = s.text()
+		case key == "items" && s.peek() == '[':
+			list = true
+			err = s.items()
+		default:
+			err = s.skip()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if list && isListKind(l.kind) {
+		inherit(s.leaves[first:], &l, len(s.index))
+		return nil
+	}
+	l.text, l.start = s.data[start:s.pos], start
+	s.leaves = s.leaves[:first]
+	s.add(l)
+	return nil
+}
+
+// more goes to the next member of an object or array, or past its end.
+func (s *scanner) more(end byte, first bool) (bool, error) {
+	s.space()
+	if s.peek() == end {
+		s.pos++
+		return false, nil
+	}
+	if first {
+		return true, nil
+	}
+	if s.peek() != ',' {
+		return false, s.unexpected("where a comma should be")
+	}
+	s.pos++
+	s.space()
+	return true, nil
+}
+
+// key reads a field name and goes to its value.
+func (s *scanner) key() (string, error) {
+	if s.peek() != '"' {
+		return "", s.unexpected("where a field name should be")
+	}
+	key, err := s.text()
+	if err != nil {
+		return "", err
+	}
+	if s.space(); s.peek() != ':' {
+		return "", s.unexpected("after field name " + strconv.Quote(key))
+	}
+	s.pos++
+	s.space()
+	return key, nil
+}
+
+func isListKind(kind string) bool { return strings.HasSuffix(kind, "List") }
+
+// inherit gives the items of a typed List, such as a ServiceList, its type:
+// the API server leaves it out there.
+func inherit(items []leaf, list *leaf, depth int) {
+	kind := strings.TrimSuffix(list.kind, "List")
+	for i := range items {
+		if l := &items[i]; kind != "" && l.kind == "" && l.apiVersion == "" && len(l.index) == depth+1 {
+			l.kind, l.apiVersion = kind, list.apiVersion
+		}
+	}
+}
+
+func (s *scanner) items() error {
+	s.pos++
+	s.index = append(s.index, 0)
+	for {
+		at := len(s.index) - 1
+		more, err := s.more(']', s.index[at] == 0)
+		if err != nil {
+			return err
+		}
+		if !more {
+			s.index = s.index[:at]
+			return nil
+		}
+		if err := s.value(); err != nil {
+			return err
+		}
+		s.index[at]++
+	}
+}
+
+// skip goes past a value of any type.
+func (s *scanner) skip() error {
+	start := s.pos
+	for depth := 0; s.pos < len(s.data); s.pos++ {
+		switch s.data[s.pos] {
+		case '"':
+			if err := s.quoted(); err != nil {
+				return err
+			}
+			if depth == 0 {
+				return nil
+			}
+			s.pos--
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth--; depth == 0 {
+				s.pos++
+				return nil
+			}
+			if depth < 0 {
+				return s.ended(start)
+			}
+		case ',', ' ', '\t', '\r', '\n':
+			if depth == 0 {
+				return s.ended(start)
+			}
+		}
+	}
+	return s.ended(start)
+}
+
+// ended closes a number or literal, of which there must be something.
+func (s *scanner) ended(start int) error {
+	if s.pos == start || s.data[start] == '{' || s.data[start] == '[' {
+		return s.unexpected("where a value should be")
+	}
+	return nil
+}
+
+// quoted goes past a string.
+func (s *scanner) quoted() error {
+	start := s.pos
+	for s.pos++; s.pos < len(s.data); s.pos++ {
+		end := bytes.IndexByte(s.data[s.pos:], '"')
+		if end < 0 {
+			break
+		}
+		if esc := bytes.IndexByte(s.data[s.pos:s.pos+end], '\\'); esc >= 0 {
+			s.pos += esc + 1
+			continue
+		}
+		s.pos += end + 1
+		return nil
+	}
+	s.pos = len(s.data)
+	return &syntaxError{start, "string without an end"}
+}
+
+// text reads a string.
+func (s *scanner) text() (string, error) {
+	start := s.pos
+	if err := s.quoted(); err != nil {
+		return "", err
+	}
+	raw := s.data[start:s.pos]
+	if bytes.IndexByte(raw, '\\') < 0 {
+		return string(raw[1 : len(raw)-1]), nil
+	}
+	var out string
+	if err := json.Unmarshal(raw, &out); err != nil {
+		return "", &syntaxError{start, err.Error()}
+	}
+	return out, nil
+}
+
+func (s *scanner) space() {
+	for s.pos < len(s.data) {
+		switch s.data[s.pos] {
+		case ' ', '\t', '\r', '\n':
+			s.pos++
+		default:
+			return
+		}
+	}
+}
+
+// peek gives the next byte, or 0 at the end.
+func (s *scanner) peek() byte {
+	if s.pos < len(s.data) {
+		return s.data[s.pos]
+	}
+	return 0
+}
+
+func (s *scanner) unexpected(where string) error {
+	if s.pos >= len(s.data) {
+		return &syntaxError{len(s.data), "unexpected end of JSON"}
+	}
+	return &syntaxError{s.pos, fmt.Sprintf("unexpected %q %s", s.data[s.pos], where)}
+}
+
+// pathAt names the value that the decoder had read when it stood at offset:
+// "spec.ports[0].port".
+func pathAt(text []byte, offset int64) string {
+	type frame struct {
+		key   string
+		index int // -1 in an object
+		value bool
+	}
+	var stack []frame
+	dec := json.NewDecoder(bytes.NewReader(text))
+	for {
+		tok, err := dec.Token()
+		if err != nil {
+			return ""
+		}
+		if delim, ok := tok.(json.Delim); ok && (delim == '}' || delim == ']') {
+			stack = stack[:len(stack)-1]
+			continue
+		}
+		if top := len(stack) - 1; top >= 0 {
+			switch f := &stack[top]; {
+			case f.index >= 0:
+				f.index++
+			case f.value:
+				f.value = false
+			default:
+				f.key, f.value = tok.(string), true
+				continue
+			}
+		}
+		if dec.InputOffset() >= offset {
+			break
+		}
+		switch tok {
+		case json.Delim('{'):
+			stack = append(stack, frame{index: -1})
+		case json.Delim('['):
+			stack = append(stack, frame{index: 0})
+		}
+	}
+	var b strings.Builder
+	for _, f := range stack {
+		if f.index >= 0 {
+			fmt.Fprintf(&b, "[%d]", f.index-1)
+			continue
+		}
+		if b.Len() > 0 {
+			b.WriteByte('.')
+		}
+		b.WriteString(f.key)
+	}
+	return b.String()
+}

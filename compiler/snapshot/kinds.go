@@ -1,0 +1,145 @@
+package snapshot
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	discoveryv1beta1 "k8s.io/api/discovery/v1beta1"
+	networkingv1 "k8s.io/api/networking/v1"
+	kjson "sigs.k8s.io/json"
+)
+
+// A decoder reads the JSON of one kind as the API server does. The object has
+// a name even with an error, if it could be read.
+type decoder func(text []byte) (object, []finding, error)
+
+// decoderOf gives the decoder of a kind, or nil if a Snapshot has no use for it.
+func decoderOf(apiVersion, kind string) decoder {
+	switch apiVersion + "/" + kind {
+	case "v1/Service":
+		return decodeService
+	case "v1/Endpoints":
+		return decodeEndpoints
+	case "v1/Node":
+		return decodeNode
+	case "discovery.k8s.io/v1/EndpointSlice":
+		return decodeSlice
+	case "discovery.k8s.io/v1beta1/EndpointSlice":
+		return decodeSliceV1beta1
+	case "networking.k8s.io/v1/ServiceCIDR", "networking.k8s.io/v1beta1/ServiceCIDR":
+		return decodeServiceCIDR // the versions are alike
+	}
+	return nil
+}
+
+func decodeService(text []byte) (object, []finding, error) {
+	var in corev1.Service
+	err := kjson.UnmarshalCaseSensitivePreserveInts(text, &in)
+	defaultService(&in)
+	svc := FromService(&in)
+	return object{name: svc.Object, put: func(s *Snapshot) bool {
+		old := s.Service(svc.Name)
+		s.SetService(svc)
+		return old != nil
+	}}, checkService(&in), err
+}
+
+func decodeSlice(text []byte) (object, []finding, error) {
+	var in discoveryv1.EndpointSlice
+	err := kjson.UnmarshalCaseSensitivePreserveInts(text, &in)
+	return finishSlice(&in, text, err)
+}
+
+func decodeSliceV1beta1(text []byte) (object, []finding, error) {
+	var in discoveryv1beta1.EndpointSlice
+	err := kjson.UnmarshalCaseSensitivePreserveInts(text, &in)
+	return finishSlice(sliceFromV1beta1(&in), text, err)
+}
+
+func finishSlice(in *discoveryv1.EndpointSlice, text []byte, err error) (object, []finding, error) {
+	defaultNamespace(&in.ObjectMeta)
+	defaultEndpointPorts(in.Ports, text)
+	slice := FromEndpointSlice(in)
+	return object{name: slice.Object, put: func(s *Snapshot) bool {
+		old := s.slices[slice.Name]
+		s.SetSlice(slice)
+		return old != nil
+	}}, checkSlice(in), err
+}
+
+func decodeEndpoints(text []byte) (object, []finding, error) {
+	var in corev1.Endpoints
+	err := kjson.UnmarshalCaseSensitivePreserveInts(text, &in)
+	defaultNamespace(&in.ObjectMeta)
+	name, slices := nameOf(&in.ObjectMeta), FromEndpoints(&in)
+	return object{name: objectName("Endpoints", &in.ObjectMeta), put: func(s *Snapshot) bool {
+		_, old := s.legacy[name]
+		s.SetEndpoints(name, slices)
+		return old
+	}}, checkEndpoints(&in), err
+}
+
+func decodeNode(text []byte) (object, []finding, error) {
+	var in corev1.Node
+	err := kjson.UnmarshalCaseSensitivePreserveInts(text, &in)
+	in.Namespace = ""
+	node := FromNode(&in)
+	return object{name: objectName("Node", &in.ObjectMeta), put: func(s *Snapshot) bool {
+		old := s.Node(node.Name)
+		s.SetNode(node)
+		return old != nil
+	}}, checkNode(&in), err
+}
+
+func decodeServiceCIDR(text []byte) (object, []finding, error) {
+	var in networkingv1.ServiceCIDR
+	err := kjson.UnmarshalCaseSensitivePreserveInts(text, &in)
+	in.Namespace = ""
+	cidr := FromServiceCIDR(&in)
+	return object{name: objectName("ServiceCIDR", &in.ObjectMeta), put: func(s *Snapshot) bool {
+		old := s.cidrs[cidr.Name]
+		s.SetServiceCIDR(cidr)
+		return old != nil
+	}}, checkServiceCIDR(&in), err
+}
+
+// explain takes an error of the JSON decoder apart: where in the text it is,
+// the path of the field if that is known, and what is wrong.
+func explain(text []byte, err error) (offset int, path, msg string) {
+	if ok, at := kjson.SyntaxErrorOffset(err); ok {
+		return clamp(at-1, text), "", "invalid JSON: " + err.Error()
+	}
+	var wrong *json.UnmarshalTypeError
+	if !errors.As(err, &wrong) {
+		return 0, "", err.Error()
+	}
+	msg = "must be " + typeName(wrong.Type) + ", got " + wrong.Value
+	if path = pathAt(text, wrong.Offset); path == "" {
+		return 0, wrong.Field, msg
+	}
+	return clamp(wrong.Offset-1, text), path, msg
+}
+
+func clamp(offset int64, text []byte) int {
+	return int(min(max(offset, 0), int64(len(text))))
+}
+
+// typeName tells what a field of a Go type takes, in the words of JSON.
+func typeName(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int32, reflect.Int64, reflect.Int:
+		return "a whole number"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	}
+	return t.String()
+}

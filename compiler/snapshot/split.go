@@ -1,0 +1,235 @@
+package snapshot
+
+import (
+	"bytes"
+	"errors"
+)
+
+// A part is a piece of a file that is decoded by itself: a JSON object that
+// is not a List, an item of a YAML List, or a YAML document.
+type part struct {
+	leaf           // of JSON; of an item of a YAML List: type and index, as far as the List tells
+	doc     int    // 1-based number of the document
+	yaml    []byte // a document, or an item with its dash
+	item    bool
+	problem string // what is wrong at start, where there is nothing to decode
+}
+
+// split takes a file apart. It looks at lines, brackets and strings, not at
+// what they say, so that the parts can be decoded side by side.
+func split(data []byte) []part {
+	var parts []part
+	doc := 0
+	for start := 0; start < len(data); {
+		end, next := endOfDocument(data, start)
+		body := start + significant(data[start:end])
+		switch {
+		case body < end && isJSON(data[body:end]):
+			parts = splitJSON(parts, &doc, data[:end], body)
+		case body < end:
+			doc++
+			parts = splitYAML(parts, doc, data[start:end], start)
+		case start > 0: // an empty document; before the first separator there is none
+			doc++
+		}
+		start = next
+	}
+	return parts
+}
+
+// plainLines gives the text without byte order mark and with line feeds for
+// line breaks, which is what YAML makes of them, and JSON does not care.
+func plainLines(data []byte) []byte {
+	data = bytes.TrimPrefix(data, []byte("\ufeff"))
+	if bytes.IndexByte(data, '\r') < 0 {
+		return data
+	}
+	data = bytes.ReplaceAll(data, []byte("\r\n"), []byte("\n"))
+	return bytes.ReplaceAll(data, []byte("\r"), []byte("\n"))
+}
+
+// endOfDocument finds the next line that starts with --- or ... and gives
+// where it and what follows its three signs start.
+func endOfDocument(data []byte, start int) (end, next int) {
+	for at := start; at < len(data); {
+		if isMarker(data[at:]) {
+			return at, at + 3
+		}
+		// Not line by line: the search for a sign goes at the speed of memory.
+		i := bytes.Index(data[at:], []byte("\n---"))
+		j := len(data) - at
+		if i >= 0 {
+			j = i
+		}
+		if k := bytes.Index(data[at:at+j], []byte("\n...")); k >= 0 {
+			i = k
+		}
+		if i < 0 {
+			break
+		}
+		at += i + 1
+	}
+	return len(data), len(data)
+}
+
+func isMarker(line []byte) bool {
+	if !bytes.HasPrefix(line, []byte("---")) && !bytes.HasPrefix(line, []byte("...")) {
+		return false
+	}
+	return len(line) == 3 || line[3] == '\n' || line[3] == ' ' || line[3] == '\t'
+}
+
+// significant gives the offset of the first sign that is not of a blank line,
+// a comment or a directive.
+func significant(text []byte) int {
+	for at := 0; at < len(text); {
+		line := text[at:]
+		if end := bytes.IndexByte(line, '\n'); end >= 0 {
+			line = line[:end+1]
+		}
+		rest := bytes.TrimLeft(line, " \t\n")
+		if len(rest) > 0 && rest[0] != '#' && line[0] != '%' {
+			return at + len(line) - len(rest)
+		}
+		at += len(line)
+	}
+	return len(text)
+}
+
+// isJSON tells JSON from YAML in flow style, which may start with a brace too.
+func isJSON(text []byte) bool {
+	if text[0] != '{' {
+		return false
+	}
+	rest := bytes.TrimLeft(text[1:], " \t\n")
+	return len(rest) == 0 || rest[0] == '"' || rest[0] == '}'
+}
+
+// splitJSON takes JSON objects apart, of which any number may follow one another.
+func splitJSON(parts []part, doc *int, data []byte, start int) []part {
+	s := scanner{data: data, pos: start}
+	for s.space(); s.pos < len(data); s.space() {
+		*doc++
+		s.leaves, s.index = s.leaves[:0], s.index[:0]
+		var err error
+		if s.peek() == '{' {
+			err = s.object()
+		} else {
+			err = s.unexpected("after the object")
+		}
+		for _, l := range s.leaves {
+			parts = append(parts, part{leaf: l, doc: *doc})
+		}
+		if syntax := (*syntaxError)(nil); errors.As(err, &syntax) {
+			return append(parts, part{leaf: leaf{start: syntax.offset}, doc: *doc, problem: "invalid JSON: " + syntax.msg})
+		}
+	}
+	return parts
+}
+
+// splitYAML takes the List in a YAML document apart, if it is one in block style.
+func splitYAML(parts []part, doc int, text []byte, start int) []part {
+	items, list := listItems(text)
+	if list == nil {
+		return append(parts, part{leaf: leaf{start: start}, doc: doc, yaml: text})
+	}
+	for i, item := range items {
+		l := []leaf{{start: start + item[0], index: []int{i}}}
+		inherit(l, list, 0)
+		parts = append(parts, part{leaf: l[0], doc: doc, yaml: text[item[0]:item[1]], item: true})
+	}
+	return parts
+}
+
+// listItems finds the items of a List: where each starts and ends, and the
+// List's own type. The List is nil if the document is something else, or so
+// written that it is better read as a whole.
+func listItems(text []byte) (items [][2]int, list *leaf) {
+	first := findItems(text)
+	if first < 0 || hasAnchor(text) {
+		return nil, nil
+	}
+	col := indentation(text[first:])
+	end := first
+	for end < len(text) {
+		line := text[end:]
+		if i := bytes.IndexByte(line, '\n'); i >= 0 {
+			line = line[:i+1]
+		}
+		indent := min(indentation(line), col+1)
+		rest := bytes.TrimRight(line[indent:], "\n")
+		switch {
+		case len(bytes.TrimLeft(rest, " ")) == 0, rest[0] == '#', indent > col: // the item goes on
+		case indent == col && isDash(rest):
+			items = append(items, [2]int{end, 0})
+		default:
+			return closeItems(items, end), listOf(text[:first], text[end:])
+		}
+		end += len(line)
+	}
+	return closeItems(items, end), listOf(text[:first], nil)
+}
+
+func closeItems(items [][2]int, end int) [][2]int {
+	for i := range items {
+		items[i][1] = end
+		if i+1 < len(items) {
+			items[i][1] = items[i+1][0]
+		}
+	}
+	return items
+}
+
+// hasAnchor tells whether the text may have an anchor, by which one item can
+// stand for a piece of another.
+func hasAnchor(text []byte) bool {
+	for at := 0; ; at++ {
+		i := bytes.IndexByte(text[at:], '&')
+		if i < 0 {
+			return false
+		}
+		if at += i; at == 0 || bytes.IndexByte([]byte(" \n\t,[{"), text[at-1]) >= 0 {
+			return true
+		}
+	}
+}
+
+// findItems gives the offset of the first line after "items:" that is an
+// item, or -1.
+func findItems(text []byte) int {
+	const key = "\nitems:"
+	at := bytes.Index(text, []byte(key))
+	if bytes.HasPrefix(text, []byte(key[1:])) {
+		at = -1
+	} else if at < 0 {
+		return -1
+	}
+	at += len(key)
+	line, rest, ok := bytes.Cut(text[at:], []byte("\n"))
+	if !ok || len(bytes.TrimLeft(line, " ")) > 0 {
+		return -1
+	}
+	at += len(line) + 1
+	if !isDash(bytes.TrimRight(firstLine(rest[indentation(rest):]), "\n")) {
+		return -1
+	}
+	return at
+}
+
+func firstLine(text []byte) []byte {
+	line, _, _ := bytes.Cut(text, []byte("\n"))
+	return line
+}
+
+// listOf reads what stands around the items and gives the type of the List.
+func listOf(head, tail []byte) *leaf {
+	text, _, err := toJSON(bytes.Join([][]byte{head, tail}, []byte("\n")))
+	if err != nil {
+		return nil
+	}
+	leaves, err := scanLeaves(text)
+	if err != nil || len(leaves) != 1 || !isListKind(leaves[0].kind) {
+		return nil
+	}
+	return &leaves[0]
+}

@@ -1,0 +1,388 @@
+package snapshot
+
+import (
+	"bytes"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// toJSON turns one YAML document into JSON, by the rules that kubectl follows:
+// those of sigs.k8s.io/yaml. Block YAML as kubectl prints it, which is nearly
+// all there is, takes a way that is some twenty times as fast, and keeps its
+// line breaks, so that a place in the JSON tells the line in the YAML.
+// FuzzTranscode holds the two ways against each other.
+func toJSON(doc []byte) (text []byte, lines bool, err error) {
+	if out, ok := transcode(doc); ok {
+		return out, true, nil
+	}
+	out, err := yaml.YAMLToJSON(doc)
+	return out, false, err
+}
+
+// A transcoder reads block YAML line by line and writes JSON. Whatever it is
+// not sure of (anchors, tags, flow collections, folded or multi-line text,
+// unusual numbers, anything but printable ASCII) it leaves alone: fail is set
+// and its output is void.
+type transcoder struct {
+	in   []byte
+	next int    // offset of the line after the current one
+	rest []byte // what is left of the current line, from its column on
+	col  int    // column of rest; -1 after the last line
+	fail bool
+	out  []byte
+}
+
+// transcode gives the JSON of a document with one node.
+func transcode(doc []byte) ([]byte, bool) {
+	t := transcoder{in: doc, out: make([]byte, 0, len(doc))}
+	t.advance()
+	if t.col < 0 {
+		return nil, false
+	}
+	t.node(0)
+	if t.col >= 0 {
+		t.fail = true
+	}
+	return t.out, !t.fail
+}
+
+// advance goes to the next line that is not blank or a comment. Each line
+// break is copied to the output.
+func (t *transcoder) advance() {
+	for t.next < len(t.in) && !t.fail {
+		if t.next > 0 {
+			t.out = append(t.out, '\n')
+		}
+		line := t.line()
+		indent := indentation(line)
+		if rest := line[indent:]; len(rest) > 0 && rest[0] != '#' {
+			t.rest, t.col = rest, indent
+			return
+		}
+	}
+	t.rest, t.col = nil, -1
+}
+
+// line takes the next line, without its line break.
+func (t *transcoder) line() []byte {
+	line := t.in[t.next:]
+	if end := bytes.IndexByte(line, '\n'); end >= 0 {
+		line = line[:end]
+		t.next++
+	}
+	t.next += len(line)
+	return line
+}
+
+func indentation(line []byte) int {
+	for i, c := range line {
+		if c != ' ' {
+			return i
+		}
+	}
+	return len(line)
+}
+
+// isDash tells whether a list item starts here.
+func isDash(rest []byte) bool {
+	return len(rest) > 0 && rest[0] == '-' && (len(rest) == 1 || rest[1] == ' ')
+}
+
+// node writes the list, mapping or scalar that starts at the current column.
+func (t *transcoder) node(depth int) {
+	if depth > 100 {
+		t.fail = true
+		return
+	}
+	if isDash(t.rest) {
+		t.list(t.col, depth)
+		return
+	}
+	if _, _, ok := splitKey(t.rest); ok {
+		t.mapping(t.col, depth)
+		return
+	}
+	t.scalar(t.rest)
+	t.advance()
+}
+
+// list writes the list whose dashes stand at col.
+func (t *transcoder) list(col, depth int) {
+	t.out = append(t.out, '[')
+	for n := 0; t.col == col && isDash(t.rest) && !t.fail; n++ {
+		if n > 0 {
+			t.out = append(t.out, ',')
+		}
+		item := bytes.TrimLeft(t.rest[1:], " ")
+		if len(item) > 0 && item[0] != '#' {
+			t.col += len(t.rest) - len(item)
+			t.rest = item
+			t.node(depth + 1)
+			continue
+		}
+		if t.advance(); t.col > col {
+			t.node(depth + 1)
+		} else {
+			t.out = append(t.out, "null"...)
+		}
+	}
+	t.out = append(t.out, ']')
+	t.dedented(col)
+}
+
+// mapping writes the mapping whose keys stand at col.
+func (t *transcoder) mapping(col, depth int) {
+	t.out = append(t.out, '{')
+	for n := 0; t.col == col && !isDash(t.rest) && !t.fail; n++ {
+		if n > 0 {
+			t.out = append(t.out, ',')
+		}
+		key, rest, ok := splitKey(t.rest)
+		if !ok {
+			t.fail = true
+			return
+		}
+		t.quote(key)
+		t.out = append(t.out, ':')
+		t.field(bytes.TrimLeft(rest, " "), col, depth)
+	}
+	t.out = append(t.out, '}')
+	t.dedented(col)
+}
+
+// dedented holds that the line after a block at col does not stand deeper.
+func (t *transcoder) dedented(col int) {
+	if t.col > col {
+		t.fail = true
+	}
+}
+
+// field writes what follows the colon of a key at col.
+func (t *transcoder) field(rest []byte, col, depth int) {
+	switch {
+	case len(rest) > 0 && rest[0] == '|':
+		t.literal(rest, col)
+	case len(rest) > 0 && rest[0] != '#':
+		t.scalar(rest)
+		t.advance()
+	default:
+		t.advance()
+		switch {
+		case t.col > col:
+			t.node(depth + 1)
+		case t.col == col && isDash(t.rest):
+			t.list(col, depth+1)
+		default:
+			t.out = append(t.out, "null"...)
+		}
+	}
+}
+
+// splitKey takes a mapping key apart: letters first, so that it can only be a
+// string, then what names, labels and annotations are made of.
+func splitKey(line []byte) (key, rest []byte, ok bool) {
+	if len(line) == 0 || !isLetter(line[0]) {
+		return nil, nil, false
+	}
+	for i := 1; i < len(line) && i < 300; i++ {
+		switch c := line[i]; {
+		case c == ':' && (i+1 == len(line) || line[i+1] == ' '):
+			return line[:i], line[i+1:], !isWord(line[:i])
+		case isLetter(c), '0' <= c && c <= '9', c == '.', c == '/', c == '-', c == '_', c == ':':
+		default:
+			return nil, nil, false
+		}
+	}
+	return nil, nil, false
+}
+
+func isLetter(c byte) bool { return 'a' <= c|0x20 && c|0x20 <= 'z' }
+
+// isWord tells whether YAML 1.1 reads the word as a boolean or null.
+func isWord(word []byte) bool {
+	if len(word) > 5 {
+		return false
+	}
+	switch strings.ToLower(string(word)) {
+	case "y", "yes", "n", "no", "on", "off", "true", "false", "null":
+		return true
+	}
+	return false
+}
+
+// scalar writes a value that stands on one line.
+func (t *transcoder) scalar(text []byte) {
+	var after []byte
+	switch text[0] {
+	case '"':
+		after = t.double(text)
+	case '\'':
+		after = t.single(text)
+	case '{', '[':
+		if len(text) < 2 || text[1] != text[0]+2 { // {} or []
+			t.fail = true
+			return
+		}
+		t.out = append(t.out, text[:2]...)
+		after = text[2:]
+	default:
+		t.plain(text)
+		return
+	}
+	if rest := bytes.TrimLeft(after, " "); len(rest) > 0 && (rest[0] != '#' || len(rest) == len(after)) {
+		t.fail = true
+	}
+}
+
+// double writes a text in double quotes and gives what follows it. Its simple
+// escapes are those of JSON.
+func (t *transcoder) double(text []byte) []byte {
+	for i := 1; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"':
+			t.out = append(t.out, text[:i+1]...)
+			return text[i+1:]
+		case c == '\\':
+			if i++; i == len(text) || strings.IndexByte(`"\nt`, text[i]) < 0 {
+				t.fail = true
+				return nil
+			}
+		case !isPrint(c):
+			t.fail = true
+			return nil
+		}
+	}
+	t.fail = true
+	return nil
+}
+
+// single writes a text in single quotes, which has no escapes here, and gives
+// what follows it.
+func (t *transcoder) single(text []byte) []byte {
+	end := bytes.IndexByte(text[1:], '\'')
+	if end < 0 || bytes.HasPrefix(text[end+2:], []byte("'")) {
+		t.fail = true
+		return nil
+	}
+	t.quote(text[1 : end+1])
+	return text[end+2:]
+}
+
+// plain writes a text without quotes.
+func (t *transcoder) plain(text []byte) {
+	if i := bytes.Index(text, []byte(" #")); i >= 0 {
+		text = text[:i]
+	}
+	text = bytes.TrimRight(text, " ")
+	if text[len(text)-1] == ':' || bytes.Contains(text, []byte(": ")) {
+		t.fail = true
+		return
+	}
+	switch c := text[0]; {
+	case string(text) == "true", string(text) == "false", string(text) == "null":
+		t.out = append(t.out, text...)
+	case isInt(text):
+		t.out = append(t.out, text...)
+	case isLetter(c) && !isWord(text), c == '/', '0' <= c && c <= '9' && isNoNumber(text):
+		t.quote(text)
+	default:
+		t.fail = true
+	}
+}
+
+// isInt tells whether YAML and JSON agree that this is an integer.
+func isInt(text []byte) bool {
+	digits := bytes.TrimPrefix(text, []byte("-"))
+	if len(digits) == 0 || len(digits) > 18 || digits[0] == '0' && len(text) > 1 {
+		return false
+	}
+	for _, c := range digits {
+		if c < '0' || c > '9' {
+			return false
+		}
+	}
+	return true
+}
+
+// isNoNumber tells whether a text that starts with a digit is surely a string:
+// an address, a CIDR, a time, an identifier, a quantity.
+func isNoNumber(text []byte) bool {
+	dots, dashes := 0, 0
+	for _, c := range text {
+		switch c {
+		case '.':
+			dots++
+		case '-':
+			dashes++
+		case ':', '/', 'g', 'h', 'i', 'k', 'm', 's', 'z', 'G', 'K', 'M', 'T', 'Z':
+			return true
+		}
+	}
+	return dots > 1 || dashes > 1
+}
+
+// literal writes the text in a | block under a key at col. Where it ends is
+// told by the indentation of its first line.
+func (t *transcoder) literal(header []byte, col int) {
+	header = bytes.TrimRight(header, " ")
+	strip := string(header) == "|-"
+	if !strip && string(header) != "|" {
+		t.fail = true
+		return
+	}
+	var text []byte
+	indent, breaks := 0, 0
+	for t.next < len(t.in) {
+		at := t.next
+		line := t.line()
+		n := indentation(line)
+		if indent == 0 {
+			if indent = n; n <= col || n == len(line) { // blank first lines are beyond us
+				t.fail = true
+				return
+			}
+		}
+		if n < indent && n < len(line) {
+			t.next = at
+			break
+		}
+		breaks++
+		text = append(text, line[min(indent, len(line)):]...)
+		text = append(text, '\n')
+	}
+	if len(text) == 0 || t.in[t.next-1] != '\n' {
+		t.fail = true
+		return
+	}
+	text = bytes.TrimRight(text, "\n")
+	if !strip {
+		text = append(text, '\n')
+	}
+	t.quote(text)
+	for range breaks {
+		t.out = append(t.out, '\n')
+	}
+	t.advance()
+}
+
+// quote writes a text as JSON.
+func (t *transcoder) quote(text []byte) {
+	t.out = append(t.out, '"')
+	for _, c := range text {
+		switch {
+		case c == '\n':
+			t.out = append(t.out, '\\', 'n')
+		case !isPrint(c):
+			t.fail = true
+			return
+		case c == '"' || c == '\\':
+			t.out = append(t.out, '\\', c)
+		default:
+			t.out = append(t.out, c)
+		}
+	}
+	t.out = append(t.out, '"')
+}
+
+func isPrint(c byte) bool { return ' ' <= c && c <= '~' }
