@@ -1,0 +1,30 @@
+// Package iptables lowers Programs of the iptables mode to typed tables,
+// chains and rules, and writes those as input of iptables-restore and
+// ip6tables-restore.
+//
+// # What a packet meets
+//
+// The fixed chains, their jumps from the built-in chains and the names of the
+// chains of a service port are kube-proxy's (IPT-1 to IPT-3), so that people
+// and programs find what they know, and taking a node over from kube-proxy is
+// a difference between two Rulesets. Three things are not kube-proxy's:
+//
+//   - Dispatch. A hub is a chain that holds an entry of each Service, such as
+//     nat KUBE-SERVICES. A hub of more than treeThreshold entries becomes a
+//     tree of chains by address or port, four bits a level (tree.go), so that
+//     a packet meets some 40 rules instead of all, and a change touches a leaf.
+//   - Endpoints. DNAT stands in the chain of the pool. Chains of one endpoint
+//     (KUBE-SEP-) exist for session affinity only.
+//   - Hairpin connections are found after DNAT, in postrouting, by one rule for
+//     each distinct backend address (KUBE-HAIRPIN), not in a chain of the endpoint.
+//
+// # The parts
+//
+// lowerNode gives what depends on the Node alone. LowerService gives a
+// Fragment: the chains of one Service and its entries in the hubs; it reads
+// nothing of other Services. Assemble puts both together. Everything is a pure
+// function of its arguments; equal Programs give equal bytes.
+//
+// Eval walks a packet through the rules in the kernel's order; it knows only
+// tables, chains and rules, nothing of Services.
+package iptables

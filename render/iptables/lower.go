@@ -1,0 +1,102 @@
+package iptables
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Lower gives the Ruleset of a Program.
+func Lower(p *ir.Program) *Ruleset {
+	fragments := make([]*Fragment, len(p.Services))
+	for i := range p.Services {
+		fragments[i] = LowerService(p.Family, &p.Node, &p.Services[i])
+	}
+	return Assemble(p.Family, &p.Node, fragments)
+}
+
+// Assemble puts the fixed part and the Fragments of a node's Services together.
+func Assemble(family ir.Family, node *ir.Node, fragments []*Fragment) *Ruleset {
+	a := assembly{}
+	a.collect(fragments)
+	filterHooks, natHooks := hooks(node)
+	r := &Ruleset{
+		Family: family,
+		Filter: Table{Name: "filter", Hooks: filterHooks},
+		Nat:    Table{Name: "nat", Hooks: natHooks},
+	}
+
+	addrs, ports := byDst(family), byPort()
+	emptyCluster := a.hub(hubEmptyCluster, addrs, stemServicesTree)
+	emptyExternal := a.hub(hubEmptyExternal, addrs, stemExternalTree)
+	emptyNodePort := a.hub(hubEmptyNodePort, ports, stemEmptyNPTree)
+	guard := a.hub(hubGuard, addrs, stemProxyFWTree)
+	r.Filter.Chains = slices.Concat([]Chain{
+		{chainServices, emptyCluster.rules},
+		{chainExternal, slices.Concat(emptyExternal.rules, emptyNodePort.rules)},
+		{chainNodePorts, a.health},
+		{chainForward, forward(node)},
+		{chainProxyFW, guard.rules},
+	}, emptyCluster.tree, emptyExternal.tree, emptyNodePort.tree, guard.tree)
+	if node.NodePorts.Loopback {
+		r.Filter.Chains = slices.Insert(r.Filter.Chains, 5, Chain{chainFirewall, firewall()})
+	}
+
+	services := a.hub(hubServices, addrs, stemServicesTree)
+	nodePorts := a.hub(hubNodePorts, ports, stemNodePortsTree)
+	hairpin := a.hub(hubHairpin, bySrc(family), stemHairpinTree)
+	r.Nat.Chains = slices.Concat([]Chain{
+		{chainServices, slices.Concat(services.rules, nodePortDispatch(family, &node.NodePorts))},
+		{chainNodePorts, nodePorts.rules},
+		{chainPostrouting, postrouting(node)},
+		{chainMarkMasq, markMasq(node)},
+		{chainHairpin, hairpin.rules},
+	}, services.tree, nodePorts.tree, hairpin.tree, a.chains)
+	return r
+}
+
+// assembly gathers what the Fragments say of each hub.
+type assembly struct {
+	entries [hubs][]*Rule
+	health  []Rule
+	chains  []Chain
+}
+
+func (a *assembly) collect(fragments []*Fragment) {
+	chains := 0
+	var entries [hubs]int
+	for _, f := range fragments {
+		chains += len(f.Chains)
+		for h := range f.Entries {
+			entries[h] += len(f.Entries[h])
+		}
+	}
+	a.chains = make([]Chain, 0, chains)
+	for h := range entries {
+		a.entries[h] = make([]*Rule, 0, entries[h])
+	}
+	for _, f := range fragments {
+		a.chains = append(a.chains, f.Chains...)
+		a.health = append(a.health, f.Health...)
+		for h := range f.Entries {
+			for i := range f.Entries[h] {
+				a.entries[h] = append(a.entries[h], &f.Entries[h][i])
+			}
+		}
+	}
+	slices.SortFunc(a.health, func(a, b Rule) int {
+		return cmp.Or(cmp.Compare(a.Ports.First, b.Ports.First), cmp.Compare(a.Comment, b.Comment))
+	})
+}
+
+// dispatched is a hub's own chain and what is below it.
+type dispatched struct {
+	rules []Rule
+	tree  []Chain
+}
+
+func (a *assembly) hub(h hub, s space, stem string) dispatched {
+	rules, tree := dispatch(s, stem, a.entries[h])
+	return dispatched{rules, tree}
+}

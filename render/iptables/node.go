@@ -1,0 +1,130 @@
+package iptables
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// hooks are the jumps from built-in chains in the order in which a packet
+// meets them. kube-proxy prepends each in turn, so its list is this one
+// backwards. The comments are fixed: jumps are found again by them.
+func hooks(node *ir.Node) (filter, nat []Hook) {
+	const (
+		external   = "kubernetes externally-visible service portals"
+		health     = "kubernetes health check service ports"
+		services   = "kubernetes service portals"
+		forwarding = "kubernetes forwarding rules"
+		lbFirewall = "kubernetes load balancer firewall"
+		masquerade = "kubernetes postrouting rules"
+	)
+	jump := func(from, to string, states State, comment string) Hook {
+		return Hook{from, Rule{States: states, Comment: comment, Target: Jump, Chain: to}}
+	}
+	if node.NodePorts.Loopback {
+		filter = append(filter, jump("INPUT", chainFirewall, 0, ""), jump("OUTPUT", chainFirewall, 0, ""))
+	}
+	filter = append(filter,
+		jump("INPUT", chainProxyFW, New, lbFirewall),
+		jump("INPUT", chainNodePorts, 0, health),
+		jump("INPUT", chainExternal, New, external),
+		jump("FORWARD", chainProxyFW, New, lbFirewall),
+		jump("FORWARD", chainForward, 0, forwarding),
+		jump("FORWARD", chainServices, New, services),
+		jump("FORWARD", chainExternal, New, external),
+		jump("OUTPUT", chainProxyFW, New, lbFirewall),
+		jump("OUTPUT", chainServices, New, services),
+	)
+	nat = []Hook{
+		jump("PREROUTING", chainServices, 0, services),
+		jump("OUTPUT", chainServices, 0, services),
+		jump("POSTROUTING", chainPostrouting, 0, masquerade),
+	}
+	return filter, nat
+}
+
+// forward lets through what was translated, whatever the policy of FORWARD is.
+func forward(node *ir.Node) []Rule {
+	mark := node.MasqueradeMark()
+	var rules []Rule
+	if node.DropInvalid {
+		rules = append(rules, Rule{States: Invalid, Target: Drop})
+	}
+	return append(rules,
+		Rule{Mark: Mark{mark, mark}, Comment: "kubernetes forwarding rules", Target: Accept},
+		Rule{States: Related | Established, Comment: "kubernetes forwarding conntrack rule", Target: Accept},
+	)
+}
+
+// firewall keeps other machines from what listens on localhost only, which
+// the sysctl route_localnet, needed for node ports there, would let in.
+func firewall() []Rule {
+	localnet := ir.IPv4.Loopback()
+	return []Rule{{
+		Not: Src | States, Src: localnet, Dst: localnet, States: Related | Established | DNATed,
+		Comment: "block incoming localnet connections", Target: Drop,
+	}}
+}
+
+func markMasq(node *ir.Node) []Rule {
+	mark := node.MasqueradeMark()
+	return []Rule{{Target: SetMark, XMark: Mark{mark, mark}}}
+}
+
+// postrouting masquerades what is marked. The mark is taken off before, as the
+// packet may come by again inside a tunnel.
+func postrouting(node *ir.Node) []Rule {
+	mark := node.MasqueradeMark()
+	return []Rule{
+		{States: DNATed, Comment: "hairpin connections", Target: Jump, Chain: chainHairpin},
+		{Not: MarkMatch, Mark: Mark{mark, mark}, Target: Return},
+		{Target: SetMark, XMark: Mark{mark, 0}},
+		{Comment: "kubernetes service traffic requiring SNAT", Target: Masquerade, RandomFully: true},
+	}
+}
+
+// nodePortDispatch leads packets for the node's own addresses to
+// KUBE-NODEPORTS. It stands at the end of nat KUBE-SERVICES (PKT-18).
+func nodePortDispatch(family ir.Family, a *ir.NodePortAddrs) []Rule {
+	last := Rule{Target: Jump, Chain: chainNodePorts, origin: &a.Origin,
+		Comment: "kubernetes service nodeports; NOTE: this must be the last rule in this chain"}
+	loopback := family.Loopback()
+	if a.All {
+		last.DstLocal = true
+		if !a.Loopback {
+			last.Not, last.Dst = Dst, loopback
+		}
+		return []Rule{last}
+	}
+	var rules []Rule
+	for i := range a.Prefixes {
+		p := &a.Prefixes[i]
+		if !a.Loopback && within(p.Prefix, loopback) {
+			continue
+		}
+		r := last
+		r.Comment = "kubernetes service nodeports"
+		r.Dst, r.DstLocal, r.origin = prefix(p.Prefix), p.Assigned, &p.Origin
+		rules = append(rules, r)
+	}
+	holdsLoopback := func(p ir.NodePortPrefix) bool { return p.Prefix.Overlaps(loopback) && !within(p.Prefix, loopback) }
+	if !a.Loopback && slices.ContainsFunc(a.Prefixes, holdsLoopback) {
+		rules = slices.Insert(rules, 0, Rule{Dst: loopback, Target: Return, origin: &a.Origin})
+	}
+	return rules
+}
+
+func within(inner, outer netip.Prefix) bool {
+	return inner.Bits() >= outer.Bits() && outer.Contains(inner.Addr())
+}
+
+// prefix is how a rule holds p: the tools leave out what matches every address.
+func prefix(p netip.Prefix) netip.Prefix {
+	if p.Bits() == 0 {
+		return netip.Prefix{}
+	}
+	return p.Masked()
+}
+
+func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

@@ -1,0 +1,97 @@
+package iptables
+
+import (
+	"io"
+	"strconv"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render"
+)
+
+// Renderer is the back end of the iptables mode.
+var Renderer = render.Renderer{
+	Mode: ir.ModeIPTables,
+	Lower: func(programs []*ir.Program) render.Rendered {
+		sets := make(Rulesets, len(programs))
+		for i, p := range programs {
+			sets[i] = Lower(p)
+		}
+		return sets
+	},
+}
+
+// Rulesets are the lowered Programs of one node, IPv4 before IPv6.
+type Rulesets []*Ruleset
+
+// Outputs gives a text for each family.
+//
+// The text can be loaded again and again. Our chains are replaced, but jumps
+// from built-in chains would be added once more each time; so the command that
+// loads it leaves out those that the kernel has. A jump's line in the text is
+// its line in iptables-save, but for -I in place of -A.
+func (s Rulesets) Outputs() []render.Output {
+	outputs := make([]render.Output, len(s))
+	for i, r := range s {
+		tool := Tool(r.Family)
+		file := tool + ".rules"
+		outputs[i] = render.Output{
+			Format: tool,
+			File:   file,
+			Load:   tool + `-save | sed -n 's/^-A \([A-Z]* .*-j KUBE-\)/-I \1/p' | grep -vxFf - ` + file + ` | ` + tool + `-restore --noflush`,
+			Write: func(w io.Writer) error {
+				_, err := r.WriteTo(w)
+				return err
+			},
+		}
+	}
+	return outputs
+}
+
+// Tool is the program that a family's rules are for.
+func Tool(f ir.Family) string {
+	if f == ir.IPv6 {
+		return "ip6tables"
+	}
+	return "iptables"
+}
+
+// Explain says of every rule in our chains why it is there. Where is the tool,
+// the table, the chain, and the rule's number in it, as iptables -L
+// --line-numbers counts.
+func (s Rulesets) Explain(yield func(render.Entry) bool) {
+	for _, r := range s {
+		for _, t := range r.Tables() {
+			for i := range t.Chains {
+				if !t.Chains[i].explain(Tool(r.Family)+" "+t.Name+" ", yield) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (c *Chain) explain(where string, yield func(render.Entry) bool) bool {
+	for j := range c.Rules {
+		r := &c.Rules[j]
+		e := render.Entry{Where: where + c.Name + " " + strconv.Itoa(j+1), Match: r.match()}
+		if r.port != nil {
+			e.Port = *r.port
+		}
+		e.Origin = ir.Origin{Object: "default", Reason: "fixed rule of the iptables mode"}
+		if r.origin != nil {
+			e.Origin = *r.origin
+		}
+		if !yield(e) {
+			return false
+		}
+	}
+	return true
+}
+
+// match is the frontend that a rule takes packets of, if it is one's.
+func (r *Rule) match() string {
+	if r.port == nil || r.Ports == (PortRange{}) {
+		return ""
+	}
+	return ir.Match{Addr: r.Dst.Addr(), Protocol: r.Protocol, Port: r.Ports.First}.String()
+}

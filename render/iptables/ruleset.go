@@ -1,0 +1,138 @@
+package iptables
+
+import (
+	"net/netip"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Ruleset is what one family's tables hold for proxyc.
+type Ruleset struct {
+	Family ir.Family
+	Filter Table
+	Nat    Table
+}
+
+// Tables gives the tables in the order in which they are written and
+// committed: what refuses before what translates, as kube-proxy has it (IPT-30).
+func (r *Ruleset) Tables() [2]*Table { return [2]*Table{&r.Filter, &r.Nat} }
+
+// Table is one table of the kernel.
+type Table struct {
+	Name   string
+	Hooks  []Hook  // from built-in chains to ours, in the order in which a packet meets them
+	Chains []Chain // our chains: fixed ones, dispatch trees, chains of Services
+}
+
+// Hook is a rule in a built-in chain. Everything else in built-in chains
+// belongs to others.
+type Hook struct {
+	Chain string // PREROUTING, INPUT, FORWARD, OUTPUT or POSTROUTING
+	Rule  Rule
+}
+
+// Chain is a chain of our own with its rules in order.
+type Chain struct {
+	Name  string
+	Rules []Rule
+}
+
+// Rule is one rule: every match that is set has to hold. The zero value of a
+// match matches everything.
+type Rule struct {
+	Not Match // the matches among Src, Dst, In, States and Mark that are negated
+
+	Src, Dst           netip.Prefix // masked; never of length 0
+	In                 string       // input interface; a "+" at the end stands for any rest
+	Protocol           ir.Protocol
+	Ports              PortRange // destination ports; needs Protocol
+	SrcLocal, DstLocal bool      // the address is one of the node's own (addrtype LOCAL)
+	States             State     // one of these conntrack states
+	Mark               Mark      // the packet's mark under Mask is Value
+	OneIn              uint32    // at random, one packet of that many; 0 and 1: every packet
+	Recent             Recent    // session affinity
+
+	Comment string
+
+	Target      Target
+	Chain       string         // where Target Jump goes
+	To          netip.AddrPort // the destination that Target DNAT gives
+	XMark       Mark           // Target SetMark: clear Mask, then xor Value
+	RandomFully bool           // Target Masquerade: random source ports
+
+	Raw string // the rule's text without its chain, when it was read from a kernel and is not one that we write
+
+	port   *ir.ServicePort // the service port it serves; nil for fixed rules
+	origin *ir.Origin
+}
+
+// Equal tells whether two rules do the same and look the same; why they exist does not count.
+func (r *Rule) Equal(o *Rule) bool {
+	a, b := *r, *o
+	a.port, a.origin, b.port, b.origin = nil, nil, nil, nil
+	return a == b
+}
+
+// Match is a set of matches of a rule.
+type Match uint8
+
+const (
+	Src Match = 1 << iota
+	Dst
+	In
+	States
+	MarkMatch
+)
+
+// PortRange are the ports First to Last. The zero value is every port.
+type PortRange struct{ First, Last uint16 }
+
+func port(n uint16) PortRange { return PortRange{n, n} }
+
+// State is a set of conntrack states (-m conntrack --ctstate). DNATed is a
+// property of the connection, not of the packet: its destination was translated.
+type State uint8
+
+const (
+	New State = 1 << iota
+	Established
+	Related
+	Invalid
+	DNATed
+)
+
+// Mark is a value and mask of the packet mark. The zero value matches every mark.
+type Mark struct{ Value, Mask uint32 }
+
+// Recent is the match on the list of the addresses that a chain saw (-m recent
+// by source address). Name is the list, Seconds the greatest age of an entry
+// that RecentCheck accepts; older ones are removed as they are met (--reap).
+type Recent struct {
+	Op      RecentOp
+	Seconds uint32
+	Name    string
+}
+
+// RecentOp is what is done with the list.
+type RecentOp uint8
+
+const (
+	RecentNone  RecentOp = iota
+	RecentCheck          // holds when the source is in the list
+	RecentSet            // enters the source or renews its time; always holds
+)
+
+// Target is what happens to a packet that a rule matches.
+type Target uint8
+
+const (
+	Continue Target = iota // nothing: the rule exists for its comment
+	Jump                   // walk Rule.Chain, and come back if that decides nothing
+	Return                 // back to the chain that jumped here
+	Accept                 // decided for this table and hook: let it be
+	Drop
+	Reject  // with ICMP port unreachable
+	SetMark // change the packet mark
+	Masquerade
+	DNAT
+)

@@ -1,0 +1,225 @@
+package iptables
+
+import (
+	"io"
+	"strconv"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// WriteTo writes the Ruleset as input of iptables-restore --noflush, or of
+// ip6tables-restore. Our chains are emptied and filled; the jumps to them are
+// put in front of what the built-in chains hold.
+func (r *Ruleset) WriteTo(w io.Writer) (int64, error) {
+	e := emitter{w: w}
+	for _, t := range r.Tables() {
+		e.table(r.Family, t)
+	}
+	e.flush()
+	return e.written, e.err
+}
+
+// emitter collects text and hands it on in large pieces.
+type emitter struct {
+	w       io.Writer
+	buf     []byte
+	written int64
+	err     error
+}
+
+func (e *emitter) flush() {
+	if e.err == nil && len(e.buf) > 0 {
+		var n int
+		n, e.err = e.w.Write(e.buf)
+		e.written += int64(n)
+	}
+	e.buf = e.buf[:0]
+}
+
+func (e *emitter) table(f ir.Family, t *Table) {
+	e.buf = append(append(append(e.buf, '*'), t.Name...), '\n')
+	for i := range t.Chains {
+		e.buf = append(append(append(e.buf, ':'), t.Chains[i].Name...), " - [0:0]\n"...)
+	}
+	for i := range t.Chains {
+		for j := range t.Chains[i].Rules {
+			e.buf = append(append(append(e.buf, "-A "...), t.Chains[i].Name...), ' ')
+			e.buf = append(t.Chains[i].Rules[j].Append(e.buf, f), '\n')
+			if len(e.buf) > 1<<16 {
+				e.flush()
+			}
+		}
+	}
+	// -I puts a rule first, so the last jump of a chain is written first.
+	for i := len(t.Hooks) - 1; i >= 0; i-- {
+		e.buf = append(append(append(e.buf, "-I "...), t.Hooks[i].Chain...), ' ')
+		e.buf = append(t.Hooks[i].Rule.Append(e.buf, f), '\n')
+	}
+	e.buf = append(e.buf, "COMMIT\n"...)
+}
+
+// Append appends the rule as the tools take it behind -A CHAIN. Matches come in
+// the order of iptables-save, so that a jump from a built-in chain looks there
+// as it does here.
+func (r *Rule) Append(b []byte, f ir.Family) []byte {
+	if r.Raw != "" {
+		return append(b, r.Raw...)
+	}
+	start := len(b)
+	b = r.appendHeader(b)
+	b = r.appendMatches(b, f)
+	b = r.appendTarget(b)
+	if len(b) > start {
+		b = b[:len(b)-1] // every part ends with a space
+	}
+	return b
+}
+
+func (r *Rule) not(b []byte, m Match) []byte {
+	if r.Not&m != 0 {
+		return append(b, "! "...)
+	}
+	return b
+}
+
+func (r *Rule) appendHeader(b []byte) []byte {
+	if r.Src.IsValid() {
+		b = append(r.Src.AppendTo(append(r.not(b, Src), "-s "...)), ' ')
+	}
+	if r.Dst.IsValid() {
+		b = append(r.Dst.AppendTo(append(r.not(b, Dst), "-d "...)), ' ')
+	}
+	if r.In != "" {
+		b = append(append(append(r.not(b, In), "-i "...), r.In...), ' ')
+	}
+	if r.Protocol != 0 {
+		b = append(append(append(b, "-p "...), r.Protocol.String()...), ' ')
+	}
+	return b
+}
+
+func (r *Rule) appendMatches(b []byte, f ir.Family) []byte {
+	if r.States != 0 {
+		b = append(b, "-m conntrack "...)
+		b = append(r.not(b, States), "--ctstate "...)
+		b = append(r.States.appendTo(b), ' ')
+	}
+	if r.Comment != "" {
+		b = append(appendQuoted(append(b, "-m comment --comment "...), r.Comment), ' ')
+	}
+	if r.Ports != (PortRange{}) {
+		b = append(append(append(b, "-m "...), r.Protocol.String()...), " --dport "...)
+		b = strconv.AppendUint(b, uint64(r.Ports.First), 10)
+		if r.Ports.Last != r.Ports.First {
+			b = strconv.AppendUint(append(b, ':'), uint64(r.Ports.Last), 10)
+		}
+		b = append(b, ' ')
+	}
+	if r.SrcLocal || r.DstLocal {
+		b = append(b, "-m addrtype "...)
+		if r.SrcLocal {
+			b = append(b, "--src-type LOCAL "...)
+		}
+		if r.DstLocal {
+			b = append(b, "--dst-type LOCAL "...)
+		}
+	}
+	if r.Mark.Mask != 0 {
+		b = append(r.not(append(b, "-m mark "...), MarkMatch), "--mark "...)
+		b = append(appendMark(append(appendMark(b, r.Mark.Value), '/'), r.Mark.Mask), ' ')
+	}
+	if r.OneIn > 1 {
+		b = append(b, "-m statistic --mode random --probability "...)
+		b = append(strconv.AppendFloat(b, 1/float64(r.OneIn), 'f', 10, 64), ' ')
+	}
+	switch r.Recent.Op {
+	case RecentCheck:
+		b = append(b, "-m recent --rcheck --seconds "...)
+		b = strconv.AppendUint(b, uint64(r.Recent.Seconds), 10)
+		b = r.appendList(append(b, " --reap"...), f)
+	case RecentSet:
+		b = r.appendList(append(b, "-m recent --set"...), f)
+	}
+	return b
+}
+
+// appendList names a list of single source addresses.
+func (r *Rule) appendList(b []byte, f ir.Family) []byte {
+	b = append(append(b, " --name "...), r.Recent.Name...)
+	if f == ir.IPv6 {
+		return append(b, " --mask ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff --rsource "...)
+	}
+	return append(b, " --mask 255.255.255.255 --rsource "...)
+}
+
+func (r *Rule) appendTarget(b []byte) []byte {
+	switch r.Target {
+	case Jump:
+		return append(append(append(b, "-j "...), r.Chain...), ' ')
+	case Return:
+		return append(b, "-j RETURN "...)
+	case Accept:
+		return append(b, "-j ACCEPT "...)
+	case Drop:
+		return append(b, "-j DROP "...)
+	case Reject:
+		return append(b, "-j REJECT "...)
+	case SetMark:
+		return append(r.XMark.appendChange(append(b, "-j MARK "...)), ' ')
+	case Masquerade:
+		b = append(b, "-j MASQUERADE "...)
+		if r.RandomFully {
+			b = append(b, "--random-fully "...)
+		}
+	case DNAT:
+		return append(r.To.AppendTo(append(b, "-j DNAT --to-destination "...)), ' ')
+	}
+	return b
+}
+
+// appendChange writes a change of the mark by the option that says what it does.
+func (m Mark) appendChange(b []byte) []byte {
+	switch {
+	case m.Value == m.Mask:
+		return appendMark(append(b, "--or-mark "...), m.Value)
+	case m.Mask == 0:
+		return appendMark(append(b, "--xor-mark "...), m.Value)
+	}
+	return appendMark(append(appendMark(append(b, "--set-xmark "...), m.Value), '/'), m.Mask)
+}
+
+// appendMark writes at least six digits, as kube-proxy does (IPT-3).
+func appendMark(b []byte, v uint32) []byte {
+	b = append(b, "0x"...)
+	for shift := 20; shift >= 4 && v>>shift == 0; shift -= 4 {
+		b = append(b, '0')
+	}
+	return strconv.AppendUint(b, uint64(v), 16)
+}
+
+// stateNames are in the order in which iptables-save lists states.
+var stateNames = [...]struct {
+	state State
+	name  string
+}{{Invalid, "INVALID"}, {New, "NEW"}, {Related, "RELATED"}, {Established, "ESTABLISHED"}, {DNATed, "DNAT"}}
+
+func (s State) appendTo(b []byte) []byte {
+	for _, n := range stateNames {
+		if s&n.state != 0 {
+			b = append(append(b, n.name...), ',')
+		}
+	}
+	return b[:len(b)-1]
+}
+
+// appendQuoted quotes as the tools' own parser unquotes.
+func appendQuoted(b []byte, s string) []byte {
+	b = append(b, '"')
+	for i := 0; i < len(s); i++ {
+		if s[i] == '"' || s[i] == '\\' {
+			b = append(b, '\\')
+		}
+		b = append(b, s[i])
+	}
+	return append(b, '"')
+}
