@@ -118,24 +118,24 @@ func (ns *Namespace) Command(ctx context.Context, name string, args ...string) *
 	return cmd
 }
 
-// Run runs the command inside the namespace and returns what it wrote. The error of a command that
-// failed carries its output.
+// Run runs the command inside the namespace and returns what it wrote to its standard output. The error
+// of a command that failed carries all of its output.
 func (ns *Namespace) Run(cmd *exec.Cmd) ([]byte, error) {
-	var out bytes.Buffer
+	var stdout, stderr bytes.Buffer
 	if cmd.Stdout == nil {
-		cmd.Stdout = &out
+		cmd.Stdout = &stdout
 	}
 	if cmd.Stderr == nil {
-		cmd.Stderr = &out
+		cmd.Stderr = &stderr
 	}
 	wait, err := ns.Start(cmd)
 	if err == nil {
 		err = wait()
 	}
 	if err != nil {
-		err = fmt.Errorf("%s in %s: %w\n%s", strings.Join(cmd.Args, " "), ns.Name, err, out.Bytes())
+		err = fmt.Errorf("%s in %s: %w\n%s%s", strings.Join(cmd.Args, " "), ns.Name, err, stderr.Bytes(), stdout.Bytes())
 	}
-	return out.Bytes(), err
+	return stdout.Bytes(), err
 }
 
 // Start starts the command inside the namespace; wait returns how it ended, each time it is called.

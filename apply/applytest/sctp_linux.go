@@ -115,7 +115,7 @@ func (ns *Namespace) trySCTP(from, to netip.AddrPort, timeout time.Duration) (An
 	if err := f.SetDeadline(time.Now().Add(timeout)); err != nil {
 		return Answer{}, err
 	}
-	if _, err := f.Write(init.marshal()); err != nil {
+	if err := send(f, init.marshal()); err != nil {
 		return Answer{}, err
 	}
 	buf := make([]byte, 2048)

@@ -1,0 +1,178 @@
+package applytest
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"text/tabwriter"
+	"time"
+)
+
+var (
+	casesFlag      = flag.String("cases", "../../testdata/conformance", "directory with cases/ and expected/")
+	exceptionsFlag = flag.String("exceptions", "../../docs/conformance.md", "page that lists the differences on purpose")
+	caseFlag       = flag.String("case", "", "play only cases whose names match")
+	modesFlag      = flag.String("modes", "nftables,iptables", "modes to play")
+	familiesFlag   = flag.String("families", "ipv4,ipv6", "families to play")
+	throughFlag    = flag.String("through", "apply", "how rules reach the node: apply (proxyc apply), compile (its text, loaded by the distribution's tools)")
+	proxycFlag     = flag.String("proxyc", "", "binary to use; built from this module when empty")
+	jobsFlag       = flag.Int("jobs", 2*runtime.NumCPU(), "cases at once")
+)
+
+// TestConformance plays the recorded cases against proxyc and prints a table by mode.
+func TestConformance(t *testing.T) {
+	RequireRoot(t)
+	if testing.Short() {
+		t.Skip("plays all of the cases")
+	}
+	only, err := regexp.Compile(*caseFlag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	markdown, err := os.ReadFile(*exceptionsFlag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exceptions, err := ParseExceptions(markdown)
+	if err != nil {
+		t.Fatalf("%s: %v", *exceptionsFlag, err)
+	}
+	apply := throughProxyc(t)
+	table := &strings.Builder{}
+	w := tabwriter.NewWriter(table, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "mode\tfamily\tcases\tflows\tdifferences\tleft out (daemon)\tseconds")
+	for mode := range strings.SplitSeq(*modesFlag, ",") {
+		records, err := LoadRecords(os.DirFS(*casesFlag), "expected/"+mode+".json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for family := range strings.SplitSeq(*familiesFlag, ",") {
+			if records.Results[family] == nil {
+				continue
+			}
+			s := &suite{runner: &Runner{Mode: mode, Apply: apply}, family: family, records: records, exceptions: exceptions}
+			t.Run(mode+"/"+family, func(t *testing.T) { s.play(t, only) })
+			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%.0f\n", mode, family, s.cases, s.flows, s.differences, s.leftOut, s.took.Seconds())
+		}
+	}
+	w.Flush()
+	fmt.Print(table)
+}
+
+// A suite is all cases of one mode and family.
+type suite struct {
+	runner     *Runner
+	family     string
+	records    *Records
+	exceptions []Exception
+
+	mu                                 sync.Mutex
+	cases, flows, differences, leftOut int
+	took                               time.Duration
+}
+
+func (s *suite) play(t *testing.T, only *regexp.Regexp) {
+	start := time.Now()
+	defer func() { s.took = time.Since(start) }()
+	dir, err := fs.Sub(os.DirFS(*casesFlag), "cases")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases, err := LoadCases(dir, s.family)
+	if err != nil {
+		t.Fatal(err)
+	}
+	jobs := make(chan struct{}, *jobsFlag)
+	var wg sync.WaitGroup
+	for _, c := range cases {
+		if !only.MatchString(c.Name) || !c.RunsUnder(s.runner.Mode) {
+			continue
+		}
+		jobs <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-jobs }()
+			s.one(t, c)
+		})
+	}
+	wg.Wait()
+}
+
+func (s *suite) one(t *testing.T, c *Case) {
+	results, err := s.runner.Run(context.Background(), c)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if errors.Is(err, ErrNeedsDaemon) {
+		s.leftOut++
+		return
+	}
+	diffs := s.records.Compare(s.runner.Mode, s.family, c, results, s.exceptions)
+	s.cases++
+	s.flows += len(results)
+	s.differences += len(diffs)
+	for _, d := range diffs {
+		t.Error(d)
+	}
+	if err != nil {
+		s.differences++
+		t.Errorf("%s: %v", c.Name, err)
+	}
+}
+
+// throughProxyc is the way that -through names.
+func throughProxyc(t *testing.T) ApplyFunc {
+	t.Helper()
+	binary := *proxycFlag
+	if binary == "" {
+		binary = filepath.Join(t.TempDir(), "proxyc")
+		out, err := exec.Command("go", "build", "-o", binary, "github.com/proxyc/proxyc/cmd/proxyc").CombinedOutput()
+		if err != nil {
+			t.Fatalf("build proxyc: %v\n%s", err, out)
+		}
+	}
+	switch *throughFlag {
+	case "apply":
+		return ProxycApply(binary)
+	case "compile":
+		return loadText(binary)
+	}
+	t.Fatalf("-through must be apply or compile, got %q", *throughFlag)
+	return nil
+}
+
+// loadText compiles to text and loads that, as a person without proxyc on the node would. It replaces
+// whatever is there: affinity is forgotten, and old conntrack entries stay.
+func loadText(binary string) ApplyFunc {
+	loaders := map[string][][2]string{ // mode → output format and the tool that reads it
+		"nftables": {{"nftables", "nft -f /dev/stdin"}},
+		"iptables": {{"iptables", "iptables-restore"}, {"ip6tables", "ip6tables-restore"}},
+	}
+	return func(ctx context.Context, node *Namespace, configFile, snapshotFile, mode string) error {
+		for _, l := range loaders[mode] {
+			text, err := node.Run(node.Command(ctx, binary, "compile", "-c", configFile, "-s", snapshotFile,
+				"--hostname-override", "node1", "--mode", mode, "-o", l[0]))
+			if err != nil {
+				return err
+			}
+			tool := strings.Fields(l[1])
+			cmd := node.Command(ctx, tool[0], tool[1:]...)
+			cmd.Stdin = strings.NewReader(string(text))
+			if _, err := node.Run(cmd); err != nil {
+				return err
+			}
+		}
+		if mode == "iptables" {
+			return node.Sysctl("ipv4/conf/all/route_localnet=1")
+		}
+		return nil
+	}
+}

@@ -1,0 +1,168 @@
+package applytest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"reflect"
+	"slices"
+
+	"sigs.k8s.io/yaml"
+)
+
+// An Outcome is what came of one flow, in the form of the records:
+//
+//	reached       endpoint → the sources it saw ("pod1a:8080": ["node1.cni0"]); only true for a flow that asks
+//	              for any endpoint
+//	failed        the words for the tries that did not get through, sorted
+//	one endpoint  whether all tries of an affinity flow reached the same
+//	same as NAME  whether that was the endpoint of the flow NAME
+//	alive         whether a kept connection still answers
+//	status, body, weight header    of an HTTP answer
+//
+// Its values are what package json makes of them.
+type Outcome map[string]any
+
+// normal is the outcome with the types that package json gives a decoded one.
+func (o Outcome) normal() Outcome {
+	text, err := json.Marshal(o)
+	if err != nil {
+		panic(err) // only values of this package's making
+	}
+	n := Outcome{}
+	if err := json.Unmarshal(text, &n); err != nil {
+		panic(err)
+	}
+	return n
+}
+
+func (o Outcome) String() string {
+	if o == nil {
+		return "nothing"
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(o); err != nil {
+		return err.Error()
+	}
+	return string(bytes.TrimSpace(b.Bytes()))
+}
+
+// Same reports whether got is what want recorded of the flow.
+func (f *Flow) Same(want, got Outcome) bool {
+	switch {
+	case f.Unstable:
+		return true
+	case f.Any:
+		return (want["reached"] == nil) == (got["reached"] == nil)
+	}
+	return reflect.DeepEqual(want.normal(), got.normal())
+}
+
+// Records are the outcomes of one mode: family → case → flow key.
+type Records struct {
+	Mode    string                                   `json:"mode"`
+	Results map[string]map[string]map[string]Outcome `json:"results"`
+}
+
+// LoadRecords reads one MODE.json.
+func LoadRecords(dir fs.FS, file string) (*Records, error) {
+	data, err := fs.ReadFile(dir, file)
+	if err != nil {
+		return nil, err
+	}
+	r := &Records{}
+	if err := json.Unmarshal(data, r); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return r, nil
+}
+
+// An Exception is a difference from the records that is on purpose.
+type Exception struct {
+	Case     string   `json:"case"`
+	Flow     string   `json:"flow"`     // the flow's key, in IPv4
+	Modes    []string `json:"modes"`    // empty: all
+	Families []string `json:"families"` // empty: both
+	Want     Outcome  `json:"want"`
+	Why      string   `json:"why"`
+}
+
+// ParseExceptions reads the exceptions from the fenced YAML blocks of a Markdown text.
+func ParseExceptions(markdown []byte) ([]Exception, error) {
+	var all []Exception
+	for rest := markdown; ; {
+		_, after, ok := bytes.Cut(rest, []byte("```yaml\n"))
+		if !ok {
+			return all, nil
+		}
+		block, after, ok := bytes.Cut(after, []byte("\n```"))
+		if !ok {
+			return nil, fmt.Errorf("a yaml block does not end")
+		}
+		rest = after
+		var list []Exception
+		if err := yaml.UnmarshalStrict(block, &list); err != nil {
+			return nil, err
+		}
+		for _, e := range list {
+			if e.Why == "" || e.Want == nil {
+				return nil, fmt.Errorf("exception %s %q: needs want and why", e.Case, e.Flow)
+			}
+		}
+		all = append(all, list...)
+	}
+}
+
+// matches reports whether the exception is about the flow.
+func (e *Exception) matches(mode, family, name, key string) bool {
+	flow := e.Flow
+	if family == IPv6 {
+		flow = Twin(flow)
+	}
+	return e.Case == name && flow == key &&
+		(len(e.Modes) == 0 || slices.Contains(e.Modes, mode)) &&
+		(len(e.Families) == 0 || slices.Contains(e.Families, family))
+}
+
+// A Difference is a flow that did not end as it should have.
+type Difference struct {
+	Case, Flow string
+	Want, Got  Outcome
+	Why        string // why Want is not what was recorded, where it is not
+}
+
+func (d Difference) String() string {
+	s := fmt.Sprintf("%s %s\n  want %s\n  got  %s", d.Case, d.Flow, d.Want, d.Got)
+	if d.Why != "" {
+		s += "\n  (on purpose not as recorded: " + d.Why + ")"
+	}
+	return s
+}
+
+// Compare holds the results of a case against what was recorded, or what an exception wants instead.
+func (r *Records) Compare(mode, family string, c *Case, results []Result, exceptions []Exception) []Difference {
+	var diffs []Difference
+	recorded := r.Results[family][c.Name]
+	for _, res := range results {
+		d := Difference{Case: c.Name, Flow: res.Key, Want: recorded[res.Key], Got: res.Outcome}
+		for _, e := range exceptions {
+			if e.matches(mode, family, c.Name, res.Key) {
+				d.Want, d.Why = e.Want, e.Why
+			}
+		}
+		if d.Want == nil && !res.Flow.Unstable || !res.Flow.Same(d.Want, d.Got) {
+			diffs = append(diffs, d)
+		}
+	}
+	return diffs
+}
+
+// A Result is the outcome of one flow of a case that was played.
+type Result struct {
+	Key     string
+	Flow    Flow
+	Outcome Outcome
+}

@@ -1,0 +1,365 @@
+package applytest
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// An ApplyFunc brings the rules of a node, once, to what the files say.
+type ApplyFunc func(ctx context.Context, node *Namespace, configFile, snapshotFile, mode string) error
+
+// A Daemon keeps the rules of a node.
+type Daemon interface {
+	// Update returns when the rules are what the snapshot file says.
+	Update(ctx context.Context, snapshotFile string) error
+	Stop() error
+}
+
+// A DaemonFunc starts a daemon on a node and returns when its first rules are in force.
+type DaemonFunc func(ctx context.Context, node *Namespace, configFile, snapshotFile, mode string) (Daemon, error)
+
+// ProxycApply is the [ApplyFunc] that runs `proxyc apply` from the given binary.
+func ProxycApply(binary string) ApplyFunc {
+	return func(ctx context.Context, node *Namespace, configFile, snapshotFile, mode string) error {
+		_, err := node.Run(node.Command(ctx, binary, "apply", "-c", configFile, "-s", snapshotFile,
+			"--hostname-override", "node1", "--mode", mode))
+		return err
+	}
+}
+
+// A Runner plays cases, each in a topology of its own.
+type Runner struct {
+	Mode   string
+	Apply  ApplyFunc
+	Daemon DaemonFunc // nil: cases that need one cannot run
+
+	// Timeout is how long a try waits. Less than a second: a lost SYN is sent again after that, and a
+	// client would get through that the rules had dropped at first. Zero means half a second.
+	Timeout time.Duration
+	// Parallel bounds the tries that are under way at once. Zero means 40.
+	Parallel int
+}
+
+// ErrNeedsDaemon says that a case was not run, because the Runner has no daemon.
+var ErrNeedsDaemon = errors.New("needs a daemon")
+
+// Run plays a case and returns the outcome of every flow, in order. After an error it returns those it
+// has.
+func (r *Runner) Run(ctx context.Context, c *Case) ([]Result, error) {
+	if c.Daemon && r.Daemon == nil {
+		return nil, ErrNeedsDaemon
+	}
+	topo, err := NewTopology()
+	if err != nil {
+		return nil, err
+	}
+	defer topo.Close()
+	dir, err := os.MkdirTemp("", "conformance-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	p := &play{
+		Runner: r,
+		c:      c,
+		topo:   topo,
+		dir:    dir,
+		tokens: make(chan struct{}, cmp.Or(r.Parallel, 40)),
+		named:  map[string]string{},
+		kept:   map[string]net.Conn{},
+	}
+	defer p.close()
+	return p.run(ctx)
+}
+
+// A play is one run of a case.
+type play struct {
+	*Runner
+	c      *Case
+	topo   *Topology
+	dir    string
+	store  *Store
+	daemon Daemon
+	tokens chan struct{}       // one for each try under way
+	named  map[string]string   // flow name → endpoint
+	kept   map[string]net.Conn // open connections by name
+}
+
+func (p *play) close() {
+	for _, conn := range p.kept {
+		conn.Close()
+	}
+	if p.daemon != nil {
+		p.daemon.Stop()
+	}
+}
+
+func (p *play) run(ctx context.Context) (results []Result, err error) {
+	config, err := p.c.ConfigFile(p.Mode)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(p.file("config"), config, 0o644); err != nil {
+		return nil, err
+	}
+	if p.store, err = NewStore(); err != nil {
+		return nil, err
+	}
+	for i, stage := range p.c.Stages() {
+		if err := p.change(ctx, stage); err != nil {
+			return results, fmt.Errorf("stage %d: %w", i+1, err)
+		}
+		select {
+		case <-ctx.Done():
+			return results, ctx.Err()
+		case <-time.After(seconds(stage.Pause)):
+		}
+		results = append(results, p.flows(i+1, stage.Flows)...)
+	}
+	return results, nil
+}
+
+func (p *play) file(name string) string { return filepath.Join(p.dir, name+".yaml") }
+
+// change brings the node to the objects as they are after the step.
+func (p *play) change(ctx context.Context, step Step) error {
+	if err := p.store.Step(step); err != nil {
+		return err
+	}
+	snapshot, err := p.store.File()
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(p.file("snapshot"), snapshot, 0o644); err != nil {
+		return err
+	}
+	node := p.topo.Namespace("node1")
+	switch {
+	case p.daemon != nil:
+		return p.daemon.Update(ctx, p.file("snapshot"))
+	case p.c.Daemon:
+		p.daemon, err = p.Daemon(ctx, node, p.file("config"), p.file("snapshot"), p.Mode)
+		return err
+	}
+	return p.Apply(ctx, node, p.file("config"), p.file("snapshot"), p.Mode)
+}
+
+// flows tries the flows of a stage: those that do not depend on order side by side, the others alone.
+func (p *play) flows(stage int, flows []Flow) []Result {
+	results := make([]Result, len(flows))
+	var wg sync.WaitGroup
+	for i, f := range flows {
+		results[i] = Result{Key: f.Key(stage, i+1), Flow: f}
+		if f.Alone() {
+			wg.Wait()
+			results[i].Outcome = p.flow(&f)
+			continue
+		}
+		wg.Go(func() { results[i].Outcome = p.flow(&f) })
+	}
+	wg.Wait()
+	return results
+}
+
+// flow makes the tries of one flow. What cannot even be tried stands in the outcome as a failure.
+func (p *play) flow(f *Flow) Outcome {
+	switch {
+	case f.Again != "":
+		return p.again(f.Again)
+	case f.HTTP != "":
+		return p.http(f)
+	}
+	to, proto, err := f.Target()
+	if err != nil {
+		return failed(err)
+	}
+	ns, from, err := p.topo.Source(f.From, to.Addr())
+	if err != nil {
+		return failed(err)
+	}
+	try := func() (Answer, error) { return ns.Try(proto, netip.AddrPortFrom(from, f.Sport), to, p.timeout()) }
+	if f.Open != "" {
+		try = func() (Answer, error) { return p.open(f.Open, ns, netip.AddrPortFrom(from, f.Sport), to) }
+	}
+	t := p.tries(f, try)
+	if f.Affinity || f.SameAs != "" {
+		return p.affinity(f, t)
+	}
+	if f.Name != "" {
+		p.named[f.Name] = t.endpoint()
+	}
+	return t.outcome(f.Any)
+}
+
+func (p *play) timeout() time.Duration { return cmp.Or(p.Timeout, 500*time.Millisecond) }
+
+// tries makes the tries of the flow, in parallel where it allows.
+func (p *play) tries(f *Flow, try func() (Answer, error)) *tally {
+	t := &tally{topo: p.topo, reached: map[string]map[string]bool{}, failed: map[string]bool{}}
+	var wg sync.WaitGroup
+	for i := range f.TryCount() {
+		if f.Sequential() {
+			if i > 0 {
+				time.Sleep(seconds(f.Interval))
+			}
+			t.add(try())
+			continue
+		}
+		p.tokens <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-p.tokens }()
+			t.add(try())
+		})
+	}
+	wg.Wait()
+	return t
+}
+
+// open makes a connection that is kept under a name.
+func (p *play) open(name string, ns *Namespace, from, to netip.AddrPort) (Answer, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), p.timeout())
+	defer cancel()
+	conn, err := ns.Dial(ctx, "tcp", from, to)
+	if err != nil {
+		return Answer{}, err
+	}
+	p.kept[name] = conn
+	return Ask(conn, p.timeout())
+}
+
+func (p *play) again(name string) Outcome {
+	conn := p.kept[name]
+	if conn == nil {
+		return Outcome{"alive": false}
+	}
+	_, err := Ask(conn, p.timeout())
+	return Outcome{"alive": err == nil}
+}
+
+// affinity compares the endpoint of a flow with its own tries and with that of an earlier flow.
+func (p *play) affinity(f *Flow, t *tally) Outcome {
+	o := Outcome{}
+	if f.Affinity {
+		o["one endpoint"] = t.endpoint() != ""
+	}
+	if len(t.failed) > 0 {
+		o["failed"] = sorted(t.failed)
+	}
+	if f.SameAs != "" {
+		o["same as "+f.SameAs] = t.endpoint() != "" && t.endpoint() == p.named[f.SameAs]
+	}
+	if f.Name != "" {
+		p.named[f.Name] = t.endpoint()
+	}
+	return o
+}
+
+// http asks a health server. Its answer is JSON, or text.
+func (p *play) http(f *Flow) Outcome {
+	hostport, path, _ := strings.Cut(f.HTTP, "/")
+	to, err := parseAddrPort(hostport)
+	if err != nil {
+		return failed(err)
+	}
+	ns, from, err := p.topo.Source(f.From, to.Addr())
+	if err != nil {
+		return failed(err)
+	}
+	client := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, p.timeout())
+			defer cancel()
+			return ns.Dial(ctx, "tcp", netip.AddrPortFrom(from, f.Sport), to)
+		},
+	}, Timeout: 5 * time.Second}
+	resp, err := client.Get("http://" + to.String() + "/" + path)
+	if err != nil {
+		return failed(err)
+	}
+	defer resp.Body.Close()
+	o := Outcome{"status": resp.StatusCode}
+	if f.StatusOnly {
+		return o
+	}
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return failed(err)
+	}
+	var body any
+	if json.Unmarshal(text, &body) != nil {
+		body = strings.TrimSpace(string(text))
+	}
+	o["body"] = body
+	if weight := resp.Header.Get("X-Load-Balancing-Endpoint-Weight"); weight != "" {
+		o["weight header"] = weight
+	}
+	return o
+}
+
+func failed(err error) Outcome { return Outcome{"failed": []string{Failure(err)}} }
+
+// A tally counts what the tries of one flow came to.
+type tally struct {
+	topo    *Topology
+	mu      sync.Mutex
+	reached map[string]map[string]bool // endpoint → sources
+	failed  map[string]bool
+}
+
+func (t *tally) add(a Answer, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err != nil {
+		t.failed[Failure(err)] = true
+		return
+	}
+	endpoint := fmt.Sprintf("%s:%d", t.topo.Name(a.Server.Addr()), a.Server.Port())
+	if t.reached[endpoint] == nil {
+		t.reached[endpoint] = map[string]bool{}
+	}
+	t.reached[endpoint][t.topo.Name(a.Client.Addr())] = true
+}
+
+// endpoint is the one that every try reached, or empty.
+func (t *tally) endpoint() string {
+	if len(t.reached) != 1 || len(t.failed) > 0 {
+		return ""
+	}
+	return slices.Collect(maps.Keys(t.reached))[0]
+}
+
+func (t *tally) outcome(anyEndpoint bool) Outcome {
+	o := Outcome{}
+	if len(t.failed) > 0 {
+		o["failed"] = sorted(t.failed)
+	}
+	switch {
+	case len(t.reached) == 0:
+	case anyEndpoint:
+		o["reached"] = true
+	default:
+		reached := map[string][]string{}
+		for endpoint, sources := range t.reached {
+			reached[endpoint] = sorted(sources)
+		}
+		o["reached"] = reached
+	}
+	return o
+}
+
+func sorted(set map[string]bool) []string { return slices.Sorted(maps.Keys(set)) }
