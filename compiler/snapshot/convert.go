@@ -116,6 +116,9 @@ func fromEndpoint(in *discoveryv1.Endpoint, shared *hints) Endpoint {
 	if in.NodeName != nil {
 		out.NodeName = intern(*in.NodeName)
 	}
+	if in.TargetRef != nil && in.TargetRef.Kind == "Pod" {
+		out.Pod = in.TargetRef.Name
+	}
 	if in.Hints != nil {
 		shared.set(in.Hints)
 		out.ZoneHints, out.NodeHints = shared.zones, shared.nodes
@@ -173,6 +176,7 @@ func sliceFromV1beta1(in *discoveryv1beta1.EndpointSlice) *discoveryv1.EndpointS
 			Addresses:  e.Addresses,
 			Conditions: discoveryv1.EndpointConditions(e.Conditions),
 			NodeName:   e.NodeName,
+			TargetRef:  e.TargetRef,
 		}
 		if host, ok := e.Topology[corev1.LabelHostname]; ok && e.NodeName == nil {
 			out.Endpoints[i].NodeName = &host
@@ -230,6 +234,9 @@ func readyAddresses(in *corev1.EndpointSubset, family ir.Family) []Endpoint {
 		e := Endpoint{Address: a.IP, Addr: addr, Ready: true, Serving: true}
 		if a.NodeName != nil {
 			e.NodeName = intern(*a.NodeName)
+		}
+		if a.TargetRef != nil && a.TargetRef.Kind == "Pod" {
+			e.Pod = a.TargetRef.Name
 		}
 		out = append(out, e)
 	}

@@ -7,17 +7,32 @@ import (
 )
 
 // Pod gives the address of a pod in a family, and the node it runs on, as far
-// as an EndpointSlice has it as an endpoint. Of several addresses it gives the least.
+// as an EndpointSlice has it as an endpoint, or v1 Endpoints if none has. Of
+// several addresses it gives the least.
 func (s *Snapshot) Pod(name ir.Name, family ir.Family) (addr netip.Addr, node string, ok bool) {
-	for _, slice := range s.slices {
+	if name.Name == "" {
+		return addr, "", false
+	}
+	look := func(slice *EndpointSlice) {
 		if slice.Name.Namespace != name.Namespace {
-			continue
+			return
 		}
 		for i := range slice.Endpoints {
 			ep := &slice.Endpoints[i]
 			if ep.Pod == name.Name && family.Has(ep.Addr) && (!ok || ep.Addr.Less(addr)) {
 				addr, node, ok = ep.Addr, ep.NodeName, true
 			}
+		}
+	}
+	for _, slice := range s.slices {
+		look(slice)
+	}
+	if ok {
+		return addr, node, ok
+	}
+	for _, owned := range s.legacy {
+		for _, slice := range owned {
+			look(slice)
 		}
 	}
 	return addr, node, ok
