@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render/xtables"
 )
 
 // Lower turns a Program into the Ruleset of its family.
@@ -14,7 +15,7 @@ func Lower(p *ir.Program) *Ruleset {
 	if p.Node.IPVS != nil {
 		r.ExcludeCIDRs = p.Node.IPVS.ExcludeCIDRs
 	}
-	var out []Rule
+	var out []xtables.Rule
 	for i := range p.Services {
 		f := n.LowerService(&p.Services[i])
 		r.VirtualServers = append(r.VirtualServers, f.VirtualServers...)
@@ -225,23 +226,23 @@ func (x *Fragment) guard(f *ir.Frontend, n *Node) {
 // outFilter shuts out the addresses of the node that no source range admits.
 // kube-proxy looks at the VIP as a source only, which is what the kernel
 // chooses when a process binds nothing else.
-func (n *Node) outFilter(f *ir.Frontend) []Rule {
+func (n *Node) outFilter(f *ir.Frontend) []xtables.Rule {
 	sources := append([]netip.Addr{f.Match.Addr}, n.node.Addrs...)
-	var rules []Rule
+	var rules []xtables.Rule
 	for _, src := range sources {
 		if admits(f, src) {
-			rules = append(rules, Rule{
-				Matches: []Match{Source{Prefix: netip.PrefixFrom(src, src.BitLen())}, Balanced(f.Match)},
-				Target:  Return, Port: f.Port, Frontend: f.Match, Origin: f.Origin,
+			rules = append(rules, xtables.Rule{
+				Matches: []xtables.Match{xtables.Source{Prefix: netip.PrefixFrom(src, src.BitLen())}, xtables.Balanced(f.Match)},
+				Target:  xtables.Target{Action: xtables.Return}, Port: f.Port, Frontend: f.Match, Origin: f.Origin,
 			})
 		}
 	}
 	if len(rules) == len(sources) {
 		return nil
 	}
-	return append(rules, Rule{
-		Matches: []Match{AddrType{Source: true}, Balanced(f.Match)},
-		Target:  Drop, Port: f.Port, Frontend: f.Match, Origin: f.Origin,
+	return append(rules, xtables.Rule{
+		Matches: []xtables.Match{xtables.AddrType{Source: true}, xtables.Balanced(f.Match)},
+		Target:  xtables.Target{Action: xtables.Drop}, Port: f.Port, Frontend: f.Match, Origin: f.Origin,
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render/xtables"
 )
 
 // Ruleset is all that a node needs for one IP family.
@@ -14,7 +15,7 @@ type Ruleset struct {
 	Family         ir.Family
 	VirtualServers []VirtualServer // by Key
 	Elements       []Element       // of all sets: by Set, then Compare; no two alike
-	Tables         []Table         // the iptables part: filter, nat
+	Tables         []xtables.Table // the iptables part: filter, nat
 	// ExcludeCIDRs hold virtual servers of others, which stay (ipvs.excludeCIDRs, IPV-7).
 	ExcludeCIDRs []netip.Prefix
 }
@@ -23,7 +24,7 @@ type Ruleset struct {
 type Fragment struct {
 	VirtualServers []VirtualServer
 	Elements       []Element
-	OutFilter      []Rule // rules of KUBE-IPVS-OUT-FILTER
+	OutFilter      []xtables.Rule // rules of KUBE-IPVS-OUT-FILTER
 }
 
 // Flags are the kernel's flags of a virtual server (IP_VS_SVC_F_*).

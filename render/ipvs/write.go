@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render/xtables"
 )
 
 // WriteIPVS writes the virtual servers as ipvsadm -R reads them.
@@ -141,40 +142,4 @@ func (r *Ruleset) WriteAddresses(w io.Writer) error {
 
 // WriteRules writes the iptables part as iptables-restore --noflush (for IPv6
 // ip6tables-restore) reads it.
-func (r *Ruleset) WriteRules(w io.Writer) error {
-	b := bufio.NewWriter(w)
-	for _, t := range r.Tables {
-		_, _ = b.WriteString("*" + t.Name + "\n")
-		for _, c := range t.Chains {
-			if !c.BuiltIn {
-				_, _ = b.WriteString(":" + c.Name + " - [0:0]\n")
-			}
-		}
-		for _, c := range t.Chains {
-			for i := range c.Rules {
-				_, _ = b.Write(append(c.appendRule(b.AvailableBuffer(), i, r.Family), '\n'))
-			}
-		}
-		_, _ = b.WriteString("COMMIT\n")
-	}
-	return b.Flush()
-}
-
-// appendRule appends the i-th rule as a command. What goes into a built-in chain is put
-// before the rules of others, in order.
-func (c *Chain) appendRule(b []byte, i int, f ir.Family) []byte {
-	if c.BuiltIn {
-		b = append(append(b, "-I "...), c.Name...)
-		b = strconv.AppendInt(append(b, ' '), int64(i+1), 10)
-	} else {
-		b = append(append(b, "-A "...), c.Name...)
-	}
-	rule := &c.Rules[i]
-	for _, m := range rule.Matches {
-		b = m.append(b, f)
-	}
-	if rule.Comment != "" {
-		b = strconv.AppendQuote(append(b, " -m comment --comment "...), rule.Comment)
-	}
-	return append(append(b, " -j "...), rule.Target...)
-}
+func (r *Ruleset) WriteRules(w io.Writer) error { return xtables.Write(w, r.Tables) }

@@ -1,0 +1,180 @@
+package ipvs
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+// Every packet that a small cluster knows must fare under the rules as the
+// meaning of the IR has it; differs lists what the kernel's balancer cannot do.
+func TestEval(t *testing.T) {
+	changes := map[string]func(*ir.Program){
+		"detector": func(*ir.Program) {},
+		"no":       func(p *ir.Program) { noDetector(p) },
+		"all": func(p *ir.Program) {
+			p.Node.MasqueradeAll = true
+			routeClusterIPs(p, ir.Route{From: ir.Any, SNAT: true})
+		},
+		"interface":  func(p *ir.Program) { p.Node.Detector = ir.Detector{Mode: ir.DetectInterface, Interface: "cni0"} },
+		"prefix":     func(p *ir.Program) { p.Node.Detector = ir.Detector{Mode: ir.DetectPrefix, Interface: "cn"} },
+		"node ports": func(p *ir.Program) { onePrefix(p) },
+		"clash":      func(p *ir.Program) { p.Services[0].Frontends[2].Match.Port = 80 }, // a node port 80 beside ClusterIPs' port 80
+		"node's range": func(p *ir.Program) {
+			admit(p, netip.PrefixFrom(p.Node.IP, p.Node.IP.BitLen()))
+		},
+	}
+	for _, family := range []ir.Family{ir.IPv4, ir.IPv6} {
+		for name, change := range changes {
+			p := program(family)
+			change(p)
+			r := Lower(p)
+			for _, pkt := range packets(p) {
+				want := sim.Trace(p, pkt)
+				if w, differs := differs(p, pkt, want); differs {
+					want = w
+				}
+				if got := r.Eval(pkt, p.Node.HasAddr); !got.Equal(want) {
+					t.Errorf("%s, %s: %s -> %s:%d/%s by %q\n got %s\nwant %s",
+						family, name, pkt.Src, pkt.Dst, pkt.Port, pkt.Protocol, pkt.In, got, want)
+				}
+			}
+		}
+	}
+}
+
+// differs says where ipvs mode cannot have the IR's outcome.
+func differs(p *ir.Program, pkt sim.Packet, want sim.Outcome) (sim.Outcome, bool) {
+	for _, s := range p.Services {
+		for _, f := range s.Frontends {
+			if f.Match.Addr != pkt.Dst || f.Kind == ir.ClusterIP {
+				continue
+			}
+			// What the node itself sends meets the balancer, which refuses, before any filter.
+			exact := f.Match.Port == pkt.Port && f.Match.Protocol == pkt.Protocol
+			if exact && len(f.Routes) == 0 && pkt.FromNode() && want.Fate == sim.Dropped {
+				return sim.Outcome{Fate: sim.Rejected}, true
+			}
+			// The other ports of any address of kube-ipvs0 are refused, not only those of ClusterIPs.
+			if !exact && want.Fate == sim.NotOurs {
+				return sim.Outcome{Fate: sim.Rejected}, true
+			}
+		}
+	}
+	return want, false
+}
+
+func routeClusterIPs(p *ir.Program, routes ...ir.Route) {
+	for i := range p.Services {
+		for j := range p.Services[i].Frontends {
+			f := &p.Services[i].Frontends[j]
+			if f.Kind != ir.ClusterIP || len(f.Routes) == 0 {
+				continue
+			}
+			pool := f.Routes[0].Pool
+			f.Routes = slices.Clone(routes)
+			for k := range f.Routes {
+				f.Routes[k].Pool = pool
+			}
+		}
+	}
+}
+
+func noDetector(p *ir.Program) {
+	p.Node.Detector = ir.Detector{}
+	routeClusterIPs(p, ir.Route{From: ir.Any})
+}
+
+func onePrefix(p *ir.Program) {
+	p.Node.NodePorts = ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{
+		{Prefix: netip.PrefixFrom(p.Node.IP, p.Node.IP.BitLen()), Assigned: true}}}
+}
+
+// admit adds a range, and with it the VIP, to all frontends with source ranges.
+func admit(p *ir.Program, prefix netip.Prefix) {
+	for i := range p.Services {
+		for j := range p.Services[i].Frontends {
+			if f := &p.Services[i].Frontends[j]; len(f.SourceRanges) > 0 {
+				vip := netip.PrefixFrom(f.Match.Addr, f.Match.Addr.BitLen())
+				f.SourceRanges = append(f.SourceRanges, ir.SourceRange{Prefix: prefix}, ir.SourceRange{Prefix: vip})
+			}
+		}
+	}
+}
+
+// packets are all pairs of a source and a destination that some rule names, and some that none does.
+func packets(p *ir.Program) []sim.Packet {
+	type source struct {
+		addr netip.Addr
+		in   string
+	}
+	var sources []source
+	for _, s := range []struct{ addr, in string }{
+		{"10.244.1.10", "cni0"}, {"10.244.1.20", "cni0"}, {"10.244.2.10", "eth0"}, {"192.0.2.11", ""},
+		{"10.244.1.1", ""}, {"198.51.100.200", "eth0"}, {"198.18.7.7", "eth0"}, {"203.0.113.14", ""},
+	} {
+		a := netip.MustParseAddr(s.addr)
+		if p.Family == ir.IPv6 {
+			a = six(a)
+		}
+		sources = append(sources, source{a, s.in})
+	}
+	var addrs []netip.Addr
+	ports := []uint16{81, 30080}
+	for _, s := range p.Services {
+		for _, f := range s.Frontends {
+			if f.Match.NodeAddrs() {
+				addrs = append(addrs, p.Node.Addrs...)
+			} else {
+				addrs = append(addrs, f.Match.Addr)
+			}
+			ports = append(ports, f.Match.Port)
+		}
+	}
+	addrs = append(addrs, sources[1].addr, sources[6].addr)
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	slices.Sort(ports)
+	addrs, ports = slices.Compact(addrs), slices.Compact(ports)
+	var all []sim.Packet
+	for _, s := range sources {
+		for _, dst := range addrs {
+			for _, port := range ports {
+				for _, proto := range []ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
+					all = append(all, sim.Packet{Src: s.addr, Dst: dst, Protocol: proto, Port: port, In: s.in})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// What kube-proxy did with real packets, in the words of its record.
+func TestEvalFacts(t *testing.T) {
+	const pod, node, outside, denied = "10.244.1.20@cni0", "192.0.2.11", "198.51.100.200@eth0", "198.18.7.7@eth0"
+	tests := []struct{ rule, from, to, want string }{
+		{"hairpin", "10.244.1.10@cni0", "10.96.0.10:80", "10.244.1.10:8080+snat 10.244.2.10:8080"},
+		{"policy Local", outside, "203.0.113.11:80", "10.244.1.10:8080"},
+		{"policy Local from the node", node, "203.0.113.11:80", "10.244.1.10:8080"},
+		{"IPV-4 policy Local without local endpoints", outside, "192.0.2.11:30082", "10.244.2.10:8080"},
+		{"IPV-5 no endpoints", outside, "10.96.0.13:80", "rejected"},
+		{"VIP's other port", outside, "203.0.113.10:81", "rejected"},
+		{"outside the ranges", denied, "203.0.113.14:80", "dropped"},
+		{"the node, outside the ranges", node, "203.0.113.14:80", "dropped"},
+		{"loopback", "127.0.0.1", "127.0.0.1:30080", "not ours"},
+		{"affinity", pod, "10.96.0.15:53/udp", "10.244.1.10:8080 10.244.2.10:8080 (affinity)"},
+	}
+	p := program(ir.IPv4)
+	for _, tt := range tests {
+		pkt, err := sim.ParsePacket(tt.from, tt.to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(Lower(p).Eval(pkt, p.Node.HasAddr)); got != tt.want {
+			t.Errorf("%s: %s -> %s\n got %s\nwant %s", tt.rule, tt.from, tt.to, got, tt.want)
+		}
+	}
+}

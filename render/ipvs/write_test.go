@@ -1,0 +1,329 @@
+package ipvs
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render"
+)
+
+func TestRules(t *testing.T) {
+	got := output(t, []*ir.Program{only(program(ir.IPv4), "ranges")}, "iptables")
+	want := `*filter
+:KUBE-FORWARD - [0:0]
+:KUBE-NODE-PORT - [0:0]
+:KUBE-PROXY-FIREWALL - [0:0]
+:KUBE-SOURCE-RANGES-FIREWALL - [0:0]
+:KUBE-IPVS-FILTER - [0:0]
+:KUBE-IPVS-OUT-FILTER - [0:0]
+-A KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT
+-A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A KUBE-NODE-PORT -p tcp -m set --match-set KUBE-HEALTH-CHECK-NODE-PORT dst -j ACCEPT
+-A KUBE-PROXY-FIREWALL -m set --match-set KUBE-LOAD-BALANCER-FW dst,dst -j KUBE-SOURCE-RANGES-FIREWALL
+-A KUBE-SOURCE-RANGES-FIREWALL -m set --match-set KUBE-LOAD-BALANCER-SOURCE-CIDR dst,dst,src -j RETURN
+-A KUBE-SOURCE-RANGES-FIREWALL -m set --match-set KUBE-LOAD-BALANCER-SOURCE-IP dst,dst,src -j RETURN
+-A KUBE-SOURCE-RANGES-FIREWALL -j DROP
+-A KUBE-IPVS-FILTER -m set --match-set KUBE-LOAD-BALANCER dst,dst -j RETURN
+-A KUBE-IPVS-FILTER -m set --match-set KUBE-CLUSTER-IP dst,dst -j RETURN
+-A KUBE-IPVS-FILTER -m set --match-set KUBE-EXTERNAL-IP dst,dst -j RETURN
+-A KUBE-IPVS-FILTER -m set --match-set KUBE-EXTERNAL-IP-LOCAL dst,dst -j RETURN
+-A KUBE-IPVS-FILTER -p tcp -m set --match-set KUBE-HEALTH-CHECK-NODE-PORT dst -j RETURN
+-A KUBE-IPVS-FILTER -m conntrack --ctstate NEW -m set --match-set KUBE-IPVS-IPS dst -j REJECT
+-A KUBE-IPVS-OUT-FILTER -m addrtype --src-type LOCAL -m ipvs --vaddr 203.0.113.14 --vproto tcp --vport 80 -j DROP
+-I INPUT 1 -j KUBE-PROXY-FIREWALL
+-I INPUT 2 -j KUBE-IPVS-FILTER
+-I INPUT 3 -j KUBE-NODE-PORT
+-I FORWARD 1 -j KUBE-PROXY-FIREWALL
+-I FORWARD 2 -j KUBE-FORWARD
+-I OUTPUT 1 -j KUBE-IPVS-OUT-FILTER
+COMMIT
+*nat
+:KUBE-SERVICES - [0:0]
+:KUBE-POSTROUTING - [0:0]
+:KUBE-NODE-PORT - [0:0]
+:KUBE-LOAD-BALANCER - [0:0]
+:KUBE-MARK-MASQ - [0:0]
+-A KUBE-SERVICES -s 127.0.0.0/8 -j RETURN
+-A KUBE-SERVICES -m set --match-set KUBE-LOAD-BALANCER dst,dst -j KUBE-LOAD-BALANCER
+-A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP dst,dst ! -s 10.244.0.0/16 -j KUBE-MARK-MASQ
+-A KUBE-SERVICES -m set --match-set KUBE-EXTERNAL-IP dst,dst -j KUBE-MARK-MASQ
+-A KUBE-SERVICES -m set --match-set KUBE-EXTERNAL-IP dst,dst -m physdev ! --physdev-is-in -m addrtype ! --src-type LOCAL -j ACCEPT
+-A KUBE-SERVICES -m set --match-set KUBE-EXTERNAL-IP dst,dst -m addrtype --dst-type LOCAL -j ACCEPT
+-A KUBE-SERVICES -m set --match-set KUBE-EXTERNAL-IP-LOCAL dst,dst -m physdev ! --physdev-is-in -m addrtype ! --src-type LOCAL -j ACCEPT
+-A KUBE-SERVICES -m set --match-set KUBE-EXTERNAL-IP-LOCAL dst,dst -m addrtype --dst-type LOCAL -j ACCEPT
+-A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT
+-A KUBE-SERVICES -m set --match-set KUBE-LOAD-BALANCER dst,dst -j ACCEPT
+-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT
+-A KUBE-POSTROUTING -m set --match-set KUBE-LOOP-BACK dst,dst,src -j MASQUERADE
+-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
+-A KUBE-POSTROUTING -j MARK --xor-mark 0x4000
+-A KUBE-POSTROUTING -j MASQUERADE --random-fully
+-A KUBE-NODE-PORT -p tcp -m set --match-set KUBE-NODE-PORT-LOCAL-TCP dst -j RETURN
+-A KUBE-NODE-PORT -p tcp -m set --match-set KUBE-NODE-PORT-TCP dst -j KUBE-MARK-MASQ
+-A KUBE-NODE-PORT -p udp -m set --match-set KUBE-NODE-PORT-LOCAL-UDP dst -j RETURN
+-A KUBE-NODE-PORT -p udp -m set --match-set KUBE-NODE-PORT-UDP dst -j KUBE-MARK-MASQ
+-A KUBE-NODE-PORT -p sctp -m set --match-set KUBE-NODE-PORT-LOCAL-SCTP-HASH dst,dst -j RETURN
+-A KUBE-NODE-PORT -p sctp -m set --match-set KUBE-NODE-PORT-SCTP-HASH dst,dst -j KUBE-MARK-MASQ
+-A KUBE-LOAD-BALANCER -m set --match-set KUBE-LOAD-BALANCER-LOCAL dst,dst -j RETURN
+-A KUBE-LOAD-BALANCER -j KUBE-MARK-MASQ
+-A KUBE-MARK-MASQ -j MARK --or-mark 0x4000
+-I OUTPUT 1 -j KUBE-SERVICES
+-I PREROUTING 1 -j KUBE-SERVICES
+-I POSTROUTING 1 -j KUBE-POSTROUTING
+COMMIT
+`
+	if diff := cmp.Diff(want, uncommented(got)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// uncommented leaves the comments out of rules.
+func uncommented(s string) string {
+	var b strings.Builder
+	for line := range strings.Lines(s) {
+		if before, after, ok := strings.Cut(line, ` -m comment --comment "`); ok {
+			_, after, _ = strings.Cut(after, `"`)
+			line = before + after
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}
+
+// What a source range admits of the node's addresses comes before the rule
+// that drops the rest (PKT-11).
+func TestOutFilter(t *testing.T) {
+	p := only(program(ir.IPv4), "ranges")
+	admit(p, netip.MustParsePrefix("192.0.2.0/24"))
+	var got strings.Builder
+	for line := range strings.Lines(output(t, []*ir.Program{p}, "iptables")) {
+		if rule, ok := strings.CutPrefix(line, "-A KUBE-IPVS-OUT-FILTER "); ok {
+			got.WriteString(rule)
+		}
+	}
+	want := `-s 203.0.113.14/32 -m ipvs --vaddr 203.0.113.14 --vproto tcp --vport 80 -j RETURN
+-s 192.0.2.11/32 -m ipvs --vaddr 203.0.113.14 --vproto tcp --vport 80 -j RETURN
+-m addrtype --src-type LOCAL -m ipvs --vaddr 203.0.113.14 --vproto tcp --vport 80 -j DROP
+`
+	if diff := cmp.Diff(want, got.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// parseIPVS reads what ipvsadm -S writes and -R reads, by the grammar of ipvsadm(8).
+func parseIPVS(text string) ([]VirtualServer, error) {
+	var vs []VirtualServer
+	scan := bufio.NewScanner(strings.NewReader(text))
+	for scan.Scan() {
+		args := strings.Fields(scan.Text())
+		if len(args) < 3 {
+			return nil, fmt.Errorf("%q: too short", scan.Text())
+		}
+		v, r, err := parseCommand(args)
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", scan.Text(), err)
+		}
+		switch i := slices.IndexFunc(vs, func(o VirtualServer) bool { return o.Key == v.Key }); {
+		case args[0] == "-A" && i < 0 && v.Scheduler != "" && !r.AddrPort.IsValid():
+			vs = append(vs, v)
+		case args[0] == "-a" && i >= 0 && r.AddrPort.IsValid() && v.Scheduler == "":
+			vs[i].RealServers = append(vs[i].RealServers, r)
+		default:
+			return nil, fmt.Errorf("%q: the kernel would refuse this", scan.Text())
+		}
+	}
+	return vs, scan.Err()
+}
+
+func parseCommand(args []string) (v VirtualServer, r RealServer, err error) {
+	proto, ok := map[string]ir.Protocol{"-t": ir.TCP, "-u": ir.UDP, "--sctp-service": ir.SCTP}[args[1]]
+	if !ok {
+		return v, r, fmt.Errorf("no protocol in %s", args[1])
+	}
+	ap, err := netip.ParseAddrPort(args[2])
+	v.Key = ir.Match{Addr: ap.Addr(), Port: ap.Port(), Protocol: proto}
+	masq := false
+	for rest := args[3:]; len(rest) > 0 && err == nil; rest = rest[1:] {
+		if rest[0] == "-m" {
+			masq = true
+			continue
+		}
+		if len(rest) == 1 {
+			return v, r, fmt.Errorf("%s has no value", rest[0])
+		}
+		opt, value := rest[0], rest[1]
+		rest = rest[1:]
+		var n int
+		switch opt {
+		case "-s":
+			v.Scheduler = value
+		case "-p":
+			n, err = strconv.Atoi(value)
+			v.Flags, v.Timeout = v.Flags|Persistent, time.Duration(n)*time.Second
+		case "-b":
+			if value != "mh-port" {
+				return v, r, fmt.Errorf("flag %s", value)
+			}
+			v.Flags |= SourceHash
+		case "-r":
+			r.AddrPort, err = netip.ParseAddrPort(value)
+		case "-w":
+			n, err = strconv.Atoi(value)
+			r.Weight = uint32(n)
+		default:
+			return v, r, fmt.Errorf("option %s", opt)
+		}
+	}
+	if err == nil && r.AddrPort.IsValid() && !masq {
+		err = fmt.Errorf("real server without -m")
+	}
+	return v, r, err
+}
+
+// There is no ipvs in every kernel to try the text on: a reader of the
+// manual's grammar must find in it what was lowered.
+func TestIPVSRoundTrip(t *testing.T) {
+	for _, scheduler := range []string{"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "mh", "fo", "ovf", "mine"} {
+		var programs []*ir.Program
+		var want []VirtualServer
+		for _, f := range []ir.Family{ir.IPv4, ir.IPv6} {
+			p := program(f)
+			p.Node.IPVS.Scheduler = scheduler
+			p.Services[0].Frontends[0].Match.Protocol = ir.SCTP
+			programs = append(programs, p)
+			want = append(want, Lower(p).VirtualServers...)
+		}
+		got, err := parseIPVS(output(t, programs, "ipvsadm"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range want { // what a kernel knows
+			v := &want[i]
+			v.Kind, v.Port, v.Match, v.Origin = 0, ir.ServicePort{}, ir.Match{}, ir.Origin{}
+			for j := range v.RealServers {
+				v.RealServers[j].Origin = ir.Origin{}
+			}
+		}
+		opts := cmp.Options{cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })}
+		if diff := cmp.Diff(want, got, opts); diff != "" || len(want) == 0 {
+			t.Errorf("%s (-want +got):\n%s", scheduler, diff)
+		}
+	}
+}
+
+func TestOutputs(t *testing.T) {
+	var got []string
+	for _, o := range Renderer.Lower([]*ir.Program{program(ir.IPv4), program(ir.IPv6)}).Outputs() {
+		got = append(got, o.Format+" "+o.File)
+	}
+	want := []string{"ipvsadm ipvsadm.rules", "ipset ipset.rules", "iptables iptables.rules", "ip6tables ip6tables.rules", "addresses kube-ipvs0.addresses"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Every piece has an origin, and a reader may stop at any.
+func TestExplain(t *testing.T) {
+	x := Renderer.Lower([]*ir.Program{program(ir.IPv4), program(ir.IPv6)})
+	entries := make(map[string]render.Entry)
+	n := 0
+	x.Explain(func(e render.Entry) bool {
+		if e.Origin.Object == "" {
+			t.Errorf("%s has no origin", e.Where)
+		}
+		entries[e.Where] = e
+		n++
+		return true
+	})
+	for where, want := range map[string]string{
+		"ipvs 192.0.2.11:30080/tcp":                                                "node:30080/tcp default/web Service default/web",
+		"ipvs 10.96.0.10:80/tcp -> 10.244.2.10:8080":                               "10.96.0.10:80/tcp default/web EndpointSlice default/web-1: endpoints[1] (ready)",
+		"ipset KUBE-CLUSTER-IP 10.96.0.10,tcp:80":                                  "10.96.0.10:80/tcp default/web Service default/web",
+		"ipset KUBE-6-LOAD-BALANCER-FW fd00::cb00:710e,tcp:80":                     "[fd00::cb00:710e]:80/tcp default/ranges Service default/ranges",
+		"ipset KUBE-LOOP-BACK 10.244.1.10,tcp:8080,10.244.1.10":                    " default/local EndpointSlice default/local-1: endpoints[0] (ready)",
+		"ipset KUBE-LOAD-BALANCER-SOURCE-CIDR 203.0.113.14,tcp:80,198.51.100.0/24": "203.0.113.14:80/tcp default/ranges Service default/ranges: spec.loadBalancerSourceRanges[0]",
+	} {
+		e := entries[where]
+		if got := fmt.Sprint(e.Match, " ", e.Port, " ", e.Origin); got != want {
+			t.Errorf("%s\n got %s\nwant %s", where, got, want)
+		}
+	}
+	for stop := range n {
+		seen := 0
+		x.Explain(func(render.Entry) bool { seen++; return seen <= stop })
+		if seen != stop+1 {
+			t.Fatalf("stopped after %d entries, saw %d", stop+1, seen)
+		}
+	}
+}
+
+// The order of Services does not show.
+func TestDeterministic(t *testing.T) {
+	all := func(p *ir.Program) string {
+		var b bytes.Buffer
+		for _, o := range Renderer.Lower([]*ir.Program{p}).Outputs() {
+			if err := o.Write(&b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return b.String()
+	}
+	p, q := program(ir.IPv4), program(ir.IPv4)
+	q.Services = slices.DeleteFunc(q.Services, func(s ir.Service) bool { return s.Name.Name == "ranges" })
+	p.Services = slices.DeleteFunc(p.Services, func(s ir.Service) bool { return s.Name.Name == "ranges" })
+	slices.Reverse(q.Services)
+	if diff := cmp.Diff(all(p), all(q)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// manyServices is a Program of n Services with 5 backends each.
+func manyServices(n int) *ir.Program {
+	p := program(ir.IPv4)
+	p.Services = nil
+	for i := range n {
+		name := ir.Name{Namespace: "default", Name: fmt.Sprintf("svc-%05d", i)}
+		port := ir.ServicePort{Service: name, Protocol: ir.TCP}
+		s := ir.Service{Name: name, Pools: []ir.Pool{{Port: port}}, Frontends: []ir.Frontend{{
+			Match:  ir.Match{Addr: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), Protocol: ir.TCP, Port: 80},
+			Port:   port,
+			Routes: []ir.Route{{From: ir.Pods}, {From: ir.Any, SNAT: true}},
+		}}}
+		for j := range 5 {
+			addr := netip.AddrFrom4([4]byte{10, byte(128 + j), byte(i >> 8), byte(i)})
+			s.Pools[0].Backends = append(s.Pools[0].Backends, ir.Backend{AddrPort: netip.AddrPortFrom(addr, 8080), Local: j == 0})
+		}
+		p.Services = append(p.Services, s)
+	}
+	return p
+}
+
+func BenchmarkLower10k(b *testing.B) {
+	p := manyServices(10000)
+	b.ReportAllocs()
+	for b.Loop() {
+		Lower(p)
+	}
+}
+
+func BenchmarkWrite10k(b *testing.B) {
+	x := Renderer.Lower([]*ir.Program{manyServices(10000)})
+	b.ReportAllocs()
+	for b.Loop() {
+		for _, o := range x.Outputs() {
+			if err := o.Write(io.Discard); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
