@@ -163,12 +163,12 @@ func (l *lowering) target(f *ir.Frontend, routes []ir.Route, text string, match 
 			l.Chains[pool].Rules = append(l.Chains[pool].Rules, *mark)
 		}
 	} else {
-		to = l.chain(stemExternal, f, func(name string) []Rule { return l.routes(f, routes, text) })
+		to = l.chain(stemExternal, f, sameRoutes, func() []Rule { return l.routes(f, routes, text) })
 	}
 	if len(f.SourceRanges) == 0 {
 		return to
 	}
-	return l.chain(stemFirewall, f, func(string) []Rule { return sourceRanges(f, to, text) })
+	return l.chain(stemFirewall, f, sameAdmission, func() []Rule { return sourceRanges(f, to, text) })
 }
 
 // direct tells whether a ClusterIP frontend leads straight to the chain of one
@@ -219,13 +219,13 @@ func detect(d *ir.Detector, r *Rule, not bool) bool {
 }
 
 // chain gives the name of the service port's chain of that stem, made by rules.
-// The frontends of a service port share it. Should one of them have other
-// routes than the first, it gets its own.
-func (l *lowering) chain(stem string, f *ir.Frontend, rules func(name string) []Rule) string {
+// The frontends of a service port share it. Should one of them have to be
+// treated otherwise than the first, it gets its own.
+func (l *lowering) chain(stem string, f *ir.Frontend, alike func(a, b *ir.Frontend) bool, rules func() []Rule) string {
 	key := portKey(&f.Port)
 	name := hashed(stem, key)
 	if first, ok := l.made[name]; ok {
-		if sameWay(first, f) {
+		if alike(first, f) {
 			return name
 		}
 		name = hashed(stem, append(key, f.Match.String()...))
@@ -234,15 +234,20 @@ func (l *lowering) chain(stem string, f *ir.Frontend, rules func(name string) []
 		l.made = map[string]*ir.Frontend{}
 	}
 	l.made[name] = f
-	l.Chains = append(l.Chains, Chain{name, rules(name)})
+	l.Chains = append(l.Chains, Chain{name, rules()})
 	return name
 }
 
-// sameWay tells whether packets of two frontends of a service port are treated alike.
-func sameWay(a, b *ir.Frontend) bool {
+func sameRoutes(a, b *ir.Frontend) bool {
 	return slices.EqualFunc(a.Routes, b.Routes, func(x, y ir.Route) bool {
 		return x.From == y.From && x.Pool == y.Pool && x.SNAT == y.SNAT
-	}) && slices.EqualFunc(a.SourceRanges, b.SourceRanges, func(x, y ir.SourceRange) bool { return x.Prefix == y.Prefix })
+	})
+}
+
+func sameAdmission(a, b *ir.Frontend) bool {
+	return sameRoutes(a, b) && slices.EqualFunc(a.SourceRanges, b.SourceRanges, func(x, y ir.SourceRange) bool {
+		return x.Prefix == y.Prefix
+	})
 }
 
 // routes are the rules of a KUBE-EXT- chain. A pool's chain never gives a

@@ -1,0 +1,34 @@
+package iptables
+
+import (
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+func BenchmarkLowerAndWrite(b *testing.B) {
+	for _, n := range []int{1_000, 10_000, 50_000} {
+		p := many(ir.IPv4, n, 10)
+		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				size, err := Lower(p).WriteTo(io.Discard)
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.SetBytes(size)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/service")
+		})
+	}
+}
+
+func BenchmarkLowerService(b *testing.B) {
+	p := many(ir.IPv4, 2, 10)
+	b.ReportAllocs()
+	for b.Loop() {
+		LowerService(p.Family, &p.Node, &p.Services[1])
+	}
+}

@@ -1,0 +1,239 @@
+package iptables
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/irtest"
+	"github.com/proxyc/proxyc/render"
+)
+
+// lines gives the rules of one chain as text.
+func lines(r *Ruleset, table, chain string) []string {
+	for _, t := range r.Tables() {
+		for _, c := range t.Chains {
+			if t.Name == table && c.Name == chain {
+				var out []string
+				for i := range c.Rules {
+					out = append(out, string(c.Rules[i].Append(nil, r.Family)))
+				}
+				return out
+			}
+		}
+	}
+	return nil
+}
+
+// The chain names of a cluster's first Services, which anybody who has looked
+// at a node of Kubernetes has seen.
+func TestChainNames(t *testing.T) {
+	tests := []struct {
+		namespace, name, port string
+		protocol              ir.Protocol
+		want                  string
+	}{
+		{"default", "kubernetes", "https", ir.TCP, "KUBE-SVC-NPX46M4PTMTKRN6Y"},
+		{"kube-system", "kube-dns", "dns", ir.UDP, "KUBE-SVC-TCOU7JCQXEZGVUNU"},
+		{"kube-system", "kube-dns", "dns-tcp", ir.TCP, "KUBE-SVC-ERIFXISQEP7F7OF4"},
+		{"kube-system", "kube-dns", "metrics", ir.TCP, "KUBE-SVC-JD5MR3NA4I4DYORP"},
+	}
+	for _, tt := range tests {
+		pool := ir.Pool{Port: ir.ServicePort{Service: ir.Name{Namespace: tt.namespace, Name: tt.name}, Port: tt.port, Protocol: tt.protocol}}
+		if got := poolChain(&pool); got != tt.want {
+			t.Errorf("%s %s: got %s, want %s", pool.Port, tt.protocol, got, tt.want)
+		}
+	}
+}
+
+func TestFixedRules(t *testing.T) {
+	chains := [][2]string{
+		{"filter", "KUBE-FIREWALL"}, {"filter", "KUBE-FORWARD"},
+		{"nat", "KUBE-MARK-MASQ"}, {"nat", "KUBE-POSTROUTING"}, {"nat", "KUBE-SERVICES"},
+	}
+	tests := []struct {
+		name   string
+		family ir.Family
+		node   ir.Node
+		want   []string
+	}{
+		{"defaults", ir.IPv4, ir.Node{MasqueradeBit: 14, NodePorts: ir.NodePortAddrs{All: true, Loopback: true}, DropInvalid: true}, []string{
+			`KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -m comment --comment "block incoming localnet connections" -j DROP`,
+			`KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP`,
+			`KUBE-FORWARD -m comment --comment "kubernetes forwarding rules" -m mark --mark 0x004000/0x004000 -j ACCEPT`,
+			`KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -m comment --comment "kubernetes forwarding conntrack rule" -j ACCEPT`,
+			`KUBE-MARK-MASQ -j MARK --or-mark 0x004000`,
+			`KUBE-POSTROUTING -m conntrack --ctstate DNAT -m comment --comment "hairpin connections" -j KUBE-HAIRPIN`,
+			`KUBE-POSTROUTING -m mark ! --mark 0x004000/0x004000 -j RETURN`,
+			`KUBE-POSTROUTING -j MARK --xor-mark 0x004000`,
+			`KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully`,
+			`KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS`,
+		}},
+		{"IPv6", ir.IPv6, ir.Node{MasqueradeBit: 0, NodePorts: ir.NodePortAddrs{All: true}}, []string{
+			`KUBE-FORWARD -m comment --comment "kubernetes forwarding rules" -m mark --mark 0x000001/0x000001 -j ACCEPT`,
+			`KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -m comment --comment "kubernetes forwarding conntrack rule" -j ACCEPT`,
+			`KUBE-MARK-MASQ -j MARK --or-mark 0x000001`,
+			`KUBE-POSTROUTING -m conntrack --ctstate DNAT -m comment --comment "hairpin connections" -j KUBE-HAIRPIN`,
+			`KUBE-POSTROUTING -m mark ! --mark 0x000001/0x000001 -j RETURN`,
+			`KUBE-POSTROUTING -j MARK --xor-mark 0x000001`,
+			`KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully`,
+			`KUBE-SERVICES ! -d ::1/128 -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS`,
+		}},
+		{"node ports on some addresses, bit 31", ir.IPv4, ir.Node{MasqueradeBit: 31, NodePorts: ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{
+			{Prefix: netip.MustParsePrefix("192.0.2.11/32")}, {Prefix: netip.MustParsePrefix("192.0.2.0/24"), Assigned: true},
+			{Prefix: netip.MustParsePrefix("127.0.0.0/8"), Assigned: true},
+		}}}, []string{
+			`KUBE-FORWARD -m comment --comment "kubernetes forwarding rules" -m mark --mark 0x80000000/0x80000000 -j ACCEPT`,
+			`KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -m comment --comment "kubernetes forwarding conntrack rule" -j ACCEPT`,
+			`KUBE-MARK-MASQ -j MARK --or-mark 0x80000000`,
+			`KUBE-POSTROUTING -m conntrack --ctstate DNAT -m comment --comment "hairpin connections" -j KUBE-HAIRPIN`,
+			`KUBE-POSTROUTING -m mark ! --mark 0x80000000/0x80000000 -j RETURN`,
+			`KUBE-POSTROUTING -j MARK --xor-mark 0x80000000`,
+			`KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully`,
+			`KUBE-SERVICES -d 192.0.2.11/32 -m comment --comment "kubernetes service nodeports" -j KUBE-NODEPORTS`,
+			`KUBE-SERVICES -d 192.0.2.0/24 -m comment --comment "kubernetes service nodeports" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS`,
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := Lower(&ir.Program{Family: tt.family, Node: tt.node})
+			var got []string
+			for _, c := range chains {
+				for _, l := range lines(r, c[0], c[1]) {
+					got = append(got, c[1]+" "+l)
+				}
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("rules (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// text is the Ruleset as it is written.
+func text(r *Ruleset) string {
+	var b bytes.Buffer
+	r.WriteTo(&b) // a Buffer takes everything
+	return b.String()
+}
+
+func TestFrontendsOfAServicePortShareChains(t *testing.T) {
+	p := irtest.Program(ir.ModeIPTables)
+	ranges := []ir.SourceRange{{Prefix: netip.MustParsePrefix("198.51.100.0/24")}}
+	web := &p.Services[len(p.Services)-1]
+	for i := range web.Frontends {
+		if f := &web.Frontends[i]; f.Kind == ir.LoadBalancer {
+			f.SourceRanges = ranges
+		}
+	}
+	var got []string
+	for _, c := range LowerService(p.Family, &p.Node, web).Chains {
+		got = append(got, c.Name)
+	}
+	want := []string{"KUBE-SVC-LOLE4ISW44XBNF3G", "KUBE-EXT-LOLE4ISW44XBNF3G", "KUBE-FW-LOLE4ISW44XBNF3G"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("chains (-want +got):\n%s", diff)
+	}
+	hold(t, p, sources, destinations(p))
+
+	for i := range web.Frontends { // other routes than its siblings: no compiler makes that, but the IR can say it
+		if f := &web.Frontends[i]; f.Kind == ir.NodePort {
+			f.Routes = []ir.Route{{From: ir.Host, Pool: f.Routes[0].Pool}}
+			f.Empty = ir.Drop
+		}
+	}
+	hold(t, p, sources, destinations(p))
+}
+
+func TestShuffledServicesGiveTheSameHubs(t *testing.T) {
+	p := many(ir.IPv4, 300, 3)
+	node := &p.Node
+	var fragments []*Fragment
+	for i := range p.Services {
+		fragments = append(fragments, LowerService(p.Family, node, &p.Services[i]))
+	}
+	want := Assemble(p.Family, node, fragments)
+	random := rand.New(rand.NewPCG(1, 2))
+	random.Shuffle(len(fragments), func(i, j int) { fragments[i], fragments[j] = fragments[j], fragments[i] })
+	got := Assemble(p.Family, node, fragments)
+	for _, r := range []*Ruleset{want, got} {
+		for _, t := range r.Tables() {
+			slices.SortFunc(t.Chains, func(a, b Chain) int { return strings.Compare(a.Name, b.Name) })
+		}
+	}
+	if diff := cmp.Diff(text(want), text(got)); diff != "" {
+		t.Errorf("text (-sorted +shuffled):\n%s", diff)
+	}
+}
+
+func TestNoChainTwice(t *testing.T) {
+	for _, p := range []*ir.Program{irtest.Program(ir.ModeIPTables), many(ir.IPv4, 1000, 3), many(ir.IPv6, 1000, 3)} {
+		for _, table := range Lower(p).Tables() {
+			seen := map[string]bool{}
+			for _, c := range table.Chains {
+				if seen[c.Name] || len(c.Name) > 28 || (!Owned(c.Name) && c.Name != chainFirewall) {
+					t.Errorf("%s %s: twice, or not a name that is ours", table.Name, c.Name)
+				}
+				seen[c.Name] = true
+			}
+			for _, c := range table.Chains {
+				for _, r := range c.Rules {
+					if r.Target == Jump && !seen[r.Chain] {
+						t.Errorf("%s %s: jumps to %s, which does not exist", table.Name, c.Name, r.Chain)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestCommentsOfOddNames(t *testing.T) {
+	p := irtest.Program(ir.ModeIPTables)
+	for i := range p.Services {
+		s := &p.Services[i]
+		s.Name.Name = "a\"b\\c\nCOMMIT\n" + strings.Repeat("ä", 200)
+		for j := range s.Frontends {
+			s.Frontends[j].Port.Service = s.Name
+		}
+	}
+	dir, _ := write(t, p)
+	inNamespace(t, "nft", dir, "iptables-restore --test iptables.rules")
+	inNamespace(t, "legacy", dir, "iptables-restore --test iptables.rules")
+}
+
+func TestExplain(t *testing.T) {
+	got := map[string]render.Entry{}
+	rules := 0
+	Renderer.Lower(both()).(Rulesets).Explain(func(e render.Entry) bool {
+		rules++
+		got[e.Where] = e
+		if e.Origin.Object == "" {
+			t.Errorf("%s has no origin", e.Where)
+		}
+		return true
+	})
+	if rules != len(got) {
+		t.Errorf("%d rules, but %d places", rules, len(got))
+	}
+	port := func(name string) ir.ServicePort {
+		return ir.ServicePort{Service: ir.Name{Namespace: "default", Name: name}, Protocol: ir.TCP}
+	}
+	for _, want := range []render.Entry{
+		{Where: "iptables nat KUBE-SERVICES 1", Match: "10.96.0.10:80/tcp", Port: port("web"), Origin: ir.Origin{Object: "Service default/web"}},
+		{Where: "ip6tables nat KUBE-NODEPORTS 2", Match: "node:30081/tcp", Port: port("local"), Origin: ir.Origin{Object: "Service default/local"}},
+		{Where: "iptables nat KUBE-SVC-LOLE4ISW44XBNF3G 2", Port: port("web"),
+			Origin: ir.Origin{Object: "EndpointSlice default/web-1", Field: "endpoints[0]", Reason: "ready"}},
+		{Where: "iptables filter KUBE-SERVICES 2", Match: "10.96.0.13:80/tcp", Port: port("none"),
+			Origin: ir.Origin{Object: "Service default/none", Reason: "no ready endpoint"}},
+	} {
+		if diff := cmp.Diff(want, got[want.Where]); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", want.Where, diff)
+		}
+	}
+}
