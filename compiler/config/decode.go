@@ -1,0 +1,344 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/proxyc/proxyc/compiler/diag"
+)
+
+// decoder fills a Config from YAML nodes. It never stops at an error: a value
+// that does not fit is reported and left as it was.
+type decoder struct {
+	file    string
+	line    func(*yaml.Node) int
+	strict  bool // unknown and duplicate keys are errors
+	sources sources
+	diags   diag.List
+}
+
+func (d *decoder) report(sev diag.Severity, n *yaml.Node, path, msg, hint string) {
+	d.diags.Add(diag.Diagnostic{Severity: sev, File: d.file, Line: d.line(n), Path: path, Msg: msg, Hint: hint})
+}
+
+// wrong reports a value of the wrong kind.
+func (d *decoder) wrong(n *yaml.Node, path, want, hint string) {
+	d.report(diag.Error, n, path, "must be "+want+", got "+describe(n), hint)
+}
+
+// sloppy reports what kube-proxy's strict decoding refuses and its lenient one
+// accepts (CFG-3).
+func (d *decoder) sloppy(n *yaml.Node, path, msg, hint string) {
+	sev := diag.Warning
+	if d.strict {
+		sev = diag.Error
+	}
+	d.report(sev, n, path, msg, hint)
+}
+
+// value decodes n into v. null leaves v alone, like a key that is absent.
+func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
+	at := n
+	n = target(n)
+	if isNull(n) {
+		return
+	}
+	d.sources[path] = Source{File: d.file, Line: d.line(at)}
+	switch {
+	case v.Kind() == reflect.Pointer:
+		elem := reflect.New(v.Type().Elem())
+		before := len(d.diags)
+		d.value(n, elem.Elem(), path)
+		if len(d.diags) == before {
+			v.Set(elem)
+		}
+	case isDuration(v.Type()):
+		d.duration(n, v, path)
+	case v.Type() == reflect.TypeFor[Quantity]():
+		d.quantity(n, v, path)
+	default:
+		d.plain(n, v, path)
+	}
+}
+
+func (d *decoder) plain(n *yaml.Node, v reflect.Value, path string) {
+	switch v.Kind() {
+	case reflect.Struct:
+		d.section(n, v, path)
+	case reflect.Map:
+		d.dict(n, v, path)
+	case reflect.Slice:
+		d.list(n, v, path)
+	case reflect.String:
+		if s, ok := stringOf(n); ok {
+			v.SetString(s)
+		} else {
+			d.wrong(n, path, "a string", quoteHint(n))
+		}
+	case reflect.Bool:
+		if b, ok := boolOf(n); ok {
+			v.SetBool(b)
+		} else {
+			d.wrong(n, path, "true or false", "")
+		}
+	case reflect.Int32:
+		d.integer(n, path, math.MinInt32, math.MaxInt32, v.SetInt)
+	case reflect.Uint32:
+		d.integer(n, path, 0, math.MaxUint32, func(i int64) { v.SetUint(uint64(i)) })
+	case reflect.Float32:
+		if f, ok := floatOf(n); ok && math.Abs(f) <= math.MaxFloat32 {
+			v.SetFloat(f)
+		} else {
+			d.wrong(n, path, "a number", "")
+		}
+	}
+}
+
+// section decodes a mapping whose keys are the fields of a struct.
+// Names are matched with their case (CFG-4).
+func (d *decoder) section(n *yaml.Node, v reflect.Value, path string) {
+	if n.Kind != yaml.MappingNode {
+		d.wrong(n, path, "a mapping", "")
+		return
+	}
+	fields := map[string]reflect.Value{}
+	var known []string
+	for i := range v.NumField() {
+		name := key(v.Type().Field(i))
+		fields[name], known = v.Field(i), append(known, name)
+	}
+	for _, p := range d.pairs(n, path) {
+		field, ok := fields[p.key.Value]
+		if !ok {
+			d.sloppy(p.key, join(path, p.key.Value), "unknown key, it has no effect", suggest(path, p.key.Value, known))
+			continue
+		}
+		d.value(p.value, field, join(path, p.key.Value))
+	}
+}
+
+// dict decodes a mapping with keys of any name.
+func (d *decoder) dict(n *yaml.Node, v reflect.Value, path string) {
+	if n.Kind != yaml.MappingNode {
+		d.wrong(n, path, "a mapping", "")
+		return
+	}
+	v.Set(reflect.MakeMap(v.Type()))
+	for _, p := range d.pairs(n, path) {
+		elem := reflect.New(v.Type().Elem()).Elem()
+		d.value(p.value, elem, join(path, p.key.Value))
+		v.SetMapIndex(reflect.ValueOf(p.key.Value), elem)
+	}
+}
+
+func (d *decoder) list(n *yaml.Node, v reflect.Value, path string) {
+	if n.Kind != yaml.SequenceNode {
+		d.wrong(n, path, "a list", "")
+		return
+	}
+	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
+	for i, item := range n.Content {
+		d.value(item, v.Index(i), fmt.Sprintf("%s[%d]", path, i))
+	}
+}
+
+func (d *decoder) integer(n *yaml.Node, path string, lo, hi int64, set func(int64)) {
+	f, ok := floatOf(n)
+	if !ok || f != math.Trunc(f) || f < float64(lo) || f > float64(hi) {
+		d.wrong(n, path, fmt.Sprintf("an integer from %d to %d", lo, hi), "")
+		return
+	}
+	set(int64(f))
+}
+
+// duration decodes metav1.Duration and FlushFrequency.
+func (d *decoder) duration(n *yaml.Node, v reflect.Value, path string) {
+	const want = `a duration such as "30s" or "1h30m"`
+	isFlush := v.Type() == reflect.TypeFor[FlushFrequency]()
+	var dur time.Duration
+	s, ok := stringOf(n)
+	switch {
+	case ok:
+		parsed, err := time.ParseDuration(s)
+		if err != nil {
+			d.wrong(n, path, want, "")
+			return
+		}
+		dur = parsed
+	case isFlush && n.ShortTag() == "!!int" && n.Decode((*int64)(&dur)) == nil:
+	default:
+		d.wrong(n, path, want, "")
+		return
+	}
+	if isFlush {
+		v = v.Field(0)
+	}
+	v.Field(0).SetInt(int64(dur))
+}
+
+// quantity takes a string or a number; Validate looks at what it says.
+func (d *decoder) quantity(n *yaml.Node, v reflect.Value, path string) {
+	s, ok := stringOf(n)
+	if _, number := floatOf(n); !ok && !number {
+		d.wrong(n, path, `a size such as "512" or "4Ki"`, "")
+		return
+	} else if !ok {
+		s = n.Value
+	}
+	v.SetString(s)
+}
+
+type pair struct{ key, value *yaml.Node }
+
+// pairs lists the entries of a mapping, each key once: of duplicates the last
+// one stays (CFG-3), and what a merge key "<<" brings gives way to all others.
+func (d *decoder) pairs(n *yaml.Node, path string) []pair {
+	var own, merged []pair
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		p := pair{target(n.Content[i]), n.Content[i+1]}
+		switch {
+		case p.key.Kind != yaml.ScalarNode:
+			d.wrong(p.key, path, "a mapping with keys that are strings", "")
+		case p.key.ShortTag() == "!!merge":
+			merged = append(merged, mergedPairs(p.value, 0)...)
+		default:
+			own = d.put(own, p, path)
+		}
+	}
+	for _, p := range merged {
+		if !hasKey(own, p.key.Value) {
+			own = append(own, p)
+		}
+	}
+	return own
+}
+
+func (d *decoder) put(pairs []pair, p pair, path string) []pair {
+	for i, old := range pairs {
+		if old.key.Value == p.key.Value {
+			msg := fmt.Sprintf("duplicate key, first at line %d; the last value counts", d.line(old.key))
+			d.sloppy(p.key, join(path, p.key.Value), msg, "")
+			pairs[i] = p
+			return pairs
+		}
+	}
+	return append(pairs, p)
+}
+
+// mergedPairs lists what "<<: *anchor" or "<<: [*a, *b]" brings; first wins.
+// The depth is bounded because an anchor may contain itself.
+func mergedPairs(n *yaml.Node, depth int) []pair {
+	n = target(n)
+	if depth > 8 {
+		return nil
+	}
+	var out []pair
+	switch n.Kind {
+	case yaml.SequenceNode:
+		for _, item := range n.Content {
+			if target(item).Kind == yaml.MappingNode {
+				out = append(out, mergedPairs(item, depth+1)...)
+			}
+		}
+	case yaml.MappingNode:
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if k := target(n.Content[i]); k.Kind == yaml.ScalarNode && !hasKey(out, k.Value) {
+				out = append(out, pair{k, n.Content[i+1]})
+			}
+		}
+	}
+	return out
+}
+
+func hasKey(pairs []pair, key string) bool {
+	for _, p := range pairs {
+		if p.key.Value == key {
+			return true
+		}
+	}
+	return false
+}
+
+// target follows an alias.
+func target(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode && n.Alias != nil {
+		return n.Alias
+	}
+	return n
+}
+
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+
+// isPlain tells whether a scalar stands without quotes.
+func isPlain(n *yaml.Node) bool {
+	return n.Kind == yaml.ScalarNode && n.Style&(yaml.DoubleQuotedStyle|yaml.SingleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) == 0
+}
+
+func stringOf(n *yaml.Node) (string, bool) {
+	if n.Kind != yaml.ScalarNode {
+		return "", false
+	}
+	if _, isBool := boolOf(n); isBool {
+		return "", false
+	}
+	tag := n.ShortTag()
+	return n.Value, tag == "!!str" || tag == "!!timestamp"
+}
+
+// boolOf knows the words of YAML 1.1 too, since kube-proxy's parser does.
+func boolOf(n *yaml.Node) (value, ok bool) {
+	if !isPlain(n) {
+		return false, false
+	}
+	switch n.Value {
+	case "true", "True", "TRUE", "y", "Y", "yes", "Yes", "YES", "on", "On", "ON":
+		return true, true
+	case "false", "False", "FALSE", "n", "N", "no", "No", "NO", "off", "Off", "OFF":
+		return false, true
+	}
+	return false, false
+}
+
+func floatOf(n *yaml.Node) (f float64, ok bool) {
+	if n.Kind != yaml.ScalarNode {
+		return 0, false
+	}
+	if tag := n.ShortTag(); tag != "!!int" && tag != "!!float" {
+		return 0, false
+	}
+	err := n.Decode(&f)
+	return f, err == nil && !math.IsNaN(f) && !math.IsInf(f, 0)
+}
+
+// describe shows a value in an error.
+func describe(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	}
+	const most = 60
+	value := n.Value
+	if len(value) > most {
+		value = strings.ToValidUTF8(value[:most], "") + "…"
+	}
+	if _, ok := stringOf(n); ok {
+		return strconv.Quote(value)
+	}
+	return value
+}
+
+// quoteHint helps those who wrote 1.36 or yes where a string belongs.
+func quoteHint(n *yaml.Node) string {
+	if n.Kind == yaml.ScalarNode && isPlain(n) {
+		return "put it in quotes"
+	}
+	return ""
+}

@@ -1,0 +1,96 @@
+package config
+
+// Field describes a value of the configuration file for the reference manual
+// and for diagnostics. Its type and its default are read off the code.
+type Field struct {
+	Path    string
+	Depends string // what the default depends on, if on anything
+	Allowed string
+	Modes   string // the modes that read it: I iptables, P ipvs, N nftables, W kernelspace, U userspace
+	Since   string // first release; "" for those of the first v1alpha1
+	Until   string // the release that took its effect away
+	Instead string // what replaced it
+	Means   string
+}
+
+// Fields lists all values, in the order of Config.
+func Fields() []Field {
+	return []Field{
+		{Path: "apiVersion", Allowed: "`" + APIVersion + "`", Modes: "all", Means: "Must be there."},
+		{Path: "kind", Allowed: "`" + Kind + "`", Modes: "all", Means: "Must be there."},
+		{Path: "featureGates", Allowed: "known gates; not `false` for what is always on", Modes: "all", Means: "Features to turn on or off."},
+
+		{Path: "clientConnection.kubeconfig", Modes: "all", Means: "Kubeconfig file; empty: the service account of the pod."},
+		{Path: "clientConnection.acceptContentTypes", Modes: "all", Means: "Accept header of requests to the API server."},
+		{Path: "clientConnection.contentType", Modes: "all", Means: "Content type of requests to the API server."},
+		{Path: "clientConnection.qps", Modes: "all", Means: "Requests to the API server a second."},
+		{Path: "clientConnection.burst", Allowed: "0 or more", Modes: "all", Means: "Requests to the API server in a burst."},
+
+		{Path: "logging.format", Allowed: "`text`, `json`", Modes: "all", Since: "1.28", Means: "Form of log lines."},
+		{Path: "logging.flushFrequency", Allowed: "more than 0; also nanoseconds as a number", Modes: "all", Since: "1.28", Means: "Longest time between two writes of the log."},
+		{Path: "logging.verbosity", Allowed: "0-2147483647", Modes: "all", Since: "1.28", Means: "How much is logged."},
+		{Path: "logging.vmodule", Allowed: "`filePattern` without `,` and `=`, and `verbosity`; only with format `text`", Modes: "all", Since: "1.28", Means: "How much is logged, by source file."},
+		{Path: "logging.options.text.splitStream", Allowed: "`true` needs gate LoggingAlphaOptions", Modes: "all", Since: "1.32", Means: "Errors and info messages in two streams."},
+		{Path: "logging.options.text.infoBufferSize", Allowed: "a size; not 0 needs gate LoggingAlphaOptions", Modes: "all", Since: "1.32", Means: "Buffer of the info stream, in bytes."},
+		{Path: "logging.options.json.splitStream", Allowed: "`true` needs gate LoggingAlphaOptions", Modes: "all", Since: "1.28", Means: "Errors and info messages in two streams."},
+		{Path: "logging.options.json.infoBufferSize", Allowed: "a size; not 0 needs gate LoggingAlphaOptions", Modes: "all", Since: "1.28", Means: "Buffer of the info stream, in bytes."},
+
+		{Path: "hostnameOverride", Allowed: "not only blanks", Modes: "all", Means: "Name of the node; empty: the host's own name. Blanks around it are cut and letters made small."},
+		{Path: "bindAddress", Allowed: "an IP address", Modes: "all", Means: "The node's primary address, and with it the primary family. Only proxy ports of mode userspace listen on it."},
+		{Path: "healthzBindAddress", Depends: "`[::]:10256` if bindAddress is IPv6; an IP without port gets 10256", Allowed: "IP:port; empty only by flag", Modes: "all", Means: "Where the health server listens."},
+		{Path: "metricsBindAddress", Depends: "`[::1]:10249` if bindAddress is IPv6; an IP without port gets 10249", Allowed: "IP:port", Modes: "all", Means: "Where the metrics server listens."},
+		{Path: "bindAddressHardFail", Modes: "all", Since: "1.19", Means: "Whether a port that cannot be bound ends the process."},
+		{Path: "enableProfiling", Modes: "all", Means: "Serve profiles at /debug/pprof of the metrics server."},
+		{Path: "showHiddenMetricsForVersion", Allowed: "empty, or the previous minor release", Modes: "all", Since: "1.18", Means: "Release whose hidden metrics are shown."},
+
+		{Path: "mode", Depends: "`iptables`; on Windows, say `kernelspace`", Allowed: "`iptables`, `ipvs`, `nftables`, `kernelspace`, `userspace`", Modes: "all", Means: "How rules are carried out. kube-proxy knows `nftables` since 1.29 and `userspace` until 1.25."},
+
+		{Path: "iptables.masqueradeBit", Allowed: "0-31, in every mode", Modes: "I P W U", Means: "Bit of the packet mark that asks for masquerade."},
+		{Path: "iptables.masqueradeAll", Modes: "I P U", Means: "Masquerade every packet to a cluster IP."},
+		{Path: "iptables.localhostNodePorts", Modes: "I", Since: "1.26", Means: "Answer node ports at 127.0.0.1 (IPv4 only)."},
+		{Path: "iptables.syncPeriod", Allowed: "more than 0 and at least minSyncPeriod, in every mode", Modes: "I W U", Means: "How often all rules are compared and repaired."},
+		{Path: "iptables.minSyncPeriod", Allowed: "0 or more, in every mode", Modes: "I W U", Means: "Shortest time between two writes of rules."},
+
+		{Path: "ipvs.syncPeriod", Allowed: "more than 0 and at least minSyncPeriod", Modes: "P", Means: "How often all rules are compared and repaired."},
+		{Path: "ipvs.minSyncPeriod", Depends: "`1s` if there are only flags and no file", Allowed: "0 or more", Modes: "P", Means: "Shortest time between two writes of rules."},
+		{Path: "ipvs.scheduler", Allowed: "a scheduler of the kernel; empty: `rr`", Modes: "P", Means: "How the kernel chooses among backends."},
+		{Path: "ipvs.excludeCIDRs", Allowed: "CIDRs", Modes: "P", Means: "Addresses whose virtual servers are not touched."},
+		{Path: "ipvs.strictARP", Modes: "P", Since: "1.15", Means: "Answer ARP only for addresses of the interface that is asked (arp_ignore 1, arp_announce 2)."},
+		{Path: "ipvs.tcpTimeout", Allowed: "0 or more", Modes: "P", Since: "1.18", Means: "Time-out of idle TCP connections; 0 leaves the kernel's."},
+		{Path: "ipvs.tcpFinTimeout", Allowed: "0 or more", Modes: "P", Since: "1.18", Means: "Time-out of TCP connections after a FIN; 0 leaves the kernel's."},
+		{Path: "ipvs.udpTimeout", Allowed: "0 or more", Modes: "P", Since: "1.18", Means: "Time-out of UDP; 0 leaves the kernel's."},
+
+		{Path: "nftables.masqueradeBit", Allowed: "0-31", Modes: "N", Since: "1.29", Means: "Bit of the packet mark that asks for masquerade."},
+		{Path: "nftables.masqueradeAll", Modes: "N", Since: "1.29", Means: "Masquerade every packet to a cluster IP."},
+		{Path: "nftables.syncPeriod", Allowed: "more than 0 and at least minSyncPeriod", Modes: "N", Since: "1.29", Means: "How often all rules are compared and repaired."},
+		{Path: "nftables.minSyncPeriod", Allowed: "0 or more", Modes: "N", Since: "1.29", Means: "Shortest time between two writes of rules."},
+
+		{Path: "winkernel.networkName", Modes: "W", Since: "1.14", Means: "HNS network of the cluster; empty: the environment's KUBE_NETWORK."},
+		{Path: "winkernel.sourceVip", Allowed: "an IP address in overlay networks", Modes: "W", Since: "1.14", Means: "Source address for masquerade in overlay networks."},
+		{Path: "winkernel.enableDSR", Modes: "W", Since: "1.14", Means: "Direct server return: answers do not come through the node."},
+		{Path: "winkernel.rootHnsEndpointName", Depends: "`cbr0` in mode kernelspace if there are only flags and no file", Modes: "W", Since: "1.24", Means: "HNS endpoint of the host's network namespace in L2 bridge networks."},
+		{Path: "winkernel.forwardHealthCheckVip", Modes: "W", Since: "1.24", Means: "Forward the VIP for health check ports."},
+
+		{Path: "detectLocalMode", Depends: "`ClusterCIDR` on Linux", Allowed: "`ClusterCIDR`, `NodeCIDR`, `BridgeInterface`, `InterfaceNamePrefix`", Modes: "I P N", Since: "1.18", Means: "How traffic of pods is told from other traffic."},
+		{Path: "detectLocal.bridgeInterface", Allowed: "not empty in mode BridgeInterface", Modes: "I P N", Since: "1.24", Means: "Bridge of the pods."},
+		{Path: "detectLocal.interfaceNamePrefix", Allowed: "not empty in mode InterfaceNamePrefix", Modes: "I P N", Since: "1.24", Means: "Start of the names of the pods' interfaces."},
+		{Path: "clusterCIDR", Allowed: "empty, a CIDR, or one of each family with a comma between", Modes: "I P N U", Means: "Addresses of the cluster's pods; looked at in detectLocalMode ClusterCIDR."},
+		{Path: "nodePortAddresses", Depends: "`[primary]` in mode nftables", Allowed: "CIDRs, `primary` (the Node's addresses), `localhost`, `all`", Modes: "I P N", Means: "Where node ports answer; empty: on all addresses."},
+
+		{Path: "oomScoreAdj", Allowed: "-1000 to 1000", Modes: "I P N U", Means: "oom_score_adj of the process."},
+		{Path: "conntrack.max", Allowed: "not together with maxPerCore", Modes: "none", Until: "1.15", Instead: "conntrack.maxPerCore and conntrack.min", Means: "Tracked connections."},
+		{Path: "conntrack.maxPerCore", Allowed: "0 or more", Modes: "I P N U", Means: "Tracked connections for each core; 0 leaves the kernel's limit, and min does not count."},
+		{Path: "conntrack.min", Allowed: "0 or more", Modes: "I P N U", Means: "Tracked connections at least."},
+		{Path: "conntrack.tcpEstablishedTimeout", Allowed: "0 or more", Modes: "I P N U", Means: "Time-out of idle TCP connections; 0 leaves the kernel's."},
+		{Path: "conntrack.tcpCloseWaitTimeout", Allowed: "0 or more", Modes: "I P N U", Means: "Time-out of TCP connections in CLOSE_WAIT; 0 leaves the kernel's."},
+		{Path: "conntrack.tcpBeLiberal", Modes: "I P N U", Since: "1.29", Means: "Take TCP packets outside of the window for valid."},
+		{Path: "conntrack.udpTimeout", Allowed: "0 or more", Modes: "I P N U", Since: "1.29", Means: "Time-out of UDP without a reply; 0 leaves the kernel's."},
+		{Path: "conntrack.udpStreamTimeout", Allowed: "0 or more", Modes: "I P N U", Since: "1.29", Means: "Time-out of UDP with replies; 0 leaves the kernel's."},
+		{Path: "configSyncPeriod", Allowed: "more than 0", Modes: "all", Means: "How often all objects of the API server are handed out again."},
+
+		{Path: "portRange", Allowed: "empty, `A-B`, `A+N`, or a port", Modes: "U", Until: "1.26", Means: "Proxy ports; empty: the kernel picks."},
+		{Path: "udpIdleTimeout", Depends: "`250ms` in mode userspace", Allowed: "more than 0", Modes: "U", Until: "1.26", Means: "Time-out of idle UDP."},
+		{Path: "resourceContainer", Modes: "none", Until: "1.16", Means: "Container in which the process put itself."},
+		{Path: "windowsRunAsService", Modes: "W", Since: "1.31", Means: "Run as a Windows service."},
+	}
+}

@@ -1,0 +1,108 @@
+package config
+
+import "time"
+
+// Flags is kube-proxy's command line, for a kong grammar to embed: every flag
+// that any release had, and --mode, which is proxyc's own. nil means not given. Where
+// two flags set the same, the later in this order wins.
+//
+// Tags beyond kong's own: config is the path that the flag sets; sets says it in
+// words where it is not one path; keep marks what counts beside --config, while
+// all else is thrown away then; until is the release that took the flag's effect
+// away, instead what to use in its place.
+type Flags struct {
+	Config        *string `name:"config" short:"c" placeholder:"FILE" help:"Configuration file: KubeProxyConfiguration, or a ConfigMap with one under config.conf." sets:"everything" keep:""`
+	WriteConfigTo *string `name:"write-config-to" placeholder:"FILE" help:"Write the configuration in force to a file, and exit." sets:"-" keep:""`
+	Cleanup       bool    `name:"cleanup" help:"Remove the rules of all modes, and exit." sets:"-" keep:""`
+	InitOnly      bool    `name:"init-only" help:"Do what needs full privileges, and exit." sets:"-" keep:""`
+
+	HostnameOverride *string `name:"hostname-override" placeholder:"NODE" help:"Name of the node." sets:"hostnameOverride" keep:""`
+
+	FeatureGates []string `name:"feature-gates" placeholder:"NAME=BOOL" help:"Feature gates to turn on or off." sets:"featureGates"`
+
+	Kubeconfig  *string  `name:"kubeconfig" placeholder:"FILE" help:"Kubeconfig file." config:"clientConnection.kubeconfig"`
+	Master      *string  `name:"master" placeholder:"URL" help:"Address of the API server; wins over the kubeconfig file." sets:"-" keep:""`
+	ContentType *string  `name:"kube-api-content-type" placeholder:"TYPE" help:"Content type of requests to the API server." config:"clientConnection.contentType"`
+	QPS         *float32 `name:"kube-api-qps" placeholder:"N" help:"Requests to the API server a second." config:"clientConnection.qps"`
+	Burst       *int32   `name:"kube-api-burst" placeholder:"N" help:"Requests to the API server in a burst." config:"clientConnection.burst"`
+
+	BindAddress         *string `name:"bind-address" placeholder:"IP" help:"The node's primary IP address; nothing listens on it." config:"bindAddress"`
+	HealthzBindAddress  *string `name:"healthz-bind-address" placeholder:"IP:PORT" help:"Address of the health server; empty for none." config:"healthzBindAddress"`
+	MetricsBindAddress  *string `name:"metrics-bind-address" placeholder:"IP:PORT" help:"Address of the metrics server." config:"metricsBindAddress"`
+	BindAddressHardFail *bool   `name:"bind-address-hard-fail" help:"Exit if a port cannot be bound." config:"bindAddressHardFail"`
+	Profiling           *bool   `name:"profiling" help:"Serve profiles at /debug/pprof of the metrics server." config:"enableProfiling"`
+	ShowHiddenMetrics   *string `name:"show-hidden-metrics-for-version" placeholder:"1.N" help:"Previous minor release, whose hidden metrics are shown." config:"showHiddenMetricsForVersion"`
+
+	ProxyMode          *string        `name:"proxy-mode" placeholder:"MODE" help:"Proxy mode." config:"mode"`
+	Mode               *string        `name:"mode" placeholder:"MODE" help:"Proxy mode, whatever the configuration file says: iptables, ipvs, nftables, kernelspace, userspace." config:"mode" keep:"" own:""`
+	MasqueradeBit      *int32         `name:"iptables-masquerade-bit" placeholder:"N" help:"Bit of the packet mark that asks for masquerade, in all modes but nftables." config:"iptables.masqueradeBit"`
+	MasqueradeAll      *bool          `name:"masquerade-all" help:"Masquerade every packet to a cluster IP." sets:"masqueradeAll of the mode's section"`
+	LocalhostNodePorts *bool          `name:"iptables-localhost-nodeports" help:"Answer node ports at 127.0.0.1 in mode iptables." config:"iptables.localhostNodePorts"`
+	IPTablesSync       *time.Duration `name:"iptables-sync-period" placeholder:"DURATION" help:"How often all rules are compared, in every mode but ipvs." sets:"syncPeriod of the mode's section, not ipvs"`
+	IPTablesMinSync    *time.Duration `name:"iptables-min-sync-period" placeholder:"DURATION" help:"Shortest time between two writes, in every mode but ipvs." sets:"minSyncPeriod of the mode's section, not ipvs"`
+
+	IPVSSync          *time.Duration `name:"ipvs-sync-period" placeholder:"DURATION" help:"How often all rules are compared, in mode ipvs." sets:"ipvs.syncPeriod in mode ipvs"`
+	IPVSMinSync       *time.Duration `name:"ipvs-min-sync-period" placeholder:"DURATION" help:"Shortest time between two writes, in mode ipvs." sets:"ipvs.minSyncPeriod in mode ipvs"`
+	IPVSScheduler     *string        `name:"ipvs-scheduler" placeholder:"NAME" help:"Scheduler of mode ipvs." config:"ipvs.scheduler"`
+	IPVSExcludeCIDRs  []string       `name:"ipvs-exclude-cidrs" placeholder:"CIDR" help:"Addresses whose virtual servers mode ipvs leaves alone." config:"ipvs.excludeCIDRs"`
+	IPVSStrictARP     *bool          `name:"ipvs-strict-arp" help:"Answer ARP only for addresses of the interface that is asked." config:"ipvs.strictARP"`
+	IPVSTCPTimeout    *time.Duration `name:"ipvs-tcp-timeout" placeholder:"DURATION" help:"Time-out of idle TCP connections; 0 leaves it." config:"ipvs.tcpTimeout"`
+	IPVSTCPFinTimeout *time.Duration `name:"ipvs-tcpfin-timeout" placeholder:"DURATION" help:"Time-out of TCP connections after a FIN; 0 leaves it." config:"ipvs.tcpFinTimeout"`
+	IPVSUDPTimeout    *time.Duration `name:"ipvs-udp-timeout" placeholder:"DURATION" help:"Time-out of UDP; 0 leaves it." config:"ipvs.udpTimeout"`
+
+	DetectLocalMode     *string  `name:"detect-local-mode" placeholder:"MODE" help:"How pods are told from others: ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix." config:"detectLocalMode"`
+	BridgeInterface     *string  `name:"pod-bridge-interface" placeholder:"NAME" help:"Bridge of the pods." config:"detectLocal.bridgeInterface"`
+	InterfaceNamePrefix *string  `name:"pod-interface-name-prefix" placeholder:"PREFIX" help:"Start of the names of the pods' interfaces." config:"detectLocal.interfaceNamePrefix"`
+	ClusterCIDR         *string  `name:"cluster-cidr" placeholder:"CIDR" help:"Addresses of the cluster's pods, for one family or for both." config:"clusterCIDR"`
+	NodePortAddresses   []string `name:"nodeport-addresses" placeholder:"CIDR" help:"Where node ports answer: CIDRs, primary, localhost, all." config:"nodePortAddresses"`
+
+	OOMScoreAdj         *int32         `name:"oom-score-adj" placeholder:"N" help:"oom_score_adj of the process." config:"oomScoreAdj"`
+	ConntrackMaxPerCore *int32         `name:"conntrack-max-per-core" placeholder:"N" help:"Tracked connections for each core; 0 leaves the kernel's limit." config:"conntrack.maxPerCore"`
+	ConntrackMin        *int32         `name:"conntrack-min" placeholder:"N" help:"Tracked connections at least." config:"conntrack.min"`
+	ConntrackTCP        *time.Duration `name:"conntrack-tcp-timeout-established" placeholder:"DURATION" help:"Time-out of idle TCP connections; 0 leaves it." config:"conntrack.tcpEstablishedTimeout"`
+	ConntrackCloseWait  *time.Duration `name:"conntrack-tcp-timeout-close-wait" placeholder:"DURATION" help:"Time-out of TCP connections in CLOSE_WAIT; 0 leaves it." config:"conntrack.tcpCloseWaitTimeout"`
+	ConntrackBeLiberal  *bool          `name:"conntrack-tcp-be-liberal" help:"Take TCP packets outside of the window for valid." config:"conntrack.tcpBeLiberal"`
+	ConntrackUDP        *time.Duration `name:"conntrack-udp-timeout" placeholder:"DURATION" help:"Time-out of UDP without a reply; 0 leaves it." config:"conntrack.udpTimeout"`
+	ConntrackUDPStream  *time.Duration `name:"conntrack-udp-timeout-stream" placeholder:"DURATION" help:"Time-out of UDP with replies; 0 leaves it." config:"conntrack.udpStreamTimeout"`
+	ConfigSyncPeriod    *time.Duration `name:"config-sync-period" placeholder:"DURATION" help:"How often all objects of the API server are handed out again." config:"configSyncPeriod"`
+
+	LoggingFormat  *string        `name:"logging-format" placeholder:"FORMAT" help:"Log format: text, json." config:"logging.format" keep:""`
+	FlushFrequency *time.Duration `name:"log-flush-frequency" placeholder:"DURATION" help:"Longest time between two writes of the log." config:"logging.flushFrequency" keep:""`
+	Verbosity      *uint32        `name:"v" short:"v" placeholder:"N" help:"Log verbosity." config:"logging.verbosity" keep:""`
+	VModule        *string        `name:"vmodule" placeholder:"PATTERN=N,..." help:"Log verbosity by source file; stands before what the configuration file has." sets:"logging.vmodule" keep:""`
+	JSONSplit      *bool          `name:"log-json-split-stream" hidden:"" help:"Format json: errors and info messages in two streams." config:"logging.options.json.splitStream" keep:""`
+	JSONBuffer     *string        `name:"log-json-info-buffer-size" hidden:"" placeholder:"SIZE" help:"Format json: buffer of the info stream." config:"logging.options.json.infoBufferSize" keep:""`
+	TextSplit      *bool          `name:"log-text-split-stream" hidden:"" help:"Format text: errors and info messages in two streams." config:"logging.options.text.splitStream" keep:""`
+	TextBuffer     *string        `name:"log-text-info-buffer-size" hidden:"" placeholder:"SIZE" help:"Format text: buffer of the info stream." config:"logging.options.text.infoBufferSize" keep:""`
+
+	WindowsService *bool   `name:"windows-service" help:"Run as a Windows service." config:"windowsRunAsService" keep:""`
+	NetworkName    *string `name:"network-name" placeholder:"NAME" help:"HNS network of the cluster." config:"winkernel.networkName"`
+	SourceVip      *string `name:"source-vip" placeholder:"IP" help:"Source address for masquerade in overlay networks." config:"winkernel.sourceVip"`
+	EnableDSR      *bool   `name:"enable-dsr" help:"Use direct server return." config:"winkernel.enableDSR"`
+	RootEndpoint   *string `name:"root-hnsendpoint-name" placeholder:"NAME" help:"HNS endpoint of the host's network namespace." config:"winkernel.rootHnsEndpointName"`
+	ForwardHealth  *bool   `name:"forward-healthcheck-vip" help:"Forward the VIP for health check ports." config:"winkernel.forwardHealthCheckVip"`
+
+	HealthzPort *int32 `name:"healthz-port" hidden:"" placeholder:"PORT" help:"Port of the health server; 0 for none. Deprecated: it counts only where --healthz-bind-address has no port." sets:"port of healthzBindAddress"`
+	MetricsPort *int32 `name:"metrics-port" hidden:"" placeholder:"PORT" help:"Port of the metrics server. Deprecated: it counts only where --metrics-bind-address has no port." sets:"port of metricsBindAddress"`
+
+	ProxyPortRange    *string        `name:"proxy-port-range" hidden:"" placeholder:"A-B" help:"Proxy ports of mode userspace." config:"portRange" until:"1.26" userspace:""`
+	UDPTimeout        *time.Duration `name:"udp-timeout" hidden:"" placeholder:"DURATION" help:"Time-out of idle UDP in mode userspace." config:"udpIdleTimeout" until:"1.26" userspace:""`
+	ConntrackMax      *int32         `name:"conntrack-max" hidden:"" placeholder:"N" help:"Tracked connections." config:"conntrack.max" until:"1.15" instead:"--conntrack-max-per-core and --conntrack-min"`
+	ResourceContainer *string        `name:"resource-container" hidden:"" placeholder:"NAME" help:"Container in which the process put itself." config:"resourceContainer" until:"1.16"`
+	CleanupIPVS       *bool          `name:"cleanup-ipvs" hidden:"" help:"Whether --cleanup also removes IPVS rules; it always does." sets:"-" keep:"" until:"1.18"`
+	AzureRegistry     *string        `name:"azure-container-registry-config" hidden:"" placeholder:"FILE" help:"Belongs to another component." sets:"-" until:"1.14"`
+	BootIDFile        *string        `name:"boot-id-file" hidden:"" placeholder:"FILE" help:"Belongs to another component." sets:"-" until:"1.14"`
+	MachineIDFile     *string        `name:"machine-id-file" hidden:"" placeholder:"FILE" help:"Belongs to another component." sets:"-" until:"1.14"`
+
+	LogToStderr     *bool   `name:"logtostderr" hidden:"" help:"Log to standard error." sets:"-" until:"1.26"`
+	AlsoLogToStderr *bool   `name:"alsologtostderr" hidden:"" help:"Log to standard error and to files." sets:"-" until:"1.26"`
+	LogDir          *string `name:"log-dir" hidden:"" placeholder:"DIR" help:"Directory of log files." sets:"-" until:"1.26"`
+	LogFile         *string `name:"log-file" hidden:"" placeholder:"FILE" help:"Log file." sets:"-" until:"1.26"`
+	LogFileMaxSize  *uint64 `name:"log-file-max-size" hidden:"" placeholder:"MB" help:"Size of the log file." sets:"-" until:"1.26"`
+	LogBacktraceAt  *string `name:"log-backtrace-at" hidden:"" placeholder:"FILE:N" help:"Where a log line gets a stack trace." sets:"-" until:"1.26"`
+	StderrThreshold *string `name:"stderrthreshold" hidden:"" placeholder:"N" help:"Severity that goes to standard error." sets:"-" until:"1.26"`
+	SkipHeaders     *bool   `name:"skip-headers" hidden:"" help:"Log lines without headers." sets:"-" until:"1.26"`
+	SkipLogHeaders  *bool   `name:"skip-log-headers" hidden:"" help:"Log files without headers." sets:"-" until:"1.26"`
+	AddDirHeader    *bool   `name:"add-dir-header" hidden:"" help:"Log lines with directories." sets:"-" until:"1.26"`
+	OneOutput       *bool   `name:"one-output" hidden:"" help:"Each severity in one log file only." sets:"-" until:"1.26"`
+}

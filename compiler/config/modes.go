@@ -1,0 +1,105 @@
+package config
+
+import (
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Values of detectLocalMode.
+const (
+	DetectClusterCIDR         = "ClusterCIDR"
+	DetectNodeCIDR            = "NodeCIDR"
+	DetectBridgeInterface     = "BridgeInterface"
+	DetectInterfaceNamePrefix = "InterfaceNamePrefix"
+)
+
+// Words that may stand among the CIDRs of nodePortAddresses.
+const (
+	NodePortsPrimary   = "primary"   // the addresses of the Node object
+	NodePortsLocalhost = "localhost" // 127.0.0.0/8 and ::1/128
+	NodePortsAll       = "all"       // 0.0.0.0/0 and ::/0
+)
+
+// DefaultMasqueradeBit is the bit of the packet mark that asks for masquerade.
+const DefaultMasqueradeBit = 14
+
+// The methods below choose among the sections of the modes what is in force,
+// as kube-proxy's conversion to its internal type does (CFG-7).
+
+// ProxyMode is the mode as the IR knows it.
+func (c *Config) ProxyMode() ir.Mode { return ir.Mode(c.Mode) }
+
+// MasqueradeAll tells whether all packets to a ClusterIP are masqueraded.
+// All modes but nftables read the iptables section.
+func (c *Config) MasqueradeAll() bool {
+	if c.ProxyMode() == ir.ModeNFTables {
+		return c.NFTables.MasqueradeAll
+	}
+	return c.IPTables.MasqueradeAll
+}
+
+// MasqueradeBit is the bit of the packet mark that asks for masquerade.
+// All modes but nftables read the iptables section.
+func (c *Config) MasqueradeBit() uint8 {
+	bit := c.IPTables.MasqueradeBit
+	if c.ProxyMode() == ir.ModeNFTables {
+		bit = c.NFTables.MasqueradeBit
+	}
+	if bit == nil {
+		return DefaultMasqueradeBit
+	}
+	return uint8(*bit)
+}
+
+// SyncPeriod is how often everything is compared and repaired.
+// All modes but ipvs and nftables read the iptables section.
+func (c *Config) SyncPeriod() time.Duration {
+	switch c.ProxyMode() {
+	case ir.ModeIPVS:
+		return c.IPVS.SyncPeriod.Duration
+	case ir.ModeNFTables:
+		return c.NFTables.SyncPeriod.Duration
+	}
+	return c.IPTables.SyncPeriod.Duration
+}
+
+// MinSyncPeriod is the shortest time between two writes of rules.
+// All modes but ipvs and nftables read the iptables section.
+func (c *Config) MinSyncPeriod() time.Duration {
+	switch c.ProxyMode() {
+	case ir.ModeIPVS:
+		return c.IPVS.MinSyncPeriod.Duration
+	case ir.ModeNFTables:
+		return c.NFTables.MinSyncPeriod.Duration
+	}
+	return c.IPTables.MinSyncPeriod.Duration
+}
+
+// ClusterCIDRs are the parts of clusterCIDR, one for each family at most.
+func (c *Config) ClusterCIDRs() []netip.Prefix {
+	var out []netip.Prefix
+	for _, part := range strings.Split(c.ClusterCIDR, ",") {
+		if p, ok := ParsePrefix(part); ok {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// Scheduler is the ipvs scheduler; round robin unless one is named.
+func (c *Config) Scheduler() string {
+	if c.IPVS.Scheduler == "" {
+		return "rr"
+	}
+	return c.IPVS.Scheduler
+}
+
+// ProxyPorts is the range of the userspace mode's proxy ports. ok is false if
+// the kernel shall pick them: the range is empty or "0-0".
+func (c *Config) ProxyPorts() (lo, hi uint16, ok bool) {
+	lo, hi, valid := parsePortRange(c.PortRange)
+	return lo, hi, valid && hi > 0
+}

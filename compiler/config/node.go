@@ -1,0 +1,126 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// NodeFamilies is what is known at run time of the node's IP families.
+type NodeFamilies struct {
+	Primary   ir.Family
+	DualStack bool           // the node can carry both
+	PodCIDRs  []netip.Prefix // spec.podCIDRs of the Node
+}
+
+// CheckNode holds the configuration against the families of the node (CFG-14,
+// CFG-15). Settings that only speak of the other family are warnings, as the
+// rules of the primary one are then not what was meant; errors where nothing
+// would work.
+func (r *Resolved) CheckNode(n NodeFamilies) diag.List {
+	v := &nodeCheck{c: r.Config, node: n}
+	v.detectLocal()
+	v.nodePortAddresses(r)
+	v.sourceVip()
+	if !n.DualStack {
+		v.singleStack()
+	}
+	if src := r.Source("mode"); src.isDefault {
+		v.add(diag.Info, "mode", fmt.Sprintf("is not set, %s is used", r.Config.Mode), "set it, since kube-proxy 1.40 will use nftables")
+	}
+	r.sources.locate(r.file(), v.diags)
+	v.diags.Sort()
+	return v.diags
+}
+
+// file is the configuration file, by any value that stands in one.
+func (r *Resolved) file() string { return r.sources["kind"].File }
+
+type nodeCheck struct {
+	c     *Config
+	node  NodeFamilies
+	diags diag.List
+}
+
+func (v *nodeCheck) add(sev diag.Severity, path, msg, hint string) {
+	v.diags.Add(diag.Diagnostic{Severity: sev, Path: path, Msg: msg, Hint: hint})
+}
+
+func (v *nodeCheck) detectLocal() {
+	switch v.c.DetectLocalMode {
+	case DetectClusterCIDR:
+		cidrs := v.c.ClusterCIDRs()
+		switch {
+		case v.otherFamily(cidrs):
+			sev := diag.Error
+			if v.node.DualStack {
+				sev = diag.Warning
+			}
+			v.add(sev, "clusterCIDR", fmt.Sprintf("must have an %s CIDR, the node's primary family, got %q", v.node.Primary, v.c.ClusterCIDR), "")
+		case v.node.DualStack && len(cidrs) == 1:
+			v.add(diag.Warning, "clusterCIDR", fmt.Sprintf("has one family on a dual-stack node, got %q", v.c.ClusterCIDR), "add a CIDR of the other family")
+		}
+	case DetectNodeCIDR:
+		if v.otherFamily(v.node.PodCIDRs) {
+			v.add(diag.Error, "detectLocalMode", fmt.Sprintf("must not be %s, as no podCIDR of the Node is %s, its primary family", DetectNodeCIDR, v.node.Primary), "")
+		}
+	}
+}
+
+func (v *nodeCheck) nodePortAddresses(r *Resolved) {
+	const path = "nodePortAddresses"
+	var cidrs []netip.Prefix
+	for _, entry := range v.c.NodePortAddresses {
+		p, ok := ParsePrefix(entry)
+		if !ok {
+			return // a word stands for both families
+		}
+		cidrs = append(cidrs, p)
+	}
+	if v.otherFamily(cidrs) {
+		v.add(diag.Warning, path, fmt.Sprintf("has no %s CIDR, the node's primary family: node ports answer on all its %s addresses", v.node.Primary, v.node.Primary), "")
+	}
+	mode := v.c.ProxyMode()
+	if len(cidrs) == 0 && (mode == ir.ModeIPTables || mode == ir.ModeIPVS) {
+		v.add(diag.Info, path, "is not set, node ports answer on all addresses of the node", `set it to ["primary"]`)
+	}
+}
+
+func (v *nodeCheck) sourceVip() {
+	if ip, ok := ParseAddr(v.c.Winkernel.SourceVip); ok && !v.node.Primary.Has(ip) {
+		v.add(diag.Warning, "winkernel.sourceVip", fmt.Sprintf("must be %s, the node's primary family, got %q", v.node.Primary, v.c.Winkernel.SourceVip), "")
+	}
+}
+
+// singleStack checks what only matters where there is no second family.
+func (v *nodeCheck) singleStack() {
+	var exclude []netip.Prefix
+	for _, entry := range v.c.IPVS.ExcludeCIDRs {
+		if p, ok := ParsePrefix(entry); ok {
+			exclude = append(exclude, p)
+		}
+	}
+	if v.otherFamily(exclude) {
+		v.add(diag.Warning, "ipvs.excludeCIDRs", fmt.Sprintf("has no %s CIDR, the node's only family", v.node.Primary), "")
+	}
+	for _, a := range []struct{ path, value string }{
+		{"healthzBindAddress", v.c.HealthzBindAddress}, {"metricsBindAddress", v.c.MetricsBindAddress},
+	} {
+		host, _, _ := splitHostPort(a.value)
+		if ip, ok := ParseAddr(host); ok && !v.node.Primary.Has(ip.Unmap()) {
+			v.add(diag.Warning, a.path, fmt.Sprintf("must be %s, the node's only family, got %q", v.node.Primary, a.value), "")
+		}
+	}
+}
+
+// otherFamily tells whether there are CIDRs and none is of the primary family.
+func (v *nodeCheck) otherFamily(cidrs []netip.Prefix) bool {
+	for _, p := range cidrs {
+		if v.node.Primary.Has(p.Addr()) {
+			return false
+		}
+	}
+	return len(cidrs) > 0
+}

@@ -1,0 +1,301 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/compiler/diag"
+)
+
+const header = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
+
+// lines gives diagnostics as "severity: text", for comparison.
+func lines(l diag.List) []string {
+	var out []string
+	for _, d := range l {
+		out = append(out, d.Severity.String()+": "+d.String())
+	}
+	return out
+}
+
+// check loads a configuration and compares what is found with want.
+func check(t *testing.T, data string, strict bool, want ...string) *Resolved {
+	t.Helper()
+	r, l := Load("c.yaml", []byte(data), strict)
+	if diff := cmp.Diff(want, lines(l)); diff != "" {
+		t.Errorf("diagnostics (-want +got):\n%s", diff)
+	}
+	return r
+}
+
+func TestLoadFindings(t *testing.T) {
+	tests := []struct {
+		name, body string // body follows the two lines of the header
+		strict     bool
+		want       []string
+	}{
+		{name: "nothing but the header"},
+		{name: "unknown key", body: "masqueradeBot: 1\niptables:\n  masqueradebit: 3\n", want: []string{
+			`warning: c.yaml:3: masqueradeBot: unknown key, it has no effect`,
+			`warning: c.yaml:5: iptables.masqueradebit: unknown key, it has no effect (did you mean masqueradeBit?)`,
+		}},
+		{name: "unknown key of another section", body: "masqueradeAll: true\n", want: []string{
+			`warning: c.yaml:3: masqueradeAll: unknown key, it has no effect (did you mean iptables.masqueradeAll or nftables.masqueradeAll?)`,
+		}},
+		{name: "unknown key, strict", body: "modes: ipvs\n", strict: true, want: []string{
+			`error: c.yaml:3: modes: unknown key, it has no effect (did you mean mode?)`,
+		}},
+		{name: "duplicate key", body: "mode: ipvs\nmode: nftables\n", want: []string{
+			`warning: c.yaml:4: mode: duplicate key, first at line 3; the last value counts`,
+		}},
+		{name: "duplicate key, strict", body: "mode: ipvs\nmode: nftables\n", strict: true, want: []string{
+			`error: c.yaml:4: mode: duplicate key, first at line 3; the last value counts`,
+		}},
+		{name: "wrong types", body: `mode: 3
+bindAddress: yes
+iptables:
+  masqueradeBit: "14"
+  masqueradeAll: "true"
+  syncPeriod: 30
+  minSyncPeriod: 1 minute
+ipvs: []
+nodePortAddresses: primary
+conntrack:
+  min: 99999999999
+clientConnection:
+  qps: fast
+featureGates:
+  NFTablesProxyMode: 1
+showHiddenMetricsForVersion: 1.36
+oomScoreAdj: 1.5
+clusterCIDR: {a: b}
+`, want: []string{
+			`error: c.yaml:3: mode: must be a string, got 3 (put it in quotes)`,
+			`error: c.yaml:4: bindAddress: must be a string, got yes (put it in quotes)`,
+			`error: c.yaml:6: iptables.masqueradeBit: must be an integer from -2147483648 to 2147483647, got "14"`,
+			`error: c.yaml:7: iptables.masqueradeAll: must be true or false, got "true"`,
+			`error: c.yaml:8: iptables.syncPeriod: must be a duration such as "30s" or "1h30m", got 30`,
+			`error: c.yaml:9: iptables.minSyncPeriod: must be a duration such as "30s" or "1h30m", got "1 minute"`,
+			`error: c.yaml:10: ipvs: must be a mapping, got a list`,
+			`error: c.yaml:11: nodePortAddresses: must be a list, got "primary"`,
+			`error: c.yaml:13: conntrack.min: must be an integer from -2147483648 to 2147483647, got 99999999999`,
+			`error: c.yaml:15: clientConnection.qps: must be a number, got "fast"`,
+			`error: c.yaml:17: featureGates.NFTablesProxyMode: must be true or false, got 1`,
+			`error: c.yaml:18: showHiddenMetricsForVersion: must be a string, got 1.36 (put it in quotes)`,
+			`error: c.yaml:19: oomScoreAdj: must be an integer from -2147483648 to 2147483647, got 1.5`,
+			`error: c.yaml:20: clusterCIDR: must be a string, got a mapping`,
+		}},
+		{name: "read errors and invalid values at once", body: "iptables:\n  masqueradeBit: 40\n  minSyncPeriod: soon\noomScoreAdj: -2000\n", want: []string{
+			`error: c.yaml:4: iptables.masqueradeBit: must be 0-31, got 40`,
+			`error: c.yaml:5: iptables.minSyncPeriod: must be a duration such as "30s" or "1h30m", got "soon"`,
+			`error: c.yaml:6: oomScoreAdj: must be -1000 to 1000, got -2000`,
+		}},
+		{name: "null is absent", body: "mode: null\niptables:\nipvs: ~\noomScoreAdj: null\nnodePortAddresses: null\n"},
+		{name: "removed fields", body: `udpIdleTimeout: 250ms
+portRange: "30000-31000"
+resourceContainer: /kube-proxy
+conntrack:
+  max: 1000
+`, want: []string{
+			`warning: c.yaml:3: udpIdleTimeout: has no effect since release 1.26 but in mode userspace`,
+			`warning: c.yaml:4: portRange: has no effect since release 1.26 but in mode userspace`,
+			`warning: c.yaml:5: resourceContainer: has no effect since release 1.16`,
+			`warning: c.yaml:7: conntrack.max: has no effect since release 1.15 (use conntrack.maxPerCore and conntrack.min)`,
+		}},
+		{name: "removed fields that say nothing", body: "portRange: \"\"\nconntrack:\n  max: 0\n  maxPerCore: 5\n"},
+		{name: "userspace reads what is removed", body: "mode: userspace\nudpIdleTimeout: 1s\nportRange: 30000+100\n"},
+		{name: "max with maxPerCore", body: "conntrack:\n  max: 5\n  maxPerCore: 6\n", want: []string{
+			`error: c.yaml:4: conntrack.max: must be 0 or absent where maxPerCore is set, got 5`,
+			`warning: c.yaml:4: conntrack.max: has no effect since release 1.15 (use conntrack.maxPerCore and conntrack.min)`,
+		}},
+		{name: "second document", body: "mode: ipvs\n---\nmode: nftables\n", want: []string{
+			`warning: c.yaml:4: only the first document is read`,
+		}},
+		{name: "anchors and merge keys", body: "iptables: &p\n  syncPeriod: 40s\nnftables:\n  <<: *p\n  minSyncPeriod: 2s\n"},
+		{name: "broken YAML", body: "iptables:\n  syncPeriod: [\n", want: []string{
+			`error: c.yaml:4: not YAML or JSON: did not find expected node content`,
+		}},
+		{name: "list key", body: "? [a]\n: 1\n", want: []string{
+			`error: c.yaml:3: must be a mapping with keys that are strings, got a list`,
+		}},
+		{name: "bad list item", body: "logging:\n  vmodule:\n  - filePattern: a\n    verbosity: -1\n  - 3\n", want: []string{
+			`error: c.yaml:6: logging.vmodule[0].verbosity: must be an integer from 0 to 4294967295, got -1`,
+			`error: c.yaml:7: logging.vmodule[1]: must be a mapping, got 3`,
+			`error: c.yaml:7: logging.vmodule[1].filePattern: must be a file name or pattern without , and =, got ""`,
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { check(t, header+tt.body, tt.strict, tt.want...) })
+	}
+}
+
+func TestLoadHeader(t *testing.T) {
+	tests := []struct {
+		name, data string
+		want       []string
+	}{
+		{"empty", "", []string{`error: c.yaml:1: no configuration found, the file is empty`}},
+		{"only comments", "# nothing\n---\n# here\n", []string{`error: c.yaml:1: no configuration found, the file is empty`}},
+		{"a list", "- a\n", []string{`error: c.yaml:1: must be a mapping with apiVersion and kind, got a list`}},
+		{"missing", "mode: 3\n", []string{
+			`error: c.yaml:1: apiVersion: missing, must be "kubeproxy.config.k8s.io/v1alpha1"`,
+			`error: c.yaml:1: kind: missing, must be "KubeProxyConfiguration"`,
+			`error: c.yaml:1: mode: must be a string, got 3 (put it in quotes)`,
+		}},
+		{"wrong", "kind: Pod\napiVersion: v1\nspec: {}\n", []string{
+			`error: c.yaml:1: kind: must be "KubeProxyConfiguration", got "Pod"`,
+			`error: c.yaml:2: apiVersion: must be "kubeproxy.config.k8s.io/v1alpha1", got "v1"`,
+		}},
+		{"binary", "\x00\x01", []string{`error: c.yaml: not YAML or JSON: control characters are not allowed`}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { check(t, tt.data, false, tt.want...) })
+	}
+}
+
+func TestLoadUnreadable(t *testing.T) {
+	f := &Flags{Config: new("c.yaml")}
+	r, l := f.Resolve(func(string) ([]byte, error) { return nil, os.ErrNotExist }, false)
+	if r != nil {
+		t.Error("a configuration without a file")
+	}
+	if diff := cmp.Diff([]string{"error: c.yaml: file does not exist"}, lines(l)); diff != "" {
+		t.Errorf("diagnostics (-want +got):\n%s", diff)
+	}
+}
+
+func TestLoadConfigMap(t *testing.T) {
+	const literal = `apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: kube-proxy
+data:
+  config.conf: |-
+    apiVersion: kubeproxy.config.k8s.io/v1alpha1
+    kind: KubeProxyConfiguration
+    mode: ipvs
+    oomScoreAdj: 2000
+  kubeconfig.conf: |-
+    apiVersion: v1
+`
+	r := check(t, literal, false, `error: c.yaml:10: oomScoreAdj: must be -1000 to 1000, got 2000`)
+	if got := r.Source("mode").String(); got != "c.yaml:9" || r.Config.Mode != "ipvs" {
+		t.Errorf("mode %s from %s, want ipvs from c.yaml:9", r.Config.Mode, got)
+	}
+	check(t, `{"kind":"ConfigMap",
+"data":{
+"config.conf":"apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nfTables\n"}}`, false,
+		`error: c.yaml:3: mode: must be one of iptables, ipvs, nftables, kernelspace, userspace, got "nfTables" (did you mean nftables?)`)
+	check(t, "kind: ConfigMap\ndata:\n  b: x\n  a: y\n", false,
+		`error: c.yaml:3: data["config.conf"]: missing, a ConfigMap must have the configuration there; it has a, b`)
+	check(t, "kind: ConfigMap\n", false, `error: c.yaml:1: data["config.conf"]: missing, a ConfigMap must have the configuration there`)
+	check(t, "kind: ConfigMap\ndata:\n  config.conf: 3\n", false, `error: c.yaml:3: data["config.conf"]: must be a configuration as a string, got 3`)
+	check(t, "kind: ConfigMap\ndata:\n  config.conf: |\n    a: [\n", false, `error: c.yaml:4: not YAML or JSON: did not find expected node content`)
+	check(t, "kind: ConfigMap\ndata:\n  config.conf: |\n    kind: ConfigMap\n", false,
+		`error: c.yaml:4: apiVersion: missing, must be "kubeproxy.config.k8s.io/v1alpha1"`,
+		`error: c.yaml:4: kind: must be "KubeProxyConfiguration", got "ConfigMap"`)
+}
+
+func TestParseJSON(t *testing.T) {
+	c, l := Parse("c.json", []byte(`{
+	"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
+	"mode": "nftables", "iptables": {"syncPeriod": "40s"}, "nodePortAddresses": ["primary", "10.0.0.0\/8"],
+	"hostnameOverride": "\ud83d\ude00\\/"}`), true)
+	if len(l) > 0 {
+		t.Fatal(l)
+	}
+	if c.HostnameOverride != "😀\\/" {
+		t.Errorf("hostnameOverride %q", c.HostnameOverride)
+	}
+	if c.Mode != "nftables" || c.IPTables.SyncPeriod != seconds(40) || cmp.Diff([]string{"primary", "10.0.0.0/8"}, c.NodePortAddresses) != "" {
+		t.Errorf("got %+v", c)
+	}
+}
+
+// Values that YAML writes in many ways.
+func TestParseScalars(t *testing.T) {
+	tests := []struct{ body, path, want string }{
+		{"enableProfiling: yes", "enableProfiling", "true"},
+		{"enableProfiling: Off", "enableProfiling", "false"},
+		{"oomScoreAdj: 0x10", "oomScoreAdj", "16"},
+		{"oomScoreAdj: 010", "oomScoreAdj", "8"},
+		{"oomScoreAdj: 5.0", "oomScoreAdj", "5"},
+		{"clientConnection: {qps: 2.5}", "clientConnection.qps", "2.5"},
+		{"hostnameOverride: 'yes'", "hostnameOverride", `"yes"`},
+		{"hostnameOverride: 2001-01-01", "hostnameOverride", `"2001-01-01"`},
+		{"iptables: {minSyncPeriod: 0s}", "iptables.minSyncPeriod", `"0s"`},
+		{"logging: {flushFrequency: 1000000000}", "logging.flushFrequency", `"1s"`},
+		{"logging: {flushFrequency: 2s}", "logging.flushFrequency", `"2s"`},
+		{"logging: {options: {text: {infoBufferSize: 512}}}", "logging.options.text.infoBufferSize", `"512"`},
+		{"conntrack: {tcpCloseWaitTimeout: 0s}", "conntrack.tcpCloseWaitTimeout", `"0s"`},
+		{"nodePortAddresses: []", "nodePortAddresses", `[]`},
+		{"nodePortAddresses:", "nodePortAddresses", `null`},
+		{"a: &x ipvs\nmode: *x", "mode", `"ipvs"`},
+		{"iptables: &p {syncPeriod: 40s, minSyncPeriod: 3s}\nnftables: {<<: *p, minSyncPeriod: 2s}", "nftables.syncPeriod", `"40s"`},
+		{"iptables: &p {syncPeriod: 40s, minSyncPeriod: 3s}\nnftables: {<<: *p, minSyncPeriod: 2s}", "nftables.minSyncPeriod", `"2s"`},
+		{"mode: ipvs\nmode: nftables", "mode", `"nftables"`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.body, func(t *testing.T) {
+			c, l := Parse("c.yaml", []byte(header+tt.body), false)
+			if l.HasErrors() {
+				t.Fatal(l)
+			}
+			if got := text(find(c, tt.path)); got != tt.want {
+				t.Errorf("%s = %s, want %s", tt.path, got, tt.want)
+			}
+		})
+	}
+}
+
+// Every example of a configuration in the tests is a seed.
+func FuzzConfig(f *testing.F) {
+	f.Add([]byte(header + "mode: ipvs\niptables: &x {<<: *x}\n"))
+	f.Add([]byte("kind: ConfigMap\ndata:\n  config.conf: |\n    " + strings.ReplaceAll(header, "\n", "\n    ")))
+	f.Add([]byte(header + "logging: {vmodule: [{filePattern: a, verbosity: 3}], flushFrequency: 5}\nfeatureGates: {A: true}\n"))
+	f.Add([]byte("{\"apiVersion\": \"kubeproxy.config.k8s.io/v1alpha1\", \"kind\": \"KubeProxyConfiguration\", \"mode\": \"\\u0000\"}"))
+	if all, err := WriteConfig(Default()); err == nil {
+		f.Add(all)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		Load("c.yaml", data, true)
+		c, l := Parse("c.yaml", data, false)
+		if c == nil || l.HasErrors() {
+			return
+		}
+		written, err := WriteConfig(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, l := Parse("written.yaml", written, true)
+		if len(l) > 0 {
+			t.Fatalf("%v in\n%s", l, written)
+		}
+		if diff := cmp.Diff(c, again); diff != "" {
+			t.Fatalf("(-parsed +written and parsed):\n%s\n%s", diff, written)
+		}
+	})
+}
+
+// golden compares with a file of the documentation, or rewrites it.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("..", "..", "docs", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s is not up to date, run the test with -update (-file +generated):\n%s", path, diff)
+	}
+}

@@ -1,0 +1,44 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Setting is a value in force and where it comes from.
+type Setting struct {
+	Path   string `json:"path"`
+	Value  string `json:"value"`  // as JSON
+	Source string `json:"source"` // "config.yaml:12", "--proxy-mode", "default from bindAddress"
+}
+
+// Show lists all values in force, in the order of the reference manual.
+// Values that have no effect any more are left out unless they are set.
+func Show(r *Resolved) []Setting {
+	dead := map[string]bool{}
+	for _, f := range Fields() {
+		dead[f.Path] = f.Until != ""
+	}
+	var out []Setting
+	for _, l := range leaves(r.Config) {
+		if dead[l.path] && l.value.IsZero() {
+			continue
+		}
+		out = append(out, Setting{l.path, text(l.value), r.Source(l.path).String()})
+	}
+	return out
+}
+
+// WriteConfig writes a configuration as YAML, with every field that is not
+// marked otherwise (CFG-6), keys in alphabetical order. Parse gives c back.
+func WriteConfig(c *Config) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(c); err != nil {
+		return nil, err
+	}
+	return yaml.JSONToYAML(b.Bytes())
+}

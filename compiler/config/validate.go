@@ -1,0 +1,341 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// release is the minor version of Kubernetes whose behaviour is followed.
+const release = 37
+
+// Validate checks a configuration that has its defaults, by the rules of the
+// newest kube-proxy; it gives all errors at once (CFG-10), by path. Of the
+// sections of the modes, iptables is checked in every mode, ipvs and nftables
+// only in their own (CFG-12).
+func Validate(c *Config) diag.List {
+	v := &validator{c: c}
+	v.gates()
+	v.general()
+	v.logging()
+	v.addresses()
+	v.mode()
+	v.detectLocal()
+	v.nodePortAddresses()
+	v.conntrack()
+	v.userspace()
+	v.diags.Sort()
+	return v.diags
+}
+
+type validator struct {
+	c     *Config
+	diags diag.List
+}
+
+func (v *validator) errorf(path, format string, args ...any) {
+	v.diags.Add(diag.Diagnostic{Path: path, Msg: fmt.Sprintf(format, args...)})
+}
+
+func (v *validator) general() {
+	c := v.c
+	v.atLeast("clientConnection.burst", c.ClientConnection.Burst, 0)
+	v.positive("configSyncPeriod", c.ConfigSyncPeriod)
+	if adj := c.OOMScoreAdj; adj != nil {
+		v.within("oomScoreAdj", *adj, -1000, 1000)
+	}
+	previous := fmt.Sprintf("1.%d", release-1)
+	if s := c.ShowHiddenMetricsForVersion; s != "" && s != previous {
+		v.errorf("showHiddenMetricsForVersion", "must be empty or the previous minor release, %q, got %q", previous, s)
+	}
+	if c.HostnameOverride != "" && nodeName(c.HostnameOverride) == "" {
+		v.errorf("hostnameOverride", "must be empty or a name, got %q", c.HostnameOverride)
+	}
+}
+
+func (v *validator) addresses() {
+	c := v.c
+	if _, ok := ParseAddr(c.BindAddress); !ok {
+		v.errorf("bindAddress", "must be an IP address, got %q", c.BindAddress)
+	}
+	if c.HealthzBindAddress != "" {
+		v.hostPort("healthzBindAddress", c.HealthzBindAddress)
+	}
+	// The empty address is refused here although the flags' help says that it
+	// turns the server off (CFG-13).
+	v.hostPort("metricsBindAddress", c.MetricsBindAddress)
+}
+
+func (v *validator) hostPort(path, value string) {
+	host, port, ok := splitHostPort(value)
+	_, isIP := ParseAddr(host)
+	n, err := strconv.Atoi(port)
+	if !ok || !isIP || err != nil || n < 1 || n > math.MaxUint16 {
+		v.errorf(path, `must be IP:port such as "127.0.0.1:10249" or "[::1]:10249", port 1-65535, got %q`, value)
+	}
+}
+
+func (v *validator) mode() {
+	c := v.c
+	v.masqueradeBit("iptables.masqueradeBit", c.IPTables.MasqueradeBit)
+	v.syncPeriods("iptables", c.IPTables.SyncPeriod, c.IPTables.MinSyncPeriod)
+	switch c.ProxyMode() {
+	case ir.ModeIPTables, ir.ModeKernelspace, ir.ModeUserspace, "":
+	case ir.ModeIPVS:
+		v.ipvs()
+	case ir.ModeNFTables:
+		v.masqueradeBit("nftables.masqueradeBit", c.NFTables.MasqueradeBit)
+		v.syncPeriods("nftables", c.NFTables.SyncPeriod, c.NFTables.MinSyncPeriod)
+	default:
+		v.oneOf("mode", c.Mode, modeNames()...)
+	}
+}
+
+func (v *validator) ipvs() {
+	c := v.c
+	if !c.enabled(gateIPVS) {
+		v.errorf("mode", "must not be ipvs while feature gate %s is off", gateIPVS)
+	}
+	v.syncPeriods("ipvs", c.IPVS.SyncPeriod, c.IPVS.MinSyncPeriod)
+	v.notNegative("ipvs.tcpTimeout", c.IPVS.TCPTimeout)
+	v.notNegative("ipvs.tcpFinTimeout", c.IPVS.TCPFinTimeout)
+	v.notNegative("ipvs.udpTimeout", c.IPVS.UDPTimeout)
+	for i, cidr := range c.IPVS.ExcludeCIDRs {
+		if _, ok := ParsePrefix(cidr); !ok {
+			v.errorf(fmt.Sprintf("ipvs.excludeCIDRs[%d]", i), `must be a CIDR such as "10.0.0.0/8", got %q`, cidr)
+		}
+	}
+}
+
+func (v *validator) detectLocal() {
+	c := v.c
+	switch c.DetectLocalMode {
+	case "", DetectClusterCIDR:
+		v.clusterCIDR()
+	case DetectNodeCIDR:
+	case DetectBridgeInterface:
+		if c.DetectLocal.BridgeInterface == "" {
+			v.errorf("detectLocal.bridgeInterface", "must name an interface, since detectLocalMode is %s", DetectBridgeInterface)
+		}
+	case DetectInterfaceNamePrefix:
+		if c.DetectLocal.InterfaceNamePrefix == "" {
+			v.errorf("detectLocal.interfaceNamePrefix", "must be the start of interface names, since detectLocalMode is %s", DetectInterfaceNamePrefix)
+		}
+	default:
+		v.oneOf("detectLocalMode", c.DetectLocalMode, DetectClusterCIDR, DetectNodeCIDR, DetectBridgeInterface, DetectInterfaceNamePrefix)
+	}
+}
+
+// clusterCIDR is empty, a CIDR, or a pair with one CIDR of each family.
+func (v *validator) clusterCIDR() {
+	const example = `such as "10.244.0.0/16" or "10.244.0.0/16,fd00:10:244::/56"`
+	value := v.c.ClusterCIDR
+	if value == "" {
+		return
+	}
+	var prefixes []netip.Prefix
+	for _, part := range strings.Split(value, ",") {
+		p, ok := ParsePrefix(part)
+		if !ok {
+			v.errorf("clusterCIDR", "must be a CIDR, or one of each family %s, got %q in %q", example, part, value)
+			return
+		}
+		prefixes = append(prefixes, p)
+	}
+	if len(prefixes) > 2 || len(prefixes) == 2 && prefixes[0].Addr().Is4() == prefixes[1].Addr().Is4() {
+		v.errorf("clusterCIDR", "must be a CIDR, or one of each family %s, got %q", example, value)
+	}
+}
+
+func (v *validator) nodePortAddresses() {
+	for i, entry := range v.c.NodePortAddresses {
+		switch entry {
+		case NodePortsPrimary, NodePortsLocalhost, NodePortsAll:
+			continue
+		}
+		if _, ok := ParsePrefix(entry); !ok {
+			v.errorf(fmt.Sprintf("nodePortAddresses[%d]", i),
+				`must be a CIDR such as "192.168.0.0/16", or one of primary, localhost, all, got %q`, entry)
+		}
+	}
+}
+
+func (v *validator) conntrack() {
+	t := v.c.Conntrack
+	if t.MaxPerCore != nil {
+		v.atLeast("conntrack.maxPerCore", *t.MaxPerCore, 0)
+	}
+	if t.Min != nil {
+		v.atLeast("conntrack.min", *t.Min, 0)
+	}
+	if t.TCPEstablishedTimeout != nil {
+		v.notNegative("conntrack.tcpEstablishedTimeout", *t.TCPEstablishedTimeout)
+	}
+	if t.TCPCloseWaitTimeout != nil {
+		v.notNegative("conntrack.tcpCloseWaitTimeout", *t.TCPCloseWaitTimeout)
+	}
+	v.notNegative("conntrack.udpTimeout", t.UDPTimeout)
+	v.notNegative("conntrack.udpStreamTimeout", t.UDPStreamTimeout)
+}
+
+// userspace checks what only that mode reads. The port range has to be right
+// in every mode, dead as it is.
+func (v *validator) userspace() {
+	if _, _, ok := parsePortRange(v.c.PortRange); !ok {
+		v.errorf("portRange", `must be a range of ports such as "30000-32000" or "30000+2000", a port, or empty, got %q`, v.c.PortRange)
+	}
+	if v.c.ProxyMode() == ir.ModeUserspace {
+		v.positive("udpIdleTimeout", v.c.UDPIdleTimeout)
+	}
+}
+
+func (v *validator) logging() {
+	l := v.c.Logging
+	if l.FlushFrequency.Duration.Duration <= 0 {
+		v.errorf("logging.flushFrequency", "must be more than 0s, got %s", l.FlushFrequency.Duration.Duration)
+	}
+	switch l.Format {
+	case "text", "json":
+	default:
+		v.oneOf("logging.format", l.Format, "text", "json")
+	}
+	if l.Format == "json" && !v.c.enabled(gateLoggingBeta) {
+		v.errorf("logging.format", "must not be json while feature gate %s is off", gateLoggingBeta)
+	}
+	if l.Format != "text" && len(l.VModule) > 0 {
+		v.errorf("logging.vmodule", "must be empty, since logging.format is %s", l.Format)
+	}
+	v.verbosity("logging.verbosity", l.Verbosity)
+	for i, m := range l.VModule {
+		path := fmt.Sprintf("logging.vmodule[%d]", i)
+		if m.FilePattern == "" || strings.ContainsAny(m.FilePattern, "=,") {
+			v.errorf(path+".filePattern", "must be a file name or pattern without , and =, got %q", m.FilePattern)
+		}
+		v.verbosity(path+".verbosity", m.Verbosity)
+	}
+	v.streams("logging.options.text", l.Options.Text)
+	v.streams("logging.options.json", l.Options.JSON)
+}
+
+func (v *validator) verbosity(path string, level uint32) {
+	if level > math.MaxInt32 {
+		v.errorf(path, "must be 0-%d, got %d", math.MaxInt32, level)
+	}
+}
+
+func (v *validator) streams(path string, o LogStreams) {
+	size, err := resource.ParseQuantity(string(o.InfoBufferSize))
+	if err != nil && o.InfoBufferSize != "" {
+		v.errorf(path+".infoBufferSize", `must be a size such as "512" or "4Ki", got %q`, string(o.InfoBufferSize))
+		return
+	}
+	if v.c.enabled(gateLoggingAlpha) {
+		return
+	}
+	if o.SplitStream {
+		v.errorf(path+".splitStream", "must be false unless feature gate %s is on", gateLoggingAlpha)
+	}
+	if !size.IsZero() {
+		v.errorf(path+".infoBufferSize", "must be 0 unless feature gate %s is on, got %q", gateLoggingAlpha, string(o.InfoBufferSize))
+	}
+}
+
+func (v *validator) masqueradeBit(path string, bit *int32) {
+	if bit != nil {
+		v.within(path, *bit, 0, 31)
+	}
+}
+
+// syncPeriods checks the two periods of a section. A minimum above the period
+// is the period's fault (CFG-11).
+func (v *validator) syncPeriods(section string, period, minimum metav1.Duration) {
+	v.positive(section+".syncPeriod", period)
+	v.notNegative(section+".minSyncPeriod", minimum)
+	if minimum.Duration > period.Duration {
+		v.errorf(section+".syncPeriod", "must be at least minSyncPeriod, which is %s, got %s", minimum.Duration, period.Duration)
+	}
+}
+
+func (v *validator) positive(path string, d metav1.Duration) {
+	if d.Duration <= 0 {
+		v.errorf(path, "must be more than 0s, got %s", d.Duration)
+	}
+}
+
+func (v *validator) notNegative(path string, d metav1.Duration) {
+	if d.Duration < 0 {
+		v.errorf(path, "must be 0s or more, got %s", d.Duration)
+	}
+}
+
+func (v *validator) within(path string, n, lo, hi int32) {
+	if n < lo || n > hi {
+		dash := "-"
+		if lo < 0 {
+			dash = " to "
+		}
+		v.errorf(path, "must be %d%s%d, got %d", lo, dash, hi, n)
+	}
+}
+
+func (v *validator) atLeast(path string, n, lo int32) {
+	if n < lo {
+		v.errorf(path, "must be %d or more, got %d", lo, n)
+	}
+}
+
+func (v *validator) oneOf(path, got string, allowed ...string) {
+	hint := ""
+	if best := nearest(got, allowed); best != "" {
+		hint = "did you mean " + best + "?"
+	}
+	v.diags.Add(diag.Diagnostic{Path: path, Hint: hint,
+		Msg: fmt.Sprintf("must be one of %s, got %q", strings.Join(allowed, ", "), got)})
+}
+
+func modeNames() []string {
+	var names []string
+	for _, m := range ir.Modes() {
+		names = append(names, string(m))
+	}
+	return names
+}
+
+// parsePortRange reads "a-b", "a+n", a single port, or nothing (USR-1).
+// Nothing, "0" and "0-0" are the range 0-0.
+func parsePortRange(s string) (lo, hi uint16, ok bool) {
+	s = strings.TrimSpace(s)
+	if s == "" {
+		return 0, 0, true
+	}
+	first, second, dash := strings.Cut(s, "-")
+	plus := false
+	if !dash {
+		first, second, plus = strings.Cut(s, "+")
+	}
+	a, err := strconv.ParseUint(strings.TrimSpace(first), 10, 16)
+	if err != nil {
+		return 0, 0, false
+	}
+	b := a
+	if dash || plus {
+		if b, err = strconv.ParseUint(strings.TrimSpace(second), 10, 16); err != nil {
+			return 0, 0, false
+		}
+	}
+	if plus {
+		b = min(a+b, math.MaxUint16)
+	}
+	return uint16(a), uint16(b), a <= b
+}
+
+// nodeName makes a host name a node's name: trimmed, in lower case (SNAP-70).
+func nodeName(host string) string { return strings.ToLower(strings.TrimSpace(host)) }
