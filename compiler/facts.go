@@ -1,5 +1,3 @@
-// Package compiler turns a configuration and a snapshot of a cluster into
-// Programs: one per IP family, for one node.
 package compiler
 
 import "net/netip"

@@ -1,0 +1,42 @@
+package compiler
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// What the API has for sessionAffinityConfig.clientIP.timeoutSeconds (SNAP-26).
+const (
+	defaultAffinity = 10800 // seconds
+	longestAffinity = 86400 // seconds
+)
+
+// affinityPass gives what all pools of a Service share; nil for none.
+func (s *service) affinityPass() *ir.Affinity {
+	if !s.AffinityIP {
+		return nil
+	}
+	a := &ir.Affinity{Timeout: time.Duration(s.AffinitySecs) * time.Second,
+		Origin: ir.Origin{Object: s.object, Field: affinityField}}
+	if !s.affinityValid() {
+		a.Timeout = defaultAffinity * time.Second
+		a.Origin.Field, a.Origin.Reason = "spec.sessionAffinity", "default timeout"
+	}
+	return a
+}
+
+const affinityField = "spec.sessionAffinityConfig.clientIP.timeoutSeconds"
+
+func (s *service) affinityValid() bool {
+	return s.AffinitySecs > 0 && s.AffinitySecs <= longestAffinity
+}
+
+// checkAffinity reports a timeout that the API does not admit; 0 is not set.
+func (s *service) checkAffinity() {
+	if s.AffinityIP && s.AffinitySecs != 0 && !s.affinityValid() {
+		s.report(affinityField, "must be 1-"+strconv.Itoa(longestAffinity)+" seconds, got "+strconv.Itoa(int(s.AffinitySecs))+
+			": "+strconv.Itoa(defaultAffinity)+" counts")
+	}
+}

@@ -1,0 +1,214 @@
+package compiler
+
+import (
+	"slices"
+
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// target is what Services are compiled for: a node in one family.
+type target struct {
+	*cluster
+	family int // index into families
+	node   *ir.Node
+	onNode string // "on node node1", for reasons
+	routes map[routeKey][]ir.Route
+}
+
+func newTarget(c *cluster, family int, node *ir.Node) *target {
+	t := &target{cluster: c, family: family, node: node, onNode: "on this node"}
+	if node.Name != "" {
+		t.onNode = "on node " + node.Name
+	}
+	t.routes = t.routeTable()
+	return t
+}
+
+// compile makes what a Service is on the target; nil if nothing.
+func (t *target) compile(s *service) *ir.Service {
+	v := &s.views[t.family]
+	if !v.has(ir.ClusterIP) || len(s.ports) == 0 {
+		return nil
+	}
+	frontends := len(s.ports) * len(v.addrs)
+	for i := range s.ports {
+		count(&frontends, s.ports[i].nodePort != 0)
+	}
+	b := builder{
+		t: t, s: s, v: v,
+		affinity: s.affinityPass(),
+		ranges:   t.firewallPass(v),
+		out: &ir.Service{
+			Name:      s.Name,
+			Frontends: make([]ir.Frontend, 0, frontends),
+			Pools:     make([]ir.Pool, 0, len(s.ports)),
+			Health:    t.healthPass(s, v),
+			Origin:    ir.Origin{Object: s.object},
+		},
+	}
+	if t.mode == ir.ModeKernelspace {
+		b.out.HNS = &ir.HNSService{PreserveDIP: s.PreserveDIP, NoOptimize: s.NoOptimize}
+	}
+	for i := range s.ports {
+		b.port(&s.ports[i], v.endpoints[i])
+	}
+	canonical(b.out)
+	return b.out
+}
+
+// builder assembles one Service in one family.
+type builder struct {
+	t        *target
+	s        *service
+	v        *view
+	affinity *ir.Affinity
+	ranges   []ir.SourceRange
+	out      *ir.Service
+}
+
+// policy is the traffic policy in force for a kind of frontend (SNAP-27).
+func (s *service) policy(kind ir.Kind) ir.Policy {
+	local := s.InternalLocal
+	if kind.External() {
+		local = s.ExternalLocal && externallyAccessible(s.Service)
+	}
+	if local {
+		return ir.Local
+	}
+	return ir.Cluster
+}
+
+// externallyAccessible tells whether externalTrafficPolicy counts for a
+// Service, by its type and what its fields say before any filter (SNAP-27).
+func externallyAccessible(s *snapshot.Service) bool {
+	return s.Type == "NodePort" || s.Type == "LoadBalancer" || len(s.ExternalIPs) > 0
+}
+
+// sending is how frontends of one kind send their traffic on.
+type sending struct {
+	policy      ir.Policy
+	routes      []ir.Route
+	picks       [ir.Local + 1]pick // what the routes' pools hold, by policy
+	emptyOrigin ir.Origin
+	empty       ir.Verdict
+}
+
+// port adds the frontends and pools of one service port.
+func (b *builder) port(p *port, endpoints []endpoint) {
+	n := b.t.census(endpoints)
+	var sendings [ir.NodePort + 1]sending
+	var picks [ir.Local + 1]pick
+	for kind := range sendings {
+		if !b.v.has(ir.Kind(kind)) && (kind != int(ir.NodePort) || p.nodePort == 0) {
+			continue
+		}
+		s := b.sending(ir.Kind(kind), p, &n, endpoints)
+		for _, r := range s.routes {
+			picks[r.Pool] = s.picks[r.Pool]
+		}
+		sendings[kind] = s
+	}
+	var index [len(picks)]int
+	for policy, pick := range picks {
+		if index[policy] = len(b.out.Pools); pick.n > 0 {
+			b.pool(p, ir.Policy(policy), pick, &n, endpoints)
+		}
+	}
+	for i := range sendings {
+		sendings[i].routes = rebase(sendings[i].routes, index)
+	}
+	for i := range b.v.addrs {
+		a := &b.v.addrs[i]
+		b.frontend(p, a.kind, ir.Match{Addr: a.Addr, Protocol: p.Protocol, Port: p.number},
+			ir.Origin{Object: b.s.object, Field: a.field, Reason: b.t.names.portNumbers.at(p.index)}, &sendings[a.kind])
+	}
+	if p.nodePort != 0 {
+		b.frontend(p, ir.NodePort, ir.Match{Protocol: p.Protocol, Port: p.nodePort},
+			ir.Origin{Object: b.s.object, Field: b.t.names.nodePorts.at(p.index)}, &sendings[ir.NodePort])
+	}
+}
+
+// sending decides for one kind of frontend who is sent where.
+func (b *builder) sending(kind ir.Kind, p *port, n *census, endpoints []endpoint) sending {
+	out := sending{policy: b.s.policy(kind)}
+	if !b.t.caps.Has(ir.TrafficPolicies) {
+		out.policy = ir.Cluster
+	}
+	var c choice
+	if b.t.mode == ir.ModeKernelspace {
+		out.policy = windowsPolicy(b.s, kind)
+		c = b.t.windowsChoice(b.s, b.v, kind, endpoints)
+	} else { // SNAP-30
+		external := b.v.externallyAccessible(p)
+		c = b.t.choose(n, !b.s.InternalLocal || external,
+			b.s.InternalLocal || (external && b.s.policy(ir.NodePort) == ir.Local))
+	}
+	out.picks = [...]pick{ir.Cluster: c.cluster, ir.Local: c.local}
+	out.routes = b.t.routes[routeKey{kind.External(), out.policy, c.cluster.n > 0, c.local.n > 0}]
+	if !complete(out.routes) {
+		b.empty(&out, kind, p, n, &c, endpoints)
+	}
+	return out
+}
+
+// empty says what happens to sources without a route, and why: endpoints only
+// elsewhere are a reason to be silent, so that load balancers try another node
+// (PKT-9), no endpoint at all is one to refuse (PKT-8).
+func (b *builder) empty(out *sending, kind ir.Kind, p *port, n *census, c *choice, endpoints []endpoint) {
+	out.emptyOrigin = ir.Origin{Object: b.s.object, Field: b.t.names.ports.at(p.index)}
+	field := ""
+	if c.usable && out.policy == ir.Local {
+		field = "internalTrafficPolicy"
+		if kind.External() {
+			field = "externalTrafficPolicy"
+		}
+		out.emptyOrigin.Field = "spec." + field
+		if b.t.caps.Has(ir.Refuses) && !b.t.caps.Has(ir.LocalFallback) {
+			out.empty = ir.Drop
+		}
+	}
+	out.emptyOrigin.Reason = b.t.emptyReason(field, n, c, endpoints)
+}
+
+// pool adds the endpoints of a pick.
+func (b *builder) pool(p *port, policy ir.Policy, k pick, n *census, endpoints []endpoint) {
+	pool := ir.Pool{
+		Port: p.ServicePort, Policy: policy, Affinity: b.affinity,
+		Backends: make([]ir.Backend, 0, k.n),
+		Origin: ir.Origin{Object: b.s.object, Field: b.t.names.ports.at(p.index),
+			Reason: b.t.poolReason(k, n, endpoints)},
+	}
+	for i := range endpoints {
+		if e := &endpoints[i]; b.t.takes(k, e) {
+			pool.Backends = append(pool.Backends, ir.Backend{
+				AddrPort: e.addrPort, Local: b.t.isLocal(e), Origin: b.t.origin(e, b.t.backendReason(k))})
+		}
+	}
+	b.out.Pools = append(b.out.Pools, pool)
+}
+
+// rebase turns the policies in Route.Pool into indexes. Routes that need no
+// change, those of most Services, stay shared.
+func rebase(routes []ir.Route, index [ir.Local + 1]int) []ir.Route {
+	same := func(r ir.Route) bool { return index[r.Pool] == r.Pool }
+	if !slices.ContainsFunc(routes, func(r ir.Route) bool { return !same(r) }) {
+		return routes
+	}
+	routes = slices.Clone(routes)
+	for i := range routes {
+		routes[i].Pool = index[routes[i].Pool]
+	}
+	return routes
+}
+
+func (b *builder) frontend(p *port, kind ir.Kind, match ir.Match, origin ir.Origin, s *sending) {
+	f := ir.Frontend{
+		Kind: kind, Match: match, Port: p.ServicePort, Policy: s.policy, Routes: s.routes,
+		Empty: s.empty, EmptyOrigin: s.emptyOrigin, Origin: origin,
+	}
+	if kind == ir.LoadBalancer {
+		f.SourceRanges = b.ranges
+	}
+	b.out.Frontends = append(b.out.Frontends, f)
+}

@@ -1,0 +1,44 @@
+package compiler
+
+import (
+	"slices"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// canonical puts the frontends of a Service in order; its pools are made so.
+func canonical(s *ir.Service) {
+	slices.SortFunc(s.Frontends, func(a, b ir.Frontend) int { return a.Compare(&b) })
+}
+
+// without gives a copy of a Service that lacks some frontends, and the pools
+// that only they led to.
+func without(s *ir.Service, lost func(*ir.Frontend) bool) *ir.Service {
+	out := *s
+	out.Frontends, out.Pools = nil, nil
+	index := map[int]int{} // new index of a pool by its old one
+	for i := range s.Frontends {
+		f := s.Frontends[i]
+		if lost(&f) {
+			continue
+		}
+		out.Frontends = append(out.Frontends, f)
+		for _, r := range f.Routes {
+			index[r.Pool] = 0
+		}
+	}
+	for i, p := range s.Pools {
+		if _, used := index[i]; used {
+			index[i] = len(out.Pools)
+			out.Pools = append(out.Pools, p)
+		}
+	}
+	for i := range out.Frontends {
+		routes := slices.Clone(out.Frontends[i].Routes)
+		for j := range routes {
+			routes[j].Pool = index[routes[j].Pool]
+		}
+		out.Frontends[i].Routes = routes
+	}
+	return &out
+}

@@ -1,0 +1,30 @@
+package compiler
+
+import "github.com/proxyc/proxyc/ir"
+
+// checkCapabilities warns of what a Service asks for and the mode lacks. As in
+// kube-proxy it is then ignored; SCTP ports are judged where ports are.
+func (c *cluster) checkCapabilities(s *service) {
+	for _, f := range [...]struct {
+		asked  bool
+		need   ir.Capability
+		field  string
+		effect string
+	}{
+		{s.InternalLocal, ir.TrafficPolicies, "spec.internalTrafficPolicy", "has no traffic policies: Local counts as Cluster"},
+		{s.ExternalLocal, ir.TrafficPolicies, "spec.externalTrafficPolicy", "has no traffic policies: Local counts as Cluster"},
+		{len(s.SourceRanges) > 0, ir.SourceRanges, "spec.loadBalancerSourceRanges", "does not filter sources: every client is admitted"},
+		{s.wantsHealth(), ir.HealthPorts, "spec.healthCheckNodePort", "serves no health ports"},
+	} {
+		if f.asked && !c.caps.Has(f.need) {
+			s.warn(f.field, "mode "+string(c.mode)+" "+f.effect)
+		}
+	}
+	s.checkAffinity()
+	if c.caps.Has(ir.HealthPorts) {
+		s.checkHealth()
+	}
+	if c.mode == ir.ModeKernelspace && s.AffinityIP && s.affinityValid() && s.AffinitySecs != defaultAffinity {
+		s.warn(affinityField, "mode kernelspace leaves the timeout to Windows")
+	}
+}

@@ -1,0 +1,63 @@
+package compiler
+
+import (
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// families are the IP families in the order of their Programs.
+var families = [2]ir.Family{ir.IPv4, ir.IPv6}
+
+// cluster is what the nodes share: the snapshot and how it is read.
+type cluster struct {
+	snap *snapshot.Snapshot
+	mode ir.Mode
+	caps ir.Capability
+	// externalIPs is feature gate AllowServiceExternalIPs (SNAP-22).
+	externalIPs bool
+
+	names fieldNames
+}
+
+// fieldNames are the names of list elements, for Origins.
+type fieldNames struct {
+	clusterIPs, externals, ingresses, ranges list // of a Service
+	ports, portNumbers, nodePorts, protocols list
+	endpoints, slicePorts                    list // of an EndpointSlice
+}
+
+// Most Services have few ports and addresses, and most slices at most 100
+// endpoints, the EndpointSlice controller's default.
+const (
+	namedFields    = 16
+	namedEndpoints = 100
+)
+
+func newCluster(cfg *config.Config, snap *snapshot.Snapshot) *cluster {
+	mode := modeOf(cfg)
+	allowed, set := cfg.FeatureGates["AllowServiceExternalIPs"]
+	return &cluster{
+		snap: snap, mode: mode, caps: mode.Capabilities(), externalIPs: allowed || !set,
+		names: fieldNames{
+			clusterIPs:  newList("spec.clusterIPs[", "]", len(families)),
+			externals:   newList("spec.externalIPs[", "]", namedFields),
+			ingresses:   newList("status.loadBalancer.ingress[", "].ip", namedFields),
+			ranges:      newList("spec.loadBalancerSourceRanges[", "]", namedFields),
+			ports:       newList("spec.ports[", "]", namedFields),
+			portNumbers: newList("spec.ports[", "].port", namedFields),
+			nodePorts:   newList("spec.ports[", "].nodePort", namedFields),
+			protocols:   newList("spec.ports[", "].protocol", namedFields),
+			endpoints:   newList("endpoints[", "]", namedEndpoints),
+			slicePorts:  newList("ports[", "]", namedFields),
+		},
+	}
+}
+
+// modeOf is the configured mode; empty counts as iptables (CFG-20).
+func modeOf(cfg *config.Config) ir.Mode {
+	if cfg.Mode == "" {
+		return ir.ModeIPTables
+	}
+	return ir.Mode(cfg.Mode)
+}

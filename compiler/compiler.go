@@ -1,0 +1,229 @@
+package compiler
+
+import (
+	"reflect"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Compile gives the Programs of one node, IPv4 before IPv6, and what is to be
+// said about the snapshot. cfg must have its defaults and be valid.
+func Compile(cfg *config.Config, snap *snapshot.Snapshot, facts Facts) ([]*ir.Program, diag.List) {
+	c := New(cfg, snap, facts)
+	return c.Programs(), c.Diagnostics()
+}
+
+// CompileNodes compiles for several nodes, one after the other, and does what
+// does not depend on the node only once. It hands the Programs and diagnostics
+// of nodes[i] to yield, in order, until that returns false.
+func CompileNodes(cfg *config.Config, snap *snapshot.Snapshot, nodes []Facts,
+	yield func(i int, programs []*ir.Program, diags diag.List) bool) {
+	shared := newCluster(cfg, snap)
+	all := snap.Services()
+	services := make([]*service, len(all))
+	parallel(len(all), func(i int) { services[i] = shared.service(all[i]) })
+	for i, facts := range nodes {
+		c := newCompiler(cfg, shared, facts)
+		c.fill(all, func(j int) *service { return services[j] })
+		if !yield(i, c.Programs(), c.Diagnostics()) {
+			return
+		}
+	}
+}
+
+// Compiler compiles for one node and keeps the result, so that a change of a
+// few Services costs what these cost. What it knows of the node is fixed: when
+// that or the configuration changes, a new Compiler is needed. It is not safe
+// for concurrent use.
+type Compiler struct {
+	cluster   *cluster
+	targets   [len(families)]*target
+	claims    [len(families)]*claims
+	nodeDiags diag.List
+	order     []*entry // by name
+}
+
+// entry is a Service in a Compiler.
+type entry struct {
+	name     ir.Name
+	created  time.Time
+	compiled [len(families)]*ir.Service // as if it were alone; nil: not in the family
+	final    [len(families)]*ir.Service // after the conflicts pass
+	diags    diag.List
+	lost     [len(families)]diag.List // of the conflicts pass
+}
+
+// New compiles a snapshot. The Compiler reads the same snapshot again when it
+// is told of changes.
+func New(cfg *config.Config, snap *snapshot.Snapshot, facts Facts) *Compiler {
+	c := newCompiler(cfg, newCluster(cfg, snap), facts)
+	all := snap.Services()
+	c.fill(all, func(i int) *service { return c.cluster.service(all[i]) })
+	return c
+}
+
+func newCompiler(cfg *config.Config, shared *cluster, facts Facts) *Compiler {
+	c := &Compiler{cluster: shared}
+	in := nodeInput{cfg: cfg, mode: shared.mode, facts: facts,
+		object: shared.snap.Node(facts.NodeName), cidrs: shared.snap.ServiceCIDRs()}
+	c.nodeDiags = in.nodeDiags()
+	for i, f := range families {
+		node, diags := nodePass(in, f)
+		c.nodeDiags.Add(diags...)
+		c.targets[i] = newTarget(shared, i, &node)
+	}
+	return c
+}
+
+// fill compiles all Services, which are in order of name; parse gives service i.
+func (c *Compiler) fill(all []*snapshot.Service, parse func(i int) *service) {
+	entries := make([]entry, len(all))
+	parallel(len(all), func(i int) { c.compile(&entries[i], all[i], parse(i)) })
+	c.order = make([]*entry, 0, len(all))
+	for i := range entries {
+		c.order = append(c.order, &entries[i])
+	}
+	for f := range families {
+		c.claims[f] = newClaims(len(all))
+		contested := map[*entry]bool{}
+		for _, e := range c.order {
+			c.claims[f].add(e, e.compiled[f], func(e *entry) { contested[e] = true })
+			e.final[f] = e.compiled[f]
+		}
+		for e := range contested {
+			c.resolve(e, f)
+		}
+	}
+}
+
+// compile fills an entry with one Service as if it were alone; s is nil for
+// one that is skipped.
+func (c *Compiler) compile(e *entry, svc *snapshot.Service, s *service) {
+	e.name, e.created = svc.Name, svc.Created
+	e.compiled = [len(families)]*ir.Service{}
+	e.diags = nil
+	if s == nil {
+		return
+	}
+	e.diags = s.diags
+	for f, t := range c.targets {
+		e.compiled[f] = t.compile(s)
+	}
+}
+
+func (c *Compiler) resolve(e *entry, family int) {
+	e.final[family], e.lost[family] = c.claims[family].conflictsPass(e, e.compiled[family])
+}
+
+// Programs gives the Programs as they are now, IPv4 before IPv6.
+func (c *Compiler) Programs() []*ir.Program {
+	programs := make([]*ir.Program, len(families))
+	for f, family := range families {
+		n := 0
+		for _, e := range c.order {
+			count(&n, e.final[f] != nil)
+		}
+		p := &ir.Program{Family: family, Node: *c.targets[f].node, Services: make([]ir.Service, 0, n)}
+		for _, e := range c.order {
+			if e.final[f] != nil {
+				p.Services = append(p.Services, *e.final[f])
+			}
+		}
+		programs[f] = p
+	}
+	return programs
+}
+
+// Diagnostics gives all there is to say, sorted.
+func (c *Compiler) Diagnostics() diag.List {
+	list := slices.Clone(c.nodeDiags)
+	for _, e := range c.order {
+		list.Add(e.diags...)
+		for f := range families {
+			list.Add(e.lost[f]...)
+		}
+	}
+	list.Sort()
+	return list
+}
+
+// Update compiles the named Services again, which were added, changed or
+// deleted in the snapshot or whose slices were. It gives what has changed in
+// each Program, by name: these Services, as far as they did change, and those
+// that won or lost something by it. The cost follows their number.
+func (c *Compiler) Update(dirty []ir.Name) (changes [len(families)][]ir.Change) {
+	touched := map[*entry]bool{}
+	touch := func(e *entry) { touched[e] = true }
+	for _, name := range dirty {
+		e := c.entry(name)
+		touch(e)
+		for f := range families {
+			c.claims[f].remove(e, e.compiled[f], touch)
+		}
+		if svc := c.cluster.snap.Service(name); svc != nil {
+			c.compile(e, svc, c.cluster.service(svc))
+		} else {
+			e.compiled, e.diags = [len(families)]*ir.Service{}, nil
+		}
+		for f := range families {
+			c.claims[f].add(e, e.compiled[f], touch)
+		}
+	}
+	for e := range touched {
+		for f := range families {
+			old := e.final[f]
+			c.resolve(e, f)
+			if !reflect.DeepEqual(old, e.final[f]) {
+				changes[f] = append(changes[f], ir.Change{Name: e.name, Old: old, New: e.final[f]})
+			}
+		}
+		if c.cluster.snap.Service(e.name) == nil {
+			c.forget(e.name)
+		}
+	}
+	for f := range families {
+		slices.SortFunc(changes[f], func(a, b ir.Change) int { return a.Name.Compare(b.Name) })
+	}
+	return changes
+}
+
+func (c *Compiler) find(name ir.Name) (int, bool) {
+	return slices.BinarySearchFunc(c.order, name, func(e *entry, n ir.Name) int { return e.name.Compare(n) })
+}
+
+// entry gives the entry of a Service, a new one if there is none.
+func (c *Compiler) entry(name ir.Name) *entry {
+	i, found := c.find(name)
+	if !found {
+		c.order = slices.Insert(c.order, i, &entry{name: name})
+	}
+	return c.order[i]
+}
+
+func (c *Compiler) forget(name ir.Name) {
+	if i, found := c.find(name); found {
+		c.order = slices.Delete(c.order, i, i+1)
+	}
+}
+
+// parallel calls do for 0 to n-1, on all processors.
+func parallel(n int, do func(i int)) {
+	workers := runtime.GOMAXPROCS(0)
+	size := (n + workers - 1) / workers
+	var wg sync.WaitGroup
+	for low := 0; low < n; low += size {
+		wg.Go(func() {
+			for i := low; i < min(low+size, n); i++ {
+				do(i)
+			}
+		})
+	}
+	wg.Wait()
+}

@@ -1,0 +1,151 @@
+package compiler
+
+import (
+	"bytes"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// endpoint is one address and port that a service port may send to.
+type endpoint struct {
+	addrPort netip.AddrPort
+	*snapshot.Endpoint
+	slice *snapshot.EndpointSlice
+	index int // in slice.Endpoints
+}
+
+// origin names the endpoint's place in its slice.
+func (c *cluster) origin(e *endpoint, reason string) ir.Origin {
+	return ir.Origin{Object: sliceObject(e.slice), Field: c.names.endpoints.at(e.index), Reason: reason}
+}
+
+func sliceObject(s *snapshot.EndpointSlice) string {
+	if s.Object == "" {
+		return "EndpointSlice " + s.Name.String()
+	}
+	return s.Object
+}
+
+// endpointsPass merges the EndpointSlices of a service in one family into one
+// list for each port, by the text of address and port (SNAP-40 to SNAP-46).
+func (c *cluster) endpointsPass(s *service, family ir.Family) [][]endpoint {
+	merged := make([][]endpoint, len(s.ports))
+	all := c.snap.Slices(s.Name)
+	genuine := slices.ContainsFunc(all, func(e *snapshot.EndpointSlice) bool { return !e.FromEndpoints && !e.Headless })
+	for _, slice := range all {
+		if slice.Headless || slice.AddressType != family.String() || (genuine && slice.FromEndpoints) {
+			continue // SNAP-2, SNAP-5, SNAP-62
+		}
+		for i := range slice.Ports {
+			c.addEndpoints(s, family, slice, i, merged)
+		}
+	}
+	for i := range merged {
+		merged[i] = c.mergeTwins(s, merged[i])
+	}
+	return merged
+}
+
+// addEndpoints adds what one entry of a slice's ports gives to the service port of its name.
+func (c *cluster) addEndpoints(s *service, family ir.Family, slice *snapshot.EndpointSlice, i int, merged [][]endpoint) {
+	in := &slice.Ports[i]
+	report := func(field, msg string) {
+		s.diags.Add(diag.Diagnostic{Object: sliceObject(slice), Path: field, Msg: msg})
+	}
+	protocol, known := protocolOf(in.Protocol)
+	n, valid := number(in.Port)
+	switch {
+	case !in.HasName: // SNAP-41
+		report(c.names.slicePorts.at(i)+".name", "must be set, empty for a port without a name: the port is left out")
+		return
+	case !in.HasPort || in.Port == 0:
+		report(c.names.slicePorts.at(i)+".port", "must be set: all ports at once are not served")
+		return
+	case !valid:
+		report(c.names.slicePorts.at(i)+".port", "must be 1-65535, got "+strconv.Itoa(int(in.Port)))
+		return
+	case !known:
+		report(c.names.slicePorts.at(i)+".protocol", "must be TCP, UDP or SCTP, got "+strconv.Quote(in.Protocol))
+		return
+	}
+	to := slices.IndexFunc(s.ports, func(p port) bool { return p.Port == in.Name && p.Protocol == protocol })
+	if to < 0 {
+		return
+	}
+	list := slices.Grow(merged[to], len(slice.Endpoints))
+	for j := range slice.Endpoints {
+		e := &slice.Endpoints[j]
+		addr, ok := e.Addr, e.Addr.IsValid()
+		if !ok {
+			addr, ok = parseAddr(e.Address)
+		}
+		switch {
+		case e.Address == "" && !ok: // SNAP-42
+			report(c.names.endpoints.at(j)+".addresses", "must not be empty: the endpoint is left out")
+		case !ok:
+			report(c.names.endpoints.at(j)+".addresses[0]", "must be an IP address, got "+strconv.Quote(e.Address))
+		case !family.Has(addr.Unmap()):
+			report(c.names.endpoints.at(j)+".addresses[0]", "must be "+slice.AddressType+" as addressType says, got "+strconv.Quote(e.Address))
+		default:
+			list = append(list, endpoint{netip.AddrPortFrom(addr.Unmap().WithZone(""), n), e, slice, j})
+		}
+	}
+	merged[to] = list
+}
+
+// mergeTwins sorts a list and keeps one of the entries that have the same
+// address and port (SNAP-45).
+func (c *cluster) mergeTwins(s *service, list []endpoint) []endpoint {
+	slices.SortStableFunc(list, func(a, b endpoint) int { return compareText(a.addrPort, b.addrPort) })
+	kept := list[:0]
+	for i := range list {
+		e := list[i]
+		if len(kept) == 0 || kept[len(kept)-1].addrPort != e.addrPort {
+			kept = append(kept, e)
+			continue
+		}
+		last := &kept[len(kept)-1]
+		loser := e
+		if preferred(&e, last) {
+			loser, *last = *last, e
+		}
+		if !alike(last, &loser) {
+			s.diags.Add(diag.Diagnostic{Severity: diag.Info, Object: sliceObject(loser.slice), Path: c.names.endpoints.at(loser.index),
+				Msg: e.addrPort.String() + " differs in " + sliceObject(last.slice) + ", " + c.names.endpoints.at(last.index) + ", which counts"})
+		}
+	}
+	return kept
+}
+
+// preferred tells whether a beats b, an entry for the same address and port
+// that stands before it. kube-proxy prefers what is not terminating, and
+// leaves the rest to chance; here readiness decides, then what stands first.
+func preferred(a, b *endpoint) bool {
+	switch {
+	case a.Terminating != b.Terminating:
+		return b.Terminating
+	case a.Ready != b.Ready:
+		return a.Ready
+	}
+	return a.Serving && !b.Serving
+}
+
+// alike tells whether it does not matter which of two entries counts.
+func alike(a, b *endpoint) bool {
+	return a.Ready == b.Ready && a.Serving == b.Serving && a.Terminating == b.Terminating && a.NodeName == b.NodeName &&
+		slices.Equal(a.ZoneHints, b.ZoneHints) && slices.Equal(a.NodeHints, b.NodeHints)
+}
+
+// compareText orders by text, as kube-proxy does: 10.0.0.10:80 comes before 10.0.0.2:80 (SNAP-46).
+func compareText(a, b netip.AddrPort) int {
+	if a == b {
+		return 0
+	}
+	var x, y [64]byte
+	return bytes.Compare(a.AppendTo(x[:0]), b.AppendTo(y[:0]))
+}

@@ -1,0 +1,339 @@
+package compiler
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// dummyDevice carries the VIPs in ipvs mode (IPV-1); its addresses are not the node's own.
+const dummyDevice = "kube-ipvs0"
+
+// defaultMasqueradeBit stands where the configuration names none (CFG, 1.2).
+const defaultMasqueradeBit = 14
+
+// nodeInput is what an ir.Node is made of.
+type nodeInput struct {
+	cfg    *config.Config
+	mode   ir.Mode
+	facts  Facts
+	object *snapshot.Node // nil: not in the snapshot
+	cidrs  []*snapshot.ServiceCIDR
+}
+
+// nodePass makes the node's part of a Program.
+func nodePass(in nodeInput, family ir.Family) (ir.Node, diag.List) {
+	var diags diag.List
+	n := ir.Node{
+		Name:          in.facts.NodeName,
+		Mode:          in.mode,
+		IP:            in.primaryAddr(family),
+		MasqueradeBit: in.masqueradeBit(),
+		ServiceCIDRs:  in.serviceCIDRs(family),
+	}
+	if in.object != nil {
+		n.Zone = in.object.Zone
+	}
+	n.Addrs = in.addrs(family, n.IP)
+	switch in.mode {
+	case ir.ModeIPTables, ir.ModeIPVS:
+		n.MasqueradeAll = in.cfg.IPTables.MasqueradeAll
+	case ir.ModeNFTables:
+		n.MasqueradeAll = in.cfg.NFTables.MasqueradeAll
+	}
+	n.NodePorts = in.nodePorts(family, n.IP, &diags)
+	n.Detector = in.detector(family, n.IP, &diags)
+	switch in.mode {
+	case ir.ModeIPTables:
+		n.DropInvalid = !in.cfg.Conntrack.TCPBeLiberal
+	case ir.ModeIPVS:
+		n.IPVS = in.ipvs(family)
+	case ir.ModeKernelspace:
+		n.HNS = in.hns(family, &diags)
+	case ir.ModeUserspace:
+		n.Userspace = in.userspace(family, &diags)
+	}
+	return n, diags
+}
+
+// nodeDiags says what is missing of the node as a whole.
+func (in nodeInput) nodeDiags() diag.List {
+	switch {
+	case in.facts.NodeName == "":
+		return diag.List{{Severity: diag.Warning, Object: "config", Path: "hostnameOverride",
+			Msg:  "the node's name is not known: no endpoint counts as local",
+			Hint: "name the node with --hostname-override"}}
+	case in.object == nil:
+		return diag.List{{Severity: diag.Warning, Object: "Node " + in.facts.NodeName,
+			Msg:  "not in the snapshot: its addresses, zone and pod ranges are not known",
+			Hint: "add the Node object, or name another node with --hostname-override"}}
+	}
+	return nil
+}
+
+// primaryAddr is the node's address of a family (SNAP-71); invalid if there is none.
+func (in nodeInput) primaryAddr(family ir.Family) netip.Addr {
+	if a, ok := parseAddr(in.cfg.BindAddress); ok && !a.IsUnspecified() && family.Has(a) {
+		return a
+	}
+	for _, kind := range [...]string{"InternalIP", "ExternalIP"} {
+		for _, a := range in.statusAddrs(kind) {
+			if family.Has(a) {
+				return a
+			}
+		}
+	}
+	return netip.Addr{}
+}
+
+// statusAddrs gives the addresses of one type in the Node object.
+func (in nodeInput) statusAddrs(kind string) []netip.Addr {
+	if in.object == nil {
+		return nil
+	}
+	var addrs []netip.Addr
+	for _, a := range in.object.Addresses {
+		if addr, ok := parseAddr(a.Address); ok && a.Type == kind {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs
+}
+
+// addrs gives all known addresses of the node but loopback, sorted.
+func (in nodeInput) addrs(family ir.Family, primary netip.Addr) []netip.Addr {
+	var all []netip.Addr
+	if in.facts.Interfaces != nil {
+		for _, i := range in.facts.Interfaces {
+			for _, p := range i.Addrs {
+				if i.Name != dummyDevice {
+					all = append(all, p.Addr().Unmap().WithZone(""))
+				}
+			}
+		}
+	} else {
+		all = slices.Concat([]netip.Addr{primary}, in.statusAddrs("InternalIP"), in.statusAddrs("ExternalIP"))
+	}
+	all = slices.DeleteFunc(all, func(a netip.Addr) bool {
+		return !family.Has(a) || a.IsLoopback() || a.IsUnspecified()
+	})
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Clip(slices.Compact(all))
+}
+
+func (in nodeInput) masqueradeBit() uint8 {
+	bit := in.cfg.IPTables.MasqueradeBit // ipvs mode reads it too (CFG-7)
+	if in.mode == ir.ModeNFTables {
+		bit = in.cfg.NFTables.MasqueradeBit
+	}
+	if bit == nil || *bit < 0 || *bit > 31 {
+		return defaultMasqueradeBit
+	}
+	return uint8(*bit)
+}
+
+// serviceCIDRs gives the ranges of the ServiceCIDR objects in a family (SNAP-65).
+func (in nodeInput) serviceCIDRs(family ir.Family) []ir.CIDR {
+	var out []ir.CIDR
+	for _, c := range in.cidrs {
+		for i, p := range c.CIDRs {
+			if family.Has(p.Addr()) {
+				out = append(out, ir.CIDR{Prefix: p.Masked(), Origin: ir.Origin{
+					Object: "ServiceCIDR " + c.Name, Field: "spec.cidrs[" + strconv.Itoa(i) + "]"}})
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b ir.CIDR) int { return a.Prefix.Compare(b.Prefix) })
+	return slices.CompactFunc(out, func(a, b ir.CIDR) bool { return a.Prefix == b.Prefix })
+}
+
+// nodePorts resolves nodePortAddresses (SNAP-73). Kernelspace and userspace
+// mode do not read it.
+func (in nodeInput) nodePorts(family ir.Family, primary netip.Addr, diags *diag.List) ir.NodePortAddrs {
+	origin := ir.Origin{Object: "config", Field: "nodePortAddresses"}
+	if !in.mode.Capabilities().Has(ir.SourceRanges) { // the modes that are rules of a Linux kernel
+		if len(in.cfg.NodePortAddresses) > 0 {
+			diags.Add(diag.Diagnostic{Severity: diag.Warning, Object: "config", Path: "nodePortAddresses",
+				Msg: "has no effect in mode " + string(in.mode)})
+		}
+		origin.Reason = "mode " + string(in.mode) + " serves every address"
+		return ir.NodePortAddrs{All: true, Origin: origin}
+	}
+	addrs := ir.NodePortAddrs{Origin: origin}
+	named := false // an entry speaks of this family
+	for i, entry := range in.cfg.NodePortAddresses {
+		o := ir.Origin{Object: "config", Field: "nodePortAddresses[" + strconv.Itoa(i) + "]"}
+		switch p, ok := parsePrefix(entry); {
+		case entry == "all":
+			addrs.All, named = true, true
+		case entry == "localhost":
+			o.Reason, named = "localhost", true
+			addrs.Prefixes = append(addrs.Prefixes, ir.NodePortPrefix{Prefix: family.Loopback(), Assigned: true, Origin: o})
+		case entry == "primary":
+			o.Reason, named = "the node's primary address", true
+			if primary.IsValid() {
+				addrs.Prefixes = append(addrs.Prefixes, ir.NodePortPrefix{Prefix: netip.PrefixFrom(primary, family.Bits()), Origin: o})
+			}
+		case !ok:
+			diags.Add(diag.Diagnostic{Object: "config", Path: o.Field,
+				Msg: "must be a CIDR, primary, localhost or all, got " + strconv.Quote(entry)})
+		case !family.Has(p.Addr()):
+		case p.Bits() == 0:
+			addrs.All, named = true, true
+		default:
+			named = true
+			addrs.Prefixes = append(addrs.Prefixes, ir.NodePortPrefix{Prefix: p, Assigned: true, Origin: o})
+		}
+	}
+	switch {
+	case len(in.cfg.NodePortAddresses) == 0:
+		addrs.All, addrs.Origin.Reason = true, "not set: every address"
+	case !named:
+		addrs.All, addrs.Origin.Reason = true, "names no "+family.String()+" range: every address"
+	}
+	if addrs.All {
+		addrs.Prefixes = nil
+	}
+	addrs.Prefixes = sortPrefixes(addrs.Prefixes)
+	addrs.Loopback = in.loopbackNodePorts(family, addrs)
+	return addrs
+}
+
+func sortPrefixes(list []ir.NodePortPrefix) []ir.NodePortPrefix {
+	slices.SortStableFunc(list, func(a, b ir.NodePortPrefix) int {
+		if c := a.Prefix.Compare(b.Prefix); c != 0 || a.Assigned == b.Assigned {
+			return c
+		}
+		if b.Assigned { // what holds without an assigned address first: it says more
+			return -1
+		}
+		return 1
+	})
+	return slices.CompactFunc(list, func(a, b ir.NodePortPrefix) bool { return a.Prefix == b.Prefix })
+}
+
+// loopbackNodePorts tells whether node ports answer at loopback addresses (PKT-16).
+func (in nodeInput) loopbackNodePorts(family ir.Family, addrs ir.NodePortAddrs) bool {
+	wanted := in.cfg.IPTables.LocalhostNodePorts == nil || *in.cfg.IPTables.LocalhostNodePorts
+	if family != ir.IPv4 || !wanted || !in.mode.Capabilities().Has(ir.LocalhostNodePorts) {
+		return false
+	}
+	return addrs.All || slices.ContainsFunc(addrs.Prefixes, func(p ir.NodePortPrefix) bool {
+		return p.Prefix.Overlaps(family.Loopback())
+	})
+}
+
+// detector resolves detectLocalMode (inventory 3.2).
+func (in nodeInput) detector(family ir.Family, primary netip.Addr, diags *diag.List) ir.Detector {
+	if !in.mode.Capabilities().Has(ir.SourceRanges) {
+		return ir.Detector{Origin: ir.Origin{Object: "config", Field: "detectLocalMode",
+			Reason: "mode " + string(in.mode) + " does not tell pods from others"}}
+	}
+	config := func(field string) ir.Origin { return ir.Origin{Object: "config", Field: field} }
+	switch in.cfg.DetectLocalMode {
+	case "BridgeInterface":
+		return ir.Detector{Mode: ir.DetectInterface, Interface: in.cfg.DetectLocal.BridgeInterface,
+			Origin: config("detectLocal.bridgeInterface")}
+	case "InterfaceNamePrefix":
+		return ir.Detector{Mode: ir.DetectPrefix, Interface: in.cfg.DetectLocal.InterfaceNamePrefix,
+			Origin: config("detectLocal.interfaceNamePrefix")}
+	case "NodeCIDR":
+		origin := ir.Origin{Object: "Node " + in.facts.NodeName, Field: "spec.podCIDRs"}
+		if in.object == nil {
+			return cidrDetector(nil, family, primary, origin, diags)
+		}
+		return cidrDetector(in.object.PodCIDRs, family, primary, origin, diags)
+	}
+	var cidrs []netip.Prefix // ClusterCIDR
+	for _, s := range strings.Split(in.cfg.ClusterCIDR, ",") {
+		if p, ok := parsePrefix(s); ok {
+			cidrs = append(cidrs, p)
+		}
+	}
+	return cidrDetector(cidrs, family, primary, config("clusterCIDR"), diags)
+}
+
+// cidrDetector takes the first range of the family. Without one there is no
+// detector; that is worth a word where the node has an address of the family.
+func cidrDetector(cidrs []netip.Prefix, family ir.Family, primary netip.Addr, origin ir.Origin, diags *diag.List) ir.Detector {
+	for _, p := range cidrs {
+		if family.Has(p.Addr()) {
+			return ir.Detector{Mode: ir.DetectCIDR, Prefix: p.Masked(), Origin: origin}
+		}
+	}
+	if primary.IsValid() {
+		diags.Add(diag.Diagnostic{Severity: diag.Info, Object: origin.Object, Path: origin.Field,
+			Msg: "names no " + family.String() + " range: pods are not told from other sources in " + family.String()})
+	}
+	origin.Reason = "no " + family.String() + " range"
+	return ir.Detector{Origin: origin}
+}
+
+func (in nodeInput) ipvs(family ir.Family) *ir.IPVS {
+	c := in.cfg.IPVS
+	v := &ir.IPVS{
+		Scheduler: cmp.Or(c.Scheduler, "rr"), StrictARP: c.StrictARP,
+		TCPTimeout: c.TCPTimeout.Duration, TCPFinTimeout: c.TCPFinTimeout.Duration, UDPTimeout: c.UDPTimeout.Duration,
+	}
+	for _, s := range c.ExcludeCIDRs {
+		if p, ok := parsePrefix(s); ok && family.Has(p.Addr()) {
+			v.ExcludeCIDRs = append(v.ExcludeCIDRs, p)
+		}
+	}
+	slices.SortFunc(v.ExcludeCIDRs, netip.Prefix.Compare)
+	v.ExcludeCIDRs = slices.Compact(v.ExcludeCIDRs)
+	return v
+}
+
+// defaultHealthzPort is the port of healthzBindAddress where that is not set.
+const defaultHealthzPort = 10256
+
+func (in nodeInput) hns(family ir.Family, diags *diag.List) *ir.HNS {
+	c := in.cfg.Winkernel
+	h := &ir.HNS{
+		NetworkName: c.NetworkName, NetworkType: cmp.Or(in.facts.HNSNetworkType, "L2Bridge"),
+		EnableDSR: c.EnableDSR, RootEndpoint: c.RootHnsEndpointName, ForwardHealthCheckVIP: c.ForwardHealthCheckVip,
+		HealthzPort: defaultHealthzPort,
+	}
+	switch a, ok := parseAddr(c.SourceVip); {
+	case ok && family.Has(a):
+		h.SourceVIP = a
+	case !ok && c.SourceVip != "":
+		diags.Add(diag.Diagnostic{Object: "config", Path: "winkernel.sourceVip",
+			Msg: "must be an IP address, got " + strconv.Quote(c.SourceVip)})
+	}
+	if a, err := netip.ParseAddrPort(in.cfg.HealthzBindAddress); err == nil {
+		h.HealthzPort = a.Port()
+	}
+	return h
+}
+
+// defaultUDPIdleTimeout is udpIdleTimeout's default up to 1.25, where the field ends.
+const defaultUDPIdleTimeout = 250 * time.Millisecond
+
+func (in nodeInput) userspace(family ir.Family, diags *diag.List) *ir.Userspace {
+	u := &ir.Userspace{BindAddress: netip.IPv4Unspecified(), UDPIdleTimeout: in.cfg.UDPIdleTimeout.Duration}
+	if family == ir.IPv6 {
+		u.BindAddress = netip.IPv6Unspecified()
+	}
+	if a, ok := parseAddr(in.cfg.BindAddress); ok && family.Has(a) {
+		u.BindAddress = a
+	}
+	if u.UDPIdleTimeout <= 0 {
+		u.UDPIdleTimeout = defaultUDPIdleTimeout
+	}
+	var ok bool
+	if u.PortMin, u.PortMax, ok = parsePortRange(in.cfg.PortRange); !ok {
+		diags.Add(diag.Diagnostic{Object: "config", Path: "portRange",
+			Msg: "must be a port, a-b or a+n, got " + strconv.Quote(in.cfg.PortRange)})
+	}
+	return u
+}

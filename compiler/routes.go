@@ -1,0 +1,106 @@
+package compiler
+
+import "github.com/proxyc/proxyc/ir"
+
+// routeKey is all that the routes of a frontend depend on, besides the node.
+type routeKey struct {
+	external       bool // governed by externalTrafficPolicy
+	policy         ir.Policy
+	cluster, local bool // which lists of endpoints are not empty
+}
+
+// routeTable makes the routes for every key, once for all Services. In them
+// Route.Pool is still the pool's policy; builder.rebase makes it an index.
+func (t *target) routeTable() map[routeKey][]ir.Route {
+	table := map[routeKey][]ir.Route{}
+	bools := [...]bool{false, true}
+	for _, policy := range [...]ir.Policy{ir.Cluster, ir.Local} {
+		for _, cluster := range bools {
+			for _, local := range bools {
+				table[routeKey{false, policy, cluster, local}] = t.internalRoutes(policy, cluster, local)
+				table[routeKey{true, policy, cluster, local}] = t.externalRoutes(policy, cluster, local)
+			}
+		}
+	}
+	return table
+}
+
+// single sends all sources to the list of a policy, or to the cluster's where
+// the mode falls back to that (IPV-4); without a list there is no route.
+func (t *target) single(policy ir.Policy, cluster, local, snat bool, origin ir.Origin) []ir.Route {
+	if policy == ir.Local && !local && t.caps.Has(ir.LocalFallback) {
+		policy = ir.Cluster
+		origin.Reason = "no endpoint " + t.onNode + ": the cluster's are used"
+	}
+	if (policy == ir.Cluster && !cluster) || (policy == ir.Local && !local) {
+		return nil
+	}
+	return []ir.Route{{From: ir.Any, Pool: int(policy), SNAT: snat, Origin: origin}}
+}
+
+// modeOrigin explains routes that a mode's nature decides.
+func (t *target) modeOrigin(reason string) ir.Origin {
+	return ir.Origin{Object: "config", Field: "mode", Reason: string(t.mode) + ": " + reason}
+}
+
+// internalRoutes are those of ClusterIP frontends (PKT-1, PKT-2).
+func (t *target) internalRoutes(policy ir.Policy, cluster, local bool) []ir.Route {
+	detector := &t.node.Detector
+	switch {
+	case !t.caps.Has(ir.KeepsClient):
+		return t.single(policy, cluster, local, true, t.modeOrigin("connections come from the node"))
+	case t.mode == ir.ModeKernelspace:
+		return t.single(policy, cluster, local, false, t.modeOrigin("the client's address is kept"))
+	case t.node.MasqueradeAll:
+		field := "iptables.masqueradeAll"
+		if t.mode == ir.ModeNFTables {
+			field = "nftables.masqueradeAll"
+		}
+		return t.single(policy, cluster, local, true, ir.Origin{Object: "config", Field: field, Reason: "every client is masqueraded"})
+	case detector.Mode == ir.DetectNone:
+		origin := detector.Origin
+		origin.Reason += ": the client's address is kept"
+		return t.single(policy, cluster, local, false, origin)
+	}
+	origin := detector.Origin
+	origin.Reason = "not from a pod: masqueraded"
+	others := t.single(policy, cluster, local, true, origin)
+	if others == nil {
+		return nil
+	}
+	origin.Reason = "from a pod: the client's address is kept"
+	return []ir.Route{{From: ir.Pods, Pool: others[0].Pool, Origin: origin}, others[0]}
+}
+
+// externalRoutes are those of all other frontends (PKT-3 to PKT-6).
+func (t *target) externalRoutes(policy ir.Policy, cluster, local bool) []ir.Route {
+	origin := ir.Origin{Object: "default", Field: "externalTrafficPolicy"}
+	switch {
+	case !t.caps.Has(ir.KeepsClient):
+		return t.single(policy, cluster, local, true, t.modeOrigin("connections come from the node"))
+	case t.mode == ir.ModeKernelspace:
+		return t.single(policy, cluster, local, false, t.modeOrigin("the client's address is kept"))
+	case policy == ir.Cluster:
+		origin.Reason = "externalTrafficPolicy Cluster: masqueraded, so that replies come back this way"
+		return t.single(policy, cluster, local, true, origin)
+	}
+	origin.Reason = "externalTrafficPolicy Local: the client's address is kept"
+	outside := t.single(policy, cluster, local, false, origin)
+	if t.caps.Has(ir.LocalFallback) || !cluster {
+		return outside
+	}
+	var routes []ir.Route
+	if d := &t.node.Detector; d.Mode != ir.DetectNone {
+		pods := d.Origin
+		pods.Reason = "from a pod: goes to any node, as if to the ClusterIP"
+		routes = append(routes, ir.Route{From: ir.Pods, Pool: int(ir.Cluster), Origin: pods})
+	}
+	origin.Reason = "externalTrafficPolicy Local, from the node itself: goes to any node, masqueraded"
+	routes = append(routes, ir.Route{From: ir.Host, Pool: int(ir.Cluster), SNAT: true, Origin: origin})
+	return append(routes, outside...)
+}
+
+// complete tells whether every source finds a route.
+func complete(routes []ir.Route) bool {
+	return len(routes) > 0 && routes[len(routes)-1].From == ir.Any
+}

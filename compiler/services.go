@@ -1,0 +1,288 @@
+package compiler
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// service is a Service as every node sees it: judged, parsed, and joined with
+// its endpoints.
+type service struct {
+	*snapshot.Service
+	object string // for Origins
+	ports  []port // by ir.ServicePort
+	views  [len(families)]view
+	diags  diag.List
+}
+
+// port is a valid entry of spec.ports.
+type port struct {
+	ir.ServicePort
+	index    int    // in spec.ports
+	number   uint16 // port
+	nodePort uint16 // 0: none
+	target   uint16 // numeric targetPort, 0: none; kernelspace only (WIN-21)
+}
+
+// view is a service in one IP family.
+type view struct {
+	addrs     []address // by Kind, each address once; empty: not in this family (SNAP-20)
+	ranges    []ir.SourceRange
+	endpoints [][]endpoint // of each port
+}
+
+// address is one that the Service is reached at.
+type address struct {
+	netip.Addr
+	kind  ir.Kind
+	field string
+}
+
+// has tells whether there is an address of a kind; a Service without a
+// ClusterIP in the family does not exist there.
+func (v *view) has(kind ir.Kind) bool {
+	for i := range v.addrs {
+		if v.addrs[i].kind == kind {
+			return true
+		}
+	}
+	return false
+}
+
+// externallyAccessible is SNAP-29 for one port.
+func (v *view) externallyAccessible(p *port) bool {
+	return p.nodePort != 0 || v.addrs[len(v.addrs)-1].kind.External()
+}
+
+// skipped tells whether kube-proxy does not look at a Service (SNAP-1, SNAP-3).
+func skipped(s *snapshot.Service) bool {
+	return s.ProxyName || s.Type == "ExternalName" || s.ClusterIP == "" || s.ClusterIP == "None"
+}
+
+// service judges a Service and joins it with its endpoints. It gives nil for
+// one that is skipped.
+func (c *cluster) service(svc *snapshot.Service) *service {
+	if skipped(svc) {
+		return nil
+	}
+	s := &service{Service: svc, object: svc.Object}
+	if s.object == "" {
+		s.object = "Service " + svc.Name.String()
+	}
+	c.parsePorts(s)
+	c.parseAddrs(s)
+	for i, f := range families {
+		if v := &s.views[i]; v.has(ir.ClusterIP) {
+			v.endpoints = c.endpointsPass(s, f)
+			if c.mode == ir.ModeKernelspace {
+				c.windowsPorts(s, v)
+			}
+		}
+	}
+	c.checkCapabilities(s)
+	return s
+}
+
+// report notes that a piece is left out.
+func (s *service) report(field, msg string) {
+	s.diags.Add(diag.Diagnostic{Object: s.object, Path: field, Msg: msg})
+}
+
+// warn notes that a piece is there, and does not do what it says.
+func (s *service) warn(field, msg string) {
+	s.diags.Add(diag.Diagnostic{Severity: diag.Warning, Object: s.object, Path: field, Msg: msg})
+}
+
+// parsePorts fills s.ports from spec.ports (SNAP-21, SNAP-25).
+func (c *cluster) parsePorts(s *service) {
+	s.ports = make([]port, 0, len(s.Service.Ports))
+	for i := range s.Service.Ports {
+		if p, ok := c.parsePort(s, i); ok {
+			s.ports = append(s.ports, p)
+		}
+	}
+	if len(s.ports) < 2 {
+		return
+	}
+	slices.SortStableFunc(s.ports, func(a, b port) int { return a.ServicePort.Compare(b.ServicePort) })
+	c.dropTwins(s)
+}
+
+func (c *cluster) parsePort(s *service, i int) (port, bool) {
+	in := &s.Service.Ports[i]
+	protocol, ok := protocolOf(in.Protocol)
+	if !ok {
+		s.report(c.names.protocols.at(i), "must be TCP, UDP or SCTP, got "+strconv.Quote(in.Protocol))
+		return port{}, false
+	}
+	if protocol == ir.SCTP && !c.caps.Has(ir.ServesSCTP) {
+		s.warn(c.names.protocols.at(i), "mode "+string(c.mode)+" does not proxy SCTP: the port is left out")
+		return port{}, false
+	}
+	n, ok := number(in.Port)
+	if !ok {
+		s.report(c.names.portNumbers.at(i), "must be 1-65535, got "+strconv.Itoa(int(in.Port)))
+		return port{}, false
+	}
+	p := port{ServicePort: ir.ServicePort{Service: s.Name, Port: in.Name, Protocol: protocol}, index: i, number: n}
+	if in.NodePort != 0 {
+		if p.nodePort, ok = number(in.NodePort); !ok {
+			p.nodePort = 0
+			s.report(c.names.nodePorts.at(i), "must be 1-65535, got "+strconv.Itoa(int(in.NodePort)))
+		}
+	}
+	p.target, _ = number(in.TargetPort)
+	if in.TargetPort < 0 || in.TargetPort > 65535 {
+		p.target = 0
+	}
+	return p, true
+}
+
+// protocolOf reads a protocol field; empty counts as TCP, as the API has it.
+func protocolOf(s string) (ir.Protocol, bool) {
+	switch s {
+	case "TCP", "":
+		return ir.TCP, true
+	case "UDP":
+		return ir.UDP, true
+	case "SCTP":
+		return ir.SCTP, true
+	}
+	return 0, false
+}
+
+// dropTwins removes ports that the API does not admit beside another one: the
+// same name, port or node port for one protocol. What stands first in
+// spec.ports stays.
+func (c *cluster) dropTwins(s *service) {
+	byIndex := slices.Clone(s.ports)
+	slices.SortFunc(byIndex, func(a, b port) int { return cmp.Compare(a.index, b.index) })
+	kept := byIndex[:0]
+	for _, p := range byIndex {
+		field, twin := "", (*port)(nil)
+		for i := range kept {
+			q := &kept[i]
+			if p.Protocol != q.Protocol {
+				continue
+			}
+			switch {
+			case p.Port == q.Port:
+				field, twin = c.names.ports.at(p.index)+".name", q
+			case p.number == q.number:
+				field, twin = c.names.portNumbers.at(p.index), q
+			case p.nodePort != 0 && p.nodePort == q.nodePort:
+				s.report(c.names.nodePorts.at(p.index), "is that of "+c.names.ports.at(q.index)+" too, which keeps it")
+				p.nodePort = 0
+			}
+			if twin != nil {
+				break
+			}
+		}
+		if twin != nil {
+			s.report(field, "is that of "+c.names.ports.at(twin.index)+" too, for the same protocol: the port is left out")
+			continue
+		}
+		kept = append(kept, p)
+	}
+	slices.SortFunc(kept, func(a, b port) int { return a.ServicePort.Compare(b.ServicePort) })
+	s.ports = kept
+}
+
+// parseAddrs fills the views' addresses and source ranges.
+func (c *cluster) parseAddrs(s *service) {
+	if len(s.IPFamilies) == 0 {
+		c.clusterIP(s, s.ClusterIP, "spec.clusterIP", "")
+	}
+	for i, family := range s.IPFamilies {
+		if i < len(s.ClusterIPs) {
+			c.clusterIP(s, s.ClusterIPs[i], c.names.clusterIPs.at(i), family)
+		} else {
+			s.report("spec.ipFamilies["+strconv.Itoa(i)+"]", family+" has no address: there is no spec.clusterIPs["+strconv.Itoa(i)+"]")
+		}
+	}
+	if c.externalIPs {
+		for i, text := range s.ExternalIPs {
+			s.address(ir.ExternalIP, text, c.names.externals.at(i))
+		}
+	} else if len(s.ExternalIPs) > 0 {
+		s.warn("spec.externalIPs", "is ignored: feature gate AllowServiceExternalIPs is off")
+	}
+	for i := range s.LoadBalancer {
+		if in := &s.LoadBalancer[i]; in.IP != "" && c.servesIngress(s, i) {
+			s.address(ir.LoadBalancer, in.IP, c.names.ingresses.at(i))
+		}
+	}
+	c.sourceRanges(s)
+}
+
+// clusterIP adds the address of a family (SNAP-20); want is what
+// spec.ipFamilies says of it, if anything.
+func (c *cluster) clusterIP(s *service, text, field, want string) {
+	addr, ok := parseAddr(text)
+	switch {
+	case !ok:
+		s.report(field, "must be an IP address, got "+strconv.Quote(text))
+	case want != "" && familyOf(addr).String() != want:
+		s.report(field, "must be "+want+" as spec.ipFamilies has it, got "+strconv.Quote(text))
+	case s.view(addr).has(ir.ClusterIP):
+		s.report(field, "a second "+want+" address is left out")
+	default:
+		s.view(addr).addrs = []address{{addr, ir.ClusterIP, field}}
+	}
+}
+
+// address adds an external address (SNAP-22, SNAP-23).
+func (s *service) address(kind ir.Kind, text, field string) {
+	addr, ok := parseAddr(text)
+	if !ok {
+		s.report(field, "must be an IP address, got "+strconv.Quote(text))
+		return
+	}
+	v := s.view(addr)
+	if !v.has(ir.ClusterIP) {
+		s.warn(field, text+" is not served: the Service has no clusterIP in "+familyOf(addr).String())
+		return
+	}
+	for _, a := range v.addrs {
+		if a.Addr == addr {
+			s.diags.Add(diag.Diagnostic{Severity: diag.Info, Object: s.object, Path: field, Msg: text + " stands in " + a.field + " already, which counts"})
+			return
+		}
+	}
+	v.addrs = append(v.addrs, address{addr, kind, field})
+}
+
+func familyOf(a netip.Addr) ir.Family {
+	if a.Is4() {
+		return ir.IPv4
+	}
+	return ir.IPv6
+}
+
+// view is the service in the family of an address.
+func (s *service) view(a netip.Addr) *view {
+	if a.Is4() {
+		return &s.views[0]
+	}
+	return &s.views[1]
+}
+
+// servesIngress tells whether traffic to an ingress address is the proxy's
+// (SNAP-23), which kernelspace mode believes of all (WIN-24).
+func (c *cluster) servesIngress(s *service, i int) bool {
+	mode := s.LoadBalancer[i].IPMode
+	if mode == "" || mode == "VIP" {
+		return true
+	}
+	if c.mode == ir.ModeKernelspace {
+		s.warn("status.loadBalancer.ingress["+strconv.Itoa(i)+"].ipMode", "mode kernelspace serves the address whatever ipMode says")
+		return true
+	}
+	return false
+}

@@ -1,0 +1,233 @@
+package compiler
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// rule says which endpoints of a service port a list takes.
+type rule uint8
+
+const (
+	nothing  rule = iota
+	ready         // what is ready
+	forNode       // ready, and node hints name this node (SNAP-44)
+	forZone       // ready, and zone hints name this node's zone
+	draining      // serving and terminating, where nothing is ready
+	serving       // serving, terminating or not (kernelspace, WIN-22)
+	every         // all, serving or not (kernelspace, WIN-22)
+	lasting       // ready and not terminating (kernelspace, WIN-22)
+)
+
+// pick is a list of endpoints: what a rule takes, of the whole cluster or of
+// this node only.
+type pick struct {
+	rule
+	local bool
+	n     int // how many
+}
+
+// choice is what a node uses of a service port's endpoints. The lists fall
+// back to terminating endpoints independently of each other.
+type choice struct {
+	cluster, local pick
+	usable         bool // some endpoint of the cluster could serve
+}
+
+// census counts a service port's endpoints: all, and those on this node.
+type census struct {
+	total, ready, draining, serving int
+	localReady, localDraining       int
+	nodeHinted, forNode             int // of the ready ones
+	zoneHinted, forZone             int
+}
+
+func (t *target) isLocal(e *endpoint) bool { return t.node.Name != "" && e.NodeName == t.node.Name }
+
+func (t *target) takes(p pick, e *endpoint) bool {
+	if p.local && !t.isLocal(e) {
+		return false
+	}
+	switch p.rule {
+	case ready:
+		return e.Ready && (t.mode != ir.ModeKernelspace || e.Serving)
+	case forNode:
+		return e.Ready && slices.Contains(e.NodeHints, t.node.Name)
+	case forZone:
+		return e.Ready && slices.Contains(e.ZoneHints, t.node.Zone)
+	case draining:
+		return e.Serving && e.Terminating
+	case serving:
+		return e.Serving
+	case lasting:
+		return e.Ready && !e.Terminating
+	}
+	return p.rule == every
+}
+
+func (t *target) census(endpoints []endpoint) census {
+	n := census{total: len(endpoints)}
+	for i := range endpoints {
+		e := &endpoints[i]
+		local := t.isLocal(e)
+		if e.Serving {
+			n.serving++
+		}
+		switch {
+		case e.Ready:
+			n.ready++
+			count(&n.localReady, local)
+			if len(e.NodeHints) > 0 {
+				n.nodeHinted++
+				count(&n.forNode, slices.Contains(e.NodeHints, t.node.Name))
+			}
+			if len(e.ZoneHints) > 0 {
+				n.zoneHinted++
+				count(&n.forZone, slices.Contains(e.ZoneHints, t.node.Zone))
+			}
+		case e.Serving && e.Terminating:
+			n.draining++
+			count(&n.localDraining, local)
+		}
+	}
+	return n
+}
+
+func count(n *int, yes bool) {
+	if yes {
+		*n++
+	}
+}
+
+// pick counts what a rule takes.
+func (t *target) pick(r rule, local bool, endpoints []endpoint) pick {
+	p := pick{rule: r, local: local}
+	for i := range endpoints {
+		count(&p.n, t.takes(p, &endpoints[i]))
+	}
+	return p
+}
+
+// choose decides which endpoints of a service port this node uses (inventory
+// 2.4). useCluster and useLocal are SNAP-30.
+func (t *target) choose(n *census, useCluster, useLocal bool) choice {
+	if !t.caps.Has(ir.Topology) { // ready endpoints, without hints or fallback
+		return choice{cluster: pick{ready, false, n.ready}, usable: n.ready > 0}
+	}
+	c := choice{usable: n.ready+n.draining > 0}
+	if useCluster {
+		c.cluster = t.clusterPick(n)
+	}
+	if useLocal {
+		c.local = pick{ready, true, n.localReady}
+		if n.localReady == 0 {
+			c.local = pick{draining, true, n.localDraining}
+		}
+	}
+	return c
+}
+
+// clusterPick is the list for traffic of policy Cluster. Hints count only
+// where every ready endpoint has them and one is meant for this node.
+func (t *target) clusterPick(n *census) pick {
+	switch {
+	case n.ready == 0:
+		return pick{draining, false, n.draining}
+	case n.nodeHinted == n.ready && n.forNode > 0 && t.node.Name != "":
+		return pick{forNode, false, n.forNode}
+	case n.zoneHinted == n.ready && n.forZone > 0 && t.node.Zone != "":
+		return pick{forZone, false, n.forZone}
+	}
+	return pick{ready, false, n.ready}
+}
+
+// poolReason tells people how a pool was chosen.
+func (t *target) poolReason(p pick, n *census, endpoints []endpoint) string {
+	switch p.rule {
+	case forNode:
+		return "node hints for " + t.node.Name + ": " + ofReady(p.n, n.ready)
+	case forZone:
+		return "zone hints for " + t.node.Zone + ": " + ofReady(p.n, n.ready)
+	case draining:
+		where := ""
+		if p.local {
+			where = " " + t.onNode
+		}
+		return "no endpoint is ready" + where + ": " + counted(p.n, "endpoint") + " serving and terminating"
+	case serving:
+		return "every endpoint is terminating: the " + strconv.Itoa(p.n) + " still serving"
+	case every:
+		return "no endpoint is serving: all " + strconv.Itoa(p.n) + " endpoints"
+	}
+	if p.local {
+		return ofReady(p.n, n.ready) + " " + t.onNode
+	}
+	reason := "all " + counted(p.n, "ready endpoint")
+	if n.nodeHinted+n.zoneHinted > 0 && t.caps.Has(ir.Topology) {
+		reason += t.ignoredHints(n, endpoints)
+	}
+	return reason
+}
+
+func ofReady(k, n int) string { return strconv.Itoa(k) + " of " + counted(n, "ready endpoint") }
+
+// ignoredHints tells why hints, which some endpoints have, do not count.
+func (t *target) ignoredHints(n *census, endpoints []endpoint) string {
+	kind, hinted := "zone hints", n.zoneHinted
+	hints := func(e *endpoint) []string { return e.ZoneHints }
+	if n.zoneHinted == 0 {
+		kind, hinted = "node hints", n.nodeHinted
+		hints = func(e *endpoint) []string { return e.NodeHints }
+	}
+	switch {
+	case hinted < n.ready:
+		for i := range endpoints {
+			if e := &endpoints[i]; e.Ready && len(hints(e)) == 0 {
+				return "; " + kind + " ignored: " + e.addrPort.String() + " has none"
+			}
+		}
+	case n.zoneHinted == 0:
+		return "; node hints ignored: none names " + t.node.Name
+	case t.node.Zone == "":
+		return "; zone hints ignored: the node has no zone"
+	}
+	return "; zone hints ignored: none names " + t.node.Zone
+}
+
+// backendReason tells people why an endpoint is used.
+func (t *target) backendReason(p pick) string {
+	switch p.rule {
+	case draining:
+		return "serving and terminating: no endpoint is ready"
+	case serving:
+		return "serving: every endpoint is terminating"
+	case every:
+		return "no endpoint is serving"
+	case forNode:
+		return "ready, hinted for this node"
+	case forZone:
+		return "ready, hinted for this zone"
+	}
+	return "ready"
+}
+
+// emptyReason tells people why there is no endpoint for some traffic.
+func (t *target) emptyReason(field string, n *census, c *choice, endpoints []endpoint) string {
+	switch {
+	case n.total == 0:
+		return "no endpoints"
+	case !c.usable:
+		e := &endpoints[0]
+		reason := "no ready endpoint: " + e.addrPort.String() + " is not ready"
+		if n.total > 1 {
+			reason += ", nor " + counted(n.total-1, "other")
+		}
+		return reason
+	}
+	if field == "" { // kernelspace
+		return "every endpoint is terminating, or none serves: only the ClusterIP and load balancer addresses stay"
+	}
+	return field + " Local: no ready endpoint " + t.onNode
+}

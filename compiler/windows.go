@@ -1,0 +1,60 @@
+package compiler
+
+import (
+	"net/netip"
+	"strconv"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// windowsChoice is kernelspace mode's own choice of endpoints for frontends of
+// one kind (WIN-22): ready ones, without hints. Behind a load balancer that
+// has only terminating endpoints, those that serve stay for its addresses and
+// the ClusterIP, and where none serves, all; other frontends then have none.
+func (t *target) windowsChoice(s *service, v *view, kind ir.Kind, endpoints []endpoint) choice {
+	r := ready
+	if v.addrs[len(v.addrs)-1].kind == ir.LoadBalancer {
+		scope := func(rule rule) int { return t.pick(rule, s.ExternalLocal, endpoints).n }
+		switch {
+		case scope(serving) == 0:
+			r = every
+		case scope(lasting) == 0:
+			r = serving
+		}
+	}
+	c := choice{usable: true}
+	if r == ready || kind == ir.ClusterIP || kind == ir.LoadBalancer {
+		c.cluster, c.local = t.pick(r, false, endpoints), t.pick(r, true, endpoints)
+	}
+	return c
+}
+
+// windowsPolicy is the traffic policy of a kind of frontend: preserved
+// destination addresses need local endpoints (inventory 4.2).
+func windowsPolicy(s *service, kind ir.Kind) ir.Policy {
+	if (kind == ir.NodePort || kind == ir.LoadBalancer) && s.PreserveDIP {
+		return ir.Local
+	}
+	return s.policy(kind)
+}
+
+// windowsPorts gives all endpoints of a service port the same port, as HNS
+// wants it: a numeric targetPort, or that of the first endpoint (WIN-21).
+func (c *cluster) windowsPorts(s *service, v *view) {
+	for i, list := range v.endpoints {
+		p := &s.ports[i]
+		for j := range list {
+			e := &list[j]
+			want := p.target
+			if want == 0 {
+				want = list[0].addrPort.Port()
+				if want != e.addrPort.Port() {
+					s.warn(c.names.ports.at(p.index)+".targetPort", "endpoints have different ports: mode kernelspace uses "+
+						strconv.Itoa(int(want))+" of "+list[0].addrPort.String()+" for all")
+				}
+			}
+			e.addrPort = netip.AddrPortFrom(e.addrPort.Addr(), want)
+		}
+		v.endpoints[i] = c.mergeTwins(s, list)
+	}
+}
