@@ -225,9 +225,9 @@ IPVS-IPS 10.96.0.10
 IPVS-IPS 198.18.0.10
 IPVS-IPS 203.0.113.10
 `},
-		// The VIP that the node has on an interface stays there (IPV-1).
+		// The VIP that the node has on an interface stays there (IPV-1), a ClusterIP is always ours.
 		{"local", func(p *ir.Program) {
-			p.Node.Addrs = append(p.Node.Addrs, netip.MustParseAddr("203.0.113.11"))
+			p.Node.Addrs = append(p.Node.Addrs, netip.MustParseAddr("203.0.113.11"), netip.MustParseAddr("10.96.0.11"))
 			p.Services[0].Health = &ir.HealthCheck{Port: 32000, Local: 1}
 		}, `LOOP-BACK 10.244.1.10,tcp:8080,10.244.1.10
 CLUSTER-IP 10.96.0.11,tcp:80

@@ -5,6 +5,7 @@ import (
 
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/render"
+	"github.com/proxyc/proxyc/render/xtables"
 )
 
 // Renderer is the back end of the ipvs mode.
@@ -29,9 +30,9 @@ func (x rendered) Outputs() []render.Output {
 			Write: x.write((*Ruleset).WriteIPVS)},
 		{Format: "ipset", File: "ipset.rules", Load: "ipset -exist restore <ipset.rules",
 			Write: x.write((*Ruleset).WriteSets)},
-		{Format: "iptables", File: "iptables.rules", Load: "iptables-restore --noflush iptables.rules",
+		{Format: "iptables", File: "iptables.rules", Load: xtables.Load(ir.IPv4, "iptables.rules"),
 			Write: x.family(ir.IPv4).write((*Ruleset).WriteRules)},
-		{Format: "ip6tables", File: "ip6tables.rules", Load: "ip6tables-restore --noflush ip6tables.rules",
+		{Format: "ip6tables", File: "ip6tables.rules", Load: xtables.Load(ir.IPv6, "ip6tables.rules"),
 			Write: x.family(ir.IPv6).write((*Ruleset).WriteRules)},
 		{Format: "addresses", File: "kube-ipvs0.addresses",
 			Load:  "ip link add " + Device + " type dummy; sed 's/.*/addr replace & dev " + Device + "/' kube-ipvs0.addresses | ip -batch -",

@@ -18,22 +18,27 @@ func TestToolsAccept(t *testing.T) {
 	dir := t.TempDir()
 	p4, p6 := program(ir.IPv4), program(ir.IPv6)
 	admit(p4, netip.MustParsePrefix("0.0.0.0/0"))
+	load := make(map[string]string)
 	for _, o := range Renderer.Lower([]*ir.Program{p4, p6}).Outputs() {
 		if err := os.WriteFile(filepath.Join(dir, o.File), []byte(text(t, o.Write)), 0o600); err != nil {
 			t.Fatal(err)
 		}
+		load[o.Format] = o.Load
 	}
 	cmd := exec.Command("unshare", "--user", "--map-root-user", "--net", "sh", "-euxc", `
 		export XTABLES_LOCKFILE=$PWD/lock
-		for i in 1 2; do ipset -exist restore <ipset.rules; done
+		for i in 1 2; do `+load["ipset"]+`; done
 		iptables-restore --noflush --test iptables.rules
 		ip6tables-restore --noflush --test ip6tables.rules
 		for i in 1 2; do
-			grep -v -e '-m ipvs' iptables.rules | iptables-restore --noflush
-			grep -v -e '-m ipvs' ip6tables.rules | ip6tables-restore --noflush
+			sed -i '/-m ipvs/d' iptables.rules ip6tables.rules
+			`+load["iptables"]+`
+			`+load["ip6tables"]+`
 		done
+		test $(iptables-save | grep -c '^-A [A-Z]* .*-j KUBE-') = 9
+		test $(ip6tables-save | grep -c '^-A [A-Z]* .*-j KUBE-') = 9
 		ip link add kube-ipvs0 type veth # not every kernel has dummy devices
-		sed 's/.*/addr replace & dev kube-ipvs0/' kube-ipvs0.addresses | ip -batch -
+		`+strings.TrimPrefix(load["addresses"], "ip link add kube-ipvs0 type dummy; ")+`
 		{ set +x; } 2>/dev/null
 		ipset save | grep ^add | sort
 		ip -o addr show dev kube-ipvs0 | awk '{print "addr", $4}' | sort`)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"io"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/proxyc/proxyc/ir"
@@ -107,8 +108,18 @@ const (
 // JumpTo is the target that walks a chain.
 func JumpTo(chain string) Target { return Target{Chain: chain} }
 
-// Write writes tables as iptables-restore --noflush reads them. Built-in
-// chains get their rules inserted in front.
+// Load is the shell command that loads what Write wrote to a file. It can be
+// given again and again: our chains are replaced, and jumps from built-in
+// chains that the kernel has already are left out of the text.
+func Load(f ir.Family, file string) string {
+	tool := "iptables"
+	if f == ir.IPv6 {
+		tool = "ip6tables"
+	}
+	return tool + `-save | sed -n 's/^-A \([A-Z]* .*-j KUBE-\)/-I \1/p' | grep -vxFf - ` + file + ` | ` + tool + `-restore --noflush`
+}
+
+// Write writes tables as iptables-restore --noflush reads them.
 func Write(w io.Writer, tables []Table) error {
 	b := bufio.NewWriter(w)
 	for _, t := range tables {
@@ -119,24 +130,22 @@ func Write(w io.Writer, tables []Table) error {
 			}
 		}
 		for i := range t.Chains {
-			c := &t.Chains[i]
-			for j := range c.Rules {
-				_, _ = b.Write(append(c.appendRule(b.AvailableBuffer(), j), '\n'))
-			}
+			t.Chains[i].write(b)
 		}
 		_, _ = b.WriteString("COMMIT\n")
 	}
 	return b.Flush()
 }
 
-func (c *Chain) appendRule(b []byte, i int) []byte {
+func (c *Chain) write(b *bufio.Writer) {
+	command, rules := "-A ", slices.All(c.Rules)
 	if c.BuiltIn {
-		b = append(append(b, "-I "...), c.Name...)
-		b = strconv.AppendInt(append(b, ' '), int64(i+1), 10)
-	} else {
-		b = append(append(b, "-A "...), c.Name...)
+		command, rules = "-I ", slices.Backward(c.Rules) // each goes in front of the one before
 	}
-	return c.Rules[i].Append(b)
+	for _, r := range rules {
+		line := append(append(b.AvailableBuffer(), command...), c.Name...)
+		_, _ = b.Write(append(r.Append(line), '\n'))
+	}
 }
 
 // Append appends the rule without its chain: " -p tcp ... -j ACCEPT".
