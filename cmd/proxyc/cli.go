@@ -1,0 +1,88 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/proxyc/proxyc/compiler/diag"
+)
+
+// Exit codes of every verb.
+const (
+	exitDone     = 0
+	exitFindings = 1 // differences or findings: diff, lint, explain
+	exitBad      = 2 // bad input, usage, I/O
+)
+
+// cli is the grammar of the command line.
+type cli struct {
+	Compile compileCmd `cmd:"" help:"Compile a configuration and a snapshot of a cluster into the rules of a node."`
+	Trace   traceCmd   `cmd:"" help:"Tell what happens to a packet, step by step, and why."`
+	Explain explainCmd `cmd:"" help:"Tell which Services and fields a rule, element, address or port comes from."`
+	Diff    diffCmd    `cmd:"" help:"Show what another snapshot or configuration changes; exit 1 if anything."`
+	Lint    lintCmd    `cmd:"" help:"Show what is wrong or doubtful in a configuration and a snapshot; exit 1 if anything."`
+	Config  configCmd  `cmd:"" help:"Show and check configurations."`
+	Demo    demoCmd    `cmd:"" help:"Compile a small cluster that proxyc carries with it, and trace packets through it."`
+	Version versionCmd `cmd:"" help:"Print the version."`
+}
+
+// errFindings ends a verb that did its work and found something: exit code 1.
+var errFindings = errors.New("findings")
+
+// errReported ends a verb whose errors were printed as diagnostics: exit code 2.
+var errReported = errors.New("reported")
+
+// parserExit carries kong's wish to end the program, for --help.
+type parserExit int
+
+// run is the whole program; it returns the exit code.
+func run(e *env) (code int) {
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case parserExit:
+			code = int(r)
+		default:
+			panic(r)
+		}
+	}()
+	var c cli
+	parser := kong.Must(&c,
+		kong.Name("proxyc"),
+		kong.Description("A compiler for Kubernetes Service proxies: kube-proxy's configuration and a snapshot of a cluster in, the rules of a node out."),
+		kong.UsageOnError(),
+		kong.Writers(e.stdout, e.stderr),
+		kong.Exit(func(code int) { panic(parserExit(code)) }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
+	)
+	ctx, err := parser.Parse(e.args)
+	if err != nil {
+		fmt.Fprintf(e.stderr, "proxyc: %s\n", strings.TrimSpace(err.Error()))
+		fmt.Fprintf(e.stderr, "Run \"proxyc --help\" for how it is used.\n")
+		return exitBad
+	}
+	return e.exitCode(ctx.Run(e))
+}
+
+func (e *env) exitCode(err error) int {
+	switch {
+	case err == nil, errors.Is(err, errDone):
+		return exitDone
+	case errors.Is(err, errFindings):
+		return exitFindings
+	case !errors.Is(err, errReported):
+		fmt.Fprintf(e.stderr, "proxyc: %s\n", err)
+	}
+	return exitBad
+}
+
+// report prints diagnostics in order, one a line.
+func (e *env) report(list diag.List) {
+	list.Sort()
+	for _, d := range list {
+		fmt.Fprintf(e.stderr, "%s: %s\n", d.Severity, d)
+	}
+}

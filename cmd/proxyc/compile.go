@@ -1,0 +1,68 @@
+package main
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+
+	"github.com/proxyc/proxyc/compiler/diag"
+)
+
+type compileCmd struct {
+	input
+
+	Output   string `short:"o" placeholder:"FORMAT" help:"What to print: iptables, ip6tables, nftables, ipvsadm, ipset, hns, ir, ir-json, or another text that the mode has. By default the mode's own."`
+	OutDir   string `placeholder:"DIR" help:"Write all files that the mode needs into a directory, with a README of how to load each."`
+	Explain  bool   `help:"Print a table that names the Service, port and field behind each rule and element, instead of the rules; with --out-dir, write it beside them."`
+	AllNodes bool   `help:"Compile for every Node of the snapshot, each into a directory of its own below --out-dir."`
+}
+
+func (c *compileCmd) Run(e *env) error {
+	switch {
+	case c.AllNodes && c.OutDir == "":
+		return errors.New("--all-nodes: needs --out-dir")
+	case c.OutDir != "" && c.Output != "":
+		return errors.New("-o: not together with --out-dir, which writes every file of the mode")
+	case c.Explain && c.Output != "":
+		return errors.New("-o: not together with --explain, which prints a table of its own")
+	}
+	job, err := c.load(e)
+	if err != nil {
+		return err
+	}
+	if c.AllNodes {
+		return c.allNodes(e, job)
+	}
+	return job.finish(e, c.write(e, job))
+}
+
+func (c *compileCmd) write(e *env, job *job) error {
+	programs := job.compile()
+	switch {
+	case c.OutDir != "":
+		return e.writeDir(c.OutDir, programs, c.Explain)
+	case c.Explain:
+		_, _, rendered := outputs(programs)
+		return writeExplain(e.stdout, rendered)
+	}
+	return writeFormat(e.stdout, programs, c.Output)
+}
+
+// allNodes compiles for every Node of the snapshot, which is decoded once.
+func (c *compileCmd) allNodes(e *env, job *job) error {
+	nodes := job.snap.Nodes()
+	if len(nodes) == 0 {
+		return errors.New("--all-nodes: the snapshot has no Node")
+	}
+	for _, n := range nodes {
+		if strings.ContainsAny(n.Name, `/\`) || strings.HasPrefix(n.Name, ".") {
+			job.diags.Add(diag.Diagnostic{Object: "Node " + n.Name, Path: "metadata.name", Msg: "must be usable as the name of a directory"})
+			continue
+		}
+		job.facts.NodeName = n.Name
+		if err := e.writeDir(filepath.Join(c.OutDir, n.Name), job.compile(), c.Explain); err != nil {
+			return job.finish(e, err)
+		}
+	}
+	return job.finish(e, nil)
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/diag"
+)
+
+type configCmd struct {
+	Defaults configDefaultsCmd `cmd:"" help:"Print a configuration with all defaults."`
+	Validate configValidateCmd `cmd:"" help:"Check a configuration file."`
+	Show     configShowCmd     `cmd:"" help:"Show what a configuration file and flags put in force, and where each value comes from."`
+}
+
+type configDefaultsCmd struct{ configFlags }
+
+func (c *configDefaultsCmd) Run(e *env) error {
+	var diags diag.List
+	resolved, err := c.resolve(e, &diags)
+	if err != nil {
+		return err
+	}
+	e.report(diags)
+	data, err := config.WriteConfig(resolved.Config)
+	if err == nil {
+		_, err = e.stdout.Write(data)
+	}
+	return err
+}
+
+type configValidateCmd struct {
+	File   string `arg:"" help:"The configuration file; - for standard input."`
+	Strict bool   `help:"Take unknown and duplicate keys for errors."`
+}
+
+func (c *configValidateCmd) Run(e *env) error {
+	in := configFlags{Strict: c.Strict}
+	in.setConfig(c.File)
+	var diags diag.List
+	if _, err := in.resolve(e, &diags); err != nil {
+		return err
+	}
+	e.report(diags)
+	_, err := fmt.Fprintf(e.stdout, "%s: valid\n", c.File)
+	return err
+}
+
+type configShowCmd struct {
+	configFlags
+	File   string `arg:"" optional:"" help:"The configuration file; - for standard input."`
+	Output string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
+}
+
+func (c *configShowCmd) Run(e *env) error {
+	if c.File != "" {
+		c.setConfig(c.File)
+	}
+	var diags diag.List
+	resolved, err := c.resolve(e, &diags)
+	if err != nil {
+		return err
+	}
+	e.report(diags)
+	settings := config.Show(resolved)
+	if c.Output == "json" {
+		enc := json.NewEncoder(e.stdout)
+		enc.SetIndent("", "  ")
+		enc.SetEscapeHTML(false)
+		return enc.Encode(settings)
+	}
+	return writeSettings(e.stdout, settings)
+}
+
+func writeSettings(w io.Writer, settings []config.Setting) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, s := range settings {
+		fmt.Fprintf(t, "%s\t%s\t# %s\n", s.Path, s.Value, s.Source)
+	}
+	return t.Flush()
+}

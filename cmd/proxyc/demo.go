@@ -1,0 +1,98 @@
+package main
+
+import (
+	"embed"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+)
+
+// demoFiles are a configuration and a cluster of ten Services, each of which
+// shows one feature.
+//
+//go:embed demo/config.yaml demo/cluster.yaml
+var demoFiles embed.FS
+
+type demoCmd struct {
+	Mode  string `default:"nftables" placeholder:"MODE" help:"Proxy mode."`
+	Write string `placeholder:"DIR" help:"Write the demo's configuration and cluster into a directory instead, to play with."`
+}
+
+// demoPackets are the packets that the demo traces.
+var demoPackets = []struct{ shows, from, to string }{
+	{"A pod connects to a Service.", "pod:shop/web-110", "10.96.0.10:80/tcp"},
+	{"A client from outside connects to a load balancer with externalTrafficPolicy Local.", "198.51.100.7", "203.0.113.31:443/tcp"},
+	{"The same from an address that loadBalancerSourceRanges does not admit.", "192.0.2.200", "203.0.113.31:443/tcp"},
+	{"A pod connects to a Service without endpoints.", "pod:shop/web-110", "[fd00:10:96::80]:80/tcp"},
+}
+
+func (c *demoCmd) Run(e *env) error {
+	if c.Write != "" {
+		return c.write(e)
+	}
+	j, err := c.job(e)
+	if err != nil {
+		return err
+	}
+	programs := j.compile()
+	return j.finish(e, buffered(e.stdout, func(w io.Writer) error {
+		fmt.Fprintf(w, "# The rules of %s in mode %s.\n\n", j.facts.NodeName, c.Mode)
+		if err := writeFormat(w, programs, ""); err != nil {
+			return err
+		}
+		for _, p := range demoPackets {
+			pkt, err := packet(j.snap, programs, p.from, p.to)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(w, "\n# %s\n", p.shows)
+			if err := trace(programs, pkt).writeText(w); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}
+
+// job loads the demo's files as load does files of the user's.
+func (c *demoCmd) job(e *env) (*job, error) {
+	j := &job{snap: snapshot.New()}
+	in := configFlags{}
+	in.setConfig("demo/config.yaml")
+	in.Mode = &c.Mode
+	var diags diag.List
+	resolved, findings := in.Resolve(demoFiles.ReadFile, true)
+	if diags.Add(findings...); findings.HasErrors() {
+		e.report(diags)
+		return nil, errReported
+	}
+	cluster, err := demoFiles.ReadFile("demo/cluster.yaml")
+	if err != nil {
+		return nil, err
+	}
+	j.diags = append(diags, snapshot.Decode(j.snap, "demo/cluster.yaml", cluster)...)
+	j.cfg = resolved.Config
+	return j, e.setNode(j, resolved.NodeName)
+}
+
+func (c *demoCmd) write(e *env) error {
+	if err := e.files.MkdirAll(c.Write); err != nil {
+		return err
+	}
+	names := []string{filepath.Join(c.Write, "config.yaml"), filepath.Join(c.Write, "cluster.yaml")}
+	for _, name := range names {
+		data, err := demoFiles.ReadFile("demo/" + filepath.Base(name))
+		if err != nil {
+			return err
+		}
+		if err := e.writeFile(name, func(w io.Writer) error { _, err := w.Write(data); return err }); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintf(e.stdout, "wrote %s; now try:\n  proxyc compile -c %s -s %s\n", strings.Join(names, " and "), names[0], names[1])
+	return err
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/rogpeppe/go-internal/diff"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+type diffCmd struct {
+	input
+
+	NewConfig   string   `short:"C" placeholder:"FILE" help:"The other configuration; by default the same."`
+	NewSnapshot []string `short:"S" sep:"none" placeholder:"FILE" help:"The other snapshot; by default the same."`
+	NewMode     *string  `placeholder:"MODE" help:"The other mode; by default the same."`
+	Output      string   `short:"o" default:"ir" placeholder:"FORMAT" help:"What to compare: ir (by Service, the default), or a text that the mode writes, as with compile."`
+}
+
+// Run compiles both sides and shows the lines that differ.
+func (c *diffCmd) Run(e *env) error {
+	if c.NewConfig == "" && len(c.NewSnapshot) == 0 && c.NewMode == nil {
+		return errors.New("nothing to compare with: give --new-config, --new-snapshot or --new-mode")
+	}
+	was, err := c.load(e)
+	if err != nil {
+		return err
+	}
+	other := c.input
+	if c.NewConfig != "" {
+		other.setConfig(c.NewConfig)
+	}
+	if len(c.NewSnapshot) > 0 {
+		other.Snapshot = c.NewSnapshot
+	}
+	if c.NewMode != nil {
+		other.Mode = c.NewMode
+	}
+	is, err := other.load(e)
+	if err != nil {
+		return err
+	}
+	from, to := was.compile(), is.compile()
+	was.diags.Add(is.diags...)
+
+	var text []byte
+	if c.Output == "ir" {
+		text, err = diffIR(from, to)
+	} else {
+		text, err = diffRules(from, to, c.Output)
+	}
+	if err == nil {
+		_, err = e.stdout.Write(text)
+	}
+	if err := was.finish(e, err); err != nil {
+		return err
+	}
+	if len(text) > 0 {
+		return errFindings
+	}
+	return nil
+}
+
+// diffIR compares the node's settings, then Service by Service.
+func diffIR(from, to []*ir.Program) ([]byte, error) {
+	var out bytes.Buffer
+	for i := range from {
+		node, err := diffText("node", from[i], to[i], writeNode)
+		if err != nil {
+			return nil, err
+		}
+		out.Write(node)
+		for _, change := range ir.Diff(from[i], to[i]) {
+			name := fmt.Sprintf("%s Service %s", from[i].Family, change.Name)
+			out.Write(diff.Diff(name, serviceText(change.Old), name, serviceText(change.New)))
+		}
+	}
+	return out.Bytes(), nil
+}
+
+// writeNode writes the part of a Program that no Service has a share in.
+func writeNode(w io.Writer, p *ir.Program) error {
+	bare := *p
+	bare.Services = nil
+	return ir.WriteText(w, []*ir.Program{&bare})
+}
+
+func serviceText(s *ir.Service) []byte {
+	if s == nil {
+		return nil
+	}
+	return []byte(s.Text())
+}
+
+func diffRules(from, to []*ir.Program, format string) ([]byte, error) {
+	return diffText(format, from, to, func(w io.Writer, p []*ir.Program) error { return writeFormat(w, p, format) })
+}
+
+func diffText[T any](name string, from, to T, write func(io.Writer, T) error) ([]byte, error) {
+	var a, b bytes.Buffer
+	if err := errors.Join(write(&a, from), write(&b, to)); err != nil {
+		return nil, err
+	}
+	return diff.Diff("old "+name, a.Bytes(), "new "+name, b.Bytes()), nil
+}

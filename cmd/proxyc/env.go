@@ -1,0 +1,94 @@
+package main
+
+import (
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// env is all that proxyc sees of the machine. Tests replace its parts.
+type env struct {
+	args     []string // without the program's name
+	stdin    io.Reader
+	stdout   io.Writer
+	stderr   io.Writer
+	files    files
+	hostname func() (string, error)
+}
+
+// files is the part of a file system that the verbs use.
+type files interface {
+	ReadFile(name string) ([]byte, error)
+	Stat(name string) (fs.FileInfo, error)
+	ReadDir(name string) ([]fs.DirEntry, error)
+	MkdirAll(dir string) error
+	// CreateTemp makes a new file in dir, whose name begins with a dot.
+	CreateTemp(dir string) (tempFile, error)
+	Rename(from, to string) error
+	Remove(name string) error
+}
+
+// tempFile is a file that is being written.
+type tempFile interface {
+	io.WriteCloser
+	Name() string
+}
+
+func osEnv() *env {
+	return &env{
+		args:     os.Args[1:],
+		stdin:    os.Stdin,
+		stdout:   os.Stdout,
+		stderr:   os.Stderr,
+		files:    osFiles{},
+		hostname: os.Hostname,
+	}
+}
+
+type osFiles struct{}
+
+func (osFiles) ReadFile(name string) ([]byte, error)       { return os.ReadFile(name) }
+func (osFiles) Stat(name string) (fs.FileInfo, error)      { return os.Stat(name) }
+func (osFiles) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir(name) }
+func (osFiles) MkdirAll(dir string) error                  { return os.MkdirAll(dir, 0o755) }
+func (osFiles) Rename(from, to string) error               { return os.Rename(from, to) }
+func (osFiles) Remove(name string) error                   { return os.Remove(name) }
+
+func (osFiles) CreateTemp(dir string) (tempFile, error) {
+	f, err := os.CreateTemp(dir, ".proxyc-*")
+	if err != nil {
+		return nil, err
+	}
+	return f, f.Chmod(0o644)
+}
+
+// writeFile writes a file whole or not at all.
+func (e *env) writeFile(name string, write func(io.Writer) error) error {
+	temp, err := e.stage(filepath.Dir(name), write)
+	if err != nil {
+		return err
+	}
+	if err := e.files.Rename(temp, name); err != nil {
+		e.files.Remove(temp)
+		return err
+	}
+	return nil
+}
+
+// stage writes a temporary file in dir and gives its name.
+func (e *env) stage(dir string, write func(io.Writer) error) (name string, err error) {
+	f, err := e.files.CreateTemp(dir)
+	if err != nil {
+		return "", err
+	}
+	err = write(f)
+	if closing := f.Close(); err == nil {
+		err = closing
+	}
+	if err != nil {
+		e.files.Remove(f.Name())
+		return "", err
+	}
+	return f.Name(), nil
+}

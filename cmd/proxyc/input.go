@@ -1,0 +1,196 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// configFlags choose a configuration: kube-proxy's own flags.
+type configFlags struct {
+	config.Flags
+	Strict bool `help:"Take unknown and duplicate keys of the configuration for errors."`
+}
+
+// input is what every verb that compiles takes.
+type input struct {
+	configFlags
+	Snapshot []string `short:"s" required:"" placeholder:"FILE" sep:"none" help:"Services, EndpointSlices, Nodes and ServiceCIDRs, as kubectl get -o yaml or -o json prints them: a file, a directory with .yaml, .yml and .json files, or - for standard input. May be repeated."`
+}
+
+// job is one compilation with all that it read and had to say.
+type job struct {
+	cfg   *config.Config
+	snap  *snapshot.Snapshot
+	facts compiler.Facts
+	diags diag.List
+}
+
+// errDone ends a verb early, with success.
+var errDone = errors.New("done")
+
+// resolve makes the configuration in force. Findings go to diags; when they
+// hold an error there is nothing to go on with.
+func (c *configFlags) resolve(e *env, diags *diag.List) (*config.Resolved, error) {
+	resolved, findings := c.Resolve(e.readFile, c.Strict)
+	diags.Add(findings...)
+	if findings.HasErrors() {
+		e.report(*diags)
+		return nil, errReported
+	}
+	return resolved, nil
+}
+
+// setConfig replaces the configuration file.
+func (c *configFlags) setConfig(file string) { c.Config = &file }
+
+// load reads configuration and snapshot.
+func (in *input) load(e *env) (*job, error) {
+	j := &job{snap: snapshot.New()}
+	resolved, err := in.resolve(e, &j.diags)
+	if err != nil {
+		return nil, err
+	}
+	j.cfg = resolved.Config
+	if in.WriteConfigTo != nil {
+		return nil, j.finish(e, writeConfigTo(e, *in.WriteConfigTo, j.cfg))
+	}
+	if in.Cleanup || in.InitOnly {
+		return nil, errors.New("--cleanup, --init-only: change a node, which compiling does not")
+	}
+	if err := e.readSnapshot(j, in.Snapshot); err != nil {
+		return nil, err
+	}
+	return j, e.setNode(j, resolved.NodeName)
+}
+
+// writeConfigTo writes the configuration in force and ends the verb, as
+// kube-proxy does.
+func writeConfigTo(e *env, file string, cfg *config.Config) error {
+	data, err := config.WriteConfig(cfg)
+	if err != nil {
+		return err
+	}
+	if err := e.writeFile(file, func(w io.Writer) error { _, err := w.Write(data); return err }); err != nil {
+		return err
+	}
+	return errDone
+}
+
+// setNode names the node, by the host's name if nothing else does (SNAP-70).
+func (e *env) setNode(j *job, name string) error {
+	if name == "" {
+		host, err := e.hostname()
+		if err != nil {
+			return fmt.Errorf("hostname: %w", err)
+		}
+		name = strings.ToLower(strings.TrimSpace(host))
+	}
+	j.facts.NodeName = name
+	if nodes := j.snap.Nodes(); len(nodes) > 0 && j.snap.Node(name) == nil {
+		j.diags.Add(diag.Diagnostic{
+			Severity: diag.Warning,
+			Object:   "Node " + name,
+			Msg:      "is not in the snapshot, which has " + nodeNames(nodes),
+			Hint:     "choose one with --hostname-override",
+		})
+	}
+	return nil
+}
+
+func nodeNames(nodes []*snapshot.Node) string {
+	const shown = 5
+	var names []string
+	for _, n := range nodes[:min(shown, len(nodes))] {
+		names = append(names, n.Name)
+	}
+	text := strings.Join(names, ", ")
+	if more := len(nodes) - shown; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// compile makes the Programs of the job's node, IPv4 before IPv6.
+func (j *job) compile() []*ir.Program {
+	programs, diags := compiler.Compile(j.cfg, j.snap, j.facts)
+	j.diags.Add(diags...)
+	return programs
+}
+
+// finish prints the diagnostics and gives the error with which the verb ends:
+// err, or bad input if a diagnostic is an error.
+func (j *job) finish(e *env, err error) error {
+	e.report(j.diags)
+	if err == nil && j.diags.HasErrors() {
+		return errReported
+	}
+	return err
+}
+
+// readFile reads a file, or standard input for "-".
+func (e *env) readFile(name string) ([]byte, error) {
+	if name == "-" {
+		return io.ReadAll(e.stdin)
+	}
+	return e.files.ReadFile(name)
+}
+
+// readSnapshot decodes all files of a snapshot.
+func (e *env) readSnapshot(j *job, names []string) error {
+	var files []string
+	for _, name := range names {
+		expanded, err := e.expand(name)
+		if err != nil {
+			return err
+		}
+		files = append(files, expanded...)
+	}
+	for i, name := range files {
+		if name == "-" && slices.Contains(files[:i], "-") {
+			return errors.New("-s: standard input can be given once")
+		}
+		data, err := e.readFile(name)
+		if err != nil {
+			return err
+		}
+		j.diags.Add(snapshot.Decode(j.snap, name, data)...)
+	}
+	j.diags.Add(j.snap.Finish()...)
+	return nil
+}
+
+// expand gives the files of a directory that can hold objects, in order of
+// name; what is no directory stands for itself.
+func (e *env) expand(name string) ([]string, error) {
+	if name == "-" {
+		return []string{name}, nil
+	}
+	info, err := e.files.Stat(name)
+	if err != nil || !info.IsDir() {
+		return []string{name}, err
+	}
+	entries, err := e.files.ReadDir(name)
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	for _, entry := range entries {
+		if ext := filepath.Ext(entry.Name()); !entry.IsDir() && slices.Contains([]string{".yaml", ".yml", ".json"}, ext) {
+			files = append(files, filepath.Join(name, entry.Name()))
+		}
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("%s: has no .yaml, .yml or .json file", name)
+	}
+	return files, nil
+}

@@ -1,0 +1,14 @@
+package main
+
+import (
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render"
+	"github.com/proxyc/proxyc/render/iptables"
+	"github.com/proxyc/proxyc/render/ipvs"
+)
+
+// renderers are all back ends, by mode: the one list of them.
+var renderers = map[ir.Mode]render.Renderer{
+	ir.ModeIPTables:    iptables.Renderer,
+	ir.ModeIPVS:        ipvs.Renderer,
+}
