@@ -42,9 +42,9 @@ func (d *decoder) sloppy(n *yaml.Node, path, msg, hint string) {
 	d.report(sev, n, path, msg, hint)
 }
 
-// value decodes n into v. null leaves v alone, like a key that is absent.
-func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
-	at := n
+// value decodes n into v. It stands at the key or list item at. null leaves v
+// alone, like a key that is absent.
+func (d *decoder) value(at, n *yaml.Node, v reflect.Value, path string) {
 	n = target(n)
 	if isNull(n) {
 		return
@@ -54,7 +54,7 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
 	case v.Kind() == reflect.Pointer:
 		elem := reflect.New(v.Type().Elem())
 		before := len(d.diags)
-		d.value(n, elem.Elem(), path)
+		d.value(at, n, elem.Elem(), path)
 		if len(d.diags) == before {
 			v.Set(elem)
 		}
@@ -119,7 +119,7 @@ func (d *decoder) section(n *yaml.Node, v reflect.Value, path string) {
 			d.sloppy(p.key, join(path, p.key.Value), "unknown key, it has no effect", suggest(path, p.key.Value, known))
 			continue
 		}
-		d.value(p.value, field, join(path, p.key.Value))
+		d.value(p.key, p.value, field, join(path, p.key.Value))
 	}
 }
 
@@ -132,7 +132,7 @@ func (d *decoder) dict(n *yaml.Node, v reflect.Value, path string) {
 	v.Set(reflect.MakeMap(v.Type()))
 	for _, p := range d.pairs(n, path) {
 		elem := reflect.New(v.Type().Elem()).Elem()
-		d.value(p.value, elem, join(path, p.key.Value))
+		d.value(p.key, p.value, elem, join(path, p.key.Value))
 		v.SetMapIndex(reflect.ValueOf(p.key.Value), elem)
 	}
 }
@@ -144,7 +144,7 @@ func (d *decoder) list(n *yaml.Node, v reflect.Value, path string) {
 	}
 	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
 	for i, item := range n.Content {
-		d.value(item, v.Index(i), fmt.Sprintf("%s[%d]", path, i))
+		d.value(item, item, v.Index(i), fmt.Sprintf("%s[%d]", path, i))
 	}
 }
 

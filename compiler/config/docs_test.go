@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,14 +29,16 @@ func TestEveryFieldIsDescribed(t *testing.T) {
 	}
 }
 
+func flagFields() []reflect.StructField {
+	return slices.Collect(reflect.TypeFor[Flags]().Fields())
+}
+
 func TestEveryFlagIsDescribed(t *testing.T) {
 	paths := map[string]bool{}
 	for _, l := range leaves(new(Config)) {
 		paths[l.path] = true
 	}
-	flags := reflect.TypeFor[Flags]()
-	for i := range flags.NumField() {
-		f := flags.Field(i)
+	for _, f := range flagFields() {
 		path, isDirect := f.Tag.Lookup("config")
 		_, inWords := f.Tag.Lookup("sets")
 		if isDirect == inWords {
@@ -125,9 +128,8 @@ This page is generated from the code (` + "`go test ./compiler/config -run Docs 
 func TestFlagsDocs(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(flagsHead)
-	flags := reflect.TypeFor[Flags]()
-	for i := range flags.NumField() {
-		tag := flags.Field(i).Tag
+	for _, f := range flagFields() {
+		tag := f.Tag
 		name := "`" + flagName(tag) + "`"
 		if short := tag.Get("short"); short != "" && len(tag.Get("name")) > 1 {
 			name = "`-" + short + "`, " + name

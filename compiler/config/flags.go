@@ -1,6 +1,10 @@
 package config
 
-import "time"
+import (
+	"strconv"
+	"strings"
+	"time"
+)
 
 // Flags is kube-proxy's command line, for a kong grammar to embed: every flag
 // that any release had, and --mode, which is proxyc's own. nil means not given. Where
@@ -68,7 +72,7 @@ type Flags struct {
 
 	LoggingFormat  *string        `name:"logging-format" placeholder:"FORMAT" help:"Log format: text, json." config:"logging.format" keep:""`
 	FlushFrequency *time.Duration `name:"log-flush-frequency" placeholder:"DURATION" help:"Longest time between two writes of the log." config:"logging.flushFrequency" keep:""`
-	Verbosity      *uint32        `name:"v" short:"v" placeholder:"N" help:"Log verbosity." config:"logging.verbosity" keep:""`
+	Verbosity      *Level         `name:"v" short:"v" placeholder:"N" help:"Log verbosity." config:"logging.verbosity" keep:""`
 	VModule        *string        `name:"vmodule" placeholder:"PATTERN=N,..." help:"Log verbosity by source file; stands before what the configuration file has." sets:"logging.vmodule" keep:""`
 	JSONSplit      *bool          `name:"log-json-split-stream" hidden:"" help:"Format json: errors and info messages in two streams." config:"logging.options.json.splitStream" keep:""`
 	JSONBuffer     *string        `name:"log-json-info-buffer-size" hidden:"" placeholder:"SIZE" help:"Format json: buffer of the info stream." config:"logging.options.json.infoBufferSize" keep:""`
@@ -105,4 +109,15 @@ type Flags struct {
 	SkipLogHeaders  *bool   `name:"skip-log-headers" hidden:"" help:"Log files without headers." sets:"-" until:"1.26"`
 	AddDirHeader    *bool   `name:"add-dir-header" hidden:"" help:"Log lines with directories." sets:"-" until:"1.26"`
 	OneOutput       *bool   `name:"one-output" hidden:"" help:"Each severity in one log file only." sets:"-" until:"1.26"`
+}
+
+// Level is a log verbosity. It also takes "=4", which is what a grammar makes
+// of "-v=4", as kube-proxy's users write it.
+type Level uint32
+
+// UnmarshalText reads a verbosity from the command line.
+func (l *Level) UnmarshalText(text []byte) error {
+	n, err := strconv.ParseUint(strings.TrimPrefix(string(text), "="), 10, 31)
+	*l = Level(n)
+	return err
 }
