@@ -126,6 +126,14 @@ func fromEndpoint(in *discoveryv1.Endpoint, shared *hints) Endpoint {
 	return out
 }
 
+// podOf gives the name of the Pod that an endpoint is, or nothing.
+func podOf(target *corev1.ObjectReference) string {
+	if target == nil || target.Kind != "Pod" {
+		return ""
+	}
+	return target.Name
+}
+
 // hints are those of the endpoint before: most endpoints of a slice have the
 // same ones and then share the memory.
 type hints struct{ zones, nodes []string }
@@ -231,7 +239,7 @@ func readyAddresses(in *corev1.EndpointSubset, family ir.Family) []Endpoint {
 		if !family.Has(addr) {
 			continue
 		}
-		e := Endpoint{Address: a.IP, Addr: addr, Ready: true, Serving: true}
+		e := Endpoint{Address: a.IP, Addr: addr, Pod: podOf(a.TargetRef), Ready: true, Serving: true}
 		if a.NodeName != nil {
 			e.NodeName = intern(*a.NodeName)
 		}

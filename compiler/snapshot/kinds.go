@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"reflect"
+	"regexp"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -117,11 +119,15 @@ func explain(text []byte, err error) (offset int, path, msg string) {
 		return 0, "", err.Error()
 	}
 	msg = "must be " + typeName(wrong.Type) + ", got " + wrong.Value
-	if path = pathAt(text, wrong.Offset); path == "" {
+	path = pathAt(text, wrong.Offset)
+	if !strings.HasPrefix(listIndex.ReplaceAllString(path, ""), wrong.Field) {
+		// A type that decodes itself counts from its own start.
 		return 0, wrong.Field, msg
 	}
 	return clamp(wrong.Offset-1, text), path, msg
 }
+
+var listIndex = regexp.MustCompile(`\[\d+\]`)
 
 func clamp(offset int64, text []byte) int {
 	return int(min(max(offset, 0), int64(len(text))))

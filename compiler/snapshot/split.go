@@ -22,13 +22,13 @@ func split(data []byte) []part {
 	doc := 0
 	for start := 0; start < len(data); {
 		end, next := endOfDocument(data, start)
-		body := start + significant(data[start:end])
+		line, body := significant(data[:end], start)
 		switch {
 		case body < end && isJSON(data[body:end]):
 			parts = splitJSON(parts, &doc, data[:end], body)
 		case body < end:
 			doc++
-			parts = splitYAML(parts, doc, data[start:end], start)
+			parts = splitYAML(parts, doc, data[line:end], line)
 		case start > 0: // an empty document; before the first separator there is none
 			doc++
 		}
@@ -79,21 +79,21 @@ func isMarker(line []byte) bool {
 	return len(line) == 3 || line[3] == '\n' || line[3] == ' ' || line[3] == '\t'
 }
 
-// significant gives the offset of the first sign that is not of a blank line,
-// a comment or a directive.
-func significant(text []byte) int {
-	for at := 0; at < len(text); {
-		line := text[at:]
-		if end := bytes.IndexByte(line, '\n'); end >= 0 {
-			line = line[:end+1]
+// significant gives the offsets of the first sign from start on that is not of
+// a blank line, a comment or a directive, and of its line.
+func significant(data []byte, start int) (line, sign int) {
+	for line = start; line < len(data); {
+		text := data[line:]
+		if end := bytes.IndexByte(text, '\n'); end >= 0 {
+			text = text[:end+1]
 		}
-		rest := bytes.TrimLeft(line, " \t\n")
-		if len(rest) > 0 && rest[0] != '#' && line[0] != '%' {
-			return at + len(line) - len(rest)
+		rest := bytes.TrimLeft(text, " \t\n")
+		if len(rest) > 0 && rest[0] != '#' && text[0] != '%' {
+			return line, line + len(text) - len(rest)
 		}
-		at += len(line)
+		line += len(text)
 	}
-	return len(text)
+	return line, line
 }
 
 // isJSON tells JSON from YAML in flow style, which may start with a brace too.

@@ -1,0 +1,305 @@
+package snapshot
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+const (
+	svcA   = "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: x}\nspec: {clusterIP: 10.0.0.1}\n"
+	svcB   = "apiVersion: v1\nkind: Service\nmetadata:\n  name: b\nspec:\n  clusterIP: 10.0.0.2\n"
+	nodeN  = "apiVersion: v1\nkind: Node\nmetadata:\n  name: n1\n"
+	jsonA  = `{"apiVersion":"v1","kind":"Service","metadata":{"name":"a","namespace":"x"},"spec":{"clusterIP":"10.0.0.1"}}`
+	jsonN  = `{"apiVersion":"v1","kind":"Node","metadata":{"name":"n1"}}`
+	podP   = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\nspec: {containers: 7}\n"
+	sliceA = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: a-1, namespace: x, labels: {kubernetes.io/service-name: a}}\naddressType: IPv4\n"
+)
+
+// objects names all that a Snapshot holds.
+func objects(s *Snapshot) []string {
+	var out []string
+	for _, o := range s.services {
+		out = append(out, o.Object)
+	}
+	for _, o := range s.slices {
+		out = append(out, o.Object)
+	}
+	for name := range s.legacy {
+		out = append(out, "Endpoints "+name.String())
+	}
+	for name := range s.nodes {
+		out = append(out, "Node "+name)
+	}
+	for name := range s.cidrs {
+		out = append(out, "ServiceCIDR "+name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func list(items ...string) string {
+	var b strings.Builder
+	b.WriteString("apiVersion: v1\nitems:\n")
+	for _, item := range items {
+		b.WriteString("- " + strings.ReplaceAll(strings.TrimSuffix(item, "\n"), "\n", "\n  ") + "\n")
+	}
+	b.WriteString("kind: List\nmetadata:\n  resourceVersion: \"\"\n")
+	return b.String()
+}
+
+func TestDecode(t *testing.T) {
+	indented := strings.ReplaceAll(list(svcA, nodeN), "\n", "\n  ")
+	cases := []struct {
+		name, in string
+		want     string // objects, by comma
+		diags    string // one a line
+	}{
+		{name: "empty"},
+		{name: "only comments", in: "# nothing\n\n---\n# here\n---\n"},
+		{name: "one document", in: svcA, want: "Service x/a"},
+		{name: "documents", in: svcA + "---\n" + svcB + "---\n" + nodeN, want: "Node n1,Service default/b,Service x/a"},
+		{name: "separators", in: "---\n" + svcA + "--- # next\n" + svcB + "...\n---   \n---\n\n# empty\n---\t\n" + nodeN + "---", want: "Node n1,Service default/b,Service x/a"},
+		{name: "document on the separator's line", in: "--- {apiVersion: v1, kind: Node, metadata: {name: n1}}\n--- " + jsonA, want: "Node n1,Service x/a"},
+		{name: "four dashes are no separator", in: svcB + "  x: |\n    a\n" + "----\n", diags: "error f:10: invalid YAML: could not find expected ':'"},
+		{name: "end marker", in: svcA + "...\n" + nodeN, want: "Node n1,Service x/a"},
+		{name: "directive", in: "%YAML 1.1\n---\n" + svcA, want: "Service x/a"},
+		{name: "byte order mark", in: "\ufeff" + svcA, want: "Service x/a"},
+		{name: "byte order mark, JSON", in: "\ufeff" + jsonA, want: "Service x/a"},
+		{name: "CRLF", in: strings.ReplaceAll(svcB+"---\n"+list(svcA, nodeN), "\n", "\r\n"), want: "Node n1,Service default/b,Service x/a"},
+		{name: "CR", in: strings.ReplaceAll(svcB+"---\n"+nodeN, "\n", "\r"), want: "Node n1,Service default/b"},
+		{name: "List", in: list(svcA, svcB, nodeN), want: "Node n1,Service default/b,Service x/a"},
+		{name: "List in one document of several", in: podP + "---\n" + list(svcA) + "---\n" + nodeN, want: "Node n1,Service x/a"},
+		{name: "List with items first", in: "items:\n- " + strings.ReplaceAll(svcB, "\n", "\n  ") + "\nkind: List\napiVersion: v1\n", want: "Service default/b"},
+		{name: "List with indented items", in: "apiVersion: v1\nkind: List\nitems:\n  - " + strings.ReplaceAll(svcA, "\n", "\n    ") + "\n  # next\n# one\n  - " + strings.ReplaceAll(svcB, "\n", "\n    "), want: "Service default/b,Service x/a"},
+		{name: "List with a bare dash", in: "apiVersion: v1\nkind: List\nitems:\n-\n  " + strings.ReplaceAll(svcB, "\n", "\n  "), want: "Service default/b"},
+		{name: "empty List", in: "apiVersion: v1\nkind: List\nitems: []\n"},
+		{name: "List with items null", in: "apiVersion: v1\nkind: List\nitems:\n"},
+		{name: "nested Lists", in: list(list(svcA), list(list(svcB), nodeN)), want: "Node n1,Service default/b,Service x/a"},
+		{name: "typed List", in: "apiVersion: v1\nkind: ServiceList\nitems:\n- metadata:\n    name: a\n- metadata: {name: b}\n", want: "Service default/a,Service default/b"},
+		{name: "typed List of another kind", in: `{"apiVersion":"v1","kind":"PodList","items":[{"metadata":{"name":"p"}}]}`},
+		{name: "EndpointSliceList", in: `{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSliceList","items":[{"metadata":{"name":"s","labels":{"kubernetes.io/service-name":"a"}},"addressType":"IPv4"}]}`, want: "EndpointSlice default/s"},
+		{name: "items that are no List", in: "apiVersion: example.com/v1\nkind: Menu\nitems:\n- soup\n- salad\n"},
+		{name: "anchors across items", in: "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Service\n  metadata: &m\n    name: a\n- apiVersion: v1\n  kind: Node\n  metadata: *m\n", want: "Node a,Service default/a"},
+		{name: "flow List", in: "{apiVersion: v1, kind: List, items: [" + jsonA + "," + jsonN + "]}", want: "Node n1,Service x/a"},
+		{name: "JSON", in: jsonA, want: "Service x/a"},
+		{name: "JSON after a comment", in: "# from a cluster\n\n" + jsonA, want: "Service x/a"},
+		{name: "JSON objects", in: jsonA + jsonN, want: "Node n1,Service x/a"},
+		{name: "JSON lines", in: jsonA + "\n" + jsonN + "\n", want: "Node n1,Service x/a"},
+		{name: "JSON documents", in: jsonA + "\n---\n" + jsonN + "\n---\n" + svcB, want: "Node n1,Service default/b,Service x/a"},
+		{name: "JSON List, kind last", in: `{"apiVersion":"v1","items":[` + jsonA + `, ` + jsonN + `],"kind":"List","metadata":{}}`, want: "Node n1,Service x/a"},
+		{name: "JSON, nested Lists", in: `{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"List","items":[` + jsonA + `]},` + jsonN + `]}`, want: "Node n1,Service x/a"},
+		{name: "escapes in JSON", in: `{"apiVersion":"v1","k\u0069nd":"N\u006fde","metadata":{"name":"n1","annotations":{"x":"}\"]\\"}}}`, want: "Node n1"},
+		{name: "other kinds", in: podP + "---\napiVersion: serving.knative.dev/v1\nkind: Service\nspec: 5\n"},
+		{name: "all kinds", in: svcA + "---\n" + sliceA + "---\n" + nodeN +
+			"---\napiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: kubernetes}\nspec: {cidrs: [10.96.0.0/16]}\n" +
+			"---\napiVersion: networking.k8s.io/v1beta1\nkind: ServiceCIDR\nmetadata: {name: more}\n" +
+			"---\napiVersion: v1\nkind: Endpoints\nmetadata: {name: e}\n" +
+			"---\n" + strings.Replace(strings.Replace(sliceA, "v1", "v1beta1", 1), "a-1", "a-2", 1),
+			want: "EndpointSlice x/a-1,EndpointSlice x/a-2,Endpoints default/e,Node n1,Service x/a,ServiceCIDR kubernetes,ServiceCIDR more"},
+		{name: "namespace of a Node is ignored", in: "apiVersion: v1\nkind: Node\nmetadata: {name: n1, namespace: x}\n", want: "Node n1"},
+
+		{name: "tab", in: svcA + "---\napiVersion: v1\nkind: Service\nmetadata:\n\tname: b\n---\n" + nodeN, want: "Node n1,Service x/a",
+			diags: "error f:9: invalid YAML: found character that cannot start any token"},
+		{name: "tab in an item", in: list(svcA, "apiVersion: v1\nkind: Service\nmetadata:\n\tname: b", nodeN), want: "Node n1,Service x/a",
+			diags: "error f:10: items[1]: invalid YAML: found character that cannot start any token"},
+		{name: "no kind", in: "a: 1\n", diags: "error f:1: kind: must be given, such as Service or List"},
+		{name: "no apiVersion", in: "---\nkind: Service\nmetadata: {name: a}\n", diags: "error f:2: apiVersion: must be given, such as v1"},
+		{name: "kind of a wrong type", in: "apiVersion: v1\nkind: [Service]\n", diags: "error f:1: kind: must be given, such as Service or List"},
+		{name: "no object", in: svcA + "---\nhello\n---\n- " + jsonN + "\n", want: "Service x/a",
+			diags: `error f:6: must be an object with apiVersion and kind, got "\"hello\""` + "\n" +
+				`error f:8: must be an object with apiVersion and kind, got "[{\"apiVersion\":\"v1\",\"kind\":\"Node\",\"metad"...`},
+		{name: "item that is no object", in: "apiVersion: v1\nkind: List\nitems:\n- 5\n- apiVersion: v1\n  kind: Node\n  metadata:\n    name: n1\n", want: "Node n1",
+			diags: `error f:4: items[0]: must be an object with apiVersion and kind, got "5"`},
+		{name: "no name", in: list(svcA, "apiVersion: v1\nkind: Service\nmetadata: {}\n"), want: "Service x/a",
+			diags: "error f:7: Service: items[1].metadata.name: must be given"},
+		{name: "name that is none", in: "apiVersion: v1\nkind: Service\nmetadata: {name: \"a\\\"\\n-A\", namespace: A}\n",
+			diags: `error f:1: Service A/a"` + "\n" + `-A: metadata.name: must be lower-case letters, digits, - and ., at most 253, got "a\"\n-A"` + "\n" +
+				`error f:1: Service A/a"` + "\n" + `-A: metadata.namespace: must be lower-case letters, digits and -, at most 63, got "A"`},
+		{name: "port name that is none", in: svcB + "  ports:\n  - {port: 80, name: a b}\n",
+			diags: `error f:1: Service default/b: spec.ports[0].name: must be lower-case letters, digits and -, at most 63, got "a b"`},
+		{name: "text for a number", in: svcA + "---\n" + svcB + "  ports:\n  - name: ok\n    port: 80\n  - name: p\n    port: \"80\"\n", want: "Service x/a",
+			diags: "error f:16: Service default/b: spec.ports[1].port: must be a whole number, got string"},
+		{name: "number for text", in: list(strings.Replace(svcB, "10.0.0.2", "12", 1), nodeN), want: "Node n1",
+			diags: "error f:8: Service default/b: items[0].spec.clusterIP: must be a string, got number"},
+		{name: "boolean for text", in: "apiVersion: v1\nkind: Service\nmetadata:\n  name: b\n  annotations:\n    x: yes\n",
+			diags: "error f:1: Service default/b: metadata.annotations.x: must be a string, got bool"},
+		{name: "fraction for a number", in: svcB + "  ports:\n  - port: 80.5\n", diags: "error f:1: Service default/b: spec.ports[0].port: must be a whole number, got number 80.5"},
+		{name: "object for a list", in: svcB + "  ports:\n    port: 80\n", diags: "error f:8: Service default/b: spec.ports: must be a list, got object"},
+		{name: "list for an object", in: "apiVersion: v1\nkind: Service\nmetadata:\n  name: b\nspec:\n- a\n", diags: "error f:6: Service default/b: spec: must be an object, got array"},
+		{name: "time that is none", in: "apiVersion: v1\nkind: Service\nmetadata:\n  name: b\n  creationTimestamp: soon\n",
+			diags: `error f:1: Service default/b: parsing time "soon" as "2006-01-02T15:04:05Z07:00": cannot parse "soon" as "2006"`},
+		{name: "target port of a wrong type", in: svcB + "  ports:\n  - port: 80\n    targetPort: true\n",
+			diags: "error f:1: Service default/b: spec.ports.targetPort: must be a whole number, got bool"},
+		{name: "CIDR that is none", in: "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\nspec: {podCIDR: 10.0.0.0/33}\n",
+			diags: `error f:1: Node n1: spec.podCIDRs[0]: must be a CIDR such as 10.0.0.0/24, got "10.0.0.0/33"`},
+		{name: "address type that is none", in: strings.Replace(sliceA, "IPv4", "IP", 1), diags: `error f:1: EndpointSlice x/a-1: addressType: must be IPv4, IPv6 or FQDN, got "IP"`},
+		{name: "slice of no Service", in: strings.Replace(sliceA, "service-name", "other", 1), want: "EndpointSlice x/a-1",
+			diags: "warning f:1: EndpointSlice x/a-1: metadata.labels: label kubernetes.io/service-name is missing: the slice serves no Service"},
+		{name: "twice", in: svcA + "---\n" + svcA, want: "Service x/a", diags: "warning f:6: Service x/a: given more than once: this one replaces the one before"},
+		{name: "every kind twice", in: strings.Repeat("---\n"+sliceA+"---\n"+nodeN+"---\napiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: c}\n---\napiVersion: v1\nkind: Endpoints\nmetadata: {name: e}\n", 2),
+			want: "EndpointSlice x/a-1,Endpoints default/e,Node n1,ServiceCIDR c",
+			diags: "warning f:20: EndpointSlice x/a-1: given more than once: this one replaces the one before\n" +
+				"warning f:25: Node n1: given more than once: this one replaces the one before\n" +
+				"warning f:30: ServiceCIDR c: given more than once: this one replaces the one before\n" +
+				"warning f:34: Endpoints default/e: given more than once: this one replaces the one before"},
+
+		{name: "JSON, wrong type", in: `{"apiVersion":"v1","kind":"List","items":[` + jsonN + ",\n" + `{"apiVersion":"v1","kind":"Service",` + "\n" + `"metadata":{"name":"b"},"spec":{"ports":[{"port":80},` + "\n" + `{"port":"81"}]}}]}`,
+			want: "Node n1", diags: "error f:4: Service default/b: items[1].spec.ports[1].port: must be a whole number, got string"},
+		{name: "JSON, broken item", in: `{"apiVersion":"v1","kind":"List","items":[` + "\n" + `{"apiVersion":"v1","kind":"Node","metadata":` + "\n" + `{"name":nil}},` + jsonA + `]}`,
+			want: "Service x/a", diags: "error f:3: Node: items[0]: invalid JSON: invalid character 'i' in literal null (expecting 'u')"},
+		{name: "JSON, cut off", in: "{\"apiVersion\":\"v1\",\"items\":[\n" + jsonA + ",\n" + jsonN[:20], want: "Service x/a", diags: "error f:3: invalid JSON: string without an end"},
+		{name: "JSON, cut off after an item", in: "{\"apiVersion\":\"v1\",\"items\":[\n" + jsonA, want: "Service x/a", diags: "error f:2: invalid JSON: unexpected end of JSON"},
+		{name: "JSON, something after", in: jsonA + "\n]", want: "Service x/a", diags: "error f:2: invalid JSON: unexpected ']' after the object"},
+		{name: "JSON, no comma", in: `{"apiVersion":"v1" "kind":"Node"}`, diags: `error f:1: invalid JSON: unexpected '"' where a comma should be`},
+		{name: "JSON, no colon", in: `{"apiVersion" "v1"}`, diags: `error f:1: invalid JSON: unexpected '"' after field name "apiVersion"`},
+		{name: "JSON, comma at the end", in: `{"apiVersion":"v1",}`, diags: "error f:1: invalid JSON: unexpected '}' where a field name should be"},
+		{name: "JSON array", in: "[" + jsonA + "]", diags: `error f:1: must be an object with apiVersion and kind, got "[{\"apiVersion\":\"v1\",\"kind\":\"Service\",\"me"...`},
+		{name: "Lists too deep", in: strings.Repeat(`{"kind":"List","items":[`, 20) + strings.Repeat("]}", 20), diags: "error f:1: invalid JSON: Lists in Lists more than 16 deep"},
+		{name: "List in a block", in: "x:\n  " + indented, diags: "error f:1: kind: must be given, such as Service or List"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			s := New()
+			var diags []string
+			for _, d := range Decode(s, "f", []byte(c.in)) {
+				diags = append(diags, d.Severity.String()+" "+d.String())
+			}
+			if diff := cmp.Diff(c.want, strings.Join(objects(s), ",")); diff != "" {
+				t.Errorf("objects (-want +got)\n%s", diff)
+			}
+			if diff := cmp.Diff(c.diags, strings.Join(diags, "\n")); diff != "" {
+				t.Errorf("diagnostics (-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestDecodeTellsDocument(t *testing.T) {
+	in := "# first\n---\n" + svcA + "---\nx: 1\n---\n{\"a\":1}{\"a\":2}"
+	var got []int
+	for _, d := range Decode(New(), "f", []byte(in)) {
+		got = append(got, d.Doc)
+	}
+	if diff := cmp.Diff([]int{2, 3, 4}, got); diff != "" {
+		t.Errorf("document numbers (-want +got)\n%s", diff)
+	}
+}
+
+func TestDecodeFillsIn(t *testing.T) {
+	name := ir.Name{Namespace: "default", Name: "a"}
+	base := Service{Name: name, Object: "Service default/a", Type: "ClusterIP"}
+	cases := []struct {
+		name, spec string
+		want       func(*Service)
+	}{
+		{"nothing", "{}", func(*Service) {}},
+		{"null", "{type: null, ports: null, sessionAffinity: null, internalTrafficPolicy: null, clusterIPs: null}", func(*Service) {}},
+		{"cluster IPs and families from the cluster IP", "{clusterIP: 10.0.0.1}", func(s *Service) {
+			s.ClusterIP, s.ClusterIPs, s.IPFamilies = "10.0.0.1", []string{"10.0.0.1"}, []string{"IPv4"}
+		}},
+		{"cluster IP and families from the cluster IPs", "{clusterIPs: ['fd00::1', 10.0.0.1]}", func(s *Service) {
+			s.ClusterIP, s.ClusterIPs, s.IPFamilies = "fd00::1", []string{"fd00::1", "10.0.0.1"}, []string{"IPv6", "IPv4"}
+		}},
+		{"no families of a headless Service", "{clusterIP: None}", func(s *Service) { s.ClusterIP, s.ClusterIPs = "None", []string{"None"} }},
+		{"given families stay", "{clusterIP: 10.0.0.1, ipFamilies: [IPv6]}", func(s *Service) {
+			s.ClusterIP, s.ClusterIPs, s.IPFamilies = "10.0.0.1", []string{"10.0.0.1"}, []string{"IPv6"}
+		}},
+		{"affinity timeout", "{sessionAffinity: ClientIP}", func(s *Service) { s.AffinityIP, s.AffinitySecs = true, 10800 }},
+		{"affinity timeout null", "{sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: null}}", func(s *Service) { s.AffinityIP, s.AffinitySecs = true, 10800 }},
+		{"given affinity timeout", "{sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 7}}}", func(s *Service) { s.AffinityIP, s.AffinitySecs = true, 7 }},
+		{"protocol and target port", "{ports: [{port: 80}, {port: 53, protocol: UDP, targetPort: 5353}, {port: 1, targetPort: x}, {port: 2, targetPort: ''}]}", func(s *Service) {
+			s.Ports = []ServicePort{{Protocol: "TCP", Port: 80, TargetPort: 80}, {Protocol: "UDP", Port: 53, TargetPort: 5353}, {Protocol: "TCP", Port: 1}, {Protocol: "TCP", Port: 2, TargetPort: 2}}
+		}},
+		{"policies", "{internalTrafficPolicy: Local, externalTrafficPolicy: Local, type: NodePort}", func(s *Service) {
+			s.InternalLocal, s.ExternalLocal, s.Type = true, true, "NodePort"
+		}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			want := base
+			c.want(&want)
+			s := New()
+			if diags := Decode(s, "f", []byte("{apiVersion: v1, kind: Service, metadata: {name: a}, spec: "+c.spec+"}")); len(diags) > 0 {
+				t.Fatal(diags)
+			}
+			if diff := cmp.Diff(&want, s.Service(name), compare); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestDecodeFillsInSlice(t *testing.T) {
+	for _, version := range []string{"v1", "v1beta1"} {
+		in := strings.Replace(sliceA, "v1", version, 1) + "ports: [{port: 80}, {name: null, port: null, protocol: UDP}, {name: '', port: 0, protocol: null}, {name: b}]\n"
+		s := New()
+		if diags := Decode(s, "f", []byte(in)); len(diags) > 0 {
+			t.Fatal(diags)
+		}
+		want := []EndpointPort{
+			{Protocol: "TCP", Port: 80, HasName: true, HasPort: true},
+			{Protocol: "UDP"},
+			{Protocol: "TCP", HasName: true, HasPort: true},
+			{Name: "b", Protocol: "TCP", HasName: true},
+		}
+		if diff := cmp.Diff(want, s.slices[ir.Name{Namespace: "x", Name: "a-1"}].Ports); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", version, diff)
+		}
+	}
+}
+
+// Endpoints count only where there are no slices, whatever the order of files.
+func TestEndpointsGiveWayToSlices(t *testing.T) {
+	endpoints := func(name, ip string) string {
+		return fmt.Sprintf("apiVersion: v1\nkind: Endpoints\nmetadata: {name: %s, namespace: x}\nsubsets: [{addresses: [{ip: %s}], ports: [{port: 80}]}]\n", name, ip)
+	}
+	service := func(name string) string {
+		return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: x}\nspec: {clusterIP: 10.0.0.9}\n", name)
+	}
+	docs := []string{service("a"), service("b"), sliceA, endpoints("a", "10.0.0.1"), endpoints("b", "10.0.0.2"), endpoints("orphan", "10.0.0.3")}
+	for range len(docs) {
+		docs = append(docs[1:], docs[0])
+		s := New()
+		if diags := Decode(s, "f", []byte(strings.Join(docs, "---\n"))); len(diags) > 0 {
+			t.Fatal(diags)
+		}
+		got := map[string]string{}
+		for _, svc := range s.Services() {
+			for _, slice := range s.Slices(svc.Name) {
+				got[svc.Object] += slice.Object
+			}
+		}
+		want := map[string]string{"Service x/a": "EndpointSlice x/a-1", "Service x/b": "Endpoints x/b"}
+		if !maps.Equal(want, got) {
+			t.Errorf("slices (-want +got)\n%s", cmp.Diff(want, got))
+		}
+		wantInfo := "no EndpointSlice serves Service x/b: v1 Endpoints are used instead (they do not tell terminating endpoints or zone hints; add EndpointSlices where the cluster has them)"
+		if got := fmt.Sprint(s.Finish()); got != "["+wantInfo+"]" {
+			t.Errorf("Finish: %s", got)
+		}
+	}
+}
+
+func TestFinishNamesFew(t *testing.T) {
+	s := New()
+	for i := range 5 {
+		name := ir.Name{Namespace: "x", Name: fmt.Sprint("s", i)}
+		s.SetService(&Service{Name: name})
+		s.SetEndpoints(name, []*EndpointSlice{{FromEndpoints: true}})
+	}
+	s.DeleteEndpoints(ir.Name{Namespace: "x", Name: "s0"})
+	const want = "no EndpointSlice serves Service x/s1, x/s2, x/s3 and 1 more: v1 Endpoints are used instead"
+	if got := s.Finish(); len(got) != 1 || got[0].Msg != want {
+		t.Errorf("got %v, want %q", got, want)
+	}
+	if got := New().Finish(); got != nil {
+		t.Errorf("empty Snapshot: got %v, want nothing", got)
+	}
+}
