@@ -56,12 +56,16 @@ const (
 	Topology
 	// HealthPorts: healthCheckNodePort is served.
 	HealthPorts
+	// RejectUndefinedVIPPorts: what RejectUndefinedPorts says of ClusterIPs holds for
+	// external addresses too (ipvs, where the node itself has them all).
+	RejectUndefinedVIPPorts
 )
 
 var capabilityNames = [...]string{
 	"LocalhostNodePorts", "RejectUndefinedPorts", "DropUnallocated", "HairpinRemote", "GuardEmpty",
 	"EmptyFromNode", "EmptyNodePortAnyAddr", "LocalFallback", "Refuses", "SourceRanges",
 	"TrafficPolicies", "KeepsClient", "ServesSCTP", "Topology", "HealthPorts",
+	"RejectUndefinedVIPPorts",
 }
 
 // Has tells whether all capabilities of o are in c.
@@ -88,7 +92,7 @@ func (m Mode) Capabilities() Capability {
 	case ModeNFTables:
 		return common | RejectUndefinedPorts | DropUnallocated | GuardEmpty | EmptyFromNode
 	case ModeIPVS:
-		return common | RejectUndefinedPorts | GuardEmpty | LocalFallback | EmptyFromNode
+		return common | RejectUndefinedPorts | RejectUndefinedVIPPorts | GuardEmpty | LocalFallback | EmptyFromNode
 	case ModeKernelspace:
 		return TrafficPolicies | KeepsClient | HealthPorts
 	case ModeUserspace:

@@ -193,7 +193,7 @@ func (t *tracer) empty(f *ir.Frontend) Outcome {
 
 // unclaimed is the fate of a packet that no frontend takes (PKT-12 to PKT-14).
 func (t *tracer) unclaimed(local bool) Outcome {
-	if s := t.clusterIPOwner(); s != nil {
+	if s, kind := t.vipOwner(); s != nil {
 		ports := make([]string, 0, len(s.Frontends))
 		for _, f := range s.Frontends {
 			if f.Match.Addr == t.pkt.Dst {
@@ -202,10 +202,10 @@ func (t *tracer) unclaimed(local bool) Outcome {
 		}
 		o := ir.Origin{Object: s.Origin.Object, Field: "spec.ports"}
 		if t.caps.Has(ir.RejectUndefinedPorts) && !local {
-			t.step(o, "%s is a ClusterIP of %s, which has only %s: rejected", t.pkt.Dst, s.Name, strings.Join(ports, ", "))
+			t.step(o, "%s is the %s of %s, which has only %s: rejected", t.pkt.Dst, kind, s.Name, strings.Join(ports, ", "))
 			return Outcome{Fate: Rejected}
 		}
-		t.step(o, "%s is a ClusterIP of %s, which has only %s: left alone", t.pkt.Dst, s.Name, strings.Join(ports, ", "))
+		t.step(o, "%s is the %s of %s, which has only %s: left alone", t.pkt.Dst, kind, s.Name, strings.Join(ports, ", "))
 		return Outcome{}
 	}
 	if t.caps.Has(ir.DropUnallocated) && !local {
@@ -220,16 +220,19 @@ func (t *tracer) unclaimed(local bool) Outcome {
 	return Outcome{}
 }
 
-func (t *tracer) clusterIPOwner() *ir.Service {
+// vipOwner gives the Service and the kind of address under which the packet's
+// destination is known, for the kinds whose undefined ports the mode minds.
+func (t *tracer) vipOwner() (*ir.Service, ir.Kind) {
+	any := t.caps.Has(ir.RejectUndefinedVIPPorts)
 	for i := range t.program.Services {
 		s := &t.program.Services[i]
 		for j := range s.Frontends {
-			if f := &s.Frontends[j]; f.Kind == ir.ClusterIP && f.Match.Addr == t.pkt.Dst {
-				return s
+			if f := &s.Frontends[j]; f.Match.Addr == t.pkt.Dst && (any || f.Kind == ir.ClusterIP) {
+				return s, f.Kind
 			}
 		}
 	}
-	return nil
+	return nil, 0
 }
 
 // normalize puts destinations in order, each once.
