@@ -5,10 +5,12 @@ import (
 	"github.com/proxyc/proxyc/render"
 	"github.com/proxyc/proxyc/render/iptables"
 	"github.com/proxyc/proxyc/render/ipvs"
+	"github.com/proxyc/proxyc/render/nftables"
 )
 
 // renderers are all back ends, by mode: the one list of them.
 var renderers = map[ir.Mode]render.Renderer{
 	ir.ModeIPTables:    iptables.Renderer,
 	ir.ModeIPVS:        ipvs.Renderer,
+	ir.ModeNFTables:    nftables.Renderer,
 }

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
+	"github.com/proxyc/proxyc/render/iptables"
+	"github.com/proxyc/proxyc/render/ipvs"
+	"github.com/proxyc/proxyc/render/nftables"
+)
+
+// evaluator walks packets through the lowered rules of one Program.
+type evaluator interface {
+	Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome
+}
+
+// evaluators lower one Program for each mode, so that its rules can be asked.
+var evaluators = map[ir.Mode]func(*ir.Program) evaluator{
+	ir.ModeIPTables:    func(p *ir.Program) evaluator { return iptables.Lower(p) },
+	ir.ModeIPVS:        func(p *ir.Program) evaluator { return ipvs.Lower(p) },
+	ir.ModeNFTables:    func(p *ir.Program) evaluator { return nftables.Lower(p) },
+}
+
+// parseConfig reads a configuration for a test, in one mode, with all that
+// comes before compilation.
+func parseConfig(t testing.TB, mode ir.Mode, data []byte) *config.Config {
+	t.Helper()
+	cfg, diags := config.Parse("config", data, true)
+	if diags.HasErrors() {
+		t.Fatalf("configuration: %v", diags)
+	}
+	cfg.Mode = string(mode)
+	config.SetDefaults(cfg)
+	config.Complete(cfg)
+	if diags := config.Validate(cfg); diags.HasErrors() {
+		t.Fatalf("configuration: %v", diags)
+	}
+	return cfg
+}
+
+// decode reads snapshots for a test.
+func decode(files ...[]byte) (*snapshot.Snapshot, diag.List) {
+	snap := snapshot.New()
+	var diags diag.List
+	for i, data := range files {
+		diags.Add(snapshot.Decode(snap, fmt.Sprintf("snapshot%d", i), data)...)
+	}
+	return snap, diags
+}
+
+// compile compiles for a test, and checks that the Programs are valid.
+func compile(t testing.TB, cfg *config.Config, snap *snapshot.Snapshot, facts compiler.Facts) ([]*ir.Program, diag.List) {
+	t.Helper()
+	programs, diags := compiler.Compile(cfg, snap, facts)
+	for _, p := range programs {
+		for _, err := range p.Validate() {
+			t.Errorf("%s program is not valid: %v", p.Family, err)
+		}
+	}
+	return programs, diags
+}
