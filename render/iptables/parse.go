@@ -1,0 +1,385 @@
+package iptables
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Parse reads what iptables-save or ip6tables-save printed, or what WriteTo
+// wrote: our chains, and the jumps to them from built-in chains. What belongs
+// to others is left out. A rule in our chains that is none of the kinds that we
+// write is kept as Raw.
+func Parse(f ir.Family, saved string) (*Ruleset, error) {
+	r := &Ruleset{Family: f, Filter: Table{Name: "filter"}, Nat: Table{Name: "nat"}}
+	p := parser{family: f}
+	for n := 1; saved != ""; n++ {
+		var line string
+		line, saved, _ = strings.Cut(saved, "\n")
+		if name, ok := strings.CutPrefix(line, "*"); ok {
+			p.begin(r, name)
+			continue
+		}
+		if p.table == nil || line == "" {
+			continue
+		}
+		if err := p.line(line); err != nil {
+			return nil, fmt.Errorf("line %d: %q: %w", n, line, err)
+		}
+	}
+	return r, nil
+}
+
+type parser struct {
+	family ir.Family
+	table  *Table
+	chains map[string]int // index into table.Chains
+}
+
+func (p *parser) begin(r *Ruleset, name string) {
+	p.table, p.chains = nil, map[string]int{}
+	for _, t := range r.Tables() {
+		if t.Name == name {
+			p.table = t
+		}
+	}
+}
+
+func ours(chain string) bool { return Owned(chain) || chain == chainFirewall }
+
+func (p *parser) line(line string) error {
+	switch {
+	case line[0] == ':':
+		name, _, _ := strings.Cut(line[1:], " ")
+		if ours(name) {
+			p.chains[name] = len(p.table.Chains)
+			p.table.Chains = append(p.table.Chains, Chain{Name: name})
+		}
+	case strings.HasPrefix(line, "-A "), strings.HasPrefix(line, "-I "):
+		chain, rest, _ := strings.Cut(line[3:], " ")
+		rest = strings.TrimRight(rest, " ")
+		if ours(chain) {
+			i, ok := p.chains[chain]
+			if !ok {
+				return fmt.Errorf("chain %s was not declared", chain)
+			}
+			c := &p.table.Chains[i]
+			c.Rules = append(c.Rules, parseRule(p.family, rest))
+			return nil
+		}
+		if !strings.Contains(rest, "KUBE-") || !builtIn(chain) {
+			return nil
+		}
+		h := Hook{chain, parseRule(p.family, rest)}
+		if !ours(h.Rule.Chain) {
+			return nil
+		}
+		if line[1] == 'I' {
+			p.table.Hooks = append([]Hook{h}, p.table.Hooks...)
+		} else {
+			p.table.Hooks = append(p.table.Hooks, h)
+		}
+	}
+	return nil
+}
+
+func builtIn(chain string) bool {
+	switch chain {
+	case "PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING":
+		return true
+	}
+	return false
+}
+
+// parseRule reads the text of a rule behind its chain. Whatever it does not
+// know makes the whole rule Raw; its target stays known, for who follows jumps.
+func parseRule(f ir.Family, text string) Rule {
+	p := ruleParser{family: f, rest: text}
+	for {
+		word, ok := p.next()
+		if !ok {
+			break
+		}
+		if word == "!" {
+			p.not = true
+			continue
+		}
+		if !p.option(word) {
+			p.bad = true
+		}
+		p.not = false
+	}
+	if p.bad || !p.complete() {
+		return Rule{Raw: text, Target: p.rule.Target, Chain: p.rule.Chain}
+	}
+	return p.rule
+}
+
+type ruleParser struct {
+	family ir.Family
+	rest   string
+	rule   Rule
+	not    bool // the next option is negated
+	bad    bool
+	reap   bool
+}
+
+// next gives the next word, without the quotes that the tools put around some.
+func (p *ruleParser) next() (string, bool) {
+	p.rest = strings.TrimLeft(p.rest, " ")
+	if p.rest == "" {
+		return "", false
+	}
+	if p.rest[0] != '"' {
+		var word string
+		word, p.rest, _ = strings.Cut(p.rest, " ")
+		return word, true
+	}
+	for i := 1; i < len(p.rest); i++ {
+		switch p.rest[i] {
+		case '\\':
+			i++
+		case '"':
+			word := p.rest[1:i]
+			p.rest = p.rest[i+1:]
+			return unescape(word), true
+		}
+	}
+	p.bad = true
+	word := p.rest
+	p.rest = ""
+	return word, true
+}
+
+func unescape(s string) string {
+	if strings.IndexByte(s, '\\') < 0 {
+		return s
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+1 < len(s) {
+			i++
+		}
+		b = append(b, s[i])
+	}
+	return string(b)
+}
+
+// value gives the argument of an option; "" where there is none.
+func (p *ruleParser) value() string {
+	word, _ := p.next()
+	return word
+}
+
+// is tells whether the option's argument is the only one that our rules have.
+func (p *ruleParser) is(want string) bool { return p.value() == want }
+
+// negate enters the negation of m, if there is one. It gives true.
+func (p *ruleParser) negate(m Match) bool {
+	if p.not {
+		p.rule.Not |= m
+		p.not = false
+	}
+	return true
+}
+
+func (p *ruleParser) option(word string) bool {
+	r := &p.rule
+	switch word {
+	case "-s":
+		return p.prefix(&r.Src) && p.negate(Src)
+	case "-d":
+		return p.prefix(&r.Dst) && p.negate(Dst)
+	case "-i":
+		r.In = p.value()
+		return r.In != "" && p.negate(In)
+	case "--ctstate":
+		return p.states() && p.negate(States)
+	case "--mark":
+		return p.mark(&r.Mark, 0xffffffff) && r.Mark.Mask != 0 && p.negate(MarkMatch)
+	}
+	if p.not {
+		return false
+	}
+	switch word {
+	case "-p":
+		var ok bool
+		r.Protocol, ok = ir.ParseProtocol(p.value())
+		return ok
+	case "-m":
+		p.value() // its options say what it is
+	case "--dport":
+		return p.ports()
+	case "--comment":
+		r.Comment = p.value()
+		return r.Comment != ""
+	case "--src-type":
+		r.SrcLocal = true
+		return p.is("LOCAL")
+	case "--dst-type":
+		r.DstLocal = true
+		return p.is("LOCAL")
+	case "--mode":
+		return p.is("random")
+	case "--probability":
+		return p.probability()
+	case "-j":
+		return p.target(p.value())
+	case "--to-destination":
+		var err error
+		r.To, err = netip.ParseAddrPort(p.value())
+		return err == nil && p.family.Has(r.To.Addr())
+	case "--set-xmark":
+		return p.mark(&r.XMark, 0xffffffff)
+	case "--or-mark":
+		ok := p.mark(&r.XMark, 0)
+		r.XMark.Mask = r.XMark.Value
+		return ok
+	case "--xor-mark":
+		return p.mark(&r.XMark, 0)
+	case "--reject-with":
+		if p.family == ir.IPv6 {
+			return p.is("icmp6-port-unreachable")
+		}
+		return p.is("icmp-port-unreachable")
+	case "--random-fully":
+		r.RandomFully = true
+	default:
+		return p.recent(word)
+	}
+	return true
+}
+
+func (p *ruleParser) recent(word string) bool {
+	r := &p.rule.Recent
+	switch word {
+	case "--rcheck":
+		r.Op = RecentCheck
+	case "--set":
+		r.Op = RecentSet
+	case "--seconds":
+		n, err := strconv.ParseUint(p.value(), 10, 32)
+		r.Seconds = uint32(n)
+		return err == nil
+	case "--reap":
+		p.reap = true
+	case "--name":
+		r.Name = p.value()
+	case "--mask":
+		mask := p.value()
+		return mask == "255.255.255.255" || mask == "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
+	case "--rsource":
+	default:
+		return false
+	}
+	return true
+}
+
+// complete tells whether the options make one of our rules together: each
+// parameter with the match or target that it is for, and none without effect.
+func (p *ruleParser) complete() bool {
+	r := &p.rule
+	if r.Recent.Op == RecentNone && r.Recent != (Recent{}) || p.reap != (r.Recent.Op == RecentCheck) {
+		return false
+	}
+	return (r.Ports == PortRange{} || r.Protocol != 0) &&
+		(r.Target == SetMark || r.XMark == Mark{}) &&
+		r.To.IsValid() == (r.Target == DNAT) &&
+		(r.Target == Masquerade || !r.RandomFully) &&
+		r.OneIn != 1 &&
+		word(r.In) && word(r.Chain) && word(r.Recent.Name)
+}
+
+// word tells whether the tools read s as one word.
+func word(s string) bool { return !strings.ContainsAny(s, " \"\\") }
+
+func (p *ruleParser) prefix(to *netip.Prefix) bool {
+	text := p.value()
+	if !strings.Contains(text, "/") {
+		a, err := netip.ParseAddr(text)
+		*to = single(a)
+		return err == nil && p.family.Has(a)
+	}
+	var err error
+	*to, err = netip.ParsePrefix(text)
+	return err == nil && p.family.Has(to.Addr()) && to.Bits() > 0 && *to == to.Masked()
+}
+
+func (p *ruleParser) ports() bool {
+	first, last, ranged := strings.Cut(p.value(), ":")
+	if !ranged {
+		last = first
+	}
+	a, err1 := strconv.ParseUint(first, 10, 16)
+	b, err2 := strconv.ParseUint(last, 10, 16)
+	p.rule.Ports = PortRange{uint16(a), uint16(b)}
+	return err1 == nil && err2 == nil && p.rule.Ports != PortRange{}
+}
+
+func (p *ruleParser) states() bool {
+	for word := range strings.SplitSeq(p.value(), ",") {
+		known := false
+		for _, n := range stateNames {
+			if n.name == word {
+				p.rule.States |= n.state
+				known = true
+			}
+		}
+		if !known {
+			return false
+		}
+	}
+	return true
+}
+
+// mark reads VALUE or VALUE/MASK.
+func (p *ruleParser) mark(m *Mark, mask uint32) bool {
+	value, maskText, masked := strings.Cut(p.value(), "/")
+	v, err := strconv.ParseUint(value, 0, 32)
+	m.Value, m.Mask = uint32(v), mask
+	if err == nil && masked {
+		v, err = strconv.ParseUint(maskText, 0, 32)
+		m.Mask = uint32(v)
+	}
+	return err == nil
+}
+
+// probability reads a share as the kernel keeps it, in 1/2³¹, and takes it for
+// the fraction 1/n that comes out the same.
+func (p *ruleParser) probability() bool {
+	share, err := strconv.ParseFloat(p.value(), 64)
+	if err != nil || share <= 0 || share > 1 {
+		return false
+	}
+	n := math.Round(1 / share)
+	const unit = 1 << 31
+	p.rule.OneIn = uint32(n)
+	return n <= math.MaxUint32 && math.Abs(math.Round(share*unit)-math.Round(unit/n)) <= 1
+}
+
+func (p *ruleParser) target(name string) bool {
+	r := &p.rule
+	switch name {
+	case "RETURN":
+		r.Target = Return
+	case "ACCEPT":
+		r.Target = Accept
+	case "DROP":
+		r.Target = Drop
+	case "REJECT":
+		r.Target = Reject
+	case "MARK":
+		r.Target = SetMark
+	case "MASQUERADE":
+		r.Target = Masquerade
+	case "DNAT":
+		r.Target = DNAT
+	default:
+		r.Target, r.Chain = Jump, name
+	}
+	return name != ""
+}
