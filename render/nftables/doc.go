@@ -1,0 +1,18 @@
+// Package nftables lowers Programs to nftables: one table "proxyc" for each
+// IP family, in which the number of sets and chains does not depend on the
+// number of Services, so that nearly every change is a handful of elements.
+//
+//	Program → Lower → Ruleset → Write   (a script for nft -f)
+//	                          → Eval    (the fate of a packet)
+//
+// A Ruleset is typed: chains of statements from a small closed vocabulary
+// (Stmt), sets and maps, and elements. It is the union of a fixed part, which
+// depends on the node alone (Fixed), and one Fragment for each Service
+// (LowerService); lowering a Service reads nothing of another's.
+//
+// The script needs nft 1.0.1 and kernel 5.13, is applied as one transaction,
+// and may be loaded again and again. What it makes can be listed, flushed and
+// loaded again from its listing with nft 1.0.6.
+//
+// The package is pure: the same Programs give the same bytes.
+package nftables

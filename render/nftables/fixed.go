@@ -1,0 +1,152 @@
+package nftables
+
+import (
+	"slices"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Fixed makes the part of a table that does not depend on Services.
+func Fixed(node *ir.Node, family ir.Family) *Ruleset {
+	sets := make([]Set, setCount)
+	copy(sets, fixedSets[:])
+	return &Ruleset{Family: family, Chains: append(baseChains(), fixedChains(node, family)...), Sets: sets}
+}
+
+// fixed is the origin of what is there whatever the objects and the
+// configuration say.
+func fixed(reason string) ir.Origin { return ir.Origin{Object: "default", Reason: reason} }
+
+// baseChains are where the kernel calls in. Names and priorities are
+// kube-proxy's. The filter chains before DNAT see the frontend's address; those
+// of priority 0 see it only if nothing translated it.
+func baseChains() []Chain {
+	ifNew := func(chain string) Rule {
+		return Rule{[]Stmt{MatchNew{}, Verdict{Jump, chain}}, fixed("only the first packets of a connection are looked at")}
+	}
+	always := func(chain string) Rule {
+		return Rule{[]Stmt{Verdict{Jump, chain}}, fixed("the kernel shows the first packet of a connection only")}
+	}
+	return []Chain{
+		{Name: chainFilterPrerouting, Base: &Base{Hook: Prerouting, Priority: PriorityDNAT - 10},
+			Rules: []Rule{ifNew(chainFirewallCheck)}},
+		{Name: chainFilterOutputPre, Base: &Base{Hook: Output, Priority: PriorityDNAT - 10},
+			Rules: []Rule{ifNew(chainFirewallCheck)}},
+		{Name: chainFilterInput, Base: &Base{Hook: Input, Priority: PriorityFilter},
+			Rules: []Rule{ifNew(chainPortEndpoints), ifNew(chainServiceEndpoints)}},
+		{Name: chainFilterForward, Base: &Base{Hook: Forward, Priority: PriorityFilter},
+			Rules: []Rule{ifNew(chainServiceEndpoints), ifNew(chainClusterIPsCheck)}},
+		{Name: chainFilterOutput, Base: &Base{Hook: Output, Priority: PriorityFilter},
+			Rules: []Rule{ifNew(chainServiceEndpoints), ifNew(chainClusterIPsCheck)}},
+		{Name: chainNATPrerouting, Base: &Base{NAT: true, Hook: Prerouting, Priority: PriorityDNAT},
+			Rules: []Rule{always(chainServices)}},
+		{Name: chainNATOutput, Base: &Base{NAT: true, Hook: Output, Priority: PriorityDNAT},
+			Rules: []Rule{always(chainServices)}},
+		// Backends on the node itself are reached through input, not postrouting.
+		{Name: chainNATInput, Base: &Base{NAT: true, Hook: Input, Priority: PrioritySNAT},
+			Rules: []Rule{always(chainAffinity)}},
+		{Name: chainNATPostrouting, Base: &Base{NAT: true, Hook: Postrouting, Priority: PrioritySNAT},
+			Rules: []Rule{always(chainAffinity), always(chainMasquerading)}},
+	}
+}
+
+func fixedChains(node *ir.Node, family ir.Family) []Chain {
+	return []Chain{
+		{Name: chainServices, Rules: append(
+			[]Rule{{[]Stmt{lookup(ServiceIPs)}, fixed("addresses come before node ports")}},
+			nodePortRules(node, family, ServicePorts)...)},
+		{Name: chainIPsBySource, Rules: bySource(node, InsideIPs, OutsideIPs)},
+		{Name: chainPortsBySource, Rules: bySource(node, InsidePorts, OutsidePorts)},
+		{Name: chainFirewallCheck, Rules: []Rule{{[]Stmt{
+			MatchSet{Key: frontendTerms(false), Set: FirewallIPs.String()},
+			MatchSet{Key: append(slices.Clip(frontendTerms(false)), Term{Field: SrcAddr}), Set: FirewallSources.String(), Not: true},
+			Verdict{Kind: Drop},
+		}, fixed("what loadBalancerSourceRanges do not admit")}}},
+		{Name: chainServiceEndpoints, Rules: []Rule{{[]Stmt{lookup(NoEndpointIPs)}, fixed("frontends without endpoints")}}},
+		{Name: chainPortEndpoints, Rules: nodePortRules(node, family, NoEndpointPorts)},
+		{Name: chainClusterIPsCheck, Rules: clusterIPsCheck(node)},
+		{Name: chainReject, Rules: []Rule{{[]Stmt{Verdict{Kind: Reject}}, fixed("a map cannot hold a reject")}}},
+		{Name: chainAffinity, Rules: affinityRules()},
+		{Name: chainMasquerading, Rules: masquerading(node)},
+	}
+}
+
+// lookup is the verdict of a map of frontends.
+func lookup(id SetID) Stmt {
+	return LookupVerdict{frontendTerms(len(fixedSets[id].Key) == len(nodePortKey)), id.String()}
+}
+
+// nodePortRules look node ports up in the map, on the addresses that have them.
+func nodePortRules(node *ir.Node, family ir.Family, id SetID) []Rule {
+	np := &node.NodePorts
+	rule := func(o ir.Origin, match ...Stmt) Rule {
+		if !np.Loopback {
+			match = append(match, MatchNet{DstAddr, family.Loopback(), true})
+		}
+		return Rule{append(match, lookup(id)), o}
+	}
+	if np.All {
+		return []Rule{rule(np.Origin, MatchLocal{DstAddr})}
+	}
+	var rules []Rule
+	for _, p := range np.Prefixes {
+		match := []Stmt{MatchNet{DstAddr, p.Prefix, false}}
+		if p.Assigned {
+			match = append(match, MatchLocal{DstAddr})
+		}
+		rules = append(rules, rule(p.Origin, match...))
+	}
+	return rules
+}
+
+// bySource tells pods and the node, which are inside, from everybody else.
+func bySource(node *ir.Node, inside, outside SetID) []Rule {
+	var rules []Rule
+	if node.Detector.Mode != ir.DetectNone {
+		rules = append(rules, Rule{append(fromPods(&node.Detector, false), lookup(inside)), node.Detector.Origin})
+	}
+	return append(rules,
+		Rule{[]Stmt{MatchLocal{SrcAddr}, lookup(inside)}, fixed("what the node itself sends is not external traffic")},
+		Rule{[]Stmt{lookup(outside)}, fixed("external traffic stays on the node, by externalTrafficPolicy Local")})
+}
+
+// clusterIPsCheck stops what is inside the Service network and no Service's.
+func clusterIPsCheck(node *ir.Node) []Rule {
+	rules := []Rule{{[]Stmt{
+		MatchSet{Key: []Term{{Field: DstAddr}}, Set: ClusterIPs.String()}, Verdict{Kind: Reject},
+	}, fixed("a ClusterIP refuses ports that its Service does not have")}}
+	for _, c := range node.ServiceCIDRs {
+		rules = append(rules, Rule{[]Stmt{MatchNet{DstAddr, c.Prefix, false}, Verdict{Kind: Drop}}, c.Origin})
+	}
+	return rules
+}
+
+// affinityRules remember which backend a client met. There is one rule for
+// each protocol because nft 1.0.6 takes the original port of a connection only
+// where the rule names the protocol.
+func affinityRules() []Rule {
+	backend := []Term{{Field: DstAddr}, {Field: DstPort}}
+	origin := fixed("remembered for session affinity")
+	var rules []Rule
+	for _, p := range [...]ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
+		rules = append(rules,
+			Rule{[]Stmt{MatchDNAT{}, MatchProto{p}, LookupVerdict{
+				append(slices.Clip(backend), Term{Field: OrigDstAddr}, Term{Field: L4Proto}, Term{Field: OrigDstPort}),
+				AffinityIPs.String()}}, origin},
+			Rule{[]Stmt{MatchDNAT{}, MatchProto{p}, LookupVerdict{
+				append(slices.Clip(backend), Term{Field: L4Proto}, Term{Field: OrigDstPort}),
+				AffinityPorts.String()}}, origin})
+	}
+	return rules
+}
+
+// masquerading gives marked connections the node's address, and those of a
+// backend to itself. The mark's other bits are not ours.
+func masquerading(node *ir.Node) []Rule {
+	mark := node.MasqueradeMark()
+	return []Rule{
+		{[]Stmt{MatchMark{mark}, ClearMark{mark}, Masquerade{}}, fixed("connections marked for masquerade")},
+		{[]Stmt{MatchDNAT{}, MatchSet{Key: []Term{{Field: SrcAddr}, {Field: DstAddr}, {Field: L4Proto}, {Field: DstPort}}, Set: Hairpin.String()},
+			Masquerade{}}, fixed("a backend's connection to itself must come back through the node")},
+	}
+}

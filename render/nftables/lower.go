@@ -1,0 +1,319 @@
+package nftables
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Fragment is what one Service adds to the fixed part. Fragments may share
+// chains, and elements that carry no data, with each other: those are equal.
+type Fragment struct {
+	Elements [setCount][]Element
+	Chains   []Chain
+	Maps     []Set // affinity maps; rules fill them
+}
+
+// Lower makes the whole table of a Program.
+func Lower(p *ir.Program) *Ruleset {
+	r := Fixed(&p.Node, p.Family)
+	l := newLowering(&p.Node, p.Family)
+	for i := range p.Services {
+		l.service(&p.Services[i])
+	}
+	for id := range l.frag.Elements {
+		r.Sets[id].Elements = l.frag.Elements[id]
+	}
+	slices.SortFunc(l.frag.Chains, func(a, b Chain) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(l.frag.Maps, func(a, b Set) int { return cmp.Compare(a.Name, b.Name) })
+	r.Chains = append(r.Chains, l.frag.Chains...)
+	r.Sets = append(r.Sets, l.frag.Maps...)
+	return r
+}
+
+// LowerService makes what one Service of a Program adds. It is the same
+// whatever other Services there are.
+func LowerService(node *ir.Node, family ir.Family, svc *ir.Service) Fragment {
+	l := newLowering(node, family)
+	l.service(svc)
+	return l.frag
+}
+
+// lowering collects the Fragments of Services into one, each shared piece once.
+type lowering struct {
+	node   *ir.Node
+	family ir.Family
+	frag   Fragment
+	names  map[target]string // the chains that frag has
+	shared map[sharedElement]struct{}
+}
+
+type sharedElement struct {
+	set SetID
+	key Key
+}
+
+func newLowering(node *ir.Node, family ir.Family) *lowering {
+	return &lowering{node: node, family: family, names: map[target]string{}, shared: map[sharedElement]struct{}{}}
+}
+
+func (l *lowering) add(id SetID, e Element) {
+	l.frag.Elements[id] = append(l.frag.Elements[id], e)
+}
+
+// addShared adds an element that several Services, or frontends, may want.
+func (l *lowering) addShared(id SetID, e Element) {
+	k := sharedElement{id, e.Key}
+	if _, ok := l.shared[k]; !ok {
+		l.shared[k] = struct{}{}
+		l.add(id, e)
+	}
+}
+
+func (l *lowering) service(svc *ir.Service) {
+	sticky := l.affinity(svc)
+	for i := range svc.Frontends {
+		l.frontend(&lowerable{svc, &svc.Frontends[i], sticky})
+	}
+}
+
+// lowerable is a frontend with what it takes to lower it.
+type lowerable struct {
+	svc *ir.Service
+	*ir.Frontend
+	sticky []stickyPool // by pool
+}
+
+// class is a kind of packet source; a route's scope is one of them, or all.
+type class uint8
+
+const (
+	pod class = iota
+	host
+	outsider
+)
+
+// choice is what becomes of the packets of one class.
+type choice struct {
+	pool int // -1: no route
+	snat bool
+}
+
+// choose finds the first route that holds the class.
+func choose(f *ir.Frontend, c class) choice {
+	for _, r := range f.Routes {
+		if r.From == ir.Any || r.From == ir.Pods && c == pod || r.From == ir.Host && c == host {
+			return choice{r.Pool, r.SNAT}
+		}
+	}
+	return choice{pool: -1}
+}
+
+// dispatchMaps are the maps in which frontends are looked up, for addresses
+// and for node ports.
+var dispatchMaps = [2]struct {
+	all, inside, outside, empty SetID
+	bySource                    string // chain that tells inside from outside
+}{
+	{ServiceIPs, InsideIPs, OutsideIPs, NoEndpointIPs, chainIPsBySource},
+	{ServicePorts, InsidePorts, OutsidePorts, NoEndpointPorts, chainPortsBySource},
+}
+
+func (l *lowering) frontend(f *lowerable) {
+	pods, node, others := choose(f.Frontend, pod), choose(f.Frontend, host), choose(f.Frontend, outsider)
+	if l.node.Detector.Mode == ir.DetectNone {
+		pods = node // nobody counts as a pod: what the node sends is all of the inside
+	}
+	maps := &dispatchMaps[btoi(f.Match.NodeAddrs())]
+	if m, ok := commonMarks(pods, node, others); ok {
+		l.dispatch(f, maps.all, others.pool, target{marks: m})
+		l.remember(f, others.pool)
+	} else {
+		l.add(maps.all, f.element(Verdict{Goto, maps.bySource}))
+		l.dispatch(f, maps.inside, pods.pool, target{marks: insideMarks(pods, node)})
+		l.dispatch(f, maps.outside, others.pool, target{marks: marksIf(others.snat), outside: true})
+		l.remember(f, pods.pool, others.pool)
+	}
+	if pods.pool < 0 || node.pool < 0 || others.pool < 0 {
+		l.refuse(f, maps.empty)
+	}
+	l.guard(f)
+	if f.Kind == ir.ClusterIP && !f.Match.NodeAddrs() {
+		l.addShared(ClusterIPs, Element{Key: Key{Addr: f.Match.Addr}, Origin: &f.Origin})
+	}
+}
+
+// commonMarks gives the marks under which all sources can share one chain, if
+// they can.
+func commonMarks(pods, node, others choice) (marks, bool) {
+	if pods.pool != node.pool || node.pool != others.pool || node.snat != others.snat {
+		return 0, false
+	}
+	if pods.snat && !node.snat {
+		return 0, false
+	}
+	return insideMarks(pods, node), true
+}
+
+// insideMarks are the marks for pods and the node. Both have the same pool;
+// and where the node's packets are not masqueraded, the pods' are not.
+func insideMarks(pods, node choice) marks {
+	if node.snat && !pods.snat {
+		return markNonLocal
+	}
+	return marksIf(node.snat)
+}
+
+func marksIf(snat bool) marks {
+	if snat {
+		return markAll
+	}
+	return markNone
+}
+
+// element is the frontend's element of a verdict map.
+func (f *lowerable) element(v Verdict) Element {
+	return Element{Key: frontendKeyOf(f.Match), Verdict: v, Frontend: f.Frontend, Origin: &f.Origin}
+}
+
+func frontendKeyOf(m ir.Match) Key { return Key{Addr: m.Addr, Proto: m.Protocol, Port: m.Port} }
+
+// dispatch sends the packets that are looked up in the map to the backends of
+// the pool, if there is one.
+func (l *lowering) dispatch(f *lowerable, id SetID, pool int, t target) {
+	if pool < 0 {
+		return
+	}
+	p := &f.svc.Pools[pool]
+	t.nodePort = f.Match.NodeAddrs()
+	t.n = len(p.Backends)
+	t.affinity = f.sticky[pool].name
+	l.add(id, f.element(Verdict{Goto, l.chain(t, p)}))
+
+	set := t.table().set
+	key := frontendKeyOf(f.Match)
+	l.frag.Elements[set] = slices.Grow(l.frag.Elements[set], len(p.Backends))
+	for i := range p.Backends {
+		b := &p.Backends[i]
+		key.Slot = uint32(i)
+		l.add(set, Element{Key: key, To: b.AddrPort, Frontend: f.Frontend, Origin: &b.Origin})
+		if b.Local {
+			l.addShared(Hairpin, hairpin(f.Match.Protocol, b))
+		}
+	}
+}
+
+// hairpin tells of a backend on this node that its connections to itself must
+// be masqueraded (PKT-7).
+func hairpin(p ir.Protocol, b *ir.Backend) Element {
+	a := b.AddrPort.Addr()
+	return Element{Key: Key{Addr: a, Addr2: a, Proto: p, Port: b.AddrPort.Port()}, Origin: &b.Origin}
+}
+
+// refuse says what becomes of packets that no route takes (PKT-8, PKT-9).
+func (l *lowering) refuse(f *lowerable, id SetID) {
+	v := Verdict{Kind: Drop}
+	switch f.Empty {
+	case ir.Reject:
+		v = Verdict{Goto, chainReject}
+	case ir.Pass:
+		return
+	}
+	e := f.element(v)
+	e.Origin = &f.EmptyOrigin
+	l.add(id, e)
+}
+
+// guard admits the source ranges only (PKT-10, NFT-5).
+func (l *lowering) guard(f *lowerable) {
+	if len(f.SourceRanges) == 0 {
+		return
+	}
+	l.add(FirewallIPs, Element{Key: frontendKeyOf(f.Match), Frontend: f.Frontend, Origin: &f.SourceRanges[0].Origin})
+	for i, r := range f.SourceRanges {
+		if !within(r.Prefix, f.SourceRanges, i) {
+			key := frontendKeyOf(f.Match)
+			key.Addr2, key.Bits = r.Prefix.Addr(), uint8(r.Prefix.Bits())
+			l.add(FirewallSources, Element{Key: key, Frontend: f.Frontend, Origin: &f.SourceRanges[i].Origin})
+		}
+	}
+}
+
+// within tells whether another range holds p, the i-th, or an earlier one is
+// equal: the kernel refuses overlapping intervals.
+func within(p netip.Prefix, ranges []ir.SourceRange, i int) bool {
+	for j, r := range ranges {
+		if j != i && r.Prefix.Bits() <= p.Bits() && r.Prefix.Contains(p.Addr()) && (r.Prefix != p || j < i) {
+			return true
+		}
+	}
+	return false
+}
+
+// chain gives the name of the target's chain, and makes it if it is new.
+func (l *lowering) chain(t target, p *ir.Pool) string {
+	if name, ok := l.names[t]; ok {
+		return name
+	}
+	c := Chain{Name: t.name()}
+	l.names[t] = c.Name
+	if t.affinity != "" {
+		c.Port = p.Port
+	}
+	switch {
+	case t.marks != markNone:
+		c.Rules = l.markRules(t, p)
+	case t.affinity != "":
+		c.Rules = l.stickyRules(t, p)
+	default:
+		c.Rules = l.balanceRules(t)
+	}
+	l.frag.Chains = append(l.frag.Chains, c)
+	return c.Name
+}
+
+// markRules mark what is to be masqueraded and go on to the chain that does not.
+func (l *lowering) markRules(t target, p *ir.Pool) []Rule {
+	mark := []Stmt{SetMark{l.node.MasqueradeMark()}}
+	origin := ir.Origin{Object: "config", Field: "masqueradeBit", Reason: "these connections are masqueraded"}
+	if t.marks == markNonLocal {
+		mark = slices.Concat(fromPods(&l.node.Detector, true), mark)
+		origin = l.node.Detector.Origin
+	}
+	t.marks = markNone
+	return []Rule{
+		{mark, origin},
+		{[]Stmt{Verdict{Goto, l.chain(t, p)}}, origin},
+	}
+}
+
+// balanceRules pick one of n backends at random.
+func (l *lowering) balanceRules(t target) []Rule {
+	key := append(slices.Clip(frontendTerms(t.nodePort)), Term{Random, uint32(t.n)})
+	return []Rule{{
+		[]Stmt{LookupDNAT{Key: key, Map: t.table().set.String()}},
+		ir.Origin{Object: "default", Reason: "connections are spread evenly, at random"},
+	}}
+}
+
+// frontendTerms is the key of a packet in the maps of frontends.
+func frontendTerms(nodePort bool) []Term {
+	if nodePort {
+		return []Term{{Field: L4Proto}, {Field: DstPort}}
+	}
+	return []Term{{Field: DstAddr}, {Field: L4Proto}, {Field: DstPort}}
+}
+
+// fromPods matches what the detector takes for a pod's packet, or all else.
+// Without a detector it matches everything.
+func fromPods(d *ir.Detector, not bool) []Stmt {
+	switch d.Mode {
+	case ir.DetectCIDR:
+		return []Stmt{MatchNet{SrcAddr, d.Prefix, not}}
+	case ir.DetectInterface, ir.DetectPrefix:
+		return []Stmt{MatchInterface{d.Interface, d.Mode == ir.DetectPrefix, not}}
+	}
+	return nil
+}

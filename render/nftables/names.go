@@ -1,0 +1,119 @@
+package nftables
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"strconv"
+	"strings"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Table is the name of the table in both families. It is proxyc's alone.
+const Table = "proxyc"
+
+// Chains.
+const (
+	chainFilterPrerouting = "filter-prerouting-pre-dnat"
+	chainFilterOutputPre  = "filter-output-pre-dnat"
+	chainFilterInput      = "filter-input"
+	chainFilterForward    = "filter-forward"
+	chainFilterOutput     = "filter-output"
+	chainNATPrerouting    = "nat-prerouting"
+	chainNATOutput        = "nat-output"
+	chainNATInput         = "nat-input"
+	chainNATPostrouting   = "nat-postrouting"
+
+	chainServices         = "services"
+	chainIPsBySource      = "service-ips-by-source"
+	chainPortsBySource    = "service-nodeports-by-source"
+	chainFirewallCheck    = "firewall-check"
+	chainServiceEndpoints = "service-endpoints-check"
+	chainPortEndpoints    = "nodeport-endpoints-check"
+	chainClusterIPsCheck  = "cluster-ips-check"
+	chainReject           = "reject-chain"
+	chainAffinity         = "affinity"
+	chainMasquerading     = "masquerading"
+)
+
+// maxName is how long names of chains and sets get; the kernel takes 255 bytes.
+const maxName = 240
+
+// marks says which packets a chain marks for masquerade before it sends them on.
+type marks uint8
+
+const (
+	markNone     marks = iota
+	markNonLocal       // all but those of pods, as the detector has it
+	markAll
+)
+
+var markPrefixes = [...]string{markNone: "", markNonLocal: "masq-nonlocal-", markAll: "masq-"}
+
+// backendTable is one of the four maps of backends, and how its chains are named.
+type backendTable struct {
+	set    SetID
+	prefix string
+}
+
+// backendTables are indexed by whether a node port and whether outside.
+var backendTables = [2][2]backendTable{
+	{{Backends, "lb-"}, {OutsideBackends, "lb-outside-"}},
+	{{PortBackends, "lb-nodeport-"}, {OutsidePortBackends, "lb-outside-nodeport-"}},
+}
+
+// target is a chain that ends in a translation. Chains without affinity are
+// shared by all frontends with as many backends.
+type target struct {
+	marks    marks
+	nodePort bool
+	outside  bool
+	n        int    // backends
+	affinity string // the pool's name; empty without affinity
+}
+
+func (t target) table() backendTable { return backendTables[btoi(t.nodePort)][btoi(t.outside)] }
+
+func (t target) name() string {
+	s := markPrefixes[t.marks] + t.table().prefix
+	if t.affinity != "" {
+		return cut(s + t.affinity)
+	}
+	return s + strconv.Itoa(t.n)
+}
+
+// poolName names what belongs to one service port alone: eight characters of a
+// hash make it unique, the rest is for people. what is the policy of the pool,
+// or "both"; rest is a further part of the name.
+func poolName(port ir.ServicePort, what string, rest ...string) string {
+	s := strings.Join(append([]string{port.Service.Namespace, port.Service.Name, what, port.Protocol.String(), port.Port}, rest...), "/")
+	sum := sha256.Sum256([]byte(s))
+	return base32.StdEncoding.EncodeToString(sum[:5]) + "-" + plain(s)
+}
+
+// plain replaces what nft does not take in a name.
+func plain(s string) string {
+	b := []byte(s)
+	for i, c := range b {
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_', c == '.', c == '/':
+		default:
+			b[i] = '_'
+		}
+	}
+	return string(b)
+}
+
+func cut(s string) string {
+	if len(s) > maxName {
+		return s[:maxName-3] + "..."
+	}
+	return s
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

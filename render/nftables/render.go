@@ -1,0 +1,83 @@
+package nftables
+
+import (
+	"io"
+	"strconv"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render"
+)
+
+// Renderer is the back end of mode nftables.
+var Renderer = render.Renderer{
+	Mode: ir.ModeNFTables,
+	Lower: func(programs []*ir.Program) render.Rendered {
+		var t Tables
+		for _, p := range programs {
+			t = append(t, Lower(p))
+		}
+		return t
+	},
+}
+
+// Tables are the Rulesets of a node, IPv4 before IPv6.
+type Tables []*Ruleset
+
+// Outputs gives the one script that nft loads.
+func (t Tables) Outputs() []render.Output {
+	return []render.Output{{
+		Format: "nftables",
+		File:   "nftables.nft",
+		Load:   "nft -f nftables.nft",
+		Write:  func(w io.Writer) error { return Write(w, t...) },
+	}}
+}
+
+// Explain tells of every element, then of every rule, of each table.
+func (t Tables) Explain(yield func(render.Entry) bool) {
+	for _, r := range t {
+		if !r.explain(yield) {
+			return
+		}
+	}
+}
+
+func (r *Ruleset) explain(yield func(render.Entry) bool) bool {
+	table := word(r.Family) + " " + Table + " "
+	for i := range r.Sets {
+		if !r.Sets[i].explain(table, yield) {
+			return false
+		}
+	}
+	for i := range r.Chains {
+		c := &r.Chains[i]
+		for j := range c.Rules {
+			e := render.Entry{
+				Where:  table + c.Name + " rule " + strconv.Itoa(j+1) + ": " + c.Rules[j].Text(r.Family),
+				Port:   c.Port,
+				Origin: c.Rules[j].Origin,
+			}
+			if !yield(e) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (s *Set) explain(table string, yield func(render.Entry) bool) bool {
+	if s.Timeout > 0 && !yield(render.Entry{Where: table + s.Name, Port: s.Port, Origin: s.Origin}) {
+		return false
+	}
+	for i := range s.Elements {
+		e := &s.Elements[i]
+		entry := render.Entry{Where: table + s.Name + " " + s.KeyText(e.Key), Origin: *e.Origin}
+		if e.Frontend != nil {
+			entry.Match, entry.Port = e.Frontend.Match.String(), e.Frontend.Port
+		}
+		if !yield(entry) {
+			return false
+		}
+	}
+	return true
+}

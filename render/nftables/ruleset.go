@@ -1,0 +1,208 @@
+package nftables
+
+import (
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Ruleset is one table: all that a node needs in one family.
+type Ruleset struct {
+	Family ir.Family
+	Chains []Chain // base chains, then the fixed ones, then the rest by name
+	Sets   []Set   // the fixed ones in the order of their SetID, then affinity maps by name
+}
+
+// Chain is a list of rules. Base chains are called by the kernel, the others
+// by rules and verdict elements.
+type Chain struct {
+	Name  string
+	Base  *Base // nil for other than base chains
+	Rules []Rule
+	Port  ir.ServicePort // the service port that it belongs to; zero if shared
+}
+
+// Base says where the kernel calls a chain.
+type Base struct {
+	NAT      bool // type nat: sees the first packet of a connection only; else type filter
+	Hook     Hook
+	Priority int
+}
+
+// Hook is a point in a packet's way through the kernel.
+type Hook uint8
+
+const (
+	Prerouting Hook = iota
+	Input
+	Forward
+	Output
+	Postrouting
+)
+
+// String gives nft's word.
+func (h Hook) String() string {
+	return [...]string{"prerouting", "input", "forward", "output", "postrouting"}[h]
+}
+
+// Priorities of base chains, as nft and kube-proxy know them.
+const (
+	PriorityDNAT   = -100
+	PriorityFilter = 0
+	PrioritySNAT   = 100
+)
+
+// Rule is a list of statements: matches, each of which can end the rule, then
+// what is done.
+type Rule struct {
+	Stmts  []Stmt
+	Origin ir.Origin
+}
+
+// Type is the type of one part of a key or of a map's data.
+type Type uint8
+
+const (
+	TypeAddr  Type = iota // an address of the table's family
+	TypeProto             // a transport protocol
+	TypePort              // a port
+	TypeSlot              // a number from 0 to N-1: which of N backends
+	TypeNet               // a range of addresses, in interval sets
+)
+
+// Set is a set or, with Data, a map.
+type Set struct {
+	Name     string
+	Key      []Type
+	Data     Data
+	Interval bool          // the last part of the key is a prefix
+	Timeout  time.Duration // not 0: rules add elements, which vanish after Timeout without use
+	Elements []Element
+	Port     ir.ServicePort // of affinity maps
+	Origin   ir.Origin      // of affinity maps
+}
+
+// Data says what a map's elements carry.
+type Data uint8
+
+const (
+	NoData       Data = iota // a set
+	VerdictData              // a verdict map
+	AddrPortData             // address and port
+	AddrData                 // address
+)
+
+// Key is the key of an element. A Set's Key says which parts count, and in
+// which order: its first TypeAddr is Addr, its second (or TypeNet) Addr2, its
+// first TypePort Port, its second Port2. Keys are comparable within one set.
+type Key struct {
+	Addr  netip.Addr
+	Addr2 netip.Addr
+	Port  uint16
+	Port2 uint16
+	Slot  uint32
+	Bits  uint8 // prefix length of Addr2, for TypeNet
+	Proto ir.Protocol
+}
+
+// Element is one entry of a set or map.
+type Element struct {
+	Key     Key
+	Verdict Verdict        // of VerdictData
+	To      netip.AddrPort // of AddrPortData
+
+	Frontend *ir.Frontend // what the element serves; nil if shared by frontends
+	Origin   *ir.Origin
+}
+
+// Same tells whether the kernel would not know e from o: key, data and comment
+// are equal.
+func (e *Element) Same(o *Element) bool {
+	return e.Key == o.Key && e.Verdict == o.Verdict && e.To == o.To && e.port() == o.port()
+}
+
+func (e *Element) port() ir.ServicePort {
+	if e.Frontend == nil {
+		return ir.ServicePort{}
+	}
+	return e.Frontend.Port
+}
+
+// Verdict ends the evaluation of a rule.
+type Verdict struct {
+	Kind  VerdictKind
+	Chain string // of Jump and Goto
+}
+
+// VerdictKind is what a verdict does.
+type VerdictKind uint8
+
+const (
+	Drop   VerdictKind = iota + 1
+	Reject             // ICMP port unreachable; not possible as a map's data
+	Jump               // to Chain, and come back
+	Goto               // to Chain, and go on where this chain was jumped to from
+)
+
+// SetID names one of the fixed sets and maps.
+type SetID uint8
+
+const (
+	ServiceIPs          SetID = iota // which chain serves an address and port
+	ServicePorts                     // which chain serves a node port
+	InsideIPs                        // the same for pods and the node, where that depends on the source
+	InsidePorts                      //
+	OutsideIPs                       // the same for everybody else
+	OutsidePorts                     //
+	Backends                         // backends of an address and port by slot
+	PortBackends                     // backends of a node port
+	OutsideBackends                  // the same for those in OutsideIPs
+	OutsidePortBackends              // the same for those in OutsidePorts
+	NoEndpointIPs                    // what is refused or dropped
+	NoEndpointPorts                  //
+	FirewallIPs                      // what only some sources may reach
+	FirewallSources                  // the sources that may
+	ClusterIPs                       // all ClusterIPs
+	Hairpin                          // backends on this node, each as its own client
+	AffinityIPs                      // which connections affinity remembers, by backend and frontend
+	AffinityPorts                    //
+	setCount
+)
+
+// fixedSets declares the fixed sets. Names are kube-proxy's where the thing is the same.
+var fixedSets = [setCount]Set{
+	ServiceIPs:          {Name: "service-ips", Key: frontendKey, Data: VerdictData},
+	ServicePorts:        {Name: "service-nodeports", Key: nodePortKey, Data: VerdictData},
+	InsideIPs:           {Name: "inside-ips", Key: frontendKey, Data: VerdictData},
+	InsidePorts:         {Name: "inside-nodeports", Key: nodePortKey, Data: VerdictData},
+	OutsideIPs:          {Name: "outside-ips", Key: frontendKey, Data: VerdictData},
+	OutsidePorts:        {Name: "outside-nodeports", Key: nodePortKey, Data: VerdictData},
+	Backends:            {Name: "backends", Key: append(frontendKey[:3:3], TypeSlot), Data: AddrPortData},
+	PortBackends:        {Name: "nodeport-backends", Key: append(nodePortKey[:2:2], TypeSlot), Data: AddrPortData},
+	OutsideBackends:     {Name: "outside-backends", Key: append(frontendKey[:3:3], TypeSlot), Data: AddrPortData},
+	OutsidePortBackends: {Name: "outside-nodeport-backends", Key: append(nodePortKey[:2:2], TypeSlot), Data: AddrPortData},
+	NoEndpointIPs:       {Name: "no-endpoint-services", Key: frontendKey, Data: VerdictData},
+	NoEndpointPorts:     {Name: "no-endpoint-nodeports", Key: nodePortKey, Data: VerdictData},
+	FirewallIPs:         {Name: "firewall-ips", Key: frontendKey},
+	FirewallSources:     {Name: "firewall-sources", Key: append(frontendKey[:3:3], TypeNet), Interval: true},
+	ClusterIPs:          {Name: "cluster-ips", Key: addrKey},
+	Hairpin:             {Name: "hairpin-connections", Key: []Type{TypeAddr, TypeAddr, TypeProto, TypePort}},
+	AffinityIPs:         {Name: "affinity-ips", Key: append([]Type{TypeAddr, TypePort}, frontendKey...), Data: VerdictData},
+	AffinityPorts:       {Name: "affinity-nodeports", Key: append([]Type{TypeAddr, TypePort}, nodePortKey...), Data: VerdictData},
+}
+
+var (
+	addrKey     = []Type{TypeAddr}
+	frontendKey = []Type{TypeAddr, TypeProto, TypePort}
+	nodePortKey = []Type{TypeProto, TypePort}
+)
+
+// String gives the set's name.
+func (s SetID) String() string {
+	if s >= setCount {
+		return "set " + strconv.Itoa(int(s))
+	}
+	return fixedSets[s].Name
+}

@@ -1,0 +1,90 @@
+package nftables
+
+import (
+	"net/netip"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Stmt is one statement of a rule: one of the types in this file.
+type Stmt interface {
+	appendText(b []byte, f ir.Family) []byte
+	// run is what the statement does to a packet on its way.
+	run(w *walk) step
+}
+
+// Field is something of a packet that keys are made of.
+type Field uint8
+
+const (
+	SrcAddr     Field = iota // ip saddr
+	DstAddr                  // ip daddr
+	L4Proto                  // meta l4proto
+	DstPort                  // th dport
+	OrigSrcAddr              // ct original ip saddr
+	OrigDstAddr              // ct original ip daddr
+	OrigDstPort              // ct original proto-dst; nft wants a MatchProto and DstPort before it
+	Random                   // numgen random mod Term.Mod
+)
+
+// Term is one part of a concatenation.
+type Term struct {
+	Field Field
+	Mod   uint32 // of Random: the numbers 0 to Mod-1
+}
+
+type (
+	// MatchNet holds if the address in Field is in Prefix, or is not.
+	MatchNet struct {
+		Field  Field
+		Prefix netip.Prefix
+		Not    bool
+	}
+	// MatchInterface holds if the packet came in by Name, or by an interface
+	// whose name begins so; or did not. Packets of the node have no interface.
+	MatchInterface struct {
+		Name   string
+		Prefix bool
+		Not    bool
+	}
+	// MatchLocal holds if the address in Field is one of the node's.
+	MatchLocal struct{ Field Field }
+	// MatchProto holds for packets of the protocol.
+	MatchProto struct{ Protocol ir.Protocol }
+	// MatchNew holds for connections that no answer was seen of.
+	MatchNew struct{}
+	// MatchDNAT holds for connections whose destination was translated.
+	MatchDNAT struct{}
+	// MatchMark holds if a bit of Mask is set in the packet's mark.
+	MatchMark struct{ Mask uint32 }
+	// MatchSet holds if the key is in the set, or is not.
+	MatchSet struct {
+		Key []Term
+		Set string
+		Not bool
+	}
+	// SetMark sets the bits of Mask in the packet's mark.
+	SetMark struct{ Mask uint32 }
+	// ClearMark clears them.
+	ClearMark struct{ Mask uint32 }
+	// LookupVerdict does what the map says for the key; the rule ends if that has no such key.
+	LookupVerdict struct {
+		Key []Term
+		Map string
+	}
+	// LookupDNAT translates the destination to what the map says for the key,
+	// and ends the evaluation; the rule ends if the map has no such key.
+	LookupDNAT struct {
+		Key  []Term
+		Map  string
+		Port uint16 // for maps of addresses alone; 0 if the map has the port
+	}
+	// Update adds Key with Data to the map, or renews the time of the element
+	// that has Key already, whatever its data.
+	Update struct {
+		Map       string
+		Key, Data Term
+	}
+	// Masquerade gives the connection the node's address as its source.
+	Masquerade struct{}
+)

@@ -1,0 +1,289 @@
+package nftables
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// AffinitySize is how many clients an affinity map holds; those beyond are
+// balanced anew each time.
+const AffinitySize = 65535
+
+// word is nft's name of the family.
+func word(f ir.Family) string {
+	if f == ir.IPv6 {
+		return "ip6"
+	}
+	return "ip"
+}
+
+// typeText is the declaration of a set's type. nft has no name for the type of
+// a slot: maps with slots are declared by an example.
+func (s *Set) typeText(f ir.Family) string {
+	types, addr, data := typeNames, map[ir.Family]string{ir.IPv4: "ipv4_addr", ir.IPv6: "ipv6_addr"}[f], "inet_service"
+	keyword := "type "
+	for _, t := range s.Key {
+		if t == TypeSlot {
+			types, addr, data, keyword = typeExamples, word(f)+" daddr", "th dport", "typeof "
+		}
+	}
+	key := make([]string, len(s.Key))
+	for i, t := range s.Key {
+		key[i] = types[t]
+		if key[i] == "" {
+			key[i] = addr
+		}
+	}
+	text := keyword + strings.Join(key, " . ")
+	switch s.Data {
+	case VerdictData:
+		text += " : verdict"
+	case AddrPortData:
+		text += " : " + addr + " . " + data
+	case AddrData:
+		text += " : " + addr
+	}
+	return text
+}
+
+var (
+	typeNames    = [...]string{TypeProto: "inet_proto", TypePort: "inet_service", TypeNet: ""}
+	typeExamples = [...]string{TypeProto: "meta l4proto", TypePort: "th dport", TypeSlot: "numgen random mod 2", TypeNet: ""}
+)
+
+// KeyText is an element's key as nft lists it.
+func (s *Set) KeyText(k Key) string { return string(s.appendKey(nil, k)) }
+
+func (s *Set) appendKey(b []byte, k Key) []byte {
+	addr, port := k.Addr, k.Port
+	for i, t := range s.Key {
+		if i > 0 {
+			b = append(b, " . "...)
+		}
+		switch t {
+		case TypeAddr:
+			b = addr.AppendTo(b)
+			addr = k.Addr2
+		case TypeProto:
+			b = append(b, k.Proto.String()...)
+		case TypePort:
+			b = strconv.AppendUint(b, uint64(port), 10)
+			port = k.Port2
+		case TypeSlot:
+			b = strconv.AppendUint(b, uint64(k.Slot), 10)
+		case TypeNet:
+			b = netip.PrefixFrom(k.Addr2, int(k.Bits)).AppendTo(b)
+		}
+	}
+	return b
+}
+
+func (s *Set) appendElement(b []byte, e *Element) []byte {
+	b = s.appendKey(b, e.Key)
+	if s.commented() && e.Frontend != nil {
+		b = append(b, ` comment "`...)
+		b = appendComment(b, e.Frontend.Port)
+		b = append(b, '"')
+	}
+	switch s.Data {
+	case VerdictData:
+		b = append(b, " : "...)
+		b = e.Verdict.append(b)
+	case AddrPortData:
+		b = append(b, " : "...)
+		b = e.To.Addr().AppendTo(b)
+		b = append(b, " . "...)
+		b = strconv.AppendUint(b, uint64(e.To.Port()), 10)
+	}
+	return b
+}
+
+// commented tells whether elements carry their service port as a comment: once
+// for each frontend is enough, backends do not.
+func (s *Set) commented() bool { return s.Data == VerdictData && len(s.Key) <= len(frontendKey) }
+
+// maxComment is the most that nft takes.
+const maxComment = 128
+
+// Comment is the comment of the element in the set; empty if it has none.
+func (s *Set) Comment(e *Element) string {
+	if !s.commented() || e.Frontend == nil {
+		return ""
+	}
+	return string(appendComment(nil, e.Frontend.Port))
+}
+
+// appendComment appends ns/name:port, without what nft cannot quote.
+func appendComment(b []byte, p ir.ServicePort) []byte {
+	start := len(b)
+	b = append(b, p.Service.Namespace...)
+	b = append(b, '/')
+	b = append(b, p.Service.Name...)
+	if p.Port != "" {
+		b = append(b, ':')
+		b = append(b, p.Port...)
+	}
+	if len(b)-start > maxComment {
+		b = b[:start+maxComment]
+	}
+	for i := start; i < len(b); i++ {
+		if c := b[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			b[i] = '_'
+		}
+	}
+	return b
+}
+
+func (v Verdict) append(b []byte) []byte {
+	switch v.Kind {
+	case Drop:
+		return append(b, "drop"...)
+	case Reject:
+		return append(b, "reject"...)
+	case Jump:
+		b = append(b, "jump "...)
+	case Goto:
+		b = append(b, "goto "...)
+	}
+	return append(b, v.Chain...)
+}
+
+// Text is the rule as nft reads it.
+func (r *Rule) Text(f ir.Family) string { return string(r.appendText(nil, f)) }
+
+func (r *Rule) appendText(b []byte, f ir.Family) []byte {
+	for i, s := range r.Stmts {
+		if i > 0 {
+			b = append(b, ' ')
+		}
+		b = s.appendText(b, f)
+	}
+	return b
+}
+
+func (f Field) append(b []byte, family ir.Family, mod uint32) []byte {
+	ip := word(family)
+	switch f {
+	case SrcAddr:
+		return append(append(b, ip...), " saddr"...)
+	case DstAddr:
+		return append(append(b, ip...), " daddr"...)
+	case L4Proto:
+		return append(b, "meta l4proto"...)
+	case DstPort:
+		return append(b, "th dport"...)
+	case OrigSrcAddr:
+		return append(append(append(b, "ct original "...), ip...), " saddr"...)
+	case OrigDstAddr:
+		return append(append(append(b, "ct original "...), ip...), " daddr"...)
+	case OrigDstPort:
+		return append(b, "ct original proto-dst"...)
+	}
+	return strconv.AppendUint(append(b, "numgen random mod "...), uint64(mod), 10)
+}
+
+func appendTerms(b []byte, f ir.Family, terms []Term) []byte {
+	for i, t := range terms {
+		if i > 0 {
+			b = append(b, " . "...)
+		}
+		b = t.Field.append(b, f, t.Mod)
+	}
+	return b
+}
+
+// appendNot appends the operator between two operands.
+func appendNot(b []byte, not bool) []byte {
+	if not {
+		return append(b, " != "...)
+	}
+	return append(b, ' ')
+}
+
+func appendMark(b []byte, mask uint32) []byte {
+	const digits = "0123456789abcdef"
+	b = append(b, "0x"...)
+	for shift := 28; shift >= 0; shift -= 4 {
+		b = append(b, digits[mask>>shift&0xf])
+	}
+	return b
+}
+
+func (m MatchNet) appendText(b []byte, f ir.Family) []byte {
+	b = appendNot(m.Field.append(b, f, 0), m.Not)
+	if m.Prefix.IsSingleIP() {
+		return m.Prefix.Addr().AppendTo(b)
+	}
+	return m.Prefix.AppendTo(b)
+}
+
+func (m MatchInterface) appendText(b []byte, _ ir.Family) []byte {
+	b = append(appendNot(append(b, "iifname"...), m.Not), '"')
+	b = append(b, m.Name...)
+	if m.Prefix {
+		b = append(b, '*')
+	}
+	return append(b, '"')
+}
+
+func (m MatchLocal) appendText(b []byte, _ ir.Family) []byte {
+	if m.Field == SrcAddr {
+		return append(b, "fib saddr type local"...)
+	}
+	return append(b, "fib daddr type local"...)
+}
+
+func (m MatchProto) appendText(b []byte, _ ir.Family) []byte {
+	return append(append(b, "meta l4proto "...), m.Protocol.String()...)
+}
+
+func (MatchNew) appendText(b []byte, _ ir.Family) []byte  { return append(b, "ct state new"...) }
+func (MatchDNAT) appendText(b []byte, _ ir.Family) []byte { return append(b, "ct status dnat"...) }
+
+func (m MatchMark) appendText(b []byte, _ ir.Family) []byte {
+	return append(appendMark(append(b, "meta mark & "...), m.Mask), " != 0x00000000"...)
+}
+
+func (m MatchSet) appendText(b []byte, f ir.Family) []byte {
+	b = append(appendNot(appendTerms(b, f, m.Key), m.Not), '@')
+	return append(b, m.Set...)
+}
+
+func (m SetMark) appendText(b []byte, _ ir.Family) []byte {
+	return appendMark(append(b, "meta mark set meta mark | "...), m.Mask)
+}
+
+func (m ClearMark) appendText(b []byte, _ ir.Family) []byte {
+	return appendMark(append(b, "meta mark set meta mark & "...), ^m.Mask)
+}
+
+func (l LookupVerdict) appendText(b []byte, f ir.Family) []byte {
+	return append(append(appendTerms(b, f, l.Key), " vmap @"...), l.Map...)
+}
+
+func (l LookupDNAT) appendText(b []byte, f ir.Family) []byte {
+	b = append(append(b, "dnat "...), word(f)...)
+	if l.Port == 0 {
+		b = append(b, " addr . port"...)
+	}
+	b = append(append(appendTerms(append(b, " to "...), f, l.Key), " map @"...), l.Map...)
+	if l.Port != 0 {
+		b = strconv.AppendUint(append(b, " : "...), uint64(l.Port), 10)
+	}
+	return b
+}
+
+func (u Update) appendText(b []byte, f ir.Family) []byte {
+	b = append(append(append(b, "update @"...), u.Map...), " { "...)
+	b = append(appendTerms(b, f, []Term{u.Key}), " : "...)
+	return append(appendTerms(b, f, []Term{u.Data}), " }"...)
+}
+
+func (Masquerade) appendText(b []byte, _ ir.Family) []byte {
+	return append(b, "masquerade fully-random"...)
+}
+
+func (v Verdict) appendText(b []byte, _ ir.Family) []byte { return v.append(b) }
