@@ -35,11 +35,9 @@ func sliceObject(s *snapshot.EndpointSlice) string {
 // list for each port, by the text of address and port (SNAP-40 to SNAP-46).
 func (c *cluster) endpointsPass(s *service, family ir.Family) [][]endpoint {
 	merged := make([][]endpoint, len(s.ports))
-	all := c.snap.Slices(s.Name)
-	genuine := slices.ContainsFunc(all, func(e *snapshot.EndpointSlice) bool { return !e.FromEndpoints && !e.Headless })
-	for _, slice := range all {
-		if slice.Headless || slice.AddressType != family.String() || (genuine && slice.FromEndpoints) {
-			continue // SNAP-2, SNAP-5, SNAP-62
+	for _, slice := range c.snap.Slices(s.Name) {
+		if slice.Headless || slice.AddressType != family.String() {
+			continue // SNAP-2, SNAP-5
 		}
 		for i := range slice.Ports {
 			c.addEndpoints(s, family, slice, i, merged)

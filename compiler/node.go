@@ -5,8 +5,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
-	"time"
 
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -16,9 +14,6 @@ import (
 
 // dummyDevice carries the VIPs in ipvs mode (IPV-1); its addresses are not the node's own.
 const dummyDevice = "kube-ipvs0"
-
-// defaultMasqueradeBit stands where the configuration names none (CFG, 1.2).
-const defaultMasqueradeBit = 14
 
 // nodeInput is what an ir.Node is made of.
 type nodeInput struct {
@@ -36,19 +31,14 @@ func nodePass(in nodeInput, family ir.Family) (ir.Node, diag.List) {
 		Name:          in.facts.NodeName,
 		Mode:          in.mode,
 		IP:            in.primaryAddr(family),
-		MasqueradeBit: in.masqueradeBit(),
+		MasqueradeBit: in.cfg.MasqueradeBit(),
 		ServiceCIDRs:  in.serviceCIDRs(family),
 	}
 	if in.object != nil {
 		n.Zone = in.object.Zone
 	}
 	n.Addrs = in.addrs(family, n.IP)
-	switch in.mode {
-	case ir.ModeIPTables, ir.ModeIPVS:
-		n.MasqueradeAll = in.cfg.IPTables.MasqueradeAll
-	case ir.ModeNFTables:
-		n.MasqueradeAll = in.cfg.NFTables.MasqueradeAll
-	}
+	n.MasqueradeAll = in.linux() && in.cfg.MasqueradeAll()
 	n.NodePorts = in.nodePorts(family, n.IP, &diags)
 	n.Detector = in.detector(family, n.IP, &diags)
 	switch in.mode {
@@ -59,7 +49,7 @@ func nodePass(in nodeInput, family ir.Family) (ir.Node, diag.List) {
 	case ir.ModeKernelspace:
 		n.HNS = in.hns(family, &diags)
 	case ir.ModeUserspace:
-		n.Userspace = in.userspace(family, &diags)
+		n.Userspace = in.userspace(family)
 	}
 	return n, diags
 }
@@ -129,16 +119,9 @@ func (in nodeInput) addrs(family ir.Family, primary netip.Addr) []netip.Addr {
 	return slices.Clip(slices.Compact(all))
 }
 
-func (in nodeInput) masqueradeBit() uint8 {
-	bit := in.cfg.IPTables.MasqueradeBit // ipvs mode reads it too (CFG-7)
-	if in.mode == ir.ModeNFTables {
-		bit = in.cfg.NFTables.MasqueradeBit
-	}
-	if bit == nil || *bit < 0 || *bit > 31 {
-		return defaultMasqueradeBit
-	}
-	return uint8(*bit)
-}
+// linux tells whether the mode is rules of a Linux kernel; the others read
+// neither nodePortAddresses nor detectLocalMode nor masqueradeAll.
+func (in nodeInput) linux() bool { return in.mode.Capabilities().Has(ir.SourceRanges) }
 
 // serviceCIDRs gives the ranges of the ServiceCIDR objects in a family (SNAP-65).
 func (in nodeInput) serviceCIDRs(family ir.Family) []ir.CIDR {
@@ -155,11 +138,10 @@ func (in nodeInput) serviceCIDRs(family ir.Family) []ir.CIDR {
 	return slices.CompactFunc(out, func(a, b ir.CIDR) bool { return a.Prefix == b.Prefix })
 }
 
-// nodePorts resolves nodePortAddresses (SNAP-73). Kernelspace and userspace
-// mode do not read it.
+// nodePorts resolves nodePortAddresses (SNAP-73).
 func (in nodeInput) nodePorts(family ir.Family, primary netip.Addr, diags *diag.List) ir.NodePortAddrs {
-	origin := ir.Origin{Object: "config", Field: "nodePortAddresses"}
-	if !in.mode.Capabilities().Has(ir.SourceRanges) { // the modes that are rules of a Linux kernel
+	origin := configOrigin("nodePortAddresses")
+	if !in.linux() {
 		if len(in.cfg.NodePortAddresses) > 0 {
 			diags.Add(diag.Diagnostic{Severity: diag.Warning, Object: "config", Path: "nodePortAddresses",
 				Msg: "has no effect in mode " + string(in.mode)})
@@ -170,14 +152,14 @@ func (in nodeInput) nodePorts(family ir.Family, primary netip.Addr, diags *diag.
 	addrs := ir.NodePortAddrs{Origin: origin}
 	named := false // an entry speaks of this family
 	for i, entry := range in.cfg.NodePortAddresses {
-		o := ir.Origin{Object: "config", Field: "nodePortAddresses[" + strconv.Itoa(i) + "]"}
+		o := configOrigin("nodePortAddresses[" + strconv.Itoa(i) + "]")
 		switch p, ok := parsePrefix(entry); {
-		case entry == "all":
+		case entry == config.NodePortsAll:
 			addrs.All, named = true, true
-		case entry == "localhost":
-			o.Reason, named = "localhost", true
+		case entry == config.NodePortsLocalhost:
+			o.Reason, named = entry, true
 			addrs.Prefixes = append(addrs.Prefixes, ir.NodePortPrefix{Prefix: family.Loopback(), Assigned: true, Origin: o})
-		case entry == "primary":
+		case entry == config.NodePortsPrimary:
 			o.Reason, named = "the node's primary address", true
 			if primary.IsValid() {
 				addrs.Prefixes = append(addrs.Prefixes, ir.NodePortPrefix{Prefix: netip.PrefixFrom(primary, family.Bits()), Origin: o})
@@ -233,33 +215,28 @@ func (in nodeInput) loopbackNodePorts(family ir.Family, addrs ir.NodePortAddrs) 
 
 // detector resolves detectLocalMode (inventory 3.2).
 func (in nodeInput) detector(family ir.Family, primary netip.Addr, diags *diag.List) ir.Detector {
-	if !in.mode.Capabilities().Has(ir.SourceRanges) {
+	if !in.linux() {
 		return ir.Detector{Origin: ir.Origin{Object: "config", Field: "detectLocalMode",
 			Reason: "mode " + string(in.mode) + " does not tell pods from others"}}
 	}
-	config := func(field string) ir.Origin { return ir.Origin{Object: "config", Field: field} }
 	switch in.cfg.DetectLocalMode {
-	case "BridgeInterface":
+	case config.DetectBridgeInterface:
 		return ir.Detector{Mode: ir.DetectInterface, Interface: in.cfg.DetectLocal.BridgeInterface,
-			Origin: config("detectLocal.bridgeInterface")}
-	case "InterfaceNamePrefix":
+			Origin: configOrigin("detectLocal.bridgeInterface")}
+	case config.DetectInterfaceNamePrefix:
 		return ir.Detector{Mode: ir.DetectPrefix, Interface: in.cfg.DetectLocal.InterfaceNamePrefix,
-			Origin: config("detectLocal.interfaceNamePrefix")}
-	case "NodeCIDR":
+			Origin: configOrigin("detectLocal.interfaceNamePrefix")}
+	case config.DetectNodeCIDR:
 		origin := ir.Origin{Object: "Node " + in.facts.NodeName, Field: "spec.podCIDRs"}
 		if in.object == nil {
 			return cidrDetector(nil, family, primary, origin, diags)
 		}
 		return cidrDetector(in.object.PodCIDRs, family, primary, origin, diags)
 	}
-	var cidrs []netip.Prefix // ClusterCIDR
-	for _, s := range strings.Split(in.cfg.ClusterCIDR, ",") {
-		if p, ok := parsePrefix(s); ok {
-			cidrs = append(cidrs, p)
-		}
-	}
-	return cidrDetector(cidrs, family, primary, config("clusterCIDR"), diags)
+	return cidrDetector(in.cfg.ClusterCIDRs(), family, primary, configOrigin("clusterCIDR"), diags)
 }
+
+func configOrigin(field string) ir.Origin { return ir.Origin{Object: "config", Field: field} }
 
 // cidrDetector takes the first range of the family. Without one there is no
 // detector; that is worth a word where the node has an address of the family.
@@ -280,7 +257,7 @@ func cidrDetector(cidrs []netip.Prefix, family ir.Family, primary netip.Addr, or
 func (in nodeInput) ipvs(family ir.Family) *ir.IPVS {
 	c := in.cfg.IPVS
 	v := &ir.IPVS{
-		Scheduler: cmp.Or(c.Scheduler, "rr"), StrictARP: c.StrictARP,
+		Scheduler: in.cfg.Scheduler(), StrictARP: c.StrictARP,
 		TCPTimeout: c.TCPTimeout.Duration, TCPFinTimeout: c.TCPFinTimeout.Duration, UDPTimeout: c.UDPTimeout.Duration,
 	}
 	for _, s := range c.ExcludeCIDRs {
@@ -293,15 +270,12 @@ func (in nodeInput) ipvs(family ir.Family) *ir.IPVS {
 	return v
 }
 
-// defaultHealthzPort is the port of healthzBindAddress where that is not set.
-const defaultHealthzPort = 10256
-
 func (in nodeInput) hns(family ir.Family, diags *diag.List) *ir.HNS {
 	c := in.cfg.Winkernel
 	h := &ir.HNS{
 		NetworkName: c.NetworkName, NetworkType: cmp.Or(in.facts.HNSNetworkType, "L2Bridge"),
 		EnableDSR: c.EnableDSR, RootEndpoint: c.RootHnsEndpointName, ForwardHealthCheckVIP: c.ForwardHealthCheckVip,
-		HealthzPort: defaultHealthzPort,
+		HealthzPort: config.HealthzPort,
 	}
 	switch a, ok := parseAddr(c.SourceVip); {
 	case ok && family.Has(a):
@@ -316,10 +290,7 @@ func (in nodeInput) hns(family ir.Family, diags *diag.List) *ir.HNS {
 	return h
 }
 
-// defaultUDPIdleTimeout is udpIdleTimeout's default up to 1.25, where the field ends.
-const defaultUDPIdleTimeout = 250 * time.Millisecond
-
-func (in nodeInput) userspace(family ir.Family, diags *diag.List) *ir.Userspace {
+func (in nodeInput) userspace(family ir.Family) *ir.Userspace {
 	u := &ir.Userspace{BindAddress: netip.IPv4Unspecified(), UDPIdleTimeout: in.cfg.UDPIdleTimeout.Duration}
 	if family == ir.IPv6 {
 		u.BindAddress = netip.IPv6Unspecified()
@@ -327,13 +298,8 @@ func (in nodeInput) userspace(family ir.Family, diags *diag.List) *ir.Userspace 
 	if a, ok := parseAddr(in.cfg.BindAddress); ok && family.Has(a) {
 		u.BindAddress = a
 	}
-	if u.UDPIdleTimeout <= 0 {
-		u.UDPIdleTimeout = defaultUDPIdleTimeout
-	}
-	var ok bool
-	if u.PortMin, u.PortMax, ok = parsePortRange(in.cfg.PortRange); !ok {
-		diags.Add(diag.Diagnostic{Object: "config", Path: "portRange",
-			Msg: "must be a port, a-b or a+n, got " + strconv.Quote(in.cfg.PortRange)})
+	if low, high, ok := in.cfg.ProxyPorts(); ok {
+		u.PortMin, u.PortMax = low, high
 	}
 	return u
 }

@@ -4,84 +4,31 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/proxyc/proxyc/compiler/config"
 )
 
-// parseAddr reads an IP address as the API does: leading zeros in IPv4 octets
-// are decimal (SNAP-20), IPv4-mapped IPv6 is IPv4, zones are refused.
+// parseAddr reads an IP address as the API does: zeros before the numbers of
+// an IPv4 address are borne (SNAP-20), IPv4-mapped IPv6 is IPv4, zones are
+// refused.
 func parseAddr(s string) (netip.Addr, bool) {
-	a, err := netip.ParseAddr(s)
-	if err != nil {
-		a, err = netip.ParseAddr(trimZeros(s))
-	}
+	a, err := netip.ParseAddr(s) // the common case, without allocation
 	if err != nil || a.Zone() != "" {
-		return netip.Addr{}, false
+		var ok bool
+		if a, ok = config.ParseAddr(s); !ok {
+			return netip.Addr{}, false
+		}
 	}
 	return a.Unmap(), true
 }
 
-// parsePrefix reads a CIDR, in the same manner, and masks it.
+// parsePrefix reads a CIDR in the same manner, and drops its host bits.
 func parsePrefix(s string) (netip.Prefix, bool) {
-	addr, length, ok := strings.Cut(strings.TrimSpace(s), "/")
-	if !ok {
-		return netip.Prefix{}, false
-	}
-	p, err := netip.ParsePrefix(addr + "/" + length)
-	if err != nil {
-		p, err = netip.ParsePrefix(trimZeros(addr) + "/" + length)
-	}
-	if err != nil {
-		return netip.Prefix{}, false
-	}
-	if p.Addr().Is4In6() {
-		if p.Bits() < 96 {
-			return netip.Prefix{}, false
-		}
+	p, ok := config.ParsePrefix(strings.TrimSpace(s))
+	if ok && p.Addr().Is4In6() && p.Bits() >= 96 {
 		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
 	}
-	return p.Masked(), true
-}
-
-// trimZeros removes the leading zeros of the octets of dotted text.
-func trimZeros(s string) string {
-	head := strings.LastIndexByte(s, ':') + 1 // IPv6 may end in dotted text
-	if !strings.Contains(s[head:], ".") {
-		return s
-	}
-	octets := strings.Split(s[head:], ".")
-	for i, o := range octets {
-		for len(o) > 1 && o[0] == '0' {
-			o = o[1:]
-		}
-		octets[i] = o
-	}
-	return s[:head] + strings.Join(octets, ".")
-}
-
-// parsePortRange reads portRange: "a-b", "a+n", "a", or "", "0" and "0-0" for
-// whatever the kernel picks (inventory 1.4).
-func parsePortRange(s string) (low, high uint16, ok bool) {
-	if s = strings.TrimSpace(s); s == "" {
-		return 0, 0, true
-	}
-	first, last, isRange := strings.Cut(s, "-")
-	first, more, isOffset := strings.Cut(first, "+")
-	a, err := strconv.ParseUint(strings.TrimSpace(first), 10, 16)
-	if err != nil || (isRange && isOffset) {
-		return 0, 0, false
-	}
-	b := a
-	switch {
-	case isRange:
-		b, err = strconv.ParseUint(strings.TrimSpace(last), 10, 16)
-	case isOffset:
-		var n uint64
-		n, err = strconv.ParseUint(strings.TrimSpace(more), 10, 16)
-		b = a + n
-	}
-	if err != nil || b < a || b > 65535 || (a == 0 && b > 0) {
-		return 0, 0, false
-	}
-	return uint16(a), uint16(b), true
+	return p, ok && !p.Addr().Is4In6()
 }
 
 // number is a valid port number, or not.

@@ -1,0 +1,304 @@
+package compiler
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+const web80 = "ClusterIP 10.96.0.10:80/tcp pods→10.1.0.1 any→10.1.0.1+snat"
+
+var webSlice = slice("web-1", "10.1.0.1")
+
+func TestWhichServicesAreSeen(t *testing.T) {
+	run(t, []row{
+		{name: "a ClusterIP Service", objects: []object{newService("web"), webSlice}, want: []string{web80}},
+		{name: "type empty counts as ClusterIP",
+			objects: []object{newService("web", func(s *snapshot.Service) { s.Type = "" }), webSlice}, want: []string{web80}},
+		{name: "SNAP-1 not those of another proxy",
+			objects: []object{newService("web", func(s *snapshot.Service) { s.ProxyName = true }), webSlice}},
+		{name: "SNAP-2 not headless slices",
+			objects: []object{newService("web"), editSlice("web-1", func(e *snapshot.EndpointSlice) { e.Headless = true }, "10.1.0.1")},
+			want:    []string{"ClusterIP 10.96.0.10:80/tcp reject"}},
+		{name: "SNAP-3 not headless Services, whatever fields are left over",
+			objects: []object{newService("web", nodePort(30080), func(s *snapshot.Service) { s.ClusterIP, s.ClusterIPs = "None", []string{"None"} }), webSlice}},
+		{name: "SNAP-3 not Services without an address",
+			objects: []object{newService("web", func(s *snapshot.Service) { s.ClusterIP, s.ClusterIPs = "", nil }), webSlice}},
+		{name: "SNAP-3 not ExternalName",
+			objects: []object{newService("web", externalIPs("198.18.0.1"), func(s *snapshot.Service) { s.Type = "ExternalName" }), webSlice}},
+		{name: "SNAP-4 a slice without a Service name is nobody's",
+			objects: []object{newService("web"), webSlice,
+				editSlice("web-2", func(e *snapshot.EndpointSlice) { e.Service = ir.Name{} }, "10.1.0.2")},
+			want: []string{web80}},
+		{name: "SNAP-5 only slices of the family",
+			objects: []object{newService("web"), webSlice,
+				editSlice("web-2", func(e *snapshot.EndpointSlice) { e.AddressType = "FQDN" }, "example.org"),
+				editSlice("web-3", func(e *snapshot.EndpointSlice) { e.AddressType = "IPv6" }, "fd00:10:1::1")},
+			want: []string{web80}},
+		{name: "SNAP-5 an address of the wrong family is left out",
+			objects: []object{newService("web"), slice("web-1", "10.1.0.1", "fd00:10:1::1")},
+			want:    []string{web80},
+			diags:   []string{`error: EndpointSlice ns/web-1: endpoints[1].addresses[0]: must be IPv4 as addressType says, got "fd00:10:1::1"`}},
+		{name: "SNAP-6 slices wait for their Service", objects: []object{webSlice}},
+		{name: "SNAP-6 in any order", objects: []object{webSlice, newService("web")}, want: []string{web80}},
+	})
+}
+
+func TestServicePorts(t *testing.T) {
+	dual := clusterIP("10.96.0.10", "fd00:10:96::10")
+	run(t, []row{
+		{name: "SNAP-20 by family: each has its own endpoints",
+			objects: []object{newService("web", dual), webSlice},
+			want:    []string{web80, "ClusterIP [fd00:10:96::10]:80/tcp reject"}},
+		{name: "SNAP-20 without ipFamilies clusterIP counts",
+			objects: []object{newService("web", func(s *snapshot.Service) { s.IPFamilies, s.ClusterIPs = nil, nil }), webSlice},
+			want:    []string{web80}},
+		{name: "SNAP-20 zeros before numbers are borne",
+			objects: []object{newService("web", func(s *snapshot.Service) { s.ClusterIPs = []string{"010.096.000.010"} }), webSlice},
+			want:    []string{web80}},
+		{name: "SNAP-20 an address that is none",
+			objects: []object{newService("web", func(s *snapshot.Service) { s.ClusterIPs = []string{"ten"} }), webSlice},
+			diags:   []string{`error: Service ns/web: spec.clusterIPs[0]: must be an IP address, got "ten"`}},
+		{name: "SNAP-20 a family without an address",
+			objects: []object{newService("web", func(s *snapshot.Service) { s.IPFamilies = []string{"IPv4", "IPv6"} }), webSlice},
+			want:    []string{web80},
+			diags:   []string{`error: Service ns/web: spec.ipFamilies[1]: IPv6 has no address: there is no spec.clusterIPs[1]`}},
+		{name: "SNAP-20 an address that is not of the family",
+			objects: []object{newService("web", func(s *snapshot.Service) { s.IPFamilies = []string{"IPv6"} }), webSlice},
+			diags:   []string{`error: Service ns/web: spec.clusterIPs[0]: must be IPv6 as spec.ipFamilies has it, got "10.96.0.10"`}},
+		{name: "SNAP-21 protocols; targetPort is not read",
+			objects: []object{
+				newService("dns", ports(snapshot.ServicePort{Name: "t", Port: 53, TargetPort: 1}, snapshot.ServicePort{Name: "u", Protocol: "UDP", Port: 53},
+					snapshot.ServicePort{Name: "s", Protocol: "SCTP", Port: 53})),
+				editSlice("dns-1", func(e *snapshot.EndpointSlice) {
+					e.Ports = []snapshot.EndpointPort{{Name: "t", Port: 8080, HasName: true, HasPort: true},
+						{Name: "u", Protocol: "UDP", Port: 5353, HasName: true, HasPort: true}, {Name: "s", Protocol: "TCP", Port: 9, HasName: true, HasPort: true}}
+				}, "10.1.0.1")},
+			want: []string{
+				"ClusterIP 10.96.0.10:53/tcp pods→10.1.0.1 any→10.1.0.1+snat",
+				"ClusterIP 10.96.0.10:53/udp pods→10.1.0.1:5353 any→10.1.0.1:5353+snat",
+				"ClusterIP 10.96.0.10:53/sctp reject"}},
+		{name: "SNAP-21 bad ports are left out, the rest goes on",
+			objects: []object{newService("web", ports(snapshot.ServicePort{Port: 80}, snapshot.ServicePort{Name: "a", Protocol: "ICMP", Port: 1},
+				snapshot.ServicePort{Name: "b", Port: 65536}, snapshot.ServicePort{Name: "c", Port: 81, NodePort: -1}, snapshot.ServicePort{Name: "d", Port: 80})), webSlice},
+			want: []string{web80, "ClusterIP 10.96.0.10:81/tcp reject"},
+			diags: []string{
+				`error: Service ns/web: spec.ports[1].protocol: must be TCP, UDP or SCTP, got "ICMP"`,
+				`error: Service ns/web: spec.ports[2].port: must be 1-65535, got 65536`,
+				`error: Service ns/web: spec.ports[3].nodePort: must be 1-65535, got -1`,
+				`error: Service ns/web: spec.ports[4].port: is that of spec.ports[0] too, for the same protocol: the port is left out`}},
+		{name: "SNAP-22 externalIPs of the family, others are named",
+			objects: []object{newService("web", externalIPs("198.18.0.1", "2001:db8::1", "no", "198.18.0.1")), webSlice},
+			want:    []string{web80, "ExternalIP 198.18.0.1:80/tcp any→10.1.0.1+snat"},
+			diags: []string{
+				`warning: Service ns/web: spec.externalIPs[1]: 2001:db8::1 is not served: the Service has no clusterIP in IPv6`,
+				`error: Service ns/web: spec.externalIPs[2]: must be an IP address, got "no"`,
+				`info: Service ns/web: spec.externalIPs[3]: 198.18.0.1 stands in spec.externalIPs[0] already, which counts`}},
+		{name: "SNAP-23 ingress addresses, unless the load balancer is a proxy, whatever the type",
+			objects: []object{newService("web", func(s *snapshot.Service) {
+				s.LoadBalancer = []snapshot.Ingress{{IP: "203.0.113.1"}, {IP: "203.0.113.2", IPMode: "VIP"}, {IP: "203.0.113.3", IPMode: "Proxy"}, {}}
+			}), webSlice},
+			want: []string{web80, "LoadBalancer 203.0.113.1:80/tcp any→10.1.0.1+snat", "LoadBalancer 203.0.113.2:80/tcp any→10.1.0.1+snat"}},
+		{name: "SNAP-25 nodePort",
+			objects: []object{newService("web", nodePort(30080)), webSlice},
+			want:    []string{web80, "NodePort node:30080/tcp any→10.1.0.1+snat"}},
+		{name: "SNAP-25 a load balancer without node ports",
+			objects: []object{newService("web", loadBalancer("203.0.113.1")), webSlice},
+			want:    []string{web80, "LoadBalancer 203.0.113.1:80/tcp any→10.1.0.1+snat"}},
+		{name: "SNAP-27 externalTrafficPolicy counts for a ClusterIP Service with externalIPs",
+			objects: []object{newService("web", externalIPs("198.18.0.1"), externalLocal), webSlice},
+			want:    []string{web80, "ExternalIP 198.18.0.1:80/tcp pods→10.1.0.1 node→10.1.0.1+snat any→10.1.0.1"}},
+		{name: "SNAP-27 and not for one without",
+			objects: []object{newService("web", externalLocal, func(s *snapshot.Service) { s.Ports[0].NodePort = 30080 }), webSlice},
+			want:    []string{web80, "NodePort node:30080/tcp any→10.1.0.1+snat"}},
+		{name: "PKT-18 an address in two fields of a Service is the first kind's",
+			objects: []object{newService("web", externalIPs("203.0.113.1"), loadBalancer("203.0.113.1")), webSlice},
+			want:    []string{web80, "ExternalIP 203.0.113.1:80/tcp any→10.1.0.1+snat"},
+			diags:   []string{`info: Service ns/web: status.loadBalancer.ingress[0].ip: 203.0.113.1 stands in spec.externalIPs[0] already, which counts`}},
+	})
+}
+
+func TestExternalIPsGate(t *testing.T) { // SNAP-22
+	cfg := newConfig(ir.ModeNFTables)
+	cfg.FeatureGates = map[string]bool{"AllowServiceExternalIPs": false}
+	programs, diags := compileFor(t, cfg, newService("web", externalIPs("198.18.0.1")), webSlice)
+	if d := cmp.Diff([]string{web80}, lines(programs...)); d != "" {
+		t.Errorf("frontends (-want +got):\n%s", d)
+	}
+	want := []string{"warning: Service ns/web: spec.externalIPs: is ignored: feature gate AllowServiceExternalIPs is off"}
+	if d := cmp.Diff(want, texts(diags)); d != "" {
+		t.Errorf("diagnostics (-want +got):\n%s", d)
+	}
+}
+
+func TestSourceRanges(t *testing.T) { // SNAP-24, PKT-10, PKT-11
+	dual := clusterIP("10.96.0.10", "fd00:10:96::10")
+	for _, c := range []struct {
+		name         string
+		mode         ir.Mode
+		ranges       []string
+		want4, want6 []string
+		diags        []string
+	}{
+		{name: "none"},
+		{name: "by family, the other one stays open, blanks do not matter",
+			ranges: []string{" 198.51.100.0/24 ", "10.9.0.0/16"}, want4: []string{"10.9.0.0/16", "198.51.100.0/24"}},
+		{name: "twice, and with host bits", ranges: []string{"10.9.1.1/16", "10.9.0.0/16"}, want4: []string{"10.9.0.0/16"}},
+		{name: "bad ones are left out", ranges: []string{"10.9.0.0", "10.9.0.0/16"}, want4: []string{"10.9.0.0/16"},
+			diags: []string{`error: Service ns/web: spec.loadBalancerSourceRanges[0]: must be a CIDR, got "10.9.0.0"`}},
+		{name: "only bad ones leave it open", ranges: []string{"x"},
+			diags: []string{`error: Service ns/web: spec.loadBalancerSourceRanges[0]: must be a CIDR, got "x"`}},
+		{name: "with the node inside, the VIPs are admitted", ranges: []string{"192.0.2.0/24", "2001:db8:1::/48"},
+			want4: []string{"192.0.2.0/24", "203.0.113.1/32", "203.0.113.2/32"}, want6: []string{"2001:db8:1::/48"}},
+		{name: "modes that do not filter say so", mode: ir.ModeKernelspace, ranges: []string{"192.0.2.0/24"},
+			diags: []string{"warning: Service ns/web: spec.loadBalancerSourceRanges: mode kernelspace does not filter sources: every client is admitted"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.mode == "" {
+				c.mode = ir.ModeIPTables
+			}
+			programs, diags := compileFor(t, newConfig(c.mode), newService("web", dual, nodePort(30080), externalIPs("198.18.0.1"),
+				loadBalancer("203.0.113.1", "203.0.113.2", "2001:db8:203::1"), ranges(c.ranges...)), webSlice)
+			for i, want := range [][]string{c.want4, c.want6} {
+				for _, f := range only(t, programs[i]).Frontends {
+					var got []string
+					for _, r := range f.SourceRanges {
+						got = append(got, r.Prefix.String())
+					}
+					if f.Kind != ir.LoadBalancer {
+						want := []string(nil)
+						if d := cmp.Diff(want, got); d != "" {
+							t.Errorf("%s (-want +got):\n%s", f.Match, d)
+						}
+						continue
+					}
+					if d := cmp.Diff(want, got); d != "" {
+						t.Errorf("%s (-want +got):\n%s", f.Match, d)
+					}
+				}
+			}
+			if d := cmp.Diff(c.diags, texts(diags)); d != "" {
+				t.Errorf("diagnostics (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestSessionAffinity(t *testing.T) { // SNAP-26
+	for _, c := range []struct {
+		name   string
+		change change
+		want   *ir.Affinity
+		diags  []string
+	}{
+		{"none", func(*snapshot.Service) {}, nil, nil},
+		{"as configured", affinity(60), &ir.Affinity{Timeout: time.Minute,
+			Origin: ir.Origin{Object: "Service ns/web", Field: "spec.sessionAffinityConfig.clientIP.timeoutSeconds"}}, nil},
+		{"default", affinity(0), &ir.Affinity{Timeout: 3 * time.Hour,
+			Origin: ir.Origin{Object: "Service ns/web", Field: "spec.sessionAffinity", Reason: "default timeout"}}, nil},
+		{"out of bounds", affinity(86401), &ir.Affinity{Timeout: 3 * time.Hour,
+			Origin: ir.Origin{Object: "Service ns/web", Field: "spec.sessionAffinity", Reason: "default timeout"}},
+			[]string{"error: Service ns/web: spec.sessionAffinityConfig.clientIP.timeoutSeconds: must be 1-86400 seconds, got 86401: 10800 counts"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			programs, diags := compileFor(t, newConfig(ir.ModeNFTables), newService("web", nodePort(30080), externalLocal, c.change), webSlice)
+			for _, p := range only(t, programs[0]).Pools {
+				if d := cmp.Diff(c.want, p.Affinity); d != "" {
+					t.Errorf("pool %s (-want +got):\n%s", p.Policy, d)
+				}
+			}
+			if d := cmp.Diff(c.diags, texts(diags)); d != "" {
+				t.Errorf("diagnostics (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestHealthCheckNodePort(t *testing.T) { // SNAP-28
+	two := ports(snapshot.ServicePort{Name: "", Port: 80}, snapshot.ServicePort{Name: "b", Port: 81})
+	both := func(e *snapshot.EndpointSlice) {
+		e.Ports = append(e.Ports, snapshot.EndpointPort{Name: "b", Port: 8081, HasName: true, HasPort: true})
+	}
+	for _, c := range []struct {
+		name      string
+		mode      ir.Mode
+		service   object
+		endpoints []string
+		want      *ir.HealthCheck
+		diags     []string
+	}{
+		{name: "counts distinct addresses that are ready here, over all ports",
+			service:   newService("web", two, loadBalancer(), externalLocal),
+			endpoints: []string{"10.1.0.1", "10.1.0.2", "10.1.0.3 terminating", "10.1.0.4 not-ready", "10.2.0.1"},
+			want:      &ir.HealthCheck{Port: 32000, Local: 2}},
+		{name: "none here", service: newService("web", loadBalancer(), externalLocal), endpoints: []string{"10.2.0.1"},
+			want: &ir.HealthCheck{Port: 32000}},
+		{name: "only load balancers", service: newService("web", nodePort(30080), externalLocal), endpoints: []string{"10.1.0.1"}},
+		{name: "only externalTrafficPolicy Local",
+			service: newService("web", loadBalancer(), func(s *snapshot.Service) { s.HealthPort = 32000 }), endpoints: []string{"10.1.0.1"}},
+		{name: "a port is needed",
+			service: newService("web", loadBalancer(), func(s *snapshot.Service) { s.ExternalLocal = true }), endpoints: []string{"10.1.0.1"},
+			diags: []string{"error: Service ns/web: spec.healthCheckNodePort: must be 1-65535 with externalTrafficPolicy Local, got 0"}},
+		{name: "userspace mode has none", mode: ir.ModeUserspace,
+			service: newService("web", loadBalancer(), externalLocal), endpoints: []string{"10.1.0.1"},
+			diags: []string{
+				"warning: Service ns/web: spec.externalTrafficPolicy: mode userspace has no traffic policies: Local counts as Cluster",
+				"warning: Service ns/web: spec.healthCheckNodePort: mode userspace serves no health ports"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.mode == "" {
+				c.mode = ir.ModeIPTables
+			}
+			programs, diags := compileFor(t, newConfig(c.mode), c.service, editSlice("web-1", both, c.endpoints...))
+			got := only(t, programs[0]).Health
+			if d := cmp.Diff(c.want, got, cmpopts.IgnoreFields(ir.HealthCheck{}, "Origin")); d != "" {
+				t.Errorf("health check (-want +got):\n%s", d)
+			}
+			if d := cmp.Diff(c.diags, texts(diags)); d != "" {
+				t.Errorf("diagnostics (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestConflicts(t *testing.T) { // SNAP-32
+	same := externalIPs("198.18.0.1")
+	run(t, []row{
+		{name: "the older Service gets the address",
+			objects: []object{
+				newService("a", clusterIP("10.96.0.1"), same, on(2)), slice("a-1", "10.1.0.1"),
+				newService("b", clusterIP("10.96.0.2"), same, on(1), nodePort(30080)), slice("b-1", "10.1.0.2")},
+			want: []string{
+				"ClusterIP 10.96.0.1:80/tcp pods→10.1.0.1 any→10.1.0.1+snat",
+				"ClusterIP 10.96.0.2:80/tcp pods→10.1.0.2 any→10.1.0.2+snat",
+				"ExternalIP 198.18.0.1:80/tcp any→10.1.0.2+snat",
+				"NodePort node:30080/tcp any→10.1.0.2+snat"},
+			diags: []string{"error: Service ns/a: spec.externalIPs[0]: 198.18.0.1:80/tcp belongs to Service ns/b, which is older: it is left out here"}},
+		{name: "of one age, the first by name",
+			objects: []object{
+				newService("a", clusterIP("10.96.0.1"), nodePort(30080), on(1)),
+				newService("b", clusterIP("10.96.0.2"), nodePort(30080), on(1))},
+			want: []string{"ClusterIP 10.96.0.1:80/tcp reject", "NodePort node:30080/tcp reject", "ClusterIP 10.96.0.2:80/tcp reject"},
+			diags: []string{
+				"error: Service ns/b: spec.ports[0].nodePort: node:30080/tcp belongs to Service ns/a, which comes first by name: it is left out here"}},
+		{name: "other ports do not matter",
+			objects: []object{
+				newService("a", clusterIP("10.96.0.1"), same),
+				newService("b", clusterIP("10.96.0.2"), same, ports(snapshot.ServicePort{Port: 81}))},
+			want: []string{"ClusterIP 10.96.0.1:80/tcp reject", "ExternalIP 198.18.0.1:80/tcp reject",
+				"ClusterIP 10.96.0.2:81/tcp reject", "ExternalIP 198.18.0.1:81/tcp reject"}},
+		{name: "a pool that only the lost frontend used goes with it",
+			objects: []object{
+				newService("a", clusterIP("10.96.0.1"), nodePort(30080)),
+				newService("b", clusterIP("10.96.0.2"), nodePort(30080), externalLocal), slice("b-1", "10.1.0.1", "10.2.0.1")},
+			want: []string{"ClusterIP 10.96.0.1:80/tcp reject", "NodePort node:30080/tcp reject",
+				"ClusterIP 10.96.0.2:80/tcp pods→10.1.0.1,10.2.0.1 any→10.1.0.1,10.2.0.1+snat"},
+			diags: []string{
+				"error: Service ns/b: spec.ports[0].nodePort: node:30080/tcp belongs to Service ns/a, which comes first by name: it is left out here"}},
+	})
+}
