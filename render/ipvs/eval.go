@@ -68,7 +68,9 @@ func (r *Ruleset) balance(p *xtables.Packet, v *VirtualServer) sim.Outcome {
 	for i, rs := range v.RealServers {
 		after := *p
 		after.Dst, after.Port = rs.AddrPort.Addr(), rs.AddrPort.Port()
-		after.Walk(r.Tables, "nat", "POSTROUTING")
+		if after.In == "" || !after.Local(after.Dst) { // else delivered, and sent by no interface
+			after.Walk(r.Tables, "nat", "POSTROUTING")
+		}
 		ds[i] = sim.Destination{AddrPort: rs.AddrPort, SNAT: after.Masquerade}
 	}
 	return sim.NewOutcome(v.Flags&Persistent != 0, ds)

@@ -94,22 +94,5 @@ func (r *Ruleset) explain(yield func(render.Entry) bool) bool {
 			return false
 		}
 	}
-	return r.explainRules(yield)
-}
-
-func (r *Ruleset) explainRules(yield func(render.Entry) bool) bool {
-	for _, t := range r.Tables {
-		for _, c := range t.Chains {
-			for _, rule := range c.Rules {
-				e := render.Entry{Where: t.Name + " " + c.Name, Port: rule.Port, Origin: rule.Origin}
-				if rule.Frontend != (ir.Match{}) {
-					e.Match = rule.Frontend.String()
-				}
-				if !yield(e) {
-					return false
-				}
-			}
-		}
-	}
-	return true
+	return xtables.Explain(r.Family, r.Tables, yield)
 }

@@ -49,8 +49,8 @@ type (
 		Prefix netip.Prefix
 		Not    bool
 	}
-	// Destination: the destination address.
-	Destination netip.Addr
+	// Destination: the destination address is within Prefix.
+	Destination netip.Prefix
 	// Input: the packet came in by an interface ("cni+" stands for all that begin so).
 	Input struct {
 		Interface string
@@ -105,6 +105,11 @@ const (
 	Redirect   // change the destination to this node and a port
 )
 
+// To matches a destination address, protocol and port.
+func To(m ir.Match) []Match {
+	return []Match{Destination(netip.PrefixFrom(m.Addr, m.Addr.BitLen())), Port{m.Protocol, m.Port}}
+}
+
 // JumpTo is the target that walks a chain.
 func JumpTo(chain string) Target { return Target{Chain: chain} }
 
@@ -112,10 +117,7 @@ func JumpTo(chain string) Target { return Target{Chain: chain} }
 // given again and again: our chains are replaced, and jumps from built-in
 // chains that the kernel has already are left out of the text.
 func Load(f ir.Family, file string) string {
-	tool := "iptables"
-	if f == ir.IPv6 {
-		tool = "ip6tables"
-	}
+	tool := Tool(f)
 	return tool + `-save | sed -n 's/^-A \([A-Z]* .*-j KUBE-\)/-I \1/p' | grep -vxFf - ` + file + ` | ` + tool + `-restore --noflush`
 }
 
@@ -192,10 +194,7 @@ func not(b []byte, not bool) []byte {
 func (m Source) Append(b []byte) []byte { return m.Prefix.AppendTo(append(not(b, m.Not), " -s "...)) }
 
 // Append implements Match.
-func (m Destination) Append(b []byte) []byte {
-	a := netip.Addr(m)
-	return netip.PrefixFrom(a, a.BitLen()).AppendTo(append(b, " -d "...))
-}
+func (m Destination) Append(b []byte) []byte { return netip.Prefix(m).AppendTo(append(b, " -d "...)) }
 
 // Append implements Match.
 func (m Input) Append(b []byte) []byte {

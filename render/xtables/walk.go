@@ -12,6 +12,8 @@ import (
 type Packet struct {
 	sim.Packet // as it is now: DNAT and Redirect change the destination
 
+	Redirected bool // to an address of this node, whatever Dst says
+
 	Mark       uint32
 	Masquerade bool     // the source address is to be changed
 	Balanced   ir.Match // the virtual server of ipvs that took it; zero if none
@@ -74,7 +76,7 @@ func (p *Packet) obey(t *Table, target *Target) (end Action, ended bool) {
 	case DNAT:
 		p.Dst, p.Port = target.To.Addr(), target.To.Port()
 	case Redirect:
-		p.Port = target.To.Port()
+		p.Redirected, p.Port = true, target.To.Port()
 	}
 	return target.Action, true
 }
@@ -83,7 +85,7 @@ func (p *Packet) obey(t *Table, target *Target) (end Action, ended bool) {
 func (m Source) Holds(p *Packet) bool { return m.Prefix.Contains(p.Src) != m.Not }
 
 // Holds implements Match.
-func (m Destination) Holds(p *Packet) bool { return p.Dst == netip.Addr(m) }
+func (m Destination) Holds(p *Packet) bool { return netip.Prefix(m).Contains(p.Dst) }
 
 // Holds implements Match.
 func (m Input) Holds(p *Packet) bool {

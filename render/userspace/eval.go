@@ -1,0 +1,46 @@
+package userspace
+
+import (
+	"net/netip"
+
+	"github.com/proxyc/proxyc/ir/sim"
+	"github.com/proxyc/proxyc/render/xtables"
+)
+
+// Eval leads the first packet of a connection through the rules, and, where
+// they bring it to a listener, through the proxy process: every backend sees
+// the node as the client, and without backends the connection is closed, which
+// counts as a refusal. local tells the node's own addresses.
+func (r *Ruleset) Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome {
+	p := &xtables.Packet{Packet: pkt, Local: local}
+	if pkt.FromNode() {
+		p.Walk(r.Tables, "nat", "OUTPUT")
+	} else {
+		p.Walk(r.Tables, "nat", "PREROUTING")
+	}
+	l := r.listener(p)
+	if l == nil {
+		return sim.Outcome{}
+	}
+	if len(l.Backends) == 0 {
+		return sim.Outcome{Fate: sim.Rejected}
+	}
+	ds := make([]sim.Destination, len(l.Backends))
+	for i, b := range l.Backends {
+		ds[i] = sim.Destination{AddrPort: b, SNAT: true}
+	}
+	return sim.NewOutcome(l.Affinity > 0, ds)
+}
+
+// listener finds the listener that a packet arrives at.
+func (r *Ruleset) listener(p *xtables.Packet) *Listener {
+	for i := range r.Listeners {
+		l := &r.Listeners[i]
+		at := l.Listen.Addr()
+		arrives := p.Dst == at || at.IsUnspecified() && (p.Redirected || p.Local(p.Dst))
+		if arrives && l.Port.Protocol == p.Protocol && l.Listen.Port() == p.Port {
+			return l
+		}
+	}
+	return nil
+}

@@ -1,0 +1,76 @@
+package userspace
+
+import (
+	"io"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render"
+	"github.com/proxyc/proxyc/render/xtables"
+)
+
+// Renderer is the back end of the userspace mode.
+var Renderer = render.Renderer{
+	Mode: ir.ModeUserspace,
+	Lower: func(programs []*ir.Program) render.Rendered {
+		x := make(rendered, len(programs))
+		for i, p := range programs {
+			x[i] = Lower(p)
+		}
+		return x
+	},
+}
+
+// rendered are the families of one node.
+type rendered []*Ruleset
+
+// Outputs gives the rules of each family, and the listeners of both.
+func (x rendered) Outputs() []render.Output {
+	return []render.Output{
+		{Format: "iptables", File: "iptables.rules", Load: xtables.Load(ir.IPv4, "iptables.rules"), Write: x.rules(ir.IPv4)},
+		{Format: "ip6tables", File: "ip6tables.rules", Load: xtables.Load(ir.IPv6, "ip6tables.rules"), Write: x.rules(ir.IPv6)},
+		{Format: "listeners", File: "userspace-listeners.json",
+			Write: func(w io.Writer) error { return WriteListeners(w, x) }},
+	}
+}
+
+func (x rendered) rules(f ir.Family) func(io.Writer) error {
+	return func(w io.Writer) error {
+		for _, r := range x {
+			if r.Family == f {
+				return r.WriteRules(w)
+			}
+		}
+		return nil
+	}
+}
+
+// Explain goes through the rules of each family, and then its listeners with their backends.
+func (x rendered) Explain(yield func(render.Entry) bool) {
+	for _, r := range x {
+		if !xtables.Explain(r.Family, r.Tables, yield) || !r.explain(yield) {
+			return
+		}
+	}
+}
+
+func (r *Ruleset) explain(yield func(render.Entry) bool) bool {
+	for i := range r.Listeners {
+		l := &r.Listeners[i]
+		where := "listener " + l.Listen.String() + "/" + l.Port.Protocol.String()
+		if !yield(render.Entry{Where: where, Port: l.Port, Origin: l.Origin}) {
+			return false
+		}
+		for j, b := range l.Backends {
+			if !yield(render.Entry{Where: where + " -> " + b.String(), Port: l.Port, Origin: l.origins[j]}) {
+				return false
+			}
+		}
+	}
+	for _, name := range r.Unserved {
+		o := ir.Origin{Object: "config", Field: "portRange", Reason: "no port left: not served"}
+		if !yield(render.Entry{Where: "listener", Port: name, Origin: o}) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,56 @@
+package userspace
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render/xtables"
+)
+
+// Ruleset is all that a node needs for one IP family.
+type Ruleset struct {
+	Family    ir.Family
+	Tables    []xtables.Table // filter, nat
+	Listeners []Listener      // by Port
+	// Unserved are the service ports for which the range had no proxy port left.
+	Unserved []ir.ServicePort
+	// DialTimeouts are the patience of the first, second, … attempt to reach
+	// a backend of a TCP connection; after the last the client is hung up on (USR-5).
+	DialTimeouts []time.Duration
+	// UDPIdle is how long a silent UDP client keeps its socket to a backend (USR-6).
+	UDPIdle time.Duration
+}
+
+// Listener is a port on which the proxy process takes the connections of one
+// service port, and where it leads them.
+type Listener struct {
+	Port     ir.ServicePort
+	Listen   netip.AddrPort
+	Backends []netip.AddrPort // in turn, from the first after every change; none: connections are closed
+	Affinity time.Duration    // how long a client keeps its backend, from its last connection; 0: no affinity
+	// Hold are sockets that are bound and never served, so that nobody else
+	// on the node takes the number of a node port or an external IP's port (USR-3).
+	Hold    []netip.AddrPort
+	Origin  ir.Origin   // of the pool, or of the Service where nothing is ready
+	origins []ir.Origin // of Backends
+}
+
+// Ports are the proxy ports of service ports.
+type Ports map[ir.ServicePort]uint16
+
+// Fragment is what one Service adds to a Ruleset.
+type Fragment struct {
+	Listeners []Listener
+	// Rules of the chains that the fields name, in their order.
+	PortalsContainer, PortalsHost, NodePortContainer, NodePortHost, NodePortNonLocal []xtables.Rule
+}
+
+func (x *Fragment) append(o Fragment) {
+	x.Listeners = append(x.Listeners, o.Listeners...)
+	x.PortalsContainer = append(x.PortalsContainer, o.PortalsContainer...)
+	x.PortalsHost = append(x.PortalsHost, o.PortalsHost...)
+	x.NodePortContainer = append(x.NodePortContainer, o.NodePortContainer...)
+	x.NodePortHost = append(x.NodePortHost, o.NodePortHost...)
+	x.NodePortNonLocal = append(x.NodePortNonLocal, o.NodePortNonLocal...)
+}

@@ -1,0 +1,341 @@
+package userspace
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/irtest"
+	"github.com/proxyc/proxyc/ir/sim"
+	"github.com/proxyc/proxyc/render"
+)
+
+// program is irtest's with the routes that userspace mode has: the Cluster
+// pool, masqueraded, for everybody.
+func program() *ir.Program {
+	p := irtest.Program(ir.ModeUserspace)
+	p.Node.Userspace = &ir.Userspace{PortMin: 20000, PortMax: 20099, UDPIdleTimeout: 250 * time.Millisecond}
+	for i := range p.Services {
+		s := &p.Services[i]
+		s.Pools = slices.DeleteFunc(s.Pools, func(p ir.Pool) bool { return p.Policy == ir.Local })
+		for j := range s.Frontends {
+			f := &s.Frontends[j]
+			f.SourceRanges, f.Empty, f.Routes = nil, ir.Reject, nil
+			if len(s.Pools) > 0 {
+				f.Routes = []ir.Route{{From: ir.Any, SNAT: true}}
+			}
+		}
+	}
+	return p
+}
+
+func only(p *ir.Program, names ...string) *ir.Program {
+	p.Services = slices.DeleteFunc(p.Services, func(s ir.Service) bool { return !slices.Contains(names, s.Name.Name) })
+	return p
+}
+
+func output(t *testing.T, format string, programs ...*ir.Program) string {
+	t.Helper()
+	for _, o := range Renderer.Lower(programs).Outputs() {
+		if o.Format == format {
+			var b bytes.Buffer
+			if err := o.Write(&b); err != nil {
+				t.Fatal(err)
+			}
+			return b.String()
+		}
+	}
+	t.Fatalf("no output %s", format)
+	return ""
+}
+
+func TestRules(t *testing.T) {
+	p := only(program(), "web")
+	want := `*filter
+:KUBE-NODEPORT-NON-LOCAL - [0:0]
+-A KUBE-NODEPORT-NON-LOCAL -p tcp -m tcp --dport 20091 -m conntrack --ctstate NEW -m comment --comment "default/web" -j ACCEPT
+-I INPUT -m comment --comment "Ensure that non-local NodePort traffic can flow" -j KUBE-NODEPORT-NON-LOCAL
+COMMIT
+*nat
+:KUBE-PORTALS-CONTAINER - [0:0]
+:KUBE-PORTALS-HOST - [0:0]
+:KUBE-NODEPORT-CONTAINER - [0:0]
+:KUBE-NODEPORT-HOST - [0:0]
+-A KUBE-PORTALS-CONTAINER -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -m comment --comment "default/web" -j REDIRECT --to-ports 20091
+-A KUBE-PORTALS-CONTAINER -d 198.18.0.10/32 -p tcp -m tcp --dport 80 -m physdev ! --physdev-is-in -m addrtype ! --src-type LOCAL -m comment --comment "default/web" -j REDIRECT --to-ports 20091
+-A KUBE-PORTALS-CONTAINER -d 198.18.0.10/32 -p tcp -m tcp --dport 80 -m addrtype --dst-type LOCAL -m comment --comment "default/web" -j REDIRECT --to-ports 20091
+-A KUBE-PORTALS-CONTAINER -d 203.0.113.10/32 -p tcp -m tcp --dport 80 -m physdev ! --physdev-is-in -m addrtype ! --src-type LOCAL -m comment --comment "default/web" -j REDIRECT --to-ports 20091
+-A KUBE-PORTALS-CONTAINER -d 203.0.113.10/32 -p tcp -m tcp --dport 80 -m addrtype --dst-type LOCAL -m comment --comment "default/web" -j REDIRECT --to-ports 20091
+-A KUBE-PORTALS-HOST -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -m comment --comment "default/web" -j DNAT --to-destination 192.0.2.11:20091
+-A KUBE-PORTALS-HOST -d 198.18.0.10/32 -p tcp -m tcp --dport 80 -m comment --comment "default/web" -j DNAT --to-destination 192.0.2.11:20091
+-A KUBE-PORTALS-HOST -d 203.0.113.10/32 -p tcp -m tcp --dport 80 -m comment --comment "default/web" -j DNAT --to-destination 192.0.2.11:20091
+-A KUBE-NODEPORT-CONTAINER -d 127.0.0.0/8 -j RETURN
+-A KUBE-NODEPORT-CONTAINER -p tcp -m tcp --dport 30080 -m comment --comment "default/web" -j REDIRECT --to-ports 20091
+-A KUBE-NODEPORT-HOST -d 127.0.0.0/8 -j RETURN
+-A KUBE-NODEPORT-HOST -p tcp -m tcp --dport 30080 -m comment --comment "default/web" -j DNAT --to-destination 192.0.2.11:20091
+-I PREROUTING -m addrtype --dst-type LOCAL -m comment --comment "handle service NodePorts; NOTE: this must be the last rule in the chain" -j KUBE-NODEPORT-CONTAINER
+-I PREROUTING -m comment --comment "handle ClusterIPs; NOTE: this must be before the NodePort rules" -j KUBE-PORTALS-CONTAINER
+-I OUTPUT -m addrtype --dst-type LOCAL -m comment --comment "handle service NodePorts; NOTE: this must be the last rule in the chain" -j KUBE-NODEPORT-HOST
+-I OUTPUT -m comment --comment "handle ClusterIPs; NOTE: this must be before the NodePort rules" -j KUBE-PORTALS-HOST
+COMMIT
+`
+	if diff := cmp.Diff(want, output(t, "iptables", p)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Where the proxy listens at one address, everything is led there.
+func TestBindAddress(t *testing.T) {
+	p := only(program(), "sticky")
+	p.Node.Userspace.BindAddress = netip.MustParseAddr("192.0.2.12")
+	got := output(t, "iptables", p)
+	for _, want := range []string{
+		"-A KUBE-PORTALS-CONTAINER -d 10.96.0.15/32 -p udp -m udp --dport 53 -m comment --comment \"default/sticky\" -j DNAT --to-destination 192.0.2.12:200",
+		"-A KUBE-PORTALS-HOST -d 10.96.0.15/32 -p udp -m udp --dport 53 -m comment --comment \"default/sticky\" -j DNAT --to-destination 192.0.2.12:200",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("missing %q in\n%s", want, got)
+		}
+	}
+}
+
+func TestNodePortAddresses(t *testing.T) {
+	p := only(program(), "web")
+	p.Node.NodePorts = ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{
+		{Prefix: netip.MustParsePrefix("192.0.2.0/24"), Assigned: true},
+		{Prefix: netip.MustParsePrefix("192.0.2.11/32")},
+	}}
+	var got []string
+	for line := range strings.Lines(output(t, "iptables", p)) {
+		if strings.HasPrefix(line, "-I OUTPUT -d") {
+			got = append(got, strings.SplitN(line, " -m comment", 2)[0])
+		}
+	}
+	want := []string{"-I OUTPUT -d 192.0.2.11/32", "-I OUTPUT -d 192.0.2.0/24 -m addrtype --dst-type LOCAL"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestListeners(t *testing.T) {
+	p := only(program(), "none", "sticky", "web")
+	p.Node.Addrs = append(p.Node.Addrs, netip.MustParseAddr("198.18.0.10"))
+	want := `{
+  "dialTimeouts": [
+    "250ms",
+    "500ms",
+    "1s",
+    "2s"
+  ],
+  "udpIdleTimeout": "250ms",
+  "listeners": [
+    {
+      "servicePort": "default/none",
+      "protocol": "tcp",
+      "listen": "0.0.0.0:20001",
+      "backends": [],
+      "hold": [
+        "0.0.0.0:30083"
+      ]
+    },
+    {
+      "servicePort": "default/sticky",
+      "protocol": "udp",
+      "listen": "0.0.0.0:20072",
+      "backends": [
+        "10.244.1.10:8080",
+        "10.244.2.10:8080"
+      ],
+      "affinityTimeout": "3h0m0s"
+    },
+    {
+      "servicePort": "default/web",
+      "protocol": "tcp",
+      "listen": "0.0.0.0:20091",
+      "backends": [
+        "10.244.1.10:8080",
+        "10.244.2.10:8080"
+      ],
+      "hold": [
+        "198.18.0.10:80",
+        "0.0.0.0:30080"
+      ]
+    }
+  ]
+}
+`
+	if diff := cmp.Diff(want, output(t, "listeners", p)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := output(t, "listeners"); !strings.Contains(got, `"listeners": []`) {
+		t.Errorf("without Programs: %s", got)
+	}
+}
+
+func TestAssignPorts(t *testing.T) {
+	p := program()
+	all, unserved := AssignPorts(p)
+	if len(all) != len(p.Services) || len(unserved) != 0 {
+		t.Fatalf("%d ports and %d without for %d Services", len(all), len(unserved), len(p.Services))
+	}
+	// The others keep their ports when one goes.
+	some, _ := AssignPorts(only(program(), "local", "ranges", "remote", "sticky", "web"))
+	for name, port := range some {
+		if all[name] != port {
+			t.Errorf("%s moved from %d to %d", name, all[name], port)
+		}
+	}
+	// A range that is too small, and in part taken by node ports.
+	p.Node.Userspace.PortMin, p.Node.Userspace.PortMax = 30080, 30085 // web, local, remote and none have 30080 to 30083
+	ports, unserved := AssignPorts(p)
+	var got []uint16
+	for _, n := range ports {
+		got = append(got, n)
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff([]uint16{30084, 30085}, got); diff != "" || len(unserved) != 4 {
+		t.Errorf("%d unserved, ports (-want +got):\n%s", len(unserved), diff)
+	}
+	if got := output(t, "listeners", p); !strings.Contains(got, `"IPv4 default/`) {
+		t.Errorf("unserved is not told:\n%s", got)
+	}
+	// The kernel's choice, offline.
+	p.Node.Userspace.PortMin, p.Node.Userspace.PortMax = 0, 0
+	ports, _ = AssignPorts(p)
+	for name, n := range ports {
+		if n < FirstEphemeral || n > LastEphemeral {
+			t.Errorf("%s has port %d", name, n)
+		}
+	}
+}
+
+func TestEval(t *testing.T) {
+	for _, change := range []func(*ir.Program){
+		func(*ir.Program) {},
+		func(p *ir.Program) { p.Node.Userspace = nil },
+		func(p *ir.Program) { p.Node.Userspace.BindAddress = netip.MustParseAddr("192.0.2.11") },
+		func(p *ir.Program) { p.Node.IP = netip.Addr{} },
+		func(p *ir.Program) {
+			p.Node.NodePorts = ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{{Prefix: netip.MustParsePrefix("10.0.0.0/8"), Assigned: true}}}
+		},
+	} {
+		p := program()
+		change(p)
+		r := Lower(p)
+		for _, pkt := range packets(p) {
+			if got, want := r.Eval(pkt, p.Node.HasAddr), sim.Trace(p, pkt); !got.Equal(want) {
+				t.Errorf("%s by %q -> %s:%d/%s\n got %s\nwant %s", pkt.Src, pkt.In, pkt.Dst, pkt.Port, pkt.Protocol, got, want)
+			}
+		}
+	}
+}
+
+// packets are all pairs of a source and a destination that some rule names, and some that none does.
+func packets(p *ir.Program) []sim.Packet {
+	addrs := []string{"127.0.0.1", "10.244.1.10", "10.244.1.1", "192.0.2.11", "192.0.2.12", "10.96.7.7"}
+	ports := []uint16{81}
+	for _, s := range p.Services {
+		for _, f := range s.Frontends {
+			ports = append(ports, f.Match.Port)
+			if !f.Match.NodeAddrs() {
+				addrs = append(addrs, f.Match.Addr.String())
+			}
+		}
+	}
+	var all []sim.Packet
+	for _, src := range []string{"10.244.1.10@cni0", "192.0.2.11", "198.51.100.200@eth0"} {
+		for _, addr := range addrs {
+			for _, port := range ports {
+				for _, proto := range []string{"tcp", "udp", "sctp"} {
+					pkt, err := sim.ParsePacket(src, fmt.Sprintf("%s:%d/%s", addr, port, proto))
+					if err != nil {
+						panic(err)
+					}
+					all = append(all, pkt)
+				}
+			}
+		}
+	}
+	return all
+}
+
+func TestExplain(t *testing.T) {
+	p := only(program(), "none", "web")
+	entries := make(map[string]render.Entry)
+	n := 0
+	x := Renderer.Lower([]*ir.Program{p})
+	x.Explain(func(e render.Entry) bool {
+		if e.Origin.Object == "" {
+			t.Errorf("%s has no origin", e.Where)
+		}
+		entries[e.Where] = e
+		n++
+		return true
+	})
+	for where, want := range map[string]string{
+		"iptables nat KUBE-NODEPORT-HOST 3":              "node:30080/tcp default/web Service default/web",
+		"listener 0.0.0.0:20001/tcp":                     " default/none Service default/none",
+		"listener 0.0.0.0:20091/tcp -> 10.244.2.10:8080": " default/web EndpointSlice default/web-1: endpoints[1] (ready)",
+		"iptables nat OUTPUT 2":                          " / config: nodePortAddresses",
+		"iptables filter KUBE-NODEPORT-NON-LOCAL 1":      "node:30083/tcp default/none Service default/none",
+	} {
+		e := entries[where]
+		if got := fmt.Sprint(e.Match, " ", e.Port, " ", e.Origin); got != want {
+			t.Errorf("%s\n got %s\nwant %s", where, got, want)
+		}
+	}
+	for stop := range n {
+		seen := 0
+		x.Explain(func(render.Entry) bool { seen++; return seen <= stop })
+		if seen != stop+1 {
+			t.Fatalf("stopped after %d entries, saw %d", stop+1, seen)
+		}
+	}
+}
+
+func manyServices(n int) *ir.Program {
+	p := program()
+	p.Services, p.Node.Userspace = nil, nil
+	for i := range n {
+		name := ir.Name{Namespace: "default", Name: fmt.Sprintf("svc-%05d", i)}
+		port := ir.ServicePort{Service: name, Protocol: ir.TCP}
+		s := ir.Service{Name: name, Pools: []ir.Pool{{Port: port}}, Frontends: []ir.Frontend{{
+			Match:  ir.Match{Addr: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), Protocol: ir.TCP, Port: 80},
+			Port:   port,
+			Routes: []ir.Route{{From: ir.Any, SNAT: true}},
+		}}}
+		for j := range 5 {
+			addr := netip.AddrFrom4([4]byte{10, byte(128 + j), byte(i >> 8), byte(i)})
+			s.Pools[0].Backends = append(s.Pools[0].Backends, ir.Backend{AddrPort: netip.AddrPortFrom(addr, 8080), Local: j == 0})
+		}
+		p.Services = append(p.Services, s)
+	}
+	return p
+}
+
+func BenchmarkLower10k(b *testing.B) {
+	p := manyServices(10000)
+	b.ReportAllocs()
+	for b.Loop() {
+		Lower(p)
+	}
+}
+
+func BenchmarkWrite10k(b *testing.B) {
+	x := Renderer.Lower([]*ir.Program{manyServices(10000)})
+	b.ReportAllocs()
+	for b.Loop() {
+		for _, o := range x.Outputs() {
+			if err := o.Write(io.Discard); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
