@@ -96,7 +96,7 @@ func (m Mode) Capabilities() Capability {
 	case ModeKernelspace:
 		return TrafficPolicies | KeepsClient | HealthPorts
 	case ModeUserspace:
-		return Refuses
+		return Refuses | EmptyFromNode
 	}
 	return 0
 }
