@@ -1,0 +1,12 @@
+package apply
+
+import "context"
+
+// Leftover is something that a proxy left on the node: kube-proxy, or proxyc in
+// another mode.
+type Leftover struct {
+	Object string // as its tool lists it: "table ip kube-proxy", "iptables-legacy nat KUBE-SERVICES and 12 more chains"
+	// Remove takes it away, and nothing of anybody else's. It is no error when
+	// it is gone already.
+	Remove func(ctx context.Context) error
+}
