@@ -59,13 +59,19 @@ const (
 	// RejectUndefinedVIPPorts: what RejectUndefinedPorts says of ClusterIPs holds for
 	// external addresses too (ipvs, where the node itself has them all).
 	RejectUndefinedVIPPorts
+	// GuardEmptyFromNode: GuardEmpty holds for what the node itself sends as well.
+	GuardEmptyFromNode
+	// MasqueradesOwnVIP: what the node sends to a ClusterIP with that very address as its
+	// source, as it does where it has the address, is always masqueraded.
+	MasqueradesOwnVIP
 )
 
 var capabilityNames = [...]string{
 	"LocalhostNodePorts", "RejectUndefinedPorts", "DropUnallocated", "HairpinRemote", "GuardEmpty",
 	"EmptyFromNode", "EmptyNodePortAnyAddr", "LocalFallback", "Refuses", "SourceRanges",
 	"TrafficPolicies", "KeepsClient", "ServesSCTP", "Topology", "HealthPorts",
-	"RejectUndefinedVIPPorts",
+	"RejectUndefinedVIPPorts", "GuardEmptyFromNode",
+	"MasqueradesOwnVIP",
 }
 
 // Has tells whether all capabilities of o are in c.
@@ -90,9 +96,9 @@ func (m Mode) Capabilities() Capability {
 	case ModeIPTables:
 		return common | LocalhostNodePorts | HairpinRemote | EmptyNodePortAnyAddr
 	case ModeNFTables:
-		return common | RejectUndefinedPorts | DropUnallocated | GuardEmpty | EmptyFromNode
+		return common | RejectUndefinedPorts | DropUnallocated | GuardEmpty | GuardEmptyFromNode | EmptyFromNode
 	case ModeIPVS:
-		return common | RejectUndefinedPorts | RejectUndefinedVIPPorts | GuardEmpty | LocalFallback | EmptyFromNode
+		return common | RejectUndefinedPorts | RejectUndefinedVIPPorts | GuardEmpty | MasqueradesOwnVIP | LocalFallback | EmptyFromNode
 	case ModeKernelspace:
 		return TrafficPolicies | KeepsClient | HealthPorts
 	case ModeUserspace:

@@ -86,15 +86,29 @@ func (t *tracer) find(m ir.Match) (*ir.Service, *ir.Frontend) {
 }
 
 func (t *tracer) frontend(s *ir.Service, f *ir.Frontend) Outcome {
-	if len(f.SourceRanges) > 0 && (len(f.Routes) > 0 || t.caps.Has(ir.GuardEmpty)) && !t.admitted(f) {
+	if t.guards(f) && !t.admitted(f) {
 		return Outcome{Fate: Dropped}
 	}
 	for i := range f.Routes {
 		if r := &f.Routes[i]; t.holds(r.From) {
-			return t.accept(&s.Pools[r.Pool], r)
+			return t.accept(f, &s.Pools[r.Pool], r)
 		}
 	}
 	return t.empty(f)
+}
+
+// guards tells whether a frontend's source ranges are looked at: always when
+// there is a way to a backend, and else as the mode has it (NFT-5).
+func (t *tracer) guards(f *ir.Frontend) bool {
+	switch {
+	case len(f.SourceRanges) == 0:
+		return false
+	case len(f.Routes) > 0:
+		return true
+	case t.pkt.FromNode():
+		return t.caps.Has(ir.GuardEmptyFromNode)
+	}
+	return t.caps.Has(ir.GuardEmpty)
 }
 
 // admitted applies loadBalancerSourceRanges (PKT-10, PKT-11).
@@ -146,10 +160,11 @@ func (t *tracer) sourceText() string {
 	return t.pkt.Src.String() + " on " + t.pkt.In
 }
 
-func (t *tracer) accept(p *ir.Pool, r *ir.Route) Outcome {
+func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
+	masquerade := r.SNAT || t.ownVIP(f)
 	if t.explain {
 		snat := "the source address is kept"
-		if r.SNAT {
+		if masquerade {
 			snat = "masqueraded"
 		}
 		t.step(r.Origin, "route from %s: %s", r.From, snat)
@@ -162,15 +177,31 @@ func (t *tracer) accept(p *ir.Pool, r *ir.Route) Outcome {
 	for i := range p.Backends {
 		b := &p.Backends[i]
 		hairpin := b.AddrPort.Addr() == t.pkt.Src && (b.Local || t.caps.Has(ir.HairpinRemote))
-		if hairpin && !r.SNAT {
+		here := t.deliveredHere(b)
+		switch {
+		case here && masquerade:
+			t.step(b.Origin, "%s: on the node itself, where nothing is masqueraded", b.AddrPort)
+		case hairpin && !masquerade:
 			t.step(b.Origin, "%s: the source itself, so masqueraded (hairpin)", b.AddrPort)
-		} else {
+		default:
 			t.step(b.Origin, "%s", b.AddrPort)
 		}
-		out.Destinations = append(out.Destinations, Destination{b.AddrPort, r.SNAT || hairpin})
+		out.Destinations = append(out.Destinations, Destination{b.AddrPort, (masquerade || hairpin) && !here})
 	}
 	out.normalize()
 	return out
+}
+
+// ownVIP tells whether the node uses the very address that it connects to.
+func (t *tracer) ownVIP(f *ir.Frontend) bool {
+	return t.caps.Has(ir.MasqueradesOwnVIP) && f.Kind == ir.ClusterIP && t.pkt.FromNode() && t.pkt.Src == t.pkt.Dst
+}
+
+// deliveredHere tells whether a packet from elsewhere ends at the node itself,
+// for a backend with its address (host network). It then leaves by no
+// interface, and so passes no postrouting hook, where masquerade happens.
+func (t *tracer) deliveredHere(b *ir.Backend) bool {
+	return t.caps.Has(ir.KeepsClient) && !t.pkt.FromNode() && t.program.Node.HasAddr(b.AddrPort.Addr())
 }
 
 // empty is the fate of a packet that no route takes (PKT-8, PKT-9).

@@ -11,9 +11,7 @@ import (
 // Eval walks the first packet of a new connection through the rules, in the
 // order in which the kernel calls the tables, and gives everything that can
 // become of it. local says which addresses are the node's own, loopback
-// included. Built-in chains hold nothing but our jumps, and accept. Whether a
-// destination is masqueraded is asked of all, also of those on the node itself,
-// which postrouting does not see when the packet came from outside.
+// included. Built-in chains hold nothing but our jumps, and accept.
 func (r *Ruleset) Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome {
 	e := eval{local: local, filter: index(&r.Filter), nat: index(&r.Nat)}
 	return e.outcome(e.journey(traveller{
@@ -73,6 +71,10 @@ func (e *eval) journey(t traveller) []traveller {
 		ways := []traveller{t}
 		for _, h := range hooks {
 			ways = e.all(e.filter, h, ways)
+		}
+		if e.local(t.dst) && !fromNode { // delivered, and sent by no interface
+			ends = append(ends, ways...)
+			continue
 		}
 		ends = append(ends, e.all(e.nat, "POSTROUTING", ways)...)
 	}
