@@ -48,7 +48,7 @@ func (t *target) compile(s *service) *ir.Service {
 		},
 	}
 	if t.mode == ir.ModeKernelspace {
-		b.out.HNS = &ir.HNSService{PreserveDIP: s.PreserveDIP, NoOptimize: s.NoOptimize}
+		b.out.HNS = &ir.HNSService{ExternalLocal: s.ExternalLocal, PreserveDIP: s.PreserveDIP, NoOptimize: s.NoOptimize}
 	}
 	for i := range s.ports {
 		b.port(&s.ports[i], v.endpoints[i])

@@ -22,7 +22,7 @@ func (t *target) windowsChoice(s *service, v *view, kind ir.Kind, endpoints []en
 			r = serving
 		}
 	}
-	c := choice{usable: true}
+	c := choice{usable: t.pick(r, false, endpoints).n > 0}
 	if r == ready || kind == ir.ClusterIP || kind == ir.LoadBalancer {
 		c.cluster, c.local = t.pick(r, false, endpoints), t.pick(r, true, endpoints)
 	}

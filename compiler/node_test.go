@@ -1,0 +1,281 @@
+package compiler
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// netipValues lets cmp compare addresses and prefixes.
+var netipValues = cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})}
+
+var noOrigins = cmp.Options{netipValues, cmpopts.IgnoreTypes(ir.Origin{})}
+
+// nodesOf compiles an empty snapshot with more objects for node1.
+func nodesOf(t *testing.T, cfg *config.Config, facts Facts, objects ...object) (v4, v6 ir.Node, diags []string) {
+	t.Helper()
+	programs, d := Compile(cfg, snapshotOf(objects...), facts)
+	for _, p := range programs {
+		for _, err := range p.Validate() {
+			t.Errorf("%s: %v", p.Family, err)
+		}
+	}
+	return programs[0].Node, programs[1].Node, texts(d)
+}
+
+func prefix(s string, assigned bool) ir.NodePortPrefix {
+	return ir.NodePortPrefix{Prefix: netip.MustParsePrefix(s), Assigned: assigned}
+}
+
+func TestNodePortAddresses(t *testing.T) { // SNAP-73, PKT-16
+	all := ir.NodePortAddrs{All: true}
+	for _, c := range []struct {
+		name     string
+		mode     ir.Mode
+		entries  []string
+		edit     func(*config.Config)
+		want4    ir.NodePortAddrs
+		want6    ir.NodePortAddrs
+		reason   string // IPv4
+		diagText []string
+	}{
+		{name: "not set", mode: ir.ModeIPVS, want4: all, want6: all, reason: "not set: every address"},
+		{name: "not set, iptables: IPv4 loopback too", mode: ir.ModeIPTables,
+			want4: ir.NodePortAddrs{All: true, Loopback: true}, want6: all, reason: "not set: every address"},
+		{name: "iptables without localhostNodePorts", mode: ir.ModeIPTables,
+			edit: func(c *config.Config) { c.IPTables.LocalhostNodePorts = new(false) }, want4: all, want6: all, reason: "not set: every address"},
+		{name: "primary", mode: ir.ModeNFTables, entries: []string{"primary"},
+			want4: ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{prefix("192.0.2.11/32", false)}},
+			want6: ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{prefix("2001:db8::11/128", false)}}},
+		{name: "ranges of one family leave the other open", mode: ir.ModeIPTables, entries: []string{"198.51.100.0/24", "192.0.2.0/24", "192.0.2.0/24"},
+			want4: ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{prefix("192.0.2.0/24", true), prefix("198.51.100.0/24", true)}}, want6: all},
+		{name: "ranges of the other family leave this one open", mode: ir.ModeNFTables, entries: []string{"2001:db8::/64"},
+			want4: all, want6: ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{prefix("2001:db8::/64", true)}},
+			reason: "names no IPv4 range: every address"},
+		{name: "a zero range is all", mode: ir.ModeNFTables, entries: []string{"192.0.2.0/24", "0.0.0.0/0"}, want4: all, want6: all},
+		{name: "all is all", mode: ir.ModeNFTables, entries: []string{"192.0.2.0/24", "all"}, want4: all, want6: all},
+		{name: "ranges that hold loopback, iptables", mode: ir.ModeIPTables, entries: []string{"127.0.0.0/8", "192.0.2.0/24"},
+			want4: ir.NodePortAddrs{Loopback: true, Prefixes: []ir.NodePortPrefix{prefix("127.0.0.0/8", true), prefix("192.0.2.0/24", true)}}, want6: all},
+		{name: "ranges that hold loopback, nftables", mode: ir.ModeNFTables, entries: []string{"127.0.0.1/32"},
+			want4: ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{prefix("127.0.0.1/32", true)}}, want6: all},
+		{name: "localhost with primary", mode: ir.ModeIPTables, entries: []string{"primary", "localhost"},
+			want4: ir.NodePortAddrs{Loopback: true, Prefixes: []ir.NodePortPrefix{prefix("127.0.0.0/8", true), prefix("192.0.2.11/32", false)}},
+			want6: ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{prefix("::1/128", true), prefix("2001:db8::11/128", false)}}},
+		{name: "WIN-7 kernelspace does not read it", mode: ir.ModeKernelspace, entries: []string{"192.0.2.0/24"}, want4: all, want6: all,
+			reason:   "mode kernelspace serves every address",
+			diagText: []string{"warning: config: nodePortAddresses: has no effect in mode kernelspace"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := newConfig(c.mode)
+			cfg.NodePortAddresses = c.entries
+			if c.edit != nil {
+				c.edit(cfg)
+			}
+			v4, v6, diags := nodesOf(t, cfg, Facts{NodeName: "node1"})
+			if d := cmp.Diff([]ir.NodePortAddrs{c.want4, c.want6}, []ir.NodePortAddrs{v4.NodePorts, v6.NodePorts}, noOrigins); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+			if v4.NodePorts.Origin.Reason != c.reason {
+				t.Errorf("reason: got %q, want %q", v4.NodePorts.Origin.Reason, c.reason)
+			}
+			if d := cmp.Diff(c.diagText, diags); d != "" {
+				t.Errorf("diagnostics (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestDetector(t *testing.T) { // inventory 3.2
+	pods := object(func(s *snapshot.Snapshot) {
+		n := *s.Node("node1")
+		n.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00:10:1::/48")}
+		s.SetNode(&n)
+	})
+	cidr := func(s, object, field string) ir.Detector {
+		return ir.Detector{Mode: ir.DetectCIDR, Prefix: netip.MustParsePrefix(s), Origin: ir.Origin{Object: object, Field: field}}
+	}
+	for _, c := range []struct {
+		name         string
+		edit         func(*config.Config)
+		objects      []object
+		want4, want6 ir.Detector
+		diags        []string
+	}{
+		{"ClusterCIDR", func(*config.Config) {}, nil,
+			cidr("10.0.0.0/12", "config", "clusterCIDR"), cidr("fd00:10::/32", "config", "clusterCIDR"), nil},
+		{"ClusterCIDR of one family", func(c *config.Config) { c.ClusterCIDR = "10.0.0.0/12" }, nil,
+			cidr("10.0.0.0/12", "config", "clusterCIDR"),
+			ir.Detector{Origin: ir.Origin{Object: "config", Field: "clusterCIDR", Reason: "no IPv6 range"}},
+			[]string{"info: config: clusterCIDR: names no IPv6 range: pods are not told from other sources in IPv6"}},
+		{"NodeCIDR", func(c *config.Config) { c.DetectLocalMode = config.DetectNodeCIDR }, []object{pods},
+			cidr("10.1.0.0/16", "Node node1", "spec.podCIDRs"), cidr("fd00:10:1::/48", "Node node1", "spec.podCIDRs"), nil},
+		{"NodeCIDR without one", func(c *config.Config) { c.DetectLocalMode = config.DetectNodeCIDR }, nil,
+			ir.Detector{Origin: ir.Origin{Object: "Node node1", Field: "spec.podCIDRs", Reason: "no IPv4 range"}},
+			ir.Detector{Origin: ir.Origin{Object: "Node node1", Field: "spec.podCIDRs", Reason: "no IPv6 range"}},
+			[]string{"info: Node node1: spec.podCIDRs: names no IPv4 range: pods are not told from other sources in IPv4",
+				"info: Node node1: spec.podCIDRs: names no IPv6 range: pods are not told from other sources in IPv6"}},
+		{"BridgeInterface", func(c *config.Config) {
+			c.DetectLocalMode, c.DetectLocal.BridgeInterface = config.DetectBridgeInterface, "cni0"
+		}, nil,
+			ir.Detector{Mode: ir.DetectInterface, Interface: "cni0", Origin: ir.Origin{Object: "config", Field: "detectLocal.bridgeInterface"}},
+			ir.Detector{Mode: ir.DetectInterface, Interface: "cni0", Origin: ir.Origin{Object: "config", Field: "detectLocal.bridgeInterface"}}, nil},
+		{"InterfaceNamePrefix", func(c *config.Config) {
+			c.DetectLocalMode, c.DetectLocal.InterfaceNamePrefix = config.DetectInterfaceNamePrefix, "veth"
+		}, nil,
+			ir.Detector{Mode: ir.DetectPrefix, Interface: "veth", Origin: ir.Origin{Object: "config", Field: "detectLocal.interfaceNamePrefix"}},
+			ir.Detector{Mode: ir.DetectPrefix, Interface: "veth", Origin: ir.Origin{Object: "config", Field: "detectLocal.interfaceNamePrefix"}}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := newConfig(ir.ModeNFTables)
+			c.edit(cfg)
+			v4, v6, diags := nodesOf(t, cfg, Facts{NodeName: "node1"}, c.objects...)
+			if d := cmp.Diff([]ir.Detector{c.want4, c.want6}, []ir.Detector{v4.Detector, v6.Detector}, netipValues); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+			if d := cmp.Diff(c.diags, diags); d != "" {
+				t.Errorf("diagnostics (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestNodeAddresses(t *testing.T) { // SNAP-70, SNAP-71
+	mixed := object(func(s *snapshot.Snapshot) {
+		s.SetNode(&snapshot.Node{Name: "node1", Addresses: []snapshot.NodeAddress{
+			{Type: "Hostname", Address: "node1"}, {Type: "ExternalIP", Address: "203.0.113.9"},
+			{Type: "InternalIP", Address: "192.0.2.12"}, {Type: "InternalIP", Address: "192.0.2.11"}, {Type: "ExternalIP", Address: "2001:db8::9"}}})
+	})
+	eth0 := Interface{Name: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.11/24"), netip.MustParsePrefix("fe80::1/64")}}
+	lo := Interface{Name: "lo", Addrs: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8"), netip.MustParsePrefix("::1/128")}}
+	dummy := Interface{Name: "kube-ipvs0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.96.0.10/32")}}
+	for _, c := range []struct {
+		name   string
+		bind   string
+		facts  Facts
+		ip     [2]string
+		addrs4 []string
+		addrs6 []string
+	}{
+		{"InternalIP before ExternalIP, in order", "0.0.0.0", Facts{NodeName: "node1"}, [2]string{"192.0.2.12", "2001:db8::9"},
+			[]string{"192.0.2.11", "192.0.2.12", "203.0.113.9"}, []string{"2001:db8::9"}},
+		{"bindAddress wins in its family", "192.0.2.99", Facts{NodeName: "node1"}, [2]string{"192.0.2.99", "2001:db8::9"},
+			[]string{"192.0.2.11", "192.0.2.12", "192.0.2.99", "203.0.113.9"}, []string{"2001:db8::9"}},
+		{"interfaces, where known", "::", Facts{NodeName: "node1", Interfaces: []Interface{lo, dummy, eth0}}, [2]string{"192.0.2.12", "2001:db8::9"},
+			[]string{"192.0.2.11"}, []string{"fe80::1"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := newConfig(ir.ModeIPVS)
+			cfg.BindAddress = c.bind
+			v4, v6, _ := nodesOf(t, cfg, c.facts, mixed)
+			if got := [2]string{v4.IP.String(), v6.IP.String()}; got != c.ip {
+				t.Errorf("ip: got %v, want %v", got, c.ip)
+			}
+			for i, n := range []ir.Node{v4, v6} {
+				var got []string
+				for _, a := range n.Addrs {
+					got = append(got, a.String())
+				}
+				if d := cmp.Diff([][]string{c.addrs4, c.addrs6}[i], got); d != "" {
+					t.Errorf("%s (-want +got):\n%s", families[i], d)
+				}
+			}
+		})
+	}
+}
+
+func TestUnknownNode(t *testing.T) {
+	for _, c := range []struct{ name, want string }{
+		{"", "warning: config: hostnameOverride: the node's name is not known: no endpoint counts as local (name the node with --hostname-override)"},
+		{"node9", "warning: Node node9: not in the snapshot: its addresses, zone and pod ranges are not known " +
+			"(add the Node object, or name another node with --hostname-override)"},
+	} {
+		v4, _, diags := nodesOf(t, newConfig(ir.ModeNFTables), Facts{NodeName: c.name})
+		if d := cmp.Diff([]string{c.want}, diags); d != "" {
+			t.Errorf("diagnostics (-want +got):\n%s", d)
+		}
+		if v4.IP.IsValid() || v4.NodePorts.All || len(v4.NodePorts.Prefixes) > 0 {
+			t.Errorf("got address %s and node ports %+v, want none: primary names no address", v4.IP, v4.NodePorts)
+		}
+	}
+}
+
+// Each mode has its own settings, and no other's.
+func TestModeSettings(t *testing.T) {
+	edit := func(c *config.Config) {
+		c.Conntrack.TCPBeLiberal = false
+		c.IPTables.MasqueradeBit, c.NFTables.MasqueradeBit = new(int32(5)), new(int32(6))
+		c.IPVS.Scheduler, c.IPVS.StrictARP = "mh", true
+		c.IPVS.ExcludeCIDRs = []string{"198.51.100.0/24", "2001:db8:9::/48", "192.0.2.0/24"}
+		c.IPVS.TCPTimeout.Duration = time.Minute
+		c.Winkernel = config.Winkernel{NetworkName: "net", SourceVip: "10.1.0.9", EnableDSR: true, RootHnsEndpointName: "cbr0", ForwardHealthCheckVip: true}
+		c.HealthzBindAddress = "0.0.0.0:7777"
+		c.PortRange = "40000-50000"
+		c.BindAddress = "192.0.2.11"
+	}
+	for _, c := range []struct {
+		mode    ir.Mode
+		zone    string
+		v4      ir.Node // of the fields below only
+		v6Bind  string
+		v6Count int // excluded ranges
+	}{
+		{mode: ir.ModeIPTables, v4: ir.Node{MasqueradeBit: 5, DropInvalid: true}},
+		{mode: ir.ModeNFTables, v4: ir.Node{MasqueradeBit: 6}},
+		{mode: ir.ModeIPVS, v4: ir.Node{MasqueradeBit: 5, IPVS: &ir.IPVS{Scheduler: "mh", StrictARP: true, TCPTimeout: time.Minute,
+			ExcludeCIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.51.100.0/24")}}}},
+		{mode: ir.ModeKernelspace, v4: ir.Node{MasqueradeBit: 5, HNS: &ir.HNS{NetworkName: "net", NetworkType: "L2Bridge",
+			SourceVIP: netip.MustParseAddr("10.1.0.9"), EnableDSR: true, RootEndpoint: "cbr0", ForwardHealthCheckVIP: true, HealthzPort: 7777}}},
+		{mode: ir.ModeUserspace, v4: ir.Node{MasqueradeBit: 5, Userspace: &ir.Userspace{BindAddress: netip.MustParseAddr("192.0.2.11"),
+			PortMin: 40000, PortMax: 50000, UDPIdleTimeout: 250 * time.Millisecond}}},
+	} {
+		t.Run(string(c.mode), func(t *testing.T) {
+			cfg := newConfig(c.mode)
+			edit(cfg)
+			v4, v6, _ := nodesOf(t, cfg, Facts{NodeName: "node1"})
+			got := ir.Node{MasqueradeBit: v4.MasqueradeBit, DropInvalid: v4.DropInvalid, IPVS: v4.IPVS, HNS: v4.HNS, Userspace: v4.Userspace}
+			if d := cmp.Diff(c.v4, got, netipValues); d != "" {
+				t.Errorf("IPv4 (-want +got):\n%s", d)
+			}
+			if v4.Name != "node1" || v4.Zone != "zone-a" || v4.Mode != c.mode {
+				t.Errorf("got %s in %s, mode %s", v4.Name, v4.Zone, v4.Mode)
+			}
+			switch {
+			case c.mode == ir.ModeIPVS && len(v6.IPVS.ExcludeCIDRs) != 1:
+				t.Errorf("IPv6: got excluded ranges %v, want the IPv6 one", v6.IPVS.ExcludeCIDRs)
+			case c.mode == ir.ModeKernelspace && v6.HNS.SourceVIP.IsValid():
+				t.Errorf("IPv6: got source VIP %s, want none", v6.HNS.SourceVIP)
+			case c.mode == ir.ModeUserspace && v6.Userspace.BindAddress != netip.IPv6Unspecified():
+				t.Errorf("IPv6: got %s, want ::", v6.Userspace.BindAddress)
+			}
+		})
+	}
+}
+
+func TestServiceCIDRs(t *testing.T) { // SNAP-65
+	cidrs := func(name string, prefixes ...string) object {
+		c := &snapshot.ServiceCIDR{Name: name}
+		for _, p := range prefixes {
+			c.CIDRs = append(c.CIDRs, netip.MustParsePrefix(p))
+		}
+		return func(s *snapshot.Snapshot) { s.SetServiceCIDR(c) }
+	}
+	v4, v6, _ := nodesOf(t, newConfig(ir.ModeNFTables), Facts{NodeName: "node1"},
+		cidrs("kubernetes", "10.97.0.0/16", "fd00:10:96::/112"), cidrs("more", "10.96.0.0/16", "10.97.0.0/16"))
+	want := []ir.CIDR{
+		{Prefix: netip.MustParsePrefix("10.96.0.0/16"), Origin: ir.Origin{Object: "ServiceCIDR more", Field: "spec.cidrs[0]"}},
+		{Prefix: netip.MustParsePrefix("10.97.0.0/16"), Origin: ir.Origin{Object: "ServiceCIDR kubernetes", Field: "spec.cidrs[0]"}},
+	}
+	if d := cmp.Diff(want, v4.ServiceCIDRs, netipValues); d != "" {
+		t.Errorf("IPv4 (-want +got):\n%s", d)
+	}
+	if len(v6.ServiceCIDRs) != 1 || v6.ServiceCIDRs[0].Origin.Field != "spec.cidrs[1]" {
+		t.Errorf("IPv6: got %v, want fd00:10:96::/112 of spec.cidrs[1]", v6.ServiceCIDRs)
+	}
+}

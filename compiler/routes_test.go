@@ -1,0 +1,157 @@
+package compiler
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Who is sent where, by mode and by how pods are told from others (PKT-1 to PKT-6).
+func TestRoutes(t *testing.T) {
+	noDetector := func(c *config.Config) { c.ClusterCIDR = "" }
+	masqueradeAll := func(c *config.Config) { c.IPTables.MasqueradeAll, c.NFTables.MasqueradeAll = true, true }
+	for _, c := range []struct {
+		name     string
+		modes    []ir.Mode
+		edit     func(*config.Config)
+		internal string
+		external string // externalTrafficPolicy Cluster
+		local    string // externalTrafficPolicy Local
+	}{
+		{"pods are told from others", []ir.Mode{ir.ModeIPTables, ir.ModeNFTables}, func(*config.Config) {},
+			"pods→10.1.0.1,10.2.0.1 any→10.1.0.1,10.2.0.1+snat", "any→10.1.0.1,10.2.0.1+snat",
+			"pods→10.1.0.1,10.2.0.1 node→10.1.0.1,10.2.0.1+snat any→10.1.0.1"},
+		{"pods are not told from others", []ir.Mode{ir.ModeIPTables, ir.ModeNFTables}, noDetector,
+			"any→10.1.0.1,10.2.0.1", "any→10.1.0.1,10.2.0.1+snat", "node→10.1.0.1,10.2.0.1+snat any→10.1.0.1"},
+		{"masqueradeAll", []ir.Mode{ir.ModeIPTables, ir.ModeNFTables}, masqueradeAll,
+			"any→10.1.0.1,10.2.0.1+snat", "any→10.1.0.1,10.2.0.1+snat",
+			"pods→10.1.0.1,10.2.0.1 node→10.1.0.1,10.2.0.1+snat any→10.1.0.1"},
+		{"ipvs", []ir.Mode{ir.ModeIPVS}, func(*config.Config) {},
+			"pods→10.1.0.1,10.2.0.1 any→10.1.0.1,10.2.0.1+snat", "any→10.1.0.1,10.2.0.1+snat", "any→10.1.0.1"},
+		{"ipvs with masqueradeAll", []ir.Mode{ir.ModeIPVS}, masqueradeAll,
+			"any→10.1.0.1,10.2.0.1+snat", "any→10.1.0.1,10.2.0.1+snat", "any→10.1.0.1"},
+		{"kernelspace", []ir.Mode{ir.ModeKernelspace}, masqueradeAll,
+			"any→10.1.0.1,10.2.0.1", "any→10.1.0.1,10.2.0.1", "any→10.1.0.1"},
+		{"userspace", []ir.Mode{ir.ModeUserspace}, func(*config.Config) {},
+			"any→10.1.0.1,10.2.0.1+snat", "any→10.1.0.1,10.2.0.1+snat", "any→10.1.0.1,10.2.0.1+snat"},
+	} {
+		for _, mode := range c.modes {
+			t.Run(c.name+" "+string(mode), func(t *testing.T) {
+				cfg := newConfig(mode)
+				c.edit(cfg)
+				everywhere := []change{nodePort(30080), externalIPs("198.18.0.1"), loadBalancer("203.0.113.1")}
+				endpoints := slice("web-1", "10.1.0.1", "10.2.0.1")
+				for _, local := range []bool{false, true} {
+					changes, external := everywhere, c.external
+					if local {
+						changes, external = append(changes, externalLocal), c.local
+					}
+					programs, _ := compileFor(t, cfg, newService("web", changes...), endpoints)
+					want := []string{"ClusterIP 10.96.0.10:80/tcp " + c.internal, "ExternalIP 198.18.0.1:80/tcp " + external,
+						"LoadBalancer 203.0.113.1:80/tcp " + external, "NodePort node:30080/tcp " + external}
+					if d := cmp.Diff(want, lines(programs...)); d != "" {
+						t.Errorf("externalTrafficPolicy Local %v (-want +got):\n%s", local, d)
+					}
+				}
+			})
+		}
+	}
+}
+
+// Routes of a second port lead to the pools of that port.
+func TestPoolsOfSeveralPorts(t *testing.T) {
+	web := newService("web", externalLocal, ports(
+		snapshot.ServicePort{Name: "b", Port: 81, NodePort: 30081}, snapshot.ServicePort{Name: "a", Port: 80, NodePort: 30080}),
+		func(s *snapshot.Service) { s.Type = "NodePort" })
+	endpoints := editSlice("web-1", func(e *snapshot.EndpointSlice) {
+		e.Ports = []snapshot.EndpointPort{{Name: "b", Port: 8081, HasName: true, HasPort: true}, {Name: "a", Port: 8080, HasName: true, HasPort: true}}
+	}, "10.1.0.1")
+	run(t, []row{{name: "two", objects: []object{web, endpoints}, want: []string{
+		"ClusterIP 10.96.0.10:80/tcp pods→10.1.0.1 any→10.1.0.1+snat",
+		"ClusterIP 10.96.0.10:81/tcp pods→10.1.0.1:8081 any→10.1.0.1:8081+snat",
+		"NodePort node:30080/tcp pods→10.1.0.1 node→10.1.0.1+snat any→10.1.0.1",
+		"NodePort node:30081/tcp pods→10.1.0.1:8081 node→10.1.0.1:8081+snat any→10.1.0.1:8081",
+	}}})
+}
+
+// What a mode lacks is ignored, with a warning that names it.
+func TestCapabilities(t *testing.T) {
+	sctp := newService("web", ports(snapshot.ServicePort{Port: 80}, snapshot.ServicePort{Name: "s", Protocol: "SCTP", Port: 90}))
+	local := newService("web", nodePort(30080), internalLocal, externalLocal)
+	run(t, []row{
+		{name: "SNAP-64 userspace has no SCTP", mode: ir.ModeUserspace, objects: []object{sctp, webSlice},
+			want:  []string{"ClusterIP 10.96.0.10:80/tcp any→10.1.0.1+snat"},
+			diags: []string{"warning: Service ns/web: spec.ports[1].protocol: mode userspace does not proxy SCTP: the port is left out"}},
+		{name: "SNAP-64 nor has kernelspace", mode: ir.ModeKernelspace, objects: []object{sctp, webSlice},
+			want:  []string{"ClusterIP 10.96.0.10:80/tcp any→10.1.0.1"},
+			diags: []string{"warning: Service ns/web: spec.ports[1].protocol: mode kernelspace does not proxy SCTP: the port is left out"}},
+		{name: "USR-7 userspace has no policies", mode: ir.ModeUserspace, objects: []object{local, slice("web-1", "10.2.0.1")},
+			want: []string{"ClusterIP 10.96.0.10:80/tcp any→10.2.0.1+snat", "NodePort node:30080/tcp any→10.2.0.1+snat"},
+			diags: []string{
+				"warning: Service ns/web: spec.externalTrafficPolicy: mode userspace has no traffic policies: Local counts as Cluster",
+				"warning: Service ns/web: spec.internalTrafficPolicy: mode userspace has no traffic policies: Local counts as Cluster"}},
+		{name: "SNAP-62 userspace knows ready endpoints only", mode: ir.ModeUserspace,
+			objects: []object{newService("web"), slice("web-1", "10.1.0.1 terminating", "10.2.0.1 dead")},
+			want:    []string{"ClusterIP 10.96.0.10:80/tcp reject"}},
+		{name: "and no hints", mode: ir.ModeUserspace,
+			objects: []object{newService("web"), slice("web-1", "10.1.0.1 zone=zone-a", "10.2.0.1 zone=zone-b")},
+			want:    []string{"ClusterIP 10.96.0.10:80/tcp any→10.1.0.1,10.2.0.1+snat"}},
+	})
+}
+
+func TestWindows(t *testing.T) {
+	lb := loadBalancer("203.0.113.1")
+	all := func(c ...change) object {
+		return newService("web", append([]change{nodePort(30080), externalIPs("198.18.0.1"), lb}, c...)...)
+	}
+	preserve := func(s *snapshot.Service) { s.PreserveDIP = true }
+	to := func(cluster, external, ingress, node string) []string {
+		return []string{"ClusterIP 10.96.0.10:80/tcp " + cluster, "ExternalIP 198.18.0.1:80/tcp " + external,
+			"LoadBalancer 203.0.113.1:80/tcp " + ingress, "NodePort node:30080/tcp " + node}
+	}
+	target := func(n int32) change { return func(s *snapshot.Service) { s.Ports[0].TargetPort = n } }
+	named := func(e *snapshot.EndpointSlice) { e.Ports[0].Port = 9090 }
+	rows := []row{
+		{name: "WIN-22 without a load balancer only what is ready, without hints",
+			objects: []object{newService("web"), slice("web-1", "10.1.0.1 zone=zone-a", "10.2.0.1 zone=zone-b", "10.2.0.2 terminating")},
+			want:    []string{"ClusterIP 10.96.0.10:80/tcp any→10.1.0.1,10.2.0.1"}},
+		{name: "WIN-22 no fallback to terminating without one",
+			objects: []object{newService("web"), slice("web-1", "10.1.0.1 terminating")},
+			want:    []string{"ClusterIP 10.96.0.10:80/tcp reject"}},
+		{name: "WIN-22 all terminating behind one: what serves, for ClusterIP and ingress",
+			objects: []object{all(), slice("web-1", "10.1.0.1 terminating", "10.2.0.1 dead")},
+			want:    to("any→10.1.0.1", "reject", "any→10.1.0.1", "reject")},
+		{name: "WIN-22 none serving behind one: all, for ClusterIP and ingress",
+			objects: []object{all(), slice("web-1", "10.1.0.1 not-ready", "10.2.0.1 dead")},
+			want:    to("any→10.1.0.1,10.2.0.1", "reject", "any→10.1.0.1,10.2.0.1", "reject")},
+		{name: "WIN-22 with externalTrafficPolicy Local only what is here is asked",
+			objects: []object{all(externalLocal), slice("web-1", "10.1.0.1 terminating", "10.2.0.1")},
+			want:    to("any→10.1.0.1,10.2.0.1", "reject", "any→10.1.0.1", "reject")},
+		{name: "internal Local", objects: []object{newService("web", internalLocal), slice("web-1", "10.1.0.1", "10.2.0.1")},
+			want: []string{"ClusterIP 10.96.0.10:80/tcp any→10.1.0.1"}},
+		{name: "preserve-destination: only what is here, but for externalIPs", objects: []object{all(preserve), slice("web-1", "10.1.0.1", "10.2.0.1")},
+			want: to("any→10.1.0.1,10.2.0.1", "any→10.1.0.1,10.2.0.1", "any→10.1.0.1", "any→10.1.0.1")},
+		{name: "WIN-21 a numeric targetPort counts", objects: []object{newService("web", target(9999)), webSlice},
+			want: []string{"ClusterIP 10.96.0.10:80/tcp any→10.1.0.1:9999"}},
+		{name: "WIN-21 otherwise the first endpoint's port", objects: []object{newService("web"), webSlice, editSlice("web-2", named, "10.2.0.1", "10.1.0.1")},
+			want: []string{"ClusterIP 10.96.0.10:80/tcp any→10.1.0.1,10.2.0.1"},
+			diags: []string{
+				"warning: Service ns/web: spec.ports[0].targetPort: endpoints have different ports: mode kernelspace uses 8080 of 10.1.0.1:8080 for all"}},
+		{name: "WIN-24 ipMode does not count",
+			objects: []object{newService("web", func(s *snapshot.Service) { s.LoadBalancer = []snapshot.Ingress{{IP: "203.0.113.1", IPMode: "Proxy"}} }), webSlice},
+			want:    []string{"ClusterIP 10.96.0.10:80/tcp any→10.1.0.1", "LoadBalancer 203.0.113.1:80/tcp any→10.1.0.1"},
+			diags:   []string{"warning: Service ns/web: status.loadBalancer.ingress[0].ipMode: mode kernelspace serves the address whatever ipMode says"}},
+	}
+	for i := range rows {
+		rows[i].mode = ir.ModeKernelspace
+	}
+	run(t, rows)
+	programs, _ := compileFor(t, newConfig(ir.ModeKernelspace), newService("web", preserve, func(s *snapshot.Service) { s.NoOptimize = true }), webSlice)
+	if d := cmp.Diff(&ir.HNSService{PreserveDIP: true, NoOptimize: true}, only(t, programs[0]).HNS); d != "" {
+		t.Errorf("annotations (-want +got):\n%s", d)
+	}
+}
