@@ -14,6 +14,7 @@ import (
 	"github.com/proxyc/proxyc/render/iptables"
 	"github.com/proxyc/proxyc/render/ipvs"
 	"github.com/proxyc/proxyc/render/nftables"
+	"github.com/proxyc/proxyc/render/userspace"
 )
 
 // evaluator walks packets through the lowered rules of one Program.
@@ -23,9 +24,10 @@ type evaluator interface {
 
 // evaluators lower one Program for each mode, so that its rules can be asked.
 var evaluators = map[ir.Mode]func(*ir.Program) evaluator{
-	ir.ModeIPTables:    func(p *ir.Program) evaluator { return iptables.Lower(p) },
-	ir.ModeIPVS:        func(p *ir.Program) evaluator { return ipvs.Lower(p) },
-	ir.ModeNFTables:    func(p *ir.Program) evaluator { return nftables.Lower(p) },
+	ir.ModeIPTables:  func(p *ir.Program) evaluator { return iptables.Lower(p) },
+	ir.ModeIPVS:      func(p *ir.Program) evaluator { return ipvs.Lower(p) },
+	ir.ModeNFTables:  func(p *ir.Program) evaluator { return nftables.Lower(p) },
+	ir.ModeUserspace: func(p *ir.Program) evaluator { return userspace.Lower(p) },
 }
 
 // parseConfig reads a configuration for a test, in one mode, with all that
