@@ -101,10 +101,10 @@ func ParseCase(data []byte, family string) (*Case, error) {
 		return nil, err
 	}
 	if m, ok := tree.(map[string]any); ok && family == IPv6 {
-		families := m["families"] // says where the case runs, and is no part of it
-		m = twinTree(m).(map[string]any)
+		families := m["families"] // says where the case runs, and stays
+		delete(m, "families")
+		twinTree(m)
 		m["families"] = families
-		tree = m
 	}
 	text, err := json.Marshal(tree)
 	if err != nil {

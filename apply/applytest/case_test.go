@@ -37,6 +37,7 @@ func TestTwin(t *testing.T) {
 
 const sampleCase = `
 name: sample
+families: [ipv4, ipv6]
 shows: much
 modes: [nftables]
 config: {clusterCIDR: 10.244.1.0/24, nftables: {masqueradeAll: true}}
@@ -60,7 +61,7 @@ func TestParseCase(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &Case{
-		Name: "sample", Shows: "much", Modes: []string{"nftables"},
+		Name: "sample", Shows: "much", Families: []string{IPv4, IPv6}, Modes: []string{"nftables"},
 		Config:     Object{"clusterCIDR": "fd00:10:244:1::/64", "nftables": map[string]any{"masqueradeAll": true}},
 		ModeConfig: map[string]Object{"nftables": {"detectLocal": map[string]any{"bridgeInterface": "cni0"}}},
 		Objects: []Object{{

@@ -44,11 +44,12 @@ func ProxycApply(binary string) ApplyFunc {
 // A Runner plays cases, each in a topology of its own.
 type Runner struct {
 	Mode   string
-	Apply  ApplyFunc
+	Apply  ApplyFunc  // nil: every case is played through the daemon
 	Daemon DaemonFunc // nil: cases that need one cannot run
 
-	// Timeout is how long a try waits. Less than a second: a lost SYN is sent again after that, and a
-	// client would get through that the rules had dropped at first. Zero means half a second.
+	// Timeout is how long a try waits; zero means half a second, and a second more for TCP over IPv6,
+	// where Linux takes a refusal by ICMP to heart only when it answers the second SYN: the first comes
+	// back while connect still owns the socket.
 	Timeout time.Duration
 	// Parallel bounds the tries that are under way at once. Zero means 40.
 	Parallel int
@@ -151,7 +152,7 @@ func (p *play) change(ctx context.Context, step Step) error {
 	switch {
 	case p.daemon != nil:
 		return p.daemon.Update(ctx, p.file("snapshot"))
-	case p.c.Daemon:
+	case p.c.Daemon || p.Apply == nil:
 		p.daemon, err = p.Daemon(ctx, node, p.file("config"), p.file("snapshot"), p.Mode)
 		return err
 	}
@@ -191,7 +192,11 @@ func (p *play) flow(f *Flow) Outcome {
 	if err != nil {
 		return failed(err)
 	}
-	try := func() (Answer, error) { return ns.Try(proto, netip.AddrPortFrom(from, f.Sport), to, p.timeout()) }
+	timeout := p.timeout()
+	if p.Timeout == 0 && proto == "tcp" && to.Addr().Is6() {
+		timeout += time.Second
+	}
+	try := func() (Answer, error) { return ns.Try(proto, netip.AddrPortFrom(from, f.Sport), to, timeout) }
 	if f.Open != "" {
 		try = func() (Answer, error) { return p.open(f.Open, ns, netip.AddrPortFrom(from, f.Sport), to) }
 	}

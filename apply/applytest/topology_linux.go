@@ -93,7 +93,7 @@ var hostSettings = []string{
 	"ipv6/conf/all/accept_redirects=0", "ipv6/conf/default/accept_redirects=0",
 	"ipv6/conf/all/accept_ra=0", "ipv6/conf/default/accept_ra=0",
 	"ipv6/conf/all/accept_dad=0", "ipv6/conf/default/accept_dad=0",
-	"ipv6/icmp/ratelimit=0",
+	"ipv6/icmp/ratelimit=0", "ipv6/icmp/ratemask=127", // a mask of one type that nobody sends
 }
 
 var nodeSettings = []string{"ipv4/ip_forward=1", "ipv6/conf/all/forwarding=1"}
