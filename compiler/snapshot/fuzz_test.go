@@ -21,7 +21,7 @@ var seeds = []string{
 	"a:\n- 1\n-\n- - 2\n  - 3\n- b: 1\n  c: 2\n-   d: 4\n    e: 5\nf:\n  - x\n  -\n    g: h\ni: {}\nj: []\nk: {l: m}\nn: [o, p]\n",
 	"&a a: &b x\nc: *b\n<<: {d: e}\n!!str f: !!int \"7\"\n? g\n: h\n",
 	"\"a\": 1\n'b': 2\n1: 3\ntrue: 4\nc d: 5\n.: {}\nf:x: {}\nk/l.m-n_o: 6\n~: 7\n",
-	"a: 1\n  b: 2\n", "a:\n\tb: 1\n", "a: b: c\n", "a: - b\n", "- a\nb: c\n", "a: \x01\n", "a: \xff\n", "a: \u00e9\n", "a: @x\n", "a: `x\n", "a: %x\n", "- -\n- - -\n",
+	"a: 1\n  b: 2\n", "a:\n\tb: 1\n", "a: b: c\n", "a: - b\n", "- a\nb: c\n", "a: \x01\n", "- a # \x00", "a: \xff\n", "a: \u00e9\n", "a: @x\n", "a: `x\n", "a: %x\n", "- -\n- - -\n",
 	"a: 1\na: 2\n", "a: {}x\n", "a: []  # c\n", "a: 'b'c\n", "# only\n", "a: b #\n", "a:  # c\n  b\n", "a: |  # c\n  b\n", "a: |\nb: 1\n", "a: |\n  x", "a: b:\n", "a:b\n", "a: -\n", "a: -x\n", "a: .\n", "a: =\n",
 }
 
@@ -127,4 +127,49 @@ func TestDecodeShuffledList(t *testing.T) {
 			t.Fatalf("shuffled (-want +got)\n%s", diff)
 		}
 	}
+}
+
+// FuzzListItems holds a List that is taken apart against the same one read whole.
+func FuzzListItems(f *testing.F) {
+	for _, s := range seeds {
+		f.Add(s)
+		f.Add(list(s, jsonN, s))
+	}
+	f.Add("items:\n  - a: |\n     - b\n    c: d\n# e\n  -\n    f: g\nkind: List\n")
+	f.Add("items:\n- a: \"b\n- c\"\nkind: List\n")
+	f.Add("items:\n- {a: b,\n c: d}\n- e\nkind: List\n")
+	f.Add("items:\n- a\nitems:\n- b\nkind: List\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		text = string(plainLines([]byte(text)))
+		if end, _ := endOfDocument([]byte(text), 0); end < len(text) {
+			return
+		}
+		items, parent := listItems([]byte(text))
+		if parent == nil {
+			return
+		}
+		out, _, err := toJSON([]byte(text))
+		if err != nil {
+			return // the items that make sense alone are read all the same
+		}
+		var want struct{ Items []any }
+		if err := json.Unmarshal(out, &want); err != nil {
+			t.Fatal(err)
+		}
+		var got []any
+		for _, item := range items {
+			part, _, err := toJSON([]byte(strings.Replace(text[item[0]:item[1]], "-", " ", 1)))
+			if err != nil {
+				return // quoted text that is not indented: told as an error, not misread
+			}
+			var v any
+			if err := json.Unmarshal(part, &v); err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, v)
+		}
+		if diff := cmp.Diff(want.Items, got); diff != "" {
+			t.Errorf("%q (-want +got)\n%s", text, diff)
+		}
+	})
 }

@@ -35,6 +35,9 @@ type transcoder struct {
 
 // transcode gives the JSON of a document with one node.
 func transcode(doc []byte) ([]byte, bool) {
+	if !isPlain(doc) {
+		return nil, false
+	}
 	t := transcoder{in: doc, out: make([]byte, 0, len(doc))}
 	t.advance()
 	if t.col < 0 {
@@ -45,6 +48,16 @@ func transcode(doc []byte) ([]byte, bool) {
 		t.fail = true
 	}
 	return t.out, !t.fail
+}
+
+// isPlain tells whether the text is printable ASCII in lines.
+func isPlain(text []byte) bool {
+	for _, c := range text {
+		if (c < ' ' || c > '~') && c != '\n' {
+			return false
+		}
+	}
+	return true
 }
 
 // advance goes to the next line that is not blank or a comment. Each line
@@ -248,9 +261,6 @@ func (t *transcoder) double(text []byte) []byte {
 				t.fail = true
 				return nil
 			}
-		case !isPrint(c):
-			t.fail = true
-			return nil
 		}
 	}
 	t.fail = true
@@ -373,9 +383,6 @@ func (t *transcoder) quote(text []byte) {
 		switch {
 		case c == '\n':
 			t.out = append(t.out, '\\', 'n')
-		case !isPrint(c):
-			t.fail = true
-			return
 		case c == '"' || c == '\\':
 			t.out = append(t.out, '\\', c)
 		default:
@@ -384,5 +391,3 @@ func (t *transcoder) quote(text []byte) {
 	}
 	t.out = append(t.out, '"')
 }
-
-func isPrint(c byte) bool { return ' ' <= c && c <= '~' }
