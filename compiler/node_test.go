@@ -14,7 +14,7 @@ import (
 )
 
 // netipValues lets cmp compare addresses and prefixes.
-var netipValues = cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})}
+var netipValues = cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})}
 
 var noOrigins = cmp.Options{netipValues, cmpopts.IgnoreTypes(ir.Origin{})}
 
