@@ -143,8 +143,9 @@ type HNS struct {
 
 // HNSService is what kernelspace mode reads of a Service beyond its frontends.
 type HNSService struct {
-	PreserveDIP bool `json:"preserveDIP,omitzero"` // annotation preserve-destination: "true"
-	NoOptimize  bool `json:"noOptimize,omitzero"`  // annotation winProxyOptimization: DISABLED
+	ExternalLocal bool `json:"externalLocal,omitzero"` // spec.externalTrafficPolicy is Local
+	PreserveDIP   bool `json:"preserveDIP,omitzero"`   // annotation preserve-destination: "true"
+	NoOptimize    bool `json:"noOptimize,omitzero"`    // annotation winProxyOptimization: DISABLED
 }
 
 // Userspace is what only the userspace mode reads.
