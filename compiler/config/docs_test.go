@@ -3,6 +3,7 @@ package config
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -77,6 +78,16 @@ This page is generated from the code (` + "`go test ./compiler/config -run Docs 
 |---|---|---|---|---|---|---|
 `
 
+const gatesHead = `
+## Feature gates
+
+featureGates takes these names, and ` + "`AllAlpha` and `AllBeta`" + `, which stand for all of
+a stage. Other names are errors.
+
+| Gate | State | Since |
+|---|---|---|
+`
+
 func TestConfigurationDocs(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(configurationHead)
@@ -99,6 +110,11 @@ func TestConfigurationDocs(t *testing.T) {
 			means += " Use " + f.Instead + "."
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %s |\n", f.Path, kindOf(v.Type()), def, f.Allowed, f.Modes, life, means)
+	}
+	b.WriteString(gatesHead)
+	for _, name := range slices.Sorted(maps.Keys(gates())) {
+		g := gates()[name]
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", name, g.stage, g.since)
 	}
 	golden(t, "configuration.md", b.String())
 }

@@ -79,11 +79,11 @@ func TestFlagsWithoutFile(t *testing.T) {
 			{"iptables.syncPeriod", `"30s"`, "default"},
 			{"nodePortAddresses", `["primary"]`, "default of mode nftables"},
 		}, diag: []string{"info: --ipvs-sync-period: ignored in mode nftables"}},
-		{name: "ipvs periods", args: []string{"--proxy-mode=ipvs", "--iptables-sync-period=40s", "--ipvs-sync-period=50s"}, want: []setting{
+		{name: "ipvs periods", args: []string{"--proxy-mode=ipvs", "--iptables-sync-period=40s", "--iptables-min-sync-period=4s", "--ipvs-sync-period=50s"}, want: []setting{
 			{"ipvs.syncPeriod", `"50s"`, "--ipvs-sync-period"},
 			{"ipvs.minSyncPeriod", `"1s"`, "default of flags without --config"},
 			{"iptables.syncPeriod", `"30s"`, "default"},
-		}, diag: []string{"info: --iptables-sync-period: ignored in mode ipvs"}},
+		}, diag: []string{"info: --iptables-min-sync-period: ignored in mode ipvs", "info: --iptables-sync-period: ignored in mode ipvs"}},
 		{name: "ipvs minimum", args: []string{"--proxy-mode=ipvs", "--ipvs-min-sync-period=0s"}, want: []setting{
 			{"ipvs.minSyncPeriod", `"0s"`, "--ipvs-min-sync-period"},
 		}},
@@ -102,6 +102,10 @@ func TestFlagsWithoutFile(t *testing.T) {
 		{name: "lists", args: []string{"--nodeport-addresses=10.0.0.0/8,primary", "--nodeport-addresses=localhost", "--feature-gates=NFTablesNetlink=false,ComponentFlagz=true"}, want: []setting{
 			{"nodePortAddresses", `["10.0.0.0/8","primary","localhost"]`, "--nodeport-addresses"},
 			{"featureGates", `{"ComponentFlagz":true,"NFTablesNetlink":false}`, "--feature-gates"},
+		}},
+		{name: "empty lists", args: []string{"--nodeport-addresses=", "--ipvs-exclude-cidrs=", "--proxy-mode=nftables", "--feature-gates=", "--vmodule="}, want: []setting{
+			{"nodePortAddresses", `["primary"]`, "default of mode nftables"},
+			{"ipvs.excludeCIDRs", `[]`, "--ipvs-exclude-cidrs"},
 		}},
 		{name: "logging", args: []string{"-v4", "--vmodule=a=1,b*=2", "--log-flush-frequency=7s", "--logging-format=text", "--log-text-info-buffer-size=4Ki", "--feature-gates=LoggingAlphaOptions=true"}, want: []setting{
 			{"logging.verbosity", "4", "-v"},
@@ -249,6 +253,24 @@ logging:
 				t.Errorf("node name %q, want %q", r.NodeName, tt.node)
 			}
 		})
+	}
+}
+
+// Show leaves out what has no effect, unless it is set.
+func TestShowRemovedFields(t *testing.T) {
+	shown := func(body string) (paths []string) {
+		for _, s := range Show(check(t, header+"mode: userspace\n"+body, true)) {
+			if f := s.Path; f == "portRange" || f == "udpIdleTimeout" || f == "resourceContainer" || f == "conntrack.max" {
+				paths = append(paths, f+" "+s.Value)
+			}
+		}
+		return paths
+	}
+	if diff := cmp.Diff([]string{`udpIdleTimeout "250ms"`}, shown("")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{`portRange "1-2"`, `udpIdleTimeout "1s"`}, shown("portRange: 1-2\nudpIdleTimeout: 1s")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

@@ -19,6 +19,17 @@ const (
 	gone                    // the feature was given up
 )
 
+// String says what a stage means for those who set the gate.
+func (s stage) String() string {
+	return [...]string{
+		"alpha, off by default",
+		"beta, on by default",
+		"always on, `false` is an error",
+		"on by default, to be removed",
+		"dropped, no effect",
+	}[s]
+}
+
 // gate is a feature gate that kube-proxy knows or once knew.
 type gate struct {
 	stage stage
@@ -31,6 +42,12 @@ const (
 	gateLoggingAlpha = "LoggingAlphaOptions"
 	gateLoggingBeta  = "LoggingBetaOptions"
 )
+
+// known tells whether name can stand in featureGates.
+func known(name string) bool {
+	_, ok := gates()[name]
+	return ok || name == allAlpha || name == allBeta
+}
 
 // gates lists the feature gates that concern the service proxy, and those that
 // every component has.
@@ -68,8 +85,6 @@ func gates() map[string]gate {
 		"ContextualLogging": {beta, "1.30"},
 		gateLoggingAlpha:    {alpha, "1.24"},
 		gateLoggingBeta:     {beta, "1.24"},
-		allAlpha:            {alpha, ""},
-		allBeta:             {alpha, ""},
 	}
 }
 
@@ -96,19 +111,15 @@ func (c *Config) enabled(name string) bool {
 	return true
 }
 
-// validateGates refuses unknown names, and to turn off what is always on.
+// gates refuses unknown names, and to turn off what is always on.
 func (v *validator) gates() {
-	known := gates()
+	table := gates()
 	for _, name := range slices.Sorted(maps.Keys(v.c.FeatureGates)) {
 		path := join("featureGates", name)
-		g, ok := known[name]
-		switch on := v.c.FeatureGates[name]; {
-		case !ok:
-			hint := ""
-			if best := nearest(name, slices.Sorted(maps.Keys(known))); best != "" {
-				hint = "did you mean " + best + "?"
-			}
-			v.diags.Add(diag.Diagnostic{Path: path, Msg: "unknown feature gate", Hint: hint})
+		g, on := table[name], v.c.FeatureGates[name]
+		switch {
+		case !known(name):
+			v.diags.Add(diag.Diagnostic{Path: path, Msg: "unknown feature gate", Hint: didYouMean(name, slices.Sorted(maps.Keys(table)))})
 		case g.stage == locked && !on:
 			v.errorf(path, "must be true or absent, the feature is always on since release %s, got false", g.since)
 		case g.stage == gone:

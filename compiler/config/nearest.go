@@ -8,8 +8,8 @@ import (
 // suggest says what an unknown key was probably meant to be: the nearest name
 // in its own section, else the sections that have a key of that name.
 func suggest(section, name string, known []string) string {
-	if best := nearest(name, known); best != "" {
-		return "did you mean " + best + "?"
+	if hint := didYouMean(name, known); hint != "" {
+		return hint
 	}
 	var elsewhere []string
 	for _, l := range leaves(new(Config)) {
@@ -19,6 +19,14 @@ func suggest(section, name string, known []string) string {
 	}
 	if len(elsewhere) > 0 {
 		return "did you mean " + strings.Join(elsewhere, " or ") + "?"
+	}
+	return ""
+}
+
+// didYouMean is a hint that names the nearest name, if one is near.
+func didYouMean(name string, known []string) string {
+	if best := nearest(name, known); best != "" {
+		return "did you mean " + best + "?"
 	}
 	return ""
 }

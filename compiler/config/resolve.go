@@ -173,8 +173,8 @@ func (r *resolver) flagsOnly() {
 		fill(r.sources, "winkernel.rootHnsEndpointName", &r.c.Winkernel.RootHnsEndpointName, "cbr0", "of --root-hnsendpoint-name")
 	}
 	if r.flags.WriteConfigTo == nil {
-		r.port("--healthz-port", r.flags.HealthzPort, r.flags.HealthzBindAddress, "healthzBindAddress", &r.c.HealthzBindAddress, HealthzPort)
-		r.port("--metrics-port", r.flags.MetricsPort, r.flags.MetricsBindAddress, "metricsBindAddress", &r.c.MetricsBindAddress, MetricsPort)
+		r.port("--healthz-port", r.flags.HealthzPort, "healthzBindAddress", &r.c.HealthzBindAddress, HealthzPort)
+		r.port("--metrics-port", r.flags.MetricsPort, "metricsBindAddress", &r.c.MetricsBindAddress, MetricsPort)
 	}
 }
 
@@ -229,14 +229,14 @@ func (r *resolver) syncPeriods() {
 
 // port applies a deprecated port flag: 0 empties the address; another port
 // counts only for an address without one, which the default is not.
-func (r *resolver) port(flag string, port *int32, addrFlag *string, path string, addr *string, usual int) {
+func (r *resolver) port(flag string, port *int32, path string, addr *string, usual int) {
 	switch {
 	case port == nil:
 		*addr = withPort(*addr, usual)
 	case *port == 0:
 		*addr = ""
 		r.sources[path] = Source{Flag: flag}
-	case addrFlag != nil && withPort(*addr, int(*port)) != *addr:
+	case withPort(*addr, int(*port)) != *addr:
 		*addr = withPort(*addr, int(*port))
 		r.sources[path] = Source{Flag: flag}
 	default:

@@ -101,9 +101,11 @@ func kindOf(t reflect.Type) string {
 
 // text writes a value as JSON on one line.
 func text(v reflect.Value) string {
-	b, err := json.Marshal(v.Interface())
-	if err != nil {
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v.Interface()); err != nil {
 		return err.Error()
 	}
-	return string(b)
+	return strings.TrimSuffix(b.String(), "\n")
 }

@@ -293,12 +293,8 @@ func (v *validator) atLeast(path string, n, lo int32) {
 }
 
 func (v *validator) oneOf(path, got string, allowed ...string) {
-	hint := ""
-	if best := nearest(got, allowed); best != "" {
-		hint = "did you mean " + best + "?"
-	}
-	v.diags.Add(diag.Diagnostic{Path: path, Hint: hint,
-		Msg: fmt.Sprintf("must be one of %s, got %q", strings.Join(allowed, ", "), got)})
+	msg := fmt.Sprintf("must be one of %s, got %q", strings.Join(allowed, ", "), got)
+	v.diags.Add(diag.Diagnostic{Path: path, Msg: msg, Hint: didYouMean(got, allowed)})
 }
 
 func modeNames() []string {
