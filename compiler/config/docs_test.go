@@ -160,7 +160,7 @@ func TestFlagsDocs(t *testing.T) {
 		}
 		until := tag.Get("until")
 		if has(tag, "userspace") {
-			until += " but in mode userspace"
+			until += ", except in mode userspace"
 		}
 		help := tag.Get("help")
 		if instead := tag.Get("instead"); instead != "" {

@@ -153,10 +153,10 @@ func TestFlagsWithoutFile(t *testing.T) {
 			"info: --log-dir: has no effect since release 1.26",
 			"info: --logtostderr: has no effect since release 1.26",
 			"info: --machine-id-file: has no effect since release 1.14",
-			"info: --proxy-port-range: has no effect since release 1.26 but in mode userspace",
+			"info: --proxy-port-range: has no effect since release 1.26, except in mode userspace",
 			"info: --resource-container: has no effect since release 1.16",
 			"info: --stderrthreshold: has no effect since release 1.26",
-			"info: --udp-timeout: has no effect since release 1.26 but in mode userspace",
+			"info: --udp-timeout: has no effect since release 1.26, except in mode userspace",
 		}},
 		{name: "userspace", args: []string{"--proxy-mode=userspace", "--proxy-port-range=30000-30010", "--udp-timeout=1s"}, want: []setting{
 			{"portRange", `"30000-30010"`, "--proxy-port-range"}, {"udpIdleTimeout", `"1s"`, "--udp-timeout"},

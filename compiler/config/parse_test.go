@@ -101,8 +101,8 @@ resourceContainer: /kube-proxy
 conntrack:
   max: 1000
 `, want: []string{
-			`warning: c.yaml:3: udpIdleTimeout: has no effect since release 1.26 but in mode userspace`,
-			`warning: c.yaml:4: portRange: has no effect since release 1.26 but in mode userspace`,
+			`warning: c.yaml:3: udpIdleTimeout: has no effect since release 1.26, except in mode userspace`,
+			`warning: c.yaml:4: portRange: has no effect since release 1.26, except in mode userspace`,
 			`warning: c.yaml:5: resourceContainer: has no effect since release 1.16`,
 			`warning: c.yaml:7: conntrack.max: has no effect since release 1.15 (use conntrack.maxPerCore and conntrack.min)`,
 		}},

@@ -44,7 +44,7 @@ func Load(file string, data []byte, strict bool) (*Resolved, diag.List) {
 // an error, the result is only good for being shown, and nil if there is none.
 func (f *Flags) Resolve(read func(path string) ([]byte, error), strict bool) (*Resolved, diag.List) {
 	r := &resolver{flags: f, bad: map[string]bool{}}
-	if f.Config != nil && *f.Config != "" {
+	if given(f.Config) {
 		r.file = *f.Config
 		r.load(read, strict)
 	} else {
@@ -149,7 +149,7 @@ func (r *resolver) dead(tag reflect.StructTag) bool {
 func (r *resolver) removedFlag(flag string, tag reflect.StructTag) {
 	d := diag.Diagnostic{Severity: diag.Info, Object: flag, Msg: "has no effect since release " + tag.Get("until")}
 	if has(tag, "userspace") {
-		d.Msg += " but in mode userspace"
+		d.Msg += ", except in mode userspace"
 	}
 	if instead := tag.Get("instead"); instead != "" {
 		d.Hint = "use " + instead
@@ -172,7 +172,7 @@ func (r *resolver) flagsOnly() {
 	if r.c.ProxyMode() == ir.ModeKernelspace {
 		fill(r.sources, "winkernel.rootHnsEndpointName", &r.c.Winkernel.RootHnsEndpointName, "cbr0", "of --root-hnsendpoint-name")
 	}
-	if r.flags.WriteConfigTo == nil {
+	if !given(r.flags.WriteConfigTo) {
 		r.port("--healthz-port", r.flags.HealthzPort, "healthzBindAddress", &r.c.HealthzBindAddress, HealthzPort)
 		r.port("--metrics-port", r.flags.MetricsPort, "metricsBindAddress", &r.c.MetricsBindAddress, MetricsPort)
 	}
@@ -248,7 +248,7 @@ func (r *resolver) port(flag string, port *int32, path string, addr *string, usu
 // counts.
 func (r *resolver) vmodule() {
 	const flag, path = "--vmodule", "logging.vmodule"
-	if r.flags.VModule == nil || *r.flags.VModule == "" {
+	if !given(r.flags.VModule) {
 		return
 	}
 	var items []VModule
@@ -275,7 +275,7 @@ func (r *resolver) vmodule() {
 
 func (r *resolver) hostname() {
 	const flag = "--hostname-override"
-	if r.flags.HostnameOverride == nil || *r.flags.HostnameOverride == "" {
+	if !given(r.flags.HostnameOverride) {
 		return
 	}
 	name := nodeName(*r.flags.HostnameOverride)
@@ -299,7 +299,7 @@ func (r *resolver) removed() {
 			if r.c.ProxyMode() == ir.ModeUserspace {
 				continue
 			}
-			d.Msg += " but in mode userspace"
+			d.Msg += ", except in mode userspace"
 		}
 		if f.Instead != "" {
 			d.Hint = "use " + f.Instead
@@ -327,6 +327,9 @@ func (r *resolver) validate() {
 		}
 	}
 }
+
+// given tells whether a flag says something: kube-proxy takes "" for absent.
+func given(flag *string) bool { return flag != nil && *flag != "" }
 
 // isZero tells whether a value, or what it points to, says nothing.
 func isZero(v reflect.Value) bool {
