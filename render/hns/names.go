@@ -1,0 +1,30 @@
+package hns
+
+import (
+	"net/netip"
+	"strconv"
+)
+
+// macPrefix begins the MAC address of an endpoint on another node.
+const macPrefix = "02-11"
+
+// MAC gives the address that an endpoint gets by its IP: the four bytes of
+// IPv4, or the last four of IPv6 from the last on, after 02-11.
+func MAC(a netip.Addr) string {
+	b := a.As16()
+	last := [4]byte{b[12], b[13], b[14], b[15]}
+	if a.Is6() {
+		last = [4]byte{b[15], b[14], b[13], b[12]}
+	}
+	const digits = "0123456789abcdef"
+	mac := []byte(macPrefix)
+	for _, x := range last {
+		mac = append(mac, '-', digits[x>>4], digits[x&15])
+	}
+	return string(mac)
+}
+
+// ref is how load balancers name the endpoint of an address before it has an id.
+func ref(a netip.Addr) string { return a.String() }
+
+func utoa(n uint32) string { return strconv.FormatUint(uint64(n), 10) }

@@ -1,0 +1,133 @@
+package hns
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render"
+)
+
+// Renderer is the back end of the kernelspace mode.
+var Renderer = render.Renderer{
+	Mode: ir.ModeKernelspace,
+	Lower: func(programs []*ir.Program) render.Rendered {
+		x := make(rendered, len(programs))
+		for i, p := range programs {
+			x[i] = Lower(p)
+		}
+		return x
+	},
+}
+
+// rendered are the families of one node.
+type rendered []*Ruleset
+
+// Outputs gives one document for both families.
+func (x rendered) Outputs() []render.Output {
+	return []render.Output{{Format: "hns", File: "hns.json", Write: func(w io.Writer) error { return Write(w, x) }}}
+}
+
+// endpointJSON and loadBalancerJSON are the entries of hns.json.
+type endpointJSON struct {
+	Ref      string              `json:"ref"`
+	Role     Role                `json:"role"`
+	Endpoint HostComputeEndpoint `json:"endpoint"`
+}
+
+type loadBalancerJSON struct {
+	Kind         string                  `json:"kind"`
+	ServicePort  string                  `json:"servicePort"`
+	Identity     string                  `json:"identity"`
+	NoOptimize   bool                    `json:"noOptimize,omitempty"`
+	LoadBalancer HostComputeLoadBalancer `json:"loadBalancer"`
+}
+
+// Write writes the objects of several families as one JSON document: the
+// network, its endpoints, its load balancers.
+func Write(w io.Writer, families []*Ruleset) error {
+	d := document{w: bufio.NewWriter(w)}
+	var network, networkType string
+	for _, r := range families {
+		network, networkType = r.Network, r.NetworkType
+	}
+	d.raw("{\n  \"network\": ")
+	d.value(network)
+	d.raw(",\n  \"networkType\": ")
+	d.value(networkType)
+	d.raw(",\n  \"endpoints\": [")
+	d.list(families, func(r *Ruleset) {
+		for _, e := range r.Endpoints {
+			d.entry(endpointJSON{e.Ref, e.Role, e.HCN})
+		}
+	})
+	d.raw("],\n  \"loadBalancers\": [")
+	d.list(families, func(r *Ruleset) {
+		for i := range r.LoadBalancers {
+			l := &r.LoadBalancers[i]
+			d.entry(loadBalancerJSON{l.Kind.String(), l.Port.String(), l.Identity(l.Endpoints()), l.NoOptimize, l.HCN})
+		}
+	})
+	d.raw("]\n}\n")
+	if d.err != nil {
+		return d.err
+	}
+	return d.w.Flush()
+}
+
+// document writes JSON with one entry of a list a line, so that people and
+// diff can read it.
+type document struct {
+	w     *bufio.Writer
+	first bool
+	err   error
+}
+
+func (d *document) raw(s string) { _, _ = d.w.WriteString(s) }
+
+func (d *document) value(v any) {
+	b, err := json.Marshal(v)
+	if err != nil && d.err == nil {
+		d.err = err
+	}
+	_, _ = d.w.Write(b)
+}
+
+func (d *document) list(families []*Ruleset, entries func(*Ruleset)) {
+	d.first = true
+	for _, r := range families {
+		entries(r)
+	}
+	if !d.first {
+		d.raw("\n  ")
+	}
+}
+
+func (d *document) entry(v any) {
+	if !d.first {
+		d.raw(",")
+	}
+	d.first = false
+	d.raw("\n    ")
+	d.value(v)
+}
+
+// Explain goes through endpoints and load balancers, those of IPv4 before those of IPv6.
+func (x rendered) Explain(yield func(render.Entry) bool) {
+	for _, r := range x {
+		for _, e := range r.Endpoints {
+			if !yield(render.Entry{Where: "endpoint " + e.Ref, Port: e.Port, Origin: e.Origin}) {
+				return
+			}
+		}
+		for i := range r.LoadBalancers {
+			l := &r.LoadBalancers[i]
+			if !yield(render.Entry{Where: "load balancer " + l.name(), Match: l.Match.String(), Port: l.Port, Origin: l.Origin}) {
+				return
+			}
+		}
+	}
+}
+
+func (l *LoadBalancer) name() string { return l.Kind.String() + " " + l.Match.String() }
