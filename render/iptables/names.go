@@ -49,10 +49,23 @@ func Owned(chain string) bool {
 	case chainServices, chainNodePorts, chainPostrouting, chainMarkMasq, chainHairpin, chainExternal, chainForward, chainProxyFW:
 		return true
 	}
+	if OfService(chain) {
+		return true
+	}
 	for _, stem := range [...]string{
-		stemCluster, stemLocal, stemExternal, stemFirewall, stemEndpoint, "KUBE-XLB-", // KUBE-XLB- is KUBE-EXT- of kube-proxy before 1.24
 		stemServicesTree, stemNodePortsTree, stemHairpinTree, stemExternalTree, stemEmptyNPTree, stemProxyFWTree,
 	} {
+		if strings.HasPrefix(chain, stem) {
+			return true
+		}
+	}
+	return false
+}
+
+// OfService tells whether a chain is one of a single Service.
+func OfService(chain string) bool {
+	const stemXLB = "KUBE-XLB-" // KUBE-EXT- of kube-proxy before 1.24
+	for _, stem := range [...]string{stemCluster, stemLocal, stemExternal, stemFirewall, stemEndpoint, stemXLB} {
 		if strings.HasPrefix(chain, stem) {
 			return true
 		}

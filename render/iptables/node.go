@@ -20,7 +20,7 @@ func hooks(node *ir.Node) (filter, nat []Hook) {
 		masquerade = "kubernetes postrouting rules"
 	)
 	jump := func(from, to string, states State, comment string) Hook {
-		return Hook{from, Rule{States: states, Comment: comment, Target: Jump, Chain: to}}
+		return Hook{Chain: from, Rule: Rule{States: states, Comment: comment, Target: Jump, Chain: to}}
 	}
 	if node.NodePorts.Loopback {
 		filter = append(filter, jump("INPUT", chainFirewall, 0, ""), jump("OUTPUT", chainFirewall, 0, ""))

@@ -74,7 +74,7 @@ func (p *parser) line(line string) error {
 		if !strings.Contains(rest, "KUBE-") || !builtIn(chain) {
 			return nil
 		}
-		h := Hook{chain, parseRule(p.family, rest)}
+		h := Hook{chain, parseRule(p.family, rest), rest}
 		if !ours(h.Rule.Chain) {
 			return nil
 		}

@@ -74,13 +74,7 @@ func (c *Chain) explain(where string, yield func(render.Entry) bool) bool {
 	for j := range c.Rules {
 		r := &c.Rules[j]
 		e := render.Entry{Where: where + c.Name + " " + strconv.Itoa(j+1), Match: r.match()}
-		if r.port != nil {
-			e.Port = *r.port
-		}
-		e.Origin = ir.Origin{Object: "default", Reason: "fixed rule of the iptables mode"}
-		if r.origin != nil {
-			e.Origin = *r.origin
-		}
+		e.Port, e.Origin = r.Why()
 		if !yield(e) {
 			return false
 		}

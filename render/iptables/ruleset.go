@@ -2,6 +2,8 @@ package iptables
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 
 	"github.com/proxyc/proxyc/ir"
 )
@@ -29,6 +31,7 @@ type Table struct {
 type Hook struct {
 	Chain string // PREROUTING, INPUT, FORWARD, OUTPUT or POSTROUTING
 	Rule  Rule
+	Text  string // the rule as it was read from a kernel, without its chain; empty otherwise
 }
 
 // Chain is a chain of our own with its rules in order.
@@ -67,10 +70,13 @@ type Rule struct {
 }
 
 // Equal tells whether two rules do the same and look the same; why they exist does not count.
-func (r *Rule) Equal(o *Rule) bool {
-	a, b := *r, *o
-	a.port, a.origin, b.port, b.origin = nil, nil, nil, nil
-	return a == b
+func (r *Rule) Equal(o *Rule) bool { return r.Key() == o.Key() }
+
+// Key is the rule without the reasons for it: equal for equal rules.
+func (r *Rule) Key() Rule {
+	k := *r
+	k.port, k.origin = nil, nil
+	return k
 }
 
 // Match is a set of matches of a rule.
@@ -136,3 +142,83 @@ const (
 	Masquerade
 	DNAT
 )
+
+// Why gives the service port that a rule serves, zero for fixed rules and for
+// what was read from a kernel, and the object and field that asked for it.
+func (r *Rule) Why() (ir.ServicePort, ir.Origin) {
+	var p ir.ServicePort
+	if r.port != nil {
+		p = *r.port
+	}
+	if r.origin != nil {
+		return p, *r.origin
+	}
+	return p, ir.Origin{Object: "default", Reason: "fixed rule of the iptables mode"}
+}
+
+// Service is the Service that a rule serves, also of a rule that was read from
+// a kernel and has a comment which names one. It is zero where none is known.
+func (r *Rule) Service() ir.Name {
+	if r.port != nil {
+		return r.port.Service
+	}
+	for word := range strings.FieldsSeq(r.Comment) {
+		namespace, rest, ok := strings.Cut(word, "/")
+		name, _, _ := strings.Cut(rest, ":")
+		if ok && namespace != "" && name != "" && !strings.Contains(name, "/") {
+			return ir.Name{Namespace: namespace, Name: name}
+		}
+	}
+	return ir.Name{}
+}
+
+// Service tells whether a chain is one Service's own, and whose, as far as its
+// rules say.
+func (c *Chain) Service() (name ir.Name, own bool) {
+	if !OfService(c.Name) {
+		return ir.Name{}, false
+	}
+	for i := range c.Rules {
+		if name = c.Rules[i].Service(); name != (ir.Name{}) {
+			break
+		}
+	}
+	return name, true
+}
+
+// Frontends gives the matches that the rules of nat dispatch on.
+func (r *Ruleset) Frontends() []ir.Match {
+	var out []ir.Match
+	for i := range r.Nat.Chains {
+		for j := range r.Nat.Chains[i].Rules {
+			rule := &r.Nat.Chains[i].Rules[j]
+			p := rule.Ports
+			if rule.Target != Jump || rule.Chain == chainMarkMasq || p.First == 0 || p.First != p.Last || rule.Dst.IsValid() && !rule.Dst.IsSingleIP() {
+				continue
+			}
+			out = append(out, ir.Match{Addr: rule.Dst.Addr(), Protocol: rule.Protocol, Port: p.First})
+		}
+	}
+	return out
+}
+
+// Shared tells whether a chain belongs to the kubelet as well: it is filled up
+// and never emptied.
+func Shared(chain string) bool { return chain == chainFirewall }
+
+// WithoutRandomFully is the Ruleset for tools before 1.6.2, whose MASQUERADE
+// does not know --random-fully.
+func (r *Ruleset) WithoutRandomFully() *Ruleset {
+	plain := *r
+	plain.Nat.Chains = slices.Clone(r.Nat.Chains)
+	for i, c := range plain.Nat.Chains {
+		if c.Name != chainPostrouting {
+			continue
+		}
+		plain.Nat.Chains[i].Rules = slices.Clone(c.Rules)
+		for j := range plain.Nat.Chains[i].Rules {
+			plain.Nat.Chains[i].Rules[j].RandomFully = false
+		}
+	}
+	return &plain
+}

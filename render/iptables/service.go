@@ -322,16 +322,16 @@ func (l *lowering) pool(i int) {
 			r.OneIn = uint32(left)
 		}
 		chain.Rules = append(chain.Rules, r)
-		l.enter(hubHairpin, hairpin(b))
+		l.enter(hubHairpin, hairpin(p, b))
 	}
 }
 
 // hairpin masks a client that was translated to itself, which would otherwise
 // take its own answer for a stranger's (PKT-7). The address alone decides:
 // whatever program translated such a connection, it cannot do without.
-func hairpin(b *ir.Backend) Rule {
+func hairpin(p *ir.Pool, b *ir.Backend) Rule {
 	addr := single(b.AddrPort.Addr())
-	return Rule{Src: addr, Dst: addr, Target: Jump, Chain: chainMarkMasq, origin: &b.Origin}
+	return Rule{Src: addr, Dst: addr, Target: Jump, Chain: chainMarkMasq, port: &p.Port, origin: &b.Origin}
 }
 
 // affinity first looks for the client in each endpoint's list, then spreads

@@ -1,0 +1,91 @@
+package iptables
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// both gives Programs of both families with n Services: each with a ClusterIP
+// and two backends, some with a node port, affinity, source ranges, or no
+// backend.
+func both(n int) []*ir.Program {
+	return []*ir.Program{
+		program(ir.IPv4, n, "192.0.2.11", "10.96.0.0", "10.244.0.0", "203.0.113.0"),
+		program(ir.IPv6, n, "2001:db8::11", "fd00:96::", "fd00:244::", "2001:db8:203::"),
+	}
+}
+
+func program(f ir.Family, n int, node, cluster, pod, vip string) *ir.Program {
+	bits := f.Bits() / 2
+	p := &ir.Program{Family: f, Node: ir.Node{
+		Name: "node1", Mode: ir.ModeIPTables, MasqueradeBit: 14,
+		IP: netip.MustParseAddr(node), Addrs: []netip.Addr{netip.MustParseAddr(node)},
+		NodePorts: ir.NodePortAddrs{All: true, Loopback: f == ir.IPv4},
+		Detector:  ir.Detector{Mode: ir.DetectCIDR, Prefix: netip.PrefixFrom(netip.MustParseAddr(pod), bits).Masked()},
+	}}
+	clusterIP, podIP, vipIP := netip.MustParseAddr(cluster), netip.MustParseAddr(pod), netip.MustParseAddr(vip)
+	for i := range n {
+		clusterIP, vipIP = clusterIP.Next(), vipIP.Next()
+		s := ir.Service{Name: ir.Name{Namespace: "default", Name: fmt.Sprintf("s%d", i)}}
+		port := ir.ServicePort{Service: s.Name, Port: "p", Protocol: ir.TCP}
+		origin := ir.Origin{Object: "Service " + s.Name.String()}
+		f := ir.Frontend{Match: ir.Match{Addr: clusterIP, Protocol: ir.TCP, Port: 80}, Port: port, Origin: origin, EmptyOrigin: origin}
+		outside := f
+		if i%7 != 3 {
+			pool := ir.Pool{Port: port}
+			for range 2 {
+				podIP = podIP.Next()
+				pool.Backends = append(pool.Backends, ir.Backend{AddrPort: netip.AddrPortFrom(podIP, 8080), Origin: origin})
+			}
+			if i%5 == 2 {
+				pool.Affinity = &ir.Affinity{Timeout: time.Hour, Origin: origin}
+			}
+			s.Pools = []ir.Pool{pool}
+			f.Routes = []ir.Route{{From: ir.Pods, Origin: origin}, {From: ir.Any, SNAT: true, Origin: origin}}
+			outside.Routes = f.Routes[1:]
+		}
+		s.Frontends = []ir.Frontend{f}
+		if i%3 == 1 {
+			outside.Kind, outside.Match.Addr = ir.LoadBalancer, vipIP
+			if i%2 == 1 {
+				outside.SourceRanges = []ir.SourceRange{{Prefix: p.Node.Detector.Prefix, Origin: origin}}
+			}
+			s.Frontends = append(s.Frontends, outside)
+			outside.Kind, outside.Match, outside.SourceRanges = ir.NodePort, ir.Match{Protocol: ir.TCP, Port: uint16(30000 + i)}, nil
+			s.Frontends = append(s.Frontends, outside)
+		}
+		p.Services = append(p.Services, s)
+	}
+	return p
+}
+
+// thinned leaves out some of the Services and backends; all without random.
+func thinned(programs []*ir.Program, random *rand.Rand) []*ir.Program {
+	var out []*ir.Program
+	for _, p := range programs {
+		q := *p
+		q.Services = nil
+		for _, s := range p.Services {
+			if random == nil || random.IntN(3) == 0 {
+				continue
+			}
+			if len(s.Pools) > 0 && random.IntN(2) == 0 {
+				s.Pools = slices.Clone(s.Pools)
+				s.Pools[0].Backends = s.Pools[0].Backends[:1]
+			}
+			q.Services = append(q.Services, s)
+		}
+		out = append(out, &q)
+	}
+	return out
+}
+
+func opsOf(p apply.Plan) []apply.Operation {
+	return slices.Collect(func(yield func(apply.Operation) bool) { p.Operations(yield) })
+}

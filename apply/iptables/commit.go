@@ -1,0 +1,96 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/run"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Commit carries a Plan of this Target out. When a run of the tool fails, what
+// the runs before it did is taken back, and the tables are as they were.
+func (t *Target) Commit(ctx context.Context, p apply.Plan) error {
+	plan := p.(*Plan)
+	done, err := t.carryOut(ctx, plan)
+	if err == nil || done == 0 {
+		return err
+	}
+	// Even if ctx has ended: half of a change is no state to leave behind.
+	return errors.Join(err, t.takeBack(context.WithoutCancel(ctx), plan))
+}
+
+// carryOut gives how many runs of the tool did something before the one that failed.
+func (t *Target) carryOut(ctx context.Context, p *Plan) (done int, err error) {
+	for i := range p.families {
+		f := &p.families[i]
+		for _, s := range f.steps(t.most()) {
+			if err := t.restore(ctx, f.want.Family, s.text(f.want.Family)); err != nil {
+				// The tool commits table by table, so that the first of two may be in force.
+				return done + len(s) - 1, err
+			}
+			done++
+		}
+	}
+	return done, nil
+}
+
+// most is the greatest number of rules for one run. Legacy replaces the whole
+// table each time, so everything goes at once.
+func (t *Target) most() int {
+	if t.Variant == Legacy {
+		return math.MaxInt
+	}
+	return t.options.MostRules
+}
+
+func (t *Target) takeBack(ctx context.Context, p *Plan) error {
+	now, err := t.Read(ctx)
+	if err != nil {
+		return fmt.Errorf("taking back what was done: %w", err)
+	}
+	if _, err := t.carryOut(ctx, newPlan(now, p.have)); err != nil {
+		return fmt.Errorf("taking back what was done: %w", err)
+	}
+	return nil
+}
+
+func (t *Target) restore(ctx context.Context, f ir.Family, text []byte) error {
+	args := append([]string{"--noflush"}, t.waitFlags()...)
+	name := tool(f, t.Variant, "restore")
+	_, err := t.run(ctx, text, name, args...)
+	failed, ok := errors.AsType[*run.Error](err)
+	if !ok {
+		return err
+	}
+	if failed.Code == codeLocked {
+		return fmt.Errorf("%s: %s", name, lockedBy(lockFile(), t.options.Wait))
+	}
+	if line := lineOf(failed.Stderr, text); line != "" {
+		return fmt.Errorf("%w: %s", err, line)
+	}
+	return err
+}
+
+// codeLocked is the exit status of the tools when another program holds the lock.
+const codeLocked = 4
+
+// lineOf gives the line of text that the tool's message names by its number.
+func lineOf(message string, text []byte) string {
+	_, rest, ok := strings.Cut(message, "line ")
+	if !ok {
+		return ""
+	}
+	digits := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
+	n, err := strconv.Atoi(digits)
+	lines := strings.SplitN(string(text), "\n", n+1)
+	if err != nil || n < 1 || n > len(lines) {
+		return ""
+	}
+	return lines[n-1]
+}

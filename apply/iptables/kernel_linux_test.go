@@ -1,0 +1,309 @@
+package iptables
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/irtest"
+	rules "github.com/proxyc/proxyc/render/iptables"
+)
+
+var variants = []Variant{NFT, Legacy}
+
+// inNamespace runs f in a network namespace of its own for each variant, with a lock of its own.
+func inNamespace(t *testing.T, f func(t *testing.T, v Variant)) {
+	applytest.RequireRoot(t)
+	for _, v := range variants {
+		t.Run(string(v), func(t *testing.T) {
+			t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
+			ns, err := applytest.NewNamespace("iptables")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ns.Close()
+			if err := ns.Do(func() error { f(t, v); return nil }); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func open(t *testing.T, o Options) *Target {
+	t.Helper()
+	target, err := Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(target.Families()) != 2 {
+		t.Fatalf("families: got %v, want both", target.Families())
+	}
+	return target
+}
+
+func always(apply.Plan) bool { return true }
+
+// put applies a state, which Once reads back.
+func put(t *testing.T, target *Target, want rules.Rulesets) apply.Plan {
+	t.Helper()
+	plan, err := apply.Once(t.Context(), target, want, always)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan
+}
+
+func lower(programs ...*ir.Program) rules.Rulesets {
+	var sets rules.Rulesets
+	for _, p := range programs {
+		sets = append(sets, rules.Lower(p))
+	}
+	return sets
+}
+
+func shell(t *testing.T, stdin, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Stdin = strings.NewReader(stdin)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// foreign is what other programs have: it must be there afterwards as before.
+const foreign = `*filter
+:DOCKER-USER - [0:0]
+-A FORWARD -j DOCKER-USER
+-A INPUT -s 198.51.100.66/32 -j DROP
+COMMIT
+*nat
+:DOCKER - [0:0]
+-A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER
+COMMIT
+`
+
+func TestKernelHoldsHistories(t *testing.T) {
+	inNamespace(t, func(t *testing.T, v Variant) {
+		shell(t, foreign, tool(ir.IPv4, v, "restore"))
+		target := open(t, Options{Variant: v, MostRules: 200})
+		random := rand.New(rand.NewPCG(7, 7))
+		all := both(300)
+		for range 6 {
+			some := thinned(all, random)
+			want := lower(some...)
+			put(t, target, want)
+			if again := put(t, target, want); !again.Empty() {
+				t.Errorf("the second time there is something to do: %v", opsOf(again))
+			}
+			after := shell(t, "", tool(ir.IPv4, v, "save"))
+			for line := range strings.Lines(foreign) {
+				if strings.HasPrefix(line, "-A ") && !strings.Contains(after, line) {
+					t.Errorf("%q is gone", line)
+				}
+			}
+		}
+		plan := put(t, target, lower(thinned(all, nil)...))
+		if len(plan.Gone()) == 0 {
+			t.Error("all Services went, but no frontend is gone")
+		}
+	})
+}
+
+func TestTakeover(t *testing.T) {
+	inNamespace(t, func(t *testing.T, v Variant) {
+		for _, f := range []ir.Family{ir.IPv4, ir.IPv6} {
+			saved, err := os.ReadFile(filepath.Join("..", "..", "testdata", "apply", "takeover", "kube-proxy."+rules.Tool(f)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			shell(t, withoutAccounting(string(saved)), tool(f, v, "restore"))
+		}
+		target := open(t, Options{Variant: v})
+		want := lower(both(20)...)
+		plan := put(t, target, want)
+		for _, op := range opsOf(plan) {
+			if op.Verb == apply.Remove && strings.Contains(op.Object, "KUBE-SEP-") && op.Service.Namespace != "default" {
+				t.Errorf("%s: of Service %q", op.Object, op.Service)
+			}
+		}
+		saved := shell(t, "", tool(ir.IPv4, v, "save"))
+		recorded, err := os.ReadFile(filepath.Join("..", "..", "testdata", "apply", "takeover", "kube-proxy.iptables"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		endpoints := 0
+		for line := range strings.Lines(string(recorded)) {
+			if chain, _, _ := strings.Cut(line, " "); strings.HasPrefix(chain, ":KUBE-SEP-") {
+				endpoints++
+				if strings.Contains(saved, chain) {
+					t.Errorf("%s is still there", chain)
+				}
+			}
+		}
+		if endpoints == 0 {
+			t.Error("the record has no KUBE-SEP- chain")
+		}
+	})
+}
+
+// withoutAccounting leaves out what not every kernel has.
+func withoutAccounting(saved string) string {
+	var b strings.Builder
+	for line := range strings.Lines(saved) {
+		if !strings.Contains(line, "nfacct") {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+func TestFailedCommitLeavesTheOldState(t *testing.T) {
+	inNamespace(t, func(t *testing.T, v Variant) {
+		for _, most := range []int{0, 100} {
+			target := open(t, Options{Variant: v, MostRules: most})
+			old := lower(both(100)...)
+			put(t, target, old)
+			bad := lower(both(200)...)
+			last := &bad[1].Nat.Chains[len(bad[1].Nat.Chains)-1]
+			last.Rules = append(last.Rules, rules.Rule{Raw: "-p tcp -j DNAT --to-destination nowhere"})
+			_, err := apply.Once(t.Context(), target, bad, always)
+			if err == nil || !strings.Contains(err.Error(), "nowhere") {
+				t.Errorf("at most %d rules: want an error with the tool's words and the line, got %v", most, err)
+			}
+			have, err := target.Read(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rest := target.Plan(have, old); !rest.Empty() {
+				t.Errorf("at most %d rules: not as before: %v", most, opsOf(rest))
+			}
+		}
+	})
+}
+
+func TestVariantInUse(t *testing.T) {
+	applytest.RequireRoot(t)
+	hint := "*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n"
+	services := "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n"
+	other := "*filter\n-A INPUT -j ACCEPT\n-A OUTPUT -j ACCEPT\nCOMMIT\n"
+	tests := []struct {
+		name        string
+		nft, legacy string
+		want        Variant
+	}{
+		{"nothing", "", "", NFT},
+		{"hint against rules", services + other, hint, Legacy},
+		{"hint", hint, services, NFT},
+		{"kube-proxy against more rules", other, services, Legacy},
+		{"more rules", "", other, Legacy},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			ns, err := applytest.NewNamespace("variant")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ns.Close()
+			err = ns.Do(func() error {
+				for v, text := range map[Variant]string{NFT: tt.nft, Legacy: tt.legacy} {
+					if text != "" {
+						shell(t, text, tool(ir.IPv4, v, "restore"), "--noflush")
+					}
+				}
+				if got := open(t, Options{}).Variant; got != tt.want {
+					t.Errorf("got %s, want %s", got, tt.want)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func TestLockNamesItsHolder(t *testing.T) {
+	applytest.RequireRoot(t)
+	ns, err := applytest.NewNamespace("lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	path := filepath.Join(t.TempDir(), "lock")
+	t.Setenv("XTABLES_LOCKFILE", path)
+	held, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if err := unix.Flock(int(held.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	err = ns.Do(func() error {
+		target := open(t, Options{Variant: Legacy, Wait: time.Second})
+		_, err := apply.Once(t.Context(), target, lower(both(1)...), always)
+		if want := fmt.Sprintf("held by process %d (", os.Getpid()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q in it", err, want)
+		}
+		if err := held.Close(); err != nil {
+			return err
+		}
+		put(t, target, lower(both(1)...))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCancelledCommit(t *testing.T) {
+	inNamespace(t, func(t *testing.T, v Variant) {
+		target := open(t, Options{Variant: v, MostRules: 50})
+		old := lower(both(30)...)
+		put(t, target, old)
+		have, err := target.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		runs := 0
+		target.run = func(c context.Context, stdin []byte, name string, args ...string) ([]byte, error) {
+			if runs++; runs == 2 {
+				cancel()
+			}
+			return runTool(c, stdin, name, args...)
+		}
+		if err := target.Commit(ctx, target.Plan(have, lower(both(200)...))); err == nil {
+			t.Fatal("a cancelled commit gives no error")
+		}
+		have, err = target.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rest := target.Plan(have, old); !rest.Empty() {
+			t.Errorf("not as before: %v", opsOf(rest))
+		}
+	})
+}
+
+// The conformance of irtest's Program is checked by eval; here the kernel has to take it.
+func TestKernelTakesOneOfEach(t *testing.T) {
+	inNamespace(t, func(t *testing.T, v Variant) {
+		put(t, open(t, Options{Variant: v}), lower(irtest.Program(ir.ModeIPTables), &ir.Program{Family: ir.IPv6,
+			Node: ir.Node{MasqueradeBit: 14, NodePorts: ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{{Prefix: netip.MustParsePrefix("2001:db8::/64"), Assigned: true}}}}}))
+	})
+}

@@ -1,0 +1,5 @@
+//go:build !linux
+
+package iptables
+
+func holderOf(string) string { return "" }

@@ -1,0 +1,363 @@
+package iptables
+
+import (
+	"slices"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/iptables"
+)
+
+// Plan is the difference between what a node's tables hold and what they
+// should hold, in both families.
+type Plan struct {
+	families   []familyPlan
+	have, want rules.Rulesets // what to go back to, and what to try again without the Services that the kernel refuses
+}
+
+type familyPlan struct {
+	have, want *rules.Ruleset
+	tables     []tableDiff // filter, nat
+}
+
+// tableDiff is what changes in one table.
+type tableDiff struct {
+	name         string
+	have         map[string]*rules.Chain
+	haveOrder    []*rules.Chain // targets of jumps first
+	set          []*rules.Chain // new and changed chains, targets of jumps first
+	fill         []fill         // rules for chains that are shared with others
+	unhook, hook []rules.Hook   // in the order in which a packet meets them
+	stale        []string       // chains to remove, those who jump first
+}
+
+// fill is a rule for the end of a chain that keeps what it has.
+type fill struct {
+	chain string
+	rule  *rules.Rule
+}
+
+func (d *tableDiff) empty() bool {
+	return len(d.set)+len(d.fill)+len(d.unhook)+len(d.hook)+len(d.stale) == 0
+}
+
+// newPlan compares two states family by family.
+func newPlan(have, want rules.Rulesets) *Plan {
+	p := &Plan{have: have, want: want}
+	for _, w := range want {
+		h := family(have, w.Family)
+		f := familyPlan{have: h, want: w}
+		for i, wt := range w.Tables() {
+			f.tables = append(f.tables, diffTable(h.Tables()[i], wt))
+		}
+		p.families = append(p.families, f)
+	}
+	return p
+}
+
+// family gives the state of a family; an empty one where there is none.
+func family(sets rules.Rulesets, f ir.Family) *rules.Ruleset {
+	for _, r := range sets {
+		if r.Family == f {
+			return r
+		}
+	}
+	return &rules.Ruleset{Family: f}
+}
+
+// Empty tells that there is nothing to do.
+func (p *Plan) Empty() bool {
+	for _, f := range p.families {
+		for i := range f.tables {
+			if !f.tables[i].empty() {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// Gone gives the frontends that the node has and will not have any longer.
+func (p *Plan) Gone() []ir.Match {
+	var gone []ir.Match
+	for _, f := range p.families {
+		stay := map[ir.Match]bool{}
+		for _, m := range f.want.Frontends() {
+			stay[m] = true
+		}
+		for _, m := range f.have.Frontends() {
+			if !stay[m] {
+				gone = append(gone, m)
+			}
+		}
+	}
+	slices.SortFunc(gone, ir.Match.Compare)
+	return slices.Compact(gone)
+}
+
+func diffTable(have, want *rules.Table) tableDiff {
+	d := tableDiff{name: want.Name, have: chainsOf(have)}
+	d.haveOrder = ordered(have, d.have)
+	wanted := chainsOf(want)
+	for _, c := range ordered(want, wanted) {
+		h, exists := d.have[c.Name]
+		switch {
+		case exists && rules.Shared(c.Name):
+			d.fill = append(d.fill, missing(h, c)...)
+		case !exists || !slices.EqualFunc(h.Rules, c.Rules, equal):
+			d.set = append(d.set, c)
+		}
+	}
+	for _, c := range slices.Backward(d.haveOrder) {
+		if _, ok := wanted[c.Name]; !ok && !rules.Shared(c.Name) {
+			d.stale = append(d.stale, c.Name)
+		}
+	}
+	d.unhook, d.hook = diffHooks(have.Hooks, want.Hooks)
+	return d
+}
+
+func equal(a, b rules.Rule) bool { return a.Equal(&b) }
+
+func chainsOf(t *rules.Table) map[string]*rules.Chain {
+	m := make(map[string]*rules.Chain, len(t.Chains))
+	for i := range t.Chains {
+		m[t.Chains[i].Name] = &t.Chains[i]
+	}
+	return m
+}
+
+// missing gives the rules of want that have lacks.
+func missing(have, want *rules.Chain) []fill {
+	var lacking []fill
+	for i := range want.Rules {
+		r := &want.Rules[i]
+		if !slices.ContainsFunc(have.Rules, func(h rules.Rule) bool { return h.Equal(r) }) {
+			lacking = append(lacking, fill{want.Name, r})
+		}
+	}
+	return lacking
+}
+
+// ordered gives the chains of a table such that the targets of jumps come
+// before those who jump, and otherwise in the table's order.
+func ordered(t *rules.Table, chains map[string]*rules.Chain) []*rules.Chain {
+	out := make([]*rules.Chain, 0, len(t.Chains))
+	seen := make(map[string]bool, len(t.Chains))
+	var visit func(c *rules.Chain)
+	visit = func(c *rules.Chain) {
+		if seen[c.Name] {
+			return
+		}
+		seen[c.Name] = true
+		for i := range c.Rules {
+			if c.Rules[i].Target != rules.Jump {
+				continue
+			}
+			if to, ok := chains[c.Rules[i].Chain]; ok {
+				visit(to)
+			}
+		}
+		out = append(out, c)
+	}
+	for i := range t.Chains {
+		visit(&t.Chains[i])
+	}
+	return out
+}
+
+// diffHooks gives the jumps to take out of built-in chains and those to put in.
+// Where the jumps of a built-in chain are not the wanted ones in the wanted
+// order, all are replaced. Jumps to shared chains are added where they lack,
+// and otherwise left.
+func diffHooks(have, want []rules.Hook) (unhook, hook []rules.Hook) {
+	for _, builtIn := range [...]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"} {
+		h, hShared := hooksOf(have, builtIn)
+		w, wShared := hooksOf(want, builtIn)
+		for _, s := range wShared {
+			if !slices.ContainsFunc(hShared, func(o rules.Hook) bool { return equalHook(s, o) }) {
+				hook = append(hook, s)
+			}
+		}
+		if !slices.EqualFunc(h, w, equalHook) {
+			unhook, hook = append(unhook, h...), append(hook, w...)
+		}
+	}
+	return unhook, hook
+}
+
+func equalHook(a, b rules.Hook) bool { return a.Chain == b.Chain && a.Rule.Equal(&b.Rule) }
+
+func hooksOf(hooks []rules.Hook, builtIn string) (own, shared []rules.Hook) {
+	for _, h := range hooks {
+		switch {
+		case h.Chain != builtIn:
+		case rules.Shared(h.Rule.Chain):
+			shared = append(shared, h)
+		default:
+			own = append(own, h)
+		}
+	}
+	return own, shared
+}
+
+// Operations gives what changes, in the order of commit: a chain of one Service
+// is one operation, a chain that many share has one for each rule.
+func (p *Plan) Operations(yield func(apply.Operation) bool) {
+	for _, f := range p.families {
+		for i := range f.tables {
+			ops := operations{family: f.want.Family, diff: &f.tables[i], yield: yield}
+			if !ops.all() {
+				return
+			}
+		}
+	}
+}
+
+type operations struct {
+	family ir.Family
+	diff   *tableDiff
+	owners map[string]ir.Name // of chains that the node has
+	yield  func(apply.Operation) bool
+}
+
+func (o *operations) all() bool {
+	for _, c := range o.diff.set {
+		if !o.chain(c) {
+			return false
+		}
+	}
+	for _, f := range o.diff.fill {
+		if !o.rule(apply.Add, f.chain, f.rule) {
+			return false
+		}
+	}
+	for _, h := range o.diff.unhook {
+		if !slices.ContainsFunc(o.diff.hook, func(w rules.Hook) bool { return equalHook(h, w) }) && !o.rule(apply.Remove, h.Chain, &h.Rule) {
+			return false
+		}
+	}
+	for _, h := range o.diff.hook {
+		verb := apply.Add
+		if slices.ContainsFunc(o.diff.unhook, func(old rules.Hook) bool { return equalHook(h, old) }) {
+			verb = apply.Change // its place
+		}
+		if !o.rule(verb, h.Chain, &h.Rule) {
+			return false
+		}
+	}
+	for _, name := range o.diff.stale {
+		if !o.yield(apply.Operation{Verb: apply.Remove, Object: o.object(name, nil), Service: o.owner(name)}) {
+			return false
+		}
+	}
+	return true
+}
+
+// object is how messages name a chain, or a rule in it.
+func (o *operations) object(chain string, r *rules.Rule) string {
+	s := rules.Tool(o.family) + " " + o.diff.name + " " + chain
+	if r != nil {
+		s += " " + string(r.Append(nil, o.family))
+	}
+	return s
+}
+
+func (o *operations) rule(v apply.Verb, chain string, r *rules.Rule) bool {
+	op := apply.Operation{Verb: v, Object: o.object(chain, r), Service: r.Service()}
+	if v != apply.Remove {
+		_, op.Origin = r.Why()
+	}
+	return o.yield(op)
+}
+
+func (o *operations) chain(c *rules.Chain) bool {
+	have, exists := o.diff.have[c.Name]
+	service, own := c.Service()
+	if own {
+		verb := apply.Add
+		if exists {
+			verb = apply.Change
+		}
+		op := apply.Operation{Verb: verb, Object: o.object(c.Name, nil), Service: service}
+		if len(c.Rules) > 0 {
+			_, op.Origin = c.Rules[len(c.Rules)-1].Why()
+		}
+		return o.yield(op)
+	}
+	if !exists {
+		if !o.yield(apply.Operation{Verb: apply.Add, Object: o.object(c.Name, nil), Origin: ir.Origin{Object: "default", Reason: "a chain that Services share"}}) {
+			return false
+		}
+		have = &rules.Chain{}
+	}
+	added, removed := diffRules(have.Rules, c.Rules)
+	if exists && len(added)+len(removed) == 0 {
+		return o.yield(apply.Operation{Verb: apply.Change, Object: o.object(c.Name, nil), Origin: ir.Origin{Object: "default", Reason: "the order of its rules"}})
+	}
+	for _, r := range added {
+		if !o.rule(apply.Add, c.Name, r) {
+			return false
+		}
+	}
+	for _, r := range removed {
+		if !o.rule(apply.Remove, c.Name, r) {
+			return false
+		}
+	}
+	return true
+}
+
+// diffRules gives the rules that only one side has.
+func diffRules(have, want []rules.Rule) (added, removed []*rules.Rule) {
+	count := make(map[rules.Rule]int, len(have))
+	for i := range have {
+		count[have[i].Key()]++
+	}
+	for i := range want {
+		k := want[i].Key()
+		if count[k]--; count[k] < 0 {
+			added = append(added, &want[i])
+		}
+	}
+	for i := range have {
+		k := have[i].Key()
+		if count[k] > 0 {
+			count[k]--
+			removed = append(removed, &have[i])
+		}
+	}
+	return added, removed
+}
+
+// owner is the Service whose chain a chain of the node was: the one that its
+// own rules name, or the rules that lead to it.
+func (o *operations) owner(chain string) ir.Name {
+	if o.owners == nil {
+		o.owners = map[string]ir.Name{}
+		for _, c := range slices.Backward(o.diff.haveOrder) {
+			o.own(c)
+		}
+	}
+	return o.owners[chain]
+}
+
+// own enters the owners of a chain and of those it leads to.
+func (o *operations) own(c *rules.Chain) {
+	if s, own := c.Service(); own && s != (ir.Name{}) {
+		o.owners[c.Name] = s
+	}
+	for i := range c.Rules {
+		r := &c.Rules[i]
+		if r.Target != rules.Jump || !rules.OfService(r.Chain) {
+			continue
+		}
+		s := r.Service()
+		if s == (ir.Name{}) {
+			s = o.owners[c.Name]
+		}
+		if o.owners[r.Chain] == (ir.Name{}) {
+			o.owners[r.Chain] = s
+		}
+	}
+}

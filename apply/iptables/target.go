@@ -1,0 +1,226 @@
+package iptables
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/run"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/iptables"
+)
+
+// Variant is which of the kernel's interfaces the tools speak to. The rules of
+// one are not seen by the other, but both apply to packets.
+type Variant string
+
+const (
+	NFT    Variant = "nft"
+	Legacy Variant = "legacy"
+)
+
+// Options say how the tools are used. The zero value is the default.
+type Options struct {
+	// Variant is the one to use; empty: the one that the node uses.
+	Variant Variant
+	// Wait is how long to wait for a lock that another program holds; 0 means 5 s.
+	Wait time.Duration
+	// MostRules is the greatest number of rules in one run of iptables-restore
+	// of the nft variant, whose time grows faster than their number; 0 means 4000.
+	MostRules int
+}
+
+// Target is the iptables of the network namespace that the process is in.
+type Target struct {
+	Variant  Variant
+	version  version
+	families []ir.Family // those that the kernel has
+	options  Options
+	run      func(ctx context.Context, stdin []byte, name string, args ...string) ([]byte, error)
+}
+
+// Open finds out which variant the node uses, what the tools can do and which
+// families the kernel has.
+func Open(ctx context.Context, o Options) (*Target, error) {
+	t := &Target{Variant: o.Variant, options: o, run: runTool}
+	if t.options.Wait == 0 {
+		t.options.Wait = 5 * time.Second
+	}
+	if t.options.MostRules == 0 {
+		t.options.MostRules = 4000
+	}
+	if err := t.detect(ctx); err != nil {
+		return nil, err
+	}
+	var missing []error
+	for _, f := range [...]ir.Family{ir.IPv4, ir.IPv6} {
+		if _, err := t.save(ctx, f, "nat"); err != nil {
+			missing = append(missing, err)
+			continue
+		}
+		t.families = append(t.families, f)
+	}
+	if len(t.families) == 0 {
+		return nil, errors.Join(missing...)
+	}
+	return t, nil
+}
+
+func runTool(ctx context.Context, stdin []byte, name string, args ...string) ([]byte, error) {
+	return run.Run(ctx, bytes.NewReader(stdin), name, args...)
+}
+
+// Families are the families whose tables the kernel has. The others are left out of every Plan.
+func (t *Target) Families() []ir.Family { return slices.Clone(t.families) }
+
+// detect settles variant and version.
+func (t *Target) detect(ctx context.Context) error {
+	if t.Variant == "" {
+		v, err := t.inUse(ctx)
+		if err != nil {
+			return err
+		}
+		t.Variant = v
+	}
+	out, err := t.run(ctx, nil, tool(ir.IPv4, t.Variant, "restore"), "--version")
+	if err != nil {
+		return err
+	}
+	t.version = parseVersion(string(out))
+	return nil
+}
+
+// tool is the name of a tool: iptables-nft-restore.
+func tool(f ir.Family, v Variant, verb string) string {
+	return rules.Tool(f) + "-" + string(v) + "-" + verb
+}
+
+// inUse is the variant that the node uses: the one in which the kubelet left
+// its hint (KEP-3178), else the one that has kube-proxy's or our rules, else the
+// one that has more rules, else nft.
+func (t *Target) inUse(ctx context.Context) (Variant, error) {
+	var best Variant
+	bestScore := -1
+	var missing []error
+	for _, v := range [...]Variant{NFT, Legacy} {
+		score := 0
+		for _, f := range [...]ir.Family{ir.IPv4, ir.IPv6} {
+			out, err := t.run(ctx, nil, tool(f, v, "save"))
+			if err != nil {
+				missing = append(missing, err)
+				continue
+			}
+			score = max(score, traces(string(out)))
+			if score > bestScore {
+				best, bestScore = v, score
+			}
+		}
+	}
+	if best == "" {
+		return "", errors.Join(missing...)
+	}
+	return best, nil
+}
+
+// traces weighs what iptables-save printed as a sign that the variant is in use.
+func traces(saved string) int {
+	const hint, service = 1 << 30, 1 << 29
+	switch {
+	case strings.Contains(saved, "\n:KUBE-IPTABLES-HINT "), strings.Contains(saved, "\n:KUBE-KUBELET-CANARY "):
+		return hint
+	case strings.Contains(saved, "\n:KUBE-SERVICES "):
+		return service
+	}
+	return strings.Count(saved, "\n-A ")
+}
+
+// version is a release of the tools, 1.8.9 as {1, 8, 9}.
+type version [3]int
+
+// parseVersion reads "iptables-restore v1.8.9 (nf_tables)"; where it cannot, it
+// gives the oldest version that matters.
+func parseVersion(s string) version {
+	for word := range strings.FieldsSeq(s) {
+		parts := strings.Split(strings.TrimPrefix(word, "v"), ".")
+		if word[0] != 'v' || len(parts) != 3 {
+			continue
+		}
+		var v version
+		for i, p := range parts {
+			n, err := strconv.Atoi(p)
+			if err != nil {
+				return version{1, 4, 11}
+			}
+			v[i] = n
+		}
+		return v
+	}
+	return version{1, 4, 11}
+}
+
+func (v version) atLeast(o version) bool { return slices.Compare(v[:], o[:]) >= 0 }
+
+// since1_6_2 tells whether iptables-restore can wait for the lock, and
+// MASQUERADE pick random ports.
+func (v version) since1_6_2() bool { return v.atLeast(version{1, 6, 2}) }
+
+// waitFlags make iptables-restore wait for the lock. The nft variant has none.
+func (t *Target) waitFlags() []string {
+	if t.Variant != Legacy || !t.version.since1_6_2() {
+		return nil
+	}
+	seconds := max(1, int(t.options.Wait.Round(time.Second)/time.Second))
+	return []string{"--wait=" + strconv.Itoa(seconds), "--wait-interval=100000"}
+}
+
+func (t *Target) save(ctx context.Context, f ir.Family, table string) (string, error) {
+	out, err := t.run(ctx, nil, tool(f, t.Variant, "save"), "-t", table)
+	return string(out), err
+}
+
+// Read reads our chains of tables filter and nat.
+func (t *Target) Read(ctx context.Context) (rules.Rulesets, error) {
+	var sets rules.Rulesets
+	for _, f := range t.families {
+		var saved strings.Builder
+		for _, table := range [...]string{"filter", "nat"} {
+			out, err := t.save(ctx, f, table)
+			if err != nil {
+				return nil, err
+			}
+			saved.WriteString(out)
+		}
+		r, err := rules.Parse(f, saved.String())
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", tool(f, t.Variant, "save"), err)
+		}
+		sets = append(sets, r)
+	}
+	return sets, nil
+}
+
+// Plan compares two states. Families that the kernel does not have are left
+// out, and options that the tools do not know.
+func (t *Target) Plan(have, want rules.Rulesets) apply.Plan {
+	var possible rules.Rulesets
+	for _, r := range want {
+		if slices.Contains(t.families, r.Family) {
+			possible = append(possible, t.possible(r))
+		}
+	}
+	return newPlan(have, possible)
+}
+
+// possible is r as the tools can load it.
+func (t *Target) possible(r *rules.Ruleset) *rules.Ruleset {
+	if t.version.since1_6_2() {
+		return r
+	}
+	return r.WithoutRandomFully()
+}

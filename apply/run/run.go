@@ -1,0 +1,49 @@
+// Package run starts other programs. It is the only package that does.
+package run
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+)
+
+// Error is a program that did not do what it was asked.
+type Error struct {
+	Name   string   // the program
+	Args   []string // without its name
+	Code   int      // exit status; -1 when it did not start, or was killed
+	Stderr string   // what it said, without space around it
+	Err    error    // from os/exec
+}
+
+// Error gives the program's own words; without any, what the system says.
+func (e *Error) Error() string {
+	said := e.Stderr
+	if said == "" {
+		said = e.Err.Error()
+	}
+	return fmt.Sprintf("%s: %s", strings.Join(append([]string{e.Name}, e.Args...), " "), said)
+}
+
+// Unwrap gives the error of os/exec: exec.ErrNotFound, or an *exec.ExitError.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Run runs a program to its end and gives what it printed. stdin may be nil.
+// The program is killed when ctx ends. The error is an *Error.
+func Run(ctx context.Context, stdin io.Reader, name string, args ...string) (stdout []byte, err error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	var out, words bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &words
+	if err := cmd.Run(); err != nil {
+		code := -1
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+			code = exit.ExitCode()
+		}
+		return out.Bytes(), &Error{Name: name, Args: args, Code: code, Stderr: strings.TrimSpace(words.String()), Err: err}
+	}
+	return out.Bytes(), nil
+}

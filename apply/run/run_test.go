@@ -1,0 +1,32 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+func TestRun(t *testing.T) {
+	out, err := Run(t.Context(), strings.NewReader("in"), "cat")
+	if err != nil || string(out) != "in" {
+		t.Errorf("cat: got %q, %v", out, err)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	_, err := Run(t.Context(), nil, "sh", "-c", "echo no such table >&2; exit 3")
+	failed, ok := errors.AsType[*Error](err)
+	if !ok || failed.Code != 3 || err.Error() != "sh -c echo no such table >&2; exit 3: no such table" {
+		t.Errorf("exit 3: got %v", err)
+	}
+	if _, err := Run(t.Context(), nil, "no-such-program"); !errors.Is(err, exec.ErrNotFound) {
+		t.Errorf("no program: got %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Run(ctx, nil, "sleep", "60"); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: got %v", err)
+	}
+}
