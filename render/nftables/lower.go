@@ -20,6 +20,7 @@ type Fragment struct {
 func Lower(p *ir.Program) *Ruleset {
 	r := Fixed(&p.Node, p.Family)
 	l := newLowering(&p.Node, p.Family)
+	l.reserve(p.Services)
 	for i := range p.Services {
 		l.service(&p.Services[i])
 	}
@@ -37,6 +38,7 @@ func Lower(p *ir.Program) *Ruleset {
 // whatever other Services there are.
 func LowerService(node *ir.Node, family ir.Family, svc *ir.Service) Fragment {
 	l := newLowering(node, family)
+	l.reserve([]ir.Service{*svc})
 	l.service(svc)
 	return l.frag
 }
@@ -57,6 +59,30 @@ type sharedElement struct {
 
 func newLowering(node *ir.Node, family ir.Family) *lowering {
 	return &lowering{node: node, family: family, names: map[target]string{}, shared: map[sharedElement]struct{}{}}
+}
+
+// reserve makes room in the sets that grow with the Services, which saves
+// copying them over and over.
+func (l *lowering) reserve(services []ir.Service) {
+	var n [setCount]int
+	for i := range services {
+		for j := range services[i].Frontends {
+			f := &services[i].Frontends[j]
+			maps := &dispatchMaps[btoi(f.Match.NodeAddrs())]
+			n[maps.all]++
+			if f.Kind == ir.ClusterIP {
+				n[ClusterIPs]++
+			}
+			if len(f.Routes) > 0 {
+				n[maps.backends] += len(services[i].Pools[f.Routes[0].Pool].Backends)
+			}
+		}
+	}
+	for id, n := range n {
+		if n > 0 {
+			l.frag.Elements[id] = make([]Element, 0, n)
+		}
+	}
 }
 
 func (l *lowering) add(id SetID, e Element) {
@@ -114,11 +140,11 @@ func choose(f *ir.Frontend, c class) choice {
 // dispatchMaps are the maps in which frontends are looked up, for addresses
 // and for node ports.
 var dispatchMaps = [2]struct {
-	all, inside, outside, empty SetID
-	bySource                    string // chain that tells inside from outside
+	all, inside, outside, empty, backends SetID
+	bySource                              string // chain that tells inside from outside
 }{
-	{ServiceIPs, InsideIPs, OutsideIPs, NoEndpointIPs, chainIPsBySource},
-	{ServicePorts, InsidePorts, OutsidePorts, NoEndpointPorts, chainPortsBySource},
+	{ServiceIPs, InsideIPs, OutsideIPs, NoEndpointIPs, Backends, chainIPsBySource},
+	{ServicePorts, InsidePorts, OutsidePorts, NoEndpointPorts, PortBackends, chainPortsBySource},
 }
 
 func (l *lowering) frontend(f *lowerable) {
@@ -194,7 +220,6 @@ func (l *lowering) dispatch(f *lowerable, id SetID, pool int, t target) {
 
 	set := t.table().set
 	key := frontendKeyOf(f.Match)
-	l.frag.Elements[set] = slices.Grow(l.frag.Elements[set], len(p.Backends))
 	for i := range p.Backends {
 		b := &p.Backends[i]
 		key.Slot = uint32(i)
