@@ -116,9 +116,7 @@ func fromEndpoint(in *discoveryv1.Endpoint, shared *hints) Endpoint {
 	if in.NodeName != nil {
 		out.NodeName = intern(*in.NodeName)
 	}
-	if in.TargetRef != nil && in.TargetRef.Kind == "Pod" {
-		out.Pod = in.TargetRef.Name
-	}
+	out.Pod = podOf(in.TargetRef)
 	if in.Hints != nil {
 		shared.set(in.Hints)
 		out.ZoneHints, out.NodeHints = shared.zones, shared.nodes
@@ -242,9 +240,6 @@ func readyAddresses(in *corev1.EndpointSubset, family ir.Family) []Endpoint {
 		e := Endpoint{Address: a.IP, Addr: addr, Pod: podOf(a.TargetRef), Ready: true, Serving: true}
 		if a.NodeName != nil {
 			e.NodeName = intern(*a.NodeName)
-		}
-		if a.TargetRef != nil && a.TargetRef.Kind == "Pod" {
-			e.Pod = a.TargetRef.Name
 		}
 		out = append(out, e)
 	}

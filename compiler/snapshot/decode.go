@@ -77,9 +77,6 @@ type lineCounter struct {
 // at gives the 1-based line of an offset.
 func (c *lineCounter) at(offset int) int {
 	offset = min(offset, len(c.data))
-	if offset < c.offset {
-		c.offset, c.seen = 0, 0
-	}
 	c.seen += bytes.Count(c.data[c.offset:offset], []byte("\n"))
 	c.offset = offset
 	return c.seen + 1

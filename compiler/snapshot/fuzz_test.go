@@ -29,6 +29,9 @@ var seeds = []string{
 func FuzzTranscode(f *testing.F) {
 	for _, s := range seeds {
 		f.Add(s)
+		for line := range strings.Lines(s) {
+			f.Add(line)
+		}
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		text = string(plainLines([]byte(text)))
