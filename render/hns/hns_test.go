@@ -201,6 +201,9 @@ func TestIdentity(t *testing.T) {
 	if got, want := EndpointsHash([]string{"ab"}), "06d945942aa26a61be18c3e22bf19bbca8dd2b5d"; got != want {
 		t.Errorf("hash of one: got %s, want %s", got, want)
 	}
+	if got := EndpointsHash([]string{"ab", "ab"}); got != EndpointsHash(nil) {
+		t.Errorf("the same twice: got %s", got)
+	}
 	if a.Identity([]string{"x"}) == a.Identity([]string{"y"}) || a.Identity(nil) == b.Identity(nil) {
 		t.Error("different load balancers have one identity")
 	}
