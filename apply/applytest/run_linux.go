@@ -47,11 +47,11 @@ type Runner struct {
 	Apply  ApplyFunc  // nil: every case is played through the daemon
 	Daemon DaemonFunc // nil: cases that need one cannot run
 
-	// Timeout is how long a try waits; zero means half a second, and a second more for TCP over IPv6,
-	// where Linux takes a refusal by ICMP to heart only when it answers the second SYN: the first comes
-	// back while connect still owns the socket.
+	// Timeout is how long a try waits; zero means a second and a half. Less than a second does not do for
+	// TCP over IPv6: Linux takes a refusal by ICMP to heart only when it answers the second SYN, because
+	// that to the first comes back while connect still owns the socket.
 	Timeout time.Duration
-	// Parallel bounds the tries that are under way at once. Zero means 40.
+	// Parallel bounds the tries that are under way at once. Zero means 100.
 	Parallel int
 }
 
@@ -79,7 +79,7 @@ func (r *Runner) Run(ctx context.Context, c *Case) ([]Result, error) {
 		c:      c,
 		topo:   topo,
 		dir:    dir,
-		tokens: make(chan struct{}, cmp.Or(r.Parallel, 40)),
+		tokens: make(chan struct{}, cmp.Or(r.Parallel, 100)),
 		named:  map[string]string{},
 		kept:   map[string]net.Conn{},
 	}
@@ -192,11 +192,7 @@ func (p *play) flow(f *Flow) Outcome {
 	if err != nil {
 		return failed(err)
 	}
-	timeout := p.timeout()
-	if p.Timeout == 0 && proto == "tcp" && to.Addr().Is6() {
-		timeout += time.Second
-	}
-	try := func() (Answer, error) { return ns.Try(proto, netip.AddrPortFrom(from, f.Sport), to, timeout) }
+	try := func() (Answer, error) { return ns.Try(proto, netip.AddrPortFrom(from, f.Sport), to, p.timeout()) }
 	if f.Open != "" {
 		try = func() (Answer, error) { return p.open(f.Open, ns, netip.AddrPortFrom(from, f.Sport), to) }
 	}
@@ -210,7 +206,7 @@ func (p *play) flow(f *Flow) Outcome {
 	return t.outcome(f.Any)
 }
 
-func (p *play) timeout() time.Duration { return cmp.Or(p.Timeout, 500*time.Millisecond) }
+func (p *play) timeout() time.Duration { return cmp.Or(p.Timeout, 1500*time.Millisecond) }
 
 // tries makes the tries of the flow, in parallel where it allows.
 func (p *play) tries(f *Flow, try func() (Answer, error)) *tally {
