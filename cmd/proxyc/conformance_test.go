@@ -317,12 +317,6 @@ func isVIP(p *ir.Program, addr netip.Addr) bool {
 var servedPorts = []uint16{53, 80, 443, 8080, 8081, 9090}
 
 func topologyFacts() compiler.Facts {
-	prefixes := func(texts ...string) (out []netip.Prefix) {
-		for _, s := range texts {
-			out = append(out, netip.MustParsePrefix(s))
-		}
-		return out
-	}
 	return compiler.Facts{NodeName: "node1", Interfaces: []compiler.Interface{
 		{Name: "lo", Addrs: prefixes("127.0.0.1/8", "::1/128")},
 		{Name: "eth0", Addrs: prefixes("192.0.2.11/24", "2001:db8:0:1::11/64")},

@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/render"
+	"github.com/proxyc/proxyc/render/hns"
 	"github.com/proxyc/proxyc/render/iptables"
 	"github.com/proxyc/proxyc/render/ipvs"
 	"github.com/proxyc/proxyc/render/nftables"
@@ -11,8 +12,9 @@ import (
 
 // renderers are all back ends, by mode: the one list of them.
 var renderers = map[ir.Mode]render.Renderer{
-	ir.ModeIPTables:  iptables.Renderer,
-	ir.ModeIPVS:      ipvs.Renderer,
-	ir.ModeNFTables:  nftables.Renderer,
-	ir.ModeUserspace: userspace.Renderer,
+	ir.ModeIPTables:    iptables.Renderer,
+	ir.ModeIPVS:        ipvs.Renderer,
+	ir.ModeNFTables:    nftables.Renderer,
+	ir.ModeKernelspace: hns.Renderer,
+	ir.ModeUserspace:   userspace.Renderer,
 }

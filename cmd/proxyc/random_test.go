@@ -1,0 +1,343 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+// world is a random cluster with a configuration. Its parts can be left out
+// one by one, to shrink it.
+type world struct {
+	mode     ir.Mode
+	config   func(*config.Config)
+	facts    compiler.Facts
+	services []*snapshot.Service
+	slices   []*snapshot.EndpointSlice
+}
+
+// The network of random worlds: node1 compiles, pods of node N are
+// 10.244.N.0/24 and fd00:10:244:N::/64.
+const (
+	randomNode    = "node1"
+	podBridge     = "cni0"
+	podPrefix     = "cni"
+	nodes         = 3
+	servicesPer   = 6 // at most
+	endpointsPer  = 5 // at most, in a slice
+	nodePortFirst = 30000
+)
+
+var randomRanges = []string{"198.51.100.0/24", "192.0.2.0/24", "10.244.1.0/24", " 198.51.100.128/25", "0.0.0.0/0",
+	"2001:db8:51::/48", "2001:db8:0:1::/64", "::/0", "nonsense"}
+
+// random makes worlds and packets from one source of chance.
+type random struct{ *rand.Rand }
+
+func newRandom(seed, n uint64) *random { return &random{rand.New(rand.NewPCG(seed, n))} }
+
+// chance is true once in n times.
+func (r *random) chance(n int) bool { return r.IntN(n) == 0 }
+
+func pick[T any](r *random, from []T) T { return from[r.IntN(len(from))] }
+
+func (r *random) world(mode ir.Mode) *world {
+	w := &world{mode: mode, config: r.config(mode), facts: r.facts()}
+	for i := range 1 + r.IntN(servicesPer) {
+		w.services = append(w.services, r.service(i))
+		for j := range r.IntN(6) {
+			w.slices = append(w.slices, r.slice(w.services[i], j))
+		}
+	}
+	return w
+}
+
+func (r *random) config(mode ir.Mode) func(*config.Config) {
+	all, localhost, bit := r.chance(4), r.chance(2), int32(r.IntN(31))
+	detect := r.IntN(7)
+	nodePorts := pick(r, [][]string{nil, nil, {"192.0.2.0/24"}, {"primary"}, {"127.0.0.0/8", "192.0.2.11/32"},
+		{"0.0.0.0/0"}, {"2001:db8:0:1::/64"}, {"203.0.113.0/24", "::/0"}})
+	return func(c *config.Config) {
+		c.Mode = string(mode)
+		c.IPTables.MasqueradeAll, c.NFTables.MasqueradeAll = all, all
+		c.IPTables.LocalhostNodePorts = &localhost
+		c.IPTables.MasqueradeBit, c.NFTables.MasqueradeBit = &bit, &bit
+		c.NodePortAddresses = nodePorts
+		c.ClusterCIDR = "10.244.0.0/16,fd00:10:244::/48"
+		switch detect {
+		case 0:
+			c.ClusterCIDR = ""
+		case 1:
+			c.ClusterCIDR = "10.244.1.0/24"
+		case 2:
+			c.DetectLocalMode = "NodeCIDR"
+		case 3:
+			c.DetectLocalMode, c.DetectLocal.BridgeInterface = "BridgeInterface", podBridge
+		case 4:
+			c.DetectLocalMode, c.DetectLocal.InterfaceNamePrefix = "InterfaceNamePrefix", podPrefix
+		}
+	}
+}
+
+// facts gives interfaces, one of which may have addresses that a Service claims
+// too (PKT-11), or none, as offline.
+func (r *random) facts() compiler.Facts {
+	f := compiler.Facts{NodeName: randomNode}
+	if r.chance(2) {
+		return f
+	}
+	f.Interfaces = []compiler.Interface{
+		{Name: "lo", Addrs: prefixes("127.0.0.1/8", "::1/128")},
+		{Name: "eth0", Addrs: prefixes("192.0.2.11/24", "2001:db8:0:1::11/64")},
+		{Name: podBridge, Addrs: prefixes("10.244.1.1/24", "fd00:10:244:1::1/64")},
+	}
+	if r.chance(2) {
+		f.Interfaces[0].Addrs = append(f.Interfaces[0].Addrs, prefixes("203.0.113.10/32", "2001:db8:203::10/128")...)
+	}
+	return f
+}
+
+func prefixes(texts ...string) (out []netip.Prefix) {
+	for _, s := range texts {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
+func (r *random) service(i int) *snapshot.Service {
+	name := ir.Name{Namespace: "ns", Name: fmt.Sprintf("svc%d", i)}
+	v4, v6 := fmt.Sprintf("10.96.0.%d", 10+i), fmt.Sprintf("fd00:10:96::%x", 16+i)
+	s := &snapshot.Service{
+		Name: name, Object: "Service " + name.String(),
+		ClusterIPs: []string{v4, v6}, IPFamilies: []string{"IPv4", "IPv6"},
+		Type:          pick(r, []string{"ClusterIP", "NodePort", "LoadBalancer", "LoadBalancer"}),
+		InternalLocal: r.chance(4),
+		ExternalLocal: r.chance(2),
+	}
+	switch r.IntN(4) {
+	case 0:
+		s.ClusterIPs, s.IPFamilies = s.ClusterIPs[:1], s.IPFamilies[:1]
+	case 1:
+		s.ClusterIPs, s.IPFamilies = s.ClusterIPs[1:], s.IPFamilies[1:]
+	}
+	s.ClusterIP = s.ClusterIPs[0]
+	for j := range 1 + r.IntN(3) {
+		p := snapshot.ServicePort{Name: fmt.Sprintf("p%d", j), Protocol: pick(r, []string{"TCP", "TCP", "UDP", "SCTP"}),
+			Port: int32(80 + j), TargetPort: 8080}
+		if s.Type != "ClusterIP" && !r.chance(4) {
+			p.NodePort = int32(nodePortFirst + 10*i + j)
+		}
+		s.Ports = append(s.Ports, p)
+	}
+	if r.chance(4) {
+		s.ExternalIPs = []string{fmt.Sprintf("198.18.0.%d", 10+i), fmt.Sprintf("2001:db8:198::%x", 16+i)}
+	}
+	if r.chance(6) {
+		s.ExternalIPs = append(s.ExternalIPs, pick(r, []string{"192.0.2.11", "2001:db8:0:1::11", "198.18.0.10"}))
+	}
+	if s.Type == "LoadBalancer" {
+		s.LoadBalancer = []snapshot.Ingress{
+			{IP: fmt.Sprintf("203.0.113.%d", 10+i), IPMode: pick(r, []string{"", "VIP", "VIP", "Proxy"})},
+			{IP: fmt.Sprintf("2001:db8:203::%x", 16+i)}}
+		if r.chance(2) {
+			for range 1 + r.IntN(3) {
+				s.SourceRanges = append(s.SourceRanges, pick(r, randomRanges))
+			}
+		}
+		s.HealthPort = int32(32000 + i)
+	}
+	if r.chance(4) {
+		s.AffinityIP, s.AffinitySecs = true, int32(pick(r, []int{10, 3600, 10800}))
+	}
+	return s
+}
+
+func (r *random) slice(s *snapshot.Service, j int) *snapshot.EndpointSlice {
+	name := ir.Name{Namespace: s.Name.Namespace, Name: fmt.Sprintf("%s-%d", s.Name.Name, j)}
+	out := &snapshot.EndpointSlice{
+		Name: name, Object: "EndpointSlice " + name.String(), Service: s.Name,
+		AddressType: pick(r, []string{"IPv4", "IPv6"}),
+	}
+	for k, p := range s.Ports {
+		if r.chance(8) {
+			continue // a named port that this slice does not have
+		}
+		out.Ports = append(out.Ports, snapshot.EndpointPort{Name: p.Name, Protocol: p.Protocol, Port: int32(8080 + k), HasName: true, HasPort: true})
+	}
+	hinted := r.chance(3)
+	for range r.IntN(endpointsPer + 1) {
+		out.Endpoints = append(out.Endpoints, r.endpoint(out.AddressType, hinted))
+	}
+	return out
+}
+
+func (r *random) endpoint(addressType string, hinted bool) snapshot.Endpoint {
+	n := 1 + r.IntN(nodes)
+	host := 10 + r.IntN(8)
+	nodeName := fmt.Sprintf("node%d", n)
+	if r.chance(16) { // an endpoint whose node nobody knows
+		host, nodeName = host+100, ""
+	}
+	text := fmt.Sprintf("10.244.%d.%d", n, host)
+	if addressType == "IPv6" {
+		text = fmt.Sprintf("fd00:10:244:%d::%x", n, host)
+	}
+	if nodeName != "" && r.chance(12) { // host network
+		text = fmt.Sprintf("192.0.2.%d", 10+n)
+		if addressType == "IPv6" {
+			text = fmt.Sprintf("2001:db8:0:1::%d", 10+n)
+		}
+	}
+	e := snapshot.Endpoint{Address: text, Addr: netip.MustParseAddr(text), NodeName: nodeName, Ready: true, Serving: true}
+	switch r.IntN(5) {
+	case 0:
+		e.Ready, e.Serving = false, false
+	case 1:
+		e.Ready, e.Terminating = false, true
+	}
+	if hinted && !r.chance(6) {
+		e.ZoneHints = []string{fmt.Sprintf("zone-%d", 1+r.IntN(nodes))}
+		if r.chance(3) {
+			e.NodeHints = []string{fmt.Sprintf("node%d", 1+r.IntN(nodes))}
+		}
+	}
+	return e
+}
+
+// snapshot puts the world's objects in an order of the caller's.
+func (w *world) snapshot(order func(n int, swap func(i, j int))) *snapshot.Snapshot {
+	var put []func(*snapshot.Snapshot)
+	for _, s := range w.services {
+		put = append(put, func(snap *snapshot.Snapshot) { snap.SetService(s) })
+	}
+	for _, s := range w.slices {
+		put = append(put, func(snap *snapshot.Snapshot) { snap.SetSlice(s) })
+	}
+	for i := 1; i <= nodes; i++ {
+		put = append(put, func(snap *snapshot.Snapshot) { snap.SetNode(randomWorldNode(i)) })
+	}
+	put = append(put, func(snap *snapshot.Snapshot) {
+		snap.SetServiceCIDR(&snapshot.ServiceCIDR{Name: "kubernetes", CIDRs: []netip.Prefix{
+			netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:10:96::/112")}})
+	})
+	if order != nil {
+		order(len(put), func(i, j int) { put[i], put[j] = put[j], put[i] })
+	}
+	snap := snapshot.New()
+	for _, p := range put {
+		p(snap)
+	}
+	return snap
+}
+
+func randomWorldNode(i int) *snapshot.Node {
+	return &snapshot.Node{
+		Name: fmt.Sprintf("node%d", i), Zone: fmt.Sprintf("zone-%d", i),
+		Addresses: []snapshot.NodeAddress{
+			{Type: "InternalIP", Address: fmt.Sprintf("192.0.2.%d", 10+i)},
+			{Type: "InternalIP", Address: fmt.Sprintf("2001:db8:0:1::%d", 10+i)}},
+		PodCIDRs: []netip.Prefix{
+			netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/24", i)),
+			netip.MustParsePrefix(fmt.Sprintf("fd00:10:244:%d::/64", i))},
+	}
+}
+
+// packet makes a packet that may meet something in the Program: to an address
+// that it has or may seem to have, from anybody.
+func (r *random) packet(p *ir.Program) sim.Packet {
+	matches := []ir.Match{{Addr: r.addr(p.Family, "10.96.0.250", "fd00:10:96::fa"), Protocol: ir.TCP, Port: 80}}
+	var backends []netip.Addr
+	for i := range p.Services {
+		for j := range p.Services[i].Frontends {
+			matches = append(matches, p.Services[i].Frontends[j].Match)
+		}
+		for j := range p.Services[i].Pools {
+			for _, b := range p.Services[i].Pools[j].Backends {
+				backends = append(backends, b.AddrPort.Addr())
+			}
+		}
+	}
+	m := pick(r, matches)
+	pkt := sim.Packet{Dst: m.Addr, Protocol: m.Protocol, Port: m.Port}
+	if m.NodeAddrs() {
+		pkt.Dst = r.nodeAddr(p)
+	}
+	switch r.IntN(12) {
+	case 0:
+		pkt.Port += 3
+	case 1:
+		pkt.Protocol = pick(r, []ir.Protocol{ir.TCP, ir.UDP, ir.SCTP})
+	case 2:
+		pkt.Dst = r.nodeAddr(p)
+	}
+	pkt.Src, pkt.In = r.source(p, backends, pkt.Dst)
+	return pkt
+}
+
+func (r *random) addr(f ir.Family, v4, v6 string) netip.Addr {
+	if f == ir.IPv6 {
+		return netip.MustParseAddr(v6)
+	}
+	return netip.MustParseAddr(v4)
+}
+
+// nodeAddr gives an address of node1 or, at times, of another node.
+func (r *random) nodeAddr(p *ir.Program) netip.Addr {
+	if r.chance(4) {
+		return r.addr(p.Family, "127.0.0.1", "::1")
+	}
+	if r.chance(6) {
+		return r.addr(p.Family, "192.0.2.12", "2001:db8:0:1::12")
+	}
+	return pick(r, append(slices.Clone(p.Node.Addrs), r.addr(p.Family, "192.0.2.11", "2001:db8:0:1::11")))
+}
+
+// source gives a source address and the interface by which it comes in; what
+// the node itself sends has none. A loopback source never leaves the node.
+func (r *random) source(p *ir.Program, backends []netip.Addr, dst netip.Addr) (netip.Addr, string) {
+	if dst.IsLoopback() {
+		return dst, ""
+	}
+	switch r.IntN(6) {
+	case 0: // a pod of this node
+		return r.addr(p.Family, "10.244.1.200", "fd00:10:244:1::200"), podBridge
+	case 1, 2: // an endpoint, maybe one that reaches itself
+		if len(backends) > 0 {
+			if b := pick(r, backends); !p.Node.HasAddr(b) {
+				return b, r.in(b)
+			}
+		}
+	case 3: // outside
+		return pick(r, []netip.Addr{r.addr(p.Family, "198.51.100.7", "2001:db8:51::7"), r.addr(p.Family, "198.51.100.200", "2001:db8:99::7"),
+			r.addr(p.Family, "192.0.2.12", "2001:db8:0:1::12")}), "eth0"
+	}
+	if p.Node.HasAddr(dst) || p.Node.Mode == ir.ModeIPVS && isVIP(p, dst) {
+		return dst, "" // so the kernel chooses
+	}
+	if len(p.Node.Addrs) > 0 {
+		return pick(r, p.Node.Addrs), ""
+	}
+	return r.addr(p.Family, "192.0.2.12", "2001:db8:0:1::12"), "eth0"
+}
+
+func (r *random) in(src netip.Addr) string {
+	local := r.addr(ir.IPv4, "10.244.1.0", "")
+	if src.Is6() {
+		local = r.addr(ir.IPv6, "", "fd00:10:244:1::")
+	}
+	bits := 24
+	if src.Is6() {
+		bits = 64
+	}
+	if netip.PrefixFrom(local, bits).Contains(src) {
+		return podBridge
+	}
+	return "eth0"
+}
