@@ -60,6 +60,7 @@ func TestNodePortAddresses(t *testing.T) { // SNAP-73, PKT-16
 			want4: all, want6: ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{prefix("2001:db8::/64", true)}},
 			reason: "names no IPv4 range: every address"},
 		{name: "a zero range is all", mode: ir.ModeNFTables, entries: []string{"192.0.2.0/24", "0.0.0.0/0"}, want4: all, want6: all},
+		{name: "all alone", mode: ir.ModeNFTables, entries: []string{"all"}, want4: all, want6: all},
 		{name: "all is all", mode: ir.ModeNFTables, entries: []string{"192.0.2.0/24", "all"}, want4: all, want6: all},
 		{name: "ranges that hold loopback, iptables", mode: ir.ModeIPTables, entries: []string{"127.0.0.0/8", "192.0.2.0/24"},
 			want4: ir.NodePortAddrs{Loopback: true, Prefixes: []ir.NodePortPrefix{prefix("127.0.0.0/8", true), prefix("192.0.2.0/24", true)}}, want6: all},

@@ -199,6 +199,17 @@ func TestUpdatesFoldToCompile(t *testing.T) {
 	}
 }
 
+// A Compiler does not remember what is gone.
+func TestUpdateForgets(t *testing.T) {
+	snap := snapshotOf(newService("a"), newService("b"), webSlice)
+	c := New(newConfig(ir.ModeNFTables), snap, Facts{NodeName: "node1"})
+	snap.DeleteService(ns("a"))
+	c.Update([]ir.Name{ns("a"), ns("never")})
+	if len(c.order) != 1 || len(c.claims[0].only) != 1 || len(c.claims[0].shared) != 0 {
+		t.Errorf("got %d Services, %d claims and %d conflicts, want 1, 1 and 0", len(c.order), len(c.claims[0].only), len(c.claims[0].shared))
+	}
+}
+
 // The order in which objects become known does not matter.
 func TestOrderOfObjects(t *testing.T) {
 	for seed := range uint64(200) {
@@ -253,8 +264,8 @@ func TestCompileNodes(t *testing.T) {
 // Whatever a snapshot holds, compiling it does not panic, and gives valid Programs.
 func FuzzCompile(f *testing.F) {
 	f.Add([]byte("1"))
-	f.Add(random(1).data[:400])
-	f.Add(random(2).data[:4000])
+	f.Add(random(1).data[:150])
+	f.Add(random(2).data[:300])
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c := &choices{data}
 		cfg, snap := c.config(), snapshotOf()

@@ -292,6 +292,14 @@ func TestConflicts(t *testing.T) { // SNAP-32
 				newService("b", clusterIP("10.96.0.2"), same, ports(snapshot.ServicePort{Port: 81}))},
 			want: []string{"ClusterIP 10.96.0.1:80/tcp reject", "ExternalIP 198.18.0.1:80/tcp reject",
 				"ClusterIP 10.96.0.2:81/tcp reject", "ExternalIP 198.18.0.1:81/tcp reject"}},
+		{name: "routes lead to the pools that stay",
+			objects: []object{
+				newService("a", on(1)),
+				editSlice("b-1", func(e *snapshot.EndpointSlice) {
+					e.Ports = append(e.Ports, snapshot.EndpointPort{Name: "x", Port: 8081, HasName: true, HasPort: true})
+				}, "10.1.0.1"), newService("b", on(2), ports(snapshot.ServicePort{Port: 80}, snapshot.ServicePort{Name: "x", Port: 81}))},
+			want:  []string{"ClusterIP 10.96.0.10:80/tcp reject", "ClusterIP 10.96.0.10:81/tcp pods→10.1.0.1:8081 any→10.1.0.1:8081+snat"},
+			diags: []string{"error: Service ns/b: spec.clusterIPs[0]: 10.96.0.10:80/tcp belongs to Service ns/a, which is older: it is left out here"}},
 		{name: "a pool that only the lost frontend used goes with it",
 			objects: []object{
 				newService("a", clusterIP("10.96.0.1"), nodePort(30080)),

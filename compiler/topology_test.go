@@ -50,8 +50,12 @@ func TestEndpoints(t *testing.T) {
 			diags: []string{
 				"info: EndpointSlice ns/web-1: endpoints[1]: 10.1.0.2:8080 differs in EndpointSlice ns/web-2, endpoints[0], which counts",
 				"info: EndpointSlice ns/web-2: endpoints[1]: 10.1.0.1:8080 differs in EndpointSlice ns/web-1, endpoints[0], which counts"}},
+		{name: "SNAP-45 even where the terminating one serves and the other does not",
+			objects: []object{web, slice("web-1", "10.1.0.1 terminating"), slice("web-2", "10.1.0.1 not-ready")},
+			want:    none,
+			diags:   []string{"info: EndpointSlice ns/web-1: endpoints[0]: 10.1.0.1:8080 differs in EndpointSlice ns/web-2, endpoints[0], which counts"}},
 		{name: "SNAP-45 then what is ready",
-			objects: []object{web, slice("web-1", "10.1.0.1 not-ready"), slice("web-2", "10.1.0.1")},
+			objects: []object{web, slice("web-1", "10.1.0.1 unready-serving"), slice("web-2", "10.1.0.1")},
 			want:    []string{web80},
 			diags:   []string{"info: EndpointSlice ns/web-1: endpoints[0]: 10.1.0.1:8080 differs in EndpointSlice ns/web-2, endpoints[0], which counts"}},
 		{name: "SNAP-45 then what stands first",
