@@ -64,7 +64,7 @@ func BenchmarkUpdate(b *testing.B) {
 				slice.Endpoints = append([]snapshot.Endpoint(nil), old.Endpoints...)
 				slice.Endpoints[3].Ready = ready
 				ready = !ready
-				if got := c.Update(snap.SetSlice(&slice)); len(got[0]) != 1 {
+				if got, _ := c.Update(snap.SetSlice(&slice)); len(got[0]) != 1 {
 					b.Fatalf("got %d changes, want 1", len(got[0]))
 				}
 			}

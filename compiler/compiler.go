@@ -60,6 +60,14 @@ type entry struct {
 	lost     [len(families)]diag.List // of the conflicts pass
 }
 
+// diagnostics gives what there is to say about the Service.
+func (e *entry) diagnostics() diag.List {
+	if len(e.diags)+len(e.lost[0])+len(e.lost[1]) == 0 {
+		return nil
+	}
+	return slices.Concat(e.diags, e.lost[0], e.lost[1])
+}
+
 // New compiles a snapshot. The Compiler reads the same snapshot again when it
 // is told of changes.
 func New(cfg *config.Config, snap *snapshot.Snapshot, facts Facts) *Compiler {
@@ -91,7 +99,11 @@ func (c *Compiler) fill(all []*snapshot.Service, parse func(i int) *service) {
 		c.order = append(c.order, &entries[i])
 	}
 	for f := range families {
-		c.claims[f] = newClaims(len(all))
+		n := 0
+		for _, e := range c.order {
+			count(&n, e.compiled[f] != nil)
+		}
+		c.claims[f] = newClaims(n)
 		contested := map[*entry]bool{}
 		for _, e := range c.order {
 			c.claims[f].add(e, e.compiled[f], func(e *entry) { contested[e] = true })
@@ -145,10 +157,7 @@ func (c *Compiler) Programs() []*ir.Program {
 func (c *Compiler) Diagnostics() diag.List {
 	list := slices.Clone(c.nodeDiags)
 	for _, e := range c.order {
-		list.Add(e.diags...)
-		for f := range families {
-			list.Add(e.lost[f]...)
-		}
+		list.Add(e.diagnostics()...)
 	}
 	list.Sort()
 	return list
@@ -157,8 +166,9 @@ func (c *Compiler) Diagnostics() diag.List {
 // Update compiles the named Services again, which were added, changed or
 // deleted in the snapshot or whose slices were. It gives what has changed in
 // each Program, by name: these Services, as far as they did change, and those
-// that won or lost something by it. The cost follows their number.
-func (c *Compiler) Update(dirty []ir.Name) (changes [len(families)][]ir.Change) {
+// that won or lost something by it; and what there is to say about all of
+// them. The cost follows their number.
+func (c *Compiler) Update(dirty []ir.Name) (changes [len(families)][]ir.Change, diags diag.List) {
 	touched := map[*entry]bool{}
 	touch := func(e *entry) { touched[e] = true }
 	for _, name := range dirty {
@@ -184,14 +194,16 @@ func (c *Compiler) Update(dirty []ir.Name) (changes [len(families)][]ir.Change) 
 				changes[f] = append(changes[f], ir.Change{Name: e.name, Old: old, New: e.final[f]})
 			}
 		}
+		diags.Add(e.diagnostics()...)
 		if c.cluster.snap.Service(e.name) == nil {
 			c.forget(e.name)
 		}
 	}
+	diags.Sort()
 	for f := range families {
 		slices.SortFunc(changes[f], func(a, b ir.Change) int { return a.Name.Compare(b.Name) })
 	}
-	return changes
+	return changes, diags
 }
 
 func (c *Compiler) find(name ir.Name) (int, bool) {

@@ -176,7 +176,7 @@ func TestUpdatesFoldToCompile(t *testing.T) {
 			for range 1 + c.n(3) {
 				dirty = append(dirty, c.step(snap)...)
 			}
-			changes := incremental.Update(dirty)
+			changes, diags := incremental.Update(dirty)
 			got := incremental.Programs()
 			want, wantDiags := Compile(cfg, snap, facts)
 			if d := differ(want, got); d != "" {
@@ -184,6 +184,11 @@ func TestUpdatesFoldToCompile(t *testing.T) {
 			}
 			if d := differ(wantDiags, incremental.Diagnostics()); d != "" {
 				t.Fatalf("seed %d, step %d: diagnostics (-compiled +updated):\n%s", seed, step, d)
+			}
+			for _, d := range diags {
+				if !slices.Contains(wantDiags, d) {
+					t.Fatalf("seed %d, step %d: Update says %q, Compile does not", seed, step, d)
+				}
 			}
 			for f := range families {
 				if d := differ(ir.Diff(before[f], got[f]), changes[f]); d != "" {

@@ -165,7 +165,7 @@ func (t *target) poolReason(p pick, n *census, endpoints []endpoint) string {
 		return ofReady(p.n, n.ready) + " " + t.onNode
 	}
 	reason := "all " + counted(p.n, "ready endpoint")
-	if n.nodeHinted+n.zoneHinted > 0 && t.caps.Has(ir.Topology) {
+	if n.nodeHinted+n.zoneHinted > 0 {
 		reason += t.ignoredHints(n, endpoints)
 	}
 	return reason
@@ -182,6 +182,8 @@ func (t *target) ignoredHints(n *census, endpoints []endpoint) string {
 		hints = func(e *endpoint) []string { return e.NodeHints }
 	}
 	switch {
+	case !t.caps.Has(ir.Topology):
+		return "; " + kind + " ignored: mode " + string(t.mode) + " has none"
 	case hinted < n.ready:
 		for i := range endpoints {
 			if e := &endpoints[i]; e.Ready && len(hints(e)) == 0 {

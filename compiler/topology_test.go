@@ -198,6 +198,12 @@ func TestHints(t *testing.T) { // SNAP-44
 			t.Errorf("frontends (-want +got):\n%s", d)
 		}
 	})
+	t.Run("a mode without hints", func(t *testing.T) {
+		programs, _ := compileFor(t, newConfig(ir.ModeKernelspace), web, slice("web-1", "10.1.0.1 zone=zone-a"))
+		if got, want := only(t, programs[0]).Pools[0].Origin.Reason, "all 1 ready endpoint; zone hints ignored: mode kernelspace has none"; got != want {
+			t.Errorf("reason: got %q, want %q", got, want)
+		}
+	})
 	t.Run("SNAP-72 a node without a zone", func(t *testing.T) {
 		programs, _ := compileFor(t, newConfig(ir.ModeNFTables), node("node1", "", "192.0.2.11"), web, slice("web-1", "10.1.0.1 zone=zone-a", "10.2.0.1 zone=zone-b"))
 		if got, want := only(t, programs[0]).Pools[0].Origin.Reason, "all 2 ready endpoints; zone hints ignored: the node has no zone"; got != want {
