@@ -9,12 +9,13 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// both gives Programs of both families with n Services: each with a ClusterIP
+// programs gives Programs of both families with n Services: each with a ClusterIP
 // and two backends, some with a node port, affinity, source ranges, or no
 // backend.
-func both(n int) []*ir.Program {
+func programs(n int) []*ir.Program {
 	return []*ir.Program{
 		program(ir.IPv4, n, "192.0.2.11", "10.96.0.0", "10.244.0.0", "203.0.113.0"),
 		program(ir.IPv6, n, "2001:db8::11", "fd00:96::", "fd00:244::", "2001:db8:203::"),
@@ -66,9 +67,9 @@ func program(f ir.Family, n int, node, cluster, pod, vip string) *ir.Program {
 }
 
 // thinned leaves out some of the Services and backends; all without random.
-func thinned(programs []*ir.Program, random *rand.Rand) []*ir.Program {
+func thinned(ps []*ir.Program, random *rand.Rand) []*ir.Program {
 	var out []*ir.Program
-	for _, p := range programs {
+	for _, p := range ps {
 		q := *p
 		q.Services = nil
 		for _, s := range p.Services {
@@ -88,4 +89,12 @@ func thinned(programs []*ir.Program, random *rand.Rand) []*ir.Program {
 
 func opsOf(p apply.Plan) []apply.Operation {
 	return slices.Collect(func(yield func(apply.Operation) bool) { p.Operations(yield) })
+}
+
+func lower(ps ...*ir.Program) rules.Rulesets {
+	var sets rules.Rulesets
+	for _, p := range ps {
+		sets = append(sets, rules.Lower(p))
+	}
+	return sets
 }

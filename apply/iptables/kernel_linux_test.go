@@ -65,14 +65,6 @@ func put(t *testing.T, target *Target, want rules.Rulesets) apply.Plan {
 	return plan
 }
 
-func lower(programs ...*ir.Program) rules.Rulesets {
-	var sets rules.Rulesets
-	for _, p := range programs {
-		sets = append(sets, rules.Lower(p))
-	}
-	return sets
-}
-
 func shell(t *testing.T, stdin, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(name, args...)
@@ -101,7 +93,7 @@ func TestKernelHoldsHistories(t *testing.T) {
 		shell(t, foreign, tool(ir.IPv4, v, "restore"))
 		target := open(t, Options{Variant: v, MostRules: 200})
 		random := rand.New(rand.NewPCG(7, 7))
-		all := both(300)
+		all := programs(300)
 		for range 6 {
 			some := thinned(all, random)
 			want := lower(some...)
@@ -133,7 +125,7 @@ func TestTakeover(t *testing.T) {
 			shell(t, withoutAccounting(string(saved)), tool(f, v, "restore"))
 		}
 		target := open(t, Options{Variant: v})
-		want := lower(both(20)...)
+		want := lower(programs(20)...)
 		plan := put(t, target, want)
 		for _, op := range opsOf(plan) {
 			if op.Verb == apply.Remove && strings.Contains(op.Object, "KUBE-SEP-") && op.Service.Namespace != "default" {
@@ -175,9 +167,9 @@ func TestFailedCommitLeavesTheOldState(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		for _, most := range []int{0, 100} {
 			target := open(t, Options{Variant: v, MostRules: most})
-			old := lower(both(100)...)
+			old := lower(programs(100)...)
 			put(t, target, old)
-			bad := lower(both(200)...)
+			bad := lower(programs(200)...)
 			last := &bad[1].Nat.Chains[len(bad[1].Nat.Chains)-1]
 			last.Rules = append(last.Rules, rules.Rule{Raw: "-p tcp -j DNAT --to-destination nowhere"})
 			_, err := apply.Once(t.Context(), target, bad, always)
@@ -255,14 +247,14 @@ func TestLockNamesItsHolder(t *testing.T) {
 	}
 	err = ns.Do(func() error {
 		target := open(t, Options{Variant: Legacy, Wait: time.Second})
-		_, err := apply.Once(t.Context(), target, lower(both(1)...), always)
+		_, err := apply.Once(t.Context(), target, lower(programs(1)...), always)
 		if want := fmt.Sprintf("held by process %d (", os.Getpid()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q in it", err, want)
 		}
 		if err := held.Close(); err != nil {
 			return err
 		}
-		put(t, target, lower(both(1)...))
+		put(t, target, lower(programs(1)...))
 		return nil
 	})
 	if err != nil {
@@ -273,7 +265,7 @@ func TestLockNamesItsHolder(t *testing.T) {
 func TestCancelledCommit(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		target := open(t, Options{Variant: v, MostRules: 50})
-		old := lower(both(30)...)
+		old := lower(programs(30)...)
 		put(t, target, old)
 		have, err := target.Read(t.Context())
 		if err != nil {
@@ -287,7 +279,7 @@ func TestCancelledCommit(t *testing.T) {
 			}
 			return runTool(c, stdin, name, args...)
 		}
-		if err := target.Commit(ctx, target.Plan(have, lower(both(200)...))); err == nil {
+		if err := target.Commit(ctx, target.Plan(have, lower(programs(200)...))); err == nil {
 			t.Fatal("a cancelled commit gives no error")
 		}
 		have, err = target.Read(t.Context())

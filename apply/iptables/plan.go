@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/proxyc/proxyc/apply"
@@ -24,11 +25,10 @@ type familyPlan struct {
 type tableDiff struct {
 	name         string
 	have         map[string]*rules.Chain
-	haveOrder    []*rules.Chain // targets of jumps first
 	set          []*rules.Chain // new and changed chains, targets of jumps first
 	fill         []fill         // rules for chains that are shared with others
 	unhook, hook []rules.Hook   // in the order in which a packet meets them
-	stale        []string       // chains to remove, those who jump first
+	stale        []*rules.Chain // to remove, those who jump first
 }
 
 // fill is a rule for the end of a chain that keeps what it has.
@@ -46,13 +46,16 @@ func newPlan(have, want rules.Rulesets) *Plan {
 	p := &Plan{have: have, want: want}
 	for _, w := range want {
 		h := family(have, w.Family)
-		f := familyPlan{have: h, want: w}
-		for i, wt := range w.Tables() {
-			f.tables = append(f.tables, diffTable(h.Tables()[i], wt))
-		}
-		p.families = append(p.families, f)
+		p.families = append(p.families, planFamily(h, w))
 	}
 	return p
+}
+
+// planFamily compares the tables of a family.
+func planFamily(have, want *rules.Ruleset) familyPlan {
+	return familyPlan{have: have, want: want, tables: []tableDiff{
+		diffTable(&have.Filter, &want.Filter), diffTable(&have.Nat, &want.Nat),
+	}}
 }
 
 // family gives the state of a family; an empty one where there is none.
@@ -62,7 +65,7 @@ func family(sets rules.Rulesets, f ir.Family) *rules.Ruleset {
 			return r
 		}
 	}
-	return &rules.Ruleset{Family: f}
+	return &rules.Ruleset{Family: f, Filter: rules.Table{Name: "filter"}, Nat: rules.Table{Name: "nat"}}
 }
 
 // Empty tells that there is nothing to do.
@@ -97,24 +100,35 @@ func (p *Plan) Gone() []ir.Match {
 
 func diffTable(have, want *rules.Table) tableDiff {
 	d := tableDiff{name: want.Name, have: chainsOf(have)}
-	d.haveOrder = ordered(have, d.have)
-	wanted := chainsOf(want)
-	for _, c := range ordered(want, wanted) {
+	wanted := make(map[string]bool, len(want.Chains))
+	for i := range want.Chains {
+		c := &want.Chains[i]
+		wanted[c.Name] = true
 		h, exists := d.have[c.Name]
 		switch {
 		case exists && rules.Shared(c.Name):
 			d.fill = append(d.fill, missing(h, c)...)
-		case !exists || !slices.EqualFunc(h.Rules, c.Rules, equal):
+		case !exists || !same(h.Rules, c.Rules):
 			d.set = append(d.set, c)
 		}
 	}
-	for _, c := range slices.Backward(d.haveOrder) {
-		if _, ok := wanted[c.Name]; !ok && !rules.Shared(c.Name) {
-			d.stale = append(d.stale, c.Name)
+	for i := range have.Chains {
+		if c := &have.Chains[i]; !wanted[c.Name] && !rules.Shared(c.Name) {
+			d.stale = append(d.stale, c)
 		}
 	}
+	d.set, d.stale = targetsFirst(d.set), targetsFirst(d.stale)
+	slices.Reverse(d.stale)
 	d.unhook, d.hook = diffHooks(have.Hooks, want.Hooks)
 	return d
+}
+
+// same tells whether two chains have equal rules, at once if they share them.
+func same(a, b []rules.Rule) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	return len(a) == 0 || &a[0] == &b[0] || slices.EqualFunc(a, b, equal)
 }
 
 func equal(a, b rules.Rule) bool { return a.Equal(&b) }
@@ -139,29 +153,29 @@ func missing(have, want *rules.Chain) []fill {
 	return lacking
 }
 
-// ordered gives the chains of a table such that the targets of jumps come
-// before those who jump, and otherwise in the table's order.
-func ordered(t *rules.Table, chains map[string]*rules.Chain) []*rules.Chain {
-	out := make([]*rules.Chain, 0, len(t.Chains))
-	seen := make(map[string]bool, len(t.Chains))
+// targetsFirst orders chains such that those to which others jump come before
+// them. Chains that are not among them need no place: what is unchanged jumps
+// to what existed.
+func targetsFirst(chains []*rules.Chain) []*rules.Chain {
+	byName := make(map[string]*rules.Chain, len(chains))
+	for _, c := range chains {
+		byName[c.Name] = c
+	}
+	out := make([]*rules.Chain, 0, len(chains))
 	var visit func(c *rules.Chain)
 	visit = func(c *rules.Chain) {
-		if seen[c.Name] {
-			return
-		}
-		seen[c.Name] = true
+		delete(byName, c.Name)
 		for i := range c.Rules {
-			if c.Rules[i].Target != rules.Jump {
-				continue
-			}
-			if to, ok := chains[c.Rules[i].Chain]; ok {
+			if to := byName[c.Rules[i].Chain]; to != nil && c.Rules[i].Target == rules.Jump {
 				visit(to)
 			}
 		}
 		out = append(out, c)
 	}
-	for i := range t.Chains {
-		visit(&t.Chains[i])
+	for _, c := range chains {
+		if byName[c.Name] != nil {
+			visit(c)
+		}
 	}
 	return out
 }
@@ -246,8 +260,8 @@ func (o *operations) all() bool {
 			return false
 		}
 	}
-	for _, name := range o.diff.stale {
-		if !o.yield(apply.Operation{Verb: apply.Remove, Object: o.object(name, nil), Service: o.owner(name)}) {
+	for _, c := range o.diff.stale {
+		if !o.yield(apply.Operation{Verb: apply.Remove, Object: o.object(c.Name, nil), Service: o.owner(c.Name)}) {
 			return false
 		}
 	}
@@ -335,7 +349,8 @@ func diffRules(have, want []rules.Rule) (added, removed []*rules.Rule) {
 func (o *operations) owner(chain string) ir.Name {
 	if o.owners == nil {
 		o.owners = map[string]ir.Name{}
-		for _, c := range slices.Backward(o.diff.haveOrder) {
+		have := targetsFirst(slices.Collect(maps.Values(o.diff.have)))
+		for _, c := range slices.Backward(have) {
 			o.own(c)
 		}
 	}

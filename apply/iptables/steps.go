@@ -7,8 +7,8 @@ import (
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// step is one run of iptables-restore. The kernel takes each of its tables
-// whole.
+// step is one run of iptables-restore. The kernel takes each of its edits
+// whole, one after the other.
 type step []edit
 
 // edit is what a step does to a table, in this order.
@@ -18,38 +18,91 @@ type edit struct {
 	fill   []fill
 	unhook []rules.Hook
 	hook   []rules.Hook
-	drop   []string
+	drop   []*rules.Chain
 }
 
 // steps divides what a family needs into runs of at most most rules. A small
-// change is one run. In larger ones each table goes through its chains in
+// change is one run. In larger ones each stage goes through its chains in
 // their order and ends with the jumps; what is stale is dropped after that.
-// filter comes before nat: what is going to be refused must not slip through.
 func (f *familyPlan) steps(most int) []step {
 	size := 0
-	var whole step
 	for i := range f.tables {
-		d := &f.tables[i]
-		if d.empty() {
-			continue
-		}
-		size += len(d.stale)
-		for _, c := range d.set {
-			size += weight(c)
-		}
-		whole = append(whole, edit{d.name, d.set, d.fill, d.unhook, d.hook, d.stale})
-	}
-	if size <= most {
-		if len(whole) == 0 {
-			return nil
-		}
-		return []step{whole}
+		size += f.tables[i].size()
 	}
 	var all []step
-	for i := range f.tables {
-		all = append(all, f.tables[i].steps(most)...)
+	if size > most {
+		for _, d := range f.stages(true) {
+			all = append(all, d.steps(most)...)
+		}
+		return all
 	}
-	return all
+	var whole step
+	for _, d := range f.stages(false) {
+		if !d.empty() {
+			whole = append(whole, edit{d.name, d.set, d.fill, d.unhook, d.hook, d.stale})
+		}
+	}
+	if len(whole) == 0 {
+		return nil
+	}
+	return []step{whole}
+}
+
+// stages are the changes of the tables one after the other. A frontend whose
+// last backend goes is refused before it is not translated any longer, and one
+// that gets its first is translated before it is not refused any longer: so
+// filter changes around nat, and holds the old and the new rules in between.
+// If nat changes in several runs, hairpin connections are treated likewise.
+func (f *familyPlan) stages(severalRuns bool) []tableDiff {
+	filter := union(&f.have.Filter, &f.want.Filter, func(string) bool { return true })
+	first, last := diffTable(&f.have.Filter, filter), diffTable(filter, &f.want.Filter)
+	if !severalRuns {
+		return []tableDiff{first, f.tables[1], last}
+	}
+	nat := union(&f.have.Nat, &f.want.Nat, rules.Hairpin)
+	return []tableDiff{first, diffTable(&f.have.Nat, nat), diffTable(nat, &f.want.Nat), last}
+}
+
+// union is want with what only have has in some chains: these chains if they
+// are stale, and rules at their end, where they catch what want leaves.
+func union(have, want *rules.Table, some func(chain string) bool) *rules.Table {
+	u := &rules.Table{Name: want.Name, Hooks: want.Hooks}
+	old := chainsOf(have)
+	for _, c := range want.Chains {
+		if h := old[c.Name]; h != nil && some(c.Name) && !rules.Shared(c.Name) && !same(h.Rules, c.Rules) {
+			c = both(h, c)
+		}
+		u.Chains = append(u.Chains, c)
+		delete(old, c.Name)
+	}
+	for _, c := range have.Chains {
+		if old[c.Name] != nil && some(c.Name) {
+			u.Chains = append(u.Chains, c)
+		}
+	}
+	return u
+}
+
+// both is a chain with the rules of two. It is have if want adds nothing.
+func both(have *rules.Chain, want rules.Chain) rules.Chain {
+	added, removed := diffRules(have.Rules, want.Rules)
+	if len(added) == 0 && len(removed) > 0 {
+		return *have
+	}
+	rs := slices.Clone(want.Rules)
+	for _, r := range removed {
+		rs = append(rs, *r)
+	}
+	return rules.Chain{Name: want.Name, Rules: rs}
+}
+
+// size is what a change costs: the rules that are written, and a little for each chain.
+func (d *tableDiff) size() int {
+	n := len(d.stale)
+	for _, c := range d.set {
+		n += weight(c)
+	}
+	return n
 }
 
 // weight is what a chain costs in a step: its rules and itself.
@@ -91,8 +144,8 @@ func (s step) text(f ir.Family) []byte {
 		for _, c := range e.set {
 			b = append(append(append(b, ':'), c.Name...), " - [0:0]\n"...)
 		}
-		for _, name := range e.drop {
-			b = append(append(append(b, ':'), name...), " - [0:0]\n"...)
+		for _, c := range e.drop {
+			b = append(append(append(b, ':'), c.Name...), " - [0:0]\n"...)
 		}
 		for _, c := range e.set {
 			for i := range c.Rules {
@@ -111,8 +164,8 @@ func (s step) text(f ir.Family) []byte {
 		for _, h := range slices.Backward(e.hook) { // -I puts each first
 			line("-I ", h.Chain, &h.Rule)
 		}
-		for _, name := range e.drop {
-			b = append(append(append(b, "-X "...), name...), '\n')
+		for _, c := range e.drop {
+			b = append(append(append(b, "-X "...), c.Name...), '\n')
 		}
 		b = append(b, "COMMIT\n"...)
 	}

@@ -45,6 +45,8 @@ type Target struct {
 	run      func(ctx context.Context, stdin []byte, name string, args ...string) ([]byte, error)
 }
 
+var _ apply.Target[rules.Rulesets] = (*Target)(nil)
+
 // Open finds out which variant the node uses, what the tools can do and which
 // families the kernel has.
 func Open(ctx context.Context, o Options) (*Target, error) {

@@ -47,11 +47,11 @@ func Assemble(family ir.Family, node *ir.Node, fragments []*Fragment) *Ruleset {
 	nodePorts := a.hub(hubNodePorts, ports, stemNodePortsTree)
 	hairpin := a.hub(hubHairpin, bySrc(family), stemHairpinTree)
 	r.Nat.Chains = slices.Concat([]Chain{
-		{chainServices, slices.Concat(services.rules, nodePortDispatch(family, &node.NodePorts))},
-		{chainNodePorts, nodePorts.rules},
-		{chainPostrouting, postrouting(node)},
 		{chainMarkMasq, markMasq(node)},
 		{chainHairpin, hairpin.rules},
+		{chainPostrouting, postrouting(node)},
+		{chainServices, slices.Concat(services.rules, nodePortDispatch(family, &node.NodePorts))},
+		{chainNodePorts, nodePorts.rules},
 	}, services.tree, nodePorts.tree, hairpin.tree, a.chains)
 	return r
 }

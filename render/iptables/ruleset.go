@@ -202,6 +202,11 @@ func (r *Ruleset) Frontends() []ir.Match {
 	return out
 }
 
+// Hairpin tells whether a chain is of those that find hairpin connections.
+func Hairpin(chain string) bool {
+	return chain == chainHairpin || strings.HasPrefix(chain, stemHairpinTree)
+}
+
 // Shared tells whether a chain belongs to the kubelet as well: it is filled up
 // and never emptied.
 func Shared(chain string) bool { return chain == chainFirewall }

@@ -1,0 +1,107 @@
+package iptables
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"testing"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/iptables"
+)
+
+// BenchmarkKernel loads n Services of five backends into an empty namespace,
+// and then changes one backend of one Service, as the daemon does: from the
+// state that it remembers.
+func BenchmarkKernel(b *testing.B) {
+	applytest.RequireRoot(b)
+	for _, v := range variants {
+		for _, n := range []int{1_000, 5_000, 10_000} {
+			p := large(n)
+			want := lower(p)
+			b.Run(fmt.Sprintf("%s/services=%d/load", v, n), func(b *testing.B) {
+				for b.Loop() {
+					inEmpty(b, v, func(t *Target) {
+						commit(b, t, nil, want)
+					})
+				}
+			})
+			b.Run(fmt.Sprintf("%s/services=%d/one", v, n), func(b *testing.B) {
+				inEmpty(b, v, func(t *Target) {
+					commit(b, t, nil, want)
+					states := [2]rules.Rulesets{want, lower(changed(p))}
+					i := 0
+					for b.Loop() {
+						commit(b, t, states[i%2], states[(i+1)%2])
+						i++
+					}
+				})
+			})
+		}
+	}
+}
+
+func commit(b *testing.B, t *Target, have, want rules.Rulesets) {
+	if err := t.Commit(b.Context(), t.Plan(have, want)); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func inEmpty(b *testing.B, v Variant, f func(*Target)) {
+	b.StopTimer()
+	defer b.StartTimer()
+	b.Setenv("XTABLES_LOCKFILE", filepath.Join(b.TempDir(), "lock"))
+	ns, err := applytest.NewNamespace("bench")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer ns.Close()
+	err = ns.Do(func() error {
+		t, err := Open(b.Context(), Options{Variant: v})
+		if err != nil {
+			return err
+		}
+		b.StartTimer()
+		f(t)
+		b.StopTimer()
+		return nil
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// large gives n Services with a ClusterIP and five backends each.
+func large(n int) *ir.Program {
+	p := program(ir.IPv4, 0, "192.0.2.11", "10.96.0.0", "10.128.0.0", "203.0.113.0")
+	p.Node.Detector.Prefix = netip.MustParsePrefix("10.128.0.0/9")
+	cluster, pod := netip.MustParseAddr("10.64.0.0"), netip.MustParseAddr("10.128.0.0")
+	for i := range n {
+		cluster = cluster.Next()
+		s := ir.Service{Name: ir.Name{Namespace: "default", Name: fmt.Sprintf("s%d", i)}}
+		port := ir.ServicePort{Service: s.Name, Protocol: ir.TCP}
+		pool := ir.Pool{Port: port}
+		for range 5 {
+			pod = pod.Next()
+			pool.Backends = append(pool.Backends, ir.Backend{AddrPort: netip.AddrPortFrom(pod, 8080)})
+		}
+		s.Pools = []ir.Pool{pool}
+		s.Frontends = []ir.Frontend{{Match: ir.Match{Addr: cluster, Protocol: ir.TCP, Port: 80}, Port: port,
+			Routes: []ir.Route{{From: ir.Pods}, {From: ir.Any, SNAT: true}}}}
+		p.Services = append(p.Services, s)
+	}
+	return p
+}
+
+// changed moves one backend.
+func changed(p *ir.Program) *ir.Program {
+	q := *p
+	q.Services = append([]ir.Service(nil), p.Services...)
+	s := &q.Services[len(q.Services)/2]
+	pool := s.Pools[0]
+	pool.Backends = append([]ir.Backend(nil), pool.Backends...)
+	pool.Backends[2].AddrPort = netip.AddrPortFrom(netip.MustParsePrefix("10.255.1.1/32").Addr(), 8080)
+	s.Pools = []ir.Pool{pool}
+	return &q
+}
