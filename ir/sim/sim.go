@@ -327,10 +327,11 @@ func ParsePacket(from, to string) (Packet, error) {
 	if err != nil {
 		return Packet{}, fmt.Errorf("source %q: must be IP or IP@INTERFACE", from)
 	}
-	if !strings.Contains(to, "/") {
-		to += "/tcp"
+	match := to
+	if !strings.Contains(match, "/") {
+		match += "/tcp"
 	}
-	m, ok := ir.ParseMatch(to)
+	m, ok := ir.ParseMatch(match)
 	if !ok || m.NodeAddrs() || m.Port == 0 {
 		return Packet{}, fmt.Errorf("destination %q: must be IP:PORT or IP:PORT/PROTO, with PROTO tcp, udp or sctp", to)
 	}
