@@ -68,7 +68,7 @@ func (c *diffCmd) Run(e *env) error {
 func diffIR(from, to []*ir.Program) ([]byte, error) {
 	var out bytes.Buffer
 	for i := range from {
-		node, err := diffText("node", from[i], to[i], writeNode)
+		node, err := diffText(from[i].Family.String()+" node", from[i], to[i], writeNode)
 		if err != nil {
 			return nil, err
 		}
@@ -104,5 +104,5 @@ func diffText[T any](name string, from, to T, write func(io.Writer, T) error) ([
 	if err := errors.Join(write(&a, from), write(&b, to)); err != nil {
 		return nil, err
 	}
-	return diff.Diff("old "+name, a.Bytes(), "new "+name, b.Bytes()), nil
+	return diff.Diff(name, a.Bytes(), name, b.Bytes()), nil
 }

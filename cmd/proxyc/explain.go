@@ -119,7 +119,7 @@ func (s *subject) writeIR(w io.Writer, programs []*ir.Program) (found bool, err 
 		for i := range p.Services {
 			if svc := &p.Services[i]; s.isService(svc) {
 				found = true
-				if _, err := fmt.Fprintf(w, "%s %s\n", p.Family, svc.Text()); err != nil {
+				if _, err := fmt.Fprintf(w, "# %s\n%s\n", p.Family, svc.Text()); err != nil {
 					return found, err
 				}
 			}

@@ -24,7 +24,8 @@ type configFlags struct {
 // input is what every verb that compiles takes.
 type input struct {
 	configFlags
-	Snapshot []string `short:"s" required:"" placeholder:"FILE" sep:"none" help:"Services, EndpointSlices, Nodes and ServiceCIDRs, as kubectl get -o yaml or -o json prints them: a file, a directory with .yaml, .yml and .json files, or - for standard input. May be repeated."`
+	Snapshot       []string `short:"s" required:"" placeholder:"FILE" sep:"none" help:"Services, EndpointSlices, Nodes and ServiceCIDRs, as kubectl get -o yaml or -o json prints them: a file, a directory with .yaml, .yml and .json files, or - for standard input. May be repeated."`
+	HNSNetworkType string   `name:"hns-network-type" enum:"L2Bridge,Overlay" default:"L2Bridge" help:"Type of the HNS network in mode kernelspace: L2Bridge or Overlay."`
 }
 
 // job is one compilation with all that it read and had to say.
@@ -70,6 +71,7 @@ func (in *input) load(e *env) (*job, error) {
 	if err := e.readSnapshot(j, in.Snapshot); err != nil {
 		return nil, err
 	}
+	j.facts.HNSNetworkType = in.HNSNetworkType
 	return j, e.setNode(j, resolved.NodeName)
 }
 

@@ -74,11 +74,11 @@ func buffered(w io.Writer, write func(io.Writer) error) error {
 // README of how to load each. All are written under temporary names first, so
 // that an error leaves what was there before.
 func (e *env) writeDir(dir string, programs []*ir.Program, explain bool) error {
-	own, _, rendered := outputs(programs)
+	rules, _, rendered := outputs(programs)
+	own := append(rules[:len(rules):len(rules)], render.Output{File: "README", Write: func(w io.Writer) error { return writeReadme(w, programs, rules) }})
 	if explain {
 		own = append(own, render.Output{File: "explain.tsv", Write: func(w io.Writer) error { return writeExplain(w, rendered) }})
 	}
-	own = append(own, render.Output{File: "README", Write: func(w io.Writer) error { return writeReadme(w, programs, own) }})
 
 	if err := e.files.MkdirAll(dir); err != nil {
 		return err
@@ -109,8 +109,12 @@ func writeReadme(w io.Writer, programs []*ir.Program, own []render.Output) error
 	node := &programs[0].Node
 	_, err := fmt.Fprintf(w, "Rules of node %s in mode %s.\n\n", node.Name, node.Mode)
 	for _, o := range own {
-		if o.Load != "" && err == nil {
-			_, err = fmt.Fprintf(w, "%s\n    %s\n", o.File, o.Load)
+		how := o.Load
+		if how == "" {
+			how = "(no command loads it)"
+		}
+		if err == nil {
+			_, err = fmt.Fprintf(w, "%s\n    %s\n", o.File, how)
 		}
 	}
 	return err
