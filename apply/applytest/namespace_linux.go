@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -41,6 +42,8 @@ type Namespace struct {
 
 	fd netns.NsHandle
 	nl *netlink.Handle
+
+	sctpPorts atomic.Uint32 // source ports handed out so far
 }
 
 // NewNamespace makes a namespace with its loopback interface up. It needs CAP_SYS_ADMIN.

@@ -110,7 +110,7 @@ func (ns *Namespace) trySCTP(from, to netip.AddrPort, timeout time.Duration) (An
 	}
 	init := sctpPacket{source: from.Port(), dest: to.Port(), chunk: sctpInit, initiate: rand.Uint32() | 1}
 	if init.source == 0 {
-		init.source = uint16(32768 + rand.IntN(28000))
+		init.source = uint16(32768 + ns.sctpPorts.Add(1)%28000) // no kernel keeps two tries from the same port
 	}
 	if err := f.SetDeadline(time.Now().Add(timeout)); err != nil {
 		return Answer{}, err

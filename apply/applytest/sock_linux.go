@@ -29,16 +29,9 @@ func wrap(err error, format string, args ...any) error {
 // Dial opens a TCP or UDP connection ("tcp", "udp") out of the namespace. The zero Addr or port of from
 // leaves the choice to the kernel. The connection may be used from any goroutine.
 func (ns *Namespace) Dial(ctx context.Context, network string, from, to netip.AddrPort) (net.Conn, error) {
-	d := net.Dialer{
-		Control: func(_, _ string, c syscall.RawConn) error {
-			var err error
-			cerr := c.Control(func(fd uintptr) {
-				err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
-			})
-			return errors.Join(cerr, err)
-		},
-		FallbackDelay: -1,
-		KeepAlive:     -1,
+	d := net.Dialer{FallbackDelay: -1, KeepAlive: -1}
+	if network == "tcp" && from.Port() != 0 {
+		d.Control = reuseAddr // the port may still be waiting for the end of an earlier try
 	}
 	d.SetMultipathTCP(false)
 	local := from
@@ -59,6 +52,15 @@ func (ns *Namespace) Dial(ctx context.Context, network string, from, to netip.Ad
 		return err
 	})
 	return conn, err
+}
+
+// reuseAddr is not for UDP: two sockets would share a port, and one get the answer for the other.
+func reuseAddr(_, _ string, c syscall.RawConn) error {
+	var err error
+	cerr := c.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	})
+	return errors.Join(cerr, err)
 }
 
 func unspecified(like netip.Addr) netip.Addr {

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -99,6 +100,27 @@ func TestSourcePort(t *testing.T) {
 		if want := netip.MustParseAddrPort("10.244.1.10:40001"); err != nil || a.Client != want {
 			t.Errorf("client %s, %v; want %s", a.Client, err, want)
 		}
+	}
+}
+
+// TestNoTryIsLost: of many tries at once each gets its own answer. A single one that does not would be a
+// difference that is none.
+func TestNoTryIsLost(t *testing.T) {
+	topo := newTopology(t)
+	to := netip.MustParseAddrPort("10.244.2.10:80")
+	for _, proto := range []string{"tcp", "udp", "sctp"} {
+		var wg sync.WaitGroup
+		tokens := make(chan struct{}, 100)
+		for range 4000 {
+			tokens <- struct{}{}
+			wg.Go(func() {
+				defer func() { <-tokens }()
+				if _, err := topo.Try("pod1a", proto, 0, to, 2*time.Second); err != nil {
+					t.Errorf("%s: %v", proto, err)
+				}
+			})
+		}
+		wg.Wait()
 	}
 }
 
