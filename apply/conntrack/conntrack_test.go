@@ -1,0 +1,196 @@
+package conntrack
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+func addrPort(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+
+func match(t testing.TB, s string) ir.Match {
+	t.Helper()
+	m, ok := ir.ParseMatch(s)
+	if !ok {
+		t.Fatalf("no match: %q", s)
+	}
+	return m
+}
+
+// program gives a Program with one Service "x/dns", whose frontends are sent
+// to the pools by number.
+func program(t testing.TB, family ir.Family, addrs []string, frontends map[string][]int, pools ...[]string) *ir.Program {
+	s := ir.Service{Name: ir.Name{Namespace: "x", Name: "dns"}}
+	for _, backends := range pools {
+		var pool ir.Pool
+		for _, b := range backends {
+			pool.Backends = append(pool.Backends, ir.Backend{AddrPort: addrPort(b)})
+		}
+		s.Pools = append(s.Pools, pool)
+	}
+	for m, routes := range frontends {
+		f := ir.Frontend{Match: match(t, m)}
+		for _, r := range routes {
+			f.Routes = append(f.Routes, ir.Route{Pool: r})
+		}
+		s.Frontends = append(s.Frontends, f)
+	}
+	p := &ir.Program{Family: family, Services: []ir.Service{s}}
+	p.Node.Mode = ir.ModeNFTables
+	p.Node.NodePorts = ir.NodePortAddrs{All: true}
+	for _, a := range addrs {
+		p.Node.Addrs = append(p.Node.Addrs, netip.MustParseAddr(a))
+	}
+	return p
+}
+
+func TestFind(t *testing.T) {
+	v4 := func() *ir.Program {
+		return program(t, ir.IPv4, []string{"192.0.2.11", "198.51.100.11"}, map[string][]int{
+			"10.96.0.10:53/udp":   {0},
+			"203.0.113.1:53/udp":  {0, 1},
+			"node:30053/udp":      {0},
+			"10.96.0.10:80/tcp":   {2},
+			"10.96.0.11:53/udp":   nil, // without endpoints
+			"node:30054/udp":      nil,
+			"192.0.2.11:5300/udp": {0},
+		}, []string{"10.244.1.5:53", "10.244.2.5:53"}, []string{"10.244.3.5:53"}, []string{"10.244.1.6:80"})
+	}
+	v6 := program(t, ir.IPv6, []string{"2001:db8::11"}, map[string][]int{"[fd00::10]:53/udp": {0}, "node:30055/udp": {0}}, []string{"[fd00:244::5]:53"})
+	primary := v4()
+	primary.Node.NodePorts = ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{{Prefix: netip.MustParsePrefix("192.0.2.11/32")}}}
+	loopback := v4()
+	loopback.Node.NodePorts.Loopback = true
+	userspace := v4()
+	userspace.Node.Mode = ir.ModeUserspace
+
+	const (
+		noEndpoint = "the Service has no endpoint left"
+		gone       = "the Service, or its port, is gone"
+		older      = "older than the Service's endpoints: it was never translated"
+	)
+	cases := []struct {
+		name     string
+		program  *ir.Program // default v4
+		to, from string
+		gone     []string
+		proto    ir.Protocol // default UDP
+		zone     uint16
+		want     string // frontend and why; "": not stale
+	}{
+		{name: "at an endpoint", to: "10.96.0.10:53", from: "10.244.2.5:53"},
+		{name: "endpoint went", to: "10.96.0.10:53", from: "10.244.9.9:53", want: "10.96.0.10:53/udp 10.244.9.9:53 is no endpoint of the Service"},
+		{name: "endpoint changed its port", to: "10.96.0.10:53", from: "10.244.1.5:54", want: "10.96.0.10:53/udp 10.244.1.5:54 is no endpoint of the Service"},
+		{name: "endpoint of the second route", to: "203.0.113.1:53", from: "10.244.3.5:53"},
+		{name: "endpoint of another frontend's route", to: "10.96.0.10:53", from: "10.244.3.5:53", want: "10.96.0.10:53/udp 10.244.3.5:53 is no endpoint of the Service"},
+		{name: "before the Service", to: "10.96.0.10:53", from: "10.96.0.10:53", want: "10.96.0.10:53/udp " + older},
+		{name: "before the Service, load balancer", to: "203.0.113.1:53", from: "203.0.113.1:53", want: "203.0.113.1:53/udp " + older},
+		{name: "last endpoint went", to: "10.96.0.11:53", from: "10.244.1.5:53", want: "10.96.0.11:53/udp " + noEndpoint},
+		{name: "never an endpoint", to: "10.96.0.11:53", from: "10.96.0.11:53"},
+		{name: "Service went", to: "10.96.0.12:53", from: "10.244.1.5:53", gone: []string{"10.96.0.12:53/udp"}, want: "10.96.0.12:53/udp " + gone},
+		{name: "Service went, not translated", to: "10.96.0.12:53", from: "10.96.0.12:53", gone: []string{"10.96.0.12:53/udp"}},
+		{name: "another protocol of it went", to: "10.96.0.12:53", from: "10.244.1.5:53", gone: []string{"10.96.0.12:53/tcp"}},
+		{name: "went and came back", to: "10.96.0.10:53", from: "10.244.1.5:53", gone: []string{"10.96.0.10:53/udp"}},
+
+		{name: "node port, at an endpoint", to: "192.0.2.11:30053", from: "10.244.1.5:53"},
+		{name: "node port, endpoint went", to: "192.0.2.11:30053", from: "10.244.9.9:53", want: "node:30053/udp 10.244.9.9:53 is no endpoint of the Service"},
+		{name: "node port on the second address", to: "198.51.100.11:30053", from: "10.244.9.9:53", want: "node:30053/udp 10.244.9.9:53 is no endpoint of the Service"},
+		{name: "node port before the Service", to: "192.0.2.11:30053", from: "192.0.2.11:30053", want: "node:30053/udp " + older},
+		{name: "node port, last endpoint went", to: "192.0.2.11:30054", from: "10.244.1.5:53", want: "node:30054/udp " + noEndpoint},
+		{name: "node port went", to: "192.0.2.11:30060", from: "10.244.1.5:53", gone: []string{"node:30060/udp"}, want: "node:30060/udp " + gone},
+		{name: "node port went, on an address that is out of nodePortAddresses", program: primary, to: "198.51.100.11:30060", from: "10.244.1.5:53", gone: []string{"node:30060/udp"}, want: "node:30060/udp " + gone},
+		{name: "node port of another machine", to: "192.0.2.12:30053", from: "10.244.9.9:53"},
+		{name: "node port of another machine went", to: "192.0.2.12:30060", from: "10.244.9.9:53", gone: []string{"node:30060/udp"}},
+		{name: "address out of nodePortAddresses", program: primary, to: "198.51.100.11:30053", from: "198.51.100.11:30053"},
+		{name: "address in nodePortAddresses", program: primary, to: "192.0.2.11:30053", from: "192.0.2.11:30053", want: "node:30053/udp " + older},
+		{name: "loopback without node ports", to: "127.0.0.1:30053", from: "127.0.0.1:30053"},
+		{name: "loopback with node ports", program: loopback, to: "127.0.0.1:30053", from: "127.0.0.1:30053", want: "node:30053/udp " + older},
+		{name: "exact address before node port", to: "192.0.2.11:5300", from: "10.244.9.9:53", want: "192.0.2.11:5300/udp 10.244.9.9:53 is no endpoint of the Service"},
+		{name: "gone in the other family only", to: "192.0.2.11:30053", from: "10.244.1.5:53", gone: []string{"node:30053/udp"}},
+
+		{name: "foreign", to: "8.8.8.8:53", from: "8.8.8.8:53"},
+		{name: "foreign, translated", to: "192.0.2.11:8053", from: "172.17.0.2:53"},
+		{name: "another port of the VIP", to: "10.96.0.10:54", from: "10.244.9.9:54"},
+		{name: "TCP", to: "10.96.0.10:80", from: "10.244.9.9:80", proto: ir.TCP},
+		{name: "SCTP to the same port", to: "10.96.0.10:53", from: "10.244.9.9:53", proto: ir.SCTP},
+		{name: "another zone", to: "10.96.0.10:53", from: "10.244.9.9:53", zone: 7},
+		{name: "userspace mode", program: userspace, to: "10.96.0.10:53", from: "192.0.2.11:40000"},
+		{name: "IPv6, at an endpoint", program: v6, to: "[fd00::10]:53", from: "[fd00:244::5]:53"},
+		{name: "IPv6, endpoint went", program: v6, to: "[fd00::10]:53", from: "[fd00:244::9]:53", want: "[fd00::10]:53/udp [fd00:244::9]:53 is no endpoint of the Service"},
+		{name: "IPv6 node port, endpoint went", program: v6, to: "[2001:db8::11]:30055", from: "[fd00:244::9]:53", want: "node:30055/udp [fd00:244::9]:53 is no endpoint of the Service"},
+		{name: "no program of the family", program: v6, to: "10.96.0.10:53", from: "10.244.9.9:53"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			p, e := c.program, Entry{Protocol: c.proto, Client: addrPort("192.0.2.200:5000"), To: addrPort(c.to), From: addrPort(c.from), Zone: c.zone}
+			if p == nil {
+				p = v4()
+			}
+			if e.Protocol == 0 {
+				e.Protocol = ir.UDP
+			}
+			var gone []ir.Match
+			for _, m := range c.gone {
+				gone = append(gone, match(t, m))
+			}
+			var got string
+			for _, s := range Find([]Entry{e}, []*ir.Program{p}, gone) {
+				if s.Entry != e {
+					t.Errorf("got entry %v, want %v", s.Entry, e)
+				}
+				got += s.Frontend.String() + " " + s.Why
+			}
+			if got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestFindNamesTheService(t *testing.T) {
+	p := program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:53/udp": {0}}, []string{"10.244.1.5:53"})
+	entries := []Entry{
+		{Protocol: ir.UDP, To: addrPort("10.96.0.10:53"), From: addrPort("10.244.1.9:53"), ID: 1},
+		{Protocol: ir.UDP, To: addrPort("10.96.0.99:53"), From: addrPort("10.244.1.9:53"), ID: 2},
+		{Protocol: ir.UDP, To: addrPort("10.96.0.10:53"), From: addrPort("10.244.1.8:53"), ID: 3},
+	}
+	var got []ir.Name
+	for _, s := range Find(entries, []*ir.Program{p}, []ir.Match{match(t, "10.96.0.99:53/udp")}) {
+		got = append(got, s.Service)
+	}
+	dns := ir.Name{Namespace: "x", Name: "dns"}
+	if diff := cmp.Diff([]ir.Name{dns, {}, dns}, got); diff != "" {
+		t.Errorf("Services in the order of the entries (-want +got)\n%s", diff)
+	}
+}
+
+func TestConcern(t *testing.T) {
+	tcp := program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:53/tcp": nil})
+	udp := program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:53/udp": nil})
+	cases := []struct {
+		name     string
+		programs []*ir.Program
+		gone     []ir.Match
+		want     bool
+	}{
+		{"nothing", nil, nil, false},
+		{"TCP", []*ir.Program{tcp}, []ir.Match{match(t, "10.96.0.1:1/tcp")}, false},
+		{"UDP", []*ir.Program{tcp, udp}, nil, true},
+		{"UDP gone", []*ir.Program{tcp}, []ir.Match{match(t, "10.96.0.1:1/udp")}, true},
+	}
+	for _, c := range cases {
+		if got := Concern(c.programs, c.gone); got != c.want {
+			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestEntryString(t *testing.T) {
+	e := Entry{Protocol: ir.UDP, Client: addrPort("192.0.2.1:5000"), To: addrPort("10.96.0.10:53"), From: addrPort("10.244.1.5:53")}
+	if got, want := e.String(), "192.0.2.1:5000 -> 10.96.0.10:53 (10.244.1.5:53)/udp"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

@@ -1,0 +1,267 @@
+package conntrack
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	vnetlink "github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// kernel gives a namespace of its own with a handle that makes entries.
+func kernel(t testing.TB) (*applytest.Namespace, *Table, *vnetlink.Handle) {
+	t.Helper()
+	applytest.RequireRoot(t)
+	ns, err := applytest.NewNamespace("node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	table, err := Open(ns.Fd())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { table.Close() })
+	handle, err := vnetlink.NewHandleAt(netns.NsHandle(ns.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(handle.Close)
+	return ns, table, handle
+}
+
+// create makes an entry in the kernel.
+func create(t testing.TB, h *vnetlink.Handle, e Entry) {
+	t.Helper()
+	ip := func(a netip.AddrPort) net.IP { return a.Addr().AsSlice() }
+	family := vnetlink.InetFamily(vnetlink.FAMILY_V4)
+	if e.To.Addr().Is6() {
+		family = vnetlink.FAMILY_V6
+	}
+	flow := &vnetlink.ConntrackFlow{
+		FamilyType: uint8(family), TimeOut: 600,
+		Forward: vnetlink.IPTuple{Protocol: uint8(e.Protocol), SrcIP: ip(e.Client), SrcPort: e.Client.Port(), DstIP: ip(e.To), DstPort: e.To.Port()},
+		Reverse: vnetlink.IPTuple{Protocol: uint8(e.Protocol), SrcIP: ip(e.From), SrcPort: e.From.Port(), DstIP: ip(e.Client), DstPort: e.Client.Port()},
+	}
+	if e.Protocol == ir.TCP {
+		flow.ProtoInfo = &vnetlink.ProtoInfoTCP{State: 3}
+	}
+	if err := h.ConntrackCreate(vnetlink.ConntrackTable, family, flow); err != nil {
+		t.Fatalf("%s: %v", e, err)
+	}
+}
+
+func entry(proto ir.Protocol, client, to, from string) Entry {
+	return Entry{Protocol: proto, Client: addrPort(client), To: addrPort(to), From: addrPort(from)}
+}
+
+// texts gives entries without the kernel's numbers, sorted.
+func texts(entries []Entry) []string {
+	out := []string{}
+	for _, e := range entries {
+		out = append(out, e.String())
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestTable(t *testing.T) {
+	ns, table, handle := kernel(t)
+	stale := []Entry{
+		entry(ir.UDP, "192.0.2.1:5000", "10.96.0.10:53", "10.244.9.9:53"),
+		entry(ir.UDP, "192.0.2.2:5000", "10.96.0.10:53", "10.96.0.10:53"),
+		entry(ir.UDP, "192.0.2.3:5000", "192.0.2.11:30053", "10.244.9.9:53"),
+	}
+	stale6 := entry(ir.UDP, "[2001:db8::1]:5000", "[fd00::10]:53", "[fd00:244::9]:53")
+	good := []Entry{
+		entry(ir.UDP, "192.0.2.4:5000", "10.96.0.10:53", "10.244.1.5:53"),
+		entry(ir.UDP, "192.0.2.5:5000", "8.8.8.8:53", "8.8.8.8:53"),
+		entry(ir.UDP, "192.0.2.6:5000", "192.0.2.12:30053", "10.244.9.9:53"),
+	}
+	tcp := entry(ir.TCP, "192.0.2.7:5000", "10.96.0.10:53", "10.244.9.9:53")
+	for _, e := range slices.Concat(stale, good, []Entry{stale6, tcp}) {
+		create(t, handle, e)
+	}
+	frontends := map[string][]int{"10.96.0.10:53/udp": {0}, "node:30053/udp": {0}}
+	programs := []*ir.Program{
+		program(t, ir.IPv4, []string{"192.0.2.11"}, frontends, []string{"10.244.1.5:53"}),
+		program(t, ir.IPv6, nil, map[string][]int{"[fd00::10]:53/udp": {0}}, []string{"[fd00:244::5]:53"}),
+	}
+	read := func(family ir.Family) []Entry {
+		t.Helper()
+		out, err := table.UDP(family)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	if diff := cmp.Diff(texts(slices.Concat(stale, good)), texts(read(ir.IPv4))); diff != "" {
+		t.Fatalf("IPv4 UDP entries (-want +got)\n%s", diff)
+	}
+	if diff := cmp.Diff(texts([]Entry{stale6}), texts(read(ir.IPv6))); diff != "" {
+		t.Fatalf("IPv6 UDP entries (-want +got)\n%s", diff)
+	}
+	var found []Entry
+	for _, s := range Find(slices.Concat(read(ir.IPv4), read(ir.IPv6)), programs, nil) {
+		found = append(found, s.Entry)
+	}
+	if diff := cmp.Diff(texts(slices.Concat(stale, []Entry{stale6})), texts(found)); diff != "" {
+		t.Fatalf("stale (-want +got)\n%s", diff)
+	}
+	if n, err := table.Delete(found); err != nil || n != len(found) {
+		t.Fatalf("Delete: %d, %v, want %d", n, err, len(found))
+	}
+	if diff := cmp.Diff(texts(good), texts(read(ir.IPv4))); diff != "" {
+		t.Errorf("IPv4 UDP entries left (-want +got)\n%s", diff)
+	}
+	if got := read(ir.IPv6); len(got) != 0 {
+		t.Errorf("IPv6 UDP entries left: %v", got)
+	}
+	out, err := ns.Run(ns.Command(context.Background(), "conntrack", "-L", "-p", "tcp"))
+	if err != nil || !strings.Contains(string(out), "dst=10.96.0.10") {
+		t.Errorf("TCP entry: got %q, %v", out, err)
+	}
+	if n, err := table.Delete(found); err != nil || n != 0 {
+		t.Errorf("Delete again: %d, %v, want 0", n, err)
+	}
+}
+
+// An entry that took the place of a stale one is another entry.
+func TestDeleteSparesTheSuccessor(t *testing.T) {
+	_, table, handle := kernel(t)
+	e := entry(ir.UDP, "192.0.2.1:5000", "10.96.0.10:53", "10.244.9.9:53")
+	create(t, handle, e)
+	old, err := table.UDP(ir.IPv4)
+	if err != nil || len(old) != 1 {
+		t.Fatal(old, err)
+	}
+	old[0].ID++
+	if n, err := table.Delete(old); err != nil || n != 0 {
+		t.Errorf("Delete: %d, %v, want 0", n, err)
+	}
+	if left, err := table.UDP(ir.IPv4); err != nil || len(left) != 1 {
+		t.Errorf("left %v, %v, want the entry", left, err)
+	}
+}
+
+func TestManyEntries(t *testing.T) {
+	_, table, handle := kernel(t)
+	const n = 3000
+	for i := range n {
+		var a [4]byte
+		binary.BigEndian.PutUint32(a[:], 0xc0000200+uint32(i))
+		e := entry(ir.UDP, "192.0.2.1:5000", "10.96.0.10:53", "10.244.9.9:53")
+		e.Client = netip.AddrPortFrom(netip.AddrFrom4(a), 5000)
+		create(t, handle, e)
+	}
+	entries, err := table.UDP(ir.IPv4)
+	if err != nil || len(entries) != n {
+		t.Fatalf("%d entries, %v, want %d", len(entries), err, n)
+	}
+	if deleted, err := table.Delete(entries); err != nil || deleted != n {
+		t.Errorf("Delete: %d, %v, want %d", deleted, err, n)
+	}
+}
+
+// A client that keeps its port reaches the new endpoint once the entry that
+// points to the old one is gone, and not before.
+func TestClientMovesToTheNewEndpoint(t *testing.T) {
+	ns, table, _ := kernel(t)
+	run := func(name string, args ...string) {
+		t.Helper()
+		if out, err := ns.Run(ns.Command(context.Background(), name, args...)); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	const vip, old, new = "10.96.0.10:53", "10.244.1.5:53", "10.244.1.6:53"
+	for _, a := range []string{vip, old, new} {
+		run("ip", "addr", "add", addrPort(a).Addr().String()+"/32", "dev", "lo")
+	}
+	translate := func(to string) {
+		t.Helper()
+		run("nft", fmt.Sprintf("table ip t; delete table ip t; table ip t { chain o { type nat hook output priority -100; ip daddr 10.96.0.10 udp dport 53 dnat to %s; }; }", to))
+	}
+	var client *net.UDPConn
+	servers := map[string]*net.UDPConn{}
+	err := ns.Do(func() (err error) {
+		for _, a := range []string{old, new} {
+			if servers[a], err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(addrPort(a))); err != nil {
+				return err
+			}
+		}
+		client, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(addrPort(vip)))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	for name, s := range servers {
+		defer s.Close()
+		go func() {
+			buf := make([]byte, 64)
+			for {
+				n, from, err := s.ReadFromUDPAddrPort(buf)
+				if err != nil {
+					return
+				}
+				s.WriteToUDPAddrPort(append(buf[:n], " "+name...), from)
+			}
+		}()
+	}
+	ask := func(question string) string {
+		t.Helper()
+		if _, err := client.Write([]byte(question)); err != nil {
+			t.Fatal(err)
+		}
+		client.SetReadDeadline(time.Now().Add(5 * time.Second))
+		buf := make([]byte, 64)
+		n, err := client.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(buf[:n])
+	}
+	translate(old)
+	if got := ask("1"); got != "1 "+old {
+		t.Fatalf("got %q", got)
+	}
+	translate(new)
+	if got := ask("2"); got != "2 "+old {
+		t.Fatalf("got %q: the entry should have held the client", got)
+	}
+	p := program(t, ir.IPv4, nil, map[string][]int{vip + "/udp": {0}}, []string{new})
+	entries, err := table.UDP(ir.IPv4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale := Find(entries, []*ir.Program{p}, nil)
+	if len(stale) != 1 {
+		t.Fatalf("stale of %v: %v, want 1", entries, stale)
+	}
+	if n, err := table.Delete([]Entry{stale[0].Entry}); err != nil || n != 1 {
+		t.Fatal(n, err)
+	}
+	if got := ask("3"); got != "3 "+new {
+		t.Errorf("got %q, want the new endpoint", got)
+	}
+}
+
+func TestDecodeIsRobust(t *testing.T) {
+	for _, data := range [][]byte{nil, {1}, {2, 0, 0, 0}, {2, 0, 0, 0, 1}, {2, 0, 0, 0, 8, 0, 1, 0x80, 4, 0, 1, 0x80}} {
+		if e, err := decode(data); err == nil && e != (Entry{}) {
+			t.Errorf("%v: got %v", data, e)
+		}
+	}
+}
