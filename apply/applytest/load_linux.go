@@ -49,14 +49,14 @@ func (f LoadFailure) String() string {
 	return fmt.Sprintf("%s %s: %s", f.At.Format("15:04:05.000"), f.Probe, f.Why)
 }
 
-// StartLoad begins to ask each probe rate times a second. A try that gets no answer within half a second
-// has failed: before a lost SYN would be sent again, so that no gap hides behind a retransmission.
+// StartLoad begins to ask each probe rate times a second. A try that gets no answer within 0.9 s has
+// failed: a lost SYN is sent again after a second, and no gap may hide behind that.
 func (t *Topology) StartLoad(rate int, probes ...Probe) *Load {
 	l := &Load{
 		topo:    t,
 		start:   time.Now(),
 		stop:    make(chan struct{}),
-		timeout: 500 * time.Millisecond,
+		timeout: 900 * time.Millisecond,
 		report:  LoadReport{Tries: map[Probe]int{}, Answers: map[Probe]map[string]int{}},
 	}
 	l.report.Start = l.start
