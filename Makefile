@@ -1,0 +1,53 @@
+# Targets for people and CI. Tests need Linux and root: rules are loaded into
+# network namespaces that the tests make.
+
+GO       ?= go
+FUZZTIME ?= 20s
+PACKAGES  = nftables iptables ipset ipvsadm conntrack iproute2 procps
+SUDO      = $(shell test "$$(id -u)" = 0 || echo sudo)
+
+.PHONY: build setup test golden verify lint fuzz bench demo clean
+
+build:
+	$(GO) build -o bin/proxyc ./cmd/proxyc
+
+# setup installs the Debian packages whose tools the tests call, and the Go modules.
+setup:
+	@missing=$$(for p in $(PACKAGES); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q ' installed' || echo $$p; done); \
+	if [ -n "$$missing" ]; then \
+		$(SUDO) apt-get update -q && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $$missing; \
+	fi
+	$(GO) mod download
+
+test:
+	$(GO) test ./...
+
+# golden rewrites what the tests want, as far as the real tools accept it.
+golden:
+	$(GO) test ./cmd/proxyc -run 'TestGolden|TestScript|TestReadme' -update
+	$(GO) test ./compiler/config -update
+
+verify:
+	GO=$(GO) .ci/verify
+
+lint:
+	$(GO) vet ./...
+	$(GO) tool -modfile=.ci/tools.mod staticcheck ./...
+
+# fuzz gives every fuzz test FUZZTIME.
+fuzz:
+	@for pkg in $$($(GO) list ./...); do \
+		for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
+			echo "$$pkg $$f"; \
+			$(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
+		done; \
+	done
+
+bench:
+	$(GO) test -run '^$$' -bench . -benchmem ./compiler/... ./render/... ./cmd/...
+
+demo:
+	@$(GO) run ./cmd/proxyc demo
+
+clean:
+	rm -rf bin
