@@ -14,15 +14,28 @@ import (
 )
 
 // Commit carries a Plan of this Target out. When a run of the tool fails, what
-// the runs before it did is taken back, and the tables are as they were.
+// the runs before it did is taken back, and the tables are as they were. When
+// it is for some Services that the kernel refuses, it goes on without them.
 func (t *Target) Commit(ctx context.Context, p apply.Plan) error {
 	plan := p.(*Plan)
-	done, err := t.carryOut(ctx, plan)
+	err := t.allOrNothing(ctx, plan)
+	if no, ok := errors.AsType[*refused](err); ok {
+		return t.quarantine(ctx, plan, no)
+	}
+	return err
+}
+
+// allOrNothing carries a Plan out, or leaves the tables as they were.
+func (t *Target) allOrNothing(ctx context.Context, p *Plan) error {
+	done, err := t.carryOut(ctx, p)
 	if err == nil || done == 0 {
 		return err
 	}
 	// Even if ctx has ended: half of a change is no state to leave behind.
-	return errors.Join(err, t.takeBack(context.WithoutCancel(ctx), plan))
+	if back := t.takeBack(context.WithoutCancel(ctx), p); back != nil {
+		return fmt.Errorf("%w; %v", err, back)
+	}
+	return err
 }
 
 // carryOut gives how many runs of the tool did something before the one that failed.
@@ -65,14 +78,14 @@ func (t *Target) restore(ctx context.Context, f ir.Family, text []byte) error {
 	name := tool(f, t.Variant, "restore")
 	_, err := t.run(ctx, text, name, args...)
 	failed, ok := errors.AsType[*run.Error](err)
-	if !ok {
+	switch {
+	case !ok:
 		return err
-	}
-	if failed.Code == codeLocked {
+	case failed.Code == codeLocked:
 		return fmt.Errorf("%s: %s", name, lockedBy(lockFile(), t.options.Wait))
-	}
-	if line := lineOf(failed.Stderr, text); line != "" {
-		return fmt.Errorf("%w: %s", err, line)
+	case isRefusal(failed):
+		number, line := lineOf(failed.Stderr, text)
+		return &refused{err, number, line}
 	}
 	return err
 }
@@ -80,17 +93,18 @@ func (t *Target) restore(ctx context.Context, f ir.Family, text []byte) error {
 // codeLocked is the exit status of the tools when another program holds the lock.
 const codeLocked = 4
 
-// lineOf gives the line of text that the tool's message names by its number.
-func lineOf(message string, text []byte) string {
+// lineOf gives the line of text that the tool's message names, and its number.
+// The legacy tools name COMMIT for what the kernel refuses: then there is none.
+func lineOf(message string, text []byte) (number int, line string) {
 	_, rest, ok := strings.Cut(message, "line ")
 	if !ok {
-		return ""
+		return 0, ""
 	}
 	digits := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
 	n, err := strconv.Atoi(digits)
 	lines := strings.SplitN(string(text), "\n", n+1)
-	if err != nil || n < 1 || n > len(lines) {
-		return ""
+	if err != nil || n < 1 || n > len(lines) || lines[n-1] == "COMMIT" {
+		return 0, ""
 	}
-	return lines[n-1]
+	return n, lines[n-1]
 }

@@ -2,16 +2,19 @@ package iptables
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply"
@@ -170,8 +173,8 @@ func TestFailedCommitLeavesTheOldState(t *testing.T) {
 			old := lower(programs(100)...)
 			put(t, target, old)
 			bad := lower(programs(200)...)
-			last := &bad[1].Nat.Chains[len(bad[1].Nat.Chains)-1]
-			last.Rules = append(last.Rules, rules.Rule{Raw: "-p tcp -j DNAT --to-destination nowhere"})
+			fixed := &bad[1].Nat.Chains[0] // of no Service, so that none can be left out
+			fixed.Rules = append(fixed.Rules, rules.Rule{Raw: "-p tcp -j DNAT --to-destination nowhere"})
 			_, err := apply.Once(t.Context(), target, bad, always)
 			if err == nil || !strings.Contains(err.Error(), "nowhere") {
 				t.Errorf("at most %d rules: want an error with the tool's words and the line, got %v", most, err)
@@ -183,6 +186,53 @@ func TestFailedCommitLeavesTheOldState(t *testing.T) {
 			if rest := target.Plan(have, old); !rest.Empty() {
 				t.Errorf("at most %d rules: not as before: %v", most, opsOf(rest))
 			}
+		}
+	})
+}
+
+// TestQuarantine has Services whose rules the kernel or the tool refuses.
+func TestQuarantine(t *testing.T) {
+	inNamespace(t, func(t *testing.T, v Variant) {
+		target := open(t, Options{Variant: v})
+		put(t, target, lower(programs(10)...))
+		ps := programs(40)
+		for _, p := range ps {
+			for _, i := range []int{12, 27} { // xt_recent refuses --reap without --seconds
+				p.Services[i].Pools[0].Affinity.Timeout = time.Millisecond
+			}
+		}
+		want := lower(ps...)
+		have, err := target.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = target.Commit(t.Context(), target.Plan(have, want))
+		q, ok := errors.AsType[*apply.Quarantine](err)
+		if !ok {
+			t.Fatalf("got %v, want a quarantine", err)
+		}
+		var got []string
+		for _, r := range q.Refused {
+			got = append(got, r.Service.String())
+		}
+		slices.Sort(got)
+		if diff := cmp.Diff([]string{"default/s12", "default/s27"}, got); diff != "" {
+			t.Errorf("refused (-want +got):\n%s", diff)
+		}
+		for _, p := range ps {
+			p.Services = slices.DeleteFunc(p.Services, func(s ir.Service) bool { return s.Name.Name == "s12" || s.Name.Name == "s27" })
+		}
+		have, err = target.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, op := range opsOf(target.Plan(have, lower(ps...))) {
+			if !strings.Contains(op.Object, "KUBE-HAIRPIN") && !strings.Contains(op.Object, "KUBE-HPS-") {
+				t.Errorf("still to do: %v", op)
+			}
+		}
+		if saved := shell(t, "", tool(ir.IPv4, v, "save")); strings.Contains(saved, chainProbe) {
+			t.Errorf("%s is left behind", chainProbe)
 		}
 	})
 }

@@ -112,8 +112,9 @@ func diffTable(have, want *rules.Table) tableDiff {
 			d.set = append(d.set, c)
 		}
 	}
+	pinned := d.pinned(have)
 	for i := range have.Chains {
-		if c := &have.Chains[i]; !wanted[c.Name] && !rules.Shared(c.Name) {
+		if c := &have.Chains[i]; !wanted[c.Name] && !rules.Shared(c.Name) && !pinned[c.Name] {
 			d.stale = append(d.stale, c)
 		}
 	}
@@ -121,6 +122,27 @@ func diffTable(have, want *rules.Table) tableDiff {
 	slices.Reverse(d.stale)
 	d.unhook, d.hook = diffHooks(have.Hooks, want.Hooks)
 	return d
+}
+
+// pinned are the chains that have to stay because rules of others jump to them,
+// with those they jump to themselves.
+func (d *tableDiff) pinned(have *rules.Table) map[string]bool {
+	stay := map[string]bool{}
+	for todo := slices.Clone(have.Pinned); len(todo) > 0; {
+		name := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		c := d.have[name]
+		if stay[name] || c == nil {
+			continue
+		}
+		stay[name] = true
+		for i := range c.Rules {
+			if c.Rules[i].Target == rules.Jump {
+				todo = append(todo, c.Rules[i].Chain)
+			}
+		}
+	}
+	return stay
 }
 
 // same tells whether two chains have equal rules, at once if they share them.

@@ -71,16 +71,17 @@ func (p *parser) line(line string) error {
 			c.Rules = append(c.Rules, parseRule(p.family, rest))
 			return nil
 		}
-		if !strings.Contains(rest, "KUBE-") || !builtIn(chain) {
+		if !strings.Contains(rest, "KUBE-") {
 			return nil
 		}
 		h := Hook{chain, parseRule(p.family, rest), rest}
-		if !ours(h.Rule.Chain) {
-			return nil
-		}
-		if line[1] == 'I' {
+		switch {
+		case !ours(h.Rule.Chain):
+		case !builtIn(chain):
+			p.table.Pinned = append(p.table.Pinned, h.Rule.Chain)
+		case line[1] == 'I':
 			p.table.Hooks = append([]Hook{h}, p.table.Hooks...)
-		} else {
+		default:
 			p.table.Hooks = append(p.table.Hooks, h)
 		}
 	}
@@ -229,6 +230,9 @@ func (p *ruleParser) option(word string) bool {
 		return p.probability()
 	case "-j":
 		return p.target(p.value())
+	case "-g":
+		p.target(p.value())
+		return false
 	case "--to-destination":
 		var err error
 		r.To, err = netip.ParseAddrPort(p.value())

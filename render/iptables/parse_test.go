@@ -92,7 +92,8 @@ COMMIT
 		t.Fatal(err)
 	}
 	want := &Ruleset{Family: ir.IPv4, Filter: Table{Name: "filter"}, Nat: Table{Name: "nat",
-		Hooks: []Hook{{Chain: "PREROUTING", Rule: Rule{Comment: "kubernetes service portals", Target: Jump, Chain: "KUBE-SERVICES"}}},
+		Hooks:  []Hook{{Chain: "PREROUTING", Rule: Rule{Comment: "kubernetes service portals", Target: Jump, Chain: "KUBE-SERVICES"}}},
+		Pinned: []string{"KUBE-SERVICES"},
 		Chains: []Chain{
 			{"KUBE-SERVICES", []Rule{{Raw: "-m nfacct --nfacct-name x -j KUBE-SEP-AAAAAAAAAAAAAAAA", Target: Jump, Chain: "KUBE-SEP-AAAAAAAAAAAAAAAA"}}},
 			{"KUBE-SEP-AAAAAAAAAAAAAAAA", []Rule{

@@ -22,8 +22,9 @@ func (r *Ruleset) Tables() [2]*Table { return [2]*Table{&r.Filter, &r.Nat} }
 // Table is one table of the kernel.
 type Table struct {
 	Name   string
-	Hooks  []Hook  // from built-in chains to ours, in the order in which a packet meets them
-	Chains []Chain // our chains: fixed ones, dispatch trees, chains of Services
+	Hooks  []Hook   // from built-in chains to ours, in the order in which a packet meets them
+	Chains []Chain  // our chains: fixed ones, dispatch trees, chains of Services
+	Pinned []string // of what was read: our chains to which chains of others jump, so that they cannot go
 }
 
 // Hook is a rule in a built-in chain. Everything else in built-in chains
@@ -226,4 +227,31 @@ func (r *Ruleset) WithoutRandomFully() *Ruleset {
 		}
 	}
 	return &plain
+}
+
+// Without is the Ruleset without the rules of some Services. What they share
+// with others by address stays: it serves nobody alone.
+func (r *Ruleset) Without(services map[ir.Name]bool) *Ruleset {
+	rest := *r
+	rest.Filter, rest.Nat = r.Filter.without(services), r.Nat.without(services)
+	return &rest
+}
+
+func (t Table) without(services map[ir.Name]bool) Table {
+	if len(services) == 0 {
+		return t
+	}
+	of := func(rule Rule) bool { return rule.port != nil && services[rule.port.Service] }
+	chains := t.Chains
+	t.Chains = make([]Chain, 0, len(chains))
+	for _, c := range chains {
+		if s, own := c.Service(); own && services[s] {
+			continue
+		}
+		if !Hairpin(c.Name) && slices.ContainsFunc(c.Rules, of) {
+			c.Rules = slices.DeleteFunc(slices.Clone(c.Rules), of)
+		}
+		t.Chains = append(t.Chains, c)
+	}
+	return t
 }

@@ -1,0 +1,176 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/run"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/iptables"
+)
+
+// refused is the error of a run of iptables-restore whose input was not taken.
+type refused struct {
+	err    error
+	number int    // of the line that the tool named; 0 if it named none
+	line   string // that line
+}
+
+func (r *refused) Error() string {
+	if r.line == "" {
+		return r.err.Error()
+	}
+	return r.err.Error() + ": " + r.line
+}
+
+func (r *refused) Unwrap() error { return r.err }
+
+// isRefusal tells whether the tool ran and did not like its input.
+func isRefusal(failed *run.Error) bool { return failed.Code > 0 && failed.Code != codeLocked }
+
+// quarantine finds out which Services of a refused Plan are to blame, and puts
+// the rest in force. first is the refusal of the whole.
+func (t *Target) quarantine(ctx context.Context, p *Plan, first *refused) error {
+	suspects := map[ir.Name]bool{}
+	for op := range p.Operations {
+		if op.Verb != apply.Remove && op.Service != (ir.Name{}) {
+			suspects[op.Service] = true
+		}
+	}
+	probe := newProbe(t, p.want, suspects)
+	err := probe.search(ctx, slices.SortedFunc(maps.Keys(suspects), ir.Name.Compare))
+	err = errors.Join(err, probe.clear(ctx))
+	if err != nil || len(probe.guilty) == 0 {
+		return errors.Join(first, err)
+	}
+	have, err := t.Read(ctx)
+	if err != nil {
+		return errors.Join(first, err)
+	}
+	out := map[ir.Name]bool{}
+	for _, r := range probe.guilty {
+		out[r.Service] = true
+	}
+	var rest rules.Rulesets
+	for _, r := range p.want {
+		rest = append(rest, r.Without(out))
+	}
+	if err := t.allOrNothing(ctx, newPlan(have, rest)); err != nil {
+		return err
+	}
+	return &apply.Quarantine{Refused: probe.guilty}
+}
+
+// chainProbe is a chain that nobody jumps to, in which rules are tried.
+const chainProbe = "KUBE-PROXYC-PROBE"
+
+// probe tries the rules of Services without touching those in force.
+type probe struct {
+	target *Target
+	tables []trial
+	guilty []apply.Refusal
+}
+
+// trial are the rules of Services in one table.
+type trial struct {
+	family ir.Family
+	table  string
+	of     map[ir.Name][]rules.Rule
+}
+
+func newProbe(t *Target, want rules.Rulesets, suspects map[ir.Name]bool) *probe {
+	p := &probe{target: t}
+	for _, r := range want {
+		for _, table := range r.Tables() {
+			of := map[ir.Name][]rules.Rule{}
+			for i := range table.Chains {
+				collect(&table.Chains[i], suspects, of)
+			}
+			p.tables = append(p.tables, trial{r.Family, table.Name, of})
+		}
+	}
+	return p
+}
+
+// collect adds the rules of a chain to those of their Services. Where they jump
+// to does not matter, and may not exist.
+func collect(c *rules.Chain, suspects map[ir.Name]bool, of map[ir.Name][]rules.Rule) {
+	owner, _ := c.Service()
+	for _, r := range c.Rules {
+		s := r.Service()
+		if s == (ir.Name{}) {
+			s = owner
+		}
+		if !suspects[s] {
+			continue
+		}
+		if r.Target == rules.Jump {
+			r.Target, r.Chain = rules.Return, ""
+		}
+		of[s] = append(of[s], r)
+	}
+}
+
+// search finds the guilty in a group, by trying it and dividing it when it is refused.
+func (p *probe) search(ctx context.Context, group []ir.Name) error {
+	for len(group) > 0 {
+		named, no, err := p.try(ctx, group)
+		switch {
+		case err != nil:
+			return err
+		case no == nil:
+			return nil
+		case len(group) == 1:
+			named = group[0]
+		case named == ir.Name{}:
+			half := len(group) / 2
+			if err := p.search(ctx, group[:half]); err != nil {
+				return err
+			}
+			group = group[half:]
+			continue
+		}
+		p.guilty = append(p.guilty, apply.Refusal{Service: named, Reason: no})
+		group = slices.DeleteFunc(slices.Clone(group), func(s ir.Name) bool { return s == named })
+	}
+	return nil
+}
+
+// try gives the refusal of a group, and the Service that it names, if any.
+func (p *probe) try(ctx context.Context, group []ir.Name) (named ir.Name, no *refused, err error) {
+	for _, t := range p.tables {
+		text := fmt.Appendf(nil, "*%s\n:%s - [0:0]\n", t.table, chainProbe)
+		owners := make([]ir.Name, 2) // by line
+		for _, s := range group {
+			for _, r := range t.of[s] {
+				text = append(r.Append(append(text, "-A "+chainProbe+" "...), t.family), '\n')
+				owners = append(owners, s)
+			}
+		}
+		err := p.target.restore(ctx, t.family, append(text, "COMMIT\n"...))
+		if no, ok := errors.AsType[*refused](err); ok {
+			if i := no.number - 1; i >= 0 && i < len(owners) {
+				named = owners[i]
+			}
+			return named, no, nil
+		}
+		if err != nil {
+			return named, nil, err
+		}
+	}
+	return named, nil, nil
+}
+
+// clear takes the probe's chain away.
+func (p *probe) clear(ctx context.Context) error {
+	var errs []error
+	for _, t := range p.tables {
+		text := fmt.Appendf(nil, "*%s\n:%s - [0:0]\n-X %[2]s\nCOMMIT\n", t.table, chainProbe)
+		errs = append(errs, p.target.restore(ctx, t.family, text))
+	}
+	return errors.Join(errs...)
+}
