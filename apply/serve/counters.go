@@ -1,0 +1,68 @@
+package serve
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// PacketCounter reads how many packets a rule of the kernel has met.
+type PacketCounter func() (packets uint64, err error)
+
+// CountPackets exports two counters that the kernel keeps, which are read at
+// each scrape: packets dropped for being in conntrack state INVALID, and
+// packets accepted to node ports at 127.0.0.1. A nil one is not exported, nor
+// is one that cannot be read. Only mode iptables has any.
+func (m *Metrics) CountPackets(invalidDropped, localhostAccepted PacketCounter) {
+	for _, c := range []kernelCounter{
+		{prometheus.NewDesc("kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
+			"Packets dropped that conntrack could not place.", nil, nil), invalidDropped},
+		{prometheus.NewDesc("kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
+			"Packets accepted to node ports at 127.0.0.1.", nil, nil), localhostAccepted},
+	} {
+		if c.read != nil {
+			m.registry.add(iptables, c)
+		}
+	}
+}
+
+type kernelCounter struct {
+	desc *prometheus.Desc
+	read PacketCounter
+}
+
+func (c kernelCounter) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
+
+func (c kernelCounter) Collect(ch chan<- prometheus.Metric) {
+	if n, err := c.read(); err == nil { // else the rest of the scrape still counts
+		ch <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(n))
+	}
+}
+
+// ClientMetrics are those of the API client, labelled as client-go reports
+// them: verb, host; and code, method, host.
+type ClientMetrics struct {
+	RequestSeconds     func(verb, host string) prometheus.Observer
+	RateLimiterSeconds func(verb, host string) prometheus.Observer
+	RequestBytes       func(verb, host string) prometheus.Observer
+	ResponseBytes      func(verb, host string) prometheus.Observer
+	Requests           func(code, method, host string) prometheus.Counter
+	Retries            func(code, verb, host string) prometheus.Counter
+}
+
+func newClientMetrics(r registrar) ClientMetrics {
+	seconds := []float64{0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60}
+	bytes := []float64{64, 256, 512, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216}
+	histogram := func(name, help string, buckets []float64) func(verb, host string) prometheus.Observer {
+		with := r.histogram(everywhere, name, help, buckets, "verb", "host")
+		return func(verb, host string) prometheus.Observer { return with(verb, host) }
+	}
+	counter := func(name, help, method string) func(code, method, host string) prometheus.Counter {
+		with := r.counter(everywhere, name, help, "code", method, "host")
+		return func(code, method, host string) prometheus.Counter { return with(code, method, host) }
+	}
+	return ClientMetrics{
+		RequestSeconds:     histogram("rest_client_request_duration_seconds", "Duration of a request to the API server.", seconds),
+		RateLimiterSeconds: histogram("rest_client_rate_limiter_duration_seconds", "Time that a request waited for clientConnection.qps.", seconds),
+		RequestBytes:       histogram("rest_client_request_size_bytes", "Size of a request.", bytes),
+		ResponseBytes:      histogram("rest_client_response_size_bytes", "Size of a response.", bytes),
+		Requests:           counter("rest_client_requests_total", "Requests to the API server.", "method"),
+		Retries:            counter("rest_client_request_retries_total", "Requests that were tried again.", "verb"),
+	}
+}

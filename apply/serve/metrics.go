@@ -1,0 +1,238 @@
+package serve
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Metrics are all numbers that the daemon exports. Each mode has those that
+// kube-proxy has in it, under the same names, labels and buckets; what a mode
+// lacks can be counted all the same, and is not exported. A series exists from
+// its first use on.
+type Metrics struct {
+	registry registrar
+
+	// Rounds of putting rules in force. A full one compares everything, a
+	// partial one follows what changed.
+	SyncSeconds        PerFamily[prometheus.Observer]
+	SyncFullSeconds    PerFamily[prometheus.Observer] // iptables, nftables
+	SyncPartialSeconds PerFamily[prometheus.Observer] // iptables, nftables
+	LastSync           PerFamily[prometheus.Gauge]    // Unix time of the last success, in seconds
+	LastQueued         PerFamily[prometheus.Gauge]    // Unix time of the last request, in seconds
+	// ProgrammingSeconds is observed once for each EndpointSlice whose change
+	// came in force, from the time at which its trigger changed (SNAP-47).
+	ProgrammingSeconds PerFamily[prometheus.Observer]
+
+	EndpointChangesPending prometheus.Gauge
+	EndpointChanges        prometheus.Counter
+	ServiceChangesPending  prometheus.Gauge
+	ServiceChanges         prometheus.Counter
+	// NoLocalEndpoints are service ports with traffic policy Local and without
+	// an endpoint on this node; in mode ipvs, Services.
+	NoLocalEndpoints PerTrafficPolicy[prometheus.Gauge] // iptables, ipvs, nftables
+
+	RulesTotal             PerTable[prometheus.Gauge]    // iptables
+	RulesLastSync          PerTable[prometheus.Gauge]    // iptables
+	RestoreFailures        PerFamily[prometheus.Counter] // iptables, ipvs
+	PartialRestoreFailures PerFamily[prometheus.Counter] // iptables
+	NFTSyncFailures        PerFamily[prometheus.Counter] // nftables
+	NFTCleanupFailures     PerFamily[prometheus.Counter] // nftables
+	// LocalhostRejected are connections to node ports at loopback addresses of
+	// protocols that are not proxied there.
+	LocalhostRejected PerProtocol[prometheus.Counter] // nftables
+
+	ConntrackSeconds PerFamily[prometheus.Observer] // iptables, ipvs, nftables
+	ConntrackDeleted PerFamily[prometheus.Counter]  // iptables, ipvs, nftables
+
+	Healthz PerCode // answers of /healthz
+	Livez   PerCode // answers of /livez
+
+	Client ClientMetrics
+	// Feature states whether a feature gate is on, by its stage: ALPHA, BETA, or "".
+	Feature func(name, stage string) prometheus.Gauge
+
+	// proxyc's own.
+	Operations   PerVerb             // carried out
+	DriftRepairs prometheus.Counter  // operations that undid what somebody else changed
+	Quarantined  prometheus.Gauge    // Services that the kernel refuses
+	EventSeconds prometheus.Observer // from the arrival of an event to its being in force
+	StoreBytes   prometheus.Gauge    // memory of the snapshot store
+}
+
+// Labelled metrics, by what they are labelled with.
+type (
+	PerFamily[M any]        func(labels ...string) M
+	PerTable[M any]         func(labels ...string) M
+	PerTrafficPolicy[M any] func(labels ...string) M
+	PerProtocol[M any]      func(labels ...string) M
+	PerCode                 func(labels ...string) prometheus.Counter
+	PerVerb                 func(labels ...string) prometheus.Counter
+)
+
+// Of gives the metric of a family.
+func (p PerFamily[M]) Of(f ir.Family) M { return p(f.String()) }
+
+// Of gives the metric of an iptables table, nat or filter.
+func (p PerTable[M]) Of(table string, f ir.Family) M { return p(table, f.String()) }
+
+// Of gives the metric of the traffic policy for a kind of frontends.
+func (p PerTrafficPolicy[M]) Of(external bool, f ir.Family) M {
+	if external {
+		return p("external", f.String())
+	}
+	return p("internal", f.String())
+}
+
+// Of gives the metric of a protocol.
+func (p PerProtocol[M]) Of(proto ir.Protocol) M { return p(proto.String()) }
+
+// Of gives the counter of an HTTP status code.
+func (p PerCode) Of(code int) prometheus.Counter { return p(strconv.Itoa(code)) }
+
+// Of gives the counter of a verb.
+func (p PerVerb) Of(v apply.Verb) prometheus.Counter { return p(v.String()) }
+
+// Sets of modes that have a metric.
+var (
+	everywhere = ir.Modes()
+	linux      = []ir.Mode{ir.ModeIPTables, ir.ModeIPVS, ir.ModeNFTables}
+	twoKinds   = []ir.Mode{ir.ModeIPTables, ir.ModeNFTables} // full and partial syncs
+	restoring  = []ir.Mode{ir.ModeIPTables, ir.ModeIPVS}
+	iptables   = []ir.Mode{ir.ModeIPTables}
+	nftables   = []ir.Mode{ir.ModeNFTables}
+)
+
+// NewMetrics makes the metrics of a mode, and those of the process. version is
+// proxyc's own.
+func NewMetrics(mode ir.Mode, version string) *Metrics {
+	r := registrar{prometheus.NewRegistry(), mode}
+	r.MustRegister(
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.MetricsAll)),
+	)
+	m := &Metrics{
+		registry: r,
+
+		SyncSeconds: r.histogram(everywhere, "kubeproxy_sync_proxy_rules_duration_seconds",
+			"Duration of a sync of the rules.", syncBuckets(), familyLabel),
+		SyncFullSeconds: r.histogram(twoKinds, "kubeproxy_sync_full_proxy_rules_duration_seconds",
+			"Duration of a sync of all rules.", syncBuckets(), familyLabel),
+		SyncPartialSeconds: r.histogram(twoKinds, "kubeproxy_sync_partial_proxy_rules_duration_seconds",
+			"Duration of a sync of the rules that changed.", syncBuckets(), familyLabel),
+		LastSync: r.gauge(everywhere, "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
+			"Time of the last successful sync of the rules.", familyLabel),
+		LastQueued: r.gauge(everywhere, "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
+			"Time at which a sync of the rules was last asked for.", familyLabel),
+		ProgrammingSeconds: r.histogram(everywhere, "kubeproxy_network_programming_duration_seconds",
+			"Time from a change of a Service or pod until the rules followed.", programmingBuckets(), familyLabel),
+
+		EndpointChangesPending: r.gauge(everywhere, "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
+			"Changes of endpoints that are not in force yet.")(),
+		EndpointChanges: r.counter(everywhere, "kubeproxy_sync_proxy_rules_endpoint_changes_total",
+			"Changes of endpoints seen.")(),
+		ServiceChangesPending: r.gauge(everywhere, "kubeproxy_sync_proxy_rules_service_changes_pending",
+			"Changes of Services that are not in force yet.")(),
+		ServiceChanges: r.counter(everywhere, "kubeproxy_sync_proxy_rules_service_changes_total",
+			"Changes of Services seen.")(),
+		NoLocalEndpoints: r.gauge(linux, "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+			"Services with traffic policy Local and without endpoints on this node.", "traffic_policy", familyLabel),
+
+		RulesTotal: r.gauge(iptables, "kubeproxy_sync_proxy_rules_iptables_total",
+			"iptables rules in force.", "table", familyLabel),
+		RulesLastSync: r.gauge(iptables, "kubeproxy_sync_proxy_rules_iptables_last",
+			"iptables rules written by the last sync.", "table", familyLabel),
+		RestoreFailures: r.counter(restoring, "kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
+			"Failures of iptables-restore.", familyLabel),
+		PartialRestoreFailures: r.counter(iptables, "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
+			"Failures of iptables-restore with the rules that changed.", familyLabel),
+		NFTSyncFailures: r.counter(nftables, "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
+			"nftables transactions that failed.", familyLabel),
+		NFTCleanupFailures: r.counter(nftables, "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
+			"nftables transactions that failed to remove stale chains.", familyLabel),
+		LocalhostRejected: r.counter(nftables, "kubeproxy_nftables_localhost_nodeport_rejected_packets_total",
+			"Packets to node ports at loopback addresses, of protocols that are not served there.", "protocol"),
+
+		ConntrackSeconds: r.histogram(linux, "kubeproxy_conntrack_reconciler_sync_duration_seconds",
+			"Duration of a search for stale conntrack entries.", syncBuckets(), familyLabel),
+		ConntrackDeleted: r.counter(linux, "kubeproxy_conntrack_reconciler_deleted_entries_total",
+			"Stale conntrack entries deleted.", familyLabel),
+
+		Healthz: r.counter(everywhere, "kubeproxy_proxy_healthz_total", "Answers of /healthz.", "code"),
+		Livez:   r.counter(everywhere, "kubeproxy_proxy_livez_total", "Answers of /livez.", "code"),
+
+		Client: newClientMetrics(r),
+
+		Operations: r.counter(everywhere, "proxyc_operations_total",
+			"Operations on rules, chains and elements carried out.", "verb"),
+		DriftRepairs: r.counter(everywhere, "proxyc_drift_repaired_total",
+			"Operations that undid what somebody else changed.")(),
+		Quarantined: r.gauge(everywhere, "proxyc_quarantined_services",
+			"Services that the kernel refuses.")(),
+		EventSeconds: r.histogram(everywhere, "proxyc_event_to_kernel_seconds",
+			"Time from the arrival of an event until the kernel followed.", syncBuckets())(),
+		StoreBytes: r.gauge(everywhere, "proxyc_store_bytes",
+			"Memory of the store of Services, EndpointSlices and Nodes.")(),
+	}
+	feature := r.gauge(everywhere, "kubernetes_feature_enabled", "Whether a feature gate is on.", "name", "stage")
+	m.Feature = func(name, stage string) prometheus.Gauge { return feature(name, stage) }
+	r.gauge(everywhere, "proxyc_build_info", "Always 1.", "version", "mode")(version, string(mode)).Set(1)
+	return m
+}
+
+const familyLabel = "ip_family"
+
+// syncBuckets go from a millisecond to 16 s.
+func syncBuckets() []float64 { return prometheus.ExponentialBuckets(0.001, 2, 15) }
+
+// programmingBuckets are finest where the service level objective of clusters lies.
+func programmingBuckets() []float64 {
+	return slices.Concat(
+		prometheus.LinearBuckets(0.25, 0.25, 2),
+		prometheus.LinearBuckets(1, 1, 59),
+		prometheus.LinearBuckets(60, 5, 12),
+		prometheus.LinearBuckets(120, 30, 7),
+	)
+}
+
+// registrar registers what a mode has.
+type registrar struct {
+	*prometheus.Registry
+	mode ir.Mode
+}
+
+func (r registrar) add(modes []ir.Mode, c prometheus.Collector) {
+	if slices.Contains(modes, r.mode) {
+		r.MustRegister(c)
+	}
+}
+
+func (r registrar) counter(modes []ir.Mode, name, help string, labels ...string) func(...string) prometheus.Counter {
+	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	r.add(modes, v)
+	return v.WithLabelValues
+}
+
+func (r registrar) gauge(modes []ir.Mode, name, help string, labels ...string) func(...string) prometheus.Gauge {
+	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+	r.add(modes, v)
+	return v.WithLabelValues
+}
+
+func (r registrar) histogram(modes []ir.Mode, name, help string, buckets []float64, labels ...string) func(...string) prometheus.Observer {
+	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+	r.add(modes, v)
+	return v.WithLabelValues
+}
+
+// Handler answers /metrics.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}

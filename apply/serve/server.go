@@ -1,0 +1,92 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+)
+
+// bindRetry is how long to wait after an address could not be bound.
+const bindRetry = 5 * time.Second
+
+// headerTimeout is how long a client may take for its request line and headers.
+const headerTimeout = 30 * time.Second
+
+// Server is an HTTP server at a configured address.
+type Server struct {
+	Name    string // for messages: "healthz server"
+	Addr    string // IP:port; empty: the server is turned off. 0.0.0.0 and [::] both stand for all addresses of both families
+	Handler http.Handler
+	// HardFail ends Run when the address cannot be bound, or the server fails
+	// later (bindAddressHardFail). Otherwise it is tried again every 5 s.
+	HardFail bool
+	Log      *slog.Logger
+	// After waits between attempts; nil is time.After.
+	After func(time.Duration) <-chan time.Time
+	// Listening, if set, is told the address whenever it was bound.
+	Listening func(net.Addr)
+}
+
+// Run serves until ctx ends, and then closes what is open without waiting for
+// clients. The error is nil unless HardFail asks for one.
+func (s *Server) Run(ctx context.Context) error {
+	if s.Addr == "" {
+		return nil
+	}
+	after := s.After
+	if after == nil {
+		after = time.After
+	}
+	for {
+		err := s.serve(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		err = fmt.Errorf("%s: %w", s.Name, err)
+		if s.HardFail {
+			return err
+		}
+		s.Log.Error(err.Error(), "retry", bindRetry)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-after(bindRetry):
+		}
+	}
+}
+
+// serve binds the address once and serves until ctx ends or the server fails.
+func (s *Server) serve(ctx context.Context) error {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", s.Addr)
+	if err != nil {
+		return err
+	}
+	server := newHTTPServer(s.Handler, s.Log)
+	server.BaseContext = func(net.Listener) context.Context { return ctx } // ends profiles that are being taken
+	if s.Listening != nil {
+		s.Listening(l.Addr())
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(l) }()
+	select {
+	case err := <-ended:
+		return errors.Join(err, server.Close())
+	case <-ctx.Done():
+		server.Close()
+		<-ended
+		return nil
+	}
+}
+
+func newHTTPServer(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: headerTimeout,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+}
