@@ -1,0 +1,219 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// faultyFiles is the real file system, which fails at one step.
+type faultyFiles struct {
+	osFiles
+	step int // the step that fails, from 1; 0: none
+	done int
+}
+
+var errFault = errors.New("no space left on device")
+
+func (f *faultyFiles) fault() error {
+	if f.done++; f.done == f.step {
+		return errFault
+	}
+	return nil
+}
+
+func (f *faultyFiles) CreateTemp(dir string) (tempFile, error) {
+	if err := f.fault(); err != nil {
+		return nil, err
+	}
+	file, err := f.osFiles.CreateTemp(dir)
+	return &faultyFile{file, f}, err
+}
+
+func (f *faultyFiles) Rename(from, to string) error {
+	if err := f.fault(); err != nil {
+		return err
+	}
+	return f.osFiles.Rename(from, to)
+}
+
+type faultyFile struct {
+	tempFile
+	files *faultyFiles
+}
+
+func (f *faultyFile) Write(p []byte) (int, error) {
+	if err := f.files.fault(); err != nil {
+		return 0, err
+	}
+	return f.tempFile.Write(p)
+}
+
+func (f *faultyFile) Close() error {
+	return errors.Join(f.files.fault(), f.tempFile.Close())
+}
+
+// TestWriteDirFaults lets every step of --out-dir fail in turn: no file is
+// ever half written, and no temporary one stays.
+func TestWriteDirFaults(t *testing.T) {
+	dir := t.TempDir()
+	if code := run(testEnv(t, osFiles{}, "demo", "--write", dir)); code != exitDone {
+		t.Fatalf("exit code %d", code)
+	}
+	config, cluster := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "cluster.yaml")
+	out := filepath.Join(dir, "out")
+	args := []string{"compile", "-c", config, "-s", cluster, "--mode", "iptables", "--out-dir", out}
+
+	whole := map[string]string{}
+	for step := 0; ; step++ {
+		files := &faultyFiles{step: step}
+		code := run(testEnv(t, files, args...))
+		got := readDir(t, out)
+		if step == 0 {
+			whole = got
+			if len(whole) != 3 {
+				t.Fatalf("files %v, want three", whole)
+			}
+			continue
+		}
+		if files.done < step {
+			if step < 10 {
+				t.Errorf("only %d steps could fail", step)
+			}
+			return
+		}
+		if code != exitBad {
+			t.Errorf("step %d: exit code %d, want %d", step, code, exitBad)
+		}
+		for name, text := range got {
+			if text != whole[name] {
+				t.Errorf("step %d: %s is not as it was, and not as it should be", step, name)
+			}
+		}
+		if len(got) != len(whole) {
+			t.Errorf("step %d: %d files, want %d", step, len(got), len(whole))
+		}
+	}
+}
+
+func readDir(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		files[d.Name()] = string(data)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// testEnv is an environment without a machine but its files.
+func testEnv(t *testing.T, f files, args ...string) *env {
+	return &env{
+		args: args, stdin: strings.NewReader(""), stdout: io.Discard, stderr: logWriter{t}, files: f,
+		hostname: func() (string, error) { return "node1", nil },
+	}
+}
+
+type logWriter struct{ t *testing.T }
+
+func (w logWriter) Write(p []byte) (int, error) {
+	w.t.Logf("stderr: %s", p)
+	return len(p), nil
+}
+
+// TestHostname names the node by the host when nothing else does (SNAP-70).
+func TestHostname(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		host func() (string, error)
+		want int
+		text string
+	}{
+		{"trimmed and in lower case", func() (string, error) { return " Node1 ", nil }, exitDone, `node "node1"`},
+		{"unknown", func() (string, error) { return "", errFault }, exitBad, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var out strings.Builder
+			e := testEnv(t, osFiles{}, "compile", "-s", "-", "-o", "ir")
+			e.hostname, e.stdout = test.host, &out
+			if got := run(e); got != test.want {
+				t.Errorf("exit code %d, want %d", got, test.want)
+			}
+			if !strings.Contains(out.String(), test.text) {
+				t.Errorf("output lacks %q:\n%s", test.text, &out)
+			}
+		})
+	}
+}
+
+// TestFullDisk fails when standard output does.
+func TestFullDisk(t *testing.T) {
+	for _, args := range [][]string{{"demo"}, {"config", "defaults"}, {"version"}, {"compile", "-s", "-"},
+		{"trace", "-s", "-", "--from", "10.0.0.1", "--to", "10.0.0.2:80"}} {
+		e := testEnv(t, osFiles{}, args...)
+		e.stdout = fullDisk{}
+		if got := run(e); got != exitBad {
+			t.Errorf("%v: exit code %d, want %d", args, got, exitBad)
+		}
+	}
+}
+
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, errFault }
+
+// FuzzCompile gives the command line arbitrary files: it must neither panic
+// nor give other exit codes than its own.
+func FuzzCompile(f *testing.F) {
+	for _, name := range []string{"demo/config.yaml", "demo/cluster.yaml"} {
+		data, err := demoFiles.ReadFile(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add([]byte("mode: iptables"), data, uint8(0))
+		f.Add(data, []byte("kind: List"), uint8(1))
+	}
+	verbs := [][]string{{"compile", "--explain"}, {"compile", "-o", "ir"}, {"compile", "-o", "ir-json"}, {"lint"},
+		{"explain", "10.96.0.10"}, {"trace", "--from", "node", "--to", "10.96.0.10:80"}}
+	f.Fuzz(func(t *testing.T, config, cluster []byte, verb uint8) {
+		args := append(append([]string{}, verbs[int(verb)%len(verbs)]...), "-c", "config", "-s", "cluster")
+		e := testEnv(t, memFiles{"config": config, "cluster": cluster}, args...)
+		e.stderr = io.Discard
+		if code := run(e); code < exitDone || code > exitBad {
+			t.Errorf("exit code %d", code)
+		}
+	})
+}
+
+// memFiles are files in memory that can only be read.
+type memFiles map[string][]byte
+
+func (m memFiles) ReadFile(name string) ([]byte, error) {
+	if data, ok := m[name]; ok {
+		return data, nil
+	}
+	return nil, fs.ErrNotExist
+}
+
+func (m memFiles) Stat(string) (fs.FileInfo, error)    { return memInfo{}, nil }
+func (memFiles) ReadDir(string) ([]fs.DirEntry, error) { return nil, fs.ErrPermission }
+func (memFiles) MkdirAll(string) error                 { return fs.ErrPermission }
+func (memFiles) CreateTemp(string) (tempFile, error)   { return nil, fs.ErrPermission }
+func (memFiles) Rename(string, string) error           { return fs.ErrPermission }
+func (memFiles) Remove(string) error                   { return fs.ErrPermission }
+
+// memInfo describes a plain file.
+type memInfo struct{ fs.FileInfo }
+
+func (memInfo) IsDir() bool { return false }
