@@ -23,7 +23,7 @@ func (r *Ruleset) Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome 
 		out = merge(out, one, first)
 		// The next path: the last choice that has another value takes it.
 		path = w.path
-		for len(path) > 0 && path[len(path)-1].taken+1 == path[len(path)-1].of {
+		for len(path) > 0 && path[len(path)-1].taken+1 >= path[len(path)-1].of {
 			path = path[:len(path)-1]
 		}
 		if len(path) == 0 {
