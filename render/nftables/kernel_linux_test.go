@@ -1,0 +1,330 @@
+package nftables
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/ir"
+)
+
+func namespace(t *testing.T) *applytest.Namespace {
+	t.Helper()
+	applytest.RequireRoot(t)
+	ns, err := applytest.NewNamespace("nftables")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	return ns
+}
+
+// nft runs the tool in the namespace, with a script on its standard input.
+func nft(t *testing.T, ns *applytest.Namespace, script string, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := ns.Command(ctx, "nft", args...)
+	cmd.Stdin = strings.NewReader(script)
+	out, err := ns.Run(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+func load(t *testing.T, ns *applytest.Namespace, script string) {
+	t.Helper()
+	nft(t, ns, script, "-f", "/dev/stdin")
+}
+
+func list(t *testing.T, ns *applytest.Namespace) string {
+	t.Helper()
+	return nft(t, ns, "", "list", "ruleset")
+}
+
+func script(t *testing.T, programs ...*ir.Program) string {
+	t.Helper()
+	var b bytes.Buffer
+	for _, o := range Renderer.Lower(programs).Outputs() {
+		if err := o.Write(&b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b.String()
+}
+
+// The tool and the kernel take the script, also where it is loaded already;
+// what is listed can be loaded again and is then the same.
+func TestLoadListReload(t *testing.T) {
+	for name := range variants(ir.IPv4) {
+		t.Run(name, func(t *testing.T) {
+			var programs []*ir.Program
+			for _, f := range families {
+				p := richProgram(f)
+				variants(f)[name](&p.Node)
+				programs = append(programs, p)
+			}
+			text := script(t, programs...)
+			ns := namespace(t)
+			nft(t, ns, text, "-c", "-f", "/dev/stdin")
+			load(t, ns, text)
+			first := list(t, ns)
+			for _, want := range []string{"table ip proxyc", "table ip6 proxyc", "goto masq-lb-3", "ns/svc10:p"} {
+				if !strings.Contains(first, want) {
+					t.Errorf("the listing lacks %q", want)
+				}
+			}
+			load(t, ns, text)
+			if d := cmp.Diff(first, list(t, ns)); d != "" {
+				t.Errorf("loaded twice (-once +twice):\n%s", d)
+			}
+			bytecode := instructions(t, ns)
+			nft(t, ns, "", "flush", "ruleset")
+			load(t, ns, first)
+			if d := cmp.Diff(first, list(t, ns)); d != "" {
+				t.Errorf("loaded from the listing (-want +got):\n%s", d)
+			}
+			// The listing leaves out what nft takes for granted: it must still mean the same.
+			if d := cmp.Diff(bytecode, instructions(t, ns)); d != "" {
+				t.Errorf("what the kernel does, loaded from the listing (-want +got):\n%s", d)
+			}
+			nft(t, ns, "", "flush", "table", "ip", Table)
+			if !strings.Contains(list(t, ns), "map service-ips") {
+				t.Error("a flushed table has lost its maps")
+			}
+		})
+	}
+}
+
+// instructions are what the kernel executes, without handles, and with the
+// matches of each rule sorted: nft may list them in another order.
+func instructions(t *testing.T, ns *applytest.Namespace) map[string]int {
+	t.Helper()
+	rules := map[string]int{}
+	chain, rule := "", []string{}
+	flush := func() {
+		if len(rule) > 0 {
+			rules[chain+strings.Join(sortedMatches(rule), "\n")]++
+		}
+		rule = nil
+	}
+	for line := range strings.Lines(nft(t, ns, "", "--debug=netlink", "list", "ruleset")) {
+		switch {
+		case strings.HasPrefix(line, "  ["):
+			rule = append(rule, strings.TrimSpace(line))
+		case strings.HasPrefix(line, "ip"):
+			flush()
+			chain = strings.Join(strings.Fields(line)[:3], " ") + "\n"
+		default:
+			flush()
+		}
+	}
+	return rules
+}
+
+// sortedMatches moves the match of the protocol, which nft moves, to the front.
+func sortedMatches(rule []string) []string {
+	for i := 0; i+1 < len(rule); i++ {
+		if strings.HasPrefix(rule[i], "[ meta load l4proto => reg 1 ]") && strings.HasPrefix(rule[i+1], "[ cmp eq reg 1") {
+			moved := []string{rule[i], rule[i+1]}
+			return append(append(moved, rule[:i]...), rule[i+2:]...)
+		}
+	}
+	return rule
+}
+
+func TestKernelTakesAnyName(t *testing.T) {
+	p := richProgram(ir.IPv4)
+	for i, name := range []string{`x" } flush ruleset {`, "a b\nc", "é", strings.Repeat("n", 300), `\`, "0:80"} {
+		s := richService(ir.IPv4, ir.TCP, 100+10*i, true)
+		for j := range s.Frontends {
+			s.Frontends[j].Port.Service.Name, s.Frontends[j].Port.Port = name, name
+		}
+		for j := range s.Pools {
+			s.Pools[j].Port.Service.Name, s.Pools[j].Port.Port = name, name
+		}
+		p.Services = append(p.Services, s)
+	}
+	ns := namespace(t)
+	load(t, ns, script(t, p))
+	text := list(t, ns)
+	nft(t, ns, "", "flush", "ruleset")
+	load(t, ns, text)
+}
+
+// Large pools and many Services load.
+func TestLoadLarge(t *testing.T) {
+	p := bigProgram(2000)
+	port := ir.ServicePort{Service: ir.Name{Namespace: "ns", Name: "large"}, Protocol: ir.TCP}
+	large := ir.Service{Name: port.Service, Pools: []ir.Pool{{Port: port}}}
+	for i := range 1000 {
+		large.Pools[0].Backends = append(large.Pools[0].Backends, ir.Backend{
+			AddrPort: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 200, byte(i >> 8), byte(i)}), 8080)})
+	}
+	large.Frontends = []ir.Frontend{{Match: ir.Match{Addr: addr(ir.IPv4, "203.0.113.1"), Protocol: ir.TCP, Port: 80}, Port: port,
+		Routes: []ir.Route{{SNAT: true}}}}
+	p.Services = append(p.Services, large)
+	ns := namespace(t)
+	load(t, ns, script(t, p))
+	if got := nft(t, ns, "", "list", "chain", "ip", Table, "lb-1000"); !strings.Contains(got, "numgen random mod 1000") {
+		t.Errorf("chain lb-1000 is\n%s", got)
+	}
+}
+
+// stickyProgram has one Service with affinity: its ClusterIP 10.96.0.10,
+// 203.0.113.10 with policy Local and node port 30080 share backends on both
+// nodes, with two ports, and on the node under test itself.
+func stickyProgram(f ir.Family, proto ir.Protocol) *ir.Program {
+	port := ir.ServicePort{Service: ir.Name{Namespace: "ns", Name: "sticky"}, Protocol: proto}
+	affinity := &ir.Affinity{Timeout: time.Hour}
+	pool := func(policy ir.Policy, backends ...string) ir.Pool {
+		p := ir.Pool{Port: port, Policy: policy, Affinity: affinity}
+		for _, b := range backends {
+			p.Backends = append(p.Backends, ir.Backend{AddrPort: addrPort(f, b), Local: !strings.HasPrefix(b, "10.244.2.")})
+		}
+		return p
+	}
+	front := func(kind ir.Kind, m ir.Match, routes ...ir.Route) ir.Frontend {
+		m.Protocol = proto
+		return ir.Frontend{Kind: kind, Match: m, Port: port, Routes: routes}
+	}
+	s := ir.Service{
+		Name: port.Service,
+		Pools: []ir.Pool{
+			pool(ir.Cluster, "10.244.1.10:8080", "10.244.1.11:9090", "10.244.2.10:8080", "192.0.2.11:8081"),
+			pool(ir.Local, "10.244.1.10:8080", "10.244.1.11:9090", "192.0.2.11:8081"),
+		},
+		Frontends: []ir.Frontend{
+			front(ir.ClusterIP, ir.Match{Addr: addr(f, "10.96.0.10"), Port: 80}, ir.Route{From: ir.Pods}, ir.Route{SNAT: true}),
+			front(ir.LoadBalancer, ir.Match{Addr: addr(f, "203.0.113.10"), Port: 80},
+				ir.Route{From: ir.Pods}, ir.Route{From: ir.Host, SNAT: true}, ir.Route{Pool: 1}),
+			front(ir.NodePort, ir.Match{Port: 30080}, ir.Route{SNAT: true}),
+		},
+	}
+	return &ir.Program{Family: f, Node: testNode(f), Services: []ir.Service{s}}
+}
+
+// A client meets one backend, whichever of the frontends it takes and whether
+// it is masqueraded or not; another client may meet another.
+func TestAffinityPackets(t *testing.T) {
+	applytest.RequireRoot(t)
+	topo, err := applytest.NewTopology()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer topo.Close()
+	node := topo.Namespace("node1")
+	for _, f := range families {
+		for _, proto := range []ir.Protocol{ir.TCP, ir.UDP} {
+			t.Run(f.String()+" "+proto.String(), func(t *testing.T) {
+				load(t, node, script(t, stickyProgram(f, proto)))
+				cluster := []string{"10.96.0.10:80", "192.0.2.11:30080"}
+				met := map[string]map[netip.AddrPort]bool{}
+				visit := func(from string, targets ...string) {
+					if met[from] == nil {
+						met[from] = map[netip.AddrPort]bool{}
+					}
+					for _, to := range targets {
+						a, err := topo.Try(from, proto.String(), 0, addrPort(f, to), 3*time.Second)
+						if err != nil {
+							t.Errorf("%s to %s: %v", from, to, err)
+							continue
+						}
+						met[from][a.Server] = true
+					}
+				}
+				all := map[netip.AddrPort]bool{}
+				for i := range 10 {
+					client := fmt.Sprintf("pod1c.10%d", i)
+					for range 4 {
+						visit(client, append(cluster, "203.0.113.10:80")...)
+					}
+				}
+				for _, client := range []string{"ext", "ext.201", "ext.202", "node1"} {
+					for range 6 {
+						visit(client, cluster...)
+					}
+				}
+				for client, servers := range met {
+					if len(servers) != 1 {
+						t.Errorf("%s met %v", client, servers)
+					}
+					for s := range servers {
+						all[s] = true
+					}
+				}
+				if len(all) < 3 {
+					t.Errorf("14 clients met only %v", all)
+				}
+				// From outside, policy Local: one backend of this node.
+				for _, client := range []string{"ext", "ext.201", "ext.202"} {
+					met[client] = nil
+					for range 8 {
+						visit(client, "203.0.113.10:80")
+					}
+					for s := range met[client] {
+						if len(met[client]) != 1 || s.Addr() == addr(f, "10.244.2.10") {
+							t.Errorf("%s met %v at the Local frontend", client, met[client])
+						}
+					}
+				}
+				text := list(t, node)
+				nft(t, node, "", "flush", "ruleset")
+				load(t, node, text)
+			})
+		}
+	}
+}
+
+// Each new connection of a client prolongs the time for which it is remembered.
+func TestAffinitySlides(t *testing.T) {
+	applytest.RequireRoot(t)
+	topo, err := applytest.NewTopology()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer topo.Close()
+	node := topo.Namespace("node1")
+	p := stickyProgram(ir.IPv4, ir.TCP)
+	p.Services[0].Pools = []ir.Pool{{Port: p.Services[0].Pools[0].Port, Affinity: &ir.Affinity{Timeout: time.Hour},
+		Backends: p.Services[0].Pools[0].Backends[:1]}}
+	p.Services[0].Frontends = p.Services[0].Frontends[:1]
+	load(t, node, script(t, p))
+	m := LowerService(&p.Node, p.Family, &p.Services[0]).Maps[0].Name
+	left := func() time.Duration {
+		_, rest, ok := strings.Cut(nft(t, node, "", "list", "map", "ip", Table, m), "expires ")
+		if !ok {
+			return 0
+		}
+		d, err := time.ParseDuration(strings.Fields(rest)[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	visit := func() {
+		if _, err := topo.Try("pod1c", "tcp", 0, addrPort(ir.IPv4, "10.96.0.10:80"), 3*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	visit()
+	before := left()
+	for left() > before-20*time.Millisecond {
+		if before == 0 {
+			t.Fatal("the client is not remembered")
+		}
+	}
+	low := left()
+	visit()
+	if after := left(); after <= low {
+		t.Errorf("%v were left, %v after a new connection", low, after)
+	}
+}
