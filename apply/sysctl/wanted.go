@@ -1,0 +1,216 @@
+package sysctl
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// maxConntrack caps what conntrack.maxPerCore makes of a big machine; more
+// than this has to be asked for with conntrack.min.
+const maxConntrack = 1 << 20
+
+// Host is what the settings depend on besides the configuration.
+type Host struct {
+	CPUs   int
+	Kernel Version
+}
+
+// Conntrack gives what the configuration asks of connection tracking (DMN-33),
+// in any mode. It comes before the dataplane's rules, some of which depend on it.
+func Conntrack(c *config.Conntrack, host Host) []Setting {
+	var out []Setting
+	add := func(key, field string, value int64) {
+		out = append(out, conntrack(key, field, value))
+	}
+	if n := conntrackMax(c, host.CPUs); n > 0 {
+		add("nf_conntrack_max", "conntrack.maxPerCore", n)
+		// The kernel does not grow the table along: four entries a bucket.
+		s := conntrack("", "conntrack.maxPerCore", n/4)
+		s.Path, s.AtLeast = hashsize, true
+		out = append(out, s)
+	}
+	if n := seconds(c.TCPEstablishedTimeout); n > 0 {
+		add("nf_conntrack_tcp_timeout_established", "conntrack.tcpEstablishedTimeout", n)
+	}
+	if n := seconds(c.TCPCloseWaitTimeout); n > 0 {
+		add("nf_conntrack_tcp_timeout_close_wait", "conntrack.tcpCloseWaitTimeout", n)
+	}
+	if c.TCPBeLiberal {
+		add("nf_conntrack_tcp_be_liberal", "conntrack.tcpBeLiberal", 1)
+	}
+	if n := seconds(&c.UDPTimeout); n > 0 {
+		add("nf_conntrack_udp_timeout", "conntrack.udpTimeout", n)
+	}
+	if n := seconds(&c.UDPStreamTimeout); n > 0 {
+		add("nf_conntrack_udp_timeout_stream", "conntrack.udpStreamTimeout", n)
+	}
+	return out
+}
+
+func conntrack(key, field string, value int64) Setting {
+	return Setting{
+		Path: procSys + "net/netfilter/" + key,
+		Want: strconv.FormatInt(value, 10),
+		Why:  ir.Origin{Object: "config", Field: field},
+	}
+}
+
+// conntrackMax gives how many connections to track; 0 leaves it to the kernel.
+func conntrackMax(c *config.Conntrack, cpus int) int64 {
+	if c.MaxPerCore == nil || *c.MaxPerCore <= 0 {
+		return 0
+	}
+	n := min(int64(*c.MaxPerCore)*int64(cpus), maxConntrack)
+	if c.Min != nil {
+		n = max(n, int64(*c.Min))
+	}
+	return n
+}
+
+// seconds gives whole seconds, 0 for what is not set, and at least 1 otherwise.
+func seconds(d *metav1.Duration) int64 {
+	if d == nil || d.Duration <= 0 {
+		return 0
+	}
+	return max(1, int64(d.Duration/time.Second))
+}
+
+// Dataplane gives what the mode needs; node is that of the IPv4 Program, whose
+// settings serve both families.
+func Dataplane(node *ir.Node, host Host) []Setting {
+	switch node.Mode {
+	case ir.ModeIPTables:
+		return iptables(node)
+	case ir.ModeIPVS:
+		return ipvs(node, host.Kernel)
+	}
+	return nil
+}
+
+// iptables: packets from 127.0.0.1 to a node port leave the machine after
+// translation, which the kernel takes for an error unless told otherwise. It
+// is never set back: another may rely on it.
+func iptables(node *ir.Node) []Setting {
+	if !onLoopback(&node.NodePorts) {
+		return nil
+	}
+	return []Setting{{
+		Path: procSys + "net/ipv4/conf/all/route_localnet", Want: "1",
+		Why: ir.Origin{Object: "config", Field: "iptables.localhostNodePorts"},
+	}}
+}
+
+// onLoopback tells whether node ports answer at an IPv4 loopback address.
+func onLoopback(p *ir.NodePortAddrs) bool {
+	if !p.Loopback || p.All {
+		return p.Loopback
+	}
+	for _, prefix := range p.Prefixes {
+		if prefix.Prefix.Overlaps(ir.IPv4.Loopback()) {
+			return true
+		}
+	}
+	return false
+}
+
+// ipvs follows section 3.5 of kube-proxy's ways: both families set the same keys.
+func ipvs(node *ir.Node, kernel Version) []Setting {
+	mode := ir.Origin{Object: "config", Field: "mode", Reason: "ipvs"}
+	set := func(key, value string) Setting {
+		return Setting{Path: procSys + "net/ipv4/" + key, Want: value, Why: mode}
+	}
+	out := []Setting{set("vs/conntrack", "1")}
+	// Before 5.9, a client port that comes again within two minutes was
+	// either slowed by a second or sent to the old backend; 0 is the lesser
+	// evil. Kernels before 4.1 do not have the setting.
+	if !kernel.Before(4, 1) && kernel.Before(5, 9) {
+		out = append(out, set("vs/conn_reuse_mode", "0"))
+	}
+	out = append(out, set("vs/expire_nodest_conn", "1"), set("vs/expire_quiescent_template", "1"), set("ip_forward", "1"))
+	if node.IPVS != nil && node.IPVS.StrictARP {
+		for _, s := range []Setting{set("conf/all/arp_ignore", "1"), set("conf/all/arp_announce", "2")} {
+			s.Why = ir.Origin{Object: "config", Field: "ipvs.strictARP"}
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// OOMScore asks the kernel to kill other processes before this one. It is for
+// a daemon, and failing at it is no reason not to run.
+func OOMScore(c *config.Config) []Setting {
+	if c.OOMScoreAdj == nil {
+		return nil
+	}
+	return []Setting{{
+		Path: oomScore, Want: strconv.Itoa(int(*c.OOMScoreAdj)), Optional: true,
+		Why: ir.Origin{Object: "config", Field: "oomScoreAdj"},
+	}}
+}
+
+// Version is a kernel version.
+type Version struct{ Major, Minor int }
+
+// Before tells whether v is older.
+func (v Version) Before(major, minor int) bool {
+	return v.Major < major || v.Major == major && v.Minor < minor
+}
+
+// ParseVersion reads what uname -r prints: "5.10.0-28-amd64". What is no
+// version is older than any.
+func ParseVersion(s string) Version {
+	var out Version
+	for i, field := range []*int{&out.Major, &out.Minor} {
+		parts := strings.SplitN(s, ".", 3)
+		if i >= len(parts) {
+			break
+		}
+		digits := parts[i][:len(parts[i])-len(strings.TrimLeft(parts[i], "0123456789"))]
+		n, err := strconv.Atoi(digits)
+		if err != nil {
+			return out
+		}
+		*field = n
+	}
+	return out
+}
+
+// ReadHost reads the number of CPUs and the kernel's version. CPUs are those
+// that are online in the machine, which may be more than this process may use;
+// fallback is for where they cannot be read.
+func ReadHost(root Root, fallback int) Host {
+	host := Host{CPUs: fallback}
+	if online, err := root.Read("sys/devices/system/cpu/online"); err == nil {
+		if n := countCPUs(online); n > 0 {
+			host.CPUs = n
+		}
+	}
+	if release, err := root.Read(procSys + "kernel/osrelease"); err == nil {
+		host.Kernel = ParseVersion(release)
+	}
+	return host
+}
+
+// countCPUs counts the members of a list such as "0-3,8"; 0 if it is none.
+func countCPUs(list string) int {
+	n := 0
+	for part := range strings.SplitSeq(list, ",") {
+		first, last, ok := strings.Cut(part, "-")
+		if !ok {
+			last = first
+		}
+		a, errA := strconv.Atoi(first)
+		b, errB := strconv.Atoi(last)
+		if errA != nil || errB != nil || b < a {
+			return 0
+		}
+		n += b - a + 1
+	}
+	return n
+}
