@@ -1,0 +1,38 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/proxyc/proxyc/compiler"
+)
+
+// Interfaces gives the network interfaces of the calling thread's namespace,
+// by name. Two questions to the kernel do for any number of interfaces.
+func Interfaces() ([]compiler.Interface, error) {
+	links, err := netlink.LinkList()
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil, fmt.Errorf("network interfaces: %w", err)
+	}
+	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil, fmt.Errorf("interface addresses: %w", err)
+	}
+	byLink := map[int][]netip.Prefix{}
+	for _, a := range addrs {
+		ip, ok := netip.AddrFromSlice(a.IP)
+		if !ok {
+			continue
+		}
+		ones, _ := a.Mask.Size()
+		byLink[a.LinkIndex] = append(byLink[a.LinkIndex], netip.PrefixFrom(ip.Unmap(), ones))
+	}
+	out := make([]compiler.Interface, len(links))
+	for i, l := range links {
+		out[i] = compiler.Interface{Name: l.Attrs().Name, Addrs: byLink[l.Attrs().Index]}
+	}
+	return canonical(out), nil
+}

@@ -1,0 +1,66 @@
+// Package node reads what the compiler has to know of the machine it runs on:
+// its name and the addresses of its network interfaces.
+package node
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/compiler"
+)
+
+// kubeIPVS0 carries the addresses of all Services in ipvs mode. They are the
+// proxy's, not the node's: node ports do not answer on them, and they must not
+// count as the node's own while another mode takes over.
+const kubeIPVS0 = "kube-ipvs0"
+
+// Read gives the facts of this machine, in the network namespace of the
+// calling thread. override is the host name to use instead of the machine's
+// (config hostnameOverride); "" for none.
+func Read(override string) (compiler.Facts, error) {
+	name, err := Name(override, os.Hostname)
+	if err != nil {
+		return compiler.Facts{}, err
+	}
+	interfaces, err := Interfaces()
+	if err != nil {
+		return compiler.Facts{}, err
+	}
+	return compiler.Facts{NodeName: name, Interfaces: interfaces}, nil
+}
+
+// Name gives the name of the node: the override or what hostname gives,
+// trimmed and in lower case (SNAP-70).
+func Name(override string, hostname func() (string, error)) (string, error) {
+	name := override
+	if name == "" {
+		var err error
+		if name, err = hostname(); err != nil {
+			return "", fmt.Errorf("host name: %w", err)
+		}
+	}
+	if name = strings.ToLower(strings.TrimSpace(name)); name == "" {
+		return "", errors.New("host name: must not be empty; set hostnameOverride")
+	}
+	return name, nil
+}
+
+// canonical puts interfaces and their addresses in order, without those of the
+// proxy itself. Each address occurs once an interface.
+func canonical(in []compiler.Interface) []compiler.Interface {
+	out := []compiler.Interface{}
+	for _, i := range in {
+		if i.Name == kubeIPVS0 {
+			continue
+		}
+		slices.SortFunc(i.Addrs, netip.Prefix.Compare)
+		i.Addrs = slices.Compact(i.Addrs)
+		out = append(out, i)
+	}
+	slices.SortFunc(out, func(a, b compiler.Interface) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
