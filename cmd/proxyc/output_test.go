@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/proxyc/proxyc/ir"
 )
 
 // faultyFiles is the real file system, which fails at one step.
@@ -176,13 +178,13 @@ func (fullDisk) Write([]byte) (int, error) { return 0, errFault }
 // FuzzCompile gives the command line arbitrary files: it must neither panic
 // nor give other exit codes than its own.
 func FuzzCompile(f *testing.F) {
-	for _, name := range []string{"demo/config.yaml", "demo/cluster.yaml"} {
-		data, err := demoFiles.ReadFile(name)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add([]byte("mode: iptables"), data, uint8(0))
-		f.Add(data, []byte("kind: List"), uint8(1))
+	const config = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclusterCIDR: 10.244.0.0/16\nmode: "
+	const cluster = `{apiVersion: v1, kind: Service, metadata: {namespace: a, name: b}, spec: {type: NodePort, clusterIP: 10.96.0.10, ports: [{port: 80, nodePort: 30080}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {namespace: a, name: c, labels: {kubernetes.io/service-name: b}}, addressType: IPv4, ports: [{name: "", port: 80}], endpoints: [{addresses: [10.244.1.10], nodeName: node1}]}
+`
+	for i, mode := range ir.Modes() {
+		f.Add([]byte(config+string(mode)), []byte(cluster), uint8(i))
 	}
 	verbs := [][]string{{"compile", "--explain"}, {"compile", "-o", "ir"}, {"compile", "-o", "ir-json"}, {"lint"},
 		{"explain", "10.96.0.10"}, {"trace", "--from", "node", "--to", "10.96.0.10:80"}}
