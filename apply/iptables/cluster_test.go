@@ -98,3 +98,8 @@ func lower(ps ...*ir.Program) rules.Rulesets {
 	}
 	return sets
 }
+
+func sorted(s []string) []string {
+	slices.Sort(s)
+	return s
+}

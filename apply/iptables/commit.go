@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -93,15 +94,18 @@ func (t *Target) restore(ctx context.Context, f ir.Family, text []byte) error {
 // codeLocked is the exit status of the tools when another program holds the lock.
 const codeLocked = 4
 
+// lineNumber finds where the tools say they failed: "line 7 failed", "Error
+// occurred at line: 7".
+var lineNumber = regexp.MustCompile(`\bline:? (\d+)`)
+
 // lineOf gives the line of text that the tool's message names, and its number.
 // The legacy tools name COMMIT for what the kernel refuses: then there is none.
 func lineOf(message string, text []byte) (number int, line string) {
-	_, rest, ok := strings.Cut(message, "line ")
-	if !ok {
+	found := lineNumber.FindStringSubmatch(message)
+	if found == nil {
 		return 0, ""
 	}
-	digits := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
-	n, err := strconv.Atoi(digits)
+	n, err := strconv.Atoi(found[1])
 	lines := strings.SplitN(string(text), "\n", n+1)
 	if err != nil || n < 1 || n > len(lines) || lines[n-1] == "COMMIT" {
 		return 0, ""

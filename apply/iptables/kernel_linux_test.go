@@ -121,11 +121,7 @@ func TestKernelHoldsHistories(t *testing.T) {
 func TestTakeover(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		for _, f := range []ir.Family{ir.IPv4, ir.IPv6} {
-			saved, err := os.ReadFile(filepath.Join("..", "..", "testdata", "apply", "takeover", "kube-proxy."+rules.Tool(f)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			shell(t, withoutAccounting(string(saved)), tool(f, v, "restore"))
+			shell(t, recorded(t, f), tool(f, v, "restore"))
 		}
 		target := open(t, Options{Variant: v})
 		want := lower(programs(20)...)
@@ -136,12 +132,8 @@ func TestTakeover(t *testing.T) {
 			}
 		}
 		saved := shell(t, "", tool(ir.IPv4, v, "save"))
-		recorded, err := os.ReadFile(filepath.Join("..", "..", "testdata", "apply", "takeover", "kube-proxy.iptables"))
-		if err != nil {
-			t.Fatal(err)
-		}
 		endpoints := 0
-		for line := range strings.Lines(string(recorded)) {
+		for line := range strings.Lines(recorded(t, ir.IPv4)) {
 			if chain, _, _ := strings.Cut(line, " "); strings.HasPrefix(chain, ":KUBE-SEP-") {
 				endpoints++
 				if strings.Contains(saved, chain) {
@@ -153,17 +145,6 @@ func TestTakeover(t *testing.T) {
 			t.Error("the record has no KUBE-SEP- chain")
 		}
 	})
-}
-
-// withoutAccounting leaves out what not every kernel has.
-func withoutAccounting(saved string) string {
-	var b strings.Builder
-	for line := range strings.Lines(saved) {
-		if !strings.Contains(line, "nfacct") {
-			b.WriteString(line)
-		}
-	}
-	return b.String()
 }
 
 func TestFailedCommitLeavesTheOldState(t *testing.T) {
@@ -231,8 +212,8 @@ func TestQuarantine(t *testing.T) {
 				t.Errorf("still to do: %v", op)
 			}
 		}
-		if saved := shell(t, "", tool(ir.IPv4, v, "save")); strings.Contains(saved, chainProbe) {
-			t.Errorf("%s is left behind", chainProbe)
+		if saved := shell(t, "", tool(ir.IPv4, v, "save")); strings.Contains(saved, rules.ProbeChain) {
+			t.Errorf("%s is left behind", rules.ProbeChain)
 		}
 	})
 }

@@ -268,3 +268,23 @@ func TestFirewallIsTheKubeletsToo(t *testing.T) {
 		}
 	}
 }
+
+func TestLineOf(t *testing.T) {
+	text := []byte("*nat\n-A KUBE-SERVICES -j X\nCOMMIT\n")
+	tests := []struct {
+		message string
+		number  int
+		line    string
+	}{
+		{"iptables-nft-restore: \nline 2: RULE_APPEND failed (No such file or directory)", 2, "-A KUBE-SERVICES -j X"},
+		{"Bad argument\nError occurred at line: 2\nTry -h", 2, "-A KUBE-SERVICES -j X"},
+		{"iptables-restore: line 3 failed", 0, ""},
+		{"iptables-restore: line 99 failed", 0, ""},
+		{"iptables-restore: out of memory", 0, ""},
+	}
+	for _, tt := range tests {
+		if number, line := lineOf(tt.message, text); number != tt.number || line != tt.line {
+			t.Errorf("%q: got %d, %q, want %d, %q", tt.message, number, line, tt.number, tt.line)
+		}
+	}
+}

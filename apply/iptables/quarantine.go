@@ -65,10 +65,8 @@ func (t *Target) quarantine(ctx context.Context, p *Plan, first *refused) error 
 	return &apply.Quarantine{Refused: probe.guilty}
 }
 
-// chainProbe is a chain that nobody jumps to, in which rules are tried.
-const chainProbe = "KUBE-PROXYC-PROBE"
-
-// probe tries the rules of Services without touching those in force.
+// probe tries the rules of Services in a chain that nobody jumps to, without
+// touching those in force.
 type probe struct {
 	target *Target
 	tables []trial
@@ -143,11 +141,11 @@ func (p *probe) search(ctx context.Context, group []ir.Name) error {
 // try gives the refusal of a group, and the Service that it names, if any.
 func (p *probe) try(ctx context.Context, group []ir.Name) (named ir.Name, no *refused, err error) {
 	for _, t := range p.tables {
-		text := fmt.Appendf(nil, "*%s\n:%s - [0:0]\n", t.table, chainProbe)
+		text := fmt.Appendf(nil, "*%s\n:%s - [0:0]\n", t.table, rules.ProbeChain)
 		owners := make([]ir.Name, 2) // by line
 		for _, s := range group {
 			for _, r := range t.of[s] {
-				text = append(r.Append(append(text, "-A "+chainProbe+" "...), t.family), '\n')
+				text = append(r.Append(append(text, "-A "+rules.ProbeChain+" "...), t.family), '\n')
 				owners = append(owners, s)
 			}
 		}
@@ -169,7 +167,7 @@ func (p *probe) try(ctx context.Context, group []ir.Name) (named ir.Name, no *re
 func (p *probe) clear(ctx context.Context) error {
 	var errs []error
 	for _, t := range p.tables {
-		text := fmt.Appendf(nil, "*%s\n:%s - [0:0]\n-X %[2]s\nCOMMIT\n", t.table, chainProbe)
+		text := fmt.Appendf(nil, "*%s\n:%s - [0:0]\n-X %[2]s\nCOMMIT\n", t.table, rules.ProbeChain)
 		errs = append(errs, p.target.restore(ctx, t.family, text))
 	}
 	return errors.Join(errs...)

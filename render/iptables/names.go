@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/proxyc/proxyc/ir"
@@ -42,6 +43,18 @@ const (
 	stemProxyFWTree   = "KUBE-FWS-"
 )
 
+// ProbeChain holds rules that apply/iptables tries, and is gone afterwards.
+const ProbeChain = "KUBE-PROXYC-PROBE"
+
+// former are chains that are not wanted in this mode: of kube-proxy's ipvs and
+// userspace modes, whose other chains have names that are used here as well,
+// and what a killed process left.
+var former = [...]string{
+	"KUBE-LOAD-BALANCER", "KUBE-NODE-PORT", "KUBE-SOURCE-RANGES-FIREWALL", "KUBE-IPVS-FILTER", "KUBE-IPVS-OUT-FILTER", "KUBE-FIRE-WALL",
+	"KUBE-PORTALS-CONTAINER", "KUBE-PORTALS-HOST", "KUBE-NODEPORT-CONTAINER", "KUBE-NODEPORT-HOST", "KUBE-NODEPORT-NON-LOCAL",
+	ProbeChain,
+}
+
 // Owned tells whether a chain is one that proxyc or kube-proxy makes and no
 // other program does. KUBE-FIREWALL, which the kubelet owns too, is not.
 func Owned(chain string) bool {
@@ -49,7 +62,7 @@ func Owned(chain string) bool {
 	case chainServices, chainNodePorts, chainPostrouting, chainMarkMasq, chainHairpin, chainExternal, chainForward, chainProxyFW:
 		return true
 	}
-	if OfService(chain) {
+	if OfService(chain) || slices.Contains(former[:], chain) {
 		return true
 	}
 	for _, stem := range [...]string{

@@ -1,0 +1,97 @@
+package iptables
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/iptables"
+)
+
+// recorded is what kube-proxy left, without what not every kernel has.
+func recorded(t *testing.T, f ir.Family) string {
+	t.Helper()
+	saved, err := os.ReadFile(filepath.Join("..", "..", "testdata", "apply", "takeover", "kube-proxy."+rules.Tool(f)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for line := range strings.Lines(string(saved)) {
+		if !strings.Contains(line, "nfacct") {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+// kubelet is what the kubelet keeps, and a rule of the portmap plugin's that
+// uses one of our chains.
+const kubelet = `*mangle
+:KUBE-IPTABLES-HINT - [0:0]
+:KUBE-KUBELET-CANARY - [0:0]
+COMMIT
+*nat
+:CNI-HOSTPORT-SETMARK - [0:0]
+:KUBE-MARK-MASQ - [0:0]
+-A CNI-HOSTPORT-SETMARK -j KUBE-MARK-MASQ
+-A KUBE-MARK-MASQ -j MARK --or-mark 0x4000
+COMMIT
+`
+
+func TestLeftovers(t *testing.T) {
+	inNamespace(t, func(t *testing.T, v Variant) {
+		for _, f := range []ir.Family{ir.IPv4, ir.IPv6} {
+			shell(t, recorded(t, f), tool(f, v, "restore"))
+			shell(t, kubelet, tool(f, v, "restore"), "--noflush")
+		}
+		shell(t, foreign, tool(ir.IPv4, v, "restore"), "--noflush")
+		other := NFT
+		if v == NFT {
+			other = Legacy
+		}
+		left, err := Leftovers(t.Context(), &Target{Variant: v})
+		if err != nil || len(left) != 0 {
+			t.Errorf("the variant in use is listed: %v, %v", left, err)
+		}
+		left, err = Leftovers(t.Context(), &Target{Variant: other})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var objects []string
+		for range 2 { // twice in a row is fine
+			objects = nil
+			for _, l := range left {
+				objects = append(objects, l.Object)
+				if err := l.Remove(t.Context()); err != nil {
+					t.Errorf("%s: %v", l.Object, err)
+				}
+			}
+		}
+		if len(objects) != 2 || !strings.HasPrefix(objects[0], "iptables-"+string(v)+" filter KUBE-") || !strings.HasSuffix(objects[0], "more chains") {
+			t.Errorf("listed: %q", objects)
+		}
+		left, err = Leftovers(t.Context(), nil)
+		if err != nil || len(left) != 0 {
+			t.Errorf("still there: %v, %v", left, err)
+		}
+		var kept []string
+		for line := range strings.Lines(shell(t, "", tool(ir.IPv4, v, "save"))) {
+			if strings.Contains(line, "KUBE-") {
+				kept = append(kept, strings.TrimSpace(line))
+			}
+		}
+		want := []string{
+			":KUBE-IPTABLES-HINT - [0:0]", ":KUBE-KUBELET-CANARY - [0:0]",
+			":KUBE-FIREWALL - [0:0]", "-A INPUT -j KUBE-FIREWALL", "-A OUTPUT -j KUBE-FIREWALL",
+			`-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment "block incoming localnet connections" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP`,
+			":KUBE-MARK-MASQ - [0:0]", "-A CNI-HOSTPORT-SETMARK -j KUBE-MARK-MASQ", "-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000",
+		}
+		if diff := cmp.Diff(sorted(want), sorted(kept)); diff != "" {
+			t.Errorf("kept (-want +got):\n%s", diff)
+		}
+	})
+}
