@@ -1,0 +1,68 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// consoleBlock is a shell session in a Markdown file.
+var consoleBlock = regexp.MustCompile("(?ms)^```console\n(.*?)^```$")
+
+// TestReadme runs the sessions of the README, one after the other in one
+// directory, and compares what they print. -update rewrites them.
+func TestReadme(t *testing.T) {
+	const name = "../../README.md"
+	was, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	is := consoleBlock.ReplaceAllFunc(was, func(block []byte) []byte {
+		return session(t, dir, block)
+	})
+	if *update {
+		if err := os.WriteFile(name, is, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(string(was), string(is)); diff != "" {
+		t.Errorf("README.md differs from what the program does (-want +got):\n%s", diff)
+	}
+}
+
+// session runs the commands of a block, the lines that begin with "$ ", and
+// gives the block with what they print now.
+func session(t *testing.T, dir string, block []byte) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	out.WriteString("```console\n")
+	commands := 0
+	for line := range strings.Lines(string(block)) {
+		command, ok := strings.CutPrefix(strings.TrimSpace(line), "$ ")
+		if !ok {
+			continue
+		}
+		commands++
+		cmd := exec.Command("sh", "-c", command)
+		cmd.Dir = dir
+		cmd.Env = append(cmd.Environ(), "LC_ALL=C")
+		text, err := cmd.CombinedOutput()
+		if _, isExit := err.(*exec.ExitError); err != nil && !isExit {
+			t.Fatalf("%s: %v", command, err)
+		}
+		out.WriteString(line)
+		out.Write(text)
+	}
+	if commands == 0 {
+		t.Errorf("a session without a command:\n%s", block)
+	}
+	out.WriteString("```")
+	return out.Bytes()
+}
