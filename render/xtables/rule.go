@@ -115,10 +115,12 @@ func JumpTo(chain string) Target { return Target{Chain: chain} }
 
 // Load is the shell command that loads what Write wrote to a file. It can be
 // given again and again: our chains are replaced, and jumps from built-in
-// chains that the kernel has already are left out of the text.
+// chains that the kernel has already are left out of the text. The list of
+// these ends with a line that is in no text, as the grep of busybox prints
+// nothing at all when it is empty.
 func Load(f ir.Family, file string) string {
 	tool := Tool(f)
-	return tool + `-save | sed -n 's/^-A \([A-Z]* .*-j KUBE-\)/-I \1/p' | grep -vxFf - ` + file + ` | ` + tool + `-restore --noflush`
+	return `{ ` + tool + `-save | sed -n 's/^-A \([A-Z]* .*-j KUBE-\)/-I \1/p'; echo '#'; } | grep -vxFf - ` + file + ` | ` + tool + `-restore --noflush`
 }
 
 // Write writes tables as iptables-restore --noflush reads them.
