@@ -20,6 +20,8 @@ const (
 // cli is the grammar of the command line.
 type cli struct {
 	Compile compileCmd `cmd:"" help:"Compile a configuration and a snapshot of a cluster into the rules of a node."`
+	Apply   applyCmd   `cmd:"" help:"Bring a node's kernel to what configuration and snapshot want, or show what that would change."`
+	Cleanup cleanupCmd `cmd:"" help:"Remove all that proxyc or kube-proxy left on a node, in every mode."`
 	Trace   traceCmd   `cmd:"" help:"Tell what happens to a packet, step by step, and why."`
 	Explain explainCmd `cmd:"" help:"Tell which Services and fields a rule, element, address or port comes from."`
 	Diff    diffCmd    `cmd:"" help:"Show what another snapshot or configuration changes; exit 1 if anything."`

@@ -1,0 +1,311 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/conntrack"
+	"github.com/proxyc/proxyc/apply/node"
+	"github.com/proxyc/proxyc/apply/sysctl"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// kernelRoot is where the kernel's settings are.
+const kernelRoot = sysctl.Root("/")
+
+type applyCmd struct {
+	configFlags
+	Snapshot []string `short:"s" placeholder:"FILE" sep:"none" help:"Services, EndpointSlices, Nodes and ServiceCIDRs, as for compile. May be repeated."`
+
+	DryRun      bool          `help:"Print what would be changed, and change nothing."`
+	Check       bool          `help:"Print what differs, change nothing, and exit 1 if anything does."`
+	YesTakeover bool          `name:"yes-takeover" help:"Take the node over from kube-proxy, whose rules are on it."`
+	Output      string        `short:"o" enum:"text,wide,json" default:"text" help:"How to print the plan: text counts by Service, wide lists each operation and its origin, json has both."`
+	Variant     string        `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Which iptables to use; auto is the one that the node uses."`
+	LockTimeout time.Duration `default:"30s" placeholder:"DURATION" help:"How long to wait while another proxyc or another program holds a lock."`
+}
+
+type cleanupCmd struct {
+	DryRun bool `help:"Print what would be removed, and remove nothing."`
+}
+
+// lookOnly tells that nothing may be written.
+func (c *applyCmd) lookOnly() bool { return c.DryRun || c.Check }
+
+func (c *applyCmd) Run(e *env) error {
+	if c.DryRun && c.Check {
+		return errors.New("--dry-run, --check: one of them is enough")
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	j := &job{snap: snapshot.New()}
+	resolved, err := c.resolve(e, &j.diags)
+	if err != nil {
+		return err
+	}
+	j.cfg = resolved.Config
+	if c.WriteConfigTo != nil {
+		return j.finish(e, writeConfigTo(e, *c.WriteConfigTo, j.cfg))
+	}
+	if c.Cleanup {
+		e.report(j.diags)
+		return cleanUp(ctx, e, c.lookOnly())
+	}
+	if !c.InitOnly && len(c.Snapshot) == 0 {
+		return errors.New("-s: a snapshot is needed: what kubectl get services,endpointslices,nodes -A -o yaml prints")
+	}
+	if err := e.readSnapshot(j, c.Snapshot); err != nil {
+		return err
+	}
+	if err := e.setNode(j, resolved.NodeName); err != nil {
+		return err
+	}
+	if err := needRoot("apply"); err != nil {
+		return j.finish(e, err)
+	}
+	if j.facts.Interfaces, err = node.Interfaces(); err != nil {
+		return j.finish(e, err)
+	}
+	programs := j.compile()
+	e.report(j.diags)
+	for _, d := range j.diags {
+		if d.Severity == diag.Error && d.Object == "" {
+			return errReported
+		}
+	}
+	return c.converge(ctx, e, j, programs)
+}
+
+// converge brings the node to the programs, in the order in which packets need it:
+// kernel settings, rules, what other proxies left, connections of UDP clients
+// that hold on to what is gone.
+func (c *applyCmd) converge(ctx context.Context, e *env, j *job, programs []*ir.Program) error {
+	lockCtx, cancel := context.WithTimeout(ctx, c.LockTimeout)
+	defer cancel()
+	lock, err := apply.AcquireLock(lockCtx, lockDir)
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+
+	settings, err := c.settings(j, programs)
+	if err != nil {
+		return err
+	}
+	out := report{Settings: settings}
+	if c.InitOnly {
+		return c.finish(e, out, c.writeSettings(settings))
+	}
+	plane, err := openDataplane(ctx, programs, c.Variant, c.LockTimeout)
+	if err != nil {
+		return err
+	}
+	defer plane.close()
+	leftovers, err := plane.leftovers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, l := range leftovers {
+		out.Leftovers = append(out.Leftovers, l.Object)
+	}
+	if peer := peerObjects(leftovers); len(peer) > 0 && !c.YesTakeover && !c.lookOnly() {
+		return fmt.Errorf("the node carries kube-proxy's rules (%s): stop kube-proxy, then say --yes-takeover", strings.Join(peer, ", "))
+	}
+	if err := c.writeSettings(settings); err != nil {
+		return err
+	}
+	plan, err := plane.once(ctx, func(apply.Plan) bool { return !c.lookOnly() })
+	if plan == nil {
+		return err
+	}
+	out.Plan = plan
+	var refused *apply.Quarantine
+	if err != nil && !errors.As(err, &refused) {
+		return c.finish(e, out, err)
+	}
+	if !c.lookOnly() {
+		err = errors.Join(err, removeAll(ctx, leftovers))
+	}
+	stale, staleErr := c.flows(programs, plan.Gone())
+	out.Stale = stale
+	return c.finish(e, out, errors.Join(err, staleErr))
+}
+
+// settings are the kernel settings that are not yet as wanted.
+func (c *applyCmd) settings(j *job, programs []*ir.Program) ([]sysctl.Setting, error) {
+	host := sysctl.ReadHost(kernelRoot, runtime.NumCPU())
+	wanted := sysctl.Conntrack(&j.cfg.Conntrack, host)
+	for _, p := range programs {
+		wanted = append(wanted, sysctl.Dataplane(&p.Node, host)...)
+	}
+	return sysctl.Diff(kernelRoot, wanted)
+}
+
+func (c *applyCmd) writeSettings(settings []sysctl.Setting) error {
+	if c.lookOnly() {
+		return nil
+	}
+	return sysctl.Write(kernelRoot, settings)
+}
+
+// flows deletes the UDP flows that hold on to what is gone, and gives them.
+func (c *applyCmd) flows(programs []*ir.Program, gone []ir.Match) ([]conntrack.Stale, error) {
+	if !conntrack.Concern(programs, gone) {
+		return nil, nil
+	}
+	table, err := conntrack.Open(0)
+	if err != nil {
+		return nil, err
+	}
+	defer table.Close()
+	var stale []conntrack.Stale
+	for _, p := range programs {
+		entries, err := table.UDP(p.Family)
+		if err != nil {
+			return nil, err
+		}
+		stale = append(stale, conntrack.Find(entries, []*ir.Program{p}, gone)...)
+	}
+	if c.lookOnly() {
+		return stale, nil
+	}
+	entries := make([]conntrack.Entry, len(stale))
+	for i, s := range stale {
+		entries[i] = s.Entry
+	}
+	_, err = table.Delete(entries)
+	return stale, err
+}
+
+// report is what an apply did, or would do.
+type report struct {
+	Settings  []sysctl.Setting
+	Leftovers []string
+	Plan      apply.Plan
+	Stale     []conntrack.Stale
+}
+
+func (r *report) empty() bool {
+	return len(r.Settings) == 0 && len(r.Leftovers) == 0 && len(r.Stale) == 0 && (r.Plan == nil || r.Plan.Empty())
+}
+
+// finish prints the report and gives the error with which the verb ends.
+func (c *applyCmd) finish(e *env, r report, err error) error {
+	printing := r.print
+	if c.Output == "json" {
+		printing = r.printJSON
+	}
+	if printErr := printing(e.stdout, c.Output == "wide"); printErr != nil {
+		return cmp.Or(err, printErr)
+	}
+	if err == nil && c.Check && !r.empty() {
+		return errFindings
+	}
+	return err
+}
+
+func (r *report) print(w io.Writer, wide bool) error {
+	return buffered(w, func(w io.Writer) error {
+		for _, s := range r.Settings {
+			fmt.Fprintf(w, "set %s # %s\n", s, s.Why)
+		}
+		for _, l := range r.Leftovers {
+			fmt.Fprintf(w, "remove %s\n", l)
+		}
+		for _, s := range r.Stale {
+			fmt.Fprintf(w, "delete flow %s # %s\n", s.Entry, s.Why)
+		}
+		if r.Plan == nil {
+			return nil
+		}
+		return apply.Print(w, r.Plan, wide)
+	})
+}
+
+func (r *report) printJSON(w io.Writer, _ bool) error {
+	var rules json.RawMessage
+	if r.Plan != nil {
+		var b strings.Builder
+		if err := apply.PrintJSON(&b, r.Plan); err != nil {
+			return err
+		}
+		rules = json.RawMessage(b.String())
+	}
+	flows := make([]string, len(r.Stale))
+	for i, s := range r.Stale {
+		flows[i] = s.Entry.String()
+	}
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(struct {
+		Settings  []sysctl.Setting `json:"settings"`
+		Leftovers []string         `json:"leftovers"`
+		Rules     json.RawMessage  `json:"rules,omitempty"`
+		Flows     []string         `json:"flows"`
+	}{append([]sysctl.Setting{}, r.Settings...), append([]string{}, r.Leftovers...), rules, flows})
+}
+
+func (c *cleanupCmd) Run(e *env) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	return cleanUp(ctx, e, c.DryRun)
+}
+
+// cleanUp removes all that proxyc or kube-proxy left on the node, in every
+// mode and family.
+func cleanUp(ctx context.Context, e *env, dryRun bool) error {
+	if err := needRoot("cleanup"); err != nil {
+		return err
+	}
+	lock, err := apply.AcquireLock(ctx, lockDir)
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+	leftovers, err := allLeftovers(ctx)
+	for _, l := range leftovers {
+		fmt.Fprintf(e.stdout, "remove %s\n", l.Object)
+	}
+	if err == nil && len(leftovers) == 0 {
+		fmt.Fprintln(e.stdout, "nothing to remove")
+	}
+	if dryRun {
+		return err
+	}
+	return errors.Join(err, removeAll(ctx, leftovers))
+}
+
+// removeAll removes leftovers; one that cannot be removed does not keep the others.
+func removeAll(ctx context.Context, leftovers []apply.Leftover) error {
+	var errs []error
+	for _, l := range leftovers {
+		if err := l.Remove(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", l.Object, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// peerObjects are the leftovers that only kube-proxy makes.
+func peerObjects(leftovers []apply.Leftover) []string {
+	var objects []string
+	for _, l := range leftovers {
+		if l.Peer {
+			objects = append(objects, l.Object)
+		}
+	}
+	return objects
+}
