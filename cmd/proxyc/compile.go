@@ -5,7 +5,9 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/ir"
 )
 
 type compileCmd struct {
@@ -48,21 +50,27 @@ func (c *compileCmd) write(e *env, job *job) error {
 	return writeFormat(e.stdout, programs, c.Output)
 }
 
-// allNodes compiles for every Node of the snapshot, which is decoded once.
+// allNodes compiles for every Node of the snapshot. Decoding, and what does not
+// depend on the node, is done once.
 func (c *compileCmd) allNodes(e *env, job *job) error {
-	nodes := job.snap.Nodes()
-	if len(nodes) == 0 {
-		return errors.New("--all-nodes: the snapshot has no Node")
-	}
-	for _, n := range nodes {
+	var nodes []compiler.Facts
+	for _, n := range job.snap.Nodes() {
 		if strings.ContainsAny(n.Name, `/\`) || strings.HasPrefix(n.Name, ".") {
 			job.diags.Add(diag.Diagnostic{Object: "Node " + n.Name, Path: "metadata.name", Msg: "must be usable as the name of a directory"})
 			continue
 		}
-		job.facts.NodeName = n.Name
-		if err := e.writeDir(filepath.Join(c.OutDir, n.Name), job.compile(), c.Explain); err != nil {
-			return job.finish(e, err)
-		}
+		facts := job.facts
+		facts.NodeName = n.Name
+		nodes = append(nodes, facts)
 	}
-	return job.finish(e, nil)
+	if len(nodes) == 0 {
+		return job.finish(e, errors.New("--all-nodes: the snapshot has no Node"))
+	}
+	var err error
+	compiler.CompileNodes(job.cfg, job.snap, nodes, func(i int, programs []*ir.Program, diags diag.List) bool {
+		job.diags.Add(diags...)
+		err = e.writeDir(filepath.Join(c.OutDir, nodes[i].NodeName), programs, c.Explain)
+		return err == nil
+	})
+	return job.finish(e, err)
 }

@@ -98,14 +98,6 @@ func (e *env) setNode(j *job, name string) error {
 		name = strings.ToLower(strings.TrimSpace(host))
 	}
 	j.facts.NodeName = name
-	if nodes := j.snap.Nodes(); len(nodes) > 0 && j.snap.Node(name) == nil {
-		j.diags.Add(diag.Diagnostic{
-			Severity: diag.Warning,
-			Object:   "Node " + name,
-			Msg:      "is not in the snapshot, which has " + nodeNames(nodes),
-			Hint:     "choose one with --hostname-override",
-		})
-	}
 	return nil
 }
 
@@ -124,6 +116,15 @@ func nodeNames(nodes []*snapshot.Node) string {
 
 // compile makes the Programs of the job's node, IPv4 before IPv6.
 func (j *job) compile() []*ir.Program {
+	name := j.facts.NodeName
+	if nodes := j.snap.Nodes(); len(nodes) > 0 && j.snap.Node(name) == nil {
+		j.diags.Add(diag.Diagnostic{
+			Severity: diag.Warning,
+			Object:   "Node " + name,
+			Msg:      "is not in the snapshot, which has " + nodeNames(nodes),
+			Hint:     "choose one with --hostname-override",
+		})
+	}
 	programs, diags := compiler.Compile(j.cfg, j.snap, j.facts)
 	j.diags.Add(diags...)
 	return programs
