@@ -146,10 +146,7 @@ func (c *applyCmd) converge(ctx context.Context, e *env, j *job, programs []*ir.
 // settings are the kernel settings that are not yet as wanted.
 func (c *applyCmd) settings(j *job, programs []*ir.Program) ([]sysctl.Setting, error) {
 	host := sysctl.ReadHost(kernelRoot, runtime.NumCPU())
-	wanted := sysctl.Conntrack(&j.cfg.Conntrack, host)
-	for _, p := range programs {
-		wanted = append(wanted, sysctl.Dataplane(&p.Node, host)...)
-	}
+	wanted := append(sysctl.Conntrack(&j.cfg.Conntrack, host), sysctl.Dataplane(&programs[0].Node, host)...)
 	return sysctl.Diff(kernelRoot, wanted)
 }
 
