@@ -45,7 +45,7 @@ func Assemble(family ir.Family, node *ir.Node, fragments []*Fragment) *Ruleset {
 
 	services := a.hub(hubServices, addrs, stemServicesTree)
 	nodePorts := a.hub(hubNodePorts, ports, stemNodePortsTree)
-	hairpin := a.hub(hubHairpin, bySrc(family), stemHairpinTree)
+	hairpin := a.hairpin(bySrc(family))
 	r.Nat.Chains = slices.Concat([]Chain{
 		{chainMarkMasq, markMasq(node)},
 		{chainHairpin, hairpin.rules},
@@ -59,26 +59,21 @@ func Assemble(family ir.Family, node *ir.Node, fragments []*Fragment) *Ruleset {
 // assembly gathers what the Fragments say of each hub.
 type assembly struct {
 	entries [hubs][]*Rule
+	pools   []*ir.Pool
 	health  []Rule
 	chains  []Chain
 }
 
 func (a *assembly) collect(fragments []*Fragment) {
 	chains := 0
-	var entries [hubs]int
 	for _, f := range fragments {
 		chains += len(f.Chains)
-		for h := range f.Entries {
-			entries[h] += len(f.Entries[h])
-		}
 	}
 	a.chains = make([]Chain, 0, chains)
-	for h := range entries {
-		a.entries[h] = make([]*Rule, 0, entries[h])
-	}
 	for _, f := range fragments {
 		a.chains = append(a.chains, f.Chains...)
 		a.health = append(a.health, f.Health...)
+		a.pools = append(a.pools, f.Hairpin...)
 		for h := range f.Entries {
 			for i := range f.Entries[h] {
 				a.entries[h] = append(a.entries[h], &f.Entries[h][i])
@@ -97,6 +92,26 @@ type dispatched struct {
 }
 
 func (a *assembly) hub(h hub, s space, stem string) dispatched {
-	rules, tree := dispatch(s, stem, a.entries[h])
+	entries := make([]entry, len(a.entries[h]))
+	for i, r := range a.entries[h] {
+		entries[i] = entry{key: s.key(r), rule: r}
+	}
+	rules, tree := dispatch(s, stem, entries)
+	return dispatched{rules, tree}
+}
+
+func (a *assembly) hairpin(s space) dispatched {
+	n := 0
+	for _, p := range a.pools {
+		n += len(p.Backends)
+	}
+	entries := make([]entry, 0, n)
+	for _, p := range a.pools {
+		for i := range p.Backends {
+			b := &p.Backends[i]
+			entries = append(entries, entry{key: addrKey(b.AddrPort.Addr(), 0), pool: p, backend: b})
+		}
+	}
+	rules, tree := dispatch(s, stemHairpinTree, entries)
 	return dispatched{rules, tree}
 }

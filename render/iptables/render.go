@@ -6,6 +6,7 @@ import (
 
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/render"
+	"github.com/proxyc/proxyc/render/xtables"
 )
 
 // Renderer is the back end of the iptables mode.
@@ -23,12 +24,8 @@ var Renderer = render.Renderer{
 // Rulesets are the lowered Programs of one node, IPv4 before IPv6.
 type Rulesets []*Ruleset
 
-// Outputs gives a text for each family.
-//
-// The text can be loaded again and again. Our chains are replaced, but jumps
-// from built-in chains would be added once more each time; so the command that
-// loads it leaves out those that the kernel has. A jump's line in the text is
-// its line in iptables-save, but for -I in place of -A.
+// Outputs gives a text for each family. A jump's line in the text is its line
+// in iptables-save, but for -I in place of -A: xtables.Load counts on that.
 func (s Rulesets) Outputs() []render.Output {
 	outputs := make([]render.Output, len(s))
 	for i, r := range s {
@@ -37,7 +34,7 @@ func (s Rulesets) Outputs() []render.Output {
 		outputs[i] = render.Output{
 			Format: tool,
 			File:   file,
-			Load:   tool + `-save | sed -n 's/^-A \([A-Z]* .*-j KUBE-\)/-I \1/p' | grep -vxFf - ` + file + ` | ` + tool + `-restore --noflush`,
+			Load:   xtables.Load(r.Family, file),
 			Write: func(w io.Writer) error {
 				_, err := r.WriteTo(w)
 				return err
@@ -48,12 +45,7 @@ func (s Rulesets) Outputs() []render.Output {
 }
 
 // Tool is the program that a family's rules are for.
-func Tool(f ir.Family) string {
-	if f == ir.IPv6 {
-		return "ip6tables"
-	}
-	return "iptables"
-}
+func Tool(f ir.Family) string { return xtables.Tool(f) }
 
 // Explain says of every rule in our chains why it is there. Where is the tool,
 // the table, the chain, and the rule's number in it, as iptables -L

@@ -12,7 +12,8 @@ type Fragment struct {
 	Service ir.Name
 	Chains  []Chain // of table nat
 	Entries [hubs][]Rule
-	Health  []Rule // of filter KUBE-NODEPORTS
+	Hairpin []*ir.Pool // whose backends have rules in nat KUBE-HAIRPIN
+	Health  []Rule     // of filter KUBE-NODEPORTS
 }
 
 // hub is a chain in which many Services have entries.
@@ -21,7 +22,6 @@ type hub int
 const (
 	hubServices      hub = iota // nat KUBE-SERVICES: address and port to the chain that decides
 	hubNodePorts                // nat KUBE-NODEPORTS: port to the chain that decides
-	hubHairpin                  // nat KUBE-HAIRPIN: backends that connect to themselves
 	hubEmptyCluster             // filter KUBE-SERVICES: ClusterIPs that some source cannot use
 	hubEmptyExternal            // filter KUBE-EXTERNAL-SERVICES: the same of other addresses
 	hubEmptyNodePort            // filter KUBE-EXTERNAL-SERVICES: the same of node ports
@@ -314,7 +314,6 @@ func (l *lowering) pool(i int) {
 		return
 	}
 	chain.Rules = slices.Grow(chain.Rules, n)
-	l.Entries[hubHairpin] = slices.Grow(l.Entries[hubHairpin], n)
 	for j := range p.Backends {
 		b := &p.Backends[j]
 		r := Rule{Protocol: p.Port.Protocol, Target: DNAT, To: b.AddrPort, port: &p.Port, origin: &b.Origin}
@@ -322,8 +321,8 @@ func (l *lowering) pool(i int) {
 			r.OneIn = uint32(left)
 		}
 		chain.Rules = append(chain.Rules, r)
-		l.enter(hubHairpin, hairpin(p, b))
 	}
+	l.Hairpin = append(l.Hairpin, p)
 }
 
 // hairpin masks a client that was translated to itself, which would otherwise

@@ -87,7 +87,7 @@ func TestLoadAgain(t *testing.T) {
 			dir, load := write(t, both()...)
 			var scripts []string
 			for _, l := range load {
-				tool, _, _ := strings.Cut(l, "-save")
+				tool, _, _ := strings.Cut(strings.TrimPrefix(l, "{ "), "-save")
 				scripts = append(scripts, l, tool+"-save | grep -v '^#' >once", l, tool+"-save | grep -v '^#' >twice", "cat once", "diff once twice >&2")
 			}
 			saved := inNamespace(t, variant, dir, strings.Join(scripts, "\n"))

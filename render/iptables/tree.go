@@ -63,14 +63,13 @@ func (k key) first(n int) key {
 // space is what a tree's keys are made of.
 type space struct {
 	leaf   int                     // length of the smallest blocks, in nibbles
-	key    func(*Rule) key         // the key of an entry
+	key    func(*Rule) key         // the key of a rule
 	prefix func(k key, n int) Rule // the match on keys that begin like k's first n nibbles
 	label  func(k key, n int) string
 }
 
-// addrKey puts an address first, then protocol and ports.
-func addrKey(addr netip.Addr, r *Rule) key {
-	k := key{tail: uint32(r.Protocol)<<16 | uint32(r.Ports.First)}
+func addrKey(addr netip.Addr, tail uint32) key {
+	k := key{tail: tail}
 	if addr.Is4() {
 		b := addr.As4()
 		k.hi = uint64(binary.BigEndian.Uint32(b[:])) << 32
@@ -110,8 +109,10 @@ func addrLabel(k key, n int) string {
 
 func byDst(f ir.Family) space {
 	return space{
-		leaf:   f.Bits()/4 - 1,
-		key:    func(r *Rule) key { return addrKey(r.Dst.Addr(), r) },
+		leaf: f.Bits()/4 - 1,
+		key: func(r *Rule) key {
+			return addrKey(r.Dst.Addr(), uint32(r.Protocol)<<16|uint32(r.Ports.First))
+		},
 		prefix: func(k key, n int) Rule { return Rule{Dst: k.prefixOf(f, n)} },
 		label:  addrLabel,
 	}
@@ -119,12 +120,10 @@ func byDst(f ir.Family) space {
 
 // bySrc is the space of hairpin rules, whose source and destination are one.
 func bySrc(f ir.Family) space {
-	return space{
-		leaf:   f.Bits()/4 - 1,
-		key:    func(r *Rule) key { return addrKey(r.Src.Addr(), r) },
-		prefix: func(k key, n int) Rule { return Rule{Src: k.prefixOf(f, n)} },
-		label:  addrLabel,
-	}
+	s := byDst(f)
+	s.key = func(r *Rule) key { return addrKey(r.Src.Addr(), 0) }
+	s.prefix = func(k key, n int) Rule { return Rule{Src: k.prefixOf(f, n)} }
+	return s
 }
 
 // byPort is the space of protocols and destination ports.
@@ -153,65 +152,76 @@ func byPort() space {
 type tree struct {
 	space
 	stem   string
+	keys   []key
+	rules  []Rule  // the entries, in order of their keys
 	chains []Chain // all but the root
 }
 
-type leaf struct {
-	key  key
-	rule *Rule
+// entry is what a hub holds of a Service: a rule, or a backend whose hairpin
+// rule, being one of very many, is made where it is needed.
+type entry struct {
+	key
+	rule    *Rule
+	pool    *ir.Pool
+	backend *ir.Backend
+}
+
+func (e *entry) lowered() Rule {
+	if e.backend != nil {
+		return hairpin(e.pool, e.backend)
+	}
+	return *e.rule
 }
 
 // dispatch gives the rules of the hub's own chain that lead to the entries, and
-// the chains below it. It sorts entries by key; of equal entries, which only
-// hairpin has, one is kept.
-func dispatch(s space, stem string, entries []*Rule) ([]Rule, []Chain) {
-	leaves := make([]leaf, len(entries))
-	for i, r := range entries {
-		leaves[i] = leaf{s.key(r), r}
+// the chains below it. It sorts entries. Of the backends with one address, one
+// is kept.
+func dispatch(s space, stem string, entries []entry) ([]Rule, []Chain) {
+	slices.SortStableFunc(entries, func(a, b entry) int { return a.compare(b.key) })
+	entries = slices.CompactFunc(entries, func(a, b entry) bool { return a.key == b.key && a.backend != nil })
+
+	t := tree{space: s, stem: stem, keys: make([]key, len(entries)), rules: make([]Rule, len(entries))}
+	for i := range entries {
+		t.keys[i], t.rules[i] = entries[i].key, entries[i].lowered()
 	}
-	slices.SortStableFunc(leaves, func(a, b leaf) int { return a.key.compare(b.key) })
-	leaves = slices.CompactFunc(leaves, func(a, b leaf) bool { return a.key == b.key && a.rule.Equal(b.rule) })
-	if len(leaves) <= treeThreshold {
-		return flat(leaves), nil
+	if len(entries) <= treeThreshold {
+		return t.rules, nil
 	}
-	t := tree{space: s, stem: stem}
-	return t.grow(leaves, 0), t.chains
+	return t.grow(0, len(entries), 0), t.chains
 }
 
-func flat(leaves []leaf) []Rule {
-	rules := make([]Rule, len(leaves))
-	for i, l := range leaves {
-		rules[i] = *l.rule
-	}
-	return rules
-}
-
-// grow gives the rules of the chain in which all keys are known to share their
-// first n nibbles.
-func (t *tree) grow(leaves []leaf, n int) []Rule {
+// grow gives the rules of the chain that holds the entries from lo to hi, whose
+// keys are known to share their first n nibbles.
+func (t *tree) grow(lo, hi, n int) []Rule {
 	if n >= t.leaf {
-		return flat(leaves)
+		return t.rules[lo:hi:hi]
 	}
 	var rules []Rule
-	for len(leaves) > 0 {
-		first := leaves[0].key
-		end := 1
-		for end < len(leaves) && leaves[end].key.nibble(n) == first.nibble(n) {
+	for lo < hi {
+		first, end := t.keys[lo], lo+1
+		for end < hi && t.keys[end].nibble(n) == first.nibble(n) {
 			end++
 		}
-		if end == 1 {
-			rules = append(rules, *leaves[0].rule)
+		if end == lo+1 {
+			rules = append(rules, t.rules[lo])
 		} else {
-			depth := min(shared(first, leaves[end-1].key), t.leaf)
-			name := t.stem + t.label(first, depth)
-			at := len(t.chains)
-			t.chains = append(t.chains, Chain{Name: name})
-			t.chains[at].Rules = t.grow(leaves[:end], depth)
-			r := t.prefix(first, depth)
-			r.Target, r.Chain = Jump, name
-			rules = append(rules, r)
+			depth := min(shared(first, t.keys[end-1]), t.leaf)
+			rules = append(rules, t.branch(lo, end, depth))
 		}
-		leaves = leaves[end:]
+		lo = end
 	}
 	return rules
+}
+
+// branch grows a chain of its own for the entries from lo to hi, and gives the
+// rule that leads there.
+func (t *tree) branch(lo, hi, n int) Rule {
+	name := t.stem + t.label(t.keys[lo], n)
+	at := len(t.chains)
+	t.chains = append(t.chains, Chain{Name: name})
+	rules := t.grow(lo, hi, n)
+	t.chains[at].Rules = rules
+	r := t.prefix(t.keys[lo], n)
+	r.Target, r.Chain = Jump, name
+	return r
 }
