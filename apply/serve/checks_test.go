@@ -1,0 +1,295 @@
+package serve
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+var (
+	web      = ir.Name{Namespace: "ns", Name: "web"}
+	api      = ir.Name{Namespace: "ns", Name: "api"}
+	loopback = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}
+)
+
+// newChecks makes checks of a healthy proxy, and a list of what failed.
+func newChecks(t *testing.T, f ir.Family) (c *HealthChecks, failed *[]string) {
+	failed = new([]string)
+	c = &HealthChecks{
+		Family: f,
+		Health: NewHealth(timeout, newClock().now),
+		Failed: func(service ir.Name, port uint16, err error) {
+			*failed = append(*failed, fmt.Sprintf("%s %d: %v", service, port, err))
+		},
+		Log: quiet(),
+	}
+	t.Cleanup(c.Close)
+	return c, failed
+}
+
+type checks = map[ir.Name]ir.HealthCheck
+
+// weight asks a health check: the endpoints that it tells of, or -1 where
+// nobody listens.
+func weight(t *testing.T, host string, port uint16) int {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Get(fmt.Sprintf("http://%s/", net.JoinHostPort(host, fmt.Sprint(port))))
+	if err != nil {
+		return -1
+	}
+	defer resp.Body.Close()
+	n := -2
+	fmt.Sscan(resp.Header.Get("X-Load-Balancing-Endpoint-Weight"), &n)
+	return n
+}
+
+// wantWeights asks health checks on 127.0.0.1.
+func wantWeights(t *testing.T, step string, want map[uint16]int) {
+	t.Helper()
+	got := map[uint16]int{}
+	for port := range want {
+		got[port] = weight(t, "127.0.0.1", port)
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("%s: endpoints by port (-want +got):\n%s", step, d)
+	}
+}
+
+func TestCheckAnswer(t *testing.T) {
+	body := func(local int, healthy bool) string {
+		return fmt.Sprintf("{\n\t\"service\": {\n\t\t\"namespace\": \"ns\",\n\t\t\"name\": \"web\"\n\t},\n\t\"localEndpoints\": %d,\n\t\"serviceProxyHealthy\": %v\n}", local, healthy)
+	}
+	tests := []struct {
+		name   string
+		local  int
+		behind bool
+		code   int
+	}{
+		{"endpoints", 2, false, 200},
+		{"no endpoint", 0, false, 503},
+		{"proxy behind", 2, true, 503},
+		{"neither", 0, true, 503},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c, _ := newChecks(t, ir.IPv4)
+			clock := newClock()
+			c.Health = NewHealth(timeout, clock.now) // no Node is known, which does not count here
+			if tt.behind {
+				c.Health.Updated(ir.IPv6) // of whatever family
+				c.Health.Queued(ir.IPv6)
+				clock.advance(timeout)
+			}
+			port := freePort(t)
+			c.Sync(loopback, checks{web: {Port: port, Local: tt.local}})
+			for _, method := range []string{"GET", "POST"} {
+				req, _ := http.NewRequest(method, fmt.Sprintf("http://127.0.0.1:%d/whatever?x", port), nil)
+				resp, err := http.DefaultClient.Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, err := io.ReadAll(resp.Body)
+				resp.Body.Close()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if resp.StatusCode != tt.code {
+					t.Errorf("code: got %d, want %d", resp.StatusCode, tt.code)
+				}
+				if d := cmp.Diff(body(tt.local, !tt.behind), string(got)); d != "" {
+					t.Errorf("body (-want +got):\n%s", d)
+				}
+				header := map[string]string{}
+				for _, name := range []string{"Content-Type", "X-Content-Type-Options", "X-Load-Balancing-Endpoint-Weight"} {
+					header[name] = resp.Header.Get(name)
+				}
+				want := map[string]string{
+					"Content-Type":                     "application/json",
+					"X-Content-Type-Options":           "nosniff",
+					"X-Load-Balancing-Endpoint-Weight": fmt.Sprint(tt.local),
+				}
+				if d := cmp.Diff(want, header); d != "" {
+					t.Errorf("headers (-want +got):\n%s", d)
+				}
+			}
+		})
+	}
+}
+
+func TestChecksSync(t *testing.T) {
+	c, failed := newChecks(t, ir.IPv4)
+	one, two := freePort(t), freePort(t)
+	sync := func(want checks) { c.Sync(loopback, want) }
+
+	sync(checks{web: {Port: one, Local: 1}})
+	wantWeights(t, "opened", map[uint16]int{one: 1, two: -1})
+
+	sync(checks{web: {Port: two, Local: 1}})
+	wantWeights(t, "port changed", map[uint16]int{one: -1, two: 1})
+
+	sync(checks{web: {Port: one, Local: 1}, api: {Port: two, Local: 5}})
+	wantWeights(t, "port taken over in the same Sync", map[uint16]int{one: 1, two: 5})
+
+	c.Sync([]netip.Addr{netip.MustParseAddr("127.0.0.2")}, checks{web: {Port: one, Local: 1}, api: {Port: two, Local: 5}})
+	wantWeights(t, "addresses changed", map[uint16]int{one: -1, two: -1})
+	if got := weight(t, "127.0.0.2", two); got != 5 {
+		t.Errorf("at the new address: got %d, want 5", got)
+	}
+
+	sync(checks{api: {Port: two, Local: 5}})
+	wantWeights(t, "Service gone", map[uint16]int{one: -1, two: 5})
+
+	c.Close()
+	wantWeights(t, "closed", map[uint16]int{one: -1, two: -1})
+	sync(checks{web: {Port: one, Local: 7}})
+	wantWeights(t, "started again", map[uint16]int{one: 7})
+	if len(*failed) > 0 {
+		t.Errorf("failed: got %q", *failed)
+	}
+}
+
+// What does not change keeps its socket and connections.
+func TestChecksKeepConnections(t *testing.T) {
+	c, _ := newChecks(t, ir.IPv4)
+	port := freePort(t)
+	c.Sync(loopback, checks{web: {Port: port, Local: 1}})
+	conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	r := bufio.NewReader(conn)
+	for _, want := range []string{"1", "0", "3"} {
+		fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		resp, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.Copy(io.Discard, resp.Body)
+		if got := resp.Header.Get("X-Load-Balancing-Endpoint-Weight"); got != want {
+			t.Errorf("weight: got %s, want %s", got, want)
+		}
+		next := map[string]int{"1": 0, "0": 3}[want]
+		c.Sync(loopback, checks{web: {Port: port, Local: next}, api: {Port: freePort(t), Local: 1}})
+	}
+	c.Close()
+	if _, err := r.ReadByte(); err == nil {
+		t.Error("connection after Close: still open")
+	}
+}
+
+func TestChecksOfBothFamilies(t *testing.T) {
+	port := freePort(t)
+	all := ir.NodePortAddrs{All: true}
+	for _, f := range []ir.Family{ir.IPv4, ir.IPv6} {
+		c, failed := newChecks(t, f)
+		c.Sync(ListenAddrs(f, all, nil), checks{web: {Port: port, Local: int(f)}})
+		if len(*failed) > 0 {
+			t.Fatalf("%s: got %q", f, *failed)
+		}
+	}
+	for host, want := range map[string]int{"127.0.0.1": 4, "::1": 6} {
+		if got := weight(t, host, port); got != want {
+			t.Errorf("%s: got %d, want %d", host, got, want)
+		}
+	}
+}
+
+func TestCheckPortInUse(t *testing.T) {
+	c, failed := newChecks(t, ir.IPv4)
+	taken, free := freePort(t), freePort(t)
+	l := occupy(t, fmt.Sprintf("127.0.0.1:%d", taken))
+	want := checks{web: {Port: taken, Local: 1}, api: {Port: free, Local: 2}}
+	for range 2 {
+		*failed = nil
+		c.Sync(loopback, want)
+		if len(*failed) != 1 || !strings.Contains((*failed)[0], fmt.Sprintf("ns/web %d: listen tcp4 127.0.0.1:%d", taken, taken)) {
+			t.Errorf("failed: got %q, want one of ns/web", *failed)
+		}
+		wantWeights(t, "the other Service", map[uint16]int{free: 2})
+	}
+	*failed = nil
+	l.Close()
+	c.Sync(loopback, want)
+	wantWeights(t, "released", map[uint16]int{taken: 1, free: 2})
+	if len(*failed) > 0 {
+		t.Errorf("failed after release: got %q", *failed)
+	}
+}
+
+// Two Services with the same port: one has it, always the same, until it goes.
+func TestChecksClaimTheSamePort(t *testing.T) {
+	c, failed := newChecks(t, ir.IPv4)
+	port := freePort(t)
+	c.Sync(loopback, checks{web: {Port: port, Local: 1}, api: {Port: port, Local: 2}})
+	wantWeights(t, "claimed twice", map[uint16]int{port: 2})
+	if len(*failed) != 1 || !strings.HasPrefix((*failed)[0], "ns/web ") {
+		t.Errorf("failed: got %q, want ns/web", *failed)
+	}
+	c.Sync(loopback, checks{web: {Port: port, Local: 1}})
+	wantWeights(t, "the first has gone", map[uint16]int{port: 1})
+}
+
+// A server that ended by itself is opened anew.
+func TestCheckEnded(t *testing.T) {
+	c, _ := newChecks(t, ir.IPv4)
+	port := freePort(t)
+	want := checks{web: {Port: port, Local: 1}}
+	c.Sync(loopback, want)
+	for _, check := range c.open {
+		check.close()
+	}
+	wantWeights(t, "ended", map[uint16]int{port: -1})
+	c.Sync(loopback, want)
+	wantWeights(t, "opened anew", map[uint16]int{port: 1})
+}
+
+func TestListenAddrs(t *testing.T) {
+	node := []netip.Addr{
+		netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.7"),
+		netip.MustParseAddr("::1"), netip.MustParseAddr("2001:db8::1"),
+	}
+	prefixes := func(list ...string) ir.NodePortAddrs {
+		var p ir.NodePortAddrs
+		for _, s := range list {
+			p.Prefixes = append(p.Prefixes, ir.NodePortPrefix{Prefix: netip.MustParsePrefix(s), Assigned: true})
+		}
+		return p
+	}
+	tests := []struct {
+		name   string
+		family ir.Family
+		ports  ir.NodePortAddrs
+		want   []string
+	}{
+		{"all, IPv4", ir.IPv4, ir.NodePortAddrs{All: true}, []string{"0.0.0.0"}},
+		{"all, IPv6", ir.IPv6, ir.NodePortAddrs{All: true}, []string{"::"}},
+		{"a network", ir.IPv4, prefixes("192.0.2.0/24"), []string{"192.0.2.1"}},
+		{"overlapping networks", ir.IPv4, prefixes("192.0.2.0/24", "192.0.2.1/32", "198.51.0.0/16"), []string{"192.0.2.1", "198.51.100.7"}},
+		{"loopback", ir.IPv4, prefixes("127.0.0.0/8"), []string{"127.0.0.1"}},
+		{"IPv6", ir.IPv6, prefixes("2001:db8::/64"), []string{"2001:db8::1"}},
+		{"none held", ir.IPv4, prefixes("203.0.113.0/24"), nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var got []string
+			for _, a := range ListenAddrs(tt.family, tt.ports, node) {
+				got = append(got, a.String())
+			}
+			if d := cmp.Diff(tt.want, got, cmpopts.EquateEmpty()); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+		})
+	}
+}

@@ -1,0 +1,220 @@
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// touch counts something in every metric.
+func touch(m *Metrics) {
+	f := ir.IPv6
+	for _, o := range []prometheus.Observer{
+		m.SyncSeconds.Of(f), m.SyncFullSeconds.Of(f), m.SyncPartialSeconds.Of(f), m.ProgrammingSeconds.Of(f), m.ConntrackSeconds.Of(f), m.EventSeconds,
+		m.Client.RequestSeconds("GET", "h:1"), m.Client.RateLimiterSeconds("GET", "h:1"), m.Client.RequestBytes("GET", "h:1"), m.Client.ResponseBytes("GET", "h:1"),
+	} {
+		o.Observe(1)
+	}
+	for _, g := range []prometheus.Gauge{
+		m.LastSync.Of(f), m.LastQueued.Of(f), m.EndpointChangesPending, m.ServiceChangesPending, m.NoLocalEndpoints.Of(false, f),
+		m.RulesTotal.Of("nat", f), m.RulesLastSync.Of("filter", f), m.Quarantined, m.StoreBytes, m.Feature("ContextualLogging", "BETA"),
+	} {
+		g.Set(1)
+	}
+	for _, c := range []prometheus.Counter{
+		m.EndpointChanges, m.ServiceChanges, m.RestoreFailures.Of(f), m.PartialRestoreFailures.Of(f), m.NFTSyncFailures.Of(f), m.NFTCleanupFailures.Of(f),
+		m.LocalhostRejected.Of(ir.UDP), m.ConntrackDeleted.Of(f), m.Healthz.Of(200), m.Livez.Of(503), m.Operations.Of(apply.Change), m.DriftRepairs,
+		m.Client.Requests("200", "GET", "h:1"), m.Client.Retries("500", "GET", "h:1"),
+	} {
+		c.Inc()
+	}
+	one := func() (uint64, error) { return 1, nil }
+	m.CountPackets(one, one)
+}
+
+// exported lists what a registry exports but for the process and Go: name,
+// type and labels.
+func exported(t *testing.T, m *Metrics) []string {
+	t.Helper()
+	families, err := m.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, f := range families {
+		name := f.GetName()
+		if strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_") {
+			continue
+		}
+		for _, metric := range f.GetMetric() {
+			var labels []string
+			for _, l := range metric.GetLabel() {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			out = append(out, fmt.Sprintf("%s %s {%s}", strings.ToLower(f.GetType().String()), name, strings.Join(labels, ",")))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestMetricsByMode(t *testing.T) {
+	const (
+		nft = 1 << iota
+		ipt
+		ipvs
+		rest // kernelspace, userspace
+		lin  = nft | ipt | ipvs
+		all  = lin | rest
+	)
+	table := []struct {
+		modes int
+		what  string
+	}{
+		{all, "histogram kubeproxy_sync_proxy_rules_duration_seconds {ip_family=IPv6}"},
+		{nft | ipt, "histogram kubeproxy_sync_full_proxy_rules_duration_seconds {ip_family=IPv6}"},
+		{nft | ipt, "histogram kubeproxy_sync_partial_proxy_rules_duration_seconds {ip_family=IPv6}"},
+		{all, "histogram kubeproxy_network_programming_duration_seconds {ip_family=IPv6}"},
+		{all, "gauge kubeproxy_sync_proxy_rules_last_timestamp_seconds {ip_family=IPv6}"},
+		{all, "gauge kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds {ip_family=IPv6}"},
+		{all, "gauge kubeproxy_sync_proxy_rules_endpoint_changes_pending {}"},
+		{all, "counter kubeproxy_sync_proxy_rules_endpoint_changes_total {}"},
+		{all, "gauge kubeproxy_sync_proxy_rules_service_changes_pending {}"},
+		{all, "counter kubeproxy_sync_proxy_rules_service_changes_total {}"},
+		{ipt, "gauge kubeproxy_sync_proxy_rules_iptables_total {ip_family=IPv6,table=nat}"},
+		{ipt, "gauge kubeproxy_sync_proxy_rules_iptables_last {ip_family=IPv6,table=filter}"},
+		{ipt | ipvs, "counter kubeproxy_sync_proxy_rules_iptables_restore_failures_total {ip_family=IPv6}"},
+		{ipt, "counter kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total {ip_family=IPv6}"},
+		{nft, "counter kubeproxy_sync_proxy_rules_nftables_sync_failures_total {ip_family=IPv6}"},
+		{nft, "counter kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total {ip_family=IPv6}"},
+		{lin, "gauge kubeproxy_sync_proxy_rules_no_local_endpoints_total {ip_family=IPv6,traffic_policy=internal}"},
+		{all, "counter kubeproxy_proxy_healthz_total {code=200}"},
+		{all, "counter kubeproxy_proxy_livez_total {code=503}"},
+		{ipt, "counter kubeproxy_iptables_ct_state_invalid_dropped_packets_total {}"},
+		{ipt, "counter kubeproxy_iptables_localhost_nodeports_accepted_packets_total {}"},
+		{lin, "histogram kubeproxy_conntrack_reconciler_sync_duration_seconds {ip_family=IPv6}"},
+		{lin, "counter kubeproxy_conntrack_reconciler_deleted_entries_total {ip_family=IPv6}"},
+		{nft, "counter kubeproxy_nftables_localhost_nodeport_rejected_packets_total {protocol=udp}"},
+		{all, "gauge kubernetes_feature_enabled {name=ContextualLogging,stage=BETA}"},
+		{all, "histogram rest_client_request_duration_seconds {host=h:1,verb=GET}"},
+		{all, "histogram rest_client_rate_limiter_duration_seconds {host=h:1,verb=GET}"},
+		{all, "histogram rest_client_request_size_bytes {host=h:1,verb=GET}"},
+		{all, "histogram rest_client_response_size_bytes {host=h:1,verb=GET}"},
+		{all, "counter rest_client_requests_total {code=200,host=h:1,method=GET}"},
+		{all, "counter rest_client_request_retries_total {code=500,host=h:1,verb=GET}"},
+		{all, "counter proxyc_operations_total {verb=change}"},
+		{all, "counter proxyc_drift_repaired_total {}"},
+		{all, "gauge proxyc_quarantined_services {}"},
+		{all, "histogram proxyc_event_to_kernel_seconds {}"},
+		{all, "gauge proxyc_store_bytes {}"},
+	}
+	bits := map[ir.Mode]int{ir.ModeNFTables: nft, ir.ModeIPTables: ipt, ir.ModeIPVS: ipvs, ir.ModeKernelspace: rest, ir.ModeUserspace: rest}
+	for _, mode := range ir.Modes() {
+		t.Run(string(mode), func(t *testing.T) {
+			want := []string{"gauge proxyc_build_info {mode=" + string(mode) + ",version=v1}"}
+			for _, row := range table {
+				if row.modes&bits[mode] != 0 {
+					want = append(want, row.what)
+				}
+			}
+			slices.Sort(want)
+			m := NewMetrics(mode, "v1")
+			touch(m)
+			if d := cmp.Diff(want, exported(t, m)); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestBuckets(t *testing.T) {
+	m := NewMetrics(ir.ModeIPTables, "v1")
+	touch(m)
+	families, err := m.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, f := range families {
+		for _, metric := range f.GetMetric() {
+			if !strings.HasPrefix(f.GetName(), "kubeproxy_") || metric.GetHistogram() == nil {
+				continue
+			}
+			var bounds []string
+			for _, b := range metric.GetHistogram().GetBucket() {
+				bounds = append(bounds, strconv.FormatFloat(b.GetUpperBound(), 'g', -1, 64))
+			}
+			got[f.GetName()] = strings.Join(bounds, " ")
+		}
+	}
+	const doubling = "0.001 0.002 0.004 0.008 0.016 0.032 0.064 0.128 0.256 0.512 1.024 2.048 4.096 8.192 16.384"
+	want := map[string]string{
+		"kubeproxy_sync_proxy_rules_duration_seconds":          doubling,
+		"kubeproxy_sync_full_proxy_rules_duration_seconds":     doubling,
+		"kubeproxy_sync_partial_proxy_rules_duration_seconds":  doubling,
+		"kubeproxy_conntrack_reconciler_sync_duration_seconds": doubling,
+		"kubeproxy_network_programming_duration_seconds": "0.25 0.5 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 " +
+			"30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 65 70 75 80 85 90 95 100 105 110 115 " +
+			"120 150 180 210 240 270 300",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+func TestTrafficPolicyLabels(t *testing.T) {
+	m := NewMetrics(ir.ModeIPVS, "v1")
+	m.NoLocalEndpoints.Of(true, ir.IPv4).Set(1)
+	m.NoLocalEndpoints.Of(false, ir.IPv4).Set(2)
+	body := ask(m.Handler(), "GET", "/metrics", nil).Body
+	for _, line := range []string{
+		`kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv4",traffic_policy="external"} 1`,
+		`kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv4",traffic_policy="internal"} 2`,
+	} {
+		if !strings.Contains(body, line+"\n") {
+			t.Errorf("%s is missing", line)
+		}
+	}
+}
+
+// A counter that cannot be read is left out, and nothing else.
+func TestCountPackets(t *testing.T) {
+	m := NewMetrics(ir.ModeIPTables, "v1")
+	n, fails := uint64(7), errors.New("no such rule")
+	m.CountPackets(func() (uint64, error) { return n, nil }, func() (uint64, error) { return 0, fails })
+	for _, n = range []uint64{7, 9} {
+		got := ask(m.Handler(), "GET", "/metrics", nil)
+		if got.Code != 200 || !strings.Contains(got.Body, fmt.Sprintf("kubeproxy_iptables_ct_state_invalid_dropped_packets_total %d\n", n)) {
+			t.Errorf("got %d, and no count of %d", got.Code, n)
+		}
+		if strings.Contains(got.Body, "kubeproxy_iptables_localhost_nodeports_accepted_packets_total") {
+			t.Error("the counter that fails is exported")
+		}
+	}
+	none := NewMetrics(ir.ModeIPTables, "v1")
+	none.CountPackets(nil, nil)
+	if got := ask(none.Handler(), "GET", "/metrics", nil); strings.Contains(got.Body, "kubeproxy_iptables") {
+		t.Error("counters that nobody reads are exported")
+	}
+}
+
+func TestProcessMetrics(t *testing.T) {
+	body := ask(NewMetrics(ir.ModeNFTables, "v1").Handler(), "GET", "/metrics", nil).Body
+	for _, name := range []string{
+		"process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds", "process_start_time_seconds",
+		"go_goroutines", "go_memstats_alloc_bytes", "go_sched_goroutines_goroutines",
+	} {
+		if !strings.Contains(body, "\n"+name+" ") {
+			t.Errorf("%s is missing", name)
+		}
+	}
+}
