@@ -37,12 +37,17 @@ func AssignPorts(p *ir.Program) (ports Ports, unserved []ir.ServicePort) {
 	slices.SortFunc(names, ir.ServicePort.Compare)
 	ports = make(Ports, len(names))
 	for _, name := range slices.Compact(names) {
-		if n, ok := pick(name, max(first, 1), last, taken); ok {
-			taken[n] = true
-			ports[name] = n
-		} else {
-			unserved = append(unserved, name)
+		var n uint16
+		ok := len(unserved) == 0 // a range that is full stays full
+		if ok {
+			n, ok = pick(name, max(first, 1), last, taken)
 		}
+		if !ok {
+			unserved = append(unserved, name)
+			continue
+		}
+		taken[n] = true
+		ports[name] = n
 	}
 	return ports, unserved
 }
