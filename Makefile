@@ -6,7 +6,7 @@ FUZZTIME ?= 20s
 PACKAGES  = nftables iptables ipset ipvsadm conntrack iproute2 procps
 SUDO      = $(shell test "$$(id -u)" = 0 || echo sudo)
 
-.PHONY: build setup test golden verify lint fuzz bench demo clean
+.PHONY: build setup test conformance golden verify lint fuzz bench demo clean
 
 build:
 	$(GO) build -o bin/proxyc ./cmd/proxyc
@@ -21,6 +21,10 @@ setup:
 
 test:
 	$(GO) test ./...
+
+# conformance plays what was recorded from kube-proxy against proxyc, in both modes and families.
+conformance:
+	$(GO) test ./apply/applytest -count=1 -v -run Conformance -modes nftables,iptables
 
 # golden rewrites what the tests want, as far as the real tools accept it.
 golden:

@@ -111,7 +111,7 @@ func TestNoTryIsLost(t *testing.T) {
 	for _, proto := range []string{"tcp", "udp", "sctp"} {
 		var wg sync.WaitGroup
 		tokens := make(chan struct{}, 100)
-		for range 4000 {
+		for range 12000 {
 			tokens <- struct{}{}
 			wg.Go(func() {
 				defer func() { <-tokens }()
