@@ -24,47 +24,78 @@ func AssignPorts(p *ir.Program) (ports Ports, unserved []ir.ServicePort) {
 	if u := p.Node.Userspace; u != nil && u.PortMax != 0 {
 		first, last = u.PortMin, u.PortMax
 	}
-	taken := make(map[uint16]bool)
+	free := newPortRange(first, last)
 	var names []ir.ServicePort
 	for i := range p.Services {
 		for _, f := range p.Services[i].Frontends {
 			names = append(names, f.Port)
 			if f.Match.NodeAddrs() {
-				taken[f.Match.Port] = true
+				free.take(f.Match.Port)
 			}
 		}
 	}
 	slices.SortFunc(names, ir.ServicePort.Compare)
 	ports = make(Ports, len(names))
 	for _, name := range slices.Compact(names) {
-		var n uint16
-		ok := len(unserved) == 0 // a range that is full stays full
-		if ok {
-			n, ok = pick(name, max(first, 1), last, taken)
-		}
+		n, ok := free.from(hash(name.String() + "/" + name.Protocol.String()))
 		if !ok {
 			unserved = append(unserved, name)
 			continue
 		}
-		taken[n] = true
+		free.take(n)
 		ports[name] = n
 	}
 	return ports, unserved
 }
 
-// pick gives the first free number from the one that the name hashes to, round the range.
-func pick(name ir.ServicePort, first, last uint16, taken map[uint16]bool) (uint16, bool) {
-	if last < first {
+// portRange is a range of port numbers, some of which are taken. To find the
+// next free one costs next to nothing however full it is: next leads from
+// each number to where the search goes on, a free number to itself, and each
+// search shortens the way for those after it (a disjoint-set forest).
+type portRange struct {
+	first uint16
+	next  []uint32 // by offset from first; len(next) is the end of the range
+}
+
+func newPortRange(first, last uint16) *portRange {
+	r := &portRange{first: max(first, 1)}
+	if last >= r.first {
+		r.next = make([]uint32, int(last-r.first)+2)
+	}
+	for i := range r.next {
+		r.next[i] = uint32(i)
+	}
+	return r
+}
+
+// size is how many numbers there are, taken or not.
+func (r *portRange) size() uint32 { return uint32(max(0, len(r.next)-1)) }
+
+func (r *portRange) take(port uint16) {
+	if i := uint32(port) - uint32(r.first); port >= r.first && i < r.size() && r.next[i] == i {
+		r.next[i] = i + 1
+	}
+}
+
+// from gives the first free number from the one that start stands for, round
+// the range; false when all are taken.
+func (r *portRange) from(start uint32) (uint16, bool) {
+	if r.size() == 0 {
 		return 0, false
 	}
-	size := uint32(last-first) + 1
-	start := hash(name.String()+"/"+name.Protocol.String()) % size
-	for i := range size {
-		if n := first + uint16((start+i)%size); !taken[n] {
-			return n, true
-		}
+	i := r.find(start % r.size())
+	if i == r.size() {
+		i = r.find(0)
 	}
-	return 0, false
+	return r.first + uint16(i), i < r.size()
+}
+
+func (r *portRange) find(i uint32) uint32 {
+	for r.next[i] != i {
+		r.next[i] = r.next[r.next[i]]
+		i = r.next[i]
+	}
+	return i
 }
 
 // hash is FNV-1a.
