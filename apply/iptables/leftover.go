@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/proxyc/proxyc/apply"
@@ -15,25 +16,29 @@ import (
 // somebody flushes them (IPT-33).
 const canary = "KUBE-PROXY-CANARY"
 
+// kubeletChains tell that the kubelet keeps the node's iptables (KEP-3178).
+var kubeletChains = [...]string{"KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"}
+
 // Leftovers lists what proxyc or kube-proxy, in any mode that uses iptables,
 // left in each variant and family: all but what inUse, if it is not nil,
-// keeps. Chains of the kubelet, KUBE-FIREWALL among them, are not listed.
+// keeps. Chains that only kube-proxy makes are listed of inUse, too. Chains of
+// the kubelet are not listed, nor is KUBE-FIREWALL where the kubelet is.
 // Tools and families that are not there can have left nothing.
 func Leftovers(ctx context.Context, inUse *Target) ([]apply.Leftover, error) {
 	var left []apply.Leftover
 	for _, v := range [...]Variant{NFT, Legacy} {
-		if inUse != nil && inUse.Variant == v {
-			continue
-		}
-		t, err := Open(ctx, Options{Variant: v})
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil, err
+		t, using := inUse, inUse != nil && inUse.Variant == v
+		if !using {
+			var err error
+			if t, err = Open(ctx, Options{Variant: v}); err != nil {
+				if ctx.Err() != nil {
+					return nil, err
+				}
+				continue
 			}
-			continue
 		}
 		for _, f := range t.families {
-			l, err := t.leftover(ctx, f)
+			l, err := t.leftovers(ctx, f, using)
 			if err != nil {
 				return nil, err
 			}
@@ -43,72 +48,135 @@ func Leftovers(ctx context.Context, inUse *Target) ([]apply.Leftover, error) {
 	return left, nil
 }
 
-// leftover gives what a family has, in one piece: it goes at once.
-func (t *Target) leftover(ctx context.Context, f ir.Family) ([]apply.Leftover, error) {
-	chains, err := t.remains(ctx, f)
-	if err != nil || len(chains) == 0 {
+// leftovers gives what a family has, in two pieces: what proxyc makes as well,
+// if it is not in use, goes at once, and then what only kube-proxy makes.
+func (t *Target) leftovers(ctx context.Context, f ir.Family, using bool) ([]apply.Leftover, error) {
+	var left []apply.Leftover
+	add := func(chains []string, peer bool, remove func(context.Context, ir.Family) error) {
+		if len(chains) == 0 {
+			return
+		}
+		object := rules.Tool(f) + "-" + string(t.Variant) + " " + chains[0]
+		if more := len(chains) - 1; more > 0 {
+			object += fmt.Sprintf(" and %d more chains", more)
+		}
+		left = append(left, apply.Leftover{
+			Object: object, Peer: peer,
+			Remove: func(ctx context.Context) error { return remove(ctx, f) },
+		})
+	}
+	if !using {
+		chains, err := t.remains(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		add(chains, false, t.clean)
+	}
+	tables, err := t.tablesWith(ctx, f, canary)
+	if err != nil {
 		return nil, err
 	}
-	object := rules.Tool(f) + "-" + string(t.Variant) + " " + chains[0]
-	if more := len(chains) - 1; more > 0 {
-		object += fmt.Sprintf(" and %d more chains", more)
+	for i := range tables {
+		tables[i] += " " + canary
 	}
-	return []apply.Leftover{{Object: object, Remove: func(ctx context.Context) error { return t.clean(ctx, f) }}}, nil
+	add(tables, true, t.cleanCanaries)
+	return left, nil
 }
 
 // remains gives the chains that clean would remove, as "TABLE CHAIN".
 func (t *Target) remains(ctx context.Context, f ir.Family) (chains []string, err error) {
-	only := *t
-	only.families = []ir.Family{f}
-	sets, err := only.Read(ctx)
+	plan, err := t.removal(ctx, f)
 	if err != nil {
 		return nil, err
 	}
-	for _, d := range newPlan(sets, rules.Rulesets{family(nil, f)}).families[0].tables {
+	for _, d := range plan.families[0].tables {
 		for _, c := range d.stale {
 			chains = append(chains, d.name+" "+c.Name)
 		}
 	}
-	tables, err := t.canaries(ctx, f)
-	for _, table := range tables {
-		chains = append(chains, table+" "+canary)
+	shared, err := t.shared(ctx, f, plan)
+	for _, c := range shared.drop {
+		chains = append(chains, shared.table+" "+c.Name)
 	}
 	return chains, err
 }
 
-// canaries gives the tables that have one.
-func (t *Target) canaries(ctx context.Context, f ir.Family) (tables []string, err error) {
-	for _, table := range [...]string{"mangle", "nat", "filter"} {
-		saved, err := t.save(ctx, f, table)
-		if err != nil {
-			return nil, err
-		}
-		if strings.Contains(saved, "\n:"+canary+" ") {
-			tables = append(tables, table)
-		}
-	}
-	return tables, nil
-}
-
 // clean removes all of our chains, and what jumps to them.
 func (t *Target) clean(ctx context.Context, f ir.Family) error {
+	plan, err := t.removal(ctx, f)
+	if err != nil {
+		return err
+	}
+	shared, err := t.shared(ctx, f, plan)
+	if err != nil {
+		return err
+	}
+	if err := t.allOrNothing(ctx, plan); err != nil || len(shared.drop) == 0 {
+		return err
+	}
+	return t.restore(ctx, f, step{shared}.text(f))
+}
+
+// removal plans to remove all chains that are ours alone.
+func (t *Target) removal(ctx context.Context, f ir.Family) (*Plan, error) {
 	only := *t
 	only.families = []ir.Family{f}
 	have, err := only.Read(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := only.allOrNothing(ctx, newPlan(have, rules.Rulesets{family(nil, f)})); err != nil {
-		return err
+	return newPlan(have, rules.Rulesets{family(nil, f)}), nil
+}
+
+// shared is what removes the chains that we share with the kubelet: nothing if
+// the kubelet is there, or others jump to them.
+func (t *Target) shared(ctx context.Context, f ir.Family, p *Plan) (edit, error) {
+	filter := &p.families[0].have.Filter
+	e := edit{table: filter.Name}
+	for i := range filter.Chains {
+		if c := &filter.Chains[i]; rules.Shared(c.Name) && !slices.Contains(filter.Pinned, c.Name) {
+			e.drop = append(e.drop, c)
+		}
 	}
-	tables, err := t.canaries(ctx, f)
+	for _, h := range filter.Hooks {
+		if rules.Shared(h.Rule.Chain) {
+			e.unhook = append(e.unhook, h)
+		}
+	}
+	if len(e.drop) == 0 {
+		return e, nil
+	}
+	for _, chain := range kubeletChains {
+		if tables, err := t.tablesWith(ctx, f, chain); err != nil || len(tables) > 0 {
+			return edit{}, err
+		}
+	}
+	return e, nil
+}
+
+// cleanCanaries removes the chains that only kube-proxy makes.
+func (t *Target) cleanCanaries(ctx context.Context, f ir.Family) error {
+	tables, err := t.tablesWith(ctx, f, canary)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, table := range tables {
-		text := fmt.Appendf(nil, "*%s\n:%s - [0:0]\n-X %[2]s\nCOMMIT\n", table, canary)
-		errs = append(errs, t.restore(ctx, f, text))
+		errs = append(errs, t.restore(ctx, f, step{{table: table, drop: []*rules.Chain{{Name: canary}}}}.text(f)))
 	}
 	return errors.Join(errs...)
+}
+
+// tablesWith gives the tables that have a chain.
+func (t *Target) tablesWith(ctx context.Context, f ir.Family, chain string) (tables []string, err error) {
+	for _, table := range [...]string{"mangle", "nat", "filter"} {
+		saved, err := t.save(ctx, f, table)
+		if err != nil {
+			return nil, err
+		}
+		if strings.Contains(saved, "\n:"+chain+" ") {
+			tables = append(tables, table)
+		}
+	}
+	return tables, nil
 }

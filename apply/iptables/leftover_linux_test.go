@@ -53,9 +53,9 @@ func TestLeftovers(t *testing.T) {
 		if v == NFT {
 			other = Legacy
 		}
-		left, err := Leftovers(t.Context(), &Target{Variant: v})
-		if err != nil || len(left) != 0 {
-			t.Errorf("the variant in use is listed: %v, %v", left, err)
+		left, err := Leftovers(t.Context(), open(t, Options{Variant: v}))
+		if err != nil || len(left) != 2 || !left[0].Peer || !left[1].Peer {
+			t.Errorf("of the variant in use all but the canaries is listed: %v, %v", left, err)
 		}
 		left, err = Leftovers(t.Context(), &Target{Variant: other})
 		if err != nil {
@@ -71,8 +71,11 @@ func TestLeftovers(t *testing.T) {
 				}
 			}
 		}
-		if len(objects) != 2 || !strings.HasPrefix(objects[0], "iptables-"+string(v)+" filter KUBE-") || !strings.HasSuffix(objects[0], "more chains") {
+		if len(objects) != 4 || !strings.HasPrefix(objects[0], "iptables-"+string(v)+" filter KUBE-") || !strings.HasSuffix(objects[0], "more chains") {
 			t.Errorf("listed: %q", objects)
+		}
+		if want := "iptables-" + string(v) + " mangle KUBE-PROXY-CANARY and 2 more chains"; objects[1] != want || !left[1].Peer || left[0].Peer {
+			t.Errorf("listed: %q, want %q of kube-proxy's second", objects, want)
 		}
 		left, err = Leftovers(t.Context(), nil)
 		if err != nil || len(left) != 0 {
@@ -92,6 +95,27 @@ func TestLeftovers(t *testing.T) {
 		}
 		if diff := cmp.Diff(sorted(want), sorted(kept)); diff != "" {
 			t.Errorf("kept (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestLeftoversWithoutKubelet: where nobody else can own KUBE-FIREWALL, it goes as well.
+func TestLeftoversWithoutKubelet(t *testing.T) {
+	inNamespace(t, func(t *testing.T, v Variant) {
+		for _, f := range []ir.Family{ir.IPv4, ir.IPv6} {
+			shell(t, recorded(t, f), tool(f, v, "restore"))
+		}
+		left, err := Leftovers(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range left {
+			if err := l.Remove(t.Context()); err != nil {
+				t.Errorf("%s: %v", l.Object, err)
+			}
+		}
+		if saved := shell(t, "", tool(ir.IPv4, v, "save")); strings.Contains(saved, "KUBE-") {
+			t.Errorf("still there:\n%s", saved)
 		}
 	})
 }
