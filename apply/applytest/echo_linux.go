@@ -15,7 +15,7 @@ import (
 )
 
 // EchoPorts are the ports the echo servers listen on, for TCP, UDP and SCTP alike.
-var echoPorts = []uint16{53, 80, 443, 8080, 8081, 9090}
+var echoPorts = []uint16{53, 80, 443, 5353, 8080, 8081, 9090}
 
 // An Echo answers questions in one namespace, on every address it has, with an [Answer].
 type Echo struct {

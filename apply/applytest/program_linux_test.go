@@ -1,0 +1,263 @@
+package applytest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// A plane is a way in which apply keeps the rules of a node.
+type plane struct{ mode, variant string }
+
+var planes = []plane{{"iptables", "nft"}, {"iptables", "legacy"}}
+
+func (p plane) String() string {
+	if p.variant == "" {
+		return p.mode
+	}
+	return p.mode + "-" + p.variant
+}
+
+// args choose the plane.
+func (p plane) args() []string {
+	args := []string{"--mode", p.mode}
+	if p.variant != "" {
+		args = append(args, "--iptables-variant", p.variant)
+	}
+	return args
+}
+
+func eachPlane(t *testing.T, f func(t *testing.T, p plane)) {
+	RequireRoot(t)
+	for _, p := range planes {
+		t.Run(p.String(), func(t *testing.T) { f(t, p) })
+	}
+}
+
+// program is proxyc, built once for all tests.
+var program struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if program.dir != "" {
+		os.RemoveAll(program.dir)
+	}
+	os.Exit(code)
+}
+
+func buildProgram(t testing.TB) string {
+	t.Helper()
+	program.once.Do(func() {
+		if program.dir, program.err = os.MkdirTemp("", "proxyc-"); program.err != nil {
+			return
+		}
+		program.err = os.Chmod(program.dir, 0o755) // others than root run it as well
+		out, err := exec.Command("go", "build", "-o", program.dir, "github.com/proxyc/proxyc/cmd/proxyc").CombinedOutput()
+		if err != nil {
+			program.err = fmt.Errorf("%w\n%s", err, out)
+		}
+	})
+	if program.err != nil {
+		t.Fatalf("build proxyc: %v", program.err)
+	}
+	return filepath.Join(program.dir, "proxyc")
+}
+
+// A machine is a namespace in which programs run as they do on a node.
+type machine struct {
+	*Namespace
+	t      testing.TB
+	binary string
+	dir    string   // for its files
+	env    []string // beside the test's own
+}
+
+// newMachine makes ns a machine; nil stands for a new namespace without anything.
+func newMachine(t testing.TB, ns *Namespace) *machine {
+	t.Helper()
+	RequireRoot(t)
+	m := &machine{Namespace: ns, t: t, binary: buildProgram(t), dir: t.TempDir()}
+	if ns == nil {
+		ns, err := NewNamespace("machine")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { ns.Close() })
+		m.Namespace = ns
+	}
+	m.env = []string{"XTABLES_LOCKFILE=" + filepath.Join(m.dir, "xtables.lock")}
+	t.Cleanup(func() { os.Remove(m.lockFile()) })
+	return m
+}
+
+// lockFile is what proxyc locks while it works on the machine.
+func (m *machine) lockFile() string {
+	var st unix.Stat_t
+	if err := unix.Fstat(m.Fd(), &st); err != nil {
+		m.t.Fatal(err)
+	}
+	return fmt.Sprintf("/run/proxyc-%d.lock", st.Ino)
+}
+
+// file writes a file that programs on the machine may read.
+func (m *machine) file(name, text string) string {
+	m.t.Helper()
+	path := filepath.Join(m.dir, name)
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		m.t.Fatal(err)
+	}
+	return path
+}
+
+// ran is what came of a run of proxyc.
+type ran struct {
+	args           []string
+	code           int
+	stdout, stderr string
+}
+
+func (r ran) String() string {
+	return fmt.Sprintf("proxyc %s: exit %d\n%s%s", strings.Join(r.args, " "), r.code, r.stdout, r.stderr)
+}
+
+func (m *machine) prepare(name string, args ...string) *exec.Cmd {
+	cmd := m.Command(context.Background(), name, args...)
+	cmd.Env = append(os.Environ(), m.env...)
+	return cmd
+}
+
+// start begins a run of proxyc; wait gives what came of it.
+func (m *machine) start(args ...string) (cmd *exec.Cmd, wait func() ran) {
+	m.t.Helper()
+	cmd = m.prepare(m.binary, args...)
+	cmd.SysProcAttr.Setpgid = true
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	ended, err := m.Start(cmd)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return cmd, func() ran {
+		err := ended()
+		r := ran{args: args, stdout: stdout.String(), stderr: stderr.String()}
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+			r.code = exit.ExitCode()
+		} else if err != nil {
+			m.t.Fatal(err)
+		}
+		return r
+	}
+}
+
+func (m *machine) proxyc(args ...string) ran {
+	m.t.Helper()
+	_, wait := m.start(args...)
+	return wait()
+}
+
+// apply runs proxyc apply for node1.
+func (m *machine) apply(p plane, config, snapshot string, more ...string) ran {
+	m.t.Helper()
+	return m.proxyc(applyArgs(p, config, snapshot, more...)...)
+}
+
+func applyArgs(p plane, config, snapshot string, more ...string) []string {
+	return slices.Concat([]string{"apply", "-c", config, "-s", snapshot, "--hostname-override", "node1"}, p.args(), more)
+}
+
+// must fails the test unless proxyc ended with the exit code.
+func (m *machine) must(code int, r ran) ran {
+	m.t.Helper()
+	if r.code != code {
+		m.t.Fatalf("want exit %d, got: %s", code, r)
+	}
+	return r
+}
+
+// tool runs another program, and fails the test when that fails.
+func (m *machine) tool(stdin, name string, args ...string) string {
+	m.t.Helper()
+	cmd := m.prepare(name, args...)
+	cmd.Stdin = strings.NewReader(stdin)
+	out, err := m.Run(cmd)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return string(out)
+}
+
+var (
+	counters  = regexp.MustCompile(`\[\d+:\d+\]|counter packets \d+ bytes \d+`)
+	emptySave = regexp.MustCompile(`\*\w+\n(:[A-Z]+ ACCEPT \[0:0\]\n)+COMMIT\n`)
+	ofTools   = regexp.MustCompile(`^ip6? (filter|nat|mangle|raw|security)$`)
+)
+
+// dump is every rule, set and element on the machine, in every interface of the kernel, without
+// counters and without tables that hold nothing. Elements that packets made are left out, and come back
+// as expiring.
+func (m *machine) dump() string {
+	m.t.Helper()
+	var b strings.Builder
+	for line := range strings.Lines(m.tool("", "nft", "list", "tables")) {
+		table := strings.TrimPrefix(strings.TrimSpace(line), "table ")
+		if ofTools.MatchString(table) {
+			continue
+		}
+		b.WriteString(counters.ReplaceAllString(m.tool("", "nft", append([]string{"list", "table"}, strings.Fields(table)...)...), ""))
+	}
+	for _, variant := range []string{"nft", "legacy"} {
+		for _, tool := range []string{"iptables", "ip6tables"} {
+			name := tool + "-" + variant + "-save"
+			fmt.Fprintf(&b, "# %s\n", name)
+			b.WriteString(saved(m.tool("", name)))
+		}
+	}
+	return b.String()
+}
+
+// saved is what iptables-save printed, without comments, counters and tables that hold nothing.
+func saved(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "#") {
+			b.WriteString(counters.ReplaceAllString(line, "[0:0]"))
+		}
+	}
+	return emptySave.ReplaceAllString(b.String(), "")
+}
+
+// same fails the test if the machine is not as it was.
+func (m *machine) same(want, what string) {
+	m.t.Helper()
+	if diff := cmp.Diff(want, m.dump()); diff != "" {
+		m.t.Errorf("%s: rules (-want +got):\n%s", what, diff)
+	}
+}
+
+// lacks fails the test if the machine has any rule with one of the words.
+func (m *machine) lacks(words ...string) {
+	m.t.Helper()
+	for line := range strings.Lines(m.dump()) {
+		for _, w := range words {
+			if strings.Contains(line, w) {
+				m.t.Errorf("still there: %s", line)
+			}
+		}
+	}
+}
