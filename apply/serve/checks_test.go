@@ -279,6 +279,7 @@ func TestListenAddrs(t *testing.T) {
 		{"overlapping networks", ir.IPv4, prefixes("192.0.2.0/24", "192.0.2.1/32", "198.51.0.0/16"), []string{"192.0.2.1", "198.51.100.7"}},
 		{"loopback", ir.IPv4, prefixes("127.0.0.0/8"), []string{"127.0.0.1"}},
 		{"IPv6", ir.IPv6, prefixes("2001:db8::/64"), []string{"2001:db8::1"}},
+		{"networks of both families", ir.IPv6, prefixes("192.0.2.0/24", "2001:db8::/64"), []string{"2001:db8::1"}},
 		{"none held", ir.IPv4, prefixes("203.0.113.0/24"), nil},
 	}
 	for _, tt := range tests {

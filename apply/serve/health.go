@@ -112,7 +112,8 @@ func (h *Health) Status() Status {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := Status{CurrentTime: h.now(), Healthy: true, Families: map[string]FamilyStatus{}}
-	for f, p := range h.progress {
+	for _, f := range [...]ir.Family{ir.IPv4, ir.IPv6} {
+		p := h.progress[f]
 		if p.updated.IsZero() {
 			continue
 		}

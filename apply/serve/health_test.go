@@ -85,6 +85,19 @@ func TestProbes(t *testing.T) {
 				`"healthy":false,"status":{`+family("IPv4", at(timeout/2), "true")+`,`+family("IPv6", at(0), "false")+`}`)},
 		},
 		{
+			name: "the other family does not make up for it",
+			happen: func(h *Health, c *clock) {
+				h.Updated(ir.IPv4)
+				h.Queued(ir.IPv4)
+				c.advance(timeout)
+				h.Updated(ir.IPv6)
+			},
+			healthz: answer{503, "application/json", status(at(timeout), at(timeout),
+				`"nodeEligible":true,"healthy":false,"status":{`+family("IPv4", at(0), "false")+`,`+family("IPv6", at(timeout), "true")+`}`)},
+			livez: answer{503, "application/json", status(at(timeout), at(timeout),
+				`"healthy":false,"status":{`+family("IPv4", at(0), "false")+`,`+family("IPv6", at(timeout), "true")+`}`)},
+		},
+		{
 			name: "late, but in force at last",
 			happen: func(h *Health, c *clock) {
 				h.Updated(ir.IPv4)

@@ -67,7 +67,6 @@ func (s *Server) serve(ctx context.Context) error {
 		return err
 	}
 	server := newHTTPServer(s.Handler, s.Log)
-	server.BaseContext = func(net.Listener) context.Context { return ctx } // ends profiles that are being taken
 	if s.Listening != nil {
 		s.Listening(l.Addr())
 	}
@@ -77,7 +76,7 @@ func (s *Server) serve(ctx context.Context) error {
 	case err := <-ended:
 		return errors.Join(err, server.Close())
 	case <-ctx.Done():
-		server.Close()
+		server.Close() // also ends the contexts of requests, profiles that take long among them
 		<-ended
 		return nil
 	}
