@@ -66,7 +66,8 @@ func program(f ir.Family, n int, node, cluster, pod, vip string) *ir.Program {
 	return p
 }
 
-// thinned leaves out some of the Services and backends; all without random.
+// thinned leaves out some of the Services and backends, or all backends of a
+// Service; everything without random.
 func thinned(ps []*ir.Program, random *rand.Rand) []*ir.Program {
 	var out []*ir.Program
 	for _, p := range ps {
@@ -76,9 +77,15 @@ func thinned(ps []*ir.Program, random *rand.Rand) []*ir.Program {
 			if random == nil || random.IntN(3) == 0 {
 				continue
 			}
-			if len(s.Pools) > 0 && random.IntN(2) == 0 {
+			switch {
+			case len(s.Pools) > 0 && random.IntN(3) == 0:
 				s.Pools = slices.Clone(s.Pools)
 				s.Pools[0].Backends = s.Pools[0].Backends[:1]
+			case random.IntN(4) == 0:
+				s.Pools, s.Frontends = nil, slices.Clone(s.Frontends)
+				for i := range s.Frontends {
+					s.Frontends[i].Routes = nil
+				}
 			}
 			q.Services = append(q.Services, s)
 		}

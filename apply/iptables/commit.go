@@ -82,17 +82,18 @@ func (t *Target) restore(ctx context.Context, f ir.Family, text []byte) error {
 	switch {
 	case !ok:
 		return err
-	case failed.Code == codeLocked:
+	case locked(failed):
 		return fmt.Errorf("%s: %s", name, lockedBy(lockFile(), t.options.Wait))
-	case isRefusal(failed):
+	case failed.Code > 0:
 		number, line := lineOf(failed.Stderr, text)
 		return &refused{err, number, line}
 	}
 	return err
 }
 
-// codeLocked is the exit status of the tools when another program holds the lock.
-const codeLocked = 4
+// locked tells whether a legacy tool gave up because another program holds the
+// lock. Its exit status, 4, has other meanings too.
+func locked(failed *run.Error) bool { return strings.Contains(failed.Stderr, "xtables lock") }
 
 // lineNumber finds where the tools say they failed: "line 7 failed", "Error
 // occurred at line: 7".

@@ -136,8 +136,9 @@ func between(t *testing.T, most int, now, old, want *rules.Ruleset, to []sim.Pac
 		if got.Equal(was) || got.Equal(will) {
 			continue
 		}
-		// Source ranges are guarded while their address comes and goes.
-		if (was.Fate == sim.NotOurs || will.Fate == sim.NotOurs) && got.Fate == sim.Dropped {
+		// An address with source ranges is closed while it gets its first
+		// backend, and while it loses its last.
+		if got.Fate == sim.Dropped && (was.Fate != sim.Accepted || will.Fate != sim.Accepted) {
 			continue
 		}
 		// In a change of several runs the chains of one Service may come in

@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/proxyc/proxyc/apply"
-	"github.com/proxyc/proxyc/apply/run"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
@@ -28,9 +27,6 @@ func (r *refused) Error() string {
 }
 
 func (r *refused) Unwrap() error { return r.err }
-
-// isRefusal tells whether the tool ran and did not like its input.
-func isRefusal(failed *run.Error) bool { return failed.Code > 0 && failed.Code != codeLocked }
 
 // quarantine finds out which Services of a refused Plan are to blame, and puts
 // the rest in force. first is the refusal of the whole.

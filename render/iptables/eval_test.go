@@ -87,10 +87,11 @@ func TestEvalIsTrace(t *testing.T) {
 			p.Node.Addrs = append(p.Node.Addrs, netip.MustParseAddr("203.0.113.11"), netip.MustParseAddr("203.0.113.13"), netip.MustParseAddr("203.0.113.14"))
 		},
 		"VIP beside a node port": func(p *ir.Program) {
-			s := &p.Services[0]
-			for i := range s.Frontends {
-				if f := &s.Frontends[i]; f.Kind == ir.ExternalIP {
-					f.Match.Addr, f.Match.Port, f.Routes = p.Node.IP, 30081, nil
+			for _, s := range p.Services {
+				for i := range s.Frontends {
+					if f := &s.Frontends[i]; f.Kind == ir.ExternalIP {
+						f.Match.Addr, f.Match.Port, f.Routes = p.Node.IP, 30081, nil
+					}
 				}
 			}
 		},

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -149,6 +150,47 @@ func TestFrontendsOfAServicePortShareChains(t *testing.T) {
 		}
 	}
 	hold(t, p, sources, destinations(p))
+}
+
+func TestSharesAreEqual(t *testing.T) {
+	p := many(ir.IPv4, 2, 4)
+	want := []string{
+		`! -s 10.128.0.0/9 -d 10.0.0.2/32 -p tcp -m comment --comment "default/service-1:http cluster IP" -m tcp --dport 80 -j KUBE-MARK-MASQ`,
+		"-p tcp -m statistic --mode random --probability 0.2500000000 -j DNAT --to-destination 10.128.0.1:8080",
+		"-p tcp -m statistic --mode random --probability 0.3333333333 -j DNAT --to-destination 10.128.0.2:8080",
+		"-p tcp -m statistic --mode random --probability 0.5000000000 -j DNAT --to-destination 10.128.0.3:8080",
+		"-p tcp -j DNAT --to-destination 10.128.0.4:8080",
+	}
+	pool := &p.Services[1].Pools[0]
+	if diff := cmp.Diff(want, lines(Lower(p), "nat", poolChain(pool))); diff != "" {
+		t.Errorf("pool (-want +got):\n%s", diff)
+	}
+	pool.Affinity = &ir.Affinity{Timeout: time.Minute}
+	pool.Backends = pool.Backends[:2]
+	var chains []string
+	for _, b := range pool.Backends {
+		chains = append(chains, endpointChain(portKey(&pool.Port), b.AddrPort))
+	}
+	want = []string{
+		want[0],
+		"-m recent --rcheck --seconds 60 --reap --name " + chains[0] + " --mask 255.255.255.255 --rsource -j " + chains[0],
+		"-m recent --rcheck --seconds 60 --reap --name " + chains[1] + " --mask 255.255.255.255 --rsource -j " + chains[1],
+		"-m statistic --mode random --probability 0.5000000000 -j " + chains[0],
+		"-j " + chains[1],
+	}
+	if diff := cmp.Diff(want, lines(Lower(p), "nat", poolChain(pool))); diff != "" {
+		t.Errorf("pool with affinity (-want +got):\n%s", diff)
+	}
+}
+
+func TestOneHairpinRuleForAnAddress(t *testing.T) {
+	want := []string{
+		"-s 10.244.1.10/32 -d 10.244.1.10/32 -j KUBE-MARK-MASQ",
+		"-s 10.244.2.10/32 -d 10.244.2.10/32 -j KUBE-MARK-MASQ",
+	}
+	if diff := cmp.Diff(want, lines(Lower(irtest.Program(ir.ModeIPTables)), "nat", chainHairpin)); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", chainHairpin, diff)
+	}
 }
 
 func TestShuffledServicesGiveTheSameHubs(t *testing.T) {

@@ -84,6 +84,7 @@ COMMIT
 -A KUBE-SERVICES -m nfacct --nfacct-name x -j KUBE-SEP-AAAAAAAAAAAAAAAA
 -A KUBE-SEP-AAAAAAAAAAAAAAAA -p tcp -m tcp --sport 1 -j DNAT --to-destination 10.0.0.1:80
 -A KUBE-SEP-AAAAAAAAAAAAAAAA ! -p tcp -j ACCEPT
+-A KUBE-SEP-AAAAAAAAAAAAAAAA -m statistic --mode random --probability 0.30000000019 -j ACCEPT
 -A KUBE-SEP-AAAAAAAAAAAAAAAA -m comment --comment "a \"b\" \\ c"
 COMMIT
 `
@@ -99,6 +100,7 @@ COMMIT
 			{"KUBE-SEP-AAAAAAAAAAAAAAAA", []Rule{
 				{Raw: "-p tcp -m tcp --sport 1 -j DNAT --to-destination 10.0.0.1:80", Target: DNAT},
 				{Raw: "! -p tcp -j ACCEPT", Target: Accept},
+				{Raw: "-m statistic --mode random --probability 0.30000000019 -j ACCEPT", Target: Accept},
 				{Comment: `a "b" \ c`},
 			}},
 		}}}
