@@ -80,8 +80,8 @@ func gates() map[string]gate {
 		"NFTablesNetlink":                     {beta, "1.37"},
 		"KubeProxyNFTablesLocalhostNodePorts": {alpha, "1.37"},
 
-		"ComponentFlagz":    {alpha, "1.32"},
-		"ComponentStatusz":  {alpha, "1.32"},
+		"ComponentFlagz":    {beta, "1.36"},
+		"ComponentStatusz":  {beta, "1.36"},
 		"ContextualLogging": {beta, "1.30"},
 		gateLoggingAlpha:    {alpha, "1.24"},
 		gateLoggingBeta:     {beta, "1.24"},
