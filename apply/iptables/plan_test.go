@@ -160,15 +160,23 @@ func TestOperations(t *testing.T) {
 	want.Services[1].Frontends = want.Services[1].Frontends[:1]
 	want.Services[1].Frontends[0].Routes = nil
 	var got []string
-	p := newPlan(lower(have), lower(want))
+	var saved strings.Builder // what the node has is known by its text alone
+	if _, err := rules.Lower(have).WriteTo(&saved); err != nil {
+		t.Fatal(err)
+	}
+	read, err := rules.Parse(have.Family, saved.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPlan(rules.Rulesets{read}, lower(want))
 	for _, op := range opsOf(p) {
 		words := strings.Fields(op.Object)
 		got = append(got, fmt.Sprintf("%s %s %s", op.Verb, op.Service, strings.Join(words[:min(len(words), 5)], " ")))
 	}
 	wantOps := []string{
 		"add default/s2 iptables filter KUBE-SERVICES -d 10.96.0.3/32",
-		"remove default/s0 iptables nat KUBE-HAIRPIN -s 10.244.0.1/32",
-		"remove default/s0 iptables nat KUBE-HAIRPIN -s 10.244.0.2/32",
+		"remove / iptables nat KUBE-HAIRPIN -s 10.244.0.1/32",
+		"remove / iptables nat KUBE-HAIRPIN -s 10.244.0.2/32",
 		"remove default/s0 iptables nat KUBE-SERVICES -d 10.96.0.1/32",
 		"remove default/s2 iptables nat KUBE-SERVICES -d 10.96.0.3/32",
 		"remove default/s0 iptables nat KUBE-SVC-",
@@ -228,6 +236,20 @@ func TestHooks(t *testing.T) {
 		if diff := cmp.Diff(show(tt.hook), show(hook)); diff != "" {
 			t.Errorf("%s: in (-want +got):\n%s", tt.name, diff)
 		}
+	}
+}
+
+// TestUnhookByText takes a jump out by the text that it has in the kernel,
+// whose order of matches is not ours.
+func TestUnhookByText(t *testing.T) {
+	const jump = `-m comment --comment "kubernetes service portals" -m conntrack --ctstate NEW -j KUBE-SERVICES`
+	have, err := rules.Parse(ir.IPv4, "*filter\n:KUBE-SERVICES - [0:0]\n-A INPUT "+jump+"\nCOMMIT\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := newPlan(rules.Rulesets{have}, lower(programs(0)...)).families[0].steps(1000)
+	if got := string(steps[0].text(ir.IPv4)); !strings.Contains(got, "\n-D INPUT "+jump+"\n") {
+		t.Errorf("not taken out:\n%s", got)
 	}
 }
 
