@@ -1,0 +1,146 @@
+package applytest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+)
+
+// gapUpdates is how often the Services change under load.
+var gapUpdates = map[string]int{"iptables-nft": 200, "iptables-legacy": 80, "nftables": 200}
+
+// lasting are the Services that always have an endpoint: of every kind of route.
+func lasting() world {
+	both, all := []string{IPv4, IPv6}, []string{"TCP", "UDP"}
+	return world{
+		0: {Type: "ClusterIP", Families: both, Protocols: all, Endpoints: []string{"pod1a"}},
+		1: {Type: "LoadBalancer", Families: both, Protocols: all, Endpoints: []string{"pod2a"}},
+		2: {Type: "LoadBalancer", Families: both, Protocols: all, Endpoints: []string{"pod1a", "pod2a"}, ExternalLocal: true, Ranges: []string{"192.0.2.0/24", "2001:db8:0:1::/64"}},
+		3: {Type: "NodePort", Families: both, Protocols: all, Endpoints: []string{"pod1c"}, Affinity: true},
+	}
+}
+
+// gapProbes ask the lasting Services.
+func gapProbes() []Probe {
+	return []Probe{
+		{"pod1b", "tcp", to(clusterIP(0, IPv4), 80)},
+		{"pod1b", "tcp", to(clusterIP(0, IPv6), 80)},
+		{"node1", "udp", to(clusterIP(0, IPv4), 53)},
+		{"ext", "tcp", to("192.0.2.11", nodePort(1, "TCP"))},
+		{"ext", "udp", to("2001:db8:0:1::11", nodePort(1, "UDP"))},
+		{"ext", "tcp", to(vip(1, IPv4), 80)},
+		{"ext", "tcp", to(vip(2, IPv4), 80)},
+		{"ext.201", "tcp", to(vip(2, IPv6), 80)},
+		{"pod1b", "tcp", to(clusterIP(3, IPv4), 80)},
+		{"node1", "tcp", to("192.0.2.11", nodePort(3, "TCP"))},
+	}
+}
+
+// A kept connection is open for as long as the test runs.
+type keptConn struct {
+	probe  Probe
+	conn   net.Conn
+	server netip.AddrPort
+}
+
+func keepOpen(t *testing.T, topo *Topology, probes []Probe) (all []*keptConn) {
+	t.Helper()
+	for _, p := range probes {
+		if p.Proto != "tcp" {
+			continue
+		}
+		ns, from, err := topo.Source(p.From, p.To.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := ns.Dial(context.Background(), "tcp", netip.AddrPortFrom(from, 0), p.To)
+		if err != nil {
+			t.Fatalf("%s: %v", p, err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		a, err := Ask(conn, time.Second)
+		if err != nil {
+			t.Fatalf("%s: %v", p, err)
+		}
+		all = append(all, &keptConn{p, conn, a.Server})
+	}
+	return all
+}
+
+// stillOpen asks over the connection.
+func (k *keptConn) stillOpen() error {
+	a, err := Ask(k.conn, time.Second)
+	if err == nil && a.Server != k.server {
+		err = fmt.Errorf("%s answers, it was %s", a.Server, k.server)
+	}
+	return err
+}
+
+// TestUpdatesLeaveNoGap: while Services come, go and change, connections to those that always have an
+// endpoint never fail, and those that are open stay.
+func TestUpdatesLeaveNoGap(t *testing.T) {
+	eachPlane(t, func(t *testing.T, p plane) {
+		t.Parallel()
+		topo := newTopology(t)
+		m := newMachine(t, topo.Namespace("node1"))
+		config := filepath.Join(takeoverDir, "config.yaml")
+		w, r := lasting(), newWorldRandom(3)
+		m.must(0, m.apply(p, config, m.file("snapshot.json", w.snapshot(t))))
+		probes := gapProbes()
+		open := keepOpen(t, topo, probes)
+		start := time.Now()
+		during(t, topo, 10, probes, func() {
+			for n := range gapUpdates[p.String()] {
+				r.update(w)
+				m.must(0, m.apply(p, config, m.file("snapshot.json", w.snapshot(t))))
+				asExpected(t, topo, w, n)
+				for _, k := range open {
+					if err := k.stillOpen(); err != nil {
+						t.Fatalf("update %d: connection %s: %v", n, k.probe, err)
+					}
+				}
+			}
+		})
+		t.Logf("%d updates in %s, %d connections kept open", gapUpdates[p.String()], time.Since(start).Round(time.Millisecond), len(open))
+	})
+}
+
+// update changes the endpoints of a lasting Service, or another Service.
+func (r worldRandom) update(w world) {
+	const last = 3
+	if r.chance(3) {
+		i := last + 1 + r.IntN(6)
+		if w[i] == nil || r.chance(2) {
+			w[i] = r.service()
+		} else {
+			delete(w, i)
+		}
+		return
+	}
+	s := w[r.IntN(last+1)]
+	for {
+		if moved := r.move(s.Endpoints); !s.ExternalLocal || slices.ContainsFunc(moved, onNode1) {
+			s.Endpoints = moved
+			return
+		}
+	}
+}
+
+func onNode1(pod string) bool { return pod[3] == '1' }
+
+// asExpected asks each lasting Service once: the update must be in force.
+func asExpected(t *testing.T, topo *Topology, w world, n int) {
+	t.Helper()
+	for i := range 4 {
+		at := to(clusterIP(i, IPv4), 80)
+		a, err := topo.Try("ext.202", "tcp", 0, at, time.Second)
+		if name := topo.Name(a.Server.Addr()); err != nil || !slices.Contains(w[i].Endpoints, name) {
+			t.Errorf("update %d: %s: %s answers, %v; want one of %s", n, at, name, err, w[i].Endpoints)
+		}
+	}
+}

@@ -1,0 +1,148 @@
+package applytest
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// kills is how often apply is killed, and among how many Services.
+var kills = map[string]struct{ times, services int }{
+	"iptables-nft": {30, 600}, "iptables-legacy": {30, 600}, "nftables": {40, 2000},
+}
+
+// killWorld has Services that always answer, at other endpoints in each state, and some that each state
+// has alone.
+func killWorld(n int, state string) world {
+	endpoints := map[string][]string{"old": {"pod1a", "pod2a"}, "new": {"pod1c", "pod2c"}}[state]
+	w := world{}
+	for i := range n {
+		if i%20 == 18 && state == "old" || i%20 == 19 && state == "new" {
+			continue
+		}
+		s := &worldService{Type: "ClusterIP", Families: []string{IPv4}, Protocols: []string{"TCP"}, Endpoints: endpoints}
+		switch i % 10 {
+		case 3:
+			s.Type = "NodePort"
+		case 4:
+			s.Families = []string{IPv4, IPv6}
+		case 5:
+			s.Affinity = true
+		}
+		w[i] = s
+	}
+	return w
+}
+
+// answers asks every Service that both states have, and gives how many are of each state. One that does
+// not answer, or as in neither state, fails the test.
+func answers(t *testing.T, topo *Topology, olds, news world, what string) (byState map[string]int) {
+	t.Helper()
+	byState = map[string]int{}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	tokens := make(chan struct{}, 50)
+	ask := func(from string, at netip.AddrPort, i int) {
+		tokens <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-tokens }()
+			a, err := topo.Try(from, "tcp", 0, at, 2*time.Second)
+			mu.Lock()
+			defer mu.Unlock()
+			name := topo.Name(a.Server.Addr())
+			switch {
+			case err != nil:
+				t.Errorf("%s: %s does not answer: %s", what, at, Failure(err))
+			case slices.Contains(olds[i].Endpoints, name):
+				byState["old"]++
+			case slices.Contains(news[i].Endpoints, name):
+				byState["new"]++
+			default:
+				t.Errorf("%s: %s: %s answers", what, at, name)
+			}
+		})
+	}
+	for i, s := range olds {
+		if news[i] == nil {
+			continue
+		}
+		ask("pod1b", to(clusterIP(i, IPv4), 80), i)
+		if slices.Contains(s.Families, IPv6) {
+			ask("pod1b", to(clusterIP(i, IPv6), 80), i)
+		}
+		if s.Type == "NodePort" {
+			ask("ext", to("192.0.2.11", nodePort(i, "TCP")), i)
+		}
+	}
+	wg.Wait()
+	return byState
+}
+
+// TestKill: apply that is killed at any moment leaves what works, old or new, and nothing in the way of
+// the next.
+func TestKill(t *testing.T) {
+	eachPlane(t, func(t *testing.T, p plane) {
+		t.Parallel()
+		topo := newTopology(t)
+		m := newMachine(t, topo.Namespace("node1"))
+		config := filepath.Join(takeoverDir, "config.yaml")
+		k := kills[p.String()]
+		states := [2]string{"old", "new"}
+		var worlds [2]world
+		var files [2]string
+		for i, state := range states {
+			worlds[i] = killWorld(k.services, state)
+			files[i] = m.file(state+".json", worlds[i].snapshot(t))
+		}
+		m.must(0, m.apply(p, config, files[0]))
+		start := time.Now()
+		m.must(0, m.apply(p, config, files[1]))
+		whole := time.Since(start)
+
+		const seed = 9
+		r := newWorldRandom(seed)
+		left := map[string]int{}
+		for n := range k.times {
+			to, from := n%2, 1-n%2
+			after := time.Duration(r.Int64N(int64(whole)))
+			group := r.chance(2) // the tools that it started, as well
+			cmd, wait := m.start(applyArgs(p, config, files[to])...)
+			waitUntil(t, time.Now().Add(after))
+			victim := cmd.Process.Pid
+			if group {
+				victim = -victim
+			}
+			if err := syscall.Kill(victim, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
+				t.Fatal(err)
+			}
+			ended := wait()
+			what := fmt.Sprintf("seed %d, kill %d after %s (exit %d)", seed, n, after.Round(time.Millisecond), ended.code)
+			got := answers(t, topo, worlds[0], worlds[1], what)
+			switch {
+			case got[states[from]] == 0:
+				left["all "+states[to]]++
+			case got[states[to]] == 0:
+				left["all "+states[from]]++
+			default:
+				left["some of each"]++
+				if p.mode == "nftables" {
+					t.Errorf("%s: %v, want all old or all new", what, got)
+				}
+			}
+			m.must(0, m.apply(p, config, files[to]))
+			m.must(0, m.apply(p, config, files[to], "--check"))
+			if got := answers(t, topo, worlds[0], worlds[1], what+" and applied again"); got[states[from]] != 0 {
+				t.Errorf("%s: applied again: %v, want all %s", what, got, states[to])
+			}
+			if t.Failed() {
+				return
+			}
+		}
+		t.Logf("%d kills within %s; %d Services: %v", k.times, whole.Round(time.Millisecond), k.services, left)
+	})
+}
