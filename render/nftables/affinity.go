@@ -36,9 +36,10 @@ func (s *stickyPool) has(b netip.AddrPort) bool {
 	return ok
 }
 
-// affinityMap names the map of a pool for the backends of one port.
+// affinityMap names the map of a pool for the backends of one port. The timeout
+// is part of the name because not every kernel can change that of a map.
 func affinityMap(p *ir.Pool, port uint16) string {
-	return cut("affinity-" + poolName(p.Port, policyName(p.Policy), strconv.Itoa(int(port))))
+	return cut("affinity-" + poolName(p.Port, policyName(p.Policy), strconv.Itoa(int(port)), p.Affinity.Timeout.String()))
 }
 
 // backendPorts gives the ports that backends of the pool have.

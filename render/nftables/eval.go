@@ -365,3 +365,6 @@ func (Masquerade) run(w *walk) step {
 	w.snat = true
 	return accepted
 }
+
+// run ends the rule: what it does is not known.
+func (Foreign) run(*walk) step { return endRule }

@@ -10,8 +10,6 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-var families = []ir.Family{ir.IPv4, ir.IPv6}
-
 // Every source meets every port of every address under every setting, in the
 // rules as in the IR.
 func TestEvalIsTrace(t *testing.T) {

@@ -91,6 +91,33 @@ func poolName(port ir.ServicePort, what string, rest ...string) string {
 	return base32.StdEncoding.EncodeToString(sum[:5]) + "-" + plain(s)
 }
 
+// PortOf reads the service port out of a name that poolName made, within a
+// chain's or a set's. Of names that were cut, or had to be made plain, what it
+// reads is for people only.
+func PortOf(name string) (ir.ServicePort, bool) {
+	part := strings.Split(name, "/")
+	if len(part) < 5 {
+		return ir.ServicePort{}, false
+	}
+	protocol, ok := ir.ParseProtocol(part[3])
+	at := hashEnd(part[0])
+	if !ok || at == 0 {
+		return ir.ServicePort{}, false
+	}
+	return ir.ServicePort{Service: ir.Name{Namespace: part[0][at:], Name: part[1]}, Port: part[4], Protocol: protocol}, true
+}
+
+// hashEnd is where the namespace begins, behind a dash, the hash and a dash; 0 if nowhere.
+func hashEnd(s string) int {
+	const hash = 8
+	for i := 0; i+hash+2 <= len(s); i++ {
+		if s[i] == '-' && s[i+hash+1] == '-' && strings.Trim(s[i+1:i+hash+1], "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == "" {
+			return i + hash + 2
+		}
+	}
+	return 0
+}
+
 // plain replaces what nft does not take in a name.
 func plain(s string) string {
 	b := []byte(s)

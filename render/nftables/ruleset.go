@@ -13,6 +13,9 @@ type Ruleset struct {
 	Family ir.Family
 	Chains []Chain // base chains, then the fixed ones, then the rest by name
 	Sets   []Set   // the fixed ones in the order of their SetID, then affinity maps by name
+	// KubeProxy tells that the family has kube-proxy's table as well. Only what
+	// was read from a kernel has it: the table goes when ours comes.
+	KubeProxy bool
 }
 
 // Chain is a list of rules. Base chains are called by the kernel, the others

@@ -87,4 +87,7 @@ type (
 	}
 	// Masquerade gives the connection the node's address as its source.
 	Masquerade struct{}
+	// Foreign is what no rule of ours has: something that was read from a
+	// kernel and is none of the above. It has no text that nft reads.
+	Foreign struct{ What string }
 )
