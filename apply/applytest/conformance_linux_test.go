@@ -22,7 +22,7 @@ var (
 	casesFlag      = flag.String("cases", "../../testdata/conformance", "directory with cases/ and expected/")
 	exceptionsFlag = flag.String("exceptions", "../../docs/conformance.md", "page that lists the differences on purpose")
 	caseFlag       = flag.String("case", "", "play only cases whose names match")
-	modesFlag      = flag.String("modes", "", "modes to play, such as nftables,iptables; none when empty")
+	modesFlag      = flag.String("modes", "nftables,iptables", "modes to play")
 	familiesFlag   = flag.String("families", "ipv4,ipv6", "families to play")
 	throughFlag    = flag.String("through", "apply", "how rules reach the node: apply (proxyc apply), compile (its text, loaded by the distribution's tools)")
 	proxycFlag     = flag.String("proxyc", "", "binary to use; built from this module when empty")
@@ -31,9 +31,6 @@ var (
 
 // TestConformance plays the recorded cases against proxyc and prints a table by mode.
 func TestConformance(t *testing.T) {
-	if *modesFlag == "" {
-		t.Skip("make conformance plays the cases; -modes nftables plays those of one mode")
-	}
 	RequireRoot(t)
 	only, err := regexp.Compile(*caseFlag)
 	if err != nil {
