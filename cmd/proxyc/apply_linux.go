@@ -10,8 +10,10 @@ import (
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/iptables"
 	"github.com/proxyc/proxyc/apply/ipvs"
+	"github.com/proxyc/proxyc/apply/nftables"
 	"github.com/proxyc/proxyc/ir"
 	iptablesrules "github.com/proxyc/proxyc/render/iptables"
+	nftablesrules "github.com/proxyc/proxyc/render/nftables"
 )
 
 // lockDir holds the lock files of the node's network namespaces.
@@ -36,6 +38,19 @@ type dataplane struct {
 // openDataplane gives the dataplane of the programs' mode.
 func openDataplane(ctx context.Context, programs []*ir.Program, variant string, wait time.Duration) (*dataplane, error) {
 	switch mode := programs[0].Node.Mode; mode {
+	case ir.ModeNFTables:
+		t, err := nftables.Open()
+		if err != nil {
+			return nil, err
+		}
+		want := renderers[mode].Lower(programs).(nftablesrules.Tables)
+		return &dataplane{
+			once: func(ctx context.Context, approve func(apply.Plan) bool) (apply.Plan, error) {
+				return apply.Once(ctx, t, want, approve)
+			},
+			leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return leftoversBut(ctx, mode, nil) },
+			close:     t.Close,
+		}, nil
 	case ir.ModeIPTables:
 		o := iptables.Options{Wait: wait}
 		if variant != "auto" {
@@ -50,7 +65,7 @@ func openDataplane(ctx context.Context, programs []*ir.Program, variant string, 
 			once: func(ctx context.Context, approve func(apply.Plan) bool) (apply.Plan, error) {
 				return apply.Once(ctx, t, want, approve)
 			},
-			leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return leftoversBut(ctx, t) },
+			leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return leftoversBut(ctx, mode, t) },
 			close:     func() error { return nil },
 		}, nil
 	default:
@@ -59,16 +74,17 @@ func openDataplane(ctx context.Context, programs []*ir.Program, variant string, 
 }
 
 // leftoversBut are all leftovers but the rules that the plan of the mode in use covers.
-func leftoversBut(ctx context.Context, inUse *iptables.Target) ([]apply.Leftover, error) {
+func leftoversBut(ctx context.Context, mode ir.Mode, inUse *iptables.Target) ([]apply.Leftover, error) {
 	var all []apply.Leftover
 	var errs []error
 	collect := func(l []apply.Leftover, err error) {
 		all = append(all, l...)
 		errs = append(errs, err)
 	}
+	collect(nftables.Leftovers(ctx, mode == ir.ModeNFTables))
 	collect(iptables.Leftovers(ctx, inUse))
 	collect(ipvs.Leftovers(ctx))
 	return all, errors.Join(errs...)
 }
 
-func allLeftovers(ctx context.Context) ([]apply.Leftover, error) { return leftoversBut(ctx, nil) }
+func allLeftovers(ctx context.Context) ([]apply.Leftover, error) { return leftoversBut(ctx, "", nil) }

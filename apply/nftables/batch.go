@@ -1,0 +1,184 @@
+package nftables
+
+import (
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/nftables"
+)
+
+const kubeProxyTable = "kube-proxy"
+
+// message is one request of a batch, with what it is about, so that a refusal
+// can be traced.
+type message struct {
+	typ    uint16 // within nf_tables
+	atEnd  bool // of the chain, for rules
+	create bool
+	data   []byte // with nfgenmsg
+	about
+}
+
+// about says what a message is about.
+type about struct {
+	change   *change
+	object   string // as an error names it
+	set      *rules.Set
+	elements []rules.Element // those of an element message
+	chain    *rules.Chain
+	removal  bool // of a chain or set that nothing needs
+	purge    bool // of entries of an affinity map
+}
+
+// maxElements is how many bytes of elements one message has at most. The
+// attribute that holds them has a length of 16 bits.
+const maxElements = 48 << 10
+
+// batch collects the messages of a commit.
+type batch struct {
+	messages []message
+	lastSet  uint32
+}
+
+// stale are entries of affinity maps to remove, by map.
+type stale map[*rules.Set][]rules.Element
+
+// newBatch turns a Plan into messages.
+func newBatch(p *Plan, entries stale) *batch {
+	b := &batch{}
+	for _, c := range p.families {
+		if !c.empty() {
+			b.change(c, entries)
+		}
+	}
+	return b
+}
+
+func (b *batch) change(c *change, entries stale) {
+	if c.drop {
+		b.add(c, delTable, encodeTable(rules.Table), about{object: "table"})
+	}
+	if c.add || c.drop {
+		b.create(c, newTable, encodeTable(rules.Table), about{object: "table"})
+	}
+	for _, s := range c.sets {
+		b.lastSet++
+		b.create(c, newSet, encodeSet(s, c.family, b.lastSet), about{object: "set " + s.Name, set: s})
+	}
+	for _, ch := range c.chains {
+		b.create(c, newChain, encodeChain(ch), about{object: "chain " + ch.Name, chain: ch})
+	}
+	for _, e := range c.elements {
+		b.elements(c, delElem, e.set, e.gone, false)
+	}
+	for s, gone := range entries {
+		if c.owns(s) {
+			b.elements(c, delElem, s, gone, true)
+		}
+	}
+	for _, chains := range [...][]*rules.Chain{c.flush, c.goneChains} {
+		for _, ch := range chains {
+			if len(ch.Rules) > 0 {
+				b.add(c, delRule, encodeNamed(2, ch.Name), about{object: "rules of chain " + ch.Name, chain: ch})
+			}
+		}
+	}
+	for _, ch := range c.fill {
+		for i := range ch.Rules {
+			b.create(c, newRule, encodeRule(ch.Name, &ch.Rules[i], c.family),
+				about{object: "chain " + ch.Name + ": " + ch.Rules[i].Text(c.family), chain: ch})
+			b.messages[len(b.messages)-1].atEnd = true
+		}
+	}
+	for _, e := range c.elements {
+		b.elements(c, newElem, e.set, e.add, false)
+	}
+	for _, ch := range c.goneChains {
+		b.add(c, delChain, encodeNamed(3, ch.Name), about{object: "chain " + ch.Name, chain: ch, removal: true})
+	}
+	for _, s := range c.goneSets {
+		b.add(c, delSet, encodeNamed(2, s.Name), about{object: "set " + s.Name, set: s, removal: true})
+	}
+	if c.kubeProxy {
+		b.add(c, delTable, encodeTable(kubeProxyTable), about{object: "table " + kubeProxyTable})
+	}
+}
+
+func (c *change) owns(s *rules.Set) bool {
+	for _, p := range c.purge {
+		if p.set == s {
+			return true
+		}
+	}
+	return false
+}
+
+func (b *batch) add(c *change, typ uint16, attrs []byte, a about) {
+	a.change = c
+	b.messages = append(b.messages, message{typ: typ, data: append([]byte{nfFamily(c.family), 0, 0, 0}, attrs...), about: a})
+}
+
+func (b *batch) create(c *change, typ uint16, attrs []byte, a about) {
+	b.add(c, typ, attrs, a)
+	b.messages[len(b.messages)-1].create = true
+}
+
+// elements adds or removes elements, in as many messages as they need.
+func (b *batch) elements(c *change, typ uint16, s *rules.Set, elements []rules.Element, purge bool) {
+	for len(elements) > 0 {
+		data := make(builder, 0, min(maxElements+1024, 256+len(elements)*160))
+		data = append(data, nfFamily(c.family), 0, 0, 0)
+		data.text(1, rules.Table)
+		data.text(2, s.Name)
+		list := data.open(3)
+		n := 0
+		for n < len(elements) && len(data)-list < maxElements {
+			appendElement(&data, s, c.family, &elements[n], typ == delElem)
+			n++
+		}
+		data.close(list)
+		b.messages = append(b.messages, message{typ: typ, create: typ == newElem, data: data,
+			about: about{change: c, object: "set " + s.Name, set: s, elements: elements[:n], purge: purge}})
+		elements = elements[n:]
+	}
+}
+
+// element finds the element of the message at whose attribute the kernel
+// stopped, by its distance from the start of the message; nil if it is none.
+func (m *message) element(offset int) *rules.Element {
+	at := netlinkHead + nfgenHead
+	top, err := attrs(m.data[nfgenHead:])
+	if err != nil || len(m.elements) == 0 {
+		return nil
+	}
+	for _, a := range top {
+		if a.typ != 3 {
+			at += align(attrHeader + len(a.data))
+			continue
+		}
+		items, err := attrs(a.data)
+		if err != nil {
+			return nil
+		}
+		at += attrHeader
+		for i, item := range items {
+			end := at + align(attrHeader+len(item.data))
+			if at <= offset && offset < end && i < len(m.elements) {
+				return &m.elements[i]
+			}
+			at = end
+		}
+	}
+	return nil
+}
+
+// service gives whose the refused thing is; zero if it is no Service's.
+func (m *message) service(e *rules.Element) ir.Name {
+	switch {
+	case e != nil:
+		return m.change.serviceOf(m.set, e)
+	case m.chain != nil:
+		return m.chain.Port.Service
+	case m.set != nil:
+		return m.set.Port.Service
+	}
+	return ir.Name{}
+}

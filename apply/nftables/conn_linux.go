@@ -1,0 +1,209 @@
+package nftables
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// conn is a connection to nf_tables. It lasts as long as the Target: closing
+// one after a removal waits for the kernel to be done with what was removed.
+type conn struct {
+	nl   *netlink.Conn
+	room int // bytes that a batch may have now
+}
+
+// readBuffer holds the refusals of a batch, one for each message at the worst.
+const readBuffer = 8 << 20
+
+// dial opens a connection to a network namespace by its file descriptor, or,
+// with 0, to that of the calling thread.
+func dial(netns int) (*conn, error) {
+	nl, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns})
+	if err != nil {
+		return nil, fmt.Errorf("netlink socket of nf_tables: %w", err)
+	}
+	c := &conn{nl: nl}
+	err = errors.Join(
+		nl.SetOption(netlink.ExtendedAcknowledge, true), // tells which element it was
+		nl.SetOption(netlink.CapAcknowledge, true),      // without sending all of them back
+		nl.SetReadBuffer(readBuffer),
+	)
+	if err != nil {
+		nl.Close()
+		return nil, fmt.Errorf("netlink socket of nf_tables: %w", err)
+	}
+	return c, nil
+}
+
+// within applies a context's deadline to the next calls.
+func (c *conn) within(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	deadline, _ := ctx.Deadline() // the zero time takes an earlier one away
+	return c.nl.SetDeadline(deadline)
+}
+
+// refused is a message that the kernel did not take.
+type refused struct {
+	*message // nil if it is the batch as a whole
+	offset   int
+	err      error
+}
+
+func (r refused) Error() string {
+	if r.message == nil {
+		return "nf_tables: " + r.err.Error()
+	}
+	return r.object + ": " + r.err.Error()
+}
+
+func (r refused) Unwrap() error { return r.err }
+
+// send sends a batch, which the kernel takes as a whole or not at all. It gives
+// the messages because of which it did not.
+func (c *conn) send(ctx context.Context, b *batch) ([]refused, error) {
+	if len(b.messages) == 0 {
+		return nil, nil
+	}
+	if err := c.within(ctx); err != nil {
+		return nil, err
+	}
+	msgs := make([]netlink.Message, 0, len(b.messages)+2)
+	frame := func(t uint16) netlink.Message {
+		res := binary.BigEndian.AppendUint16([]byte{0, 0}, unix.NFNL_SUBSYS_NFTABLES)
+		return netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(t), Flags: netlink.Request}, Data: res}
+	}
+	size := 0
+	msgs = append(msgs, frame(unix.NFNL_MSG_BATCH_BEGIN))
+	for i := range b.messages {
+		m := &b.messages[i]
+		flags := netlink.Request
+		if m.create {
+			flags |= netlink.Create
+		}
+		if m.atEnd {
+			flags |= netlink.Append
+		}
+		// An answer to the last one stands for all: errors come unasked.
+		if i == len(b.messages)-1 {
+			flags |= netlink.Acknowledge
+		}
+		msgs = append(msgs, netlink.Message{Header: netlink.Header{Type: nfType(m.typ), Flags: flags}, Data: m.data})
+		size += netlinkHead + align(len(m.data))
+	}
+	msgs = append(msgs, frame(unix.NFNL_MSG_BATCH_END))
+	if err := c.makeRoom(size + 4096); err != nil {
+		return nil, err
+	}
+	sent, err := c.nl.SendMessages(msgs)
+	if err != nil {
+		return nil, fmt.Errorf("send %d bytes to nf_tables: %w", size, err)
+	}
+	return c.answers(b, sent)
+}
+
+// makeRoom lets a batch of n bytes pass through the socket in one piece.
+func (c *conn) makeRoom(n int) error {
+	if n <= c.room {
+		return nil
+	}
+	if err := c.nl.SetWriteBuffer(n); err != nil {
+		return fmt.Errorf("netlink write buffer of %d bytes: %w", n, err)
+	}
+	c.room = n
+	return nil
+}
+
+// answers collects the refusals. The kernel is done with the batch when sending
+// returns, and has queued all of its answers.
+func (c *conn) answers(b *batch, sent []netlink.Message) ([]refused, error) {
+	var all []refused
+	first, last := sent[0].Header.Sequence, sent[len(sent)-2].Header.Sequence
+	for {
+		msgs, err := c.nl.Receive()
+		var op *netlink.OpError
+		switch {
+		case err == nil:
+			if len(msgs) > 0 && msgs[len(msgs)-1].Header.Sequence == last {
+				return all, nil
+			}
+			continue
+		case !errors.As(err, &op) || op.Sequence == 0:
+			if len(all) > 0 && errors.Is(err, context.DeadlineExceeded) {
+				return all, nil
+			}
+			return all, fmt.Errorf("answer of nf_tables: %w", err)
+		}
+		r := refused{offset: op.Offset, err: op.Err}
+		if op.Message != "" {
+			r.err = fmt.Errorf("%w (%s)", op.Err, op.Message)
+		}
+		if i := int(op.Sequence - first); i > 0 && i <= len(b.messages) {
+			r.message = &b.messages[i-1]
+		} else if err := c.nl.SetReadDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
+			return all, err // an error of the batch itself may be the only answer
+		}
+		all = append(all, r)
+		if op.Sequence == last {
+			return all, nil
+		}
+	}
+}
+
+func nfType(t uint16) netlink.HeaderType {
+	return netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | t)
+}
+
+// errChanged is the kernel's word that a listing is not of one moment.
+var errChanged = errors.New("the tables changed while they were read")
+
+const dumpInterrupted = 0x10 // NLM_F_DUMP_INTR
+
+// dump asks for all objects of a kind, and gives their attributes.
+func (c *conn) dump(ctx context.Context, typ uint16, family byte, query []byte, each func(attrs []byte) error) error {
+	if err := c.within(ctx); err != nil {
+		return err
+	}
+	msgs, err := c.nl.Execute(netlink.Message{
+		Header: netlink.Header{Type: nfType(typ), Flags: netlink.Request | netlink.Dump},
+		Data:   append([]byte{family, 0, 0, 0}, query...),
+	})
+	if err != nil {
+		return fmt.Errorf("list nf_tables: %w", err)
+	}
+	for _, m := range msgs {
+		if m.Header.Flags&dumpInterrupted != 0 {
+			return errChanged
+		}
+		if len(m.Data) < nfgenHead {
+			return errShort
+		}
+		if err := each(m.Data[nfgenHead:]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// generation is the number of the last change of any table.
+func (c *conn) generation(ctx context.Context) (uint32, error) {
+	if err := c.within(ctx); err != nil {
+		return 0, err
+	}
+	msgs, err := c.nl.Execute(netlink.Message{
+		Header: netlink.Header{Type: nfType(getGen), Flags: netlink.Request},
+		Data:   []byte{0, 0, 0, 0},
+	})
+	if err != nil || len(msgs) == 0 || len(msgs[0].Data) < nfgenHead {
+		return 0, fmt.Errorf("generation of nf_tables: %w", errors.Join(err, errShort))
+	}
+	a, err := parse(msgs[0].Data[nfgenHead:])
+	return a.u32(1), err
+}

@@ -1,0 +1,456 @@
+package nftables
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/nftables"
+	"github.com/proxyc/proxyc/render/nftables/nftest"
+)
+
+// node is a network namespace with a Target.
+type node struct {
+	*applytest.Namespace
+	*Target
+}
+
+func newNode(t testing.TB) node {
+	t.Helper()
+	applytest.RequireRoot(t)
+	ns, err := applytest.NewNamespace("nftables")
+	if err != nil {
+		t.Fatal(err)
+	}
+	target, err := OpenIn(ns.Fd())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		target.Close()
+		ns.Close()
+	})
+	return node{ns, target}
+}
+
+func (n node) nft(t testing.TB, script string, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := n.Namespace.Command(ctx, "nft", args...)
+	cmd.Stdin = strings.NewReader(script)
+	out, err := n.Namespace.Run(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+func (n node) load(t testing.TB, tables rules.Tables) {
+	t.Helper()
+	n.nft(t, text(t, tables), "-f", "/dev/stdin")
+}
+
+func (n node) list(t testing.TB) []string {
+	t.Helper()
+	lines := strings.Split(n.nft(t, "", "list", "ruleset"), "\n")
+	return normal(lines)
+}
+
+// normal puts the elements of each set in order, which the kernel lists by hash.
+func normal(lines []string) []string {
+	var out, elements []string
+	in := false
+	for _, l := range lines {
+		trimmed := strings.TrimSpace(l)
+		if strings.HasPrefix(trimmed, "elements = {") {
+			in = true
+		}
+		if !in {
+			out = append(out, l)
+			continue
+		}
+		trimmed = strings.TrimPrefix(trimmed, "elements = { ")
+		last := strings.HasSuffix(trimmed, " }")
+		elements = append(elements, strings.TrimRight(trimmed, ", }"))
+		if last {
+			slices.Sort(elements)
+			out = append(out, elements...)
+			elements, in = nil, false
+		}
+	}
+	return out
+}
+
+func text(t testing.TB, tables rules.Tables) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := rules.Write(&b, tables...); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func lower(programs ...*ir.Program) rules.Tables {
+	return rules.Renderer.Lower(programs).(rules.Tables)
+}
+
+func both(make func(ir.Family) *ir.Program) rules.Tables {
+	return lower(make(ir.IPv4), make(ir.IPv6))
+}
+
+func always(apply.Plan) bool { return true }
+
+// The two writers of a Ruleset make the same table; and what is read is what
+// was wanted, whoever wrote it.
+func TestTextAndNetlinkAgree(t *testing.T) {
+	for name := range nftest.Variants(ir.IPv4) {
+		t.Run(name, func(t *testing.T) {
+			want := both(func(f ir.Family) *ir.Program {
+				p := nftest.Program(f)
+				nftest.Variants(f)[name](&p.Node)
+				return p
+			})
+			byText, byNetlink := newNode(t), newNode(t)
+			byText.load(t, want)
+			if _, err := apply.Once(t.Context(), byNetlink, want, always); err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(byText.list(t), byNetlink.list(t)); d != "" {
+				t.Errorf("(-nft +netlink):\n%s", d)
+			}
+			for way, n := range map[string]node{"nft": byText, "netlink": byNetlink} {
+				holds(t, way, n, want)
+			}
+			// The listing can be loaded again.
+			listed := byNetlink.nft(t, "", "list", "ruleset")
+			byNetlink.nft(t, "", "flush", "ruleset")
+			byNetlink.nft(t, listed, "-f", "/dev/stdin")
+			holds(t, "its own listing", byNetlink, want)
+		})
+	}
+}
+
+// holds tests that the node has what is wanted, and nothing else.
+func holds(t *testing.T, way string, n node, want rules.Tables) {
+	t.Helper()
+	have, err := n.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(lines(t, want), lines(t, have)); d != "" {
+		t.Errorf("%s: what is read (-want +got):\n%s", way, d)
+	}
+	if p := n.Plan(have, want); !p.Empty() {
+		for op := range p.Operations {
+			t.Errorf("%s: still to do: %s %s", way, op.Verb, op.Object)
+		}
+	}
+}
+
+// lines are a script's lines in order: what belongs together stays together by
+// the names that it has.
+func lines(t *testing.T, tables rules.Tables) []string {
+	t.Helper()
+	var out []string
+	for _, r := range tables {
+		family := r.Family.String() + " "
+		for i := range r.Sets {
+			s := &r.Sets[i]
+			out = append(out, fmt.Sprint(family, s.Name, s.Key, s.Data, s.Interval, s.Timeout))
+			for j := range s.Elements {
+				e := &s.Elements[j]
+				out = append(out, fmt.Sprint(family, s.Name, " ", s.KeyText(e.Key), e.Verdict, e.To, s.Comment(e)))
+			}
+		}
+		for i := range r.Chains {
+			c := &r.Chains[i]
+			out = append(out, fmt.Sprint(family, c.Name, c.Base != nil && c.Base.NAT))
+			for j := range c.Rules {
+				out = append(out, fmt.Sprint(family, c.Name, j, c.Rules[j].Text(r.Family)))
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// After each of many random changes the node has what a fresh one would have.
+func TestKernelHoldsHistories(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+	n := newNode(t)
+	for step := range 30 {
+		want := both(func(f ir.Family) *ir.Program { return vary(nftest.Program(f), random) })
+		if _, err := apply.Once(t.Context(), n, want, always); err != nil {
+			t.Fatalf("step %d: %v", step, err)
+		}
+		if step%6 == 0 {
+			fresh := newNode(t)
+			fresh.load(t, want)
+			if d := cmp.Diff(fresh.list(t), n.list(t)); d != "" && !onlyOrder(fresh.list(t), n.list(t)) {
+				t.Fatalf("step %d (-fresh +changed):\n%s", step, d)
+			}
+		}
+	}
+}
+
+// onlyOrder tells whether two listings have the same lines: chains and sets are
+// listed in the order in which they were made.
+func onlyOrder(a, b []string) bool {
+	a, b = slices.Clone(a), slices.Clone(b)
+	slices.Sort(a)
+	slices.Sort(b)
+	return slices.Equal(a, b)
+}
+
+// vary leaves out Services, frontends and backends, and changes settings.
+func vary(p *ir.Program, random *rand.Rand) *ir.Program {
+	p.Services = slices.DeleteFunc(p.Services, func(ir.Service) bool { return random.IntN(4) == 0 })
+	for i := range p.Services {
+		s := &p.Services[i]
+		s.Frontends = slices.DeleteFunc(s.Frontends, func(ir.Frontend) bool { return random.IntN(4) == 0 })
+		for j := range s.Pools {
+			if b := &s.Pools[j].Backends; random.IntN(2) == 0 {
+				*b = slices.Delete(*b, 0, 1)
+			}
+			if a := s.Pools[j].Affinity; a != nil && random.IntN(4) == 0 {
+				s.Pools[j].Affinity = &ir.Affinity{Timeout: 90 * time.Second}
+			}
+		}
+	}
+	if random.IntN(6) == 0 {
+		p.Node.MasqueradeBit = uint8(random.IntN(32))
+	}
+	if random.IntN(6) == 0 {
+		p.Node.Detector = ir.Detector{Mode: ir.DetectInterface, Interface: "cni0"}
+	}
+	return p
+}
+
+// Only what differs is sent.
+func TestPlanFollowsTheChange(t *testing.T) {
+	n := newNode(t)
+	want := both(nftest.Program)
+	if _, err := apply.Once(t.Context(), n, want, always); err != nil {
+		t.Fatal(err)
+	}
+	changed := both(func(f ir.Family) *ir.Program {
+		p := nftest.Program(f)
+		b := &p.Services[0].Pools[0].Backends
+		(*b)[2].AddrPort = nftest.AddrPort(f, "10.244.2.11:8080")
+		return p
+	})
+	plan, err := apply.Once(t.Context(), n, changed, always)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, total := apply.Summary(plan)
+	// Five address frontends or node ports with all three backends, and two families.
+	var got []string
+	for op := range plan.Operations {
+		if op.Verb != apply.Change || op.Service.Name != "svc10" {
+			t.Errorf("unexpected: %s %s of %s", op.Verb, op.Object, op.Service)
+		}
+		got = append(got, op.Object)
+	}
+	if total.Changed != 2*8 {
+		t.Errorf("%s, want 16 changed: %s", total, got)
+	}
+}
+
+// Tables that others damaged are made whole again.
+func TestRepair(t *testing.T) {
+	damages := map[string]string{
+		"an element is gone":       "delete element ip proxyc service-ips { 10.96.0.10 . tcp . 80 }",
+		"an element is changed":    "delete element ip proxyc backends { 10.96.0.10 . tcp . 80 . 0 }; add element ip proxyc backends { 10.96.0.10 . tcp . 80 . 0 : 1.2.3.4 . 5 }",
+		"an element is too many":   "add element ip6 proxyc cluster-ips { fd00::1 }",
+		"a rule is too many":       "add rule ip proxyc services counter drop",
+		"a rule is gone":           "flush chain ip proxyc masquerading",
+		"a rule looks like ours":   "flush chain ip proxyc reject-chain; add rule ip proxyc reject-chain reject with icmp type host-unreachable",
+		"masquerade is not random": "flush chain ip proxyc masquerading; add rule ip proxyc masquerading masquerade",
+		"a chain is too many":      "add chain ip proxyc mine; add rule ip proxyc mine jump lb-3",
+		"a set is too many":        "add set ip proxyc mine { type ether_addr; }",
+		"a map is of another type": "delete table ip proxyc; table ip proxyc { map service-ips { type ipv4_addr : verdict; }; }",
+		"the table is flushed":     "flush table ip6 proxyc",
+		"the table is gone":        "delete table ip proxyc",
+		"everything is gone":       "flush ruleset",
+	}
+	want := both(nftest.Program)
+	n := newNode(t)
+	for name, damage := range damages {
+		t.Run(name, func(t *testing.T) {
+			if _, err := apply.Once(t.Context(), n, want, always); err != nil {
+				t.Fatal(err)
+			}
+			before := n.list(t)
+			n.nft(t, strings.ReplaceAll(damage, "; ", "\n"), "-f", "/dev/stdin")
+			plan, err := apply.Once(t.Context(), n, want, always)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if plan.Empty() {
+				t.Error("the damage was not noticed")
+			}
+			if !onlyOrder(before, n.list(t)) {
+				t.Errorf("(-before +repaired):\n%s", cmp.Diff(before, n.list(t)))
+			}
+		})
+	}
+}
+
+// kube-proxy's tables go in the same batch; those of others stay.
+func TestTakeover(t *testing.T) {
+	n := newNode(t)
+	n.nft(t, `table ip kube-proxy { chain services { }; chain nat-prerouting { type nat hook prerouting priority -100; jump services; }; }
+table ip6 kube-proxy { set cluster-ips { type ipv6_addr; }; }
+table inet other { chain c { accept; }; }
+`, "-f", "/dev/stdin")
+	plan, err := apply.Once(t.Context(), n, both(nftest.Program), always)
+	if err != nil {
+		t.Fatal(err)
+	}
+	removed := 0
+	for op := range plan.Operations {
+		if op.Verb == apply.Remove {
+			removed++
+		}
+	}
+	listed := strings.Join(n.list(t), "\n")
+	if removed != 2 || strings.Contains(listed, "kube-proxy") || !strings.Contains(listed, "table inet other") {
+		t.Errorf("%d removed, and now there is\n%s", removed, listed)
+	}
+}
+
+// The kernel refuses what one Service has: the rest is put in force, and the
+// Service is named, with the element and the kernel's reason.
+func TestQuarantine(t *testing.T) {
+	spoil := map[string]func(r *rules.Ruleset){
+		"a verdict to a chain that is not there": func(r *rules.Ruleset) {
+			r.Sets[rules.ServiceIPs].Elements[0].Verdict.Chain = "nowhere"
+		},
+		"ranges overlap": func(r *rules.Ruleset) {
+			s := &r.Sets[rules.FirewallSources]
+			e := s.Elements[0]
+			e.Key.Bits++
+			s.Elements = append(s.Elements, e)
+		},
+	}
+	for name, spoil := range spoil {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			want := both(nftest.Program)
+			spoil(want[0])
+			_, err := apply.Once(t.Context(), n, want, always)
+			q, ok := err.(*apply.Quarantine)
+			if !ok {
+				t.Fatalf("want a quarantine, got %v", err)
+			}
+			if len(q.Refused) != 1 || q.Refused[0].Service.Name != "svc10" {
+				t.Errorf("refused: %v", q)
+			}
+			if !strings.Contains(err.Error(), "10.96.0.10 . tcp . 80:") && !strings.Contains(err.Error(), "203.0.113.10 . tcp . 80 .") {
+				t.Errorf("the error does not name the element: %v", err)
+			}
+			// All the others are there.
+			have, err := n.Read(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for op := range n.Plan(have, want).Operations {
+				if op.Service.Name != "svc10" && op.Service.Name != "" {
+					t.Errorf("not done: %s %s of %s", op.Verb, op.Object, op.Service)
+				}
+			}
+			if got := len(have[0].Sets[rules.ServiceIPs].Elements); got == 0 {
+				t.Error("nothing is there")
+			}
+		})
+	}
+}
+
+// A plan from an old reading is made anew.
+func TestStalePlan(t *testing.T) {
+	n := newNode(t)
+	want := both(nftest.Program)
+	have, err := n.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := n.Plan(have, want)
+	changed := both(func(f ir.Family) *ir.Program {
+		p := nftest.Program(f)
+		p.Services = p.Services[:3]
+		return p
+	})
+	for _, meanwhile := range []rules.Tables{want, changed} {
+		n.nft(t, "", "flush", "ruleset")
+		n.load(t, meanwhile)
+		if err := n.Commit(t.Context(), plan); err != nil {
+			t.Fatal(err)
+		}
+		holds(t, "after a stale plan", n, want)
+	}
+	// And where what is to go is gone.
+	have, err = n.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan = n.Plan(have, changed)
+	n.nft(t, "", "flush", "ruleset")
+	if err := n.Commit(t.Context(), plan); err != nil {
+		t.Fatal(err)
+	}
+	holds(t, "after a flush", n, changed)
+}
+
+// Large lists go in many messages, and arrive whole.
+func TestLarge(t *testing.T) {
+	n := newNode(t)
+	want := rules.Tables{rules.Lower(nftest.Large(3000)), rules.Lower(&ir.Program{Family: ir.IPv6, Node: nftest.Node(ir.IPv6)})}
+	if _, err := apply.Once(t.Context(), n, want, always); err != nil {
+		t.Fatal(err)
+	}
+	empty := both(func(f ir.Family) *ir.Program { return &ir.Program{Family: f, Node: nftest.Node(f)} })
+	plan, err := apply.Once(t.Context(), n, empty, always)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if gone := plan.Gone(); len(gone) != 3000+300+150 {
+		t.Errorf("%d frontends are gone, want 3450", len(gone))
+	}
+	for range 3 {
+		if _, err := apply.Once(t.Context(), n, want, always); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := apply.Once(t.Context(), n, empty, always); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestCancelled(t *testing.T) {
+	n := newNode(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := n.Read(ctx); err == nil {
+		t.Error("Read went on")
+	}
+	if err := n.Commit(ctx, n.Plan(nil, both(nftest.Program))); err == nil {
+		t.Error("Commit went on")
+	}
+	if l := n.list(t); len(l) > 1 {
+		t.Errorf("the kernel has %v", l)
+	}
+}

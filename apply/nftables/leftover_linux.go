@@ -1,0 +1,60 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/apply"
+	rules "github.com/proxyc/proxyc/render/nftables"
+)
+
+// Leftovers lists the tables of proxyc and of kube-proxy that are there,
+// without proxyc's own where those are in use. A kernel without nf_tables has
+// none.
+func Leftovers(ctx context.Context, inUse bool) ([]apply.Leftover, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return nil, fmt.Errorf("nftables: %w", err)
+	}
+	tables, err := c.ListTables()
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("nftables: listing tables: %w", err)
+	}
+	var left []apply.Leftover
+	for _, t := range tables {
+		family, known := map[nftables.TableFamily]string{nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6"}[t.Family]
+		names := []string{rules.Table, kubeProxyTable}
+		if inUse {
+			names = names[1:]
+		}
+		if !known || !slices.Contains(names, t.Name) {
+			continue
+		}
+		left = append(left, apply.Leftover{
+			Object: fmt.Sprintf("table %s %s", family, t.Name),
+			Peer:   t.Name == kubeProxyTable,
+			Remove: func(context.Context) error { return removeTable(t) },
+		})
+	}
+	return left, nil
+}
+
+// removeTable deletes a table, which may be gone already: adding it first
+// makes the deletion good in either case, in one transaction.
+func removeTable(t *nftables.Table) error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	c.AddTable(t)
+	c.DelTable(t)
+	return c.Flush()
+}

@@ -1,0 +1,472 @@
+package nftables
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/nftables"
+)
+
+// Plan is the difference between what a node has and what it should have.
+type Plan struct {
+	families []*change
+	want     rules.Tables // to plan again from; nil if a State made the plan
+	again    bool         // planned again already
+}
+
+// change is what a Plan does in one family, as the kernel is told it: sets and
+// chains are declared first, since rules and elements name them; elements that
+// go or change are removed; rules are rewritten; elements are added; and what
+// nothing names any more is removed.
+type change struct {
+	family    ir.Family
+	drop, add bool           // the table: remove what is there, make it
+	kubeProxy bool           // remove kube-proxy's table
+	sets      []*rules.Set   // to declare
+	chains    []*rules.Chain // to declare
+	elements  []elementsOf
+	flush     []*rules.Chain // chains whose rules go
+	fill      []*rules.Chain // chains whose rules are written
+	// What goes. A chain that the kernel still holds to stays, empty.
+	goneChains []*rules.Chain
+	goneSets   []*rules.Set
+	// Affinity maps that may remember backends which are gone.
+	purge []purge
+	// owners of elements that were read, which do not tell theirs.
+	owners func(ir.Match) ir.ServicePort
+}
+
+// elementsOf is what changes in one set. An element whose data change is in both.
+type elementsOf struct {
+	set       *rules.Set // its declaration
+	gone, add []rules.Element
+}
+
+// purge says which backends an affinity map may remember.
+type purge struct {
+	set  *rules.Set
+	keep map[netip.Addr]struct{}
+}
+
+func (c *change) empty() bool {
+	return !c.drop && !c.add && !c.kubeProxy &&
+		len(c.sets)+len(c.chains)+len(c.elements)+len(c.flush)+len(c.fill)+len(c.goneChains)+len(c.goneSets) == 0
+}
+
+// newPlan compares two states, family by family.
+func newPlan(have, want rules.Tables) *Plan {
+	p := &Plan{want: want}
+	for _, w := range want {
+		h := &rules.Ruleset{Family: w.Family}
+		if i := slices.IndexFunc(have, func(r *rules.Ruleset) bool { return r.Family == w.Family }); i >= 0 {
+			h = have[i]
+		}
+		p.families = append(p.families, compare(h, w))
+	}
+	return p
+}
+
+// compare gives what makes want out of have.
+func compare(have, want *rules.Ruleset) *change {
+	c := &change{family: want.Family, kubeProxy: have.KubeProxy, owners: ownersIn(have)}
+	if !compatible(have, want) {
+		c.drop, have = true, &rules.Ruleset{}
+	}
+	if len(have.Sets)+len(have.Chains) == 0 {
+		c.add = true
+	}
+	c.compareSets(have, want)
+	c.compareChains(have, want)
+	c.findPurges(have, want)
+	return c
+}
+
+// compatible tells whether sets and base chains that both have are declared
+// alike. The kernel cannot change a declaration: the table is made anew.
+func compatible(have, want *rules.Ruleset) bool {
+	sets, chains := setsByName(have), chainsByName(have)
+	for i := range want.Sets {
+		w := &want.Sets[i]
+		h := sets[w.Name]
+		if h != nil && (h.Data != w.Data || h.Interval != w.Interval || h.Timeout != w.Timeout || !slices.Equal(h.Key, w.Key)) {
+			return false
+		}
+	}
+	for i := range want.Chains {
+		w := &want.Chains[i]
+		h := chains[w.Name]
+		if h != nil && (h.Base == nil) != (w.Base == nil) || h != nil && h.Base != nil && *h.Base != *w.Base {
+			return false
+		}
+	}
+	return true
+}
+
+func setsByName(r *rules.Ruleset) map[string]*rules.Set {
+	m := make(map[string]*rules.Set, len(r.Sets))
+	for i := range r.Sets {
+		m[r.Sets[i].Name] = &r.Sets[i]
+	}
+	return m
+}
+
+func chainsByName(r *rules.Ruleset) map[string]*rules.Chain {
+	m := make(map[string]*rules.Chain, len(r.Chains))
+	for i := range r.Chains {
+		m[r.Chains[i].Name] = &r.Chains[i]
+	}
+	return m
+}
+
+func (c *change) compareSets(have, want *rules.Ruleset) {
+	old := setsByName(have)
+	for i := range want.Sets {
+		w := &want.Sets[i]
+		h := old[w.Name]
+		delete(old, w.Name)
+		if h == nil {
+			c.sets = append(c.sets, w)
+			h = &rules.Set{}
+		}
+		c.addElements(compareElements(h, w))
+	}
+	for _, name := range slices.Sorted(maps.Keys(old)) {
+		c.goneSets = append(c.goneSets, old[name])
+	}
+}
+
+func (c *change) addElements(e elementsOf) {
+	if len(e.gone)+len(e.add) > 0 {
+		c.elements = append(c.elements, e)
+	}
+}
+
+// compareElements gives what makes the elements of want out of those of have.
+// Elements that rules add are nobody's business here.
+func compareElements(have, want *rules.Set) elementsOf {
+	e := elementsOf{set: want}
+	if len(have.Elements) == 0 {
+		e.add = want.Elements
+		return e
+	}
+	old := make(map[rules.Key]*rules.Element, len(have.Elements))
+	for i := range have.Elements {
+		old[have.Elements[i].Key] = &have.Elements[i]
+	}
+	for i := range want.Elements {
+		w := &want.Elements[i]
+		h := old[w.Key]
+		delete(old, w.Key)
+		switch {
+		case h == nil:
+			e.add = append(e.add, *w)
+		case !sameElement(want, h, w):
+			e.gone, e.add = append(e.gone, *h), append(e.add, *w)
+		}
+	}
+	for i := range have.Elements {
+		if _, ok := old[have.Elements[i].Key]; ok {
+			e.gone = append(e.gone, have.Elements[i])
+		}
+	}
+	return e
+}
+
+// sameElement tells whether the kernel has h as it should have w.
+func sameElement(s *rules.Set, h, w *rules.Element) bool {
+	return h.Verdict == w.Verdict && h.To == w.To && (h.Frontend == w.Frontend || s.Comment(h) == s.Comment(w))
+}
+
+func (c *change) compareChains(have, want *rules.Ruleset) {
+	old := chainsByName(have)
+	for i := range want.Chains {
+		w := &want.Chains[i]
+		h := old[w.Name]
+		delete(old, w.Name)
+		switch {
+		case h == nil:
+			c.chains, c.fill = append(c.chains, w), append(c.fill, w)
+		case !sameRules(h, w, want.Family):
+			c.flush, c.fill = append(c.flush, h), append(c.fill, w)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(old)) {
+		c.goneChains = append(c.goneChains, old[name])
+	}
+}
+
+func sameRules(a, b *rules.Chain, f ir.Family) bool {
+	return slices.EqualFunc(a.Rules, b.Rules, func(a, b rules.Rule) bool { return a.Text(f) == b.Text(f) })
+}
+
+// findPurges finds the affinity maps that stay, and of whose pool a backend
+// goes: one whose connections were remembered and no longer are.
+func (c *change) findPurges(have, want *rules.Ruleset) {
+	before := remembered(have)
+	if len(before) == 0 {
+		return
+	}
+	after, old := remembered(want), setsByName(have)
+	for i := range want.Sets {
+		s := &want.Sets[i]
+		if s.Timeout == 0 || old[s.Name] == nil {
+			continue
+		}
+		for a := range before[s.Name] {
+			if _, ok := after[s.Name][a]; !ok {
+				c.purge = append(c.purge, purge{s, after[s.Name]})
+				break
+			}
+		}
+	}
+}
+
+// remembered gives for each affinity map the backends that rules put into it.
+func remembered(r *rules.Ruleset) map[string]map[netip.Addr]struct{} {
+	mapsOf := map[string][]string{} // chain → maps that it writes
+	for i := range r.Chains {
+		mapsOf[r.Chains[i].Name] = updates(&r.Chains[i])
+	}
+	all := map[string]map[netip.Addr]struct{}{}
+	for i := range r.Sets {
+		if id := r.Sets[i].Name; id == rules.AffinityIPs.String() || id == rules.AffinityPorts.String() {
+			rememberedIn(all, r.Sets[i].Elements, mapsOf)
+		}
+	}
+	return all
+}
+
+func rememberedIn(all map[string]map[netip.Addr]struct{}, elements []rules.Element, mapsOf map[string][]string) {
+	for i := range elements {
+		e := &elements[i]
+		for _, name := range mapsOf[e.Verdict.Chain] {
+			if all[name] == nil {
+				all[name] = map[netip.Addr]struct{}{}
+			}
+			all[name][e.Key.Addr] = struct{}{}
+		}
+	}
+}
+
+// updates are the maps that a chain writes.
+func updates(c *rules.Chain) (names []string) {
+	for _, r := range c.Rules {
+		for _, s := range r.Stmts {
+			if u, ok := s.(rules.Update); ok {
+				names = append(names, u.Map)
+			}
+		}
+	}
+	return names
+}
+
+// Empty tells that there is nothing to do.
+func (p *Plan) Empty() bool {
+	for _, c := range p.families {
+		if !c.empty() {
+			return false
+		}
+	}
+	return true
+}
+
+// Gone gives the frontends that the node has and will not have any longer: a
+// removed element that no added one replaces.
+func (p *Plan) Gone() []ir.Match {
+	var gone []ir.Match
+	for _, c := range p.families {
+		stay := map[ir.Match]bool{}
+		for _, e := range c.elements {
+			for i := range e.add {
+				stay[matchOf(e.set, &e.add[i].Key)] = true
+			}
+		}
+		for _, e := range c.elements {
+			if !dispatches(e.set.Name) {
+				continue
+			}
+			for i := range e.gone {
+				if m := matchOf(e.set, &e.gone[i].Key); !stay[m] {
+					gone = append(gone, m)
+				}
+			}
+		}
+	}
+	slices.SortFunc(gone, ir.Match.Compare)
+	return slices.Compact(gone)
+}
+
+// dispatches tells whether every frontend with endpoints, or every one without, is in the set.
+func dispatches(set string) bool {
+	switch set {
+	case rules.ServiceIPs.String(), rules.ServicePorts.String(), rules.NoEndpointIPs.String(), rules.NoEndpointPorts.String():
+		return true
+	}
+	return false
+}
+
+// matchOf gives the frontend that a key is about; zero if it is about none.
+func matchOf(s *rules.Set, k *rules.Key) ir.Match {
+	switch {
+	case len(s.Key) < 2 || s.Name == rules.Hairpin.String():
+		return ir.Match{}
+	case len(s.Key) > 3 && s.Key[1] == rules.TypePort: // backend first
+		return ir.Match{Addr: k.Addr2, Protocol: k.Proto, Port: k.Port2}
+	}
+	return ir.Match{Addr: k.Addr, Protocol: k.Proto, Port: k.Port}
+}
+
+// ownersIn finds the service ports of frontends by the comments that a Ruleset
+// has. It looks for them when it is first asked.
+func ownersIn(r *rules.Ruleset) func(ir.Match) ir.ServicePort {
+	var byMatch map[ir.Match]ir.ServicePort
+	return func(m ir.Match) ir.ServicePort {
+		if byMatch == nil {
+			byMatch = map[ir.Match]ir.ServicePort{}
+			for i := range r.Sets {
+				s := &r.Sets[i]
+				for j := range s.Elements {
+					if e := &s.Elements[j]; dispatches(s.Name) && e.Frontend != nil {
+						byMatch[matchOf(s, &e.Key)] = e.Frontend.Port
+					}
+				}
+			}
+		}
+		return byMatch[m]
+	}
+}
+
+// serviceOf gives the Service of an element; zero if Services share it.
+func (c *change) serviceOf(s *rules.Set, e *rules.Element) ir.Name {
+	if e.Frontend != nil {
+		return e.Frontend.Port.Service
+	}
+	if m := matchOf(s, &e.Key); m.Port != 0 {
+		return c.owners(m).Service
+	}
+	return ir.Name{}
+}
+
+// Operations gives everything that a commit does, in its order.
+func (p *Plan) Operations(yield func(apply.Operation) bool) {
+	for _, c := range p.families {
+		if !c.operations(yield) {
+			return
+		}
+	}
+}
+
+func (c *change) operations(yield func(apply.Operation) bool) bool {
+	family := "ip "
+	if c.family == ir.IPv6 {
+		family = "ip6 "
+	}
+	table := family + rules.Table
+	op := func(v apply.Verb, object string, service ir.Name, origin ir.Origin) bool {
+		return yield(apply.Operation{Verb: v, Object: object, Service: service, Origin: origin})
+	}
+	if c.drop && !op(apply.Change, "table "+table, ir.Name{}, ir.Origin{}) {
+		return false
+	}
+	for _, s := range c.sets {
+		if !op(apply.Add, table+" set "+s.Name, s.Port.Service, s.Origin) {
+			return false
+		}
+	}
+	for _, ch := range c.fill {
+		verb := apply.Add
+		if slices.ContainsFunc(c.flush, func(o *rules.Chain) bool { return o.Name == ch.Name }) {
+			verb = apply.Change
+		}
+		if !op(verb, table+" chain "+ch.Name, ch.Port.Service, originOf(ch)) {
+			return false
+		}
+	}
+	for i := range c.elements {
+		if !c.elementOperations(table, &c.elements[i], op) {
+			return false
+		}
+	}
+	for _, ch := range c.goneChains {
+		if !op(apply.Remove, table+" chain "+ch.Name, ch.Port.Service, ir.Origin{}) {
+			return false
+		}
+	}
+	for _, s := range c.goneSets {
+		if !op(apply.Remove, table+" set "+s.Name, s.Port.Service, ir.Origin{}) {
+			return false
+		}
+	}
+	return !c.kubeProxy || op(apply.Remove, "table "+family+kubeProxyTable, ir.Name{}, ir.Origin{})
+}
+
+func originOf(c *rules.Chain) ir.Origin {
+	if len(c.Rules) == 0 {
+		return ir.Origin{}
+	}
+	return c.Rules[0].Origin
+}
+
+func (c *change) elementOperations(table string, e *elementsOf, op func(apply.Verb, string, ir.Name, ir.Origin) bool) bool {
+	changed := make(map[rules.Key]bool, len(e.gone))
+	for i := range e.gone {
+		changed[e.gone[i].Key] = true
+	}
+	where := table + " " + e.set.Name + " "
+	for i := range e.add {
+		el := &e.add[i]
+		verb := apply.Add
+		if changed[el.Key] {
+			verb = apply.Change
+			delete(changed, el.Key)
+		}
+		if !op(verb, where+e.set.KeyText(el.Key), c.serviceOf(e.set, el), *el.Origin) {
+			return false
+		}
+	}
+	for i := range e.gone {
+		el := &e.gone[i]
+		if changed[el.Key] && !op(apply.Remove, where+e.set.KeyText(el.Key), c.serviceOf(e.set, el), ir.Origin{}) {
+			return false
+		}
+	}
+	return true
+}
+
+// without gives the plan without anything of the Services, and without the
+// removal of some chains and sets.
+func (p *Plan) without(services map[ir.Name]bool, keep map[string]bool) *Plan {
+	rest := &Plan{want: p.want, again: p.again}
+	for _, c := range p.families {
+		rest.families = append(rest.families, c.without(services, keep))
+	}
+	return rest
+}
+
+func (c *change) without(services map[ir.Name]bool, keep map[string]bool) *change {
+	rest := *c
+	chains := func(all []*rules.Chain, leave map[string]bool) []*rules.Chain {
+		return slices.DeleteFunc(slices.Clone(all), func(ch *rules.Chain) bool {
+			return services[ch.Port.Service] || leave["chain "+ch.Name]
+		})
+	}
+	sets := func(all []*rules.Set, leave map[string]bool) []*rules.Set {
+		return slices.DeleteFunc(slices.Clone(all), func(s *rules.Set) bool {
+			return services[s.Port.Service] || leave["set "+s.Name]
+		})
+	}
+	rest.chains, rest.flush, rest.fill = chains(c.chains, nil), chains(c.flush, nil), chains(c.fill, nil)
+	rest.goneChains, rest.sets, rest.goneSets = chains(c.goneChains, keep), sets(c.sets, nil), sets(c.goneSets, keep)
+	rest.elements = nil
+	for _, e := range c.elements {
+		elements := func(all []rules.Element) []rules.Element {
+			return slices.DeleteFunc(slices.Clone(all), func(el rules.Element) bool { return services[c.serviceOf(e.set, &el)] })
+		}
+		rest.addElements(elementsOf{e.set, elements(e.gone), elements(e.add)})
+	}
+	rest.purge = slices.DeleteFunc(slices.Clone(c.purge), func(p purge) bool { return services[p.set.Port.Service] })
+	return &rest
+}

@@ -1,0 +1,174 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/nftables"
+)
+
+var families = [...]ir.Family{ir.IPv4, ir.IPv6}
+
+// Read reads both tables as they were at one moment. A family without our table
+// has an empty Ruleset. What affinity maps remember is not read.
+func (t *Target) Read(ctx context.Context) (rules.Tables, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.read(ctx)
+}
+
+func (t *Target) read(ctx context.Context) (rules.Tables, error) {
+	for {
+		tables, err := t.readOnce(ctx)
+		if !errors.Is(err, errChanged) {
+			return tables, err
+		}
+	}
+}
+
+func (t *Target) readOnce(ctx context.Context) (rules.Tables, error) {
+	before, err := t.c.generation(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var tables rules.Tables
+	for _, f := range families {
+		r, err := t.readTable(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		tables = append(tables, r)
+	}
+	after, err := t.c.generation(ctx)
+	if err == nil && after != before {
+		err = errChanged
+	}
+	return tables, err
+}
+
+// flagOwner marks a table that belongs to one process and to nobody else.
+const flagOwner = 2
+
+func (t *Target) readTable(ctx context.Context, f ir.Family) (*rules.Ruleset, error) {
+	r := &rules.Ruleset{Family: f}
+	ours := false
+	err := t.c.dump(ctx, getTable, nfFamily(f), nil, func(b []byte) error {
+		a, err := parse(b)
+		switch a.text(1) {
+		case kubeProxyTable:
+			r.KubeProxy = true
+		case rules.Table:
+			ours = true
+			if a.u32(2)&flagOwner != 0 {
+				return &apply.Foreign{Object: "table " + word(f) + " " + rules.Table, Why: "a process that still runs has made it its own"}
+			}
+		}
+		return err
+	})
+	if err != nil || !ours {
+		return r, err
+	}
+	if err := t.readSets(ctx, r); err != nil {
+		return nil, err
+	}
+	return r, t.readChains(ctx, r)
+}
+
+func word(f ir.Family) string {
+	if f == ir.IPv6 {
+		return "ip6"
+	}
+	return "ip"
+}
+
+func (t *Target) readSets(ctx context.Context, r *rules.Ruleset) error {
+	family := nfFamily(r.Family)
+	err := t.c.dump(ctx, getSet, family, encodeTable(rules.Table), func(b []byte) error {
+		s, err := decodeSet(b, r.Family)
+		s.Port, _ = rules.PortOf(s.Name)
+		r.Sets = append(r.Sets, s)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	sortSets(r.Sets)
+	var n notes
+	for i := range r.Sets {
+		s := &r.Sets[i]
+		if s.Timeout > 0 || s.Key == nil {
+			continue
+		}
+		err := t.c.dump(ctx, getElem, family, encodeNamed(2, s.Name), func(b []byte) error {
+			return decodeElements(b, s, r.Family, n.frontend)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sortSets brings sets into the order of a Ruleset.
+func sortSets(sets []rules.Set) {
+	fixed := rules.Fixed(&ir.Node{}, ir.IPv4).Sets
+	rank := map[string]int{}
+	for i := range fixed {
+		rank[fixed[i].Name] = i - len(fixed)
+	}
+	slices.SortFunc(sets, func(a, b rules.Set) int {
+		if d := rank[a.Name] - rank[b.Name]; d != 0 {
+			return d
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+}
+
+// notes gives one frontend for each comment.
+type notes struct{ byComment map[string]*ir.Frontend }
+
+func (n *notes) frontend(comment string) *ir.Frontend {
+	if f, ok := n.byComment[comment]; ok {
+		return f
+	}
+	if n.byComment == nil {
+		n.byComment = map[string]*ir.Frontend{}
+	}
+	service, port, _ := strings.Cut(comment, ":")
+	namespace, name, _ := strings.Cut(service, "/")
+	f := &ir.Frontend{Port: ir.ServicePort{Service: ir.Name{Namespace: namespace, Name: name}, Port: port}}
+	n.byComment[comment] = f
+	return f
+}
+
+func (t *Target) readChains(ctx context.Context, r *rules.Ruleset) error {
+	err := t.c.dump(ctx, getChain, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
+		a, err := parse(b)
+		if err != nil || a.text(1) != rules.Table {
+			return err
+		}
+		c, err := decodeChain(b)
+		c.Port, _ = rules.PortOf(c.Name)
+		r.Chains = append(r.Chains, c)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	chains := chainsByName(r)
+	return t.c.dump(ctx, getRule, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
+		a, err := parse(b)
+		if err != nil || a.text(1) != rules.Table {
+			return err
+		}
+		name, rule, err := decodeRule(b, r.Family)
+		if c := chains[name]; c != nil {
+			c.Rules = append(c.Rules, rule)
+		}
+		return err
+	})
+}
