@@ -18,8 +18,8 @@ type conn struct {
 	room int // bytes that a batch may have now
 }
 
-// readBuffer holds the refusals of a batch, one for each message at the worst.
-const readBuffer = 8 << 20
+// readBuffer holds the refusals of a batch, each of which quotes its message.
+const readBuffer = 32 << 20
 
 // dial opens a connection to a network namespace by its file descriptor, or,
 // with 0, to that of the calling thread.
@@ -31,7 +31,6 @@ func dial(netns int) (*conn, error) {
 	c := &conn{nl: nl}
 	err = errors.Join(
 		nl.SetOption(netlink.ExtendedAcknowledge, true), // tells which element it was
-		nl.SetOption(netlink.CapAcknowledge, true),      // without sending all of them back
 		nl.SetReadBuffer(readBuffer),
 	)
 	if err != nil {
@@ -85,11 +84,11 @@ func (c *conn) send(ctx context.Context, b *batch) ([]refused, error) {
 	for i := range b.messages {
 		m := &b.messages[i]
 		flags := netlink.Request
-		if m.create {
-			flags |= netlink.Create
-		}
-		if m.atEnd {
-			flags |= netlink.Append
+		switch {
+		case m.atEnd:
+			flags |= netlink.Create | netlink.Append
+		case m.create: // what is there already was not known to the plan
+			flags |= netlink.Create | netlink.Excl
 		}
 		// An answer to the last one stands for all: errors come unasked.
 		if i == len(b.messages)-1 {

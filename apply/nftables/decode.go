@@ -312,6 +312,9 @@ func instructions(b []byte) ([]instruction, error) {
 		if err != nil {
 			return nil, err
 		}
+		if e.text(1) == "byteorder" && data.u32(4) == 1 {
+			continue // nft reverses single bytes, in keys of interval sets
+		}
 		code = append(code, instruction{e.text(1), data})
 	}
 	return code, nil
