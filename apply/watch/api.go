@@ -1,0 +1,315 @@
+package watch
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// What is asked for of the API server (SNAP-1, SNAP-2).
+const (
+	serviceLabels = "!service.kubernetes.io/service-proxy-name"
+	serviceFields = "spec.clusterIP!=None"
+	sliceLabels   = "!" + corev1.IsHeadlessService
+)
+
+// API is the source for a node of a cluster: Services, EndpointSlices,
+// ServiceCIDRs and the own Node, as an API server tells them.
+type API struct {
+	NodeName string
+	Store    *Store
+	Log      *slog.Logger
+	// NodeState is told what else counts of the own Node; nil: there is none.
+	// While there is none, the last one's addresses go on to count.
+	NodeState func(*NodeState)
+	// Resync is how often everything is handed out again, which finds nothing
+	// to do.
+	Resync time.Duration
+
+	clients *clients
+	sync    sync.WaitGroup // of those that have not yet told all they have
+}
+
+// NodeState is what decides whether a node gets traffic from load balancers.
+type NodeState struct {
+	Terminating bool
+	Taints      []string // keys
+}
+
+// Connect prepares to talk to an API server; nothing is sent yet.
+func (a *API) Connect(c config.ClientConnection, master, userAgent string) error {
+	base, err := restConfig(c, master, userAgent)
+	if err != nil {
+		return err
+	}
+	return a.connect(base)
+}
+
+func (a *API) connect(base *rest.Config) (err error) {
+	a.clients, err = newClients(base)
+	return err
+}
+
+// Run follows the API server until ctx ends, and goes on after all errors. It
+// calls synced once, when all that there was at first is in the Store.
+func (a *API) Run(ctx context.Context, synced func()) {
+	kinds := []kind{a.services(), a.slices(), a.node(), a.serviceCIDRs()}
+	a.sync.Add(len(kinds))
+	var running sync.WaitGroup
+	for _, k := range kinds {
+		running.Go(func() { a.follow(ctx, k) })
+	}
+	running.Go(func() {
+		told := make(chan struct{})
+		go func() { a.sync.Wait(); close(told) }()
+		select {
+		case <-told:
+			synced()
+		case <-ctx.Done():
+		}
+	})
+	running.Wait()
+}
+
+// kind is one kind of objects and what is done with them.
+type kind struct {
+	name     string // in the path
+	client   rest.Interface
+	expected any
+	options  func(*metav1.ListOptions)
+	// reduce gives what is kept of an object; it gives what is reduced already
+	// as it is.
+	reduce  func(any) any
+	set     func(any)
+	remove  func(namespace, name string)
+	replace func([]any)
+	// optional: a server that does not have the kind, or does not let it be
+	// read, is taken for one without such objects.
+	optional bool
+}
+
+// follow keeps the Store at what the server has of a kind.
+func (a *API) follow(ctx context.Context, k kind) {
+	synced := sync.OnceFunc(a.sync.Done)
+	if k.optional && !a.has(ctx, k) {
+		synced()
+		return
+	}
+	lw := cache.NewFilteredListWatchFromClient(k.client, k.name, metav1.NamespaceAll, k.options)
+	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, k.client), k.expected,
+		&sink{kind: k, log: a.Log, synced: synced},
+		cache.ReflectorOptions{Name: "proxyc", TypeDescription: k.name, ResyncPeriod: a.Resync})
+	r.RunWithContext(ctx)
+}
+
+// askAgain is how long to wait for a server that gives no clear answer.
+const askAgain = 5 * time.Second
+
+// has asks whether the server has a kind.
+func (a *API) has(ctx context.Context, k kind) bool {
+	for ctx.Err() == nil {
+		err := k.client.Get().Resource(k.name).Param("limit", "1").Do(ctx).Error()
+		if err == nil {
+			return true
+		}
+		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+			a.Log.Info("the API server does not give "+k.name+": going on without", "err", err)
+			return false
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(askAgain):
+		}
+	}
+	return false
+}
+
+// sink is the store of a Reflector: it keeps nothing itself.
+type sink struct {
+	kind
+	log    *slog.Logger
+	synced func()
+}
+
+var _ cache.TransformingStore = (*sink)(nil)
+
+// Transformer makes the Reflector keep reduced objects only while it collects
+// the first ones.
+func (s *sink) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) { return s.reduced(obj), nil }
+}
+
+// reduced reduces an object. One that cannot be is reported and left out.
+func (s *sink) reduced(obj any) (out any) {
+	defer func() {
+		if r := recover(); r != nil {
+			name, _ := cache.MetaNamespaceKeyFunc(obj)
+			s.log.Error("an object is broken, and left out", "kind", s.name, "name", name, "err", fmt.Sprint(r))
+			out = nil
+		}
+	}()
+	return s.reduce(obj)
+}
+
+func (s *sink) Add(obj any) error {
+	if obj = s.reduced(obj); obj != nil {
+		s.set(obj)
+	}
+	return nil
+}
+
+func (s *sink) Update(obj any) error { return s.Add(obj) }
+
+func (s *sink) Delete(obj any) error {
+	key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj)
+	if err != nil {
+		return err
+	}
+	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil {
+		return err
+	}
+	s.remove(namespace, name)
+	return nil
+}
+
+func (s *sink) Replace(all []any, _ string) error {
+	reduced := all[:0]
+	for _, obj := range all {
+		if obj = s.reduced(obj); obj != nil {
+			reduced = append(reduced, obj)
+		}
+	}
+	s.replace(reduced)
+	s.synced()
+	return nil
+}
+
+// Resync has nothing to do: all that arrived is in the Store.
+func (s *sink) Resync() error { return nil }
+
+// reducer makes a reduce of the conversion of a type.
+func reducer[In, Out any](from func(*In) *Out) func(any) any {
+	return func(obj any) any {
+		switch obj := obj.(type) {
+		case *In:
+			return from(obj)
+		case *Out:
+			return obj
+		}
+		return nil
+	}
+}
+
+// typed gives a list back its type.
+func typed[T any](all []any) []*T {
+	out := make([]*T, len(all))
+	for i, obj := range all {
+		out[i] = obj.(*T)
+	}
+	return out
+}
+
+func (a *API) services() kind {
+	return kind{
+		name: "services", client: a.clients.core, expected: &corev1.Service{},
+		options: func(o *metav1.ListOptions) { o.LabelSelector, o.FieldSelector = serviceLabels, serviceFields },
+		reduce:  reducer(snapshot.FromService),
+		set:     func(obj any) { a.Store.setService(obj.(*snapshot.Service)) },
+		remove: func(namespace, name string) {
+			a.Store.deleteService(ir.Name{Namespace: namespace, Name: name})
+		},
+		replace: func(all []any) {
+			a.Store.replace(func(s *snapshot.Snapshot) snapshot.Dirty {
+				return s.ReplaceServices(typed[snapshot.Service](all))
+			})
+		},
+	}
+}
+
+func (a *API) slices() kind {
+	return kind{
+		name: "endpointslices", client: a.clients.discovery, expected: &discoveryv1.EndpointSlice{},
+		options: func(o *metav1.ListOptions) { o.LabelSelector = sliceLabels },
+		reduce:  reducer(snapshot.FromEndpointSlice),
+		set:     func(obj any) { a.Store.setSlice(obj.(*snapshot.EndpointSlice)) },
+		remove: func(namespace, name string) {
+			a.Store.deleteSlice(ir.Name{Namespace: namespace, Name: name})
+		},
+		replace: func(all []any) {
+			a.Store.replace(func(s *snapshot.Snapshot) snapshot.Dirty {
+				return s.ReplaceSlices(typed[snapshot.EndpointSlice](all))
+			})
+		},
+	}
+}
+
+// ownNode is a Node with its state.
+type ownNode struct {
+	node  *snapshot.Node
+	state NodeState
+}
+
+func reduceNode(in *corev1.Node) *ownNode {
+	out := &ownNode{node: snapshot.FromNode(in), state: NodeState{Terminating: in.DeletionTimestamp != nil}}
+	for _, t := range in.Spec.Taints {
+		out.state.Taints = append(out.state.Taints, t.Key)
+	}
+	return out
+}
+
+func (a *API) node() kind {
+	set := func(obj any) {
+		n := obj.(*ownNode)
+		a.Store.setNode(n.node)
+		a.NodeState(&n.state)
+	}
+	return kind{
+		name: "nodes", client: a.clients.core, expected: &corev1.Node{},
+		options: func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector("metadata.name", a.NodeName).String()
+		},
+		reduce: reducer(reduceNode),
+		set:    set,
+		remove: func(_, _ string) { a.NodeState(nil) },
+		replace: func(all []any) {
+			if len(all) == 0 {
+				a.NodeState(nil)
+			}
+			for _, obj := range all {
+				set(obj)
+			}
+		},
+	}
+}
+
+func (a *API) serviceCIDRs() kind {
+	return kind{
+		name: "servicecidrs", client: a.clients.networking, expected: &networkingv1.ServiceCIDR{},
+		options:  func(*metav1.ListOptions) {},
+		reduce:   reducer(snapshot.FromServiceCIDR),
+		set:      func(obj any) { a.Store.setServiceCIDR(obj.(*snapshot.ServiceCIDR)) },
+		remove:   func(_, name string) { a.Store.deleteServiceCIDR(name) },
+		optional: true,
+		replace: func(all []any) {
+			a.Store.replace(func(s *snapshot.Snapshot) snapshot.Dirty {
+				return s.ReplaceServiceCIDRs(typed[snapshot.ServiceCIDR](all))
+			})
+		},
+	}
+}

@@ -1,0 +1,193 @@
+package watch
+
+import (
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+func service(name, ip string) *corev1.Service {
+	return &corev1.Service{TypeMeta: typeMeta("v1", "Service"),
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, ResourceVersion: "2", Annotations: map[string]string{"large": strings.Repeat("x", 1000)}},
+		Spec:       corev1.ServiceSpec{ClusterIP: ip, Ports: []corev1.ServicePort{{Port: 80}}}}
+}
+
+func slice(name, service, ip string) *discoveryv1.EndpointSlice {
+	return &discoveryv1.EndpointSlice{TypeMeta: typeMeta("discovery.k8s.io/v1", "EndpointSlice"),
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, ResourceVersion: "2", Labels: map[string]string{discoveryv1.LabelServiceName: service},
+			Annotations: map[string]string{corev1.EndpointsLastChangeTriggerTime: "2026-01-02T03:04:05Z"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{ip}}}}
+}
+
+func nodeObject(taints ...string) *corev1.Node {
+	n := &corev1.Node{TypeMeta: typeMeta("v1", "Node"), ObjectMeta: metav1.ObjectMeta{Name: "node1", ResourceVersion: "2"}}
+	for _, key := range taints {
+		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key})
+	}
+	return n
+}
+
+func name(n string) ir.Name { return ir.Name{Namespace: "ns", Name: n} }
+
+// follower is an API that runs against a fake, and what it told.
+type follower struct {
+	*API
+	t      *testing.T
+	synced chan struct{}
+	states chan *NodeState
+}
+
+func follow(t *testing.T, f *fakeAPI) *follower {
+	t.Helper()
+	g := &follower{t: t, synced: make(chan struct{}), states: make(chan *NodeState, 100)}
+	g.API = &API{NodeName: "node1", Store: NewStore(time.Now), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		NodeState: func(s *NodeState) { g.states <- s }}
+	if err := g.connect(f.config()); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); g.Run(t.Context(), func() { close(g.synced) }) }()
+	t.Cleanup(func() { <-done })
+	return g
+}
+
+// until follows the Store until a condition holds, and gives what was dirty.
+func (g *follower) until(holds func(*snapshot.Snapshot) bool) (dirty snapshot.Dirty) {
+	g.t.Helper()
+	deadline := time.After(20 * time.Second)
+	for {
+		ok := false
+		g.Store.Follow(func(s *snapshot.Snapshot, c Changes) {
+			dirty.Merge(c.Dirty)
+			ok = holds(s)
+		})
+		if ok {
+			slices.SortFunc(dirty.Services, ir.Name.Compare)
+			dirty.Services = slices.Compact(dirty.Services)
+			return dirty
+		}
+		select {
+		case <-g.Store.Changed():
+		case <-deadline:
+			g.t.Fatal("the Store did not get there")
+		}
+	}
+}
+
+func (g *follower) waitSynced() {
+	g.t.Helper()
+	select {
+	case <-g.synced:
+	case <-time.After(20 * time.Second):
+		g.t.Fatal("the source did not sync")
+	}
+}
+
+func TestAPI(t *testing.T) {
+	f := newFakeAPI(t)
+	f.missing["servicecidrs"] = true // a server before 1.33
+	f.objects["services"] = []any{service("a", "10.0.0.1"), service("b", "10.0.0.2")}
+	f.objects["endpointslices"] = []any{slice("a-1", "a", "10.1.0.1")}
+	f.objects["nodes"] = []any{nodeObject("taint")}
+	g := follow(t, f)
+	g.waitSynced()
+	dirty := g.until(func(s *snapshot.Snapshot) bool { return true })
+	if diff := cmp.Diff(snapshot.Dirty{Services: []ir.Name{name("a"), name("b")}, Node: true}, dirty); diff != "" {
+		t.Errorf("first objects (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(&NodeState{Taints: []string{"taint"}}, <-g.states); diff != "" {
+		t.Errorf("state of the node (-want +got):\n%s", diff)
+	}
+
+	f.Send("services", "DELETED", service("b", "10.0.0.2"))
+	dirty = g.until(func(s *snapshot.Snapshot) bool { return s.Service(name("b")) == nil })
+	if diff := cmp.Diff(snapshot.Dirty{Services: []ir.Name{name("b")}}, dirty); diff != "" {
+		t.Errorf("Service deleted (-want +got):\n%s", diff)
+	}
+	f.Send("nodes", "MODIFIED", nodeObject("taint")) // a heartbeat: nothing of interest
+	f.Send("endpointslices", "MODIFIED", slice("a-1", "a", "10.1.0.2"))
+	dirty = g.until(func(s *snapshot.Snapshot) bool { return s.Slice(name("a-1")).Endpoints[0].Address == "10.1.0.2" })
+	if diff := cmp.Diff(snapshot.Dirty{Services: []ir.Name{name("a")}}, dirty); diff != "" {
+		t.Errorf("slice modified (-want +got):\n%s", diff)
+	}
+
+	want := []string{
+		"/api/v1/nodes  metadata.name=node1",
+		"/api/v1/services !service.kubernetes.io/service-proxy-name spec.clusterIP!=None",
+		"/apis/discovery.k8s.io/v1/endpointslices !service.kubernetes.io/headless ",
+		"/apis/networking.k8s.io/v1/servicecidrs  ",
+	}
+	if diff := cmp.Diff(want, f.Requests()); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
+	}
+}
+
+// After a relist exactly what differs is dirty.
+func TestRelist(t *testing.T) {
+	f := newFakeAPI(t)
+	f.objects["services"] = []any{service("a", "10.0.0.1"), service("b", "10.0.0.2"), service("c", "10.0.0.3")}
+	g := follow(t, f)
+	g.waitSynced()
+	g.until(func(s *snapshot.Snapshot) bool { return len(s.Services()) == 3 })
+	f.End("services", service("a", "10.0.0.1"), service("b", "10.0.0.9"), service("d", "10.0.0.4"))
+	dirty := g.until(func(s *snapshot.Snapshot) bool { return s.Service(name("d")) != nil && s.Service(name("c")) == nil })
+	if diff := cmp.Diff(snapshot.Dirty{Services: []ir.Name{name("b"), name("c"), name("d")}}, dirty); diff != "" {
+		t.Errorf("dirty (-want +got):\n%s", diff)
+	}
+}
+
+func TestNodeGone(t *testing.T) {
+	f := newFakeAPI(t)
+	f.objects["nodes"] = []any{nodeObject()}
+	g := follow(t, f)
+	g.waitSynced()
+	f.Send("nodes", "DELETED", nodeObject())
+	f.Send("nodes", "ADDED", nodeObject("back"))
+	for _, want := range []*NodeState{{}, nil, {Taints: []string{"back"}}} {
+		select {
+		case got := <-g.states:
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("state of the node (-want +got):\n%s", diff)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("the node's state was not told: want %v", want)
+		}
+	}
+	g.Store.Follow(func(s *snapshot.Snapshot, _ Changes) {
+		if s.Node("node1") == nil {
+			t.Error("the node's addresses went with the object")
+		}
+	})
+}
+
+// An object that cannot be reduced is left out.
+func TestBrokenObject(t *testing.T) {
+	var set []any
+	s := &sink{log: slog.New(slog.DiscardHandler), kind: kind{
+		reduce: func(obj any) any {
+			if obj == "bad" {
+				panic("broken")
+			}
+			return obj
+		},
+		set:     func(obj any) { set = append(set, obj) },
+		replace: func(all []any) { set = all },
+	}, synced: func() {}}
+	s.Replace([]any{"a", "bad", "b"}, "")
+	s.Add("bad")
+	s.Add("c")
+	if diff := cmp.Diff([]any{"a", "b", "c"}, set); diff != "" {
+		t.Errorf("objects (-want +got):\n%s", diff)
+	}
+}

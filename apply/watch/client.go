@@ -1,0 +1,97 @@
+package watch
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/flowcontrol"
+
+	"github.com/proxyc/proxyc/compiler/config"
+)
+
+// clients are one for each API group that is read, over one connection and
+// with one limit of requests. The typed clientset would bring all other groups
+// along, and the memory that they take.
+type clients struct {
+	core, discovery, networking rest.Interface
+}
+
+// restConfig is how the API server is reached: as the kubeconfig file or
+// master say, or, without either, as a pod of the cluster does. userAgent is
+// the program's name and version.
+func restConfig(c config.ClientConnection, master, userAgent string) (*rest.Config, error) {
+	var out *rest.Config
+	var err error
+	if c.Kubeconfig == "" && master == "" {
+		out, err = rest.InClusterConfig()
+		if err != nil {
+			err = fmt.Errorf("clientConnection.kubeconfig: neither it nor --master is set, and this is no pod of a cluster: %w", err)
+		}
+	} else {
+		out, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+			&clientcmd.ClientConfigLoadingRules{ExplicitPath: c.Kubeconfig},
+			&clientcmd.ConfigOverrides{ClusterInfo: clientcmdapi.Cluster{Server: master}}).ClientConfig()
+		if err != nil {
+			err = fmt.Errorf("clientConnection.kubeconfig: %w", err)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	out.AcceptContentTypes = c.AcceptContentTypes
+	out.ContentType = cmp.Or(c.ContentType, runtime.ContentTypeProtobuf)
+	out.QPS, out.Burst = c.QPS, int(c.Burst)
+	out.UserAgent = userAgent
+	return out, nil
+}
+
+func newClients(base *rest.Config) (*clients, error) {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(corev1.AddToScheme(scheme))
+	utilruntime.Must(discoveryv1.AddToScheme(scheme))
+	utilruntime.Must(networkingv1.AddToScheme(scheme))
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+
+	shared := rest.CopyConfig(base)
+	shared.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	if shared.RateLimiter == nil && shared.QPS > 0 {
+		shared.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(shared.QPS, max(1, shared.Burst))
+	}
+	client, err := rest.HTTPClientFor(shared)
+	if err != nil {
+		return nil, err
+	}
+	var c clients
+	for _, g := range []struct {
+		to      *rest.Interface
+		version schema.GroupVersion
+		path    string
+	}{
+		{&c.core, corev1.SchemeGroupVersion, "/api"},
+		{&c.discovery, discoveryv1.SchemeGroupVersion, "/apis"},
+		{&c.networking, networkingv1.SchemeGroupVersion, "/apis"},
+	} {
+		if *g.to, err = groupClient(shared, client, g.version, g.path); err != nil {
+			return nil, err
+		}
+	}
+	return &c, nil
+}
+
+func groupClient(shared *rest.Config, client *http.Client, version schema.GroupVersion, path string) (rest.Interface, error) {
+	c := rest.CopyConfig(shared)
+	c.GroupVersion, c.APIPath = &version, path
+	return rest.RESTClientForConfigAndClient(c, client)
+}

@@ -1,0 +1,140 @@
+package watch
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+)
+
+// fakeAPI is an API server that streams first objects and events (KEP-3157),
+// and does not look at selectors.
+type fakeAPI struct {
+	*httptest.Server
+	missing map[string]bool // resources that it does not have
+
+	mu       sync.Mutex
+	objects  map[string][]any // by resource
+	watchers map[string][]chan event
+	requests []string
+}
+
+type event struct {
+	Type   string `json:"type"`
+	Object any    `json:"object"`
+}
+
+func newFakeAPI(t *testing.T) *fakeAPI {
+	f := &fakeAPI{missing: map[string]bool{}, objects: map[string][]any{}, watchers: map[string][]chan event{}}
+	f.Server = httptest.NewServer(f)
+	t.Cleanup(f.Close)
+	return f
+}
+
+func (f *fakeAPI) config() *rest.Config { return &rest.Config{Host: f.URL} }
+
+func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	resource := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+	query := r.URL.Query()
+	f.mu.Lock()
+	f.requests = append(f.requests, r.URL.Path+" "+query.Get("labelSelector")+" "+query.Get("fieldSelector"))
+	f.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	if f.missing[resource] {
+		w.WriteHeader(http.StatusNotFound)
+		json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+			Status: "Failure", Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound})
+		return
+	}
+	if query.Get("watch") == "" {
+		json.NewEncoder(w).Encode(map[string]any{"kind": "List", "apiVersion": "v1", "metadata": map[string]string{"resourceVersion": "1"}})
+		return
+	}
+	f.stream(w, r, resource, query.Get("sendInitialEvents") == "true")
+}
+
+// stream sends the objects, the mark after them, and then what Send is given.
+func (f *fakeAPI) stream(w http.ResponseWriter, r *http.Request, resource string, initial bool) {
+	enc := json.NewEncoder(w)
+	f.mu.Lock()
+	if initial {
+		for _, o := range f.objects[resource] {
+			enc.Encode(event{"ADDED", o})
+		}
+		enc.Encode(event{"BOOKMARK", mark(resource)})
+	}
+	events := make(chan event, 100)
+	f.watchers[resource] = append(f.watchers[resource], events)
+	f.mu.Unlock()
+	w.(http.Flusher).Flush()
+	for {
+		select {
+		case <-r.Context().Done():
+			return
+		case e, ok := <-events:
+			if !ok {
+				return
+			}
+			enc.Encode(e)
+			w.(http.Flusher).Flush()
+		}
+	}
+}
+
+// mark is the bookmark that ends the first objects of a resource.
+func mark(resource string) any {
+	meta := metav1.ObjectMeta{ResourceVersion: "1", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}
+	switch resource {
+	case "services":
+		return &corev1.Service{TypeMeta: typeMeta("v1", "Service"), ObjectMeta: meta}
+	case "endpointslices":
+		return &discoveryv1.EndpointSlice{TypeMeta: typeMeta("discovery.k8s.io/v1", "EndpointSlice"), ObjectMeta: meta}
+	case "nodes":
+		return &corev1.Node{TypeMeta: typeMeta("v1", "Node"), ObjectMeta: meta}
+	}
+	return &networkingv1.ServiceCIDR{TypeMeta: typeMeta("networking.k8s.io/v1", "ServiceCIDR"), ObjectMeta: meta}
+}
+
+func typeMeta(version, kind string) metav1.TypeMeta {
+	return metav1.TypeMeta{APIVersion: version, Kind: kind}
+}
+
+// Send hands an event to those who watch.
+func (f *fakeAPI) Send(resource, what string, object any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, w := range f.watchers[resource] {
+		w <- event{what, object}
+	}
+}
+
+// End ends all watches of a resource, and sets what a new one begins with.
+func (f *fakeAPI) End(resource string, objects ...any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.objects[resource] = objects
+	for _, w := range f.watchers[resource] {
+		// The resource version is too old: all is asked for anew.
+		w <- event{"ERROR", metav1.Status{TypeMeta: typeMeta("v1", "Status"), Status: "Failure", Reason: metav1.StatusReasonExpired, Code: http.StatusGone}}
+		close(w)
+	}
+	f.watchers[resource] = nil
+}
+
+// Requests are the different requests so far: path, label and field selector.
+func (f *fakeAPI) Requests() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := slices.Clone(f.requests)
+	slices.Sort(r)
+	return slices.Compact(r)
+}

@@ -1,0 +1,160 @@
+package watch
+
+import (
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Store is a Snapshot that a source keeps up to date while somebody else
+// follows it. It is safe for use by several goroutines.
+type Store struct {
+	now     func() time.Time
+	changed chan struct{} // holds one token while there is something to take
+
+	mu      sync.Mutex
+	snap    *snapshot.Snapshot
+	pending Changes
+}
+
+// Changes are what happened since they were last taken.
+type Changes struct {
+	snapshot.Dirty
+	// Since is when the oldest of them arrived.
+	Since time.Time
+	// Triggers are when the changes happened that led to new EndpointSlices, as
+	// far as these tell (SNAP-47).
+	Triggers []time.Time
+	// Services and Endpoints are how many changes there were of each kind.
+	ServiceEvents, EndpointEvents int
+}
+
+// NewStore gives an empty Store.
+func NewStore(now func() time.Time) *Store {
+	return &Store{now: now, changed: make(chan struct{}, 1), snap: snapshot.New()}
+}
+
+// Changed gives a token when there is something to take.
+func (s *Store) Changed() <-chan struct{} { return s.changed }
+
+// Follow hands what changed since the last call to f, and the Snapshot, which
+// does not change until f returns.
+func (s *Store) Follow(f func(*snapshot.Snapshot, Changes)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.changed:
+	default:
+	}
+	c := s.pending
+	s.pending = Changes{}
+	f(s.snap, c)
+}
+
+// Pending gives how many changes wait to be taken.
+func (s *Store) Pending() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pending.ServiceEvents + s.pending.EndpointEvents
+}
+
+// update changes the Snapshot and notes what that made dirty. What makes
+// nothing dirty leaves no trace.
+func (s *Store) update(change func(*snapshot.Snapshot, *Changes) snapshot.Dirty) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := change(s.snap, &s.pending)
+	if d.Empty() {
+		return
+	}
+	if s.pending.Dirty.Empty() {
+		s.pending.Since = s.now()
+	}
+	s.pending.Merge(d)
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Store) setService(svc *snapshot.Service) {
+	s.update(func(snap *snapshot.Snapshot, c *Changes) (d snapshot.Dirty) {
+		if reflect.DeepEqual(snap.Service(svc.Name), svc) {
+			return d
+		}
+		snap.SetService(svc)
+		c.ServiceEvents++
+		d.Services = []ir.Name{svc.Name}
+		return d
+	})
+}
+
+func (s *Store) deleteService(name ir.Name) {
+	s.update(func(snap *snapshot.Snapshot, c *Changes) (d snapshot.Dirty) {
+		if snap.Service(name) == nil {
+			return d
+		}
+		snap.DeleteService(name)
+		c.ServiceEvents++
+		d.Services = []ir.Name{name}
+		return d
+	})
+}
+
+func (s *Store) setSlice(slice *snapshot.EndpointSlice) {
+	s.update(func(snap *snapshot.Snapshot, c *Changes) (d snapshot.Dirty) {
+		if reflect.DeepEqual(snap.Slice(slice.Name), slice) {
+			return d
+		}
+		c.EndpointEvents++
+		if !slice.Triggered.IsZero() {
+			c.Triggers = append(c.Triggers, slice.Triggered)
+		}
+		d.Services = snap.SetSlice(slice)
+		return d
+	})
+}
+
+func (s *Store) deleteSlice(name ir.Name) {
+	s.update(func(snap *snapshot.Snapshot, c *Changes) (d snapshot.Dirty) {
+		if snap.Slice(name) == nil {
+			return d
+		}
+		c.EndpointEvents++
+		d.Services = snap.DeleteSlice(name)
+		return d
+	})
+}
+
+func (s *Store) setNode(n *snapshot.Node) {
+	s.update(func(snap *snapshot.Snapshot, _ *Changes) (d snapshot.Dirty) {
+		if d.Node = !reflect.DeepEqual(snap.Node(n.Name), n); d.Node {
+			snap.SetNode(n)
+		}
+		return d
+	})
+}
+
+func (s *Store) setServiceCIDR(c *snapshot.ServiceCIDR) {
+	s.update(func(snap *snapshot.Snapshot, _ *Changes) (d snapshot.Dirty) {
+		d.Node = true
+		snap.SetServiceCIDR(c)
+		return d
+	})
+}
+
+func (s *Store) deleteServiceCIDR(name string) {
+	s.update(func(snap *snapshot.Snapshot, _ *Changes) (d snapshot.Dirty) {
+		d.Node = true
+		snap.DeleteServiceCIDR(name)
+		return d
+	})
+}
+
+// replace carries out a Replace of the Snapshot.
+func (s *Store) replace(change func(*snapshot.Snapshot) snapshot.Dirty) {
+	s.update(func(snap *snapshot.Snapshot, _ *Changes) snapshot.Dirty { return change(snap) })
+}
