@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
-	"strings"
+
+	goiptables "github.com/coreos/go-iptables/iptables"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
@@ -29,6 +31,9 @@ func Leftovers(ctx context.Context, inUse *Target) ([]apply.Leftover, error) {
 	for _, v := range [...]Variant{NFT, Legacy} {
 		t, using := inUse, inUse != nil && inUse.Variant == v
 		if !using {
+			if v == Legacy && !legacyTables() {
+				continue
+			}
 			var err error
 			if t, err = Open(ctx, Options{Variant: v}); err != nil {
 				if ctx.Err() != nil {
@@ -46,6 +51,17 @@ func Leftovers(ctx context.Context, inUse *Target) ([]apply.Leftover, error) {
 		}
 	}
 	return left, nil
+}
+
+// legacyTables tells whether the kernel has tables of the legacy variant. To
+// ask the tools for one would make it.
+func legacyTables() bool {
+	for _, names := range [...]string{"ip_tables_names", "ip6_tables_names"} {
+		if text, err := os.ReadFile("/proc/thread-self/net/" + names); err == nil && len(text) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // leftovers gives what a family has, in two pieces: what proxyc makes as well,
@@ -72,14 +88,14 @@ func (t *Target) leftovers(ctx context.Context, f ir.Family, using bool) ([]appl
 		}
 		add(chains, false, t.clean)
 	}
-	tables, err := t.tablesWith(ctx, f, canary)
+	canaries, err := t.tablesWith(f, canary)
 	if err != nil {
 		return nil, err
 	}
-	for i := range tables {
-		tables[i] += " " + canary
+	for i := range canaries {
+		canaries[i] += " " + canary
 	}
-	add(tables, true, t.cleanCanaries)
+	add(canaries, true, t.cleanCanaries)
 	return left, nil
 }
 
@@ -94,7 +110,7 @@ func (t *Target) remains(ctx context.Context, f ir.Family) (chains []string, err
 			chains = append(chains, d.name+" "+c.Name)
 		}
 	}
-	shared, err := t.shared(ctx, f, plan)
+	shared, err := t.shared(f, plan)
 	for _, c := range shared.drop {
 		chains = append(chains, shared.table+" "+c.Name)
 	}
@@ -107,7 +123,7 @@ func (t *Target) clean(ctx context.Context, f ir.Family) error {
 	if err != nil {
 		return err
 	}
-	shared, err := t.shared(ctx, f, plan)
+	shared, err := t.shared(f, plan)
 	if err != nil {
 		return err
 	}
@@ -130,7 +146,7 @@ func (t *Target) removal(ctx context.Context, f ir.Family) (*Plan, error) {
 
 // shared is what removes the chains that we share with the kubelet: nothing if
 // the kubelet is there, or others jump to them.
-func (t *Target) shared(ctx context.Context, f ir.Family, p *Plan) (edit, error) {
+func (t *Target) shared(f ir.Family, p *Plan) (edit, error) {
 	filter := &p.families[0].have.Filter
 	e := edit{table: filter.Name}
 	for i := range filter.Chains {
@@ -147,7 +163,7 @@ func (t *Target) shared(ctx context.Context, f ir.Family, p *Plan) (edit, error)
 		return e, nil
 	}
 	for _, chain := range kubeletChains {
-		if tables, err := t.tablesWith(ctx, f, chain); err != nil || len(tables) > 0 {
+		if with, err := t.tablesWith(f, chain); err != nil || len(with) > 0 {
 			return edit{}, err
 		}
 	}
@@ -155,28 +171,47 @@ func (t *Target) shared(ctx context.Context, f ir.Family, p *Plan) (edit, error)
 }
 
 // cleanCanaries removes the chains that only kube-proxy makes.
-func (t *Target) cleanCanaries(ctx context.Context, f ir.Family) error {
-	tables, err := t.tablesWith(ctx, f, canary)
+func (t *Target) cleanCanaries(_ context.Context, f ir.Family) error {
+	one, err := t.singly(f)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, table := range tables {
-		errs = append(errs, t.restore(ctx, f, step{{table: table, drop: []*rules.Chain{{Name: canary}}}}.text(f)))
+		errs = append(errs, one.ClearAndDeleteChain(table, canary))
 	}
 	return errors.Join(errs...)
 }
 
+// tables are those in which kube-proxy and the kubelet have chains.
+var tables = [...]string{"mangle", "nat", "filter"}
+
 // tablesWith gives the tables that have a chain.
-func (t *Target) tablesWith(ctx context.Context, f ir.Family, chain string) (tables []string, err error) {
-	for _, table := range [...]string{"mangle", "nat", "filter"} {
-		saved, err := t.save(ctx, f, table)
+func (t *Target) tablesWith(f ir.Family, chain string) (with []string, err error) {
+	one, err := t.singly(f)
+	if err != nil {
+		return nil, err
+	}
+	for _, table := range tables {
+		exists, err := one.ChainExists(table, chain)
 		if err != nil {
 			return nil, err
 		}
-		if strings.Contains(saved, "\n:"+chain+" ") {
-			tables = append(tables, table)
+		if exists {
+			with = append(with, table)
 		}
 	}
-	return tables, nil
+	return with, nil
+}
+
+// singly is for questions about single chains, for which there is no need to
+// read whole tables.
+func (t *Target) singly(f ir.Family) (*goiptables.IPTables, error) {
+	protocol := goiptables.ProtocolIPv4
+	if f == ir.IPv6 {
+		protocol = goiptables.ProtocolIPv6
+	}
+	return goiptables.New(goiptables.IPFamily(protocol),
+		goiptables.Path(rules.Tool(f)+"-"+string(t.Variant)),
+		goiptables.Timeout(t.waitSeconds()))
 }

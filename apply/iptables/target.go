@@ -3,7 +3,6 @@ package iptables
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -69,7 +68,7 @@ func Open(ctx context.Context, o Options) (*Target, error) {
 		t.families = append(t.families, f)
 	}
 	if len(t.families) == 0 {
-		return nil, errors.Join(missing...)
+		return nil, missing[0] // the others say the same
 	}
 	return t, nil
 }
@@ -125,7 +124,7 @@ func (t *Target) inUse(ctx context.Context) (Variant, error) {
 		}
 	}
 	if best == "" {
-		return "", errors.Join(missing...)
+		return "", missing[0] // the others say the same
 	}
 	return best, nil
 }
@@ -177,8 +176,13 @@ func (t *Target) waitFlags() []string {
 	if t.Variant != Legacy || !t.version.since1_6_2() {
 		return nil
 	}
-	seconds := max(1, int(t.options.Wait.Round(time.Second)/time.Second))
-	return []string{"--wait=" + strconv.Itoa(seconds), "--wait-interval=100000"}
+	return []string{"--wait=" + strconv.Itoa(t.waitSeconds()), "--wait-interval=100000"}
+}
+
+// waitSeconds is the waiting time in the unit of the tools, 1 at least: they
+// take 0 for ever.
+func (t *Target) waitSeconds() int {
+	return max(1, int(t.options.Wait.Round(time.Second)/time.Second))
 }
 
 func (t *Target) save(ctx context.Context, f ir.Family, table string) (string, error) {
