@@ -1,0 +1,124 @@
+package loop
+
+import (
+	"context"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Families are the families of the Programs, in their order.
+const Families = 2
+
+// Work is what is wanted now, and what changed since the last Work.
+type Work struct {
+	Programs []*ir.Program // IPv4 before IPv6
+	Changes  [Families][]ir.Change
+	// All tells that more than Changes says may differ: the node did.
+	All bool
+	// Since is when the oldest change arrived; zero: nothing changed.
+	Since time.Time
+	// Triggers are when what led to the changes happened, as far as is known.
+	Triggers []time.Time
+}
+
+// Input is where Programs come from. Its methods are called by one goroutine.
+type Input interface {
+	// Changed gives a token when there is something to take.
+	Changed() <-chan struct{}
+	// Take compiles what changed. In a full sync it also looks at what nobody
+	// tells of.
+	Take(k Kind) Work
+}
+
+// Done is what a sync did.
+type Done struct {
+	Operations apply.Count
+	Gone       []ir.Match      // frontends that went
+	Refused    []apply.Refusal // Services that are left out, since the kernel refuses them
+	// Drift are operations that undo what somebody else did; only a full sync
+	// finds any. DriftFirst are the first of them.
+	Drift      apply.Count
+	DriftFirst []apply.Operation
+}
+
+// Kernel is where Programs go.
+type Kernel interface {
+	// Replace makes the kernel hold the programs, whatever it holds now.
+	Replace(ctx context.Context, programs []*ir.Program) (Done, error)
+	// Change makes the kernel hold the programs, which differ by changes from
+	// those of the last call. That call gave no error.
+	Change(ctx context.Context, programs []*ir.Program, changes [Families][]ir.Change) (Done, error)
+}
+
+// Sync is one sync that has ended.
+type Sync struct {
+	Kind         Kind
+	Began, Ended time.Time
+	Work         Work
+	Done         Done
+	Err          error
+}
+
+// Loop keeps a kernel at what its Input wants.
+type Loop struct {
+	Schedule Schedule
+	Input    Input
+	Kernel   Kernel
+	// Suspect gives a token when the kernel may have been changed by somebody
+	// else; nil: nobody knows.
+	Suspect <-chan struct{}
+	// Queued is told of each request for a sync, Synced of each sync.
+	Queued func(Kind)
+	Synced func(*Sync)
+	Now    func() time.Time
+	After  func(time.Duration) <-chan time.Time
+}
+
+// Run syncs once at once, and then whenever it is due, until ctx ends.
+func (l *Loop) Run(ctx context.Context) {
+	l.ask(Full)
+	for {
+		wait := l.Schedule.Next().Sub(l.Now())
+		if wait <= 0 {
+			if ctx.Err() != nil {
+				return
+			}
+			l.sync(ctx)
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.Input.Changed():
+			l.ask(Change)
+		case <-l.Suspect:
+			l.ask(Full)
+		case <-l.After(wait):
+		}
+	}
+}
+
+func (l *Loop) ask(k Kind) {
+	l.Schedule.Ask(k)
+	l.Queued(k)
+}
+
+func (l *Loop) sync(ctx context.Context) {
+	s := &Sync{Kind: l.Schedule.Begin(), Began: l.Now()}
+	s.Work = l.Input.Take(s.Kind)
+	if s.Work.All {
+		s.Kind = Full
+	}
+	if s.Kind == Full {
+		s.Done, s.Err = l.Kernel.Replace(ctx, s.Work.Programs)
+	} else {
+		s.Done, s.Err = l.Kernel.Change(ctx, s.Work.Programs, s.Work.Changes)
+	}
+	s.Ended = l.Now()
+	l.Schedule.End(s.Kind, s.Ended, s.Err == nil)
+	if ctx.Err() == nil {
+		l.Synced(s)
+	}
+}

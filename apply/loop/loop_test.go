@@ -1,0 +1,156 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// fakeInput hands out what it was last set to.
+type fakeInput struct {
+	changed chan struct{}
+	last    []*ir.Program
+	now     []*ir.Program
+	all     bool
+}
+
+func (i *fakeInput) Changed() <-chan struct{} { return i.changed }
+
+func (i *fakeInput) Take(Kind) Work {
+	w := Work{Programs: i.now, Changes: from(i.last, i.now), All: i.all}
+	i.last, i.all = i.now, false
+	return w
+}
+
+// world is a Loop under a fake clock, with all that surrounds it.
+type world struct {
+	*Loop
+	t       *testing.T
+	input   *fakeInput
+	target  *fakeTarget
+	suspect chan struct{}
+	began   time.Time
+	log     []string
+}
+
+// run starts a Loop in a bubble whose time passes only while everybody waits.
+func run(t *testing.T, play func(w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		target, plane := newPlane()
+		w := &world{t: t, target: target, input: &fakeInput{changed: make(chan struct{}, 1), last: want(), now: want()},
+			suspect: make(chan struct{}, 1), began: time.Now()}
+		w.Loop = &Loop{
+			Schedule: Schedule{Min: time.Second, Retry: 30 * time.Second, Full: time.Hour},
+			Input:    w.input, Kernel: plane, Suspect: w.suspect,
+			Queued: func(Kind) {},
+			Synced: func(s *Sync) {
+				line := time.Since(w.began).String() + " " + s.Kind.String()
+				if s.Err != nil {
+					line += ": " + s.Err.Error()
+				}
+				w.log = append(w.log, line)
+			},
+			Now: time.Now, After: time.After,
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); w.Run(ctx) }()
+		synctest.Wait()
+		play(w)
+		cancel()
+		<-done
+	})
+}
+
+func (w *world) want(services ...ir.Service) {
+	synctest.Wait()
+	w.input.now = want(services...)
+	select {
+	case w.input.changed <- struct{}{}:
+	default:
+	}
+}
+
+// pass lets time pass.
+func (w *world) pass(d time.Duration) {
+	synctest.Wait()
+	time.Sleep(d) // of the bubble: takes no time
+	synctest.Wait()
+}
+
+func (w *world) logged(lines ...string) {
+	w.t.Helper()
+	if diff := cmp.Diff(lines, w.log); diff != "" {
+		w.t.Errorf("syncs (-want +got):\n%s", diff)
+	}
+}
+
+func TestLoopFollows(t *testing.T) {
+	run(t, func(w *world) {
+		w.want(svc("a", 1))
+		w.pass(5 * time.Second)
+		w.want(svc("a", 2)) // after quiet: at once
+		w.pass(100 * time.Millisecond)
+		w.want(svc("a", 3)) // waits
+		w.pass(100 * time.Millisecond)
+		w.want(svc("a", 4)) // with this one
+		w.pass(time.Minute)
+		w.logged("0s full", "1s change", "5s change", "6s change")
+		if diff := cmp.Diff(map[string]uint16{"a": 4}, named(w.target.rules)); diff != "" {
+			t.Errorf("in force (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestLoopComparesHourly(t *testing.T) {
+	run(t, func(w *world) {
+		w.pass(10 * time.Minute)
+		w.want(svc("a", 1))
+		w.pass(2 * time.Hour)
+		w.logged("0s full", "10m0s change", "1h0m0s full", "2h0m0s full")
+	})
+}
+
+func TestLoopRetries(t *testing.T) {
+	run(t, func(w *world) {
+		w.pass(time.Minute)
+		w.target.fail = errors.New("busy")
+		w.want(svc("a", 1))
+		w.pass(time.Minute)
+		w.logged("0s full", "1m0s change: busy", "1m1s full")
+		if diff := cmp.Diff(map[string]uint16{"a": 1}, named(w.target.rules)); diff != "" {
+			t.Errorf("in force (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestLoopSuspects(t *testing.T) {
+	run(t, func(w *world) {
+		w.want(svc("a", 1))
+		w.pass(time.Minute)
+		w.target.rules = rules{}
+		w.suspect <- struct{}{}
+		w.pass(time.Second)
+		w.logged("0s full", "1s change", "1m0s full")
+		if diff := cmp.Diff(map[string]uint16{"a": 1}, named(w.target.rules)); diff != "" {
+			t.Errorf("in force (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// When the node changed, changes of Services do not tell all.
+func TestLoopNodeChanged(t *testing.T) {
+	run(t, func(w *world) {
+		w.pass(time.Minute)
+		w.input.all = true
+		w.want()
+		w.pass(time.Second)
+		w.logged("0s full", "1m0s full")
+	})
+}
