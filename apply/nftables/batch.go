@@ -11,7 +11,7 @@ const kubeProxyTable = "kube-proxy"
 // can be traced.
 type message struct {
 	typ    uint16 // within nf_tables
-	atEnd  bool // of the chain, for rules
+	atEnd  bool   // of the chain, for rules
 	create bool
 	data   []byte // with nfgenmsg
 	about

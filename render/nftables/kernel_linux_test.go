@@ -13,6 +13,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
 func namespace(t *testing.T) *applytest.Namespace {
@@ -179,39 +180,6 @@ func TestLoadLarge(t *testing.T) {
 	}
 }
 
-// stickyProgram has one Service with affinity: its ClusterIP 10.96.0.10,
-// 203.0.113.10 with policy Local and node port 30080 share backends on both
-// nodes, with two ports, and on the node under test itself.
-func stickyProgram(f ir.Family, proto ir.Protocol) *ir.Program {
-	port := ir.ServicePort{Service: ir.Name{Namespace: "ns", Name: "sticky"}, Protocol: proto}
-	affinity := &ir.Affinity{Timeout: time.Hour}
-	pool := func(policy ir.Policy, backends ...string) ir.Pool {
-		p := ir.Pool{Port: port, Policy: policy, Affinity: affinity}
-		for _, b := range backends {
-			p.Backends = append(p.Backends, ir.Backend{AddrPort: addrPort(f, b), Local: !strings.HasPrefix(b, "10.244.2.")})
-		}
-		return p
-	}
-	front := func(kind ir.Kind, m ir.Match, routes ...ir.Route) ir.Frontend {
-		m.Protocol = proto
-		return ir.Frontend{Kind: kind, Match: m, Port: port, Routes: routes}
-	}
-	s := ir.Service{
-		Name: port.Service,
-		Pools: []ir.Pool{
-			pool(ir.Cluster, "10.244.1.10:8080", "10.244.1.11:9090", "10.244.2.10:8080", "192.0.2.11:8081"),
-			pool(ir.Local, "10.244.1.10:8080", "10.244.1.11:9090", "192.0.2.11:8081"),
-		},
-		Frontends: []ir.Frontend{
-			front(ir.ClusterIP, ir.Match{Addr: addr(f, "10.96.0.10"), Port: 80}, ir.Route{From: ir.Pods}, ir.Route{SNAT: true}),
-			front(ir.LoadBalancer, ir.Match{Addr: addr(f, "203.0.113.10"), Port: 80},
-				ir.Route{From: ir.Pods}, ir.Route{From: ir.Host, SNAT: true}, ir.Route{Pool: 1}),
-			front(ir.NodePort, ir.Match{Port: 30080}, ir.Route{SNAT: true}),
-		},
-	}
-	return &ir.Program{Family: f, Node: testNode(f), Services: []ir.Service{s}}
-}
-
 // A client meets one backend, whichever of the frontends it takes and whether
 // it is masqueraded or not; another client may meet another.
 func TestAffinityPackets(t *testing.T) {
@@ -225,7 +193,7 @@ func TestAffinityPackets(t *testing.T) {
 	for _, f := range families {
 		for _, proto := range []ir.Protocol{ir.TCP, ir.UDP} {
 			t.Run(f.String()+" "+proto.String(), func(t *testing.T) {
-				load(t, node, script(t, stickyProgram(f, proto)))
+				load(t, node, script(t, nftest.Sticky(f, proto)))
 				cluster := []string{"10.96.0.10:80", "192.0.2.11:30080"}
 				met := map[string]map[netip.AddrPort]bool{}
 				visit := func(from string, targets ...string) {
@@ -293,7 +261,7 @@ func TestAffinitySlides(t *testing.T) {
 	}
 	defer topo.Close()
 	node := topo.Namespace("node1")
-	p := stickyProgram(ir.IPv4, ir.TCP)
+	p := nftest.Sticky(ir.IPv4, ir.TCP)
 	p.Services[0].Pools = []ir.Pool{{Port: p.Services[0].Pools[0].Port, Affinity: &ir.Affinity{Timeout: time.Hour},
 		Backends: p.Services[0].Pools[0].Backends[:1]}}
 	p.Services[0].Frontends = p.Services[0].Frontends[:1]

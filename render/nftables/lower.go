@@ -43,6 +43,28 @@ func LowerService(node *ir.Node, family ir.Family, svc *ir.Service) Fragment {
 	return l.frag
 }
 
+// Empty tells that the Service adds nothing.
+func (f *Fragment) Empty() bool {
+	for _, e := range f.Elements {
+		if len(e) > 0 {
+			return false
+		}
+	}
+	return len(f.Chains)+len(f.Maps) == 0
+}
+
+// Ruleset gives the Fragment as a table without the fixed chains.
+func (f *Fragment) Ruleset(family ir.Family) *Ruleset {
+	r := &Ruleset{Family: family, Chains: f.Chains, Sets: append(slices.Clone(fixedSets[:]), f.Maps...)}
+	for id := range f.Elements {
+		r.Sets[id].Elements = f.Elements[id]
+	}
+	return r
+}
+
+// SharedSets are those whose elements several Services may want.
+func SharedSets() []SetID { return []SetID{ClusterIPs, Hairpin} }
+
 // lowering collects the Fragments of Services into one, each shared piece once.
 type lowering struct {
 	node   *ir.Node

@@ -202,6 +202,12 @@ var (
 	nodePortKey = []Type{TypeProto, TypePort}
 )
 
+// Set gives the set's declaration, without elements.
+func (s SetID) Set() *Set {
+	set := fixedSets[s]
+	return &set
+}
+
 // String gives the set's name.
 func (s SetID) String() string {
 	if s >= setCount {

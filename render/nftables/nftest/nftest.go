@@ -181,3 +181,36 @@ func LargeService(i int) ir.Service {
 	}
 	return s
 }
+
+// Sticky has one Service with affinity: its ClusterIP 10.96.0.10,
+// 203.0.113.10 with policy Local and node port 30080 share backends on both
+// nodes, with two ports, and on the node under test itself.
+func Sticky(f ir.Family, proto ir.Protocol) *ir.Program {
+	port := ir.ServicePort{Service: ir.Name{Namespace: "ns", Name: "sticky"}, Protocol: proto}
+	affinity := &ir.Affinity{Timeout: time.Hour}
+	pool := func(policy ir.Policy, backends ...string) ir.Pool {
+		p := ir.Pool{Port: port, Policy: policy, Affinity: affinity}
+		for _, b := range backends {
+			p.Backends = append(p.Backends, ir.Backend{AddrPort: AddrPort(f, b), Local: !strings.HasPrefix(b, "10.244.2.")})
+		}
+		return p
+	}
+	front := func(kind ir.Kind, m ir.Match, routes ...ir.Route) ir.Frontend {
+		m.Protocol = proto
+		return ir.Frontend{Kind: kind, Match: m, Port: port, Routes: routes}
+	}
+	s := ir.Service{
+		Name: port.Service,
+		Pools: []ir.Pool{
+			pool(ir.Cluster, "10.244.1.10:8080", "10.244.1.11:9090", "10.244.2.10:8080", "192.0.2.11:8081"),
+			pool(ir.Local, "10.244.1.10:8080", "10.244.1.11:9090", "192.0.2.11:8081"),
+		},
+		Frontends: []ir.Frontend{
+			front(ir.ClusterIP, ir.Match{Addr: Addr(f, "10.96.0.10"), Port: 80}, ir.Route{From: ir.Pods}, ir.Route{SNAT: true}),
+			front(ir.LoadBalancer, ir.Match{Addr: Addr(f, "203.0.113.10"), Port: 80},
+				ir.Route{From: ir.Pods}, ir.Route{From: ir.Host, SNAT: true}, ir.Route{Pool: 1}),
+			front(ir.NodePort, ir.Match{Port: 30080}, ir.Route{SNAT: true}),
+		},
+	}
+	return &ir.Program{Family: f, Node: Node(f), Services: []ir.Service{s}}
+}

@@ -1,0 +1,106 @@
+package nftables
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/nftables"
+	"github.com/proxyc/proxyc/render/nftables/nftest"
+)
+
+// Services that change one by one, or some at once, leave what a fresh table would have.
+func TestStateHoldsHistories(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 2))
+	n := newNode(t)
+	empty := both(func(f ir.Family) *ir.Program { return &ir.Program{Family: f, Node: nftest.Node(f)} })
+	if _, err := apply.Once(t.Context(), n, empty, always); err != nil {
+		t.Fatal(err)
+	}
+	states := map[ir.Family]*State{ir.IPv4: NewState(ir.IPv4), ir.IPv6: NewState(ir.IPv6)}
+	programs := map[ir.Family]*ir.Program{}
+	for step := range 200 {
+		var plans []*Plan
+		for f, s := range states {
+			now := vary(nftest.Program(f), random)
+			now.Node = nftest.Node(f)
+			if step%3 > 0 { // most of the time one Service changes, or few
+				now = some(programs[f], now, random)
+			}
+			plans = append(plans, s.Update(changes(programs[f], now)...))
+			programs[f] = now
+		}
+		if err := n.Commit(t.Context(), Join(plans...)); err != nil {
+			t.Fatalf("step %d: %v", step, err)
+		}
+		if step%20 == 0 {
+			holds(t, "the history", n, lower(programs[ir.IPv4], programs[ir.IPv6]))
+			if t.Failed() {
+				t.Fatalf("at step %d", step)
+			}
+		}
+	}
+	var plans []*Plan
+	for f, s := range states {
+		plans = append(plans, s.Update(changes(programs[f], &ir.Program{})...))
+		if len(s.services)+len(s.users)+len(s.wanters) > 0 {
+			t.Errorf("%s: the empty state remembers %v", f, s)
+		}
+	}
+	if err := n.Commit(t.Context(), Join(plans...)); err != nil {
+		t.Fatal(err)
+	}
+	holds(t, "all Services gone", n, empty)
+}
+
+// some takes one Service in three from now, and the rest from before.
+func some(before, now *ir.Program, random *rand.Rand) *ir.Program {
+	p := *now
+	p.Services = nil
+	for i := range 6 {
+		from := before
+		if random.IntN(3) == 0 {
+			from = now
+		}
+		name := nftest.Program(ir.IPv4).Services[i].Name
+		if s := serviceIn(from, name); s != nil {
+			p.Services = append(p.Services, *s)
+		}
+	}
+	return &p
+}
+
+func serviceIn(p *ir.Program, name ir.Name) *ir.Service {
+	if p != nil {
+		if i := slices.IndexFunc(p.Services, func(s ir.Service) bool { return s.Name == name }); i >= 0 {
+			return &p.Services[i]
+		}
+	}
+	return nil
+}
+
+// changes are what makes now out of before.
+func changes(before, now *ir.Program) []Update {
+	var all []Update
+	for i := range now.Services {
+		s := &now.Services[i]
+		if old := serviceIn(before, s.Name); old == nil || !cmp.Equal(*old, *s, cmp.Comparer(sameAddrPort), cmp.Comparer(sameAddr), cmp.Comparer(samePrefix)) {
+			all = append(all, Update{s.Name, rules.LowerService(&now.Node, now.Family, s)})
+		}
+	}
+	if before != nil {
+		for _, s := range before.Services {
+			if serviceIn(now, s.Name) == nil {
+				all = append(all, Update{Service: s.Name})
+			}
+		}
+	}
+	return all
+}

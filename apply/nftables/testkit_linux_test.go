@@ -1,0 +1,7 @@
+package nftables
+
+import "net/netip"
+
+func sameAddr(a, b netip.Addr) bool         { return a == b }
+func sameAddrPort(a, b netip.AddrPort) bool { return a == b }
+func samePrefix(a, b netip.Prefix) bool     { return a == b }
