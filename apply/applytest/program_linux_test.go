@@ -63,6 +63,9 @@ func TestMain(m *testing.M) {
 
 func buildProgram(t testing.TB) string {
 	t.Helper()
+	if *proxycFlag != "" {
+		return *proxycFlag
+	}
 	program.once.Do(func() {
 		if program.dir, program.err = os.MkdirTemp("", "proxyc-"); program.err != nil {
 			return
@@ -86,6 +89,8 @@ type machine struct {
 	binary string
 	dir    string   // for its files
 	env    []string // beside the test's own
+
+	kubelet bool // is there, and has made KUBE-FIREWALL before kube-proxy comes
 }
 
 // newMachine makes ns a machine; nil stands for a new namespace without anything.
@@ -142,18 +147,23 @@ func (m *machine) prepare(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// start begins a run of proxyc; wait gives what came of it.
-func (m *machine) start(args ...string) (cmd *exec.Cmd, wait func() ran) {
+// start begins a run of proxyc; wait gives what came of it. change, if not nil, has the last word on how
+// it is started.
+func (m *machine) start(change func(*exec.Cmd), args ...string) (cmd *exec.Cmd, wait func() ran) {
 	m.t.Helper()
 	cmd = m.prepare(m.binary, args...)
 	cmd.SysProcAttr.Setpgid = true
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if change != nil {
+		change(cmd)
+	}
 	ended, err := m.Start(cmd)
 	if err != nil {
 		m.t.Fatal(err)
 	}
 	return cmd, func() ran {
+		m.t.Helper()
 		err := ended()
 		r := ran{args: args, stdout: stdout.String(), stderr: stderr.String()}
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
@@ -167,7 +177,7 @@ func (m *machine) start(args ...string) (cmd *exec.Cmd, wait func() ran) {
 
 func (m *machine) proxyc(args ...string) ran {
 	m.t.Helper()
-	_, wait := m.start(args...)
+	_, wait := m.start(nil, args...)
 	return wait()
 }
 
@@ -260,4 +270,22 @@ func (m *machine) lacks(words ...string) {
 			}
 		}
 	}
+}
+
+// shim puts a shell script in the place of a tool; "$real" in it is the tool.
+func (m *machine) shim(name, script string) {
+	m.t.Helper()
+	real, err := exec.LookPath(name)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	bin := filepath.Join(m.dir, "bin")
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		m.t.Fatal(err)
+	}
+	text := fmt.Sprintf("#!/bin/sh\nreal=%s\n%s\n", real, script)
+	if err := os.WriteFile(filepath.Join(bin, name), []byte(text), 0o755); err != nil {
+		m.t.Fatal(err)
+	}
+	m.env = append(m.env, "PATH="+bin+":"+os.Getenv("PATH"))
 }

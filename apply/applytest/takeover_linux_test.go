@@ -23,6 +23,9 @@ func recorded(t testing.TB, file string) string {
 	return nfacct.ReplaceAllString(string(data), "")
 }
 
+// firewall matches the lines of KUBE-FIREWALL.
+var firewall = regexp.MustCompile(`(?m)^.*KUBE-FIREWALL.*\n`)
+
 var nfacct = regexp.MustCompile(`-m nfacct --nfacct-name +\S+ `)
 
 // A peer is a mode of kube-proxy, and how its rules get onto a machine.
@@ -35,7 +38,11 @@ func iptablesPeer(variant string) peer {
 	return peer{"iptables-" + variant, func(m *machine) {
 		m.t.Helper()
 		for _, tool := range []string{"iptables", "ip6tables"} {
-			m.tool(recorded(m.t, "kube-proxy."+tool), tool+"-"+variant+"-restore", "--noflush")
+			text := recorded(m.t, "kube-proxy."+tool)
+			if m.kubelet {
+				text = firewall.ReplaceAllString(text, "")
+			}
+			m.tool(text, tool+"-"+variant+"-restore", "--noflush")
 		}
 	}}
 }

@@ -1,0 +1,332 @@
+package applytest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+)
+
+// takeoverFiles are the configuration and the objects of the recorded cluster.
+func takeoverFiles() (config, cluster string) {
+	return filepath.Join(takeoverDir, "config.yaml"), filepath.Join(takeoverDir, "cluster.yaml")
+}
+
+// TestLookingWritesNothing: --dry-run and --check, in every form, leave the machine as it is, and tell
+// what is to be done and whether there is anything.
+func TestLookingWritesNothing(t *testing.T) {
+	eachPlane(t, func(t *testing.T, p plane) {
+		m := newMachine(t, nil)
+		config, cluster := takeoverFiles()
+		look := func(want int, flags ...string) ran {
+			t.Helper()
+			before := m.dump()
+			r := m.must(want, m.apply(p, config, cluster, flags...))
+			m.same(before, strings.Join(flags, " "))
+			if again := m.apply(p, config, cluster, flags...); again.stdout != r.stdout {
+				t.Errorf("%v: prints this, and that the second time:\n%s\n%s", flags, r.stdout, again.stdout)
+			}
+			return r
+		}
+		text := look(0, "--dry-run").stdout
+		wide := look(0, "--dry-run", "-o", "wide").stdout
+		for _, word := range []string{"Service default/web: ", "total: "} {
+			if !strings.Contains(text, word) || !strings.Contains(wide, word) {
+				t.Errorf("no %q in\n%s\nor\n%s", word, text, wide)
+			}
+		}
+		if strings.Contains(text, "Service default/web: spec.ports") || !strings.Contains(wide, "10.244.2.10") || !strings.Contains(wide, "EndpointSlice default/web-4") {
+			t.Errorf("origins belong into wide and only there:\n%s\n%s", text, wide)
+		}
+		var plan struct {
+			Rules struct {
+				Total      struct{ Added, Changed, Removed int }
+				Services   []struct{ Service any }
+				Operations []struct{ Verb, Object string }
+			}
+		}
+		if err := json.Unmarshal([]byte(look(0, "--dry-run", "-o", "json").stdout), &plan); err != nil {
+			t.Fatal(err)
+		}
+		total := plan.Rules.Total
+		if total.Added == 0 || len(plan.Rules.Operations) != total.Added+total.Changed+total.Removed || len(plan.Rules.Services) < 5 {
+			t.Errorf("JSON: %+v", plan)
+		}
+		look(1, "--check")
+
+		m.must(0, m.apply(p, config, cluster))
+		for _, output := range []string{"text", "wide", "json"} {
+			look(0, "--check", "-o", output)
+			look(0, "--dry-run", "-o", output)
+		}
+		if r := m.apply(p, config, cluster); r.code != 0 || r.stdout != "nothing to change\n" {
+			t.Errorf("the second time: %s", r)
+		}
+	})
+}
+
+// drifts take something away by hand, or put something in; word is how the plan names it.
+var drifts = map[string][]struct{ name, command, word string }{
+	"iptables": {
+		{"a rule deleted", "iptables-VARIANT -t nat -D KUBE-SERVICES 1", "KUBE-SERVICES"},
+		{"a chain flushed", "iptables-VARIANT -t nat -F KUBE-MARK-MASQ", "KUBE-MARK-MASQ"},
+		{"a jump deleted", "iptables-VARIANT -t nat -D OUTPUT 1", "OUTPUT"},
+		{"a rule added", "ip6tables-VARIANT -t nat -A KUBE-POSTROUTING -j RETURN", "KUBE-POSTROUTING"},
+		{"the whole table flushed", "iptables-VARIANT -t nat -F", "KUBE-"},
+	},
+	"nftables": {
+		{"an element deleted", "nft flush map ip proxyc service-ips", "service-ips"},
+		{"a table deleted", "nft delete table ip6 proxyc", "ip6"},
+	},
+}
+
+// TestDrift: what somebody changed by hand is found, named and put right.
+func TestDrift(t *testing.T) {
+	eachPlane(t, func(t *testing.T, p plane) {
+		m := newMachine(t, nil)
+		config, cluster := takeoverFiles()
+		m.must(0, m.apply(p, config, cluster))
+		wanted := m.dump()
+		for _, d := range drifts[p.mode] {
+			command := strings.Fields(strings.ReplaceAll(d.command, "VARIANT", p.variant))
+			m.tool("", command[0], command[1:]...)
+			drifted := m.dump()
+			if drifted == wanted {
+				t.Fatalf("%s: nothing has changed", d.name)
+			}
+			if r := m.must(1, m.apply(p, config, cluster, "--check", "-o", "wide")); !strings.Contains(r.stdout, d.word) {
+				t.Errorf("%s: no word of %s: %s", d.name, d.word, r)
+			}
+			m.same(drifted, d.name+", checked")
+			m.must(0, m.apply(p, config, cluster))
+			m.must(0, m.apply(p, config, cluster, "--check"))
+			m.same(wanted, d.name+", applied again")
+		}
+	})
+}
+
+// TestCannot: where the program cannot work it says why, once, and touches nothing.
+func TestCannot(t *testing.T) {
+	eachPlane(t, func(t *testing.T, p plane) {
+		m := newMachine(t, nil)
+		config, cluster := takeoverFiles()
+		config, cluster = m.file("config.yaml", readFile(t, config)), m.file("cluster.yaml", readFile(t, cluster))
+		m.must(0, m.apply(p, config, m.file("none.yaml", world{}.snapshot(t))))
+		before := m.dump()
+		clear := func(name string, r ran, words ...string) {
+			t.Helper()
+			m.must(2, r)
+			said := strings.Split(strings.TrimSpace(r.stderr), "\n")
+			if last := said[len(said)-1]; !strings.HasPrefix(last, "proxyc: ") || strings.Count(r.stderr, "proxyc: ") != 1 {
+				t.Errorf("%s: want one error: %s", name, r)
+			}
+			for _, w := range words {
+				if !strings.Contains(r.stderr, w) {
+					t.Errorf("%s: want %q in the error: %s", name, w, r)
+				}
+			}
+			m.same(before, name)
+		}
+		for _, dir := range []string{m.dir, filepath.Dir(m.dir)} {
+			if err := os.Chmod(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		asNobody := func(args ...string) ran {
+			_, wait := m.start(func(cmd *exec.Cmd) {
+				cmd.SysProcAttr.Credential = &syscall.Credential{Uid: 65534, Gid: 65534}
+			}, args...)
+			return wait()
+		}
+		clear("apply as nobody", asNobody(applyArgs(p, config, cluster)...), "apply", "root")
+		clear("cleanup as nobody", asNobody("cleanup"), "cleanup", "root")
+
+		_, wait := m.start(func(cmd *exec.Cmd) { // root, but of another user namespace
+			id := []syscall.SysProcIDMap{{Size: 1}}
+			cmd.SysProcAttr.Cloneflags, cmd.SysProcAttr.UidMappings, cmd.SysProcAttr.GidMappings = syscall.CLONE_NEWUSER, id, id
+		}, applyArgs(p, config, cluster)...)
+		clear("apply as root of nothing", wait(), "ermi")
+
+		clear("no such file", m.apply(p, config, filepath.Join(m.dir, "missing.yaml")), "missing.yaml")
+		clear("no snapshot", m.proxyc("apply", "-c", config, "--hostname-override", "node1"), "-s")
+		clear("both", m.apply(p, config, cluster, "--dry-run", "--check"), "--dry-run", "--check")
+		clear("mode that has no applier", m.apply(plane{mode: "userspace"}, config, cluster), "userspace", "iptables")
+
+		if p.mode == "iptables" {
+			nothing := *m
+			nothing.env = append(nothing.env, "PATH="+t.TempDir())
+			clear("no tools", nothing.apply(p, config, cluster), "iptables-"+p.variant)
+		}
+	})
+}
+
+func readFile(t testing.TB, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// TestTwoAtOnce: of two that apply at the same time one waits; who does not want to wait that long is
+// told for whom.
+func TestTwoAtOnce(t *testing.T) {
+	eachPlane(t, func(t *testing.T, p plane) {
+		m := newMachine(t, nil)
+		config, cluster := takeoverFiles()
+		before := m.dump()
+		var lock *apply.Lock
+		err := m.Do(func() (err error) {
+			lock, err = apply.AcquireLock(context.Background(), filepath.Dir(m.lockFile()))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := m.must(2, m.apply(p, config, cluster, "--lock-timeout", "100ms"))
+		if owner := fmt.Sprintf("process %d (", os.Getpid()); !strings.Contains(r.stderr, owner) {
+			t.Errorf("want %q: %s", owner, r)
+		}
+		m.same(before, "locked out")
+
+		ended := make(chan ran, 3)
+		for _, args := range [][]string{applyArgs(p, config, cluster), applyArgs(p, config, cluster), {"cleanup", "--dry-run"}} {
+			_, wait := m.start(nil, args...)
+			go func() { ended <- wait() }()
+		}
+		select {
+		case r := <-ended:
+			t.Errorf("did not wait: %s", r)
+		case <-time.After(500 * time.Millisecond):
+		}
+		m.same(before, "waiting")
+		if err := lock.Release(); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			m.must(0, <-ended)
+		}
+		m.must(0, m.apply(p, config, cluster, "--check"))
+	})
+}
+
+// foreignRules are what others keep on a node, by the tool that loads them.
+var foreignRules = []struct{ tool, text string }{
+	{"nft", `table inet firewall {
+	set allowed { type ipv4_addr; flags interval; elements = { 192.0.2.0/24, 198.51.100.7 } }
+	chain input { type filter hook input priority 10; policy accept; ip saddr @allowed accept; ct state invalid drop; }
+}
+table ip proxyc-like {
+	map service-ips { type ipv4_addr : verdict; }
+	chain c { }
+}
+table ip6 kube-router {
+	chain KUBE-SERVICES { ip6 daddr ::1 drop; }
+}
+`},
+	{"iptables", `*mangle
+:KUBE-IPTABLES-HINT - [0:0]
+:KUBE-KUBELET-CANARY - [0:0]
+COMMIT
+*nat
+:DOCKER - [0:0]
+:KUBE-MARK-DROP - [0:0]
+:KUBE-ROUTER-HAIRPIN - [0:0]
+-A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER
+-A POSTROUTING -s 172.17.0.0/16 -j MASQUERADE
+-A DOCKER -i docker0 -j RETURN
+-A KUBE-MARK-DROP -j MARK --set-xmark 0x8000/0x8000
+-A KUBE-ROUTER-HAIRPIN -j RETURN
+COMMIT
+*filter
+:DOCKER-USER - [0:0]
+:KUBE-FIREWALL - [0:0]
+:KUBE-NWPLCY-DEFAULT - [0:0]
+-A INPUT -j KUBE-FIREWALL
+-A INPUT -s 198.51.100.66/32 -m comment --comment "not KUBE-SERVICES" -j DROP
+-A FORWARD -j DOCKER-USER
+-A OUTPUT -j KUBE-FIREWALL
+-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment "block incoming localnet connections" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP
+COMMIT
+`},
+	{"ip6tables", `*mangle
+:KUBE-IPTABLES-HINT - [0:0]
+COMMIT
+*raw
+-A PREROUTING -s 2001:db8:66::/48 -j NOTRACK
+COMMIT
+*filter
+:DOCKER-USER - [0:0]
+:KUBE-FIREWALL - [0:0]
+-A INPUT -j KUBE-FIREWALL
+-A FORWARD -j DOCKER-USER
+-A OUTPUT -j KUBE-FIREWALL
+COMMIT
+`},
+}
+
+func (m *machine) loadForeign() {
+	m.t.Helper()
+	for _, f := range foreignRules {
+		if f.tool == "nft" {
+			m.tool(f.text, "nft", "-f", "-")
+			continue
+		}
+		for _, variant := range []string{"nft", "legacy"} {
+			m.tool(f.text, f.tool+"-"+variant+"-restore", "--noflush")
+		}
+	}
+}
+
+// TestCleanup: whatever kube-proxy and proxyc left, of every mode at once, goes, and all of others'
+// stays as it was, to the byte.
+func TestCleanup(t *testing.T) {
+	RequireRoot(t)
+	for _, foreign := range []bool{false, true} {
+		t.Run(fmt.Sprintf("foreign=%v", foreign), func(t *testing.T) {
+			m := newMachine(t, nil)
+			config, cluster := takeoverFiles()
+			m.kubelet = foreign
+			if foreign {
+				m.loadForeign()
+			}
+			clean := m.dump()
+			r := m.must(0, m.proxyc("cleanup"))
+			if r.stdout != "nothing to remove\n" {
+				t.Errorf("there was nothing: %s", r)
+			}
+			m.same(clean, "cleanup of nothing")
+
+			for _, p := range planes {
+				m.must(0, m.apply(p, config, cluster))
+			}
+			for _, p := range peers {
+				p.load(m)
+			}
+			full := m.dump()
+			for _, args := range [][]string{{"cleanup", "--dry-run"}, {"apply", "--cleanup", "--dry-run"}} {
+				r := m.must(0, m.proxyc(args...))
+				if n := strings.Count(r.stdout, "remove "); n < 8 {
+					t.Errorf("too few: %s", r)
+				}
+				m.same(full, "cleanup --dry-run")
+			}
+			m.must(0, m.proxyc("cleanup"))
+			m.same(clean, "cleanup")
+			r = m.must(0, m.proxyc("apply", "--cleanup"))
+			if r.stdout != "nothing to remove\n" {
+				t.Errorf("the second time: %s", r)
+			}
+			m.same(clean, "cleanup for the second time")
+		})
+	}
+}
