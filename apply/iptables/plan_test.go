@@ -129,6 +129,31 @@ func TestNoPacketMeetsHalfAService(t *testing.T) {
 	}
 }
 
+// TestEverythingGoesInSteps removes all rules, as cleanup does: nothing may be
+// dropped while others jump to it, however many runs it takes.
+func TestEverythingGoesInSteps(t *testing.T) {
+	for _, most := range []int{1, 10, 60, 1 << 20} {
+		for _, p := range programs(40) {
+			have := rules.Lower(p)
+			m := &memory{have}
+			for _, s := range newPlan(rules.Rulesets{have}, rules.Rulesets{empty(p.Family)}).families[0].steps(most) {
+				for _, e := range s {
+					if err := m.commit(e); err != nil {
+						t.Fatalf("%s, at most %d rules: %v", p.Family, most, err)
+					}
+				}
+			}
+			for _, table := range m.state.Tables() {
+				for _, c := range table.Chains {
+					if !rules.Shared(c.Name) {
+						t.Errorf("%s, at most %d rules: %s %s is still there", p.Family, most, table.Name, c.Name)
+					}
+				}
+			}
+		}
+	}
+}
+
 func between(t *testing.T, most int, now, old, want *rules.Ruleset, to []sim.Packet, local func(netip.Addr) bool) {
 	t.Helper()
 	for _, pkt := range to {

@@ -64,7 +64,8 @@ func (f *familyPlan) stages(severalRuns bool) []tableDiff {
 }
 
 // union is want with what only have has in some chains: these chains if they
-// are stale, and rules at their end, where they catch what want leaves.
+// are stale, with those they jump to, and rules at their end, where they catch
+// what want leaves.
 func union(have, want *rules.Table, some func(chain string) bool) *rules.Table {
 	u := &rules.Table{Name: want.Name, Hooks: want.Hooks}
 	old := chainsOf(have)
@@ -75,9 +76,22 @@ func union(have, want *rules.Table, some func(chain string) bool) *rules.Table {
 		u.Chains = append(u.Chains, c)
 		delete(old, c.Name)
 	}
+	keep := func(name string) {
+		if c := old[name]; c != nil {
+			u.Chains = append(u.Chains, *c)
+			delete(old, name)
+		}
+	}
 	for _, c := range have.Chains {
-		if old[c.Name] != nil && some(c.Name) {
-			u.Chains = append(u.Chains, c)
+		if some(c.Name) {
+			keep(c.Name)
+		}
+	}
+	for i := 0; i < len(u.Chains); i++ {
+		for _, r := range u.Chains[i].Rules {
+			if r.Target == rules.Jump {
+				keep(r.Chain)
+			}
 		}
 	}
 	return u
