@@ -20,7 +20,8 @@ type Lock struct{ file *os.File }
 // AcquireLock takes the lock of the network namespace that the calling thread
 // is in, under dir, and writes the owner into it. While another process holds
 // it, it waits until ctx ends, then names that process. The lock goes with the
-// process, however it ends.
+// process, however it ends, and with the last of the programs that it started:
+// what these still do to the rules, the next owner has to see.
 func AcquireLock(ctx context.Context, dir string) (*Lock, error) {
 	var ns unix.Stat_t
 	if err := unix.Stat("/proc/thread-self/ns/net", &ns); err != nil {
@@ -43,7 +44,8 @@ func AcquireLock(ctx context.Context, dir string) (*Lock, error) {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	owner := fmt.Sprintf("process %d (%s)\n", os.Getpid(), strings.Join(os.Args, " "))
-	if err := errors.Join(f.Truncate(0), writeAt(f, owner)); err != nil {
+	_, err = unix.FcntlInt(f.Fd(), unix.F_SETFD, 0) // started programs inherit it
+	if err := errors.Join(err, f.Truncate(0), writeAt(f, owner)); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
@@ -73,4 +75,6 @@ func waitForLock(ctx context.Context, f *os.File) error {
 }
 
 // Release gives the lock back.
-func (l *Lock) Release() error { return l.file.Close() }
+func (l *Lock) Release() error {
+	return errors.Join(unix.Flock(int(l.file.Fd()), unix.LOCK_UN), l.file.Close())
+}
