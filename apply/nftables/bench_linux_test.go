@@ -112,4 +112,3 @@ func BenchmarkOneEndpoint(b *testing.B) {
 		}
 	})
 }
-

@@ -508,3 +508,20 @@ func decodeTerm(c instruction, f ir.Family) (rules.Term, bool) {
 	}
 	return rules.Term{}, false
 }
+
+// notes gives one frontend for each comment.
+type notes struct{ byComment map[string]*ir.Frontend }
+
+func (n *notes) frontend(comment string) *ir.Frontend {
+	if f, ok := n.byComment[comment]; ok {
+		return f
+	}
+	if n.byComment == nil {
+		n.byComment = map[string]*ir.Frontend{}
+	}
+	service, port, _ := strings.Cut(comment, ":")
+	namespace, name, _ := strings.Cut(service, "/")
+	f := &ir.Frontend{Port: ir.ServicePort{Service: ir.Name{Namespace: namespace, Name: name}, Port: port}}
+	n.byComment[comment] = f
+	return f
+}

@@ -128,23 +128,6 @@ func sortSets(sets []rules.Set) {
 	})
 }
 
-// notes gives one frontend for each comment.
-type notes struct{ byComment map[string]*ir.Frontend }
-
-func (n *notes) frontend(comment string) *ir.Frontend {
-	if f, ok := n.byComment[comment]; ok {
-		return f
-	}
-	if n.byComment == nil {
-		n.byComment = map[string]*ir.Frontend{}
-	}
-	service, port, _ := strings.Cut(comment, ":")
-	namespace, name, _ := strings.Cut(service, "/")
-	f := &ir.Frontend{Port: ir.ServicePort{Service: ir.Name{Namespace: namespace, Name: name}, Port: port}}
-	n.byComment[comment] = f
-	return f
-}
-
 func (t *Target) readChains(ctx context.Context, r *rules.Ruleset) error {
 	err := t.c.dump(ctx, getChain, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
 		a, err := parse(b)

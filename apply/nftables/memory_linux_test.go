@@ -1,0 +1,51 @@
+package nftables
+
+import (
+	"testing"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/loop"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/nftables"
+	"github.com/proxyc/proxyc/render/nftables/nftest"
+)
+
+var _ loop.Memory[rules.Tables] = (*Memory)(nil)
+
+// A daemon's plane needs one reading, and then follows the changes.
+func TestPlane(t *testing.T) {
+	n := newNode(t)
+	plane := &loop.Plane[rules.Tables]{Target: n.Target, Memory: &Memory{}}
+	version := func(services int, backend string) []*ir.Program {
+		var all []*ir.Program
+		for _, f := range families {
+			p := nftest.Program(f)
+			p.Services = p.Services[:services]
+			p.Services[0].Pools[0].Backends[2].AddrPort = nftest.AddrPort(f, backend)
+			all = append(all, p)
+		}
+		return all
+	}
+	now := version(6, "10.244.2.10:8080")
+	if _, err := plane.Replace(t.Context(), now); err != nil {
+		t.Fatal(err)
+	}
+	for _, next := range [][]*ir.Program{
+		version(6, "10.244.2.11:8080"), version(4, "10.244.2.11:8080"), version(5, "10.244.2.12:8081"), version(1, "10.244.2.10:8080"), version(6, "10.244.2.10:8080"),
+	} {
+		var changes [loop.Families][]ir.Change
+		for i := range now {
+			changes[i] = ir.Diff(now[i], next[i])
+		}
+		done, err := plane.Change(t.Context(), next, changes)
+		if err != nil || len(done.Refused) > 0 {
+			t.Fatal(err, done.Refused)
+		}
+		now = next
+		holds(t, "after a change", n, lower(now...))
+	}
+	done, err := plane.Replace(t.Context(), now)
+	if err != nil || done.Drift != (apply.Count{}) || done.Operations != (apply.Count{}) {
+		t.Errorf("a full sync found drift %v and did %v: %v", done.Drift, done.Operations, err)
+	}
+}

@@ -1,0 +1,103 @@
+package nftables
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/nftables"
+	"github.com/proxyc/proxyc/render/nftables/nftest"
+)
+
+// What is encoded is decoded to the same, without a kernel.
+func TestRoundTrip(t *testing.T) {
+	for _, f := range []ir.Family{ir.IPv4, ir.IPv6} {
+		for name, vary := range nftest.Variants(f) {
+			p := nftest.Program(f)
+			vary(&p.Node)
+			r := rules.Lower(p)
+			for i := range r.Sets {
+				s := &r.Sets[i]
+				got, err := decodeSet(encodeSet(s, f, 1), f)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b := &batch{}
+				b.elements(&change{family: f}, newElem, s, s.Elements, false)
+				for _, m := range b.messages {
+					if err := decodeElements(m.data[nfgenHead:], &got, f, (&notes{}).frontend); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if e := compareElements(&got, s); len(e.gone)+len(e.add) > 0 || got.Name != s.Name || !cmp.Equal(got.Key, s.Key) ||
+					got.Data != s.Data || got.Interval != s.Interval || got.Timeout != s.Timeout {
+					t.Errorf("%s %s: set %s: want %+v, got %+v", f, name, s.Name, s, got)
+				}
+			}
+			for i := range r.Chains {
+				c := &r.Chains[i]
+				got, err := decodeChain(encodeChain(c))
+				if err != nil || got.Name != c.Name || !cmp.Equal(got.Base, c.Base) {
+					t.Errorf("%s %s: chain %s: got %+v, %v", f, name, c.Name, got, err)
+				}
+				for j := range c.Rules {
+					chain, rule, err := decodeRule(encodeRule(c.Name, &c.Rules[j], f), f)
+					if err != nil || chain != c.Name || rule.Text(f) != c.Rules[j].Text(f) {
+						t.Errorf("%s %s: chain %s: want %s, got %s, %v", f, name, c.Name, c.Rules[j].Text(f), rule.Text(f), err)
+					}
+				}
+			}
+		}
+	}
+}
+
+// Prefixes that end within a byte are matched and read as they are.
+func TestPrefixes(t *testing.T) {
+	for _, p := range []string{"0.0.0.0/0", "10.0.0.0/1", "10.96.0.0/12", "10.96.0.0/16", "192.0.2.128/25", "192.0.2.1/32",
+		"::/0", "fd00::/7", "fd00:10::/48", "fd00:10:96::/108", "fd00::1/128"} {
+		want := netip.MustParsePrefix(p).Masked()
+		f := ir.IPv4
+		if want.Addr().Is6() {
+			f = ir.IPv6
+		}
+		for _, not := range []bool{false, true} {
+			r := rules.Rule{Stmts: []rules.Stmt{rules.MatchNet{Field: rules.DstAddr, Prefix: want, Not: not}, rules.Verdict{Kind: rules.Drop}}}
+			_, got, err := decodeRule(encodeRule("c", &r, f), f)
+			if err != nil || got.Text(f) != r.Text(f) {
+				t.Errorf("want %s, got %s, %v", r.Text(f), got.Text(f), err)
+			}
+		}
+	}
+}
+
+// No bytes make decoding panic.
+func FuzzDecode(f *testing.F) {
+	r := rules.Lower(nftest.Program(ir.IPv6))
+	for i := range r.Chains {
+		for j := range r.Chains[i].Rules {
+			f.Add(encodeRule(r.Chains[i].Name, &r.Chains[i].Rules[j], ir.IPv6))
+		}
+	}
+	for i := range r.Sets {
+		f.Add(encodeSet(&r.Sets[i], ir.IPv6, 1))
+		b := &batch{}
+		b.elements(&change{family: ir.IPv6}, newElem, &r.Sets[i], r.Sets[i].Elements, false)
+		for _, m := range b.messages {
+			f.Add(m.data[nfgenHead:])
+		}
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		for _, family := range []ir.Family{ir.IPv4, ir.IPv6} {
+			decodeSet(b, family)
+			decodeChain(b)
+			decodeRule(b, family)
+			for i := range r.Sets {
+				s := r.Sets[i]
+				s.Elements = nil
+				decodeElements(b, &s, family, (&notes{}).frontend)
+			}
+		}
+	})
+}
