@@ -41,7 +41,7 @@ func TestAffinityForgetsBackendsThatGo(t *testing.T) {
 				state.Update(Update{p.Services[0].Name, rules.LowerService(&p.Node, f, &p.Services[0])})
 
 				met := visitAll(t, topo, f)
-				goes := nftest.AddrPort(f, "10.244.1.10:8080")
+				goes := met["pod1c.100"]
 				smaller := without(nftest.Sticky(f, ir.TCP), goes)
 				switch way {
 				case "by State":
@@ -53,20 +53,14 @@ func TestAffinityForgetsBackendsThatGo(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				moved := 0
 				now := visitAll(t, topo, f)
 				for client, server := range met {
 					switch {
 					case now[client] == goes:
 						t.Errorf("%s still meets %s", client, goes)
-					case server == goes:
-						moved++
-					case now[client] != server:
+					case server != goes && now[client] != server:
 						t.Errorf("%s met %s, and now %s", client, server, now[client])
 					}
-				}
-				if moved == 0 {
-					t.Error("nobody had met the backend that goes")
 				}
 				// It comes back: nobody moves.
 				if _, err := apply.Once(t.Context(), n, rules.Tables{rules.Lower(p)}, always); err != nil {

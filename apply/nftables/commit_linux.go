@@ -117,12 +117,12 @@ func (t *Target) staleEntries(ctx context.Context, p *Plan) (stale, error) {
 
 func (t *Target) staleIn(ctx context.Context, f ir.Family, p purge) ([]rules.Element, error) {
 	s := *p.set
-	s.Elements = nil
-	err := t.c.dump(ctx, getElem, nfFamily(f), encodeNamed(2, s.Name), func(b []byte) error {
-		return decodeElements(b, &s, f, (&notes{}).frontend)
-	})
-	if errors.Is(err, errChanged) {
-		err = nil // the packets that come change the map all the time
+	err := errChanged
+	for errors.Is(err, errChanged) {
+		s.Elements = nil
+		err = t.c.dump(ctx, getElem, nfFamily(f), encodeNamed(2, s.Name), func(b []byte) error {
+			return decodeElements(b, &s, f, (&notes{}).frontend)
+		})
 	}
 	return slices.DeleteFunc(s.Elements, func(e rules.Element) bool {
 		_, stays := p.keep[e.To.Addr()]

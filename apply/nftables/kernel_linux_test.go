@@ -440,6 +440,31 @@ func TestLarge(t *testing.T) {
 	}
 }
 
+// A table that a running process owns is left alone, and said to be.
+func TestForeignOwner(t *testing.T) {
+	n := newNode(t)
+	other, err := OpenIn(n.Fd())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	var table builder
+	table.text(1, rules.Table)
+	table.u32(2, flagOwner)
+	b := &batch{}
+	b.create(&change{family: ir.IPv6}, newTable, table, about{})
+	if r, err := other.c.send(t.Context(), b); err != nil || len(r) > 0 {
+		t.Fatal(err, r)
+	}
+	_, err = apply.Once(t.Context(), n, both(nftest.Program), always)
+	if foreign, ok := err.(*apply.Foreign); !ok || foreign.Object != "table ip6 proxyc" {
+		t.Errorf("want a foreign table, got %v", err)
+	}
+	if l := n.list(t); slices.Contains(l, "table ip proxyc {") {
+		t.Error("the other family was written")
+	}
+}
+
 func TestCancelled(t *testing.T) {
 	n := newNode(t)
 	ctx, cancel := context.WithCancel(t.Context())
