@@ -17,10 +17,6 @@ type Work struct {
 	Changes  [Families][]ir.Change
 	// All tells that more than Changes says may differ: the node did.
 	All bool
-	// Since is when the oldest change arrived; zero: nothing changed.
-	Since time.Time
-	// Triggers are when what led to the changes happened, as far as is known.
-	Triggers []time.Time
 }
 
 // Input is where Programs come from. Its methods are called by one goroutine.

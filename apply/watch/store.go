@@ -25,11 +25,16 @@ type Changes struct {
 	snapshot.Dirty
 	// Since is when the oldest of them arrived.
 	Since time.Time
-	// Triggers are when the changes happened that led to new EndpointSlices, as
-	// far as these tell (SNAP-47).
-	Triggers []time.Time
-	// Services and Endpoints are how many changes there were of each kind.
+	// Triggers are what led to new EndpointSlices, as far as these tell.
+	Triggers []Trigger
+	// ServiceEvents and EndpointEvents are how many changes there were.
 	ServiceEvents, EndpointEvents int
+}
+
+// Trigger is when a change happened that led to a new EndpointSlice (SNAP-47).
+type Trigger struct {
+	Family ir.Family
+	At     time.Time
 }
 
 // NewStore gives an empty Store.
@@ -111,7 +116,7 @@ func (s *Store) setSlice(slice *snapshot.EndpointSlice) {
 		}
 		c.EndpointEvents++
 		if !slice.Triggered.IsZero() {
-			c.Triggers = append(c.Triggers, slice.Triggered)
+			c.Triggers = append(c.Triggers, Trigger{familyOf(slice), slice.Triggered})
 		}
 		d.Services = snap.SetSlice(slice)
 		return d
@@ -157,4 +162,11 @@ func (s *Store) deleteServiceCIDR(name string) {
 // replace carries out a Replace of the Snapshot.
 func (s *Store) replace(change func(*snapshot.Snapshot) snapshot.Dirty) {
 	s.update(func(snap *snapshot.Snapshot, _ *Changes) snapshot.Dirty { return change(snap) })
+}
+
+func familyOf(slice *snapshot.EndpointSlice) ir.Family {
+	if slice.AddressType == ir.IPv6.String() {
+		return ir.IPv6
+	}
+	return ir.IPv4
 }

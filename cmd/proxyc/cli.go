@@ -21,6 +21,8 @@ const (
 type cli struct {
 	Compile compileCmd `cmd:"" help:"Compile a configuration and a snapshot of a cluster into the rules of a node."`
 	Apply   applyCmd   `cmd:"" help:"Bring a node's kernel to what configuration and snapshot want, or show what that would change."`
+	Watch   watchCmd   `cmd:"" help:"Keep a node's kernel at what a cluster wants: the daemon, in place of kube-proxy."`
+	Status  statusCmd  `cmd:"" help:"Ask the daemon of this node what it is doing."`
 	Cleanup cleanupCmd `cmd:"" help:"Remove all that proxyc or kube-proxy left on a node, in every mode."`
 	Trace   traceCmd   `cmd:"" help:"Tell what happens to a packet, step by step, and why."`
 	Explain explainCmd `cmd:"" help:"Tell which Services and fields a rule, element, address or port comes from."`

@@ -37,7 +37,7 @@ type tempFile interface {
 
 func osEnv() *env {
 	return &env{
-		args:     os.Args[1:],
+		args:     append(calledAs(filepath.Base(os.Args[0])), os.Args[1:]...),
 		stdin:    os.Stdin,
 		stdout:   os.Stdout,
 		stderr:   os.Stderr,

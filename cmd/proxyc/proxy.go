@@ -1,0 +1,360 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/conntrack"
+	"github.com/proxyc/proxyc/apply/loop"
+	"github.com/proxyc/proxyc/apply/serve"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// compareEvery is how often the kernel is compared with what is wanted, if
+// nothing else gives a reason to (DMN-21).
+const compareEvery = time.Hour
+
+var families = [loop.Families]ir.Family{ir.IPv4, ir.IPv6}
+
+// proxy keeps the rules until ctx ends: settings of the kernel, what was last
+// in force before, and then what the source says.
+func (d *daemon) proxy(ctx context.Context) error {
+	d.oomScore()
+	lock, err := d.lock(ctx)
+	if err != nil {
+		return orDone(ctx, err)
+	}
+	defer lock.Release()
+	if err := d.settings(); err != nil {
+		return err
+	}
+	k, err := openKernel(ctx, d.cfg.ProxyMode(), d.cmd.Variant, d.cmd.LockTimeout, d.log)
+	if err != nil {
+		return orDone(ctx, err)
+	}
+	defer k.close()
+	d.boot.put(ctx, k)
+
+	var all sync.WaitGroup
+	defer all.Wait()
+	sourceCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	synced, err := d.source(sourceCtx, &all)
+	if err != nil {
+		return err
+	}
+	d.health.SetNotReady("waiting for the API server")
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-synced:
+	}
+	debug.FreeOSMemory() // what the first objects took before they were reduced
+	all.Go(func() { d.boot.keep(sourceCtx) })
+	cleaned := false
+	l := &loop.Loop{
+		Schedule: loop.Schedule{Min: d.cfg.MinSyncPeriod(), Retry: d.cfg.SyncPeriod(), Full: compareEvery},
+		Input:    d.follower,
+		Kernel:   k.Kernel,
+		Suspect:  k.suspect,
+		Queued:   d.queued,
+		Synced: func(s *loop.Sync) {
+			d.synced(s)
+			if s.Err == nil && !cleaned {
+				cleaned = true
+				d.removeLeftovers(ctx, k)
+				debug.FreeOSMemory()
+			}
+		},
+		Now: time.Now, After: time.After,
+	}
+	l.Run(ctx)
+	return nil
+}
+
+// orDone is err, or nothing if it is for ctx having ended.
+func orDone(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// queued notes that a sync was asked for.
+func (d *daemon) queued(loop.Kind) {
+	for _, f := range families {
+		d.health.Queued(f)
+		d.metrics.LastQueued.Of(f).SetToCurrentTime()
+	}
+	d.health.SetNotReady("a change is waiting")
+}
+
+// synced does what follows a sync, in the order in which it matters to packets.
+func (d *daemon) synced(s *loop.Sync) {
+	d.state.synced(s)
+	d.count(s)
+	if s.Err != nil {
+		d.log.Error("the rules are behind", "err", s.Err)
+		d.health.SetNotReady(s.Err.Error())
+		return
+	}
+	d.tell(s)
+	for _, f := range families {
+		d.health.Updated(f)
+	}
+	if n := len(s.Done.Refused); n > 0 {
+		d.health.SetNotReady(fmt.Sprintf("the kernel refuses the rules of %d Services", n))
+	} else {
+		d.health.SetReady()
+	}
+	d.flows(s)
+	d.checks.sync(s.Work.Programs)
+	d.boot.offer(s.Work.Programs)
+}
+
+// tell logs what a sync did.
+func (d *daemon) tell(s *loop.Sync) {
+	if n := total(s.Done.Drift); n > 0 {
+		for _, op := range s.Done.DriftFirst {
+			d.log.Warn("somebody else changed the rules", "repair", op.Verb.String(), "object", op.Object, "service", op.Service.String())
+		}
+		d.log.Warn("the rules are repaired", "operations", n)
+	}
+	for _, r := range s.Done.Refused {
+		d.log.Error("the kernel refuses the rules of a Service, which is left out until it changes", "service", r.Service.String(), "err", r.Reason)
+	}
+	say := d.log.Debug
+	if total(s.Done.Operations) > 0 && s.Kind == loop.Full {
+		say = d.log.Info
+	}
+	say("synced", "kind", s.Kind.String(), "operations", s.Done.Operations.String(), "took", s.Ended.Sub(s.Began))
+}
+
+func total(c apply.Count) int { return c.Added + c.Changed + c.Removed }
+
+// count keeps the metrics.
+func (d *daemon) count(s *loop.Sync) {
+	seconds := s.Ended.Sub(s.Began).Seconds()
+	m := d.metrics
+	for _, f := range families {
+		m.SyncSeconds.Of(f).Observe(seconds)
+		if s.Kind == loop.Full {
+			m.SyncFullSeconds.Of(f).Observe(seconds)
+		} else {
+			m.SyncPartialSeconds.Of(f).Observe(seconds)
+		}
+		if s.Err == nil {
+			m.LastSync.Of(f).Set(float64(s.Ended.UnixNano()) / 1e9)
+			continue
+		}
+		m.RestoreFailures.Of(f).Inc()
+		m.NFTSyncFailures.Of(f).Inc()
+		if s.Kind != loop.Full {
+			m.PartialRestoreFailures.Of(f).Inc()
+		}
+	}
+	pending := &d.follower.waiting
+	m.ServiceChangesPending.Set(float64(pending.ServiceEvents))
+	m.EndpointChangesPending.Set(float64(pending.EndpointEvents))
+	if s.Err != nil {
+		return
+	}
+	m.ServiceChangesPending.Set(0)
+	m.EndpointChangesPending.Set(0)
+	c := d.follower.inForce()
+	m.ServiceChanges.Add(float64(c.ServiceEvents))
+	m.EndpointChanges.Add(float64(c.EndpointEvents))
+	if !c.Since.IsZero() {
+		m.EventSeconds.Observe(latency(s.Ended, c.Since))
+	}
+	for _, t := range c.Triggers {
+		if t.At.After(d.started) { // what happened before says nothing of this process
+			m.ProgrammingSeconds.Of(t.Family).Observe(latency(s.Ended, t.At))
+		}
+	}
+	m.Operations.Of(apply.Add).Add(float64(s.Done.Operations.Added))
+	m.Operations.Of(apply.Change).Add(float64(s.Done.Operations.Changed))
+	m.Operations.Of(apply.Remove).Add(float64(s.Done.Operations.Removed))
+	m.DriftRepairs.Add(float64(total(s.Done.Drift)))
+	m.Quarantined.Set(float64(len(s.Done.Refused)))
+}
+
+// flows deletes the UDP flows that hold on to what is gone.
+func (d *daemon) flows(s *loop.Sync) {
+	for i, p := range touched(s) {
+		if !conntrack.Concern([]*ir.Program{p}, s.Done.Gone) {
+			continue
+		}
+		began := time.Now()
+		n, err := deleteFlows(p, s.Done.Gone)
+		if err != nil {
+			d.log.Error("deleting stale UDP flows", "err", err)
+		}
+		d.metrics.ConntrackSeconds.Of(families[i]).Observe(time.Since(began).Seconds())
+		d.metrics.ConntrackDeleted.Of(families[i]).Add(float64(n))
+	}
+}
+
+// touched are the Programs with those Services alone that the sync changed.
+func touched(s *loop.Sync) []*ir.Program {
+	if s.Kind == loop.Full {
+		return s.Work.Programs
+	}
+	few := make([]*ir.Program, len(s.Work.Programs))
+	for i, p := range s.Work.Programs {
+		few[i] = &ir.Program{Family: p.Family, Node: p.Node}
+		for _, c := range s.Work.Changes[i] {
+			if c.New != nil {
+				few[i].Services = append(few[i].Services, *c.New)
+			}
+		}
+	}
+	return few
+}
+
+// deleteFlows deletes the stale UDP flows to the frontends of a Program, and to those that are gone.
+func deleteFlows(p *ir.Program, gone []ir.Match) (int, error) {
+	table, err := conntrack.Open(0)
+	if err != nil {
+		return 0, err
+	}
+	defer table.Close()
+	entries, err := table.UDP(p.Family)
+	if err != nil {
+		return 0, err
+	}
+	stale := conntrack.Find(entries, []*ir.Program{p}, gone)
+	entries = entries[:0]
+	for _, s := range stale {
+		entries = append(entries, s.Entry)
+	}
+	return table.Delete(entries)
+}
+
+// checks are the health check node ports of both families.
+type checks [loop.Families]*serve.HealthChecks
+
+func newChecks(h *serve.Health, log *slog.Logger) (c checks) {
+	for i, f := range families {
+		c[i] = &serve.HealthChecks{Family: f, Health: h, Log: log, Failed: func(service ir.Name, port uint16, err error) {
+			log.Error("healthCheckNodePort does not answer", "service", service.String(), "port", port, "err", err)
+		}}
+	}
+	return c
+}
+
+func (c checks) sync(programs []*ir.Program) {
+	for i, p := range programs {
+		wanted := map[ir.Name]ir.HealthCheck{}
+		for j := range p.Services {
+			if s := &p.Services[j]; s.Health != nil {
+				wanted[s.Name] = *s.Health
+			}
+		}
+		addrs := append([]netip.Addr{loopback(p.Family)}, p.Node.Addrs...)
+		c[i].Sync(serve.ListenAddrs(p.Family, p.Node.NodePorts, addrs), wanted)
+	}
+}
+
+func (c checks) close() {
+	for _, of := range c {
+		of.Close()
+	}
+}
+
+func loopback(f ir.Family) netip.Addr { return f.Loopback().Addr().Next() }
+
+// bootFile keeps the Programs that were last in force. A nil one does nothing.
+type bootFile struct {
+	env  *env
+	path string
+	log  *slog.Logger
+
+	mu   sync.Mutex
+	next []*ir.Program
+}
+
+// keepEvery is how often the boot file is written at most: to start with what
+// was in force a little before does no harm.
+const keepEvery = 30 * time.Second
+
+// put puts in force what the file holds. It makes no difference to what comes
+// after if that fails, or there is no file.
+func (b *bootFile) put(ctx context.Context, k *kernel) {
+	if b == nil {
+		return
+	}
+	data, err := b.env.files.ReadFile(b.path)
+	if err != nil {
+		if !os.IsNotExist(err) {
+			b.log.Error("--boot-from", "err", err)
+		}
+		return
+	}
+	programs, err := ir.ReadJSON(strings.NewReader(string(data)))
+	if err == nil && (len(programs) != len(families) || programs[0].Node.Mode != k.mode) {
+		err = fmt.Errorf("%s: is not for mode %s", b.path, k.mode)
+	}
+	if err == nil {
+		var done loop.Done
+		if done, err = k.Kernel.Replace(ctx, programs); err == nil {
+			b.log.Info("what was last in force is in force", "file", b.path, "operations", done.Operations.String())
+		}
+	}
+	if err != nil {
+		b.log.Error("--boot-from", "err", err)
+	}
+}
+
+// offer notes what is in force now.
+func (b *bootFile) offer(programs []*ir.Program) {
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.next = programs
+}
+
+// keep writes what was offered until ctx ends.
+func (b *bootFile) keep(ctx context.Context) {
+	if b == nil {
+		return
+	}
+	wait := time.Second
+	for {
+		select {
+		case <-ctx.Done():
+			b.write()
+			return
+		case <-time.After(wait):
+		}
+		if wait = time.Second; b.write() {
+			wait = keepEvery
+		}
+	}
+}
+
+// write tells whether there was anything to write.
+func (b *bootFile) write() bool {
+	b.mu.Lock()
+	programs := b.next
+	b.next = nil
+	b.mu.Unlock()
+	if programs == nil {
+		return false
+	}
+	if err := b.env.writeFile(b.path, func(w io.Writer) error { return ir.WriteJSON(w, programs) }); err != nil {
+		b.log.Error("--boot-from", "err", err)
+	}
+	return true
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/loop"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// statusPath is where the metrics server tells the daemon's status.
+const statusPath = "/proxyc/status"
+
+// Status is what a daemon is doing.
+type Status struct {
+	Mode ir.Mode `json:"mode"`
+	Node string  `json:"node"`
+	// Synced tells that the kernel held what was last wanted when that was last put in force.
+	Synced bool `json:"synced"`
+	// Generation counts the syncs that succeeded.
+	Generation int       `json:"generation"`
+	Pending    int       `json:"pending"` // changes of objects that no sync has taken yet
+	LastSync   time.Time `json:"lastSync,omitzero"`
+	LastKind   string    `json:"lastKind,omitempty"`
+	// Operations are those of the last sync.
+	Operations  apply.Count  `json:"operations"`
+	Quarantined []refusal    `json:"quarantined,omitempty"`
+	LastError   *statusError `json:"lastError,omitempty"` // stays after it is overcome
+	LastDrift   *statusDrift `json:"lastDrift,omitempty"`
+}
+
+type refusal struct {
+	Service string `json:"service"`
+	Reason  string `json:"reason"`
+}
+
+type statusError struct {
+	At    time.Time `json:"at"`
+	Error string    `json:"error"`
+}
+
+type statusDrift struct {
+	At         time.Time         `json:"at"`
+	Operations apply.Count       `json:"operations"`
+	First      []apply.Operation `json:"first"`
+}
+
+// state collects the Status.
+type state struct {
+	mu       sync.Mutex
+	status   Status
+	programs []*ir.Program
+}
+
+func newState(mode ir.Mode, node string) *state {
+	return &state{status: Status{Mode: mode, Node: node}}
+}
+
+func (s *state) synced(sync *loop.Sync) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := &s.status
+	if st.Synced = sync.Err == nil; !st.Synced {
+		st.LastError = &statusError{sync.Ended, sync.Err.Error()}
+		return
+	}
+	st.Generation++
+	st.LastSync, st.LastKind, st.Operations = sync.Ended, sync.Kind.String(), sync.Done.Operations
+	st.Quarantined = nil
+	for _, r := range sync.Done.Refused {
+		st.Quarantined = append(st.Quarantined, refusal{r.Service.String(), r.Reason.Error()})
+	}
+	if total(sync.Done.Drift) > 0 {
+		st.LastDrift = &statusDrift{sync.Ended, sync.Done.Drift, sync.Done.DriftFirst}
+	}
+	s.programs = sync.Work.Programs
+}
+
+func (s *state) serve(w http.ResponseWriter, pending int) {
+	s.mu.Lock()
+	st := s.status
+	s.mu.Unlock()
+	st.Pending = pending
+	w.Header().Set("Content-Type", "application/json")
+	json.NewEncoder(w).Encode(st) // an error is the client's, who went away
+}
+
+// serveIR tells the Programs in force.
+func (s *state) serveIR(w http.ResponseWriter, _ *http.Request) {
+	s.mu.Lock()
+	programs := s.programs
+	s.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	ir.WriteJSON(w, programs) // an error is the client's, who went away
+}
+
+type statusCmd struct {
+	Address string `default:"127.0.0.1:10249" placeholder:"IP:PORT" help:"Address of the daemon's metrics server."`
+	Output  string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
+}
+
+// statusTimeout is how long a daemon may take to answer.
+const statusTimeout = 5 * time.Second
+
+func (c *statusCmd) Run(e *env) error {
+	ctx, cancel := context.WithTimeout(context.Background(), statusTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.Address+statusPath, nil)
+	if err != nil {
+		return fmt.Errorf("--address: %w", err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return fmt.Errorf("no daemon answers: %w", err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	var st Status
+	if err := json.Unmarshal(body, &st); err != nil || resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: is no proxyc daemon: it answers %s", c.Address, resp.Status)
+	}
+	if c.Output == "json" {
+		_, err := e.stdout.Write(body)
+		return err
+	}
+	return buffered(e.stdout, func(w io.Writer) error { return st.print(w) })
+}
+
+func (st *Status) print(w io.Writer) error {
+	word := "no"
+	if st.Synced {
+		word = "yes"
+	}
+	fmt.Fprintf(w, "node         %s\nmode         %s\nsynced       %s\ngeneration   %d\npending      %d\n", st.Node, st.Mode, word, st.Generation, st.Pending)
+	if !st.LastSync.IsZero() {
+		fmt.Fprintf(w, "last sync    %s, %s: %s\n", st.LastSync.Format(time.RFC3339), st.LastKind, st.Operations)
+	}
+	for _, q := range st.Quarantined {
+		fmt.Fprintf(w, "quarantined  Service %s: %s\n", q.Service, q.Reason)
+	}
+	if st.LastError != nil {
+		fmt.Fprintf(w, "last error   %s: %s\n", st.LastError.At.Format(time.RFC3339), st.LastError.Error)
+	}
+	if st.LastDrift != nil {
+		fmt.Fprintf(w, "last drift   %s: %s\n", st.LastDrift.At.Format(time.RFC3339), st.LastDrift.Operations)
+		for _, op := range st.LastDrift.First {
+			fmt.Fprintf(w, "             %s %s\n", op.Verb, op.Object)
+		}
+	}
+	return nil
+}

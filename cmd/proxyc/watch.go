@@ -1,0 +1,341 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"os/signal"
+	"reflect"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/node"
+	"github.com/proxyc/proxyc/apply/serve"
+	"github.com/proxyc/proxyc/apply/sysctl"
+	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+)
+
+type watchCmd struct {
+	configFlags
+	Snapshot    string        `short:"s" placeholder:"PATH" help:"Follow a file, or a directory with .yaml, .yml and .json files, in place of an API server."`
+	BootFrom    string        `name:"boot-from" placeholder:"FILE" help:"Keep what was last in force in a file, and put it in force at the start, before the API server answers."`
+	Variant     string        `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Which iptables to use; auto is the one that the node uses."`
+	LockTimeout time.Duration `default:"30s" placeholder:"DURATION" help:"How long to wait while another program holds the lock of iptables."`
+	Version     bool          `name:"version" help:"Print the version, and exit."`
+}
+
+// Run is the daemon. It starts anew in the same process when the configuration
+// file changes: rules stay, and what is the same is adopted.
+func (c *watchCmd) Run(e *env) error {
+	if c.Version {
+		return versionCmd{}.Run(e)
+	}
+	resolved, err := c.load(e)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	switch {
+	case c.WriteConfigTo != nil:
+		return writeConfigTo(e, *c.WriteConfigTo, resolved.Config)
+	case c.Cleanup:
+		return cleanUp(ctx, e, false)
+	}
+	if err := needRoot("watch"); err != nil {
+		return err
+	}
+	smallHeap()
+	for {
+		d, err := newDaemon(c, e, resolved)
+		if err != nil {
+			return err
+		}
+		if c.InitOnly {
+			return d.settings()
+		}
+		if resolved, err = d.run(ctx); err != nil || resolved == nil {
+			return err
+		}
+	}
+}
+
+// load makes the configuration in force, and prints what there is to say.
+func (c *watchCmd) load(e *env) (*config.Resolved, error) {
+	var diags diag.List
+	resolved, err := c.resolve(e, &diags)
+	if err == nil {
+		e.report(diags)
+	}
+	return resolved, err
+}
+
+// smallHeap sets the collector for a process that stays, where the environment
+// does not: little memory counts for more than a compilation's time.
+func smallHeap() {
+	if !isSet("GOGC") {
+		debug.SetGCPercent(50)
+		debug.SetMemoryLimit(-1)
+	}
+}
+
+// daemon is one life of the daemon, under one configuration.
+type daemon struct {
+	cmd      *watchCmd
+	env      *env
+	resolved *config.Resolved
+	cfg      *config.Config
+	nodeName string
+	log      *slog.Logger
+	level    *slog.LevelVar
+	started  time.Time
+
+	store    *watch.Store
+	follower *follower
+	health   *serve.Health
+	metrics  *serve.Metrics
+	checks   checks
+	state    *state
+	boot     *bootFile
+}
+
+func newDaemon(c *watchCmd, e *env, resolved *config.Resolved) (*daemon, error) {
+	name, err := node.Name(resolved.NodeName, e.hostname)
+	if err != nil {
+		return nil, err
+	}
+	cfg := resolved.Config
+	d := &daemon{cmd: c, env: e, resolved: resolved, cfg: cfg, nodeName: name, started: time.Now()}
+	d.log, d.level = newLogger(e.stderr, &cfg.Logging)
+	d.store = watch.NewStore(time.Now)
+	d.health = serve.NewHealth(2*cfg.SyncPeriod(), time.Now)
+	d.metrics = serve.NewMetrics(cfg.ProxyMode(), version())
+	d.checks = newChecks(d.health, d.log)
+	d.state = newState(cfg.ProxyMode(), name)
+	d.follower = &follower{cfg: cfg, store: d.store, facts: compiler.Facts{NodeName: name}, interfaces: node.Interfaces, log: d.log}
+	if c.BootFrom != "" {
+		d.boot = &bootFile{env: e, path: c.BootFrom, log: d.log}
+	}
+	return d, nil
+}
+
+// run lives until ctx ends, or something ends it: an error, or another
+// configuration, which it gives back.
+func (d *daemon) run(ctx context.Context) (next *config.Resolved, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var all sync.WaitGroup
+	run := func(f func(context.Context) error) {
+		all.Go(func() {
+			if err := f(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	run(d.healthServer().Run)
+	run(d.metricsServer().Run)
+	run(d.watchConfig)
+	run(d.proxy)
+	<-ctx.Done()
+	all.Wait()
+	d.checks.close()
+	cause := context.Cause(ctx)
+	if changed, ok := errors.AsType[*configChanged](cause); ok {
+		return changed.to, nil
+	}
+	if errors.Is(cause, context.Canceled) {
+		d.log.Info("ended; the rules stay")
+		return nil, nil
+	}
+	return nil, cause
+}
+
+// configChanged ends a life of the daemon for another one.
+type configChanged struct{ to *config.Resolved }
+
+func (*configChanged) Error() string { return "the configuration changed" }
+
+// watchConfig ends the daemon's life with *configChanged when the file that
+// --config names says something else. What is no valid configuration is told,
+// and the old one stays in force.
+func (d *daemon) watchConfig(ctx context.Context) error {
+	if d.cmd.Config == nil || *d.cmd.Config == "" || *d.cmd.Config == "-" {
+		return nil
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	err := watch.Paths(ctx, []string{*d.cmd.Config}, func() {
+		now, diags := d.cmd.Resolve(d.env.readFile, d.cmd.Strict)
+		if diags.HasErrors() {
+			for _, f := range diags {
+				logDiagnostic(d.log, f)
+			}
+			d.log.Error("the configuration stays as it is")
+			return
+		}
+		if !reflect.DeepEqual(now.Config, d.cfg) {
+			d.log.Info("the configuration changed: starting anew")
+			cancel(&configChanged{now})
+		}
+	})
+	if changed, ok := errors.AsType[*configChanged](context.Cause(ctx)); ok {
+		return changed
+	}
+	if err != nil { // without a watch all else works
+		d.log.Error("changes of the configuration will not be seen", "err", err)
+	}
+	return nil
+}
+
+func (d *daemon) healthServer() *serve.Server {
+	return &serve.Server{Name: "healthz server", Addr: d.cfg.HealthzBindAddress,
+		Handler: d.health.Handler(d.metrics), HardFail: d.cfg.BindAddressHardFail, Log: d.log}
+}
+
+func (d *daemon) metricsServer() *serve.Server {
+	pages := &serve.Debug{
+		Name: "proxyc", Version: version(), Mode: d.cfg.ProxyMode(), Metrics: d.metrics,
+		Config:  func() any { return d.cfg },
+		Started: d.started, Now: time.Now,
+		Flags:     func() map[string]string { return givenFlags(d.env.args) },
+		Profiling: d.cfg.EnableProfiling,
+		SetVerbosity: func(v uint32) error {
+			setVerbosity(d.level, v)
+			return nil
+		},
+		Pages: map[string]http.Handler{"/debug/proxyc/ir": http.HandlerFunc(d.state.serveIR)},
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/", pages.Handler())
+	mux.HandleFunc(statusPath, func(w http.ResponseWriter, _ *http.Request) { d.state.serve(w, d.store.Pending()) })
+	return &serve.Server{Name: "metrics server", Addr: d.cfg.MetricsBindAddress, Handler: mux, HardFail: d.cfg.BindAddressHardFail, Log: d.log}
+}
+
+// settings brings the kernel's settings to what configuration and mode want,
+// and says which were changed.
+func (d *daemon) settings() error {
+	host := sysctl.ReadHost(kernelRoot, runtime.NumCPU())
+	programs, _ := compiler.Compile(d.cfg, snapshot.New(), compiler.Facts{NodeName: d.nodeName})
+	wanted := append(sysctl.Conntrack(&d.cfg.Conntrack, host), sysctl.Dataplane(&programs[0].Node, host)...)
+	differ, err := sysctl.Diff(kernelRoot, wanted)
+	if err := errors.Join(err, sysctl.Write(kernelRoot, differ)); err != nil {
+		return err
+	}
+	for _, s := range differ {
+		d.log.Info("set", "setting", s.String(), "why", s.Why.String())
+	}
+	return nil
+}
+
+// oomScore asks the kernel to spare the process.
+func (d *daemon) oomScore() {
+	differ, err := sysctl.Diff(kernelRoot, sysctl.OOMScore(d.cfg))
+	if err := errors.Join(err, sysctl.Write(kernelRoot, differ)); err != nil {
+		d.log.Warn("oomScoreAdj", "err", err)
+	}
+}
+
+// lock waits until no other proxyc writes the node's rules.
+func (d *daemon) lock(ctx context.Context) (*apply.Lock, error) {
+	first, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	lock, err := apply.AcquireLock(first, lockDir)
+	if err != nil && ctx.Err() == nil && first.Err() != nil {
+		d.log.Warn("waiting for another proxyc to end", "err", err)
+		lock, err = apply.AcquireLock(ctx, lockDir)
+	}
+	return lock, err
+}
+
+// source starts to fill the Store, and gives a channel that is closed when all
+// that there is at first is in it.
+func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (<-chan struct{}, error) {
+	synced := make(chan struct{})
+	if path := d.cmd.Snapshot; path != "" {
+		files := &watch.Files{Path: path, Store: d.store, Log: d.log, Report: func(l diag.List) {
+			for _, f := range l {
+				logDiagnostic(d.log, f)
+			}
+		}}
+		if err := files.Read(); err != nil {
+			return nil, err
+		}
+		close(synced)
+		d.health.SetNode(&serve.Node{}) // nobody says that it is not eligible
+		all.Go(func() {
+			if err := files.Run(ctx); err != nil {
+				d.log.Error("changes of the snapshot will not be seen", "err", err)
+			}
+		})
+		return synced, nil
+	}
+	api := &watch.API{NodeName: d.nodeName, Store: d.store, Log: d.log, Resync: d.cfg.ConfigSyncPeriod.Duration, NodeState: func(n *watch.NodeState) {
+		if n == nil {
+			d.health.SetNode(nil)
+			return
+		}
+		d.health.SetNode(&serve.Node{Terminating: n.Terminating, Taints: n.Taints})
+	}}
+	if err := api.Connect(d.cfg.ClientConnection, deref(d.cmd.Master), "proxyc/"+version()); err != nil {
+		return nil, err
+	}
+	all.Go(func() { api.Run(ctx, func() { close(synced) }) })
+	return synced, nil
+}
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// version is the program's, as far as the Go tool knows it.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	return cmp.Or(info.Main.Version, "unknown")
+}
+
+// removeLeftovers takes away what proxies of other modes left. It is no reason
+// to stop if some of that fails.
+func (d *daemon) removeLeftovers(ctx context.Context, k *kernel) {
+	leftovers, err := k.leftovers(ctx)
+	for _, l := range leftovers {
+		d.log.Info("removing", "object", l.Object)
+	}
+	if err := errors.Join(err, removeAll(ctx, leftovers)); err != nil {
+		d.log.Error("what other proxies left", "err", err)
+	}
+}
+
+// givenFlags are the flags on a command line, by name.
+func givenFlags(args []string) map[string]string {
+	flags := map[string]string{}
+	for i, arg := range args {
+		name, value, whole := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		switch {
+		case !strings.HasPrefix(arg, "-") || name == "":
+			continue
+		case !whole && i+1 < len(args) && !strings.HasPrefix(args[i+1], "-"):
+			value = args[i+1]
+		case !whole:
+			value = "true"
+		}
+		flags[name] = value
+	}
+	return flags
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/iptables"
+	"github.com/proxyc/proxyc/apply/loop"
+	"github.com/proxyc/proxyc/apply/nftables"
+	"github.com/proxyc/proxyc/ir"
+	iptablesrules "github.com/proxyc/proxyc/render/iptables"
+	nftablesrules "github.com/proxyc/proxyc/render/nftables"
+)
+
+// kernel is the dataplane of a mode as the daemon uses it.
+type kernel struct {
+	loop.Kernel
+	mode ir.Mode
+	// leftovers are what proxies of other modes left.
+	leftovers func(ctx context.Context) ([]apply.Leftover, error)
+	// suspect gives a token when somebody else may have changed the rules.
+	suspect <-chan struct{}
+	close   func() error
+}
+
+func openKernel(ctx context.Context, mode ir.Mode, variant string, wait time.Duration, log *slog.Logger) (*kernel, error) {
+	switch mode {
+	case ir.ModeNFTables:
+		t, err := nftables.Open()
+		if err != nil {
+			return nil, err
+		}
+		return &kernel{
+			mode:      mode,
+			Kernel:    &loop.Plane[nftablesrules.Tables]{Target: t, Memory: &nftablesMemory{}},
+			leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return leftoversBut(ctx, mode, nil) },
+			close:     t.Close,
+		}, nil
+	case ir.ModeIPTables:
+		o := iptables.Options{Wait: wait}
+		if variant != "auto" {
+			o.Variant = iptables.Variant(variant)
+		}
+		t, err := iptables.Open(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		log.Info("using iptables", "variant", t.Variant)
+		return &kernel{
+			mode:      mode,
+			Kernel:    &loop.Plane[iptablesrules.Rulesets]{Target: t, Memory: newIPTablesMemory(t)},
+			leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return leftoversBut(ctx, mode, t) },
+			close:     func() error { return nil },
+		}, nil
+	}
+	return nil, fmt.Errorf("mode: watch writes modes iptables and nftables, got %q", mode)
+}
+
+// nftablesMemory remembers the tables Service by Service.
+type nftablesMemory struct {
+	states [loop.Families]*nftables.State
+}
+
+func (*nftablesMemory) Lower(programs []*ir.Program) nftablesrules.Tables {
+	return nftablesrules.Renderer.Lower(programs).(nftablesrules.Tables)
+}
+
+func (m *nftablesMemory) Remember(programs []*ir.Program) {
+	for i, p := range programs {
+		m.states[i] = nftables.NewState(p.Family)
+		updates := make([]nftables.Update, len(p.Services))
+		for j := range p.Services {
+			s := &p.Services[j]
+			updates[j] = nftables.Update{Service: s.Name, Fragment: nftablesrules.LowerService(&p.Node, p.Family, s)}
+		}
+		m.states[i].Update(updates...)
+	}
+}
+
+func (m *nftablesMemory) Plan(programs []*ir.Program, changes [loop.Families][]ir.Change) apply.Plan {
+	plans := make([]*nftables.Plan, len(programs))
+	for i, p := range programs {
+		updates := make([]nftables.Update, len(changes[i]))
+		for j, c := range changes[i] {
+			updates[j].Service = c.Name
+			if c.New != nil {
+				updates[j].Fragment = nftablesrules.LowerService(&p.Node, p.Family, c.New)
+			}
+		}
+		plans[i] = m.states[i].Update(updates...)
+	}
+	return nftables.Join(plans...)
+}
+
+// iptablesMemory remembers what Services were lowered to, and the tables that
+// they make together: these have dispatch trees, which all Services share.
+type iptablesMemory struct {
+	target    *iptables.Target
+	fragments [loop.Families]loop.Fragments[*iptablesrules.Fragment]
+	have      iptablesrules.Rulesets
+}
+
+func newIPTablesMemory(t *iptables.Target) *iptablesMemory {
+	m := &iptablesMemory{target: t}
+	for i := range m.fragments {
+		m.fragments[i].Lower = func(node *ir.Node, f ir.Family, s *ir.Service) *iptablesrules.Fragment {
+			return iptablesrules.LowerService(f, node, s)
+		}
+	}
+	return m
+}
+
+func (*iptablesMemory) Lower(programs []*ir.Program) iptablesrules.Rulesets {
+	return iptablesrules.Renderer.Lower(programs).(iptablesrules.Rulesets)
+}
+
+func (m *iptablesMemory) Remember(programs []*ir.Program) {
+	for i, p := range programs {
+		m.fragments[i].Reset(p)
+	}
+	m.have = m.assemble(programs)
+}
+
+func (m *iptablesMemory) Plan(programs []*ir.Program, changes [loop.Families][]ir.Change) apply.Plan {
+	for i, p := range programs {
+		m.fragments[i].Change(p, changes[i])
+	}
+	have := m.have
+	m.have = m.assemble(programs)
+	return m.target.Plan(have, m.have)
+}
+
+func (m *iptablesMemory) assemble(programs []*ir.Program) iptablesrules.Rulesets {
+	sets := make(iptablesrules.Rulesets, len(programs))
+	for i, p := range programs {
+		sets[i] = iptablesrules.Assemble(p.Family, &p.Node, m.fragments[i].All(p))
+	}
+	return sets
+}
