@@ -3,7 +3,6 @@ package compiler
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -245,10 +244,4 @@ func only(t *testing.T, p *ir.Program) ir.Service {
 // on is a moment: day n.
 func on(day int) change {
 	return func(s *snapshot.Service) { s.Created = time.Date(2026, 1, day, 0, 0, 0, 0, time.UTC) }
-}
-
-func reversed(objects []object) []object {
-	out := slices.Clone(objects)
-	slices.Reverse(out)
-	return out
 }

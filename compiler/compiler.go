@@ -80,7 +80,7 @@ func New(cfg *config.Config, snap *snapshot.Snapshot, facts Facts) *Compiler {
 func newCompiler(cfg *config.Config, shared *cluster, facts Facts) *Compiler {
 	c := &Compiler{cluster: shared}
 	in := nodeInput{cfg: cfg, mode: shared.mode, facts: facts,
-		object: shared.snap.Node(facts.NodeName), cidrs: shared.snap.ServiceCIDRs()}
+		object: shared.snap.Node(facts.NodeName), nodes: shared.snap.Nodes(), cidrs: shared.snap.ServiceCIDRs()}
 	c.nodeDiags = in.nodeDiags()
 	for i, f := range families {
 		node, diags := nodePass(in, f)

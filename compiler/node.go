@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -21,6 +22,7 @@ type nodeInput struct {
 	mode   ir.Mode
 	facts  Facts
 	object *snapshot.Node // nil: not in the snapshot
+	nodes  []*snapshot.Node
 	cidrs  []*snapshot.ServiceCIDR
 }
 
@@ -63,10 +65,27 @@ func (in nodeInput) nodeDiags() diag.List {
 			Hint: "name the node with --hostname-override"}}
 	case in.object == nil:
 		return diag.List{{Severity: diag.Warning, Object: "Node " + in.facts.NodeName,
-			Msg:  "not in the snapshot: its addresses, zone and pod ranges are not known",
+			Msg:  "not in the snapshot" + otherNodes(in.nodes) + ": its addresses, zone and pod ranges are not known",
 			Hint: "add the Node object, or name another node with --hostname-override"}}
 	}
 	return nil
+}
+
+// otherNodes tells which Nodes a snapshot has, to choose from.
+func otherNodes(nodes []*snapshot.Node) string {
+	const shown = 5
+	if len(nodes) == 0 {
+		return ""
+	}
+	var names []string
+	for _, n := range nodes[:min(shown, len(nodes))] {
+		names = append(names, n.Name)
+	}
+	text := ", which has " + strings.Join(names, ", ")
+	if more := len(nodes) - shown; more > 0 {
+		text += " and " + strconv.Itoa(more) + " more"
+	}
+	return text
 }
 
 // primaryAddr is the node's address of a family (SNAP-71); invalid if there is none.

@@ -194,7 +194,7 @@ func TestNodeAddresses(t *testing.T) { // SNAP-70, SNAP-71
 func TestUnknownNode(t *testing.T) {
 	for _, c := range []struct{ name, want string }{
 		{"", "warning: config: hostnameOverride: the node's name is not known: no endpoint counts as local (name the node with --hostname-override)"},
-		{"node9", "warning: Node node9: not in the snapshot: its addresses, zone and pod ranges are not known " +
+		{"node9", "warning: Node node9: not in the snapshot, which has node1, node2: its addresses, zone and pod ranges are not known " +
 			"(add the Node object, or name another node with --hostname-override)"},
 	} {
 		v4, _, diags := nodesOf(t, newConfig(ir.ModeNFTables), Facts{NodeName: c.name})

@@ -56,15 +56,12 @@ func (c *applyCmd) Run(e *env) error {
 		return err
 	}
 	j.cfg = resolved.Config
-	if c.WriteConfigTo != nil {
-		return j.finish(e, writeConfigTo(e, *c.WriteConfigTo, j.cfg))
-	}
 	if c.Cleanup {
 		e.report(j.diags)
 		return cleanUp(ctx, e, c.lookOnly())
 	}
 	if !c.InitOnly && len(c.Snapshot) == 0 {
-		return errors.New("-s: a snapshot is needed: what kubectl get services,endpointslices,nodes -A -o yaml prints")
+		return errNoSnapshot
 	}
 	if err := e.readSnapshot(j, c.Snapshot); err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 type explainCmd struct {
 	input
 
-	What string `arg:"" help:"A chain, a map element, IP:PORT[/PROTO], an IP, the number of a node port, or NAMESPACE/NAME of a Service."`
+	What string `arg:"" help:"A chain, a map element, IP:PORT[/PROTO], an IP, the number of a node port, or NAMESPACE/NAME[:PORT] of a Service."`
 }
 
 // Run prints what the IR and the rules hold of one thing, with the Services
@@ -53,9 +53,11 @@ func (c *explainCmd) Run(e *env) error {
 	return nil
 }
 
-// subject is what somebody wants explained: exactly one field is set.
+// subject is what somebody wants explained: a Service, an address, a node port,
+// or words.
 type subject struct {
 	service ir.Name
+	name    string     // with service: of one of its ports, empty for all
 	addr    netip.Addr // with port 0: all ports
 	port    uint16     // without addr: a node port
 	proto   ir.Protocol
@@ -78,7 +80,8 @@ func newSubject(what string) subject {
 		}
 	}
 	if hasProto && !strings.ContainsAny(what, " .") && strings.Count(what, "/") == 1 {
-		return subject{service: ir.Name{Namespace: text, Name: protoText}}
+		service, port, _ := strings.Cut(protoText, ":")
+		return subject{service: ir.Name{Namespace: text, Name: service}, name: port}
 	}
 	return subject{words: " " + strings.Join(strings.Fields(what), " ") + " "}
 }
@@ -107,7 +110,7 @@ func (s *subject) isEntry(e render.Entry) bool {
 	case s.words != "":
 		return strings.Contains(" "+e.Where+" ", s.words)
 	case s.service != (ir.Name{}):
-		return e.Port.Service == s.service
+		return e.Port.Service == s.service && (s.name == "" || e.Port.Port == s.name)
 	}
 	m, ok := ir.ParseMatch(e.Match)
 	return ok && s.isMatch(m)

@@ -24,7 +24,7 @@ type configFlags struct {
 // input is what every verb that compiles takes.
 type input struct {
 	configFlags
-	Snapshot       []string `short:"s" required:"" placeholder:"FILE" sep:"none" help:"Services, EndpointSlices, Nodes and ServiceCIDRs, as kubectl get -o yaml or -o json prints them: a file, a directory with .yaml, .yml and .json files, or - for standard input. May be repeated."`
+	Snapshot       []string `short:"s" placeholder:"FILE" sep:"none" help:"Services, EndpointSlices, Nodes and ServiceCIDRs, as kubectl get -o yaml or -o json prints them: a file, a directory with .yaml, .yml and .json files, or - for standard input. May be repeated."`
 	HNSNetworkType string   `name:"hns-network-type" enum:"L2Bridge,Overlay" default:"L2Bridge" help:"Type of the HNS network in mode kernelspace: L2Bridge or Overlay."`
 }
 
@@ -36,17 +36,24 @@ type job struct {
 	diags diag.List
 }
 
+var errNoSnapshot = errors.New("-s: a snapshot is needed: what kubectl get services,endpointslices,nodes -A -o yaml prints")
+
 // errDone ends a verb early, with success.
 var errDone = errors.New("done")
 
-// resolve makes the configuration in force. Findings go to diags; when they
-// hold an error there is nothing to go on with.
+// resolve makes the configuration in force, and writes it if that is all that
+// is wanted. Findings go to diags; when they hold an error there is nothing to
+// go on with.
 func (c *configFlags) resolve(e *env, diags *diag.List) (*config.Resolved, error) {
 	resolved, findings := c.Resolve(e.readFile, c.Strict)
 	diags.Add(findings...)
 	if findings.HasErrors() {
 		e.report(*diags)
 		return nil, errReported
+	}
+	if c.WriteConfigTo != nil {
+		e.report(*diags)
+		return nil, writeConfigTo(e, *c.WriteConfigTo, resolved.Config)
 	}
 	return resolved, nil
 }
@@ -62,11 +69,11 @@ func (in *input) load(e *env) (*job, error) {
 		return nil, err
 	}
 	j.cfg = resolved.Config
-	if in.WriteConfigTo != nil {
-		return nil, j.finish(e, writeConfigTo(e, *in.WriteConfigTo, j.cfg))
-	}
 	if in.Cleanup || in.InitOnly {
 		return nil, errors.New("--cleanup, --init-only: change a node, which compiling does not")
+	}
+	if len(in.Snapshot) == 0 {
+		return nil, errNoSnapshot
 	}
 	if err := e.readSnapshot(j, in.Snapshot); err != nil {
 		return nil, err
@@ -101,30 +108,8 @@ func (e *env) setNode(j *job, name string) error {
 	return nil
 }
 
-func nodeNames(nodes []*snapshot.Node) string {
-	const shown = 5
-	var names []string
-	for _, n := range nodes[:min(shown, len(nodes))] {
-		names = append(names, n.Name)
-	}
-	text := strings.Join(names, ", ")
-	if more := len(nodes) - shown; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
-}
-
 // compile makes the Programs of the job's node, IPv4 before IPv6.
 func (j *job) compile() []*ir.Program {
-	name := j.facts.NodeName
-	if nodes := j.snap.Nodes(); len(nodes) > 0 && j.snap.Node(name) == nil {
-		j.diags.Add(diag.Diagnostic{
-			Severity: diag.Warning,
-			Object:   "Node " + name,
-			Msg:      "is not in the snapshot, which has " + nodeNames(nodes),
-			Hint:     "choose one with --hostname-override",
-		})
-	}
 	programs, diags := compiler.Compile(j.cfg, j.snap, j.facts)
 	j.diags.Add(diags...)
 	return programs

@@ -60,13 +60,32 @@ func packet(snap *snapshot.Snapshot, programs []*ir.Program, from, to string) (s
 		pkt.Src, pkt.In, err = podSource(snap, p, pod)
 	} else if from == "node" {
 		pkt.Src, err = nodeSource(node, pkt.Dst)
-	} else if pkt, err = sim.ParsePacket(from, to); err == nil && pkt.In == "" && !node.HasAddr(pkt.Src) {
-		pkt.In = outside
+	} else {
+		pkt.Src, pkt.In, err = addrSource(node, from)
+	}
+	if err == nil && !p.Family.Has(pkt.Src) {
+		err = fmt.Errorf("source %s and destination %s are of different families", pkt.Src, pkt.Dst)
 	}
 	if err != nil {
 		return pkt, fmt.Errorf("--from: %w", err)
 	}
 	return pkt, nil
+}
+
+// addrSource reads IP or IP@INTERFACE, an IPv6 address with brackets or without.
+func addrSource(node *ir.Node, from string) (netip.Addr, string, error) {
+	text, in, _ := strings.Cut(from, "@")
+	if t, ok := strings.CutPrefix(text, "["); ok {
+		text = strings.TrimSuffix(t, "]")
+	}
+	src, err := netip.ParseAddr(text)
+	if err != nil {
+		return src, "", fmt.Errorf("must be pod:NAMESPACE/NAME, node, IP or IP@INTERFACE, got %q", from)
+	}
+	if in == "" && !node.HasAddr(src) {
+		in = outside
+	}
+	return src, in, nil
 }
 
 func programFor(programs []*ir.Program, addr netip.Addr) *ir.Program {
