@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	goiptables "github.com/coreos/go-iptables/iptables"
 
@@ -88,7 +89,7 @@ func (t *Target) leftovers(ctx context.Context, f ir.Family, using bool) ([]appl
 		}
 		add(chains, false, t.clean)
 	}
-	canaries, err := t.tablesWith(f, canary)
+	canaries, err := t.tablesWith(ctx, f, canary)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +111,7 @@ func (t *Target) remains(ctx context.Context, f ir.Family) (chains []string, err
 			chains = append(chains, d.name+" "+c.Name)
 		}
 	}
-	shared, err := t.shared(f, plan)
+	shared, err := t.shared(ctx, f, plan)
 	for _, c := range shared.drop {
 		chains = append(chains, shared.table+" "+c.Name)
 	}
@@ -123,7 +124,7 @@ func (t *Target) clean(ctx context.Context, f ir.Family) error {
 	if err != nil {
 		return err
 	}
-	shared, err := t.shared(f, plan)
+	shared, err := t.shared(ctx, f, plan)
 	if err != nil {
 		return err
 	}
@@ -146,7 +147,7 @@ func (t *Target) removal(ctx context.Context, f ir.Family) (*Plan, error) {
 
 // shared is what removes the chains that we share with the kubelet: nothing if
 // the kubelet is there, or others jump to them.
-func (t *Target) shared(f ir.Family, p *Plan) (edit, error) {
+func (t *Target) shared(ctx context.Context, f ir.Family, p *Plan) (edit, error) {
 	filter := &p.families[0].have.Filter
 	e := edit{table: filter.Name}
 	for i := range filter.Chains {
@@ -163,7 +164,7 @@ func (t *Target) shared(f ir.Family, p *Plan) (edit, error) {
 		return e, nil
 	}
 	for _, chain := range kubeletChains {
-		if with, err := t.tablesWith(f, chain); err != nil || len(with) > 0 {
+		if with, err := t.tablesWith(ctx, f, chain); err != nil || len(with) > 0 {
 			return edit{}, err
 		}
 	}
@@ -187,13 +188,9 @@ func (t *Target) cleanCanaries(_ context.Context, f ir.Family) error {
 var tables = [...]string{"mangle", "nat", "filter"}
 
 // tablesWith gives the tables that have a chain.
-func (t *Target) tablesWith(f ir.Family, chain string) (with []string, err error) {
-	one, err := t.singly(f)
-	if err != nil {
-		return nil, err
-	}
+func (t *Target) tablesWith(ctx context.Context, f ir.Family, chain string) (with []string, err error) {
 	for _, table := range tables {
-		exists, err := one.ChainExists(table, chain)
+		exists, err := t.exists(ctx, f, table, chain)
 		if err != nil {
 			return nil, err
 		}
@@ -202,6 +199,21 @@ func (t *Target) tablesWith(f ir.Family, chain string) (with []string, err error
 		}
 	}
 	return with, nil
+}
+
+// exists tells whether a table has a chain; an error where the kernel lacks
+// the family, or the machine the tool. The nft variant is slow to save a large
+// table. The legacy one is not, and saving needs no lock, as asking does.
+func (t *Target) exists(ctx context.Context, f ir.Family, table, chain string) (bool, error) {
+	if t.Variant == Legacy {
+		saved, err := t.save(ctx, f, table)
+		return strings.Contains(saved, "\n:"+chain+" "), err
+	}
+	one, err := t.singly(f)
+	if err != nil {
+		return false, err
+	}
+	return one.ChainExists(table, chain)
 }
 
 // singly is for questions about single chains, for which there is no need to

@@ -3,6 +3,7 @@ package iptables
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -61,7 +62,7 @@ func Open(ctx context.Context, o Options) (*Target, error) {
 	}
 	var missing []error
 	for _, f := range [...]ir.Family{ir.IPv4, ir.IPv6} {
-		if _, err := t.save(ctx, f, "nat"); err != nil {
+		if _, err := t.exists(ctx, f, "nat", "POSTROUTING"); err != nil {
 			missing = append(missing, err)
 			continue
 		}
@@ -106,39 +107,42 @@ func tool(f ir.Family, v Variant, verb string) string {
 // its hint (KEP-3178), else the one that has kube-proxy's or our rules, else the
 // one that has more rules, else nft.
 func (t *Target) inUse(ctx context.Context) (Variant, error) {
-	var best Variant
-	bestScore := -1
+	signs := [...]struct{ table, chain string }{
+		{"mangle", kubeletChains[0]}, {"mangle", kubeletChains[1]}, {"nat", "KUBE-SERVICES"},
+	}
+	for _, sign := range signs {
+		for _, v := range [...]Variant{NFT, Legacy} {
+			for _, f := range [...]ir.Family{ir.IPv4, ir.IPv6} {
+				of := Target{Variant: v, options: t.options, run: t.run}
+				if found, err := of.exists(ctx, f, sign.table, sign.chain); err == nil && found {
+					return v, nil
+				}
+			}
+		}
+	}
+	return t.fuller(ctx)
+}
+
+// fuller is the variant that has more rules, nft if none has any.
+func (t *Target) fuller(ctx context.Context) (best Variant, err error) {
+	most := -1
 	var missing []error
 	for _, v := range [...]Variant{NFT, Legacy} {
-		score := 0
 		for _, f := range [...]ir.Family{ir.IPv4, ir.IPv6} {
 			out, err := t.run(ctx, nil, tool(f, v, "save"))
 			if err != nil {
 				missing = append(missing, err)
 				continue
 			}
-			score = max(score, traces(string(out)))
-			if score > bestScore {
-				best, bestScore = v, score
+			if n := strings.Count(string(out), "\n-A "); n > most {
+				best, most = v, n
 			}
 		}
 	}
 	if best == "" {
-		return "", missing[0] // the others say the same
+		return "", errors.Join(missing...)
 	}
 	return best, nil
-}
-
-// traces weighs what iptables-save printed as a sign that the variant is in use.
-func traces(saved string) int {
-	const hint, service = 1 << 30, 1 << 29
-	switch {
-	case strings.Contains(saved, "\n:KUBE-IPTABLES-HINT "), strings.Contains(saved, "\n:KUBE-KUBELET-CANARY "):
-		return hint
-	case strings.Contains(saved, "\n:KUBE-SERVICES "):
-		return service
-	}
-	return strings.Count(saved, "\n-A ")
 }
 
 // version is a release of the tools, 1.8.9 as {1, 8, 9}.
