@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -31,6 +32,8 @@ type cli struct {
 	Config  configCmd  `cmd:"" help:"Show and check configurations."`
 	Demo    demoCmd    `cmd:"" help:"Compile a small cluster that proxyc carries with it, and trace packets through it."`
 	Version versionCmd `cmd:"" help:"Print the version."`
+
+	PrintVersion versionFlag `name:"version" help:"Print the version, and exit."`
 }
 
 // errFindings ends a verb that did its work and found something: exit code 1.
@@ -62,13 +65,32 @@ func run(e *env) (code int) {
 		kong.Exit(func(code int) { panic(parserExit(code)) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
 	)
-	ctx, err := parser.Parse(e.args)
+	ctx, err := parser.Parse(dashed(e.args))
 	if err != nil {
 		fmt.Fprintf(e.stderr, "proxyc: %s\n", strings.TrimSpace(err.Error()))
 		fmt.Fprintf(e.stderr, "Run \"proxyc --help\" for how it is used.\n")
 		return exitBad
 	}
 	return e.exitCode(ctx.Run(e))
+}
+
+// dashed spells the names of flags with dashes, where they have underscores:
+// kube-proxy takes both.
+func dashed(args []string) []string {
+	out := slices.Clone(args)
+	for i, arg := range out {
+		if arg == "--" {
+			break
+		}
+		if name, ok := strings.CutPrefix(arg, "--"); ok {
+			name, value, hasValue := strings.Cut(name, "=")
+			out[i] = "--" + strings.ReplaceAll(name, "_", "-")
+			if hasValue {
+				out[i] += "=" + value
+			}
+		}
+	}
+	return out
 }
 
 func (e *env) exitCode(err error) int {

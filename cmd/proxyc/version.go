@@ -2,19 +2,47 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"runtime"
 	"runtime/debug"
+
+	"github.com/alecthomas/kong"
 )
 
 type versionCmd struct{}
 
-// Run prints the module version that the Go tool put into the program, and
-// what it was built with.
-func (versionCmd) Run(e *env) error {
+func (versionCmd) Run(e *env) error { return writeVersion(e.stdout) }
+
+// writeVersion prints the module version that the Go tool put into the
+// program, and what it was built with.
+func writeVersion(w io.Writer) error {
 	version := "(unknown)"
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		version = info.Main.Version
 	}
-	_, err := fmt.Fprintf(e.stdout, "proxyc %s %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	_, err := fmt.Fprintf(w, "proxyc %s %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	return err
+}
+
+// versionFlag is --version, which kube-proxy also takes as --version=raw.
+type versionFlag bool
+
+func (versionFlag) IsBool() bool { return true }
+
+// Decode takes the value after "=", which changes nothing here.
+func (v *versionFlag) Decode(ctx *kong.DecodeContext) error {
+	if ctx.Scan.Peek().Type == kong.FlagValueToken {
+		ctx.Scan.Pop()
+	}
+	*v = true
+	return nil
+}
+
+// BeforeReset ends the program before anything else is asked of the command line.
+func (versionFlag) BeforeReset(app *kong.Kong) error {
+	if err := writeVersion(app.Stdout); err != nil {
+		return err
+	}
+	app.Exit(exitDone)
+	return nil
 }
