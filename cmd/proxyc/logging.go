@@ -10,10 +10,6 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
-// verbose is the verbosity from which on details are logged that are of no use
-// while all goes well.
-const verbose = 4
-
 // newLogger gives the log that the configuration asks for, whose level can be
 // changed, and makes the API client write into it, too.
 func newLogger(w io.Writer, c *config.Logging) (*slog.Logger, *slog.LevelVar) {
@@ -29,13 +25,9 @@ func newLogger(w io.Writer, c *config.Logging) (*slog.Logger, *slog.LevelVar) {
 	return log, level
 }
 
-func setVerbosity(level *slog.LevelVar, v uint32) {
-	if v >= verbose {
-		level.Set(slog.LevelDebug)
-	} else {
-		level.Set(slog.LevelInfo)
-	}
-}
+// setVerbosity lets pass what klog has at verbosity v. Findings that are of no
+// use while all goes well are debug messages, those of verbosity 4.
+func setVerbosity(level *slog.LevelVar, v uint32) { level.Set(-slog.Level(v)) }
 
 // calledAs are the words of the command line that the program's own name stands for.
 func calledAs(name string) []string {

@@ -10,7 +10,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"proxyc": main})
+	testscript.Main(m, map[string]func(){"proxyc": main, "kube-proxy": main})
 }
 
 // TestScript runs the command line as users do: testdata/script.

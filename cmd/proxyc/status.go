@@ -46,9 +46,9 @@ type statusError struct {
 }
 
 type statusDrift struct {
-	At         time.Time         `json:"at"`
-	Operations apply.Count       `json:"operations"`
-	First      []apply.Operation `json:"first"`
+	At         time.Time   `json:"at"`
+	Operations apply.Count `json:"operations"`
+	First      []string    `json:"first"` // operations: "add ip proxyc chain services"
 }
 
 // state collects the Status.
@@ -77,7 +77,10 @@ func (s *state) synced(sync *loop.Sync) {
 		st.Quarantined = append(st.Quarantined, refusal{r.Service.String(), r.Reason.Error()})
 	}
 	if total(sync.Done.Drift) > 0 {
-		st.LastDrift = &statusDrift{sync.Ended, sync.Done.Drift, sync.Done.DriftFirst}
+		st.LastDrift = &statusDrift{At: sync.Ended, Operations: sync.Done.Drift}
+		for _, op := range sync.Done.DriftFirst {
+			st.LastDrift.First = append(st.LastDrift.First, op.Verb.String()+" "+op.Object)
+		}
 	}
 	s.programs = sync.Work.Programs
 }
@@ -153,7 +156,7 @@ func (st *Status) print(w io.Writer) error {
 	if st.LastDrift != nil {
 		fmt.Fprintf(w, "last drift   %s: %s\n", st.LastDrift.At.Format(time.RFC3339), st.LastDrift.Operations)
 		for _, op := range st.LastDrift.First {
-			fmt.Fprintf(w, "             %s %s\n", op.Verb, op.Object)
+			fmt.Fprintf(w, "             %s\n", op)
 		}
 	}
 	return nil

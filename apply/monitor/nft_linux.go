@@ -1,0 +1,184 @@
+package monitor
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// NFT listens to the kernel's messages about nf_tables.
+type NFT struct {
+	concern Concern
+	events  *netlink.Conn
+	asks    *netlink.Conn
+
+	mu     sync.Mutex
+	seen   transactions
+	tell   func()
+	closed bool
+}
+
+// eventBuffer holds the messages of large changes, each rule and element of
+// which has one. More than it holds is told as a suspicion.
+const eventBuffer = 8 << 20
+
+// OpenNFT listens in the network namespace of the calling thread. suspect is
+// called when somebody else changed what concerns us, from another goroutine.
+func OpenNFT(concern Concern, suspect func()) (*NFT, error) {
+	events, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)})
+	if err != nil {
+		return nil, fmt.Errorf("listening to nf_tables: %w", err)
+	}
+	asks, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		events.Close()
+		return nil, fmt.Errorf("listening to nf_tables: %w", err)
+	}
+	m := &NFT{concern: concern, events: events, asks: asks, tell: suspect}
+	if err := events.SetReadBuffer(eventBuffer); err != nil {
+		m.Close()
+		return nil, fmt.Errorf("listening to nf_tables: %w", err)
+	}
+	m.seen.own = ownNames()
+	return m, nil
+}
+
+// ownNames are the kernel's names of what writes rules for us.
+func ownNames() []string {
+	names := []string{"iptables-nft-re", "ip6tables-nft-r"}
+	if comm, err := os.ReadFile("/proc/self/comm"); err == nil {
+		names = append(names, strings.TrimSpace(string(comm)))
+	}
+	return names
+}
+
+// Begin notes that our own work begins.
+func (m *NFT) Begin() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.seen.begin()
+}
+
+// End notes that our own work has ended.
+func (m *NFT) End() {
+	generation, err := m.generation()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.seen.end(generation) || err != nil {
+		m.tell()
+	}
+}
+
+// Close ends Run.
+func (m *NFT) Close() error {
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	return errors.Join(m.events.Close(), m.asks.Close())
+}
+
+// Run listens until Close.
+func (m *NFT) Run(context.Context) {
+	touched := false
+	for {
+		msgs, err := m.events.Receive()
+		m.mu.Lock()
+		switch {
+		case m.closed:
+			m.mu.Unlock()
+			return
+		case err != nil: // messages were lost
+			touched = false
+			m.tell()
+		}
+		for i := range msgs {
+			switch kind, data := uint8(msgs[i].Header.Type), msgs[i].Data; {
+			case kind == unix.NFT_MSG_NEWGEN:
+				one := parseGeneration(data)
+				one.touched, touched = touched, false
+				if m.seen.met(one) {
+					m.tell()
+				}
+			default:
+				touched = touched || m.concerned(kind, data)
+			}
+		}
+		m.mu.Unlock()
+	}
+}
+
+// generation asks for the number of the last transaction.
+func (m *NFT) generation() (uint32, error) {
+	msgs, err := m.asks.Execute(netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: netlink.Request},
+		Data:   make([]byte, nfgenSize),
+	})
+	if err != nil || len(msgs) == 0 {
+		return 0, errors.Join(err, errors.New("nf_tables does not tell its generation"))
+	}
+	return parseGeneration(msgs[0].Data).generation, nil
+}
+
+// nfgenSize is the length of the head of each message (struct nfgenmsg).
+const nfgenSize = 4
+
+// attributes calls f for each attribute of a message.
+func attributes(data []byte, f func(kind uint16, value []byte)) {
+	if len(data) < nfgenSize {
+		return
+	}
+	ad, err := netlink.NewAttributeDecoder(data[nfgenSize:])
+	if err != nil {
+		return
+	}
+	for ad.Next() {
+		f(ad.Type(), ad.Bytes())
+	}
+}
+
+func parseGeneration(data []byte) (t transaction) {
+	attributes(data, func(kind uint16, value []byte) {
+		switch {
+		case kind == unix.NFTA_GEN_ID && len(value) == 4:
+			t.generation = binary.BigEndian.Uint32(value)
+		case kind == unix.NFTA_GEN_PROC_NAME:
+			t.program = text(value)
+		}
+	})
+	return t
+}
+
+// concerned tells whether a message is about something of ours. In all kinds of
+// messages the first attribute names the table; in those about rules the second
+// names the chain, in those about chains the third.
+func (m *NFT) concerned(kind uint8, data []byte) bool {
+	var table, chain string
+	chainAt := uint16(0)
+	removal := false
+	switch kind {
+	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
+		chainAt, removal = unix.NFTA_RULE_CHAIN, kind == unix.NFT_MSG_DELRULE
+	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
+		chainAt, removal = unix.NFTA_CHAIN_NAME, kind == unix.NFT_MSG_DELCHAIN
+	case unix.NFT_MSG_DELTABLE, unix.NFT_MSG_DELSET, unix.NFT_MSG_DELSETELEM:
+		removal = true
+	}
+	attributes(data, func(kind uint16, value []byte) {
+		switch kind {
+		case unix.NFTA_TABLE_NAME:
+			table = text(value)
+		case chainAt:
+			chain = text(value)
+		}
+	})
+	return m.concern(table, chain, removal)
+}
+
+func text(value []byte) string { return strings.TrimRight(string(value), "\x00") }

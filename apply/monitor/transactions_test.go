@@ -1,0 +1,69 @@
+package monitor
+
+import "testing"
+
+func TestTransactions(t *testing.T) {
+	ours := func(generation uint32) transaction { return transaction{generation, "proxyc", true} }
+	others := func(generation uint32) transaction { return transaction{generation, "nft", true} }
+	for _, tc := range []struct {
+		name string
+		play func(*transactions) (foreign bool)
+		want bool
+	}{
+		{"somebody else", func(s *transactions) bool { return s.met(others(5)) }, true},
+		{"not about us", func(s *transactions) bool { return s.met(transaction{5, "nft", false}) }, false},
+		{"our own", func(s *transactions) bool {
+			s.begin()
+			return s.met(ours(5)) || s.end(5)
+		}, false},
+		{"our own, told late", func(s *transactions) bool {
+			s.begin()
+			return s.end(5) || s.met(ours(5))
+		}, false},
+		{"our own name, when we were not at work", func(s *transactions) bool {
+			s.begin()
+			return !s.end(5) && s.met(ours(6))
+		}, true},
+		{"somebody else, while we were at work", func(s *transactions) bool {
+			s.begin()
+			return !s.met(others(4)) && s.end(5)
+		}, true},
+		{"somebody else, while we were at work, told late", func(s *transactions) bool {
+			s.begin()
+			return !s.end(5) && s.met(others(4))
+		}, true},
+		{"around the end of the numbers", func(s *transactions) bool {
+			s.begin()
+			return s.end(3) || s.met(ours(1<<32-2))
+		}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := tc.play(&transactions{own: []string{"proxyc"}}); got != tc.want {
+				t.Errorf("foreign: %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestConcerns(t *testing.T) {
+	for _, tc := range []struct {
+		c            Concern
+		table, chain string
+		removal      bool
+		want         bool
+	}{
+		{NFTables, "proxyc", "", true, true},
+		{NFTables, "filter", "KUBE-SERVICES", true, false},
+		{IPTables, "nat", "KUBE-SERVICES", false, true},
+		{IPTables, "nat", "PREROUTING", true, true},
+		{IPTables, "nat", "PREROUTING", false, false}, // others put rules there, too
+		{IPTables, "nat", "CNI-HOSTPORT-DNAT", true, false},
+		{IPTables, "nat", "KUBE-KUBELET-CANARY", false, false},
+		{IPTables, "mangle", "KUBE-SERVICES", true, false},
+		{IPTables, "nat", "", true, true}, // the table itself
+	} {
+		if got := tc.c(tc.table, tc.chain, tc.removal); got != tc.want {
+			t.Errorf("%s %s, removal %t: %t, want %t", tc.table, tc.chain, tc.removal, got, tc.want)
+		}
+	}
+}

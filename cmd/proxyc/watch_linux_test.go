@@ -1,0 +1,309 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/applytest"
+)
+
+// watchConfig leaves the settings of the machine alone, and syncs at once.
+const watchConfig = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: %s
+clusterCIDR: 10.244.0.0/16
+conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+iptables: {minSyncPeriod: 0s, localhostNodePorts: false}
+nftables: {minSyncPeriod: 0s}
+logging: {verbosity: 4}
+`
+
+// watchCluster is a Service for each name, with one endpoint.
+func watchCluster(names ...string) string {
+	var b strings.Builder
+	for _, name := range names {
+		fmt.Fprintf(&b, `apiVersion: v1
+kind: Service
+metadata: {name: %[1]s, namespace: ns}
+spec: {type: ClusterIP, clusterIP: 10.96.0.%[2]d, clusterIPs: [10.96.0.%[2]d], ipFamilies: [IPv4], ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: %[1]s-1, namespace: ns, labels: {kubernetes.io/service-name: %[1]s}}
+addressType: IPv4
+endpoints: [{addresses: [10.244.1.%[2]d]}]
+ports: [{port: 8080, name: ""}]
+---
+`, name, name[0])
+	}
+	return b.String()
+}
+
+// watched is a daemon in a network namespace of its own.
+type watched struct {
+	t    *testing.T
+	ns   *applytest.Namespace
+	dir  string
+	args []string
+	list []string // the command that lists the rules
+
+	process *os.Process
+	wait    func() error
+	log     *syncBuffer
+}
+
+// syncBuffer is a buffer that a process writes while a test reads.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// dataplanes are the ways in which a daemon can write rules, and how to list and flush them.
+var dataplanes = map[string]struct {
+	mode        string
+	args        []string
+	list, flush []string
+}{
+	"nftables":        {"nftables", nil, []string{"nft", "list", "ruleset"}, []string{"nft", "flush", "ruleset"}},
+	"iptables-nft":    {"iptables", []string{"--iptables-variant=nft"}, []string{"iptables-nft-save"}, []string{"iptables-nft", "-t", "nat", "-F"}},
+	"iptables-legacy": {"iptables", []string{"--iptables-variant=legacy"}, []string{"iptables-legacy-save"}, []string{"iptables-legacy", "-t", "nat", "-F"}},
+}
+
+func newWatched(t *testing.T, dataplane string) *watched {
+	t.Helper()
+	applytest.RequireRoot(t)
+	ns, err := applytest.NewNamespace("node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	plane := dataplanes[dataplane]
+	w := &watched{t: t, ns: ns, dir: t.TempDir(), list: plane.list, log: &syncBuffer{}}
+	w.args = append([]string{"-c", w.file("config"), "-s", w.file("cluster.yaml"), "--hostname-override", "node1"}, plane.args...)
+	w.write("config", fmt.Sprintf(watchConfig, plane.mode))
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log("log of the daemon:\n" + w.log.String())
+		}
+	})
+	return w
+}
+
+func (w *watched) file(name string) string { return filepath.Join(w.dir, name) }
+
+// write replaces a file in one step.
+func (w *watched) write(name, text string) {
+	w.t.Helper()
+	temp := w.file(name + ".next")
+	if err := os.WriteFile(temp, []byte(text), 0o644); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := os.Rename(temp, w.file(name)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// start starts the daemon under a name.
+func (w *watched) start(name string, args ...string) {
+	w.t.Helper()
+	cmd := w.ns.Command(context.Background(), name, append(args, w.args...)...)
+	cmd.Stdout, cmd.Stderr = w.log, w.log
+	wait, err := w.ns.Start(cmd)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.process = cmd.Process
+	w.wait = sync.OnceValue(wait)
+	w.t.Cleanup(func() { w.process.Kill(); w.wait() })
+}
+
+// stop ends the daemon, and tells how long that took.
+func (w *watched) stop(signal os.Signal) time.Duration {
+	w.t.Helper()
+	began := time.Now()
+	w.process.Signal(signal)
+	err := w.wait()
+	if signal == syscall.SIGTERM && err != nil {
+		w.t.Errorf("the daemon ended with %v", err)
+	}
+	return time.Since(began)
+}
+
+// until waits for a status that holds.
+func (w *watched) until(what string, holds func(Status) bool) Status {
+	w.t.Helper()
+	return within(w, 20*time.Second, what, func() (st Status, ok bool) {
+		out, err := w.ns.Run(w.ns.Command(context.Background(), "proxyc", "status", "-o", "json"))
+		return st, err == nil && json.Unmarshal(out, &st) == nil && holds(st)
+	})
+}
+
+// within tries until a condition holds, and fails the test after a time.
+func within[T any](w *watched, limit time.Duration, what string, try func() (T, bool)) T {
+	w.t.Helper()
+	deadline := time.After(limit)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if v, ok := try(); ok {
+			return v
+		}
+		select {
+		case <-deadline:
+			w.t.Fatalf("%s: not within %s", what, limit)
+		case <-tick.C:
+		}
+	}
+}
+
+func synced(st Status) bool { return st.Synced && st.Pending == 0 }
+
+func (w *watched) rules() string {
+	w.t.Helper()
+	out, err := w.ns.Run(w.ns.Command(context.Background(), w.list[0], w.list[1:]...))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return string(out)
+}
+
+// has tells whether the rules have a Service of watchCluster.
+func (w *watched) has(name string) bool {
+	return strings.Contains(w.rules(), fmt.Sprintf("10.96.0.%d", name[0]))
+}
+
+// holds waits until the rules have a Service, or do not.
+func (w *watched) holds(limit time.Duration, name string, want bool) {
+	w.t.Helper()
+	within(w, limit, fmt.Sprintf("Service %s in the rules: %t", name, want), func() (struct{}, bool) { return struct{}{}, w.has(name) == want })
+}
+
+// eachDataplane runs a test on each.
+func eachDataplane(t *testing.T, test func(t *testing.T, w *watched)) {
+	for name := range dataplanes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, newWatched(t, name))
+		})
+	}
+}
+
+func TestWatchFollows(t *testing.T) {
+	eachDataplane(t, func(t *testing.T, w *watched) {
+		w.write("cluster.yaml", watchCluster("a"))
+		w.start("proxyc", "watch")
+		w.until("first sync", synced)
+		w.holds(time.Second, "a", true)
+		w.write("cluster.yaml", watchCluster("b"))
+		w.holds(5*time.Second, "b", true)
+		w.holds(time.Second, "a", false)
+		st := w.until("the second sync", func(st Status) bool { return st.Generation > 1 })
+		if st.LastKind != "change" {
+			t.Errorf("a change of Services led to a sync of kind %s", st.LastKind)
+		}
+	})
+}
+
+// A restart finds all in place, and the rules stay in between.
+func TestWatchRestart(t *testing.T) {
+	eachDataplane(t, func(t *testing.T, w *watched) {
+		w.write("cluster.yaml", watchCluster("a", "b"))
+		for i, signal := range []os.Signal{syscall.SIGTERM, syscall.SIGKILL, syscall.SIGTERM} {
+			w.start("proxyc", "watch")
+			st := w.until("first sync", synced)
+			if i > 0 && st.Operations != (apply.Count{}) {
+				t.Errorf("start %d: %s, want nothing to do", i, st.Operations)
+			}
+			if took := w.stop(signal); took > time.Second {
+				t.Errorf("the end took %s, want less than a second", took)
+			}
+			if !w.has("a") || !w.has("b") {
+				t.Fatal("the rules went with the daemon")
+			}
+		}
+	})
+}
+
+func TestWatchRepairsDrift(t *testing.T) {
+	eachDataplane(t, func(t *testing.T, w *watched) {
+		w.write("cluster.yaml", watchCluster("a"))
+		w.start("proxyc", "watch")
+		w.until("first sync", synced)
+		for name, plane := range dataplanes {
+			if t.Name() == "TestWatchRepairsDrift/"+name {
+				if _, err := w.ns.Run(w.ns.Command(t.Context(), plane.flush[0], plane.flush[1:]...)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		w.holds(2*time.Second, "a", true)
+		w.until("the drift is told", func(st Status) bool { return st.LastDrift != nil && synced(st) })
+	})
+}
+
+// The boot file is in force although the source says nothing.
+func TestWatchBootFrom(t *testing.T) {
+	w := newWatched(t, "nftables")
+	w.args = append(w.args, "--boot-from", w.file("boot"))
+	w.write("cluster.yaml", watchCluster("a"))
+	w.start("proxyc", "watch")
+	w.until("first sync", synced)
+	w.stop(syscall.SIGTERM)
+	if _, err := w.ns.Run(w.ns.Command(t.Context(), "nft", "flush", "ruleset")); err != nil {
+		t.Fatal(err)
+	}
+	w.write("kubeconfig", `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}], users: [{name: u}]}`)
+	w.write("config", fmt.Sprintf(watchConfig, "nftables")+"clientConnection: {kubeconfig: "+w.file("kubeconfig")+"}\n")
+	w.args = []string{"-c", w.file("config"), "--hostname-override", "node1", "--boot-from", w.file("boot")}
+	w.start("proxyc", "watch")
+	w.holds(5*time.Second, "a", true)
+}
+
+// A new configuration is taken in place; one that is not valid is not.
+func TestWatchConfigChange(t *testing.T) {
+	w := newWatched(t, "nftables")
+	w.write("cluster.yaml", watchCluster("a"))
+	w.start("proxyc", "watch")
+	w.until("first sync", synced)
+	w.write("config", "nonsense: true\n")
+	within(w, 5*time.Second, "the error is told", func() (struct{}, bool) {
+		return struct{}{}, strings.Contains(w.log.String(), "the configuration stays as it is")
+	})
+	w.write("config", fmt.Sprintf(watchConfig, "iptables"))
+	w.until("the new mode", func(st Status) bool { return st.Mode == "iptables" && synced(st) })
+	within(w, 5*time.Second, "the table of the old mode goes", func() (struct{}, bool) {
+		_, err := w.ns.Run(w.ns.Command(t.Context(), "nft", "list", "table", "ip", "proxyc"))
+		return struct{}{}, err != nil
+	})
+}
+
+// Called as kube-proxy, it takes kube-proxy's arguments.
+func TestWatchAsKubeProxy(t *testing.T) {
+	w := newWatched(t, "nftables")
+	w.write("cluster.yaml", watchCluster("a"))
+	w.start("kube-proxy")
+	w.until("first sync", synced)
+	w.holds(time.Second, "a", true)
+}
