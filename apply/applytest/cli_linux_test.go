@@ -1,6 +1,7 @@
 package applytest
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -124,8 +125,7 @@ func TestCannot(t *testing.T) {
 		clear := func(name string, r ran, words ...string) {
 			t.Helper()
 			m.must(2, r)
-			said := strings.Split(strings.TrimSpace(r.stderr), "\n")
-			if last := said[len(said)-1]; !strings.HasPrefix(last, "proxyc: ") || strings.Count(r.stderr, "proxyc: ") != 1 {
+			if strings.Count("\n"+r.stderr, "\nproxyc: ") != 1 {
 				t.Errorf("%s: want one error: %s", name, r)
 			}
 			for _, w := range words {
@@ -160,12 +160,46 @@ func TestCannot(t *testing.T) {
 		clear("both", m.apply(p, config, cluster, "--dry-run", "--check"), "--dry-run", "--check")
 		clear("mode that has no applier", m.apply(plane{mode: "userspace"}, config, cluster), "userspace", "iptables")
 
+		if p.mode == "nftables" {
+			m.must(0, m.proxyc("cleanup"))
+			m.ownTable("table ip6 proxyc")
+			before = m.dump()
+			for _, flags := range [][]string{nil, {"--check"}, {"--dry-run"}, {"--yes-takeover"}} {
+				clear("foreign table", m.apply(p, config, cluster, flags...), "table ip6 proxyc", "somebody else")
+			}
+		}
 		if p.mode == "iptables" {
 			nothing := *m
 			nothing.env = append(nothing.env, "PATH="+t.TempDir())
 			clear("no tools", nothing.apply(p, config, cluster), "iptables-"+p.variant)
 		}
 	})
+}
+
+// ownTable makes a table that belongs to a process as long as the test runs.
+func (m *machine) ownTable(table string) {
+	m.t.Helper()
+	cmd := m.prepare("nft", "-i")
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	wait, err := m.Start(cmd)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.t.Cleanup(func() { stdin.Close(); wait() })
+	fmt.Fprintf(stdin, "add %s { flags owner; }\nlist tables\n", table)
+	for lines := bufio.NewScanner(stdout); lines.Scan(); {
+		if lines.Text() == table {
+			return
+		}
+	}
+	m.t.Fatalf("%s was not made", table)
 }
 
 func readFile(t testing.TB, name string) string {

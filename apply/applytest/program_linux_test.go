@@ -21,7 +21,7 @@ import (
 // A plane is a way in which apply keeps the rules of a node.
 type plane struct{ mode, variant string }
 
-var planes = []plane{{"iptables", "nft"}, {"iptables", "legacy"}}
+var planes = []plane{{"iptables", "nft"}, {"iptables", "legacy"}, {mode: "nftables"}}
 
 func (p plane) String() string {
 	if p.variant == "" {
@@ -214,13 +214,13 @@ func (m *machine) tool(stdin, name string, args ...string) string {
 
 var (
 	counters  = regexp.MustCompile(`\[\d+:\d+\]|counter packets \d+ bytes \d+`)
+	elements  = regexp.MustCompile(`elements = \{([^}]*)\}`)
 	emptySave = regexp.MustCompile(`\*\w+\n(:[A-Z]+ ACCEPT \[0:0\]\n)+COMMIT\n`)
 	ofTools   = regexp.MustCompile(`^ip6? (filter|nat|mangle|raw|security)$`)
 )
 
 // dump is every rule, set and element on the machine, in every interface of the kernel, without
-// counters and without tables that hold nothing. Elements that packets made are left out, and come back
-// as expiring.
+// counters and without tables that hold nothing.
 func (m *machine) dump() string {
 	m.t.Helper()
 	var b strings.Builder
@@ -229,7 +229,7 @@ func (m *machine) dump() string {
 		if ofTools.MatchString(table) {
 			continue
 		}
-		b.WriteString(counters.ReplaceAllString(m.tool("", "nft", append([]string{"list", "table"}, strings.Fields(table)...)...), ""))
+		b.WriteString(listed(m.tool("", "nft", append([]string{"list", "table"}, strings.Fields(table)...)...)))
 	}
 	for _, variant := range []string{"nft", "legacy"} {
 		for _, tool := range []string{"iptables", "ip6tables"} {
@@ -239,6 +239,24 @@ func (m *machine) dump() string {
 		}
 	}
 	return b.String()
+}
+
+// listed is what nft listed of a table, without counters, the sets and chains in the order of their
+// text, and so the elements: the kernel has them in an order of its own.
+func listed(text string) string {
+	text = counters.ReplaceAllString(strings.TrimSuffix(text, "}\n"), "")
+	text = elements.ReplaceAllStringFunc(text, func(s string) string {
+		list := strings.Split(elements.FindStringSubmatch(s)[1], ",")
+		for i := range list {
+			list[i] = strings.TrimSpace(list[i])
+		}
+		slices.Sort(list)
+		return "elements = {\n\t\t\t" + strings.Join(list, ",\n\t\t\t") + "\n\t\t}"
+	})
+	head, body, _ := strings.Cut(text, "\n")
+	blocks := strings.Split(strings.Trim(body, "\n"), "\n\n")
+	slices.Sort(blocks)
+	return head + "\n" + strings.Join(blocks, "\n\n") + "\n}\n"
 }
 
 // saved is what iptables-save printed, without comments, counters and tables that hold nothing.

@@ -50,6 +50,7 @@ func iptablesPeer(variant string) peer {
 var peers = []peer{
 	iptablesPeer("nft"),
 	iptablesPeer("legacy"),
+	{"nftables", func(m *machine) { m.t.Helper(); m.tool(recorded(m.t, "kube-proxy.nft"), "nft", "-f", "-") }},
 }
 
 // ofPeer are words of which only kube-proxy's rules have any.
