@@ -132,8 +132,8 @@ func newDaemon(c *watchCmd, e *env, resolved *config.Resolved) (*daemon, error) 
 
 // run lives until ctx ends, or something ends it: an error, or another
 // configuration, which it gives back.
-func (d *daemon) run(ctx context.Context) (next *config.Resolved, err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
+func (d *daemon) run(parent context.Context) (next *config.Resolved, err error) {
+	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	var all sync.WaitGroup
 	run := func(f func(context.Context) error) {
@@ -148,8 +148,7 @@ func (d *daemon) run(ctx context.Context) (next *config.Resolved, err error) {
 	run(d.watchConfig)
 	run(d.proxy)
 	<-ctx.Done()
-	all.Wait()
-	d.checks.close()
+	d.wind(parent, &all)
 	cause := context.Cause(ctx)
 	if changed, ok := errors.AsType[*configChanged](cause); ok {
 		return changed.to, nil
@@ -159,6 +158,30 @@ func (d *daemon) run(ctx context.Context) (next *config.Resolved, err error) {
 		return nil, nil
 	}
 	return nil, cause
+}
+
+// lastWork is how long work that is under way may go on after a signal.
+const lastWork = 800 * time.Millisecond
+
+// wind waits for the end of all that runs. After a signal it does not wait for
+// long: a commit that is cut short leaves no Service half done, and the next
+// start goes on from there.
+func (d *daemon) wind(parent context.Context, all *sync.WaitGroup) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		all.Wait()
+		d.checks.close()
+	}()
+	var limit <-chan time.Time
+	if parent.Err() != nil {
+		limit = time.After(lastWork)
+	}
+	select {
+	case <-ended:
+	case <-limit:
+		d.log.Warn("ending in the middle of a sync")
+	}
 }
 
 // configChanged ends a life of the daemon for another one.
