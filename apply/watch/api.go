@@ -40,6 +40,8 @@ type API struct {
 	// Resync is how often everything is handed out again, which finds nothing
 	// to do.
 	Resync time.Duration
+	// Events, if set, are sent while Run runs.
+	Events *Events
 
 	clients *clients
 	sync    sync.WaitGroup // of those that have not yet told all they have
@@ -73,6 +75,9 @@ func (a *API) Run(ctx context.Context, synced func()) {
 	var running sync.WaitGroup
 	for _, k := range kinds {
 		running.Go(func() { a.follow(ctx, k) })
+	}
+	if a.Events != nil {
+		running.Go(func() { a.Events.run(ctx, a.clients.events) })
 	}
 	running.Go(func() {
 		told := make(chan struct{})

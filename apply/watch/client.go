@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,11 +22,11 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
-// clients are one for each API group that is read, over one connection and
+// clients are one for each API group that is used, over one connection and
 // with one limit of requests. The typed clientset would bring all other groups
 // along, and the memory that they take.
 type clients struct {
-	core, discovery, networking rest.Interface
+	core, discovery, networking, events rest.Interface
 }
 
 // restConfig is how the API server is reached: as the kubeconfig file or
@@ -62,6 +63,7 @@ func newClients(base *rest.Config) (*clients, error) {
 	utilruntime.Must(corev1.AddToScheme(scheme))
 	utilruntime.Must(discoveryv1.AddToScheme(scheme))
 	utilruntime.Must(networkingv1.AddToScheme(scheme))
+	utilruntime.Must(eventsv1.AddToScheme(scheme))
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 
 	shared := rest.CopyConfig(base)
@@ -82,6 +84,7 @@ func newClients(base *rest.Config) (*clients, error) {
 		{&c.core, corev1.SchemeGroupVersion, "/api"},
 		{&c.discovery, discoveryv1.SchemeGroupVersion, "/apis"},
 		{&c.networking, networkingv1.SchemeGroupVersion, "/apis"},
+		{&c.events, eventsv1.SchemeGroupVersion, "/apis"},
 	} {
 		if *g.to, err = groupClient(shared, client, g.version, g.path); err != nil {
 			return nil, err

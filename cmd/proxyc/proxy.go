@@ -16,6 +16,7 @@ import (
 	"github.com/proxyc/proxyc/apply/conntrack"
 	"github.com/proxyc/proxyc/apply/loop"
 	"github.com/proxyc/proxyc/apply/serve"
+	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -243,10 +244,12 @@ func deleteFlows(p *ir.Program, gone []ir.Match) (int, error) {
 // checks are the health check node ports of both families.
 type checks [loop.Families]*serve.HealthChecks
 
-func newChecks(h *serve.Health, log *slog.Logger) (c checks) {
+func newChecks(h *serve.Health, events *watch.Events, log *slog.Logger) (c checks) {
 	for i, f := range families {
 		c[i] = &serve.HealthChecks{Family: f, Health: h, Log: log, Failed: func(service ir.Name, port uint16, err error) {
 			log.Error("healthCheckNodePort does not answer", "service", service.String(), "port", port, "err", err)
+			events.Send(watch.Event{Service: service, Warning: true, Reason: "FailedToStartServiceHealthcheck", Action: "Listen",
+				Note: fmt.Sprintf("healthCheckNodePort %d does not answer: %v", port, err)})
 		}}
 	}
 	return c

@@ -108,6 +108,7 @@ type daemon struct {
 	checks   checks
 	state    *state
 	boot     *bootFile
+	events   *watch.Events // nil without an API server
 }
 
 func newDaemon(c *watchCmd, e *env, resolved *config.Resolved) (*daemon, error) {
@@ -121,7 +122,10 @@ func newDaemon(c *watchCmd, e *env, resolved *config.Resolved) (*daemon, error) 
 	d.store = watch.NewStore(time.Now)
 	d.health = serve.NewHealth(2*cfg.SyncPeriod(), time.Now)
 	d.metrics = serve.NewMetrics(cfg.ProxyMode(), version())
-	d.checks = newChecks(d.health, d.log)
+	if c.Snapshot == "" {
+		d.events = watch.NewEvents(name, d.log, time.Now)
+	}
+	d.checks = newChecks(d.health, d.events, d.log)
 	d.state = newState(cfg.ProxyMode(), name)
 	d.follower = &follower{cfg: cfg, store: d.store, facts: compiler.Facts{NodeName: name}, interfaces: node.Interfaces, log: d.log}
 	if c.BootFrom != "" {
@@ -143,8 +147,9 @@ func (d *daemon) run(parent context.Context) (next *config.Resolved, err error) 
 			}
 		})
 	}
-	run(d.healthServer().Run)
-	run(d.metricsServer().Run)
+	d.events.Send(watch.Event{Reason: "Starting", Action: "StartKubeProxy"})
+	run(d.serving(d.healthServer(), "FailedToStartProxierHealthcheck"))
+	run(d.serving(d.metricsServer(), "FailedToStartMetricServer"))
 	run(d.watchConfig)
 	run(d.proxy)
 	<-ctx.Done()
@@ -219,6 +224,17 @@ func (d *daemon) watchConfig(ctx context.Context) error {
 		d.log.Error("changes of the configuration will not be seen", "err", err)
 	}
 	return nil
+}
+
+// serving runs a server, and tells in the cluster if that fails for good.
+func (d *daemon) serving(s *serve.Server, reason string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		err := s.Run(ctx)
+		if err != nil {
+			d.events.Send(watch.Event{Warning: true, Reason: reason, Action: "StartKubeProxy", Note: err.Error()})
+		}
+		return err
+	}
 }
 
 func (d *daemon) healthServer() *serve.Server {
@@ -303,18 +319,21 @@ func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (<-chan struct
 		})
 		return synced, nil
 	}
-	api := &watch.API{NodeName: d.nodeName, Store: d.store, Log: d.log, Resync: d.cfg.ConfigSyncPeriod.Duration, NodeState: func(n *watch.NodeState) {
-		if n == nil {
-			d.health.SetNode(nil)
-			return
-		}
-		d.health.SetNode(&serve.Node{Terminating: n.Terminating, Taints: n.Taints})
-	}}
+	api := &watch.API{NodeName: d.nodeName, Store: d.store, Log: d.log, NodeState: d.nodeState,
+		Resync: d.cfg.ConfigSyncPeriod.Duration, Events: d.events}
 	if err := api.Connect(d.cfg.ClientConnection, deref(d.cmd.Master), "proxyc/"+version()); err != nil {
 		return nil, err
 	}
 	all.Go(func() { api.Run(ctx, func() { close(synced) }) })
 	return synced, nil
+}
+
+func (d *daemon) nodeState(n *watch.NodeState) {
+	if n == nil {
+		d.health.SetNode(nil)
+		return
+	}
+	d.health.SetNode(&serve.Node{Terminating: n.Terminating, Taints: n.Taints})
 }
 
 func deref(s *string) string {

@@ -1,0 +1,67 @@
+package watch
+
+import (
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/client-go/rest"
+)
+
+func TestEvents(t *testing.T) {
+	type post struct {
+		Path, Kind, Name, Type, Reason, Note string
+	}
+	posts := make(chan post, 10)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		var e eventsv1.Event
+		if err := json.Unmarshal(body, &e); err != nil {
+			t.Error(err)
+		}
+		posts <- post{r.URL.Path, e.Regarding.Kind, e.Regarding.Name, e.Type, e.Reason, e.Note}
+		w.Header().Set("Content-Type", "application/json")
+		w.Write(body)
+	}))
+	t.Cleanup(server.Close)
+	c, err := newClients(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := NewEvents("node1", slog.New(slog.NewTextHandler(t.Output(), nil)), time.Now)
+	done := make(chan struct{})
+	go func() { defer close(done); e.run(t.Context(), c.events) }()
+	t.Cleanup(func() { <-done })
+
+	failed := Event{Service: name("a"), Warning: true, Reason: "FailedToStartServiceHealthcheck", Note: "no port"}
+	for _, event := range []Event{{Reason: "Starting"}, failed, failed, {Reason: "Other"}} {
+		e.Send(event)
+	}
+	want := []post{
+		{"/apis/events.k8s.io/v1/namespaces/default/events", "Node", "node1", "Normal", "Starting", ""},
+		{"/apis/events.k8s.io/v1/namespaces/ns/events", "Service", "a", "Warning", "FailedToStartServiceHealthcheck", "no port"},
+		{"/apis/events.k8s.io/v1/namespaces/default/events", "Node", "node1", "Normal", "Other", ""},
+	}
+	for _, w := range want {
+		select {
+		case got := <-posts:
+			if diff := cmp.Diff(w, got); diff != "" {
+				t.Errorf("event (-want +got):\n%s", diff)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("not sent: %+v", w)
+		}
+	}
+}
+
+// Without an API server there is nobody to tell.
+func TestNoEvents(t *testing.T) {
+	var e *Events
+	e.Send(Event{Reason: "Starting"})
+}
