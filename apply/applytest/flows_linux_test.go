@@ -1,0 +1,128 @@
+package applytest
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestStaleFlows: a UDP client that keeps its socket follows its Service to where it goes, at each kind
+// of frontend, and nothing is kept of one that lost its endpoints or vanished. What is none of ours stays.
+func TestStaleFlows(t *testing.T) {
+	eachPlane(t, func(t *testing.T, p plane) {
+		topo := newTopology(t)
+		m := newMachine(t, topo.Namespace("node1"))
+		config, _ := takeoverFiles()
+		at := func(w world, flags ...string) ran {
+			t.Helper()
+			return m.must(0, m.apply(p, config, m.file("snapshot.json", w.snapshot(t)), flags...))
+		}
+		service := func(pods ...string) *worldService {
+			return &worldService{Type: "LoadBalancer", Families: []string{IPv4, IPv6}, Protocols: []string{"UDP"}, Endpoints: pods}
+		}
+		at(world{1: service("pod1a"), 2: service("pod1a")})
+		clients := []*udpClient{
+			newUDPClient(t, topo, "pod1b", to(clusterIP(1, IPv4), 53)),
+			newUDPClient(t, topo, "pod1b", to(clusterIP(1, IPv6), 53)),
+			newUDPClient(t, topo, "node1", to(clusterIP(1, IPv4), 53)),
+			newUDPClient(t, topo, "ext", to(vip(1, IPv4), 53)),
+			newUDPClient(t, topo, "ext", to("192.0.2.11", nodePort(1, "UDP"))),
+			newUDPClient(t, topo, "ext", to("2001:db8:0:1::11", nodePort(1, "UDP"))),
+		}
+		steady := newUDPClient(t, topo, "pod1b", to(clusterIP(2, IPv4), 53))
+		direct := newUDPClient(t, topo, "ext", to("10.244.1.10", 53))
+		for _, c := range append(clients, steady, direct) {
+			c.expect("pod1a")
+		}
+
+		moved := world{1: service("pod2a"), 2: service("pod1a", "pod2a")}
+		for _, flags := range [][]string{{"--dry-run"}, {}} {
+			clients[0].expect("pod1a")
+			r := at(moved, flags...)
+			if n := strings.Count(r.stdout, "delete flow "); n != len(clients) {
+				t.Errorf("%d flows to delete, want %d: %s", n, len(clients), r)
+			}
+		}
+		for _, c := range clients {
+			c.expect("pod2a")
+		}
+		steady.expect("pod1a")
+		direct.expect("pod1a")
+
+		at(world{1: service(), 2: service("pod1a")})
+		m.noFlows(clusterIP(1, IPv4), vip(1, IPv4), clusterIP(1, IPv6), "dport="+strconv.Itoa(nodePort(1, "UDP")))
+		clients[0].expect(Refused)
+		at(world{1: service("pod1c"), 2: service("pod1a")})
+		for _, c := range clients {
+			c.expect("pod1c")
+		}
+		steady.expect("pod1a")
+
+		at(world{1: service("pod1c")})
+		m.noFlows(clusterIP(2, IPv4))
+		at(world{})
+		m.noFlows(clusterIP(1, IPv4), vip(1, IPv4), clusterIP(1, IPv6), "dport="+strconv.Itoa(nodePort(1, "UDP")))
+		direct.expect("pod1a")
+		if flows := m.flows(IPv4); !strings.Contains(flows, "dst=10.244.1.10 ") {
+			t.Errorf("a flow that is none of ours is gone:\n%s", flows)
+		}
+	})
+}
+
+// A udpClient keeps one socket.
+type udpClient struct {
+	t    *testing.T
+	topo *Topology
+	conn net.Conn
+}
+
+func newUDPClient(t *testing.T, topo *Topology, from string, to netip.AddrPort) *udpClient {
+	t.Helper()
+	ns, addr, err := topo.Source(from, to.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := ns.Dial(context.Background(), "udp", netip.AddrPortFrom(addr, 0), to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return &udpClient{t, topo, conn}
+}
+
+// expect asks once and wants an answer from a pod, or a failure.
+func (c *udpClient) expect(want string) {
+	c.t.Helper()
+	a, err := Ask(c.conn, time.Second)
+	got := c.topo.Name(a.Server.Addr())
+	if err != nil {
+		got = Failure(err)
+	}
+	if got != want {
+		c.t.Errorf("%s -> %s: %s, want %s", c.conn.LocalAddr(), c.conn.RemoteAddr(), got, want)
+	}
+}
+
+// flows lists the UDP flows that the machine tracks.
+func (m *machine) flows(family string) string {
+	m.t.Helper()
+	return m.tool("", "conntrack", "-L", "-p", "udp", "-f", family)
+}
+
+// noFlows fails the test for translated flows to the addresses.
+func (m *machine) noFlows(words ...string) {
+	m.t.Helper()
+	for _, family := range []string{IPv4, IPv6} {
+		for line := range strings.Lines(m.flows(family)) {
+			for _, w := range words {
+				if strings.Contains(line, w+" ") {
+					m.t.Errorf("still there: %s", line)
+				}
+			}
+		}
+	}
+}
