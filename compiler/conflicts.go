@@ -1,6 +1,7 @@
 package compiler
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -19,61 +20,69 @@ func newClaims(services int) *claims {
 	return &claims{only: make(map[ir.Match]*entry, services), shared: map[ir.Match][]*entry{}}
 }
 
-// older tells whether a wins over b.
+// older orders by who wins. An object whose creationTimestamp is missing, as
+// in files written by hand, is not there yet: it counts as younger.
 func (e *entry) older(o *entry) int {
-	if c := e.created.Compare(o.created); c != 0 {
-		return c
+	if e.created.IsZero() != o.created.IsZero() {
+		return -e.created.Compare(o.created)
 	}
-	return e.name.Compare(o.name)
+	return cmp.Or(e.created.Compare(o.created), e.name.Compare(o.name))
 }
 
 // add notes what a Service wants; touched is called with every Service that
 // shares something with it, itself too.
 func (c *claims) add(e *entry, s *ir.Service, touched func(*entry)) {
+	c.change(s, touched, func(all []*entry) []*entry {
+		all = append(all, e)
+		slices.SortFunc(all, (*entry).older)
+		return all
+	})
+}
+
+// remove takes back what add noted; touched is called with every Service that
+// shared something with it.
+func (c *claims) remove(e *entry, s *ir.Service, touched func(*entry)) {
+	c.change(s, touched, func(all []*entry) []*entry {
+		return slices.DeleteFunc(all, func(o *entry) bool { return o == e })
+	})
+}
+
+// change lets with change who wants each Match of a Service.
+func (c *claims) change(s *ir.Service, touched func(*entry), with func([]*entry) []*entry) {
 	if s == nil {
 		return
 	}
 	for i := range s.Frontends {
 		m := s.Frontends[i].Match
-		others := c.shared[m]
-		if others == nil {
-			other := c.only[m]
-			if other == nil {
-				c.only[m] = e
-				continue
+		all := c.of(m)
+		before := len(all)
+		all = with(all)
+		c.set(m, all)
+		if max(before, len(all)) > 1 {
+			for _, e := range all {
+				touched(e)
 			}
-			delete(c.only, m)
-			others = []*entry{other}
-		}
-		others = append(others, e)
-		slices.SortFunc(others, (*entry).older)
-		c.shared[m] = others
-		for _, o := range others {
-			touched(o)
 		}
 	}
 }
 
-// remove takes back what add noted.
-func (c *claims) remove(e *entry, s *ir.Service, touched func(*entry)) {
-	if s == nil {
-		return
+// of gives the Services that want a Match, the owner first.
+func (c *claims) of(m ir.Match) []*entry {
+	if e := c.only[m]; e != nil {
+		return []*entry{e}
 	}
-	for i := range s.Frontends {
-		m := s.Frontends[i].Match
-		others := c.shared[m]
-		if others == nil {
-			delete(c.only, m)
-			continue
-		}
-		others = slices.DeleteFunc(others, func(o *entry) bool { return o == e })
-		for _, o := range others {
-			touched(o)
-		}
-		if c.shared[m] = others; len(others) == 1 {
-			delete(c.shared, m)
-			c.only[m] = others[0]
-		}
+	return c.shared[m]
+}
+
+func (c *claims) set(m ir.Match, all []*entry) {
+	delete(c.only, m)
+	delete(c.shared, m)
+	switch len(all) {
+	case 0:
+	case 1:
+		c.only[m] = all[0]
+	default:
+		c.shared[m] = all
 	}
 }
 

@@ -286,6 +286,13 @@ func TestConflicts(t *testing.T) { // SNAP-32
 			want: []string{"ClusterIP 10.96.0.1:80/tcp reject", "NodePort node:30080/tcp reject", "ClusterIP 10.96.0.2:80/tcp reject"},
 			diags: []string{
 				"error: Service ns/b: spec.ports[0].nodePort: node:30080/tcp belongs to Service ns/a, which comes first by name: it is left out here"}},
+		{name: "without a creationTimestamp, the younger",
+			objects: []object{
+				newService("a", clusterIP("10.96.0.1"), nodePort(30080)),
+				newService("b", clusterIP("10.96.0.2"), nodePort(30080), on(1))},
+			want: []string{"ClusterIP 10.96.0.1:80/tcp reject", "ClusterIP 10.96.0.2:80/tcp reject", "NodePort node:30080/tcp reject"},
+			diags: []string{
+				"error: Service ns/a: spec.ports[0].nodePort: node:30080/tcp belongs to Service ns/b, which is older: it is left out here"}},
 		{name: "other ports do not matter",
 			objects: []object{
 				newService("a", clusterIP("10.96.0.1"), same),
