@@ -479,3 +479,23 @@ func TestCancelled(t *testing.T) {
 		t.Errorf("the kernel has %v", l)
 	}
 }
+
+// TestReadWhileTheKernelRehashes reads right after commits that make sets grow.
+func TestReadWhileTheKernelRehashes(t *testing.T) {
+	n := newNode(t)
+	want := lower(nftest.Large(10_000))
+	for range 5 {
+		n.nft(t, "", "flush", "ruleset")
+		if err := n.Commit(t.Context(), n.Plan(nil, want)); err != nil {
+			t.Fatal(err)
+		}
+		have, err := n.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rest := n.Plan(have, want); !rest.Empty() {
+			_, total := apply.Summary(rest)
+			t.Fatalf("read right after the commit, the tables lack what was committed: %s", total)
+		}
+	}
+}

@@ -97,20 +97,42 @@ func (t *Target) readSets(ctx context.Context, r *rules.Ruleset) error {
 		return err
 	}
 	sortSets(r.Sets)
-	var n notes
 	for i := range r.Sets {
 		s := &r.Sets[i]
 		if s.Timeout > 0 || s.Key == nil {
 			continue
 		}
-		err := t.c.dump(ctx, getElem, family, encodeNamed(2, s.Name), func(b []byte) error {
-			return decodeElements(b, s, r.Family, n.frontend)
-		})
-		if err != nil {
+		if err := t.readElements(ctx, r.Family, s); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// readElements fills a set. Some time after a commit the kernel moves a set
+// that has grown to a larger hash table. A dump goes on, message by message,
+// after as many elements as it has given, so that meanwhile it gives some twice
+// and as many others not at all: then it is made again.
+func (t *Target) readElements(ctx context.Context, f ir.Family, s *rules.Set) error {
+	for {
+		s.Elements = s.Elements[:0]
+		var n notes
+		err := t.c.dump(ctx, getElem, nfFamily(f), encodeNamed(2, s.Name), func(b []byte) error {
+			return decodeElements(b, s, f, n.frontend)
+		})
+		if err != nil || !twice(s.Elements) {
+			return err
+		}
+	}
+}
+
+// twice tells whether a key is there more than once.
+func twice(elements []rules.Element) bool {
+	seen := make(map[rules.Key]struct{}, len(elements))
+	for i := range elements {
+		seen[elements[i].Key] = struct{}{}
+	}
+	return len(seen) < len(elements)
 }
 
 // sortSets brings sets into the order of a Ruleset.
