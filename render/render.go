@@ -12,16 +12,26 @@ import (
 type Output struct {
 	Format string // the name that compile -o takes: "iptables", "nftables", "ipvsadm", ...
 	File   string // the name under compile --out-dir: "iptables.rules", ...
-	Load   string // the shell command that loads File: "iptables-restore --noflush iptables.rules"
+	Load   string // the shell command that loads File: "iptables-restore --noflush iptables.rules"; empty if there is none
+	Note   string // what to know before loading File, in sentences; never empty where Load is
 	Write  func(io.Writer) error
 }
 
 // Entry says of one rule, chain or element which Origin it has.
 type Entry struct {
-	Where  string         // as the tool lists it: "nat KUBE-SVC-…", "ip proxyc service-ips 10.96.0.10 . tcp . 80"
+	Where  string         // as the tool lists it: "iptables nat KUBE-SVC-… 2", "ip proxyc service-ips 10.96.0.10 . tcp . 80"
+	Text   string         // of a rule, as the tool lists it there; empty for all else
 	Match  string         // the ir.Match that it serves, as text; empty if none
 	Port   ir.ServicePort // the service port behind it; zero for fixed rules
 	Origin ir.Origin
+}
+
+// String gives Where and Text in one line.
+func (e Entry) String() string {
+	if e.Text == "" {
+		return e.Where
+	}
+	return e.Where + ": " + e.Text
 }
 
 // Rendered is a lowered set of Programs, ready to be written.
@@ -36,4 +46,19 @@ type Rendered interface {
 type Renderer struct {
 	Mode  ir.Mode
 	Lower func(programs []*ir.Program) Rendered // programs of one node, IPv4 before IPv6
+}
+
+// Each makes a Renderer's Lower of a function that lowers one Program: S are
+// the Rulesets of one node, in the order of its Programs.
+func Each[S interface {
+	~[]R
+	Rendered
+}, R any](lower func(*ir.Program) R) func([]*ir.Program) Rendered {
+	return func(programs []*ir.Program) Rendered {
+		s := make(S, len(programs))
+		for i, p := range programs {
+			s[i] = lower(p)
+		}
+		return s
+	}
 }

@@ -168,7 +168,11 @@ func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
 			snat = "masqueraded"
 		}
 		t.step(r.Origin, "route from %s: %s", r.From, snat)
-		t.step(p.Origin, "one of %d backends of %s %s, at random", len(p.Backends), p.Port, p.Policy)
+		if len(p.Backends) == 1 {
+			t.step(p.Origin, "the only backend of %s %s", p.Port, p.Policy)
+		} else {
+			t.step(p.Origin, "one of %d backends of %s %s, at random", len(p.Backends), p.Port, p.Policy)
+		}
 		if p.Affinity != nil {
 			t.step(p.Affinity.Origin, "a client stays with its backend until %s without a new connection have passed", p.Affinity.Timeout)
 		}

@@ -10,23 +10,15 @@ import (
 )
 
 // Renderer is the back end of the kernelspace mode.
-var Renderer = render.Renderer{
-	Mode: ir.ModeKernelspace,
-	Lower: func(programs []*ir.Program) render.Rendered {
-		x := make(rendered, len(programs))
-		for i, p := range programs {
-			x[i] = Lower(p)
-		}
-		return x
-	},
-}
+var Renderer = render.Renderer{Mode: ir.ModeKernelspace, Lower: render.Each[rendered](Lower)}
 
 // rendered are the families of one node.
 type rendered []*Ruleset
 
 // Outputs gives one document for both families.
 func (x rendered) Outputs() []render.Output {
-	return []render.Output{{Format: "hns", File: "hns.json", Write: func(w io.Writer) error { return Write(w, x) }}}
+	return []render.Output{{Format: "hns", File: "hns.json", Write: func(w io.Writer) error { return Write(w, x) },
+		Note: "No command loads it: it lists what the Host Networking Service is to hold, endpoints and load balancers as the HCN API takes them, endpoints first. A ref stands for the ID that HNS gives to the endpoint."}}
 }
 
 // endpointJSON and loadBalancerJSON are the entries of hns.json.

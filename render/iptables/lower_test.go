@@ -267,11 +267,14 @@ func TestExplain(t *testing.T) {
 		return ir.ServicePort{Service: ir.Name{Namespace: "default", Name: name}, Protocol: ir.TCP}
 	}
 	for _, want := range []render.Entry{
-		{Where: "iptables nat KUBE-SERVICES 1", Match: "10.96.0.10:80/tcp", Port: port("web"), Origin: ir.Origin{Object: "Service default/web"}},
-		{Where: "ip6tables nat KUBE-NODEPORTS 2", Match: "node:30081/tcp", Port: port("local"), Origin: ir.Origin{Object: "Service default/local"}},
-		{Where: "iptables nat KUBE-SVC-LOLE4ISW44XBNF3G 2", Port: port("web"),
+		{Where: "iptables nat KUBE-SERVICES 1", Text: `-d 10.96.0.10/32 -p tcp -m comment --comment "default/web cluster IP" -m tcp --dport 80 -j KUBE-SVC-LOLE4ISW44XBNF3G`,
+			Match: "10.96.0.10:80/tcp", Port: port("web"), Origin: ir.Origin{Object: "Service default/web"}},
+		{Where: "ip6tables nat KUBE-NODEPORTS 2", Text: `-p tcp -m comment --comment "default/local" -m tcp --dport 30081 -j KUBE-EXT-NEXWZWH5PGMW4KIO`,
+			Match: "node:30081/tcp", Port: port("local"), Origin: ir.Origin{Object: "Service default/local"}},
+		{Where: "iptables nat KUBE-SVC-LOLE4ISW44XBNF3G 2", Text: "-p tcp -m statistic --mode random --probability 0.5000000000 -j DNAT --to-destination 10.244.1.10:8080", Port: port("web"),
 			Origin: ir.Origin{Object: "EndpointSlice default/web-1", Field: "endpoints[0]", Reason: "ready"}},
-		{Where: "iptables filter KUBE-SERVICES 2", Match: "10.96.0.13:80/tcp", Port: port("none"),
+		{Where: "iptables filter KUBE-SERVICES 2", Text: `-d 10.96.0.13/32 -p tcp -m comment --comment "default/none has no endpoints" -m tcp --dport 80 -j REJECT`,
+			Match: "10.96.0.13:80/tcp", Port: port("none"),
 			Origin: ir.Origin{Object: "Service default/none", Reason: "no ready endpoint"}},
 	} {
 		if diff := cmp.Diff(want, got[want.Where]); diff != "" {

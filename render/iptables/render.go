@@ -10,16 +10,7 @@ import (
 )
 
 // Renderer is the back end of the iptables mode.
-var Renderer = render.Renderer{
-	Mode: ir.ModeIPTables,
-	Lower: func(programs []*ir.Program) render.Rendered {
-		sets := make(Rulesets, len(programs))
-		for i, p := range programs {
-			sets[i] = Lower(p)
-		}
-		return sets
-	},
-}
+var Renderer = render.Renderer{Mode: ir.ModeIPTables, Lower: render.Each[Rulesets](Lower)}
 
 // Rulesets are the lowered Programs of one node, IPv4 before IPv6.
 type Rulesets []*Ruleset
@@ -49,12 +40,12 @@ func Tool(f ir.Family) string { return xtables.Tool(f) }
 
 // Explain says of every rule in our chains why it is there. Where is the tool,
 // the table, the chain, and the rule's number in it, as iptables -L
-// --line-numbers counts.
+// --line-numbers counts; Text is what iptables -S has behind the chain.
 func (s Rulesets) Explain(yield func(render.Entry) bool) {
 	for _, r := range s {
 		for _, t := range r.Tables() {
 			for i := range t.Chains {
-				if !t.Chains[i].explain(Tool(r.Family)+" "+t.Name+" ", yield) {
+				if !t.Chains[i].explain(r.Family, t.Name, yield) {
 					return
 				}
 			}
@@ -62,10 +53,11 @@ func (s Rulesets) Explain(yield func(render.Entry) bool) {
 	}
 }
 
-func (c *Chain) explain(where string, yield func(render.Entry) bool) bool {
+func (c *Chain) explain(f ir.Family, table string, yield func(render.Entry) bool) bool {
+	where := Tool(f) + " " + table + " " + c.Name + " "
 	for j := range c.Rules {
 		r := &c.Rules[j]
-		e := render.Entry{Where: where + c.Name + " " + strconv.Itoa(j+1), Match: r.match()}
+		e := render.Entry{Where: where + strconv.Itoa(j+1), Text: string(r.Append(nil, f)), Match: r.match()}
 		e.Port, e.Origin = r.Why()
 		if !yield(e) {
 			return false

@@ -9,16 +9,7 @@ import (
 )
 
 // Renderer is the back end of the ipvs mode.
-var Renderer = render.Renderer{
-	Mode: ir.ModeIPVS,
-	Lower: func(programs []*ir.Program) render.Rendered {
-		x := make(rendered, len(programs))
-		for i, p := range programs {
-			x[i] = Lower(p)
-		}
-		return x
-	},
-}
+var Renderer = render.Renderer{Mode: ir.ModeIPVS, Lower: render.Each[rendered](Lower)}
 
 // rendered are the families of one node.
 type rendered []*Ruleset
@@ -27,8 +18,10 @@ type rendered []*Ruleset
 func (x rendered) Outputs() []render.Output {
 	return []render.Output{
 		{Format: "ipvsadm", File: "ipvsadm.rules", Load: "ipvsadm -R <ipvsadm.rules",
+			Note:  "It needs a table without these virtual servers. Where there are some, ipvsadm -C goes first: it removes all virtual servers, those of others too, and connections through them stall until the file is loaded.",
 			Write: x.write((*Ruleset).WriteIPVS)},
 		{Format: "ipset", File: "ipset.rules", Load: "ipset -exist restore <ipset.rules",
+			Note:  "It goes before the iptables rules, which name the sets. Sets that are there already are emptied and filled.",
 			Write: x.write((*Ruleset).WriteSets)},
 		{Format: "iptables", File: "iptables.rules", Load: xtables.Load(ir.IPv4, "iptables.rules"),
 			Write: x.family(ir.IPv4).write((*Ruleset).WriteRules)},

@@ -9,16 +9,7 @@ import (
 )
 
 // Renderer is the back end of mode nftables.
-var Renderer = render.Renderer{
-	Mode: ir.ModeNFTables,
-	Lower: func(programs []*ir.Program) render.Rendered {
-		var t Tables
-		for _, p := range programs {
-			t = append(t, Lower(p))
-		}
-		return t
-	},
-}
+var Renderer = render.Renderer{Mode: ir.ModeNFTables, Lower: render.Each[Tables](Lower)}
 
 // Tables are the Rulesets of a node, IPv4 before IPv6.
 type Tables []*Ruleset
@@ -53,7 +44,8 @@ func (r *Ruleset) explain(yield func(render.Entry) bool) bool {
 		c := &r.Chains[i]
 		for j := range c.Rules {
 			e := render.Entry{
-				Where:  table + c.Name + " rule " + strconv.Itoa(j+1) + ": " + c.Rules[j].Text(r.Family),
+				Where:  table + c.Name + " rule " + strconv.Itoa(j+1),
+				Text:   c.Rules[j].Text(r.Family),
 				Port:   c.Port,
 				Origin: c.Rules[j].Origin,
 			}

@@ -9,16 +9,7 @@ import (
 )
 
 // Renderer is the back end of the userspace mode.
-var Renderer = render.Renderer{
-	Mode: ir.ModeUserspace,
-	Lower: func(programs []*ir.Program) render.Rendered {
-		x := make(rendered, len(programs))
-		for i, p := range programs {
-			x[i] = Lower(p)
-		}
-		return x
-	},
-}
+var Renderer = render.Renderer{Mode: ir.ModeUserspace, Lower: render.Each[rendered](Lower)}
 
 // rendered are the families of one node.
 type rendered []*Ruleset
@@ -29,6 +20,7 @@ func (x rendered) Outputs() []render.Output {
 		{Format: "iptables", File: "iptables.rules", Load: xtables.Load(ir.IPv4, "iptables.rules"), Write: x.rules(ir.IPv4)},
 		{Format: "ip6tables", File: "ip6tables.rules", Load: xtables.Load(ir.IPv6, "ip6tables.rules"), Write: x.rules(ir.IPv6)},
 		{Format: "listeners", File: "userspace-listeners.json",
+			Note:  "No command loads it: it lists the ports to which the rules send connections, for a proxy process that listens on them and connects each client to a backend.",
 			Write: func(w io.Writer) error { return WriteListeners(w, x) }},
 	}
 }

@@ -157,7 +157,7 @@ func TestWalk(t *testing.T) {
 
 func TestExplain(t *testing.T) {
 	var got []string
-	all := func(e render.Entry) bool { got = append(got, e.Where+" "+e.Origin.Object); return len(got) < 3 }
+	all := func(e render.Entry) bool { got = append(got, e.String()+" # "+e.Origin.Object); return len(got) < 3 }
 	if Explain(ir.IPv6, tables(Target{}), all) {
 		t.Error("went on after it was stopped")
 	}
