@@ -25,6 +25,7 @@ type fieldNames struct {
 	clusterIPs, externals, ingresses, ranges list // of a Service
 	ports, portNumbers, nodePorts, protocols list
 	endpoints, slicePorts                    list // of an EndpointSlice
+	addresses                                list // of a subset of v1 Endpoints
 }
 
 // Most Services have few ports and addresses, and most slices at most 100
@@ -49,6 +50,7 @@ func newCluster(cfg *config.Config, snap *snapshot.Snapshot) *cluster {
 			nodePorts:   newList("spec.ports[", "].nodePort", namedFields),
 			protocols:   newList("spec.ports[", "].protocol", namedFields),
 			endpoints:   newList("endpoints[", "]", namedEndpoints),
+			addresses:   newList("addresses[", "]", namedFields),
 			slicePorts:  newList("ports[", "]", namedFields),
 		},
 	}

@@ -21,7 +21,35 @@ type endpoint struct {
 
 // origin names the endpoint's place in its slice.
 func (c *cluster) origin(e *endpoint, reason string) ir.Origin {
-	return ir.Origin{Object: sliceObject(e.slice), Field: c.names.endpoints.at(e.index), Reason: reason}
+	return ir.Origin{Object: sliceObject(e.slice), Field: c.endpointField(e.slice, e.index), Reason: reason}
+}
+
+// endpointField names the place of endpoint i in the object it comes from.
+func (c *cluster) endpointField(s *snapshot.EndpointSlice, i int) string {
+	if s.FromEndpoints && i < len(s.Addresses) {
+		return subsetField(s) + c.names.addresses.at(s.Addresses[i])
+	}
+	return c.names.endpoints.at(i)
+}
+
+// addressField names the place of the address that counts of endpoint i.
+func (c *cluster) addressField(s *snapshot.EndpointSlice, i int) string {
+	if s.FromEndpoints {
+		return c.endpointField(s, i) + ".ip"
+	}
+	return c.endpointField(s, i) + ".addresses[0]"
+}
+
+// slicePortField names the place of port i in the object it comes from.
+func (c *cluster) slicePortField(s *snapshot.EndpointSlice, i int) string {
+	if s.FromEndpoints {
+		return subsetField(s) + c.names.slicePorts.at(i)
+	}
+	return c.names.slicePorts.at(i)
+}
+
+func subsetField(s *snapshot.EndpointSlice) string {
+	return "subsets[" + strconv.Itoa(s.Subset) + "]."
 }
 
 func sliceObject(s *snapshot.EndpointSlice) string {
@@ -59,16 +87,16 @@ func (c *cluster) addEndpoints(s *service, family ir.Family, slice *snapshot.End
 	n, valid := number(in.Port)
 	switch {
 	case !in.HasName: // SNAP-41
-		report(c.names.slicePorts.at(i)+".name", "must be set, empty for a port without a name: the port is left out")
+		report(c.slicePortField(slice, i)+".name", "must be set, empty for a port without a name: the port is left out")
 		return
 	case !in.HasPort || in.Port == 0:
-		report(c.names.slicePorts.at(i)+".port", "must be set: all ports at once are not served")
+		report(c.slicePortField(slice, i)+".port", "must be set: all ports at once are not served")
 		return
 	case !valid:
-		report(c.names.slicePorts.at(i)+".port", "must be 1-65535, got "+strconv.Itoa(int(in.Port)))
+		report(c.slicePortField(slice, i)+".port", "must be 1-65535, got "+strconv.Itoa(int(in.Port)))
 		return
 	case !known:
-		report(c.names.slicePorts.at(i)+".protocol", "must be TCP, UDP or SCTP, got "+strconv.Quote(in.Protocol))
+		report(c.slicePortField(slice, i)+".protocol", "must be TCP, UDP or SCTP, got "+strconv.Quote(in.Protocol))
 		return
 	}
 	to := slices.IndexFunc(s.ports, func(p port) bool { return p.Port == in.Name && p.Protocol == protocol })
@@ -84,11 +112,11 @@ func (c *cluster) addEndpoints(s *service, family ir.Family, slice *snapshot.End
 		}
 		switch {
 		case e.Address == "" && !ok: // SNAP-42
-			report(c.names.endpoints.at(j)+".addresses", "must not be empty: the endpoint is left out")
+			report(c.endpointField(slice, j)+".addresses", "must not be empty: the endpoint is left out")
 		case !ok:
-			report(c.names.endpoints.at(j)+".addresses[0]", "must be an IP address, got "+strconv.Quote(e.Address))
+			report(c.addressField(slice, j), "must be an IP address, got "+strconv.Quote(e.Address))
 		case !family.Has(addr.Unmap()):
-			report(c.names.endpoints.at(j)+".addresses[0]", "must be "+slice.AddressType+" as addressType says, got "+strconv.Quote(e.Address))
+			report(c.addressField(slice, j), "must be "+slice.AddressType+" as addressType says, got "+strconv.Quote(e.Address))
 		default:
 			list = append(list, endpoint{netip.AddrPortFrom(addr.Unmap().WithZone(""), n), e, slice, j})
 		}
@@ -113,8 +141,8 @@ func (c *cluster) mergeTwins(s *service, list []endpoint) []endpoint {
 			loser, *last = *last, e
 		}
 		if !alike(last, &loser) {
-			s.diags.Add(diag.Diagnostic{Severity: diag.Info, Object: sliceObject(loser.slice), Path: c.names.endpoints.at(loser.index),
-				Msg: e.addrPort.String() + " differs in " + sliceObject(last.slice) + ", " + c.names.endpoints.at(last.index) + ", which counts"})
+			s.diags.Add(diag.Diagnostic{Severity: diag.Info, Object: sliceObject(loser.slice), Path: c.endpointField(loser.slice, loser.index),
+				Msg: e.addrPort.String() + " differs in " + sliceObject(last.slice) + ", " + c.endpointField(last.slice, last.index) + ", which counts"})
 		}
 	}
 	return kept

@@ -7,6 +7,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -316,4 +319,32 @@ func TestConflicts(t *testing.T) { // SNAP-32
 			diags: []string{
 				"error: Service ns/b: spec.ports[0].nodePort: node:30080/tcp belongs to Service ns/a, which comes first by name: it is left out here"}},
 	})
+}
+
+func TestEndpointsOrigins(t *testing.T) { // SNAP-62
+	legacy := func(s *snapshot.Snapshot) {
+		s.SetEndpoints(ns("web"), snapshot.FromEndpoints(&corev1.Endpoints{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"},
+			Subsets: []corev1.EndpointSubset{{}, {
+				Addresses: []corev1.EndpointAddress{{IP: "fd00:10:1::1"}, {IP: "ten"}, {IP: "10.1.0.1"}, {IP: "010.001.000.002"}},
+				Ports:     []corev1.EndpointPort{{Port: 8080}, {Port: 70000}},
+			}},
+		}))
+	}
+	programs, diags := compileFor(t, newConfig(ir.ModeNFTables), newService("web"), legacy)
+	var fields []string
+	for _, b := range only(t, programs[0]).Pools[0].Backends {
+		fields = append(fields, b.AddrPort.String()+" "+b.Origin.Object+" "+b.Origin.Field)
+	}
+	want := []string{"10.1.0.1:8080 Endpoints ns/web subsets[1].addresses[2]", "10.1.0.2:8080 Endpoints ns/web subsets[1].addresses[3]"}
+	if d := cmp.Diff(want, fields); d != "" {
+		t.Errorf("origins (-want +got):\n%s", d)
+	}
+	wantDiags := []string{
+		`error: Endpoints ns/web: subsets[1].addresses[1].ip: must be an IP address, got "ten"`,
+		`error: Endpoints ns/web: subsets[1].ports[1].port: must be 1-65535, got 70000`,
+	}
+	if d := cmp.Diff(wantDiags, texts(diags)); d != "" {
+		t.Errorf("diagnostics (-want +got):\n%s", d)
+	}
 }

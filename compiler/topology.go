@@ -157,18 +157,26 @@ func (t *target) poolReason(p pick, n *census, endpoints []endpoint) string {
 		}
 		return "no endpoint is ready" + where + ": " + counted(p.n, "endpoint") + " serving and terminating"
 	case serving:
-		return "every endpoint is terminating: the " + strconv.Itoa(p.n) + " still serving"
+		return "every endpoint is terminating: " + counted(p.n, "endpoint") + " still serving"
 	case every:
-		return "no endpoint is serving: all " + strconv.Itoa(p.n) + " endpoints"
+		return "no endpoint is serving: " + allOf(p.n, "endpoint")
 	}
 	if p.local {
 		return ofReady(p.n, n.ready) + " " + t.onNode
 	}
-	reason := "all " + counted(p.n, "ready endpoint")
+	reason := allOf(p.n, "ready endpoint")
 	if n.nodeHinted+n.zoneHinted > 0 {
 		reason += t.ignoredHints(n, endpoints)
 	}
 	return reason
+}
+
+// allOf gives "the only thing" or "all 5 things".
+func allOf(n int, thing string) string {
+	if n == 1 {
+		return "the only " + thing
+	}
+	return "all " + counted(n, thing)
 }
 
 func ofReady(k, n int) string { return strconv.Itoa(k) + " of " + counted(n, "ready endpoint") }

@@ -180,7 +180,7 @@ func TestHints(t *testing.T) { // SNAP-44
 			to("10.2.0.1"), "zone hints for zone-a: 1 of 2 ready endpoints"},
 		{"one without node hints disables them", []string{"10.1.0.1", "10.2.0.1 hint=node1"}, to("10.1.0.1,10.2.0.1"),
 			"all 2 ready endpoints; node hints ignored: 10.1.0.1:8080 has none"},
-		{"node hints for others", []string{"10.2.0.1 hint=node2"}, to("10.2.0.1"), "all 1 ready endpoint; node hints ignored: none names node1"},
+		{"node hints for others", []string{"10.2.0.1 hint=node2"}, to("10.2.0.1"), "the only ready endpoint; node hints ignored: none names node1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			programs, _ := compileFor(t, newConfig(ir.ModeNFTables), web, slice("web-1", c.endpoints...))
@@ -200,7 +200,7 @@ func TestHints(t *testing.T) { // SNAP-44
 	})
 	t.Run("a mode without hints", func(t *testing.T) {
 		programs, _ := compileFor(t, newConfig(ir.ModeKernelspace), web, slice("web-1", "10.1.0.1 zone=zone-a"))
-		if got, want := only(t, programs[0]).Pools[0].Origin.Reason, "all 1 ready endpoint; zone hints ignored: mode kernelspace has none"; got != want {
+		if got, want := only(t, programs[0]).Pools[0].Origin.Reason, "the only ready endpoint; zone hints ignored: mode kernelspace has none"; got != want {
 			t.Errorf("reason: got %q, want %q", got, want)
 		}
 	})
@@ -222,7 +222,7 @@ func TestReasons(t *testing.T) {
 		emptyField string // of the last frontend
 		empty      string
 	}{
-		{"ready", nodePort(30080), []string{"10.1.0.1"}, "all 1 ready endpoint", "ready", "", ""},
+		{"ready", nodePort(30080), []string{"10.1.0.1"}, "the only ready endpoint", "ready", "", ""},
 		{"terminating", nodePort(30080), []string{"10.1.0.1 terminating", "10.1.0.2 not-ready"},
 			"no endpoint is ready: 1 endpoint serving and terminating", "serving and terminating: no endpoint is ready", "", ""},
 		{"local", internalLocal, []string{"10.1.0.1", "10.2.0.1"}, "1 of 2 ready endpoints on node node1", "ready", "", ""},
@@ -235,7 +235,7 @@ func TestReasons(t *testing.T) {
 		{"internal Local, elsewhere", internalLocal, []string{"10.2.0.1"}, "", "",
 			"spec.internalTrafficPolicy", "internalTrafficPolicy Local: no ready endpoint on node node1"},
 		{"external Local, elsewhere", func(s *snapshot.Service) { nodePort(30080)(s); externalLocal(s) }, []string{"10.2.0.1"},
-			"all 1 ready endpoint", "ready", "spec.externalTrafficPolicy", "externalTrafficPolicy Local: no ready endpoint on node node1"},
+			"the only ready endpoint", "ready", "spec.externalTrafficPolicy", "externalTrafficPolicy Local: no ready endpoint on node node1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			programs, _ := compileFor(t, newConfig(ir.ModeNFTables), newService("web", c.change), slice("web-1", c.endpoints...))

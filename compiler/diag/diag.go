@@ -6,7 +6,9 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode"
 )
 
 // Severity orders diagnostics by what they mean for the caller.
@@ -34,7 +36,8 @@ type Diagnostic struct {
 	Hint     string // what to do about it
 }
 
-// String gives the one-line form without the severity.
+// String gives the one-line form without the severity. Control characters,
+// which a name in the input may hold, are escaped.
 func (d Diagnostic) String() string {
 	var b strings.Builder
 	if d.File != "" {
@@ -55,6 +58,22 @@ func (d Diagnostic) String() string {
 	b.WriteString(d.Msg)
 	if d.Hint != "" {
 		b.WriteString(" (" + d.Hint + ")")
+	}
+	return oneLine(b.String())
+}
+
+// oneLine escapes control characters as Go does.
+func oneLine(s string) string {
+	if strings.IndexFunc(s, unicode.IsControl) < 0 {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if unicode.IsControl(r) {
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		} else {
+			b.WriteRune(r)
+		}
 	}
 	return b.String()
 }

@@ -15,6 +15,7 @@ func TestString(t *testing.T) {
 			"config.yaml:12: iptables.masqueradeBit: must be 0-31, got 40"},
 		{Diagnostic{Object: "Service ns/web", Path: "spec.ports[0]", Msg: "has no port", Hint: "give one"},
 			"Service ns/web: spec.ports[0]: has no port (give one)"},
+		{Diagnostic{Object: "Service ns/a\nerror: b\x1b[2J", Msg: "must be 'x'"}, `Service ns/a\nerror: b\x1b[2J: must be 'x'`},
 		{Diagnostic{File: "-", Doc: 3, Msg: "not an object"}, "-: document 3: not an object"},
 	}
 	for _, tt := range tests {

@@ -212,7 +212,7 @@ func FromEndpoints(in *corev1.Endpoints) []*EndpointSlice {
 	var out []*EndpointSlice
 	for i := range in.Subsets {
 		for _, family := range [...]ir.Family{ir.IPv4, ir.IPv6} {
-			if endpoints := readyAddresses(&in.Subsets[i], family); endpoints != nil {
+			if endpoints, addresses := readyAddresses(&in.Subsets[i], family); endpoints != nil {
 				out = append(out, &EndpointSlice{
 					Name:          nameOf(&in.ObjectMeta),
 					Object:        objectName("Endpoints", &in.ObjectMeta),
@@ -222,6 +222,8 @@ func FromEndpoints(in *corev1.Endpoints) []*EndpointSlice {
 					Ports:         subsetPorts(&in.Subsets[i]),
 					Endpoints:     endpoints,
 					FromEndpoints: true,
+					Subset:        i,
+					Addresses:     addresses,
 					Triggered:     triggered(&in.ObjectMeta),
 				})
 			}
@@ -230,20 +232,21 @@ func FromEndpoints(in *corev1.Endpoints) []*EndpointSlice {
 	return out
 }
 
-func readyAddresses(in *corev1.EndpointSubset, family ir.Family) []Endpoint {
-	var out []Endpoint
-	for _, a := range in.Addresses {
+// readyAddresses gives the ready addresses of a family, and their indexes. What
+// is no address goes with IPv4, for the compiler to judge.
+func readyAddresses(in *corev1.EndpointSubset, family ir.Family) (out []Endpoint, indexes []int) {
+	for i, a := range in.Addresses {
 		addr := address(a.IP)
-		if !family.Has(addr) {
+		if addr.IsValid() && !family.Has(addr) || !addr.IsValid() && family != ir.IPv4 {
 			continue
 		}
 		e := Endpoint{Address: a.IP, Addr: addr, Pod: podOf(a.TargetRef), Ready: true, Serving: true}
 		if a.NodeName != nil {
 			e.NodeName = intern(*a.NodeName)
 		}
-		out = append(out, e)
+		out, indexes = append(out, e), append(indexes, i)
 	}
-	return out
+	return out, indexes
 }
 
 func subsetPorts(in *corev1.EndpointSubset) []EndpointPort {

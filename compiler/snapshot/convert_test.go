@@ -154,25 +154,27 @@ func TestFromEndpoints(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", Labels: map[string]string{"service.kubernetes.io/headless": ""}},
 		Subsets: []corev1.EndpointSubset{
 			{
-				Addresses:         []corev1.EndpointAddress{{IP: "10.0.0.1", NodeName: ptr("a"), TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "p"}}, {IP: "fd00::1"}, {IP: "10.0.0.2"}},
+				Addresses:         []corev1.EndpointAddress{{IP: "10.0.0.1", NodeName: ptr("a"), TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "p"}}, {IP: "fd00::1"}, {IP: "10.0.0.2"}, {IP: "ten"}},
 				NotReadyAddresses: []corev1.EndpointAddress{{IP: "10.0.0.3"}},
 				Ports:             []corev1.EndpointPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}, {Port: 81}},
 			},
 			{NotReadyAddresses: []corev1.EndpointAddress{{IP: "10.0.0.4"}}, Ports: []corev1.EndpointPort{{Port: 1}}},
 		},
 	}
-	slice := func(family string, endpoints ...Endpoint) *EndpointSlice {
+	slice := func(family string, addresses []int, endpoints ...Endpoint) *EndpointSlice {
 		return &EndpointSlice{
-			Name: ir.Name{Namespace: "shop", Name: "web"}, Object: "Endpoints shop/web", Service: ir.Name{Namespace: "shop", Name: "web"},
+			Addresses: addresses,
+			Name:      ir.Name{Namespace: "shop", Name: "web"}, Object: "Endpoints shop/web", Service: ir.Name{Namespace: "shop", Name: "web"},
 			Headless: true, AddressType: family, FromEndpoints: true, Endpoints: endpoints,
 			Ports: []EndpointPort{{Name: "http", Protocol: "TCP", Port: 80, HasName: true, HasPort: true}, {Port: 81, HasName: true, HasPort: true}},
 		}
 	}
 	want := []*EndpointSlice{
-		slice("IPv4",
+		slice("IPv4", []int{0, 2, 3},
 			Endpoint{Address: "10.0.0.1", Addr: netip.MustParseAddr("10.0.0.1"), NodeName: "a", Pod: "p", Ready: true, Serving: true},
-			Endpoint{Address: "10.0.0.2", Addr: netip.MustParseAddr("10.0.0.2"), Ready: true, Serving: true}),
-		slice("IPv6", Endpoint{Address: "fd00::1", Addr: netip.MustParseAddr("fd00::1"), Ready: true, Serving: true}),
+			Endpoint{Address: "10.0.0.2", Addr: netip.MustParseAddr("10.0.0.2"), Ready: true, Serving: true},
+			Endpoint{Address: "ten", Ready: true, Serving: true}),
+		slice("IPv6", []int{1}, Endpoint{Address: "fd00::1", Addr: netip.MustParseAddr("fd00::1"), Ready: true, Serving: true}),
 	}
 	if diff := cmp.Diff(want, FromEndpoints(in), compare); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

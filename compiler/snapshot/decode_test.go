@@ -122,8 +122,8 @@ func TestDecode(t *testing.T) {
 		{name: "no name", in: list(svcA, "apiVersion: v1\nkind: Service\nmetadata: {}\n"), want: "Service x/a",
 			diags: "error f:7: Service: items[1].metadata.name: must be given"},
 		{name: "name that is none", in: "apiVersion: v1\nkind: Service\nmetadata: {name: \"a\\\"\\n-A\", namespace: A}\n",
-			diags: `error f:1: Service A/a"` + "\n" + `-A: metadata.name: must be lower-case letters, digits, - and ., at most 253, got "a\"\n-A"` + "\n" +
-				`error f:1: Service A/a"` + "\n" + `-A: metadata.namespace: must be lower-case letters, digits and -, at most 63, got "A"`},
+			diags: `error f:1: Service A/a"\n-A: metadata.name: must be lower-case letters, digits, - and ., at most 253, got "a\"\n-A"` + "\n" +
+				`error f:1: Service A/a"\n-A: metadata.namespace: must be lower-case letters, digits and -, at most 63, got "A"`},
 		{name: "port name that is none", in: svcB + "  ports:\n  - {port: 80, name: a b}\n",
 			diags: `error f:1: Service default/b: spec.ports[0].name: must be lower-case letters, digits and -, at most 63, got "a b"`},
 		{name: "text for a number", in: svcA + "---\n" + svcB + "  ports:\n  - name: ok\n    port: 80\n  - name: p\n    port: \"80\"\n", want: "Service x/a",

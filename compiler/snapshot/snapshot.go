@@ -62,6 +62,10 @@ type EndpointSlice struct {
 	Ports         []EndpointPort
 	Endpoints     []Endpoint
 	FromEndpoints bool // made from v1 Endpoints: counts only where no slice serves the Service
+	// Subset and Addresses tell where in v1 Endpoints the endpoints stand:
+	// endpoint i is subsets[Subset].addresses[Addresses[i]]. FromEndpoints only.
+	Subset    int
+	Addresses []int
 	// Triggered is annotation endpoints.kubernetes.io/last-change-trigger-time (SNAP-47).
 	Triggered time.Time
 }
