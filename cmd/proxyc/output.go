@@ -50,7 +50,7 @@ func writeExplain(w io.Writer, rendered render.Rendered) error {
 }
 
 func writeEntry(w io.Writer, entry render.Entry) error {
-	_, err := fmt.Fprintf(w, "%s\t%s\t%s\n", entry.Where, portText(entry.Port), entry.Origin)
+	_, err := fmt.Fprintf(w, "%s\t%s\t%s\n", entry, portText(entry.Port), entry.Origin)
 	return err
 }
 

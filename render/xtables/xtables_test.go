@@ -161,7 +161,11 @@ func TestExplain(t *testing.T) {
 	if Explain(ir.IPv6, tables(Target{}), all) {
 		t.Error("went on after it was stopped")
 	}
-	want := []string{"ip6tables nat KUBE-A 1 config", "ip6tables nat KUBE-A 2 ", "ip6tables nat KUBE-A 3 "}
+	want := []string{
+		`ip6tables nat KUBE-A 1: -m comment --comment "say \"a\"" -j MARK --or-mark 0x4000 # config`,
+		"ip6tables nat KUBE-A 2: -p udp -j DROP # ",
+		"ip6tables nat KUBE-A 3: -j KUBE-B # ",
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
