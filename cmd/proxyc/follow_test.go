@@ -1,0 +1,173 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/proxyc/proxyc/apply/loop"
+	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// sameAddrs compares addresses as a whole.
+var sameAddrs = cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})
+
+// fileFollower is a follower of a file.
+type fileFollower struct {
+	*follower
+	t     *testing.T
+	files *watch.Files
+	said  *bytes.Buffer
+}
+
+func newFileFollower(t *testing.T) *fileFollower {
+	store := watch.NewStore(time.Now)
+	said := &bytes.Buffer{}
+	log := slog.New(slog.NewTextHandler(said, nil))
+	return &fileFollower{
+		follower: &follower{cfg: parseConfig(t, ir.ModeNFTables, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n")),
+			store: store, facts: compiler.Facts{NodeName: "node1"}, log: log,
+			interfaces: func() ([]compiler.Interface, error) { return nil, nil }},
+		t: t, said: said,
+		files: &watch.Files{Path: filepath.Join(t.TempDir(), "cluster.yaml"), Store: store, Log: log, Report: func(diag.List) {}},
+	}
+}
+
+// set makes the cluster what a text says.
+func (f *fileFollower) set(text string) {
+	f.t.Helper()
+	if err := os.WriteFile(f.files.Path, []byte(text), 0o644); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := f.files.Read(); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+const nodeYAML = "apiVersion: v1\nkind: Node\nmetadata: {name: node1}\nstatus: {addresses: [{type: InternalIP, address: 192.0.2.%d}]}\n---\n"
+
+func TestFollower(t *testing.T) {
+	f := newFileFollower(t)
+	names := func(changes []ir.Change) (names []string) {
+		for _, c := range changes {
+			names = append(names, c.Name.Name)
+		}
+		return names
+	}
+	for _, step := range []struct {
+		name, cluster string
+		all           bool
+		changes       []string
+	}{
+		{"first", watchCluster("a", "b"), true, nil},
+		{"nothing", watchCluster("a", "b"), false, nil},
+		{"one more, one less", watchCluster("b", "c"), false, []string{"a", "c"}},
+		{"the node comes", fmt.Sprintf(nodeYAML, 1) + watchCluster("b", "c"), true, nil},
+		{"the node moves", fmt.Sprintf(nodeYAML, 2) + watchCluster("b"), true, nil},
+	} {
+		f.set(step.cluster)
+		w := f.Take(loop.Change)
+		if w.All != step.all {
+			t.Errorf("%s: all: %t, want %t", step.name, w.All, step.all)
+		}
+		if diff := cmp.Diff(step.changes, names(w.Changes[0])); diff != "" {
+			t.Errorf("%s: changes (-want +got):\n%s", step.name, diff)
+		}
+		snap, _ := decode([]byte(step.cluster))
+		fresh, _ := compiler.Compile(f.cfg, snap, f.facts)
+		if diff := cmp.Diff(fresh, w.Programs, sameAddrs); diff != "" {
+			t.Errorf("%s: not what a fresh compilation gives (-want +got):\n%s", step.name, diff)
+		}
+	}
+}
+
+// Other interfaces are found by a full sync only.
+func TestFollowerInterfaces(t *testing.T) {
+	f := newFileFollower(t)
+	f.set(watchCluster("a"))
+	f.Take(loop.Full)
+	f.interfaces = func() ([]compiler.Interface, error) { return []compiler.Interface{{Name: "eth0"}}, nil }
+	if f.Take(loop.Change).All {
+		t.Error("a change looks at interfaces")
+	}
+	if !f.Take(loop.Full).All {
+		t.Error("a full sync does not see other interfaces")
+	}
+	f.interfaces = func() ([]compiler.Interface, error) { return nil, errors.New("no") }
+	if f.Take(loop.Full).All || len(f.facts.Interfaces) != 1 {
+		t.Error("interfaces that cannot be read count as none")
+	}
+}
+
+// A finding is logged once, until it is gone and comes back.
+func TestFollowerReports(t *testing.T) {
+	f := newFileFollower(t)
+	d := diag.Diagnostic{Object: "Service ns/web", Msg: "is wrong"}
+	count := func() int { return strings.Count(f.said.String(), "is wrong") }
+	f.report(diag.List{d}, true)
+	f.report(diag.List{d}, false)
+	f.report(diag.List{d}, true)
+	if count() != 1 {
+		t.Errorf("said %d times, want once", count())
+	}
+	f.report(nil, true)
+	f.report(diag.List{d}, false)
+	if count() != 2 {
+		t.Errorf("said %d times, want twice: it had gone", count())
+	}
+}
+
+// What a failed sync took is not forgotten.
+func TestFollowerWaits(t *testing.T) {
+	f := newFileFollower(t)
+	early := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	f.wait(watch.Changes{Since: early, ServiceEvents: 1, Triggers: []watch.Trigger{{Family: ir.IPv4, At: early}}})
+	f.wait(watch.Changes{Since: early.Add(time.Second), ServiceEvents: 2})
+	got := f.inForce()
+	if !got.Since.Equal(early) || got.ServiceEvents != 3 || len(got.Triggers) != 1 {
+		t.Errorf("waiting: %+v", got)
+	}
+	if rest := f.inForce(); !rest.Since.IsZero() || rest.ServiceEvents != 0 {
+		t.Errorf("still waiting: %+v", rest)
+	}
+}
+
+func TestBootFile(t *testing.T) {
+	snap := snapshot.New()
+	snapshot.Decode(snap, "cluster", []byte(watchCluster("a")))
+	cfg := parseConfig(t, ir.ModeNFTables, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"))
+	programs, _ := compile(t, cfg, snap, compiler.Facts{NodeName: "node1"})
+	b := &bootFile{env: &env{files: osFiles{}}, path: filepath.Join(t.TempDir(), "boot"), log: slog.New(slog.DiscardHandler)}
+	if b.write() {
+		t.Error("wrote although nothing was offered")
+	}
+	b.offer(programs)
+	if !b.write() || b.write() {
+		t.Error("what was offered is not written once")
+	}
+	data, err := os.ReadFile(b.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := ir.ReadJSON(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(programs, got, sameAddrs, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("read back (-want +got):\n%s", diff)
+	}
+}

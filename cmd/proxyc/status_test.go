@@ -1,0 +1,102 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/loop"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// status asks what a state says, as proxyc status does.
+func status(t *testing.T, st *state, pending int) (code int, out string) {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != statusPath {
+			t.Errorf("asked for %s", r.URL.Path)
+		}
+		st.serve(w, pending)
+	}))
+	defer server.Close()
+	var stdout, stderr bytes.Buffer
+	code = run(&env{args: []string{"status", "--address", strings.TrimPrefix(server.URL, "http://")}, stdout: &stdout, stderr: &stderr})
+	return code, stdout.String() + stderr.String()
+}
+
+func TestStatus(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	st := newState(ir.ModeNFTables, "node1")
+	check := func(pending int, want string) {
+		t.Helper()
+		code, got := status(t, st, pending)
+		if diff := cmp.Diff(want, got); diff != "" || code != exitDone {
+			t.Errorf("exit code %d, output (-want +got):\n%s", code, diff)
+		}
+	}
+	check(3, `node         node1
+mode         nftables
+synced       no
+generation   0
+pending      3
+`)
+	name := ir.Name{Namespace: "ns", Name: "web"}
+	st.synced(&loop.Sync{Kind: loop.Full, Ended: at, Done: loop.Done{
+		Operations: apply.Count{Added: 1}, Drift: apply.Count{Removed: 1},
+		DriftFirst: []apply.Operation{{Verb: apply.Remove, Object: "chain x"}},
+		Refused:    []apply.Refusal{{Service: name, Reason: errors.New("too long")}},
+	}})
+	st.synced(&loop.Sync{Kind: loop.Change, Ended: at, Err: errors.New("busy")})
+	check(0, `node         node1
+mode         nftables
+synced       no
+generation   1
+pending      0
+last sync    2026-01-02T03:04:05Z, full: 1 added, 0 changed, 0 removed
+quarantined  Service ns/web: too long
+last error   2026-01-02T03:04:05Z: busy
+last drift   2026-01-02T03:04:05Z: 0 added, 0 changed, 1 removed
+             remove chain x
+`)
+	st.synced(&loop.Sync{Kind: loop.Full, Ended: at})
+	if _, got := status(t, st, 0); !strings.Contains(got, "synced       yes") || strings.Contains(got, "quarantined") {
+		t.Errorf("after all is well:\n%s", got)
+	}
+}
+
+func TestStatusNobody(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	address := strings.TrimPrefix(server.URL, "http://")
+	for _, want := range []string{"is no proxyc daemon", "no daemon answers"} {
+		var stdout, stderr bytes.Buffer
+		code := run(&env{args: []string{"status", "--address", address}, stdout: &stdout, stderr: &stderr})
+		if code != exitBad || !strings.Contains(stderr.String(), want) {
+			t.Errorf("exit code %d, %q, want %d and %q", code, stderr.String(), exitBad, want)
+		}
+		server.Close()
+	}
+}
+
+func TestGivenFlags(t *testing.T) {
+	got := givenFlags([]string{"watch", "--config=/c", "-v", "4", "--masquerade-all", "--mode", "nftables", "--cleanup"})
+	want := map[string]string{"config": "/c", "v": "4", "masquerade-all": "true", "mode": "nftables", "cleanup": "true"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestCalledAs(t *testing.T) {
+	if got := calledAs("kube-proxy"); !cmp.Equal(got, []string{"watch"}) {
+		t.Errorf("kube-proxy: %v", got)
+	}
+	if got := calledAs("proxyc"); got != nil {
+		t.Errorf("proxyc: %v", got)
+	}
+}
