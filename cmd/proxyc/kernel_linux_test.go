@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// kernelWorlds is how many random clusters each dataplane gets.
+const kernelWorlds = 30
+
+// TestKernelHolds brings a kernel from one golden or random cluster to the
+// next. Each time what is read back must be what was wanted, and nothing more
+// may be left to do.
+func TestKernelHolds(t *testing.T) {
+	applytest.RequireRoot(t)
+	start := *seed
+	if start == 0 {
+		start = rand.Uint64()
+	}
+	for _, plane := range []struct {
+		mode    ir.Mode
+		variant string
+	}{{ir.ModeNFTables, "auto"}, {ir.ModeIPTables, "nft"}, {ir.ModeIPTables, "legacy"}} {
+		t.Run(fmt.Sprintf("%s %s", plane.mode, plane.variant), func(t *testing.T) {
+			t.Logf("-seed=%d", start)
+			ns, err := applytest.NewNamespace("kernel")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ns.Close()
+			err = ns.Do(func() error {
+				hold := func(what string, programs []*ir.Program) {
+					if err := converge(t, programs, plane.variant); err != nil {
+						t.Errorf("%s: %v", what, err)
+					}
+				}
+				for _, path := range goldenFiles(t) {
+					g := readGolden(t, path)
+					snap, _ := decode(g.nodes, g.objects)
+					programs, _ := compile(t, parseConfig(t, plane.mode, g.config), snap, compiler.Facts{NodeName: g.node})
+					hold(path, programs)
+				}
+				for n := range uint64(kernelWorlds) {
+					hold(fmt.Sprintf("-seed=%d, world %d", start, n), newRandom(start, n).world(plane.mode).compile(t))
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// converge applies programs in the calling thread's network namespace. The
+// dataplane itself reads back what it committed.
+func converge(t *testing.T, programs []*ir.Program, variant string) error {
+	t.Helper()
+	plane, err := openDataplane(t.Context(), programs, variant, 5*time.Second)
+	if err != nil {
+		return err
+	}
+	defer plane.close()
+	if _, err := plane.once(t.Context(), func(apply.Plan) bool { return true }); err != nil {
+		return err
+	}
+	plan, err := plane.once(t.Context(), func(apply.Plan) bool { return false })
+	if err == nil && !plan.Empty() {
+		_, total := apply.Summary(plan)
+		err = fmt.Errorf("after the commit there is still to do: %s", total)
+	}
+	return err
+}
