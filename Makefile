@@ -18,10 +18,12 @@ setup:
 		$(SUDO) apt-get update -q && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $$missing; \
 	fi
 	$(GO) mod download
+	cd e2e && $(GO) mod download
 
 # test runs all tests, one package at a time: those with real packets wait for answers.
 test:
 	$(GO) build ./...
+	cd e2e && $(GO) test ./...
 	PROXYC_REQUIRE=all $(GO) test -p 1 ./...
 
 # conformance plays what was recorded from kube-proxy against proxyc, in both modes and families.
