@@ -23,6 +23,27 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
+// watchCluster is a Service for each name, with one endpoint.
+func watchCluster(names ...string) string {
+	var b strings.Builder
+	for _, name := range names {
+		fmt.Fprintf(&b, `apiVersion: v1
+kind: Service
+metadata: {name: %[1]s, namespace: ns}
+spec: {type: ClusterIP, clusterIP: 10.96.0.%[2]d, clusterIPs: [10.96.0.%[2]d], ipFamilies: [IPv4], ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: %[1]s-1, namespace: ns, labels: {kubernetes.io/service-name: %[1]s}}
+addressType: IPv4
+endpoints: [{addresses: [10.244.1.%[2]d]}]
+ports: [{port: 8080, name: ""}]
+---
+`, name, name[0])
+	}
+	return b.String()
+}
+
 // sameAddrs compares addresses as a whole.
 var sameAddrs = cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})
 

@@ -122,6 +122,13 @@ func newDaemon(c *watchCmd, e *env, resolved *config.Resolved) (*daemon, error) 
 	d.store = watch.NewStore(time.Now)
 	d.health = serve.NewHealth(2*cfg.SyncPeriod(), time.Now)
 	d.metrics = serve.NewMetrics(cfg.ProxyMode(), version())
+	for name, on := range cfg.FeatureGates {
+		value := 0.0
+		if on {
+			value = 1
+		}
+		d.metrics.Feature(name, "").Set(value)
+	}
 	if c.Snapshot == "" {
 		d.events = watch.NewEvents(name, d.log, time.Now)
 	}
