@@ -23,6 +23,7 @@ func newConfig(mode ir.Mode) *config.Config {
 	c := config.Default()
 	c.Mode = string(mode)
 	c.ClusterCIDR = "10.0.0.0/12,fd00:10::/32"
+	c.Winkernel.NetworkName = "net"
 	config.Complete(c)
 	return c
 }

@@ -296,6 +296,15 @@ func (in nodeInput) hns(family ir.Family, diags *diag.List) *ir.HNS {
 		EnableDSR: c.EnableDSR, RootEndpoint: c.RootHnsEndpointName, ForwardHealthCheckVIP: c.ForwardHealthCheckVip,
 		HealthzPort: config.HealthzPort,
 	}
+	if c.NetworkName == "" {
+		diags.Add(diag.Diagnostic{Severity: diag.Warning, Object: "config", Path: "winkernel.networkName",
+			Msg:  "must be the name of the HNS network, got none", // WIN-2
+			Hint: "kube-proxy reads the node's environment variable KUBE_NETWORK instead, which is not known here"})
+	}
+	if c.SourceVip == "" && strings.EqualFold(h.NetworkType, "Overlay") {
+		diags.Add(diag.Diagnostic{Object: "config", Path: "winkernel.sourceVip",
+			Msg: "must be the IP address that overlay networks masquerade with, got none"}) // WIN-4
+	}
 	switch a, ok := parseAddr(c.SourceVip); {
 	case ok && family.Has(a):
 		h.SourceVIP = a

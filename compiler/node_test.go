@@ -259,6 +259,35 @@ func TestModeSettings(t *testing.T) {
 	}
 }
 
+func TestNetworkOfKernelspace(t *testing.T) {
+	const noName = "warning: config: winkernel.networkName: must be the name of the HNS network, got none " +
+		"(kube-proxy reads the node's environment variable KUBE_NETWORK instead, which is not known here)"
+	const noVIP = "error: config: winkernel.sourceVip: must be the IP address that overlay networks masquerade with, got none"
+	for _, c := range []struct {
+		name      string
+		mode      ir.Mode
+		winkernel config.Winkernel
+		network   string
+		want      []string
+	}{
+		{name: "WIN-2 a name is needed", mode: ir.ModeKernelspace, want: []string{noName}},
+		{name: "by kernelspace only", mode: ir.ModeIPTables, network: "Overlay"},
+		{name: "L2Bridge", mode: ir.ModeKernelspace, winkernel: config.Winkernel{NetworkName: "net"}, network: "L2Bridge"},
+		{name: "WIN-4 an overlay needs sourceVip", mode: ir.ModeKernelspace, winkernel: config.Winkernel{NetworkName: "net"}, network: "Overlay",
+			want: []string{noVIP}},
+		{name: "WIN-4 and has it", mode: ir.ModeKernelspace, winkernel: config.Winkernel{NetworkName: "net", SourceVip: "10.1.0.9"}, network: "Overlay"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := newConfig(c.mode)
+			cfg.Winkernel = c.winkernel
+			_, diags := Compile(cfg, snapshotOf(), Facts{NodeName: "node1", HNSNetworkType: c.network})
+			if d := cmp.Diff(c.want, texts(diags)); d != "" {
+				t.Errorf("diagnostics (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
 func TestServiceCIDRs(t *testing.T) { // SNAP-65
 	cidrs := func(name string, prefixes ...string) object {
 		c := &snapshot.ServiceCIDR{Name: name}

@@ -194,8 +194,9 @@ func (c *cluster) dropTwins(s *service) {
 	s.ports = kept
 }
 
-// parseAddrs fills the views' addresses and source ranges.
+// parseAddrs fills the views' source ranges and addresses.
 func (c *cluster) parseAddrs(s *service) {
+	c.sourceRanges(s)
 	if len(s.IPFamilies) == 0 {
 		c.clusterIP(s, s.ClusterIP, "spec.clusterIP", "")
 	}
@@ -218,11 +219,12 @@ func (c *cluster) parseAddrs(s *service) {
 			s.address(ir.LoadBalancer, in.IP, c.names.ingresses.at(i))
 		}
 	}
-	c.sourceRanges(s)
 }
 
-// clusterIP adds the address of a family (SNAP-20); want is what
-// spec.ipFamilies says of it, if anything.
+// clusterIP adds the address of a family; want is what spec.ipFamilies says of
+// it. Without that only spec.clusterIP counts (SNAP-20), and spec.clusterIPs
+// is not read: the API server always fills in spec.ipFamilies, and so does
+// snapshot.Decode.
 func (c *cluster) clusterIP(s *service, text, field, want string) {
 	addr, ok := parseAddr(text)
 	switch {
@@ -249,13 +251,27 @@ func (s *service) address(kind ir.Kind, text, field string) {
 		s.warn(field, text+" is not served: the Service has no clusterIP in "+familyOf(addr).String())
 		return
 	}
-	for _, a := range v.addrs {
-		if a.Addr == addr {
-			s.diags.Add(diag.Diagnostic{Severity: diag.Info, Object: s.object, Path: field, Msg: text + " stands in " + a.field + " already, which counts"})
-			return
+	for i, a := range v.addrs {
+		if a.Addr != addr {
+			continue
 		}
+		if kind == ir.LoadBalancer && a.kind == ir.ExternalIP && len(v.ranges) > 0 {
+			s.guard(v, i, address{addr, kind, field})
+		} else {
+			s.diags.Add(diag.Diagnostic{Severity: diag.Info, Object: s.object, Path: field, Msg: text + " stands in " + a.field + " already, which counts"})
+		}
+		return
 	}
 	v.addrs = append(v.addrs, address{addr, kind, field})
+}
+
+// guard puts a load balancer's address in the place of the same external IP,
+// i in v.addrs. kube-proxy's iptables mode would look at the external IP first
+// and admit every client, its nftables mode holds on to the source ranges; who
+// asks for ranges does not want them gone.
+func (s *service) guard(v *view, i int, lb address) {
+	s.warn(lb.field, lb.String()+" stands in "+v.addrs[i].field+" too: spec.loadBalancerSourceRanges is in force for both")
+	v.addrs = append(slices.Delete(v.addrs, i, i+1), lb)
 }
 
 func familyOf(a netip.Addr) ir.Family {

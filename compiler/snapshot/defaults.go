@@ -32,7 +32,8 @@ func defaultNamespace(m *metav1.ObjectMeta) {
 }
 
 // defaultService fills in type, cluster IPs and families from one another,
-// protocols, target ports and the affinity timeout.
+// protocols, target ports and the affinity timeout. Families come from all of
+// clusterIPs, so that a Service written by hand with two addresses is in both.
 func defaultService(s *corev1.Service) {
 	defaultNamespace(&s.ObjectMeta)
 	spec := &s.Spec
