@@ -59,11 +59,15 @@ func (s *Store) Follow(f func(*snapshot.Snapshot, Changes)) {
 	f(s.snap, c)
 }
 
-// Pending gives how many changes wait to be taken.
+// Pending gives how many Services wait to be taken. The node counts as one.
 func (s *Store) Pending() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.pending.ServiceEvents + s.pending.EndpointEvents
+	n := len(s.pending.Dirty.Services)
+	if s.pending.Node {
+		n++
+	}
+	return n
 }
 
 // update changes the Snapshot and notes what that made dirty. What makes

@@ -92,6 +92,7 @@ func orDone(ctx context.Context, err error) error {
 
 // queued notes that a sync was asked for.
 func (d *daemon) queued(loop.Kind) {
+	d.state.queued()
 	for _, f := range families {
 		d.health.Queued(f)
 		d.metrics.LastQueued.Of(f).SetToCurrentTime()

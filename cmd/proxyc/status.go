@@ -21,11 +21,11 @@ const statusPath = "/proxyc/status"
 type Status struct {
 	Mode ir.Mode `json:"mode"`
 	Node string  `json:"node"`
-	// Synced tells that the kernel held what was last wanted when that was last put in force.
+	// Synced tells that the kernel holds what is wanted: nothing waits, and the last sync succeeded.
 	Synced bool `json:"synced"`
 	// Generation counts the syncs that succeeded.
 	Generation int       `json:"generation"`
-	Pending    int       `json:"pending"` // changes of objects that no sync has taken yet
+	Pending    int       `json:"pending"` // Services whose changes no sync has taken yet
 	LastSync   time.Time `json:"lastSync,omitzero"`
 	LastKind   string    `json:"lastKind,omitempty"`
 	// Operations are those of the last sync.
@@ -62,6 +62,13 @@ func newState(mode ir.Mode, node string) *state {
 	return &state{status: Status{Mode: mode, Node: node}}
 }
 
+// queued notes that a sync is wanted.
+func (s *state) queued() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status.Synced = false
+}
+
 func (s *state) synced(sync *loop.Sync) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,6 +97,7 @@ func (s *state) serve(w http.ResponseWriter, pending int) {
 	st := s.status
 	s.mu.Unlock()
 	st.Pending = pending
+	st.Synced = st.Synced && pending == 0
 	w.Header().Set("Content-Type", "application/json")
 	json.NewEncoder(w).Encode(st) // an error is the client's, who went away
 }

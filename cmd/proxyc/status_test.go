@@ -69,6 +69,13 @@ last drift   2026-01-02T03:04:05Z: 0 added, 0 changed, 1 removed
 	if _, got := status(t, st, 0); !strings.Contains(got, "synced       yes") || strings.Contains(got, "quarantined") {
 		t.Errorf("after all is well:\n%s", got)
 	}
+	if _, got := status(t, st, 1); !strings.Contains(got, "synced       no") {
+		t.Errorf("while a change waits:\n%s", got)
+	}
+	st.queued()
+	if _, got := status(t, st, 0); !strings.Contains(got, "synced       no") {
+		t.Errorf("while a sync waits:\n%s", got)
+	}
 }
 
 func TestStatusNobody(t *testing.T) {

@@ -1,0 +1,40 @@
+package watch
+
+import (
+	"testing"
+	"time"
+
+	"github.com/proxyc/proxyc/compiler/snapshot"
+)
+
+// What changes nothing is not pending, and does not wake anybody.
+func TestStorePending(t *testing.T) {
+	arrived := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	s := NewStore(func() time.Time { arrived = arrived.Add(time.Second); return arrived })
+	svc := func() *snapshot.Service { return &snapshot.Service{Name: name("a"), ClusterIP: "10.0.0.1"} }
+	s.setService(svc())
+	s.setService(svc())
+	s.setNode(&snapshot.Node{Name: "node1"})
+	if n := s.Pending(); n != 2 {
+		t.Errorf("%d pending, want a Service and the node", n)
+	}
+	s.Follow(func(_ *snapshot.Snapshot, c Changes) {
+		if want := time.Date(2026, 1, 1, 0, 0, 1, 0, time.UTC); !c.Since.Equal(want) {
+			t.Errorf("since %v, want %v: the oldest", c.Since, want)
+		}
+		if c.ServiceEvents != 1 || !c.Node {
+			t.Errorf("changes: %+v", c)
+		}
+	})
+	s.setService(svc())
+	s.setNode(&snapshot.Node{Name: "node1"})
+	s.deleteService(name("b"))
+	select {
+	case <-s.Changed():
+		t.Error("woken by what changes nothing")
+	default:
+	}
+	if n := s.Pending(); n != 0 {
+		t.Errorf("%d pending, want none", n)
+	}
+}
