@@ -328,6 +328,7 @@ func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (<-chan struct
 	}
 	api := &watch.API{NodeName: d.nodeName, Store: d.store, Log: d.log, NodeState: d.nodeState,
 		Resync: d.cfg.ConfigSyncPeriod.Duration, Events: d.events}
+	watch.Measure(&d.metrics.Client)
 	if err := api.Connect(d.cfg.ClientConnection, deref(d.cmd.Master), "proxyc/"+version()); err != nil {
 		return nil, err
 	}

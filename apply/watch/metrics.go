@@ -1,0 +1,67 @@
+package watch
+
+import (
+	"context"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/tools/metrics"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/proxyc/proxyc/apply/serve"
+)
+
+// meter hands the API client's numbers on. The client takes one for the life
+// of the process, which may have several lives of the daemon.
+type meter struct {
+	to atomic.Pointer[serve.ClientMetrics]
+}
+
+var (
+	process  meter
+	register sync.Once
+)
+
+// Measure has the requests of all API clients of the process counted in m, and
+// no longer where it was called with before.
+func Measure(m *serve.ClientMetrics) {
+	process.to.Store(m)
+	register.Do(func() {
+		metrics.Register(metrics.RegisterOpts{
+			RequestLatency:     latency(func(m *serve.ClientMetrics) observerOf { return m.RequestSeconds }),
+			RateLimiterLatency: latency(func(m *serve.ClientMetrics) observerOf { return m.RateLimiterSeconds }),
+			RequestSize:        size(func(m *serve.ClientMetrics) observerOf { return m.RequestBytes }),
+			ResponseSize:       size(func(m *serve.ClientMetrics) observerOf { return m.ResponseBytes }),
+			RequestResult:      results{},
+			RequestRetry:       results{},
+		})
+	})
+}
+
+// observerOf gives the series of a verb and host.
+type observerOf = func(verb, host string) prometheus.Observer
+
+type latency func(*serve.ClientMetrics) observerOf
+
+func (l latency) Observe(_ context.Context, verb string, u url.URL, took time.Duration) {
+	l(process.to.Load())(verb, u.Host).Observe(took.Seconds())
+}
+
+type size func(*serve.ClientMetrics) observerOf
+
+func (s size) Observe(_ context.Context, verb, host string, bytes float64) {
+	s(process.to.Load())(verb, host).Observe(bytes)
+}
+
+type results struct{}
+
+func (results) Increment(_ context.Context, code, method, host string) {
+	process.to.Load().Requests(code, method, host).Inc()
+}
+
+func (results) IncrementRetry(_ context.Context, code, method, host string) {
+	process.to.Load().Retries(code, method, host).Inc()
+}

@@ -1,0 +1,25 @@
+package watch
+
+import (
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/proxyc/proxyc/apply/serve"
+	"github.com/proxyc/proxyc/ir"
+)
+
+func TestMeasure(t *testing.T) {
+	m := serve.NewMetrics(ir.ModeNFTables, "test")
+	Measure(&m.Client)
+	f := newFakeAPI(t)
+	g := follow(t, f)
+	g.waitSynced()
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	for _, want := range []string{"rest_client_requests_total{code=\"200\"", "rest_client_request_duration_seconds_count{"} {
+		if !strings.Contains(w.Body.String(), want) {
+			t.Errorf("/metrics has no %s", want)
+		}
+	}
+}
