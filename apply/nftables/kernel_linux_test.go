@@ -3,6 +3,7 @@ package nftables
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -477,6 +478,31 @@ func TestCancelled(t *testing.T) {
 	}
 	if l := n.list(t); len(l) > 1 {
 		t.Errorf("the kernel has %v", l)
+	}
+}
+
+// A table of our name with somebody else's chains is left alone, by cleanup too.
+func TestForeignContent(t *testing.T) {
+	n := newNode(t)
+	n.nft(t, "table ip proxyc { chain mine { counter; }; }", "-f", "-")
+	before := n.list(t)
+	want := lower(nftest.Program(ir.IPv4))
+	_, err := apply.Once(t.Context(), n, want, always)
+	if _, ok := errors.AsType[*apply.Foreign](err); !ok {
+		t.Errorf("apply: got %v", err)
+	}
+	err = n.Do(func() error {
+		left, err := Leftovers(t.Context(), false)
+		if len(left) > 0 {
+			t.Errorf("cleanup would remove %s", left[0].Object)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if d := cmp.Diff(before, n.list(t)); d != "" {
+		t.Errorf("the table is not as it was (-before +now):\n%s", d)
 	}
 }
 

@@ -38,6 +38,9 @@ func Leftovers(ctx context.Context, inUse bool) ([]apply.Leftover, error) {
 		if !known || !slices.Contains(names, t.Name) {
 			continue
 		}
+		if t.Name == rules.Table && foreign(ctx) {
+			continue
+		}
 		left = append(left, apply.Leftover{
 			Object: fmt.Sprintf("table %s %s", family, t.Name),
 			Peer:   t.Name == kubeProxyTable,
@@ -45,6 +48,18 @@ func Leftovers(ctx context.Context, inUse bool) ([]apply.Leftover, error) {
 		})
 	}
 	return left, nil
+}
+
+// foreign tells whether somebody else has tables of our name.
+func foreign(ctx context.Context) bool {
+	t, err := Open()
+	if err != nil {
+		return false
+	}
+	defer t.Close()
+	_, err = t.Read(ctx)
+	_, is := errors.AsType[*apply.Foreign](err)
+	return is
 }
 
 // removeTable deletes a table, which may be gone already: adding it first

@@ -75,7 +75,29 @@ func (t *Target) readTable(ctx context.Context, f ir.Family) (*rules.Ruleset, er
 	if err := t.readSets(ctx, r); err != nil {
 		return nil, err
 	}
-	return r, t.readChains(ctx, r)
+	if err := t.readChains(ctx, r); err != nil {
+		return nil, err
+	}
+	if strange(r) {
+		return nil, &apply.Foreign{Object: "table " + word(f) + " " + rules.Table, Why: "it has chains or sets, and none of them is proxyc's"}
+	}
+	return r, nil
+}
+
+// strange tells whether a table has something, but nothing that ours always has.
+func strange(r *rules.Ruleset) bool {
+	fixed := rules.Fixed(&ir.Node{}, r.Family)
+	for _, c := range r.Chains {
+		if slices.ContainsFunc(fixed.Chains, func(o rules.Chain) bool { return o.Name == c.Name }) {
+			return false
+		}
+	}
+	for _, s := range r.Sets {
+		if slices.ContainsFunc(fixed.Sets, func(o rules.Set) bool { return o.Name == s.Name }) {
+			return false
+		}
+	}
+	return len(r.Chains)+len(r.Sets) > 0
 }
 
 func word(f ir.Family) string {
