@@ -52,7 +52,7 @@ fuzz:
 	done
 
 bench:
-	$(GO) test -run '^$$' -bench . -benchmem ./compiler/... ./render/... ./cmd/...
+	$(GO) test -p 1 -run '^$$' -bench . -benchmem ./compiler/... ./render/... ./apply/... ./cmd/...
 
 demo:
 	@$(GO) run ./cmd/proxyc demo
