@@ -90,17 +90,33 @@ func otherNodes(nodes []*snapshot.Node) string {
 
 // primaryAddr is the node's address of a family (SNAP-71); invalid if there is none.
 func (in nodeInput) primaryAddr(family ir.Family) netip.Addr {
-	if a, ok := parseAddr(in.cfg.BindAddress); ok && !a.IsUnspecified() && family.Has(a) {
-		return a
-	}
-	for _, kind := range [...]string{"InternalIP", "ExternalIP"} {
-		for _, a := range in.statusAddrs(kind) {
-			if family.Has(a) {
-				return a
-			}
+	for _, a := range in.ownAddrs() {
+		if family.Has(a) {
+			return a
 		}
 	}
 	return netip.Addr{}
+}
+
+// ownAddrs gives the node's addresses, the one that counts first.
+func (in nodeInput) ownAddrs() []netip.Addr {
+	addrs := slices.Concat(in.statusAddrs("InternalIP"), in.statusAddrs("ExternalIP"))
+	if a, ok := parseAddr(in.cfg.BindAddress); ok && !a.IsUnspecified() {
+		return slices.Insert(addrs, 0, a)
+	}
+	return addrs
+}
+
+// NodeFamilies gives the IP families of a node by its addresses, for
+// config.CheckNode; ok is false where none is known. node may be nil.
+func NodeFamilies(cfg *config.Config, node *snapshot.Node) (f config.NodeFamilies, ok bool) {
+	addrs := nodeInput{cfg: cfg, object: node}.ownAddrs()
+	if node == nil || len(addrs) == 0 {
+		return f, false
+	}
+	f.Primary, f.PodCIDRs = familyOf(addrs[0]), node.PodCIDRs
+	f.DualStack = slices.ContainsFunc(addrs, func(a netip.Addr) bool { return familyOf(a) != f.Primary })
+	return f, true
 }
 
 // statusAddrs gives the addresses of one type in the Node object.

@@ -259,6 +259,37 @@ func TestModeSettings(t *testing.T) {
 	}
 }
 
+func TestNodeFamilies(t *testing.T) { // SNAP-71
+	pods := []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
+	for _, c := range []struct {
+		name, bind string
+		addrs      []snapshot.NodeAddress
+		want       config.NodeFamilies
+		unknown    bool
+	}{
+		{name: "one", addrs: []snapshot.NodeAddress{{Type: "InternalIP", Address: "2001:db8::11"}}, want: config.NodeFamilies{Primary: ir.IPv6, PodCIDRs: pods}},
+		{name: "internal addresses first", addrs: []snapshot.NodeAddress{{Type: "ExternalIP", Address: "192.0.2.11"}, {Type: "InternalIP", Address: "2001:db8::11"}},
+			want: config.NodeFamilies{Primary: ir.IPv6, DualStack: true, PodCIDRs: pods}},
+		{name: "bindAddress before them", bind: "192.0.2.11", addrs: []snapshot.NodeAddress{{Type: "InternalIP", Address: "2001:db8::11"}},
+			want: config.NodeFamilies{Primary: ir.IPv4, DualStack: true, PodCIDRs: pods}},
+		{name: "not known", addrs: []snapshot.NodeAddress{{Type: "Hostname", Address: "node1"}}, unknown: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := newConfig(ir.ModeNFTables)
+			if c.bind != "" {
+				cfg.BindAddress = c.bind
+			}
+			got, ok := NodeFamilies(cfg, &snapshot.Node{Name: "node1", Addresses: c.addrs, PodCIDRs: pods})
+			if d := cmp.Diff(c.want, got, netipValues); d != "" || ok == c.unknown {
+				t.Errorf("known: %t (-want +got):\n%s", ok, d)
+			}
+		})
+	}
+	if got, ok := NodeFamilies(newConfig(ir.ModeNFTables), nil); ok {
+		t.Errorf("without a Node: got %+v", got)
+	}
+}
+
 func TestNetworkOfKernelspace(t *testing.T) {
 	const noName = "warning: config: winkernel.networkName: must be the name of the HNS network, got none " +
 		"(kube-proxy reads the node's environment variable KUBE_NETWORK instead, which is not known here)"

@@ -22,17 +22,30 @@ type NodeFamilies struct {
 func (r *Resolved) CheckNode(n NodeFamilies) diag.List {
 	v := &nodeCheck{c: r.Config, node: n}
 	v.detectLocal()
-	v.nodePortAddresses(r)
+	v.nodePortAddresses()
 	v.sourceVip()
 	if !n.DualStack {
 		v.singleStack()
 	}
-	if src := r.Source("mode"); src.isDefault {
-		v.add(diag.Info, "mode", fmt.Sprintf("is not set, %s is used", r.Config.Mode), "set it, since kube-proxy 1.40 will use nftables")
-	}
 	r.sources.locate(r.file(), v.diags)
 	v.diags.Sort()
 	return v.diags
+}
+
+// Advice names settings that are better made than left to their defaults (CFG-15).
+func (r *Resolved) Advice() diag.List {
+	var list diag.List
+	if r.Source("mode").isDefault {
+		list.Add(diag.Diagnostic{Severity: diag.Info, Path: "mode", Msg: fmt.Sprintf("is not set, %s is used", r.Config.Mode),
+			Hint: "set it, since kube-proxy 1.40 will use nftables"})
+	}
+	mode := r.Config.ProxyMode()
+	if len(r.Config.NodePortAddresses) == 0 && (mode == ir.ModeIPTables || mode == ir.ModeIPVS) {
+		list.Add(diag.Diagnostic{Severity: diag.Info, Path: "nodePortAddresses",
+			Msg: "is not set, node ports answer on all addresses of the node", Hint: `set it to ["primary"]`})
+	}
+	r.sources.locate(r.file(), list)
+	return list
 }
 
 // file is the configuration file, by any value that stands in one.
@@ -69,7 +82,7 @@ func (v *nodeCheck) detectLocal() {
 	}
 }
 
-func (v *nodeCheck) nodePortAddresses(r *Resolved) {
+func (v *nodeCheck) nodePortAddresses() {
 	const path = "nodePortAddresses"
 	var cidrs []netip.Prefix
 	for _, entry := range v.c.NodePortAddresses {
@@ -81,10 +94,6 @@ func (v *nodeCheck) nodePortAddresses(r *Resolved) {
 	}
 	if v.otherFamily(cidrs) {
 		v.add(diag.Warning, path, fmt.Sprintf("has no %s CIDR, the node's primary family: node ports answer on all its %s addresses", v.node.Primary, v.node.Primary), "")
-	}
-	mode := v.c.ProxyMode()
-	if len(cidrs) == 0 && (mode == ir.ModeIPTables || mode == ir.ModeIPVS) {
-		v.add(diag.Info, path, "is not set, node ports answer on all addresses of the node", `set it to ["primary"]`)
 	}
 }
 
@@ -109,7 +118,7 @@ func (v *nodeCheck) singleStack() {
 		{"healthzBindAddress", v.c.HealthzBindAddress}, {"metricsBindAddress", v.c.MetricsBindAddress},
 	} {
 		host, _, _ := splitHostPort(a.value)
-		if ip, ok := ParseAddr(host); ok && !v.node.Primary.Has(ip.Unmap()) {
+		if ip, ok := ParseAddr(host); ok && !ip.IsUnspecified() && !v.node.Primary.Has(ip.Unmap()) {
 			v.add(diag.Warning, a.path, fmt.Sprintf("must be %s, the node's only family, got %q", v.node.Primary, a.value), "")
 		}
 	}

@@ -309,10 +309,7 @@ func TestCheckNode(t *testing.T) {
 		want       []string
 	}{
 		{"nothing to say", "mode: iptables\nnodePortAddresses: [primary]", NodeFamilies{Primary: ir.IPv4}, nil},
-		{"defaults", "", NodeFamilies{Primary: ir.IPv4}, []string{
-			`info: c.yaml: mode: is not set, iptables is used (set it, since kube-proxy 1.40 will use nftables)`,
-			`info: c.yaml: nodePortAddresses: is not set, node ports answer on all addresses of the node (set it to ["primary"])`,
-		}},
+		{"defaults", "bindAddress: '::'", NodeFamilies{Primary: ir.IPv6}, nil},
 		{"clusterCIDR of the other family", "mode: nftables\nclusterCIDR: fd00::/8", NodeFamilies{Primary: ir.IPv4},
 			[]string{`error: c.yaml:4: clusterCIDR: must have an IPv4 CIDR, the node's primary family, got "fd00::/8"`}},
 		{"clusterCIDR of the other family, dual stack", "mode: nftables\nclusterCIDR: fd00::/8", NodeFamilies{Primary: ir.IPv4, DualStack: true},
@@ -326,9 +323,9 @@ func TestCheckNode(t *testing.T) {
 		{"nodePortAddresses", "mode: iptables\nnodePortAddresses: [fd00::/8]", NodeFamilies{Primary: ir.IPv4, DualStack: true},
 			[]string{`warning: c.yaml:4: nodePortAddresses: has no IPv4 CIDR, the node's primary family: node ports answer on all its IPv4 addresses`}},
 		{"nodePortAddresses with a word", "mode: iptables\nnodePortAddresses: [fd00::/8, primary]", NodeFamilies{Primary: ir.IPv4}, nil},
-		{"single stack", "mode: ipvs\nbindAddress: '::'\nipvs: {excludeCIDRs: [fd00::/8]}\nnodePortAddresses: [primary]\nmetricsBindAddress: 127.0.0.1:1", NodeFamilies{Primary: ir.IPv4}, []string{
-			`warning: c.yaml: healthzBindAddress: must be IPv4, the node's only family, got "[::]:10256"`,
+		{"single stack", "mode: ipvs\nbindAddress: '::'\nipvs: {excludeCIDRs: [fd00::/8]}\nnodePortAddresses: [primary]\nmetricsBindAddress: '[::1]:1'", NodeFamilies{Primary: ir.IPv4}, []string{
 			`warning: c.yaml:5: ipvs.excludeCIDRs: has no IPv4 CIDR, the node's only family`,
+			`warning: c.yaml:7: metricsBindAddress: must be IPv4, the node's only family, got "[::1]:1"`,
 		}},
 		{"Windows", "mode: kernelspace\nwinkernel: {sourceVip: 'fd00::1'}", NodeFamilies{Primary: ir.IPv4}, []string{
 			`warning: c.yaml:4: winkernel.sourceVip: must be IPv4, the node's primary family, got "fd00::1"`}},
@@ -340,5 +337,20 @@ func TestCheckNode(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestAdvice(t *testing.T) { // CFG-15
+	mode := `info: c.yaml: mode: is not set, iptables is used (set it, since kube-proxy 1.40 will use nftables)`
+	addrs := `info: c.yaml: nodePortAddresses: is not set, node ports answer on all addresses of the node (set it to ["primary"])`
+	for body, want := range map[string][]string{
+		"":                             {mode, addrs},
+		"mode: iptables":               {addrs},
+		"mode: nftables":               nil,
+		"nodePortAddresses: [primary]": {mode},
+	} {
+		if diff := cmp.Diff(want, lines(check(t, header+body, true).Advice())); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", body, diff)
+		}
 	}
 }

@@ -124,6 +124,14 @@ func TestDecode(t *testing.T) {
 		{name: "name that is none", in: "apiVersion: v1\nkind: Service\nmetadata: {name: \"a\\\"\\n-A\", namespace: A}\n",
 			diags: `error f:1: Service A/a"\n-A: metadata.name: must be lower-case letters, digits, - and ., at most 253, got "a\"\n-A"` + "\n" +
 				`error f:1: Service A/a"\n-A: metadata.namespace: must be lower-case letters, digits and -, at most 63, got "A"`},
+		{name: "words that the API does not have", in: svcB + "  type: Foo\n  sessionAffinity: clientIP\n  externalTrafficPolicy: local\n  internalTrafficPolicy: Node\n" +
+			"  ipFamilies: [IPv4, ipv6]\nstatus: {loadBalancer: {ingress: [{ip: 192.0.2.1, ipMode: VIP}, {ip: 192.0.2.2, ipMode: vip}]}}\n", want: "Service default/b",
+			diags: `warning f:1: Service default/b: spec.externalTrafficPolicy: must be Cluster or Local, got "local": Cluster counts` + "\n" +
+				`warning f:1: Service default/b: spec.internalTrafficPolicy: must be Cluster or Local, got "Node": Cluster counts` + "\n" +
+				`warning f:1: Service default/b: spec.ipFamilies[1]: must be IPv4 or IPv6, got "ipv6": its address is left out` + "\n" +
+				`warning f:1: Service default/b: spec.sessionAffinity: must be None or ClientIP, got "clientIP": None counts` + "\n" +
+				`warning f:1: Service default/b: spec.type: must be ClusterIP or NodePort or LoadBalancer or ExternalName, got "Foo": ClusterIP counts` + "\n" +
+				`warning f:1: Service default/b: status.loadBalancer.ingress[1].ipMode: must be VIP or Proxy, got "vip": Proxy counts`},
 		{name: "port name that is none", in: svcB + "  ports:\n  - {port: 80, name: a b}\n",
 			diags: `error f:1: Service default/b: spec.ports[0].name: must be lower-case letters, digits and -, at most 63, got "a b"`},
 		{name: "text for a number", in: svcA + "---\n" + svcB + "  ports:\n  - name: ok\n    port: 80\n  - name: p\n    port: \"80\"\n", want: "Service x/a",

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -131,6 +132,33 @@ func checkService(s *corev1.Service) []finding {
 	out := checkMeta(&s.ObjectMeta)
 	for i, p := range s.Spec.Ports {
 		out = append(out, checkPortName(fmt.Sprintf("spec.ports[%d].name", i), p.Name)...)
+	}
+	return append(out, checkEnums(s)...)
+}
+
+// checkEnums names words that the API does not have. kube-proxy compares with
+// the one or two that matter to it, and takes any other for the rest.
+func checkEnums(s *corev1.Service) []finding {
+	var out []finding
+	check := func(path, got, counts string, allowed ...string) {
+		if got != "" && !slices.Contains(allowed, got) {
+			out = append(out, finding{diag.Warning, path, fmt.Sprintf("must be %s, got %q: %s", strings.Join(allowed, " or "), got, counts)})
+		}
+	}
+	spec := &s.Spec
+	check("spec.type", string(spec.Type), "ClusterIP counts", "ClusterIP", "NodePort", "LoadBalancer", "ExternalName")
+	check("spec.sessionAffinity", string(spec.SessionAffinity), "None counts", "None", "ClientIP")
+	check("spec.externalTrafficPolicy", string(spec.ExternalTrafficPolicy), "Cluster counts", "Cluster", "Local")
+	if p := spec.InternalTrafficPolicy; p != nil {
+		check("spec.internalTrafficPolicy", string(*p), "Cluster counts", "Cluster", "Local")
+	}
+	for i, f := range spec.IPFamilies {
+		check(fmt.Sprintf("spec.ipFamilies[%d]", i), string(f), "its address is left out", "IPv4", "IPv6")
+	}
+	for i, in := range s.Status.LoadBalancer.Ingress {
+		if in.IPMode != nil {
+			check(fmt.Sprintf("status.loadBalancer.ingress[%d].ipMode", i), string(*in.IPMode), "Proxy counts", "VIP", "Proxy")
+		}
 	}
 	return out
 }
