@@ -13,7 +13,8 @@ import (
 
 // BenchmarkKernel loads n Services of five backends into an empty namespace,
 // and then changes one backend of one Service, as the daemon does: from the
-// state that it remembers.
+// state that it remembers. The limit of that change is one run of the tool that
+// commits nothing to the table.
 func BenchmarkKernel(b *testing.B) {
 	applytest.RequireRoot(b)
 	for _, v := range variants {
@@ -35,6 +36,16 @@ func BenchmarkKernel(b *testing.B) {
 					for b.Loop() {
 						commit(b, t, states[i%2], states[(i+1)%2])
 						i++
+					}
+				})
+			})
+			b.Run(fmt.Sprintf("%s/services=%d/nothing", v, n), func(b *testing.B) {
+				inEmpty(b, v, func(t *Target) {
+					commit(b, t, nil, want)
+					for b.Loop() {
+						if _, err := t.run(b.Context(), []byte("*nat\nCOMMIT\n"), tool(ir.IPv4, v, "restore"), "--noflush"); err != nil {
+							b.Fatal(err)
+						}
 					}
 				})
 			})
