@@ -24,7 +24,7 @@ var (
 	caseFlag       = flag.String("case", "", "play only cases whose names match")
 	modesFlag      = flag.String("modes", "nftables,iptables", "modes to play")
 	familiesFlag   = flag.String("families", "ipv4,ipv6", "families to play")
-	throughFlag    = flag.String("through", "apply", "how rules reach the node: apply (proxyc apply), compile (its text, loaded by the distribution's tools)")
+	throughFlag    = flag.String("through", "apply", "how rules reach the node: apply (proxyc apply), watch (the daemon), compile (the text, loaded by the distribution's tools)")
 	proxycFlag     = flag.String("proxyc", "", "binary to use; built from this module when empty")
 	jobsFlag       = flag.Int("jobs", 2*runtime.NumCPU(), "cases at once")
 )
@@ -44,7 +44,7 @@ func TestConformance(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%s: %v", *exceptionsFlag, err)
 	}
-	apply := throughProxyc(t)
+	apply, daemon := throughProxyc(t)
 	table := &strings.Builder{}
 	w := tabwriter.NewWriter(table, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, "mode\tfamily\tcases\tflows\tdifferences\tleft out (daemon)\tseconds")
@@ -57,7 +57,7 @@ func TestConformance(t *testing.T) {
 			if records.Results[family] == nil {
 				continue
 			}
-			s := &suite{runner: &Runner{Mode: mode, Apply: apply}, family: family, records: records, exceptions: exceptions}
+			s := &suite{runner: &Runner{Mode: mode, Apply: apply, Daemon: daemon}, family: family, records: records, exceptions: exceptions}
 			t.Run(mode+"/"+family, func(t *testing.T) { s.play(t, only) })
 			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%.0f\n", mode, family, s.cases, s.flows, s.differences, s.leftOut, s.took.Seconds())
 		}
@@ -125,8 +125,8 @@ func (s *suite) one(t *testing.T, c *Case) {
 	}
 }
 
-// throughProxyc is the way that -through names.
-func throughProxyc(t *testing.T) ApplyFunc {
+// throughProxyc is the way that -through names, and the daemon that some cases need.
+func throughProxyc(t *testing.T) (ApplyFunc, DaemonFunc) {
 	t.Helper()
 	binary := *proxycFlag
 	if binary == "" {
@@ -138,12 +138,14 @@ func throughProxyc(t *testing.T) ApplyFunc {
 	}
 	switch *throughFlag {
 	case "apply":
-		return ProxycApply(binary)
+		return ProxycApply(binary), ProxycWatch(binary)
+	case "watch":
+		return nil, ProxycWatch(binary)
 	case "compile":
-		return loadText(binary)
+		return loadText(binary), nil
 	}
-	t.Fatalf("-through must be apply or compile, got %q", *throughFlag)
-	return nil
+	t.Fatalf("-through must be apply, watch or compile, got %q", *throughFlag)
+	return nil, nil
 }
 
 // loadText compiles to text and loads that, as a person without proxyc on the node would. It replaces
