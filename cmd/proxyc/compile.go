@@ -13,10 +13,10 @@ import (
 type compileCmd struct {
 	input
 
-	Output   string `short:"o" placeholder:"FORMAT" help:"What to print: iptables, ip6tables, nftables, ipvsadm, ipset, hns, ir, ir-json, or another text that the mode has. By default the mode's own."`
-	OutDir   string `placeholder:"DIR" help:"Write all files that the mode needs into a directory, with a README of how to load each."`
-	Explain  bool   `help:"Print a table that names the Service, port and field behind each rule and element, instead of the rules; with --out-dir, write it beside them."`
-	AllNodes bool   `help:"Compile for every Node of the snapshot, each into a directory of its own below --out-dir."`
+	Output   string  `short:"o" placeholder:"FORMAT" help:"What to print: iptables, ip6tables, nftables, ipvsadm, ipset, hns, ir, ir-json, or another text that the mode has. By default the mode's own."`
+	OutDir   dirName `placeholder:"DIR" help:"Write all files that the mode needs into a directory, with a README of how to load each."`
+	Explain  bool    `help:"Print a table that names the Service, port and field behind each rule and element, instead of the rules; with --out-dir, write it beside them."`
+	AllNodes bool    `help:"Compile for every Node of the snapshot, each into a directory of its own below --out-dir."`
 }
 
 func (c *compileCmd) Run(e *env) error {
@@ -42,7 +42,7 @@ func (c *compileCmd) write(e *env, job *job) error {
 	programs := job.compile()
 	switch {
 	case c.OutDir != "":
-		return e.writeDir(c.OutDir, programs, c.Explain)
+		return e.writeDir(string(c.OutDir), programs, c.Explain)
 	case c.Explain:
 		_, _, rendered := outputs(programs)
 		return writeExplain(e.stdout, rendered)
@@ -67,9 +67,10 @@ func (c *compileCmd) allNodes(e *env, job *job) error {
 		return job.finish(e, errors.New("--all-nodes: the snapshot has no Node"))
 	}
 	var err error
-	compiler.CompileNodes(job.cfg, job.snap, nodes, func(i int, programs []*ir.Program, diags diag.List) bool {
+	compiler.CompileNodes(job.Config, job.snap, nodes, func(i int, programs []*ir.Program, diags diag.List) bool {
 		job.diags.Add(diags...)
-		err = e.writeDir(filepath.Join(c.OutDir, nodes[i].NodeName), programs, c.Explain)
+		job.checkNode(nodes[i].NodeName)
+		err = e.writeDir(filepath.Join(string(c.OutDir), nodes[i].NodeName), programs, c.Explain)
 		return err == nil
 	})
 	return job.finish(e, err)

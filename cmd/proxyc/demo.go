@@ -18,8 +18,9 @@ import (
 var demoFiles embed.FS
 
 type demoCmd struct {
-	Mode  string `default:"nftables" placeholder:"MODE" help:"Proxy mode."`
-	Write string `placeholder:"DIR" help:"Write the demo's configuration and cluster into a directory instead, to play with."`
+	Mode  string  `default:"nftables" placeholder:"MODE" help:"Proxy mode."`
+	Write dirName `placeholder:"DIR" help:"Write the demo's configuration and cluster into a directory instead, to play with."`
+	Force bool    `help:"With --write: overwrite files that are there."`
 }
 
 // demoPackets are the packets that the demo traces.
@@ -75,15 +76,21 @@ func (c *demoCmd) job(e *env) (*job, error) {
 		return nil, err
 	}
 	j.diags = append(diags, snapshot.Decode(j.snap, "demo/cluster.yaml", cluster)...)
-	j.cfg = resolved.Config
-	return j, e.setNode(j, resolved.NodeName)
+	j.Resolved = resolved
+	return j, e.setNode(j)
 }
 
 func (c *demoCmd) write(e *env) error {
-	if err := e.files.MkdirAll(c.Write); err != nil {
+	dir := string(c.Write)
+	names := []string{filepath.Join(dir, "config.yaml"), filepath.Join(dir, "cluster.yaml")}
+	for _, name := range names {
+		if _, err := e.files.Stat(name); err == nil && !c.Force {
+			return fmt.Errorf("--write: %s is there already; give --force to overwrite it", name)
+		}
+	}
+	if err := e.files.MkdirAll(dir); err != nil {
 		return err
 	}
-	names := []string{filepath.Join(c.Write, "config.yaml"), filepath.Join(c.Write, "cluster.yaml")}
 	for _, name := range names {
 		data, err := demoFiles.ReadFile("demo/" + filepath.Base(name))
 		if err != nil {

@@ -75,7 +75,7 @@ func diffIR(from, to []*ir.Program) ([]byte, error) {
 		out.Write(node)
 		for _, change := range ir.Diff(from[i], to[i]) {
 			name := fmt.Sprintf("%s Service %s", from[i].Family, change.Name)
-			out.Write(diff.Diff(name, serviceText(change.Old), name, serviceText(change.New)))
+			out.Write(diffBytes(name, serviceText(change.Old), serviceText(change.New)))
 		}
 	}
 	return out.Bytes(), nil
@@ -104,5 +104,14 @@ func diffText[T any](name string, from, to T, write func(io.Writer, T) error) ([
 	if err := errors.Join(write(&a, from), write(&b, to)); err != nil {
 		return nil, err
 	}
-	return diff.Diff(name, a.Bytes(), name, b.Bytes()), nil
+	return diffBytes(name, a.Bytes(), b.Bytes()), nil
+}
+
+// diffBytes gives the lines that differ, under a header with the name once.
+func diffBytes(name string, from, to []byte) []byte {
+	_, lines, found := bytes.Cut(diff.Diff(name, from, name, to), []byte("\n"))
+	if !found {
+		return nil
+	}
+	return append([]byte("diff "+name+"\n"), lines...)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,7 +15,7 @@ import (
 type explainCmd struct {
 	input
 
-	What string `arg:"" help:"A chain, a map element, IP:PORT[/PROTO], an IP, the number of a node port, or NAMESPACE/NAME[:PORT] of a Service."`
+	What string `arg:"" help:"A chain, a map element, IP:PORT[/PROTO] or IP of a frontend or an endpoint, the number of a node port, or NAMESPACE/NAME[:PORT] of a Service."`
 }
 
 // Run prints what the IR and the rules hold of one thing, with the Services
@@ -32,8 +33,9 @@ func (c *explainCmd) Run(e *env) error {
 			return err
 		}
 		_, _, rendered := outputs(programs)
+		pieces := s.pieces(programs)
 		for entry := range rendered.Explain {
-			if !s.isEntry(entry) {
+			if !s.isEntry(entry) && !pieces.has(entry) {
 				continue
 			}
 			found = true
@@ -86,29 +88,36 @@ func newSubject(what string) subject {
 	return subject{words: " " + strings.Join(strings.Fields(what), " ") + " "}
 }
 
+// isAddr tells whether the subject is an address or a port, of any kind.
+func (s *subject) isAddr() bool { return s.addr.IsValid() || s.port != 0 }
+
 func (s *subject) isMatch(m ir.Match) bool {
 	if s.addr.IsValid() {
-		return m.Addr == s.addr && (s.port == 0 || m.Port == s.port) && (s.proto == 0 || m.Protocol == s.proto)
+		return m.Addr == s.addr && s.isPort(m.Port, m.Protocol)
 	}
-	return s.port != 0 && m.NodeAddrs() && m.Port == s.port && (s.proto == 0 || m.Protocol == s.proto)
+	return m.NodeAddrs() && s.port != 0 && s.isPort(m.Port, m.Protocol)
 }
 
-func (s *subject) isService(svc *ir.Service) bool {
+func (s *subject) isBackend(b *ir.Backend, p ir.Protocol) bool {
+	return s.addr.IsValid() && b.AddrPort.Addr() == s.addr && s.isPort(b.AddrPort.Port(), p)
+}
+
+func (s *subject) isPort(port uint16, p ir.Protocol) bool {
+	return (s.port == 0 || port == s.port) && (s.proto == 0 || p == s.proto)
+}
+
+func (s *subject) isFrontend(f *ir.Frontend) bool {
 	if s.service != (ir.Name{}) {
-		return svc.Name == s.service
+		return f.Port.Service == s.service && (s.name == "" || f.Port.Port == s.name)
 	}
-	for i := range svc.Frontends {
-		if s.isMatch(svc.Frontends[i].Match) {
-			return true
-		}
-	}
-	return false
+	return s.isMatch(f.Match)
 }
 
+// isEntry tells whether the subject names an entry, or the frontend that it is for.
 func (s *subject) isEntry(e render.Entry) bool {
 	switch {
 	case s.words != "":
-		return strings.Contains(" "+e.Where+" ", s.words)
+		return strings.Contains(" "+e.Where+" ", s.words) || strings.Contains(" "+e.String()+" ", s.words)
 	case s.service != (ir.Name{}):
 		return e.Port.Service == s.service && (s.name == "" || e.Port.Port == s.name)
 	}
@@ -116,15 +125,108 @@ func (s *subject) isEntry(e render.Entry) bool {
 	return ok && s.isMatch(m)
 }
 
-// writeIR writes the Services that the subject names or belongs to.
-func (s *subject) writeIR(w io.Writer, programs []*ir.Program) (found bool, err error) {
+// pieces are the backends of a part of the Programs, for each frontend that
+// leads to them.
+type pieces map[piece]bool
+
+type piece struct {
+	match  string         // of the frontend; empty: of any
+	port   ir.ServicePort // zero: of any
+	origin ir.Origin
+}
+
+// pieces gives the backends behind the address or port that the subject is.
+func (s *subject) pieces(programs []*ir.Program) pieces {
+	found := pieces{}
+	if !s.isAddr() {
+		return found
+	}
 	for _, p := range programs {
 		for i := range p.Services {
-			if svc := &p.Services[i]; s.isService(svc) {
-				found = true
-				if _, err := fmt.Fprintf(w, "# %s\n%s\n", p.Family, svc.Text()); err != nil {
-					return found, err
+			part, _ := s.part(&p.Services[i])
+			for _, f := range part.Frontends {
+				for _, r := range f.Routes {
+					for _, b := range part.Pools[r.Pool].Backends {
+						found[piece{f.Match.String(), f.Port, b.Origin}] = true
+						found[piece{"", f.Port, b.Origin}] = true
+						if s.port == 0 { // with one, what is for all ports is too much
+							found[piece{origin: b.Origin}] = true
+						}
+					}
 				}
+			}
+		}
+	}
+	return found
+}
+
+func (p pieces) has(e render.Entry) bool { return p[piece{e.Match, e.Port, e.Origin}] }
+
+// part gives what the subject takes of a Service: the frontends that it names
+// and the pools that they lead to; or else the backends that it names, and the
+// frontends that lead there. Pools are numbered anew.
+func (s *subject) part(svc *ir.Service) (*ir.Service, bool) {
+	if s.service != (ir.Name{}) && s.name == "" {
+		return svc, svc.Name == s.service
+	}
+	part := s.narrow(svc, s.isFrontend, func(*ir.Pool, *ir.Backend) bool { return true })
+	if len(part.Frontends) == 0 {
+		part = s.narrow(svc, func(*ir.Frontend) bool { return true },
+			func(p *ir.Pool, b *ir.Backend) bool { return s.isBackend(b, p.Port.Protocol) })
+		part.Frontends = slices.DeleteFunc(part.Frontends, func(f ir.Frontend) bool { return len(f.Routes) == 0 })
+	}
+	return part, len(part.Frontends) > 0
+}
+
+// narrow gives a Service with some frontends and backends only, without pools
+// and routes that are then empty.
+func (s *subject) narrow(svc *ir.Service, frontend func(*ir.Frontend) bool, backend func(*ir.Pool, *ir.Backend) bool) *ir.Service {
+	part := &ir.Service{Name: svc.Name, Origin: svc.Origin}
+	numbers := map[int]int{}
+	pool := func(i int) (int, bool) {
+		if n, ok := numbers[i]; ok {
+			return n, n >= 0
+		}
+		p := svc.Pools[i]
+		p.Backends = slices.DeleteFunc(slices.Clone(p.Backends), func(b ir.Backend) bool { return !backend(&p, &b) })
+		numbers[i] = -1
+		if len(p.Backends) > 0 {
+			numbers[i] = len(part.Pools)
+			part.Pools = append(part.Pools, p)
+		}
+		return numbers[i], numbers[i] >= 0
+	}
+	for _, f := range svc.Frontends {
+		if !frontend(&f) {
+			continue
+		}
+		var routes []ir.Route
+		for _, r := range f.Routes {
+			if n, ok := pool(r.Pool); ok {
+				r.Pool = n
+				routes = append(routes, r)
+			}
+		}
+		f.Routes = routes
+		part.Frontends = append(part.Frontends, f)
+	}
+	return part
+}
+
+// writeIR writes what the subject takes of each Service.
+func (s *subject) writeIR(w io.Writer, programs []*ir.Program) (found bool, err error) {
+	if s.words != "" {
+		return false, nil
+	}
+	for _, p := range programs {
+		for i := range p.Services {
+			part, ok := s.part(&p.Services[i])
+			if !ok {
+				continue
+			}
+			found = true
+			if _, err := fmt.Fprintf(w, "# %s\n%s\n", p.Family, part.Text()); err != nil {
+				return found, err
 			}
 		}
 	}

@@ -17,20 +17,20 @@ import (
 
 // configFlags choose a configuration: kube-proxy's own flags.
 type configFlags struct {
-	config.Flags
-	Strict bool `help:"Take unknown and duplicate keys of the configuration for errors."`
+	config.Flags `group:"kube-proxy's flags:"`
+	Strict       bool `help:"Take unknown and duplicate keys of the configuration for errors."`
 }
 
 // input is what every verb that compiles takes.
 type input struct {
 	configFlags
-	Snapshot       []string `short:"s" placeholder:"FILE" sep:"none" help:"Services, EndpointSlices, Nodes and ServiceCIDRs, as kubectl get -o yaml or -o json prints them: a file, a directory with .yaml, .yml and .json files, or - for standard input. May be repeated."`
+	Snapshot       []string `short:"s" placeholder:"FILE" sep:"none" help:"Services, EndpointSlices, Nodes and ServiceCIDRs, as kubectl get -o yaml or -o json prints them: a file, a directory (its .yaml, .yml and .json files, without hidden ones and subdirectories), or - for standard input. May be repeated."`
 	HNSNetworkType string   `name:"hns-network-type" enum:"L2Bridge,Overlay" default:"L2Bridge" help:"Type of the HNS network in mode kernelspace: L2Bridge or Overlay."`
 }
 
 // job is one compilation with all that it read and had to say.
 type job struct {
-	cfg   *config.Config
+	*config.Resolved
 	snap  *snapshot.Snapshot
 	facts compiler.Facts
 	diags diag.List
@@ -68,7 +68,7 @@ func (in *input) load(e *env) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j.cfg = resolved.Config
+	j.Resolved = resolved
 	if in.Cleanup || in.InitOnly {
 		return nil, errors.New("--cleanup, --init-only: change a node, which compiling does not")
 	}
@@ -79,7 +79,7 @@ func (in *input) load(e *env) (*job, error) {
 		return nil, err
 	}
 	j.facts.HNSNetworkType = in.HNSNetworkType
-	return j, e.setNode(j, resolved.NodeName)
+	return j, e.setNode(j)
 }
 
 // writeConfigTo writes the configuration in force and ends the verb, as
@@ -96,7 +96,8 @@ func writeConfigTo(e *env, file string, cfg *config.Config) error {
 }
 
 // setNode names the node, by the host's name if nothing else does (SNAP-70).
-func (e *env) setNode(j *job, name string) error {
+func (e *env) setNode(j *job) error {
+	name := j.NodeName
 	if name == "" {
 		host, err := e.hostname()
 		if err != nil {
@@ -110,9 +111,18 @@ func (e *env) setNode(j *job, name string) error {
 
 // compile makes the Programs of the job's node, IPv4 before IPv6.
 func (j *job) compile() []*ir.Program {
-	programs, diags := compiler.Compile(j.cfg, j.snap, j.facts)
+	programs, diags := compiler.Compile(j.Config, j.snap, j.facts)
 	j.diags.Add(diags...)
+	j.checkNode(j.facts.NodeName)
 	return programs
+}
+
+// checkNode holds the configuration against a Node of the snapshot, as far as
+// its addresses are known.
+func (j *job) checkNode(name string) {
+	if families, ok := compiler.NodeFamilies(j.Config, j.snap.Node(name)); ok {
+		j.diags.Add(j.CheckNode(families)...)
+	}
 }
 
 // finish prints the diagnostics and gives the error with which the verb ends:
@@ -154,11 +164,15 @@ func (e *env) readSnapshot(j *job, names []string) error {
 		j.diags.Add(snapshot.Decode(j.snap, name, data)...)
 	}
 	j.diags.Add(j.snap.Finish()...)
+	if len(files) > 0 && len(j.snap.Services()) == 0 {
+		j.diags.Add(diag.Diagnostic{Severity: diag.Warning, Msg: "the snapshot has no Service: there is nothing to proxy",
+			Hint: "it is what kubectl get services,endpointslices,nodes -A -o yaml prints"})
+	}
 	return nil
 }
 
 // expand gives the files of a directory that can hold objects, in order of
-// name; what is no directory stands for itself.
+// name, without hidden ones, which editors and other programs leave; what is no directory stands for itself.
 func (e *env) expand(name string) ([]string, error) {
 	if name == "-" {
 		return []string{name}, nil
@@ -173,7 +187,7 @@ func (e *env) expand(name string) ([]string, error) {
 	}
 	var files []string
 	for _, entry := range entries {
-		if ext := filepath.Ext(entry.Name()); !entry.IsDir() && slices.Contains([]string{".yaml", ".yml", ".json"}, ext) {
+		if ext := filepath.Ext(entry.Name()); !entry.IsDir() && !strings.HasPrefix(entry.Name(), ".") && slices.Contains([]string{".yaml", ".yml", ".json"}, ext) {
 			files = append(files, filepath.Join(name, entry.Name()))
 		}
 	}

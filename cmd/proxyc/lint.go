@@ -4,15 +4,18 @@ type lintCmd struct {
 	input
 }
 
-// Run prints the diagnostics of a compilation, and nothing else.
+// Run prints the diagnostics of a compilation, and nothing else. They are its
+// output, and so go to standard output, also those that are errors.
 func (c *lintCmd) Run(e *env) error {
-	job, err := c.load(e)
+	out := *e
+	out.stderr = e.stdout
+	job, err := c.load(&out)
 	if err != nil {
 		return err
 	}
 	job.compile()
 	found := len(job.diags) > 0
-	if err := job.finish(e, nil); err != nil {
+	if err := job.finish(&out, nil); err != nil {
 		return err
 	}
 	if found {

@@ -2,12 +2,17 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 
+	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/render"
 )
@@ -70,19 +75,39 @@ func buffered(w io.Writer, write func(io.Writer) error) error {
 	return b.Flush()
 }
 
+// dirName is a directory to write to.
+type dirName string
+
+// UnmarshalText refuses the empty name, which an unset variable of a script makes.
+func (d *dirName) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		return errors.New("must name a directory, got nothing")
+	}
+	*d = dirName(text)
+	return nil
+}
+
+// Files of --out-dir besides the renderers'.
+const (
+	readmeFile  = "README"
+	explainFile = "explain.tsv"
+)
+
 // writeDir writes all that a node needs into dir: the mode's files and a
 // README of how to load each. All are written under temporary names first, so
-// that an error leaves what was there before.
+// that an error leaves what was there before. What was written there for
+// another mode goes last.
 func (e *env) writeDir(dir string, programs []*ir.Program, explain bool) error {
 	rules, _, rendered := outputs(programs)
-	own := append(rules[:len(rules):len(rules)], render.Output{File: "README", Write: func(w io.Writer) error { return writeReadme(w, programs, rules) }})
+	own := append(rules[:len(rules):len(rules)], render.Output{File: readmeFile, Write: func(w io.Writer) error { return writeReadme(w, programs, rules) }})
 	if explain {
-		own = append(own, render.Output{File: "explain.tsv", Write: func(w io.Writer) error { return writeExplain(w, rendered) }})
+		own = append(own, render.Output{File: explainFile, Write: func(w io.Writer) error { return writeExplain(w, rendered) }})
 	}
 
 	if err := e.files.MkdirAll(dir); err != nil {
 		return err
 	}
+	before, _ := e.files.ReadFile(filepath.Join(dir, readmeFile))
 	staged := make([]string, 0, len(own))
 	defer func() {
 		for _, name := range staged {
@@ -102,20 +127,80 @@ func (e *env) writeDir(dir string, programs []*ir.Program, explain bool) error {
 		}
 		staged = staged[1:]
 	}
+	if !bytes.HasPrefix(before, []byte(readmeTitle)) {
+		return nil // the files there are not known to be ours
+	}
+	return e.removeOthers(dir, own)
+}
+
+// removeOthers removes the files of --out-dir that are not among own.
+func (e *env) removeOthers(dir string, own []render.Output) error {
+	for _, file := range allFiles() {
+		if slices.ContainsFunc(own, func(o render.Output) bool { return o.File == file }) {
+			continue
+		}
+		if err := e.files.Remove(filepath.Join(dir, file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
 	return nil
 }
 
-func writeReadme(w io.Writer, programs []*ir.Program, own []render.Output) error {
-	node := &programs[0].Node
-	_, err := fmt.Fprintf(w, "Rules of node %s in mode %s.\n\n", node.Name, node.Mode)
-	for _, o := range own {
-		how := o.Load
-		if how == "" {
-			how = "(no command loads it)"
+// allFiles are the names of all files that --out-dir writes, in any mode.
+func allFiles() []string {
+	files := []string{readmeFile, explainFile}
+	for _, mode := range ir.Modes() {
+		programs := []*ir.Program{
+			{Family: ir.IPv4, Node: ir.Node{Mode: mode}},
+			{Family: ir.IPv6, Node: ir.Node{Mode: mode}},
 		}
-		if err == nil {
-			_, err = fmt.Fprintf(w, "%s\n    %s\n", o.File, how)
+		for _, o := range renderers[mode].Lower(programs).Outputs() {
+			files = append(files, o.File)
 		}
 	}
+	slices.Sort(files)
+	return slices.Compact(files)
+}
+
+// readmeTitle begins every README of --out-dir.
+const readmeTitle = "Rules of node "
+
+func writeReadme(w io.Writer, programs []*ir.Program, own []render.Output) error {
+	node := &programs[0].Node
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s%s in mode %s.\n", readmeTitle, node.Name, node.Mode)
+	writeSettingsReadme(&b, node)
+	fmt.Fprintf(&b, "\nThe files, in the order in which they are to be loaded:\n")
+	for _, o := range own {
+		fmt.Fprintf(&b, "\n%s\n", o.File)
+		if o.Load != "" {
+			fmt.Fprintf(&b, "    %s\n", o.Load)
+		}
+		if o.Note != "" {
+			fmt.Fprintf(&b, "  %s\n", o.Note)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// writeSettingsReadme writes the kernel settings that the mode cannot do without.
+func writeSettingsReadme(b *strings.Builder, node *ir.Node) {
+	// Which kernel the node has is not known: older ones need more.
+	older := sysctl.Dataplane(node, sysctl.Host{Kernel: sysctl.Version{Major: 5, Minor: 8}})
+	newer := sysctl.Dataplane(node, sysctl.Host{Kernel: sysctl.Version{Major: 5, Minor: 9}})
+	if len(older) == 0 {
+		return
+	}
+	b.WriteString("\nKernel settings that the rules need:\n")
+	if node.Mode == ir.ModeIPVS {
+		b.WriteString("    modprobe ip_vs\n")
+	}
+	for _, s := range older {
+		only := ""
+		if !slices.Contains(newer, s) {
+			only = "   # before Linux 5.9 only"
+		}
+		fmt.Fprintf(b, "    sysctl -w %s=%s%s\n", s.Name(), s.Want, only)
+	}
 }
