@@ -31,11 +31,14 @@ type applyCmd struct {
 
 	DryRun      bool          `help:"Print what would be changed, and change nothing."`
 	Check       bool          `help:"Print what differs, change nothing, and exit 1 if anything does."`
+	AllowEmpty  bool          `help:"Accept a snapshot without any Service, which removes all rules for Services."`
 	YesTakeover bool          `name:"yes-takeover" help:"Take the node over from kube-proxy, whose rules are on it."`
 	Output      string        `short:"o" enum:"text,wide,json" default:"text" help:"How to print the plan: text counts by Service, wide lists each operation and its origin, json has both."`
 	Variant     string        `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Which iptables to use; auto is the one that the node uses."`
 	LockTimeout time.Duration `default:"30s" placeholder:"DURATION" help:"How long to wait while another proxyc or another program holds a lock."`
 }
+
+var errNoService = errors.New("-s: the snapshot has no Service, so that all rules for Services would be removed: say --allow-empty if that is meant")
 
 type cleanupCmd struct {
 	DryRun bool `help:"Print what would be removed, and remove nothing."`
@@ -55,7 +58,7 @@ func (c *applyCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	j.cfg = resolved.Config
+	j.Resolved = resolved
 	if c.Cleanup {
 		e.report(j.diags)
 		return cleanUp(ctx, e, c.lookOnly())
@@ -66,7 +69,10 @@ func (c *applyCmd) Run(e *env) error {
 	if err := e.readSnapshot(j, c.Snapshot); err != nil {
 		return err
 	}
-	if err := e.setNode(j, resolved.NodeName); err != nil {
+	if !c.InitOnly && !c.AllowEmpty && len(j.snap.Services()) == 0 {
+		return j.finish(e, errNoService)
+	}
+	if err := e.setNode(j); err != nil {
 		return err
 	}
 	if err := needRoot("apply"); err != nil {
@@ -143,7 +149,7 @@ func (c *applyCmd) converge(ctx context.Context, e *env, j *job, programs []*ir.
 // settings are the kernel settings that are not yet as wanted.
 func (c *applyCmd) settings(j *job, programs []*ir.Program) ([]sysctl.Setting, error) {
 	host := sysctl.ReadHost(kernelRoot, runtime.NumCPU())
-	wanted := append(sysctl.Conntrack(&j.cfg.Conntrack, host), sysctl.Dataplane(&programs[0].Node, host)...)
+	wanted := append(sysctl.Conntrack(&j.Config.Conntrack, host), sysctl.Dataplane(&programs[0].Node, host)...)
 	return sysctl.Diff(kernelRoot, wanted)
 }
 

@@ -41,11 +41,13 @@ func (c *configValidateCmd) Run(e *env) error {
 	in := configFlags{Strict: c.Strict}
 	in.setConfig(c.File)
 	var diags diag.List
-	if _, err := in.resolve(e, &diags); err != nil {
+	resolved, err := in.resolve(e, &diags)
+	if err != nil {
 		return err
 	}
+	diags.Add(resolved.Advice()...)
 	e.report(diags)
-	_, err := fmt.Fprintf(e.stdout, "%s: valid\n", c.File)
+	_, err = fmt.Fprintf(e.stdout, "%s: valid\n", c.File)
 	return err
 }
 
