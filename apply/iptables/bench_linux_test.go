@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/ir"
@@ -32,11 +33,16 @@ func BenchmarkKernel(b *testing.B) {
 				inEmpty(b, v, func(t *Target) {
 					commit(b, t, nil, want)
 					states := [2]rules.Rulesets{want, lower(changed(p))}
-					i := 0
-					for b.Loop() {
-						commit(b, t, states[i%2], states[(i+1)%2])
-						i++
+					var planning time.Duration
+					for i := 0; b.Loop(); i++ {
+						start := time.Now()
+						plan := t.Plan(states[i%2], states[(i+1)%2])
+						planning += time.Since(start)
+						if err := t.Commit(b.Context(), plan); err != nil {
+							b.Fatal(err)
+						}
 					}
+					b.ReportMetric(float64(planning.Nanoseconds())/float64(b.N), "plan-ns/op")
 				})
 			})
 			b.Run(fmt.Sprintf("%s/services=%d/nothing", v, n), func(b *testing.B) {
