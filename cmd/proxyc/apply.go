@@ -31,14 +31,16 @@ type applyCmd struct {
 
 	DryRun      bool          `help:"Print what would be changed, and change nothing."`
 	Check       bool          `help:"Print what differs, change nothing, and exit 1 if anything does."`
-	AllowEmpty  bool          `help:"Accept a snapshot without any Service, which removes all rules for Services."`
+	AllowEmpty  bool          `help:"Accept a snapshot with neither a Service nor a Node, as a failed kubectl leaves behind; all rules for Services go."`
 	YesTakeover bool          `name:"yes-takeover" help:"Take the node over from kube-proxy, whose rules are on it."`
 	Output      string        `short:"o" enum:"text,wide,json" default:"text" help:"How to print the plan: text counts by Service, wide lists each operation and its origin, json has both."`
 	Variant     string        `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Which iptables to use; auto is the one that the node uses."`
 	LockTimeout time.Duration `default:"30s" placeholder:"DURATION" help:"How long to wait while another proxyc or another program holds a lock."`
 }
 
-var errNoService = errors.New("-s: the snapshot has no Service, so that all rules for Services would be removed: say --allow-empty if that is meant")
+// errEmpty keeps what a failed kubectl left behind from wiping a node. A cluster
+// without Services is no such thing: it has Nodes.
+var errEmpty = errors.New("-s: the snapshot has no Service and no Node, and all rules for Services would go: say --allow-empty if that is meant")
 
 type cleanupCmd struct {
 	DryRun bool `help:"Print what would be removed, and remove nothing."`
@@ -69,8 +71,8 @@ func (c *applyCmd) Run(e *env) error {
 	if err := e.readSnapshot(j, c.Snapshot); err != nil {
 		return err
 	}
-	if !c.InitOnly && !c.AllowEmpty && len(j.snap.Services()) == 0 {
-		return j.finish(e, errNoService)
+	if !c.InitOnly && !c.AllowEmpty && len(j.snap.Services())+len(j.snap.Nodes()) == 0 {
+		return j.finish(e, errEmpty)
 	}
 	if err := e.setNode(j); err != nil {
 		return err
