@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	goiptables "github.com/coreos/go-iptables/iptables"
-
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/iptables"
@@ -216,14 +214,9 @@ func (t *Target) exists(ctx context.Context, f ir.Family, table, chain string) (
 	return one.ChainExists(table, chain)
 }
 
-// singly is for questions about single chains, for which there is no need to
-// read whole tables.
-func (t *Target) singly(f ir.Family) (*goiptables.IPTables, error) {
-	protocol := goiptables.ProtocolIPv4
-	if f == ir.IPv6 {
-		protocol = goiptables.ProtocolIPv6
-	}
-	return goiptables.New(goiptables.IPFamily(protocol),
-		goiptables.Path(rules.Tool(f)+"-"+string(t.Variant)),
-		goiptables.Timeout(t.waitSeconds()))
+// singleChains asks about single chains and removes them, for which there is
+// no need to read whole tables.
+type singleChains interface {
+	ChainExists(table, chain string) (bool, error)
+	ClearAndDeleteChain(table, chain string) error
 }

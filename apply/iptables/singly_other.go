@@ -1,0 +1,13 @@
+//go:build !unix
+
+package iptables
+
+import (
+	"errors"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+func (t *Target) singly(ir.Family) (singleChains, error) {
+	return nil, errors.New("iptables: not on this system")
+}
