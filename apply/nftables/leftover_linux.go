@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
@@ -28,6 +29,7 @@ func Leftovers(ctx context.Context, inUse bool) ([]apply.Leftover, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nftables: listing tables: %w", err)
 	}
+	somebodyElses := sync.OnceValue(func() bool { return foreign(ctx) })
 	var left []apply.Leftover
 	for _, t := range tables {
 		family, known := map[nftables.TableFamily]string{nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6"}[t.Family]
@@ -38,7 +40,7 @@ func Leftovers(ctx context.Context, inUse bool) ([]apply.Leftover, error) {
 		if !known || !slices.Contains(names, t.Name) {
 			continue
 		}
-		if t.Name == rules.Table && foreign(ctx) {
+		if t.Name == rules.Table && somebodyElses() {
 			continue
 		}
 		left = append(left, apply.Leftover{
