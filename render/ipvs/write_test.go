@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/proxyc/proxyc/ir"
-	"github.com/proxyc/proxyc/render"
+	"github.com/proxyc/proxyc/render/rendertest"
 )
 
 func TestRules(t *testing.T) {
@@ -235,36 +235,14 @@ func TestOutputs(t *testing.T) {
 // Every piece has an origin, and a reader may stop at any.
 func TestExplain(t *testing.T) {
 	x := Renderer.Lower([]*ir.Program{program(ir.IPv4), program(ir.IPv6)})
-	entries := make(map[string]render.Entry)
-	n := 0
-	x.Explain(func(e render.Entry) bool {
-		if e.Origin.Object == "" {
-			t.Errorf("%s has no origin", e.Where)
-		}
-		entries[e.Where] = e
-		n++
-		return true
-	})
-	for where, want := range map[string]string{
+	rendertest.Explain(t, x, map[string]string{
 		"ipvs 192.0.2.11:30080/tcp":                                                "node:30080/tcp default/web Service default/web",
 		"ipvs 10.96.0.10:80/tcp -> 10.244.2.10:8080":                               "10.96.0.10:80/tcp default/web EndpointSlice default/web-1: endpoints[1] (ready)",
 		"ipset KUBE-CLUSTER-IP 10.96.0.10,tcp:80":                                  "10.96.0.10:80/tcp default/web Service default/web",
 		"ipset KUBE-6-LOAD-BALANCER-FW fd00::cb00:710e,tcp:80":                     "[fd00::cb00:710e]:80/tcp default/ranges Service default/ranges",
 		"ipset KUBE-LOOP-BACK 10.244.1.10,tcp:8080,10.244.1.10":                    " default/local EndpointSlice default/local-1: endpoints[0] (ready)",
 		"ipset KUBE-LOAD-BALANCER-SOURCE-CIDR 203.0.113.14,tcp:80,198.51.100.0/24": "203.0.113.14:80/tcp default/ranges Service default/ranges: spec.loadBalancerSourceRanges[0]",
-	} {
-		e := entries[where]
-		if got := fmt.Sprint(e.Match, " ", e.Port, " ", e.Origin); got != want {
-			t.Errorf("%s\n got %s\nwant %s", where, got, want)
-		}
-	}
-	for stop := range n {
-		seen := 0
-		x.Explain(func(render.Entry) bool { seen++; return seen <= stop })
-		if seen != stop+1 {
-			t.Fatalf("stopped after %d entries, saw %d", stop+1, seen)
-		}
-	}
+	})
 }
 
 // The order of Services does not show.

@@ -14,7 +14,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/irtest"
 	"github.com/proxyc/proxyc/ir/sim"
-	"github.com/proxyc/proxyc/render"
+	"github.com/proxyc/proxyc/render/rendertest"
 )
 
 // program is irtest's with the routes that userspace mode has: the Cluster
@@ -268,36 +268,14 @@ func packets(p *ir.Program) []sim.Packet {
 
 func TestExplain(t *testing.T) {
 	p := only(program(), "none", "web")
-	entries := make(map[string]render.Entry)
-	n := 0
 	x := Renderer.Lower([]*ir.Program{p})
-	x.Explain(func(e render.Entry) bool {
-		if e.Origin.Object == "" {
-			t.Errorf("%s has no origin", e.Where)
-		}
-		entries[e.Where] = e
-		n++
-		return true
-	})
-	for where, want := range map[string]string{
+	rendertest.Explain(t, x, map[string]string{
 		"iptables nat KUBE-NODEPORT-HOST 3":              "node:30080/tcp default/web Service default/web",
 		"listener 0.0.0.0:20001/tcp":                     " default/none Service default/none",
 		"listener 0.0.0.0:20091/tcp -> 10.244.2.10:8080": " default/web EndpointSlice default/web-1: endpoints[1] (ready)",
 		"iptables nat OUTPUT 2":                          " / config: nodePortAddresses",
 		"iptables filter KUBE-NODEPORT-NON-LOCAL 1":      "node:30083/tcp default/none Service default/none",
-	} {
-		e := entries[where]
-		if got := fmt.Sprint(e.Match, " ", e.Port, " ", e.Origin); got != want {
-			t.Errorf("%s\n got %s\nwant %s", where, got, want)
-		}
-	}
-	for stop := range n {
-		seen := 0
-		x.Explain(func(render.Entry) bool { seen++; return seen <= stop })
-		if seen != stop+1 {
-			t.Fatalf("stopped after %d entries, saw %d", stop+1, seen)
-		}
-	}
+	})
 }
 
 func manyServices(n int) *ir.Program {
