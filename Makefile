@@ -6,7 +6,7 @@ FUZZTIME ?= 20s
 PACKAGES  = nftables iptables ipset ipvsadm conntrack iproute2 procps
 SUDO      = $(shell test "$$(id -u)" = 0 || echo sudo)
 
-.PHONY: build setup test conformance golden verify lint fuzz bench demo clean
+.PHONY: build setup test e2e-tools e2e conformance golden verify lint fuzz bench demo clean
 
 build:
 	$(GO) build -o bin/proxyc ./cmd/proxyc
@@ -19,12 +19,21 @@ setup:
 	fi
 	$(GO) mod download
 	cd e2e && $(GO) mod download
+	cd e2e/types && $(GO) mod download
 
 # test runs all tests, one package at a time: those with real packets wait for answers.
 test:
 	$(GO) build ./...
-	cd e2e && $(GO) test ./...
+	cd e2e/types && $(GO) test ./...
 	PROXYC_REQUIRE=all $(GO) test -p 1 -timeout 30m ./...
+
+# e2e-tools builds the real etcd, kube-apiserver and kube-proxy, minutes the first time; then they are in Go's cache.
+e2e-tools:
+	cd e2e && for tool in $$($(GO) list tool); do $(GO) tool -n $$tool || exit 1; done
+
+# e2e plays against them.
+e2e: e2e-tools
+	cd e2e && PROXYC_REQUIRE=all $(GO) test -p 1 -timeout 30m ./...
 
 # conformance plays what was recorded from kube-proxy against proxyc, in both modes and families.
 conformance:

@@ -1,0 +1,138 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+)
+
+// A Gate is a way from a node to the API server: an address of the node's
+// loopback interface that leads there.
+type Gate struct {
+	// FromServer and ToServer count the bytes that went through, with TLS.
+	FromServer, ToServer atomic.Int64
+	// Connections counts those that were made.
+	Connections atomic.Int64
+
+	cluster  *Cluster
+	listener net.Listener
+	running  sync.WaitGroup
+
+	mu     sync.Mutex
+	open   map[net.Conn]bool
+	closed bool
+}
+
+// Gate opens a gate in a namespace.
+func (c *Cluster) Gate(ns *applytest.Namespace) (*Gate, error) {
+	g := &Gate{cluster: c, open: map[net.Conn]bool{}}
+	err := ns.Do(func() (err error) {
+		g.listener, err = net.Listen("tcp", "127.0.0.1:0")
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	g.running.Go(g.accept)
+	return g, nil
+}
+
+// Addr is where the gate listens.
+func (g *Gate) Addr() string { return g.listener.Addr().String() }
+
+// Kubeconfig writes a kubeconfig for a user to a file in dir, and returns its path.
+func (g *Gate) Kubeconfig(dir, user string) (string, error) {
+	file := filepath.Join(dir, "kubeconfig-"+strings.ReplaceAll(user, ":", "-"))
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: cluster, cluster: {server: "https://%s", insecure-skip-tls-verify: true}}]
+users: [{name: user, user: {token: %q}}]
+contexts: [{name: context, context: {cluster: cluster, user: user}}]
+current-context: context
+`, g.Addr(), user)
+	return file, os.WriteFile(file, []byte(text), 0o600)
+}
+
+// Cut breaks all connections; new ones can be made at once.
+func (g *Gate) Cut() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for conn := range g.open {
+		conn.Close()
+	}
+}
+
+// Close closes the gate and breaks its connections.
+func (g *Gate) Close() error {
+	err := g.listener.Close()
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	g.Cut()
+	g.running.Wait()
+	return err
+}
+
+func (g *Gate) accept() {
+	for {
+		conn, err := g.listener.Accept()
+		if err != nil {
+			return // closed
+		}
+		g.Connections.Add(1)
+		g.running.Go(func() { g.relay(conn) })
+	}
+}
+
+// relay passes bytes on in both directions until one side has had enough.
+func (g *Gate) relay(node net.Conn) {
+	defer g.hold(node)()
+	server, err := g.cluster.dial(context.Background(), "tcp", apiAddr)
+	if err != nil {
+		return // the node sees its connection closed
+	}
+	defer g.hold(server)()
+	var both sync.WaitGroup
+	both.Go(func() { pass(server, node, &g.ToServer) })
+	both.Go(func() { pass(node, server, &g.FromServer) })
+	both.Wait()
+}
+
+// hold makes a connection one that Cut breaks, until the returned function closes it.
+func (g *Gate) hold(conn net.Conn) (release func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		conn.Close()
+	}
+	g.open[conn] = true
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		delete(g.open, conn)
+		conn.Close()
+	}
+}
+
+// pass copies bytes and counts them as they go. At the end both connections
+// are closed: nothing here is half open.
+func pass(to, from net.Conn, count *atomic.Int64) {
+	io.Copy(to, io.TeeReader(from, counter{count})) // either end may break it
+	to.Close()
+	from.Close()
+}
+
+type counter struct{ count *atomic.Int64 }
+
+func (c counter) Write(p []byte) (int, error) {
+	c.count.Add(int64(len(p)))
+	return len(p), nil
+}

@@ -1,0 +1,202 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"sync"
+
+	"go.yaml.in/yaml/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+)
+
+// kinds are those of objects that can be sent, in the order in which they are.
+var kinds = []struct {
+	kind       string
+	resource   schema.GroupVersionResource
+	namespaced bool
+	status     bool // has a subresource status that decides about packets
+}{
+	{"Namespace", schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, false, false},
+	{"ServiceAccount", schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}, true, false},
+	{"ClusterRole", schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"}, false, false},
+	{"ClusterRoleBinding", schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"}, false, false},
+	{"ServiceCIDR", schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "servicecidrs"}, false, false},
+	{"Node", schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, false, true},
+	{"Service", schema.GroupVersionResource{Version: "v1", Resource: "services"}, true, true},
+	{"EndpointSlice", schema.GroupVersionResource{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices"}, true, false},
+	{"ConfigMap", schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, true, false},
+	{"DaemonSet", schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "daemonsets"}, true, false},
+}
+
+// An Object is one as its manifest has it.
+type Object = map[string]any
+
+// Manifests reads all objects of a file with YAML documents, or lists of them.
+func Manifests(file string) ([]Object, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var objects []Object
+	d := yaml.NewDecoder(strings.NewReader(string(data)))
+	for {
+		var o Object
+		if err := d.Decode(&o); err != nil {
+			if err.Error() == "EOF" {
+				return objects, nil
+			}
+			return nil, &fs.PathError{Op: "decode", Path: file, Err: err}
+		}
+		if items, ok := o["items"].([]any); ok {
+			for _, item := range items {
+				objects = append(objects, item.(Object))
+			}
+		} else if o != nil {
+			objects = append(objects, o)
+		}
+	}
+}
+
+// sendersAtOnce bounds the requests that are under way at once.
+const sendersAtOnce = 16
+
+// Apply creates objects, or makes those that exist like these, with their
+// status; what may not change in place is deleted and made anew. All objects of
+// a kind are sent before those of the next, many at once.
+func (c *Cluster) Apply(ctx context.Context, objects ...Object) error {
+	return c.each(objects, func(to dynamic.ResourceInterface, status bool, o *unstructured.Unstructured) error {
+		return apply(ctx, to, status, o)
+	})
+}
+
+// Delete deletes objects; those that do not exist are deleted already.
+func (c *Cluster) Delete(ctx context.Context, objects ...Object) error {
+	return c.each(objects, func(to dynamic.ResourceInterface, _ bool, o *unstructured.Unstructured) error {
+		err := to.Delete(ctx, o.GetName(), metav1.DeleteOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
+}
+
+// DeleteAll deletes all Services, EndpointSlices and Nodes, but for the
+// Service that every cluster has.
+func (c *Cluster) DeleteAll(ctx context.Context) error {
+	var errs []error
+	for _, k := range kinds {
+		switch k.kind {
+		case "Service", "EndpointSlice", "Node":
+		default:
+			continue
+		}
+		list, err := c.objects.Resource(k.resource).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		var objects []Object
+		for _, o := range list.Items {
+			if k.kind == "Service" && o.GetNamespace() == "default" && o.GetName() == "kubernetes" {
+				continue
+			}
+			o.SetKind(k.kind)
+			objects = append(objects, o.Object)
+		}
+		errs = append(errs, c.Delete(ctx, objects...))
+	}
+	return errors.Join(errs...)
+}
+
+// each sends objects kind by kind, and gives all errors by the names of the objects.
+func (c *Cluster) each(objects []Object, send func(to dynamic.ResourceInterface, status bool, o *unstructured.Unstructured) error) error {
+	byKind := map[string][]*unstructured.Unstructured{}
+	for _, o := range objects {
+		u, err := toUnstructured(o)
+		if err != nil {
+			return err
+		}
+		byKind[u.GetKind()] = append(byKind[u.GetKind()], u)
+	}
+	var mu sync.Mutex
+	var errs []error
+	for _, k := range kinds {
+		slots := make(chan struct{}, sendersAtOnce)
+		var all sync.WaitGroup
+		for _, o := range byKind[k.kind] {
+			var to dynamic.ResourceInterface = c.objects.Resource(k.resource)
+			if k.namespaced {
+				if o.GetNamespace() == "" {
+					o.SetNamespace("default")
+				}
+				to = c.objects.Resource(k.resource).Namespace(o.GetNamespace())
+			}
+			slots <- struct{}{}
+			all.Go(func() {
+				defer func() { <-slots }()
+				if err := send(to, k.status, o); err != nil {
+					mu.Lock()
+					defer mu.Unlock()
+					errs = append(errs, fmt.Errorf("%s %s/%s: %w", k.kind, o.GetNamespace(), o.GetName(), err))
+				}
+			})
+		}
+		all.Wait()
+		delete(byKind, k.kind)
+	}
+	for kind := range byKind {
+		errs = append(errs, fmt.Errorf("kind: not one that can be sent: %q", kind))
+	}
+	return errors.Join(errs...)
+}
+
+// toUnstructured makes an object of a manifest one that clients take, with
+// numbers as they want them.
+func toUnstructured(o Object) (*unstructured.Unstructured, error) {
+	data, err := json.Marshal(o)
+	if err != nil {
+		return nil, err
+	}
+	u := &unstructured.Unstructured{}
+	return u, u.UnmarshalJSON(data)
+}
+
+func apply(ctx context.Context, to dynamic.ResourceInterface, status bool, o *unstructured.Unstructured) error {
+	got, err := to.Create(ctx, o.DeepCopy(), metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		got, err = update(ctx, to, o)
+	}
+	if err != nil || !status || o.Object["status"] == nil {
+		return err
+	}
+	got.Object["status"] = o.Object["status"]
+	_, err = to.UpdateStatus(ctx, got, metav1.UpdateOptions{})
+	return err
+}
+
+// update replaces an object that exists. Fields that only the server fills
+// keep what they have.
+func update(ctx context.Context, to dynamic.ResourceInterface, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	have, err := to.Get(ctx, o.GetName(), metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	wanted := o.DeepCopy()
+	wanted.SetResourceVersion(have.GetResourceVersion())
+	got, err := to.Update(ctx, wanted, metav1.UpdateOptions{})
+	if !apierrors.IsInvalid(err) {
+		return got, err
+	}
+	if err := to.Delete(ctx, o.GetName(), metav1.DeleteOptions{}); err != nil {
+		return nil, err
+	}
+	return to.Create(ctx, o.DeepCopy(), metav1.CreateOptions{})
+}

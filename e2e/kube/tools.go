@@ -1,0 +1,55 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+)
+
+// The tools that this module's go.mod names.
+const (
+	APIServer = "k8s.io/kubernetes/cmd/kube-apiserver"
+	KubeProxy = "k8s.io/kubernetes/cmd/kube-proxy"
+	Etcd      = "go.etcd.io/etcd/server/v3"
+)
+
+var built sync.Map // package → func() (string, error)
+
+// Tool builds a tool of this module, or finds it in Go's build cache, and
+// returns the path of its executable.
+func Tool(ctx context.Context, pkg string) (string, error) {
+	return once(pkg, func() (string, error) {
+		return goCommand(ctx, ".", "tool", "-n", pkg)
+	})
+}
+
+// Proxyc builds proxyc, and returns the path of its executable in dir.
+func Proxyc(ctx context.Context, dir string) (string, error) {
+	root, err := goCommand(ctx, ".", "list", "-m", "-f", "{{.Dir}}", "github.com/proxyc/proxyc")
+	if err != nil {
+		return "", err
+	}
+	binary := filepath.Join(dir, "proxyc")
+	_, err = goCommand(ctx, root, "build", "-o", binary, "./cmd/proxyc")
+	return binary, err
+}
+
+func once(key string, build func() (string, error)) (string, error) {
+	f, _ := built.LoadOrStore(key, sync.OnceValues(build))
+	return f.(func() (string, error))()
+}
+
+// goCommand runs the Go tool in a directory and returns what it printed.
+func goCommand(ctx context.Context, dir string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir, cmd.Stderr = dir, os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
