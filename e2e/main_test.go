@@ -54,41 +54,46 @@ func withCluster(f func() int) (code int, err error) {
 	return f(), nil
 }
 
-func service(name, ip string) kube.Object {
-	return kube.Object{"apiVersion": "v1", "kind": "Service", "metadata": kube.Object{"name": name, "namespace": "default"},
-		"spec": kube.Object{"clusterIP": ip, "ports": []any{kube.Object{"port": 80, "targetPort": 8080}}}}
+// A node is a network namespace with a gate to the API server.
+type node struct {
+	*applytest.Namespace
+	gate *kube.Gate
+	dir  string
 }
 
-// TestSmoke brings one Service from the API into a kernel.
-func TestSmoke(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	node, err := applytest.NewNamespace("node")
+// newNode makes a node that lasts as long as the test.
+func newNode(t *testing.T) *node {
+	t.Helper()
+	applytest.RequireRoot(t)
+	ns, err := applytest.NewNamespace("node")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer node.Close()
-	gate, err := cluster.Gate(node)
+	t.Cleanup(func() { ns.Close() })
+	gate, err := cluster.Gate(ns)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer gate.Close()
-	kubeconfig, err := gate.Kubeconfig(t.TempDir(), kube.ProxycUser)
+	t.Cleanup(func() { gate.Close() })
+	return &node{Namespace: ns, gate: gate, dir: t.TempDir()}
+}
+
+// watch starts `proxyc watch` on the node and waits until it is ready; it is
+// killed at the end of the test where it still runs then.
+func (n *node) watch(ctx context.Context, t *testing.T, args ...string) *kube.Proxy {
+	t.Helper()
+	kubeconfig, err := n.gate.Kubeconfig(n.dir, kube.ProxycUser)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cluster.Apply(ctx, service("a", "10.96.0.10")); err != nil {
-		t.Fatal(err)
-	}
-	p, err := kube.StartProxy(node, t.TempDir(), "proxyc", proxyc, "watch", "--kubeconfig", kubeconfig, "--proxy-mode", "nftables", "--hostname-override", "node1", "--conntrack-max-per-core", "0", "--conntrack-min", "0")
+	p, err := kube.StartProxy(n.Namespace, n.dir, "proxyc", proxyc, append([]string{"watch", "--kubeconfig", kubeconfig,
+		"--hostname-override", "node1", "--conntrack-max-per-core", "0", "--conntrack-min", "0"}, args...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { p.Kill() })
 	if err := p.Ready(ctx); err != nil {
 		t.Fatal(err)
 	}
-	out, err := node.Run(node.Command(ctx, "nft", "list", "ruleset"))
-	t.Log(string(out), err, gate.FromServer.Load())
-	took, err := p.Stop()
-	t.Log(took, err, p.Tail())
+	return p
 }

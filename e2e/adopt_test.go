@@ -1,0 +1,59 @@
+package e2e
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/proxyc/proxyc/e2e/kube"
+)
+
+func service(name, ip string) kube.Object {
+	return kube.Object{"apiVersion": "v1", "kind": "Service", "metadata": kube.Object{"name": name, "namespace": "default"},
+		"spec": kube.Object{"clusterIP": ip, "ports": []any{kube.Object{"port": 80, "targetPort": 8080}}}}
+}
+
+// TestAdopt brings a Service from the API into the kernel; a second daemon
+// finds nothing to do.
+func TestAdopt(t *testing.T) {
+	for _, mode := range []string{"nftables", "iptables"} {
+		t.Run(mode, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if err := cluster.Apply(ctx, service("adopt", "10.96.1.1")); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { cluster.Delete(context.WithoutCancel(ctx), service("adopt", "")) })
+			n := newNode(t)
+			p := n.watch(ctx, t, "--proxy-mode", mode)
+			rules := func() string {
+				tool := []string{"nft", "list", "ruleset"}
+				if mode == "iptables" {
+					tool = []string{"iptables-save"}
+				}
+				out, err := n.Run(n.Command(ctx, tool[0], tool[1:]...))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return string(out)
+			}
+			if !strings.Contains(rules(), "10.96.1.1") {
+				t.Fatalf("the Service is not in the kernel:\n%s", rules())
+			}
+			if took, err := p.Stop(); err != nil || took > time.Second {
+				t.Errorf("ended after %s: %v\n%s", took, err, p.Tail())
+			}
+			p = n.watch(ctx, t, "--proxy-mode", mode)
+			_, metrics, err := p.Get(ctx, "http://127.0.0.1:10249/metrics")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(metrics) {
+				if strings.HasPrefix(line, "proxyc_operations_total") && !strings.HasSuffix(line, " 0\n") {
+					t.Errorf("a restart with nothing changed wrote rules: %s", line)
+				}
+			}
+		})
+	}
+}
