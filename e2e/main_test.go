@@ -12,6 +12,8 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
+var proxycFlag = flag.String("proxyc", "", "binary to use; built from the module above when empty")
+
 // The control plane and the program that all tests of the package share.
 var (
 	cluster *kube.Cluster
@@ -37,8 +39,10 @@ func withCluster(f func() int) (code int, err error) {
 	defer os.RemoveAll(dir)
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute) // the tools may have to be built
 	defer cancel()
-	if proxyc, err = kube.Proxyc(ctx, dir); err != nil {
-		return 0, err
+	if proxyc = *proxycFlag; proxyc == "" {
+		if proxyc, err = kube.Proxyc(ctx, dir); err != nil {
+			return 0, err
+		}
 	}
 	if cluster, err = kube.Start(ctx, dir); err != nil {
 		return 0, err
