@@ -50,11 +50,14 @@ func Name(override string, hostname func() (string, error)) (string, error) {
 }
 
 // canonical puts interfaces and their addresses in order, without those of the
-// proxy itself. Each address occurs once an interface.
+// proxy itself. Each address occurs once an interface. Link-local addresses of
+// IPv6, which each pod's interface brings along, are no addresses that anybody
+// serves node ports at; an interface with nothing else says nothing.
 func canonical(in []compiler.Interface) []compiler.Interface {
 	out := []compiler.Interface{}
 	for _, i := range in {
-		if i.Name == kubeIPVS0 {
+		i.Addrs = slices.DeleteFunc(i.Addrs, func(p netip.Prefix) bool { return p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() })
+		if i.Name == kubeIPVS0 || len(i.Addrs) == 0 {
 			continue
 		}
 		slices.SortFunc(i.Addrs, netip.Prefix.Compare)

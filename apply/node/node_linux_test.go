@@ -2,9 +2,9 @@ package node
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -35,8 +35,6 @@ func TestReadInNamespace(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	// Some kernels put tunnel interfaces into every new namespace.
-	got.Interfaces = slices.DeleteFunc(got.Interfaces, func(i compiler.Interface) bool { return i.Addrs == nil })
 	want := compiler.Facts{NodeName: "node1", Interfaces: []compiler.Interface{
 		{Name: "eth0", Addrs: prefixes("192.0.2.11/24", "192.0.2.12/24", "2001:db8::11/64")},
 		{Name: "lo", Addrs: prefixes("127.0.0.1/8", "::1/128")},
@@ -44,5 +42,55 @@ func TestReadInNamespace(t *testing.T) {
 	}}
 	if diff := cmp.Diff(want, got, comparePrefix); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// Each address that comes or goes is told.
+func TestWatch(t *testing.T) {
+	applytest.RequireRoot(t)
+	ns, err := applytest.NewNamespace("node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	ip := func(args string) {
+		t.Helper()
+		if out, err := ns.Run(ns.Command(t.Context(), "ip", strings.Fields(args)...)); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	ip("link add eth0 type bridge")
+	told := make(chan struct{}, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- ns.Do(func() error {
+			return Watch(ctx, func() {
+				select {
+				case told <- struct{}{}:
+				default:
+				}
+			})
+		})
+	}()
+	wait := func(what string) {
+		t.Helper()
+		select {
+		case <-told:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s: not told", what)
+		}
+	}
+	wait("the start")
+	for _, change := range []string{
+		"addr add 192.0.2.11/24 dev eth0", "addr add 2001:db8::11/64 dev eth0 nodad",
+		"addr del 192.0.2.11/24 dev eth0", "link del eth0",
+	} {
+		ip(change)
+		wait(change)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }

@@ -51,11 +51,13 @@ func TestCanonical(t *testing.T) {
 		{Name: "kube-ipvs0", Addrs: prefixes("10.96.0.1/32")},
 		{Name: "eth0", Addrs: prefixes("192.0.2.2/24", "192.0.2.1/24", "192.0.2.2/24")},
 		{Name: "down"},
+		{Name: "pod0", Addrs: prefixes("fe80::1/64")},
+		{Name: "wlan0", Addrs: prefixes("fe80::1/64", "2001:db8::1/64")},
 	})
 	want := []compiler.Interface{
-		{Name: "down"},
 		{Name: "eth0", Addrs: prefixes("192.0.2.1/24", "192.0.2.2/24")},
 		{Name: "lo", Addrs: prefixes("127.0.0.1/8", "::1/128")},
+		{Name: "wlan0", Addrs: prefixes("2001:db8::1/64")},
 	}
 	if diff := cmp.Diff(want, got, comparePrefix); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

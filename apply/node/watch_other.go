@@ -1,0 +1,11 @@
+//go:build !linux
+
+package node
+
+import "context"
+
+// Watch waits for the end of ctx: addresses are not watched here.
+func Watch(ctx context.Context, _ func()) error {
+	<-ctx.Done()
+	return nil
+}
