@@ -46,6 +46,7 @@ type Compiler struct {
 	cluster   *cluster
 	targets   [len(families)]*target
 	claims    [len(families)]*claims
+	node      nodeInput
 	nodeDiags diag.List
 	order     []*entry // by name
 }
@@ -78,16 +79,28 @@ func New(cfg *config.Config, snap *snapshot.Snapshot, facts Facts) *Compiler {
 }
 
 func newCompiler(cfg *config.Config, shared *cluster, facts Facts) *Compiler {
-	c := &Compiler{cluster: shared}
-	in := nodeInput{cfg: cfg, mode: shared.mode, facts: facts,
-		object: shared.snap.Node(facts.NodeName), nodes: shared.snap.Nodes(), cidrs: shared.snap.ServiceCIDRs()}
-	c.nodeDiags = in.nodeDiags()
+	c := &Compiler{cluster: shared, node: nodeInput{cfg: cfg, mode: shared.mode, facts: facts,
+		object: shared.snap.Node(facts.NodeName), nodes: shared.snap.Nodes(), cidrs: shared.snap.ServiceCIDRs()}}
+	c.nodeDiags = c.node.nodeDiags()
 	for i, f := range families {
-		node, diags := nodePass(in, f)
+		node, diags := nodePass(c.node, f)
 		c.nodeDiags.Add(diags...)
 		c.targets[i] = newTarget(shared, i, &node)
 	}
 	return c
+}
+
+// Moves tells whether with other facts the node is another one in some
+// Program. If not, they need no new Compiler.
+func (c *Compiler) Moves(facts Facts) bool {
+	in := c.node
+	in.facts = facts
+	for i, f := range families {
+		if node, _ := nodePass(in, f); !reflect.DeepEqual(&node, c.targets[i].node) {
+			return true
+		}
+	}
+	return false
 }
 
 // fill compiles all Services, which are in order of name; parse gives service i.
@@ -136,19 +149,28 @@ func (c *Compiler) resolve(e *entry, family int) {
 
 // Programs gives the Programs as they are now, IPv4 before IPv6.
 func (c *Compiler) Programs() []*ir.Program {
-	programs := make([]*ir.Program, len(families))
-	for f, family := range families {
+	programs := c.Bare()
+	for f, p := range programs {
 		n := 0
 		for _, e := range c.order {
 			count(&n, e.final[f] != nil)
 		}
-		p := &ir.Program{Family: family, Node: *c.targets[f].node, Services: make([]ir.Service, 0, n)}
+		p.Services = make([]ir.Service, 0, n)
 		for _, e := range c.order {
 			if e.final[f] != nil {
 				p.Services = append(p.Services, *e.final[f])
 			}
 		}
-		programs[f] = p
+	}
+	return programs
+}
+
+// Bare gives the Programs without their Services, at no cost that depends on
+// how many these are.
+func (c *Compiler) Bare() []*ir.Program {
+	programs := make([]*ir.Program, len(families))
+	for f, family := range families {
+		programs[f] = &ir.Program{Family: family, Node: *c.targets[f].node}
 	}
 	return programs
 }

@@ -340,3 +340,46 @@ func TestServiceCIDRs(t *testing.T) { // SNAP-65
 		t.Errorf("IPv6: got %v, want fd00:10:96::/112 of spec.cidrs[1]", v6.ServiceCIDRs)
 	}
 }
+
+// Interfaces that change nothing of the node need no new Compiler.
+func TestMoves(t *testing.T) {
+	interfaces := func(addrs ...string) Facts {
+		f := Facts{NodeName: "node1", Interfaces: []Interface{{Name: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.11/24")}}}}
+		for _, a := range addrs {
+			f.Interfaces = append(f.Interfaces, Interface{Name: "other", Addrs: []netip.Prefix{netip.MustParsePrefix(a)}})
+		}
+		return f
+	}
+	c := New(newConfig(ir.ModeNFTables), snapshotOf(), interfaces())
+	for _, tc := range []struct {
+		name  string
+		facts Facts
+		want  bool
+	}{
+		{"nothing", interfaces(), false},
+		{"the same address elsewhere", interfaces("192.0.2.11/32"), false},
+		{"an address of the proxy's own device", Facts{NodeName: "node1", Interfaces: append(interfaces().Interfaces,
+			Interface{Name: dummyDevice, Addrs: []netip.Prefix{netip.MustParsePrefix("10.96.0.1/32")}})}, false},
+		{"another address", interfaces("198.51.100.11/24"), true},
+		{"another address of the other family", interfaces("2001:db8::11/64"), true},
+		{"none left", Facts{NodeName: "node1", Interfaces: []Interface{}}, true},
+	} {
+		if got := c.Moves(tc.facts); got != tc.want {
+			t.Errorf("%s: moves: %t, want %t", tc.name, got, tc.want)
+		}
+	}
+}
+
+func TestBare(t *testing.T) {
+	c := New(newConfig(ir.ModeNFTables), snapshotOf(newService("a")), Facts{NodeName: "node1"})
+	want := c.Programs()
+	if len(want[0].Services) == 0 {
+		t.Fatal("no Service to leave out")
+	}
+	for _, p := range want {
+		p.Services = nil
+	}
+	if diff := cmp.Diff(want, c.Bare(), netipValues); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

@@ -10,6 +10,9 @@ import (
 type Dirty struct {
 	Services []ir.Name // whose own object or endpoints differ; not sorted, a name may stand there twice
 	Node     bool      // Nodes or ServiceCIDRs differ
+	// ServiceObjects and SliceObjects are how many objects of these kinds
+	// differ, as far as Update compared them.
+	ServiceObjects, SliceObjects int
 }
 
 // Empty tells that nothing differs.
@@ -30,8 +33,10 @@ func (s *Snapshot) Update(o *Snapshot) Dirty {
 	update(s.services, o.services, func(name ir.Name, new *Service) {
 		setOrDelete(s.services, name, new)
 		d.Services = append(d.Services, name)
+		d.ServiceObjects++
 	})
 	update(s.slices, o.slices, func(name ir.Name, new *EndpointSlice) {
+		d.SliceObjects++
 		if new == nil {
 			d.Services = append(d.Services, s.DeleteSlice(name)...)
 		} else {
@@ -46,6 +51,7 @@ func (s *Snapshot) Update(o *Snapshot) Dirty {
 				s.DeleteEndpoints(name)
 			}
 			d.Services = append(d.Services, name)
+			d.SliceObjects++
 		})
 	update(s.nodes, o.nodes, func(name string, new *Node) {
 		setOrDelete(s.nodes, name, new)
