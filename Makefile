@@ -21,17 +21,18 @@ setup:
 	cd e2e && $(GO) mod download
 	cd e2e/types && $(GO) mod download
 
-# test runs all tests, one package at a time: those with real packets wait for answers.
+# test runs all tests but the soak, one package at a time: those with real packets wait for answers.
 test:
 	$(GO) build ./...
 	cd e2e/types && $(GO) test ./...
 	PROXYC_REQUIRE=all $(GO) test -p 1 -timeout 30m ./...
+	$(MAKE) e2e
 
 # e2e-tools builds the real etcd, kube-apiserver and kube-proxy, minutes the first time; then they are in Go's cache.
 e2e-tools:
 	cd e2e && for tool in $$($(GO) list tool); do $(GO) tool -n $$tool || exit 1; done
 
-# e2e plays against them.
+# e2e plays proxyc against them, with real packets.
 e2e: e2e-tools
 	cd e2e && PROXYC_REQUIRE=all $(GO) test -p 1 -timeout 30m ./...
 
