@@ -29,15 +29,14 @@ type HealthChecks struct {
 	Failed func(service ir.Name, port uint16, err error)
 	Log    *slog.Logger
 
-	mu   sync.Mutex
-	open map[checkSocket]*check
+	mu     sync.Mutex
+	addrs  []netip.Addr
+	open   map[ir.Name]sockets
+	failed map[ir.Name]*ir.HealthCheck // of which some address could not be opened
 }
 
-// checkSocket is one address on which a Service's check answers.
-type checkSocket struct {
-	service ir.Name
-	at      netip.AddrPort
-}
+// sockets are where one Service's check answers.
+type sockets map[netip.AddrPort]*check
 
 // ListenAddrs says on which addresses health checks answer: on all, or on
 // those of the node's addresses that nodePortAddresses holds (SNAP-73). Unlike
@@ -60,51 +59,97 @@ func ListenAddrs(f ir.Family, ports ir.NodePortAddrs, node []netip.Addr) []netip
 }
 
 // Sync makes exactly these checks answer, on these addresses. What is open and
-// still wanted is not touched but for its count. Ports that go are closed
-// before others open, so that a Service can take over another's. A port that
-// could not be opened is tried again at the next Sync.
+// still wanted is not touched but for its count. A port that could not be
+// opened is tried again at the next Sync or Change.
 func (c *HealthChecks) Sync(addrs []netip.Addr, checks map[ir.Name]ir.HealthCheck) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	want := map[checkSocket]bool{}
+	c.addrs = addrs
+	changes := make(map[ir.Name]*ir.HealthCheck, len(checks))
+	for name := range c.open {
+		changes[name] = nil
+	}
 	for name, hc := range checks {
-		for _, a := range addrs {
-			want[checkSocket{name, netip.AddrPortFrom(a, hc.Port)}] = true
-		}
+		changes[name] = &hc
 	}
-	for socket, check := range c.open {
-		if !want[socket] || check.ended() {
-			check.close()
-			delete(c.open, socket)
-		}
+	c.failed = nil
+	c.change(changes)
+}
+
+// Change makes these checks answer, where the last Sync said; those that are
+// nil no longer. The others stay, so that the cost follows the change.
+func (c *HealthChecks) Change(changes map[ir.Name]*ir.HealthCheck) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := make(map[ir.Name]*ir.HealthCheck, len(changes))
+	maps.Copy(all, c.failed)
+	maps.Copy(all, changes)
+	c.failed = nil
+	c.change(all)
+}
+
+// change closes ports that go before it opens others, so that a Service can
+// take over another's.
+func (c *HealthChecks) change(changes map[ir.Name]*ir.HealthCheck) {
+	for name, hc := range changes {
+		c.closeBut(name, hc)
 	}
-	for _, name := range slices.SortedFunc(maps.Keys(checks), ir.Name.Compare) {
-		if err := c.serve(name, addrs, checks[name]); err != nil {
-			c.Failed(name, checks[name].Port, err)
+	for _, name := range slices.SortedFunc(maps.Keys(changes), ir.Name.Compare) {
+		if hc := changes[name]; hc != nil {
+			c.serve(name, hc)
 		}
 	}
 }
 
+// closeBut closes the sockets of a Service that are not wanted or ended by
+// themselves.
+func (c *HealthChecks) closeBut(name ir.Name, hc *ir.HealthCheck) {
+	for at, check := range c.open[name] {
+		wanted := hc != nil && hc.Port == at.Port() && slices.Contains(c.addrs, at.Addr())
+		if !wanted || check.ended() {
+			check.close()
+			delete(c.open[name], at)
+		}
+	}
+	if len(c.open[name]) == 0 {
+		delete(c.open, name)
+	}
+}
+
 // serve opens what is missing of one Service and sets its count.
-func (c *HealthChecks) serve(name ir.Name, addrs []netip.Addr, hc ir.HealthCheck) error {
-	if c.open == nil {
-		c.open = map[checkSocket]*check{}
+func (c *HealthChecks) serve(name ir.Name, hc *ir.HealthCheck) {
+	open := c.open[name]
+	if open == nil {
+		open = sockets{}
 	}
 	var errs []error
-	for _, a := range addrs {
-		socket := checkSocket{name, netip.AddrPortFrom(a, hc.Port)}
-		check := c.open[socket]
-		if check == nil {
-			var err error
-			if check, err = c.listen(socket); err != nil {
+	for _, a := range c.addrs {
+		at := netip.AddrPortFrom(a, hc.Port)
+		if open[at] == nil {
+			check, err := c.listen(name, at)
+			if err != nil {
 				errs = append(errs, err)
 				continue
 			}
-			c.open[socket] = check
+			open[at] = check
 		}
-		check.local.Store(int64(hc.Local))
+		open[at].local.Store(int64(hc.Local))
 	}
-	return errors.Join(errs...)
+	if len(open) > 0 {
+		set(&c.open, name, open)
+	}
+	if len(errs) > 0 {
+		set(&c.failed, name, hc)
+		c.Failed(name, hc.Port, errors.Join(errs...))
+	}
+}
+
+// set sets an entry of a map, which is made if there is none.
+func set[M ~map[K]V, K comparable, V any](m *M, key K, v V) {
+	if *m == nil {
+		*m = M{}
+	}
+	(*m)[key] = v
 }
 
 // Close ends all checks. A Sync starts them again.
@@ -119,22 +164,22 @@ type check struct {
 	done    chan struct{} // closed when the server has ended
 }
 
-func (c *HealthChecks) listen(socket checkSocket) (*check, error) {
+func (c *HealthChecks) listen(service ir.Name, at netip.AddrPort) (*check, error) {
 	network := "tcp4"
 	if c.Family == ir.IPv6 {
 		network = "tcp6" // which leaves IPv4 out, also at the unspecified address
 	}
 	var lc net.ListenConfig
-	l, err := lc.Listen(context.Background(), network, socket.at.String())
+	l, err := lc.Listen(context.Background(), network, at.String())
 	if err != nil {
 		return nil, err
 	}
-	check := &check{service: socket.service, health: c.Health, done: make(chan struct{})}
+	check := &check{service: service, health: c.Health, done: make(chan struct{})}
 	check.server = newHTTPServer(check, c.Log)
 	go func() {
 		defer close(check.done)
 		if err := check.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			c.Log.Error("health check ended", "service", socket.service, "address", socket.at, "err", err)
+			c.Log.Error("health check ended", "service", service, "address", at, "err", err)
 		}
 	}()
 	return check, nil

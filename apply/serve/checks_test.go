@@ -241,13 +241,44 @@ func TestChecksClaimTheSamePort(t *testing.T) {
 	wantWeights(t, "the first has gone", map[uint16]int{port: 1})
 }
 
+// A change concerns the Services that it names, and those that failed before.
+func TestChecksChange(t *testing.T) {
+	c, failed := newChecks(t, ir.IPv4)
+	one, two, taken := freePort(t), freePort(t), freePort(t)
+	l := occupy(t, fmt.Sprintf("127.0.0.1:%d", taken))
+	c.Sync(loopback, checks{web: {Port: one, Local: 1}})
+
+	c.Change(map[ir.Name]*ir.HealthCheck{api: {Port: two, Local: 2}})
+	wantWeights(t, "added", map[uint16]int{one: 1, two: 2})
+	c.Change(map[ir.Name]*ir.HealthCheck{api: {Port: one, Local: 3}, web: nil})
+	wantWeights(t, "taken over", map[uint16]int{one: 3, two: -1})
+	if len(*failed) > 0 {
+		t.Errorf("failed: got %q", *failed)
+	}
+
+	c.Change(map[ir.Name]*ir.HealthCheck{web: {Port: taken, Local: 4}})
+	c.Change(nil)
+	if len(*failed) != 2 {
+		t.Errorf("failed: got %q, want two attempts", *failed)
+	}
+	l.Close()
+	c.Change(map[ir.Name]*ir.HealthCheck{api: nil})
+	wantWeights(t, "tried again beside another change", map[uint16]int{one: -1, taken: 4})
+	l = occupy(t, fmt.Sprintf("127.0.0.1:%d", one))
+	c.Change(map[ir.Name]*ir.HealthCheck{api: {Port: one, Local: 1}})
+	c.Change(map[ir.Name]*ir.HealthCheck{api: nil})
+	l.Close()
+	c.Change(nil)
+	wantWeights(t, "failed, and gone since", map[uint16]int{one: -1, taken: 4})
+}
+
 // A server that ended by itself is opened anew.
 func TestCheckEnded(t *testing.T) {
 	c, _ := newChecks(t, ir.IPv4)
 	port := freePort(t)
 	want := checks{web: {Port: port, Local: 1}}
 	c.Sync(loopback, want)
-	for _, check := range c.open {
+	for _, check := range c.open[web] {
 		check.close()
 	}
 	wantWeights(t, "ended", map[uint16]int{port: -1})

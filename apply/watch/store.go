@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -15,14 +16,17 @@ type Store struct {
 	now     func() time.Time
 	changed chan struct{} // holds one token while there is something to take
 
-	mu      sync.Mutex
-	snap    *snapshot.Snapshot
-	pending Changes
+	mu         sync.Mutex
+	snap       *snapshot.Snapshot
+	interfaces []compiler.Interface
+	pending    Changes
 }
 
 // Changes are what happened since they were last taken.
 type Changes struct {
 	snapshot.Dirty
+	// Interfaces are the node's as they are now; nil if they did not change.
+	Interfaces []compiler.Interface
 	// Since is when the oldest of them arrived.
 	Since time.Time
 	// Triggers are what led to new EndpointSlices, as far as these tell.
@@ -59,6 +63,21 @@ func (s *Store) Follow(f func(*snapshot.Snapshot, Changes)) {
 	f(s.snap, c)
 }
 
+// View hands the Snapshot to f, which must not change it. Nobody else reads or
+// changes it until f returns.
+func (s *Store) View(f func(*snapshot.Snapshot)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f(s.snap)
+}
+
+// Events gives how many changes of Services and EndpointSlices wait to be taken.
+func (s *Store) Events() (services, endpoints int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pending.ServiceEvents, s.pending.EndpointEvents
+}
+
 // Pending gives how many Services wait to be taken. The node counts as one.
 func (s *Store) Pending() int {
 	s.mu.Lock()
@@ -79,14 +98,30 @@ func (s *Store) update(change func(*snapshot.Snapshot, *Changes) snapshot.Dirty)
 	if d.Empty() {
 		return
 	}
-	if s.pending.Dirty.Empty() {
+	s.pending.Merge(d)
+	s.tell()
+}
+
+// tell notes that there is something to take.
+func (s *Store) tell() {
+	if s.pending.Since.IsZero() {
 		s.pending.Since = s.now()
 	}
-	s.pending.Merge(d)
 	select {
 	case s.changed <- struct{}{}:
 	default:
 	}
+}
+
+// SetInterfaces takes the node's network interfaces as they are now.
+func (s *Store) SetInterfaces(now []compiler.Interface) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if reflect.DeepEqual(s.interfaces, now) {
+		return
+	}
+	s.interfaces, s.pending.Interfaces = now, now
+	s.tell()
 }
 
 func (s *Store) setService(svc *snapshot.Service) {
@@ -165,7 +200,12 @@ func (s *Store) deleteServiceCIDR(name string) {
 
 // replace carries out a Replace of the Snapshot.
 func (s *Store) replace(change func(*snapshot.Snapshot) snapshot.Dirty) {
-	s.update(func(snap *snapshot.Snapshot, _ *Changes) snapshot.Dirty { return change(snap) })
+	s.update(func(snap *snapshot.Snapshot, c *Changes) snapshot.Dirty {
+		d := change(snap)
+		c.ServiceEvents += d.ServiceObjects
+		c.EndpointEvents += d.SliceObjects
+		return d
+	})
 }
 
 func familyOf(slice *snapshot.EndpointSlice) ir.Family {

@@ -38,3 +38,32 @@ func TestStorePending(t *testing.T) {
 		t.Errorf("%d pending, want none", n)
 	}
 }
+
+// What comes all at once counts as what it changes.
+func TestStoreReplace(t *testing.T) {
+	s := NewStore(time.Now)
+	all := func(names ...string) {
+		s.replace(func(snap *snapshot.Snapshot) snapshot.Dirty {
+			o := snapshot.New()
+			for _, n := range names {
+				o.SetService(&snapshot.Service{Name: name(n)})
+				o.SetSlice(&snapshot.EndpointSlice{Name: name(n + "-1"), Service: name(n)})
+			}
+			return snap.Update(o)
+		})
+	}
+	want := func(step string, n int) {
+		t.Helper()
+		if services, endpoints := s.Events(); services != n || endpoints != n {
+			t.Errorf("%s: %d changes of Services, %d of endpoints, want %d", step, services, endpoints, n)
+		}
+	}
+	all("a", "b")
+	want("two come", 2)
+	all("a", "b")
+	want("nothing", 2)
+	all("b", "c")
+	want("one goes, one comes", 4)
+	s.Follow(func(*snapshot.Snapshot, Changes) {})
+	want("taken", 0)
+}

@@ -10,8 +10,7 @@ import (
 type Dirty struct {
 	Services []ir.Name // whose own object or endpoints differ; not sorted, a name may stand there twice
 	Node     bool      // Nodes or ServiceCIDRs differ
-	// ServiceObjects and SliceObjects are how many objects of these kinds
-	// differ, as far as Update compared them.
+	// ServiceObjects and SliceObjects are how many of these Update found to differ.
 	ServiceObjects, SliceObjects int
 }
 

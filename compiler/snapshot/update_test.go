@@ -26,18 +26,18 @@ func TestUpdate(t *testing.T) {
 	}{
 		{name: "nothing", to: base},
 		{"Service changes", base + `{apiVersion: v1, kind: Service, metadata: {name: b, namespace: ns}, spec: {clusterIP: 10.0.0.2, ports: [{port: 81}]}}`,
-			Dirty{Services: []ir.Name{b}}},
+			Dirty{Services: []ir.Name{b}, ServiceObjects: 1}},
 		{"Service comes", base + `{apiVersion: v1, kind: Service, metadata: {name: c, namespace: ns}, spec: {clusterIP: 10.0.0.3, ports: [{port: 81}]}}`,
-			Dirty{Services: []ir.Name{c}}},
+			Dirty{Services: []ir.Name{c}, ServiceObjects: 1}},
 		{"slice moves", base + `{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: a-1, namespace: ns, labels: {kubernetes.io/service-name: b}}, addressType: IPv4, endpoints: [{addresses: [10.1.0.1]}], ports: [{port: 80}]}`,
-			Dirty{Services: []ir.Name{a, b}}},
+			Dirty{Services: []ir.Name{a, b}, SliceObjects: 1}},
 		{"Endpoints come", base + `{apiVersion: v1, kind: Endpoints, metadata: {name: c, namespace: ns}, subsets: [{addresses: [{ip: 10.1.0.1}], ports: [{port: 80}]}]}`,
-			Dirty{Services: []ir.Name{c}}},
+			Dirty{Services: []ir.Name{c}, SliceObjects: 1}},
 		{"Node changes", base + `{apiVersion: v1, kind: Node, metadata: {name: node1, labels: {topology.kubernetes.io/zone: z}}}`,
 			Dirty{Node: true}},
 		{"ServiceCIDR comes", base + `{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: k}, spec: {cidrs: [10.0.0.0/16]}}`,
 			Dirty{Node: true}},
-		{"all goes", "", Dirty{Services: []ir.Name{a, b}, Node: true}},
+		{"all goes", "", Dirty{Services: []ir.Name{a, b}, Node: true, ServiceObjects: 2, SliceObjects: 1}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s, to := decoded(t, base), decoded(t, tc.to)
