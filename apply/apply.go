@@ -38,6 +38,20 @@ type Plan interface {
 	Gone() []ir.Match
 }
 
+// TableCount is how many rules one table of a family has.
+type TableCount struct {
+	Family  ir.Family
+	Table   string
+	Rules   int // after the Plan
+	Written int // by it, those that are written again included
+}
+
+// Tabled is a Plan of a dataplane that keeps rules in tables.
+type Tabled interface {
+	Plan
+	Tables() []TableCount
+}
+
 // Verb is what an operation does.
 type Verb uint8
 
@@ -78,6 +92,15 @@ func (q *Quarantine) Error() string {
 	}
 	return strings.Join(parts, "; ")
 }
+
+// FamilyError is the error of a Commit that one family's rules gave rise to.
+type FamilyError struct {
+	Family ir.Family
+	Err    error
+}
+
+func (e *FamilyError) Error() string { return e.Err.Error() }
+func (e *FamilyError) Unwrap() error { return e.Err }
 
 // Foreign is the error of a Read that met an object under proxyc's name which
 // somebody else owns.

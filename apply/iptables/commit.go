@@ -46,7 +46,7 @@ func (t *Target) carryOut(ctx context.Context, p *Plan) (done int, err error) {
 		for _, s := range f.steps(t.most()) {
 			if err := t.restore(ctx, f.want.Family, s.text(f.want.Family)); err != nil {
 				// The tool commits table by table, so that the first of two may be in force.
-				return done + len(s) - 1, err
+				return done + len(s) - 1, &apply.FamilyError{Family: f.want.Family, Err: err}
 			}
 			done++
 		}

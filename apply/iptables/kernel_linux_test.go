@@ -160,6 +160,9 @@ func TestFailedCommitLeavesTheOldState(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), "nowhere") {
 				t.Errorf("at most %d rules: want an error with the tool's words and the line, got %v", most, err)
 			}
+			if of, ok := errors.AsType[*apply.FamilyError](err); !ok || of.Family != bad[1].Family {
+				t.Errorf("at most %d rules: want an error of %s, got %#v", most, bad[1].Family, err)
+			}
 			have, err := target.Read(t.Context())
 			if err != nil {
 				t.Fatal(err)
