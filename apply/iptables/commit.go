@@ -46,7 +46,7 @@ func (t *Target) carryOut(ctx context.Context, p *Plan) (done int, err error) {
 		for _, s := range f.steps(t.most()) {
 			if err := t.restore(ctx, f.want.Family, s.text(f.want.Family)); err != nil {
 				// The tool commits table by table, so that the first of two may be in force.
-				return done + len(s) - 1, &apply.FamilyError{Family: f.want.Family, Err: err}
+				return done + len(s) - 1, err
 			}
 			done++
 		}
@@ -80,15 +80,15 @@ func (t *Target) restore(ctx context.Context, f ir.Family, text []byte) error {
 	_, err := t.run(ctx, text, name, args...)
 	failed, ok := errors.AsType[*run.Error](err)
 	switch {
-	case !ok:
-		return err
-	case locked(failed):
-		return fmt.Errorf("%s: %s", name, lockedBy(lockFile(), t.options.Wait))
-	case failed.Code > 0:
+	case err == nil:
+		return nil
+	case ok && locked(failed):
+		err = fmt.Errorf("%s: %s", name, lockedBy(lockFile(), t.options.Wait))
+	case ok && failed.Code > 0:
 		number, line := lineOf(failed.Stderr, text)
-		return &refused{err, number, line}
+		return &refused{&apply.FamilyError{Family: f, Err: err}, number, line}
 	}
-	return err
+	return &apply.FamilyError{Family: f, Err: err}
 }
 
 // locked tells whether a legacy tool gave up because another program holds the
