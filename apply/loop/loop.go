@@ -13,7 +13,9 @@ const Families = 2
 
 // Work is what is wanted now, and what changed since the last Work.
 type Work struct {
-	Programs []*ir.Program // IPv4 before IPv6
+	// Programs are what is wanted, IPv4 before IPv6; without their Services
+	// where Changes tell all.
+	Programs []*ir.Program
 	Changes  [Families][]ir.Change
 	// All tells that more than Changes says may differ: the node did.
 	All bool
@@ -23,8 +25,8 @@ type Work struct {
 type Input interface {
 	// Changed gives a token when there is something to take.
 	Changed() <-chan struct{}
-	// Take compiles what changed. In a full sync it also looks at what nobody
-	// tells of.
+	// Take compiles what changed. For a full sync it gives whole Programs, and
+	// looks at what nobody tells of.
 	Take(k Kind) Work
 }
 
@@ -33,6 +35,10 @@ type Done struct {
 	Operations apply.Count
 	Gone       []ir.Match      // frontends that went
 	Refused    []apply.Refusal // Services that are left out, since the kernel refuses them
+	// Plans were carried out one after the other; more than one where the
+	// kernel refused something.
+	Plans      []apply.Plan
+	RefusedNow []apply.Refusal // those that were tried in this sync
 	// Drift are operations that undo what somebody else did; only a full sync
 	// finds any. DriftFirst are the first of them.
 	Drift      apply.Count
@@ -43,9 +49,12 @@ type Done struct {
 type Kernel interface {
 	// Replace makes the kernel hold the programs, whatever it holds now.
 	Replace(ctx context.Context, programs []*ir.Program) (Done, error)
-	// Change makes the kernel hold the programs, which differ by changes from
-	// those of the last call. That call gave no error.
-	Change(ctx context.Context, programs []*ir.Program, changes [Families][]ir.Change) (Done, error)
+	// Change makes the kernel hold what differs by changes from the last call,
+	// which gave no error.
+	Change(ctx context.Context, changes [Families][]ir.Change) (Done, error)
+	// InForce gives what the kernel held when that was last known. It may be
+	// called from any goroutine.
+	InForce() []*ir.Program
 }
 
 // Sync is one sync that has ended.
@@ -110,7 +119,7 @@ func (l *Loop) sync(ctx context.Context) {
 	if s.Kind == Full {
 		s.Done, s.Err = l.Kernel.Replace(ctx, s.Work.Programs)
 	} else {
-		s.Done, s.Err = l.Kernel.Change(ctx, s.Work.Programs, s.Work.Changes)
+		s.Done, s.Err = l.Kernel.Change(ctx, s.Work.Changes)
 	}
 	s.Ended = l.Now()
 	l.Schedule.End(s.Kind, s.Ended, s.Err == nil)

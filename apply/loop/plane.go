@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
@@ -17,20 +18,29 @@ type Memory[R any] interface {
 	Lower(programs []*ir.Program) R
 	// Remember notes that the kernel holds the programs.
 	Remember(programs []*ir.Program)
-	// Plan gives what leads from what is remembered to the programs, which differ
-	// from it by changes, and remembers them.
+	// Plan gives what leads from what is remembered to what differs from it by
+	// changes, and remembers that. The programs come without their Services.
 	Plan(programs []*ir.Program, changes [Families][]ir.Change) apply.Plan
 }
 
 // Plane makes a Kernel of a Target. Services that the kernel refuses are left
-// out until they change.
+// out: of them there is nothing in the kernel until they are tried again, when
+// they change and in each Replace.
 type Plane[R any] struct {
 	Target apply.Target[R]
 	Memory Memory[R]
 
-	// inForce are the Programs that the kernel holds; nil where nobody knows.
-	inForce []*ir.Program
-	refused map[ir.Name]apply.Refusal
+	refused map[ir.Name]refusal
+	// known tells that the kernel holds what is held; if not, nobody knows what it has.
+	known bool
+	mu    sync.Mutex
+	held  *held // what the kernel held when that was last known
+}
+
+// refusal is a Service that is left out, and what it wants to be.
+type refusal struct {
+	apply.Refusal
+	wanted [Families]*ir.Service
 }
 
 var _ Kernel = (*Plane[int])(nil)
@@ -39,88 +49,186 @@ var _ Kernel = (*Plane[int])(nil)
 const driftShown = 20
 
 // Replace reads what the kernel has, and makes it hold the programs.
-func (p *Plane[R]) Replace(ctx context.Context, programs []*ir.Program) (Done, error) {
-	found, err := p.Target.Read(ctx)
+func (p *Plane[R]) Replace(ctx context.Context, programs []*ir.Program) (done Done, err error) {
+	found, err := p.read(ctx)
 	if err != nil {
-		p.inForce = nil
-		return Done{}, err
+		return done, err
 	}
-	done := p.drift(found)
-	programs = p.admitted(programs)
-	err = p.commit(ctx, programs, p.Target.Plan(found, p.Memory.Lower(programs)), &done)
-	if p.inForce != nil {
-		p.Memory.Remember(programs)
-	}
+	done.drifted(p.drift(found))
+	p.refused = nil
+	err = p.settle(ctx, found, programs, &done)
 	return done, err
 }
 
-// Change makes the kernel hold the programs. Nothing is read, unless nobody
-// knows what the kernel has.
-func (p *Plane[R]) Change(ctx context.Context, programs []*ir.Program, changes [Families][]ir.Change) (Done, error) {
-	for _, of := range changes {
-		for _, c := range of {
-			delete(p.refused, c.Name)
-		}
+// errUnknown ends a Change that must be a Replace.
+var errUnknown = errors.New("what the kernel has is not known")
+
+// Change changes Services, whatever the number of the others.
+func (p *Plane[R]) Change(ctx context.Context, changes [Families][]ir.Change) (done Done, err error) {
+	if !p.known {
+		return done, errUnknown
 	}
-	if p.inForce == nil {
-		return p.Replace(ctx, programs)
+	changes = p.readmit(changes)
+	refused, err := p.commit(ctx, p.Memory.Plan(p.held.bare, changes), &done)
+	if err != nil {
+		return done, err
 	}
-	programs = p.admitted(programs)
-	var done Done
-	err := p.commit(ctx, programs, p.Memory.Plan(programs, changes), &done)
+	p.mu.Lock()
+	p.held.change(changes)
+	p.mu.Unlock()
+	if len(refused) == 0 {
+		p.known = true
+		done.Refused = p.allRefused()
+		return done, nil
+	}
+	// What was refused is as it was before, which may be wrong by now; and the
+	// kernel may keep more for it than Memory knows.
+	programs := p.InForce()
+	p.refuse(refused, programs, &done)
+	found, err := p.read(ctx)
+	if err != nil {
+		return done, err
+	}
+	err = p.settle(ctx, found, programs, &done)
 	return done, err
 }
 
-// drift compares what was found with what should have been there.
-func (p *Plane[R]) drift(found R) (done Done) {
-	if p.inForce == nil {
-		return done
+// InForce gives the Programs that the kernel held when that was last known,
+// without what it refuses. It may be called from any goroutine.
+func (p *Plane[R]) InForce() []*ir.Program {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.held == nil {
+		return nil
 	}
-	plan := p.Target.Plan(found, p.Memory.Lower(p.inForce))
-	if plan.Empty() {
-		return done
-	}
-	_, done.Drift = apply.Summary(plan)
-	for op := range plan.Operations {
-		if done.DriftFirst = append(done.DriftFirst, op); len(done.DriftFirst) == driftShown {
-			break
-		}
-	}
-	return done
+	return p.held.programs()
 }
 
-// commit carries a plan out that leads to the programs.
-func (p *Plane[R]) commit(ctx context.Context, programs []*ir.Program, plan apply.Plan, done *Done) error {
-	_, done.Operations = apply.Summary(plan)
-	done.Gone = plan.Gone()
-	p.inForce = nil
-	if !plan.Empty() {
-		err := p.Target.Commit(ctx, plan)
-		if q, ok := errors.AsType[*apply.Quarantine](err); ok {
-			p.refuse(q)
-			done.Refused = p.allRefused()
-			return nil // what was left out is in programs, so that nobody knows what there is
-		}
+func (p *Plane[R]) read(ctx context.Context) (R, error) {
+	found, err := p.Target.Read(ctx)
+	p.known = p.known && err == nil
+	return found, err
+}
+
+// settle leads from what was found to the programs, without the Services that
+// the kernel refuses. Each turn but the last finds more of these.
+func (p *Plane[R]) settle(ctx context.Context, found R, programs []*ir.Program, done *Done) error {
+	for {
+		admitted := p.admitted(programs)
+		refused, err := p.commit(ctx, p.Target.Plan(found, p.Memory.Lower(admitted)), done)
 		if err != nil {
 			return err
 		}
+		if len(refused) == 0 {
+			p.hold(admitted)
+			done.Refused = p.allRefused()
+			return nil
+		}
+		p.refuse(refused, programs, done)
+		if found, err = p.read(ctx); err != nil {
+			return err
+		}
 	}
-	p.inForce = programs
-	done.Refused = p.allRefused()
-	return nil
 }
 
-func (p *Plane[R]) refuse(q *apply.Quarantine) {
+func (p *Plane[R]) hold(programs []*ir.Program) {
+	p.Memory.Remember(programs)
+	p.known = true
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.held = newHeld(programs)
+}
+
+// drift gives what leads from what was found to what should have been there.
+func (p *Plane[R]) drift(found R) apply.Plan {
+	if !p.known {
+		return nil
+	}
+	return p.Target.Plan(found, p.Memory.Lower(p.InForce()))
+}
+
+// drifted notes the operations that repair what somebody else did.
+func (d *Done) drifted(plan apply.Plan) {
+	if plan == nil || plan.Empty() {
+		return
+	}
+	_, d.Drift = apply.Summary(plan)
+	for op := range plan.Operations {
+		if d.DriftFirst = append(d.DriftFirst, op); len(d.DriftFirst) == driftShown {
+			return
+		}
+	}
+}
+
+// commit carries a plan out, and gives the Services that the kernel refused
+// newly. What it has is not known after that, unless there are none.
+func (p *Plane[R]) commit(ctx context.Context, plan apply.Plan, done *Done) ([]apply.Refusal, error) {
+	done.Plans = append(done.Plans, plan)
+	_, n := apply.Summary(plan)
+	done.Operations.Added += n.Added
+	done.Operations.Changed += n.Changed
+	done.Operations.Removed += n.Removed
+	done.Gone = append(done.Gone, plan.Gone()...)
+	p.known = false
+	if plan.Empty() {
+		return nil, nil
+	}
+	err := p.Target.Commit(ctx, plan)
+	if q, ok := errors.AsType[*apply.Quarantine](err); ok {
+		return q.Refused, nil
+	}
+	return nil, err
+}
+
+// refuse leaves Services of the programs out from now on.
+func (p *Plane[R]) refuse(refused []apply.Refusal, programs []*ir.Program, done *Done) {
+	done.RefusedNow = append(done.RefusedNow, refused...)
 	if p.refused == nil {
-		p.refused = map[ir.Name]apply.Refusal{}
+		p.refused = map[ir.Name]refusal{}
 	}
-	for _, r := range q.Refused {
-		p.refused[r.Service] = r
+	for _, one := range refused {
+		r := refusal{Refusal: one}
+		for i, program := range programs {
+			if j, ok := slices.BinarySearchFunc(program.Services, one.Service, func(s ir.Service, n ir.Name) int { return s.Name.Compare(n) }); ok {
+				r.wanted[i] = &program.Services[j]
+			}
+		}
+		p.refused[one.Service] = r
 	}
+}
+
+// readmit tries the refused ones among the Services that changed again, in
+// both families.
+func (p *Plane[R]) readmit(changes [Families][]ir.Change) [Families][]ir.Change {
+	if len(p.refused) == 0 {
+		return changes
+	}
+	again := map[ir.Name]refusal{}
+	for _, of := range changes {
+		for _, c := range of {
+			if r, ok := p.refused[c.Name]; ok {
+				again[c.Name] = r
+			}
+		}
+	}
+	for name, r := range again {
+		delete(p.refused, name)
+		for i, svc := range r.wanted {
+			if svc != nil && !slices.ContainsFunc(changes[i], func(c ir.Change) bool { return c.Name == name }) {
+				changes[i] = append(slices.Clip(changes[i]), ir.Change{Name: name, New: svc})
+			}
+		}
+	}
+	return changes
 }
 
 func (p *Plane[R]) allRefused() []apply.Refusal {
-	return slices.SortedFunc(maps.Values(p.refused), func(a, b apply.Refusal) int { return a.Service.Compare(b.Service) })
+	all := make([]apply.Refusal, 0, len(p.refused))
+	for r := range maps.Values(p.refused) {
+		all = append(all, r.Refusal)
+	}
+	slices.SortFunc(all, func(a, b apply.Refusal) int { return a.Service.Compare(b.Service) })
+	return all
 }
 
 // admitted are the programs without the Services that the kernel refuses.

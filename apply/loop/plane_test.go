@@ -16,7 +16,8 @@ import (
 // rules is the state of a fakeTarget: for each Service its port.
 type rules map[ir.Name]uint16
 
-// fakeTarget is a kernel which refuses port 666, and fails when told to.
+// fakeTarget is a kernel which refuses port 666 and leaves the Service as it
+// is then, and fails when told to.
 type fakeTarget struct {
 	rules   rules
 	fail    error // of the next Read or Commit
@@ -48,12 +49,15 @@ func (t *fakeTarget) Commit(_ context.Context, p apply.Plan) error {
 	if !maps.Equal(t.rules, plan.have) {
 		return errors.New("the plan is from another state")
 	}
+	before := t.rules
 	t.rules = rules{}
 	q := &apply.Quarantine{}
 	for name, port := range plan.want {
 		if port == 666 {
 			q.Refused = append(q.Refused, apply.Refusal{Service: name, Reason: errors.New("no")})
-			continue
+			if port = before[name]; port == 0 {
+				continue
+			}
 		}
 		t.rules[name] = port
 	}
@@ -151,7 +155,7 @@ func TestPlaneFollows(t *testing.T) {
 		t.Fatalf("%+v, %v", done, err)
 	}
 	b := want(svc("a", 1), svc("b", 3), svc("c", 4))
-	done, err := p.Change(ctx, b, from(a, b))
+	done, err := p.Change(ctx, from(a, b))
 	if err != nil || done.Operations != (apply.Count{Added: 1, Changed: 1}) {
 		t.Fatalf("%+v, %v", done, err)
 	}
@@ -192,41 +196,92 @@ func TestPlaneReadsAfterFailure(t *testing.T) {
 	a, b := want(svc("a", 1)), want(svc("a", 2))
 	p.Replace(t.Context(), a)
 	target.fail = errors.New("busy")
-	if _, err := p.Change(t.Context(), b, from(a, b)); err == nil {
+	if _, err := p.Change(t.Context(), from(a, b)); err == nil {
 		t.Fatal("the failure is not told")
 	}
 	c := want(svc("a", 3))
-	if _, err := p.Change(t.Context(), c, from(b, c)); err != nil || target.reads != 2 {
-		t.Errorf("%v after %d reads, want 2", err, target.reads)
+	if _, err := p.Change(t.Context(), from(b, c)); !errors.Is(err, errUnknown) {
+		t.Errorf("a change of what nobody knows: %v, want %v", err, errUnknown)
+	}
+	if _, err := p.Replace(t.Context(), c); err != nil {
+		t.Error(err)
 	}
 	if diff := cmp.Diff(map[string]uint16{"a": 3}, named(target.rules)); diff != "" {
 		t.Errorf("in force (-want +got):\n%s", diff)
 	}
 }
 
+// A Service that the kernel refuses has no rules, not even its old ones; the
+// others go on at the cost of their own changes, and it comes back when it changes.
 func TestPlaneQuarantine(t *testing.T) {
 	ctx := t.Context()
 	target, p := newPlane()
-	a := want(svc("a", 1), svc("bad", 666))
-	done, err := p.Replace(ctx, a)
-	if err != nil || len(done.Refused) != 1 || done.Refused[0].Service.Name != "bad" {
-		t.Fatalf("%+v, %v, want ns/bad refused", done, err)
+	last := want(svc("a", 1), svc("bad", 5))
+	if _, err := p.Replace(ctx, last); err != nil {
+		t.Fatal(err)
 	}
-	b := want(svc("a", 2), svc("bad", 666))
-	commits := target.commits
-	done, err = p.Change(ctx, b, from(a, b))
-	if err != nil || len(done.Refused) != 1 || target.commits != commits+1 {
-		t.Fatalf("%+v, %v: want ns/bad still refused, and left out", done, err)
+	for _, step := range []struct {
+		name       string
+		want       []*ir.Program
+		full       bool
+		reads      int
+		now, after []string
+		inForce    map[string]uint16
+	}{
+		{"refused", want(svc("a", 1), svc("bad", 666)), false, 1, []string{"bad"}, []string{"bad"}, map[string]uint16{"a": 1}},
+		{"another changes", want(svc("a", 2), svc("bad", 666)), false, 0, nil, []string{"bad"}, map[string]uint16{"a": 2}},
+		{"another is refused", want(svc("a", 666), svc("bad", 666)), false, 1, []string{"a"}, []string{"a", "bad"}, map[string]uint16{}},
+		{"one is well", want(svc("a", 3), svc("bad", 666)), false, 0, nil, []string{"bad"}, map[string]uint16{"a": 3}},
+		{"all are tried again", want(svc("a", 3), svc("bad", 666)), true, 2, []string{"bad"}, []string{"bad"}, map[string]uint16{"a": 3}},
+		{"the other is well", want(svc("a", 3), svc("bad", 7)), false, 0, nil, nil, map[string]uint16{"a": 3, "bad": 7}},
+		{"refused again", want(svc("a", 3), svc("bad", 666)), false, 1, []string{"bad"}, []string{"bad"}, map[string]uint16{"a": 3}},
+		{"gone", want(svc("a", 3)), false, 0, nil, nil, map[string]uint16{"a": 3}},
+	} {
+		reads := target.reads
+		var done Done
+		var err error
+		if step.full {
+			done, err = p.Replace(ctx, step.want)
+		} else {
+			done, err = p.Change(ctx, from(last, step.want))
+		}
+		last = step.want
+		if err != nil || target.reads-reads != step.reads || done.Drift != (apply.Count{}) {
+			t.Errorf("%s: %v, %d reads, want %d; drift %v", step.name, err, target.reads-reads, step.reads, done.Drift)
+		}
+		if diff := cmp.Diff(step.now, servicesOf(done.RefusedNow)); diff != "" {
+			t.Errorf("%s: refused now (-want +got):\n%s", step.name, diff)
+		}
+		if diff := cmp.Diff(step.after, servicesOf(done.Refused)); diff != "" {
+			t.Errorf("%s: left out (-want +got):\n%s", step.name, diff)
+		}
+		if diff := cmp.Diff(step.inForce, named(target.rules)); diff != "" {
+			t.Errorf("%s: in force (-want +got):\n%s", step.name, diff)
+		}
+		if diff := cmp.Diff(step.inForce, named(fakeMemory{}.Lower(p.InForce()))); diff != "" {
+			t.Errorf("%s: told to be in force (-want +got):\n%s", step.name, diff)
+		}
 	}
-	if diff := cmp.Diff(map[string]uint16{"a": 2}, named(target.rules)); diff != "" {
-		t.Errorf("in force (-want +got):\n%s", diff)
+}
+
+func servicesOf(refused []apply.Refusal) (names []string) {
+	for _, r := range refused {
+		names = append(names, r.Service.Name)
 	}
-	c := want(svc("a", 2), svc("bad", 7))
-	done, err = p.Change(ctx, c, from(b, c))
-	if err != nil || len(done.Refused) != 0 {
-		t.Fatalf("%+v, %v: want ns/bad taken when it changes", done, err)
-	}
-	if diff := cmp.Diff(map[string]uint16{"a": 2, "bad": 7}, named(target.rules)); diff != "" {
-		t.Errorf("in force (-want +got):\n%s", diff)
+	return names
+}
+
+// A Service that changes in one family comes back in both.
+func TestPlaneReadmitsBothFamilies(t *testing.T) {
+	_, p := newPlane()
+	name := ir.Name{Namespace: "ns", Name: "bad"}
+	v4, v6 := svc("bad", 666), svc("bad", 6)
+	programs := want(v4)
+	programs[1].Services = []ir.Service{v6}
+	p.refuse([]apply.Refusal{{Service: name}}, programs, &Done{})
+	better := svc("bad", 4)
+	got := p.readmit([Families][]ir.Change{{{Name: name, New: &better}}, nil})
+	if len(got[1]) != 1 || got[1][0].New.Frontends[0].Match.Port != 6 || len(p.refused) != 0 {
+		t.Errorf("%+v, want the Service as it is in the other family, too", got)
 	}
 }

@@ -37,7 +37,7 @@ func TestPlane(t *testing.T) {
 		for i := range now {
 			changes[i] = ir.Diff(now[i], next[i])
 		}
-		done, err := plane.Change(t.Context(), next, changes)
+		done, err := plane.Change(t.Context(), changes)
 		if err != nil || len(done.Refused) > 0 {
 			t.Fatal(err, done.Refused)
 		}

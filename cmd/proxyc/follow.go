@@ -1,11 +1,12 @@
 package main
 
 import (
+	"context"
 	"log/slog"
-	"reflect"
 	"time"
 
 	"github.com/proxyc/proxyc/apply/loop"
+	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
@@ -31,13 +32,18 @@ var _ loop.Input = (*follower)(nil)
 
 func (f *follower) Changed() <-chan struct{} { return f.store.Changed() }
 
-// Take compiles the Services that changed; all of them at first, when the node
-// changed, and when a full sync finds other interfaces.
+// Take compiles the Services that changed; all of them at first, and when the
+// node changed. A full sync looks at the interfaces, too.
 func (f *follower) Take(k loop.Kind) (w loop.Work) {
-	moved := k == loop.Full && f.readInterfaces()
+	if k == loop.Full {
+		f.readInterfaces()
+	}
 	f.store.Follow(func(snap *snapshot.Snapshot, c watch.Changes) {
 		f.wait(c)
-		if moved || c.Node || f.compiler == nil {
+		if c.Interfaces != nil {
+			f.facts.Interfaces = c.Interfaces
+		}
+		if f.compiler == nil || c.Node || c.Interfaces != nil && f.compiler.Moves(f.facts) {
 			w.All = true
 			f.compiler = compiler.New(f.cfg, snap, f.facts)
 			f.report(f.compiler.Diagnostics(), true)
@@ -47,22 +53,29 @@ func (f *follower) Take(k loop.Kind) (w loop.Work) {
 			f.report(diags, false)
 		}
 	})
-	w.Programs = f.compiler.Programs()
+	if k == loop.Full || w.All {
+		w.Programs = f.compiler.Programs()
+	} else {
+		w.Programs = f.compiler.Bare()
+	}
 	return w
 }
 
-// readInterfaces tells whether the interfaces are others than before.
-func (f *follower) readInterfaces() bool {
+// readInterfaces hands the node's interfaces to the Store.
+func (f *follower) readInterfaces() {
 	now, err := f.interfaces()
 	if err != nil {
 		f.log.Error("reading the node's network interfaces", "err", err)
-		return false
+		return
 	}
-	if reflect.DeepEqual(f.facts.Interfaces, now) {
-		return false
+	f.store.SetInterfaces(now)
+}
+
+// watchInterfaces reads the interfaces each time an address comes or goes, until ctx ends.
+func (f *follower) watchInterfaces(ctx context.Context) {
+	if err := node.Watch(ctx, f.readInterfaces); err != nil {
+		f.log.Error("changes of the node's addresses will be seen late", "err", err)
 	}
-	f.facts.Interfaces = now
-	return true
 }
 
 // wait adds to what is not in force yet.

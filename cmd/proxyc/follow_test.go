@@ -110,26 +110,48 @@ func TestFollower(t *testing.T) {
 		}
 		snap, _ := decode([]byte(step.cluster))
 		fresh, _ := compiler.Compile(f.cfg, snap, f.facts)
-		if diff := cmp.Diff(fresh, w.Programs, sameAddrs); diff != "" {
+		if diff := cmp.Diff(fresh, f.compiler.Programs(), sameAddrs); diff != "" {
 			t.Errorf("%s: not what a fresh compilation gives (-want +got):\n%s", step.name, diff)
 		}
 	}
 }
 
-// Other interfaces are found by a full sync only.
+// Addresses of the node are taken when they change, and looked at in a full
+// sync; only those that the node's part of a Program tells of matter.
 func TestFollowerInterfaces(t *testing.T) {
 	f := newFileFollower(t)
+	eth0 := func(addrs ...string) []compiler.Interface {
+		i := compiler.Interface{Name: "eth0"}
+		for _, a := range addrs {
+			i.Addrs = append(i.Addrs, netip.MustParsePrefix(a))
+		}
+		return []compiler.Interface{i}
+	}
+	all := func(what string, k loop.Kind, want bool) {
+		t.Helper()
+		if got := f.Take(k).All; got != want {
+			t.Errorf("%s: all is compiled: %t, want %t", what, got, want)
+		}
+	}
 	f.set(watchCluster("a"))
-	f.Take(loop.Full)
-	f.interfaces = func() ([]compiler.Interface, error) { return []compiler.Interface{{Name: "eth0"}}, nil }
-	if f.Take(loop.Change).All {
-		t.Error("a change looks at interfaces")
+	f.interfaces = func() ([]compiler.Interface, error) { return eth0("192.0.2.1/24"), nil }
+	all("first", loop.Full, true)
+	all("nothing", loop.Full, false)
+	f.interfaces = func() ([]compiler.Interface, error) { return eth0("192.0.2.1/24", "192.0.2.2/24"), nil }
+	all("nobody told", loop.Change, false)
+	all("found by a full sync", loop.Full, true)
+	f.store.SetInterfaces(eth0("192.0.2.1/24"))
+	select {
+	case <-f.Changed():
+	default:
+		t.Error("an address went: not told")
 	}
-	if !f.Take(loop.Full).All {
-		t.Error("a full sync does not see other interfaces")
-	}
+	all("an address went", loop.Change, true)
+	f.store.SetInterfaces(append(eth0("192.0.2.1/24"), compiler.Interface{Name: "pod0", Addrs: eth0("192.0.2.1/32")[0].Addrs}))
+	all("the same address on another interface", loop.Change, false)
 	f.interfaces = func() ([]compiler.Interface, error) { return nil, errors.New("no") }
-	if f.Take(loop.Full).All || len(f.facts.Interfaces) != 1 {
+	all("not readable", loop.Full, false)
+	if len(f.facts.Interfaces) != 2 {
 		t.Error("interfaces that cannot be read count as none")
 	}
 }
@@ -173,11 +195,12 @@ func TestBootFile(t *testing.T) {
 	cfg := parseConfig(t, ir.ModeNFTables, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"))
 	programs, _ := compile(t, cfg, snap, compiler.Facts{NodeName: "node1"})
 	b := &bootFile{env: &env{files: osFiles{}}, path: filepath.Join(t.TempDir(), "boot"), log: slog.New(slog.DiscardHandler)}
-	if b.write() {
+	inForce := func() []*ir.Program { return programs }
+	if b.write(inForce) {
 		t.Error("wrote although nothing was offered")
 	}
-	b.offer(programs)
-	if !b.write() || b.write() {
+	b.offer()
+	if !b.write(inForce) || b.write(inForce) {
 		t.Error("what was offered is not written once")
 	}
 	data, err := os.ReadFile(b.path)

@@ -49,7 +49,7 @@ func (m *iptablesMemory) Plan(programs []*ir.Program, changes [loop.Families][]i
 func (m *iptablesMemory) assemble(programs []*ir.Program) iptablesrules.Rulesets {
 	sets := make(iptablesrules.Rulesets, len(programs))
 	for i, p := range programs {
-		sets[i] = iptablesrules.Assemble(p.Family, &p.Node, m.fragments[i].All(p))
+		sets[i] = iptablesrules.Assemble(p.Family, &p.Node, m.fragments[i].All())
 	}
 	return sets
 }

@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -44,6 +45,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 	}
 	defer k.close()
 	d.boot.put(ctx, k)
+	d.state.setInForce(k.Kernel.InForce)
 
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -60,7 +62,8 @@ func (d *daemon) proxy(ctx context.Context) error {
 	case <-synced:
 	}
 	debug.FreeOSMemory() // what the first objects took before they were reduced
-	all.Go(func() { d.boot.keep(sourceCtx) })
+	all.Go(func() { d.boot.keep(sourceCtx, k.Kernel.InForce) })
+	all.Go(func() { d.follower.watchInterfaces(sourceCtx) })
 	cleaned := false
 	l := &loop.Loop{
 		Schedule: loop.Schedule{Min: d.cfg.MinSyncPeriod(), Retry: d.cfg.SyncPeriod(), Full: compareEvery},
@@ -119,8 +122,8 @@ func (d *daemon) synced(s *loop.Sync) {
 		d.health.SetReady()
 	}
 	d.flows(s)
-	d.checks.sync(s.Work.Programs)
-	d.boot.offer(s.Work.Programs)
+	d.checks.sync(s)
+	d.boot.offer()
 }
 
 // tell logs what a sync did.
@@ -131,7 +134,7 @@ func (d *daemon) tell(s *loop.Sync) {
 		}
 		d.log.Warn("the rules are repaired", "operations", n)
 	}
-	for _, r := range s.Done.Refused {
+	for _, r := range s.Done.RefusedNow {
 		d.log.Error("the kernel refuses the rules of a Service, which is left out until it changes", "service", r.Service.String(), "err", r.Reason)
 	}
 	say := d.log.Debug
@@ -256,8 +259,20 @@ func newChecks(h *serve.Health, events *watch.Events, log *slog.Logger) (c check
 	return c
 }
 
-func (c checks) sync(programs []*ir.Program) {
-	for i, p := range programs {
+// sync follows what a sync changed.
+func (c checks) sync(s *loop.Sync) {
+	for i, p := range s.Work.Programs {
+		if s.Kind != loop.Full {
+			changed := make(map[ir.Name]*ir.HealthCheck, len(s.Work.Changes[i]))
+			for _, one := range s.Work.Changes[i] {
+				changed[one.Name] = nil
+				if one.New != nil {
+					changed[one.Name] = one.New.Health
+				}
+			}
+			c[i].Change(changed)
+			continue
+		}
 		wanted := map[ir.Name]ir.HealthCheck{}
 		for j := range p.Services {
 			if s := &p.Services[j]; s.Health != nil {
@@ -283,8 +298,7 @@ type bootFile struct {
 	path string
 	log  *slog.Logger
 
-	mu   sync.Mutex
-	next []*ir.Program
+	changed atomic.Bool // what is in force, since it was last written
 }
 
 // keepEvery is how often the boot file is written at most: to start with what
@@ -319,18 +333,15 @@ func (b *bootFile) put(ctx context.Context, k *kernel) {
 	}
 }
 
-// offer notes what is in force now.
-func (b *bootFile) offer(programs []*ir.Program) {
-	if b == nil {
-		return
+// offer notes that something else is in force now.
+func (b *bootFile) offer() {
+	if b != nil {
+		b.changed.Store(true)
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.next = programs
 }
 
-// keep writes what was offered until ctx ends.
-func (b *bootFile) keep(ctx context.Context) {
+// keep writes what is in force when that was changed, until ctx ends.
+func (b *bootFile) keep(ctx context.Context, inForce func() []*ir.Program) {
 	if b == nil {
 		return
 	}
@@ -338,25 +349,22 @@ func (b *bootFile) keep(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			b.write()
+			b.write(inForce)
 			return
 		case <-time.After(wait):
 		}
-		if wait = time.Second; b.write() {
+		if wait = time.Second; b.write(inForce) {
 			wait = keepEvery
 		}
 	}
 }
 
 // write tells whether there was anything to write.
-func (b *bootFile) write() bool {
-	b.mu.Lock()
-	programs := b.next
-	b.next = nil
-	b.mu.Unlock()
-	if programs == nil {
+func (b *bootFile) write(inForce func() []*ir.Program) bool {
+	if !b.changed.Swap(false) {
 		return false
 	}
+	programs := inForce()
 	if err := b.env.writeFile(b.path, func(w io.Writer) error { return ir.WriteJSON(w, programs) }); err != nil {
 		b.log.Error("--boot-from", "err", err)
 	}

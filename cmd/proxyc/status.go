@@ -53,9 +53,9 @@ type statusDrift struct {
 
 // state collects the Status.
 type state struct {
-	mu       sync.Mutex
-	status   Status
-	programs []*ir.Program
+	mu      sync.Mutex
+	status  Status
+	inForce func() []*ir.Program // nil: not known yet
 }
 
 func newState(mode ir.Mode, node string) *state {
@@ -89,7 +89,13 @@ func (s *state) synced(sync *loop.Sync) {
 			st.LastDrift.First = append(st.LastDrift.First, op.Verb.String()+" "+op.Object)
 		}
 	}
-	s.programs = sync.Work.Programs
+}
+
+// setInForce sets what tells the Programs in force.
+func (s *state) setInForce(f func() []*ir.Program) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inForce = f
 }
 
 func (s *state) serve(w http.ResponseWriter, pending int) {
@@ -105,8 +111,12 @@ func (s *state) serve(w http.ResponseWriter, pending int) {
 // serveIR tells the Programs in force.
 func (s *state) serveIR(w http.ResponseWriter, _ *http.Request) {
 	s.mu.Lock()
-	programs := s.programs
+	inForce := s.inForce
 	s.mu.Unlock()
+	var programs []*ir.Program
+	if inForce != nil {
+		programs = inForce()
+	}
 	w.Header().Set("Content-Type", "application/json")
 	ir.WriteJSON(w, programs) // an error is the client's, who went away
 }

@@ -48,10 +48,10 @@ func (m monitored) Replace(ctx context.Context, programs []*ir.Program) (loop.Do
 	return m.Kernel.Replace(ctx, programs)
 }
 
-func (m monitored) Change(ctx context.Context, programs []*ir.Program, changes [loop.Families][]ir.Change) (loop.Done, error) {
+func (m monitored) Change(ctx context.Context, changes [loop.Families][]ir.Change) (loop.Done, error) {
 	m.monitor.Begin()
 	defer m.monitor.End()
-	return m.Kernel.Change(ctx, programs, changes)
+	return m.Kernel.Change(ctx, changes)
 }
 
 // listen makes the kernel tell of changes of others. Without it they are found
@@ -95,7 +95,7 @@ func openKernel(ctx context.Context, mode ir.Mode, variant string, wait time.Dur
 		}
 		k := &kernel{
 			mode:      mode,
-			Kernel:    &loop.Plane[nftablesrules.Tables]{Target: t, Memory: &nftablesMemory{}},
+			Kernel:    &loop.Plane[nftablesrules.Tables]{Target: t, Memory: &nftables.Memory{}},
 			leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return leftoversBut(ctx, mode, nil) },
 			close:     t.Close,
 		}
@@ -122,40 +122,4 @@ func openKernel(ctx context.Context, mode ir.Mode, variant string, wait time.Dur
 		return k.listen(ctx, log, listenNFT(monitor.IPTables)), nil
 	}
 	return nil, fmt.Errorf("mode: watch writes modes iptables and nftables, got %q", mode)
-}
-
-// nftablesMemory remembers the tables Service by Service.
-type nftablesMemory struct {
-	states [loop.Families]*nftables.State
-}
-
-func (*nftablesMemory) Lower(programs []*ir.Program) nftablesrules.Tables {
-	return nftablesrules.Renderer.Lower(programs).(nftablesrules.Tables)
-}
-
-func (m *nftablesMemory) Remember(programs []*ir.Program) {
-	for i, p := range programs {
-		m.states[i] = nftables.NewState(p.Family)
-		updates := make([]nftables.Update, len(p.Services))
-		for j := range p.Services {
-			s := &p.Services[j]
-			updates[j] = nftables.Update{Service: s.Name, Fragment: nftablesrules.LowerService(&p.Node, p.Family, s)}
-		}
-		m.states[i].Update(updates...)
-	}
-}
-
-func (m *nftablesMemory) Plan(programs []*ir.Program, changes [loop.Families][]ir.Change) apply.Plan {
-	plans := make([]*nftables.Plan, len(programs))
-	for i, p := range programs {
-		updates := make([]nftables.Update, len(changes[i]))
-		for j, c := range changes[i] {
-			updates[j].Service = c.Name
-			if c.New != nil {
-				updates[j].Fragment = nftablesrules.LowerService(&p.Node, p.Family, c.New)
-			}
-		}
-		plans[i] = m.states[i].Update(updates...)
-	}
-	return nftables.Join(plans...)
 }
