@@ -74,12 +74,38 @@ func newNode(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ns.Close() })
+	return nodeIn(t, ns)
+}
+
+// nodeIn makes a namespace a node that lasts as long as the test.
+func nodeIn(t *testing.T, ns *applytest.Namespace) *node {
+	t.Helper()
 	gate, err := cluster.Gate(ns)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { gate.Close() })
 	return &node{Namespace: ns, gate: gate, dir: t.TempDir()}
+}
+
+// eventually tries until there is no error, and fails the test with the last
+// one after a time. It gives how long it took.
+func eventually(t *testing.T, limit time.Duration, what string, try func() error) time.Duration {
+	t.Helper()
+	began := time.Now()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := try()
+		took := time.Since(began)
+		if err == nil {
+			return took
+		}
+		if took > limit {
+			t.Fatalf("%s: not within %s: %v", what, limit, err)
+		}
+		<-tick.C
+	}
 }
 
 // watch starts `proxyc watch` on the node and waits until it is ready; it is

@@ -6,12 +6,15 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -162,6 +165,32 @@ func (c *Cluster) ready(ctx context.Context) error {
 		return fmt.Errorf("kube-apiserver: %w\n%s", err, c.api.Tail())
 	}
 	return nil
+}
+
+// Compact makes etcd forget all that is not the present.
+func (c *Cluster) Compact(ctx context.Context) error {
+	var head struct{ Header struct{ Revision string } }
+	if err := c.askEtcd(ctx, "/v3/kv/range", `{"key": "AA=="}`, &head); err != nil {
+		return err
+	}
+	return c.askEtcd(ctx, "/v3/kv/compaction", fmt.Sprintf(`{"revision": %q, "physical": true}`, head.Header.Revision), new(any))
+}
+
+func (c *Cluster) askEtcd(ctx context.Context, path, question string, answer any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+etcdAddr+path, strings.NewReader(question))
+	if err != nil {
+		return err
+	}
+	client := &http.Client{Transport: &http.Transport{DialContext: c.dial, DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("etcd: %s: %s", path, resp.Status)
+	}
+	return json.NewDecoder(resp.Body).Decode(answer)
 }
 
 // KillAPI kills the API server, KillEtcd etcd.

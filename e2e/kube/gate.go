@@ -26,9 +26,9 @@ type Gate struct {
 	listener net.Listener
 	running  sync.WaitGroup
 
-	mu     sync.Mutex
-	open   map[net.Conn]bool
-	closed bool
+	mu   sync.Mutex
+	open map[net.Conn]bool
+	shut bool
 }
 
 // Gate opens a gate in a namespace.
@@ -70,13 +70,25 @@ func (g *Gate) Cut() {
 	}
 }
 
+// Shut breaks all connections and lets none be made until Open.
+func (g *Gate) Shut() {
+	g.setShut(true)
+	g.Cut()
+}
+
+// Open ends what Shut began.
+func (g *Gate) Open() { g.setShut(false) }
+
+func (g *Gate) setShut(shut bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut = shut
+}
+
 // Close closes the gate and breaks its connections.
 func (g *Gate) Close() error {
 	err := g.listener.Close()
-	g.mu.Lock()
-	g.closed = true
-	g.mu.Unlock()
-	g.Cut()
+	g.Shut()
 	g.running.Wait()
 	return err
 }
@@ -110,7 +122,7 @@ func (g *Gate) relay(node net.Conn) {
 func (g *Gate) hold(conn net.Conn) (release func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed {
+	if g.shut {
 		conn.Close()
 	}
 	g.open[conn] = true

@@ -116,6 +116,31 @@ func (c *Cluster) DeleteAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// Snapshot writes what decides about packets to a file, as kubectl get
+// services,endpointslices,nodes,servicecidrs -A -o json does.
+func (c *Cluster) Snapshot(ctx context.Context, file string) error {
+	items := []Object{}
+	for _, k := range kinds {
+		switch k.kind {
+		case "Service", "EndpointSlice", "Node", "ServiceCIDR":
+		default:
+			continue
+		}
+		list, err := c.objects.Resource(k.resource).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, o := range list.Items {
+			items = append(items, o.Object)
+		}
+	}
+	data, err := json.Marshal(Object{"apiVersion": "v1", "kind": "List", "items": items})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, data, 0o600)
+}
+
 // each sends objects kind by kind, and gives all errors by the names of the objects.
 func (c *Cluster) each(objects []Object, send func(to dynamic.ResourceInterface, status bool, o *unstructured.Unstructured) error) error {
 	byKind := map[string][]*unstructured.Unstructured{}
