@@ -1,0 +1,39 @@
+package applytest
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestHold: a connection that is left alone is whole at the end, one that a
+// rule resets is told.
+func TestHold(t *testing.T) {
+	topo := newTopology(t)
+	kept := Probe{"pod1b", "tcp", netip.MustParseAddrPort("10.244.1.10:80")}
+	broken := Probe{"ext", "tcp", netip.MustParseAddrPort("10.244.2.10:80")}
+	hold, err := topo.StartHold(10*time.Millisecond, kept, broken)
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := topo.Namespace("node2")
+	cmd := node.Command(context.Background(), "nft", "-f", "-")
+	cmd.Stdin = strings.NewReader("table ip byhand { chain c { type filter hook forward priority 0; tcp dport 80 reject with tcp reset; }; }")
+	if _, err := node.Run(cmd); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		hold.mu.Lock()
+		n := len(hold.failures)
+		hold.mu.Unlock()
+		if n > 0 || time.Now().After(deadline) {
+			break
+		}
+	}
+	asked, failures := hold.Stop()
+	if asked < 2 || len(failures) != 1 || failures[0].Probe != broken || failures[0].Why != WasReset {
+		t.Errorf("asked %d times, failures %v; want %s alone, %s", asked, failures, broken, WasReset)
+	}
+}
