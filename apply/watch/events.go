@@ -36,8 +36,14 @@ type Events struct {
 	Log      *slog.Logger
 	Now      func() time.Time
 
-	queue chan Event
+	queue chan queued
 	said  map[Event]bool
+}
+
+// queued is an event that waits to be sent.
+type queued struct {
+	Event
+	done chan<- struct{} // closed when that was tried; nil: nobody waits
 }
 
 // eventQueue is how many events may wait.
@@ -45,18 +51,36 @@ const eventQueue = 100
 
 // NewEvents makes an Events that sends when Run runs.
 func NewEvents(nodeName string, log *slog.Logger, now func() time.Time) *Events {
-	return &Events{NodeName: nodeName, Log: log, Now: now, queue: make(chan Event, eventQueue)}
+	return &Events{NodeName: nodeName, Log: log, Now: now, queue: make(chan queued, eventQueue)}
 }
 
 // Send sends an event, soon. What was sent before is not sent again.
-func (e *Events) Send(event Event) {
-	if e == nil {
+func (e *Events) Send(event Event) { e.send(queued{Event: event}) }
+
+// SendLast sends an event and waits until that was tried, all events before it
+// included, or ctx ends.
+func (e *Events) SendLast(ctx context.Context, event Event) {
+	done := make(chan struct{})
+	if !e.send(queued{event, done}) {
 		return
 	}
 	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// send tells whether the event was queued.
+func (e *Events) send(event queued) bool {
+	if e == nil {
+		return false
+	}
+	select {
 	case e.queue <- event:
+		return true
 	default:
 		e.Log.Warn("too many events", "reason", event.Reason, "note", event.Note)
+		return false
 	}
 }
 
@@ -68,16 +92,21 @@ func (e *Events) run(ctx context.Context, client rest.Interface) {
 		case <-ctx.Done():
 			return
 		case event := <-e.queue:
-			if e.said[event] {
-				continue
+			if !e.said[event.Event] {
+				e.said[event.Event] = true
+				e.post(ctx, client, e.object(event.Event))
 			}
-			e.said[event] = true
-			object := e.object(event)
-			err := client.Post().Namespace(object.Namespace).Resource("events").Body(object).Do(ctx).Error()
-			if err != nil && ctx.Err() == nil {
-				e.Log.Warn("an event was not taken", "reason", event.Reason, "err", err)
+			if event.done != nil {
+				close(event.done)
 			}
 		}
+	}
+}
+
+func (e *Events) post(ctx context.Context, client rest.Interface, object *eventsv1.Event) {
+	err := client.Post().Namespace(object.Namespace).Resource("events").Body(object).Do(ctx).Error()
+	if err != nil && ctx.Err() == nil {
+		e.Log.Warn("an event was not taken", "reason", object.Reason, "err", err)
 	}
 }
 

@@ -1,11 +1,13 @@
 package watch
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,8 +62,39 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// SendLast waits for what is sent, and no longer than it may.
+func TestSendLast(t *testing.T) {
+	var posted atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		posted.Add(1)
+		w.Header().Set("Content-Type", "application/json")
+		io.Copy(w, r.Body)
+	}))
+	t.Cleanup(server.Close)
+	c, err := newClients(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := NewEvents("node1", slog.New(slog.NewTextHandler(t.Output(), nil)), time.Now)
+	brief, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	e.SendLast(brief, Event{Reason: "NobodySends"})
+	if posted.Load() > 0 || brief.Err() == nil {
+		t.Error("did not wait, though nobody sends")
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); e.run(t.Context(), c.events) }()
+	t.Cleanup(func() { <-done })
+	e.SendLast(t.Context(), Event{Reason: "Last"})
+	if n := posted.Load(); n != 2 {
+		t.Errorf("%d events sent, want both", n)
+	}
+	e.SendLast(t.Context(), Event{Reason: "Last"}) // is not sent again, and does not wait for that
+}
+
 // Without an API server there is nobody to tell.
 func TestNoEvents(t *testing.T) {
 	var e *Events
 	e.Send(Event{Reason: "Starting"})
+	e.SendLast(t.Context(), Event{Reason: "Last"})
 }
