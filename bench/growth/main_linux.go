@@ -1,0 +1,172 @@
+// Growth measures how `proxyc watch` grows with the cluster: the time from the
+// start of the process until all Services are in the kernel, its memory, and
+// the time and CPU of a change, each for clusters of several sizes. Every
+// daemon has a network namespace of its own, and mode nftables. It needs root.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/bench/cluster"
+)
+
+// report is all that a run found.
+type report struct {
+	Machine machine `json:"machine"`
+	Plain   bool    `json:"plain"`
+	Rows    []*row  `json:"rows"`
+	Slopes  *slopes `json:"slopes,omitempty"`
+}
+
+type machine struct {
+	CPUs   int    `json:"cpus"`
+	Kernel string `json:"kernel"`
+	Go     string `json:"go"`
+}
+
+// row is what was found for one size. Times are in seconds.
+type row struct {
+	Services  int `json:"services"`
+	Endpoints int `json:"endpoints"` // of each Service
+	// Snapshot is the daemon on a file, API the one on an API server.
+	Snapshot start `json:"snapshot"`
+	API      start `json:"api"`
+	// What the daemon on an API server needs from an event to the kernel.
+	Endpoint change `json:"endpointChanged"`
+	Added    change `json:"serviceAdded"`
+	Removed  change `json:"serviceRemoved"`
+}
+
+// start is a daemon that has put all Services in force. Memory is in bytes.
+type start struct {
+	Seconds    float64 `json:"seconds"`
+	CPUSeconds float64 `json:"cpuSeconds"`
+	memory
+}
+
+// change is one kind of change, made several times.
+type change struct {
+	Median     float64 `json:"median"`
+	P90        float64 `json:"p90"`
+	CPUSeconds float64 `json:"cpuSeconds"` // of one
+}
+
+func main() {
+	sizes := flag.String("sizes", "1000x10,5000x10,10000x10,20000x10,50000x10,20000x1,5000x50", "Services x endpoints of each, by comma")
+	rounds := flag.Int("rounds", 50, "how many changes of each kind")
+	plain := flag.Bool("plain", false, "ClusterIP Services with one port only")
+	binary := flag.String("proxyc", "", "the program; by default it is built")
+	out := flag.String("json", "", "write a report to a file as well")
+	flag.Parse()
+	r := runner{rounds: *rounds, plain: *plain, binary: *binary, log: os.Stderr}
+	if err := r.main(context.Background(), *sizes, *out, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "growth:", err)
+		os.Exit(1)
+	}
+}
+
+// runner measures one size after the other.
+type runner struct {
+	binary string
+	dir    string // for files
+	rounds int
+	plain  bool
+	log    io.Writer
+}
+
+func (r *runner) main(ctx context.Context, sizes, file string, out io.Writer) (err error) {
+	if r.dir, err = os.MkdirTemp("", "growth"); err != nil {
+		return err
+	}
+	defer os.RemoveAll(r.dir)
+	if r.binary == "" {
+		r.binary = r.dir + "/proxyc"
+		if text, err := exec.CommandContext(ctx, "go", "build", "-o", r.binary, "github.com/proxyc/proxyc/cmd/proxyc").CombinedOutput(); err != nil {
+			return fmt.Errorf("go build: %w\n%s", err, text)
+		}
+	}
+	found := &report{Machine: thisMachine(), Plain: r.plain}
+	for size := range strings.SplitSeq(sizes, ",") {
+		c := cluster.Cluster{Plain: r.plain}
+		if _, err := fmt.Sscanf(size, "%dx%d", &c.Services, &c.Endpoints); err != nil || c.Services < 1 || c.Endpoints < 1 {
+			return fmt.Errorf("-sizes: want 1000x10, got %q", size)
+		}
+		fmt.Fprintln(r.log, "measuring", size)
+		row, err := r.measure(ctx, c)
+		if err != nil {
+			return fmt.Errorf("%s: %w", size, err)
+		}
+		found.Rows = append(found.Rows, row)
+	}
+	found.Slopes = fit(found.Rows)
+	found.print(out)
+	if file == "" {
+		return nil
+	}
+	data, err := json.MarshalIndent(found, "", "\t")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, append(data, '\n'), 0o644)
+}
+
+func thisMachine() machine {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		u.Release[0] = '?'
+	}
+	return machine{runtime.NumCPU(), unix.ByteSliceToString(u.Release[:]), runtime.Version()}
+}
+
+const mb = 1e6
+
+// print writes the tables of docs/performance.md.
+func (r *report) print(to io.Writer) {
+	w := tabwriter.NewWriter(to, 0, 0, 1, ' ', 0)
+	fmt.Fprintf(w, "%d CPUs, Linux %s, %s\n\n", r.Machine.CPUs, r.Machine.Kernel, r.Machine.Go)
+	fmt.Fprint(w, "| Services x endpoints\t| from\t| all in the kernel\t| CPU\t| resident\t| at most\t| live heap\t|\n|---\t|---\t|---\t|---\t|---\t|---\t|---\t|\n")
+	for _, row := range r.Rows {
+		for _, s := range []struct {
+			from string
+			start
+		}{{"file", row.Snapshot}, {"API", row.API}} {
+			fmt.Fprintf(w, "| %d x %d\t| %s\t| %.2f s\t| %.2f s\t| %.0f MB\t| %.0f MB\t| %.0f MB\t|\n", row.Services, row.Endpoints, s.from,
+				s.Seconds, s.CPUSeconds, s.Resident/mb, s.Peak/mb, s.Live/mb)
+		}
+	}
+	fmt.Fprint(w, "\n| Services x endpoints\t| one endpoint\t| p90\t| CPU\t| Service added\t| p90\t| CPU\t| removed\t| p90\t| CPU\t|\n|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|\n")
+	for _, row := range r.Rows {
+		fmt.Fprintf(w, "| %d x %d\t", row.Services, row.Endpoints)
+		for _, c := range []change{row.Endpoint, row.Added, row.Removed} {
+			for _, s := range []float64{c.Median, c.P90, c.CPUSeconds} {
+				fmt.Fprintf(w, "| %.2f ms\t", 1e3*s)
+			}
+		}
+		fmt.Fprintln(w, "|")
+	}
+	if s := r.Slopes; s != nil {
+		fmt.Fprint(w, "\n| memory, from a file\t| at rest\t| for each Service\t| for each endpoint\t|\n|---\t|---\t|---\t|---\t|\n")
+		for _, p := range []struct {
+			name string
+			plane
+		}{{"resident", s.Resident}, {"at most", s.Peak}, {"live heap", s.Live}} {
+			fmt.Fprintf(w, "| %s\t| %.0f MB\t| %.0f B\t| %.0f B\t|\n", p.name, p.Rest/mb, p.Service, p.Endpoint)
+		}
+	}
+	w.Flush()
+}
+
+// within is how long anything may take.
+const within = 5 * time.Minute
