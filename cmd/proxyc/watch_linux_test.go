@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -285,4 +287,65 @@ func TestWatchAsKubeProxy(t *testing.T) {
 	w.start("kube-proxy")
 	w.until("first sync", synced)
 	w.holds(time.Second, "a", true)
+}
+
+const nodePortYAML = `apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: ns}
+spec: {type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: 32000, clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10], ipFamilies: [IPv4],
+  ports: [{port: 80, nodePort: 30080}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: ns, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+endpoints: [{addresses: [10.244.1.10], nodeName: node1}]
+ports: [{port: 8080, name: ""}]
+`
+
+// Node ports and health checks answer on an address as soon as the node has it.
+func TestWatchNodeAddress(t *testing.T) {
+	w := newWatched(t, "nftables")
+	w.write("config", fmt.Sprintf(watchConfig, "nftables")+"nodePortAddresses: [192.0.2.0/24]\n")
+	w.write("cluster.yaml", nodePortYAML)
+	ip := func(args string) {
+		t.Helper()
+		if out, err := w.ns.Run(w.ns.Command(t.Context(), "ip", strings.Fields(args)...)); err != nil {
+			t.Fatalf("ip %s: %v\n%s", args, err, out)
+		}
+	}
+	ip("link add pods type bridge")
+	ip("addr add 10.244.1.10/24 dev pods")
+	ip("link set pods up")
+	var listener net.Listener
+	if err := w.ns.Do(func() (err error) {
+		listener, err = net.Listen("tcp", "10.244.1.10:8080")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	answers := func(port uint16) bool {
+		conn, err := w.ns.Dial(t.Context(), "tcp", netip.AddrPort{}, netip.AddrPortFrom(netip.MustParseAddr("192.0.2.11"), port))
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	}
+	w.start("proxyc", "watch")
+	st := w.until("first sync", synced)
+	for _, step := range []struct {
+		change string
+		want   bool
+	}{{"add", true}, {"del", false}, {"add", true}} {
+		ip("addr " + step.change + " 192.0.2.11/24 dev pods")
+		for _, port := range []uint16{32000, 30080} {
+			within(w, 5*time.Second, fmt.Sprintf("port %d after %s: answers: %t", port, step.change, step.want), func() (struct{}, bool) {
+				return struct{}{}, answers(port) == step.want
+			})
+		}
+	}
+	if now := w.until("the changes are taken", synced); now.Generation < st.Generation+1 {
+		t.Errorf("generation %d after %d: no sync took the addresses", now.Generation, st.Generation)
+	}
 }
