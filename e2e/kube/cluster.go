@@ -102,6 +102,10 @@ func (c *Cluster) Close() error { return errors.Join(c.KillAPI(), c.KillEtcd(), 
 // AuditLog is the file with one JSON object for each request that has ended.
 func (c *Cluster) AuditLog() string { return filepath.Join(c.Dir, "audit.log") }
 
+// CA is the file with the certificate of the authority that the API server's
+// own is of.
+func (c *Cluster) CA() string { return filepath.Join(c.Dir, "certs", "apiserver.crt") }
+
 // writeFiles writes what the API server wants to read.
 func (c *Cluster) writeFiles() error {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)

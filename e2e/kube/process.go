@@ -47,6 +47,18 @@ func (p *Process) Pid() int { return p.cmd.Process.Pid }
 // Signal sends a signal.
 func (p *Process) Signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
 
+// Wait waits for the process's end, and gives how it ended.
+func (p *Process) Wait(ctx context.Context) error {
+	ended := make(chan error, 1)
+	go func() { ended <- p.wait() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("%s does not end: %w", p.Name, ctx.Err())
+	}
+}
+
 // Kill kills the process with all that it has started, and waits for its end.
 func (p *Process) Kill() error {
 	if err := syscall.Kill(-p.Pid(), syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {

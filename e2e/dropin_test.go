@@ -1,0 +1,223 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/proxyc/proxyc/e2e/kube"
+)
+
+// Where kube-proxy finds what it needs in its container, by tradition.
+const (
+	configDir  = "/var/lib/kube-proxy"
+	accountDir = "/run/secrets/kubernetes.io/serviceaccount"
+	peerPath   = "/usr/local/bin/kube-proxy"
+)
+
+// commandLines are those with which kube-proxy is run: all in the same
+// container. $(NODE_NAME) is the node's name, $(MASTER) the API server.
+var commandLines = []struct {
+	name string
+	args string
+	mode string
+	// removed: today's kube-proxy no longer knows one of the flags.
+	removed bool
+}{
+	{name: "kubeadm", mode: "iptables", args: "--config=/var/lib/kube-proxy/config.conf --hostname-override=$(NODE_NAME)"},
+	{name: "EKS", mode: "iptables", args: "--v=2 --config=/var/lib/kube-proxy/config.conf --hostname-override=$(NODE_NAME)"},
+	{name: "k3s", mode: "iptables", args: "--cluster-cidr=10.244.0.0/16 --conntrack-max-per-core=0 --conntrack-tcp-timeout-close-wait=0s " +
+		"--conntrack-tcp-timeout-established=0s --healthz-bind-address=127.0.0.1 --hostname-override=$(NODE_NAME) " +
+		"--kubeconfig=/var/lib/kube-proxy/kubeconfig.conf --proxy-mode=iptables"},
+	{name: "kops", mode: "iptables", args: "--cluster-cidr=10.244.0.0/16 --conntrack-max-per-core=131072 --hostname-override=$(NODE_NAME) " +
+		"--kubeconfig=/var/lib/kube-proxy/kubeconfig.conf --master=$(MASTER) --oom-score-adj=-998 --v=2"},
+	{name: "GKE", mode: "iptables", args: "--master=$(MASTER) --kubeconfig=/var/lib/kube-proxy/kubeconfig.conf --cluster-cidr=10.244.0.0/16 " +
+		"--detect-local-mode=NodeCIDR --oom-score-adj=-998 --v=2 --feature-gates=ContextualLogging=true,ComponentStatusz=true " +
+		"--iptables-sync-period=1m --iptables-min-sync-period=10s --ipvs-sync-period=1m --ipvs-min-sync-period=10s " +
+		"--hostname-override=$(NODE_NAME)"},
+	{name: "AKS", mode: "iptables", args: "--conntrack-max-per-core=0 --metrics-bind-address=0.0.0.0:10249 " +
+		"--kubeconfig=/var/lib/kube-proxy/kubeconfig.conf --cluster-cidr=10.244.0.0/16 --detect-local-mode=ClusterCIDR " +
+		"--pod-interface-name-prefix= --v=3 --hostname-override=$(NODE_NAME)"},
+	{name: "nftables by flag", mode: "nftables", args: "--kubeconfig /var/lib/kube-proxy/kubeconfig.conf --proxy_mode nftables " +
+		"--nodeport-addresses 192.0.2.0/24 --masquerade-all --profiling --logging-format json --hostname-override $(NODE_NAME)"},
+	{name: "1.14", mode: "iptables", removed: true, args: "--kubeconfig=/var/lib/kube-proxy/kubeconfig.conf --cluster-cidr=10.244.0.0/16 " +
+		"--logtostderr=true --stderrthreshold=INFO --resource-container= --proxy-port-range=0-0 --udp-timeout=250ms --conntrack-max=0 " +
+		"--healthz-port=10256 --cleanup-ipvs=true --hostname-override=$(NODE_NAME) --v=2"},
+}
+
+// TestCommandLines starts proxyc in kube-proxy's place, under its name and with
+// its arguments, and holds the same command line against a real kube-proxy.
+func TestCommandLines(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	peer, err := kube.Tool(ctx, kube.KubeProxy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(ctx, t, dropinNode(), service("dropin", "10.96.2.1"), slice("dropin", "10.244.1.10"))
+	for _, line := range commandLines {
+		t.Run(line.name, func(t *testing.T) {
+			n := newNode(t)
+			replace := strings.NewReplacer("$(NODE_NAME)", "node1", "$(MASTER)", "https://"+n.gate.Addr())
+			args := strings.Fields(replace.Replace(line.args))
+			for _, p := range []struct{ name, binary, user string }{{"proxyc", proxyc, kube.KubeProxyUser}, {"kube-proxy", peer, kube.KubeProxyUser}} {
+				started := n.runAs(t, p.name, n.container(t, p.binary, p.user), append([]string{peerPath}, args...)...)
+				if p.binary == peer && line.removed {
+					if err := started.Wait(ctx); err == nil || !strings.Contains(started.Tail(), "unknown flag") {
+						t.Errorf("kube-proxy knows all of these flags: %v\n%s", err, started.Tail())
+					}
+					continue
+				}
+				n.works(ctx, t, started, line.mode, "10.96.2.1")
+				if took, err := started.Stop(); p.binary == proxyc && (err != nil || took > time.Second) {
+					t.Errorf("ended after %s: %v", took, err)
+				}
+			}
+		})
+	}
+}
+
+// works waits until a proxy says that it is healthy, in a mode, and the kernel
+// has the address of a Service.
+func (n *node) works(ctx context.Context, t *testing.T, p *kube.Proxy, mode, addr string) {
+	t.Helper()
+	eventually(t, 20*time.Second, p.Name, func() error {
+		for url, want := range map[string]string{
+			"http://127.0.0.1:10256/healthz":   `"healthy":true`,
+			"http://127.0.0.1:10256/livez":     `"healthy":true`,
+			"http://127.0.0.1:10249/proxyMode": mode,
+			"http://127.0.0.1:10249/metrics":   "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
+		} {
+			code, body, err := p.Get(ctx, url)
+			if err != nil || code != 200 || !strings.Contains(body, want) {
+				return fmt.Errorf("GET %s: want 200 with %s, got %d %.300s, %v\n%s", url, want, code, body, err, p.Tail())
+			}
+		}
+		if rules := n.rules(ctx, t, mode); !strings.Contains(rules, addr) {
+			return fmt.Errorf("%s is not in the rules of mode %s:\n%s", addr, mode, rules)
+		}
+		return nil
+	})
+}
+
+// rules lists the rules of the node.
+func (n *node) rules(ctx context.Context, t *testing.T, mode string) string {
+	t.Helper()
+	tool := []string{"nft", "list", "ruleset"}
+	if mode == "iptables" {
+		tool = []string{"iptables-save"}
+	}
+	out, err := n.Run(n.Command(ctx, tool[0], tool[1:]...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// container makes the container of kubeadm's kube-proxy, with an executable as
+// kube-proxy and a user's account in it.
+func (n *node) container(t *testing.T, binary, user string) *kube.Container {
+	t.Helper()
+	dir := t.TempDir()
+	files := map[string]string{
+		"account/token": user, "account/namespace": "kube-system", "max": "262144\n", "hashsize": "262144\n", "xtables.lock": "",
+	}
+	for name, text := range configFiles(t) {
+		files["config/"+name] = strings.ReplaceAll(text, "127.0.0.1:6443", n.gate.Addr())
+	}
+	ca, err := os.ReadFile(cluster.CA())
+	if err != nil {
+		t.Fatal(err)
+	}
+	files["account/ca.crt"] = string(ca)
+	for name, text := range files {
+		writeFile(t, filepath.Join(dir, name), text)
+	}
+	for _, empty := range []string{"run", "lib", "bin"} {
+		if err := os.MkdirAll(filepath.Join(dir, empty), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for link, to := range map[string]string{"bin/kube-proxy": binary, "bin/proxyc": binary, "lib/kube-proxy": filepath.Join(dir, "config"),
+		"run/secrets/kubernetes.io/serviceaccount": filepath.Join(dir, "account")} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, link)), 0o755), os.Symlink(to, filepath.Join(dir, link))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &kube.Container{Files: map[string]string{
+		filepath.Dir(configDir): filepath.Join(dir, "lib"),
+		"/run":                  filepath.Join(dir, "run"),
+		filepath.Dir(peerPath):  filepath.Join(dir, "bin"),
+		// The machine's, which other tests and programs need as they are.
+		"/proc/sys/net/netfilter/nf_conntrack_max":     filepath.Join(dir, "max"),
+		"/sys/module/nf_conntrack/parameters/hashsize": filepath.Join(dir, "hashsize"),
+	}}
+}
+
+// configFiles are those of kubeadm's ConfigMap.
+func configFiles(t *testing.T) map[string]string {
+	t.Helper()
+	objects, err := kube.Manifests("../testdata/dropin/kubeadm.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for name, text := range objects[0]["data"].(kube.Object) {
+		files[name] = text.(string)
+	}
+	return files
+}
+
+func writeFile(t *testing.T, name, text string) {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// runAs runs a command in a container on the node until the test ends.
+func (n *node) runAs(t *testing.T, name string, c *kube.Container, command ...string) *kube.Proxy {
+	t.Helper()
+	binary, args := c.Command(command...)
+	p, err := kube.StartProxy(n.Namespace, n.dir, name, binary, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Kill() })
+	return p
+}
+
+// put makes objects that last as long as the test.
+func put(ctx context.Context, t *testing.T, objects ...kube.Object) {
+	t.Helper()
+	if err := cluster.Apply(ctx, objects...); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cluster.Delete(context.WithoutCancel(ctx), objects...); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func dropinNode() kube.Object {
+	return kube.Object{"apiVersion": "v1", "kind": "Node", "metadata": kube.Object{"name": "node1"},
+		"spec":   kube.Object{"podCIDR": "10.244.1.0/24", "podCIDRs": []any{"10.244.1.0/24"}},
+		"status": kube.Object{"addresses": []any{kube.Object{"type": "InternalIP", "address": "192.0.2.11"}}}}
+}
+
+// slice gives a Service's endpoints at port 8080.
+func slice(service string, addrs ...string) kube.Object {
+	var endpoints []any
+	for _, a := range addrs {
+		endpoints = append(endpoints, kube.Object{"addresses": []any{a}, "conditions": kube.Object{"ready": true}, "nodeName": "node1"})
+	}
+	return kube.Object{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+		"metadata":  kube.Object{"name": service + "-1", "namespace": "default", "labels": kube.Object{"kubernetes.io/service-name": service}},
+		"endpoints": endpoints, "ports": []any{kube.Object{"name": "", "port": 8080, "protocol": "TCP"}}}
+}

@@ -1,0 +1,49 @@
+package kube
+
+import "slices"
+
+// A Container is what a program sees that kubelet starts: files of its own in
+// place of the machine's, an environment, and some of root's capabilities. The
+// network is the node's.
+type Container struct {
+	// Files are directories and files of the machine, by where the program sees
+	// them; something must be there.
+	Files map[string]string
+	// ReadOnly are directories that the program cannot write.
+	ReadOnly []string
+	// Env has "NAME=value" for what is added to the environment.
+	Env []string
+	// Capabilities, if not nil, are all that the program has ("net_admin").
+	Capabilities []string
+}
+
+// mounting makes the mounts that its arguments name up to "--", in a mount
+// namespace of its own, and becomes the program that they name after it.
+const mounting = `while [ "$1" != -- ]; do
+	if [ "$1" = ro ]; then mount --bind "$2" "$2"; mount -o remount,bind,ro "$2"; else mount --bind "$1" "$2"; fi
+	shift 2
+done
+shift
+exec "$@"`
+
+// Command gives the executable and the arguments, as for [StartProxy], that
+// run a command in the container. The process that they make is the command's.
+func (c *Container) Command(command ...string) (binary string, args []string) {
+	args = []string{"--mount", "--propagation=private", "--", "sh", "-ec", mounting, "sh"}
+	for at, from := range c.Files {
+		args = append(args, from, at)
+	}
+	for _, at := range c.ReadOnly {
+		args = append(args, "ro", at)
+	}
+	args = append(args, "--")
+	if c.Capabilities != nil {
+		set := "-all"
+		for _, capability := range c.Capabilities {
+			set += ",+" + capability
+		}
+		args = append(args, "setpriv", "--bounding-set="+set, "--inh-caps="+set)
+	}
+	args = append(args, "env")
+	return "unshare", slices.Concat(args, c.Env, command)
+}
