@@ -101,6 +101,7 @@ func (l *Loop) Run(ctx context.Context) {
 		case <-l.Suspect:
 			l.ask(Full)
 		case <-l.After(wait):
+			l.sync(ctx) // it is due, also where Now stands still
 		}
 	}
 }

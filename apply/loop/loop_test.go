@@ -154,3 +154,23 @@ func TestLoopNodeChanged(t *testing.T) {
 		w.logged("0s full", "1m0s full")
 	})
 }
+
+// The daemon goes on while its clock stands still: what times a wait out is due.
+func TestLoopClockStands(t *testing.T) {
+	run(t, func(w *world) {
+		w.pass(time.Minute)
+		stopped := time.Now()
+		w.Now = func() time.Time { return stopped }
+		w.want(svc("a", 1))
+		w.pass(10 * time.Second)
+		w.want(svc("a", 2))
+		w.pass(10 * time.Second)
+		w.target.fail = errors.New("busy")
+		w.want(svc("a", 3))
+		w.pass(10 * time.Second)
+		w.logged("0s full", "1m0s change", "1m11s change", "1m21s change: busy", "1m22s full")
+		if diff := cmp.Diff(map[string]uint16{"a": 3}, named(w.target.rules)); diff != "" {
+			t.Errorf("in force (-want +got):\n%s", diff)
+		}
+	})
+}

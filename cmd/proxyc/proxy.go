@@ -44,6 +44,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 		return orDone(ctx, err)
 	}
 	defer k.close()
+	d.countPackets(k)
 	d.boot.put(ctx, k)
 	d.state.setInForce(k.Kernel.InForce)
 
@@ -55,7 +56,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.health.SetNotReady("waiting for the API server")
+	d.health.SetNotReady("waiting for the first objects")
 	select {
 	case <-ctx.Done():
 		return nil
@@ -100,6 +101,7 @@ func (d *daemon) queued(loop.Kind) {
 		d.health.Queued(f)
 		d.metrics.LastQueued.Of(f).SetToCurrentTime()
 	}
+	d.countPending()
 	d.health.SetNotReady("a change is waiting")
 }
 
@@ -145,53 +147,6 @@ func (d *daemon) tell(s *loop.Sync) {
 }
 
 func total(c apply.Count) int { return c.Added + c.Changed + c.Removed }
-
-// count keeps the metrics.
-func (d *daemon) count(s *loop.Sync) {
-	seconds := s.Ended.Sub(s.Began).Seconds()
-	m := d.metrics
-	for _, f := range families {
-		m.SyncSeconds.Of(f).Observe(seconds)
-		if s.Kind == loop.Full {
-			m.SyncFullSeconds.Of(f).Observe(seconds)
-		} else {
-			m.SyncPartialSeconds.Of(f).Observe(seconds)
-		}
-		if s.Err == nil {
-			m.LastSync.Of(f).Set(float64(s.Ended.UnixNano()) / 1e9)
-			continue
-		}
-		m.RestoreFailures.Of(f).Inc()
-		m.NFTSyncFailures.Of(f).Inc()
-		if s.Kind != loop.Full {
-			m.PartialRestoreFailures.Of(f).Inc()
-		}
-	}
-	pending := &d.follower.waiting
-	m.ServiceChangesPending.Set(float64(pending.ServiceEvents))
-	m.EndpointChangesPending.Set(float64(pending.EndpointEvents))
-	if s.Err != nil {
-		return
-	}
-	m.ServiceChangesPending.Set(0)
-	m.EndpointChangesPending.Set(0)
-	c := d.follower.inForce()
-	m.ServiceChanges.Add(float64(c.ServiceEvents))
-	m.EndpointChanges.Add(float64(c.EndpointEvents))
-	if !c.Since.IsZero() {
-		m.EventSeconds.Observe(latency(s.Ended, c.Since))
-	}
-	for _, t := range c.Triggers {
-		if t.At.After(d.started) { // what happened before says nothing of this process
-			m.ProgrammingSeconds.Of(t.Family).Observe(latency(s.Ended, t.At))
-		}
-	}
-	m.Operations.Of(apply.Add).Add(float64(s.Done.Operations.Added))
-	m.Operations.Of(apply.Change).Add(float64(s.Done.Operations.Changed))
-	m.Operations.Of(apply.Remove).Add(float64(s.Done.Operations.Removed))
-	m.DriftRepairs.Add(float64(total(s.Done.Drift)))
-	m.Quarantined.Set(float64(len(s.Done.Refused)))
-}
 
 // flows deletes the UDP flows that hold on to what is gone.
 func (d *daemon) flows(s *loop.Sync) {
@@ -367,6 +322,7 @@ func (b *bootFile) write(inForce func() []*ir.Program) bool {
 	programs := inForce()
 	if err := b.env.writeFile(b.path, func(w io.Writer) error { return ir.WriteJSON(w, programs) }); err != nil {
 		b.log.Error("--boot-from", "err", err)
+		b.changed.Store(true) // a disk that is full now may not be so later
 	}
 	return true
 }
