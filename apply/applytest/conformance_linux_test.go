@@ -2,20 +2,16 @@ package applytest
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"text/tabwriter"
-	"time"
 )
 
 var (
@@ -36,93 +32,26 @@ func TestConformance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	markdown, err := os.ReadFile(*exceptionsFlag)
+	exceptions, err := LoadExceptions(*exceptionsFlag)
 	if err != nil {
 		t.Fatal(err)
-	}
-	exceptions, err := ParseExceptions(markdown)
-	if err != nil {
-		t.Fatalf("%s: %v", *exceptionsFlag, err)
 	}
 	apply, daemon := throughProxyc(t)
 	table := &strings.Builder{}
 	w := tabwriter.NewWriter(table, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, "mode\tfamily\tcases\tflows\tdifferences\tleft out (daemon)\tseconds")
 	for mode := range strings.SplitSeq(*modesFlag, ",") {
-		records, err := LoadRecords(os.DirFS(*casesFlag), "expected/"+mode+".json")
-		if err != nil {
-			t.Fatal(err)
-		}
 		for family := range strings.SplitSeq(*familiesFlag, ",") {
-			if records.Results[family] == nil {
-				continue
-			}
-			s := &suite{runner: &Runner{Mode: mode, Apply: apply, Daemon: daemon}, family: family, records: records, exceptions: exceptions}
-			t.Run(mode+"/"+family, func(t *testing.T) { s.play(t, only) })
-			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%.0f\n", mode, family, s.cases, s.flows, s.differences, s.leftOut, s.took.Seconds())
+			suite := &Suite{Runner: &Runner{Mode: mode, Apply: apply, Daemon: daemon}, Family: family,
+				Dir: os.DirFS(*casesFlag), Exceptions: exceptions, Only: only.MatchString, Jobs: *jobsFlag}
+			var score Score
+			t.Run(mode+"/"+family, func(t *testing.T) { score = suite.Play(t) })
+			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%.0f\n", mode, family,
+				score.Cases, score.Flows, score.Differences, score.LeftOut, score.Took.Seconds())
 		}
 	}
 	w.Flush()
 	fmt.Print(table)
-}
-
-// A suite is all cases of one mode and family.
-type suite struct {
-	runner     *Runner
-	family     string
-	records    *Records
-	exceptions []Exception
-
-	mu                                 sync.Mutex
-	cases, flows, differences, leftOut int
-	took                               time.Duration
-}
-
-func (s *suite) play(t *testing.T, only *regexp.Regexp) {
-	start := time.Now()
-	defer func() { s.took = time.Since(start) }()
-	dir, err := fs.Sub(os.DirFS(*casesFlag), "cases")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cases, err := LoadCases(dir, s.family)
-	if err != nil {
-		t.Fatal(err)
-	}
-	jobs := make(chan struct{}, *jobsFlag)
-	var wg sync.WaitGroup
-	for _, c := range cases {
-		if !only.MatchString(c.Name) || !c.RunsUnder(s.runner.Mode) {
-			continue
-		}
-		jobs <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-jobs }()
-			s.one(t, c)
-		})
-	}
-	wg.Wait()
-}
-
-func (s *suite) one(t *testing.T, c *Case) {
-	results, err := s.runner.Run(context.Background(), c)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if errors.Is(err, ErrNeedsDaemon) {
-		s.leftOut++
-		return
-	}
-	diffs := s.records.Compare(s.runner.Mode, s.family, c, results, s.exceptions)
-	s.cases++
-	s.flows += len(results)
-	s.differences += len(diffs)
-	for _, d := range diffs {
-		t.Error(d)
-	}
-	if err != nil {
-		s.differences++
-		t.Errorf("%s: %v", c.Name, err)
-	}
 }
 
 // throughProxyc is the way that -through names, and the daemon that some cases need.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"os"
 	"reflect"
 	"slices"
 
@@ -88,6 +89,19 @@ type Exception struct {
 	Families []string `json:"families"` // empty: both
 	Want     Outcome  `json:"want"`
 	Why      string   `json:"why"`
+}
+
+// LoadExceptions reads the exceptions that a Markdown page lists.
+func LoadExceptions(file string) ([]Exception, error) {
+	markdown, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	exceptions, err := ParseExceptions(markdown)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return exceptions, nil
 }
 
 // ParseExceptions reads the exceptions from the fenced YAML blocks of a Markdown text.

@@ -1,0 +1,82 @@
+package applytest
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A Suite is all cases of one mode and family, and what is to come of them.
+type Suite struct {
+	Runner     *Runner
+	Family     string
+	Dir        fs.FS // holds cases/ and expected/MODE.json
+	Exceptions []Exception
+	Only       func(name string) bool // tells which cases to play
+	Jobs       int                    // cases at once
+}
+
+// A Score is what came of a Suite.
+type Score struct {
+	Cases, Flows, Differences int
+	LeftOut                   int // cases that need a daemon
+	Took                      time.Duration
+}
+
+// Play plays the cases. Each difference, and each case that could not be
+// played to its end, is an error of the test.
+func (s *Suite) Play(t testing.TB) (score Score) {
+	began := time.Now()
+	records, err := LoadRecords(s.Dir, "expected/"+s.Runner.Mode+".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := fs.Sub(s.Dir, "cases")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases, err := LoadCases(dir, s.Family)
+	if err != nil {
+		t.Fatal(err)
+	}
+	jobs := make(chan struct{}, s.Jobs)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	for _, c := range cases {
+		if !s.Only(c.Name) || !c.RunsUnder(s.Runner.Mode) {
+			continue
+		}
+		jobs <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-jobs }()
+			results, err := s.Runner.Run(context.Background(), c)
+			mu.Lock()
+			defer mu.Unlock()
+			score.add(t, c, results, err, records.Compare(s.Runner.Mode, s.Family, c, results, s.Exceptions))
+		})
+	}
+	wg.Wait()
+	score.Took = time.Since(began)
+	return score
+}
+
+// add counts a case that was played, or was not.
+func (s *Score) add(t testing.TB, c *Case, results []Result, err error, diffs []Difference) {
+	if errors.Is(err, ErrNeedsDaemon) {
+		s.LeftOut++
+		return
+	}
+	s.Cases++
+	s.Flows += len(results)
+	s.Differences += len(diffs)
+	for _, d := range diffs {
+		t.Error(d)
+	}
+	if err != nil {
+		s.Differences++
+		t.Errorf("%s: %v", c.Name, err)
+	}
+}
