@@ -85,7 +85,7 @@ func Start(ctx context.Context, dir string) (*Cluster, error) {
 		c.objects, err = dynamic.NewForConfig(config)
 	}
 	if err == nil {
-		err = until(ctx, 100*time.Millisecond, c.ready)
+		err = Until(ctx, 100*time.Millisecond, c.ready)
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -157,7 +157,7 @@ func (c *Cluster) StartAPI(ctx context.Context) error {
 	if c.client == nil {
 		return nil
 	}
-	return until(ctx, 100*time.Millisecond, c.ready)
+	return Until(ctx, 100*time.Millisecond, c.ready)
 }
 
 // ready asks the API server whether it is, and etcd with it.

@@ -97,8 +97,8 @@ func (p *Process) Tail() string {
 	return strings.Join(lines[max(0, len(lines)-20):], "\n")
 }
 
-// until tries f until it succeeds or ctx ends; the error is f's last one.
-func until(ctx context.Context, every time.Duration, f func(context.Context) error) error {
+// Until tries f until it succeeds or ctx ends; the error is f's last one.
+func Until(ctx context.Context, every time.Duration, f func(context.Context) error) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {

@@ -54,7 +54,7 @@ func (p *Proxy) Get(ctx context.Context, url string) (code int, body string, err
 
 // Ready waits until proxyc says that the kernel holds what is wanted.
 func (p *Proxy) Ready(ctx context.Context) error {
-	return until(ctx, 20*time.Millisecond, func(ctx context.Context) error {
+	return Until(ctx, 20*time.Millisecond, func(ctx context.Context) error {
 		code, body, err := p.Get(ctx, "http://127.0.0.1:10256/readyz")
 		if err == nil && code != http.StatusOK {
 			err = fmt.Errorf("/readyz: %d %s", code, body)
