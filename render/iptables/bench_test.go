@@ -32,3 +32,18 @@ func BenchmarkLowerService(b *testing.B) {
 		LowerService(p.Family, &p.Node, &p.Services[1])
 	}
 }
+
+// BenchmarkAssemblyChange changes one Service of n, and compares nothing.
+func BenchmarkAssemblyChange(b *testing.B) {
+	for _, n := range []int{1_000, 10_000, 50_000} {
+		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
+			p := many(ir.IPv4, n, 10)
+			a := NewAssembly(p)
+			b.ReportAllocs()
+			for b.Loop() {
+				s := &p.Services[n/2+1]
+				a.Change([]ir.Change{{Name: s.Name, New: s}})
+			}
+		})
+	}
+}

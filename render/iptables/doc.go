@@ -23,7 +23,9 @@
 // lowerNode gives what depends on the Node alone. LowerService gives a
 // Fragment: the chains of one Service and its entries in the hubs; it reads
 // nothing of other Services. Assemble puts both together. Everything is a pure
-// function of its arguments; equal Programs give equal bytes.
+// function of its arguments; equal Programs give equal bytes. An Assembly does
+// the same step by step: it keeps Services and trees, and makes of the chains
+// those that a change touches.
 //
 // Rules are flat values, not lists of matches as in render/xtables: a cluster
 // of 50,000 Services has a million of them here, and they are compared often.

@@ -18,100 +18,110 @@ func Lower(p *ir.Program) *Ruleset {
 
 // Assemble puts the fixed part and the Fragments of a node's Services together.
 func Assemble(family ir.Family, node *ir.Node, fragments []*Fragment) *Ruleset {
-	a := assembly{}
-	a.collect(fragments)
+	n := 0
+	for _, f := range fragments {
+		n += len(f.Chains)
+	}
+	chains := make([]Chain, 0, n)
+	for _, f := range fragments {
+		chains = append(chains, f.Chains...)
+	}
+	h := newHubs(family, fragments)
+	return h.ruleset(node, h.all(), chains)
+}
+
+// hubs are what Services share: each is a tree of their entries.
+type hubs struct {
+	family ir.Family
+	trees  [hubCount]*tree
+	health []Rule // of filter KUBE-NODEPORTS, in order
+}
+
+// newHubs gives the hubs that hold what the Fragments have in them.
+func newHubs(family ir.Family, fragments []*Fragment) *hubs {
+	addrs, ports := byDst(family), byPort()
+	made := [hubCount]struct {
+		space
+		stem string
+	}{
+		hubServices:      {addrs, stemServicesTree},
+		hubNodePorts:     {ports, stemNodePortsTree},
+		hubEmptyCluster:  {addrs, stemServicesTree},
+		hubEmptyExternal: {addrs, stemExternalTree},
+		hubEmptyNodePort: {ports, stemEmptyNPTree},
+		hubGuard:         {addrs, stemProxyFWTree},
+		hubHairpin:       {bySrc(family), stemHairpinTree},
+	}
+	h := &hubs{family: family}
+	for i, m := range made {
+		h.trees[i] = newTree(m.space, m.stem, entries(fragments, hub(i), m.key))
+	}
+	for _, f := range fragments {
+		h.health = append(h.health, f.Health...)
+	}
+	slices.SortFunc(h.health, compareHealth)
+	return h
+}
+
+// replace takes out what the Fragments like old have in hubs, and enters what
+// now has. An address may pass from one Service to another.
+func (h *hubs) replace(old, now []*Fragment) {
+	for i, t := range h.trees {
+		for _, e := range entries(old, hub(i), t.key) {
+			t.remove(e.key, e.service())
+		}
+		for _, e := range entries(now, hub(i), t.key) {
+			t.insert(e)
+		}
+	}
+	for _, f := range old {
+		for _, r := range f.Health {
+			h.health = slices.DeleteFunc(h.health, func(o Rule) bool { return o.Equal(&r) })
+		}
+	}
+	for _, f := range now {
+		h.health = append(h.health, f.Health...)
+	}
+	slices.SortFunc(h.health, compareHealth)
+}
+
+func compareHealth(a, b Rule) int {
+	return cmp.Or(cmp.Compare(a.Ports.First, b.Ports.First), cmp.Compare(a.Comment, b.Comment))
+}
+
+// all gives every hub with all of its chains.
+func (h *hubs) all() (all [hubCount]dispatched) {
+	for i, t := range h.trees {
+		all[i] = t.all()
+	}
+	return all
+}
+
+// ruleset puts the fixed part together with hubs, as far as these were made,
+// and chains of Services.
+func (h *hubs) ruleset(node *ir.Node, d [hubCount]dispatched, chains []Chain) *Ruleset {
 	filterHooks, natHooks := hooks(node)
 	r := &Ruleset{
-		Family: family,
+		Family: h.family,
 		Filter: Table{Name: "filter", Hooks: filterHooks},
 		Nat:    Table{Name: "nat", Hooks: natHooks},
 	}
-
-	addrs, ports := byDst(family), byPort()
-	emptyCluster := a.hub(hubEmptyCluster, addrs, stemServicesTree)
-	emptyExternal := a.hub(hubEmptyExternal, addrs, stemExternalTree)
-	emptyNodePort := a.hub(hubEmptyNodePort, ports, stemEmptyNPTree)
-	guard := a.hub(hubGuard, addrs, stemProxyFWTree)
 	r.Filter.Chains = slices.Concat([]Chain{
-		{chainServices, emptyCluster.rules},
-		{chainExternal, slices.Concat(emptyExternal.rules, emptyNodePort.rules)},
-		{chainNodePorts, a.health},
+		{chainServices, d[hubEmptyCluster].rules},
+		{chainExternal, slices.Concat(d[hubEmptyExternal].rules, d[hubEmptyNodePort].rules)},
+		{chainNodePorts, slices.Clone(h.health)},
 		{chainForward, forward(node)},
-		{chainProxyFW, guard.rules},
-	}, emptyCluster.tree, emptyExternal.tree, emptyNodePort.tree, guard.tree)
+		{chainProxyFW, d[hubGuard].rules},
+	}, d[hubEmptyCluster].below, d[hubEmptyExternal].below, d[hubEmptyNodePort].below, d[hubGuard].below)
 	if node.NodePorts.Loopback {
 		r.Filter.Chains = slices.Insert(r.Filter.Chains, 5, Chain{chainFirewall, firewall()})
 	}
-
-	services := a.hub(hubServices, addrs, stemServicesTree)
-	nodePorts := a.hub(hubNodePorts, ports, stemNodePortsTree)
-	hairpin := a.hairpin(bySrc(family))
 	r.Nat.Chains = slices.Concat([]Chain{
 		{chainMarkMasq, markMasq(node)},
-		{chainHairpin, hairpin.rules},
+		{chainHairpin, d[hubHairpin].rules},
 		{chainPostrouting, postrouting(node)},
-		{chainServices, slices.Concat(services.rules, nodePortDispatch(family, &node.NodePorts))},
-		{chainNodePorts, nodePorts.rules},
-	}, services.tree, nodePorts.tree, hairpin.tree, a.chains)
+		{chainServices, slices.Concat(d[hubServices].rules, nodePortDispatch(h.family, &node.NodePorts))},
+		{chainNodePorts, d[hubNodePorts].rules},
+	}, d[hubServices].below, d[hubNodePorts].below, d[hubHairpin].below, chains)
 	return r
-}
-
-// assembly gathers what the Fragments say of each hub.
-type assembly struct {
-	entries [hubs][]*Rule
-	pools   []*ir.Pool
-	health  []Rule
-	chains  []Chain
-}
-
-func (a *assembly) collect(fragments []*Fragment) {
-	chains := 0
-	for _, f := range fragments {
-		chains += len(f.Chains)
-	}
-	a.chains = make([]Chain, 0, chains)
-	for _, f := range fragments {
-		a.chains = append(a.chains, f.Chains...)
-		a.health = append(a.health, f.Health...)
-		a.pools = append(a.pools, f.Hairpin...)
-		for h := range f.Entries {
-			for i := range f.Entries[h] {
-				a.entries[h] = append(a.entries[h], &f.Entries[h][i])
-			}
-		}
-	}
-	slices.SortFunc(a.health, func(a, b Rule) int {
-		return cmp.Or(cmp.Compare(a.Ports.First, b.Ports.First), cmp.Compare(a.Comment, b.Comment))
-	})
-}
-
-// dispatched is a hub's own chain and what is below it.
-type dispatched struct {
-	rules []Rule
-	tree  []Chain
-}
-
-func (a *assembly) hub(h hub, s space, stem string) dispatched {
-	entries := make([]entry, len(a.entries[h]))
-	for i, r := range a.entries[h] {
-		entries[i] = entry{key: s.key(r), rule: r}
-	}
-	rules, tree := dispatch(s, stem, entries)
-	return dispatched{rules, tree}
-}
-
-func (a *assembly) hairpin(s space) dispatched {
-	n := 0
-	for _, p := range a.pools {
-		n += len(p.Backends)
-	}
-	entries := make([]entry, 0, n)
-	for _, p := range a.pools {
-		for i := range p.Backends {
-			b := &p.Backends[i]
-			entries = append(entries, entry{key: addrKey(b.AddrPort.Addr(), 0), pool: p, backend: b})
-		}
-	}
-	rules, tree := dispatch(s, stemHairpinTree, entries)
-	return dispatched{rules, tree}
 }

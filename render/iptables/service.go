@@ -11,8 +11,8 @@ import (
 type Fragment struct {
 	Service ir.Name
 	Chains  []Chain // of table nat
-	Entries [hubs][]Rule
-	Hairpin []*ir.Pool // whose backends have rules in nat KUBE-HAIRPIN
+	Entries [hubCount][]Rule
+	Hairpin []*ir.Pool // whose backends have rules in hubHairpin
 	Health  []Rule     // of filter KUBE-NODEPORTS
 }
 
@@ -26,8 +26,44 @@ const (
 	hubEmptyExternal            // filter KUBE-EXTERNAL-SERVICES: the same of other addresses
 	hubEmptyNodePort            // filter KUBE-EXTERNAL-SERVICES: the same of node ports
 	hubGuard                    // filter KUBE-PROXY-FIREWALL: addresses with source ranges
-	hubs
+	hubHairpin                  // nat KUBE-HAIRPIN: addresses of backends
+	hubCount
 )
+
+// entries gives what Fragments have in a hub, under the keys of its rules.
+func entries(fragments []*Fragment, h hub, of func(*Rule) key) []entry {
+	n := 0
+	for _, f := range fragments {
+		n += f.count(h)
+	}
+	all := make([]entry, 0, n)
+	for _, f := range fragments {
+		for i := range f.Entries[h] {
+			r := &f.Entries[h][i]
+			all = append(all, entry{key: of(r), rule: r})
+		}
+		if h != hubHairpin {
+			continue
+		}
+		for _, p := range f.Hairpin {
+			for i := range p.Backends {
+				b := &p.Backends[i]
+				all = append(all, entry{key: addrKey(b.AddrPort.Addr(), 0), pool: p, backend: b})
+			}
+		}
+	}
+	return all
+}
+
+func (f *Fragment) count(h hub) int {
+	n := len(f.Entries[h])
+	if h == hubHairpin {
+		for _, p := range f.Hairpin {
+			n += len(p.Backends)
+		}
+	}
+	return n
+}
 
 // LowerService gives what s adds on node. It reads nothing of other Services,
 // and keeps pointers into s and node, which never change.

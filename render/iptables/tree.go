@@ -1,13 +1,7 @@
 package iptables
 
 import (
-	"cmp"
-	"encoding/binary"
-	"encoding/hex"
-	"math/bits"
-	"net/netip"
 	"slices"
-	"strconv"
 
 	"github.com/proxyc/proxyc/ir"
 )
@@ -25,136 +19,20 @@ const treeThreshold = 64
 // a rule to one chain, or splits one edge by one chain; and no chain has more
 // than 16 rules but the blocks, which have one for each entry.
 
-// key orders entries as the tree has them: by what the tree decides on, from
-// the highest bit of hi on; tail tells apart what lies in one block.
-type key struct {
-	hi, lo uint64
-	tail   uint32
-}
-
-func (k key) compare(o key) int {
-	return cmp.Or(cmp.Compare(k.hi, o.hi), cmp.Compare(k.lo, o.lo), cmp.Compare(k.tail, o.tail))
-}
-
-// nibble is the i-th group of four bits.
-func (k key) nibble(i int) uint64 {
-	if i < 16 {
-		return k.hi >> (60 - 4*i) & 15
-	}
-	return k.lo >> (124 - 4*i) & 15
-}
-
-// shared is the number of nibbles at which a and b begin alike.
-func shared(a, b key) int {
-	if x := a.hi ^ b.hi; x != 0 {
-		return bits.LeadingZeros64(x) / 4
-	}
-	return 16 + bits.LeadingZeros64(a.lo^b.lo)/4
-}
-
-// first gives k's first n nibbles, the rest being zero.
-func (k key) first(n int) key {
-	if n <= 16 {
-		return key{hi: k.hi &^ (^uint64(0) >> (4 * n))}
-	}
-	return key{hi: k.hi, lo: k.lo &^ (^uint64(0) >> (4*n - 64))}
-}
-
-// space is what a tree's keys are made of.
-type space struct {
-	leaf   int                     // length of the smallest blocks, in nibbles
-	key    func(*Rule) key         // the key of a rule
-	prefix func(k key, n int) Rule // the match on keys that begin like k's first n nibbles
-	label  func(k key, n int) string
-}
-
-func addrKey(addr netip.Addr, tail uint32) key {
-	k := key{tail: tail}
-	if addr.Is4() {
-		b := addr.As4()
-		k.hi = uint64(binary.BigEndian.Uint32(b[:])) << 32
-		return k
-	}
-	b := addr.As16()
-	k.hi, k.lo = binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])
-	return k
-}
-
-func (k key) prefixOf(f ir.Family, n int) netip.Prefix {
-	if f == ir.IPv4 {
-		var b [4]byte
-		binary.BigEndian.PutUint32(b[:], uint32(k.hi>>32))
-		return netip.PrefixFrom(netip.AddrFrom4(b), 4*n).Masked()
-	}
-	var b [16]byte
-	binary.BigEndian.PutUint64(b[:8], k.hi)
-	binary.BigEndian.PutUint64(b[8:], k.lo)
-	return netip.PrefixFrom(netip.AddrFrom16(b), 4*n).Masked()
-}
-
-// addrLabel names an address prefix: its hexadecimal digits, or, as chain names
-// are short, a hash of them.
-func addrLabel(k key, n int) string {
-	const most = 16
-	k = k.first(n)
-	var b [17]byte
-	binary.BigEndian.PutUint64(b[:8], k.hi)
-	binary.BigEndian.PutUint64(b[8:16], k.lo)
-	if n > most {
-		b[16] = byte(n)
-		return hashed("", b[:])
-	}
-	return hex.EncodeToString(b[:8])[:n]
-}
-
-func byDst(f ir.Family) space {
-	return space{
-		leaf: f.Bits()/4 - 1,
-		key: func(r *Rule) key {
-			return addrKey(r.Dst.Addr(), uint32(r.Protocol)<<16|uint32(r.Ports.First))
-		},
-		prefix: func(k key, n int) Rule { return Rule{Dst: k.prefixOf(f, n)} },
-		label:  addrLabel,
-	}
-}
-
-// bySrc is the space of hairpin rules, whose source and destination are one.
-func bySrc(f ir.Family) space {
-	s := byDst(f)
-	s.key = func(r *Rule) key { return addrKey(r.Src.Addr(), 0) }
-	s.prefix = func(k key, n int) Rule { return Rule{Src: k.prefixOf(f, n)} }
-	return s
-}
-
-// byPort is the space of protocols and destination ports.
-func byPort() space {
-	return space{
-		leaf: 5, // two nibbles of protocol, three of the port
-		key: func(r *Rule) key {
-			return key{hi: uint64(r.Protocol)<<56 | uint64(r.Ports.First)<<40}
-		},
-		prefix: func(k key, n int) Rule {
-			r := Rule{Protocol: ir.Protocol(k.hi >> 56)}
-			if n > 2 {
-				low := uint16(k.first(n).hi >> 40)
-				r.Ports = PortRange{low, low | 0xffff>>(4*(n-2))}
-			}
-			return r
-		},
-		label: func(k key, n int) string {
-			digits := strconv.FormatUint(k.hi>>40&0xffff|0x10000, 16)[1:]
-			return ir.Protocol(k.hi>>56).String() + "-" + digits[:max(n-2, 0)]
-		},
-	}
-}
-
-// tree grows the chains of one hub.
+// tree holds the entries of one hub.
 type tree struct {
 	space
-	stem   string
-	keys   []key
-	rules  []Rule  // the entries, in order of their keys
-	chains []Chain // all but the root
+	stem string
+	root node
+	size int // distinct keys
+}
+
+// node is one chain of a tree: what it leads to, in order of the keys.
+type node struct {
+	at    key     // of one entry: all below begin like it
+	depth int     // the number of nibbles that they share at least
+	alone []entry // that share no more with others, but for those of equal keys; in a smallest block all
+	below []*node
 }
 
 // entry is what a hub holds of a Service: a rule, or a backend whose hairpin
@@ -173,55 +51,232 @@ func (e *entry) lowered() Rule {
 	return *e.rule
 }
 
-// dispatch gives the rules of the hub's own chain that lead to the entries, and
-// the chains below it. It sorts entries. Of the backends with one address, one
-// is kept.
-func dispatch(s space, stem string, entries []entry) ([]Rule, []Chain) {
-	slices.SortStableFunc(entries, func(a, b entry) int { return a.compare(b.key) })
-	entries = slices.CompactFunc(entries, func(a, b entry) bool { return a.key == b.key && a.backend != nil })
-
-	t := tree{space: s, stem: stem, keys: make([]key, len(entries)), rules: make([]Rule, len(entries))}
-	for i := range entries {
-		t.keys[i], t.rules[i] = entries[i].key, entries[i].lowered()
+func (e *entry) service() ir.Name {
+	if e.backend != nil {
+		return e.pool.Port.Service
 	}
-	if len(entries) <= treeThreshold {
-		return t.rules, nil
-	}
-	return t.grow(0, len(entries), 0), t.chains
+	return e.rule.Service()
 }
 
-// grow gives the rules of the chain that holds the entries from lo to hi, whose
-// keys are known to share their first n nibbles.
-func (t *tree) grow(lo, hi, n int) []Rule {
-	if n >= t.leaf {
-		return t.rules[lo:hi:hi]
+// compare orders entries of equal keys by their Services.
+func (e *entry) compare(o *entry) int {
+	if c := e.key.compare(o.key); c != 0 {
+		return c
 	}
-	var rules []Rule
-	for lo < hi {
-		first, end := t.keys[lo], lo+1
-		for end < hi && t.keys[end].nibble(n) == first.nibble(n) {
+	return e.service().Compare(o.service())
+}
+
+// newTree plants entries, which it takes over.
+func newTree(s space, stem string, entries []entry) *tree {
+	slices.SortStableFunc(entries, func(a, b entry) int { return a.compare(&b) })
+	t := &tree{space: s, stem: stem}
+	for i := range entries {
+		if i == 0 || entries[i].key != entries[i-1].key {
+			t.size++
+		}
+	}
+	t.plant(&t.root, entries)
+	return t
+}
+
+// plant makes what is below n, which is empty, of entries in order.
+func (t *tree) plant(n *node, entries []entry) {
+	if n.depth >= t.leaf {
+		n.alone = slices.Clip(entries)
+		return
+	}
+	for len(entries) > 0 {
+		first, end := entries[0].key, 1
+		for end < len(entries) && entries[end].nibble(n.depth) == first.nibble(n.depth) {
 			end++
 		}
-		if end == lo+1 {
-			rules = append(rules, t.rules[lo])
+		if last := entries[end-1].key; last == first {
+			n.alone = append(n.alone, entries[:end]...)
 		} else {
-			depth := min(shared(first, t.keys[end-1]), t.leaf)
-			rules = append(rules, t.branch(lo, end, depth))
+			c := &node{at: first, depth: min(shared(first, last), t.leaf)}
+			n.below = append(n.below, c)
+			t.plant(c, entries[:end])
 		}
-		lo = end
+		entries = entries[end:]
 	}
+}
+
+func (t *tree) insert(e entry) {
+	if t.insertBelow(&t.root, e) {
+		t.size++
+	}
+}
+
+// insertBelow tells whether the key was not there.
+func (t *tree) insertBelow(n *node, e entry) bool {
+	if n.depth < t.leaf {
+		i, found := n.find(e.key)
+		if found {
+			return t.insertBelow(n.divide(i, e.key), e)
+		}
+		if lo, hi := n.alike(e.key); lo < hi && n.alone[lo].key != e.key {
+			c := &node{at: e.key, depth: min(shared(n.alone[lo].key, e.key), t.leaf), alone: slices.Clone(n.alone[lo:hi])}
+			n.alone = slices.Delete(n.alone, lo, hi)
+			n.below = slices.Insert(n.below, i, c)
+			return t.insertBelow(c, e)
+		}
+	}
+	i, _ := slices.BinarySearchFunc(n.alone, &e, func(o entry, e *entry) int {
+		if o.compare(e) <= 0 {
+			return -1 // behind what the same Service has entered before
+		}
+		return 1
+	})
+	fresh := (i == 0 || n.alone[i-1].key != e.key) && (i == len(n.alone) || n.alone[i].key != e.key)
+	n.alone = slices.Insert(n.alone, i, e)
+	return fresh
+}
+
+// find gives the place of the node below n to which k belongs.
+func (n *node) find(k key) (int, bool) {
+	return slices.BinarySearchFunc(n.below, k.nibble(n.depth), func(c *node, nibble uint64) int {
+		return int(c.at.nibble(n.depth)) - int(nibble)
+	})
+}
+
+// alike gives the entries of n alone that share one more nibble with k.
+func (n *node) alike(k key) (lo, hi int) {
+	nibble := k.nibble(n.depth)
+	for lo < len(n.alone) && n.alone[lo].nibble(n.depth) < nibble {
+		lo++
+	}
+	for hi = lo; hi < len(n.alone) && n.alone[hi].nibble(n.depth) == nibble; {
+		hi++
+	}
+	return lo, hi
+}
+
+// divide gives the i-th node below n, which k may enter: a new one in between
+// where k goes apart before it.
+func (n *node) divide(i int, k key) *node {
+	c := n.below[i]
+	if depth := shared(c.at, k); depth < c.depth {
+		c = &node{at: c.at, depth: depth, below: []*node{c}}
+		n.below[i] = c
+	}
+	return c
+}
+
+// remove takes out what a Service has entered under k.
+func (t *tree) remove(k key, of ir.Name) {
+	if t.removeBelow(&t.root, k, of) {
+		t.size--
+	}
+}
+
+// removeBelow tells whether the key is no longer there, and was before.
+func (t *tree) removeBelow(n *node, k key, of ir.Name) bool {
+	if n.depth < t.leaf {
+		if i, found := n.find(k); found {
+			gone := t.removeBelow(n.below[i], k, of)
+			n.join(i)
+			return gone
+		}
+	}
+	with := len(n.alone)
+	n.alone = slices.DeleteFunc(n.alone, func(e entry) bool { return e.key == k && e.service() == of })
+	return len(n.alone) < with && !slices.ContainsFunc(n.alone, func(e entry) bool { return e.key == k })
+}
+
+// join does without the i-th node below n if that leads to one thing only.
+func (n *node) join(i int) {
+	c := n.below[i]
+	switch {
+	case len(c.below) == 1 && len(c.alone) == 0:
+		n.below[i] = c.below[0]
+	case len(c.below) == 0 && c.alone[0].key == c.alone[len(c.alone)-1].key:
+		lo, _ := n.alike(c.at)
+		n.alone = slices.Insert(n.alone, lo, c.alone...)
+		n.below = slices.Delete(n.below, i, i+1)
+	}
+}
+
+// flat tells whether the hub is one chain.
+func (t *tree) flat() bool { return t.size <= treeThreshold }
+
+// dispatched is a hub's own chain and some of those below it.
+type dispatched struct {
+	rules []Rule
+	below []Chain
+}
+
+// all gives the hub with all of its chains.
+func (t *tree) all() dispatched {
+	if t.flat() {
+		return dispatched{rules: t.flattened(nil, &t.root)}
+	}
+	return dispatched{t.rules(&t.root), t.chains(nil, &t.root)}
+}
+
+// along gives the hub with those of its chains that lead to keys, which are in order.
+func (t *tree) along(keys []key) dispatched {
+	d := dispatched{rules: t.rules(&t.root)}
+	seen := map[*node]bool{}
+	for _, k := range keys {
+		for n := &t.root; n.depth < t.leaf; {
+			i, found := n.find(k)
+			if !found || shared(n.below[i].at, k) < n.below[i].depth {
+				break
+			}
+			if n = n.below[i]; !seen[n] {
+				seen[n] = true
+				d.below = append(d.below, Chain{t.name(n), t.rules(n)})
+			}
+		}
+	}
+	return d
+}
+
+func (t *tree) name(n *node) string { return t.stem + t.label(n.at, n.depth) }
+
+// chains appends the chains below n.
+func (t *tree) chains(chains []Chain, n *node) []Chain {
+	for _, c := range n.below {
+		chains = t.chains(append(chains, Chain{t.name(c), t.rules(c)}), c)
+	}
+	return chains
+}
+
+// rules are those of n's chain.
+func (t *tree) rules(n *node) []Rule {
+	rules := make([]Rule, 0, len(n.alone)+len(n.below))
+	n.each(func(entries []entry) { rules = t.lowered(rules, entries) }, func(c *node) {
+		r := t.prefix(c.at, c.depth)
+		r.Target, r.Chain = Jump, t.name(c)
+		rules = append(rules, r)
+	})
 	return rules
 }
 
-// branch grows a chain of its own for the entries from lo to hi, and gives the
-// rule that leads there.
-func (t *tree) branch(lo, hi, n int) Rule {
-	name := t.stem + t.label(t.keys[lo], n)
-	at := len(t.chains)
-	t.chains = append(t.chains, Chain{Name: name})
-	rules := t.grow(lo, hi, n)
-	t.chains[at].Rules = rules
-	r := t.prefix(t.keys[lo], n)
-	r.Target, r.Chain = Jump, name
-	return r
+// flattened appends the rules of all entries from n on.
+func (t *tree) flattened(rules []Rule, n *node) []Rule {
+	n.each(func(entries []entry) { rules = t.lowered(rules, entries) }, func(c *node) { rules = t.flattened(rules, c) })
+	return rules
+}
+
+// each goes through what n leads to in order of the keys.
+func (n *node) each(alone func([]entry), below func(*node)) {
+	done := 0
+	for _, c := range n.below {
+		lo, _ := n.alike(c.at)
+		alone(n.alone[done:lo])
+		below(c)
+		done = lo
+	}
+	alone(n.alone[done:])
+}
+
+// lowered appends the rules of entries. Of the backends with one address, one is kept.
+func (t *tree) lowered(rules []Rule, entries []entry) []Rule {
+	for i := range entries {
+		if i == 0 || entries[i].backend == nil || entries[i].key != entries[i-1].key {
+			rules = append(rules, entries[i].lowered())
+		}
+	}
+	return rules
 }

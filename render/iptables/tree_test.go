@@ -98,7 +98,7 @@ func TestTreeOfPorts(t *testing.T) {
 			entries = append(entries, &Rule{Protocol: protocol, Ports: port(uint16(30000 + 7*i)), Target: Accept})
 		}
 	}
-	rules, chains := dispatch(byPort(), stemNodePortsTree, entriesOf(byPort(), entries))
+	rules, chains := dispatch(byPort(), stemNodePortsTree, entries)
 	show := func(rules []Rule) (out []string) {
 		for i := range rules {
 			out = append(out, string(rules[i].Append(nil, ir.IPv4)))
@@ -130,16 +130,19 @@ func TestThreshold(t *testing.T) {
 		for i := range n {
 			entries = append(entries, &Rule{Dst: single(netip.AddrFrom4([4]byte{10, 96, 1, byte(i)})), Target: Accept})
 		}
-		rules, chains := dispatch(byDst(ir.IPv4), stemServicesTree, entriesOf(byDst(ir.IPv4), entries))
+		rules, chains := dispatch(byDst(ir.IPv4), stemServicesTree, entries)
 		if tree := n > treeThreshold; tree != (len(chains) > 0) || tree == (len(rules) == n) {
 			t.Errorf("%d entries: %d rules and %d chains", n, len(rules), len(chains))
 		}
 	}
 }
 
-func entriesOf(s space, rules []*Rule) (out []entry) {
+// dispatch gives the rules of a hub's own chain, and the chains below it.
+func dispatch(s space, stem string, rules []*Rule) ([]Rule, []Chain) {
+	var entries []entry
 	for _, r := range rules {
-		out = append(out, entry{key: s.key(r), rule: r})
+		entries = append(entries, entry{key: s.key(r), rule: r})
 	}
-	return out
+	d := newTree(s, stem, entries).all()
+	return d.rules, d.below
 }
