@@ -196,8 +196,11 @@ func toUnstructured(o Object) (*unstructured.Unstructured, error) {
 
 func apply(ctx context.Context, to dynamic.ResourceInterface, status bool, o *unstructured.Unstructured) error {
 	got, err := to.Create(ctx, o.DeepCopy(), metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		got, err = update(ctx, to, o)
+	// The address of a Service that exists is invalid before its name is taken.
+	if invalid := err; apierrors.IsAlreadyExists(err) || apierrors.IsInvalid(err) {
+		if got, err = update(ctx, to, o); apierrors.IsNotFound(err) {
+			err = invalid
+		}
 	}
 	if err != nil || !status || o.Object["status"] == nil {
 		return err
