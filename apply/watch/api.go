@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/rest"
@@ -144,14 +145,21 @@ func (a *API) has(ctx context.Context, k kind) bool {
 	return false
 }
 
-// sink is the store of a Reflector: it keeps nothing itself.
+// sink is the store of a Reflector: it keeps nothing itself. Objects that are
+// broken are left out, as if the server did not have them.
 type sink struct {
 	kind
 	log    *slog.Logger
 	synced func()
+	said   map[string]string // what was said of the broken objects that there are
 }
 
 var _ cache.TransformingStore = (*sink)(nil)
+
+// broken is what an object that is no use is reduced to.
+type broken struct{ namespace, name, why string }
+
+func (b broken) key() string { return cache.ObjectName{Namespace: b.namespace, Name: b.name}.String() }
 
 // Transformer makes the Reflector keep reduced objects only while it collects
 // the first ones.
@@ -159,20 +167,47 @@ func (s *sink) Transformer() cache.TransformFunc {
 	return func(obj any) (any, error) { return s.reduced(obj), nil }
 }
 
-// reduced reduces an object. One that cannot be is reported and left out.
+// reduced reduces an object, whether or not it is reduced already.
 func (s *sink) reduced(obj any) (out any) {
+	if b, ok := obj.(broken); ok {
+		return b
+	}
+	var b broken
+	if meta, err := apimeta.Accessor(obj); err == nil {
+		b = broken{meta.GetNamespace(), meta.GetName(), meta.GetAnnotations()[brokenMark]}
+	}
+	if b.why != "" {
+		return b
+	}
 	defer func() {
 		if r := recover(); r != nil {
-			name, _ := cache.MetaNamespaceKeyFunc(obj)
-			s.log.Error("an object is broken, and left out", "kind", s.name, "name", name, "err", fmt.Sprint(r))
-			out = nil
+			b.why = fmt.Sprint(r)
+			out = b
 		}
 	}()
 	return s.reduce(obj)
 }
 
+// report says once that an object is broken.
+func (s *sink) report(b broken, said map[string]string) {
+	if said[b.key()] != b.why {
+		s.log.Error("an object is broken, and left out", "kind", s.name, "object", b.key(), "err", b.why)
+	}
+	if s.said == nil {
+		s.said = map[string]string{}
+	}
+	s.said[b.key()] = b.why
+}
+
 func (s *sink) Add(obj any) error {
-	if obj = s.reduced(obj); obj != nil {
+	key, _ := cache.MetaNamespaceKeyFunc(obj)
+	switch obj := s.reduced(obj).(type) {
+	case nil: // of another kind
+	case broken:
+		s.report(obj, s.said)
+		s.remove(obj.namespace, obj.name)
+	default:
+		delete(s.said, key)
 		s.set(obj)
 	}
 	return nil
@@ -189,14 +224,21 @@ func (s *sink) Delete(obj any) error {
 	if err != nil {
 		return err
 	}
+	delete(s.said, key)
 	s.remove(namespace, name)
 	return nil
 }
 
 func (s *sink) Replace(all []any, _ string) error {
+	said := s.said
+	s.said = nil
 	reduced := all[:0]
 	for _, obj := range all {
-		if obj = s.reduced(obj); obj != nil {
+		switch obj := s.reduced(obj).(type) {
+		case nil:
+		case broken:
+			s.report(obj, said)
+		default:
 			reduced = append(reduced, obj)
 		}
 	}

@@ -1,9 +1,13 @@
 package watch
 
 import (
+	"bytes"
+	"io"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
@@ -50,8 +55,31 @@ type follower struct {
 
 func follow(t *testing.T, f *fakeAPI) *follower {
 	t.Helper()
+	return followLogging(t, f, t.Output())
+}
+
+// lockedBuffer is a buffer for several goroutines.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func followLogging(t *testing.T, f *fakeAPI, log io.Writer) *follower {
+	t.Helper()
 	g := &follower{t: t, synced: make(chan struct{}), states: make(chan *NodeState, 100)}
-	g.API = &API{NodeName: "node1", Store: NewStore(time.Now), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	g.API = &API{NodeName: "node1", Store: NewStore(time.Now), Log: slog.New(slog.NewTextHandler(log, nil)),
 		NodeState: func(s *NodeState) { g.states <- s }}
 	if err := g.connect(f.config()); err != nil {
 		t.Fatal(err)
@@ -171,23 +199,108 @@ func TestNodeGone(t *testing.T) {
 	})
 }
 
-// An object that cannot be reduced is left out.
+// An object that cannot be reduced is left out, and said to be once.
 func TestBrokenObject(t *testing.T) {
-	var set []any
-	s := &sink{log: slog.New(slog.DiscardHandler), kind: kind{
+	has := map[string]bool{}
+	var said bytes.Buffer
+	s := &sink{log: slog.New(slog.NewTextHandler(&said, nil)), kind: kind{
+		name: "things",
 		reduce: func(obj any) any {
-			if obj == "bad" {
-				panic("broken")
+			svc := obj.(*corev1.Service)
+			if svc.Spec.ClusterIP == "bad" {
+				panic("spec.clusterIP: bad")
 			}
-			return obj
+			return svc.Name
 		},
-		set:     func(obj any) { set = append(set, obj) },
-		replace: func(all []any) { set = all },
+		set:    func(obj any) { has[obj.(string)] = true },
+		remove: func(_, name string) { delete(has, name) },
+		replace: func(all []any) {
+			has = map[string]bool{}
+			for _, obj := range all {
+				has[obj.(string)] = true
+			}
+		},
 	}, synced: func() {}}
-	s.Replace([]any{"a", "bad", "b"}, "")
-	s.Add("bad")
-	s.Add("c")
-	if diff := cmp.Diff([]any{"a", "b", "c"}, set); diff != "" {
-		t.Errorf("objects (-want +got):\n%s", diff)
+	for _, step := range []struct {
+		name string
+		do   func()
+		want string
+		said int // so far
+	}{
+		{"list", func() { s.Replace([]any{service("a", ""), service("b", "bad"), service("c", "")}, "") }, "a c", 1},
+		{"relist", func() { s.Replace([]any{service("a", ""), service("b", "bad"), service("c", "")}, "") }, "a c", 1},
+		{"again", func() { s.Update(service("b", "bad")) }, "a c", 1},
+		{"mended", func() { s.Update(service("b", "")) }, "a b c", 1},
+		{"breaks", func() { s.Update(service("b", "bad")) }, "a c", 2},
+		{"goes", func() { s.Delete(service("b", "bad")) }, "a c", 2},
+		{"comes back broken", func() { s.Add(service("b", "bad")) }, "a c", 3},
+		{"relist without it", func() { s.Replace([]any{service("a", "")}, "") }, "a", 3},
+	} {
+		step.do()
+		if got := strings.Join(slices.Sorted(maps.Keys(has)), " "); got != step.want {
+			t.Errorf("%s: has %q, want %q", step.name, got, step.want)
+		}
+		if n := strings.Count(said.String(), `object=ns/b err="spec.clusterIP: bad"`); n != step.said {
+			t.Errorf("%s: said %d times, want %d:\n%s", step.name, n, step.said, &said)
+		}
+	}
+	if len(s.said) != 0 {
+		t.Errorf("still kept: %v", s.said)
+	}
+}
+
+// brokenService has a port that is no number.
+func brokenService(name string) any {
+	return map[string]any{"apiVersion": "v1", "kind": "Service",
+		"metadata": map[string]any{"namespace": "ns", "name": name, "resourceVersion": "3"},
+		"spec":     map[string]any{"clusterIP": "10.0.0.66", "ports": []any{map[string]any{"port": "http"}}}}
+}
+
+// An object that cannot even be decoded holds up no other, in a list or a watch.
+func TestUndecodableObject(t *testing.T) {
+	for _, way := range []string{"stream", "list"} {
+		t.Run(way, func(t *testing.T) {
+			f := newFakeAPI(t)
+			f.noStream = way == "list"
+			f.objects["services"] = []any{service("a", "10.0.0.1"), brokenService("bad"), service("b", "10.0.0.2")}
+			var said lockedBuffer
+			g := followLogging(t, f, io.MultiWriter(&said, t.Output()))
+			g.waitSynced()
+			g.until(func(s *snapshot.Snapshot) bool { return has("a")(s) && has("b")(s) && !has("bad")(s) })
+			for deadline := time.Now().Add(20 * time.Second); f.Watches("services") == 0; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatal("nobody watches")
+				}
+			}
+			f.Send("services", "MODIFIED", brokenService("a"))
+			f.Send("services", "ADDED", service("c", "10.0.0.3"))
+			g.until(func(s *snapshot.Snapshot) bool { return has("c")(s) && !has("a")(s) })
+			f.Send("services", "MODIFIED", service("bad", "10.0.0.66"))
+			g.until(has("bad"))
+			const what = `err="spec.ports.port: must be int32, got string"`
+			for _, object := range []string{"bad", "a"} {
+				if n := strings.Count(said.String(), "kind=services object=ns/"+object+" "+what); n != 1 {
+					t.Errorf("%s: said %d times, want once:\n%s", object, n, said.String())
+				}
+			}
+			if n := f.Watches("services"); n != 1 {
+				t.Errorf("the watch began %d times, want once", n)
+			}
+		})
+	}
+}
+
+// What cannot be reached by objects is no matter of theirs.
+func TestLenientErrors(t *testing.T) {
+	info, _ := runtime.SerializerInfoForMediaType(newCodecs().SupportedMediaTypes(), runtime.ContentTypeJSON)
+	for _, tc := range []struct{ name, data, want string }{
+		{"no JSON", `{"kind": "Service", "apiVersion": "v1", "spec"`, "unexpected end of JSON input"},
+		{"items is no list", `{"kind": "ServiceList", "apiVersion": "v1", "items": 3}`, "ServiceList.items"},
+		{"the list's own metadata", `{"kind": "ServiceList", "apiVersion": "v1", "metadata": 3, "items": []}`, "metadata"},
+		{"another kind", `{"kind": "Nonsense", "apiVersion": "v1"}`, "no kind \"Nonsense\""},
+	} {
+		if _, _, err := info.Serializer.Decode([]byte(tc.data), nil, nil); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %s", tc.name, err, tc.want)
+		}
 	}
 }

@@ -58,16 +58,20 @@ func restConfig(c config.ClientConnection, master, userAgent string) (*rest.Conf
 	return out, nil
 }
 
-func newClients(base *rest.Config) (*clients, error) {
+// newCodecs are how objects of the groups are read and written.
+func newCodecs() runtime.NegotiatedSerializer {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(corev1.AddToScheme(scheme))
 	utilruntime.Must(discoveryv1.AddToScheme(scheme))
 	utilruntime.Must(networkingv1.AddToScheme(scheme))
 	utilruntime.Must(eventsv1.AddToScheme(scheme))
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	return lenientCodecs{serializer.NewCodecFactory(scheme).WithoutConversion()}
+}
 
+func newClients(base *rest.Config) (*clients, error) {
 	shared := rest.CopyConfig(base)
-	shared.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	shared.NegotiatedSerializer = newCodecs()
 	if shared.RateLimiter == nil && shared.QPS > 0 {
 		shared.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(shared.QPS, max(1, shared.Burst))
 	}

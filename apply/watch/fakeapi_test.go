@@ -13,6 +13,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 )
 
@@ -21,10 +22,13 @@ import (
 type fakeAPI struct {
 	*httptest.Server
 	missing map[string]bool // resources that it does not have
+	// noStream makes it one that only lists first objects, as before 1.32.
+	noStream bool
 
 	mu       sync.Mutex
 	objects  map[string][]any // by resource
 	watchers map[string][]chan event
+	watches  map[string]int // how many there were
 	requests []string
 }
 
@@ -34,7 +38,7 @@ type event struct {
 }
 
 func newFakeAPI(t *testing.T) *fakeAPI {
-	f := &fakeAPI{missing: map[string]bool{}, objects: map[string][]any{}, watchers: map[string][]chan event{}}
+	f := &fakeAPI{missing: map[string]bool{}, objects: map[string][]any{}, watchers: map[string][]chan event{}, watches: map[string]int{}}
 	f.Server = httptest.NewServer(f)
 	t.Cleanup(f.Close)
 	return f
@@ -49,17 +53,26 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.requests = append(f.requests, r.URL.Path+" "+query.Get("labelSelector")+" "+query.Get("fieldSelector"))
 	f.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
-	if f.missing[resource] {
-		w.WriteHeader(http.StatusNotFound)
-		json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
-			Status: "Failure", Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound})
-		return
+	initial := query.Get("sendInitialEvents") == "true"
+	switch {
+	case f.missing[resource]:
+		refuse(w, metav1.StatusReasonNotFound, http.StatusNotFound)
+	case initial && f.noStream:
+		refuse(w, metav1.StatusReasonInvalid, http.StatusUnprocessableEntity)
+	case query.Get("watch") == "":
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		of := mark(resource).(runtime.Object).GetObjectKind().GroupVersionKind()
+		json.NewEncoder(w).Encode(map[string]any{"kind": of.Kind + "List", "apiVersion": of.GroupVersion().String(),
+			"metadata": map[string]string{"resourceVersion": "1"}, "items": f.objects[resource]})
+	default:
+		f.stream(w, r, resource, initial)
 	}
-	if query.Get("watch") == "" {
-		json.NewEncoder(w).Encode(map[string]any{"kind": "List", "apiVersion": "v1", "metadata": map[string]string{"resourceVersion": "1"}})
-		return
-	}
-	f.stream(w, r, resource, query.Get("sendInitialEvents") == "true")
+}
+
+func refuse(w http.ResponseWriter, reason metav1.StatusReason, code int) {
+	w.WriteHeader(code)
+	json.NewEncoder(w).Encode(metav1.Status{TypeMeta: typeMeta("v1", "Status"), Status: "Failure", Reason: reason, Code: int32(code)})
 }
 
 // stream sends the objects, the mark after them, and then what Send is given.
@@ -74,6 +87,7 @@ func (f *fakeAPI) stream(w http.ResponseWriter, r *http.Request, resource string
 	}
 	events := make(chan event, 100)
 	f.watchers[resource] = append(f.watchers[resource], events)
+	f.watches[resource]++
 	f.mu.Unlock()
 	w.(http.Flusher).Flush()
 	for {
@@ -128,6 +142,13 @@ func (f *fakeAPI) End(resource string, objects ...any) {
 		close(w)
 	}
 	f.watchers[resource] = nil
+}
+
+// Watches is how many watches of a resource there were.
+func (f *fakeAPI) Watches(resource string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.watches[resource]
 }
 
 // Requests are the different requests so far: path, label and field selector.
