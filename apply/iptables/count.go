@@ -1,6 +1,11 @@
 package iptables
 
 import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+
 	"github.com/proxyc/proxyc/apply"
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
@@ -35,4 +40,31 @@ func rulesOf(chains []rules.Chain) int {
 		n += len(chains[i].Rules)
 	}
 	return n
+}
+
+// invalidRule finds how many packets met the rule that drops what conntrack
+// could not place, with any further matches.
+var invalidRule = regexp.MustCompile(`(?m)^\[(\d+):\d+\] -A KUBE-FORWARD .*--ctstate INVALID .*-j DROP$`)
+
+// InvalidDropped reads how many packets the kernel has dropped, in all
+// families, for being in conntrack state INVALID. It may be called while
+// another goroutine uses the Target.
+func (t *Target) InvalidDropped(ctx context.Context) (packets uint64, err error) {
+	for _, f := range t.families {
+		name := tool(f, t.Variant, "save")
+		out, err := t.run(ctx, nil, name, "--counters", "--table", "filter")
+		if err != nil {
+			return 0, err
+		}
+		found := invalidRule.FindSubmatch(out)
+		if found == nil {
+			return 0, fmt.Errorf("%s: no rule drops packets of state INVALID", name)
+		}
+		n, err := strconv.ParseUint(string(found[1]), 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		packets += n
+	}
+	return packets, nil
 }

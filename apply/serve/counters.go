@@ -5,21 +5,20 @@ import "github.com/prometheus/client_golang/prometheus"
 // PacketCounter reads how many packets a rule of the kernel has met.
 type PacketCounter func() (packets uint64, err error)
 
-// CountPackets exports two counters that the kernel keeps, which are read at
-// each scrape: packets dropped for being in conntrack state INVALID, and
-// packets accepted to node ports at 127.0.0.1. A nil one is not exported, nor
-// is one that cannot be read. Only mode iptables has any.
-func (m *Metrics) CountPackets(invalidDropped, localhostAccepted PacketCounter) {
-	for _, c := range []kernelCounter{
-		{prometheus.NewDesc("kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
-			"Packets dropped that conntrack could not place.", nil, nil), invalidDropped},
-		{prometheus.NewDesc("kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
-			"Packets accepted to node ports at 127.0.0.1.", nil, nil), localhostAccepted},
-	} {
-		if c.read != nil {
-			m.registry.add(iptables, c)
-		}
-	}
+// CountPackets exports a counter that the kernel keeps, which is read at each
+// scrape: packets dropped for being in conntrack state INVALID. It is left out
+// while it cannot be read. Only mode iptables has it.
+func (m *Metrics) CountPackets(invalidDropped PacketCounter) {
+	m.registry.add(iptables, kernelCounter{prometheus.NewDesc("kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
+		"Packets dropped that conntrack could not place.", nil, nil), invalidDropped})
+}
+
+// MeasureStore exports what the Services, EndpointSlices and Nodes that are
+// known take in memory, which is asked for at each scrape.
+func (m *Metrics) MeasureStore(bytes func() int) {
+	m.registry.add(everywhere, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "proxyc_store_bytes", Help: "Memory of the store of Services, EndpointSlices and Nodes.",
+	}, func() float64 { return float64(bytes()) }))
 }
 
 type kernelCounter struct {

@@ -12,6 +12,10 @@ import (
 // should get traffic from load balancers, and whether the kernel holds what
 // was last wanted. It is safe for use by several goroutines.
 type Health struct {
+	// Untaken, if set, gives how many changes nobody has taken yet: while there
+	// are any, the kernel does not hold what is wanted. It is set before use.
+	Untaken func() int
+
 	timeout time.Duration
 	now     func() time.Time
 
@@ -142,7 +146,12 @@ type Ready struct {
 
 // Ready tells whether the kernel holds what was last wanted.
 func (h *Health) Ready() Ready {
+	untaken := h.Untaken != nil && h.Untaken() > 0
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return Ready{Ready: h.waiting == "", Reason: h.waiting}
+	r := Ready{Ready: h.waiting == "" && !untaken, Reason: h.waiting}
+	if !r.Ready && r.Reason == "" {
+		r.Reason = "a change is waiting"
+	}
+	return r
 }

@@ -45,9 +45,6 @@ type Metrics struct {
 	PartialRestoreFailures PerFamily[prometheus.Counter] // iptables
 	NFTSyncFailures        PerFamily[prometheus.Counter] // nftables
 	NFTCleanupFailures     PerFamily[prometheus.Counter] // nftables
-	// LocalhostRejected are connections to node ports at loopback addresses of
-	// protocols that are not proxied there.
-	LocalhostRejected PerProtocol[prometheus.Counter] // nftables
 
 	ConntrackSeconds PerFamily[prometheus.Observer] // iptables, ipvs, nftables
 	ConntrackDeleted PerFamily[prometheus.Counter]  // iptables, ipvs, nftables
@@ -64,7 +61,6 @@ type Metrics struct {
 	DriftRepairs prometheus.Counter  // operations that undid what somebody else changed
 	Quarantined  prometheus.Gauge    // Services that the kernel refuses
 	EventSeconds prometheus.Observer // from the arrival of an event to its being in force
-	StoreBytes   prometheus.Gauge    // memory of the snapshot store
 }
 
 // Labelled metrics, by what they are labelled with.
@@ -72,7 +68,6 @@ type (
 	PerFamily[M any]        func(labels ...string) M
 	PerTable[M any]         func(labels ...string) M
 	PerTrafficPolicy[M any] func(labels ...string) M
-	PerProtocol[M any]      func(labels ...string) M
 	PerCode                 func(labels ...string) prometheus.Counter
 	PerVerb                 func(labels ...string) prometheus.Counter
 )
@@ -90,9 +85,6 @@ func (p PerTrafficPolicy[M]) Of(external bool, f ir.Family) M {
 	}
 	return p("internal", f.String())
 }
-
-// Of gives the metric of a protocol.
-func (p PerProtocol[M]) Of(proto ir.Protocol) M { return p(proto.String()) }
 
 // Of gives the counter of an HTTP status code.
 func (p PerCode) Of(code int) prometheus.Counter { return p(strconv.Itoa(code)) }
@@ -157,8 +149,6 @@ func NewMetrics(mode ir.Mode, version string) *Metrics {
 			"nftables transactions that failed.", familyLabel),
 		NFTCleanupFailures: r.counter(nftables, "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
 			"nftables transactions that failed to remove stale chains.", familyLabel),
-		LocalhostRejected: r.counter(nftables, "kubeproxy_nftables_localhost_nodeport_rejected_packets_total",
-			"Packets to node ports at loopback addresses, of protocols that are not served there.", "protocol"),
 
 		ConntrackSeconds: r.histogram(linux, "kubeproxy_conntrack_reconciler_sync_duration_seconds",
 			"Duration of a search for stale conntrack entries.", syncBuckets(), familyLabel),
@@ -178,8 +168,6 @@ func NewMetrics(mode ir.Mode, version string) *Metrics {
 			"Services that the kernel refuses.")(),
 		EventSeconds: r.histogram(everywhere, "proxyc_event_to_kernel_seconds",
 			"Time from the arrival of an event until the kernel followed.", syncBuckets())(),
-		StoreBytes: r.gauge(everywhere, "proxyc_store_bytes",
-			"Memory of the store of Services, EndpointSlices and Nodes.")(),
 	}
 	feature := r.gauge(everywhere, "kubernetes_feature_enabled", "Whether a feature gate is on.", "name", "stage")
 	m.Feature = func(name, stage string) prometheus.Gauge { return feature(name, stage) }

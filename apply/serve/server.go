@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -19,7 +20,7 @@ const headerTimeout = 30 * time.Second
 // Server is an HTTP server at a configured address.
 type Server struct {
 	Name    string // for messages: "healthz server"
-	Addr    string // IP:port; empty: the server is turned off. 0.0.0.0 and [::] both stand for all addresses of both families
+	Addr    string // IP:port or unix:PATH; empty: the server is turned off. 0.0.0.0 and [::] both stand for all addresses of both families
 	Handler http.Handler
 	// HardFail ends Run when the address cannot be bound, or the server fails
 	// later (bindAddressHardFail). Otherwise it is tried again every 5 s.
@@ -61,8 +62,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 // serve binds the address once and serves until ctx ends or the server fails.
 func (s *Server) serve(ctx context.Context) error {
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", s.Addr)
+	l, err := listen(ctx, s.Addr)
 	if err != nil {
 		return err
 	}
@@ -80,6 +80,13 @@ func (s *Server) serve(ctx context.Context) error {
 		<-ended
 		return nil
 	}
+}
+
+func listen(ctx context.Context, addr string) (net.Listener, error) {
+	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
+		return ListenUnix(ctx, path)
+	}
+	return new(net.ListenConfig).Listen(ctx, "tcp", addr)
 }
 
 func newHTTPServer(h http.Handler, log *slog.Logger) *http.Server {

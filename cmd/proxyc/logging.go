@@ -1,33 +1,164 @@
 package main
 
 import (
+	"bufio"
+	"context"
 	"io"
 	"log/slog"
 	"os"
+	"path"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/klog/v2"
 
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
-// newLogger gives the log that the configuration asks for, whose level can be
-// changed, and makes the API client write into it, too.
-func newLogger(w io.Writer, c *config.Logging) (*slog.Logger, *slog.LevelVar) {
-	level := &slog.LevelVar{}
-	setVerbosity(level, c.Verbosity)
-	options := &slog.HandlerOptions{Level: level}
-	var h slog.Handler = slog.NewTextHandler(w, options)
+// logger is the log that the configuration asks for.
+type logger struct {
+	*slog.Logger
+	level *slog.LevelVar // can be changed while it is in use
+	info  *stream        // where messages that are no errors go
+	every time.Duration  // flushFrequency
+}
+
+// newLogger makes a log, and makes the API client write into it, too. All goes
+// to stderr, or, with splitStream, only errors do, and the rest to stdout.
+func newLogger(stdout, stderr io.Writer, c *config.Logging) *logger {
+	l := &logger{level: &slog.LevelVar{}, info: &stream{w: bufio.NewWriter(stderr)}, every: c.FlushFrequency.Duration.Duration}
+	setVerbosity(l.level, c.Verbosity)
+	options := c.Options.Text
+	format := func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, &slog.HandlerOptions{Level: l.level}) }
 	if c.Format == "json" {
-		h = slog.NewJSONHandler(w, options)
+		options = c.Options.JSON
+		format = func(w io.Writer) slog.Handler { return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l.level}) }
 	}
-	log := slog.New(h)
-	klog.SetSlogLogger(log)
-	return log, level
+	h := &handler{level: l.level, modules: c.VModule}
+	if options.SplitStream {
+		l.info = newStream(stdout, options.InfoBufferSize)
+		h.errors = format(stderr)
+	}
+	h.info = format(l.info)
+	if h.errors == nil {
+		h.errors = h.info
+	}
+	l.Logger = slog.New(h)
+	klog.SetSlogLogger(l.Logger)
+	return l
+}
+
+// flush writes out what is buffered, at least every flushFrequency until ctx ends.
+func (l *logger) flush(ctx context.Context) error {
+	if l.info.size == 0 {
+		return nil
+	}
+	tick := time.NewTicker(l.every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			l.info.Flush()
+		}
+	}
+}
+
+// stream is where messages go, buffered if it has a size.
+type stream struct {
+	size int
+
+	mu sync.Mutex
+	w  *bufio.Writer
+}
+
+func newStream(w io.Writer, buffer config.Quantity) *stream {
+	size, err := resource.ParseQuantity(string(buffer))
+	if err != nil { // the configuration was checked: it was not set
+		return &stream{w: bufio.NewWriter(w)}
+	}
+	n := int(size.Value())
+	return &stream{size: n, w: bufio.NewWriterSize(w, n)}
+}
+
+func (s *stream) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, err := s.w.Write(p)
+	if s.size == 0 && err == nil {
+		err = s.w.Flush()
+	}
+	return n, err
+}
+
+// Flush writes out what is buffered. There is nobody to tell if that fails.
+func (s *stream) Flush() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.w.Flush()
+}
+
+// handler lets pass what the level and vmodule ask for, and divides errors from the rest.
+type handler struct {
+	info, errors slog.Handler
+	level        *slog.LevelVar
+	modules      []config.VModule
+}
+
+func (h *handler) Enabled(_ context.Context, l slog.Level) bool {
+	for _, m := range h.modules {
+		if l >= verbosity(m.Verbosity) {
+			return true // as far as it comes from there, see Handle
+		}
+	}
+	return l >= h.level.Level()
+}
+
+func (h *handler) Handle(ctx context.Context, r slog.Record) error {
+	switch {
+	case r.Level < h.level.Level() && !h.asked(&r):
+		return nil
+	case r.Level >= slog.LevelError:
+		return h.errors.Handle(ctx, r)
+	}
+	return h.info.Handle(ctx, r)
+}
+
+// asked tells whether vmodule asks for a message: the first pattern that
+// matches its source file, without path and .go, decides.
+func (h *handler) asked(r *slog.Record) bool {
+	source, _ := runtime.CallersFrames([]uintptr{r.PC}).Next()
+	file := strings.TrimSuffix(path.Base(source.File), ".go")
+	for _, m := range h.modules {
+		if ok, err := path.Match(m.FilePattern, file); ok && err == nil {
+			return r.Level >= verbosity(m.Verbosity)
+		}
+	}
+	return false
+}
+
+func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return h.with(func(of slog.Handler) slog.Handler { return of.WithAttrs(attrs) })
+}
+
+func (h *handler) WithGroup(name string) slog.Handler {
+	return h.with(func(of slog.Handler) slog.Handler { return of.WithGroup(name) })
+}
+
+func (h *handler) with(change func(slog.Handler) slog.Handler) slog.Handler {
+	return &handler{info: change(h.info), errors: change(h.errors), level: h.level, modules: h.modules}
 }
 
 // setVerbosity lets pass what klog has at verbosity v. Findings that are of no
 // use while all goes well are debug messages, those of verbosity 4.
-func setVerbosity(level *slog.LevelVar, v uint32) { level.Set(-slog.Level(v)) }
+func setVerbosity(level *slog.LevelVar, v uint32) { level.Set(verbosity(v)) }
+
+// verbosity is klog's verbosity as a level.
+func verbosity(v uint32) slog.Level { return -slog.Level(v) }
 
 // calledAs are the words of the command line that the program's own name stands for.
 func calledAs(name string) []string {

@@ -39,7 +39,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 	if err := d.settings(); err != nil {
 		return err
 	}
-	k, err := openKernel(ctx, d.cfg.ProxyMode(), d.cmd.Variant, d.cmd.LockTimeout, d.log)
+	k, err := openKernel(ctx, d.cfg.ProxyMode(), d.cmd.Variant, d.cmd.LockTimeout, d.log.Logger)
 	if err != nil {
 		return orDone(ctx, err)
 	}

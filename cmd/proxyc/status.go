@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -56,6 +58,7 @@ type state struct {
 	mu      sync.Mutex
 	status  Status
 	inForce func() []*ir.Program // nil: not known yet
+	plan    plan
 }
 
 func newState(mode ir.Mode, node string) *state {
@@ -70,8 +73,10 @@ func (s *state) queued() {
 }
 
 func (s *state) synced(sync *loop.Sync) {
+	p := newPlan(sync)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.plan = p
 	st := &s.status
 	if st.Synced = sync.Err == nil; !st.Synced {
 		st.LastError = &statusError{sync.Ended, sync.Err.Error()}
@@ -108,21 +113,19 @@ func (s *state) serve(w http.ResponseWriter, pending int) {
 	json.NewEncoder(w).Encode(st) // an error is the client's, who went away
 }
 
-// serveIR tells the Programs in force.
-func (s *state) serveIR(w http.ResponseWriter, _ *http.Request) {
+// programs gives the Programs in force; nil while nobody knows.
+func (s *state) programs() []*ir.Program {
 	s.mu.Lock()
 	inForce := s.inForce
 	s.mu.Unlock()
-	var programs []*ir.Program
-	if inForce != nil {
-		programs = inForce()
+	if inForce == nil {
+		return nil
 	}
-	w.Header().Set("Content-Type", "application/json")
-	ir.WriteJSON(w, programs) // an error is the client's, who went away
+	return inForce()
 }
 
 type statusCmd struct {
-	Address string `default:"127.0.0.1:10249" placeholder:"IP:PORT" help:"Address of the daemon's metrics server."`
+	Address string `default:"127.0.0.1:10249" placeholder:"ADDRESS" help:"Of the daemon: IP:PORT of its metrics server, or unix:PATH of its --status-socket."`
 	Output  string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
 }
 
@@ -132,11 +135,15 @@ const statusTimeout = 5 * time.Second
 func (c *statusCmd) Run(e *env) error {
 	ctx, cancel := context.WithTimeout(context.Background(), statusTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.Address+statusPath, nil)
+	host, client := c.Address, http.DefaultClient
+	if path, ok := strings.CutPrefix(c.Address, unixPrefix); ok {
+		host, client = "localhost", unixClient(path)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+statusPath, nil)
 	if err != nil {
 		return fmt.Errorf("--address: %w", err)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		return fmt.Errorf("no daemon answers: %w", err)
 	}
@@ -154,6 +161,17 @@ func (c *statusCmd) Run(e *env) error {
 		return err
 	}
 	return buffered(e.stdout, func(w io.Writer) error { return st.print(w) })
+}
+
+// unixPrefix stands before the path of a unix socket in an address.
+const unixPrefix = "unix:"
+
+// unixClient asks at a unix socket, whatever the host.
+func unixClient(path string) *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}}}
 }
 
 func (st *Status) print(w io.Writer) error {

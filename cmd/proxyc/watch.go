@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"net/http"
 	"os/signal"
 	"reflect"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/loop"
 	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/sysctl"
@@ -32,6 +32,7 @@ type watchCmd struct {
 	BootFrom    string        `name:"boot-from" placeholder:"FILE" help:"Keep what was last in force in a file, and put it in force at the start, before the API server answers."`
 	Variant     string        `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Which iptables to use; auto is the one that the node uses."`
 	LockTimeout time.Duration `default:"30s" placeholder:"DURATION" help:"How long to wait while another program holds the lock of iptables."`
+	Socket      string        `name:"status-socket" placeholder:"PATH" help:"Tell the status at a unix socket, too, which only the owner can open."`
 	Version     bool          `name:"version" help:"Print the version, and exit."`
 }
 
@@ -97,8 +98,7 @@ type daemon struct {
 	resolved *config.Resolved
 	cfg      *config.Config
 	nodeName string
-	log      *slog.Logger
-	level    *slog.LevelVar
+	log      *logger
 	started  time.Time
 
 	store    *watch.Store
@@ -106,6 +106,7 @@ type daemon struct {
 	health   *serve.Health
 	metrics  *serve.Metrics
 	checks   checks
+	tallies  [loop.Families]tally
 	state    *state
 	boot     *bootFile
 	events   *watch.Events // nil without an API server
@@ -118,25 +119,20 @@ func newDaemon(c *watchCmd, e *env, resolved *config.Resolved) (*daemon, error) 
 	}
 	cfg := resolved.Config
 	d := &daemon{cmd: c, env: e, resolved: resolved, cfg: cfg, nodeName: name, started: time.Now()}
-	d.log, d.level = newLogger(e.stderr, &cfg.Logging)
+	d.log = newLogger(e.stdout, e.stderr, &cfg.Logging)
 	d.store = watch.NewStore(time.Now)
 	d.health = serve.NewHealth(2*cfg.SyncPeriod(), time.Now)
-	d.metrics = serve.NewMetrics(cfg.ProxyMode(), version())
-	for name, on := range cfg.FeatureGates {
-		value := 0.0
-		if on {
-			value = 1
-		}
-		d.metrics.Feature(name, "").Set(value)
-	}
+	d.health.Untaken = d.store.Pending
+	d.metrics = newMetrics(cfg)
+	d.measureStore()
 	if c.Snapshot == "" {
-		d.events = watch.NewEvents(name, d.log, time.Now)
+		d.events = watch.NewEvents(name, d.log.Logger, time.Now)
 	}
-	d.checks = newChecks(d.health, d.events, d.log)
+	d.checks = newChecks(d.health, d.events, d.log.Logger)
 	d.state = newState(cfg.ProxyMode(), name)
-	d.follower = &follower{cfg: cfg, store: d.store, facts: compiler.Facts{NodeName: name}, interfaces: node.Interfaces, log: d.log}
+	d.follower = &follower{cfg: cfg, store: d.store, facts: compiler.Facts{NodeName: name}, interfaces: node.Interfaces, log: d.log.Logger}
 	if c.BootFrom != "" {
-		d.boot = &bootFile{env: e, path: c.BootFrom, log: d.log}
+		d.boot = &bootFile{env: e, path: c.BootFrom, log: d.log.Logger}
 	}
 	return d, nil
 }
@@ -144,6 +140,7 @@ func newDaemon(c *watchCmd, e *env, resolved *config.Resolved) (*daemon, error) 
 // run lives until ctx ends, or something ends it: an error, or another
 // configuration, which it gives back.
 func (d *daemon) run(parent context.Context) (next *config.Resolved, err error) {
+	defer d.log.info.Flush()
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	var all sync.WaitGroup
@@ -157,6 +154,8 @@ func (d *daemon) run(parent context.Context) (next *config.Resolved, err error) 
 	d.events.Send(watch.Event{Reason: "Starting", Action: "StartKubeProxy"})
 	run(d.serving(d.healthServer(), "FailedToStartProxierHealthcheck"))
 	run(d.serving(d.metricsServer(), "FailedToStartMetricServer"))
+	run(d.statusServer().Run)
+	run(d.log.flush)
 	run(d.watchConfig)
 	run(d.proxy)
 	<-ctx.Done()
@@ -214,7 +213,7 @@ func (d *daemon) watchConfig(ctx context.Context) error {
 		now, diags := d.cmd.Resolve(d.env.readFile, d.cmd.Strict)
 		if diags.HasErrors() {
 			for _, f := range diags {
-				logDiagnostic(d.log, f)
+				logDiagnostic(d.log.Logger, f)
 			}
 			d.log.Error("the configuration stays as it is")
 			return
@@ -233,12 +232,17 @@ func (d *daemon) watchConfig(ctx context.Context) error {
 	return nil
 }
 
+// lastEvent is how long the end waits until the cluster was told why.
+const lastEvent = 900 * time.Millisecond
+
 // serving runs a server, and tells in the cluster if that fails for good.
 func (d *daemon) serving(s *serve.Server, reason string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		err := s.Run(ctx)
 		if err != nil {
-			d.events.Send(watch.Event{Warning: true, Reason: reason, Action: "StartKubeProxy", Note: err.Error()})
+			ctx, cancel := context.WithTimeout(ctx, lastEvent)
+			defer cancel()
+			d.events.SendLast(ctx, watch.Event{Warning: true, Reason: reason, Action: "StartKubeProxy", Note: err.Error()})
 		}
 		return err
 	}
@@ -246,7 +250,22 @@ func (d *daemon) serving(s *serve.Server, reason string) func(context.Context) e
 
 func (d *daemon) healthServer() *serve.Server {
 	return &serve.Server{Name: "healthz server", Addr: d.cfg.HealthzBindAddress,
-		Handler: d.health.Handler(d.metrics), HardFail: d.cfg.BindAddressHardFail, Log: d.log}
+		Handler: d.health.Handler(d.metrics), HardFail: d.cfg.BindAddressHardFail, Log: d.log.Logger}
+}
+
+// statusServer answers proxyc status alone, where the metrics server cannot be reached.
+func (d *daemon) statusServer() *serve.Server {
+	s := &serve.Server{Name: "status server", Log: d.log.Logger, Handler: d.statusHandler()}
+	if d.cmd.Socket != "" {
+		s.Addr = unixPrefix + d.cmd.Socket
+	}
+	return s
+}
+
+func (d *daemon) statusHandler() *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.HandleFunc(statusPath, func(w http.ResponseWriter, _ *http.Request) { d.state.serve(w, d.store.Pending()) })
+	return mux
 }
 
 func (d *daemon) metricsServer() *serve.Server {
@@ -257,15 +276,18 @@ func (d *daemon) metricsServer() *serve.Server {
 		Flags:     func() map[string]string { return givenFlags(d.env.args) },
 		Profiling: d.cfg.EnableProfiling,
 		SetVerbosity: func(v uint32) error {
-			setVerbosity(d.level, v)
+			setVerbosity(d.log.level, v)
 			return nil
 		},
-		Pages: map[string]http.Handler{"/debug/proxyc/ir": http.HandlerFunc(d.state.serveIR)},
+		Pages: map[string]http.Handler{
+			"/debug/proxyc/ir":    http.HandlerFunc(d.state.serveIR),
+			"/debug/proxyc/plan":  http.HandlerFunc(d.state.servePlan),
+			"/debug/proxyc/trace": http.HandlerFunc(d.serveTrace),
+		},
 	}
-	mux := http.NewServeMux()
+	mux := d.statusHandler()
 	mux.Handle("/", pages.Handler())
-	mux.HandleFunc(statusPath, func(w http.ResponseWriter, _ *http.Request) { d.state.serve(w, d.store.Pending()) })
-	return &serve.Server{Name: "metrics server", Addr: d.cfg.MetricsBindAddress, Handler: mux, HardFail: d.cfg.BindAddressHardFail, Log: d.log}
+	return &serve.Server{Name: "metrics server", Addr: d.cfg.MetricsBindAddress, Handler: mux, HardFail: d.cfg.BindAddressHardFail, Log: d.log.Logger}
 }
 
 // settings brings the kernel's settings to what configuration and mode want,
@@ -309,9 +331,9 @@ func (d *daemon) lock(ctx context.Context) (*apply.Lock, error) {
 func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (<-chan struct{}, error) {
 	synced := make(chan struct{})
 	if path := d.cmd.Snapshot; path != "" {
-		files := &watch.Files{Path: path, Store: d.store, Log: d.log, Report: func(l diag.List) {
+		files := &watch.Files{Path: path, Store: d.store, Log: d.log.Logger, Report: func(l diag.List) {
 			for _, f := range l {
-				logDiagnostic(d.log, f)
+				logDiagnostic(d.log.Logger, f)
 			}
 		}}
 		if err := files.Read(); err != nil {
@@ -326,7 +348,7 @@ func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (<-chan struct
 		})
 		return synced, nil
 	}
-	api := &watch.API{NodeName: d.nodeName, Store: d.store, Log: d.log, NodeState: d.nodeState,
+	api := &watch.API{NodeName: d.nodeName, Store: d.store, Log: d.log.Logger, NodeState: d.nodeState,
 		Resync: d.cfg.ConfigSyncPeriod.Duration, Events: d.events}
 	watch.Measure(&d.metrics.Client)
 	if err := api.Connect(d.cfg.ClientConnection, deref(d.cmd.Master), "proxyc/"+version()); err != nil {

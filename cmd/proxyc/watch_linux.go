@@ -26,6 +26,9 @@ type kernel struct {
 	// suspect gives a token when somebody else may have changed the rules.
 	suspect <-chan struct{}
 	close   func() error
+	// invalidDropped reads how many packets were dropped that conntrack could
+	// not place; nil: they are not counted.
+	invalidDropped func(ctx context.Context) (packets uint64, err error)
 }
 
 // monitored is a Kernel whose changes a monitor knows to be ours.
@@ -115,6 +118,8 @@ func openKernel(ctx context.Context, mode ir.Mode, variant string, wait time.Dur
 			Kernel:    &loop.Plane[iptablesrules.Rulesets]{Target: t, Memory: newIPTablesMemory(t)},
 			leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return leftoversBut(ctx, mode, t) },
 			close:     func() error { return nil },
+
+			invalidDropped: t.InvalidDropped,
 		}
 		if t.Variant == iptables.Legacy {
 			return k.listen(ctx, log, listenLegacy), nil

@@ -1,0 +1,38 @@
+package iptables
+
+import (
+	"testing"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+func TestInvalidDropped(t *testing.T) {
+	inNamespace(t, func(t *testing.T, v Variant) {
+		target := open(t, Options{Variant: v})
+		if n, err := target.InvalidDropped(t.Context()); err == nil {
+			t.Errorf("without the rule: %d, want an error", n)
+		}
+		dropping := programs(1)
+		for _, p := range dropping {
+			p.Node.DropInvalid = true
+		}
+		put(t, target, lower(dropping...))
+		want := func(n uint64) {
+			t.Helper()
+			if got, err := target.InvalidDropped(t.Context()); err != nil || got != n {
+				t.Errorf("got %d, %v, want %d", got, err, n)
+			}
+		}
+		want(0)
+		count := func(f ir.Family, packets string) {
+			shell(t, "*filter\n:KUBE-FORWARD - [0:0]\n["+packets+":999] -A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP\nCOMMIT\n",
+				tool(f, v, "restore"), "--counters", "--noflush")
+		}
+		count(ir.IPv4, "7")
+		want(7)
+		if v == Legacy { // ip6tables-nft of 1.8.9 takes no counters
+			count(ir.IPv6, "30")
+			want(37)
+		}
+	})
+}

@@ -1,0 +1,50 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+)
+
+// ListenUnix listens at a path that only the owner may open. What a process
+// that died left there is replaced; the path goes with the listener. A path at
+// which somebody answers is an error.
+func ListenUnix(ctx context.Context, path string) (net.Listener, error) {
+	if conn, err := new(net.Dialer).DialContext(ctx, "unix", path); err == nil {
+		conn.Close()
+		return nil, fmt.Errorf("%s: another process answers there", path)
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != os.ModeSocket {
+		return nil, fmt.Errorf("%s: must be free or a socket, is %s", path, info.Mode())
+	}
+	next := path + ".next" // so that nobody can open it before its mode is set
+	os.Remove(next)
+	l, err := new(net.ListenConfig).Listen(ctx, "unix", next)
+	if err != nil {
+		return nil, err
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	err = os.Chmod(next, 0o600)
+	if err == nil {
+		err = os.Rename(next, path)
+	}
+	if err != nil {
+		l.Close()
+		os.Remove(next)
+		return nil, err
+	}
+	return &unixListener{Listener: l, remove: sync.OnceFunc(func() { os.Remove(path) })}, nil
+}
+
+// unixListener takes its path away when it is closed.
+type unixListener struct {
+	net.Listener
+	remove func()
+}
+
+func (l *unixListener) Close() error {
+	l.remove()
+	return l.Listener.Close()
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/loop"
+	"github.com/proxyc/proxyc/apply/serve"
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// newMetrics gives the metrics of a configuration. What counts failures and
+// operations is there from the start, so that its first one shows as a rise.
+func newMetrics(cfg *config.Config) *serve.Metrics {
+	m := serve.NewMetrics(cfg.ProxyMode(), version())
+	for name, on := range cfg.FeatureGates {
+		value := 0.0
+		if on {
+			value = 1
+		}
+		m.Feature(name, "").Set(value)
+	}
+	for _, f := range families {
+		m.RestoreFailures.Of(f)
+		m.PartialRestoreFailures.Of(f)
+		m.NFTSyncFailures.Of(f)
+		m.NFTCleanupFailures.Of(f) // what is stale goes in the same transaction
+		m.ConntrackDeleted.Of(f)
+	}
+	for _, v := range [...]apply.Verb{apply.Add, apply.Change, apply.Remove} {
+		m.Operations.Of(v)
+	}
+	return m
+}
+
+// measureStore exports the memory of the Store.
+func (d *daemon) measureStore() {
+	d.metrics.MeasureStore(func() (bytes int) {
+		d.store.View(func(s *snapshot.Snapshot) { bytes = s.Bytes() })
+		return bytes
+	})
+}
+
+// counterTimeout is how long a scrape waits for the kernel's counters.
+const counterTimeout = 2 * time.Second
+
+// countPackets exports what the kernel counts of a dataplane.
+func (d *daemon) countPackets(k *kernel) {
+	if k.invalidDropped == nil {
+		return
+	}
+	d.metrics.CountPackets(func() (uint64, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), counterTimeout)
+		defer cancel()
+		return k.invalidDropped(ctx)
+	})
+}
+
+// count keeps the metrics.
+func (d *daemon) count(s *loop.Sync) {
+	seconds := s.Ended.Sub(s.Began).Seconds()
+	m := d.metrics
+	for _, f := range families {
+		m.SyncSeconds.Of(f).Observe(seconds)
+		if s.Kind == loop.Full {
+			m.SyncFullSeconds.Of(f).Observe(seconds)
+		} else {
+			m.SyncPartialSeconds.Of(f).Observe(seconds)
+		}
+	}
+	if s.Err != nil {
+		d.countFailure(s)
+		d.countPending()
+		return
+	}
+	c := d.follower.inForce()
+	d.countPending()
+	m.ServiceChanges.Add(float64(c.ServiceEvents))
+	m.EndpointChanges.Add(float64(c.EndpointEvents))
+	if !c.Since.IsZero() {
+		m.EventSeconds.Observe(latency(s.Ended, c.Since))
+	}
+	for _, t := range c.Triggers {
+		if t.At.After(d.started) { // what happened before says nothing of this process
+			m.ProgrammingSeconds.Of(t.Family).Observe(latency(s.Ended, t.At))
+		}
+	}
+	m.Operations.Of(apply.Add).Add(float64(s.Done.Operations.Added))
+	m.Operations.Of(apply.Change).Add(float64(s.Done.Operations.Changed))
+	m.Operations.Of(apply.Remove).Add(float64(s.Done.Operations.Removed))
+	m.DriftRepairs.Add(float64(total(s.Done.Drift)))
+	m.Quarantined.Set(float64(len(s.Done.Refused)))
+	d.countTables(s.Done.Plans)
+	for i, f := range families {
+		m.LastSync.Of(f).Set(float64(s.Ended.UnixNano()) / 1e9)
+		t := &d.tallies[i]
+		if s.Kind == loop.Full {
+			t.reset(s.Work.Programs[i])
+		} else {
+			t.change(s.Work.Changes[i])
+		}
+		m.NoLocalEndpoints.Of(false, f).Set(float64(t.internal))
+		m.NoLocalEndpoints.Of(true, f).Set(float64(t.external))
+	}
+}
+
+// countPending tells how many changes are not in force.
+func (d *daemon) countPending() {
+	services, endpoints := d.store.Events()
+	d.metrics.ServiceChangesPending.Set(float64(services + d.follower.waiting.ServiceEvents))
+	d.metrics.EndpointChangesPending.Set(float64(endpoints + d.follower.waiting.EndpointEvents))
+}
+
+// countFailure counts a sync that failed, for the family that it failed for.
+// Both count where that is not known: nftables commits both in one
+// transaction, and what cannot be read has no family.
+func (d *daemon) countFailure(s *loop.Sync) {
+	of := families[:]
+	if one, ok := errors.AsType[*apply.FamilyError](s.Err); ok {
+		of = []ir.Family{one.Family}
+	}
+	for _, f := range of {
+		d.metrics.RestoreFailures.Of(f).Inc()
+		d.metrics.NFTSyncFailures.Of(f).Inc()
+		if s.Kind != loop.Full {
+			d.metrics.PartialRestoreFailures.Of(f).Inc()
+		}
+	}
+}
+
+// countTables counts the rules of dataplanes that have them in tables.
+func (d *daemon) countTables(plans []apply.Plan) {
+	type table struct {
+		family ir.Family
+		name   string
+	}
+	written := map[table]int{}
+	for _, plan := range plans {
+		tabled, ok := plan.(apply.Tabled)
+		if !ok {
+			return
+		}
+		for _, c := range tabled.Tables() {
+			at := table{c.Family, c.Table}
+			written[at] += c.Written
+			d.metrics.RulesTotal.Of(c.Table, c.Family).Set(float64(c.Rules))
+			d.metrics.RulesLastSync.Of(c.Table, c.Family).Set(float64(written[at]))
+		}
+	}
+}
