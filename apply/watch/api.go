@@ -277,9 +277,9 @@ func (a *API) services() kind {
 		name: "services", client: a.clients.core, expected: &corev1.Service{},
 		options: func(o *metav1.ListOptions) { o.LabelSelector, o.FieldSelector = serviceLabels, serviceFields },
 		reduce:  reducer(snapshot.FromService),
-		set:     func(obj any) { a.Store.setService(obj.(*snapshot.Service)) },
+		set:     func(obj any) { a.Store.SetService(obj.(*snapshot.Service)) },
 		remove: func(namespace, name string) {
-			a.Store.deleteService(ir.Name{Namespace: namespace, Name: name})
+			a.Store.DeleteService(ir.Name{Namespace: namespace, Name: name})
 		},
 		replace: func(all []any) {
 			a.Store.replace(func(s *snapshot.Snapshot) snapshot.Dirty {
@@ -294,9 +294,9 @@ func (a *API) slices() kind {
 		name: "endpointslices", client: a.clients.discovery, expected: &discoveryv1.EndpointSlice{},
 		options: func(o *metav1.ListOptions) { o.LabelSelector = sliceLabels },
 		reduce:  reducer(snapshot.FromEndpointSlice),
-		set:     func(obj any) { a.Store.setSlice(obj.(*snapshot.EndpointSlice)) },
+		set:     func(obj any) { a.Store.SetSlice(obj.(*snapshot.EndpointSlice)) },
 		remove: func(namespace, name string) {
-			a.Store.deleteSlice(ir.Name{Namespace: namespace, Name: name})
+			a.Store.DeleteSlice(ir.Name{Namespace: namespace, Name: name})
 		},
 		replace: func(all []any) {
 			a.Store.replace(func(s *snapshot.Snapshot) snapshot.Dirty {

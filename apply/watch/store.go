@@ -124,7 +124,9 @@ func (s *Store) SetInterfaces(now []compiler.Interface) {
 	s.tell()
 }
 
-func (s *Store) setService(svc *snapshot.Service) {
+// SetService adds or replaces a Service. What is equal is no change; so it is
+// with the others.
+func (s *Store) SetService(svc *snapshot.Service) {
 	s.update(func(snap *snapshot.Snapshot, c *Changes) (d snapshot.Dirty) {
 		if reflect.DeepEqual(snap.Service(svc.Name), svc) {
 			return d
@@ -136,7 +138,8 @@ func (s *Store) setService(svc *snapshot.Service) {
 	})
 }
 
-func (s *Store) deleteService(name ir.Name) {
+// DeleteService removes a Service.
+func (s *Store) DeleteService(name ir.Name) {
 	s.update(func(snap *snapshot.Snapshot, c *Changes) (d snapshot.Dirty) {
 		if snap.Service(name) == nil {
 			return d
@@ -148,7 +151,8 @@ func (s *Store) deleteService(name ir.Name) {
 	})
 }
 
-func (s *Store) setSlice(slice *snapshot.EndpointSlice) {
+// SetSlice adds or replaces an EndpointSlice.
+func (s *Store) SetSlice(slice *snapshot.EndpointSlice) {
 	s.update(func(snap *snapshot.Snapshot, c *Changes) (d snapshot.Dirty) {
 		if reflect.DeepEqual(snap.Slice(slice.Name), slice) {
 			return d
@@ -162,7 +166,8 @@ func (s *Store) setSlice(slice *snapshot.EndpointSlice) {
 	})
 }
 
-func (s *Store) deleteSlice(name ir.Name) {
+// DeleteSlice removes an EndpointSlice.
+func (s *Store) DeleteSlice(name ir.Name) {
 	s.update(func(snap *snapshot.Snapshot, c *Changes) (d snapshot.Dirty) {
 		if snap.Slice(name) == nil {
 			return d

@@ -12,8 +12,8 @@ func TestStorePending(t *testing.T) {
 	arrived := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s := NewStore(func() time.Time { arrived = arrived.Add(time.Second); return arrived })
 	svc := func() *snapshot.Service { return &snapshot.Service{Name: name("a"), ClusterIP: "10.0.0.1"} }
-	s.setService(svc())
-	s.setService(svc())
+	s.SetService(svc())
+	s.SetService(svc())
 	s.setNode(&snapshot.Node{Name: "node1"})
 	if n := s.Pending(); n != 2 {
 		t.Errorf("%d pending, want a Service and the node", n)
@@ -26,9 +26,9 @@ func TestStorePending(t *testing.T) {
 			t.Errorf("changes: %+v", c)
 		}
 	})
-	s.setService(svc())
+	s.SetService(svc())
 	s.setNode(&snapshot.Node{Name: "node1"})
-	s.deleteService(name("b"))
+	s.DeleteService(name("b"))
 	select {
 	case <-s.Changed():
 		t.Error("woken by what changes nothing")

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/loop"
+	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// BenchmarkEvent is how long it takes from an EndpointSlice with another
+// endpoint to the rules in the kernel, through the whole daemon, among few and
+// many Services.
+func BenchmarkEvent(b *testing.B) {
+	for _, services := range []int{1000, 50_000} {
+		b.Run(fmt.Sprint(services), func(b *testing.B) {
+			applytest.RequireRoot(b)
+			store, synced := runLoop(b, services)
+			wait := func() *loop.Sync {
+				s := <-synced
+				if s.Err != nil {
+					b.Fatal(s.Err)
+				}
+				return s
+			}
+			wait()
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				store.SetSlice(benchSlice(services/2, byte(i%2)))
+				if s := wait(); s.Kind != loop.Change || total(s.Done.Operations) == 0 {
+					b.Fatalf("a sync of kind %s: %v", s.Kind, s.Done.Operations)
+				}
+			}
+		})
+	}
+}
+
+// runLoop keeps a namespace at what a Store with Services says.
+func runLoop(b *testing.B, services int) (*watch.Store, <-chan *loop.Sync) {
+	b.Helper()
+	store := watch.NewStore(time.Now)
+	for i := range services {
+		store.SetService(benchService(i))
+		store.SetSlice(benchSlice(i, 0))
+	}
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	f := &follower{cfg: parseConfig(b, ir.ModeNFTables, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n")),
+		store: store, facts: compiler.Facts{NodeName: "node1"}, log: log,
+		interfaces: func() ([]compiler.Interface, error) { return nil, nil }}
+	ns, err := applytest.NewNamespace("bench")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { ns.Close() })
+	ctx, cancel := context.WithCancel(b.Context())
+	var k *kernel
+	if err := ns.Do(func() (err error) {
+		k, err = openKernel(ctx, ir.ModeNFTables, "auto", time.Second, log)
+		return err
+	}); err != nil {
+		b.Fatal(err)
+	}
+	synced := make(chan *loop.Sync, 1)
+	l := &loop.Loop{Schedule: loop.Schedule{Retry: time.Minute, Full: time.Hour}, Input: f, Kernel: k.Kernel, Suspect: k.suspect,
+		Queued: func(loop.Kind) {}, Synced: func(s *loop.Sync) { synced <- s }, Now: time.Now, After: time.After}
+	done := make(chan struct{})
+	go func() { defer close(done); l.Run(ctx) }()
+	b.Cleanup(func() { cancel(); <-done; k.close() })
+	return store, synced
+}
+
+func benchName(i int) ir.Name { return ir.Name{Namespace: "ns", Name: fmt.Sprintf("s%05d", i)} }
+
+func benchAddr(net byte, i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, net, byte(i >> 8), byte(i)})
+}
+
+func benchService(i int) *snapshot.Service {
+	ip := benchAddr(96, i).String()
+	return &snapshot.Service{Name: benchName(i), Type: "ClusterIP", ClusterIPs: []string{ip}, IPFamilies: []string{"IPv4"},
+		Ports: []snapshot.ServicePort{{Protocol: "TCP", Port: 80}}}
+}
+
+// benchSlice has five endpoints; the last is one of two.
+func benchSlice(i int, version byte) *snapshot.EndpointSlice {
+	s := &snapshot.EndpointSlice{Name: benchName(i), Service: benchName(i), AddressType: "IPv4",
+		Ports: []snapshot.EndpointPort{{HasName: true, Protocol: "TCP", Port: 8080, HasPort: true}}}
+	for j := range 5 {
+		net := byte(100 + j)
+		if j == 4 {
+			net += version
+		}
+		s.Endpoints = append(s.Endpoints, snapshot.Endpoint{Addr: benchAddr(net, i), Ready: true, Serving: true})
+	}
+	return s
+}
