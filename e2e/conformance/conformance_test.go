@@ -1,0 +1,122 @@
+package conformance
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/e2e/kube"
+)
+
+var (
+	proxycFlag  = flag.String("proxyc", "", "binary to use; built from the module above when empty")
+	caseFlag    = flag.String("case", "", "play only cases whose names match")
+	serversFlag = flag.Int("servers", 4, "API servers, and so cases at once")
+	peerFlag    = flag.Bool("peer", false, "play kube-proxy in place of proxyc: it must do what was recorded of it, or this package is wrong")
+)
+
+// A way is how a proxy writes to the kernel.
+type way struct {
+	name, mode string
+	args       []string // of proxyc
+	only       string   // the cases to play, a regular expression
+	peer       bool     // kube-proxy is played this way, too
+}
+
+var ways = []way{
+	{name: "nftables", mode: "nftables", peer: true},
+	{name: "iptables-nft", mode: "iptables", args: []string{"--iptables-variant", "nft"}, peer: true},
+	// Other variants differ in how rules are read, written and matched, not in what is compiled.
+	{name: "iptables-legacy", mode: "iptables", args: []string{"--iptables-variant", "legacy"},
+		only: "^(affinity|clusterip|dual|endpoint|established|hairpin|health|lb-source|nodeport|no-endpoints|service-delete|type-change|udp)"},
+}
+
+// TestConformance plays the recorded cases and prints a table of what came of
+// them.
+func TestConformance(t *testing.T) {
+	applytest.RequireRoot(t)
+	chosen, err := regexp.Compile(*caseFlag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exceptions, err := applytest.LoadExceptions("../../docs/conformance.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute) // the tools may have to be built
+	defer cancel()
+	program, err := program(ctx, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if program.peer {
+		exceptions = nil // the records are its own
+	}
+	pool := startServers(ctx, t, *serversFlag)
+	table := &strings.Builder{}
+	w := tabwriter.NewWriter(table, 0, 0, 3, ' ', 0)
+	fmt.Fprintf(w, "%s\tfamily\tcases\tflows\tdifferences\tseconds\n", program.name)
+	for _, way := range ways {
+		if program.peer && !way.peer {
+			continue
+		}
+		only := regexp.MustCompile(way.only)
+		for _, family := range []string{applytest.IPv4, applytest.IPv6} {
+			t.Run(way.name+"/"+family, func(t *testing.T) {
+				suite := &applytest.Suite{
+					Runner:     &applytest.Runner{Mode: way.mode, Daemon: daemon(pool, program, way)},
+					Family:     family,
+					Dir:        os.DirFS("../../testdata/conformance"),
+					Exceptions: exceptions,
+					Only:       func(name string) bool { return chosen.MatchString(name) && only.MatchString(name) },
+					Jobs:       *serversFlag,
+				}
+				score := suite.Play(t)
+				fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%.0f\n", way.name, family, score.Cases, score.Flows, score.Differences, score.Took.Seconds())
+			})
+		}
+	}
+	w.Flush()
+	fmt.Print(table)
+}
+
+// servers are control planes that wait for a case. Each plays one at a time,
+// since all cases use the same addresses.
+type servers chan *kube.Cluster
+
+func startServers(ctx context.Context, t *testing.T, n int) servers {
+	rbac, err := kube.Manifests("../../docs/deploy/rbac.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := make(servers, n)
+	var all sync.WaitGroup
+	for range n {
+		dir := t.TempDir()
+		all.Go(func() {
+			c, err := kube.Start(ctx, dir)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			t.Cleanup(func() { c.Close() })
+			if err := c.Apply(ctx, rbac...); err != nil {
+				t.Error(err)
+			}
+			pool <- c
+		})
+	}
+	all.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	return pool
+}
