@@ -27,9 +27,14 @@ func Tool(ctx context.Context, pkg string) (string, error) {
 	})
 }
 
+// Root is the directory of proxyc's own module.
+func Root(ctx context.Context) (string, error) {
+	return goCommand(ctx, ".", "list", "-m", "-f", "{{.Dir}}", "github.com/proxyc/proxyc")
+}
+
 // Proxyc builds proxyc, and returns the path of its executable in dir.
 func Proxyc(ctx context.Context, dir string) (string, error) {
-	root, err := goCommand(ctx, ".", "list", "-m", "-f", "{{.Dir}}", "github.com/proxyc/proxyc")
+	root, err := Root(ctx)
 	if err != nil {
 		return "", err
 	}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// cgroupRoots are where version 2 of cgroups is mounted, alone or beside version 1.
+var cgroupRoots = []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
+
+// A meter counts what a process and all its children use. The processor's time
+// is that of a cgroup, to the microsecond, with children that have ended.
+// Memory is looked at every sampleEvery: each process's own peak, and the sum
+// of all at one moment.
+type meter struct {
+	dir  string
+	stop context.CancelFunc
+	done sync.WaitGroup
+
+	mu   sync.Mutex
+	peak memory
+}
+
+// memory is resident bytes.
+type memory struct {
+	Daemon int64 // the peak of the first process
+	Child  int64 // the largest peak of one child
+	All    int64 // the largest sum at one moment
+}
+
+const sampleEvery = 10 * time.Millisecond
+
+// newMeter makes a cgroup and moves a process, which has just been started, into it.
+func newMeter(pid int) (*meter, error) {
+	m := &meter{}
+	for _, root := range cgroupRoots {
+		if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err == nil {
+			m.dir = filepath.Join(root, fmt.Sprintf("proxyc-bench-%d", pid))
+		}
+	}
+	if m.dir == "" {
+		return nil, errors.New("cgroups: version 2 is not mounted")
+	}
+	if err := os.Mkdir(m.dir, 0o755); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(m.dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0o644); err != nil {
+		return nil, errors.Join(err, os.Remove(m.dir))
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	m.stop = stop
+	m.done.Go(func() { m.watch(ctx, pid) })
+	return m, nil
+}
+
+// Close ends the sampling, and removes the cgroup once its processes, which
+// have been told to, have ended.
+func (m *meter) Close() (err error) {
+	m.stop()
+	m.done.Wait()
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(sampleEvery) {
+		if err = os.Remove(m.dir); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// CPU is the processor's time used so far.
+func (m *meter) CPU() (time.Duration, error) {
+	data, err := os.ReadFile(filepath.Join(m.dir, "cpu.stat"))
+	if err != nil {
+		return 0, err
+	}
+	usec, err := field(data, "usage_usec")
+	return time.Duration(usec) * time.Microsecond, err
+}
+
+// Peak is the memory used at most so far.
+func (m *meter) Peak() memory {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.peak
+}
+
+func (m *meter) watch(ctx context.Context, daemon int) {
+	tick := time.NewTicker(sampleEvery)
+	defer tick.Stop()
+	for {
+		m.sample(daemon)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// sample looks at all processes; those that end while it does are left out.
+func (m *meter) sample(daemon int) {
+	procs, err := os.ReadFile(filepath.Join(m.dir, "cgroup.procs"))
+	if err != nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var sum int64
+	for pid := range strings.FieldsSeq(string(procs)) {
+		status, err := os.ReadFile(filepath.Join("/proc", pid, "status"))
+		if err != nil {
+			continue
+		}
+		peak, err1 := field(status, "VmHWM:")
+		now, err2 := field(status, "VmRSS:")
+		if err1 != nil || err2 != nil {
+			continue // a zombie
+		}
+		sum += now * 1024
+		which := &m.peak.Child
+		if pid == strconv.Itoa(daemon) {
+			which = &m.peak.Daemon
+		}
+		*which = max(*which, peak*1024)
+	}
+	m.peak.All = max(m.peak.All, sum, m.peak.Daemon)
+}
+
+// field gives the number that stands behind a name at the start of a line.
+func field(data []byte, name string) (int64, error) {
+	for line := range bytes.Lines(data) {
+		if words := strings.Fields(string(line)); len(words) > 1 && words[0] == name {
+			return strconv.ParseInt(words[1], 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("%s: not there", name)
+}
+
+// quiet waits until next to no processor time is used, and gives what was used so far.
+func (m *meter) quiet(ctx context.Context) (time.Duration, error) {
+	const (
+		look   = 50 * time.Millisecond
+		idle   = 2 * time.Millisecond // of processor time in a look
+		inARow = 4
+	)
+	used, err := m.CPU()
+	for calm := 0; calm < inARow && err == nil; {
+		select {
+		case <-ctx.Done():
+			return used, fmt.Errorf("it does not come to rest: %w", ctx.Err())
+		case <-time.After(look):
+		}
+		var now time.Duration
+		now, err = m.CPU()
+		calm++
+		if now-used > idle {
+			calm = 0
+		}
+		used = now
+	}
+	return used, err
+}

@@ -1,0 +1,434 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/proxyc/proxyc/e2e/kube"
+)
+
+// A result is what was found of one program in one mode. Times are in seconds,
+// sizes in bytes.
+type result struct {
+	Program  string               `json:"program"`
+	Mode     string               `json:"mode"`
+	Values   map[string]float64   `json:"values"`
+	Samples  map[string][]float64 `json:"samples"`
+	Requests []request            `json:"requests"` // to the API server
+	Errors   []string             `json:"errors,omitempty"`
+}
+
+// A subject is a program that is being measured.
+type subject struct {
+	setup
+	options
+	*lab
+	api kubernetes.Interface
+	log io.Writer
+
+	proxy *kube.Proxy
+	meter *meter
+	found *result
+	// started is when the first start was over.
+	started time.Time
+}
+
+// part is a piece of the measuring, with the most that it may take.
+type part struct {
+	name  string
+	limit time.Duration
+	run   func(context.Context) error
+}
+
+// measure runs all parts on a program that is started first. What one part does
+// not find does not keep the others from it; without a start there is nothing
+// to measure.
+func (s *subject) measure(ctx context.Context, save func()) {
+	began := time.Now()
+	defer s.end()
+	for _, p := range s.parts() {
+		fmt.Fprintf(s.log, "%s %s: %s\n", s.found.Mode, s.name, p.name)
+		limited, cancel := context.WithTimeout(ctx, p.limit)
+		err := p.run(limited)
+		cancel()
+		if err != nil {
+			fmt.Fprintf(s.log, "%s %s: %s: %v\n", s.found.Mode, s.name, p.name, err)
+			s.found.Errors = append(s.found.Errors, fmt.Sprintf("%s: %v", p.name, err))
+		}
+		save()
+		if s.proxy == nil || err != nil && p.name == "start" {
+			break
+		}
+	}
+	fmt.Fprintf(s.log, "%s %s: took %s\n", s.found.Mode, s.name, time.Since(began).Round(time.Second))
+}
+
+func (s *subject) parts() []part {
+	return []part{
+		{"start", s.startLimit, s.start},
+		{"rest", s.limit, s.rest},
+		{"endpoint", s.limit, s.endpoint},
+		{"add and remove", s.limit, s.addAndRemove},
+		{"burst", s.limit, s.burst},
+		{"connect", s.limit, s.connect},
+		{"churn", s.limit, s.churn},
+		{"restart", s.startLimit, s.restart},
+	}
+}
+
+// end ends the program and notes what it has used.
+func (s *subject) end() {
+	if s.meter != nil {
+		s.notePeak()
+	}
+	if s.proxy != nil {
+		s.proxy.Kill()
+	}
+	if s.meter != nil {
+		if err := s.meter.Close(); err != nil {
+			s.found.Errors = append(s.found.Errors, err.Error())
+		}
+	}
+}
+
+func (s *subject) notePeak() {
+	p := s.meter.Peak()
+	for key, bytes := range map[string]int64{"all": p.All, "daemon": p.Daemon, "child": p.Child} {
+		s.found.Values["memory."+key] = max(s.found.Values["memory."+key], float64(bytes))
+	}
+}
+
+// launch starts the program, and its meter.
+func (s *subject) launch() (began time.Time, err error) {
+	began = time.Now()
+	if s.proxy, err = s.setup.start(s.lab); err == nil {
+		s.meter, err = newMeter(s.proxy.Pid())
+	}
+	return began, err
+}
+
+// spread is how many Services are watched at the start, the last one among them.
+const spread = 64
+
+// start is until all Services are in the kernel: some of them are asked again
+// and again, and then each is. Those that do not answer at once count until they do.
+func (s *subject) start(ctx context.Context) error {
+	all := append(serviceAddrs(s.cluster), canaryAddr(canary))
+	watched := []netip.AddrPort{}
+	for i := range min(spread, len(all)) {
+		watched = append(watched, all[len(all)-1-i*len(all)/spread%len(all)])
+	}
+	began, err := s.launch()
+	if err != nil {
+		return err
+	}
+	at, err := s.until(ctx, atHome, watched...)
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, s.proxy.Tail())
+	}
+	missing, err := s.missing(all)
+	if err == nil && len(missing) > 0 {
+		at, err = s.until(ctx, atHome, missing...)
+	}
+	if err != nil {
+		return err
+	}
+	s.set("start", at.Sub(began))
+	used, err := s.meter.quiet(ctx)
+	s.set("start.cpu", used)
+	s.started = time.Now()
+	s.found.Values["api.start"] = float64(s.gate.FromServer.Load())
+	return err
+}
+
+// missing asks each Service once, and gives those that nobody answers for.
+func (s *subject) missing(all []netip.AddrPort) (out []netip.AddrPort, err error) {
+	return out, s.client.Do(func() error {
+		for _, a := range all {
+			got, err := connect(a, long)
+			if err != nil {
+				return err
+			}
+			if got == nobody {
+				out = append(out, a)
+			}
+		}
+		return nil
+	})
+}
+
+// rest is what the program costs while nothing happens.
+func (s *subject) rest(ctx context.Context) error {
+	const minute = 60
+	bytes := s.gate.FromServer.Load()
+	used, err := s.meter.CPU()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(s.still):
+	}
+	now, err := s.meter.CPU()
+	per := minute / time.Since(began).Seconds()
+	s.found.Values["rest.cpu"] = (now - used).Seconds() * per
+	s.found.Values["api.idle"] = float64(s.gate.FromServer.Load()-bytes) * per
+	return err
+}
+
+// change makes one change, and waits until the kernel has it and the program
+// rests. The time is from the API server's answer. A program may be faster than
+// that answer: then the time is not above zero.
+func (s *subject) change(ctx context.Context, send func() error, want answer, addrs ...netip.AddrPort) (took, cpu time.Duration, err error) {
+	before, err := s.meter.CPU()
+	if err != nil {
+		return 0, 0, err
+	}
+	type seen struct {
+		at  time.Time
+		err error
+	}
+	kernel := make(chan seen, 1)
+	watching, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		at, err := s.until(watching, want, addrs...)
+		kernel <- seen{at, err}
+	}()
+	if err := send(); err != nil {
+		cancel()
+		<-kernel
+		return 0, 0, err
+	}
+	answered := time.Now()
+	k := <-kernel
+	if k.err != nil {
+		return 0, 0, k.err
+	}
+	after, err := s.meter.quiet(ctx)
+	if s.options.minSync >= time.Millisecond { // each is the first one after quiet
+		time.Sleep(s.options.minSync)
+	}
+	return k.at.Sub(answered), after - before, err
+}
+
+// endpoint moves the canary's endpoint to and fro.
+func (s *subject) endpoint(ctx context.Context) error {
+	bytes := s.gate.FromServer.Load()
+	err := s.repeat(s.rounds, "endpoint", "endpoint", func(i int) (took, cpu time.Duration, err error) {
+		to, want := s.place(i)
+		return s.change(ctx, func() error { return move(ctx, s.api, canary, to) }, want, canaryAddr(canary))
+	})
+	if n := len(s.found.Samples["endpoint"]); n > 0 {
+		s.found.Values["api.endpoint"] = float64(s.gate.FromServer.Load()-bytes) / float64(n)
+	}
+	return err
+}
+
+// place is where a canary's endpoint goes in a round, and what a probe then finds.
+func (s *subject) place(round int) (netip.Addr, answer) {
+	if round%2 == 0 {
+		return abroad, moved
+	}
+	return home, atHome
+}
+
+// addAndRemove adds a Service whose EndpointSlice is there, and removes it.
+func (s *subject) addAndRemove(ctx context.Context) error {
+	services := s.api.CoreV1().Services(canaries)
+	for range s.rounds {
+		err := s.repeat(1, "added", "addremove", func(int) (took, cpu time.Duration, err error) {
+			return s.change(ctx, func() error {
+				_, err := services.Create(ctx, canaryService(comeAndGo), metav1.CreateOptions{})
+				return err
+			}, atHome, canaryAddr(comeAndGo))
+		})
+		if err != nil {
+			return err
+		}
+		err = s.repeat(1, "removed", "addremove", func(int) (took, cpu time.Duration, err error) {
+			return s.change(ctx, func() error {
+				return services.Delete(ctx, canaryName(comeAndGo), metav1.DeleteOptions{})
+			}, nobody, canaryAddr(comeAndGo))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// burst moves the endpoints of many canaries at once. The time is from the
+// answer to the last request.
+func (s *subject) burst(ctx context.Context) error {
+	return s.repeat(max(2, s.rounds/4), "burst", "burst", func(i int) (took, cpu time.Duration, err error) {
+		to, want := s.place(i)
+		return s.change(ctx, func() error {
+			return parallel(s.atOnce, func(i int) error { return move(ctx, s.api, burst+i, to) })
+		}, want, canaryAddrs(burst, s.atOnce)...)
+	})
+}
+
+// repeat takes samples of times and of processor time, and keeps what they
+// come to after each.
+func (s *subject) repeat(n int, times, costs string, once func(i int) (took, cpu time.Duration, err error)) error {
+	for i := range n {
+		took, cpu, err := once(i)
+		if err != nil {
+			return err
+		}
+		s.found.Samples[times] = append(s.found.Samples[times], took.Seconds())
+		s.found.Samples[costs+".cpu"] = append(s.found.Samples[costs+".cpu"], cpu.Seconds())
+		sorted := slices.Sorted(slices.Values(s.found.Samples[times]))
+		s.found.Values[times+".p50"], s.found.Values[times+".p90"] = quantile(sorted, 0.5), quantile(sorted, 0.9)
+		s.found.Values[costs+".cpu"] = mean(s.found.Samples[costs+".cpu"])
+	}
+	return nil
+}
+
+func mean(values []float64) (sum float64) {
+	for _, v := range values {
+		sum += v / float64(len(values))
+	}
+	return sum
+}
+
+// clients is how many connect at once.
+const clients = 2
+
+// connect makes as many new connections to the last Service as it can.
+func (s *subject) connect(ctx context.Context) error {
+	last, err := s.last(ctx, s.lab)
+	if err != nil {
+		return err
+	}
+	return s.connections("connect", last)
+}
+
+// churn does so while endpoints change, the same number for each program. The
+// order of rules does not last then, so many Services are asked.
+func (s *subject) churn(ctx context.Context) error {
+	all := serviceAddrs(s.cluster)
+	var some []netip.AddrPort
+	for i := range min(spread, len(all)) {
+		some = append(some, all[i*len(all)/min(spread, len(all))])
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- s.keepMoving(ctx) }()
+	err := s.connections("churn", some...)
+	cancel()
+	if moving := <-ended; err == nil {
+		err = moving
+	}
+	return err
+}
+
+// movesPerSecond is how many endpoints change while connections are made.
+const movesPerSecond = 20
+
+func (s *subject) keepMoving(ctx context.Context) error {
+	tick := time.NewTicker(time.Second / movesPerSecond)
+	defer tick.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		to, _ := s.place(i / s.atOnce)
+		if err := move(ctx, s.api, burst+i%s.atOnce, to); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+}
+
+func (s *subject) connections(key string, addrs ...netip.AddrPort) error {
+	found, err := s.loadFor(s.seconds, clients, addrs...)
+	if err != nil {
+		return err
+	}
+	s.found.Values[key+".rate"] = found.PerSecond
+	s.found.Values[key+".failed"] = float64(found.Failed)
+	s.set(key+".p50", found.P50)
+	s.set(key+".p99", found.P99)
+	return nil
+}
+
+// restart ends the program, moves an endpoint, and starts it again, while
+// another Service is asked all the time.
+func (s *subject) restart(ctx context.Context) error {
+	if _, err := s.meter.quiet(ctx); err != nil {
+		return err
+	}
+	s.notePeak()
+	type gap struct {
+		longest time.Duration
+		err     error
+	}
+	asking, stop := context.WithCancel(ctx)
+	defer stop()
+	gaps := make(chan gap, 1)
+	go func() {
+		longest, err := s.gaps(asking, serviceAddrs(s.cluster)[0])
+		gaps <- gap{longest, err}
+	}()
+	err := s.startAgain(ctx)
+	stop()
+	g := <-gaps
+	s.set("restart.gap", g.longest)
+	if err == nil {
+		err = g.err
+	}
+	return err
+}
+
+func (s *subject) startAgain(ctx context.Context) error {
+	s.proxy.Stop() // how it ends is its own affair: kube-proxy does by the signal
+	if err := s.meter.Close(); err != nil {
+		return err
+	}
+	s.meter = nil
+	to, want, err := s.elsewhere()
+	if err != nil {
+		return err
+	}
+	if err := move(ctx, s.api, canary, to); err != nil {
+		return err
+	}
+	began, err := s.launch()
+	if err != nil {
+		return err
+	}
+	at, err := s.until(ctx, want, canaryAddr(canary))
+	if err != nil {
+		return err
+	}
+	s.set("restart.kernel", at.Sub(began))
+	_, err = s.meter.quiet(ctx)
+	return err
+}
+
+// elsewhere is where the canary's endpoint is not, as far as the kernel knows.
+func (s *subject) elsewhere() (to netip.Addr, want answer, err error) {
+	err = s.client.Do(func() error {
+		now, err := connect(canaryAddr(canary), long)
+		to, want = abroad, moved
+		if now == moved {
+			to, want = home, atHome
+		}
+		return err
+	})
+	return to, want, err
+}
+
+func (s *subject) set(key string, d time.Duration) { s.found.Values[key] = d.Seconds() }

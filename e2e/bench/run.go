@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/proxyc/proxyc/e2e/kube"
+)
+
+// A report is all that a run has found.
+type report struct {
+	Began    time.Time         `json:"began"`
+	Versions map[string]string `json:"versions"`
+	Options  map[string]any    `json:"options"`
+	Load     float64           `json:"loadSeconds"` // what the API server needed to take the cluster
+	Results  []*result         `json:"results"`
+}
+
+// run measures both programs in each mode on one cluster.
+func run(ctx context.Context, o options, file string) (*report, error) {
+	dir, err := os.MkdirTemp("", "proxyc-bench-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	peer, own, err := programs(ctx, dir, o.proxyc)
+	if err != nil {
+		return nil, err
+	}
+	r := &report{Began: time.Now().UTC().Truncate(time.Second), Versions: versions(ctx, peer, own), Options: o.describe()}
+	c, err := kube.Start(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	if err := prepare(ctx, c, o, r); err != nil {
+		return nil, err
+	}
+	order := []program{peer, own}
+	if o.ownFirst {
+		order = []program{own, peer}
+	}
+	save := func() {
+		if err := r.save(file); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+		}
+	}
+	for _, name := range o.modes {
+		for _, p := range order {
+			found := &result{Program: p.name, Mode: name, Values: map[string]float64{}, Samples: map[string][]float64{}}
+			r.Results = append(r.Results, found)
+			s := &subject{setup: setup{p, modes[name], dir, o.minSync}, options: o, api: c.Client(), log: os.Stderr, found: found}
+			if err := measureOn(ctx, c, s, save); err != nil {
+				found.Errors = append(found.Errors, err.Error())
+			}
+			save()
+			if ctx.Err() != nil {
+				return r, nil // what was found is shown
+			}
+		}
+	}
+	return r, nil
+}
+
+// prepare fills the cluster.
+func prepare(ctx context.Context, c *kube.Cluster, o options, r *report) error {
+	root, err := kube.Root(ctx)
+	if err != nil {
+		return err
+	}
+	rbac, err := kube.Manifests(filepath.Join(root, "docs/deploy/rbac.yaml"))
+	if err != nil {
+		return err
+	}
+	if err := c.Apply(ctx, rbac...); err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := populate(ctx, c.Client(), o.cluster, o.atOnce); err != nil {
+		return err
+	}
+	r.Load = time.Since(began).Seconds()
+	fmt.Fprintf(os.Stderr, "%d Services of %d endpoints are with the API server after %.0f s\n", o.cluster.Services, o.cluster.Endpoints, r.Load)
+	return nil
+}
+
+// measureOn gives a program a node, measures it, and counts its requests.
+func measureOn(ctx context.Context, c *kube.Cluster, s *subject, save func()) (err error) {
+	if err := reset(ctx, s.api, s.atOnce); err != nil {
+		return err
+	}
+	if s.lab, err = newLab(c); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.lab.Close()) }()
+	from, err := size(c.AuditLog())
+	if err != nil {
+		return err
+	}
+	s.measure(ctx, save)
+	s.gate.Cut() // ends what is still being watched, so that it is in the log
+	s.found.Requests, err = requests(c.AuditLog(), from, s.user, s.started)
+	return err
+}
+
+func size(file string) (int64, error) {
+	info, err := os.Stat(file)
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}
+
+// describe is what a report tells of the options.
+func (o options) describe() map[string]any {
+	mix, order := "real", "peer-first"
+	if o.cluster.Plain {
+		mix = "plain"
+	}
+	if o.ownFirst {
+		order = "proxyc-first"
+	}
+	return map[string]any{"services": o.cluster.Services, "endpoints": o.cluster.Endpoints, "mix": mix,
+		"minSync": o.minSync.String(), "order": order, "rounds": o.rounds, "burst": o.atOnce}
+}
+
+// save writes the report whole, or not at all.
+func (r *report) save(file string) error {
+	if file == "" {
+		return nil
+	}
+	data, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(file+".new", append(data, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(file+".new", file)
+}
+
+func readReport(file string) (*report, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	r := &report{}
+	if err := json.Unmarshal(data, r); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return r, nil
+}
