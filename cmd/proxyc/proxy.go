@@ -18,6 +18,9 @@ import (
 	"github.com/proxyc/proxyc/apply/loop"
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -62,6 +65,9 @@ func (d *daemon) proxy(ctx context.Context) error {
 		return nil
 	case <-synced:
 	}
+	if err := d.checkNode(); err != nil {
+		return err
+	}
 	debug.FreeOSMemory() // what the first objects took before they were reduced
 	all.Go(func() { d.boot.keep(sourceCtx, k.Kernel.InForce) })
 	all.Go(func() { d.follower.watchInterfaces(sourceCtx) })
@@ -83,6 +89,24 @@ func (d *daemon) proxy(ctx context.Context) error {
 		Now: time.Now, After: time.After,
 	}
 	l.Run(ctx)
+	return nil
+}
+
+// checkNode holds the configuration against the Node, as far as its addresses
+// are known (CFG-14, CFG-15).
+func (d *daemon) checkNode() error {
+	var findings diag.List
+	d.store.View(func(snap *snapshot.Snapshot) {
+		if of, ok := compiler.NodeFamilies(d.cfg, snap.Node(d.nodeName)); ok {
+			findings = d.resolved.CheckNode(of)
+		}
+	})
+	for _, f := range findings {
+		logDiagnostic(d.log.Logger, f)
+	}
+	if findings.HasErrors() {
+		return fmt.Errorf("the configuration does not fit Node %s, see the log", d.nodeName)
+	}
 	return nil
 }
 

@@ -42,24 +42,6 @@ type watched struct {
 	log     *syncBuffer
 }
 
-// syncBuffer is a buffer that a process writes while a test reads.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
 // dataplanes are the ways in which a daemon can write rules, and how to list and flush them.
 var dataplanes = map[string]struct {
 	mode        string

@@ -1,0 +1,326 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// get asks the daemon over HTTP, in its namespace.
+func (w *watched) get(port int, path string) (code int, body string, err error) {
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(context.Context, string, string) (conn net.Conn, err error) {
+			err = w.ns.Do(func() (err error) {
+				conn, err = net.DialTimeout("tcp4", fmt.Sprintf("127.0.0.1:%d", port), time.Second)
+				return err
+			})
+			return conn, err
+		}}}
+	resp, err := client.Get("http://daemon" + path)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(text), err
+}
+
+const metricsPort, healthPort = 10249, 10256
+
+// page gives what the metrics server answers with code 200.
+func (w *watched) page(path string) string {
+	w.t.Helper()
+	code, body, err := w.get(metricsPort, path)
+	if err != nil || code != http.StatusOK {
+		w.t.Fatalf("%s: %d %v\n%s", path, code, err, body)
+	}
+	return body
+}
+
+// localCluster has Services with traffic policy Local whose endpoints are elsewhere.
+const localCluster = `{apiVersion: v1, kind: Service, metadata: {name: l, namespace: ns}, spec: {type: NodePort, clusterIP: 10.96.0.9, clusterIPs: [10.96.0.9],
+  ipFamilies: [IPv4], internalTrafficPolicy: Local, externalTrafficPolicy: Local, ports: [{port: 80, nodePort: 30080}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: l-1, namespace: ns, labels: {kubernetes.io/service-name: l}},
+  addressType: IPv4, endpoints: [{addresses: [10.244.1.9], nodeName: other}], ports: [{port: 8080, name: ""}]}
+---
+`
+
+// TestWatchMetrics asks for every metric that a mode has, after real syncs.
+func TestWatchMetrics(t *testing.T) {
+	eachDataplane(t, func(t *testing.T, w *watched) {
+		w.write("cluster.yaml", watchCluster("a"))
+		w.start("proxyc", "watch")
+		w.until("first sync", synced)
+		w.write("cluster.yaml", watchCluster("a", "b")+localCluster)
+		w.until("a change", func(st Status) bool { return synced(st) && st.LastKind == "change" })
+		for _, path := range []string{"/healthz", "/livez"} {
+			if _, _, err := w.get(healthPort, path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		text := w.page("/metrics")
+		lines := strings.Split(text, "\n")
+		value := func(series string) string {
+			t.Helper()
+			i := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, series+" ") })
+			if i < 0 {
+				t.Errorf("%s is missing", series)
+				return ""
+			}
+			return strings.TrimPrefix(lines[i], series+" ")
+		}
+		ipt := strings.HasPrefix(w.list[0], "iptables")
+		for _, f := range []string{"IPv4", "IPv6"} {
+			l := `{ip_family="` + f + `"}`
+			for _, series := range []string{
+				"kubeproxy_sync_proxy_rules_duration_seconds_count" + l,
+				"kubeproxy_sync_full_proxy_rules_duration_seconds_count" + l,
+				"kubeproxy_sync_partial_proxy_rules_duration_seconds_count" + l,
+				"kubeproxy_sync_proxy_rules_last_timestamp_seconds" + l,
+				"kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds" + l,
+			} {
+				if v := value(series); v == "0" {
+					t.Errorf("%s is 0", series)
+				}
+			}
+			zero := []string{"kubeproxy_conntrack_reconciler_deleted_entries_total" + l}
+			if ipt {
+				zero = append(zero, "kubeproxy_sync_proxy_rules_iptables_restore_failures_total"+l,
+					"kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total"+l)
+			} else {
+				zero = append(zero, "kubeproxy_sync_proxy_rules_nftables_sync_failures_total"+l,
+					"kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total"+l)
+			}
+			for _, series := range zero {
+				if v := value(series); v != "0" {
+					t.Errorf("%s is %s", series, v)
+				}
+			}
+		}
+		want := map[string]string{
+			"kubeproxy_sync_proxy_rules_endpoint_changes_total":                                               "3",
+			"kubeproxy_sync_proxy_rules_service_changes_total":                                                "3",
+			"kubeproxy_sync_proxy_rules_endpoint_changes_pending":                                             "0",
+			"kubeproxy_sync_proxy_rules_service_changes_pending":                                              "0",
+			`kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv4",traffic_policy="internal"}`: "1",
+			`kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv4",traffic_policy="external"}`: "1",
+			`kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv6",traffic_policy="external"}`: "0",
+			`kubeproxy_proxy_healthz_total{code="200"}`:                                                       "1",
+			`kubeproxy_proxy_livez_total{code="200"}`:                                                         "1",
+			"proxyc_drift_repaired_total":                                                                     "0",
+			"proxyc_quarantined_services":                                                                     "0",
+			"proxyc_event_to_kernel_seconds_count":                                                            "2",
+		}
+		if ipt {
+			want["kubeproxy_iptables_ct_state_invalid_dropped_packets_total"] = "0"
+		}
+		got := map[string]string{}
+		for series := range want {
+			got[series] = value(series)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		for _, series := range []string{"proxyc_store_bytes", `proxyc_operations_total{verb="add"}`} {
+			if v := value(series); v == "0" {
+				t.Errorf("%s is 0", series)
+			}
+		}
+		if !ipt {
+			return
+		}
+		saved := w.rules()
+		_, nat, _ := strings.Cut(saved, "*nat")
+		nat, _, _ = strings.Cut(nat, "COMMIT")
+		total := fmt.Sprint(strings.Count(nat, "\n-A KUBE-"))
+		if v := value(`kubeproxy_sync_proxy_rules_iptables_total{ip_family="IPv4",table="nat"}`); v != total {
+			t.Errorf("%s rules of nat, the kernel has %s", v, total)
+		}
+		if v := value(`kubeproxy_sync_proxy_rules_iptables_last{ip_family="IPv4",table="nat"}`); v == "0" || v == total {
+			t.Errorf("%s of %s rules written by a change", v, total)
+		}
+	})
+}
+
+// TestWatchInside looks at the last plan, the IR and a trace.
+func TestWatchInside(t *testing.T) {
+	w := newWatched(t, "nftables")
+	w.write("config", fmt.Sprintf(watchConfig, "nftables")+"enableProfiling: true\n")
+	w.write("cluster.yaml", watchCluster("a"))
+	w.start("proxyc", "watch")
+	w.until("first sync", synced)
+	w.write("cluster.yaml", watchCluster("a", "b"))
+	w.until("a change", func(st Status) bool { return synced(st) && st.LastKind == "change" })
+	body := w.page("/debug/proxyc/plan")
+	if !strings.Contains(body, `"kind":"change"`) || strings.Contains(body, `"more"`) || !strings.Contains(body, `"service":{"namespace":"ns","name":"b"}`) || strings.Contains(body, `"name":"a"`) {
+		t.Errorf("the plan: %s", body)
+	}
+	if ir := w.page("/debug/proxyc/ir"); !strings.Contains(ir, "10.96.0.98") {
+		t.Errorf("the IR lacks Service b: %s", ir)
+	}
+	if got := w.page("/debug/proxyc/trace?from=10.244.7.7&to=10.96.0.98:80"); !strings.Contains(got, "10.244.1.98:8080") {
+		t.Errorf("a trace: %s", got)
+	}
+	if got := w.page("/debug/proxyc/trace?from=10.244.7.7@eth0&to=10.96.0.98:80/tcp&output=json"); !json.Valid([]byte(got)) {
+		t.Errorf("a trace: %s", got)
+	}
+	if code, got, err := w.get(metricsPort, "/debug/proxyc/trace?from=nobody&to=10.96.0.98:80"); code != http.StatusBadRequest || !strings.Contains(got, "from") {
+		t.Errorf("a bad trace: %d %q %v", code, got, err)
+	}
+	w.write("config", fmt.Sprintf(watchConfig, "nftables"))
+	for _, path := range []string{"plan", "trace", "ir"} {
+		within(w, 10*time.Second, "no "+path+" without enableProfiling", func() (struct{}, bool) {
+			code, _, err := w.get(metricsPort, "/debug/proxyc/"+path)
+			return struct{}{}, err == nil && code == http.StatusNotFound
+		})
+	}
+}
+
+// TestWatchStatusSocket asks a daemon without metrics server.
+func TestWatchStatusSocket(t *testing.T) {
+	w := newWatched(t, "nftables")
+	w.args = append(w.args, "--status-socket", w.file("socket"))
+	w.write("cluster.yaml", watchCluster("a"))
+	ask := func() (string, error) {
+		out, err := w.ns.Run(w.ns.Command(context.Background(), "proxyc", "status", "--address", "unix:"+w.file("socket")))
+		return string(out), err
+	}
+	for _, end := range []os.Signal{syscall.SIGKILL, syscall.SIGTERM} { // the second start finds what the first left
+		w.start("proxyc", "watch")
+		within(w, 20*time.Second, "synced, by the socket", func() (struct{}, bool) {
+			out, err := ask()
+			return struct{}{}, err == nil && strings.Contains(out, "synced       yes")
+		})
+		w.stop(end)
+		_, err := os.Stat(w.file("socket"))
+		if gone := os.IsNotExist(err); gone != (end == syscall.SIGTERM) {
+			t.Errorf("after %s the socket is gone: %t", end, gone)
+		}
+	}
+	if out, err := ask(); err == nil {
+		t.Errorf("a daemon that ended answers %q", out)
+	}
+}
+
+// TestWatchReady holds /readyz to what the kernel has.
+func TestWatchReady(t *testing.T) {
+	w := newWatched(t, "iptables-nft")
+	ready := func(what string, want int, reason string) {
+		t.Helper()
+		within(w, 20*time.Second, what, func() (struct{}, bool) {
+			code, body, err := w.get(healthPort, "/readyz")
+			if code == http.StatusOK && want == http.StatusOK && !w.has("a") {
+				t.Errorf("%s: ready, and the kernel lacks Service a", what)
+			}
+			return struct{}{}, err == nil && code == want && strings.Contains(body, reason)
+		})
+	}
+	w.write("cluster.yaml", watchCluster("a"))
+	w.start("proxyc", "watch")
+	ready("first sync", http.StatusOK, "")
+
+	w.write("cluster.yaml", watchCluster("a", "b"))
+	w.holds(10*time.Second, "b", true)
+	ready("a change", http.StatusOK, "")
+
+	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "iptables"), "minSyncPeriod: 0s, local", "minSyncPeriod: 5s, local", 1))
+	within(w, 10*time.Second, "the new configuration", func() (struct{}, bool) {
+		return struct{}{}, strings.Contains(w.log.String(), "starting anew")
+	})
+	ready("after the new configuration", http.StatusOK, "")
+	w.write("cluster.yaml", watchCluster("a", "c"))
+	ready("while a change waits for minSyncPeriod", http.StatusServiceUnavailable, "a change is waiting")
+	ready("after it", http.StatusOK, "")
+	if !w.has("c") {
+		t.Error("ready, and the kernel lacks Service c")
+	}
+	if _, err := w.ns.Run(w.ns.Command(t.Context(), "iptables-nft", "-t", "nat", "-F")); err != nil {
+		t.Fatal(err)
+	}
+	ready("while drift waits for minSyncPeriod", http.StatusServiceUnavailable, "a change is waiting")
+	within(w, 20*time.Second, "ready when the drift is repaired", func() (struct{}, bool) {
+		code, _, err := w.get(healthPort, "/readyz")
+		return struct{}{}, err == nil && code == http.StatusOK && w.has("c")
+	})
+}
+
+// TestWatchHardFail: the cluster learns why the daemon ended.
+func TestWatchHardFail(t *testing.T) {
+	w := newWatched(t, "nftables")
+	events := make(chan string, 10)
+	api := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost {
+			http.Error(rw, "later", http.StatusServiceUnavailable)
+			return
+		}
+		body, _ := io.ReadAll(r.Body)
+		events <- string(body)
+		rw.Header().Set("Content-Type", r.Header.Get("Content-Type"))
+		rw.WriteHeader(http.StatusCreated)
+		rw.Write(body)
+	}))
+	var taken net.Listener
+	if err := w.ns.Do(func() (err error) {
+		if api.Listener, err = net.Listen("tcp4", "127.0.0.1:0"); err == nil {
+			taken, err = net.Listen("tcp", fmt.Sprintf(":%d", healthPort))
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	api.Start()
+	defer api.Close()
+	w.write("kubeconfig", `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
+clusters: [{name: c, cluster: {server: "`+api.URL+`"}}], users: [{name: u}]}`)
+	w.write("config", fmt.Sprintf(watchConfig, "nftables")+"bindAddressHardFail: true\nclientConnection: {kubeconfig: "+w.file("kubeconfig")+"}\n")
+	w.args = []string{"-c", w.file("config"), "--hostname-override", "node1"}
+	began := time.Now()
+	w.start("proxyc", "watch")
+	if err := w.wait(); err == nil {
+		t.Error("the daemon ended without an error")
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("the end took %s", took)
+	}
+	close(events)
+	var all strings.Builder
+	for e := range events {
+		all.WriteString(e)
+	}
+	if !strings.Contains(all.String(), "FailedToStartProxierHealthcheck") {
+		t.Errorf("events: %q", all.String())
+	}
+}
+
+// TestWatchChecksNode: what apply refuses for the node, the daemon does too.
+func TestWatchChecksNode(t *testing.T) {
+	w := newWatched(t, "nftables")
+	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "10.244.0.0/16", "fd00::/64", 1))
+	w.write("cluster.yaml", watchCluster("a")+`
+{apiVersion: v1, kind: Node, metadata: {name: node1}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}}
+`)
+	w.start("proxyc", "watch")
+	if err := w.wait(); err == nil {
+		t.Error("the daemon ended without an error")
+	}
+	if log := w.log.String(); !strings.Contains(log, "clusterCIDR: must have an IPv4 CIDR") {
+		t.Errorf("the log does not tell why")
+	}
+	if w.has("a") {
+		t.Error("rules were written all the same")
+	}
+}
