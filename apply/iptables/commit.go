@@ -68,7 +68,7 @@ func (t *Target) takeBack(ctx context.Context, p *Plan) error {
 	if err != nil {
 		return fmt.Errorf("taking back what was done: %w", err)
 	}
-	if _, err := t.carryOut(ctx, newPlan(now, p.have)); err != nil {
+	if _, err := t.carryOut(ctx, newPlan(p.within(now), p.have)); err != nil {
 		return fmt.Errorf("taking back what was done: %w", err)
 	}
 	return nil

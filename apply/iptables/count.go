@@ -7,7 +7,6 @@ import (
 	"strconv"
 
 	"github.com/proxyc/proxyc/apply"
-	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
 var _ apply.Tabled = (*Plan)(nil)
@@ -18,7 +17,7 @@ func (p *Plan) Tables() []apply.TableCount {
 	for _, f := range p.families {
 		for i, want := range f.want.Tables() {
 			counts = append(counts, apply.TableCount{
-				Family: f.want.Family, Table: want.Name, Rules: rulesOf(want.Chains), Written: f.tables[i].written(),
+				Family: f.want.Family, Table: want.Name, Rules: f.size[i], Written: f.tables[i].written(),
 			})
 		}
 	}
@@ -30,14 +29,6 @@ func (d *tableDiff) written() int {
 	n := len(d.fill)
 	for _, c := range d.set {
 		n += len(c.Rules)
-	}
-	return n
-}
-
-func rulesOf(chains []rules.Chain) int {
-	n := 0
-	for i := range chains {
-		n += len(chains[i].Rules)
 	}
 	return n
 }

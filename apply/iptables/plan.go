@@ -14,11 +14,13 @@ import (
 type Plan struct {
 	families   []familyPlan
 	have, want rules.Rulesets // what to go back to, and what to try again without the Services that the kernel refuses
+	partial    bool           // have and want are some chains of the tables
 }
 
 type familyPlan struct {
 	have, want *rules.Ruleset
 	tables     []tableDiff // filter, nat
+	size       [2]int      // rules that they have in the end
 }
 
 // tableDiff is what changes in one table.
@@ -53,9 +55,28 @@ func newPlan(have, want rules.Rulesets) *Plan {
 
 // planFamily compares the tables of a family.
 func planFamily(have, want *rules.Ruleset) familyPlan {
-	return familyPlan{have: have, want: want, tables: []tableDiff{
+	return familyPlan{have: have, want: want, size: want.Size(), tables: []tableDiff{
 		diffTable(&have.Filter, &want.Filter), diffTable(&have.Nat, &want.Nat),
 	}}
+}
+
+// within leaves in sets what the Plan is about.
+func (p *Plan) within(sets rules.Rulesets) rules.Rulesets {
+	if !p.partial {
+		return sets
+	}
+	var some rules.Rulesets
+	for _, f := range p.families {
+		r := *family(sets, f.want.Family)
+		for i, t := range r.Tables() {
+			wanted := chainsOf(f.want.Tables()[i])
+			t.Chains = slices.DeleteFunc(slices.Clone(t.Chains), func(c rules.Chain) bool {
+				return f.tables[i].have[c.Name] == nil && wanted[c.Name] == nil
+			})
+		}
+		some = append(some, &r)
+	}
+	return some
 }
 
 // family gives the state of a family; an empty one where there is none.

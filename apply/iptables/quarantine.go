@@ -55,7 +55,7 @@ func (t *Target) quarantine(ctx context.Context, p *Plan, first *refused) error 
 	for _, r := range p.want {
 		rest = append(rest, r.Without(out))
 	}
-	if err := t.allOrNothing(ctx, newPlan(have, rest)); err != nil {
+	if err := t.allOrNothing(ctx, newPlan(p.within(have), rest)); err != nil {
 		return err
 	}
 	return &apply.Quarantine{Refused: probe.guilty}

@@ -115,7 +115,7 @@ func openKernel(ctx context.Context, mode ir.Mode, variant string, wait time.Dur
 		log.Info("using iptables", "variant", t.Variant)
 		k := &kernel{
 			mode:      mode,
-			Kernel:    &loop.Plane[iptablesrules.Rulesets]{Target: t, Memory: newIPTablesMemory(t)},
+			Kernel:    &loop.Plane[iptablesrules.Rulesets]{Target: t, Memory: iptables.NewMemory(t)},
 			leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return leftoversBut(ctx, mode, t) },
 			close:     func() error { return nil },
 

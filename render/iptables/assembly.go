@@ -13,6 +13,7 @@ type Assembly struct {
 	node     ir.Node
 	hubs     *hubs
 	services map[ir.Name]ir.Service
+	size     [2]int
 }
 
 // NewAssembly gives the Assembly of Lower(p).
@@ -25,7 +26,21 @@ func NewAssembly(p *ir.Program) *Assembly {
 		fragments[i] = LowerService(p.Family, &a.node, s)
 	}
 	a.hubs = newHubs(p.Family, fragments)
+	a.size = a.count(fragments)
 	return a
+}
+
+// Size is the number of rules in each table of the Ruleset, in the order of its Tables.
+func (a *Assembly) Size() [2]int { return a.size }
+
+func (a *Assembly) count(fragments []*Fragment) [2]int {
+	size := a.partial([hubCount]touched{}, fragments).Size()
+	for i, t := range a.hubs.trees {
+		if !t.flat() {
+			size[hub(i).table()] += t.hidden(&t.root)
+		}
+	}
+	return size
 }
 
 func (a *Assembly) lower(s *ir.Service) *Fragment { return LowerService(a.hubs.family, &a.node, s) }
@@ -48,14 +63,19 @@ func (a *Assembly) Change(changes []ir.Change) (have, want *Ruleset) {
 	touched := a.hubs.touched(old, now)
 	have = a.partial(touched, old)
 	a.hubs.replace(old, now)
-	return have, a.partial(touched, now)
+	want = a.partial(touched, now)
+	before, after := have.Size(), want.Size()
+	for i := range a.size {
+		a.size[i] += after[i] - before[i]
+	}
+	return have, want
 }
 
 // partial gives the fixed part, what is touched of the hubs, and the chains of fragments.
 func (a *Assembly) partial(t [hubCount]touched, fragments []*Fragment) *Ruleset {
 	var d [hubCount]dispatched
 	for i, tree := range a.hubs.trees {
-		if t[i].whole {
+		if t[i].whole || tree.flat() {
 			d[i] = tree.all()
 		} else {
 			d[i] = tree.along(t[i].keys)

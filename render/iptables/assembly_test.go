@@ -119,6 +119,9 @@ func TestAssemblyIsLower(t *testing.T) {
 				}
 				have, want := a.Change(changes)
 				next := Lower(h.now)
+				if a.Size() != next.Size() || NewAssembly(h.now).Size() != next.Size() {
+					t.Errorf("%s, seed %d, change %d: %v rules, at once %v, want %v", family, seed, i, a.Size(), NewAssembly(h.now).Size(), next.Size())
+				}
 				for k, table := range whole.Tables() {
 					check(t, fmt.Sprintf("%s, seed %d, change %d", family, seed, i), table, have.Tables()[k], want.Tables()[k], next.Tables()[k])
 				}

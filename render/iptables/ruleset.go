@@ -19,6 +19,16 @@ type Ruleset struct {
 // committed: what refuses before what translates, as kube-proxy has it (IPT-30).
 func (r *Ruleset) Tables() [2]*Table { return [2]*Table{&r.Filter, &r.Nat} }
 
+// Size is the number of rules in our chains of each table, in their order.
+func (r *Ruleset) Size() (size [2]int) {
+	for i, t := range r.Tables() {
+		for j := range t.Chains {
+			size[i] += len(t.Chains[j].Rules)
+		}
+	}
+	return size
+}
+
 // Table is one table of the kernel.
 type Table struct {
 	Name   string

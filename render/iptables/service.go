@@ -30,6 +30,15 @@ const (
 	hubCount
 )
 
+// table is the place of the hub's table in Ruleset.Tables.
+func (h hub) table() int {
+	switch h {
+	case hubServices, hubNodePorts, hubHairpin:
+		return 1
+	}
+	return 0
+}
+
 // entries gives what Fragments have in a hub, under the keys of its rules.
 func entries(fragments []*Fragment, h hub, of func(*Rule) key) []entry {
 	n := 0

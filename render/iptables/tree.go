@@ -253,6 +253,15 @@ func (t *tree) rules(n *node) []Rule {
 	return rules
 }
 
+// hidden is the number of rules in the chains below n's.
+func (t *tree) hidden(n *node) int {
+	count := 0
+	for _, c := range n.below {
+		count += len(t.rules(c)) + t.hidden(c)
+	}
+	return count
+}
+
 // flattened appends the rules of all entries from n on.
 func (t *tree) flattened(rules []Rule, n *node) []Rule {
 	n.each(func(entries []entry) { rules = t.lowered(rules, entries) }, func(c *node) { rules = t.flattened(rules, c) })
