@@ -3,10 +3,12 @@
 
 GO       ?= go
 FUZZTIME ?= 20s
+SOAK     ?= 10m
+PLANE    ?= nftables
 PACKAGES  = nftables iptables ipset ipvsadm conntrack iproute2 procps
 SUDO      = $(shell test "$$(id -u)" = 0 || echo sudo)
 
-.PHONY: build setup test e2e-tools e2e conformance golden verify lint fuzz bench demo clean
+.PHONY: build setup test e2e-tools e2e soak conformance golden verify lint fuzz bench demo clean
 
 build:
 	$(GO) build -o bin/proxyc ./cmd/proxyc
@@ -35,6 +37,10 @@ e2e-tools:
 # e2e plays proxyc against them, with real packets.
 e2e: e2e-tools
 	cd e2e && PROXYC_REQUIRE=all $(GO) test -p 1 -timeout 30m ./...
+
+# soak changes 1,000 Services at random for SOAK, with connections all the time.
+soak: e2e-tools
+	cd e2e && PROXYC_REQUIRE=all $(GO) test . -count=1 -timeout 60m -v -run 'TestSoak$$' -soak $(SOAK) -soak-plane $(PLANE)
 
 # conformance plays what was recorded from kube-proxy against proxyc, in both modes and families.
 conformance:

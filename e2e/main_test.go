@@ -108,16 +108,22 @@ func eventually(t *testing.T, limit time.Duration, what string, try func() error
 	}
 }
 
-// watch starts `proxyc watch` on the node and waits until it is ready; it is
-// killed at the end of the test where it still runs then.
-func (n *node) watch(ctx context.Context, t *testing.T, args ...string) *kube.Proxy {
+// command gives the arguments of `proxyc watch` on the node.
+func (n *node) command(t *testing.T, args ...string) []string {
 	t.Helper()
 	kubeconfig, err := n.gate.Kubeconfig(n.dir, kube.ProxycUser)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := kube.StartProxy(n.Namespace, n.dir, "proxyc", proxyc, append([]string{"watch", "--kubeconfig", kubeconfig,
-		"--hostname-override", "node1", "--conntrack-max-per-core", "0", "--conntrack-min", "0"}, args...)...)
+	return append([]string{"watch", "--kubeconfig", kubeconfig,
+		"--hostname-override", "node1", "--conntrack-max-per-core", "0", "--conntrack-min", "0"}, args...)
+}
+
+// watch starts `proxyc watch` on the node and waits until it is ready; it is
+// killed at the end of the test where it still runs then.
+func (n *node) watch(ctx context.Context, t *testing.T, args ...string) *kube.Proxy {
+	t.Helper()
+	p, err := kube.StartProxy(n.Namespace, n.dir, "proxyc", proxyc, n.command(t, args...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -78,6 +78,14 @@ func (c *Cluster) Apply(ctx context.Context, objects ...Object) error {
 	})
 }
 
+// Update replaces objects that exist, whatever they are now, with one request each.
+func (c *Cluster) Update(ctx context.Context, objects ...Object) error {
+	return c.each(objects, func(to dynamic.ResourceInterface, _ bool, o *unstructured.Unstructured) error {
+		_, err := to.Update(ctx, o, metav1.UpdateOptions{})
+		return err
+	})
+}
+
 // Delete deletes objects; those that do not exist are deleted already.
 func (c *Cluster) Delete(ctx context.Context, objects ...Object) error {
 	return c.each(objects, func(to dynamic.ResourceInterface, _ bool, o *unstructured.Unstructured) error {
@@ -210,16 +218,9 @@ func apply(ctx context.Context, to dynamic.ResourceInterface, status bool, o *un
 	return err
 }
 
-// update replaces an object that exists. Fields that only the server fills
-// keep what they have.
+// update replaces an object that exists, or makes it anew where that is not allowed.
 func update(ctx context.Context, to dynamic.ResourceInterface, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	have, err := to.Get(ctx, o.GetName(), metav1.GetOptions{})
-	if err != nil {
-		return nil, err
-	}
-	wanted := o.DeepCopy()
-	wanted.SetResourceVersion(have.GetResourceVersion())
-	got, err := to.Update(ctx, wanted, metav1.UpdateOptions{})
+	got, err := to.Update(ctx, o.DeepCopy(), metav1.UpdateOptions{})
 	if !apierrors.IsInvalid(err) {
 		return got, err
 	}

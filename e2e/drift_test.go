@@ -1,0 +1,62 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// flushes are what other programs do to the rules, by plane.
+var flushes = map[string][]string{
+	"nftables": {
+		"nft flush ruleset",
+		"nft delete table ip proxyc",
+		"nft delete table ip6 proxyc",
+		"nft flush table ip proxyc",
+	},
+	"iptables-nft": {
+		"nft flush ruleset",
+		"iptables-nft -t nat -F",
+		"iptables-nft -t filter -F",
+		"iptables-nft -t nat -D PREROUTING 1",
+		"ip6tables-nft -t nat -F",
+	},
+	"iptables-legacy": {
+		"iptables-legacy -t nat -F",
+		"iptables-legacy -t filter -F",
+		"iptables-legacy -t nat -D PREROUTING 1",
+		"ip6tables-legacy -t nat -F",
+	},
+}
+
+// TestFlushed: what another program takes away is back within two seconds, and
+// is counted. (Open connections are not asked: while no rule of a namespace
+// translates addresses, the kernel does not translate theirs, either.)
+func TestFlushed(t *testing.T) {
+	for plane, commands := range flushes {
+		t.Run(plane, func(t *testing.T) {
+			s := newScene(t, plane)
+			services := some(0, 20, "pod1a", "pod2a")
+			s.set(services...)
+			s.start()
+			s.converges(10*time.Second, "start")
+			for _, command := range commands {
+				const counter = "proxyc_drift_repaired_total"
+				before := s.metric(counter)
+				words := strings.Fields(command)
+				if _, err := s.Run(s.Command(t.Context(), words[0], words[1:]...)); err != nil {
+					t.Fatal(err)
+				}
+				took := s.converges(2*time.Second, command)
+				repaired := s.metric(counter) - before
+				t.Logf("%s: %v operations put back within %s", command, repaired, took.Round(10*time.Millisecond))
+				if repaired < 1 {
+					t.Errorf("%s: was not counted", command)
+				}
+				if a, err := s.topo.Try("pod1b", "tcp", 0, services[7].vip(), time.Second); err != nil {
+					t.Errorf("%s: %s does not answer: %v %v", command, services[7].vip(), a, err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,110 @@
+package e2e
+
+import (
+	"context"
+	"math/rand/v2"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/e2e/kube"
+)
+
+// TestKilled kills the daemon at random moments while Services change: right
+// after its start, in the middle of a commit, at rest. Each time the next one
+// brings the kernel to what is wanted, and connections go on all the while.
+func TestKilled(t *testing.T) {
+	const seed = 11
+	for plane, kills := range map[string]int{"nftables": 100, "iptables-nft": 12, "iptables-legacy": 12} {
+		t.Run(plane, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 1))
+			s := newScene(t, plane)
+			s.args = append(s.args, "--iptables-min-sync-period", "20ms") // in every mode
+			steady := some(0, 4, "pod1a", "pod2a")
+			s.set(steady...)
+			c := newChurn(s, seed, 4, 60)
+			s.start()
+			s.converges(10*time.Second, "start")
+			endLoad := s.load(steady[:2]...)
+			endHold := s.hold(append(steady[2:], c.answering()...)...)
+			ctx, stop := context.WithCancel(t.Context())
+			churned := make(chan struct{})
+			go func() { defer close(churned); c.run(ctx, 10*time.Millisecond) }()
+			defer func() { stop(); <-churned }()
+
+			young, slowest := 0, time.Duration(0)
+			for range kills {
+				time.Sleep(time.Duration(r.IntN(200)) * time.Millisecond)
+				s.kill()
+				s.launch()
+				if r.IntN(3) == 0 {
+					young++ // the next one is killed before it is ready
+					continue
+				}
+				resume := c.pause()
+				slowest = max(slowest, s.converges(10*time.Second, "after a kill"))
+				resume()
+			}
+			s.converges(10*time.Second, "after the last kill")
+			stop()
+			<-churned
+			t.Logf("seed %d: %d kills, %d of them soon after the start; %d changes; slowest %s", seed, kills, young, c.changes, slowest)
+			endHold()
+			endLoad()
+		})
+	}
+}
+
+// answering are the Services that have endpoints that are ready.
+func (c *churn) answering() (services []numbered) {
+	for i, n := range c.services {
+		if len(n.pods) > 0 && !c.absent[i] {
+			services = append(services, n)
+		}
+	}
+	return services
+}
+
+// hold keeps a connection to each Service open, until the returned function
+// ends it. All are to endpoints that live: none may break, whatever becomes of
+// the Service.
+func (s *scene) hold(services ...numbered) (end func()) {
+	s.t.Helper()
+	var probes []applytest.Probe
+	for _, n := range services {
+		probes = append(probes, probe("ext", n))
+	}
+	hold, err := s.topo.StartHold(50*time.Millisecond, probes...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return func() {
+		s.t.Helper()
+		asked, broken := hold.Stop()
+		s.t.Logf("%d connections held with %d questions", len(probes), asked)
+		for _, f := range broken {
+			s.t.Error(f)
+		}
+	}
+}
+
+// kill kills the daemon as the kernel does.
+func (s *scene) kill() {
+	s.t.Helper()
+	if err := s.proxy.Signal(syscall.SIGKILL); err != nil {
+		s.t.Fatal(err)
+	}
+	s.proxy.Stop() // only waits: it is dead
+}
+
+// launch starts the daemon and does not wait for anything.
+func (s *scene) launch() {
+	s.t.Helper()
+	var err error
+	s.proxy, err = kube.StartProxy(s.Namespace, s.dir, "proxyc", proxyc, s.command(s.t, s.args...)...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { s.proxy.Kill() })
+}

@@ -1,0 +1,132 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+var (
+	soakFlag      = flag.Duration("soak", 0, "how long TestSoak lasts")
+	soakPlaneFlag = flag.String("soak-plane", "nftables", "nftables, iptables-nft or iptables-legacy")
+)
+
+// A sample is what the daemon takes at a time.
+type sample struct{ memory, goroutines float64 }
+
+// TestSoak: 1,000 Services, all but 30 of which change at random, 25 times a
+// second. Nobody who asks the 30 is turned away, the daemon does not grow, and
+// at the end the kernel and the daemon's memory are as a fresh start would have them.
+func TestSoak(t *testing.T) {
+	if *soakFlag == 0 {
+		t.Skip("-soak tells how long")
+	}
+	const seed, services, steady = 1, 1000, 30
+	s := newScene(t, *soakPlaneFlag)
+	untouched := some(0, steady, "pod1a", "pod2a", "pod2c")
+	s.set(untouched...)
+	c := newChurn(s, seed, steady, services)
+	s.start()
+	s.converges(time.Minute, "start")
+	endLoad := s.load(untouched[:3]...)
+	endHold := s.hold(untouched[3:]...)
+	ctx, stop := context.WithTimeout(t.Context(), *soakFlag)
+	defer stop()
+	churned := make(chan struct{})
+	go func() { defer close(churned); c.run(ctx, 40*time.Millisecond) }()
+
+	var samples []sample
+	for tick := time.NewTicker(time.Second); ctx.Err() == nil; <-tick.C {
+		samples = append(samples, sample{s.metric("process_resident_memory_bytes"), s.metric("go_goroutines")})
+	}
+	<-churned
+	took := s.converges(10*time.Second, "the last changes")
+	endHold()
+	endLoad()
+	t.Logf("seed %d: %d changes within %s; the kernel has the last one after %s", seed, c.changes, *soakFlag, took)
+	t.Logf("%v syncs, %v operations, %v s of CPU, %v drift", s.metric("kubeproxy_sync_proxy_rules_duration_seconds_count")/2,
+		s.metric("proxyc_operations_total"), s.metric("process_cpu_seconds_total"), s.metric("proxyc_drift_repaired_total"))
+	if n := s.metric("proxyc_drift_repaired_total"); n != 0 {
+		t.Errorf("%v operations of the daemon's own were taken for somebody else's", n)
+	}
+	s.flat(samples)
+	s.fresh()
+}
+
+// flat holds the last fifth of the samples against the second: the first one is
+// warming up. The collector lets the heap grow by half before it runs, and
+// gives memory back late, so that the median of a fifth moves by some percent;
+// what is lost once in a hundred changes would show as more. Goroutines come
+// with requests to the metrics server and to the API.
+func (s *scene) flat(samples []sample) {
+	s.t.Helper()
+	fifth := len(samples) / 5
+	early, late := samples[fifth:2*fifth], samples[4*fifth:]
+	median := func(samples []sample, of func(sample) float64) float64 {
+		var values []float64
+		for _, v := range samples {
+			values = append(values, of(v))
+		}
+		slices.Sort(values)
+		return values[len(values)/2]
+	}
+	memory, goroutines := func(v sample) float64 { return v.memory }, func(v sample) float64 { return v.goroutines }
+	before, after := median(early, memory)/(1<<20), median(late, memory)/(1<<20)
+	s.t.Logf("%d samples: memory %.1f MiB, then %.1f; goroutines %v, then %v", len(samples), before, after, median(early, goroutines), median(late, goroutines))
+	if after > 1.1*before+2 {
+		s.t.Errorf("memory grows: %.1f MiB, then %.1f", before, after)
+	}
+	if median(late, goroutines) > median(early, goroutines)+2 {
+		s.t.Errorf("goroutines grow")
+	}
+}
+
+// fresh holds what the daemon has in force against a compilation of what the
+// API has: all of it but the node's interfaces, which compile does not look at.
+func (s *scene) fresh() {
+	s.t.Helper()
+	compiled, err := s.check("compile", "-o", "ir-json")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	_, inForce, err := s.proxy.Get(s.t.Context(), "http://127.0.0.1:10249/debug/proxyc/ir")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	want, got := s.programs(compiled), s.programs(inForce)
+	if len(got) != len(want) {
+		s.t.Fatalf("%d Programs are in force, want %d", len(got), len(want))
+	}
+	for i := range want {
+		got[i].Node.Addrs = want[i].Node.Addrs
+		wantText, gotText := text(s.t, want[i]), text(s.t, got[i])
+		if !bytes.Equal(wantText, gotText) {
+			s.t.Errorf("%s: what is in force is not what a fresh compilation gives: %d Services, want %d", want[i].Family, len(got[i].Services), len(want[i].Services))
+		}
+	}
+	s.t.Logf("%d Services of IPv4 are as freshly compiled", len(got[0].Services))
+}
+
+func (s *scene) programs(text string) []*ir.Program {
+	s.t.Helper()
+	programs, err := ir.ReadJSON(bytes.NewReader([]byte(text)))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return programs
+}
+
+func text(t *testing.T, p *ir.Program) []byte {
+	t.Helper()
+	data, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
