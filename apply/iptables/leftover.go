@@ -26,10 +26,17 @@ var kubeletChains = [...]string{"KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"}
 // the kubelet are not listed, nor is KUBE-FIREWALL where the kubelet is.
 // Tools and families that are not there can have left nothing.
 func Leftovers(ctx context.Context, inUse *Target) ([]apply.Leftover, error) {
+	return eachFamily(ctx, inUse, func(t *Target, f ir.Family) ([]apply.Leftover, error) {
+		return t.leftovers(ctx, f, t == inUse)
+	})
+}
+
+// eachFamily collects what there is in each variant and family.
+func eachFamily(ctx context.Context, inUse *Target, find func(*Target, ir.Family) ([]apply.Leftover, error)) ([]apply.Leftover, error) {
 	var left []apply.Leftover
 	for _, v := range [...]Variant{NFT, Legacy} {
-		t, using := inUse, inUse != nil && inUse.Variant == v
-		if !using {
+		t := inUse
+		if t == nil || t.Variant != v {
 			if v == Legacy && !legacyTables() {
 				continue
 			}
@@ -42,7 +49,7 @@ func Leftovers(ctx context.Context, inUse *Target) ([]apply.Leftover, error) {
 			}
 		}
 		for _, f := range t.families {
-			l, err := t.leftovers(ctx, f, using)
+			l, err := find(t, f)
 			if err != nil {
 				return nil, err
 			}
@@ -71,12 +78,8 @@ func (t *Target) leftovers(ctx context.Context, f ir.Family, using bool) ([]appl
 		if len(chains) == 0 {
 			return
 		}
-		object := rules.Tool(f) + "-" + string(t.Variant) + " " + chains[0]
-		if more := len(chains) - 1; more > 0 {
-			object += fmt.Sprintf(" and %d more chains", more)
-		}
 		left = append(left, apply.Leftover{
-			Object: object, Peer: peer,
+			Object: t.describe(f, chains), Peer: peer,
 			Remove: func(ctx context.Context) error { return remove(ctx, f) },
 		})
 	}
@@ -96,6 +99,15 @@ func (t *Target) leftovers(ctx context.Context, f ir.Family, using bool) ([]appl
 	}
 	add(canaries, true, t.cleanCanaries)
 	return left, nil
+}
+
+// describe names the first of some chains, and counts the others.
+func (t *Target) describe(f ir.Family, chains []string) string {
+	object := rules.Tool(f) + "-" + string(t.Variant) + " " + chains[0]
+	if more := len(chains) - 1; more > 0 {
+		object += fmt.Sprintf(" and %d more chains", more)
+	}
+	return object
 }
 
 // remains gives the chains that clean would remove, as "TABLE CHAIN".

@@ -43,7 +43,8 @@ type applyCmd struct {
 var errEmpty = errors.New("-s: the snapshot has no Service and no Node, and all rules for Services would go: say --allow-empty if that is meant")
 
 type cleanupCmd struct {
-	DryRun bool `help:"Print what would be removed, and remove nothing."`
+	DryRun        bool `help:"Print what would be removed, and remove nothing."`
+	KeepKubeProxy bool `help:"Remove what proxyc left beside a kube-proxy that runs again, and keep kube-proxy's rules."`
 }
 
 // lookOnly tells that nothing may be written.
@@ -263,12 +264,37 @@ func (r *report) printJSON(w io.Writer, _ bool) error {
 func (c *cleanupCmd) Run(e *env) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
+	if c.KeepKubeProxy {
+		return cleanBeside(ctx, e, c.DryRun)
+	}
 	return cleanUp(ctx, e, c.DryRun)
+}
+
+// errNoPeer keeps the rules of a node that has no others.
+var errNoPeer = errors.New("--keep-kube-proxy: kube-proxy has written no rules here, and there would be none: start it first")
+
+// cleanBeside removes what proxyc left on a node to which kube-proxy is back.
+func cleanBeside(ctx context.Context, e *env, dryRun bool) error {
+	return remove(ctx, e, dryRun, func(ctx context.Context) ([]apply.Leftover, error) {
+		all, err := allLeftovers(ctx)
+		if err == nil && len(peerObjects(all)) == 0 {
+			err = errNoPeer
+		}
+		if err != nil {
+			return nil, err
+		}
+		return leftoversBeside(ctx)
+	})
 }
 
 // cleanUp removes all that proxyc or kube-proxy left on the node, in every
 // mode and family.
 func cleanUp(ctx context.Context, e *env, dryRun bool) error {
+	return remove(ctx, e, dryRun, allLeftovers)
+}
+
+// remove removes what find gives, and prints it.
+func remove(ctx context.Context, e *env, dryRun bool, find func(context.Context) ([]apply.Leftover, error)) error {
 	if err := needRoot("cleanup"); err != nil {
 		return err
 	}
@@ -277,7 +303,7 @@ func cleanUp(ctx context.Context, e *env, dryRun bool) error {
 		return err
 	}
 	defer lock.Release()
-	leftovers, err := allLeftovers(ctx)
+	leftovers, err := find(ctx)
 	for _, l := range leftovers {
 		fmt.Fprintf(e.stdout, "remove %s\n", l.Object)
 	}

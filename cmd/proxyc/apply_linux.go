@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -88,3 +89,11 @@ func leftoversBut(ctx context.Context, mode ir.Mode, inUse *iptables.Target) ([]
 }
 
 func allLeftovers(ctx context.Context) ([]apply.Leftover, error) { return leftoversBut(ctx, "", nil) }
+
+// leftoversBeside are what proxyc left on a node to which kube-proxy is back.
+func leftoversBeside(ctx context.Context) ([]apply.Leftover, error) {
+	tables, err := nftables.Leftovers(ctx, false)
+	chains, chainsErr := iptables.Beside(ctx)
+	ours := slices.DeleteFunc(append(tables, chains...), func(l apply.Leftover) bool { return l.Peer })
+	return ours, errors.Join(err, chainsErr)
+}

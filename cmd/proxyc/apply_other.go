@@ -28,3 +28,5 @@ func openDataplane(context.Context, []*ir.Program, string, time.Duration) (*data
 }
 
 func allLeftovers(context.Context) ([]apply.Leftover, error) { return nil, errNotLinux }
+
+func leftoversBeside(context.Context) ([]apply.Leftover, error) { return nil, errNotLinux }

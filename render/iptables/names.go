@@ -62,7 +62,12 @@ func Owned(chain string) bool {
 	case chainServices, chainNodePorts, chainPostrouting, chainMarkMasq, chainHairpin, chainExternal, chainForward, chainProxyFW:
 		return true
 	}
-	if OfService(chain) || slices.Contains(former[:], chain) {
+	return OfService(chain) || OnlyOurs(chain) || slices.Contains(former[:], chain)
+}
+
+// OnlyOurs tells whether a chain is one that proxyc makes and kube-proxy does not.
+func OnlyOurs(chain string) bool {
+	if chain == chainHairpin || chain == ProbeChain {
 		return true
 	}
 	for _, stem := range [...]string{

@@ -1,0 +1,84 @@
+package iptables
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/iptables"
+)
+
+// Beside lists what proxyc left on a node to which kube-proxy is back: what
+// kube-proxy does not make where its canary tells that it keeps rules, and all
+// elsewhere.
+func Beside(ctx context.Context) ([]apply.Leftover, error) {
+	return eachFamily(ctx, nil, func(t *Target, f ir.Family) ([]apply.Leftover, error) {
+		with, err := t.tablesWith(ctx, f, canary)
+		switch {
+		case err != nil:
+			return nil, err
+		case len(with) > 0:
+			return t.alone(ctx, f)
+		}
+		return t.leftovers(ctx, f, false)
+	})
+}
+
+// alone gives what a family has of proxyc's alone, where kube-proxy keeps its
+// own rules again: chains that kube-proxy does not make. It would leave them
+// for ever, and could not remove those of Services to which they jump.
+func (t *Target) alone(ctx context.Context, f ir.Family) ([]apply.Leftover, error) {
+	plan, err := t.withdrawal(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	var chains []string
+	for _, d := range plan.families[0].tables {
+		for _, c := range d.stale {
+			chains = append(chains, d.name+" "+c.Name)
+		}
+	}
+	if len(chains) == 0 {
+		return nil, nil
+	}
+	return []apply.Leftover{{
+		Object: t.describe(f, chains),
+		Remove: func(ctx context.Context) error {
+			plan, err := t.withdrawal(ctx, f)
+			if err != nil {
+				return err
+			}
+			return t.allOrNothing(ctx, plan)
+		},
+	}}, nil
+}
+
+// withdrawal plans to remove the chains that only proxyc makes. It is an error
+// if others still jump to them: then kube-proxy has not written its own yet.
+func (t *Target) withdrawal(ctx context.Context, f ir.Family) (*Plan, error) {
+	only := *t
+	only.families = []ir.Family{f}
+	have, err := only.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	kept := *have[0]
+	for _, table := range kept.Tables() {
+		var chains []rules.Chain
+		for _, c := range table.Chains {
+			if rules.OnlyOurs(c.Name) {
+				continue
+			}
+			for _, r := range c.Rules {
+				if r.Target == rules.Jump && rules.OnlyOurs(r.Chain) {
+					return nil, fmt.Errorf("%s %s: chain %s jumps to %s: kube-proxy has not written its rules yet",
+						rules.Tool(f)+"-"+string(t.Variant), table.Name, c.Name, r.Chain)
+				}
+			}
+			chains = append(chains, c)
+		}
+		table.Chains = chains
+	}
+	return newPlan(have, rules.Rulesets{&kept}), nil
+}
