@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"time"
 
@@ -20,7 +21,7 @@ func BenchmarkKernel(b *testing.B) {
 	applytest.RequireRoot(b)
 	for _, v := range variants {
 		for _, n := range []int{1_000, 5_000, 10_000} {
-			p := large(n)
+			p := large(n, 5)
 			want := lower(p)
 			b.Run(fmt.Sprintf("%s/services=%d/load", v, n), func(b *testing.B) {
 				for b.Loop() {
@@ -32,11 +33,14 @@ func BenchmarkKernel(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/services=%d/one", v, n), func(b *testing.B) {
 				inEmpty(b, v, func(t *Target) {
 					commit(b, t, nil, want)
-					states := [2]rules.Rulesets{want, lower(changed(p))}
+					m := NewMemory(t)
+					m.Remember([]*ir.Program{p})
+					versions := [2]*ir.Service{service(changed(p)), service(p)}
 					var planning time.Duration
 					for i := 0; b.Loop(); i++ {
+						s := versions[i%2]
 						start := time.Now()
-						plan := t.Plan(states[i%2], states[(i+1)%2])
+						plan := m.Plan(bare([]*ir.Program{p}), [2][]ir.Change{{{Name: s.Name, New: s}}})
 						planning += time.Since(start)
 						if err := t.Commit(b.Context(), plan); err != nil {
 							b.Fatal(err)
@@ -89,8 +93,8 @@ func inEmpty(b *testing.B, v Variant, f func(*Target)) {
 	}
 }
 
-// large gives n Services with a ClusterIP and five backends each.
-func large(n int) *ir.Program {
+// large gives n Services with a ClusterIP and backends each.
+func large(n, backends int) *ir.Program {
 	p := program(ir.IPv4, 0, "192.0.2.11", "10.96.0.0", "10.128.0.0", "203.0.113.0")
 	p.Node.Detector.Prefix = netip.MustParsePrefix("10.128.0.0/9")
 	cluster, pod := netip.MustParseAddr("10.64.0.0"), netip.MustParseAddr("10.128.0.0")
@@ -99,7 +103,7 @@ func large(n int) *ir.Program {
 		s := ir.Service{Name: ir.Name{Namespace: "default", Name: fmt.Sprintf("s%d", i)}}
 		port := ir.ServicePort{Service: s.Name, Protocol: ir.TCP}
 		pool := ir.Pool{Port: port}
-		for range 5 {
+		for range backends {
 			pod = pod.Next()
 			pool.Backends = append(pool.Backends, ir.Backend{AddrPort: netip.AddrPortFrom(pod, 8080)})
 		}
@@ -111,11 +115,39 @@ func large(n int) *ir.Program {
 	return p
 }
 
+// service is the one that changes.
+func service(p *ir.Program) *ir.Service { return &p.Services[len(p.Services)/2] }
+
+// BenchmarkRemember tells what a Memory holds of n Services of ten backends.
+func BenchmarkRemember(b *testing.B) {
+	for _, n := range []int{1_000, 10_000} {
+		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
+			p := large(n, 10)
+			m := NewMemory(&Target{families: []ir.Family{ir.IPv4}})
+			before := heap()
+			for b.Loop() {
+				m.Remember([]*ir.Program{p})
+			}
+			b.ReportMetric(float64(heap()-before)/float64(n), "held-B/service")
+			runtime.KeepAlive(m)
+			runtime.KeepAlive(p)
+		})
+	}
+}
+
+// heap is the size of all that is reachable, in bytes.
+func heap() uint64 {
+	runtime.GC()
+	var s runtime.MemStats
+	runtime.ReadMemStats(&s)
+	return s.HeapAlloc
+}
+
 // changed moves one backend.
 func changed(p *ir.Program) *ir.Program {
 	q := *p
 	q.Services = append([]ir.Service(nil), p.Services...)
-	s := &q.Services[len(q.Services)/2]
+	s := service(&q)
 	pool := s.Pools[0]
 	pool.Backends = append([]ir.Backend(nil), pool.Backends...)
 	pool.Backends[2].AddrPort = netip.AddrPortFrom(netip.MustParsePrefix("10.255.1.1/32").Addr(), 8080)
