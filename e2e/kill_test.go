@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/e2e/kube"
 )
 
 // TestKilled kills the daemon at random moments while Services change: right
@@ -37,7 +36,7 @@ func TestKilled(t *testing.T) {
 			for range kills {
 				time.Sleep(time.Duration(r.IntN(200)) * time.Millisecond)
 				s.kill()
-				s.launch()
+				s.launch(proxyc, s.command(t, s.args...)...)
 				if r.IntN(3) == 0 {
 					young++ // the next one is killed before it is ready
 					continue
@@ -46,9 +45,9 @@ func TestKilled(t *testing.T) {
 				slowest = max(slowest, s.converges(10*time.Second, "after a kill"))
 				resume()
 			}
-			s.converges(10*time.Second, "after the last kill")
 			stop()
 			<-churned
+			s.converges(10*time.Second, "after the last kill")
 			t.Logf("seed %d: %d kills, %d of them soon after the start; %d changes; slowest %s", seed, kills, young, c.changes, slowest)
 			endHold()
 			endLoad()
@@ -96,15 +95,4 @@ func (s *scene) kill() {
 		s.t.Fatal(err)
 	}
 	s.proxy.Stop() // only waits: it is dead
-}
-
-// launch starts the daemon and does not wait for anything.
-func (s *scene) launch() {
-	s.t.Helper()
-	var err error
-	s.proxy, err = kube.StartProxy(s.Namespace, s.dir, "proxyc", proxyc, s.command(s.t, s.args...)...)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(func() { s.proxy.Kill() })
 }

@@ -63,6 +63,17 @@ func (s *scene) start(args ...string) {
 	s.proxy = s.watch(ctx, s.t, append(args, s.args...)...)
 }
 
+// launch starts a daemon and does not wait for anything.
+func (s *scene) launch(binary string, args ...string) {
+	s.t.Helper()
+	p, err := kube.StartProxy(s.Namespace, s.dir, "proxyc", binary, args...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { p.Kill() })
+	s.proxy = p
+}
+
 // numbered is the Service of a number, from which its address follows.
 type numbered struct {
 	n          int

@@ -1,0 +1,92 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+)
+
+// TestConntrackFull: the node tracks as many connections as it may, and no new
+// one gets through. The daemon follows all the same, and UDP clients leave
+// endpoints that are gone.
+func TestConntrackFull(t *testing.T) {
+	s := newScene(t, "nftables")
+	n := numbered{n: 7, pods: []string{"pod1a"}, udp: true}
+	s.set(n)
+	s.start()
+	s.converges(10*time.Second, "start")
+	client, err := s.topo.Namespace("ext").Dial(t.Context(), "udp", netip.AddrPort{}, netip.AddrPortFrom(n.addr(), 53))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	answered := func(pod string) error {
+		a, err := applytest.Ask(client, time.Second)
+		if got := s.topo.Name(a.Server.Addr()); err == nil && got != pod {
+			return fmt.Errorf("%s answers, want %s", got, pod)
+		}
+		return err
+	}
+	// The kernel spares flows that have gone both ways for two seconds.
+	for began := time.Now(); time.Since(began) < 3*time.Second; time.Sleep(50 * time.Millisecond) {
+		if err := answered("pod1a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.fillConntrack()
+	if _, err := s.topo.Try("ext", "tcp", 0, n.vip(), time.Second); err == nil {
+		t.Fatal("a new connection gets through: the table is not full")
+	}
+	if err := answered("pod1a"); err != nil {
+		t.Fatalf("the flow that there was: %v", err)
+	}
+	n.pods = []string{"pod2a"}
+	s.set(n)
+	s.converges(5*time.Second, "a change while the table is full")
+	eventually(t, 5*time.Second, "the client moves", func() error { return answered("pod2a") })
+
+	if _, err := s.Run(s.Command(t.Context(), "conntrack", "-F")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, "the daemon answers again", func() error { return s.proxy.Ready(t.Context()) })
+	if _, err := s.topo.Try("ext", "tcp", 0, n.vip(), 5*time.Second); err != nil {
+		t.Error(err)
+	}
+}
+
+// fillConntrack makes the node track as many connections as the kernel lets a
+// namespace have, none of them real.
+func (s *scene) fillConntrack() {
+	s.t.Helper()
+	const limit = "/proc/sys/net/netfilter/nf_conntrack_max"
+	data, err := os.ReadFile(limit)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var most int
+	if _, err := fmt.Sscan(string(data), &most); err != nil {
+		s.t.Fatalf("%s: %v", limit, err)
+	}
+	var flows strings.Builder
+	for i := range most {
+		fmt.Fprintf(&flows, "-A -t 3600 -u SEEN_REPLY,ASSURED -s 198.19.%d.1 -d 198.19.255.1 -p tcp --sport %d --dport 80 --state ESTABLISHED\n",
+			i/50000, 1+i%50000)
+	}
+	file := filepath.Join(s.dir, "flows")
+	if err := os.WriteFile(file, []byte(flows.String()), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	defer cancel()
+	// Other flows are there already: the last ones are refused.
+	if out, err := s.Run(s.Command(ctx, "conntrack", "-R", file)); err == nil || !strings.Contains(err.Error(), "not enough memory") {
+		s.t.Fatalf("conntrack takes %d flows: %v\n%s", most, err, out)
+	}
+}
