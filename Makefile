@@ -8,7 +8,7 @@ PLANE    ?= nftables
 PACKAGES  = nftables iptables ipset ipvsadm conntrack iproute2 procps
 SUDO      = $(shell test "$$(id -u)" = 0 || echo sudo)
 
-.PHONY: build setup test e2e-tools e2e soak conformance golden verify lint fuzz bench demo clean
+.PHONY: build setup test e2e-tools e2e soak conformance golden verify lint fuzz bench bench-growth demo clean
 
 build:
 	$(GO) build -o bin/proxyc ./cmd/proxyc
@@ -67,8 +67,16 @@ fuzz:
 		done; \
 	done
 
+# bench records what a fixed cluster costs in testdata/bench/counts.json, which a
+# test compares, and prints times, which none does.
 bench:
+	$(GO) test ./cmd/proxyc -count=1 -v -run 'TestCounts$$' -update
 	$(GO) test -p 1 -run '^$$' -bench . -benchmem ./compiler/... ./render/... ./apply/... ./cmd/...
+
+# bench-growth measures daemons in clusters of up to 50,000 Services; GROWTH are
+# its flags. It takes some ten minutes.
+bench-growth:
+	$(GO) run ./bench/growth $(GROWTH)
 
 demo:
 	@$(GO) run ./cmd/proxyc demo

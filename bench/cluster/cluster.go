@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 	"math/big"
 	"net/netip"
 	"strings"
@@ -170,43 +171,42 @@ func (c Cluster) endpoint(base string, i, j int) discoveryv1.Endpoint {
 	}
 }
 
-// WriteJSON writes all objects as one v1 List.
-func (c Cluster) WriteJSON(w io.Writer) error {
-	list := writer{w: w, before: `{"apiVersion":"v1","kind":"List","items":[`}
-	for _, n := range c.Nodes() {
-		list.add(n)
-	}
-	for i := range c.Services {
-		list.add(c.Service(i))
-		for _, s := range c.Slices(i) {
-			list.add(s)
+// Objects gives all objects: Nodes, and then each Service before its slices.
+func (c Cluster) Objects() iter.Seq[any] {
+	return func(yield func(any) bool) {
+		for _, n := range c.Nodes() {
+			if !yield(n) {
+				return
+			}
+		}
+		for i := range c.Services {
+			if !yield(c.Service(i)) {
+				return
+			}
+			for _, s := range c.Slices(i) {
+				if !yield(s) {
+					return
+				}
+			}
 		}
 	}
-	list.text("]}\n")
-	return list.err
 }
 
-// writer writes the items of a list until there is an error.
-type writer struct {
-	w      io.Writer
-	before string // the next item
-	err    error
-}
-
-func (w *writer) add(object any) {
-	data, err := json.Marshal(object)
-	if err != nil && w.err == nil {
-		w.err = err
+// WriteList writes objects as one v1 List, each in a line of its own.
+func WriteList(w io.Writer, objects iter.Seq[any]) error {
+	before := `{"apiVersion":"v1","kind":"List","items":[` + "\n"
+	for o := range objects {
+		data, err := json.Marshal(o)
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(w, "%s%s", before, data); err != nil {
+			return err
+		}
+		before = ",\n"
 	}
-	w.text(w.before)
-	w.text(string(data))
-	w.before = ",\n"
-}
-
-func (w *writer) text(s string) {
-	if w.err == nil {
-		_, w.err = io.WriteString(w.w, s)
-	}
+	_, err := io.WriteString(w, "]}\n")
+	return err
 }
 
 // bases are those of the families that the cluster has.

@@ -24,7 +24,7 @@ func (r *runner) measure(ctx context.Context, c cluster.Cluster) (*row, error) {
 	out := &row{Services: c.Services, Endpoints: c.Endpoints}
 	file := filepath.Join(r.dir, "cluster.json")
 	var list bytes.Buffer
-	if err := errors.Join(c.WriteJSON(&list), os.WriteFile(file, list.Bytes(), 0o600)); err != nil {
+	if err := errors.Join(cluster.WriteList(&list, c.Objects()), os.WriteFile(file, list.Bytes(), 0o600)); err != nil {
 		return nil, err
 	}
 	list = bytes.Buffer{}

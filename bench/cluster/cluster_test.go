@@ -1,0 +1,88 @@
+package cluster
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+)
+
+// Clusters of every shape are valid, and no two Services claim the same.
+func TestCluster(t *testing.T) {
+	for _, c := range []Cluster{
+		{Services: 12_000, Endpoints: 1}, // more than there are node ports
+		{Services: 100, Endpoints: 101, DualStack: true},
+		{Services: 100, Endpoints: 3, Plain: true},
+	} {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			var list bytes.Buffer
+			if err := WriteList(&list, c.Objects()); err != nil {
+				t.Fatal(err)
+			}
+			snap := snapshot.New()
+			diags := snapshot.Decode(snap, "cluster", list.Bytes())
+			diags.Add(snap.Finish()...)
+			for _, d := range diags {
+				if d.Severity == diag.Error {
+					t.Fatal(d)
+				}
+			}
+			if got := len(snap.Services()); got != c.Services {
+				t.Errorf("%d Services, want %d", got, c.Services)
+			}
+			claimed := map[string]string{}
+			claim := func(s *corev1.Service, what string) {
+				if other := claimed[what]; other != "" {
+					t.Fatalf("%s is of %s and %s", what, other, s.Name)
+				}
+				claimed[what] = s.Name
+			}
+			for i := range c.Services {
+				s := c.Service(i)
+				for _, p := range s.Spec.Ports {
+					if p.NodePort != 0 {
+						claim(s, fmt.Sprintf("node port %d", p.NodePort))
+					}
+				}
+				if p := s.Spec.HealthCheckNodePort; p != 0 {
+					claim(s, fmt.Sprintf("node port %d", p))
+				}
+				if s.Spec.ClusterIP != corev1.ClusterIPNone {
+					claim(s, s.Spec.ClusterIP)
+				}
+			}
+		})
+	}
+}
+
+// The mixture is what the documentation of Cluster says.
+func TestKinds(t *testing.T) {
+	c, kinds := Cluster{Services: 100, Endpoints: 1}, map[string]int{}
+	for i := range c.Services {
+		s := c.Service(i)
+		switch {
+		case s.Spec.ClusterIP == corev1.ClusterIPNone:
+			kinds["headless"]++
+		case s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP:
+			kinds["affinity"]++
+		default:
+			kinds[string(s.Spec.Type)]++
+		}
+		if len(s.Spec.Ports) > 1 {
+			kinds["ports"]++
+		}
+		if len(s.Spec.LoadBalancerSourceRanges) > 0 {
+			kinds["ranges"]++
+		}
+	}
+	want := map[string]int{"ClusterIP": 70, "NodePort": 10, "LoadBalancer": 10, "ranges": 5, "affinity": 5, "headless": 5, "ports": 20}
+	for kind, n := range want {
+		if kinds[kind] != n {
+			t.Errorf("%s: %d of 100, want %d", kind, kinds[kind], n)
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+)
+
+// The program runs, at sizes too small to tell anything.
+func TestGrowth(t *testing.T) {
+	applytest.RequireRoot(t)
+	file := filepath.Join(t.TempDir(), "growth.json")
+	var table strings.Builder
+	r := runner{rounds: 2, log: t.Output()}
+	if err := r.main(t.Context(), "40x2", file, &table); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got report
+	if err := json.Unmarshal(data, &got); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Rows) != 1 || got.Slopes != nil {
+		t.Fatalf("%d rows and slopes %v, want 1 and none: one size tells no slope", len(got.Rows), got.Slopes)
+	}
+	for _, s := range []start{got.Rows[0].Snapshot, got.Rows[0].API} {
+		if s.Seconds <= 0 || s.CPUSeconds <= 0 || s.Live <= 0 || s.Resident <= s.Live || s.Peak < s.Resident {
+			t.Errorf("start: %+v", s)
+		}
+	}
+	for _, c := range []change{got.Rows[0].Endpoint, got.Rows[0].Added, got.Rows[0].Removed} {
+		if c.Median <= 0 || c.P90 < c.Median || c.CPUSeconds <= 0 {
+			t.Errorf("change: %+v", c)
+		}
+	}
+	if !strings.Contains(table.String(), "| 40 x 2") {
+		t.Errorf("the table has no row:\n%s", &table)
+	}
+}
+
+func TestFit(t *testing.T) {
+	var rows []*row
+	for _, size := range [][2]int{{1000, 10}, {50_000, 10}, {20_000, 1}, {5000, 50}} {
+		n := float64(size[0])
+		rows = append(rows, &row{Services: size[0], Endpoints: size[1],
+			Snapshot: start{memory: memory{Live: 4e6 + 3000*n + 500*n*float64(size[1])}}})
+	}
+	got := fit(rows).Live
+	for _, p := range [][2]float64{{got.Rest, 4e6}, {got.Service, 3000}, {got.Endpoint, 500}} {
+		if math.Abs(p[0]/p[1]-1) > 1e-6 {
+			t.Errorf("%+v, want 4e6, 3000 and 500", got)
+		}
+	}
+	if s := fit(rows[:2]); s != nil {
+		t.Errorf("slopes %+v of sizes with the same number of endpoints", s)
+	}
+}

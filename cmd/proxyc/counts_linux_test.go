@@ -1,0 +1,270 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"testing"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/iptables"
+	"github.com/proxyc/proxyc/apply/loop"
+	"github.com/proxyc/proxyc/apply/nftables"
+	bench "github.com/proxyc/proxyc/bench/cluster"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/ir"
+	iptablesrules "github.com/proxyc/proxyc/render/iptables"
+	nftablesrules "github.com/proxyc/proxyc/render/nftables"
+)
+
+// countedCluster is what all counts are of.
+var countedCluster = bench.Cluster{Services: 1000, Endpoints: 5, DualStack: true}
+
+// countedRounds are how often each change is made; the counts are medians.
+const countedRounds = 3
+
+// countedPlane is a dataplane whose work is counted.
+type countedPlane struct {
+	kernel loop.Kernel
+	bytes  func(apply.Plan) int
+	// holds tells what the kernel has.
+	holds func(ctx context.Context) (counts, error)
+}
+
+// countedPlanes open the dataplanes that a daemon writes.
+var countedPlanes = []struct {
+	name string
+	mode ir.Mode
+	open func(ctx context.Context) (*countedPlane, error)
+}{
+	{"nftables", ir.ModeNFTables, countNFTables},
+	{"iptables-nft", ir.ModeIPTables, countIPTables(iptables.NFT)},
+	{"iptables-legacy", ir.ModeIPTables, countIPTables(iptables.Legacy)},
+}
+
+func countNFTables(context.Context) (*countedPlane, error) {
+	t, err := nftables.Open()
+	if err != nil {
+		return nil, err
+	}
+	return &countedPlane{
+		kernel: &loop.Plane[nftablesrules.Tables]{Target: t, Memory: &nftables.Memory{}},
+		bytes:  func(p apply.Plan) int { return p.(*nftables.Plan).Bytes() },
+		holds: func(ctx context.Context) (counts, error) {
+			tables, err := t.Read(ctx)
+			c := counts{}
+			for _, table := range tables {
+				c["chains"] += len(table.Chains)
+				for i := range table.Chains {
+					c["rules"] += len(table.Chains[i].Rules)
+				}
+				c["sets"] += len(table.Sets)
+				for i := range table.Sets {
+					c["elements"] += len(table.Sets[i].Elements)
+				}
+			}
+			return c, err
+		},
+	}, nil
+}
+
+func countIPTables(v iptables.Variant) func(context.Context) (*countedPlane, error) {
+	return func(ctx context.Context) (*countedPlane, error) {
+		t, err := iptables.Open(ctx, iptables.Options{Variant: v})
+		if err != nil {
+			return nil, err
+		}
+		return &countedPlane{
+			kernel: &loop.Plane[iptablesrules.Rulesets]{Target: t, Memory: iptables.NewMemory(t)},
+			bytes:  t.Bytes,
+			holds: func(ctx context.Context) (counts, error) {
+				sets, err := t.Read(ctx)
+				c := counts{}
+				for _, r := range sets {
+					for _, table := range r.Tables() {
+						c["chains"] += len(table.Chains)
+						for i := range table.Chains {
+							c["rules"] += len(table.Chains[i].Rules)
+						}
+					}
+				}
+				return c, err
+			},
+		}, nil
+	}
+}
+
+// TestCounts holds what a fixed cluster costs against what is recorded: what is
+// sent to the kernel, what it holds then, and what is allocated on the way.
+// -update records.
+func TestCounts(t *testing.T) {
+	applytest.RequireRoot(t)
+	found := recorded{Go: goRelease(runtime.Version()), Counts: map[string]map[string]counts{}}
+	for _, mode := range ir.Modes() {
+		found.Counts["text of mode "+string(mode)] = map[string]counts{"load": countText(t, mode)}
+	}
+	for _, plane := range countedPlanes {
+		t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
+		ns, err := applytest.NewNamespace("counts")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ns.Close()
+		err = ns.Do(func() error {
+			opened, err := plane.open(t.Context())
+			if err == nil {
+				found.Counts["kernel, "+plane.name] = opened.count(t, plane.mode)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	found.check(t)
+}
+
+// countText counts what compiling for a mode and writing its texts takes.
+func countText(t *testing.T, mode ir.Mode) counts {
+	cfg := countedFollower(t, mode).cfg
+	snap, diags := decode(listOf(t, slices.Collect(countedCluster.Objects())))
+	if diags.HasErrors() {
+		t.Fatal(diags)
+	}
+	var all []counts
+	for range countedRounds {
+		var written counter
+		n := mallocs(func() {
+			programs, _ := compiler.Compile(cfg, snap, compiler.Facts{NodeName: "node1"})
+			for _, o := range renderers[mode].Lower(programs).Outputs() {
+				if err := o.Write(&written); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+		all = append(all, counts{allocated: n, "bytes": int(written)})
+	}
+	return typical(t, all)
+}
+
+// counter counts what is written to it.
+type counter int
+
+func (c *counter) Write(p []byte) (int, error) {
+	*c += counter(len(p))
+	return len(p), nil
+}
+
+func countedFollower(t *testing.T, mode ir.Mode) *fileFollower {
+	f := newFileFollower(t)
+	f.log = slog.New(slog.DiscardHandler)
+	f.cfg = parseConfig(t, mode, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"+
+		"clusterCIDR: 10.128.0.0/9,fd00:10:128::/48\niptables: {localhostNodePorts: false}\n"))
+	return f
+}
+
+func listOf(t *testing.T, objects []any) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := bench.WriteList(&b, slices.Values(objects)); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// count loads the cluster as a daemon does, changes it and changes it back.
+func (p *countedPlane) count(t *testing.T, mode ir.Mode) map[string]counts {
+	c, f := countedCluster, countedFollower(t, mode)
+	before := slices.Collect(c.Objects())
+	other := c.Service(c.Services + 1)
+	with := append(slices.Clone(before), other)
+	for _, s := range c.Slices(c.Services + 1) {
+		with = append(with, s)
+	}
+	list, moved, more := string(listOf(t, before)), string(listOf(t, move(before, c.Services/2+1))), string(listOf(t, with))
+
+	all, holds := map[string][]counts{}, map[string]counts{}
+	sync := func(name string, kind loop.Kind, text string) {
+		f.set(text)
+		all[name] = append(all[name], p.sync(t, f, kind))
+		if holds[name] == nil {
+			var err error
+			if holds[name], err = p.holds(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	sync("load", loop.Full, list)
+	for range countedRounds {
+		sync("one endpoint changed", loop.Change, moved)
+		sync("one endpoint changed back", loop.Change, list)
+		sync("one Service added", loop.Change, more)
+		sync("one Service removed", loop.Change, list)
+	}
+	out := map[string]counts{}
+	for name := range all {
+		out[name] = typical(t, all[name])
+		maps.Copy(out[name], holds[name])
+	}
+	return out
+}
+
+// move gives the objects with another address for the first endpoint of a Service.
+func move(objects []any, service int) []any {
+	of := countedCluster.Service(service)
+	i := slices.IndexFunc(objects, func(o any) bool {
+		s, ok := o.(*discoveryv1.EndpointSlice)
+		return ok && s.Namespace == of.Namespace && s.Labels[discoveryv1.LabelServiceName] == of.Name
+	})
+	slice := objects[i].(*discoveryv1.EndpointSlice).DeepCopy()
+	slice.Endpoints[0].Addresses[0] = "10.255.0.1"
+	moved := slices.Clone(objects)
+	moved[i] = slice
+	return moved
+}
+
+// sync counts one sync of what changed.
+func (p *countedPlane) sync(t *testing.T, f *fileFollower, kind loop.Kind) counts {
+	t.Helper()
+	var done loop.Done
+	var err error
+	allocations := mallocs(func() {
+		if w := f.Take(kind); kind == loop.Full {
+			done, err = p.kernel.Replace(t.Context(), w.Programs)
+		} else {
+			done, err = p.kernel.Change(t.Context(), w.Changes)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(done.Refused) > 0 {
+		t.Fatalf("the kernel refuses %v", done.Refused)
+	}
+	n := done.Operations
+	c := counts{allocated: allocations, "added": n.Added, "changed": n.Changed, "removed": n.Removed}
+	for _, plan := range done.Plans {
+		c["bytes"] += p.bytes(plan)
+	}
+	return c
+}
+
+// mallocs gives how many objects a call allocates, on one processor and
+// without collections.
+func mallocs(do func()) int {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	do()
+	runtime.ReadMemStats(&after)
+	return int(after.Mallocs - before.Mallocs)
+}
