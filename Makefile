@@ -78,6 +78,10 @@ bench:
 bench-growth:
 	$(GO) run ./bench/growth $(GROWTH)
 
+# bench-peer measures kube-proxy and proxyc side by side; ARGS='--help' tells how. Files are named as from e2e.
+bench-peer: e2e-tools
+	cd e2e && $(GO) run ./bench $(ARGS)
+
 demo:
 	@$(GO) run ./cmd/proxyc demo
 

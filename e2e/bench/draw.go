@@ -102,7 +102,7 @@ func (m metric) row(y int, own, peer float64) string {
 		text := "not measured"
 		length := 0
 		if bar.value > 0 {
-			text, length = digits(bar.value)+" "+m.unit, barLength(bar.value, floor, max(own, peer))
+			text, length = m.text(bar.value, true)+" "+m.unit, barLength(bar.value, floor, max(own, peer))
 		}
 		fmt.Fprintf(&b, `<rect class="%s" x="%d" y="%d" width="%d" height="%d"/>`, bar.class, labelWidth, top, length, barHeight)
 		fmt.Fprintf(&b, `<text class="small" x="%d" y="%d">%s</text>`+"\n", labelWidth+length+5, top+11, escape(text))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -185,46 +186,48 @@ func (s *subject) rest(ctx context.Context) error {
 	return err
 }
 
-// change makes one change, and waits until the kernel has it and the program
-// rests. The time is from the API server's answer. A program may be faster than
-// that answer: then the time is not above zero.
-func (s *subject) change(ctx context.Context, send func() error, want answer, addrs ...netip.AddrPort) (took, cpu time.Duration, err error) {
+// A change is how long one took, and what it cost.
+type change struct {
+	answered time.Duration // from the API server's answer to the kernel; less than zero where the kernel was first
+	whole    time.Duration // from the request to the kernel
+	cpu      time.Duration // until the program rests
+}
+
+// change makes one change, and waits until the kernel has it and the program rests.
+func (s *subject) change(ctx context.Context, send func() error, want answer, addrs ...netip.AddrPort) (c change, err error) {
 	before, err := s.meter.CPU()
 	if err != nil {
-		return 0, 0, err
+		return c, err
 	}
-	type seen struct {
-		at  time.Time
-		err error
-	}
-	kernel := make(chan seen, 1)
 	watching, cancel := context.WithCancel(ctx)
 	defer cancel()
+	var at time.Time
+	kernel := make(chan error, 1)
 	go func() {
-		at, err := s.until(watching, want, addrs...)
-		kernel <- seen{at, err}
+		var err error
+		at, err = s.until(watching, want, addrs...)
+		kernel <- err
 	}()
-	if err := send(); err != nil {
-		cancel()
-		<-kernel
-		return 0, 0, err
-	}
+	sent := time.Now()
+	err = send()
 	answered := time.Now()
-	k := <-kernel
-	if k.err != nil {
-		return 0, 0, k.err
+	if err != nil {
+		cancel()
+	}
+	if err = errors.Join(err, <-kernel); err != nil {
+		return c, err
 	}
 	after, err := s.meter.quiet(ctx)
 	if s.options.minSync >= time.Millisecond { // each is the first one after quiet
 		time.Sleep(s.options.minSync)
 	}
-	return k.at.Sub(answered), after - before, err
+	return change{at.Sub(answered), at.Sub(sent), after - before}, err
 }
 
 // endpoint moves the canary's endpoint to and fro.
 func (s *subject) endpoint(ctx context.Context) error {
 	bytes := s.gate.FromServer.Load()
-	err := s.repeat(s.rounds, "endpoint", "endpoint", func(i int) (took, cpu time.Duration, err error) {
+	err := s.repeat(s.rounds, "endpoint", "endpoint", func(i int) (change, error) {
 		to, want := s.place(i)
 		return s.change(ctx, func() error { return move(ctx, s.api, canary, to) }, want, canaryAddr(canary))
 	})
@@ -246,7 +249,7 @@ func (s *subject) place(round int) (netip.Addr, answer) {
 func (s *subject) addAndRemove(ctx context.Context) error {
 	services := s.api.CoreV1().Services(canaries)
 	for range s.rounds {
-		err := s.repeat(1, "added", "addremove", func(int) (took, cpu time.Duration, err error) {
+		err := s.repeat(1, "added", "addremove", func(int) (change, error) {
 			return s.change(ctx, func() error {
 				_, err := services.Create(ctx, canaryService(comeAndGo), metav1.CreateOptions{})
 				return err
@@ -255,7 +258,7 @@ func (s *subject) addAndRemove(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		err = s.repeat(1, "removed", "addremove", func(int) (took, cpu time.Duration, err error) {
+		err = s.repeat(1, "removed", "addremove", func(int) (change, error) {
 			return s.change(ctx, func() error {
 				return services.Delete(ctx, canaryName(comeAndGo), metav1.DeleteOptions{})
 			}, nobody, canaryAddr(comeAndGo))
@@ -270,7 +273,7 @@ func (s *subject) addAndRemove(ctx context.Context) error {
 // burst moves the endpoints of many canaries at once. The time is from the
 // answer to the last request.
 func (s *subject) burst(ctx context.Context) error {
-	return s.repeat(max(2, s.rounds/4), "burst", "burst", func(i int) (took, cpu time.Duration, err error) {
+	return s.repeat(max(2, s.rounds/4), "burst", "burst", func(i int) (change, error) {
 		to, want := s.place(i)
 		return s.change(ctx, func() error {
 			return parallel(s.atOnce, func(i int) error { return move(ctx, s.api, burst+i, to) })
@@ -278,18 +281,19 @@ func (s *subject) burst(ctx context.Context) error {
 	})
 }
 
-// repeat takes samples of times and of processor time, and keeps what they
-// come to after each.
-func (s *subject) repeat(n int, times, costs string, once func(i int) (took, cpu time.Duration, err error)) error {
+// repeat makes changes, and keeps what they come to after each.
+func (s *subject) repeat(n int, times, costs string, once func(i int) (change, error)) error {
 	for i := range n {
-		took, cpu, err := once(i)
+		c, err := once(i)
 		if err != nil {
 			return err
 		}
-		s.found.Samples[times] = append(s.found.Samples[times], took.Seconds())
-		s.found.Samples[costs+".cpu"] = append(s.found.Samples[costs+".cpu"], cpu.Seconds())
-		sorted := slices.Sorted(slices.Values(s.found.Samples[times]))
-		s.found.Values[times+".p50"], s.found.Values[times+".p90"] = quantile(sorted, 0.5), quantile(sorted, 0.9)
+		for key, d := range map[string]time.Duration{times: c.answered, times + ".whole": c.whole, costs + ".cpu": c.cpu} {
+			s.found.Samples[key] = append(s.found.Samples[key], d.Seconds())
+		}
+		all := slices.Sorted(slices.Values(s.found.Samples[times]))
+		s.found.Values[times+".p50"], s.found.Values[times+".p90"] = quantile(all, 0.5), quantile(all, 0.9)
+		s.found.Values[times+".whole"] = quantile(slices.Sorted(slices.Values(s.found.Samples[times+".whole"])), 0.5)
 		s.found.Values[costs+".cpu"] = mean(s.found.Samples[costs+".cpu"])
 	}
 	return nil
@@ -346,7 +350,7 @@ func (s *subject) keepMoving(ctx context.Context) error {
 		case <-tick.C:
 		}
 		to, _ := s.place(i / s.atOnce)
-		if err := move(ctx, s.api, burst+i%s.atOnce, to); err != nil && ctx.Err() == nil {
+		if err := move(context.WithoutCancel(ctx), s.api, burst+i%s.atOnce, to); err != nil {
 			return err
 		}
 	}

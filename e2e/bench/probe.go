@@ -25,15 +25,14 @@ const (
 	probeShare = 100 // at least one part in this of the time measured is between two probes: the processor is the proxy's
 	// An answer is usually there within 0.1 ms. Who waits for one does not wait
 	// long, but asks again; silence is only what lasts.
-	brief = 2 * time.Millisecond
+	brief = time.Millisecond
 	long  = 100 * time.Millisecond
 )
 
 // until tries new connections to addresses from the client until each has found
 // what is wanted, and gives the time at which the last one did. It is what the
 // kernel does with packets that counts, not how the rules are laid out. The
-// resolution is 1 ms, or 1 % of the time waited where that is more; it is 3 ms
-// where packets are dropped before.
+// resolution is 1 ms, or 1 % of the time waited where that is more.
 func (l *lab) until(ctx context.Context, want answer, addrs ...netip.AddrPort) (at time.Time, err error) {
 	pending, began, patience := slices.Clone(addrs), time.Now(), brief
 	if want == nobody {
@@ -42,7 +41,7 @@ func (l *lab) until(ctx context.Context, want answer, addrs ...netip.AddrPort) (
 	return at, l.client.Do(func() error {
 		defer hurry()()
 		for {
-			left := pending[:0]
+			round, left := time.Now(), pending[:0]
 			for _, a := range pending {
 				asked := time.Now()
 				got, err := connect(a, patience)
@@ -64,7 +63,7 @@ func (l *lab) until(ctx context.Context, want answer, addrs ...netip.AddrPort) (
 				return fmt.Errorf("%d of %d Services are not in the kernel after %s: %w",
 					len(pending), len(addrs), time.Since(began).Round(time.Millisecond), ctx.Err())
 			}
-			time.Sleep(max(probeEvery, time.Since(began)/probeShare))
+			time.Sleep(max(probeEvery, time.Since(began)/probeShare) - time.Since(round))
 		}
 	})
 }

@@ -18,6 +18,7 @@ type report struct {
 	Versions map[string]string `json:"versions"`
 	Options  map[string]any    `json:"options"`
 	Load     float64           `json:"loadSeconds"` // what the API server needed to take the cluster
+	Wire     []wire            `json:"wire"`
 	Results  []*result         `json:"results"`
 }
 
@@ -39,6 +40,9 @@ func run(ctx context.Context, o options, file string) (*report, error) {
 	}
 	defer c.Close()
 	if err := prepare(ctx, c, o, r); err != nil {
+		return nil, err
+	}
+	if r.Wire, err = wires(ctx, c.Client()); err != nil {
 		return nil, err
 	}
 	order := []program{peer, own}

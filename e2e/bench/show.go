@@ -36,13 +36,25 @@ func pairs(reports []*report) (all []pair) {
 	return all
 }
 
-// value is a metric of a result in the metric's unit.
+// value is a metric of a result in the metric's unit; ok tells whether it was
+// measured.
 func (m metric) value(r *result) (v float64, ok bool) {
 	if r == nil {
 		return 0, false
 	}
 	v, ok = r.Values[m.key]
-	return v * m.scale, ok
+	return max(v, m.least) * m.scale, ok
+}
+
+// text is a value with its unit; one that is too small to be told is so.
+func (m metric) text(v float64, ok bool) string {
+	switch {
+	case !ok:
+		return "?"
+	case m.least > 0 && v <= m.least*m.scale:
+		return "< " + digits(v)
+	}
+	return digits(v)
 }
 
 // ratio is how many times as good proxyc is.
@@ -57,6 +69,11 @@ func (m metric) ratio(peer, own float64) float64 {
 func show(w io.Writer, dir string, reports []*report) error {
 	for _, p := range pairs(reports) {
 		if _, err := io.WriteString(w, p.table()); err != nil {
+			return err
+		}
+	}
+	for _, r := range reports {
+		if _, err := io.WriteString(w, r.wireTable()); err != nil {
 			return err
 		}
 	}
@@ -87,7 +104,7 @@ func (p pair) table() string {
 		if ok1 && ok2 && peer > 0 && own > 0 {
 			ratio = digits(m.ratio(peer, own))
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", m.what, ratio, known(own, ok2), known(peer, ok1), m.unit)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", m.what, ratio, m.text(own, ok2), m.text(peer, ok1), m.unit)
 	}
 	b.WriteString("\n")
 	for _, r := range []*result{p.own, p.peer} {
@@ -97,6 +114,17 @@ func (p pair) table() string {
 		p.Options["order"], p.Options["rounds"], p.Options["burst"], p.Load)
 	for _, name := range slices.Sorted(maps.Keys(p.Versions)) {
 		fmt.Fprintf(&b, "- %s: %s\n", name, p.Versions[name])
+	}
+	return b.String()
+}
+
+// wireTable is how large what a program reads at its start is in other forms.
+func (r *report) wireTable() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n### All objects on the wire, %v Services x %v endpoints, %v mix\n\n| what | how | MB |\n|---|---|--:|\n",
+		r.Options["services"], r.Options["endpoints"], r.Options["mix"])
+	for _, w := range r.Wire {
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", w.What, w.Form, digits(float64(w.Bytes)*1e-6))
 	}
 	return b.String()
 }
@@ -119,13 +147,6 @@ func (p pair) notes(b *strings.Builder, r *result) {
 		fmt.Fprintf(b, "- not measured: %s\n", strings.ReplaceAll(e, "\n", " / "))
 	}
 	b.WriteString("\n")
-}
-
-func known(v float64, ok bool) string {
-	if !ok {
-		return "?"
-	}
-	return digits(v)
 }
 
 // digits gives a number with three digits that count.
