@@ -131,7 +131,7 @@ func (d *daemon) queued(loop.Kind) {
 
 // synced does what follows a sync, in the order in which it matters to packets.
 func (d *daemon) synced(s *loop.Sync) {
-	d.state.synced(s)
+	defer d.state.synced(s) // whoever sees it there relies on all of it
 	d.count(s)
 	if s.Err != nil {
 		d.log.Error("the rules are behind", "err", s.Err)
