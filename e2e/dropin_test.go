@@ -15,9 +15,10 @@ import (
 
 // Where kube-proxy finds what it needs in its container, by tradition.
 const (
-	configDir  = "/var/lib/kube-proxy"
-	accountDir = "/run/secrets/kubernetes.io/serviceaccount"
-	peerPath   = "/usr/local/bin/kube-proxy"
+	configDir    = "/var/lib/kube-proxy"
+	accountDir   = "/run/secrets/kubernetes.io/serviceaccount"
+	peerPath     = "/usr/local/bin/kube-proxy"
+	conntrackMax = "/proc/sys/net/netfilter/nf_conntrack_max"
 )
 
 // commandLines are those with which kube-proxy is run: all in the same
@@ -125,7 +126,7 @@ func (n *node) container(t *testing.T, binary, user string) *kube.Container {
 	t.Helper()
 	dir := t.TempDir()
 	files := map[string]string{
-		"account/token": user, "account/namespace": "kube-system", "max": "262144\n", "hashsize": "262144\n", "xtables.lock": "",
+		"account/token": user, "account/namespace": "kube-system", "max": "65536\n", "hashsize": "262144\n", "xtables.lock": "",
 	}
 	for name, text := range configFiles(t) {
 		files["config/"+name] = strings.ReplaceAll(text, "127.0.0.1:6443", n.gate.Addr())
@@ -154,7 +155,7 @@ func (n *node) container(t *testing.T, binary, user string) *kube.Container {
 		"/run":                  filepath.Join(dir, "run"),
 		filepath.Dir(peerPath):  filepath.Join(dir, "bin"),
 		// The machine's, which other tests and programs need as they are.
-		"/proc/sys/net/netfilter/nf_conntrack_max":     filepath.Join(dir, "max"),
+		conntrackMax: filepath.Join(dir, "max"),
 		"/sys/module/nf_conntrack/parameters/hashsize": filepath.Join(dir, "hashsize"),
 	}}
 }
@@ -220,4 +221,128 @@ func slice(service string, addrs ...string) kube.Object {
 	return kube.Object{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
 		"metadata":  kube.Object{"name": service + "-1", "namespace": "default", "labels": kube.Object{"kubernetes.io/service-name": service}},
 		"endpoints": endpoints, "ports": []any{kube.Object{"name": "", "port": 8080, "protocol": "TCP"}}}
+}
+
+// TestOneShots are what kube-proxy does and then ends.
+func TestOneShots(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	put(ctx, t, dropinNode(), service("oneshot", "10.96.2.2"), slice("oneshot", "10.244.1.10"))
+	n := newNode(t)
+	c := n.container(t, proxyc, kube.KubeProxyUser)
+	once := func(args ...string) {
+		t.Helper()
+		p := n.runAs(t, "once", c, append([]string{peerPath, "--config=" + configDir + "/config.conf", "--hostname-override=node1"}, args...)...)
+		if err := p.Wait(ctx); err != nil {
+			t.Fatalf("%s: %v\n%s", args, err, p.Tail())
+		}
+	}
+	once("--init-only")
+	if most, err := os.ReadFile(c.Files[conntrackMax]); err != nil || strings.HasPrefix(string(most), "65536") {
+		t.Errorf("--init-only left nf_conntrack_max as it was: %s, %v", most, err)
+	}
+	if rules := n.rules(ctx, t, "iptables"); strings.Contains(rules, "KUBE-") {
+		t.Errorf("--init-only wrote rules:\n%s", rules)
+	}
+	written := filepath.Join(t.TempDir(), "config.yaml")
+	once("--write-config-to=" + written)
+	peer, err := kube.Tool(ctx, kube.KubeProxy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	real := n.runAs(t, "kube-proxy", n.container(t, peer, kube.KubeProxyUser), peerPath, "--config="+written, "--hostname-override=node1")
+	n.works(ctx, t, real, "iptables", "10.96.2.2")
+	real.Stop()
+	once("--cleanup")
+	if rules := n.rules(ctx, t, "iptables"); strings.Contains(rules, "KUBE-") {
+		t.Errorf("--cleanup left rules of kube-proxy:\n%s", rules)
+	}
+}
+
+// TestConfigMapSwap changes the configuration as the kubelet does: it puts
+// another directory behind the link through which all files are seen.
+func TestConfigMapSwap(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	put(ctx, t, dropinNode(), service("swap", "10.96.2.3"), slice("swap", "10.244.1.10"))
+	n := newNode(t)
+	c := n.container(t, proxyc, kube.KubeProxyUser)
+	volume := t.TempDir()
+	link := func(to, at string) {
+		t.Helper()
+		if err := errors.Join(os.Symlink(to, filepath.Join(volume, at+".next")), os.Rename(filepath.Join(volume, at+".next"), filepath.Join(volume, at))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish := func(version, mode string) {
+		t.Helper()
+		for name, text := range configFiles(t) {
+			text = strings.ReplaceAll(text, "127.0.0.1:6443", n.gate.Addr())
+			writeFile(t, filepath.Join(volume, version, name), strings.Replace(text, `mode: ""`, "mode: "+mode, 1))
+		}
+		link(version, "..data")
+	}
+	publish("..1", "iptables")
+	for name := range configFiles(t) {
+		link("..data/"+name, name)
+	}
+	lib := c.Files[filepath.Dir(configDir)]
+	if err := errors.Join(os.Remove(filepath.Join(lib, "kube-proxy")), os.Symlink(volume, filepath.Join(lib, "kube-proxy"))); err != nil {
+		t.Fatal(err)
+	}
+	p := n.runAs(t, "proxyc", c, peerPath, "--config="+configDir+"/config.conf", "--hostname-override=node1")
+	n.works(ctx, t, p, "iptables", "10.96.2.3")
+	publish("..2", "nftables")
+	if err := os.RemoveAll(filepath.Join(volume, "..1")); err != nil {
+		t.Fatal(err)
+	}
+	n.works(ctx, t, p, "nftables", "10.96.2.3")
+}
+
+// TestNodeChanges changes what counts of the Node, all under one process.
+func TestNodeChanges(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	hinted := slice("nodes", "10.244.1.10", "10.244.2.10")
+	for i, zone := range []string{"a", "b"} {
+		hinted["endpoints"].([]any)[i].(kube.Object)["hints"] = kube.Object{"forZones": []any{kube.Object{"name": zone}}}
+	}
+	node := dropinNode()
+	node["metadata"].(kube.Object)["labels"] = kube.Object{"topology.kubernetes.io/zone": "a"}
+	put(ctx, t, node, service("nodes", "10.96.2.4"), hinted)
+	n := newNode(t)
+	p := n.watch(ctx, t, "--proxy-mode", "nftables", "--detect-local-mode", "NodeCIDR")
+	shows := func(has, lacks string) {
+		t.Helper()
+		eventually(t, 10*time.Second, "rules with "+has, func() error {
+			rules := n.rules(ctx, t, "nftables")
+			if !strings.Contains(rules, has) || strings.Contains(rules, lacks) {
+				return fmt.Errorf("want %s and not %s in\n%s\n%s", has, lacks, rules, p.Tail())
+			}
+			return nil
+		})
+	}
+	change := func(change func(metadata, spec, status kube.Object)) {
+		t.Helper()
+		change(node["metadata"].(kube.Object), node["spec"].(kube.Object), node["status"].(kube.Object))
+		if err := cluster.Apply(ctx, node); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shows("10.244.1.10 . 8080", "10.244.2.10")
+	change(func(metadata, _, _ kube.Object) { metadata["labels"] = kube.Object{"topology.kubernetes.io/zone": "b"} })
+	shows("10.244.2.10 . 8080", "10.244.1.10")
+	shows("10.244.1.0/24", "10.244.9.0/24")
+	change(func(_, spec, _ kube.Object) {
+		spec["podCIDR"], spec["podCIDRs"] = "10.244.9.0/24", []any{"10.244.9.0/24"}
+	})
+	shows("10.244.9.0/24", "10.244.1.0/24")
+	shows("192.0.2.11", "192.0.2.99")
+	change(func(_, _, status kube.Object) {
+		status["addresses"] = []any{kube.Object{"type": "InternalIP", "address": "192.0.2.99"}}
+	})
+	shows("192.0.2.99", "192.0.2.11")
+	if _, err := p.Stop(); err != nil {
+		t.Errorf("%v\n%s", err, p.Tail())
+	}
 }

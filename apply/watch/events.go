@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/proxyc/proxyc/ir"
@@ -110,10 +109,10 @@ func (e *Events) post(ctx context.Context, client rest.Interface, object *events
 	}
 }
 
-// object is an event as the API has it. Those about a node have its name in
-// place of its UID, as kube-proxy's have.
+// object is an event as the API has it, about an object without its UID, as
+// kube-proxy's are.
 func (e *Events) object(event Event) *eventsv1.Event {
-	about := corev1.ObjectReference{Kind: "Node", Name: e.NodeName, UID: types.UID(e.NodeName)}
+	about := corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: e.NodeName}
 	namespace := metav1.NamespaceDefault
 	if event.Service != (ir.Name{}) {
 		about = corev1.ObjectReference{Kind: "Service", APIVersion: "v1", Namespace: event.Service.Namespace, Name: event.Service.Name}

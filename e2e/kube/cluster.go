@@ -144,7 +144,7 @@ func (c *Cluster) StartAPI(ctx context.Context) error {
 		"--token-auth-file", file("tokens.csv"), "--authorization-mode", "RBAC",
 		"--service-account-key-file", file("sa.key"), "--service-account-signing-key-file", file("sa.key"),
 		"--service-account-issuer", "https://kubernetes.default.svc", "--disable-admission-plugins", "ServiceAccount",
-		"--service-cluster-ip-range", ServiceRange, "--service-node-port-range", "1-65535",
+		"--allow-privileged", "--service-cluster-ip-range", ServiceRange, "--service-node-port-range", "1-65535",
 		"--endpoint-reconciler-type", "none", "--max-requests-inflight", "0", "--max-mutating-requests-inflight", "0",
 		"--enable-priority-and-fairness=false",
 		"--audit-log-path", c.AuditLog(), "--audit-policy-file", file("audit.yaml"), "--audit-log-mode", "blocking")

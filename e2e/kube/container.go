@@ -9,7 +9,7 @@ type Container struct {
 	// Files are directories and files of the machine, by where the program sees
 	// them; something must be there.
 	Files map[string]string
-	// ReadOnly are directories that the program cannot write.
+	// ReadOnly are directories that the program cannot write, but for Files in them.
 	ReadOnly []string
 	// Env has "NAME=value" for what is added to the environment.
 	Env []string
@@ -30,11 +30,11 @@ exec "$@"`
 // run a command in the container. The process that they make is the command's.
 func (c *Container) Command(command ...string) (binary string, args []string) {
 	args = []string{"--mount", "--propagation=private", "--", "sh", "-ec", mounting, "sh"}
-	for at, from := range c.Files {
-		args = append(args, from, at)
-	}
 	for _, at := range c.ReadOnly {
 		args = append(args, "ro", at)
+	}
+	for at, from := range c.Files {
+		args = append(args, from, at)
 	}
 	args = append(args, "--")
 	if c.Capabilities != nil {

@@ -1,0 +1,247 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/proxyc/proxyc/e2e/kube"
+)
+
+// TestDaemonSet has the API server take the manifest, with fields that it does
+// not know for errors, and runs its containers one after the other.
+func TestDaemonSet(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	objects, err := kube.Manifests("../docs/deploy/daemonset.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := json.Marshal(objects[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var set appsv1.DaemonSet
+	err = cluster.Client().AppsV1().RESTClient().Post().Namespace("kube-system").Resource("daemonsets").
+		Param("fieldValidation", "Strict").Body(data).Do(ctx).Into(&set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cluster.Delete(context.WithoutCancel(ctx), objects...) })
+	put(ctx, t, dropinNode(), service("deployed", "10.96.4.1"), slice("deployed", "10.244.1.10"))
+
+	n := newNode(t)
+	machine := n.container(t, proxyc, kube.ProxycUser)
+	pod := set.Spec.Template.Spec
+	init := n.runPod(t, machine, &pod.InitContainers[0])
+	if err := init.Wait(ctx); err != nil {
+		t.Fatalf("%v\n%s", err, init.Tail())
+	}
+	most, err := os.ReadFile(machine.Files[conntrackMax])
+	if want := fmt.Sprint(max(131072, 32768*runtime.NumCPU())); err != nil || strings.TrimSpace(string(most)) != want {
+		t.Errorf("nf_conntrack_max after the init container: want %s, got %q, %v", want, most, err)
+	}
+	p := n.runPod(t, machine, &pod.Containers[0])
+	n.works(ctx, t, p, "iptables", "10.96.4.1")
+	for _, probe := range []*corev1.Probe{pod.Containers[0].LivenessProbe, pod.Containers[0].ReadinessProbe} {
+		get := probe.HTTPGet
+		url := fmt.Sprintf("http://%s:%s%s", get.Host, get.Port.String(), get.Path)
+		eventually(t, 5*time.Second, url, func() error {
+			code, body, err := p.Get(ctx, url)
+			if err != nil || code != 200 {
+				return fmt.Errorf("%d %s, %v", code, body, err)
+			}
+			return nil
+		})
+	}
+	if took, err := p.Stop(); err != nil || took > time.Second {
+		t.Errorf("ended after %s: %v", took, err)
+	}
+}
+
+// runPod runs a container of a pod: its command, under its name, with what its
+// security context leaves it. Its mounts are those of the machine.
+func (n *node) runPod(t *testing.T, machine *kube.Container, c *corev1.Container) *kube.Proxy {
+	t.Helper()
+	run := *machine
+	if p := c.SecurityContext.Privileged; p == nil || !*p {
+		run.Capabilities = []string{}
+		for _, name := range c.SecurityContext.Capabilities.Add {
+			run.Capabilities = append(run.Capabilities, strings.ToLower(string(name)))
+		}
+		run.ReadOnly = []string{"/proc/sys"}
+	}
+	for _, m := range c.VolumeMounts {
+		if !slices.Contains([]string{configDir, "/run/xtables.lock", "/lib/modules"}, m.MountPath) {
+			t.Errorf("container %s: volumeMounts: %s is not where anybody looks", c.Name, m.MountPath)
+		}
+	}
+	var env []string
+	for _, v := range c.Env {
+		if v.ValueFrom.FieldRef.FieldPath == "spec.nodeName" {
+			env = append(env, "$("+v.Name+")", "node1")
+		}
+	}
+	command := slices.Concat(c.Command, c.Args)
+	for i := range command {
+		command[i] = strings.NewReplacer(env...).Replace(command[i])
+	}
+	return n.runAs(t, c.Name, &run, command...)
+}
+
+// TestInCluster starts without a kubeconfig, as a pod with an account.
+func TestInCluster(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	put(ctx, t, dropinNode(), service("incluster", "10.96.4.2"), slice("incluster", "10.244.1.10"))
+	n := newNode(t)
+	c := n.container(t, proxyc, kube.ProxycUser)
+	host, port, _ := strings.Cut(n.gate.Addr(), ":")
+	c.Env = []string{"KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port}
+	p := n.runAs(t, "proxyc", c, peerPath, "--proxy-mode=nftables", "--hostname-override=node1")
+	n.works(ctx, t, p, "nftables", "10.96.4.2")
+}
+
+// TestRBAC holds the rules of the manifest against the requests that the tests
+// have made before, and that a daemon makes which lives and ends here: all were
+// allowed, and all that is allowed was asked for.
+func TestRBAC(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	n := newNode(t)
+	c := n.container(t, proxyc, kube.ProxycUser)
+	for _, lists := range []string{"false", "true"} { // the client lists where a server cannot begin a watch with all objects
+		c.Env = []string{"KUBE_FEATURE_WatchListClient=" + lists}
+		p := n.runAs(t, "proxyc", c, peerPath, "--config="+configDir+"/config.conf", "--hostname-override=node1")
+		if err := p.Ready(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Stop(); err != nil {
+			t.Error(err)
+		}
+	}
+	objects, err := kube.Manifests("../docs/deploy/rbac.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowed := map[string]bool{}
+	for _, o := range objects {
+		if o["kind"] != "ClusterRole" {
+			continue
+		}
+		data, err := json.Marshal(o)
+		var role rbacv1.ClusterRole
+		if err == nil {
+			err = json.Unmarshal(data, &role)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range role.Rules {
+			for _, verb := range r.Verbs {
+				for _, resource := range r.Resources {
+					allowed[fmt.Sprintf("%s %s/%s", verb, r.APIGroups[0], resource)] = true
+				}
+			}
+		}
+	}
+	eventually(t, 10*time.Second, "all requests are in the audit log", func() error {
+		asked := requests(t, kube.ProxycUser)
+		if diff := cmp.Diff(allowed, asked); diff != "" {
+			return fmt.Errorf("(-allowed +asked for):\n%s", diff)
+		}
+		return nil
+	})
+}
+
+// requests are those of a user, which were all let through.
+func requests(t *testing.T, user string) map[string]bool {
+	t.Helper()
+	file, err := os.Open(cluster.AuditLog())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	asked := map[string]bool{}
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var r struct {
+			User           struct{ Username string }
+			Verb           string
+			RequestURI     string
+			ObjectRef      struct{ Resource, APIGroup string }
+			ResponseStatus struct{ Code int }
+		}
+		if json.Unmarshal(lines.Bytes(), &r) != nil || r.User.Username != user {
+			continue // the last line may be half written
+		}
+		if r.ResponseStatus.Code == 403 {
+			t.Errorf("forbidden: %s %s", r.Verb, r.RequestURI)
+		}
+		asked[fmt.Sprintf("%s %s/%s", r.Verb, r.ObjectRef.APIGroup, r.ObjectRef.Resource)] = true
+	}
+	return asked
+}
+
+// TestEvents holds the event of a start against a real kube-proxy's.
+func TestEvents(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	peer, err := kube.Tool(ctx, kube.KubeProxy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(ctx, t, dropinNode())
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	started := func(binary, instance string) (got []eventsv1.Event) {
+		events := cluster.Client().EventsV1().Events("default")
+		if err := events.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		n := newNode(t)
+		p := n.runAs(t, filepath.Base(binary), n.container(t, binary, kube.KubeProxyUser),
+			peerPath, "--config="+configDir+"/config.conf", "--hostname-override=node1")
+		eventually(t, 20*time.Second, "an event", func() error {
+			list, err := events.List(ctx, metav1.ListOptions{})
+			if err == nil && len(list.Items) == 0 {
+				err = fmt.Errorf("no event\n%s", p.Tail())
+			}
+			if err == nil {
+				got = list.Items
+			}
+			return err
+		})
+		p.Stop()
+		for i := range got {
+			e := &got[i]
+			name, _, _ := strings.Cut(e.Name, ".")
+			e.ObjectMeta = metav1.ObjectMeta{Name: name, Namespace: e.Namespace}
+			e.EventTime = metav1.MicroTime{}
+			e.ReportingInstance = strings.TrimSuffix(e.ReportingInstance, "-"+instance)
+		}
+		return got
+	}
+	// kube-proxy tells the machine's own name, which mostly is the node's.
+	if diff := cmp.Diff(started(peer, strings.ToLower(host)), started(proxyc, "node1")); diff != "" {
+		t.Errorf("(-kube-proxy +proxyc):\n%s", diff)
+	}
+}
