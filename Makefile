@@ -8,7 +8,7 @@ PLANE    ?= nftables
 PACKAGES  = nftables iptables ipset ipvsadm conntrack iproute2 procps
 SUDO      = $(shell test "$$(id -u)" = 0 || echo sudo)
 
-.PHONY: build setup test e2e-tools e2e soak conformance golden verify lint fuzz bench bench-growth demo clean
+.PHONY: build setup test e2e-tools e2e soak conformance golden verify lint fuzz bench bench-growth bench-peer demo clean
 
 build:
 	$(GO) build -o bin/proxyc ./cmd/proxyc
@@ -78,9 +78,10 @@ bench:
 bench-growth:
 	$(GO) run ./bench/growth $(GROWTH)
 
-# bench-peer measures kube-proxy and proxyc side by side; ARGS='--help' tells how. Files are named as from e2e.
+# bench-peer measures kube-proxy and proxyc side by side; PEER are its flags, with
+# files named as from e2e.
 bench-peer: e2e-tools
-	cd e2e && $(GO) run ./bench $(ARGS)
+	cd e2e && $(GO) run ./bench $(PEER)
 
 demo:
 	@$(GO) run ./cmd/proxyc demo
