@@ -20,7 +20,7 @@
 //
 // # The parts
 //
-// lowerNode gives what depends on the Node alone. LowerService gives a
+// ruleset gives what depends on the Node alone. LowerService gives a
 // Fragment: the chains of one Service and its entries in the hubs; it reads
 // nothing of other Services. Assemble puts both together. Everything is a pure
 // function of its arguments; equal Programs give equal bytes. An Assembly does

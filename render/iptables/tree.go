@@ -13,8 +13,8 @@ const treeThreshold = 64
 
 // A tree is a radix tree of chains over the entries' keys, four bits a level
 // and path-compressed: a chain exists for a prefix if and only if at least two
-// entries share it and differ in the next four bits, or it is one of the
-// smallest blocks, 16 addresses or 16 ports, with at least two entries. So the
+// keys share it and differ in the next four bits, or it is one of the
+// smallest blocks, 16 addresses or 16 ports, with at least two keys. So the
 // shape is a function of the keys alone, whatever came first; a new entry adds
 // a rule to one chain, or splits one edge by one chain; and no chain has more
 // than 16 rules but the blocks, which have one for each entry.
