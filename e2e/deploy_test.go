@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -161,6 +162,7 @@ func TestRBAC(t *testing.T) {
 		}
 	}
 	eventually(t, 10*time.Second, "all requests are in the audit log", func() error {
+		requests(t, kube.KubeProxyUser) // proxyc under kube-proxy's account, among others
 		asked := requests(t, kube.ProxycUser)
 		if diff := cmp.Diff(allowed, asked); diff != "" {
 			return fmt.Errorf("(-allowed +asked for):\n%s", diff)
@@ -199,7 +201,8 @@ func requests(t *testing.T, user string) map[string]bool {
 	return asked
 }
 
-// TestEvents holds the event of a start against a real kube-proxy's.
+// TestEvents holds the events of a start, and of a health check whose port
+// another program has, against a real kube-proxy's.
 func TestEvents(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -207,41 +210,59 @@ func TestEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	put(ctx, t, dropinNode())
 	host, err := os.Hostname()
 	if err != nil {
 		t.Fatal(err)
 	}
-	started := func(binary, instance string) (got []eventsv1.Event) {
-		events := cluster.Client().EventsV1().Events("default")
-		if err := events.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		n := newNode(t)
-		p := n.runAs(t, filepath.Base(binary), n.container(t, binary, kube.KubeProxyUser),
-			peerPath, "--config="+configDir+"/config.conf", "--hostname-override=node1")
-		eventually(t, 20*time.Second, "an event", func() error {
-			list, err := events.List(ctx, metav1.ListOptions{})
-			if err == nil && len(list.Items) == 0 {
-				err = fmt.Errorf("no event\n%s", p.Tail())
-			}
-			if err == nil {
-				got = list.Items
-			}
-			return err
-		})
-		p.Stop()
-		for i := range got {
-			e := &got[i]
-			name, _, _ := strings.Cut(e.Name, ".")
-			e.ObjectMeta = metav1.ObjectMeta{Name: name, Namespace: e.Namespace}
-			e.EventTime = metav1.MicroTime{}
-			e.ReportingInstance = strings.TrimSuffix(e.ReportingInstance, "-"+instance)
-		}
-		return got
-	}
+	const port = 32767
+	checked := service("checked", "10.96.4.3")
+	checked["spec"] = kube.Object{"type": "LoadBalancer", "clusterIP": "10.96.4.3", "externalTrafficPolicy": "Local",
+		"healthCheckNodePort": port, "ports": []any{kube.Object{"port": 80, "targetPort": 8080}}}
+	put(ctx, t, dropinNode(), checked, slice("checked", "10.244.1.10"))
 	// kube-proxy tells the machine's own name, which mostly is the node's.
-	if diff := cmp.Diff(started(peer, strings.ToLower(host)), started(proxyc, "node1")); diff != "" {
+	want, got := eventsOf(ctx, t, peer, strings.ToLower(host), port), eventsOf(ctx, t, proxyc, "node1", port)
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-kube-proxy +proxyc):\n%s", diff)
 	}
+}
+
+// eventsOf gives the events that a proxy sends on a node on which a port is
+// taken, by reason, without names, times and words.
+func eventsOf(ctx context.Context, t *testing.T, binary, instance string, port int) map[string]eventsv1.Event {
+	t.Helper()
+	api := cluster.Client().EventsV1().Events("default")
+	if err := api.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(t)
+	var taken net.Listener
+	err := n.Do(func() (err error) {
+		taken, err = net.Listen("tcp", fmt.Sprintf(":%d", port))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	p := n.runAs(t, filepath.Base(binary), n.container(t, binary, kube.KubeProxyUser),
+		peerPath, "--config="+configDir+"/config.conf", "--hostname-override=node1")
+	defer p.Stop()
+	got := map[string]eventsv1.Event{}
+	eventually(t, 20*time.Second, "two kinds of events", func() error {
+		list, err := api.List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, e := range list.Items {
+			e.ObjectMeta = metav1.ObjectMeta{Namespace: e.Namespace}
+			e.EventTime, e.Note = metav1.MicroTime{}, ""
+			e.ReportingInstance = strings.TrimSuffix(e.ReportingInstance, "-"+instance)
+			got[e.Reason] = e
+		}
+		if len(got) < 2 {
+			return fmt.Errorf("got %v\n%s", got, p.Tail())
+		}
+		return nil
+	})
+	return got
 }
