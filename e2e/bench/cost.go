@@ -104,17 +104,30 @@ func (m *meter) watch(ctx context.Context, daemon int) {
 	}
 }
 
-// sample looks at all processes; those that end while it does are left out.
+// sample looks at all processes; those that end while it does are left out,
+// and so is a child that still has its parent's memory, because it is about to
+// become another program.
 func (m *meter) sample(daemon int) {
 	procs, err := os.ReadFile(filepath.Join(m.dir, "cgroup.procs"))
+	if err != nil {
+		return
+	}
+	own, err := executable(daemon)
 	if err != nil {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var sum int64
-	for pid := range strings.FieldsSeq(string(procs)) {
-		status, err := os.ReadFile(filepath.Join("/proc", pid, "status"))
+	for word := range strings.FieldsSeq(string(procs)) {
+		pid, err := strconv.Atoi(word)
+		if err != nil {
+			return
+		}
+		if it, err := executable(pid); err != nil || it == own && pid != daemon {
+			continue
+		}
+		status, err := os.ReadFile(filepath.Join("/proc", word, "status"))
 		if err != nil {
 			continue
 		}
@@ -125,13 +138,16 @@ func (m *meter) sample(daemon int) {
 		}
 		sum += now * 1024
 		which := &m.peak.Child
-		if pid == strconv.Itoa(daemon) {
+		if pid == daemon {
 			which = &m.peak.Daemon
 		}
 		*which = max(*which, peak*1024)
 	}
 	m.peak.All = max(m.peak.All, sum, m.peak.Daemon)
 }
+
+// executable is the program that a process runs.
+func executable(pid int) (string, error) { return os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)) }
 
 // field gives the number that stands behind a name at the start of a line.
 func field(data []byte, name string) (int64, error) {

@@ -10,8 +10,8 @@ import (
 
 // Sizes of a plot, in pixels.
 const (
-	plotWidth  = 760
-	labelWidth = 270
+	plotWidth  = 850
+	labelWidth = 360
 	barsWidth  = 330
 	rowHeight  = 40
 	barHeight  = 13

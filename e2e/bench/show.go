@@ -144,7 +144,8 @@ func (p pair) notes(b *strings.Builder, r *result) {
 		}
 	}
 	for _, e := range r.Errors {
-		fmt.Fprintf(b, "- not measured: %s\n", strings.ReplaceAll(e, "\n", " / "))
+		first, _, _ := strings.Cut(e, "\n") // the log's last lines follow
+		fmt.Fprintf(b, "- not measured: %s\n", first)
 	}
 	b.WriteString("\n")
 }
