@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -147,7 +148,7 @@ func (d *daemon) synced(ctx context.Context) error {
 	}
 }
 
-// memory is in bytes: resident after a while of quiet, at most, and the Go
+// memory is in bytes: resident once that changes no more, at most, and the Go
 // heap after a collection.
 type memory struct {
 	Resident float64 `json:"resident"`
@@ -155,12 +156,23 @@ type memory struct {
 	Live     float64 `json:"live"`
 }
 
-// quiet is how long after the start memory is looked at.
+// quiet is for how long a daemon's memory must have stayed the same.
 const quiet = 3 * time.Second
 
+// settled waits until the daemon has given back what the start took, and gives
+// what stays resident.
+func (d *daemon) settled() (now float64, err error) {
+	for before := -1.0; math.Abs(now-before) > now/100; time.Sleep(quiet) {
+		before = now
+		if now, err = d.status("VmRSS"); err != nil {
+			return 0, err
+		}
+	}
+	return now, nil
+}
+
 func (d *daemon) memory(ctx context.Context) (m memory, err error) {
-	time.Sleep(quiet)
-	if m.Resident, err = d.status("VmRSS"); err != nil {
+	if m.Resident, err = d.settled(); err != nil {
 		return m, err
 	}
 	if m.Peak, err = d.status("VmHWM"); err != nil {
