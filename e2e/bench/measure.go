@@ -146,6 +146,7 @@ func (s *subject) start(ctx context.Context) error {
 	s.set("start.cpu", used)
 	s.started = time.Now()
 	s.found.Values["api.start"] = float64(s.gate.FromServer.Load())
+	s.found.Values["api.connections"] = float64(s.gate.Connections.Load())
 	return err
 }
 
@@ -356,15 +357,21 @@ func (s *subject) keepMoving(ctx context.Context) error {
 	}
 }
 
+// connections finds how many can be made, and how long one takes while it is
+// the only one.
 func (s *subject) connections(key string, addrs ...netip.AddrPort) error {
-	found, err := s.loadFor(s.seconds, clients, addrs...)
+	many, err := s.loadFor(s.seconds, clients, addrs...)
 	if err != nil {
 		return err
 	}
-	s.found.Values[key+".rate"] = found.PerSecond
-	s.found.Values[key+".failed"] = float64(found.Failed)
-	s.set(key+".p50", found.P50)
-	s.set(key+".p99", found.P99)
+	single, err := s.loadFor(s.seconds, 1, addrs...)
+	if err != nil {
+		return err
+	}
+	s.found.Values[key+".rate"] = many.PerSecond
+	s.found.Values[key+".failed"] = float64(many.Failed + single.Failed)
+	s.set(key+".p50", single.P50)
+	s.set(key+".p99", single.P99)
 	return nil
 }
 
