@@ -21,7 +21,9 @@ func TestBytes(t *testing.T) {
 		change func()
 	}{
 		{"Service", func() { s.SetService(&Service{Name: ir.Name{Namespace: "ns", Name: "a"}}) }},
-		{"ports", func() { s.SetService(&Service{Name: ir.Name{Namespace: "ns", Name: "a"}, Ports: make([]ServicePort, 3)}) }},
+		{"ports", func() {
+			s.SetService(&Service{Name: ir.Name{Namespace: "ns", Name: "a"}, Ports: make([]ServicePort, 3)})
+		}},
 		{"slice", func() { s.SetSlice(slice(1)) }},
 		{"endpoints", func() { s.SetSlice(slice(100)) }},
 		{"Endpoints", func() { s.SetEndpoints(ir.Name{Namespace: "ns", Name: "b"}, []*EndpointSlice{slice(1)}) }},
