@@ -69,7 +69,7 @@ func TestTakeover(t *testing.T) {
 			running := n.start(ctx, true, way.peer)
 			n.follows(ctx, running)
 			open := n.open(ctx)
-			load := topo.StartLoad(20, n.probes()...)
+			load := topo.StartLoad(20, append(n.probes(), direct)...)
 
 			n.stop(running)
 			running = n.start(ctx, false, way.proxyc)
@@ -119,6 +119,9 @@ func nodePortService(i int) kube.Object {
 	return s
 }
 
+// direct needs no rules: where it fails too, the machine is to blame.
+var direct = applytest.Probe{From: "pod1b", Proto: "tcp", To: netip.MustParseAddrPort("10.244.2.10:8080")}
+
 // probes ask the first Service and the last.
 func (n *switched) probes() (probes []applytest.Probe) {
 	for _, i := range []int{0, manyServices - 1} {
@@ -162,6 +165,7 @@ func (n *switched) start(ctx context.Context, peer bool, s side) *kube.Proxy {
 			n.t.Fatal(err)
 		}
 	}
+	n.t.Logf("%s has synced at %s", role, time.Now().Format("15:04:05.000"))
 	return p
 }
 
@@ -192,7 +196,7 @@ func (n *switched) cleanUp(ctx context.Context) {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	n.t.Logf("%s", out)
+	n.t.Logf("cleaned up at %s:\n%s", time.Now().Format("15:04:05.000"), out)
 }
 
 // follows waits until changes come into force: those of a Service that was
