@@ -41,9 +41,9 @@ type watch struct {
 func (d *watch) Update(ctx context.Context, _ string) error { return d.follow(ctx) }
 
 // follow waits until newer rules are in force. A change of the file that
-// changes no rule makes none: a second without news has to do then.
+// changes no rule makes none: three seconds without news have to do then.
 func (d *watch) follow(ctx context.Context) error {
-	const start, quiet = 15 * time.Second, time.Second
+	const start, quiet = 30 * time.Second, 3 * time.Second
 	patience := quiet
 	if d.generation == 0 {
 		patience = start
