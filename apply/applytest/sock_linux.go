@@ -45,13 +45,33 @@ func (ns *Namespace) Dial(ctx context.Context, network string, from, to netip.Ad
 			d.LocalAddr = net.TCPAddrFromAddrPort(local)
 		}
 	}
-	var conn net.Conn
-	err := ns.Do(func() (err error) {
+	for {
+		conn, err := ns.dial(ctx, &d, network, to)
+		if !errors.Is(err, unix.EADDRINUSE) || !pause(ctx, time.Millisecond) {
+			return conn, err
+		}
+		// A child process shares every open socket until it runs its own program, so that a port which
+		// was closed here may still be taken.
+	}
+}
+
+func (ns *Namespace) dial(ctx context.Context, d *net.Dialer, network string, to netip.AddrPort) (conn net.Conn, err error) {
+	err = ns.Do(func() (err error) {
 		// A literal address is dialed on this goroutine, and so on this thread.
 		conn, err = d.DialContext(ctx, network, to.String())
 		return err
 	})
 	return conn, err
+}
+
+// pause waits, and tells whether there is time left.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
 }
 
 // reuseAddr is not for UDP: two sockets would share a port, and one get the answer for the other.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -91,11 +92,25 @@ func TestTryRefused(t *testing.T) {
 	}
 }
 
-// TestSourcePort: a try comes from the source port it was given, again and again.
+// TestSourcePort: a try comes from the source port it was given, again and again, while other processes are
+// started, which for a moment share the sockets that are open.
 func TestSourcePort(t *testing.T) {
 	topo := newTopology(t)
 	to := netip.MustParseAddrPort("10.244.2.10:53")
-	for range 3 {
+	ctx, cancel := context.WithCancel(t.Context())
+	var starts sync.WaitGroup
+	defer starts.Wait()
+	defer cancel()
+	for range 4 {
+		starts.Go(func() {
+			for ctx.Err() == nil {
+				if err := exec.Command("true").Run(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for range 1000 {
 		a, err := topo.Try("pod1a", "udp", 40001, to, time.Second)
 		if want := netip.MustParseAddrPort("10.244.1.10:40001"); err != nil || a.Client != want {
 			t.Errorf("client %s, %v; want %s", a.Client, err, want)
