@@ -82,7 +82,9 @@ const gatesHead = `
 ## Feature gates
 
 featureGates takes these names, and ` + "`AllAlpha` and `AllBeta`" + `, which stand for all of
-a stage. Other names are errors.
+a stage. The gates of other components that kube-proxy 1.36 knows are taken, and
+have no effect; one that is locked can only be set to what it is. Other names are
+errors.
 
 | Gate | State | Since |
 |---|---|---|

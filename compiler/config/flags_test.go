@@ -99,7 +99,7 @@ func TestFlagsWithoutFile(t *testing.T) {
 			{"enableProfiling", "true", "--profiling"},
 			{"bindAddressHardFail", "true", "--bind-address-hard-fail"},
 		}},
-		{name: "lists", args: []string{"--nodeport-addresses=10.0.0.0/8,primary", "--nodeport-addresses=localhost", "--feature-gates=NFTablesNetlink=false,ComponentFlagz=true"}, want: []setting{
+		{name: "lists", args: []string{"--nodeport-addresses=10.0.0.0/8,primary", "--nodeport-addresses=localhost", "--feature-gates=NFTablesNetlink=false,ComponentFlagz=true,"}, want: []setting{
 			{"nodePortAddresses", `["10.0.0.0/8","primary","localhost"]`, "--nodeport-addresses"},
 			{"featureGates", `{"ComponentFlagz":true,"NFTablesNetlink":false}`, "--feature-gates"},
 		}},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/proxyc/proxyc/compiler/diag"
 )
@@ -43,14 +44,18 @@ const (
 	gateLoggingBeta  = "LoggingBetaOptions"
 )
 
-// known tells whether name can stand in featureGates.
-func known(name string) bool {
-	_, ok := gates()[name]
-	return ok || name == allAlpha || name == allBeta
+// GateNames lists the names that can stand in featureGates, in order.
+func GateNames() []string {
+	names := slices.AppendSeq([]string{allAlpha, allBeta}, maps.Keys(gates()))
+	for _, g := range others() {
+		names = append(names, strings.Fields(g.names)...)
+	}
+	slices.Sort(names)
+	return names
 }
 
 // gates lists the feature gates that concern the service proxy, and those that
-// every component has.
+// every component has: of any release, so that a configuration of any is read.
 func gates() map[string]gate {
 	return map[string]gate{
 		"EndpointSliceProxying":             {locked, "1.22"},
@@ -111,19 +116,33 @@ func (c *Config) enabled(name string) bool {
 	return true
 }
 
-// gates refuses unknown names, and to turn off what is always on.
+// gates refuses unknown names, and other values than that of a gate that is locked.
 func (v *validator) gates() {
-	table := gates()
 	for _, name := range slices.Sorted(maps.Keys(v.c.FeatureGates)) {
-		path := join("featureGates", name)
-		g, on := table[name], v.c.FeatureGates[name]
-		switch {
-		case !known(name):
-			v.diags.Add(diag.Diagnostic{Path: path, Msg: "unknown feature gate", Hint: didYouMean(name, slices.Sorted(maps.Keys(table)))})
-		case g.stage == locked && !on:
-			v.errorf(path, "must be true or absent, the feature is always on since release %s, got false", g.since)
-		case g.stage == gone:
-			v.diags.Add(diag.Diagnostic{Severity: diag.Warning, Path: path, Msg: fmt.Sprintf("has no effect since release %s, which dropped the feature", g.since)})
+		path, on := join("featureGates", name), v.c.FeatureGates[name]
+		if g, ok := gates()[name]; ok {
+			v.gate(path, g, on)
+		} else if g, ok := findOther(name); ok {
+			v.otherGate(path, g, on)
+		} else if name != allAlpha && name != allBeta {
+			v.diags.Add(diag.Diagnostic{Path: path, Msg: "unknown feature gate", Hint: didYouMean(name, GateNames())})
 		}
 	}
+}
+
+func (v *validator) gate(path string, g gate, on bool) {
+	switch {
+	case g.stage == locked && !on:
+		v.errorf(path, "must be true or absent, the feature is always on since release %s, got false", g.since)
+	case g.stage == gone:
+		v.diags.Add(diag.Diagnostic{Severity: diag.Warning, Path: path, Msg: fmt.Sprintf("has no effect since release %s, which dropped the feature", g.since)})
+	}
+}
+
+func (v *validator) otherGate(path string, g otherGates, on bool) {
+	if g.lock != nil && on != *g.lock {
+		v.errorf(path, "must be %t or absent, the gate is locked, got %t", *g.lock, on)
+		return
+	}
+	v.diags.Add(diag.Diagnostic{Severity: diag.Info, Path: path, Msg: "has no effect on a service proxy"})
 }

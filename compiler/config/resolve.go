@@ -180,6 +180,9 @@ func (r *resolver) flagsOnly() {
 
 func (r *resolver) featureGates() {
 	for _, entry := range r.flags.FeatureGates {
+		if entry == "" { // kube-proxy lets a comma end the list
+			continue
+		}
 		name, value, ok := strings.Cut(entry, "=")
 		name = strings.TrimSpace(name)
 		on, err := strconv.ParseBool(strings.TrimSpace(value))

@@ -15,6 +15,10 @@ func TestValidate(t *testing.T) {
 	const vip = `must be IP:port such as "127.0.0.1:10249" or "[::1]:10249", port 1-65535, got `
 	tests := []struct{ name, body, want string }{
 		{"", "featureGates: {NFTablesProxyMod: true}", `featureGates.NFTablesProxyMod: unknown feature gate (did you mean NFTablesProxyMode?)`},
+		{"another component's", "featureGates: {NodeSwapp: true}", `featureGates.NodeSwapp: unknown feature gate (did you mean NodeSwap?)`},
+		{"", "featureGates: {GracefulNodeShutdown: false}", `info: featureGates.GracefulNodeShutdown: has no effect on a service proxy`},
+		{"", "featureGates: {NodeSwap: false}", `featureGates.NodeSwap: must be true or absent, the gate is locked, got false`},
+		{"", "featureGates: {GitRepoVolumeDriver: true}", `featureGates.GitRepoVolumeDriver: must be false or absent, the gate is locked, got true`},
 		{"", "featureGates: {Zzz: true}", `featureGates.Zzz: unknown feature gate`},
 		{"", "featureGates: {NFTablesProxyMode: false}", `featureGates.NFTablesProxyMode: must be true or absent, the feature is always on since release 1.33, got false`},
 		{"locked, as it is", "featureGates: {NFTablesProxyMode: true, AllAlpha: true, AllBeta: false}", ""},
