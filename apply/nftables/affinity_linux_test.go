@@ -3,6 +3,7 @@ package nftables
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -105,4 +106,33 @@ func without(p *ir.Program, b netip.AddrPort) *ir.Program {
 		}
 	}
 	return p
+}
+
+// The kernel makes room for as many clients as a map's declared size, 2 MB for 65535, when it is added. So none
+// is declared, and the kernel limits the map by itself.
+func TestAffinityMapsGrowAsNeeded(t *testing.T) {
+	for _, f := range families {
+		n := newNode(t)
+		r := rules.Lower(nftest.Sticky(f, ir.TCP))
+		for i := range r.Sets {
+			s := &r.Sets[i]
+			if s.Timeout == 0 {
+				continue
+			}
+			const desc = 9 // NFTA_SET_DESC
+			sent, err := parse(encodeSet(s, f, 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if sent[desc] != nil {
+				t.Errorf("%s: a size is declared", s.Name)
+			}
+		}
+		if _, err := apply.Once(t.Context(), n, rules.Tables{r}, always); err != nil {
+			t.Fatal(err)
+		}
+		if got := n.nft(t, "", "list", "ruleset"); !strings.Contains(got, "size 65535") {
+			t.Errorf("the kernel does not limit the map:\n%s", got)
+		}
+	}
 }

@@ -128,21 +128,16 @@ func encodeSet(s *rules.Set, f ir.Family, id uint32) []byte {
 	if s.Timeout > 0 {
 		b.u64(11, uint64(s.Timeout/time.Millisecond))
 	}
-	if s.Timeout > 0 || s.Interval {
+	if s.Interval {
 		desc := b.open(9)
-		if s.Timeout > 0 {
-			b.u32(1, rules.AffinitySize)
+		parts := b.open(2)
+		for _, t := range s.Key {
+			part := b.open(1)
+			_, n := typeOf(t, f)
+			b.u32(1, uint32(n))
+			b.close(part)
 		}
-		if s.Interval {
-			parts := b.open(2)
-			for _, t := range s.Key {
-				part := b.open(1)
-				_, n := typeOf(t, f)
-				b.u32(1, uint32(n))
-				b.close(part)
-			}
-			b.close(parts)
-		}
+		b.close(parts)
 		b.close(desc)
 	}
 	b.bytes(13, userData(s, f))

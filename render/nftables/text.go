@@ -8,10 +8,6 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// AffinitySize is how many clients an affinity map holds; those beyond are
-// balanced anew each time.
-const AffinitySize = 65535
-
 // word is nft's name of the family.
 func word(f ir.Family) string {
 	if f == ir.IPv6 {

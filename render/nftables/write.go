@@ -68,7 +68,9 @@ func (o *output) set(s *Set, f ir.Family) {
 	case s.Interval:
 		o.add("\t\tflags interval\n")
 	case s.Timeout > 0:
-		o.add("\t\tsize ", strconv.Itoa(AffinitySize), "\n\t\tflags dynamic,timeout\n\t\ttimeout ",
+		// No size: the kernel sets it to 65535 clients when a rule updates the map, and those beyond are
+		// balanced anew each time. If it were declared, the kernel would make room for all, 2 MB a map, at once.
+		o.add("\t\tflags dynamic,timeout\n\t\ttimeout ",
 			strconv.FormatInt(int64(s.Timeout/time.Second), 10), "s\n")
 	}
 	if len(s.Elements) > 0 {
