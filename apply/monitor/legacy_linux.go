@@ -1,40 +1,54 @@
 package monitor
 
 import (
-	"bytes"
 	"context"
-	"fmt"
 	"sync"
 	"time"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 )
 
-// Legacy looks at the sizes of the tables of the older iptables, which has no
-// messages: how many entries they have and how long they are. That costs a few
-// system calls, where listing rules would cost as much as they are many.
+// Legacy looks at the tables of the older iptables, which has no messages: at
+// their sizes, which is cheap, and at all that is in them, which finds that a
+// rule was replaced by another one of its size, but takes longer the more rules
+// there are.
+//
+// kube-proxy looks whether a chain of its own is still there (IPT-33). That
+// reads the chain's table as well, and tells of flushes only. And its chain is
+// the sign that kube-proxy is back on a node (see Beside of apply/iptables).
 type Legacy struct {
 	every time.Duration
 	tell  func()
 	done  chan struct{}
 
-	mu    sync.Mutex
-	busy  bool
-	sizes []byte // nil: not known
+	mu   sync.Mutex
+	busy bool
+	seen *state    // since the end of our last work; nil: not known, or told of
+	next time.Time // when all may be read again
 }
 
-// lookEvery is how often the sizes are looked at.
-const lookEvery = time.Second
+// state is what the tables hold.
+type state struct {
+	sizes  string
+	read   bool // whether digest is known
+	digest uint64
+}
+
+const (
+	// lookEvery is how often the tables are looked at.
+	lookEvery = time.Second
+	// rest is how much longer the pause between two readings of all that is in
+	// the tables is than a reading takes.
+	rest = 100
+)
 
 // OpenLegacy looks in the network namespace of the calling thread. suspect is
-// called when the tables have other sizes than at the end of our own work.
+// called when the tables are not as they were at the end of our own work.
 func OpenLegacy(suspect func()) *Legacy {
 	return &Legacy{every: lookEvery, tell: suspect, done: make(chan struct{})}
 }
 
 // Begin notes that our own work begins.
 func (m *Legacy) Begin() {
+	m.look() // what others did up to now cannot be told from our own work later
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.busy = true
@@ -42,10 +56,10 @@ func (m *Legacy) Begin() {
 
 // End notes that our own work has ended.
 func (m *Legacy) End() {
-	sizes := tableSizes()
+	now := m.read()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.busy, m.sizes = false, sizes
+	m.busy, m.seen = false, &now
 }
 
 // Close ends Run.
@@ -70,49 +84,39 @@ func (m *Legacy) Run(ctx context.Context) {
 	}
 }
 
+// look tells, once, that the tables are not as they were.
 func (m *Legacy) look() {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.busy || m.sizes == nil {
+	was, busy := m.seen, m.busy
+	m.mu.Unlock()
+	if busy || was == nil {
 		return
 	}
-	if now := tableSizes(); !bytes.Equal(now, m.sizes) {
-		m.sizes = now
+	now := m.read()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.busy || m.seen != was: // our own work began meanwhile, or somebody else looked
+	case now.sizes != was.sizes, now.read && was.read && now.digest != was.digest:
+		m.seen = nil
 		m.tell()
+	case !was.read:
+		m.seen = &now
 	}
 }
 
-// tableInfo is struct ipt_getinfo, which is also ip6t_getinfo.
-type tableInfo struct {
-	name       [32]byte
-	hooks      uint32
-	entries    [5]uint32
-	underflows [5]uint32
-	count      uint32
-	size       uint32
-}
-
-// getInfo is IPT_SO_GET_INFO and IP6T_SO_GET_INFO.
-const getInfo = 64
-
-// tableSizes describes the tables that our rules are in. A table that is not
-// there has no entries.
-func tableSizes() []byte {
-	var out []byte
-	for _, f := range [...]struct{ domain, level int }{{unix.AF_INET, unix.IPPROTO_IP}, {unix.AF_INET6, unix.IPPROTO_IPV6}} {
-		fd, err := unix.Socket(f.domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
-		if err != nil {
-			continue
-		}
-		for _, table := range [...]string{"nat", "filter"} {
-			var info tableInfo
-			copy(info.name[:], table)
-			size := uint32(unsafe.Sizeof(info))
-			unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(f.level), getInfo,
-				uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0)
-			out = fmt.Appendf(out, "%s %d %d %v\n", table, info.count, info.size, info.entries)
-		}
-		unix.Close(fd)
+// read reads the sizes, and all that is in the tables if that is due.
+func (m *Legacy) read() state {
+	began := time.Now()
+	m.mu.Lock()
+	due := !began.Before(m.next)
+	m.mu.Unlock()
+	now := state{sizes: sizes(), read: due}
+	if due {
+		now.digest = digest()
+		m.mu.Lock()
+		m.next = began.Add(rest * time.Since(began))
+		m.mu.Unlock()
 	}
-	return out
+	return now
 }

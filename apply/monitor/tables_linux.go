@@ -1,0 +1,119 @@
+package monitor
+
+import (
+	"fmt"
+	"hash/maphash"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// legacyFamily is how the kernel shows the older tables of a family.
+type legacyFamily struct {
+	domain, level int
+	// Where struct ipt_entry and struct ip6t_entry have the distance to the
+	// next entry, and the counters.
+	next, counters int
+}
+
+var legacyFamilies = [...]legacyFamily{
+	{unix.AF_INET, unix.IPPROTO_IP, 90, 96},
+	{unix.AF_INET6, unix.IPPROTO_IPV6, 142, 152},
+}
+
+// IPT_SO_GET_INFO and IPT_SO_GET_ENTRIES, which are also those of ip6_tables.
+const (
+	getInfo    = 64
+	getEntries = 65
+)
+
+// tableInfo is struct ipt_getinfo.
+type tableInfo struct {
+	name       [32]byte
+	hooks      uint32
+	entries    [5]uint32
+	underflows [5]uint32
+	count      uint32
+	size       uint32
+}
+
+// entriesHead is struct ipt_get_entries, which the entries follow.
+type entriesHead struct {
+	name [32]byte
+	size uint32
+	_    uint32
+}
+
+// countersSize is the length of struct xt_counters.
+const countersSize = 16
+
+// sizes describes the tables that our rules are in: how many entries they have
+// and how long they are, which costs a few system calls. A table that is not
+// there has no entries.
+func sizes() string {
+	var all []byte
+	eachTable(func(_ legacyFamily, _ int, info *tableInfo) {
+		all = fmt.Appendf(all, "%d %d %v ", info.count, info.size, info.entries)
+	})
+	return string(all)
+}
+
+// digestSeed is of this process: digests are not compared with those of others.
+var digestSeed = maphash.MakeSeed()
+
+// digest is of all that is in these tables, but for the counters. It costs as
+// much as they are long. Tables that cannot be read are as if empty.
+func digest() uint64 {
+	var hash maphash.Hash
+	hash.SetSeed(digestSeed)
+	eachTable(func(f legacyFamily, fd int, info *tableInfo) { f.digest(&hash, fd, info) })
+	return hash.Sum64()
+}
+
+func eachTable(f func(of legacyFamily, fd int, info *tableInfo)) {
+	for _, family := range legacyFamilies {
+		fd, err := unix.Socket(family.domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+		if err != nil {
+			continue
+		}
+		for _, table := range [...]string{"nat", "filter"} {
+			var info tableInfo
+			copy(info.name[:], table)
+			getsockopt(fd, family.level, getInfo, unsafe.Pointer(&info), unsafe.Sizeof(info))
+			f(family, fd, &info)
+		}
+		unix.Close(fd)
+	}
+}
+
+// digest adds a table to a hash. Its entries may be many megabytes and are
+// looked at once, so they are kept off the heap.
+func (f legacyFamily) digest(hash *maphash.Hash, fd int, info *tableInfo) {
+	const head = int(unsafe.Sizeof(entriesHead{}))
+	buf, err := unix.Mmap(-1, 0, head+int(info.size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return
+	}
+	defer unix.Munmap(buf)
+	*(*entriesHead)(unsafe.Pointer(&buf[0])) = entriesHead{name: info.name, size: info.size}
+	if getsockopt(fd, f.level, getEntries, unsafe.Pointer(&buf[0]), uintptr(len(buf))) != 0 {
+		return
+	}
+	entries := buf[head:]
+	for rest := entries; len(rest) >= f.counters+countersSize; {
+		clear(rest[f.counters : f.counters+countersSize])
+		next := int(*(*uint16)(unsafe.Pointer(&rest[f.next])))
+		if next == 0 || next > len(rest) {
+			break
+		}
+		rest = rest[next:]
+	}
+	hash.Write(entries)
+}
+
+func getsockopt(fd, level, name int, value unsafe.Pointer, length uintptr) unix.Errno {
+	size := uint32(length)
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(name),
+		uintptr(value), uintptr(unsafe.Pointer(&size)), 0)
+	return errno
+}
