@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -64,6 +63,18 @@ func (w *watched) page(path string) string {
 	return body
 }
 
+// value gives the value of a series in a page of metrics.
+func value(t *testing.T, page, series string) string {
+	t.Helper()
+	for line := range strings.Lines(page) {
+		if v, ok := strings.CutPrefix(line, series+" "); ok {
+			return strings.TrimSpace(v)
+		}
+	}
+	t.Errorf("%s is missing", series)
+	return ""
+}
+
 // localCluster has Services with traffic policy Local whose endpoints are elsewhere.
 const localCluster = `{apiVersion: v1, kind: Service, metadata: {name: l, namespace: ns}, spec: {type: NodePort, clusterIP: 10.96.0.9, clusterIPs: [10.96.0.9],
   ipFamilies: [IPv4], internalTrafficPolicy: Local, externalTrafficPolicy: Local, ports: [{port: 80, nodePort: 30080}]}}
@@ -87,16 +98,7 @@ func TestWatchMetrics(t *testing.T) {
 			}
 		}
 		text := w.page("/metrics")
-		lines := strings.Split(text, "\n")
-		value := func(series string) string {
-			t.Helper()
-			i := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, series+" ") })
-			if i < 0 {
-				t.Errorf("%s is missing", series)
-				return ""
-			}
-			return strings.TrimPrefix(lines[i], series+" ")
-		}
+		value := func(series string) string { t.Helper(); return value(t, text, series) }
 		ipt := strings.HasPrefix(w.list[0], "iptables")
 		for _, f := range []string{"IPv4", "IPv6"} {
 			l := `{ip_family="` + f + `"}`

@@ -142,14 +142,14 @@ func (d *daemon) synced(s *loop.Sync) {
 	for _, f := range families {
 		d.health.Updated(f)
 	}
+	d.flows(s)
+	d.checks.sync(s)
+	d.boot.offer()
 	if n := len(s.Done.Refused); n > 0 {
 		d.health.SetNotReady(fmt.Sprintf("the kernel refuses the rules of %d Services", n))
 	} else {
 		d.health.SetReady()
 	}
-	d.flows(s)
-	d.checks.sync(s)
-	d.boot.offer()
 }
 
 // tell logs what a sync did.

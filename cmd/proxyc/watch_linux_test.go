@@ -35,6 +35,7 @@ type watched struct {
 	ns   *applytest.Namespace
 	dir  string
 	args []string
+	env  []string // beside that of the test
 	list []string // the command that lists the rules
 
 	process *os.Process
@@ -92,6 +93,7 @@ func (w *watched) start(name string, args ...string) {
 	w.t.Helper()
 	cmd := w.ns.Command(context.Background(), name, append(args, w.args...)...)
 	cmd.Stdout, cmd.Stderr = w.log, w.log
+	cmd.Env = append(os.Environ(), w.env...)
 	wait, err := w.ns.Start(cmd)
 	if err != nil {
 		w.t.Fatal(err)

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/proxyc/proxyc/apply/loop"
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// readyz waits for an answer of /readyz.
+func (w *watched) readyz(what string, want int, reason string) {
+	w.t.Helper()
+	within(w, 20*time.Second, what, func() (struct{}, bool) {
+		code, body, err := w.get(healthPort, "/readyz")
+		return struct{}{}, err == nil && code == want && strings.Contains(body, reason)
+	})
+}
+
+// The kernel lets only the owner change a table that has one: nothing that the
+// daemon sends is taken until the owner ends, whose table goes with it.
+func TestWatchFailedSync(t *testing.T) {
+	for _, plane := range []struct{ name, table, reason, counter string }{
+		{"nftables", "ip proxyc", "belongs to somebody else", "nftables_sync_failures_total"},
+		{"iptables-nft", "ip nat", "Operation not permitted", "iptables_restore_failures_total"},
+	} {
+		t.Run(plane.name, func(t *testing.T) {
+			w := newWatched(t, plane.name)
+			w.write("cluster.yaml", watchCluster("a"))
+			w.start("proxyc", "watch")
+			w.until("first sync", synced)
+			w.readyz("first sync", http.StatusOK, "")
+			release := w.own(plane.table)
+			w.readyz("while the table has an owner", http.StatusServiceUnavailable, plane.reason)
+			st := w.until("the error is told", func(st Status) bool { return st.LastError != nil })
+			if st.Synced || len(st.Quarantined) > 0 || !strings.Contains(st.LastError.Error, plane.reason) {
+				t.Errorf("want not synced and no Service to blame, got %+v", st)
+			}
+			counter := fmt.Sprintf(`kubeproxy_sync_proxy_rules_%s{ip_family="IPv4"}`, plane.counter)
+			if value(t, w.page("/metrics"), counter) == "0" {
+				t.Error("the failure is not counted")
+			}
+			release()
+			w.readyz("after the owner has gone", http.StatusOK, "")
+			if !w.has("a") {
+				t.Error("ready, and the kernel lacks Service a")
+			}
+		})
+	}
+}
+
+// own puts a table in the place of another that belongs to a process alone,
+// until release is called.
+func (w *watched) own(table string) (release func()) {
+	w.t.Helper()
+	cmd := w.ns.Command(context.Background(), "nft", "-i")
+	commands, err := cmd.StdinPipe()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	wait, err := w.ns.Start(cmd)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	release = sync.OnceFunc(func() { commands.Close(); wait() })
+	w.t.Cleanup(release)
+	if _, err := fmt.Fprintf(commands, "delete table %s; add table %[1]s { flags owner; }\n", table); err != nil {
+		w.t.Fatal(err)
+	}
+	return release
+}
+
+// picky is an iptables-restore over a kernel that has no match "recent", which
+// session affinity needs.
+const picky = `#!/bin/sh
+text=$(cat; echo .)
+line=$(printf %s "${text%.}" | grep -n -m 1 -F -e "-m recent" | cut -d: -f1)
+if [ -n "$line" ]; then
+	echo "iptables-restore: line $line failed: no such match." >&2
+	exit 4
+fi
+printf %s "${text%.}" | PATH="$BEHIND" iptables-nft-restore "$@"
+`
+
+// A Service that is refused is left out and named, and keeps no other; it
+// comes back when it changes.
+func TestWatchRefusesService(t *testing.T) {
+	w := newWatched(t, "iptables-nft")
+	path := w.file("bin")
+	if err := os.Mkdir(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path+"/iptables-nft-restore", []byte(picky), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	w.env = []string{"PATH=" + path + ":" + os.Getenv("PATH"), "BEHIND=" + os.Getenv("PATH")}
+	w.write("cluster.yaml", watchCluster("a"))
+	w.start("proxyc", "watch")
+	w.readyz("first sync", http.StatusOK, "")
+
+	w.write("cluster.yaml", strings.Replace(watchCluster("a", "b", "c"), "clusterIP: 10.96.0.98", "sessionAffinity: ClientIP, clusterIP: 10.96.0.98", 1))
+	w.readyz("while b is left out", http.StatusServiceUnavailable, "the kernel refuses the rules of 1 Services")
+	st := w.until("b is named", func(st Status) bool { return synced(st) && len(st.Quarantined) > 0 })
+	if q := st.Quarantined[0]; q.Service != "ns/b" || !strings.Contains(q.Reason, "no such match") {
+		t.Errorf("quarantined: %+v, want ns/b with the reason", st.Quarantined)
+	}
+	if !w.has("a") || w.has("b") || !w.has("c") {
+		t.Errorf("want a and c alone, got\n%s", w.rules())
+	}
+	if n := value(t, w.page("/metrics"), "proxyc_quarantined_services"); n != "1" {
+		t.Errorf("proxyc_quarantined_services is %s, want 1", n)
+	}
+
+	w.write("cluster.yaml", watchCluster("a", "b", "c"))
+	w.readyz("when b has changed", http.StatusOK, "")
+	if !w.has("a") || !w.has("b") || !w.has("c") {
+		t.Errorf("want all, got\n%s", w.rules())
+	}
+}
+
+// Whoever finds the daemon ready can rely on the health checks, too.
+func TestReadyComesLast(t *testing.T) {
+	taken, err := net.Listen("tcp4", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	port := uint16(taken.Addr().(*net.TCPAddr).Port)
+	cfg := config.Default()
+	config.Complete(cfg)
+	d, err := newDaemon(&watchCmd{Snapshot: "none"}, &env{stdout: io.Discard, stderr: io.Discard}, &config.Resolved{Config: cfg, NodeName: "node1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.checks.close()
+	tried := false
+	d.checks[0].Failed = func(ir.Name, uint16, error) {
+		tried = true
+		if d.health.Ready().Ready {
+			t.Error("ready before the health checks were opened")
+		}
+	}
+	programs := []*ir.Program{
+		{Family: ir.IPv4, Node: ir.Node{NodePorts: ir.NodePortAddrs{All: true}}, Services: []ir.Service{{Health: &ir.HealthCheck{Port: port}}}},
+		{Family: ir.IPv6},
+	}
+	d.synced(&loop.Sync{Kind: loop.Full, Work: loop.Work{Programs: programs}})
+	if !tried {
+		t.Error("the health check was not opened")
+	}
+	if r := d.health.Ready(); !r.Ready {
+		t.Errorf("not ready after a sync: %+v", r)
+	}
+}
