@@ -100,11 +100,11 @@ func (c *applyCmd) Run(e *env) error {
 func (c *applyCmd) converge(ctx context.Context, e *env, j *job, programs []*ir.Program) error {
 	lockCtx, cancel := context.WithTimeout(ctx, c.LockTimeout)
 	defer cancel()
-	lock, err := apply.AcquireLock(lockCtx, lockDir)
+	release, err := lockToWrite(lockCtx, c.lookOnly())
 	if err != nil {
 		return err
 	}
-	defer lock.Release()
+	defer release()
 
 	settings, err := c.settings(j, programs)
 	if err != nil {
@@ -147,6 +147,20 @@ func (c *applyCmd) converge(ctx context.Context, e *env, j *job, programs []*ir.
 	stale, staleErr := c.flows(programs, plan.Gone())
 	out.Stale = stale
 	return c.finish(e, out, errors.Join(err, staleErr))
+}
+
+// lockToWrite takes the node's lock. Who only looks goes without it, so that a
+// daemon, which holds it as long as it runs, can be checked: the kernel gives
+// each table as it is between two commits.
+func lockToWrite(ctx context.Context, lookOnly bool) (release func() error, err error) {
+	if lookOnly {
+		return func() error { return nil }, nil
+	}
+	lock, err := apply.AcquireLock(ctx, lockDir)
+	if err != nil {
+		return nil, err
+	}
+	return lock.Release, nil
 }
 
 // settings are the kernel settings that are not yet as wanted.
@@ -298,11 +312,11 @@ func remove(ctx context.Context, e *env, dryRun bool, find func(context.Context)
 	if err := needRoot("cleanup"); err != nil {
 		return err
 	}
-	lock, err := apply.AcquireLock(ctx, lockDir)
+	release, err := lockToWrite(ctx, dryRun)
 	if err != nil {
 		return err
 	}
-	defer lock.Release()
+	defer release()
 	leftovers, err := find(ctx)
 	for _, l := range leftovers {
 		fmt.Fprintf(e.stdout, "remove %s\n", l.Object)
