@@ -54,10 +54,16 @@ func (f *Files) Read() error {
 	return nil
 }
 
-// Run follows the files until ctx ends. What cannot be read is told, and tried
-// again when something changes.
-func (f *Files) Run(ctx context.Context) error {
-	return Paths(ctx, []string{f.Path}, func() {
+// Run reads the files, tells first what came of that, and follows them until
+// ctx ends. What cannot be read later is told, and tried again when something
+// changes.
+func (f *Files) Run(ctx context.Context, first func(error)) error {
+	w, err := watchPaths([]string{f.Path})
+	first(f.Read()) // after the watch is set: what changes from here on is seen
+	if err != nil {
+		return err
+	}
+	return w.run(ctx, func() {
 		if err := f.Read(); err != nil {
 			f.Log.Error("the snapshot stays as it is", "err", err)
 		}
@@ -90,20 +96,41 @@ const settle = 50 * time.Millisecond
 
 // Paths calls changed, in this goroutine, once at first and then each time
 // something changed at one of the paths, or in one that is a directory. It
-// watches the directories that they are in, so that a file may be replaced, or
-// the link ..data on its way, as a ConfigMap's is. It ends with ctx.
+// ends with ctx.
 func Paths(ctx context.Context, paths []string, changed func()) error {
-	w, err := fsnotify.NewWatcher()
+	w, err := watchPaths(paths)
 	if err != nil {
-		return fmt.Errorf("watching files: %w", err)
-	}
-	defer w.Close()
-	for _, p := range paths {
-		if err := watchPath(w, p); err != nil {
-			return fmt.Errorf("watching %s: %w", p, err)
-		}
+		return err
 	}
 	changed() // after the watches are set: what changes from here on is seen
+	return w.run(ctx, changed)
+}
+
+// watched are paths that are watched. So are the directories that they are in,
+// so that a file may be replaced, or the link ..data on its way, as a
+// ConfigMap's is.
+type watched struct {
+	*fsnotify.Watcher
+	paths []string
+}
+
+func watchPaths(paths []string) (*watched, error) {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, fmt.Errorf("watching files: %w", err)
+	}
+	for _, p := range paths {
+		if err := watchPath(w, p); err != nil {
+			w.Close()
+			return nil, fmt.Errorf("watching %s: %w", p, err)
+		}
+	}
+	return &watched{w, paths}, nil
+}
+
+// run calls changed after each change until ctx ends, and closes the watch.
+func (w *watched) run(ctx context.Context, changed func()) error {
+	defer w.Close()
 	var quiet <-chan time.Time
 	for {
 		select {
@@ -113,7 +140,7 @@ func Paths(ctx context.Context, paths []string, changed func()) error {
 			if !ok {
 				return errors.New("watching files: the watch ended")
 			}
-			if e.Op != fsnotify.Chmod && concerns(w, e.Name, paths) {
+			if e.Op != fsnotify.Chmod && concerns(w.Watcher, e.Name, w.paths) {
 				quiet = time.After(settle)
 			}
 		case <-w.Errors: // events were lost

@@ -30,7 +30,13 @@ func followFiles(t *testing.T, path string) (*follower, <-chan diag.List) {
 	g := &follower{t: t, API: &API{Store: NewStore(time.Now)}}
 	f := &Files{Path: path, Store: g.Store, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Report: func(l diag.List) { reports <- l }}
 	done := make(chan error, 1)
-	go func() { done <- f.Run(t.Context()) }()
+	go func() {
+		done <- f.Run(t.Context(), func(err error) {
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}()
 	t.Cleanup(func() {
 		if err := <-done; err != nil {
 			t.Error(err)
@@ -50,15 +56,18 @@ func TestFiles(t *testing.T) {
 	g, reports := followFiles(t, path)
 	g.until(has("a"))
 
-	write(t, path, serviceYAML("a", "10.0.0.1")+"---\n"+serviceYAML("b", "10.0.0.2"))
-	g.until(has("b"))
-
 	next := filepath.Join(dir, "next")
 	write(t, next, serviceYAML("c", "10.0.0.3"))
 	if err := os.Rename(next, path); err != nil {
 		t.Fatal(err)
 	}
 	g.until(func(s *snapshot.Snapshot) bool { return has("c")(s) && !has("a")(s) })
+	if n := len(reports); n != 2 { // one for each version
+		t.Errorf("read %d times, want 2", n)
+	}
+
+	write(t, path, serviceYAML("a", "10.0.0.1")+"---\n"+serviceYAML("b", "10.0.0.2"))
+	g.until(has("b"))
 
 	write(t, path, serviceYAML("d", "10.0.0.4")+"---\n"+serviceYAML("c", "10.0.0.3")+"---\n"+"apiVersion: v1\nkind: Service\nmetadata: {name: e, namespace: ns}\nspec: {ports: 3}\n")
 	g.until(has("d"))

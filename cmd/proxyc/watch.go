@@ -336,16 +336,17 @@ func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (<-chan struct
 				logDiagnostic(d.log.Logger, f)
 			}
 		}}
-		if err := files.Read(); err != nil {
+		first := make(chan error, 1)
+		all.Go(func() {
+			if err := files.Run(ctx, func(err error) { first <- err }); err != nil {
+				d.log.Error("changes of the snapshot will not be seen", "err", err)
+			}
+		})
+		if err := <-first; err != nil {
 			return nil, err
 		}
 		close(synced)
 		d.health.SetNode(&serve.Node{}) // nobody says that it is not eligible
-		all.Go(func() {
-			if err := files.Run(ctx); err != nil {
-				d.log.Error("changes of the snapshot will not be seen", "err", err)
-			}
-		})
 		return synced, nil
 	}
 	api := &watch.API{NodeName: d.nodeName, Store: d.store, Log: d.log.Logger, NodeState: d.nodeState,
