@@ -19,7 +19,8 @@ type Memory[R any] interface {
 	// Remember notes that the kernel holds the programs.
 	Remember(programs []*ir.Program)
 	// Plan gives what leads from what is remembered to what differs from it by
-	// changes, and remembers that. The programs come without their Services.
+	// changes, and remembers that. The programs come without their Services; a
+	// change's Old is what the kernel holds.
 	Plan(programs []*ir.Program, changes [Families][]ir.Change) apply.Plan
 }
 
@@ -68,7 +69,7 @@ func (p *Plane[R]) Change(ctx context.Context, changes [Families][]ir.Change) (d
 	if !p.known {
 		return done, errUnknown
 	}
-	changes = p.readmit(changes)
+	changes = p.fromHeld(p.readmit(changes))
 	refused, err := p.commit(ctx, p.Memory.Plan(p.held.bare, changes), &done)
 	if err != nil {
 		return done, err
@@ -217,6 +218,18 @@ func (p *Plane[R]) readmit(changes [Families][]ir.Change) [Families][]ir.Change 
 			if svc != nil && !slices.ContainsFunc(changes[i], func(c ir.Change) bool { return c.Name == name }) {
 				changes[i] = append(slices.Clip(changes[i]), ir.Change{Name: name, New: svc})
 			}
+		}
+	}
+	return changes
+}
+
+// fromHeld gives the changes as they are for the kernel, which has nothing of
+// Services that it refused.
+func (p *Plane[R]) fromHeld(changes [Families][]ir.Change) [Families][]ir.Change {
+	for i, of := range changes {
+		changes[i] = make([]ir.Change, len(of))
+		for j, c := range of {
+			changes[i][j] = ir.Change{Name: c.Name, Old: p.held.services[i][c.Name], New: c.New}
 		}
 	}
 	return changes

@@ -108,8 +108,12 @@ func (fakeMemory) Lower(programs []*ir.Program) rules {
 func (m *fakeMemory) Remember(programs []*ir.Program) { m.last = m.Lower(programs) }
 
 func (m *fakeMemory) Plan(_ []*ir.Program, changes [Families][]ir.Change) apply.Plan {
-	have, want := m.last, maps.Clone(m.last)
+	have, want := maps.Clone(m.last), maps.Clone(m.last)
 	for _, c := range changes[0] {
+		delete(have, c.Name)
+		if c.Old != nil {
+			have[c.Name] = c.Old.Frontends[0].Match.Port
+		}
 		delete(want, c.Name)
 		if c.New != nil {
 			want[c.Name] = c.New.Frontends[0].Match.Port

@@ -39,15 +39,15 @@ func TestAffinityForgetsBackendsThatGo(t *testing.T) {
 					t.Fatal(err)
 				}
 				state := NewState(f)
-				state.Update(Update{p.Services[0].Name, rules.LowerService(&p.Node, f, &p.Services[0])})
+				state.Update(&p.Node, ir.Change{Name: p.Services[0].Name, New: &p.Services[0]})
 
 				met := visitAll(t, topo, f)
 				goes := met["pod1c.100"]
 				smaller := without(nftest.Sticky(f, ir.TCP), goes)
 				switch way {
 				case "by State":
-					err = n.Commit(t.Context(), state.Update(Update{p.Services[0].Name,
-						rules.LowerService(&smaller.Node, f, &smaller.Services[0])}))
+					err = n.Commit(t.Context(), state.Update(&p.Node,
+						ir.Change{Name: p.Services[0].Name, Old: &p.Services[0], New: &smaller.Services[0]}))
 				default:
 					_, err = apply.Once(t.Context(), n, rules.Tables{rules.Lower(smaller)}, always)
 				}

@@ -81,7 +81,7 @@ func BenchmarkOneEndpoint(b *testing.B) {
 			}
 			state := NewState(ir.IPv4)
 			for i := range p.Services {
-				state.Update(Update{p.Services[i].Name, rules.LowerService(&p.Node, p.Family, &p.Services[i])})
+				state.Update(&p.Node, ir.Change{Name: p.Services[i].Name, New: &p.Services[i]})
 			}
 			one := p.Services[services/2]
 			pool := one.Pools[0]
@@ -100,8 +100,7 @@ func BenchmarkOneEndpoint(b *testing.B) {
 			}
 			for i := 0; b.Loop(); i++ {
 				timed(&took, func() error {
-					fragment := rules.LowerService(&p.Node, p.Family, versions[i%2])
-					return n.Commit(b.Context(), state.Update(Update{one.Name, fragment}))
+					return n.Commit(b.Context(), state.Update(&p.Node, ir.Change{Name: one.Name, Old: versions[1-i%2], New: versions[i%2]}))
 				})
 				timed(&limit, n.commitNothing)
 			}

@@ -20,11 +20,9 @@ func (m *Memory) Remember(programs []*ir.Program) {
 	m.states = make([]*State, len(programs))
 	for i, p := range programs {
 		m.states[i] = NewState(p.Family)
-		updates := make([]Update, len(p.Services))
 		for j := range p.Services {
-			updates[j] = Update{p.Services[j].Name, rules.LowerService(&p.Node, p.Family, &p.Services[j])}
+			m.states[i].Update(&p.Node, ir.Change{Name: p.Services[j].Name, New: &p.Services[j]})
 		}
-		m.states[i].Update(updates...)
 	}
 }
 
@@ -33,15 +31,7 @@ func (m *Memory) Remember(programs []*ir.Program) {
 func (m *Memory) Plan(programs []*ir.Program, changes [2][]ir.Change) apply.Plan {
 	var plans []*Plan
 	for i, p := range programs {
-		updates := make([]Update, 0, len(changes[i]))
-		for _, c := range changes[i] {
-			u := Update{Service: c.Name}
-			if c.New != nil {
-				u.Fragment = rules.LowerService(&p.Node, p.Family, c.New)
-			}
-			updates = append(updates, u)
-		}
-		plans = append(plans, m.states[i].Update(updates...))
+		plans = append(plans, m.states[i].Update(&p.Node, changes[i]...))
 	}
 	return Join(plans...)
 }

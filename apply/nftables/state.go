@@ -7,17 +7,15 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// State is what one family's table has, Service by Service. It plans the change
-// of a Service from that Service alone, however many others there are: nothing
-// is read, and nothing of the others is compared.
-//
-// What Services share (chains by number of backends, elements without data) is
-// counted, and goes with the last Service that needs it.
+// State is what the Services of one family's table share (chains by number of
+// backends, elements without data): it is counted, and goes with the last
+// Service that needs it. Since all else is a Service's own, a change is planned
+// from that Service alone, however many others there are: nothing is read, and
+// nothing of the others is compared.
 type State struct {
-	family   ir.Family
-	services map[ir.Name]rules.Fragment
-	users    map[string]int // of chains
-	wanters  map[sharedElement]int
+	family  ir.Family
+	users   map[string]int // of chains
+	wanters map[sharedElement]int
 }
 
 type sharedElement struct {
@@ -27,45 +25,37 @@ type sharedElement struct {
 
 // NewState gives the State of a table that has the fixed part alone.
 func NewState(f ir.Family) *State {
-	return &State{
-		family:   f,
-		services: map[ir.Name]rules.Fragment{},
-		users:    map[string]int{},
-		wanters:  map[sharedElement]int{},
-	}
+	return &State{family: f, users: map[string]int{}, wanters: map[sharedElement]int{}}
 }
 
-// Update is what a Service should have from now on; with no Fragment, nothing.
-type Update struct {
-	Service  ir.Name
-	Fragment rules.Fragment
-}
-
-// Update plans the changes, and takes them for done: a caller whose commit
-// fails reads the kernel, and begins with a new State.
-func (s *State) Update(updates ...Update) *Plan {
+// Update plans changes of Services, whose Old is what the table has, and takes
+// them for done: a caller whose commit fails reads the kernel, and begins with a
+// new State.
+func (s *State) Update(node *ir.Node, changes ...ir.Change) *Plan {
 	c := &change{family: s.family, owners: func(ir.Match) ir.ServicePort { return ir.ServicePort{} }}
 	d := difference{State: s, change: c, bySet: map[rules.SetID]*elementsOf{}}
+	old, now := make([]rules.Fragment, len(changes)), make([]rules.Fragment, len(changes))
 	// All that is needed is counted before anything is let go: a chain that
 	// passes from one Service to another stays.
-	old := make([]rules.Fragment, len(updates))
-	for i, u := range updates {
-		old[i] = s.services[u.Service]
-		d.declare(&u.Fragment)
+	for i, ch := range changes {
+		old[i], now[i] = s.lower(node, ch.Old), s.lower(node, ch.New)
+		d.declare(&now[i])
 	}
-	for i, u := range updates {
-		d.compare(&old[i], &u.Fragment)
-		if u.Fragment.Empty() {
-			delete(s.services, u.Service)
-		} else {
-			s.services[u.Service] = u.Fragment
-		}
+	for i := range changes {
+		d.compare(&old[i], &now[i])
 	}
 	for i := range old {
 		d.release(&old[i])
 	}
 	d.finish()
 	return &Plan{families: []*change{c}}
+}
+
+func (s *State) lower(node *ir.Node, svc *ir.Service) rules.Fragment {
+	if svc == nil {
+		return rules.Fragment{}
+	}
+	return rules.LowerService(node, s.family, svc)
 }
 
 // Join makes one Plan of those of both families, to be committed at once.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
-	rules "github.com/proxyc/proxyc/render/nftables"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
@@ -34,7 +33,7 @@ func TestStateHoldsHistories(t *testing.T) {
 			if step%3 > 0 { // most of the time one Service changes, or few
 				now = some(programs[f], now, random)
 			}
-			plans = append(plans, s.Update(changes(programs[f], now)...))
+			plans = append(plans, s.Update(&now.Node, changes(programs[f], now)...))
 			programs[f] = now
 		}
 		if err := n.Commit(t.Context(), Join(plans...)); err != nil {
@@ -49,8 +48,8 @@ func TestStateHoldsHistories(t *testing.T) {
 	}
 	var plans []*Plan
 	for f, s := range states {
-		plans = append(plans, s.Update(changes(programs[f], &ir.Program{})...))
-		if len(s.services)+len(s.users)+len(s.wanters) > 0 {
+		plans = append(plans, s.Update(&programs[f].Node, changes(programs[f], &ir.Program{})...))
+		if len(s.users)+len(s.wanters) > 0 {
 			t.Errorf("%s: the empty state remembers %v", f, s)
 		}
 	}
@@ -87,18 +86,18 @@ func serviceIn(p *ir.Program, name ir.Name) *ir.Service {
 }
 
 // changes are what makes now out of before.
-func changes(before, now *ir.Program) []Update {
-	var all []Update
+func changes(before, now *ir.Program) []ir.Change {
+	var all []ir.Change
 	for i := range now.Services {
 		s := &now.Services[i]
 		if old := serviceIn(before, s.Name); old == nil || !cmp.Equal(*old, *s, cmp.Comparer(sameAddrPort), cmp.Comparer(sameAddr), cmp.Comparer(samePrefix)) {
-			all = append(all, Update{s.Name, rules.LowerService(&now.Node, now.Family, s)})
+			all = append(all, ir.Change{Name: s.Name, Old: old, New: s})
 		}
 	}
 	if before != nil {
-		for _, s := range before.Services {
-			if serviceIn(now, s.Name) == nil {
-				all = append(all, Update{Service: s.Name})
+		for i := range before.Services {
+			if s := &before.Services[i]; serviceIn(now, s.Name) == nil {
+				all = append(all, ir.Change{Name: s.Name, Old: s})
 			}
 		}
 	}
