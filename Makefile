@@ -76,7 +76,7 @@ bench:
 # bench-growth measures daemons in clusters of up to 50,000 Services; GROWTH are
 # its flags. It takes some ten minutes.
 bench-growth:
-	$(GO) run ./bench/growth $(GROWTH)
+	cd e2e && $(GO) run ./growth $(GROWTH)
 
 # bench-peer measures kube-proxy and proxyc side by side; PEER are its flags, with
 # files named as from e2e.

@@ -15,10 +15,10 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
+	bench "github.com/proxyc/proxyc/apply/applytest/cluster"
 	"github.com/proxyc/proxyc/apply/iptables"
 	"github.com/proxyc/proxyc/apply/loop"
 	"github.com/proxyc/proxyc/apply/nftables"
-	bench "github.com/proxyc/proxyc/bench/cluster"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/ir"
 	iptablesrules "github.com/proxyc/proxyc/render/iptables"

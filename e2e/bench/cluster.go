@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/proxyc/proxyc/bench/cluster"
+	"github.com/proxyc/proxyc/apply/applytest/cluster"
 )
 
 // canaries are Services that are changed and asked, beside those of the made-up

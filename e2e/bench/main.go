@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/proxyc/proxyc/bench/cluster"
+	"github.com/proxyc/proxyc/apply/applytest/cluster"
 )
 
 // options are what a run measures, and how often.

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/bench/cluster"
+	"github.com/proxyc/proxyc/apply/applytest/cluster"
 )
 
 // api is what a proxy sees of an API server: it streams the objects of a

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"runtime"
 	"strings"
 	"text/tabwriter"
@@ -19,7 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/proxyc/proxyc/bench/cluster"
+	"github.com/proxyc/proxyc/apply/applytest/cluster"
+	"github.com/proxyc/proxyc/e2e/kube"
 )
 
 // report is all that a run found.
@@ -92,9 +92,8 @@ func (r *runner) main(ctx context.Context, sizes, file string, out io.Writer) (e
 	}
 	defer os.RemoveAll(r.dir)
 	if r.binary == "" {
-		r.binary = r.dir + "/proxyc"
-		if text, err := exec.CommandContext(ctx, "go", "build", "-o", r.binary, "github.com/proxyc/proxyc/cmd/proxyc").CombinedOutput(); err != nil {
-			return fmt.Errorf("go build: %w\n%s", err, text)
+		if r.binary, err = kube.Proxyc(ctx, r.dir); err != nil {
+			return err
 		}
 	}
 	found := &report{Machine: thisMachine(), Plain: r.plain}
