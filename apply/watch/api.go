@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -104,6 +105,8 @@ type kind struct {
 	set     func(any)
 	remove  func(namespace, name string)
 	replace func([]any)
+	// last gives what is kept of an object; nil: nothing.
+	last func(namespace, name string) any
 	// optional: a server that does not have the kind, or does not let it be
 	// read, is taken for one without such objects.
 	optional bool
@@ -145,8 +148,8 @@ func (a *API) has(ctx context.Context, k kind) bool {
 	return false
 }
 
-// sink is the store of a Reflector: it keeps nothing itself. Objects that are
-// broken are left out, as if the server did not have them.
+// sink is the store of a Reflector: it keeps nothing itself. Of an object that
+// is broken, the last version that was not stays until the object is deleted.
 type sink struct {
 	kind
 	log    *slog.Logger
@@ -188,15 +191,21 @@ func (s *sink) reduced(obj any) (out any) {
 	return s.reduce(obj)
 }
 
-// report says once that an object is broken.
-func (s *sink) report(b broken, said map[string]string) {
+// report says once that an object is broken, and gives what stays of it.
+func (s *sink) report(b broken, said map[string]string) any {
+	last := s.last(b.namespace, b.name)
 	if said[b.key()] != b.why {
-		s.log.Error("an object is broken, and left out", "kind", s.name, "object", b.key(), "err", b.why)
+		what := "an object is broken, and left out"
+		if last != nil {
+			what = "an object is broken, and stays as it was"
+		}
+		s.log.Error(what, "kind", s.name, "object", b.key(), "err", b.why)
 	}
 	if s.said == nil {
 		s.said = map[string]string{}
 	}
 	s.said[b.key()] = b.why
+	return last
 }
 
 func (s *sink) Add(obj any) error {
@@ -205,7 +214,6 @@ func (s *sink) Add(obj any) error {
 	case nil: // of another kind
 	case broken:
 		s.report(obj, s.said)
-		s.remove(obj.namespace, obj.name)
 	default:
 		delete(s.said, key)
 		s.set(obj)
@@ -237,7 +245,9 @@ func (s *sink) Replace(all []any, _ string) error {
 		switch obj := s.reduced(obj).(type) {
 		case nil:
 		case broken:
-			s.report(obj, said)
+			if last := s.report(obj, said); last != nil {
+				reduced = append(reduced, last)
+			}
 		default:
 			reduced = append(reduced, obj)
 		}
@@ -263,6 +273,16 @@ func reducer[In, Out any](from func(*In) *Out) func(any) any {
 	}
 }
 
+// stored gives what the Store has of an object; nil: nothing.
+func stored[T any](from *Store, get func(*snapshot.Snapshot) *T) (out any) {
+	from.View(func(s *snapshot.Snapshot) {
+		if obj := get(s); obj != nil {
+			out = obj
+		}
+	})
+	return out
+}
+
 // typed gives a list back its type.
 func typed[T any](all []any) []*T {
 	out := make([]*T, len(all))
@@ -281,6 +301,11 @@ func (a *API) services() kind {
 		remove: func(namespace, name string) {
 			a.Store.DeleteService(ir.Name{Namespace: namespace, Name: name})
 		},
+		last: func(namespace, name string) any {
+			return stored(a.Store, func(s *snapshot.Snapshot) *snapshot.Service {
+				return s.Service(ir.Name{Namespace: namespace, Name: name})
+			})
+		},
 		replace: func(all []any) {
 			a.Store.replace(func(s *snapshot.Snapshot) snapshot.Dirty {
 				return s.ReplaceServices(typed[snapshot.Service](all))
@@ -297,6 +322,11 @@ func (a *API) slices() kind {
 		set:     func(obj any) { a.Store.SetSlice(obj.(*snapshot.EndpointSlice)) },
 		remove: func(namespace, name string) {
 			a.Store.DeleteSlice(ir.Name{Namespace: namespace, Name: name})
+		},
+		last: func(namespace, name string) any {
+			return stored(a.Store, func(s *snapshot.Snapshot) *snapshot.EndpointSlice {
+				return s.Slice(ir.Name{Namespace: namespace, Name: name})
+			})
 		},
 		replace: func(all []any) {
 			a.Store.replace(func(s *snapshot.Snapshot) snapshot.Dirty {
@@ -321,10 +351,16 @@ func reduceNode(in *corev1.Node) *ownNode {
 }
 
 func (a *API) node() kind {
+	var last any // nil: the server has none
 	set := func(obj any) {
+		last = obj
 		n := obj.(*ownNode)
 		a.Store.setNode(n.node)
 		a.NodeState(&n.state)
+	}
+	gone := func() {
+		last = nil
+		a.NodeState(nil)
 	}
 	return kind{
 		name: "nodes", client: a.clients.core, expected: &corev1.Node{},
@@ -333,10 +369,11 @@ func (a *API) node() kind {
 		},
 		reduce: reducer(reduceNode),
 		set:    set,
-		remove: func(_, _ string) { a.NodeState(nil) },
+		remove: func(_, _ string) { gone() },
+		last:   func(_, _ string) any { return last },
 		replace: func(all []any) {
 			if len(all) == 0 {
-				a.NodeState(nil)
+				gone()
 			}
 			for _, obj := range all {
 				set(obj)
@@ -348,10 +385,20 @@ func (a *API) node() kind {
 func (a *API) serviceCIDRs() kind {
 	return kind{
 		name: "servicecidrs", client: a.clients.networking, expected: &networkingv1.ServiceCIDR{},
-		options:  func(*metav1.ListOptions) {},
-		reduce:   reducer(snapshot.FromServiceCIDR),
-		set:      func(obj any) { a.Store.setServiceCIDR(obj.(*snapshot.ServiceCIDR)) },
-		remove:   func(_, name string) { a.Store.deleteServiceCIDR(name) },
+		options: func(*metav1.ListOptions) {},
+		reduce:  reducer(snapshot.FromServiceCIDR),
+		set:     func(obj any) { a.Store.setServiceCIDR(obj.(*snapshot.ServiceCIDR)) },
+		remove:  func(_, name string) { a.Store.deleteServiceCIDR(name) },
+		last: func(_, name string) any {
+			return stored(a.Store, func(s *snapshot.Snapshot) *snapshot.ServiceCIDR {
+				all := s.ServiceCIDRs() // a few
+				i := slices.IndexFunc(all, func(c *snapshot.ServiceCIDR) bool { return c.Name == name })
+				if i < 0 {
+					return nil
+				}
+				return all[i]
+			})
+		},
 		optional: true,
 		replace: func(all []any) {
 			a.Store.replace(func(s *snapshot.Snapshot) snapshot.Dirty {

@@ -199,7 +199,7 @@ func TestNodeGone(t *testing.T) {
 	})
 }
 
-// An object that cannot be reduced is left out, and said to be once.
+// An object that cannot be reduced is said to be once, and stays as it was.
 func TestBrokenObject(t *testing.T) {
 	has := map[string]bool{}
 	var said bytes.Buffer
@@ -220,6 +220,12 @@ func TestBrokenObject(t *testing.T) {
 				has[obj.(string)] = true
 			}
 		},
+		last: func(_, name string) any {
+			if has[name] {
+				return name
+			}
+			return nil
+		},
 	}, synced: func() {}}
 	for _, step := range []struct {
 		name string
@@ -231,7 +237,8 @@ func TestBrokenObject(t *testing.T) {
 		{"relist", func() { s.Replace([]any{service("a", ""), service("b", "bad"), service("c", "")}, "") }, "a c", 1},
 		{"again", func() { s.Update(service("b", "bad")) }, "a c", 1},
 		{"mended", func() { s.Update(service("b", "")) }, "a b c", 1},
-		{"breaks", func() { s.Update(service("b", "bad")) }, "a c", 2},
+		{"breaks", func() { s.Update(service("b", "bad")) }, "a b c", 2},
+		{"relist of what broke", func() { s.Replace([]any{service("a", ""), service("b", "bad"), service("c", "")}, "") }, "a b c", 2},
 		{"goes", func() { s.Delete(service("b", "bad")) }, "a c", 2},
 		{"comes back broken", func() { s.Add(service("b", "bad")) }, "a c", 3},
 		{"relist without it", func() { s.Replace([]any{service("a", "")}, "") }, "a", 3},
@@ -256,37 +263,99 @@ func brokenService(name string) any {
 		"spec":     map[string]any{"clusterIP": "10.0.0.66", "ports": []any{map[string]any{"port": "http"}}}}
 }
 
-// An object that cannot even be decoded holds up no other, in a list or a watch.
+// An object that cannot even be decoded holds up no other, in a list or a
+// watch. What was good of it before stays until it is deleted.
 func TestUndecodableObject(t *testing.T) {
-	for _, way := range []string{"stream", "list"} {
-		t.Run(way, func(t *testing.T) {
+	const wrongJSON, wrongProto = `err="spec.ports.port: must be int32, got string"`, `wrong wireType = 0 for field ClusterIP`
+	protoService := func(name string) any { return service(name, badIP) }
+	for _, way := range []struct {
+		name               string
+		noStream, protobuf bool
+		broken             func(name string) any
+		why                string
+	}{
+		{"stream", false, false, brokenService, wrongJSON},
+		{"list", true, false, brokenService, wrongJSON},
+		{"protobuf stream", false, true, protoService, wrongProto},
+		{"protobuf list", true, true, protoService, wrongProto},
+	} {
+		t.Run(way.name, func(t *testing.T) {
 			f := newFakeAPI(t)
-			f.noStream = way == "list"
-			f.objects["services"] = []any{service("a", "10.0.0.1"), brokenService("bad"), service("b", "10.0.0.2")}
+			f.noStream, f.protobuf = way.noStream, way.protobuf
+			f.objects["services"] = []any{service("a", "10.0.0.1"), way.broken("bad"), service("b", "10.0.0.2")}
 			var said lockedBuffer
 			g := followLogging(t, f, io.MultiWriter(&said, t.Output()))
 			g.waitSynced()
 			g.until(func(s *snapshot.Snapshot) bool { return has("a")(s) && has("b")(s) && !has("bad")(s) })
-			for deadline := time.Now().Add(20 * time.Second); f.Watches("services") == 0; time.Sleep(time.Millisecond) {
-				if time.Now().After(deadline) {
-					t.Fatal("nobody watches")
+			watches := func(n int) {
+				t.Helper()
+				for deadline := time.Now().Add(20 * time.Second); f.Watches("services") < n; time.Sleep(time.Millisecond) {
+					if time.Now().After(deadline) {
+						t.Fatal("nobody watches")
+					}
 				}
 			}
-			f.Send("services", "MODIFIED", brokenService("a"))
+			watches(1)
+			f.Send("services", "MODIFIED", way.broken("a"))
 			f.Send("services", "ADDED", service("c", "10.0.0.3"))
-			g.until(func(s *snapshot.Snapshot) bool { return has("c")(s) && !has("a")(s) })
-			f.Send("services", "MODIFIED", service("bad", "10.0.0.66"))
+			g.until(func(s *snapshot.Snapshot) bool { return has("c")(s) && hasAddress(s, "a", "10.0.0.1") })
+			f.Send("services", "MODIFIED", service("bad", "10.0.0.67"))
 			g.until(has("bad"))
-			const what = `err="spec.ports.port: must be int32, got string"`
-			for _, object := range []string{"bad", "a"} {
-				if n := strings.Count(said.String(), "kind=services object=ns/"+object+" "+what); n != 1 {
-					t.Errorf("%s: said %d times, want once:\n%s", object, n, said.String())
-				}
-			}
 			if n := f.Watches("services"); n != 1 {
 				t.Errorf("the watch began %d times, want once", n)
 			}
+			for _, want := range []string{
+				"broken, and left out\" kind=services object=ns/bad ",
+				"broken, and stays as it was\" kind=services object=ns/a ",
+			} {
+				_, after, found := strings.Cut(said.String(), want)
+				if line, _, _ := strings.Cut(after, "\n"); !found || !strings.Contains(line, way.why) || strings.Contains(after, want) {
+					t.Errorf("want %q once, with %q:\n%s", want, way.why, said.String())
+				}
+			}
+
+			f.End("services", way.broken("a"), way.broken("c"), service("d", "10.0.0.4"))
+			g.until(func(s *snapshot.Snapshot) bool { return has("d")(s) && !has("b")(s) })
+			g.until(func(s *snapshot.Snapshot) bool {
+				return hasAddress(s, "a", "10.0.0.1") && hasAddress(s, "c", "10.0.0.3")
+			})
+			watches(2)
+			f.Send("services", "DELETED", way.broken("a"))
+			g.until(func(s *snapshot.Snapshot) bool { return !has("a")(s) && has("c")(s) })
 		})
+	}
+}
+
+func hasAddress(s *snapshot.Snapshot, n, ip string) bool {
+	svc := s.Service(name(n))
+	return svc != nil && svc.ClusterIP == ip
+}
+
+// Of the own Node, the last good version counts, too, and the state with it.
+func TestBrokenNode(t *testing.T) {
+	f := newFakeAPI(t)
+	f.objects["nodes"] = []any{nodeObject("taint")}
+	g := follow(t, f)
+	g.waitSynced()
+	broken := map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": "node1", "resourceVersion": "3"}, "spec": 3}
+	f.Send("nodes", "MODIFIED", broken)
+	f.End("nodes", broken)
+	for deadline := time.Now().Add(20 * time.Second); f.Watches("nodes") < 2; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("nobody watches")
+		}
+	}
+	f.Send("nodes", "ADDED", nodeObject("back"))
+	tainted := &NodeState{Taints: []string{"taint"}}
+	for _, want := range []*NodeState{tainted, tainted, {Taints: []string{"back"}}} {
+		select {
+		case got := <-g.states:
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("state of the node (-want +got):\n%s", diff)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("the node's state was not told: want %v", want)
+		}
 	}
 }
 

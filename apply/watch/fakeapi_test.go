@@ -1,6 +1,8 @@
 package watch
 
 import (
+	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +16,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 )
 
@@ -24,6 +27,9 @@ type fakeAPI struct {
 	missing map[string]bool // resources that it does not have
 	// noStream makes it one that only lists first objects, as before 1.32.
 	noStream bool
+	// protobuf makes it one that speaks protobuf, in which what has the
+	// address badIP is broken.
+	protobuf bool
 
 	mu       sync.Mutex
 	objects  map[string][]any // by resource
@@ -44,7 +50,52 @@ func newFakeAPI(t *testing.T) *fakeAPI {
 	return f
 }
 
-func (f *fakeAPI) config() *rest.Config { return &rest.Config{Host: f.URL} }
+func (f *fakeAPI) config() *rest.Config {
+	c := &rest.Config{Host: f.URL}
+	if f.protobuf {
+		c.ContentType = runtime.ContentTypeProtobuf
+	}
+	return c
+}
+
+// badIP is the address of a Service that is broken in protobuf.
+const badIP = "10.0.0.66"
+
+// breakProto gives spec.clusterIP, field 3, the type of a number where it is badIP.
+func breakProto(data []byte) []byte {
+	return bytes.ReplaceAll(data, []byte("\x1a\x09"+badIP), []byte("\x18\x09"+badIP))
+}
+
+// message gives an object in protobuf.
+func message(object any) []byte {
+	return breakProto(must(object.(interface{ Marshal() ([]byte, error) }).Marshal()))
+}
+
+func (f *fakeAPI) writeList(w http.ResponseWriter, of schema.GroupVersionKind, items []any) {
+	of.Kind += "List"
+	if !f.protobuf {
+		json.NewEncoder(w).Encode(map[string]any{"kind": of.Kind, "apiVersion": of.GroupVersion().String(),
+			"metadata": map[string]string{"resourceVersion": "1"}, "items": items})
+		return
+	}
+	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
+	raw := appendField(nil, metaTag, message(&metav1.ListMeta{ResourceVersion: "1"}))
+	for _, item := range items {
+		raw = appendField(raw, itemTag, message(item))
+	}
+	w.Write(envelope(of, raw))
+}
+
+func (f *fakeAPI) writeEvent(w http.ResponseWriter, e event) {
+	if !f.protobuf {
+		json.NewEncoder(w).Encode(e)
+		return
+	}
+	kind := e.Object.(runtime.Object).GetObjectKind().GroupVersionKind()
+	frame := message(&metav1.WatchEvent{Type: e.Type, Object: runtime.RawExtension{
+		Raw: envelope(kind, message(e.Object))}})
+	w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(frame))), frame...))
+}
 
 func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	resource := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
@@ -63,8 +114,7 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		of := mark(resource).(runtime.Object).GetObjectKind().GroupVersionKind()
-		json.NewEncoder(w).Encode(map[string]any{"kind": of.Kind + "List", "apiVersion": of.GroupVersion().String(),
-			"metadata": map[string]string{"resourceVersion": "1"}, "items": f.objects[resource]})
+		f.writeList(w, of, f.objects[resource])
 	default:
 		f.stream(w, r, resource, initial)
 	}
@@ -77,13 +127,15 @@ func refuse(w http.ResponseWriter, reason metav1.StatusReason, code int) {
 
 // stream sends the objects, the mark after them, and then what Send is given.
 func (f *fakeAPI) stream(w http.ResponseWriter, r *http.Request, resource string, initial bool) {
-	enc := json.NewEncoder(w)
+	if f.protobuf {
+		w.Header().Set("Content-Type", runtime.ContentTypeProtobuf+";stream=watch")
+	}
 	f.mu.Lock()
 	if initial {
 		for _, o := range f.objects[resource] {
-			enc.Encode(event{"ADDED", o})
+			f.writeEvent(w, event{"ADDED", o})
 		}
-		enc.Encode(event{"BOOKMARK", mark(resource)})
+		f.writeEvent(w, event{"BOOKMARK", mark(resource)})
 	}
 	events := make(chan event, 100)
 	f.watchers[resource] = append(f.watchers[resource], events)
@@ -98,7 +150,7 @@ func (f *fakeAPI) stream(w http.ResponseWriter, r *http.Request, resource string
 			if !ok {
 				return
 			}
-			enc.Encode(e)
+			f.writeEvent(w, e)
 			w.(http.Flusher).Flush()
 		}
 	}
@@ -138,7 +190,7 @@ func (f *fakeAPI) End(resource string, objects ...any) {
 	f.objects[resource] = objects
 	for _, w := range f.watchers[resource] {
 		// The resource version is too old: all is asked for anew.
-		w <- event{"ERROR", metav1.Status{TypeMeta: typeMeta("v1", "Status"), Status: "Failure", Reason: metav1.StatusReasonExpired, Code: http.StatusGone}}
+		w <- event{"ERROR", &metav1.Status{TypeMeta: typeMeta("v1", "Status"), Status: "Failure", Reason: metav1.StatusReasonExpired, Code: http.StatusGone}}
 		close(w)
 	}
 	f.watchers[resource] = nil

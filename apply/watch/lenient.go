@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -17,18 +18,19 @@ import (
 // decoded, which tells why.
 const brokenMark = "proxyc.dev/broken"
 
-// lenientCodecs decode JSON object by object where the whole cannot be. A
-// single broken object would otherwise keep all of its kind from being read:
-// a list fails, and a watch ends and begins with the same object again.
-// (Protobuf has no wrong types; what is not protobuf at all is an error of the
-// connection.)
+// lenientCodecs decode object by object where the whole cannot be. A single
+// broken object would otherwise keep all of its kind from being read: a list
+// fails, and a watch ends and begins with the same object again.
 type lenientCodecs struct{ runtime.NegotiatedSerializer }
 
 func (c lenientCodecs) SupportedMediaTypes() []runtime.SerializerInfo {
 	all := slices.Clone(c.NegotiatedSerializer.SupportedMediaTypes())
 	for i := range all {
-		if all[i].MediaType == runtime.ContentTypeJSON {
-			all[i].Serializer = lenient{all[i].Serializer}
+		switch all[i].MediaType {
+		case runtime.ContentTypeJSON:
+			all[i].Serializer = lenient{all[i].Serializer, jsonForm{}}
+		case runtime.ContentTypeProtobuf:
+			all[i].Serializer = lenient{all[i].Serializer, protoForm{}}
 		}
 	}
 	return all
@@ -36,7 +38,19 @@ func (c lenientCodecs) SupportedMediaTypes() []runtime.SerializerInfo {
 
 // lenient decodes an object that is broken as one that has its name and the
 // brokenMark alone, also within a list.
-type lenient struct{ runtime.Serializer }
+type lenient struct {
+	runtime.Serializer
+	form form
+}
+
+// form is how objects are written.
+type form interface {
+	// split gives the objects of a list, and what makes the list of others.
+	split(data []byte, of schema.GroupVersionKind) (items [][]byte, join func([][]byte) []byte, err error)
+	// name reads what tells which object it is, as far as that can be read.
+	name(data []byte) metav1.ObjectMeta
+	write(*metav1.PartialObjectMetadata) []byte
+}
 
 func (l lenient) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
 	obj, kind, err := l.Serializer.Decode(data, defaults, into)
@@ -57,35 +71,30 @@ func (l lenient) Decode(data []byte, defaults *schema.GroupVersionKind, into run
 func (l lenient) mend(data []byte, kind schema.GroupVersionKind, cause error) ([]byte, bool) {
 	of, list := strings.CutSuffix(kind.Kind, "List")
 	if !list {
-		return stub(data, kind, cause), true
-	}
-	var doc map[string]json.RawMessage
-	var items []json.RawMessage
-	if json.Unmarshal(data, &doc) != nil || json.Unmarshal(doc["items"], &items) != nil {
-		return nil, false
+		return l.stub(data, kind, cause), true
 	}
 	kind.Kind = of
+	items, join, err := l.form.split(data, kind)
+	if err != nil {
+		return nil, false
+	}
 	found := false
 	for i, item := range items {
 		if _, _, err := l.Serializer.Decode(item, &kind, nil); err != nil {
-			items[i], found = stub(item, kind, err), true
+			items[i], found = l.stub(item, kind, err), true
 		}
 	}
-	doc["items"] = mustMarshal(items)
-	return mustMarshal(doc), found
+	return join(items), found
 }
 
 // stub gives what stands for a broken object.
-func stub(data []byte, kind schema.GroupVersionKind, cause error) []byte {
-	var doc struct{ Metadata map[string]any }
-	json.Unmarshal(data, &doc) // as far as it goes
-	meta := map[string]any{"annotations": map[string]string{brokenMark: reason(cause)}}
-	for _, field := range []string{"namespace", "name", "resourceVersion"} {
-		if text, ok := doc.Metadata[field].(string); ok {
-			meta[field] = text
-		}
-	}
-	return mustMarshal(map[string]any{"apiVersion": kind.GroupVersion().String(), "kind": kind.Kind, "metadata": meta})
+func (l lenient) stub(data []byte, kind schema.GroupVersionKind, cause error) []byte {
+	is := l.form.name(data)
+	return l.form.write(&metav1.PartialObjectMetadata{
+		TypeMeta: metav1.TypeMeta{APIVersion: kind.GroupVersion().String(), Kind: kind.Kind},
+		ObjectMeta: metav1.ObjectMeta{Namespace: is.Namespace, Name: is.Name, ResourceVersion: is.ResourceVersion,
+			Annotations: map[string]string{brokenMark: reason(cause)}},
+	})
 }
 
 // reason names the field that cannot be decoded, where that is known.
@@ -96,9 +105,41 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// mustMarshal is for what is made of strings and of JSON that was read.
-func mustMarshal(v any) []byte {
-	data, err := json.Marshal(v)
+// jsonForm is JSON.
+type jsonForm struct{}
+
+func (jsonForm) split(data []byte, _ schema.GroupVersionKind) ([][]byte, func([][]byte) []byte, error) {
+	var doc map[string]json.RawMessage
+	var raw []json.RawMessage
+	if err := cmp.Or(json.Unmarshal(data, &doc), json.Unmarshal(doc["items"], &raw)); err != nil {
+		return nil, nil, err
+	}
+	items := make([][]byte, len(raw))
+	for i := range raw {
+		items[i] = raw[i]
+	}
+	return items, func(items [][]byte) []byte {
+		for i := range items {
+			raw[i] = items[i]
+		}
+		doc["items"] = must(json.Marshal(raw))
+		return must(json.Marshal(doc))
+	}, nil
+}
+
+func (jsonForm) name(data []byte) (is metav1.ObjectMeta) {
+	var doc struct{ Metadata map[string]any }
+	json.Unmarshal(data, &doc) // as far as it goes
+	for field, to := range map[string]*string{"namespace": &is.Namespace, "name": &is.Name, "resourceVersion": &is.ResourceVersion} {
+		*to, _ = doc.Metadata[field].(string)
+	}
+	return is
+}
+
+func (jsonForm) write(obj *metav1.PartialObjectMetadata) []byte { return must(json.Marshal(obj)) }
+
+// must is for what is made of strings and of what was read.
+func must(data []byte, err error) []byte {
 	if err != nil {
 		panic(err)
 	}
