@@ -115,6 +115,7 @@ func (b *builder) port(p *port, endpoints []endpoint) {
 			b.pool(p, ir.Policy(policy), pick, &n, endpoints)
 		}
 	}
+	b.kept(p, &picks, endpoints)
 	for i := range sendings {
 		sendings[i].routes = rebase(sendings[i].routes, index)
 	}

@@ -165,7 +165,7 @@ func compileFor(t *testing.T, cfg *config.Config, objects ...object) ([]*ir.Prog
 
 // lines writes the frontends of Programs, one a line: kind, match, then each
 // route as "scope→backends" with "+snat", and what happens without one.
-// Backends are written without the port 8080.
+// Backends are written without the port 8080. What is kept of a port follows.
 func lines(programs ...*ir.Program) []string {
 	var out []string
 	for _, p := range programs {
@@ -180,21 +180,28 @@ func lines(programs ...*ir.Program) []string {
 				}
 				out = append(out, strings.Join(words, " "))
 			}
+			for _, k := range s.Kept {
+				out = append(out, "kept "+k.Port.Port+"→"+backendsText(k.Backends))
+			}
 		}
 	}
 	return out
 }
 
 func routeText(p ir.Pool, r ir.Route) string {
-	var backends []string
-	for _, b := range p.Backends {
-		backends = append(backends, strings.TrimSuffix(b.AddrPort.String(), ":8080"))
-	}
-	text := r.From.String() + "→" + strings.Join(backends, ",")
+	text := r.From.String() + "→" + backendsText(p.Backends)
 	if r.SNAT {
 		text += "+snat"
 	}
 	return text
+}
+
+func backendsText(backends []ir.Backend) string {
+	var all []string
+	for _, b := range backends {
+		all = append(all, strings.TrimSuffix(b.AddrPort.String(), ":8080"))
+	}
+	return strings.Join(all, ",")
 }
 
 // texts writes diagnostics, one a line, with their severity.

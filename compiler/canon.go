@@ -11,11 +11,11 @@ func canonical(s *ir.Service) {
 	slices.SortFunc(s.Frontends, func(a, b ir.Frontend) int { return a.Compare(&b) })
 }
 
-// without gives a copy of a Service that lacks some frontends, and the pools
-// that only they led to.
+// without gives a copy of a Service that lacks some frontends, the pools that
+// only they led to, and what is kept of ports that no other is of.
 func without(s *ir.Service, lost func(*ir.Frontend) bool) *ir.Service {
 	out := *s
-	out.Frontends, out.Pools = nil, nil
+	out.Frontends, out.Pools, out.Kept = nil, nil, nil
 	index := map[int]int{} // new index of a pool by its old one
 	for i := range s.Frontends {
 		f := s.Frontends[i]
@@ -31,6 +31,11 @@ func without(s *ir.Service, lost func(*ir.Frontend) bool) *ir.Service {
 		if _, used := index[i]; used {
 			index[i] = len(out.Pools)
 			out.Pools = append(out.Pools, p)
+		}
+	}
+	for _, k := range s.Kept {
+		if slices.ContainsFunc(out.Frontends, func(f ir.Frontend) bool { return f.Port == k.Port }) {
+			out.Kept = append(out.Kept, k)
 		}
 	}
 	for i := range out.Frontends {

@@ -136,6 +136,47 @@ func TestFallback(t *testing.T) {
 	})
 }
 
+// Who gets no new UDP clients and keeps those that it has (DMN-30).
+func TestKept(t *testing.T) {
+	dns := func(c ...change) object {
+		return newService("dns", append([]change{ports(snapshot.ServicePort{Protocol: "UDP", Port: 53})}, c...)...)
+	}
+	over := func(protocol string) func(*snapshot.EndpointSlice) {
+		return func(e *snapshot.EndpointSlice) { e.Ports[0].Protocol = protocol }
+	}
+	udp := func(endpoints ...string) object { return editSlice("dns-1", over("UDP"), endpoints...) }
+	const to1 = "ClusterIP 10.96.0.10:53/udp pods→10.1.0.1 any→10.1.0.1+snat"
+	run(t, []row{
+		{name: "terminating beside a ready one, as long as it serves",
+			objects: []object{dns(), udp("10.1.0.1", "10.1.0.2 terminating", "10.1.0.3 dead", "10.1.0.4 not-ready")},
+			want:    []string{to1, "kept →10.1.0.2"}},
+		{name: "in order of the text", objects: []object{dns(), udp("10.1.0.1", "10.1.0.2 terminating", "10.1.0.10 unready-serving")},
+			want: []string{to1, "kept →10.1.0.10,10.1.0.2"}},
+		{name: "nobody where the terminating ones are used", objects: []object{dns(), udp("10.1.0.1 terminating", "10.1.0.2 dead")},
+			want: []string{to1}},
+		{name: "also where there is no pool", objects: []object{dns(), udp("10.1.0.1 unready-serving")},
+			want: []string{"ClusterIP 10.96.0.10:53/udp reject", "kept →10.1.0.1"}},
+		{name: "what the policy leaves out", objects: []object{dns(internalLocal), udp("10.1.0.1", "10.2.0.1", "10.2.0.2 dead")},
+			want: []string{to1, "kept →10.2.0.1"}},
+		{name: "not what another policy's pool has", objects: []object{dns(internalLocal, nodePort(30053)), udp("10.1.0.1", "10.2.0.1")},
+			want: []string{to1, "NodePort node:30053/udp any→10.1.0.1,10.2.0.1+snat"}},
+		{name: "what hints leave out", objects: []object{dns(), udp("10.1.0.1 hint=node1", "10.2.0.1 hint=node2")},
+			want: []string{to1, "kept →10.2.0.1"}},
+		{name: "of UDP ports only",
+			objects: []object{newService("dns", ports(snapshot.ServicePort{Protocol: "TCP", Port: 53})),
+				editSlice("dns-1", over("TCP"), "10.1.0.1", "10.1.0.2 terminating")},
+			want: []string{"ClusterIP 10.96.0.10:53/tcp pods→10.1.0.1 any→10.1.0.1+snat"}},
+		{name: "not in a mode that holds its clients itself", mode: ir.ModeUserspace,
+			objects: []object{dns(), udp("10.1.0.1", "10.1.0.2 terminating")},
+			want:    []string{"ClusterIP 10.96.0.10:53/udp any→10.1.0.1+snat"}},
+		{name: "not where the port is another Service's",
+			objects: []object{dns(on(2)), udp("10.1.0.1", "10.1.0.2 terminating"),
+				newService("older", ports(snapshot.ServicePort{Protocol: "UDP", Port: 53}), on(1))},
+			want:  []string{"ClusterIP 10.96.0.10:53/udp reject"},
+			diags: []string{"error: Service ns/dns: spec.clusterIPs[0]: 10.96.0.10:53/udp belongs to Service ns/older, which is older: it is left out here"}},
+	})
+}
+
 func TestFallbackOfIPVS(t *testing.T) { // IPV-4
 	run(t, []row{
 		{name: "external Local: the local endpoints for everybody", mode: ir.ModeIPVS,

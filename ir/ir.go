@@ -149,6 +149,7 @@ type Service struct {
 	Name      Name         `json:"name"`
 	Frontends []Frontend   `json:"frontends,omitzero"` // canonical order, see Frontend.Compare
 	Pools     []Pool       `json:"pools,omitzero"`     // by Port, then Policy; Routes point into it
+	Kept      []Kept       `json:"kept,omitzero"`      // by Port; UDP only
 	Health    *HealthCheck `json:"health,omitzero"`    // nil unless type LoadBalancer with externalTrafficPolicy Local
 	HNS       *HNSService  `json:"hns,omitzero"`       // kernelspace mode only
 	Origin    Origin       `json:"origin"`
@@ -305,6 +306,16 @@ type Backend struct {
 	AddrPort netip.AddrPort `json:"addrPort"`
 	Local    bool           `json:"local,omitzero"` // runs on this node (SNAP-43)
 	Origin   Origin         `json:"origin"`
+}
+
+// Kept are the endpoints of a UDP port that serve, but that no pool of the
+// port has: because they are terminating and others are ready, or by traffic
+// policy or hints. They get no new clients, and those that they have stay, as
+// TCP connections do (DMN-30). No rule is made of them.
+type Kept struct {
+	Port     ServicePort `json:"port"`
+	Backends []Backend   `json:"backends"` // ordered as in a Pool; never empty
+	Origin   Origin      `json:"origin"`
 }
 
 // HealthCheck is spec.healthCheckNodePort: a TCP port on which the node tells

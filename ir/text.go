@@ -178,12 +178,14 @@ func (t *text) service(s *Service) {
 		}
 		t.line(1, p.Origin, "pool", strconv.Itoa(i), p.Port.local(), strings.ToLower(p.Policy.String()), affinity)
 		for j := range p.Backends {
-			b := &p.Backends[j]
-			local := ""
-			if b.Local {
-				local = "local"
-			}
-			t.line(2, b.Origin, b.AddrPort.String(), local)
+			t.backend(&p.Backends[j])
+		}
+	}
+	for i := range s.Kept {
+		k := &s.Kept[i]
+		t.line(1, k.Origin, "keeps", k.Port.local())
+		for j := range k.Backends {
+			t.backend(&k.Backends[j])
 		}
 	}
 	for i := range s.Frontends {
@@ -214,6 +216,14 @@ func (t *text) service(s *Service) {
 			t.line(1, Origin{}, "hns recreate")
 		}
 	}
+}
+
+func (t *text) backend(b *Backend) {
+	local := ""
+	if b.Local {
+		local = "local"
+	}
+	t.line(2, b.Origin, b.AddrPort.String(), local)
 }
 
 // local names the port within its Service: "http/tcp", or "tcp" without a name.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -114,11 +115,51 @@ func (v *validator) service(s *Service) {
 			v.errorf("pool %d: pools must be ordered by port and policy, each once", i)
 		}
 	}
+	v.kept(s)
 	if h := s.Health; h != nil {
 		v.origin("health check", h.Origin)
 		if h.Port == 0 || h.Local < 0 {
 			v.errorf("health check: port must not be 0 and local not negative, got %d and %d", h.Port, h.Local)
 		}
+	}
+}
+
+// kept checks that what is kept is of a UDP port, and not in one of its pools.
+func (v *validator) kept(s *Service) {
+	for i := range s.Kept {
+		k := &s.Kept[i]
+		name := "kept of " + k.Port.String()
+		v.origin(name, k.Origin)
+		if i > 0 && s.Kept[i-1].Port.Compare(k.Port) >= 0 {
+			v.errorf("%s: must come after %s", name, s.Kept[i-1].Port)
+		}
+		if !slices.ContainsFunc(s.Frontends, func(f Frontend) bool { return f.Port == k.Port && f.Match.Protocol == UDP }) {
+			v.errorf("%s: no UDP frontend is of this port", name)
+		}
+		seen := map[netip.AddrPort]bool{}
+		for j := range s.Pools {
+			for _, b := range s.Pools[j].Backends {
+				seen[b.AddrPort] = seen[b.AddrPort] || s.Pools[j].Port == k.Port
+			}
+		}
+		v.backends(name, k.Backends, seen)
+	}
+}
+
+// backends checks some endpoints, of which none is seen already.
+func (v *validator) backends(what string, backends []Backend, seen map[netip.AddrPort]bool) {
+	if len(backends) == 0 {
+		v.errorf("%s: has no backends", what)
+	}
+	for _, b := range backends {
+		if !b.AddrPort.IsValid() || !v.family.Has(b.AddrPort.Addr()) || b.AddrPort.Port() == 0 {
+			v.errorf("%s: backend must be an %s address with a port, got %s", what, v.family, b.AddrPort)
+		}
+		if seen[b.AddrPort] {
+			v.errorf("%s: backend %s stands twice", what, b.AddrPort)
+		}
+		seen[b.AddrPort] = true
+		v.origin("backend "+b.AddrPort.String(), b.Origin)
 	}
 }
 
@@ -173,20 +214,7 @@ func (v *validator) frontend(f *Frontend, s *Service, used []bool) {
 
 func (v *validator) pool(i int, p *Pool) {
 	v.origin("pool", p.Origin)
-	if len(p.Backends) == 0 {
-		v.errorf("pool %d: has no backends", i)
-	}
-	seen := make(map[netip.AddrPort]bool, len(p.Backends))
-	for _, b := range p.Backends {
-		if !b.AddrPort.IsValid() || !v.family.Has(b.AddrPort.Addr()) || b.AddrPort.Port() == 0 {
-			v.errorf("pool %d: backend must be an %s address with a port, got %s", i, v.family, b.AddrPort)
-		}
-		if seen[b.AddrPort] {
-			v.errorf("pool %d: backend %s stands twice", i, b.AddrPort)
-		}
-		seen[b.AddrPort] = true
-		v.origin("backend "+b.AddrPort.String(), b.Origin)
-	}
+	v.backends("pool "+strconv.Itoa(i), p.Backends, make(map[netip.AddrPort]bool, len(p.Backends)))
 	if a := p.Affinity; a != nil {
 		v.origin("affinity", a.Origin)
 		if a.Timeout < time.Second || a.Timeout > 24*time.Hour || a.Timeout%time.Second != 0 {

@@ -73,6 +73,50 @@ func TestStaleFlows(t *testing.T) {
 	})
 }
 
+// TestDrainingFlows: a UDP client stays with an endpoint that terminates for as long as that serves, and
+// where it is no longer told of clients; new ones go elsewhere.
+func TestDrainingFlows(t *testing.T) {
+	eachPlane(t, func(t *testing.T, p plane) {
+		topo := newTopology(t)
+		m := newMachine(t, topo.Namespace("node1"))
+		config, _ := takeoverFiles()
+		at := func(s worldService) {
+			t.Helper()
+			s.Type, s.Families, s.Protocols = "LoadBalancer", []string{IPv4, IPv6}, []string{"UDP"}
+			m.must(0, m.apply(p, config, m.file("snapshot.json", world{1: &s}.snapshot(t))))
+		}
+		newClients := func() []*udpClient {
+			return []*udpClient{
+				newUDPClient(t, topo, "pod1b", to(clusterIP(1, IPv4), 53)),
+				newUDPClient(t, topo, "pod1b", to(clusterIP(1, IPv6), 53)),
+				newUDPClient(t, topo, "ext", to(vip(1, IPv4), 53)),
+				newUDPClient(t, topo, "ext", to("192.0.2.11", nodePort(1, "UDP"))),
+			}
+		}
+		expect := func(clients []*udpClient, pod string) {
+			t.Helper()
+			for _, c := range clients {
+				c.expect(pod)
+			}
+		}
+		at(worldService{Endpoints: []string{"pod2a"}})
+		old := newClients()
+		expect(old, "pod2a")
+
+		at(worldService{Endpoints: []string{"pod1a"}, Draining: []string{"pod2a"}})
+		young := newClients()
+		expect(young, "pod1a")
+		expect(old, "pod2a")
+		at(worldService{Endpoints: []string{"pod1a", "pod2a"}, ExternalLocal: true, InternalLocal: true})
+		expect(old, "pod2a")
+		expect(newClients(), "pod1a")
+
+		at(worldService{Endpoints: []string{"pod1a"}})
+		expect(old, "pod1a")
+		expect(young, "pod1a")
+	})
+}
+
 // A udpClient keeps one socket.
 type udpClient struct {
 	t    *testing.T

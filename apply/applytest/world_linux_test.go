@@ -34,6 +34,7 @@ type worldService struct {
 	Families      []string
 	Protocols     []string // of its ports: "TCP" at 80, "UDP" at 53
 	Endpoints     []string // pods
+	Draining      []string // endpoints that serve and terminate
 	ExternalLocal bool
 	InternalLocal bool
 	Affinity      bool
@@ -121,11 +122,15 @@ func (s *worldService) slice(name, family string) Object {
 		ports = append(ports, Object{"name": strings.ToLower(proto), "protocol": proto, "port": portOf[proto].target})
 	}
 	endpoints := []any{}
-	for _, pod := range s.Endpoints {
-		endpoints = append(endpoints, Object{
-			"addresses": []any{podAddr(pod, family)}, "nodeName": "node" + pod[3:4], "conditions": Object{"ready": true},
-		})
+	add := func(pods []string, conditions Object) {
+		for _, pod := range pods {
+			endpoints = append(endpoints, Object{
+				"addresses": []any{podAddr(pod, family)}, "nodeName": "node" + pod[3:4], "conditions": conditions,
+			})
+		}
 	}
+	add(s.Endpoints, Object{"ready": true})
+	add(s.Draining, Object{"ready": false, "serving": true, "terminating": true})
 	return Object{
 		"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
 		"metadata":    Object{"namespace": "default", "name": name + "-" + family, "labels": Object{"kubernetes.io/service-name": name}},

@@ -45,10 +45,10 @@ type Stale struct {
 // programs are those in force now; gone are the frontends that were in force
 // before and are not any longer. An entry to a frontend is stale when
 //
-//   - the frontend has backends, and answers come from none of them: the
-//     backend went, or the entry is older than the Service and was never
+//   - endpoints of its port serve, and answers come from none of them: the
+//     endpoint went, or the entry is older than the Service and was never
 //     translated;
-//   - the frontend has no backends, or is gone, and the entry was translated.
+//   - none serves, or the frontend is gone, and the entry was translated.
 //     kube-proxy keeps these (kubernetes#139628), so that the client goes on
 //     sending into the void, also when endpoints are back.
 //
@@ -119,7 +119,7 @@ func newFrontends(p *ir.Program, gone []ir.Match) *frontends {
 		s := &p.Services[i]
 		for j := range s.Frontends {
 			if f := &s.Frontends[j]; f.Match.Protocol == ir.UDP {
-				out.alive[f.Match] = frontend{service: s.Name, backends: backendsOf(s, f)}
+				out.alive[f.Match] = frontend{service: s.Name, backends: serving(s, f.Port)}
 			}
 		}
 	}
@@ -131,16 +131,28 @@ func newFrontends(p *ir.Program, gone []ir.Match) *frontends {
 	return out
 }
 
-// backendsOf gives all that a client of the frontend may have been sent to.
-// The table does not tell by which route.
-func backendsOf(s *ir.Service, f *ir.Frontend) map[netip.AddrPort]bool {
+// serving gives the endpoints of a service port that serve. Whether it would
+// be sent there again, by policy, hints or termination, is not asked of a client
+// that is there: a TCP connection would stay as well.
+func serving(s *ir.Service, port ir.ServicePort) map[netip.AddrPort]bool {
 	out := map[netip.AddrPort]bool{}
-	for _, r := range f.Routes {
-		for _, b := range s.Pools[r.Pool].Backends {
-			out[b.AddrPort] = true
+	for i := range s.Pools {
+		if s.Pools[i].Port == port {
+			add(out, s.Pools[i].Backends)
+		}
+	}
+	for i := range s.Kept {
+		if s.Kept[i].Port == port {
+			add(out, s.Kept[i].Backends)
 		}
 	}
 	return out
+}
+
+func add(set map[netip.AddrPort]bool, backends []ir.Backend) {
+	for _, b := range backends {
+		set[b.AddrPort] = true
+	}
 }
 
 func (f *frontends) judge(e Entry) (Stale, bool) {

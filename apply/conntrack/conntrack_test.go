@@ -21,7 +21,8 @@ func match(t testing.TB, s string) ir.Match {
 }
 
 // program gives a Program with one Service "x/dns", whose frontends are sent
-// to the pools by number.
+// to the pools by number. Those of a protocol that have pools are of one port,
+// each other one of a port with its name.
 func program(t testing.TB, family ir.Family, addrs []string, frontends map[string][]int, pools ...[]string) *ir.Program {
 	s := ir.Service{Name: ir.Name{Namespace: "x", Name: "dns"}}
 	for _, backends := range pools {
@@ -33,8 +34,13 @@ func program(t testing.TB, family ir.Family, addrs []string, frontends map[strin
 	}
 	for m, routes := range frontends {
 		f := ir.Frontend{Match: match(t, m)}
+		f.Port.Protocol = f.Match.Protocol
+		if len(routes) == 0 {
+			f.Port.Port = m
+		}
 		for _, r := range routes {
 			f.Routes = append(f.Routes, ir.Route{Pool: r})
+			s.Pools[r].Port = f.Port
 		}
 		s.Frontends = append(s.Frontends, f)
 	}
@@ -49,15 +55,21 @@ func program(t testing.TB, family ir.Family, addrs []string, frontends map[strin
 
 func TestFind(t *testing.T) {
 	v4 := func() *ir.Program {
-		return program(t, ir.IPv4, []string{"192.0.2.11", "198.51.100.11"}, map[string][]int{
+		p := program(t, ir.IPv4, []string{"192.0.2.11", "198.51.100.11"}, map[string][]int{
 			"10.96.0.10:53/udp":   {0},
 			"203.0.113.1:53/udp":  {0, 1},
 			"node:30053/udp":      {0},
 			"10.96.0.10:80/tcp":   {2},
 			"10.96.0.11:53/udp":   nil, // without endpoints
+			"10.96.0.13:53/udp":   nil, // but for one that is kept
 			"node:30054/udp":      nil,
 			"192.0.2.11:5300/udp": {0},
 		}, []string{"10.244.1.5:53", "10.244.2.5:53"}, []string{"10.244.3.5:53"}, []string{"10.244.1.6:80"})
+		kept := func(port, addr string) ir.Kept {
+			return ir.Kept{Port: ir.ServicePort{Port: port, Protocol: ir.UDP}, Backends: []ir.Backend{{AddrPort: addrPort(addr)}}}
+		}
+		p.Services[0].Kept = []ir.Kept{kept("", "10.244.4.5:53"), kept("10.96.0.13:53/udp", "10.244.4.6:53")}
+		return p
 	}
 	v6 := program(t, ir.IPv6, []string{"2001:db8::11"}, map[string][]int{"[fd00::10]:53/udp": {0}, "node:30055/udp": {0}}, []string{"[fd00:244::5]:53"})
 	primary := v4()
@@ -85,7 +97,13 @@ func TestFind(t *testing.T) {
 		{name: "endpoint went", to: "10.96.0.10:53", from: "10.244.9.9:53", want: "10.96.0.10:53/udp 10.244.9.9:53 is no endpoint of the Service"},
 		{name: "endpoint changed its port", to: "10.96.0.10:53", from: "10.244.1.5:54", want: "10.96.0.10:53/udp 10.244.1.5:54 is no endpoint of the Service"},
 		{name: "endpoint of the second route", to: "203.0.113.1:53", from: "10.244.3.5:53"},
-		{name: "endpoint of another frontend's route", to: "10.96.0.10:53", from: "10.244.3.5:53", want: "10.96.0.10:53/udp 10.244.3.5:53 is no endpoint of the Service"},
+		{name: "endpoint of another policy's pool", to: "10.96.0.10:53", from: "10.244.3.5:53"},
+		{name: "endpoint of another port", to: "10.96.0.10:53", from: "10.244.1.6:80", want: "10.96.0.10:53/udp 10.244.1.6:80 is no endpoint of the Service"},
+		{name: "endpoint that gets no new clients", to: "10.96.0.10:53", from: "10.244.4.5:53"},
+		{name: "such an endpoint, node port", to: "192.0.2.11:30053", from: "10.244.4.5:53"},
+		{name: "such an endpoint of another port", to: "10.96.0.10:53", from: "10.244.4.6:53", want: "10.96.0.10:53/udp 10.244.4.6:53 is no endpoint of the Service"},
+		{name: "the only endpoint gets no new clients", to: "10.96.0.13:53", from: "10.244.4.6:53"},
+		{name: "another one went before that", to: "10.96.0.13:53", from: "10.244.4.7:53", want: "10.96.0.13:53/udp 10.244.4.7:53 is no endpoint of the Service"},
 		{name: "before the Service", to: "10.96.0.10:53", from: "10.96.0.10:53", want: "10.96.0.10:53/udp " + older},
 		{name: "before the Service, load balancer", to: "203.0.113.1:53", from: "203.0.113.1:53", want: "203.0.113.1:53/udp " + older},
 		{name: "last endpoint went", to: "10.96.0.11:53", from: "10.244.1.5:53", want: "10.96.0.11:53/udp " + noEndpoint},

@@ -162,33 +162,37 @@ func (s *subject) pieces(programs []*ir.Program) pieces {
 
 func (p pieces) has(e render.Entry) bool { return p[piece{e.Match, e.Port, e.Origin}] }
 
-// part gives what the subject takes of a Service: the frontends that it names
-// and the pools that they lead to; or else the backends that it names, and the
-// frontends that lead there. Pools are numbered anew.
+// part gives what the subject takes of a Service: the frontends that it names,
+// the pools that they lead to and what is kept of their ports; or else the
+// backends that it names, and the frontends that lead there. Pools are numbered
+// anew.
 func (s *subject) part(svc *ir.Service) (*ir.Service, bool) {
 	if s.service != (ir.Name{}) && s.name == "" {
 		return svc, svc.Name == s.service
 	}
-	part := s.narrow(svc, s.isFrontend, func(*ir.Pool, *ir.Backend) bool { return true })
+	part := s.narrow(svc, s.isFrontend, func(ir.Protocol, *ir.Backend) bool { return true })
 	if len(part.Frontends) == 0 {
 		part = s.narrow(svc, func(*ir.Frontend) bool { return true },
-			func(p *ir.Pool, b *ir.Backend) bool { return s.isBackend(b, p.Port.Protocol) })
+			func(p ir.Protocol, b *ir.Backend) bool { return s.isBackend(b, p) })
 		part.Frontends = slices.DeleteFunc(part.Frontends, func(f ir.Frontend) bool { return len(f.Routes) == 0 })
 	}
-	return part, len(part.Frontends) > 0
+	return part, len(part.Frontends)+len(part.Kept) > 0
 }
 
 // narrow gives a Service with some frontends and backends only, without pools
 // and routes that are then empty.
-func (s *subject) narrow(svc *ir.Service, frontend func(*ir.Frontend) bool, backend func(*ir.Pool, *ir.Backend) bool) *ir.Service {
+func (s *subject) narrow(svc *ir.Service, frontend func(*ir.Frontend) bool, backend func(ir.Protocol, *ir.Backend) bool) *ir.Service {
 	part := &ir.Service{Name: svc.Name, Origin: svc.Origin}
+	some := func(port ir.ServicePort, of []ir.Backend) []ir.Backend {
+		return slices.DeleteFunc(slices.Clone(of), func(b ir.Backend) bool { return !backend(port.Protocol, &b) })
+	}
 	numbers := map[int]int{}
 	pool := func(i int) (int, bool) {
 		if n, ok := numbers[i]; ok {
 			return n, n >= 0
 		}
 		p := svc.Pools[i]
-		p.Backends = slices.DeleteFunc(slices.Clone(p.Backends), func(b ir.Backend) bool { return !backend(&p, &b) })
+		p.Backends = some(p.Port, p.Backends)
 		numbers[i] = -1
 		if len(p.Backends) > 0 {
 			numbers[i] = len(part.Pools)
@@ -209,6 +213,12 @@ func (s *subject) narrow(svc *ir.Service, frontend func(*ir.Frontend) bool, back
 		}
 		f.Routes = routes
 		part.Frontends = append(part.Frontends, f)
+	}
+	for _, k := range svc.Kept {
+		k.Backends = some(k.Port, k.Backends)
+		if len(k.Backends) > 0 && slices.ContainsFunc(part.Frontends, func(f ir.Frontend) bool { return f.Port == k.Port }) {
+			part.Kept = append(part.Kept, k)
+		}
 	}
 	return part
 }

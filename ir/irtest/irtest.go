@@ -78,6 +78,9 @@ func Program(mode ir.Mode) *ir.Program {
 	sticky.s.Pools[cluster].Affinity = &ir.Affinity{Timeout: 3 * time.Hour,
 		Origin: origin(sticky.s.Origin.Object, "spec.sessionAffinity")}
 	sticky.clusterIP("10.96.0.15", 53, ir.Cluster, cluster)
+	sticky.s.Kept = []ir.Kept{{Port: sticky.port, Origin: origin(sticky.s.Origin.Object, "spec.ports[0]"), Backends: []ir.Backend{{
+		AddrPort: netip.MustParseAddrPort("10.244.1.12:8080"), Local: true,
+		Origin: origin("EndpointSlice default/sticky-1", "endpoints[2]")}}}}
 
 	for _, s := range []*service{local, none, ranges, remote, sticky, web} {
 		p.Services = append(p.Services, s.s)
