@@ -26,7 +26,11 @@ type follower struct {
 	compiler *compiler.Compiler
 	waiting  watch.Changes // taken, and not in force yet
 	said     map[diag.Diagnostic]bool
+	mostSaid int // findings to remember before those that are gone are forgotten
 }
+
+// saidSpare is how many findings that are gone are remembered at least.
+const saidSpare = 1000
 
 var _ loop.Input = (*follower)(nil)
 
@@ -51,6 +55,9 @@ func (f *follower) Take(k loop.Kind) (w loop.Work) {
 			var diags diag.List
 			w.Changes, diags = f.compiler.Update(c.Services)
 			f.report(diags, false)
+			if len(f.said) > f.mostSaid {
+				f.report(f.compiler.Diagnostics(), true)
+			}
 		}
 	})
 	if k == loop.Full || w.All {
@@ -95,8 +102,8 @@ func (f *follower) inForce() watch.Changes {
 	return c
 }
 
-// report logs what there is to say. What was said is not said again before a
-// full compilation that has nothing to say of it.
+// report logs what there is to say. What was said is not said again before all
+// is reported, without it.
 func (f *follower) report(diags diag.List, full bool) {
 	before := f.said
 	if full || before == nil {
@@ -107,6 +114,9 @@ func (f *follower) report(diags diag.List, full bool) {
 			logDiagnostic(f.log, d)
 		}
 		f.said[d] = true
+	}
+	if full {
+		f.mostSaid = 2*len(f.said) + saidSpare // so that the cost of it follows the changes
 	}
 }
 

@@ -174,6 +174,23 @@ func TestFollowerReports(t *testing.T) {
 	}
 }
 
+// Findings that are gone are forgotten some time, although nothing makes all
+// be compiled.
+func TestFollowerForgets(t *testing.T) {
+	f := newFileFollower(t)
+	const changes = 3 * saidSpare
+	for i := range changes {
+		f.set(watchCluster("a", fmt.Sprintf("a%d", i))) // it claims what a has
+		f.Take(loop.Change)
+	}
+	if n := strings.Count(f.said.String(), "object=\"Service ns/a"); n < changes {
+		t.Fatalf("%d findings for %d changes", n, changes)
+	}
+	if n := len(f.follower.said); n > saidSpare+10 {
+		t.Errorf("%d findings that are gone are remembered", n)
+	}
+}
+
 // What a failed sync took is not forgotten.
 func TestFollowerWaits(t *testing.T) {
 	f := newFileFollower(t)
