@@ -52,6 +52,14 @@ type Tabled interface {
 	Tables() []TableCount
 }
 
+// Cleaning is a Plan whose Commit goes on where the kernel still holds to what
+// nothing needs any more.
+type Cleaning interface {
+	Plan
+	// Kept is how many objects of a family the last Commit therefore left.
+	Kept(ir.Family) int
+}
+
 // Verb is what an operation does.
 type Verb uint8
 

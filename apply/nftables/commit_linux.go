@@ -51,6 +51,7 @@ func (t *Target) Commit(ctx context.Context, p apply.Plan) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	plan.kept = map[ir.Family]int{}
 	err := t.commit(ctx, plan)
 	var stale *staleError
 	if errors.As(err, &stale) && plan.want != nil {
@@ -60,7 +61,7 @@ func (t *Target) Commit(ctx context.Context, p apply.Plan) error {
 			return err
 		}
 		again := newPlan(have, plan.want)
-		again.again = true
+		again.again, again.kept = true, plan.kept
 		return t.commit(ctx, again)
 	}
 	return err
@@ -72,7 +73,7 @@ type staleError struct{ refused }
 
 // commit sends the plan, and, when parts are refused, what is left without them.
 func (t *Target) commit(ctx context.Context, p *Plan) error {
-	out := quarantine{}
+	out := quarantine{kept: p.kept}
 	for try := 0; ; try++ {
 		entries, err := t.staleEntries(ctx, p)
 		if err != nil {
@@ -160,7 +161,10 @@ func (t *Target) forget(ctx context.Context, p *Plan) error {
 }
 
 // quarantine collects the Services that the kernel refuses.
-type quarantine struct{ refusals []apply.Refusal }
+type quarantine struct {
+	refusals []apply.Refusal
+	kept     map[ir.Family]int // chains and sets that it does not let go
+}
 
 func (q *quarantine) error() error {
 	if len(q.refusals) == 0 {
@@ -183,6 +187,7 @@ func (q *quarantine) without(p *Plan, refusals []refused) (*Plan, error) {
 		case r.purge && errors.Is(r.err, unix.ENOENT):
 		case r.removal && errors.Is(r.err, unix.EBUSY):
 			drop[r.object] = true
+			q.kept[r.change.family]++
 		default:
 			e := r.element(r.offset)
 			service := r.service(e)

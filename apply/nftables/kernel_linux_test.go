@@ -334,6 +334,46 @@ table inet other { chain c { accept; }; }
 	}
 }
 
+// A stale chain to which somebody else jumps meanwhile stays, empty; the rest of
+// the commit is done, and the next one finds it.
+func TestKept(t *testing.T) {
+	n := newNode(t)
+	if _, err := apply.Once(t.Context(), n, both(nftest.Program), always); err != nil {
+		t.Fatal(err)
+	}
+	less := both(func(f ir.Family) *ir.Program {
+		p := nftest.Program(f)
+		p.Services = nil
+		return p
+	})
+	have, err := n.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := n.Plan(have, less).(*Plan)
+	stale := plan.families[0].goneChains[0].Name
+	n.nft(t, "add chain ip proxyc mine\nadd rule ip proxyc mine jump "+stale+"\n", "-f", "/dev/stdin")
+	if err := n.Commit(t.Context(), plan); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]int{1, 0}, []int{plan.Kept(ir.IPv4), plan.Kept(ir.IPv6)}); diff != "" {
+		t.Errorf("kept (-want +got):\n%s", diff)
+	}
+	if have, err = n.Read(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	rest := n.Plan(have, less)
+	if gone := rest.(*Plan).families[0].goneChains; len(gone) != 2 {
+		t.Errorf("to go: %d chains, want the stale one and that which jumps to it", len(gone))
+	}
+	if err := n.Commit(t.Context(), rest); err != nil {
+		t.Fatal(err)
+	}
+	if k := rest.(*Plan).Kept(ir.IPv4); k != 0 || strings.Contains(strings.Join(n.list(t), "\n"), stale) {
+		t.Errorf("%d kept, and %s is there", k, stale)
+	}
+}
+
 // The kernel refuses what one Service has: the rest is put in force, and the
 // Service is named, with the element and the kernel's reason.
 func TestQuarantine(t *testing.T) {

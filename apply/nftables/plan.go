@@ -15,7 +15,14 @@ type Plan struct {
 	families []*change
 	want     rules.Tables // to plan again from; nil if a State made the plan
 	again    bool         // planned again already
+
+	kept map[ir.Family]int // by its Commit
 }
+
+var _ apply.Cleaning = (*Plan)(nil)
+
+// Kept is how many chains and sets the Commit had to leave, empty.
+func (p *Plan) Kept(f ir.Family) int { return p.kept[f] }
 
 // change is what a Plan does in one family, as the kernel is told it: sets and
 // chains are declared first, since rules and elements name them; elements that

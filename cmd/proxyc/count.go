@@ -28,7 +28,7 @@ func newMetrics(cfg *config.Config) *serve.Metrics {
 		m.RestoreFailures.Of(f)
 		m.PartialRestoreFailures.Of(f)
 		m.NFTSyncFailures.Of(f)
-		m.NFTCleanupFailures.Of(f) // what is stale goes in the same transaction
+		m.NFTCleanupFailures.Of(f)
 		m.ConntrackDeleted.Of(f)
 	}
 	for _, v := range [...]apply.Verb{apply.Add, apply.Change, apply.Remove} {
@@ -95,6 +95,7 @@ func (d *daemon) count(s *loop.Sync) {
 	m.DriftRepairs.Add(float64(total(s.Done.Drift)))
 	m.Quarantined.Set(float64(len(s.Done.Refused)))
 	d.countTables(s.Done.Plans)
+	d.countKept(s.Done.Plans)
 	for i, f := range families {
 		m.LastSync.Of(f).Set(float64(s.Ended.UnixNano()) / 1e9)
 		t := &d.tallies[i]
@@ -128,6 +129,17 @@ func (d *daemon) countFailure(s *loop.Sync) {
 		d.metrics.NFTSyncFailures.Of(f).Inc()
 		if s.Kind != loop.Full {
 			d.metrics.PartialRestoreFailures.Of(f).Inc()
+		}
+	}
+}
+
+// countKept counts the commits that could not remove all that is stale.
+func (d *daemon) countKept(plans []apply.Plan) {
+	for _, plan := range plans {
+		for _, f := range families {
+			if c, ok := plan.(apply.Cleaning); ok && c.Kept(f) > 0 {
+				d.metrics.NFTCleanupFailures.Of(f).Inc()
+			}
 		}
 	}
 }

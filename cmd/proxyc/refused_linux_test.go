@@ -6,12 +6,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/loop"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/ir"
@@ -135,12 +137,7 @@ func TestReadyComesLast(t *testing.T) {
 	}
 	defer taken.Close()
 	port := uint16(taken.Addr().(*net.TCPAddr).Port)
-	cfg := config.Default()
-	config.Complete(cfg)
-	d, err := newDaemon(&watchCmd{Snapshot: "none"}, &env{stdout: io.Discard, stderr: io.Discard}, &config.Resolved{Config: cfg, NodeName: "node1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := newTestDaemon(t, "iptables")
 	defer d.checks.close()
 	tried := false
 	d.checks[0].Failed = func(ir.Name, uint16, error) {
@@ -159,5 +156,45 @@ func TestReadyComesLast(t *testing.T) {
 	}
 	if r := d.health.Ready(); !r.Ready {
 		t.Errorf("not ready after a sync: %+v", r)
+	}
+}
+
+// newTestDaemon is a daemon that does not run.
+func newTestDaemon(t *testing.T, mode string) *daemon {
+	t.Helper()
+	cfg := config.Default()
+	cfg.Mode = mode
+	config.Complete(cfg)
+	d, err := newDaemon(&watchCmd{Snapshot: "none"}, &env{stdout: io.Discard, stderr: io.Discard}, &config.Resolved{Config: cfg, NodeName: "node1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// keptPlan is a plan whose commit left an object of a family.
+type keptPlan struct{ of ir.Family }
+
+func (keptPlan) Empty() bool                           { return true }
+func (keptPlan) Gone() []ir.Match                      { return nil }
+func (keptPlan) Operations(func(apply.Operation) bool) {}
+func (p keptPlan) Kept(f ir.Family) int {
+	if f == p.of {
+		return 3
+	}
+	return 0
+}
+
+// A commit that could not remove all that is stale counts once.
+func TestCleanupFailures(t *testing.T) {
+	d := newTestDaemon(t, "nftables")
+	programs := []*ir.Program{{Family: ir.IPv4}, {Family: ir.IPv6}}
+	d.synced(&loop.Sync{Kind: loop.Full, Work: loop.Work{Programs: programs}, Done: loop.Done{Plans: []apply.Plan{keptPlan{ir.IPv4}}}})
+	page := httptest.NewRecorder()
+	d.metricsServer().Handler.ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
+	for family, want := range map[string]string{"IPv4": "1", "IPv6": "0"} {
+		if got := value(t, page.Body.String(), `kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total{ip_family="`+family+`"}`); got != want {
+			t.Errorf("%s: %s, want %s", family, got, want)
+		}
 	}
 }
