@@ -5,10 +5,12 @@ import (
 	"net/netip"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/run"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
@@ -53,7 +55,7 @@ func BenchmarkKernel(b *testing.B) {
 				inEmpty(b, v, func(t *Target) {
 					commit(b, t, nil, want)
 					for b.Loop() {
-						if _, err := t.run(b.Context(), []byte("*nat\nCOMMIT\n"), tool(ir.IPv4, v, "restore"), "--noflush"); err != nil {
+						if _, err := run.Run(b.Context(), strings.NewReader("*nat\nCOMMIT\n"), tool(ir.IPv4, v, "restore"), "--noflush"); err != nil {
 							b.Fatal(err)
 						}
 					}

@@ -1,9 +1,11 @@
 package iptables
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"regexp"
 	"strconv"
@@ -77,7 +79,7 @@ func (t *Target) takeBack(ctx context.Context, p *Plan) error {
 func (t *Target) restore(ctx context.Context, f ir.Family, text []byte) error {
 	args := append([]string{"--noflush"}, t.waitFlags()...)
 	name := tool(f, t.Variant, "restore")
-	_, err := t.run(ctx, text, name, args...)
+	err := t.run(ctx, bytes.NewReader(text), io.Discard, name, args...)
 	failed, ok := errors.AsType[*run.Error](err)
 	switch {
 	case err == nil:

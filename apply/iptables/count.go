@@ -43,15 +43,15 @@ var invalidRule = regexp.MustCompile(`(?m)^\[(\d+):\d+\] -A KUBE-FORWARD .*--cts
 func (t *Target) InvalidDropped(ctx context.Context) (packets uint64, err error) {
 	for _, f := range t.families {
 		name := tool(f, t.Variant, "save")
-		out, err := t.run(ctx, nil, name, "--counters", "--table", "filter")
+		out, err := t.output(ctx, name, "--counters", "--table", "filter")
 		if err != nil {
 			return 0, err
 		}
-		found := invalidRule.FindSubmatch(out)
+		found := invalidRule.FindStringSubmatch(out)
 		if found == nil {
 			return 0, fmt.Errorf("%s: no rule drops packets of state INVALID", name)
 		}
-		n, err := strconv.ParseUint(string(found[1]), 10, 64)
+		n, err := strconv.ParseUint(found[1], 10, 64)
 		if err != nil {
 			return 0, err
 		}

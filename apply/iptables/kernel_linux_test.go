@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/run"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/irtest"
 	rules "github.com/proxyc/proxyc/render/iptables"
@@ -310,11 +312,11 @@ func TestCancelledCommit(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		runs := 0
-		target.run = func(c context.Context, stdin []byte, name string, args ...string) ([]byte, error) {
+		target.run = func(c context.Context, stdin io.Reader, stdout io.Writer, name string, args ...string) error {
 			if runs++; runs == 2 {
 				cancel()
 			}
-			return runTool(c, stdin, name, args...)
+			return run.To(c, stdin, stdout, name, args...)
 		}
 		if err := target.Commit(ctx, target.Plan(have, lower(programs(200)...))); err == nil {
 			t.Fatal("a cancelled commit gives no error")

@@ -1,12 +1,12 @@
 package iptables
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
@@ -216,14 +216,30 @@ func (t *Target) tablesWith(ctx context.Context, f ir.Family, chain string) (wit
 // table. The legacy one is not, and saving needs no lock, as asking does.
 func (t *Target) exists(ctx context.Context, f ir.Family, table, chain string) (bool, error) {
 	if t.Variant == Legacy {
-		saved, err := t.save(ctx, f, table)
-		return strings.Contains(saved, "\n:"+chain+" "), err
+		declared := finder{text: "\n:" + chain + " "}
+		err := t.save(ctx, f, table, &declared)
+		return declared.found, err
 	}
 	one, err := t.singly(f)
 	if err != nil {
 		return false, err
 	}
 	return one.ChainExists(table, chain)
+}
+
+// finder looks for a short text in what is written to it, and keeps nothing of
+// that but its end, where the text may have begun.
+type finder struct {
+	text  string
+	found bool
+	end   []byte
+}
+
+func (f *finder) Write(p []byte) (int, error) {
+	seen := append(f.end, p...)
+	f.found = f.found || bytes.Contains(seen, []byte(f.text))
+	f.end = append(f.end[:0], seen[max(0, len(seen)-len(f.text)):]...)
+	return len(p), nil
 }
 
 // singleChains asks about single chains and removes them, for which there is

@@ -3,6 +3,7 @@ package iptables
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -118,4 +119,20 @@ func TestLeftoversWithoutKubelet(t *testing.T) {
 			t.Errorf("still there:\n%s", saved)
 		}
 	})
+}
+
+// A chain is found wherever the pieces that the tool writes end.
+func TestFinder(t *testing.T) {
+	const text = "*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-SVC - [0:0]\n"
+	for chain, want := range map[string]bool{"KUBE-SERVICES": true, "KUBE-SVC": true, "KUBE-S": false, "UBE-SVC": false} {
+		for size := 1; size <= len(text); size++ {
+			f := finder{text: "\n:" + chain + " "}
+			for piece := range slices.Chunk([]byte(text), size) {
+				f.Write(piece)
+			}
+			if f.found != want {
+				t.Errorf("%s in pieces of %d bytes: %v, want %v", chain, size, f.found, want)
+			}
+		}
+	}
 }

@@ -3,12 +3,14 @@ package iptables
 import (
 	"context"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"strings"
 	"testing"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/loop"
+	"github.com/proxyc/proxyc/apply/run"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
@@ -61,13 +63,13 @@ func TestFailedChangeLeavesTheOldState(t *testing.T) {
 		m.Remember(now)
 		plan := m.Plan(bare(now), changes(now, next))
 		runs, failed := 0, errors.New("no more runs")
-		target.run = func(ctx context.Context, stdin []byte, name string, args ...string) ([]byte, error) {
+		target.run = func(ctx context.Context, stdin io.Reader, stdout io.Writer, name string, args ...string) error {
 			if strings.HasSuffix(name, "restore") {
 				if runs++; runs == 2 {
-					return nil, failed
+					return failed
 				}
 			}
-			return runTool(ctx, stdin, name, args...)
+			return run.To(ctx, stdin, stdout, name, args...)
 		}
 		if err := target.Commit(t.Context(), plan); !errors.Is(err, failed) {
 			t.Fatalf("got %v, want %v", err, failed)

@@ -146,9 +146,24 @@ func (d *tableDiff) steps(most int) []step {
 	return all
 }
 
+// lineLength is about how long a rule is, at most on average, in bytes.
+const lineLength = 128
+
+// size is how many lines the text has, at most.
+func (s step) size() int {
+	lines := 0
+	for _, e := range s {
+		lines += 2 + len(e.fill) + len(e.unhook) + len(e.hook) + 2*len(e.drop)
+		for _, c := range e.set {
+			lines += weight(c)
+		}
+	}
+	return lines
+}
+
 // text is the input of iptables-restore --noflush. Declaring a chain empties it.
 func (s step) text(f ir.Family) []byte {
-	var b []byte
+	b := make([]byte, 0, s.size()*lineLength)
 	line := func(verb, chain string, r *rules.Rule) {
 		b = append(append(append(b, verb...), chain...), ' ')
 		b = append(r.Append(b, f), '\n')

@@ -1,10 +1,10 @@
 package iptables
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,7 +42,7 @@ type Target struct {
 	version  version
 	families []ir.Family // those that the kernel has
 	options  Options
-	run      func(ctx context.Context, stdin []byte, name string, args ...string) ([]byte, error)
+	run      func(ctx context.Context, stdin io.Reader, stdout io.Writer, name string, args ...string) error // [run.To]
 }
 
 var _ apply.Target[rules.Rulesets] = (*Target)(nil)
@@ -50,7 +50,7 @@ var _ apply.Target[rules.Rulesets] = (*Target)(nil)
 // Open finds out which variant the node uses, what the tools can do and which
 // families the kernel has.
 func Open(ctx context.Context, o Options) (*Target, error) {
-	t := &Target{Variant: o.Variant, options: o, run: runTool}
+	t := &Target{Variant: o.Variant, options: o, run: run.To}
 	if t.options.Wait == 0 {
 		t.options.Wait = 5 * time.Second
 	}
@@ -74,10 +74,6 @@ func Open(ctx context.Context, o Options) (*Target, error) {
 	return t, nil
 }
 
-func runTool(ctx context.Context, stdin []byte, name string, args ...string) ([]byte, error) {
-	return run.Run(ctx, bytes.NewReader(stdin), name, args...)
-}
-
 // Families are the families whose tables the kernel has. The others are left out of every Plan.
 func (t *Target) Families() []ir.Family { return slices.Clone(t.families) }
 
@@ -90,11 +86,11 @@ func (t *Target) detect(ctx context.Context) error {
 		}
 		t.Variant = v
 	}
-	out, err := t.run(ctx, nil, tool(ir.IPv4, t.Variant, "restore"), "--version")
+	out, err := t.output(ctx, tool(ir.IPv4, t.Variant, "restore"), "--version")
 	if err != nil {
 		return err
 	}
-	t.version = parseVersion(string(out))
+	t.version = parseVersion(out)
 	return nil
 }
 
@@ -129,12 +125,12 @@ func (t *Target) fuller(ctx context.Context) (best Variant, err error) {
 	var missing []error
 	for _, v := range [...]Variant{NFT, Legacy} {
 		for _, f := range [...]ir.Family{ir.IPv4, ir.IPv6} {
-			out, err := t.run(ctx, nil, tool(f, v, "save"))
+			out, err := t.output(ctx, tool(f, v, "save"))
 			if err != nil {
 				missing = append(missing, err)
 				continue
 			}
-			if n := strings.Count(string(out), "\n-A "); n > most {
+			if n := strings.Count(out, "\n-A "); n > most {
 				best, most = v, n
 			}
 		}
@@ -189,9 +185,16 @@ func (t *Target) waitSeconds() int {
 	return max(1, int(t.options.Wait.Round(time.Second)/time.Second))
 }
 
-func (t *Target) save(ctx context.Context, f ir.Family, table string) (string, error) {
-	out, err := t.run(ctx, nil, tool(f, t.Variant, "save"), "-t", table)
-	return string(out), err
+// save writes a table to out.
+func (t *Target) save(ctx context.Context, f ir.Family, table string, out io.Writer) error {
+	return t.run(ctx, nil, out, tool(f, t.Variant, "save"), "-t", table)
+}
+
+// output gives what a tool prints.
+func (t *Target) output(ctx context.Context, name string, args ...string) (string, error) {
+	var out strings.Builder
+	err := t.run(ctx, nil, &out, name, args...)
+	return out.String(), err
 }
 
 // Read reads our chains of tables filter and nat.
@@ -200,11 +203,9 @@ func (t *Target) Read(ctx context.Context) (rules.Rulesets, error) {
 	for _, f := range t.families {
 		var saved strings.Builder
 		for _, table := range [...]string{"filter", "nat"} {
-			out, err := t.save(ctx, f, table)
-			if err != nil {
+			if err := t.save(ctx, f, table, &saved); err != nil {
 				return nil, err
 			}
-			saved.WriteString(out)
 		}
 		r, err := rules.Parse(f, saved.String())
 		if err != nil {

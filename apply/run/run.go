@@ -35,15 +35,23 @@ func (e *Error) Unwrap() error { return e.Err }
 // Run runs a program to its end and gives what it printed. stdin may be nil.
 // The program is killed when ctx ends. The error is an *Error.
 func Run(ctx context.Context, stdin io.Reader, name string, args ...string) (stdout []byte, err error) {
+	var out bytes.Buffer
+	err = To(ctx, stdin, &out, name, args...)
+	return out.Bytes(), err
+}
+
+// To is Run for programs that print much: it hands on what they print.
+func To(ctx context.Context, stdin io.Reader, stdout io.Writer, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
-	var out, words bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &words
-	if err := cmd.Run(); err != nil {
-		code := -1
-		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-			code = exit.ExitCode()
-		}
-		return out.Bytes(), &Error{Name: name, Args: args, Code: code, Stderr: strings.TrimSpace(words.String()), Err: err}
+	var words bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, &words
+	err := cmd.Run()
+	if err == nil {
+		return nil
 	}
-	return out.Bytes(), nil
+	code := -1
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		code = exit.ExitCode()
+	}
+	return &Error{Name: name, Args: args, Code: code, Stderr: strings.TrimSpace(words.String()), Err: err}
 }
