@@ -3,14 +3,11 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/proxyc/proxyc/apply/applytest"
 )
 
 // TestConntrackFull: the node tracks as many connections as it may, and no new
@@ -22,18 +19,8 @@ func TestConntrackFull(t *testing.T) {
 	s.set(n)
 	s.start()
 	s.converges(10*time.Second, "start")
-	client, err := s.topo.Namespace("ext").Dial(t.Context(), "udp", netip.AddrPort{}, netip.AddrPortFrom(n.addr(), 53))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	answered := func(pod string) error {
-		a, err := applytest.Ask(client, time.Second)
-		if got := s.topo.Name(a.Server.Addr()); err == nil && got != pod {
-			return fmt.Errorf("%s answers, want %s", got, pod)
-		}
-		return err
-	}
+	client := s.client(n)
+	answered := func(pod string) error { return s.answers(client, pod) }
 	// The kernel spares flows that have gone both ways for two seconds.
 	for began := time.Now(); time.Since(began) < 3*time.Second; time.Sleep(50 * time.Millisecond) {
 		if err := answered("pod1a"); err != nil {

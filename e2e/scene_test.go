@@ -79,6 +79,8 @@ func (s *scene) launch(binary string, args ...string) {
 type numbered struct {
 	n          int
 	pods, busy []string // endpoints that are ready, and that are not
+	draining   []string // endpoints that serve and terminate
+	dead       []string // endpoints that terminate and do not serve
 	nodePort   bool
 	affinity   bool
 	udp        bool // port 53, too
@@ -120,10 +122,16 @@ func (n numbered) objects() []kube.Object {
 		spec["sessionAffinity"] = "ClientIP"
 	}
 	endpoints := []any{}
-	for i, pod := range append(n.pods[:len(n.pods):len(n.pods)], n.busy...) {
-		endpoints = append(endpoints, kube.Object{"addresses": []any{podAddr(pod)}, "nodeName": "node" + pod[3:4],
-			"conditions": kube.Object{"ready": i < len(n.pods)}})
+	add := func(pods []string, conditions kube.Object) {
+		for _, pod := range pods {
+			endpoints = append(endpoints, kube.Object{"addresses": []any{podAddr(pod)}, "nodeName": "node" + pod[3:4],
+				"conditions": conditions})
+		}
 	}
+	add(n.pods, kube.Object{"ready": true})
+	add(n.busy, kube.Object{"ready": false})
+	add(n.draining, kube.Object{"ready": false, "serving": true, "terminating": true})
+	add(n.dead, kube.Object{"ready": false, "serving": false, "terminating": true})
 	return []kube.Object{
 		{"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec},
 		{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": meta, "addressType": "IPv4",

@@ -1,0 +1,99 @@
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/e2e/kube"
+)
+
+// TestDraining: a UDP client stays with an endpoint that terminates until that
+// does not serve any longer, with proxyc as with kube-proxy.
+func TestDraining(t *testing.T) {
+	peer, err := kube.Tool(t.Context(), kube.KubeProxy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for plane := range planes {
+		t.Run("proxyc "+plane, func(t *testing.T) {
+			s := newScene(t, plane)
+			s.start()
+			s.drain()
+		})
+	}
+	t.Run("kube-proxy", func(t *testing.T) {
+		s := newScene(t, "nftables")
+		kubeconfig, err := s.gate.Kubeconfig(s.dir, kube.KubeProxyUser)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.launch(peer, "--kubeconfig", kubeconfig, "--proxy-mode", "nftables", "--cluster-cidr", "10.244.0.0/16", "--hostname-override", "node1",
+			"--conntrack-max-per-core", "0", "--conntrack-min", "0", "--conntrack-tcp-timeout-established", "0s", "--conntrack-tcp-timeout-close-wait", "0s")
+		s.drain()
+	})
+}
+
+// drain takes a Service's endpoint away in the way a pod ends.
+func (s *scene) drain() {
+	s.t.Helper()
+	defer func() {
+		if s.t.Failed() {
+			s.t.Log("log of the proxy:\n" + s.proxy.Tail())
+		}
+	}()
+	n, round := numbered{n: 7, udp: true}, 8
+	// set returns when a Service that came later answers: then all that follows
+	// from this one has been done.
+	set := func(what string) {
+		s.t.Helper()
+		s.set(n)
+		eventually(s.t, 10*time.Second, what, func() error { return s.answers(s.client(n), n.pods[0]) })
+		later := numbered{n: round, pods: []string{"pod1a"}}
+		round++
+		s.set(later)
+		eventually(s.t, 10*time.Second, what+": the next sync", func() error {
+			_, err := s.topo.Try("ext", "tcp", 0, later.vip(), time.Second)
+			return err
+		})
+	}
+	n.pods = []string{"pod1a"}
+	set("start")
+	old := s.client(n)
+	if err := s.answers(old, "pod1a"); err != nil {
+		s.t.Fatal(err)
+	}
+	n.pods, n.draining = []string{"pod2a"}, []string{"pod1a"}
+	set("terminating and serving")
+	if err := s.answers(old, "pod1a"); err != nil {
+		s.t.Errorf("terminating and serving: %v", err)
+	}
+	n.draining, n.dead = nil, []string{"pod1a"}
+	set("terminating")
+	if err := s.answers(old, "pod2a"); err != nil {
+		s.t.Errorf("terminating: %v", err)
+	}
+}
+
+// client is a UDP client of a Service that keeps its port.
+func (s *scene) client(n numbered) net.Conn {
+	s.t.Helper()
+	conn, err := s.topo.Namespace("ext").Dial(s.t.Context(), "udp", netip.AddrPort{}, netip.AddrPortFrom(n.addr(), 53))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// answers asks over a connection, and wants a pod to answer.
+func (s *scene) answers(conn net.Conn, pod string) error {
+	a, err := applytest.Ask(conn, time.Second)
+	if got := s.topo.Name(a.Server.Addr()); err == nil && got != pod {
+		return fmt.Errorf("%s answers, want %s", got, pod)
+	}
+	return err
+}
