@@ -38,7 +38,7 @@ var commandLines = []struct {
 	{name: "kops", mode: "iptables", args: "--cluster-cidr=10.244.0.0/16 --conntrack-max-per-core=131072 --hostname-override=$(NODE_NAME) " +
 		"--kubeconfig=/var/lib/kube-proxy/kubeconfig.conf --master=$(MASTER) --oom-score-adj=-998 --v=2"},
 	{name: "GKE", mode: "iptables", args: "--master=$(MASTER) --kubeconfig=/var/lib/kube-proxy/kubeconfig.conf --cluster-cidr=10.244.0.0/16 " +
-		"--detect-local-mode=NodeCIDR --oom-score-adj=-998 --v=2 --feature-gates=ContextualLogging=true,ComponentStatusz=true " +
+		"--detect-local-mode=NodeCIDR --oom-score-adj=-998 --v=2 --feature-gates=ContextualLogging=true,ComponentStatusz=true,RotateKubeletServerCertificate=true " +
 		"--iptables-sync-period=1m --iptables-min-sync-period=10s --ipvs-sync-period=1m --ipvs-min-sync-period=10s " +
 		"--hostname-override=$(NODE_NAME)"},
 	{name: "AKS", mode: "iptables", args: "--conntrack-max-per-core=0 --metrics-bind-address=0.0.0.0:10249 " +
