@@ -42,7 +42,7 @@ func BenchmarkKernel(b *testing.B) {
 					for i := 0; b.Loop(); i++ {
 						s := versions[i%2]
 						start := time.Now()
-						plan := m.Plan(bare([]*ir.Program{p}), [2][]ir.Change{{{Name: s.Name, New: s}}})
+						plan := m.Plan(bare([]*ir.Program{p}), [2][]ir.Change{{{Name: s.Name, Old: versions[1-i%2], New: s}}})
 						planning += time.Since(start)
 						if err := t.Commit(b.Context(), plan); err != nil {
 							b.Fatal(err)

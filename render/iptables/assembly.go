@@ -6,58 +6,53 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Assembly is what a Ruleset is made of: the Services, and their entries in the
-// hubs. A change of a few Services makes the chains that it touches, however
-// many others there are.
+// Assembly is what Services share in a Ruleset: their entries in the hubs. A
+// change of a few Services makes the chains that it touches, however many others
+// there are.
 type Assembly struct {
-	node     ir.Node
-	hubs     *hubs
-	services map[ir.Name]ir.Service
-	size     [2]int
+	node ir.Node
+	hubs *hubs
+	size [2]int
 }
 
 // NewAssembly gives the Assembly of Lower(p).
 func NewAssembly(p *ir.Program) *Assembly {
-	a := &Assembly{node: p.Node, services: make(map[ir.Name]ir.Service, len(p.Services))}
+	a := &Assembly{node: p.Node}
 	fragments := make([]*Fragment, len(p.Services))
+	own := 0
 	for i := range p.Services {
-		s := &p.Services[i]
-		a.services[s.Name] = *s
-		fragments[i] = LowerService(p.Family, &a.node, s)
+		f := LowerService(p.Family, &a.node, &p.Services[i])
+		for _, c := range f.Chains {
+			own += len(c.Rules)
+		}
+		f.Chains = nil // they can be made again
+		fragments[i] = f
 	}
 	a.hubs = newHubs(p.Family, fragments)
-	a.size = a.count(fragments)
+	a.size = a.partial([hubCount]touched{}, nil).Size()
+	a.size[hubServices.table()] += own // chains of Services are in table nat
+	for i, t := range a.hubs.trees {
+		if !t.flat() {
+			a.size[hub(i).table()] += t.hidden(&t.root)
+		}
+	}
 	return a
 }
 
 // Size is the number of rules in each table of the Ruleset, in the order of its Tables.
 func (a *Assembly) Size() [2]int { return a.size }
 
-func (a *Assembly) count(fragments []*Fragment) [2]int {
-	size := a.partial([hubCount]touched{}, fragments).Size()
-	for i, t := range a.hubs.trees {
-		if !t.flat() {
-			size[hub(i).table()] += t.hidden(&t.root)
-		}
-	}
-	return size
-}
-
-func (a *Assembly) lower(s *ir.Service) *Fragment { return LowerService(a.hubs.family, &a.node, s) }
-
-// Change puts the new Services in the place of those that are there now, and
-// gives what the Ruleset was and is: of both, the fixed part, and all other
-// chains that may differ.
+// Change puts what is new in the place of what was, which must be what the
+// Assembly has, and gives what the Ruleset was and is: of both, the fixed part,
+// and all other chains that may differ.
 func (a *Assembly) Change(changes []ir.Change) (have, want *Ruleset) {
 	var old, now []*Fragment
 	for _, c := range changes {
-		if s, exists := a.services[c.Name]; exists {
-			old = append(old, a.lower(&s))
-			delete(a.services, c.Name)
+		if c.Old != nil {
+			old = append(old, LowerService(a.hubs.family, &a.node, c.Old))
 		}
 		if c.New != nil {
-			now = append(now, a.lower(c.New))
-			a.services[c.Name] = *c.New
+			now = append(now, LowerService(a.hubs.family, &a.node, c.New))
 		}
 	}
 	touched := a.hubs.touched(old, now)

@@ -69,8 +69,10 @@ func (h *history) step(n, most int) []ir.Change {
 	changes := map[ir.Name]ir.Change{}
 	for range h.random.IntN(most) + 1 {
 		name := ir.Name{Namespace: "ns", Name: fmt.Sprintf("s%03d", h.random.IntN(n))}
+		if _, again := changes[name]; !again {
+			changes[name] = ir.Change{Name: name, Old: of[name]}
+		}
 		delete(of, name)
-		changes[name] = ir.Change{Name: name}
 	}
 	taken := map[ir.Match]bool{}
 	for _, s := range of {
@@ -87,7 +89,7 @@ func (h *history) step(n, most int) []ir.Change {
 		for _, f := range s.Frontends {
 			taken[f.Match] = true
 		}
-		of[name], changes[name] = s, ir.Change{Name: name, New: s}
+		of[name], changes[name] = s, ir.Change{Name: name, Old: changes[name].Old, New: s}
 	}
 	next := *h.now
 	next.Services = nil
@@ -135,8 +137,9 @@ func TestAssemblyIsLower(t *testing.T) {
 
 // clear removes all Services.
 func (h *history) clear() (changes []ir.Change) {
-	for _, s := range h.now.Services {
-		changes = append(changes, ir.Change{Name: s.Name})
+	for i := range h.now.Services {
+		s := &h.now.Services[i]
+		changes = append(changes, ir.Change{Name: s.Name, Old: s})
 	}
 	next := *h.now
 	next.Services = nil
@@ -186,7 +189,7 @@ func check(t *testing.T, when string, before, have, want, after *Table) {
 func TestAssemblyMakesFewChains(t *testing.T) {
 	for _, n := range []int{500, 8000} {
 		p := many(ir.IPv4, n, 3)
-		have, want := NewAssembly(p).Change([]ir.Change{{Name: p.Services[111].Name, New: &p.Services[111]}})
+		have, want := NewAssembly(p).Change([]ir.Change{{Name: p.Services[111].Name, Old: &p.Services[111], New: &p.Services[111]}})
 		for _, r := range []*Ruleset{have, want} {
 			if chains := len(r.Filter.Chains) + len(r.Nat.Chains); chains > 30 {
 				t.Errorf("%d Services: %d chains, want 30 at most", n, chains)

@@ -42,7 +42,7 @@ func BenchmarkAssemblyChange(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				s := &p.Services[n/2+1]
-				a.Change([]ir.Change{{Name: s.Name, New: s}})
+				a.Change([]ir.Change{{Name: s.Name, Old: s, New: s}})
 			}
 		})
 	}
