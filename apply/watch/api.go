@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -39,6 +40,9 @@ type API struct {
 	// NodeState is told what else counts of the own Node; nil: there is none.
 	// While there is none, the last one's addresses go on to count.
 	NodeState func(*NodeState)
+	// Broken, if set, is told when the objects of a kind that are broken change:
+	// "services", and why they are, by namespace and name.
+	Broken func(kind string, why map[string]string)
 	// Resync is how often everything is handed out again, which finds nothing
 	// to do.
 	Resync time.Duration
@@ -121,7 +125,7 @@ func (a *API) follow(ctx context.Context, k kind) {
 	}
 	lw := cache.NewFilteredListWatchFromClient(k.client, k.name, metav1.NamespaceAll, k.options)
 	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, k.client), k.expected,
-		&sink{kind: k, log: a.Log, synced: synced},
+		&sink{kind: k, log: a.Log, synced: synced, tell: a.Broken},
 		cache.ReflectorOptions{Name: "proxyc", TypeDescription: k.name, ResyncPeriod: a.Resync})
 	r.RunWithContext(ctx)
 }
@@ -154,7 +158,8 @@ type sink struct {
 	kind
 	log    *slog.Logger
 	synced func()
-	said   map[string]string // what was said of the broken objects that there are
+	tell   func(kind string, why map[string]string) // nil: nobody asks
+	said   map[string]string                        // why the objects are broken that are
 }
 
 var _ cache.TransformingStore = (*sink)(nil)
@@ -208,14 +213,30 @@ func (s *sink) report(b broken, said map[string]string) any {
 	return last
 }
 
+// forget notes that an object is not broken any more.
+func (s *sink) forget(key string) {
+	if _, said := s.said[key]; said {
+		delete(s.said, key)
+		s.told()
+	}
+}
+
+// told hands out what is broken.
+func (s *sink) told() {
+	if s.tell != nil {
+		s.tell(s.name, maps.Clone(s.said))
+	}
+}
+
 func (s *sink) Add(obj any) error {
 	key, _ := cache.MetaNamespaceKeyFunc(obj)
 	switch obj := s.reduced(obj).(type) {
 	case nil: // of another kind
 	case broken:
 		s.report(obj, s.said)
+		s.told()
 	default:
-		delete(s.said, key)
+		s.forget(key)
 		s.set(obj)
 	}
 	return nil
@@ -232,7 +253,7 @@ func (s *sink) Delete(obj any) error {
 	if err != nil {
 		return err
 	}
-	delete(s.said, key)
+	s.forget(key)
 	s.remove(namespace, name)
 	return nil
 }
@@ -251,6 +272,9 @@ func (s *sink) Replace(all []any, _ string) error {
 		default:
 			reduced = append(reduced, obj)
 		}
+	}
+	if len(said)+len(s.said) > 0 {
+		s.told()
 	}
 	s.replace(reduced)
 	s.synced()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -203,7 +204,8 @@ func TestNodeGone(t *testing.T) {
 func TestBrokenObject(t *testing.T) {
 	has := map[string]bool{}
 	var said bytes.Buffer
-	s := &sink{log: slog.New(slog.NewTextHandler(&said, nil)), kind: kind{
+	var told map[string]string
+	s := &sink{log: slog.New(slog.NewTextHandler(&said, nil)), tell: func(_ string, why map[string]string) { told = why }, kind: kind{
 		name: "things",
 		reduce: func(obj any) any {
 			svc := obj.(*corev1.Service)
@@ -246,6 +248,9 @@ func TestBrokenObject(t *testing.T) {
 		step.do()
 		if got := strings.Join(slices.Sorted(maps.Keys(has)), " "); got != step.want {
 			t.Errorf("%s: has %q, want %q", step.name, got, step.want)
+		}
+		if diff := cmp.Diff(s.said, told, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s: told (-want +got):\n%s", step.name, diff)
 		}
 		if n := strings.Count(said.String(), `object=ns/b err="spec.clusterIP: bad"`); n != step.said {
 			t.Errorf("%s: said %d times, want %d:\n%s", step.name, n, step.said, &said)

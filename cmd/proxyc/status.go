@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -33,6 +35,7 @@ type Status struct {
 	// Operations are those of the last sync.
 	Operations  apply.Count  `json:"operations"`
 	Quarantined []refusal    `json:"quarantined,omitempty"`
+	Broken      []breakage   `json:"broken,omitempty"`
 	LastError   *statusError `json:"lastError,omitempty"` // stays after it is overcome
 	LastDrift   *statusDrift `json:"lastDrift,omitempty"`
 }
@@ -40,6 +43,13 @@ type Status struct {
 type refusal struct {
 	Service string `json:"service"`
 	Reason  string `json:"reason"`
+}
+
+// breakage is an object of whose newest version nothing counts.
+type breakage struct {
+	Kind   string `json:"kind"`   // "services"
+	Object string `json:"object"` // "ns/web"
+	Reason string `json:"reason"`
 }
 
 type statusError struct {
@@ -94,6 +104,17 @@ func (s *state) synced(sync *loop.Sync) {
 			st.LastDrift.First = append(st.LastDrift.First, op.Verb.String()+" "+op.Object)
 		}
 	}
+}
+
+// setBroken sets which objects of a kind are broken, and why.
+func (s *state) setBroken(kind string, why map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := slices.DeleteFunc(slices.Clone(s.status.Broken), func(b breakage) bool { return b.Kind == kind })
+	for _, object := range slices.Sorted(maps.Keys(why)) {
+		now = append(now, breakage{kind, object, why[object]})
+	}
+	s.status.Broken = now
 }
 
 // setInForce sets what tells the Programs in force.
@@ -185,6 +206,9 @@ func (st *Status) print(w io.Writer) error {
 	}
 	for _, q := range st.Quarantined {
 		fmt.Fprintf(w, "quarantined  Service %s: %s\n", q.Service, q.Reason)
+	}
+	for _, b := range st.Broken {
+		fmt.Fprintf(w, "broken       %s %s: %s\n", b.Kind, b.Object, b.Reason)
 	}
 	if st.LastError != nil {
 		fmt.Fprintf(w, "last error   %s: %s\n", st.LastError.At.Format(time.RFC3339), st.LastError.Error)

@@ -54,6 +54,9 @@ pending      3
 		Refused:    []apply.Refusal{{Service: name, Reason: errors.New("too long")}},
 	}})
 	st.synced(&loop.Sync{Kind: loop.Change, Ended: at, Err: errors.New("busy")})
+	st.setBroken("services", map[string]string{"ns/old": "spec: bad"})
+	st.setBroken("nodes", map[string]string{"node1": "spec: bad"})
+	st.setBroken("services", map[string]string{"ns/b": "spec.ports: bad", "ns/a": "spec: bad"})
 	check(0, `node         node1
 mode         nftables
 synced       no
@@ -61,12 +64,17 @@ generation   1
 pending      0
 last sync    2026-01-02T03:04:05Z, full: 1 added, 0 changed, 0 removed
 quarantined  Service ns/web: too long
+broken       nodes node1: spec: bad
+broken       services ns/a: spec: bad
+broken       services ns/b: spec.ports: bad
 last error   2026-01-02T03:04:05Z: busy
 last drift   2026-01-02T03:04:05Z: 0 added, 0 changed, 1 removed
              remove chain x
 `)
 	st.synced(&loop.Sync{Kind: loop.Full, Ended: at})
-	if _, got := status(t, st, 0); !strings.Contains(got, "synced       yes") || strings.Contains(got, "quarantined") {
+	st.setBroken("services", nil)
+	st.setBroken("nodes", nil)
+	if _, got := status(t, st, 0); !strings.Contains(got, "synced       yes") || strings.Contains(got, "quarantined") || strings.Contains(got, "broken") {
 		t.Errorf("after all is well:\n%s", got)
 	}
 	if _, got := status(t, st, 1); !strings.Contains(got, "synced       no") {

@@ -349,7 +349,7 @@ func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (<-chan struct
 		d.health.SetNode(&serve.Node{}) // nobody says that it is not eligible
 		return synced, nil
 	}
-	api := &watch.API{NodeName: d.nodeName, Store: d.store, Log: d.log.Logger, NodeState: d.nodeState,
+	api := &watch.API{NodeName: d.nodeName, Store: d.store, Log: d.log.Logger, NodeState: d.nodeState, Broken: d.state.setBroken,
 		Resync: d.cfg.ConfigSyncPeriod.Duration, Events: d.events}
 	watch.Measure(&d.metrics.Client)
 	if err := api.Connect(d.cfg.ClientConnection, deref(d.cmd.Master), "proxyc/"+version()); err != nil {
