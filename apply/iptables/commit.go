@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/run"
@@ -46,7 +46,7 @@ func (t *Target) carryOut(ctx context.Context, p *Plan) (done int, err error) {
 	for i := range p.families {
 		f := &p.families[i]
 		for _, s := range f.steps(t.most()) {
-			if err := t.restore(ctx, f.want.Family, s.text(f.want.Family)); err != nil {
+			if err := t.restore(ctx, f.want.Family, s.input(f.want.Family)); err != nil {
 				// The tool commits table by table, so that the first of two may be in force.
 				return done + len(s) - 1, err
 			}
@@ -76,10 +76,10 @@ func (t *Target) takeBack(ctx context.Context, p *Plan) error {
 	return nil
 }
 
-func (t *Target) restore(ctx context.Context, f ir.Family, text []byte) error {
+func (t *Target) restore(ctx context.Context, f ir.Family, in input) error {
 	args := append([]string{"--noflush"}, t.waitFlags()...)
 	name := tool(f, t.Variant, "restore")
-	err := t.run(ctx, bytes.NewReader(text), io.Discard, name, args...)
+	err := t.feed(ctx, in, name, args...)
 	failed, ok := errors.AsType[*run.Error](err)
 	switch {
 	case err == nil:
@@ -87,10 +87,20 @@ func (t *Target) restore(ctx context.Context, f ir.Family, text []byte) error {
 	case ok && locked(failed):
 		err = fmt.Errorf("%s: %s", name, lockedBy(lockFile(), t.options.Wait))
 	case ok && failed.Code > 0:
-		number, line := lineOf(failed.Stderr, text)
+		number, line := lineOf(failed.Stderr, in.text())
 		return &refused{&apply.FamilyError{Family: f, Err: err}, number, line}
 	}
 	return &apply.FamilyError{Family: f, Err: err}
+}
+
+// feed runs a tool on an input.
+func (t *Target) feed(ctx context.Context, in input, name string, args ...string) error {
+	stdin, w := io.Pipe()
+	var writing sync.WaitGroup
+	defer writing.Wait()
+	defer stdin.Close() // a tool may end before it has read everything
+	writing.Go(func() { w.CloseWithError(in(w)) })
+	return t.run(ctx, stdin, io.Discard, name, args...)
 }
 
 // locked tells whether a legacy tool gave up because another program holds the

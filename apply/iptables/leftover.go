@@ -141,7 +141,7 @@ func (t *Target) clean(ctx context.Context, f ir.Family) error {
 	if err := t.allOrNothing(ctx, plan); err != nil || len(shared.drop) == 0 {
 		return err
 	}
-	return t.restore(ctx, f, step{shared}.text(f))
+	return t.restore(ctx, f, step{shared}.input(f))
 }
 
 // removal plans to remove all chains that are ours alone.

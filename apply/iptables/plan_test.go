@@ -273,7 +273,7 @@ func TestUnhookByText(t *testing.T) {
 		t.Fatal(err)
 	}
 	steps := newPlan(rules.Rulesets{have}, lower(programs(0)...)).families[0].steps(1000)
-	if got := string(steps[0].text(ir.IPv4)); !strings.Contains(got, "\n-D INPUT "+jump+"\n") {
+	if got := string(steps[0].input(ir.IPv4).text()); !strings.Contains(got, "\n-D INPUT "+jump+"\n") {
 		t.Errorf("not taken out:\n%s", got)
 	}
 }

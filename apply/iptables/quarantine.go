@@ -145,7 +145,7 @@ func (p *probe) try(ctx context.Context, group []ir.Name) (named ir.Name, no *re
 				owners = append(owners, s)
 			}
 		}
-		err := p.target.restore(ctx, t.family, append(text, "COMMIT\n"...))
+		err := p.target.restore(ctx, t.family, literal(append(text, "COMMIT\n"...)))
 		if no, ok := errors.AsType[*refused](err); ok {
 			if i := no.number - 1; i >= 0 && i < len(owners) {
 				named = owners[i]
@@ -164,7 +164,7 @@ func (p *probe) clear(ctx context.Context) error {
 	var errs []error
 	for _, t := range p.tables {
 		text := fmt.Appendf(nil, "*%s\n:%s - [0:0]\n-X %[2]s\nCOMMIT\n", t.table, rules.ProbeChain)
-		errs = append(errs, p.target.restore(ctx, t.family, text))
+		errs = append(errs, p.target.restore(ctx, t.family, literal(text)))
 	}
 	return errors.Join(errs...)
 }

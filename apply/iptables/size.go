@@ -7,7 +7,7 @@ func (t *Target) Bytes(p apply.Plan) (n int) {
 	for i := range p.(*Plan).families {
 		f := &p.(*Plan).families[i]
 		for _, s := range f.steps(t.most()) {
-			n += len(s.text(f.want.Family))
+			n += len(s.input(f.want.Family).text())
 		}
 	}
 	return n

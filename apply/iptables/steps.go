@@ -1,6 +1,9 @@
 package iptables
 
 import (
+	"bufio"
+	"bytes"
+	"io"
 	"slices"
 
 	"github.com/proxyc/proxyc/ir"
@@ -146,57 +149,81 @@ func (d *tableDiff) steps(most int) []step {
 	return all
 }
 
-// lineLength is about how long a rule is, at most on average, in bytes.
-const lineLength = 128
+// input is what iptables-restore reads. It can be written again and again, and
+// as it is written, so that nobody has to hold all of it.
+type input func(io.Writer) error
 
-// size is how many lines the text has, at most.
-func (s step) size() int {
-	lines := 0
-	for _, e := range s {
-		lines += 2 + len(e.fill) + len(e.unhook) + len(e.hook) + 2*len(e.drop)
-		for _, c := range e.set {
-			lines += weight(c)
-		}
+func literal(text []byte) input {
+	return func(w io.Writer) error {
+		_, err := w.Write(text)
+		return err
 	}
-	return lines
 }
 
-// text is the input of iptables-restore --noflush. Declaring a chain empties it.
-func (s step) text(f ir.Family) []byte {
-	b := make([]byte, 0, s.size()*lineLength)
-	line := func(verb, chain string, r *rules.Rule) {
-		b = append(append(append(b, verb...), chain...), ' ')
-		b = append(r.Append(b, f), '\n')
+// text is the whole input.
+func (in input) text() []byte {
+	var b bytes.Buffer
+	in(&b) // a Buffer takes everything
+	return b.Bytes()
+}
+
+// input is that of iptables-restore --noflush. Declaring a chain empties it.
+func (s step) input(f ir.Family) input {
+	return func(out io.Writer) error {
+		w := &writer{Writer: bufio.NewWriterSize(out, 1<<16), family: f}
+		for _, e := range s {
+			w.edit(&e)
+		}
+		return w.Flush()
 	}
-	for _, e := range s {
-		b = append(append(append(b, '*'), e.table...), '\n')
-		for _, c := range e.set {
-			b = append(append(append(b, ':'), c.Name...), " - [0:0]\n"...)
-		}
-		for _, c := range e.drop {
-			b = append(append(append(b, ':'), c.Name...), " - [0:0]\n"...)
-		}
-		for _, c := range e.set {
-			for i := range c.Rules {
-				line("-A ", c.Name, &c.Rules[i])
-			}
-		}
-		for _, a := range e.fill {
-			line("-A ", a.chain, a.rule)
-		}
-		for _, h := range e.unhook {
-			if h.Text != "" { // the tool finds a rule by its text, the order of matches included
-				h.Rule = rules.Rule{Raw: h.Text}
-			}
-			line("-D ", h.Chain, &h.Rule)
-		}
-		for _, h := range slices.Backward(e.hook) { // -I puts each first
-			line("-I ", h.Chain, &h.Rule)
-		}
-		for _, c := range e.drop {
-			b = append(append(append(b, "-X "...), c.Name...), '\n')
-		}
-		b = append(b, "COMMIT\n"...)
+}
+
+// writer writes rules. Its first error sticks, and is that of Flush.
+type writer struct {
+	*bufio.Writer
+	family ir.Family
+	line   []byte
+}
+
+func (w *writer) edit(e *edit) {
+	w.words("*", e.table, "")
+	for _, c := range e.set {
+		w.words(":", c.Name, " - [0:0]")
 	}
-	return b
+	for _, c := range e.drop {
+		w.words(":", c.Name, " - [0:0]")
+	}
+	for _, c := range e.set {
+		for i := range c.Rules {
+			w.rule("-A ", c.Name, &c.Rules[i])
+		}
+	}
+	for _, a := range e.fill {
+		w.rule("-A ", a.chain, a.rule)
+	}
+	for _, h := range e.unhook {
+		if h.Text != "" { // the tool finds a rule by its text, the order of matches included
+			h.Rule = rules.Rule{Raw: h.Text}
+		}
+		w.rule("-D ", h.Chain, &h.Rule)
+	}
+	for _, h := range slices.Backward(e.hook) { // -I puts each first
+		w.rule("-I ", h.Chain, &h.Rule)
+	}
+	for _, c := range e.drop {
+		w.words("-X ", c.Name, "")
+	}
+	w.words("COMMIT", "", "")
+}
+
+// words writes a line.
+func (w *writer) words(a, b, c string) {
+	w.line = append(append(append(append(w.line[:0], a...), b...), c...), '\n')
+	w.Write(w.line)
+}
+
+func (w *writer) rule(verb, chain string, r *rules.Rule) {
+	w.line = append(append(append(w.line[:0], verb...), chain...), ' ')
+	w.line = append(r.Append(w.line, w.family), '\n')
+	w.Write(w.line)
 }
