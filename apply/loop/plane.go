@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"runtime/debug"
 	"slices"
 	"sync"
 
@@ -70,7 +71,9 @@ func (p *Plane[R]) Change(ctx context.Context, changes [Families][]ir.Change) (d
 		return done, errUnknown
 	}
 	changes = p.fromHeld(p.readmit(changes))
-	refused, err := p.commit(ctx, p.Memory.Plan(p.held.bare, changes), &done)
+	plan := p.Memory.Plan(p.held.bare, changes)
+	done.planned(plan)
+	refused, err := p.commit(ctx, plan)
 	if err != nil {
 		return done, err
 	}
@@ -116,7 +119,12 @@ func (p *Plane[R]) read(ctx context.Context) (R, error) {
 func (p *Plane[R]) settle(ctx context.Context, found R, programs []*ir.Program, done *Done) error {
 	for {
 		admitted := p.admitted(programs)
-		refused, err := p.commit(ctx, p.Target.Plan(found, p.Memory.Lower(admitted)), done)
+		plan := p.Target.Plan(found, p.Memory.Lower(admitted))
+		done.planned(plan)
+		// To plan for a whole cluster leaves much garbage, just when the tools and
+		// the kernel need memory, too.
+		debug.FreeOSMemory()
+		refused, err := p.commit(ctx, plan)
 		if err != nil {
 			return err
 		}
@@ -161,15 +169,19 @@ func (d *Done) drifted(plan apply.Plan) {
 	}
 }
 
+// planned notes what is to be done.
+func (d *Done) planned(plan apply.Plan) {
+	d.Plans = append(d.Plans, plan)
+	_, n := apply.Summary(plan)
+	d.Operations.Added += n.Added
+	d.Operations.Changed += n.Changed
+	d.Operations.Removed += n.Removed
+	d.Gone = append(d.Gone, plan.Gone()...)
+}
+
 // commit carries a plan out, and gives the Services that the kernel refused
 // newly. What it has is not known after that, unless there are none.
-func (p *Plane[R]) commit(ctx context.Context, plan apply.Plan, done *Done) ([]apply.Refusal, error) {
-	done.Plans = append(done.Plans, plan)
-	_, n := apply.Summary(plan)
-	done.Operations.Added += n.Added
-	done.Operations.Changed += n.Changed
-	done.Operations.Removed += n.Removed
-	done.Gone = append(done.Gone, plan.Gone()...)
+func (p *Plane[R]) commit(ctx context.Context, plan apply.Plan) ([]apply.Refusal, error) {
 	p.known = false
 	if plan.Empty() {
 		return nil, nil

@@ -82,8 +82,8 @@ func (d *daemon) proxy(ctx context.Context) error {
 			d.synced(s)
 			if s.Err == nil && !cleaned {
 				cleaned = true
-				d.removeLeftovers(ctx, k)
 				debug.FreeOSMemory()
+				d.removeLeftovers(ctx, k)
 			}
 		},
 		Now: time.Now, After: time.After,
