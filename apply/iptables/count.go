@@ -7,6 +7,8 @@ import (
 	"strconv"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
 var _ apply.Tabled = (*Plan)(nil)
@@ -58,4 +60,25 @@ func (t *Target) InvalidDropped(ctx context.Context) (packets uint64, err error)
 		packets += n
 	}
 	return packets, nil
+}
+
+// localhostRule finds how many packets met the rule that marks those for node
+// ports at localhost.
+var localhostRule = regexp.MustCompile(`(?m)^-A KUBE-MARK-MASQ -d 127\.0\.0\.0/8 .*-c (\d+) \d+ -j MARK `)
+
+// LocalhostNodePorts reads how many connections to node ports at localhost were
+// accepted, since the rule was written. It may be called while another
+// goroutine uses the Target.
+func (t *Target) LocalhostNodePorts(ctx context.Context) (packets uint64, err error) {
+	name := rules.Tool(ir.IPv4) + "-" + string(t.Variant)
+	args := append([]string{"--table", "nat", "--verbose", "--list-rules", "KUBE-MARK-MASQ"}, t.waitFlags()...)
+	out, err := t.output(ctx, name, args...)
+	if err != nil {
+		return 0, err
+	}
+	found := localhostRule.FindStringSubmatch(out)
+	if found == nil {
+		return 0, fmt.Errorf("%s: no rule marks packets to localhost", name)
+	}
+	return strconv.ParseUint(found[1], 10, 64)
 }

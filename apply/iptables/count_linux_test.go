@@ -36,3 +36,16 @@ func TestInvalidDropped(t *testing.T) {
 		}
 	})
 }
+
+func TestLocalhostNodePorts(t *testing.T) {
+	inNamespace(t, func(t *testing.T, v Variant) {
+		target := open(t, Options{Variant: v})
+		if n, err := target.LocalhostNodePorts(t.Context()); err == nil {
+			t.Errorf("without the rule: %d, want an error", n)
+		}
+		put(t, target, lower(programs(1)...))
+		if n, err := target.LocalhostNodePorts(t.Context()); err != nil || n != 0 {
+			t.Errorf("got %d, %v, want 0", n, err)
+		}
+	})
+}

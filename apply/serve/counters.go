@@ -5,12 +5,17 @@ import "github.com/prometheus/client_golang/prometheus"
 // PacketCounter reads how many packets a rule of the kernel has met.
 type PacketCounter func() (packets uint64, err error)
 
-// CountPackets exports a counter that the kernel keeps, which is read at each
-// scrape: packets dropped for being in conntrack state INVALID. It is left out
-// while it cannot be read. Only mode iptables has it.
-func (m *Metrics) CountPackets(invalidDropped PacketCounter) {
+// PacketCounters are what the kernel keeps in mode iptables: packets dropped for
+// being in conntrack state INVALID, and connections to node ports at localhost.
+type PacketCounters struct{ InvalidDropped, LocalhostNodePorts PacketCounter }
+
+// CountPackets exports counters that are read at each scrape. One is left out
+// while it cannot be read. Only mode iptables has them.
+func (m *Metrics) CountPackets(c PacketCounters) {
 	m.registry.add(iptables, kernelCounter{prometheus.NewDesc("kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
-		"Packets dropped that conntrack could not place.", nil, nil), invalidDropped})
+		"Packets dropped that conntrack could not place.", nil, nil), c.InvalidDropped})
+	m.registry.add(iptables, kernelCounter{prometheus.NewDesc("kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
+		"Connections to node ports at localhost that were accepted.", nil, nil), c.LocalhostNodePorts})
 }
 
 // MeasureStore exports what the Services, EndpointSlices and Nodes that are

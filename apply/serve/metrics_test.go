@@ -38,7 +38,7 @@ func touch(m *Metrics) {
 		c.Inc()
 	}
 	one := func() (uint64, error) { return 1, nil }
-	m.CountPackets(one)
+	m.CountPackets(PacketCounters{one, one})
 	m.MeasureStore(func() int { return 1 })
 }
 
@@ -101,6 +101,7 @@ func TestMetricsByMode(t *testing.T) {
 		{all, "counter kubeproxy_proxy_healthz_total {code=200}"},
 		{all, "counter kubeproxy_proxy_livez_total {code=503}"},
 		{ipt, "counter kubeproxy_iptables_ct_state_invalid_dropped_packets_total {}"},
+		{ipt, "counter kubeproxy_iptables_localhost_nodeports_accepted_packets_total {}"},
 		{lin, "histogram kubeproxy_conntrack_reconciler_sync_duration_seconds {ip_family=IPv6}"},
 		{lin, "counter kubeproxy_conntrack_reconciler_deleted_entries_total {ip_family=IPv6}"},
 		{all, "gauge kubernetes_feature_enabled {name=ContextualLogging,stage=BETA}"},
@@ -189,7 +190,7 @@ func TestTrafficPolicyLabels(t *testing.T) {
 func TestCountPackets(t *testing.T) {
 	m := NewMetrics(ir.ModeIPTables, "v1")
 	n, fails := uint64(7), error(nil)
-	m.CountPackets(func() (uint64, error) { return n, fails })
+	m.CountPackets(PacketCounters{func() (uint64, error) { return n, fails }, func() (uint64, error) { return n + 1, nil }})
 	scrape := func() string {
 		got := ask(m.Handler(), "GET", "/metrics", nil)
 		if got.Code != 200 {
@@ -203,8 +204,8 @@ func TestCountPackets(t *testing.T) {
 		}
 	}
 	fails = errors.New("no such rule")
-	if strings.Contains(scrape(), "kubeproxy_iptables_ct_state") {
-		t.Error("the counter that fails is exported")
+	if got := scrape(); strings.Contains(got, "kubeproxy_iptables_ct_state") || !strings.Contains(got, "kubeproxy_iptables_localhost_nodeports_accepted_packets_total 10\n") {
+		t.Errorf("want the counter alone that does not fail:\n%s", got)
 	}
 }
 

@@ -48,15 +48,29 @@ func (d *daemon) measureStore() {
 // counterTimeout is how long a scrape waits for the kernel's counters.
 const counterTimeout = 2 * time.Second
 
+// packetCounters read what the kernel counts.
+type packetCounters interface {
+	// InvalidDropped are the packets dropped that conntrack could not place.
+	InvalidDropped(context.Context) (packets uint64, err error)
+	// LocalhostNodePorts are the connections to node ports at localhost.
+	LocalhostNodePorts(context.Context) (packets uint64, err error)
+}
+
 // countPackets exports what the kernel counts of a dataplane.
 func (d *daemon) countPackets(k *kernel) {
-	if k.invalidDropped == nil {
+	if k.counters == nil {
 		return
 	}
-	d.metrics.CountPackets(func() (uint64, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), counterTimeout)
-		defer cancel()
-		return k.invalidDropped(ctx)
+	bounded := func(read func(context.Context) (uint64, error)) serve.PacketCounter {
+		return func() (uint64, error) {
+			ctx, cancel := context.WithTimeout(context.Background(), counterTimeout)
+			defer cancel()
+			return read(ctx)
+		}
+	}
+	d.metrics.CountPackets(serve.PacketCounters{
+		InvalidDropped:     bounded(k.counters.InvalidDropped),
+		LocalhostNodePorts: bounded(k.counters.LocalhostNodePorts),
 	})
 }
 

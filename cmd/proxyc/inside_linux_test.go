@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"strings"
 	"syscall"
@@ -170,6 +171,32 @@ func TestWatchMetrics(t *testing.T) {
 			t.Errorf("%s of %s rules written by a change", v, total)
 		}
 	})
+}
+
+// A connection to a node port at localhost counts once.
+func TestWatchLocalhostNodePorts(t *testing.T) {
+	for _, variant := range []string{"iptables-nft", "iptables-legacy"} {
+		t.Run(variant, func(t *testing.T) {
+			w := newWatched(t, variant)
+			w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "iptables"), "localhostNodePorts: false", "localhostNodePorts: true, masqueradeAll: true", 1))
+			w.write("cluster.yaml", nodePortYAML)
+			w.serve("10.244.1.10:8080")
+			w.start("proxyc", "watch")
+			w.until("first sync", synced)
+			for _, want := range []string{"0", "1", "2"} {
+				if got := value(t, w.page("/metrics"), "kubeproxy_iptables_localhost_nodeports_accepted_packets_total"); got != want {
+					t.Errorf("counted %s, want %s", got, want)
+				}
+				for _, to := range []string{"127.0.0.1:30080", "10.244.1.10:8080"} { // by the node port, and past it
+					conn, err := w.ns.Dial(t.Context(), "tcp", netip.AddrPort{}, netip.MustParseAddrPort(to))
+					if err != nil {
+						t.Fatal(err)
+					}
+					conn.Close()
+				}
+			}
+		})
+	}
 }
 
 // TestWatchInside looks at the last plan, the IR and a trace.

@@ -24,11 +24,9 @@ type kernel struct {
 	// leftovers are what proxies of other modes left.
 	leftovers func(ctx context.Context) ([]apply.Leftover, error)
 	// suspect gives a token when somebody else may have changed the rules.
-	suspect <-chan struct{}
-	close   func() error
-	// invalidDropped reads how many packets were dropped that conntrack could
-	// not place; nil: they are not counted.
-	invalidDropped func(ctx context.Context) (packets uint64, err error)
+	suspect  <-chan struct{}
+	close    func() error
+	counters packetCounters // nil: packets are not counted
 }
 
 // monitored is a Kernel whose changes a monitor knows to be ours.
@@ -118,8 +116,7 @@ func openKernel(ctx context.Context, mode ir.Mode, variant string, wait time.Dur
 			Kernel:    &loop.Plane[iptablesrules.Rulesets]{Target: t, Memory: iptables.NewMemory(t)},
 			leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return leftoversBut(ctx, mode, t) },
 			close:     func() error { return nil },
-
-			invalidDropped: t.InvalidDropped,
+			counters:  t,
 		}
 		if t.Variant == iptables.Legacy {
 			return k.listen(ctx, log, listenLegacy), nil

@@ -288,28 +288,36 @@ endpoints: [{addresses: [10.244.1.10], nodeName: node1}]
 ports: [{port: 8080, name: ""}]
 `
 
+// ip runs ip on the node.
+func (w *watched) ip(args string) {
+	w.t.Helper()
+	if out, err := w.ns.Run(w.ns.Command(w.t.Context(), "ip", strings.Fields(args)...)); err != nil {
+		w.t.Fatalf("ip %s: %v\n%s", args, err, out)
+	}
+}
+
+// serve listens on the node as the endpoint of a pod would.
+func (w *watched) serve(at string) {
+	w.t.Helper()
+	w.ip("link add pods type bridge")
+	w.ip("addr add " + netip.MustParseAddrPort(at).Addr().String() + "/24 dev pods")
+	w.ip("link set pods up")
+	var listener net.Listener
+	if err := w.ns.Do(func() (err error) {
+		listener, err = net.Listen("tcp", at)
+		return err
+	}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { listener.Close() })
+}
+
 // Node ports and health checks answer on an address as soon as the node has it.
 func TestWatchNodeAddress(t *testing.T) {
 	w := newWatched(t, "nftables")
 	w.write("config", fmt.Sprintf(watchConfig, "nftables")+"nodePortAddresses: [192.0.2.0/24]\n")
 	w.write("cluster.yaml", nodePortYAML)
-	ip := func(args string) {
-		t.Helper()
-		if out, err := w.ns.Run(w.ns.Command(t.Context(), "ip", strings.Fields(args)...)); err != nil {
-			t.Fatalf("ip %s: %v\n%s", args, err, out)
-		}
-	}
-	ip("link add pods type bridge")
-	ip("addr add 10.244.1.10/24 dev pods")
-	ip("link set pods up")
-	var listener net.Listener
-	if err := w.ns.Do(func() (err error) {
-		listener, err = net.Listen("tcp", "10.244.1.10:8080")
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { listener.Close() })
+	w.serve("10.244.1.10:8080")
 	answers := func(port uint16) bool {
 		conn, err := w.ns.Dial(t.Context(), "tcp", netip.AddrPort{}, netip.AddrPortFrom(netip.MustParseAddr("192.0.2.11"), port))
 		if err == nil {
@@ -323,7 +331,7 @@ func TestWatchNodeAddress(t *testing.T) {
 		change string
 		want   bool
 	}{{"add", true}, {"del", false}, {"add", true}} {
-		ip("addr " + step.change + " 192.0.2.11/24 dev pods")
+		w.ip("addr " + step.change + " 192.0.2.11/24 dev pods")
 		for _, port := range []uint16{32000, 30080} {
 			within(w, 5*time.Second, fmt.Sprintf("port %d after %s: answers: %t", port, step.change, step.want), func() (struct{}, bool) {
 				return struct{}{}, answers(port) == step.want

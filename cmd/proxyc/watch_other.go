@@ -18,8 +18,7 @@ type kernel struct {
 	leftovers func(ctx context.Context) ([]apply.Leftover, error)
 	suspect   <-chan struct{}
 	close     func() error
-
-	invalidDropped func(ctx context.Context) (packets uint64, err error)
+	counters  packetCounters
 }
 
 func openKernel(context.Context, ir.Mode, string, time.Duration, *slog.Logger) (*kernel, error) {

@@ -69,6 +69,7 @@ func TestFixedRules(t *testing.T) {
 			`KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP`,
 			`KUBE-FORWARD -m comment --comment "kubernetes forwarding rules" -m mark --mark 0x004000/0x004000 -j ACCEPT`,
 			`KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -m comment --comment "kubernetes forwarding conntrack rule" -j ACCEPT`,
+			`KUBE-MARK-MASQ -d 127.0.0.0/8 -m comment --comment "kubernetes localhost node ports" -j MARK --or-mark 0x004000`,
 			`KUBE-MARK-MASQ -j MARK --or-mark 0x004000`,
 			`KUBE-POSTROUTING -m conntrack --ctstate DNAT -m comment --comment "hairpin connections" -j KUBE-HAIRPIN`,
 			`KUBE-POSTROUTING -m mark ! --mark 0x004000/0x004000 -j RETURN`,

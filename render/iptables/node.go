@@ -67,9 +67,18 @@ func firewall() []Rule {
 	}}
 }
 
+// markMasq marks what will be masqueraded. Connections to node ports at
+// localhost all pass here, once and before translation; a rule of their own
+// counts them.
 func markMasq(node *ir.Node) []Rule {
 	mark := node.MasqueradeMark()
-	return []Rule{{Target: SetMark, XMark: Mark{mark, mark}}}
+	set := Rule{Target: SetMark, XMark: Mark{mark, mark}}
+	if !node.NodePorts.Loopback {
+		return []Rule{set}
+	}
+	counted := set
+	counted.Dst, counted.Comment = ir.IPv4.Loopback(), "kubernetes localhost node ports"
+	return []Rule{counted, set}
 }
 
 // postrouting masquerades what is marked. The mark is taken off before, as the
