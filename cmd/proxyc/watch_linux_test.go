@@ -94,7 +94,8 @@ func (w *watched) start(name string, args ...string) {
 	w.t.Helper()
 	cmd := w.ns.Command(context.Background(), name, append(args, w.args...)...)
 	cmd.Stdout, cmd.Stderr = w.log, w.log
-	cmd.Env = append(os.Environ(), w.env...)
+	// A program with the race detector otherwise sleeps for a second before it ends.
+	cmd.Env = append(append(os.Environ(), "GORACE=atexit_sleep_ms=0"), w.env...)
 	wait, err := w.ns.Start(cmd)
 	if err != nil {
 		w.t.Fatal(err)
