@@ -75,10 +75,11 @@ func newClients(base *rest.Config) (*clients, error) {
 	if shared.RateLimiter == nil && shared.QPS > 0 {
 		shared.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(shared.QPS, max(1, shared.Burst))
 	}
-	client, err := rest.HTTPClientFor(shared)
+	transport, err := rest.TransportFor(shared)
 	if err != nil {
 		return nil, err
 	}
+	client := &http.Client{Transport: newFirstAlone(transport), Timeout: shared.Timeout}
 	var c clients
 	for _, g := range []struct {
 		to      *rest.Interface
@@ -101,4 +102,29 @@ func groupClient(shared *rest.Config, client *http.Client, version schema.GroupV
 	c := rest.CopyConfig(shared)
 	c.GroupVersion, c.APIPath = &version, path
 	return rest.RESTClientForConfigAndClient(c, client)
+}
+
+// firstAlone lets the first request make the connection over which all others
+// go. Begun side by side, each would make its own.
+type firstAlone struct {
+	next http.RoundTripper
+	turn chan struct{} // holds a token for the first, and is closed when that has its answer
+}
+
+func newFirstAlone(next http.RoundTripper) *firstAlone {
+	f := &firstAlone{next: next, turn: make(chan struct{}, 1)}
+	f.turn <- struct{}{}
+	return f
+}
+
+func (f *firstAlone) RoundTrip(r *http.Request) (*http.Response, error) {
+	select {
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	case _, first := <-f.turn:
+		if first {
+			defer close(f.turn)
+		}
+	}
+	return f.next.RoundTrip(r)
 }
