@@ -2,8 +2,11 @@ package monitor
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Legacy looks at the tables of the older iptables, which has no messages: at
@@ -36,7 +39,7 @@ const (
 	// lookEvery is how often the tables are looked at.
 	lookEvery = time.Second
 	// rest is how much longer the pause between two readings of all that is in
-	// the tables is than a reading takes.
+	// the tables is than the processor time that a reading takes.
 	rest = 100
 )
 
@@ -113,10 +116,30 @@ func (m *Legacy) read() state {
 	m.mu.Unlock()
 	now := state{sizes: sizes(), read: due}
 	if due {
-		now.digest = digest()
+		cost := ownTime(func() { now.digest = digest() })
 		m.mu.Lock()
-		m.next = began.Add(rest * time.Since(began))
+		m.next = began.Add(rest * cost)
 		m.mu.Unlock()
 	}
 	return now
+}
+
+// ownTime is the processor time that f takes. On a busy machine it may be much
+// less than what passes meanwhile.
+func ownTime(f func()) time.Duration {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := threadTime()
+	f()
+	return threadTime() - before
+}
+
+// threadTime is what the calling thread has used of the processors; the time of
+// day where the kernel does not tell.
+func threadTime() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+		return time.Duration(time.Now().UnixNano())
+	}
+	return time.Duration(t.Nano())
 }
