@@ -83,8 +83,9 @@ func (l *lab) connect() error {
 		l.client.AddRoute(everywhere, "node", nodeToClient.Addr()),
 		l.backend.AddRoute(client.Masked(), "node", nodeToBackend.Addr()),
 		l.node.AddRoute(netip.MustParsePrefix(endpoints), "backend", backend.Addr()),
-		// A refusal must not wait for the next second.
-		l.node.Sysctl("ipv4/ip_forward=1", "ipv4/icmp_ratelimit=0"),
+		// A refusal must not wait for the next second, nor connections that are over
+		// fill the table of connections.
+		l.node.Sysctl("ipv4/ip_forward=1", "ipv4/icmp_ratelimit=0", "netfilter/nf_conntrack_tcp_timeout_close=1"),
 		l.ownAll(endpoints))
 }
 
