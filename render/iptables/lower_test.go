@@ -156,7 +156,7 @@ func TestFrontendsOfAServicePortShareChains(t *testing.T) {
 func TestSharesAreEqual(t *testing.T) {
 	p := many(ir.IPv4, 2, 4)
 	want := []string{
-		`! -s 10.128.0.0/9 -d 10.0.0.2/32 -p tcp -m comment --comment "default/service-1:http cluster IP" -m tcp --dport 80 -j KUBE-MARK-MASQ`,
+		`! -s 10.128.0.0/9 -d 10.0.0.2/32 -p tcp -m tcp --dport 80 -j KUBE-MARK-MASQ`,
 		"-p tcp -m statistic --mode random --probability 0.2500000000 -j DNAT --to-destination 10.128.0.1:8080",
 		"-p tcp -m statistic --mode random --probability 0.3333333333 -j DNAT --to-destination 10.128.0.2:8080",
 		"-p tcp -m statistic --mode random --probability 0.5000000000 -j DNAT --to-destination 10.128.0.3:8080",
