@@ -26,6 +26,7 @@ import (
 type options struct {
 	cluster    cluster.Cluster
 	modes      []string
+	programs   []string
 	minSync    time.Duration
 	ownFirst   bool
 	rounds     int
@@ -56,6 +57,7 @@ func command(ctx context.Context, args []string) error {
 	flags.IntVar(&o.cluster.Endpoints, "endpoints", 5, "`number` of endpoints of each")
 	mix := flags.String("mix", "real", "plain: ClusterIPs with one port; real: mixed kinds")
 	modeNames := flags.String("modes", "nftables", "nftables, iptables-nft, iptables-legacy, by comma")
+	programNames := flags.String("programs", peerName+","+proxycName, "which to measure, by comma")
 	flags.DurationVar(&o.minSync, "min-sync", 1, "minSyncPeriod of both")
 	order := flags.String("order", "peer-first", "peer-first or proxyc-first")
 	flags.IntVar(&o.rounds, "rounds", 20, "`number` of changes of each kind")
@@ -71,11 +73,17 @@ func command(ctx context.Context, args []string) error {
 		return err
 	}
 	o.cluster.Plain, o.ownFirst, o.modes = *mix == "plain", *order == "proxyc-first", strings.Split(*modeNames, ",")
+	o.programs = strings.Split(*programNames, ",")
 	if err := errors.Join(oneOf("mix", *mix, "plain", "real"), oneOf("order", *order, "peer-first", "proxyc-first")); err != nil {
 		return err
 	}
 	for _, m := range o.modes {
 		if err := oneOf("modes", m, "nftables", "iptables-nft", "iptables-legacy"); err != nil {
+			return err
+		}
+	}
+	for _, p := range o.programs {
+		if err := oneOf("programs", p, peerName, proxycName); err != nil {
 			return err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/proxyc/proxyc/e2e/kube"
@@ -56,6 +57,9 @@ func run(ctx context.Context, o options, file string) (*report, error) {
 	}
 	for _, name := range o.modes {
 		for _, p := range order {
+			if !slices.Contains(o.programs, p.name) {
+				continue
+			}
 			found := &result{Program: p.name, Mode: name, Values: map[string]float64{}, Samples: map[string][]float64{}}
 			r.Results = append(r.Results, found)
 			s := &subject{setup: setup{p, modes[name], dir, o.minSync}, options: o, api: c.Client(), log: os.Stderr, found: found}
