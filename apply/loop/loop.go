@@ -37,13 +37,24 @@ type Done struct {
 	Refused    []apply.Refusal // Services that are left out, since the kernel refuses them
 	// Plans were carried out one after the other; more than one where the
 	// kernel refused something.
-	Plans      []apply.Plan
+	Plans      []Carried
 	RefusedNow []apply.Refusal // those that were tried in this sync
 	// Drift are operations that undo what somebody else did; only a full sync
 	// finds any. DriftFirst are the first of them.
 	Drift      apply.Count
 	DriftFirst []apply.Operation
 }
+
+// Carried is what is told of a plan that was carried out. The plan itself may
+// have all that the kernel holds.
+type Carried struct {
+	First  []apply.Operation  // the first of its operations
+	Tables []apply.TableCount // of dataplanes that keep rules in tables
+	Kept   [Families]int      // how many objects the kernel did not let go
+}
+
+// OperationsShown is how many operations of a plan are told at most.
+const OperationsShown = 1000
 
 // Kernel is where Programs go.
 type Kernel interface {

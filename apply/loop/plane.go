@@ -73,7 +73,7 @@ func (p *Plane[R]) Change(ctx context.Context, changes [Families][]ir.Change) (d
 	changes = p.fromHeld(p.readmit(changes))
 	plan := p.Memory.Plan(p.held.bare, changes)
 	done.planned(plan)
-	refused, err := p.commit(ctx, plan)
+	refused, err := p.commit(ctx, plan, &done)
 	if err != nil {
 		return done, err
 	}
@@ -124,11 +124,12 @@ func (p *Plane[R]) settle(ctx context.Context, found R, programs []*ir.Program, 
 		// To plan for a whole cluster leaves much garbage, just when the tools and
 		// the kernel need memory, too.
 		debug.FreeOSMemory()
-		refused, err := p.commit(ctx, plan)
+		refused, err := p.commit(ctx, plan, done)
 		if err != nil {
 			return err
 		}
 		if len(refused) == 0 {
+			debug.FreeOSMemory() // the plan has all that the kernel had and has
 			p.hold(admitted)
 			done.Refused = p.allRefused()
 			return nil
@@ -171,22 +172,41 @@ func (d *Done) drifted(plan apply.Plan) {
 
 // planned notes what is to be done.
 func (d *Done) planned(plan apply.Plan) {
-	d.Plans = append(d.Plans, plan)
-	_, n := apply.Summary(plan)
-	d.Operations.Added += n.Added
-	d.Operations.Changed += n.Changed
-	d.Operations.Removed += n.Removed
+	var c Carried
+	n := map[apply.Verb]int{}
+	for op := range plan.Operations {
+		if n[op.Verb]++; len(c.First) < OperationsShown {
+			c.First = append(c.First, op)
+		}
+	}
+	d.Operations.Added += n[apply.Add]
+	d.Operations.Changed += n[apply.Change]
+	d.Operations.Removed += n[apply.Remove]
+	if tabled, ok := plan.(apply.Tabled); ok {
+		c.Tables = tabled.Tables()
+	}
+	d.Plans = append(d.Plans, c)
 	d.Gone = append(d.Gone, plan.Gone()...)
+}
+
+// kept notes what the last plan had to leave.
+func (d *Done) kept(plan apply.Plan) {
+	if c, ok := plan.(apply.Cleaning); ok {
+		for i, f := range [Families]ir.Family{ir.IPv4, ir.IPv6} {
+			d.Plans[len(d.Plans)-1].Kept[i] = c.Kept(f)
+		}
+	}
 }
 
 // commit carries a plan out, and gives the Services that the kernel refused
 // newly. What it has is not known after that, unless there are none.
-func (p *Plane[R]) commit(ctx context.Context, plan apply.Plan) ([]apply.Refusal, error) {
+func (p *Plane[R]) commit(ctx context.Context, plan apply.Plan, done *Done) ([]apply.Refusal, error) {
 	p.known = false
 	if plan.Empty() {
 		return nil, nil
 	}
 	err := p.Target.Commit(ctx, plan)
+	done.kept(plan)
 	if q, ok := errors.AsType[*apply.Quarantine](err); ok {
 		return q.Refused, nil
 	}

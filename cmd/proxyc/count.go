@@ -148,10 +148,10 @@ func (d *daemon) countFailure(s *loop.Sync) {
 }
 
 // countKept counts the commits that could not remove all that is stale.
-func (d *daemon) countKept(plans []apply.Plan) {
+func (d *daemon) countKept(plans []loop.Carried) {
 	for _, plan := range plans {
-		for _, f := range families {
-			if c, ok := plan.(apply.Cleaning); ok && c.Kept(f) > 0 {
+		for i, f := range families {
+			if plan.Kept[i] > 0 {
 				d.metrics.NFTCleanupFailures.Of(f).Inc()
 			}
 		}
@@ -159,18 +159,14 @@ func (d *daemon) countKept(plans []apply.Plan) {
 }
 
 // countTables counts the rules of dataplanes that have them in tables.
-func (d *daemon) countTables(plans []apply.Plan) {
+func (d *daemon) countTables(plans []loop.Carried) {
 	type table struct {
 		family ir.Family
 		name   string
 	}
 	written := map[table]int{}
 	for _, plan := range plans {
-		tabled, ok := plan.(apply.Tabled)
-		if !ok {
-			return
-		}
-		for _, c := range tabled.Tables() {
+		for _, c := range plan.Tables {
 			at := table{c.Family, c.Table}
 			written[at] += c.Written
 			d.metrics.RulesTotal.Of(c.Table, c.Family).Set(float64(c.Rules))

@@ -37,7 +37,7 @@ const countedRounds = 3
 // countedPlane is a dataplane whose work is counted.
 type countedPlane struct {
 	kernel loop.Kernel
-	bytes  func(apply.Plan) int
+	bytes  func() int // that the kernel was sent since the last call
 	// holds tells what the kernel has.
 	holds func(ctx context.Context) (counts, error)
 }
@@ -53,14 +53,35 @@ var countedPlanes = []struct {
 	{"iptables-legacy", ir.ModeIPTables, countIPTables(iptables.Legacy)},
 }
 
+// committed is a Target that keeps what is committed.
+type committed[R any] struct {
+	apply.Target[R]
+	plans []apply.Plan
+}
+
+func (c *committed[R]) Commit(ctx context.Context, p apply.Plan) error {
+	c.plans = append(c.plans, p)
+	return c.Target.Commit(ctx, p)
+}
+
+// take sums up the plans that were committed since the last call.
+func (c *committed[R]) take(size func(apply.Plan) int) (n int) {
+	for _, p := range c.plans {
+		n += size(p)
+	}
+	c.plans = nil
+	return n
+}
+
 func countNFTables(context.Context) (*countedPlane, error) {
 	t, err := nftables.Open()
 	if err != nil {
 		return nil, err
 	}
+	committed := &committed[nftablesrules.Tables]{Target: t}
 	return &countedPlane{
-		kernel: &loop.Plane[nftablesrules.Tables]{Target: t, Memory: &nftables.Memory{}},
-		bytes:  func(p apply.Plan) int { return p.(*nftables.Plan).Bytes() },
+		kernel: &loop.Plane[nftablesrules.Tables]{Target: committed, Memory: &nftables.Memory{}},
+		bytes:  func() int { return committed.take(func(p apply.Plan) int { return p.(*nftables.Plan).Bytes() }) },
 		holds: func(ctx context.Context) (counts, error) {
 			tables, err := t.Read(ctx)
 			c := counts{}
@@ -85,9 +106,10 @@ func countIPTables(v iptables.Variant) func(context.Context) (*countedPlane, err
 		if err != nil {
 			return nil, err
 		}
+		committed := &committed[iptablesrules.Rulesets]{Target: t}
 		return &countedPlane{
-			kernel: &loop.Plane[iptablesrules.Rulesets]{Target: t, Memory: iptables.NewMemory(t)},
-			bytes:  t.Bytes,
+			kernel: &loop.Plane[iptablesrules.Rulesets]{Target: committed, Memory: iptables.NewMemory(t)},
+			bytes:  func() int { return committed.take(t.Bytes) },
 			holds: func(ctx context.Context) (counts, error) {
 				sets, err := t.Read(ctx)
 				c := counts{}
@@ -253,11 +275,7 @@ func (p *countedPlane) sync(t *testing.T, f *fileFollower, kind loop.Kind) count
 		t.Fatalf("the kernel refuses %v", done.Refused)
 	}
 	n := done.Operations
-	c := counts{allocated: allocations, "added": n.Added, "changed": n.Changed, "removed": n.Removed}
-	for _, plan := range done.Plans {
-		c["bytes"] += p.bytes(plan)
-	}
-	return c
+	return counts{allocated: allocations, "added": n.Added, "changed": n.Changed, "removed": n.Removed, "bytes": p.bytes()}
 }
 
 // mallocs gives how many objects a call allocates, on one processor and

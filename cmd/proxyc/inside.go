@@ -25,21 +25,14 @@ type plan struct {
 	More       int               `json:"more,omitempty"`
 }
 
-// planShown is how many operations of a plan are kept.
-const planShown = 1000
-
 func newPlan(s *loop.Sync) plan {
 	p := plan{At: s.Ended, Kind: s.Kind.String(), Total: s.Done.Operations, Operations: []apply.Operation{}}
 	if s.Err != nil {
 		p.Error = s.Err.Error()
 	}
 	for _, one := range s.Done.Plans {
-		for op := range one.Operations {
-			if len(p.Operations) == planShown {
-				break
-			}
-			p.Operations = append(p.Operations, op)
-		}
+		rest := loop.OperationsShown - len(p.Operations)
+		p.Operations = append(p.Operations, one.First[:min(rest, len(one.First))]...)
 	}
 	p.More = total(p.Total) - len(p.Operations)
 	return p

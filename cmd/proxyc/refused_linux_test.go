@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/loop"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/ir"
@@ -172,24 +171,11 @@ func newTestDaemon(t *testing.T, mode string) *daemon {
 	return d
 }
 
-// keptPlan is a plan whose commit left an object of a family.
-type keptPlan struct{ of ir.Family }
-
-func (keptPlan) Empty() bool                           { return true }
-func (keptPlan) Gone() []ir.Match                      { return nil }
-func (keptPlan) Operations(func(apply.Operation) bool) {}
-func (p keptPlan) Kept(f ir.Family) int {
-	if f == p.of {
-		return 3
-	}
-	return 0
-}
-
 // A commit that could not remove all that is stale counts once.
 func TestCleanupFailures(t *testing.T) {
 	d := newTestDaemon(t, "nftables")
 	programs := []*ir.Program{{Family: ir.IPv4}, {Family: ir.IPv6}}
-	d.synced(&loop.Sync{Kind: loop.Full, Work: loop.Work{Programs: programs}, Done: loop.Done{Plans: []apply.Plan{keptPlan{ir.IPv4}}}})
+	d.synced(&loop.Sync{Kind: loop.Full, Work: loop.Work{Programs: programs}, Done: loop.Done{Plans: []loop.Carried{{Kept: [loop.Families]int{3, 0}}}}})
 	page := httptest.NewRecorder()
 	d.metricsServer().Handler.ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
 	for family, want := range map[string]string{"IPv4": "1", "IPv6": "0"} {
