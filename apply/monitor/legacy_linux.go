@@ -40,7 +40,7 @@ const (
 	lookEvery = time.Second
 	// rest is how much longer the pause between two readings of all that is in
 	// the tables is than the processor time that a reading takes.
-	rest = 1000
+	rest = 200
 )
 
 // OpenLegacy looks in the network namespace of the calling thread. suspect is
