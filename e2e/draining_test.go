@@ -73,9 +73,8 @@ func (s *scene) drain() {
 	}
 	n.draining, n.dead = nil, []string{"pod1a"}
 	set("terminating")
-	if err := s.answers(old, "pod2a"); err != nil {
-		s.t.Errorf("terminating: %v", err)
-	}
+	// Flows go after the rules of a sync are in force.
+	eventually(s.t, 10*time.Second, "terminating", func() error { return s.answers(old, "pod2a") })
 }
 
 // client is a UDP client of a Service that keeps its port.
