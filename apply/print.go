@@ -18,7 +18,8 @@ type Count struct {
 	Removed int     `json:"removed"`
 }
 
-func (c *Count) add(v Verb) {
+// Add counts one more operation.
+func (c *Count) Add(v Verb) {
 	switch v {
 	case Add:
 		c.Added++
@@ -40,8 +41,8 @@ func Summary(p Plan) (byService []Count, total Count) {
 			index[op.Service] = i
 			byService = append(byService, Count{Service: op.Service})
 		}
-		byService[i].add(op.Verb)
-		total.add(op.Verb)
+		byService[i].Add(op.Verb)
+		total.Add(op.Verb)
 	}
 	slices.SortFunc(byService, func(a, b Count) int { return a.Service.Compare(b.Service) })
 	return byService, total

@@ -173,15 +173,12 @@ func (d *Done) drifted(plan apply.Plan) {
 // planned notes what is to be done.
 func (d *Done) planned(plan apply.Plan) {
 	var c Carried
-	n := map[apply.Verb]int{}
 	for op := range plan.Operations {
-		if n[op.Verb]++; len(c.First) < OperationsShown {
+		d.Operations.Add(op.Verb)
+		if len(c.First) < OperationsShown {
 			c.First = append(c.First, op)
 		}
 	}
-	d.Operations.Added += n[apply.Add]
-	d.Operations.Changed += n[apply.Change]
-	d.Operations.Removed += n[apply.Remove]
 	if tabled, ok := plan.(apply.Tabled); ok {
 		c.Tables = tabled.Tables()
 	}
