@@ -43,16 +43,6 @@ func LowerService(node *ir.Node, family ir.Family, svc *ir.Service) Fragment {
 	return l.frag
 }
 
-// Empty tells that the Service adds nothing.
-func (f *Fragment) Empty() bool {
-	for _, e := range f.Elements {
-		if len(e) > 0 {
-			return false
-		}
-	}
-	return len(f.Chains)+len(f.Maps) == 0
-}
-
 // Ruleset gives the Fragment as a table without the fixed chains.
 func (f *Fragment) Ruleset(family ir.Family) *Ruleset {
 	r := &Ruleset{Family: family, Chains: f.Chains, Sets: append(slices.Clone(fixedSets[:]), f.Maps...)}
