@@ -57,13 +57,11 @@ func (t *Target) alone(ctx context.Context, f ir.Family) ([]apply.Leftover, erro
 // withdrawal plans to remove the chains that only proxyc makes. It is an error
 // if others still jump to them: then kube-proxy has not written its own yet.
 func (t *Target) withdrawal(ctx context.Context, f ir.Family) (*Plan, error) {
-	only := *t
-	only.families = []ir.Family{f}
-	have, err := only.Read(ctx)
+	have, err := t.readFamily(ctx, f)
 	if err != nil {
 		return nil, err
 	}
-	kept := *have[0]
+	kept := *have
 	for _, table := range kept.Tables() {
 		var chains []rules.Chain
 		for _, c := range table.Chains {
@@ -73,12 +71,12 @@ func (t *Target) withdrawal(ctx context.Context, f ir.Family) (*Plan, error) {
 			for _, r := range c.Rules {
 				if r.Target == rules.Jump && rules.OnlyOurs(r.Chain) {
 					return nil, fmt.Errorf("%s %s: chain %s jumps to %s: kube-proxy has not written its rules yet",
-						rules.Tool(f)+"-"+string(t.Variant), table.Name, c.Name, r.Chain)
+						t.tool(f), table.Name, c.Name, r.Chain)
 				}
 			}
 			chains = append(chains, c)
 		}
 		table.Chains = chains
 	}
-	return newPlan(have, rules.Rulesets{&kept}), nil
+	return newPlan(rules.Rulesets{have}, rules.Rulesets{&kept}), nil
 }

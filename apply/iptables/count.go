@@ -8,7 +8,6 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
-	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
 var _ apply.Tabled = (*Plan)(nil)
@@ -70,7 +69,7 @@ var localhostRule = regexp.MustCompile(`(?m)^-A KUBE-MARK-MASQ -d 127\.0\.0\.0/8
 // accepted, since the rule was written. It may be called while another
 // goroutine uses the Target.
 func (t *Target) LocalhostNodePorts(ctx context.Context) (packets uint64, err error) {
-	name := rules.Tool(ir.IPv4) + "-" + string(t.Variant)
+	name := t.tool(ir.IPv4)
 	args := append([]string{"--table", "nat", "--verbose", "--list-rules", "KUBE-MARK-MASQ"}, t.waitFlags()...)
 	out, err := t.output(ctx, name, args...)
 	if err != nil {

@@ -103,7 +103,7 @@ func (t *Target) leftovers(ctx context.Context, f ir.Family, using bool) ([]appl
 
 // describe names the first of some chains, and counts the others.
 func (t *Target) describe(f ir.Family, chains []string) string {
-	object := rules.Tool(f) + "-" + string(t.Variant) + " " + chains[0]
+	object := t.tool(f) + " " + chains[0]
 	if more := len(chains) - 1; more > 0 {
 		object += fmt.Sprintf(" and %d more chains", more)
 	}
@@ -146,13 +146,11 @@ func (t *Target) clean(ctx context.Context, f ir.Family) error {
 
 // removal plans to remove all chains that are ours alone.
 func (t *Target) removal(ctx context.Context, f ir.Family) (*Plan, error) {
-	only := *t
-	only.families = []ir.Family{f}
-	have, err := only.Read(ctx)
+	have, err := t.readFamily(ctx, f)
 	if err != nil {
 		return nil, err
 	}
-	return newPlan(have, rules.Rulesets{family(nil, f)}), nil
+	return newPlan(rules.Rulesets{have}, rules.Rulesets{family(nil, f)}), nil
 }
 
 // shared is what removes the chains that we share with the kubelet: nothing if

@@ -201,20 +201,31 @@ func (t *Target) output(ctx context.Context, name string, args ...string) (strin
 func (t *Target) Read(ctx context.Context) (rules.Rulesets, error) {
 	var sets rules.Rulesets
 	for _, f := range t.families {
-		var saved strings.Builder
-		for _, table := range [...]string{"filter", "nat"} {
-			if err := t.save(ctx, f, table, &saved); err != nil {
-				return nil, err
-			}
-		}
-		r, err := rules.Parse(f, saved.String())
+		r, err := t.readFamily(ctx, f)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", tool(f, t.Variant, "save"), err)
+			return nil, err
 		}
 		sets = append(sets, r)
 	}
 	return sets, nil
 }
+
+func (t *Target) readFamily(ctx context.Context, f ir.Family) (*rules.Ruleset, error) {
+	var saved strings.Builder
+	for _, table := range [...]string{"filter", "nat"} {
+		if err := t.save(ctx, f, table, &saved); err != nil {
+			return nil, err
+		}
+	}
+	r, err := rules.Parse(f, saved.String())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", tool(f, t.Variant, "save"), err)
+	}
+	return r, nil
+}
+
+// tool is the name of the tool for single rules: iptables-nft.
+func (t *Target) tool(f ir.Family) string { return rules.Tool(f) + "-" + string(t.Variant) }
 
 // Plan compares two states. Families that the kernel does not have are left
 // out, and options that the tools do not know.
