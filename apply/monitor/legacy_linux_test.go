@@ -93,29 +93,34 @@ func TestLegacy(t *testing.T) {
 // TestLegacyBetween: what others did right before our own work is not taken
 // for that.
 func TestLegacyBetween(t *testing.T) {
-	applytest.RequireRoot(t)
-	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
-	inNamespace(t, func() {
-		told := 0
-		m := OpenLegacy(func() { told++ })
-		m.Begin()
-		legacy(t, "iptables-restore", theirs)
-		m.End()
+	watched(t, func(m *Legacy, told *int) {
 		legacy(t, "iptables", "", "-t", "nat", "-F")
 		m.Begin()
-		if told != 1 {
-			t.Errorf("told %d times, want 1", told)
+		if *told != 1 {
+			t.Errorf("told %d times, want 1", *told)
 		}
 		legacy(t, "iptables", "", "-t", "filter", "-F")
 		m.End()
-		if m.look(); told != 1 {
-			t.Errorf("told %d times, want 1: the second flush is our own", told)
+		if m.look(); *told != 1 {
+			t.Errorf("told %d times, want 1: the second flush is our own", *told)
 		}
 	})
 }
 
 // TestLegacyAtOnce: what our own work left is known at its end.
 func TestLegacyAtOnce(t *testing.T) {
+	watched(t, func(m *Legacy, told *int) {
+		legacy(t, "iptables", "", "-t", "nat", "-R", "KUBE-SERVICES", "1", "-d", "10.96.0.2/32", "-j", "KUBE-SVC-A")
+		m.next = time.Time{}
+		if m.look(); *told != 1 {
+			t.Errorf("told %d times of a rule that was replaced, want 1", *told)
+		}
+	})
+}
+
+// watched runs f with a monitor whose own work left rules, which counts what it tells.
+func watched(t *testing.T, f func(m *Legacy, told *int)) {
+	t.Helper()
 	applytest.RequireRoot(t)
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	inNamespace(t, func() {
@@ -124,11 +129,7 @@ func TestLegacyAtOnce(t *testing.T) {
 		m.Begin()
 		legacy(t, "iptables-restore", theirs)
 		m.End()
-		legacy(t, "iptables", "", "-t", "nat", "-R", "KUBE-SERVICES", "1", "-d", "10.96.0.2/32", "-j", "KUBE-SVC-A")
-		m.next = time.Time{}
-		if m.look(); told != 1 {
-			t.Errorf("told %d times of a rule that was replaced, want 1", told)
-		}
+		f(m, &told)
 	})
 }
 

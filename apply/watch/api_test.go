@@ -114,6 +114,21 @@ func (g *follower) until(holds func(*snapshot.Snapshot) bool) (dirty snapshot.Di
 	}
 }
 
+// waitStates waits for what is told of the node, in this order.
+func (g *follower) waitStates(all ...*NodeState) {
+	g.t.Helper()
+	for _, want := range all {
+		select {
+		case got := <-g.states:
+			if diff := cmp.Diff(want, got); diff != "" {
+				g.t.Errorf("state of the node (-want +got):\n%s", diff)
+			}
+		case <-time.After(20 * time.Second):
+			g.t.Fatalf("the node's state was not told: want %v", want)
+		}
+	}
+}
+
 func (g *follower) waitSynced() {
 	g.t.Helper()
 	select {
@@ -183,16 +198,7 @@ func TestNodeGone(t *testing.T) {
 	g.waitSynced()
 	f.Send("nodes", "DELETED", nodeObject())
 	f.Send("nodes", "ADDED", nodeObject("back"))
-	for _, want := range []*NodeState{{}, nil, {Taints: []string{"back"}}} {
-		select {
-		case got := <-g.states:
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("state of the node (-want +got):\n%s", diff)
-			}
-		case <-time.After(20 * time.Second):
-			t.Fatalf("the node's state was not told: want %v", want)
-		}
-	}
+	g.waitStates(&NodeState{}, nil, &NodeState{Taints: []string{"back"}})
 	g.Store.Follow(func(s *snapshot.Snapshot, _ Changes) {
 		if s.Node("node1") == nil {
 			t.Error("the node's addresses went with the object")
@@ -352,16 +358,7 @@ func TestBrokenNode(t *testing.T) {
 	}
 	f.Send("nodes", "ADDED", nodeObject("back"))
 	tainted := &NodeState{Taints: []string{"taint"}}
-	for _, want := range []*NodeState{tainted, tainted, {Taints: []string{"back"}}} {
-		select {
-		case got := <-g.states:
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("state of the node (-want +got):\n%s", diff)
-			}
-		case <-time.After(20 * time.Second):
-			t.Fatalf("the node's state was not told: want %v", want)
-		}
-	}
+	g.waitStates(tainted, tainted, &NodeState{Taints: []string{"back"}})
 }
 
 // What cannot be reached by objects is no matter of theirs.
