@@ -1,9 +1,12 @@
 package iptables
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"math"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,47 +18,122 @@ import (
 // to others is left out. A rule in our chains that is none of the kinds that we
 // write is kept as Raw.
 func Parse(f ir.Family, saved string) (*Ruleset, error) {
-	r := &Ruleset{Family: f, Filter: Table{Name: "filter"}, Nat: Table{Name: "nat"}}
-	p := parser{family: f}
-	for n := 1; saved != ""; n++ {
-		var line string
-		line, saved, _ = strings.Cut(saved, "\n")
-		if name, ok := strings.CutPrefix(line, "*"); ok {
-			p.begin(r, name)
-			continue
-		}
-		if p.table == nil || line == "" {
-			continue
-		}
-		if err := p.line(line); err != nil {
-			return nil, fmt.Errorf("line %d: %q: %w", n, line, err)
-		}
-	}
-	return r, nil
+	p := NewParser(f)
+	io.WriteString(p, saved) // gives no error
+	return p.Ruleset()
 }
 
-type parser struct {
+// A Parser is Parse for texts that come piece by piece: what is written to it.
+// It keeps nothing of the text but names and comments, each once.
+type Parser struct {
 	family ir.Family
+	found  *Ruleset
 	table  *Table
 	chains map[string]int // index into table.Chains
+	chain  int            // to which rules belong
+	rules  []Rule
+	kept   map[string]string
+	begun  []byte // a line without its end
+	lines  int
+	err    error // the first
 }
 
-func (p *parser) begin(r *Ruleset, name string) {
+var _ io.Writer = (*Parser)(nil)
+
+// NewParser gives a Parser for texts of a family.
+func NewParser(f ir.Family) *Parser {
+	return &Parser{
+		family: f, kept: map[string]string{},
+		found: &Ruleset{Family: f, Filter: Table{Name: "filter"}, Nat: Table{Name: "nat"}},
+	}
+}
+
+// Write takes the next piece. It gives no error: Ruleset does.
+func (p *Parser) Write(text []byte) (int, error) {
+	n := len(text)
+	for p.err == nil {
+		i := bytes.IndexByte(text, '\n')
+		if i < 0 {
+			p.begun = append(p.begun, text...)
+			break
+		}
+		p.begun = append(p.begun, text[:i]...)
+		text = text[i+1:]
+		p.next(string(p.begun))
+		p.begun = p.begun[:0]
+	}
+	return n, nil
+}
+
+// Ruleset gives what was in the text, which has ended.
+func (p *Parser) Ruleset() (*Ruleset, error) {
+	if p.err == nil {
+		p.next(string(p.begun))
+	}
+	p.flush()
+	return p.found, p.err
+}
+
+func (p *Parser) next(line string) {
+	p.lines++
+	if name, ok := strings.CutPrefix(line, "*"); ok {
+		p.begin(name)
+	} else if p.table != nil && line != "" {
+		if err := p.line(line); err != nil {
+			p.err = fmt.Errorf("line %d: %q: %w", p.lines, line, err)
+		}
+	}
+}
+
+func (p *Parser) begin(name string) {
+	p.flush()
 	p.table, p.chains = nil, map[string]int{}
-	for _, t := range r.Tables() {
+	for _, t := range p.found.Tables() {
 		if t.Name == name {
 			p.table = t
 		}
 	}
 }
 
+// add enters a rule in a chain. The tools print all rules of a chain together;
+// so they take no more room than they need.
+func (p *Parser) add(chain int, r Rule) {
+	if chain != p.chain {
+		p.flush()
+		p.chain = chain
+	}
+	p.rules = append(p.rules, r)
+}
+
+func (p *Parser) flush() {
+	if len(p.rules) > 0 {
+		c := &p.table.Chains[p.chain]
+		c.Rules = slices.Concat(c.Rules, p.rules)
+		p.rules = p.rules[:0]
+	}
+}
+
+// keep gives a string that does not hold the line that it is from.
+func (p *Parser) keep(s string) string {
+	if s == "" {
+		return ""
+	}
+	k, ok := p.kept[s]
+	if !ok {
+		k = strings.Clone(s)
+		p.kept[k] = k
+	}
+	return k
+}
+
 func ours(chain string) bool { return Owned(chain) || chain == chainFirewall }
 
-func (p *parser) line(line string) error {
+func (p *Parser) line(line string) error {
 	switch {
 	case line[0] == ':':
 		name, _, _ := strings.Cut(line[1:], " ")
 		if ours(name) {
+			name = p.keep(name)
 			p.chains[name] = len(p.table.Chains)
 			p.table.Chains = append(p.table.Chains, Chain{Name: name})
 		}
@@ -67,14 +145,13 @@ func (p *parser) line(line string) error {
 			if !ok {
 				return fmt.Errorf("chain %s was not declared", chain)
 			}
-			c := &p.table.Chains[i]
-			c.Rules = append(c.Rules, parseRule(p.family, rest))
+			p.add(i, p.rule(rest))
 			return nil
 		}
 		if !strings.Contains(rest, "KUBE-") {
 			return nil
 		}
-		h := Hook{chain, parseRule(p.family, rest), rest}
+		h := Hook{p.keep(chain), p.rule(rest), p.keep(rest)}
 		switch {
 		case !ours(h.Rule.Chain):
 		case !builtIn(chain):
@@ -86,6 +163,15 @@ func (p *parser) line(line string) error {
 		}
 	}
 	return nil
+}
+
+// rule reads the text of a rule, and lets go of it.
+func (p *Parser) rule(text string) Rule {
+	r := parseRule(p.family, text)
+	for _, s := range [...]*string{&r.In, &r.Comment, &r.Chain, &r.Recent.Name, &r.Raw} {
+		*s = p.keep(*s)
+	}
+	return r
 }
 
 func builtIn(chain string) bool {

@@ -34,6 +34,38 @@ func TestParseIsTheInverseOfWrite(t *testing.T) {
 	}
 }
 
+// A pipe gives a text in pieces, which end anywhere.
+func TestParseInPieces(t *testing.T) {
+	saved := text(Lower(many(ir.IPv4, 100, 3)))
+	want, err := Parse(ir.IPv4, saved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int{1, 7, 4096} {
+		p := NewParser(ir.IPv4)
+		for piece := range slices.Chunk([]byte(saved), size) {
+			if n, err := p.Write(piece); n != len(piece) || err != nil {
+				t.Fatalf("wrote %d of %d bytes: %v", n, len(piece), err)
+			}
+			clear(piece) // it belongs to the writer
+		}
+		got, err := p.Ruleset()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := differ(want, got); diff != "" {
+			t.Errorf("in pieces of %d bytes (-whole +pieces):\n%s", size, diff)
+		}
+	}
+	p := NewParser(ir.IPv4)
+	for _, piece := range []string{"*nat\n-A KUBE-", "SERVICES -j ACCEPT\n", "*nat\n"} {
+		p.Write([]byte(piece))
+	}
+	if _, err := p.Ruleset(); err == nil || !strings.HasPrefix(err.Error(), "line 2: ") {
+		t.Errorf("an undeclared chain: got %v, want an error of line 2", err)
+	}
+}
+
 func TestParseWhatTheKernelHolds(t *testing.T) {
 	sets := map[string][]*ir.Program{"one of each": both(), "many": {many(ir.IPv4, 100, 40), many(ir.IPv6, 100, 40)}}
 	for name, programs := range sets {
