@@ -226,6 +226,42 @@ func TestQuarantine(t *testing.T) {
 	})
 }
 
+// TestQuarantineOfOneThatWasThere has a Service of which the kernel refuses the
+// one chain that is to change. What leads there is as it was, and goes, too.
+func TestQuarantineOfOneThatWasThere(t *testing.T) {
+	inNamespace(t, func(t *testing.T, v Variant) {
+		target := open(t, Options{Variant: v})
+		ps := programs(100)
+		put(t, target, lower(ps...))
+		refused := ir.Name{Namespace: "default", Name: "s4"}
+		want, rest := lower(ps...), rules.Rulesets{}
+		for _, r := range want {
+			rest = append(rest, r.Without(map[ir.Name]bool{refused: true}))
+			for i := range r.Nat.Chains {
+				c := &r.Nat.Chains[i]
+				if s, own := c.Service(); own && s == refused && strings.HasPrefix(c.Name, "KUBE-SVC-") {
+					c.Rules = append(slices.Clone(c.Rules), rules.Rule{Raw: "-j REJECT"}) // the kernel knows it in filter only
+				}
+			}
+		}
+		have, err := target.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = target.Commit(t.Context(), target.Plan(have, want))
+		q, ok := errors.AsType[*apply.Quarantine](err)
+		if !ok || len(q.Refused) != 1 || q.Refused[0].Service != refused {
+			t.Fatalf("got %v, want %s refused", err, refused)
+		}
+		if have, err = target.Read(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if todo := target.Plan(have, rest); !todo.Empty() {
+			t.Errorf("still to do: %v", opsOf(todo))
+		}
+	})
+}
+
 func TestVariantInUse(t *testing.T) {
 	applytest.RequireRoot(t)
 	hint := "*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n"

@@ -230,13 +230,13 @@ func (t *Target) exists(ctx context.Context, f ir.Family, table, chain string) (
 type finder struct {
 	text  string
 	found bool
-	end   []byte
+	seen  []byte
 }
 
 func (f *finder) Write(p []byte) (int, error) {
-	seen := append(f.end, p...)
-	f.found = f.found || bytes.Contains(seen, []byte(f.text))
-	f.end = append(f.end[:0], seen[max(0, len(seen)-len(f.text)):]...)
+	f.seen = append(f.seen, p...)
+	f.found = f.found || bytes.Contains(f.seen, []byte(f.text))
+	f.seen = append(f.seen[:0], f.seen[max(0, len(f.seen)-len(f.text)):]...)
 	return len(p), nil
 }
 

@@ -47,10 +47,5 @@ func (m *Memory) Plan(programs []*ir.Program, changes [2][]ir.Change) apply.Plan
 		have, want = append(have, m.target.possible(h)), append(want, m.target.possible(w))
 		sizes = append(sizes, a.Size())
 	}
-	plan := newPlan(have, want)
-	plan.partial = true
-	for i := range plan.families {
-		plan.families[i].size = sizes[i]
-	}
-	return plan
+	return partialPlan(have, want, sizes)
 }

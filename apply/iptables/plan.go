@@ -53,6 +53,63 @@ func newPlan(have, want rules.Rulesets) *Plan {
 	return p
 }
 
+// partialPlan compares some chains of two states; sizes are those of the whole
+// tables of each family in the end.
+func partialPlan(have, want rules.Rulesets, sizes [][2]int) *Plan {
+	p := newPlan(have, want)
+	p.partial = true
+	for i := range p.families {
+		p.families[i].size = sizes[i]
+	}
+	return p
+}
+
+// differing leaves the chains that are alike on both sides out of both, but for
+// those with rules of Services that have something in others: a Service that the
+// kernel refuses goes as a whole.
+func differing(have, want *rules.Ruleset) (h, w *rules.Ruleset) {
+	old, now := *have, *want
+	hs, ws := old.Tables(), now.Tables()
+	var alike [len(ws)]map[string]bool
+	affected := map[ir.Name]bool{}
+	for i, t := range ws {
+		alike[i] = map[string]bool{}
+		there := chainsOf(hs[i])
+		for _, c := range t.Chains {
+			// A chain that is shared with others may always lack a rule.
+			if h := there[c.Name]; h != nil && !rules.Shared(c.Name) && same(h.Rules, c.Rules) {
+				alike[i][c.Name] = true
+				continue
+			}
+			for j := range c.Rules {
+				affected[c.Rules[j].Service()] = true
+			}
+		}
+	}
+	delete(affected, ir.Name{})
+	for i, t := range ws {
+		for _, c := range t.Chains {
+			for j := range c.Rules {
+				if affected[c.Rules[j].Service()] {
+					delete(alike[i], c.Name)
+				}
+			}
+		}
+		hs[i].Chains, t.Chains = without(hs[i].Chains, alike[i]), without(t.Chains, alike[i])
+	}
+	return &old, &now
+}
+
+// without gives the other chains in a slice of their own.
+func without(chains []rules.Chain, names map[string]bool) (rest []rules.Chain) {
+	for _, c := range chains {
+		if !names[c.Name] {
+			rest = append(rest, c)
+		}
+	}
+	return rest
+}
+
 // planFamily compares the tables of a family.
 func planFamily(have, want *rules.Ruleset) familyPlan {
 	return familyPlan{have: have, want: want, size: want.Size(), tables: []tableDiff{

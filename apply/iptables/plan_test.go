@@ -235,6 +235,35 @@ func TestOperations(t *testing.T) {
 	}
 }
 
+// TestPlanKeepsWhatDiffers holds Plans of a Target, which keep no more than they
+// need, against those of whole Rulesets.
+func TestPlanKeepsWhatDiffers(t *testing.T) {
+	random := rand.New(rand.NewPCG(5, 6))
+	target := &Target{Variant: Legacy, version: version{1, 8, 9}, families: []ir.Family{ir.IPv4, ir.IPv6}}
+	all := programs(200)
+	for range 20 {
+		have, want := lower(thinned(all, random)...), lower(thinned(all, random)...)
+		got, whole := target.Plan(have, want).(*Plan), newPlan(have, want)
+		if diff := cmp.Diff(opsOf(whole), opsOf(got)); diff != "" {
+			t.Fatalf("operations (-of whole Rulesets +got):\n%s", diff)
+		}
+		if !slices.Equal(whole.Gone(), got.Gone()) {
+			t.Fatalf("gone: got %v, of whole Rulesets %v", got.Gone(), whole.Gone())
+		}
+		if diff := cmp.Diff(whole.Tables(), got.Tables()); diff != "" {
+			t.Fatalf("rules (-of whole Rulesets +got):\n%s", diff)
+		}
+	}
+	have, want := lower(all...), lower(all...)
+	for _, f := range target.Plan(have, want).(*Plan).families {
+		for _, r := range []*rules.Ruleset{f.have, f.want} {
+			if n := len(r.Nat.Chains); n > 0 {
+				t.Errorf("%s: a plan without a change keeps %d chains", r.Family, n)
+			}
+		}
+	}
+}
+
 func TestHooks(t *testing.T) {
 	jump := func(builtIn, to string) rules.Hook {
 		return rules.Hook{Chain: builtIn, Rule: rules.Rule{Target: rules.Jump, Chain: to}}

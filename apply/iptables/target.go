@@ -211,13 +211,13 @@ func (t *Target) Read(ctx context.Context) (rules.Rulesets, error) {
 }
 
 func (t *Target) readFamily(ctx context.Context, f ir.Family) (*rules.Ruleset, error) {
-	var saved strings.Builder
+	saved := rules.NewParser(f)
 	for _, table := range [...]string{"filter", "nat"} {
-		if err := t.save(ctx, f, table, &saved); err != nil {
+		if err := t.save(ctx, f, table, saved); err != nil {
 			return nil, err
 		}
 	}
-	r, err := rules.Parse(f, saved.String())
+	r, err := saved.Ruleset()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", tool(f, t.Variant, "save"), err)
 	}
@@ -228,15 +228,20 @@ func (t *Target) readFamily(ctx context.Context, f ir.Family) (*rules.Ruleset, e
 func (t *Target) tool(f ir.Family) string { return rules.Tool(f) + "-" + string(t.Variant) }
 
 // Plan compares two states. Families that the kernel does not have are left
-// out, and options that the tools do not know.
+// out, and options that the tools do not know. It keeps what differs alone: a
+// plan lasts as long as the tools run, which need memory, too.
 func (t *Target) Plan(have, want rules.Rulesets) apply.Plan {
-	var possible rules.Rulesets
-	for _, r := range want {
-		if slices.Contains(t.families, r.Family) {
-			possible = append(possible, t.possible(r))
+	var old, now rules.Rulesets
+	var sizes [][2]int
+	for _, w := range want {
+		if slices.Contains(t.families, w.Family) {
+			w = t.possible(w)
+			sizes = append(sizes, w.Size())
+			h, w := differing(family(have, w.Family), w)
+			old, now = append(old, h), append(now, w)
 		}
 	}
-	return newPlan(have, possible)
+	return partialPlan(old, now, sizes)
 }
 
 // possible is r as the tools can load it.
