@@ -129,8 +129,8 @@ func (p *Plane[R]) settle(ctx context.Context, found R, programs []*ir.Program, 
 			return err
 		}
 		if len(refused) == 0 {
-			debug.FreeOSMemory() // the plan has all that the kernel had and has
 			p.hold(admitted)
+			debug.FreeOSMemory() // what it took to remember all, and the plan
 			done.Refused = p.allRefused()
 			return nil
 		}

@@ -82,8 +82,9 @@ func (d *daemon) proxy(ctx context.Context) error {
 			d.synced(s)
 			if s.Err == nil && !cleaned {
 				cleaned = true
-				debug.FreeOSMemory()
 				d.removeLeftovers(ctx, k)
+				smallHeap(garbageAtRest)
+				debug.FreeOSMemory()
 			}
 		},
 		Now: time.Now, After: time.After,

@@ -57,7 +57,7 @@ func (c *watchCmd) Run(e *env) error {
 	if err := needRoot("watch"); err != nil {
 		return err
 	}
-	smallHeap()
+	smallHeap(garbageAtStart)
 	for {
 		d, err := newDaemon(c, e, resolved)
 		if err != nil {
@@ -82,11 +82,17 @@ func (c *watchCmd) load(e *env) (*config.Resolved, error) {
 	return resolved, err
 }
 
+// Garbage that the heap may hold, in percent of what is in use.
+const (
+	garbageAtStart = 50
+	garbageAtRest  = 25
+)
+
 // smallHeap sets the collector for a process that stays, where the environment
 // does not: little memory counts for more than a compilation's time.
-func smallHeap() {
+func smallHeap(percent int) {
 	if !isSet("GOGC") {
-		debug.SetGCPercent(50)
+		debug.SetGCPercent(percent)
 		debug.SetMemoryLimit(-1)
 	}
 }
