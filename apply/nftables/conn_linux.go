@@ -21,10 +21,16 @@ type conn struct {
 // readBuffer holds the refusals of a batch, each of which quotes its message.
 const readBuffer = 32 << 20
 
+// messageBuffer is more than any message has: lists of elements end at 64 KiB,
+// and a refusal quotes its message. The kernel fills messages of a dump as far
+// as a reader's buffer, up to 32 KiB. For each it goes through a set from the
+// beginning, so that fewer are faster by their number.
+const messageBuffer = 128 << 10
+
 // dial opens a connection to a network namespace by its file descriptor, or,
 // with 0, to that of the calling thread.
 func dial(netns int) (*conn, error) {
-	nl, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns})
+	nl, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns, MessageBufferSize: messageBuffer})
 	if err != nil {
 		return nil, fmt.Errorf("netlink socket of nf_tables: %w", err)
 	}
@@ -170,18 +176,24 @@ func (c *conn) dump(ctx context.Context, typ uint16, family byte, query []byte, 
 	if err := c.within(ctx); err != nil {
 		return err
 	}
-	msgs, err := c.nl.Execute(netlink.Message{
+	asked, err := c.nl.Send(netlink.Message{
 		Header: netlink.Header{Type: nfType(typ), Flags: netlink.Request | netlink.Dump},
 		Data:   append([]byte{family, 0, 0, 0}, query...),
 	})
 	if err != nil {
 		return fmt.Errorf("list nf_tables: %w", err)
 	}
-	for _, m := range msgs {
-		if m.Header.Flags&dumpInterrupted != 0 {
-			return errChanged
+	// As they come: all of them together would be larger than what is made of them.
+	for m, err := range c.nl.ReceiveIter() {
+		if err == nil {
+			err = netlink.Validate(asked, []netlink.Message{m})
 		}
-		if len(m.Data) < nfgenHead {
+		switch {
+		case err != nil:
+			return fmt.Errorf("list nf_tables: %w", err)
+		case m.Header.Flags&dumpInterrupted != 0:
+			return errChanged
+		case len(m.Data) < nfgenHead:
 			return errShort
 		}
 		if err := each(m.Data[nfgenHead:]); err != nil {
