@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/iptables"
@@ -186,14 +187,16 @@ type writer struct {
 }
 
 func (w *writer) edit(e *edit) {
+	// The legacy tool keeps chains by name, and finds its way soonest in that order.
+	set := slices.SortedFunc(slices.Values(e.set), func(a, b *rules.Chain) int { return strings.Compare(a.Name, b.Name) })
 	w.words("*", e.table, "")
-	for _, c := range e.set {
+	for _, c := range set {
 		w.words(":", c.Name, " - [0:0]")
 	}
 	for _, c := range e.drop {
 		w.words(":", c.Name, " - [0:0]")
 	}
-	for _, c := range e.set {
+	for _, c := range set {
 		for i := range c.Rules {
 			w.rule("-A ", c.Name, &c.Rules[i])
 		}

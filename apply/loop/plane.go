@@ -72,7 +72,6 @@ func (p *Plane[R]) Change(ctx context.Context, changes [Families][]ir.Change) (d
 	}
 	changes = p.fromHeld(p.readmit(changes))
 	plan := p.Memory.Plan(p.held.bare, changes)
-	done.planned(plan)
 	refused, err := p.commit(ctx, plan, &done)
 	if err != nil {
 		return done, err
@@ -120,7 +119,6 @@ func (p *Plane[R]) settle(ctx context.Context, found R, programs []*ir.Program, 
 	for {
 		admitted := p.admitted(programs)
 		plan := p.Target.Plan(found, p.Memory.Lower(admitted))
-		done.planned(plan)
 		// To plan for a whole cluster leaves much garbage, just when the tools and
 		// the kernel need memory, too.
 		debug.FreeOSMemory()
@@ -170,7 +168,7 @@ func (d *Done) drifted(plan apply.Plan) {
 	}
 }
 
-// planned notes what is to be done.
+// planned notes what a plan was to do.
 func (d *Done) planned(plan apply.Plan) {
 	var c Carried
 	for op := range plan.Operations {
@@ -199,10 +197,11 @@ func (d *Done) kept(plan apply.Plan) {
 // newly. What it has is not known after that, unless there are none.
 func (p *Plane[R]) commit(ctx context.Context, plan apply.Plan, done *Done) ([]apply.Refusal, error) {
 	p.known = false
-	if plan.Empty() {
-		return nil, nil
+	var err error
+	if !plan.Empty() {
+		err = p.Target.Commit(ctx, plan)
 	}
-	err := p.Target.Commit(ctx, plan)
+	done.planned(plan) // now: to name each operation takes time, which packets need not wait for
 	done.kept(plan)
 	if q, ok := errors.AsType[*apply.Quarantine](err); ok {
 		return q.Refused, nil

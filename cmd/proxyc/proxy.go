@@ -68,7 +68,6 @@ func (d *daemon) proxy(ctx context.Context) error {
 	if err := d.checkNode(); err != nil {
 		return err
 	}
-	debug.FreeOSMemory() // what the first objects took before they were reduced
 	all.Go(func() { d.boot.keep(sourceCtx, k.Kernel.InForce) })
 	all.Go(func() { d.follower.watchInterfaces(sourceCtx) })
 	cleaned := false
