@@ -92,6 +92,7 @@ func differing(have, want *rules.Ruleset) (h, w *rules.Ruleset) {
 			for j := range c.Rules {
 				if affected[c.Rules[j].Service()] {
 					delete(alike[i], c.Name)
+					break
 				}
 			}
 		}
