@@ -176,6 +176,41 @@ func TestFailedCommitLeavesTheOldState(t *testing.T) {
 	})
 }
 
+// spoil gives the chains of Services a rule that the kernel refuses.
+func spoil(sets rules.Rulesets, services ...ir.Name) {
+	for _, r := range sets {
+		for i := range r.Nat.Chains {
+			c := &r.Nat.Chains[i]
+			if s, own := c.Service(); own && slices.Contains(services, s) {
+				c.Rules = append(slices.Clone(c.Rules), rules.Rule{Raw: "-j REJECT"}) // the kernel knows it in filter only
+			}
+		}
+	}
+}
+
+// withoutService is what the programs want but for one Service that the kernel refuses.
+func withoutService(refused ir.Name, ps ...*ir.Program) (rest rules.Rulesets) {
+	for _, r := range lower(ps...) {
+		rest = append(rest, r.Without(map[ir.Name]bool{refused: true}))
+	}
+	return rest
+}
+
+// refusals commits a plan of which the kernel refuses some Services, and names them.
+func refusals(t *testing.T, target *Target, plan apply.Plan) (names []string) {
+	t.Helper()
+	err := target.Commit(t.Context(), plan)
+	q, ok := errors.AsType[*apply.Quarantine](err)
+	if !ok {
+		t.Fatalf("got %v, want a quarantine", err)
+	}
+	for _, r := range q.Refused {
+		names = append(names, r.Service.String())
+	}
+	slices.Sort(names)
+	return names
+}
+
 // TestQuarantine has two Services whose rules the kernel refuses.
 func TestQuarantine(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
@@ -183,28 +218,12 @@ func TestQuarantine(t *testing.T) {
 		put(t, target, lower(programs(10)...))
 		ps := programs(40)
 		want := lower(ps...)
-		for _, r := range want {
-			for i := range r.Nat.Chains {
-				c := &r.Nat.Chains[i]
-				if s, own := c.Service(); own && (s.Name == "s12" || s.Name == "s27") {
-					c.Rules = append(slices.Clone(c.Rules), rules.Rule{Raw: "-j REJECT"}) // the kernel knows it in filter only
-				}
-			}
-		}
+		spoil(want, ir.Name{Namespace: "default", Name: "s12"}, ir.Name{Namespace: "default", Name: "s27"})
 		have, err := target.Read(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = target.Commit(t.Context(), target.Plan(have, want))
-		q, ok := errors.AsType[*apply.Quarantine](err)
-		if !ok {
-			t.Fatalf("got %v, want a quarantine", err)
-		}
-		var got []string
-		for _, r := range q.Refused {
-			got = append(got, r.Service.String())
-		}
-		slices.Sort(got)
+		got := refusals(t, target, target.Plan(have, want))
 		if diff := cmp.Diff([]string{"default/s12", "default/s27"}, got); diff != "" {
 			t.Errorf("refused (-want +got):\n%s", diff)
 		}
@@ -233,32 +252,17 @@ func TestQuarantineOfOneThatWasThere(t *testing.T) {
 		target := open(t, Options{Variant: v})
 		ps := programs(100)
 		put(t, target, lower(ps...))
-		refused := ir.Name{Namespace: "default", Name: "s4"}
-		want, rest := lower(ps...), rules.Rulesets{}
-		for _, r := range want {
-			rest = append(rest, r.Without(map[ir.Name]bool{refused: true}))
-			for i := range r.Nat.Chains {
-				c := &r.Nat.Chains[i]
-				if s, own := c.Service(); own && s == refused && strings.HasPrefix(c.Name, "KUBE-SVC-") {
-					c.Rules = append(slices.Clone(c.Rules), rules.Rule{Raw: "-j REJECT"}) // the kernel knows it in filter only
-				}
-			}
-		}
+		refused := ir.Name{Namespace: "default", Name: "s5"}
+		want, rest := lower(ps...), withoutService(refused, ps...)
+		spoil(want, refused)
 		have, err := target.Read(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = target.Commit(t.Context(), target.Plan(have, want))
-		q, ok := errors.AsType[*apply.Quarantine](err)
-		if !ok || len(q.Refused) != 1 || q.Refused[0].Service != refused {
-			t.Fatalf("got %v, want %s refused", err, refused)
+		if diff := cmp.Diff([]string{refused.String()}, refusals(t, target, target.Plan(have, want))); diff != "" {
+			t.Errorf("refused (-want +got):\n%s", diff)
 		}
-		if have, err = target.Read(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if todo := target.Plan(have, rest); !todo.Empty() {
-			t.Errorf("still to do: %v", opsOf(todo))
-		}
+		holds(t, target, rest)
 	})
 }
 
@@ -357,13 +361,7 @@ func TestCancelledCommit(t *testing.T) {
 		if err := target.Commit(ctx, target.Plan(have, lower(programs(200)...))); err == nil {
 			t.Fatal("a cancelled commit gives no error")
 		}
-		have, err = target.Read(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if rest := target.Plan(have, old); !rest.Empty() {
-			t.Errorf("not as before: %v", opsOf(rest))
-		}
+		holds(t, target, old)
 	})
 }
 

@@ -47,5 +47,5 @@ func (m *Memory) Plan(programs []*ir.Program, changes [2][]ir.Change) apply.Plan
 		have, want = append(have, m.target.possible(h)), append(want, m.target.possible(w))
 		sizes = append(sizes, a.Size())
 	}
-	return partialPlan(have, want, sizes)
+	return newPlan(have, want).sized(sizes)
 }

@@ -1,12 +1,15 @@
 package iptables
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/loop"
@@ -33,7 +36,7 @@ func TestPlane(t *testing.T) {
 				t.Fatal(err, done.Refused)
 			}
 			now = next
-			holds(t, target, now)
+			holds(t, target, lower(now...))
 		}
 		done, err := plane.Replace(t.Context(), now)
 		if err != nil || done.Drift != (apply.Count{}) || done.Operations != (apply.Count{}) {
@@ -42,13 +45,13 @@ func TestPlane(t *testing.T) {
 	})
 }
 
-func holds(t *testing.T, target *Target, programs []*ir.Program) {
+func holds(t *testing.T, target *Target, want rules.Rulesets) {
 	t.Helper()
 	have, err := target.Read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rest := target.Plan(have, lower(programs...)); !rest.Empty() {
+	if rest := target.Plan(have, want); !rest.Empty() {
 		t.Errorf("not what is wanted: %v", opsOf(rest))
 	}
 }
@@ -77,42 +80,69 @@ func TestFailedChangeLeavesTheOldState(t *testing.T) {
 		if runs < 3 {
 			t.Error("nothing was taken back")
 		}
-		holds(t, target, now)
+		holds(t, target, lower(now...))
 	})
+}
+
+// refusedInChange is the Service that the kernel refuses in spoiledChange.
+var refusedInChange = ir.Name{Namespace: "default", Name: "s112"}
+
+// spoiledChange plans a change of which the kernel refuses one Service.
+func spoiledChange(t *testing.T, target *Target, now, next []*ir.Program) *Plan {
+	t.Helper()
+	put(t, target, lower(now...))
+	m := NewMemory(target)
+	m.Remember(now)
+	plan := m.Plan(bare(now), changes(now, next)).(*Plan)
+	spoil(plan.want, refusedInChange)
+	return plan
 }
 
 // A change that the kernel refuses in part does not touch others, either.
 func TestQuarantineOfAChange(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		target := open(t, Options{Variant: v})
-		now, next := programs(100), programs(120)
-		put(t, target, lower(now...))
-		m := NewMemory(target)
-		m.Remember(now)
-		plan := m.Plan(bare(now), changes(now, next)).(*Plan)
-		refused := ir.Name{Namespace: "default", Name: "s112"}
-		for i := range plan.families {
-			for _, c := range plan.families[i].want.Nat.Chains {
-				if s, own := c.Service(); own && s == refused {
-					c.Rules[0] = rules.Rule{Raw: "-j REJECT"} // the kernel knows it in filter only
-				}
+		next := programs(120)
+		plan := spoiledChange(t, target, programs(100), next)
+		if diff := cmp.Diff([]string{refusedInChange.String()}, refusals(t, target, plan)); diff != "" {
+			t.Errorf("refused (-want +got):\n%s", diff)
+		}
+		holds(t, target, withoutService(refusedInChange, next...))
+	})
+}
+
+// What is left of a change without what the kernel refuses may fail, too: then
+// all is as before, that of others included.
+func TestQuarantineThatFails(t *testing.T) {
+	inNamespace(t, func(t *testing.T, v Variant) {
+		target := open(t, Options{Variant: v})
+		now := programs(100)
+		plan := spoiledChange(t, target, now, programs(120))
+		cleared, after, killed := false, 0, errors.New("killed")
+		target.run = func(ctx context.Context, stdin io.Reader, stdout io.Writer, name string, args ...string) error {
+			if stdin == nil {
+				return run.To(ctx, stdin, stdout, name, args...)
 			}
+			text, err := io.ReadAll(stdin)
+			if err != nil {
+				return err
+			}
+			if bytes.Contains(text, []byte("-X "+rules.ProbeChain)) {
+				cleared = true
+			} else if cleared {
+				after++
+			}
+			if after == 2 { // the second family
+				return killed
+			}
+			return run.To(ctx, bytes.NewReader(text), stdout, name, args...)
 		}
-		err := target.Commit(t.Context(), plan)
-		q, ok := errors.AsType[*apply.Quarantine](err)
-		if !ok || len(q.Refused) != 1 || q.Refused[0].Service != refused {
-			t.Fatalf("got %v, want %s refused", err, refused)
+		if err := target.Commit(t.Context(), plan); !errors.Is(err, killed) || strings.Contains(err.Error(), "taking back") {
+			t.Errorf("got %v, want %v alone", err, killed)
 		}
-		have, err := target.Read(t.Context())
-		if err != nil {
-			t.Fatal(err)
+		if after < 3 {
+			t.Fatalf("%d runs after the refused one was found, want three: what was done is taken back", after)
 		}
-		var want rules.Rulesets
-		for _, r := range lower(next...) {
-			want = append(want, r.Without(map[ir.Name]bool{refused: true}))
-		}
-		if rest := target.Plan(have, want); !rest.Empty() {
-			t.Errorf("still to do: %v", opsOf(rest))
-		}
+		holds(t, target, lower(now...))
 	})
 }

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"testing"
 
-	gocmp "github.com/google/go-cmp/cmp"
-
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/loop"
 	"github.com/proxyc/proxyc/ir"
@@ -29,15 +27,7 @@ func TestMemoryPlansAsTargetDoes(t *testing.T) {
 		next := thinned(all, random)
 		got := m.Plan(bare(next), changes(now, next)).(*Plan)
 		want := target.Plan(lower(now...), lower(next...)).(*Plan)
-		if diff := gocmp.Diff(opsInOrder(want), opsInOrder(got)); diff != "" {
-			t.Fatalf("operations (-want +got):\n%s", diff)
-		}
-		if !slices.Equal(want.Gone(), got.Gone()) {
-			t.Fatalf("gone: got %v, want %v", got.Gone(), want.Gone())
-		}
-		if diff := gocmp.Diff(want.Tables(), got.Tables()); diff != "" {
-			t.Fatalf("rules (-want +got):\n%s", diff)
-		}
+		samePlans(t, want, got, opsInOrder)
 		now = next
 	}
 	if !m.Plan(bare(now), [2][]ir.Change{}).Empty() {

@@ -10,17 +10,17 @@ import (
 )
 
 // Plan is the difference between what a node's tables hold and what they
-// should hold, in both families.
+// should hold, in both families. It is about the chains on its two sides, which
+// may be some of those that the tables have.
 type Plan struct {
 	families   []familyPlan
 	have, want rules.Rulesets // what to go back to, and what to try again without the Services that the kernel refuses
-	partial    bool           // have and want are some chains of the tables
 }
 
 type familyPlan struct {
 	have, want *rules.Ruleset
 	tables     []tableDiff // filter, nat
-	size       [2]int      // rules that they have in the end
+	size       [2]int      // rules that the whole tables have in the end
 }
 
 // tableDiff is what changes in one table.
@@ -53,11 +53,9 @@ func newPlan(have, want rules.Rulesets) *Plan {
 	return p
 }
 
-// partialPlan compares some chains of two states; sizes are those of the whole
-// tables of each family in the end.
-func partialPlan(have, want rules.Rulesets, sizes [][2]int) *Plan {
-	p := newPlan(have, want)
-	p.partial = true
+// sized is the Plan for tables that are larger than what it is about: sizes are
+// how many rules those of each family have in the end.
+func (p *Plan) sized(sizes [][2]int) *Plan {
 	for i := range p.families {
 		p.families[i].size = sizes[i]
 	}
@@ -96,19 +94,20 @@ func differing(have, want *rules.Ruleset) (h, w *rules.Ruleset) {
 				}
 			}
 		}
-		hs[i].Chains, t.Chains = without(hs[i].Chains, alike[i]), without(t.Chains, alike[i])
+		differs := func(name string) bool { return !alike[i][name] }
+		hs[i].Chains, t.Chains = only(hs[i].Chains, differs), only(t.Chains, differs)
 	}
 	return &old, &now
 }
 
-// without gives the other chains in a slice of their own.
-func without(chains []rules.Chain, names map[string]bool) (rest []rules.Chain) {
+// only gives some chains in a slice of their own.
+func only(chains []rules.Chain, keep func(name string) bool) (some []rules.Chain) {
 	for _, c := range chains {
-		if !names[c.Name] {
-			rest = append(rest, c)
+		if keep(c.Name) {
+			some = append(some, c)
 		}
 	}
-	return rest
+	return some
 }
 
 // planFamily compares the tables of a family.
@@ -119,18 +118,12 @@ func planFamily(have, want *rules.Ruleset) familyPlan {
 }
 
 // within leaves in sets what the Plan is about.
-func (p *Plan) within(sets rules.Rulesets) rules.Rulesets {
-	if !p.partial {
-		return sets
-	}
-	var some rules.Rulesets
+func (p *Plan) within(sets rules.Rulesets) (some rules.Rulesets) {
 	for _, f := range p.families {
 		r := *family(sets, f.want.Family)
 		for i, t := range r.Tables() {
 			wanted := chainsOf(f.want.Tables()[i])
-			t.Chains = slices.DeleteFunc(slices.Clone(t.Chains), func(c rules.Chain) bool {
-				return f.tables[i].have[c.Name] == nil && wanted[c.Name] == nil
-			})
+			t.Chains = only(t.Chains, func(name string) bool { return f.tables[i].have[name] != nil || wanted[name] != nil })
 		}
 		some = append(some, &r)
 	}

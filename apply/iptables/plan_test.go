@@ -235,6 +235,20 @@ func TestOperations(t *testing.T) {
 	}
 }
 
+// samePlans holds what two Plans tell of themselves against each other.
+func samePlans(t *testing.T, want, got *Plan, ops func(apply.Plan) []apply.Operation) {
+	t.Helper()
+	if diff := cmp.Diff(ops(want), ops(got)); diff != "" {
+		t.Fatalf("operations (-want +got):\n%s", diff)
+	}
+	if !slices.Equal(want.Gone(), got.Gone()) {
+		t.Fatalf("gone: got %v, want %v", got.Gone(), want.Gone())
+	}
+	if diff := cmp.Diff(want.Tables(), got.Tables()); diff != "" {
+		t.Fatalf("rules (-want +got):\n%s", diff)
+	}
+}
+
 // TestPlanKeepsWhatDiffers holds Plans of a Target, which keep no more than they
 // need, against those of whole Rulesets.
 func TestPlanKeepsWhatDiffers(t *testing.T) {
@@ -244,15 +258,7 @@ func TestPlanKeepsWhatDiffers(t *testing.T) {
 	for range 20 {
 		have, want := lower(thinned(all, random)...), lower(thinned(all, random)...)
 		got, whole := target.Plan(have, want).(*Plan), newPlan(have, want)
-		if diff := cmp.Diff(opsOf(whole), opsOf(got)); diff != "" {
-			t.Fatalf("operations (-of whole Rulesets +got):\n%s", diff)
-		}
-		if !slices.Equal(whole.Gone(), got.Gone()) {
-			t.Fatalf("gone: got %v, of whole Rulesets %v", got.Gone(), whole.Gone())
-		}
-		if diff := cmp.Diff(whole.Tables(), got.Tables()); diff != "" {
-			t.Fatalf("rules (-of whole Rulesets +got):\n%s", diff)
-		}
+		samePlans(t, whole, got, opsOf)
 	}
 	have, want := lower(all...), lower(all...)
 	for _, f := range target.Plan(have, want).(*Plan).families {

@@ -241,7 +241,7 @@ func (t *Target) Plan(have, want rules.Rulesets) apply.Plan {
 			old, now = append(old, h), append(now, w)
 		}
 	}
-	return partialPlan(old, now, sizes)
+	return newPlan(old, now).sized(sizes)
 }
 
 // possible is r as the tools can load it.
