@@ -6,7 +6,6 @@ import (
 	goiptables "github.com/coreos/go-iptables/iptables"
 
 	"github.com/proxyc/proxyc/ir"
-	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
 func (t *Target) singly(f ir.Family) (singleChains, error) {
@@ -15,6 +14,6 @@ func (t *Target) singly(f ir.Family) (singleChains, error) {
 		protocol = goiptables.ProtocolIPv6
 	}
 	return goiptables.New(goiptables.IPFamily(protocol),
-		goiptables.Path(rules.Tool(f)+"-"+string(t.Variant)),
+		goiptables.Path(t.tool(f)),
 		goiptables.Timeout(t.waitSeconds()))
 }
