@@ -168,8 +168,8 @@ func (d *Done) drifted(plan apply.Plan) {
 	}
 }
 
-// planned notes what a plan was to do.
-func (d *Done) planned(plan apply.Plan) {
+// carried notes what a plan did, and what it had to leave.
+func (d *Done) carried(plan apply.Plan) {
 	var c Carried
 	for op := range plan.Operations {
 		d.Operations.Add(op.Verb)
@@ -180,17 +180,13 @@ func (d *Done) planned(plan apply.Plan) {
 	if tabled, ok := plan.(apply.Tabled); ok {
 		c.Tables = tabled.Tables()
 	}
-	d.Plans = append(d.Plans, c)
-	d.Gone = append(d.Gone, plan.Gone()...)
-}
-
-// kept notes what the last plan had to leave.
-func (d *Done) kept(plan apply.Plan) {
-	if c, ok := plan.(apply.Cleaning); ok {
+	if cleaning, ok := plan.(apply.Cleaning); ok {
 		for i, f := range [Families]ir.Family{ir.IPv4, ir.IPv6} {
-			d.Plans[len(d.Plans)-1].Kept[i] = c.Kept(f)
+			c.Kept[i] = cleaning.Kept(f)
 		}
 	}
+	d.Plans = append(d.Plans, c)
+	d.Gone = append(d.Gone, plan.Gone()...)
 }
 
 // commit carries a plan out, and gives the Services that the kernel refused
@@ -201,8 +197,7 @@ func (p *Plane[R]) commit(ctx context.Context, plan apply.Plan, done *Done) ([]a
 	if !plan.Empty() {
 		err = p.Target.Commit(ctx, plan)
 	}
-	done.planned(plan) // now: to name each operation takes time, which packets need not wait for
-	done.kept(plan)
+	done.carried(plan) // now: to name each operation takes time, which packets need not wait for
 	if q, ok := errors.AsType[*apply.Quarantine](err); ok {
 		return q.Refused, nil
 	}
