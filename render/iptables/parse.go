@@ -70,8 +70,11 @@ func (p *Parser) Ruleset() (*Ruleset, error) {
 	if p.err == nil {
 		p.next(string(p.begun))
 	}
+	if p.err != nil {
+		return nil, p.err
+	}
 	p.flush()
-	return p.found, p.err
+	return p.found, nil
 }
 
 func (p *Parser) next(line string) {
