@@ -57,8 +57,8 @@ func (c *watchCmd) Run(e *env) error {
 	if err := needRoot("watch"); err != nil {
 		return err
 	}
-	smallHeap(garbageAtStart)
 	for {
+		smallHeap(garbageAtStart)
 		d, err := newDaemon(c, e, resolved)
 		if err != nil {
 			return err
