@@ -188,7 +188,8 @@ type writer struct {
 
 func (w *writer) edit(e *edit) {
 	// The legacy tool keeps chains by name, and finds its way soonest in that order.
-	set := slices.SortedFunc(slices.Values(e.set), func(a, b *rules.Chain) int { return strings.Compare(a.Name, b.Name) })
+	set := slices.Clone(e.set)
+	slices.SortFunc(set, func(a, b *rules.Chain) int { return strings.Compare(a.Name, b.Name) })
 	w.words("*", e.table, "")
 	for _, c := range set {
 		w.words(":", c.Name, " - [0:0]")
