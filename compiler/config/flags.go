@@ -13,7 +13,8 @@ import (
 // Tags beyond kong's own: config is the path that the flag sets; sets says it in
 // words where it is not one path; keep marks what counts beside --config, while
 // all else is thrown away then; until is the release that took the flag's effect
-// away, instead what to use in its place.
+// away, instead what to use in its place; address marks an address, which stays
+// what it is by default when the flag's value is empty (CFG-13).
 type Flags struct {
 	Config        *string `name:"config" short:"c" placeholder:"FILE" help:"Configuration file: KubeProxyConfiguration, or a ConfigMap with one under config.conf." sets:"everything" keep:""`
 	WriteConfigTo *string `name:"write-config-to" placeholder:"FILE" help:"Write the configuration in force to a file, and exit." sets:"-" keep:""`
@@ -30,9 +31,9 @@ type Flags struct {
 	QPS         *float32 `name:"kube-api-qps" placeholder:"N" help:"Requests to the API server a second." config:"clientConnection.qps"`
 	Burst       *int32   `name:"kube-api-burst" placeholder:"N" help:"Requests to the API server in a burst." config:"clientConnection.burst"`
 
-	BindAddress         *string `name:"bind-address" placeholder:"IP" help:"The node's primary IP address; nothing listens on it." config:"bindAddress"`
-	HealthzBindAddress  *string `name:"healthz-bind-address" placeholder:"IP:PORT" help:"Address of the health server; empty for none." config:"healthzBindAddress"`
-	MetricsBindAddress  *string `name:"metrics-bind-address" placeholder:"IP:PORT" help:"Address of the metrics server." config:"metricsBindAddress"`
+	BindAddress         *string `name:"bind-address" placeholder:"IP" help:"The node's primary IP address; nothing listens on it." config:"bindAddress" address:""`
+	HealthzBindAddress  *string `name:"healthz-bind-address" placeholder:"IP:PORT" help:"Address of the health server; --healthz-port=0 for none." config:"healthzBindAddress" address:""`
+	MetricsBindAddress  *string `name:"metrics-bind-address" placeholder:"IP:PORT" help:"Address of the metrics server." config:"metricsBindAddress" address:""`
 	BindAddressHardFail *bool   `name:"bind-address-hard-fail" help:"Exit if a port cannot be bound." config:"bindAddressHardFail"`
 	Profiling           *bool   `name:"profiling" help:"Serve profiles at /debug/pprof of the metrics server." config:"enableProfiling"`
 	ShowHiddenMetrics   *string `name:"show-hidden-metrics-for-version" placeholder:"1.N" help:"Previous minor release, whose hidden metrics are shown." config:"showHiddenMetricsForVersion"`

@@ -125,7 +125,13 @@ func TestFlagsWithoutFile(t *testing.T) {
 			{"metricsBindAddress", `"[::1]:10249"`, "--metrics-bind-address"},
 		}},
 		{name: "no health server", args: []string{"--healthz-port=0"}, want: []setting{{"healthzBindAddress", `""`, "--healthz-port"}}},
-		{name: "no health server by address", args: []string{"--healthz-bind-address="}, want: []setting{{"healthzBindAddress", `""`, "--healthz-bind-address"}}},
+		{name: "empty addresses leave the defaults", args: []string{"--bind-address=", "--healthz-bind-address=", "--metrics-bind-address="}, want: []setting{
+			{"bindAddress", `"0.0.0.0"`, "default"}, {"healthzBindAddress", `"0.0.0.0:10256"`, "default"}, {"metricsBindAddress", `"127.0.0.1:10249"`, "default"},
+		}, diag: []string{
+			`info: --bind-address: empty, which leaves the default "0.0.0.0"`,
+			`info: --healthz-bind-address: empty, which leaves the default "0.0.0.0:10256"`,
+			`info: --metrics-bind-address: empty, which leaves the default "127.0.0.1:10249"`,
+		}},
 		{name: "port that does not count", args: []string{"--healthz-port=99"}, want: []setting{{"healthzBindAddress", `"0.0.0.0:10256"`, "default"}},
 			diag: []string{`warning: --healthz-port: ignored, since healthzBindAddress "0.0.0.0:10256" has a port`}},
 		{name: "ports and write-config-to", args: []string{"--metrics-port=0", "--write-config-to=f"}, want: []setting{{"metricsBindAddress", `"127.0.0.1:10249"`, "default"}}},

@@ -135,6 +135,8 @@ func (r *resolver) direct() {
 			r.removedFlag(flag, tag)
 		case r.file != "" && !has(tag, "keep"):
 			r.flagNote(diag.Warning, flag, "ignored, since --config is given")
+		case has(tag, "address") && field.Elem().IsZero():
+			r.flagNote(diag.Info, flag, "empty, which leaves the default %q", find(r.c, path))
 		case path != "":
 			r.set(flag, path, field)
 		}
