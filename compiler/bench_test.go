@@ -40,8 +40,8 @@ func BenchmarkCompile(b *testing.B) {
 		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if p, _ := Compile(newConfig("nftables"), snap, Facts{NodeName: "node1"}); len(p[0].Services) != n {
-					b.Fatalf("got %d Services, want %d", len(p[0].Services), n)
+				if p, _ := Compile(newConfig("nftables"), snap, Facts{NodeName: "node1"}); len(p.IPv4.Services) != n {
+					b.Fatalf("got %d Services, want %d", len(p.IPv4.Services), n)
 				}
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/service")
@@ -64,8 +64,8 @@ func BenchmarkUpdate(b *testing.B) {
 				slice.Endpoints = append([]snapshot.Endpoint(nil), old.Endpoints...)
 				slice.Endpoints[3].Ready = ready
 				ready = !ready
-				if got, _ := c.Update(snap.SetSlice(&slice)); len(got[0]) != 1 {
-					b.Fatalf("got %d changes, want 1", len(got[0]))
+				if got, _ := c.Update(snap.SetSlice(&slice)); len(got.IPv4) != 1 {
+					b.Fatalf("got %d changes, want 1", len(got.IPv4))
 				}
 			}
 		})

@@ -10,13 +10,13 @@ import (
 // target is what Services are compiled for: a node in one family.
 type target struct {
 	*cluster
-	family int // index into families
+	family ir.Family
 	node   *ir.Node
 	onNode string // "on node node1", for reasons
 	routes map[routeKey][]ir.Route
 }
 
-func newTarget(c *cluster, family int, node *ir.Node) *target {
+func newTarget(c *cluster, family ir.Family, node *ir.Node) *target {
 	t := &target{cluster: c, family: family, node: node, onNode: "on this node"}
 	if node.Name != "" {
 		t.onNode = "on node " + node.Name
@@ -27,7 +27,7 @@ func newTarget(c *cluster, family int, node *ir.Node) *target {
 
 // compile makes what a Service is on the target; nil if nothing.
 func (t *target) compile(s *service) *ir.Service {
-	v := &s.views[t.family]
+	v := s.views.At(t.family)
 	if !v.has(ir.ClusterIP) || len(s.ports) == 0 {
 		return nil
 	}

@@ -70,7 +70,7 @@ func clusterIP(addrs ...string) change {
 	return func(s *snapshot.Service) {
 		s.ClusterIP, s.ClusterIPs, s.IPFamilies = addrs[0], addrs, nil
 		for _, a := range addrs {
-			s.IPFamilies = append(s.IPFamilies, familyOf(netip.MustParseAddr(a)).String())
+			s.IPFamilies = append(s.IPFamilies, ir.FamilyOf(netip.MustParseAddr(a)).String())
 		}
 	}
 }
@@ -152,10 +152,10 @@ func endpointOf(text string) snapshot.Endpoint {
 }
 
 // compileFor compiles objects for node1 and checks that the Programs are valid.
-func compileFor(t *testing.T, cfg *config.Config, objects ...object) ([]*ir.Program, diag.List) {
+func compileFor(t *testing.T, cfg *config.Config, objects ...object) (ir.Programs, diag.List) {
 	t.Helper()
 	programs, diags := Compile(cfg, snapshotOf(objects...), Facts{NodeName: "node1"})
-	for _, p := range programs {
+	for _, p := range ir.Present(programs) {
 		for _, err := range p.Validate() {
 			t.Errorf("%s: %v", p.Family, err)
 		}
@@ -166,9 +166,9 @@ func compileFor(t *testing.T, cfg *config.Config, objects ...object) ([]*ir.Prog
 // lines writes the frontends of Programs, one a line: kind, match, then each
 // route as "scope→backends" with "+snat", and what happens without one.
 // Backends are written without the port 8080. What is kept of a port follows.
-func lines(programs ...*ir.Program) []string {
+func lines(programs ir.Programs) []string {
 	var out []string
-	for _, p := range programs {
+	for _, p := range ir.Present(programs) {
 		for _, s := range p.Services {
 			for _, f := range s.Frontends {
 				words := []string{f.Kind.String(), f.Match.String()}
@@ -230,7 +230,7 @@ func run(t *testing.T, rows []row) {
 				r.mode = ir.ModeNFTables
 			}
 			programs, diags := compileFor(t, newConfig(r.mode), r.objects...)
-			if d := cmp.Diff(r.want, lines(programs...)); d != "" {
+			if d := cmp.Diff(r.want, lines(programs)); d != "" {
 				t.Errorf("frontends (-want +got):\n%s", d)
 			}
 			if d := cmp.Diff(r.diags, texts(diags)); d != "" {

@@ -6,9 +6,6 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// families are the IP families in the order of their Programs.
-var families = [2]ir.Family{ir.IPv4, ir.IPv6}
-
 // cluster is what the nodes share: the snapshot and how it is read.
 type cluster struct {
 	snap *snapshot.Snapshot
@@ -41,7 +38,7 @@ func newCluster(cfg *config.Config, snap *snapshot.Snapshot) *cluster {
 	return &cluster{
 		snap: snap, mode: mode, caps: mode.Capabilities(), externalIPs: allowed || !set,
 		names: fieldNames{
-			clusterIPs:  newList("spec.clusterIPs[", "]", len(families)),
+			clusterIPs:  newList("spec.clusterIPs[", "]", len(ir.Families())),
 			externals:   newList("spec.externalIPs[", "]", namedFields),
 			ingresses:   newList("status.loadBalancer.ingress[", "].ip", namedFields),
 			ranges:      newList("spec.loadBalancerSourceRanges[", "]", namedFields),

@@ -13,9 +13,9 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Compile gives the Programs of one node, IPv4 before IPv6, and what is to be
-// said about the snapshot. cfg must have its defaults and be valid.
-func Compile(cfg *config.Config, snap *snapshot.Snapshot, facts Facts) ([]*ir.Program, diag.List) {
+// Compile gives the Programs of one node, and what is to be said about the
+// snapshot. cfg must have its defaults and be valid.
+func Compile(cfg *config.Config, snap *snapshot.Snapshot, facts Facts) (ir.Programs, diag.List) {
 	c := New(cfg, snap, facts)
 	return c.Programs(), c.Diagnostics()
 }
@@ -24,7 +24,7 @@ func Compile(cfg *config.Config, snap *snapshot.Snapshot, facts Facts) ([]*ir.Pr
 // does not depend on the node only once. It hands the Programs and diagnostics
 // of nodes[i] to yield, in order, until that returns false.
 func CompileNodes(cfg *config.Config, snap *snapshot.Snapshot, nodes []Facts,
-	yield func(i int, programs []*ir.Program, diags diag.List) bool) {
+	yield func(i int, programs ir.Programs, diags diag.List) bool) {
 	shared := newCluster(cfg, snap)
 	all := snap.Services()
 	services := make([]*service, len(all))
@@ -44,8 +44,8 @@ func CompileNodes(cfg *config.Config, snap *snapshot.Snapshot, nodes []Facts,
 // for concurrent use.
 type Compiler struct {
 	cluster   *cluster
-	targets   [len(families)]*target
-	claims    [len(families)]*claims
+	targets   ir.PerFamily[*target]
+	claims    ir.PerFamily[*claims]
 	node      nodeInput
 	nodeDiags diag.List
 	order     []*entry // by name
@@ -55,18 +55,18 @@ type Compiler struct {
 type entry struct {
 	name     ir.Name
 	created  time.Time
-	compiled [len(families)]*ir.Service // as if it were alone; nil: not in the family
-	final    [len(families)]*ir.Service // after the conflicts pass
+	compiled ir.PerFamily[*ir.Service] // as if it were alone; nil: not in the family
+	final    ir.PerFamily[*ir.Service] // after the conflicts pass
 	diags    diag.List
-	lost     [len(families)]diag.List // of the conflicts pass
+	lost     ir.PerFamily[diag.List] // of the conflicts pass
 }
 
 // diagnostics gives what there is to say about the Service.
 func (e *entry) diagnostics() diag.List {
-	if len(e.diags)+len(e.lost[0])+len(e.lost[1]) == 0 {
+	if len(e.diags)+len(e.lost.IPv4)+len(e.lost.IPv6) == 0 {
 		return nil
 	}
-	return slices.Concat(e.diags, e.lost[0], e.lost[1])
+	return slices.Concat(e.diags, e.lost.IPv4, e.lost.IPv6)
 }
 
 // New compiles a snapshot. The Compiler reads the same snapshot again when it
@@ -82,10 +82,10 @@ func newCompiler(cfg *config.Config, shared *cluster, facts Facts) *Compiler {
 	c := &Compiler{cluster: shared, node: nodeInput{cfg: cfg, mode: shared.mode, facts: facts,
 		object: shared.snap.Node(facts.NodeName), nodes: shared.snap.Nodes(), cidrs: shared.snap.ServiceCIDRs()}}
 	c.nodeDiags = c.node.nodeDiags()
-	for i, f := range families {
+	for _, f := range ir.Families() {
 		node, diags := nodePass(c.node, f)
 		c.nodeDiags.Add(diags...)
-		c.targets[i] = newTarget(shared, i, &node)
+		*c.targets.At(f) = newTarget(shared, f, &node)
 	}
 	return c
 }
@@ -95,8 +95,8 @@ func newCompiler(cfg *config.Config, shared *cluster, facts Facts) *Compiler {
 func (c *Compiler) Moves(facts Facts) bool {
 	in := c.node
 	in.facts = facts
-	for i, f := range families {
-		if node, _ := nodePass(in, f); !reflect.DeepEqual(&node, c.targets[i].node) {
+	for f, t := range c.targets.All() {
+		if node, _ := nodePass(in, f); !reflect.DeepEqual(&node, t.node) {
 			return true
 		}
 	}
@@ -111,16 +111,17 @@ func (c *Compiler) fill(all []*snapshot.Service, parse func(i int) *service) {
 	for i := range entries {
 		c.order = append(c.order, &entries[i])
 	}
-	for f := range families {
+	for _, f := range ir.Families() {
 		n := 0
 		for _, e := range c.order {
-			count(&n, e.compiled[f] != nil)
+			count(&n, e.compiled.Of(f) != nil)
 		}
-		c.claims[f] = newClaims(n)
+		claims := newClaims(n)
+		*c.claims.At(f) = claims
 		contested := map[*entry]bool{}
 		for _, e := range c.order {
-			c.claims[f].add(e, e.compiled[f], func(e *entry) { contested[e] = true })
-			e.final[f] = e.compiled[f]
+			claims.add(e, e.compiled.Of(f), func(e *entry) { contested[e] = true })
+			*e.final.At(f) = e.compiled.Of(f)
 		}
 		for e := range contested {
 			c.resolve(e, f)
@@ -132,33 +133,33 @@ func (c *Compiler) fill(all []*snapshot.Service, parse func(i int) *service) {
 // one that is skipped.
 func (c *Compiler) compile(e *entry, svc *snapshot.Service, s *service) {
 	e.name, e.created = svc.Name, svc.Created
-	e.compiled = [len(families)]*ir.Service{}
+	e.compiled = ir.PerFamily[*ir.Service]{}
 	e.diags = nil
 	if s == nil {
 		return
 	}
 	e.diags = s.diags
-	for f, t := range c.targets {
-		e.compiled[f] = t.compile(s)
+	for f, t := range c.targets.All() {
+		*e.compiled.At(f) = t.compile(s)
 	}
 }
 
-func (c *Compiler) resolve(e *entry, family int) {
-	e.final[family], e.lost[family] = c.claims[family].conflictsPass(e, e.compiled[family])
+func (c *Compiler) resolve(e *entry, f ir.Family) {
+	*e.final.At(f), *e.lost.At(f) = c.claims.Of(f).conflictsPass(e, e.compiled.Of(f))
 }
 
-// Programs gives the Programs as they are now, IPv4 before IPv6.
-func (c *Compiler) Programs() []*ir.Program {
+// Programs gives the Programs as they are now.
+func (c *Compiler) Programs() ir.Programs {
 	programs := c.Bare()
-	for f, p := range programs {
+	for f, p := range programs.All() {
 		n := 0
 		for _, e := range c.order {
-			count(&n, e.final[f] != nil)
+			count(&n, e.final.Of(f) != nil)
 		}
 		p.Services = make([]ir.Service, 0, n)
 		for _, e := range c.order {
-			if e.final[f] != nil {
-				p.Services = append(p.Services, *e.final[f])
+			if s := e.final.Of(f); s != nil {
+				p.Services = append(p.Services, *s)
 			}
 		}
 	}
@@ -167,10 +168,9 @@ func (c *Compiler) Programs() []*ir.Program {
 
 // Bare gives the Programs without their Services, at no cost that depends on
 // how many these are.
-func (c *Compiler) Bare() []*ir.Program {
-	programs := make([]*ir.Program, len(families))
-	for f, family := range families {
-		programs[f] = &ir.Program{Family: family, Node: *c.targets[f].node}
+func (c *Compiler) Bare() (programs ir.Programs) {
+	for f, t := range c.targets.All() {
+		*programs.At(f) = &ir.Program{Family: f, Node: *t.node}
 	}
 	return programs
 }
@@ -190,30 +190,31 @@ func (c *Compiler) Diagnostics() diag.List {
 // each Program, by name: these Services, as far as they did change, and those
 // that won or lost something by it; and what there is to say about all of
 // them. The cost follows their number.
-func (c *Compiler) Update(dirty []ir.Name) (changes [len(families)][]ir.Change, diags diag.List) {
+func (c *Compiler) Update(dirty []ir.Name) (changes ir.Changes, diags diag.List) {
 	touched := map[*entry]bool{}
 	touch := func(e *entry) { touched[e] = true }
 	for _, name := range dirty {
 		e := c.entry(name)
 		touch(e)
-		for f := range families {
-			c.claims[f].remove(e, e.compiled[f], touch)
+		for f, claims := range c.claims.All() {
+			claims.remove(e, e.compiled.Of(f), touch)
 		}
 		if svc := c.cluster.snap.Service(name); svc != nil {
 			c.compile(e, svc, c.cluster.service(svc))
 		} else {
-			e.compiled, e.diags = [len(families)]*ir.Service{}, nil
+			e.compiled, e.diags = ir.PerFamily[*ir.Service]{}, nil
 		}
-		for f := range families {
-			c.claims[f].add(e, e.compiled[f], touch)
+		for f, claims := range c.claims.All() {
+			claims.add(e, e.compiled.Of(f), touch)
 		}
 	}
 	for e := range touched {
-		for f := range families {
-			old := e.final[f]
+		for _, f := range ir.Families() {
+			old := e.final.Of(f)
 			c.resolve(e, f)
-			if !reflect.DeepEqual(old, e.final[f]) {
-				changes[f] = append(changes[f], ir.Change{Name: e.name, Old: old, New: e.final[f]})
+			if now := e.final.Of(f); !reflect.DeepEqual(old, now) {
+				of := changes.At(f)
+				*of = append(*of, ir.Change{Name: e.name, Old: old, New: now})
 			}
 		}
 		diags.Add(e.diagnostics()...)
@@ -222,8 +223,8 @@ func (c *Compiler) Update(dirty []ir.Name) (changes [len(families)][]ir.Change, 
 		}
 	}
 	diags.Sort()
-	for f := range families {
-		slices.SortFunc(changes[f], func(a, b ir.Change) int { return a.Name.Compare(b.Name) })
+	for _, of := range changes.All() {
+		slices.SortFunc(of, func(a, b ir.Change) int { return a.Name.Compare(b.Name) })
 	}
 	return changes, diags
 }

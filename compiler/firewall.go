@@ -24,8 +24,9 @@ func (c *cluster) sourceRanges(s *service) {
 		v := s.view(p.Addr())
 		v.ranges = append(v.ranges, ir.SourceRange{Prefix: p, Origin: ir.Origin{Object: s.object, Field: c.names.ranges.at(i)}})
 	}
-	for i := range s.views {
-		s.views[i].ranges = sortRanges(s.views[i].ranges)
+	for _, f := range ir.Families() {
+		v := s.views.At(f)
+		v.ranges = sortRanges(v.ranges)
 	}
 }
 

@@ -114,8 +114,8 @@ func NodeFamilies(cfg *config.Config, node *snapshot.Node) (f config.NodeFamilie
 	if node == nil || len(addrs) == 0 {
 		return f, false
 	}
-	f.Primary, f.PodCIDRs = familyOf(addrs[0]), node.PodCIDRs
-	f.DualStack = slices.ContainsFunc(addrs, func(a netip.Addr) bool { return familyOf(a) != f.Primary })
+	f.Primary, f.PodCIDRs = ir.FamilyOf(addrs[0]), node.PodCIDRs
+	f.DualStack = slices.ContainsFunc(addrs, func(a netip.Addr) bool { return ir.FamilyOf(a) != f.Primary })
 	return f, true
 }
 

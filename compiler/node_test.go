@@ -22,12 +22,12 @@ var noOrigins = cmp.Options{netipValues, cmpopts.IgnoreTypes(ir.Origin{})}
 func nodesOf(t *testing.T, cfg *config.Config, facts Facts, objects ...object) (v4, v6 ir.Node, diags []string) {
 	t.Helper()
 	programs, d := Compile(cfg, snapshotOf(objects...), facts)
-	for _, p := range programs {
+	for _, p := range ir.Present(programs) {
 		for _, err := range p.Validate() {
 			t.Errorf("%s: %v", p.Family, err)
 		}
 	}
-	return programs[0].Node, programs[1].Node, texts(d)
+	return programs.IPv4.Node, programs.IPv6.Node, texts(d)
 }
 
 func prefix(s string, assigned bool) ir.NodePortPrefix {
@@ -184,7 +184,7 @@ func TestNodeAddresses(t *testing.T) { // SNAP-70, SNAP-71
 					got = append(got, a.String())
 				}
 				if d := cmp.Diff([][]string{c.addrs4, c.addrs6}[i], got); d != "" {
-					t.Errorf("%s (-want +got):\n%s", families[i], d)
+					t.Errorf("%s (-want +got):\n%s", ir.Families()[i], d)
 				}
 			}
 		})
@@ -373,10 +373,10 @@ func TestMoves(t *testing.T) {
 func TestBare(t *testing.T) {
 	c := New(newConfig(ir.ModeNFTables), snapshotOf(newService("a")), Facts{NodeName: "node1"})
 	want := c.Programs()
-	if len(want[0].Services) == 0 {
+	if len(want.IPv4.Services) == 0 {
 		t.Fatal("no Service to leave out")
 	}
-	for _, p := range want {
+	for _, p := range ir.Present(want) {
 		p.Services = nil
 	}
 	if diff := cmp.Diff(want, c.Bare(), netipValues); diff != "" {

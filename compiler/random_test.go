@@ -153,9 +153,9 @@ func differ(want, got any) string {
 	return cmp.Diff(want, got, netipValues)
 }
 
-func checkValid(t *testing.T, programs []*ir.Program) {
+func checkValid(t *testing.T, programs ir.Programs) {
 	t.Helper()
-	for _, p := range programs {
+	for _, p := range ir.Present(programs) {
 		for _, err := range p.Validate() {
 			t.Errorf("%s: %v", p.Family, err)
 		}
@@ -190,9 +190,9 @@ func TestUpdatesFoldToCompile(t *testing.T) {
 					t.Fatalf("seed %d, step %d: Update says %q, Compile does not", seed, step, d)
 				}
 			}
-			for f := range families {
-				if d := differ(ir.Diff(before[f], got[f]), changes[f]); d != "" {
-					t.Fatalf("seed %d, step %d: changes of %s (-want +got):\n%s", seed, step, families[f], d)
+			for _, f := range ir.Families() {
+				if d := differ(ir.Diff(before.Of(f), got.Of(f)), changes.Of(f)); d != "" {
+					t.Fatalf("seed %d, step %d: changes of %s (-want +got):\n%s", seed, step, f, d)
 				}
 			}
 			before = got
@@ -210,8 +210,8 @@ func TestUpdateForgets(t *testing.T) {
 	c := New(newConfig(ir.ModeNFTables), snap, Facts{NodeName: "node1"})
 	snap.DeleteService(ns("a"))
 	c.Update([]ir.Name{ns("a"), ns("never")})
-	if len(c.order) != 1 || len(c.claims[0].only) != 1 || len(c.claims[0].shared) != 0 {
-		t.Errorf("got %d Services, %d claims and %d conflicts, want 1, 1 and 0", len(c.order), len(c.claims[0].only), len(c.claims[0].shared))
+	if len(c.order) != 1 || len(c.claims.IPv4.only) != 1 || len(c.claims.IPv4.shared) != 0 {
+		t.Errorf("got %d Services, %d claims and %d conflicts, want 1, 1 and 0", len(c.order), len(c.claims.IPv4.only), len(c.claims.IPv4.shared))
 	}
 }
 
@@ -249,7 +249,7 @@ func TestCompileNodes(t *testing.T) {
 		}
 		nodes := []Facts{{NodeName: "node1"}, {NodeName: "node2"}, {NodeName: "unknown"}}
 		next := 0
-		CompileNodes(cfg, snap, nodes, func(i int, got []*ir.Program, gotDiags diag.List) bool {
+		CompileNodes(cfg, snap, nodes, func(i int, got ir.Programs, gotDiags diag.List) bool {
 			if i != next {
 				t.Fatalf("got node %d, want %d", i, next)
 			}

@@ -53,7 +53,7 @@ func TestRoutes(t *testing.T) {
 					programs, _ := compileFor(t, cfg, newService("web", changes...), endpoints)
 					want := []string{"ClusterIP 10.96.0.10:80/tcp " + c.internal, "ExternalIP 198.18.0.1:80/tcp " + external,
 						"LoadBalancer 203.0.113.1:80/tcp " + external, "NodePort node:30080/tcp " + external}
-					if d := cmp.Diff(want, lines(programs...)); d != "" {
+					if d := cmp.Diff(want, lines(programs)); d != "" {
 						t.Errorf("externalTrafficPolicy Local %v (-want +got):\n%s", local, d)
 					}
 				}
@@ -157,7 +157,7 @@ func TestWindows(t *testing.T) {
 	}
 	run(t, rows)
 	programs, _ := compileFor(t, newConfig(ir.ModeKernelspace), newService("web", preserve, func(s *snapshot.Service) { s.NoOptimize = true }), webSlice)
-	if d := cmp.Diff(&ir.HNSService{PreserveDIP: true, NoOptimize: true}, only(t, programs[0]).HNS); d != "" {
+	if d := cmp.Diff(&ir.HNSService{PreserveDIP: true, NoOptimize: true}, only(t, programs.IPv4).HNS); d != "" {
 		t.Errorf("annotations (-want +got):\n%s", d)
 	}
 }

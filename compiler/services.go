@@ -17,7 +17,7 @@ type service struct {
 	*snapshot.Service
 	object string // for Origins
 	ports  []port // by ir.ServicePort
-	views  [len(families)]view
+	views  ir.PerFamily[view]
 	diags  diag.List
 }
 
@@ -77,8 +77,8 @@ func (c *cluster) service(svc *snapshot.Service) *service {
 	}
 	c.parsePorts(s)
 	c.parseAddrs(s)
-	for i, f := range families {
-		if v := &s.views[i]; v.has(ir.ClusterIP) {
+	for _, f := range ir.Families() {
+		if v := s.views.At(f); v.has(ir.ClusterIP) {
 			v.endpoints = c.endpointsPass(s, f)
 			if c.mode == ir.ModeKernelspace {
 				c.windowsPorts(s, v)
@@ -230,7 +230,7 @@ func (c *cluster) clusterIP(s *service, text, field, want string) {
 	switch {
 	case !ok:
 		s.report(field, "must be an IP address, got "+strconv.Quote(text))
-	case want != "" && familyOf(addr).String() != want:
+	case want != "" && ir.FamilyOf(addr).String() != want:
 		s.report(field, "must be "+want+" as spec.ipFamilies has it, got "+strconv.Quote(text))
 	case s.view(addr).has(ir.ClusterIP):
 		s.report(field, "a second "+want+" address is left out")
@@ -248,7 +248,7 @@ func (s *service) address(kind ir.Kind, text, field string) {
 	}
 	v := s.view(addr)
 	if !v.has(ir.ClusterIP) {
-		s.warn(field, text+" is not served: the Service has no clusterIP in "+familyOf(addr).String())
+		s.warn(field, text+" is not served: the Service has no clusterIP in "+ir.FamilyOf(addr).String())
 		return
 	}
 	for i, a := range v.addrs {
@@ -274,19 +274,9 @@ func (s *service) guard(v *view, i int, lb address) {
 	v.addrs = append(slices.Delete(v.addrs, i, i+1), lb)
 }
 
-func familyOf(a netip.Addr) ir.Family {
-	if a.Is4() {
-		return ir.IPv4
-	}
-	return ir.IPv6
-}
-
 // view is the service in the family of an address.
 func (s *service) view(a netip.Addr) *view {
-	if a.Is4() {
-		return &s.views[0]
-	}
-	return &s.views[1]
+	return s.views.At(ir.FamilyOf(a))
 }
 
 // servesIngress tells whether traffic to an ingress address is the proxy's

@@ -142,7 +142,7 @@ func TestExternalIPsGate(t *testing.T) { // SNAP-22
 	cfg := newConfig(ir.ModeNFTables)
 	cfg.FeatureGates = map[string]bool{"AllowServiceExternalIPs": false}
 	programs, diags := compileFor(t, cfg, newService("web", externalIPs("198.18.0.1")), webSlice)
-	if d := cmp.Diff([]string{web80}, lines(programs...)); d != "" {
+	if d := cmp.Diff([]string{web80}, lines(programs)); d != "" {
 		t.Errorf("frontends (-want +got):\n%s", d)
 	}
 	want := []string{"warning: Service ns/web: spec.externalIPs: is ignored: feature gate AllowServiceExternalIPs is off"}
@@ -179,8 +179,8 @@ func TestSourceRanges(t *testing.T) { // SNAP-24, PKT-10, PKT-11
 			}
 			programs, diags := compileFor(t, newConfig(c.mode), newService("web", dual, nodePort(30080), externalIPs("198.18.0.1"),
 				loadBalancer("203.0.113.1", "203.0.113.2", "2001:db8:203::1"), ranges(c.ranges...)), webSlice)
-			for i, want := range [][]string{c.want4, c.want6} {
-				for _, f := range only(t, programs[i]).Frontends {
+			for family, want := range (ir.PerFamily[[]string]{IPv4: c.want4, IPv6: c.want6}).All() {
+				for _, f := range only(t, programs.Of(family)).Frontends {
 					var got []string
 					for _, r := range f.SourceRanges {
 						got = append(got, r.Prefix.String())
@@ -222,7 +222,7 @@ func TestSessionAffinity(t *testing.T) { // SNAP-26
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			programs, diags := compileFor(t, newConfig(ir.ModeNFTables), newService("web", nodePort(30080), externalLocal, c.change), webSlice)
-			for _, p := range only(t, programs[0]).Pools {
+			for _, p := range only(t, programs.IPv4).Pools {
 				if d := cmp.Diff(c.want, p.Affinity); d != "" {
 					t.Errorf("pool %s (-want +got):\n%s", p.Policy, d)
 				}
@@ -270,7 +270,7 @@ func TestHealthCheckNodePort(t *testing.T) { // SNAP-28
 				c.mode = ir.ModeIPTables
 			}
 			programs, diags := compileFor(t, newConfig(c.mode), c.service, editSlice("web-1", both, c.endpoints...))
-			got := only(t, programs[0]).Health
+			got := only(t, programs.IPv4).Health
 			if d := cmp.Diff(c.want, got, cmpopts.IgnoreFields(ir.HealthCheck{}, "Origin")); d != "" {
 				t.Errorf("health check (-want +got):\n%s", d)
 			}
@@ -345,7 +345,7 @@ func TestEndpointsOrigins(t *testing.T) { // SNAP-62
 	}
 	programs, diags := compileFor(t, newConfig(ir.ModeNFTables), newService("web"), legacy)
 	var fields []string
-	for _, b := range only(t, programs[0]).Pools[0].Backends {
+	for _, b := range only(t, programs.IPv4).Pools[0].Backends {
 		fields = append(fields, b.AddrPort.String()+" "+b.Origin.Object+" "+b.Origin.Field)
 	}
 	want := []string{"10.1.0.1:8080 Endpoints ns/web subsets[1].addresses[2]", "10.1.0.2:8080 Endpoints ns/web subsets[1].addresses[3]"}

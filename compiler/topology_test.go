@@ -76,7 +76,7 @@ func TestIsLocal(t *testing.T) { // SNAP-43
 		programs, _ := Compile(newConfig(ir.ModeNFTables),
 			snapshotOf(newService("web"), slice("web-1", "10.1.0.1", "10.1.0.2 node=", "10.2.0.1")), Facts{NodeName: c.node})
 		var got []bool
-		for _, b := range only(t, programs[0]).Pools[0].Backends {
+		for _, b := range only(t, programs.IPv4).Pools[0].Backends {
 			got = append(got, b.Local)
 		}
 		if d := cmp.Diff(c.want, got); d != "" {
@@ -225,29 +225,29 @@ func TestHints(t *testing.T) { // SNAP-44
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			programs, _ := compileFor(t, newConfig(ir.ModeNFTables), web, slice("web-1", c.endpoints...))
-			if d := cmp.Diff(c.want, lines(programs...)); d != "" {
+			if d := cmp.Diff(c.want, lines(programs)); d != "" {
 				t.Errorf("frontends (-want +got):\n%s", d)
 			}
-			if got := only(t, programs[0]).Pools[0].Origin.Reason; got != c.reason {
+			if got := only(t, programs.IPv4).Pools[0].Origin.Reason; got != c.reason {
 				t.Errorf("reason: got %q, want %q", got, c.reason)
 			}
 		})
 	}
 	t.Run("hints do not touch the local list", func(t *testing.T) {
 		programs, _ := compileFor(t, newConfig(ir.ModeNFTables), newService("web", internalLocal), slice("web-1", "10.1.0.1 zone=zone-b", "10.2.0.1 zone=zone-a"))
-		if d := cmp.Diff(to("10.1.0.1"), lines(programs...)); d != "" {
+		if d := cmp.Diff(to("10.1.0.1"), lines(programs)); d != "" {
 			t.Errorf("frontends (-want +got):\n%s", d)
 		}
 	})
 	t.Run("a mode without hints", func(t *testing.T) {
 		programs, _ := compileFor(t, newConfig(ir.ModeKernelspace), web, slice("web-1", "10.1.0.1 zone=zone-a"))
-		if got, want := only(t, programs[0]).Pools[0].Origin.Reason, "the only ready endpoint; zone hints ignored: mode kernelspace has none"; got != want {
+		if got, want := only(t, programs.IPv4).Pools[0].Origin.Reason, "the only ready endpoint; zone hints ignored: mode kernelspace has none"; got != want {
 			t.Errorf("reason: got %q, want %q", got, want)
 		}
 	})
 	t.Run("SNAP-72 a node without a zone", func(t *testing.T) {
 		programs, _ := compileFor(t, newConfig(ir.ModeNFTables), node("node1", "", "192.0.2.11"), web, slice("web-1", "10.1.0.1 zone=zone-a", "10.2.0.1 zone=zone-b"))
-		if got, want := only(t, programs[0]).Pools[0].Origin.Reason, "all 2 ready endpoints; zone hints ignored: the node has no zone"; got != want {
+		if got, want := only(t, programs.IPv4).Pools[0].Origin.Reason, "all 2 ready endpoints; zone hints ignored: the node has no zone"; got != want {
 			t.Errorf("reason: got %q, want %q", got, want)
 		}
 	})
@@ -280,7 +280,7 @@ func TestReasons(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			programs, _ := compileFor(t, newConfig(ir.ModeNFTables), newService("web", c.change), slice("web-1", c.endpoints...))
-			s := only(t, programs[0])
+			s := only(t, programs.IPv4)
 			var pool, end ir.Origin
 			if len(s.Pools) > 0 {
 				pool, end = s.Pools[0].Origin, s.Pools[0].Backends[0].Origin

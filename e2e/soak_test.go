@@ -100,20 +100,20 @@ func (s *scene) fresh() {
 		s.t.Fatal(err)
 	}
 	want, got := s.programs(compiled), s.programs(inForce)
-	if len(got) != len(want) {
-		s.t.Fatalf("%d Programs are in force, want %d", len(got), len(want))
-	}
-	for i := range want {
-		got[i].Node.Addrs = want[i].Node.Addrs
-		wantText, gotText := text(s.t, want[i]), text(s.t, got[i])
-		if !bytes.Equal(wantText, gotText) {
-			s.t.Errorf("%s: what is in force is not what a fresh compilation gives: %d Services, want %d", want[i].Family, len(got[i].Services), len(want[i].Services))
+	for f, w := range want.All() {
+		g := got.Of(f)
+		if g == nil {
+			s.t.Fatalf("no Program of %s is in force", f)
+		}
+		g.Node.Addrs = w.Node.Addrs
+		if !bytes.Equal(text(s.t, w), text(s.t, g)) {
+			s.t.Errorf("%s: what is in force is not what a fresh compilation gives: %d Services, want %d", f, len(g.Services), len(w.Services))
 		}
 	}
-	s.t.Logf("%d Services of IPv4 are as freshly compiled", len(got[0].Services))
+	s.t.Logf("%d Services of IPv4 are as freshly compiled", len(got.IPv4.Services))
 }
 
-func (s *scene) programs(text string) []*ir.Program {
+func (s *scene) programs(text string) ir.Programs {
 	s.t.Helper()
 	programs, err := ir.ReadJSON(bytes.NewReader([]byte(text)))
 	if err != nil {

@@ -7,47 +7,6 @@ import (
 	"time"
 )
 
-// Family is an IP family. The two families of a dual-stack cluster share
-// nothing: each has a Program of its own.
-type Family uint8
-
-const (
-	IPv4 Family = 4
-	IPv6 Family = 6
-)
-
-// String gives the name that the EndpointSlice field addressType uses.
-func (f Family) String() string {
-	if f == IPv6 {
-		return "IPv6"
-	}
-	return "IPv4"
-}
-
-// Has tells whether addr is of the family. IPv4-mapped IPv6 addresses are not.
-func (f Family) Has(addr netip.Addr) bool {
-	if f == IPv6 {
-		return addr.Is6() && !addr.Is4In6()
-	}
-	return addr.Is4()
-}
-
-// Bits is the length of an address of the family in bits.
-func (f Family) Bits() int {
-	if f == IPv6 {
-		return 128
-	}
-	return 32
-}
-
-// Loopback is the family's loopback network: 127.0.0.0/8 or ::1/128.
-func (f Family) Loopback() netip.Prefix {
-	if f == IPv6 {
-		return netip.PrefixFrom(netip.IPv6Loopback(), 128)
-	}
-	return netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
-}
-
 // Protocol is a transport protocol by its IANA number.
 type Protocol uint8
 

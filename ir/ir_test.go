@@ -25,7 +25,7 @@ func TestJSONRoundTrip(t *testing.T) {
 		p.Node.HNS = &ir.HNS{NetworkName: "n", SourceVIP: netip.MustParseAddr("10.0.0.1")}
 		p.Services[0].HNS = &ir.HNSService{PreserveDIP: true}
 		p.Services[0].Health = &ir.HealthCheck{Port: 31000, Local: 2, Origin: p.Services[0].Origin}
-		want := []*ir.Program{p, {Family: ir.IPv6, Node: ir.Node{Name: "node1", Mode: mode}}}
+		want := ir.NewPrograms(p, &ir.Program{Family: ir.IPv6, Node: ir.Node{Name: "node1", Mode: mode}})
 		var buf bytes.Buffer
 		if err := ir.WriteJSON(&buf, want); err != nil {
 			t.Fatal(err)
@@ -58,7 +58,7 @@ func TestWriteText(t *testing.T) {
 	p := irtest.Program(ir.ModeNFTables)
 	p.Services = p.Services[:1]
 	var buf bytes.Buffer
-	if err := ir.WriteText(&buf, []*ir.Program{p}); err != nil {
+	if err := ir.WriteText(&buf, ir.NewPrograms(p)); err != nil {
 		t.Fatal(err)
 	}
 	want := `program IPv4 mode nftables node "node1"

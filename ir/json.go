@@ -23,29 +23,38 @@ type document struct {
 
 // WriteJSON writes the programs of one node as a versioned document. ReadJSON
 // gives back equal Programs.
-func WriteJSON(w io.Writer, programs []*Program) error {
+func WriteJSON(w io.Writer, programs Programs) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
-	return enc.Encode(document{APIVersion, DocumentKind, programs})
+	d := document{APIVersion: APIVersion, Kind: DocumentKind, Programs: []*Program{}}
+	for _, p := range Present(programs) {
+		d.Programs = append(d.Programs, p)
+	}
+	return enc.Encode(d)
 }
 
 // ReadJSON reads what WriteJSON wrote and validates it. Unknown fields are errors.
-func ReadJSON(r io.Reader) ([]*Program, error) {
+func ReadJSON(r io.Reader) (programs Programs, err error) {
 	dec := json.NewDecoder(r)
 	dec.DisallowUnknownFields()
 	var d document
 	if err := dec.Decode(&d); err != nil {
-		return nil, fmt.Errorf("ir: %w", err)
+		return programs, fmt.Errorf("ir: %w", err)
 	}
 	if d.APIVersion != APIVersion || d.Kind != DocumentKind {
-		return nil, fmt.Errorf("ir: apiVersion and kind must be %s %s, got %q %q", APIVersion, DocumentKind, d.APIVersion, d.Kind)
+		return programs, fmt.Errorf("ir: apiVersion and kind must be %s %s, got %q %q", APIVersion, DocumentKind, d.APIVersion, d.Kind)
 	}
 	var errs []error
 	for _, p := range d.Programs {
+		at := programs.At(p.Family)
+		if *at != nil {
+			errs = append(errs, fmt.Errorf("ir: programs: must hold one of %s, got two", p.Family))
+		}
+		*at = p
 		errs = append(errs, p.Validate()...)
 	}
-	return d.Programs, errors.Join(errs...)
+	return programs, errors.Join(errs...)
 }
 
 // duration appears in JSON as Go writes durations: "3h0m0s".

@@ -17,12 +17,14 @@ func atou(s string) (uint16, bool) {
 // WriteText writes the canonical text of the programs of one node, for people
 // to review: one piece a line, its Origin behind "#". Equal Programs give
 // equal bytes.
-func WriteText(w io.Writer, programs []*Program) error {
-	for i, p := range programs {
+func WriteText(w io.Writer, programs Programs) error {
+	first := true
+	for _, p := range Present(programs) {
 		t := text{}
-		if i > 0 {
+		if !first {
 			t.b = append(t.b, '\n')
 		}
+		first = false
 		t.program(p)
 		for j := range p.Services {
 			t.b = append(t.b, '\n')

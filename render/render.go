@@ -45,20 +45,13 @@ type Rendered interface {
 // Renderer is one mode's back end.
 type Renderer struct {
 	Mode  ir.Mode
-	Lower func(programs []*ir.Program) Rendered // programs of one node, IPv4 before IPv6
+	Lower func(programs ir.Programs) Rendered // of one node
 }
 
-// Each makes a Renderer's Lower of a function that lowers one Program: S are
-// the Rulesets of one node, in the order of its Programs.
-func Each[S interface {
-	~[]R
-	Rendered
-}, R any](lower func(*ir.Program) R) func([]*ir.Program) Rendered {
-	return func(programs []*ir.Program) Rendered {
-		s := make(S, len(programs))
-		for i, p := range programs {
-			s[i] = lower(p)
-		}
-		return s
+// Each lowers the Programs that are there, one by one.
+func Each[R any](programs ir.Programs, lower func(*ir.Program) *R) (rulesets ir.PerFamily[*R]) {
+	for f, p := range ir.Present(programs) {
+		*rulesets.At(f) = lower(p)
 	}
+	return rulesets
 }

@@ -100,7 +100,7 @@ func (pl plane) load(b *testing.B, node *Namespace, p *ir.Program) {
 				return err
 			}
 			defer t.Close()
-			return t.Commit(b.Context(), t.Plan(nil, nftablesrules.Tables{nftablesrules.Lower(p), nftablesrules.Lower(six)}))
+			return t.Commit(b.Context(), t.Plan(nftablesrules.Tables{}, nftablesrules.NewTables(nftablesrules.Lower(p), nftablesrules.Lower(six))))
 		}
 		four := *p
 		four.Node.Mode, six.Node.Mode = ir.ModeIPTables, ir.ModeIPTables
@@ -108,7 +108,7 @@ func (pl plane) load(b *testing.B, node *Namespace, p *ir.Program) {
 		if err != nil {
 			return err
 		}
-		return t.Commit(b.Context(), t.Plan(nil, iptablesrules.Rulesets{iptablesrules.Lower(&four), iptablesrules.Lower(six)}))
+		return t.Commit(b.Context(), t.Plan(iptablesrules.Rulesets{}, iptablesrules.NewRulesets(iptablesrules.Lower(&four), iptablesrules.Lower(six))))
 	})
 	if err != nil {
 		b.Fatal(err)

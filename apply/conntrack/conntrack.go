@@ -53,16 +53,16 @@ type Stale struct {
 //     sending into the void, also when endpoints are back.
 //
 // In userspace mode the proxy itself holds the flows: none is stale.
-func Find(entries []Entry, programs []*ir.Program, gone []ir.Match) []Stale {
-	byFamily := map[ir.Family]*frontends{}
-	for _, p := range programs {
+func Find(entries []Entry, programs ir.Programs, gone []ir.Match) []Stale {
+	var byFamily ir.PerFamily[*frontends]
+	for f, p := range ir.Present(programs) {
 		if p.Node.Mode != ir.ModeUserspace {
-			byFamily[p.Family] = newFrontends(p, gone)
+			*byFamily.At(f) = newFrontends(p, gone)
 		}
 	}
 	var out []Stale
 	for _, e := range entries {
-		f := byFamily[familyOf(e.To.Addr())]
+		f := byFamily.Of(ir.FamilyOf(e.To.Addr()))
 		if f == nil || e.Protocol != ir.UDP || e.Zone != 0 {
 			continue
 		}
@@ -75,13 +75,13 @@ func Find(entries []Entry, programs []*ir.Program, gone []ir.Match) []Stale {
 
 // Concern tells whether any entry could be stale: whether there is a UDP
 // frontend, or was one. If not, there is no need to read the table.
-func Concern(programs []*ir.Program, gone []ir.Match) bool {
+func Concern(programs ir.Programs, gone []ir.Match) bool {
 	for _, m := range gone {
 		if m.Protocol == ir.UDP {
 			return true
 		}
 	}
-	for _, p := range programs {
+	for _, p := range ir.Present(programs) {
 		for i := range p.Services {
 			for j := range p.Services[i].Frontends {
 				if p.Services[i].Frontends[j].Match.Protocol == ir.UDP {
@@ -91,13 +91,6 @@ func Concern(programs []*ir.Program, gone []ir.Match) bool {
 		}
 	}
 	return false
-}
-
-func familyOf(addr netip.Addr) ir.Family {
-	if addr.Is4() {
-		return ir.IPv4
-	}
-	return ir.IPv6
 }
 
 // frontends are the UDP frontends of one family by what they match.

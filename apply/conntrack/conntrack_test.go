@@ -155,7 +155,7 @@ func TestFind(t *testing.T) {
 				gone = append(gone, match(t, m))
 			}
 			var got string
-			for _, s := range Find([]Entry{e}, []*ir.Program{p}, gone) {
+			for _, s := range Find([]Entry{e}, ir.NewPrograms(p), gone) {
 				if s.Entry != e {
 					t.Errorf("got entry %v, want %v", s.Entry, e)
 				}
@@ -176,7 +176,7 @@ func TestFindNamesTheService(t *testing.T) {
 		{Protocol: ir.UDP, To: addrPort("10.96.0.10:53"), From: addrPort("10.244.1.8:53"), ID: 3},
 	}
 	var got []ir.Name
-	for _, s := range Find(entries, []*ir.Program{p}, []ir.Match{match(t, "10.96.0.99:53/udp")}) {
+	for _, s := range Find(entries, ir.NewPrograms(p), []ir.Match{match(t, "10.96.0.99:53/udp")}) {
 		got = append(got, s.Service)
 	}
 	dns := ir.Name{Namespace: "x", Name: "dns"}
@@ -188,16 +188,17 @@ func TestFindNamesTheService(t *testing.T) {
 func TestConcern(t *testing.T) {
 	tcp := program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:53/tcp": nil})
 	udp := program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:53/udp": nil})
+	six := program(t, ir.IPv6, nil, map[string][]int{"[fd00::10]:53/tcp": nil})
 	cases := []struct {
 		name     string
-		programs []*ir.Program
+		programs ir.Programs
 		gone     []ir.Match
 		want     bool
 	}{
-		{"nothing", nil, nil, false},
-		{"TCP", []*ir.Program{tcp}, []ir.Match{match(t, "10.96.0.1:1/tcp")}, false},
-		{"UDP", []*ir.Program{tcp, udp}, nil, true},
-		{"UDP gone", []*ir.Program{tcp}, []ir.Match{match(t, "10.96.0.1:1/udp")}, true},
+		{"nothing", ir.Programs{}, nil, false},
+		{"TCP", ir.NewPrograms(tcp), []ir.Match{match(t, "10.96.0.1:1/tcp")}, false},
+		{"UDP", ir.NewPrograms(udp, six), nil, true},
+		{"UDP gone", ir.NewPrograms(tcp), []ir.Match{match(t, "10.96.0.1:1/udp")}, true},
 	}
 	for _, c := range cases {
 		if got := Concern(c.programs, c.gone); got != c.want {

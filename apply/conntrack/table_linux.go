@@ -132,7 +132,7 @@ func (t *Table) Delete(entries []Entry) (deleted int, err error) {
 func (t *Table) deleteBatch(entries []Entry) (deleted int, err error) {
 	msgs := make([]netlink.Message, len(entries))
 	for i, e := range entries {
-		msgs[i] = message(msgDelete, netlink.Acknowledge, familyOf(e.To.Addr()), encode(func(ae *netlink.AttributeEncoder) { identify(ae, e) }))
+		msgs[i] = message(msgDelete, netlink.Acknowledge, ir.FamilyOf(e.To.Addr()), encode(func(ae *netlink.AttributeEncoder) { identify(ae, e) }))
 	}
 	if _, err := t.conn.SendMessages(msgs); err != nil {
 		return 0, fmt.Errorf("connection tracking: %w", err)

@@ -94,10 +94,10 @@ func TestTable(t *testing.T) {
 		create(t, handle, e)
 	}
 	frontends := map[string][]int{"10.96.0.10:53/udp": {0}, "node:30053/udp": {0}}
-	programs := []*ir.Program{
+	programs := ir.NewPrograms(
 		program(t, ir.IPv4, []string{"192.0.2.11"}, frontends, []string{"10.244.1.5:53"}),
 		program(t, ir.IPv6, nil, map[string][]int{"[fd00::10]:53/udp": {0}}, []string{"[fd00:244::5]:53"}),
-	}
+	)
 	read := func(family ir.Family) []Entry {
 		t.Helper()
 		out, err := table.UDP(family)
@@ -246,7 +246,7 @@ func TestClientMovesToTheNewEndpoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stale := Find(entries, []*ir.Program{p}, nil)
+	stale := Find(entries, ir.NewPrograms(p), nil)
 	if len(stale) != 1 {
 		t.Fatalf("stale of %v: %v, want 1", entries, stale)
 	}

@@ -24,25 +24,25 @@ func BenchmarkKernel(b *testing.B) {
 	for _, v := range variants {
 		for _, n := range []int{1_000, 5_000, 10_000} {
 			p := large(n, 5)
-			want := lower(p)
+			want := lower(ir.NewPrograms(p))
 			b.Run(fmt.Sprintf("%s/services=%d/load", v, n), func(b *testing.B) {
 				for b.Loop() {
 					inEmpty(b, v, func(t *Target) {
-						commit(b, t, nil, want)
+						commit(b, t, rules.Rulesets{}, want)
 					})
 				}
 			})
 			b.Run(fmt.Sprintf("%s/services=%d/one", v, n), func(b *testing.B) {
 				inEmpty(b, v, func(t *Target) {
-					commit(b, t, nil, want)
+					commit(b, t, rules.Rulesets{}, want)
 					m := NewMemory(t)
-					m.Remember([]*ir.Program{p})
+					m.Remember(ir.NewPrograms(p))
 					versions := [2]*ir.Service{service(changed(p)), service(p)}
 					var planning time.Duration
 					for i := 0; b.Loop(); i++ {
 						s := versions[i%2]
 						start := time.Now()
-						plan := m.Plan(bare([]*ir.Program{p}), [2][]ir.Change{{{Name: s.Name, Old: versions[1-i%2], New: s}}})
+						plan := m.Plan(bare(ir.NewPrograms(p)), ir.Changes{IPv4: []ir.Change{{Name: s.Name, Old: versions[1-i%2], New: s}}})
 						planning += time.Since(start)
 						if err := t.Commit(b.Context(), plan); err != nil {
 							b.Fatal(err)
@@ -53,7 +53,7 @@ func BenchmarkKernel(b *testing.B) {
 			})
 			b.Run(fmt.Sprintf("%s/services=%d/nothing", v, n), func(b *testing.B) {
 				inEmpty(b, v, func(t *Target) {
-					commit(b, t, nil, want)
+					commit(b, t, rules.Rulesets{}, want)
 					for b.Loop() {
 						if _, err := run.Run(b.Context(), strings.NewReader("*nat\nCOMMIT\n"), tool(ir.IPv4, v, "restore"), "--noflush"); err != nil {
 							b.Fatal(err)
@@ -128,7 +128,7 @@ func BenchmarkRemember(b *testing.B) {
 			m := NewMemory(&Target{families: []ir.Family{ir.IPv4}})
 			before := heap()
 			for b.Loop() {
-				m.Remember([]*ir.Program{p})
+				m.Remember(ir.NewPrograms(p))
 			}
 			b.ReportMetric(float64(heap()-before)/float64(n), "held-B/service")
 			runtime.KeepAlive(m)

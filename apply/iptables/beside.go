@@ -34,7 +34,7 @@ func (t *Target) alone(ctx context.Context, f ir.Family) ([]apply.Leftover, erro
 		return nil, err
 	}
 	var chains []string
-	for _, d := range plan.families[0].tables {
+	for _, d := range plan.families.Of(f).tables {
 		for _, c := range d.stale {
 			chains = append(chains, d.name+" "+c.Name)
 		}
@@ -78,5 +78,5 @@ func (t *Target) withdrawal(ctx context.Context, f ir.Family) (*Plan, error) {
 		}
 		table.Chains = chains
 	}
-	return newPlan(rules.Rulesets{have}, rules.Rulesets{&kept}), nil
+	return newPlan(rules.NewRulesets(have), rules.NewRulesets(&kept)), nil
 }

@@ -15,11 +15,11 @@ import (
 // programs gives Programs of both families with n Services: each with a ClusterIP
 // and two backends, some with a node port, affinity, source ranges, or no
 // backend.
-func programs(n int) []*ir.Program {
-	return []*ir.Program{
+func programs(n int) ir.Programs {
+	return ir.NewPrograms(
 		program(ir.IPv4, n, "192.0.2.11", "10.96.0.0", "10.244.0.0", "203.0.113.0"),
 		program(ir.IPv6, n, "2001:db8::11", "fd00:96::", "fd00:244::", "2001:db8:203::"),
-	}
+	)
 }
 
 func program(f ir.Family, n int, node, cluster, pod, vip string) *ir.Program {
@@ -68,9 +68,9 @@ func program(f ir.Family, n int, node, cluster, pod, vip string) *ir.Program {
 
 // thinned leaves out some of the Services and backends, or all backends of a
 // Service; everything without random.
-func thinned(ps []*ir.Program, random *rand.Rand) []*ir.Program {
-	var out []*ir.Program
-	for _, p := range ps {
+func thinned(ps ir.Programs, random *rand.Rand) ir.Programs {
+	var out ir.Programs
+	for f, p := range ir.Present(ps) {
 		q := *p
 		q.Services = nil
 		for _, s := range p.Services {
@@ -89,7 +89,7 @@ func thinned(ps []*ir.Program, random *rand.Rand) []*ir.Program {
 			}
 			q.Services = append(q.Services, s)
 		}
-		out = append(out, &q)
+		*out.At(f) = &q
 	}
 	return out
 }
@@ -98,13 +98,7 @@ func opsOf(p apply.Plan) []apply.Operation {
 	return slices.Collect(func(yield func(apply.Operation) bool) { p.Operations(yield) })
 }
 
-func lower(ps ...*ir.Program) rules.Rulesets {
-	var sets rules.Rulesets
-	for _, p := range ps {
-		sets = append(sets, rules.Lower(p))
-	}
-	return sets
-}
+func lower(ps ir.Programs) rules.Rulesets { return rules.LowerAll(ps) }
 
 func sorted(s []string) []string {
 	slices.Sort(s)

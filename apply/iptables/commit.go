@@ -43,8 +43,7 @@ func (t *Target) allOrNothing(ctx context.Context, p *Plan) error {
 
 // carryOut gives how many runs of the tool did something before the one that failed.
 func (t *Target) carryOut(ctx context.Context, p *Plan) (done int, err error) {
-	for i := range p.families {
-		f := &p.families[i]
+	for _, f := range ir.Present(p.families) {
 		for _, s := range f.steps(t.most()) {
 			if err := t.restore(ctx, f.want.Family, s.input(f.want.Family)); err != nil {
 				// The tool commits table by table, so that the first of two may be in force.

@@ -15,7 +15,7 @@ var _ apply.Tabled = (*Plan)(nil)
 // Tables counts the rules of our chains, as kube-proxy's metrics do.
 func (p *Plan) Tables() []apply.TableCount {
 	var counts []apply.TableCount
-	for _, f := range p.families {
+	for _, f := range ir.Present(p.families) {
 		for i, want := range f.want.Tables() {
 			counts = append(counts, apply.TableCount{
 				Family: f.want.Family, Table: want.Name, Rules: f.size[i], Written: f.tables[i].written(),

@@ -13,10 +13,10 @@ func TestInvalidDropped(t *testing.T) {
 			t.Errorf("without the rule: %d, want an error", n)
 		}
 		dropping := programs(1)
-		for _, p := range dropping {
+		for _, p := range ir.Present(dropping) {
 			p.Node.DropInvalid = true
 		}
-		put(t, target, lower(dropping...))
+		put(t, target, lower(dropping))
 		want := func(n uint64) {
 			t.Helper()
 			if got, err := target.InvalidDropped(t.Context()); err != nil || got != n {
@@ -43,7 +43,7 @@ func TestLocalhostNodePorts(t *testing.T) {
 		if n, err := target.LocalhostNodePorts(t.Context()); err == nil {
 			t.Errorf("without the rule: %d, want an error", n)
 		}
-		put(t, target, lower(programs(1)...))
+		put(t, target, lower(programs(1)))
 		if n, err := target.LocalhostNodePorts(t.Context()); err != nil || n != 0 {
 			t.Errorf("got %d, %v, want 0", n, err)
 		}

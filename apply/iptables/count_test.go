@@ -28,7 +28,7 @@ func counted(t *testing.T, r *rules.Ruleset) map[string]int {
 }
 
 func TestTables(t *testing.T) {
-	all := programs(3)[0]
+	all := programs(3).IPv4
 	want := counted(t, rules.Lower(all))
 	if want["nat"] < 10 || want["filter"] == 0 {
 		t.Fatalf("too few rules to tell: %v", want)
@@ -43,17 +43,17 @@ func TestTables(t *testing.T) {
 		}
 		return total, written
 	}
-	total, written := get(newPlan(nil, lower(all)))
+	total, written := get(newPlan(rules.Rulesets{}, rules.NewRulesets(rules.Lower(all))))
 	if diff := cmp.Diff([]map[string]int{want, want}, []map[string]int{total, written}); diff != "" {
 		t.Errorf("the first load: all, and those written (-want +got):\n%s", diff)
 	}
-	total, written = get(newPlan(lower(all), lower(all)))
+	total, written = get(newPlan(rules.NewRulesets(rules.Lower(all)), rules.NewRulesets(rules.Lower(all))))
 	if diff := cmp.Diff([]map[string]int{want, {"nat": 0, "filter": 0}}, []map[string]int{total, written}); diff != "" {
 		t.Errorf("nothing to do: all, and those written (-want +got):\n%s", diff)
 	}
-	less := programs(3)[0]
+	less := programs(3).IPv4
 	less.Services = less.Services[:2]
-	total, written = get(newPlan(lower(all), lower(less)))
+	total, written = get(newPlan(rules.NewRulesets(rules.Lower(all)), rules.NewRulesets(rules.Lower(less))))
 	if total["nat"] >= want["nat"] || written["nat"] == 0 || written["nat"] >= total["nat"] {
 		t.Errorf("a Service went: %d rules of nat, %d of them written, before %d", total["nat"], written["nat"], want["nat"])
 	}

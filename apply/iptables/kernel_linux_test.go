@@ -101,7 +101,7 @@ func TestKernelHoldsHistories(t *testing.T) {
 		all := programs(300)
 		for range 6 {
 			some := thinned(all, random)
-			want := lower(some...)
+			want := lower(some)
 			put(t, target, want)
 			if again := put(t, target, want); !again.Empty() {
 				t.Errorf("the second time there is something to do: %v", opsOf(again))
@@ -113,7 +113,7 @@ func TestKernelHoldsHistories(t *testing.T) {
 				}
 			}
 		}
-		plan := put(t, target, lower(thinned(all, nil)...))
+		plan := put(t, target, lower(thinned(all, nil)))
 		if len(plan.Gone()) == 0 {
 			t.Error("all Services went, but no frontend is gone")
 		}
@@ -126,7 +126,7 @@ func TestTakeover(t *testing.T) {
 			shell(t, recorded(t, f), tool(f, v, "restore"))
 		}
 		target := open(t, Options{Variant: v})
-		want := lower(programs(20)...)
+		want := lower(programs(20))
 		plan := put(t, target, want)
 		for _, op := range opsOf(plan) {
 			if op.Verb == apply.Remove && strings.Contains(op.Object, "KUBE-SEP-") && op.Service.Namespace != "default" {
@@ -153,17 +153,17 @@ func TestFailedCommitLeavesTheOldState(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		for _, most := range []int{0, 100} {
 			target := open(t, Options{Variant: v, MostRules: most})
-			old := lower(programs(100)...)
+			old := lower(programs(100))
 			put(t, target, old)
-			bad := lower(programs(200)...)
-			fixed := &bad[1].Nat.Chains[0] // of no Service, so that none can be left out
+			bad := lower(programs(200))
+			fixed := &bad.IPv6.Nat.Chains[0] // of no Service, so that none can be left out
 			fixed.Rules = append(fixed.Rules, rules.Rule{Raw: "-p tcp -j DNAT --to-destination nowhere"})
 			_, err := apply.Once(t.Context(), target, bad, always)
 			if err == nil || !strings.Contains(err.Error(), "nowhere") {
 				t.Errorf("at most %d rules: want an error with the tool's words and the line, got %v", most, err)
 			}
-			if of, ok := errors.AsType[*apply.FamilyError](err); !ok || of.Family != bad[1].Family {
-				t.Errorf("at most %d rules: want an error of %s, got %#v", most, bad[1].Family, err)
+			if of, ok := errors.AsType[*apply.FamilyError](err); !ok || of.Family != bad.IPv6.Family {
+				t.Errorf("at most %d rules: want an error of %s, got %#v", most, bad.IPv6.Family, err)
 			}
 			have, err := target.Read(t.Context())
 			if err != nil {
@@ -178,7 +178,7 @@ func TestFailedCommitLeavesTheOldState(t *testing.T) {
 
 // spoil gives the chains of Services a rule that the kernel refuses.
 func spoil(sets rules.Rulesets, services ...ir.Name) {
-	for _, r := range sets {
+	for _, r := range ir.Present(sets.PerFamily) {
 		for i := range r.Nat.Chains {
 			c := &r.Nat.Chains[i]
 			if s, own := c.Service(); own && slices.Contains(services, s) {
@@ -189,9 +189,9 @@ func spoil(sets rules.Rulesets, services ...ir.Name) {
 }
 
 // withoutService is what the programs want but for one Service that the kernel refuses.
-func withoutService(refused ir.Name, ps ...*ir.Program) (rest rules.Rulesets) {
-	for _, r := range lower(ps...) {
-		rest = append(rest, r.Without(map[ir.Name]bool{refused: true}))
+func withoutService(refused ir.Name, ps ir.Programs) (rest rules.Rulesets) {
+	for f, r := range ir.Present(lower(ps).PerFamily) {
+		*rest.At(f) = r.Without(map[ir.Name]bool{refused: true})
 	}
 	return rest
 }
@@ -215,9 +215,9 @@ func refusals(t *testing.T, target *Target, plan apply.Plan) (names []string) {
 func TestQuarantine(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		target := open(t, Options{Variant: v})
-		put(t, target, lower(programs(10)...))
+		put(t, target, lower(programs(10)))
 		ps := programs(40)
-		want := lower(ps...)
+		want := lower(ps)
 		spoil(want, ir.Name{Namespace: "default", Name: "s12"}, ir.Name{Namespace: "default", Name: "s27"})
 		have, err := target.Read(t.Context())
 		if err != nil {
@@ -227,14 +227,14 @@ func TestQuarantine(t *testing.T) {
 		if diff := cmp.Diff([]string{"default/s12", "default/s27"}, got); diff != "" {
 			t.Errorf("refused (-want +got):\n%s", diff)
 		}
-		for _, p := range ps {
+		for _, p := range ir.Present(ps) {
 			p.Services = slices.DeleteFunc(p.Services, func(s ir.Service) bool { return s.Name.Name == "s12" || s.Name.Name == "s27" })
 		}
 		have, err = target.Read(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, op := range opsOf(target.Plan(have, lower(ps...))) {
+		for _, op := range opsOf(target.Plan(have, lower(ps))) {
 			if !strings.Contains(op.Object, "KUBE-HAIRPIN") && !strings.Contains(op.Object, "KUBE-HPS-") {
 				t.Errorf("still to do: %v", op)
 			}
@@ -251,9 +251,9 @@ func TestQuarantineOfOneThatWasThere(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		target := open(t, Options{Variant: v})
 		ps := programs(100)
-		put(t, target, lower(ps...))
+		put(t, target, lower(ps))
 		refused := ir.Name{Namespace: "default", Name: "s5"}
-		want, rest := lower(ps...), withoutService(refused, ps...)
+		want, rest := lower(ps), withoutService(refused, ps)
 		spoil(want, refused)
 		have, err := target.Read(t.Context())
 		if err != nil {
@@ -326,14 +326,14 @@ func TestLockNamesItsHolder(t *testing.T) {
 	}
 	err = ns.Do(func() error {
 		target := open(t, Options{Variant: Legacy, Wait: time.Second})
-		_, err := apply.Once(t.Context(), target, lower(programs(1)...), always)
+		_, err := apply.Once(t.Context(), target, lower(programs(1)), always)
 		if want := fmt.Sprintf("held by process %d (", os.Getpid()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q in it", err, want)
 		}
 		if err := held.Close(); err != nil {
 			return err
 		}
-		put(t, target, lower(programs(1)...))
+		put(t, target, lower(programs(1)))
 		return nil
 	})
 	if err != nil {
@@ -344,7 +344,7 @@ func TestLockNamesItsHolder(t *testing.T) {
 func TestCancelledCommit(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		target := open(t, Options{Variant: v, MostRules: 50})
-		old := lower(programs(30)...)
+		old := lower(programs(30))
 		put(t, target, old)
 		have, err := target.Read(t.Context())
 		if err != nil {
@@ -358,7 +358,7 @@ func TestCancelledCommit(t *testing.T) {
 			}
 			return run.To(c, stdin, stdout, name, args...)
 		}
-		if err := target.Commit(ctx, target.Plan(have, lower(programs(200)...))); err == nil {
+		if err := target.Commit(ctx, target.Plan(have, lower(programs(200)))); err == nil {
 			t.Fatal("a cancelled commit gives no error")
 		}
 		holds(t, target, old)
@@ -368,7 +368,7 @@ func TestCancelledCommit(t *testing.T) {
 // The conformance of irtest's Program is checked by eval; here the kernel has to take it.
 func TestKernelTakesOneOfEach(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
-		put(t, open(t, Options{Variant: v}), lower(irtest.Program(ir.ModeIPTables), &ir.Program{Family: ir.IPv6,
-			Node: ir.Node{MasqueradeBit: 14, NodePorts: ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{{Prefix: netip.MustParsePrefix("2001:db8::/64"), Assigned: true}}}}}))
+		put(t, open(t, Options{Variant: v}), lower(ir.NewPrograms(irtest.Program(ir.ModeIPTables), &ir.Program{Family: ir.IPv6,
+			Node: ir.Node{MasqueradeBit: 14, NodePorts: ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{{Prefix: netip.MustParsePrefix("2001:db8::/64"), Assigned: true}}}}})))
 	})
 }

@@ -116,7 +116,7 @@ func (t *Target) remains(ctx context.Context, f ir.Family) (chains []string, err
 	if err != nil {
 		return nil, err
 	}
-	for _, d := range plan.families[0].tables {
+	for _, d := range plan.families.Of(f).tables {
 		for _, c := range d.stale {
 			chains = append(chains, d.name+" "+c.Name)
 		}
@@ -150,13 +150,13 @@ func (t *Target) removal(ctx context.Context, f ir.Family) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newPlan(rules.Rulesets{have}, rules.Rulesets{family(nil, f)}), nil
+	return newPlan(rules.NewRulesets(have), rules.NewRulesets(family(rules.Rulesets{}, f))), nil
 }
 
 // shared is what removes the chains that we share with the kubelet: nothing if
 // the kubelet is there, or others jump to them.
 func (t *Target) shared(ctx context.Context, f ir.Family, p *Plan) (edit, error) {
-	filter := &p.families[0].have.Filter
+	filter := &p.families.Of(f).have.Filter
 	e := edit{table: filter.Name}
 	for i := range filter.Chains {
 		if c := &filter.Chains[i]; rules.Shared(c.Name) && !slices.Contains(filter.Pinned, c.Name) {

@@ -36,7 +36,7 @@ func TestPlane(t *testing.T) {
 				t.Fatal(err, done.Refused)
 			}
 			now = next
-			holds(t, target, lower(now...))
+			holds(t, target, lower(now))
 		}
 		done, err := plane.Replace(t.Context(), now)
 		if err != nil || done.Drift != (apply.Count{}) || done.Operations != (apply.Count{}) {
@@ -61,7 +61,7 @@ func TestFailedChangeLeavesTheOldState(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		target := open(t, Options{Variant: v, MostRules: 50})
 		now, next := programs(100), programs(150)
-		put(t, target, lower(now...))
+		put(t, target, lower(now))
 		m := NewMemory(target)
 		m.Remember(now)
 		plan := m.Plan(bare(now), changes(now, next))
@@ -80,7 +80,7 @@ func TestFailedChangeLeavesTheOldState(t *testing.T) {
 		if runs < 3 {
 			t.Error("nothing was taken back")
 		}
-		holds(t, target, lower(now...))
+		holds(t, target, lower(now))
 	})
 }
 
@@ -88,9 +88,9 @@ func TestFailedChangeLeavesTheOldState(t *testing.T) {
 var refusedInChange = ir.Name{Namespace: "default", Name: "s112"}
 
 // spoiledChange plans a change of which the kernel refuses one Service.
-func spoiledChange(t *testing.T, target *Target, now, next []*ir.Program) *Plan {
+func spoiledChange(t *testing.T, target *Target, now, next ir.Programs) *Plan {
 	t.Helper()
-	put(t, target, lower(now...))
+	put(t, target, lower(now))
 	m := NewMemory(target)
 	m.Remember(now)
 	plan := m.Plan(bare(now), changes(now, next)).(*Plan)
@@ -107,7 +107,7 @@ func TestQuarantineOfAChange(t *testing.T) {
 		if diff := cmp.Diff([]string{refusedInChange.String()}, refusals(t, target, plan)); diff != "" {
 			t.Errorf("refused (-want +got):\n%s", diff)
 		}
-		holds(t, target, withoutService(refusedInChange, next...))
+		holds(t, target, withoutService(refusedInChange, next))
 	})
 }
 
@@ -143,6 +143,6 @@ func TestQuarantineThatFails(t *testing.T) {
 		if after < 3 {
 			t.Fatalf("%d runs after the refused one was found, want three: what was done is taken back", after)
 		}
-		holds(t, target, lower(now...))
+		holds(t, target, lower(now))
 	})
 }

@@ -26,26 +26,26 @@ func TestMemoryPlansAsTargetDoes(t *testing.T) {
 	for range 20 {
 		next := thinned(all, random)
 		got := m.Plan(bare(next), changes(now, next)).(*Plan)
-		want := target.Plan(lower(now...), lower(next...)).(*Plan)
+		want := target.Plan(lower(now), lower(next)).(*Plan)
 		samePlans(t, want, got, opsInOrder)
 		now = next
 	}
-	if !m.Plan(bare(now), [2][]ir.Change{}).Empty() {
+	if !m.Plan(bare(now), ir.Changes{}).Empty() {
 		t.Error("there is something to do without a change")
 	}
 }
 
 // bare gives the programs without their Services.
-func bare(programs []*ir.Program) (all []*ir.Program) {
-	for _, p := range programs {
-		all = append(all, &ir.Program{Family: p.Family, Node: p.Node})
+func bare(programs ir.Programs) (all ir.Programs) {
+	for f, p := range ir.Present(programs) {
+		*all.At(f) = &ir.Program{Family: f, Node: p.Node}
 	}
 	return all
 }
 
-func changes(now, next []*ir.Program) (all [2][]ir.Change) {
-	for i := range now {
-		all[i] = ir.Diff(byName(now[i]), byName(next[i]))
+func changes(now, next ir.Programs) (all ir.Changes) {
+	for f, p := range ir.Present(now) {
+		*all.At(f) = ir.Diff(byName(p), byName(next.Of(f)))
 	}
 	return all
 }

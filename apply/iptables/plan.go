@@ -13,7 +13,7 @@ import (
 // should hold, in both families. It is about the chains on its two sides, which
 // may be some of those that the tables have.
 type Plan struct {
-	families   []familyPlan
+	families   ir.PerFamily[*familyPlan]
 	have, want rules.Rulesets // what to go back to, and what to try again without the Services that the kernel refuses
 }
 
@@ -46,18 +46,17 @@ func (d *tableDiff) empty() bool {
 // newPlan compares two states family by family.
 func newPlan(have, want rules.Rulesets) *Plan {
 	p := &Plan{have: have, want: want}
-	for _, w := range want {
-		h := family(have, w.Family)
-		p.families = append(p.families, planFamily(h, w))
+	for f, w := range ir.Present(want.PerFamily) {
+		*p.families.At(f) = planFamily(family(have, f), w)
 	}
 	return p
 }
 
 // sized is the Plan for tables that are larger than what it is about: sizes are
 // how many rules those of each family have in the end.
-func (p *Plan) sized(sizes [][2]int) *Plan {
-	for i := range p.families {
-		p.families[i].size = sizes[i]
+func (p *Plan) sized(sizes ir.PerFamily[[2]int]) *Plan {
+	for f, of := range ir.Present(p.families) {
+		of.size = sizes.Of(f)
 	}
 	return p
 }
@@ -111,38 +110,36 @@ func only(chains []rules.Chain, keep func(name string) bool) (some []rules.Chain
 }
 
 // planFamily compares the tables of a family.
-func planFamily(have, want *rules.Ruleset) familyPlan {
-	return familyPlan{have: have, want: want, size: want.Size(), tables: []tableDiff{
+func planFamily(have, want *rules.Ruleset) *familyPlan {
+	return &familyPlan{have: have, want: want, size: want.Size(), tables: []tableDiff{
 		diffTable(&have.Filter, &want.Filter), diffTable(&have.Nat, &want.Nat),
 	}}
 }
 
 // within leaves in sets what the Plan is about.
 func (p *Plan) within(sets rules.Rulesets) (some rules.Rulesets) {
-	for _, f := range p.families {
-		r := *family(sets, f.want.Family)
+	for of, f := range ir.Present(p.families) {
+		r := *family(sets, of)
 		for i, t := range r.Tables() {
 			wanted := chainsOf(f.want.Tables()[i])
 			t.Chains = only(t.Chains, func(name string) bool { return f.tables[i].have[name] != nil || wanted[name] != nil })
 		}
-		some = append(some, &r)
+		*some.At(of) = &r
 	}
 	return some
 }
 
 // family gives the state of a family; an empty one where there is none.
 func family(sets rules.Rulesets, f ir.Family) *rules.Ruleset {
-	for _, r := range sets {
-		if r.Family == f {
-			return r
-		}
+	if r := sets.Of(f); r != nil {
+		return r
 	}
 	return &rules.Ruleset{Family: f, Filter: rules.Table{Name: "filter"}, Nat: rules.Table{Name: "nat"}}
 }
 
 // Empty tells that there is nothing to do.
 func (p *Plan) Empty() bool {
-	for _, f := range p.families {
+	for _, f := range ir.Present(p.families) {
 		for i := range f.tables {
 			if !f.tables[i].empty() {
 				return false
@@ -155,7 +152,7 @@ func (p *Plan) Empty() bool {
 // Gone gives the frontends that the node has and will not have any longer.
 func (p *Plan) Gone() []ir.Match {
 	var gone []ir.Match
-	for _, f := range p.families {
+	for _, f := range ir.Present(p.families) {
 		stay := map[ir.Match]bool{}
 		for _, m := range f.want.Frontends() {
 			stay[m] = true
@@ -312,7 +309,7 @@ func hooksOf(hooks []rules.Hook, builtIn string) (own, shared []rules.Hook) {
 // Operations gives what changes, in the order of commit: a chain of one Service
 // is one operation, a chain that many share has one for each rule.
 func (p *Plan) Operations(yield func(apply.Operation) bool) {
-	for _, f := range p.families {
+	for _, f := range ir.Present(p.families) {
 		for i := range f.tables {
 			ops := operations{family: f.want.Family, diff: &f.tables[i], yield: yield}
 			if !ops.all() {

@@ -75,7 +75,7 @@ func (m *memory) commit(e edit) error {
 	return nil
 }
 
-func empty(f ir.Family) *rules.Ruleset { return family(nil, f) }
+func empty(f ir.Family) *rules.Ruleset { return family(rules.Rulesets{}, f) }
 
 // packets are some to every frontend of the programs.
 func packets(ps ...*ir.Program) []sim.Packet {
@@ -104,15 +104,15 @@ func TestNoPacketMeetsHalfAService(t *testing.T) {
 	for _, most := range []int{10, 60, 1 << 20} {
 		random := rand.New(rand.NewPCG(11, uint64(most)))
 		full := programs(all)
-		for i := range full {
-			m := &memory{empty(full[i].Family)}
-			before := &ir.Program{Family: full[i].Family, Node: full[i].Node}
+		for f, p := range ir.Present(full) {
+			m := &memory{empty(f)}
+			before := &ir.Program{Family: f, Node: p.Node}
 			old := rules.Lower(before)
 			for range 4 {
-				after := thinned(full[i:i+1], random)[0]
+				after := thinned(ir.NewPrograms(p), random).Of(f)
 				want := rules.Lower(after)
-				p := newPlan(rules.Rulesets{m.state}, rules.Rulesets{want})
-				for _, s := range p.families[0].steps(most) {
+				p := newPlan(rules.NewRulesets(m.state), rules.NewRulesets(want))
+				for _, s := range p.families.Of(f).steps(most) {
 					for _, e := range s {
 						if err := m.commit(e); err != nil {
 							t.Fatalf("at most %d rules: %v", most, err)
@@ -120,7 +120,7 @@ func TestNoPacketMeetsHalfAService(t *testing.T) {
 						between(t, most, m.state, old, want, packets(before, after), after.Node.HasAddr)
 					}
 				}
-				if rest := newPlan(rules.Rulesets{m.state}, rules.Rulesets{want}); !rest.Empty() {
+				if rest := newPlan(rules.NewRulesets(m.state), rules.NewRulesets(want)); !rest.Empty() {
 					t.Fatalf("at most %d rules: after commit there is still to do: %v", most, opsOf(rest))
 				}
 				before, old = after, want
@@ -133,10 +133,10 @@ func TestNoPacketMeetsHalfAService(t *testing.T) {
 // dropped while others jump to it, however many runs it takes.
 func TestEverythingGoesInSteps(t *testing.T) {
 	for _, most := range []int{1, 10, 60, 1 << 20} {
-		for _, p := range programs(40) {
+		for _, p := range ir.Present(programs(40)) {
 			have := rules.Lower(p)
 			m := &memory{have}
-			for _, s := range newPlan(rules.Rulesets{have}, rules.Rulesets{empty(p.Family)}).families[0].steps(most) {
+			for _, s := range newPlan(rules.NewRulesets(have), rules.NewRulesets(empty(p.Family))).families.Of(p.Family).steps(most) {
 				for _, e := range s {
 					if err := m.commit(e); err != nil {
 						t.Fatalf("%s, at most %d rules: %v", p.Family, most, err)
@@ -179,7 +179,7 @@ func between(t *testing.T, most int, now, old, want *rules.Ruleset, to []sim.Pac
 }
 
 func TestOperations(t *testing.T) {
-	have, want := programs(3)[0], programs(3)[0]
+	have, want := programs(3).IPv4, programs(3).IPv4
 	want.Services = want.Services[1:]
 	want.Services[1].Pools = nil
 	want.Services[1].Frontends = want.Services[1].Frontends[:1]
@@ -193,7 +193,7 @@ func TestOperations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := newPlan(rules.Rulesets{read}, lower(want))
+	p := newPlan(rules.NewRulesets(read), rules.NewRulesets(rules.Lower(want)))
 	for _, op := range opsOf(p) {
 		words := strings.Fields(op.Object)
 		got = append(got, fmt.Sprintf("%s %s %s", op.Verb, op.Service, strings.Join(words[:min(len(words), 5)], " ")))
@@ -256,12 +256,12 @@ func TestPlanKeepsWhatDiffers(t *testing.T) {
 	target := &Target{Variant: Legacy, version: version{1, 8, 9}, families: []ir.Family{ir.IPv4, ir.IPv6}}
 	all := programs(200)
 	for range 20 {
-		have, want := lower(thinned(all, random)...), lower(thinned(all, random)...)
+		have, want := lower(thinned(all, random)), lower(thinned(all, random))
 		got, whole := target.Plan(have, want).(*Plan), newPlan(have, want)
 		samePlans(t, whole, got, opsOf)
 	}
-	have, want := lower(all...), lower(all...)
-	for _, f := range target.Plan(have, want).(*Plan).families {
+	have, want := lower(all), lower(all)
+	for _, f := range ir.Present(target.Plan(have, want).(*Plan).families) {
 		for _, r := range []*rules.Ruleset{f.have, f.want} {
 			if n := len(r.Nat.Chains); n > 0 {
 				t.Errorf("%s: a plan without a change keeps %d chains", r.Family, n)
@@ -307,7 +307,7 @@ func TestUnhookByText(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	steps := newPlan(rules.Rulesets{have}, lower(programs(0)...)).families[0].steps(1000)
+	steps := newPlan(rules.NewRulesets(have), lower(programs(0))).families.IPv4.steps(1000)
 	if got := string(steps[0].input(ir.IPv4).text()); !strings.Contains(got, "\n-D INPUT "+jump+"\n") {
 		t.Errorf("not taken out:\n%s", got)
 	}
@@ -322,13 +322,13 @@ func show(hooks []rules.Hook) (out []string) {
 
 // TestFirewallIsTheKubeletsToo has the kubelet's chain with a rule of its own.
 func TestFirewallIsTheKubeletsToo(t *testing.T) {
-	want := lower(programs(0)...)
+	want := lower(programs(0))
 	have, err := rules.Parse(ir.IPv4, "*filter\n:KUBE-FIREWALL - [0:0]\n-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP\nCOMMIT\n")
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := &memory{have}
-	for _, s := range newPlan(rules.Rulesets{have}, want).families[0].steps(1000) {
+	for _, s := range newPlan(rules.NewRulesets(have), want).families.IPv4.steps(1000) {
 		for _, e := range s {
 			if err := m.commit(e); err != nil {
 				t.Fatal(err)
@@ -340,12 +340,12 @@ func TestFirewallIsTheKubeletsToo(t *testing.T) {
 			t.Errorf("KUBE-FIREWALL: got %d rules", len(c.Rules))
 		}
 	}
-	if rest := newPlan(rules.Rulesets{m.state}, want[:1]); !rest.Empty() {
+	if rest := newPlan(rules.NewRulesets(m.state), rules.NewRulesets(want.IPv4)); !rest.Empty() {
 		t.Errorf("still to do: %v", opsOf(rest))
 	}
-	without := programs(0)[0]
+	without := programs(0).IPv4
 	without.Node.NodePorts.Loopback = false
-	for _, op := range opsOf(newPlan(rules.Rulesets{m.state}, lower(without))) {
+	for _, op := range opsOf(newPlan(rules.NewRulesets(m.state), rules.NewRulesets(rules.Lower(without)))) {
 		if op.Verb == apply.Remove && strings.Contains(op.Object, "KUBE-FIREWALL") {
 			t.Errorf("takes from the kubelet: %s", op.Object)
 		}

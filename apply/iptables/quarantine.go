@@ -52,8 +52,8 @@ func (t *Target) quarantine(ctx context.Context, p *Plan, first *refused) error 
 		out[r.Service] = true
 	}
 	var rest rules.Rulesets
-	for _, r := range p.want {
-		rest = append(rest, r.Without(out))
+	for f, r := range ir.Present(p.want.PerFamily) {
+		*rest.At(f) = r.Without(out)
 	}
 	if err := t.allOrNothing(ctx, newPlan(p.within(have), rest)); err != nil {
 		return err
@@ -78,7 +78,7 @@ type trial struct {
 
 func newProbe(t *Target, want rules.Rulesets, suspects map[ir.Name]bool) *probe {
 	p := &probe{target: t}
-	for _, r := range want {
+	for _, r := range ir.Present(want.PerFamily) {
 		for _, table := range r.Tables() {
 			of := map[ir.Name][]rules.Rule{}
 			for i := range table.Chains {

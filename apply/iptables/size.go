@@ -1,11 +1,13 @@
 package iptables
 
-import "github.com/proxyc/proxyc/apply"
+import (
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+)
 
 // Bytes is how much a commit of a Plan of this Target hands to iptables-restore.
 func (t *Target) Bytes(p apply.Plan) (n int) {
-	for i := range p.(*Plan).families {
-		f := &p.(*Plan).families[i]
+	for _, f := range ir.Present(p.(*Plan).families) {
 		for _, s := range f.steps(t.most()) {
 			n += len(s.input(f.want.Family).text())
 		}

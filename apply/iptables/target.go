@@ -61,7 +61,7 @@ func Open(ctx context.Context, o Options) (*Target, error) {
 		return nil, err
 	}
 	var missing []error
-	for _, f := range [...]ir.Family{ir.IPv4, ir.IPv6} {
+	for _, f := range ir.Families() {
 		if _, err := t.exists(ctx, f, "nat", "POSTROUTING"); err != nil {
 			missing = append(missing, err)
 			continue
@@ -108,7 +108,7 @@ func (t *Target) inUse(ctx context.Context) (Variant, error) {
 	}
 	for _, sign := range signs {
 		for _, v := range [...]Variant{NFT, Legacy} {
-			for _, f := range [...]ir.Family{ir.IPv4, ir.IPv6} {
+			for _, f := range ir.Families() {
 				of := Target{Variant: v, options: t.options, run: t.run}
 				if found, err := of.exists(ctx, f, sign.table, sign.chain); err == nil && found {
 					return v, nil
@@ -124,7 +124,7 @@ func (t *Target) fuller(ctx context.Context) (best Variant, err error) {
 	most := -1
 	var missing []error
 	for _, v := range [...]Variant{NFT, Legacy} {
-		for _, f := range [...]ir.Family{ir.IPv4, ir.IPv6} {
+		for _, f := range ir.Families() {
 			out, err := t.output(ctx, tool(f, v, "save"))
 			if err != nil {
 				missing = append(missing, err)
@@ -198,14 +198,11 @@ func (t *Target) output(ctx context.Context, name string, args ...string) (strin
 }
 
 // Read reads our chains of tables filter and nat.
-func (t *Target) Read(ctx context.Context) (rules.Rulesets, error) {
-	var sets rules.Rulesets
+func (t *Target) Read(ctx context.Context) (sets rules.Rulesets, err error) {
 	for _, f := range t.families {
-		r, err := t.readFamily(ctx, f)
-		if err != nil {
-			return nil, err
+		if *sets.At(f), err = t.readFamily(ctx, f); err != nil {
+			return sets, err
 		}
-		sets = append(sets, r)
 	}
 	return sets, nil
 }
@@ -232,13 +229,12 @@ func (t *Target) tool(f ir.Family) string { return rules.Tool(f) + "-" + string(
 // plan lasts as long as the tools run, which need memory, too.
 func (t *Target) Plan(have, want rules.Rulesets) apply.Plan {
 	var old, now rules.Rulesets
-	var sizes [][2]int
-	for _, w := range want {
-		if slices.Contains(t.families, w.Family) {
+	var sizes ir.PerFamily[[2]int]
+	for f, w := range ir.Present(want.PerFamily) {
+		if slices.Contains(t.families, f) {
 			w = t.possible(w)
-			sizes = append(sizes, w.Size())
-			h, w := differing(family(have, w.Family), w)
-			old, now = append(old, h), append(now, w)
+			*sizes.At(f) = w.Size()
+			*old.At(f), *now.At(f) = differing(family(have, f), w)
 		}
 	}
 	return newPlan(old, now).sized(sizes)

@@ -37,7 +37,7 @@ func knownSets() ([]set, error) {
 		return nil, err
 	}
 	var sets []set
-	for _, f := range [...]ir.Family{ir.IPv4, ir.IPv6} {
+	for _, f := range ir.Families() {
 		for _, s := range rules.Sets() {
 			if name := s.Name(f); there[name] {
 				sets = append(sets, set{name, nodePortSets[s]})

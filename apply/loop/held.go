@@ -9,45 +9,47 @@ import (
 // held are the Programs that a kernel holds. To change a Service in them costs
 // the same however many there are.
 type held struct {
-	bare     []*ir.Program // without their Services
-	services [Families]map[ir.Name]*ir.Service
+	bare     ir.Programs // without their Services
+	services ir.PerFamily[map[ir.Name]*ir.Service]
 }
 
-func newHeld(programs []*ir.Program) *held {
-	h := &held{bare: make([]*ir.Program, len(programs))}
-	for i, p := range programs {
-		h.bare[i] = &ir.Program{Family: p.Family, Node: p.Node}
-		h.services[i] = make(map[ir.Name]*ir.Service, len(p.Services))
+func newHeld(programs ir.Programs) *held {
+	h := &held{}
+	for f, p := range ir.Present(programs) {
+		*h.bare.At(f) = &ir.Program{Family: f, Node: p.Node}
+		services := make(map[ir.Name]*ir.Service, len(p.Services))
 		for j := range p.Services {
-			h.services[i][p.Services[j].Name] = &p.Services[j]
+			services[p.Services[j].Name] = &p.Services[j]
 		}
+		*h.services.At(f) = services
 	}
 	return h
 }
 
-func (h *held) change(changes [Families][]ir.Change) {
-	for i, of := range changes {
+func (h *held) change(changes ir.Changes) {
+	for f, of := range changes.All() {
+		services := h.services.Of(f)
 		for _, c := range of {
 			if c.New == nil {
-				delete(h.services[i], c.Name)
+				delete(services, c.Name)
 			} else {
-				h.services[i][c.Name] = c.New
+				services[c.Name] = c.New
 			}
 		}
 	}
 }
 
 // programs gives the Programs with their Services.
-func (h *held) programs() []*ir.Program {
-	programs := make([]*ir.Program, len(h.bare))
-	for i, bare := range h.bare {
+func (h *held) programs() (programs ir.Programs) {
+	for f, bare := range ir.Present(h.bare) {
 		p := *bare
-		p.Services = make([]ir.Service, 0, len(h.services[i]))
-		for _, s := range h.services[i] {
+		services := h.services.Of(f)
+		p.Services = make([]ir.Service, 0, len(services))
+		for _, s := range services {
 			p.Services = append(p.Services, *s)
 		}
 		slices.SortFunc(p.Services, func(a, b ir.Service) int { return a.Name.Compare(b.Name) })
-		programs[i] = &p
+		*programs.At(f) = &p
 	}
 	return programs
 }

@@ -8,15 +8,11 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Families are the families of the Programs, in their order.
-const Families = 2
-
 // Work is what is wanted now, and what changed since the last Work.
 type Work struct {
-	// Programs are what is wanted, IPv4 before IPv6; without their Services
-	// where Changes tell all.
-	Programs []*ir.Program
-	Changes  [Families][]ir.Change
+	// Programs are what is wanted; without their Services where Changes tell all.
+	Programs ir.Programs
+	Changes  ir.Changes
 	// All tells that more than Changes says may differ: the node did.
 	All bool
 }
@@ -50,7 +46,7 @@ type Done struct {
 type Carried struct {
 	First  []apply.Operation  // the first of its operations
 	Tables []apply.TableCount // of dataplanes that keep rules in tables
-	Kept   [Families]int      // how many objects the kernel did not let go
+	Kept   ir.PerFamily[int]  // how many objects the kernel did not let go
 }
 
 // OperationsShown is how many operations of a plan are told at most.
@@ -59,13 +55,13 @@ const OperationsShown = 1000
 // Kernel is where Programs go.
 type Kernel interface {
 	// Replace makes the kernel hold the programs, whatever it holds now.
-	Replace(ctx context.Context, programs []*ir.Program) (Done, error)
+	Replace(ctx context.Context, programs ir.Programs) (Done, error)
 	// Change makes the kernel hold what differs by changes from the last call,
 	// which gave no error.
-	Change(ctx context.Context, changes [Families][]ir.Change) (Done, error)
+	Change(ctx context.Context, changes ir.Changes) (Done, error)
 	// InForce gives what the kernel held when that was last known. It may be
 	// called from any goroutine.
-	InForce() []*ir.Program
+	InForce() ir.Programs
 }
 
 // Sync is one sync that has ended.

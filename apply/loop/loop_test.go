@@ -15,8 +15,8 @@ import (
 // fakeInput hands out what it was last set to.
 type fakeInput struct {
 	changed chan struct{}
-	last    []*ir.Program
-	now     []*ir.Program
+	last    ir.Programs
+	now     ir.Programs
 	all     bool
 }
 

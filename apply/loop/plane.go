@@ -16,13 +16,13 @@ import (
 // that a change of a few Services is planned from them alone.
 type Memory[R any] interface {
 	// Lower gives the state that the programs want.
-	Lower(programs []*ir.Program) R
+	Lower(programs ir.Programs) R
 	// Remember notes that the kernel holds the programs.
-	Remember(programs []*ir.Program)
+	Remember(programs ir.Programs)
 	// Plan gives what leads from what is remembered to what differs from it by
 	// changes, and remembers that. The programs come without their Services; a
 	// change's Old is what the kernel holds.
-	Plan(programs []*ir.Program, changes [Families][]ir.Change) apply.Plan
+	Plan(programs ir.Programs, changes ir.Changes) apply.Plan
 }
 
 // Plane makes a Kernel of a Target. Services that the kernel refuses are left
@@ -42,7 +42,7 @@ type Plane[R any] struct {
 // refusal is a Service that is left out, and what it wants to be.
 type refusal struct {
 	apply.Refusal
-	wanted [Families]*ir.Service
+	wanted ir.PerFamily[*ir.Service]
 }
 
 var _ Kernel = (*Plane[int])(nil)
@@ -51,7 +51,7 @@ var _ Kernel = (*Plane[int])(nil)
 const driftShown = 20
 
 // Replace reads what the kernel has, and makes it hold the programs.
-func (p *Plane[R]) Replace(ctx context.Context, programs []*ir.Program) (done Done, err error) {
+func (p *Plane[R]) Replace(ctx context.Context, programs ir.Programs) (done Done, err error) {
 	found, err := p.read(ctx)
 	if err != nil {
 		return done, err
@@ -66,7 +66,7 @@ func (p *Plane[R]) Replace(ctx context.Context, programs []*ir.Program) (done Do
 var errUnknown = errors.New("what the kernel has is not known")
 
 // Change changes Services, whatever the number of the others.
-func (p *Plane[R]) Change(ctx context.Context, changes [Families][]ir.Change) (done Done, err error) {
+func (p *Plane[R]) Change(ctx context.Context, changes ir.Changes) (done Done, err error) {
 	if !p.known {
 		return done, errUnknown
 	}
@@ -98,11 +98,11 @@ func (p *Plane[R]) Change(ctx context.Context, changes [Families][]ir.Change) (d
 
 // InForce gives the Programs that the kernel held when that was last known,
 // without what it refuses. It may be called from any goroutine.
-func (p *Plane[R]) InForce() []*ir.Program {
+func (p *Plane[R]) InForce() ir.Programs {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.held == nil {
-		return nil
+		return ir.Programs{}
 	}
 	return p.held.programs()
 }
@@ -115,7 +115,7 @@ func (p *Plane[R]) read(ctx context.Context) (R, error) {
 
 // settle leads from what was found to the programs, without the Services that
 // the kernel refuses. Each turn but the last finds more of these.
-func (p *Plane[R]) settle(ctx context.Context, found R, programs []*ir.Program, done *Done) error {
+func (p *Plane[R]) settle(ctx context.Context, found R, programs ir.Programs, done *Done) error {
 	for {
 		admitted := p.admitted(programs)
 		plan := p.Target.Plan(found, p.Memory.Lower(admitted))
@@ -139,7 +139,7 @@ func (p *Plane[R]) settle(ctx context.Context, found R, programs []*ir.Program, 
 	}
 }
 
-func (p *Plane[R]) hold(programs []*ir.Program) {
+func (p *Plane[R]) hold(programs ir.Programs) {
 	p.Memory.Remember(programs)
 	p.known = true
 	p.mu.Lock()
@@ -181,8 +181,8 @@ func (d *Done) carried(plan apply.Plan) {
 		c.Tables = tabled.Tables()
 	}
 	if cleaning, ok := plan.(apply.Cleaning); ok {
-		for i, f := range [Families]ir.Family{ir.IPv4, ir.IPv6} {
-			c.Kept[i] = cleaning.Kept(f)
+		for _, f := range ir.Families() {
+			*c.Kept.At(f) = cleaning.Kept(f)
 		}
 	}
 	d.Plans = append(d.Plans, c)
@@ -205,16 +205,16 @@ func (p *Plane[R]) commit(ctx context.Context, plan apply.Plan, done *Done) ([]a
 }
 
 // refuse leaves Services of the programs out from now on.
-func (p *Plane[R]) refuse(refused []apply.Refusal, programs []*ir.Program, done *Done) {
+func (p *Plane[R]) refuse(refused []apply.Refusal, programs ir.Programs, done *Done) {
 	done.RefusedNow = append(done.RefusedNow, refused...)
 	if p.refused == nil {
 		p.refused = map[ir.Name]refusal{}
 	}
 	for _, one := range refused {
 		r := refusal{Refusal: one}
-		for i, program := range programs {
+		for f, program := range ir.Present(programs) {
 			if j, ok := slices.BinarySearchFunc(program.Services, one.Service, func(s ir.Service, n ir.Name) int { return s.Name.Compare(n) }); ok {
-				r.wanted[i] = &program.Services[j]
+				*r.wanted.At(f) = &program.Services[j]
 			}
 		}
 		p.refused[one.Service] = r
@@ -223,12 +223,12 @@ func (p *Plane[R]) refuse(refused []apply.Refusal, programs []*ir.Program, done 
 
 // readmit tries the refused ones among the Services that changed again, in
 // both families.
-func (p *Plane[R]) readmit(changes [Families][]ir.Change) [Families][]ir.Change {
+func (p *Plane[R]) readmit(changes ir.Changes) ir.Changes {
 	if len(p.refused) == 0 {
 		return changes
 	}
 	again := map[ir.Name]refusal{}
-	for _, of := range changes {
+	for _, of := range changes.All() {
 		for _, c := range of {
 			if r, ok := p.refused[c.Name]; ok {
 				again[c.Name] = r
@@ -237,9 +237,9 @@ func (p *Plane[R]) readmit(changes [Families][]ir.Change) [Families][]ir.Change 
 	}
 	for name, r := range again {
 		delete(p.refused, name)
-		for i, svc := range r.wanted {
-			if svc != nil && !slices.ContainsFunc(changes[i], func(c ir.Change) bool { return c.Name == name }) {
-				changes[i] = append(slices.Clip(changes[i]), ir.Change{Name: name, New: svc})
+		for f, svc := range ir.Present(r.wanted) {
+			if of := changes.At(f); !slices.ContainsFunc(*of, func(c ir.Change) bool { return c.Name == name }) {
+				*of = append(slices.Clip(*of), ir.Change{Name: name, New: svc})
 			}
 		}
 	}
@@ -248,14 +248,15 @@ func (p *Plane[R]) readmit(changes [Families][]ir.Change) [Families][]ir.Change 
 
 // fromHeld gives the changes as they are for the kernel, which has nothing of
 // Services that it refused.
-func (p *Plane[R]) fromHeld(changes [Families][]ir.Change) [Families][]ir.Change {
-	for i, of := range changes {
-		changes[i] = make([]ir.Change, len(of))
-		for j, c := range of {
-			changes[i][j] = ir.Change{Name: c.Name, Old: p.held.services[i][c.Name], New: c.New}
+func (p *Plane[R]) fromHeld(changes ir.Changes) ir.Changes {
+	var held ir.Changes
+	for f, of := range changes.All() {
+		services := p.held.services.Of(f)
+		for _, c := range of {
+			*held.At(f) = append(held.Of(f), ir.Change{Name: c.Name, Old: services[c.Name], New: c.New})
 		}
 	}
-	return changes
+	return held
 }
 
 func (p *Plane[R]) allRefused() []apply.Refusal {
@@ -268,18 +269,18 @@ func (p *Plane[R]) allRefused() []apply.Refusal {
 }
 
 // admitted are the programs without the Services that the kernel refuses.
-func (p *Plane[R]) admitted(programs []*ir.Program) []*ir.Program {
+func (p *Plane[R]) admitted(programs ir.Programs) ir.Programs {
 	if len(p.refused) == 0 {
 		return programs
 	}
-	rest := make([]*ir.Program, len(programs))
-	for i, program := range programs {
+	var rest ir.Programs
+	for f, program := range ir.Present(programs) {
 		r := *program
 		r.Services = slices.DeleteFunc(slices.Clone(program.Services), func(s ir.Service) bool {
 			_, refused := p.refused[s.Name]
 			return refused
 		})
-		rest[i] = &r
+		*rest.At(f) = &r
 	}
 	return rest
 }

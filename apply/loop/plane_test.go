@@ -95,9 +95,9 @@ func (p *fakePlan) Gone() []ir.Match { return nil }
 // fakeMemory lowers a Service to its first port.
 type fakeMemory struct{ last rules }
 
-func (fakeMemory) Lower(programs []*ir.Program) rules {
+func (fakeMemory) Lower(programs ir.Programs) rules {
 	r := rules{}
-	for _, p := range programs {
+	for _, p := range ir.Present(programs) {
 		for _, s := range p.Services {
 			r[s.Name] = s.Frontends[0].Match.Port
 		}
@@ -105,11 +105,11 @@ func (fakeMemory) Lower(programs []*ir.Program) rules {
 	return r
 }
 
-func (m *fakeMemory) Remember(programs []*ir.Program) { m.last = m.Lower(programs) }
+func (m *fakeMemory) Remember(programs ir.Programs) { m.last = m.Lower(programs) }
 
-func (m *fakeMemory) Plan(_ []*ir.Program, changes [Families][]ir.Change) apply.Plan {
+func (m *fakeMemory) Plan(_ ir.Programs, changes ir.Changes) apply.Plan {
 	have, want := maps.Clone(m.last), maps.Clone(m.last)
-	for _, c := range changes[0] {
+	for _, c := range changes.IPv4 {
 		delete(have, c.Name)
 		if c.Old != nil {
 			have[c.Name] = c.Old.Frontends[0].Match.Port
@@ -128,13 +128,13 @@ func svc(name string, port uint16) ir.Service {
 }
 
 // want are Programs of the Services.
-func want(services ...ir.Service) []*ir.Program {
-	return []*ir.Program{{Family: ir.IPv4, Services: services}, {Family: ir.IPv6}}
+func want(services ...ir.Service) ir.Programs {
+	return ir.NewPrograms(&ir.Program{Family: ir.IPv4, Services: services}, &ir.Program{Family: ir.IPv6})
 }
 
 // from gives what leads from one state to another.
-func from(a, b []*ir.Program) (c [Families][]ir.Change) {
-	c[0] = ir.Diff(a[0], b[0])
+func from(a, b ir.Programs) (c ir.Changes) {
+	c.IPv4 = ir.Diff(a.IPv4, b.IPv4)
 	return c
 }
 
@@ -226,7 +226,7 @@ func TestPlaneQuarantine(t *testing.T) {
 	}
 	for _, step := range []struct {
 		name       string
-		want       []*ir.Program
+		want       ir.Programs
 		full       bool
 		reads      int
 		now, after []string
@@ -281,11 +281,11 @@ func TestPlaneReadmitsBothFamilies(t *testing.T) {
 	name := ir.Name{Namespace: "ns", Name: "bad"}
 	v4, v6 := svc("bad", 666), svc("bad", 6)
 	programs := want(v4)
-	programs[1].Services = []ir.Service{v6}
+	programs.IPv6.Services = []ir.Service{v6}
 	p.refuse([]apply.Refusal{{Service: name}}, programs, &Done{})
 	better := svc("bad", 4)
-	got := p.readmit([Families][]ir.Change{{{Name: name, New: &better}}, nil})
-	if len(got[1]) != 1 || got[1][0].New.Frontends[0].Match.Port != 6 || len(p.refused) != 0 {
+	got := p.readmit(ir.Changes{IPv4: []ir.Change{{Name: name, New: &better}}})
+	if len(got.IPv6) != 1 || got.IPv6[0].New.Frontends[0].Match.Port != 6 || len(p.refused) != 0 {
 		t.Errorf("%+v, want the Service as it is in the other family, too", got)
 	}
 }

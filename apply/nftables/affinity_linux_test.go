@@ -30,12 +30,12 @@ func TestAffinityForgetsBackendsThatGo(t *testing.T) {
 	}
 	defer target.Close()
 	n := node{ns, target}
-	for _, f := range families {
+	for _, f := range ir.Families() {
 		for _, way := range []string{"read and compared", "by State"} {
 			t.Run(f.String()+" "+way, func(t *testing.T) {
 				n.nft(t, "", "flush", "ruleset")
 				p := nftest.Sticky(f, ir.TCP)
-				if _, err := apply.Once(t.Context(), n, rules.Tables{rules.Lower(p)}, always); err != nil {
+				if _, err := apply.Once(t.Context(), n, rules.NewTables(rules.Lower(p)), always); err != nil {
 					t.Fatal(err)
 				}
 				state := NewState(f)
@@ -49,7 +49,7 @@ func TestAffinityForgetsBackendsThatGo(t *testing.T) {
 					err = n.Commit(t.Context(), state.Update(&p.Node,
 						ir.Change{Name: p.Services[0].Name, Old: &p.Services[0], New: &smaller.Services[0]}))
 				default:
-					_, err = apply.Once(t.Context(), n, rules.Tables{rules.Lower(smaller)}, always)
+					_, err = apply.Once(t.Context(), n, rules.NewTables(rules.Lower(smaller)), always)
 				}
 				if err != nil {
 					t.Fatal(err)
@@ -64,7 +64,7 @@ func TestAffinityForgetsBackendsThatGo(t *testing.T) {
 					}
 				}
 				// It comes back: nobody moves.
-				if _, err := apply.Once(t.Context(), n, rules.Tables{rules.Lower(p)}, always); err != nil {
+				if _, err := apply.Once(t.Context(), n, rules.NewTables(rules.Lower(p)), always); err != nil {
 					t.Fatal(err)
 				}
 				for client, server := range visitAll(t, topo, f) {
@@ -111,7 +111,7 @@ func without(p *ir.Program, b netip.AddrPort) *ir.Program {
 // The kernel makes room for as many clients as a map's declared size, 2 MB for 65535, when it is added. So none
 // is declared, and the kernel limits the map by itself.
 func TestAffinityMapsGrowAsNeeded(t *testing.T) {
-	for _, f := range families {
+	for _, f := range ir.Families() {
 		n := newNode(t)
 		r := rules.Lower(nftest.Sticky(f, ir.TCP))
 		for i := range r.Sets {
@@ -128,7 +128,7 @@ func TestAffinityMapsGrowAsNeeded(t *testing.T) {
 				t.Errorf("%s: a size is declared", s.Name)
 			}
 		}
-		if _, err := apply.Once(t.Context(), n, rules.Tables{r}, always); err != nil {
+		if _, err := apply.Once(t.Context(), n, rules.NewTables(r), always); err != nil {
 			t.Fatal(err)
 		}
 		if got := n.nft(t, "", "list", "ruleset"); !strings.Contains(got, "size 65535") {

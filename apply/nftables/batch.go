@@ -44,7 +44,7 @@ type stale map[*rules.Set][]rules.Element
 // newBatch turns a Plan into messages.
 func newBatch(p *Plan, entries stale) *batch {
 	b := &batch{}
-	for _, c := range p.families {
+	for _, c := range ir.Present(p.families) {
 		if !c.empty() {
 			b.change(c, entries)
 		}

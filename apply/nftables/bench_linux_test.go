@@ -22,7 +22,7 @@ func large(n int) (*ir.Program, rules.Tables) {
 		b := &p.Services[i].Pools[0].Backends
 		*b = (*b)[:5]
 	}
-	return p, rules.Tables{rules.Lower(p), rules.Lower(&ir.Program{Family: ir.IPv6, Node: nftest.Node(ir.IPv6)})}
+	return p, rules.NewTables(rules.Lower(p), rules.Lower(&ir.Program{Family: ir.IPv6, Node: nftest.Node(ir.IPv6)}))
 }
 
 // BenchmarkFullLoad brings an empty kernel to 10,000 Services: through netlink,
@@ -39,7 +39,7 @@ func BenchmarkFullLoad(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			flush()
-			if err := n.Commit(b.Context(), n.Plan(nil, want)); err != nil {
+			if err := n.Commit(b.Context(), n.Plan(rules.Tables{}, want)); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -76,7 +76,7 @@ func BenchmarkOneEndpoint(b *testing.B) {
 		b.Run(fmt.Sprint(services), func(b *testing.B) {
 			n := newNode(b)
 			p, want := large(services)
-			if err := n.Commit(b.Context(), n.Plan(nil, want)); err != nil {
+			if err := n.Commit(b.Context(), n.Plan(rules.Tables{}, want)); err != nil {
 				b.Fatal(err)
 			}
 			state := NewState(ir.IPv4)

@@ -60,7 +60,7 @@ func (t *Target) Commit(ctx context.Context, p apply.Plan) error {
 		if err != nil {
 			return err
 		}
-		again := newPlan(have, plan.want)
+		again := newPlan(have, *plan.want)
 		again.again, again.kept = true, plan.kept
 		return t.commit(ctx, again)
 	}
@@ -102,7 +102,7 @@ func (t *Target) commit(ctx context.Context, p *Plan) error {
 // staleEntries finds what affinity maps remember of backends that go.
 func (t *Target) staleEntries(ctx context.Context, p *Plan) (stale, error) {
 	all := stale{}
-	for _, c := range p.families {
+	for _, c := range ir.Present(p.families) {
 		for _, purge := range c.purge {
 			gone, err := t.staleIn(ctx, c.family, purge)
 			if err != nil {
@@ -140,7 +140,7 @@ func (t *Target) forget(ctx context.Context, p *Plan) error {
 			return err
 		}
 		b := &batch{}
-		for _, c := range p.families {
+		for _, c := range ir.Present(p.families) {
 			for s, gone := range entries {
 				if c.owns(s) {
 					for i := range gone { // one by one: some may expire meanwhile

@@ -96,14 +96,14 @@ func normal(lines []string) []string {
 func text(t testing.TB, tables rules.Tables) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := rules.Write(&b, tables...); err != nil {
+	if err := rules.Write(&b, tables); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()
 }
 
 func lower(programs ...*ir.Program) rules.Tables {
-	return rules.Renderer.Lower(programs).(rules.Tables)
+	return rules.LowerAll(ir.NewPrograms(programs...))
 }
 
 func both(make func(ir.Family) *ir.Program) rules.Tables {
@@ -164,7 +164,7 @@ func holds(t *testing.T, way string, n node, want rules.Tables) {
 func lines(t *testing.T, tables rules.Tables) []string {
 	t.Helper()
 	var out []string
-	for _, r := range tables {
+	for _, r := range ir.Present(tables.PerFamily) {
 		family := r.Family.String() + " "
 		for i := range r.Sets {
 			s := &r.Sets[i]
@@ -351,7 +351,7 @@ func TestKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	plan := n.Plan(have, less).(*Plan)
-	stale := plan.families[0].goneChains[0].Name
+	stale := plan.families.IPv4.goneChains[0].Name
 	n.nft(t, "add chain ip proxyc mine\nadd rule ip proxyc mine jump "+stale+"\n", "-f", "/dev/stdin")
 	if err := n.Commit(t.Context(), plan); err != nil {
 		t.Fatal(err)
@@ -363,7 +363,7 @@ func TestKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	rest := n.Plan(have, less)
-	if gone := rest.(*Plan).families[0].goneChains; len(gone) != 2 {
+	if gone := rest.(*Plan).families.IPv4.goneChains; len(gone) != 2 {
 		t.Errorf("to go: %d chains, want the stale one and that which jumps to it", len(gone))
 	}
 	if err := n.Commit(t.Context(), rest); err != nil {
@@ -392,7 +392,7 @@ func TestQuarantine(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
 			want := both(nftest.Program)
-			spoil(want[0])
+			spoil(want.IPv4)
 			_, err := apply.Once(t.Context(), n, want, always)
 			q, ok := err.(*apply.Quarantine)
 			if !ok {
@@ -414,7 +414,7 @@ func TestQuarantine(t *testing.T) {
 					t.Errorf("not done: %s %s of %s", op.Verb, op.Object, op.Service)
 				}
 			}
-			if got := len(have[0].Sets[rules.ServiceIPs].Elements); got == 0 {
+			if got := len(have.IPv4.Sets[rules.ServiceIPs].Elements); got == 0 {
 				t.Error("nothing is there")
 			}
 		})
@@ -459,7 +459,7 @@ func TestStalePlan(t *testing.T) {
 // Large lists go in many messages, and arrive whole.
 func TestLarge(t *testing.T) {
 	n := newNode(t)
-	want := rules.Tables{rules.Lower(nftest.Large(3000)), rules.Lower(&ir.Program{Family: ir.IPv6, Node: nftest.Node(ir.IPv6)})}
+	want := rules.NewTables(rules.Lower(nftest.Large(3000)), rules.Lower(&ir.Program{Family: ir.IPv6, Node: nftest.Node(ir.IPv6)}))
 	if _, err := apply.Once(t.Context(), n, want, always); err != nil {
 		t.Fatal(err)
 	}
@@ -513,7 +513,7 @@ func TestCancelled(t *testing.T) {
 	if _, err := n.Read(ctx); err == nil {
 		t.Error("Read went on")
 	}
-	if err := n.Commit(ctx, n.Plan(nil, both(nftest.Program))); err == nil {
+	if err := n.Commit(ctx, n.Plan(rules.Tables{}, both(nftest.Program))); err == nil {
 		t.Error("Commit went on")
 	}
 	if l := n.list(t); len(l) > 1 {

@@ -8,30 +8,31 @@ import (
 
 // Memory is what a daemon knows of the tables that it keeps: a State for each
 // family (see apply/loop).
-type Memory struct{ states []*State }
+type Memory struct{ states ir.PerFamily[*State] }
 
 // Lower gives the tables that the programs want.
-func (m *Memory) Lower(programs []*ir.Program) rules.Tables {
-	return rules.Renderer.Lower(programs).(rules.Tables)
+func (m *Memory) Lower(programs ir.Programs) rules.Tables {
+	return rules.LowerAll(programs)
 }
 
 // Remember notes that the kernel holds the programs.
-func (m *Memory) Remember(programs []*ir.Program) {
-	m.states = make([]*State, len(programs))
-	for i, p := range programs {
-		m.states[i] = NewState(p.Family)
+func (m *Memory) Remember(programs ir.Programs) {
+	m.states = ir.PerFamily[*State]{}
+	for f, p := range ir.Present(programs) {
+		s := NewState(f)
 		for j := range p.Services {
-			m.states[i].Update(&p.Node, ir.Change{Name: p.Services[j].Name, New: &p.Services[j]})
+			s.Update(&p.Node, ir.Change{Name: p.Services[j].Name, New: &p.Services[j]})
 		}
+		*m.states.At(f) = s
 	}
 }
 
 // Plan gives what leads from what is remembered to the programs, which differ
 // from it by changes, and remembers them.
-func (m *Memory) Plan(programs []*ir.Program, changes [2][]ir.Change) apply.Plan {
+func (m *Memory) Plan(programs ir.Programs, changes ir.Changes) apply.Plan {
 	var plans []*Plan
-	for i, p := range programs {
-		plans = append(plans, m.states[i].Update(&p.Node, changes[i]...))
+	for f, p := range ir.Present(programs) {
+		plans = append(plans, m.states.Of(f).Update(&p.Node, changes.Of(f)...))
 	}
 	return Join(plans...)
 }

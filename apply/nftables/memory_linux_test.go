@@ -16,13 +16,13 @@ var _ loop.Memory[rules.Tables] = (*Memory)(nil)
 func TestPlane(t *testing.T) {
 	n := newNode(t)
 	plane := &loop.Plane[rules.Tables]{Target: n.Target, Memory: &Memory{}}
-	version := func(services int, backend string) []*ir.Program {
-		var all []*ir.Program
-		for _, f := range families {
+	version := func(services int, backend string) ir.Programs {
+		var all ir.Programs
+		for _, f := range ir.Families() {
 			p := nftest.Program(f)
 			p.Services = p.Services[:services]
 			p.Services[0].Pools[0].Backends[2].AddrPort = nftest.AddrPort(f, backend)
-			all = append(all, p)
+			*all.At(f) = p
 		}
 		return all
 	}
@@ -30,19 +30,19 @@ func TestPlane(t *testing.T) {
 	if _, err := plane.Replace(t.Context(), now); err != nil {
 		t.Fatal(err)
 	}
-	for _, next := range [][]*ir.Program{
+	for _, next := range []ir.Programs{
 		version(6, "10.244.2.11:8080"), version(4, "10.244.2.11:8080"), version(5, "10.244.2.12:8081"), version(1, "10.244.2.10:8080"), version(6, "10.244.2.10:8080"),
 	} {
-		var changes [loop.Families][]ir.Change
-		for i := range now {
-			changes[i] = ir.Diff(now[i], next[i])
+		var changes ir.Changes
+		for f, p := range now.All() {
+			*changes.At(f) = ir.Diff(p, next.Of(f))
 		}
 		done, err := plane.Change(t.Context(), changes)
 		if err != nil || len(done.Refused) > 0 {
 			t.Fatal(err, done.Refused)
 		}
 		now = next
-		holds(t, "after a change", n, lower(now...))
+		holds(t, "after a change", n, rules.LowerAll(now))
 	}
 	done, err := plane.Replace(t.Context(), now)
 	if err != nil || done.Drift != (apply.Count{}) || done.Operations != (apply.Count{}) {

@@ -12,9 +12,9 @@ import (
 
 // Plan is the difference between what a node has and what it should have.
 type Plan struct {
-	families []*change
-	want     rules.Tables // to plan again from; nil if a State made the plan
-	again    bool         // planned again already
+	families ir.PerFamily[*change] // nil: nothing to do with it
+	want     *rules.Tables         // to plan again from; nil if a State made the plan
+	again    bool                  // planned again already
 
 	kept map[ir.Family]int // by its Commit
 }
@@ -65,13 +65,13 @@ func (c *change) empty() bool {
 
 // newPlan compares two states, family by family.
 func newPlan(have, want rules.Tables) *Plan {
-	p := &Plan{want: want}
-	for _, w := range want {
-		h := &rules.Ruleset{Family: w.Family}
-		if i := slices.IndexFunc(have, func(r *rules.Ruleset) bool { return r.Family == w.Family }); i >= 0 {
-			h = have[i]
+	p := &Plan{want: &want}
+	for f, w := range ir.Present(want.PerFamily) {
+		h := have.Of(f)
+		if h == nil {
+			h = &rules.Ruleset{Family: f}
 		}
-		p.families = append(p.families, compare(h, w))
+		*p.families.At(f) = compare(h, w)
 	}
 	return p
 }
@@ -272,7 +272,7 @@ func updates(c *rules.Chain) (names []string) {
 
 // Empty tells that there is nothing to do.
 func (p *Plan) Empty() bool {
-	for _, c := range p.families {
+	for _, c := range ir.Present(p.families) {
 		if !c.empty() {
 			return false
 		}
@@ -284,7 +284,7 @@ func (p *Plan) Empty() bool {
 // removed element that no added one replaces.
 func (p *Plan) Gone() []ir.Match {
 	var gone []ir.Match
-	for _, c := range p.families {
+	for _, c := range ir.Present(p.families) {
 		stay := map[ir.Match]bool{}
 		for _, e := range c.elements {
 			for i := range e.add {
@@ -359,7 +359,7 @@ func (c *change) serviceOf(s *rules.Set, e *rules.Element) ir.Name {
 
 // Operations gives everything that a commit does, in its order.
 func (p *Plan) Operations(yield func(apply.Operation) bool) {
-	for _, c := range p.families {
+	for _, c := range ir.Present(p.families) {
 		if !c.operations(yield) {
 			return
 		}
@@ -447,8 +447,8 @@ func (c *change) elementOperations(table string, e *elementsOf, op func(apply.Ve
 // removal of some chains and sets.
 func (p *Plan) without(services map[ir.Name]bool, keep map[string]bool) *Plan {
 	rest := &Plan{want: p.want, again: p.again}
-	for _, c := range p.families {
-		rest.families = append(rest.families, c.without(services, keep))
+	for f, c := range ir.Present(p.families) {
+		*rest.families.At(f) = c.without(services, keep)
 	}
 	return rest
 }

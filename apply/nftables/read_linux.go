@@ -11,8 +11,6 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-var families = [...]ir.Family{ir.IPv4, ir.IPv6}
-
 // Read reads both tables as they were at one moment. A family without our table
 // has an empty Ruleset. What affinity maps remember is not read.
 func (t *Target) Read(ctx context.Context) (rules.Tables, error) {
@@ -30,18 +28,15 @@ func (t *Target) read(ctx context.Context) (rules.Tables, error) {
 	}
 }
 
-func (t *Target) readOnce(ctx context.Context) (rules.Tables, error) {
+func (t *Target) readOnce(ctx context.Context) (tables rules.Tables, err error) {
 	before, err := t.c.generation(ctx)
 	if err != nil {
-		return nil, err
+		return tables, err
 	}
-	var tables rules.Tables
-	for _, f := range families {
-		r, err := t.readTable(ctx, f)
-		if err != nil {
-			return nil, err
+	for _, f := range ir.Families() {
+		if *tables.At(f), err = t.readTable(ctx, f); err != nil {
+			return tables, err
 		}
-		tables = append(tables, r)
 	}
 	after, err := t.c.generation(ctx)
 	if err == nil && after != before {

@@ -48,7 +48,9 @@ func (s *State) Update(node *ir.Node, changes ...ir.Change) *Plan {
 		d.release(&old[i])
 	}
 	d.finish()
-	return &Plan{families: []*change{c}}
+	p := &Plan{}
+	*p.families.At(s.family) = c
+	return p
 }
 
 func (s *State) lower(node *ir.Node, svc *ir.Service) rules.Fragment {
@@ -62,7 +64,9 @@ func (s *State) lower(node *ir.Node, svc *ir.Service) rules.Fragment {
 func Join(plans ...*Plan) *Plan {
 	all := &Plan{}
 	for _, p := range plans {
-		all.families = append(all.families, p.families...)
+		for f, c := range ir.Present(p.families) {
+			*all.families.At(f) = c
+		}
 	}
 	return all
 }

@@ -116,7 +116,7 @@ func (h *Health) Status() Status {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := Status{CurrentTime: h.now(), Healthy: true, Families: map[string]FamilyStatus{}}
-	for _, f := range [...]ir.Family{ir.IPv4, ir.IPv6} {
+	for _, f := range ir.Families() {
 		p := h.progress[f]
 		if p.updated.IsZero() {
 			continue

@@ -97,7 +97,7 @@ func (c *applyCmd) Run(e *env) error {
 // converge brings the node to the programs, in the order in which packets need it:
 // kernel settings, rules, what other proxies left, connections of UDP clients
 // that hold on to what is gone.
-func (c *applyCmd) converge(ctx context.Context, e *env, j *job, programs []*ir.Program) error {
+func (c *applyCmd) converge(ctx context.Context, e *env, j *job, programs ir.Programs) error {
 	lockCtx, cancel := context.WithTimeout(ctx, c.LockTimeout)
 	defer cancel()
 	release, err := lockToWrite(lockCtx, c.lookOnly())
@@ -164,9 +164,9 @@ func lockToWrite(ctx context.Context, lookOnly bool) (release func() error, err 
 }
 
 // settings are the kernel settings that are not yet as wanted.
-func (c *applyCmd) settings(j *job, programs []*ir.Program) ([]sysctl.Setting, error) {
+func (c *applyCmd) settings(j *job, programs ir.Programs) ([]sysctl.Setting, error) {
 	host := sysctl.ReadHost(kernelRoot, runtime.NumCPU())
-	wanted := append(sysctl.Conntrack(&j.Config.Conntrack, host), sysctl.Dataplane(&programs[0].Node, host)...)
+	wanted := append(sysctl.Conntrack(&j.Config.Conntrack, host), sysctl.Dataplane(&programs.IPv4.Node, host)...)
 	return sysctl.Diff(kernelRoot, wanted)
 }
 
@@ -178,7 +178,7 @@ func (c *applyCmd) writeSettings(settings []sysctl.Setting) error {
 }
 
 // flows deletes the UDP flows that hold on to what is gone, and gives them.
-func (c *applyCmd) flows(programs []*ir.Program, gone []ir.Match) ([]conntrack.Stale, error) {
+func (c *applyCmd) flows(programs ir.Programs, gone []ir.Match) ([]conntrack.Stale, error) {
 	if !conntrack.Concern(programs, gone) {
 		return nil, nil
 	}
@@ -188,12 +188,12 @@ func (c *applyCmd) flows(programs []*ir.Program, gone []ir.Match) ([]conntrack.S
 	}
 	defer table.Close()
 	var stale []conntrack.Stale
-	for _, p := range programs {
-		entries, err := table.UDP(p.Family)
+	for f, p := range programs.All() {
+		entries, err := table.UDP(f)
 		if err != nil {
 			return nil, err
 		}
-		stale = append(stale, conntrack.Find(entries, []*ir.Program{p}, gone)...)
+		stale = append(stale, conntrack.Find(entries, ir.NewPrograms(p), gone)...)
 	}
 	if c.lookOnly() {
 		return stale, nil

@@ -37,8 +37,8 @@ type dataplane struct {
 }
 
 // openDataplane gives the dataplane of the programs' mode.
-func openDataplane(ctx context.Context, programs []*ir.Program, variant string, wait time.Duration) (*dataplane, error) {
-	switch mode := programs[0].Node.Mode; mode {
+func openDataplane(ctx context.Context, programs ir.Programs, variant string, wait time.Duration) (*dataplane, error) {
+	switch mode := programs.IPv4.Node.Mode; mode {
 	case ir.ModeNFTables:
 		t, err := nftables.Open()
 		if err != nil {

@@ -23,7 +23,7 @@ type dataplane struct {
 	close     func() error
 }
 
-func openDataplane(context.Context, []*ir.Program, string, time.Duration) (*dataplane, error) {
+func openDataplane(context.Context, ir.Programs, string, time.Duration) (*dataplane, error) {
 	return nil, errNotLinux
 }
 

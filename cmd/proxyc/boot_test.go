@@ -13,7 +13,7 @@ import (
 // old one stays whole until the new one is, no other file stays, and the next
 // write makes up for it, although nothing has changed since.
 func TestBootFileFaults(t *testing.T) {
-	inForce := func() []*ir.Program { return []*ir.Program{{Family: ir.IPv4}, {Family: ir.IPv6}} }
+	inForce := func() ir.Programs { return ir.NewPrograms(&ir.Program{Family: ir.IPv4}, &ir.Program{Family: ir.IPv6}) }
 	write := func(files *faultyFiles, path string) string {
 		b := &bootFile{env: &env{files: files}, path: path, log: slog.New(slog.DiscardHandler)}
 		b.offer()

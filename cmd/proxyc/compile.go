@@ -67,7 +67,7 @@ func (c *compileCmd) allNodes(e *env, job *job) error {
 		return job.finish(e, errors.New("--all-nodes: the snapshot has no Node"))
 	}
 	var err error
-	compiler.CompileNodes(job.Config, job.snap, nodes, func(i int, programs []*ir.Program, diags diag.List) bool {
+	compiler.CompileNodes(job.Config, job.snap, nodes, func(i int, programs ir.Programs, diags diag.List) bool {
 		job.diags.Add(diags...)
 		job.checkNode(nodes[i].NodeName)
 		err = e.writeDir(filepath.Join(string(c.OutDir), nodes[i].NodeName), programs, c.Explain)

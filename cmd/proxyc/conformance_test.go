@@ -206,7 +206,7 @@ func (c *conformanceCase) replay(t *testing.T, mode ir.Mode, family string, want
 }
 
 // compare holds the simulator and the lowered rules against one record.
-func (c *conformanceCase) compare(t *testing.T, programs []*ir.Program, f *conformanceFlow, key string, want conformanceOutcome) {
+func (c *conformanceCase) compare(t *testing.T, programs ir.Programs, f *conformanceFlow, key string, want conformanceOutcome) {
 	t.Helper()
 	pkt, err := sim.ParsePacket(sourceOf(t, f), f.To)
 	if err != nil {

@@ -24,7 +24,7 @@ func newMetrics(cfg *config.Config) *serve.Metrics {
 		}
 		m.Feature(name, "").Set(value)
 	}
-	for _, f := range families {
+	for _, f := range ir.Families() {
 		m.RestoreFailures.Of(f)
 		m.PartialRestoreFailures.Of(f)
 		m.NFTSyncFailures.Of(f)
@@ -78,7 +78,7 @@ func (d *daemon) countPackets(k *kernel) {
 func (d *daemon) count(s *loop.Sync) {
 	seconds := s.Ended.Sub(s.Began).Seconds()
 	m := d.metrics
-	for _, f := range families {
+	for _, f := range ir.Families() {
 		m.SyncSeconds.Of(f).Observe(seconds)
 		if s.Kind == loop.Full {
 			m.SyncFullSeconds.Of(f).Observe(seconds)
@@ -110,13 +110,13 @@ func (d *daemon) count(s *loop.Sync) {
 	m.Quarantined.Set(float64(len(s.Done.Refused)))
 	d.countTables(s.Done.Plans)
 	d.countKept(s.Done.Plans)
-	for i, f := range families {
+	for _, f := range ir.Families() {
 		m.LastSync.Of(f).Set(float64(s.Ended.UnixNano()) / 1e9)
-		t := &d.tallies[i]
+		t := d.tallies.At(f)
 		if s.Kind == loop.Full {
-			t.reset(s.Work.Programs[i])
+			t.reset(s.Work.Programs.Of(f))
 		} else {
-			t.change(s.Work.Changes[i])
+			t.change(s.Work.Changes.Of(f))
 		}
 		m.NoLocalEndpoints.Of(false, f).Set(float64(t.internal))
 		m.NoLocalEndpoints.Of(true, f).Set(float64(t.external))
@@ -134,7 +134,8 @@ func (d *daemon) countPending() {
 // Both count where that is not known: nftables commits both in one
 // transaction, and what cannot be read has no family.
 func (d *daemon) countFailure(s *loop.Sync) {
-	of := families[:]
+	both := ir.Families()
+	of := both[:]
 	if one, ok := errors.AsType[*apply.FamilyError](s.Err); ok {
 		of = []ir.Family{one.Family}
 	}
@@ -150,8 +151,8 @@ func (d *daemon) countFailure(s *loop.Sync) {
 // countKept counts the commits that could not remove all that is stale.
 func (d *daemon) countKept(plans []loop.Carried) {
 	for _, plan := range plans {
-		for i, f := range families {
-			if plan.Kept[i] > 0 {
+		for _, f := range ir.Families() {
+			if plan.Kept.Of(f) > 0 {
 				d.metrics.NFTCleanupFailures.Of(f).Inc()
 			}
 		}

@@ -85,7 +85,7 @@ func countNFTables(context.Context) (*countedPlane, error) {
 		holds: func(ctx context.Context) (counts, error) {
 			tables, err := t.Read(ctx)
 			c := counts{}
-			for _, table := range tables {
+			for _, table := range ir.Present(tables.PerFamily) {
 				c["chains"] += len(table.Chains)
 				for i := range table.Chains {
 					c["rules"] += len(table.Chains[i].Rules)
@@ -113,7 +113,7 @@ func countIPTables(v iptables.Variant) func(context.Context) (*countedPlane, err
 			holds: func(ctx context.Context) (counts, error) {
 				sets, err := t.Read(ctx)
 				c := counts{}
-				for _, r := range sets {
+				for _, r := range ir.Present(sets.PerFamily) {
 					for _, table := range r.Tables() {
 						c["chains"] += len(table.Chains)
 						for i := range table.Chains {

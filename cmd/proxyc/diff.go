@@ -65,16 +65,17 @@ func (c *diffCmd) Run(e *env) error {
 }
 
 // diffIR compares the node's settings, then Service by Service.
-func diffIR(from, to []*ir.Program) ([]byte, error) {
+func diffIR(from, to ir.Programs) ([]byte, error) {
 	var out bytes.Buffer
-	for i := range from {
-		node, err := diffText(from[i].Family.String()+" node", from[i], to[i], writeNode)
+	for f, was := range from.All() {
+		is := to.Of(f)
+		node, err := diffText(f.String()+" node", was, is, writeNode)
 		if err != nil {
 			return nil, err
 		}
 		out.Write(node)
-		for _, change := range ir.Diff(from[i], to[i]) {
-			name := fmt.Sprintf("%s Service %s", from[i].Family, change.Name)
+		for _, change := range ir.Diff(was, is) {
+			name := fmt.Sprintf("%s Service %s", f, change.Name)
 			out.Write(diffBytes(name, serviceText(change.Old), serviceText(change.New)))
 		}
 	}
@@ -85,7 +86,7 @@ func diffIR(from, to []*ir.Program) ([]byte, error) {
 func writeNode(w io.Writer, p *ir.Program) error {
 	bare := *p
 	bare.Services = nil
-	return ir.WriteText(w, []*ir.Program{&bare})
+	return ir.WriteText(w, ir.NewPrograms(&bare))
 }
 
 func serviceText(s *ir.Service) []byte {
@@ -95,8 +96,8 @@ func serviceText(s *ir.Service) []byte {
 	return []byte(s.Text())
 }
 
-func diffRules(from, to []*ir.Program, format string) ([]byte, error) {
-	return diffText(format, from, to, func(w io.Writer, p []*ir.Program) error { return writeFormat(w, p, format) })
+func diffRules(from, to ir.Programs, format string) ([]byte, error) {
+	return diffText(format, from, to, func(w io.Writer, p ir.Programs) error { return writeFormat(w, p, format) })
 }
 
 func diffText[T any](name string, from, to T, write func(io.Writer, T) error) ([]byte, error) {

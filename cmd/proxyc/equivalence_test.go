@@ -41,7 +41,7 @@ func TestEquivalence(t *testing.T) {
 				w := r.world(mode)
 				programs := w.compile(t)
 				for range perWorld {
-					p := programs[r.IntN(len(programs))]
+					p := programs.Of(ir.Families()[r.IntN(2)])
 					pkt := r.packet(p)
 					got, want := w.fates(p, pkt)
 					met[want.Fate]++
@@ -61,7 +61,7 @@ func TestEquivalence(t *testing.T) {
 	}
 }
 
-func (w *world) compile(t testing.TB) []*ir.Program {
+func (w *world) compile(t testing.TB) ir.Programs {
 	programs, _ := compile(t, w.completeConfig(), w.snapshot(nil), w.facts)
 	return programs
 }
@@ -90,8 +90,8 @@ func (w *world) fail(t *testing.T, where string, pkt sim.Packet) {
 	p := programFor(small.compile(t), pkt.Dst)
 	got, want := small.fates(p, pkt)
 	var text, rules bytes.Buffer
-	ir.WriteText(&text, []*ir.Program{p})
-	writeFormat(&rules, []*ir.Program{p}, "")
+	ir.WriteText(&text, ir.NewPrograms(p))
+	writeFormat(&rules, ir.NewPrograms(p), "")
 	outcome, steps := sim.Explain(p, pkt)
 	t.Errorf("%s\nthe rules: %s\nthe IR:    %s\n%s\n%s\n%s", where, got, want, traced{pkt, outcome, steps}, &text, &rules)
 }

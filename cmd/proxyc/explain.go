@@ -49,7 +49,7 @@ func (c *explainCmd) Run(e *env) error {
 		return err
 	}
 	if !found {
-		fmt.Fprintf(e.stderr, "%q: nothing on node %s in mode %s has this name\n", c.What, programs[0].Node.Name, programs[0].Node.Mode)
+		fmt.Fprintf(e.stderr, "%q: nothing on node %s in mode %s has this name\n", c.What, programs.IPv4.Node.Name, programs.IPv4.Node.Mode)
 		return errFindings
 	}
 	return nil
@@ -136,12 +136,12 @@ type piece struct {
 }
 
 // pieces gives the backends behind the address or port that the subject is.
-func (s *subject) pieces(programs []*ir.Program) pieces {
+func (s *subject) pieces(programs ir.Programs) pieces {
 	found := pieces{}
 	if !s.isAddr() {
 		return found
 	}
-	for _, p := range programs {
+	for _, p := range programs.All() {
 		for i := range p.Services {
 			part, _ := s.part(&p.Services[i])
 			for _, f := range part.Frontends {
@@ -224,11 +224,11 @@ func (s *subject) narrow(svc *ir.Service, frontend func(*ir.Frontend) bool, back
 }
 
 // writeIR writes what the subject takes of each Service.
-func (s *subject) writeIR(w io.Writer, programs []*ir.Program) (found bool, err error) {
+func (s *subject) writeIR(w io.Writer, programs ir.Programs) (found bool, err error) {
 	if s.words != "" {
 		return false, nil
 	}
-	for _, p := range programs {
+	for _, p := range programs.All() {
 		for i := range p.Services {
 			part, ok := s.part(&p.Services[i])
 			if !ok {

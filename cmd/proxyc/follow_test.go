@@ -105,7 +105,7 @@ func TestFollower(t *testing.T) {
 		if w.All != step.all {
 			t.Errorf("%s: all: %t, want %t", step.name, w.All, step.all)
 		}
-		if diff := cmp.Diff(step.changes, names(w.Changes[0])); diff != "" {
+		if diff := cmp.Diff(step.changes, names(w.Changes.IPv4)); diff != "" {
 			t.Errorf("%s: changes (-want +got):\n%s", step.name, diff)
 		}
 		snap, _ := decode([]byte(step.cluster))
@@ -212,7 +212,7 @@ func TestBootFile(t *testing.T) {
 	cfg := parseConfig(t, ir.ModeNFTables, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"))
 	programs, _ := compile(t, cfg, snap, compiler.Facts{NodeName: "node1"})
 	b := &bootFile{env: &env{files: osFiles{}}, path: filepath.Join(t.TempDir(), "boot"), log: slog.New(slog.DiscardHandler)}
-	inForce := func() []*ir.Program { return programs }
+	inForce := func() ir.Programs { return programs }
 	if b.write(inForce) {
 		t.Error("wrote although nothing was offered")
 	}

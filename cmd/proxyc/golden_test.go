@@ -226,14 +226,16 @@ func diagnosticsText(list diag.List) string {
 }
 
 // withServices leaves out Programs that have nothing to show.
-func withServices(programs []*ir.Program, all bool) []*ir.Program {
-	if all {
-		return programs
+func withServices(programs ir.Programs, all bool) (some ir.Programs) {
+	for f, p := range programs.All() {
+		if all || len(p.Services) > 0 {
+			*some.At(f) = p
+		}
 	}
-	return slices.DeleteFunc(slices.Clone(programs), func(p *ir.Program) bool { return len(p.Services) == 0 })
+	return some
 }
 
-func (g *golden) checkPackets(t *testing.T, mode ir.Mode, snap *snapshot.Snapshot, programs []*ir.Program) {
+func (g *golden) checkPackets(t *testing.T, mode ir.Mode, snap *snapshot.Snapshot, programs ir.Programs) {
 	t.Helper()
 	for _, row := range g.packets {
 		if len(row.modes) > 0 && !slices.Contains(row.modes, mode) {

@@ -109,8 +109,8 @@ func (e *env) setNode(j *job) error {
 	return nil
 }
 
-// compile makes the Programs of the job's node, IPv4 before IPv6.
-func (j *job) compile() []*ir.Program {
+// compile makes the Programs of the job's node.
+func (j *job) compile() ir.Programs {
 	programs, diags := compiler.Compile(j.Config, j.snap, j.facts)
 	j.diags.Add(diags...)
 	j.checkNode(j.facts.NodeName)

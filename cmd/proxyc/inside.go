@@ -82,7 +82,7 @@ func (d *daemon) serveTrace(w http.ResponseWriter, r *http.Request) {
 
 func (d *daemon) trace(from, to string) (t traced, err error) {
 	programs := d.state.programs()
-	if programs == nil {
+	if programs.IPv4 == nil {
 		return t, errors.New("nothing is in force yet")
 	}
 	var pkt sim.Packet

@@ -36,7 +36,7 @@ func TestKernelHolds(t *testing.T) {
 			}
 			defer ns.Close()
 			err = ns.Do(func() error {
-				hold := func(what string, programs []*ir.Program) {
+				hold := func(what string, programs ir.Programs) {
 					if err := converge(t, programs, plane.variant); err != nil {
 						t.Errorf("%s: %v", what, err)
 					}
@@ -61,7 +61,7 @@ func TestKernelHolds(t *testing.T) {
 
 // converge applies programs in the calling thread's network namespace. The
 // dataplane itself reads back what it committed.
-func converge(t *testing.T, programs []*ir.Program, variant string) error {
+func converge(t *testing.T, programs ir.Programs, variant string) error {
 	t.Helper()
 	plane, err := openDataplane(t.Context(), programs, variant, 5*time.Second)
 	if err != nil {

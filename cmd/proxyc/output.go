@@ -19,8 +19,8 @@ import (
 
 // outputs are all texts that can be made of the programs of one node: the
 // mode's own, the first of which is the default, and the IR's two forms.
-func outputs(programs []*ir.Program) (own []render.Output, all []render.Output, rendered render.Rendered) {
-	rendered = renderers[programs[0].Node.Mode].Lower(programs)
+func outputs(programs ir.Programs) (own []render.Output, all []render.Output, rendered render.Rendered) {
+	rendered = renderers[programs.IPv4.Node.Mode].Lower(programs)
 	own = rendered.Outputs()
 	all = append(own[:len(own):len(own)],
 		render.Output{Format: "ir", Write: func(w io.Writer) error { return ir.WriteText(w, programs) }},
@@ -29,7 +29,7 @@ func outputs(programs []*ir.Program) (own []render.Output, all []render.Output, 
 }
 
 // writeFormat writes one text of the programs; format "" is the mode's own.
-func writeFormat(w io.Writer, programs []*ir.Program, format string) error {
+func writeFormat(w io.Writer, programs ir.Programs, format string) error {
 	_, all, _ := outputs(programs)
 	names := make([]string, len(all))
 	for i, o := range all {
@@ -38,7 +38,7 @@ func writeFormat(w io.Writer, programs []*ir.Program, format string) error {
 		}
 		names[i] = o.Format
 	}
-	return fmt.Errorf("-o: mode %s writes %s, got %q", programs[0].Node.Mode, strings.Join(names, ", "), format)
+	return fmt.Errorf("-o: mode %s writes %s, got %q", programs.IPv4.Node.Mode, strings.Join(names, ", "), format)
 }
 
 // writeExplain writes the table of where each rule and element comes from:
@@ -97,7 +97,7 @@ const (
 // README of how to load each. All are written under temporary names first, so
 // that an error leaves what was there before. What was written there for
 // another mode goes last.
-func (e *env) writeDir(dir string, programs []*ir.Program, explain bool) error {
+func (e *env) writeDir(dir string, programs ir.Programs, explain bool) error {
 	rules, _, rendered := outputs(programs)
 	own := append(rules[:len(rules):len(rules)], render.Output{File: readmeFile, Write: func(w io.Writer) error { return writeReadme(w, programs, rules) }})
 	if explain {
@@ -150,10 +150,8 @@ func (e *env) removeOthers(dir string, own []render.Output) error {
 func allFiles() []string {
 	files := []string{readmeFile, explainFile}
 	for _, mode := range ir.Modes() {
-		programs := []*ir.Program{
-			{Family: ir.IPv4, Node: ir.Node{Mode: mode}},
-			{Family: ir.IPv6, Node: ir.Node{Mode: mode}},
-		}
+		node := ir.Node{Mode: mode}
+		programs := ir.NewPrograms(&ir.Program{Family: ir.IPv4, Node: node}, &ir.Program{Family: ir.IPv6, Node: node})
 		for _, o := range renderers[mode].Lower(programs).Outputs() {
 			files = append(files, o.File)
 		}
@@ -165,8 +163,8 @@ func allFiles() []string {
 // readmeTitle begins every README of --out-dir.
 const readmeTitle = "Rules of node "
 
-func writeReadme(w io.Writer, programs []*ir.Program, own []render.Output) error {
-	node := &programs[0].Node
+func writeReadme(w io.Writer, programs ir.Programs, own []render.Output) error {
+	node := &programs.IPv4.Node
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s%s in mode %s.\n", readmeTitle, node.Name, node.Mode)
 	writeSettingsReadme(&b, node)

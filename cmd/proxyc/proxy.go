@@ -28,8 +28,6 @@ import (
 // nothing else gives a reason to (DMN-21).
 const compareEvery = time.Hour
 
-var families = [loop.Families]ir.Family{ir.IPv4, ir.IPv6}
-
 // proxy keeps the rules until ctx ends: settings of the kernel, what was last
 // in force before, and then what the source says.
 func (d *daemon) proxy(ctx context.Context) error {
@@ -121,7 +119,7 @@ func orDone(ctx context.Context, err error) error {
 // queued notes that a sync was asked for.
 func (d *daemon) queued(loop.Kind) {
 	d.state.queued()
-	for _, f := range families {
+	for _, f := range ir.Families() {
 		d.health.Queued(f)
 		d.metrics.LastQueued.Of(f).SetToCurrentTime()
 	}
@@ -139,7 +137,7 @@ func (d *daemon) synced(s *loop.Sync) {
 		return
 	}
 	d.tell(s)
-	for _, f := range families {
+	for _, f := range ir.Families() {
 		d.health.Updated(f)
 	}
 	d.flows(s)
@@ -174,8 +172,8 @@ func total(c apply.Count) int { return c.Added + c.Changed + c.Removed }
 
 // flows deletes the UDP flows that hold on to what is gone.
 func (d *daemon) flows(s *loop.Sync) {
-	for i, p := range touched(s) {
-		if !conntrack.Concern([]*ir.Program{p}, s.Done.Gone) {
+	for f, p := range touched(s).All() {
+		if !conntrack.Concern(ir.NewPrograms(p), s.Done.Gone) {
 			continue
 		}
 		began := time.Now()
@@ -183,24 +181,24 @@ func (d *daemon) flows(s *loop.Sync) {
 		if err != nil {
 			d.log.Error("deleting stale UDP flows", "err", err)
 		}
-		d.metrics.ConntrackSeconds.Of(families[i]).Observe(time.Since(began).Seconds())
-		d.metrics.ConntrackDeleted.Of(families[i]).Add(float64(n))
+		d.metrics.ConntrackSeconds.Of(f).Observe(time.Since(began).Seconds())
+		d.metrics.ConntrackDeleted.Of(f).Add(float64(n))
 	}
 }
 
 // touched are the Programs with those Services alone that the sync changed.
-func touched(s *loop.Sync) []*ir.Program {
+func touched(s *loop.Sync) (few ir.Programs) {
 	if s.Kind == loop.Full {
 		return s.Work.Programs
 	}
-	few := make([]*ir.Program, len(s.Work.Programs))
-	for i, p := range s.Work.Programs {
-		few[i] = &ir.Program{Family: p.Family, Node: p.Node}
-		for _, c := range s.Work.Changes[i] {
+	for f, p := range s.Work.Programs.All() {
+		of := &ir.Program{Family: f, Node: p.Node}
+		for _, c := range s.Work.Changes.Of(f) {
 			if c.New != nil {
-				few[i].Services = append(few[i].Services, *c.New)
+				of.Services = append(of.Services, *c.New)
 			}
 		}
+		*few.At(f) = of
 	}
 	return few
 }
@@ -216,7 +214,7 @@ func deleteFlows(p *ir.Program, gone []ir.Match) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	stale := conntrack.Find(entries, []*ir.Program{p}, gone)
+	stale := conntrack.Find(entries, ir.NewPrograms(p), gone)
 	entries = entries[:0]
 	for _, s := range stale {
 		entries = append(entries, s.Entry)
@@ -225,11 +223,13 @@ func deleteFlows(p *ir.Program, gone []ir.Match) (int, error) {
 }
 
 // checks are the health check node ports of both families.
-type checks [loop.Families]*serve.HealthChecks
+type checks struct {
+	ir.PerFamily[*serve.HealthChecks]
+}
 
 func newChecks(h *serve.Health, events *watch.Events, log *slog.Logger) (c checks) {
-	for i, f := range families {
-		c[i] = &serve.HealthChecks{Family: f, Health: h, Log: log, Failed: func(service ir.Name, port uint16, err error) {
+	for _, f := range ir.Families() {
+		*c.At(f) = &serve.HealthChecks{Family: f, Health: h, Log: log, Failed: func(service ir.Name, port uint16, err error) {
 			log.Error("healthCheckNodePort does not answer", "service", service.String(), "port", port, "err", err)
 			events.Send(watch.Event{Service: service, Warning: true, Reason: "FailedToStartServiceHealthcheck", Action: "Listen",
 				Note: fmt.Sprintf("healthCheckNodePort %d does not answer: %v", port, err)})
@@ -240,16 +240,16 @@ func newChecks(h *serve.Health, events *watch.Events, log *slog.Logger) (c check
 
 // sync follows what a sync changed.
 func (c checks) sync(s *loop.Sync) {
-	for i, p := range s.Work.Programs {
+	for f, p := range s.Work.Programs.All() {
 		if s.Kind != loop.Full {
-			changed := make(map[ir.Name]*ir.HealthCheck, len(s.Work.Changes[i]))
-			for _, one := range s.Work.Changes[i] {
+			changed := make(map[ir.Name]*ir.HealthCheck, len(s.Work.Changes.Of(f)))
+			for _, one := range s.Work.Changes.Of(f) {
 				changed[one.Name] = nil
 				if one.New != nil {
 					changed[one.Name] = one.New.Health
 				}
 			}
-			c[i].Change(changed)
+			c.Of(f).Change(changed)
 			continue
 		}
 		wanted := map[ir.Name]ir.HealthCheck{}
@@ -259,12 +259,12 @@ func (c checks) sync(s *loop.Sync) {
 			}
 		}
 		addrs := append([]netip.Addr{loopback(p.Family)}, p.Node.Addrs...)
-		c[i].Sync(serve.ListenAddrs(p.Family, p.Node.NodePorts, addrs), wanted)
+		c.Of(f).Sync(serve.ListenAddrs(p.Family, p.Node.NodePorts, addrs), wanted)
 	}
 }
 
 func (c checks) close() {
-	for _, of := range c {
+	for _, of := range c.All() {
 		of.Close()
 	}
 }
@@ -298,7 +298,7 @@ func (b *bootFile) put(ctx context.Context, k *kernel) {
 		return
 	}
 	programs, err := ir.ReadJSON(strings.NewReader(string(data)))
-	if err == nil && (len(programs) != len(families) || programs[0].Node.Mode != k.mode) {
+	if err == nil && (programs.IPv4 == nil || programs.IPv6 == nil || programs.IPv4.Node.Mode != k.mode) {
 		err = fmt.Errorf("%s: is not for mode %s", b.path, k.mode)
 	}
 	if err == nil {
@@ -320,7 +320,7 @@ func (b *bootFile) offer() {
 }
 
 // keep writes what is in force when that was changed, until ctx ends.
-func (b *bootFile) keep(ctx context.Context, inForce func() []*ir.Program) {
+func (b *bootFile) keep(ctx context.Context, inForce func() ir.Programs) {
 	if b == nil {
 		return
 	}
@@ -339,7 +339,7 @@ func (b *bootFile) keep(ctx context.Context, inForce func() []*ir.Program) {
 }
 
 // write tells whether there was anything to write.
-func (b *bootFile) write(inForce func() []*ir.Program) bool {
+func (b *bootFile) write(inForce func() ir.Programs) bool {
 	if !b.changed.Swap(false) {
 		return false
 	}

@@ -139,16 +139,16 @@ func TestReadyComesLast(t *testing.T) {
 	d := newTestDaemon(t, "iptables")
 	defer d.checks.close()
 	tried := false
-	d.checks[0].Failed = func(ir.Name, uint16, error) {
+	d.checks.IPv4.Failed = func(ir.Name, uint16, error) {
 		tried = true
 		if d.health.Ready().Ready {
 			t.Error("ready before the health checks were opened")
 		}
 	}
-	programs := []*ir.Program{
-		{Family: ir.IPv4, Node: ir.Node{NodePorts: ir.NodePortAddrs{All: true}}, Services: []ir.Service{{Health: &ir.HealthCheck{Port: port}}}},
-		{Family: ir.IPv6},
-	}
+	programs := ir.NewPrograms(
+		&ir.Program{Family: ir.IPv4, Node: ir.Node{NodePorts: ir.NodePortAddrs{All: true}}, Services: []ir.Service{{Health: &ir.HealthCheck{Port: port}}}},
+		&ir.Program{Family: ir.IPv6},
+	)
 	d.synced(&loop.Sync{Kind: loop.Full, Work: loop.Work{Programs: programs}})
 	if !tried {
 		t.Error("the health check was not opened")
@@ -174,8 +174,8 @@ func newTestDaemon(t *testing.T, mode string) *daemon {
 // A commit that could not remove all that is stale counts once.
 func TestCleanupFailures(t *testing.T) {
 	d := newTestDaemon(t, "nftables")
-	programs := []*ir.Program{{Family: ir.IPv4}, {Family: ir.IPv6}}
-	d.synced(&loop.Sync{Kind: loop.Full, Work: loop.Work{Programs: programs}, Done: loop.Done{Plans: []loop.Carried{{Kept: [loop.Families]int{3, 0}}}}})
+	programs := ir.NewPrograms(&ir.Program{Family: ir.IPv4}, &ir.Program{Family: ir.IPv6})
+	d.synced(&loop.Sync{Kind: loop.Full, Work: loop.Work{Programs: programs}, Done: loop.Done{Plans: []loop.Carried{{Kept: ir.PerFamily[int]{IPv4: 3}}}}})
 	page := httptest.NewRecorder()
 	d.metricsServer().Handler.ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
 	for family, want := range map[string]string{"IPv4": "1", "IPv6": "0"} {

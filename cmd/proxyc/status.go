@@ -67,7 +67,7 @@ type statusDrift struct {
 type state struct {
 	mu      sync.Mutex
 	status  Status
-	inForce func() []*ir.Program // nil: not known yet
+	inForce func() ir.Programs // nil: not known yet
 	plan    plan
 }
 
@@ -118,7 +118,7 @@ func (s *state) setBroken(kind string, why map[string]string) {
 }
 
 // setInForce sets what tells the Programs in force.
-func (s *state) setInForce(f func() []*ir.Program) {
+func (s *state) setInForce(f func() ir.Programs) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.inForce = f
@@ -135,12 +135,12 @@ func (s *state) serve(w http.ResponseWriter, pending int) {
 }
 
 // programs gives the Programs in force; nil while nobody knows.
-func (s *state) programs() []*ir.Program {
+func (s *state) programs() ir.Programs {
 	s.mu.Lock()
 	inForce := s.inForce
 	s.mu.Unlock()
 	if inForce == nil {
-		return nil
+		return ir.Programs{}
 	}
 	return inForce()
 }

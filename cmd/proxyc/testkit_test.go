@@ -62,10 +62,10 @@ func decode(files ...[]byte) (*snapshot.Snapshot, diag.List) {
 }
 
 // compile compiles for a test, and checks that the Programs are valid.
-func compile(t testing.TB, cfg *config.Config, snap *snapshot.Snapshot, facts compiler.Facts) ([]*ir.Program, diag.List) {
+func compile(t testing.TB, cfg *config.Config, snap *snapshot.Snapshot, facts compiler.Facts) (ir.Programs, diag.List) {
 	t.Helper()
 	programs, diags := compiler.Compile(cfg, snap, facts)
-	for _, p := range programs {
+	for _, p := range ir.Present(programs) {
 		for _, err := range p.Validate() {
 			t.Errorf("%s program is not valid: %v", p.Family, err)
 		}

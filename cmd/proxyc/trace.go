@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -45,7 +44,7 @@ func (c *traceCmd) Run(e *env) error {
 const outside = "eth0"
 
 // packet reads the --from and --to of a trace.
-func packet(snap *snapshot.Snapshot, programs []*ir.Program, from, to string) (sim.Packet, error) {
+func packet(snap *snapshot.Snapshot, programs ir.Programs, from, to string) (sim.Packet, error) {
 	// The destination alone tells the family, which a pod or node needs.
 	any4, any6 := "0.0.0.0", "::"
 	pkt, err := sim.ParsePacket(any4, to)
@@ -88,9 +87,8 @@ func addrSource(node *ir.Node, from string) (netip.Addr, string, error) {
 	return src, in, nil
 }
 
-func programFor(programs []*ir.Program, addr netip.Addr) *ir.Program {
-	i := slices.IndexFunc(programs, func(p *ir.Program) bool { return p.Family.Has(addr) })
-	return programs[max(i, 0)]
+func programFor(programs ir.Programs, addr netip.Addr) *ir.Program {
+	return programs.Of(ir.FamilyOf(addr))
 }
 
 // nodeSource is the address from which the node itself sends: the destination
@@ -144,7 +142,7 @@ type traced struct {
 	steps   []sim.Step
 }
 
-func trace(programs []*ir.Program, pkt sim.Packet) traced {
+func trace(programs ir.Programs, pkt sim.Packet) traced {
 	outcome, steps := sim.Explain(programFor(programs, pkt.Dst), pkt)
 	return traced{pkt, outcome, steps}
 }

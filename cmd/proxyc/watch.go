@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
-	"github.com/proxyc/proxyc/apply/loop"
 	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/sysctl"
@@ -24,6 +23,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
 )
 
 type watchCmd struct {
@@ -112,7 +112,7 @@ type daemon struct {
 	health   *serve.Health
 	metrics  *serve.Metrics
 	checks   checks
-	tallies  [loop.Families]tally
+	tallies  ir.PerFamily[tally]
 	state    *state
 	boot     *bootFile
 	events   *watch.Events // nil without an API server
@@ -301,7 +301,7 @@ func (d *daemon) metricsServer() *serve.Server {
 func (d *daemon) settings() error {
 	host := sysctl.ReadHost(kernelRoot, runtime.NumCPU())
 	programs, _ := compiler.Compile(d.cfg, snapshot.New(), compiler.Facts{NodeName: d.nodeName})
-	wanted := append(sysctl.Conntrack(&d.cfg.Conntrack, host), sysctl.Dataplane(&programs[0].Node, host)...)
+	wanted := append(sysctl.Conntrack(&d.cfg.Conntrack, host), sysctl.Dataplane(&programs.IPv4.Node, host)...)
 	differ, err := sysctl.Diff(kernelRoot, wanted)
 	if err := errors.Join(err, sysctl.Write(kernelRoot, differ)); err != nil {
 		return err

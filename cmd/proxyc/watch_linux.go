@@ -43,13 +43,13 @@ type monitorer interface {
 	Close() error
 }
 
-func (m monitored) Replace(ctx context.Context, programs []*ir.Program) (loop.Done, error) {
+func (m monitored) Replace(ctx context.Context, programs ir.Programs) (loop.Done, error) {
 	m.monitor.Begin()
 	defer m.monitor.End()
 	return m.Kernel.Replace(ctx, programs)
 }
 
-func (m monitored) Change(ctx context.Context, changes [loop.Families][]ir.Change) (loop.Done, error) {
+func (m monitored) Change(ctx context.Context, changes ir.Changes) (loop.Done, error) {
 	m.monitor.Begin()
 	defer m.monitor.End()
 	return m.Kernel.Change(ctx, changes)

@@ -211,7 +211,7 @@ func hintsFromV1beta1(in *discoveryv1beta1.EndpointHints) *discoveryv1.EndpointH
 func FromEndpoints(in *corev1.Endpoints) []*EndpointSlice {
 	var out []*EndpointSlice
 	for i := range in.Subsets {
-		for _, family := range [...]ir.Family{ir.IPv4, ir.IPv6} {
+		for _, family := range ir.Families() {
 			if endpoints, addresses := readyAddresses(&in.Subsets[i], family); endpoints != nil {
 				out = append(out, &EndpointSlice{
 					Name:          nameOf(&in.ObjectMeta),

@@ -16,7 +16,6 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/applytest/cluster"
 	"github.com/proxyc/proxyc/apply/nftables"
-	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
@@ -161,14 +160,12 @@ func hasAll(ctx context.Context, ns *applytest.Namespace, c cluster.Cluster) err
 		return err
 	}
 	has := map[netip.AddrPort]bool{}
-	for _, table := range tables {
-		for _, s := range table.Sets {
-			if table.Family != ir.IPv4 || s.Name != rules.ServiceIPs.String() {
-				continue
-			}
-			for _, e := range s.Elements {
-				has[netip.AddrPortFrom(e.Key.Addr, e.Key.Port)] = true
-			}
+	for _, s := range tables.IPv4.Sets {
+		if s.Name != rules.ServiceIPs.String() {
+			continue
+		}
+		for _, e := range s.Elements {
+			has[netip.AddrPortFrom(e.Key.Addr, e.Key.Port)] = true
 		}
 	}
 	for i := range c.Services {

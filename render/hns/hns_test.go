@@ -53,7 +53,7 @@ func only(p *ir.Program, names ...string) *ir.Program {
 
 func written(t *testing.T, programs ...*ir.Program) string {
 	t.Helper()
-	outputs := Renderer.Lower(programs).Outputs()
+	outputs := Renderer.Lower(ir.NewPrograms(programs...)).Outputs()
 	if len(outputs) != 1 || outputs[0].Format != "hns" || outputs[0].File != "hns.json" {
 		t.Fatalf("outputs: %v", outputs)
 	}
@@ -260,7 +260,7 @@ func TestEval(t *testing.T) {
 func TestExplain(t *testing.T) {
 	p := only(program(), "none", "web")
 	overlay(p)
-	x := Renderer.Lower([]*ir.Program{p})
+	x := Renderer.Lower(ir.NewPrograms(p))
 	var got []string
 	x.Explain(func(e render.Entry) bool {
 		got = append(got, fmt.Sprint(e.Where, " | ", e.Match, " | ", e.Port, " | ", e.Origin))
@@ -317,7 +317,7 @@ func BenchmarkLower10k(b *testing.B) {
 }
 
 func BenchmarkWrite10k(b *testing.B) {
-	x := Renderer.Lower([]*ir.Program{manyServices(10000)})
+	x := Renderer.Lower(ir.NewPrograms(manyServices(10000)))
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := x.Outputs()[0].Write(io.Discard); err != nil {

@@ -10,14 +10,14 @@ import (
 )
 
 // Renderer is the back end of the kernelspace mode.
-var Renderer = render.Renderer{Mode: ir.ModeKernelspace, Lower: render.Each[rendered](Lower)}
+var Renderer = render.Renderer{Mode: ir.ModeKernelspace, Lower: func(programs ir.Programs) render.Rendered { return rendered{render.Each(programs, Lower)} }}
 
-// rendered are the families of one node.
-type rendered []*Ruleset
+// rendered are the Rulesets of one node.
+type rendered struct{ ir.PerFamily[*Ruleset] }
 
 // Outputs gives one document for both families.
 func (x rendered) Outputs() []render.Output {
-	return []render.Output{{Format: "hns", File: "hns.json", Write: func(w io.Writer) error { return Write(w, x) },
+	return []render.Output{{Format: "hns", File: "hns.json", Write: func(w io.Writer) error { return Write(w, x.PerFamily) },
 		Note: "No command loads it: it lists what the Host Networking Service is to hold, endpoints and load balancers as the HCN API takes them, endpoints first. A ref stands for the ID that HNS gives to the endpoint."}}
 }
 
@@ -36,12 +36,12 @@ type loadBalancerJSON struct {
 	LoadBalancer HostComputeLoadBalancer `json:"loadBalancer"`
 }
 
-// Write writes the objects of several families as one JSON document: the
-// network, its endpoints, its load balancers.
-func Write(w io.Writer, families []*Ruleset) error {
+// Write writes the objects of a node as one JSON document: the network, its
+// endpoints, its load balancers.
+func Write(w io.Writer, rulesets ir.PerFamily[*Ruleset]) error {
 	d := document{w: bufio.NewWriter(w)}
 	var network, networkType string
-	for _, r := range families {
+	for _, r := range ir.Present(rulesets) {
 		network, networkType = r.Network, r.NetworkType
 	}
 	d.raw("{\n  \"network\": ")
@@ -49,13 +49,13 @@ func Write(w io.Writer, families []*Ruleset) error {
 	d.raw(",\n  \"networkType\": ")
 	d.value(networkType)
 	d.raw(",\n  \"endpoints\": [")
-	d.list(families, func(r *Ruleset) {
+	d.list(rulesets, func(r *Ruleset) {
 		for _, e := range r.Endpoints {
 			d.entry(endpointJSON{e.Ref, e.Role, e.HCN})
 		}
 	})
 	d.raw("],\n  \"loadBalancers\": [")
-	d.list(families, func(r *Ruleset) {
+	d.list(rulesets, func(r *Ruleset) {
 		for i := range r.LoadBalancers {
 			l := &r.LoadBalancers[i]
 			d.entry(loadBalancerJSON{l.Kind.String(), l.Port.String(), l.Identity(l.Endpoints()), l.NoOptimize, l.HCN})
@@ -86,9 +86,9 @@ func (d *document) value(v any) {
 	_, _ = d.w.Write(b)
 }
 
-func (d *document) list(families []*Ruleset, entries func(*Ruleset)) {
+func (d *document) list(rulesets ir.PerFamily[*Ruleset], entries func(*Ruleset)) {
 	d.first = true
-	for _, r := range families {
+	for _, r := range ir.Present(rulesets) {
 		entries(r)
 	}
 	if !d.first {
@@ -105,9 +105,9 @@ func (d *document) entry(v any) {
 	d.value(v)
 }
 
-// Explain goes through endpoints and load balancers, those of IPv4 before those of IPv6.
+// Explain goes through endpoints and load balancers, family by family.
 func (x rendered) Explain(yield func(render.Entry) bool) {
-	for _, r := range x {
+	for _, r := range ir.Present(x.PerFamily) {
 		for _, e := range r.Endpoints {
 			if !yield(render.Entry{Where: "endpoint " + e.Ref, Port: e.Port, Origin: e.Origin}) {
 				return

@@ -245,7 +245,7 @@ func TestCommentsOfOddNames(t *testing.T) {
 			s.Frontends[j].Port.Service = s.Name
 		}
 	}
-	dir, _ := write(t, p)
+	dir, _ := write(t, ir.NewPrograms(p))
 	inNamespace(t, "nft", dir, "iptables-restore --test iptables.rules")
 	inNamespace(t, "legacy", dir, "iptables-restore --test iptables.rules")
 }

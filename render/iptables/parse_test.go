@@ -22,7 +22,7 @@ func differ(want, got *Ruleset) string {
 }
 
 func TestParseIsTheInverseOfWrite(t *testing.T) {
-	for _, p := range append(both(), many(ir.IPv4, 300, 5), many(ir.IPv6, 300, 5)) {
+	for _, p := range []*ir.Program{both().IPv4, both().IPv6, many(ir.IPv4, 300, 5), many(ir.IPv6, 300, 5)} {
 		want := Lower(p)
 		got, err := Parse(p.Family, text(want))
 		if err != nil {
@@ -67,12 +67,12 @@ func TestParseInPieces(t *testing.T) {
 }
 
 func TestParseWhatTheKernelHolds(t *testing.T) {
-	sets := map[string][]*ir.Program{"one of each": both(), "many": {many(ir.IPv4, 100, 40), many(ir.IPv6, 100, 40)}}
+	sets := map[string]ir.Programs{"one of each": both(), "many": ir.NewPrograms(many(ir.IPv4, 100, 40), many(ir.IPv6, 100, 40))}
 	for name, programs := range sets {
 		for _, variant := range variants {
 			t.Run(name+"/"+variant, func(t *testing.T) {
-				dir, _ := write(t, programs...)
-				for _, p := range programs {
+				dir, _ := write(t, programs)
+				for _, p := range ir.Present(programs) {
 					tool := Tool(p.Family)
 					saved := inNamespace(t, variant, dir, tool+"-restore "+tool+".rules; "+tool+"-save")
 					got, err := Parse(p.Family, saved)

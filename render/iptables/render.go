@@ -10,19 +10,31 @@ import (
 )
 
 // Renderer is the back end of the iptables mode.
-var Renderer = render.Renderer{Mode: ir.ModeIPTables, Lower: render.Each[Rulesets](Lower)}
+var Renderer = render.Renderer{Mode: ir.ModeIPTables, Lower: func(programs ir.Programs) render.Rendered { return LowerAll(programs) }}
 
-// Rulesets are the lowered Programs of one node, IPv4 before IPv6.
-type Rulesets []*Ruleset
+// Rulesets are the Rulesets of a node; nil where the kernel has no tables of a
+// family.
+type Rulesets struct{ ir.PerFamily[*Ruleset] }
+
+// NewRulesets returns the Rulesets in the place of their families.
+func NewRulesets(of ...*Ruleset) (all Rulesets) {
+	for _, r := range of {
+		*all.At(r.Family) = r
+	}
+	return all
+}
+
+// LowerAll returns the tables that the Programs of a node want.
+func LowerAll(programs ir.Programs) Rulesets { return Rulesets{render.Each(programs, Lower)} }
 
 // Outputs gives a text for each family. A jump's line in the text is its line
 // in iptables-save, but for -I in place of -A: xtables.Load counts on that.
 func (s Rulesets) Outputs() []render.Output {
-	outputs := make([]render.Output, len(s))
-	for i, r := range s {
+	var outputs []render.Output
+	for _, r := range ir.Present(s.PerFamily) {
 		tool := Tool(r.Family)
 		file := tool + ".rules"
-		outputs[i] = render.Output{
+		outputs = append(outputs, render.Output{
 			Format: tool,
 			File:   file,
 			Load:   xtables.Load(r.Family, file),
@@ -30,7 +42,7 @@ func (s Rulesets) Outputs() []render.Output {
 				_, err := r.WriteTo(w)
 				return err
 			},
-		}
+		})
 	}
 	return outputs
 }
@@ -42,7 +54,7 @@ func Tool(f ir.Family) string { return xtables.Tool(f) }
 // the table, the chain, and the rule's number in it, as iptables -L
 // --line-numbers counts; Text is what iptables -S has behind the chain.
 func (s Rulesets) Explain(yield func(render.Entry) bool) {
-	for _, r := range s {
+	for _, r := range ir.Present(s.PerFamily) {
 		for _, t := range r.Tables() {
 			for i := range t.Chains {
 				if !t.Chains[i].explain(r.Family, t.Name, yield) {

@@ -46,7 +46,7 @@ func inNamespace(t *testing.T, variant, dir, script string) string {
 }
 
 // write puts the outputs of programs into a directory.
-func write(t *testing.T, programs ...*ir.Program) (dir string, outputs []string) {
+func write(t *testing.T, programs ir.Programs) (dir string, outputs []string) {
 	t.Helper()
 	dir = t.TempDir()
 	for _, o := range Renderer.Lower(programs).Outputs() {
@@ -63,15 +63,15 @@ func write(t *testing.T, programs ...*ir.Program) (dir string, outputs []string)
 }
 
 // both is the program and its twin in IPv6.
-func both() []*ir.Program {
-	return []*ir.Program{irtest.Program(ir.ModeIPTables), twin(irtest.Program(ir.ModeIPTables))}
+func both() ir.Programs {
+	return ir.NewPrograms(irtest.Program(ir.ModeIPTables), twin(irtest.Program(ir.ModeIPTables)))
 }
 
 func TestToolsTakeTheText(t *testing.T) {
-	for name, programs := range map[string][]*ir.Program{"one of each": both(), "many": {many(ir.IPv4, 300, 3), many(ir.IPv6, 300, 3)}} {
+	for name, programs := range map[string]ir.Programs{"one of each": both(), "many": ir.NewPrograms(many(ir.IPv4, 300, 3), many(ir.IPv6, 300, 3))} {
 		for _, variant := range variants {
 			t.Run(name+"/"+variant, func(t *testing.T) {
-				dir, _ := write(t, programs...)
+				dir, _ := write(t, programs)
 				inNamespace(t, variant, dir, `
 					iptables-restore --test iptables.rules; iptables-restore --test --noflush iptables.rules
 					ip6tables-restore --test ip6tables.rules; ip6tables-restore --test --noflush ip6tables.rules`)
@@ -84,7 +84,7 @@ func TestToolsTakeTheText(t *testing.T) {
 func TestLoadAgain(t *testing.T) {
 	for _, variant := range variants {
 		t.Run(variant, func(t *testing.T) {
-			dir, load := write(t, both()...)
+			dir, load := write(t, both())
 			var scripts []string
 			for _, l := range load {
 				tool, _, _ := strings.Cut(strings.TrimPrefix(l, "{ "), "-save")
@@ -105,9 +105,9 @@ func TestLoadAgain(t *testing.T) {
 func TestSavedHooks(t *testing.T) {
 	for _, variant := range variants {
 		t.Run(variant, func(t *testing.T) {
-			dir, load := write(t, both()...)
+			dir, load := write(t, both())
 			saved := inNamespace(t, variant, dir, load[0]+"\niptables-save")
-			r := Lower(both()[0])
+			r := Lower(both().IPv4)
 			for _, table := range r.Tables() {
 				var want []string
 				for _, h := range table.Hooks {

@@ -78,7 +78,7 @@ func text(t *testing.T, write func(io.Writer) error) string {
 	return b.String()
 }
 
-func output(t *testing.T, programs []*ir.Program, format string) string {
+func output(t *testing.T, programs ir.Programs, format string) string {
 	t.Helper()
 	for _, o := range Renderer.Lower(programs).Outputs() {
 		if o.Format == format {
@@ -152,7 +152,7 @@ func TestVirtualServers(t *testing.T) {
 		if tt.change != nil {
 			tt.change(p)
 		}
-		if diff := cmp.Diff(strings.TrimPrefix(tt.want, "\n"), output(t, []*ir.Program{p}, "ipvsadm")); diff != "" {
+		if diff := cmp.Diff(strings.TrimPrefix(tt.want, "\n"), output(t, ir.NewPrograms(p), "ipvsadm")); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.service, diff)
 		}
 	}
@@ -279,7 +279,7 @@ IPVS-IPS 10.96.0.12
 		if tt.change != nil {
 			tt.change(p)
 		}
-		if diff := cmp.Diff(tt.want, elements(output(t, []*ir.Program{p}, "ipset"))); diff != "" {
+		if diff := cmp.Diff(tt.want, elements(output(t, ir.NewPrograms(p), "ipset"))); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.service, diff)
 		}
 	}
@@ -287,7 +287,7 @@ IPVS-IPS 10.96.0.12
 
 func TestSetsAreCreated(t *testing.T) {
 	p4, p6 := only(program(ir.IPv4), ""), only(program(ir.IPv6), "")
-	got := output(t, []*ir.Program{p4, p6}, "ipset")
+	got := output(t, ir.NewPrograms(p4, p6), "ipset")
 	for _, want := range []string{
 		"create KUBE-LOOP-BACK hash:ip,port,ip family inet hashsize 1024 maxelem 65536\nflush KUBE-LOOP-BACK\n",
 		"create KUBE-LOAD-BALANCER-SOURCE-CIDR hash:ip,port,net family inet hashsize 1024 maxelem 65536\n",
@@ -324,7 +324,7 @@ func TestMaxElem(t *testing.T) {
 }
 
 func TestAddresses(t *testing.T) {
-	got := output(t, []*ir.Program{only(program(ir.IPv4), "web"), only(program(ir.IPv6), "ranges")}, "addresses")
+	got := output(t, ir.NewPrograms(only(program(ir.IPv4), "web"), only(program(ir.IPv6), "ranges")), "addresses")
 	want := "10.96.0.10/32\n198.18.0.10/32\n203.0.113.10/32\nfd00::cb00:710e/128\n"
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -9,10 +9,10 @@ import (
 )
 
 // Renderer is the back end of the ipvs mode.
-var Renderer = render.Renderer{Mode: ir.ModeIPVS, Lower: render.Each[rendered](Lower)}
+var Renderer = render.Renderer{Mode: ir.ModeIPVS, Lower: func(programs ir.Programs) render.Rendered { return rendered{render.Each(programs, Lower)} }}
 
-// rendered are the families of one node.
-type rendered []*Ruleset
+// rendered are the Rulesets of one node.
+type rendered struct{ ir.PerFamily[*Ruleset] }
 
 // Outputs gives the texts. What needs no family of its own holds both.
 func (x rendered) Outputs() []render.Output {
@@ -35,17 +35,13 @@ func (x rendered) Outputs() []render.Output {
 
 func (x rendered) family(f ir.Family) rendered {
 	var of rendered
-	for _, r := range x {
-		if r.Family == f {
-			of = append(of, r)
-		}
-	}
+	*of.At(f) = x.Of(f)
 	return of
 }
 
 func (x rendered) write(write func(*Ruleset, io.Writer) error) func(io.Writer) error {
 	return func(w io.Writer) error {
-		for _, r := range x {
+		for _, r := range ir.Present(x.PerFamily) {
 			if err := write(r, w); err != nil {
 				return err
 			}
@@ -55,9 +51,9 @@ func (x rendered) write(write func(*Ruleset, io.Writer) error) func(io.Writer) e
 }
 
 // Explain goes through virtual servers, real servers, set elements and rules,
-// those of IPv4 before those of IPv6.
+// family by family.
 func (x rendered) Explain(yield func(render.Entry) bool) {
-	for _, r := range x {
+	for _, r := range ir.Present(x.PerFamily) {
 		if !r.explain(yield) {
 			return
 		}

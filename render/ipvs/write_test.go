@@ -18,7 +18,7 @@ import (
 )
 
 func TestRules(t *testing.T) {
-	got := output(t, []*ir.Program{only(program(ir.IPv4), "ranges")}, "iptables")
+	got := output(t, ir.NewPrograms(only(program(ir.IPv4), "ranges")), "iptables")
 	want := `*filter
 :KUBE-FORWARD - [0:0]
 :KUBE-NODE-PORT - [0:0]
@@ -106,7 +106,7 @@ func TestOutFilter(t *testing.T) {
 	p := only(program(ir.IPv4), "ranges")
 	admit(p, netip.MustParsePrefix("192.0.2.0/24"))
 	var got strings.Builder
-	for line := range strings.Lines(output(t, []*ir.Program{p}, "iptables")) {
+	for line := range strings.Lines(output(t, ir.NewPrograms(p), "iptables")) {
 		if rule, ok := strings.CutPrefix(line, "-A KUBE-IPVS-OUT-FILTER "); ok {
 			got.WriteString(rule)
 		}
@@ -194,13 +194,13 @@ func parseCommand(args []string) (v VirtualServer, r RealServer, err error) {
 // manual's grammar must find in it what was lowered.
 func TestIPVSRoundTrip(t *testing.T) {
 	for _, scheduler := range []string{"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "mh", "fo", "ovf", "mine"} {
-		var programs []*ir.Program
+		var programs ir.Programs
 		var want []VirtualServer
 		for _, f := range []ir.Family{ir.IPv4, ir.IPv6} {
 			p := program(f)
 			p.Node.IPVS.Scheduler = scheduler
 			p.Services[0].Frontends[0].Match.Protocol = ir.SCTP
-			programs = append(programs, p)
+			*programs.At(f) = p
 			want = append(want, Lower(p).VirtualServers...)
 		}
 		got, err := parseIPVS(output(t, programs, "ipvsadm"))
@@ -223,7 +223,7 @@ func TestIPVSRoundTrip(t *testing.T) {
 
 func TestOutputs(t *testing.T) {
 	var got []string
-	for _, o := range Renderer.Lower([]*ir.Program{program(ir.IPv4), program(ir.IPv6)}).Outputs() {
+	for _, o := range Renderer.Lower(ir.NewPrograms(program(ir.IPv4), program(ir.IPv6))).Outputs() {
 		got = append(got, o.Format+" "+o.File)
 	}
 	want := []string{"ipvsadm ipvsadm.rules", "ipset ipset.rules", "iptables iptables.rules", "ip6tables ip6tables.rules", "addresses kube-ipvs0.addresses"}
@@ -234,7 +234,7 @@ func TestOutputs(t *testing.T) {
 
 // Every piece has an origin, and a reader may stop at any.
 func TestExplain(t *testing.T) {
-	x := Renderer.Lower([]*ir.Program{program(ir.IPv4), program(ir.IPv6)})
+	x := Renderer.Lower(ir.NewPrograms(program(ir.IPv4), program(ir.IPv6)))
 	rendertest.Explain(t, x, map[string]string{
 		"ipvs 192.0.2.11:30080/tcp":                                                "node:30080/tcp default/web Service default/web",
 		"ipvs 10.96.0.10:80/tcp -> 10.244.2.10:8080":                               "10.96.0.10:80/tcp default/web EndpointSlice default/web-1: endpoints[1] (ready)",
@@ -249,7 +249,7 @@ func TestExplain(t *testing.T) {
 func TestDeterministic(t *testing.T) {
 	all := func(p *ir.Program) string {
 		var b bytes.Buffer
-		for _, o := range Renderer.Lower([]*ir.Program{p}).Outputs() {
+		for _, o := range Renderer.Lower(ir.NewPrograms(p)).Outputs() {
 			if err := o.Write(&b); err != nil {
 				t.Fatal(err)
 			}
@@ -295,7 +295,7 @@ func BenchmarkLower10k(b *testing.B) {
 }
 
 func BenchmarkWrite10k(b *testing.B) {
-	x := Renderer.Lower([]*ir.Program{manyServices(10000)})
+	x := Renderer.Lower(ir.NewPrograms(manyServices(10000)))
 	b.ReportAllocs()
 	for b.Loop() {
 		for _, o := range x.Outputs() {

@@ -12,7 +12,7 @@ func BenchmarkLowerWrite(b *testing.B) {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := Write(io.Discard, Lower(p)); err != nil {
+				if err := Write(io.Discard, NewTables(Lower(p))); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -51,7 +51,7 @@ func list(t *testing.T, ns *applytest.Namespace) string {
 	return nft(t, ns, "", "list", "ruleset")
 }
 
-func script(t *testing.T, programs ...*ir.Program) string {
+func script(t *testing.T, programs ir.Programs) string {
 	t.Helper()
 	var b bytes.Buffer
 	for _, o := range Renderer.Lower(programs).Outputs() {
@@ -67,13 +67,13 @@ func script(t *testing.T, programs ...*ir.Program) string {
 func TestLoadListReload(t *testing.T) {
 	for name := range variants(ir.IPv4) {
 		t.Run(name, func(t *testing.T) {
-			var programs []*ir.Program
+			var programs ir.Programs
 			for _, f := range families {
 				p := richProgram(f)
 				variants(f)[name](&p.Node)
-				programs = append(programs, p)
+				*programs.At(f) = p
 			}
-			text := script(t, programs...)
+			text := script(t, programs)
 			ns := namespace(t)
 			nft(t, ns, text, "-c", "-f", "/dev/stdin")
 			load(t, ns, text)
@@ -155,7 +155,7 @@ func TestKernelTakesAnyName(t *testing.T) {
 		p.Services = append(p.Services, s)
 	}
 	ns := namespace(t)
-	load(t, ns, script(t, p))
+	load(t, ns, script(t, ir.NewPrograms(p)))
 	text := list(t, ns)
 	nft(t, ns, "", "flush", "ruleset")
 	load(t, ns, text)
@@ -174,7 +174,7 @@ func TestLoadLarge(t *testing.T) {
 		Routes: []ir.Route{{SNAT: true}}}}
 	p.Services = append(p.Services, large)
 	ns := namespace(t)
-	load(t, ns, script(t, p))
+	load(t, ns, script(t, ir.NewPrograms(p)))
 	if got := nft(t, ns, "", "list", "chain", "ip", Table, "lb-1000"); !strings.Contains(got, "numgen random mod 1000") {
 		t.Errorf("chain lb-1000 is\n%s", got)
 	}
@@ -193,7 +193,7 @@ func TestAffinityPackets(t *testing.T) {
 	for _, f := range families {
 		for _, proto := range []ir.Protocol{ir.TCP, ir.UDP} {
 			t.Run(f.String()+" "+proto.String(), func(t *testing.T) {
-				load(t, node, script(t, nftest.Sticky(f, proto)))
+				load(t, node, script(t, ir.NewPrograms(nftest.Sticky(f, proto))))
 				cluster := []string{"10.96.0.10:80", "192.0.2.11:30080"}
 				met := map[string]map[netip.AddrPort]bool{}
 				visit := func(from string, targets ...string) {
@@ -265,7 +265,7 @@ func TestAffinitySlides(t *testing.T) {
 	p.Services[0].Pools = []ir.Pool{{Port: p.Services[0].Pools[0].Port, Affinity: &ir.Affinity{Timeout: time.Hour},
 		Backends: p.Services[0].Pools[0].Backends[:1]}}
 	p.Services[0].Frontends = p.Services[0].Frontends[:1]
-	load(t, node, script(t, p))
+	load(t, node, script(t, ir.NewPrograms(p)))
 	m := LowerService(&p.Node, p.Family, &p.Services[0]).Maps[0].Name
 	left := func() time.Duration {
 		_, rest, ok := strings.Cut(nft(t, node, "", "list", "map", "ip", Table, m), "expires ")

@@ -33,7 +33,7 @@ func TestFragmentsMakeTheWhole(t *testing.T) {
 // texts are the lines of the script, sorted.
 func texts(r *Ruleset) []string {
 	var b bytes.Buffer
-	Write(&b, r)
+	Write(&b, NewTables(r))
 	lines := strings.Split(b.String(), "\n")
 	slices.Sort(lines)
 	return lines
@@ -109,7 +109,7 @@ func TestRangesDoNotOverlap(t *testing.T) {
 
 // Everything in the script has a reason, and a place of its own.
 func TestExplain(t *testing.T) {
-	tables := Renderer.Lower([]*ir.Program{richProgram(ir.IPv4), richProgram(ir.IPv6)}).(Tables)
+	tables := Renderer.Lower(ir.NewPrograms(richProgram(ir.IPv4), richProgram(ir.IPv6))).(Tables)
 	where := map[string]bool{}
 	tables.Explain(func(e render.Entry) bool {
 		if where[e.Where] {
@@ -122,7 +122,7 @@ func TestExplain(t *testing.T) {
 		return true
 	})
 	elements := 0
-	for _, r := range tables {
+	for _, r := range ir.Present(tables.PerFamily) {
 		for _, s := range r.Sets {
 			elements += len(s.Elements)
 		}
@@ -193,7 +193,7 @@ func TestElementSame(t *testing.T) {
 }
 
 func TestWriteError(t *testing.T) {
-	if err := Write(failing{}, Lower(richProgram(ir.IPv4))); err == nil {
+	if err := Write(failing{}, NewTables(Lower(richProgram(ir.IPv4)))); err == nil {
 		t.Error("the writer's error is lost")
 	}
 }

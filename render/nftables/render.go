@@ -9,10 +9,21 @@ import (
 )
 
 // Renderer is the back end of mode nftables.
-var Renderer = render.Renderer{Mode: ir.ModeNFTables, Lower: render.Each[Tables](Lower)}
+var Renderer = render.Renderer{Mode: ir.ModeNFTables, Lower: func(programs ir.Programs) render.Rendered { return LowerAll(programs) }}
 
-// Tables are the Rulesets of a node, IPv4 before IPv6.
-type Tables []*Ruleset
+// Tables are the Rulesets of a node.
+type Tables struct{ ir.PerFamily[*Ruleset] }
+
+// NewTables returns the Rulesets in the place of their families.
+func NewTables(of ...*Ruleset) (t Tables) {
+	for _, r := range of {
+		*t.At(r.Family) = r
+	}
+	return t
+}
+
+// LowerAll returns the tables that the Programs of a node want.
+func LowerAll(programs ir.Programs) Tables { return Tables{render.Each(programs, Lower)} }
 
 // Outputs gives the one script that nft loads.
 func (t Tables) Outputs() []render.Output {
@@ -20,13 +31,13 @@ func (t Tables) Outputs() []render.Output {
 		Format: "nftables",
 		File:   "nftables.nft",
 		Load:   "nft -f nftables.nft",
-		Write:  func(w io.Writer) error { return Write(w, t...) },
+		Write:  func(w io.Writer) error { return Write(w, t) },
 	}}
 }
 
 // Explain tells of every element, then of every rule, of each table.
 func (t Tables) Explain(yield func(render.Entry) bool) {
-	for _, r := range t {
+	for _, r := range ir.Present(t.PerFamily) {
 		if !r.explain(yield) {
 			return
 		}

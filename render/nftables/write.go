@@ -10,10 +10,10 @@ import (
 
 // Write writes the script for nft -f that replaces what is in the tables, in
 // one transaction. Session affinity starts afresh.
-func Write(w io.Writer, rulesets ...*Ruleset) error {
+func Write(w io.Writer, tables Tables) error {
 	out := output{w: w, buf: make([]byte, 0, 2*flushAt)}
 	out.buf = append(out.buf, "#!/usr/sbin/nft -f\n"...)
-	for _, r := range rulesets {
+	for _, r := range ir.Present(tables.PerFamily) {
 		out.table(r)
 	}
 	out.flush()

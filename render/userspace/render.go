@@ -9,10 +9,10 @@ import (
 )
 
 // Renderer is the back end of the userspace mode.
-var Renderer = render.Renderer{Mode: ir.ModeUserspace, Lower: render.Each[rendered](Lower)}
+var Renderer = render.Renderer{Mode: ir.ModeUserspace, Lower: func(programs ir.Programs) render.Rendered { return rendered{render.Each(programs, Lower)} }}
 
-// rendered are the families of one node.
-type rendered []*Ruleset
+// rendered are the Rulesets of one node.
+type rendered struct{ ir.PerFamily[*Ruleset] }
 
 // Outputs gives the rules of each family, and the listeners of both.
 func (x rendered) Outputs() []render.Output {
@@ -21,16 +21,14 @@ func (x rendered) Outputs() []render.Output {
 		{Format: "ip6tables", File: "ip6tables.rules", Load: xtables.Load(ir.IPv6, "ip6tables.rules"), Write: x.rules(ir.IPv6)},
 		{Format: "listeners", File: "userspace-listeners.json",
 			Note:  "No command loads it: it lists the ports to which the rules send connections, for a proxy process that listens on them and connects each client to a backend.",
-			Write: func(w io.Writer) error { return WriteListeners(w, x) }},
+			Write: func(w io.Writer) error { return WriteListeners(w, x.PerFamily) }},
 	}
 }
 
 func (x rendered) rules(f ir.Family) func(io.Writer) error {
 	return func(w io.Writer) error {
-		for _, r := range x {
-			if r.Family == f {
-				return r.WriteRules(w)
-			}
+		if r := x.Of(f); r != nil {
+			return r.WriteRules(w)
 		}
 		return nil
 	}
@@ -38,7 +36,7 @@ func (x rendered) rules(f ir.Family) func(io.Writer) error {
 
 // Explain goes through the rules of each family, and then its listeners with their backends.
 func (x rendered) Explain(yield func(render.Entry) bool) {
-	for _, r := range x {
+	for _, r := range ir.Present(x.PerFamily) {
 		if !xtables.Explain(r.Family, r.Tables, yield) || !r.explain(yield) {
 			return
 		}

@@ -43,7 +43,7 @@ func only(p *ir.Program, names ...string) *ir.Program {
 
 func output(t *testing.T, format string, programs ...*ir.Program) string {
 	t.Helper()
-	for _, o := range Renderer.Lower(programs).Outputs() {
+	for _, o := range Renderer.Lower(ir.NewPrograms(programs...)).Outputs() {
 		if o.Format == format {
 			var b bytes.Buffer
 			if err := o.Write(&b); err != nil {
@@ -268,7 +268,7 @@ func packets(p *ir.Program) []sim.Packet {
 
 func TestExplain(t *testing.T) {
 	p := only(program(), "none", "web")
-	x := Renderer.Lower([]*ir.Program{p})
+	x := Renderer.Lower(ir.NewPrograms(p))
 	rendertest.Explain(t, x, map[string]string{
 		"iptables nat KUBE-NODEPORT-HOST 3":              "node:30080/tcp default/web Service default/web",
 		"listener 0.0.0.0:20001/tcp":                     " default/none Service default/none",
@@ -307,7 +307,7 @@ func BenchmarkLower10k(b *testing.B) {
 }
 
 func BenchmarkWrite10k(b *testing.B) {
-	x := Renderer.Lower([]*ir.Program{manyServices(10000)})
+	x := Renderer.Lower(ir.NewPrograms(manyServices(10000)))
 	b.ReportAllocs()
 	for b.Loop() {
 		for _, o := range x.Outputs() {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/render/xtables"
 )
 
@@ -31,15 +32,14 @@ type listener struct {
 	Hold            []netip.AddrPort `json:"hold,omitempty"`
 }
 
-// WriteListeners writes the table of listeners of several families as one JSON object.
-func WriteListeners(w io.Writer, families []*Ruleset) error {
+// WriteListeners writes the table of listeners of a node as one JSON object.
+func WriteListeners(w io.Writer, rulesets ir.PerFamily[*Ruleset]) error {
 	x := listeners{Listeners: []listener{}, DialTimeouts: []string{}}
-	for i, r := range families {
-		if i == 0 {
-			x.UDPIdleTimeout = r.UDPIdle.String()
-			for _, d := range r.DialTimeouts {
-				x.DialTimeouts = append(x.DialTimeouts, d.String())
-			}
+	for _, r := range ir.Present(rulesets) {
+		x.UDPIdleTimeout = r.UDPIdle.String()
+		x.DialTimeouts = x.DialTimeouts[:0] // the same in both families
+		for _, d := range r.DialTimeouts {
+			x.DialTimeouts = append(x.DialTimeouts, d.String())
 		}
 		for i := range r.Listeners {
 			x.Listeners = append(x.Listeners, r.Listeners[i].json())

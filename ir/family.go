@@ -1,0 +1,105 @@
+package ir
+
+import (
+	"iter"
+	"net/netip"
+)
+
+// Family is an IP family. The two families of a dual-stack cluster share
+// nothing: each has a Program of its own.
+type Family uint8
+
+const (
+	IPv4 Family = 4
+	IPv6 Family = 6
+)
+
+// Families returns both families, in the order of all output.
+func Families() [2]Family { return [...]Family{IPv4, IPv6} }
+
+// FamilyOf returns the family of an address. IPv4-mapped IPv6 addresses are
+// IPv6's: Unmap them first where they stand for IPv4.
+func FamilyOf(addr netip.Addr) Family {
+	if addr.Is4() {
+		return IPv4
+	}
+	return IPv6
+}
+
+// String returns the name that the EndpointSlice field addressType uses.
+func (f Family) String() string {
+	if f == IPv6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
+// Has reports whether addr is of the family. IPv4-mapped IPv6 addresses are not.
+func (f Family) Has(addr netip.Addr) bool {
+	if f == IPv6 {
+		return addr.Is6() && !addr.Is4In6()
+	}
+	return addr.Is4()
+}
+
+// Bits returns the length of an address of the family in bits.
+func (f Family) Bits() int {
+	if f == IPv6 {
+		return 128
+	}
+	return 32
+}
+
+// Loopback returns the family's loopback network: 127.0.0.0/8 or ::1/128.
+func (f Family) Loopback() netip.Prefix {
+	if f == IPv6 {
+		return netip.PrefixFrom(netip.IPv6Loopback(), 128)
+	}
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
+}
+
+// PerFamily is a pair: one T for each IP family.
+type PerFamily[T any] struct{ IPv4, IPv6 T }
+
+// Of returns the family's.
+func (p PerFamily[T]) Of(f Family) T { return *p.At(f) }
+
+// At returns where the family's stands, to be written to.
+func (p *PerFamily[T]) At(f Family) *T {
+	if f == IPv6 {
+		return &p.IPv6
+	}
+	return &p.IPv4
+}
+
+// All yields both, in the order of Families.
+func (p PerFamily[T]) All() iter.Seq2[Family, T] {
+	return func(yield func(Family, T) bool) {
+		_ = yield(IPv4, p.IPv4) && yield(IPv6, p.IPv6)
+	}
+}
+
+// Present yields those of a pair that are not nil, in the order of Families.
+func Present[T any](p PerFamily[*T]) iter.Seq2[Family, *T] {
+	return func(yield func(Family, *T) bool) {
+		for f, v := range p.All() {
+			if v != nil && !yield(f, v) {
+				return
+			}
+		}
+	}
+}
+
+// Programs are what one node does. One that is nil leaves its family alone.
+type Programs = PerFamily[*Program]
+
+// NewPrograms returns the Programs in the place of their families.
+func NewPrograms(of ...*Program) (programs Programs) {
+	for _, p := range of {
+		*programs.At(p.Family) = p
+	}
+	return programs
+}
+
+// Changes are the Services that differ between two Programs of a node, by name.
+type Changes = PerFamily[[]Change]
