@@ -1,16 +1,19 @@
 package watch
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"syscall"
 	"time"
-
-	"github.com/fsnotify/fsnotify"
 
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -22,22 +25,31 @@ type Files struct {
 	Path  string
 	Store *Store
 	Log   *slog.Logger
+	// Limit is how many bytes the files may have together; 0: any number.
+	Limit int64
+	// AllowEmpty takes a snapshot that is empty for one of a cluster without
+	// Services, and not for what a failed kubectl left.
+	AllowEmpty bool
 	// Report is told what there is to say about the files each time they are
 	// read. Objects with errors are left out.
 	Report func(diag.List)
+
+	skipped map[string]bool // what is no file, and was named
 }
 
-// Read reads the files into the Store. A file that is no YAML or JSON at all
-// may be half written: then the Store stays as it is, and the error says why.
+// Read reads the files into the Store. Of files that may be half written, and
+// of those that have no Service and no Node, nothing is taken: then the Store
+// stays as it is, and the error says why.
 func (f *Files) Read() error {
-	names, err := objectFiles(f.Path)
+	names, err := f.objectFiles()
 	if err != nil {
 		return err
 	}
 	snap := snapshot.New()
 	var diags diag.List
+	left := f.Limit
 	for _, name := range names {
-		data, err := os.ReadFile(name)
+		data, err := f.readFile(name, &left)
 		if err != nil {
 			return err
 		}
@@ -48,139 +60,124 @@ func (f *Files) Read() error {
 			return errors.New(d.String())
 		}
 	}
+	if !f.AllowEmpty && len(snap.Services())+len(snap.Nodes()) == 0 {
+		return fmt.Errorf("%s: has no Service and no Node, and all rules for Services would go: say --allow-empty if that is meant", f.Path)
+	}
 	diags.Add(snap.Finish()...)
 	f.Report(diags)
 	f.Store.replace(func(s *snapshot.Snapshot) snapshot.Dirty { return s.Update(snap) })
 	return nil
 }
 
-// Run reads the files, tells first what came of that, and follows them until
-// ctx ends. What cannot be read later is told, and tried again when something
-// changes.
-func (f *Files) Run(ctx context.Context, first func(error)) error {
-	w, err := watchPaths([]string{f.Path})
-	first(f.Read()) // after the watch is set: what changes from here on is seen
-	if err != nil {
-		return err
-	}
-	return w.run(ctx, func() {
-		if err := f.Read(); err != nil {
-			f.Log.Error("the snapshot stays as it is", "err", err)
-		}
-	})
-}
-
-// objectFiles gives the files of a directory that can hold objects, in order
-// of name; what is no directory stands for itself.
-func objectFiles(path string) ([]string, error) {
-	info, err := os.Stat(path)
-	if err != nil || !info.IsDir() {
-		return []string{path}, err
-	}
-	entries, err := os.ReadDir(path)
+// readFile reads a file, and takes what it has off from what is left of the limit.
+func (f *Files) readFile(name string, left *int64) ([]byte, error) {
+	// What became a named pipe a moment ago does not hold up the opening.
+	file, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
-	var files []string
-	for _, e := range entries {
-		if slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(e.Name())) && e.Name()[0] != '.' {
-			files = append(files, filepath.Join(path, e.Name()))
-		}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
 	}
+	if !info.Mode().IsRegular() {
+		return nil, notRegular(name, info)
+	}
+	from := io.Reader(file)
+	if f.Limit > 0 {
+		from = io.LimitReader(file, *left+1)
+	}
+	data, err := io.ReadAll(from)
+	if err != nil {
+		return nil, err
+	}
+	if *left -= int64(len(data)); f.Limit > 0 && *left < 0 {
+		return nil, fmt.Errorf("%s: with it the snapshot has more than the %d bytes of --snapshot-limit", name, f.Limit)
+	}
+	if !f.AllowEmpty && len(bytes.TrimSpace(data)) == 0 {
+		return nil, fmt.Errorf("%s: is empty, as a failed kubectl leaves a file behind: remove it, or say --allow-empty if that is meant", name)
+	}
+	return data, nil
+}
+
+func notRegular(name string, info fs.FileInfo) error {
+	return fmt.Errorf("%s: must be a file or a directory, is %s", name, kindOf(info.Mode()))
+}
+
+// kindOf names what is neither a file nor a directory.
+func kindOf(m fs.FileMode) string {
+	switch {
+	case m&fs.ModeNamedPipe != 0:
+		return "a named pipe"
+	case m&fs.ModeSocket != 0:
+		return "a socket"
+	case m&fs.ModeDevice != 0:
+		return "a device"
+	}
+	return m.String()
+}
+
+// Run reads the files, tells first what came of that, and follows them until
+// ctx ends. What cannot be read later is told, and tried again when something
+// changes.
+func (f *Files) Run(ctx context.Context, read func(error)) error {
+	w, err := watchPaths([]string{f.Path})
+	read(f.Read()) // after the watch is set: what changes from here on is seen
+	if err != nil {
+		return err
+	}
+	return w.run(ctx, time.After, func() { read(f.Read()) })
+}
+
+// objectFiles gives the files of a directory that can hold objects, in order
+// of name; what is no directory stands for itself. What is no file, and would
+// hold up its reader, is named once, and passed over.
+func (f *Files) objectFiles() ([]string, error) {
+	info, err := os.Stat(f.Path)
+	switch {
+	case err != nil:
+		return nil, err
+	case info.Mode().IsRegular():
+		return []string{f.Path}, nil
+	case !info.IsDir():
+		return nil, notRegular(f.Path, info)
+	}
+	names, err := candidates(f.Path)
+	if err != nil {
+		return nil, err
+	}
+	skipped := map[string]bool{}
+	files := slices.DeleteFunc(names, func(name string) bool {
+		info, err := os.Stat(name)
+		if err != nil || info.Mode().IsRegular() {
+			return errors.Is(err, fs.ErrNotExist) // it went, or is a link to nothing
+		}
+		if skipped[name] = true; !f.skipped[name] {
+			f.Log.Warn("is not read: it is no file", "path", name, "is", kindOf(info.Mode()))
+		}
+		return true
+	})
+	f.skipped = skipped
 	return files, nil
 }
 
-// settle is how long files have to be quiet before they are read: editors and
-// tools write in several steps.
-const settle = 50 * time.Millisecond
-
-// Paths calls changed, in this goroutine, once at first and then each time
-// something changed at one of the paths, or in one that is a directory. It
-// ends with ctx.
-func Paths(ctx context.Context, paths []string, changed func()) error {
-	w, err := watchPaths(paths)
+// candidates are the names in a directory that can be those of files with objects.
+func candidates(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	changed() // after the watches are set: what changes from here on is seen
-	return w.run(ctx, changed)
-}
-
-// watched are paths that are watched. So are the directories that they are in,
-// so that a file may be replaced, or the link ..data on its way, as a
-// ConfigMap's is.
-type watched struct {
-	*fsnotify.Watcher
-	paths []string
-}
-
-func watchPaths(paths []string) (*watched, error) {
-	w, err := fsnotify.NewWatcher()
-	if err != nil {
-		return nil, fmt.Errorf("watching files: %w", err)
-	}
-	for _, p := range paths {
-		if err := watchPath(w, p); err != nil {
-			w.Close()
-			return nil, fmt.Errorf("watching %s: %w", p, err)
+	var names []string
+	for _, e := range entries {
+		if canHoldObjects(e.Name()) && !e.IsDir() {
+			names = append(names, filepath.Join(dir, e.Name()))
 		}
 	}
-	return &watched{w, paths}, nil
+	return names, nil
 }
 
-// run calls changed after each change until ctx ends, and closes the watch.
-func (w *watched) run(ctx context.Context, changed func()) error {
-	defer w.Close()
-	var quiet <-chan time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case e, ok := <-w.Events:
-			if !ok {
-				return errors.New("watching files: the watch ended")
-			}
-			if e.Op != fsnotify.Chmod && concerns(w.Watcher, e.Name, w.paths) {
-				quiet = time.After(settle)
-			}
-		case <-w.Errors: // events were lost
-			quiet = time.After(settle)
-		case <-quiet:
-			quiet = nil
-			changed()
-		}
-	}
-}
-
-// watchPath watches a path, by the directory that it is in, and by itself if
-// it is a directory.
-func watchPath(w *fsnotify.Watcher, path string) error {
-	path = filepath.Clean(path)
-	if err := w.Add(filepath.Dir(path)); err != nil {
-		return err
-	}
-	info, err := os.Stat(path)
-	if err != nil || !info.IsDir() {
-		return err
-	}
-	return w.Add(path)
-}
-
-// dataLink is the symbolic link that is swapped when a mounted ConfigMap changes.
-const dataLink = "..data"
-
-// concerns tells whether a change at name is one at a path. A path that came
-// back is watched again.
-func concerns(w *fsnotify.Watcher, name string, paths []string) bool {
-	for _, p := range paths {
-		p = filepath.Clean(p)
-		switch dir := filepath.Dir(name); {
-		case name == p:
-			watchPath(w, p) // one that is gone is watched when it comes back
-			return true
-		case dir == p, dir == filepath.Dir(p) && filepath.Base(name) == dataLink:
-			return true
-		}
-	}
-	return false
+// canHoldObjects reports whether a name is one of a file that is read in a directory.
+func canHoldObjects(name string) bool {
+	return slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) && !strings.HasPrefix(name, ".")
 }

@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -139,4 +141,280 @@ func TestFilesHalfWritten(t *testing.T) {
 			t.Error("half a file changed the Snapshot")
 		}
 	})
+}
+
+// A file is followed under whatever name it is given.
+func TestFilesNames(t *testing.T) {
+	for _, tc := range []struct{ name, path string }{
+		{"bare", "live.yaml"},
+		{"dotted", "./live.yaml"},
+		{"detour", "../dir/live.yaml"},
+		{"double slash", ".//live.yaml"},
+		{"this directory", "."},
+		{"this directory by another name", "../dir/"},
+		{"link in another directory", "../links/file"},
+		{"link to the directory", "../links/dir/live.yaml"},
+		{"directory by a link", "../links/dir"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			root := t.TempDir()
+			dir := filepath.Join(root, "dir")
+			for _, d := range []string{dir, filepath.Join(root, "links")} {
+				if err := os.Mkdir(d, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for name, to := range map[string]string{"file": "../dir/live.yaml", "dir": "../dir"} {
+				if err := os.Symlink(to, filepath.Join(root, "links", name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			t.Chdir(dir)
+			write(t, "live.yaml", serviceYAML("a", "10.0.0.1"))
+			g, _ := followFiles(t, tc.path)
+			g.until(has("a"))
+			write(t, "live.yaml", serviceYAML("b", "10.0.0.2"))
+			g.until(func(s *snapshot.Snapshot) bool { return has("b")(s) && !has("a")(s) })
+			write(t, "next", serviceYAML("c", "10.0.0.3"))
+			if err := os.Rename("next", "live.yaml"); err != nil {
+				t.Fatal(err)
+			}
+			g.until(func(s *snapshot.Snapshot) bool { return has("c")(s) && !has("b")(s) })
+		})
+	}
+}
+
+// A directory on the way may be replaced.
+func TestFilesParentReplaced(t *testing.T) {
+	root := t.TempDir()
+	put := func(version, service string) {
+		t.Helper()
+		if err := os.Mkdir(filepath.Join(root, version), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(root, version, "live.yaml"), serviceYAML(service, "10.0.0.1"))
+	}
+	rename := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(filepath.Join(root, from), filepath.Join(root, to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("dir", "a")
+	put("next", "b")
+	g := &follower{t: t, API: &API{Store: NewStore(time.Now)}}
+	f := &Files{Path: filepath.Join(root, "dir", "live.yaml"), Store: g.Store, Log: slog.New(slog.DiscardHandler), Report: func(diag.List) {}}
+	reads := make(chan error, 100)
+	done := make(chan error, 1)
+	go func() { done <- f.Run(t.Context(), func(err error) { reads <- err }) }()
+	t.Cleanup(func() {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	g.until(has("a"))
+	rename("dir", "old")
+	for err := range reads { // until it is seen that it is gone
+		if err != nil {
+			break
+		}
+	}
+	rename("next", "dir")
+	g.until(has("b"))
+	write(t, filepath.Join(root, "dir", "live.yaml"), serviceYAML("c", "10.0.0.1"))
+	g.until(has("c"))
+}
+
+// pace is a clock that a test moves: it hands out what was asked to be waited for.
+type pace struct {
+	asked chan time.Duration
+	tick  chan time.Time
+}
+
+// until counts the waits that are asked for until one of want comes.
+func (p *pace) until(t *testing.T, want time.Duration) (others int) {
+	t.Helper()
+	for {
+		select {
+		case got := <-p.asked:
+			if got == want {
+				return others
+			}
+			others++
+		case <-time.After(20 * time.Second):
+			t.Fatalf("nobody waits for %s", want)
+		}
+	}
+}
+
+// While a file is being rewritten it is not read, however long that takes.
+func TestFilesBeingWritten(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "live.yaml")
+	write(t, path, serviceYAML("a", "10.0.0.1"))
+	w, err := watchPaths([]string{path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &pace{asked: make(chan time.Duration, 100), tick: make(chan time.Time)}
+	changed := make(chan string, 100)
+	done := make(chan error, 1)
+	go func() {
+		done <- w.run(t.Context(), func(d time.Duration) <-chan time.Time {
+			if d == longest {
+				return nil
+			}
+			p.asked <- d
+			return p.tick
+		}, func() {
+			data, _ := os.ReadFile(path)
+			changed <- string(data)
+		})
+	}()
+	t.Cleanup(func() { <-done })
+
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0) // as the shell does
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.until(t, patience)
+	for range 3 {
+		file.WriteString(serviceYAML("b", "10.0.0.2") + "---\n")
+		if others := p.until(t, patience); others > 0 {
+			t.Errorf("%d waits for less than %s while the file is open", others, patience)
+		}
+	}
+	write(t, filepath.Join(dir, "other"), "") // is no matter of ours
+	file.Close()
+	p.until(t, settle)
+	p.tick <- time.Time{}
+	if got := <-changed; strings.Count(got, "name: b") != 3 {
+		t.Errorf("read:\n%s", got)
+	}
+
+	// A file that nobody closes is read when it rests.
+	if file, err = os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	p.until(t, patience)
+	file.WriteString(serviceYAML("c", "10.0.0.3"))
+	p.until(t, patience)
+	p.tick <- time.Time{}
+	if got := <-changed; !strings.Contains(got, "name: c") {
+		t.Errorf("read:\n%s", got)
+	}
+	if len(changed) > 0 || len(p.asked) > 0 {
+		t.Errorf("%d more readings, %d more waits", len(changed), len(p.asked))
+	}
+}
+
+// What never rests does not hold up what else changes.
+func TestFilesNeverAtRest(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "live.yaml")
+	w, err := watchPaths([]string{path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	latest := make(chan time.Time, 1)
+	latest <- time.Time{}
+	changed := make(chan struct{}, 100)
+	done := make(chan error, 1)
+	go func() {
+		done <- w.run(t.Context(), func(d time.Duration) <-chan time.Time {
+			if d == longest {
+				return latest
+			}
+			return nil // it is never quiet
+		}, func() { changed <- struct{}{} })
+	}()
+	t.Cleanup(func() { <-done })
+	write(t, path, serviceYAML("a", "10.0.0.1"))
+	select {
+	case <-changed:
+	case <-time.After(20 * time.Second):
+		t.Fatal("nothing is read")
+	}
+}
+
+// What a failed kubectl leaves behind changes nothing.
+func TestFilesRefused(t *testing.T) {
+	whole := "apiVersion: v1\nitems:\n- apiVersion: v1\n  kind: Service\n  metadata: {name: b, namespace: ns}\n  spec: {clusterIP: 10.0.0.2, ports: [{port: 80}]}\nkind: List\n"
+	for _, tc := range []struct {
+		name, text, want string
+		meant            bool // with --allow-empty
+	}{
+		{"empty", "", "is empty", true},
+		{"blank", "\n \n", "is empty", true},
+		{"empty list", "apiVersion: v1\nitems: []\nkind: List\n", "no Service and no Node", true},
+		{"cut off after a line", whole[:strings.LastIndex(whole, "kind: List")], "kind: must be given", false},
+		{"cut off in a line", whole[:strings.Index(whole, "10.0.0.2")], "YAML", false},
+		{"too long", whole + strings.Repeat("#\n", 1000), "more than the 1000 bytes of --snapshot-limit", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "cluster.yaml")
+			write(t, path, serviceYAML("a", "10.0.0.1"))
+			s := NewStore(time.Now)
+			f := &Files{Path: path, Store: s, Limit: 1000, Log: slog.New(slog.DiscardHandler), Report: func(diag.List) {}}
+			if err := f.Read(); err != nil {
+				t.Fatal(err)
+			}
+			write(t, path, tc.text)
+			if err := f.Read(); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+			s.View(func(s *snapshot.Snapshot) {
+				if !has("a")(s) || has("b")(s) {
+					t.Error("the Snapshot changed")
+				}
+			})
+			f.AllowEmpty = true
+			if err := f.Read(); tc.meant != (err == nil) {
+				t.Errorf("with --allow-empty: %v", err)
+			}
+		})
+	}
+}
+
+// What is no file is named once, and holds up nobody.
+func TestFilesNotRegular(t *testing.T) {
+	dir := t.TempDir()
+	pipe := filepath.Join(dir, "pipe.yaml")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/dev/zero", filepath.Join(dir, "zero.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("nothing", filepath.Join(dir, "dangling.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "a.yaml"), serviceYAML("a", "10.0.0.1"))
+	var said lockedBuffer
+	g := &follower{t: t, API: &API{Store: NewStore(time.Now)}}
+	f := &Files{Path: dir, Store: g.Store, Log: slog.New(slog.NewTextHandler(&said, nil)), Report: func(diag.List) {}}
+	done := make(chan error, 1)
+	go func() {
+		done <- f.Run(t.Context(), func(err error) {
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}()
+	t.Cleanup(func() {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	g.until(has("a"))
+	write(t, filepath.Join(dir, "b.yaml"), serviceYAML("b", "10.0.0.2"))
+	g.until(has("b"))
+	for _, want := range []string{"path=" + pipe + ` is="a named pipe"`, `zero.yaml is="a device"`} {
+		if n := strings.Count(said.String(), want); n != 1 {
+			t.Errorf("%q is said %d times, want once:\n%s", want, n, said.String())
+		}
+	}
+	if err := (&Files{Path: pipe, Store: g.Store, Log: f.Log}).Read(); err == nil || !strings.Contains(err.Error(), "is a named pipe") {
+		t.Errorf("a named pipe itself: %v", err)
+	}
 }

@@ -29,6 +29,8 @@ import (
 type watchCmd struct {
 	configFlags
 	Snapshot    string        `short:"s" placeholder:"PATH" help:"Follow a file, or a directory with .yaml, .yml and .json files, in place of an API server."`
+	AllowEmpty  bool          `name:"allow-empty" help:"Accept a --snapshot with neither a Service nor a Node, as a failed kubectl leaves behind; all rules for Services go."`
+	Limit       byteSize      `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"How much the files of --snapshot may have together, as 256Mi; 0: any amount."`
 	BootFrom    string        `name:"boot-from" placeholder:"FILE" help:"Keep what was last in force in a file, and put it in force at the start, before the API server answers."`
 	Variant     string        `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Which iptables to use; auto is the one that the node uses."`
 	LockTimeout time.Duration `default:"30s" placeholder:"DURATION" help:"How long to wait while another program holds the lock of iptables."`
@@ -337,21 +339,34 @@ func (d *daemon) lock(ctx context.Context) (*apply.Lock, error) {
 func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (<-chan struct{}, error) {
 	synced := make(chan struct{})
 	if path := d.cmd.Snapshot; path != "" {
-		files := &watch.Files{Path: path, Store: d.store, Log: d.log.Logger, Report: func(l diag.List) {
-			for _, f := range l {
-				logDiagnostic(d.log.Logger, f)
-			}
-		}}
-		first := make(chan error, 1)
+		files := &watch.Files{Path: path, Store: d.store, Log: d.log.Logger, Limit: int64(d.cmd.Limit), AllowEmpty: d.cmd.AllowEmpty,
+			Report: func(l diag.List) {
+				for _, f := range l {
+					logDiagnostic(d.log.Logger, f)
+				}
+			}}
+		first, told := make(chan error, 1), false
+		inForce := sync.OnceFunc(func() { close(synced) })
 		all.Go(func() {
-			if err := files.Run(ctx, func(err error) { first <- err }); err != nil {
+			err := files.Run(ctx, func(err error) {
+				if err == nil {
+					inForce()
+				}
+				switch {
+				case !told:
+					told = true
+					first <- err
+				case err != nil:
+					d.log.Error("the snapshot stays as it is", "err", err)
+				}
+			})
+			if err != nil {
 				d.log.Error("changes of the snapshot will not be seen", "err", err)
 			}
 		})
 		if err := <-first; err != nil {
 			return nil, err
 		}
-		close(synced)
 		d.health.SetNode(&serve.Node{}) // nobody says that it is not eligible
 		return synced, nil
 	}

@@ -42,6 +42,7 @@ type watched struct {
 	process *os.Process
 	wait    func() error
 	log     *syncBuffer
+	cwd     string // the daemon's; empty: the test's
 }
 
 // dataplanes are the ways in which a daemon can write rules, and how to list and flush them.
@@ -93,7 +94,7 @@ func (w *watched) write(name, text string) {
 func (w *watched) start(name string, args ...string) {
 	w.t.Helper()
 	cmd := w.ns.Command(context.Background(), name, append(args, w.args...)...)
-	cmd.Stdout, cmd.Stderr = w.log, w.log
+	cmd.Stdout, cmd.Stderr, cmd.Dir = w.log, w.log, w.cwd
 	// A program with the race detector otherwise sleeps for a second before it ends.
 	cmd.Env = append(append(os.Environ(), "GORACE=atexit_sleep_ms=0"), w.env...)
 	wait, err := w.ns.Start(cmd)
@@ -190,6 +191,62 @@ func TestWatchFollows(t *testing.T) {
 			t.Errorf("a change of Services led to a sync of kind %s", st.LastKind)
 		}
 	})
+}
+
+// Files are followed under bare names, too.
+func TestWatchBareNames(t *testing.T) {
+	w := newWatched(t, "nftables")
+	w.cwd = w.dir
+	w.args = []string{"-c", "config", "-s", "cluster.yaml", "--hostname-override", "node1"}
+	w.write("cluster.yaml", watchCluster("a"))
+	w.start("proxyc", "watch")
+	w.until("first sync", synced)
+	w.write("cluster.yaml", watchCluster("b"))
+	w.holds(5*time.Second, "b", true)
+	w.write("config", fmt.Sprintf(watchConfig, "iptables"))
+	w.until("the new mode", func(st Status) bool { return st.Mode == "iptables" && synced(st) })
+}
+
+// kubectl get > FILE removes no Service: the file is empty first, and empty
+// for good if kubectl fails.
+func TestWatchSnapshotRewritten(t *testing.T) {
+	w := newWatched(t, "nftables")
+	w.write("cluster.yaml", watchCluster("a"))
+	w.start("proxyc", "watch")
+	w.until("first sync", synced)
+	file, err := os.Create(w.file("cluster.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := func(n int) {
+		t.Helper()
+		within(w, 20*time.Second, "the file is refused", func() (struct{}, bool) {
+			return struct{}{}, strings.Count(w.log.String(), "the snapshot stays as it is") == n
+		})
+		if !w.has("a") {
+			t.Error("the Service is gone")
+		}
+	}
+	file.Close()
+	refused(1)
+	whole := watchCluster("a", "b")
+	if err := os.WriteFile(w.file("cluster.yaml"), []byte(whole[:len(whole)-20]), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	refused(2)
+	if err := os.WriteFile(w.file("cluster.yaml"), []byte(whole), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	w.holds(5*time.Second, "b", true)
+	if !w.has("a") {
+		t.Error("the Service is gone")
+	}
+	w.write("cluster.yaml", "")
+	refused(3)
+	w.stop(syscall.SIGTERM)
+	w.args = append(w.args, "--allow-empty")
+	w.start("proxyc", "watch")
+	w.holds(20*time.Second, "a", false)
 }
 
 // A restart finds all in place, and the rules stay in between.
