@@ -111,7 +111,7 @@ func (c *claims) conflictsPass(e *entry, s *ir.Service) (*ir.Service, diag.List)
 		if o.created.Equal(e.created) {
 			why = "which comes first by name"
 		}
-		diags.Add(diag.Diagnostic{Object: f.Origin.Object, Path: f.Origin.Field,
+		diags.Add(diag.Diagnostic{Severity: diag.Error, Object: f.Origin.Object, Path: f.Origin.Field,
 			Msg: f.Match.String() + " belongs to Service " + o.name.String() + ", " + why + ": it is left out here"})
 	}
 	if len(diags) > 0 {

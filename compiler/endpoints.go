@@ -81,7 +81,7 @@ func (c *cluster) endpointsPass(s *service, family ir.Family) [][]endpoint {
 func (c *cluster) addEndpoints(s *service, family ir.Family, slice *snapshot.EndpointSlice, i int, merged [][]endpoint) {
 	in := &slice.Ports[i]
 	report := func(field, msg string) {
-		s.diags.Add(diag.Diagnostic{Object: sliceObject(slice), Path: field, Msg: msg})
+		s.diags.Add(diag.Diagnostic{Severity: diag.Error, Object: sliceObject(slice), Path: field, Msg: msg})
 	}
 	protocol, known := protocolOf(in.Protocol)
 	n, valid := number(in.Port)

@@ -200,7 +200,7 @@ func (in nodeInput) nodePorts(family ir.Family, primary netip.Addr, diags *diag.
 				addrs.Prefixes = append(addrs.Prefixes, ir.NodePortPrefix{Prefix: netip.PrefixFrom(primary, family.Bits()), Origin: o})
 			}
 		case !ok:
-			diags.Add(diag.Diagnostic{Object: "config", Path: o.Field,
+			diags.Add(diag.Diagnostic{Severity: diag.Error, Object: "config", Path: o.Field,
 				Msg: "must be a CIDR, primary, localhost or all, got " + strconv.Quote(entry)})
 		case !family.Has(p.Addr()):
 		case p.Bits() == 0:
@@ -318,14 +318,14 @@ func (in nodeInput) hns(family ir.Family, diags *diag.List) *ir.HNS {
 			Hint: "kube-proxy reads the node's environment variable KUBE_NETWORK instead, which is not known here"})
 	}
 	if c.SourceVip == "" && strings.EqualFold(h.NetworkType, "Overlay") {
-		diags.Add(diag.Diagnostic{Object: "config", Path: "winkernel.sourceVip",
+		diags.Add(diag.Diagnostic{Severity: diag.Error, Object: "config", Path: "winkernel.sourceVip",
 			Msg: "must be the IP address that overlay networks masquerade with, got none"}) // WIN-4
 	}
 	switch a, ok := parseAddr(c.SourceVip); {
 	case ok && family.Has(a):
 		h.SourceVIP = a
 	case !ok && c.SourceVip != "":
-		diags.Add(diag.Diagnostic{Object: "config", Path: "winkernel.sourceVip",
+		diags.Add(diag.Diagnostic{Severity: diag.Error, Object: "config", Path: "winkernel.sourceVip",
 			Msg: "must be an IP address, got " + strconv.Quote(c.SourceVip)})
 	}
 	if a, err := netip.ParseAddrPort(in.cfg.HealthzBindAddress); err == nil {

@@ -91,7 +91,7 @@ func (c *cluster) service(svc *snapshot.Service) *service {
 
 // report notes that a piece is left out.
 func (s *service) report(field, msg string) {
-	s.diags.Add(diag.Diagnostic{Object: s.object, Path: field, Msg: msg})
+	s.diags.Add(diag.Diagnostic{Severity: diag.Error, Object: s.object, Path: field, Msg: msg})
 }
 
 // warn notes that a piece is there, and does not do what it says.

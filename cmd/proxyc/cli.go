@@ -107,8 +107,7 @@ func (e *env) exitCode(err error) int {
 
 // report prints diagnostics in order, one a line.
 func (e *env) report(list diag.List) {
-	list.Sort()
-	for _, d := range list {
+	for _, d := range list.Sorted() {
 		fmt.Fprintf(e.stderr, "%s: %s\n", d.Severity, d)
 	}
 }

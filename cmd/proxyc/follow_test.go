@@ -159,7 +159,7 @@ func TestFollowerInterfaces(t *testing.T) {
 // A finding is logged once, until it is gone and comes back.
 func TestFollowerReports(t *testing.T) {
 	f := newFileFollower(t)
-	d := diag.Diagnostic{Object: "Service ns/web", Msg: "is wrong"}
+	d := diag.Diagnostic{Severity: diag.Error, Object: "Service ns/web", Msg: "is wrong"}
 	count := func() int { return strings.Count(f.said.String(), "is wrong") }
 	f.report(diag.List{d}, true)
 	f.report(diag.List{d}, false)

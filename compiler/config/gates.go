@@ -125,7 +125,7 @@ func (v *validator) gates() {
 		} else if g, ok := findOther(name); ok {
 			v.otherGate(path, g, on)
 		} else if name != allAlpha && name != allBeta {
-			v.diags.Add(diag.Diagnostic{Path: path, Msg: "unknown feature gate", Hint: didYouMean(name, GateNames())})
+			v.diags.Add(diag.Diagnostic{Severity: diag.Error, Path: path, Msg: "unknown feature gate", Hint: didYouMean(name, GateNames())})
 		}
 	}
 }

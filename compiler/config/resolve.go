@@ -80,7 +80,7 @@ type resolver struct {
 func (r *resolver) load(read func(path string) ([]byte, error), strict bool) {
 	data, err := read(r.file)
 	if err != nil {
-		r.diags.Add(diag.Diagnostic{File: r.file, Msg: err.Error()})
+		r.diags.Add(diag.Diagnostic{Severity: diag.Error, File: r.file, Msg: err.Error()})
 		return
 	}
 	r.c, r.sources, r.diags = parse(r.file, data, strict)
@@ -92,7 +92,7 @@ func (r *resolver) load(read func(path string) ([]byte, error), strict bool) {
 }
 
 func (r *resolver) flagError(flag, format string, args ...any) {
-	r.diags.Add(diag.Diagnostic{Object: flag, Msg: fmt.Sprintf(format, args...)})
+	r.diags.Add(diag.Diagnostic{Severity: diag.Error, Object: flag, Msg: fmt.Sprintf(format, args...)})
 }
 
 func (r *resolver) flagNote(sev diag.Severity, flag, format string, args ...any) {
@@ -313,7 +313,7 @@ func (r *resolver) removed() {
 	}
 	m := r.c.Conntrack
 	if perCore := r.sources["conntrack.maxPerCore"]; m.Max != nil && *m.Max > 0 && *m.MaxPerCore > 0 && !perCore.isDefault {
-		r.diags.Add(r.located(diag.Diagnostic{Path: "conntrack.max", Msg: fmt.Sprintf("must be 0 or absent where maxPerCore is set, got %d", *m.Max)}))
+		r.diags.Add(r.located(diag.Diagnostic{Severity: diag.Error, Path: "conntrack.max", Msg: fmt.Sprintf("must be 0 or absent where maxPerCore is set, got %d", *m.Max)}))
 	}
 }
 

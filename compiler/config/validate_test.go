@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/proxyc/proxyc/compiler/diag"
+
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -107,7 +109,7 @@ func TestValidate(t *testing.T) {
 				if got != "" {
 					got += "\n"
 				}
-				if d.Severity > 0 {
+				if d.Severity != diag.Error {
 					got += d.Severity.String() + ": "
 				}
 				got += d.String()

@@ -11,17 +11,18 @@ import (
 	"unicode"
 )
 
-// Severity orders diagnostics by what they mean for the caller.
+// Severity orders diagnostics by what they mean for the caller. The zero value
+// is none of them: what nobody filled in must not pass for an error.
 type Severity uint8
 
 const (
-	Error   Severity = iota // the piece named is left out; for configuration: nothing is compiled
-	Warning                 // accepted, and probably not what was meant
-	Info                    // worth knowing
+	Error   Severity = iota + 1 // the piece named is left out; for configuration: nothing is compiled
+	Warning                     // accepted, and probably not what was meant
+	Info                        // worth knowing
 )
 
-// String gives error, warning or info.
-func (s Severity) String() string { return [...]string{"error", "warning", "info"}[s] }
+// String returns error, warning or info.
+func (s Severity) String() string { return [...]string{"no severity", "error", "warning", "info"}[s] }
 
 // Diagnostic is one finding. It prints as "FILE:LINE: OBJECT: PATH: MSG (HINT)",
 // without the parts that are empty.
@@ -91,7 +92,16 @@ type List []Diagnostic
 // Add appends diagnostics.
 func (l *List) Add(d ...Diagnostic) { *l = append(*l, d...) }
 
-// Sort puts the list in order and removes exact duplicates.
+// Sorted returns the list in order and without exact duplicates, and leaves l
+// as it is.
+func (l List) Sorted() List {
+	l = slices.Clone(l)
+	l.Sort()
+	return l
+}
+
+// Sort puts the list in order and removes exact duplicates. No other list may
+// share its array: what is left behind the shorter list is cleared.
 func (l *List) Sort() {
 	slices.SortFunc(*l, Diagnostic.Compare)
 	*l = slices.Compact(*l)

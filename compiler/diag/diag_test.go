@@ -1,6 +1,12 @@
 package diag
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -41,4 +47,82 @@ func TestSort(t *testing.T) {
 	if !l.HasErrors() || (List{{Severity: Warning}}).HasErrors() {
 		t.Error("HasErrors is wrong")
 	}
+}
+
+// A list that others hold stays as it is, and what nobody filled in is no error.
+func TestSortedKeepsList(t *testing.T) {
+	l := List{{Severity: Warning, Msg: "b"}, {Severity: Warning, Msg: "a"}, {Severity: Warning, Msg: "a"}}
+	want := List{{Severity: Warning, Msg: "a"}, {Severity: Warning, Msg: "b"}}
+	if d := cmp.Diff(want, l.Sorted()); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	if l[0].Msg != "b" || l[2].Msg != "a" || l.HasErrors() {
+		t.Errorf("the list was changed: %v", l)
+	}
+	if (List{{}}).HasErrors() {
+		t.Error("the zero Diagnostic is an error")
+	}
+}
+
+// Every Diagnostic in the program says its severity: without one it would not
+// even end the program with the right exit code.
+func TestSeverityIsGiven(t *testing.T) {
+	files := token.NewFileSet()
+	seen := 0
+	err := filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		file, err := parser.ParseFile(files, path, nil, 0)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			lit, ok := n.(*ast.CompositeLit)
+			if !ok {
+				return true
+			}
+			switch typeName(lit.Type) {
+			case "Diagnostic":
+				seen++
+				check(t, files, lit)
+			case "List":
+				for _, e := range lit.Elts {
+					if e, ok := e.(*ast.CompositeLit); ok && e.Type == nil {
+						seen++
+						check(t, files, e)
+					}
+				}
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil || seen < 20 {
+		t.Fatalf("saw %d literals: %v", seen, err)
+	}
+}
+
+func typeName(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.SelectorExpr:
+		if pkg, ok := e.X.(*ast.Ident); ok && pkg.Name == "diag" {
+			return e.Sel.Name
+		}
+	case *ast.Ident:
+		return e.Name
+	}
+	return ""
+}
+
+func check(t *testing.T, files *token.FileSet, lit *ast.CompositeLit) {
+	t.Helper()
+	for _, e := range lit.Elts {
+		if kv, ok := e.(*ast.KeyValueExpr); ok {
+			if key, ok := kv.Key.(*ast.Ident); ok && key.Name == "Severity" {
+				return
+			}
+		}
+	}
+	t.Errorf("%s: a Diagnostic without Severity", files.Position(lit.Pos()))
 }

@@ -120,7 +120,7 @@ func (p *part) decode() result {
 	var r result
 	switch {
 	case p.problem != "":
-		r.fail(0, diag.Diagnostic{Msg: p.problem})
+		r.fail(0, diag.Diagnostic{Severity: diag.Error, Msg: p.problem})
 	case p.yaml != nil:
 		p.decodeYAML(&r)
 	default:
@@ -139,12 +139,12 @@ func (p *part) decodeYAML(r *result) {
 	text, lines, err := toJSON(text)
 	if err != nil {
 		line, msg := yamlError(err)
-		r.fail(line, diag.Diagnostic{Path: p.path(), Msg: msg})
+		r.fail(line, diag.Diagnostic{Severity: diag.Error, Path: p.path(), Msg: msg})
 		return
 	}
 	leaves, err := scanLeaves(text)
 	if err != nil {
-		r.fail(0, diag.Diagnostic{Path: p.path(), Msg: err.Error()})
+		r.fail(0, diag.Diagnostic{Severity: diag.Error, Path: p.path(), Msg: err.Error()})
 		return
 	}
 	line := func(offset int) int { return 0 }
@@ -182,7 +182,7 @@ func (r *result) fail(line int, d diag.Diagnostic) {
 func (r *result) leaf(l *leaf, line func(offset int) int) {
 	at := line(l.start)
 	if msg := l.problem(); msg != "" {
-		r.fail(at, diag.Diagnostic{Path: l.path(), Msg: msg})
+		r.fail(at, diag.Diagnostic{Severity: diag.Error, Path: l.path(), Msg: msg})
 		return
 	}
 	decode := decoderOf(l.apiVersion, l.kind)
@@ -193,7 +193,7 @@ func (r *result) leaf(l *leaf, line func(offset int) int) {
 	o.line = at
 	if err != nil {
 		offset, path, msg := explain(l.text, err)
-		r.fail(line(l.start+offset), diag.Diagnostic{Object: o.name, Path: join(l.path(), path), Msg: msg})
+		r.fail(line(l.start+offset), diag.Diagnostic{Severity: diag.Error, Object: o.name, Path: join(l.path(), path), Msg: msg})
 		return
 	}
 	usable := true
