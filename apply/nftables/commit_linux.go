@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 
@@ -15,10 +16,16 @@ import (
 )
 
 // Target is the nf_tables of one network namespace. Its methods may be called
-// from several goroutines.
+// from several goroutines; a Read does not keep a Commit waiting.
 type Target struct {
+	Log *slog.Logger // of what is odd; nil: nowhere
+
 	mu sync.Mutex
 	c  *conn
+
+	reading sync.Mutex
+	r       *conn
+	others  *listener
 }
 
 var _ apply.Target[rules.Tables] = (*Target)(nil)
@@ -32,11 +39,28 @@ func OpenIn(netns int) (*Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Target{c: c}, nil
+	t := &Target{c: c}
+	if t.r, err = dial(netns); err == nil {
+		t.others, err = dialListener(netns)
+	}
+	if err != nil {
+		t.Close()
+		return nil, err
+	}
+	return t, nil
 }
 
-// Close closes the connection.
-func (t *Target) Close() error { return t.c.nl.Close() }
+// Close closes the connections.
+func (t *Target) Close() error {
+	err := t.c.nl.Close()
+	if t.r != nil {
+		err = errors.Join(err, t.r.nl.Close())
+	}
+	if t.others != nil {
+		err = errors.Join(err, t.others.nl.Close())
+	}
+	return err
+}
 
 // Plan compares.
 func (t *Target) Plan(have, want rules.Tables) apply.Plan { return newPlan(have, want) }
@@ -56,7 +80,7 @@ func (t *Target) Commit(ctx context.Context, p apply.Plan) error {
 	var stale *staleError
 	if errors.As(err, &stale) && plan.want != nil {
 		// The node is not what the plan began with. It is read and planned anew, once.
-		have, err := t.read(ctx)
+		have, err := t.Read(ctx)
 		if err != nil {
 			return err
 		}
@@ -118,13 +142,10 @@ func (t *Target) staleEntries(ctx context.Context, p *Plan) (stale, error) {
 
 func (t *Target) staleIn(ctx context.Context, f ir.Family, p purge) ([]rules.Element, error) {
 	s := *p.set
-	err := errChanged
-	for errors.Is(err, errChanged) {
-		s.Elements = nil
-		err = t.c.dump(ctx, getElem, nfFamily(f), encodeNamed(2, s.Name), func(b []byte) error {
-			return decodeElements(b, &s, f, (&notes{}).frontend)
-		})
-	}
+	s.Elements = nil
+	_, err := t.c.dump(ctx, getElem, nfFamily(f), encodeNamed(2, s.Name), func(b []byte) error {
+		return decodeElements(b, &s, f, (&notes{}).frontend)
+	})
 	return slices.DeleteFunc(s.Elements, func(e rules.Element) bool {
 		_, stays := p.keep[e.To.Addr()]
 		return stays

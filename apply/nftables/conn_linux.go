@@ -166,22 +166,18 @@ func nfType(t uint16) netlink.HeaderType {
 	return netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | t)
 }
 
-// errChanged is the kernel's word that a listing is not of one moment.
-var errChanged = errors.New("the tables changed while they were read")
-
-const dumpInterrupted = 0x10 // NLM_F_DUMP_INTR
-
-// dump asks for all objects of a kind, and gives their attributes.
-func (c *conn) dump(ctx context.Context, typ uint16, family byte, query []byte, each func(attrs []byte) error) error {
+// dump asks for all objects of a kind, and gives their attributes. interrupted
+// tells that some table changed meanwhile.
+func (c *conn) dump(ctx context.Context, typ uint16, family byte, query []byte, each func(attrs []byte) error) (interrupted bool, err error) {
 	if err := c.within(ctx); err != nil {
-		return err
+		return false, err
 	}
 	asked, err := c.nl.Send(netlink.Message{
 		Header: netlink.Header{Type: nfType(typ), Flags: netlink.Request | netlink.Dump},
 		Data:   append([]byte{family, 0, 0, 0}, query...),
 	})
 	if err != nil {
-		return fmt.Errorf("list nf_tables: %w", err)
+		return false, fmt.Errorf("list nf_tables: %w", err)
 	}
 	// As they come: all of them together would be larger than what is made of them.
 	for m, err := range c.nl.ReceiveIter() {
@@ -190,31 +186,40 @@ func (c *conn) dump(ctx context.Context, typ uint16, family byte, query []byte, 
 		}
 		switch {
 		case err != nil:
-			return fmt.Errorf("list nf_tables: %w", err)
-		case m.Header.Flags&dumpInterrupted != 0:
-			return errChanged
+			return interrupted, fmt.Errorf("list nf_tables: %w", err)
 		case len(m.Data) < nfgenHead:
-			return errShort
+			return interrupted, errShort
 		}
+		interrupted = interrupted || m.Header.Flags&unix.NLM_F_DUMP_INTR != 0
 		if err := each(m.Data[nfgenHead:]); err != nil {
-			return err
+			return interrupted, err
 		}
 	}
-	return nil
+	return interrupted, nil
+}
+
+// get asks for one object; nil if it is not there.
+func (c *conn) get(ctx context.Context, typ uint16, family byte, query []byte) (fields, error) {
+	if err := c.within(ctx); err != nil {
+		return nil, err
+	}
+	msgs, err := c.nl.Execute(netlink.Message{
+		Header: netlink.Header{Type: nfType(typ), Flags: netlink.Request},
+		Data:   append([]byte{family, 0, 0, 0}, query...),
+	})
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("ask nf_tables: %w", err)
+	case len(msgs) == 0 || len(msgs[0].Data) < nfgenHead:
+		return nil, errShort
+	}
+	return parse(msgs[0].Data[nfgenHead:])
 }
 
 // generation is the number of the last change of any table.
 func (c *conn) generation(ctx context.Context) (uint32, error) {
-	if err := c.within(ctx); err != nil {
-		return 0, err
-	}
-	msgs, err := c.nl.Execute(netlink.Message{
-		Header: netlink.Header{Type: nfType(getGen), Flags: netlink.Request},
-		Data:   []byte{0, 0, 0, 0},
-	})
-	if err != nil || len(msgs) == 0 || len(msgs[0].Data) < nfgenHead {
-		return 0, fmt.Errorf("generation of nf_tables: %w", errors.Join(err, errShort))
-	}
-	a, err := parse(msgs[0].Data[nfgenHead:])
-	return a.u32(1), err
+	a, err := c.get(ctx, getGen, unix.AF_UNSPEC, nil)
+	return a.u32(unix.NFTA_GEN_ID), err
 }

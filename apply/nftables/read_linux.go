@@ -6,77 +6,98 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
+// maxReadings is how often tables are read that others change meanwhile.
+const maxReadings = 5
+
 // Read reads both tables as they were at one moment. A family without our table
 // has an empty Ruleset. What affinity maps remember is not read.
+//
+// What others do to tables of their own is no matter: the kernel numbers the
+// changes of all tables together, but a listing of what nobody touched is right
+// whatever else changes. If our own table changes in each of a number of
+// readings, the last one counts: a commit that does not fit what is there is
+// refused as a whole, and the change itself leads a daemon to look again. A
+// Read and a Commit may go on at the same time.
 func (t *Target) Read(ctx context.Context) (rules.Tables, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.read(ctx)
-}
-
-func (t *Target) read(ctx context.Context) (rules.Tables, error) {
-	for {
-		tables, err := t.readOnce(ctx)
-		if !errors.Is(err, errChanged) {
+	t.reading.Lock()
+	defer t.reading.Unlock()
+	for try := 1; ; try++ {
+		tables, whole, err := t.readOnce(ctx)
+		if whole || ctx.Err() != nil {
+			return tables, err
+		}
+		if try == maxReadings {
+			if t.Log != nil {
+				t.Log.Warn("somebody changes the rules while they are read", "table", rules.Table, "tries", try, "err", err)
+			}
 			return tables, err
 		}
 	}
 }
 
-func (t *Target) readOnce(ctx context.Context) (tables rules.Tables, err error) {
-	before, err := t.c.generation(ctx)
+// readOnce tells, too, whether the tables are whole: nobody changed them meanwhile.
+func (t *Target) readOnce(ctx context.Context) (tables rules.Tables, whole bool, err error) {
+	before, err := t.r.generation(ctx)
 	if err != nil {
-		return tables, err
+		return tables, true, err
 	}
+	if err := t.others.listen(); err != nil {
+		return tables, true, err
+	}
+	defer t.others.rest()
+	whole = true
 	for _, f := range ir.Families() {
-		if *tables.At(f), err = t.readTable(ctx, f); err != nil {
-			return tables, err
+		r, sound, readErr := t.readTable(ctx, f)
+		whole = whole && sound
+		if err = readErr; err != nil {
+			break
 		}
+		*tables.At(f) = r
 	}
-	after, err := t.c.generation(ctx)
-	if err == nil && after != before {
-		err = errChanged
+	after, genErr := t.r.generation(ctx)
+	if genErr != nil {
+		return tables, true, errors.Join(err, genErr)
 	}
-	return tables, err
+	return tables, whole && !t.others.touched(before, after), err
 }
 
 // flagOwner marks a table that belongs to one process and to nobody else.
 const flagOwner = 2
 
-func (t *Target) readTable(ctx context.Context, f ir.Family) (*rules.Ruleset, error) {
+// readTable tells, too, whether the listing can be relied upon.
+func (t *Target) readTable(ctx context.Context, f ir.Family) (_ *rules.Ruleset, sound bool, err error) {
 	r := &rules.Ruleset{Family: f}
-	ours := false
-	err := t.c.dump(ctx, getTable, nfFamily(f), nil, func(b []byte) error {
-		a, err := parse(b)
-		switch a.text(1) {
-		case kubeProxyTable:
-			r.KubeProxy = true
-		case rules.Table:
-			ours = true
-			if a.u32(2)&flagOwner != 0 {
-				return &apply.Foreign{Object: "table " + word(f) + " " + rules.Table, Why: "a process that still runs has made it its own"}
-			}
-		}
-		return err
-	})
-	if err != nil || !ours {
-		return r, err
+	kubeProxy, err := t.r.get(ctx, getTable, nfFamily(f), encodeTable(kubeProxyTable))
+	if err != nil {
+		return nil, true, err
 	}
-	if err := t.readSets(ctx, r); err != nil {
-		return nil, err
+	r.KubeProxy = kubeProxy != nil
+	ours, err := t.r.get(ctx, getTable, nfFamily(f), encodeTable(rules.Table))
+	if err != nil || ours == nil {
+		return r, true, err
 	}
-	if err := t.readChains(ctx, r); err != nil {
-		return nil, err
+	if ours.u32(unix.NFTA_TABLE_FLAGS)&flagOwner != 0 {
+		return nil, true, &apply.Foreign{Object: "table " + word(f) + " " + rules.Table, Why: "a process that still runs has made it its own"}
+	}
+	setsSound, err := t.readSets(ctx, r)
+	if err != nil {
+		return nil, true, err
+	}
+	chainsSound, err := t.readChains(ctx, r)
+	if err != nil {
+		return nil, true, err
 	}
 	if strange(r) {
-		return nil, &apply.Foreign{Object: "table " + word(f) + " " + rules.Table, Why: "it has chains or sets, and none of them is proxyc's"}
+		return nil, true, &apply.Foreign{Object: "table " + word(f) + " " + rules.Table, Why: "it has chains or sets, and none of them is proxyc's"}
 	}
-	return r, nil
+	return r, setsSound && chainsSound, nil
 }
 
 // strange tells whether a table has something, but nothing that ours always has.
@@ -102,45 +123,53 @@ func word(f ir.Family) string {
 	return "ip"
 }
 
-func (t *Target) readSets(ctx context.Context, r *rules.Ruleset) error {
+// maxListings is how often one list is asked for that the kernel does not give
+// as it is. Each takes a small part of the time of a reading.
+const maxListings = 20
+
+func (t *Target) readSets(ctx context.Context, r *rules.Ruleset) (sound bool, err error) {
 	family := nfFamily(r.Family)
-	err := t.c.dump(ctx, getSet, family, encodeTable(rules.Table), func(b []byte) error {
+	_, err = t.r.dump(ctx, getSet, family, encodeTable(rules.Table), func(b []byte) error {
 		s, err := decodeSet(b, r.Family)
 		s.Port, _ = rules.PortOf(s.Name)
 		r.Sets = append(r.Sets, s)
 		return err
 	})
 	if err != nil {
-		return err
+		return true, err
 	}
 	sortSets(r.Sets)
+	sound = true
 	for i := range r.Sets {
 		s := &r.Sets[i]
 		if s.Timeout > 0 || s.Key == nil {
 			continue
 		}
-		if err := t.readElements(ctx, r.Family, s); err != nil {
-			return err
+		all, err := t.readElements(ctx, r.Family, s)
+		if err != nil {
+			return true, err
 		}
+		sound = sound && all
 	}
-	return nil
+	return sound, nil
 }
 
 // readElements fills a set. Some time after a commit the kernel moves a set
 // that has grown to a larger hash table. A dump goes on, message by message,
 // after as many elements as it has given, so that meanwhile it gives some twice
 // and as many others not at all: then it is made again.
-func (t *Target) readElements(ctx context.Context, f ir.Family, s *rules.Set) error {
-	for {
+func (t *Target) readElements(ctx context.Context, f ir.Family, s *rules.Set) (all bool, err error) {
+	for range maxListings {
 		s.Elements = s.Elements[:0]
 		var n notes
-		err := t.c.dump(ctx, getElem, nfFamily(f), encodeNamed(2, s.Name), func(b []byte) error {
+		_, err := t.r.dump(ctx, getElem, nfFamily(f), encodeNamed(2, s.Name), func(b []byte) error {
 			return decodeElements(b, s, f, n.frontend)
 		})
 		if err != nil || !twice(s.Elements) {
-			return err
+			return true, err
 		}
 	}
+	return false, nil
 }
 
 // twice tells whether a key is there more than once.
@@ -167,24 +196,14 @@ func sortSets(sets []rules.Set) {
 	})
 }
 
-func (t *Target) readChains(ctx context.Context, r *rules.Ruleset) error {
-	err := t.c.dump(ctx, getChain, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
-		a, err := parse(b)
-		if err != nil || a.text(1) != rules.Table {
-			return err
-		}
-		c, err := decodeChain(b)
-		c.Port, _ = rules.PortOf(c.Name)
-		r.Chains = append(r.Chains, c)
-		return err
-	})
-	if err != nil {
-		return err
+func (t *Target) readChains(ctx context.Context, r *rules.Ruleset) (sound bool, err error) {
+	if sound, err = t.listChains(ctx, r); err != nil {
+		return true, err
 	}
 	chains := chainsByName(r)
-	return t.c.dump(ctx, getRule, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
+	_, err = t.r.dump(ctx, getRule, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
 		a, err := parse(b)
-		if err != nil || a.text(1) != rules.Table {
+		if err != nil || a.text(unix.NFTA_RULE_TABLE) != rules.Table {
 			return err
 		}
 		name, rule, err := decodeRule(b, r.Family)
@@ -193,4 +212,28 @@ func (t *Target) readChains(ctx context.Context, r *rules.Ruleset) error {
 		}
 		return err
 	})
+	return sound, err
+}
+
+// listChains lists the chains without their rules. It is the one list of which
+// the kernel gives all tables' and counts how far it came, so that chains of
+// others which come or go before ours can shift it. It is short.
+func (t *Target) listChains(ctx context.Context, r *rules.Ruleset) (sound bool, err error) {
+	for range maxListings {
+		r.Chains = r.Chains[:0]
+		interrupted, err := t.r.dump(ctx, getChain, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
+			a, err := parse(b)
+			if err != nil || a.text(unix.NFTA_CHAIN_TABLE) != rules.Table {
+				return err
+			}
+			c, err := decodeChain(b)
+			c.Port, _ = rules.PortOf(c.Name)
+			r.Chains = append(r.Chains, c)
+			return err
+		})
+		if err != nil || !interrupted {
+			return true, err
+		}
+	}
+	return false, nil
 }

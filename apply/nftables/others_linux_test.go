@@ -1,0 +1,202 @@
+package nftables
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/nftables"
+	"github.com/proxyc/proxyc/render/nftables/nftest"
+)
+
+// other is somebody else who changes nf_tables.
+type other struct {
+	t testing.TB
+	*Target
+}
+
+func (n node) other(t testing.TB) other {
+	t.Helper()
+	target, err := OpenIn(n.Fd())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { target.Close() })
+	return other{t, target}
+}
+
+// commit sends messages about one table.
+func (o other) commit(ctx context.Context, messages ...message) error {
+	b := &batch{messages: messages}
+	refused, err := o.c.send(ctx, b)
+	if len(refused) > 0 {
+		return refused[0]
+	}
+	return err
+}
+
+// about makes a message about something of a table, in family ip.
+func aboutTable(typ uint16, table string, more ...func(*builder)) message {
+	b := builder{unix.AF_INET, 0, 0, 0}
+	b.text(1, table)
+	for _, f := range more {
+		f(&b)
+	}
+	return message{typ: typ, data: b}
+}
+
+func named(t uint16, name string) func(*builder) { return func(b *builder) { b.text(t, name) } }
+
+// again calls f until the test, or stop, is called.
+func again(t *testing.T, f func() error) (stop func() (times int)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	times := 0
+	var all sync.WaitGroup
+	all.Go(func() {
+		for ctx.Err() == nil {
+			if err := f(); err != nil && ctx.Err() == nil {
+				t.Error(err)
+				return
+			}
+			times++
+		}
+	})
+	stop = sync.OnceValue(func() int {
+		cancel()
+		all.Wait()
+		return times
+	})
+	t.Cleanup(func() { stop() })
+	return stop
+}
+
+func manyServices() rules.Tables {
+	return rules.NewTables(rules.Lower(nftest.Large(3000)), rules.Lower(&ir.Program{Family: ir.IPv6, Node: nftest.Node(ir.IPv6)}))
+}
+
+// What others do to their own tables, at any rate, is no reason to read ours
+// again; and nothing of ours is missed, although they change chains that are
+// listed before ours.
+func TestReadBesideOtherTables(t *testing.T) {
+	n := newNode(t)
+	o := n.other(t)
+	if err := o.commit(t.Context(), aboutTable(newTable, "other")); err != nil {
+		t.Fatal(err)
+	}
+	want := manyServices()
+	if _, err := apply.Once(t.Context(), n, want, always); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	n.Log = slog.New(slog.NewTextHandler(&log, nil))
+	stop := again(t, func() error {
+		if err := o.commit(t.Context(), aboutTable(newChain, "other", named(unix.NFTA_CHAIN_NAME, "a")),
+			aboutTable(newChain, "other", named(unix.NFTA_CHAIN_NAME, "b"))); err != nil {
+			return err
+		}
+		return o.commit(t.Context(), aboutTable(delChain, "other", named(unix.NFTA_CHAIN_NAME, "a")),
+			aboutTable(delChain, "other", named(unix.NFTA_CHAIN_NAME, "b")))
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	const readings = 5
+	for range readings {
+		have, err := n.Read(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for op := range n.Plan(have, want).Operations {
+			t.Errorf("read wrongly: %s %s", op.Verb, op.Object)
+		}
+	}
+	if times := stop(); times < readings {
+		t.Errorf("%d changes by others during %d readings show nothing", times, readings)
+	}
+	if log.Len() > 0 {
+		t.Error(&log)
+	}
+}
+
+// A reading in which somebody changes our own table is made again, but not for
+// ever, and that is told.
+func TestReadBesideChangesOfOurs(t *testing.T) {
+	n := newNode(t)
+	want := manyServices()
+	if _, err := apply.Once(t.Context(), n, want, always); err != nil {
+		t.Fatal(err)
+	}
+	o := n.other(t)
+	var log bytes.Buffer
+	n.Log = slog.New(slog.NewTextHandler(&log, nil))
+	stop := again(t, func() error {
+		if err := o.commit(t.Context(), aboutTable(newChain, rules.Table, named(unix.NFTA_CHAIN_NAME, "mine"))); err != nil {
+			return err
+		}
+		return o.commit(t.Context(), aboutTable(delChain, rules.Table, named(unix.NFTA_CHAIN_NAME, "mine")))
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := n.Read(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(log.String(), "tries=5") || !strings.Contains(log.String(), "table=proxyc") {
+		t.Errorf("the tries are not told: %s", &log)
+	}
+	stop()
+	log.Reset()
+	have, err := n.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for op := range n.Plan(have, want).Operations {
+		if !strings.HasSuffix(op.Object, " chain mine") {
+			t.Errorf("still to do: %s %s", op.Verb, op.Object)
+		}
+	}
+	if log.Len() > 0 {
+		t.Error(&log)
+	}
+}
+
+// Changes whose messages were lost count as changes of ours.
+func TestReadWithLostMessages(t *testing.T) {
+	n := newNode(t)
+	want := both(nftest.Program)
+	if _, err := apply.Once(t.Context(), n, want, always); err != nil {
+		t.Fatal(err)
+	}
+	o := n.other(t)
+	if err := n.others.nl.SetReadBuffer(1); err != nil { // the kernel makes it as small as it can be
+		t.Fatal(err)
+	}
+	before, err := n.r.generation(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.others.listen(); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		if err := o.commit(t.Context(), aboutTable(newTable, "other"), aboutTable(delTable, "other")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.others.rest()
+	after, err := n.r.generation(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !n.others.touched(before, after) {
+		t.Error("messages were lost, and nothing of ours is said to have changed")
+	}
+	holds(t, "after that", n, want)
+}
