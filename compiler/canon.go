@@ -17,12 +17,14 @@ func without(s *ir.Service, lost func(*ir.Frontend) bool) *ir.Service {
 	out := *s
 	out.Frontends, out.Pools, out.Kept = nil, nil, nil
 	index := map[int]int{} // new index of a pool by its old one
+	served := map[ir.ServicePort]bool{}
 	for i := range s.Frontends {
 		f := s.Frontends[i]
 		if lost(&f) {
 			continue
 		}
 		out.Frontends = append(out.Frontends, f)
+		served[f.Port] = true
 		for _, r := range f.Routes {
 			index[r.Pool] = 0
 		}
@@ -34,7 +36,7 @@ func without(s *ir.Service, lost func(*ir.Frontend) bool) *ir.Service {
 		}
 	}
 	for _, k := range s.Kept {
-		if slices.ContainsFunc(out.Frontends, func(f ir.Frontend) bool { return f.Port == k.Port }) {
+		if served[k.Port] {
 			out.Kept = append(out.Kept, k)
 		}
 	}

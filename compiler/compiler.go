@@ -116,25 +116,22 @@ func (c *Compiler) fill(all []*snapshot.Service, parse func(i int) *service) {
 		for _, e := range c.order {
 			count(&n, e.compiled.Of(f) != nil)
 		}
-		claims := newClaims(n)
+		claims := newClaims(c.targets.Of(f).node, n)
 		*c.claims.At(f) = claims
-		contested := map[*entry]bool{}
 		for _, e := range c.order {
-			claims.add(e, e.compiled.Of(f), func(e *entry) { contested[e] = true })
-			*e.final.At(f) = e.compiled.Of(f)
+			claims.add(e, e.compiled.Of(f))
 		}
-		for e := range contested {
+		claims.settle(func(*entry) {})
+		for _, e := range c.order {
 			c.resolve(e, f)
 		}
 	}
 }
 
-// compile fills an entry with one Service as if it were alone; s is nil for
+// compile fills an empty entry with one Service as if it were alone; s is nil for
 // one that is skipped.
 func (c *Compiler) compile(e *entry, svc *snapshot.Service, s *service) {
 	e.name, e.created = svc.Name, svc.Created
-	e.compiled = ir.PerFamily[*ir.Service]{}
-	e.diags = nil
 	if s == nil {
 		return
 	}
@@ -196,17 +193,14 @@ func (c *Compiler) Update(dirty []ir.Name) (changes ir.Changes, diags diag.List)
 	for _, name := range dirty {
 		e := c.entry(name)
 		touch(e)
-		for f, claims := range c.claims.All() {
-			claims.remove(e, e.compiled.Of(f), touch)
-		}
+		next := entry{name: name}
 		if svc := c.cluster.snap.Service(name); svc != nil {
-			c.compile(e, svc, c.cluster.service(svc))
-		} else {
-			e.compiled, e.diags = ir.PerFamily[*ir.Service]{}, nil
+			c.compile(&next, svc, c.cluster.service(svc))
 		}
-		for f, claims := range c.claims.All() {
-			claims.add(e, e.compiled.Of(f), touch)
-		}
+		c.replace(e, &next)
+	}
+	for _, claims := range c.claims.All() {
+		claims.settle(touch)
 	}
 	for e := range touched {
 		for _, f := range ir.Families() {
@@ -227,6 +221,23 @@ func (c *Compiler) Update(dirty []ir.Name) (changes ir.Changes, diags diag.List)
 		slices.SortFunc(of, func(a, b ir.Change) int { return a.Name.Compare(b.Name) })
 	}
 	return changes, diags
+}
+
+// replace makes e what next is, with its claims where these are others.
+func (c *Compiler) replace(e, next *entry) {
+	var moves ir.PerFamily[bool]
+	for f, claims := range c.claims.All() {
+		if !e.created.Equal(next.created) || !sameClaims(e.compiled.Of(f), next.compiled.Of(f)) {
+			*moves.At(f) = true
+			claims.remove(e, e.compiled.Of(f))
+		}
+	}
+	e.created, e.compiled, e.diags = next.created, next.compiled, next.diags
+	for f, claims := range c.claims.All() {
+		if moves.Of(f) {
+			claims.add(e, e.compiled.Of(f))
+		}
+	}
 }
 
 func (c *Compiler) find(name ir.Name) (int, bool) {

@@ -47,7 +47,7 @@ func several[T any](c *choices, of ...T) []T {
 var (
 	someNames = []string{"a", "b", "c", "d"}
 	someVIPs  = []string{"10.96.0.1", "10.96.0.2", "fd00:10:96::1", "010.96.0.3", "None", "", "x", "::ffff:10.96.0.4"}
-	someIPs   = []string{"198.18.0.1", "203.0.113.1", "2001:db8::1", "10.96.0.2", "y", "fe80::1%eth0", ""}
+	someIPs   = []string{"198.18.0.1", "192.0.2.11", "203.0.113.1", "2001:db8::1", "10.96.0.2", "y", "fe80::1%eth0", ""}
 	somePods  = []string{"10.1.0.1", "10.1.0.2", "10.2.0.1", "10.2.0.10", "fd00:10:1::1", "fd00:10:2::1", "z", "", "::ffff:10.1.0.3"}
 	someNodes = []string{"node1", "node2", "", "node3"}
 	someZones = []string{"zone-a", "zone-b", ""}

@@ -255,8 +255,8 @@ func (s *service) address(kind ir.Kind, text, field string) {
 		if a.Addr != addr {
 			continue
 		}
-		if kind == ir.LoadBalancer && a.kind == ir.ExternalIP && len(v.ranges) > 0 {
-			s.guard(v, i, address{addr, kind, field})
+		if kind.Rank() < a.kind.Rank() {
+			s.outrank(v, i, address{addr, kind, field})
 		} else {
 			s.diags.Add(diag.Diagnostic{Severity: diag.Info, Object: s.object, Path: field, Msg: text + " stands in " + a.field + " already, which counts"})
 		}
@@ -265,12 +265,17 @@ func (s *service) address(kind ir.Kind, text, field string) {
 	v.addrs = append(v.addrs, address{addr, kind, field})
 }
 
-// guard puts a load balancer's address in the place of the same external IP,
-// i in v.addrs. kube-proxy's iptables mode would look at the external IP first
-// and admit every client, its nftables mode holds on to the source ranges; who
-// asks for ranges does not want them gone.
-func (s *service) guard(v *view, i int, lb address) {
-	s.warn(lb.field, lb.String()+" stands in "+v.addrs[i].field+" too: spec.loadBalancerSourceRanges is in force for both")
+// outrank puts a load balancer's address in the place of the same external IP,
+// i in v.addrs. Where there are source ranges that is worth a word: kube-proxy's
+// iptables mode would look at the external IP first and admit every client, its
+// nftables mode holds on to the source ranges; who asks for ranges does not
+// want them gone.
+func (s *service) outrank(v *view, i int, lb address) {
+	if field := v.addrs[i].field; len(v.ranges) > 0 {
+		s.warn(lb.field, lb.String()+" stands in "+field+" too: spec.loadBalancerSourceRanges is in force for both")
+	} else {
+		s.diags.Add(diag.Diagnostic{Severity: diag.Info, Object: s.object, Path: field, Msg: lb.String() + " stands in " + lb.field + " too, which counts"})
+	}
 	v.addrs = append(slices.Delete(v.addrs, i, i+1), lb)
 }
 

@@ -115,10 +115,10 @@ func TestServicePorts(t *testing.T) {
 			want:    []string{web80, "ExternalIP 198.18.0.1:80/tcp any→10.1.0.1+snat", "LoadBalancer 203.0.113.1:80/tcp any→10.1.0.1+snat"},
 			diags: []string{`warning: Service ns/web: status.loadBalancer.ingress[0].ip: 203.0.113.1 stands in spec.externalIPs[0] too: ` +
 				`spec.loadBalancerSourceRanges is in force for both`}},
-		{name: "SNAP-24 without ranges in the family the external IP stays",
+		{name: "SNAP-24 without ranges in the family there is no need to warn",
 			objects: []object{newService("web", externalIPs("203.0.113.1"), loadBalancer("203.0.113.1"), ranges("2001:db8::/32")), webSlice},
-			want:    []string{web80, "ExternalIP 203.0.113.1:80/tcp any→10.1.0.1+snat"},
-			diags:   []string{`info: Service ns/web: status.loadBalancer.ingress[0].ip: 203.0.113.1 stands in spec.externalIPs[0] already, which counts`}},
+			want:    []string{web80, "LoadBalancer 203.0.113.1:80/tcp any→10.1.0.1+snat"},
+			diags:   []string{`info: Service ns/web: spec.externalIPs[0]: 203.0.113.1 stands in status.loadBalancer.ingress[0].ip too, which counts`}},
 		{name: "SNAP-25 nodePort",
 			objects: []object{newService("web", nodePort(30080)), webSlice},
 			want:    []string{web80, "NodePort node:30080/tcp any→10.1.0.1+snat"}},
@@ -131,10 +131,10 @@ func TestServicePorts(t *testing.T) {
 		{name: "SNAP-27 and not for one without",
 			objects: []object{newService("web", externalLocal, func(s *snapshot.Service) { s.Ports[0].NodePort = 30080 }), webSlice},
 			want:    []string{web80, "NodePort node:30080/tcp any→10.1.0.1+snat"}},
-		{name: "PKT-18 an address in two fields of a Service is the first kind's",
+		{name: "PKT-18 an address in two fields of a Service is the stronger kind's",
 			objects: []object{newService("web", externalIPs("203.0.113.1"), loadBalancer("203.0.113.1")), webSlice},
-			want:    []string{web80, "ExternalIP 203.0.113.1:80/tcp any→10.1.0.1+snat"},
-			diags:   []string{`info: Service ns/web: status.loadBalancer.ingress[0].ip: 203.0.113.1 stands in spec.externalIPs[0] already, which counts`}},
+			want:    []string{web80, "LoadBalancer 203.0.113.1:80/tcp any→10.1.0.1+snat"},
+			diags:   []string{`info: Service ns/web: spec.externalIPs[0]: 203.0.113.1 stands in status.loadBalancer.ingress[0].ip too, which counts`}},
 	})
 }
 
@@ -308,6 +308,33 @@ func TestConflicts(t *testing.T) { // SNAP-32
 			want: []string{"ClusterIP 10.96.0.1:80/tcp reject", "ClusterIP 10.96.0.2:80/tcp reject", "NodePort node:30080/tcp reject"},
 			diags: []string{
 				"error: Service ns/a: spec.ports[0].nodePort: node:30080/tcp belongs to Service ns/b, which is older: it is left out here"}},
+		{name: "a ClusterIP goes before the address of a load balancer, and that before an external IP, whatever their age and names",
+			objects: []object{
+				newService("a", clusterIP("10.96.0.1"), externalIPs("10.96.0.9", "203.0.113.1"), on(1)),
+				newService("b", clusterIP("10.96.0.2"), loadBalancer("10.96.0.9", "203.0.113.1"), on(2)),
+				newService("c", clusterIP("10.96.0.9"))},
+			want: []string{"ClusterIP 10.96.0.1:80/tcp reject", "ClusterIP 10.96.0.2:80/tcp reject", "LoadBalancer 203.0.113.1:80/tcp reject",
+				"ClusterIP 10.96.0.9:80/tcp reject"},
+			diags: []string{
+				"error: Service ns/a: spec.externalIPs[0]: 10.96.0.9:80/tcp belongs to Service ns/c, whose ClusterIP it is: it is left out here",
+				"error: Service ns/a: spec.externalIPs[1]: 203.0.113.1:80/tcp belongs to Service ns/b, whose LoadBalancer it is: it is left out here",
+				"error: Service ns/b: status.loadBalancer.ingress[0].ip: 10.96.0.9:80/tcp belongs to Service ns/c, whose ClusterIP it is: it is left out here"}},
+		{name: "an address that a Service names twice is claimed as the stronger of its kinds",
+			objects: []object{
+				newService("a", clusterIP("10.96.0.1"), externalIPs("203.0.113.1"), on(1)),
+				newService("b", clusterIP("10.96.0.2"), externalIPs("203.0.113.1"), loadBalancer("203.0.113.1"))},
+			want: []string{"ClusterIP 10.96.0.1:80/tcp reject", "ClusterIP 10.96.0.2:80/tcp reject", "LoadBalancer 203.0.113.1:80/tcp reject"},
+			diags: []string{
+				"error: Service ns/a: spec.externalIPs[0]: 203.0.113.1:80/tcp belongs to Service ns/b, whose LoadBalancer it is: it is left out here",
+				"info: Service ns/b: spec.externalIPs[0]: 203.0.113.1 stands in status.loadBalancer.ingress[0].ip too, which counts"}},
+		{name: "PKT-18 an external IP of the node takes a node port, and both are named",
+			objects: []object{
+				newService("a", clusterIP("10.96.0.1"), externalIPs("192.0.2.11", "192.0.2.12"), ports(snapshot.ServicePort{Port: 30080})),
+				newService("b", clusterIP("10.96.0.2"), nodePort(30080), on(1))},
+			want: []string{"ClusterIP 10.96.0.1:30080/tcp reject", "ExternalIP 192.0.2.11:30080/tcp reject", "ExternalIP 192.0.2.12:30080/tcp reject",
+				"ClusterIP 10.96.0.2:80/tcp reject", "NodePort node:30080/tcp reject"},
+			diags: []string{"warning: Service ns/b: spec.ports[0].nodePort: 30080/tcp at the node's address 192.0.2.11 is Service ns/a's ExternalIP, " +
+				"which takes the packets to the node port there"}},
 		{name: "other ports do not matter",
 			objects: []object{
 				newService("a", clusterIP("10.96.0.1"), same),

@@ -130,6 +130,13 @@ func (k Kind) String() string {
 	return [...]string{"ClusterIP", "ExternalIP", "LoadBalancer", "NodePort"}[k]
 }
 
+// Rank orders claims to one address and port, the strongest first: the cluster
+// gives ClusterIPs, its cloud the addresses of load balancers, and externalIPs
+// are whatever the author of a Service writes.
+func (k Kind) Rank() int {
+	return [...]int{ClusterIP: 0, LoadBalancer: 1, ExternalIP: 2, NodePort: 3}[k]
+}
+
 // External tells whether the frontend is governed by externalTrafficPolicy.
 func (k Kind) External() bool { return k != ClusterIP }
 

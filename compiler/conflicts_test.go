@@ -1,0 +1,100 @@
+package compiler
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Who claims what many claim costs no more than one that claims it alone, and
+// who goes or comes costs those whose share it changes: each Service once.
+func TestManyClaimsOfOneAddress(t *testing.T) {
+	const n = 1000
+	snap := snapshotOf()
+	var names []ir.Name
+	for i := range n {
+		name := fmt.Sprintf("s%04d", n-i) // each goes before those that are there
+		newService(name, externalIPs("198.18.0.1"), clusterIP(fmt.Sprintf("10.96.%d.%d", i/250, 1+i%250)))(snap)
+		names = append(names, ns(name))
+	}
+	c := New(newConfig(ir.ModeNFTables), snap, Facts{NodeName: "node1"})
+	all := c.claims.Of(ir.IPv4)
+	cost := func(what string, limit int, do func()) {
+		t.Helper()
+		all.compared = 0
+		if do(); all.compared > limit {
+			t.Errorf("%s: %d comparisons, want at most %d", what, all.compared, limit)
+		}
+	}
+	all.compared = 0
+	cost("a new compiler", 2*n, func() {
+		c = New(newConfig(ir.ModeNFTables), snap, Facts{NodeName: "node1"})
+		all = c.claims.Of(ir.IPv4)
+	})
+	cost("what changes nothing", 0, func() { c.Update(names) })
+	cost("the loss of the owner", n, func() { snap.DeleteService(names[n-1]); c.Update(names[n-1:]) })
+	cost("one that is late", 2, func() {
+		newService("z", externalIPs("198.18.0.1"), clusterIP("10.97.0.1"))(snap)
+		c.Update([]ir.Name{ns("z")})
+	})
+	cost("the loss of half", n, func() {
+		for _, name := range names[n/2:] {
+			snap.DeleteService(name)
+		}
+		c.Update(names[n/2:])
+	})
+	if all.compared == 0 {
+		t.Error("nothing was compared: the count counts nothing")
+	}
+	touched := 0
+	for _, name := range names[:n/2] {
+		e := c.entry(name)
+		all.remove(e, e.compiled.Of(ir.IPv4))
+	}
+	all.settle(func(*entry) { touched++ })
+	if touched != 1 {
+		t.Errorf("the last claim was touched %d times, want 1", touched)
+	}
+}
+
+// A node port and the external IP that hides it know of each other, whichever
+// of them comes, goes, or changes.
+func TestHiddenNodePortFollows(t *testing.T) {
+	hiding := func(name string, created int, addr string) object {
+		return newService(name, clusterIP("10.96.0.1"), externalIPs(addr), on(created), ports(snapshot.ServicePort{Port: 30080}))
+	}
+	snap := snapshotOf(newService("b", clusterIP("10.96.0.2"), nodePort(30080), on(1)))
+	c := New(newConfig(ir.ModeIPTables), snap, Facts{NodeName: "node1"})
+	for _, step := range []struct {
+		name  string
+		do    object
+		dirty string
+		want  string
+	}{
+		{"it comes", hiding("a", 1, "192.0.2.11"), "a", "a"},
+		{"a weaker claim", hiding("z", 2, "192.0.2.11"), "z", "a"},
+		{"the stronger one goes", func(s *snapshot.Snapshot) { s.DeleteService(ns("a")) }, "a", "z"},
+		{"it moves away", hiding("z", 2, "198.18.0.1"), "z", ""},
+		{"it moves back", hiding("z", 2, "192.0.2.11"), "z", "z"},
+		{"the last one goes", func(s *snapshot.Snapshot) { s.DeleteService(ns("z")) }, "z", ""},
+	} {
+		step.do(snap)
+		c.Update([]ir.Name{ns(step.dirty)})
+		want := ""
+		if step.want != "" {
+			want = "warning: Service ns/b: spec.ports[0].nodePort: 30080/tcp at the node's address 192.0.2.11 is Service ns/" + step.want +
+				"'s ExternalIP, which takes the packets to the node port there"
+		}
+		got := ""
+		for _, d := range c.Diagnostics() {
+			if d.Object == "Service ns/b" {
+				got += d.Severity.String() + ": " + d.String()
+			}
+		}
+		if got != want {
+			t.Errorf("%s:\n got %q\nwant %q", step.name, got, want)
+		}
+	}
+}
