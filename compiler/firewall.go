@@ -6,29 +6,66 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/proxyc/proxyc/compiler/inet"
 	"github.com/proxyc/proxyc/ir"
 )
 
 // sourceRanges reads loadBalancerSourceRanges, each into the view of its
-// family. A family without a range of its own is unrestricted (SNAP-24).
+// family. A family without a range of its own is unrestricted (SNAP-24). One
+// whose ranges cannot be read is closed: who writes ranges does not want
+// everybody, whom kube-proxy lets in then.
 func (c *cluster) sourceRanges(s *service) {
 	if len(s.SourceRanges) == 0 || !c.caps.Has(ir.SourceRanges) {
 		return
 	}
+	meant := func(text string) ir.Family {
+		if strings.Contains(text, ":") {
+			return ir.IPv6
+		}
+		return ir.IPv4
+	}
+	var unread ir.PerFamily[bool]
 	for i, text := range s.SourceRanges {
-		p, ok := parsePrefix(text)
+		text = strings.TrimSpace(text)
+		p, ok := inet.ParsePrefix(text)
 		if !ok {
-			s.report(c.names.ranges.at(i), "must be a CIDR, got "+strconv.Quote(strings.TrimSpace(text)))
+			s.report(c.names.ranges.at(i), "must be a CIDR, got "+strconv.Quote(text))
+			*unread.At(meant(text)) = true
 			continue
 		}
 		v := s.view(p.Addr())
 		v.ranges = append(v.ranges, ir.SourceRange{Prefix: p, Origin: ir.Origin{Object: s.object, Field: c.names.ranges.at(i)}})
 	}
+	none := len(s.views.IPv4.ranges)+len(s.views.IPv6.ranges) == 0
 	for _, f := range ir.Families() {
 		v := s.views.At(f)
+		if v.closed = len(v.ranges) == 0 && (none || unread.Of(f)); v.closed {
+			v.ranges = []ir.SourceRange{nobody(s.object, f)}
+		}
 		v.ranges = sortRanges(v.ranges)
 	}
 }
+
+// nobody is the range of the unspecified address, which no client has.
+func nobody(object string, f ir.Family) ir.SourceRange {
+	a := netip.IPv4Unspecified()
+	if f == ir.IPv6 {
+		a = netip.IPv6Unspecified()
+	}
+	return ir.SourceRange{Prefix: netip.PrefixFrom(a, a.BitLen()),
+		Origin: ir.Origin{Object: object, Field: sourceRangesField, Reason: "no range can be read: nobody is admitted"}}
+}
+
+// warnClosed tells where a load balancer admits nobody.
+func (s *service) warnClosed() {
+	for f, v := range s.views.All() {
+		if v.closed && v.has(ir.LoadBalancer) {
+			s.warn(sourceRangesField, "no "+f.String()+" range can be read: the load balancer's "+f.String()+" addresses admit nobody, where kube-proxy would admit everybody")
+		}
+	}
+}
+
+const sourceRangesField = "spec.loadBalancerSourceRanges"
 
 func sortRanges(ranges []ir.SourceRange) []ir.SourceRange {
 	slices.SortStableFunc(ranges, func(a, b ir.SourceRange) int { return a.Prefix.Compare(b.Prefix) })

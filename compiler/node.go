@@ -9,6 +9,7 @@ import (
 
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/inet"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -188,7 +189,7 @@ func (in nodeInput) nodePorts(family ir.Family, primary netip.Addr, diags *diag.
 	named := false // an entry speaks of this family
 	for i, entry := range in.cfg.NodePortAddresses {
 		o := configOrigin("nodePortAddresses[" + strconv.Itoa(i) + "]")
-		switch p, ok := parsePrefix(entry); {
+		switch p, ok := inet.ParsePrefix(entry); {
 		case entry == config.NodePortsAll:
 			addrs.All, named = true, true
 		case entry == config.NodePortsLocalhost:
@@ -296,7 +297,7 @@ func (in nodeInput) ipvs(family ir.Family) *ir.IPVS {
 		TCPTimeout: c.TCPTimeout.Duration, TCPFinTimeout: c.TCPFinTimeout.Duration, UDPTimeout: c.UDPTimeout.Duration,
 	}
 	for _, s := range c.ExcludeCIDRs {
-		if p, ok := parsePrefix(s); ok && family.Has(p.Addr()) {
+		if p, ok := inet.ParsePrefix(s); ok && family.Has(p.Addr()) {
 			v.ExcludeCIDRs = append(v.ExcludeCIDRs, p)
 		}
 	}

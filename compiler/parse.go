@@ -3,32 +3,14 @@ package compiler
 import (
 	"net/netip"
 	"strconv"
-	"strings"
 
-	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/inet"
 )
 
-// parseAddr reads an IP address as the API does: zeros before the numbers of
-// an IPv4 address are borne (SNAP-20), IPv4-mapped IPv6 is IPv4, zones are
-// refused.
+// parseAddr reads an IP address as the API does (SNAP-20); IPv4-mapped IPv6 is IPv4.
 func parseAddr(s string) (netip.Addr, bool) {
-	a, err := netip.ParseAddr(s) // the common case, without allocation
-	if err != nil || a.Zone() != "" {
-		var ok bool
-		if a, ok = config.ParseAddr(s); !ok {
-			return netip.Addr{}, false
-		}
-	}
-	return a.Unmap(), true
-}
-
-// parsePrefix reads a CIDR in the same manner, and drops its host bits.
-func parsePrefix(s string) (netip.Prefix, bool) {
-	p, ok := config.ParsePrefix(strings.TrimSpace(s))
-	if ok && p.Addr().Is4In6() && p.Bits() >= 96 {
-		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
-	}
-	return p, ok && !p.Addr().Is4In6()
+	a, ok := inet.ParseAddr(s)
+	return a.Unmap(), ok
 }
 
 // number is a valid port number, or not.

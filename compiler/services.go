@@ -34,6 +34,7 @@ type port struct {
 type view struct {
 	addrs     []address // by Kind, each address once; empty: not in this family (SNAP-20)
 	ranges    []ir.SourceRange
+	closed    bool         // nobody is within the ranges, as none can be read
 	endpoints [][]endpoint // of each port
 }
 
@@ -219,6 +220,7 @@ func (c *cluster) parseAddrs(s *service) {
 			s.address(ir.LoadBalancer, in.IP, c.names.ingresses.at(i))
 		}
 	}
+	s.warnClosed()
 }
 
 // clusterIP adds the address of a family; want is what spec.ipFamilies says of

@@ -166,8 +166,11 @@ func TestSourceRanges(t *testing.T) { // SNAP-24, PKT-10, PKT-11
 		{name: "twice, and with host bits", ranges: []string{"10.9.1.1/16", "10.9.0.0/16"}, want4: []string{"10.9.0.0/16"}},
 		{name: "bad ones are left out", ranges: []string{"10.9.0.0", "10.9.0.0/16"}, want4: []string{"10.9.0.0/16"},
 			diags: []string{`error: Service ns/web: spec.loadBalancerSourceRanges[0]: must be a CIDR, got "10.9.0.0"`}},
-		{name: "only bad ones leave it open", ranges: []string{"x"},
-			diags: []string{`error: Service ns/web: spec.loadBalancerSourceRanges[0]: must be a CIDR, got "x"`}},
+		{name: "only bad ones close it", ranges: []string{"x"}, want4: []string{"0.0.0.0/32"}, want6: []string{"::/128"},
+			diags: []string{
+				"warning: Service ns/web: spec.loadBalancerSourceRanges: no IPv4 range can be read: the load balancer's IPv4 addresses admit nobody, where kube-proxy would admit everybody",
+				"warning: Service ns/web: spec.loadBalancerSourceRanges: no IPv6 range can be read: the load balancer's IPv6 addresses admit nobody, where kube-proxy would admit everybody",
+				`error: Service ns/web: spec.loadBalancerSourceRanges[0]: must be a CIDR, got "x"`}},
 		{name: "with the node inside, the VIPs are admitted", ranges: []string{"192.0.2.0/24", "2001:db8:1::/48"},
 			want4: []string{"192.0.2.0/24", "203.0.113.1/32", "203.0.113.2/32"}, want6: []string{"2001:db8:1::/48"}},
 		{name: "modes that do not filter say so", mode: ir.ModeKernelspace, ranges: []string{"192.0.2.0/24"},

@@ -5,6 +5,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/proxyc/proxyc/compiler/inet"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -63,7 +64,7 @@ func setDefaults(c *Config, s sources) {
 func setAddresses(c *Config, s sources) {
 	fill(s, "bindAddress", &c.BindAddress, "0.0.0.0", "")
 	healthz, metrics, why := "0.0.0.0", "127.0.0.1", ""
-	if ip, ok := ParseAddr(c.BindAddress); !ok || !ip.Unmap().Is4() {
+	if ip, ok := inet.ParseAddr(c.BindAddress); !ok || !ip.Unmap().Is4() {
 		healthz, metrics, why = "::", "::1", "from bindAddress, which is not IPv4"
 	}
 	fill(s, "healthzBindAddress", &c.HealthzBindAddress, hostPort(healthz, HealthzPort), why)

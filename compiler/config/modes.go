@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/proxyc/proxyc/compiler/inet"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -82,7 +83,7 @@ func (c *Config) MinSyncPeriod() time.Duration {
 func (c *Config) ClusterCIDRs() []netip.Prefix {
 	var out []netip.Prefix
 	for _, part := range strings.Split(c.ClusterCIDR, ",") {
-		if p, ok := ParsePrefix(part); ok {
+		if p, ok := inet.ParsePrefix(part); ok {
 			out = append(out, p)
 		}
 	}

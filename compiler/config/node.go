@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/inet"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -86,7 +87,7 @@ func (v *nodeCheck) nodePortAddresses() {
 	const path = "nodePortAddresses"
 	var cidrs []netip.Prefix
 	for _, entry := range v.c.NodePortAddresses {
-		p, ok := ParsePrefix(entry)
+		p, ok := inet.ParsePrefix(entry)
 		if !ok {
 			return // a word stands for both families
 		}
@@ -98,7 +99,7 @@ func (v *nodeCheck) nodePortAddresses() {
 }
 
 func (v *nodeCheck) sourceVip() {
-	if ip, ok := ParseAddr(v.c.Winkernel.SourceVip); ok && !v.node.Primary.Has(ip) {
+	if ip, ok := inet.ParseAddr(v.c.Winkernel.SourceVip); ok && !v.node.Primary.Has(ip) {
 		v.add(diag.Warning, "winkernel.sourceVip", fmt.Sprintf("must be %s, the node's primary family, got %q", v.node.Primary, v.c.Winkernel.SourceVip), "")
 	}
 }
@@ -107,7 +108,7 @@ func (v *nodeCheck) sourceVip() {
 func (v *nodeCheck) singleStack() {
 	var exclude []netip.Prefix
 	for _, entry := range v.c.IPVS.ExcludeCIDRs {
-		if p, ok := ParsePrefix(entry); ok {
+		if p, ok := inet.ParsePrefix(entry); ok {
 			exclude = append(exclude, p)
 		}
 	}
@@ -118,7 +119,7 @@ func (v *nodeCheck) singleStack() {
 		{"healthzBindAddress", v.c.HealthzBindAddress}, {"metricsBindAddress", v.c.MetricsBindAddress},
 	} {
 		host, _, _ := splitHostPort(a.value)
-		if ip, ok := ParseAddr(host); ok && !ip.IsUnspecified() && !v.node.Primary.Has(ip.Unmap()) {
+		if ip, ok := inet.ParseAddr(host); ok && !ip.IsUnspecified() && !v.node.Primary.Has(ip.Unmap()) {
 			v.add(diag.Warning, a.path, fmt.Sprintf("must be %s, the node's only family, got %q", v.node.Primary, a.value), "")
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/inet"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -63,7 +64,7 @@ func (v *validator) general() {
 
 func (v *validator) addresses() {
 	c := v.c
-	if _, ok := ParseAddr(c.BindAddress); !ok {
+	if _, ok := inet.ParseAddr(c.BindAddress); !ok {
 		v.errorf("bindAddress", "must be an IP address, got %q", c.BindAddress)
 	}
 	if c.HealthzBindAddress != "" {
@@ -76,7 +77,7 @@ func (v *validator) addresses() {
 
 func (v *validator) hostPort(path, value string) {
 	host, port, ok := splitHostPort(value)
-	_, isIP := ParseAddr(host)
+	_, isIP := inet.ParseAddr(host)
 	n, err := strconv.Atoi(port)
 	if !ok || !isIP || err != nil || n < 1 || n > math.MaxUint16 {
 		v.errorf(path, `must be IP:port such as "127.0.0.1:10249" or "[::1]:10249", port 1-65535, got %q`, value)
@@ -109,7 +110,7 @@ func (v *validator) ipvs() {
 	v.notNegative("ipvs.tcpFinTimeout", c.IPVS.TCPFinTimeout)
 	v.notNegative("ipvs.udpTimeout", c.IPVS.UDPTimeout)
 	for i, cidr := range c.IPVS.ExcludeCIDRs {
-		if _, ok := ParsePrefix(cidr); !ok {
+		if _, ok := inet.ParsePrefix(cidr); !ok {
 			v.errorf(fmt.Sprintf("ipvs.excludeCIDRs[%d]", i), `must be a CIDR such as "10.0.0.0/8", got %q`, cidr)
 		}
 	}
@@ -143,7 +144,7 @@ func (v *validator) clusterCIDR() {
 	}
 	var prefixes []netip.Prefix
 	for _, part := range strings.Split(value, ",") {
-		p, ok := ParsePrefix(part)
+		p, ok := inet.ParsePrefix(part)
 		if !ok {
 			v.errorf("clusterCIDR", "must be a CIDR, or one of each family %s, got %q in %q", example, part, value)
 			return
@@ -161,7 +162,7 @@ func (v *validator) nodePortAddresses() {
 		case NodePortsPrimary, NodePortsLocalhost, NodePortsAll:
 			continue
 		}
-		if _, ok := ParsePrefix(entry); !ok {
+		if _, ok := inet.ParsePrefix(entry); !ok {
 			v.errorf(fmt.Sprintf("nodePortAddresses[%d]", i),
 				`must be a CIDR such as "192.168.0.0/16", or one of primary, localhost, all, got %q`, entry)
 		}

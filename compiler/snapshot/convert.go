@@ -13,6 +13,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/proxyc/proxyc/compiler/inet"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -284,8 +285,8 @@ func FromServiceCIDR(in *networkingv1.ServiceCIDR) *ServiceCIDR {
 func prefixes(texts []string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, text := range texts {
-		if p, err := netip.ParsePrefix(text); err == nil {
-			out = append(out, p.Masked())
+		if p, ok := inet.ParsePrefix(text); ok {
+			out = append(out, p)
 		}
 	}
 	return out
@@ -294,11 +295,10 @@ func prefixes(texts []string) []netip.Prefix {
 // address parses an IP address; the zero Addr is none. A zone makes no sense
 // in a cluster's addresses.
 func address(text string) netip.Addr {
-	addr, err := netip.ParseAddr(text)
-	if err != nil || addr.Zone() != "" {
-		return netip.Addr{}
+	if addr, ok := inet.ParseAddr(text); ok {
+		return addr
 	}
-	return addr
+	return netip.Addr{}
 }
 
 func nameOf(m *metav1.ObjectMeta) ir.Name {

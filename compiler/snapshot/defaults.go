@@ -3,7 +3,6 @@ package snapshot
 import (
 	"encoding/json"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -14,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/inet"
 )
 
 // What the API server does to an object before it stores it: fill in what was
@@ -67,11 +67,11 @@ func defaultService(s *corev1.Service) {
 func familiesOf(ips []string) []corev1.IPFamily {
 	var out []corev1.IPFamily
 	for _, ip := range ips {
-		addr, err := netip.ParseAddr(ip)
+		addr, ok := inet.ParseAddr(ip)
 		switch {
-		case err != nil: // None, or an old spelling: the compiler judges it
+		case !ok: // None, or nonsense: the compiler judges it
 			return nil
-		case addr.Is4():
+		case addr.Unmap().Is4():
 			out = append(out, corev1.IPv4Protocol)
 		default:
 			out = append(out, corev1.IPv6Protocol)
@@ -202,7 +202,7 @@ func checkServiceCIDR(c *networkingv1.ServiceCIDR) []finding {
 func checkCIDRs(path string, texts []string) []finding {
 	var out []finding
 	for i, text := range texts {
-		if _, err := netip.ParsePrefix(text); err != nil {
+		if _, ok := inet.ParsePrefix(text); !ok {
 			out = append(out, finding{diag.Error, fmt.Sprintf("%s[%d]", path, i), fmt.Sprintf("must be a CIDR such as 10.0.0.0/24, got %q", text)})
 		}
 	}
