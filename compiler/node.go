@@ -249,7 +249,7 @@ func (in nodeInput) loopbackNodePorts(family ir.Family, addrs ir.NodePortAddrs) 
 	})
 }
 
-// detector resolves detectLocalMode (inventory 3.2).
+// detector resolves detectLocalMode (DET-1 to DET-5).
 func (in nodeInput) detector(family ir.Family, primary netip.Addr, diags *diag.List) ir.Detector {
 	if !in.linux() {
 		return ir.Detector{Origin: ir.Origin{Object: "config", Field: "detectLocalMode",

@@ -93,7 +93,7 @@ func TestNodePortAddresses(t *testing.T) { // SNAP-73, PKT-16
 	}
 }
 
-func TestDetector(t *testing.T) { // inventory 3.2
+func TestDetector(t *testing.T) { // DET-1 to DET-5
 	pods := object(func(s *snapshot.Snapshot) {
 		n := *s.Node("node1")
 		n.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00:10:1::/48")}

@@ -110,8 +110,8 @@ func (t *target) pick(r rule, local bool, endpoints []endpoint) pick {
 	return p
 }
 
-// choose decides which endpoints of a service port this node uses (inventory
-// 2.4). useCluster and useLocal are SNAP-30.
+// choose decides which endpoints of a service port this node uses (TOP-1 to
+// TOP-8). useCluster and useLocal are SNAP-30.
 func (t *target) choose(n *census, useCluster, useLocal bool) choice {
 	if !t.caps.Has(ir.Topology) { // ready endpoints, without hints or fallback
 		return choice{cluster: pick{ready, false, n.ready}, usable: n.ready > 0}

@@ -85,7 +85,7 @@ func TestIsLocal(t *testing.T) { // SNAP-43
 	}
 }
 
-// The cells of the fallback table of section 2.4, for pods, the node, and others.
+// Who finds what (TOP-5 to TOP-8), for pods, the node, and others.
 func TestFallback(t *testing.T) {
 	here := []string{"10.1.0.1", "10.2.0.1"}
 	elsewhere := []string{"10.2.0.1", "10.1.0.1 not-ready"}

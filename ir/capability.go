@@ -52,7 +52,7 @@ const (
 	KeepsClient
 	// ServesSCTP: SCTP is proxied.
 	ServesSCTP
-	// Topology: hints and the terminating fallback choose endpoints (section 2.4).
+	// Topology: hints and the terminating fallback choose endpoints (TOP-2 to TOP-6).
 	Topology
 	// HealthPorts: healthCheckNodePort is served.
 	HealthPorts

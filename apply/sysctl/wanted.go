@@ -119,7 +119,7 @@ func onLoopback(p *ir.NodePortAddrs) bool {
 	return false
 }
 
-// ipvs follows section 3.5 of kube-proxy's ways: both families set the same keys.
+// ipvs is IPV-9; both families set the same keys.
 func ipvs(node *ir.Node, kernel Version) []Setting {
 	mode := ir.Origin{Object: "config", Field: "mode", Reason: "ipvs"}
 	set := func(key, value string) Setting {

@@ -99,7 +99,7 @@ func row(l *LoadBalancer) string {
 		m.Flags, l.HCN.Flags, strings.Join(l.Endpoints(), " "))
 }
 
-// The table of load balancers, row by row (inventory 4.2).
+// The table of load balancers, row by row (WIN-12).
 func TestLoadBalancers(t *testing.T) {
 	preserve := func(p *ir.Program) {
 		p.Services[0].HNS.PreserveDIP = true

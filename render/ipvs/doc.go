@@ -7,5 +7,5 @@
 // that shut the node itself out): a Service lives in virtual servers and set
 // elements, so that updates touch no rule.
 //
-// Names and sets are those of kube-proxy (rules IPV-1 to IPV-8).
+// Names and sets are those of kube-proxy (rules IPV-1 to IPV-14).
 package ipvs
