@@ -49,7 +49,7 @@ conformance:
 # golden rewrites what the tests want, as far as the real tools accept it.
 golden:
 	$(GO) test ./cmd/proxyc -run 'TestGolden|TestScript|TestReadme|TestCapabilityTable' -update
-	$(GO) test ./compiler/config -update
+	$(GO) test ./compiler/config ./docs -update
 
 verify:
 	GO=$(GO) .ci/verify
