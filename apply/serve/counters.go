@@ -1,6 +1,10 @@
 package serve
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // PacketCounter reads how many packets a rule of the kernel has met.
 type PacketCounter func() (packets uint64, err error)
@@ -24,6 +28,50 @@ func (m *Metrics) MeasureStore(bytes func() int) {
 	m.registry.add(everywhere, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "proxyc_store_bytes", Help: "Memory of the store of Services, EndpointSlices and Nodes.",
 	}, func() float64 { return float64(bytes()) }))
+}
+
+// LastHeard is when the API server last told something of a resource: an
+// event, a bookmark, or first objects.
+type LastHeard struct {
+	Resource string    // "services"
+	At       time.Time // zero: it did not yet
+	Lost     bool      // it cannot be heard
+}
+
+// MeasureContact exports what is heard of the API server, which is asked for
+// at each scrape.
+func (m *Metrics) MeasureContact(heard func() []LastHeard) {
+	m.registry.add(everywhere, contact{
+		last: prometheus.NewDesc("proxyc_api_last_event_timestamp_seconds",
+			"Time at which the last event or bookmark of a resource came; 0: none did yet.", []string{"resource"}, nil),
+		up: prometheus.NewDesc("proxyc_api_contact",
+			"Whether the API server can be heard.", []string{"resource"}, nil),
+		heard: heard,
+	})
+}
+
+type contact struct {
+	last, up *prometheus.Desc
+	heard    func() []LastHeard
+}
+
+func (c contact) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.last
+	ch <- c.up
+}
+
+func (c contact) Collect(ch chan<- prometheus.Metric) {
+	for _, h := range c.heard() {
+		last, up := 0.0, 1.0
+		if !h.At.IsZero() {
+			last = float64(h.At.UnixNano()) / 1e9
+		}
+		if h.Lost {
+			up = 0
+		}
+		ch <- prometheus.MustNewConstMetric(c.last, prometheus.GaugeValue, last, h.Resource)
+		ch <- prometheus.MustNewConstMetric(c.up, prometheus.GaugeValue, up, h.Resource)
+	}
 }
 
 type kernelCounter struct {

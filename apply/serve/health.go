@@ -15,6 +15,10 @@ type Health struct {
 	// Untaken, if set, gives how many changes nobody has taken yet: while there
 	// are any, the kernel does not hold what is wanted. It is set before use.
 	Untaken func() int
+	// CutOff, if set, says why what is wanted is not known any more; "": it is.
+	// It makes the proxy not ready, and never unhealthy: to end it would help
+	// nobody. It is set before use.
+	CutOff func() string
 
 	timeout time.Duration
 	now     func() time.Time
@@ -147,11 +151,19 @@ type Ready struct {
 // Ready tells whether the kernel holds what was last wanted.
 func (h *Health) Ready() Ready {
 	untaken := h.Untaken != nil && h.Untaken() > 0
+	cutOff := ""
+	if h.CutOff != nil {
+		cutOff = h.CutOff()
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	r := Ready{Ready: h.waiting == "" && !untaken, Reason: h.waiting}
-	if !r.Ready && r.Reason == "" {
-		r.Reason = "a change is waiting"
+	switch {
+	case h.waiting != "":
+		return Ready{Reason: h.waiting}
+	case cutOff != "":
+		return Ready{Reason: cutOff}
+	case untaken:
+		return Ready{Reason: "a change is waiting"}
 	}
-	return r
+	return Ready{Ready: true}
 }

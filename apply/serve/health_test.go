@@ -160,6 +160,8 @@ func TestEligible(t *testing.T) {
 
 func TestReadyz(t *testing.T) {
 	h := NewHealth(timeout, newClock().now)
+	untaken, cutOff := 0, ""
+	h.Untaken, h.CutOff = func() int { return untaken }, func() string { return cutOff }
 	handler := h.Handler(NewMetrics(ir.ModeNFTables, "test"))
 	for _, step := range []struct {
 		name string
@@ -169,8 +171,14 @@ func TestReadyz(t *testing.T) {
 		{"at start", func() {}, answer{503, "application/json", `{"ready":false,"reason":"starting"}`}},
 		{"in force", h.SetReady, answer{200, "application/json", `{"ready":true}`}},
 		{"behind", func() { h.SetNotReady("3 Services are quarantined") }, answer{503, "application/json", `{"ready":false,"reason":"3 Services are quarantined"}`}},
+		{"changes wait", func() { h.SetReady(); untaken = 1 }, answer{503, "application/json", `{"ready":false,"reason":"a change is waiting"}`}},
+		{"cut off", func() { untaken, cutOff = 0, "no contact" }, answer{503, "application/json", `{"ready":false,"reason":"no contact"}`}},
+		{"heard again", func() { cutOff = "" }, answer{200, "application/json", `{"ready":true}`}},
 	} {
 		step.do()
+		if code := ask(handler, "GET", "/livez", nil).Code; code != 200 {
+			t.Errorf("%s: /livez: %d", step.name, code)
+		}
 		if d := cmp.Diff(step.want, ask(handler, "GET", "/readyz", nil)); d != "" {
 			t.Errorf("%s (-want +got):\n%s", step.name, d)
 		}

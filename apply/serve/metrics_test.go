@@ -3,13 +3,17 @@ package serve
 import (
 	"errors"
 	"fmt"
+	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/yaml"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
@@ -40,6 +44,7 @@ func touch(m *Metrics) {
 	one := func() (uint64, error) { return 1, nil }
 	m.CountPackets(PacketCounters{one, one})
 	m.MeasureStore(func() int { return 1 })
+	m.MeasureContact(func() []LastHeard { return []LastHeard{{Resource: "services"}} })
 }
 
 // exported lists what a registry exports but for the process and Go: name,
@@ -116,6 +121,8 @@ func TestMetricsByMode(t *testing.T) {
 		{all, "gauge proxyc_quarantined_services {}"},
 		{all, "histogram proxyc_event_to_kernel_seconds {}"},
 		{all, "gauge proxyc_store_bytes {}"},
+		{all, "gauge proxyc_api_last_event_timestamp_seconds {resource=services}"},
+		{all, "gauge proxyc_api_contact {resource=services}"},
 	}
 	bits := map[ir.Mode]int{ir.ModeNFTables: nft, ir.ModeIPTables: ipt, ir.ModeIPVS: ipvs, ir.ModeKernelspace: rest, ir.ModeUserspace: rest}
 	for _, mode := range ir.Modes() {
@@ -206,6 +213,66 @@ func TestCountPackets(t *testing.T) {
 	fails = errors.New("no such rule")
 	if got := scrape(); strings.Contains(got, "kubeproxy_iptables_ct_state") || !strings.Contains(got, "kubeproxy_iptables_localhost_nodeports_accepted_packets_total 10\n") {
 		t.Errorf("want the counter alone that does not fail:\n%s", got)
+	}
+}
+
+func TestMeasureContact(t *testing.T) {
+	m := NewMetrics(ir.ModeNFTables, "v1")
+	m.MeasureContact(func() []LastHeard {
+		return []LastHeard{{Resource: "nodes", At: time.Unix(12, 5e8)}, {Resource: "services", Lost: true}}
+	})
+	body := ask(m.Handler(), "GET", "/metrics", nil).Body
+	for _, want := range []string{
+		`proxyc_api_last_event_timestamp_seconds{resource="nodes"} 12.5`, `proxyc_api_last_event_timestamp_seconds{resource="services"} 0`,
+		`proxyc_api_contact{resource="nodes"} 1`, `proxyc_api_contact{resource="services"} 0`,
+	} {
+		if !strings.Contains(body, want+"\n") {
+			t.Errorf("no %s", want)
+		}
+	}
+}
+
+// alerts is the example of rules for Prometheus.
+type alerts struct {
+	Groups []struct {
+		Name  string
+		Rules []struct {
+			Alert, Expr, For    string
+			Labels, Annotations map[string]string
+		}
+	}
+}
+
+// The example's rules are of metrics that there are.
+func TestAlerts(t *testing.T) {
+	data, err := os.ReadFile("../../docs/deploy/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var a alerts
+	if err := yaml.UnmarshalStrict(data, &a); err != nil {
+		t.Fatal(err)
+	}
+	m := NewMetrics(ir.ModeNFTables, "v1")
+	touch(m)
+	has := strings.Join(exported(t, m), "\n")
+	metric := regexp.MustCompile(`(proxyc|kubeproxy)_\w+`)
+	seen := map[string]bool{}
+	for _, g := range a.Groups {
+		for _, r := range g.Rules {
+			names := metric.FindAllString(r.Expr, -1)
+			if _, err := time.ParseDuration(r.For); r.Alert == "" || err != nil || len(names) == 0 || r.Annotations["summary"] == "" {
+				t.Errorf("rule %+v is not whole", r)
+			}
+			for _, name := range names {
+				if seen[name] = true; !strings.Contains(has, " "+name+" ") {
+					t.Errorf("%s: there is no metric %s", r.Alert, name)
+				}
+			}
+		}
+	}
+	if !seen["proxyc_api_last_event_timestamp_seconds"] {
+		t.Error("no rule for an API server that is not heard any more")
 	}
 }
 

@@ -48,6 +48,8 @@ type API struct {
 	Resync time.Duration
 	// Events, if set, are sent while Run runs.
 	Events *Events
+	// Contact, if set, is told what is heard of the server.
+	Contact *Contact
 
 	clients *clients
 	sync    sync.WaitGroup // of those that have not yet told all they have
@@ -69,7 +71,10 @@ func (a *API) Connect(c config.ClientConnection, master, userAgent string) error
 }
 
 func (a *API) connect(base *rest.Config) (err error) {
-	a.clients, err = newClients(base)
+	if a.Contact == nil {
+		a.Contact = NewContact(a.Log, time.Now)
+	}
+	a.clients, err = newClients(base, a.Contact)
 	return err
 }
 
@@ -78,7 +83,12 @@ func (a *API) connect(base *rest.Config) (err error) {
 func (a *API) Run(ctx context.Context, synced func()) {
 	kinds := []kind{a.services(), a.slices(), a.node(), a.serviceCIDRs()}
 	a.sync.Add(len(kinds))
+	ctx = hush(ctx, a.Log)
 	var running sync.WaitGroup
+	running.Go(func() { a.Contact.run(ctx) })
+	for _, k := range kinds {
+		a.Contact.expect(k.name, k.optional)
+	}
 	for _, k := range kinds {
 		running.Go(func() { a.follow(ctx, k) })
 	}
@@ -120,12 +130,13 @@ type kind struct {
 func (a *API) follow(ctx context.Context, k kind) {
 	synced := sync.OnceFunc(a.sync.Done)
 	if k.optional && !a.has(ctx, k) {
+		a.Contact.forget(k.name)
 		synced()
 		return
 	}
 	lw := cache.NewFilteredListWatchFromClient(k.client, k.name, metav1.NamespaceAll, k.options)
 	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, k.client), k.expected,
-		&sink{kind: k, log: a.Log, synced: synced, tell: a.Broken},
+		&sink{kind: k, log: a.Log, synced: synced, tell: a.Broken, marked: func() { a.Contact.mark(k.name) }},
 		cache.ReflectorOptions{Name: "proxyc", TypeDescription: k.name, ResyncPeriod: a.Resync})
 	r.RunWithContext(ctx)
 }
@@ -158,11 +169,15 @@ type sink struct {
 	kind
 	log    *slog.Logger
 	synced func()
+	marked func()                                   // is told of bookmarks
 	tell   func(kind string, why map[string]string) // nil: nobody asks
 	said   map[string]string                        // why the objects are broken that are
 }
 
-var _ cache.TransformingStore = (*sink)(nil)
+var (
+	_ cache.TransformingStore      = (*sink)(nil)
+	_ cache.ReflectorBookmarkStore = (*sink)(nil)
+)
 
 // broken is what an object that is no use is reduced to.
 type broken struct{ namespace, name, why string }
@@ -278,6 +293,12 @@ func (s *sink) Replace(all []any, _ string) error {
 	}
 	s.replace(reduced)
 	s.synced()
+	return nil
+}
+
+// Bookmark has nothing to do but to tell.
+func (s *sink) Bookmark(string) error {
+	s.marked()
 	return nil
 }
 

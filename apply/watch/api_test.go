@@ -17,6 +17,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
 
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
@@ -79,10 +80,15 @@ func (b *lockedBuffer) String() string {
 
 func followLogging(t *testing.T, f *fakeAPI, log io.Writer) *follower {
 	t.Helper()
+	return followConfig(t, f.config(), log)
+}
+
+func followConfig(t *testing.T, c *rest.Config, log io.Writer) *follower {
+	t.Helper()
 	g := &follower{t: t, synced: make(chan struct{}), states: make(chan *NodeState, 100)}
 	g.API = &API{NodeName: "node1", Store: NewStore(time.Now), Log: slog.New(slog.NewTextHandler(log, nil)),
 		NodeState: func(s *NodeState) { g.states <- s }}
-	if err := g.connect(f.config()); err != nil {
+	if err := g.connect(c); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan struct{})

@@ -69,7 +69,7 @@ func newCodecs() runtime.NegotiatedSerializer {
 	return lenientCodecs{serializer.NewCodecFactory(scheme).WithoutConversion()}
 }
 
-func newClients(base *rest.Config) (*clients, error) {
+func newClients(base *rest.Config, contact *Contact) (*clients, error) {
 	shared := rest.CopyConfig(base)
 	shared.NegotiatedSerializer = newCodecs()
 	if shared.RateLimiter == nil && shared.QPS > 0 {
@@ -79,7 +79,7 @@ func newClients(base *rest.Config) (*clients, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := &http.Client{Transport: newFirstAlone(transport), Timeout: shared.Timeout}
+	client := &http.Client{Transport: newFirstAlone(contact.over(transport, base.Host)), Timeout: shared.Timeout}
 	var c clients
 	for _, g := range []struct {
 		to      *rest.Interface

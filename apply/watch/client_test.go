@@ -1,12 +1,14 @@
 package watch
 
 import (
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/rest"
 )
@@ -23,7 +25,7 @@ func TestOneConnection(t *testing.T) {
 	}
 	server.StartTLS()
 	defer server.Close()
-	c, err := newClients(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
+	c, err := newClients(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, NewContact(slog.New(slog.DiscardHandler), time.Now))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +48,7 @@ func TestOneConnection(t *testing.T) {
 func TestFirstFails(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	server.Close()
-	c, err := newClients(&rest.Config{Host: server.URL})
+	c, err := newClients(&rest.Config{Host: server.URL}, NewContact(slog.New(slog.DiscardHandler), time.Now))
 	if err != nil {
 		t.Fatal(err)
 	}

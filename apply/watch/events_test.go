@@ -32,7 +32,7 @@ func TestEvents(t *testing.T) {
 		w.Write(body)
 	}))
 	t.Cleanup(server.Close)
-	c, err := newClients(&rest.Config{Host: server.URL})
+	c, err := newClients(&rest.Config{Host: server.URL}, NewContact(slog.New(slog.DiscardHandler), time.Now))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestSendLast(t *testing.T) {
 		io.Copy(w, r.Body)
 	}))
 	t.Cleanup(server.Close)
-	c, err := newClients(&rest.Config{Host: server.URL})
+	c, err := newClients(&rest.Config{Host: server.URL}, NewContact(slog.New(slog.DiscardHandler), time.Now))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"os/signal"
 	"reflect"
@@ -35,7 +36,10 @@ type watchCmd struct {
 	Variant     string        `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Which iptables to use; auto is the one that the node uses."`
 	LockTimeout time.Duration `default:"30s" placeholder:"DURATION" help:"How long to wait while another program holds the lock of iptables."`
 	Socket      string        `name:"status-socket" placeholder:"PATH" help:"Tell the status at a unix socket, too, which only the owner can open."`
+	Unready     time.Duration `name:"unready-after" default:"5m" placeholder:"DURATION" help:"How long /readyz stays 200 without contact to the API server; 0: as long as that lasts. /livez does not depend on it."`
 	Version     bool          `name:"version" help:"Print the version, and exit."`
+
+	started time.Time // of the process
 }
 
 // Run is the daemon. It starts anew in the same process when the configuration
@@ -59,6 +63,7 @@ func (c *watchCmd) Run(e *env) error {
 	if err := needRoot("watch"); err != nil {
 		return err
 	}
+	c.started = time.Now()
 	for {
 		smallHeap(garbageAtStart)
 		d, err := newDaemon(c, e, resolved)
@@ -117,7 +122,10 @@ type daemon struct {
 	tallies  ir.PerFamily[tally]
 	state    *state
 	boot     *bootFile
-	events   *watch.Events // nil without an API server
+	events   *watch.Events  // nil without an API server
+	contact  *watch.Contact // nil without an API server
+
+	configFile *statusFile // as it is in force
 }
 
 func newDaemon(c *watchCmd, e *env, resolved *config.Resolved) (*daemon, error) {
@@ -135,9 +143,15 @@ func newDaemon(c *watchCmd, e *env, resolved *config.Resolved) (*daemon, error) 
 	d.measureStore()
 	if c.Snapshot == "" {
 		d.events = watch.NewEvents(name, d.log.Logger, time.Now)
+		d.contact = watch.NewContact(d.log.Logger, time.Now)
+		d.health.CutOff = d.cutOff
+		d.metrics.MeasureContact(d.lastHeard)
+	}
+	if file := c.configPath(); file != "" {
+		d.configFile = statFile(e, file)
 	}
 	d.checks = newChecks(d.health, d.events, d.log.Logger)
-	d.state = newState(cfg.ProxyMode(), name)
+	d.state = newState(cfg.ProxyMode(), name, time.Now)
 	d.follower = &follower{cfg: cfg, store: d.store, facts: compiler.Facts{NodeName: name}, interfaces: node.Interfaces, log: d.log.Logger}
 	if c.BootFrom != "" {
 		d.boot = &bootFile{env: e, path: c.BootFrom, log: d.log.Logger}
@@ -212,20 +226,23 @@ func (*configChanged) Error() string { return "the configuration changed" }
 // --config names says something else. What is no valid configuration is told,
 // and the old one stays in force.
 func (d *daemon) watchConfig(ctx context.Context) error {
-	if d.cmd.Config == nil || *d.cmd.Config == "" || *d.cmd.Config == "-" {
+	path := d.cmd.configPath()
+	if path == "" {
 		return nil
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	err := watch.Paths(ctx, []string{*d.cmd.Config}, func() {
+	err := watch.Paths(ctx, []string{path}, func() {
 		now, diags := d.cmd.Resolve(d.env.readFile, d.cmd.Strict)
 		if diags.HasErrors() {
 			for _, f := range diags {
 				logDiagnostic(d.log.Logger, f)
 			}
 			d.log.Error("the configuration stays as it is")
+			d.state.setKept(path, firstError(diags))
 			return
 		}
+		d.state.setKept(path, "")
 		if !reflect.DeepEqual(now.Config, d.cfg) {
 			d.log.Info("the configuration changed: starting anew")
 			cancel(&configChanged{now})
@@ -238,6 +255,25 @@ func (d *daemon) watchConfig(ctx context.Context) error {
 		d.log.Error("changes of the configuration will not be seen", "err", err)
 	}
 	return nil
+}
+
+// configPath is the file that --config names; "": there is none that could change.
+func (c *watchCmd) configPath() string {
+	if file := deref(c.Config); file != "-" {
+		return file
+	}
+	return ""
+}
+
+// firstError gives the first error of a list.
+func firstError(list diag.List) string {
+	list.Sort()
+	for _, d := range list {
+		if d.Severity == diag.Error {
+			return d.String()
+		}
+	}
+	return ""
 }
 
 // lastEvent is how long the end waits until the cluster was told why.
@@ -272,7 +308,7 @@ func (d *daemon) statusServer() *serve.Server {
 
 func (d *daemon) statusHandler() *http.ServeMux {
 	mux := http.NewServeMux()
-	mux.HandleFunc(statusPath, func(w http.ResponseWriter, _ *http.Request) { d.state.serve(w, d.store.Pending()) })
+	mux.HandleFunc(statusPath, func(w http.ResponseWriter, _ *http.Request) { serveStatus(w, d.status()) })
 	return mux
 }
 
@@ -329,6 +365,7 @@ func (d *daemon) lock(ctx context.Context) (*apply.Lock, error) {
 	lock, err := apply.AcquireLock(first, lockDir)
 	if err != nil && ctx.Err() == nil && first.Err() != nil {
 		d.log.Warn("waiting for another proxyc to end", "err", err)
+		d.health.SetNotReady("waiting for another proxyc to end: " + err.Error())
 		lock, err = apply.AcquireLock(ctx, lockDir)
 	}
 	return lock, err
@@ -351,6 +388,7 @@ func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (<-chan struct
 			err := files.Run(ctx, func(err error) {
 				if err == nil {
 					inForce()
+					d.state.setKept(path, "")
 				}
 				switch {
 				case !told:
@@ -358,6 +396,7 @@ func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (<-chan struct
 					first <- err
 				case err != nil:
 					d.log.Error("the snapshot stays as it is", "err", err)
+					d.state.setKept(path, err.Error())
 				}
 			})
 			if err != nil {
@@ -371,13 +410,33 @@ func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (<-chan struct
 		return synced, nil
 	}
 	api := &watch.API{NodeName: d.nodeName, Store: d.store, Log: d.log.Logger, NodeState: d.nodeState, Broken: d.state.setBroken,
-		Resync: d.cfg.ConfigSyncPeriod.Duration, Events: d.events}
+		Resync: d.cfg.ConfigSyncPeriod.Duration, Events: d.events, Contact: d.contact}
 	watch.Measure(&d.metrics.Client)
 	if err := api.Connect(d.cfg.ClientConnection, deref(d.cmd.Master), "proxyc/"+version()); err != nil {
 		return nil, err
 	}
 	all.Go(func() { api.Run(ctx, func() { close(synced) }) })
 	return synced, nil
+}
+
+// cutOff says why the daemon is not ready any more, if it could not hear the
+// API server for too long.
+func (d *daemon) cutOff() string {
+	lost := d.contact.Silence()
+	after := d.cmd.Unready
+	if ago := time.Since(lost.Since); !lost.Since.IsZero() && after > 0 && ago >= after {
+		return fmt.Sprintf("no contact with the API server for %s: %s: %s", ago.Round(time.Second), lost.Resource, lost.Cause)
+	}
+	return ""
+}
+
+// lastHeard is what is heard of the API server, for the metrics.
+func (d *daemon) lastHeard() []serve.LastHeard {
+	var all []serve.LastHeard
+	for _, r := range d.contact.Resources() {
+		all = append(all, serve.LastHeard{Resource: r.Resource, At: r.Last, Lost: !r.Lost.IsZero()})
+	}
+	return all
 }
 
 func (d *daemon) nodeState(n *watch.NodeState) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -122,8 +123,8 @@ func (w *watched) stop(signal os.Signal) time.Duration {
 func (w *watched) until(what string, holds func(Status) bool) Status {
 	w.t.Helper()
 	return within(w, 20*time.Second, what, func() (st Status, ok bool) {
-		out, err := w.ns.Run(w.ns.Command(context.Background(), "proxyc", "status", "-o", "json"))
-		return st, err == nil && json.Unmarshal(out, &st) == nil && holds(st)
+		out, _ := w.ns.Run(w.ns.Command(context.Background(), "proxyc", "status", "-o", "json")) // it fails while there is something to wait for
+		return st, json.Unmarshal(out, &st) == nil && holds(st)
 	})
 }
 
@@ -297,12 +298,60 @@ func TestWatchBootFrom(t *testing.T) {
 	if _, err := w.ns.Run(w.ns.Command(t.Context(), "nft", "flush", "ruleset")); err != nil {
 		t.Fatal(err)
 	}
+	w.withoutServer()
+	w.args = append(w.args, "--boot-from", w.file("boot"))
+	w.start("proxyc", "watch")
+	w.holds(5*time.Second, "a", true)
+}
+
+// withoutServer makes the source an API server that is not there.
+func (w *watched) withoutServer() {
+	w.t.Helper()
 	w.write("kubeconfig", `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
 clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}], users: [{name: u}]}`)
 	w.write("config", fmt.Sprintf(watchConfig, "nftables")+"clientConnection: {kubeconfig: "+w.file("kubeconfig")+"}\n")
-	w.args = []string{"-c", w.file("config"), "--hostname-override", "node1", "--boot-from", w.file("boot")}
-	w.start("proxyc", "watch")
-	w.holds(5*time.Second, "a", true)
+	w.args = []string{"-c", w.file("config"), "--hostname-override", "node1"}
+}
+
+// What is asked of a server that is not there is said to be so.
+func TestWatchDeadServer(t *testing.T) {
+	w := newWatched(t, "nftables")
+	w.withoutServer()
+	w.start("proxyc", "watch", "--unready-after", "10ms")
+	w.until("the loss of contact", func(st Status) bool { return st.APIServer != nil && !st.APIServer.Lost.IsZero() && !st.Synced })
+	cmd := w.ns.Command(t.Context(), "proxyc", "status")
+	out, _ := w.ns.Run(cmd)
+	for _, want := range []string{"synced       no: waiting for the first objects\n", "API server   http://127.0.0.1:1\n",
+		"connect: connection refused\n", "services never", "config       " + w.file("config") + " of "} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("want %q in\n%s", want, out)
+		}
+	}
+	if code := cmd.ProcessState.ExitCode(); code != exitFindings {
+		t.Errorf("exit code %d, want %d", code, exitFindings)
+	}
+	if n := strings.Count(w.log.String(), "level=WARN msg=\"contact with the API server is lost"); n != 1 {
+		t.Errorf("told %d times", n)
+	}
+	for path, want := range map[string]int{"/livez": 200, "/readyz": 503} {
+		if code := w.ask(t, "127.0.0.1:10256", path); code != want {
+			t.Errorf("%s: %d, want %d", path, code, want)
+		}
+	}
+}
+
+// ask asks the daemon on its node, and gives the code of the answer.
+func (w *watched) ask(t *testing.T, at, path string) int {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return w.ns.Dial(ctx, network, netip.AddrPort{}, netip.MustParseAddrPort(at))
+	}}}
+	resp, err := client.Get("http://" + at + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	return resp.StatusCode
 }
 
 // A new configuration is taken in place; one that is not valid is not.

@@ -1,0 +1,279 @@
+package watch
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"mime"
+	"net/http"
+	"path"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// Contact knows, by resource, when an API server was last heard of, and
+// whether it can be heard at all. It says once when contact is lost, and once
+// when it is back. It is safe for use by several goroutines.
+type Contact struct {
+	log *slog.Logger
+	now func() time.Time
+
+	mu     sync.Mutex
+	server string
+	heard  map[string]*Heard
+	silent Silence
+}
+
+// Heard is what is known of one resource.
+type Heard struct {
+	Resource string `json:"resource"` // "services"
+	// Last is when the last event or bookmark came, or first objects; zero:
+	// none did yet.
+	Last time.Time `json:"last,omitzero"`
+	// Lost is since when nothing can be heard; zero: it can, as far as is known.
+	Lost  time.Time `json:"lost,omitzero"`
+	Cause string    `json:"cause,omitempty"` // of Lost
+
+	answered time.Time // when the server last answered a request, or began to be asked
+	marked   bool      // bookmarks come
+	optional bool
+}
+
+// Silence is that an API server cannot be heard.
+type Silence struct {
+	Since    time.Time // zero: it can be heard
+	Resource string
+	Cause    string
+}
+
+const (
+	// longSilence is how long nothing may come of a resource before it counts
+	// as lost: an API server sends a bookmark each minute.
+	longSilence = 3 * time.Minute
+	// listenEvery is how often silence is looked for.
+	listenEvery = 10 * time.Second
+)
+
+// NewContact gives a Contact that has heard nothing yet.
+func NewContact(log *slog.Logger, now func() time.Time) *Contact {
+	return &Contact{log: log, now: now, heard: map[string]*Heard{}}
+}
+
+// Server is where the API server is, as the client was told.
+func (c *Contact) Server() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.server
+}
+
+// Resources gives what is known of each, in order of name.
+func (c *Contact) Resources() []Heard {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make([]Heard, 0, len(c.heard))
+	for _, name := range slices.Sorted(maps.Keys(c.heard)) {
+		out = append(out, *c.heard[name])
+	}
+	return out
+}
+
+// Silence gives since when there is no contact, and why.
+func (c *Contact) Silence() Silence {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.silent
+}
+
+// expect begins to ask for a resource.
+func (c *Contact) expect(resource string, optional bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.heard[resource] = &Heard{Resource: resource, answered: c.now(), optional: optional}
+}
+
+// forget is told of a resource that the server does not have.
+func (c *Contact) forget(resource string) {
+	c.change(resource, func(*Heard) { delete(c.heard, resource) })
+}
+
+// change changes what is known of a resource, and says what follows from it.
+func (c *Contact) change(resource string, f func(*Heard)) {
+	c.mu.Lock()
+	if h := c.heard[resource]; h != nil {
+		f(h)
+	}
+	before, now := c.silent, c.judge()
+	c.silent = now
+	at := c.now()
+	c.mu.Unlock()
+	switch {
+	case before.Since.IsZero() && !now.Since.IsZero():
+		c.log.Warn("contact with the API server is lost: the rules stay as they are", "resource", now.Resource, "err", now.Cause)
+	case !before.Since.IsZero() && now.Since.IsZero():
+		c.log.Info("contact with the API server is back", "after", at.Sub(before.Since).Round(time.Millisecond), "err", before.Cause)
+	}
+}
+
+// judge gives the resource that was lost first.
+func (c *Contact) judge() (s Silence) {
+	for _, name := range slices.Sorted(maps.Keys(c.heard)) {
+		if h := c.heard[name]; !h.Lost.IsZero() && (s.Since.IsZero() || h.Lost.Before(s.Since)) {
+			s = Silence{h.Lost, name, h.Cause}
+		}
+	}
+	return s
+}
+
+// answer notes that the server answered a request: it will be heard.
+func (c *Contact) answer(resource string) {
+	c.change(resource, func(h *Heard) { h.answered, h.Lost, h.Cause = c.now(), time.Time{}, "" })
+}
+
+// hear notes that something of a resource came.
+func (c *Contact) hear(resource string) {
+	c.change(resource, func(h *Heard) { h.Last, h.Lost, h.Cause = c.now(), time.Time{}, "" })
+}
+
+// mark notes that bookmarks come.
+func (c *Contact) mark(resource string) {
+	c.change(resource, func(h *Heard) { h.marked = true })
+}
+
+// lose notes that nothing of a resource can be heard.
+func (c *Contact) lose(resource, cause string) {
+	c.change(resource, func(h *Heard) {
+		if h.Cause = cause; h.Lost.IsZero() {
+			h.Lost = c.now()
+		}
+	})
+}
+
+// listen looks for resources of which nothing comes any more.
+func (c *Contact) listen() {
+	for _, was := range c.Resources() {
+		c.change(was.Resource, func(h *Heard) {
+			last := h.Last
+			if h.answered.After(last) {
+				last = h.answered
+			}
+			// A server that sends no bookmarks may have nothing to tell.
+			if (h.marked || h.Last.IsZero()) && h.Lost.IsZero() && c.now().Sub(last) >= longSilence {
+				h.Lost, h.Cause = c.now(), fmt.Sprintf("no event and no bookmark for %s", longSilence)
+			}
+		})
+	}
+}
+
+// run looks for silence until ctx ends.
+func (c *Contact) run(ctx context.Context) {
+	tick := time.NewTicker(listenEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			c.listen()
+		}
+	}
+}
+
+// over makes requests go over a transport, with all that comes back noted.
+func (c *Contact) over(next http.RoundTripper, server string) http.RoundTripper {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.server = server
+	return &listener{c, next}
+}
+
+// listener is a transport that notes what comes back. Reflectors tell neither
+// of a watch that cannot begin nor of one that broke.
+type listener struct {
+	*Contact
+	next http.RoundTripper
+}
+
+// WrappedRoundTripper lets client-go find the transport itself.
+func (l *listener) WrappedRoundTripper() http.RoundTripper { return l.next }
+
+func (l *listener) RoundTrip(r *http.Request) (*http.Response, error) {
+	resource := path.Base(r.URL.Path)
+	l.mu.Lock()
+	h := l.heard[resource]
+	optional := h != nil && h.optional
+	l.mu.Unlock()
+	resp, err := l.next.RoundTrip(r)
+	switch {
+	case h == nil || r.Method != http.MethodGet || r.Context().Err() != nil:
+		return resp, err
+	case err != nil:
+		l.lose(resource, err.Error())
+		return resp, err
+	}
+	switch code := resp.StatusCode; {
+	case code < http.StatusBadRequest:
+		l.answer(resource)
+		resp.Body = &heardBody{ReadCloser: resp.Body, of: l.Contact, resource: resource}
+	case code == http.StatusGone, code == http.StatusUnprocessableEntity, code == http.StatusTooManyRequests:
+		// A version that is too old, or a way of asking that an old server does
+		// not know, or too often: it is asked again in another way, or later.
+	case optional && (code == http.StatusNotFound || code == http.StatusForbidden):
+	default:
+		l.lose(resource, refusalOf(resp))
+	}
+	return resp, err
+}
+
+// refusalOf says why a server refused a request.
+func refusalOf(resp *http.Response) string {
+	const most = 64 << 10
+	begin, _ := io.ReadAll(io.LimitReader(resp.Body, most))
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(begin), resp.Body), resp.Body}
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	info, ok := runtime.SerializerInfoForMediaType(newCodecs().SupportedMediaTypes(), kind)
+	if !ok {
+		return resp.Status
+	}
+	obj, _, _ := info.Serializer.Decode(begin, nil, nil)
+	if status, ok := obj.(*metav1.Status); ok {
+		return cmp.Or(status.Message, resp.Status)
+	}
+	return resp.Status
+}
+
+// heardBody is the body of an answer: of a watch, each event and bookmark is
+// read from it.
+type heardBody struct {
+	io.ReadCloser
+	of       *Contact
+	resource string
+	closed   atomic.Bool // by who reads it
+}
+
+func (b *heardBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if n > 0 {
+		b.of.hear(b.resource)
+	}
+	if err != nil && err != io.EOF && !b.closed.Load() {
+		b.of.lose(b.resource, err.Error())
+	}
+	return n, err
+}
+
+func (b *heardBody) Close() error {
+	b.closed.Store(true)
+	return b.ReadCloser.Close()
+}

@@ -1,0 +1,336 @@
+package watch
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/proxyc/proxyc/compiler/snapshot"
+)
+
+// way is a way to a server on which packets can get lost.
+type way struct {
+	t        *testing.T
+	to, addr string
+	running  sync.WaitGroup
+
+	mu       sync.Mutex
+	listener net.Listener
+	open     []net.Conn
+	thaw     chan struct{} // closed while bytes pass
+}
+
+func newWay(t *testing.T, to string) *way {
+	w := &way{t: t, to: to, addr: "127.0.0.1:0", thaw: make(chan struct{})}
+	close(w.thaw)
+	w.listen()
+	t.Cleanup(func() { w.shut(); w.running.Wait() })
+	return w
+}
+
+// listen lets connections be made; shut breaks all, and refuses new ones.
+func (w *way) listen() {
+	l, err := net.Listen("tcp", w.addr)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.addr, w.listener = l.Addr().String(), l
+	w.running.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			w.relay(conn)
+		}
+	})
+}
+
+func (w *way) shut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.listener.Close()
+	for _, c := range w.open {
+		c.Close()
+	}
+	w.open = nil
+	select {
+	case <-w.thaw:
+	default:
+		close(w.thaw)
+	}
+}
+
+// freeze loses all bytes from here on, and closes nothing.
+func (w *way) freeze() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.thaw = make(chan struct{})
+}
+
+func (w *way) relay(client net.Conn) {
+	server, err := net.Dial("tcp", w.to)
+	if err != nil {
+		client.Close()
+		return
+	}
+	w.mu.Lock()
+	w.open = append(w.open, client, server)
+	w.mu.Unlock()
+	pass := func(to, from net.Conn) {
+		buffer := make([]byte, 32<<10)
+		for {
+			n, err := from.Read(buffer)
+			w.mu.Lock()
+			thaw := w.thaw
+			w.mu.Unlock()
+			<-thaw
+			if n > 0 {
+				to.Write(buffer[:n])
+			}
+			if err != nil {
+				to.Close()
+				return
+			}
+		}
+	}
+	w.running.Go(func() { pass(server, client) })
+	w.running.Go(func() { pass(client, server) })
+}
+
+// cutOff is an API that follows a fake over a way.
+func cutOff(t *testing.T) (*way, *fakeAPI, *follower, *lockedBuffer) {
+	t.Helper()
+	f := newFakeAPI(t)
+	f.objects["services"] = []any{service("a", "10.0.0.1")}
+	secure := httptest.NewUnstartedServer(f)
+	secure.EnableHTTP2 = true
+	secure.StartTLS()
+	t.Cleanup(secure.Close)
+	// The name keeps the connections, and their timeouts, from those of other tests.
+	w := newWay(t, secure.Listener.Addr().String())
+	said := &lockedBuffer{}
+	g := followConfig(t, &rest.Config{Host: "https://" + w.addr, TLSClientConfig: rest.TLSClientConfig{Insecure: true, ServerName: t.Name()}}, io.MultiWriter(said, t.Output()))
+	return w, f, g, said
+}
+
+// silence waits until contact is lost or is not.
+func (g *follower) silence(want bool) Silence {
+	g.t.Helper()
+	for deadline := time.Now().Add(40 * time.Second); ; time.Sleep(time.Millisecond) {
+		s := g.Contact.Silence()
+		if !s.Since.IsZero() == want {
+			return s
+		}
+		if time.Now().After(deadline) {
+			g.t.Fatalf("contact lost: %t, want %t: %+v", !want, want, g.Contact.Resources())
+		}
+	}
+}
+
+// said waits until something was said, and counts how often.
+func timesSaid(t *testing.T, log *lockedBuffer, what string) int {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(log.String(), what); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%q is not said:\n%s", what, log.String())
+		}
+	}
+	return strings.Count(log.String(), what)
+}
+
+const (
+	lostSaid = `level=WARN msg="contact with the API server is lost`
+	backSaid = `level=INFO msg="contact with the API server is back`
+)
+
+// A server that refuses connections is told of once, and so is its return.
+func TestContactRefused(t *testing.T) {
+	w, f, g, said := cutOff(t)
+	g.waitSynced()
+	if g.silence(false); strings.Contains(said.String(), "contact") {
+		t.Errorf("said while all is well:\n%s", said.String())
+	}
+	began := time.Now()
+	w.shut()
+	if s := g.silence(true); s.Cause == "" || s.Since.Before(began) {
+		t.Errorf("silence since %s, %s before: cause %q", s.Since, began.Sub(s.Since), s.Cause)
+	}
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(g.Contact.Silence().Cause, "connection refused"); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("cause %q, want that connections are refused", g.Contact.Silence().Cause)
+		}
+	}
+	w.listen()
+	g.silence(false)
+	if n := timesSaid(t, said, backSaid); n != 1 {
+		t.Errorf("the return is told %d times", n)
+	}
+	if n := timesSaid(t, said, lostSaid); n != 1 {
+		t.Errorf("the loss is told %d times", n)
+	}
+	f.Send("services", "ADDED", service("b", "10.0.0.2"))
+	g.until(has("b"))
+	for _, h := range g.Contact.Resources() {
+		if h.Last.Before(began) {
+			t.Errorf("%s: last heard of at %s, before it was lost at %s", h.Resource, h.Last, began)
+		}
+	}
+}
+
+// A peer that vanished, of which no packet tells, is noticed by what it does not answer.
+func TestContactVanished(t *testing.T) {
+	t.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "1") // 30 is client-go's
+	t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "1")      // 15
+	w, _, g, said := cutOff(t)
+	g.waitSynced()
+	g.until(has("a"))
+	w.freeze()
+	if s := g.silence(true); !strings.Contains(s.Cause, "connection lost") {
+		t.Errorf("cause: %q", s.Cause)
+	}
+	w.shut()
+	w.listen()
+	g.silence(false)
+	if lost, back := timesSaid(t, said, lostSaid), timesSaid(t, said, backSaid); lost != 1 || back != 1 {
+		t.Errorf("told %d times that contact is lost, and %d times that it is back", lost, back)
+	}
+}
+
+// A server that was never there is told of once, not at each try.
+func TestContactNever(t *testing.T) {
+	said := &lockedBuffer{}
+	g := followConfig(t, &rest.Config{Host: "http://127.0.0.1:1"}, io.MultiWriter(said, t.Output()))
+	if s := g.silence(true); !strings.Contains(s.Cause, "connection refused") {
+		t.Errorf("cause: %q", s.Cause)
+	}
+	for range 2 * len(g.Contact.Resources()) { // some tries later
+		g.Contact.lose("services", "dial: connection refused")
+	}
+	if n := timesSaid(t, said, lostSaid); n != 1 || strings.Contains(said.String(), "level=ERROR") {
+		t.Errorf("told %d times:\n%s", n, said.String())
+	}
+	select {
+	case <-g.synced:
+		t.Error("synced without a server")
+	default:
+	}
+}
+
+// roundTrip answers requests.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// What a server answers decides whether it is heard.
+func TestContactAnswers(t *testing.T) {
+	status := func(code int, contentType, body string) roundTrip {
+		return func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: code, Status: http.StatusText(code), Header: http.Header{"Content-Type": {contentType}},
+				Body: io.NopCloser(strings.NewReader(body))}, nil
+		}
+	}
+	const forbidden = `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"services is forbidden: User \"x\" cannot list","reason":"Forbidden","code":403}`
+	for _, tc := range []struct {
+		name, path string
+		answer     roundTrip
+		want       string // cause; empty: it is heard
+	}{
+		{"all is well", "/api/v1/services", status(200, "application/json", "{}"), ""},
+		{"forbidden", "/api/v1/services", status(403, "application/json", forbidden), `services is forbidden: User "x" cannot list`},
+		{"no Status", "/api/v1/services", status(503, "text/html", "<html>"), "Service Unavailable"},
+		{"too old", "/api/v1/services", status(410, "application/json", forbidden), ""},
+		{"no streaming of first objects", "/api/v1/services", status(422, "application/json", forbidden), ""},
+		{"optional", "/apis/networking.k8s.io/v1/servicecidrs", status(403, "application/json", forbidden), ""},
+		{"another matter", "/apis/events.k8s.io/v1/namespaces/default/events", status(403, "application/json", forbidden), ""},
+		{"no answer", "/api/v1/services", func(*http.Request) (*http.Response, error) { return nil, errors.New("no route to host") }, "no route to host"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := NewContact(slog.New(slog.DiscardHandler), time.Now)
+			c.expect("services", false)
+			c.expect("servicecidrs", true)
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://server"+tc.path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := c.over(tc.answer, "server").RoundTrip(r)
+			if err == nil {
+				if body, err := io.ReadAll(resp.Body); err != nil || len(body) == 0 {
+					t.Errorf("the body is gone: %q, %v", body, err)
+				}
+			}
+			if got := c.Silence().Cause; got != tc.want {
+				t.Errorf("cause %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// Where bookmarks come, their absence counts; where none do, there may be nothing to tell.
+func TestContactSilent(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	var said lockedBuffer
+	c := NewContact(slog.New(slog.NewTextHandler(&said, nil)), func() time.Time { return now })
+	c.expect("nodes", false)
+	c.expect("services", false)
+	steps := []struct {
+		name string
+		do   func()
+		want string // the resource that is lost
+	}{
+		{"at first", func() {}, ""},
+		{"services come, without bookmarks", func() { c.answer("services"); c.hear("services") }, ""},
+		{"a minute", func() { now = now.Add(time.Minute) }, ""},
+		{"nothing of nodes", func() { now = now.Add(longSilence) }, "nodes"},
+		{"nodes come", func() { c.answer("nodes"); c.hear("nodes"); c.mark("nodes") }, ""},
+		{"a little less than long", func() { now = now.Add(longSilence - time.Second) }, ""},
+		{"long", func() { now = now.Add(time.Second) }, "nodes"},
+		{"longer", func() { now = now.Add(time.Hour) }, "nodes"},
+		{"a bookmark", func() { c.hear("nodes") }, ""},
+	}
+	for _, s := range steps {
+		s.do()
+		c.listen()
+		if got := c.Silence().Resource; got != s.want {
+			t.Errorf("%s: lost: %q, want %q", s.name, got, s.want)
+		}
+	}
+	if lost, back := strings.Count(said.String(), lostSaid), strings.Count(said.String(), backSaid); lost != 2 || back != 2 {
+		t.Errorf("told %d times that contact is lost, %d times that it is back, want 2:\n%s", lost, back, said.String())
+	}
+}
+
+// A bookmark is heard, although it changes nothing.
+func TestContactBookmark(t *testing.T) {
+	f := newFakeAPI(t)
+	f.objects["services"] = []any{service("a", "10.0.0.1")}
+	g := follow(t, f)
+	g.waitSynced()
+	g.until(func(s *snapshot.Snapshot) bool { return has("a")(s) })
+	last := func() time.Time {
+		for _, h := range g.Contact.Resources() {
+			if h.Resource == "services" {
+				return h.Last
+			}
+		}
+		return time.Time{}
+	}
+	before := last()
+	f.Send("services", "BOOKMARK", service("", ""))
+	for deadline := time.Now().Add(20 * time.Second); !last().After(before); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the bookmark is not heard")
+		}
+	}
+}
