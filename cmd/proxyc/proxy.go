@@ -66,6 +66,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 	if err := d.checkNode(); err != nil {
 		return err
 	}
+	d.up.Store(true)
 	all.Go(func() { d.boot.keep(sourceCtx, k.Kernel.InForce) })
 	all.Go(func() { d.follower.watchInterfaces(sourceCtx) })
 	cleaned := false

@@ -164,7 +164,8 @@ func newTestDaemon(t *testing.T, mode string) *daemon {
 	cfg := config.Default()
 	cfg.Mode = mode
 	config.Complete(cfg)
-	d, err := newDaemon(&watchCmd{Snapshot: "none"}, &env{stdout: io.Discard, stderr: io.Discard}, &config.Resolved{Config: cfg, NodeName: "node1"})
+	d, err := newDaemon(&watchCmd{Snapshot: "none"}, &env{stdout: io.Discard, stderr: io.Discard},
+		&loaded{Resolved: &config.Resolved{Config: cfg, NodeName: "node1"}}, newLogger(io.Discard, io.Discard, &cfg.Logging))
 	if err != nil {
 		t.Fatal(err)
 	}

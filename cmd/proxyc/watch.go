@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -48,7 +49,7 @@ func (c *watchCmd) Run(e *env) error {
 	if c.Version {
 		return versionCmd{}.Run(e)
 	}
-	resolved, err := c.load(e)
+	now, err := c.load(e)
 	if err != nil {
 		return err
 	}
@@ -56,7 +57,7 @@ func (c *watchCmd) Run(e *env) error {
 	defer stop()
 	switch {
 	case c.WriteConfigTo != nil:
-		return writeConfigTo(e, *c.WriteConfigTo, resolved.Config)
+		return writeConfigTo(e, *c.WriteConfigTo, now.Config)
 	case c.Cleanup:
 		return cleanUp(ctx, e, false)
 	}
@@ -64,29 +65,70 @@ func (c *watchCmd) Run(e *env) error {
 		return err
 	}
 	c.started = time.Now()
-	for {
+	var before *loaded // what was in force before now; nil: there is nothing to go back to
+	var refused *refusedConfig
+	for lives := 0; ; lives++ {
 		smallHeap(garbageAtStart)
-		d, err := newDaemon(c, e, resolved)
-		if err != nil {
-			return err
+		log := newLogger(e.stdout, e.stderr, &now.Config.Logging)
+		var next *loaded
+		up := false
+		d, err := newDaemon(c, e, now, log)
+		if err == nil {
+			if c.InitOnly {
+				return d.settings()
+			}
+			d.again, d.refused = lives > 0, refused
+			next, err = d.run(ctx)
+			up = d.up.Load()
 		}
-		if c.InitOnly {
-			return d.settings()
+		if up {
+			before = nil
 		}
-		if resolved, err = d.run(ctx); err != nil || resolved == nil {
+		switch {
+		case err != nil && before != nil:
+			log.Error("the configuration cannot be put in force: going back to the one before", "err", err)
+			refused = &refusedConfig{now.Config, err}
+			now, before = before, nil
+		case err != nil || next == nil:
 			return err
+		default:
+			if up {
+				before = now
+			}
+			now, refused = next, nil
 		}
 	}
 }
 
+// loaded is a configuration, and the file that it is from.
+type loaded struct {
+	*config.Resolved
+	file *statusFile // nil: there is none that could change
+}
+
+// refusedConfig is a configuration that is valid, and could not be put in force.
+type refusedConfig struct {
+	config *config.Config
+	err    error
+}
+
 // load makes the configuration in force, and prints what there is to say.
-func (c *watchCmd) load(e *env) (*config.Resolved, error) {
+func (c *watchCmd) load(e *env) (*loaded, error) {
 	var diags diag.List
 	resolved, err := c.resolve(e, &diags)
-	if err == nil {
-		e.report(diags)
+	if err != nil {
+		return nil, err
 	}
-	return resolved, err
+	e.report(diags)
+	return c.loaded(e, resolved), nil
+}
+
+func (c *watchCmd) loaded(e *env, resolved *config.Resolved) *loaded {
+	l := &loaded{Resolved: resolved}
+	if path := c.configPath(); path != "" {
+		l.file = statFile(e, path)
+	}
+	return l
 }
 
 // Garbage that the heap may hold, in percent of what is in use.
@@ -125,17 +167,19 @@ type daemon struct {
 	events   *watch.Events  // nil without an API server
 	contact  *watch.Contact // nil without an API server
 
-	configFile *statusFile // as it is in force
+	configFile *statusFile    // as it is in force
+	again      bool           // another configuration was in force before
+	refused    *refusedConfig // that came after this one
+	up         atomic.Bool    // it came as far as to write rules
 }
 
-func newDaemon(c *watchCmd, e *env, resolved *config.Resolved) (*daemon, error) {
-	name, err := node.Name(resolved.NodeName, e.hostname)
+func newDaemon(c *watchCmd, e *env, from *loaded, log *logger) (*daemon, error) {
+	name, err := node.Name(from.NodeName, e.hostname)
 	if err != nil {
 		return nil, err
 	}
-	cfg := resolved.Config
-	d := &daemon{cmd: c, env: e, resolved: resolved, cfg: cfg, nodeName: name, started: time.Now()}
-	d.log = newLogger(e.stdout, e.stderr, &cfg.Logging)
+	cfg := from.Config
+	d := &daemon{cmd: c, env: e, resolved: from.Resolved, configFile: from.file, cfg: cfg, nodeName: name, log: log, started: time.Now()}
 	d.store = watch.NewStore(time.Now)
 	d.health = serve.NewHealth(2*cfg.SyncPeriod(), time.Now)
 	d.health.Untaken = d.store.Pending
@@ -146,9 +190,6 @@ func newDaemon(c *watchCmd, e *env, resolved *config.Resolved) (*daemon, error) 
 		d.contact = watch.NewContact(d.log.Logger, time.Now)
 		d.health.CutOff = d.cutOff
 		d.metrics.MeasureContact(d.lastHeard)
-	}
-	if file := c.configPath(); file != "" {
-		d.configFile = statFile(e, file)
 	}
 	d.checks = newChecks(d.health, d.events, d.log.Logger)
 	d.state = newState(cfg.ProxyMode(), name, time.Now)
@@ -161,7 +202,7 @@ func newDaemon(c *watchCmd, e *env, resolved *config.Resolved) (*daemon, error) 
 
 // run lives until ctx ends, or something ends it: an error, or another
 // configuration, which it gives back.
-func (d *daemon) run(parent context.Context) (next *config.Resolved, err error) {
+func (d *daemon) run(parent context.Context) (next *loaded, err error) {
 	defer d.log.info.Flush()
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
@@ -218,7 +259,7 @@ func (d *daemon) wind(parent context.Context, all *sync.WaitGroup) {
 }
 
 // configChanged ends a life of the daemon for another one.
-type configChanged struct{ to *config.Resolved }
+type configChanged struct{ to *loaded }
 
 func (*configChanged) Error() string { return "the configuration changed" }
 
@@ -242,10 +283,14 @@ func (d *daemon) watchConfig(ctx context.Context) error {
 			d.state.setKept(path, firstError(diags))
 			return
 		}
+		if r := d.refused; r != nil && reflect.DeepEqual(now.Config, r.config) {
+			d.state.setKept(path, r.err.Error())
+			return
+		}
 		d.state.setKept(path, "")
 		if !reflect.DeepEqual(now.Config, d.cfg) {
 			d.log.Info("the configuration changed: starting anew")
-			cancel(&configChanged{now})
+			cancel(&configChanged{d.cmd.loaded(d.env, now)})
 		}
 	})
 	if changed, ok := errors.AsType[*configChanged](context.Cause(ctx)); ok {
@@ -386,17 +431,18 @@ func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (<-chan struct
 		inForce := sync.OnceFunc(func() { close(synced) })
 		all.Go(func() {
 			err := files.Run(ctx, func(err error) {
-				if err == nil {
+				switch {
+				case err == nil:
 					inForce()
 					d.state.setKept(path, "")
-				}
-				switch {
-				case !told:
-					told = true
-					first <- err
-				case err != nil:
+				case told || d.again: // what is in force stays
 					d.log.Error("the snapshot stays as it is", "err", err)
 					d.state.setKept(path, err.Error())
+					err = nil
+				}
+				if !told {
+					told = true
+					first <- err
 				}
 			})
 			if err != nil {

@@ -372,6 +372,57 @@ func TestWatchConfigChange(t *testing.T) {
 	})
 }
 
+// A new configuration that is valid, but cannot be put in force, changes
+// nothing, and status says so.
+func TestWatchConfigNotInForce(t *testing.T) {
+	for name, change := range map[string]struct{ from, to, why string }{
+		"a setting of the kernel": {"tcpEstablishedTimeout: 0s", "tcpEstablishedTimeout: 600000h", "conntrack.tcpEstablishedTimeout"},
+		"a mode":                  {"mode: nftables", "mode: ipvs", "mode"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWatched(t, "nftables")
+			w.write("cluster.yaml", watchCluster("a"))
+			w.start("proxyc", "watch")
+			before := w.until("first sync", synced)
+			whole := fmt.Sprintf(watchConfig, "nftables")
+			w.write("config", strings.Replace(whole, change.from, change.to, 1))
+			refused := func(st Status) bool {
+				return synced(st) && len(st.Kept) == 1 && st.Kept[0].Path == w.file("config") && strings.Contains(st.Kept[0].Reason, change.why)
+			}
+			st := w.until("the one before is in force again", refused)
+			if st.PID != before.PID || !st.Started.Equal(before.Started) || !st.Config.Modified.Equal(before.Config.Modified) || st.Mode != "nftables" {
+				t.Errorf("status %+v, before %+v", st, before)
+			}
+			if n := strings.Count(w.log.String(), "cannot be put in force"); n != 1 {
+				t.Errorf("told %d times", n)
+			}
+			w.write("cluster.yaml", watchCluster("b"))
+			w.holds(5*time.Second, "b", true)
+			w.write("config", strings.Replace(whole, "10.244.0.0/16", "10.244.0.0/17", 1))
+			w.until("the next one is in force", func(st Status) bool {
+				return synced(st) && len(st.Kept) == 0 && st.Config.Modified.After(before.Config.Modified)
+			})
+		})
+	}
+}
+
+// A snapshot that cannot be read while the configuration changes ends nothing.
+func TestWatchConfigChangeWithoutSnapshot(t *testing.T) {
+	w := newWatched(t, "nftables")
+	w.write("cluster.yaml", watchCluster("a"))
+	w.start("proxyc", "watch")
+	w.until("first sync", synced)
+	w.write("cluster.yaml", "")
+	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "10.244.0.0/16", "10.244.0.0/17", 1))
+	w.until("the snapshot is waited for", func(st Status) bool { return !st.Synced && st.Generation == 0 && len(st.Kept) == 1 })
+	if !w.has("a") {
+		t.Error("the rules are gone")
+	}
+	w.write("cluster.yaml", watchCluster("b"))
+	w.until("the snapshot is there", synced)
+	w.holds(time.Second, "b", true)
+}
+
 // Called as kube-proxy, it takes kube-proxy's arguments.
 func TestWatchAsKubeProxy(t *testing.T) {
 	w := newWatched(t, "nftables")
