@@ -66,7 +66,14 @@ func (b *batch) change(c *change, entries stale) {
 	for _, ch := range c.chains {
 		b.create(c, newChain, encodeChain(ch), about{object: "chain " + ch.Name, chain: ch})
 	}
+	for _, ch := range c.policy {
+		b.add(c, newChain, encodeChain(ch), about{object: "chain " + ch.Name, chain: ch})
+	}
 	for _, e := range c.elements {
+		if e.empty {
+			b.add(c, delElem, encodeNamed(2, e.set.Name), about{object: "set " + e.set.Name, set: e.set})
+			continue
+		}
 		b.elements(c, delElem, e.set, e.gone, false)
 	}
 	for s, gone := range entries {
@@ -89,13 +96,24 @@ func (b *batch) change(c *change, entries stale) {
 		}
 	}
 	for _, e := range c.elements {
+		if e.empty {
+			e.add = e.all
+		}
 		b.elements(c, newElem, e.set, e.add, false)
+	}
+	// Sets before chains and objects, since elements hold to these.
+	for _, s := range c.goneSets {
+		b.add(c, delSet, encodeNamed(2, s.Name), about{object: "set " + s.Name, set: s, removal: true})
 	}
 	for _, ch := range c.goneChains {
 		b.add(c, delChain, encodeNamed(3, ch.Name), about{object: "chain " + ch.Name, chain: ch, removal: true})
 	}
-	for _, s := range c.goneSets {
-		b.add(c, delSet, encodeNamed(2, s.Name), about{object: "set " + s.Name, set: s, removal: true})
+	for _, o := range c.goneOthers {
+		typ := uint16(delObject)
+		if o.Kind == rules.Flowtable {
+			typ = delFlowtable
+		}
+		b.add(c, typ, encodeOther(o), about{object: o.Kind.String() + " " + o.Name, removal: true})
 	}
 	if c.kubeProxy {
 		b.add(c, delTable, encodeTable(kubeProxyTable), about{object: "table " + kubeProxyTable})

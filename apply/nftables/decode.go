@@ -3,6 +3,7 @@ package nftables
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -15,31 +16,36 @@ import (
 // This file reads what encode.go writes, as the kernel gives it back.
 
 // decodeSet reads the declaration of a set, without its elements. Of a set that
-// cannot be ours it gives the name alone.
-func decodeSet(b []byte, f ir.Family) (rules.Set, error) {
+// cannot be ours it gives the name, and what is foreign. ok tells that the set
+// is no part of a rule, with which it comes and goes.
+func decodeSet(b []byte, f ir.Family) (s rules.Set, ok bool, err error) {
 	a, err := parse(b)
 	if err != nil {
-		return rules.Set{}, err
+		return s, false, err
 	}
-	s := rules.Set{Name: a.text(2)}
-	key, ok := decodeTypes(a.u32(4))
-	if !ok {
-		return s, nil
+	s.Name = a.text(nftaSetName)
+	flags := a.u32(nftaSetFlags)
+	if flags&flagAnonymous != 0 {
+		return s, false, nil
 	}
-	flags := a.u32(3)
+	key, known := decodeTypes(a.u32(nftaSetKeyType))
+	if !known {
+		s.Foreign = "another type of key"
+		return s, true, nil
+	}
 	s.Interval = flags&flagInterval != 0
-	if s.Interval && len(key) > 0 {
+	if s.Interval {
 		key[len(key)-1] = rules.TypeNet
 	}
 	if flags&flagTimeout != 0 {
-		if t := a[11]; len(t) == 8 {
+		if t := a[nftaSetTimeout]; len(t) == 8 {
 			s.Timeout = time.Duration(binary.BigEndian.Uint64(t)) * time.Millisecond
 		}
 	}
 	if flags&flagMap != 0 {
 		addrPort, _ := concat(addrPortType(), f)
 		addr, _ := typeOf(rules.TypeAddr, f)
-		switch a.u32(6) {
+		switch a.u32(nftaSetDataType) {
 		case typeVerdict:
 			s.Data = rules.VerdictData
 		case addrPort:
@@ -47,12 +53,53 @@ func decodeSet(b []byte, f ir.Family) (rules.Set, error) {
 		case addr:
 			s.Data = rules.AddrData
 		default:
-			return s, nil
+			s.Foreign = "another type of data"
+			return s, true, nil
 		}
 	}
 	s.Key = key
-	return s, nil
+	s.Foreign = foreignIn(&s, a, f)
+	return s, true, nil
 }
+
+// mostClients is the size that the kernel gives a map without one when a rule
+// updates it.
+const mostClients = 65535
+
+// foreignIn gives what the declaration of a set, as it was read, has and
+// its equal of ours has not.
+func foreignIn(s *rules.Set, a fields, f ir.Family) string {
+	ours, err := parse(encodeSet(s, f, 0))
+	if err != nil {
+		return err.Error()
+	}
+	size := func(a fields) uint32 {
+		desc, _ := a.under(nftaSetDesc)
+		return desc.u32(nftaSetDescSize)
+	}
+	has, want := size(a), size(ours)
+	if has != want && !(s.Timeout > 0 && want == 0 && has == mostClients) {
+		return fmt.Sprintf("size %d", has)
+	}
+	words := [...]struct {
+		typ  uint16
+		word string
+	}{
+		{nftaSetFlags, "flags"}, {nftaSetKeyType, "type"}, {nftaSetKeyLen, "length of keys"},
+		{nftaSetDataType, "type of data"}, {nftaSetDataLen, "length of data"}, {nftaSetTimeout, "timeout"},
+		{nftaSetPolicy, "policy"}, {nftaSetGCInterval, "gc-interval"}, {nftaSetObjType, "objects"},
+		{nftaSetExpr, "statement"}, {nftaSetExpressions, "statements"},
+	}
+	for _, w := range words {
+		if !bytes.Equal(a[w.typ], ours[w.typ]) && !(zero(a[w.typ]) && zero(ours[w.typ])) {
+			return w.word
+		}
+	}
+	return ""
+}
+
+// zero tells whether a value is 0, as it is where the kernel tells what nobody set.
+func zero(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }
 
 // decodeTypes splits nft's number of a concatenation.
 func decodeTypes(id uint32) (key []rules.Type, ok bool) {
@@ -74,8 +121,9 @@ func decodeTypes(id uint32) (key []rules.Type, ok bool) {
 	return key, len(key) > 0
 }
 
-// decodeElements appends the elements of one message to those of the set. The
-// frontends of elements with a comment have no more than their service port.
+// decodeElements appends the elements of one message to those of the set, or
+// notes that there are some which cannot be ours. The frontends of elements with
+// a comment have no more than their service port.
 func decodeElements(b []byte, s *rules.Set, f ir.Family, note func(comment string) *ir.Frontend) error {
 	a, err := parse(b)
 	if err != nil {
@@ -86,14 +134,16 @@ func decodeElements(b []byte, s *rules.Set, f ir.Family, note func(comment strin
 		return err
 	}
 	for _, item := range items {
-		e, err := decodeElement(item.data, s, f, note)
-		if err != nil {
-			return fmt.Errorf("set %s: %w", s.Name, err)
+		if e, err := decodeElement(item.data, s, f, note); err == nil {
+			s.Elements = append(s.Elements, e)
+		} else {
+			s.Strays = true
 		}
-		s.Elements = append(s.Elements, e)
 	}
 	return nil
 }
+
+var errForeign = errors.New("is not ours")
 
 func decodeElement(b []byte, s *rules.Set, f ir.Family, note func(string) *ir.Frontend) (e rules.Element, err error) {
 	all, err := attrs(b)
@@ -103,15 +153,19 @@ func decodeElement(b []byte, s *rules.Set, f ir.Family, note func(string) *ir.Fr
 	var key, end []byte
 	for _, a := range all {
 		switch a.typ {
-		case 1:
+		case nftaElemKey:
 			key, err = value(a.data)
-		case 10:
+		case nftaElemKeyEnd:
 			end, err = value(a.data)
-		case 2:
+		case nftaElemData:
 			err = decodeData(a.data, s, f, &e)
-		case 6:
+		case nftaElemUserData:
 			if len(a.data) > 2 && a.data[0] == 0 {
 				e.Frontend = note(strings.TrimRight(string(a.data[2:]), "\x00"))
+			}
+		default: // a time, an end of an interval, a statement, an object
+			if s.Timeout == 0 && !zero(a.data) {
+				err = errForeign
 			}
 		}
 		if err != nil {
@@ -119,8 +173,24 @@ func decodeElement(b []byte, s *rules.Set, f ir.Family, note func(string) *ir.Fr
 		}
 	}
 	e.Key, err = decodeKey(key, end, s, f)
+	if err == nil && !sameKey(s, f, &e.Key, key, end) {
+		err = errForeign
+	}
 	e.Origin = &ir.Origin{}
 	return e, err
+}
+
+// sameKey tells whether a key would be encoded to what was read.
+func sameKey(s *rules.Set, f ir.Family, k *rules.Key, key, end []byte) bool {
+	var room [2 * (attrHeader + 64)]byte
+	b := builder(room[:0])
+	appendKey(&b, s, f, k, k.Addr2)
+	if !bytes.Equal(b[attrHeader:], key) || !s.Interval {
+		return bytes.Equal(b[attrHeader:], key)
+	}
+	b = b[:0]
+	appendKey(&b, s, f, k, lastAddr(netip.PrefixFrom(k.Addr2, int(k.Bits))))
+	return bytes.Equal(b[attrHeader:], end)
 }
 
 // value gives what an attribute with a value, and nothing else, has.
@@ -229,22 +299,34 @@ func decodeVerdict(b []byte) (rules.Verdict, error) {
 	return rules.Verdict{}, nil
 }
 
-// decodeChain reads a chain without its rules.
-func decodeChain(b []byte) (rules.Chain, error) {
+// decodeChain reads a chain without its rules. ok tells that the chain is no
+// part of a rule, with which it comes and goes.
+func decodeChain(b []byte) (c rules.Chain, ok bool, err error) {
 	a, err := parse(b)
 	if err != nil {
-		return rules.Chain{}, err
+		return c, false, err
 	}
-	c := rules.Chain{Name: a.text(3)}
-	if a[4] == nil {
-		return c, nil
+	c.Name = a.text(nftaChainName)
+	if a[nftaChainHook] == nil {
+		return c, a.u32(nftaChainFlags)&flagBinding == 0, nil
 	}
-	hook, err := a.under(4)
+	hook, err := a.under(nftaChainHook)
 	if err != nil {
-		return c, err
+		return c, false, err
 	}
-	c.Base = &rules.Base{NAT: a.text(7) == "nat", Hook: rules.Hook(hook.u32(1)), Priority: int(int32(hook.u32(2)))}
-	return c, nil
+	number, kind := hook.u32(nftaHookNum), a.text(nftaChainType)
+	c.Base = &rules.Base{NAT: kind == "nat", Priority: int(int32(hook.u32(nftaHookPriority))),
+		Drop: a[nftaChainPolicy] != nil && a.u32(nftaChainPolicy) == 0}
+	switch {
+	case number > uint32(rules.Postrouting):
+		c.Base.Foreign = "another hook"
+	case kind != chainType(c.Base):
+		c.Base.Foreign = "type " + kind
+	}
+	if c.Base.Foreign == "" {
+		c.Base.Hook = rules.Hook(number)
+	}
+	return c, true, nil
 }
 
 // decodeRule reads a rule, and the name of its chain.
@@ -255,18 +337,17 @@ func decodeRule(b []byte, f ir.Family) (chain string, r rules.Rule, err error) {
 	}
 	chain = a.text(2)
 	code, err := instructions(a[4])
-	if err != nil {
-		return chain, r, err
+	if err == nil {
+		r.Stmts = decodeStmts(code, f)
 	}
-	r.Stmts = decodeStmts(code, f)
-	if !understood(r.Stmts, code, f) {
+	if err != nil || !understood(r.Stmts, code, f) {
 		r.Stmts = []rules.Stmt{rules.Foreign{What: "rule of another make"}}
 	}
 	return chain, r, nil
 }
 
 // understood tells whether the statements would be encoded to the same
-// instructions, but for what the kernel adds.
+// instructions, but for zeros, with which the kernel tells what was not said.
 func understood(stmts []rules.Stmt, code []instruction, f ir.Family) bool {
 	p := program{family: f}
 	for _, s := range stmts {
@@ -283,6 +364,11 @@ func understood(stmts []rules.Stmt, code []instruction, f ir.Family) bool {
 		for t, v := range c.fields {
 			nestedVerdict := c.name == "immediate" && t == 2 // read whole, with flags of its own
 			if !nestedVerdict && !bytes.Equal(v, code[i].fields[t]) {
+				return false
+			}
+		}
+		for t, v := range code[i].fields {
+			if c.fields[t] == nil && !zero(v) {
 				return false
 			}
 		}

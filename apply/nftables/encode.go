@@ -22,6 +22,8 @@ const (
 	newSet, getSet, delSet       = 9, 10, 11
 	newElem, getElem, delElem    = 12, 13, 14
 	getGen                       = 16
+	getObject, delObject         = 19, 20
+	getFlowtable, delFlowtable   = 23, 24
 )
 
 // Address families of nf_tables.
@@ -173,6 +175,18 @@ func encodeNamed(t uint16, name string) []byte {
 	var b builder
 	b.text(1, rules.Table)
 	b.text(t, name)
+	return b
+}
+
+// encodeOther names a named object or a flowtable.
+func encodeOther(o rules.Other) []byte {
+	if o.Kind == rules.Flowtable {
+		return encodeNamed(nftaFlowtableName, o.Name)
+	}
+	var b builder
+	b.text(nftaObjTable, rules.Table)
+	b.text(nftaObjName, o.Name)
+	b.u32(nftaObjType, uint32(o.Kind))
 	return b
 }
 

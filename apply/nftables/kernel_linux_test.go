@@ -278,6 +278,7 @@ func TestRepair(t *testing.T) {
 		"an element is changed":    "delete element ip proxyc backends { 10.96.0.10 . tcp . 80 . 0 }; add element ip proxyc backends { 10.96.0.10 . tcp . 80 . 0 : 1.2.3.4 . 5 }",
 		"an element is too many":   "add element ip6 proxyc cluster-ips { fd00::1 }",
 		"a rule is too many":       "add rule ip proxyc services counter drop",
+		"a rule matches otherwise": "flush chain ip proxyc filter-forward; add rule ip proxyc filter-forward ct state established jump service-endpoints-check; add rule ip proxyc filter-forward ct state new jump cluster-ips-check",
 		"a rule is gone":           "flush chain ip proxyc masquerading",
 		"a rule looks like ours":   "flush chain ip proxyc reject-chain; add rule ip proxyc reject-chain reject with icmp type host-unreachable",
 		"masquerade is not random": "flush chain ip proxyc masquerading; add rule ip proxyc masquerading masquerade",
@@ -286,6 +287,7 @@ func TestRepair(t *testing.T) {
 		"a map is of another type": "delete table ip proxyc; table ip proxyc { map service-ips { type ipv4_addr : verdict; }; }",
 		"the table is flushed":     "flush table ip6 proxyc",
 		"the table is gone":        "delete table ip proxyc",
+		"the table is empty":       "delete table ip proxyc; add table ip proxyc",
 		"everything is gone":       "flush ruleset",
 	}
 	want := both(nftest.Program)

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
@@ -40,6 +42,10 @@ type change struct {
 	// What goes. A chain that the kernel still holds to stays, empty.
 	goneChains []*rules.Chain
 	goneSets   []*rules.Set
+	goneOthers []rules.Other
+	// policy are the base chains that are to let through what no rule decides.
+	policy []*rules.Chain
+	why    []string // the table is made anew: "set backends: size 10"
 	// Affinity maps that may remember backends which are gone.
 	purge []purge
 	// owners of elements that were read, which do not tell theirs.
@@ -50,6 +56,10 @@ type change struct {
 type elementsOf struct {
 	set       *rules.Set // its declaration
 	gone, add []rules.Element
+	// empty tells that the set has elements that cannot be named: all go, and
+	// all come, the same transaction later.
+	empty bool
+	all   []rules.Element
 }
 
 // purge says which backends an affinity map may remember.
@@ -60,7 +70,8 @@ type purge struct {
 
 func (c *change) empty() bool {
 	return !c.drop && !c.add && !c.kubeProxy &&
-		len(c.sets)+len(c.chains)+len(c.elements)+len(c.flush)+len(c.fill)+len(c.goneChains)+len(c.goneSets) == 0
+		len(c.sets)+len(c.chains)+len(c.elements)+len(c.flush)+len(c.fill)+len(c.policy)+
+			len(c.goneChains)+len(c.goneSets)+len(c.goneOthers) == 0
 }
 
 // newPlan compares two states, family by family.
@@ -79,37 +90,76 @@ func newPlan(have, want rules.Tables) *Plan {
 // compare gives what makes want out of have.
 func compare(have, want *rules.Ruleset) *change {
 	c := &change{family: want.Family, kubeProxy: have.KubeProxy, owners: ownersIn(have)}
-	if !compatible(have, want) {
+	if c.why = incompatible(have, want); len(c.why) > 0 {
 		c.drop, have = true, &rules.Ruleset{}
 	}
-	if len(have.Sets)+len(have.Chains) == 0 {
-		c.add = true
-	}
+	c.add = !have.There
+	c.goneOthers = have.Others
 	c.compareSets(have, want)
 	c.compareChains(have, want)
 	c.findPurges(have, want)
 	return c
 }
 
-// compatible tells whether sets and base chains that both have are declared
-// alike. The kernel cannot change a declaration: the table is made anew.
-func compatible(have, want *rules.Ruleset) bool {
+// incompatible gives what of the table itself, and of the declaration of sets
+// and base chains that both have, is not alike. The kernel cannot change most of
+// it: the table is made anew.
+func incompatible(have, want *rules.Ruleset) (why []string) {
+	if have.Flags != "" {
+		why = append(why, "flags "+have.Flags)
+	}
 	sets, chains := setsByName(have), chainsByName(have)
 	for i := range want.Sets {
 		w := &want.Sets[i]
-		h := sets[w.Name]
-		if h != nil && (h.Data != w.Data || h.Interval != w.Interval || h.Timeout != w.Timeout || !slices.Equal(h.Key, w.Key)) {
-			return false
+		if h := sets[w.Name]; h != nil {
+			if what := otherSet(h, w); what != "" {
+				why = append(why, "set "+w.Name+": "+what)
+			}
 		}
 	}
 	for i := range want.Chains {
 		w := &want.Chains[i]
-		h := chains[w.Name]
-		if h != nil && (h.Base == nil) != (w.Base == nil) || h != nil && h.Base != nil && *h.Base != *w.Base {
-			return false
+		if h := chains[w.Name]; h != nil {
+			if what := otherBase(h.Base, w.Base); what != "" {
+				why = append(why, "chain "+w.Name+": "+what)
+			}
 		}
 	}
-	return true
+	return why
+}
+
+// otherSet gives what is not alike in two declarations of a set.
+func otherSet(h, w *rules.Set) string {
+	switch {
+	case h.Timeout != w.Timeout:
+		return "timeout " + h.Timeout.String()
+	case h.Foreign != "":
+		return h.Foreign
+	case h.Data != w.Data || h.Interval != w.Interval || !slices.Equal(h.Key, w.Key):
+		return "another type"
+	}
+	return ""
+}
+
+// otherBase gives what is not alike in how the kernel calls a chain, but for its policy.
+func otherBase(h, w *rules.Base) string {
+	switch {
+	case h == nil && w == nil:
+		return ""
+	case h == nil:
+		return "no hook"
+	case w == nil:
+		return "hook " + h.Hook.String()
+	case h.Foreign != "":
+		return h.Foreign
+	case h.NAT != w.NAT:
+		return "type " + chainType(h)
+	case h.Hook != w.Hook:
+		return "hook " + h.Hook.String()
+	case h.Priority != w.Priority:
+		return "priority " + strconv.Itoa(h.Priority)
+	}
+	return ""
 }
 
 func setsByName(r *rules.Ruleset) map[string]*rules.Set {
@@ -146,7 +196,7 @@ func (c *change) compareSets(have, want *rules.Ruleset) {
 }
 
 func (c *change) addElements(e elementsOf) {
-	if len(e.gone)+len(e.add) > 0 {
+	if len(e.gone)+len(e.add) > 0 || e.empty {
 		c.elements = append(c.elements, e)
 	}
 }
@@ -154,7 +204,10 @@ func (c *change) addElements(e elementsOf) {
 // compareElements gives what makes the elements of want out of those of have.
 // Elements that rules add are nobody's business here.
 func compareElements(have, want *rules.Set) elementsOf {
-	e := elementsOf{set: want}
+	e := elementsOf{set: want, empty: have.Strays}
+	if e.empty {
+		e.all = want.Elements
+	}
 	if len(have.Elements) == 0 {
 		e.add = want.Elements
 		return e
@@ -198,6 +251,9 @@ func (c *change) compareChains(have, want *rules.Ruleset) {
 			c.chains, c.fill = append(c.chains, w), append(c.fill, w)
 		case !sameRules(h, w, want.Family):
 			c.flush, c.fill = append(c.flush, h), append(c.fill, w)
+		}
+		if h != nil && h.Base != nil && h.Base.Drop {
+			c.policy = append(c.policy, w)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(old)) {
@@ -375,8 +431,13 @@ func (c *change) operations(yield func(apply.Operation) bool) bool {
 	op := func(v apply.Verb, object string, service ir.Name, origin ir.Origin) bool {
 		return yield(apply.Operation{Verb: v, Object: object, Service: service, Origin: origin})
 	}
-	if c.drop && !op(apply.Change, "table "+table, ir.Name{}, ir.Origin{}) {
+	if c.drop && !op(apply.Change, "table "+table+": "+strings.Join(c.why, ", "), ir.Name{}, ir.Origin{}) {
 		return false
+	}
+	for _, ch := range c.policy {
+		if !op(apply.Change, table+" chain "+ch.Name+": policy drop", ir.Name{}, ir.Origin{}) {
+			return false
+		}
 	}
 	for _, s := range c.sets {
 		if !op(apply.Add, table+" set "+s.Name, s.Port.Service, s.Origin) {
@@ -407,6 +468,11 @@ func (c *change) operations(yield func(apply.Operation) bool) bool {
 			return false
 		}
 	}
+	for _, o := range c.goneOthers {
+		if !op(apply.Remove, table+" "+o.Kind.String()+" "+o.Name, ir.Name{}, ir.Origin{}) {
+			return false
+		}
+	}
 	return !c.kubeProxy || op(apply.Remove, "table "+family+kubeProxyTable, ir.Name{}, ir.Origin{})
 }
 
@@ -423,6 +489,9 @@ func (c *change) elementOperations(table string, e *elementsOf, op func(apply.Ve
 		changed[e.gone[i].Key] = true
 	}
 	where := table + " " + e.set.Name + " "
+	if e.empty && !op(apply.Remove, where+"elements of another make", ir.Name{}, ir.Origin{}) {
+		return false
+	}
 	for i := range e.add {
 		el := &e.add[i]
 		verb := apply.Add
@@ -467,12 +536,13 @@ func (c *change) without(services map[ir.Name]bool, keep map[string]bool) *chang
 	}
 	rest.chains, rest.flush, rest.fill = chains(c.chains, nil), chains(c.flush, nil), chains(c.fill, nil)
 	rest.goneChains, rest.sets, rest.goneSets = chains(c.goneChains, keep), sets(c.sets, nil), sets(c.goneSets, keep)
+	rest.goneOthers = slices.DeleteFunc(slices.Clone(c.goneOthers), func(o rules.Other) bool { return keep[o.Kind.String()+" "+o.Name] })
 	rest.elements = nil
 	for _, e := range c.elements {
 		elements := func(all []rules.Element) []rules.Element {
 			return slices.DeleteFunc(slices.Clone(all), func(el rules.Element) bool { return services[c.serviceOf(e.set, &el)] })
 		}
-		rest.addElements(elementsOf{e.set, elements(e.gone), elements(e.add)})
+		rest.addElements(elementsOf{e.set, elements(e.gone), elements(e.add), e.empty, elements(e.all)})
 	}
 	rest.purge = slices.DeleteFunc(slices.Clone(c.purge), func(p purge) bool { return services[p.set.Port.Service] })
 	return &rest

@@ -3,6 +3,7 @@ package nftables
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -68,8 +69,47 @@ func (t *Target) readOnce(ctx context.Context) (tables rules.Tables, whole bool,
 	return tables, whole && !t.others.touched(before, after), err
 }
 
-// flagOwner marks a table that belongs to one process and to nobody else.
-const flagOwner = 2
+// Flags of tables.
+const (
+	flagDormant = 1 // nothing in it is in force
+	flagOwner   = 2 // it belongs to one process and to nobody else
+	flagPersist = 4 // it stays when its owner ends
+)
+
+// tableFlags gives nft's words for flags of a table, of which ours has none.
+func tableFlags(flags uint32) string {
+	switch {
+	case flags&flagDormant != 0:
+		return "dormant"
+	case flags == flagPersist:
+		return "persist"
+	case flags != 0:
+		return fmt.Sprintf("%#x", flags)
+	}
+	return ""
+}
+
+// readOthers lists what ours never has.
+func (t *Target) readOthers(ctx context.Context, r *rules.Ruleset) error {
+	_, err := t.r.dump(ctx, getObject, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
+		a, err := parse(b)
+		if a.text(unix.NFTA_OBJ_TABLE) == rules.Table {
+			r.Others = append(r.Others, rules.Other{Kind: rules.ObjectKind(a.u32(unix.NFTA_OBJ_TYPE)), Name: a.text(unix.NFTA_OBJ_NAME)})
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	_, err = t.r.dump(ctx, getFlowtable, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
+		a, err := parse(b)
+		if a.text(nftaFlowtableTable) == rules.Table {
+			r.Others = append(r.Others, rules.Other{Kind: rules.Flowtable, Name: a.text(nftaFlowtableName)})
+		}
+		return err
+	})
+	return err
+}
 
 // readTable tells, too, whether the listing can be relied upon.
 func (t *Target) readTable(ctx context.Context, f ir.Family) (_ *rules.Ruleset, sound bool, err error) {
@@ -83,8 +123,13 @@ func (t *Target) readTable(ctx context.Context, f ir.Family) (_ *rules.Ruleset, 
 	if err != nil || ours == nil {
 		return r, true, err
 	}
-	if ours.u32(unix.NFTA_TABLE_FLAGS)&flagOwner != 0 {
+	flags := ours.u32(unix.NFTA_TABLE_FLAGS)
+	if flags&flagOwner != 0 {
 		return nil, true, &apply.Foreign{Object: "table " + word(f) + " " + rules.Table, Why: "a process that still runs has made it its own"}
+	}
+	r.There, r.Flags = true, tableFlags(flags)
+	if err := t.readOthers(ctx, r); err != nil {
+		return nil, true, err
 	}
 	setsSound, err := t.readSets(ctx, r)
 	if err != nil {
@@ -113,7 +158,7 @@ func strange(r *rules.Ruleset) bool {
 			return false
 		}
 	}
-	return len(r.Chains)+len(r.Sets) > 0
+	return len(r.Chains)+len(r.Sets)+len(r.Others) > 0
 }
 
 func word(f ir.Family) string {
@@ -130,20 +175,26 @@ const maxListings = 20
 func (t *Target) readSets(ctx context.Context, r *rules.Ruleset) (sound bool, err error) {
 	family := nfFamily(r.Family)
 	_, err = t.r.dump(ctx, getSet, family, encodeTable(rules.Table), func(b []byte) error {
-		s, err := decodeSet(b, r.Family)
-		s.Port, _ = rules.PortOf(s.Name)
-		r.Sets = append(r.Sets, s)
+		s, ok, err := decodeSet(b, r.Family)
+		if ok {
+			s.Port, _ = rules.PortOf(s.Name)
+			r.Sets = append(r.Sets, s)
+		}
 		return err
 	})
 	if err != nil {
 		return true, err
 	}
 	sortSets(r.Sets)
+	fixed := map[string]bool{}
+	for _, s := range rules.Fixed(&ir.Node{}, r.Family).Sets {
+		fixed[s.Name] = true
+	}
 	sound = true
 	for i := range r.Sets {
 		s := &r.Sets[i]
-		if s.Timeout > 0 || s.Key == nil {
-			continue
+		if s.Timeout > 0 || s.Foreign != "" || !fixed[s.Name] {
+			continue // it goes as a whole, or its elements are nobody's business
 		}
 		all, err := t.readElements(ctx, r.Family, s)
 		if err != nil {
@@ -160,7 +211,7 @@ func (t *Target) readSets(ctx context.Context, r *rules.Ruleset) (sound bool, er
 // and as many others not at all: then it is made again.
 func (t *Target) readElements(ctx context.Context, f ir.Family, s *rules.Set) (all bool, err error) {
 	for range maxListings {
-		s.Elements = s.Elements[:0]
+		s.Elements, s.Strays = s.Elements[:0], false
 		var n notes
 		_, err := t.r.dump(ctx, getElem, nfFamily(f), encodeNamed(2, s.Name), func(b []byte) error {
 			return decodeElements(b, s, f, n.frontend)
@@ -226,9 +277,11 @@ func (t *Target) listChains(ctx context.Context, r *rules.Ruleset) (sound bool, 
 			if err != nil || a.text(unix.NFTA_CHAIN_TABLE) != rules.Table {
 				return err
 			}
-			c, err := decodeChain(b)
-			c.Port, _ = rules.PortOf(c.Name)
-			r.Chains = append(r.Chains, c)
+			c, ok, err := decodeChain(b)
+			if ok {
+				c.Port, _ = rules.PortOf(c.Name)
+				r.Chains = append(r.Chains, c)
+			}
 			return err
 		})
 		if err != nil || !interrupted {

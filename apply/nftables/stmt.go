@@ -306,6 +306,7 @@ func (p *program) dnat(s rules.LookupDNAT) {
 		b.u32(4, first)
 		b.u32(5, port)
 		b.u32(6, port)
+		b.u32(nftaNATFlags, natAddrs|natPorts) // which the kernel tells back, said or not
 	})
 }
 

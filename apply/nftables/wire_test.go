@@ -20,8 +20,8 @@ func TestRoundTrip(t *testing.T) {
 			r := rules.Lower(p)
 			for i := range r.Sets {
 				s := &r.Sets[i]
-				got, err := decodeSet(encodeSet(s, f, 1), f)
-				if err != nil {
+				got, ok, err := decodeSet(encodeSet(s, f, 1), f)
+				if err != nil || !ok {
 					t.Fatal(err)
 				}
 				b := &batch{}
@@ -32,14 +32,14 @@ func TestRoundTrip(t *testing.T) {
 					}
 				}
 				if e := compareElements(&got, s); len(e.gone)+len(e.add) > 0 || got.Name != s.Name || !cmp.Equal(got.Key, s.Key) ||
-					got.Data != s.Data || got.Interval != s.Interval || got.Timeout != s.Timeout {
+					got.Data != s.Data || got.Foreign != "" || got.Strays || got.Interval != s.Interval || got.Timeout != s.Timeout {
 					t.Errorf("%s %s: set %s: want %+v, got %+v", f, name, s.Name, s, got)
 				}
 			}
 			for i := range r.Chains {
 				c := &r.Chains[i]
-				got, err := decodeChain(encodeChain(c))
-				if err != nil || got.Name != c.Name || !cmp.Equal(got.Base, c.Base) {
+				got, ok, err := decodeChain(encodeChain(c))
+				if err != nil || !ok || got.Name != c.Name || !cmp.Equal(got.Base, c.Base) {
 					t.Errorf("%s %s: chain %s: got %+v, %v", f, name, c.Name, got, err)
 				}
 				for j := range c.Rules {

@@ -16,6 +16,33 @@ type Ruleset struct {
 	// KubeProxy tells that the family has kube-proxy's table as well. Only what
 	// was read from a kernel has it: the table goes when ours comes.
 	KubeProxy bool
+	// There tells that the table is there, Flags are those that ours has not
+	// ("dormant"), and Others is what ours never has. They, too, are of what was
+	// read from a kernel.
+	There  bool
+	Flags  string
+	Others []Other
+}
+
+// Other is a named object, or a flowtable, in a table of ours.
+type Other struct {
+	Kind ObjectKind
+	Name string
+}
+
+// ObjectKind is the kernel's number of a kind of object.
+type ObjectKind uint32
+
+// Flowtable is no kind of object for the kernel; it is no number of one.
+const Flowtable ObjectKind = 0
+
+// String gives nft's word.
+func (k ObjectKind) String() string {
+	words := [...]string{"flowtable", "counter", "quota", "ct helper", "limit", "connlimit", "tunnel", "ct timeout", "secmark", "ct expectation", "synproxy"}
+	if int(k) < len(words) {
+		return words[k]
+	}
+	return "object of kind " + strconv.Itoa(int(k))
 }
 
 // Chain is a list of rules. Base chains are called by the kernel, the others
@@ -32,6 +59,9 @@ type Base struct {
 	NAT      bool // type nat: sees the first packet of a connection only; else type filter
 	Hook     Hook
 	Priority int
+	// Of a chain that was read: what ours never have.
+	Drop    bool   // the policy, of packets that no rule decides
+	Foreign string // "type route"
 }
 
 // Hook is a point in a packet's way through the kernel.
@@ -85,6 +115,9 @@ type Set struct {
 	Elements []Element
 	Port     ir.ServicePort // of affinity maps
 	Origin   ir.Origin      // of affinity maps
+	// Of a set that was read: what ours never have.
+	Foreign string // in its declaration: "size 10"
+	Strays  bool   // elements that none of the above can hold
 }
 
 // Data says what a map's elements carry.

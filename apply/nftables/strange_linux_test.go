@@ -1,0 +1,215 @@
+package nftables
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/render/nftables/nftest"
+)
+
+// written is what nft can write into a table, by the words of its man page:
+// what there is beforehand, and the operations that name it. $T is the table.
+var written = []struct {
+	name, script string
+	named        []string // "VERB OBJECT"
+}{
+	// Rules, and the sets that come with them.
+	{"anonymous set", "add rule $T nat-prerouting ip saddr { 10.0.0.0/8, 11.0.0.0/8 } drop", inPrerouting},
+	{"anonymous set of ports", "add rule $T nat-prerouting tcp dport { 22, 80-90 } drop", inPrerouting},
+	{"anonymous concatenation", "add rule $T nat-prerouting ip saddr . tcp dport { 10.0.0.0/8 . 80-90, 10.1.0.1 . 1 } drop", inPrerouting},
+	{"anonymous verdict map", "add rule $T nat-prerouting tcp dport vmap { 22 : drop, 23 : accept, 24-25 : jump services }", inPrerouting},
+	{"anonymous map", "add rule $T nat-prerouting dnat to tcp dport map { 8080 : 10.0.0.1, 8081 : 10.0.0.2 }", inPrerouting},
+	{"anonymous chain", "add rule $T services jump { counter; drop; }", []string{"change ip proxyc chain services"}},
+	{"range", "add rule $T services ip saddr 10.0.0.1-10.0.0.9 drop", inServices},
+	{"bitmask", "add rule $T services tcp flags & (syn | ack) == syn drop", inServices},
+	{"verdicts", "add rule $T services accept; add rule $T services continue; add rule $T services return", inServices},
+	{"queue", "add rule $T filter-input queue num 1-3 fanout,bypass", inInput},
+	{"log", `add rule $T services log prefix "x" group 2 snaplen 10`, inServices},
+	{"log level", `add rule $T services log level debug flags all`, inServices},
+	{"counter", "add rule $T services counter packets 5 bytes 7", inServices},
+	{"limit", "add rule $T services limit rate over 10 mbytes/second burst 5 kbytes drop", inServices},
+	{"quota", "add rule $T services quota over 10 mbytes used 1 mbytes drop", inServices},
+	{"connection limit", "add rule $T services ct count over 20 drop", inServices},
+	{"last", "add rule $T services last", inServices},
+	{"meter", "add rule $T filter-input tcp dport 22 meter flood { ip saddr timeout 10s limit rate 10/second } accept", inInput},
+	{"reject", "add rule $T filter-input reject with tcp reset", inInput},
+	{"reject of another kind", "add rule $T filter-input reject with icmp type admin-prohibited", inInput},
+	{"ct", "add rule $T services ct state established,related ct direction reply ct mark 1 ct expiration 10s drop", inServices},
+	{"ct set", "add rule $T services ct mark set meta mark; add rule $T services ct label set 1", inServices},
+	{"ct helper match", `add rule $T services ct helper "ftp" drop`, inServices},
+	{"notrack", "add chain $T raw { type filter hook prerouting priority raw; }; add rule $T raw notrack", []string{"remove ip proxyc chain raw"}},
+	{"meta", `add rule $T services meta iifname "eth*" meta skuid 0 meta length 0-100 meta cpu 1 meta rtclassid 1 drop`, inServices},
+	{"meta time", `add rule $T services meta hour "10:00"-"12:00" meta day "Saturday" drop`, inServices},
+	{"meta set", "add rule $T services meta priority set 1:2; add rule $T services meta nftrace set 1; add rule $T filter-prerouting-pre-dnat meta pkttype set host", inServices},
+	{"socket", "add rule $T filter-input socket transparent 1 socket mark 1 accept", inInput},
+	{"osf", `add rule $T filter-input osf name "Linux" drop`, inInput},
+	{"fib", "add rule $T filter-prerouting-pre-dnat fib saddr . iif oif missing drop; add rule $T filter-prerouting-pre-dnat fib daddr . mark type blackhole drop", []string{"change ip proxyc chain filter-prerouting-pre-dnat"}},
+	{"rt", "add rule $T filter-output rt nexthop 10.0.0.1 rt mtu 1500 rt classid 1 drop", []string{"change ip proxyc chain filter-output"}},
+	{"numgen", "add rule $T nat-prerouting dnat to numgen inc mod 2 map { 0 : 10.0.0.1, 1 : 10.0.0.2 }", inPrerouting},
+	{"jhash", "add rule $T nat-prerouting dnat to jhash ip saddr . tcp dport mod 2 seed 0xabcd map { 0 : 10.0.0.1, 1 : 10.0.0.2 }", inPrerouting},
+	{"symhash", "add rule $T nat-prerouting dnat to symhash mod 2 map { 0 : 10.0.0.1, 1 : 10.0.0.2 }", inPrerouting},
+	{"payload set", "add rule $T services ip ttl set 1; add rule $T services tcp dport set 81; add rule $T filter-forward tcp flags syn tcp option maxseg size set rt mtu", inServices},
+	{"options", "add rule $T services ip option lsrr exists drop; add rule $T services tcp option sack-perm exists reset tcp option timestamp", nil},
+	{"exthdr", "add rule $T services tcp option maxseg size 500 drop", inServices},
+	{"raw payload", "add rule $T services @th,16,16 0x50 @nh,8,8 3 drop", inServices},
+	{"nat", "add rule $T nat-prerouting tcp dport 1 dnat to 10.0.0.1-10.0.0.5:80-90 random,persistent", inPrerouting},
+	{"nat of a prefix", "add rule $T nat-prerouting dnat ip prefix to ip daddr map { 10.0.0.0/24 : 10.1.0.0/24 }", inPrerouting},
+	{"redirect", "add rule $T nat-prerouting tcp dport 1 redirect to :8080", inPrerouting},
+	{"masquerade", "add rule $T nat-postrouting meta l4proto tcp masquerade to :1024-2048 persistent", []string{"change ip proxyc chain nat-postrouting"}},
+	{"snat", "add rule $T nat-postrouting snat to 10.0.0.1", []string{"change ip proxyc chain nat-postrouting"}},
+	{"tproxy", "add rule $T filter-prerouting-pre-dnat tcp dport 80 tproxy to :50080 meta mark set 1", []string{"change ip proxyc chain filter-prerouting-pre-dnat"}},
+	{"synproxy", "add rule $T filter-input tcp dport 8888 synproxy mss 1460 wscale 7 timestamp sack-perm", inInput},
+	{"dup", "add rule $T services dup to 10.0.0.1 device lo", inServices},
+	{"dynamic set", "add set $T seen { type ipv4_addr; flags dynamic; timeout 5s; size 10; }; add rule $T services update @seen { ip saddr limit rate 1/second } drop",
+		[]string{"change ip proxyc chain services", "remove ip proxyc set seen"}},
+	{"a rule with a comment", `add rule $T services ip saddr 1.2.3.4 drop comment "why"`, inServices},
+
+	// Named sets and maps.
+	{"set", "add set $T mine { type ipv4_addr; }; add element $T mine { 1.2.3.4 }", goneMine},
+	{"interval set", "add set $T mine { type ipv4_addr; flags interval; auto-merge; }; add element $T mine { 10.0.0.0/8, 11.0.0.1-11.0.0.5 }", goneMine},
+	{"constant set", "add set $T mine { type inet_service; flags constant; elements = { 22, 80 }; }", goneMine},
+	{"set with timeouts", "add set $T mine { type ipv4_addr; flags timeout; timeout 1h; gc-interval 5m; }; add element $T mine { 1.2.3.4 timeout 2h }", goneMine},
+	{"set with a size", "add set $T mine { type ipv4_addr . inet_service; size 10; policy memory; }; add element $T mine { 1.2.3.4 . 5 }", goneMine},
+	{"set with counters", "add set $T mine { type ipv4_addr; counter; }; add element $T mine { 1.2.3.4 counter packets 1 bytes 2 }", goneMine},
+	{"set with limits", "add set $T mine { type ipv4_addr; limit rate 1/second; }; add element $T mine { 1.2.3.4 limit rate 5/second }", goneMine},
+	{"concatenated intervals", "add set $T mine { type ipv4_addr . inet_proto . inet_service; flags interval; }; add element $T mine { 10.0.0.0/8 . tcp . 80-90, 10.0.0.1-10.0.0.3 . udp . 1 }", goneMine},
+	{"catch-all", "add set $T mine { type ipv4_addr; }; add element $T mine { * }", goneMine},
+	{"set of other types", "add set $T mine { type ether_addr . ifname . mark . ct_state; }", goneMine},
+	{"set by typeof", "add set $T mine { typeof ip saddr . tcp dport . meta mark; }", goneMine},
+	{"verdict map", "add chain $T there; add map $T mine { type ipv4_addr : verdict; }; add element $T mine { 1.2.3.4 : jump there, 1.2.3.5 : accept }",
+		[]string{"remove ip proxyc set mine", "remove ip proxyc chain there"}},
+	{"interval map", "add map $T mine { type ipv4_addr : ipv4_addr; flags interval; }; add element $T mine { 10.0.0.0/8 : 1.2.3.4 }", goneMine},
+	{"map to intervals", "add map $T mine { type ipv4_addr : interval ipv4_addr; flags interval; }; add element $T mine { 10.0.0.0/24 : 10.1.0.0/24 }", goneMine},
+	{"map of marks", "add map $T mine { type ipv4_addr : mark; }; add element $T mine { 1.2.3.4 : 5 }", goneMine},
+
+	// Named objects and flowtables.
+	{"named counter", "add counter $T mine; add rule $T services counter name mine", []string{"change ip proxyc chain services", "remove ip proxyc counter mine"}},
+	{"named quota", "add quota $T mine over 10 mbytes", []string{"remove ip proxyc quota mine"}},
+	{"named limit", "add limit $T mine rate 10/second; add rule $T services limit name mine drop", []string{"remove ip proxyc limit mine"}},
+	{"object map", "add counter $T one; add map $T mine { type ipv4_addr : counter; }; add element $T mine { 1.2.3.4 : one }; add rule $T services counter name ip saddr map @mine",
+		[]string{"remove ip proxyc counter one", "remove ip proxyc set mine"}},
+	{"ct helper", `add ct helper $T mine { type "ftp" protocol tcp; }`, []string{"remove ip proxyc ct helper mine"}},
+	{"ct timeout", "add ct timeout $T mine { protocol tcp; policy = { established: 100 }; }", []string{"remove ip proxyc ct timeout mine"}},
+	{"ct expectation", "add ct expectation $T mine { protocol tcp; dport 80; timeout 1h; size 10; }", []string{"remove ip proxyc ct expectation mine"}},
+	{"named synproxy", "add synproxy $T mine { mss 1460; wscale 7; timestamp sack-perm; }", []string{"remove ip proxyc synproxy mine"}},
+	{"secmark", `add secmark $T mine { "system_u:object_r:ssh_server_packet_t:s0"; }`, []string{"remove ip proxyc secmark mine"}},
+	{"flowtable", "add flowtable $T mine { hook ingress priority 0; devices = { lo }; counter; }; add rule $T filter-forward flow add @mine",
+		[]string{"change ip proxyc chain filter-forward", "remove ip proxyc flowtable mine"}},
+
+	// Chains.
+	{"base chain", "add chain $T mine { type filter hook input priority -5; policy drop; }", []string{"remove ip proxyc chain mine"}},
+	{"route chain", "add chain $T mine { type route hook output priority -5; }", []string{"remove ip proxyc chain mine"}},
+
+	// Elements of our own sets.
+	{"element with a catch-all", "add element $T cluster-ips { * }", []string{"remove ip proxyc cluster-ips elements of another make"}},
+	{"element that is a range", "add element $T firewall-sources { 10.0.0.1 . tcp . 80 . 10.0.0.1-10.0.0.6 }", []string{"remove ip proxyc firewall-sources elements of another make"}},
+	{"element of ranges of ports", "add element $T firewall-sources { 10.0.0.1 . tcp . 80-90 . 10.0.0.0/24 }", []string{"remove ip proxyc firewall-sources elements of another make"}},
+	{"element that accepts", "add element $T service-ips { 9.9.9.9 . tcp . 80 : accept }", []string{"remove ip proxyc service-ips 9.9.9.9 . tcp . 80"}},
+	{"element of another protocol", "add element $T no-endpoint-services { 9.9.9.9 . 200 . 80 : drop }", []string{"remove ip proxyc no-endpoint-services"}},
+
+	// What is not in force, or lets less through.
+	{"dormant", "add table $T { flags dormant; }", []string{"change table ip proxyc: flags dormant"}},
+	{"policy", "add chain $T filter-forward { policy drop; }", []string{"change ip proxyc chain filter-forward: policy drop"}},
+	{"dormant and policy", "add table $T { flags dormant; }; add chain $T filter-forward { policy drop; }", []string{"change table ip proxyc: flags dormant"}},
+	{"priority", remade("{ type filter hook forward priority 5; }"), []string{"change table ip proxyc: chain filter-forward: priority 5"}},
+	{"hook", remade("{ type filter hook input priority 0; }"), []string{"change table ip proxyc: chain filter-forward: hook input"}},
+	{"type", "delete chain $T nat-output; add chain $T nat-output { type route hook output priority -100; }",
+		[]string{"change table ip proxyc: chain nat-output: type route"}},
+	{"no hook", remade(""), []string{"change table ip proxyc: chain filter-forward: no hook"}},
+	{"a set with a size", "delete chain $T filter-forward; flush chain $T firewall-check; flush set $T firewall-ips; delete set $T firewall-ips; " +
+		"add set $T firewall-ips { type ipv4_addr . inet_proto . inet_service; size 1; }", []string{"change table ip proxyc: set firewall-ips: size 1"}},
+	{"a set with a timeout", "flush chain $T firewall-check; flush set $T firewall-ips; delete set $T firewall-ips; " +
+		"add set $T firewall-ips { type ipv4_addr . inet_proto . inet_service; timeout 1s; }", []string{"change table ip proxyc: set firewall-ips: timeout 1s"}},
+	{"a set with counters of its own", "flush chain $T firewall-check; flush set $T firewall-ips; delete set $T firewall-ips; " +
+		"add set $T firewall-ips { type ipv4_addr . inet_proto . inet_service; counter; }", []string{"change table ip proxyc: set firewall-ips: statement"}},
+}
+
+func remade(declaration string) string {
+	return "delete chain $T filter-forward; add chain $T filter-forward " + declaration +
+		"; add rule $T filter-forward ct state new jump service-endpoints-check; add rule $T filter-forward ct state new jump cluster-ips-check"
+}
+
+var (
+	inPrerouting = []string{"change ip proxyc chain nat-prerouting"}
+	inServices   = []string{"change ip proxyc chain services"}
+	inInput      = []string{"change ip proxyc chain filter-input"}
+	goneMine     = []string{"remove ip proxyc set mine"}
+)
+
+// mostUnwritten is how many of these a kernel, or nft, may not know.
+const mostUnwritten = 5
+
+// Whatever nft writes into our table is read, named, and removed; and no other
+// difference is found.
+func TestWhateverNFTWrites(t *testing.T) {
+	n := newNode(t)
+	want := both(nftest.Program)
+	if _, err := apply.Once(t.Context(), n, want, always); err != nil {
+		t.Fatal(err)
+	}
+	before := n.list(t)
+	var unknown []string
+	for _, w := range written {
+		t.Run(w.name, func(t *testing.T) {
+			script := strings.ReplaceAll(w.script, "$T", "ip proxyc")
+			if err := n.write(t, script); err != nil {
+				unknown = append(unknown, w.name)
+				t.Skip(err)
+			}
+			have, err := n.Read(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			plan := n.Plan(have, want)
+			var ops []string
+			for op := range plan.Operations {
+				ops = append(ops, op.Verb.String()+" "+op.Object)
+			}
+			for _, name := range w.named {
+				if !slices.ContainsFunc(ops, func(op string) bool { return strings.HasPrefix(op, name) }) {
+					t.Errorf("nothing to do begins with %q:\n%s", name, strings.Join(ops[:min(len(ops), 9)], "\n"))
+				}
+			}
+			if len(ops) == 0 {
+				t.Error("it is not noticed")
+			}
+			if err := n.Commit(t.Context(), plan); err != nil {
+				t.Fatal(err)
+			}
+			holds(t, "after "+w.name, n, want)
+			if after := n.list(t); !onlyOrder(before, after) {
+				t.Errorf("(-before +after):\n%s", cmp.Diff(before, after))
+			}
+		})
+	}
+	if len(unknown) > mostUnwritten {
+		t.Errorf("nft writes too few: not %q", unknown)
+	}
+}
+
+// write runs a script of commands, which semicolons and spaces divide outside of braces.
+func (n node) write(t *testing.T, script string) error {
+	var b strings.Builder
+	depth := 0
+	for i, c := range script {
+		switch c {
+		case '{':
+			depth++
+		case '}':
+			depth--
+		}
+		if c == ';' && depth == 0 && strings.HasPrefix(script[i:], "; ") {
+			c = '\n'
+		}
+		b.WriteRune(c)
+	}
+	cmd := n.Namespace.Command(context.WithoutCancel(t.Context()), "nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(b.String() + "\n")
+	_, err := n.Namespace.Run(cmd)
+	return err
+}

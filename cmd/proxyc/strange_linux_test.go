@@ -1,0 +1,62 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// What somebody adds to our table, or takes out of force, is found at once,
+// named, and undone; apply --check tells it, and a daemon that starts meets it
+// as well.
+func TestWatchUndoesWhateverIsWritten(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, "nftables")
+	w.write("cluster.yaml", watchCluster("a"))
+	w.start("proxyc", "watch")
+	w.until("first sync", synced)
+	nft := func(command string) {
+		t.Helper()
+		if out, err := w.ns.Run(w.ns.Command(t.Context(), "nft", command)); err != nil {
+			t.Fatalf("nft %s: %v\n%s", command, err, out)
+		}
+	}
+	check := func(args ...string) (string, int) {
+		cmd := w.ns.Command(t.Context(), "proxyc", slices.Concat([]string{"apply"}, args, w.args)...)
+		var out strings.Builder
+		cmd.Stdout, cmd.Stderr = &out, &out
+		w.ns.Run(cmd) // the exit code tells more than the error
+		return out.String(), cmd.ProcessState.ExitCode()
+	}
+	for _, attack := range []struct{ command, named, trace string }{
+		{"add rule ip proxyc nat-prerouting ip saddr { 10.0.0.0/8, 11.0.0.0/8 } drop", "ip proxyc chain nat-prerouting", "11.0.0.0/8"},
+		{"add rule ip proxyc nat-prerouting tcp dport vmap { 22 : drop, 23-25 : accept }", "ip proxyc chain nat-prerouting", "23-25"},
+		{"add set ip proxyc mine { type ipv4_addr; flags interval; elements = { 10.0.0.0/8 }; }", "ip proxyc set mine", "set mine"},
+		{"add counter ip proxyc mine", "ip proxyc counter mine", "counter mine"},
+		{"add table ip proxyc { flags dormant; }", "table ip proxyc: flags dormant", "dormant"},
+		{"add chain ip proxyc filter-forward { policy drop; }", "ip proxyc chain filter-forward: policy drop", "policy drop"},
+	} {
+		w.stop(syscall.SIGTERM)
+		nft(attack.command)
+		if out, code := check("--check", "-o", "wide"); code != 1 || !strings.Contains(out, attack.named) {
+			t.Errorf("%s: apply --check: code %d, want 1 and %q in\n%s", attack.command, code, attack.named, out)
+		}
+		if out, code := check("--dry-run", "-o", "wide"); code != 0 || !strings.Contains(out, attack.named) {
+			t.Errorf("%s: apply --dry-run: code %d, want 0 and %q in\n%s", attack.command, code, attack.named, out)
+		}
+		w.start("proxyc", "watch")
+		w.until("synced after "+attack.command, synced)
+		if rules := w.rules(); strings.Contains(rules, attack.trace) || !w.has("a") {
+			t.Errorf("%s: a start leaves\n%s", attack.command, rules)
+		}
+		nft(attack.command)
+		within(w, 10*time.Second, fmt.Sprintf("%q is undone and told", attack.command), func() (struct{}, bool) {
+			drift := w.until("a status", func(Status) bool { return true }).LastDrift
+			told := drift != nil && slices.ContainsFunc(drift.First, func(op string) bool { return strings.Contains(op, attack.named) })
+			return struct{}{}, told && !strings.Contains(w.rules(), attack.trace) && w.has("a")
+		})
+	}
+}
