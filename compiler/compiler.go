@@ -61,12 +61,14 @@ type entry struct {
 	lost     ir.PerFamily[diag.List] // of the conflicts pass
 }
 
-// diagnostics gives what there is to say about the Service.
+// diagnostics gives what there is to say about the Service, sorted.
 func (e *entry) diagnostics() diag.List {
 	if len(e.diags)+len(e.lost.IPv4)+len(e.lost.IPv6) == 0 {
 		return nil
 	}
-	return slices.Concat(e.diags, e.lost.IPv4, e.lost.IPv6)
+	list := slices.Concat(e.diags, e.lost.IPv4, e.lost.IPv6)
+	list.Sort()
+	return list
 }
 
 // New compiles a snapshot. The Compiler reads the same snapshot again when it
@@ -87,6 +89,7 @@ func newCompiler(cfg *config.Config, shared *cluster, facts Facts) *Compiler {
 		c.nodeDiags.Add(diags...)
 		*c.targets.At(f) = newTarget(shared, f, &node)
 	}
+	c.nodeDiags.Sort()
 	return c
 }
 
@@ -172,22 +175,43 @@ func (c *Compiler) Bare() (programs ir.Programs) {
 	return programs
 }
 
-// Diagnostics gives all there is to say, sorted.
-func (c *Compiler) Diagnostics() diag.List {
-	list := slices.Clone(c.nodeDiags)
-	for _, e := range c.order {
-		list.Add(e.diagnostics()...)
+// Findings are what there is to say, each by the Service in which it was found;
+// the zero Name's are about the node. Each list is sorted.
+type Findings map[ir.Name]diag.List
+
+// List returns all of them, sorted.
+func (f Findings) List() (list diag.List) {
+	for _, of := range f {
+		list.Add(of...)
 	}
 	list.Sort()
 	return list
 }
 
+// Findings returns all there is to say.
+func (c *Compiler) Findings() Findings {
+	all := Findings{}
+	if len(c.nodeDiags) > 0 {
+		all[ir.Name{}] = c.nodeDiags
+	}
+	for _, e := range c.order {
+		if list := e.diagnostics(); len(list) > 0 {
+			all[e.name] = list
+		}
+	}
+	return all
+}
+
+// Diagnostics returns all there is to say, sorted.
+func (c *Compiler) Diagnostics() diag.List { return c.Findings().List() }
+
 // Update compiles the named Services again, which were added, changed or
 // deleted in the snapshot or whose slices were. It gives what has changed in
 // each Program, by name: these Services, as far as they did change, and those
-// that won or lost something by it; and what there is to say about all of
-// them. The cost follows their number.
-func (c *Compiler) Update(dirty []ir.Name) (changes ir.Changes, diags diag.List) {
+// that won or lost something by it; and what there is to say about each of
+// them, which may be nothing. The cost follows their number.
+func (c *Compiler) Update(dirty []ir.Name) (changes ir.Changes, findings Findings) {
+	findings = make(Findings, len(dirty))
 	touched := map[*entry]bool{}
 	touch := func(e *entry) { touched[e] = true }
 	for _, name := range dirty {
@@ -211,16 +235,15 @@ func (c *Compiler) Update(dirty []ir.Name) (changes ir.Changes, diags diag.List)
 				*of = append(*of, ir.Change{Name: e.name, Old: old, New: now})
 			}
 		}
-		diags.Add(e.diagnostics()...)
+		findings[e.name] = e.diagnostics()
 		if c.cluster.snap.Service(e.name) == nil {
 			c.forget(e.name)
 		}
 	}
-	diags.Sort()
 	for _, of := range changes.All() {
 		slices.SortFunc(of, func(a, b ir.Change) int { return a.Name.Compare(b.Name) })
 	}
-	return changes, diags
+	return changes, findings
 }
 
 // replace makes e what next is, with its claims where these are others.

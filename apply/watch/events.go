@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -29,14 +30,19 @@ type Event struct {
 }
 
 // Events sends Events to the API server. Sending never waits: what cannot be
-// sent is logged, and what comes too fast is dropped. A nil one does nothing.
+// sent is logged, and what comes too fast is dropped. About Services it sends
+// few, since their authors decide how many there are: serviceBurst at once, and
+// one each serviceEvery after that. A nil one does nothing.
 type Events struct {
 	NodeName string
 	Log      *slog.Logger
 	Now      func() time.Time
 
 	queue chan queued
-	said  map[Event]bool
+	said  map[Event]bool // at most mostSaid
+
+	budget  int // events about Services that may be sent
+	granted time.Time
 }
 
 // queued is an event that waits to be sent.
@@ -45,8 +51,14 @@ type queued struct {
 	done chan<- struct{} // closed when that was tried; nil: nobody waits
 }
 
-// eventQueue is how many events may wait.
-const eventQueue = 100
+const (
+	eventQueue = 100 // events that may wait
+	mostSaid   = 1000
+	mostNote   = 1024 // bytes, as the API server has it
+
+	serviceBurst = 25
+	serviceEvery = 30 * time.Second
+)
 
 // NewEvents makes an Events that sends when Run runs.
 func NewEvents(nodeName string, log *slog.Logger, now func() time.Time) *Events {
@@ -74,6 +86,10 @@ func (e *Events) send(event queued) bool {
 	if e == nil {
 		return false
 	}
+	if event.Service != (ir.Name{}) && len(e.queue) >= eventQueue/2 { // leave room for the node's own
+		e.drop(event.Event)
+		return false
+	}
 	select {
 	case e.queue <- event:
 		return true
@@ -83,15 +99,25 @@ func (e *Events) send(event queued) bool {
 	}
 }
 
+// drop tells that there are too many events about Services. Who sends them
+// has logged what they say.
+func (e *Events) drop(event Event) {
+	e.Log.Debug("an event too many", "service", event.Service.String(), "reason", event.Reason, "note", event.Note)
+}
+
 // run sends until ctx ends.
 func (e *Events) run(ctx context.Context, client rest.Interface) {
 	e.said = map[Event]bool{}
+	e.budget, e.granted = serviceBurst, e.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case event := <-e.queue:
-			if !e.said[event.Event] {
+			if !e.said[event.Event] && e.affordable(event.Event) {
+				if len(e.said) >= mostSaid {
+					clear(e.said)
+				}
 				e.said[event.Event] = true
 				e.post(ctx, client, e.object(event.Event))
 			}
@@ -100,6 +126,23 @@ func (e *Events) run(ctx context.Context, client rest.Interface) {
 			}
 		}
 	}
+}
+
+// affordable reports whether an event may be sent now, and counts it.
+func (e *Events) affordable(event Event) bool {
+	if event.Service == (ir.Name{}) {
+		return true
+	}
+	if n := int(e.Now().Sub(e.granted) / serviceEvery); n > 0 {
+		e.budget = min(e.budget+n, serviceBurst)
+		e.granted = e.granted.Add(time.Duration(n) * serviceEvery)
+	}
+	if e.budget == 0 {
+		e.drop(event)
+		return false
+	}
+	e.budget--
+	return true
 }
 
 func (e *Events) post(ctx context.Context, client rest.Interface, object *eventsv1.Event) {
@@ -132,7 +175,18 @@ func (e *Events) object(event Event) *eventsv1.Event {
 		Action:              event.Action,
 		Reason:              event.Reason,
 		Regarding:           about,
-		Note:                event.Note,
+		Note:                cut(event.Note, mostNote),
 		Type:                kind,
 	}
+}
+
+// cut shortens a text to a number of bytes, between characters.
+func cut(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	const more = "…"
+	for most -= len(more); most > 0 && !utf8.RuneStart(s[most]); most-- {
+	}
+	return s[:most] + more
 }

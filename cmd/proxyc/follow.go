@@ -25,12 +25,8 @@ type follower struct {
 
 	compiler *compiler.Compiler
 	waiting  watch.Changes // taken, and not in force yet
-	said     map[diag.Diagnostic]bool
-	mostSaid int // findings to remember before those that are gone are forgotten
+	findings *findings
 }
-
-// saidSpare is how many findings that are gone are remembered at least.
-const saidSpare = 1000
 
 var _ loop.Input = (*follower)(nil)
 
@@ -50,14 +46,11 @@ func (f *follower) Take(k loop.Kind) (w loop.Work) {
 		if f.compiler == nil || c.Node || c.Interfaces != nil && f.compiler.Moves(f.facts) {
 			w.All = true
 			f.compiler = compiler.New(f.cfg, snap, f.facts)
-			f.report(f.compiler.Diagnostics(), true)
+			f.findings.replace(f.compiler.Findings())
 		} else {
-			var diags diag.List
-			w.Changes, diags = f.compiler.Update(c.Services)
-			f.report(diags, false)
-			if len(f.said) > f.mostSaid {
-				f.report(f.compiler.Diagnostics(), true)
-			}
+			var found compiler.Findings
+			w.Changes, found = f.compiler.Update(c.Services)
+			f.findings.update(found)
 		}
 	})
 	if k == loop.Full || w.All {
@@ -100,24 +93,6 @@ func (f *follower) inForce() watch.Changes {
 	c := f.waiting
 	f.waiting = watch.Changes{}
 	return c
-}
-
-// report logs what there is to say. What was said is not said again before all
-// is reported, without it.
-func (f *follower) report(diags diag.List, full bool) {
-	before := f.said
-	if full || before == nil {
-		f.said = make(map[diag.Diagnostic]bool, len(diags))
-	}
-	for _, d := range diags {
-		if !before[d] {
-			logDiagnostic(f.log, d)
-		}
-		f.said[d] = true
-	}
-	if full {
-		f.mostSaid = 2*len(f.said) + saidSpare // so that the cost of it follows the changes
-	}
 }
 
 // logDiagnostic logs a finding under the name of its object.

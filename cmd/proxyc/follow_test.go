@@ -62,6 +62,7 @@ func newFileFollower(t *testing.T) *fileFollower {
 	return &fileFollower{
 		follower: &follower{cfg: parseConfig(t, ir.ModeNFTables, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n")),
 			store: store, facts: compiler.Facts{NodeName: "node1"}, log: log,
+			findings:   newFindings(log, func(watch.Event) {}),
 			interfaces: func() ([]compiler.Interface, error) { return nil, nil }},
 		t: t, said: said,
 		files: &watch.Files{Path: filepath.Join(t.TempDir(), "cluster.yaml"), Store: store, Log: log, Report: func(diag.List) {}},
@@ -153,41 +154,6 @@ func TestFollowerInterfaces(t *testing.T) {
 	all("not readable", loop.Full, false)
 	if len(f.facts.Interfaces) != 2 {
 		t.Error("interfaces that cannot be read count as none")
-	}
-}
-
-// A finding is logged once, until it is gone and comes back.
-func TestFollowerReports(t *testing.T) {
-	f := newFileFollower(t)
-	d := diag.Diagnostic{Severity: diag.Error, Object: "Service ns/web", Msg: "is wrong"}
-	count := func() int { return strings.Count(f.said.String(), "is wrong") }
-	f.report(diag.List{d}, true)
-	f.report(diag.List{d}, false)
-	f.report(diag.List{d}, true)
-	if count() != 1 {
-		t.Errorf("said %d times, want once", count())
-	}
-	f.report(nil, true)
-	f.report(diag.List{d}, false)
-	if count() != 2 {
-		t.Errorf("said %d times, want twice: it had gone", count())
-	}
-}
-
-// Findings that are gone are forgotten some time, although nothing makes all
-// be compiled.
-func TestFollowerForgets(t *testing.T) {
-	f := newFileFollower(t)
-	const changes = 3 * saidSpare
-	for i := range changes {
-		f.set(watchCluster("a", fmt.Sprintf("a%d", i))) // it claims what a has
-		f.Take(loop.Change)
-	}
-	if n := strings.Count(f.said.String(), "object=\"Service ns/a"); n < changes {
-		t.Fatalf("%d findings for %d changes", n, changes)
-	}
-	if n := len(f.follower.said); n > saidSpare+10 {
-		t.Errorf("%d findings that are gone are remembered", n)
 	}
 }
 

@@ -49,11 +49,14 @@ type Status struct {
 	LastSync time.Time    `json:"lastSync,omitzero"`
 	LastKind string       `json:"lastKind,omitempty"`
 	// Operations are those of the last sync.
-	Operations  apply.Count  `json:"operations"`
-	Quarantined []refusal    `json:"quarantined,omitempty"`
-	Broken      []breakage   `json:"broken,omitempty"`
-	LastError   *statusError `json:"lastError,omitempty"` // stays after it is overcome
-	LastDrift   *statusDrift `json:"lastDrift,omitempty"`
+	Operations  apply.Count `json:"operations"`
+	Quarantined []refusal   `json:"quarantined,omitempty"`
+	Broken      []breakage  `json:"broken,omitempty"`
+	// Findings are the first of what is wrong or doubtful in objects, of FindingsTotal.
+	Findings      []finding    `json:"findings,omitempty"`
+	FindingsTotal int          `json:"findingsTotal,omitempty"`
+	LastError     *statusError `json:"lastError,omitempty"` // stays after it is overcome
+	LastDrift     *statusDrift `json:"lastDrift,omitempty"`
 }
 
 // statusObjects counts what is known of the cluster.
@@ -203,6 +206,7 @@ func (d *daemon) status() Status {
 	d.store.View(func(s *snapshot.Snapshot) {
 		st.Objects.Services, st.Objects.EndpointSlices, st.Objects.Nodes = s.Count()
 	})
+	st.Findings, st.FindingsTotal = d.follower.findings.first(shownFindings)
 	if d.contact != nil {
 		st.APIServer = &statusAPI{Server: d.contact.Server(), Resources: d.contact.Resources()}
 		if lost := d.contact.Silence(); !lost.Since.IsZero() {
@@ -335,6 +339,12 @@ func (st *Status) print(w io.Writer) error {
 	}
 	for _, b := range st.Broken {
 		line("broken", "%s %s: %s", b.Kind, b.Object, b.Reason)
+	}
+	for _, f := range st.Findings {
+		line("finding", "%s: %s", f.Severity, f.text())
+	}
+	if more := st.FindingsTotal - len(st.Findings); more > 0 {
+		line("", "and %d more: proxyc lint tells all", more)
 	}
 	if st.LastError != nil {
 		line("last error", "%s, %s ago: %s", st.LastError.At.Format(time.RFC3339), age(st.Now, st.LastError.At), st.LastError.Error)

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// findings are what the compiler has to say about the objects as they are now.
+// What is new in it is logged, and told in the cluster where it is about a
+// Service; proxyc status shows all.
+type findings struct {
+	log  *slog.Logger
+	send func(watch.Event)
+
+	mu sync.Mutex
+	of compiler.Findings // each list sorted
+}
+
+func newFindings(log *slog.Logger, send func(watch.Event)) *findings {
+	return &findings{log: log, send: send, of: compiler.Findings{}}
+}
+
+// shownFindings is how many a status shows.
+const shownFindings = 50
+
+// replace sets all that there is to say.
+func (f *findings) replace(all compiler.Findings) {
+	f.tell(all)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.of = all
+}
+
+// update sets what there is to say about some Services.
+func (f *findings) update(some compiler.Findings) {
+	f.tell(some)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for name, list := range some {
+		if len(list) == 0 {
+			delete(f.of, name)
+		} else {
+			f.of[name] = list
+		}
+	}
+}
+
+// tell tells what is new, in order. Only the goroutine that updates calls it,
+// so that it may read without the lock, which it does not hold meanwhile.
+func (f *findings) tell(now compiler.Findings) {
+	for _, name := range slices.SortedFunc(maps.Keys(now), ir.Name.Compare) {
+		for _, d := range now[name] {
+			if _, known := slices.BinarySearchFunc(f.of[name], d, diag.Diagnostic.Compare); known {
+				continue
+			}
+			logDiagnostic(f.log, d)
+			if name != (ir.Name{}) && troubles(d) {
+				f.send(eventOf(name, d))
+			}
+		}
+	}
+}
+
+// troubles tells whether a finding means that something is not as somebody wanted it.
+func troubles(d diag.Diagnostic) bool { return d.Severity == diag.Error || d.Severity == diag.Warning }
+
+// eventOf is a finding about a Service, or one of its slices, as an event.
+func eventOf(name ir.Name, d diag.Diagnostic) watch.Event {
+	reason := "ServiceDoubtful"
+	if d.Severity == diag.Error {
+		reason = "ServicePartLeftOut"
+	}
+	if d.Object == "Service "+name.String() {
+		d.Object = ""
+	}
+	return watch.Event{Service: name, Warning: true, Reason: reason, Action: "CompileService", Note: d.String()}
+}
+
+// finding is one in a Status.
+type finding struct {
+	Severity string `json:"severity"`
+	Object   string `json:"object"`
+	Field    string `json:"field,omitempty"`
+	Message  string `json:"message"`
+}
+
+// text is the form in which other verbs print it.
+func (f finding) text() string {
+	return diag.Diagnostic{Object: f.Object, Path: f.Field, Msg: f.Message}.String()
+}
+
+// first gives the first findings that are more than information, errors before
+// warnings, then by Service; and how many there are.
+func (f *findings) first(most int) (first []finding, total int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	names := slices.SortedFunc(maps.Keys(f.of), ir.Name.Compare)
+	for _, severity := range [...]diag.Severity{diag.Error, diag.Warning} {
+		for _, name := range names {
+			for _, d := range f.of[name] {
+				if d.Severity != severity {
+					continue
+				}
+				if total++; total <= most {
+					msg := diag.Diagnostic{Msg: d.Msg, Hint: d.Hint}.String()
+					first = append(first, finding{d.Severity.String(), d.Object, d.Path, msg})
+				}
+			}
+		}
+	}
+	return first, total
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/apply/loop"
+	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// The loser of an address that two Services claim is named in the log, in an
+// event and in the status, until it has lost no more; so is a node port that an
+// external IP hides.
+func TestLosersAreNamed(t *testing.T) {
+	f := newFileFollower(t)
+	var events []watch.Event
+	f.findings = newFindings(f.log, func(e watch.Event) { events = append(events, e) })
+	service := func(name, spec string) string {
+		return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: ns}\nspec: {%s}\n---\n", name, spec)
+	}
+	victim := service("victim", "type: NodePort, clusterIP: 10.96.0.1, ports: [{port: 80, nodePort: 30080}]")
+	thief := service("thief", "clusterIP: 10.96.0.2, externalIPs: [10.96.0.1, 192.0.2.1], ports: [{name: a, port: 80}, {name: b, port: 30080}]")
+	node := fmt.Sprintf(nodeYAML, 1)
+	const (
+		lost   = "spec.externalIPs[0]: 10.96.0.1:80/tcp belongs to Service ns/victim, whose ClusterIP it is: it is left out here"
+		hidden = "spec.ports[0].nodePort: 30080/tcp at the node's address 192.0.2.1 is Service ns/thief's ExternalIP, which takes the packets to the node port there"
+	)
+	thiefName, victimName := ir.Name{Namespace: "ns", Name: "thief"}, ir.Name{Namespace: "ns", Name: "victim"}
+	for _, step := range []struct {
+		name, cluster string
+		events        []watch.Event
+		status        string
+	}{
+		{"one alone", node + victim, nil, ""},
+		{"another comes", node + victim + thief, []watch.Event{
+			{Service: thiefName, Warning: true, Reason: "ServicePartLeftOut", Action: "CompileService", Note: lost},
+			{Service: victimName, Warning: true, Reason: "ServiceDoubtful", Action: "CompileService", Note: hidden},
+		}, "finding      error: Service ns/thief: " + lost + "\nfinding      warning: Service ns/victim: " + hidden + "\n"},
+		{"something else changes", fmt.Sprintf(nodeYAML, 1) + victim + thief + watchCluster("z"), nil,
+			"finding      error: Service ns/thief: " + lost + "\nfinding      warning: Service ns/victim: " + hidden + "\n"},
+		{"it goes", node + victim, nil, ""},
+	} {
+		f.set(step.cluster)
+		events = nil
+		f.said.Reset()
+		f.Take(loop.Change)
+		if diff := cmp.Diff(step.events, events); diff != "" {
+			t.Errorf("%s: events (-want +got):\n%s", step.name, diff)
+		}
+		if logged := strings.Count(f.said.String(), "level=ERROR") + strings.Count(f.said.String(), "level=WARN"); logged != len(step.events) {
+			t.Errorf("%s: %d findings logged, want %d:\n%s", step.name, logged, len(step.events), f.said)
+		}
+		var st Status
+		st.Findings, st.FindingsTotal = f.findings.first(shownFindings)
+		var out bytes.Buffer
+		if err := st.print(&out); err != nil {
+			t.Fatal(err)
+		}
+		got := strings.Join(linesOf(out.String(), "finding"), "")
+		if diff := cmp.Diff(step.status, got); diff != "" {
+			t.Errorf("%s: status (-want +got):\n%s", step.name, diff)
+		}
+	}
+}
+
+// linesOf are the lines of a text that begin with a word.
+func linesOf(text, word string) (lines []string) {
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, word) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// What is told is told once, until it is gone and comes back; what is gone is
+// not remembered; a status shows the first of many.
+func TestFindings(t *testing.T) {
+	said := &bytes.Buffer{}
+	events := 0
+	f := newFindings(slog.New(slog.NewTextHandler(said, nil)), func(watch.Event) { events++ })
+	web := ir.Name{Namespace: "ns", Name: "web"}
+	wrong := func() compiler.Findings {
+		return compiler.Findings{web: diag.List{{Severity: diag.Error, Object: "Service ns/web", Msg: "is wrong"}}}
+	}
+	told := func(what string, want int) {
+		t.Helper()
+		if got := strings.Count(said.String(), "is wrong"); got != want || events != want {
+			t.Errorf("%s: logged %d times, %d events, want %d", what, got, events, want)
+		}
+	}
+	f.replace(wrong())
+	f.update(wrong())
+	f.replace(wrong())
+	told("the same", 1)
+	f.update(compiler.Findings{web: nil})
+	f.update(wrong())
+	told("gone and back", 2)
+	f.replace(compiler.Findings{})
+	if first, total := f.first(10); len(first) != 0 || total != 0 || len(f.of) != 0 {
+		t.Errorf("%d findings of %d are shown, and %d remembered, want none", len(first), total, len(f.of))
+	}
+	f.replace(compiler.Findings{{}: diag.List{{Severity: diag.Warning, Object: "Node n", Msg: "doubtful"}, {Severity: diag.Info, Msg: "by the way"}}})
+	told("the node is no Service", 2)
+	for i := range 3 * shownFindings {
+		name := ir.Name{Namespace: "ns", Name: fmt.Sprint(i)}
+		f.update(compiler.Findings{name: diag.List{{Severity: diag.Error, Object: "Service " + name.String(), Msg: "bad"}}})
+	}
+	first, total := f.first(shownFindings)
+	if len(first) != shownFindings || total != 3*shownFindings+1 || first[0].Severity != "error" {
+		t.Errorf("%d of %d are shown, the first %+v", len(first), total, first[0])
+	}
+}
