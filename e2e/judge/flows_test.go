@@ -1,0 +1,126 @@
+package judge
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
+	"github.com/proxyc/proxyc/render/iptables"
+	"github.com/proxyc/proxyc/render/nftables"
+)
+
+// A flow is one line of kube-proxy's tables of packets.
+type flow struct {
+	Name, From, Protocol, To, Output string
+
+	Port       uint16
+	Masquerade bool
+}
+
+func (f flow) String() string {
+	return fmt.Sprintf("%s: %s -> %s/%s", f.Name, f.From, net.JoinHostPort(f.To, fmt.Sprint(f.Port)), strings.ToLower(f.Protocol))
+}
+
+// want is the flow's outcome. What reaches nobody is not masqueraded.
+func (f flow) want() string {
+	switch f.Output {
+	case "", "ACCEPT": // let through, to no backend
+		return "pass"
+	case "DROP", "REJECT":
+		return strings.ToLower(f.Output)
+	}
+	backends := strings.Split(f.Output, ", ")
+	slices.Sort(backends)
+	return outcome(backends, f.Masquerade)
+}
+
+func outcome(backends []string, masquerade bool) string {
+	s := strings.Join(backends, ", ")
+	if masquerade {
+		s += " masqueraded"
+	}
+	return s
+}
+
+// summary says an outcome as kube-proxy's tables do: masqueraded is what is
+// for any of the backends.
+func summary(o sim.Outcome) string {
+	switch o.Fate {
+	case sim.NotOurs:
+		return "pass"
+	case sim.Dropped:
+		return "drop"
+	case sim.Rejected:
+		return "reject"
+	}
+	var backends []string
+	masquerade := false
+	for _, d := range o.Destinations {
+		backends = append(backends, d.AddrPort.String())
+		masquerade = masquerade || d.SNAT
+	}
+	slices.Sort(backends)
+	return outcome(backends, masquerade)
+}
+
+type evaluator interface {
+	Eval(sim.Packet, func(netip.Addr) bool) sim.Outcome
+}
+
+// Each packet of kube-proxy's tables meets the same fate in the IR, and in the
+// rules of the mode.
+func TestFlows(t *testing.T) {
+	for _, mode := range []struct {
+		table string
+		mode  ir.Mode
+		lower func(*ir.Program) evaluator
+	}{
+		{"proxy-iptables", ir.ModeIPTables, func(p *ir.Program) evaluator { return iptables.Lower(p) }},
+		{"proxy-nftables", ir.ModeNFTables, func(p *ir.Program) evaluator { return nftables.Lower(p) }},
+	} {
+		t.Run(mode.table, func(t *testing.T) {
+			diffs := loadDifferences(t, mode.table)
+			flows := 0
+			for _, test := range load(t, mode.table) {
+				w := newWorld(t, mode.mode)
+				for _, f := range test.Facts {
+					if w.take(f) || f.Kind != "flow" {
+						continue
+					}
+					flows++
+					flow := decode[flow](t, f.Is)
+					p := w.program()
+					pkt := w.packet(flow)
+					where := mode.table + " " + test.Test + ": " + flow.String()
+					got := sim.Trace(p, pkt)
+					diffs.compare(t, where, flow.want(), summary(got))
+					if rules := mode.lower(p).Eval(pkt, p.Node.HasAddr); !rules.Equal(got) {
+						t.Errorf("%s: the rules do %s, the IR %s", where, summary(rules), summary(got))
+					}
+				}
+			}
+			if flows < 200 {
+				t.Errorf("only %d flows", flows)
+			}
+		})
+	}
+}
+
+// packet is a flow's first packet. What comes from an address of the node is
+// sent by the node.
+func (w *world) packet(f flow) sim.Packet {
+	protocol, ok := ir.ParseProtocol(f.Protocol)
+	if !ok {
+		w.t.Fatalf("%s: what protocol?", f)
+	}
+	pkt := sim.Packet{Src: netip.MustParseAddr(f.From), Dst: netip.MustParseAddr(f.To), Protocol: protocol, Port: f.Port}
+	if !slices.Contains(w.local, f.From) {
+		pkt.In = "eth0"
+	}
+	return pkt
+}
