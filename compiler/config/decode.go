@@ -18,6 +18,7 @@ import (
 type decoder struct {
 	file    string
 	line    func(*yaml.Node) int
+	inner   bool // the file has the configuration in a text: columns are not known
 	strict  bool // unknown and duplicate keys are errors
 	sources sources
 	diags   diag.List
@@ -25,6 +26,13 @@ type decoder struct {
 
 func (d *decoder) report(sev diag.Severity, n *yaml.Node, path, msg, hint string) {
 	d.diags.Add(diag.Diagnostic{Severity: sev, File: d.file, Line: d.line(n), Path: path, Msg: msg, Hint: hint})
+}
+
+func (d *decoder) column(n *yaml.Node) int {
+	if d.inner {
+		return 0
+	}
+	return n.Column
 }
 
 // wrong reports a value of the wrong kind.
@@ -49,7 +57,7 @@ func (d *decoder) value(at, n *yaml.Node, v reflect.Value, path string) {
 	if isNull(n) {
 		return
 	}
-	d.sources[path] = Source{File: d.file, Line: d.line(at)}
+	d.sources[path] = Source{File: d.file, Line: d.line(at), column: d.column(at)}
 	switch {
 	case v.Kind() == reflect.Pointer:
 		elem := reflect.New(v.Type().Elem())

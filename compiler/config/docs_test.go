@@ -59,7 +59,9 @@ const configurationHead = `# Configuration file
 proxyc reads kube-proxy's own configuration file: KubeProxyConfiguration in
 version kubeproxy.config.k8s.io/v1alpha1, in YAML or JSON, with every field that
 any release had. It also takes the ConfigMap that kubeadm writes, with the file
-under ` + "`data[\"config.conf\"]`" + `.
+under ` + "`data[\"config.conf\"]`" + `, and that of EKS, under ` + "`data[\"config\"]`" + `. Of several
+documents and Lists in a file, such as kubeadm's own configuration or what
+kubectl prints, the first configuration counts. gzip may have compressed the file.
 
 - All errors are told at once, each with its line.
 - A key that is unknown or stands twice is a warning, as kube-proxy goes on too;

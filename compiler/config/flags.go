@@ -16,7 +16,7 @@ import (
 // away, instead what to use in its place; address marks an address, which stays
 // what it is by default when the flag's value is empty (CFG-13).
 type Flags struct {
-	Config        *string `name:"config" short:"c" placeholder:"FILE" help:"Configuration file: KubeProxyConfiguration, or a ConfigMap with one under config.conf." sets:"everything" keep:""`
+	Config        *string `name:"config" short:"c" placeholder:"FILE" help:"Configuration file: KubeProxyConfiguration, or a ConfigMap with one under config.conf or config; among other documents or in a List, too." sets:"everything" keep:""`
 	WriteConfigTo *string `name:"write-config-to" placeholder:"FILE" help:"Write the configuration in force to a file, and exit." sets:"-" keep:""`
 	Cleanup       bool    `name:"cleanup" help:"Remove the rules of all modes, and exit." sets:"-" keep:""`
 	InitOnly      bool    `name:"init-only" help:"Do what needs full privileges, and exit." sets:"-" keep:""`

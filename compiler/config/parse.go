@@ -15,11 +15,13 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 )
 
-// configMapKey is where kubeadm keeps the configuration in its ConfigMap.
-const configMapKey = "config.conf"
+// configMapKeys are where the configuration is in a ConfigMap: kubeadm's, EKS's.
+var configMapKeys = [...]string{"config.conf", "config"}
 
 // Parse reads a configuration as it stands, without defaults: YAML or JSON, or
-// a ConfigMap that has one in data["config.conf"]. It reports all that is wrong
+// a ConfigMap that has one in data["config.conf"] or data["config"]. It is the
+// first in the file, which may have other documents and Lists, as kubeadm's
+// own configuration and what kubectl prints do. It reports all that is wrong
 // at once, each with its line. Unknown and duplicate keys are warnings; errors
 // if strict. The Config is nil if there is nothing to work on.
 func Parse(file string, data []byte, strict bool) (*Config, diag.List) {
@@ -30,14 +32,9 @@ func Parse(file string, data []byte, strict bool) (*Config, diag.List) {
 
 func parse(file string, data []byte, strict bool) (*Config, sources, diag.List) {
 	d := &decoder{file: file, strict: strict, sources: sources{}, line: func(n *yaml.Node) int { return n.Line }}
-	root := d.document(data)
+	root := d.root(data)
 	if root == nil {
 		return nil, nil, d.diags
-	}
-	if isConfigMap(root) {
-		if root = d.configMap(root); root == nil {
-			return nil, nil, d.diags
-		}
 	}
 	if !d.header(root) {
 		return nil, nil, d.diags
@@ -47,38 +44,93 @@ func parse(file string, data []byte, strict bool) (*Config, sources, diag.List) 
 	return c, d.sources, d.diags
 }
 
-// document gives the mapping of the first document that is not empty.
-func (d *decoder) document(data []byte) *yaml.Node {
-	docs := yaml.NewDecoder(bytes.NewReader(asYAML(data)))
-	var root *yaml.Node
-	for {
-		var doc yaml.Node
-		err := docs.Decode(&doc)
-		if errors.Is(err, io.EOF) {
-			d.report(diag.Error, &yaml.Node{Line: 1}, "", "no configuration found, the file is empty", "")
-			return nil
-		}
-		if err != nil {
-			d.syntax(err)
-			return nil
-		}
-		if root = target(doc.Content[0]); !isNull(root) {
-			break
+// root gives the mapping of the configuration in a file: of the first document
+// that has one, or else of the first that is not empty.
+func (d *decoder) root(data []byte) *yaml.Node {
+	objects, broken := objectsOf(data)
+	var with []*yaml.Node
+	for _, o := range objects {
+		if isConfig(o) || !d.inner && isConfigMap(o) && len(configTexts(o)) > 0 {
+			with = append(with, o)
 		}
 	}
-	if root.Kind != yaml.MappingNode {
-		d.wrong(root, "", "a mapping with apiVersion and kind", "")
+	switch {
+	case len(with) > 0:
+		for _, o := range objects {
+			if o != with[0] && (slices.Contains(with, o) || o.Kind != yaml.MappingNode || lookup(o, "kind") == nil) {
+				d.report(diag.Warning, o, "", fmt.Sprintf("is not read: the configuration is the one at line %d", d.line(with[0])), "")
+			}
+		}
+		if broken != nil {
+			d.syntax(diag.Warning, broken, "what follows the configuration is ")
+		}
+		objects = with
+	case broken != nil:
+		d.syntax(diag.Error, broken, "")
+		return nil
+	case len(objects) == 0:
+		d.report(diag.Error, &yaml.Node{Line: 1}, "", "no configuration found, the file is empty", "")
 		return nil
 	}
-	var next yaml.Node
-	if docs.Decode(&next) == nil && !isNull(next.Content[0]) {
-		d.report(diag.Warning, &next, "", "only the first document is read", "")
+	root := objects[0]
+	switch {
+	case root.Kind != yaml.MappingNode:
+		d.wrong(root, "", "a mapping with apiVersion and kind", "")
+		return nil
+	case !d.inner && isConfigMap(root):
+		return d.configMap(root)
 	}
 	return root
 }
 
+// objectsOf gives the documents that are not empty, with the items of Lists in
+// place of these, and what is wrong where the text is no YAML any more.
+func objectsOf(data []byte) (objects []*yaml.Node, err error) {
+	docs := yaml.NewDecoder(bytes.NewReader(asYAML(data)))
+	for {
+		var doc yaml.Node
+		err := docs.Decode(&doc)
+		if errors.Is(err, io.EOF) {
+			return objects, nil
+		}
+		if err != nil {
+			return objects, err
+		}
+		root := target(doc.Content[0])
+		if items := listItems(root); items != nil {
+			for _, item := range items {
+				objects = append(objects, target(item))
+			}
+		} else if !isNull(root) {
+			objects = append(objects, root)
+		}
+	}
+}
+
+// listItems gives the items of a List, nil if it is none or has none.
+func listItems(root *yaml.Node) []*yaml.Node {
+	if root.Kind != yaml.MappingNode {
+		return nil
+	}
+	kind, items := lookup(root, "kind"), lookup(root, "items")
+	if kind == nil || !strings.HasSuffix(kind.Value, "List") || items == nil || items.Kind != yaml.SequenceNode {
+		return nil
+	}
+	return items.Content
+}
+
+func hasKind(n *yaml.Node, want string) bool {
+	if n.Kind != yaml.MappingNode {
+		return false
+	}
+	kind := lookup(n, "kind")
+	return kind != nil && kind.Value == want
+}
+
+func isConfig(n *yaml.Node) bool { return hasKind(n, Kind) }
+
 // syntax reports an error of the YAML parser, which begins "yaml: line 5: ".
-func (d *decoder) syntax(err error) {
+func (d *decoder) syntax(sev diag.Severity, err error, what string) {
 	msg := strings.TrimPrefix(err.Error(), "yaml: ")
 	at := &yaml.Node{}
 	if rest, ok := strings.CutPrefix(msg, "line "); ok {
@@ -87,39 +139,73 @@ func (d *decoder) syntax(err error) {
 			at.Line, msg = line, text
 		}
 	}
-	d.report(diag.Error, at, "", "not YAML or JSON: "+msg, "")
+	d.report(sev, at, "", what+"not YAML or JSON: "+msg, "")
 }
 
-func isConfigMap(root *yaml.Node) bool {
-	kind := lookup(root, "kind")
-	return kind != nil && kind.Value == "ConfigMap"
+func isConfigMap(n *yaml.Node) bool { return hasKind(n, "ConfigMap") }
+
+// configText is a text in a ConfigMap that has a configuration.
+type configText struct {
+	key  string
+	text *yaml.Node
+}
+
+// configTexts gives the texts of a ConfigMap that have a configuration.
+func configTexts(root *yaml.Node) (found []configText) {
+	data := lookup(root, "data")
+	if data == nil || data.Kind != yaml.MappingNode {
+		return nil
+	}
+	for _, key := range configMapKeys {
+		text := lookup(data, key)
+		if text == nil {
+			continue
+		}
+		objects, _ := objectsOf([]byte(text.Value))
+		if slices.ContainsFunc(objects, isConfig) {
+			found = append(found, configText{key, text})
+		}
+	}
+	return found
 }
 
 // configMap gives the configuration inside a ConfigMap, and makes the lines of
 // diagnostics those of the ConfigMap's file.
 func (d *decoder) configMap(root *yaml.Node) *yaml.Node {
-	path := "data[" + strconv.Quote(configMapKey) + "]"
+	path := func(key string) string { return "data[" + strconv.Quote(key) + "]" }
+	usual := path(configMapKeys[0])
 	data := lookup(root, "data")
 	if data == nil || data.Kind != yaml.MappingNode {
-		d.report(diag.Error, root, path, "missing, a ConfigMap must have the configuration there", "")
+		d.report(diag.Error, root, usual, "missing, a ConfigMap must have the configuration there", "")
 		return nil
 	}
-	text := lookup(data, configMapKey)
-	if text == nil {
-		d.report(diag.Error, data, path, "missing, a ConfigMap must have the configuration there; it has "+keyList(data), "")
+	in := configText{}
+	if found := configTexts(root); len(found) > 0 {
+		in = found[0]
+	} else {
+		for _, key := range configMapKeys { // what there is says what is wrong with it
+			if text := lookup(data, key); in.text == nil && text != nil {
+				in = configText{key, text}
+			}
+		}
+	}
+	if in.text == nil {
+		d.report(diag.Error, data, usual, "missing, a ConfigMap must have the configuration there, or under "+strconv.Quote(configMapKeys[1])+"; it has "+keyList(data), "")
 		return nil
 	}
+	text := in.text
 	if s, ok := stringOf(text); !ok || s == "" {
-		d.wrong(text, path, "a configuration as a string", "")
+		d.wrong(text, path(in.key), "a configuration as a string", "")
 		return nil
 	}
+	d.inner = true
 	// Only a literal block keeps its lines; it begins below the line of its "|".
 	if text.Style&yaml.LiteralStyle != 0 {
 		d.line = func(n *yaml.Node) int { return text.Line + n.Line }
 	} else {
 		d.line = func(*yaml.Node) int { return text.Line }
 	}
-	return d.document([]byte(text.Value))
+	return d.root([]byte(text.Value))
 }
 
 // header checks apiVersion and kind (CFG-2), and tells whether the rest can be

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -113,7 +114,7 @@ conntrack:
 			`warning: c.yaml:4: conntrack.max: has no effect since release 1.15 (use conntrack.maxPerCore and conntrack.min)`,
 		}},
 		{name: "second document", body: "mode: ipvs\n---\nmode: nftables\n", want: []string{
-			`warning: c.yaml:4: only the first document is read`,
+			`warning: c.yaml:5: is not read: the configuration is the one at line 1`,
 		}},
 		{name: "anchors and merge keys", body: "iptables: &p\n  syncPeriod: 40s\nnftables:\n  <<: *p\n  minSyncPeriod: 2s\n"},
 		{name: "broken YAML", body: "iptables:\n  syncPeriod: [\n", want: []string{
@@ -168,6 +169,51 @@ func TestLoadUnreadable(t *testing.T) {
 	}
 }
 
+// The configuration is found among what stands beside it in the files that
+// people have.
+func TestLoadFinds(t *testing.T) {
+	const (
+		own     = header + "mode: ipvs\noomScoreAdj: 2000\n"
+		cluster = "apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nnetworking: {podSubnet: 10.244.0.0/16}\n"
+		kubelet = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+	)
+	inMap := func(key string) string {
+		return "apiVersion: v1\nkind: ConfigMap\ndata:\n  " + key + ": |\n    " + strings.ReplaceAll(strings.TrimSpace(own), "\n", "\n    ") + "\n"
+	}
+	inList := func(items ...string) string {
+		list := "apiVersion: v1\nitems:\n"
+		for _, item := range items {
+			list += "- " + strings.ReplaceAll(strings.TrimSpace(item), "\n", "\n  ") + "\n"
+		}
+		return list + "kind: List\n"
+	}
+	const other = "apiVersion: v1\nkind: ConfigMap\ndata:\n  config: |\n    a: b\n"
+	for _, tt := range []struct {
+		name, data string
+		line       int // of oomScoreAdj
+		more       []string
+	}{
+		{"kubeadm's file", cluster + "---\n" + own, 8, nil},
+		{"kubeadm's file, the other way", own + "---\n" + cluster + "---\n" + kubelet, 4, nil},
+		{"a ConfigMap behind others", cluster + "---\n" + other + "---\n" + inMap("config.conf"), 18, nil},
+		{"EKS", inMap("config"), 8, nil},
+		{"both keys", strings.Replace(inMap("config.conf"), "data:\n", "data:\n  config: x\n", 1), 9, nil},
+		{"a List", inList(other, inMap("config.conf")), 15, nil},
+		{"a typed List", strings.Replace(inList(strings.Replace(inMap("config"), "apiVersion: v1\nkind: ConfigMap", "kind: ConfigMap", 1)), "List", "ConfigMapList", 1), 9, nil},
+		{"a List of one document", inList(other) + "---\n" + own, 13, nil},
+		{"two", own + "---\n" + inMap("config"), 4, []string{"warning: c.yaml:6: is not read: the configuration is the one at line 1"}},
+		{"broken behind", own + "---\n{ [ :\n", 4, []string{"warning: c.yaml:5: what follows the configuration is not YAML or JSON: did not find expected node content"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			want := append([]string{fmt.Sprintf("error: c.yaml:%d: oomScoreAdj: must be -1000 to 1000, got 2000", tt.line)}, tt.more...)
+			check(t, tt.data, false, want...)
+		})
+	}
+	check(t, cluster+"---\n"+kubelet, false,
+		`error: c.yaml:1: apiVersion: must be "kubeproxy.config.k8s.io/v1alpha1", got "kubeadm.k8s.io/v1beta4"`,
+		`error: c.yaml:2: kind: must be "KubeProxyConfiguration", got "ClusterConfiguration"`)
+}
+
 func TestLoadConfigMap(t *testing.T) {
 	const literal = `apiVersion: v1
 kind: ConfigMap
@@ -191,7 +237,7 @@ data:
 "config.conf":"apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nfTables\n"}}`, false,
 		`error: c.yaml:3: mode: must be one of iptables, ipvs, nftables, kernelspace, userspace, got "nfTables" (did you mean nftables?)`)
 	check(t, "kind: ConfigMap\ndata:\n  b: x\n  a: y\n", false,
-		`error: c.yaml:3: data["config.conf"]: missing, a ConfigMap must have the configuration there; it has a, b`)
+		`error: c.yaml:3: data["config.conf"]: missing, a ConfigMap must have the configuration there, or under "config"; it has a, b`)
 	check(t, "kind: ConfigMap\n", false, `error: c.yaml:1: data["config.conf"]: missing, a ConfigMap must have the configuration there`)
 	check(t, "kind: ConfigMap\ndata:\n  config.conf: 3\n", false, `error: c.yaml:3: data["config.conf"]: must be a configuration as a string, got 3`)
 	check(t, "kind: ConfigMap\ndata:\n  config.conf: |\n    a: [\n", false, `error: c.yaml:4: not YAML or JSON: did not find expected node content`)

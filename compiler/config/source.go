@@ -9,9 +9,10 @@ import (
 // Source says where a value in force comes from: a line of a file, a flag, or
 // a default. The zero value is the plain default.
 type Source struct {
-	File string
-	Line int
-	Flag string // "--proxy-mode"
+	File   string
+	Line   int
+	column int    // 0: not known
+	Flag   string // "--proxy-mode"
 	// Default says why a default is what it is, where it depends on something
 	// ("from bindAddress"). File and Line then tell where the file has the zero
 	// value that counts as not set (CFG-5).
@@ -64,6 +65,26 @@ func (s sources) locate(file string, l diag.List) {
 		for p := d.Path; p != ""; p = parent(p) {
 			if src, ok := s[p]; ok && (src.Flag != "" || src.Line > 0) {
 				d.File, d.Line, d.Object = src.File, src.Line, src.Flag
+				break
+			}
+		}
+	}
+}
+
+// Locate completes findings about the configuration that are made when it is
+// used, and so only know a path, with the place of the value or its flag.
+func (r *Resolved) Locate(list diag.List) {
+	for i := range list {
+		d := &list[i]
+		if d.Object != "config" || d.File != "" {
+			continue
+		}
+		if r.file() != "" {
+			d.File, d.Object = r.file(), ""
+		}
+		for p := d.Path; p != ""; p = parent(p) {
+			if src, ok := r.sources[p]; ok && (src.Flag != "" || src.Line > 0) {
+				d.File, d.Line, d.Column, d.Object = src.File, src.Line, src.column, src.Flag
 				break
 			}
 		}

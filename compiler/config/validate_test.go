@@ -8,7 +8,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/proxyc/proxyc/compiler/diag"
-
 	"github.com/proxyc/proxyc/ir"
 )
 
