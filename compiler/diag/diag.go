@@ -24,17 +24,19 @@ const (
 // String returns error, warning or info.
 func (s Severity) String() string { return [...]string{"no severity", "error", "warning", "info"}[s] }
 
-// Diagnostic is one finding. It prints as "FILE:LINE: OBJECT: PATH: MSG (HINT)",
+// Diagnostic is one finding. It prints as "FILE:LINE:COLUMN: OBJECT: PATH: MSG (HINT)",
 // without the parts that are empty.
 type Diagnostic struct {
 	Severity Severity
 	File     string // input file; "-" is standard input
 	Line     int    // 1-based; 0: not known
+	Column   int    // 1-based, in bytes; 0: not known
 	Doc      int    // 1-based YAML document number, where the line is not known
 	Object   string // "Service ns/web"
 	Path     string // "spec.ports[0].port"
 	Msg      string // lower case, no full stop: what is wrong, what is allowed, what was found
 	Hint     string // what to do about it
+	More     int    // how many others say the same of other objects
 }
 
 // String gives the one-line form without the severity. Control characters,
@@ -45,6 +47,9 @@ func (d Diagnostic) String() string {
 		b.WriteString(d.File)
 		if d.Line > 0 {
 			fmt.Fprintf(&b, ":%d", d.Line)
+			if d.Column > 0 {
+				fmt.Fprintf(&b, ":%d", d.Column)
+			}
 		} else if d.Doc > 0 {
 			fmt.Fprintf(&b, ": document %d", d.Doc)
 		}
@@ -59,6 +64,9 @@ func (d Diagnostic) String() string {
 	b.WriteString(d.Msg)
 	if d.Hint != "" {
 		b.WriteString(" (" + d.Hint + ")")
+	}
+	if d.More > 0 {
+		fmt.Fprintf(&b, " (and %d more like it)", d.More)
 	}
 	return oneLine(b.String())
 }
@@ -79,11 +87,19 @@ func oneLine(s string) string {
 	return b.String()
 }
 
-// Compare orders by file, line, document, object, path, severity and text.
+// Compare orders by file, line, document, object, path, severity and text; but
+// first comes what is wrong with a file as such, from which other findings may follow.
 func (d Diagnostic) Compare(o Diagnostic) int {
-	return cmp.Or(cmp.Compare(d.File, o.File), cmp.Compare(d.Line, o.Line), cmp.Compare(d.Doc, o.Doc),
+	return cmp.Or(d.rank()-o.rank(), cmp.Compare(d.File, o.File), cmp.Compare(d.Line, o.Line), cmp.Compare(d.Column, o.Column), cmp.Compare(d.Doc, o.Doc),
 		cmp.Compare(d.Object, o.Object), cmp.Compare(d.Path, o.Path), cmp.Compare(d.Severity, o.Severity),
-		cmp.Compare(d.Msg, o.Msg), cmp.Compare(d.Hint, o.Hint))
+		cmp.Compare(d.Msg, o.Msg), cmp.Compare(d.Hint, o.Hint), cmp.Compare(d.More, o.More))
+}
+
+func (d Diagnostic) rank() int {
+	if d.Severity == Error && d.File != "" && d.Object+d.Path == "" {
+		return 0
+	}
+	return 1
 }
 
 // List is a list of diagnostics. The zero value is empty and ready to use.
@@ -105,6 +121,48 @@ func (l List) Sorted() List {
 func (l *List) Sort() {
 	slices.SortFunc(*l, Diagnostic.Compare)
 	*l = slices.Compact(*l)
+}
+
+// Fewer returns a list in which the first finding, with a count, stands for
+// those that say the same, if these are more than most: the same severity, text
+// and field, of objects of one kind.
+func (l List) Fewer(most int) List {
+	counts := map[Diagnostic]int{}
+	for _, d := range l {
+		counts[d.gist()]++
+	}
+	var out List
+	for _, d := range l {
+		gist := d.gist()
+		switch n := counts[gist]; {
+		case n <= 0: // one stands for it
+			continue
+		case n > most:
+			d.More += n - 1
+			counts[gist] = 0
+		}
+		out = append(out, d)
+	}
+	return out
+}
+
+// gist is what findings have in common that say the same.
+func (d Diagnostic) gist() Diagnostic {
+	kind, _, _ := strings.Cut(d.Object, " ")
+	return Diagnostic{Severity: d.Severity, Object: kind, Path: withoutNumbers(d.Path), Msg: d.Msg, Hint: d.Hint}
+}
+
+// withoutNumbers leaves the indexes out of a path.
+func withoutNumbers(path string) string {
+	if !strings.Contains(path, "[") {
+		return path
+	}
+	return strings.Map(func(r rune) rune {
+		if '0' <= r && r <= '9' {
+			return -1
+		}
+		return r
+	}, path)
 }
 
 // HasErrors tells whether any diagnostic is an Error.

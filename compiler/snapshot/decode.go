@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,24 +22,36 @@ import (
 //
 // Call Finish after the last file. file is only for diagnostics.
 func Decode(s *Snapshot, file string, data []byte) diag.List {
-	data = plainLines(data)
+	return decode(s, file, data, false, func(string, place) {})
+}
+
+// decode is Decode. It tells note where each object stands. Nothing is wrong
+// with a foreign file in which nothing has an apiVersion and a kind.
+func decode(s *Snapshot, file string, data []byte, foreign bool, note func(object string, at place)) (list diag.List) {
+	data = withoutLogs(plainLines(data))
 	parts := split(data)
 	results := decodeAll(parts)
-	var list diag.List
+	foreign = foreign && !slices.ContainsFunc(results, func(r result) bool { return r.typed })
+	if n := len(results); n > 0 && parts[n-1].yaml != nil && data[len(data)-1] != '\n' {
+		results[n-1].doubt()
+	}
 	lines := lineCounter{data: data}
 	for i, r := range results {
 		first := lines.at(parts[i].start)
-		place := func(d diag.Diagnostic, line int) {
+		report := func(d diag.Diagnostic, line int) {
 			d.File, d.Line, d.Doc = file, first+line, parts[i].doc
 			list.Add(d)
 		}
 		for _, d := range r.diags {
-			place(d.Diagnostic, d.line)
+			if !foreign || !d.untyped {
+				report(d.Diagnostic, d.line)
+			}
 		}
 		for _, o := range r.objects {
 			if o.put(s) {
-				place(diag.Diagnostic{Severity: diag.Warning, Object: o.name, Msg: "given more than once: this one replaces the one before"}, o.line)
+				report(diag.Diagnostic{Severity: diag.Warning, Object: o.name, Msg: "given more than once: this one replaces the one before"}, o.line)
 			}
+			note(o.name, place{file: file, line: first, col: parts[i].start - lines.start + 1, part: &parts[i], path: o.path})
 		}
 	}
 	list.Sort()
@@ -50,7 +63,7 @@ func (s *Snapshot) Finish() diag.List {
 	const shown = 3
 	var names []string
 	for _, svc := range s.Services() {
-		if slices := s.Slices(svc.Name); len(slices) > 0 && slices[0].FromEndpoints {
+		if owned := s.Slices(svc.Name); len(owned) > 0 && owned[0].FromEndpoints {
 			names = append(names, svc.Name.String())
 		}
 	}
@@ -72,12 +85,17 @@ func (s *Snapshot) Finish() diag.List {
 type lineCounter struct {
 	data         []byte
 	offset, seen int
+	start        int // of the line of offset
 }
 
 // at gives the 1-based line of an offset.
 func (c *lineCounter) at(offset int) int {
 	offset = min(offset, len(c.data))
-	c.seen += bytes.Count(c.data[c.offset:offset], []byte("\n"))
+	passed := c.data[c.offset:offset]
+	c.seen += bytes.Count(passed, []byte("\n"))
+	if i := bytes.LastIndexByte(passed, '\n'); i >= 0 {
+		c.start = c.offset + i + 1
+	}
 	c.offset = offset
 	return c.seen + 1
 }
@@ -86,17 +104,20 @@ func (c *lineCounter) at(offset int) int {
 type result struct {
 	objects []object
 	diags   []placed
+	typed   bool // something has an apiVersion and a kind
 }
 
 type placed struct {
 	diag.Diagnostic
-	line int
+	line    int
+	untyped bool // it says that an apiVersion or a kind is missing
 }
 
 // An object is ready to be put into a Snapshot; put tells whether it replaced one.
 type object struct {
 	name string
 	line int
+	path string // in the Lists of a YAML part
 	put  func(*Snapshot) (replaced bool)
 }
 
@@ -129,14 +150,18 @@ func (p *part) decode() result {
 	return r
 }
 
+// document gives the text of a YAML part as a document of its own, in which
+// lines and columns are the same.
+func (p *part) document() []byte {
+	if !p.item {
+		return p.yaml
+	}
+	return bytes.Replace(p.yaml, []byte("-"), []byte(" "), 1)
+}
+
 // decodeYAML goes through JSON, in which there may be a List yet.
 func (p *part) decodeYAML(r *result) {
-	text := p.yaml
-	if p.item {
-		// A blank for the dash makes a document of the item, columns and all.
-		text = bytes.Replace(text, []byte("-"), []byte(" "), 1)
-	}
-	text, lines, err := toJSON(text)
+	text, lines, err := toJSON(p.document())
 	if err != nil {
 		line, msg := yamlError(err)
 		r.fail(line, diag.Diagnostic{Severity: diag.Error, Path: p.path(), Msg: msg})
@@ -156,8 +181,13 @@ func (p *part) decodeYAML(r *result) {
 		if p.item && len(l.index) == 0 && l.kind == "" && l.apiVersion == "" {
 			l.kind, l.apiVersion = p.kind, p.apiVersion
 		}
-		l.index = append(p.index, l.index...)
+		inner := l.index
+		l.index = append(p.index, inner...)
+		before := len(r.objects)
 		r.leaf(l, line)
+		for i := range r.objects[before:] {
+			r.objects[before+i].path = listPath(inner, l.array)
+		}
 	}
 }
 
@@ -175,7 +205,17 @@ func yamlError(err error) (line int, msg string) {
 }
 
 func (r *result) fail(line int, d diag.Diagnostic) {
-	r.diags = append(r.diags, placed{d, line})
+	r.diags = append(r.diags, placed{Diagnostic: d, line: line})
+}
+
+// doubt gives a hint with the errors of YAML at the end of a file that has no line
+// break there, as one that was cut off.
+func (r *result) doubt() {
+	for i := range r.diags {
+		if d := &r.diags[i]; d.Object == "" && !d.untyped {
+			d.Hint = "the file ends in the middle of a line: is it cut off?"
+		}
+	}
 }
 
 // leaf decodes an object. line gives the line of an offset in what was scanned.
@@ -183,8 +223,10 @@ func (r *result) leaf(l *leaf, line func(offset int) int) {
 	at := line(l.start)
 	if msg := l.problem(); msg != "" {
 		r.fail(at, diag.Diagnostic{Severity: diag.Error, Path: l.path(), Msg: msg})
+		r.diags[len(r.diags)-1].untyped = true
 		return
 	}
+	r.typed = true
 	decode := decoderOf(l.apiVersion, l.kind)
 	if decode == nil {
 		return

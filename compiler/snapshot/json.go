@@ -18,16 +18,22 @@ type leaf struct {
 	start            int // offset of text in what was scanned
 	apiVersion, kind string
 	index            []int // position in the Lists around it, outermost first
+	array            bool  // the outermost is no List, but an array
 }
 
 // path names the leaf's place in the Lists around it: "items[3]".
-func (l *leaf) path() string {
+func (l *leaf) path() string { return listPath(l.index, l.array) }
+
+func listPath(index []int, array bool) string {
 	var b strings.Builder
-	for _, i := range l.index {
-		if b.Len() > 0 {
+	for n, i := range index {
+		if n > 0 {
 			b.WriteByte('.')
 		}
-		fmt.Fprintf(&b, "items[%d]", i)
+		if n > 0 || !array {
+			b.WriteString("items")
+		}
+		fmt.Fprintf(&b, "[%d]", i)
 	}
 	return b.String()
 }
@@ -39,25 +45,43 @@ type scanner struct {
 	data   []byte
 	pos    int
 	index  []int // in the Lists that are open
+	array  bool  // the outermost of them is an array
 	leaves []leaf
 }
 
 // A syntaxError is a place where the scanner cannot go on.
 type syntaxError struct {
 	offset int
+	cut    bool // where the text ends
 	msg    string
 }
 
-func (e *syntaxError) Error() string { return e.msg }
+func (e *syntaxError) Error() string {
+	if e.cut {
+		return "cut off: the JSON ends before it is complete"
+	}
+	return "invalid JSON: " + e.msg
+}
 
 // scanLeaves takes one JSON value apart.
 func scanLeaves(data []byte) ([]leaf, error) {
 	s := scanner{data: data}
-	err := s.value()
+	s.space()
+	err := s.document()
 	if s.space(); err == nil && s.pos < len(data) {
 		err = s.unexpected("after the object")
 	}
 	return s.leaves, err
+}
+
+// document scans an object or an array of objects.
+func (s *scanner) document() error {
+	if s.peek() != '[' {
+		return s.value()
+	}
+	s.array = true
+	defer func() { s.array = false }()
+	return s.items()
 }
 
 // value scans an object, or makes a leaf of what stands in an object's place.
@@ -74,7 +98,7 @@ func (s *scanner) value() error {
 }
 
 func (s *scanner) add(l leaf) {
-	l.index = slices.Clone(s.index)
+	l.index, l.array = slices.Clone(s.index), s.array
 	s.leaves = append(s.leaves, l)
 }
 
@@ -82,7 +106,7 @@ func (s *scanner) add(l leaf) {
 // says so; the kind may come after the items.
 func (s *scanner) object() error {
 	if len(s.index) > maxNesting {
-		return &syntaxError{s.pos, fmt.Sprintf("Lists in Lists more than %d deep", maxNesting)}
+		return &syntaxError{offset: s.pos, msg: fmt.Sprintf("Lists in Lists more than %d deep", maxNesting)}
 	}
 	start, first := s.pos, len(s.leaves)
 	var l leaf
@@ -249,7 +273,7 @@ func (s *scanner) quoted() error {
 		return nil
 	}
 	s.pos = len(s.data)
-	return &syntaxError{start, "string without an end"}
+	return &syntaxError{offset: start, cut: true}
 }
 
 // text reads a string.
@@ -264,7 +288,7 @@ func (s *scanner) text() (string, error) {
 	}
 	var out string
 	if err := json.Unmarshal(raw, &out); err != nil {
-		return "", &syntaxError{start, err.Error()}
+		return "", &syntaxError{offset: start, msg: err.Error()}
 	}
 	return out, nil
 }
@@ -290,9 +314,9 @@ func (s *scanner) peek() byte {
 
 func (s *scanner) unexpected(where string) error {
 	if s.pos >= len(s.data) {
-		return &syntaxError{len(s.data), "unexpected end of JSON"}
+		return &syntaxError{offset: len(s.data), cut: true}
 	}
-	return &syntaxError{s.pos, fmt.Sprintf("unexpected %q %s", s.data[s.pos], where)}
+	return &syntaxError{offset: s.pos, msg: fmt.Sprintf("unexpected %q %s", s.data[s.pos], where)}
 }
 
 // pathAt names the value that the decoder had read when it stood at offset:

@@ -48,6 +48,33 @@ func plainLines(data []byte) []byte {
 	return bytes.ReplaceAll(data, []byte("\r"), []byte("\n"))
 }
 
+// Lines between which kubectl cluster-info dump prints the log of a container,
+// among the objects.
+const (
+	logStart = "==== START logs for container "
+	logEnd   = "==== END logs for container "
+)
+
+// withoutLogs empties the lines of the logs in what kubectl cluster-info dump
+// prints. No line moves.
+func withoutLogs(data []byte) []byte {
+	if !bytes.HasPrefix(data, []byte(logStart)) && !bytes.Contains(data, []byte("\n"+logStart)) {
+		return data
+	}
+	out := make([]byte, 0, len(data))
+	inLog := false
+	for line := range bytes.Lines(data) {
+		inLog = inLog || bytes.HasPrefix(line, []byte(logStart))
+		if !inLog {
+			out = append(out, line...)
+			continue
+		}
+		out = append(out, '\n')
+		inLog = !bytes.HasPrefix(line, []byte(logEnd))
+	}
+	return out
+}
+
 // endOfDocument finds the next line that starts with --- or ... and gives
 // where it and what follows its three signs start.
 func endOfDocument(data []byte, start int) (end, next int) {
@@ -96,24 +123,28 @@ func significant(data []byte, start int) (line, sign int) {
 	return line, line
 }
 
-// isJSON tells JSON from YAML in flow style, which may start with a brace too.
+// isJSON tells JSON from YAML in flow style, which may start with a brace or
+// bracket too.
 func isJSON(text []byte) bool {
-	if text[0] != '{' {
+	rest := bytes.TrimLeft(text[1:], " \t\n")
+	switch {
+	case text[0] == '[':
+		return len(rest) > 0 && (rest[0] == ']' || rest[0] == '{' && isJSON(rest))
+	case text[0] != '{':
 		return false
 	}
-	rest := bytes.TrimLeft(text[1:], " \t\n")
 	return len(rest) == 0 || rest[0] == '"' || rest[0] == '}'
 }
 
-// splitJSON takes JSON objects apart, of which any number may follow one another.
+// splitJSON takes JSON objects and arrays apart, of which any number may follow one another.
 func splitJSON(parts []part, doc *int, data []byte, start int) []part {
 	s := scanner{data: data, pos: start}
 	for s.space(); s.pos < len(data); s.space() {
 		*doc++
 		s.leaves, s.index = s.leaves[:0], s.index[:0]
 		var err error
-		if s.peek() == '{' {
-			err = s.object()
+		if c := s.peek(); c == '{' || c == '[' {
+			err = s.document()
 		} else {
 			err = s.unexpected("after the object")
 		}
@@ -121,7 +152,7 @@ func splitJSON(parts []part, doc *int, data []byte, start int) []part {
 			parts = append(parts, part{leaf: l, doc: *doc})
 		}
 		if syntax := (*syntaxError)(nil); errors.As(err, &syntax) {
-			return append(parts, part{leaf: leaf{start: syntax.offset}, doc: *doc, problem: "invalid JSON: " + syntax.msg})
+			return append(parts, part{leaf: leaf{start: syntax.offset}, doc: *doc, problem: syntax.Error()})
 		}
 	}
 	return parts
@@ -131,6 +162,9 @@ func splitJSON(parts []part, doc *int, data []byte, start int) []part {
 func splitYAML(parts []part, doc int, text []byte, start int) []part {
 	items, list := listItems(text)
 	if list == nil {
+		if cut := cutOff(text, items); cut != "" {
+			return append(parts, part{leaf: leaf{start: start + len(text)}, doc: doc, problem: cut})
+		}
 		return append(parts, part{leaf: leaf{start: start}, doc: doc, yaml: text})
 	}
 	for i, item := range items {
@@ -139,6 +173,23 @@ func splitYAML(parts []part, doc int, text []byte, start int) []part {
 		parts = append(parts, part{leaf: l[0], doc: doc, yaml: text[item[0]:item[1]], item: true})
 	}
 	return parts
+}
+
+// cutOff tells what is missing at the end of a List, or nothing: kubectl and oc
+// write its kind behind the items.
+func cutOff(text []byte, items [][2]int) string {
+	if len(items) == 0 {
+		return ""
+	}
+	head, tail := text[:items[0][0]], text[items[len(items)-1][1]:]
+	for _, around := range [][]byte{head, tail} {
+		for line := range bytes.Lines(around) {
+			if bytes.HasPrefix(line, []byte("kind:")) && bytes.HasSuffix(line, []byte("\n")) {
+				return ""
+			}
+		}
+	}
+	return "cut off: the List ends before its kind, which stands behind the items; nothing of it is taken"
 }
 
 // listItems finds the items of a List: where each starts and ends, and the
