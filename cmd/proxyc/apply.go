@@ -28,6 +28,7 @@ const kernelRoot = sysctl.Root("/")
 type applyCmd struct {
 	configFlags
 	Snapshot []string `short:"s" placeholder:"FILE" sep:"none" help:"Services, EndpointSlices, Nodes and ServiceCIDRs, as for compile. May be repeated."`
+	Limit    byteSize `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"How much the files of --snapshot may have together, as 256Mi; 0: any amount."`
 
 	DryRun      bool          `help:"Print what would be changed, and change nothing."`
 	Check       bool          `help:"Print what differs, change nothing, and exit 1 if anything does."`
@@ -69,8 +70,8 @@ func (c *applyCmd) Run(e *env) error {
 	if !c.InitOnly && len(c.Snapshot) == 0 {
 		return errNoSnapshot
 	}
-	if err := e.readSnapshot(j, c.Snapshot); err != nil {
-		return err
+	if !e.readSnapshot(j, c.Snapshot, int64(c.Limit)) {
+		return j.finish(e, errReported)
 	}
 	if !c.InitOnly && !c.AllowEmpty && len(j.snap.Services())+len(j.snap.Nodes()) == 0 {
 		return j.finish(e, errEmpty)
@@ -85,7 +86,7 @@ func (c *applyCmd) Run(e *env) error {
 		return j.finish(e, err)
 	}
 	programs := j.compile()
-	e.report(j.diags)
+	e.report(j.findings())
 	for _, d := range j.diags {
 		if d.Severity == diag.Error && d.Object == "" {
 			return errReported

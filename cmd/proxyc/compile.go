@@ -28,6 +28,7 @@ func (c *compileCmd) Run(e *env) error {
 	case c.Explain && c.Output != "":
 		return errors.New("-o: not together with --explain, which prints a table of its own")
 	}
+	c.anyNode = c.AllNodes
 	job, err := c.load(e)
 	if err != nil {
 		return err

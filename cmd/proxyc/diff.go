@@ -25,7 +25,15 @@ func (c *diffCmd) Run(e *env) error {
 	if c.NewConfig == "" && len(c.NewSnapshot) == 0 && c.NewMode == nil {
 		return errors.New("nothing to compare with: give --new-config, --new-snapshot or --new-mode")
 	}
-	was, err := c.load(e)
+	// Both sides may read standard input, where they read it for the same.
+	if err := oneStdin(append(append(c.names(), c.NewConfig), c.NewSnapshot...)...); err != nil {
+		return err
+	}
+	start, err := e.rereading(c.names(), int64(c.Limit))
+	if err != nil {
+		return err
+	}
+	was, err := c.load(start())
 	if err != nil {
 		return err
 	}
@@ -39,12 +47,12 @@ func (c *diffCmd) Run(e *env) error {
 	if c.NewMode != nil {
 		other.Mode = c.NewMode
 	}
-	is, err := other.load(e)
+	is, err := other.load(start())
 	if err != nil {
 		return err
 	}
 	from, to := was.compile(), is.compile()
-	was.diags.Add(is.diags...)
+	was.diags = append(was.findings(), is.findings()...) // each with the places in its own files
 
 	var text []byte
 	if c.Output == "ir" {

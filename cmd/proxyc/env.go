@@ -20,6 +20,7 @@ type env struct {
 // files is the part of a file system that the verbs use.
 type files interface {
 	ReadFile(name string) ([]byte, error)
+	Open(name string) (fs.File, error)
 	Stat(name string) (fs.FileInfo, error)
 	ReadDir(name string) ([]fs.DirEntry, error)
 	MkdirAll(dir string) error
@@ -49,6 +50,7 @@ func osEnv() *env {
 type osFiles struct{}
 
 func (osFiles) ReadFile(name string) ([]byte, error)       { return os.ReadFile(name) }
+func (osFiles) Open(name string) (fs.File, error)          { return os.Open(name) }
 func (osFiles) Stat(name string) (fs.FileInfo, error)      { return os.Stat(name) }
 func (osFiles) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir(name) }
 func (osFiles) MkdirAll(dir string) error                  { return os.MkdirAll(dir, 0o755) }

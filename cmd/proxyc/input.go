@@ -1,11 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/proxyc/proxyc/compiler"
@@ -24,16 +23,22 @@ type configFlags struct {
 // input is what every verb that compiles takes.
 type input struct {
 	configFlags
-	Snapshot       []string `short:"s" placeholder:"FILE" sep:"none" help:"Services, EndpointSlices, Nodes and ServiceCIDRs, as kubectl get -o yaml or -o json prints them: a file, a directory (its .yaml, .yml and .json files, without hidden ones and subdirectories), or - for standard input. May be repeated."`
+	Snapshot       []string `short:"s" placeholder:"FILE" sep:"none" help:"Services, EndpointSlices, Nodes and ServiceCIDRs, as kubectl get -o yaml or -o json prints them: a file, which gzip may have compressed, a directory (the .yaml, .yml and .json files in it and below, with .gz or without, but no hidden ones), or - for standard input. May be repeated."`
+	Limit          byteSize `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"How much the files of --snapshot may have together, as 256Mi; 0: any amount."`
+	Each           bool     `name:"all-findings" help:"Print each finding, also where one line with a count would stand for many of the same."`
+	anyNode        bool     // the name of the node does not count
 	HNSNetworkType string   `name:"hns-network-type" enum:"L2Bridge,Overlay" default:"L2Bridge" help:"Type of the HNS network in mode kernelspace: L2Bridge or Overlay."`
 }
 
 // job is one compilation with all that it read and had to say.
 type job struct {
 	*config.Resolved
-	snap  *snapshot.Snapshot
-	facts compiler.Facts
-	diags diag.List
+	snap   *snapshot.Snapshot
+	files  snapshot.Reader
+	facts  compiler.Facts
+	diags  diag.List
+	ofHost bool // the node's name is that of the machine
+	each   bool // print each finding
 }
 
 var errNoSnapshot = errors.New("-s: a snapshot is needed: what kubectl get services,endpointslices,nodes -A -o yaml prints")
@@ -63,23 +68,54 @@ func (c *configFlags) setConfig(file string) { c.Config = &file }
 
 // load reads configuration and snapshot.
 func (in *input) load(e *env) (*job, error) {
-	j := &job{snap: snapshot.New()}
-	resolved, err := in.resolve(e, &j.diags)
-	if err != nil {
+	if err := oneStdin(in.names()...); err != nil {
 		return nil, err
 	}
-	j.Resolved = resolved
-	if in.Cleanup || in.InitOnly {
+	j := &job{snap: snapshot.New(), each: in.Each}
+	resolved, findings := in.Resolve(e.readFile, in.Strict)
+	j.diags.Add(findings...)
+	usable := !findings.HasErrors()
+	switch {
+	case in.WriteConfigTo != nil:
+		_, err := in.resolve(e, &j.diags)
+		return nil, err
+	case in.Cleanup || in.InitOnly:
 		return nil, errors.New("--cleanup, --init-only: change a node, which compiling does not")
-	}
-	if len(in.Snapshot) == 0 {
+	case len(in.Snapshot) == 0 && usable:
 		return nil, errNoSnapshot
 	}
-	if err := e.readSnapshot(j, in.Snapshot); err != nil {
+	if !e.readSnapshot(j, in.Snapshot, int64(in.Limit)) || !usable {
+		return nil, j.finish(e, errReported)
+	}
+	j.Resolved = resolved
+	j.facts.HNSNetworkType = in.HNSNetworkType
+	if err := e.setNode(j); err != nil {
 		return nil, err
 	}
-	j.facts.HNSNetworkType = in.HNSNetworkType
-	return j, e.setNode(j)
+	if !in.anyNode && j.ofHost && j.snap.Node(j.facts.NodeName) == nil && len(j.snap.Nodes()) > 0 {
+		return nil, j.finish(e, j.noSuchNode())
+	}
+	return j, nil
+}
+
+// noSuchNode refuses the name of the machine as that of a node: files are read
+// far from the cluster more often than on its nodes.
+func (j *job) noSuchNode() error {
+	const shown = 10
+	var names []string
+	for _, n := range j.snap.Nodes() {
+		names = append(names, n.Name)
+	}
+	text := strings.Join(names[:min(shown, len(names))], ", ")
+	if more := len(names) - shown; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Errorf("--hostname-override: must name a Node of the snapshot, which has %s; it is not given, and this machine's name is %q", text, j.facts.NodeName)
+}
+
+// names gives the files of the input.
+func (in *input) names() []string {
+	return append([]string{deref(in.Config)}, in.Snapshot...)
 }
 
 // writeConfigTo writes the configuration in force and ends the verb, as
@@ -104,6 +140,7 @@ func (e *env) setNode(j *job) error {
 			return fmt.Errorf("hostname: %w", err)
 		}
 		name = strings.ToLower(strings.TrimSpace(host))
+		j.ofHost = true
 	}
 	j.facts.NodeName = name
 	return nil
@@ -125,74 +162,65 @@ func (j *job) checkNode(name string) {
 	}
 }
 
+// sameFindings is how many findings that say the same are printed one by one.
+const sameFindings = 5
+
+// findings gives what there is to print: findings about objects with the place
+// of the field, and one with a count for many of the same.
+func (j *job) findings() diag.List {
+	list := j.diags.Sorted()
+	if !j.each {
+		list = list.Fewer(sameFindings)
+	}
+	j.files.Locate(list)
+	if j.Resolved != nil {
+		j.Resolved.Locate(list)
+	}
+	return list
+}
+
 // finish prints the diagnostics and gives the error with which the verb ends:
 // err, or bad input if a diagnostic is an error.
 func (j *job) finish(e *env, err error) error {
-	e.report(j.diags)
+	e.report(j.findings())
 	if err == nil && j.diags.HasErrors() {
 		return errReported
 	}
 	return err
 }
 
-// readFile reads a file, or standard input for "-".
-func (e *env) readFile(name string) ([]byte, error) {
-	if name == "-" {
-		return io.ReadAll(e.stdin)
+// readSnapshot decodes all files of a snapshot, and reports whether all could
+// be read.
+func (e *env) readSnapshot(j *job, names []string, limit int64) bool {
+	readable := true
+	fail := func(name string, err error) {
+		readable = false
+		j.diags.Add(diag.Diagnostic{Severity: diag.Error, File: name, Msg: err.Error()})
 	}
-	return e.files.ReadFile(name)
-}
-
-// readSnapshot decodes all files of a snapshot.
-func (e *env) readSnapshot(j *job, names []string) error {
-	var files []string
+	var files []found
 	for _, name := range names {
-		expanded, err := e.expand(name)
+		expanded, err := e.expand(name, &j.diags)
 		if err != nil {
-			return err
+			fail(name, err)
 		}
 		files = append(files, expanded...)
 	}
-	for i, name := range files {
-		if name == "-" && slices.Contains(files[:i], "-") {
-			return errors.New("-s: standard input can be given once")
+	left := cmp.Or(limit, noLimit)
+	for _, f := range files {
+		data, err := e.read(f.name, &left)
+		if errors.Is(err, errTooMuch) {
+			fail(f.name, tooMuch(limit))
+			break
+		} else if err != nil {
+			fail(f.name, err)
+			continue
 		}
-		data, err := e.readFile(name)
-		if err != nil {
-			return err
-		}
-		j.diags.Add(snapshot.Decode(j.snap, name, data)...)
+		j.diags.Add(j.files.Decode(j.snap, f.name, data, f.inside)...)
 	}
 	j.diags.Add(j.snap.Finish()...)
-	if len(files) > 0 && len(j.snap.Services()) == 0 {
+	if readable && len(j.snap.Services()) == 0 {
 		j.diags.Add(diag.Diagnostic{Severity: diag.Warning, Msg: "the snapshot has no Service: there is nothing to proxy",
 			Hint: "it is what kubectl get services,endpointslices,nodes -A -o yaml prints"})
 	}
-	return nil
-}
-
-// expand gives the files of a directory that can hold objects, in order of
-// name, without hidden ones, which editors and other programs leave; what is no directory stands for itself.
-func (e *env) expand(name string) ([]string, error) {
-	if name == "-" {
-		return []string{name}, nil
-	}
-	info, err := e.files.Stat(name)
-	if err != nil || !info.IsDir() {
-		return []string{name}, err
-	}
-	entries, err := e.files.ReadDir(name)
-	if err != nil {
-		return nil, err
-	}
-	var files []string
-	for _, entry := range entries {
-		if ext := filepath.Ext(entry.Name()); !entry.IsDir() && !strings.HasPrefix(entry.Name(), ".") && slices.Contains([]string{".yaml", ".yml", ".json"}, ext) {
-			files = append(files, filepath.Join(name, entry.Name()))
-		}
-	}
-	if len(files) == 0 {
-		return nil, fmt.Errorf("%s: has no .yaml, .yml or .json file", name)
-	}
-	return files, nil
+	return readable
 }

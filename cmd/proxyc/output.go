@@ -95,11 +95,12 @@ const (
 
 // writeDir writes all that a node needs into dir: the mode's files and a
 // README of how to load each. All are written under temporary names first, so
-// that an error leaves what was there before. What was written there for
-// another mode goes last.
+// that an error leaves what was there before; the README, by which the files
+// are known for ours later, is put in its place before the others. What was
+// written there for another mode goes last. What others wrote is never touched.
 func (e *env) writeDir(dir string, programs ir.Programs, explain bool) error {
 	rules, _, rendered := outputs(programs)
-	own := append(rules[:len(rules):len(rules)], render.Output{File: readmeFile, Write: func(w io.Writer) error { return writeReadme(w, programs, rules) }})
+	own := append([]render.Output{{File: readmeFile, Write: func(w io.Writer) error { return writeReadme(w, programs, rules) }}}, rules...)
 	if explain {
 		own = append(own, render.Output{File: explainFile, Write: func(w io.Writer) error { return writeExplain(w, rendered) }})
 	}
@@ -107,7 +108,10 @@ func (e *env) writeDir(dir string, programs ir.Programs, explain bool) error {
 	if err := e.files.MkdirAll(dir); err != nil {
 		return err
 	}
-	before, _ := e.files.ReadFile(filepath.Join(dir, readmeFile))
+	ours, err := e.isOurs(dir, own)
+	if err != nil {
+		return err
+	}
 	staged := make([]string, 0, len(own))
 	defer func() {
 		for _, name := range staged {
@@ -127,10 +131,27 @@ func (e *env) writeDir(dir string, programs ir.Programs, explain bool) error {
 		}
 		staged = staged[1:]
 	}
-	if !bytes.HasPrefix(before, []byte(readmeTitle)) {
-		return nil // the files there are not known to be ours
+	if !ours {
+		return nil
 	}
 	return e.removeOthers(dir, own)
+}
+
+// isOurs reports whether the files in a directory are those of an earlier run,
+// by the README. Where they are not, none of own may be there.
+func (e *env) isOurs(dir string, own []render.Output) (bool, error) {
+	readme, err := e.files.ReadFile(filepath.Join(dir, readmeFile))
+	if err == nil && bytes.HasPrefix(readme, []byte(readmeTitle)) {
+		return true, nil
+	}
+	var errs []error
+	for _, o := range own {
+		name := filepath.Join(dir, o.File)
+		if _, err := e.files.Stat(name); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("--out-dir: %s is there, and not proxyc's: it would be overwritten", name))
+		}
+	}
+	return false, errors.Join(errs...)
 }
 
 // removeOthers removes the files of --out-dir that are not among own.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/proxyc/proxyc/ir"
 )
@@ -206,6 +207,14 @@ func (m memFiles) ReadFile(name string) ([]byte, error) {
 		return data, nil
 	}
 	return nil, fs.ErrNotExist
+}
+
+func (m memFiles) Open(name string) (fs.File, error) {
+	files := fstest.MapFS{}
+	for name, data := range m {
+		files[name] = &fstest.MapFile{Data: data}
+	}
+	return files.Open(name)
 }
 
 func (m memFiles) Stat(string) (fs.FileInfo, error)    { return memInfo{}, nil }
