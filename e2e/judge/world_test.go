@@ -145,22 +145,16 @@ func (w *world) program() *ir.Program {
 	w.dirty = nil
 	got := w.compiler.Programs()
 	want, _ := compiler.Compile(cfg, w.snap, facts)
-	for i, p := range got {
+	for f, p := range got.All() {
 		if err := p.Validate(); err != nil {
 			w.t.Errorf("the Program is not valid: %v", err)
 		}
-		if diff := cmp.Diff(want[i], p, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+		if diff := cmp.Diff(want.Of(f), p, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 			cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 			w.t.Errorf("compiled by and by it is another than compiled at once (-once +by and by):\n%s", diff)
 		}
 	}
-	for _, p := range got {
-		if p.Family == w.family {
-			return p
-		}
-	}
-	w.t.Fatalf("no Program for %s", w.family)
-	return nil
+	return got.Of(w.family)
 }
 
 // facts are the node's own addresses, where the test names any.
