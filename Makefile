@@ -1,5 +1,5 @@
-# Targets for people and CI. Tests need Linux and root: rules are loaded into
-# network namespaces that the tests make.
+# Targets for people and CI. All tests but those of check need Linux and root: rules
+# are loaded into network namespaces that the tests make.
 
 GO       ?= go
 FUZZTIME ?= 20s
@@ -8,7 +8,7 @@ PLANE    ?= nftables
 PACKAGES  = nftables iptables ipset ipvsadm conntrack iproute2 procps
 SUDO      = $(shell test "$$(id -u)" = 0 || echo sudo)
 
-.PHONY: build setup test e2e-tools e2e soak conformance golden verify lint fuzz bench bench-growth bench-peer demo clean
+.PHONY: build setup check test e2e-tools e2e soak conformance golden verify lint fuzz bench bench-growth bench-peer demo clean
 
 build:
 	$(GO) build -o bin/proxyc ./cmd/proxyc
@@ -22,6 +22,13 @@ setup:
 	$(GO) mod download
 	cd e2e && $(GO) mod download
 	cd e2e/types && $(GO) mod download
+
+# check runs what any user can run, with nothing but Go: tests that need root, the
+# real tools or other modules are skipped.
+check:
+	$(GO) build ./...
+	$(GO) vet ./...
+	$(GO) test ./...
 
 # test runs all tests but the soak, one package at a time: those with real packets wait for answers.
 test:

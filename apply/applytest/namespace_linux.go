@@ -22,17 +22,25 @@ import (
 // variable PROXYC_REQUIRE names "netns" (or "all"): then it fails, so that CI cannot skip it unseen.
 func RequireRoot(t testing.TB) {
 	t.Helper()
+	if err := HaveRoot(t); err != nil {
+		t.Skipf("needs root: %v", err)
+	}
+}
+
+// HaveRoot says why the process may not make network namespaces, for a test of which only a part needs
+// one. It fails the test where RequireRoot would.
+func HaveRoot(t testing.TB) error {
+	t.Helper()
 	ns, err := NewNamespace("probe")
 	if err == nil {
-		ns.Close()
-		return
+		return ns.Close()
 	}
 	for name := range strings.SplitSeq(os.Getenv("PROXYC_REQUIRE"), ",") {
 		if name == "netns" || name == "all" {
 			t.Fatalf("PROXYC_REQUIRE names %s: %v", name, err)
 		}
 	}
-	t.Skipf("needs root: %v", err)
+	return err
 }
 
 // A Namespace is a network namespace that exists as long as this process holds it. Its name is for

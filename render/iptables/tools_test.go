@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/irtest"
 )
@@ -22,6 +23,7 @@ var variants = []string{"nft", "legacy"}
 // iptables and ip6tables are those of a variant.
 func inNamespace(t *testing.T, variant, dir, script string) string {
 	t.Helper()
+	applytest.RequireRoot(t)
 	var wrappers strings.Builder
 	for _, tool := range []string{"iptables", "ip6tables"} {
 		for _, verb := range []string{"-restore", "-save"} {
