@@ -1,0 +1,66 @@
+package docs
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// A page names pieces of the repository as `apply/serve.Metrics` or
+// `testdata/compile`, and targets of the Makefile as `make check`.
+var (
+	named  = regexp.MustCompile("`((?:apply|cmd|compiler|docs|e2e|ir|render|testdata)(?:[./][\\w./-]*)?)`")
+	target = regexp.MustCompile("`make ([a-z-]+)`")
+	link   = regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
+)
+
+// TestPagesNameWhatExists checks that packages, files, functions, targets and
+// pages that the pages and the README name are there.
+func TestPagesNameWhatExists(t *testing.T) {
+	pages, err := filepath.Glob("*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("no pages: %v", err)
+	}
+	makefile := readFile(t, root+"/Makefile")
+	go_ := newIndex(t)
+	for _, page := range append(pages, root+"/README.md", "deploy/README.md", root+"/testdata/compile/README.md") {
+		text := readFile(t, page)
+		for _, m := range named.FindAllStringSubmatch(text, -1) {
+			if _, err := os.Stat(filepath.Join(root, m[1])); err == nil || page == keyPage {
+				continue // that page has kube-proxy's packages, too, and a test of its own
+			}
+			if problem := go_.missing(root, m[1]); problem != "" {
+				t.Errorf("%s: %s", page, problem)
+			}
+		}
+		for _, m := range target.FindAllStringSubmatch(text, -1) {
+			if !strings.Contains(makefile, "\n"+m[1]+":") {
+				t.Errorf("%s: make %s: is no target", page, m[1])
+			}
+		}
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(page), m[1])); err != nil {
+				t.Errorf("%s: link: %v", page, err)
+			}
+		}
+	}
+}
+
+// TestPagesOfModesThatAreNotApplied: a mode without an applier is not said to
+// be written, and one with an applier is not said to be refused.
+func TestPagesOfModesThatAreNotApplied(t *testing.T) {
+	go_ := newIndex(t)
+	for mode, page := range map[string]string{
+		"iptables": "iptables.md", "nftables": "nftables.md", "ipvs": "ipvs.md", "userspace": "userspace.md", "hns": "hns.md"} {
+		text := readFile(t, page)
+		applied := go_.missing(root, "apply/"+mode+".Open") == ""
+		if refused := strings.Contains(text, "`apply` and `watch` refuse the mode"); refused == applied {
+			t.Errorf("%s: says that apply and watch refuse the mode: %t; there is an applier: %t", page, refused, applied)
+		}
+		if !applied && strings.Contains(text, "daemon") {
+			t.Errorf("%s: speaks of a daemon, which does not write the mode", page)
+		}
+	}
+}
