@@ -14,9 +14,6 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// dummyDevice carries the VIPs in ipvs mode (IPV-1); its addresses are not the node's own.
-const dummyDevice = "kube-ipvs0"
-
 // nodeInput is what an ir.Node is made of.
 type nodeInput struct {
 	cfg    *config.Config
@@ -140,7 +137,7 @@ func (in nodeInput) addrs(family ir.Family, primary netip.Addr) []netip.Addr {
 	if in.facts.Interfaces != nil {
 		for _, i := range in.facts.Interfaces {
 			for _, p := range i.Addrs {
-				if i.Name != dummyDevice {
+				if i.Name != ir.IPVSDevice {
 					all = append(all, p.Addr().Unmap().WithZone(""))
 				}
 			}

@@ -359,7 +359,7 @@ func TestMoves(t *testing.T) {
 		{"nothing", interfaces(), false},
 		{"the same address elsewhere", interfaces("192.0.2.11/32"), false},
 		{"an address of the proxy's own device", Facts{NodeName: "node1", Interfaces: append(interfaces().Interfaces,
-			Interface{Name: dummyDevice, Addrs: []netip.Prefix{netip.MustParsePrefix("10.96.0.1/32")}})}, false},
+			Interface{Name: ir.IPVSDevice, Addrs: []netip.Prefix{netip.MustParsePrefix("10.96.0.1/32")}})}, false},
 		{"another address", interfaces("198.51.100.11/24"), true},
 		{"another address of the other family", interfaces("2001:db8::11/64"), true},
 		{"none left", Facts{NodeName: "node1", Interfaces: []Interface{}}, true},

@@ -121,6 +121,10 @@ func (d *Detector) Local(src netip.Addr, in string) bool {
 	return false
 }
 
+// IPVSDevice is the dummy device that holds the addresses of Services in ipvs
+// mode (IPV-1). They are not the node's own.
+const IPVSDevice = "kube-ipvs0"
+
 // IPVS is what only the ipvs mode reads (config ipvs).
 type IPVS struct {
 	Scheduler    string // never empty; "rr" by default

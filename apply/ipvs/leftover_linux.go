@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/proxyc/proxyc/apply"
-	rules "github.com/proxyc/proxyc/render/ipvs"
+	"github.com/proxyc/proxyc/ir"
 )
 
 // Leftovers lists what is there, in the order in which it should go. The
@@ -22,7 +22,7 @@ func Leftovers(ctx context.Context) ([]apply.Leftover, error) {
 	}
 	device, err := findDevice()
 	if err != nil {
-		return nil, fmt.Errorf("device %s: %w", rules.Device, err)
+		return nil, fmt.Errorf("device %s: %w", ir.IPVSDevice, err)
 	}
 	servers, err := ownServers(device, sets)
 	if err != nil {
@@ -73,12 +73,12 @@ type bound struct {
 }
 
 func (b *bound) String() string {
-	return fmt.Sprintf("device %s with %d addresses", rules.Device, len(b.addrs))
+	return fmt.Sprintf("device %s with %d addresses", ir.IPVSDevice, len(b.addrs))
 }
 
 // findDevice gives nil where there is no such device.
 func findDevice() (*bound, error) {
-	link, err := netlink.LinkByName(rules.Device)
+	link, err := netlink.LinkByName(ir.IPVSDevice)
 	if gone := (netlink.LinkNotFoundError{}); errors.As(err, &gone) {
 		return nil, nil
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/ir"
-	rules "github.com/proxyc/proxyc/render/ipvs"
 )
 
 // inNamespace runs f in a network namespace of its own.
@@ -71,7 +70,7 @@ func TestLeftovers(t *testing.T) {
 			ipset create KUBE-SRC-XYZ hash:ip
 			ipset create mine hash:ip`)
 		// Of any type, as not all kernels have dummy devices.
-		link := &netlink.Ifb{LinkAttrs: netlink.LinkAttrs{Name: rules.Device}}
+		link := &netlink.Ifb{LinkAttrs: netlink.LinkAttrs{Name: ir.IPVSDevice}}
 		if err := netlink.LinkAdd(link); err != nil {
 			t.Fatal(err)
 		}

@@ -11,12 +11,8 @@ import (
 	"strings"
 
 	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/ir"
 )
-
-// kubeIPVS0 carries the addresses of all Services in ipvs mode. They are the
-// proxy's, not the node's: node ports do not answer on them, and they must not
-// count as the node's own while another mode takes over.
-const kubeIPVS0 = "kube-ipvs0"
 
 // Read gives the facts of this machine, in the network namespace of the
 // calling thread. override is the host name to use instead of the machine's
@@ -50,14 +46,15 @@ func Name(override string, hostname func() (string, error)) (string, error) {
 }
 
 // canonical puts interfaces and their addresses in order, without those of the
-// proxy itself. Each address occurs once an interface. Link-local addresses of
+// proxy itself, which ipvs mode leaves: node ports do not answer on them, and
+// they must not count as the node's own while another mode takes over. Each address occurs once an interface. Link-local addresses of
 // IPv6, which each pod's interface brings along, are no addresses that anybody
 // serves node ports at; an interface with nothing else says nothing.
 func canonical(in []compiler.Interface) []compiler.Interface {
 	out := []compiler.Interface{}
 	for _, i := range in {
 		i.Addrs = slices.DeleteFunc(i.Addrs, func(p netip.Prefix) bool { return p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() })
-		if i.Name == kubeIPVS0 || len(i.Addrs) == 0 {
+		if i.Name == ir.IPVSDevice || len(i.Addrs) == 0 {
 			continue
 		}
 		slices.SortFunc(i.Addrs, netip.Prefix.Compare)
