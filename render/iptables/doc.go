@@ -27,8 +27,10 @@
 // the same step by step: it keeps Services and trees, and makes of the chains
 // those that a change touches.
 //
-// Rules are flat values, not lists of matches as in render/xtables: a cluster
-// of 50,000 Services has a million of them here, and they are compared often.
+// Rules are flat values, not lists of matches: a cluster of 50,000 Services has
+// a million of them, and they are compared often. Modes ipvs and userspace,
+// which need few rules beside what does their work, have them in the same form,
+// so that they are read, planned and evaluated like these.
 //
 // Eval walks a packet through the rules in the kernel's order; it knows only
 // tables, chains and rules, nothing of Services.

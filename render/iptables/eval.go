@@ -13,33 +13,46 @@ import (
 // become of it. local says which addresses are the node's own, loopback
 // included. Built-in chains hold nothing but our jumps, and accept.
 func (r *Ruleset) Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome {
-	e := eval{local: local, filter: index(&r.Filter), nat: index(&r.Nat)}
-	return e.outcome(e.journey(traveller{
-		src: pkt.Src, dst: pkt.Dst, protocol: pkt.Protocol, port: pkt.Port, in: pkt.In,
-	}))
+	return outcome(r.Walker(local, nil).journey(Packet{Packet: pkt}))
 }
 
-// traveller is a packet on its way, and what happened to it so far.
-type traveller struct {
-	src, dst netip.Addr
-	protocol ir.Protocol
-	port     uint16
-	in       string
-	mark     uint32
-	dnat     bool   // its destination was translated
-	snat     bool   // it is masqueraded
-	affinity bool   // a list of clients was asked
-	fate     Target // what the last chain said: Accept, Drop, Reject, or Continue if nothing
+// Packet is a packet on its way, and what happened to it so far.
+type Packet struct {
+	sim.Packet          // as it is now: DNAT and Redirect change the destination
+	Mark       uint32   // of the packet
+	Balanced   ir.Match // the virtual server of ipvs that took it; zero if none
+	DNAT       bool     // its destination was translated
+	SNAT       bool     // it is masqueraded
+	Redirected bool     // to an address of this node, whatever Dst says
+	Affinity   bool     // a list of clients was asked
+	Fate       Target   // what the last built-in chain said: Accept, Drop, Reject, or Continue if nothing
 }
 
-type eval struct {
+// Walker leads packets through the chains of a Ruleset.
+type Walker struct {
 	local       func(netip.Addr) bool
-	filter, nat map[string][]Rule
+	has         func(p *Packet, set InSet) bool
+	filter, nat chains
 }
 
-// index finds the rules of a table's chains, the built-in ones included.
-func index(t *Table) map[string][]Rule {
-	chains := make(map[string][]Rule, len(t.Chains))
+// chains are the rules of a table's chains, the built-in ones included.
+type chains map[string][]Rule
+
+// Walker returns one for a node whose own addresses local knows, and whose
+// ipsets has looks into; nil where there are none.
+func (r *Ruleset) Walker(local func(netip.Addr) bool, has func(p *Packet, set InSet) bool) *Walker {
+	return &Walker{local: local, has: has, filter: index(&r.Filter), nat: index(&r.Nat)}
+}
+
+// Filter returns what may have become of a packet behind a chain of the filter
+// table: one packet, but for rules that leave something to chance.
+func (e *Walker) Filter(chain string, p Packet) []Packet { return e.walk(e.filter, chain, p) }
+
+// Nat is Filter for the nat table.
+func (e *Walker) Nat(chain string, p Packet) []Packet { return e.walk(e.nat, chain, p) }
+
+func index(t *Table) chains {
+	chains := make(chains, len(t.Chains))
 	for _, c := range t.Chains {
 		chains[c.Name] = c.Rules
 	}
@@ -51,28 +64,28 @@ func index(t *Table) map[string][]Rule {
 
 // journey gives the packet as it may come out at the end, once for each way in
 // which chance may fall.
-func (e *eval) journey(t traveller) []traveller {
-	fromNode := t.in == ""
+func (e *Walker) journey(t Packet) []Packet {
+	fromNode := t.FromNode()
 	first := "PREROUTING"
 	if fromNode {
 		first = "OUTPUT"
 	}
-	var ends []traveller
+	var ends []Packet
 	for _, t := range e.walk(e.nat, first, t) {
 		var hooks []string
 		if fromNode {
 			hooks = append(hooks, "OUTPUT")
 		}
-		if e.local(t.dst) {
+		if e.local(t.Dst) {
 			hooks = append(hooks, "INPUT")
 		} else if !fromNode {
 			hooks = append(hooks, "FORWARD")
 		}
-		ways := []traveller{t}
+		ways := []Packet{t}
 		for _, h := range hooks {
 			ways = e.all(e.filter, h, ways)
 		}
-		if e.local(t.dst) && !fromNode { // delivered, and sent by no interface
+		if e.local(t.Dst) && !fromNode { // delivered, and sent by no interface
 			ends = append(ends, ways...)
 			continue
 		}
@@ -82,10 +95,10 @@ func (e *eval) journey(t traveller) []traveller {
 }
 
 // all walks those that are still on their way through a built-in chain.
-func (e *eval) all(table map[string][]Rule, chain string, ways []traveller) []traveller {
-	var ends []traveller
+func (e *Walker) all(table chains, chain string, ways []Packet) []Packet {
+	var ends []Packet
 	for _, t := range ways {
-		if t.fate == Drop || t.fate == Reject {
+		if t.Fate == Drop || t.Fate == Reject {
 			ends = append(ends, t)
 			continue
 		}
@@ -95,14 +108,14 @@ func (e *eval) all(table map[string][]Rule, chain string, ways []traveller) []tr
 }
 
 // walk gives what may have become of t behind a chain.
-func (e *eval) walk(table map[string][]Rule, chain string, t traveller) []traveller {
-	t.fate = Continue
-	var ends []traveller
-	here := []traveller{t} // still in this chain
+func (e *Walker) walk(table chains, chain string, t Packet) []Packet {
+	t.Fate = Continue
+	var ends []Packet
+	here := []Packet{t} // still in this chain
 	rules := table[chain]
 	for i := range rules {
 		r := &rules[i]
-		var next []traveller
+		var next []Packet
 		for _, t := range here {
 			if !e.matches(r, &t) {
 				next = append(next, t)
@@ -110,15 +123,15 @@ func (e *eval) walk(table map[string][]Rule, chain string, t traveller) []travel
 			}
 			if r.OneIn > 1 || r.Recent.Op == RecentCheck {
 				passed := t // chance, or a list that does not hold the client
-				passed.affinity = t.affinity || r.Recent.Op == RecentCheck
+				passed.Affinity = t.Affinity || r.Recent.Op == RecentCheck
 				next = append(next, passed)
 			}
 			for _, t := range e.act(table, r, t) {
-				switch t.fate {
+				switch t.Fate {
 				case Continue:
 					next = append(next, t)
 				case Return: // the chain before this one goes on behind its jump
-					t.fate = Continue
+					t.Fate = Continue
 					ends = append(ends, t)
 				default:
 					ends = append(ends, t)
@@ -133,42 +146,49 @@ func (e *eval) walk(table map[string][]Rule, chain string, t traveller) []travel
 }
 
 // act applies a rule's target to a packet that matches.
-func (e *eval) act(table map[string][]Rule, r *Rule, t traveller) []traveller {
+func (e *Walker) act(table chains, r *Rule, t Packet) []Packet {
 	if r.Recent.Op != RecentNone {
-		t.affinity = true
+		t.Affinity = true
 	}
 	switch r.Target {
 	case Jump:
 		return e.walk(table, r.Chain, t)
 	case SetMark:
-		t.mark = t.mark&^r.XMark.Mask ^ r.XMark.Value
+		t.Mark = t.Mark&^r.XMark.Mask ^ r.XMark.Value
 	case DNAT:
-		t.dst, t.port, t.dnat, t.fate = r.To.Addr(), r.To.Port(), true, Accept
+		t.Dst, t.Port, t.DNAT, t.Fate = r.To.Addr(), r.To.Port(), true, Accept
+	case Redirect:
+		t.Redirected, t.Port, t.DNAT, t.Fate = true, r.To.Port(), true, Accept
 	case Masquerade:
-		t.snat, t.fate = true, Accept
+		t.SNAT, t.Fate = true, Accept
 	case Return, Accept, Drop, Reject:
-		t.fate = r.Target
+		t.Fate = r.Target
 	}
-	return []traveller{t}
+	return []Packet{t}
 }
 
-func (e *eval) matches(r *Rule, t *traveller) bool {
+func (e *Walker) matches(r *Rule, t *Packet) bool {
 	holds := func(set bool, m Match, match bool) bool { return !set || match != (r.Not&m != 0) }
 	state := New
-	if t.dnat {
+	if t.DNAT {
 		state |= DNATed
 	}
-	return holds(r.Src.IsValid(), Src, r.Src.Contains(t.src)) &&
-		holds(r.Dst.IsValid(), Dst, r.Dst.Contains(t.dst)) &&
-		holds(r.In != "", In, matchInterface(r.In, t.in)) &&
+	return holds(r.Src.IsValid(), Src, r.Src.Contains(t.Src)) &&
+		holds(r.Dst.IsValid(), Dst, r.Dst.Contains(t.Dst)) &&
+		holds(r.In != "", In, matchInterface(r.In, t.In)) &&
 		holds(r.States != 0, States, r.States&state != 0) &&
-		holds(r.Mark.Mask != 0, MarkMatch, t.mark&r.Mark.Mask == r.Mark.Value) &&
-		(r.Protocol == 0 || r.Protocol == t.protocol) &&
-		(r.Ports == PortRange{} || r.Ports.First <= t.port && t.port <= r.Ports.Last) &&
-		(!r.SrcLocal || e.local(t.src)) &&
-		(!r.DstLocal || e.local(t.dst)) &&
-		r.Raw == ""
+		holds(r.Mark.Mask != 0, MarkMatch, t.Mark&r.Mark.Mask == r.Mark.Value) &&
+		(r.Protocol == 0 || r.Protocol == t.Protocol) &&
+		(r.Ports == PortRange{} || r.Ports.First <= t.Port && t.Port <= r.Ports.Last) &&
+		(!r.SrcLocal || e.local(t.Src) != (r.Not&SrcType != 0)) &&
+		(!r.DstLocal || e.local(t.Dst)) &&
+		(r.Rare == nil || r.Rare.holds(e, t)) &&
+		r.Raw == "" // not Bridged always holds: a sim.Packet comes in by a routed interface
 }
+
+func (m InSet) holds(e *Walker, p *Packet) bool { return e.has != nil && e.has(p, m) }
+
+func (m Balanced) holds(_ *Walker, p *Packet) bool { return p.Balanced == ir.Match(m) }
 
 func matchInterface(pattern, name string) bool {
 	if start, ok := strings.CutSuffix(pattern, "+"); ok {
@@ -179,18 +199,18 @@ func matchInterface(pattern, name string) bool {
 
 // outcome says of all ends together what the packet met. Chance picks among
 // destinations only, so that one refusal is the fate of all.
-func (e *eval) outcome(ends []traveller) sim.Outcome {
+func outcome(ends []Packet) sim.Outcome {
 	var to []sim.Destination
 	affinity := false
 	for _, t := range ends {
 		switch {
-		case t.fate == Drop:
+		case t.Fate == Drop:
 			return sim.Outcome{Fate: sim.Dropped}
-		case t.fate == Reject:
+		case t.Fate == Reject:
 			return sim.Outcome{Fate: sim.Rejected}
-		case t.dnat:
-			to = append(to, sim.Destination{AddrPort: netip.AddrPortFrom(t.dst, t.port), SNAT: t.snat})
-			affinity = affinity || t.affinity
+		case t.DNAT:
+			to = append(to, sim.Destination{AddrPort: netip.AddrPortFrom(t.Dst, t.Port), SNAT: t.SNAT})
+			affinity = affinity || t.Affinity
 		}
 	}
 	if len(to) == 0 {

@@ -107,20 +107,20 @@ func (h *hubs) ruleset(node *ir.Node, d [hubCount]dispatched, chains []Chain) *R
 		Nat:    Table{Name: "nat", Hooks: natHooks},
 	}
 	r.Filter.Chains = slices.Concat([]Chain{
-		{chainServices, d[hubEmptyCluster].rules},
+		{ChainServices, d[hubEmptyCluster].rules},
 		{chainExternal, slices.Concat(d[hubEmptyExternal].rules, d[hubEmptyNodePort].rules)},
 		{chainNodePorts, slices.Clone(h.health)},
-		{chainForward, forward(node)},
-		{chainProxyFW, d[hubGuard].rules},
+		{ChainForward, forward(node)},
+		{ChainProxyFW, d[hubGuard].rules},
 	}, d[hubEmptyCluster].below, d[hubEmptyExternal].below, d[hubEmptyNodePort].below, d[hubGuard].below)
 	if node.NodePorts.Loopback {
 		r.Filter.Chains = slices.Insert(r.Filter.Chains, 5, Chain{chainFirewall, firewall()})
 	}
 	r.Nat.Chains = slices.Concat([]Chain{
-		{chainMarkMasq, markMasq(node)},
+		{ChainMarkMasq, markMasq(node)},
 		{chainHairpin, d[hubHairpin].rules},
-		{chainPostrouting, postrouting(node)},
-		{chainServices, slices.Concat(d[hubServices].rules, nodePortDispatch(h.family, &node.NodePorts))},
+		{ChainPostrouting, postrouting(node)},
+		{ChainServices, slices.Concat(d[hubServices].rules, nodePortDispatch(h.family, &node.NodePorts))},
 		{chainNodePorts, d[hubNodePorts].rules},
 	}, d[hubServices].below, d[hubNodePorts].below, d[hubHairpin].below, chains)
 	return r

@@ -4,25 +4,54 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/proxyc/proxyc/ir"
 )
 
 // The chains that exist once (IPT-1). KUBE-FIREWALL is shared with the kubelet,
-// which keeps the same rule in it. KUBE-HAIRPIN is proxyc's own.
+// which keeps the same rule in it. KUBE-HAIRPIN is proxyc's own. Those that
+// other modes have as well (IPV-1, USR-2) are there for the same thing.
 const (
-	chainServices    = "KUBE-SERVICES"          // nat: dispatch by address; filter: ClusterIPs that refuse
+	ChainServices    = "KUBE-SERVICES"          // nat: dispatch by address; filter: ClusterIPs that refuse
 	chainNodePorts   = "KUBE-NODEPORTS"         // nat: dispatch by node port; filter: health check ports
-	chainPostrouting = "KUBE-POSTROUTING"       // nat: masquerade
-	chainMarkMasq    = "KUBE-MARK-MASQ"         // nat: asks for masquerade
+	ChainPostrouting = "KUBE-POSTROUTING"       // nat: masquerade
+	ChainMarkMasq    = "KUBE-MARK-MASQ"         // nat: asks for masquerade
 	chainHairpin     = "KUBE-HAIRPIN"           // nat: connections to oneself
 	chainExternal    = "KUBE-EXTERNAL-SERVICES" // filter: other addresses that refuse
-	chainForward     = "KUBE-FORWARD"           // filter
-	chainProxyFW     = "KUBE-PROXY-FIREWALL"    // filter: clients outside of loadBalancerSourceRanges
+	ChainForward     = "KUBE-FORWARD"           // filter
+	ChainProxyFW     = "KUBE-PROXY-FIREWALL"    // filter: clients outside of loadBalancerSourceRanges
 	chainFirewall    = "KUBE-FIREWALL"          // filter: localhost is for the node itself
 )
+
+// The chains that only the ipvs mode has.
+const (
+	ChainLoadBalancer  = "KUBE-LOAD-BALANCER"
+	ChainNodePort      = "KUBE-NODE-PORT"
+	ChainSourceRanges  = "KUBE-SOURCE-RANGES-FIREWALL"
+	ChainIPVSFilter    = "KUBE-IPVS-FILTER"
+	ChainIPVSOutFilter = "KUBE-IPVS-OUT-FILTER"
+)
+
+// The chains that only the userspace mode has (USR-2).
+const (
+	ChainPortalsContainer  = "KUBE-PORTALS-CONTAINER"  // what comes in by an interface, to addresses of Services
+	ChainPortalsHost       = "KUBE-PORTALS-HOST"       // what the node itself sends there
+	ChainNodePortContainer = "KUBE-NODEPORT-CONTAINER" // what comes in to node ports
+	ChainNodePortHost      = "KUBE-NODEPORT-HOST"      // what the node itself sends there
+	ChainNodePortNonLocal  = "KUBE-NODEPORT-NON-LOCAL" // filter: lets connections to proxy ports in
+)
+
+// BuiltInChains returns the chains that are the kernel's, of all tables.
+func BuiltInChains() [5]string {
+	return [...]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}
+}
+
+// KubeletChains returns the chains that tell that the kubelet keeps the node's
+// iptables (KEP-3178).
+func KubeletChains() [2]string {
+	return [...]string{"KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"}
+}
 
 // The stems of chains of one service port (IPT-2); a hash follows.
 const (
@@ -46,23 +75,27 @@ const (
 // ProbeChain holds rules that apply/iptables tries, and is gone afterwards.
 const ProbeChain = "KUBE-PROXYC-PROBE"
 
-// former are chains that are not wanted in this mode: of kube-proxy's ipvs and
-// userspace modes, whose other chains have names that are used here as well,
-// and what a killed process left.
-var former = [...]string{
-	"KUBE-LOAD-BALANCER", "KUBE-NODE-PORT", "KUBE-SOURCE-RANGES-FIREWALL", "KUBE-IPVS-FILTER", "KUBE-IPVS-OUT-FILTER", "KUBE-FIRE-WALL",
-	"KUBE-PORTALS-CONTAINER", "KUBE-PORTALS-HOST", "KUBE-NODEPORT-CONTAINER", "KUBE-NODEPORT-HOST", "KUBE-NODEPORT-NON-LOCAL",
-	ProbeChain,
+// otherwise tells whether a chain is one that modes other than this one have,
+// of proxyc or of kube-proxy, or what a killed process left.
+func otherwise(chain string) bool {
+	switch chain {
+	case ChainLoadBalancer, ChainNodePort, ChainSourceRanges, ChainIPVSFilter, ChainIPVSOutFilter,
+		ChainPortalsContainer, ChainPortalsHost, ChainNodePortContainer, ChainNodePortHost, ChainNodePortNonLocal,
+		"KUBE-FIRE-WALL",
+		ProbeChain:
+		return true
+	}
+	return false
 }
 
 // Owned tells whether a chain is one that proxyc or kube-proxy makes and no
 // other program does. KUBE-FIREWALL, which the kubelet owns too, is not.
 func Owned(chain string) bool {
 	switch chain {
-	case chainServices, chainNodePorts, chainPostrouting, chainMarkMasq, chainHairpin, chainExternal, chainForward, chainProxyFW:
+	case ChainServices, chainNodePorts, ChainPostrouting, ChainMarkMasq, chainHairpin, chainExternal, ChainForward, ChainProxyFW:
 		return true
 	}
-	return OfService(chain) || OnlyOurs(chain) || slices.Contains(former[:], chain)
+	return OfService(chain) || OnlyOurs(chain) || otherwise(chain)
 }
 
 // OnlyOurs tells whether a chain is one that proxyc makes and kube-proxy does not.

@@ -26,20 +26,20 @@ func hooks(node *ir.Node) (filter, nat []Hook) {
 		filter = append(filter, jump("INPUT", chainFirewall, 0, ""), jump("OUTPUT", chainFirewall, 0, ""))
 	}
 	filter = append(filter,
-		jump("INPUT", chainProxyFW, New, lbFirewall),
+		jump("INPUT", ChainProxyFW, New, lbFirewall),
 		jump("INPUT", chainNodePorts, 0, health),
 		jump("INPUT", chainExternal, New, external),
-		jump("FORWARD", chainProxyFW, New, lbFirewall),
-		jump("FORWARD", chainForward, 0, forwarding),
-		jump("FORWARD", chainServices, New, services),
+		jump("FORWARD", ChainProxyFW, New, lbFirewall),
+		jump("FORWARD", ChainForward, 0, forwarding),
+		jump("FORWARD", ChainServices, New, services),
 		jump("FORWARD", chainExternal, New, external),
-		jump("OUTPUT", chainProxyFW, New, lbFirewall),
-		jump("OUTPUT", chainServices, New, services),
+		jump("OUTPUT", ChainProxyFW, New, lbFirewall),
+		jump("OUTPUT", ChainServices, New, services),
 	)
 	nat = []Hook{
-		jump("PREROUTING", chainServices, 0, services),
-		jump("OUTPUT", chainServices, 0, services),
-		jump("POSTROUTING", chainPostrouting, 0, masquerade),
+		jump("PREROUTING", ChainServices, 0, services),
+		jump("OUTPUT", ChainServices, 0, services),
+		jump("POSTROUTING", ChainPostrouting, 0, masquerade),
 	}
 	return filter, nat
 }
@@ -114,7 +114,7 @@ func nodePortDispatch(family ir.Family, a *ir.NodePortAddrs) []Rule {
 		}
 		r := last
 		r.Comment = "kubernetes service nodeports"
-		r.Dst, r.DstLocal, r.origin = prefix(p.Prefix), p.Assigned, &p.Origin
+		r.Dst, r.DstLocal, r.origin = Prefix(p.Prefix), p.Assigned, &p.Origin
 		rules = append(rules, r)
 	}
 	holdsLoopback := func(p ir.NodePortPrefix) bool { return p.Prefix.Overlaps(loopback) && !within(p.Prefix, loopback) }
@@ -128,8 +128,8 @@ func within(inner, outer netip.Prefix) bool {
 	return inner.Bits() >= outer.Bits() && outer.Contains(inner.Addr())
 }
 
-// prefix is how a rule holds p: the tools leave out what matches every address.
-func prefix(p netip.Prefix) netip.Prefix {
+// Prefix returns p as a rule holds it: the tools leave out what matches every address.
+func Prefix(p netip.Prefix) netip.Prefix {
 	if p.Bits() == 0 {
 		return netip.Prefix{}
 	}

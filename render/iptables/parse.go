@@ -174,15 +174,15 @@ func (p *Parser) rule(text string) Rule {
 	for _, s := range [...]*string{&r.In, &r.Comment, &r.Chain, &r.Recent.Name, &r.Raw} {
 		*s = p.keep(*s)
 	}
+	if set, ok := r.Rare.(InSet); ok {
+		r.Rare = InSet{p.keep(set.Set), p.keep(set.Fields)}
+	}
 	return r
 }
 
 func builtIn(chain string) bool {
-	switch chain {
-	case "PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING":
-		return true
-	}
-	return false
+	all := BuiltInChains()
+	return slices.Contains(all[:], chain)
 }
 
 // parseRule reads the text of a rule behind its chain. Whatever it does not
@@ -291,6 +291,11 @@ func (p *ruleParser) option(word string) bool {
 		return p.states() && p.negate(States)
 	case "--mark":
 		return p.mark(&r.Mark, 0xffffffff) && r.Mark.Mask != 0 && p.negate(MarkMatch)
+	case "--src-type":
+		r.SrcLocal = true
+		return p.is("LOCAL") && p.negate(SrcType)
+	case "--physdev-is-in":
+		return p.not && p.negate(Bridged)
 	}
 	if p.not {
 		return false
@@ -307,9 +312,10 @@ func (p *ruleParser) option(word string) bool {
 	case "--comment":
 		r.Comment = p.value()
 		return r.Comment != ""
-	case "--src-type":
-		r.SrcLocal = true
-		return p.is("LOCAL")
+	case "--match-set":
+		return p.inSet()
+	case "--vaddr", "--vproto", "--vport":
+		return p.balanced(word)
 	case "--dst-type":
 		r.DstLocal = true
 		return p.is("LOCAL")
@@ -326,6 +332,10 @@ func (p *ruleParser) option(word string) bool {
 		var err error
 		r.To, err = netip.ParseAddrPort(p.value())
 		return err == nil && p.family.Has(r.To.Addr())
+	case "--to-ports":
+		n, err := strconv.ParseUint(p.value(), 10, 16)
+		r.To = netip.AddrPortFrom(netip.Addr{}, uint16(n))
+		return err == nil && n != 0
 	case "--set-xmark":
 		return p.mark(&r.XMark, 0xffffffff)
 	case "--or-mark":
@@ -345,6 +355,41 @@ func (p *ruleParser) option(word string) bool {
 		return p.recent(word)
 	}
 	return true
+}
+
+func (p *ruleParser) inSet() bool {
+	fresh := p.rule.Rare == nil
+	set := InSet{p.value(), p.value()}
+	p.rule.Rare = set
+	return fresh && set.Fields != "" && word(set.Set) && word(set.Fields)
+}
+
+// balanced reads an option of the match on what ipvs took. The tools print the
+// protocol as a number.
+func (p *ruleParser) balanced(option string) bool {
+	m, ok := p.rule.Rare.(Balanced)
+	if !ok && p.rule.Rare != nil {
+		return false
+	}
+	value := p.value()
+	switch option {
+	case "--vaddr":
+		var err error
+		m.Addr, err = netip.ParseAddr(value)
+		ok = err == nil && p.family.Has(m.Addr)
+	case "--vproto":
+		m.Protocol, ok = ir.ParseProtocol(value)
+		for _, known := range [...]ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
+			if value == strconv.Itoa(int(known)) {
+				m.Protocol, ok = known, true
+			}
+		}
+	case "--vport":
+		n, err := strconv.ParseUint(value, 10, 16)
+		m.Port, ok = uint16(n), err == nil && n != 0
+	}
+	p.rule.Rare = m
+	return ok
 }
 
 func (p *ruleParser) recent(word string) bool {
@@ -379,9 +424,13 @@ func (p *ruleParser) complete() bool {
 	if r.Recent.Op == RecentNone && r.Recent != (Recent{}) || p.reap != (r.Recent.Op == RecentCheck) {
 		return false
 	}
+	if m, ok := r.Rare.(Balanced); ok && (!m.Addr.IsValid() || m.Protocol == 0 || m.Port == 0) {
+		return false
+	}
 	return (r.Ports == PortRange{} || r.Protocol != 0) &&
 		(r.Target == SetMark || r.XMark == Mark{}) &&
 		r.To.IsValid() == (r.Target == DNAT) &&
+		(r.To.Port() != 0 && !r.To.IsValid()) == (r.Target == Redirect) &&
 		(r.Target == Masquerade || !r.RandomFully) &&
 		r.OneIn != 1 &&
 		word(r.In) && word(r.Chain) && word(r.Recent.Name)
@@ -471,6 +520,8 @@ func (p *ruleParser) target(name string) bool {
 		r.Target = Masquerade
 	case "DNAT":
 		r.Target = DNAT
+	case "REDIRECT":
+		r.Target = Redirect
 	default:
 		r.Target, r.Chain = Jump, name
 	}

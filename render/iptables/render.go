@@ -2,11 +2,11 @@ package iptables
 
 import (
 	"io"
+	"slices"
 	"strconv"
 
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/render"
-	"github.com/proxyc/proxyc/render/xtables"
 )
 
 // Renderer is the back end of the iptables mode.
@@ -28,7 +28,7 @@ func NewRulesets(of ...*Ruleset) (all Rulesets) {
 func LowerAll(programs ir.Programs) Rulesets { return Rulesets{render.Each(programs, Lower)} }
 
 // Outputs gives a text for each family. A jump's line in the text is its line
-// in iptables-save, but for -I in place of -A: xtables.Load counts on that.
+// in iptables-save, but for -I in place of -A: Load counts on that.
 func (s Rulesets) Outputs() []render.Output {
 	var outputs []render.Output
 	for _, r := range ir.Present(s.PerFamily) {
@@ -37,7 +37,7 @@ func (s Rulesets) Outputs() []render.Output {
 		outputs = append(outputs, render.Output{
 			Format: tool,
 			File:   file,
-			Load:   xtables.Load(r.Family, file),
+			Load:   Load(r.Family, file),
 			Write: func(w io.Writer) error {
 				_, err := r.WriteTo(w)
 				return err
@@ -47,17 +47,30 @@ func (s Rulesets) Outputs() []render.Output {
 	return outputs
 }
 
-// Tool is the program that a family's rules are for.
-func Tool(f ir.Family) string { return xtables.Tool(f) }
+// Tool returns the program that a family's rules are for.
+func Tool(f ir.Family) string {
+	if f == ir.IPv6 {
+		return "ip6tables"
+	}
+	return "iptables"
+}
 
-// Explain says of every rule in our chains why it is there. Where is the tool,
-// the table, the chain, and the rule's number in it, as iptables -L
-// --line-numbers counts; Text is what iptables -S has behind the chain.
+// Load returns the shell command that loads what WriteTo wrote to a file. It can
+// be given again and again: our chains are replaced, and jumps from built-in
+// chains that the kernel has already are left out of the text. The list of
+// these ends with a line that is in no text, as the grep of busybox prints
+// nothing at all when it is empty.
+func Load(f ir.Family, file string) string {
+	tool := Tool(f)
+	return `{ ` + tool + `-save | sed -n 's/^-A \([A-Z]* .*-j KUBE-\)/-I \1/p'; echo '#'; } | grep -vxFf - ` + file + ` | ` + tool + `-restore --noflush`
+}
+
+// Explain says of every rule in our chains why it is there.
 func (s Rulesets) Explain(yield func(render.Entry) bool) {
 	for _, r := range ir.Present(s.PerFamily) {
 		for _, t := range r.Tables() {
 			for i := range t.Chains {
-				if !t.Chains[i].explain(r.Family, t.Name, yield) {
+				if !r.explain(t, &t.Chains[i], yield) {
 					return
 				}
 			}
@@ -65,23 +78,48 @@ func (s Rulesets) Explain(yield func(render.Entry) bool) {
 	}
 }
 
-func (c *Chain) explain(f ir.Family, table string, yield func(render.Entry) bool) bool {
-	where := Tool(f) + " " + table + " " + c.Name + " "
-	for j := range c.Rules {
-		r := &c.Rules[j]
-		e := render.Entry{Where: where + strconv.Itoa(j+1), Text: string(r.Append(nil, f)), Match: r.match()}
-		e.Port, e.Origin = r.Why()
-		if !yield(e) {
-			return false
+// Explain says of every rule why it is there, those in built-in chains
+// included, until yield returns false; then it returns that.
+func (r *Ruleset) Explain(yield func(render.Entry) bool) bool {
+	for _, t := range r.Tables() {
+		for _, c := range slices.Concat(t.Chains, t.builtIn()) {
+			if !r.explain(t, &c, yield) {
+				return false
+			}
 		}
 	}
 	return true
 }
 
-// match is the frontend that a rule takes packets of, if it is one's.
-func (r *Rule) match() string {
-	if r.port == nil || r.Ports == (PortRange{}) {
-		return ""
+// builtIn returns the built-in chains with our jumps in them.
+func (t *Table) builtIn() (chains []Chain) {
+	for _, name := range BuiltInChains() {
+		c := Chain{Name: name}
+		for _, h := range t.Hooks {
+			if h.Chain == name {
+				c.Rules = append(c.Rules, h.Rule)
+			}
+		}
+		chains = append(chains, c)
 	}
-	return ir.Match{Addr: r.Dst.Addr(), Protocol: r.Protocol, Port: r.Ports.First}.String()
+	return chains
+}
+
+// explain does so for a chain. Where is the tool, the table, the chain, and the
+// rule's number in it, as iptables -L --line-numbers counts; Text is what
+// iptables -S has behind the chain.
+func (r *Ruleset) explain(t *Table, c *Chain, yield func(render.Entry) bool) bool {
+	where := Tool(r.Family) + " " + t.Name + " " + c.Name + " "
+	for j := range c.Rules {
+		rule := &c.Rules[j]
+		e := render.Entry{Where: where + strconv.Itoa(j+1), Text: string(rule.Append(nil, r.Family))}
+		if rule.match != nil {
+			e.Match = rule.match.String()
+		}
+		e.Port, e.Origin = rule.Why()
+		if !yield(e) {
+			return false
+		}
+	}
+	return true
 }

@@ -52,41 +52,55 @@ type Chain struct {
 }
 
 // Rule is one rule: every match that is set has to hold. The zero value of a
-// match matches everything.
+// match matches everything. A node has hundreds of thousands of them: the order
+// of the fields leaves no gaps, and what few rules have is in Rare.
 type Rule struct {
-	Not Match // the matches among Src, Dst, In, States and Mark that are negated
+	Src, Dst netip.Prefix   // masked; never of length 0
+	To       netip.AddrPort // the destination that Target DNAT gives; for Redirect the port alone
+	In       string         // input interface; a "+" at the end stands for any rest
+	Comment  string
+	Chain    string // where Target Jump goes
+	Raw      string // the rule's text without its chain, when it was read from a kernel and is not one that we write
+	Rare     Rare   // one more match, or nil
+	Recent   Recent // session affinity
+	Mark     Mark   // the packet's mark under Mask is Value
+	XMark    Mark   // Target SetMark: clear Mask, then xor Value
+	OneIn    uint32 // at random, one packet of that many; 0 and 1: every packet
 
-	Src, Dst           netip.Prefix // masked; never of length 0
-	In                 string       // input interface; a "+" at the end stands for any rest
-	Protocol           ir.Protocol
 	Ports              PortRange // destination ports; needs Protocol
-	SrcLocal, DstLocal bool      // the address is one of the node's own (addrtype LOCAL)
-	States             State     // one of these conntrack states
-	Mark               Mark      // the packet's mark under Mask is Value
-	OneIn              uint32    // at random, one packet of that many; 0 and 1: every packet
-	Recent             Recent    // session affinity
-
-	Comment string
-
-	Target      Target
-	Chain       string         // where Target Jump goes
-	To          netip.AddrPort // the destination that Target DNAT gives
-	XMark       Mark           // Target SetMark: clear Mask, then xor Value
-	RandomFully bool           // Target Masquerade: random source ports
-
-	Raw string // the rule's text without its chain, when it was read from a kernel and is not one that we write
+	Protocol           ir.Protocol
+	Not                Match // the matches among those that Match names that are negated
+	States             State // one of these conntrack states
+	SrcLocal, DstLocal bool  // the address is one of the node's own (addrtype LOCAL)
+	Target             Target
+	RandomFully        bool // Target Masquerade: random source ports
+	CommentLast        bool // how it is written: States and Comment behind other matches, as ipvs and userspace have it
 
 	port   *ir.ServicePort // the service port it serves; nil for fixed rules
+	match  *ir.Match       // the frontend it serves; nil for fixed rules, and where a pool serves many
 	origin *ir.Origin
 }
 
-// Equal tells whether two rules do the same and look the same; why they exist does not count.
+// For returns the rule as one that serves a frontend.
+func (r Rule) For(f *ir.Frontend) Rule {
+	r.port, r.match, r.origin = &f.Port, &f.Match, &f.Origin
+	return r
+}
+
+// Because returns the rule as a fixed one that is there for a reason.
+func (r Rule) Because(o *ir.Origin) Rule {
+	r.origin = o
+	return r
+}
+
+// Equal reports whether two rules do the same; why they exist, and the order in
+// which they are written, do not count.
 func (r *Rule) Equal(o *Rule) bool { return r.Key() == o.Key() }
 
-// Key is the rule without the reasons for it: equal for equal rules.
+// Key returns the rule without the reasons for it: equal for equal rules.
 func (r *Rule) Key() Rule {
 	k := *r
-	k.port, k.origin = nil, nil
+	k.port, k.match, k.origin, k.CommentLast = nil, nil, nil, false
 	return k
 }
 
@@ -99,12 +113,29 @@ const (
 	In
 	States
 	MarkMatch
+	SrcType // SrcLocal
+	Bridged // the packet came in by a port of a bridge (physdev); a Rule has only that it did not
 )
+
+// Rare is a match that only modes with few rules have: InSet or Balanced. They
+// are values that can be compared.
+type Rare interface {
+	appendTo(b []byte) []byte
+	holds(e *Walker, p *Packet) bool
+}
+
+// InSet holds when an ipset has the fields of the packet that Fields lists, in
+// the words of ipset: "dst,dst" is the address and port of the destination.
+type InSet struct{ Set, Fields string }
+
+// Balanced holds for connections that the kernel's ipvs took at this address and port.
+type Balanced ir.Match
 
 // PortRange are the ports First to Last. The zero value is every port.
 type PortRange struct{ First, Last uint16 }
 
-func port(n uint16) PortRange { return PortRange{n, n} }
+// Port returns the range of a single port.
+func Port(n uint16) PortRange { return PortRange{n, n} }
 
 // State is a set of conntrack states (-m conntrack --ctstate). DNATed is a
 // property of the connection, not of the packet: its destination was translated.
@@ -152,6 +183,7 @@ const (
 	SetMark // change the packet mark
 	Masquerade
 	DNAT
+	Redirect // change the destination to this node and a port
 )
 
 // Why gives the service port that a rule serves, zero for fixed rules and for
@@ -204,7 +236,7 @@ func (r *Ruleset) Frontends() []ir.Match {
 		for j := range r.Nat.Chains[i].Rules {
 			rule := &r.Nat.Chains[i].Rules[j]
 			p := rule.Ports
-			if rule.Target != Jump || rule.Chain == chainMarkMasq || p.First == 0 || p.First != p.Last || rule.Dst.IsValid() && !rule.Dst.IsSingleIP() {
+			if rule.Target != Jump || rule.Chain == ChainMarkMasq || p.First == 0 || p.First != p.Last || rule.Dst.IsValid() && !rule.Dst.IsSingleIP() {
 				continue
 			}
 			out = append(out, ir.Match{Addr: rule.Dst.Addr(), Protocol: rule.Protocol, Port: p.First})
@@ -228,7 +260,7 @@ func (r *Ruleset) WithoutRandomFully() *Ruleset {
 	plain := *r
 	plain.Nat.Chains = slices.Clone(r.Nat.Chains)
 	for i, c := range plain.Nat.Chains {
-		if c.Name != chainPostrouting {
+		if c.Name != ChainPostrouting {
 			continue
 		}
 		plain.Nat.Chains[i].Rules = slices.Clone(c.Rules)

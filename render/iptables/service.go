@@ -90,7 +90,7 @@ func LowerService(family ir.Family, node *ir.Node, s *ir.Service) *Fragment {
 	}
 	if h := s.Health; h != nil {
 		l.Health = []Rule{{
-			Protocol: ir.TCP, Ports: port(h.Port), Target: Accept,
+			Protocol: ir.TCP, Ports: Port(h.Port), Target: Accept,
 			Comment: clean(s.Name.String() + " health check node port"), origin: &h.Origin,
 		}}
 	}
@@ -112,7 +112,7 @@ func (l *lowering) enter(h hub, r Rule) { l.Entries[h] = append(l.Entries[h], r)
 
 func (l *lowering) frontend(f *ir.Frontend) {
 	text := f.Port.String()
-	match := Rule{Protocol: f.Match.Protocol, Ports: port(f.Match.Port), port: &f.Port, origin: &f.Origin}
+	match := Rule{Protocol: f.Match.Protocol, Ports: Port(f.Match.Port)}.For(f)
 	if !f.Match.NodeAddrs() {
 		match.Dst = single(f.Match.Addr)
 	}
@@ -226,7 +226,7 @@ func (l *lowering) direct(f *ir.Frontend, routes []ir.Route, match Rule) (pool i
 	last := routes[len(routes)-1]
 	// The rule that leads to the chain has the comment. Another one here, 288 bytes
 	// in the kernel, would make a change in the legacy variant a tenth slower.
-	match.Comment, match.Target, match.Chain = "", Jump, chainMarkMasq
+	match.Comment, match.Target, match.Chain = "", Jump, ChainMarkMasq
 	match.origin = &last.Origin
 	switch {
 	case last.From != ir.Any:
@@ -236,7 +236,7 @@ func (l *lowering) direct(f *ir.Frontend, routes []ir.Route, match Rule) (pool i
 	case len(routes) == 1:
 		return last.Pool, &match, true
 	case len(routes) == 2 && routes[0].From == ir.Pods && routes[0].Pool == last.Pool && !routes[0].SNAT && last.SNAT:
-		if !detect(&l.node.Detector, &match, true) {
+		if !match.Detect(&l.node.Detector, true) {
 			return last.Pool, nil, true
 		}
 		return last.Pool, &match, true
@@ -244,13 +244,13 @@ func (l *lowering) direct(f *ir.Frontend, routes []ir.Route, match Rule) (pool i
 	return 0, nil, false
 }
 
-// detect makes r match the traffic of pods, or with not all other traffic. It
+// Detect makes r match the traffic of pods, or with not all other traffic. It
 // is false where nothing else exists: the pods' network is all addresses.
-func detect(d *ir.Detector, r *Rule, not bool) bool {
+func (r *Rule) Detect(d *ir.Detector, not bool) bool {
 	m := In
 	switch d.Mode {
 	case ir.DetectCIDR:
-		m, r.Src = Src, prefix(d.Prefix)
+		m, r.Src = Src, Prefix(d.Prefix)
 		if !r.Src.IsValid() {
 			return !not
 		}
@@ -308,14 +308,14 @@ func (l *lowering) routes(f *ir.Frontend, routes []ir.Route, text string) []Rule
 		switch route.From {
 		case ir.Pods:
 			who = "pod traffic"
-			detect(&l.node.Detector, &r, false)
+			r.Detect(&l.node.Detector, false)
 		case ir.Host:
 			who = "LOCAL traffic"
 			r.SrcLocal = true
 		}
 		if route.SNAT {
 			masq := r
-			masq.Comment, masq.Chain = clean("masquerade "+who+" for "+text+" external destinations"), chainMarkMasq
+			masq.Comment, masq.Chain = clean("masquerade "+who+" for "+text+" external destinations"), ChainMarkMasq
 			rules = append(rules, masq)
 		}
 		if route.From != ir.Any {
@@ -335,11 +335,11 @@ func sourceRanges(f *ir.Frontend, to, text string) []Rule {
 	for i := range f.SourceRanges {
 		s := &f.SourceRanges[i]
 		rules = append(rules, Rule{
-			Src: prefix(s.Prefix), Comment: comment, Target: Jump, Chain: to, port: &f.Port, origin: &s.Origin,
+			Src: Prefix(s.Prefix), Comment: comment, Target: Jump, Chain: to, port: &f.Port, origin: &s.Origin,
 		})
 	}
 	return append(rules, Rule{
-		Comment: clean("other traffic to " + text + " will be dropped by " + chainProxyFW), port: &f.Port, origin: &f.Origin,
+		Comment: clean("other traffic to " + text + " will be dropped by " + ChainProxyFW), port: &f.Port, origin: &f.Origin,
 	})
 }
 
@@ -377,7 +377,7 @@ func (l *lowering) pool(i int) {
 // whatever program translated such a connection, it cannot do without.
 func hairpin(p *ir.Pool, b *ir.Backend) Rule {
 	addr := single(b.AddrPort.Addr())
-	return Rule{Src: addr, Dst: addr, Target: Jump, Chain: chainMarkMasq, port: &p.Port, origin: &b.Origin}
+	return Rule{Src: addr, Dst: addr, Target: Jump, Chain: ChainMarkMasq, port: &p.Port, origin: &b.Origin}
 }
 
 // affinity first looks for the client in each endpoint's list, then spreads
@@ -416,7 +416,7 @@ func (l *lowering) endpoint(name string, p *ir.Pool, b *ir.Backend) {
 	}
 	l.ends[name] = true
 	l.Chains = append(l.Chains, Chain{name, []Rule{
-		{Src: single(b.AddrPort.Addr()), Target: Jump, Chain: chainMarkMasq, port: &p.Port, origin: &b.Origin},
+		{Src: single(b.AddrPort.Addr()), Target: Jump, Chain: ChainMarkMasq, port: &p.Port, origin: &b.Origin},
 		{
 			Protocol: p.Port.Protocol, Recent: Recent{Op: RecentSet, Name: name},
 			Target: DNAT, To: b.AddrPort, port: &p.Port, origin: &b.Origin,

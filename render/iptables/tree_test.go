@@ -20,8 +20,8 @@ func TestEvalIsTraceInTrees(t *testing.T) {
 		}
 		p.Node.Addrs = []netip.Addr{netip.MustParseAddr(node)}
 		r := Lower(p)
-		if len(lines(r, "nat", chainServices)) > 17 {
-			t.Errorf("%s: KUBE-SERVICES has %d rules, so it is no tree", family, len(lines(r, "nat", chainServices)))
+		if len(lines(r, "nat", ChainServices)) > 17 {
+			t.Errorf("%s: KUBE-SERVICES has %d rules, so it is no tree", family, len(lines(r, "nat", ChainServices)))
 		}
 		random := rand.New(rand.NewPCG(3, uint64(family)))
 		for range 300 {
@@ -95,7 +95,7 @@ func TestTreeOfPorts(t *testing.T) {
 	var entries []*Rule
 	for _, protocol := range []ir.Protocol{ir.UDP, ir.TCP, ir.SCTP} {
 		for i := range 25 {
-			entries = append(entries, &Rule{Protocol: protocol, Ports: port(uint16(30000 + 7*i)), Target: Accept})
+			entries = append(entries, &Rule{Protocol: protocol, Ports: Port(uint16(30000 + 7*i)), Target: Accept})
 		}
 	}
 	rules, chains := dispatch(byPort(), stemNodePortsTree, entries)

@@ -99,13 +99,8 @@ func (r *Rule) appendHeader(b []byte) []byte {
 }
 
 func (r *Rule) appendMatches(b []byte, f ir.Family) []byte {
-	if r.States != 0 {
-		b = append(b, "-m conntrack "...)
-		b = append(r.not(b, States), "--ctstate "...)
-		b = append(r.States.appendTo(b), ' ')
-	}
-	if r.Comment != "" {
-		b = append(appendQuoted(append(b, "-m comment --comment "...), r.Comment), ' ')
+	if !r.CommentLast {
+		b = r.appendComment(r.appendStates(b))
 	}
 	if r.Ports != (PortRange{}) {
 		b = append(append(append(b, "-m "...), r.Protocol.String()...), " --dport "...)
@@ -115,14 +110,45 @@ func (r *Rule) appendMatches(b []byte, f ir.Family) []byte {
 		}
 		b = append(b, ' ')
 	}
+	if r.CommentLast {
+		return r.appendComment(r.appendRest(r.appendStates(b), f))
+	}
+	return r.appendRest(b, f)
+}
+
+func (r *Rule) appendStates(b []byte) []byte {
+	if r.States == 0 {
+		return b
+	}
+	b = r.not(append(b, "-m conntrack "...), States)
+	return append(r.States.appendTo(append(b, "--ctstate "...)), ' ')
+}
+
+func (r *Rule) appendComment(b []byte) []byte {
+	if r.Comment == "" {
+		return b
+	}
+	return append(appendQuoted(append(b, "-m comment --comment "...), r.Comment), ' ')
+}
+
+func (r *Rule) appendRest(b []byte, f ir.Family) []byte {
+	if set, ok := r.Rare.(InSet); ok {
+		b = set.appendTo(b)
+	}
+	if r.Not&Bridged != 0 {
+		b = append(b, "-m physdev ! --physdev-is-in "...)
+	}
 	if r.SrcLocal || r.DstLocal {
 		b = append(b, "-m addrtype "...)
 		if r.SrcLocal {
-			b = append(b, "--src-type LOCAL "...)
+			b = append(r.not(b, SrcType), "--src-type LOCAL "...)
 		}
 		if r.DstLocal {
 			b = append(b, "--dst-type LOCAL "...)
 		}
+	}
+	if at, ok := r.Rare.(Balanced); ok {
+		b = at.appendTo(b)
 	}
 	if r.Mark.Mask != 0 {
 		b = append(r.not(append(b, "-m mark "...), MarkMatch), "--mark "...)
@@ -141,6 +167,17 @@ func (r *Rule) appendMatches(b []byte, f ir.Family) []byte {
 		b = r.appendList(append(b, "-m recent --set"...), f)
 	}
 	return b
+}
+
+func (m InSet) appendTo(b []byte) []byte {
+	b = append(append(b, "-m set --match-set "...), m.Set...)
+	return append(append(append(b, ' '), m.Fields...), ' ')
+}
+
+func (m Balanced) appendTo(b []byte) []byte {
+	b = m.Addr.AppendTo(append(b, "-m ipvs --vaddr "...))
+	b = append(append(b, " --vproto "...), m.Protocol.String()...)
+	return append(strconv.AppendUint(append(b, " --vport "...), uint64(m.Port), 10), ' ')
 }
 
 // appendList names a list of single source addresses.
@@ -173,6 +210,8 @@ func (r *Rule) appendTarget(b []byte) []byte {
 		}
 	case DNAT:
 		return append(r.To.AppendTo(append(b, "-j DNAT --to-destination "...)), ' ')
+	case Redirect:
+		return append(strconv.AppendUint(append(b, "-j REDIRECT --to-ports "...), uint64(r.To.Port()), 10), ' ')
 	}
 	return b
 }

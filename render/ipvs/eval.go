@@ -7,7 +7,7 @@ import (
 
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
-	"github.com/proxyc/proxyc/render/xtables"
+	"github.com/proxyc/proxyc/render/iptables"
 )
 
 // Eval walks the first packet of a connection through the hooks of the kernel:
@@ -16,48 +16,67 @@ import (
 // are), and on the way out for what the node sends. local tells the node's own
 // addresses, without those of kube-ipvs0.
 func (r *Ruleset) Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome {
-	p := &xtables.Packet{Packet: pkt, InSet: r.inSet, Local: func(a netip.Addr) bool {
+	e := eval{Ruleset: r, local: func(a netip.Addr) bool {
 		return a.IsLoopback() || local(a) || r.has(ElementKey{Set: IPVSIPs, Addr: a})
 	}}
+	e.rules = r.Rules.Walker(e.local, r.inSet)
+	p := iptables.Packet{Packet: pkt}
 	if pkt.FromNode() {
-		return r.output(p)
+		return e.output(p)
 	}
-	p.Walk(r.Tables, "nat", "PREROUTING")
-	if !p.Local(pkt.Dst) {
-		return r.filter(p, "FORWARD")
+	p = e.nat("PREROUTING", p)
+	if !e.local(pkt.Dst) {
+		return e.filter("FORWARD", p)
 	}
-	if out := r.filter(p, "INPUT"); out.Fate != sim.NotOurs {
+	if out := e.filter("INPUT", p); out.Fate != sim.NotOurs {
 		return out
 	}
-	return r.balance(p, r.server(p))
+	return e.balance(p, r.server(p))
+}
+
+type eval struct {
+	*Ruleset
+	local func(netip.Addr) bool
+	rules *iptables.Walker
+}
+
+// nat gives what a built-in chain of the nat table makes of the packet: one
+// packet, as the rules leave nothing to chance.
+func (e *eval) nat(chain string, p iptables.Packet) iptables.Packet { return e.rules.Nat(chain, p)[0] }
+
+// filter gives what a built-in chain of the filter table says of the packet.
+func (e *eval) filter(chain string, p iptables.Packet) sim.Outcome {
+	switch e.rules.Filter(chain, p)[0].Fate {
+	case iptables.Drop:
+		return sim.Outcome{Fate: sim.Dropped}
+	case iptables.Reject:
+		return sim.Outcome{Fate: sim.Rejected}
+	}
+	return sim.Outcome{}
 }
 
 // output is the way of what the node sends. The balancer stands between the
 // nat and the filter table; what it does not take goes to the node itself, or away.
-func (r *Ruleset) output(p *xtables.Packet) sim.Outcome {
-	p.Walk(r.Tables, "nat", "OUTPUT")
-	v := r.server(p)
+func (e *eval) output(p iptables.Packet) sim.Outcome {
+	p = e.nat("OUTPUT", p)
+	v := e.server(p)
 	if v == nil {
-		if p.Local(p.Dst) {
-			return r.filter(p, "INPUT")
+		if e.local(p.Dst) {
+			return e.filter("INPUT", p)
 		}
 		return sim.Outcome{}
 	}
 	if len(v.RealServers) > 0 {
 		p.Balanced = v.Key
-		if out := r.filter(p, "OUTPUT"); out.Fate != sim.NotOurs {
+		if out := e.filter("OUTPUT", p); out.Fate != sim.NotOurs {
 			return out
 		}
 	}
-	return r.balance(p, v)
-}
-
-func (r *Ruleset) server(p *xtables.Packet) *VirtualServer {
-	return r.virtualServer(ir.Match{Addr: p.Dst, Protocol: p.Protocol, Port: p.Port})
+	return e.balance(p, v)
 }
 
 // balance gives the real servers, each with what the postrouting hook makes of it.
-func (r *Ruleset) balance(p *xtables.Packet, v *VirtualServer) sim.Outcome {
+func (e *eval) balance(p iptables.Packet, v *VirtualServer) sim.Outcome {
 	if v == nil {
 		return sim.Outcome{}
 	}
@@ -66,25 +85,18 @@ func (r *Ruleset) balance(p *xtables.Packet, v *VirtualServer) sim.Outcome {
 	}
 	ds := make([]sim.Destination, len(v.RealServers))
 	for i, rs := range v.RealServers {
-		after := *p
+		after := p
 		after.Dst, after.Port = rs.AddrPort.Addr(), rs.AddrPort.Port()
-		if after.In == "" || !after.Local(after.Dst) { // else delivered, and sent by no interface
-			after.Walk(r.Tables, "nat", "POSTROUTING")
+		if after.FromNode() || !e.local(after.Dst) { // else delivered, and sent by no interface
+			after = e.nat("POSTROUTING", after)
 		}
-		ds[i] = sim.Destination{AddrPort: rs.AddrPort, SNAT: after.Masquerade}
+		ds[i] = sim.Destination{AddrPort: rs.AddrPort, SNAT: after.SNAT}
 	}
 	return sim.NewOutcome(v.Flags&Persistent != 0, ds)
 }
 
-// filter gives what a built-in chain of the filter table makes of the packet.
-func (r *Ruleset) filter(p *xtables.Packet, chain string) sim.Outcome {
-	switch p.Walk(r.Tables, "filter", chain) {
-	case xtables.Drop:
-		return sim.Outcome{Fate: sim.Dropped}
-	case xtables.Reject:
-		return sim.Outcome{Fate: sim.Rejected}
-	}
-	return sim.Outcome{}
+func (r *Ruleset) server(p iptables.Packet) *VirtualServer {
+	return r.virtualServer(ir.Match{Addr: p.Dst, Protocol: p.Protocol, Port: p.Port})
 }
 
 func (r *Ruleset) has(key ElementKey) bool {
@@ -92,14 +104,14 @@ func (r *Ruleset) has(key ElementKey) bool {
 	return ok
 }
 
-// inSet looks a packet up in the set of a name.
-func (r *Ruleset) inSet(p *xtables.Packet, name, fields string) bool {
-	i := slices.IndexFunc(Sets(), func(s Set) bool { return s.Name(r.Family) == name })
+// inSet looks a packet up in an ipset.
+func (r *Ruleset) inSet(p *iptables.Packet, in iptables.InSet) bool {
+	i := slices.IndexFunc(Sets(), func(s Set) bool { return s.Name(r.Family) == in.Set })
 	if i < 0 {
 		return false
 	}
 	key := ElementKey{Set: Set(i), Addr: p.Dst, Protocol: p.Protocol, Number: p.Port}
-	if strings.HasPrefix(fields, "src") {
+	if strings.HasPrefix(in.Fields, "src") {
 		key.Addr = p.Src
 	}
 	switch key.Set.Type() {

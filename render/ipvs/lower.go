@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/proxyc/proxyc/ir"
-	"github.com/proxyc/proxyc/render/xtables"
+	"github.com/proxyc/proxyc/render/iptables"
 )
 
 // Lower turns a Program into the Ruleset of its family.
@@ -15,14 +15,14 @@ func Lower(p *ir.Program) *Ruleset {
 	if p.Node.IPVS != nil {
 		r.ExcludeCIDRs = p.Node.IPVS.ExcludeCIDRs
 	}
-	var out []xtables.Rule
+	var out []iptables.Rule
 	for i := range p.Services {
 		f := n.LowerService(&p.Services[i])
 		r.VirtualServers = append(r.VirtualServers, f.VirtualServers...)
 		r.Elements = append(r.Elements, f.Elements...)
 		out = append(out, f.OutFilter...)
 	}
-	r.Tables = n.Tables(out)
+	r.Rules = n.Rules(out)
 	r.canon()
 	return r
 }
@@ -226,24 +226,22 @@ func (x *Fragment) guard(f *ir.Frontend, n *Node) {
 // outFilter shuts out the addresses of the node that no source range admits.
 // kube-proxy looks at the VIP as a source only, which is what the kernel
 // chooses when a process binds nothing else.
-func (n *Node) outFilter(f *ir.Frontend) []xtables.Rule {
+func (n *Node) outFilter(f *ir.Frontend) []iptables.Rule {
 	sources := append([]netip.Addr{f.Match.Addr}, n.node.Addrs...)
-	var rules []xtables.Rule
+	var rules []iptables.Rule
+	rule := func(target iptables.Target, r iptables.Rule) iptables.Rule {
+		r.Target, r.Rare, r.CommentLast = target, iptables.Balanced(f.Match), true
+		return r.For(f)
+	}
 	for _, src := range sources {
 		if admits(f, src) {
-			rules = append(rules, xtables.Rule{
-				Matches: []xtables.Match{xtables.Source{Prefix: netip.PrefixFrom(src, src.BitLen())}, xtables.Balanced(f.Match)},
-				Target:  xtables.Target{Action: xtables.Return}, Port: f.Port, Frontend: f.Match, Origin: f.Origin,
-			})
+			rules = append(rules, rule(iptables.Return, iptables.Rule{Src: netip.PrefixFrom(src, src.BitLen())}))
 		}
 	}
 	if len(rules) == len(sources) {
 		return nil
 	}
-	return append(rules, xtables.Rule{
-		Matches: []xtables.Match{xtables.AddrType{Source: true}, xtables.Balanced(f.Match)},
-		Target:  xtables.Target{Action: xtables.Drop}, Port: f.Port, Frontend: f.Match, Origin: f.Origin,
-	})
+	return append(rules, rule(iptables.Drop, iptables.Rule{SrcLocal: true}))
 }
 
 func admits(f *ir.Frontend, src netip.Addr) bool {

@@ -2,26 +2,8 @@ package ipvs
 
 import "github.com/proxyc/proxyc/ir"
 
-// Device is the dummy device that holds the addresses of Services (IPV-1).
-const Device = "kube-ipvs0"
-
 // DefaultScheduler spreads connections where the configuration names none.
 const DefaultScheduler = "rr"
-
-// Names of the chains, as kube-proxy has them (shared with its iptables mode
-// as far as they are the same thing).
-const (
-	chainServices     = "KUBE-SERVICES"
-	chainPostrouting  = "KUBE-POSTROUTING"
-	chainNodePort     = "KUBE-NODE-PORT"
-	chainLoadBalancer = "KUBE-LOAD-BALANCER"
-	chainMarkMasq     = "KUBE-MARK-MASQ"
-	chainForward      = "KUBE-FORWARD"
-	chainFirewall     = "KUBE-PROXY-FIREWALL"
-	chainSourceRanges = "KUBE-SOURCE-RANGES-FIREWALL"
-	chainFilter       = "KUBE-IPVS-FILTER"
-	chainOutFilter    = "KUBE-IPVS-OUT-FILTER"
-)
 
 // Set is one of the ipsets. The order is that of creation.
 type Set uint8

@@ -5,7 +5,7 @@ import (
 
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/render"
-	"github.com/proxyc/proxyc/render/xtables"
+	"github.com/proxyc/proxyc/render/iptables"
 )
 
 // Renderer is the back end of the ipvs mode.
@@ -23,12 +23,12 @@ func (x rendered) Outputs() []render.Output {
 		{Format: "ipset", File: "ipset.rules", Load: "ipset -exist restore <ipset.rules",
 			Note:  "It goes before the iptables rules, which name the sets. Sets that are there already are emptied and filled.",
 			Write: x.write((*Ruleset).WriteSets)},
-		{Format: "iptables", File: "iptables.rules", Load: xtables.Load(ir.IPv4, "iptables.rules"),
+		{Format: "iptables", File: "iptables.rules", Load: iptables.Load(ir.IPv4, "iptables.rules"),
 			Write: x.family(ir.IPv4).write((*Ruleset).WriteRules)},
-		{Format: "ip6tables", File: "ip6tables.rules", Load: xtables.Load(ir.IPv6, "ip6tables.rules"),
+		{Format: "ip6tables", File: "ip6tables.rules", Load: iptables.Load(ir.IPv6, "ip6tables.rules"),
 			Write: x.family(ir.IPv6).write((*Ruleset).WriteRules)},
 		{Format: "addresses", File: "kube-ipvs0.addresses",
-			Load:  "ip link add " + Device + " type dummy; sed 's/.*/addr replace & dev " + Device + "/' kube-ipvs0.addresses | ip -batch -",
+			Load:  "ip link add " + ir.IPVSDevice + " type dummy; sed 's/.*/addr replace & dev " + ir.IPVSDevice + "/' kube-ipvs0.addresses | ip -batch -",
 			Write: x.write((*Ruleset).WriteAddresses)},
 	}
 }
@@ -83,5 +83,5 @@ func (r *Ruleset) explain(yield func(render.Entry) bool) bool {
 			return false
 		}
 	}
-	return xtables.Explain(r.Family, r.Tables, yield)
+	return r.Rules.Explain(yield)
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/ir"
-	"github.com/proxyc/proxyc/render/xtables"
+	"github.com/proxyc/proxyc/render/iptables"
 )
 
 // Ruleset is all that a node needs for one IP family.
@@ -15,7 +15,7 @@ type Ruleset struct {
 	Family         ir.Family
 	VirtualServers []VirtualServer // by Key
 	Elements       []Element       // of all sets: by Set, then Compare; no two alike
-	Tables         []xtables.Table // the iptables part: filter, nat
+	Rules          *iptables.Ruleset
 	// ExcludeCIDRs hold virtual servers of others, which stay (ipvs.excludeCIDRs, IPV-7).
 	ExcludeCIDRs []netip.Prefix
 }
@@ -24,7 +24,7 @@ type Ruleset struct {
 type Fragment struct {
 	VirtualServers []VirtualServer
 	Elements       []Element
-	OutFilter      []xtables.Rule // rules of KUBE-IPVS-OUT-FILTER
+	OutFilter      []iptables.Rule // rules of KUBE-IPVS-OUT-FILTER
 }
 
 // Flags are the kernel's flags of a virtual server (IP_VS_SVC_F_*).
@@ -48,9 +48,6 @@ type VirtualServer struct {
 	Match       ir.Match // of the frontend; without an address for a node port
 	Origin      ir.Origin
 }
-
-// Netmask is the length of the prefix by which clients are told apart: whole addresses.
-func (v *VirtualServer) Netmask() int { return v.Key.Addr.BitLen() }
 
 // RealServer is a backend, reached by address translation (masquerading).
 type RealServer struct {

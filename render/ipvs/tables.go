@@ -1,67 +1,70 @@
 package ipvs
 
 import (
+	"slices"
+
 	"github.com/proxyc/proxyc/ir"
-	"github.com/proxyc/proxyc/render/xtables"
+	"github.com/proxyc/proxyc/render/iptables"
 )
 
-// Tables gives the iptables part: the same rules whatever the Services, as a
+// Rules gives the iptables part: the same rules whatever the Services, as a
 // rule that looks into an empty set does nothing, but for outFilter.
-func (n *Node) Tables(outFilter []xtables.Rule) []xtables.Table {
-	tables := []xtables.Table{n.filter(outFilter), n.nat()}
-	for _, t := range tables {
-		for _, c := range t.Chains {
-			for i := range c.Rules {
-				if r := &c.Rules[i]; r.Origin == (ir.Origin{}) {
-					r.Origin = ir.Origin{Object: "default", Reason: "every node in ipvs mode has it"}
-				}
-			}
-		}
-	}
-	return tables
+func (n *Node) Rules(outFilter []iptables.Rule) *iptables.Ruleset {
+	return &iptables.Ruleset{Family: n.family, Filter: n.filter(outFilter), Nat: n.nat()}
 }
 
-func rule(target xtables.Target, comment string, matches ...xtables.Match) xtables.Rule {
-	return xtables.Rule{Matches: matches, Target: target, Comment: comment}
+// fixed gives the reason for r, which every node has.
+func fixed(r iptables.Rule) iptables.Rule {
+	r.CommentLast = true
+	return r.Because(&ir.Origin{Object: "default", Reason: "every node in ipvs mode has it"})
 }
 
-func jump(chain, comment string, matches ...xtables.Match) xtables.Rule {
-	return rule(xtables.JumpTo(chain), comment, matches...)
+func jump(chain string, r iptables.Rule) iptables.Rule {
+	r.Target, r.Chain = iptables.Jump, chain
+	return fixed(r)
 }
 
-func do(action xtables.Action) xtables.Target { return xtables.Target{Action: action} }
+func do(target iptables.Target, r iptables.Rule) iptables.Rule {
+	r.Target = target
+	return fixed(r)
+}
+
+func hook(builtIn, chain, comment string) iptables.Hook {
+	return iptables.Hook{Chain: builtIn, Rule: jump(chain, iptables.Rule{Comment: comment})}
+}
 
 // in matches packets whose fields are in a set.
-func (n *Node) in(s Set, fields string) xtables.Match {
-	return xtables.InSet{Set: s.Name(n.family), Fields: fields}
+func (n *Node) in(s Set, fields string) iptables.Rare {
+	return iptables.InSet{Set: s.Name(n.family), Fields: fields}
 }
 
 // dst matches packets whose destination, address and port, is in a set.
-func (n *Node) dst(s Set) xtables.Match { return n.in(s, "dst,dst") }
+func (n *Node) dst(s Set) iptables.Rare { return n.in(s, "dst,dst") }
 
-func (n *Node) nat() xtables.Table {
+func (n *Node) nat() iptables.Table {
 	mark := n.node.MasqueradeMark()
-	markMasq := rule(xtables.Target{Action: xtables.SetMark, Mark: mark}, "")
-	markMasq.Origin = ir.Origin{Object: "config", Field: "iptables.masqueradeBit"}
-	return xtables.Table{Name: "nat", Chains: []xtables.Chain{
-		{Name: chainServices, Rules: n.services()},
-		{Name: chainPostrouting, Rules: []xtables.Rule{
-			rule(do(xtables.Masquerade), "Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose",
-				n.in(LoopBack, "dst,dst,src")),
-			rule(do(xtables.Return), "", xtables.Marked{Mark: mark, Not: true}),
-			rule(xtables.Target{Action: xtables.ClearMark, Mark: mark}, ""),
-			rule(xtables.Target{Action: xtables.Masquerade, Random: true}, "kubernetes service traffic requiring SNAT"),
+	markMasq := do(iptables.SetMark, iptables.Rule{XMark: iptables.Mark{Value: mark, Mask: mark}}).
+		Because(&ir.Origin{Object: "config", Field: "iptables.masqueradeBit"})
+	return iptables.Table{Name: "nat", Chains: []iptables.Chain{
+		{Name: iptables.ChainServices, Rules: n.services()},
+		{Name: iptables.ChainPostrouting, Rules: []iptables.Rule{
+			do(iptables.Masquerade, iptables.Rule{Rare: n.in(LoopBack, "dst,dst,src"),
+				Comment: "Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose"}),
+			do(iptables.Return, iptables.Rule{Not: iptables.MarkMatch, Mark: iptables.Mark{Value: mark, Mask: mark}}),
+			do(iptables.SetMark, iptables.Rule{XMark: iptables.Mark{Value: mark}}),
+			do(iptables.Masquerade, iptables.Rule{RandomFully: true, Comment: "kubernetes service traffic requiring SNAT"}),
 		}},
-		{Name: chainNodePort, Rules: n.nodePortRules()},
-		{Name: chainLoadBalancer, Rules: []xtables.Rule{
-			rule(do(xtables.Return), "Kubernetes service load balancer ip + port with externalTrafficPolicy=local",
-				n.dst(LoadBalancerLocal)),
-			jump(chainMarkMasq, ""),
+		{Name: iptables.ChainNodePort, Rules: n.nodePortRules()},
+		{Name: iptables.ChainLoadBalancer, Rules: []iptables.Rule{
+			do(iptables.Return, iptables.Rule{Rare: n.dst(LoadBalancerLocal),
+				Comment: "Kubernetes service load balancer ip + port with externalTrafficPolicy=local"}),
+			jump(iptables.ChainMarkMasq, iptables.Rule{}),
 		}},
-		{Name: chainMarkMasq, Rules: []xtables.Rule{markMasq}},
-		{Name: "OUTPUT", BuiltIn: true, Rules: []xtables.Rule{jump(chainServices, "kubernetes service portals")}},
-		{Name: "PREROUTING", BuiltIn: true, Rules: []xtables.Rule{jump(chainServices, "kubernetes service portals")}},
-		{Name: "POSTROUTING", BuiltIn: true, Rules: []xtables.Rule{jump(chainPostrouting, "kubernetes postrouting rules")}},
+		{Name: iptables.ChainMarkMasq, Rules: []iptables.Rule{markMasq}},
+	}, Hooks: []iptables.Hook{
+		hook("POSTROUTING", iptables.ChainPostrouting, "kubernetes postrouting rules"),
+		hook("PREROUTING", iptables.ChainServices, "kubernetes service portals"),
+		hook("OUTPUT", iptables.ChainServices, "kubernetes service portals"),
 	}}
 }
 
@@ -69,64 +72,53 @@ func (n *Node) nat() xtables.Table {
 // (kube-ipvs0), so what has been decided leaves the chain before node ports
 // are looked at: kube-proxy has these ACCEPTs last, and there a ClusterIP's
 // port that equals some node port is masqueraded as that.
-func (n *Node) services() []xtables.Rule {
+func (n *Node) services() []iptables.Rule {
 	external := "Kubernetes service external ip + port for masquerade and filter purpose"
 	local := "Kubernetes service external ip + port with externalTrafficPolicy=local"
-	accept := func(s Set, comment string) []xtables.Rule {
-		return []xtables.Rule{
-			rule(do(xtables.Accept), comment, n.dst(s), xtables.NotBridged{}, xtables.AddrType{Source: true, Not: true}),
-			rule(do(xtables.Accept), comment, n.dst(s), xtables.AddrType{}),
+	accept := func(s Set, comment string) []iptables.Rule {
+		return []iptables.Rule{
+			do(iptables.Accept, iptables.Rule{Rare: n.dst(s), Not: iptables.SrcType | iptables.Bridged, SrcLocal: true, Comment: comment}),
+			do(iptables.Accept, iptables.Rule{Rare: n.dst(s), DstLocal: true, Comment: comment}),
 		}
 	}
-	rules := []xtables.Rule{
-		rule(do(xtables.Return), "", xtables.Source{Prefix: n.family.Loopback()}),
-		jump(chainLoadBalancer, "Kubernetes service lb portal", n.dst(LoadBalancer)),
+	return slices.Concat(
+		[]iptables.Rule{
+			do(iptables.Return, iptables.Rule{Src: n.family.Loopback()}),
+			jump(iptables.ChainLoadBalancer, iptables.Rule{Rare: n.dst(LoadBalancer), Comment: "Kubernetes service lb portal"}),
+		},
 		n.clusterIPs(),
-		jump(chainMarkMasq, external, n.dst(ExternalIP)),
-	}
-	rules = append(rules, accept(ExternalIP, external)...)
-	rules = append(rules, accept(ExternalIPLocal, local)...)
-	return append(rules,
-		rule(do(xtables.Accept), "", n.dst(ClusterIP)),
-		rule(do(xtables.Accept), "", n.dst(LoadBalancer)),
-		jump(chainNodePort, "", xtables.AddrType{}),
-	)
+		[]iptables.Rule{jump(iptables.ChainMarkMasq, iptables.Rule{Rare: n.dst(ExternalIP), Comment: external})},
+		accept(ExternalIP, external),
+		accept(ExternalIPLocal, local),
+		[]iptables.Rule{
+			do(iptables.Accept, iptables.Rule{Rare: n.dst(ClusterIP)}),
+			do(iptables.Accept, iptables.Rule{Rare: n.dst(LoadBalancer)}),
+			jump(iptables.ChainNodePort, iptables.Rule{DstLocal: true}),
+		})
 }
 
 // clusterIPs marks connections to ClusterIPs for masquerade: all, or those
 // from outside the cluster, or, where that cannot be told, those that have a
 // ClusterIP as their source: the kernel may take one from kube-ipvs0 for what
 // the node itself sends.
-func (n *Node) clusterIPs() xtables.Rule {
-	r := jump(chainMarkMasq, "Kubernetes service cluster ip + port for masquerade purpose", n.dst(ClusterIP))
-	if n.node.MasqueradeAll {
-		r.Origin = ir.Origin{Object: "config", Field: "iptables.masqueradeAll"}
-		return r
+func (n *Node) clusterIPs() []iptables.Rule {
+	r := jump(iptables.ChainMarkMasq, iptables.Rule{
+		Rare: n.dst(ClusterIP), Comment: "Kubernetes service cluster ip + port for masquerade purpose",
+	})
+	d := &n.node.Detector
+	switch {
+	case n.node.MasqueradeAll:
+		return []iptables.Rule{r.Because(&ir.Origin{Object: "config", Field: "iptables.masqueradeAll"})}
+	case d.Mode == ir.DetectNone:
+		r.Rare = n.in(ClusterIP, "src,dst")
+	case !r.Detect(d, true):
+		return nil
 	}
-	r.Origin = n.node.Detector.Origin
-	if m := notLocal(&n.node.Detector); m != nil {
-		r.Matches = append(r.Matches, m)
-	} else {
-		r.Matches[0] = n.in(ClusterIP, "src,dst")
-	}
-	return r
+	return []iptables.Rule{r.Because(&d.Origin)}
 }
 
-// notLocal matches what the detector does not take for a pod's; nil without a detector.
-func notLocal(d *ir.Detector) xtables.Match {
-	switch d.Mode {
-	case ir.DetectCIDR:
-		return xtables.Source{Prefix: d.Prefix, Not: true}
-	case ir.DetectInterface:
-		return xtables.Input{Interface: d.Interface, Not: true}
-	case ir.DetectPrefix:
-		return xtables.Input{Interface: d.Interface + "+", Not: true}
-	}
-	return nil
-}
-
-func (n *Node) nodePortRules() []xtables.Rule {
-	var rules []xtables.Rule
+func (n *Node) nodePortRules() []iptables.Rule {
+	var rules []iptables.Rule
 	for _, p := range []ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
 		all, local := nodePortSets(p)
 		fields := "dst"
@@ -134,53 +126,51 @@ func (n *Node) nodePortRules() []xtables.Rule {
 			fields = "dst,dst"
 		}
 		rules = append(rules,
-			rule(do(xtables.Return), "Kubernetes nodeport "+p.String()+" port with externalTrafficPolicy=local",
-				xtables.Protocol(p), n.in(local, fields)),
-			jump(chainMarkMasq, "Kubernetes nodeport "+p.String()+" port for masquerade purpose",
-				xtables.Protocol(p), n.in(all, fields)),
+			do(iptables.Return, iptables.Rule{Protocol: p, Rare: n.in(local, fields),
+				Comment: "Kubernetes nodeport " + p.String() + " port with externalTrafficPolicy=local"}),
+			jump(iptables.ChainMarkMasq, iptables.Rule{Protocol: p, Rare: n.in(all, fields),
+				Comment: "Kubernetes nodeport " + p.String() + " port for masquerade purpose"}),
 		)
 	}
 	return rules
 }
 
-func (n *Node) filter(outFilter []xtables.Rule) xtables.Table {
-	health := []xtables.Match{xtables.Protocol(ir.TCP), n.in(HealthCheckNodePort, "dst")}
-	known := func(s Set) xtables.Rule { return rule(do(xtables.Return), "", n.dst(s)) }
-	return xtables.Table{Name: "filter", Chains: []xtables.Chain{
-		{Name: chainForward, Rules: []xtables.Rule{
-			rule(do(xtables.Accept), "kubernetes forwarding rules", xtables.Marked{Mark: n.node.MasqueradeMark()}),
-			rule(do(xtables.Accept), "kubernetes forwarding conntrack rule", xtables.State("RELATED,ESTABLISHED")),
+func (n *Node) filter(outFilter []iptables.Rule) iptables.Table {
+	mark := n.node.MasqueradeMark()
+	health := iptables.Rule{Protocol: ir.TCP, Rare: n.in(HealthCheckNodePort, "dst")}
+	checks := health
+	checks.Comment = "Kubernetes health check node port"
+	known := func(s Set) iptables.Rule { return do(iptables.Return, iptables.Rule{Rare: n.dst(s)}) }
+	return iptables.Table{Name: "filter", Chains: []iptables.Chain{
+		{Name: iptables.ChainForward, Rules: []iptables.Rule{
+			do(iptables.Accept, iptables.Rule{Mark: iptables.Mark{Value: mark, Mask: mark}, Comment: "kubernetes forwarding rules"}),
+			do(iptables.Accept, iptables.Rule{States: iptables.Related | iptables.Established, Comment: "kubernetes forwarding conntrack rule"}),
 		}},
-		{Name: chainNodePort, Rules: []xtables.Rule{
-			rule(do(xtables.Accept), "Kubernetes health check node port", health...),
+		{Name: iptables.ChainNodePort, Rules: []iptables.Rule{do(iptables.Accept, checks)}},
+		{Name: iptables.ChainProxyFW, Rules: []iptables.Rule{
+			jump(iptables.ChainSourceRanges, iptables.Rule{Rare: n.dst(LoadBalancerFW),
+				Comment: "Kubernetes service load balancer ip + port for load balancer with sourceRange"}),
 		}},
-		{Name: chainFirewall, Rules: []xtables.Rule{
-			jump(chainSourceRanges, "Kubernetes service load balancer ip + port for load balancer with sourceRange",
-				n.dst(LoadBalancerFW)),
-		}},
-		{Name: chainSourceRanges, Rules: []xtables.Rule{
-			rule(do(xtables.Return), "Kubernetes service load balancer ip + port + source cidr for packet filter",
-				n.in(LoadBalancerSourceCIDR, "dst,dst,src")),
-			rule(do(xtables.Return), "Kubernetes service load balancer ip + port + source IP for packet filter purpose",
-				n.in(LoadBalancerSourceIP, "dst,dst,src")),
-			rule(do(xtables.Drop), ""),
+		{Name: iptables.ChainSourceRanges, Rules: []iptables.Rule{
+			do(iptables.Return, iptables.Rule{Rare: n.in(LoadBalancerSourceCIDR, "dst,dst,src"),
+				Comment: "Kubernetes service load balancer ip + port + source cidr for packet filter"}),
+			do(iptables.Return, iptables.Rule{Rare: n.in(LoadBalancerSourceIP, "dst,dst,src"),
+				Comment: "Kubernetes service load balancer ip + port + source IP for packet filter purpose"}),
+			do(iptables.Drop, iptables.Rule{}),
 		}},
 		// Ports of the host must not be reachable by way of a Service's address.
-		{Name: chainFilter, Rules: []xtables.Rule{
+		{Name: iptables.ChainIPVSFilter, Rules: []iptables.Rule{
 			known(LoadBalancer), known(ClusterIP), known(ExternalIP), known(ExternalIPLocal),
-			rule(do(xtables.Return), "", health...),
-			rule(do(xtables.Reject), "", xtables.State("NEW"), n.in(IPVSIPs, "dst")),
+			do(iptables.Return, health),
+			do(iptables.Reject, iptables.Rule{States: iptables.New, Rare: n.in(IPVSIPs, "dst")}),
 		}},
-		{Name: chainOutFilter, Rules: outFilter},
-		{Name: "INPUT", BuiltIn: true, Rules: []xtables.Rule{
-			jump(chainFirewall, "kube-proxy firewall rules"),
-			jump(chainFilter, "kubernetes ipvs access filter"),
-			jump(chainNodePort, "kubernetes health check rules"),
-		}},
-		{Name: "FORWARD", BuiltIn: true, Rules: []xtables.Rule{
-			jump(chainFirewall, "kube-proxy firewall rules"),
-			jump(chainForward, "kubernetes forwarding rules"),
-		}},
-		{Name: "OUTPUT", BuiltIn: true, Rules: []xtables.Rule{jump(chainOutFilter, "kubernetes ipvs access filter")}},
+		{Name: iptables.ChainIPVSOutFilter, Rules: outFilter},
+	}, Hooks: []iptables.Hook{
+		hook("OUTPUT", iptables.ChainIPVSOutFilter, "kubernetes ipvs access filter"),
+		hook("FORWARD", iptables.ChainProxyFW, "kube-proxy firewall rules"),
+		hook("FORWARD", iptables.ChainForward, "kubernetes forwarding rules"),
+		hook("INPUT", iptables.ChainProxyFW, "kube-proxy firewall rules"),
+		hook("INPUT", iptables.ChainIPVSFilter, "kubernetes ipvs access filter"),
+		hook("INPUT", iptables.ChainNodePort, "kubernetes health check rules"),
 	}}
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/ir"
-	"github.com/proxyc/proxyc/render/xtables"
 )
 
 // WriteIPVS writes the virtual servers as ipvsadm -R reads them.
@@ -129,7 +128,7 @@ func (k ElementKey) AppendTo(b []byte) []byte {
 // String is AppendTo as a string.
 func (k ElementKey) String() string { return string(k.AppendTo(nil)) }
 
-// WriteAddresses writes the addresses of kube-ipvs0, one a line: 10.96.0.10/32.
+// WriteAddresses writes the addresses of ir.IPVSDevice, one a line: 10.96.0.10/32.
 func (r *Ruleset) WriteAddresses(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	for _, e := range r.Addresses() {
@@ -142,4 +141,7 @@ func (r *Ruleset) WriteAddresses(w io.Writer) error {
 
 // WriteRules writes the iptables part as iptables-restore --noflush (for IPv6
 // ip6tables-restore) reads it.
-func (r *Ruleset) WriteRules(w io.Writer) error { return xtables.Write(w, r.Tables) }
+func (r *Ruleset) WriteRules(w io.Writer) error {
+	_, err := r.Rules.WriteTo(w)
+	return err
+}

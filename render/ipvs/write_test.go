@@ -26,7 +26,7 @@ func TestRules(t *testing.T) {
 :KUBE-SOURCE-RANGES-FIREWALL - [0:0]
 :KUBE-IPVS-FILTER - [0:0]
 :KUBE-IPVS-OUT-FILTER - [0:0]
--A KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT
+-A KUBE-FORWARD -m mark --mark 0x004000/0x004000 -j ACCEPT
 -A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
 -A KUBE-NODE-PORT -p tcp -m set --match-set KUBE-HEALTH-CHECK-NODE-PORT dst -j ACCEPT
 -A KUBE-PROXY-FIREWALL -m set --match-set KUBE-LOAD-BALANCER-FW dst,dst -j KUBE-SOURCE-RANGES-FIREWALL
@@ -55,7 +55,7 @@ COMMIT
 :KUBE-MARK-MASQ - [0:0]
 -A KUBE-SERVICES -s 127.0.0.0/8 -j RETURN
 -A KUBE-SERVICES -m set --match-set KUBE-LOAD-BALANCER dst,dst -j KUBE-LOAD-BALANCER
--A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP dst,dst ! -s 10.244.0.0/16 -j KUBE-MARK-MASQ
+-A KUBE-SERVICES ! -s 10.244.0.0/16 -m set --match-set KUBE-CLUSTER-IP dst,dst -j KUBE-MARK-MASQ
 -A KUBE-SERVICES -m set --match-set KUBE-EXTERNAL-IP dst,dst -j KUBE-MARK-MASQ
 -A KUBE-SERVICES -m set --match-set KUBE-EXTERNAL-IP dst,dst -m physdev ! --physdev-is-in -m addrtype ! --src-type LOCAL -j ACCEPT
 -A KUBE-SERVICES -m set --match-set KUBE-EXTERNAL-IP dst,dst -m addrtype --dst-type LOCAL -j ACCEPT
@@ -65,8 +65,8 @@ COMMIT
 -A KUBE-SERVICES -m set --match-set KUBE-LOAD-BALANCER dst,dst -j ACCEPT
 -A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT
 -A KUBE-POSTROUTING -m set --match-set KUBE-LOOP-BACK dst,dst,src -j MASQUERADE
--A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
--A KUBE-POSTROUTING -j MARK --xor-mark 0x4000
+-A KUBE-POSTROUTING -m mark ! --mark 0x004000/0x004000 -j RETURN
+-A KUBE-POSTROUTING -j MARK --xor-mark 0x004000
 -A KUBE-POSTROUTING -j MASQUERADE --random-fully
 -A KUBE-NODE-PORT -p tcp -m set --match-set KUBE-NODE-PORT-LOCAL-TCP dst -j RETURN
 -A KUBE-NODE-PORT -p tcp -m set --match-set KUBE-NODE-PORT-TCP dst -j KUBE-MARK-MASQ
@@ -76,7 +76,7 @@ COMMIT
 -A KUBE-NODE-PORT -p sctp -m set --match-set KUBE-NODE-PORT-SCTP-HASH dst,dst -j KUBE-MARK-MASQ
 -A KUBE-LOAD-BALANCER -m set --match-set KUBE-LOAD-BALANCER-LOCAL dst,dst -j RETURN
 -A KUBE-LOAD-BALANCER -j KUBE-MARK-MASQ
--A KUBE-MARK-MASQ -j MARK --or-mark 0x4000
+-A KUBE-MARK-MASQ -j MARK --or-mark 0x004000
 -I OUTPUT -j KUBE-SERVICES
 -I PREROUTING -j KUBE-SERVICES
 -I POSTROUTING -j KUBE-POSTROUTING

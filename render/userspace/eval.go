@@ -4,7 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/proxyc/proxyc/ir/sim"
-	"github.com/proxyc/proxyc/render/xtables"
+	"github.com/proxyc/proxyc/render/iptables"
 )
 
 // Eval leads the first packet of a connection through the rules, and, where
@@ -12,13 +12,12 @@ import (
 // the node as the client, and without backends the connection is closed, which
 // counts as a refusal. local tells the node's own addresses.
 func (r *Ruleset) Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome {
-	p := &xtables.Packet{Packet: pkt, Local: local}
+	first := "PREROUTING"
 	if pkt.FromNode() {
-		p.Walk(r.Tables, "nat", "OUTPUT")
-	} else {
-		p.Walk(r.Tables, "nat", "PREROUTING")
+		first = "OUTPUT"
 	}
-	l := r.listener(p)
+	p := r.Rules.Walker(local, nil).Nat(first, iptables.Packet{Packet: pkt})[0] // one, as nothing is left to chance
+	l := r.listener(&p, local)
 	if l == nil {
 		return sim.Outcome{}
 	}
@@ -33,11 +32,11 @@ func (r *Ruleset) Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome 
 }
 
 // listener finds the listener that a packet arrives at.
-func (r *Ruleset) listener(p *xtables.Packet) *Listener {
+func (r *Ruleset) listener(p *iptables.Packet, local func(netip.Addr) bool) *Listener {
 	for i := range r.Listeners {
 		l := &r.Listeners[i]
 		at := l.Listen.Addr()
-		arrives := p.Dst == at || at.IsUnspecified() && (p.Redirected || p.Local(p.Dst))
+		arrives := p.Dst == at || at.IsUnspecified() && (p.Redirected || local(p.Dst))
 		if arrives && l.Port.Protocol == p.Protocol && l.Listen.Port() == p.Port {
 			return l
 		}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/ir"
-	"github.com/proxyc/proxyc/render/xtables"
+	"github.com/proxyc/proxyc/render/iptables"
 )
 
 // Lower turns a Program into the Ruleset of its family.
@@ -19,7 +19,7 @@ func Lower(p *ir.Program) *Ruleset {
 	}
 	slices.SortFunc(all.Listeners, func(a, b Listener) int { return a.Port.Compare(b.Port) })
 	r := &Ruleset{
-		Family: p.Family, Tables: n.Tables(&all), Listeners: all.Listeners, Unserved: unserved,
+		Family: p.Family, Rules: n.Rules(&all), Listeners: all.Listeners, Unserved: unserved,
 		DialTimeouts: []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second},
 	}
 	if p.Node.Userspace != nil {
@@ -107,112 +107,121 @@ func (n *Node) holdAddr(f *ir.Frontend) netip.Addr {
 	return netip.IPv4Unspecified()
 }
 
-// toContainer is the target of what comes in: the port alone where the proxy
-// listens on every address.
-func (n *Node) toContainer(port uint16) xtables.Target {
+// toContainer leads what comes in to a proxy port: by the port alone where the
+// proxy listens on every address.
+func (n *Node) toContainer(r iptables.Rule, port uint16) iptables.Rule {
 	if n.bind.IsUnspecified() {
-		return xtables.Target{Action: xtables.Redirect, To: netip.AddrPortFrom(n.bind, port)}
+		r.Target, r.To = iptables.Redirect, netip.AddrPortFrom(netip.Addr{}, port)
+		return r
 	}
-	return xtables.Target{Action: xtables.DNAT, To: netip.AddrPortFrom(n.bind, port)}
+	r.Target, r.To = iptables.DNAT, netip.AddrPortFrom(n.bind, port)
+	return r
 }
 
-// toHost is the target of what the node sends: its own address, as a redirect
-// would lead to loopback and leave the client a source that is of no use there.
-func (n *Node) toHost(port uint16) xtables.Target {
+// toHost leads what the node sends to its own address, as a redirect would lead
+// to loopback and leave the client a source that is of no use there.
+func (n *Node) toHost(r iptables.Rule, port uint16) iptables.Rule {
 	if n.bind.IsUnspecified() && n.node.IP.IsValid() {
-		return xtables.Target{Action: xtables.DNAT, To: netip.AddrPortFrom(n.node.IP, port)}
+		r.Target, r.To = iptables.DNAT, netip.AddrPortFrom(n.node.IP, port)
+		return r
 	}
-	return n.toContainer(port)
+	return n.toContainer(r, port)
 }
 
-func serve(f *ir.Frontend, to xtables.Target, matches ...xtables.Match) xtables.Rule {
-	return xtables.Rule{Matches: matches, Target: to, Comment: f.Port.String(), Port: f.Port, Frontend: f.Match, Origin: f.Origin}
+// serve gives a rule for packets to a port, and an address if it is valid.
+func serve(f *ir.Frontend, addr netip.Addr, port uint16) iptables.Rule {
+	r := iptables.Rule{Protocol: f.Match.Protocol, Ports: iptables.Port(port), Comment: f.Port.String(), CommentLast: true}
+	if addr.IsValid() {
+		r.Dst = netip.PrefixFrom(addr, addr.BitLen())
+	}
+	return r.For(f)
 }
 
 // portal leads an address of a Service to its proxy port. Of connections to
 // external addresses those from containers behind a bridge are left to find
 // their way through the outside, unless the address is the node's own.
 func (x *Fragment) portal(n *Node, f *ir.Frontend, port uint16) {
-	match := func(more ...xtables.Match) []xtables.Match { return append(xtables.To(f.Match), more...) }
-	x.PortalsHost = append(x.PortalsHost, serve(f, n.toHost(port), match()...))
-	in := n.toContainer(port)
+	match := serve(f, f.Match.Addr, f.Match.Port)
+	x.PortalsHost = append(x.PortalsHost, n.toHost(match, port))
+	in := n.toContainer(match, port)
 	if !f.Kind.External() {
-		x.PortalsContainer = append(x.PortalsContainer, serve(f, in, match()...))
+		x.PortalsContainer = append(x.PortalsContainer, in)
 		return
 	}
-	x.PortalsContainer = append(x.PortalsContainer,
-		serve(f, in, match(xtables.NotBridged{}, xtables.AddrType{Source: true, Not: true})...),
-		serve(f, in, match(xtables.AddrType{})...))
+	outside, own := in, in
+	outside.Not, outside.SrcLocal = iptables.SrcType|iptables.Bridged, true
+	own.DstLocal = true
+	x.PortalsContainer = append(x.PortalsContainer, outside, own)
 }
 
 // nodePort leads a node port to its proxy port, and lets that in.
 func (x *Fragment) nodePort(n *Node, f *ir.Frontend, port uint16) {
-	match := xtables.Port{Protocol: f.Match.Protocol, Number: f.Match.Port}
-	proxy := xtables.Port{Protocol: f.Match.Protocol, Number: port}
-	x.NodePortContainer = append(x.NodePortContainer, serve(f, n.toContainer(port), match))
-	x.NodePortHost = append(x.NodePortHost, serve(f, n.toHost(port), match))
-	x.NodePortNonLocal = append(x.NodePortNonLocal,
-		serve(f, xtables.Target{Action: xtables.Accept}, proxy, xtables.State("NEW")))
+	match := serve(f, netip.Addr{}, f.Match.Port)
+	x.NodePortContainer = append(x.NodePortContainer, n.toContainer(match, port))
+	x.NodePortHost = append(x.NodePortHost, n.toHost(match, port))
+	proxy := serve(f, netip.Addr{}, port)
+	proxy.States, proxy.Target = iptables.New, iptables.Accept
+	x.NodePortNonLocal = append(x.NodePortNonLocal, proxy)
 }
 
-// Tables puts the fixed rules around those of the Services.
-func (n *Node) Tables(x *Fragment) []xtables.Table {
-	tables := []xtables.Table{
-		{Name: "filter", Chains: []xtables.Chain{
-			{Name: chainNodePortNonLocal, Rules: x.NodePortNonLocal},
-			builtIn("INPUT", jump(chainNodePortNonLocal, "Ensure that non-local NodePort traffic can flow")),
+// Rules puts the fixed rules around those of the Services.
+func (n *Node) Rules(x *Fragment) *iptables.Ruleset {
+	const first = "handle ClusterIPs; NOTE: this must be before the NodePort rules"
+	return &iptables.Ruleset{Family: n.family,
+		Filter: iptables.Table{Name: "filter", Chains: []iptables.Chain{
+			{Name: iptables.ChainNodePortNonLocal, Rules: x.NodePortNonLocal},
+		}, Hooks: []iptables.Hook{
+			{Chain: "INPUT", Rule: jump(iptables.ChainNodePortNonLocal, "Ensure that non-local NodePort traffic can flow")},
 		}},
-		{Name: "nat", Chains: []xtables.Chain{
-			{Name: chainPortalsContainer, Rules: x.PortalsContainer},
-			{Name: chainPortalsHost, Rules: x.PortalsHost},
-			{Name: chainNodePortContainer, Rules: n.notLoopback(x.NodePortContainer)},
-			{Name: chainNodePortHost, Rules: n.notLoopback(x.NodePortHost)},
-			builtIn("PREROUTING", append([]xtables.Rule{jump(chainPortalsContainer, "handle ClusterIPs; NOTE: this must be before the NodePort rules")},
-				n.toNodePorts(chainNodePortContainer)...)...),
-			builtIn("OUTPUT", append([]xtables.Rule{jump(chainPortalsHost, "handle ClusterIPs; NOTE: this must be before the NodePort rules")},
-				n.toNodePorts(chainNodePortHost)...)...),
-		}},
+		Nat: iptables.Table{Name: "nat", Chains: []iptables.Chain{
+			{Name: iptables.ChainPortalsContainer, Rules: x.PortalsContainer},
+			{Name: iptables.ChainPortalsHost, Rules: x.PortalsHost},
+			{Name: iptables.ChainNodePortContainer, Rules: n.notLoopback(x.NodePortContainer)},
+			{Name: iptables.ChainNodePortHost, Rules: n.notLoopback(x.NodePortHost)},
+		}, Hooks: slices.Concat(
+			hooks("OUTPUT", jump(iptables.ChainPortalsHost, first)),
+			hooks("OUTPUT", n.toNodePorts(iptables.ChainNodePortHost)...),
+			hooks("PREROUTING", jump(iptables.ChainPortalsContainer, first)),
+			hooks("PREROUTING", n.toNodePorts(iptables.ChainNodePortContainer)...),
+		)},
 	}
-	return tables
 }
 
-func builtIn(name string, rules ...xtables.Rule) xtables.Chain {
-	return xtables.Chain{Name: name, BuiltIn: true, Rules: rules}
+func hooks(builtIn string, rules ...iptables.Rule) (hooks []iptables.Hook) {
+	for _, r := range rules {
+		hooks = append(hooks, iptables.Hook{Chain: builtIn, Rule: r})
+	}
+	return hooks
 }
 
-var fixed = ir.Origin{Object: "default", Reason: "every node in userspace mode has it"}
+// fixed gives the reason for r, which every node has.
+func fixed(r iptables.Rule) iptables.Rule {
+	r.CommentLast = true
+	return r.Because(&ir.Origin{Object: "default", Reason: "every node in userspace mode has it"})
+}
 
-func jump(chain, comment string, matches ...xtables.Match) xtables.Rule {
-	return xtables.Rule{Matches: matches, Target: xtables.JumpTo(chain), Comment: comment, Origin: fixed}
+func jump(chain, comment string) iptables.Rule {
+	return fixed(iptables.Rule{Target: iptables.Jump, Chain: chain, Comment: comment})
 }
 
 // toNodePorts gives the jumps for the addresses on which node ports answer.
-func (n *Node) toNodePorts(chain string) []xtables.Rule {
-	const comment = "handle service NodePorts; NOTE: this must be the last rule in the chain"
+func (n *Node) toNodePorts(chain string) []iptables.Rule {
 	nodePorts := &n.node.NodePorts
-	var rules []xtables.Rule
+	r := jump(chain, "handle service NodePorts; NOTE: this must be the last rule in the chain").Because(&nodePorts.Origin)
+	var rules []iptables.Rule
 	if nodePorts.All {
-		rules = append(rules, jump(chain, comment, xtables.AddrType{}))
+		r.DstLocal = true
+		rules = append(rules, r)
 	}
 	for _, p := range nodePorts.Prefixes {
-		matches := []xtables.Match{xtables.Destination(p.Prefix)}
-		if p.Assigned {
-			matches = append(matches, xtables.AddrType{})
-		}
-		rules = append(rules, jump(chain, comment, matches...))
-	}
-	for i := range rules {
-		rules[i].Origin = nodePorts.Origin
+		r.Dst, r.DstLocal = iptables.Prefix(p.Prefix), p.Assigned
+		rules = append(rules, r)
 	}
 	return rules
 }
 
 // notLoopback leaves loopback addresses alone: the answer would find no way
 // back to a client at one (USR-7).
-func (n *Node) notLoopback(rules []xtables.Rule) []xtables.Rule {
-	return append([]xtables.Rule{{
-		Matches: []xtables.Match{xtables.Destination(n.family.Loopback())},
-		Target:  xtables.Target{Action: xtables.Return},
-		Origin:  fixed,
-	}}, rules...)
+func (n *Node) notLoopback(rules []iptables.Rule) []iptables.Rule {
+	return append([]iptables.Rule{fixed(iptables.Rule{Dst: n.family.Loopback(), Target: iptables.Return})}, rules...)
 }

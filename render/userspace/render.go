@@ -5,7 +5,7 @@ import (
 
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/render"
-	"github.com/proxyc/proxyc/render/xtables"
+	"github.com/proxyc/proxyc/render/iptables"
 )
 
 // Renderer is the back end of the userspace mode.
@@ -17,8 +17,8 @@ type rendered struct{ ir.PerFamily[*Ruleset] }
 // Outputs gives the rules of each family, and the listeners of both.
 func (x rendered) Outputs() []render.Output {
 	return []render.Output{
-		{Format: "iptables", File: "iptables.rules", Load: xtables.Load(ir.IPv4, "iptables.rules"), Write: x.rules(ir.IPv4)},
-		{Format: "ip6tables", File: "ip6tables.rules", Load: xtables.Load(ir.IPv6, "ip6tables.rules"), Write: x.rules(ir.IPv6)},
+		{Format: "iptables", File: "iptables.rules", Load: iptables.Load(ir.IPv4, "iptables.rules"), Write: x.rules(ir.IPv4)},
+		{Format: "ip6tables", File: "ip6tables.rules", Load: iptables.Load(ir.IPv6, "ip6tables.rules"), Write: x.rules(ir.IPv6)},
 		{Format: "listeners", File: "userspace-listeners.json",
 			Note:  "No command loads it: it lists the ports to which the rules send connections, for a proxy process that listens on them and connects each client to a backend.",
 			Write: func(w io.Writer) error { return WriteListeners(w, x.PerFamily) }},
@@ -37,7 +37,7 @@ func (x rendered) rules(f ir.Family) func(io.Writer) error {
 // Explain goes through the rules of each family, and then its listeners with their backends.
 func (x rendered) Explain(yield func(render.Entry) bool) {
 	for _, r := range ir.Present(x.PerFamily) {
-		if !xtables.Explain(r.Family, r.Tables, yield) || !r.explain(yield) {
+		if !r.Rules.Explain(yield) || !r.explain(yield) {
 			return
 		}
 	}

@@ -5,14 +5,14 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/ir"
-	"github.com/proxyc/proxyc/render/xtables"
+	"github.com/proxyc/proxyc/render/iptables"
 )
 
 // Ruleset is all that a node needs for one IP family.
 type Ruleset struct {
 	Family    ir.Family
-	Tables    []xtables.Table // filter, nat
-	Listeners []Listener      // by Port
+	Rules     *iptables.Ruleset
+	Listeners []Listener // by Port
 	// Unserved are the service ports for which the range had no proxy port left.
 	Unserved []ir.ServicePort
 	// DialTimeouts are the patience of the first, second, … attempt to reach
@@ -43,7 +43,7 @@ type Ports map[ir.ServicePort]uint16
 type Fragment struct {
 	Listeners []Listener
 	// Rules of the chains that the fields name, in their order.
-	PortalsContainer, PortalsHost, NodePortContainer, NodePortHost, NodePortNonLocal []xtables.Rule
+	PortalsContainer, PortalsHost, NodePortContainer, NodePortHost, NodePortNonLocal []iptables.Rule
 }
 
 func (x *Fragment) append(o Fragment) {

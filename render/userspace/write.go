@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/ir"
-	"github.com/proxyc/proxyc/render/xtables"
 )
 
 // WriteRules writes the iptables part as iptables-restore --noflush (for IPv6
 // ip6tables-restore) reads it.
-func (r *Ruleset) WriteRules(w io.Writer) error { return xtables.Write(w, r.Tables) }
+func (r *Ruleset) WriteRules(w io.Writer) error {
+	_, err := r.Rules.WriteTo(w)
+	return err
+}
 
 // listeners is the form of userspace-listeners.json. Durations are written as
 // in the Kubernetes API: "250ms", "3h0m0s".

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"bytes"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/iptables"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/iptables"
+	"github.com/proxyc/proxyc/render/ipvs"
+	"github.com/proxyc/proxyc/render/userspace"
+)
+
+// ruleModes are the modes that have iptables rules beside something else.
+var ruleModes = map[ir.Mode]func(*ir.Program) *rules.Ruleset{
+	ir.ModeIPVS:      func(p *ir.Program) *rules.Ruleset { return ipvs.Lower(p).Rules },
+	ir.ModeUserspace: func(p *ir.Program) *rules.Ruleset { return userspace.Lower(p).Rules },
+}
+
+// The iptables rules of each golden in these modes are loaded as a user would
+// load them, and read back from the kernel by the planner of mode iptables,
+// which finds nothing to do. Then it puts rules without Services in force, and
+// those of the golden again. Kernels without xt_ipvs leave out the rules that
+// ask for the balancer.
+func TestRulesAreReadBack(t *testing.T) {
+	applytest.RequireRoot(t)
+	for _, variant := range []iptables.Variant{iptables.NFT, iptables.Legacy} {
+		balances := hasBalancedMatch(t, variant)
+		for _, path := range goldenFiles(t) {
+			g := readGolden(t, path)
+			for _, mode := range slices.Sorted(maps.Keys(ruleModes)) {
+				if !slices.Contains(g.modes, mode) {
+					continue
+				}
+				name := string(variant) + "/" + strings.TrimSuffix(filepath.Base(path), ".txtar") + "/" + string(mode)
+				t.Run(name, func(t *testing.T) {
+					snap, _ := decode(g.nodes, g.objects)
+					programs, _ := compile(t, parseConfig(t, mode, g.config), snap, compiler.Facts{NodeName: g.node})
+					readBack(t, variant, mode, programs, balances)
+				})
+			}
+		}
+	}
+}
+
+func readBack(t *testing.T, variant iptables.Variant, mode ir.Mode, programs ir.Programs, balances bool) {
+	var want, idle rules.Rulesets
+	for f, p := range ir.Present(programs) {
+		without := *p
+		without.Services = nil
+		*want.At(f), *idle.At(f) = ruleModes[mode](p), ruleModes[mode](&without)
+		if !balances {
+			withoutBalanced(*want.At(f))
+		}
+	}
+	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
+	ns, err := applytest.NewNamespace("rules")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	err = ns.Do(func() error {
+		loadRules(t, variant, mode, programs, want)
+		target, err := iptables.Open(t.Context(), iptables.Options{Variant: variant})
+		if err != nil {
+			return err
+		}
+		for _, step := range []struct {
+			name  string
+			state rules.Rulesets
+		}{{"loaded", want}, {"without Services", idle}, {"with Services", want}} {
+			have, err := target.Read(t.Context())
+			if err != nil {
+				return err
+			}
+			if plan := target.Plan(have, step.state); !plan.Empty() {
+				if step.name == "loaded" {
+					t.Errorf("the kernel has other rules:\n%s", operationsOf(plan))
+				}
+				if err := target.Commit(t.Context(), plan); err != nil {
+					return err
+				}
+			}
+			if have, err = target.Read(t.Context()); err != nil {
+				return err
+			}
+			if plan := target.Plan(have, step.state); !plan.Empty() {
+				t.Errorf("%s: after the commit there is still to do:\n%s", step.name, operationsOf(plan))
+			}
+			for _, r := range ir.Present(have.PerFamily) {
+				if raw := rawRules(r); len(raw) > 0 {
+					t.Errorf("%s: %s: not understood: %q", step.name, r.Family, raw)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// loadRules gives the tools the texts, the ipsets first.
+func loadRules(t *testing.T, variant iptables.Variant, mode ir.Mode, programs ir.Programs, want rules.Rulesets) {
+	t.Helper()
+	for _, o := range renderers[mode].Lower(programs).Outputs() {
+		if o.Format == "ipset" {
+			feedTool(t, outputText(t, o), "ipset", "-exist", "restore")
+		}
+	}
+	for _, r := range ir.Present(want.PerFamily) {
+		var text bytes.Buffer
+		if _, err := r.WriteTo(&text); err != nil {
+			t.Fatal(err)
+		}
+		feedTool(t, text.String(), rules.Tool(r.Family)+"-"+string(variant)+"-restore", "--noflush")
+	}
+}
+
+func feedTool(t *testing.T, text, name string, args ...string) {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Stdin = strings.NewReader(text)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", name, err, out)
+	}
+}
+
+// hasBalancedMatch reports whether the kernel knows the match on what ipvs took.
+func hasBalancedMatch(t *testing.T, v iptables.Variant) bool {
+	t.Helper()
+	ns, err := applytest.NewNamespace("match")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	known := false
+	err = ns.Do(func() error {
+		cmd := exec.Command("iptables-"+string(v)+"-restore", "--noflush")
+		cmd.Env = append(os.Environ(), "XTABLES_LOCKFILE="+filepath.Join(t.TempDir(), "lock"))
+		cmd.Stdin = strings.NewReader("*filter\n-A OUTPUT -m ipvs --vaddr 192.0.2.1 --vproto tcp --vport 80 -j DROP\nCOMMIT\n")
+		known = cmd.Run() == nil
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return known
+}
+
+func withoutBalanced(r *rules.Ruleset) {
+	for i := range r.Filter.Chains {
+		c := &r.Filter.Chains[i]
+		c.Rules = slices.DeleteFunc(c.Rules, func(r rules.Rule) bool { _, ok := r.Rare.(rules.Balanced); return ok })
+	}
+}
+
+func operationsOf(p apply.Plan) string {
+	var b strings.Builder
+	p.Operations(func(op apply.Operation) bool {
+		b.WriteString(op.Object + "\n")
+		return true
+	})
+	return b.String()
+}
+
+// rawRules are those that were read and are none of the kinds that we write.
+func rawRules(r *rules.Ruleset) (raw []string) {
+	for _, t := range r.Tables() {
+		for _, c := range t.Chains {
+			for _, rule := range c.Rules {
+				if rule.Raw != "" {
+					raw = append(raw, rule.Raw)
+				}
+			}
+		}
+	}
+	return raw
+}
