@@ -17,9 +17,6 @@ import (
 // somebody flushes them (IPT-33).
 const canary = "KUBE-PROXY-CANARY"
 
-// kubeletChains tell that the kubelet keeps the node's iptables (KEP-3178).
-var kubeletChains = [...]string{"KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"}
-
 // Leftovers lists what proxyc or kube-proxy, in any mode that uses iptables,
 // left in each variant and family: all but what inUse, if it is not nil,
 // keeps. Chains that only kube-proxy makes are listed of inUse, too. Chains of
@@ -171,7 +168,7 @@ func (t *Target) shared(ctx context.Context, f ir.Family, p *Plan) (edit, error)
 	if len(e.drop) == 0 {
 		return e, nil
 	}
-	for _, chain := range kubeletChains {
+	for _, chain := range rules.KubeletChains() {
 		if with, err := t.tablesWith(ctx, f, chain); err != nil || len(with) > 0 {
 			return edit{}, err
 		}

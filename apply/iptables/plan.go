@@ -276,7 +276,7 @@ func targetsFirst(chains []*rules.Chain) []*rules.Chain {
 // order, all are replaced. Jumps to shared chains are added where they lack,
 // and otherwise left.
 func diffHooks(have, want []rules.Hook) (unhook, hook []rules.Hook) {
-	for _, builtIn := range [...]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"} {
+	for _, builtIn := range rules.BuiltInChains() {
 		h, hShared := hooksOf(have, builtIn)
 		w, wShared := hooksOf(want, builtIn)
 		for _, s := range wShared {

@@ -103,9 +103,12 @@ func tool(f ir.Family, v Variant, verb string) string {
 // its hint (KEP-3178), else the one that has kube-proxy's or our rules, else the
 // one that has more rules, else nft.
 func (t *Target) inUse(ctx context.Context) (Variant, error) {
-	signs := [...]struct{ table, chain string }{
-		{"mangle", kubeletChains[0]}, {"mangle", kubeletChains[1]}, {"nat", "KUBE-SERVICES"},
+	type sign struct{ table, chain string }
+	var signs []sign
+	for _, chain := range rules.KubeletChains() {
+		signs = append(signs, sign{"mangle", chain})
 	}
+	signs = append(signs, sign{"nat", rules.ChainServices})
 	for _, sign := range signs {
 		for _, v := range [...]Variant{NFT, Legacy} {
 			for _, f := range ir.Families() {
