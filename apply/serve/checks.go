@@ -28,8 +28,11 @@ type HealthChecks struct {
 	// tries. kube-proxy reports FailedToStartServiceHealthcheck on the Service.
 	Failed func(service ir.Name, port uint16, err error)
 	Log    *slog.Logger
+	// Hosts are the names of this node, as those of a Server.
+	Hosts []string
 
 	mu     sync.Mutex
+	crowd  *crowd // of all checks; nil: there was none yet
 	addrs  []netip.Addr
 	open   map[ir.Name]sockets
 	failed map[ir.Name]*ir.HealthCheck // of which some address could not be opened
@@ -175,7 +178,10 @@ func (c *HealthChecks) listen(service ir.Name, at netip.AddrPort) (*check, error
 		return nil, err
 	}
 	check := &check{service: service, health: c.Health, done: make(chan struct{})}
-	check.server = newHTTPServer(check, c.Log)
+	if c.crowd == nil {
+		c.crowd = newCrowd(maxChecks)
+	}
+	check.server = newHTTPServer(onlyOurs(check, c.Hosts), c.Log, c.crowd)
 	go func() {
 		defer close(check.done)
 		if err := check.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {

@@ -171,7 +171,7 @@ func TestChecksKeepConnections(t *testing.T) {
 	defer conn.Close()
 	r := bufio.NewReader(conn)
 	for _, want := range []string{"1", "0", "3"} {
-		fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		resp, err := http.ReadResponse(r, nil)
 		if err != nil {
 			t.Fatal(err)

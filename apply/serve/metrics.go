@@ -222,5 +222,5 @@ func (r registrar) histogram(modes []ir.Mode, name, help string, buckets []float
 
 // Handler answers /metrics.
 func (m *Metrics) Handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
 }

@@ -14,14 +14,14 @@ import (
 // bindRetry is how long to wait after an address could not be bound.
 const bindRetry = 5 * time.Second
 
-// headerTimeout is how long a client may take for its request line and headers.
-const headerTimeout = 30 * time.Second
-
 // Server is an HTTP server at a configured address.
 type Server struct {
 	Name    string // for messages: "healthz server"
 	Addr    string // IP:port or unix:PATH; empty: the server is turned off. 0.0.0.0 and [::] both stand for all addresses of both families
 	Handler http.Handler
+	// Hosts are the names of this node, in lower case, under which requests at
+	// loopback addresses are answered; addresses and localhost are, too.
+	Hosts []string
 	// HardFail ends Run when the address cannot be bound, or the server fails
 	// later (bindAddressHardFail). Otherwise it is tried again every 5 s.
 	HardFail bool
@@ -66,7 +66,7 @@ func (s *Server) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	server := newHTTPServer(s.Handler, s.Log)
+	server := newHTTPServer(onlyOurs(s.Handler, s.Hosts), s.Log, newCrowd(maxConns))
 	if s.Listening != nil {
 		s.Listening(l.Addr())
 	}
@@ -87,12 +87,4 @@ func listen(ctx context.Context, addr string) (net.Listener, error) {
 		return ListenUnix(ctx, path)
 	}
 	return new(net.ListenConfig).Listen(ctx, "tcp", addr)
-}
-
-func newHTTPServer(h http.Handler, log *slog.Logger) *http.Server {
-	return &http.Server{
-		Handler:           h,
-		ReadHeaderTimeout: headerTimeout,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-	}
 }

@@ -128,7 +128,7 @@ func TestServerEndsWithOpenRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	io.WriteString(conn, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	<-asked
 	cancel()
 	if err := <-done; err != nil {

@@ -228,9 +228,9 @@ type checks struct {
 	ir.PerFamily[*serve.HealthChecks]
 }
 
-func newChecks(h *serve.Health, events *watch.Events, log *slog.Logger) (c checks) {
+func newChecks(h *serve.Health, events *watch.Events, log *slog.Logger, hosts []string) (c checks) {
 	for _, f := range ir.Families() {
-		*c.At(f) = &serve.HealthChecks{Family: f, Health: h, Log: log, Failed: func(service ir.Name, port uint16, err error) {
+		*c.At(f) = &serve.HealthChecks{Family: f, Health: h, Log: log, Hosts: hosts, Failed: func(service ir.Name, port uint16, err error) {
 			log.Error("healthCheckNodePort does not answer", "service", service.String(), "port", port, "err", err)
 			events.Send(watch.Event{Service: service, Warning: true, Reason: "FailedToStartServiceHealthcheck", Action: "Listen",
 				Note: fmt.Sprintf("healthCheckNodePort %d does not answer: %v", port, err)})

@@ -167,6 +167,7 @@ type daemon struct {
 	events   *watch.Events  // nil without an API server
 	contact  *watch.Contact // nil without an API server
 
+	hosts      []string       // names of the node
 	configFile *statusFile    // as it is in force
 	again      bool           // another configuration was in force before
 	refused    *refusedConfig // that came after this one
@@ -191,7 +192,8 @@ func newDaemon(c *watchCmd, e *env, from *loaded, log *logger) (*daemon, error) 
 		d.health.CutOff = d.cutOff
 		d.metrics.MeasureContact(d.lastHeard)
 	}
-	d.checks = newChecks(d.health, d.events, d.log.Logger)
+	d.hosts = hosts(name, e.hostname)
+	d.checks = newChecks(d.health, d.events, d.log.Logger, d.hosts)
 	d.state = newState(cfg.ProxyMode(), name, time.Now)
 	d.follower = &follower{cfg: cfg, store: d.store, facts: compiler.Facts{NodeName: name}, interfaces: node.Interfaces, log: d.log.Logger,
 		findings: newFindings(d.log.Logger, d.events.Send)}
@@ -199,6 +201,17 @@ func newDaemon(c *watchCmd, e *env, from *loaded, log *logger) (*daemon, error) 
 		d.boot = &bootFile{env: e, path: c.BootFrom, log: d.log.Logger}
 	}
 	return d, nil
+}
+
+// hosts are the names that clients on the node may know it by.
+func hosts(nodeName string, hostname func() (string, error)) []string {
+	names := []string{strings.ToLower(nodeName)}
+	if hostname != nil {
+		if host, err := hostname(); err == nil {
+			names = append(names, strings.ToLower(host))
+		}
+	}
+	return names
 }
 
 // run lives until ctx ends, or something ends it: an error, or another
@@ -340,7 +353,7 @@ func (d *daemon) serving(s *serve.Server, reason string) func(context.Context) e
 
 func (d *daemon) healthServer() *serve.Server {
 	return &serve.Server{Name: "healthz server", Addr: d.cfg.HealthzBindAddress,
-		Handler: d.health.Handler(d.metrics), HardFail: d.cfg.BindAddressHardFail, Log: d.log.Logger}
+		Handler: d.health.Handler(d.metrics), Hosts: d.hosts, HardFail: d.cfg.BindAddressHardFail, Log: d.log.Logger}
 }
 
 // statusServer answers proxyc status alone, where the metrics server cannot be reached.
@@ -377,7 +390,7 @@ func (d *daemon) metricsServer() *serve.Server {
 	}
 	mux := d.statusHandler()
 	mux.Handle("/", pages.Handler())
-	return &serve.Server{Name: "metrics server", Addr: d.cfg.MetricsBindAddress, Handler: mux, HardFail: d.cfg.BindAddressHardFail, Log: d.log.Logger}
+	return &serve.Server{Name: "metrics server", Addr: d.cfg.MetricsBindAddress, Handler: mux, Hosts: d.hosts, HardFail: d.cfg.BindAddressHardFail, Log: d.log.Logger}
 }
 
 // settings brings the kernel's settings to what configuration and mode want,

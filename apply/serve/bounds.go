@@ -1,0 +1,113 @@
+package serve
+
+import (
+	"container/list"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// What a client may take. Servers answer whoever reaches them, so that each
+// bound keeps somebody from taking the memory or the sockets of all others.
+const (
+	headerTimeout = 5 * time.Second  // for the request line and headers
+	readTimeout   = 10 * time.Second // for all of a request
+	writeTimeout  = 20 * time.Second // from a request to the end of its answer
+	idleTimeout   = 90 * time.Second // between requests: more than a scrape interval
+
+	maxHeader  = 16 << 10 // bytes
+	maxBody    = 64 << 10 // bytes
+	maxScrapes = 8        // of metrics at a time
+
+	// maxConns is how many connections a server has, and maxChecks all health
+	// check node ports of a family together. Load balancers may hold theirs.
+	maxConns  = 128
+	maxChecks = 256
+)
+
+// newHTTPServer makes a server within these bounds, whose connections are
+// those of a crowd.
+func newHTTPServer(h http.Handler, log *slog.Logger, of *crowd) *http.Server {
+	return &http.Server{
+		Handler:           bounded(h),
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       readTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ConnState:         of.follow,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+}
+
+// bounded bounds what is read and the time of an answer. http.Server's own
+// WriteTimeout would end profiles, which say for how long they go on.
+func bounded(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // recorders of tests have none
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		h.ServeHTTP(w, r)
+	})
+}
+
+// unhurried lets an answer take its time.
+func unhurried(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		c := http.NewResponseController(w)
+		c.SetReadDeadline(time.Time{}) // reading goes on to see whether the client goes
+		c.SetWriteDeadline(time.Time{})
+		h(w, r)
+	}
+}
+
+// crowd are the connections of one server, or of several that share a bound.
+// Where there are too many, the one goes that has kept the server waiting for
+// longest: those who hold connections cannot keep a probe from its answer.
+type crowd struct {
+	most int
+
+	mu    sync.Mutex
+	queue list.List // of net.Conn, by when they last began to be waited for
+	at    map[net.Conn]*list.Element
+}
+
+func newCrowd(most int) *crowd { return &crowd{most: most, at: map[net.Conn]*list.Element{}} }
+
+// follow is told of what becomes of a connection.
+func (c *crowd) follow(conn net.Conn, s http.ConnState) {
+	if oldest := c.note(conn, s); oldest != nil {
+		oldest.Close()
+	}
+}
+
+// note gives the connection that is to go, if there are too many.
+func (c *crowd) note(conn net.Conn, s http.ConnState) (oldest net.Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at, known := c.at[conn]
+	switch s {
+	case http.StateNew:
+		c.at[conn] = c.queue.PushBack(conn)
+	case http.StateIdle:
+		if known {
+			c.queue.MoveToBack(at)
+		}
+	case http.StateClosed, http.StateHijacked:
+		if known {
+			c.forget(conn, at)
+		}
+	}
+	if len(c.at) <= c.most {
+		return nil
+	}
+	first := c.queue.Front()
+	oldest = first.Value.(net.Conn)
+	c.forget(oldest, first)
+	return oldest
+}
+
+func (c *crowd) forget(conn net.Conn, at *list.Element) {
+	c.queue.Remove(at)
+	delete(c.at, conn)
+}

@@ -1,0 +1,44 @@
+package serve
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// onlyOurs refuses requests at a loopback address that are meant for another
+// host. A page in a browser on the node could otherwise make a name of its own
+// lead to 127.0.0.1, and read what only the node may (DNS rebinding). Other
+// addresses can be reached without such a detour, and load balancers ask there
+// under names that nobody here knows. names are the node's own.
+func onlyOurs(h http.Handler, names []string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if atLoopback(r) && !ours(r.Host, names) {
+			http.Error(w, fmt.Sprintf("Host: must be an address, localhost or the node's name, got %q", r.Host), http.StatusMisdirectedRequest)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// atLoopback reports whether a request came to a loopback address.
+func atLoopback(r *http.Request) bool {
+	at, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	return ok && at.IP.IsLoopback()
+}
+
+// ours reports whether a Host header names this node.
+func ours(host string, names []string) bool {
+	name := strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	if before, _, err := net.SplitHostPort(host); err == nil {
+		name = before
+	}
+	if _, err := netip.ParseAddr(name); err == nil || name == "" { // HTTP/1.0 has none
+		return true
+	}
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	return name == "localhost" || slices.Contains(names, name)
+}
