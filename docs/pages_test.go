@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -62,5 +63,31 @@ func TestPagesOfModesThatAreNotApplied(t *testing.T) {
 		if !applied && strings.Contains(text, "daemon") {
 			t.Errorf("%s: speaks of a daemon, which does not write the mode", page)
 		}
+	}
+}
+
+// TestPerformanceIsLogged: each figure of the comparison with kube-proxy is one
+// of the runs in the laboratory book.
+func TestPerformanceIsLogged(t *testing.T) {
+	_, section, _ := strings.Cut(readFile(t, "performance.md"), "## Beside kube-proxy")
+	section, _, _ = strings.Cut(section, "\n## ")
+	log := strings.Split(readFile(t, "performance-log.md"), "\n")
+	figures := 0
+	for row := range strings.SplitSeq(section, "\n") {
+		cells := strings.Split(strings.Trim(row, "| "), " | ")
+		if len(cells) != 7 {
+			continue
+		}
+		for _, figure := range cells[1:] {
+			logged := func(line string) bool {
+				return strings.HasPrefix(line, "| "+cells[0]+" |") && strings.Contains(line, " "+figure+" |")
+			}
+			if figures++; !slices.ContainsFunc(log, logged) {
+				t.Errorf("performance.md: %s: %s is in no run of performance-log.md", cells[0], figure)
+			}
+		}
+	}
+	if figures < 20 {
+		t.Errorf("only %d figures found", figures)
 	}
 }
