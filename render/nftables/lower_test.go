@@ -173,25 +173,6 @@ func TestNames(t *testing.T) {
 	}
 }
 
-func TestElementSame(t *testing.T) {
-	a := LowerService(&[]ir.Node{testNode(ir.IPv4)}[0], ir.IPv4, &richProgram(ir.IPv4).Services[0]).Elements[ServiceIPs][0]
-	b := a
-	f := *a.Frontend
-	b.Frontend, b.Origin = &f, &ir.Origin{Object: "other"}
-	if !a.Same(&b) {
-		t.Error("the origin made a difference")
-	}
-	f.Port.Port = "other"
-	if a.Same(&b) {
-		t.Error("the comment made no difference")
-	}
-	b = a
-	b.Verdict = Verdict{Kind: Drop}
-	if a.Same(&b) {
-		t.Error("the verdict made no difference")
-	}
-}
-
 func TestWriteError(t *testing.T) {
 	if err := Write(failing{}, NewTables(Lower(richProgram(ir.IPv4)))); err == nil {
 		t.Error("the writer's error is lost")

@@ -153,12 +153,6 @@ type Element struct {
 	Origin   *ir.Origin
 }
 
-// Same tells whether the kernel would not know e from o: key, data and comment
-// are equal.
-func (e *Element) Same(o *Element) bool {
-	return e.Key == o.Key && e.Verdict == o.Verdict && e.To == o.To && e.port() == o.port()
-}
-
 func (e *Element) port() ir.ServicePort {
 	if e.Frontend == nil {
 		return ir.ServicePort{}
