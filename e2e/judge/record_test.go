@@ -52,6 +52,20 @@ var taps = []tap{
 	{"pkg/proxy/nftables/proxier.go", "syncProxyRules", false, proxier + `ServiceCIDRs: proxier.serviceCIDRs})`},
 	{"pkg/proxy/iptables/proxier_test.go", "runPacketFlowTests", false, `tape.Say("local", nodeIPs); ` + flows},
 	{"pkg/proxy/nftables/helpers_test.go", "runPacketFlowTests", false, `tape.Say("local", nodeIPs); ` + flows},
+	{"pkg/proxy/conntrack/cleanup.go", "CleanStaleEntries", false, `before, _ := ct.ListEntries(ipFamilyMap[ipFamily]); ` +
+		`defer func() { after, _ := ct.ListEntries(ipFamilyMap[ipFamily]); tapeFlows(before, after) }()`},
+	{"pkg/proxy/healthcheck/proxy_health.go", "newProxyHealthServer", false, `tapeServer(c.Now(), healthTimeout)`},
+	{"pkg/proxy/healthcheck/proxy_health.go", "Updated", false, `tapeProgress("updated", hs.clock.Now(), ipFamily)`},
+	{"pkg/proxy/healthcheck/proxy_health.go", "QueuedUpdate", false, `tapeProgress("queued", hs.clock.Now(), ipFamily)`},
+	{"pkg/proxy/healthcheck/proxy_health.go", "healthzHandler.ServeHTTP", false, `said := &tapeResponse{ResponseWriter: resp}; resp = said; defer said.sayProbe("/healthz", h.hs)`},
+	{"pkg/proxy/healthcheck/proxy_health.go", "livezHandler.ServeHTTP", false, `said := &tapeResponse{ResponseWriter: resp}; resp = said; defer said.sayProbe("/livez", h.hs)`},
+	{"pkg/proxy/healthcheck/service_health.go", "server.SyncServices", false, `tapeByName("checks", newServices)`},
+	{"pkg/proxy/healthcheck/service_health.go", "server.SyncEndpoints", false, `tapeByName("counts", newEndpoints)`},
+	{"pkg/proxy/healthcheck/service_health.go", "hcHandler.ServeHTTP", false, `said := &tapeResponse{ResponseWriter: resp}; resp = said; defer said.sayCheck(h)`},
+	{"pkg/proxy/util/nodeport_addresses.go", "NewNodePortAddresses", false, `tape.Say("nodePorts", map[string]any{"family": family, "addresses": cidrStrings})`},
+	{"pkg/proxy/util/nodeport_addresses.go", "GetNodeIPs", true, `tapeNodeIPs(npa, nw, r0)`},
+	{"pkg/proxy/util/utils.go", "GetClusterIPByFamily", true, `tapeClusterIP(ipFamily, service, r0)`},
+	{"pkg/proxy/util/utils.go", "ShouldSkipService", true, `tapeSkip(service, r0)`},
 }
 
 // A table is what is recorded of the tests of one package: facts of the kinds
@@ -65,6 +79,10 @@ var tables = []table{
 	{"pkg/proxy", "Test", []string{"services", "service", "slices", "slice", "parsed", "ports", "pools", "somePools", "changedPools", "localReady", "categorize"}},
 	{"pkg/proxy/iptables", "Test", []string{"services", "service", "slices", "slice", "proxier", "local", "flow", "localReady"}},
 	{"pkg/proxy/nftables", "Test", []string{"services", "service", "slices", "slice", "proxier", "local", "flow", "localReady"}},
+	// Not the test that counts how often the table is read: the tap reads it, too.
+	{"pkg/proxy/conntrack", "^(TestCleanStaleEntries|TestServiceWithoutEndpoints)$", []string{"services", "service", "slices", "slice", "conntrack"}},
+	{"pkg/proxy/healthcheck", "Test", []string{"server", "updated", "queued", "probe", "checks", "counts", "check"}},
+	{"pkg/proxy/util", "Test", []string{"nodePorts", "nodeIPs", "clusterIP", "skip"}},
 }
 
 func (t table) file() string {
@@ -276,6 +294,9 @@ func comma(i, n int) string {
 	return ""
 }
 
+// events are kinds of facts that say something each time.
+var events = []string{"queued", "updated", "probe", "check", "nodePorts", "nodeIPs"}
+
 // facts picks a table's facts out of what a test said. One that says the same
 // as the last of its kind says nothing.
 func (table table) facts(t *testing.T, said string) []fact {
@@ -296,7 +317,7 @@ func (table table) facts(t *testing.T, said string) []fact {
 		switch {
 		case kind == "services" || kind == "slices":
 			clear(last)
-		case last[kind] == is:
+		case last[kind] == is && !slices.Contains(events, kind):
 			continue
 		case kind == "flow" && last["proxier"] == "": // through rules that are written in the test
 			continue
