@@ -4,8 +4,10 @@ package apply
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -35,5 +37,44 @@ func TestLockNamesItsOwnerAndIsReleased(t *testing.T) {
 	}
 	if err := <-got; err != nil {
 		t.Errorf("waiting for the lock: %v", err)
+	}
+}
+
+// Nobody else can hold the lock, or give it another place.
+func TestLockIsItsOwners(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	if err := os.Mkdir(dir, 0o755); err != nil { // as a kubelet makes it
+		t.Fatal(err)
+	}
+	lock, err := AcquireLock(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Release()
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) != 1 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	for path, want := range map[string]os.FileMode{dir: 0o700, filepath.Join(dir, files[0].Name()): 0o600} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: mode %s, %v, want %s", path, info.Mode().Perm(), err, want)
+		}
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := AcquireLock(t.Context(), link); err == nil || !strings.Contains(err.Error(), "must be a directory of user") {
+		t.Errorf("through a link: %v", err)
+	}
+	if os.Geteuid() != 0 {
+		return
+	}
+	others := filepath.Join(t.TempDir(), "others")
+	if err := errors.Join(os.Mkdir(others, 0o700), os.Chown(others, 65534, 65534)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := AcquireLock(t.Context(), others); err == nil || !strings.Contains(err.Error(), "must be a directory of user 0") {
+		t.Errorf("in a directory of somebody else: %v", err)
 	}
 }

@@ -88,7 +88,7 @@ func (n *node) runPod(t *testing.T, machine *kube.Container, c *corev1.Container
 		run.ReadOnly = []string{"/proc/sys"}
 	}
 	for _, m := range c.VolumeMounts {
-		if !slices.Contains([]string{configDir, "/run/xtables.lock", "/lib/modules"}, m.MountPath) {
+		if !slices.Contains([]string{configDir, "/run/xtables.lock", "/run/proxyc", "/lib/modules"}, m.MountPath) {
 			t.Errorf("container %s: volumeMounts: %s is not where anybody looks", c.Name, m.MountPath)
 		}
 	}

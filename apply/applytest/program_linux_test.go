@@ -117,7 +117,7 @@ func (m *machine) lockFile() string {
 	if err := unix.Fstat(m.Fd(), &st); err != nil {
 		m.t.Fatal(err)
 	}
-	return fmt.Sprintf("/run/proxyc-%d.lock", st.Ino)
+	return fmt.Sprintf("/run/proxyc/proxyc-%d.lock", st.Ino)
 }
 
 // file writes a file that programs on the machine may read.

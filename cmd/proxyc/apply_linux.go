@@ -17,8 +17,9 @@ import (
 	nftablesrules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// lockDir holds the lock files of the node's network namespaces.
-const lockDir = "/run"
+// lockDir holds the lock files of the node's network namespaces. It is root's
+// alone; a pod has to have the node's.
+const lockDir = "/run/proxyc"
 
 func needRoot(verb string) error {
 	if os.Geteuid() != 0 {

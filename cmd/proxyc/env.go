@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 )
 
 // env is all that proxyc sees of the machine. Tests replace its parts.
@@ -57,8 +59,23 @@ func (osFiles) MkdirAll(dir string) error                  { return os.MkdirAll(
 func (osFiles) Rename(from, to string) error               { return os.Rename(from, to) }
 func (osFiles) Remove(name string) error                   { return os.Remove(name) }
 
+// abandoned is how old a temporary file is that nobody will rename: a program
+// that was killed left it.
+const abandoned = time.Hour
+
+// tempPrefix begins the names of temporary files.
+const tempPrefix = ".proxyc-"
+
+// CreateTemp also removes what was left by programs that were killed.
 func (osFiles) CreateTemp(dir string) (tempFile, error) {
-	f, err := os.CreateTemp(dir, ".proxyc-*")
+	entries, _ := os.ReadDir(dir) // what is wrong with it, the next step tells
+	for _, e := range entries {
+		info, err := e.Info()
+		if err == nil && strings.HasPrefix(e.Name(), tempPrefix) && info.Mode().IsRegular() && time.Since(info.ModTime()) > abandoned {
+			os.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
+	f, err := os.CreateTemp(dir, tempPrefix+"*")
 	if err != nil {
 		return nil, err
 	}
