@@ -153,13 +153,6 @@ type Element struct {
 	Origin   *ir.Origin
 }
 
-func (e *Element) port() ir.ServicePort {
-	if e.Frontend == nil {
-		return ir.ServicePort{}
-	}
-	return e.Frontend.Port
-}
-
 // Verdict ends the evaluation of a rule.
 type Verdict struct {
 	Kind  VerdictKind
