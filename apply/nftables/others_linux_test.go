@@ -145,8 +145,10 @@ func TestReadBesideChangesOfOurs(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if _, err := n.Read(ctx); err != nil {
-		t.Fatal(err)
+	for log.Len() == 0 && ctx.Err() == nil { // on a busy machine some readings may meet no change
+		if _, err := n.Read(ctx); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if !strings.Contains(log.String(), "tries=5") || !strings.Contains(log.String(), "table=proxyc") {
 		t.Errorf("the tries are not told: %s", &log)
