@@ -38,6 +38,14 @@ type Plan interface {
 	Gone() []ir.Match
 }
 
+// Partial is a Plan of which some objects can be left out.
+type Partial interface {
+	Plan
+	// Without gives the Plan without the operations on the objects. ok is false
+	// where they cannot be told from the others.
+	Without(objects map[string]bool) (rest Plan, ok bool)
+}
+
 // TableCount is how many rules one table of a family has.
 type TableCount struct {
 	Family  ir.Family

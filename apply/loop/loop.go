@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -59,6 +60,12 @@ type Kernel interface {
 	// Change makes the kernel hold what differs by changes from the last call,
 	// which gave no error.
 	Change(ctx context.Context, changes ir.Changes) (Done, error)
+	// Compare begins to compare the kernel with what was last given to it. The
+	// function that it gives, which may be nil where only a Replace can do that,
+	// goes on while Changes are made, on another goroutine. Repair, which is called
+	// with what it gave, makes good what it found.
+	Compare() func(ctx context.Context) (*Comparison, error)
+	Repair(ctx context.Context, c *Comparison) (Done, error)
 	// InForce gives what the kernel held when that was last known. It may be
 	// called from any goroutine.
 	InForce() ir.Programs
@@ -86,6 +93,17 @@ type Loop struct {
 	Synced func(*Sync)
 	Now    func() time.Time
 	After  func(time.Duration) <-chan time.Time
+
+	compared chan compared // of the comparison under way; nil: none
+	again    bool          // another one is wanted after it
+	alone    bool          // the next one is made with nothing beside it
+}
+
+// compared is a comparison that has ended.
+type compared struct {
+	*Comparison
+	began time.Time
+	err   error
 }
 
 // Run syncs once at once, and then whenever it is due, until ctx ends.
@@ -95,6 +113,7 @@ func (l *Loop) Run(ctx context.Context) {
 		wait := l.Schedule.Next().Sub(l.Now())
 		if wait <= 0 {
 			if ctx.Err() != nil {
+				l.wind()
 				return
 			}
 			l.sync(ctx)
@@ -102,7 +121,10 @@ func (l *Loop) Run(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
+			l.wind()
 			return
+		case c := <-l.compared:
+			l.repair(ctx, c)
 		case <-l.Input.Changed():
 			l.ask(Change)
 		case <-l.Suspect:
@@ -121,17 +143,81 @@ func (l *Loop) ask(k Kind) {
 func (l *Loop) sync(ctx context.Context) {
 	s := &Sync{Kind: l.Schedule.Begin(), Began: l.Now()}
 	s.Work = l.Input.Take(s.Kind)
-	if s.Work.All {
+	switch {
+	case s.Work.All:
 		s.Kind = Full
+	case s.Kind == Full && l.compare(ctx):
+		if len(s.Work.Changes.IPv4)+len(s.Work.Changes.IPv6) == 0 {
+			return
+		}
+		s.Kind = Change
 	}
 	if s.Kind == Full {
+		l.alone = false
 		s.Done, s.Err = l.Kernel.Replace(ctx, s.Work.Programs)
 	} else {
 		s.Done, s.Err = l.Kernel.Change(ctx, s.Work.Changes)
+		l.alone = s.Err != nil
 	}
+	l.end(ctx, s)
+}
+
+func (l *Loop) end(ctx context.Context, s *Sync) {
 	s.Ended = l.Now()
 	l.Schedule.End(s.Kind, s.Ended, s.Err == nil)
 	if ctx.Err() == nil {
 		l.Synced(s)
+	}
+}
+
+// compare lets everything be compared beside the changes to come, and tells
+// whether that is possible.
+func (l *Loop) compare(ctx context.Context) bool {
+	if l.alone {
+		return false
+	}
+	if l.compared != nil {
+		l.again = true
+		return true
+	}
+	work := l.Kernel.Compare()
+	if work == nil {
+		return false
+	}
+	began := l.Now()
+	l.Schedule.Comparing(began)
+	done := make(chan compared, 1)
+	l.compared = done
+	go func() {
+		c, err := work(ctx)
+		done <- compared{c, began, err}
+	}()
+	return true
+}
+
+// repair does what a comparison that has ended gives reason to.
+func (l *Loop) repair(ctx context.Context, c compared) {
+	l.compared = nil
+	s := &Sync{Kind: Full, Began: c.began, Err: c.err}
+	if s.Err == nil {
+		s.Done, s.Err = l.Kernel.Repair(ctx, c.Comparison)
+	}
+	if l.again {
+		l.again = false
+		l.ask(Full)
+	}
+	if errors.Is(s.Err, errAgain) {
+		l.alone = true
+		l.ask(Full)
+		return
+	}
+	s.Work.Programs = l.Kernel.InForce()
+	l.end(ctx, s)
+}
+
+// wind waits for the comparison under way.
+func (l *Loop) wind() {
+	if l.compared != nil {
+		<-l.compared
 	}
 }

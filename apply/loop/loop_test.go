@@ -144,6 +144,92 @@ func TestLoopSuspects(t *testing.T) {
 	})
 }
 
+// A change does not wait for a comparison that is under way, and the comparison
+// does not undo it, although it read the kernel before it.
+func TestLoopChangesBesideComparison(t *testing.T) {
+	run(t, func(w *world) {
+		w.want(svc("a", 1), svc("b", 1))
+		w.pass(time.Minute)
+		w.target.slow = make(chan struct{})
+		w.target.rules[svc("a", 0).Name] = 9 // by somebody
+		w.suspect <- struct{}{}
+		w.pass(time.Minute)
+		w.want(svc("a", 1), svc("b", 2), svc("c", 3))
+		w.pass(time.Minute)
+		w.logged("0s full", "1s change", "2m0s change")
+		if diff := cmp.Diff(map[string]uint16{"a": 9, "b": 2, "c": 3}, named(w.target.rules)); diff != "" {
+			t.Errorf("beside the comparison (-want +got):\n%s", diff)
+		}
+		close(w.target.slow)
+		w.pass(time.Minute)
+		w.logged("0s full", "1s change", "2m0s change", "3m0s full")
+		if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 2, "c": 3}, named(w.target.rules)); diff != "" {
+			t.Errorf("after it (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// What was touched by somebody during a comparison is compared after it.
+func TestLoopSuspectsDuringComparison(t *testing.T) {
+	run(t, func(w *world) {
+		w.want(svc("a", 1), svc("b", 1))
+		w.pass(time.Minute)
+		w.target.slow = make(chan struct{}, 2)
+		w.suspect <- struct{}{}
+		w.pass(time.Minute)
+		w.target.rules[svc("a", 0).Name] = 9
+		w.suspect <- struct{}{}
+		w.pass(time.Minute)
+		w.target.slow <- struct{}{}
+		w.target.slow <- struct{}{}
+		w.pass(time.Minute)
+		w.logged("0s full", "1s change", "3m0s full", "3m1s full")
+		if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 1}, named(w.target.rules)); diff != "" {
+			t.Errorf("in force (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// Where what changes touched cannot be left out of a repair, all is compared
+// again with nothing beside it.
+func TestLoopComparesAlone(t *testing.T) {
+	run(t, func(w *world) {
+		w.want(svc("a", 1), svc("b", 1))
+		w.pass(time.Minute)
+		w.target.whole, w.target.slow = true, make(chan struct{})
+		w.target.rules[svc("a", 0).Name] = 9
+		w.suspect <- struct{}{}
+		w.pass(time.Minute)
+		w.want(svc("a", 1), svc("b", 2))
+		w.pass(time.Minute)
+		close(w.target.slow)
+		w.pass(time.Minute)
+		w.logged("0s full", "1s change", "2m0s change", "3m0s full")
+		if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 2}, named(w.target.rules)); diff != "" {
+			t.Errorf("in force (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A Loop ends after the comparison under way, and a reading that fails is tried again.
+func TestLoopComparisonEnds(t *testing.T) {
+	run(t, func(w *world) {
+		w.want(svc("a", 1))
+		w.pass(time.Minute)
+		w.target.fail = errors.New("busy")
+		w.suspect <- struct{}{}
+		w.pass(10 * time.Second)
+		w.logged("0s full", "1s change", "1m0s full: busy", "1m1s full")
+		w.target.slow = make(chan struct{})
+		w.suspect <- struct{}{}
+		w.pass(time.Second)
+		go func() {
+			time.Sleep(time.Minute) // of the bubble
+			close(w.target.slow)
+		}()
+	})
+}
+
 // When the node changed, changes of Services do not tell all.
 func TestLoopNodeChanged(t *testing.T) {
 	run(t, func(w *world) {

@@ -37,6 +37,8 @@ type Plane[R any] struct {
 	known bool
 	mu    sync.Mutex
 	held  *held // what the kernel held when that was last known
+	// comparing is the comparison under way; nil: none
+	comparing *Comparison
 }
 
 // refusal is a Service that is left out, and what it wants to be.
@@ -52,6 +54,9 @@ const driftShown = 20
 
 // Replace reads what the kernel has, and makes it hold the programs.
 func (p *Plane[R]) Replace(ctx context.Context, programs ir.Programs) (done Done, err error) {
+	p.mu.Lock()
+	p.comparing = nil // this one sees all
+	p.mu.Unlock()
 	found, err := p.read(ctx)
 	if err != nil {
 		return done, err
@@ -72,6 +77,7 @@ func (p *Plane[R]) Change(ctx context.Context, changes ir.Changes) (done Done, e
 	}
 	changes = p.fromHeld(p.readmit(changes))
 	plan := p.Memory.Plan(p.held.bare, changes)
+	p.note(plan)
 	refused, err := p.commit(ctx, plan, &done)
 	if err != nil {
 		return done, err

@@ -23,9 +23,15 @@ type fakeTarget struct {
 	fail    error // of the next Read or Commit
 	reads   int
 	commits int
+	slow    chan struct{} // a Read takes until there is one; nil: no time
+	whole   bool          // its plans cannot be divided
 }
 
-type fakePlan struct{ have, want rules }
+type fakePlan struct {
+	have, want rules
+	whole      bool
+	part       bool // of a plan: names some rules only
+}
 
 func (t *fakeTarget) failure() error {
 	err := t.fail
@@ -35,10 +41,16 @@ func (t *fakeTarget) failure() error {
 
 func (t *fakeTarget) Read(context.Context) (rules, error) {
 	t.reads++
-	return maps.Clone(t.rules), t.failure()
+	found, err := maps.Clone(t.rules), t.failure()
+	if t.slow != nil {
+		<-t.slow
+	}
+	return found, err
 }
 
-func (t *fakeTarget) Plan(have, want rules) apply.Plan { return &fakePlan{have, want} }
+func (t *fakeTarget) Plan(have, want rules) apply.Plan {
+	return &fakePlan{have: have, want: want, whole: t.whole}
+}
 
 func (t *fakeTarget) Commit(_ context.Context, p apply.Plan) error {
 	t.commits++
@@ -46,6 +58,13 @@ func (t *fakeTarget) Commit(_ context.Context, p apply.Plan) error {
 		return err
 	}
 	plan := p.(*fakePlan)
+	if plan.part {
+		for name, port := range t.rules {
+			if _, of := plan.have[name]; !of && plan.want[name] == 0 {
+				plan.have[name], plan.want[name] = port, port
+			}
+		}
+	}
 	if !maps.Equal(t.rules, plan.have) {
 		return errors.New("the plan is from another state")
 	}
@@ -92,6 +111,14 @@ func (p *fakePlan) Operations(yield func(apply.Operation) bool) {
 
 func (p *fakePlan) Gone() []ir.Match { return nil }
 
+func (p *fakePlan) Without(objects map[string]bool) (apply.Plan, bool) {
+	rest := &fakePlan{have: maps.Clone(p.have), want: maps.Clone(p.want), part: true}
+	for _, of := range []rules{rest.have, rest.want} {
+		maps.DeleteFunc(of, func(n ir.Name, _ uint16) bool { return objects[n.String()] })
+	}
+	return rest, !p.whole
+}
+
 // fakeMemory lowers a Service to its first port.
 type fakeMemory struct{ last rules }
 
@@ -120,7 +147,16 @@ func (m *fakeMemory) Plan(_ ir.Programs, changes ir.Changes) apply.Plan {
 		}
 	}
 	m.last = want
-	return &fakePlan{have, want}
+	few := &fakePlan{have: rules{}, want: rules{}, part: true}
+	for _, c := range changes.IPv4 {
+		if port, ok := have[c.Name]; ok {
+			few.have[c.Name] = port
+		}
+		if port, ok := want[c.Name]; ok {
+			few.want[c.Name] = port
+		}
+	}
+	return few
 }
 
 func svc(name string, port uint16) ir.Service {

@@ -31,6 +31,7 @@ type Schedule struct {
 	failures int
 	ended    time.Time // of the last sync
 	compared time.Time // end of the last full sync that succeeded
+	beside   bool      // everything is being compared, beside other syncs
 }
 
 // FirstRetry is the least time after which a sync that failed is tried again
@@ -45,7 +46,7 @@ func (s *Schedule) Next() time.Time {
 	switch {
 	case s.asked != None:
 		return s.ended.Add(s.Min)
-	case s.failures > 0:
+	case s.failures > 0 && !s.beside:
 		return s.ended.Add(s.backoff())
 	}
 	return s.compared.Add(s.Full)
@@ -71,9 +72,13 @@ func (s *Schedule) Begin() Kind {
 	return k
 }
 
+// Comparing notes that everything is being compared, beside the syncs to come.
+func (s *Schedule) Comparing(now time.Time) { s.compared, s.beside = now, true }
+
 // End notes how a sync ended.
 func (s *Schedule) End(k Kind, now time.Time, ok bool) {
 	s.ended = now
+	s.beside = s.beside && ok && k != Full
 	if !ok {
 		s.failures++
 		return

@@ -53,6 +53,14 @@ const (
 	flagConcat   = 0x80
 )
 
+// word is nft's for a family.
+func word(f ir.Family) string {
+	if f == ir.IPv6 {
+		return "ip6"
+	}
+	return "ip"
+}
+
 func addrBytes(f ir.Family) int { return f.Bits() / 8 }
 
 // typeOf gives nft's number of a part of a key, and its bytes.

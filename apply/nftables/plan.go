@@ -21,7 +21,10 @@ type Plan struct {
 	kept map[ir.Family]int // by its Commit
 }
 
-var _ apply.Cleaning = (*Plan)(nil)
+var (
+	_ apply.Cleaning = (*Plan)(nil)
+	_ apply.Partial  = (*Plan)(nil)
+)
 
 // Kept is how many chains and sets the Commit had to leave, empty.
 func (p *Plan) Kept(f ir.Family) int { return p.kept[f] }
@@ -423,10 +426,7 @@ func (p *Plan) Operations(yield func(apply.Operation) bool) {
 }
 
 func (c *change) operations(yield func(apply.Operation) bool) bool {
-	family := "ip "
-	if c.family == ir.IPv6 {
-		family = "ip6 "
-	}
+	family := word(c.family) + " "
 	table := family + rules.Table
 	op := func(v apply.Verb, object string, service ir.Name, origin ir.Origin) bool {
 		return yield(apply.Operation{Verb: v, Object: object, Service: service, Origin: origin})
@@ -510,6 +510,44 @@ func (c *change) elementOperations(table string, e *elementsOf, op func(apply.Ve
 		}
 	}
 	return true
+}
+
+// Without gives the plan without some objects. A table that is made anew, or a
+// set that is emptied, is made with all that belongs into it: of these nothing
+// can be left out.
+func (p *Plan) Without(objects map[string]bool) (apply.Plan, bool) {
+	rest := &Plan{} // not to be planned again: what was wanted may not be wanted any longer
+	for f, c := range ir.Present(p.families) {
+		if c.drop || c.add || slices.ContainsFunc(c.elements, func(e elementsOf) bool { return e.empty }) {
+			return nil, false
+		}
+		*rest.families.At(f) = c.but(objects)
+	}
+	return rest, true
+}
+
+func (c *change) but(objects map[string]bool) *change {
+	rest := *c
+	table := word(c.family) + " " + rules.Table
+	chains := func(all []*rules.Chain) []*rules.Chain {
+		return slices.DeleteFunc(slices.Clone(all), func(ch *rules.Chain) bool { return objects[table+" chain "+ch.Name] })
+	}
+	sets := func(all []*rules.Set) []*rules.Set {
+		return slices.DeleteFunc(slices.Clone(all), func(s *rules.Set) bool { return objects[table+" set "+s.Name] })
+	}
+	rest.chains, rest.flush, rest.fill, rest.goneChains = chains(c.chains), chains(c.flush), chains(c.fill), chains(c.goneChains)
+	rest.sets, rest.goneSets = sets(c.sets), sets(c.goneSets)
+	rest.elements = nil
+	for _, e := range c.elements {
+		elements := func(all []rules.Element) []rules.Element {
+			return slices.DeleteFunc(slices.Clone(all), func(el rules.Element) bool {
+				return objects[table+" "+e.set.Name+" "+e.set.KeyText(el.Key)]
+			})
+		}
+		rest.addElements(elementsOf{set: e.set, gone: elements(e.gone), add: elements(e.add)})
+	}
+	rest.purge = nil // of what was wanted then
+	return &rest
 }
 
 // without gives the plan without anything of the Services, and without the

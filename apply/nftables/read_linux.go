@@ -161,13 +161,6 @@ func strange(r *rules.Ruleset) bool {
 	return len(r.Chains)+len(r.Sets)+len(r.Others) > 0
 }
 
-func word(f ir.Family) string {
-	if f == ir.IPv6 {
-		return "ip6"
-	}
-	return "ip"
-}
-
 // maxListings is how often one list is asked for that the kernel does not give
 // as it is. Each takes a small part of the time of a reading.
 const maxListings = 20

@@ -49,6 +49,12 @@ func (m monitored) Replace(ctx context.Context, programs ir.Programs) (loop.Done
 	return m.Kernel.Replace(ctx, programs)
 }
 
+func (m monitored) Repair(ctx context.Context, c *loop.Comparison) (loop.Done, error) {
+	m.monitor.Begin()
+	defer m.monitor.End()
+	return m.Kernel.Repair(ctx, c)
+}
+
 func (m monitored) Change(ctx context.Context, changes ir.Changes) (loop.Done, error) {
 	m.monitor.Begin()
 	defer m.monitor.End()
@@ -94,6 +100,7 @@ func openKernel(ctx context.Context, mode ir.Mode, variant string, wait time.Dur
 		if err != nil {
 			return nil, err
 		}
+		t.Log = log
 		k := &kernel{
 			mode:      mode,
 			Kernel:    &loop.Plane[nftablesrules.Tables]{Target: t, Memory: &nftables.Memory{}},
