@@ -9,9 +9,15 @@ type Facts struct {
 	NodeName string
 	// Interfaces are the node's network interfaces; nil: not known.
 	Interfaces []Interface
+	// Named are addresses of the node that somebody named, beside those of the
+	// Node object; they do not count where Interfaces are known.
+	Named []Interface
 	// HNSNetworkType is "Overlay" or "L2Bridge" (kernelspace); "" counts as L2Bridge.
 	HNSNetworkType string
 }
+
+// Known reports whether all addresses of the node are known, so that others are not its own.
+func (f *Facts) Known() bool { return f.Interfaces != nil || len(f.Named) > 0 }
 
 // Interface is a network interface with its addresses.
 type Interface struct {

@@ -134,16 +134,17 @@ func (in nodeInput) statusAddrs(kind string) []netip.Addr {
 // addrs gives all known addresses of the node but loopback, sorted.
 func (in nodeInput) addrs(family ir.Family, primary netip.Addr) []netip.Addr {
 	var all []netip.Addr
-	if in.facts.Interfaces != nil {
-		for _, i := range in.facts.Interfaces {
-			for _, p := range i.Addrs {
-				if i.Name != ir.IPVSDevice {
-					all = append(all, p.Addr().Unmap().WithZone(""))
-				}
+	interfaces := in.facts.Interfaces
+	if interfaces == nil {
+		all = slices.Concat([]netip.Addr{primary}, in.statusAddrs("InternalIP"), in.statusAddrs("ExternalIP"))
+		interfaces = in.facts.Named
+	}
+	for _, i := range interfaces {
+		for _, p := range i.Addrs {
+			if i.Name != ir.IPVSDevice {
+				all = append(all, p.Addr().Unmap().WithZone(""))
 			}
 		}
-	} else {
-		all = slices.Concat([]netip.Addr{primary}, in.statusAddrs("InternalIP"), in.statusAddrs("ExternalIP"))
 	}
 	all = slices.DeleteFunc(all, func(a netip.Addr) bool {
 		return !family.Has(a) || a.IsLoopback() || a.IsUnspecified()

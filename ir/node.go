@@ -2,6 +2,7 @@ package ir
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 )
@@ -58,6 +59,11 @@ type NodePortAddrs struct {
 	Prefixes []NodePortPrefix `json:"prefixes,omitzero"`
 	Loopback bool             `json:"loopback,omitzero"` // also loopback addresses, as far as All or Prefixes hold them (iptables, IPv4)
 	Origin   Origin           `json:"origin"`
+}
+
+// Assigned reports whether which addresses these are depends on which the node has.
+func (a *NodePortAddrs) Assigned() bool {
+	return a.All || slices.ContainsFunc(a.Prefixes, func(p NodePortPrefix) bool { return p.Assigned && !p.Prefix.Addr().IsLoopback() })
 }
 
 // NodePortPrefix is one entry of nodePortAddresses.

@@ -15,7 +15,6 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/conntrack"
-	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -82,7 +81,7 @@ func (c *applyCmd) Run(e *env) error {
 	if err := needRoot("apply"); err != nil {
 		return j.finish(e, err)
 	}
-	if j.facts.Interfaces, err = node.Interfaces(); err != nil {
+	if j.facts.Interfaces, err = e.interfaces(); err != nil {
 		return j.finish(e, err)
 	}
 	programs := j.compile()

@@ -60,9 +60,7 @@ func (c *compileCmd) allNodes(e *env, job *job) error {
 			job.diags.Add(diag.Diagnostic{Severity: diag.Error, Object: "Node " + n.Name, Path: "metadata.name", Msg: "must be usable as the name of a directory"})
 			continue
 		}
-		facts := job.facts
-		facts.NodeName = n.Name
-		nodes = append(nodes, facts)
+		nodes = append(nodes, job.others(n.Name))
 	}
 	if len(nodes) == 0 {
 		return job.finish(e, errors.New("--all-nodes: the snapshot has no Node"))
@@ -71,6 +69,7 @@ func (c *compileCmd) allNodes(e *env, job *job) error {
 	compiler.CompileNodes(job.Config, job.snap, nodes, func(i int, programs ir.Programs, diags diag.List) bool {
 		job.diags.Add(diags...)
 		job.checkNode(nodes[i].NodeName)
+		job.checkAddrs(nodes[i], programs)
 		err = e.writeDir(filepath.Join(string(c.OutDir), nodes[i].NodeName), programs, c.Explain)
 		return err == nil
 	})

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -163,7 +165,8 @@ func readCase(t *testing.T, name string, twin bool) *conformanceCase {
 // replay compiles the case step by step, and compares each flow. It returns
 // how many it compared.
 func (c *conformanceCase) replay(t *testing.T, mode ir.Mode, family string, want map[string]json.RawMessage) (compared int) {
-	cfg := parseConfig(t, mode, c.config(t, mode))
+	offline := &conformanceNode{mode: mode, files: memFiles{"config.json": c.config(t, mode)}}
+	cfg := parseConfig(t, mode, offline.files["config.json"])
 	cluster := newCluster(c.Objects)
 	check := func(step int, flows []conformanceFlow) {
 		data := cluster.encode(t)
@@ -171,6 +174,7 @@ func (c *conformanceCase) replay(t *testing.T, mode ir.Mode, family string, want
 		if diags.HasErrors() {
 			t.Fatalf("snapshot: %v", diags)
 		}
+		offline.files["cluster.json"] = data
 		programs, _ := compile(t, cfg, snap, topologyFacts())
 		for i := range flows {
 			f := &flows[i]
@@ -193,7 +197,7 @@ func (c *conformanceCase) replay(t *testing.T, mode ir.Mode, family string, want
 				continue
 			}
 			compared++
-			c.compare(t, programs, f, key, recorded)
+			offline.compare(t, programs, f, key, recorded)
 		}
 	}
 	check(1, c.Flows)
@@ -205,24 +209,70 @@ func (c *conformanceCase) replay(t *testing.T, mode ir.Mode, family string, want
 	return compared
 }
 
-// compare holds the simulator and the lowered rules against one record.
-func (c *conformanceCase) compare(t *testing.T, programs ir.Programs, f *conformanceFlow, key string, want conformanceOutcome) {
+// conformanceNode is node1 as proxyc trace knows it offline: a configuration, a
+// snapshot, and which addresses it has by which interface.
+type conformanceNode struct {
+	mode  ir.Mode
+	files memFiles
+}
+
+// trace runs proxyc trace.
+func (n *conformanceNode) trace(t *testing.T, from, to string) traceJSON {
 	t.Helper()
-	pkt, err := sim.ParsePacket(sourceOf(t, f), f.To)
+	args := []string{"trace", "-c", "config.json", "-s", "cluster.json", "--mode", string(n.mode), "--hostname-override", "node1",
+		"--from", from, "--to", to, "-o", "json"}
+	for _, i := range topologyFacts().Interfaces {
+		for _, a := range i.Addrs {
+			args = append(args, "--node-address", a.String()+"@"+i.Name)
+		}
+	}
+	var stdout, stderr bytes.Buffer
+	if code := run(&env{args: args, stdout: &stdout, stderr: &stderr, files: n.files}); code != exitDone {
+		t.Fatalf("%v: exit code %d: %s", args, code, &stderr)
+	}
+	var out traceJSON
+	if err := json.Unmarshal(stdout.Bytes(), &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// compare holds what proxyc trace says, and the lowered rules, against one record.
+func (n *conformanceNode) compare(t *testing.T, programs ir.Programs, f *conformanceFlow, key string, want conformanceOutcome) {
+	t.Helper()
+	told := n.trace(t, sourceOf(t, f), f.To)
+	src := told.From
+	if told.Interface != "" {
+		src += "@" + told.Interface
+	}
+	pkt, err := sim.ParsePacket(src, f.To)
 	if err != nil {
 		t.Fatalf("%s: %v", key, err)
 	}
-	p := programFor(programs, pkt.Dst)
-	if p.Node.Mode == ir.ModeIPVS && pkt.FromNode() && isVIP(p, pkt.Dst) {
-		pkt.Src = pkt.Dst // the node has the address, so it is the source as well
-	}
-	outcome, steps := sim.Explain(p, pkt)
+	outcome := told.outcome(t)
 	if got := predict(f, pkt, outcome); !sameOutcome(f, got, want) {
-		t.Errorf("%s: prediction differs (-record +predicted):\n%s%s", key, cmp.Diff(want, got), traced{pkt, outcome, steps})
+		steps, _ := json.MarshalIndent(told, "", "  ")
+		t.Errorf("%s: prediction differs (-record +predicted):\n%s%s", key, cmp.Diff(want, got), steps)
 	}
+	p := programFor(programs, pkt.Dst)
 	if got := evaluators[p.Node.Mode](p).Eval(pkt, p.Node.HasAddr); !got.Equal(outcome) {
 		t.Errorf("%s: rules give %s, want %s", key, got, outcome)
 	}
+}
+
+// outcome is what a trace says, as the simulator has it.
+func (j *traceJSON) outcome(t *testing.T) sim.Outcome {
+	t.Helper()
+	fates := []sim.Fate{sim.NotOurs, sim.Accepted, sim.Rejected, sim.Dropped}
+	i := slices.IndexFunc(fates, func(f sim.Fate) bool { return f.String() == j.Fate })
+	if i < 0 {
+		t.Fatalf("fate %q", j.Fate)
+	}
+	out := sim.Outcome{Fate: fates[i], Affinity: j.Affinity}
+	for _, d := range j.Destinations {
+		out.Destinations = append(out.Destinations, sim.Destination{AddrPort: d.Address, SNAT: d.Masquerade})
+	}
+	return out
 }
 
 // sameOutcome compares as far as the flow records anything.
@@ -306,12 +356,6 @@ func deliver(f *conformanceFlow, pkt sim.Packet, d sim.Destination) (endpoint, s
 	return endpoint, f.From, ""
 }
 
-func isVIP(p *ir.Program, addr netip.Addr) bool {
-	return slices.ContainsFunc(p.Services, func(s ir.Service) bool {
-		return slices.ContainsFunc(s.Frontends, func(f ir.Frontend) bool { return f.Match.Addr == addr })
-	})
-}
-
 // Topology: see testdata/conformance/README.md.
 
 var servedPorts = []uint16{53, 80, 443, 8080, 8081, 9090}
@@ -362,37 +406,28 @@ func topologyName(addr netip.Addr) (string, bool) {
 	return "", false
 }
 
-// sourceOf gives a flow's source as sim.ParsePacket reads it: its address of
-// the destination's family, and the interface by which node1 gets it.
+// sourceOf gives a flow's source as people give it to proxyc trace: node1
+// itself, or the address from which others send to the destination. They have
+// no proxy of their own: what they send to others than node1 comes by it, too.
 func sourceOf(t *testing.T, f *conformanceFlow) string {
 	t.Helper()
-	dst := f.To[:strings.LastIndex(f.To, ":")]
-	v6 := strings.Contains(dst, ":")
-	second := strings.HasPrefix(dst, "198.51.100.") || strings.HasPrefix(dst, "[2001:db8:0:2::")
 	if f.From == "node1" {
-		switch {
-		case v6 && dst == "[::1]", dst == "127.0.0.1":
-			return strings.Trim(dst, "[]")
-		}
+		return "node"
 	}
-	for _, net := range []struct {
-		prefix, in string
-	}{
-		{"10.244.1.", "cni0"}, {"fd00:10:244:1::", "cni0"}, {"10.244.2.", "eth0"}, {"fd00:10:244:2::", "eth0"},
-		{"198.51.100.", "eth1"}, {"2001:db8:0:2::", "eth1"}, {"192.0.2.", "eth0"}, {"2001:db8:0:1::", "eth0"},
-	} {
-		if strings.Contains(net.prefix, ":") != v6 || (net.in == "eth1" && !second) {
-			continue
-		}
-		for host, name := range topologyHosts[net.prefix] {
-			if name != f.From {
+	dst := strings.Trim(f.To[:strings.LastIndex(f.To, ":")], "[]")
+	found := ""
+	for _, prefix := range slices.Sorted(maps.Keys(topologyHosts)) {
+		for host, name := range topologyHosts[prefix] {
+			if name != f.From || strings.Contains(prefix, ":") != strings.Contains(dst, ":") {
 				continue
 			}
-			if name == "node1" {
-				return net.prefix + host
+			if second := strings.HasPrefix(prefix, "198.51.100.") || strings.HasPrefix(prefix, "2001:db8:0:2::"); !second || strings.HasPrefix(dst, prefix) {
+				found = prefix + host
 			}
-			return net.prefix + host + "@" + net.in
 		}
+	}
+	if found != "" {
+		return found
 	}
 	t.Fatalf("no source %q", f.From)
 	return ""

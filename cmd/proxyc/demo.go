@@ -46,12 +46,12 @@ func (c *demoCmd) Run(e *env) error {
 			return err
 		}
 		for _, p := range demoPackets {
-			pkt, err := packet(j.snap, programs, p.from, p.to)
+			t, err := j.scene(programs).trace(p.from, p.to)
 			if err != nil {
 				return err
 			}
 			fmt.Fprintf(w, "\n# %s\n", p.shows)
-			if err := trace(programs, pkt).writeText(w); err != nil {
+			if err := t.writeText(w); err != nil {
 				return err
 			}
 		}

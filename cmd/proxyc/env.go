@@ -7,6 +7,9 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/proxyc/proxyc/apply/node"
+	"github.com/proxyc/proxyc/compiler"
 )
 
 // env is all that proxyc sees of the machine. Tests replace its parts.
@@ -17,6 +20,8 @@ type env struct {
 	stderr   io.Writer
 	files    files
 	hostname func() (string, error)
+	// interfaces reads the machine's network interfaces.
+	interfaces func() ([]compiler.Interface, error)
 }
 
 // files is the part of a file system that the verbs use.
@@ -40,12 +45,13 @@ type tempFile interface {
 
 func osEnv() *env {
 	return &env{
-		args:     append(calledAs(filepath.Base(os.Args[0])), os.Args[1:]...),
-		stdin:    os.Stdin,
-		stdout:   os.Stdout,
-		stderr:   os.Stderr,
-		files:    osFiles{},
-		hostname: os.Hostname,
+		args:       append(calledAs(filepath.Base(os.Args[0])), os.Args[1:]...),
+		stdin:      os.Stdin,
+		stdout:     os.Stdout,
+		stderr:     os.Stderr,
+		files:      osFiles{},
+		hostname:   os.Hostname,
+		interfaces: node.Interfaces,
 	}
 }
 

@@ -93,7 +93,7 @@ func (w *world) fail(t *testing.T, where string, pkt sim.Packet) {
 	ir.WriteText(&text, ir.NewPrograms(p))
 	writeFormat(&rules, ir.NewPrograms(p), "")
 	outcome, steps := sim.Explain(p, pkt)
-	t.Errorf("%s\nthe rules: %s\nthe IR:    %s\n%s\n%s\n%s", where, got, want, traced{pkt, outcome, steps}, &text, &rules)
+	t.Errorf("%s\nthe rules: %s\nthe IR:    %s\n%s\n%s\n%s", where, got, want, traced{pkt: pkt, outcome: outcome, steps: steps}, &text, &rules)
 }
 
 // shrink leaves out Services, slices, ports and endpoints as long as the

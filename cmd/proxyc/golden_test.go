@@ -242,7 +242,7 @@ func (g *golden) checkPackets(t *testing.T, mode ir.Mode, snap *snapshot.Snapsho
 			continue
 		}
 		name := fmt.Sprintf("%s: %s %s", mode, row.from, row.to)
-		pkt, err := packet(snap, programs, row.from, row.to)
+		pkt, _, err := (&scene{snap: snap, node: programs.IPv4.Node.Name, programs: programs}).packet(row.from, row.to)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -250,7 +250,7 @@ func (g *golden) checkPackets(t *testing.T, mode ir.Mode, snap *snapshot.Snapsho
 		p := programFor(programs, pkt.Dst)
 		outcome, steps := sim.Explain(p, pkt)
 		if got := outcome.String(); got != row.want {
-			t.Errorf("%s -> %s, want %s\n%s", name, got, row.want, traced{pkt, outcome, steps})
+			t.Errorf("%s -> %s, want %s\n%s", name, got, row.want, traced{pkt: pkt, outcome: outcome, steps: steps})
 		}
 		if got := evaluators[mode](p).Eval(pkt, p.Node.HasAddr); !got.Equal(outcome) {
 			t.Errorf("%s -> %s by the rules, %s by the IR", name, got, outcome)

@@ -27,6 +27,8 @@ type input struct {
 	Limit          byteSize `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"How much the files of --snapshot may have together, as 256Mi; 0: any amount."`
 	Each           bool     `name:"all-findings" help:"Print each finding, also where one line with a count would stand for many of the same."`
 	anyNode        bool     // the name of the node does not count
+	NodeAddress    []string `name:"node-address" placeholder:"IP@INTERFACE" help:"An address that the node has beside those of its Node object, which is all that is known of it offline; IP may have a prefix length. May be repeated."`
+	Live           bool     `help:"Take the addresses of this machine's network interfaces for the node's."`
 	HNSNetworkType string   `name:"hns-network-type" enum:"L2Bridge,Overlay" default:"L2Bridge" help:"Type of the HNS network in mode kernelspace: L2Bridge or Overlay."`
 }
 
@@ -92,6 +94,9 @@ func (in *input) load(e *env) (*job, error) {
 	if err := e.setNode(j); err != nil {
 		return nil, err
 	}
+	if err := in.readAddresses(e, j); err != nil {
+		return nil, err
+	}
 	if !in.anyNode && j.ofHost && j.snap.Node(j.facts.NodeName) == nil && len(j.snap.Nodes()) > 0 {
 		return nil, j.finish(e, j.noSuchNode())
 	}
@@ -151,6 +156,7 @@ func (j *job) compile() ir.Programs {
 	programs, diags := compiler.Compile(j.Config, j.snap, j.facts)
 	j.diags.Add(diags...)
 	j.checkNode(j.facts.NodeName)
+	j.checkAddrs(j.facts, programs)
 	return programs
 }
 

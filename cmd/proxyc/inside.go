@@ -11,7 +11,6 @@ import (
 	"github.com/proxyc/proxyc/apply/loop"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
-	"github.com/proxyc/proxyc/ir/sim"
 )
 
 // plan is what a sync was to do, as /debug/proxyc/plan tells it.
@@ -85,10 +84,12 @@ func (d *daemon) trace(from, to string) (t traced, err error) {
 	if programs.IPv4 == nil {
 		return t, errors.New("nothing is in force yet")
 	}
-	var pkt sim.Packet
-	d.store.View(func(snap *snapshot.Snapshot) { pkt, err = packet(snap, programs, from, to) })
+	interfaces, err := d.follower.interfaces()
 	if err != nil {
 		return t, err
 	}
-	return trace(programs, pkt), nil
+	d.store.View(func(snap *snapshot.Snapshot) {
+		t, err = (&scene{snap: snap, node: d.nodeName, programs: programs, interfaces: interfaces, known: true}).trace(from, to)
+	})
+	return t, err
 }

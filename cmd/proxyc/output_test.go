@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -125,6 +126,9 @@ func testEnv(t *testing.T, f files, args ...string) *env {
 	return &env{
 		args: args, stdin: strings.NewReader(""), stdout: io.Discard, stderr: logWriter{t}, files: f,
 		hostname: func() (string, error) { return "node1", nil },
+		interfaces: func() ([]compiler.Interface, error) {
+			return []compiler.Interface{{Name: "eth0", Addrs: prefixes("192.0.2.11/24")}, {Name: "eth1", Addrs: prefixes("198.51.100.11/24")}}, nil
+		},
 	}
 }
 

@@ -318,7 +318,7 @@ func (r *random) source(p *ir.Program, backends []netip.Addr, dst netip.Addr) (n
 		return pick(r, []netip.Addr{r.addr(p.Family, "198.51.100.7", "2001:db8:51::7"), r.addr(p.Family, "198.51.100.200", "2001:db8:99::7"),
 			r.addr(p.Family, "192.0.2.12", "2001:db8:0:1::12")}), "eth0"
 	}
-	if p.Node.HasAddr(dst) || p.Node.Mode == ir.ModeIPVS && isVIP(p, dst) {
+	if p.Node.HasAddr(dst) || p.Node.Mode == ir.ModeIPVS && carries(p, dst) {
 		return dst, "" // so the kernel chooses
 	}
 	if len(p.Node.Addrs) > 0 {

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"strings"
 
-	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 )
@@ -26,12 +24,10 @@ func (c *traceCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	programs := job.compile()
-	pkt, err := packet(job.snap, programs, c.From, c.To)
+	t, err := job.scene(job.compile()).trace(c.From, c.To)
 	if err != nil {
 		return job.finish(e, err)
 	}
-	t := trace(programs, pkt)
 	write := t.writeText
 	if c.Output == "json" {
 		write = t.writeJSON
@@ -39,112 +35,33 @@ func (c *traceCmd) Run(e *env) error {
 	return job.finish(e, write(e.stdout))
 }
 
-// outside is the name of the interface by which a packet is taken to come in
-// when nothing tells.
-const outside = "eth0"
-
-// packet reads the --from and --to of a trace.
-func packet(snap *snapshot.Snapshot, programs ir.Programs, from, to string) (sim.Packet, error) {
-	// The destination alone tells the family, which a pod or node needs.
-	any4, any6 := "0.0.0.0", "::"
-	pkt, err := sim.ParsePacket(any4, to)
-	if err != nil {
-		if pkt, err = sim.ParsePacket(any6, to); err != nil {
-			return pkt, fmt.Errorf("--to: %w", err)
-		}
-	}
-	p := programFor(programs, pkt.Dst)
-	node := &p.Node
-	if pod, ok := strings.CutPrefix(from, "pod:"); ok {
-		pkt.Src, pkt.In, err = podSource(snap, p, pod)
-	} else if from == "node" {
-		pkt.Src, err = nodeSource(node, pkt.Dst)
-	} else {
-		pkt.Src, pkt.In, err = addrSource(node, from)
-	}
-	if err == nil && !p.Family.Has(pkt.Src) {
-		err = fmt.Errorf("source %s and destination %s are of different families", pkt.Src, pkt.Dst)
-	}
-	if err != nil {
-		return pkt, fmt.Errorf("--from: %w", err)
-	}
-	return pkt, nil
-}
-
-// addrSource reads IP or IP@INTERFACE, an IPv6 address with brackets or without.
-func addrSource(node *ir.Node, from string) (netip.Addr, string, error) {
-	text, in, _ := strings.Cut(from, "@")
-	if t, ok := strings.CutPrefix(text, "["); ok {
-		text = strings.TrimSuffix(t, "]")
-	}
-	src, err := netip.ParseAddr(text)
-	if err != nil {
-		return src, "", fmt.Errorf("must be pod:NAMESPACE/NAME, node, IP or IP@INTERFACE, got %q", from)
-	}
-	if in == "" && !node.HasAddr(src) {
-		in = outside
-	}
-	return src, in, nil
-}
-
-func programFor(programs ir.Programs, addr netip.Addr) *ir.Program {
-	return programs.Of(ir.FamilyOf(addr))
-}
-
-// nodeSource is the address from which the node itself sends: the destination
-// when that is its own, as the kernel does for loopback, else its primary one.
-func nodeSource(node *ir.Node, dst netip.Addr) (netip.Addr, error) {
-	switch {
-	case node.HasAddr(dst):
-		return dst, nil
-	case node.IP.IsValid():
-		return node.IP, nil
-	}
-	return netip.Addr{}, fmt.Errorf("node %q has no address of the family of %s in the snapshot; give IP", node.Name, dst)
-}
-
-// podSource finds the address of a pod through the EndpointSlices that name
-// it, and the interface by which its packets reach the node's rules.
-func podSource(snap *snapshot.Snapshot, p *ir.Program, pod string) (netip.Addr, string, error) {
-	namespace, name, ok := strings.Cut(pod, "/")
-	if !ok || namespace == "" || name == "" {
-		return netip.Addr{}, "", fmt.Errorf("must be pod:NAMESPACE/NAME, got %q", "pod:"+pod)
-	}
-	addr, nodeName, ok := snap.Pod(ir.Name{Namespace: namespace, Name: name}, p.Family)
-	if !ok {
-		return addr, "", fmt.Errorf("no EndpointSlice of the snapshot has an %s address of Pod %s/%s; give IP@INTERFACE", p.Family, namespace, name)
-	}
-	if p.Node.HasAddr(addr) {
-		return addr, "", nil // host network
-	}
-	return addr, podInterface(&p.Node, nodeName), nil
-}
-
-// podInterface is where packets of a pod come in: what the detector looks for
-// if the pod runs here.
-func podInterface(node *ir.Node, nodeName string) string {
-	if nodeName != node.Name {
-		return outside
-	}
-	switch d := &node.Detector; d.Mode {
-	case ir.DetectInterface:
-		return d.Interface
-	case ir.DetectPrefix:
-		return d.Interface + "0"
-	}
-	return "pod"
-}
-
 // traced is the course of one packet.
 type traced struct {
-	pkt     sim.Packet
+	pkt     sim.Packet // where it begins
 	outcome sim.Outcome
 	steps   []sim.Step
+	unknown bool // the outcome depends on what is not known
 }
 
-func trace(programs ir.Programs, pkt sim.Packet) traced {
-	outcome, steps := sim.Explain(programFor(programs, pkt.Dst), pkt)
-	return traced{pkt, outcome, steps}
+// tell adds a step that no rule makes.
+func (t *traced) tell(o ir.Origin, format string, args ...any) {
+	t.steps = append(t.steps, sim.Step{Text: fmt.Sprintf(format, args...), Origin: o})
+}
+
+// fate is the outcome in a word.
+func (t traced) fate() string {
+	if t.unknown {
+		return "not known offline"
+	}
+	return t.outcome.Fate.String()
+}
+
+// result is the outcome in one line.
+func (t traced) result() string {
+	if t.unknown {
+		return t.fate()
+	}
+	return t.outcome.String()
 }
 
 func (t traced) source() string {
@@ -169,7 +86,7 @@ func (t traced) writeText(w io.Writer) error {
 			_, writing := fmt.Fprintln(w, line)
 			err = errors.Join(err, writing)
 		}
-		_, writing := fmt.Fprintf(w, "  => %s\n", t.outcome)
+		_, writing := fmt.Fprintf(w, "  => %s\n", t.result())
 		return errors.Join(err, writing)
 	})
 }
@@ -195,7 +112,7 @@ func (t traced) writeJSON(w io.Writer) error {
 		Interface: t.pkt.In,
 		To:        t.destination(),
 		Steps:     t.steps,
-		Fate:      t.outcome.Fate.String(),
+		Fate:      t.fate(),
 		Affinity:  t.outcome.Affinity,
 	}
 	for _, d := range t.outcome.Destinations {

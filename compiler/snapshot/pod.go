@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/proxyc/proxyc/ir"
 )
@@ -36,4 +37,22 @@ func (s *Snapshot) Pod(name ir.Name, family ir.Family) (addr netip.Addr, node st
 		}
 	}
 	return addr, node, ok
+}
+
+// HasEndpoint reports whether an address is some endpoint's.
+func (s *Snapshot) HasEndpoint(addr netip.Addr) bool {
+	has := func(slice *EndpointSlice) bool {
+		return slices.ContainsFunc(slice.Endpoints, func(e Endpoint) bool { return e.Addr == addr })
+	}
+	for _, slice := range s.slices {
+		if has(slice) {
+			return true
+		}
+	}
+	for _, owned := range s.legacy {
+		if slices.ContainsFunc(owned, has) {
+			return true
+		}
+	}
+	return false
 }

@@ -163,11 +163,15 @@ func (t *tracer) sourceText() string {
 func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
 	masquerade := r.SNAT || t.ownVIP(f)
 	if t.explain {
-		snat := "the source address is kept"
-		if masquerade {
-			snat = "masqueraded"
+		switch {
+		case r.SNAT:
+			t.step(r.Origin, "route from %s: masqueraded", r.From)
+		case masquerade:
+			t.step(ir.Origin{Object: "config", Field: "mode", Reason: "the node has the address, and so it is the source"},
+				"route from %s: masqueraded, since the source is the ClusterIP itself", r.From)
+		default:
+			t.step(r.Origin, "route from %s: the source address is kept", r.From)
 		}
-		t.step(r.Origin, "route from %s: %s", r.From, snat)
 		if len(p.Backends) == 1 {
 			t.step(p.Origin, "the only backend of %s %s", p.Port, p.Policy)
 		} else {
