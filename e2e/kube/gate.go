@@ -29,11 +29,13 @@ type Gate struct {
 	mu   sync.Mutex
 	open map[net.Conn]bool
 	shut bool
+	thaw chan struct{} // closed while bytes go through
 }
 
 // Gate opens a gate in a namespace.
 func (c *Cluster) Gate(ns *applytest.Namespace) (*Gate, error) {
-	g := &Gate{cluster: c, open: map[net.Conn]bool{}}
+	g := &Gate{cluster: c, open: map[net.Conn]bool{}, thaw: make(chan struct{})}
+	close(g.thaw)
 	err := ns.Do(func() (err error) {
 		g.listener, err = net.Listen("tcp", "127.0.0.1:0")
 		return err
@@ -85,10 +87,38 @@ func (g *Gate) setShut(shut bool) {
 	g.shut = shut
 }
 
+// Freeze lets no byte through, as where packets are dropped: connections stay,
+// and new ones can be made, on which nothing comes back. Thaw ends it.
+func (g *Gate) Freeze() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.thaw = make(chan struct{})
+}
+
+// Thaw ends what Freeze began. What was on its way arrives.
+func (g *Gate) Thaw() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	select {
+	case <-g.thaw:
+	default:
+		close(g.thaw)
+	}
+}
+
+// wait waits while the gate is frozen.
+func (g *Gate) wait() {
+	g.mu.Lock()
+	thaw := g.thaw
+	g.mu.Unlock()
+	<-thaw
+}
+
 // Close closes the gate and breaks its connections.
 func (g *Gate) Close() error {
 	err := g.listener.Close()
 	g.Shut()
+	g.Thaw()
 	g.running.Wait()
 	return err
 }
@@ -113,8 +143,8 @@ func (g *Gate) relay(node net.Conn) {
 	}
 	defer g.hold(server)()
 	var both sync.WaitGroup
-	both.Go(func() { pass(server, node, &g.ToServer) })
-	both.Go(func() { pass(node, server, &g.FromServer) })
+	both.Go(func() { g.pass(server, node, &g.ToServer) })
+	both.Go(func() { g.pass(node, server, &g.FromServer) })
 	both.Wait()
 }
 
@@ -136,15 +166,19 @@ func (g *Gate) hold(conn net.Conn) (release func()) {
 
 // pass copies bytes and counts them as they go. At the end both connections
 // are closed: nothing here is half open.
-func pass(to, from net.Conn, count *atomic.Int64) {
-	io.Copy(to, io.TeeReader(from, counter{count})) // either end may break it
+func (g *Gate) pass(to, from net.Conn, count *atomic.Int64) {
+	io.Copy(to, io.TeeReader(from, counter{g, count})) // either end may break it
 	to.Close()
 	from.Close()
 }
 
-type counter struct{ count *atomic.Int64 }
+type counter struct {
+	gate  *Gate
+	count *atomic.Int64
+}
 
 func (c counter) Write(p []byte) (int, error) {
+	c.gate.wait()
 	c.count.Add(int64(len(p)))
 	return len(p), nil
 }
