@@ -1,0 +1,26 @@
+# The daemon's part of docs/architecture.md: one endpoint becomes ready, and
+# somebody deletes an element of ours. Prints what the daemon logs, without times.
+set -e
+ip link set lo up
+cp cluster.yaml live.yaml
+proxyc watch -c node.yaml -s live.yaml -v 4 2>log &
+daemon=$!
+trap 'kill $daemon 2>/dev/null' EXIT
+
+# await waits until the log has a line with all words of a pattern, N times.
+await() {
+	i=0
+	until [ "$(grep -c "$2" log)" -ge "$1" ]; do
+		i=$((i + 1))
+		[ $i -lt 600 ] || { cat log; exit 1; }
+		sleep 0.05
+	done
+}
+
+await 1 'msg=synced kind=full'
+cp new.yaml next.yaml
+mv next.yaml live.yaml
+await 1 'msg=synced kind=change'
+nft delete element ip proxyc backends '{ 10.96.0.10 . tcp . 80 . 2 }'
+await 2 'msg=synced kind=full'
+sed -n 's/^time=[^ ]* //; s/ took=.*//; /changed the rules\|synced/p' log
