@@ -9,10 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
-	engine "github.com/proxyc/proxyc/apply/daemon"
-	"github.com/proxyc/proxyc/apply/daemon/reconcile"
+	"github.com/proxyc/proxyc/apply/loop"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -56,7 +54,7 @@ func BenchmarkEvent(b *testing.B) {
 }
 
 // runLoop keeps a namespace at what a Store with Services says.
-func runLoop(b *testing.B, services int) (*watch.Store, <-chan *reconcile.Sync) {
+func runLoop(b *testing.B, services int) (*watch.Store, <-chan *loop.Sync) {
 	b.Helper()
 	store := watch.NewStore(time.Now)
 	for i := range services {
@@ -73,22 +71,19 @@ func runLoop(b *testing.B, services int) (*watch.Store, <-chan *reconcile.Sync) 
 	}
 	b.Cleanup(func() { ns.Close() })
 	ctx, cancel := context.WithCancel(b.Context())
-	var d apply.Dataplane
-	var drift <-chan struct{}
+	var k *kernel
 	if err := ns.Do(func() (err error) {
-		if d, err = engine.Open(ctx, ir.ModeNFTables, apply.Options{Log: log}); err == nil {
-			drift, err = d.Drift(ctx)
-		}
+		k, err = openKernel(ctx, ir.ModeNFTables, "auto", time.Second, log)
 		return err
 	}); err != nil {
 		b.Fatal(err)
 	}
-	synced := make(chan *reconcile.Sync, 1)
-	l := &reconcile.Reconciler{Schedule: reconcile.Schedule{Retry: time.Minute, Full: time.Hour}, Source: f, Dataplane: d, Drift: drift,
-		Queued: func(reconcile.Kind) {}, Synced: func(s *reconcile.Sync) { synced <- s }, Now: time.Now, After: time.After}
+	synced := make(chan *loop.Sync, 1)
+	l := &loop.Loop{Schedule: loop.Schedule{Retry: time.Minute, Full: time.Hour}, Input: f, Kernel: k.Kernel, Suspect: k.suspect,
+		Queued: func(loop.Kind) {}, Synced: func(s *loop.Sync) { synced <- s }, Now: time.Now, After: time.After}
 	done := make(chan struct{})
 	go func() { defer close(done); l.Run(ctx) }()
-	b.Cleanup(func() { cancel(); <-done; d.Close() })
+	b.Cleanup(func() { cancel(); <-done; k.close() })
 	return store, synced
 }
 

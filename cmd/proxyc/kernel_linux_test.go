@@ -1,14 +1,13 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
-	engine "github.com/proxyc/proxyc/apply/daemon"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -64,16 +63,15 @@ func TestKernelHolds(t *testing.T) {
 // dataplane itself reads back what it committed.
 func converge(t *testing.T, programs ir.Programs, variant string) error {
 	t.Helper()
-	d, err := engine.Open(t.Context(), programs.IPv4.Node.Mode, apply.Options{IPTables: variantOf(variant)})
+	plane, err := openDataplane(t.Context(), programs, variant, 5*time.Second)
 	if err != nil {
 		return err
 	}
-	defer d.Close()
-	_, result, err := apply.Once(t.Context(), d, programs, func(apply.Plan) bool { return true })
-	if err := errors.Join(err, result.Error()); err != nil {
+	defer plane.close()
+	if _, err := plane.once(t.Context(), func(apply.Plan) bool { return true }); err != nil {
 		return err
 	}
-	plan, _, err := apply.Once(t.Context(), d, programs, func(apply.Plan) bool { return false })
+	plan, err := plane.once(t.Context(), func(apply.Plan) bool { return false })
 	if err == nil && !plan.Empty() {
 		_, total := apply.Summary(plan)
 		err = fmt.Errorf("after the commit there is still to do: %s", total)

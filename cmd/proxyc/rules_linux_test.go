@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"maps"
 	"os"
 	"os/exec"
@@ -71,7 +70,7 @@ func readBack(t *testing.T, variant iptables.Variant, mode ir.Mode, programs ir.
 	defer ns.Close()
 	err = ns.Do(func() error {
 		loadRules(t, variant, mode, programs, want)
-		target, err := iptables.Open(t.Context(), apply.Options{IPTables: string(variant)})
+		target, err := iptables.Open(t.Context(), iptables.Options{Variant: variant})
 		if err != nil {
 			return err
 		}
@@ -79,22 +78,22 @@ func readBack(t *testing.T, variant iptables.Variant, mode ir.Mode, programs ir.
 			name  string
 			state rules.Rulesets
 		}{{"loaded", want}, {"without Services", idle}, {"with Services", want}} {
-			have, err := target.Rulesets(t.Context())
+			have, err := target.Read(t.Context())
 			if err != nil {
 				return err
 			}
-			if plan := target.Difference(have, step.state); !plan.Empty() {
+			if plan := target.Plan(have, step.state); !plan.Empty() {
 				if step.name == "loaded" {
 					t.Errorf("the kernel has other rules:\n%s", operationsOf(plan))
 				}
-				if result, err := target.Commit(t.Context(), plan); err != nil || len(result.Refused) > 0 {
-					return errors.Join(err, result.Error())
+				if err := target.Commit(t.Context(), plan); err != nil {
+					return err
 				}
 			}
-			if have, err = target.Rulesets(t.Context()); err != nil {
+			if have, err = target.Read(t.Context()); err != nil {
 				return err
 			}
-			if plan := target.Difference(have, step.state); !plan.Empty() {
+			if plan := target.Plan(have, step.state); !plan.Empty() {
 				t.Errorf("%s: after the commit there is still to do:\n%s", step.name, operationsOf(plan))
 			}
 			for _, r := range ir.Present(have.PerFamily) {

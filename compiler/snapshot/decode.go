@@ -51,7 +51,7 @@ func decode(s *Snapshot, file string, data []byte, foreign bool, note func(objec
 			if o.put(s) {
 				report(diag.Diagnostic{Severity: diag.Warning, Object: o.name, Msg: "given more than once: this one replaces the one before"}, o.line)
 			}
-			note(o.name, place{file: file, line: first, col: parts[i].start - lines.start + 1, part: &parts[i], path: o.path})
+			note(o.name, place{file: file, line: first, col: parts[i].start - lines.start + 1, part: &parts[i], index: o.index})
 		}
 	}
 	list.Sort()
@@ -115,10 +115,10 @@ type placed struct {
 
 // An object is ready to be put into a Snapshot; put tells whether it replaced one.
 type object struct {
-	name string
-	line int
-	path string // in the Lists of a YAML part
-	put  func(*Snapshot) (replaced bool)
+	name  string
+	line  int
+	index []int // in the Lists of a YAML part
+	put   func(*Snapshot) (replaced bool)
 }
 
 // decodeAll decodes the parts side by side; results come in the order of parts.
@@ -145,7 +145,8 @@ func (p *part) decode() result {
 	case p.yaml != nil:
 		p.decodeYAML(&r)
 	default:
-		r.leaf(&p.leaf, func(offset int) int { return bytes.Count(p.text[:offset-p.start], []byte("\n")) })
+		counter := lineCounter{data: p.text}
+		r.leaf(&p.leaf, func(offset int) int { return counter.at(offset-p.start) - 1 })
 	}
 	return r
 }
@@ -174,7 +175,8 @@ func (p *part) decodeYAML(r *result) {
 	}
 	line := func(offset int) int { return 0 }
 	if lines {
-		line = func(offset int) int { return bytes.Count(text[:offset], []byte("\n")) }
+		counter := lineCounter{data: text}
+		line = func(offset int) int { return counter.at(offset) - 1 }
 	}
 	for i := range leaves {
 		l := &leaves[i]
@@ -186,7 +188,7 @@ func (p *part) decodeYAML(r *result) {
 		before := len(r.objects)
 		r.leaf(l, line)
 		for i := range r.objects[before:] {
-			r.objects[before+i].path = listPath(inner, l.array)
+			r.objects[before+i].index = inner
 		}
 	}
 }
@@ -218,7 +220,8 @@ func (r *result) doubt() {
 	}
 }
 
-// leaf decodes an object. line gives the line of an offset in what was scanned.
+// leaf decodes an object. line gives the line of an offset in what was scanned;
+// it is asked for ascending offsets.
 func (r *result) leaf(l *leaf, line func(offset int) int) {
 	at := line(l.start)
 	if msg := l.problem(); msg != "" {

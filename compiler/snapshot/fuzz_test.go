@@ -35,7 +35,7 @@ func FuzzTranscode(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		text = string(plainLines([]byte(text)))
-		if end, _ := endOfDocument([]byte(text), 0); end < len(text) {
+		if end, _ := endOf([]byte(text), 0); end < len(text) {
 			return
 		}
 		got, ok := transcode([]byte(text))
@@ -82,7 +82,7 @@ func FuzzSnapshot(f *testing.F) {
 		var docs []string
 		text := plainLines(data)
 		for start := 0; start < len(text); {
-			end, next := endOfDocument(text, start)
+			end, next := endOf(text, start)
 			doc := string(text[start:end]) + "\n"
 			if start == 0 {
 				doc = "\n" + doc // the others start with what is left of the separator's line
@@ -144,7 +144,7 @@ func FuzzListItems(f *testing.F) {
 	f.Add("items:\n- a\nitems:\n- b\nkind: List\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		text = string(plainLines([]byte(text)))
-		if end, _ := endOfDocument([]byte(text), 0); end < len(text) {
+		if end, _ := endOf([]byte(text), 0); end < len(text) {
 			return
 		}
 		items, parent := listItems([]byte(text))
@@ -175,4 +175,9 @@ func FuzzListItems(f *testing.F) {
 			t.Errorf("%q (-want +got)\n%s", text, diff)
 		}
 	})
+}
+
+func endOf(data []byte, start int) (end, next int) {
+	e := endsOf(data)
+	return e.after(start)
 }

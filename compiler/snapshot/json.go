@@ -47,6 +47,7 @@ type scanner struct {
 	index  []int // in the Lists that are open
 	array  bool  // the outermost of them is an array
 	leaves []leaf
+	looked int // bytes that strings took to scan
 }
 
 // A syntaxError is a place where the scanner cannot go on.
@@ -260,20 +261,26 @@ func (s *scanner) ended(start int) error {
 // quoted goes past a string.
 func (s *scanner) quoted() error {
 	start := s.pos
-	for s.pos++; s.pos < len(s.data); s.pos++ {
-		end := bytes.IndexByte(s.data[s.pos:], '"')
-		if end < 0 {
-			break
+	s.pos++
+	for end := -1; ; {
+		if end < s.pos { // not for each escape: the end may be far away
+			i := bytes.IndexByte(s.data[min(s.pos, len(s.data)):], '"')
+			if i < 0 {
+				s.pos = len(s.data)
+				return &syntaxError{offset: start, cut: true}
+			}
+			s.looked += i + 1
+			end = s.pos + i
 		}
-		if esc := bytes.IndexByte(s.data[s.pos:s.pos+end], '\\'); esc >= 0 {
-			s.pos += esc + 1
-			continue
+		esc := bytes.IndexByte(s.data[s.pos:end], '\\')
+		if esc < 0 {
+			s.looked += end - s.pos
+			s.pos = end + 1
+			return nil
 		}
-		s.pos += end + 1
-		return nil
+		s.looked += esc + 1
+		s.pos += esc + 2
 	}
-	s.pos = len(s.data)
-	return &syntaxError{offset: start, cut: true}
 }
 
 // text reads a string.

@@ -1,7 +1,6 @@
 package snapshot
 
 import (
-	"bytes"
 	"strconv"
 	"strings"
 
@@ -15,7 +14,12 @@ import (
 // It keeps the files in memory, and looks at them only when it is asked. The
 // zero value is ready to use.
 type Reader struct {
-	at map[string]place // by the object's name: "Service ns/web"
+	at     map[string]place // by the object's name: "Service ns/web"
+	shared map[*part]*yaml.Node
+	last   string // the object that was asked for last, and its fields
+	fields fields
+	// What this took.
+	parsed, indexed int
 }
 
 // place is where an object stands.
@@ -23,7 +27,7 @@ type place struct {
 	file      string
 	line, col int // 1-based, of the part's start
 	part      *part
-	path      string // in the Lists of a YAML part
+	index     []int // in the Lists of a YAML part
 }
 
 // Decode adds the objects in a file to s, as the function of that name does.
@@ -40,7 +44,7 @@ func (r *Reader) Decode(s *Snapshot, file string, data []byte, foreign bool) dia
 
 // Locate completes findings that know their object, and no place, with file,
 // line and column of the field; of what stands around it, where the field does
-// not stand in the file.
+// not stand in the file. Findings about one object are best given together.
 func (r *Reader) Locate(list diag.List) {
 	for i := range list {
 		d := &list[i]
@@ -48,168 +52,189 @@ func (r *Reader) Locate(list diag.List) {
 		if d.File != "" || !ok {
 			continue
 		}
+		if r.last != d.Object || r.fields == nil {
+			r.last, r.fields = d.Object, r.index(&at)
+		}
 		d.File = at.file
-		d.Line, d.Column = at.find(d.Path)
+		pos := r.fields.find(d.Path)
+		d.Line, d.Column = pos.line, pos.col
 	}
 }
 
-// find gives line and column of a field, 1-based.
-func (p *place) find(path string) (line, col int) {
-	if short, ok := singular(path); ok {
-		if line, col, whole := p.lookup(short); whole {
-			return line, col
+// fields are the places in an object, by path; the object itself has path "".
+type fields map[string]position
+
+type position struct{ line, col int }
+
+// find gives the place of a field, or of the innermost one around it.
+func (f fields) find(path string) position {
+	if pos, ok := f[path]; ok {
+		return pos
+	}
+	if pos, ok := f[singular(path)]; ok {
+		return pos
+	}
+	for path != "" {
+		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
+		if pos, ok := f[path]; ok {
+			return pos
 		}
 	}
-	line, col, _ = p.lookup(path)
-	return line, col
+	return f[""]
 }
 
 // singular gives the older field that stands for the first item of a newer one.
-func singular(path string) (string, bool) {
+func singular(path string) string {
 	switch path {
 	case "spec.clusterIPs[0]":
-		return "spec.clusterIP", true
+		return "spec.clusterIP"
 	case "spec.podCIDRs[0]":
-		return "spec.podCIDR", true
+		return "spec.podCIDR"
 	}
-	return "", false
+	return path
 }
 
-// lookup gives the place of a field, or of the innermost one around it that is
-// there, and reports whether it was the field itself.
-func (p *place) lookup(path string) (line, col int, whole bool) {
-	if p.part.yaml != nil {
-		return p.lookupYAML(path)
+// index finds all places in an object.
+func (r *Reader) index(p *place) fields {
+	r.indexed++
+	out := fields{"": {p.line, p.col}}
+	if p.part.yaml == nil {
+		s := indexer{scanner: scanner{data: p.part.text}, out: out, place: p}
+		s.lines.data = p.part.text
+		s.value("")
+		return out
 	}
-	offset, whole := lookupJSON(p.part.text, path)
-	before := p.part.text[:offset]
-	line, col = p.line+bytes.Count(before, []byte("\n")), offset+p.col
-	if start := bytes.LastIndexByte(before, '\n'); start >= 0 {
-		col = offset - start
+	node := r.document(p)
+	for _, i := range p.index {
+		if node != nil {
+			node = item(node, i)
+		}
 	}
-	return line, col, whole
+	if node != nil {
+		out[""] = p.of(node)
+		indexNode(node, "", p, out)
+	}
+	return out
 }
 
-func (p *place) lookupYAML(path string) (line, col int, whole bool) {
-	path = join(p.path, path)
+// document parses a YAML part. Where several objects stand in one, it does so once.
+func (r *Reader) document(p *place) *yaml.Node {
+	if node, ok := r.shared[p.part]; ok {
+		return node
+	}
+	r.parsed++
+	var node *yaml.Node
 	var doc yaml.Node
-	if err := yaml.Unmarshal(p.part.document(), &doc); err != nil || len(doc.Content) == 0 {
-		return p.line, p.col, false
+	if err := yaml.Unmarshal(p.part.document(), &doc); err == nil && len(doc.Content) > 0 {
+		node = doc.Content[0]
 	}
-	node, whole := lookupNode(doc.Content[0], path)
-	line, col = p.line+node.Line-1, node.Column
-	if node.Line == 1 {
-		col += p.col - 1
+	if len(p.index) > 0 {
+		if r.shared == nil {
+			r.shared = map[*part]*yaml.Node{}
+		}
+		r.shared[p.part] = node
 	}
-	return line, col, whole
+	return node
 }
 
-// lookupNode gives the key or list item that a path names.
-func lookupNode(n *yaml.Node, path string) (at *yaml.Node, whole bool) {
-	for at = n; path != ""; {
-		for n.Kind == yaml.AliasNode {
-			n = n.Alias
-		}
-		next, rest := (*yaml.Node)(nil), ""
-		switch n.Kind {
-		case yaml.MappingNode:
-			for i := 0; i+1 < len(n.Content); i += 2 {
-				if r, ok := cutKey(path, n.Content[i].Value); ok {
-					at, next, rest = n.Content[i], n.Content[i+1], r
-					break
-				}
-			}
-		case yaml.SequenceNode:
-			if i, r, ok := cutIndex(path); ok && i < len(n.Content) {
-				at, next, rest = n.Content[i], n.Content[i], r
+// item gives an item of a List, or of an array.
+func item(list *yaml.Node, i int) *yaml.Node {
+	if list.Kind == yaml.MappingNode {
+		for j := 0; j+1 < len(list.Content); j += 2 {
+			if list.Content[j].Value == "items" {
+				list = list.Content[j+1]
+				break
 			}
 		}
-		if next == nil {
-			return at, false
-		}
-		n, path = next, rest
 	}
-	return at, true
+	if list.Kind != yaml.SequenceNode || i >= len(list.Content) {
+		return nil
+	}
+	return list.Content[i]
 }
 
-// lookupJSON gives the offset of the key or list item that a path names.
-func lookupJSON(text []byte, path string) (offset int, whole bool) {
-	s := scanner{data: text}
-	for path != "" {
-		s.space()
-		at, rest := -1, ""
-		switch s.peek() {
-		case '{':
-			at, rest = s.member(path)
-		case '[':
-			at, rest = s.element(path)
-		}
-		if at < 0 {
-			return offset, false
-		}
-		offset, path = at, rest
+// of gives the place of a node in the part.
+func (p *place) of(n *yaml.Node) position {
+	pos := position{p.line + n.Line - 1, n.Column}
+	if n.Line == 1 {
+		pos.col += p.col - 1
 	}
-	return offset, true
+	return pos
 }
 
-// member goes to the value of the key that a path begins with, and gives the
-// key's offset and the rest of the path; -1 if there is none.
-func (s *scanner) member(path string) (at int, rest string) {
+// indexNode adds the places of what stands in a node. Those of keys count, and
+// of list items. An alias is not followed.
+func indexNode(n *yaml.Node, path string, p *place, out fields) {
+	switch n.Kind {
+	case yaml.MappingNode:
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			inner := memberPath(path, n.Content[i].Value)
+			out[inner] = p.of(n.Content[i])
+			indexNode(n.Content[i+1], inner, p, out)
+		}
+	case yaml.SequenceNode:
+		for i, item := range n.Content {
+			inner := itemPath(path, i)
+			out[inner] = p.of(item)
+			indexNode(item, inner, p, out)
+		}
+	}
+}
+
+func memberPath(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+func itemPath(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
+
+// indexer does for JSON what indexNode does for YAML.
+type indexer struct {
+	scanner
+	lines lineCounter
+	place *place
+	out   fields
+}
+
+func (s *indexer) value(path string) error {
+	var end byte
+	switch s.space(); s.peek() {
+	case '{':
+		end = '}'
+	case '[':
+		end = ']'
+	default:
+		return s.skip()
+	}
 	s.pos++
-	for first := true; ; first = false {
-		if more, err := s.more('}', first); err != nil || !more {
-			return -1, ""
+	for i := 0; ; i++ {
+		more, err := s.more(end, i == 0)
+		if err != nil || !more {
+			return err
 		}
-		at := s.pos
-		key, err := s.key()
-		if err != nil {
-			return -1, ""
+		at, inner := s.pos, itemPath(path, i)
+		if end == '}' {
+			key, err := s.key()
+			if err != nil {
+				return err
+			}
+			inner = memberPath(path, key)
 		}
-		if rest, ok := cutKey(path, key); ok {
-			return at, rest
-		}
-		if s.skip() != nil {
-			return -1, ""
+		s.out[inner] = s.at(at)
+		if err := s.value(inner); err != nil {
+			return err
 		}
 	}
 }
 
-// element goes to the item that a path begins with; -1 if there is none.
-func (s *scanner) element(path string) (at int, rest string) {
-	want, rest, ok := cutIndex(path)
-	s.pos++
-	for i := 0; ok; i++ {
-		if more, err := s.more(']', i == 0); err != nil || !more {
-			break
-		}
-		if i == want {
-			return s.pos, rest
-		}
-		if s.skip() != nil {
-			break
-		}
+// at gives the place of an offset; offsets ascend.
+func (s *indexer) at(offset int) position {
+	line := s.lines.at(offset)
+	col := offset - s.lines.start + 1
+	if line == 1 {
+		col += s.place.col - 1
 	}
-	return -1, ""
-}
-
-// cutKey cuts a key off the front of a path; a key may have dots.
-func cutKey(path, key string) (rest string, ok bool) {
-	rest, ok = strings.CutPrefix(path, key)
-	switch {
-	case !ok || key == "":
-		return "", false
-	case rest == "" || rest[0] == '[':
-		return rest, true
-	}
-	return strings.CutPrefix(rest, ".")
-}
-
-// cutIndex cuts "[3]" off the front of a path.
-func cutIndex(path string) (i int, rest string, ok bool) {
-	inner, rest, ok := strings.Cut(path, "]")
-	if !ok || inner == "" || inner[0] != '[' {
-		return 0, "", false
-	}
-	i, err := strconv.Atoi(inner[1:])
-	return i, strings.TrimPrefix(rest, "."), err == nil && i >= 0
+	return position{s.place.line + line - 1, col}
 }

@@ -51,7 +51,7 @@ spec:
 		{"YAML document after others", nodeN + "---\n" + service, []want{{"spec.ports[1].port", "19:5"}, {"", "6:1"}}},
 		{"YAML List", "apiVersion: v1\nitems:\n- " + strings.ReplaceAll(nodeN, "\n", "\n  ") + "\n- " + item + "\nkind: List\n", []want{{"spec.ports[1].port", "21:7"}, {"", "8:3"}}},
 		{"YAML List with an anchor", "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Node\n  metadata: &m {name: b}\n- apiVersion: v1\n  kind: Service\n  metadata: *m\n  spec:\n    clusterIP: 10.0.0.2\n",
-			[]want{{"spec.clusterIP", "11:5"}, {"metadata.name", "6:17"}, {"", "7:3"}}},
+			[]want{{"spec.clusterIP", "11:5"}, {"metadata.name", "9:3"}, {"", "7:3"}}},
 		{"flow YAML on the line of the separator", "--- {apiVersion: v1, kind: Service, metadata: {name: b}}\n", []want{{"metadata.name", "1:48"}}},
 		{"JSON List", `{"kind":"List","items":[` + jsonN + `,` + object + `]}`, []want{{"spec.ports[1].port", "5:8"}, {"", "1:84"}, {"kind", "1:103"}}},
 		{"JSON array", "[\n " + object + "]", []want{{"spec.ports[1].port", "6:8"}, {"", "2:2"}}},

@@ -20,8 +20,9 @@ type part struct {
 func split(data []byte) []part {
 	var parts []part
 	doc := 0
+	ends := endsOf(data)
 	for start := 0; start < len(data); {
-		end, next := endOfDocument(data, start)
+		end, next := ends.after(start)
 		line, body := significant(data[:end], start)
 		switch {
 		case body < end && isJSON(data[body:end]):
@@ -75,28 +76,50 @@ func withoutLogs(data []byte) []byte {
 	return out
 }
 
-// endOfDocument finds the next line that starts with --- or ... and gives
-// where it and what follows its three signs start.
-func endOfDocument(data []byte, start int) (end, next int) {
-	for at := start; at < len(data); {
-		if isMarker(data[at:]) {
+// ends finds the ends of documents. Not line by line: the search for a sign
+// goes at the speed of memory.
+type ends struct {
+	data         []byte
+	dashes, dots marks
+}
+
+func endsOf(data []byte) ends {
+	return ends{data, marks{sign: "\n---"}, marks{sign: "\n..."}}
+}
+
+// after finds the next line that starts with --- or ... and gives where it and
+// what follows its three signs start.
+func (e *ends) after(start int) (end, next int) {
+	for at := start; at < len(e.data); {
+		if isMarker(e.data[at:]) {
 			return at, at + 3
 		}
-		// Not line by line: the search for a sign goes at the speed of memory.
-		i := bytes.Index(data[at:], []byte("\n---"))
-		j := len(data) - at
-		if i >= 0 {
-			j = i
+		if at = min(e.dashes.next(e.data, at), e.dots.next(e.data, at)); at < len(e.data) {
+			at++
 		}
-		if k := bytes.Index(data[at:at+j], []byte("\n...")); k >= 0 {
-			i = k
-		}
-		if i < 0 {
-			break
-		}
-		at += i + 1
 	}
-	return len(data), len(data)
+	return len(e.data), len(e.data)
+}
+
+// marks finds a sign again and again. What it found stays good until it is passed.
+type marks struct {
+	sign   string
+	at     int
+	known  bool
+	looked int // bytes that this took
+}
+
+// next gives where the sign stands at or after an offset, the end of data if it does not.
+func (m *marks) next(data []byte, from int) int {
+	if m.known && m.at >= from {
+		return m.at
+	}
+	m.at, m.known = len(data), true
+	if i := bytes.Index(data[from:], []byte(m.sign)); i >= 0 {
+		m.at = from + i
+	}
+	m.looked += m.at - from
+	return m.at
 }
 
 func isMarker(line []byte) bool {

@@ -13,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/applytest/cluster"
 	"github.com/proxyc/proxyc/apply/nftables"
@@ -151,12 +150,12 @@ func (d *daemon) started(ctx context.Context, c cluster.Cluster) (out start, err
 
 // hasAll checks that the kernel has all ports of all ClusterIPs.
 func hasAll(ctx context.Context, ns *applytest.Namespace, c cluster.Cluster) error {
-	t, err := nftables.OpenIn(ns.Fd(), apply.Options{})
+	t, err := nftables.OpenIn(ns.Fd())
 	if err != nil {
 		return err
 	}
 	defer t.Close()
-	tables, err := t.Tables(ctx)
+	tables, err := t.Read(ctx)
 	if err != nil {
 		return err
 	}

@@ -7,28 +7,40 @@ import (
 	"testing"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/loop"
 	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// TestPlanChangesAsAWholeIs holds the Plans of changes against those of whole
-// Rulesets.
-func TestPlanChangesAsAWholeIs(t *testing.T) {
+var _ loop.Memory[rules.Rulesets] = (*Memory)(nil)
+
+// TestMemoryPlansAsTargetDoes holds the Plans of a Memory against those of
+// whole Rulesets.
+func TestMemoryPlansAsTargetDoes(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
-	target := &Dataplane{Variant: NFT, version: version{1, 8, 9}, families: []ir.Family{ir.IPv4, ir.IPv6}}
+	target := &Target{Variant: NFT, version: version{1, 8, 9}, families: []ir.Family{ir.IPv4, ir.IPv6}}
+	m := NewMemory(target)
 	all := programs(200)
 	now := thinned(all, random)
-	target.applied.Replace(now)
+	m.Remember(now)
 	for range 20 {
 		next := thinned(all, random)
-		got := target.PlanChanges(changes(now, next)).(*Plan)
-		target.remember(got)
-		want := target.Difference(lower(now), lower(next))
+		got := m.Plan(bare(next), changes(now, next)).(*Plan)
+		want := target.Plan(lower(now), lower(next)).(*Plan)
 		samePlans(t, want, got, opsInOrder)
 		now = next
 	}
-	if !target.PlanChanges(ir.Changes{}).Empty() {
+	if !m.Plan(bare(now), ir.Changes{}).Empty() {
 		t.Error("there is something to do without a change")
 	}
+}
+
+// bare gives the programs without their Services.
+func bare(programs ir.Programs) (all ir.Programs) {
+	for f, p := range ir.Present(programs) {
+		*all.At(f) = &ir.Program{Family: f, Node: p.Node}
+	}
+	return all
 }
 
 func changes(now, next ir.Programs) (all ir.Changes) {

@@ -1,4 +1,4 @@
-package reconcile
+package loop
 
 import (
 	"context"
@@ -12,51 +12,52 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// fakeSource hands out what it was last set to.
-type fakeSource struct {
+// fakeInput hands out what it was last set to.
+type fakeInput struct {
 	changed chan struct{}
 	last    ir.Programs
 	now     ir.Programs
 	all     bool
 }
 
-func (s *fakeSource) Changed() <-chan struct{} { return s.changed }
+func (i *fakeInput) Changed() <-chan struct{} { return i.changed }
 
-func (s *fakeSource) Take(Kind) Work {
-	w := Work{Programs: s.now, Changes: from(s.last, s.now), All: s.all}
-	s.last, s.all = s.now, false
+func (i *fakeInput) Take(Kind) Work {
+	w := Work{Programs: i.now, Changes: from(i.last, i.now), All: i.all}
+	i.last, i.all = i.now, false
 	return w
 }
 
-// world is a Reconciler under a fake clock, with all that surrounds it.
+// world is a Loop under a fake clock, with all that surrounds it.
 type world struct {
-	*Reconciler
-	t         *testing.T
-	source    *fakeSource
-	dataplane *fake
-	drift     chan struct{}
-	began     time.Time
-	log       []string
+	*Loop
+	t       *testing.T
+	input   *fakeInput
+	target  *fakeTarget
+	suspect chan struct{}
+	began   time.Time
+	log     []string
 }
 
-// run starts a Reconciler in a bubble whose time passes only while everybody waits.
+// run starts a Loop in a bubble whose time passes only while everybody waits.
 func run(t *testing.T, play func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
-		dataplane, r := newReconciler()
-		w := &world{t: t, dataplane: dataplane, source: &fakeSource{changed: make(chan struct{}, 1), last: want(), now: want()},
-			drift: make(chan struct{}, 1), began: time.Now()}
-		w.Reconciler = r
-		r.Schedule = Schedule{Min: time.Second, Retry: 30 * time.Second, Full: time.Hour}
-		r.Source, r.Drift = w.source, w.drift
-		r.Queued = func(Kind) {}
-		r.Synced = func(s *Sync) {
-			line := time.Since(w.began).String() + " " + s.Kind.String()
-			if s.Err != nil {
-				line += ": " + s.Err.Error()
-			}
-			w.log = append(w.log, line)
+		target, plane := newPlane()
+		w := &world{t: t, target: target, input: &fakeInput{changed: make(chan struct{}, 1), last: want(), now: want()},
+			suspect: make(chan struct{}, 1), began: time.Now()}
+		w.Loop = &Loop{
+			Schedule: Schedule{Min: time.Second, Retry: 30 * time.Second, Full: time.Hour},
+			Input:    w.input, Kernel: plane, Suspect: w.suspect,
+			Queued: func(Kind) {},
+			Synced: func(s *Sync) {
+				line := time.Since(w.began).String() + " " + s.Kind.String()
+				if s.Err != nil {
+					line += ": " + s.Err.Error()
+				}
+				w.log = append(w.log, line)
+			},
+			Now: time.Now, After: time.After,
 		}
-		r.Now, r.After = time.Now, time.After
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); w.Run(ctx) }()
@@ -69,9 +70,9 @@ func run(t *testing.T, play func(w *world)) {
 
 func (w *world) want(services ...ir.Service) {
 	synctest.Wait()
-	w.source.now = want(services...)
+	w.input.now = want(services...)
 	select {
-	case w.source.changed <- struct{}{}:
+	case w.input.changed <- struct{}{}:
 	default:
 	}
 }
@@ -90,7 +91,7 @@ func (w *world) logged(lines ...string) {
 	}
 }
 
-func TestReconcilerFollows(t *testing.T) {
+func TestLoopFollows(t *testing.T) {
 	run(t, func(w *world) {
 		w.want(svc("a", 1))
 		w.pass(5 * time.Second)
@@ -101,13 +102,13 @@ func TestReconcilerFollows(t *testing.T) {
 		w.want(svc("a", 4)) // with this one
 		w.pass(time.Minute)
 		w.logged("0s full", "1s change", "5s change", "6s change")
-		if diff := cmp.Diff(map[string]uint16{"a": 4}, named(w.dataplane.rules)); diff != "" {
+		if diff := cmp.Diff(map[string]uint16{"a": 4}, named(w.target.rules)); diff != "" {
 			t.Errorf("in force (-want +got):\n%s", diff)
 		}
 	})
 }
 
-func TestReconcilerComparesHourly(t *testing.T) {
+func TestLoopComparesHourly(t *testing.T) {
 	run(t, func(w *world) {
 		w.pass(10 * time.Minute)
 		w.want(svc("a", 1))
@@ -116,28 +117,28 @@ func TestReconcilerComparesHourly(t *testing.T) {
 	})
 }
 
-func TestReconcilerRetries(t *testing.T) {
+func TestLoopRetries(t *testing.T) {
 	run(t, func(w *world) {
 		w.pass(time.Minute)
-		w.dataplane.fail = errors.New("busy")
+		w.target.fail = errors.New("busy")
 		w.want(svc("a", 1))
 		w.pass(time.Minute)
 		w.logged("0s full", "1m0s change: busy", "1m1s full")
-		if diff := cmp.Diff(map[string]uint16{"a": 1}, named(w.dataplane.rules)); diff != "" {
+		if diff := cmp.Diff(map[string]uint16{"a": 1}, named(w.target.rules)); diff != "" {
 			t.Errorf("in force (-want +got):\n%s", diff)
 		}
 	})
 }
 
-func TestReconcilerSeesDrift(t *testing.T) {
+func TestLoopSuspects(t *testing.T) {
 	run(t, func(w *world) {
 		w.want(svc("a", 1))
 		w.pass(time.Minute)
-		w.dataplane.rules = rules{}
-		w.drift <- struct{}{}
+		w.target.rules = rules{}
+		w.suspect <- struct{}{}
 		w.pass(time.Second)
 		w.logged("0s full", "1s change", "1m0s full")
-		if diff := cmp.Diff(map[string]uint16{"a": 1}, named(w.dataplane.rules)); diff != "" {
+		if diff := cmp.Diff(map[string]uint16{"a": 1}, named(w.target.rules)); diff != "" {
 			t.Errorf("in force (-want +got):\n%s", diff)
 		}
 	})
@@ -145,45 +146,45 @@ func TestReconcilerSeesDrift(t *testing.T) {
 
 // A change does not wait for a comparison that is under way, and the comparison
 // does not undo it, although it read the kernel before it.
-func TestReconcilerChangesBesideComparison(t *testing.T) {
+func TestLoopChangesBesideComparison(t *testing.T) {
 	run(t, func(w *world) {
 		w.want(svc("a", 1), svc("b", 1))
 		w.pass(time.Minute)
-		w.dataplane.slow = make(chan struct{})
-		w.dataplane.rules[svc("a", 0).Name] = 9 // by somebody
-		w.drift <- struct{}{}
+		w.target.slow = make(chan struct{})
+		w.target.rules[svc("a", 0).Name] = 9 // by somebody
+		w.suspect <- struct{}{}
 		w.pass(time.Minute)
 		w.want(svc("a", 1), svc("b", 2), svc("c", 3))
 		w.pass(time.Minute)
 		w.logged("0s full", "1s change", "2m0s change")
-		if diff := cmp.Diff(map[string]uint16{"a": 9, "b": 2, "c": 3}, named(w.dataplane.rules)); diff != "" {
+		if diff := cmp.Diff(map[string]uint16{"a": 9, "b": 2, "c": 3}, named(w.target.rules)); diff != "" {
 			t.Errorf("beside the comparison (-want +got):\n%s", diff)
 		}
-		close(w.dataplane.slow)
+		close(w.target.slow)
 		w.pass(time.Minute)
 		w.logged("0s full", "1s change", "2m0s change", "3m0s full")
-		if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 2, "c": 3}, named(w.dataplane.rules)); diff != "" {
+		if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 2, "c": 3}, named(w.target.rules)); diff != "" {
 			t.Errorf("after it (-want +got):\n%s", diff)
 		}
 	})
 }
 
 // What was touched by somebody during a comparison is compared after it.
-func TestReconcilerSeesDriftDuringComparison(t *testing.T) {
+func TestLoopSuspectsDuringComparison(t *testing.T) {
 	run(t, func(w *world) {
 		w.want(svc("a", 1), svc("b", 1))
 		w.pass(time.Minute)
-		w.dataplane.slow = make(chan struct{}, 2)
-		w.drift <- struct{}{}
+		w.target.slow = make(chan struct{}, 2)
+		w.suspect <- struct{}{}
 		w.pass(time.Minute)
-		w.dataplane.rules[svc("a", 0).Name] = 9
-		w.drift <- struct{}{}
+		w.target.rules[svc("a", 0).Name] = 9
+		w.suspect <- struct{}{}
 		w.pass(time.Minute)
-		w.dataplane.slow <- struct{}{}
-		w.dataplane.slow <- struct{}{}
+		w.target.slow <- struct{}{}
+		w.target.slow <- struct{}{}
 		w.pass(time.Minute)
 		w.logged("0s full", "1s change", "3m0s full", "3m1s full")
-		if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 1}, named(w.dataplane.rules)); diff != "" {
+		if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 1}, named(w.target.rules)); diff != "" {
 			t.Errorf("in force (-want +got):\n%s", diff)
 		}
 	})
@@ -191,49 +192,49 @@ func TestReconcilerSeesDriftDuringComparison(t *testing.T) {
 
 // Where what changes touched cannot be left out of a repair, all is compared
 // again with nothing beside it.
-func TestReconcilerComparesAlone(t *testing.T) {
+func TestLoopComparesAlone(t *testing.T) {
 	run(t, func(w *world) {
 		w.want(svc("a", 1), svc("b", 1))
 		w.pass(time.Minute)
-		w.dataplane.whole, w.dataplane.slow = true, make(chan struct{})
-		w.dataplane.rules[svc("a", 0).Name] = 9
-		w.drift <- struct{}{}
+		w.target.whole, w.target.slow = true, make(chan struct{})
+		w.target.rules[svc("a", 0).Name] = 9
+		w.suspect <- struct{}{}
 		w.pass(time.Minute)
 		w.want(svc("a", 1), svc("b", 2))
 		w.pass(time.Minute)
-		close(w.dataplane.slow)
+		close(w.target.slow)
 		w.pass(time.Minute)
 		w.logged("0s full", "1s change", "2m0s change", "3m0s full")
-		if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 2}, named(w.dataplane.rules)); diff != "" {
+		if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 2}, named(w.target.rules)); diff != "" {
 			t.Errorf("in force (-want +got):\n%s", diff)
 		}
 	})
 }
 
-// A Reconciler ends after the comparison under way, and a reading that fails is tried again.
-func TestReconcilerComparisonEnds(t *testing.T) {
+// A Loop ends after the comparison under way, and a reading that fails is tried again.
+func TestLoopComparisonEnds(t *testing.T) {
 	run(t, func(w *world) {
 		w.want(svc("a", 1))
 		w.pass(time.Minute)
-		w.dataplane.fail = errors.New("busy")
-		w.drift <- struct{}{}
+		w.target.fail = errors.New("busy")
+		w.suspect <- struct{}{}
 		w.pass(10 * time.Second)
 		w.logged("0s full", "1s change", "1m0s full: busy", "1m1s full")
-		w.dataplane.slow = make(chan struct{})
-		w.drift <- struct{}{}
+		w.target.slow = make(chan struct{})
+		w.suspect <- struct{}{}
 		w.pass(time.Second)
 		go func() {
 			time.Sleep(time.Minute) // of the bubble
-			close(w.dataplane.slow)
+			close(w.target.slow)
 		}()
 	})
 }
 
 // When the node changed, changes of Services do not tell all.
-func TestReconcilerNodeChanged(t *testing.T) {
+func TestLoopNodeChanged(t *testing.T) {
 	run(t, func(w *world) {
 		w.pass(time.Minute)
-		w.source.all = true
+		w.input.all = true
 		w.want()
 		w.pass(time.Second)
 		w.logged("0s full", "1m0s full")
@@ -241,7 +242,7 @@ func TestReconcilerNodeChanged(t *testing.T) {
 }
 
 // The daemon goes on while its clock stands still: what times a wait out is due.
-func TestReconcilerClockStands(t *testing.T) {
+func TestLoopClockStands(t *testing.T) {
 	run(t, func(w *world) {
 		w.pass(time.Minute)
 		stopped := time.Now()
@@ -250,11 +251,11 @@ func TestReconcilerClockStands(t *testing.T) {
 		w.pass(10 * time.Second)
 		w.want(svc("a", 2))
 		w.pass(10 * time.Second)
-		w.dataplane.fail = errors.New("busy")
+		w.target.fail = errors.New("busy")
 		w.want(svc("a", 3))
 		w.pass(10 * time.Second)
 		w.logged("0s full", "1m0s change", "1m11s change", "1m21s change: busy", "1m22s full")
-		if diff := cmp.Diff(map[string]uint16{"a": 3}, named(w.dataplane.rules)); diff != "" {
+		if diff := cmp.Diff(map[string]uint16{"a": 3}, named(w.target.rules)); diff != "" {
 			t.Errorf("in force (-want +got):\n%s", diff)
 		}
 	})

@@ -1,0 +1,62 @@
+package snapshot
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/proxyc/proxyc/compiler/diag"
+)
+
+// Texts in which a search is repeated from many places look at each byte a few
+// times, not once for each place.
+func TestScanIsLinear(t *testing.T) {
+	for _, text := range []string{
+		strings.Repeat(`\n`, 100_000),
+		strings.Repeat(`plain\"`, 50_000),
+		strings.Repeat("x", 300_000),
+	} {
+		s := scanner{data: []byte(`{"a":"` + text + `","b":"c"}`)}
+		if err := s.value(); err != nil {
+			t.Fatal(err)
+		}
+		if most := 3 * len(s.data); s.looked > most {
+			t.Errorf("%.20s...: %d bytes looked at of %d", text, s.looked, len(s.data))
+		}
+	}
+	for _, line := range []string{"....\n", "----\n", "...-\n----\n", "---\n", "...\n", "text\n"} {
+		data := []byte(strings.Repeat(line, 50_000))
+		e := endsOf(data)
+		for next := 0; next < len(data); {
+			_, next = e.after(next)
+		}
+		if looked := e.dashes.looked + e.dots.looked; looked > 3*len(data) {
+			t.Errorf("%q: %d bytes looked at of %d", line, looked, len(data))
+		}
+	}
+}
+
+// An object is indexed once for all findings about it, and a document once for
+// all objects in it.
+func TestLocateOnce(t *testing.T) {
+	const n = 200
+	items := make([]string, n)
+	for i := range items {
+		items[i] = "{apiVersion: v1, kind: Node, metadata: {name: m-" + string(rune('a'+i%26)) + strings.Repeat("x", i/26) + "}}"
+	}
+	var r Reader
+	s := New()
+	if diags := r.Decode(s, "f", []byte("{apiVersion: v1, kind: List, items: ["+strings.Join(items, ",\n")+"]}\n"), false); len(diags) > 0 {
+		t.Fatal(diags)
+	}
+	var list diag.List
+	for _, node := range s.Nodes() {
+		list.Add(diag.Diagnostic{Object: "Node " + node.Name, Path: "metadata.name"}, diag.Diagnostic{Object: "Node " + node.Name, Path: "spec"})
+	}
+	r.Locate(list)
+	if len(list) != 2*n || r.parsed != 1 || r.indexed != n {
+		t.Errorf("%d findings: %d documents parsed, %d objects indexed; want 1 and %d", len(list), r.parsed, r.indexed, n)
+	}
+	if last := list[0]; last.Line != 1 || last.Column != 78 {
+		t.Errorf("got %+v", last)
+	}
+}
