@@ -117,6 +117,8 @@ func (c *cluster) addEndpoints(s *service, family ir.Family, slice *snapshot.End
 			report(c.addressField(slice, j), "must be an IP address, got "+strconv.Quote(e.Address))
 		case !family.Has(addr.Unmap()):
 			report(c.addressField(slice, j), "must be "+slice.AddressType+" as addressType says, got "+strconv.Quote(e.Address))
+		case unusable(addr.Unmap()) != "":
+			report(c.addressField(slice, j), "must be an address that an endpoint can have, got "+e.Address+", which is "+unusable(addr.Unmap()))
 		default:
 			list = append(list, endpoint{netip.AddrPortFrom(addr.Unmap().WithZone(""), n), e, slice, j})
 		}

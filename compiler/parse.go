@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/proxyc/proxyc/compiler/inet"
+	"github.com/proxyc/proxyc/ir"
 )
 
 // parseAddr reads an IP address as the API does (SNAP-20); IPv4-mapped IPv6 is IPv4.
@@ -48,4 +49,37 @@ func (l *list) at(i int) string {
 		return l.made[i]
 	}
 	return l.name(i)
+}
+
+// unusable tells what is wrong with an address as that of an endpoint, or as
+// an external IP; empty: nothing. The API server refuses the same
+// (ValidateEndpointIP), and so what is refused here are files, and objects of
+// servers that are older than that.
+func unusable(a netip.Addr) string {
+	switch {
+	case a.IsUnspecified():
+		return "unspecified"
+	case a.IsLoopback():
+		return "a loopback address"
+	case a.IsLinkLocalUnicast():
+		return "a link-local address"
+	case a.IsLinkLocalMulticast():
+		return "a link-local multicast address"
+	}
+	return ""
+}
+
+// unusableVIP is unusable for an address of a Service. The API server says
+// nothing of the addresses of load balancers, and of ClusterIPs only that they
+// are of a ServiceCIDR, which may hold anything. But rules for 127.0.0.1 would
+// take what the node's own programs send to each other, no set holds 0.0.0.0,
+// and multicast is not translated. A link-local load balancer there can be.
+func unusableVIP(kind ir.Kind, a netip.Addr) string {
+	switch {
+	case kind == ir.LoadBalancer && a.IsLinkLocalUnicast():
+		return ""
+	case kind != ir.ExternalIP && a.IsMulticast() && !a.IsLinkLocalMulticast():
+		return "a multicast address"
+	}
+	return unusable(a)
 }

@@ -232,6 +232,8 @@ func (c *cluster) clusterIP(s *service, text, field, want string) {
 	switch {
 	case !ok:
 		s.report(field, "must be an IP address, got "+strconv.Quote(text))
+	case unusableVIP(ir.ClusterIP, addr) != "":
+		s.report(field, "must be an address that a Service can have, got "+text+", which is "+unusableVIP(ir.ClusterIP, addr))
 	case want != "" && ir.FamilyOf(addr).String() != want:
 		s.report(field, "must be "+want+" as spec.ipFamilies has it, got "+strconv.Quote(text))
 	case s.view(addr).has(ir.ClusterIP):
@@ -246,6 +248,10 @@ func (s *service) address(kind ir.Kind, text, field string) {
 	addr, ok := parseAddr(text)
 	if !ok {
 		s.report(field, "must be an IP address, got "+strconv.Quote(text))
+		return
+	}
+	if why := unusableVIP(kind, addr); why != "" {
+		s.report(field, "must be an address that a Service can have, got "+text+", which is "+why)
 		return
 	}
 	v := s.view(addr)

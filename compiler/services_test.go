@@ -284,6 +284,54 @@ func TestHealthCheckNodePort(t *testing.T) { // SNAP-28
 	}
 }
 
+// What the API server refuses is left out, and what would take the node's own
+// packets or stop the tools, whatever the API server says of it.
+func TestAddressesOfNoService(t *testing.T) { // SNAP-20, SNAP-22, SNAP-23, SNAP-42
+	const bad = "must be an address that a Service can have, got "
+	run(t, []row{
+		{name: "external IPs as ValidateEndpointIP has it",
+			objects: []object{newService("web", externalIPs("0.0.0.0", "127.0.0.1", "169.254.1.1", "224.0.0.5", "239.1.1.1", "198.18.0.1")), webSlice},
+			want:    []string{web80, "ExternalIP 198.18.0.1:80/tcp any→10.1.0.1+snat", "ExternalIP 239.1.1.1:80/tcp any→10.1.0.1+snat"},
+			diags: []string{
+				"error: Service ns/web: spec.externalIPs[0]: " + bad + "0.0.0.0, which is unspecified",
+				"error: Service ns/web: spec.externalIPs[1]: " + bad + "127.0.0.1, which is a loopback address",
+				"error: Service ns/web: spec.externalIPs[2]: " + bad + "169.254.1.1, which is a link-local address",
+				"error: Service ns/web: spec.externalIPs[3]: " + bad + "224.0.0.5, which is a link-local multicast address"}},
+		{name: "IPv6 ones",
+			objects: []object{newService("web", clusterIP("fd00:10:96::1"), externalIPs("::", "::1", "fe80::1", "ff02::5", "2001:db8::1"))},
+			want:    []string{"ClusterIP [fd00:10:96::1]:80/tcp reject", "ExternalIP [2001:db8::1]:80/tcp reject"},
+			diags: []string{
+				"error: Service ns/web: spec.externalIPs[0]: " + bad + "::, which is unspecified",
+				"error: Service ns/web: spec.externalIPs[1]: " + bad + "::1, which is a loopback address",
+				"error: Service ns/web: spec.externalIPs[2]: " + bad + "fe80::1, which is a link-local address",
+				"error: Service ns/web: spec.externalIPs[3]: " + bad + "ff02::5, which is a link-local multicast address"}},
+		{name: "addresses of load balancers, of which link-local ones are in use",
+			objects: []object{newService("web", loadBalancer("0.0.0.0", "127.0.0.1", "169.254.1.1", "239.1.1.1")), webSlice},
+			want:    []string{web80, "LoadBalancer 169.254.1.1:80/tcp any→10.1.0.1+snat"},
+			diags: []string{
+				"error: Service ns/web: status.loadBalancer.ingress[0].ip: " + bad + "0.0.0.0, which is unspecified",
+				"error: Service ns/web: status.loadBalancer.ingress[1].ip: " + bad + "127.0.0.1, which is a loopback address",
+				"error: Service ns/web: status.loadBalancer.ingress[3].ip: " + bad + "239.1.1.1, which is a multicast address"}},
+		{name: "ClusterIPs",
+			objects: []object{
+				newService("a", clusterIP("127.0.0.1"), nodePort(30080)), newService("b", clusterIP("0.0.0.0")),
+				newService("c", clusterIP("169.254.0.1")), newService("d", clusterIP("239.0.0.1"))},
+			diags: []string{
+				"error: Service ns/a: spec.clusterIPs[0]: " + bad + "127.0.0.1, which is a loopback address",
+				"error: Service ns/b: spec.clusterIPs[0]: " + bad + "0.0.0.0, which is unspecified",
+				"error: Service ns/c: spec.clusterIPs[0]: " + bad + "169.254.0.1, which is a link-local address",
+				"error: Service ns/d: spec.clusterIPs[0]: " + bad + "239.0.0.1, which is a multicast address"}},
+		{name: "endpoints",
+			objects: []object{newService("web"), slice("web-1", "10.1.0.1", "0.0.0.0", "127.0.0.1", "169.254.1.1", "224.0.0.5")},
+			want:    []string{web80},
+			diags: []string{
+				"error: EndpointSlice ns/web-1: endpoints[1].addresses[0]: must be an address that an endpoint can have, got 0.0.0.0, which is unspecified",
+				"error: EndpointSlice ns/web-1: endpoints[2].addresses[0]: must be an address that an endpoint can have, got 127.0.0.1, which is a loopback address",
+				"error: EndpointSlice ns/web-1: endpoints[3].addresses[0]: must be an address that an endpoint can have, got 169.254.1.1, which is a link-local address",
+				"error: EndpointSlice ns/web-1: endpoints[4].addresses[0]: must be an address that an endpoint can have, got 224.0.0.5, which is a link-local multicast address"}},
+	})
+}
+
 func TestConflicts(t *testing.T) { // SNAP-32
 	same := externalIPs("198.18.0.1")
 	run(t, []row{
