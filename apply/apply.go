@@ -1,49 +1,126 @@
 // Package apply makes a node's kernel hold what the compiler wants: it reads
 // what is there, plans the difference, commits it, and checks that it holds.
 //
-// Each dataplane is a Target in a package below. Planning is pure; reading and
-// committing touch the kernel.
+// Each mode's rules are a Dataplane in a package below. Planning is pure;
+// reading and committing touch the kernel.
 package apply
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"strings"
+	"log/slog"
+	"time"
 
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Target is one dataplane of a node, whose state is an R: the lowered Rulesets
-// of both families.
-type Target[R any] interface {
-	// Read reads what the node has now.
-	Read(ctx context.Context) (R, error)
-	// Plan compares. It reads no kernel and changes nothing.
-	Plan(have, want R) Plan
-	// Commit carries a Plan of the same Target out. The order of its steps is
-	// such that no packet meets half a Service. When the kernel refuses some
-	// Services, the rest is committed and a *Quarantine is returned; any other
-	// error means that the node is as it was.
-	Commit(ctx context.Context, p Plan) error
+// Dataplane is one mode's rules on one node. It remembers what it last applied,
+// so that a change of a few Services is planned from them alone.
+//
+// Its methods are called by one goroutine; Compare, Applied, and the channel and
+// the counters that it gives, may be used by others.
+type Dataplane interface {
+	// Read reads what the node has, for Plan to compare with.
+	Read(ctx context.Context) error
+	// Plan returns what leads from what was read last to want. It costs what the
+	// cluster does, reads no kernel and changes nothing.
+	Plan(want ir.Programs) Plan
+	// PlanChanges returns what leads from what was applied last to what differs
+	// from it by changes, whose Old does not count. It costs what the changes do.
+	// The Plan is committed next, or the node is read again.
+	PlanChanges(changes ir.Changes) Plan
+	// Compare reads what the node has, and returns what leads from there to what
+	// was applied last. It costs what the cluster does. It alone may go on while
+	// another goroutine calls the other methods: what these have to do with is to
+	// be left out of its Plan.
+	Compare(ctx context.Context) (Plan, error)
+	// Commit carries a Plan of the same Dataplane out, in an order such that no
+	// packet meets half a Service. Services that the kernel refuses are left out
+	// and the rest is put in force: the Result names them. After an error, and
+	// where Services were refused, nobody knows what the node has: Read and Plan
+	// come next. With an error, what the Result says is what was done until then.
+	Commit(ctx context.Context, p Plan) (Result, error)
+	// Applied returns what the node had when that was last known: nothing at
+	// first.
+	Applied() ir.Programs
+	// Drift begins to look for changes of the rules by others, until ctx ends,
+	// and returns a channel that gives a token when there may be any.
+	Drift(ctx context.Context) (<-chan struct{}, error)
+	// Leftovers returns what proxies of other modes left on the node, and
+	// kube-proxy beside the rules that Plan takes over.
+	Leftovers(ctx context.Context) ([]Leftover, error)
+	// Counters returns what the kernel counts of packets.
+	Counters() Counters
+	// Close lets go of the kernel. The rules stay.
+	Close() error
 }
 
-// Plan is the difference between what a node has and what it should have.
+// Options say how a Dataplane is opened. The zero value is the default.
+type Options struct {
+	// IPTables is the variant of iptables to use, "nft" or "legacy"; empty: the
+	// one that the node uses.
+	IPTables string
+	// LockTimeout is how long to wait for a lock that another program holds; 0
+	// means the dataplane's default.
+	LockTimeout time.Duration
+	// Log is told what the dataplane finds by itself; nil: nobody is.
+	Log *slog.Logger
+}
+
+// Counters read what the kernel counts of packets; nil where it does not. They
+// may be called while the Dataplane is at work.
+type Counters struct {
+	// InvalidDropped returns how many packets were dropped that connection
+	// tracking could not place.
+	InvalidDropped func(context.Context) (packets uint64, err error)
+	// LocalhostNodePorts returns how many connections to node ports at localhost
+	// were accepted.
+	LocalhostNodePorts func(context.Context) (packets uint64, err error)
+}
+
+// Plan is the difference between what a node has and what it should have. It
+// never changes.
 type Plan interface {
-	// Empty tells that there is nothing to do.
+	// Empty reports whether there is nothing to do.
 	Empty() bool
 	// Operations calls yield for each operation in the order of commit, until
 	// it returns false.
 	Operations(yield func(Operation) bool)
-	// Gone are the frontends that the node has and will not have any longer.
+	// Gone returns the frontends that the node has and will not have any longer.
 	Gone() []ir.Match
-}
-
-// Partial is a Plan of which some objects can be left out.
-type Partial interface {
-	Plan
-	// Without gives the Plan without the operations on the objects. ok is false
+	// Without returns the Plan without the operations on some objects. ok is false
 	// where they cannot be told from the others.
 	Without(objects map[string]bool) (rest Plan, ok bool)
+}
+
+// Result is what a Commit did.
+type Result struct {
+	// Refused are the Services that the kernel did not take, by name.
+	Refused []Refusal
+	// Busy is how many objects could not be removed, since the kernel still uses
+	// them. They do no harm, and go with a later Commit.
+	Busy ir.PerFamily[int]
+	// Tables count the rules of dataplanes that have them in tables.
+	Tables []TableCount
+	// Failed are the families whose rules gave rise to the error; none: to both,
+	// or it is not known.
+	Failed []ir.Family
+}
+
+// Refusal is one Service that the kernel did not take.
+type Refusal struct {
+	Service ir.Name
+	Reason  error // the kernel's
+}
+
+// Error joins the Refusals into one error; nil if there are none.
+func (r *Result) Error() error {
+	var errs []error
+	for _, one := range r.Refused {
+		errs = append(errs, fmt.Errorf("Service %s: the kernel refuses its rules: %w", one.Service, one.Reason))
+	}
+	return errors.Join(errs...)
 }
 
 // TableCount is how many rules one table of a family has.
@@ -52,20 +129,6 @@ type TableCount struct {
 	Table   string
 	Rules   int // after the Plan
 	Written int // by it, those that are written again included
-}
-
-// Tabled is a Plan of a dataplane that keeps rules in tables.
-type Tabled interface {
-	Plan
-	Tables() []TableCount
-}
-
-// Cleaning is a Plan whose Commit goes on where the kernel still holds to what
-// nothing needs any more.
-type Cleaning interface {
-	Plan
-	// Kept is how many objects of a family the last Commit therefore left.
-	Kept(ir.Family) int
 }
 
 // Verb is what an operation does.
@@ -90,33 +153,6 @@ type Operation struct {
 	Service ir.Name   `json:"service,omitzero"` // zero: the fixed part, shared by all
 	Origin  ir.Origin `json:"origin,omitzero"`  // of what is wanted; zero for what goes
 }
-
-// Refusal is one Service that the kernel did not take.
-type Refusal struct {
-	Service ir.Name
-	Reason  error // the kernel's
-}
-
-// Quarantine is the error of a Commit that left some Services out and put the
-// rest in force.
-type Quarantine struct{ Refused []Refusal }
-
-func (q *Quarantine) Error() string {
-	parts := make([]string, len(q.Refused))
-	for i, r := range q.Refused {
-		parts[i] = fmt.Sprintf("Service %s: the kernel refuses its rules: %v", r.Service, r.Reason)
-	}
-	return strings.Join(parts, "; ")
-}
-
-// FamilyError is the error of a Commit that one family's rules gave rise to.
-type FamilyError struct {
-	Family ir.Family
-	Err    error
-}
-
-func (e *FamilyError) Error() string { return e.Err.Error() }
-func (e *FamilyError) Unwrap() error { return e.Err }
 
 // Foreign is the error of a Read that met an object under proxyc's name which
 // somebody else owns.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -14,16 +15,17 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// rules is a dataplane of the simplest kind: a text for each Service.
-type rules map[ir.Name]string
+// rules are those of a memory: for each Service its first port.
+type rules map[ir.Name]uint16
 
 type rulesPlan struct {
 	ops  []Operation
 	want rules
 }
 
-func (p rulesPlan) Empty() bool      { return len(p.ops) == 0 }
-func (p rulesPlan) Gone() []ir.Match { return nil }
+func (p rulesPlan) Empty() bool                          { return len(p.ops) == 0 }
+func (p rulesPlan) Gone() []ir.Match                     { return nil }
+func (p rulesPlan) Without(map[string]bool) (Plan, bool) { return nil, false }
 func (p rulesPlan) Operations(yield func(Operation) bool) {
 	for _, op := range p.ops {
 		if !yield(op) {
@@ -32,24 +34,38 @@ func (p rulesPlan) Operations(yield func(Operation) bool) {
 	}
 }
 
-// memory is a Target in memory. spoil changes what a Commit leaves behind.
+// memory is a Dataplane in memory, which refuses port 666. spoil changes what a
+// Commit leaves behind.
 type memory struct {
-	has   rules
-	fail  error
-	spoil func(rules)
+	Dataplane // nil: what Once does not call
+	has       rules
+	found     rules
+	fail      error
+	spoil     func(rules)
 }
 
-func (m *memory) Read(context.Context) (rules, error) { return maps.Clone(m.has), nil }
+func (m *memory) Read(context.Context) error {
+	m.found = maps.Clone(m.has)
+	return nil
+}
 
-func (m *memory) Plan(have, want rules) Plan {
+func (m *memory) Plan(want ir.Programs) Plan {
+	w := rules{}
+	for _, s := range want.IPv4.Services {
+		w[s.Name] = s.Frontends[0].Match.Port
+	}
+	return compare(m.found, w)
+}
+
+func compare(have, want rules) rulesPlan {
 	p := rulesPlan{want: want}
-	add := func(v Verb, n ir.Name, text string) {
-		p.ops = append(p.ops, Operation{Verb: v, Object: text, Service: n, Origin: ir.Origin{Object: "Service " + n.String()}})
+	add := func(v Verb, n ir.Name, port uint16) {
+		p.ops = append(p.ops, Operation{Verb: v, Object: strconv.Itoa(int(port)), Service: n, Origin: ir.Origin{Object: "Service " + n.String()}})
 	}
 	for _, n := range slices.SortedFunc(maps.Keys(want), ir.Name.Compare) {
-		if text, ok := have[n]; !ok {
+		if port, ok := have[n]; !ok {
 			add(Add, n, want[n])
-		} else if text != want[n] {
+		} else if port != want[n] {
 			add(Change, n, want[n])
 		}
 	}
@@ -61,15 +77,25 @@ func (m *memory) Plan(have, want rules) Plan {
 	return p
 }
 
-func (m *memory) Commit(_ context.Context, p Plan) error {
+func (m *memory) Commit(_ context.Context, p Plan) (result Result, err error) {
 	if m.fail != nil {
-		return m.fail
+		return result, m.fail
 	}
-	m.has = maps.Clone(p.(rulesPlan).want)
+	before := m.has
+	m.has = rules{}
+	for n, port := range p.(rulesPlan).want {
+		if port == 666 {
+			result.Refused = append(result.Refused, Refusal{n, errors.New("no")})
+			if port = before[n]; port == 0 {
+				continue
+			}
+		}
+		m.has[n] = port
+	}
 	if m.spoil != nil {
 		m.spoil(m.has)
 	}
-	return nil
+	return result, nil
 }
 
 var (
@@ -80,42 +106,57 @@ var (
 
 func yes(Plan) bool { return true }
 
+// want is what leads to rules.
+func want(r rules) ir.Programs {
+	p := &ir.Program{Family: ir.IPv4}
+	for _, n := range slices.SortedFunc(maps.Keys(r), ir.Name.Compare) {
+		p.Services = append(p.Services, ir.Service{Name: n, Frontends: []ir.Frontend{{Match: ir.Match{Port: r[n]}}}})
+	}
+	return ir.NewPrograms(p)
+}
+
 func TestOnce(t *testing.T) {
-	have, want := rules{a: "1", b: "1"}, rules{b: "2", c: "1"}
+	have, goal := rules{a: 1, b: 1}, rules{b: 2, c: 1}
 	t.Run("converges", func(t *testing.T) {
 		m := &memory{has: have}
-		p, err := Once(t.Context(), m, want, yes)
-		if err != nil || p.Empty() || !maps.Equal(m.has, want) {
+		p, _, err := Once(t.Context(), m, want(goal), yes)
+		if err != nil || p.Empty() || !maps.Equal(m.has, goal) {
 			t.Errorf("got %v, plan empty %v, state %v", err, p.Empty(), m.has)
 		}
-		if p, err = Once(t.Context(), m, want, yes); err != nil || !p.Empty() {
+		if p, _, err = Once(t.Context(), m, want(goal), yes); err != nil || !p.Empty() {
 			t.Errorf("the second time: %v, plan %v", err, p)
 		}
 	})
 	t.Run("without approval nothing is written", func(t *testing.T) {
 		m := &memory{has: have}
-		p, err := Once(t.Context(), m, want, func(Plan) bool { return false })
+		p, _, err := Once(t.Context(), m, want(goal), func(Plan) bool { return false })
 		if err != nil || p.Empty() || !maps.Equal(m.has, have) {
 			t.Errorf("got %v, plan empty %v, state %v", err, p.Empty(), m.has)
 		}
 	})
 	t.Run("a failed commit is reported", func(t *testing.T) {
 		broken := errors.New("no")
-		if _, err := Once(t.Context(), &memory{has: have, fail: broken}, want, yes); !errors.Is(err, broken) {
+		if _, _, err := Once(t.Context(), &memory{has: have, fail: broken}, want(goal), yes); !errors.Is(err, broken) {
 			t.Errorf("got %v", err)
 		}
 	})
 	t.Run("a commit that does not hold is an error", func(t *testing.T) {
 		m := &memory{has: have, spoil: func(r rules) { delete(r, c) }}
-		if _, err := Once(t.Context(), m, want, yes); err == nil || !strings.Contains(err.Error(), "1 added") {
+		if _, _, err := Once(t.Context(), m, want(goal), yes); err == nil || !strings.Contains(err.Error(), "1 added") {
 			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("what is refused is not there, and named", func(t *testing.T) {
+		m := &memory{has: have}
+		_, result, err := Once(t.Context(), m, want(rules{b: 666, c: 1}), yes)
+		if err != nil || len(result.Refused) != 1 || result.Refused[0].Service != b || !maps.Equal(m.has, rules{c: 1}) {
+			t.Errorf("got %v, refused %v, state %v", err, result.Refused, m.has)
 		}
 	})
 }
 
 func TestPrint(t *testing.T) {
-	m := &memory{}
-	p := m.Plan(rules{a: "old", b: "old"}, rules{b: "new", c: "new"})
+	p := compare(rules{a: 1, b: 1}, rules{b: 2, c: 2})
 	var got bytes.Buffer
 	if err := Print(&got, p, true); err != nil {
 		t.Fatal(err)
@@ -124,15 +165,15 @@ func TestPrint(t *testing.T) {
 Service ns/b: 0 added, 1 changed, 0 removed
 Service ns/c: 1 added, 0 changed, 0 removed
 total: 1 added, 1 changed, 1 removed
-change new # Service ns/b
-add new # Service ns/c
-remove old # Service ns/a
+change 2 # Service ns/b
+add 2 # Service ns/c
+remove 1 # Service ns/a
 `
 	if d := cmp.Diff(want, got.String()); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 	got.Reset()
-	if err := Print(&got, m.Plan(nil, nil), true); err != nil || got.String() != "nothing to change\n" {
+	if err := Print(&got, compare(nil, nil), true); err != nil || got.String() != "nothing to change\n" {
 		t.Errorf("empty plan: %v, %q", err, got.String())
 	}
 	got.Reset()
@@ -141,10 +182,13 @@ remove old # Service ns/a
 	}
 }
 
-func TestQuarantineNamesServices(t *testing.T) {
-	err := error(&Quarantine{[]Refusal{{a, errors.New("no space")}, {b, errors.New("busy")}}})
-	want := "Service ns/a: the kernel refuses its rules: no space; Service ns/b: the kernel refuses its rules: busy"
-	if err.Error() != want {
-		t.Errorf("got %s", err)
+func TestResultNamesRefusedServices(t *testing.T) {
+	err := (&Result{Refused: []Refusal{{a, errors.New("no space")}, {b, errors.New("busy")}}}).Error()
+	want := "Service ns/a: the kernel refuses its rules: no space\nService ns/b: the kernel refuses its rules: busy"
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v", err)
+	}
+	if err := new(Result).Error(); err != nil {
+		t.Errorf("nothing is refused: %v", err)
 	}
 }

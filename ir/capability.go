@@ -64,6 +64,9 @@ const (
 	// MasqueradesOwnVIP: what the node sends to a ClusterIP with that very address as its
 	// source, as it does where it has the address, is always masqueraded.
 	MasqueradesOwnVIP
+	// CarriesVIPs: the node has the addresses of Services itself, so that what it sends to them
+	// has them as its source; source ranges then admit it if they admit the node's address.
+	CarriesVIPs
 )
 
 var capabilityNames = [...]string{
@@ -71,7 +74,7 @@ var capabilityNames = [...]string{
 	"EmptyFromNode", "EmptyNodePortAnyAddr", "LocalFallback", "Refuses", "SourceRanges",
 	"TrafficPolicies", "KeepsClient", "ServesSCTP", "Topology", "HealthPorts",
 	"RejectUndefinedVIPPorts", "GuardEmptyFromNode",
-	"MasqueradesOwnVIP",
+	"MasqueradesOwnVIP", "CarriesVIPs",
 }
 
 // Has tells whether all capabilities of o are in c.
@@ -98,7 +101,7 @@ func (m Mode) Capabilities() Capability {
 	case ModeNFTables:
 		return common | RejectUndefinedPorts | DropUnallocated | GuardEmpty | GuardEmptyFromNode | EmptyFromNode
 	case ModeIPVS:
-		return common | RejectUndefinedPorts | RejectUndefinedVIPPorts | GuardEmpty | MasqueradesOwnVIP | LocalFallback | EmptyFromNode
+		return common | RejectUndefinedPorts | RejectUndefinedVIPPorts | GuardEmpty | MasqueradesOwnVIP | CarriesVIPs | LocalFallback | EmptyFromNode
 	case ModeKernelspace:
 		return TrafficPolicies | KeepsClient | HealthPorts
 	case ModeUserspace:

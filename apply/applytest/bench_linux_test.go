@@ -12,11 +12,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/iptables"
 	"github.com/proxyc/proxyc/apply/nftables"
 	"github.com/proxyc/proxyc/ir"
-	iptablesrules "github.com/proxyc/proxyc/render/iptables"
-	nftablesrules "github.com/proxyc/proxyc/render/nftables"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
@@ -94,21 +93,22 @@ func (pl plane) load(b *testing.B, node *Namespace, p *ir.Program) {
 	b.Setenv("XTABLES_LOCKFILE", filepath.Join(b.TempDir(), "lock"))
 	six := &ir.Program{Family: ir.IPv6, Node: nftest.Node(ir.IPv6)}
 	err := node.Do(func() error {
+		programs := ir.NewPrograms(p, six)
+		d, err := apply.Dataplane(nil), error(nil)
 		if pl.mode == "nftables" {
-			t, err := nftables.Open()
-			if err != nil {
-				return err
-			}
-			defer t.Close()
-			return t.Commit(b.Context(), t.Plan(nftablesrules.Tables{}, nftablesrules.NewTables(nftablesrules.Lower(p), nftablesrules.Lower(six))))
+			d, err = nftables.Open(b.Context(), apply.Options{})
+		} else {
+			four := *p
+			four.Node.Mode, six.Node.Mode = ir.ModeIPTables, ir.ModeIPTables
+			programs.IPv4 = &four
+			d, err = iptables.Open(b.Context(), apply.Options{IPTables: pl.variant})
 		}
-		four := *p
-		four.Node.Mode, six.Node.Mode = ir.ModeIPTables, ir.ModeIPTables
-		t, err := iptables.Open(b.Context(), iptables.Options{Variant: iptables.Variant(pl.variant)})
 		if err != nil {
 			return err
 		}
-		return t.Commit(b.Context(), t.Plan(iptablesrules.Rulesets{}, iptablesrules.NewRulesets(iptablesrules.Lower(&four), iptablesrules.Lower(six))))
+		defer d.Close()
+		_, _, err = apply.Once(b.Context(), d, programs, func(apply.Plan) bool { return true })
+		return err
 	})
 	if err != nil {
 		b.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/run"
 	"github.com/proxyc/proxyc/ir"
@@ -27,24 +28,24 @@ func BenchmarkKernel(b *testing.B) {
 			want := lower(ir.NewPrograms(p))
 			b.Run(fmt.Sprintf("%s/services=%d/load", v, n), func(b *testing.B) {
 				for b.Loop() {
-					inEmpty(b, v, func(t *Target) {
+					inEmpty(b, v, func(t *Dataplane) {
 						commit(b, t, rules.Rulesets{}, want)
 					})
 				}
 			})
 			b.Run(fmt.Sprintf("%s/services=%d/one", v, n), func(b *testing.B) {
-				inEmpty(b, v, func(t *Target) {
+				inEmpty(b, v, func(t *Dataplane) {
 					commit(b, t, rules.Rulesets{}, want)
-					m := NewMemory(t)
-					m.Remember(ir.NewPrograms(p))
+					t.applied.Replace(ir.NewPrograms(p))
+					t.PlanChanges(ir.Changes{})
 					versions := [2]*ir.Service{service(changed(p)), service(p)}
 					var planning time.Duration
 					for i := 0; b.Loop(); i++ {
 						s := versions[i%2]
 						start := time.Now()
-						plan := m.Plan(bare(ir.NewPrograms(p)), ir.Changes{IPv4: []ir.Change{{Name: s.Name, Old: versions[1-i%2], New: s}}})
+						plan := t.PlanChanges(ir.Changes{IPv4: []ir.Change{{Name: s.Name, Old: versions[1-i%2], New: s}}})
 						planning += time.Since(start)
-						if err := t.Commit(b.Context(), plan); err != nil {
+						if _, err := t.Commit(b.Context(), plan); err != nil {
 							b.Fatal(err)
 						}
 					}
@@ -52,7 +53,7 @@ func BenchmarkKernel(b *testing.B) {
 				})
 			})
 			b.Run(fmt.Sprintf("%s/services=%d/nothing", v, n), func(b *testing.B) {
-				inEmpty(b, v, func(t *Target) {
+				inEmpty(b, v, func(t *Dataplane) {
 					commit(b, t, rules.Rulesets{}, want)
 					for b.Loop() {
 						if _, err := run.Run(b.Context(), strings.NewReader("*nat\nCOMMIT\n"), tool(ir.IPv4, v, "restore"), "--noflush"); err != nil {
@@ -65,13 +66,13 @@ func BenchmarkKernel(b *testing.B) {
 	}
 }
 
-func commit(b *testing.B, t *Target, have, want rules.Rulesets) {
-	if err := t.Commit(b.Context(), t.Plan(have, want)); err != nil {
+func commit(b *testing.B, t *Dataplane, have, want rules.Rulesets) {
+	if _, err := t.Commit(b.Context(), t.Difference(have, want)); err != nil {
 		b.Fatal(err)
 	}
 }
 
-func inEmpty(b *testing.B, v Variant, f func(*Target)) {
+func inEmpty(b *testing.B, v Variant, f func(*Dataplane)) {
 	b.StopTimer()
 	defer b.StartTimer()
 	b.Setenv("XTABLES_LOCKFILE", filepath.Join(b.TempDir(), "lock"))
@@ -81,7 +82,7 @@ func inEmpty(b *testing.B, v Variant, f func(*Target)) {
 	}
 	defer ns.Close()
 	err = ns.Do(func() error {
-		t, err := Open(b.Context(), Options{Variant: v})
+		t, err := Open(b.Context(), apply.Options{IPTables: string(v)})
 		if err != nil {
 			return err
 		}
@@ -120,18 +121,20 @@ func large(n, backends int) *ir.Program {
 // service is the one that changes.
 func service(p *ir.Program) *ir.Service { return &p.Services[len(p.Services)/2] }
 
-// BenchmarkRemember tells what a Memory holds of n Services of ten backends.
+// BenchmarkRemember tells what a Dataplane holds of n Services of ten backends.
 func BenchmarkRemember(b *testing.B) {
 	for _, n := range []int{1_000, 10_000} {
 		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
 			p := large(n, 10)
-			m := NewMemory(&Target{families: []ir.Family{ir.IPv4}})
+			var d *Dataplane
 			before := heap()
 			for b.Loop() {
-				m.Remember(ir.NewPrograms(p))
+				d = &Dataplane{families: []ir.Family{ir.IPv4}}
+				d.applied.Replace(ir.NewPrograms(p))
+				d.PlanChanges(ir.Changes{})
 			}
 			b.ReportMetric(float64(heap()-before)/float64(n), "held-B/service")
-			runtime.KeepAlive(m)
+			runtime.KeepAlive(d)
 			runtime.KeepAlive(p)
 		})
 	}

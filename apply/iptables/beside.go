@@ -13,7 +13,7 @@ import (
 // kube-proxy does not make where its canary tells that it keeps rules, and all
 // elsewhere.
 func Beside(ctx context.Context) ([]apply.Leftover, error) {
-	return eachFamily(ctx, nil, func(t *Target, f ir.Family) ([]apply.Leftover, error) {
+	return eachFamily(ctx, nil, func(t *Dataplane, f ir.Family) ([]apply.Leftover, error) {
 		with, err := t.tablesWith(ctx, f, canary)
 		switch {
 		case err != nil:
@@ -28,8 +28,8 @@ func Beside(ctx context.Context) ([]apply.Leftover, error) {
 // alone gives what a family has of proxyc's alone, where kube-proxy keeps its
 // own rules again: chains that kube-proxy does not make. It would leave them
 // for ever, and could not remove those of Services to which they jump.
-func (t *Target) alone(ctx context.Context, f ir.Family) ([]apply.Leftover, error) {
-	plan, err := t.withdrawal(ctx, f)
+func (d *Dataplane) alone(ctx context.Context, f ir.Family) ([]apply.Leftover, error) {
+	plan, err := d.withdrawal(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -43,21 +43,21 @@ func (t *Target) alone(ctx context.Context, f ir.Family) ([]apply.Leftover, erro
 		return nil, nil
 	}
 	return []apply.Leftover{{
-		Object: t.describe(f, chains),
+		Object: d.describe(f, chains),
 		Remove: func(ctx context.Context) error {
-			plan, err := t.withdrawal(ctx, f)
+			plan, err := d.withdrawal(ctx, f)
 			if err != nil {
 				return err
 			}
-			return t.allOrNothing(ctx, plan)
+			return d.allOrNothing(ctx, plan)
 		},
 	}}, nil
 }
 
 // withdrawal plans to remove the chains that only proxyc makes. It is an error
 // if others still jump to them: then kube-proxy has not written its own yet.
-func (t *Target) withdrawal(ctx context.Context, f ir.Family) (*Plan, error) {
-	have, err := t.readFamily(ctx, f)
+func (d *Dataplane) withdrawal(ctx context.Context, f ir.Family) (*Plan, error) {
+	have, err := d.readFamily(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func (t *Target) withdrawal(ctx context.Context, f ir.Family) (*Plan, error) {
 			for _, r := range c.Rules {
 				if r.Target == rules.Jump && rules.OnlyOurs(r.Chain) {
 					return nil, fmt.Errorf("%s %s: chain %s jumps to %s: kube-proxy has not written its rules yet",
-						t.tool(f), table.Name, c.Name, r.Chain)
+						d.tool(f), table.Name, c.Name, r.Chain)
 				}
 			}
 			chains = append(chains, c)

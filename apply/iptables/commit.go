@@ -14,38 +14,65 @@ import (
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/run"
 	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// Commit carries a Plan of this Target out. When a run of the tool fails, what
-// the runs before it did is taken back, and the tables are as they were. When
-// it is for some Services that the kernel refuses, it goes on without them.
-func (t *Target) Commit(ctx context.Context, p apply.Plan) error {
-	plan := p.(*Plan)
-	err := t.allOrNothing(ctx, plan)
-	if no, ok := errors.AsType[*refused](err); ok {
-		return t.quarantine(ctx, plan, no)
+// Commit carries a Plan out. When a run of the tool fails, what the runs before
+// it did is taken back, and the tables are as they were. When it is for some
+// Services that the kernel refuses, it goes on without them.
+func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, error) {
+	plan, ok := p.(*Plan)
+	if !ok {
+		return apply.Result{}, fmt.Errorf("iptables cannot commit a %T", p)
 	}
-	return err
+	d.monitor.Begin()
+	defer d.monitor.End()
+	d.found = rules.Rulesets{} // it will be another one
+	result, err := d.commit(ctx, plan)
+	if err == nil && len(result.Refused) == 0 {
+		d.remember(plan)
+	}
+	if of, ok := errors.AsType[*familyError](err); ok {
+		result.Failed = []ir.Family{of.family}
+	}
+	return result, err
 }
 
+func (d *Dataplane) commit(ctx context.Context, plan *Plan) (apply.Result, error) {
+	err := d.allOrNothing(ctx, plan)
+	if no, ok := errors.AsType[*refused](err); ok {
+		return d.quarantine(ctx, plan, no)
+	}
+	return apply.Result{Tables: plan.tables()}, err
+}
+
+// familyError is that of a tool, which serves one family.
+type familyError struct {
+	family ir.Family
+	err    error
+}
+
+func (e *familyError) Error() string { return e.err.Error() }
+func (e *familyError) Unwrap() error { return e.err }
+
 // allOrNothing carries a Plan out, or leaves the tables as they were.
-func (t *Target) allOrNothing(ctx context.Context, p *Plan) error {
-	done, err := t.carryOut(ctx, p)
+func (d *Dataplane) allOrNothing(ctx context.Context, p *Plan) error {
+	done, err := d.carryOut(ctx, p)
 	if err == nil || done == 0 {
 		return err
 	}
 	// Even if ctx has ended: half of a change is no state to leave behind.
-	if back := t.takeBack(context.WithoutCancel(ctx), p); back != nil {
+	if back := d.takeBack(context.WithoutCancel(ctx), p); back != nil {
 		return fmt.Errorf("%w; %v", err, back)
 	}
 	return err
 }
 
 // carryOut gives how many runs of the tool did something before the one that failed.
-func (t *Target) carryOut(ctx context.Context, p *Plan) (done int, err error) {
+func (d *Dataplane) carryOut(ctx context.Context, p *Plan) (done int, err error) {
 	for _, f := range ir.Present(p.families) {
-		for _, s := range f.steps(t.most()) {
-			if err := t.restore(ctx, f.want.Family, s.input(f.want.Family)); err != nil {
+		for _, s := range f.steps(d.most()) {
+			if err := d.restore(ctx, f.want.Family, s.input(f.want.Family)); err != nil {
 				// The tool commits table by table, so that the first of two may be in force.
 				return done + len(s) - 1, err
 			}
@@ -57,49 +84,49 @@ func (t *Target) carryOut(ctx context.Context, p *Plan) (done int, err error) {
 
 // most is the greatest number of rules for one run. Legacy replaces the whole
 // table each time, so everything goes at once.
-func (t *Target) most() int {
-	if t.Variant == Legacy {
+func (d *Dataplane) most() int {
+	if d.Variant == Legacy {
 		return math.MaxInt
 	}
-	return t.options.MostRules
+	return d.mostNFT
 }
 
-func (t *Target) takeBack(ctx context.Context, p *Plan) error {
-	now, err := t.Read(ctx)
+func (d *Dataplane) takeBack(ctx context.Context, p *Plan) error {
+	now, err := d.read(ctx)
 	if err != nil {
 		return fmt.Errorf("taking back what was done: %w", err)
 	}
-	if _, err := t.carryOut(ctx, newPlan(p.within(now), p.have)); err != nil {
+	if _, err := d.carryOut(ctx, newPlan(p.within(now), p.have)); err != nil {
 		return fmt.Errorf("taking back what was done: %w", err)
 	}
 	return nil
 }
 
-func (t *Target) restore(ctx context.Context, f ir.Family, in input) error {
-	args := append([]string{"--noflush"}, t.waitFlags()...)
-	name := tool(f, t.Variant, "restore")
-	err := t.feed(ctx, in, name, args...)
+func (d *Dataplane) restore(ctx context.Context, f ir.Family, in input) error {
+	args := append([]string{"--noflush"}, d.waitFlags()...)
+	name := tool(f, d.Variant, "restore")
+	err := d.feed(ctx, in, name, args...)
 	failed, ok := errors.AsType[*run.Error](err)
 	switch {
 	case err == nil:
 		return nil
 	case ok && locked(failed):
-		err = fmt.Errorf("%s: %s", name, lockedBy(lockFile(), t.options.Wait))
+		err = fmt.Errorf("%s: %s", name, lockedBy(lockFile(), d.wait))
 	case ok && failed.Code > 0:
 		number, line := lineOf(failed.Stderr, in.text())
-		return &refused{&apply.FamilyError{Family: f, Err: err}, number, line}
+		return &refused{&familyError{f, err}, number, line}
 	}
-	return &apply.FamilyError{Family: f, Err: err}
+	return &familyError{f, err}
 }
 
 // feed runs a tool on an input.
-func (t *Target) feed(ctx context.Context, in input, name string, args ...string) error {
+func (d *Dataplane) feed(ctx context.Context, in input, name string, args ...string) error {
 	stdin, w := io.Pipe()
 	var writing sync.WaitGroup
 	defer writing.Wait()
 	defer stdin.Close() // a tool may end before it has read everything
 	writing.Go(func() { w.CloseWithError(in(w)) })
-	return t.run(ctx, stdin, io.Discard, name, args...)
+	return d.run(ctx, stdin, io.Discard, name, args...)
 }
 
 // locked tells whether a legacy tool gave up because another program holds the

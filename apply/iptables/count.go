@@ -10,10 +10,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-var _ apply.Tabled = (*Plan)(nil)
-
-// Tables counts the rules of our chains, as kube-proxy's metrics do.
-func (p *Plan) Tables() []apply.TableCount {
+// tables counts the rules of our chains, as kube-proxy's metrics do.
+func (p *Plan) tables() []apply.TableCount {
 	var counts []apply.TableCount
 	for _, f := range ir.Present(p.families) {
 		for i, want := range f.want.Tables() {
@@ -38,13 +36,13 @@ func (d *tableDiff) written() int {
 // could not place, with any further matches.
 var invalidRule = regexp.MustCompile(`(?m)^\[(\d+):\d+\] -A KUBE-FORWARD .*--ctstate INVALID .*-j DROP$`)
 
-// InvalidDropped reads how many packets the kernel has dropped, in all
+// invalidDropped reads how many packets the kernel has dropped, in all
 // families, for being in conntrack state INVALID. It may be called while
-// another goroutine uses the Target.
-func (t *Target) InvalidDropped(ctx context.Context) (packets uint64, err error) {
-	for _, f := range t.families {
-		name := tool(f, t.Variant, "save")
-		out, err := t.output(ctx, name, "--counters", "--table", "filter")
+// another goroutine uses the Dataplane.
+func (d *Dataplane) invalidDropped(ctx context.Context) (packets uint64, err error) {
+	for _, f := range d.families {
+		name := tool(f, d.Variant, "save")
+		out, err := d.output(ctx, name, "--counters", "--table", "filter")
 		if err != nil {
 			return 0, err
 		}
@@ -65,13 +63,13 @@ func (t *Target) InvalidDropped(ctx context.Context) (packets uint64, err error)
 // ports at localhost.
 var localhostRule = regexp.MustCompile(`(?m)^-A KUBE-MARK-MASQ -d 127\.0\.0\.0/8 .*-c (\d+) \d+ -j MARK `)
 
-// LocalhostNodePorts reads how many connections to node ports at localhost were
+// localhostNodePorts reads how many connections to node ports at localhost were
 // accepted, since the rule was written. It may be called while another
 // goroutine uses the Target.
-func (t *Target) LocalhostNodePorts(ctx context.Context) (packets uint64, err error) {
-	name := t.tool(ir.IPv4)
-	args := append([]string{"--table", "nat", "--verbose", "--list-rules", "KUBE-MARK-MASQ"}, t.waitFlags()...)
-	out, err := t.output(ctx, name, args...)
+func (d *Dataplane) localhostNodePorts(ctx context.Context) (packets uint64, err error) {
+	name := d.tool(ir.IPv4)
+	args := append([]string{"--table", "nat", "--verbose", "--list-rules", "KUBE-MARK-MASQ"}, d.waitFlags()...)
+	out, err := d.output(ctx, name, args...)
 	if err != nil {
 		return 0, err
 	}

@@ -3,13 +3,14 @@ package iptables
 import (
 	"testing"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
 )
 
 func TestInvalidDropped(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
-		target := open(t, Options{Variant: v})
-		if n, err := target.InvalidDropped(t.Context()); err == nil {
+		target := open(t, apply.Options{IPTables: string(v)}, 0)
+		if n, err := target.invalidDropped(t.Context()); err == nil {
 			t.Errorf("without the rule: %d, want an error", n)
 		}
 		dropping := programs(1)
@@ -19,7 +20,7 @@ func TestInvalidDropped(t *testing.T) {
 		put(t, target, lower(dropping))
 		want := func(n uint64) {
 			t.Helper()
-			if got, err := target.InvalidDropped(t.Context()); err != nil || got != n {
+			if got, err := target.invalidDropped(t.Context()); err != nil || got != n {
 				t.Errorf("got %d, %v, want %d", got, err, n)
 			}
 		}
@@ -39,12 +40,12 @@ func TestInvalidDropped(t *testing.T) {
 
 func TestLocalhostNodePorts(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
-		target := open(t, Options{Variant: v})
-		if n, err := target.LocalhostNodePorts(t.Context()); err == nil {
+		target := open(t, apply.Options{IPTables: string(v)}, 0)
+		if n, err := target.localhostNodePorts(t.Context()); err == nil {
 			t.Errorf("without the rule: %d, want an error", n)
 		}
 		put(t, target, lower(programs(1)))
-		if n, err := target.LocalhostNodePorts(t.Context()); err != nil || n != 0 {
+		if n, err := target.localhostNodePorts(t.Context()); err != nil || n != 0 {
 			t.Errorf("got %d, %v, want 0", n, err)
 		}
 	})

@@ -35,7 +35,7 @@ func TestTables(t *testing.T) {
 	}
 	get := func(p *Plan) (total, written map[string]int) {
 		total, written = map[string]int{}, map[string]int{}
-		for _, c := range p.Tables() {
+		for _, c := range p.tables() {
 			if c.Family != all.Family {
 				t.Errorf("a count of %s", c.Family)
 			}

@@ -46,28 +46,44 @@ func inNamespace(t *testing.T, f func(t *testing.T, v Variant)) {
 	}
 }
 
-func open(t *testing.T, o Options) *Target {
+func open(t *testing.T, o apply.Options, mostRules int) *Dataplane {
 	t.Helper()
 	target, err := Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(target.Families()) != 2 {
-		t.Fatalf("families: got %v, want both", target.Families())
+	if len(target.families) != 2 {
+		t.Fatalf("families: got %v, want both", target.families)
+	}
+	if mostRules > 0 {
+		target.mostNFT = mostRules
 	}
 	return target
 }
 
-func always(apply.Plan) bool { return true }
-
-// put applies a state, which Once reads back.
-func put(t *testing.T, target *Target, want rules.Rulesets) apply.Plan {
+// put applies a state, and reads it back.
+func put(t *testing.T, target *Dataplane, want rules.Rulesets) *Plan {
 	t.Helper()
-	plan, err := apply.Once(t.Context(), target, want, always)
+	have, err := target.read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
+	plan := target.Difference(have, want)
+	result, err := target.Commit(t.Context(), plan)
+	if err := errors.Join(err, result.Error()); err != nil {
+		t.Fatal(err)
+	}
+	holds(t, target, want)
 	return plan
+}
+
+// once commits what leads from what is there to a state.
+func once(ctx context.Context, target *Dataplane, want rules.Rulesets) (apply.Result, error) {
+	have, err := target.read(ctx)
+	if err != nil {
+		return apply.Result{}, err
+	}
+	return target.Commit(ctx, target.Difference(have, want))
 }
 
 func shell(t *testing.T, stdin, name string, args ...string) string {
@@ -96,7 +112,7 @@ COMMIT
 func TestKernelHoldsHistories(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		shell(t, foreign, tool(ir.IPv4, v, "restore"))
-		target := open(t, Options{Variant: v, MostRules: 200})
+		target := open(t, apply.Options{IPTables: string(v)}, 200)
 		random := rand.New(rand.NewPCG(7, 7))
 		all := programs(300)
 		for range 6 {
@@ -125,7 +141,7 @@ func TestTakeover(t *testing.T) {
 		for _, f := range []ir.Family{ir.IPv4, ir.IPv6} {
 			shell(t, recorded(t, f), tool(f, v, "restore"))
 		}
-		target := open(t, Options{Variant: v})
+		target := open(t, apply.Options{IPTables: string(v)}, 0)
 		want := lower(programs(20))
 		plan := put(t, target, want)
 		for _, op := range opsOf(plan) {
@@ -152,24 +168,24 @@ func TestTakeover(t *testing.T) {
 func TestFailedCommitLeavesTheOldState(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		for _, most := range []int{0, 100} {
-			target := open(t, Options{Variant: v, MostRules: most})
+			target := open(t, apply.Options{IPTables: string(v)}, most)
 			old := lower(programs(100))
 			put(t, target, old)
 			bad := lower(programs(200))
 			fixed := &bad.IPv6.Nat.Chains[0] // of no Service, so that none can be left out
 			fixed.Rules = append(fixed.Rules, rules.Rule{Raw: "-p tcp -j DNAT --to-destination nowhere"})
-			_, err := apply.Once(t.Context(), target, bad, always)
+			result, err := once(t.Context(), target, bad)
 			if err == nil || !strings.Contains(err.Error(), "nowhere") {
 				t.Errorf("at most %d rules: want an error with the tool's words and the line, got %v", most, err)
 			}
-			if of, ok := errors.AsType[*apply.FamilyError](err); !ok || of.Family != bad.IPv6.Family {
-				t.Errorf("at most %d rules: want an error of %s, got %#v", most, bad.IPv6.Family, err)
+			if diff := cmp.Diff([]ir.Family{ir.IPv6}, result.Failed); diff != "" {
+				t.Errorf("at most %d rules: families that failed (-want +got):\n%s", most, diff)
 			}
-			have, err := target.Read(t.Context())
+			have, err := target.read(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			if rest := target.Plan(have, old); !rest.Empty() {
+			if rest := target.Difference(have, old); !rest.Empty() {
 				t.Errorf("at most %d rules: not as before: %v", most, opsOf(rest))
 			}
 		}
@@ -197,14 +213,13 @@ func withoutService(refused ir.Name, ps ir.Programs) (rest rules.Rulesets) {
 }
 
 // refusals commits a plan of which the kernel refuses some Services, and names them.
-func refusals(t *testing.T, target *Target, plan apply.Plan) (names []string) {
+func refusals(t *testing.T, target *Dataplane, plan apply.Plan) (names []string) {
 	t.Helper()
-	err := target.Commit(t.Context(), plan)
-	q, ok := errors.AsType[*apply.Quarantine](err)
-	if !ok {
-		t.Fatalf("got %v, want a quarantine", err)
+	result, err := target.Commit(t.Context(), plan)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, r := range q.Refused {
+	for _, r := range result.Refused {
 		names = append(names, r.Service.String())
 	}
 	slices.Sort(names)
@@ -214,27 +229,27 @@ func refusals(t *testing.T, target *Target, plan apply.Plan) (names []string) {
 // TestQuarantine has two Services whose rules the kernel refuses.
 func TestQuarantine(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
-		target := open(t, Options{Variant: v})
+		target := open(t, apply.Options{IPTables: string(v)}, 0)
 		put(t, target, lower(programs(10)))
 		ps := programs(40)
 		want := lower(ps)
 		spoil(want, ir.Name{Namespace: "default", Name: "s12"}, ir.Name{Namespace: "default", Name: "s27"})
-		have, err := target.Read(t.Context())
+		have, err := target.read(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := refusals(t, target, target.Plan(have, want))
+		got := refusals(t, target, target.Difference(have, want))
 		if diff := cmp.Diff([]string{"default/s12", "default/s27"}, got); diff != "" {
 			t.Errorf("refused (-want +got):\n%s", diff)
 		}
 		for _, p := range ir.Present(ps) {
 			p.Services = slices.DeleteFunc(p.Services, func(s ir.Service) bool { return s.Name.Name == "s12" || s.Name.Name == "s27" })
 		}
-		have, err = target.Read(t.Context())
+		have, err = target.read(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, op := range opsOf(target.Plan(have, lower(ps))) {
+		for _, op := range opsOf(target.Difference(have, lower(ps))) {
 			if !strings.Contains(op.Object, "KUBE-HAIRPIN") && !strings.Contains(op.Object, "KUBE-HPS-") {
 				t.Errorf("still to do: %v", op)
 			}
@@ -249,17 +264,17 @@ func TestQuarantine(t *testing.T) {
 // one chain that is to change. What leads there is as it was, and goes, too.
 func TestQuarantineOfOneThatWasThere(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
-		target := open(t, Options{Variant: v})
+		target := open(t, apply.Options{IPTables: string(v)}, 0)
 		ps := programs(100)
 		put(t, target, lower(ps))
 		refused := ir.Name{Namespace: "default", Name: "s5"}
 		want, rest := lower(ps), withoutService(refused, ps)
 		spoil(want, refused)
-		have, err := target.Read(t.Context())
+		have, err := target.read(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff([]string{refused.String()}, refusals(t, target, target.Plan(have, want))); diff != "" {
+		if diff := cmp.Diff([]string{refused.String()}, refusals(t, target, target.Difference(have, want))); diff != "" {
 			t.Errorf("refused (-want +got):\n%s", diff)
 		}
 		holds(t, target, rest)
@@ -295,7 +310,7 @@ func TestVariantInUse(t *testing.T) {
 						shell(t, text, tool(ir.IPv4, v, "restore"), "--noflush")
 					}
 				}
-				if got := open(t, Options{}).Variant; got != tt.want {
+				if got := open(t, apply.Options{}, 0).Variant; got != tt.want {
 					t.Errorf("got %s, want %s", got, tt.want)
 				}
 				return nil
@@ -325,8 +340,8 @@ func TestLockNamesItsHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = ns.Do(func() error {
-		target := open(t, Options{Variant: Legacy, Wait: time.Second})
-		_, err := apply.Once(t.Context(), target, lower(programs(1)), always)
+		target := open(t, apply.Options{IPTables: string(Legacy), LockTimeout: time.Second}, 0)
+		_, err := once(t.Context(), target, lower(programs(1)))
 		if want := fmt.Sprintf("held by process %d (", os.Getpid()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q in it", err, want)
 		}
@@ -343,10 +358,10 @@ func TestLockNamesItsHolder(t *testing.T) {
 
 func TestCancelledCommit(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
-		target := open(t, Options{Variant: v, MostRules: 50})
+		target := open(t, apply.Options{IPTables: string(v)}, 50)
 		old := lower(programs(30))
 		put(t, target, old)
-		have, err := target.Read(t.Context())
+		have, err := target.read(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -358,7 +373,7 @@ func TestCancelledCommit(t *testing.T) {
 			}
 			return run.To(c, stdin, stdout, name, args...)
 		}
-		if err := target.Commit(ctx, target.Plan(have, lower(programs(200)))); err == nil {
+		if _, err := target.Commit(ctx, target.Difference(have, lower(programs(200)))); err == nil {
 			t.Fatal("a cancelled commit gives no error")
 		}
 		holds(t, target, old)
@@ -368,7 +383,7 @@ func TestCancelledCommit(t *testing.T) {
 // The conformance of irtest's Program is checked by eval; here the kernel has to take it.
 func TestKernelTakesOneOfEach(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
-		put(t, open(t, Options{Variant: v}), lower(ir.NewPrograms(irtest.Program(ir.ModeIPTables), &ir.Program{Family: ir.IPv6,
+		put(t, open(t, apply.Options{IPTables: string(v)}, 0), lower(ir.NewPrograms(irtest.Program(ir.ModeIPTables), &ir.Program{Family: ir.IPv6,
 			Node: ir.Node{MasqueradeBit: 14, NodePorts: ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{{Prefix: netip.MustParsePrefix("2001:db8::/64"), Assigned: true}}}}})))
 	})
 }

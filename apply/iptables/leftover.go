@@ -22,14 +22,14 @@ const canary = "KUBE-PROXY-CANARY"
 // keeps. Chains that only kube-proxy makes are listed of inUse, too. Chains of
 // the kubelet are not listed, nor is KUBE-FIREWALL where the kubelet is.
 // Tools and families that are not there can have left nothing.
-func Leftovers(ctx context.Context, inUse *Target) ([]apply.Leftover, error) {
-	return eachFamily(ctx, inUse, func(t *Target, f ir.Family) ([]apply.Leftover, error) {
+func Leftovers(ctx context.Context, inUse *Dataplane) ([]apply.Leftover, error) {
+	return eachFamily(ctx, inUse, func(t *Dataplane, f ir.Family) ([]apply.Leftover, error) {
 		return t.leftovers(ctx, f, t == inUse)
 	})
 }
 
 // eachFamily collects what there is in each variant and family.
-func eachFamily(ctx context.Context, inUse *Target, find func(*Target, ir.Family) ([]apply.Leftover, error)) ([]apply.Leftover, error) {
+func eachFamily(ctx context.Context, inUse *Dataplane, find func(*Dataplane, ir.Family) ([]apply.Leftover, error)) ([]apply.Leftover, error) {
 	var left []apply.Leftover
 	for _, v := range [...]Variant{NFT, Legacy} {
 		t := inUse
@@ -38,7 +38,7 @@ func eachFamily(ctx context.Context, inUse *Target, find func(*Target, ir.Family
 				continue
 			}
 			var err error
-			if t, err = Open(ctx, Options{Variant: v}); err != nil {
+			if t, err = Open(ctx, apply.Options{IPTables: string(v)}); err != nil {
 				if ctx.Err() != nil {
 					return nil, err
 				}
@@ -69,38 +69,38 @@ func legacyTables() bool {
 
 // leftovers gives what a family has, in two pieces: what proxyc makes as well,
 // if it is not in use, goes at once, and then what only kube-proxy makes.
-func (t *Target) leftovers(ctx context.Context, f ir.Family, using bool) ([]apply.Leftover, error) {
+func (d *Dataplane) leftovers(ctx context.Context, f ir.Family, using bool) ([]apply.Leftover, error) {
 	var left []apply.Leftover
 	add := func(chains []string, peer bool, remove func(context.Context, ir.Family) error) {
 		if len(chains) == 0 {
 			return
 		}
 		left = append(left, apply.Leftover{
-			Object: t.describe(f, chains), Peer: peer,
+			Object: d.describe(f, chains), Peer: peer,
 			Remove: func(ctx context.Context) error { return remove(ctx, f) },
 		})
 	}
 	if !using {
-		chains, err := t.remains(ctx, f)
+		chains, err := d.remains(ctx, f)
 		if err != nil {
 			return nil, err
 		}
-		add(chains, false, t.clean)
+		add(chains, false, d.clean)
 	}
-	canaries, err := t.tablesWith(ctx, f, canary)
+	canaries, err := d.tablesWith(ctx, f, canary)
 	if err != nil {
 		return nil, err
 	}
 	for i := range canaries {
 		canaries[i] += " " + canary
 	}
-	add(canaries, true, t.cleanCanaries)
+	add(canaries, true, d.cleanCanaries)
 	return left, nil
 }
 
 // describe names the first of some chains, and counts the others.
-func (t *Target) describe(f ir.Family, chains []string) string {
-	object := t.tool(f) + " " + chains[0]
+func (d *Dataplane) describe(f ir.Family, chains []string) string {
+	object := d.tool(f) + " " + chains[0]
 	if more := len(chains) - 1; more > 0 {
 		object += fmt.Sprintf(" and %d more chains", more)
 	}
@@ -108,8 +108,8 @@ func (t *Target) describe(f ir.Family, chains []string) string {
 }
 
 // remains gives the chains that clean would remove, as "TABLE CHAIN".
-func (t *Target) remains(ctx context.Context, f ir.Family) (chains []string, err error) {
-	plan, err := t.removal(ctx, f)
+func (d *Dataplane) remains(ctx context.Context, f ir.Family) (chains []string, err error) {
+	plan, err := d.removal(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func (t *Target) remains(ctx context.Context, f ir.Family) (chains []string, err
 			chains = append(chains, d.name+" "+c.Name)
 		}
 	}
-	shared, err := t.shared(ctx, f, plan)
+	shared, err := d.shared(ctx, f, plan)
 	for _, c := range shared.drop {
 		chains = append(chains, shared.table+" "+c.Name)
 	}
@@ -126,24 +126,24 @@ func (t *Target) remains(ctx context.Context, f ir.Family) (chains []string, err
 }
 
 // clean removes all of our chains, and what jumps to them.
-func (t *Target) clean(ctx context.Context, f ir.Family) error {
-	plan, err := t.removal(ctx, f)
+func (d *Dataplane) clean(ctx context.Context, f ir.Family) error {
+	plan, err := d.removal(ctx, f)
 	if err != nil {
 		return err
 	}
-	shared, err := t.shared(ctx, f, plan)
+	shared, err := d.shared(ctx, f, plan)
 	if err != nil {
 		return err
 	}
-	if err := t.allOrNothing(ctx, plan); err != nil || len(shared.drop) == 0 {
+	if err := d.allOrNothing(ctx, plan); err != nil || len(shared.drop) == 0 {
 		return err
 	}
-	return t.restore(ctx, f, step{shared}.input(f))
+	return d.restore(ctx, f, step{shared}.input(f))
 }
 
 // removal plans to remove all chains that are ours alone.
-func (t *Target) removal(ctx context.Context, f ir.Family) (*Plan, error) {
-	have, err := t.readFamily(ctx, f)
+func (d *Dataplane) removal(ctx context.Context, f ir.Family) (*Plan, error) {
+	have, err := d.readFamily(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +152,7 @@ func (t *Target) removal(ctx context.Context, f ir.Family) (*Plan, error) {
 
 // shared is what removes the chains that we share with the kubelet: nothing if
 // the kubelet is there, or others jump to them.
-func (t *Target) shared(ctx context.Context, f ir.Family, p *Plan) (edit, error) {
+func (d *Dataplane) shared(ctx context.Context, f ir.Family, p *Plan) (edit, error) {
 	filter := &p.families.Of(f).have.Filter
 	e := edit{table: filter.Name}
 	for i := range filter.Chains {
@@ -169,7 +169,7 @@ func (t *Target) shared(ctx context.Context, f ir.Family, p *Plan) (edit, error)
 		return e, nil
 	}
 	for _, chain := range rules.KubeletChains() {
-		if with, err := t.tablesWith(ctx, f, chain); err != nil || len(with) > 0 {
+		if with, err := d.tablesWith(ctx, f, chain); err != nil || len(with) > 0 {
 			return edit{}, err
 		}
 	}
@@ -177,8 +177,8 @@ func (t *Target) shared(ctx context.Context, f ir.Family, p *Plan) (edit, error)
 }
 
 // cleanCanaries removes the chains that only kube-proxy makes.
-func (t *Target) cleanCanaries(_ context.Context, f ir.Family) error {
-	one, err := t.singly(f)
+func (d *Dataplane) cleanCanaries(_ context.Context, f ir.Family) error {
+	one, err := d.singly(f)
 	if err != nil {
 		return err
 	}
@@ -193,9 +193,9 @@ func (t *Target) cleanCanaries(_ context.Context, f ir.Family) error {
 var tables = [...]string{"mangle", "nat", "filter"}
 
 // tablesWith gives the tables that have a chain.
-func (t *Target) tablesWith(ctx context.Context, f ir.Family, chain string) (with []string, err error) {
+func (d *Dataplane) tablesWith(ctx context.Context, f ir.Family, chain string) (with []string, err error) {
 	for _, table := range tables {
-		exists, err := t.exists(ctx, f, table, chain)
+		exists, err := d.exists(ctx, f, table, chain)
 		if err != nil {
 			return nil, err
 		}
@@ -209,13 +209,13 @@ func (t *Target) tablesWith(ctx context.Context, f ir.Family, chain string) (wit
 // exists tells whether a table has a chain; an error where the kernel lacks
 // the family, or the machine the tool. The nft variant is slow to save a large
 // table. The legacy one is not, and saving needs no lock, as asking does.
-func (t *Target) exists(ctx context.Context, f ir.Family, table, chain string) (bool, error) {
-	if t.Variant == Legacy {
+func (d *Dataplane) exists(ctx context.Context, f ir.Family, table, chain string) (bool, error) {
+	if d.Variant == Legacy {
 		declared := finder{text: "\n:" + chain + " "}
-		err := t.save(ctx, f, table, &declared)
+		err := d.save(ctx, f, table, &declared)
 		return declared.found, err
 	}
-	one, err := t.singly(f)
+	one, err := d.singly(f)
 	if err != nil {
 		return false, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
@@ -54,11 +55,11 @@ func TestLeftovers(t *testing.T) {
 		if v == NFT {
 			other = Legacy
 		}
-		left, err := Leftovers(t.Context(), open(t, Options{Variant: v}))
+		left, err := Leftovers(t.Context(), open(t, apply.Options{IPTables: string(v)}, 0))
 		if err != nil || len(left) != 2 || !left[0].Peer || !left[1].Peer {
 			t.Errorf("of the variant in use all but the canaries is listed: %v, %v", left, err)
 		}
-		left, err = Leftovers(t.Context(), &Target{Variant: other})
+		left, err = Leftovers(t.Context(), &Dataplane{Variant: other})
 		if err != nil {
 			t.Fatal(err)
 		}

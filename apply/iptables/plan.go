@@ -15,6 +15,12 @@ import (
 type Plan struct {
 	families   ir.PerFamily[*familyPlan]
 	have, want rules.Rulesets // what to go back to, and what to try again without the Services that the kernel refuses
+
+	// What is in force when it is committed: all of programs where it is full,
+	// or else what differs from before by changes.
+	full     bool
+	programs ir.Programs
+	changes  ir.Changes
 }
 
 type familyPlan struct {
@@ -412,6 +418,9 @@ func (o *operations) chain(c *rules.Chain) bool {
 	}
 	return true
 }
+
+// Without returns nothing: a chain is written as a whole.
+func (p *Plan) Without(map[string]bool) (apply.Plan, bool) { return nil, false }
 
 // diffRules gives the rules that only one side has.
 func diffRules(have, want []rules.Rule) (added, removed []*rules.Rule) {

@@ -244,7 +244,7 @@ func samePlans(t *testing.T, want, got *Plan, ops func(apply.Plan) []apply.Opera
 	if !slices.Equal(want.Gone(), got.Gone()) {
 		t.Fatalf("gone: got %v, want %v", got.Gone(), want.Gone())
 	}
-	if diff := cmp.Diff(want.Tables(), got.Tables()); diff != "" {
+	if diff := cmp.Diff(want.tables(), got.tables()); diff != "" {
 		t.Fatalf("rules (-want +got):\n%s", diff)
 	}
 }
@@ -253,15 +253,15 @@ func samePlans(t *testing.T, want, got *Plan, ops func(apply.Plan) []apply.Opera
 // need, against those of whole Rulesets.
 func TestPlanKeepsWhatDiffers(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
-	target := &Target{Variant: Legacy, version: version{1, 8, 9}, families: []ir.Family{ir.IPv4, ir.IPv6}}
+	target := &Dataplane{Variant: Legacy, version: version{1, 8, 9}, families: []ir.Family{ir.IPv4, ir.IPv6}}
 	all := programs(200)
 	for range 20 {
 		have, want := lower(thinned(all, random)), lower(thinned(all, random))
-		got, whole := target.Plan(have, want).(*Plan), newPlan(have, want)
+		got, whole := target.Difference(have, want), newPlan(have, want)
 		samePlans(t, whole, got, opsOf)
 	}
 	have, want := lower(all), lower(all)
-	for _, f := range ir.Present(target.Plan(have, want).(*Plan).families) {
+	for _, f := range ir.Present(target.Difference(have, want).families) {
 		for _, r := range []*rules.Ruleset{f.have, f.want} {
 			if n := len(r.Nat.Chains); n > 0 {
 				t.Errorf("%s: a plan without a change keeps %d chains", r.Family, n)

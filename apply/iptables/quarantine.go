@@ -30,22 +30,22 @@ func (r *refused) Unwrap() error { return r.err }
 
 // quarantine finds out which Services of a refused Plan are to blame, and puts
 // the rest in force. first is the refusal of the whole.
-func (t *Target) quarantine(ctx context.Context, p *Plan, first *refused) error {
+func (d *Dataplane) quarantine(ctx context.Context, p *Plan, first *refused) (apply.Result, error) {
 	suspects := map[ir.Name]bool{}
 	for op := range p.Operations {
 		if op.Verb != apply.Remove && op.Service != (ir.Name{}) {
 			suspects[op.Service] = true
 		}
 	}
-	probe := newProbe(t, p.want, suspects)
+	probe := newProbe(d, p.want, suspects)
 	err := probe.search(ctx, slices.SortedFunc(maps.Keys(suspects), ir.Name.Compare))
 	err = errors.Join(err, probe.clear(ctx))
 	if err != nil || len(probe.guilty) == 0 {
-		return errors.Join(first, err)
+		return apply.Result{}, errors.Join(first, err)
 	}
-	have, err := t.Read(ctx)
+	have, err := d.read(ctx)
 	if err != nil {
-		return errors.Join(first, err)
+		return apply.Result{}, errors.Join(first, err)
 	}
 	out := map[ir.Name]bool{}
 	for _, r := range probe.guilty {
@@ -55,16 +55,15 @@ func (t *Target) quarantine(ctx context.Context, p *Plan, first *refused) error 
 	for f, r := range ir.Present(p.want.PerFamily) {
 		*rest.At(f) = r.Without(out)
 	}
-	if err := t.allOrNothing(ctx, newPlan(p.within(have), rest)); err != nil {
-		return err
-	}
-	return &apply.Quarantine{Refused: probe.guilty}
+	again := newPlan(p.within(have), rest)
+	err = d.allOrNothing(ctx, again)
+	return apply.Result{Refused: probe.guilty, Tables: again.tables()}, err
 }
 
 // probe tries the rules of Services in a chain that nobody jumps to, without
 // touching those in force.
 type probe struct {
-	target *Target
+	target *Dataplane
 	tables []trial
 	guilty []apply.Refusal
 }
@@ -76,7 +75,7 @@ type trial struct {
 	of     map[ir.Name][]rules.Rule
 }
 
-func newProbe(t *Target, want rules.Rulesets, suspects map[ir.Name]bool) *probe {
+func newProbe(t *Dataplane, want rules.Rulesets, suspects map[ir.Name]bool) *probe {
 	p := &probe{target: t}
 	for _, r := range ir.Present(want.PerFamily) {
 		for _, table := range r.Tables() {

@@ -8,12 +8,12 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-func (t *Target) singly(f ir.Family) (singleChains, error) {
+func (d *Dataplane) singly(f ir.Family) (singleChains, error) {
 	protocol := goiptables.ProtocolIPv4
 	if f == ir.IPv6 {
 		protocol = goiptables.ProtocolIPv6
 	}
 	return goiptables.New(goiptables.IPFamily(protocol),
-		goiptables.Path(t.tool(f)),
-		goiptables.Timeout(t.waitSeconds()))
+		goiptables.Path(d.tool(f)),
+		goiptables.Timeout(d.waitSeconds()))
 }

@@ -6,9 +6,9 @@ import (
 )
 
 // Bytes is how much a commit of a Plan of this Target hands to iptables-restore.
-func (t *Target) Bytes(p apply.Plan) (n int) {
+func (d *Dataplane) Bytes(p apply.Plan) (n int) {
 	for _, f := range ir.Present(p.(*Plan).families) {
-		for _, s := range f.steps(t.most()) {
+		for _, s := range f.steps(d.most()) {
 			n += len(s.input(f.want.Family).text())
 		}
 	}

@@ -24,7 +24,7 @@ func TestAffinityForgetsBackendsThatGo(t *testing.T) {
 	}
 	defer topo.Close()
 	ns := topo.Namespace("node1")
-	target, err := OpenIn(ns.Fd())
+	target, err := OpenIn(ns.Fd(), apply.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func TestAffinityForgetsBackendsThatGo(t *testing.T) {
 			t.Run(f.String()+" "+way, func(t *testing.T) {
 				n.nft(t, "", "flush", "ruleset")
 				p := nftest.Sticky(f, ir.TCP)
-				if _, err := apply.Once(t.Context(), n, rules.NewTables(rules.Lower(p)), always); err != nil {
+				if _, err := once(t, n, rules.NewTables(rules.Lower(p))); err != nil {
 					t.Fatal(err)
 				}
 				state := NewState(f)
@@ -46,10 +46,10 @@ func TestAffinityForgetsBackendsThatGo(t *testing.T) {
 				smaller := without(nftest.Sticky(f, ir.TCP), goes)
 				switch way {
 				case "by State":
-					err = n.Commit(t.Context(), state.Update(&p.Node,
-						ir.Change{Name: p.Services[0].Name, Old: &p.Services[0], New: &smaller.Services[0]}))
+					_, err = n.Commit(t.Context(), planOf(state.Update(&p.Node,
+						ir.Change{Name: p.Services[0].Name, Old: &p.Services[0], New: &smaller.Services[0]})))
 				default:
-					_, err = apply.Once(t.Context(), n, rules.NewTables(rules.Lower(smaller)), always)
+					_, err = once(t, n, rules.NewTables(rules.Lower(smaller)))
 				}
 				if err != nil {
 					t.Fatal(err)
@@ -64,7 +64,7 @@ func TestAffinityForgetsBackendsThatGo(t *testing.T) {
 					}
 				}
 				// It comes back: nobody moves.
-				if _, err := apply.Once(t.Context(), n, rules.NewTables(rules.Lower(p)), always); err != nil {
+				if _, err := once(t, n, rules.NewTables(rules.Lower(p))); err != nil {
 					t.Fatal(err)
 				}
 				for client, server := range visitAll(t, topo, f) {
@@ -128,7 +128,7 @@ func TestAffinityMapsGrowAsNeeded(t *testing.T) {
 				t.Errorf("%s: a size is declared", s.Name)
 			}
 		}
-		if _, err := apply.Once(t.Context(), n, rules.NewTables(r), always); err != nil {
+		if _, err := once(t, n, rules.NewTables(r)); err != nil {
 			t.Fatal(err)
 		}
 		if got := n.nft(t, "", "list", "ruleset"); !strings.Contains(got, "size 65535") {

@@ -39,7 +39,7 @@ func BenchmarkFullLoad(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			flush()
-			if err := n.Commit(b.Context(), n.Plan(rules.Tables{}, want)); err != nil {
+			if _, err := n.Commit(b.Context(), newPlan(rules.Tables{}, want)); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -56,11 +56,11 @@ func BenchmarkFullLoad(b *testing.B) {
 	})
 	b.Run("read and compare", func(b *testing.B) {
 		for b.Loop() {
-			have, err := n.Read(b.Context())
+			have, err := n.read(b.Context())
 			if err != nil {
 				b.Fatal(err)
 			}
-			if !n.Plan(have, want).Empty() {
+			if !newPlan(have, want).Empty() {
 				b.Fatal("the tables are not what is wanted")
 			}
 		}
@@ -76,7 +76,7 @@ func BenchmarkOneEndpoint(b *testing.B) {
 		b.Run(fmt.Sprint(services), func(b *testing.B) {
 			n := newNode(b)
 			p, want := large(services)
-			if err := n.Commit(b.Context(), n.Plan(rules.Tables{}, want)); err != nil {
+			if _, err := n.Commit(b.Context(), newPlan(rules.Tables{}, want)); err != nil {
 				b.Fatal(err)
 			}
 			state := NewState(ir.IPv4)
@@ -100,7 +100,8 @@ func BenchmarkOneEndpoint(b *testing.B) {
 			}
 			for i := 0; b.Loop(); i++ {
 				timed(&took, func() error {
-					return n.Commit(b.Context(), state.Update(&p.Node, ir.Change{Name: one.Name, Old: versions[1-i%2], New: versions[i%2]}))
+					_, err := n.Commit(b.Context(), planOf(state.Update(&p.Node, ir.Change{Name: one.Name, Old: versions[1-i%2], New: versions[i%2]})))
+					return err
 				})
 				timed(&limit, n.commitNothing)
 			}

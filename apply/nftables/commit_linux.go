@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -15,120 +13,90 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// Target is the nf_tables of one network namespace. Its methods may be called
-// from several goroutines; a Read does not keep a Commit waiting.
-type Target struct {
-	Log *slog.Logger // of what is odd; nil: nowhere
-
-	mu sync.Mutex
-	c  *conn
-
-	reading sync.Mutex
-	r       *conn
-	others  *listener
-}
-
-var _ apply.Target[rules.Tables] = (*Target)(nil)
-
-// Open connects to the network namespace of the calling thread.
-func Open() (*Target, error) { return OpenIn(0) }
-
-// OpenIn connects to the network namespace behind a file descriptor.
-func OpenIn(netns int) (*Target, error) {
-	c, err := dial(netns)
-	if err != nil {
-		return nil, err
-	}
-	t := &Target{c: c}
-	if t.r, err = dial(netns); err == nil {
-		t.others, err = dialListener(netns)
-	}
-	if err != nil {
-		t.Close()
-		return nil, err
-	}
-	return t, nil
-}
-
-// Close closes the connections.
-func (t *Target) Close() error {
-	err := t.c.nl.Close()
-	if t.r != nil {
-		err = errors.Join(err, t.r.nl.Close())
-	}
-	if t.others != nil {
-		err = errors.Join(err, t.others.nl.Close())
-	}
-	return err
-}
-
-// Plan compares.
-func (t *Target) Plan(have, want rules.Tables) apply.Plan { return newPlan(have, want) }
-
 // Commit sends a Plan in one batch for both families. Where the kernel refuses
 // parts of some Services, these Services are left as they are and the rest is
-// sent. Affinity maps forget the backends that are gone in the same batch.
-func (t *Target) Commit(ctx context.Context, p apply.Plan) error {
+// sent. Affinity maps forget the backends that are gone in the same batch; where
+// that must be finished afterwards and fails, all else is in force, and the next
+// Plan comes back to it.
+func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, error) {
 	plan, ok := p.(*Plan)
 	if !ok {
-		return fmt.Errorf("nftables cannot commit a %T", p)
+		return apply.Result{}, fmt.Errorf("nftables cannot commit a %T", p)
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	plan.kept = map[ir.Family]int{}
-	err := t.commit(ctx, plan)
-	var stale *staleError
-	if errors.As(err, &stale) && plan.want != nil {
+	d.monitor.Begin()
+	defer d.monitor.End()
+	d.found = rules.Tables{} // it will be another one
+	var result apply.Result
+	var err error
+	if !plan.Empty() {
+		result, err = d.commit(ctx, plan)
+	}
+	if err == nil && len(result.Refused) == 0 {
+		d.remember(plan)
+	}
+	return result, err
+}
+
+func (d *Dataplane) commit(ctx context.Context, plan *Plan) (apply.Result, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	result, err := d.send(ctx, plan)
+	if _, stale := errors.AsType[*staleError](err); stale && plan.want != nil {
 		// The node is not what the plan began with. It is read and planned anew, once.
-		have, err := t.Read(ctx)
+		have, err := d.read(ctx)
 		if err != nil {
-			return err
+			return apply.Result{}, err
 		}
 		again := newPlan(have, *plan.want)
-		again.again, again.kept = true, plan.kept
-		return t.commit(ctx, again)
+		again.again = true
+		return d.send(ctx, again)
 	}
-	return err
+	return result, err
 }
 
 // staleError is a refusal for which the kernel's state can be the reason: what
 // was to be made is there, or what was to be removed is not.
 type staleError struct{ refused }
 
-// commit sends the plan, and, when parts are refused, what is left without them.
-func (t *Target) commit(ctx context.Context, p *Plan) error {
-	out := quarantine{kept: p.kept}
+// send sends the plan, and, when parts are refused, what is left without them.
+func (d *Dataplane) send(ctx context.Context, p *Plan) (apply.Result, error) {
+	var out quarantine
 	for try := 0; ; try++ {
-		entries, err := t.staleEntries(ctx, p)
+		entries, err := d.staleEntries(ctx, p)
 		if err != nil {
-			return err
+			return apply.Result{}, err
 		}
 		if try > 10 {
 			entries = nil // they expire faster than they are removed: forget comes back to them
 		}
-		refusals, err := t.c.send(ctx, newBatch(p, entries))
+		refusals, err := d.c.send(ctx, newBatch(p, entries))
 		if err != nil {
-			return err
+			return apply.Result{}, err
 		}
 		if len(refusals) == 0 {
 			break
 		}
 		if p, err = out.without(p, refusals); err != nil {
-			return err
+			return apply.Result{}, err
 		}
 	}
-	if err := t.forget(ctx, p); err != nil {
-		return err
+	result := out.result()
+	if err := d.forget(ctx, p); err != nil {
+		d.unforgotten = true
+		return result, err
 	}
-	return out.error()
+	if p.forgets {
+		d.unforgotten = false
+	}
+	return result, nil
 }
 
 // staleEntries finds what affinity maps remember of backends that go.
-func (t *Target) staleEntries(ctx context.Context, p *Plan) (stale, error) {
+func (d *Dataplane) staleEntries(ctx context.Context, p *Plan) (stale, error) {
 	all := stale{}
 	for _, c := range ir.Present(p.families) {
 		for _, purge := range c.purge {
-			gone, err := t.staleIn(ctx, c.family, purge)
+			gone, err := d.staleIn(ctx, c.family, purge)
 			if err != nil {
 				return nil, err
 			}
@@ -140,10 +108,10 @@ func (t *Target) staleEntries(ctx context.Context, p *Plan) (stale, error) {
 	return all, nil
 }
 
-func (t *Target) staleIn(ctx context.Context, f ir.Family, p purge) ([]rules.Element, error) {
+func (d *Dataplane) staleIn(ctx context.Context, f ir.Family, p purge) ([]rules.Element, error) {
 	s := *p.set
 	s.Elements = nil
-	_, err := t.c.dump(ctx, getElem, nfFamily(f), encodeNamed(2, s.Name), func(b []byte) error {
+	_, err := d.c.dump(ctx, getElem, nfFamily(f), encodeNamed(2, s.Name), func(b []byte) error {
 		return decodeElements(b, &s, f, (&notes{}).frontend)
 	})
 	return slices.DeleteFunc(s.Elements, func(e rules.Element) bool {
@@ -154,9 +122,9 @@ func (t *Target) staleIn(ctx context.Context, f ir.Family, p purge) ([]rules.Ele
 
 // forget removes what connections under way remembered between the reading of
 // the maps and the commit. After the commit nothing remembers what is gone.
-func (t *Target) forget(ctx context.Context, p *Plan) error {
+func (d *Dataplane) forget(ctx context.Context, p *Plan) error {
 	for range 10 {
-		entries, err := t.staleEntries(ctx, p)
+		entries, err := d.staleEntries(ctx, p)
 		if err != nil || len(entries) == 0 {
 			return err
 		}
@@ -170,7 +138,7 @@ func (t *Target) forget(ctx context.Context, p *Plan) error {
 				}
 			}
 		}
-		refusals, err := t.c.send(ctx, b)
+		refusals, err := d.c.send(ctx, b)
 		if err != nil {
 			return err
 		}
@@ -181,18 +149,16 @@ func (t *Target) forget(ctx context.Context, p *Plan) error {
 	return errors.New("affinity maps change too fast to be rid of backends that are gone")
 }
 
-// quarantine collects the Services that the kernel refuses.
+// quarantine collects the Services that the kernel refuses, and counts the
+// chains and sets that it still uses.
 type quarantine struct {
-	refusals []apply.Refusal
-	kept     map[ir.Family]int // chains and sets that it does not let go
+	refused []apply.Refusal
+	busy    ir.PerFamily[int]
 }
 
-func (q *quarantine) error() error {
-	if len(q.refusals) == 0 {
-		return nil
-	}
-	slices.SortFunc(q.refusals, func(a, b apply.Refusal) int { return a.Service.Compare(b.Service) })
-	return &apply.Quarantine{Refused: q.refusals}
+func (q *quarantine) result() apply.Result {
+	slices.SortFunc(q.refused, func(a, b apply.Refusal) int { return a.Service.Compare(b.Service) })
+	return apply.Result{Refused: q.refused, Busy: q.busy}
 }
 
 // without gives the plan without what was refused: entries of affinity maps
@@ -208,11 +174,11 @@ func (q *quarantine) without(p *Plan, refusals []refused) (*Plan, error) {
 		case r.purge && errors.Is(r.err, unix.ENOENT):
 		case r.removal && errors.Is(r.err, unix.EBUSY):
 			drop[r.object] = true
-			q.kept[r.change.family]++
+			*q.busy.At(r.change.family)++
 		default:
 			e := r.element(r.offset)
 			service := r.service(e)
-			if len(q.refusals) == 0 && !p.again && r.mayBeStale() {
+			if len(q.refused) == 0 && !p.again && r.mayBeStale() {
 				return nil, &staleError{r}
 			}
 			if service == (ir.Name{}) {
@@ -220,7 +186,7 @@ func (q *quarantine) without(p *Plan, refusals []refused) (*Plan, error) {
 			}
 			if !services[service] {
 				services[service] = true
-				q.refusals = append(q.refusals, apply.Refusal{Service: service, Reason: r.reason(e)})
+				q.refused = append(q.refused, apply.Refusal{Service: service, Reason: r.reason(e)})
 			}
 		}
 	}

@@ -23,7 +23,7 @@ import (
 // node is a network namespace with a Target.
 type node struct {
 	*applytest.Namespace
-	*Target
+	*Dataplane
 }
 
 func newNode(t testing.TB) node {
@@ -33,7 +33,7 @@ func newNode(t testing.TB) node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	target, err := OpenIn(ns.Fd())
+	target, err := OpenIn(ns.Fd(), apply.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,8 +110,6 @@ func both(make func(ir.Family) *ir.Program) rules.Tables {
 	return lower(make(ir.IPv4), make(ir.IPv6))
 }
 
-func always(apply.Plan) bool { return true }
-
 // The two writers of a Ruleset make the same table; and what is read is what
 // was wanted, whoever wrote it.
 func TestTextAndNetlinkAgree(t *testing.T) {
@@ -124,7 +122,7 @@ func TestTextAndNetlinkAgree(t *testing.T) {
 			})
 			byText, byNetlink := newNode(t), newNode(t)
 			byText.load(t, want)
-			if _, err := apply.Once(t.Context(), byNetlink, want, always); err != nil {
+			if _, err := once(t, byNetlink, want); err != nil {
 				t.Fatal(err)
 			}
 			if d := cmp.Diff(byText.list(t), byNetlink.list(t)); d != "" {
@@ -142,17 +140,38 @@ func TestTextAndNetlinkAgree(t *testing.T) {
 	}
 }
 
+// once reads, plans, commits, and tests that the node has what was wanted.
+func once(t testing.TB, n node, want rules.Tables) (*Plan, error) {
+	t.Helper()
+	have, err := n.read(t.Context())
+	if err != nil {
+		return nil, err
+	}
+	plan := newPlan(have, want)
+	result, err := n.Commit(t.Context(), plan)
+	if err := errors.Join(err, result.Error()); err != nil {
+		return plan, err
+	}
+	if have, err = n.read(t.Context()); err != nil {
+		return plan, err
+	}
+	if rest := newPlan(have, want); !rest.Empty() {
+		t.Errorf("the node does not hold what was committed: %v", slices.Collect(rest.Operations))
+	}
+	return plan, nil
+}
+
 // holds tests that the node has what is wanted, and nothing else.
 func holds(t *testing.T, way string, n node, want rules.Tables) {
 	t.Helper()
-	have, err := n.Read(t.Context())
+	have, err := n.read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(lines(t, want), lines(t, have)); d != "" {
 		t.Errorf("%s: what is read (-want +got):\n%s", way, d)
 	}
-	if p := n.Plan(have, want); !p.Empty() {
+	if p := newPlan(have, want); !p.Empty() {
 		for op := range p.Operations {
 			t.Errorf("%s: still to do: %s %s", way, op.Verb, op.Object)
 		}
@@ -194,7 +213,7 @@ func TestKernelHoldsHistories(t *testing.T) {
 	n := newNode(t)
 	for step := range 30 {
 		want := both(func(f ir.Family) *ir.Program { return vary(nftest.Program(f), random) })
-		if _, err := apply.Once(t.Context(), n, want, always); err != nil {
+		if _, err := once(t, n, want); err != nil {
 			t.Fatalf("step %d: %v", step, err)
 		}
 		if step%6 == 0 {
@@ -244,7 +263,7 @@ func vary(p *ir.Program, random *rand.Rand) *ir.Program {
 func TestPlanFollowsTheChange(t *testing.T) {
 	n := newNode(t)
 	want := both(nftest.Program)
-	if _, err := apply.Once(t.Context(), n, want, always); err != nil {
+	if _, err := once(t, n, want); err != nil {
 		t.Fatal(err)
 	}
 	changed := both(func(f ir.Family) *ir.Program {
@@ -253,7 +272,7 @@ func TestPlanFollowsTheChange(t *testing.T) {
 		(*b)[2].AddrPort = nftest.AddrPort(f, "10.244.2.11:8080")
 		return p
 	})
-	plan, err := apply.Once(t.Context(), n, changed, always)
+	plan, err := once(t, n, changed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,12 +313,12 @@ func TestRepair(t *testing.T) {
 	n := newNode(t)
 	for name, damage := range damages {
 		t.Run(name, func(t *testing.T) {
-			if _, err := apply.Once(t.Context(), n, want, always); err != nil {
+			if _, err := once(t, n, want); err != nil {
 				t.Fatal(err)
 			}
 			before := n.list(t)
 			n.nft(t, strings.ReplaceAll(damage, "; ", "\n"), "-f", "/dev/stdin")
-			plan, err := apply.Once(t.Context(), n, want, always)
+			plan, err := once(t, n, want)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -320,7 +339,7 @@ func TestTakeover(t *testing.T) {
 table ip6 kube-proxy { set cluster-ips { type ipv6_addr; }; }
 table inet other { chain c { accept; }; }
 `, "-f", "/dev/stdin")
-	plan, err := apply.Once(t.Context(), n, both(nftest.Program), always)
+	plan, err := once(t, n, both(nftest.Program))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -338,9 +357,9 @@ table inet other { chain c { accept; }; }
 
 // A stale chain to which somebody else jumps meanwhile stays, empty; the rest of
 // the commit is done, and the next one finds it.
-func TestKept(t *testing.T) {
+func TestBusy(t *testing.T) {
 	n := newNode(t)
-	if _, err := apply.Once(t.Context(), n, both(nftest.Program), always); err != nil {
+	if _, err := once(t, n, both(nftest.Program)); err != nil {
 		t.Fatal(err)
 	}
 	less := both(func(f ir.Family) *ir.Program {
@@ -348,30 +367,31 @@ func TestKept(t *testing.T) {
 		p.Services = nil
 		return p
 	})
-	have, err := n.Read(t.Context())
+	have, err := n.read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan := n.Plan(have, less).(*Plan)
+	plan := newPlan(have, less)
 	stale := plan.families.IPv4.goneChains[0].Name
 	n.nft(t, "add chain ip proxyc mine\nadd rule ip proxyc mine jump "+stale+"\n", "-f", "/dev/stdin")
-	if err := n.Commit(t.Context(), plan); err != nil {
+	result, err := n.Commit(t.Context(), plan)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]int{1, 0}, []int{plan.Kept(ir.IPv4), plan.Kept(ir.IPv6)}); diff != "" {
-		t.Errorf("kept (-want +got):\n%s", diff)
+	if diff := cmp.Diff(ir.PerFamily[int]{IPv4: 1}, result.Busy); diff != "" {
+		t.Errorf("busy (-want +got):\n%s", diff)
 	}
-	if have, err = n.Read(t.Context()); err != nil {
+	if have, err = n.read(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	rest := n.Plan(have, less)
-	if gone := rest.(*Plan).families.IPv4.goneChains; len(gone) != 2 {
+	rest := newPlan(have, less)
+	if gone := rest.families.IPv4.goneChains; len(gone) != 2 {
 		t.Errorf("to go: %d chains, want the stale one and that which jumps to it", len(gone))
 	}
-	if err := n.Commit(t.Context(), rest); err != nil {
+	if result, err = n.Commit(t.Context(), rest); err != nil {
 		t.Fatal(err)
 	}
-	if k := rest.(*Plan).Kept(ir.IPv4); k != 0 || strings.Contains(strings.Join(n.list(t), "\n"), stale) {
+	if k := result.Busy.IPv4; k != 0 || strings.Contains(strings.Join(n.list(t), "\n"), stale) {
 		t.Errorf("%d kept, and %s is there", k, stale)
 	}
 }
@@ -395,23 +415,23 @@ func TestQuarantine(t *testing.T) {
 			n := newNode(t)
 			want := both(nftest.Program)
 			spoil(want.IPv4)
-			_, err := apply.Once(t.Context(), n, want, always)
-			q, ok := err.(*apply.Quarantine)
-			if !ok {
-				t.Fatalf("want a quarantine, got %v", err)
+			q, err := n.Commit(t.Context(), newPlan(rules.Tables{}, want))
+			if err != nil {
+				t.Fatal(err)
 			}
 			if len(q.Refused) != 1 || q.Refused[0].Service.Name != "svc10" {
-				t.Errorf("refused: %v", q)
+				t.Fatalf("refused: %v", q.Refused)
 			}
+			err = q.Error()
 			if !strings.Contains(err.Error(), "10.96.0.10 . tcp . 80:") && !strings.Contains(err.Error(), "203.0.113.10 . tcp . 80 .") {
 				t.Errorf("the error does not name the element: %v", err)
 			}
 			// All the others are there.
-			have, err := n.Read(t.Context())
+			have, err := n.read(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			for op := range n.Plan(have, want).Operations {
+			for op := range newPlan(have, want).Operations {
 				if op.Service.Name != "svc10" && op.Service.Name != "" {
 					t.Errorf("not done: %s %s of %s", op.Verb, op.Object, op.Service)
 				}
@@ -427,11 +447,11 @@ func TestQuarantine(t *testing.T) {
 func TestStalePlan(t *testing.T) {
 	n := newNode(t)
 	want := both(nftest.Program)
-	have, err := n.Read(t.Context())
+	have, err := n.read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan := n.Plan(have, want)
+	plan := newPlan(have, want)
 	changed := both(func(f ir.Family) *ir.Program {
 		p := nftest.Program(f)
 		p.Services = p.Services[:3]
@@ -440,19 +460,19 @@ func TestStalePlan(t *testing.T) {
 	for _, meanwhile := range []rules.Tables{want, changed} {
 		n.nft(t, "", "flush", "ruleset")
 		n.load(t, meanwhile)
-		if err := n.Commit(t.Context(), plan); err != nil {
+		if _, err := n.Commit(t.Context(), plan); err != nil {
 			t.Fatal(err)
 		}
 		holds(t, "after a stale plan", n, want)
 	}
 	// And where what is to go is gone.
-	have, err = n.Read(t.Context())
+	have, err = n.read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan = n.Plan(have, changed)
+	plan = newPlan(have, changed)
 	n.nft(t, "", "flush", "ruleset")
-	if err := n.Commit(t.Context(), plan); err != nil {
+	if _, err := n.Commit(t.Context(), plan); err != nil {
 		t.Fatal(err)
 	}
 	holds(t, "after a flush", n, changed)
@@ -462,11 +482,11 @@ func TestStalePlan(t *testing.T) {
 func TestLarge(t *testing.T) {
 	n := newNode(t)
 	want := rules.NewTables(rules.Lower(nftest.Large(3000)), rules.Lower(&ir.Program{Family: ir.IPv6, Node: nftest.Node(ir.IPv6)}))
-	if _, err := apply.Once(t.Context(), n, want, always); err != nil {
+	if _, err := once(t, n, want); err != nil {
 		t.Fatal(err)
 	}
 	empty := both(func(f ir.Family) *ir.Program { return &ir.Program{Family: f, Node: nftest.Node(f)} })
-	plan, err := apply.Once(t.Context(), n, empty, always)
+	plan, err := once(t, n, empty)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -474,10 +494,10 @@ func TestLarge(t *testing.T) {
 		t.Errorf("%d frontends are gone, want 3450", len(gone))
 	}
 	for range 3 {
-		if _, err := apply.Once(t.Context(), n, want, always); err != nil {
+		if _, err := once(t, n, want); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := apply.Once(t.Context(), n, empty, always); err != nil {
+		if _, err := once(t, n, empty); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -486,7 +506,7 @@ func TestLarge(t *testing.T) {
 // A table that a running process owns is left alone, and said to be.
 func TestForeignOwner(t *testing.T) {
 	n := newNode(t)
-	other, err := OpenIn(n.Fd())
+	other, err := OpenIn(n.Fd(), apply.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -499,7 +519,7 @@ func TestForeignOwner(t *testing.T) {
 	if r, err := other.c.send(t.Context(), b); err != nil || len(r) > 0 {
 		t.Fatal(err, r)
 	}
-	_, err = apply.Once(t.Context(), n, both(nftest.Program), always)
+	_, err = once(t, n, both(nftest.Program))
 	if foreign, ok := err.(*apply.Foreign); !ok || foreign.Object != "table ip6 proxyc" {
 		t.Errorf("want a foreign table, got %v", err)
 	}
@@ -512,10 +532,10 @@ func TestCancelled(t *testing.T) {
 	n := newNode(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := n.Read(ctx); err == nil {
+	if _, err := n.read(ctx); err == nil {
 		t.Error("Read went on")
 	}
-	if err := n.Commit(ctx, n.Plan(rules.Tables{}, both(nftest.Program))); err == nil {
+	if _, err := n.Commit(ctx, newPlan(rules.Tables{}, both(nftest.Program))); err == nil {
 		t.Error("Commit went on")
 	}
 	if l := n.list(t); len(l) > 1 {
@@ -529,7 +549,7 @@ func TestForeignContent(t *testing.T) {
 	n.nft(t, "table ip proxyc { chain mine { counter; }; }", "-f", "-")
 	before := n.list(t)
 	want := lower(nftest.Program(ir.IPv4))
-	_, err := apply.Once(t.Context(), n, want, always)
+	_, err := once(t, n, want)
 	if _, ok := errors.AsType[*apply.Foreign](err); !ok {
 		t.Errorf("apply: got %v", err)
 	}

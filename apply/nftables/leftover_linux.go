@@ -54,12 +54,12 @@ func Leftovers(ctx context.Context, inUse bool) ([]apply.Leftover, error) {
 
 // foreign tells whether somebody else has tables of our name.
 func foreign(ctx context.Context) bool {
-	t, err := Open()
+	d, err := Open(ctx, apply.Options{})
 	if err != nil {
 		return false
 	}
-	defer t.Close()
-	_, err = t.Read(ctx)
+	defer d.Close()
+	err = d.Read(ctx)
 	_, is := errors.AsType[*apply.Foreign](err)
 	return is
 }

@@ -20,12 +20,12 @@ import (
 // other is somebody else who changes nf_tables.
 type other struct {
 	t testing.TB
-	*Target
+	*Dataplane
 }
 
 func (n node) other(t testing.TB) other {
 	t.Helper()
-	target, err := OpenIn(n.Fd())
+	target, err := OpenIn(n.Fd(), apply.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,11 +93,11 @@ func TestReadBesideOtherTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := manyServices()
-	if _, err := apply.Once(t.Context(), n, want, always); err != nil {
+	if _, err := once(t, n, want); err != nil {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	n.Log = slog.New(slog.NewTextHandler(&log, nil))
+	n.log = slog.New(slog.NewTextHandler(&log, nil))
 	stop := again(t, func() error {
 		if err := o.commit(t.Context(), aboutTable(newChain, "other", named(unix.NFTA_CHAIN_NAME, "a")),
 			aboutTable(newChain, "other", named(unix.NFTA_CHAIN_NAME, "b"))); err != nil {
@@ -110,11 +110,11 @@ func TestReadBesideOtherTables(t *testing.T) {
 	defer cancel()
 	const readings = 5
 	for range readings {
-		have, err := n.Read(ctx)
+		have, err := n.read(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for op := range n.Plan(have, want).Operations {
+		for op := range newPlan(have, want).Operations {
 			t.Errorf("read wrongly: %s %s", op.Verb, op.Object)
 		}
 	}
@@ -131,12 +131,12 @@ func TestReadBesideOtherTables(t *testing.T) {
 func TestReadBesideChangesOfOurs(t *testing.T) {
 	n := newNode(t)
 	want := manyServices()
-	if _, err := apply.Once(t.Context(), n, want, always); err != nil {
+	if _, err := once(t, n, want); err != nil {
 		t.Fatal(err)
 	}
 	o := n.other(t)
 	var log bytes.Buffer
-	n.Log = slog.New(slog.NewTextHandler(&log, nil))
+	n.log = slog.New(slog.NewTextHandler(&log, nil))
 	stop := again(t, func() error {
 		if err := o.commit(t.Context(), aboutTable(newChain, rules.Table, named(unix.NFTA_CHAIN_NAME, "mine"))); err != nil {
 			return err
@@ -146,7 +146,7 @@ func TestReadBesideChangesOfOurs(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for log.Len() == 0 && ctx.Err() == nil { // on a busy machine some readings may meet no change
-		if _, err := n.Read(ctx); err != nil {
+		if _, err := n.read(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -155,11 +155,11 @@ func TestReadBesideChangesOfOurs(t *testing.T) {
 	}
 	stop()
 	log.Reset()
-	have, err := n.Read(t.Context())
+	have, err := n.read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for op := range n.Plan(have, want).Operations {
+	for op := range newPlan(have, want).Operations {
 		if !strings.HasSuffix(op.Object, " chain mine") {
 			t.Errorf("still to do: %s %s", op.Verb, op.Object)
 		}
@@ -173,7 +173,7 @@ func TestReadBesideChangesOfOurs(t *testing.T) {
 func TestReadWithLostMessages(t *testing.T) {
 	n := newNode(t)
 	want := both(nftest.Program)
-	if _, err := apply.Once(t.Context(), n, want, always); err != nil {
+	if _, err := once(t, n, want); err != nil {
 		t.Fatal(err)
 	}
 	o := n.other(t)

@@ -17,17 +17,14 @@ type Plan struct {
 	families ir.PerFamily[*change] // nil: nothing to do with it
 	want     *rules.Tables         // to plan again from; nil if a State made the plan
 	again    bool                  // planned again already
+	forgets  bool                  // all affinity maps are looked through
 
-	kept map[ir.Family]int // by its Commit
+	// What is in force when it is committed: all of programs where it is full,
+	// or else what differs from before by changes.
+	full     bool
+	programs ir.Programs
+	changes  ir.Changes
 }
-
-var (
-	_ apply.Cleaning = (*Plan)(nil)
-	_ apply.Partial  = (*Plan)(nil)
-)
-
-// Kept is how many chains and sets the Commit had to leave, empty.
-func (p *Plan) Kept(f ir.Family) int { return p.kept[f] }
 
 // change is what a Plan does in one family, as the kernel is told it: sets and
 // chains are declared first, since rules and elements name them; elements that
@@ -290,6 +287,22 @@ func (c *change) findPurges(have, want *rules.Ruleset) {
 	}
 }
 
+// forgetAll makes the Plan look through all affinity maps that stay, for
+// backends that are gone.
+func (p *Plan) forgetAll() {
+	p.forgets = true
+	for f, c := range ir.Present(p.families) {
+		want := p.want.Of(f)
+		keep := remembered(want)
+		c.purge = nil
+		for i := range want.Sets {
+			if s := &want.Sets[i]; s.Timeout > 0 && !slices.Contains(c.sets, s) {
+				c.purge = append(c.purge, purge{s, keep[s.Name]})
+			}
+		}
+	}
+}
+
 // remembered gives for each affinity map the backends that rules put into it.
 func remembered(r *rules.Ruleset) map[string]map[netip.Addr]struct{} {
 	mapsOf := map[string][]string{} // chain → maps that it writes
@@ -336,7 +349,7 @@ func (p *Plan) Empty() bool {
 			return false
 		}
 	}
-	return true
+	return !p.forgets
 }
 
 // Gone gives the frontends that the node has and will not have any longer: a
@@ -553,11 +566,12 @@ func (c *change) but(objects map[string]bool) *change {
 // without gives the plan without anything of the Services, and without the
 // removal of some chains and sets.
 func (p *Plan) without(services map[ir.Name]bool, keep map[string]bool) *Plan {
-	rest := &Plan{want: p.want, again: p.again}
+	rest := *p
+	rest.families = ir.PerFamily[*change]{}
 	for f, c := range ir.Present(p.families) {
 		*rest.families.At(f) = c.without(services, keep)
 	}
-	return rest
+	return &rest
 }
 
 func (c *change) without(services map[ir.Name]bool, keep map[string]bool) *change {

@@ -17,7 +17,7 @@ import (
 // maxReadings is how often tables are read that others change meanwhile.
 const maxReadings = 5
 
-// Read reads both tables as they were at one moment. A family without our table
+// read reads both tables as they were at one moment. A family without our table
 // has an empty Ruleset. What affinity maps remember is not read.
 //
 // What others do to tables of their own is no matter: the kernel numbers the
@@ -25,18 +25,18 @@ const maxReadings = 5
 // whatever else changes. If our own table changes in each of a number of
 // readings, the last one counts: a commit that does not fit what is there is
 // refused as a whole, and the change itself leads a daemon to look again. A
-// Read and a Commit may go on at the same time.
-func (t *Target) Read(ctx context.Context) (rules.Tables, error) {
-	t.reading.Lock()
-	defer t.reading.Unlock()
+// read and a commit may go on at the same time.
+func (d *Dataplane) read(ctx context.Context) (rules.Tables, error) {
+	d.reading.Lock()
+	defer d.reading.Unlock()
 	for try := 1; ; try++ {
-		tables, whole, err := t.readOnce(ctx)
+		tables, whole, err := d.readOnce(ctx)
 		if whole || ctx.Err() != nil {
 			return tables, err
 		}
 		if try == maxReadings {
-			if t.Log != nil {
-				t.Log.Warn("somebody changes the rules while they are read", "table", rules.Table, "tries", try, "err", err)
+			if d.log != nil {
+				d.log.Warn("somebody changes the rules while they are read", "table", rules.Table, "tries", try, "err", err)
 			}
 			return tables, err
 		}
@@ -44,29 +44,29 @@ func (t *Target) Read(ctx context.Context) (rules.Tables, error) {
 }
 
 // readOnce tells, too, whether the tables are whole: nobody changed them meanwhile.
-func (t *Target) readOnce(ctx context.Context) (tables rules.Tables, whole bool, err error) {
-	before, err := t.r.generation(ctx)
+func (d *Dataplane) readOnce(ctx context.Context) (tables rules.Tables, whole bool, err error) {
+	before, err := d.r.generation(ctx)
 	if err != nil {
 		return tables, true, err
 	}
-	if err := t.others.listen(); err != nil {
+	if err := d.others.listen(); err != nil {
 		return tables, true, err
 	}
-	defer t.others.rest()
+	defer d.others.rest()
 	whole = true
 	for _, f := range ir.Families() {
-		r, sound, readErr := t.readTable(ctx, f)
+		r, sound, readErr := d.readTable(ctx, f)
 		whole = whole && sound
 		if err = readErr; err != nil {
 			break
 		}
 		*tables.At(f) = r
 	}
-	after, genErr := t.r.generation(ctx)
+	after, genErr := d.r.generation(ctx)
 	if genErr != nil {
 		return tables, true, errors.Join(err, genErr)
 	}
-	return tables, whole && !t.others.touched(before, after), err
+	return tables, whole && !d.others.touched(before, after), err
 }
 
 // Flags of tables.
@@ -90,8 +90,8 @@ func tableFlags(flags uint32) string {
 }
 
 // readOthers lists what ours never has.
-func (t *Target) readOthers(ctx context.Context, r *rules.Ruleset) error {
-	_, err := t.r.dump(ctx, getObject, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
+func (d *Dataplane) readOthers(ctx context.Context, r *rules.Ruleset) error {
+	_, err := d.r.dump(ctx, getObject, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
 		a, err := parse(b)
 		if a.text(unix.NFTA_OBJ_TABLE) == rules.Table {
 			r.Others = append(r.Others, rules.Other{Kind: rules.ObjectKind(a.u32(unix.NFTA_OBJ_TYPE)), Name: a.text(unix.NFTA_OBJ_NAME)})
@@ -101,7 +101,7 @@ func (t *Target) readOthers(ctx context.Context, r *rules.Ruleset) error {
 	if err != nil {
 		return err
 	}
-	_, err = t.r.dump(ctx, getFlowtable, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
+	_, err = d.r.dump(ctx, getFlowtable, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
 		a, err := parse(b)
 		if a.text(nftaFlowtableTable) == rules.Table {
 			r.Others = append(r.Others, rules.Other{Kind: rules.Flowtable, Name: a.text(nftaFlowtableName)})
@@ -112,14 +112,14 @@ func (t *Target) readOthers(ctx context.Context, r *rules.Ruleset) error {
 }
 
 // readTable tells, too, whether the listing can be relied upon.
-func (t *Target) readTable(ctx context.Context, f ir.Family) (_ *rules.Ruleset, sound bool, err error) {
+func (d *Dataplane) readTable(ctx context.Context, f ir.Family) (_ *rules.Ruleset, sound bool, err error) {
 	r := &rules.Ruleset{Family: f}
-	kubeProxy, err := t.r.get(ctx, getTable, nfFamily(f), encodeTable(kubeProxyTable))
+	kubeProxy, err := d.r.get(ctx, getTable, nfFamily(f), encodeTable(kubeProxyTable))
 	if err != nil {
 		return nil, true, err
 	}
 	r.KubeProxy = kubeProxy != nil
-	ours, err := t.r.get(ctx, getTable, nfFamily(f), encodeTable(rules.Table))
+	ours, err := d.r.get(ctx, getTable, nfFamily(f), encodeTable(rules.Table))
 	if err != nil || ours == nil {
 		return r, true, err
 	}
@@ -128,14 +128,14 @@ func (t *Target) readTable(ctx context.Context, f ir.Family) (_ *rules.Ruleset, 
 		return nil, true, &apply.Foreign{Object: "table " + word(f) + " " + rules.Table, Why: "a process that still runs has made it its own"}
 	}
 	r.There, r.Flags = true, tableFlags(flags)
-	if err := t.readOthers(ctx, r); err != nil {
+	if err := d.readOthers(ctx, r); err != nil {
 		return nil, true, err
 	}
-	setsSound, err := t.readSets(ctx, r)
+	setsSound, err := d.readSets(ctx, r)
 	if err != nil {
 		return nil, true, err
 	}
-	chainsSound, err := t.readChains(ctx, r)
+	chainsSound, err := d.readChains(ctx, r)
 	if err != nil {
 		return nil, true, err
 	}
@@ -165,9 +165,9 @@ func strange(r *rules.Ruleset) bool {
 // as it is. Each takes a small part of the time of a reading.
 const maxListings = 20
 
-func (t *Target) readSets(ctx context.Context, r *rules.Ruleset) (sound bool, err error) {
+func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset) (sound bool, err error) {
 	family := nfFamily(r.Family)
-	_, err = t.r.dump(ctx, getSet, family, encodeTable(rules.Table), func(b []byte) error {
+	_, err = d.r.dump(ctx, getSet, family, encodeTable(rules.Table), func(b []byte) error {
 		s, ok, err := decodeSet(b, r.Family)
 		if ok {
 			s.Port, _ = rules.PortOf(s.Name)
@@ -189,7 +189,7 @@ func (t *Target) readSets(ctx context.Context, r *rules.Ruleset) (sound bool, er
 		if s.Timeout > 0 || s.Foreign != "" || !fixed[s.Name] {
 			continue // it goes as a whole, or its elements are nobody's business
 		}
-		all, err := t.readElements(ctx, r.Family, s)
+		all, err := d.readElements(ctx, r.Family, s)
 		if err != nil {
 			return true, err
 		}
@@ -202,11 +202,11 @@ func (t *Target) readSets(ctx context.Context, r *rules.Ruleset) (sound bool, er
 // that has grown to a larger hash table. A dump goes on, message by message,
 // after as many elements as it has given, so that meanwhile it gives some twice
 // and as many others not at all: then it is made again.
-func (t *Target) readElements(ctx context.Context, f ir.Family, s *rules.Set) (all bool, err error) {
+func (d *Dataplane) readElements(ctx context.Context, f ir.Family, s *rules.Set) (all bool, err error) {
 	for range maxListings {
 		s.Elements, s.Strays = s.Elements[:0], false
 		var n notes
-		_, err := t.r.dump(ctx, getElem, nfFamily(f), encodeNamed(2, s.Name), func(b []byte) error {
+		_, err := d.r.dump(ctx, getElem, nfFamily(f), encodeNamed(2, s.Name), func(b []byte) error {
 			return decodeElements(b, s, f, n.frontend)
 		})
 		if err != nil || !twice(s.Elements) {
@@ -240,12 +240,12 @@ func sortSets(sets []rules.Set) {
 	})
 }
 
-func (t *Target) readChains(ctx context.Context, r *rules.Ruleset) (sound bool, err error) {
-	if sound, err = t.listChains(ctx, r); err != nil {
+func (d *Dataplane) readChains(ctx context.Context, r *rules.Ruleset) (sound bool, err error) {
+	if sound, err = d.listChains(ctx, r); err != nil {
 		return true, err
 	}
 	chains := chainsByName(r)
-	_, err = t.r.dump(ctx, getRule, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
+	_, err = d.r.dump(ctx, getRule, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
 		a, err := parse(b)
 		if err != nil || a.text(unix.NFTA_RULE_TABLE) != rules.Table {
 			return err
@@ -262,10 +262,10 @@ func (t *Target) readChains(ctx context.Context, r *rules.Ruleset) (sound bool, 
 // listChains lists the chains without their rules. It is the one list of which
 // the kernel gives all tables' and counts how far it came, so that chains of
 // others which come or go before ours can shift it. It is short.
-func (t *Target) listChains(ctx context.Context, r *rules.Ruleset) (sound bool, err error) {
+func (d *Dataplane) listChains(ctx context.Context, r *rules.Ruleset) (sound bool, err error) {
 	for range maxListings {
 		r.Chains = r.Chains[:0]
-		interrupted, err := t.r.dump(ctx, getChain, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
+		interrupted, err := d.r.dump(ctx, getChain, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
 			a, err := parse(b)
 			if err != nil || a.text(unix.NFTA_CHAIN_TABLE) != rules.Table {
 				return err

@@ -31,7 +31,7 @@ func NewState(f ir.Family) *State {
 // Update plans changes of Services, whose Old is what the table has, and takes
 // them for done: a caller whose commit fails reads the kernel, and begins with a
 // new State.
-func (s *State) Update(node *ir.Node, changes ...ir.Change) *Plan {
+func (s *State) Update(node *ir.Node, changes ...ir.Change) *change {
 	c := &change{family: s.family, owners: func(ir.Match) ir.ServicePort { return ir.ServicePort{} }}
 	d := difference{State: s, change: c, bySet: map[rules.SetID]*elementsOf{}}
 	old, now := make([]rules.Fragment, len(changes)), make([]rules.Fragment, len(changes))
@@ -48,9 +48,7 @@ func (s *State) Update(node *ir.Node, changes ...ir.Change) *Plan {
 		d.release(&old[i])
 	}
 	d.finish()
-	p := &Plan{}
-	*p.families.At(s.family) = c
-	return p
+	return c
 }
 
 func (s *State) lower(node *ir.Node, svc *ir.Service) rules.Fragment {
@@ -58,17 +56,6 @@ func (s *State) lower(node *ir.Node, svc *ir.Service) rules.Fragment {
 		return rules.Fragment{}
 	}
 	return rules.LowerService(node, s.family, svc)
-}
-
-// Join makes one Plan of those of both families, to be committed at once.
-func Join(plans ...*Plan) *Plan {
-	all := &Plan{}
-	for _, p := range plans {
-		for f, c := range ir.Present(p.families) {
-			*all.families.At(f) = c
-		}
-	}
-	return all
 }
 
 // difference collects what Updates change.

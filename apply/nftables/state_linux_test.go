@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
@@ -20,23 +19,23 @@ func TestStateHoldsHistories(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 2))
 	n := newNode(t)
 	empty := both(func(f ir.Family) *ir.Program { return &ir.Program{Family: f, Node: nftest.Node(f)} })
-	if _, err := apply.Once(t.Context(), n, empty, always); err != nil {
+	if _, err := once(t, n, empty); err != nil {
 		t.Fatal(err)
 	}
 	states := map[ir.Family]*State{ir.IPv4: NewState(ir.IPv4), ir.IPv6: NewState(ir.IPv6)}
 	programs := map[ir.Family]*ir.Program{}
 	for step := range 200 {
-		var plans []*Plan
+		plan := &Plan{}
 		for f, s := range states {
 			now := vary(nftest.Program(f), random)
 			now.Node = nftest.Node(f)
 			if step%3 > 0 { // most of the time one Service changes, or few
 				now = some(programs[f], now, random)
 			}
-			plans = append(plans, s.Update(&now.Node, changes(programs[f], now)...))
+			*plan.families.At(f) = s.Update(&now.Node, changes(programs[f], now)...)
 			programs[f] = now
 		}
-		if err := n.Commit(t.Context(), Join(plans...)); err != nil {
+		if _, err := n.Commit(t.Context(), plan); err != nil {
 			t.Fatalf("step %d: %v", step, err)
 		}
 		if step%20 == 0 {
@@ -46,14 +45,14 @@ func TestStateHoldsHistories(t *testing.T) {
 			}
 		}
 	}
-	var plans []*Plan
+	plan := &Plan{}
 	for f, s := range states {
-		plans = append(plans, s.Update(&programs[f].Node, changes(programs[f], &ir.Program{})...))
+		*plan.families.At(f) = s.Update(&programs[f].Node, changes(programs[f], &ir.Program{})...)
 		if len(s.users)+len(s.wanters) > 0 {
 			t.Errorf("%s: the empty state remembers %v", f, s)
 		}
 	}
-	if err := n.Commit(t.Context(), Join(plans...)); err != nil {
+	if _, err := n.Commit(t.Context(), plan); err != nil {
 		t.Fatal(err)
 	}
 	holds(t, "all Services gone", n, empty)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
@@ -149,7 +148,7 @@ const mostUnwritten = 5
 func TestWhateverNFTWrites(t *testing.T) {
 	n := newNode(t)
 	want := both(nftest.Program)
-	if _, err := apply.Once(t.Context(), n, want, always); err != nil {
+	if _, err := once(t, n, want); err != nil {
 		t.Fatal(err)
 	}
 	before := n.list(t)
@@ -161,11 +160,11 @@ func TestWhateverNFTWrites(t *testing.T) {
 				unknown = append(unknown, w.name)
 				t.Skip(err)
 			}
-			have, err := n.Read(t.Context())
+			have, err := n.read(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			plan := n.Plan(have, want)
+			plan := newPlan(have, want)
 			var ops []string
 			for op := range plan.Operations {
 				ops = append(ops, op.Verb.String()+" "+op.Object)
@@ -178,7 +177,7 @@ func TestWhateverNFTWrites(t *testing.T) {
 			if len(ops) == 0 {
 				t.Error("it is not noticed")
 			}
-			if err := n.Commit(t.Context(), plan); err != nil {
+			if _, err := n.Commit(t.Context(), plan); err != nil {
 				t.Fatal(err)
 			}
 			holds(t, "after "+w.name, n, want)

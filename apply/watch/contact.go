@@ -138,8 +138,16 @@ func (c *Contact) answer(resource string) {
 	c.change(resource, func(h *Heard) { h.answered, h.Lost, h.Cause = c.now(), time.Time{}, "" })
 }
 
-// hear notes that something of a resource came.
+// hear notes that something of a resource came, as it does all the time.
 func (c *Contact) hear(resource string) {
+	c.mu.Lock()
+	h := c.heard[resource]
+	if h != nil && h.Lost.IsZero() {
+		h.Last = c.now()
+		c.mu.Unlock()
+		return
+	}
+	c.mu.Unlock()
 	c.change(resource, func(h *Heard) { h.Last, h.Lost, h.Cause = c.now(), time.Time{}, "" })
 }
 

@@ -180,6 +180,9 @@ func TestContactRefused(t *testing.T) {
 	if n := timesSaid(t, said, lostSaid); n != 1 {
 		t.Errorf("the loss is told %d times", n)
 	}
+	if strings.Contains(said.String(), "watch ended") {
+		t.Errorf("each try is told:\n%s", said.String())
+	}
 	f.Send("services", "ADDED", service("b", "10.0.0.2"))
 	g.until(has("b"))
 	for _, h := range g.Contact.Resources() {

@@ -3,24 +3,28 @@ package watch
 import (
 	"context"
 	"log/slog"
+	"slices"
 
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
 )
 
-// hush makes client-go say only at verbosity 4 that it failed to watch, each
-// time that it tries: Contact says so once.
+// hush makes client-go say only at verbosity 4 what each try to watch came to:
+// Contact says once what follows from it.
 func hush(ctx context.Context, log *slog.Logger) context.Context {
 	return klog.NewContext(ctx, logr.FromSlogHandler(hushed{log.Handler()}))
 }
 
 type hushed struct{ slog.Handler }
 
+// tries are the messages about that.
+var tries = []string{"Failed to watch", "Warning: watch ended with error"}
+
 // quiet is the level of verbosity 4.
 const quiet = slog.Level(-4)
 
 func (h hushed) Handle(ctx context.Context, r slog.Record) error {
-	if r.Message == "Failed to watch" {
+	if slices.Contains(tries, r.Message) {
 		if r.Level = quiet; !h.Enabled(ctx, r.Level) {
 			return nil
 		}

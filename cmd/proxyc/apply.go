@@ -15,6 +15,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/conntrack"
+	engine "github.com/proxyc/proxyc/apply/daemon"
 	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -114,35 +115,36 @@ func (c *applyCmd) converge(ctx context.Context, e *env, j *job, programs ir.Pro
 	if c.InitOnly {
 		return c.finish(e, out, c.writeSettings(settings))
 	}
-	plane, err := openDataplane(ctx, programs, c.Variant, c.LockTimeout)
+	mode := programs.IPv4.Node.Mode
+	dataplane, err := engine.Open(ctx, mode, apply.Options{IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout})
 	if err != nil {
 		return err
 	}
-	defer plane.close()
-	leftovers, err := plane.leftovers(ctx)
+	defer dataplane.Close()
+	leftovers, err := engine.Leftovers(ctx, mode, dataplane)
 	if err != nil {
 		return err
 	}
 	for _, l := range leftovers {
 		out.Leftovers = append(out.Leftovers, l.Object)
 	}
-	if peer := peerObjects(leftovers); len(peer) > 0 && !c.YesTakeover && !c.lookOnly() {
+	if peer := engine.Peers(leftovers); len(peer) > 0 && !c.YesTakeover && !c.lookOnly() {
 		return fmt.Errorf("the node carries kube-proxy's rules (%s): stop kube-proxy, then say --yes-takeover", strings.Join(peer, ", "))
 	}
 	if err := c.writeSettings(settings); err != nil {
 		return err
 	}
-	plan, err := plane.once(ctx, func(apply.Plan) bool { return !c.lookOnly() })
+	plan, result, err := apply.Once(ctx, dataplane, programs, func(apply.Plan) bool { return !c.lookOnly() })
 	if plan == nil {
 		return err
 	}
 	out.Plan = plan
-	var refused *apply.Quarantine
-	if err != nil && !errors.As(err, &refused) {
-		return c.finish(e, out, err)
+	if err != nil {
+		return c.finish(e, out, errors.Join(err, result.Error()))
 	}
+	err = result.Error()
 	if !c.lookOnly() {
-		err = errors.Join(err, removeAll(ctx, leftovers))
+		err = errors.Join(err, engine.Remove(ctx, leftovers))
 	}
 	stale, staleErr := c.flows(programs, plan.Gone())
 	out.Stale = stale
@@ -291,13 +293,13 @@ var errNoPeer = errors.New("--keep-kube-proxy: kube-proxy has written no rules h
 func cleanBeside(ctx context.Context, e *env, dryRun bool) error {
 	return remove(ctx, e, dryRun, func(ctx context.Context) ([]apply.Leftover, error) {
 		all, err := allLeftovers(ctx)
-		if err == nil && len(peerObjects(all)) == 0 {
+		if err == nil && len(engine.Peers(all)) == 0 {
 			err = errNoPeer
 		}
 		if err != nil {
 			return nil, err
 		}
-		return leftoversBeside(ctx)
+		return engine.Beside(ctx)
 	})
 }
 
@@ -327,27 +329,18 @@ func remove(ctx context.Context, e *env, dryRun bool, find func(context.Context)
 	if dryRun {
 		return err
 	}
-	return errors.Join(err, removeAll(ctx, leftovers))
+	return errors.Join(err, engine.Remove(ctx, leftovers))
 }
 
-// removeAll removes leftovers; one that cannot be removed does not keep the others.
-func removeAll(ctx context.Context, leftovers []apply.Leftover) error {
-	var errs []error
-	for _, l := range leftovers {
-		if err := l.Remove(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", l.Object, err))
-		}
-	}
-	return errors.Join(errs...)
+// allLeftovers are those of all modes.
+func allLeftovers(ctx context.Context) ([]apply.Leftover, error) {
+	return engine.Leftovers(ctx, "", nil)
 }
 
-// peerObjects are the leftovers that only kube-proxy makes.
-func peerObjects(leftovers []apply.Leftover) []string {
-	var objects []string
-	for _, l := range leftovers {
-		if l.Peer {
-			objects = append(objects, l.Object)
-		}
+// variantOf reads --iptables-variant; empty: the one that the node uses.
+func variantOf(flag string) string {
+	if flag == "auto" {
+		return ""
 	}
-	return objects
+	return flag
 }

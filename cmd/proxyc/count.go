@@ -2,11 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
-	"github.com/proxyc/proxyc/apply/loop"
+	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -48,17 +47,9 @@ func (d *daemon) measureStore() {
 // counterTimeout is how long a scrape waits for the kernel's counters.
 const counterTimeout = 2 * time.Second
 
-// packetCounters read what the kernel counts.
-type packetCounters interface {
-	// InvalidDropped are the packets dropped that conntrack could not place.
-	InvalidDropped(context.Context) (packets uint64, err error)
-	// LocalhostNodePorts are the connections to node ports at localhost.
-	LocalhostNodePorts(context.Context) (packets uint64, err error)
-}
-
 // countPackets exports what the kernel counts of a dataplane.
-func (d *daemon) countPackets(k *kernel) {
-	if k.counters == nil {
+func (d *daemon) countPackets(c apply.Counters) {
+	if c.InvalidDropped == nil {
 		return
 	}
 	bounded := func(read func(context.Context) (uint64, error)) serve.PacketCounter {
@@ -69,18 +60,18 @@ func (d *daemon) countPackets(k *kernel) {
 		}
 	}
 	d.metrics.CountPackets(serve.PacketCounters{
-		InvalidDropped:     bounded(k.counters.InvalidDropped),
-		LocalhostNodePorts: bounded(k.counters.LocalhostNodePorts),
+		InvalidDropped:     bounded(c.InvalidDropped),
+		LocalhostNodePorts: bounded(c.LocalhostNodePorts),
 	})
 }
 
 // count keeps the metrics.
-func (d *daemon) count(s *loop.Sync) {
+func (d *daemon) count(s *reconcile.Sync) {
 	seconds := s.Ended.Sub(s.Began).Seconds()
 	m := d.metrics
 	for _, f := range ir.Families() {
 		m.SyncSeconds.Of(f).Observe(seconds)
-		if s.Kind == loop.Full {
+		if s.Kind == reconcile.Full {
 			m.SyncFullSeconds.Of(f).Observe(seconds)
 		} else {
 			m.SyncPartialSeconds.Of(f).Observe(seconds)
@@ -108,12 +99,12 @@ func (d *daemon) count(s *loop.Sync) {
 	m.Operations.Of(apply.Remove).Add(float64(s.Done.Operations.Removed))
 	m.DriftRepairs.Add(float64(total(s.Done.Drift)))
 	m.Quarantined.Set(float64(len(s.Done.Refused)))
-	d.countTables(s.Done.Plans)
-	d.countKept(s.Done.Plans)
+	d.countTables(s.Done.Commits)
+	d.countBusy(s.Done.Commits)
 	for _, f := range ir.Families() {
 		m.LastSync.Of(f).Set(float64(s.Ended.UnixNano()) / 1e9)
 		t := d.tallies.At(f)
-		if s.Kind == loop.Full {
+		if s.Kind == reconcile.Full {
 			t.reset(s.Work.Programs.Of(f))
 		} else {
 			t.change(s.Work.Changes.Of(f))
@@ -133,26 +124,26 @@ func (d *daemon) countPending() {
 // countFailure counts a sync that failed, for the family that it failed for.
 // Both count where that is not known: nftables commits both in one
 // transaction, and what cannot be read has no family.
-func (d *daemon) countFailure(s *loop.Sync) {
+func (d *daemon) countFailure(s *reconcile.Sync) {
 	both := ir.Families()
 	of := both[:]
-	if one, ok := errors.AsType[*apply.FamilyError](s.Err); ok {
-		of = []ir.Family{one.Family}
+	if n := len(s.Done.Commits); n > 0 && len(s.Done.Commits[n-1].Result.Failed) > 0 {
+		of = s.Done.Commits[n-1].Result.Failed
 	}
 	for _, f := range of {
 		d.metrics.RestoreFailures.Of(f).Inc()
 		d.metrics.NFTSyncFailures.Of(f).Inc()
-		if s.Kind != loop.Full {
+		if s.Kind != reconcile.Full {
 			d.metrics.PartialRestoreFailures.Of(f).Inc()
 		}
 	}
 }
 
-// countKept counts the commits that could not remove all that is stale.
-func (d *daemon) countKept(plans []loop.Carried) {
-	for _, plan := range plans {
-		for _, f := range ir.Families() {
-			if plan.Kept.Of(f) > 0 {
+// countBusy counts the commits that could not remove all that is stale.
+func (d *daemon) countBusy(commits []reconcile.Commit) {
+	for _, c := range commits {
+		for f, n := range c.Result.Busy.All() {
+			if n > 0 {
 				d.metrics.NFTCleanupFailures.Of(f).Inc()
 			}
 		}
@@ -160,14 +151,14 @@ func (d *daemon) countKept(plans []loop.Carried) {
 }
 
 // countTables counts the rules of dataplanes that have them in tables.
-func (d *daemon) countTables(plans []loop.Carried) {
+func (d *daemon) countTables(commits []reconcile.Commit) {
 	type table struct {
 		family ir.Family
 		name   string
 	}
 	written := map[table]int{}
-	for _, plan := range plans {
-		for _, c := range plan.Tables {
+	for _, commit := range commits {
+		for _, c := range commit.Result.Tables {
 			at := table{c.Family, c.Table}
 			written[at] += c.Written
 			d.metrics.RulesTotal.Of(c.Table, c.Family).Set(float64(c.Rules))

@@ -19,13 +19,11 @@ import (
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
 	bench "github.com/proxyc/proxyc/apply/applytest/cluster"
+	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/iptables"
-	"github.com/proxyc/proxyc/apply/loop"
 	"github.com/proxyc/proxyc/apply/nftables"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/ir"
-	iptablesrules "github.com/proxyc/proxyc/render/iptables"
-	nftablesrules "github.com/proxyc/proxyc/render/nftables"
 )
 
 // countedCluster is what all counts are of.
@@ -36,8 +34,8 @@ const countedRounds = 3
 
 // countedPlane is a dataplane whose work is counted.
 type countedPlane struct {
-	kernel loop.Kernel
-	bytes  func() int // that the kernel was sent since the last call
+	reconciler *reconcile.Reconciler
+	bytes      func() int // that the kernel was sent since the last call
 	// holds tells what the kernel has.
 	holds func(ctx context.Context) (counts, error)
 }
@@ -53,19 +51,19 @@ var countedPlanes = []struct {
 	{"iptables-legacy", ir.ModeIPTables, countIPTables(iptables.Legacy)},
 }
 
-// committed is a Target that keeps what is committed.
-type committed[R any] struct {
-	apply.Target[R]
+// committed is a Dataplane that keeps what is committed.
+type committed struct {
+	apply.Dataplane
 	plans []apply.Plan
 }
 
-func (c *committed[R]) Commit(ctx context.Context, p apply.Plan) error {
+func (c *committed) Commit(ctx context.Context, p apply.Plan) (apply.Result, error) {
 	c.plans = append(c.plans, p)
-	return c.Target.Commit(ctx, p)
+	return c.Dataplane.Commit(ctx, p)
 }
 
 // take sums up the plans that were committed since the last call.
-func (c *committed[R]) take(size func(apply.Plan) int) (n int) {
+func (c *committed) take(size func(apply.Plan) int) (n int) {
 	for _, p := range c.plans {
 		n += size(p)
 	}
@@ -73,17 +71,17 @@ func (c *committed[R]) take(size func(apply.Plan) int) (n int) {
 	return n
 }
 
-func countNFTables(context.Context) (*countedPlane, error) {
-	t, err := nftables.Open()
+func countNFTables(ctx context.Context) (*countedPlane, error) {
+	t, err := nftables.Open(ctx, apply.Options{})
 	if err != nil {
 		return nil, err
 	}
-	committed := &committed[nftablesrules.Tables]{Target: t}
+	committed := &committed{Dataplane: t}
 	return &countedPlane{
-		kernel: &loop.Plane[nftablesrules.Tables]{Target: committed, Memory: &nftables.Memory{}},
-		bytes:  func() int { return committed.take(func(p apply.Plan) int { return p.(*nftables.Plan).Bytes() }) },
+		reconciler: &reconcile.Reconciler{Dataplane: committed},
+		bytes:      func() int { return committed.take(func(p apply.Plan) int { return p.(*nftables.Plan).Bytes() }) },
 		holds: func(ctx context.Context) (counts, error) {
-			tables, err := t.Read(ctx)
+			tables, err := t.Tables(ctx)
 			c := counts{}
 			for _, table := range ir.Present(tables.PerFamily) {
 				c["chains"] += len(table.Chains)
@@ -102,16 +100,16 @@ func countNFTables(context.Context) (*countedPlane, error) {
 
 func countIPTables(v iptables.Variant) func(context.Context) (*countedPlane, error) {
 	return func(ctx context.Context) (*countedPlane, error) {
-		t, err := iptables.Open(ctx, iptables.Options{Variant: v})
+		t, err := iptables.Open(ctx, apply.Options{IPTables: string(v)})
 		if err != nil {
 			return nil, err
 		}
-		committed := &committed[iptablesrules.Rulesets]{Target: t}
+		committed := &committed{Dataplane: t}
 		return &countedPlane{
-			kernel: &loop.Plane[iptablesrules.Rulesets]{Target: committed, Memory: iptables.NewMemory(t)},
-			bytes:  func() int { return committed.take(t.Bytes) },
+			reconciler: &reconcile.Reconciler{Dataplane: committed},
+			bytes:      func() int { return committed.take(t.Bytes) },
 			holds: func(ctx context.Context) (counts, error) {
-				sets, err := t.Read(ctx)
+				sets, err := t.Rulesets(ctx)
 				c := counts{}
 				for _, r := range ir.Present(sets.PerFamily) {
 					for _, table := range r.Tables() {
@@ -217,7 +215,7 @@ func (p *countedPlane) count(t *testing.T, mode ir.Mode) map[string]counts {
 	list, moved, more := string(listOf(t, before)), string(listOf(t, move(before, c.Services/2+1))), string(listOf(t, with))
 
 	all, holds := map[string][]counts{}, map[string]counts{}
-	sync := func(name string, kind loop.Kind, text string) {
+	sync := func(name string, kind reconcile.Kind, text string) {
 		f.set(text)
 		all[name] = append(all[name], p.sync(t, f, kind))
 		if holds[name] == nil {
@@ -227,12 +225,12 @@ func (p *countedPlane) count(t *testing.T, mode ir.Mode) map[string]counts {
 			}
 		}
 	}
-	sync("load", loop.Full, list)
+	sync("load", reconcile.Full, list)
 	for range countedRounds {
-		sync("one endpoint changed", loop.Change, moved)
-		sync("one endpoint changed back", loop.Change, list)
-		sync("one Service added", loop.Change, more)
-		sync("one Service removed", loop.Change, list)
+		sync("one endpoint changed", reconcile.Change, moved)
+		sync("one endpoint changed back", reconcile.Change, list)
+		sync("one Service added", reconcile.Change, more)
+		sync("one Service removed", reconcile.Change, list)
 	}
 	out := map[string]counts{}
 	for name := range all {
@@ -257,15 +255,15 @@ func move(objects []any, service int) []any {
 }
 
 // sync counts one sync of what changed.
-func (p *countedPlane) sync(t *testing.T, f *fileFollower, kind loop.Kind) counts {
+func (p *countedPlane) sync(t *testing.T, f *fileFollower, kind reconcile.Kind) counts {
 	t.Helper()
-	var done loop.Done
+	var done reconcile.Done
 	var err error
 	allocations := mallocs(func() {
-		if w := f.Take(kind); kind == loop.Full {
-			done, err = p.kernel.Replace(t.Context(), w.Programs)
+		if w := f.Take(kind); kind == reconcile.Full {
+			done, err = p.reconciler.Replace(t.Context(), w.Programs)
 		} else {
-			done, err = p.kernel.Change(t.Context(), w.Changes)
+			done, err = p.reconciler.Change(t.Context(), w.Changes)
 		}
 	})
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/proxyc/proxyc/apply/loop"
+	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -51,7 +51,7 @@ func TestLosersAreNamed(t *testing.T) {
 		f.set(step.cluster)
 		events = nil
 		f.said.Reset()
-		f.Take(loop.Change)
+		f.Take(reconcile.Change)
 		if diff := cmp.Diff(step.events, events); diff != "" {
 			t.Errorf("%s: events (-want +got):\n%s", step.name, diff)
 		}

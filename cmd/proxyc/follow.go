@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/proxyc/proxyc/apply/loop"
+	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler"
@@ -28,14 +28,14 @@ type follower struct {
 	findings *findings
 }
 
-var _ loop.Input = (*follower)(nil)
+var _ reconcile.Source = (*follower)(nil)
 
 func (f *follower) Changed() <-chan struct{} { return f.store.Changed() }
 
 // Take compiles the Services that changed; all of them at first, and when the
 // node changed. A full sync looks at the interfaces, too.
-func (f *follower) Take(k loop.Kind) (w loop.Work) {
-	if k == loop.Full {
+func (f *follower) Take(k reconcile.Kind) (w reconcile.Work) {
+	if k == reconcile.Full {
 		f.readInterfaces()
 	}
 	f.store.Follow(func(snap *snapshot.Snapshot, c watch.Changes) {
@@ -53,7 +53,7 @@ func (f *follower) Take(k loop.Kind) (w loop.Work) {
 			f.findings.update(found)
 		}
 	})
-	if k == loop.Full || w.All {
+	if k == reconcile.Full || w.All {
 		w.Programs = f.compiler.Programs()
 	} else {
 		w.Programs = f.compiler.Bare()

@@ -9,8 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/apply/loop"
+	engine "github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -54,7 +56,7 @@ func BenchmarkEvent(b *testing.B) {
 }
 
 // runLoop keeps a namespace at what a Store with Services says.
-func runLoop(b *testing.B, services int) (*watch.Store, <-chan *loop.Sync) {
+func runLoop(b *testing.B, services int) (*watch.Store, <-chan *reconcile.Sync) {
 	b.Helper()
 	store := watch.NewStore(time.Now)
 	for i := range services {
@@ -71,19 +73,22 @@ func runLoop(b *testing.B, services int) (*watch.Store, <-chan *loop.Sync) {
 	}
 	b.Cleanup(func() { ns.Close() })
 	ctx, cancel := context.WithCancel(b.Context())
-	var k *kernel
+	var d apply.Dataplane
+	var drift <-chan struct{}
 	if err := ns.Do(func() (err error) {
-		k, err = openKernel(ctx, ir.ModeNFTables, "auto", time.Second, log)
+		if d, err = engine.Open(ctx, ir.ModeNFTables, apply.Options{Log: log}); err == nil {
+			drift, err = d.Drift(ctx)
+		}
 		return err
 	}); err != nil {
 		b.Fatal(err)
 	}
-	synced := make(chan *loop.Sync, 1)
-	l := &loop.Loop{Schedule: loop.Schedule{Retry: time.Minute, Full: time.Hour}, Input: f, Kernel: k.Kernel, Suspect: k.suspect,
-		Queued: func(loop.Kind) {}, Synced: func(s *loop.Sync) { synced <- s }, Now: time.Now, After: time.After}
+	synced := make(chan *reconcile.Sync, 1)
+	l := &reconcile.Reconciler{Schedule: reconcile.Schedule{Retry: time.Minute, Full: time.Hour}, Source: f, Dataplane: d, Drift: drift,
+		Queued: func(reconcile.Kind) {}, Synced: func(s *reconcile.Sync) { synced <- s }, Now: time.Now, After: time.After}
 	done := make(chan struct{})
 	go func() { defer close(done); l.Run(ctx) }()
-	b.Cleanup(func() { cancel(); <-done; k.close() })
+	b.Cleanup(func() { cancel(); <-done; d.Close() })
 	return store, synced
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/proxyc/proxyc/apply/loop"
+	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -102,7 +102,7 @@ func TestFollower(t *testing.T) {
 		{"the node moves", fmt.Sprintf(nodeYAML, 2) + watchCluster("b"), true, nil},
 	} {
 		f.set(step.cluster)
-		w := f.Take(loop.Change)
+		w := f.Take(reconcile.Change)
 		if w.All != step.all {
 			t.Errorf("%s: all: %t, want %t", step.name, w.All, step.all)
 		}
@@ -128,7 +128,7 @@ func TestFollowerInterfaces(t *testing.T) {
 		}
 		return []compiler.Interface{i}
 	}
-	all := func(what string, k loop.Kind, want bool) {
+	all := func(what string, k reconcile.Kind, want bool) {
 		t.Helper()
 		if got := f.Take(k).All; got != want {
 			t.Errorf("%s: all is compiled: %t, want %t", what, got, want)
@@ -136,22 +136,22 @@ func TestFollowerInterfaces(t *testing.T) {
 	}
 	f.set(watchCluster("a"))
 	f.interfaces = func() ([]compiler.Interface, error) { return eth0("192.0.2.1/24"), nil }
-	all("first", loop.Full, true)
-	all("nothing", loop.Full, false)
+	all("first", reconcile.Full, true)
+	all("nothing", reconcile.Full, false)
 	f.interfaces = func() ([]compiler.Interface, error) { return eth0("192.0.2.1/24", "192.0.2.2/24"), nil }
-	all("nobody told", loop.Change, false)
-	all("found by a full sync", loop.Full, true)
+	all("nobody told", reconcile.Change, false)
+	all("found by a full sync", reconcile.Full, true)
 	f.store.SetInterfaces(eth0("192.0.2.1/24"))
 	select {
 	case <-f.Changed():
 	default:
 		t.Error("an address went: not told")
 	}
-	all("an address went", loop.Change, true)
+	all("an address went", reconcile.Change, true)
 	f.store.SetInterfaces(append(eth0("192.0.2.1/24"), compiler.Interface{Name: "pod0", Addrs: eth0("192.0.2.1/32")[0].Addrs}))
-	all("the same address on another interface", loop.Change, false)
+	all("the same address on another interface", reconcile.Change, false)
 	f.interfaces = func() ([]compiler.Interface, error) { return nil, errors.New("no") }
-	all("not readable", loop.Full, false)
+	all("not readable", reconcile.Full, false)
 	if len(f.facts.Interfaces) != 2 {
 		t.Error("interfaces that cannot be read count as none")
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
-	"github.com/proxyc/proxyc/apply/loop"
+	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -24,13 +24,13 @@ type plan struct {
 	More       int               `json:"more,omitempty"`
 }
 
-func newPlan(s *loop.Sync) plan {
+func newPlan(s *reconcile.Sync) plan {
 	p := plan{At: s.Ended, Kind: s.Kind.String(), Total: s.Done.Operations, Operations: []apply.Operation{}}
 	if s.Err != nil {
 		p.Error = s.Err.Error()
 	}
-	for _, one := range s.Done.Plans {
-		rest := loop.OperationsShown - len(p.Operations)
+	for _, one := range s.Done.Commits {
+		rest := reconcile.OperationsShown - len(p.Operations)
 		p.Operations = append(p.Operations, one.First[:min(rest, len(one.First))]...)
 	}
 	p.More = total(p.Total) - len(p.Operations)

@@ -1,13 +1,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
+	engine "github.com/proxyc/proxyc/apply/daemon"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -63,15 +64,16 @@ func TestKernelHolds(t *testing.T) {
 // dataplane itself reads back what it committed.
 func converge(t *testing.T, programs ir.Programs, variant string) error {
 	t.Helper()
-	plane, err := openDataplane(t.Context(), programs, variant, 5*time.Second)
+	d, err := engine.Open(t.Context(), programs.IPv4.Node.Mode, apply.Options{IPTables: variantOf(variant)})
 	if err != nil {
 		return err
 	}
-	defer plane.close()
-	if _, err := plane.once(t.Context(), func(apply.Plan) bool { return true }); err != nil {
+	defer d.Close()
+	_, result, err := apply.Once(t.Context(), d, programs, func(apply.Plan) bool { return true })
+	if err := errors.Join(err, result.Error()); err != nil {
 		return err
 	}
-	plan, err := plane.once(t.Context(), func(apply.Plan) bool { return false })
+	plan, _, err := apply.Once(t.Context(), d, programs, func(apply.Plan) bool { return false })
 	if err == nil && !plan.Empty() {
 		_, total := apply.Summary(plan)
 		err = fmt.Errorf("after the commit there is still to do: %s", total)

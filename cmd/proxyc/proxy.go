@@ -15,7 +15,8 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/conntrack"
-	"github.com/proxyc/proxyc/apply/loop"
+	engine "github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler"
@@ -40,14 +41,27 @@ func (d *daemon) proxy(ctx context.Context) error {
 	if err := d.settings(); err != nil {
 		return err
 	}
-	k, err := openKernel(ctx, d.cfg.ProxyMode(), d.cmd.Variant, d.cmd.LockTimeout, d.log.Logger)
+	dataplane, err := engine.Open(ctx, d.cfg.ProxyMode(), apply.Options{IPTables: variantOf(d.cmd.Variant), LockTimeout: d.cmd.LockTimeout, Log: d.log.Logger})
 	if err != nil {
 		return orDone(ctx, err)
 	}
-	defer k.close()
-	d.countPackets(k)
-	d.boot.put(ctx, k)
-	d.state.setInForce(k.Kernel.InForce)
+	defer dataplane.Close()
+	drift, err := dataplane.Drift(ctx)
+	if err != nil {
+		d.log.Error("changes of the rules by others will be seen late", "err", err)
+	}
+	d.countPackets(dataplane.Counters())
+	r := &reconcile.Reconciler{
+		Schedule:  reconcile.Schedule{Min: d.cfg.MinSyncPeriod(), Retry: d.cfg.SyncPeriod(), Full: compareEvery},
+		Source:    d.follower,
+		Dataplane: dataplane,
+		Drift:     drift,
+		Queued:    d.queued,
+		Trim:      debug.FreeOSMemory,
+		Now:       time.Now, After: time.After,
+	}
+	d.boot.put(ctx, r, d.cfg.ProxyMode())
+	d.state.setInForce(dataplane.Applied)
 
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -67,27 +81,19 @@ func (d *daemon) proxy(ctx context.Context) error {
 		return err
 	}
 	d.up.Store(true)
-	all.Go(func() { d.boot.keep(sourceCtx, k.Kernel.InForce) })
+	all.Go(func() { d.boot.keep(sourceCtx, dataplane.Applied) })
 	all.Go(func() { d.follower.watchInterfaces(sourceCtx) })
 	cleaned := false
-	l := &loop.Loop{
-		Schedule: loop.Schedule{Min: d.cfg.MinSyncPeriod(), Retry: d.cfg.SyncPeriod(), Full: compareEvery},
-		Input:    d.follower,
-		Kernel:   k.Kernel,
-		Suspect:  k.suspect,
-		Queued:   d.queued,
-		Synced: func(s *loop.Sync) {
-			d.synced(s)
-			if s.Err == nil && !cleaned {
-				cleaned = true
-				d.removeLeftovers(ctx, k)
-				smallHeap(garbageAtRest)
-				debug.FreeOSMemory()
-			}
-		},
-		Now: time.Now, After: time.After,
+	r.Synced = func(s *reconcile.Sync) {
+		d.synced(s)
+		if s.Err == nil && !cleaned {
+			cleaned = true
+			d.removeLeftovers(ctx, dataplane)
+			smallHeap(garbageAtRest)
+			debug.FreeOSMemory()
+		}
 	}
-	l.Run(ctx)
+	r.Run(ctx)
 	return nil
 }
 
@@ -118,7 +124,7 @@ func orDone(ctx context.Context, err error) error {
 }
 
 // queued notes that a sync was asked for.
-func (d *daemon) queued(loop.Kind) {
+func (d *daemon) queued(reconcile.Kind) {
 	d.state.queued()
 	for _, f := range ir.Families() {
 		d.health.Queued(f)
@@ -129,7 +135,7 @@ func (d *daemon) queued(loop.Kind) {
 }
 
 // synced does what follows a sync, in the order in which it matters to packets.
-func (d *daemon) synced(s *loop.Sync) {
+func (d *daemon) synced(s *reconcile.Sync) {
 	defer d.state.synced(s) // whoever sees it there relies on all of it
 	d.count(s)
 	if s.Err != nil {
@@ -152,7 +158,7 @@ func (d *daemon) synced(s *loop.Sync) {
 }
 
 // tell logs what a sync did.
-func (d *daemon) tell(s *loop.Sync) {
+func (d *daemon) tell(s *reconcile.Sync) {
 	if n := total(s.Done.Drift); n > 0 {
 		for _, op := range s.Done.DriftFirst {
 			d.log.Warn("somebody else changed the rules", "repair", op.Verb.String(), "object", op.Object, "service", op.Service.String())
@@ -163,7 +169,7 @@ func (d *daemon) tell(s *loop.Sync) {
 		d.log.Error("the kernel refuses the rules of a Service, which is left out until it changes", "service", r.Service.String(), "err", r.Reason)
 	}
 	say := d.log.Debug
-	if total(s.Done.Operations) > 0 && s.Kind == loop.Full {
+	if total(s.Done.Operations) > 0 && s.Kind == reconcile.Full {
 		say = d.log.Info
 	}
 	say("synced", "kind", s.Kind.String(), "operations", s.Done.Operations.String(), "took", s.Ended.Sub(s.Began))
@@ -172,7 +178,7 @@ func (d *daemon) tell(s *loop.Sync) {
 func total(c apply.Count) int { return c.Added + c.Changed + c.Removed }
 
 // flows deletes the UDP flows that hold on to what is gone.
-func (d *daemon) flows(s *loop.Sync) {
+func (d *daemon) flows(s *reconcile.Sync) {
 	for f, p := range touched(s).All() {
 		if !conntrack.Concern(ir.NewPrograms(p), s.Done.Gone) {
 			continue
@@ -188,8 +194,8 @@ func (d *daemon) flows(s *loop.Sync) {
 }
 
 // touched are the Programs with those Services alone that the sync changed.
-func touched(s *loop.Sync) (few ir.Programs) {
-	if s.Kind == loop.Full {
+func touched(s *reconcile.Sync) (few ir.Programs) {
+	if s.Kind == reconcile.Full {
 		return s.Work.Programs
 	}
 	for f, p := range s.Work.Programs.All() {
@@ -240,9 +246,9 @@ func newChecks(h *serve.Health, events *watch.Events, log *slog.Logger, hosts []
 }
 
 // sync follows what a sync changed.
-func (c checks) sync(s *loop.Sync) {
+func (c checks) sync(s *reconcile.Sync) {
 	for f, p := range s.Work.Programs.All() {
-		if s.Kind != loop.Full {
+		if s.Kind != reconcile.Full {
 			changed := make(map[ir.Name]*ir.HealthCheck, len(s.Work.Changes.Of(f)))
 			for _, one := range s.Work.Changes.Of(f) {
 				changed[one.Name] = nil
@@ -287,7 +293,7 @@ const keepEvery = 30 * time.Second
 
 // put puts in force what the file holds. It makes no difference to what comes
 // after if that fails, or there is no file.
-func (b *bootFile) put(ctx context.Context, k *kernel) {
+func (b *bootFile) put(ctx context.Context, r *reconcile.Reconciler, mode ir.Mode) {
 	if b == nil {
 		return
 	}
@@ -299,12 +305,12 @@ func (b *bootFile) put(ctx context.Context, k *kernel) {
 		return
 	}
 	programs, err := ir.ReadJSON(strings.NewReader(string(data)))
-	if err == nil && (programs.IPv4 == nil || programs.IPv6 == nil || programs.IPv4.Node.Mode != k.mode) {
-		err = fmt.Errorf("%s: is not for mode %s", b.path, k.mode)
+	if err == nil && (programs.IPv4 == nil || programs.IPv6 == nil || programs.IPv4.Node.Mode != mode) {
+		err = fmt.Errorf("%s: is not for mode %s", b.path, mode)
 	}
 	if err == nil {
-		var done loop.Done
-		if done, err = k.Kernel.Replace(ctx, programs); err == nil {
+		var done reconcile.Done
+		if done, err = r.Replace(ctx, programs); err == nil {
 			b.log.Info("what was last in force is in force", "file", b.path, "operations", done.Operations.String())
 		}
 	}

@@ -13,7 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/proxyc/proxyc/apply/loop"
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -149,7 +150,7 @@ func TestReadyComesLast(t *testing.T) {
 		&ir.Program{Family: ir.IPv4, Node: ir.Node{NodePorts: ir.NodePortAddrs{All: true}}, Services: []ir.Service{{Health: &ir.HealthCheck{Port: port}}}},
 		&ir.Program{Family: ir.IPv6},
 	)
-	d.synced(&loop.Sync{Kind: loop.Full, Work: loop.Work{Programs: programs}})
+	d.synced(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: programs}})
 	if !tried {
 		t.Error("the health check was not opened")
 	}
@@ -176,7 +177,7 @@ func newTestDaemon(t *testing.T, mode string) *daemon {
 func TestCleanupFailures(t *testing.T) {
 	d := newTestDaemon(t, "nftables")
 	programs := ir.NewPrograms(&ir.Program{Family: ir.IPv4}, &ir.Program{Family: ir.IPv6})
-	d.synced(&loop.Sync{Kind: loop.Full, Work: loop.Work{Programs: programs}, Done: loop.Done{Plans: []loop.Carried{{Kept: ir.PerFamily[int]{IPv4: 3}}}}})
+	d.synced(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: programs}, Done: reconcile.Done{Commits: []reconcile.Commit{{Result: apply.Result{Busy: ir.PerFamily[int]{IPv4: 3}}}}}})
 	page := httptest.NewRecorder()
 	d.metricsServer().Handler.ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
 	for family, want := range map[string]string{"IPv4": "1", "IPv6": "0"} {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"maps"
 	"os"
 	"os/exec"
@@ -70,7 +71,7 @@ func readBack(t *testing.T, variant iptables.Variant, mode ir.Mode, programs ir.
 	defer ns.Close()
 	err = ns.Do(func() error {
 		loadRules(t, variant, mode, programs, want)
-		target, err := iptables.Open(t.Context(), iptables.Options{Variant: variant})
+		target, err := iptables.Open(t.Context(), apply.Options{IPTables: string(variant)})
 		if err != nil {
 			return err
 		}
@@ -78,22 +79,22 @@ func readBack(t *testing.T, variant iptables.Variant, mode ir.Mode, programs ir.
 			name  string
 			state rules.Rulesets
 		}{{"loaded", want}, {"without Services", idle}, {"with Services", want}} {
-			have, err := target.Read(t.Context())
+			have, err := target.Rulesets(t.Context())
 			if err != nil {
 				return err
 			}
-			if plan := target.Plan(have, step.state); !plan.Empty() {
+			if plan := target.Difference(have, step.state); !plan.Empty() {
 				if step.name == "loaded" {
 					t.Errorf("the kernel has other rules:\n%s", operationsOf(plan))
 				}
-				if err := target.Commit(t.Context(), plan); err != nil {
-					return err
+				if result, err := target.Commit(t.Context(), plan); err != nil || len(result.Refused) > 0 {
+					return errors.Join(err, result.Error())
 				}
 			}
-			if have, err = target.Read(t.Context()); err != nil {
+			if have, err = target.Rulesets(t.Context()); err != nil {
 				return err
 			}
-			if plan := target.Plan(have, step.state); !plan.Empty() {
+			if plan := target.Difference(have, step.state); !plan.Empty() {
 				t.Errorf("%s: after the commit there is still to do:\n%s", step.name, operationsOf(plan))
 			}
 			for _, r := range ir.Present(have.PerFamily) {

@@ -107,7 +107,7 @@ func (s *scene) nodeSource(p *ir.Program, dst netip.Addr) (netip.Addr, error) {
 	if dst.IsLoopback() {
 		return p.Family.Loopback().Masked().Addr().Next(), nil
 	}
-	if node.HasAddr(dst) || node.Mode == ir.ModeIPVS && carries(p, dst) {
+	if node.HasAddr(dst) || node.Mode.Capabilities().Has(ir.CarriesVIPs) && carries(p, dst) {
 		return dst, nil
 	}
 	if _, own, ok := s.network(dst); ok {

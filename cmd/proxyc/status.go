@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
-	"github.com/proxyc/proxyc/apply/loop"
+	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
@@ -129,7 +129,7 @@ func (s *state) queued() {
 	s.status.Synced = false
 }
 
-func (s *state) synced(sync *loop.Sync) {
+func (s *state) synced(sync *reconcile.Sync) {
 	p := newPlan(sync)
 	s.mu.Lock()
 	defer s.mu.Unlock()

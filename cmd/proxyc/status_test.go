@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/proxyc/proxyc/apply"
-	"github.com/proxyc/proxyc/apply/loop"
+	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -59,12 +59,12 @@ pending      3
 objects      0 Services, 0 EndpointSlices, 0 Nodes
 `)
 	name := ir.Name{Namespace: "ns", Name: "web"}
-	st.synced(&loop.Sync{Kind: loop.Full, Ended: at, Done: loop.Done{
+	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: at, Done: reconcile.Done{
 		Operations: apply.Count{Added: 1}, Drift: apply.Count{Removed: 1},
 		DriftFirst: []apply.Operation{{Verb: apply.Remove, Object: "chain x"}},
 		Refused:    []apply.Refusal{{Service: name, Reason: errors.New("too long")}},
 	}})
-	st.synced(&loop.Sync{Kind: loop.Change, Ended: at, Err: errors.New("busy")})
+	st.synced(&reconcile.Sync{Kind: reconcile.Change, Ended: at, Err: errors.New("busy")})
 	st.setBroken("services", map[string]string{"ns/old": "spec: bad"})
 	st.setBroken("nodes", map[string]string{"node1": "spec: bad"})
 	st.setBroken("services", map[string]string{"ns/b": "spec.ports: bad", "ns/a": "spec: bad"})
@@ -84,7 +84,7 @@ last error   2026-01-02T03:04:05Z, 10s ago: busy
 last drift   2026-01-02T03:04:05Z: 0 added, 0 changed, 1 removed
              remove chain x
 `)
-	st.synced(&loop.Sync{Kind: loop.Full, Ended: at})
+	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: at})
 	st.setBroken("services", nil)
 	st.setBroken("nodes", nil)
 	if code, got := status(t, st, 0); code != exitDone || !strings.Contains(got, "synced       yes") || strings.Contains(got, "quarantined") || strings.Contains(got, "broken") {
@@ -108,7 +108,7 @@ func TestStatusCutOff(t *testing.T) {
 	now = now.Add(time.Minute)
 	st.setKept("/etc/config.yaml", "config.yaml:4: mode: unknown")
 	st.setKept("/etc/live.yaml", "")
-	st.synced(&loop.Sync{Kind: loop.Full, Ended: now})
+	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now})
 	told := st.told(0)
 	told.Objects = statusObjects{3, 4, 1}
 	told.APIServer = &statusAPI{Server: "https://192.0.2.1:6443", Resources: []watch.Heard{

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
+	engine "github.com/proxyc/proxyc/apply/daemon"
 	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/sysctl"
@@ -525,12 +526,12 @@ func version() string {
 
 // removeLeftovers takes away what proxies of other modes left. It is no reason
 // to stop if some of that fails.
-func (d *daemon) removeLeftovers(ctx context.Context, k *kernel) {
-	leftovers, err := k.leftovers(ctx)
+func (d *daemon) removeLeftovers(ctx context.Context, dataplane apply.Dataplane) {
+	leftovers, err := engine.Leftovers(ctx, d.cfg.ProxyMode(), dataplane)
 	for _, l := range leftovers {
 		d.log.Info("removing", "object", l.Object)
 	}
-	if err := errors.Join(err, removeAll(ctx, leftovers)); err != nil {
+	if err := errors.Join(err, engine.Remove(ctx, leftovers)); err != nil {
 		d.log.Error("what other proxies left", "err", err)
 	}
 }

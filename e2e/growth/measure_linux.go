@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/applytest/cluster"
 	"github.com/proxyc/proxyc/apply/nftables"
@@ -150,12 +151,12 @@ func (d *daemon) started(ctx context.Context, c cluster.Cluster) (out start, err
 
 // hasAll checks that the kernel has all ports of all ClusterIPs.
 func hasAll(ctx context.Context, ns *applytest.Namespace, c cluster.Cluster) error {
-	t, err := nftables.OpenIn(ns.Fd())
+	t, err := nftables.OpenIn(ns.Fd(), apply.Options{})
 	if err != nil {
 		return err
 	}
 	defer t.Close()
-	tables, err := t.Read(ctx)
+	tables, err := t.Tables(ctx)
 	if err != nil {
 		return err
 	}

@@ -113,9 +113,15 @@ func (t *tracer) guards(f *ir.Frontend) bool {
 
 // admitted applies loadBalancerSourceRanges (PKT-10, PKT-11).
 func (t *tracer) admitted(f *ir.Frontend) bool {
+	src := t.pkt.Src
+	if t.caps.Has(ir.CarriesVIPs) && t.pkt.FromNode() && src == t.pkt.Dst {
+		src = t.program.Node.IP
+		t.step(ir.Origin{Object: "config", Field: "mode", Reason: "the node has the address, and so it is the source"},
+			"source %s counts as the node's address", t.pkt.Src)
+	}
 	for _, r := range f.SourceRanges {
-		if r.Prefix.Contains(t.pkt.Src) {
-			t.step(r.Origin, "source %s is admitted by %s", t.pkt.Src, r.Prefix)
+		if r.Prefix.Contains(src) {
+			t.step(r.Origin, "source %s is admitted by %s", src, r.Prefix)
 			return true
 		}
 	}
@@ -126,7 +132,7 @@ func (t *tracer) admitted(f *ir.Frontend) bool {
 		}
 		o := f.SourceRanges[0].Origin
 		t.step(ir.Origin{Object: o.Object, Field: "spec.loadBalancerSourceRanges"},
-			"source %s is outside the ranges %s: dropped", t.pkt.Src, strings.Join(ranges, ", "))
+			"source %s is outside the ranges %s: dropped", src, strings.Join(ranges, ", "))
 	}
 	return false
 }

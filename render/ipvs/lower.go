@@ -224,8 +224,9 @@ func (x *Fragment) guard(f *ir.Frontend, n *Node) {
 }
 
 // outFilter shuts out the addresses of the node that no source range admits.
-// kube-proxy looks at the VIP as a source only, which is what the kernel
-// chooses when a process binds nothing else.
+// The kernel chooses the VIP as the source when a process binds nothing else;
+// it counts as the node's primary address, whether a range holds it or not.
+// kube-proxy looks at that source alone.
 func (n *Node) outFilter(f *ir.Frontend) []iptables.Rule {
 	sources := append([]netip.Addr{f.Match.Addr}, n.node.Addrs...)
 	var rules []iptables.Rule
@@ -234,7 +235,11 @@ func (n *Node) outFilter(f *ir.Frontend) []iptables.Rule {
 		return r.For(f)
 	}
 	for _, src := range sources {
-		if admits(f, src) {
+		as := src
+		if src == f.Match.Addr {
+			as = n.node.IP
+		}
+		if admits(f, as) {
 			rules = append(rules, rule(iptables.Return, iptables.Rule{Src: netip.PrefixFrom(src, src.BitLen())}))
 		}
 	}

@@ -12,46 +12,46 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/proxyc/proxyc/apply"
-	"github.com/proxyc/proxyc/apply/loop"
+	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/run"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// A daemon's plane reads once, and then follows the changes.
-func TestPlane(t *testing.T) {
+// A Dataplane is read once, and then follows the changes.
+func TestPlanChanges(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		shell(t, foreign, tool(ir.IPv4, v, "restore"))
-		target := open(t, Options{Variant: v, MostRules: 200})
-		plane := &loop.Plane[rules.Rulesets]{Target: target, Memory: NewMemory(target)}
+		target := open(t, apply.Options{IPTables: string(v)}, 200)
+		reconciler := &reconcile.Reconciler{Dataplane: target}
 		random := rand.New(rand.NewPCG(5, 6))
 		all := programs(200)
 		now := thinned(all, random)
-		if _, err := plane.Replace(t.Context(), now); err != nil {
+		if _, err := reconciler.Replace(t.Context(), now); err != nil {
 			t.Fatal(err)
 		}
 		for range 5 {
 			next := thinned(all, random)
-			if done, err := plane.Change(t.Context(), changes(now, next)); err != nil || len(done.Refused) > 0 {
-				t.Fatal(err, done.Refused)
+			if result, err := target.Commit(t.Context(), target.PlanChanges(changes(now, next))); err != nil || len(result.Refused) > 0 {
+				t.Fatal(err, result.Refused)
 			}
 			now = next
 			holds(t, target, lower(now))
 		}
-		done, err := plane.Replace(t.Context(), now)
+		done, err := reconciler.Replace(t.Context(), now)
 		if err != nil || done.Drift != (apply.Count{}) || done.Operations != (apply.Count{}) {
 			t.Errorf("a full sync found drift %v and did %v: %v", done.Drift, done.Operations, err)
 		}
 	})
 }
 
-func holds(t *testing.T, target *Target, want rules.Rulesets) {
+func holds(t *testing.T, target *Dataplane, want rules.Rulesets) {
 	t.Helper()
-	have, err := target.Read(t.Context())
+	have, err := target.read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rest := target.Plan(have, want); !rest.Empty() {
+	if rest := target.Difference(have, want); !rest.Empty() {
 		t.Errorf("not what is wanted: %v", opsOf(rest))
 	}
 }
@@ -59,12 +59,11 @@ func holds(t *testing.T, target *Target, want rules.Rulesets) {
 // A change that fails on its way leaves what was there, that of others included.
 func TestFailedChangeLeavesTheOldState(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
-		target := open(t, Options{Variant: v, MostRules: 50})
+		target := open(t, apply.Options{IPTables: string(v)}, 50)
 		now, next := programs(100), programs(150)
 		put(t, target, lower(now))
-		m := NewMemory(target)
-		m.Remember(now)
-		plan := m.Plan(bare(now), changes(now, next))
+		target.applied.Replace(now)
+		plan := target.PlanChanges(changes(now, next))
 		runs, failed := 0, errors.New("no more runs")
 		target.run = func(ctx context.Context, stdin io.Reader, stdout io.Writer, name string, args ...string) error {
 			if strings.HasSuffix(name, "restore") {
@@ -74,7 +73,7 @@ func TestFailedChangeLeavesTheOldState(t *testing.T) {
 			}
 			return run.To(ctx, stdin, stdout, name, args...)
 		}
-		if err := target.Commit(t.Context(), plan); !errors.Is(err, failed) {
+		if _, err := target.Commit(t.Context(), plan); !errors.Is(err, failed) {
 			t.Fatalf("got %v, want %v", err, failed)
 		}
 		if runs < 3 {
@@ -88,12 +87,11 @@ func TestFailedChangeLeavesTheOldState(t *testing.T) {
 var refusedInChange = ir.Name{Namespace: "default", Name: "s112"}
 
 // spoiledChange plans a change of which the kernel refuses one Service.
-func spoiledChange(t *testing.T, target *Target, now, next ir.Programs) *Plan {
+func spoiledChange(t *testing.T, target *Dataplane, now, next ir.Programs) *Plan {
 	t.Helper()
 	put(t, target, lower(now))
-	m := NewMemory(target)
-	m.Remember(now)
-	plan := m.Plan(bare(now), changes(now, next)).(*Plan)
+	target.applied.Replace(now)
+	plan := target.PlanChanges(changes(now, next)).(*Plan)
 	spoil(plan.want, refusedInChange)
 	return plan
 }
@@ -101,7 +99,7 @@ func spoiledChange(t *testing.T, target *Target, now, next ir.Programs) *Plan {
 // A change that the kernel refuses in part does not touch others, either.
 func TestQuarantineOfAChange(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
-		target := open(t, Options{Variant: v})
+		target := open(t, apply.Options{IPTables: string(v)}, 0)
 		next := programs(120)
 		plan := spoiledChange(t, target, programs(100), next)
 		if diff := cmp.Diff([]string{refusedInChange.String()}, refusals(t, target, plan)); diff != "" {
@@ -115,7 +113,7 @@ func TestQuarantineOfAChange(t *testing.T) {
 // all is as before, that of others included.
 func TestQuarantineThatFails(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
-		target := open(t, Options{Variant: v})
+		target := open(t, apply.Options{IPTables: string(v)}, 0)
 		now := programs(100)
 		plan := spoiledChange(t, target, now, programs(120))
 		cleared, after, killed := false, 0, errors.New("killed")
@@ -137,7 +135,7 @@ func TestQuarantineThatFails(t *testing.T) {
 			}
 			return run.To(ctx, bytes.NewReader(text), stdout, name, args...)
 		}
-		if err := target.Commit(t.Context(), plan); !errors.Is(err, killed) || strings.Contains(err.Error(), "taking back") {
+		if _, err := target.Commit(t.Context(), plan); !errors.Is(err, killed) || strings.Contains(err.Error(), "taking back") {
 			t.Errorf("got %v, want %v alone", err, killed)
 		}
 		if after < 3 {

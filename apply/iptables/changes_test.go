@@ -7,40 +7,28 @@ import (
 	"testing"
 
 	"github.com/proxyc/proxyc/apply"
-	"github.com/proxyc/proxyc/apply/loop"
 	"github.com/proxyc/proxyc/ir"
-	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-var _ loop.Memory[rules.Rulesets] = (*Memory)(nil)
-
-// TestMemoryPlansAsTargetDoes holds the Plans of a Memory against those of
-// whole Rulesets.
-func TestMemoryPlansAsTargetDoes(t *testing.T) {
+// TestPlanChangesAsAWholeIs holds the Plans of changes against those of whole
+// Rulesets.
+func TestPlanChangesAsAWholeIs(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
-	target := &Target{Variant: NFT, version: version{1, 8, 9}, families: []ir.Family{ir.IPv4, ir.IPv6}}
-	m := NewMemory(target)
+	target := &Dataplane{Variant: NFT, version: version{1, 8, 9}, families: []ir.Family{ir.IPv4, ir.IPv6}}
 	all := programs(200)
 	now := thinned(all, random)
-	m.Remember(now)
+	target.applied.Replace(now)
 	for range 20 {
 		next := thinned(all, random)
-		got := m.Plan(bare(next), changes(now, next)).(*Plan)
-		want := target.Plan(lower(now), lower(next)).(*Plan)
+		got := target.PlanChanges(changes(now, next)).(*Plan)
+		target.remember(got)
+		want := target.Difference(lower(now), lower(next))
 		samePlans(t, want, got, opsInOrder)
 		now = next
 	}
-	if !m.Plan(bare(now), ir.Changes{}).Empty() {
+	if !target.PlanChanges(ir.Changes{}).Empty() {
 		t.Error("there is something to do without a change")
 	}
-}
-
-// bare gives the programs without their Services.
-func bare(programs ir.Programs) (all ir.Programs) {
-	for f, p := range ir.Present(programs) {
-		*all.At(f) = &ir.Program{Family: f, Node: p.Node}
-	}
-	return all
 }
 
 func changes(now, next ir.Programs) (all ir.Changes) {

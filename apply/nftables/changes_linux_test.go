@@ -4,18 +4,16 @@ import (
 	"testing"
 
 	"github.com/proxyc/proxyc/apply"
-	"github.com/proxyc/proxyc/apply/loop"
+	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
-var _ loop.Memory[rules.Tables] = (*Memory)(nil)
-
-// A daemon's plane needs one reading, and then follows the changes.
-func TestPlane(t *testing.T) {
+// A Dataplane needs one reading, and then follows the changes.
+func TestPlanChanges(t *testing.T) {
 	n := newNode(t)
-	plane := &loop.Plane[rules.Tables]{Target: n.Target, Memory: &Memory{}}
+	reconciler := &reconcile.Reconciler{Dataplane: n.Dataplane}
 	version := func(services int, backend string) ir.Programs {
 		var all ir.Programs
 		for _, f := range ir.Families() {
@@ -27,7 +25,7 @@ func TestPlane(t *testing.T) {
 		return all
 	}
 	now := version(6, "10.244.2.10:8080")
-	if _, err := plane.Replace(t.Context(), now); err != nil {
+	if _, err := reconciler.Replace(t.Context(), now); err != nil {
 		t.Fatal(err)
 	}
 	for _, next := range []ir.Programs{
@@ -37,14 +35,14 @@ func TestPlane(t *testing.T) {
 		for f, p := range now.All() {
 			*changes.At(f) = ir.Diff(p, next.Of(f))
 		}
-		done, err := plane.Change(t.Context(), changes)
-		if err != nil || len(done.Refused) > 0 {
-			t.Fatal(err, done.Refused)
+		result, err := n.Commit(t.Context(), n.PlanChanges(changes))
+		if err != nil || len(result.Refused) > 0 {
+			t.Fatal(err, result.Refused)
 		}
 		now = next
 		holds(t, "after a change", n, rules.LowerAll(now))
 	}
-	done, err := plane.Replace(t.Context(), now)
+	done, err := reconciler.Replace(t.Context(), now)
 	if err != nil || done.Drift != (apply.Count{}) || done.Operations != (apply.Count{}) {
 		t.Errorf("a full sync found drift %v and did %v: %v", done.Drift, done.Operations, err)
 	}

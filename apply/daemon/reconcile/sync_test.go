@@ -1,4 +1,4 @@
-package loop
+package reconcile
 
 import (
 	"context"
@@ -13,78 +13,115 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// rules is the state of a fakeTarget: for each Service its port.
+// rules are what a fake holds: for each Service its port.
 type rules map[ir.Name]uint16
 
-// fakeTarget is a kernel which refuses port 666 and leaves the Service as it
-// is then, and fails when told to.
-type fakeTarget struct {
+// fake is a Dataplane whose kernel refuses port 666 and leaves the Service as it
+// is then, and which fails when told to.
+type fake struct {
 	rules   rules
 	fail    error // of the next Read or Commit
 	reads   int
 	commits int
-	slow    chan struct{} // a Read takes until there is one; nil: no time
+	slow    chan struct{} // a Compare takes until there is one; nil: no time
 	whole   bool          // its plans cannot be divided
+
+	found   rules
+	applied apply.Applied
 }
 
 type fakePlan struct {
 	have, want rules
+	programs   ir.Programs // zero: changes
+	changes    ir.Changes
 	whole      bool
 	part       bool // of a plan: names some rules only
 }
 
-func (t *fakeTarget) failure() error {
-	err := t.fail
-	t.fail = nil
+func (d *fake) failure() error {
+	err := d.fail
+	d.fail = nil
 	return err
 }
 
-func (t *fakeTarget) Read(context.Context) (rules, error) {
-	t.reads++
-	found, err := maps.Clone(t.rules), t.failure()
-	if t.slow != nil {
-		<-t.slow
-	}
-	return found, err
+func (d *fake) Read(context.Context) error {
+	d.reads++
+	d.found = maps.Clone(d.rules)
+	return d.failure()
 }
 
-func (t *fakeTarget) Plan(have, want rules) apply.Plan {
-	return &fakePlan{have: have, want: want, whole: t.whole}
+func (d *fake) Plan(want ir.Programs) apply.Plan {
+	return &fakePlan{have: d.found, want: lower(want), programs: want}
 }
 
-func (t *fakeTarget) Commit(_ context.Context, p apply.Plan) error {
-	t.commits++
-	if err := t.failure(); err != nil {
-		return err
+func (d *fake) PlanChanges(changes ir.Changes) apply.Plan {
+	p := &fakePlan{have: rules{}, want: rules{}, changes: changes, part: true}
+	has := lower(d.applied.Programs())
+	for _, c := range changes.IPv4 {
+		if port, ok := has[c.Name]; ok {
+			p.have[c.Name] = port
+		}
+		if c.New != nil {
+			p.want[c.Name] = c.New.Frontends[0].Match.Port
+		}
 	}
+	return p
+}
+
+func (d *fake) Compare(context.Context) (apply.Plan, error) {
+	d.reads++
+	p, err := &fakePlan{have: maps.Clone(d.rules), want: lower(d.applied.Programs()), whole: d.whole}, d.failure()
+	if d.slow != nil {
+		<-d.slow
+	}
+	return p, err
+}
+
+func (d *fake) Commit(_ context.Context, p apply.Plan) (result apply.Result, err error) {
 	plan := p.(*fakePlan)
+	if !plan.Empty() {
+		d.commits++
+	}
+	if err := d.failure(); err != nil {
+		return result, err
+	}
+	have, want := maps.Clone(plan.have), maps.Clone(plan.want)
 	if plan.part {
-		for name, port := range t.rules {
-			if _, of := plan.have[name]; !of && plan.want[name] == 0 {
-				plan.have[name], plan.want[name] = port, port
+		for name, port := range d.rules {
+			if _, of := have[name]; !of && want[name] == 0 {
+				have[name], want[name] = port, port
 			}
 		}
 	}
-	if !maps.Equal(t.rules, plan.have) {
-		return errors.New("the plan is from another state")
+	if !maps.Equal(d.rules, have) {
+		return result, errors.New("the plan is from another state")
 	}
-	before := t.rules
-	t.rules = rules{}
-	q := &apply.Quarantine{}
-	for name, port := range plan.want {
+	before := d.rules
+	d.rules = rules{}
+	for name, port := range want {
 		if port == 666 {
-			q.Refused = append(q.Refused, apply.Refusal{Service: name, Reason: errors.New("no")})
+			result.Refused = append(result.Refused, apply.Refusal{Service: name, Reason: errors.New("no")})
 			if port = before[name]; port == 0 {
 				continue
 			}
 		}
-		t.rules[name] = port
+		d.rules[name] = port
 	}
-	if len(q.Refused) > 0 {
-		return q
+	switch {
+	case len(result.Refused) > 0:
+	case plan.programs.IPv4 != nil:
+		d.applied.Replace(plan.programs)
+	default:
+		d.applied.Change(plan.changes)
 	}
-	return nil
+	return result, nil
 }
+
+func (d *fake) Applied() ir.Programs                                { return d.applied.Programs() }
+func (d *fake) Drift(context.Context) (<-chan struct{}, error)      { return nil, nil }
+func (d *fake) Leftovers(context.Context) ([]apply.Leftover, error) { return nil, nil }
+func (d *fake) Counters() apply.Counters                            { return apply.Counters{} }
+func (d *fake) Close() error                                        { return nil }
 
 func (p *fakePlan) Empty() bool { return maps.Equal(p.have, p.want) }
 
@@ -119,10 +156,8 @@ func (p *fakePlan) Without(objects map[string]bool) (apply.Plan, bool) {
 	return rest, !p.whole
 }
 
-// fakeMemory lowers a Service to its first port.
-type fakeMemory struct{ last rules }
-
-func (fakeMemory) Lower(programs ir.Programs) rules {
+// lower makes of each Service its first port.
+func lower(programs ir.Programs) rules {
 	r := rules{}
 	for _, p := range ir.Present(programs) {
 		for _, s := range p.Services {
@@ -130,33 +165,6 @@ func (fakeMemory) Lower(programs ir.Programs) rules {
 		}
 	}
 	return r
-}
-
-func (m *fakeMemory) Remember(programs ir.Programs) { m.last = m.Lower(programs) }
-
-func (m *fakeMemory) Plan(_ ir.Programs, changes ir.Changes) apply.Plan {
-	have, want := maps.Clone(m.last), maps.Clone(m.last)
-	for _, c := range changes.IPv4 {
-		delete(have, c.Name)
-		if c.Old != nil {
-			have[c.Name] = c.Old.Frontends[0].Match.Port
-		}
-		delete(want, c.Name)
-		if c.New != nil {
-			want[c.Name] = c.New.Frontends[0].Match.Port
-		}
-	}
-	m.last = want
-	few := &fakePlan{have: rules{}, want: rules{}, part: true}
-	for _, c := range changes.IPv4 {
-		if port, ok := have[c.Name]; ok {
-			few.have[c.Name] = port
-		}
-		if port, ok := want[c.Name]; ok {
-			few.want[c.Name] = port
-		}
-	}
-	return few
 }
 
 func svc(name string, port uint16) ir.Service {
@@ -182,82 +190,82 @@ func named(r rules) map[string]uint16 {
 	return out
 }
 
-func newPlane() (*fakeTarget, *Plane[rules]) {
-	t := &fakeTarget{rules: rules{}}
-	return t, &Plane[rules]{Target: t, Memory: &fakeMemory{}}
+func newReconciler() (*fake, *Reconciler) {
+	d := &fake{rules: rules{}}
+	return d, &Reconciler{Dataplane: d}
 }
 
-func TestPlaneFollows(t *testing.T) {
+func TestSyncFollows(t *testing.T) {
 	ctx := t.Context()
-	target, p := newPlane()
+	dataplane, r := newReconciler()
 	a := want(svc("a", 1), svc("b", 2))
-	if done, err := p.Replace(ctx, a); err != nil || done.Operations.Added != 2 || done.Drift != (apply.Count{}) {
+	if done, err := r.Replace(ctx, a); err != nil || done.Operations.Added != 2 || done.Drift != (apply.Count{}) {
 		t.Fatalf("%+v, %v", done, err)
 	}
 	b := want(svc("a", 1), svc("b", 3), svc("c", 4))
-	done, err := p.Change(ctx, from(a, b))
+	done, err := r.Change(ctx, from(a, b))
 	if err != nil || done.Operations != (apply.Count{Added: 1, Changed: 1}) {
 		t.Fatalf("%+v, %v", done, err)
 	}
-	if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 3, "c": 4}, named(target.rules)); diff != "" {
+	if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 3, "c": 4}, named(dataplane.rules)); diff != "" {
 		t.Errorf("in force (-want +got):\n%s", diff)
 	}
-	if target.reads != 1 {
-		t.Errorf("the kernel was read %d times, want once", target.reads)
+	if dataplane.reads != 1 {
+		t.Errorf("the kernel was read %d times, want once", dataplane.reads)
 	}
 }
 
 // A start with everything in place commits nothing.
-func TestPlaneAdopts(t *testing.T) {
-	target, p := newPlane()
-	target.rules[ir.Name{Namespace: "ns", Name: "a"}] = 1
-	if _, err := p.Replace(t.Context(), want(svc("a", 1))); err != nil || target.commits != 0 {
-		t.Errorf("%d commits, %v, want none", target.commits, err)
+func TestSyncAdopts(t *testing.T) {
+	dataplane, r := newReconciler()
+	dataplane.rules[ir.Name{Namespace: "ns", Name: "a"}] = 1
+	if _, err := r.Replace(t.Context(), want(svc("a", 1))); err != nil || dataplane.commits != 0 {
+		t.Errorf("%d commits, %v, want none", dataplane.commits, err)
 	}
 }
 
-func TestPlaneRepairsDrift(t *testing.T) {
-	target, p := newPlane()
+func TestSyncRepairsDrift(t *testing.T) {
+	dataplane, r := newReconciler()
 	a := want(svc("a", 1), svc("b", 2))
-	p.Replace(t.Context(), a)
-	target.rules = rules{{Namespace: "ns", Name: "b"}: 9}
-	done, err := p.Replace(t.Context(), a)
+	r.Replace(t.Context(), a)
+	dataplane.rules = rules{{Namespace: "ns", Name: "b"}: 9}
+	done, err := r.Replace(t.Context(), a)
 	if err != nil || done.Drift != (apply.Count{Added: 1, Changed: 1}) || len(done.DriftFirst) != 2 {
 		t.Errorf("%+v, %v, want the drift of two Services", done, err)
 	}
-	if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 2}, named(target.rules)); diff != "" {
+	if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 2}, named(dataplane.rules)); diff != "" {
 		t.Errorf("in force (-want +got):\n%s", diff)
 	}
 }
 
 // After a commit that failed the kernel is read before anything is believed.
-func TestPlaneReadsAfterFailure(t *testing.T) {
-	target, p := newPlane()
+func TestSyncReadsAfterFailure(t *testing.T) {
+	dataplane, r := newReconciler()
 	a, b := want(svc("a", 1)), want(svc("a", 2))
-	p.Replace(t.Context(), a)
-	target.fail = errors.New("busy")
-	if _, err := p.Change(t.Context(), from(a, b)); err == nil {
+	r.Replace(t.Context(), a)
+	dataplane.fail = errors.New("busy")
+	if _, err := r.Change(t.Context(), from(a, b)); err == nil {
 		t.Fatal("the failure is not told")
 	}
 	c := want(svc("a", 3))
-	if _, err := p.Change(t.Context(), from(b, c)); !errors.Is(err, errUnknown) {
+	if _, err := r.Change(t.Context(), from(b, c)); !errors.Is(err, errUnknown) {
 		t.Errorf("a change of what nobody knows: %v, want %v", err, errUnknown)
 	}
-	if _, err := p.Replace(t.Context(), c); err != nil {
+	if _, err := r.Replace(t.Context(), c); err != nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff(map[string]uint16{"a": 3}, named(target.rules)); diff != "" {
+	if diff := cmp.Diff(map[string]uint16{"a": 3}, named(dataplane.rules)); diff != "" {
 		t.Errorf("in force (-want +got):\n%s", diff)
 	}
 }
 
 // A Service that the kernel refuses has no rules, not even its old ones; the
 // others go on at the cost of their own changes, and it comes back when it changes.
-func TestPlaneQuarantine(t *testing.T) {
+func TestSyncQuarantine(t *testing.T) {
 	ctx := t.Context()
-	target, p := newPlane()
+	dataplane, r := newReconciler()
 	last := want(svc("a", 1), svc("bad", 5))
-	if _, err := p.Replace(ctx, last); err != nil {
+	if _, err := r.Replace(ctx, last); err != nil {
 		t.Fatal(err)
 	}
 	for _, step := range []struct {
@@ -277,17 +285,17 @@ func TestPlaneQuarantine(t *testing.T) {
 		{"refused again", want(svc("a", 3), svc("bad", 666)), false, 1, []string{"bad"}, []string{"bad"}, map[string]uint16{"a": 3}},
 		{"gone", want(svc("a", 3)), false, 0, nil, nil, map[string]uint16{"a": 3}},
 	} {
-		reads := target.reads
+		reads := dataplane.reads
 		var done Done
 		var err error
 		if step.full {
-			done, err = p.Replace(ctx, step.want)
+			done, err = r.Replace(ctx, step.want)
 		} else {
-			done, err = p.Change(ctx, from(last, step.want))
+			done, err = r.Change(ctx, from(last, step.want))
 		}
 		last = step.want
-		if err != nil || target.reads-reads != step.reads || done.Drift != (apply.Count{}) {
-			t.Errorf("%s: %v, %d reads, want %d; drift %v", step.name, err, target.reads-reads, step.reads, done.Drift)
+		if err != nil || dataplane.reads-reads != step.reads || done.Drift != (apply.Count{}) {
+			t.Errorf("%s: %v, %d reads, want %d; drift %v", step.name, err, dataplane.reads-reads, step.reads, done.Drift)
 		}
 		if diff := cmp.Diff(step.now, servicesOf(done.RefusedNow)); diff != "" {
 			t.Errorf("%s: refused now (-want +got):\n%s", step.name, diff)
@@ -295,10 +303,10 @@ func TestPlaneQuarantine(t *testing.T) {
 		if diff := cmp.Diff(step.after, servicesOf(done.Refused)); diff != "" {
 			t.Errorf("%s: left out (-want +got):\n%s", step.name, diff)
 		}
-		if diff := cmp.Diff(step.inForce, named(target.rules)); diff != "" {
+		if diff := cmp.Diff(step.inForce, named(dataplane.rules)); diff != "" {
 			t.Errorf("%s: in force (-want +got):\n%s", step.name, diff)
 		}
-		if diff := cmp.Diff(step.inForce, named(fakeMemory{}.Lower(p.InForce()))); diff != "" {
+		if diff := cmp.Diff(step.inForce, named(lower(dataplane.Applied()))); diff != "" {
 			t.Errorf("%s: told to be in force (-want +got):\n%s", step.name, diff)
 		}
 	}
@@ -312,16 +320,16 @@ func servicesOf(refused []apply.Refusal) (names []string) {
 }
 
 // A Service that changes in one family comes back in both.
-func TestPlaneReadmitsBothFamilies(t *testing.T) {
-	_, p := newPlane()
+func TestSyncReadmitsBothFamilies(t *testing.T) {
+	_, r := newReconciler()
 	name := ir.Name{Namespace: "ns", Name: "bad"}
 	v4, v6 := svc("bad", 666), svc("bad", 6)
 	programs := want(v4)
 	programs.IPv6.Services = []ir.Service{v6}
-	p.refuse([]apply.Refusal{{Service: name}}, programs, &Done{})
+	r.refuse([]apply.Refusal{{Service: name}}, programs, &Done{})
 	better := svc("bad", 4)
-	got := p.readmit(ir.Changes{IPv4: []ir.Change{{Name: name, New: &better}}})
-	if len(got.IPv6) != 1 || got.IPv6[0].New.Frontends[0].Match.Port != 6 || len(p.refused) != 0 {
+	got := r.readmit(ir.Changes{IPv4: []ir.Change{{Name: name, New: &better}}})
+	if len(got.IPv6) != 1 || got.IPv6[0].New.Frontends[0].Match.Port != 6 || len(r.refused) != 0 {
 		t.Errorf("%+v, want the Service as it is in the other family, too", got)
 	}
 }

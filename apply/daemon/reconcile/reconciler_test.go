@@ -1,4 +1,4 @@
-package loop
+package reconcile
 
 import (
 	"context"
@@ -12,52 +12,51 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// fakeInput hands out what it was last set to.
-type fakeInput struct {
+// fakeSource hands out what it was last set to.
+type fakeSource struct {
 	changed chan struct{}
 	last    ir.Programs
 	now     ir.Programs
 	all     bool
 }
 
-func (i *fakeInput) Changed() <-chan struct{} { return i.changed }
+func (s *fakeSource) Changed() <-chan struct{} { return s.changed }
 
-func (i *fakeInput) Take(Kind) Work {
-	w := Work{Programs: i.now, Changes: from(i.last, i.now), All: i.all}
-	i.last, i.all = i.now, false
+func (s *fakeSource) Take(Kind) Work {
+	w := Work{Programs: s.now, Changes: from(s.last, s.now), All: s.all}
+	s.last, s.all = s.now, false
 	return w
 }
 
-// world is a Loop under a fake clock, with all that surrounds it.
+// world is a Reconciler under a fake clock, with all that surrounds it.
 type world struct {
-	*Loop
-	t       *testing.T
-	input   *fakeInput
-	target  *fakeTarget
-	suspect chan struct{}
-	began   time.Time
-	log     []string
+	*Reconciler
+	t         *testing.T
+	source    *fakeSource
+	dataplane *fake
+	drift     chan struct{}
+	began     time.Time
+	log       []string
 }
 
-// run starts a Loop in a bubble whose time passes only while everybody waits.
+// run starts a Reconciler in a bubble whose time passes only while everybody waits.
 func run(t *testing.T, play func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
-		target, plane := newPlane()
-		w := &world{t: t, target: target, input: &fakeInput{changed: make(chan struct{}, 1), last: want(), now: want()},
-			suspect: make(chan struct{}, 1), began: time.Now()}
-		w.Loop = &Loop{
-			Schedule: Schedule{Min: time.Second, Retry: 30 * time.Second, Full: time.Hour},
-			Input:    w.input, Kernel: plane, Suspect: w.suspect,
-			Queued: func(Kind) {},
-			Synced: func(s *Sync) {
-				line := time.Since(w.began).String() + " " + s.Kind.String()
-				if s.Err != nil {
-					line += ": " + s.Err.Error()
-				}
-				w.log = append(w.log, line)
-			},
-			Now: time.Now, After: time.After,
+		dataplane, r := newReconciler()
+		w := &world{t: t, dataplane: dataplane, source: &fakeSource{changed: make(chan struct{}, 1), last: want(), now: want()},
+			drift: make(chan struct{}, 1), began: time.Now()}
+		w.Reconciler = r
+		r.Schedule = Schedule{Min: time.Second, Retry: 30 * time.Second, Full: time.Hour}
+		r.Source, r.Drift = w.source, w.drift
+		r.Queued = func(Kind) {}
+		r.Synced = func(s *Sync) {
+			line := time.Since(w.began).String() + " " + s.Kind.String()
+			if s.Err != nil {
+				line += ": " + s.Err.Error()
+			}
+			w.log = append(w.log, line)
 		}
+		r.Now, r.After = time.Now, time.After
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); w.Run(ctx) }()
@@ -70,9 +69,9 @@ func run(t *testing.T, play func(w *world)) {
 
 func (w *world) want(services ...ir.Service) {
 	synctest.Wait()
-	w.input.now = want(services...)
+	w.source.now = want(services...)
 	select {
-	case w.input.changed <- struct{}{}:
+	case w.source.changed <- struct{}{}:
 	default:
 	}
 }
@@ -91,7 +90,7 @@ func (w *world) logged(lines ...string) {
 	}
 }
 
-func TestLoopFollows(t *testing.T) {
+func TestReconcilerFollows(t *testing.T) {
 	run(t, func(w *world) {
 		w.want(svc("a", 1))
 		w.pass(5 * time.Second)
@@ -102,13 +101,13 @@ func TestLoopFollows(t *testing.T) {
 		w.want(svc("a", 4)) // with this one
 		w.pass(time.Minute)
 		w.logged("0s full", "1s change", "5s change", "6s change")
-		if diff := cmp.Diff(map[string]uint16{"a": 4}, named(w.target.rules)); diff != "" {
+		if diff := cmp.Diff(map[string]uint16{"a": 4}, named(w.dataplane.rules)); diff != "" {
 			t.Errorf("in force (-want +got):\n%s", diff)
 		}
 	})
 }
 
-func TestLoopComparesHourly(t *testing.T) {
+func TestReconcilerComparesHourly(t *testing.T) {
 	run(t, func(w *world) {
 		w.pass(10 * time.Minute)
 		w.want(svc("a", 1))
@@ -117,28 +116,28 @@ func TestLoopComparesHourly(t *testing.T) {
 	})
 }
 
-func TestLoopRetries(t *testing.T) {
+func TestReconcilerRetries(t *testing.T) {
 	run(t, func(w *world) {
 		w.pass(time.Minute)
-		w.target.fail = errors.New("busy")
+		w.dataplane.fail = errors.New("busy")
 		w.want(svc("a", 1))
 		w.pass(time.Minute)
 		w.logged("0s full", "1m0s change: busy", "1m1s full")
-		if diff := cmp.Diff(map[string]uint16{"a": 1}, named(w.target.rules)); diff != "" {
+		if diff := cmp.Diff(map[string]uint16{"a": 1}, named(w.dataplane.rules)); diff != "" {
 			t.Errorf("in force (-want +got):\n%s", diff)
 		}
 	})
 }
 
-func TestLoopSuspects(t *testing.T) {
+func TestReconcilerSeesDrift(t *testing.T) {
 	run(t, func(w *world) {
 		w.want(svc("a", 1))
 		w.pass(time.Minute)
-		w.target.rules = rules{}
-		w.suspect <- struct{}{}
+		w.dataplane.rules = rules{}
+		w.drift <- struct{}{}
 		w.pass(time.Second)
 		w.logged("0s full", "1s change", "1m0s full")
-		if diff := cmp.Diff(map[string]uint16{"a": 1}, named(w.target.rules)); diff != "" {
+		if diff := cmp.Diff(map[string]uint16{"a": 1}, named(w.dataplane.rules)); diff != "" {
 			t.Errorf("in force (-want +got):\n%s", diff)
 		}
 	})
@@ -146,45 +145,45 @@ func TestLoopSuspects(t *testing.T) {
 
 // A change does not wait for a comparison that is under way, and the comparison
 // does not undo it, although it read the kernel before it.
-func TestLoopChangesBesideComparison(t *testing.T) {
+func TestReconcilerChangesBesideComparison(t *testing.T) {
 	run(t, func(w *world) {
 		w.want(svc("a", 1), svc("b", 1))
 		w.pass(time.Minute)
-		w.target.slow = make(chan struct{})
-		w.target.rules[svc("a", 0).Name] = 9 // by somebody
-		w.suspect <- struct{}{}
+		w.dataplane.slow = make(chan struct{})
+		w.dataplane.rules[svc("a", 0).Name] = 9 // by somebody
+		w.drift <- struct{}{}
 		w.pass(time.Minute)
 		w.want(svc("a", 1), svc("b", 2), svc("c", 3))
 		w.pass(time.Minute)
 		w.logged("0s full", "1s change", "2m0s change")
-		if diff := cmp.Diff(map[string]uint16{"a": 9, "b": 2, "c": 3}, named(w.target.rules)); diff != "" {
+		if diff := cmp.Diff(map[string]uint16{"a": 9, "b": 2, "c": 3}, named(w.dataplane.rules)); diff != "" {
 			t.Errorf("beside the comparison (-want +got):\n%s", diff)
 		}
-		close(w.target.slow)
+		close(w.dataplane.slow)
 		w.pass(time.Minute)
 		w.logged("0s full", "1s change", "2m0s change", "3m0s full")
-		if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 2, "c": 3}, named(w.target.rules)); diff != "" {
+		if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 2, "c": 3}, named(w.dataplane.rules)); diff != "" {
 			t.Errorf("after it (-want +got):\n%s", diff)
 		}
 	})
 }
 
 // What was touched by somebody during a comparison is compared after it.
-func TestLoopSuspectsDuringComparison(t *testing.T) {
+func TestReconcilerSeesDriftDuringComparison(t *testing.T) {
 	run(t, func(w *world) {
 		w.want(svc("a", 1), svc("b", 1))
 		w.pass(time.Minute)
-		w.target.slow = make(chan struct{}, 2)
-		w.suspect <- struct{}{}
+		w.dataplane.slow = make(chan struct{}, 2)
+		w.drift <- struct{}{}
 		w.pass(time.Minute)
-		w.target.rules[svc("a", 0).Name] = 9
-		w.suspect <- struct{}{}
+		w.dataplane.rules[svc("a", 0).Name] = 9
+		w.drift <- struct{}{}
 		w.pass(time.Minute)
-		w.target.slow <- struct{}{}
-		w.target.slow <- struct{}{}
+		w.dataplane.slow <- struct{}{}
+		w.dataplane.slow <- struct{}{}
 		w.pass(time.Minute)
 		w.logged("0s full", "1s change", "3m0s full", "3m1s full")
-		if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 1}, named(w.target.rules)); diff != "" {
+		if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 1}, named(w.dataplane.rules)); diff != "" {
 			t.Errorf("in force (-want +got):\n%s", diff)
 		}
 	})
@@ -192,49 +191,49 @@ func TestLoopSuspectsDuringComparison(t *testing.T) {
 
 // Where what changes touched cannot be left out of a repair, all is compared
 // again with nothing beside it.
-func TestLoopComparesAlone(t *testing.T) {
+func TestReconcilerComparesAlone(t *testing.T) {
 	run(t, func(w *world) {
 		w.want(svc("a", 1), svc("b", 1))
 		w.pass(time.Minute)
-		w.target.whole, w.target.slow = true, make(chan struct{})
-		w.target.rules[svc("a", 0).Name] = 9
-		w.suspect <- struct{}{}
+		w.dataplane.whole, w.dataplane.slow = true, make(chan struct{})
+		w.dataplane.rules[svc("a", 0).Name] = 9
+		w.drift <- struct{}{}
 		w.pass(time.Minute)
 		w.want(svc("a", 1), svc("b", 2))
 		w.pass(time.Minute)
-		close(w.target.slow)
+		close(w.dataplane.slow)
 		w.pass(time.Minute)
 		w.logged("0s full", "1s change", "2m0s change", "3m0s full")
-		if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 2}, named(w.target.rules)); diff != "" {
+		if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 2}, named(w.dataplane.rules)); diff != "" {
 			t.Errorf("in force (-want +got):\n%s", diff)
 		}
 	})
 }
 
-// A Loop ends after the comparison under way, and a reading that fails is tried again.
-func TestLoopComparisonEnds(t *testing.T) {
+// A Reconciler ends after the comparison under way, and a reading that fails is tried again.
+func TestReconcilerComparisonEnds(t *testing.T) {
 	run(t, func(w *world) {
 		w.want(svc("a", 1))
 		w.pass(time.Minute)
-		w.target.fail = errors.New("busy")
-		w.suspect <- struct{}{}
+		w.dataplane.fail = errors.New("busy")
+		w.drift <- struct{}{}
 		w.pass(10 * time.Second)
 		w.logged("0s full", "1s change", "1m0s full: busy", "1m1s full")
-		w.target.slow = make(chan struct{})
-		w.suspect <- struct{}{}
+		w.dataplane.slow = make(chan struct{})
+		w.drift <- struct{}{}
 		w.pass(time.Second)
 		go func() {
 			time.Sleep(time.Minute) // of the bubble
-			close(w.target.slow)
+			close(w.dataplane.slow)
 		}()
 	})
 }
 
 // When the node changed, changes of Services do not tell all.
-func TestLoopNodeChanged(t *testing.T) {
+func TestReconcilerNodeChanged(t *testing.T) {
 	run(t, func(w *world) {
 		w.pass(time.Minute)
-		w.input.all = true
+		w.source.all = true
 		w.want()
 		w.pass(time.Second)
 		w.logged("0s full", "1m0s full")
@@ -242,7 +241,7 @@ func TestLoopNodeChanged(t *testing.T) {
 }
 
 // The daemon goes on while its clock stands still: what times a wait out is due.
-func TestLoopClockStands(t *testing.T) {
+func TestReconcilerClockStands(t *testing.T) {
 	run(t, func(w *world) {
 		w.pass(time.Minute)
 		stopped := time.Now()
@@ -251,11 +250,11 @@ func TestLoopClockStands(t *testing.T) {
 		w.pass(10 * time.Second)
 		w.want(svc("a", 2))
 		w.pass(10 * time.Second)
-		w.target.fail = errors.New("busy")
+		w.dataplane.fail = errors.New("busy")
 		w.want(svc("a", 3))
 		w.pass(10 * time.Second)
 		w.logged("0s full", "1m0s change", "1m11s change", "1m21s change: busy", "1m22s full")
-		if diff := cmp.Diff(map[string]uint16{"a": 3}, named(w.target.rules)); diff != "" {
+		if diff := cmp.Diff(map[string]uint16{"a": 3}, named(w.dataplane.rules)); diff != "" {
 			t.Errorf("in force (-want +got):\n%s", diff)
 		}
 	})

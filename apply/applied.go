@@ -1,0 +1,108 @@
+package apply
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Applied are the Programs that a Dataplane applied last. To change a Service in
+// them costs the same however many there are. It may be read while it changes.
+type Applied struct {
+	mu       sync.Mutex
+	node     ir.Programs // without their Services
+	services ir.PerFamily[map[ir.Name]*ir.Service]
+}
+
+// Replace notes that all of the Programs are in force, and nothing else.
+func (a *Applied) Replace(programs ir.Programs) {
+	var node ir.Programs
+	var services ir.PerFamily[map[ir.Name]*ir.Service]
+	for f, p := range ir.Present(programs) {
+		*node.At(f) = &ir.Program{Family: f, Node: p.Node}
+		of := make(map[ir.Name]*ir.Service, len(p.Services))
+		for i := range p.Services {
+			of[p.Services[i].Name] = &p.Services[i]
+		}
+		*services.At(f) = of
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.node, a.services = node, services
+}
+
+// Change notes that changes are in force.
+func (a *Applied) Change(changes ir.Changes) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for f, of := range changes.All() {
+		services := a.services.Of(f)
+		for _, c := range of {
+			if c.New == nil {
+				delete(services, c.Name)
+			} else {
+				services[c.Name] = c.New
+			}
+		}
+	}
+}
+
+// Node returns the Programs without their Services.
+func (a *Applied) Node() ir.Programs {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.node
+}
+
+// From returns the changes as they are from what was applied.
+func (a *Applied) From(changes ir.Changes) (from ir.Changes) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for f, of := range changes.All() {
+		if len(of) == 0 {
+			continue
+		}
+		services := a.services.Of(f)
+		list := make([]ir.Change, len(of))
+		for i, c := range of {
+			list[i] = ir.Change{Name: c.Name, Old: services[c.Name], New: c.New}
+		}
+		*from.At(f) = list
+	}
+	return from
+}
+
+// Programs returns the Programs, with their Services by name.
+func (a *Applied) Programs() (programs ir.Programs) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for f, node := range ir.Present(a.node) {
+		services := a.services.Of(f)
+		p := *node
+		p.Services = make([]ir.Service, 0, len(services))
+		for _, s := range services {
+			p.Services = append(p.Services, *s)
+		}
+		slices.SortFunc(p.Services, func(a, b ir.Service) int { return a.Name.Compare(b.Name) })
+		*programs.At(f) = &p
+	}
+	return programs
+}
+
+// Without returns the Programs without Services that were refused.
+func Without(programs ir.Programs, refused []Refusal) (rest ir.Programs) {
+	if len(refused) == 0 {
+		return programs
+	}
+	out := make(map[ir.Name]bool, len(refused))
+	for _, r := range refused {
+		out[r.Service] = true
+	}
+	for f, p := range ir.Present(programs) {
+		q := *p
+		q.Services = slices.DeleteFunc(slices.Clone(p.Services), func(s ir.Service) bool { return out[s.Name] })
+		*rest.At(f) = &q
+	}
+	return rest
+}

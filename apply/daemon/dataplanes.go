@@ -1,0 +1,79 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// dataplane says how a mode's rules come to a node. The list of all of them is
+// the twin of the list of renderers.
+type dataplane struct {
+	mode ir.Mode
+	// open opens it; nil: its rules can be removed only.
+	open func(context.Context, apply.Options) (apply.Dataplane, error)
+	// leftovers are what there is where it is not open.
+	leftovers func(context.Context) ([]apply.Leftover, error)
+}
+
+// Open opens the dataplane of a mode.
+func Open(ctx context.Context, mode ir.Mode, o apply.Options) (apply.Dataplane, error) {
+	var words []string
+	for _, d := range dataplanes {
+		switch {
+		case d.open == nil:
+		case d.mode == mode:
+			return d.open(ctx, o)
+		default:
+			words = append(words, string(d.mode))
+		}
+	}
+	if len(words) == 0 {
+		return nil, errNotLinux
+	}
+	slices.Sort(words)
+	return nil, fmt.Errorf("mode: a node takes modes %s, got %q; compile -o shows what %s would need", strings.Join(words, " and "), mode, mode)
+}
+
+// Leftovers returns what proxyc and kube-proxy left on the node, in every mode:
+// all but the rules of the dataplane that is in use, if there is one, of a mode.
+func Leftovers(ctx context.Context, mode ir.Mode, inUse apply.Dataplane) ([]apply.Leftover, error) {
+	var all []apply.Leftover
+	var errs []error
+	for _, d := range dataplanes {
+		find := d.leftovers
+		if inUse != nil && d.mode == mode {
+			find = inUse.Leftovers
+		}
+		left, err := find(ctx)
+		all, errs = append(all, left...), append(errs, err)
+	}
+	return all, errors.Join(errs...)
+}
+
+// Remove removes leftovers; one that cannot be removed does not keep the others.
+func Remove(ctx context.Context, leftovers []apply.Leftover) error {
+	var errs []error
+	for _, l := range leftovers {
+		if err := l.Remove(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", l.Object, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Peers returns the names of the leftovers that only kube-proxy makes.
+func Peers(leftovers []apply.Leftover) []string {
+	var objects []string
+	for _, l := range leftovers {
+		if l.Peer {
+			objects = append(objects, l.Object)
+		}
+	}
+	return objects
+}

@@ -1,0 +1,38 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/iptables"
+	"github.com/proxyc/proxyc/apply/ipvs"
+	"github.com/proxyc/proxyc/apply/nftables"
+	"github.com/proxyc/proxyc/ir"
+)
+
+var errNotLinux error
+
+// dataplanes are those of all modes, in the order in which leftovers go.
+var dataplanes = [...]dataplane{
+	{
+		ir.ModeNFTables,
+		func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return nftables.Open(ctx, o) },
+		func(ctx context.Context) ([]apply.Leftover, error) { return nftables.Leftovers(ctx, false) },
+	},
+	{
+		ir.ModeIPTables,
+		func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return iptables.Open(ctx, o) },
+		func(ctx context.Context) ([]apply.Leftover, error) { return iptables.Leftovers(ctx, nil) },
+	},
+	{ir.ModeIPVS, nil, ipvs.Leftovers},
+}
+
+// Beside returns what proxyc left on a node to which kube-proxy is back.
+func Beside(ctx context.Context) ([]apply.Leftover, error) {
+	tables, err := nftables.Leftovers(ctx, false)
+	chains, chainsErr := iptables.Beside(ctx)
+	ours := slices.DeleteFunc(append(tables, chains...), func(l apply.Leftover) bool { return l.Peer })
+	return ours, errors.Join(err, chainsErr)
+}

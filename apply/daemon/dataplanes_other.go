@@ -1,0 +1,17 @@
+//go:build !linux
+
+package daemon
+
+import (
+	"context"
+	"errors"
+
+	"github.com/proxyc/proxyc/apply"
+)
+
+var errNotLinux = errors.New("needs Linux: elsewhere proxyc compiles, traces and explains only")
+
+var dataplanes []dataplane
+
+// Beside returns an error: nothing is left elsewhere than on Linux.
+func Beside(context.Context) ([]apply.Leftover, error) { return nil, errNotLinux }

@@ -1,0 +1,80 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+
+	"github.com/proxyc/proxyc/apply"
+)
+
+// comparison is what a node has, held against what it should have, while
+// changes go on.
+type comparison struct {
+	plan    apply.Plan      // what leads from one to the other
+	touched map[string]bool // objects that changes have to do with since its beginning
+}
+
+// errAgain tells that a comparison found something that only a Replace repairs.
+var errAgain = errors.New("the rules must be compared again, with nothing beside that")
+
+// begin begins a comparison. The function that it returns makes it, and may run
+// on another goroutine while changes go on: to read the rules of a whole
+// cluster takes long, and a change is not to wait for it. nil tells that there
+// is nothing to compare with, or that there are Services to try again: both are
+// for Replace.
+func (r *Reconciler) begin() func(context.Context) (*comparison, error) {
+	if !r.known || len(r.refused) > 0 {
+		return nil
+	}
+	c := &comparison{touched: map[string]bool{}}
+	r.comparing = c
+	return func(ctx context.Context) (*comparison, error) {
+		// A change under way is in what is read, or in what was applied, or in both:
+		// what it has to do with is left out later.
+		plan, err := r.Dataplane.Compare(ctx)
+		if err != nil {
+			return nil, err
+		}
+		r.trim()
+		c.plan = plan
+		return c, nil
+	}
+}
+
+// note enters what a Plan has to do with into the comparison under way.
+func (r *Reconciler) note(plan apply.Plan) {
+	if r.comparing == nil {
+		return
+	}
+	for op := range plan.Operations {
+		r.comparing.touched[op.Object] = true
+	}
+}
+
+// repair makes the node have what the comparison missed in it. What was changed
+// since its beginning is right: a commit said so.
+func (r *Reconciler) repair(ctx context.Context, c *comparison) (done Done, err error) {
+	current := r.comparing == c
+	r.comparing = nil
+	if !current || c.plan.Empty() { // a Replace has looked at everything meanwhile
+		done.Refused = r.allRefused()
+		return done, nil
+	}
+	plan := c.plan
+	if len(c.touched) > 0 {
+		var ok bool
+		if plan, ok = plan.Without(c.touched); !ok {
+			return done, errAgain
+		}
+	}
+	done.drifted(plan)
+	refused, err := r.commit(ctx, plan, &done)
+	if err == nil && len(refused) > 0 {
+		err = errAgain
+	}
+	if err != nil {
+		return done, err
+	}
+	done.Refused = r.allRefused()
+	return done, nil
+}

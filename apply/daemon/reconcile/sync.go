@@ -1,0 +1,193 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// refusal is a Service that is left out, and what it wants to be.
+type refusal struct {
+	apply.Refusal
+	wanted ir.PerFamily[*ir.Service]
+}
+
+// driftShown is how many operations of drift are told.
+const driftShown = 20
+
+// Replace reads what the node has, and makes it have the Programs.
+func (r *Reconciler) Replace(ctx context.Context, programs ir.Programs) (done Done, err error) {
+	r.comparing = nil // this one sees all
+	if err := r.read(ctx); err != nil {
+		return done, err
+	}
+	if r.known {
+		done.drifted(r.Dataplane.Plan(r.Dataplane.Applied()))
+	}
+	r.refused = nil
+	err = r.settle(ctx, programs, &done)
+	return done, err
+}
+
+// errUnknown ends a change that must be a Replace.
+var errUnknown = errors.New("what the kernel has is not known")
+
+// Change changes Services, whatever the number of the others.
+func (r *Reconciler) Change(ctx context.Context, changes ir.Changes) (done Done, err error) {
+	if !r.known {
+		return done, errUnknown
+	}
+	changes = r.readmit(changes)
+	plan := r.Dataplane.PlanChanges(changes)
+	r.note(plan)
+	refused, err := r.commit(ctx, plan, &done)
+	if err != nil {
+		return done, err
+	}
+	if len(refused) == 0 {
+		done.Refused = r.allRefused()
+		return done, nil
+	}
+	// What was refused is as it was before, which may be wrong by now; and the
+	// kernel may have more for it than is remembered.
+	var wanted apply.Applied
+	wanted.Replace(r.Dataplane.Applied())
+	wanted.Change(changes)
+	programs := wanted.Programs()
+	r.refuse(refused, programs, &done)
+	if err := r.read(ctx); err != nil {
+		return done, err
+	}
+	err = r.settle(ctx, programs, &done)
+	return done, err
+}
+
+func (r *Reconciler) read(ctx context.Context) error {
+	err := r.Dataplane.Read(ctx)
+	r.known = r.known && err == nil
+	return err
+}
+
+// settle leads from what was read to the Programs, without the Services that the
+// kernel refuses. Each turn but the last finds more of these.
+func (r *Reconciler) settle(ctx context.Context, programs ir.Programs, done *Done) error {
+	for {
+		plan := r.Dataplane.Plan(apply.Without(programs, r.allRefused()))
+		r.trim() // to plan for a whole cluster leaves much
+		refused, err := r.commit(ctx, plan, done)
+		if err != nil {
+			return err
+		}
+		if len(refused) == 0 {
+			r.Dataplane.PlanChanges(ir.Changes{}) // so that the first change finds ready what it is planned from
+			plan = nil
+			r.trim()
+			done.Refused = r.allRefused()
+			return nil
+		}
+		r.refuse(refused, programs, done)
+		if err := r.read(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+func (r *Reconciler) trim() {
+	if r.Trim != nil {
+		r.Trim()
+	}
+}
+
+// drifted notes the operations that repair what somebody else did.
+func (d *Done) drifted(plan apply.Plan) {
+	if plan.Empty() {
+		return
+	}
+	_, d.Drift = apply.Summary(plan)
+	for op := range plan.Operations {
+		if d.DriftFirst = append(d.DriftFirst, op); len(d.DriftFirst) == driftShown {
+			return
+		}
+	}
+}
+
+// carried notes what a Plan did.
+func (d *Done) carried(plan apply.Plan, result apply.Result) {
+	c := Commit{Result: result}
+	for op := range plan.Operations {
+		d.Operations.Add(op.Verb)
+		if len(c.First) < OperationsShown {
+			c.First = append(c.First, op)
+		}
+	}
+	d.Commits = append(d.Commits, c)
+	d.Gone = append(d.Gone, plan.Gone()...)
+}
+
+// commit carries a Plan out, and returns the Services that the kernel refused
+// newly. What it has is not known after that, unless there are none.
+func (r *Reconciler) commit(ctx context.Context, plan apply.Plan, done *Done) ([]apply.Refusal, error) {
+	result, err := r.Dataplane.Commit(ctx, plan)
+	r.known = err == nil && len(result.Refused) == 0
+	done.carried(plan, result) // now: to name each operation takes time, which packets need not wait for
+	if err != nil {
+		done.RefusedNow = append(done.RefusedNow, result.Refused...)
+		return nil, err
+	}
+	return result.Refused, nil
+}
+
+// refuse leaves Services of the programs out from now on.
+func (r *Reconciler) refuse(refused []apply.Refusal, programs ir.Programs, done *Done) {
+	done.RefusedNow = append(done.RefusedNow, refused...)
+	if r.refused == nil {
+		r.refused = map[ir.Name]refusal{}
+	}
+	for _, one := range refused {
+		left := refusal{Refusal: one}
+		for f, program := range ir.Present(programs) {
+			if j, ok := slices.BinarySearchFunc(program.Services, one.Service, func(s ir.Service, n ir.Name) int { return s.Name.Compare(n) }); ok {
+				*left.wanted.At(f) = &program.Services[j]
+			}
+		}
+		r.refused[one.Service] = left
+	}
+}
+
+// readmit tries the refused ones among the Services that changed again, in
+// both families.
+func (r *Reconciler) readmit(changes ir.Changes) ir.Changes {
+	if len(r.refused) == 0 {
+		return changes
+	}
+	again := map[ir.Name]refusal{}
+	for _, of := range changes.All() {
+		for _, c := range of {
+			if left, ok := r.refused[c.Name]; ok {
+				again[c.Name] = left
+			}
+		}
+	}
+	for name, left := range again {
+		delete(r.refused, name)
+		for f, svc := range ir.Present(left.wanted) {
+			if of := changes.At(f); !slices.ContainsFunc(*of, func(c ir.Change) bool { return c.Name == name }) {
+				*of = append(slices.Clip(*of), ir.Change{Name: name, New: svc})
+			}
+		}
+	}
+	return changes
+}
+
+func (r *Reconciler) allRefused() []apply.Refusal {
+	all := make([]apply.Refusal, 0, len(r.refused))
+	for left := range maps.Values(r.refused) {
+		all = append(all, left.Refusal)
+	}
+	slices.SortFunc(all, func(a, b apply.Refusal) int { return a.Service.Compare(b.Service) })
+	return all
+}

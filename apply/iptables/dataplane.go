@@ -1,0 +1,336 @@
+package iptables
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/monitor"
+	"github.com/proxyc/proxyc/apply/run"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/iptables"
+)
+
+// Variant is which of the kernel's interfaces the tools speak to. The rules of
+// one are not seen by the other, but both apply to packets.
+type Variant string
+
+const (
+	NFT    Variant = "nft"
+	Legacy Variant = "legacy"
+)
+
+// mostRules is the greatest number of rules in one run of iptables-restore of
+// the nft variant, whose time grows faster than their number.
+const mostRules = 4000
+
+// Dataplane is the iptables of the network namespace that the process is in.
+type Dataplane struct {
+	Variant  Variant
+	version  version
+	families []ir.Family // those that the kernel has
+	wait     time.Duration
+	mostNFT  int                                                                                             // rules in one run of the nft variant
+	run      func(ctx context.Context, stdin io.Reader, stdout io.Writer, name string, args ...string) error // [run.To]
+
+	found      rules.Rulesets // by the last Read
+	applied    apply.Applied
+	assemblies ir.PerFamily[*rules.Assembly] // of what is applied; nil: to be made
+	monitor    monitor.Handle
+}
+
+var _ apply.Dataplane = (*Dataplane)(nil)
+
+// Open finds out which variant the node uses, what the tools can do and which
+// families the kernel has. A lock is waited for for 5 s by default.
+func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
+	d := &Dataplane{Variant: Variant(o.IPTables), wait: cmp.Or(o.LockTimeout, 5*time.Second), mostNFT: mostRules, run: run.To}
+	if err := d.detect(ctx); err != nil {
+		return nil, err
+	}
+	if o.Log != nil {
+		o.Log.Info("using iptables", "variant", d.Variant)
+	}
+	var missing []error
+	for _, f := range ir.Families() {
+		if _, err := d.exists(ctx, f, "nat", "POSTROUTING"); err != nil {
+			missing = append(missing, err)
+			continue
+		}
+		d.families = append(d.families, f)
+	}
+	if len(d.families) == 0 {
+		return nil, missing[0] // the others say the same
+	}
+	return d, nil
+}
+
+// Families are the families whose tables the kernel has. The others are left out of every Plan.
+func (d *Dataplane) Families() []ir.Family { return slices.Clone(d.families) }
+
+// detect settles variant and version.
+func (d *Dataplane) detect(ctx context.Context) error {
+	if d.Variant == "" {
+		v, err := d.inUse(ctx)
+		if err != nil {
+			return err
+		}
+		d.Variant = v
+	}
+	out, err := d.output(ctx, tool(ir.IPv4, d.Variant, "restore"), "--version")
+	if err != nil {
+		return err
+	}
+	d.version = parseVersion(out)
+	return nil
+}
+
+// tool is the name of a tool: iptables-nft-restore.
+func tool(f ir.Family, v Variant, verb string) string {
+	return rules.Tool(f) + "-" + string(v) + "-" + verb
+}
+
+// inUse is the variant that the node uses: the one in which the kubelet left
+// its hint (KEP-3178), else the one that has kube-proxy's or our rules, else the
+// one that has more rules, else nft.
+func (d *Dataplane) inUse(ctx context.Context) (Variant, error) {
+	type sign struct{ table, chain string }
+	var signs []sign
+	for _, chain := range rules.KubeletChains() {
+		signs = append(signs, sign{"mangle", chain})
+	}
+	signs = append(signs, sign{"nat", rules.ChainServices})
+	for _, sign := range signs {
+		for _, v := range [...]Variant{NFT, Legacy} {
+			for _, f := range ir.Families() {
+				of := Dataplane{Variant: v, wait: d.wait, run: d.run}
+				if found, err := of.exists(ctx, f, sign.table, sign.chain); err == nil && found {
+					return v, nil
+				}
+			}
+		}
+	}
+	return d.fuller(ctx)
+}
+
+// fuller is the variant that has more rules, nft if none has any.
+func (d *Dataplane) fuller(ctx context.Context) (best Variant, err error) {
+	most := -1
+	var missing []error
+	for _, v := range [...]Variant{NFT, Legacy} {
+		for _, f := range ir.Families() {
+			out, err := d.output(ctx, tool(f, v, "save"))
+			if err != nil {
+				missing = append(missing, err)
+				continue
+			}
+			if n := strings.Count(out, "\n-A "); n > most {
+				best, most = v, n
+			}
+		}
+	}
+	if best == "" {
+		return "", errors.Join(missing...)
+	}
+	return best, nil
+}
+
+// version is a release of the tools, 1.8.9 as {1, 8, 9}.
+type version [3]int
+
+// parseVersion reads "iptables-restore v1.8.9 (nf_tables)"; where it cannot, it
+// gives the oldest version that matters.
+func parseVersion(s string) version {
+	for word := range strings.FieldsSeq(s) {
+		parts := strings.Split(strings.TrimPrefix(word, "v"), ".")
+		if word[0] != 'v' || len(parts) != 3 {
+			continue
+		}
+		var v version
+		for i, p := range parts {
+			n, err := strconv.Atoi(p)
+			if err != nil {
+				return version{1, 4, 11}
+			}
+			v[i] = n
+		}
+		return v
+	}
+	return version{1, 4, 11}
+}
+
+func (v version) atLeast(o version) bool { return slices.Compare(v[:], o[:]) >= 0 }
+
+// since1_6_2 tells whether iptables-restore can wait for the lock, and
+// MASQUERADE pick random ports.
+func (v version) since1_6_2() bool { return v.atLeast(version{1, 6, 2}) }
+
+// waitFlags make iptables-restore wait for the lock. The nft variant has none.
+func (d *Dataplane) waitFlags() []string {
+	if d.Variant != Legacy || !d.version.since1_6_2() {
+		return nil
+	}
+	return []string{"--wait=" + strconv.Itoa(d.waitSeconds()), "--wait-interval=100000"}
+}
+
+// waitSeconds is the waiting time in the unit of the tools, 1 at least: they
+// take 0 for ever.
+func (d *Dataplane) waitSeconds() int {
+	return max(1, int(d.wait.Round(time.Second)/time.Second))
+}
+
+// save writes a table to out.
+func (d *Dataplane) save(ctx context.Context, f ir.Family, table string, out io.Writer) error {
+	return d.run(ctx, nil, out, tool(f, d.Variant, "save"), "-t", table)
+}
+
+// output gives what a tool prints.
+func (d *Dataplane) output(ctx context.Context, name string, args ...string) (string, error) {
+	var out strings.Builder
+	err := d.run(ctx, nil, &out, name, args...)
+	return out.String(), err
+}
+
+// Read reads our chains of tables filter and nat.
+func (d *Dataplane) Read(ctx context.Context) (err error) {
+	d.monitor.Begin()
+	if d.found, err = d.read(ctx); err != nil {
+		d.monitor.End()
+	}
+	return err
+}
+
+func (d *Dataplane) read(ctx context.Context) (sets rules.Rulesets, err error) {
+	for _, f := range d.families {
+		if *sets.At(f), err = d.readFamily(ctx, f); err != nil {
+			return sets, err
+		}
+	}
+	return sets, nil
+}
+
+func (d *Dataplane) readFamily(ctx context.Context, f ir.Family) (*rules.Ruleset, error) {
+	saved := rules.NewParser(f)
+	for _, table := range [...]string{"filter", "nat"} {
+		if err := d.save(ctx, f, table, saved); err != nil {
+			return nil, err
+		}
+	}
+	r, err := saved.Ruleset()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", tool(f, d.Variant, "save"), err)
+	}
+	return r, nil
+}
+
+// tool is the name of the tool for single rules: iptables-nft.
+func (d *Dataplane) tool(f ir.Family) string { return rules.Tool(f) + "-" + string(d.Variant) }
+
+// Rulesets returns what our chains hold.
+func (d *Dataplane) Rulesets(ctx context.Context) (rules.Rulesets, error) { return d.read(ctx) }
+
+// Plan compares what was read with what the Programs want.
+func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
+	p := d.Difference(d.found, rules.LowerAll(want))
+	p.programs, p.full = want, true
+	return p
+}
+
+// Difference plans what leads from one state to another. Families that the kernel
+// does not have are left out, and options that the tools do not know. It keeps
+// what differs alone: a plan lasts as long as the tools run, which need memory,
+// too.
+func (d *Dataplane) Difference(have, want rules.Rulesets) *Plan {
+	var old, now rules.Rulesets
+	var sizes ir.PerFamily[[2]int]
+	for f, w := range ir.Present(want.PerFamily) {
+		if slices.Contains(d.families, f) {
+			w = d.possible(w)
+			*sizes.At(f) = w.Size()
+			*old.At(f), *now.At(f) = differing(family(have, f), w)
+		}
+	}
+	return newPlan(old, now).sized(sizes)
+}
+
+// PlanChanges plans from the Services that change alone. Families without a
+// change are left out.
+func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
+	changes = d.applied.From(changes)
+	if d.assemblies == (ir.PerFamily[*rules.Assembly]{}) {
+		d.assemblies = d.assemble(d.applied.Programs())
+	}
+	var have, want rules.Rulesets
+	var sizes ir.PerFamily[[2]int]
+	for f, a := range ir.Present(d.assemblies) {
+		if len(changes.Of(f)) == 0 {
+			continue
+		}
+		h, w := a.Change(changes.Of(f))
+		*have.At(f), *want.At(f) = d.possible(h), d.possible(w)
+		*sizes.At(f) = a.Size()
+	}
+	p := newPlan(have, want).sized(sizes)
+	p.changes = changes
+	return p
+}
+
+// Compare runs the tools that read, which need no lock of ours.
+func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
+	found, err := d.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return d.Difference(found, rules.LowerAll(d.applied.Programs())), nil
+}
+
+// assemble returns the Assemblies of tables that hold the Programs.
+func (d *Dataplane) assemble(programs ir.Programs) (all ir.PerFamily[*rules.Assembly]) {
+	for f, p := range ir.Present(programs) {
+		if slices.Contains(d.families, f) {
+			*all.At(f) = rules.NewAssembly(p)
+		}
+	}
+	return all
+}
+
+// remember notes that a Plan is in force.
+func (d *Dataplane) remember(p *Plan) {
+	if !p.full {
+		d.applied.Change(p.changes)
+		return
+	}
+	d.applied.Replace(p.programs)
+	d.assemblies = ir.PerFamily[*rules.Assembly]{}
+}
+
+// Applied returns the Programs that the tables held when that was last known.
+func (d *Dataplane) Applied() ir.Programs { return d.applied.Programs() }
+
+// Leftovers returns what other modes and kube-proxy left in iptables, in both variants.
+func (d *Dataplane) Leftovers(ctx context.Context) ([]apply.Leftover, error) {
+	return Leftovers(ctx, d)
+}
+
+// Counters returns the packets that rules of ours count.
+func (d *Dataplane) Counters() apply.Counters {
+	return apply.Counters{InvalidDropped: d.invalidDropped, LocalhostNodePorts: d.localhostNodePorts}
+}
+
+// Close ends what Drift began.
+func (d *Dataplane) Close() error { return d.monitor.Close() }
+
+// possible is r as the tools can load it.
+func (d *Dataplane) possible(r *rules.Ruleset) *rules.Ruleset {
+	if d.version.since1_6_2() {
+		return r
+	}
+	return r.WithoutRandomFully()
+}

@@ -1,0 +1,18 @@
+package iptables
+
+import (
+	"context"
+
+	"github.com/proxyc/proxyc/apply/monitor"
+)
+
+// Drift listens to what the kernel tells of others' transactions, or, in the
+// legacy variant, looks at the tables.
+func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
+	return d.monitor.Start(ctx, func(suspect func()) (monitor.Monitor, error) {
+		if d.Variant == Legacy {
+			return monitor.OpenLegacy(suspect), nil
+		}
+		return monitor.OpenNFT(monitor.IPTables, suspect)
+	})
+}

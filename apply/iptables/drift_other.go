@@ -1,0 +1,13 @@
+//go:build !linux
+
+package iptables
+
+import (
+	"context"
+	"errors"
+)
+
+// Drift is an error: only Linux has iptables.
+func (d *Dataplane) Drift(context.Context) (<-chan struct{}, error) {
+	return nil, errors.ErrUnsupported
+}

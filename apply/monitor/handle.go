@@ -1,0 +1,68 @@
+package monitor
+
+import "context"
+
+// Monitor tells of the changes of others.
+type Monitor interface {
+	// Begin and End enclose our own work.
+	Begin()
+	End()
+	// Run looks until Close.
+	Run(ctx context.Context)
+	Close() error
+}
+
+// Handle is a dataplane's Monitor. Before Start there is none, and all else
+// does nothing.
+type Handle struct {
+	monitor Monitor
+	begun   bool
+	ended   chan struct{} // closed when Run has ended
+}
+
+// Start opens a Monitor and runs it until ctx ends, or until Close. The channel
+// gives a token when somebody else may have changed the rules.
+func (h *Handle) Start(ctx context.Context, open func(suspect func()) (Monitor, error)) (<-chan struct{}, error) {
+	tokens := make(chan struct{}, 1)
+	m, err := open(func() {
+		select {
+		case tokens <- struct{}{}:
+		default: // there is one
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	h.monitor, h.ended = m, make(chan struct{})
+	go func() {
+		defer close(h.ended)
+		m.Run(ctx)
+	}()
+	return tokens, nil
+}
+
+// Begin notes that our own work begins, if it has not begun already.
+func (h *Handle) Begin() {
+	if h.monitor != nil && !h.begun {
+		h.begun = true
+		h.monitor.Begin()
+	}
+}
+
+// End notes that our own work has ended.
+func (h *Handle) End() {
+	if h.begun {
+		h.begun = false
+		h.monitor.End()
+	}
+}
+
+// Close ends the Monitor, and waits for that.
+func (h *Handle) Close() error {
+	if h.monitor == nil {
+		return nil
+	}
+	err := h.monitor.Close()
+	<-h.ended
+	return err
+}

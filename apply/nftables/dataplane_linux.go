@@ -1,0 +1,150 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/monitor"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/nftables"
+)
+
+// Dataplane is the nf_tables of one network namespace.
+type Dataplane struct {
+	log *slog.Logger // nil: nobody is told
+
+	mu sync.Mutex // held by a commit; what else uses c waits
+	c  *conn
+
+	reading sync.Mutex // a reading does not keep a commit waiting
+	r       *conn
+	others  *listener
+
+	found       rules.Tables // by the last Read
+	unforgotten bool         // affinity maps may remember backends that are gone
+	applied     apply.Applied
+	shared      ir.PerFamily[*State] // of what is applied; nil: to be made
+	monitor     monitor.Handle
+}
+
+var _ apply.Dataplane = (*Dataplane)(nil)
+
+// Open connects to the network namespace of the calling thread.
+func Open(_ context.Context, o apply.Options) (*Dataplane, error) { return OpenIn(0, o) }
+
+// OpenIn connects to the network namespace behind a file descriptor.
+func OpenIn(netns int, o apply.Options) (*Dataplane, error) {
+	c, err := dial(netns)
+	if err != nil {
+		return nil, err
+	}
+	d := &Dataplane{c: c, log: o.Log}
+	if d.r, err = dial(netns); err == nil {
+		d.others, err = dialListener(netns)
+	}
+	if err != nil {
+		d.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// Close closes the connections.
+func (d *Dataplane) Close() error {
+	err := errors.Join(d.monitor.Close(), d.c.nl.Close())
+	if d.r != nil {
+		err = errors.Join(err, d.r.nl.Close())
+	}
+	if d.others != nil {
+		err = errors.Join(err, d.others.nl.Close())
+	}
+	return err
+}
+
+// Read reads both tables as they were at one moment.
+func (d *Dataplane) Read(ctx context.Context) (err error) {
+	d.monitor.Begin()
+	if d.found, err = d.read(ctx); err != nil {
+		d.monitor.End()
+	}
+	return err
+}
+
+// Tables returns what both tables hold. A family without our table has an empty
+// Ruleset.
+func (d *Dataplane) Tables(ctx context.Context) (rules.Tables, error) { return d.read(ctx) }
+
+// Plan compares what was read with what the Programs want.
+func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
+	p := newPlan(d.found, rules.LowerAll(want))
+	p.full, p.programs = true, want
+	if d.unforgotten {
+		p.forgetAll()
+	}
+	return p
+}
+
+// PlanChanges plans from the Services that change alone.
+func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
+	changes = d.applied.From(changes)
+	if d.shared.IPv4 == nil {
+		d.shared = statesOf(d.applied.Programs())
+	}
+	all := &Plan{changes: changes}
+	for f, node := range ir.Present(d.applied.Node()) {
+		*all.families.At(f) = d.shared.Of(f).Update(&node.Node, changes.Of(f)...)
+	}
+	return all
+}
+
+// Compare reads the tables over a connection of its own.
+func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
+	found, err := d.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return newPlan(found, rules.LowerAll(d.applied.Programs())), nil
+}
+
+// statesOf returns the States of tables that hold the Programs.
+func statesOf(programs ir.Programs) (states ir.PerFamily[*State]) {
+	for f, p := range ir.Present(programs) {
+		s := NewState(f)
+		for i := range p.Services {
+			s.Update(&p.Node, ir.Change{Name: p.Services[i].Name, New: &p.Services[i]})
+		}
+		*states.At(f) = s
+	}
+	return states
+}
+
+// remember notes that a Plan is in force.
+func (d *Dataplane) remember(p *Plan) {
+	if !p.full {
+		d.applied.Change(p.changes)
+		return
+	}
+	d.applied.Replace(p.programs)
+	d.shared = ir.PerFamily[*State]{}
+}
+
+// Applied returns the Programs that the tables held when that was last known.
+func (d *Dataplane) Applied() ir.Programs { return d.applied.Programs() }
+
+// Drift listens to what the kernel tells of others' transactions.
+func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
+	return d.monitor.Start(ctx, func(suspect func()) (monitor.Monitor, error) {
+		return monitor.OpenNFT(monitor.NFTables, suspect)
+	})
+}
+
+// Leftovers returns what proxies of other modes left in nf_tables: kube-proxy.
+func (d *Dataplane) Leftovers(ctx context.Context) ([]apply.Leftover, error) {
+	return Leftovers(ctx, true)
+}
+
+// Counters returns none: nobody asked for any yet.
+func (d *Dataplane) Counters() apply.Counters { return apply.Counters{} }
