@@ -28,7 +28,7 @@ func (w *watched) get(port int, path string) (code int, body string, err error) 
 			})
 			return conn, err
 		}}}
-	resp, err := client.Get("http://daemon" + path)
+	resp, err := client.Get("http://localhost" + path)
 	if err != nil {
 		return 0, "", err
 	}
