@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,6 +41,7 @@ type Dataplane struct {
 	mostNFT  int                                                                                             // rules in one run of the nft variant
 	run      func(ctx context.Context, stdin io.Reader, stdout io.Writer, name string, args ...string) error // [run.To]
 
+	log        *slog.Logger   // nil: nobody is told
 	found      rules.Rulesets // by the last Read
 	applied    apply.Applied
 	assemblies ir.PerFamily[*rules.Assembly] // of what is applied; nil: to be made
@@ -51,7 +53,7 @@ var _ apply.Dataplane = (*Dataplane)(nil)
 // Open finds out which variant the node uses, what the tools can do and which
 // families the kernel has. A lock is waited for for 5 s by default.
 func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
-	d := &Dataplane{Variant: Variant(o.IPTables), wait: cmp.Or(o.LockTimeout, 5*time.Second), mostNFT: mostRules, run: run.To}
+	d := &Dataplane{Variant: Variant(o.IPTables), wait: cmp.Or(o.LockTimeout, 5*time.Second), mostNFT: mostRules, run: run.To, log: o.Log}
 	if err := d.detect(ctx); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,9 @@
 package monitor
 
-import "context"
+import (
+	"context"
+	"log/slog"
+)
 
 // Monitor tells of the changes of others.
 type Monitor interface {
@@ -21,12 +24,16 @@ type Handle struct {
 }
 
 // Start opens a Monitor and runs it until ctx ends, or until Close. The channel
-// gives a token when somebody else may have changed the rules.
-func (h *Handle) Start(ctx context.Context, open func(suspect func()) (Monitor, error)) (<-chan struct{}, error) {
+// gives a token when somebody else may have changed the rules; that messages
+// were missed is logged, too, where there is a log.
+func (h *Handle) Start(ctx context.Context, log *slog.Logger, open func(suspect func(missed bool)) (Monitor, error)) (<-chan struct{}, error) {
 	tokens := make(chan struct{}, 1)
-	m, err := open(func() {
+	m, err := open(func(missed bool) {
 		select {
 		case tokens <- struct{}{}:
+			if missed && log != nil {
+				log.Warn("messages about changes of the rules were missed: comparing all")
+			}
 		default: // there is one
 		}
 	})

@@ -19,7 +19,7 @@ import (
 // the sign that kube-proxy is back on a node (see Beside of apply/iptables).
 type Legacy struct {
 	every time.Duration
-	tell  func()
+	tell  func(missed bool)
 	done  chan struct{}
 
 	mu   sync.Mutex
@@ -45,7 +45,7 @@ const (
 
 // OpenLegacy looks in the network namespace of the calling thread. suspect is
 // called when the tables are not as they were at the end of our own work.
-func OpenLegacy(suspect func()) *Legacy {
+func OpenLegacy(suspect func(missed bool)) *Legacy {
 	return &Legacy{every: lookEvery, tell: suspect, done: make(chan struct{})}
 }
 
@@ -102,7 +102,7 @@ func (m *Legacy) look() {
 	case m.busy || m.seen != was: // our own work began meanwhile, or somebody else looked
 	case now.sizes != was.sizes, now.read && was.read && now.digest != was.digest:
 		m.seen = nil
-		m.tell()
+		m.tell(false)
 	case !was.read:
 		m.seen = &now
 	}

@@ -61,7 +61,7 @@ func TestLegacy(t *testing.T) {
 				legacy(t, "iptables-restore", theirs)
 				legacy(t, "ip6tables-restore", theirs6)
 				told := 0
-				m := OpenLegacy(func() { told++ })
+				m := OpenLegacy(func(bool) { told++ })
 				look := func(all bool, want int, when string) {
 					t.Helper()
 					if m.next = (time.Time{}); !all {
@@ -125,7 +125,7 @@ func watched(t *testing.T, f func(m *Legacy, told *int)) {
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	inNamespace(t, func() {
 		told := 0
-		m := OpenLegacy(func() { told++ })
+		m := OpenLegacy(func(bool) { told++ })
 		m.Begin()
 		legacy(t, "iptables-restore", theirs)
 		m.End()

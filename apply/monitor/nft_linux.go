@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -21,7 +22,7 @@ type NFT struct {
 
 	mu     sync.Mutex
 	seen   transactions
-	tell   func()
+	tell   func(missed bool)
 	closed bool
 }
 
@@ -30,8 +31,9 @@ type NFT struct {
 const eventBuffer = 8 << 20
 
 // OpenNFT listens in the network namespace of the calling thread. suspect is
-// called when somebody else changed what concerns us, from another goroutine.
-func OpenNFT(concern Concern, suspect func()) (*NFT, error) {
+// called when somebody else changed what concerns us, or when messages were
+// missed, so that nobody knows; from another goroutine.
+func OpenNFT(concern Concern, suspect func(missed bool)) (*NFT, error) {
 	events, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)})
 	if err != nil {
 		return nil, fmt.Errorf("listening to nf_tables: %w", err)
@@ -71,8 +73,8 @@ func (m *NFT) End() {
 	generation, err := m.generation()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.seen.end(generation) || err != nil {
-		m.tell()
+	if foreign := m.seen.end(generation); foreign || err != nil {
+		m.tell(!foreign)
 	}
 }
 
@@ -84,8 +86,12 @@ func (m *NFT) Close() error {
 	return errors.Join(m.events.Close(), m.asks.Close())
 }
 
+// pause is how long to wait after the kernel gave an error for no reason that
+// goes away by listening on.
+const pause = time.Second
+
 // Run listens until Close.
-func (m *NFT) Run(context.Context) {
+func (m *NFT) Run(ctx context.Context) {
 	touched := false
 	for {
 		msgs, err := m.events.Receive()
@@ -94,9 +100,9 @@ func (m *NFT) Run(context.Context) {
 		case m.closed:
 			m.mu.Unlock()
 			return
-		case err != nil: // messages were lost
+		case err != nil:
 			touched = false
-			m.tell()
+			m.tell(true)
 		}
 		for i := range msgs {
 			switch kind, data := uint8(msgs[i].Header.Type), msgs[i].Data; {
@@ -104,13 +110,19 @@ func (m *NFT) Run(context.Context) {
 				one := parseGeneration(data)
 				one.touched, touched = touched, false
 				if m.seen.met(one) {
-					m.tell()
+					m.tell(false)
 				}
 			default:
 				touched = touched || m.concerned(kind, data)
 			}
 		}
 		m.mu.Unlock()
+		if err != nil && !errors.Is(err, unix.ENOBUFS) {
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause):
+			}
+		}
 	}
 }
 

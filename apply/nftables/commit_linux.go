@@ -40,6 +40,8 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 func (d *Dataplane) commit(ctx context.Context, plan *Plan) (apply.Result, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.commits.Add(1)
+	defer d.commits.Add(1)
 	result, err := d.send(ctx, plan)
 	if _, stale := errors.AsType[*staleError](err); stale && plan.want != nil {
 		// The node is not what the plan began with. It is read and planned anew, once.

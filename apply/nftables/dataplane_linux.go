@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/monitor"
@@ -16,8 +17,9 @@ import (
 type Dataplane struct {
 	log *slog.Logger // nil: nobody is told
 
-	mu sync.Mutex // held by a commit; what else uses c waits
-	c  *conn
+	mu      sync.Mutex // held by a commit; what else uses c waits
+	c       *conn
+	commits atomic.Uint64 // begun and ended
 
 	reading sync.Mutex // a reading does not keep a commit waiting
 	r       *conn
@@ -43,7 +45,7 @@ func OpenIn(netns int, o apply.Options) (*Dataplane, error) {
 	}
 	d := &Dataplane{c: c, log: o.Log}
 	if d.r, err = dial(netns); err == nil {
-		d.others, err = dialListener(netns)
+		d.others, err = dialListener(netns, c)
 	}
 	if err != nil {
 		d.Close()
@@ -136,7 +138,7 @@ func (d *Dataplane) Applied() ir.Programs { return d.applied.Programs() }
 
 // Drift listens to what the kernel tells of others' transactions.
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
-	return d.monitor.Start(ctx, func(suspect func()) (monitor.Monitor, error) {
+	return d.monitor.Start(ctx, d.log, func(suspect func(bool)) (monitor.Monitor, error) {
 		return monitor.OpenNFT(monitor.NFTables, suspect)
 	})
 }

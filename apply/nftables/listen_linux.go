@@ -10,9 +10,12 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// listener hears of the changes of all tables, to tell whether ours was among
-// them. While it rests, it hears nothing.
-type listener struct{ nl *netlink.Conn }
+// listener hears of the changes of all tables, to tell whether others changed
+// ours. While it rests, it hears nothing.
+type listener struct {
+	nl  *netlink.Conn
+	own uint32 // address of the connection by which we change tables
+}
 
 const (
 	// hearingBuffer holds what others change during a reading.
@@ -21,7 +24,7 @@ const (
 	hearingLate = time.Second
 )
 
-func dialListener(netns int) (*listener, error) {
+func dialListener(netns int, own *conn) (*listener, error) {
 	nl, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns})
 	if err != nil {
 		return nil, fmt.Errorf("listening to nf_tables: %w", err)
@@ -30,7 +33,7 @@ func dialListener(netns int) (*listener, error) {
 		nl.Close()
 		return nil, fmt.Errorf("listening to nf_tables: %w", err)
 	}
-	return &listener{nl}, nil
+	return &listener{nl, own.nl.PID()}, nil
 }
 
 func (l *listener) listen() error {
@@ -42,7 +45,7 @@ func (l *listener) listen() error {
 
 func (l *listener) rest() { l.nl.LeaveGroup(unix.NFNLGRP_NFTABLES) }
 
-// touched tells whether our tables changed after one generation and until
+// touched tells whether others changed our tables after one generation and until
 // another one. Where messages were lost, they did as far as anybody knows.
 func (l *listener) touched(after, until uint32) bool {
 	if after == until {
@@ -78,7 +81,7 @@ func (l *listener) met(m netlink.Message, ours *bool, after, until uint32) (done
 	}
 	if uint8(m.Header.Type) != unix.NFT_MSG_NEWGEN {
 		// In all kinds of messages the first attribute names the table.
-		*ours = *ours || a.text(unix.NFTA_TABLE_NAME) == rules.Table
+		*ours = *ours || a.text(unix.NFTA_TABLE_NAME) == rules.Table && m.Header.PID != l.own
 		return false, false, nil
 	}
 	was := *ours

@@ -25,7 +25,8 @@ const maxReadings = 5
 // whatever else changes. If our own table changes in each of a number of
 // readings, the last one counts: a commit that does not fit what is there is
 // refused as a whole, and the change itself leads a daemon to look again. A
-// read and a commit may go on at the same time.
+// read and a commit may go on at the same time; what the commit changes is then
+// read as it was, or as it is.
 func (d *Dataplane) read(ctx context.Context) (rules.Tables, error) {
 	d.reading.Lock()
 	defer d.reading.Unlock()
@@ -163,7 +164,10 @@ func strange(r *rules.Ruleset) bool {
 
 // maxListings is how often one list is asked for that the kernel does not give
 // as it is. Each takes a small part of the time of a reading.
-const maxListings = 20
+const (
+	maxListings   = 20
+	maxBesideOurs = 3 // where it is we who change them
+)
 
 func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset) (sound bool, err error) {
 	family := nfFamily(r.Family)
@@ -201,15 +205,17 @@ func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset) (sound bool,
 // readElements fills a set. Some time after a commit the kernel moves a set
 // that has grown to a larger hash table. A dump goes on, message by message,
 // after as many elements as it has given, so that meanwhile it gives some twice
-// and as many others not at all: then it is made again.
+// and as many others not at all: then it is made again. So it is, a few times,
+// where we change elements meanwhile, which shifts the others.
 func (d *Dataplane) readElements(ctx context.Context, f ir.Family, s *rules.Set) (all bool, err error) {
-	for range maxListings {
+	for try := range maxListings {
 		s.Elements, s.Strays = s.Elements[:0], false
+		commits := d.commits.Load()
 		var n notes
 		_, err := d.r.dump(ctx, getElem, nfFamily(f), encodeNamed(2, s.Name), func(b []byte) error {
 			return decodeElements(b, s, f, n.frontend)
 		})
-		if err != nil || !twice(s.Elements) {
+		if err != nil || !twice(s.Elements) && (d.commits.Load() == commits || try >= maxBesideOurs) {
 			return true, err
 		}
 	}

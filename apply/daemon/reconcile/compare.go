@@ -69,7 +69,9 @@ func (r *Reconciler) repair(ctx context.Context, c *comparison) (done Done, err 
 	}
 	done.drifted(plan)
 	refused, err := r.commit(ctx, plan, &done)
-	if err == nil && len(refused) > 0 {
+	// A listing in which things come and go may lack what was there all along;
+	// the kernel does not make it twice.
+	if err == nil && len(refused) > 0 || err != nil && len(c.touched) > 0 {
 		err = errAgain
 	}
 	if err != nil {

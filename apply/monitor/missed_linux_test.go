@@ -1,0 +1,67 @@
+package monitor
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+)
+
+// A flood that a small buffer does not hold is told as messages that were
+// missed; and what comes after it is heard again.
+func TestMissedMessages(t *testing.T) {
+	applytest.RequireRoot(t)
+	ns, err := applytest.NewNamespace("monitor")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	told := make(chan bool, 10_000)
+	var m *NFT
+	if err := ns.Do(func() (err error) {
+		m, err = OpenNFT(NFTables, func(missed bool) { told <- missed })
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.events.SetReadBuffer(1); err != nil { // the kernel makes it as small as it can be
+		t.Fatal(err)
+	}
+	nft := func(script string) {
+		t.Helper()
+		cmd := ns.Command(context.WithoutCancel(t.Context()), "nft", "-f", "-")
+		cmd.Stdin = strings.NewReader(script)
+		if out, err := ns.Run(cmd); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	var flood strings.Builder
+	flood.WriteString("add table ip other\nadd set ip other s { type ipv4_addr; }\n")
+	for i := range 5000 {
+		fmt.Fprintf(&flood, "add element ip other s { 10.0.%d.%d }\n", i>>8, i&255)
+	}
+	nft(flood.String())
+	done := make(chan struct{})
+	go func() { defer close(done); m.Run(t.Context()) }()
+	t.Cleanup(func() { m.Close(); <-done })
+	wait := func(what string, want bool) {
+		t.Helper()
+		limit := time.After(20 * time.Second)
+		for {
+			select {
+			case missed := <-told:
+				if missed == want {
+					return
+				}
+			case <-limit:
+				t.Fatalf("%s is not told", what)
+			}
+		}
+	}
+	wait("that messages were missed", true)
+	nft("add table ip proxyc\n")
+	wait("a change of ours after that", false)
+}
