@@ -200,6 +200,18 @@ func TestNodePortAddresses(t *testing.T) {
 }
 
 // elements gives the lines of an ipset output that add.
+// Where nodePortAddresses holds none of the node's addresses, the numbers of
+// node ports are in no set: they would have others' packets masqueraded.
+func TestNodePortNowhere(t *testing.T) {
+	p := program(ir.IPv4)
+	p.Node.NodePorts = ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{{Prefix: netip.MustParsePrefix("198.18.0.0/15"), Assigned: true}}}
+	for _, e := range Lower(p).Elements {
+		if e.Match.NodeAddrs() && e.Match.Port != 0 {
+			t.Errorf("%s has %s", e.Set, e.ElementKey)
+		}
+	}
+}
+
 func elements(s string) string {
 	var adds []string
 	for line := range strings.Lines(s) {

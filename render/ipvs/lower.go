@@ -186,8 +186,12 @@ func (x *Fragment) frontend(f *ir.Frontend) {
 }
 
 // nodePort adds a node port to the sets of its protocol. SCTP has no bitmap of
-// its own in kube-proxy, but address and port.
+// its own in kube-proxy, but address and port. A bitmap knows no addresses: where
+// the node port has none, its number would mark what others translate.
 func (x *Fragment) nodePort(f *ir.Frontend, n *Node) {
+	if len(n.nodePorts) == 0 {
+		return
+	}
 	all, local := nodePortSets(f.Match.Protocol)
 	keys := []ElementKey{{Number: f.Match.Port}}
 	if all.Type() == HashIPPort {
