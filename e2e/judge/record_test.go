@@ -52,6 +52,7 @@ var taps = []tap{
 	{"pkg/proxy/nftables/proxier.go", "syncProxyRules", false, proxier + `ServiceCIDRs: proxier.serviceCIDRs})`},
 	{"pkg/proxy/iptables/proxier_test.go", "runPacketFlowTests", false, `tape.Say("local", nodeIPs); ` + flows},
 	{"pkg/proxy/nftables/helpers_test.go", "runPacketFlowTests", false, `tape.Say("local", nodeIPs); ` + flows},
+	{"pkg/proxy/ipvs/proxier.go", "syncProxyRules", true, `tapeState(proxier)`},
 	{"pkg/proxy/conntrack/cleanup.go", "CleanStaleEntries", false, `before, _ := ct.ListEntries(ipFamilyMap[ipFamily]); ` +
 		`defer func() { after, _ := ct.ListEntries(ipFamilyMap[ipFamily]); tapeFlows(before, after) }()`},
 	{"pkg/proxy/healthcheck/proxy_health.go", "newProxyHealthServer", false, `tapeServer(c.Now(), healthTimeout)`},
@@ -79,6 +80,7 @@ var tables = []table{
 	{"pkg/proxy", "Test", []string{"services", "service", "slices", "slice", "parsed", "ports", "pools", "somePools", "changedPools", "localReady", "categorize"}},
 	{"pkg/proxy/iptables", "Test", []string{"services", "service", "slices", "slice", "proxier", "local", "flow", "localReady"}},
 	{"pkg/proxy/nftables", "Test", []string{"services", "service", "slices", "slice", "proxier", "local", "flow", "localReady"}},
+	{"pkg/proxy/ipvs", "Test", []string{"services", "service", "slices", "slice", "proxier", "local", "ipvs"}},
 	// Not the test that counts how often the table is read: the tap reads it, too.
 	{"pkg/proxy/conntrack", "^(TestCleanStaleEntries|TestServiceWithoutEndpoints)$", []string{"services", "service", "slices", "slice", "conntrack"}},
 	{"pkg/proxy/healthcheck", "Test", []string{"server", "updated", "queued", "probe", "checks", "counts", "check"}},

@@ -160,7 +160,7 @@ func (w *world) program() *ir.Program {
 // facts are the node's own addresses, where the test names any.
 func (w *world) facts() compiler.Facts {
 	f := compiler.Facts{NodeName: w.nodeName()}
-	if len(w.local) == 0 {
+	if w.local == nil {
 		return f
 	}
 	eth0 := compiler.Interface{Name: "eth0"}
@@ -193,12 +193,16 @@ func (w *world) config() *config.Config {
 		w.snap.SetServiceCIDR(&snapshot.ServiceCIDR{Name: "kubernetes", CIDRs: []netip.Prefix{netip.MustParsePrefix(s.ServiceCIDRs)}})
 	}
 	section := map[string]any{"masqueradeAll": s.MasqueradeAll}
+	in := string(w.mode)
+	if w.mode == ir.ModeIPVS { // which has its own in here
+		in = string(ir.ModeIPTables)
+	}
 	if w.mode == ir.ModeIPTables {
 		section["localhostNodePorts"] = s.LocalhostNodePorts
 	}
 	c := map[string]any{
 		"apiVersion": config.APIVersion, "kind": config.Kind,
-		"mode": string(w.mode), string(w.mode): section,
+		"mode": string(w.mode), in: section,
 		"hostnameOverride": w.nodeName(),
 		"clusterCIDR":      strings.TrimPrefix(s.PodsFrom, "-s "),
 	}
@@ -210,11 +214,8 @@ func (w *world) config() *config.Config {
 		w.t.Fatal(err)
 	}
 	r, diags := config.Load("config", b, true)
-	for _, d := range diags {
-		w.t.Logf("%v", d)
-	}
-	if r == nil {
-		w.t.Fatal("no configuration")
+	if r == nil || diags.HasErrors() {
+		w.t.Fatalf("configuration: %v", diags)
 	}
 	return r.Config
 }
