@@ -106,14 +106,18 @@ func (in nodeInput) ownAddrs() []netip.Addr {
 }
 
 // NodeFamilies gives the IP families of a node by its addresses, for
-// config.CheckNode; ok is false where none is known. node may be nil.
-func NodeFamilies(cfg *config.Config, node *snapshot.Node) (f config.NodeFamilies, ok bool) {
+// config.CheckNode; ok is false where none is known. node may be nil. Where the
+// interfaces are known, they tell whether the kernel has the other family.
+func NodeFamilies(cfg *config.Config, node *snapshot.Node, interfaces []Interface) (f config.NodeFamilies, ok bool) {
 	addrs := nodeInput{cfg: cfg, object: node}.ownAddrs()
 	if node == nil || len(addrs) == 0 {
 		return f, false
 	}
 	f.Primary, f.PodCIDRs = ir.FamilyOf(addrs[0]), node.PodCIDRs
 	f.DualStack = slices.ContainsFunc(addrs, func(a netip.Addr) bool { return ir.FamilyOf(a) != f.Primary })
+	f.OnlyOne = interfaces != nil && !slices.ContainsFunc(interfaces, func(i Interface) bool {
+		return slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return ir.FamilyOf(p.Addr()) != f.Primary })
+	})
 	return f, true
 }
 

@@ -265,9 +265,14 @@ func TestNodeFamilies(t *testing.T) { // SNAP-71
 		name, bind string
 		addrs      []snapshot.NodeAddress
 		want       config.NodeFamilies
+		interfaces []Interface
 		unknown    bool
 	}{
 		{name: "one", addrs: []snapshot.NodeAddress{{Type: "InternalIP", Address: "2001:db8::11"}}, want: config.NodeFamilies{Primary: ir.IPv6, PodCIDRs: pods}},
+		{name: "one, of a kernel with both", addrs: []snapshot.NodeAddress{{Type: "InternalIP", Address: "192.0.2.11"}}, interfaces: []Interface{{Name: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.11/24"), netip.MustParsePrefix("fe80::1/64")}}},
+			want: config.NodeFamilies{Primary: ir.IPv4, PodCIDRs: pods}},
+		{name: "one, of a kernel with no other", addrs: []snapshot.NodeAddress{{Type: "InternalIP", Address: "192.0.2.11"}}, interfaces: []Interface{{Name: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.11/24")}}},
+			want: config.NodeFamilies{Primary: ir.IPv4, OnlyOne: true, PodCIDRs: pods}},
 		{name: "internal addresses first", addrs: []snapshot.NodeAddress{{Type: "ExternalIP", Address: "192.0.2.11"}, {Type: "InternalIP", Address: "2001:db8::11"}},
 			want: config.NodeFamilies{Primary: ir.IPv6, DualStack: true, PodCIDRs: pods}},
 		{name: "bindAddress before them", bind: "192.0.2.11", addrs: []snapshot.NodeAddress{{Type: "InternalIP", Address: "2001:db8::11"}},
@@ -279,13 +284,13 @@ func TestNodeFamilies(t *testing.T) { // SNAP-71
 			if c.bind != "" {
 				cfg.BindAddress = c.bind
 			}
-			got, ok := NodeFamilies(cfg, &snapshot.Node{Name: "node1", Addresses: c.addrs, PodCIDRs: pods})
+			got, ok := NodeFamilies(cfg, &snapshot.Node{Name: "node1", Addresses: c.addrs, PodCIDRs: pods}, c.interfaces)
 			if d := cmp.Diff(c.want, got, netipValues); d != "" || ok == c.unknown {
 				t.Errorf("known: %t (-want +got):\n%s", ok, d)
 			}
 		})
 	}
-	if got, ok := NodeFamilies(newConfig(ir.ModeNFTables), nil); ok {
+	if got, ok := NodeFamilies(newConfig(ir.ModeNFTables), nil, nil); ok {
 		t.Errorf("without a Node: got %+v", got)
 	}
 }

@@ -58,7 +58,7 @@ func (c *configFlags) resolve(e *env, diags *diag.List) (*config.Resolved, error
 		e.report(*diags)
 		return nil, errReported
 	}
-	if c.WriteConfigTo != nil {
+	if deref(c.WriteConfigTo) != "" {
 		e.report(*diags)
 		return nil, writeConfigTo(e, *c.WriteConfigTo, resolved.Config)
 	}
@@ -78,7 +78,7 @@ func (in *input) load(e *env) (*job, error) {
 	j.diags.Add(findings...)
 	usable := !findings.HasErrors()
 	switch {
-	case in.WriteConfigTo != nil:
+	case deref(in.WriteConfigTo) != "":
 		_, err := in.resolve(e, &j.diags)
 		return nil, err
 	case in.Cleanup || in.InitOnly:
@@ -163,7 +163,7 @@ func (j *job) compile() ir.Programs {
 // checkNode holds the configuration against a Node of the snapshot, as far as
 // its addresses are known.
 func (j *job) checkNode(name string) {
-	if families, ok := compiler.NodeFamilies(j.Config, j.snap.Node(name)); ok {
+	if families, ok := compiler.NodeFamilies(j.Config, j.snap.Node(name), j.facts.Interfaces); ok {
 		j.diags.Add(j.CheckNode(families)...)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/proxyc/proxyc/apply/conntrack"
 	engine "github.com/proxyc/proxyc/apply/daemon"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
+	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler"
@@ -100,9 +101,13 @@ func (d *daemon) proxy(ctx context.Context) error {
 // checkNode holds the configuration against the Node, as far as its addresses
 // are known (CFG-14, CFG-15).
 func (d *daemon) checkNode() error {
+	interfaces, err := node.Interfaces()
+	if err != nil {
+		return err
+	}
 	var findings diag.List
 	d.store.View(func(snap *snapshot.Snapshot) {
-		if of, ok := compiler.NodeFamilies(d.cfg, snap.Node(d.nodeName)); ok {
+		if of, ok := compiler.NodeFamilies(d.cfg, snap.Node(d.nodeName), interfaces); ok {
 			findings = d.resolved.CheckNode(of)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/proxyc/proxyc/compiler/diag"
 )
@@ -37,7 +38,11 @@ func (d *decoder) column(n *yaml.Node) int {
 
 // wrong reports a value of the wrong kind.
 func (d *decoder) wrong(n *yaml.Node, path, want, hint string) {
-	d.report(diag.Error, n, path, "must be "+want+", got "+describe(n), hint)
+	sev := diag.Error
+	if isGone(path) {
+		sev = diag.Warning
+	}
+	d.report(sev, n, path, "must be "+want+", got "+describe(n), hint)
 }
 
 // sloppy reports what kube-proxy's strict decoding refuses and its lenient one
@@ -54,7 +59,7 @@ func (d *decoder) sloppy(n *yaml.Node, path, msg, hint string) {
 // alone, like a key that is absent.
 func (d *decoder) value(at, n *yaml.Node, v reflect.Value, path string) {
 	n = target(n)
-	if isNull(n) {
+	if isNull(n) && v.Type() != reflect.TypeFor[metav1.Duration]() { // kube-proxy reads null as an empty text there
 		return
 	}
 	d.sources[path] = Source{File: d.file, Line: d.line(at), column: d.column(at)}
@@ -193,7 +198,7 @@ func (d *decoder) duration(n *yaml.Node, v reflect.Value, path string) {
 // quantity takes a string or a number; Validate looks at what it says.
 func (d *decoder) quantity(n *yaml.Node, v reflect.Value, path string) {
 	s, ok := stringOf(n)
-	if _, number := floatOf(n); !ok && !number {
+	if _, number := floatOf(n); !ok && !number || ok && s == "" {
 		d.wrong(n, path, `a size such as "512" or "4Ki"`, "")
 		return
 	} else if !ok {
@@ -211,7 +216,7 @@ func (d *decoder) pairs(n *yaml.Node, path string) []pair {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		p := pair{target(n.Content[i]), n.Content[i+1]}
 		switch {
-		case p.key.Kind != yaml.ScalarNode:
+		case p.key.Kind != yaml.ScalarNode || isNull(p.key):
 			d.wrong(p.key, path, "a mapping with keys that are strings", "")
 		case p.key.ShortTag() == "!!merge":
 			merged = append(merged, mergedPairs(p.value, 0)...)

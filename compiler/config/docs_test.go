@@ -83,13 +83,22 @@ This page is generated from the code (` + "`go test ./compiler/config -run Docs 
 const gatesHead = `
 ## Feature gates
 
-featureGates takes these names, and ` + "`AllAlpha` and `AllBeta`" + `, which stand for all of
-a stage. The gates of other components that kube-proxy 1.36 knows are taken, and
-have no effect; one that is locked can only be set to what it is. Other names are
-errors.
+featureGates takes all gates that kube-proxy 1.36 knows, with its defaults, and
+refuses what it refuses: names that nobody knows, another value of a gate that is
+locked, and a gate that is on without one that it needs. ` + "`kubernetes_feature_enabled`" + `
+among the metrics tells of each gate its stage and whether it is on. These
+change what proxyc does:
 
-| Gate | State | Since |
-|---|---|---|
+| Gate | Stage | Default | On |
+|---|---|---|---|
+`
+
+const gatesFoot = `
+All others have no effect, which is said where one is set. A gate that kube-proxy 1.36 knows no
+more, or not yet, is a warning; kube-proxy does not start with it:
+
+| Gate | |
+|---|---|
 `
 
 func TestConfigurationDocs(t *testing.T) {
@@ -116,10 +125,15 @@ func TestConfigurationDocs(t *testing.T) {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %s |\n", f.Path, kindOf(v.Type()), def, f.Allowed, f.Modes, life, means)
 	}
 	b.WriteString(gatesHead)
-	for _, name := range slices.Sorted(maps.Keys(gates())) {
-		g := gates()[name]
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", name, g.stage, g.since)
+	for _, e := range Effects() {
+		g := gates()[e.Gate]
+		fmt.Fprintf(&b, "| `%s` | %s | %t | %s |\n", e.Gate, g.stage, g.on, e.Means)
 	}
+	b.WriteString(gatesFoot)
+	for _, name := range slices.Sorted(maps.Keys(gatesOfOthers())) {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", name, gatesOfOthers()[name])
+	}
+	fmt.Fprintf(&b, "\nOf other components, and of releases up to 1.16: %s.\n", strings.Join(strings.Fields(gatesOfOld), ", "))
 	golden(t, "configuration.md", b.String())
 }
 

@@ -13,6 +13,12 @@ type Field struct {
 	Means   string
 }
 
+// isGone tells whether kube-proxy does not know a field any more, and so cannot
+// object to what stands there.
+func isGone(path string) bool {
+	return path == "udpIdleTimeout" || path == "resourceContainer" || path == "conntrack.max"
+}
+
 // Fields lists all values, in the order of Config.
 func Fields() []Field {
 	return []Field{
@@ -41,7 +47,7 @@ func Fields() []Field {
 		{Path: "metricsBindAddress", Depends: "`[::1]:10249` if bindAddress is IPv6; an IP without port gets 10249", Allowed: "IP:port", Modes: "all", Means: "Where the metrics server listens."},
 		{Path: "bindAddressHardFail", Modes: "all", Since: "1.19", Means: "Whether a port that cannot be bound ends the process."},
 		{Path: "enableProfiling", Modes: "all", Means: "Serve profiles at /debug/pprof of the metrics server."},
-		{Path: "showHiddenMetricsForVersion", Allowed: "empty, or the previous minor release", Modes: "all", Since: "1.18", Means: "Release whose hidden metrics are shown."},
+		{Path: "showHiddenMetricsForVersion", Allowed: "empty, or a minor release", Modes: "none", Since: "1.18", Means: "Release whose hidden metrics are shown; proxyc hides none."},
 
 		{Path: "mode", Depends: "`iptables`; on Windows, say `kernelspace`", Allowed: "`iptables`, `ipvs`, `nftables`, `kernelspace`, `userspace`", Modes: "all", Means: "How rules are carried out. kube-proxy knows `nftables` since 1.29 and `userspace` until 1.25."},
 

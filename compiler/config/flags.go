@@ -14,7 +14,8 @@ import (
 // words where it is not one path; keep marks what counts beside --config, while
 // all else is thrown away then; until is the release that took the flag's effect
 // away, instead what to use in its place; address marks an address, which stays
-// what it is by default when the flag's value is empty (CFG-13).
+// what it is by default when the flag's value is empty (CFG-13); csv marks a list
+// whose values may stand in quotes between the commas.
 type Flags struct {
 	Config        *string `name:"config" short:"c" placeholder:"FILE" help:"Configuration file: KubeProxyConfiguration, or a ConfigMap with one under config.conf or config; among other documents or in a List, too." sets:"everything" keep:""`
 	WriteConfigTo *string `name:"write-config-to" placeholder:"FILE" help:"Write the configuration in force to a file, and exit." sets:"-" keep:""`
@@ -49,7 +50,7 @@ type Flags struct {
 	IPVSSync          *time.Duration `name:"ipvs-sync-period" placeholder:"DURATION" help:"How often all rules are compared, in mode ipvs." sets:"ipvs.syncPeriod in mode ipvs"`
 	IPVSMinSync       *time.Duration `name:"ipvs-min-sync-period" placeholder:"DURATION" help:"Shortest time between two writes, in mode ipvs." sets:"ipvs.minSyncPeriod in mode ipvs"`
 	IPVSScheduler     *string        `name:"ipvs-scheduler" placeholder:"NAME" help:"Scheduler of mode ipvs." config:"ipvs.scheduler"`
-	IPVSExcludeCIDRs  []string       `name:"ipvs-exclude-cidrs" placeholder:"CIDR" help:"Addresses whose virtual servers mode ipvs leaves alone." config:"ipvs.excludeCIDRs"`
+	IPVSExcludeCIDRs  []string       `name:"ipvs-exclude-cidrs" placeholder:"CIDR" help:"Addresses whose virtual servers mode ipvs leaves alone." config:"ipvs.excludeCIDRs" sep:"none" csv:""`
 	IPVSStrictARP     *bool          `name:"ipvs-strict-arp" help:"Answer ARP only for addresses of the interface that is asked." config:"ipvs.strictARP"`
 	IPVSTCPTimeout    *time.Duration `name:"ipvs-tcp-timeout" placeholder:"DURATION" help:"Time-out of idle TCP connections; 0 leaves it." config:"ipvs.tcpTimeout"`
 	IPVSTCPFinTimeout *time.Duration `name:"ipvs-tcpfin-timeout" placeholder:"DURATION" help:"Time-out of TCP connections after a FIN; 0 leaves it." config:"ipvs.tcpFinTimeout"`
@@ -59,7 +60,7 @@ type Flags struct {
 	BridgeInterface     *string  `name:"pod-bridge-interface" placeholder:"NAME" help:"Bridge of the pods." config:"detectLocal.bridgeInterface"`
 	InterfaceNamePrefix *string  `name:"pod-interface-name-prefix" placeholder:"PREFIX" help:"Start of the names of the pods' interfaces." config:"detectLocal.interfaceNamePrefix"`
 	ClusterCIDR         *string  `name:"cluster-cidr" placeholder:"CIDR" help:"Addresses of the cluster's pods, for one family or for both." config:"clusterCIDR"`
-	NodePortAddresses   []string `name:"nodeport-addresses" placeholder:"CIDR" help:"Where node ports answer: CIDRs, primary, localhost, all." config:"nodePortAddresses"`
+	NodePortAddresses   []string `name:"nodeport-addresses" placeholder:"CIDR" help:"Where node ports answer: CIDRs, primary, localhost, all." config:"nodePortAddresses" sep:"none" csv:""`
 
 	OOMScoreAdj         *int32         `name:"oom-score-adj" placeholder:"N" help:"oom_score_adj of the process." config:"oomScoreAdj"`
 	ConntrackMaxPerCore *int32         `name:"conntrack-max-per-core" placeholder:"N" help:"Tracked connections for each core; 0 leaves the kernel's limit." config:"conntrack.maxPerCore"`

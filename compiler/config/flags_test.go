@@ -58,6 +58,10 @@ func TestFlagsWithoutFile(t *testing.T) {
 		want []setting
 		diag []string
 	}{
+		{name: "empty clusterCIDR", args: []string{"--cluster-cidr="}, diag: []string{`error: --cluster-cidr: must be a CIDR, or one of each family, got "" (leave the flag out for none)`}},
+		{name: "empty clusterCIDR that does not count", args: []string{"--cluster-cidr=", "--detect-local-mode=NodeCIDR"}},
+		{name: "no burst", args: []string{"--kube-api-burst=0"}, diag: []string{`error: --kube-api-burst: clientConnection.burst: must be more than 0 where qps is, got 0`}},
+		{name: "no burst and no limit", args: []string{"--kube-api-burst=0", "--kube-api-qps=-1"}},
 		{name: "none", want: []setting{
 			{"mode", `"iptables"`, "default on Linux"},
 			{"detectLocalMode", `"ClusterCIDR"`, "default on Linux"},
@@ -99,9 +103,15 @@ func TestFlagsWithoutFile(t *testing.T) {
 			{"enableProfiling", "true", "--profiling"},
 			{"bindAddressHardFail", "true", "--bind-address-hard-fail"},
 		}},
-		{name: "lists", args: []string{"--nodeport-addresses=10.0.0.0/8,primary", "--nodeport-addresses=localhost", "--feature-gates=NFTablesNetlink=false,ComponentFlagz=true,"}, want: []setting{
+		{name: "lists", args: []string{"--nodeport-addresses=10.0.0.0/8,primary", "--nodeport-addresses=localhost", "--feature-gates=ComponentStatusz=false,ComponentFlagz=true,"}, want: []setting{
 			{"nodePortAddresses", `["10.0.0.0/8","primary","localhost"]`, "--nodeport-addresses"},
-			{"featureGates", `{"ComponentFlagz":true,"NFTablesNetlink":false}`, "--feature-gates"},
+			{"featureGates", `{"ComponentFlagz":true,"ComponentStatusz":false}`, "--feature-gates"},
+		}},
+		{name: "quotes in lists", args: []string{`--nodeport-addresses="10.0.0.0/8",192.0.2.0/24`}, want: []setting{
+			{"nodePortAddresses", `["10.0.0.0/8","192.0.2.0/24"]`, "--nodeport-addresses"},
+		}},
+		{name: "quotes that do not end", args: []string{`--nodeport-addresses="10.0.0.0/8`}, diag: []string{
+			`error: --nodeport-addresses: must be a list with commas between, got "\"10.0.0.0/8"`,
 		}},
 		{name: "empty lists", args: []string{"--nodeport-addresses=", "--ipvs-exclude-cidrs=", "--proxy-mode=nftables", "--feature-gates=", "--vmodule="}, want: []setting{
 			{"nodePortAddresses", `["primary"]`, "default of mode nftables"},
@@ -225,10 +235,17 @@ logging:
 			{"logging.vmodule", `[{"filePattern":"new","verbosity":1},{"filePattern":"old","verbosity":9}]`, "--vmodule"},
 			{"logging.flushFrequency", `"1s"`, "--log-flush-frequency"},
 			{"windowsRunAsService", "true", "--windows-service"},
+		}, diag: []string{"warning: --windows-service: windowsRunAsService: has no effect on Linux"}},
+		{name: "judged, though they do not count", node: "file", args: []string{"--bind-address=x", "--healthz-bind-address=10.0.0.1:+1", "--metrics-bind-address=10.0.0.1", "--feature-gates=A"}, diag: []string{
+			`error: --bind-address: must be an IP address, got "x"`,
+			`error: --feature-gates: must be NAME=true or NAME=false, got "A"`,
+			"warning: --feature-gates: ignored, since --config is given",
+			`error: --healthz-bind-address: must be an IP address or IP:port, got "10.0.0.1:+1"`,
+			"warning: --metrics-bind-address: ignored, since --config is given",
 		}},
 		{name: "empty override", node: "file", args: []string{"--hostname-override="}},
 		{name: "thrown away", node: "file", args: []string{"--iptables-masquerade-bit=40", "--proxy-mode=nftables", "--masquerade-all", "--ipvs-sync-period=5s", "--healthz-port=0",
-			"--feature-gates=X", "--nodeport-addresses=x", "--root-hnsendpoint-name=x"}, want: []setting{
+			"--feature-gates=X=true", "--nodeport-addresses=x", "--root-hnsendpoint-name=x"}, want: []setting{
 			{"iptables.masqueradeBit", "5", "c.yaml:6"}, {"mode", `"ipvs"`, "c.yaml:3"}, {"iptables.masqueradeAll", "false", "default"},
 			{"healthzBindAddress", `"0.0.0.0:10256"`, "default"}, {"featureGates", "{}", "default"},
 		}, diag: []string{
@@ -291,8 +308,11 @@ func TestConfigFlagEmpty(t *testing.T) {
 func TestEveryFlagIsUnderstood(t *testing.T) {
 	values := map[string]string{"*string": "x", "*bool": "true", "*int32": "7", "*config.Level": "7", "*uint64": "7", "*float32": "7", "*time.Duration": "7s", "[]string": "x=true", "bool": "true"}
 	for _, f := range flagFields() {
-		name := flagName(f.Tag)
-		r, _ := resolve(t, map[string]string{"x": ""}, name+"="+values[f.Type.String()], "--proxy-mode=userspace")
+		name, value := flagName(f.Tag), values[f.Type.String()]
+		if has(f.Tag, "address") {
+			value = "10.0.0.1"
+		}
+		r, _ := resolve(t, map[string]string{"x": ""}, name+"="+value, "--proxy-mode=userspace")
 		path := f.Tag.Get("config")
 		if has(f.Tag, "until") && !has(f.Tag, "userspace") {
 			path = ""

@@ -9,140 +9,179 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 )
 
-// stage is how ripe a feature is.
-type stage uint8
-
+// Gates that have an effect.
 const (
-	alpha      stage = iota // off unless asked for
-	beta                    // on unless refused
-	locked                  // generally available: always on
-	deprecated              // on, and on its way out
-	gone                    // the feature was given up
-)
-
-// String says what a stage means for those who set the gate.
-func (s stage) String() string {
-	return [...]string{
-		"alpha, off by default",
-		"beta, on by default",
-		"always on, `false` is an error",
-		"on by default, to be removed",
-		"dropped, no effect",
-	}[s]
-}
-
-// gate is a feature gate that kube-proxy knows or once knew.
-type gate struct {
-	stage stage
-	since string // release in which the feature got its stage
-}
-
-// Gates that other code asks about.
-const (
+	gateExternalIPs  = "AllowServiceExternalIPs"
 	gateIPVS         = "KubeProxyIPVS"
 	gateLoggingAlpha = "LoggingAlphaOptions"
 	gateLoggingBeta  = "LoggingBetaOptions"
+	GateFlagz        = "ComponentFlagz"
+	GateStatusz      = "ComponentStatusz"
+	allAlpha         = "AllAlpha" // sets all gates of a stage that are not set
+	allBeta          = "AllBeta"
 )
+
+// Effect is a gate that changes what proxyc does, for the reference manual.
+type Effect struct{ Gate, Means string }
+
+// Effects lists them in order of name.
+func Effects() []Effect {
+	return []Effect{
+		{allAlpha, "All gates of stage ALPHA that are not set themselves."},
+		{allBeta, "All gates of stage BETA that are not set themselves."},
+		{gateExternalIPs, "spec.externalIPs of Services are served."},
+		{GateFlagz, "`/flagz` of the metrics server."},
+		{GateStatusz, "`/statusz` of the metrics server."},
+		{gateIPVS, "Mode `ipvs` can be chosen (a gate of release 1.37)."},
+		{gateLoggingAlpha, "logging.options.*.splitStream and infoBufferSize can be set."},
+		{gateLoggingBeta, "logging.format `json` can be chosen."},
+	}
+}
+
+// gatesOfOthers are gates of the service proxy that kube-proxy 1.36 does not
+// know: what became of them, and since when.
+func gatesOfOthers() map[string]string {
+	return map[string]string{
+		"EndpointSliceProxying":             "always on since release 1.22",
+		"WindowsEndpointSliceProxying":      "always on since release 1.22",
+		"EndpointSliceTerminatingCondition": "always on since release 1.26",
+		"IPv6DualStack":                     "always on since release 1.23",
+		"SCTPSupport":                       "always on since release 1.20",
+		"ServiceTopology":                   "dropped in release 1.22",
+		"ServiceLBNodePortControl":          "always on since release 1.24",
+		"ServiceInternalTrafficPolicy":      "always on since release 1.26",
+		"TopologyAwareHints":                "always on since release 1.33",
+		"ProxyTerminatingEndpoints":         "always on since release 1.28",
+		"MinimizeIPTablesRestore":           "always on since release 1.28",
+		"IPTablesOwnershipCleanup":          "always on since release 1.28",
+		"KubeProxyDrainingTerminatingNodes": "always on since release 1.31",
+		"LoadBalancerIPMode":                "always on since release 1.32",
+		"ServiceTrafficDistribution":        "always on since release 1.33",
+		"StableLoadBalancerNodeSet":         "always on since release 1.30",
+
+		"NFTablesNetlink":                     "of release 1.37; proxyc always speaks netlink",
+		"KubeProxyNFTablesLocalhostNodePorts": "of release 1.37; node ports at loopback addresses are not served in mode nftables",
+	}
+}
+
+// gate is a feature gate that kube-proxy 1.36 knows.
+type gate struct {
+	stage  string
+	on     bool // by default
+	locked bool
+}
+
+// gates are all of them, by name, and those that proxyc has besides.
+func gates() map[string]gate {
+	all := map[string]gate{
+		allAlpha: {stage: "ALPHA"}, allBeta: {stage: "BETA"},
+		gateIPVS: {stage: "DEPRECATED", on: true},
+	}
+	for _, g := range gateGroups() {
+		for name := range strings.FieldsSeq(g.names) {
+			all[name] = gate{g.stage, g.on, g.locked}
+		}
+	}
+	return all
+}
 
 // GateNames lists the names that can stand in featureGates, in order.
 func GateNames() []string {
-	names := slices.AppendSeq([]string{allAlpha, allBeta}, maps.Keys(gates()))
-	for _, g := range others() {
-		names = append(names, strings.Fields(g.names)...)
-	}
+	names := strings.Fields(gatesOfOld)
+	names = slices.AppendSeq(names, maps.Keys(gates()))
+	names = slices.AppendSeq(names, maps.Keys(gatesOfOthers()))
 	slices.Sort(names)
 	return names
 }
 
-// gates lists the feature gates that concern the service proxy, and those that
-// every component has: of any release, so that a configuration of any is read.
-func gates() map[string]gate {
-	return map[string]gate{
-		"EndpointSliceProxying":             {locked, "1.22"},
-		"WindowsEndpointSliceProxying":      {locked, "1.22"},
-		"EndpointSliceTerminatingCondition": {locked, "1.26"},
-		"IPv6DualStack":                     {locked, "1.23"},
-		"SCTPSupport":                       {locked, "1.20"},
-		"ServiceTopology":                   {gone, "1.22"},
-		"ServiceLBNodePortControl":          {locked, "1.24"},
-		"ServiceInternalTrafficPolicy":      {locked, "1.26"},
-		"TopologyAwareHints":                {locked, "1.33"},
-		"ProxyTerminatingEndpoints":         {locked, "1.28"},
-		"MinimizeIPTablesRestore":           {locked, "1.28"},
-		"IPTablesOwnershipCleanup":          {locked, "1.28"},
-		"KubeProxyDrainingTerminatingNodes": {locked, "1.31"},
-		"NFTablesProxyMode":                 {locked, "1.33"},
-		"LoadBalancerIPMode":                {locked, "1.32"},
-		"MultiCIDRServiceAllocator":         {locked, "1.33"},
-		"ServiceTrafficDistribution":        {locked, "1.33"},
-		"PreferSameTrafficDistribution":     {locked, "1.35"},
-		"StableLoadBalancerNodeSet":         {locked, "1.30"},
-		"WinOverlay":                        {locked, "1.34"},
-		"WinDSR":                            {locked, "1.34"},
-
-		"AllowServiceExternalIPs":             {deprecated, "1.36"},
-		gateIPVS:                              {deprecated, "1.37"},
-		"NFTablesNetlink":                     {beta, "1.37"},
-		"KubeProxyNFTablesLocalhostNodePorts": {alpha, "1.37"},
-
-		"ComponentFlagz":    {beta, "1.36"},
-		"ComponentStatusz":  {beta, "1.36"},
-		"ContextualLogging": {beta, "1.30"},
-		gateLoggingAlpha:    {alpha, "1.24"},
-		gateLoggingBeta:     {beta, "1.24"},
-	}
+// Feature is a gate in force.
+type Feature struct {
+	Name  string
+	Stage string // ALPHA, BETA, DEPRECATED; "" where generally available
+	On    bool
 }
 
-// Gates that set all of a stage.
-const (
-	allAlpha = "AllAlpha"
-	allBeta  = "AllBeta"
-)
+// Features lists all known gates as they are in force, in order of name: as set
+// themselves, else as AllAlpha or AllBeta says for their stage, else by default.
+func (c *Config) Features() []Feature {
+	var out []Feature
+	known := gates()
+	for _, name := range slices.Sorted(maps.Keys(known)) {
+		out = append(out, Feature{name, known[name].stage, c.isOn(name, known[name])})
+	}
+	return out
+}
 
-// enabled tells whether a gate is on: as set itself, else as AllAlpha or
-// AllBeta says for its stage, else by its default.
-func (c *Config) enabled(name string) bool {
+// Enabled tells whether a gate is on.
+func (c *Config) Enabled(name string) bool { return c.isOn(name, gates()[name]) }
+
+func (c *Config) isOn(name string, g gate) bool {
 	if on, set := c.FeatureGates[name]; set {
 		return on
 	}
-	switch gates()[name].stage {
-	case alpha:
-		return c.FeatureGates[allAlpha]
-	case beta:
-		if on, set := c.FeatureGates[allBeta]; set {
+	if g.stage == "ALPHA" || g.stage == "BETA" {
+		all := allAlpha
+		if g.stage == "BETA" {
+			all = allBeta
+		}
+		if on, set := c.FeatureGates[all]; set && name != all {
 			return on
 		}
 	}
-	return true
+	return g.on
 }
 
-// gates refuses unknown names, and other values than that of a gate that is locked.
+// gates judges featureGates as kube-proxy does, but for gates of other releases,
+// which are no reason not to start.
 func (v *validator) gates() {
+	known := gates()
 	for _, name := range slices.Sorted(maps.Keys(v.c.FeatureGates)) {
 		path, on := join("featureGates", name), v.c.FeatureGates[name]
-		if g, ok := gates()[name]; ok {
-			v.gate(path, g, on)
-		} else if g, ok := findOther(name); ok {
-			v.otherGate(path, g, on)
-		} else if name != allAlpha && name != allBeta {
+		g, ok := known[name]
+		fate, other := gatesOfOthers()[name]
+		switch {
+		case ok && g.locked && on != g.on:
+			v.errorf(path, "must be %t or absent, the gate is locked, got %t", g.on, on)
+		case ok:
+			v.noEffect(path, name)
+		case other:
+			v.warnf(path, "has no effect: %s", fate)
+		case slices.Contains(strings.Fields(gatesOfOld), name):
+			v.warnf(path, "has no effect: a gate of an older release")
+		default:
 			v.diags.Add(diag.Diagnostic{Severity: diag.Error, Path: path, Msg: "unknown feature gate", Hint: didYouMean(name, GateNames())})
+		}
+	}
+	v.gateNeeds(known)
+}
+
+// noEffect tells of a gate that changes nothing here.
+func (v *validator) noEffect(path, name string) {
+	if !slices.ContainsFunc(Effects(), func(e Effect) bool { return e.Gate == name }) {
+		v.diags.Add(diag.Diagnostic{Severity: diag.Info, Path: path, Msg: "has no effect on proxyc"})
+	}
+}
+
+// gateNeeds refuses gates that are on without those that they need.
+func (v *validator) gateNeeds(known map[string]gate) {
+	for line := range strings.Lines(strings.TrimSpace(gateNeeds)) {
+		name, needs, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		if !v.c.isOn(name, known[name]) {
+			continue
+		}
+		var off []string
+		for _, need := range strings.Fields(needs) {
+			if !v.c.isOn(need, known[need]) {
+				off = append(off, need)
+			}
+		}
+		if len(off) > 0 {
+			v.errorf(join("featureGates", name), "is on and needs %s, which must be on, too", strings.Join(off, ", "))
 		}
 	}
 }
 
-func (v *validator) gate(path string, g gate, on bool) {
-	switch {
-	case g.stage == locked && !on:
-		v.errorf(path, "must be true or absent, the feature is always on since release %s, got false", g.since)
-	case g.stage == gone:
-		v.diags.Add(diag.Diagnostic{Severity: diag.Warning, Path: path, Msg: fmt.Sprintf("has no effect since release %s, which dropped the feature", g.since)})
-	}
-}
-
-func (v *validator) otherGate(path string, g otherGates, on bool) {
-	if g.lock != nil && on != *g.lock {
-		v.errorf(path, "must be %t or absent, the gate is locked, got %t", *g.lock, on)
-		return
-	}
-	v.diags.Add(diag.Diagnostic{Severity: diag.Info, Path: path, Msg: "has no effect on a service proxy"})
+// warnf notes what has no effect, or not the one that was meant.
+func (v *validator) warnf(path, format string, args ...any) {
+	v.diags.Add(diag.Diagnostic{Severity: diag.Warning, Path: path, Msg: fmt.Sprintf(format, args...)})
 }

@@ -12,7 +12,8 @@ import (
 // NodeFamilies is what is known at run time of the node's IP families.
 type NodeFamilies struct {
 	Primary   ir.Family
-	DualStack bool           // the node can carry both
+	DualStack bool           // the node has addresses of both
+	OnlyOne   bool           // the node's kernel knows the primary one alone
 	PodCIDRs  []netip.Prefix // spec.podCIDRs of the Node
 }
 
@@ -68,9 +69,9 @@ func (v *nodeCheck) detectLocal() {
 		cidrs := v.c.ClusterCIDRs()
 		switch {
 		case v.otherFamily(cidrs):
-			sev := diag.Error
-			if v.node.DualStack {
-				sev = diag.Warning
+			sev := diag.Warning
+			if v.node.OnlyOne {
+				sev = diag.Error
 			}
 			v.add(sev, "clusterCIDR", fmt.Sprintf("must have an %s CIDR, the node's primary family, got %q", v.node.Primary, v.c.ClusterCIDR), "")
 		case v.node.DualStack && len(cidrs) == 1:

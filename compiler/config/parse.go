@@ -214,6 +214,9 @@ func (d *decoder) header(root *yaml.Node) bool {
 	ok := true
 	for _, want := range []struct{ key, value string }{{"apiVersion", APIVersion}, {"kind", Kind}} {
 		n := lookup(root, want.key)
+		if n == nil { // kube-proxy reads the header alone without regard to case
+			n = lookupFold(root, want.key)
+		}
 		switch {
 		case n == nil || isNull(n):
 			d.report(diag.Error, root, want.key, fmt.Sprintf("missing, must be %q", want.value), "")
@@ -229,6 +232,16 @@ func (d *decoder) header(root *yaml.Node) bool {
 func lookup(mapping *yaml.Node, key string) *yaml.Node {
 	for i := len(mapping.Content) - 2; i >= 0; i -= 2 {
 		if target(mapping.Content[i]).Value == key {
+			return target(mapping.Content[i+1])
+		}
+	}
+	return nil
+}
+
+// lookupFold is lookup for a key in any case.
+func lookupFold(mapping *yaml.Node, key string) *yaml.Node {
+	for i := len(mapping.Content) - 2; i >= 0; i -= 2 {
+		if strings.EqualFold(target(mapping.Content[i]).Value, key) {
 			return target(mapping.Content[i+1])
 		}
 	}

@@ -110,7 +110,6 @@ conntrack:
 		{name: "removed fields that say nothing", body: "portRange: \"\"\nconntrack:\n  max: 0\n  maxPerCore: 5\n"},
 		{name: "userspace reads what is removed", body: "mode: userspace\nudpIdleTimeout: 1s\nportRange: 30000+100\n"},
 		{name: "max with maxPerCore", body: "conntrack:\n  max: 5\n  maxPerCore: 6\n", want: []string{
-			`error: c.yaml:4: conntrack.max: must be 0 or absent where maxPerCore is set, got 5`,
 			`warning: c.yaml:4: conntrack.max: has no effect since release 1.15 (use conntrack.maxPerCore and conntrack.min)`,
 		}},
 		{name: "second document", body: "mode: ipvs\n---\nmode: nftables\n", want: []string{
@@ -119,6 +118,26 @@ conntrack:
 		{name: "anchors and merge keys", body: "iptables: &p\n  syncPeriod: 40s\nnftables:\n  <<: *p\n  minSyncPeriod: 2s\n"},
 		{name: "broken YAML", body: "iptables:\n  syncPeriod: [\n", want: []string{
 			`error: c.yaml:4: not YAML or JSON: did not find expected node content`,
+		}},
+		{name: "null key", body: "null: 1\n", want: []string{`error: c.yaml:3: must be a mapping with keys that are strings, got null`}},
+		{name: "null duration", body: "configSyncPeriod: null\nconntrack: {tcpEstablishedTimeout: null}\n", want: []string{
+			`error: c.yaml:3: configSyncPeriod: must be a duration such as "30s" or "1h30m", got null`,
+		}},
+		{name: "empty size", body: "logging: {options: {json: {infoBufferSize: ''}}}\n", want: []string{
+			`error: c.yaml:3: logging.options.json.infoBufferSize: must be a size such as "512" or "4Ki", got ""`,
+		}},
+		{name: "fields that kube-proxy knows no more", body: "udpIdleTimeout: x\nresourceContainer: 5\nconntrack: {max: x}\n", want: []string{
+			`warning: c.yaml:3: udpIdleTimeout: must be a duration such as "30s" or "1h30m", got "x"`,
+			`warning: c.yaml:4: resourceContainer: must be a string, got 5 (put it in quotes)`,
+			`warning: c.yaml:5: conntrack.max: must be an integer from -2147483648 to 2147483647, got "x"`,
+		}},
+		{name: "split stream without its gate", body: "logging: {options: {json: {splitStream: true}}}\n", want: []string{
+			`warning: c.yaml:3: logging.options.json.splitStream: has no effect unless feature gate LoggingAlphaOptions is on`,
+		}},
+		{name: "dead fields", body: "portRange: x\nwindowsRunAsService: true\nshowHiddenMetricsForVersion: '1.35'\n", want: []string{
+			`warning: c.yaml:3: portRange: has no effect since release 1.26, except in mode userspace`,
+			`warning: c.yaml:4: windowsRunAsService: has no effect on Linux`,
+			`warning: c.yaml:5: showHiddenMetricsForVersion: has no effect: no metric of proxyc is hidden`,
 		}},
 		{name: "list key", body: "? [a]\n: 1\n", want: []string{
 			`error: c.yaml:3: must be a mapping with keys that are strings, got a list`,

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/csv"
 	"fmt"
 	"reflect"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/inet"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -56,10 +58,12 @@ func (f *Flags) Resolve(read func(path string) ([]byte, error), strict bool) (*R
 	}
 	setDefaults(r.c, r.sources)
 	r.direct()
+	gates := r.featureGates()
 	if r.file == "" {
-		r.flagsOnly()
+		r.flagsOnly(gates)
 	}
 	r.vmodule()
+	r.streams()
 	complete(r.c, r.sources)
 	r.hostname()
 	r.removed()
@@ -119,6 +123,23 @@ func (r *resolver) set(flag, path string, value reflect.Value) {
 	r.sources[path] = Source{Flag: flag}
 }
 
+// setList puts what each occurrence of a flag has between its commas at a path.
+func (r *resolver) setList(flag, path string, values []string) {
+	list := []string{}
+	for _, value := range values {
+		if value == "" {
+			continue
+		}
+		items, err := csv.NewReader(strings.NewReader(value)).Read()
+		if err != nil {
+			r.flagError(flag, "must be a list with commas between, got %q", value)
+			return
+		}
+		list = append(list, items...)
+	}
+	r.set(flag, path, reflect.ValueOf(list))
+}
+
 // direct applies the flags that set one path each, and says of the others that
 // were given whether they count.
 func (r *resolver) direct() {
@@ -133,10 +154,13 @@ func (r *resolver) direct() {
 		switch {
 		case r.dead(tag):
 			r.removedFlag(flag, tag)
+		case has(tag, "address") && !r.address(flag, field.Elem().String()):
 		case r.file != "" && !has(tag, "keep"):
 			r.flagNote(diag.Warning, flag, "ignored, since --config is given")
 		case has(tag, "address") && field.Elem().IsZero():
 			r.flagNote(diag.Info, flag, "empty, which leaves the default %q", find(r.c, path))
+		case has(tag, "csv"):
+			r.setList(flag, path, field.Interface().([]string))
 		case path != "":
 			r.set(flag, path, field)
 		}
@@ -161,8 +185,13 @@ func (r *resolver) removedFlag(flag string, tag reflect.StructTag) {
 
 // flagsOnly applies what counts when there is no configuration file, and is not
 // one path.
-func (r *resolver) flagsOnly() {
-	r.featureGates()
+func (r *resolver) flagsOnly(gates map[string]bool) {
+	for name, on := range gates {
+		r.c.FeatureGates[name] = on
+		r.sources["featureGates"] = Source{Flag: "--feature-gates"}
+		r.sources[join("featureGates", name)] = Source{Flag: "--feature-gates"}
+	}
+	r.clusterCIDR()
 	if b := r.flags.MasqueradeAll; b != nil {
 		section := "iptables"
 		if r.c.ProxyMode() == ir.ModeNFTables {
@@ -180,7 +209,52 @@ func (r *resolver) flagsOnly() {
 	}
 }
 
-func (r *resolver) featureGates() {
+// address judges the value of an address flag, which kube-proxy does as it reads
+// the command line, whether the flag counts or not.
+func (r *resolver) address(flag, value string) bool {
+	if _, ok := inet.ParseAddr(value); ok || value == "" {
+		return true
+	}
+	if flag == "--bind-address" {
+		r.flagError(flag, "must be an IP address, got %q", value)
+		return false
+	}
+	host, port, ok := splitHostPort(value)
+	_, isIP := inet.ParseAddr(host)
+	if _, err := strconv.ParseUint(port, 10, 16); !ok || !isIP || err != nil {
+		r.flagError(flag, "must be an IP address or IP:port, got %q", value)
+		return false
+	}
+	return true
+}
+
+// clusterCIDR refuses the empty flag, as kube-proxy does where it counts.
+func (r *resolver) clusterCIDR() {
+	value := r.flags.ClusterCIDR
+	counts := r.c.DetectLocalMode == DetectClusterCIDR || r.c.DetectLocalMode == "" && r.c.ProxyMode() != ir.ModeKernelspace
+	if value != nil && *value == "" && counts {
+		r.flagError("--cluster-cidr", "must be a CIDR, or one of each family, got %q (leave the flag out for none)", *value)
+	}
+}
+
+// streams turns off the split streams of a file where the gate for them is off:
+// kube-proxy never looks at those.
+func (r *resolver) streams() {
+	if r.c.Enabled(gateLoggingAlpha) {
+		return
+	}
+	for path, s := range map[string]*LogStreams{"logging.options.text.splitStream": &r.c.Logging.Options.Text, "logging.options.json.splitStream": &r.c.Logging.Options.JSON} {
+		if src := r.sources[path]; s.SplitStream && src.Flag == "" {
+			r.diags.Add(r.located(diag.Diagnostic{Severity: diag.Warning, Path: path, Msg: "has no effect unless feature gate " + gateLoggingAlpha + " is on"}))
+			s.SplitStream = false
+		}
+	}
+}
+
+// featureGates reads --feature-gates, which has to be right where it does not
+// count, too.
+func (r *resolver) featureGates() map[string]bool {
+	gates := map[string]bool{}
 	for _, entry := range r.flags.FeatureGates {
 		if entry == "" { // kube-proxy lets a comma end the list
 			continue
@@ -192,10 +266,9 @@ func (r *resolver) featureGates() {
 			r.flagError("--feature-gates", "must be NAME=true or NAME=false, got %q", entry)
 			continue
 		}
-		r.c.FeatureGates[name] = on
-		r.sources["featureGates"] = Source{Flag: "--feature-gates"}
-		r.sources[join("featureGates", name)] = Source{Flag: "--feature-gates"}
+		gates[name] = on
 	}
+	return gates
 }
 
 // syncPeriods puts the periods into the section of the mode: --ipvs-… count in
@@ -311,9 +384,11 @@ func (r *resolver) removed() {
 		}
 		r.diags.Add(r.located(d))
 	}
-	m := r.c.Conntrack
-	if perCore := r.sources["conntrack.maxPerCore"]; m.Max != nil && *m.Max > 0 && *m.MaxPerCore > 0 && !perCore.isDefault {
-		r.diags.Add(r.located(diag.Diagnostic{Severity: diag.Error, Path: "conntrack.max", Msg: fmt.Sprintf("must be 0 or absent where maxPerCore is set, got %d", *m.Max)}))
+	if v := r.c.ShowHiddenMetricsForVersion; v != "" && isMinor(v) {
+		r.diags.Add(r.located(diag.Diagnostic{Severity: diag.Warning, Path: "showHiddenMetricsForVersion", Msg: "has no effect: no metric of proxyc is hidden"}))
+	}
+	if c := r.c; c.WindowsRunAsService && c.ProxyMode() != ir.ModeKernelspace {
+		r.diags.Add(r.located(diag.Diagnostic{Severity: diag.Warning, Path: "windowsRunAsService", Msg: "has no effect on Linux"}))
 	}
 }
 

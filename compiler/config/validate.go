@@ -15,13 +15,10 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// release is the minor version of Kubernetes whose behaviour is followed.
-const release = 37
-
 // Validate checks a configuration that has its defaults, by the rules of the
 // newest kube-proxy; it gives all errors at once (CFG-10), by path. Of the
-// sections of the modes, iptables is checked in every mode, ipvs and nftables
-// only in their own (CFG-12).
+// sections of the modes only those that the mode reads are checked (CFG-12), and
+// iptables.masqueradeBit.
 func Validate(c *Config) diag.List {
 	v := &validator{c: c}
 	v.gates()
@@ -49,13 +46,15 @@ func (v *validator) errorf(path, format string, args ...any) {
 func (v *validator) general() {
 	c := v.c
 	v.atLeast("clientConnection.burst", c.ClientConnection.Burst, 0)
+	if c.ClientConnection.Burst == 0 && c.ClientConnection.QPS > 0 {
+		v.errorf("clientConnection.burst", "must be more than 0 where qps is, got 0")
+	}
 	v.positive("configSyncPeriod", c.ConfigSyncPeriod)
 	if adj := c.OOMScoreAdj; adj != nil {
 		v.within("oomScoreAdj", *adj, -1000, 1000)
 	}
-	previous := fmt.Sprintf("1.%d", release-1)
-	if s := c.ShowHiddenMetricsForVersion; s != "" && s != previous {
-		v.errorf("showHiddenMetricsForVersion", "must be empty or the previous minor release, %q, got %q", previous, s)
+	if s := c.ShowHiddenMetricsForVersion; s != "" && !isMinor(s) {
+		v.errorf("showHiddenMetricsForVersion", `must be empty or a minor release such as "1.35", got %q`, s)
 	}
 	if c.HostnameOverride != "" && nodeName(c.HostnameOverride) == "" {
 		v.errorf("hostnameOverride", "must be empty or a name, got %q", c.HostnameOverride)
@@ -87,9 +86,9 @@ func (v *validator) hostPort(path, value string) {
 func (v *validator) mode() {
 	c := v.c
 	v.masqueradeBit("iptables.masqueradeBit", c.IPTables.MasqueradeBit)
-	v.syncPeriods("iptables", c.IPTables.SyncPeriod, c.IPTables.MinSyncPeriod)
 	switch c.ProxyMode() {
 	case ir.ModeIPTables, ir.ModeKernelspace, ir.ModeUserspace, "":
+		v.syncPeriods("iptables", c.IPTables.SyncPeriod, c.IPTables.MinSyncPeriod)
 	case ir.ModeIPVS:
 		v.ipvs()
 	case ir.ModeNFTables:
@@ -102,7 +101,7 @@ func (v *validator) mode() {
 
 func (v *validator) ipvs() {
 	c := v.c
-	if !c.enabled(gateIPVS) {
+	if !c.Enabled(gateIPVS) {
 		v.errorf("mode", "must not be ipvs while feature gate %s is off", gateIPVS)
 	}
 	v.syncPeriods("ipvs", c.IPVS.SyncPeriod, c.IPVS.MinSyncPeriod)
@@ -187,15 +186,15 @@ func (v *validator) conntrack() {
 	v.notNegative("conntrack.udpStreamTimeout", t.UDPStreamTimeout)
 }
 
-// userspace checks what only that mode reads. The port range has to be right
-// in every mode, dead as it is.
+// userspace checks what only that mode reads.
 func (v *validator) userspace() {
+	if v.c.ProxyMode() != ir.ModeUserspace {
+		return
+	}
 	if _, _, ok := parsePortRange(v.c.PortRange); !ok {
 		v.errorf("portRange", `must be a range of ports such as "30000-32000" or "30000+2000", a port, or empty, got %q`, v.c.PortRange)
 	}
-	if v.c.ProxyMode() == ir.ModeUserspace {
-		v.positive("udpIdleTimeout", v.c.UDPIdleTimeout)
-	}
+	v.positive("udpIdleTimeout", v.c.UDPIdleTimeout)
 }
 
 func (v *validator) logging() {
@@ -208,7 +207,7 @@ func (v *validator) logging() {
 	default:
 		v.oneOf("logging.format", l.Format, "text", "json")
 	}
-	if l.Format == "json" && !v.c.enabled(gateLoggingBeta) {
+	if l.Format == "json" && !v.c.Enabled(gateLoggingBeta) {
 		v.errorf("logging.format", "must not be json while feature gate %s is off", gateLoggingBeta)
 	}
 	if l.Format != "text" && len(l.VModule) > 0 {
@@ -234,11 +233,11 @@ func (v *validator) verbosity(path string, level uint32) {
 
 func (v *validator) streams(path string, o LogStreams) {
 	size, err := resource.ParseQuantity(string(o.InfoBufferSize))
-	if err != nil && o.InfoBufferSize != "" {
+	if err != nil {
 		v.errorf(path+".infoBufferSize", `must be a size such as "512" or "4Ki", got %q`, string(o.InfoBufferSize))
 		return
 	}
-	if v.c.enabled(gateLoggingAlpha) {
+	if v.c.Enabled(gateLoggingAlpha) {
 		return
 	}
 	if o.SplitStream {
@@ -296,6 +295,13 @@ func (v *validator) atLeast(path string, n, lo int32) {
 func (v *validator) oneOf(path, got string, allowed ...string) {
 	msg := fmt.Sprintf("must be one of %s, got %q", strings.Join(allowed, ", "), got)
 	v.diags.Add(diag.Diagnostic{Severity: diag.Error, Path: path, Msg: msg, Hint: didYouMean(got, allowed)})
+}
+
+// isMinor tells whether a text names a minor release: "1.35".
+func isMinor(s string) bool {
+	minor, ok := strings.CutPrefix(s, "1.")
+	_, err := strconv.ParseUint(minor, 10, 8)
+	return ok && err == nil
 }
 
 func modeNames() []string {

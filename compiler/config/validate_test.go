@@ -17,13 +17,17 @@ func TestValidate(t *testing.T) {
 	tests := []struct{ name, body, want string }{
 		{"", "featureGates: {NFTablesProxyMod: true}", `featureGates.NFTablesProxyMod: unknown feature gate (did you mean NFTablesProxyMode?)`},
 		{"another component's", "featureGates: {NodeSwapp: true}", `featureGates.NodeSwapp: unknown feature gate (did you mean NodeSwap?)`},
-		{"", "featureGates: {GracefulNodeShutdown: false}", `info: featureGates.GracefulNodeShutdown: has no effect on a service proxy`},
+		{"", "featureGates: {MemoryQoS: true}", `info: featureGates.MemoryQoS: has no effect on proxyc`},
 		{"", "featureGates: {NodeSwap: false}", `featureGates.NodeSwap: must be true or absent, the gate is locked, got false`},
 		{"", "featureGates: {GitRepoVolumeDriver: true}", `featureGates.GitRepoVolumeDriver: must be false or absent, the gate is locked, got true`},
 		{"", "featureGates: {Zzz: true}", `featureGates.Zzz: unknown feature gate`},
-		{"", "featureGates: {NFTablesProxyMode: false}", `featureGates.NFTablesProxyMode: must be true or absent, the feature is always on since release 1.33, got false`},
-		{"locked, as it is", "featureGates: {NFTablesProxyMode: true, AllAlpha: true, AllBeta: false}", ""},
-		{"", "featureGates: {ServiceTopology: true}", `warning: featureGates.ServiceTopology: has no effect since release 1.22, which dropped the feature`},
+		{"", "featureGates: {NFTablesProxyMode: false}", `featureGates.NFTablesProxyMode: must be true or absent, the gate is locked, got false`},
+		{"locked, as it is", "featureGates: {NFTablesProxyMode: true}", "info: featureGates.NFTablesProxyMode: has no effect on proxyc"},
+		{"by stage", "featureGates: {AllAlpha: true}", ""},
+		{"of an old release", "featureGates: {RunAsGroup: false}", "warning: featureGates.RunAsGroup: has no effect: a gate of an older release"},
+		{"off, and always on", "featureGates: {SCTPSupport: false}", "warning: featureGates.SCTPSupport: has no effect: always on since release 1.20"},
+		{"without what it needs", "featureGates: {PodLevelResources: false}", "featureGates.InPlacePodLevelResourcesVerticalScaling: is on and needs PodLevelResources, which must be on, too\ninfo: featureGates.PodLevelResources: has no effect on proxyc"},
+		{"", "featureGates: {ServiceTopology: true}", `warning: featureGates.ServiceTopology: has no effect: dropped in release 1.22`},
 		{"", "clientConnection: {burst: -1}", `clientConnection.burst: must be 0 or more, got -1`},
 		{"", "logging: {format: xml}", `logging.format: must be one of text, json, got "xml"`},
 		{"", "logging: {format: json}", ""},
@@ -50,7 +54,10 @@ func TestValidate(t *testing.T) {
 		{"", "metricsBindAddress: 'fd00::1:80:'", `metricsBindAddress: ` + vip + `"fd00::1:80:"`},
 		{"", "metricsBindAddress: '[fd00::1]:80'", ""},
 		{"", "metricsBindAddress: '[fd00::1:80'", `metricsBindAddress: ` + vip + `"[fd00::1:80"`},
-		{"", "showHiddenMetricsForVersion: '1.35'", `showHiddenMetricsForVersion: must be empty or the previous minor release, "1.36", got "1.35"`},
+		{"", "showHiddenMetricsForVersion: '1.35'", ""},
+		{"", "showHiddenMetricsForVersion: '1.x'", `showHiddenMetricsForVersion: must be empty or a minor release such as "1.35", got "1.x"`},
+		{"only the mode's section", "mode: nftables\niptables: {syncPeriod: -1s}", ""},
+		{"", "mode: nftables\niptables: {masqueradeBit: 32}", `iptables.masqueradeBit: must be 0-31, got 32`},
 		{"", "showHiddenMetricsForVersion: '1.36'", ""},
 		{"", "mode: iptable", `mode: must be one of iptables, ipvs, nftables, kernelspace, userspace, got "iptable" (did you mean iptables?)`},
 		{"", "mode: kernelspace", ""},
@@ -89,9 +96,10 @@ func TestValidate(t *testing.T) {
 			"conntrack.maxPerCore: must be 0 or more, got -1\nconntrack.min: must be 0 or more, got -2\nconntrack.tcpCloseWaitTimeout: must be 0s or more, got -2s\n" +
 				"conntrack.tcpEstablishedTimeout: must be 0s or more, got -1s\nconntrack.udpStreamTimeout: must be 0s or more, got -4s\nconntrack.udpTimeout: must be 0s or more, got -3s"},
 		{"", "configSyncPeriod: -1s", `configSyncPeriod: must be more than 0s, got -1s`},
-		{"", "portRange: 5-4", `portRange: must be a range of ports such as "30000-32000" or "30000+2000", a port, or empty, got "5-4"`},
-		{"", "portRange: a", `portRange: must be a range of ports such as "30000-32000" or "30000+2000", a port, or empty, got "a"`},
-		{"", "portRange: 1-65536", `portRange: must be a range of ports such as "30000-32000" or "30000+2000", a port, or empty, got "1-65536"`},
+		{"only in its mode", "portRange: a", ""},
+		{"", "mode: userspace\nportRange: 5-4", `portRange: must be a range of ports such as "30000-32000" or "30000+2000", a port, or empty, got "5-4"`},
+		{"", "mode: userspace\nportRange: a", `portRange: must be a range of ports such as "30000-32000" or "30000+2000", a port, or empty, got "a"`},
+		{"", "mode: userspace\nportRange: 1-65536", `portRange: must be a range of ports such as "30000-32000" or "30000+2000", a port, or empty, got "1-65536"`},
 		{"", "mode: userspace\nudpIdleTimeout: -1s", `udpIdleTimeout: must be more than 0s, got -1s`},
 		{"", "udpIdleTimeout: -1s", ""},
 	}
@@ -244,8 +252,8 @@ winkernel:
 
 // What flags make is written and read back (--write-config-to).
 func TestWriteResolved(t *testing.T) {
-	r, l := resolve(t, nil, "--proxy-mode=userspace", "--udp-timeout=1s", "--nodeport-addresses=10.0.0.0/8,all", "--vmodule=a=1", "--windows-service",
-		"--feature-gates=NFTablesNetlink=true", "--kube-api-qps=2.5", "--log-flush-frequency=1500ms", "--hostname-override=a<b")
+	r, l := resolve(t, nil, "--proxy-mode=userspace", "--udp-timeout=1s", "--nodeport-addresses=10.0.0.0/8,all", "--vmodule=a=1",
+		"--feature-gates=ComponentFlagz=true", "--kube-api-qps=2.5", "--log-flush-frequency=1500ms", "--hostname-override=a<b")
 	if l != nil {
 		t.Fatal(l)
 	}
@@ -315,7 +323,7 @@ func TestCheckNode(t *testing.T) {
 	}{
 		{"nothing to say", "mode: iptables\nnodePortAddresses: [primary]", NodeFamilies{Primary: ir.IPv4}, nil},
 		{"defaults", "bindAddress: '::'", NodeFamilies{Primary: ir.IPv6}, nil},
-		{"clusterCIDR of the other family", "mode: nftables\nclusterCIDR: fd00::/8", NodeFamilies{Primary: ir.IPv4},
+		{"clusterCIDR of the other family", "mode: nftables\nclusterCIDR: fd00::/8", NodeFamilies{Primary: ir.IPv4, OnlyOne: true},
 			[]string{`error: c.yaml:4: clusterCIDR: must have an IPv4 CIDR, the node's primary family, got "fd00::/8"`}},
 		{"clusterCIDR of the other family, dual stack", "mode: nftables\nclusterCIDR: fd00::/8", NodeFamilies{Primary: ir.IPv4, DualStack: true},
 			[]string{`warning: c.yaml:4: clusterCIDR: must have an IPv4 CIDR, the node's primary family, got "fd00::/8"`}},

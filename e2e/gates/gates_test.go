@@ -2,6 +2,7 @@ package gates
 
 import (
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -12,42 +13,89 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
-// ofOtherReleases are the gates that proxyc takes and this kube-proxy does not
-// know: a configuration of any release can be read.
-var ofOtherReleases = []string{
-	"EndpointSliceProxying", "EndpointSliceTerminatingCondition", "IPTablesOwnershipCleanup", "IPv6DualStack",
-	"KubeProxyDrainingTerminatingNodes", "LoadBalancerIPMode", "MinimizeIPTablesRestore", "ProxyTerminatingEndpoints",
-	"SCTPSupport", "ServiceInternalTrafficPolicy", "ServiceLBNodePortControl", "ServiceTopology",
-	"ServiceTrafficDistribution", "StableLoadBalancerNodeSet", "TopologyAwareHints", "WindowsEndpointSliceProxying",
+// newer is the gate that proxyc has and this kube-proxy does not.
+const newer = "KubeProxyIPVS"
 
-	"KubeProxyIPVS", "KubeProxyNFTablesLocalhostNodePorts", "NFTablesNetlink", // newer
-}
-
-// TestGates notices a gate that proxyc lacks, or has too many.
+// TestGates notices a gate that proxyc lacks, or knows otherwise than kube-proxy:
+// its stage, its default, and whether it is locked.
 func TestGates(t *testing.T) {
 	known := utilfeature.DefaultMutableFeatureGate.GetAll()
 	if len(known) < 200 {
 		t.Fatalf("kube-proxy has registered only %d gates", len(known))
 	}
-	for _, name := range config.GateNames() {
-		_, ok := known[featuregate.Feature(name)]
-		if other := slices.Contains(ofOtherReleases, name); ok == other {
-			t.Errorf("%s: known to kube-proxy: %t, of another release: %t", name, ok, other)
+	got := map[string]config.Feature{}
+	for _, f := range config.Default().Features() {
+		got[f.Name] = f
+	}
+	delete(got, newer)
+	for name := range got {
+		if _, ok := known[featuregate.Feature(name)]; !ok {
+			t.Errorf("%s: kube-proxy does not know it", name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(known)) {
+		spec, f := known[name], got[string(name)]
+		if want := (config.Feature{Name: string(name), Stage: string(spec.PreRelease), On: spec.Default}); f != want {
+			t.Errorf("%s: %+v, kube-proxy has %+v", name, f, want)
+		}
 		for _, on := range []bool{false, true} {
-			want := known[name].LockToDefault && on != known[name].Default
-			if found := validate(string(name), on); found.HasErrors() != want {
-				t.Errorf("%s: %t is an error for kube-proxy: %t, for proxyc: %v", name, on, want, found)
+			compare(t, map[string]bool{string(name): on})
+		}
+	}
+	for _, name := range config.GateNames() {
+		if _, ok := known[featuregate.Feature(name)]; ok || name == newer {
+			continue
+		}
+		for _, on := range []bool{false, true} {
+			if l := validate(map[string]bool{name: on}); l.HasErrors() {
+				t.Errorf("%s=%t of another release is an error: %v", name, on, l)
 			}
 		}
 	}
 }
 
-func validate(gate string, on bool) interface{ HasErrors() bool } {
+// TestManyGates sets many at once, as they depend on one another and on those
+// that set all of a stage.
+func TestManyGates(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	names := slices.Sorted(maps.Keys(utilfeature.DefaultMutableFeatureGate.GetAll()))
+	for range 3000 {
+		set := map[string]bool{}
+		for range r.IntN(12) {
+			set[string(names[r.IntN(len(names))])] = r.IntN(2) == 0
+		}
+		for _, all := range []string{"AllAlpha", "AllBeta"} {
+			if n := r.IntN(6); n < 2 {
+				set[all] = n == 0
+			}
+		}
+		compare(t, set)
+	}
+}
+
+// compare holds what kube-proxy makes of gates against what proxyc does.
+func compare(t *testing.T, set map[string]bool) {
+	t.Helper()
+	real := utilfeature.DefaultMutableFeatureGate.DeepCopy()
+	err := real.SetFromMap(set)
+	if l := validate(set); l.HasErrors() != (err != nil) {
+		t.Errorf("%v: kube-proxy: %v, proxyc: %v", set, err, l)
+	}
+	if err != nil {
+		return
+	}
+	c := config.Default()
+	c.FeatureGates = set
+	for _, f := range c.Features() {
+		if f.Name != newer && f.On != real.Enabled(featuregate.Feature(f.Name)) {
+			t.Errorf("%v: %s is on in kube-proxy: %t, in proxyc: %t", set, f.Name, !f.On, f.On)
+		}
+	}
+}
+
+func validate(set map[string]bool) interface{ HasErrors() bool } {
 	c := config.Default()
 	config.Complete(c)
-	c.FeatureGates = map[string]bool{gate: on}
+	c.FeatureGates = set
 	return config.Validate(c)
 }
