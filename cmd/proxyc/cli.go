@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -57,14 +59,7 @@ func run(e *env) (code int) {
 		}
 	}()
 	var c cli
-	parser := kong.Must(&c,
-		kong.Name("proxyc"),
-		kong.Description("A compiler for Kubernetes Service proxies: kube-proxy's configuration and a snapshot of a cluster in, the rules of a node out."),
-		kong.UsageOnError(),
-		kong.Writers(e.stdout, e.stderr),
-		kong.Exit(func(code int) { panic(parserExit(code)) }),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
-	)
+	parser := kong.Must(&c, grammar(e.stdout, e.stderr)...)
 	ctx, err := parser.Parse(dashed(e.args))
 	if err != nil {
 		fmt.Fprintf(e.stderr, "proxyc: %s\n", strings.TrimSpace(err.Error()))
@@ -72,6 +67,19 @@ func run(e *env) (code int) {
 		return exitBad
 	}
 	return e.exitCode(ctx.Run(e))
+}
+
+// grammar is how the command line is read.
+func grammar(stdout, stderr io.Writer) []kong.Option {
+	return []kong.Option{
+		kong.Name("proxyc"),
+		kong.Description("A compiler for Kubernetes Service proxies: kube-proxy's configuration and a snapshot of a cluster in, the rules of a node out."),
+		kong.UsageOnError(),
+		kong.Writers(stdout, stderr),
+		kong.KindMapper(reflect.Bool, switches{}),
+		kong.Exit(func(code int) { panic(parserExit(code)) }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
+	}
 }
 
 // dashed spells the names of flags with dashes, where they have underscores:

@@ -16,12 +16,12 @@ import (
 // operations is there from the start, so that its first one shows as a rise.
 func newMetrics(cfg *config.Config) *serve.Metrics {
 	m := serve.NewMetrics(cfg.ProxyMode(), version())
-	for name, on := range cfg.FeatureGates {
+	for _, f := range cfg.Features() {
 		value := 0.0
-		if on {
+		if f.On {
 			value = 1
 		}
-		m.Feature(name, "").Set(value)
+		m.Feature(f.Name, f.Stage).Set(value)
 	}
 	for _, f := range ir.Families() {
 		m.RestoreFailures.Of(f)

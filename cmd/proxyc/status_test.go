@@ -159,14 +159,6 @@ func TestStatusNobody(t *testing.T) {
 	}
 }
 
-func TestGivenFlags(t *testing.T) {
-	got := givenFlags([]string{"watch", "--config=/c", "-v", "4", "--masquerade-all", "--mode", "nftables", "--cleanup"})
-	want := map[string]string{"config": "/c", "v": "4", "masquerade-all": "true", "mode": "nftables", "cleanup": "true"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
 func TestCalledAs(t *testing.T) {
 	if got := calledAs("kube-proxy"); !cmp.Equal(got, []string{"watch"}) {
 		t.Errorf("kube-proxy: %v", got)

@@ -29,17 +29,18 @@ type versionFlag bool
 
 func (versionFlag) IsBool() bool { return true }
 
-// Decode takes the value after "=", which changes nothing here.
+// Decode takes the value after "=".
 func (v *versionFlag) Decode(ctx *kong.DecodeContext) error {
-	if ctx.Scan.Peek().Type == kong.FlagValueToken {
-		ctx.Scan.Pop()
-	}
-	*v = true
-	return nil
+	on, err := switchOf(ctx, "raw")
+	*v = versionFlag(on)
+	return err
 }
 
 // BeforeReset ends the program before anything else is asked of the command line.
-func (versionFlag) BeforeReset(app *kong.Kong) error {
+func (versionFlag) BeforeReset(app *kong.Kong, ctx *kong.Context, at *kong.Path) error {
+	if on, ok := ctx.FlagValue(at.Flag).(versionFlag); ok && !bool(on) {
+		return nil
+	}
 	if err := writeVersion(app.Stdout); err != nil {
 		return err
 	}

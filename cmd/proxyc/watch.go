@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/proxyc/proxyc/apply"
 	engine "github.com/proxyc/proxyc/apply/daemon"
 	"github.com/proxyc/proxyc/apply/node"
@@ -40,15 +42,22 @@ type watchCmd struct {
 	Socket      string        `name:"status-socket" placeholder:"PATH" help:"Tell the status at a unix socket, too, which only the owner can open."`
 	Unready     time.Duration `name:"unready-after" default:"5m" placeholder:"DURATION" help:"How long /readyz stays 200 without contact to the API server; 0: as long as that lasts. /livez does not depend on it."`
 	Version     bool          `name:"version" help:"Print the version, and exit."`
+	Rest        []string      `arg:"" optional:"" hidden:""`
 
 	started time.Time // of the process
+	flags   func(*config.Config) map[string]string
 }
 
 // Run is the daemon. It starts anew in the same process when the configuration
 // file changes: rules stay, and what is the same is adopted.
-func (c *watchCmd) Run(e *env) error {
+func (c *watchCmd) Run(e *env, k *kong.Context) error {
 	if c.Version {
 		return versionCmd{}.Run(e)
+	}
+	for _, arg := range c.Rest {
+		if arg != "" { // kube-proxy lets empty ones pass, as an unset variable gives them
+			return fmt.Errorf("watch takes flags alone, got %q", arg)
+		}
 	}
 	now, err := c.load(e)
 	if err != nil {
@@ -57,7 +66,7 @@ func (c *watchCmd) Run(e *env) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	switch {
-	case c.WriteConfigTo != nil:
+	case deref(c.WriteConfigTo) != "":
 		return writeConfigTo(e, *c.WriteConfigTo, now.Config)
 	case c.Cleanup:
 		return cleanUp(ctx, e, false)
@@ -66,6 +75,7 @@ func (c *watchCmd) Run(e *env) error {
 		return err
 	}
 	c.started = time.Now()
+	c.flags = func(cfg *config.Config) map[string]string { return flagValues(k, cfg) }
 	var before *loaded // what was in force before now; nil: there is nothing to go back to
 	var refused *refusedConfig
 	for lives := 0; ; lives++ {
@@ -375,9 +385,8 @@ func (d *daemon) statusHandler() *http.ServeMux {
 func (d *daemon) metricsServer() *serve.Server {
 	pages := &serve.Debug{
 		Name: "proxyc", Version: version(), Mode: d.cfg.ProxyMode(), Metrics: d.metrics,
-		Config:  func() any { return d.cfg },
-		Started: d.started, Now: time.Now,
-		Flags:     func() map[string]string { return givenFlags(d.env.args) },
+		Config:    func() any { return d.cfg },
+		Started:   d.started,
 		Profiling: d.cfg.EnableProfiling,
 		SetVerbosity: func(v uint32) error {
 			setVerbosity(d.log.level, v)
@@ -388,6 +397,12 @@ func (d *daemon) metricsServer() *serve.Server {
 			"/debug/proxyc/plan":  http.HandlerFunc(d.state.servePlan),
 			"/debug/proxyc/trace": http.HandlerFunc(d.serveTrace),
 		},
+	}
+	if d.cfg.Enabled(config.GateFlagz) {
+		pages.Flags = func() map[string]string { return d.cmd.flags(d.cfg) }
+	}
+	if d.cfg.Enabled(config.GateStatusz) {
+		pages.Now = time.Now
 	}
 	mux := d.statusHandler()
 	mux.Handle("/", pages.Handler())
@@ -534,22 +549,4 @@ func (d *daemon) removeLeftovers(ctx context.Context, dataplane apply.Dataplane)
 	if err := errors.Join(err, engine.Remove(ctx, leftovers)); err != nil {
 		d.log.Error("what other proxies left", "err", err)
 	}
-}
-
-// givenFlags are the flags on a command line, by name.
-func givenFlags(args []string) map[string]string {
-	flags := map[string]string{}
-	for i, arg := range args {
-		name, value, whole := strings.Cut(strings.TrimLeft(arg, "-"), "=")
-		switch {
-		case !strings.HasPrefix(arg, "-") || name == "":
-			continue
-		case !whole && i+1 < len(args) && !strings.HasPrefix(args[i+1], "-"):
-			value = args[i+1]
-		case !whole:
-			value = "true"
-		}
-		flags[name] = value
-	}
-	return flags
 }

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/compiler/config"
+)
+
+// flagsOf parses a command line of the daemon and gives what /flagz lists.
+func flagsOf(t *testing.T, file string, args ...string) map[string]string {
+	t.Helper()
+	var c cli
+	parser := kong.Must(&c, grammar(io.Discard, io.Discard)...)
+	k, err := parser.Parse(dashed(append([]string{"watch"}, args...)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resolved, l := c.Watch.Resolve(func(string) ([]byte, error) { return []byte(file), nil }, false)
+	if l.HasErrors() {
+		t.Fatal(l)
+	}
+	return flagValues(k, resolved.Config)
+}
+
+func TestFlagz(t *testing.T) {
+	got := flagsOf(t, "", "-s/dir", "-v", "4", "--masquerade-all", "--proxy_mode", "nftables", "--nodeport-addresses=10.0.0.0/8,192.0.2.0/24",
+		"--iptables-sync-period=1m", "--feature-gates=ContextualLogging=false,ComponentFlagz=true", "--vmodule=a=1,b=2", "--lock-timeout=5s", "--master=", "--healthz-port=0")
+	for name, want := range map[string]string{
+		"snapshot": "/dir", "v": "4", "masquerade-all": "true", "proxy-mode": "nftables", "mode": "nftables", "nodeport-addresses": "[10.0.0.0/8,192.0.2.0/24]",
+		"iptables-sync-period": "1m0s", "ipvs-sync-period": "30s", "feature-gates": "ComponentFlagz=true,ContextualLogging=false", "vmodule": "a=1,b=2", "lock-timeout": "5s",
+		"master": "", "config": "", "cleanup": "false", "healthz-port": "0", "metrics-port": "10249", "metrics-bind-address": "127.0.0.1:10249",
+		"oom-score-adj": "-999", "conntrack-tcp-timeout-established": "24h0m0s", "log-flush-frequency": "5s", "kube-api-qps": "5", "iptables-localhost-nodeports": "true",
+	} {
+		if value, ok := got[name]; !ok || value != want {
+			t.Errorf("%s is %q (there: %t), want %q", name, value, ok, want)
+		}
+	}
+	if _, ok := got["s/dir"]; ok || len(got) < 70 {
+		t.Errorf("%d flags: %v", len(got), got)
+	}
+}
+
+// The file is in force, whatever the command line has beside it.
+func TestFlagzWithFile(t *testing.T) {
+	got := flagsOf(t, "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: ipvs\nipvs: {syncPeriod: 7s}\n", "--config=c.yaml", "--proxy-mode=nftables", "-v=3")
+	want := map[string]string{"config": "c.yaml", "proxy-mode": "ipvs", "ipvs-sync-period": "7s", "v": "3"}
+	for name := range want {
+		if d := cmp.Diff(want[name], got[name]); d != "" {
+			t.Errorf("%s (-want +got):\n%s", name, d)
+		}
+	}
+}
+
+// Every gate shows in the metrics, as it is in force.
+func TestFeatureMetrics(t *testing.T) {
+	cfg := config.Default()
+	cfg.FeatureGates = map[string]bool{"AllAlpha": true, "ContextualLogging": false}
+	config.Complete(cfg)
+	w := httptest.NewRecorder()
+	newMetrics(cfg).Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	lines := map[string]bool{}
+	for line := range strings.Lines(w.Body.String()) {
+		if gate, ok := strings.CutPrefix(line, "kubernetes_feature_enabled"); ok {
+			gate, value, _ := strings.Cut(strings.TrimSpace(gate), " ")
+			lines[gate] = value == "1"
+		}
+	}
+	for line, on := range map[string]bool{
+		`{name="ContextualLogging",stage="BETA"}`: false, `{name="LoggingAlphaOptions",stage="ALPHA"}`: true, `{name="ComponentFlagz",stage="BETA"}`: true,
+		`{name="NFTablesProxyMode",stage=""}`: true, `{name="AllBeta",stage="BETA"}`: false, `{name="MemoryQoS",stage="ALPHA"}`: true,
+	} {
+		if got, ok := lines[line]; !ok || got != on {
+			t.Errorf("%s is %t (there: %t), want %t", line, got, ok, on)
+		}
+	}
+	if len(lines) < 240 {
+		t.Errorf("only %d gates", len(lines))
+	}
+}
