@@ -148,6 +148,11 @@ func (c *applyCmd) converge(ctx context.Context, e *env, j *job, programs ir.Pro
 	}
 	stale, staleErr := c.flows(programs, plan.Gone())
 	out.Stale = stale
+	if c.lookOnly() {
+		var dropErr error
+		out.MayDrop, dropErr = engine.MayDrop(ctx)
+		staleErr = errors.Join(staleErr, dropErr)
+	}
 	return c.finish(e, out, errors.Join(err, staleErr))
 }
 
@@ -214,6 +219,8 @@ type report struct {
 	Leftovers []string
 	Plan      apply.Plan
 	Stale     []conntrack.Stale
+	// MayDrop are rules of others, which stay: no difference.
+	MayDrop []string
 }
 
 func (r *report) empty() bool {
@@ -246,6 +253,9 @@ func (r *report) print(w io.Writer, wide bool) error {
 		for _, s := range r.Stale {
 			fmt.Fprintf(w, "delete flow %s # %s\n", s.Entry, s.Why)
 		}
+		for _, rule := range r.MayDrop {
+			fmt.Fprintf(w, "foreign rules that may drop: %s\n", rule)
+		}
 		if r.Plan == nil {
 			return nil
 		}
@@ -274,7 +284,8 @@ func (r *report) printJSON(w io.Writer, _ bool) error {
 		Leftovers []string         `json:"leftovers"`
 		Rules     json.RawMessage  `json:"rules,omitempty"`
 		Flows     []string         `json:"flows"`
-	}{append([]sysctl.Setting{}, r.Settings...), append([]string{}, r.Leftovers...), rules, flows})
+		MayDrop   []string         `json:"mayDrop,omitempty"`
+	}{append([]sysctl.Setting{}, r.Settings...), append([]string{}, r.Leftovers...), rules, flows, r.MayDrop})
 }
 
 func (c *cleanupCmd) Run(e *env) error {

@@ -57,6 +57,8 @@ type Status struct {
 	FindingsTotal int          `json:"findingsTotal,omitempty"`
 	LastError     *statusError `json:"lastError,omitempty"` // stays after it is overcome
 	LastDrift     *statusDrift `json:"lastDrift,omitempty"`
+	// MayDrop are rules of others that see packets before ours and may drop some.
+	MayDrop []string `json:"mayDrop,omitempty"`
 }
 
 // statusObjects counts what is known of the cluster.
@@ -354,6 +356,9 @@ func (st *Status) print(w io.Writer) error {
 		for _, op := range st.LastDrift.First {
 			line("", "%s", op)
 		}
+	}
+	for _, rule := range st.MayDrop {
+		line("may drop", "foreign rules that may drop: %s", rule)
 	}
 	return nil
 }

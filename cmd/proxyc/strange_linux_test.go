@@ -31,6 +31,14 @@ func TestWatchUndoesWhateverIsWritten(t *testing.T) {
 		w.ns.Run(cmd) // the exit code tells more than the error
 		return out.String(), cmd.ProcessState.ExitCode()
 	}
+	nft("table inet firewall { chain c { type filter hook forward priority -1; ip saddr 192.0.2.1 drop; }; }")
+	const firewall = "foreign rules that may drop: inet firewall chain c, hook forward, priority -1: drop in chain c"
+	if out, code := check("--check"); code != 0 || !strings.Contains(out, firewall) {
+		t.Errorf("apply --check: code %d, want 0 and %q in\n%s", code, firewall, out)
+	}
+	if out, err := w.ns.Run(w.ns.Command(t.Context(), "proxyc", "status")); err != nil || !strings.Contains(string(out), firewall) {
+		t.Errorf("status: %v, want %q in\n%s", err, firewall, out)
+	}
 	for _, attack := range []struct{ command, named, trace string }{
 		{"add rule ip proxyc nat-prerouting ip saddr { 10.0.0.0/8, 11.0.0.0/8 } drop", "ip proxyc chain nat-prerouting", "11.0.0.0/8"},
 		{"add rule ip proxyc nat-prerouting tcp dport vmap { 22 : drop, 23-25 : accept }", "ip proxyc chain nat-prerouting", "23-25"},

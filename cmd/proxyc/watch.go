@@ -378,7 +378,14 @@ func (d *daemon) statusServer() *serve.Server {
 
 func (d *daemon) statusHandler() *http.ServeMux {
 	mux := http.NewServeMux()
-	mux.HandleFunc(statusPath, func(w http.ResponseWriter, _ *http.Request) { serveStatus(w, d.status()) })
+	mux.HandleFunc(statusPath, func(w http.ResponseWriter, r *http.Request) {
+		st := d.status()
+		var err error
+		if st.MayDrop, err = engine.MayDrop(r.Context()); err != nil {
+			d.log.Debug("rules of others", "err", err)
+		}
+		serveStatus(w, st)
+	})
 	return mux
 }
 
