@@ -59,8 +59,9 @@ func run(e *env) (code int) {
 		}
 	}()
 	var c cli
-	parser := kong.Must(&c, grammar(e.stdout, e.stderr)...)
-	ctx, err := parser.Parse(dashed(e.args))
+	args, all := helpArgs(dashed(e.args))
+	parser := kong.Must(&c, append(grammar(e.stdout, e.stderr), kongHelp(all)...)...)
+	ctx, err := parser.Parse(args)
 	if err != nil {
 		fmt.Fprintf(e.stderr, "proxyc: %s\n", strings.TrimSpace(err.Error()))
 		fmt.Fprintf(e.stderr, "Run \"proxyc --help\" for how it is used.\n")
@@ -78,7 +79,6 @@ func grammar(stdout, stderr io.Writer) []kong.Option {
 		kong.Writers(stdout, stderr),
 		kong.KindMapper(reflect.Bool, switches{}),
 		kong.Exit(func(code int) { panic(parserExit(code)) }),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
 	}
 }
 

@@ -150,18 +150,22 @@ Without --config, flags are set upon the defaults, and nothing is computed anew:
 --bind-address=:: leaves the health server at 0.0.0.0:10256. A mode that is given
 by flags and is ipvs has a minimal sync period of 1s, not 0s as by file.
 
+"Default" is what is in force without the flag and without a file. ` + "`proxyc VERB --help`" + ` shows
+the flags that have an effect on the verb, ` + "`--help=all`" + ` all of them.
+
 --hostname-override is trimmed and made lower case; blanks alone are an error.
 The patterns of --vmodule stand before those of the file.
 
 This page is generated from the code (` + "`go test ./compiler/config -run Docs -update`" + `).
 
-| Flag | Sets | Kept beside --config | Without effect since | Meaning |
-|---|---|---|---|---|
+| Flag | Sets | Default | Kept beside --config | Without effect since | Meaning |
+|---|---|---|---|---|---|
 `
 
 func TestFlagsDocs(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(flagsHead)
+	defaults := FlagDefaults()
 	for _, f := range flagFields() {
 		tag := f.Tag
 		name := "`" + flagName(tag) + "`"
@@ -184,7 +188,7 @@ func TestFlagsDocs(t *testing.T) {
 		if instead := tag.Get("instead"); instead != "" {
 			help += " Use " + instead + "."
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", name, sets, kept, until, strings.ReplaceAll(help, "|", "\\|"))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", name, sets, defaults[tag.Get("name")], kept, until, strings.ReplaceAll(help, "|", "\\|"))
 	}
 	golden(t, "flags.md", b.String())
 }

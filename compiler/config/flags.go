@@ -15,40 +15,41 @@ import (
 // all else is thrown away then; until is the release that took the flag's effect
 // away, instead what to use in its place; address marks an address, which stays
 // what it is by default when the flag's value is empty (CFG-13); csv marks a list
-// whose values may stand in quotes between the commas.
+// whose values may stand in quotes between the commas; daemon marks what no rule
+// depends on; like is the path whose default the flag has, where it sets more than one.
 type Flags struct {
 	Config        *string `name:"config" short:"c" placeholder:"FILE" help:"Configuration file: KubeProxyConfiguration, or a ConfigMap with one under config.conf or config; among other documents or in a List, too." sets:"everything" keep:""`
 	WriteConfigTo *string `name:"write-config-to" placeholder:"FILE" help:"Write the configuration in force to a file, and exit." sets:"-" keep:""`
-	Cleanup       bool    `name:"cleanup" help:"Remove the rules of all modes, and exit." sets:"-" keep:""`
-	InitOnly      bool    `name:"init-only" help:"Do what needs full privileges, and exit." sets:"-" keep:""`
+	Cleanup       bool    `name:"cleanup" help:"Remove the rules of all modes, and exit." sets:"-" keep:"" daemon:""`
+	InitOnly      bool    `name:"init-only" help:"Do what needs full privileges, and exit." sets:"-" keep:"" daemon:""`
 
-	HostnameOverride *string `name:"hostname-override" placeholder:"NODE" help:"Name of the node." sets:"hostnameOverride" keep:""`
+	HostnameOverride *string `name:"hostname-override" placeholder:"NODE" help:"Name of the node." sets:"hostnameOverride" keep:"" like:"hostnameOverride"`
 
 	FeatureGates []string `name:"feature-gates" placeholder:"NAME=BOOL" help:"Feature gates to turn on or off." sets:"featureGates"`
 
-	Kubeconfig  *string  `name:"kubeconfig" placeholder:"FILE" help:"Kubeconfig file." config:"clientConnection.kubeconfig"`
-	Master      *string  `name:"master" placeholder:"URL" help:"Address of the API server; wins over the kubeconfig file." sets:"-" keep:""`
-	ContentType *string  `name:"kube-api-content-type" placeholder:"TYPE" help:"Content type of requests to the API server." config:"clientConnection.contentType"`
-	QPS         *float32 `name:"kube-api-qps" placeholder:"N" help:"Requests to the API server a second." config:"clientConnection.qps"`
-	Burst       *int32   `name:"kube-api-burst" placeholder:"N" help:"Requests to the API server in a burst." config:"clientConnection.burst"`
+	Kubeconfig  *string  `name:"kubeconfig" placeholder:"FILE" help:"Kubeconfig file." config:"clientConnection.kubeconfig" daemon:""`
+	Master      *string  `name:"master" placeholder:"URL" help:"Address of the API server; wins over the kubeconfig file." sets:"-" keep:"" daemon:""`
+	ContentType *string  `name:"kube-api-content-type" placeholder:"TYPE" help:"Content type of requests to the API server." config:"clientConnection.contentType" daemon:""`
+	QPS         *float32 `name:"kube-api-qps" placeholder:"N" help:"Requests to the API server a second." config:"clientConnection.qps" daemon:""`
+	Burst       *int32   `name:"kube-api-burst" placeholder:"N" help:"Requests to the API server in a burst." config:"clientConnection.burst" daemon:""`
 
 	BindAddress         *string `name:"bind-address" placeholder:"IP" help:"The node's primary IP address; nothing listens on it." config:"bindAddress" address:""`
 	HealthzBindAddress  *string `name:"healthz-bind-address" placeholder:"IP:PORT" help:"Address of the health server; --healthz-port=0 for none." config:"healthzBindAddress" address:""`
-	MetricsBindAddress  *string `name:"metrics-bind-address" placeholder:"IP:PORT" help:"Address of the metrics server." config:"metricsBindAddress" address:""`
-	BindAddressHardFail *bool   `name:"bind-address-hard-fail" help:"Exit if a port cannot be bound." config:"bindAddressHardFail"`
-	Profiling           *bool   `name:"profiling" help:"Serve profiles at /debug/pprof of the metrics server." config:"enableProfiling"`
-	ShowHiddenMetrics   *string `name:"show-hidden-metrics-for-version" placeholder:"1.N" help:"Previous minor release, whose hidden metrics are shown." config:"showHiddenMetricsForVersion"`
+	MetricsBindAddress  *string `name:"metrics-bind-address" placeholder:"IP:PORT" help:"Address of the metrics server." config:"metricsBindAddress" address:"" daemon:""`
+	BindAddressHardFail *bool   `name:"bind-address-hard-fail" help:"Exit if a port cannot be bound." config:"bindAddressHardFail" daemon:""`
+	Profiling           *bool   `name:"profiling" help:"Serve profiles at /debug/pprof of the metrics server." config:"enableProfiling" daemon:""`
+	ShowHiddenMetrics   *string `name:"show-hidden-metrics-for-version" placeholder:"1.N" help:"Previous minor release, whose hidden metrics are shown." config:"showHiddenMetricsForVersion" daemon:""`
 
 	ProxyMode          *string        `name:"proxy-mode" placeholder:"MODE" help:"Proxy mode." config:"mode"`
 	Mode               *string        `name:"mode" placeholder:"MODE" help:"Proxy mode, whatever the configuration file says: iptables, ipvs, nftables, kernelspace, userspace." config:"mode" keep:"" own:""`
 	MasqueradeBit      *int32         `name:"iptables-masquerade-bit" placeholder:"N" help:"Bit of the packet mark that asks for masquerade, in all modes but nftables." config:"iptables.masqueradeBit"`
-	MasqueradeAll      *bool          `name:"masquerade-all" help:"Masquerade every packet to a cluster IP." sets:"masqueradeAll of the mode's section"`
+	MasqueradeAll      *bool          `name:"masquerade-all" help:"Masquerade every packet to a cluster IP." sets:"masqueradeAll of the mode's section" like:"iptables.masqueradeAll"`
 	LocalhostNodePorts *bool          `name:"iptables-localhost-nodeports" help:"Answer node ports at 127.0.0.1 in mode iptables." config:"iptables.localhostNodePorts"`
-	IPTablesSync       *time.Duration `name:"iptables-sync-period" placeholder:"DURATION" help:"How often all rules are compared, in every mode but ipvs." sets:"syncPeriod of the mode's section, not ipvs"`
-	IPTablesMinSync    *time.Duration `name:"iptables-min-sync-period" placeholder:"DURATION" help:"Shortest time between two writes, in every mode but ipvs." sets:"minSyncPeriod of the mode's section, not ipvs"`
+	IPTablesSync       *time.Duration `name:"iptables-sync-period" placeholder:"DURATION" help:"How often all rules are compared, in every mode but ipvs." sets:"syncPeriod of the mode's section, not ipvs" daemon:"" like:"iptables.syncPeriod"`
+	IPTablesMinSync    *time.Duration `name:"iptables-min-sync-period" placeholder:"DURATION" help:"Shortest time between two writes, in every mode but ipvs." sets:"minSyncPeriod of the mode's section, not ipvs" daemon:"" like:"iptables.minSyncPeriod"`
 
-	IPVSSync          *time.Duration `name:"ipvs-sync-period" placeholder:"DURATION" help:"How often all rules are compared, in mode ipvs." sets:"ipvs.syncPeriod in mode ipvs"`
-	IPVSMinSync       *time.Duration `name:"ipvs-min-sync-period" placeholder:"DURATION" help:"Shortest time between two writes, in mode ipvs." sets:"ipvs.minSyncPeriod in mode ipvs"`
+	IPVSSync          *time.Duration `name:"ipvs-sync-period" placeholder:"DURATION" help:"How often all rules are compared, in mode ipvs." sets:"ipvs.syncPeriod in mode ipvs" daemon:"" like:"ipvs.syncPeriod"`
+	IPVSMinSync       *time.Duration `name:"ipvs-min-sync-period" placeholder:"DURATION" help:"Shortest time between two writes, in mode ipvs." sets:"ipvs.minSyncPeriod in mode ipvs" daemon:"" like:"ipvs.minSyncPeriod"`
 	IPVSScheduler     *string        `name:"ipvs-scheduler" placeholder:"NAME" help:"Scheduler of mode ipvs." config:"ipvs.scheduler"`
 	IPVSExcludeCIDRs  []string       `name:"ipvs-exclude-cidrs" placeholder:"CIDR" help:"Addresses whose virtual servers mode ipvs leaves alone." config:"ipvs.excludeCIDRs" sep:"none" csv:""`
 	IPVSStrictARP     *bool          `name:"ipvs-strict-arp" help:"Answer ARP only for addresses of the interface that is asked." config:"ipvs.strictARP"`
@@ -62,26 +63,26 @@ type Flags struct {
 	ClusterCIDR         *string  `name:"cluster-cidr" placeholder:"CIDR" help:"Addresses of the cluster's pods, for one family or for both." config:"clusterCIDR"`
 	NodePortAddresses   []string `name:"nodeport-addresses" placeholder:"CIDR" help:"Where node ports answer: CIDRs, primary, localhost, all." config:"nodePortAddresses" sep:"none" csv:""`
 
-	OOMScoreAdj         *int32         `name:"oom-score-adj" placeholder:"N" help:"oom_score_adj of the process." config:"oomScoreAdj"`
-	ConntrackMaxPerCore *int32         `name:"conntrack-max-per-core" placeholder:"N" help:"Tracked connections for each core; 0 leaves the kernel's limit." config:"conntrack.maxPerCore"`
-	ConntrackMin        *int32         `name:"conntrack-min" placeholder:"N" help:"Tracked connections at least." config:"conntrack.min"`
-	ConntrackTCP        *time.Duration `name:"conntrack-tcp-timeout-established" placeholder:"DURATION" help:"Time-out of idle TCP connections; 0 leaves it." config:"conntrack.tcpEstablishedTimeout"`
-	ConntrackCloseWait  *time.Duration `name:"conntrack-tcp-timeout-close-wait" placeholder:"DURATION" help:"Time-out of TCP connections in CLOSE_WAIT; 0 leaves it." config:"conntrack.tcpCloseWaitTimeout"`
+	OOMScoreAdj         *int32         `name:"oom-score-adj" placeholder:"N" help:"oom_score_adj of the process." config:"oomScoreAdj" daemon:""`
+	ConntrackMaxPerCore *int32         `name:"conntrack-max-per-core" placeholder:"N" help:"Tracked connections for each core; 0 leaves the kernel's limit." config:"conntrack.maxPerCore" daemon:""`
+	ConntrackMin        *int32         `name:"conntrack-min" placeholder:"N" help:"Tracked connections at least." config:"conntrack.min" daemon:""`
+	ConntrackTCP        *time.Duration `name:"conntrack-tcp-timeout-established" placeholder:"DURATION" help:"Time-out of idle TCP connections; 0 leaves it." config:"conntrack.tcpEstablishedTimeout" daemon:""`
+	ConntrackCloseWait  *time.Duration `name:"conntrack-tcp-timeout-close-wait" placeholder:"DURATION" help:"Time-out of TCP connections in CLOSE_WAIT; 0 leaves it." config:"conntrack.tcpCloseWaitTimeout" daemon:""`
 	ConntrackBeLiberal  *bool          `name:"conntrack-tcp-be-liberal" help:"Take TCP packets outside of the window for valid." config:"conntrack.tcpBeLiberal"`
-	ConntrackUDP        *time.Duration `name:"conntrack-udp-timeout" placeholder:"DURATION" help:"Time-out of UDP without a reply; 0 leaves it." config:"conntrack.udpTimeout"`
-	ConntrackUDPStream  *time.Duration `name:"conntrack-udp-timeout-stream" placeholder:"DURATION" help:"Time-out of UDP with replies; 0 leaves it." config:"conntrack.udpStreamTimeout"`
-	ConfigSyncPeriod    *time.Duration `name:"config-sync-period" placeholder:"DURATION" help:"How often all objects of the API server are handed out again." config:"configSyncPeriod"`
+	ConntrackUDP        *time.Duration `name:"conntrack-udp-timeout" placeholder:"DURATION" help:"Time-out of UDP without a reply; 0 leaves it." config:"conntrack.udpTimeout" daemon:""`
+	ConntrackUDPStream  *time.Duration `name:"conntrack-udp-timeout-stream" placeholder:"DURATION" help:"Time-out of UDP with replies; 0 leaves it." config:"conntrack.udpStreamTimeout" daemon:""`
+	ConfigSyncPeriod    *time.Duration `name:"config-sync-period" placeholder:"DURATION" help:"How often all objects of the API server are handed out again." config:"configSyncPeriod" daemon:""`
 
-	LoggingFormat  *string        `name:"logging-format" placeholder:"FORMAT" help:"Log format: text, json." config:"logging.format" keep:""`
-	FlushFrequency *time.Duration `name:"log-flush-frequency" placeholder:"DURATION" help:"Longest time between two writes of the log." config:"logging.flushFrequency" keep:""`
-	Verbosity      *Level         `name:"v" short:"v" placeholder:"N" help:"Log verbosity." config:"logging.verbosity" keep:""`
-	VModule        *string        `name:"vmodule" placeholder:"PATTERN=N,..." help:"Log verbosity by source file; stands before what the configuration file has." sets:"logging.vmodule" keep:""`
+	LoggingFormat  *string        `name:"logging-format" placeholder:"FORMAT" help:"Log format: text, json." config:"logging.format" keep:"" daemon:""`
+	FlushFrequency *time.Duration `name:"log-flush-frequency" placeholder:"DURATION" help:"Longest time between two writes of the log." config:"logging.flushFrequency" keep:"" daemon:""`
+	Verbosity      *Level         `name:"v" short:"v" placeholder:"N" help:"Log verbosity." config:"logging.verbosity" keep:"" daemon:""`
+	VModule        *string        `name:"vmodule" placeholder:"PATTERN=N,..." help:"Log verbosity by source file; stands before what the configuration file has." sets:"logging.vmodule" keep:"" daemon:""`
 	JSONSplit      *bool          `name:"log-json-split-stream" hidden:"" help:"Format json: errors and info messages in two streams." config:"logging.options.json.splitStream" keep:""`
 	JSONBuffer     *string        `name:"log-json-info-buffer-size" hidden:"" placeholder:"SIZE" help:"Format json: buffer of the info stream." config:"logging.options.json.infoBufferSize" keep:""`
 	TextSplit      *bool          `name:"log-text-split-stream" hidden:"" help:"Format text: errors and info messages in two streams." config:"logging.options.text.splitStream" keep:""`
 	TextBuffer     *string        `name:"log-text-info-buffer-size" hidden:"" placeholder:"SIZE" help:"Format text: buffer of the info stream." config:"logging.options.text.infoBufferSize" keep:""`
 
-	WindowsService *bool   `name:"windows-service" help:"Run as a Windows service." config:"windowsRunAsService" keep:""`
+	WindowsService *bool   `name:"windows-service" help:"Run as a Windows service." config:"windowsRunAsService" keep:"" daemon:""`
 	NetworkName    *string `name:"network-name" placeholder:"NAME" help:"HNS network of the cluster." config:"winkernel.networkName"`
 	SourceVip      *string `name:"source-vip" placeholder:"IP" help:"Source address for masquerade in overlay networks." config:"winkernel.sourceVip"`
 	EnableDSR      *bool   `name:"enable-dsr" help:"Use direct server return." config:"winkernel.enableDSR"`

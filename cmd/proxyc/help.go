@@ -1,0 +1,185 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/proxyc/proxyc/compiler/config"
+)
+
+// usage is what the help of a verb says beyond its flags.
+type usage struct {
+	examples []string
+	// exits are what its exit codes mean, in order of these; empty: it does not give that one.
+	exits [exitBad + 1]string
+}
+
+const (
+	badInput = "bad input or usage, or a file that cannot be read or written"
+	getAll   = "kubectl get services,endpointslices,nodes,servicecidrs -A -o yaml >cluster.yaml"
+)
+
+// usages are those of all verbs, by path.
+func usages() map[string]usage {
+	return map[string]usage{
+		"compile": {[]string{
+			getAll,
+			"proxyc compile -c config.yaml -s cluster.yaml --hostname-override node1",
+			"proxyc compile -c config.yaml -s cluster.yaml --mode ipvs --out-dir out",
+			"proxyc compile -c config.yaml -s cluster.yaml --all-nodes --out-dir out",
+		}, [...]string{"done", "", badInput + "; the rules of all that is right are written"}},
+		"apply": {[]string{
+			"proxyc apply -c config.yaml -s cluster.yaml --dry-run",
+			"proxyc apply -c config.yaml -s cluster.yaml --yes-takeover",
+			"proxyc apply -c config.yaml -s cluster.yaml --check",
+		}, [...]string{"done", "with --check: something differs", badInput + ", or a kernel that refuses something"}},
+		"watch": {[]string{
+			"proxyc watch --config /var/lib/kube-proxy/config.conf",
+			"proxyc watch -c config.yaml -s cluster.yaml",
+		}, [...]string{"ended by a signal, or done with --cleanup, --init-only or --write-config-to", "", badInput + ", or something without which the daemon cannot go on"}},
+		"status": {[]string{
+			"proxyc status",
+			"proxyc status --address unix:/run/proxyc.sock -o json",
+		}, [...]string{"the daemon answers, and the kernel is as it should be", "the daemon answers, and the kernel is not, or is not known to be, as it should be", "no daemon answers, or wrong usage"}},
+		"cleanup": {[]string{
+			"proxyc cleanup --dry-run",
+			"proxyc cleanup",
+		}, [...]string{"done", "", "wrong usage, or something that cannot be removed"}},
+		"trace": {[]string{
+			"proxyc trace -c config.yaml -s cluster.yaml --from pod:shop/web-110 --to 10.96.0.10:80",
+			"proxyc trace -c config.yaml -s cluster.yaml --from 192.0.2.200@eth0 --to [2001:db8::1]:443/udp -o json",
+		}, [...]string{"done", "", badInput}},
+		"explain": {[]string{
+			"proxyc explain -c config.yaml -s cluster.yaml 10.96.0.10:80",
+			"proxyc explain -c config.yaml -s cluster.yaml shop/web:http",
+			"proxyc explain -c config.yaml -s cluster.yaml 30080",
+		}, [...]string{"done", "nothing has this name", badInput}},
+		"diff": {[]string{
+			"proxyc diff -c config.yaml -s old.yaml -S new.yaml",
+			"proxyc diff -c old.yaml -C new.yaml -s cluster.yaml -o nftables",
+			"proxyc diff -c config.yaml -s cluster.yaml --new-mode nftables",
+		}, [...]string{"no difference", "differences", badInput}},
+		"lint": {[]string{
+			"proxyc lint -c config.yaml -s cluster.yaml",
+			"proxyc lint -c config.yaml -s cluster.yaml --mode nftables --all-findings",
+		}, [...]string{"nothing found", "findings, none of them an error", badInput + ", or findings that are errors"}},
+		"config defaults": {[]string{
+			"proxyc config defaults",
+			"proxyc config defaults --proxy-mode nftables",
+		}, [...]string{"done", "", badInput}},
+		"config validate": {[]string{
+			"proxyc config validate config.yaml",
+			"kubectl -n kube-system get configmap kube-proxy -o yaml | proxyc config validate --strict -",
+		}, [...]string{"valid", "", "not valid, or a file that cannot be read"}},
+		"config show": {[]string{
+			"proxyc config show config.yaml",
+			"proxyc config show --cluster-cidr 10.244.0.0/16 -o json",
+		}, [...]string{"done", "", badInput}},
+		"demo": {[]string{
+			"proxyc demo --mode iptables",
+			"proxyc demo --write demo",
+		}, [...]string{"done", "", badInput}},
+		"version": {[]string{
+			"proxyc version",
+		}, [...]string{"done", "", "wrong usage"}},
+	}
+}
+
+// helpArgs takes what asks for help off a command line, in the forms that kong
+// does not know: help VERB, and --help=all. all wants every flag to be shown.
+func helpArgs(args []string) (rest []string, all bool) {
+	if len(args) > 0 && args[0] == "help" {
+		args = append(slices.Clone(args[1:]), "--help")
+	}
+	for _, arg := range args {
+		if arg == "--" {
+			break
+		}
+		all = all || arg == "--help=all"
+	}
+	if all {
+		args = slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return arg == "--help" || arg == "--help=all" })
+		args = append(args, "--help")
+	}
+	return args, all
+}
+
+// offline are the verbs that neither change a node nor run on one, and have no
+// use for the flags with which the daemon does.
+var offline = []string{"compile", "trace", "explain", "diff", "lint", "config defaults", "config show"}
+
+// printHelp prints the help of what a command line names. Of kube-proxy's flags
+// it leaves out those that have no effect on the verb, and those that lost it;
+// all shows them.
+func printHelp(all bool) kong.HelpPrinter {
+	return func(options kong.HelpOptions, ctx *kong.Context) error {
+		ctx.Model.HelpFlag.Help = "Show help; --help=all shows all flags, also those that have no effect."
+		verb := ctx.Selected()
+		hidden := 0
+		if verb != nil {
+			for _, f := range verb.Flags {
+				switch {
+				case all:
+					f.Hidden = false
+				case f.Tag.Has("daemon") && slices.Contains(offline, verb.Path()):
+					f.Hidden = true
+				}
+				if f.Hidden {
+					hidden++
+				}
+			}
+		}
+		if err := kong.DefaultHelpPrinter(options, ctx); err != nil {
+			return err
+		}
+		if verb == nil || len(verb.Children) > 0 {
+			return nil
+		}
+		var b strings.Builder
+		if hidden > 0 {
+			fmt.Fprintf(&b, "\nFlags of kube-proxy that have no effect here are taken, too: --help=all shows %d more.\n", hidden)
+		}
+		u := usages()[verb.Path()]
+		b.WriteString("\nExamples:\n")
+		for _, example := range u.examples {
+			b.WriteString("  " + example + "\n")
+		}
+		b.WriteString("\nExit codes:\n")
+		for code, means := range u.exits {
+			if means != "" {
+				fmt.Fprintf(&b, "  %d  %s\n", code, means)
+			}
+		}
+		_, err := ctx.Stdout.Write([]byte(b.String()))
+		return err
+	}
+}
+
+// helpText gives the help of a flag, with its default.
+func helpText(flagDefaults map[string]string) kong.HelpValueFormatter {
+	return func(v *kong.Value) string {
+		if v.Flag == nil {
+			return v.Help
+		}
+		def := v.Default
+		if v.Tag != nil && (v.Tag.Has("config") || v.Tag.Has("sets")) {
+			def = flagDefaults[v.Flag.Name]
+		}
+		if def == "" || strings.Contains(v.Help, "default") {
+			return v.Help
+		}
+		return strings.TrimSuffix(v.Help, ".") + " (default " + def + ")."
+	}
+}
+
+// kongHelp are the options of the grammar that make its help.
+func kongHelp(all bool) []kong.Option {
+	return []kong.Option{
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
+		kong.Help(printHelp(all)),
+		kong.ValueFormatter(helpText(config.FlagDefaults())),
+	}
+}

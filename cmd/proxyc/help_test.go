@@ -1,0 +1,70 @@
+package main
+
+import (
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/proxyc/proxyc/compiler/config"
+)
+
+// Every verb has examples and exit codes, and each example is one that it takes.
+func TestHelpOfEveryVerb(t *testing.T) {
+	parser := kong.Must(&cli{}, append(grammar(io.Discard, io.Discard), kongHelp(false)...)...)
+	all := usages()
+	for _, verb := range parser.Model.Leaves(true) {
+		u, ok := all[verb.Path()]
+		if !ok || len(u.examples) == 0 || u.exits[exitDone] == "" || u.exits[exitBad] == "" {
+			t.Errorf("%s: no examples or no exit codes", verb.Path())
+		}
+		delete(all, verb.Path())
+		own := 0
+		for _, example := range u.examples {
+			_, args, found := strings.Cut(example, "proxyc ")
+			if !found {
+				continue
+			}
+			own++
+			ctx, err := parser.Parse(dashed(strings.Fields(args)))
+			if err != nil {
+				t.Errorf("%s: %v", example, err)
+			} else if got := ctx.Selected().Path(); got != verb.Path() {
+				t.Errorf("%s: is of %s, not of %s", example, got, verb.Path())
+			}
+		}
+		if own == 0 {
+			t.Errorf("%s: no example of its own", verb.Path())
+		}
+	}
+	for verb := range all {
+		t.Errorf("%s: is no verb", verb)
+	}
+	for _, verb := range offline {
+		if _, ok := usages()[verb]; !ok {
+			t.Errorf("%s: is no verb", verb)
+		}
+	}
+}
+
+// A flag with a default shows it.
+func TestHelpShowsDefaults(t *testing.T) {
+	parser := kong.Must(&cli{}, grammar(io.Discard, io.Discard)...)
+	show := helpText(config.FlagDefaults())
+	seen := 0
+	for _, verb := range parser.Model.Leaves(true) {
+		for _, f := range verb.Flags {
+			if f.Default == "" || f.Tag.Has("config") || f.Tag.Has("sets") {
+				continue
+			}
+			seen++
+			if help := show(f.Value); !strings.Contains(help, f.Default) {
+				t.Errorf("%s --%s: %q does not show %s", verb.Path(), f.Name, help, f.Default)
+			}
+		}
+	}
+	if seen < 10 {
+		t.Errorf("only %d flags have a default", seen)
+	}
+}
