@@ -12,6 +12,9 @@ type Facts struct {
 	// Named are addresses of the node that somebody named, beside those of the
 	// Node object; they do not count where Interfaces are known.
 	Named []Interface
+	// Liberal tells that the kernel takes TCP packets outside of the window for
+	// valid (nf_conntrack_tcp_be_liberal), whoever set it.
+	Liberal bool
 	// HNSNetworkType is "Overlay" or "L2Bridge" (kernelspace); "" counts as L2Bridge.
 	HNSNetworkType string
 }

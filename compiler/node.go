@@ -43,7 +43,11 @@ func nodePass(in nodeInput, family ir.Family) (ir.Node, diag.List) {
 	n.Detector = in.detector(family, n.IP, &diags)
 	switch in.mode {
 	case ir.ModeIPTables:
-		n.DropInvalid = !in.cfg.Conntrack.TCPBeLiberal
+		n.DropInvalid = !in.cfg.Conntrack.TCPBeLiberal && !in.facts.Liberal
+		if in.facts.Liberal && !in.cfg.Conntrack.TCPBeLiberal && family == ir.IPv4 {
+			diags.Add(diag.Diagnostic{Severity: diag.Info, Object: "config", Path: "conntrack.tcpBeLiberal",
+				Msg: "is false, but this node's kernel has nf_conntrack_tcp_be_liberal: packets in state INVALID are not dropped"})
+		}
 	case ir.ModeIPVS:
 		n.IPVS = in.ipvs(family)
 	case ir.ModeKernelspace:

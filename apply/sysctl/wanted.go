@@ -42,7 +42,7 @@ func Conntrack(c *config.Conntrack, host Host) []Setting {
 		add("nf_conntrack_tcp_timeout_close_wait", "conntrack.tcpCloseWaitTimeout", n)
 	}
 	if c.TCPBeLiberal {
-		add("nf_conntrack_tcp_be_liberal", "conntrack.tcpBeLiberal", 1)
+		add(beLiberal, "conntrack.tcpBeLiberal", 1)
 	}
 	if n := seconds(&c.UDPTimeout); n > 0 {
 		add("nf_conntrack_udp_timeout", "conntrack.udpTimeout", n)
@@ -52,6 +52,15 @@ func Conntrack(c *config.Conntrack, host Host) []Setting {
 	}
 	return out
 }
+
+// Liberal tells whether the kernel takes TCP packets outside of the window for
+// valid, as this or another program or the administrator set it.
+func Liberal(root Root) bool {
+	value, err := root.Read(procSys + "net/netfilter/" + beLiberal)
+	return err == nil && value != "0"
+}
+
+const beLiberal = "nf_conntrack_tcp_be_liberal"
 
 func conntrack(key, field string, value int64) Setting {
 	return Setting{

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
@@ -21,6 +22,7 @@ func (in *input) readAddresses(e *env, j *job) (err error) {
 		return fmt.Errorf("--live: %w", err)
 	}
 	j.facts.Interfaces = append(j.facts.Interfaces, j.facts.Named...)
+	j.facts.Liberal = sysctl.Liberal(kernelRoot)
 	return nil
 }
 
@@ -46,6 +48,7 @@ func (j *job) others(node string) compiler.Facts {
 	facts := j.facts
 	if node != facts.NodeName {
 		facts.NodeName, facts.Interfaces, facts.Named = node, nil, nil
+		facts.Liberal = false
 	}
 	return facts
 }

@@ -85,6 +85,7 @@ func (c *applyCmd) Run(e *env) error {
 	if j.facts.Interfaces, err = e.interfaces(); err != nil {
 		return j.finish(e, err)
 	}
+	j.facts.Liberal = sysctl.Liberal(kernelRoot)
 	programs := j.compile()
 	e.report(j.findings())
 	for _, d := range j.diags {

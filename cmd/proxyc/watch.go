@@ -206,7 +206,7 @@ func newDaemon(c *watchCmd, e *env, from *loaded, log *logger) (*daemon, error) 
 	d.hosts = hosts(name, e.hostname)
 	d.checks = newChecks(d.health, d.events, d.log.Logger, d.hosts)
 	d.state = newState(cfg.ProxyMode(), name, time.Now)
-	d.follower = &follower{cfg: cfg, store: d.store, facts: compiler.Facts{NodeName: name}, interfaces: node.Interfaces, log: d.log.Logger,
+	d.follower = &follower{cfg: cfg, store: d.store, facts: compiler.Facts{NodeName: name, Liberal: sysctl.Liberal(kernelRoot)}, interfaces: node.Interfaces, log: d.log.Logger,
 		findings: newFindings(d.log.Logger, d.events.Send)}
 	if c.BootFrom != "" {
 		d.boot = &bootFile{env: e, path: c.BootFrom, log: d.log.Logger}

@@ -89,7 +89,7 @@ func Fields() []Field {
 		{Path: "conntrack.min", Allowed: "0 or more", Modes: "I P N U", Means: "Tracked connections at least."},
 		{Path: "conntrack.tcpEstablishedTimeout", Allowed: "0 or more", Modes: "I P N U", Means: "Time-out of idle TCP connections; 0 leaves the kernel's."},
 		{Path: "conntrack.tcpCloseWaitTimeout", Allowed: "0 or more", Modes: "I P N U", Means: "Time-out of TCP connections in CLOSE_WAIT; 0 leaves the kernel's."},
-		{Path: "conntrack.tcpBeLiberal", Modes: "I P N U", Since: "1.29", Means: "Take TCP packets outside of the window for valid."},
+		{Path: "conntrack.tcpBeLiberal", Modes: "I P N U", Since: "1.29", Means: "Take TCP packets outside of the window for valid. Mode iptables drops none in state INVALID then, nor where the host has nf_conntrack_tcp_be_liberal by itself."},
 		{Path: "conntrack.udpTimeout", Allowed: "0 or more", Modes: "I P N U", Since: "1.29", Means: "Time-out of UDP without a reply; 0 leaves the kernel's."},
 		{Path: "conntrack.udpStreamTimeout", Allowed: "0 or more", Modes: "I P N U", Since: "1.29", Means: "Time-out of UDP with replies; 0 leaves the kernel's."},
 		{Path: "configSyncPeriod", Allowed: "more than 0", Modes: "all", Means: "How often all objects of the API server are handed out again."},

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// A host that takes TCP packets outside of the window for valid has routes on
+// which a proxy does not see both directions: packets that conntrack calls
+// INVALID must pass there, though the configuration does not speak of it.
+func TestHostIsLiberal(t *testing.T) {
+	for _, liberal := range []string{"0", "1"} {
+		t.Run(liberal, func(t *testing.T) {
+			w := newWatched(t, "iptables-nft")
+			if err := w.ns.Sysctl("netfilter/nf_conntrack_tcp_be_liberal=" + liberal); err != nil {
+				t.Fatal(err)
+			}
+			w.write("cluster.yaml", watchCluster("a"))
+			w.start("proxyc", "watch")
+			w.until("first sync", synced)
+			if drops := strings.Contains(w.rules(), "--ctstate INVALID"); drops == (liberal == "1") {
+				t.Errorf("packets in state INVALID are dropped: %t\n%s", drops, w.rules())
+			}
+			check := w.ns.Command(context.Background(), "proxyc", append([]string{"apply", "--check"}, w.args...)...)
+			w.stop(syscall.SIGTERM)
+			if out, err := w.ns.Run(check); err != nil {
+				t.Errorf("apply wants something else: %v\n%s", err, out)
+			}
+		})
+	}
+}
