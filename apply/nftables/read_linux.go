@@ -166,7 +166,7 @@ func strange(r *rules.Ruleset) bool {
 // as it is. Each takes a small part of the time of a reading.
 const (
 	maxListings   = 20
-	maxBesideOurs = 3 // where it is we who change them
+	maxBesideOurs = 1 // where it is we who change them
 )
 
 func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset) (sound bool, err error) {
@@ -205,7 +205,7 @@ func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset) (sound bool,
 // readElements fills a set. Some time after a commit the kernel moves a set
 // that has grown to a larger hash table. A dump goes on, message by message,
 // after as many elements as it has given, so that meanwhile it gives some twice
-// and as many others not at all: then it is made again. So it is, a few times,
+// and as many others not at all: then it is made again. So it is, once more,
 // where we change elements meanwhile, which shifts the others.
 func (d *Dataplane) readElements(ctx context.Context, f ir.Family, s *rules.Set) (all bool, err error) {
 	for try := range maxListings {

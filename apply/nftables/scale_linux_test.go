@@ -1,0 +1,255 @@
+package nftables
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon/reconcile"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/nftables"
+	"github.com/proxyc/proxyc/render/nftables/nftest"
+)
+
+var (
+	scaleServices = flag.Int("scale.services", 1000, "Services of TestKeepsUpBesideOthers; 10000 is a large cluster")
+	scaleTime     = flag.Duration("scale.time", 3*time.Second, "how long others go on")
+)
+
+// source is an Input of one Service that changes.
+type source struct {
+	tokens chan struct{}
+	mu     sync.Mutex
+	all    *ir.Program
+	empty  *ir.Program
+	last   ir.Service // that the loop took
+	asked  time.Time
+}
+
+func (s *source) Changed() <-chan struct{} { return s.tokens }
+
+// port moves a backend of the last Service.
+func (s *source) port(n uint16) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	services := slices.Clone(s.all.Services)
+	svc := &services[len(services)-1]
+	svc.Pools = slices.Clone(svc.Pools)
+	svc.Pools[0].Backends = slices.Clone(svc.Pools[0].Backends)
+	b := &svc.Pools[0].Backends[0].AddrPort
+	*b = nftest.AddrPort(ir.IPv4, fmt.Sprintf("%s:%d", b.Addr(), n))
+	s.all = &ir.Program{Family: ir.IPv4, Node: s.all.Node, Services: services}
+	s.asked = time.Now()
+	select {
+	case s.tokens <- struct{}{}:
+	default:
+	}
+}
+
+func (s *source) Take(reconcile.Kind) reconcile.Work {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.all.Services[len(s.all.Services)-1]
+	w := reconcile.Work{Programs: ir.NewPrograms(s.all, s.empty)}
+	if now.Pools[0].Backends[0].AddrPort != s.last.Pools[0].Backends[0].AddrPort {
+		w.Changes.IPv4 = []ir.Change{{Name: now.Name, Old: &s.last, New: &now}}
+	}
+	s.last = now
+	return w
+}
+
+// keeper is a daemon's reconciler on a node.
+type keeper struct {
+	*source
+	syncs chan reconcile.Sync
+	stop  func()
+}
+
+func (n node) keep(t *testing.T, all *ir.Program) *keeper {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var plane *Dataplane
+	var drift <-chan struct{}
+	err := n.Do(func() (err error) {
+		if plane, err = Open(ctx, apply.Options{Log: n.log}); err == nil {
+			drift, err = plane.Drift(ctx)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &keeper{syncs: make(chan reconcile.Sync, 1000)}
+	k.source = &source{tokens: make(chan struct{}, 1), all: all, last: all.Services[len(all.Services)-1],
+		empty: &ir.Program{Family: ir.IPv6, Node: nftest.Node(ir.IPv6)}}
+	r := &reconcile.Reconciler{
+		Schedule: reconcile.Schedule{Retry: time.Minute, Full: time.Hour}, Source: k.source, Drift: drift, Dataplane: plane,
+		Queued: func(reconcile.Kind) {}, Synced: func(s *reconcile.Sync) { k.syncs <- *s }, Now: time.Now, After: time.After,
+	}
+	var running sync.WaitGroup
+	running.Go(func() { r.Run(ctx) })
+	k.stop = sync.OnceFunc(func() {
+		cancel()
+		running.Wait()
+		plane.Close()
+	})
+	t.Cleanup(k.stop)
+	return k
+}
+
+// next waits for a sync that does something, and gives those before it as well.
+func (k *keeper) next(t *testing.T, what string, done func(*reconcile.Sync) bool) (before []reconcile.Sync) {
+	t.Helper()
+	limit := time.After(time.Minute)
+	for {
+		select {
+		case s := <-k.syncs:
+			if s.Err != nil {
+				t.Fatalf("%s: %v", s.Kind, s.Err)
+			}
+			before = append(before, s)
+			if done(&s) {
+				return before
+			}
+		case <-limit:
+			t.Fatalf("%s: in none of %d syncs", what, len(before))
+		}
+	}
+}
+
+// asSomebody calls f in a thread of another name, by which the kernel tells
+// whose a transaction is.
+func asSomebody(f func() error) (err error) {
+	var done sync.WaitGroup
+	done.Go(func() {
+		runtime.LockOSThread() // which ends with the goroutine
+		if err = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&[]byte("somebody\x00")[0])), 0, 0, 0); err == nil {
+			err = f()
+		}
+	})
+	done.Wait()
+	return err
+}
+
+func drifted(s *reconcile.Sync) bool { return s.Done.Drift != (apply.Count{}) }
+
+// With many transactions of others beside it, a daemon starts, follows changes
+// and repairs its rules as it does alone; no change of theirs makes it read, and
+// no change of its own waits until a comparison has ended.
+func TestKeepsUpBesideOthers(t *testing.T) {
+	n := newNode(t)
+	o := n.other(t)
+	var log bytes.Buffer
+	n.log = slog.New(slog.NewTextHandler(&log, nil))
+	all := nftest.Large(*scaleServices)
+	start := func() (*keeper, time.Duration) {
+		began := time.Now()
+		k := n.keep(t, all)
+		k.next(t, "start", func(s *reconcile.Sync) bool { return s.Kind == reconcile.Full })
+		return k, time.Since(began)
+	}
+	k, first := start()
+	k.stop()
+	k, quiet := start()
+	k.stop()
+
+	if err := o.commit(t.Context(), aboutTable(newTable, "other")); err != nil {
+		t.Fatal(err)
+	}
+	tick := time.NewTicker(time.Second / 50)
+	defer tick.Stop()
+	own := time.NewTicker(time.Second / 20)
+	defer own.Stop()
+	others := again(t, func() error {
+		if err := o.commit(t.Context(), aboutTable(newChain, "other", named(unix.NFTA_CHAIN_NAME, "a"))); err != nil {
+			return err
+		}
+		<-tick.C
+		if err := o.commit(t.Context(), aboutTable(delChain, "other", named(unix.NFTA_CHAIN_NAME, "a"))); err != nil {
+			return err
+		}
+		<-tick.C
+		return nil
+	})
+	k, restart := start()
+	t.Logf("%d Services: first start %s, restart %s, beside others %s", *scaleServices, first, quiet, restart)
+
+	attacker := n.other(t)
+	vip := all.Services[3].Frontends[0].Match
+	var slowest, repair, beside time.Duration
+	repairs, during := 0, 0
+	deadline := time.Now().Add(*scaleTime)
+	port := uint16(9000)
+	moved := func(s *reconcile.Sync) bool {
+		svc := &s.Work.Programs.IPv4.Services[len(s.Work.Programs.IPv4.Services)-1]
+		if len(s.Work.Changes.IPv4) > 0 {
+			svc = s.Work.Changes.IPv4[0].New
+		}
+		return svc.Pools[0].Backends[0].AddrPort.Port() == port
+	}
+	move := func() {
+		port++
+		k.port(port)
+	}
+	for time.Now().Before(deadline) {
+		// A change alone.
+		move()
+		k.next(t, "change", moved)
+		slowest = max(slowest, time.Since(k.asked))
+		// Drift, and changes until it is repaired.
+		b := &batch{}
+		b.elements(&change{family: ir.IPv4}, delElem, rules.ServiceIPs.Set(),
+			[]rules.Element{{Key: rules.Key{Addr: vip.Addr, Proto: vip.Protocol, Port: vip.Port}}}, false)
+		err := asSomebody(func() error { return attacker.commit(t.Context(), b.messages...) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		move()
+		for repaired := false; !repaired; {
+			one := k.next(t, "change", moved)
+			took := time.Since(k.asked)
+			beside = max(beside, took)
+			for _, s := range one {
+				repaired = repaired || drifted(&s)
+			}
+			if !repaired {
+				during++
+				<-own.C
+				move()
+			}
+		}
+		repair = max(repair, time.Since(began))
+		repairs++
+	}
+	k.stop()
+	times := others()
+	t.Logf("%d transactions of others: %d repairs, slowest %s; slowest change %s, %s of %d beside a comparison", 2*times, repairs, repair, slowest, beside, during)
+	if repairs == 0 || during == 0 {
+		t.Errorf("%d repairs, with %d changes beside them: nothing was shown", repairs, during)
+	}
+	if log.Len() > 0 {
+		t.Error(&log)
+	}
+	k.source.mu.Lock()
+	want := rules.LowerAll(ir.NewPrograms(k.source.all, k.empty))
+	k.source.mu.Unlock()
+	have, err := n.Tables(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for op := range newPlan(have, want).Operations {
+		t.Errorf("still to do: %s %s", op.Verb, op.Object)
+	}
+}
