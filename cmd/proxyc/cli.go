@@ -58,6 +58,8 @@ func run(e *env) (code int) {
 			panic(r)
 		}
 	}()
+	e, end := e.visibly()
+	defer end()
 	var c cli
 	args, all := helpArgs(dashed(e.args))
 	parser := kong.Must(&c, append(grammar(e.stdout, e.stderr), kongHelp(all)...)...)

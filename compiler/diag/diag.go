@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 )
 
 // Severity orders diagnostics by what they mean for the caller. The zero value
@@ -39,8 +38,8 @@ type Diagnostic struct {
 	More     int    // how many others say the same of other objects
 }
 
-// String gives the one-line form without the severity. Control characters,
-// which a name in the input may hold, are escaped.
+// String gives the one-line form without the severity. Characters that cannot be
+// seen, which a name in the input may hold, are escaped.
 func (d Diagnostic) String() string {
 	var b strings.Builder
 	if d.File != "" {
@@ -71,14 +70,15 @@ func (d Diagnostic) String() string {
 	return oneLine(b.String())
 }
 
-// oneLine escapes control characters as Go does.
+// oneLine escapes, as Go does, what cannot be seen: control characters, and what
+// turns the direction of text or hides in it.
 func oneLine(s string) string {
-	if strings.IndexFunc(s, unicode.IsControl) < 0 {
+	if strings.IndexFunc(s, unseen) < 0 {
 		return s
 	}
 	var b strings.Builder
 	for _, r := range s {
-		if unicode.IsControl(r) {
+		if unseen(r) {
 			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
 		} else {
 			b.WriteRune(r)
@@ -86,6 +86,8 @@ func oneLine(s string) string {
 	}
 	return b.String()
 }
+
+func unseen(r rune) bool { return !strconv.IsPrint(r) }
 
 // Compare orders by file, line, document, object, path, severity and text; but
 // first comes what is wrong with a file as such, from which other findings may follow.

@@ -22,6 +22,7 @@ func TestString(t *testing.T) {
 		{Diagnostic{Object: "Service ns/web", Path: "spec.ports[0]", Msg: "has no port", Hint: "give one"},
 			"Service ns/web: spec.ports[0]: has no port (give one)"},
 		{Diagnostic{Object: "Service ns/a\nerror: b\x1b[2J", Msg: "must be 'x'"}, `Service ns/a\nerror: b\x1b[2J: must be 'x'`},
+		{Diagnostic{Object: "Service ns/a\u202eb\u2066\u200b", Msg: "ü ☺"}, `Service ns/a\u202eb\u2066\u200b: ü ☺`},
 		{Diagnostic{File: "-", Doc: 3, Msg: "not an object"}, "-: document 3: not an object"},
 	}
 	for _, tt := range tests {
