@@ -21,6 +21,7 @@ import (
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
@@ -29,6 +30,11 @@ import (
 // compareEvery is how often the kernel is compared with what is wanted, if
 // nothing else gives a reason to (DMN-21).
 const compareEvery = time.Hour
+
+// scheduleOf is when the rules are written, as the configuration's periods mean it.
+func scheduleOf(cfg *config.Config) reconcile.Schedule {
+	return reconcile.Schedule{Min: cfg.MinSyncPeriod(), Retry: cfg.SyncPeriod(), Full: compareEvery}
+}
 
 // proxy keeps the rules until ctx ends: settings of the kernel, what was last
 // in force before, and then what the source says.
@@ -53,7 +59,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 	}
 	d.countPackets(dataplane.Counters())
 	r := &reconcile.Reconciler{
-		Schedule:  reconcile.Schedule{Min: d.cfg.MinSyncPeriod(), Retry: d.cfg.SyncPeriod(), Full: compareEvery},
+		Schedule:  scheduleOf(d.cfg),
 		Source:    d.follower,
 		Dataplane: dataplane,
 		Drift:     drift,

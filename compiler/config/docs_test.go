@@ -139,12 +139,17 @@ func TestConfigurationDocs(t *testing.T) {
 
 const flagsHead = `# Flags of kube-proxy
 
-` + "`proxyc compile`, `apply` and `watch`" + ` understand every flag that any release of
-kube-proxy had, and two of their own: ` + "`-c`" + `, short for --config, and --mode.
+` + "`proxyc compile`, `apply` and `watch`" + ` understand every flag of kube-proxy 1.36, on Linux
+and on Windows, those of its reference manuals since release 1.14, and two of their
+own: ` + "`-c`" + `, short for --config, and --mode. Other flags are errors, as in kube-proxy.
 
 With --config, all flags are thrown away but those that are marked as kept: the
-file is not merged with them. A flag that is thrown away gives a warning. --mode
-counts always; --proxy-mode, as in kube-proxy, only without a file.
+file is not merged with them. A flag that is thrown away gives a warning; an address
+or a gate that cannot be read is an error all the same. --mode counts always;
+--proxy-mode, as in kube-proxy, only without a file.
+
+An empty address leaves the default. An empty --cluster-cidr is an error, as in
+kube-proxy. --feature-gates takes the [gates](configuration.md#feature-gates) of the file.
 
 Without --config, flags are set upon the defaults, and nothing is computed anew:
 --bind-address=:: leaves the health server at 0.0.0.0:10256. A mode that is given

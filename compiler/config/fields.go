@@ -54,10 +54,10 @@ func Fields() []Field {
 		{Path: "iptables.masqueradeBit", Allowed: "0-31, in every mode", Modes: "I P W U", Means: "Bit of the packet mark that asks for masquerade."},
 		{Path: "iptables.masqueradeAll", Modes: "I P U", Means: "Masquerade every packet to a cluster IP."},
 		{Path: "iptables.localhostNodePorts", Modes: "I", Since: "1.26", Means: "Answer node ports at 127.0.0.1 (IPv4 only)."},
-		{Path: "iptables.syncPeriod", Allowed: "more than 0 and at least minSyncPeriod, in every mode", Modes: "I W U", Means: "How often all rules are compared and repaired."},
+		{Path: "iptables.syncPeriod", Allowed: "more than 0 and at least minSyncPeriod", Modes: "I W U", Means: "Longest wait until a failed sync is tried again; the first wait is a second. A change that waits twice as long makes the health server answer 503. What this does not say is how often rules are compared with the kernel's: every hour, and when somebody else changed them."},
 		{Path: "iptables.minSyncPeriod", Allowed: "0 or more, in every mode", Modes: "I W U", Means: "Shortest time between two writes of rules."},
 
-		{Path: "ipvs.syncPeriod", Allowed: "more than 0 and at least minSyncPeriod", Modes: "P", Means: "How often all rules are compared and repaired."},
+		{Path: "ipvs.syncPeriod", Allowed: "more than 0 and at least minSyncPeriod", Modes: "P", Means: "Longest wait until a failed sync is tried again; the first wait is a second. A change that waits twice as long makes the health server answer 503. What this does not say is how often rules are compared with the kernel's: every hour, and when somebody else changed them."},
 		{Path: "ipvs.minSyncPeriod", Depends: "`1s` if there are only flags and no file", Allowed: "0 or more", Modes: "P", Means: "Shortest time between two writes of rules."},
 		{Path: "ipvs.scheduler", Allowed: "a scheduler of the kernel; empty: `rr`", Modes: "P", Means: "How the kernel chooses among backends."},
 		{Path: "ipvs.excludeCIDRs", Allowed: "CIDRs", Modes: "P", Means: "Addresses whose virtual servers are not touched."},
@@ -68,7 +68,7 @@ func Fields() []Field {
 
 		{Path: "nftables.masqueradeBit", Allowed: "0-31", Modes: "N", Since: "1.29", Means: "Bit of the packet mark that asks for masquerade."},
 		{Path: "nftables.masqueradeAll", Modes: "N", Since: "1.29", Means: "Masquerade every packet to a cluster IP."},
-		{Path: "nftables.syncPeriod", Allowed: "more than 0 and at least minSyncPeriod", Modes: "N", Since: "1.29", Means: "How often all rules are compared and repaired."},
+		{Path: "nftables.syncPeriod", Allowed: "more than 0 and at least minSyncPeriod", Modes: "N", Since: "1.29", Means: "Longest wait until a failed sync is tried again; the first wait is a second. A change that waits twice as long makes the health server answer 503. What this does not say is how often rules are compared with the kernel's: every hour, and when somebody else changed them."},
 		{Path: "nftables.minSyncPeriod", Allowed: "0 or more", Modes: "N", Since: "1.29", Means: "Shortest time between two writes of rules."},
 
 		{Path: "winkernel.networkName", Modes: "W", Since: "1.14", Means: "HNS network of the cluster; empty: the environment's KUBE_NETWORK."},
@@ -92,7 +92,7 @@ func Fields() []Field {
 		{Path: "conntrack.tcpBeLiberal", Modes: "I P N U", Since: "1.29", Means: "Take TCP packets outside of the window for valid. Mode iptables drops none in state INVALID then, nor where the host has nf_conntrack_tcp_be_liberal by itself."},
 		{Path: "conntrack.udpTimeout", Allowed: "0 or more", Modes: "I P N U", Since: "1.29", Means: "Time-out of UDP without a reply; 0 leaves the kernel's."},
 		{Path: "conntrack.udpStreamTimeout", Allowed: "0 or more", Modes: "I P N U", Since: "1.29", Means: "Time-out of UDP with replies; 0 leaves the kernel's."},
-		{Path: "configSyncPeriod", Allowed: "more than 0", Modes: "all", Means: "How often all objects of the API server are handed out again."},
+		{Path: "configSyncPeriod", Allowed: "more than 0", Modes: "none", Means: "How often kube-proxy hands all objects out again. proxyc knows what has arrived, and compares with the kernel instead, every hour."},
 
 		{Path: "portRange", Allowed: "empty, `A-B`, `A+N`, or a port", Modes: "U", Until: "1.26", Means: "Proxy ports; empty: the kernel picks."},
 		{Path: "udpIdleTimeout", Depends: "`250ms` in mode userspace", Allowed: "more than 0", Modes: "U", Until: "1.26", Means: "Time-out of idle UDP."},

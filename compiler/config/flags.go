@@ -7,7 +7,7 @@ import (
 )
 
 // Flags is kube-proxy's command line, for a kong grammar to embed: every flag
-// that any release had, and --mode, which is proxyc's own. nil means not given. Where
+// of 1.36 and of the manuals since 1.14, and --mode, which is proxyc's own. nil means not given. Where
 // two flags set the same, the later in this order wins.
 //
 // Tags beyond kong's own: config is the path that the flag sets; sets says it in
@@ -45,10 +45,10 @@ type Flags struct {
 	MasqueradeBit      *int32         `name:"iptables-masquerade-bit" placeholder:"N" help:"Bit of the packet mark that asks for masquerade, in all modes but nftables." config:"iptables.masqueradeBit"`
 	MasqueradeAll      *bool          `name:"masquerade-all" help:"Masquerade every packet to a cluster IP." sets:"masqueradeAll of the mode's section" like:"iptables.masqueradeAll"`
 	LocalhostNodePorts *bool          `name:"iptables-localhost-nodeports" help:"Answer node ports at 127.0.0.1 in mode iptables." config:"iptables.localhostNodePorts"`
-	IPTablesSync       *time.Duration `name:"iptables-sync-period" placeholder:"DURATION" help:"How often all rules are compared, in every mode but ipvs." sets:"syncPeriod of the mode's section, not ipvs" daemon:"" like:"iptables.syncPeriod"`
+	IPTablesSync       *time.Duration `name:"iptables-sync-period" placeholder:"DURATION" help:"Longest wait until a failed sync is tried again, in every mode but ipvs." sets:"syncPeriod of the mode's section, not ipvs" daemon:"" like:"iptables.syncPeriod"`
 	IPTablesMinSync    *time.Duration `name:"iptables-min-sync-period" placeholder:"DURATION" help:"Shortest time between two writes, in every mode but ipvs." sets:"minSyncPeriod of the mode's section, not ipvs" daemon:"" like:"iptables.minSyncPeriod"`
 
-	IPVSSync          *time.Duration `name:"ipvs-sync-period" placeholder:"DURATION" help:"How often all rules are compared, in mode ipvs." sets:"ipvs.syncPeriod in mode ipvs" daemon:"" like:"ipvs.syncPeriod"`
+	IPVSSync          *time.Duration `name:"ipvs-sync-period" placeholder:"DURATION" help:"Longest wait until a failed sync is tried again, in mode ipvs." sets:"ipvs.syncPeriod in mode ipvs" daemon:"" like:"ipvs.syncPeriod"`
 	IPVSMinSync       *time.Duration `name:"ipvs-min-sync-period" placeholder:"DURATION" help:"Shortest time between two writes, in mode ipvs." sets:"ipvs.minSyncPeriod in mode ipvs" daemon:"" like:"ipvs.minSyncPeriod"`
 	IPVSScheduler     *string        `name:"ipvs-scheduler" placeholder:"NAME" help:"Scheduler of mode ipvs." config:"ipvs.scheduler"`
 	IPVSExcludeCIDRs  []string       `name:"ipvs-exclude-cidrs" placeholder:"CIDR" help:"Addresses whose virtual servers mode ipvs leaves alone." config:"ipvs.excludeCIDRs" sep:"none" csv:""`
@@ -71,7 +71,7 @@ type Flags struct {
 	ConntrackBeLiberal  *bool          `name:"conntrack-tcp-be-liberal" help:"Take TCP packets outside of the window for valid." config:"conntrack.tcpBeLiberal"`
 	ConntrackUDP        *time.Duration `name:"conntrack-udp-timeout" placeholder:"DURATION" help:"Time-out of UDP without a reply; 0 leaves it." config:"conntrack.udpTimeout" daemon:""`
 	ConntrackUDPStream  *time.Duration `name:"conntrack-udp-timeout-stream" placeholder:"DURATION" help:"Time-out of UDP with replies; 0 leaves it." config:"conntrack.udpStreamTimeout" daemon:""`
-	ConfigSyncPeriod    *time.Duration `name:"config-sync-period" placeholder:"DURATION" help:"How often all objects of the API server are handed out again." config:"configSyncPeriod" daemon:""`
+	ConfigSyncPeriod    *time.Duration `name:"config-sync-period" placeholder:"DURATION" help:"No effect: what has arrived is known, and compared with the kernel every hour." config:"configSyncPeriod" daemon:""`
 
 	LoggingFormat  *string        `name:"logging-format" placeholder:"FORMAT" help:"Log format: text, json." config:"logging.format" keep:"" daemon:""`
 	FlushFrequency *time.Duration `name:"log-flush-frequency" placeholder:"DURATION" help:"Longest time between two writes of the log." config:"logging.flushFrequency" keep:"" daemon:""`

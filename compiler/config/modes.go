@@ -55,7 +55,7 @@ func (c *Config) MasqueradeBit() uint8 {
 	return uint8(*bit)
 }
 
-// SyncPeriod is how often everything is compared and repaired.
+// SyncPeriod is the longest wait until a failed sync is tried again.
 // All modes but ipvs and nftables read the iptables section.
 func (c *Config) SyncPeriod() time.Duration {
 	switch c.ProxyMode() {
