@@ -99,8 +99,9 @@ func (c *cluster) addEndpoints(s *service, family ir.Family, slice *snapshot.End
 		report(c.slicePortField(slice, i)+".protocol", "must be TCP, UDP or SCTP, got "+strconv.Quote(in.Protocol))
 		return
 	}
-	to := slices.IndexFunc(s.ports, func(p port) bool { return p.Port == in.Name && p.Protocol == protocol })
-	if to < 0 {
+	name := ir.ServicePort{Service: s.Name, Port: in.Name, Protocol: protocol}
+	to, found := slices.BinarySearchFunc(s.ports, name, func(p port, name ir.ServicePort) int { return p.ServicePort.Compare(name) })
+	if !found {
 		return
 	}
 	list := slices.Grow(merged[to], len(slice.Endpoints))

@@ -32,7 +32,8 @@ type port struct {
 
 // view is a service in one IP family.
 type view struct {
-	addrs     []address // by Kind, each address once; empty: not in this family (SNAP-20)
+	addrs     []address          // by Kind, each address once; empty: not in this family (SNAP-20)
+	at        map[netip.Addr]int // where in addrs, while they are read
 	ranges    []ir.SourceRange
 	closed    bool         // nobody is within the ranges, as none can be read
 	endpoints [][]endpoint // of each port
@@ -164,30 +165,35 @@ func protocolOf(s string) (ir.Protocol, bool) {
 func (c *cluster) dropTwins(s *service) {
 	byIndex := slices.Clone(s.ports)
 	slices.SortFunc(byIndex, func(a, b port) int { return cmp.Compare(a.index, b.index) })
+	type number struct {
+		protocol ir.Protocol
+		number   uint16
+	}
+	var ( // who has it, by place in spec.ports
+		names     = map[ir.ServicePort]int{}
+		numbers   = map[number]int{}
+		nodePorts = map[number]int{}
+	)
+	leave := func(field string, twin int) {
+		s.report(field, "is that of "+c.names.ports.at(twin)+" too, for the same protocol: the port is left out")
+	}
 	kept := byIndex[:0]
 	for _, p := range byIndex {
-		field, twin := "", (*port)(nil)
-		for i := range kept {
-			q := &kept[i]
-			if p.Protocol != q.Protocol {
-				continue
-			}
-			switch {
-			case p.Port == q.Port:
-				field, twin = c.names.ports.at(p.index)+".name", q
-			case p.number == q.number:
-				field, twin = c.names.portNumbers.at(p.index), q
-			case p.nodePort != 0 && p.nodePort == q.nodePort:
-				s.report(c.names.nodePorts.at(p.index), "is that of "+c.names.ports.at(q.index)+" too, which keeps it")
-				p.nodePort = 0
-			}
-			if twin != nil {
-				break
-			}
-		}
-		if twin != nil {
-			s.report(field, "is that of "+c.names.ports.at(twin.index)+" too, for the same protocol: the port is left out")
+		if twin, taken := names[p.ServicePort]; taken {
+			leave(c.names.ports.at(p.index)+".name", twin)
 			continue
+		}
+		if twin, taken := numbers[number{p.Protocol, p.number}]; taken {
+			leave(c.names.portNumbers.at(p.index), twin)
+			continue
+		}
+		if twin, taken := nodePorts[number{p.Protocol, p.nodePort}]; taken {
+			s.report(c.names.nodePorts.at(p.index), "is that of "+c.names.ports.at(twin)+" too, which keeps it")
+			p.nodePort = 0
+		}
+		names[p.ServicePort], numbers[number{p.Protocol, p.number}] = p.index, p.index
+		if p.nodePort != 0 {
+			nodePorts[number{p.Protocol, p.nodePort}] = p.index
 		}
 		kept = append(kept, p)
 	}
@@ -219,6 +225,11 @@ func (c *cluster) parseAddrs(s *service) {
 		if in := &s.LoadBalancer[i]; in.IP != "" && c.servesIngress(s, i) {
 			s.address(ir.LoadBalancer, in.IP, c.names.ingresses.at(i))
 		}
+	}
+	for _, f := range ir.Families() {
+		v := s.views.At(f)
+		slices.SortStableFunc(v.addrs, func(a, b address) int { return cmp.Compare(a.kind, b.kind) })
+		v.at = nil
 	}
 	s.warnClosed()
 }
@@ -259,18 +270,19 @@ func (s *service) address(kind ir.Kind, text, field string) {
 		s.warn(field, text+" is not served: the Service has no clusterIP in "+ir.FamilyOf(addr).String())
 		return
 	}
-	for i, a := range v.addrs {
-		if a.Addr != addr {
-			continue
-		}
-		if kind.Rank() < a.kind.Rank() {
-			s.outrank(v, i, address{addr, kind, field})
-		} else {
-			s.diags.Add(diag.Diagnostic{Severity: diag.Info, Object: s.object, Path: field, Msg: text + " stands in " + a.field + " already, which counts"})
-		}
-		return
+	if v.at == nil {
+		v.at = map[netip.Addr]int{v.addrs[0].Addr: 0}
 	}
-	v.addrs = append(v.addrs, address{addr, kind, field})
+	i, known := v.at[addr]
+	switch {
+	case !known:
+		v.at[addr] = len(v.addrs)
+		v.addrs = append(v.addrs, address{addr, kind, field})
+	case kind.Rank() < v.addrs[i].kind.Rank():
+		s.outrank(v, i, address{addr, kind, field})
+	default:
+		s.diags.Add(diag.Diagnostic{Severity: diag.Info, Object: s.object, Path: field, Msg: text + " stands in " + v.addrs[i].field + " already, which counts"})
+	}
 }
 
 // outrank puts a load balancer's address in the place of the same external IP,
@@ -284,7 +296,7 @@ func (s *service) outrank(v *view, i int, lb address) {
 	} else {
 		s.diags.Add(diag.Diagnostic{Severity: diag.Info, Object: s.object, Path: field, Msg: lb.String() + " stands in " + lb.field + " too, which counts"})
 	}
-	v.addrs = append(slices.Delete(v.addrs, i, i+1), lb)
+	v.addrs[i] = lb
 }
 
 // view is the service in the family of an address.

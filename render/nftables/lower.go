@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 
 	"github.com/proxyc/proxyc/ir"
@@ -269,24 +268,34 @@ func (l *lowering) guard(f *lowerable) {
 		return
 	}
 	l.add(FirewallIPs, Element{Key: frontendKeyOf(f.Match), Frontend: f.Frontend, Origin: &f.SourceRanges[0].Origin})
-	for i, r := range f.SourceRanges {
-		if !within(r.Prefix, f.SourceRanges, i) {
-			key := frontendKeyOf(f.Match)
-			key.Addr2, key.Bits = r.Prefix.Addr(), uint8(r.Prefix.Bits())
-			l.add(FirewallSources, Element{Key: key, Frontend: f.Frontend, Origin: &f.SourceRanges[i].Origin})
-		}
+	for _, r := range outermost(f.SourceRanges) {
+		key := frontendKeyOf(f.Match)
+		key.Addr2, key.Bits = r.Prefix.Addr(), uint8(r.Prefix.Bits())
+		l.add(FirewallSources, Element{Key: key, Frontend: f.Frontend, Origin: &r.Origin})
 	}
 }
 
-// within tells whether another range holds p, the i-th, or an earlier one is
-// equal: the kernel refuses overlapping intervals.
-func within(p netip.Prefix, ranges []ir.SourceRange, i int) bool {
-	for j, r := range ranges {
-		if j != i && r.Prefix.Bits() <= p.Bits() && r.Prefix.Contains(p.Addr()) && (r.Prefix != p || j < i) {
-			return true
+// outermost gives the ranges that no other one holds, each once, in their
+// order: the kernel refuses overlapping intervals.
+func outermost(ranges []ir.SourceRange) (out []*ir.SourceRange) {
+	sorted := make([]*ir.SourceRange, len(ranges))
+	for i := range ranges {
+		sorted[i] = &ranges[i]
+	}
+	slices.SortStableFunc(sorted, func(a, b *ir.SourceRange) int { return a.Prefix.Compare(b.Prefix) })
+	kept := make(map[*ir.SourceRange]bool, len(ranges))
+	var last *ir.SourceRange
+	for _, r := range sorted { // what holds others stands before them
+		if last == nil || !last.Prefix.Overlaps(r.Prefix) {
+			last, kept[r] = r, true
 		}
 	}
-	return false
+	for i := range ranges {
+		if r := &ranges[i]; kept[r] {
+			out = append(out, r)
+		}
+	}
+	return out
 }
 
 // chain gives the name of the target's chain, and makes it if it is new.

@@ -51,14 +51,20 @@ func LowerNode(f ir.Family, n *ir.Node) *Node {
 // port in ports adds nothing.
 func (n *Node) LowerService(s *ir.Service, ports Ports) Fragment {
 	var x Fragment
+	listeners := map[ir.ServicePort]int{} // in x
 	for i := range s.Frontends {
 		f := &s.Frontends[i]
 		port, ok := ports[f.Port]
 		if !ok {
 			continue
 		}
-		l := x.listener(n, s, f.Port, port)
-		if n.holds(f) {
+		at, made := listeners[f.Port]
+		if !made {
+			at = len(x.Listeners)
+			listeners[f.Port] = at
+			x.Listeners = append(x.Listeners, n.listener(s, f.Port, port))
+		}
+		if l := &x.Listeners[at]; n.holds(f) {
 			l.Hold = append(l.Hold, netip.AddrPortFrom(n.holdAddr(f), f.Match.Port))
 		}
 		if f.Match.NodeAddrs() {
@@ -70,26 +76,23 @@ func (n *Node) LowerService(s *ir.Service, ports Ports) Fragment {
 	return x
 }
 
-// listener finds or makes the listener of a service port.
-func (x *Fragment) listener(n *Node, s *ir.Service, name ir.ServicePort, port uint16) *Listener {
-	i := slices.IndexFunc(x.Listeners, func(l Listener) bool { return l.Port == name })
-	if i >= 0 {
-		return &x.Listeners[i]
-	}
+// listener makes the listener of a service port.
+func (n *Node) listener(s *ir.Service, name ir.ServicePort, port uint16) Listener {
 	l := Listener{Port: name, Listen: netip.AddrPortFrom(n.bind, port), Origin: s.Origin}
-	if i := slices.IndexFunc(s.Pools, func(p ir.Pool) bool { return p.Port == name }); i >= 0 {
-		p := &s.Pools[i]
-		l.Origin = p.Origin
-		for _, b := range p.Backends {
-			l.Backends = append(l.Backends, b.AddrPort)
-			l.origins = append(l.origins, b.Origin)
-		}
-		if p.Affinity != nil {
-			l.Affinity = p.Affinity.Timeout
-		}
+	i, found := slices.BinarySearchFunc(s.Pools, name, func(p ir.Pool, name ir.ServicePort) int { return p.Port.Compare(name) })
+	if !found {
+		return l
 	}
-	x.Listeners = append(x.Listeners, l)
-	return &x.Listeners[len(x.Listeners)-1]
+	p := &s.Pools[i]
+	l.Origin = p.Origin
+	for _, b := range p.Backends {
+		l.Backends = append(l.Backends, b.AddrPort)
+		l.origins = append(l.origins, b.Origin)
+	}
+	if p.Affinity != nil {
+		l.Affinity = p.Affinity.Timeout
+	}
+	return l
 }
 
 // holds tells whether a frontend's port is one that others on the node could take.

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// growths are inputs of n parts of one kind: what somebody who may write a
+// Service can make large.
+var growths = []struct {
+	name string
+	make func(n int) string
+}{
+	{"source ranges", func(n int) string {
+		return loadBalancerYAML("web", 1, "ranges: "+list(n, func(i int) string { return fmt.Sprintf("20.%d.%d.0/24", i/256, i%256) })) +
+			sliceYAML("web", "{port: 8080, name: ''}")
+	}},
+	{"ports of a Service", func(n int) string {
+		ports := list(n, func(i int) string { return fmt.Sprintf("{name: p%d, port: %d, nodePort: %d}", i, 1000+i, 20000+i) })
+		return serviceYAML("web", 1, "type: NodePort, ports: "+ports) + sliceYAML("web", strings.Trim(ports, "[]"))
+	}},
+	{"Services that claim one address", func(n int) string {
+		var b strings.Builder
+		for i := range n {
+			b.WriteString(serviceYAML(fmt.Sprintf("s%d", n-i), i+1, "ports: [{port: 80}], externalIPs: [198.18.0.1]"))
+		}
+		return b.String()
+	}},
+	{"external IPs of a Service", func(n int) string {
+		return serviceYAML("web", 1, "ports: [{port: 80}], externalIPs: "+list(n, func(i int) string { return fmt.Sprintf("198.18.%d.%d", i/250, 1+i%250) }))
+	}},
+}
+
+func list(n int, part func(i int) string) string {
+	parts := make([]string, n)
+	for i := range parts {
+		parts[i] = part(i)
+	}
+	return "[" + strings.Join(parts, ", ") + "]"
+}
+
+func serviceYAML(name string, i int, spec string) string {
+	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {namespace: ns, name: %s}\nspec: {clusterIP: 10.96.%d.%d, %s}\n---\n", name, i/250, 1+i%250, spec)
+}
+
+func loadBalancerYAML(name string, i int, ranges string) string {
+	return serviceYAML(name, i, "type: LoadBalancer, ports: [{port: 80}], loadBalancerSource"+strings.Replace(ranges, "r", "R", 1)+
+		"}\nstatus: {loadBalancer: {ingress: [{ip: 203.0.113.10}]}")
+}
+
+func sliceYAML(service, ports string) string {
+	return fmt.Sprintf("apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {namespace: ns, name: %[1]s-1, labels: {kubernetes.io/service-name: %[1]s}}\n"+
+		"addressType: IPv4\nendpoints: [{addresses: [10.244.1.1]}, {addresses: [10.244.1.2]}]\nports: [%[2]s]\n---\n", service, ports)
+}
+
+// Twice as much of anything takes about twice as many steps, in every mode: the
+// statements that run are counted, by a program that is built to count them.
+func TestGrowth(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds a program")
+	}
+	dir := t.TempDir()
+	program := filepath.Join(dir, "proxyc")
+	build := exec.Command("go", "build", "-o", program, "-cover", "-covermode=count", "-coverpkg=github.com/proxyc/proxyc/...", ".")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	const node = "{apiVersion: v1, kind: Node, metadata: {name: node1}, status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}}\n---\n"
+	for _, g := range growths {
+		for _, mode := range ir.Modes() {
+			t.Run(g.name+"/"+string(mode), func(t *testing.T) {
+				steps := func(n int) int {
+					snapshot := filepath.Join(dir, "cluster.yaml")
+					if err := os.WriteFile(snapshot, []byte(node+g.make(n)), 0o644); err != nil {
+						t.Fatal(err)
+					}
+					return countSteps(t, program, "compile", "-s", snapshot, "--hostname-override", "node1", "--mode", string(mode))
+				}
+				const n = 1500
+				none, once, twice := steps(0), steps(n), steps(2*n)
+				if grown := float64(twice-none) / float64(once-none); grown > 2.4 {
+					t.Errorf("%d take %d steps, %d take %d: %.1f times as many, want about twice", n, once-none, 2*n, twice-none, grown)
+				}
+			})
+		}
+	}
+}
+
+// countSteps runs a program that counts, and gives how many statements ran.
+func countSteps(t *testing.T, program string, args ...string) (steps int) {
+	t.Helper()
+	dir := t.TempDir()
+	run := exec.Command(program, args...)
+	run.Env = append(os.Environ(), "GOCOVERDIR="+dir)
+	if out, err := run.CombinedOutput(); run.ProcessState == nil || run.ProcessState.ExitCode() > exitDone && !strings.Contains(string(out), "error: ") {
+		t.Fatalf("%v: %v\n%s", args, err, out)
+	}
+	text := filepath.Join(dir, "counts")
+	if out, err := exec.Command("go", "tool", "covdata", "textfmt", "-i="+dir, "-o="+text).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	f, err := os.Open(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		fields := strings.Fields(lines.Text()) // FILE:FROM,TO STATEMENTS COUNT
+		if len(fields) != 3 {
+			continue
+		}
+		statements, _ := strconv.Atoi(fields[1])
+		count, _ := strconv.Atoi(fields[2])
+		steps += statements * count
+	}
+	if steps == 0 {
+		t.Fatal("nothing was counted")
+	}
+	return steps
+}
