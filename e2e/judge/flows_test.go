@@ -85,30 +85,60 @@ func TestFlows(t *testing.T) {
 	} {
 		t.Run(mode.table, func(t *testing.T) {
 			diffs := loadDifferences(t, mode.table)
-			flows := 0
+			flows, traced, syncs := 0, 0, 0
 			for _, test := range load(t, mode.table) {
 				w := newWorld(t, mode.mode)
 				for _, f := range test.Facts {
-					if w.take(f) || f.Kind != "flow" {
+					var all []flow
+					switch {
+					case w.take(f):
+						continue
+					case f.Kind == "flow":
+						all = []flow{decode[flow](t, f.Is)}
+						flows++
+					case f.Kind == "trace":
+						syncs++
+						for _, line := range decode[[]string](t, f.Is) {
+							all = append(all, parseFlow(t, fmt.Sprintf("sync %d", syncs), line))
+							traced++
+						}
+					default:
 						continue
 					}
-					flows++
-					flow := decode[flow](t, f.Is)
 					p := w.program()
-					pkt := w.packet(flow)
-					where := mode.table + " " + test.Test + ": " + flow.String()
-					got := sim.Trace(p, pkt)
-					diffs.compare(t, where, flow.want(), summary(got))
-					if rules := mode.lower(p).Eval(pkt, p.Node.HasAddr); !rules.Equal(got) {
-						t.Errorf("%s: the rules do %s, the IR %s", where, summary(rules), summary(got))
+					rules := mode.lower(p)
+					for _, flow := range all {
+						pkt := w.packet(flow)
+						where := mode.table + " " + test.Test + ": " + flow.String()
+						got := sim.Trace(p, pkt)
+						diffs.compare(t, where, flow.want(), summary(got))
+						if rules := rules.Eval(pkt, p.Node.HasAddr); !rules.Equal(got) {
+							t.Errorf("%s: the rules do %s, the IR %s", where, summary(rules), summary(got))
+						}
 					}
 				}
 			}
-			if flows < 200 {
-				t.Errorf("only %d flows", flows)
+			t.Logf("%d flows of tables, %d after %d syncs", flows, traced, syncs)
+			if flows < 200 || traced < 700 {
+				t.Errorf("only %d flows of tables and %d after syncs", flows, traced)
 			}
 		})
 	}
+}
+
+// parseFlow reads what kube-proxy's own tracer says of a packet after a sync:
+// "10.0.0.1 172.30.0.41 80/tcp = 10.180.0.1:80 masqueraded".
+func parseFlow(t *testing.T, name, line string) flow {
+	from, rest, _ := strings.Cut(line, " ")
+	to, rest, _ := strings.Cut(rest, " ")
+	port, output, ok := strings.Cut(rest, " = ")
+	number, protocol, _ := strings.Cut(port, "/")
+	if !ok {
+		t.Fatalf("not a packet: %s", line)
+	}
+	f := flow{Name: name, From: from, To: to, Protocol: protocol, Port: mustPort(number)}
+	f.Output, f.Masquerade = strings.CutSuffix(output, " masqueraded")
+	return f
 }
 
 // packet is a flow's first packet. What comes from an address of the node is

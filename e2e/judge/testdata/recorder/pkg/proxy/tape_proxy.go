@@ -23,6 +23,8 @@ type tapeObject struct {
 func tapeService(previous, current *v1.Service) {
 	switch {
 	case current != nil:
+		current = current.DeepCopy()
+		slices.Sort(current.Spec.ExternalIPs) // whose order says nothing, and comes of a set in some tests
 		tape.Say("service", tapeObject{Name: current.Namespace + "/" + current.Name, Object: current})
 	case previous != nil:
 		tape.Say("service", tapeObject{Name: previous.Namespace + "/" + previous.Name})
