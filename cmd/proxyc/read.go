@@ -115,17 +115,31 @@ func readAll(from io.Reader, size int64, left *int64) ([]byte, error) {
 	if size > *left {
 		return nil, errTooMuch
 	}
-	var data bytes.Buffer
-	data.Grow(int(size) + bytes.MinRead)
-	n, err := data.ReadFrom(io.LimitReader(from, *left+1))
-	if err != nil {
-		return nil, err
+	// In pieces, so that what is too much does not take a multiple of the limit.
+	from = io.LimitReader(from, *left+1)
+	var pieces [][]byte
+	p := make([]byte, 0, size+bytes.MinRead)
+	for {
+		n, err := from.Read(p[len(p):cap(p)])
+		p = p[:len(p)+n]
+		*left -= int64(n)
+		switch {
+		case *left < 0:
+			return nil, errTooMuch
+		case err == io.EOF && len(pieces) == 0:
+			return p, nil
+		case err == io.EOF:
+			return bytes.Join(append(pieces, p), nil), nil
+		case err != nil:
+			return nil, err
+		case len(p) == cap(p):
+			pieces, p = append(pieces, p), make([]byte, 0, pieceSize)
+		}
 	}
-	if *left -= n; *left < 0 {
-		return nil, errTooMuch
-	}
-	return data.Bytes(), nil
 }
+
+// pieceSize is how much is read at a time where nobody knows how much there is.
+const pieceSize = 1 << 20
 
 // reason gives what is wrong with a file, without its name and what was tried.
 func reason(err error) error {

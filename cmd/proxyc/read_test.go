@@ -1,0 +1,49 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"testing"
+	"testing/iotest"
+)
+
+// What is read is whole, in pieces of any size, whatever was known of how much
+// it would be; and what is too much is not held in a multiple of the limit.
+func TestReadAll(t *testing.T) {
+	want := bytes.Repeat([]byte("0123456789"), pieceSize/4)
+	for _, size := range []int64{0, 7, int64(len(want)) - 1, int64(len(want)), int64(len(want)) + 1000} {
+		for name, from := range map[string]io.Reader{"whole": bytes.NewReader(want), "halves": iotest.HalfReader(bytes.NewReader(want)), "error with data": iotest.DataErrReader(bytes.NewReader(want))} {
+			left := int64(len(want) + 2000)
+			got, err := readAll(from, size, &left)
+			if err != nil || !bytes.Equal(got, want) || left != 2000 {
+				t.Errorf("%s, size %d: %d bytes of %d, %d left, %v", name, size, len(got), len(want), left, err)
+			}
+		}
+	}
+	left := int64(len(want) - 1)
+	if _, err := readAll(bytes.NewReader(want), 0, &left); !errors.Is(err, errTooMuch) {
+		t.Errorf("one byte too much: %v", err)
+	}
+	left = int64(len(want))
+	if _, err := readAll(iotest.ErrReader(io.ErrUnexpectedEOF), 0, &left); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("an error became %v", err)
+	}
+
+	const limit = 16 * pieceSize
+	r := testing.Benchmark(func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			left := int64(limit)
+			readAll(zeros{}, 0, &left)
+		}
+	})
+	if got := r.AllocedBytesPerOp(); got > limit+4*pieceSize {
+		t.Errorf("%d bytes allocated for a limit of %d", got, limit)
+	}
+}
+
+// zeros is /dev/zero.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
