@@ -56,8 +56,8 @@ func Leftovers(ctx context.Context, mode ir.Mode, inUse apply.Dataplane) ([]appl
 	return all, errors.Join(errs...)
 }
 
-// Remove removes leftovers; one that cannot be removed does not keep the others.
-func Remove(ctx context.Context, leftovers []apply.Leftover) error {
+// remove removes leftovers; one that cannot be removed does not keep the others.
+func remove(ctx context.Context, leftovers []apply.Leftover) error {
 	var errs []error
 	for _, l := range leftovers {
 		if err := l.Remove(ctx); err != nil {
@@ -67,8 +67,8 @@ func Remove(ctx context.Context, leftovers []apply.Leftover) error {
 	return errors.Join(errs...)
 }
 
-// Peers returns the names of the leftovers that only kube-proxy makes.
-func Peers(leftovers []apply.Leftover) []string {
+// peers returns the names of the leftovers that only kube-proxy makes.
+func peers(leftovers []apply.Leftover) []string {
 	var objects []string
 	for _, l := range leftovers {
 		if l.Peer {

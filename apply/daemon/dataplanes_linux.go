@@ -29,12 +29,12 @@ var dataplanes = [...]dataplane{
 	{ir.ModeIPVS, nil, ipvs.Leftovers},
 }
 
-// MayDrop returns the base chains of others that see packets before ours and may
+// mayDrop returns the base chains of others that see packets before ours and may
 // drop some.
-func MayDrop(ctx context.Context) ([]string, error) { return nftables.MayDrop(ctx) }
+func mayDrop(ctx context.Context) ([]string, error) { return nftables.MayDrop(ctx) }
 
-// Beside returns what proxyc left on a node to which kube-proxy is back.
-func Beside(ctx context.Context) ([]apply.Leftover, error) {
+// beside returns what proxyc left on a node to which kube-proxy is back.
+func beside(ctx context.Context) ([]apply.Leftover, error) {
 	tables, err := nftables.Leftovers(ctx, false)
 	chains, chainsErr := iptables.Beside(ctx)
 	ours := slices.DeleteFunc(append(tables, chains...), func(l apply.Leftover) bool { return l.Peer })

@@ -13,8 +13,8 @@ var errNotLinux = errors.New("needs Linux: elsewhere proxyc compiles, traces and
 
 var dataplanes []dataplane
 
-// MayDrop returns an error: elsewhere than on Linux nothing is known.
-func MayDrop(context.Context) ([]string, error) { return nil, errNotLinux }
+// mayDrop returns an error: elsewhere than on Linux nothing is known.
+func mayDrop(context.Context) ([]string, error) { return nil, errNotLinux }
 
-// Beside returns an error: nothing is left elsewhere than on Linux.
-func Beside(context.Context) ([]apply.Leftover, error) { return nil, errNotLinux }
+// beside returns an error: nothing is left elsewhere than on Linux.
+func beside(context.Context) ([]apply.Leftover, error) { return nil, errNotLinux }

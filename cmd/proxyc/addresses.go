@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/proxyc/proxyc/apply/sysctl"
+	"github.com/proxyc/proxyc/apply/daemon"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
@@ -22,7 +22,7 @@ func (in *input) readAddresses(e *env, j *job) (err error) {
 		return fmt.Errorf("--live: %w", err)
 	}
 	j.facts.Interfaces = append(j.facts.Interfaces, j.facts.Named...)
-	j.facts.Liberal = sysctl.Liberal(kernelRoot)
+	j.facts.Liberal = daemon.Liberal()
 	return nil
 }
 

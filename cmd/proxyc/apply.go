@@ -9,21 +9,16 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime"
 	"strings"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
-	"github.com/proxyc/proxyc/apply/conntrack"
-	engine "github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon"
 	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
-
-// kernelRoot is where the kernel's settings are.
-const kernelRoot = sysctl.Root("/")
 
 type applyCmd struct {
 	configFlags
@@ -65,7 +60,7 @@ func (c *applyCmd) Run(e *env) error {
 	j.Resolved = resolved
 	if c.Cleanup {
 		e.report(j.diags)
-		return cleanUp(ctx, e, c.lookOnly())
+		return cleanUp(ctx, e, false, c.lookOnly())
 	}
 	if !c.InitOnly && len(c.Snapshot) == 0 {
 		return errNoSnapshot
@@ -85,7 +80,7 @@ func (c *applyCmd) Run(e *env) error {
 	if j.facts.Interfaces, err = e.interfaces(); err != nil {
 		return j.finish(e, err)
 	}
-	j.facts.Liberal = sysctl.Liberal(kernelRoot)
+	j.facts.Liberal = daemon.Liberal()
 	programs := j.compile()
 	e.report(j.findings())
 	for _, d := range j.diags {
@@ -96,137 +91,19 @@ func (c *applyCmd) Run(e *env) error {
 	return c.converge(ctx, e, j, programs)
 }
 
-// converge brings the node to the programs, in the order in which packets need it:
-// kernel settings, rules, what other proxies left, connections of UDP clients
-// that hold on to what is gone.
+// converge takes the one turn.
 func (c *applyCmd) converge(ctx context.Context, e *env, j *job, programs ir.Programs) error {
-	lockCtx, cancel := context.WithTimeout(ctx, c.LockTimeout)
-	defer cancel()
-	release, err := lockToWrite(lockCtx, c.lookOnly())
-	if err != nil {
+	turn := &daemon.Turn{Config: j.Config, Programs: programs, IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout,
+		LookOnly: c.lookOnly(), Takeover: c.YesTakeover, SettingsOnly: c.InitOnly}
+	done, err := turn.Run(ctx)
+	if done == nil {
 		return err
 	}
-	defer release()
-
-	settings, err := c.settings(j, programs)
-	if err != nil {
-		return err
-	}
-	out := report{Settings: settings}
-	if c.InitOnly {
-		return c.finish(e, out, c.writeSettings(settings))
-	}
-	mode := programs.IPv4.Node.Mode
-	dataplane, err := engine.Open(ctx, mode, apply.Options{IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout})
-	if err != nil {
-		return err
-	}
-	defer dataplane.Close()
-	leftovers, err := engine.Leftovers(ctx, mode, dataplane)
-	if err != nil {
-		return err
-	}
-	for _, l := range leftovers {
-		out.Leftovers = append(out.Leftovers, l.Object)
-	}
-	if peer := engine.Peers(leftovers); len(peer) > 0 && !c.YesTakeover && !c.lookOnly() {
-		return fmt.Errorf("the node carries kube-proxy's rules (%s): stop kube-proxy, then say --yes-takeover", strings.Join(peer, ", "))
-	}
-	if err := c.writeSettings(settings); err != nil {
-		return err
-	}
-	plan, result, err := apply.Once(ctx, dataplane, programs, func(apply.Plan) bool { return !c.lookOnly() })
-	if plan == nil {
-		return err
-	}
-	out.Plan = plan
-	if err != nil {
-		return c.finish(e, out, errors.Join(err, result.Error()))
-	}
-	err = result.Error()
-	if !c.lookOnly() {
-		err = errors.Join(err, engine.Remove(ctx, leftovers))
-	}
-	stale, staleErr := c.flows(programs, plan.Gone())
-	out.Stale = stale
-	if c.lookOnly() {
-		var dropErr error
-		out.MayDrop, dropErr = engine.MayDrop(ctx)
-		staleErr = errors.Join(staleErr, dropErr)
-	}
-	return c.finish(e, out, errors.Join(err, staleErr))
+	return c.finish(e, report{done}, err)
 }
 
-// lockToWrite takes the node's lock. Who only looks goes without it, so that a
-// daemon, which holds it as long as it runs, can be checked: the kernel gives
-// each table as it is between two commits.
-func lockToWrite(ctx context.Context, lookOnly bool) (release func() error, err error) {
-	if lookOnly {
-		return func() error { return nil }, nil
-	}
-	lock, err := apply.AcquireLock(ctx, lockDir)
-	if err != nil {
-		return nil, err
-	}
-	return lock.Release, nil
-}
-
-// settings are the kernel settings that are not yet as wanted.
-func (c *applyCmd) settings(j *job, programs ir.Programs) ([]sysctl.Setting, error) {
-	host := sysctl.ReadHost(kernelRoot, runtime.NumCPU())
-	wanted := append(sysctl.Conntrack(&j.Config.Conntrack, host), sysctl.Dataplane(&programs.IPv4.Node, host)...)
-	return sysctl.Diff(kernelRoot, wanted)
-}
-
-func (c *applyCmd) writeSettings(settings []sysctl.Setting) error {
-	if c.lookOnly() {
-		return nil
-	}
-	return sysctl.Write(kernelRoot, settings)
-}
-
-// flows deletes the UDP flows that hold on to what is gone, and gives them.
-func (c *applyCmd) flows(programs ir.Programs, gone []ir.Match) ([]conntrack.Stale, error) {
-	if !conntrack.Concern(programs, gone) {
-		return nil, nil
-	}
-	table, err := conntrack.Open(0)
-	if err != nil {
-		return nil, err
-	}
-	defer table.Close()
-	var stale []conntrack.Stale
-	for f, p := range programs.All() {
-		entries, err := table.UDP(f)
-		if err != nil {
-			return nil, err
-		}
-		stale = append(stale, conntrack.Find(entries, ir.NewPrograms(p), gone)...)
-	}
-	if c.lookOnly() {
-		return stale, nil
-	}
-	entries := make([]conntrack.Entry, len(stale))
-	for i, s := range stale {
-		entries[i] = s.Entry
-	}
-	_, err = table.Delete(entries)
-	return stale, err
-}
-
-// report is what an apply did, or would do.
-type report struct {
-	Settings  []sysctl.Setting
-	Leftovers []string
-	Plan      apply.Plan
-	Stale     []conntrack.Stale
-	// MayDrop are rules of others, which stay: no difference.
-	MayDrop []string
-}
-
-func (r *report) empty() bool {
-	return len(r.Settings) == 0 && len(r.Leftovers) == 0 && len(r.Stale) == 0 && (r.Plan == nil || r.Plan.Empty())
-}
+// report is what an apply did, or would do, to be printed.
+type report struct{ *daemon.Report }
 
 // finish prints the report and gives the error with which the verb ends.
 func (c *applyCmd) finish(e *env, r report, err error) error {
@@ -237,7 +114,7 @@ func (c *applyCmd) finish(e *env, r report, err error) error {
 	if printErr := printing(e.stdout, c.Output == "wide"); printErr != nil {
 		return cmp.Or(err, printErr)
 	}
-	if err == nil && c.Check && !r.empty() {
+	if err == nil && c.Check && !r.Empty() {
 		return errFindings
 	}
 	return err
@@ -292,61 +169,23 @@ func (r *report) printJSON(w io.Writer, _ bool) error {
 func (c *cleanupCmd) Run(e *env) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if c.KeepKubeProxy {
-		return cleanBeside(ctx, e, c.DryRun)
-	}
-	return cleanUp(ctx, e, c.DryRun)
+	return cleanUp(ctx, e, c.KeepKubeProxy, c.DryRun)
 }
 
-// errNoPeer keeps the rules of a node that has no others.
-var errNoPeer = errors.New("--keep-kube-proxy: kube-proxy has written no rules here, and there would be none: start it first")
-
-// cleanBeside removes what proxyc left on a node to which kube-proxy is back.
-func cleanBeside(ctx context.Context, e *env, dryRun bool) error {
-	return remove(ctx, e, dryRun, func(ctx context.Context) ([]apply.Leftover, error) {
-		all, err := allLeftovers(ctx)
-		if err == nil && len(engine.Peers(all)) == 0 {
-			err = errNoPeer
-		}
-		if err != nil {
-			return nil, err
-		}
-		return engine.Beside(ctx)
-	})
-}
-
-// cleanUp removes all that proxyc or kube-proxy left on the node, in every
-// mode and family.
-func cleanUp(ctx context.Context, e *env, dryRun bool) error {
-	return remove(ctx, e, dryRun, allLeftovers)
-}
-
-// remove removes what find gives, and prints it.
-func remove(ctx context.Context, e *env, dryRun bool, find func(context.Context) ([]apply.Leftover, error)) error {
+// cleanUp removes all that proxyc or kube-proxy left on the node, in every mode
+// and family; or what proxyc left beside kube-proxy.
+func cleanUp(ctx context.Context, e *env, keepKubeProxy, dryRun bool) error {
 	if err := needRoot("cleanup"); err != nil {
 		return err
 	}
-	release, err := lockToWrite(ctx, dryRun)
-	if err != nil {
-		return err
-	}
-	defer release()
-	leftovers, err := find(ctx)
-	for _, l := range leftovers {
-		fmt.Fprintf(e.stdout, "remove %s\n", l.Object)
-	}
-	if err == nil && len(leftovers) == 0 {
-		fmt.Fprintln(e.stdout, "nothing to remove")
-	}
-	if dryRun {
-		return err
-	}
-	return errors.Join(err, engine.Remove(ctx, leftovers))
-}
-
-// allLeftovers are those of all modes.
-func allLeftovers(ctx context.Context) ([]apply.Leftover, error) {
-	return engine.Leftovers(ctx, "", nil)
+	return daemon.Cleanup(ctx, keepKubeProxy, dryRun, func(leftovers []apply.Leftover) {
+		for _, l := range leftovers {
+			fmt.Fprintf(e.stdout, "remove %s\n", l.Object)
+		}
+		if len(leftovers) == 0 {
+			fmt.Fprintln(e.stdout, "nothing to remove")
+		}
+	})
 }
 
 // variantOf reads --iptables-variant; empty: the one that the node uses.

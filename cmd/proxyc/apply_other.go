@@ -4,8 +4,6 @@ package main
 
 import "errors"
 
-const lockDir = "."
-
 func needRoot(string) error {
 	return errors.New("needs Linux: elsewhere proxyc compiles, traces and explains only")
 }

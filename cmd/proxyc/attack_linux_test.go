@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/proxyc/proxyc/apply/applytest"
 )
 
 // peak is the most memory that a process had so far, in bytes.
@@ -51,7 +53,7 @@ func TestWatchManyConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := newWatched(t, "nftables")
-	w.write("cluster.yaml", watchCluster("a"))
+	w.write("cluster.yaml", applytest.Services("a"))
 	w.start("proxyc", "watch")
 	w.until("first sync", synced)
 	before := peak(t, w.process.Pid)

@@ -8,21 +8,27 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"testing"
+	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
 	bench "github.com/proxyc/proxyc/apply/applytest/cluster"
+	"github.com/proxyc/proxyc/apply/daemon"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/iptables"
 	"github.com/proxyc/proxyc/apply/nftables"
+	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -157,7 +163,7 @@ func TestCounts(t *testing.T) {
 
 // countText counts what compiling for a mode and writing its texts takes.
 func countText(t *testing.T, mode ir.Mode) counts {
-	cfg := countedFollower(t, mode).cfg
+	cfg := countedConfig(t, mode)
 	snap, diags := decode(listOf(t, slices.Collect(countedCluster.Objects())))
 	if diags.HasErrors() {
 		t.Fatal(diags)
@@ -186,12 +192,35 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func countedFollower(t *testing.T, mode ir.Mode) *fileFollower {
-	f := newFileFollower(t)
-	f.log = slog.New(slog.DiscardHandler)
-	f.cfg = parseConfig(t, mode, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"+
+func countedConfig(t *testing.T, mode ir.Mode) *config.Config {
+	return parseConfig(t, mode, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"+
 		"clusterCIDR: 10.128.0.0/9,fd00:10:128::/48\niptables: {localhostNodePorts: false}\n"))
-	return f
+}
+
+func countedFollower(t *testing.T, mode ir.Mode) *fileSource {
+	store, log := watch.NewStore(time.Now), slog.New(slog.DiscardHandler)
+	return &fileSource{
+		Source: daemon.NewSource(countedConfig(t, mode), store, compiler.Facts{NodeName: "node1"}, log), t: t,
+		files: &watch.Files{Path: filepath.Join(t.TempDir(), "cluster.yaml"), Store: store, Log: log, Report: func(diag.List) {}},
+	}
+}
+
+// fileSource is what a daemon that follows a file compiles.
+type fileSource struct {
+	reconcile.Source
+	t     *testing.T
+	files *watch.Files
+}
+
+// set makes the cluster what a text says.
+func (f *fileSource) set(text string) {
+	f.t.Helper()
+	if err := os.WriteFile(f.files.Path, []byte(text), 0o644); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := f.files.Read(); err != nil {
+		f.t.Fatal(err)
+	}
 }
 
 func listOf(t *testing.T, objects []any) []byte {
@@ -255,7 +284,7 @@ func move(objects []any, service int) []any {
 }
 
 // sync counts one sync of what changed.
-func (p *countedPlane) sync(t *testing.T, f *fileFollower, kind reconcile.Kind) counts {
+func (p *countedPlane) sync(t *testing.T, f *fileSource, kind reconcile.Kind) counts {
 	t.Helper()
 	var done reconcile.Done
 	var err error

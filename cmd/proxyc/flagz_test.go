@@ -2,15 +2,10 @@ package main
 
 import (
 	"io"
-	"net/http"
-	"net/http/httptest"
-	"strings"
 	"testing"
 
 	"github.com/alecthomas/kong"
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/proxyc/proxyc/compiler/config"
 )
 
 // flagsOf parses a command line of the daemon and gives what /flagz lists.
@@ -55,32 +50,5 @@ func TestFlagzWithFile(t *testing.T) {
 		if d := cmp.Diff(want[name], got[name]); d != "" {
 			t.Errorf("%s (-want +got):\n%s", name, d)
 		}
-	}
-}
-
-// Every gate shows in the metrics, as it is in force.
-func TestFeatureMetrics(t *testing.T) {
-	cfg := config.Default()
-	cfg.FeatureGates = map[string]bool{"AllAlpha": true, "ContextualLogging": false}
-	config.Complete(cfg)
-	w := httptest.NewRecorder()
-	newMetrics(cfg).Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-	lines := map[string]bool{}
-	for line := range strings.Lines(w.Body.String()) {
-		if gate, ok := strings.CutPrefix(line, "kubernetes_feature_enabled"); ok {
-			gate, value, _ := strings.Cut(strings.TrimSpace(gate), " ")
-			lines[gate] = value == "1"
-		}
-	}
-	for line, on := range map[string]bool{
-		`{name="ContextualLogging",stage="BETA"}`: false, `{name="LoggingAlphaOptions",stage="ALPHA"}`: true, `{name="ComponentFlagz",stage="BETA"}`: true,
-		`{name="NFTablesProxyMode",stage=""}`: true, `{name="AllBeta",stage="BETA"}`: false, `{name="MemoryQoS",stage="ALPHA"}`: true,
-	} {
-		if got, ok := lines[line]; !ok || got != on {
-			t.Errorf("%s is %t (there: %t), want %t", line, got, ok, on)
-		}
-	}
-	if len(lines) < 240 {
-		t.Errorf("only %d gates", len(lines))
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
-	engine "github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler"
@@ -32,7 +32,7 @@ func BenchmarkEvent(b *testing.B) {
 					if s.Err != nil {
 						b.Fatal(s.Err)
 					}
-					if total(s.Done.Operations) > 0 {
+					if c := s.Done.Operations; c.Added+c.Changed+c.Removed > 0 {
 						return
 					}
 				}
@@ -64,9 +64,7 @@ func runLoop(b *testing.B, services int) (*watch.Store, <-chan *reconcile.Sync) 
 		store.SetSlice(benchSlice(i, 0))
 	}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	f := &follower{cfg: parseConfig(b, ir.ModeNFTables, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n")),
-		store: store, facts: compiler.Facts{NodeName: "node1"}, log: log,
-		interfaces: func() ([]compiler.Interface, error) { return nil, nil }}
+	f := daemon.NewSource(parseConfig(b, ir.ModeNFTables, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n")), store, compiler.Facts{NodeName: "node1"}, log)
 	ns, err := applytest.NewNamespace("bench")
 	if err != nil {
 		b.Fatal(err)
@@ -76,7 +74,7 @@ func runLoop(b *testing.B, services int) (*watch.Store, <-chan *reconcile.Sync) 
 	var d apply.Dataplane
 	var drift <-chan struct{}
 	if err := ns.Do(func() (err error) {
-		if d, err = engine.Open(ctx, ir.ModeNFTables, apply.Options{Log: log}); err == nil {
+		if d, err = daemon.Open(ctx, ir.ModeNFTables, apply.Options{Log: log}); err == nil {
 			drift, err = d.Drift(ctx)
 		}
 		return err

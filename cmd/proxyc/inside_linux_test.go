@@ -16,6 +16,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/daemon"
 )
 
 // get asks the daemon over HTTP, in its namespace.
@@ -88,11 +91,11 @@ const localCluster = `{apiVersion: v1, kind: Service, metadata: {name: l, namesp
 // TestWatchMetrics asks for every metric that a mode has, after real syncs.
 func TestWatchMetrics(t *testing.T) {
 	eachDataplane(t, func(t *testing.T, w *watched) {
-		w.write("cluster.yaml", watchCluster("a"))
+		w.write("cluster.yaml", applytest.Services("a"))
 		w.start("proxyc", "watch")
 		w.until("first sync", synced)
-		w.write("cluster.yaml", watchCluster("a", "b")+localCluster)
-		w.until("a change", func(st Status) bool { return synced(st) && st.LastKind == "change" })
+		w.write("cluster.yaml", applytest.Services("a", "b")+localCluster)
+		w.until("a change", func(st daemon.Status) bool { return synced(st) && st.LastKind == "change" })
 		for _, path := range []string{"/healthz", "/livez"} {
 			if _, _, err := w.get(healthPort, path); err != nil {
 				t.Fatal(err)
@@ -203,11 +206,11 @@ func TestWatchLocalhostNodePorts(t *testing.T) {
 func TestWatchInside(t *testing.T) {
 	w := newWatched(t, "nftables")
 	w.write("config", fmt.Sprintf(watchConfig, "nftables")+"enableProfiling: true\n")
-	w.write("cluster.yaml", watchCluster("a"))
+	w.write("cluster.yaml", applytest.Services("a"))
 	w.start("proxyc", "watch")
 	w.until("first sync", synced)
-	w.write("cluster.yaml", watchCluster("a", "b"))
-	w.until("a change", func(st Status) bool { return synced(st) && st.LastKind == "change" })
+	w.write("cluster.yaml", applytest.Services("a", "b"))
+	w.until("a change", func(st daemon.Status) bool { return synced(st) && st.LastKind == "change" })
 	body := w.page("/debug/proxyc/plan")
 	if !strings.Contains(body, `"kind":"change"`) || strings.Contains(body, `"more"`) || !strings.Contains(body, `"service":{"namespace":"ns","name":"b"}`) || strings.Contains(body, `"name":"a"`) {
 		t.Errorf("the plan: %s", body)
@@ -237,7 +240,7 @@ func TestWatchInside(t *testing.T) {
 func TestWatchStatusSocket(t *testing.T) {
 	w := newWatched(t, "nftables")
 	w.args = append(w.args, "--status-socket", w.file("socket"))
-	w.write("cluster.yaml", watchCluster("a"))
+	w.write("cluster.yaml", applytest.Services("a"))
 	ask := func() (string, error) {
 		out, err := w.ns.Run(w.ns.Command(context.Background(), "proxyc", "status", "--address", "unix:"+w.file("socket")))
 		return string(out), err
@@ -272,11 +275,11 @@ func TestWatchReady(t *testing.T) {
 			return struct{}{}, err == nil && code == want && strings.Contains(body, reason)
 		})
 	}
-	w.write("cluster.yaml", watchCluster("a"))
+	w.write("cluster.yaml", applytest.Services("a"))
 	w.start("proxyc", "watch")
 	ready("first sync", http.StatusOK, "")
 
-	w.write("cluster.yaml", watchCluster("a", "b"))
+	w.write("cluster.yaml", applytest.Services("a", "b"))
 	w.holds(10*time.Second, "b", true)
 	ready("a change", http.StatusOK, "")
 
@@ -285,7 +288,7 @@ func TestWatchReady(t *testing.T) {
 		return struct{}{}, strings.Contains(w.log.String(), "starting anew")
 	})
 	ready("after the new configuration", http.StatusOK, "")
-	w.write("cluster.yaml", watchCluster("a", "c"))
+	w.write("cluster.yaml", applytest.Services("a", "c"))
 	ready("while a change waits for minSyncPeriod", http.StatusServiceUnavailable, "a change is waiting")
 	ready("after it", http.StatusOK, "")
 	if !w.has("c") {
@@ -348,7 +351,7 @@ clusters: [{name: c, cluster: {server: "`+api.URL+`"}}], users: [{name: u}]}`)
 func TestWatchChecksNode(t *testing.T) {
 	w := newWatched(t, "nftables")
 	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "10.244.0.0/16", "fd00::/64", 1))
-	w.write("cluster.yaml", watchCluster("a")+`
+	w.write("cluster.yaml", applytest.Services("a")+`
 {apiVersion: v1, kind: Node, metadata: {name: node1}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}}
 `)
 	w.start("proxyc", "watch")

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/proxyc/proxyc/apply/applytest"
 )
 
 // A host that takes TCP packets outside of the window for valid has routes on
@@ -17,7 +19,7 @@ func TestHostIsLiberal(t *testing.T) {
 			if err := w.ns.Sysctl("netfilter/nf_conntrack_tcp_be_liberal=" + liberal); err != nil {
 				t.Fatal(err)
 			}
-			w.write("cluster.yaml", watchCluster("a"))
+			w.write("cluster.yaml", applytest.Services("a"))
 			w.start("proxyc", "watch")
 			w.until("first sync", synced)
 			if drops := strings.Contains(w.rules(), "--ctstate INVALID"); drops == (liberal == "1") {

@@ -3,20 +3,15 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/proxyc/proxyc/apply"
-	"github.com/proxyc/proxyc/apply/daemon/reconcile"
-	"github.com/proxyc/proxyc/compiler/config"
-	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/daemon"
 )
 
 // readyz waits for an answer of /readyz.
@@ -37,13 +32,13 @@ func TestWatchFailedSync(t *testing.T) {
 	} {
 		t.Run(plane.name, func(t *testing.T) {
 			w := newWatched(t, plane.name)
-			w.write("cluster.yaml", watchCluster("a"))
+			w.write("cluster.yaml", applytest.Services("a"))
 			w.start("proxyc", "watch")
 			w.until("first sync", synced)
 			w.readyz("first sync", http.StatusOK, "")
 			release := w.own(plane.table)
 			w.readyz("while the table has an owner", http.StatusServiceUnavailable, plane.reason)
-			st := w.until("the error is told", func(st Status) bool { return st.LastError != nil })
+			st := w.until("the error is told", func(st daemon.Status) bool { return st.LastError != nil })
 			if st.Synced || len(st.Quarantined) > 0 || !strings.Contains(st.LastError.Error, plane.reason) {
 				t.Errorf("want not synced and no Service to blame, got %+v", st)
 			}
@@ -105,13 +100,13 @@ func TestWatchRefusesService(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.env = []string{"PATH=" + path + ":" + os.Getenv("PATH"), "BEHIND=" + os.Getenv("PATH")}
-	w.write("cluster.yaml", watchCluster("a"))
+	w.write("cluster.yaml", applytest.Services("a"))
 	w.start("proxyc", "watch")
 	w.readyz("first sync", http.StatusOK, "")
 
-	w.write("cluster.yaml", strings.Replace(watchCluster("a", "b", "c"), "clusterIP: 10.96.0.98", "sessionAffinity: ClientIP, clusterIP: 10.96.0.98", 1))
+	w.write("cluster.yaml", strings.Replace(applytest.Services("a", "b", "c"), "clusterIP: 10.96.0.98", "sessionAffinity: ClientIP, clusterIP: 10.96.0.98", 1))
 	w.readyz("while b is left out", http.StatusServiceUnavailable, "the kernel refuses the rules of 1 Services")
-	st := w.until("b is named", func(st Status) bool { return synced(st) && len(st.Quarantined) > 0 })
+	st := w.until("b is named", func(st daemon.Status) bool { return synced(st) && len(st.Quarantined) > 0 })
 	if q := st.Quarantined[0]; q.Service != "ns/b" || !strings.Contains(q.Reason, "no such match") {
 		t.Errorf("quarantined: %+v, want ns/b with the reason", st.Quarantined)
 	}
@@ -122,67 +117,9 @@ func TestWatchRefusesService(t *testing.T) {
 		t.Errorf("proxyc_quarantined_services is %s, want 1", n)
 	}
 
-	w.write("cluster.yaml", watchCluster("a", "b", "c"))
+	w.write("cluster.yaml", applytest.Services("a", "b", "c"))
 	w.readyz("when b has changed", http.StatusOK, "")
 	if !w.has("a") || !w.has("b") || !w.has("c") {
 		t.Errorf("want all, got\n%s", w.rules())
-	}
-}
-
-// Whoever finds the daemon ready can rely on the health checks, too.
-func TestReadyComesLast(t *testing.T) {
-	taken, err := net.Listen("tcp4", "0.0.0.0:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer taken.Close()
-	port := uint16(taken.Addr().(*net.TCPAddr).Port)
-	d := newTestDaemon(t, "iptables")
-	defer d.checks.close()
-	tried := false
-	d.checks.IPv4.Failed = func(ir.Name, uint16, error) {
-		tried = true
-		if d.health.Ready().Ready {
-			t.Error("ready before the health checks were opened")
-		}
-	}
-	programs := ir.NewPrograms(
-		&ir.Program{Family: ir.IPv4, Node: ir.Node{NodePorts: ir.NodePortAddrs{All: true}}, Services: []ir.Service{{Health: &ir.HealthCheck{Port: port}}}},
-		&ir.Program{Family: ir.IPv6},
-	)
-	d.synced(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: programs}})
-	if !tried {
-		t.Error("the health check was not opened")
-	}
-	if r := d.health.Ready(); !r.Ready {
-		t.Errorf("not ready after a sync: %+v", r)
-	}
-}
-
-// newTestDaemon is a daemon that does not run.
-func newTestDaemon(t *testing.T, mode string) *daemon {
-	t.Helper()
-	cfg := config.Default()
-	cfg.Mode = mode
-	config.Complete(cfg)
-	d, err := newDaemon(&watchCmd{Snapshot: "none"}, &env{stdout: io.Discard, stderr: io.Discard},
-		&loaded{Resolved: &config.Resolved{Config: cfg, NodeName: "node1"}}, newLogger(io.Discard, io.Discard, &cfg.Logging))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
-}
-
-// A commit that could not remove all that is stale counts once.
-func TestCleanupFailures(t *testing.T) {
-	d := newTestDaemon(t, "nftables")
-	programs := ir.NewPrograms(&ir.Program{Family: ir.IPv4}, &ir.Program{Family: ir.IPv6})
-	d.synced(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: programs}, Done: reconcile.Done{Commits: []reconcile.Commit{{Result: apply.Result{Busy: ir.PerFamily[int]{IPv4: 3}}}}}})
-	page := httptest.NewRecorder()
-	d.metricsServer().Handler.ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
-	for family, want := range map[string]string{"IPv4": "1", "IPv6": "0"} {
-		if got := value(t, page.Body.String(), `kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total{ip_family="`+family+`"}`); got != want {
-			t.Errorf("%s: %s, want %s", family, got, want)
-		}
 	}
 }

@@ -7,6 +7,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/daemon"
 )
 
 // What somebody adds to our table, or takes out of force, is found at once,
@@ -15,7 +18,7 @@ import (
 func TestWatchUndoesWhateverIsWritten(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
-	w.write("cluster.yaml", watchCluster("a"))
+	w.write("cluster.yaml", applytest.Services("a"))
 	w.start("proxyc", "watch")
 	w.until("first sync", synced)
 	nft := func(command string) {
@@ -62,7 +65,7 @@ func TestWatchUndoesWhateverIsWritten(t *testing.T) {
 		}
 		nft(attack.command)
 		within(w, 10*time.Second, fmt.Sprintf("%q is undone and told", attack.command), func() (struct{}, bool) {
-			drift := w.until("a status", func(Status) bool { return true }).LastDrift
+			drift := w.until("a status", func(daemon.Status) bool { return true }).LastDrift
 			told := drift != nil && slices.ContainsFunc(drift.First, func(op string) bool { return strings.Contains(op, attack.named) })
 			return struct{}{}, told && !strings.Contains(w.rules(), attack.trace) && w.has("a")
 		})

@@ -3,8 +3,6 @@ package main
 import (
 	"fmt"
 	"net/netip"
-	"strings"
-	"sync"
 	"testing"
 
 	"github.com/proxyc/proxyc/compiler"
@@ -71,22 +69,4 @@ func compile(t testing.TB, cfg *config.Config, snap *snapshot.Snapshot, facts co
 		}
 	}
 	return programs, diags
-}
-
-// syncBuffer is a buffer that a process writes while a test reads.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }

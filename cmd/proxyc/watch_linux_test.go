@@ -18,6 +18,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/daemon"
 )
 
 // watchConfig leaves the settings of the machine alone, and syncs at once.
@@ -42,7 +43,7 @@ type watched struct {
 
 	process *os.Process
 	wait    func() error
-	log     *syncBuffer
+	log     *applytest.Buffer
 	cwd     string // the daemon's; empty: the test's
 }
 
@@ -66,7 +67,7 @@ func newWatched(t *testing.T, dataplane string) *watched {
 	}
 	t.Cleanup(func() { ns.Close() })
 	plane := dataplanes[dataplane]
-	w := &watched{t: t, ns: ns, dir: t.TempDir(), list: plane.list, log: &syncBuffer{}}
+	w := &watched{t: t, ns: ns, dir: t.TempDir(), list: plane.list, log: &applytest.Buffer{}}
 	w.args = append([]string{"-c", w.file("config"), "-s", w.file("cluster.yaml"), "--hostname-override", "node1"}, plane.args...)
 	w.write("config", fmt.Sprintf(watchConfig, plane.mode))
 	t.Cleanup(func() {
@@ -120,9 +121,9 @@ func (w *watched) stop(signal os.Signal) time.Duration {
 }
 
 // until waits for a status that holds.
-func (w *watched) until(what string, holds func(Status) bool) Status {
+func (w *watched) until(what string, holds func(daemon.Status) bool) daemon.Status {
 	w.t.Helper()
-	return within(w, 20*time.Second, what, func() (st Status, ok bool) {
+	return within(w, 20*time.Second, what, func() (st daemon.Status, ok bool) {
 		out, _ := w.ns.Run(w.ns.Command(context.Background(), "proxyc", "status", "-o", "json")) // it fails while there is something to wait for
 		return st, json.Unmarshal(out, &st) == nil && holds(st)
 	})
@@ -146,7 +147,7 @@ func within[T any](w *watched, limit time.Duration, what string, try func() (T, 
 	}
 }
 
-func synced(st Status) bool { return st.Synced && st.Pending == 0 }
+func synced(st daemon.Status) bool { return st.Synced && st.Pending == 0 }
 
 func (w *watched) rules() string {
 	w.t.Helper()
@@ -180,14 +181,14 @@ func eachDataplane(t *testing.T, test func(t *testing.T, w *watched)) {
 
 func TestWatchFollows(t *testing.T) {
 	eachDataplane(t, func(t *testing.T, w *watched) {
-		w.write("cluster.yaml", watchCluster("a"))
+		w.write("cluster.yaml", applytest.Services("a"))
 		w.start("proxyc", "watch")
 		w.until("first sync", synced)
 		w.holds(time.Second, "a", true)
-		w.write("cluster.yaml", watchCluster("b"))
+		w.write("cluster.yaml", applytest.Services("b"))
 		w.holds(5*time.Second, "b", true)
 		w.holds(time.Second, "a", false)
-		st := w.until("the second sync", func(st Status) bool { return st.Generation > 1 })
+		st := w.until("the second sync", func(st daemon.Status) bool { return st.Generation > 1 })
 		if st.LastKind != "change" {
 			t.Errorf("a change of Services led to a sync of kind %s", st.LastKind)
 		}
@@ -199,20 +200,20 @@ func TestWatchBareNames(t *testing.T) {
 	w := newWatched(t, "nftables")
 	w.cwd = w.dir
 	w.args = []string{"-c", "config", "-s", "cluster.yaml", "--hostname-override", "node1"}
-	w.write("cluster.yaml", watchCluster("a"))
+	w.write("cluster.yaml", applytest.Services("a"))
 	w.start("proxyc", "watch")
 	w.until("first sync", synced)
-	w.write("cluster.yaml", watchCluster("b"))
+	w.write("cluster.yaml", applytest.Services("b"))
 	w.holds(5*time.Second, "b", true)
 	w.write("config", fmt.Sprintf(watchConfig, "iptables"))
-	w.until("the new mode", func(st Status) bool { return st.Mode == "iptables" && synced(st) })
+	w.until("the new mode", func(st daemon.Status) bool { return st.Mode == "iptables" && synced(st) })
 }
 
 // kubectl get > FILE removes no Service: the file is empty first, and empty
 // for good if kubectl fails.
 func TestWatchSnapshotRewritten(t *testing.T) {
 	w := newWatched(t, "nftables")
-	w.write("cluster.yaml", watchCluster("a"))
+	w.write("cluster.yaml", applytest.Services("a"))
 	w.start("proxyc", "watch")
 	w.until("first sync", synced)
 	file, err := os.Create(w.file("cluster.yaml"))
@@ -230,7 +231,7 @@ func TestWatchSnapshotRewritten(t *testing.T) {
 	}
 	file.Close()
 	refused(1)
-	whole := watchCluster("a", "b")
+	whole := applytest.Services("a", "b")
 	if err := os.WriteFile(w.file("cluster.yaml"), []byte(whole[:len(whole)-20]), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +254,7 @@ func TestWatchSnapshotRewritten(t *testing.T) {
 // A restart finds all in place, and the rules stay in between.
 func TestWatchRestart(t *testing.T) {
 	eachDataplane(t, func(t *testing.T, w *watched) {
-		w.write("cluster.yaml", watchCluster("a", "b"))
+		w.write("cluster.yaml", applytest.Services("a", "b"))
 		for i, signal := range []os.Signal{syscall.SIGTERM, syscall.SIGKILL, syscall.SIGTERM} {
 			w.start("proxyc", "watch")
 			st := w.until("first sync", synced)
@@ -272,7 +273,7 @@ func TestWatchRestart(t *testing.T) {
 
 func TestWatchRepairsDrift(t *testing.T) {
 	eachDataplane(t, func(t *testing.T, w *watched) {
-		w.write("cluster.yaml", watchCluster("a"))
+		w.write("cluster.yaml", applytest.Services("a"))
 		w.start("proxyc", "watch")
 		w.until("first sync", synced)
 		for name, plane := range dataplanes {
@@ -283,7 +284,7 @@ func TestWatchRepairsDrift(t *testing.T) {
 			}
 		}
 		w.holds(2*time.Second, "a", true)
-		w.until("the drift is told", func(st Status) bool { return st.LastDrift != nil && synced(st) })
+		w.until("the drift is told", func(st daemon.Status) bool { return st.LastDrift != nil && synced(st) })
 	})
 }
 
@@ -291,7 +292,7 @@ func TestWatchRepairsDrift(t *testing.T) {
 func TestWatchBootFrom(t *testing.T) {
 	w := newWatched(t, "nftables")
 	w.args = append(w.args, "--boot-from", w.file("boot"))
-	w.write("cluster.yaml", watchCluster("a"))
+	w.write("cluster.yaml", applytest.Services("a"))
 	w.start("proxyc", "watch")
 	w.until("first sync", synced)
 	w.stop(syscall.SIGTERM)
@@ -318,7 +319,7 @@ func TestWatchDeadServer(t *testing.T) {
 	w := newWatched(t, "nftables")
 	w.withoutServer()
 	w.start("proxyc", "watch", "--unready-after", "10ms")
-	w.until("the loss of contact", func(st Status) bool { return st.APIServer != nil && !st.APIServer.Lost.IsZero() && !st.Synced })
+	w.until("the loss of contact", func(st daemon.Status) bool { return st.APIServer != nil && !st.APIServer.Lost.IsZero() && !st.Synced })
 	cmd := w.ns.Command(t.Context(), "proxyc", "status")
 	out, _ := w.ns.Run(cmd)
 	for _, want := range []string{"synced       no: waiting for the first objects\n", "API server   http://127.0.0.1:1\n",
@@ -357,7 +358,7 @@ func (w *watched) ask(t *testing.T, at, path string) int {
 // A new configuration is taken in place; one that is not valid is not.
 func TestWatchConfigChange(t *testing.T) {
 	w := newWatched(t, "nftables")
-	w.write("cluster.yaml", watchCluster("a"))
+	w.write("cluster.yaml", applytest.Services("a"))
 	w.start("proxyc", "watch")
 	w.until("first sync", synced)
 	w.write("config", "nonsense: true\n")
@@ -365,7 +366,7 @@ func TestWatchConfigChange(t *testing.T) {
 		return struct{}{}, strings.Contains(w.log.String(), "the configuration stays as it is")
 	})
 	w.write("config", fmt.Sprintf(watchConfig, "iptables"))
-	w.until("the new mode", func(st Status) bool { return st.Mode == "iptables" && synced(st) })
+	w.until("the new mode", func(st daemon.Status) bool { return st.Mode == "iptables" && synced(st) })
 	within(w, 5*time.Second, "the table of the old mode goes", func() (struct{}, bool) {
 		_, err := w.ns.Run(w.ns.Command(t.Context(), "nft", "list", "table", "ip", "proxyc"))
 		return struct{}{}, err != nil
@@ -381,12 +382,12 @@ func TestWatchConfigNotInForce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWatched(t, "nftables")
-			w.write("cluster.yaml", watchCluster("a"))
+			w.write("cluster.yaml", applytest.Services("a"))
 			w.start("proxyc", "watch")
 			before := w.until("first sync", synced)
 			whole := fmt.Sprintf(watchConfig, "nftables")
 			w.write("config", strings.Replace(whole, change.from, change.to, 1))
-			refused := func(st Status) bool {
+			refused := func(st daemon.Status) bool {
 				return synced(st) && len(st.Kept) == 1 && st.Kept[0].Path == w.file("config") && strings.Contains(st.Kept[0].Reason, change.why)
 			}
 			st := w.until("the one before is in force again", refused)
@@ -396,10 +397,10 @@ func TestWatchConfigNotInForce(t *testing.T) {
 			if n := strings.Count(w.log.String(), "cannot be put in force"); n != 1 {
 				t.Errorf("told %d times", n)
 			}
-			w.write("cluster.yaml", watchCluster("b"))
+			w.write("cluster.yaml", applytest.Services("b"))
 			w.holds(5*time.Second, "b", true)
 			w.write("config", strings.Replace(whole, "10.244.0.0/16", "10.244.0.0/17", 1))
-			w.until("the next one is in force", func(st Status) bool {
+			w.until("the next one is in force", func(st daemon.Status) bool {
 				return synced(st) && len(st.Kept) == 0 && st.Config.Modified.After(before.Config.Modified)
 			})
 		})
@@ -409,16 +410,16 @@ func TestWatchConfigNotInForce(t *testing.T) {
 // A snapshot that cannot be read while the configuration changes ends nothing.
 func TestWatchConfigChangeWithoutSnapshot(t *testing.T) {
 	w := newWatched(t, "nftables")
-	w.write("cluster.yaml", watchCluster("a"))
+	w.write("cluster.yaml", applytest.Services("a"))
 	w.start("proxyc", "watch")
 	w.until("first sync", synced)
 	w.write("cluster.yaml", "")
 	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "10.244.0.0/16", "10.244.0.0/17", 1))
-	w.until("the snapshot is waited for", func(st Status) bool { return !st.Synced && st.Generation == 0 && len(st.Kept) == 1 })
+	w.until("the snapshot is waited for", func(st daemon.Status) bool { return !st.Synced && st.Generation == 0 && len(st.Kept) == 1 })
 	if !w.has("a") {
 		t.Error("the rules are gone")
 	}
-	w.write("cluster.yaml", watchCluster("b"))
+	w.write("cluster.yaml", applytest.Services("b"))
 	w.until("the snapshot is there", synced)
 	w.holds(time.Second, "b", true)
 }
@@ -426,7 +427,7 @@ func TestWatchConfigChangeWithoutSnapshot(t *testing.T) {
 // Called as kube-proxy, it takes kube-proxy's arguments.
 func TestWatchAsKubeProxy(t *testing.T) {
 	w := newWatched(t, "nftables")
-	w.write("cluster.yaml", watchCluster("a"))
+	w.write("cluster.yaml", applytest.Services("a"))
 	w.start("kube-proxy")
 	w.until("first sync", synced)
 	w.holds(time.Second, "a", true)
@@ -504,10 +505,10 @@ func TestWatchNodeAddress(t *testing.T) {
 // To look needs no lock, which a daemon holds as long as it runs.
 func TestLookBesideDaemon(t *testing.T) {
 	eachDataplane(t, func(t *testing.T, w *watched) {
-		w.write("cluster.yaml", watchCluster("a"))
+		w.write("cluster.yaml", applytest.Services("a"))
 		w.start("proxyc", "watch")
 		w.until("first sync", synced)
-		w.write("other.yaml", watchCluster("a", "b"))
+		w.write("other.yaml", applytest.Services("a", "b"))
 		config := slices.DeleteFunc(slices.Clone(w.args), func(arg string) bool { return arg == "-s" || arg == w.file("cluster.yaml") })
 		for _, step := range []struct {
 			args       []string

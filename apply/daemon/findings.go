@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"log/slog"
@@ -68,10 +68,10 @@ func (f *findings) tell(now compiler.Findings) {
 	}
 }
 
-// troubles tells whether a finding means that something is not as somebody wanted it.
+// troubles tells whether a Finding means that something is not as somebody wanted it.
 func troubles(d diag.Diagnostic) bool { return d.Severity == diag.Error || d.Severity == diag.Warning }
 
-// eventOf is a finding about a Service, or one of its slices, as an event.
+// eventOf is a Finding about a Service, or one of its slices, as an event.
 func eventOf(name ir.Name, d diag.Diagnostic) watch.Event {
 	reason := "ServiceDoubtful"
 	if d.Severity == diag.Error {
@@ -83,22 +83,22 @@ func eventOf(name ir.Name, d diag.Diagnostic) watch.Event {
 	return watch.Event{Service: name, Warning: true, Reason: reason, Action: "CompileService", Note: d.String()}
 }
 
-// finding is one in a Status.
-type finding struct {
+// Finding is one in a Status.
+type Finding struct {
 	Severity string `json:"severity"`
 	Object   string `json:"object"`
 	Field    string `json:"field,omitempty"`
 	Message  string `json:"message"`
 }
 
-// text is the form in which other verbs print it.
-func (f finding) text() string {
+// Text returns the form in which other verbs print it.
+func (f Finding) Text() string {
 	return diag.Diagnostic{Object: f.Object, Path: f.Field, Msg: f.Message}.String()
 }
 
 // first gives the first findings that are more than information, errors before
 // warnings, then by Service; and how many there are.
-func (f *findings) first(most int) (first []finding, total int) {
+func (f *findings) first(most int) (first []Finding, total int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	names := slices.SortedFunc(maps.Keys(f.of), ir.Name.Compare)
@@ -110,7 +110,7 @@ func (f *findings) first(most int) (first []finding, total int) {
 				}
 				if total++; total <= most {
 					msg := diag.Diagnostic{Msg: d.Msg, Hint: d.Hint}.String()
-					first = append(first, finding{d.Severity.String(), d.Object, d.Path, msg})
+					first = append(first, Finding{d.Severity.String(), d.Object, d.Path, msg})
 				}
 			}
 		}

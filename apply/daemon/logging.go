@@ -1,11 +1,10 @@
-package main
+package daemon
 
 import (
 	"bufio"
 	"context"
 	"io"
 	"log/slog"
-	"os"
 	"path"
 	"runtime"
 	"strings"
@@ -159,14 +158,3 @@ func setVerbosity(level *slog.LevelVar, v uint32) { level.Set(verbosity(v)) }
 
 // verbosity is klog's verbosity as a level.
 func verbosity(v uint32) slog.Level { return -slog.Level(v) }
-
-// calledAs are the words of the command line that the program's own name stands for.
-func calledAs(name string) []string {
-	if name == "kube-proxy" {
-		return []string{"watch"}
-	}
-	return nil
-}
-
-// isSet tells whether a variable is set to something.
-func isSet(name string) bool { return os.Getenv(name) != "" }

@@ -1,9 +1,11 @@
-package main
+package daemon
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"time"
 
@@ -57,20 +59,13 @@ func (s *state) servePlan(w http.ResponseWriter, _ *http.Request) {
 // serveTrace traces a packet through the Programs in force. Its parameters are
 // the flags of proxyc trace: from, to, output.
 func (d *daemon) serveTrace(w http.ResponseWriter, r *http.Request) {
-	t, err := d.trace(r.FormValue("from"), r.FormValue("to"))
 	var body bytes.Buffer
 	contentType := "text/plain; charset=utf-8"
-	switch output := r.FormValue("output"); {
-	case err != nil:
-	case output == "" || output == "text":
-		err = t.writeText(&body)
-	case output == "json":
+	scene := Scene{Node: d.nodeName, From: r.FormValue("from"), To: r.FormValue("to"), Output: cmp.Or(r.FormValue("output"), "text")}
+	if scene.Output == "json" {
 		contentType = "application/json"
-		err = t.writeJSON(&body)
-	default:
-		err = errors.New("output: must be text or json, got " + output)
 	}
-	if err != nil {
+	if err := d.trace(&body, scene); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
@@ -79,17 +74,19 @@ func (d *daemon) serveTrace(w http.ResponseWriter, r *http.Request) {
 	w.Write(body.Bytes()) // an error is the client's, who went away
 }
 
-func (d *daemon) trace(from, to string) (t traced, err error) {
-	programs := d.state.programs()
-	if programs.IPv4 == nil {
-		return t, errors.New("nothing is in force yet")
+func (d *daemon) trace(w io.Writer, scene Scene) (err error) {
+	if scene.Output != "text" && scene.Output != "json" {
+		return errors.New("output: must be text or json, got " + scene.Output)
 	}
-	interfaces, err := d.follower.interfaces()
-	if err != nil {
-		return t, err
+	if scene.Programs = d.state.programs(); scene.Programs.IPv4 == nil {
+		return errors.New("nothing is in force yet")
+	}
+	if scene.Interfaces, err = d.follower.interfaces(); err != nil {
+		return err
 	}
 	d.store.View(func(snap *snapshot.Snapshot) {
-		t, err = (&scene{snap: snap, node: d.nodeName, programs: programs, interfaces: interfaces, known: true}).trace(from, to)
+		scene.Snapshot = snap
+		err = d.Trace(w, scene)
 	})
-	return t, err
+	return err
 }

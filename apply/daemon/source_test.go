@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"bytes"
@@ -8,41 +8,21 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
-
-// watchCluster is a Service for each name, with one endpoint.
-func watchCluster(names ...string) string {
-	var b strings.Builder
-	for _, name := range names {
-		fmt.Fprintf(&b, `apiVersion: v1
-kind: Service
-metadata: {name: %[1]s, namespace: ns}
-spec: {type: ClusterIP, clusterIP: 10.96.0.%[2]d, clusterIPs: [10.96.0.%[2]d], ipFamilies: [IPv4], ports: [{port: 80}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: %[1]s-1, namespace: ns, labels: {kubernetes.io/service-name: %[1]s}}
-addressType: IPv4
-endpoints: [{addresses: [10.244.1.%[2]d]}]
-ports: [{port: 8080, name: ""}]
----
-`, name, name[0])
-	}
-	return b.String()
-}
 
 // sameAddrs compares addresses as a whole.
 var sameAddrs = cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})
@@ -60,13 +40,18 @@ func newFileFollower(t *testing.T) *fileFollower {
 	said := &bytes.Buffer{}
 	log := slog.New(slog.NewTextHandler(said, nil))
 	return &fileFollower{
-		follower: &follower{cfg: parseConfig(t, ir.ModeNFTables, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n")),
-			store: store, facts: compiler.Facts{NodeName: "node1"}, log: log,
-			findings:   newFindings(log, func(watch.Event) {}),
-			interfaces: func() ([]compiler.Interface, error) { return nil, nil }},
-		t: t, said: said,
+		follower: newFollower(testConfig(ir.ModeNFTables), store, compiler.Facts{NodeName: "node1"}, log, func(watch.Event) {}),
+		t:        t, said: said,
 		files: &watch.Files{Path: filepath.Join(t.TempDir(), "cluster.yaml"), Store: store, Log: log, Report: func(diag.List) {}},
 	}
+}
+
+// testConfig is a complete configuration of a mode.
+func testConfig(mode ir.Mode) *config.Config {
+	cfg := config.Default()
+	cfg.Mode = string(mode)
+	config.Complete(cfg)
+	return cfg
 }
 
 // set makes the cluster what a text says.
@@ -95,11 +80,11 @@ func TestFollower(t *testing.T) {
 		all           bool
 		changes       []string
 	}{
-		{"first", watchCluster("a", "b"), true, nil},
-		{"nothing", watchCluster("a", "b"), false, nil},
-		{"one more, one less", watchCluster("b", "c"), false, []string{"a", "c"}},
-		{"the node comes", fmt.Sprintf(nodeYAML, 1) + watchCluster("b", "c"), true, nil},
-		{"the node moves", fmt.Sprintf(nodeYAML, 2) + watchCluster("b"), true, nil},
+		{"first", applytest.Services("a", "b"), true, nil},
+		{"nothing", applytest.Services("a", "b"), false, nil},
+		{"one more, one less", applytest.Services("b", "c"), false, []string{"a", "c"}},
+		{"the node comes", fmt.Sprintf(nodeYAML, 1) + applytest.Services("b", "c"), true, nil},
+		{"the node moves", fmt.Sprintf(nodeYAML, 2) + applytest.Services("b"), true, nil},
 	} {
 		f.set(step.cluster)
 		w := f.Take(reconcile.Change)
@@ -109,7 +94,8 @@ func TestFollower(t *testing.T) {
 		if diff := cmp.Diff(step.changes, names(w.Changes.IPv4)); diff != "" {
 			t.Errorf("%s: changes (-want +got):\n%s", step.name, diff)
 		}
-		snap, _ := decode([]byte(step.cluster))
+		snap := snapshot.New()
+		snapshot.Decode(snap, "cluster", []byte(step.cluster))
 		fresh, _ := compiler.Compile(f.cfg, snap, f.facts)
 		if diff := cmp.Diff(fresh, f.compiler.Programs(), sameAddrs); diff != "" {
 			t.Errorf("%s: not what a fresh compilation gives (-want +got):\n%s", step.name, diff)
@@ -134,7 +120,7 @@ func TestFollowerInterfaces(t *testing.T) {
 			t.Errorf("%s: all is compiled: %t, want %t", what, got, want)
 		}
 	}
-	f.set(watchCluster("a"))
+	f.set(applytest.Services("a"))
 	f.interfaces = func() ([]compiler.Interface, error) { return eth0("192.0.2.1/24"), nil }
 	all("first", reconcile.Full, true)
 	all("nothing", reconcile.Full, false)
@@ -169,32 +155,5 @@ func TestFollowerWaits(t *testing.T) {
 	}
 	if rest := f.inForce(); !rest.Since.IsZero() || rest.ServiceEvents != 0 {
 		t.Errorf("still waiting: %+v", rest)
-	}
-}
-
-func TestBootFile(t *testing.T) {
-	snap := snapshot.New()
-	snapshot.Decode(snap, "cluster", []byte(watchCluster("a")))
-	cfg := parseConfig(t, ir.ModeNFTables, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"))
-	programs, _ := compile(t, cfg, snap, compiler.Facts{NodeName: "node1"})
-	b := &bootFile{env: &env{files: osFiles{}}, path: filepath.Join(t.TempDir(), "boot"), log: slog.New(slog.DiscardHandler)}
-	inForce := func() ir.Programs { return programs }
-	if b.write(inForce) {
-		t.Error("wrote although nothing was offered")
-	}
-	b.offer()
-	if !b.write(inForce) || b.write(inForce) {
-		t.Error("what was offered is not written once")
-	}
-	data, err := os.ReadFile(b.path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := ir.ReadJSON(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(programs, got, sameAddrs, cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("read back (-want +got):\n%s", diff)
 	}
 }

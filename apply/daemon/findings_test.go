@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"bytes"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler"
@@ -44,7 +45,7 @@ func TestLosersAreNamed(t *testing.T) {
 			{Service: thiefName, Warning: true, Reason: "ServicePartLeftOut", Action: "CompileService", Note: lost},
 			{Service: victimName, Warning: true, Reason: "ServiceDoubtful", Action: "CompileService", Note: hidden},
 		}, "finding      error: Service ns/thief: " + lost + "\nfinding      warning: Service ns/victim: " + hidden + "\n"},
-		{"something else changes", fmt.Sprintf(nodeYAML, 1) + victim + thief + watchCluster("z"), nil,
+		{"something else changes", fmt.Sprintf(nodeYAML, 1) + victim + thief + applytest.Services("z"), nil,
 			"finding      error: Service ns/thief: " + lost + "\nfinding      warning: Service ns/victim: " + hidden + "\n"},
 		{"it goes", node + victim, nil, ""},
 	} {
@@ -61,7 +62,7 @@ func TestLosersAreNamed(t *testing.T) {
 		var st Status
 		st.Findings, st.FindingsTotal = f.findings.first(shownFindings)
 		var out bytes.Buffer
-		if err := st.print(&out); err != nil {
+		if err := st.Print(&out); err != nil {
 			t.Fatal(err)
 		}
 		got := strings.Join(linesOf(out.String(), "finding"), "")

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -14,8 +14,8 @@ import (
 
 // newMetrics gives the metrics of a configuration. What counts failures and
 // operations is there from the start, so that its first one shows as a rise.
-func newMetrics(cfg *config.Config) *serve.Metrics {
-	m := serve.NewMetrics(cfg.ProxyMode(), version())
+func newMetrics(cfg *config.Config, version string) *serve.Metrics {
+	m := serve.NewMetrics(cfg.ProxyMode(), version)
 	for _, f := range cfg.Features() {
 		value := 0.0
 		if f.On {
@@ -90,7 +90,7 @@ func (d *daemon) count(s *reconcile.Sync) {
 		m.EventSeconds.Observe(latency(s.Ended, c.Since))
 	}
 	for _, t := range c.Triggers {
-		if t.At.After(d.started) { // what happened before says nothing of this process
+		if t.At.After(d.began) { // what happened before says nothing of this process
 			m.ProgrammingSeconds.Of(t.Family).Observe(latency(s.Ended, t.At))
 		}
 	}

@@ -1,12 +1,14 @@
-package main
+package daemon
 
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/node"
+	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
@@ -14,7 +16,8 @@ import (
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
-// follower compiles what changes in a Store: it is the Input of the daemon's loop.
+// follower compiles what changes in a Store: it is the Source of the daemon's
+// Reconciler.
 type follower struct {
 	cfg   *config.Config
 	store *watch.Store
@@ -28,7 +31,18 @@ type follower struct {
 	findings *findings
 }
 
-var _ reconcile.Source = (*follower)(nil)
+// NewSource compiles, for a configuration and what is known of the node, what
+// changes in a Store.
+func NewSource(cfg *config.Config, store *watch.Store, facts compiler.Facts, log *slog.Logger) reconcile.Source {
+	return newFollower(cfg, store, facts, log, func(watch.Event) {})
+}
+
+// newFollower makes a follower that has seen nothing yet. send tells of Services
+// in the cluster.
+func newFollower(cfg *config.Config, store *watch.Store, facts compiler.Facts, log *slog.Logger, send func(watch.Event)) *follower {
+	return &follower{cfg: cfg, store: store, facts: facts, log: log, findings: newFindings(log, send),
+		interfaces: func() ([]compiler.Interface, error) { return facts.Interfaces, nil }}
+}
 
 func (f *follower) Changed() <-chan struct{} { return f.store.Changed() }
 
@@ -111,3 +125,52 @@ func logDiagnostic(log *slog.Logger, d diag.Diagnostic) {
 
 // latency is how long ago something happened, never negative.
 func latency(now, then time.Time) float64 { return max(0, now.Sub(then).Seconds()) }
+
+// source starts to fill the Store, and gives a channel that is closed when all
+// that there is at first is in it.
+func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (<-chan struct{}, error) {
+	synced := make(chan struct{})
+	if path := d.Snapshot; path != "" {
+		files := &watch.Files{Path: path, Store: d.store, Log: d.log.Logger, Limit: d.SnapshotLimit, AllowEmpty: d.AllowEmpty,
+			Report: func(l diag.List) {
+				for _, f := range l {
+					logDiagnostic(d.log.Logger, f)
+				}
+			}}
+		first, told := make(chan error, 1), false
+		inForce := sync.OnceFunc(func() { close(synced) })
+		all.Go(func() {
+			err := files.Run(ctx, func(err error) {
+				switch {
+				case err == nil:
+					inForce()
+					d.state.setKept(path, "")
+				case told || d.again: // what is in force stays
+					d.log.Error("the snapshot stays as it is", "err", err)
+					d.state.setKept(path, err.Error())
+					err = nil
+				}
+				if !told {
+					told = true
+					first <- err
+				}
+			})
+			if err != nil {
+				d.log.Error("changes of the snapshot will not be seen", "err", err)
+			}
+		})
+		if err := <-first; err != nil {
+			return nil, err
+		}
+		d.health.SetNode(&serve.Node{}) // nobody says that it is not eligible
+		return synced, nil
+	}
+	api := &watch.API{NodeName: d.nodeName, Store: d.store, Log: d.log.Logger, NodeState: d.nodeState, Broken: d.state.setBroken,
+		Resync: d.cfg.ConfigSyncPeriod.Duration, Events: d.events, Contact: d.contact}
+	watch.Measure(&d.metrics.Client)
+	if err := api.Connect(d.cfg.ClientConnection, d.Master, "proxyc/"+d.Version); err != nil {
+		return nil, err
+	}
+	all.Go(func() { api.Run(ctx, func() { close(synced) }) })
+	return synced, nil
+}

@@ -1,25 +1,17 @@
-package main
+package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"io"
-	"log/slog"
-	"net/netip"
-	"os"
 	"runtime/debug"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
-	"github.com/proxyc/proxyc/apply/conntrack"
-	engine "github.com/proxyc/proxyc/apply/daemon"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/node"
-	"github.com/proxyc/proxyc/apply/serve"
-	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -48,7 +40,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 	if err := d.settings(); err != nil {
 		return err
 	}
-	dataplane, err := engine.Open(ctx, d.cfg.ProxyMode(), apply.Options{IPTables: variantOf(d.cmd.Variant), LockTimeout: d.cmd.LockTimeout, Log: d.log.Logger})
+	dataplane, err := Open(ctx, d.cfg.ProxyMode(), apply.Options{IPTables: d.IPTables, LockTimeout: d.Options.LockTimeout, Log: d.log.Logger})
 	if err != nil {
 		return orDone(ctx, err)
 	}
@@ -191,11 +183,8 @@ func total(c apply.Count) int { return c.Added + c.Changed + c.Removed }
 // flows deletes the UDP flows that hold on to what is gone.
 func (d *daemon) flows(s *reconcile.Sync) {
 	for f, p := range touched(s).All() {
-		if !conntrack.Concern(ir.NewPrograms(p), s.Done.Gone) {
-			continue
-		}
 		began := time.Now()
-		n, err := deleteFlows(p, s.Done.Gone)
+		_, n, err := staleFlows(ir.NewPrograms(p), s.Done.Gone, false)
 		if err != nil {
 			d.log.Error("deleting stale UDP flows", "err", err)
 		}
@@ -221,150 +210,49 @@ func touched(s *reconcile.Sync) (few ir.Programs) {
 	return few
 }
 
-// deleteFlows deletes the stale UDP flows to the frontends of a Program, and to those that are gone.
-func deleteFlows(p *ir.Program, gone []ir.Match) (int, error) {
-	table, err := conntrack.Open(0)
-	if err != nil {
-		return 0, err
+// settings brings the kernel's settings to what configuration and mode want,
+// and says which were changed.
+func (d *daemon) settings() error {
+	programs, _ := compiler.Compile(d.cfg, snapshot.New(), compiler.Facts{NodeName: d.nodeName})
+	differ, err := settings(d.cfg, &programs.IPv4.Node)
+	if err := errors.Join(err, sysctl.Write(kernelRoot, differ)); err != nil {
+		return err
 	}
-	defer table.Close()
-	entries, err := table.UDP(p.Family)
-	if err != nil {
-		return 0, err
+	for _, s := range differ {
+		d.log.Info("set", "setting", s.String(), "why", s.Why.String())
 	}
-	stale := conntrack.Find(entries, ir.NewPrograms(p), gone)
-	entries = entries[:0]
-	for _, s := range stale {
-		entries = append(entries, s.Entry)
-	}
-	return table.Delete(entries)
+	return nil
 }
 
-// checks are the health check node ports of both families.
-type checks struct {
-	ir.PerFamily[*serve.HealthChecks]
-}
-
-func newChecks(h *serve.Health, events *watch.Events, log *slog.Logger, hosts []string) (c checks) {
-	for _, f := range ir.Families() {
-		*c.At(f) = &serve.HealthChecks{Family: f, Health: h, Log: log, Hosts: hosts, Failed: func(service ir.Name, port uint16, err error) {
-			log.Error("healthCheckNodePort does not answer", "service", service.String(), "port", port, "err", err)
-			events.Send(watch.Event{Service: service, Warning: true, Reason: "FailedToStartServiceHealthcheck", Action: "Listen",
-				Note: fmt.Sprintf("healthCheckNodePort %d does not answer: %v", port, err)})
-		}}
-	}
-	return c
-}
-
-// sync follows what a sync changed.
-func (c checks) sync(s *reconcile.Sync) {
-	for f, p := range s.Work.Programs.All() {
-		if s.Kind != reconcile.Full {
-			changed := make(map[ir.Name]*ir.HealthCheck, len(s.Work.Changes.Of(f)))
-			for _, one := range s.Work.Changes.Of(f) {
-				changed[one.Name] = nil
-				if one.New != nil {
-					changed[one.Name] = one.New.Health
-				}
-			}
-			c.Of(f).Change(changed)
-			continue
-		}
-		wanted := map[ir.Name]ir.HealthCheck{}
-		for j := range p.Services {
-			if s := &p.Services[j]; s.Health != nil {
-				wanted[s.Name] = *s.Health
-			}
-		}
-		addrs := append([]netip.Addr{loopback(p.Family)}, p.Node.Addrs...)
-		c.Of(f).Sync(serve.ListenAddrs(p.Family, p.Node.NodePorts, addrs), wanted)
+// oomScore asks the kernel to spare the process.
+func (d *daemon) oomScore() {
+	differ, err := sysctl.Diff(kernelRoot, sysctl.OOMScore(d.cfg))
+	if err := errors.Join(err, sysctl.Write(kernelRoot, differ)); err != nil {
+		d.log.Warn("oomScoreAdj", "err", err)
 	}
 }
 
-func (c checks) close() {
-	for _, of := range c.All() {
-		of.Close()
+// removeLeftovers takes away what proxies of other modes left. It is no reason
+// to stop if some of that fails.
+func (d *daemon) removeLeftovers(ctx context.Context, dataplane apply.Dataplane) {
+	leftovers, err := Leftovers(ctx, d.cfg.ProxyMode(), dataplane)
+	for _, l := range leftovers {
+		d.log.Info("removing", "object", l.Object)
+	}
+	if err := errors.Join(err, remove(ctx, leftovers)); err != nil {
+		d.log.Error("what other proxies left", "err", err)
 	}
 }
 
-func loopback(f ir.Family) netip.Addr { return f.Loopback().Addr().Next() }
-
-// bootFile keeps the Programs that were last in force. A nil one does nothing.
-type bootFile struct {
-	env  *env
-	path string
-	log  *slog.Logger
-
-	changed atomic.Bool // what is in force, since it was last written
-}
-
-// keepEvery is how often the boot file is written at most: to start with what
-// was in force a little before does no harm.
-const keepEvery = 30 * time.Second
-
-// put puts in force what the file holds. It makes no difference to what comes
-// after if that fails, or there is no file.
-func (b *bootFile) put(ctx context.Context, r *reconcile.Reconciler, mode ir.Mode) {
-	if b == nil {
-		return
+// lock waits until no other proxyc writes the node's rules.
+func (d *daemon) lock(ctx context.Context) (*apply.Lock, error) {
+	first, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	lock, err := apply.AcquireLock(first, lockDir)
+	if err != nil && ctx.Err() == nil && first.Err() != nil {
+		d.log.Warn("waiting for another proxyc to end", "err", err)
+		d.health.SetNotReady("waiting for another proxyc to end: " + err.Error())
+		lock, err = apply.AcquireLock(ctx, lockDir)
 	}
-	data, err := b.env.files.ReadFile(b.path)
-	if err != nil {
-		if !os.IsNotExist(err) {
-			b.log.Error("--boot-from", "err", err)
-		}
-		return
-	}
-	programs, err := ir.ReadJSON(strings.NewReader(string(data)))
-	if err == nil && (programs.IPv4 == nil || programs.IPv6 == nil || programs.IPv4.Node.Mode != mode) {
-		err = fmt.Errorf("%s: is not for mode %s", b.path, mode)
-	}
-	if err == nil {
-		var done reconcile.Done
-		if done, err = r.Replace(ctx, programs); err == nil {
-			b.log.Info("what was last in force is in force", "file", b.path, "operations", done.Operations.String())
-		}
-	}
-	if err != nil {
-		b.log.Error("--boot-from", "err", err)
-	}
-}
-
-// offer notes that something else is in force now.
-func (b *bootFile) offer() {
-	if b != nil {
-		b.changed.Store(true)
-	}
-}
-
-// keep writes what is in force when that was changed, until ctx ends.
-func (b *bootFile) keep(ctx context.Context, inForce func() ir.Programs) {
-	if b == nil {
-		return
-	}
-	wait := time.Second
-	for {
-		select {
-		case <-ctx.Done():
-			b.write(inForce)
-			return
-		case <-time.After(wait):
-		}
-		if wait = time.Second; b.write(inForce) {
-			wait = keepEvery
-		}
-	}
-}
-
-// write tells whether there was anything to write.
-func (b *bootFile) write(inForce func() ir.Programs) bool {
-	if !b.changed.Swap(false) {
-		return false
-	}
-	programs := inForce()
-	if err := b.env.writeFile(b.path, func(w io.Writer) error { return ir.WriteJSON(w, programs) }); err != nil {
-		b.log.Error("--boot-from", "err", err)
-		b.changed.Store(true) // a disk that is full now may not be so later
-	}
-	return true
+	return lock, err
 }

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"strings"
@@ -7,12 +7,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
 // logged gives what a log with these settings writes to both streams.
 func logged(c config.Logging, use func(*logger)) (stdout, stderr string) {
-	var out, errs syncBuffer
+	var out, errs applytest.Buffer
 	use(newLogger(&out, &errs, &c))
 	return out.String(), errs.String()
 }
@@ -50,7 +51,7 @@ func TestLogSplitStream(t *testing.T) {
 
 // What is buffered is written every flushFrequency, when the buffer is full, and at the end.
 func TestLogBuffer(t *testing.T) {
-	var out, errs syncBuffer
+	var out, errs applytest.Buffer
 	c := config.Logging{Options: config.LogOptions{Text: config.LogStreams{SplitStream: true, InfoBufferSize: "4Ki"}}}
 	c.FlushFrequency.Duration.Duration = 10 * time.Millisecond
 	l := newLogger(&out, &errs, &c)

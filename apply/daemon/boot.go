@@ -1,0 +1,95 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/proxyc/proxyc/apply/daemon/reconcile"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// bootFile keeps the Programs that were last in force. A nil one does nothing.
+type bootFile struct {
+	files Files
+	path  string
+	log   *slog.Logger
+
+	changed atomic.Bool // what is in force, since it was last written
+}
+
+// keepEvery is how often the boot file is written at most: to start with what
+// was in force a little before does no harm.
+const keepEvery = 30 * time.Second
+
+// put puts in force what the file holds. It makes no difference to what comes
+// after if that fails, or there is no file.
+func (b *bootFile) put(ctx context.Context, r *reconcile.Reconciler, mode ir.Mode) {
+	if b == nil {
+		return
+	}
+	data, err := b.files.ReadFile(b.path)
+	if err != nil {
+		if !os.IsNotExist(err) {
+			b.log.Error("--boot-from", "err", err)
+		}
+		return
+	}
+	programs, err := ir.ReadJSON(strings.NewReader(string(data)))
+	if err == nil && (programs.IPv4 == nil || programs.IPv6 == nil || programs.IPv4.Node.Mode != mode) {
+		err = fmt.Errorf("%s: is not for mode %s", b.path, mode)
+	}
+	if err == nil {
+		var done reconcile.Done
+		if done, err = r.Replace(ctx, programs); err == nil {
+			b.log.Info("what was last in force is in force", "file", b.path, "operations", done.Operations.String())
+		}
+	}
+	if err != nil {
+		b.log.Error("--boot-from", "err", err)
+	}
+}
+
+// offer notes that something else is in force now.
+func (b *bootFile) offer() {
+	if b != nil {
+		b.changed.Store(true)
+	}
+}
+
+// keep writes what is in force when that was changed, until ctx ends.
+func (b *bootFile) keep(ctx context.Context, inForce func() ir.Programs) {
+	if b == nil {
+		return
+	}
+	wait := time.Second
+	for {
+		select {
+		case <-ctx.Done():
+			b.write(inForce)
+			return
+		case <-time.After(wait):
+		}
+		if wait = time.Second; b.write(inForce) {
+			wait = keepEvery
+		}
+	}
+}
+
+// write tells whether there was anything to write.
+func (b *bootFile) write(inForce func() ir.Programs) bool {
+	if !b.changed.Swap(false) {
+		return false
+	}
+	programs := inForce()
+	if err := b.files.WriteFile(b.path, func(w io.Writer) error { return ir.WriteJSON(w, programs) }); err != nil {
+		b.log.Error("--boot-from", "err", err)
+		b.changed.Store(true) // a disk that is full now may not be so later
+	}
+	return true
+}

@@ -1,0 +1,82 @@
+package daemon
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// diskFiles are files that can be written unless the disk is full.
+type diskFiles struct{ full bool }
+
+func (*diskFiles) ReadFile(name string) ([]byte, error)  { return os.ReadFile(name) }
+func (*diskFiles) Stat(name string) (fs.FileInfo, error) { return os.Stat(name) }
+
+func (d *diskFiles) WriteFile(name string, write func(io.Writer) error) error {
+	if d.full {
+		return errors.New("no space left on device")
+	}
+	var b bytes.Buffer
+	if err := write(&b); err != nil {
+		return err
+	}
+	return os.WriteFile(name, b.Bytes(), 0o600)
+}
+
+// What could not be written is written later, although nothing has changed since.
+func TestBootFileFaults(t *testing.T) {
+	inForce := func() ir.Programs { return ir.NewPrograms(&ir.Program{Family: ir.IPv4}, &ir.Program{Family: ir.IPv6}) }
+	disk := &diskFiles{full: true}
+	b := &bootFile{files: disk, path: filepath.Join(t.TempDir(), "boot"), log: slog.New(slog.DiscardHandler)}
+	b.offer()
+	b.write(inForce)
+	if _, err := os.Stat(b.path); err == nil {
+		t.Fatal("a full disk was written")
+	}
+	disk.full = false
+	if !b.write(inForce) {
+		t.Fatal("nothing is written when there is room again")
+	}
+	if data, err := os.ReadFile(b.path); err != nil || !bytes.Contains(data, []byte("IPv6")) {
+		t.Errorf("the file has %q, %v", data, err)
+	}
+}
+
+func TestBootFile(t *testing.T) {
+	snap := snapshot.New()
+	snapshot.Decode(snap, "cluster", []byte(applytest.Services("a")))
+	programs, _ := compiler.Compile(testConfig(ir.ModeNFTables), snap, compiler.Facts{NodeName: "node1"})
+	b := &bootFile{files: &diskFiles{}, path: filepath.Join(t.TempDir(), "boot"), log: slog.New(slog.DiscardHandler)}
+	inForce := func() ir.Programs { return programs }
+	if b.write(inForce) {
+		t.Error("wrote although nothing was offered")
+	}
+	b.offer()
+	if !b.write(inForce) || b.write(inForce) {
+		t.Error("what was offered is not written once")
+	}
+	data, err := os.ReadFile(b.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := ir.ReadJSON(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(programs, got, sameAddrs, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("read back (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,61 @@
+package daemon
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+
+	"github.com/proxyc/proxyc/apply/daemon/reconcile"
+	"github.com/proxyc/proxyc/apply/serve"
+	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// checks are the health check node ports of both families.
+type checks struct {
+	ir.PerFamily[*serve.HealthChecks]
+}
+
+func newChecks(h *serve.Health, events *watch.Events, log *slog.Logger, hosts []string) (c checks) {
+	for _, f := range ir.Families() {
+		*c.At(f) = &serve.HealthChecks{Family: f, Health: h, Log: log, Hosts: hosts, Failed: func(service ir.Name, port uint16, err error) {
+			log.Error("healthCheckNodePort does not answer", "service", service.String(), "port", port, "err", err)
+			events.Send(watch.Event{Service: service, Warning: true, Reason: "FailedToStartServiceHealthcheck", Action: "Listen",
+				Note: fmt.Sprintf("healthCheckNodePort %d does not answer: %v", port, err)})
+		}}
+	}
+	return c
+}
+
+// sync follows what a sync changed.
+func (c checks) sync(s *reconcile.Sync) {
+	for f, p := range s.Work.Programs.All() {
+		if s.Kind != reconcile.Full {
+			changed := make(map[ir.Name]*ir.HealthCheck, len(s.Work.Changes.Of(f)))
+			for _, one := range s.Work.Changes.Of(f) {
+				changed[one.Name] = nil
+				if one.New != nil {
+					changed[one.Name] = one.New.Health
+				}
+			}
+			c.Of(f).Change(changed)
+			continue
+		}
+		wanted := map[ir.Name]ir.HealthCheck{}
+		for j := range p.Services {
+			if s := &p.Services[j]; s.Health != nil {
+				wanted[s.Name] = *s.Health
+			}
+		}
+		addrs := append([]netip.Addr{loopback(p.Family)}, p.Node.Addrs...)
+		c.Of(f).Sync(serve.ListenAddrs(p.Family, p.Node.NodePorts, addrs), wanted)
+	}
+}
+
+func (c checks) close() {
+	for _, of := range c.All() {
+		of.Close()
+	}
+}
+
+func loopback(f ir.Family) netip.Addr { return f.Loopback().Addr().Next() }

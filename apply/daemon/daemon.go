@@ -1,0 +1,342 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"reflect"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/proxyc/proxyc/apply/node"
+	"github.com/proxyc/proxyc/apply/serve"
+	"github.com/proxyc/proxyc/apply/sysctl"
+	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Options are what a Daemon is told by its command line.
+type Options struct {
+	// Resolve reads the configuration, and says what is wrong with it.
+	Resolve func() (*config.Resolved, diag.List)
+	// ConfigFile is the file that Resolve reads; "": there is none that could change.
+	ConfigFile string
+	// Snapshot is a file or a directory to follow in place of an API server.
+	Snapshot      string
+	SnapshotLimit int64         // bytes; 0: any amount
+	AllowEmpty    bool          // take a snapshot with neither a Service nor a Node
+	Master        string        // of the API server, where no kubeconfig tells
+	BootFrom      string        // a file that keeps what was last in force; "": none
+	IPTables      string        // the variant, as in apply.Options
+	LockTimeout   time.Duration // how long to wait for the lock of iptables
+	StatusSocket  string        // where the status is told, too; "": nowhere
+	// UnreadyAfter is how long /readyz stays 200 without contact to the API
+	// server; 0: as long as that lasts.
+	UnreadyAfter time.Duration
+	Version      string // of the program
+	// Flags returns all flags with the values in force, for /flagz.
+	Flags func(*config.Config) map[string]string
+	// Trace writes what happens to a packet, as /debug/proxyc/trace tells it.
+	Trace          func(io.Writer, Scene) error
+	Hostname       func() (string, error)
+	Stdout, Stderr io.Writer
+	Files          Files
+}
+
+// Files is the part of a file system that a Daemon uses.
+type Files interface {
+	ReadFile(name string) ([]byte, error)
+	Stat(name string) (fs.FileInfo, error)
+	// WriteFile writes a file whole or not at all.
+	WriteFile(name string, write func(io.Writer) error) error
+}
+
+// Scene is what decides about a packet besides the rules of a node, and which
+// packet it is.
+type Scene struct {
+	Snapshot   *snapshot.Snapshot
+	Node       string
+	Programs   ir.Programs
+	Interfaces []compiler.Interface // of the node
+	From, To   string               // as proxyc trace takes them
+	Output     string               // "text" or "json"
+}
+
+// Run keeps the rules of the node until ctx ends. It starts anew in the same
+// process when the configuration file changes: rules stay, and what is the same
+// is adopted. first is the configuration to begin with.
+func Run(ctx context.Context, o *Options, first *config.Resolved) error {
+	p := &process{Options: o, started: time.Now()}
+	now := p.loaded(first)
+	var before *loaded // what was in force before now; nil: there is nothing to go back to
+	var refused *refusedConfig
+	for lives := 0; ; lives++ {
+		smallHeap(garbageAtStart)
+		log := newLogger(o.Stdout, o.Stderr, &now.Config.Logging)
+		var next *loaded
+		up := false
+		d, err := newDaemon(p, now, log)
+		if err == nil {
+			d.again, d.refused = lives > 0, refused
+			next, err = d.run(ctx)
+			up = d.up.Load()
+		}
+		if up {
+			before = nil
+		}
+		switch {
+		case err != nil && before != nil:
+			log.Error("the configuration cannot be put in force: going back to the one before", "err", err)
+			refused = &refusedConfig{now.Config, err}
+			now, before = before, nil
+		case err != nil || next == nil:
+			return err
+		default:
+			if up {
+				before = now
+			}
+			now, refused = next, nil
+		}
+	}
+}
+
+// InitOnly brings the kernel's settings to what the configuration wants, and
+// does nothing else.
+func InitOnly(o *Options, cfg *config.Resolved) error {
+	p := &process{Options: o, started: time.Now()}
+	d, err := newDaemon(p, p.loaded(cfg), newLogger(o.Stdout, o.Stderr, &cfg.Config.Logging))
+	if err != nil {
+		return err
+	}
+	defer d.log.info.Flush()
+	return d.settings()
+}
+
+// process is what the lives of a Daemon share.
+type process struct {
+	*Options
+	started time.Time
+}
+
+// loaded is a configuration, and the file that it is from.
+type loaded struct {
+	*config.Resolved
+	file *File // nil: there is none that could change
+}
+
+// refusedConfig is a configuration that is valid, and could not be put in force.
+type refusedConfig struct {
+	config *config.Config
+	err    error
+}
+
+func (p *process) loaded(resolved *config.Resolved) *loaded {
+	l := &loaded{Resolved: resolved}
+	if p.ConfigFile != "" {
+		l.file = p.statFile(p.ConfigFile)
+	}
+	return l
+}
+
+// Garbage that the heap may hold, in percent of what is in use.
+const (
+	garbageAtStart = 50
+	garbageAtRest  = 25
+)
+
+// smallHeap sets the collector for a process that stays, where the environment
+// does not: little memory counts for more than a compilation's time.
+func smallHeap(percent int) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(percent)
+		debug.SetMemoryLimit(-1)
+	}
+}
+
+// daemon is one life of the daemon, under one configuration.
+type daemon struct {
+	*process
+	resolved *config.Resolved
+	cfg      *config.Config
+	nodeName string
+	log      *logger
+	began    time.Time // this life
+
+	store    *watch.Store
+	follower *follower
+	health   *serve.Health
+	metrics  *serve.Metrics
+	checks   checks
+	tallies  ir.PerFamily[tally]
+	state    *state
+	boot     *bootFile
+	events   *watch.Events  // nil without an API server
+	contact  *watch.Contact // nil without an API server
+
+	hosts      []string       // names of the node
+	configFile *File          // as it is in force
+	again      bool           // another configuration was in force before
+	refused    *refusedConfig // that came after this one
+	up         atomic.Bool    // it came as far as to write rules
+}
+
+func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
+	name, err := node.Name(from.NodeName, p.Hostname)
+	if err != nil {
+		return nil, err
+	}
+	cfg := from.Config
+	d := &daemon{process: p, resolved: from.Resolved, configFile: from.file, cfg: cfg, nodeName: name, log: log, began: time.Now()}
+	d.store = watch.NewStore(time.Now)
+	d.health = serve.NewHealth(2*cfg.SyncPeriod(), time.Now)
+	d.health.Untaken = d.store.Pending
+	d.metrics = newMetrics(cfg, p.Version)
+	d.measureStore()
+	if p.Snapshot == "" {
+		d.events = watch.NewEvents(name, d.log.Logger, time.Now)
+		d.contact = watch.NewContact(d.log.Logger, time.Now)
+		d.health.CutOff = d.cutOff
+		d.metrics.MeasureContact(d.lastHeard)
+	}
+	d.hosts = hosts(name, p.Hostname)
+	d.checks = newChecks(d.health, d.events, d.log.Logger, d.hosts)
+	d.state = newState(cfg.ProxyMode(), name, time.Now)
+	d.follower = newFollower(cfg, d.store, compiler.Facts{NodeName: name, Liberal: sysctl.Liberal(kernelRoot)}, d.log.Logger, d.events.Send)
+	d.follower.interfaces = node.Interfaces
+	if p.BootFrom != "" {
+		d.boot = &bootFile{files: p.Files, path: p.BootFrom, log: d.log.Logger}
+	}
+	return d, nil
+}
+
+// hosts are the names that clients on the node may know it by.
+func hosts(nodeName string, hostname func() (string, error)) []string {
+	names := []string{strings.ToLower(nodeName)}
+	if hostname != nil {
+		if host, err := hostname(); err == nil {
+			names = append(names, strings.ToLower(host))
+		}
+	}
+	return names
+}
+
+// run lives until ctx ends, or something ends it: an error, or another
+// configuration, which it gives back.
+func (d *daemon) run(parent context.Context) (next *loaded, err error) {
+	defer d.log.info.Flush()
+	ctx, cancel := context.WithCancelCause(parent)
+	defer cancel(nil)
+	var all sync.WaitGroup
+	run := func(f func(context.Context) error) {
+		all.Go(func() {
+			if err := f(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	d.events.Send(watch.Event{Reason: "Starting", Action: "StartKubeProxy"})
+	run(d.serving(d.healthServer(), "FailedToStartProxierHealthcheck"))
+	run(d.serving(d.metricsServer(), "FailedToStartMetricServer"))
+	run(d.statusServer().Run)
+	run(d.log.flush)
+	run(d.watchConfig)
+	run(d.proxy)
+	<-ctx.Done()
+	d.wind(parent, &all)
+	cause := context.Cause(ctx)
+	if changed, ok := errors.AsType[*configChanged](cause); ok {
+		return changed.to, nil
+	}
+	if errors.Is(cause, context.Canceled) {
+		d.log.Info("ended; the rules stay")
+		return nil, nil
+	}
+	return nil, cause
+}
+
+// lastWork is how long work that is under way may go on after a signal.
+const lastWork = 800 * time.Millisecond
+
+// wind waits for the end of all that runs. After a signal it does not wait for
+// long: a commit that is cut short leaves no Service half done, and the next
+// start goes on from there.
+func (d *daemon) wind(parent context.Context, all *sync.WaitGroup) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		all.Wait()
+		d.checks.close()
+	}()
+	var limit <-chan time.Time
+	if parent.Err() != nil {
+		limit = time.After(lastWork)
+	}
+	select {
+	case <-ended:
+	case <-limit:
+		d.log.Warn("ending in the middle of a sync")
+	}
+}
+
+// configChanged ends a life of the daemon for another one.
+type configChanged struct{ to *loaded }
+
+func (*configChanged) Error() string { return "the configuration changed" }
+
+// watchConfig ends the daemon's life with *configChanged when its file says something else. What is no valid configuration is told,
+// and the old one stays in force.
+func (d *daemon) watchConfig(ctx context.Context) error {
+	path := d.ConfigFile
+	if path == "" {
+		return nil
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	err := watch.Paths(ctx, []string{path}, func() {
+		now, diags := d.Resolve()
+		if diags.HasErrors() {
+			for _, f := range diags {
+				logDiagnostic(d.log.Logger, f)
+			}
+			d.log.Error("the configuration stays as it is")
+			d.state.setKept(path, firstError(diags))
+			return
+		}
+		if r := d.refused; r != nil && reflect.DeepEqual(now.Config, r.config) {
+			d.state.setKept(path, r.err.Error())
+			return
+		}
+		d.state.setKept(path, "")
+		if !reflect.DeepEqual(now.Config, d.cfg) {
+			d.log.Info("the configuration changed: starting anew")
+			cancel(&configChanged{d.loaded(now)})
+		}
+	})
+	if changed, ok := errors.AsType[*configChanged](context.Cause(ctx)); ok {
+		return changed
+	}
+	if err != nil { // without a watch all else works
+		d.log.Error("changes of the configuration will not be seen", "err", err)
+	}
+	return nil
+}
+
+// firstError gives the first error of a list.
+func firstError(list diag.List) string {
+	list.Sort()
+	for _, d := range list {
+		if d.Severity == diag.Error {
+			return d.String()
+		}
+	}
+	return ""
+}

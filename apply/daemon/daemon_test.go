@@ -1,0 +1,98 @@
+package daemon
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon/reconcile"
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Whoever finds the daemon ready can rely on the health checks, too.
+func TestReadyComesLast(t *testing.T) {
+	taken, err := net.Listen("tcp4", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	port := uint16(taken.Addr().(*net.TCPAddr).Port)
+	d := newTestDaemon(t, "iptables")
+	defer d.checks.close()
+	tried := false
+	d.checks.IPv4.Failed = func(ir.Name, uint16, error) {
+		tried = true
+		if d.health.Ready().Ready {
+			t.Error("ready before the health checks were opened")
+		}
+	}
+	programs := ir.NewPrograms(
+		&ir.Program{Family: ir.IPv4, Node: ir.Node{NodePorts: ir.NodePortAddrs{All: true}}, Services: []ir.Service{{Health: &ir.HealthCheck{Port: port}}}},
+		&ir.Program{Family: ir.IPv6},
+	)
+	d.synced(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: programs}})
+	if !tried {
+		t.Error("the health check was not opened")
+	}
+	if r := d.health.Ready(); !r.Ready {
+		t.Errorf("not ready after a sync: %+v", r)
+	}
+}
+
+// newTestDaemon is a daemon that does not run.
+func newTestDaemon(t *testing.T, mode string) *daemon {
+	t.Helper()
+	cfg := testConfig(ir.Mode(mode))
+	d, err := newDaemon(&process{Options: &Options{Snapshot: "none"}},
+		&loaded{Resolved: &config.Resolved{Config: cfg, NodeName: "node1"}}, newLogger(io.Discard, io.Discard, &cfg.Logging))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// A commit that could not remove all that is stale counts once.
+func TestCleanupFailures(t *testing.T) {
+	d := newTestDaemon(t, "nftables")
+	programs := ir.NewPrograms(&ir.Program{Family: ir.IPv4}, &ir.Program{Family: ir.IPv6})
+	d.synced(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: programs}, Done: reconcile.Done{Commits: []reconcile.Commit{{Result: apply.Result{Busy: ir.PerFamily[int]{IPv4: 3}}}}}})
+	page := httptest.NewRecorder()
+	d.metricsServer().Handler.ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
+	for family, want := range map[string]string{"IPv4": "1", "IPv6": "0"} {
+		if line := `kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total{ip_family="` + family + `"} ` + want + "\n"; !strings.Contains(page.Body.String(), line) {
+			t.Errorf("%s: no line %q", family, line)
+		}
+	}
+}
+
+// Every gate shows in the metrics, as it is in force.
+func TestFeatureMetrics(t *testing.T) {
+	cfg := config.Default()
+	cfg.FeatureGates = map[string]bool{"AllAlpha": true, "ContextualLogging": false}
+	config.Complete(cfg)
+	w := httptest.NewRecorder()
+	newMetrics(cfg, "v1").Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	lines := map[string]bool{}
+	for line := range strings.Lines(w.Body.String()) {
+		if gate, ok := strings.CutPrefix(line, "kubernetes_feature_enabled"); ok {
+			gate, value, _ := strings.Cut(strings.TrimSpace(gate), " ")
+			lines[gate] = value == "1"
+		}
+	}
+	for line, on := range map[string]bool{
+		`{name="ContextualLogging",stage="BETA"}`: false, `{name="LoggingAlphaOptions",stage="ALPHA"}`: true, `{name="ComponentFlagz",stage="BETA"}`: true,
+		`{name="NFTablesProxyMode",stage=""}`: true, `{name="AllBeta",stage="BETA"}`: false, `{name="MemoryQoS",stage="ALPHA"}`: true,
+	} {
+		if got, ok := lines[line]; !ok || got != on {
+			t.Errorf("%s is %t (there: %t), want %t", line, got, ok, on)
+		}
+	}
+	if len(lines) < 240 {
+		t.Errorf("only %d gates", len(lines))
+	}
+}

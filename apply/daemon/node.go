@@ -1,0 +1,115 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/conntrack"
+	"github.com/proxyc/proxyc/apply/sysctl"
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// What a daemon and a Turn do to a node beside its rules.
+
+// lockDir holds the lock files of the node's network namespaces. It is root's
+// alone; a pod has to have the node's.
+const lockDir = "/run/proxyc"
+
+// kernelRoot is where the kernel's settings are.
+const kernelRoot = sysctl.Root("/")
+
+// Liberal reports whether this host takes packets out of window for valid; see
+// compiler.Facts.
+func Liberal() bool { return sysctl.Liberal(kernelRoot) }
+
+// settings returns the kernel settings that are not as configuration and mode
+// want them.
+func settings(cfg *config.Config, node *ir.Node) ([]sysctl.Setting, error) {
+	host := sysctl.ReadHost(kernelRoot, runtime.NumCPU())
+	wanted := append(sysctl.Conntrack(&cfg.Conntrack, host), sysctl.Dataplane(node, host)...)
+	return sysctl.Diff(kernelRoot, wanted)
+}
+
+// staleFlows finds the UDP flows to frontends of the Programs, and to those that
+// are gone, which hold on to what is no longer there; and deletes them, unless
+// only to look. deleted counts those that were still there.
+func staleFlows(programs ir.Programs, gone []ir.Match, lookOnly bool) (stale []conntrack.Stale, deleted int, err error) {
+	if !conntrack.Concern(programs, gone) {
+		return nil, 0, nil
+	}
+	table, err := conntrack.Open(0)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer table.Close()
+	for f, p := range ir.Present(programs) {
+		entries, err := table.UDP(f)
+		if err != nil {
+			return nil, 0, err
+		}
+		stale = append(stale, conntrack.Find(entries, ir.NewPrograms(p), gone)...)
+	}
+	if lookOnly {
+		return stale, 0, nil
+	}
+	entries := make([]conntrack.Entry, len(stale))
+	for i, s := range stale {
+		entries[i] = s.Entry
+	}
+	deleted, err = table.Delete(entries)
+	return stale, deleted, err
+}
+
+// lockToWrite takes the node's lock. Who only looks goes without it, so that a
+// daemon, which holds it as long as it runs, can be checked: the kernel gives
+// each table as it is between two commits.
+func lockToWrite(ctx context.Context, timeout time.Duration, lookOnly bool) (release func() error, err error) {
+	if lookOnly {
+		return func() error { return nil }, nil
+	}
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
+	lock, err := apply.AcquireLock(ctx, lockDir)
+	if err != nil {
+		return nil, err
+	}
+	return lock.Release, nil
+}
+
+// errNoPeer keeps the rules of a node that has no others.
+var errNoPeer = errors.New("--keep-kube-proxy: kube-proxy has written no rules here, and there would be none: start it first")
+
+// Cleanup removes what proxyc or kube-proxy left on the node, in every mode and
+// family, unless only to look; with keepPeer, what proxyc left on a node to which
+// kube-proxy is back. found is told what there is, before it goes.
+func Cleanup(ctx context.Context, keepPeer, lookOnly bool, found func([]apply.Leftover)) error {
+	release, err := lockToWrite(ctx, 0, lookOnly)
+	if err != nil {
+		return err
+	}
+	defer release()
+	leftovers, err := Leftovers(ctx, "", nil)
+	if keepPeer {
+		if err == nil && len(peers(leftovers)) == 0 {
+			err = errNoPeer
+		}
+		if err != nil {
+			return err
+		}
+		leftovers, err = beside(ctx)
+	}
+	if err == nil || len(leftovers) > 0 {
+		found(leftovers)
+	}
+	if lookOnly {
+		return err
+	}
+	return errors.Join(err, remove(ctx, leftovers))
+}

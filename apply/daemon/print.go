@@ -1,0 +1,105 @@
+package daemon
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// Print writes the Status for people.
+func (st *Status) Print(w io.Writer) error {
+	word := "no"
+	switch {
+	case st.Synced:
+		word = "yes"
+	case st.Reason != "":
+		word += ": " + st.Reason
+	}
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%-12s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	line("node", "%s", st.Node)
+	line("mode", "%s", st.Mode)
+	line("version", "%s, process %d, up %s", st.Version, st.PID, age(st.Now, st.Started))
+	line("synced", "%s", word)
+	if st.Synced && st.Reason != "" {
+		line("not ready", "%s", st.Reason)
+	}
+	line("generation", "%d", st.Generation)
+	line("pending", "%d", st.Pending)
+	line("objects", "%d Services, %d EndpointSlices, %d Nodes", st.Objects.Services, st.Objects.EndpointSlices, st.Objects.Nodes)
+	st.printAPI(line)
+	st.printFiles(line)
+	if !st.LastSync.IsZero() {
+		line("last sync", "%s, %s: %s", st.LastSync.Format(time.RFC3339), st.LastKind, st.Operations)
+	}
+	for _, q := range st.Quarantined {
+		line("quarantined", "Service %s: %s", q.Service, q.Reason)
+	}
+	for _, b := range st.Broken {
+		line("broken", "%s %s: %s", b.Kind, b.Object, b.Reason)
+	}
+	for _, f := range st.Findings {
+		line("finding", "%s: %s", f.Severity, f.Text())
+	}
+	if more := st.FindingsTotal - len(st.Findings); more > 0 {
+		line("", "and %d more: proxyc lint tells all", more)
+	}
+	if st.LastError != nil {
+		line("last error", "%s, %s ago: %s", st.LastError.At.Format(time.RFC3339), age(st.Now, st.LastError.At), st.LastError.Error)
+	}
+	if st.LastDrift != nil {
+		line("last drift", "%s: %s", st.LastDrift.At.Format(time.RFC3339), st.LastDrift.Operations)
+		for _, op := range st.LastDrift.First {
+			line("", "%s", op)
+		}
+	}
+	for _, rule := range st.MayDrop {
+		line("may drop", "foreign rules that may drop: %s", rule)
+	}
+	return nil
+}
+
+// printAPI prints what is heard of the API server.
+func (st *Status) printAPI(line func(name, format string, args ...any)) {
+	api := st.APIServer
+	if api == nil {
+		return
+	}
+	line("API server", "%s", api.Server)
+	if !api.Lost.IsZero() {
+		line("cut off", "since %s, %s ago: %s", api.Lost.Format(time.RFC3339), age(st.Now, api.Lost), api.Cause)
+	}
+	var heard []string
+	for _, r := range api.Resources {
+		ago := "never"
+		if !r.Last.IsZero() {
+			ago = age(st.Now, r.Last).String() + " ago"
+		}
+		heard = append(heard, r.Resource+" "+ago)
+	}
+	line("heard", "%s", strings.Join(heard, ", "))
+}
+
+// printFiles prints which files count, and which do not.
+func (st *Status) printFiles(line func(name, format string, args ...any)) {
+	for _, f := range []struct {
+		name string
+		*File
+	}{{"config", st.Config}, {"snapshot", st.Snapshot}, {"boot file", st.BootFile}} {
+		switch {
+		case f.File == nil:
+		case f.Modified.IsZero():
+			line(f.name, "%s, not there", f.Path)
+		default:
+			line(f.name, "%s of %s", f.Path, f.Modified.Format(time.RFC3339))
+		}
+	}
+	for _, k := range st.Kept {
+		line("kept", "an older version of %s, since %s ago the newest is refused: %s", k.Path, age(st.Now, k.Since), k.Reason)
+	}
+}
+
+// age is how long ago something was, in whole seconds.
+func age(now, then time.Time) time.Duration { return now.Sub(then).Round(time.Second) }

@@ -1,0 +1,110 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/proxyc/proxyc/apply/serve"
+	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/compiler/config"
+)
+
+// lastEvent is how long the end waits until the cluster was told why.
+const lastEvent = 900 * time.Millisecond
+
+// serving runs a server, and tells in the cluster if that fails for good.
+func (d *daemon) serving(s *serve.Server, reason string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		err := s.Run(ctx)
+		if err != nil {
+			ctx, cancel := context.WithTimeout(ctx, lastEvent)
+			defer cancel()
+			d.events.SendLast(ctx, watch.Event{Warning: true, Reason: reason, Action: "StartKubeProxy", Note: err.Error()})
+		}
+		return err
+	}
+}
+
+func (d *daemon) healthServer() *serve.Server {
+	return &serve.Server{Name: "healthz server", Addr: d.cfg.HealthzBindAddress,
+		Handler: d.health.Handler(d.metrics), Hosts: d.hosts, HardFail: d.cfg.BindAddressHardFail, Log: d.log.Logger}
+}
+
+// statusServer answers proxyc status alone, where the metrics server cannot be reached.
+func (d *daemon) statusServer() *serve.Server {
+	s := &serve.Server{Name: "status server", Log: d.log.Logger, Handler: d.statusHandler()}
+	if d.StatusSocket != "" {
+		s.Addr = UnixPrefix + d.StatusSocket
+	}
+	return s
+}
+
+func (d *daemon) statusHandler() *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.HandleFunc(StatusPath, func(w http.ResponseWriter, r *http.Request) {
+		st := d.status()
+		var err error
+		if st.MayDrop, err = mayDrop(r.Context()); err != nil {
+			d.log.Debug("rules of others", "err", err)
+		}
+		serveStatus(w, st)
+	})
+	return mux
+}
+
+func (d *daemon) metricsServer() *serve.Server {
+	pages := &serve.Debug{
+		Name: "proxyc", Version: d.Version, Mode: d.cfg.ProxyMode(), Metrics: d.metrics,
+		Config:    func() any { return d.cfg },
+		Started:   d.process.started,
+		Profiling: d.cfg.EnableProfiling,
+		SetVerbosity: func(v uint32) error {
+			setVerbosity(d.log.level, v)
+			return nil
+		},
+		Pages: map[string]http.Handler{
+			"/debug/proxyc/ir":    http.HandlerFunc(d.state.serveIR),
+			"/debug/proxyc/plan":  http.HandlerFunc(d.state.servePlan),
+			"/debug/proxyc/trace": http.HandlerFunc(d.serveTrace),
+		},
+	}
+	if d.cfg.Enabled(config.GateFlagz) {
+		pages.Flags = func() map[string]string { return d.Flags(d.cfg) }
+	}
+	if d.cfg.Enabled(config.GateStatusz) {
+		pages.Now = time.Now
+	}
+	mux := d.statusHandler()
+	mux.Handle("/", pages.Handler())
+	return &serve.Server{Name: "metrics server", Addr: d.cfg.MetricsBindAddress, Handler: mux, Hosts: d.hosts, HardFail: d.cfg.BindAddressHardFail, Log: d.log.Logger}
+}
+
+// cutOff says why the daemon is not ready any more, if it could not hear the
+// API server for too long.
+func (d *daemon) cutOff() string {
+	lost := d.contact.Silence()
+	after := d.UnreadyAfter
+	if ago := time.Since(lost.Since); !lost.Since.IsZero() && after > 0 && ago >= after {
+		return fmt.Sprintf("no contact with the API server for %s: %s: %s", ago.Round(time.Second), lost.Resource, lost.Cause)
+	}
+	return ""
+}
+
+// lastHeard is what is heard of the API server, for the metrics.
+func (d *daemon) lastHeard() []serve.LastHeard {
+	var all []serve.LastHeard
+	for _, r := range d.contact.Resources() {
+		all = append(all, serve.LastHeard{Resource: r.Resource, At: r.Last, Lost: !r.Lost.IsZero()})
+	}
+	return all
+}
+
+func (d *daemon) nodeState(n *watch.NodeState) {
+	if n == nil {
+		d.health.SetNode(nil)
+		return
+	}
+	d.health.SetNode(&serve.Node{Terminating: n.Terminating, Taints: n.Taints})
+}

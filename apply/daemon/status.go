@@ -1,0 +1,255 @@
+package daemon
+
+import (
+	"encoding/json"
+	"maps"
+	"net/http"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon/reconcile"
+	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// StatusPath is where the metrics server tells the daemon's status.
+const StatusPath = "/proxyc/status"
+
+// Status is what a daemon is doing.
+type Status struct {
+	Version string    `json:"version"`
+	PID     int       `json:"pid"`
+	Started time.Time `json:"started"`
+	Now     time.Time `json:"now"`
+	Mode    ir.Mode   `json:"mode"`
+	Node    string    `json:"node"`
+	// Synced tells that the kernel holds what is wanted: nothing waits, and the last sync succeeded.
+	Synced bool   `json:"synced"`
+	Reason string `json:"reason,omitempty"` // why /readyz is not 200
+	// Generation counts the syncs that succeeded.
+	Generation int     `json:"generation"`
+	Pending    int     `json:"pending"` // Services whose changes no sync has taken yet
+	Objects    Objects `json:"objects"`
+	// APIServer is not there where the source are files.
+	APIServer *APIServer `json:"apiServer,omitempty"`
+	Config    *File      `json:"config,omitempty"`   // --config, as it is in force
+	Snapshot  *File      `json:"snapshot,omitempty"` // --snapshot
+	BootFile  *File      `json:"bootFile,omitempty"` // --boot-from
+	// Kept are files of which an older version counts, since the newest was refused.
+	Kept     []Kept    `json:"kept,omitempty"`
+	LastSync time.Time `json:"lastSync,omitzero"`
+	LastKind string    `json:"lastKind,omitempty"`
+	// Operations are those of the last sync.
+	Operations  apply.Count `json:"operations"`
+	Quarantined []Refused   `json:"quarantined,omitempty"`
+	Broken      []Broken    `json:"broken,omitempty"`
+	// Findings are the first of what is wrong or doubtful in objects, of FindingsTotal.
+	Findings      []Finding  `json:"findings,omitempty"`
+	FindingsTotal int        `json:"findingsTotal,omitempty"`
+	LastError     *LastError `json:"lastError,omitempty"` // stays after it is overcome
+	LastDrift     *LastDrift `json:"lastDrift,omitempty"`
+	// MayDrop are rules of others that see packets before ours and may drop some.
+	MayDrop []string `json:"mayDrop,omitempty"`
+}
+
+// Objects counts what is known of the cluster.
+type Objects struct {
+	Services       int `json:"services"`
+	EndpointSlices int `json:"endpointSlices"`
+	Nodes          int `json:"nodes"`
+}
+
+// APIServer is what is heard of an API server.
+type APIServer struct {
+	Server string `json:"server"`
+	// Lost is since when it cannot be heard; zero: it can.
+	Lost      time.Time     `json:"lost,omitzero"`
+	Cause     string        `json:"cause,omitempty"` // "services: connection refused"
+	Resources []watch.Heard `json:"resources"`
+}
+
+type File struct {
+	Path     string    `json:"path"`
+	Modified time.Time `json:"modified,omitzero"` // zero: it is not there
+}
+
+type Kept struct {
+	Path   string    `json:"path"`
+	Since  time.Time `json:"since"` // the first refusal after a version that was taken
+	Reason string    `json:"reason"`
+}
+
+type Refused struct {
+	Service string `json:"service"`
+	Reason  string `json:"reason"`
+}
+
+// Broken is an object of whose newest version nothing counts.
+type Broken struct {
+	Kind   string `json:"kind"`   // "services"
+	Object string `json:"object"` // "ns/web"
+	Reason string `json:"reason"`
+}
+
+type LastError struct {
+	At    time.Time `json:"at"`
+	Error string    `json:"error"`
+}
+
+type LastDrift struct {
+	At         time.Time   `json:"at"`
+	Operations apply.Count `json:"operations"`
+	First      []string    `json:"first"` // operations: "add ip proxyc chain services"
+}
+
+// state collects the Status.
+type state struct {
+	mu      sync.Mutex
+	now     func() time.Time
+	status  Status
+	inForce func() ir.Programs // nil: not known yet
+	plan    plan
+}
+
+func newState(mode ir.Mode, node string, now func() time.Time) *state {
+	return &state{now: now, status: Status{Mode: mode, Node: node}}
+}
+
+// queued notes that a sync is wanted.
+func (s *state) queued() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status.Synced = false
+}
+
+func (s *state) synced(sync *reconcile.Sync) {
+	p := newPlan(sync)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.plan = p
+	st := &s.status
+	if st.Synced = sync.Err == nil; !st.Synced {
+		st.LastError = &LastError{sync.Ended, sync.Err.Error()}
+		return
+	}
+	st.Generation++
+	st.LastSync, st.LastKind, st.Operations = sync.Ended, sync.Kind.String(), sync.Done.Operations
+	st.Quarantined = nil
+	for _, r := range sync.Done.Refused {
+		st.Quarantined = append(st.Quarantined, Refused{r.Service.String(), r.Reason.Error()})
+	}
+	if total(sync.Done.Drift) > 0 {
+		st.LastDrift = &LastDrift{At: sync.Ended, Operations: sync.Done.Drift}
+		for _, op := range sync.Done.DriftFirst {
+			st.LastDrift.First = append(st.LastDrift.First, op.Verb.String()+" "+op.Object)
+		}
+	}
+}
+
+// setBroken sets which objects of a kind are broken, and why.
+func (s *state) setBroken(kind string, why map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := slices.DeleteFunc(slices.Clone(s.status.Broken), func(b Broken) bool { return b.Kind == kind })
+	for _, object := range slices.Sorted(maps.Keys(why)) {
+		now = append(now, Broken{kind, object, why[object]})
+	}
+	s.status.Broken = now
+}
+
+// setInForce sets what tells the Programs in force.
+func (s *state) setInForce(f func() ir.Programs) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inForce = f
+}
+
+// setKept sets why the newest version of a file is not what counts; "": it does.
+func (s *state) setKept(path, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	since := s.now()
+	now := slices.DeleteFunc(slices.Clone(s.status.Kept), func(k Kept) bool {
+		if k.Path == path {
+			since = k.Since
+		}
+		return k.Path == path
+	})
+	if why != "" {
+		now = append(now, Kept{path, since, why})
+	}
+	s.status.Kept = now
+}
+
+// told gives the Status, as far as the state has it.
+func (s *state) told(pending int) Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.status
+	st.Now, st.Pending = s.now(), pending
+	st.Synced = st.Synced && pending == 0
+	return st
+}
+
+// status is all that there is to tell.
+func (d *daemon) status() Status {
+	st := d.state.told(d.store.Pending())
+	st.Version, st.PID, st.Started = d.Version, os.Getpid(), d.started
+	st.Reason = d.health.Ready().Reason
+	d.store.View(func(s *snapshot.Snapshot) {
+		st.Objects.Services, st.Objects.EndpointSlices, st.Objects.Nodes = s.Count()
+	})
+	st.Findings, st.FindingsTotal = d.follower.findings.first(shownFindings)
+	if d.contact != nil {
+		st.APIServer = &APIServer{Server: d.contact.Server(), Resources: d.contact.Resources()}
+		if lost := d.contact.Silence(); !lost.Since.IsZero() {
+			st.APIServer.Lost, st.APIServer.Cause = lost.Since, lost.Resource+": "+lost.Cause
+		}
+	}
+	st.Config = d.configFile
+	if d.Snapshot != "" {
+		st.Snapshot = d.statFile(d.Snapshot)
+	}
+	if d.BootFrom != "" {
+		st.BootFile = d.statFile(d.BootFrom)
+	}
+	return st
+}
+
+// statFile tells of a file as it is now.
+func (p *process) statFile(path string) *File {
+	f := &File{Path: path}
+	if info, err := p.Files.Stat(path); err == nil {
+		f.Modified = info.ModTime()
+	}
+	return f
+}
+
+func serveStatus(w http.ResponseWriter, st Status) {
+	w.Header().Set("Content-Type", "application/json")
+	json.NewEncoder(w).Encode(st) // an error is the client's, who went away
+}
+
+// programs gives the Programs in force; nil while nobody knows.
+func (s *state) programs() ir.Programs {
+	s.mu.Lock()
+	inForce := s.inForce
+	s.mu.Unlock()
+	if inForce == nil {
+		return ir.Programs{}
+	}
+	return inForce()
+}
+
+// WellInformed reports whether the kernel holds what is wanted, and the daemon
+// hears what that is.
+func (st *Status) WellInformed() bool {
+	return st.Synced && (st.APIServer == nil || st.APIServer.Lost.IsZero())
+}
+
+// UnixPrefix stands before the path of a unix socket in an address.
+const UnixPrefix = "unix:"

@@ -1,0 +1,111 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/conntrack"
+	"github.com/proxyc/proxyc/apply/sysctl"
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Turn brings a node to Programs once.
+type Turn struct {
+	Config   *config.Config
+	Programs ir.Programs
+	// IPTables is the variant, as in apply.Options.
+	IPTables string
+	// LockTimeout is how long to wait for another proxyc, or for the lock of iptables.
+	LockTimeout time.Duration
+	// LookOnly changes nothing.
+	LookOnly bool
+	// Takeover takes the node over where kube-proxy's rules are on it.
+	Takeover bool
+	// SettingsOnly brings the kernel's settings to what is wanted, and no more.
+	SettingsOnly bool
+}
+
+// Report is what a Turn did, or would do.
+type Report struct {
+	Settings  []sysctl.Setting
+	Leftovers []string // that went
+	Plan      apply.Plan
+	Stale     []conntrack.Stale // flows that were deleted
+	// MayDrop are rules of others, which stay: no difference. They are looked for
+	// by a Turn that only looks.
+	MayDrop []string
+}
+
+// Empty reports whether there was nothing to do.
+func (r *Report) Empty() bool {
+	return len(r.Settings) == 0 && len(r.Leftovers) == 0 && len(r.Stale) == 0 && (r.Plan == nil || r.Plan.Empty())
+}
+
+// Run brings the node to the Programs, in the order in which packets need it:
+// kernel settings, rules, what other proxies left, connections of UDP clients
+// that hold on to what is gone. The Report is nil where it did not come to that.
+func (t *Turn) Run(ctx context.Context) (*Report, error) {
+	release, err := lockToWrite(ctx, t.LockTimeout, t.LookOnly)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	out := &Report{}
+	if out.Settings, err = settings(t.Config, &t.Programs.IPv4.Node); err != nil {
+		return nil, err
+	}
+	if t.SettingsOnly {
+		return out, t.writeSettings(out.Settings)
+	}
+	mode := t.Programs.IPv4.Node.Mode
+	dataplane, err := Open(ctx, mode, apply.Options{IPTables: t.IPTables, LockTimeout: t.LockTimeout})
+	if err != nil {
+		return nil, err
+	}
+	defer dataplane.Close()
+	leftovers, err := Leftovers(ctx, mode, dataplane)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range leftovers {
+		out.Leftovers = append(out.Leftovers, l.Object)
+	}
+	if peer := peers(leftovers); len(peer) > 0 && !t.Takeover && !t.LookOnly {
+		return nil, fmt.Errorf("the node carries kube-proxy's rules (%s): stop kube-proxy, then say --yes-takeover", strings.Join(peer, ", "))
+	}
+	if err := t.writeSettings(out.Settings); err != nil {
+		return nil, err
+	}
+	plan, result, err := apply.Once(ctx, dataplane, t.Programs, func(apply.Plan) bool { return !t.LookOnly })
+	if plan == nil {
+		return nil, err
+	}
+	out.Plan = plan
+	if err != nil {
+		return out, errors.Join(err, result.Error())
+	}
+	err = result.Error()
+	if !t.LookOnly {
+		err = errors.Join(err, remove(ctx, leftovers))
+	}
+	var staleErr error
+	out.Stale, _, staleErr = staleFlows(t.Programs, plan.Gone(), t.LookOnly)
+	if t.LookOnly {
+		var dropErr error
+		out.MayDrop, dropErr = mayDrop(ctx)
+		staleErr = errors.Join(staleErr, dropErr)
+	}
+	return out, errors.Join(err, staleErr)
+}
+
+func (t *Turn) writeSettings(settings []sysctl.Setting) error {
+	if t.LookOnly {
+		return nil
+	}
+	return sysctl.Write(kernelRoot, settings)
+}
