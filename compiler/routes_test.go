@@ -147,10 +147,9 @@ func TestWindows(t *testing.T) {
 			want: []string{"ClusterIP 10.96.0.10:80/tcp any→10.1.0.1,10.2.0.1"},
 			diags: []string{
 				"warning: Service ns/web: spec.ports[0].targetPort: endpoints have different ports: mode kernelspace uses 8080 of 10.1.0.1:8080 for all"}},
-		{name: "WIN-24 ipMode does not count",
+		{name: "WIN-24 an address whose ipMode is Proxy is the load balancer's own",
 			objects: []object{newService("web", func(s *snapshot.Service) { s.LoadBalancer = []snapshot.Ingress{{IP: "203.0.113.1", IPMode: "Proxy"}} }), webSlice},
-			want:    []string{"ClusterIP 10.96.0.10:80/tcp any→10.1.0.1", "LoadBalancer 203.0.113.1:80/tcp any→10.1.0.1"},
-			diags:   []string{"warning: Service ns/web: status.loadBalancer.ingress[0].ipMode: mode kernelspace serves the address whatever ipMode says"}},
+			want:    []string{"ClusterIP 10.96.0.10:80/tcp any→10.1.0.1"}},
 	}
 	for i := range rows {
 		rows[i].mode = ir.ModeKernelspace

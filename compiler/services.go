@@ -222,7 +222,7 @@ func (c *cluster) parseAddrs(s *service) {
 		s.warn("spec.externalIPs", "is ignored: feature gate AllowServiceExternalIPs is off")
 	}
 	for i := range s.LoadBalancer {
-		if in := &s.LoadBalancer[i]; in.IP != "" && c.servesIngress(s, i) {
+		if in := &s.LoadBalancer[i]; in.IP != "" && servesIngress(in) {
 			s.address(ir.LoadBalancer, in.IP, c.names.ingresses.at(i))
 		}
 	}
@@ -304,16 +304,5 @@ func (s *service) view(a netip.Addr) *view {
 	return s.views.At(ir.FamilyOf(a))
 }
 
-// servesIngress tells whether traffic to an ingress address is the proxy's
-// (SNAP-23), which kernelspace mode believes of all (WIN-24).
-func (c *cluster) servesIngress(s *service, i int) bool {
-	mode := s.LoadBalancer[i].IPMode
-	if mode == "" || mode == "VIP" {
-		return true
-	}
-	if c.mode == ir.ModeKernelspace {
-		s.warn("status.loadBalancer.ingress["+strconv.Itoa(i)+"].ipMode", "mode kernelspace serves the address whatever ipMode says")
-		return true
-	}
-	return false
-}
+// servesIngress reports whether traffic to an ingress address is the proxy's (SNAP-23).
+func servesIngress(i *snapshot.Ingress) bool { return i.IPMode == "" || i.IPMode == "VIP" }
