@@ -9,6 +9,7 @@
 package conntrack
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 
@@ -41,9 +42,15 @@ type Stale struct {
 	Why      string
 }
 
-// Find gives the stale ones of the entries, in their order (DMN-30). The
-// programs are those in force now; gone are the frontends that were in force
-// before and are not any longer. An entry to a frontend is stale when
+// Compare orders them by where the client sent, and by client.
+func (s Stale) Compare(o Stale) int {
+	a, b := s.Entry, o.Entry
+	return cmp.Or(a.To.Compare(b.To), a.Client.Compare(b.Client), a.From.Compare(b.From), cmp.Compare(a.ID, b.ID))
+}
+
+// Judge tells stale entries of one family from others, by what is in force: the
+// UDP frontends of a Program's Services, and those that were in force before
+// and are gone (DMN-30). An entry to a frontend is stale when
 //
 //   - endpoints of its port serve, and answers come from none of them: the
 //     endpoint went, or the entry is older than the Service and was never
@@ -53,51 +60,14 @@ type Stale struct {
 //     sending into the void, also when endpoints are back.
 //
 // In userspace mode the proxy itself holds the flows: none is stale.
-func Find(entries []Entry, programs ir.Programs, gone []ir.Match) []Stale {
-	var byFamily ir.PerFamily[*frontends]
-	for f, p := range ir.Present(programs) {
-		if p.Node.Mode != ir.ModeUserspace {
-			*byFamily.At(f) = newFrontends(p, gone)
-		}
-	}
-	var out []Stale
-	for _, e := range entries {
-		f := byFamily.Of(ir.FamilyOf(e.To.Addr()))
-		if f == nil || e.Protocol != ir.UDP || e.Zone != 0 {
-			continue
-		}
-		if s, ok := f.judge(e); ok {
-			out = append(out, s)
-		}
-	}
-	return out
-}
-
-// Concern tells whether any entry could be stale: whether there is a UDP
-// frontend, or was one. If not, there is no need to read the table.
-func Concern(programs ir.Programs, gone []ir.Match) bool {
-	for _, m := range gone {
-		if m.Protocol == ir.UDP {
-			return true
-		}
-	}
-	for _, p := range ir.Present(programs) {
-		for i := range p.Services {
-			for j := range p.Services[i].Frontends {
-				if p.Services[i].Frontends[j].Match.Protocol == ir.UDP {
-					return true
-				}
-			}
-		}
-	}
-	return false
-}
-
-// frontends are the UDP frontends of one family by what they match.
-type frontends struct {
-	node  *ir.Node
-	alive map[ir.Match]frontend
-	gone  map[ir.Match]bool
+type Judge struct {
+	family ir.Family
+	node   *ir.Node
+	alive  map[ir.Match]frontend
+	gone   map[ir.Match]bool
+	// ports are those of all frontends: most entries of a node are foreign, and
+	// this tells so of each with one look.
+	ports map[uint16]bool
 }
 
 // frontend is what an entry is held against.
@@ -106,22 +76,60 @@ type frontend struct {
 	backends map[netip.AddrPort]bool
 }
 
-func newFrontends(p *ir.Program, gone []ir.Match) *frontends {
-	out := &frontends{node: &p.Node, alive: map[ir.Match]frontend{}, gone: map[ir.Match]bool{}}
+// NewJudge returns the Judge of a Program's family; a frontend that is gone and
+// of the other one is no matter.
+func NewJudge(p *ir.Program, gone []ir.Match) *Judge {
+	j := &Judge{family: p.Family, node: &p.Node, alive: map[ir.Match]frontend{}, gone: map[ir.Match]bool{}, ports: map[uint16]bool{}}
+	if p.Node.Mode == ir.ModeUserspace {
+		return j
+	}
 	for i := range p.Services {
 		s := &p.Services[i]
-		for j := range s.Frontends {
-			if f := &s.Frontends[j]; f.Match.Protocol == ir.UDP {
-				out.alive[f.Match] = frontend{service: s.Name, backends: serving(s, f.Port)}
+		for k := range s.Frontends {
+			if f := &s.Frontends[k]; f.Match.Protocol == ir.UDP {
+				j.alive[f.Match] = frontend{service: s.Name, backends: serving(s, f.Port)}
+				j.ports[f.Match.Port] = true
 			}
 		}
 	}
 	for _, m := range gone {
-		if m.Protocol == ir.UDP {
-			out.gone[m] = true
+		if m.Protocol == ir.UDP && (m.NodeAddrs() || ir.FamilyOf(m.Addr) == p.Family) {
+			j.gone[m] = true
+			j.ports[m.Port] = true
 		}
 	}
-	return out
+	return j
+}
+
+// Idle reports whether no entry could be stale: there is no UDP frontend, and
+// was none. Then there is no need to read the table.
+func (j *Judge) Idle() bool { return len(j.ports) == 0 }
+
+// Stale reports whether an entry is stale, and why.
+func (j *Judge) Stale(e Entry) (Stale, bool) {
+	if e.Protocol != ir.UDP || e.Zone != 0 || !j.ports[e.To.Port()] {
+		return Stale{}, false
+	}
+	translated := e.From != e.To
+	m, alive, ok := j.of(e.To)
+	s := Stale{Entry: e, Frontend: m, Service: alive.service}
+	switch {
+	case !ok:
+		return Stale{}, false
+	case alive.backends == nil:
+		s.Why = "the Service, or its port, is gone"
+		return s, translated
+	case len(alive.backends) == 0:
+		s.Why = "the Service has no endpoint left"
+		return s, translated
+	case !translated:
+		s.Why = "older than the Service's endpoints: it was never translated"
+		return s, true
+	case alive.backends[e.From]:
+		return Stale{}, false
+	}
+	s.Why = e.From.String() + " is no endpoint of the Service"
+	return s, true
 }
 
 // serving gives the endpoints of a service port that serve. Whether it would
@@ -148,45 +156,24 @@ func add(set map[netip.AddrPort]bool, backends []ir.Backend) {
 	}
 }
 
-func (f *frontends) judge(e Entry) (Stale, bool) {
-	translated := e.From != e.To
-	m, alive, ok := f.of(e.To)
-	s := Stale{Entry: e, Frontend: m, Service: alive.service}
-	switch {
-	case !ok:
-		return Stale{}, false
-	case alive.backends == nil:
-		s.Why = "the Service, or its port, is gone"
-		return s, translated
-	case len(alive.backends) == 0:
-		s.Why = "the Service has no endpoint left"
-		return s, translated
-	case !translated:
-		s.Why = "older than the Service's endpoints: it was never translated"
-		return s, true
-	}
-	s.Why = e.From.String() + " is no endpoint of the Service"
-	return s, !alive.backends[e.From]
-}
-
 // of finds the frontend that takes, or took, packets to an address: exact
 // addresses before node ports. The backends of one that is gone are nil.
-func (f *frontends) of(to netip.AddrPort) (m ir.Match, alive frontend, ok bool) {
+func (j *Judge) of(to netip.AddrPort) (m ir.Match, alive frontend, ok bool) {
 	exact := ir.Match{Addr: to.Addr(), Protocol: ir.UDP, Port: to.Port()}
 	node := ir.Match{Protocol: ir.UDP, Port: to.Port()}
-	own := f.node.HasAddr(to.Addr())
-	if alive, ok = f.alive[exact]; ok {
+	own := j.node.HasAddr(to.Addr())
+	if alive, ok = j.alive[exact]; ok {
 		return exact, alive, true
 	}
-	if f.node.NodePorts.Has(to.Addr(), own) {
-		if alive, ok = f.alive[node]; ok {
+	if j.node.NodePorts.Has(to.Addr(), own) {
+		if alive, ok = j.alive[node]; ok {
 			return node, alive, true
 		}
 	}
-	if f.gone[exact] {
+	if j.gone[exact] {
 		return exact, frontend{}, true
 	}
 	// What is gone may have answered on other addresses of the node than now.
-	_, still := f.alive[node]
-	return node, frontend{}, own && !still && f.gone[node]
+	_, still := j.alive[node]
+	return node, frontend{}, own && !still && j.gone[node]
 }

@@ -1,7 +1,9 @@
 package conntrack
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -53,7 +55,7 @@ func program(t testing.TB, family ir.Family, addrs []string, frontends map[strin
 	return p
 }
 
-func TestFind(t *testing.T) {
+func TestJudge(t *testing.T) {
 	v4 := func() *ir.Program {
 		p := program(t, ir.IPv4, []string{"192.0.2.11", "198.51.100.11"}, map[string][]int{
 			"10.96.0.10:53/udp":   {0},
@@ -155,11 +157,15 @@ func TestFind(t *testing.T) {
 				gone = append(gone, match(t, m))
 			}
 			var got string
-			for _, s := range Find([]Entry{e}, ir.NewPrograms(p), gone) {
+			j := NewJudge(p, gone)
+			if s, stale := j.Stale(e); stale {
 				if s.Entry != e {
 					t.Errorf("got entry %v, want %v", s.Entry, e)
 				}
-				got += s.Frontend.String() + " " + s.Why
+				got = s.Frontend.String() + " " + s.Why
+				if !slices.ContainsFunc(j.filters(), func(f filter) bool { return f.takes(e) }) {
+					t.Errorf("no filter of %v lets it through", j.filters())
+				}
 			}
 			if got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)
@@ -168,41 +174,72 @@ func TestFind(t *testing.T) {
 	}
 }
 
-func TestFindNamesTheService(t *testing.T) {
+func TestJudgeNamesTheService(t *testing.T) {
 	p := program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:53/udp": {0}}, []string{"10.244.1.5:53"})
-	entries := []Entry{
-		{Protocol: ir.UDP, To: addrPort("10.96.0.10:53"), From: addrPort("10.244.1.9:53"), ID: 1},
-		{Protocol: ir.UDP, To: addrPort("10.96.0.99:53"), From: addrPort("10.244.1.9:53"), ID: 2},
-		{Protocol: ir.UDP, To: addrPort("10.96.0.10:53"), From: addrPort("10.244.1.8:53"), ID: 3},
-	}
-	var got []ir.Name
-	for _, s := range Find(entries, ir.NewPrograms(p), []ir.Match{match(t, "10.96.0.99:53/udp")}) {
-		got = append(got, s.Service)
-	}
-	dns := ir.Name{Namespace: "x", Name: "dns"}
-	if diff := cmp.Diff([]ir.Name{dns, {}, dns}, got); diff != "" {
-		t.Errorf("Services in the order of the entries (-want +got)\n%s", diff)
+	j := NewJudge(p, []ir.Match{match(t, "10.96.0.99:53/udp")})
+	for to, want := range map[string]ir.Name{"10.96.0.10:53": {Namespace: "x", Name: "dns"}, "10.96.0.99:53": {}} {
+		s, stale := j.Stale(Entry{Protocol: ir.UDP, To: addrPort(to), From: addrPort("10.244.1.9:53")})
+		if !stale || s.Service != want {
+			t.Errorf("%s: got stale %v, %v, want %v", to, stale, s.Service, want)
+		}
 	}
 }
 
-func TestConcern(t *testing.T) {
+func TestIdle(t *testing.T) {
 	tcp := program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:53/tcp": nil})
 	udp := program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:53/udp": nil})
-	six := program(t, ir.IPv6, nil, map[string][]int{"[fd00::10]:53/tcp": nil})
+	userspace := program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:53/udp": nil})
+	userspace.Node.Mode = ir.ModeUserspace
 	cases := []struct {
-		name     string
-		programs ir.Programs
-		gone     []ir.Match
-		want     bool
+		name    string
+		program *ir.Program
+		gone    []ir.Match
+		want    bool
 	}{
-		{"nothing", ir.Programs{}, nil, false},
-		{"TCP", ir.NewPrograms(tcp), []ir.Match{match(t, "10.96.0.1:1/tcp")}, false},
-		{"UDP", ir.NewPrograms(udp, six), nil, true},
-		{"UDP gone", ir.NewPrograms(tcp), []ir.Match{match(t, "10.96.0.1:1/udp")}, true},
+		{"nothing", program(t, ir.IPv4, nil, nil), nil, true},
+		{"TCP", tcp, []ir.Match{match(t, "10.96.0.1:1/tcp")}, true},
+		{"UDP", udp, nil, false},
+		{"UDP, which the proxy serves itself", userspace, nil, true},
+		{"UDP gone", tcp, []ir.Match{match(t, "10.96.0.1:1/udp")}, false},
+		{"UDP gone in the other family", tcp, []ir.Match{match(t, "[fd00::1]:1/udp")}, true},
+		{"UDP node port gone", tcp, []ir.Match{match(t, "node:30053/udp")}, false},
 	}
 	for _, c := range cases {
-		if got := Concern(c.programs, c.gone); got != c.want {
+		j := NewJudge(c.program, c.gone)
+		if got := j.Idle(); got != c.want {
 			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
+		}
+		if got := len(j.filters()) == 0; got != c.want && !c.want {
+			t.Errorf("%s: no filters", c.name)
+		}
+	}
+}
+
+// What the kernel is asked for is as narrow as a few questions can be.
+func TestFilters(t *testing.T) {
+	frontends := func(n int, format string) (out map[string][]int) {
+		out = map[string][]int{"10.96.0.1:80/tcp": nil}
+		for i := range n {
+			out[fmt.Sprintf(format, i+1)] = nil
+		}
+		return out
+	}
+	cases := []struct {
+		name      string
+		frontends map[string][]int
+		gone      []ir.Match
+		want      []filter
+	}{
+		{"each frontend", map[string][]int{"10.96.0.10:53/udp": nil, "node:30053/udp": nil},
+			[]ir.Match{match(t, "10.96.0.11:53/udp"), match(t, "[fd00::1]:53/udp"), match(t, "10.96.0.10:53/udp")},
+			[]filter{{ir.IPv4, netip.MustParseAddr("10.96.0.10"), 53}, {ir.IPv4, netip.MustParseAddr("10.96.0.11"), 53}, {ir.IPv4, netip.Addr{}, 30053}}},
+		{"each port", frontends(mostFilters+1, "10.96.0.%d:53/udp"), nil, []filter{{family: ir.IPv4, port: 53}}},
+		{"all", frontends(mostFilters+1, "10.96.0.9:%d/udp"), nil, []filter{{family: ir.IPv4}}},
+	}
+	for _, c := range cases {
+		got := NewJudge(program(t, ir.IPv4, nil, c.frontends), c.gone).filters()
+		if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(filter{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", c.name, diff)
 		}
 	}
 }
@@ -212,4 +249,18 @@ func TestEntryString(t *testing.T) {
 	if got, want := e.String(), "192.0.2.1:5000 -> 10.96.0.10:53 (10.244.1.5:53)/udp"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
+}
+
+func entry(proto ir.Protocol, client, to, from string) Entry {
+	return Entry{Protocol: proto, Client: addrPort(client), To: addrPort(to), From: addrPort(from)}
+}
+
+// texts gives entries without the kernel's numbers, sorted.
+func texts(entries []Entry) []string {
+	out := []string{}
+	for _, e := range entries {
+		out = append(out, e.String())
+	}
+	slices.Sort(out)
+	return out
 }

@@ -35,89 +35,141 @@ const (
 	protoSrcPort = 2
 	protoDstPort = 3
 
-	filterOrig     = 1
-	filterProtoNum = 1 << 3
+	filterOrig         = 1
+	filterIPDst        = 1 << 1
+	filterProtoNum     = 1 << 3
+	filterProtoDstPort = 1 << 5
 )
 
-// Table is the connection tracking table of a network namespace.
-type Table struct{ conn *netlink.Conn }
+// table is the connection tracking table of a network namespace.
+type table struct{ reading, writing *netlink.Conn }
 
-// Open opens the table of the network namespace that netns is a file
+// open opens the table of the network namespace that netns is a file
 // descriptor of, or of the calling thread's where it is 0.
-func Open(netns int) (*Table, error) {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns})
+func open(netns int) (*table, error) {
+	// One buffer of the size that the kernel fills at most, instead of one made
+	// for each few entries.
+	config := &netlink.Config{NetNS: netns, MessageBufferSize: 32 << 10}
+	reading, err := netlink.Dial(unix.NETLINK_NETFILTER, config)
 	if err != nil {
 		return nil, fmt.Errorf("connection tracking: %w", err)
 	}
-	return &Table{conn}, nil
+	writing, err := netlink.Dial(unix.NETLINK_NETFILTER, config)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("connection tracking: %w", err), reading.Close())
+	}
+	return &table{reading, writing}, nil
 }
 
-// Close gives the socket back.
-func (t *Table) Close() error { return t.conn.Close() }
+// close gives the sockets back, and ends what is under way.
+func (t *table) close() error { return errors.Join(t.reading.Close(), t.writing.Close()) }
 
-// UDP reads the UDP entries of a family. The kernel picks them from 5.8 on;
-// an older one sends all, and the others are passed over here. A dump that
-// the kernel calls interrupted is done again a few times; after that the
-// entries that did come are good enough, since a stale one that was missed is
-// found next time.
-func (t *Table) UDP(family ir.Family) ([]Entry, error) {
+// dump hands the entries that pass a filter to each. The kernel picks them from
+// 5.8 on; an older one does not know filters, and sends all, and one that
+// refuses them is asked for all: then filtered is false, and each is handed all UDP
+// entries of the family. A dump that the kernel calls interrupted is done
+// again a few times; after that the entries that did come are good enough,
+// since a stale one that was missed is found next time.
+func (t *table) dump(f filter, each func(Entry) error) (filtered bool, err error) {
 	const tries = 4
-	var entries []Entry
+	filtered = true
 	for range tries {
 		var whole bool
-		var err error
-		if entries, whole, err = t.dump(family); err != nil {
-			return nil, fmt.Errorf("connection tracking table of %s: %w", family, err)
+		whole, err = t.dumpOnce(f, &filtered, each)
+		if filtered && refusesFilters(err) {
+			filtered = false
+			whole, err = t.dumpOnce(f, &filtered, each)
+		}
+		if err != nil {
+			return filtered, fmt.Errorf("connection tracking table of %s: %w", f.family, err)
 		}
 		if whole {
 			break
 		}
 	}
-	return entries, nil
+	return filtered, nil
 }
 
-// dump reads the table once; whole is false if it may lack entries.
-func (t *Table) dump(family ir.Family) (entries []Entry, whole bool, err error) {
-	req := encode(func(ae *netlink.AttributeEncoder) {
-		ae.Nested(attrFilter, func(ae *netlink.AttributeEncoder) error {
-			ae.Uint32(filterOrig, filterProtoNum)
-			return nil
-		})
-		ae.Nested(attrTupleOrig, func(ae *netlink.AttributeEncoder) error {
-			ae.Nested(tupleProto, func(ae *netlink.AttributeEncoder) error {
-				ae.Uint8(protoNum, uint8(ir.UDP))
-				return nil
-			})
-			return nil
-		})
-	})
-	if _, err := t.conn.Send(message(msgGet, netlink.Dump, family, req)); err != nil {
-		return nil, false, err
+func refusesFilters(err error) bool {
+	const enotsupp = unix.Errno(524) // the kernel's own, which it should not tell
+	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, enotsupp)
+}
+
+// dumpOnce reads the table once; whole is false if entries may be missing.
+// filtered says whether to ask for a filter, and becomes false when the kernel
+// does not do what was asked.
+func (t *table) dumpOnce(f filter, filtered *bool, each func(Entry) error) (whole bool, err error) {
+	var req []byte
+	if *filtered {
+		req = encode(f.encode)
+	}
+	if _, err := t.reading.Send(message(msgGet, netlink.Dump, f.family, req)); err != nil {
+		return false, err
 	}
 	whole = true
-	for m, err := range t.conn.ReceiveIter() {
+	for m, err := range t.reading.ReceiveIter() {
 		if errors.Is(err, unix.EINTR) {
-			return entries, false, nil
+			return false, nil
 		}
 		if err != nil {
-			return nil, false, err
+			return false, err
 		}
 		whole = whole && m.Header.Flags&netlink.DumpInterrupted == 0
 		e, err := decode(m.Data)
 		if err != nil {
-			return nil, false, err
+			return false, err
 		}
-		if e.Protocol == ir.UDP {
-			entries = append(entries, e)
+		*filtered = *filtered && f.takes(e)
+		if e.Protocol != ir.UDP {
+			continue
+		}
+		if err := each(e); err != nil {
+			return false, err
 		}
 	}
-	return entries, whole, nil
+	return whole, nil
 }
 
-// Delete deletes entries and tells how many of them there still were. It goes
+// encode says to the kernel what to send.
+func (f filter) encode(ae *netlink.AttributeEncoder) {
+	flags := uint32(filterProtoNum)
+	if f.addr.IsValid() {
+		flags |= filterIPDst
+	}
+	if f.port != 0 {
+		flags |= filterProtoDstPort
+	}
+	ae.Nested(attrFilter, func(ae *netlink.AttributeEncoder) error {
+		ae.Uint32(filterOrig, flags)
+		return nil
+	})
+	ae.Nested(attrTupleOrig, func(ae *netlink.AttributeEncoder) error {
+		if f.addr.IsValid() {
+			ae.Nested(tupleIP, func(ae *netlink.AttributeEncoder) error {
+				dst := uint16(ipv4Dst)
+				if f.family == ir.IPv6 {
+					dst = ipv6Dst
+				}
+				ae.Bytes(dst, f.addr.AsSlice())
+				return nil
+			})
+		}
+		ae.Nested(tupleProto, func(ae *netlink.AttributeEncoder) error {
+			ae.ByteOrder = binary.BigEndian
+			ae.Uint8(protoNum, uint8(ir.UDP))
+			if f.port != 0 {
+				ae.Uint16(protoDstPort, f.port)
+			}
+			return nil
+		})
+		return nil
+	})
+	ae.Bytes(attrZone, []byte{0, 0}) // from Linux 6.9 on
+}
+
+// delete deletes entries and tells how many of them there still were. It goes
 // on after an error, and gives them all.
-func (t *Table) Delete(entries []Entry) (deleted int, err error) {
-	const batch = 64 // as many answers as a socket buffer holds with ease
+func (t *table) delete(entries []Entry) (deleted int, err error) {
 	var errs []error
 	for len(entries) > 0 {
 		n := min(batch, len(entries))
@@ -129,17 +181,17 @@ func (t *Table) Delete(entries []Entry) (deleted int, err error) {
 	return deleted, errors.Join(errs...)
 }
 
-func (t *Table) deleteBatch(entries []Entry) (deleted int, err error) {
+func (t *table) deleteBatch(entries []Entry) (deleted int, err error) {
 	msgs := make([]netlink.Message, len(entries))
 	for i, e := range entries {
 		msgs[i] = message(msgDelete, netlink.Acknowledge, ir.FamilyOf(e.To.Addr()), encode(func(ae *netlink.AttributeEncoder) { identify(ae, e) }))
 	}
-	if _, err := t.conn.SendMessages(msgs); err != nil {
+	if _, err := t.writing.SendMessages(msgs); err != nil {
 		return 0, fmt.Errorf("connection tracking: %w", err)
 	}
 	var errs []error
 	for _, e := range entries { // answers come in the order of the messages
-		switch _, err := t.conn.Receive(); {
+		switch _, err := t.writing.Receive(); {
 		case err == nil:
 			deleted++
 		case errors.Is(err, unix.ENOENT): // ended by itself
@@ -180,96 +232,106 @@ func encode(fill func(*netlink.AttributeEncoder)) []byte {
 // that an entry which took its place meanwhile is left alone.
 func identify(ae *netlink.AttributeEncoder, e Entry) {
 	ae.Nested(attrTupleOrig, func(ae *netlink.AttributeEncoder) error {
-		ae.Nested(tupleIP, func(ae *netlink.AttributeEncoder) error {
-			src, dst := uint16(ipv4Src), uint16(ipv4Dst)
-			if e.To.Addr().Is6() {
-				src, dst = ipv6Src, ipv6Dst
-			}
-			ae.Bytes(src, e.Client.Addr().AsSlice())
-			ae.Bytes(dst, e.To.Addr().AsSlice())
-			return nil
-		})
-		ae.Nested(tupleProto, func(ae *netlink.AttributeEncoder) error {
-			ae.ByteOrder = binary.BigEndian
-			ae.Uint8(protoNum, uint8(e.Protocol))
-			ae.Uint16(protoSrcPort, e.Client.Port())
-			ae.Uint16(protoDstPort, e.To.Port())
-			return nil
-		})
+		direction(ae, e.Protocol, e.Client, e.To)
 		return nil
 	})
 	ae.ByteOrder = binary.BigEndian
 	ae.Uint32(attrID, e.ID)
 }
 
-// decode reads an entry.
-func decode(data []byte) (Entry, error) {
+// direction says where the packets of a flow that go one way come from, and go to.
+func direction(ae *netlink.AttributeEncoder, proto ir.Protocol, from, to netip.AddrPort) {
+	ae.Nested(tupleIP, func(ae *netlink.AttributeEncoder) error {
+		src, dst := uint16(ipv4Src), uint16(ipv4Dst)
+		if to.Addr().Is6() {
+			src, dst = ipv6Src, ipv6Dst
+		}
+		ae.Bytes(src, from.Addr().AsSlice())
+		ae.Bytes(dst, to.Addr().AsSlice())
+		return nil
+	})
+	ae.Nested(tupleProto, func(ae *netlink.AttributeEncoder) error {
+		ae.ByteOrder = binary.BigEndian
+		ae.Uint8(protoNum, uint8(proto))
+		ae.Uint16(protoSrcPort, from.Port())
+		ae.Uint16(protoDstPort, to.Port())
+		return nil
+	})
+}
+
+var errCut = errors.New("an attribute is cut off")
+
+// decode reads an entry. It is called for each entry of the table, and so
+// allocates nothing.
+func decode(data []byte) (e Entry, err error) {
 	const header = 4
 	if len(data) < header {
 		return Entry{}, errors.New("message without a netfilter header")
 	}
-	ad, err := netlink.NewAttributeDecoder(data[header:])
-	if err != nil {
-		return Entry{}, err
-	}
-	ad.ByteOrder = binary.BigEndian
-	var e Entry
-	for ad.Next() {
-		switch ad.Type() {
-		case attrTupleOrig:
-			ad.Nested(func(ad *netlink.AttributeDecoder) error {
-				var err error
-				e.Client, e.To, e.Protocol, err = tuple(ad)
-				return err
-			})
-		case attrTupleReply:
-			ad.Nested(func(ad *netlink.AttributeDecoder) error {
-				var err error
-				e.From, _, _, err = tuple(ad)
-				return err
-			})
-		case attrID:
-			e.ID = ad.Uint32()
-		case attrZone:
-			e.Zone = ad.Uint16()
+	var kind uint16
+	var value []byte
+	for rest := data[header:]; len(rest) > 0; {
+		if kind, value, rest, err = attribute(rest); err != nil {
+			return Entry{}, err
+		}
+		switch {
+		case kind == attrTupleOrig:
+			e.Client, e.To, e.Protocol, err = tuple(value)
+		case kind == attrTupleReply:
+			e.From, _, _, err = tuple(value)
+		case kind == attrID && len(value) == 4:
+			e.ID = binary.BigEndian.Uint32(value)
+		case kind == attrZone && len(value) == 2:
+			e.Zone = binary.BigEndian.Uint16(value)
+		}
+		if err != nil {
+			return Entry{}, err
 		}
 	}
-	return e, ad.Err()
+	return e, nil
+}
+
+// attribute takes the first attribute off.
+func attribute(b []byte) (kind uint16, value, rest []byte, err error) {
+	const header = 4
+	if len(b) < header {
+		return 0, nil, nil, errCut
+	}
+	n := int(binary.NativeEndian.Uint16(b))
+	if n < header || n > len(b) {
+		return 0, nil, nil, errCut
+	}
+	kind = binary.NativeEndian.Uint16(b[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
+	return kind, b[header:n], b[min(len(b), (n+3)&^3):], nil
 }
 
 // tuple reads one direction of a flow.
-func tuple(ad *netlink.AttributeDecoder) (src, dst netip.AddrPort, proto ir.Protocol, err error) {
+func tuple(b []byte) (src, dst netip.AddrPort, proto ir.Protocol, err error) {
 	var srcAddr, dstAddr netip.Addr
 	var srcPort, dstPort uint16
-	for ad.Next() {
-		switch ad.Type() {
-		case tupleIP:
-			ad.Nested(func(ad *netlink.AttributeDecoder) error {
-				for ad.Next() {
-					switch ad.Type() {
-					case ipv4Src, ipv6Src:
-						srcAddr, _ = netip.AddrFromSlice(ad.Bytes())
-					case ipv4Dst, ipv6Dst:
-						dstAddr, _ = netip.AddrFromSlice(ad.Bytes())
-					}
-				}
-				return nil
-			})
-		case tupleProto:
-			ad.Nested(func(ad *netlink.AttributeDecoder) error {
-				for ad.Next() {
-					switch ad.Type() {
-					case protoNum:
-						proto = ir.Protocol(ad.Uint8())
-					case protoSrcPort:
-						srcPort = ad.Uint16()
-					case protoDstPort:
-						dstPort = ad.Uint16()
-					}
-				}
-				return nil
-			})
+	var outer, inner uint16
+	var group, value []byte
+	for len(b) > 0 {
+		if outer, group, b, err = attribute(b); err != nil {
+			return src, dst, 0, err
+		}
+		for len(group) > 0 && (outer == tupleIP || outer == tupleProto) {
+			if inner, value, group, err = attribute(group); err != nil {
+				return src, dst, 0, err
+			}
+			switch {
+			case outer == tupleIP && (inner == ipv4Src || inner == ipv6Src):
+				srcAddr, _ = netip.AddrFromSlice(value)
+			case outer == tupleIP && (inner == ipv4Dst || inner == ipv6Dst):
+				dstAddr, _ = netip.AddrFromSlice(value)
+			case outer == tupleProto && inner == protoNum && len(value) == 1:
+				proto = ir.Protocol(value[0])
+			case outer == tupleProto && inner == protoSrcPort && len(value) == 2:
+				srcPort = binary.BigEndian.Uint16(value)
+			case outer == tupleProto && inner == protoDstPort && len(value) == 2:
+				dstPort = binary.BigEndian.Uint16(value)
+			}
 		}
 	}
-	return netip.AddrPortFrom(srcAddr, srcPort), netip.AddrPortFrom(dstAddr, dstPort), proto, ad.Err()
+	return netip.AddrPortFrom(srcAddr, srcPort), netip.AddrPortFrom(dstAddr, dstPort), proto, nil
 }

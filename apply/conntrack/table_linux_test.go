@@ -20,7 +20,7 @@ import (
 )
 
 // kernel gives a namespace of its own with a handle that makes entries.
-func kernel(t testing.TB) (*applytest.Namespace, *Table, *vnetlink.Handle) {
+func kernel(t testing.TB) (*applytest.Namespace, *table, *vnetlink.Handle) {
 	t.Helper()
 	applytest.RequireRoot(t)
 	ns, err := applytest.NewNamespace("node")
@@ -28,11 +28,11 @@ func kernel(t testing.TB) (*applytest.Namespace, *Table, *vnetlink.Handle) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ns.Close() })
-	table, err := Open(ns.Fd())
+	table, err := open(ns.Fd())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { table.Close() })
+	t.Cleanup(func() { table.close() })
 	handle, err := vnetlink.NewHandleAt(netns.NsHandle(ns.Fd()))
 	if err != nil {
 		t.Fatal(err)
@@ -62,17 +62,34 @@ func create(t testing.TB, h *vnetlink.Handle, e Entry) {
 	}
 }
 
-func entry(proto ir.Protocol, client, to, from string) Entry {
-	return Entry{Protocol: proto, Client: addrPort(client), To: addrPort(to), From: addrPort(from)}
+// all gives the UDP entries of a family.
+func all(t testing.TB, tab *table, family ir.Family) (out []Entry) {
+	t.Helper()
+	filtered, err := tab.dump(filter{family: family}, func(e Entry) error {
+		out = append(out, e)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !filtered {
+		t.Error("the kernel does not filter")
+	}
+	return out
 }
 
-// texts gives entries without the kernel's numbers, sorted.
-func texts(entries []Entry) []string {
-	out := []string{}
-	for _, e := range entries {
-		out = append(out, e.String())
+// sweep gives what is stale.
+func sweep(t testing.TB, tab *table, j *Judge) (out []Entry) {
+	t.Helper()
+	err := tab.sweep(j, func(stale []Stale) error {
+		for _, s := range stale {
+			out = append(out, s.Entry)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
-	slices.Sort(out)
 	return out
 }
 
@@ -100,11 +117,7 @@ func TestTable(t *testing.T) {
 	)
 	read := func(family ir.Family) []Entry {
 		t.Helper()
-		out, err := table.UDP(family)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return out
+		return all(t, table, family)
 	}
 	if diff := cmp.Diff(texts(slices.Concat(stale, good)), texts(read(ir.IPv4))); diff != "" {
 		t.Fatalf("IPv4 UDP entries (-want +got)\n%s", diff)
@@ -113,13 +126,13 @@ func TestTable(t *testing.T) {
 		t.Fatalf("IPv6 UDP entries (-want +got)\n%s", diff)
 	}
 	var found []Entry
-	for _, s := range Find(slices.Concat(read(ir.IPv4), read(ir.IPv6)), programs, nil) {
-		found = append(found, s.Entry)
+	for _, p := range ir.Present(programs) {
+		found = append(found, sweep(t, table, NewJudge(p, nil))...)
 	}
 	if diff := cmp.Diff(texts(slices.Concat(stale, []Entry{stale6})), texts(found)); diff != "" {
 		t.Fatalf("stale (-want +got)\n%s", diff)
 	}
-	if n, err := table.Delete(found); err != nil || n != len(found) {
+	if n, err := table.delete(found); err != nil || n != len(found) {
 		t.Fatalf("Delete: %d, %v, want %d", n, err, len(found))
 	}
 	if diff := cmp.Diff(texts(good), texts(read(ir.IPv4))); diff != "" {
@@ -132,7 +145,7 @@ func TestTable(t *testing.T) {
 	if err != nil || !strings.Contains(string(out), "dst=10.96.0.10") {
 		t.Errorf("TCP entry: got %q, %v", out, err)
 	}
-	if n, err := table.Delete(found); err != nil || n != 0 {
+	if n, err := table.delete(found); err != nil || n != 0 {
 		t.Errorf("Delete again: %d, %v, want 0", n, err)
 	}
 }
@@ -142,16 +155,16 @@ func TestDeleteSparesTheSuccessor(t *testing.T) {
 	_, table, handle := kernel(t)
 	e := entry(ir.UDP, "192.0.2.1:5000", "10.96.0.10:53", "10.244.9.9:53")
 	create(t, handle, e)
-	old, err := table.UDP(ir.IPv4)
-	if err != nil || len(old) != 1 {
-		t.Fatal(old, err)
+	old := all(t, table, ir.IPv4)
+	if len(old) != 1 {
+		t.Fatal(old)
 	}
 	old[0].ID++
-	if n, err := table.Delete(old); err != nil || n != 0 {
+	if n, err := table.delete(old); err != nil || n != 0 {
 		t.Errorf("Delete: %d, %v, want 0", n, err)
 	}
-	if left, err := table.UDP(ir.IPv4); err != nil || len(left) != 1 {
-		t.Errorf("left %v, %v, want the entry", left, err)
+	if left := all(t, table, ir.IPv4); len(left) != 1 {
+		t.Errorf("left %v, want the entry", left)
 	}
 }
 
@@ -165,11 +178,11 @@ func TestManyEntries(t *testing.T) {
 		e.Client = netip.AddrPortFrom(netip.AddrFrom4(a), 5000)
 		create(t, handle, e)
 	}
-	entries, err := table.UDP(ir.IPv4)
-	if err != nil || len(entries) != n {
-		t.Fatalf("%d entries, %v, want %d", len(entries), err, n)
+	entries := all(t, table, ir.IPv4)
+	if len(entries) != n {
+		t.Fatalf("%d entries, want %d", len(entries), n)
 	}
-	if deleted, err := table.Delete(entries); err != nil || deleted != n {
+	if deleted, err := table.delete(entries); err != nil || deleted != n {
 		t.Errorf("Delete: %d, %v, want %d", deleted, err, n)
 	}
 }
@@ -242,15 +255,11 @@ func TestClientMovesToTheNewEndpoint(t *testing.T) {
 		t.Fatalf("got %q: the entry should have held the client", got)
 	}
 	p := program(t, ir.IPv4, nil, map[string][]int{vip + "/udp": {0}}, []string{new})
-	entries, err := table.UDP(ir.IPv4)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stale := Find(entries, ir.NewPrograms(p), nil)
+	stale := sweep(t, table, NewJudge(p, nil))
 	if len(stale) != 1 {
-		t.Fatalf("stale of %v: %v, want 1", entries, stale)
+		t.Fatalf("stale: %v, want 1", stale)
 	}
-	if n, err := table.Delete([]Entry{stale[0].Entry}); err != nil || n != 1 {
+	if n, err := table.delete(stale); err != nil || n != 1 {
 		t.Fatal(n, err)
 	}
 	if got := ask("3"); got != "3 "+new {

@@ -2,23 +2,15 @@
 
 package conntrack
 
-import (
-	"errors"
+import "errors"
 
-	"github.com/proxyc/proxyc/ir"
-)
+// table is the connection tracking table, which only Linux has.
+type table struct{}
 
-// Table is the connection tracking table, which only Linux has.
-type Table struct{}
+func open(int) (*table, error) { return nil, errors.New("connection tracking: only Linux has it") }
 
-// Open tells that there is none.
-func Open(int) (*Table, error) { return nil, errors.New("connection tracking: only Linux has it") }
+func (t *table) close() error { return nil }
 
-// Close does nothing.
-func (t *Table) Close() error { return nil }
+func (t *table) dump(filter, func(Entry) error) (filtered bool, err error) { return true, nil }
 
-// UDP gives nothing.
-func (t *Table) UDP(ir.Family) ([]Entry, error) { return nil, nil }
-
-// Delete does nothing.
-func (t *Table) Delete([]Entry) (int, error) { return 0, nil }
+func (t *table) delete([]Entry) (deleted int, err error) { return 0, nil }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -37,31 +38,20 @@ func settings(cfg *config.Config, node *ir.Node) ([]sysctl.Setting, error) {
 // staleFlows finds the UDP flows to frontends of the Programs, and to those that
 // are gone, which hold on to what is no longer there; and deletes them, unless
 // only to look. deleted counts those that were still there.
-func staleFlows(programs ir.Programs, gone []ir.Match, lookOnly bool) (stale []conntrack.Stale, deleted int, err error) {
-	if !conntrack.Concern(programs, gone) {
-		return nil, 0, nil
+func staleFlows(ctx context.Context, programs ir.Programs, gone []ir.Match, lookOnly bool) (stale []conntrack.Stale, deleted int, err error) {
+	for _, p := range ir.Present(programs) {
+		n, familyErr := conntrack.Clean(ctx, conntrack.NewJudge(p, gone), func(found []conntrack.Stale) ([]conntrack.Stale, error) {
+			stale = append(stale, found...)
+			if lookOnly {
+				return nil, nil
+			}
+			return found, nil
+		})
+		deleted += n
+		err = errors.Join(err, familyErr)
 	}
-	table, err := conntrack.Open(0)
-	if err != nil {
-		return nil, 0, err
-	}
-	defer table.Close()
-	for f, p := range ir.Present(programs) {
-		entries, err := table.UDP(f)
-		if err != nil {
-			return nil, 0, err
-		}
-		stale = append(stale, conntrack.Find(entries, ir.NewPrograms(p), gone)...)
-	}
-	if lookOnly {
-		return stale, 0, nil
-	}
-	entries := make([]conntrack.Entry, len(stale))
-	for i, s := range stale {
-		entries[i] = s.Entry
-	}
-	deleted, err = table.Delete(entries)
-	return stale, deleted, err
+	slices.SortFunc(stale, conntrack.Stale.Compare)
+	return slices.Compact(stale), deleted, err
 }
 
 // lockToWrite takes the node's lock. Who only looks goes without it, so that a

@@ -184,7 +184,7 @@ func total(c apply.Count) int { return c.Added + c.Changed + c.Removed }
 func (d *daemon) flows(s *reconcile.Sync) {
 	for f, p := range touched(s).All() {
 		began := time.Now()
-		_, n, err := staleFlows(ir.NewPrograms(p), s.Done.Gone, false)
+		_, n, err := staleFlows(context.Background(), ir.NewPrograms(p), s.Done.Gone, false)
 		if err != nil {
 			d.log.Error("deleting stale UDP flows", "err", err)
 		}

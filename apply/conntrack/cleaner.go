@@ -1,0 +1,154 @@
+package conntrack
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Cleaner deletes stale flows beside the syncs that make them so, which need
+// not wait for it. It goes through the table for one sync at a time; what
+// several ask for meanwhile becomes one. Its methods may be called by several
+// goroutines.
+//
+// What it deletes was stale by what was in force after it had been read: new
+// rules may lead a flow to a new endpoint before anybody has said that they are
+// in force, and to what was in force before it would look stale.
+type Cleaner struct {
+	clean func(context.Context, *Judge, func([]Stale) ([]Stale, error)) (int, error)
+	done  func(Cleaned)
+	wake  chan struct{}
+
+	mu      sync.Mutex
+	settled chan struct{}        // closed when the commit under way has been told of; nil: there is none
+	ended   int                  // how many syncs were told of
+	waiting ir.PerFamily[*scope] // to be cleaned
+	running ir.PerFamily[*scope] // being cleaned
+}
+
+// Cleaned tells of one way through the table of a family.
+type Cleaned struct {
+	Family  ir.Family
+	Deleted int
+	Took    time.Duration
+	Err     error
+}
+
+// NewCleaner returns a Cleaner that tells done what it did.
+func NewCleaner(done func(Cleaned)) *Cleaner {
+	return &Cleaner{clean: Clean, done: done, wake: make(chan struct{}, 1)}
+}
+
+// Committing notes that the kernel's rules are about to change: from now on
+// nobody knows what is in force, until Ended.
+func (c *Cleaner) Committing() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.settled == nil {
+		c.settled = make(chan struct{})
+	}
+}
+
+// Ended notes what is in force after a sync that succeeded, and asks for the
+// flows to be looked at that it has to do with.
+func (c *Cleaner) Ended(w Work) {
+	var came ir.PerFamily[*scope]
+	for _, f := range ir.Families() {
+		*came.At(f) = w.of(f)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for f, s := range ir.Present(came) {
+		s = s.over(c.waiting.Of(f))
+		if s.idle() && c.running.Of(f) == nil { // nobody needs to know of it
+			s = nil
+		}
+		*c.waiting.At(f) = s
+	}
+	c.ended++
+	if c.settled != nil {
+		close(c.settled)
+		c.settled = nil
+	}
+	if c.waiting == (ir.PerFamily[*scope]{}) {
+		return
+	}
+	select {
+	case c.wake <- struct{}{}:
+	default: // it is awake
+	}
+}
+
+// Busy reports whether flows of a sync that has ended are still to be looked at.
+func (c *Cleaner) Busy() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.waiting != ir.PerFamily[*scope]{} || c.running != ir.PerFamily[*scope]{}
+}
+
+// Run cleans until ctx ends.
+func (c *Cleaner) Run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.wake:
+		}
+		c.mu.Lock()
+		c.running, c.waiting = c.waiting, ir.PerFamily[*scope]{}
+		c.mu.Unlock()
+		for f, s := range ir.Present(c.running) {
+			if j := s.judge(f); !j.Idle() {
+				began := time.Now()
+				n, err := c.clean(ctx, j, c.still(ctx, f))
+				if ctx.Err() != nil {
+					return
+				}
+				c.done(Cleaned{f, n, time.Since(began), err})
+			}
+		}
+		c.mu.Lock()
+		c.running = ir.PerFamily[*scope]{}
+		c.mu.Unlock()
+	}
+}
+
+// still returns what picks those of the stale entries that are stale by what
+// is in force now. It waits until somebody knows what that is.
+func (c *Cleaner) still(ctx context.Context, f ir.Family) func([]Stale) ([]Stale, error) {
+	var now *Judge
+	by := -1 // the sync after which now is right
+	return func(stale []Stale) ([]Stale, error) {
+		s, ended, err := c.inForce(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		if ended != by {
+			now, by = s.judge(f), ended
+		}
+		return slices.DeleteFunc(stale, func(s Stale) bool {
+			_, ok := now.Stale(s.Entry)
+			return !ok
+		}), nil
+	}
+}
+
+// inForce returns what is being cleaned as it is in force, and after how many syncs.
+func (c *Cleaner) inForce(ctx context.Context, f ir.Family) (s *scope, ended int, err error) {
+	for {
+		c.mu.Lock()
+		settled, running, waiting, ended := c.settled, c.running.Of(f), c.waiting.Of(f), c.ended
+		c.mu.Unlock()
+		if settled == nil {
+			return waiting.over(running), ended, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, 0, context.Cause(ctx)
+		case <-settled:
+		}
+	}
+}

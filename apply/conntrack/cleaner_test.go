@@ -1,0 +1,242 @@
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// tracking is a table that a Cleaner cleans. Each way through it stops before
+// anything is picked until go on is said.
+type tracking struct {
+	goOn chan struct{}
+
+	mu      sync.Mutex
+	entries []Entry
+	ways    int
+}
+
+func (k *tracking) clean(ctx context.Context, j *Judge, pick func([]Stale) ([]Stale, error)) (deleted int, err error) {
+	k.mu.Lock()
+	k.ways++
+	var stale []Stale
+	for _, e := range k.entries {
+		if s, ok := j.Stale(e); ok {
+			stale = append(stale, s)
+		}
+	}
+	k.mu.Unlock()
+	select {
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	case <-k.goOn:
+	}
+	picked, err := pick(stale)
+	if err != nil {
+		return 0, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, s := range picked {
+		for i, e := range k.entries {
+			if e == s.Entry {
+				k.entries = append(k.entries[:i:i], k.entries[i+1:]...)
+				deleted++
+				break
+			}
+		}
+	}
+	return deleted, nil
+}
+
+func (k *tracking) left() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return texts(k.entries)
+}
+
+// cleaning starts a Cleaner over entries.
+func cleaning(t *testing.T, entries ...Entry) (*Cleaner, *tracking) {
+	t.Helper()
+	k := &tracking{goOn: make(chan struct{}), entries: entries}
+	c := NewCleaner(func(d Cleaned) {
+		if d.Err != nil {
+			t.Error(d.Err)
+		}
+	})
+	c.clean = k.clean
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	all.Go(func() { c.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		all.Wait()
+	})
+	return c, k
+}
+
+// to says that endpoints of x/dns serve at 10.96.0.10:53, beside other changes.
+func to(t *testing.T, endpoints ...string) Work {
+	t.Helper()
+	p := program(t, ir.IPv4, []string{"192.0.2.11"}, map[string][]int{"10.96.0.10:53/udp": {0}}, endpoints)
+	return Work{Programs: ir.NewPrograms(&ir.Program{Family: ir.IPv4, Node: p.Node}),
+		Changes: ir.Changes{IPv4: []ir.Change{{Name: p.Services[0].Name, New: &p.Services[0]}}}}
+}
+
+const (
+	oldPod, newPod = "10.244.1.5:53", "10.244.1.6:53"
+)
+
+func flow(client int, from string) Entry {
+	return entry(ir.UDP, fmt.Sprintf("192.0.2.200:%d", client), "10.96.0.10:53", from)
+}
+
+func left(t *testing.T, k *tracking, want ...Entry) {
+	t.Helper()
+	if diff := cmp.Diff(texts(want), k.left()); diff != "" {
+		t.Errorf("entries (-want +got)\n%s", diff)
+	}
+}
+
+// Ended does not wait, and Busy lasts until the flows are gone.
+func TestCleaner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, k := cleaning(t, flow(1, oldPod), flow(2, newPod))
+		if c.Busy() {
+			t.Error("busy at first")
+		}
+		c.Committing()
+		c.Ended(to(t, newPod))
+		synctest.Wait()
+		if !c.Busy() {
+			t.Error("not busy in the middle")
+		}
+		left(t, k, flow(1, oldPod), flow(2, newPod))
+		k.goOn <- struct{}{}
+		synctest.Wait()
+		if c.Busy() {
+			t.Error("busy in the end")
+		}
+		left(t, k, flow(2, newPod))
+	})
+}
+
+// What no UDP flow has to do with makes nobody busy.
+func TestCleanerIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, k := cleaning(t)
+		tcp := program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:53/tcp": nil})
+		c.Ended(Work{Programs: ir.NewPrograms(tcp), All: true, Gone: []ir.Match{match(t, "10.96.0.9:53/tcp")}})
+		if c.Busy() {
+			t.Error("busy")
+		}
+		synctest.Wait()
+		if k.ways != 0 {
+			t.Errorf("%d ways through the table", k.ways)
+		}
+	})
+}
+
+// What waits while the table is gone through becomes one more way through it.
+func TestCleanerMerges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gone := entry(ir.UDP, "192.0.2.200:9", "10.96.0.99:53", oldPod)
+		both := []string{oldPod, newPod}
+		c, k := cleaning(t, flow(1, oldPod), flow(2, newPod), gone)
+		c.Ended(to(t, both...))
+		synctest.Wait()
+		c.Ended(to(t, oldPod))
+		c.Ended(Work{Programs: to(t).Programs, Gone: []ir.Match{match(t, "10.96.0.99:53/udp")}})
+		c.Ended(to(t, newPod))
+		k.goOn <- struct{}{}
+		synctest.Wait()
+		left(t, k, flow(1, oldPod), flow(2, newPod), gone)
+		k.goOn <- struct{}{}
+		synctest.Wait()
+		left(t, k, flow(2, newPod))
+		if c.Busy() || k.ways != 2 {
+			t.Errorf("busy: %v; %d ways through the table, want 2", c.Busy(), k.ways)
+		}
+	})
+}
+
+// An entry that older rules would call stale stays, when what is in force
+// leads there: from the moment at which the kernel may have the new rules.
+func TestCleanerJudgesByWhatIsInForce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, k := cleaning(t, flow(1, oldPod), flow(2, newPod))
+		c.Ended(to(t, "10.244.9.9:53")) // neither
+		synctest.Wait()
+		c.Committing() // the kernel leads clients to newPod, and nobody has said so
+		k.goOn <- struct{}{}
+		synctest.Wait()
+		left(t, k, flow(1, oldPod), flow(2, newPod))
+		c.Ended(to(t, newPod))
+		synctest.Wait()
+		left(t, k, flow(2, newPod))
+		k.goOn <- struct{}{}
+		synctest.Wait()
+		left(t, k, flow(2, newPod))
+
+		c.Ended(to(t, oldPod))
+		synctest.Wait()
+		c.Ended(Work{Programs: to(t).Programs, Changes: ir.Changes{IPv4: []ir.Change{{Name: ir.Name{Namespace: "x", Name: "dns"}}}}})
+		k.goOn <- struct{}{}
+		synctest.Wait()
+		left(t, k, flow(2, newPod)) // the Service is gone, and no frontend of it known to be: not ours to judge
+	})
+}
+
+// A commit that failed leaves nobody knowing what is in force, until a later one succeeds.
+func TestCleanerEndsWhileItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &tracking{goOn: make(chan struct{}, 1), entries: []Entry{flow(1, oldPod)}}
+		c := NewCleaner(func(d Cleaned) { t.Errorf("done: %v", d) })
+		var got error
+		c.clean = func(ctx context.Context, j *Judge, pick func([]Stale) ([]Stale, error)) (int, error) {
+			n, err := k.clean(ctx, j, pick)
+			got = err
+			return n, err
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			c.Run(ctx)
+		}()
+		c.Ended(to(t, newPod))
+		c.Committing()
+		k.goOn <- struct{}{}
+		synctest.Wait()
+		left(t, k, flow(1, oldPod))
+		cancel()
+		<-ended
+		if !errors.Is(got, context.Canceled) {
+			t.Errorf("got %v", got)
+		}
+	})
+}
+
+// All Services of a sync take the place of those before it.
+func TestScope(t *testing.T) {
+	a, b := to(t, oldPod), to(t, newPod)
+	b.All, b.Changes = true, ir.Changes{}
+	b.Programs = ir.NewPrograms(&ir.Program{Family: ir.IPv4})
+	both := b.of(ir.IPv4).over(a.of(ir.IPv4))
+	if !both.idle() {
+		t.Errorf("left: %v", both.services)
+	}
+	if both = a.of(ir.IPv4).over(b.of(ir.IPv4)); len(both.services) != 1 || !both.all {
+		t.Errorf("got %v, all: %v", both.services, both.all)
+	}
+	if none := (&Work{}).of(ir.IPv4); none != nil || none.over(nil) != nil {
+		t.Errorf("without a Program: %v", none)
+	}
+}

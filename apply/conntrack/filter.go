@@ -1,0 +1,57 @@
+package conntrack
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// filter is which UDP entries of a family the kernel is to send: those that
+// were sent to an address and a port, as far as these are not zero.
+type filter struct {
+	family ir.Family
+	addr   netip.Addr
+	port   uint16
+}
+
+// takes reports whether an entry passes the filter.
+func (f filter) takes(e Entry) bool {
+	return e.Protocol == ir.UDP && ir.FamilyOf(e.To.Addr()) == f.family &&
+		(!f.addr.IsValid() || e.To.Addr() == f.addr) && (f.port == 0 || e.To.Port() == f.port)
+}
+
+// mostFilters is how many filters are worth their while. The kernel takes one
+// at a time, and looks through its whole table for each: to look at an entry
+// costs it about a tenth of what it costs to send it, and to throw it away here.
+const mostFilters = 8
+
+// filters returns those that let everything through that the Judge may find
+// stale, and as little else as they can: one for each frontend, else one for
+// each port, else one for all of UDP. IPv6 addresses are none that the kernel
+// can be asked for: it sends the entries of all others instead (up to 6.18 at
+// least, ctnetlink_filter_match_tuple).
+func (j *Judge) filters() []filter {
+	matches := map[ir.Match]bool{}
+	for m := range j.alive {
+		matches[m] = true
+	}
+	for m := range j.gone {
+		matches[m] = true
+	}
+	var out []filter
+	switch {
+	case len(matches) <= mostFilters && j.family == ir.IPv4:
+		for _, m := range slices.SortedFunc(maps.Keys(matches), ir.Match.Compare) {
+			out = append(out, filter{j.family, m.Addr, m.Port})
+		}
+	case len(j.ports) <= mostFilters:
+		for _, port := range slices.Sorted(maps.Keys(j.ports)) {
+			out = append(out, filter{family: j.family, port: port})
+		}
+	default:
+		out = []filter{{family: j.family}}
+	}
+	return out
+}

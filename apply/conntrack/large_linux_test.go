@@ -1,0 +1,306 @@
+package conntrack
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"github.com/mdlayher/netlink/nltest"
+	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/ir"
+)
+
+const (
+	msgNew      = netlink.HeaderType(unix.NFNL_SUBSYS_CTNETLINK) << 8
+	attrTimeout = 7
+)
+
+// fill makes n entries in the kernel.
+func fill(ns *applytest.Namespace, n int, of func(int) Entry) error {
+	tab, err := open(ns.Fd())
+	if err != nil {
+		return err
+	}
+	defer tab.close()
+	for i := 0; i < n; {
+		var msgs []netlink.Message
+		for ; i < n && len(msgs) < batch; i++ {
+			e := of(i)
+			msgs = append(msgs, message(msgNew, netlink.Create|netlink.Excl, ir.FamilyOf(e.To.Addr()), encode(func(ae *netlink.AttributeEncoder) {
+				describe(ae, e)
+				ae.Uint32(attrTimeout, 3600)
+			})))
+		}
+		msgs[len(msgs)-1].Header.Flags |= netlink.Acknowledge
+		if _, err := tab.writing.SendMessages(msgs); err != nil {
+			return err
+		}
+		if _, err := tab.writing.Receive(); err != nil {
+			return fmt.Errorf("entry %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// describe says all of an entry.
+func describe(ae *netlink.AttributeEncoder, e Entry) {
+	identify(ae, e)
+	ae.Nested(attrTupleReply, func(ae *netlink.AttributeEncoder) error {
+		direction(ae, e.Protocol, e.From, e.Client)
+		return nil
+	})
+	ae.ByteOrder = binary.BigEndian
+	ae.Uint16(attrZone, e.Zone)
+}
+
+// from is the i-th of many clients.
+func from(i int) netip.AddrPort {
+	var a [4]byte
+	binary.BigEndian.PutUint32(a[:], 0xc6120000+uint32(i)) // 198.18.0.0/15, and what follows
+	return netip.AddrPortFrom(netip.AddrFrom4(a), 5000)
+}
+
+// most is how many entries the kernel lets a namespace have, which nobody can
+// change inside one.
+func most(t testing.TB) int {
+	t.Helper()
+	data, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
+	if err != nil {
+		t.Skip(err)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// liveHeap is how much memory is in use.
+func liveHeap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// Of a million entries, or as many as a namespace may have, hardly anything is
+// held at a time: neither of those that are no matter, nor of those that are
+// stale, and so are deleted.
+func TestLargeTableTakesNoMemory(t *testing.T) {
+	ns, tab, _ := kernel(t)
+	n := min(1_000_000, most(t)-1000)
+	foreign, stale := addrPort("8.8.8.8:53"), addrPort("10.244.9.9:53")
+	err := fill(ns, n, func(i int) Entry {
+		e := Entry{Protocol: ir.UDP, Client: from(i), To: foreign, From: foreign}
+		if i%2 == 0 {
+			e.To, e.From = addrPort("10.96.0.10:53"), stale
+		}
+		return e
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// So many ports that the kernel cannot be asked for fewer entries.
+	frontends := map[string][]int{"10.96.0.10:53/udp": {0}}
+	for i := range 2 * mostFilters {
+		frontends[fmt.Sprintf("10.96.0.11:%d/udp", i+1000)] = nil
+	}
+	j := NewJudge(program(t, ir.IPv4, nil, frontends, []string{"10.244.1.5:53"}), nil)
+	atFirst, peak, ways := liveHeap(), int64(0), 0
+	began := time.Now()
+	deleted, err := tab.clean(j, func(s []Stale) ([]Stale, error) {
+		if len(s) > batch {
+			t.Errorf("%d entries at a time", len(s))
+		}
+		if ways++; ways%100 == 0 {
+			peak = max(peak, liveHeap()-atFirst)
+		}
+		return s, nil
+	})
+	if err != nil || deleted != n/2 {
+		t.Fatalf("deleted %d, %v, want %d", deleted, err, n/2)
+	}
+	t.Logf("%d entries, %d of them stale: %s, %d KiB", n, n/2, time.Since(began), peak>>10)
+	if ways < 500 {
+		t.Errorf("only %d times was anything measured", ways/100)
+	}
+	if peak > 1<<20 {
+		t.Errorf("%d bytes more than at first, want at most 1 MiB", peak)
+	}
+	if left := all(t, tab, ir.IPv4); len(left) != n-n/2 {
+		t.Errorf("%d entries left, want %d", len(left), n-n/2)
+	}
+}
+
+// The kernel sends what could be stale, and not what else there is.
+func TestKernelFilters(t *testing.T) {
+	ns, tab, handle := kernel(t)
+	entries := map[ir.Family][]Entry{
+		ir.IPv4: {
+			entry(ir.UDP, "192.0.2.1:5000", "10.96.0.10:53", "10.244.9.9:53"),
+			entry(ir.UDP, "192.0.2.2:5000", "10.96.0.11:53", "10.244.9.9:53"),
+			entry(ir.UDP, "192.0.2.3:5000", "10.96.0.10:54", "10.244.9.9:54"),
+			entry(ir.TCP, "192.0.2.4:5000", "10.96.0.10:53", "10.244.9.9:53"),
+		},
+		ir.IPv6: {
+			entry(ir.UDP, "[2001:db8::1]:5000", "[fd00::10]:53", "[fd00:244::9]:53"),
+			entry(ir.UDP, "[2001:db8::2]:5000", "[fd00::11]:53", "[fd00:244::9]:53"),
+			entry(ir.UDP, "[2001:db8::3]:5000", "[fd00::10]:54", "[fd00:244::9]:54"),
+		},
+	}
+	for _, of := range entries {
+		for _, e := range of {
+			create(t, handle, e)
+		}
+	}
+	zoned := entry(ir.UDP, "192.0.2.5:5000", "10.96.0.10:53", "10.244.9.9:53")
+	zoned.Zone = 7
+	if err := fill(ns, 1, func(int) Entry { return zoned }); err != nil {
+		t.Fatal(err)
+	}
+	for f, want := range map[ir.Family][]Entry{ir.IPv4: entries[ir.IPv4][:1], ir.IPv6: entries[ir.IPv6][:2]} {
+		vip := map[ir.Family]string{ir.IPv4: "10.96.0.10:53/udp", ir.IPv6: "[fd00::10]:53/udp"}[f]
+		j := NewJudge(program(t, f, nil, map[string][]int{vip: nil}), nil)
+		var got []Entry
+		for _, one := range j.filters() {
+			filtered, err := tab.dump(one, func(e Entry) error {
+				got = append(got, e)
+				return nil
+			})
+			if err != nil || !filtered {
+				t.Errorf("%s: filtered %v, %v", f, filtered, err)
+			}
+		}
+		if g, w := fmt.Sprint(texts(got)), fmt.Sprint(texts(want)); g != w {
+			t.Errorf("%s: the kernel sends %s, want %s", f, g, w)
+		}
+		if s := sweep(t, tab, j); len(s) != 1 {
+			t.Errorf("%s: stale %v, want 1", f, s)
+		}
+	}
+}
+
+// Kernels that do not know filters, or refuse them, are asked for all once.
+func TestKernelsWithoutFilters(t *testing.T) {
+	stale := []Entry{
+		entry(ir.UDP, "192.0.2.1:5000", "10.96.0.10:53", "10.244.9.9:53"),
+		entry(ir.UDP, "192.0.2.2:5000", "10.96.0.10:54", "10.244.9.9:54"),
+	}
+	entries := append([]Entry{entry(ir.TCP, "192.0.2.3:5000", "10.96.0.10:53", "10.244.9.9:53"), entry(ir.UDP, "192.0.2.4:5000", "8.8.8.8:53", "8.8.8.8:53")}, stale...)
+	cases := []struct {
+		name  string
+		errno unix.Errno
+		dumps int
+		want  []Entry
+		fails bool
+	}{
+		{"ignores them", 0, 1, stale, false},
+		{"invalid", unix.EINVAL, 2, stale, false},
+		{"not supported", unix.EOPNOTSUPP, 2, stale, false},
+		{"not allowed", unix.EPERM, 1, nil, true},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			dumps := 0
+			conn := nltest.Dial(func(reqs []netlink.Message) ([]netlink.Message, error) {
+				if len(reqs) == 0 {
+					t.Fatal("nothing left to send")
+				}
+				dumps++
+				attrs, err := netlink.UnmarshalAttributes(reqs[0].Data[4:])
+				if err != nil {
+					t.Error(err)
+				}
+				if len(attrs) > 0 && c.errno != 0 {
+					return nltest.Error(int(c.errno), reqs)
+				}
+				var out []netlink.Message
+				for _, e := range entries {
+					m := message(msgNew, 0, ir.IPv4, encode(func(ae *netlink.AttributeEncoder) { describe(ae, e) }))
+					m.Header.Sequence, m.Header.PID = reqs[0].Header.Sequence, reqs[0].Header.PID
+					out = append(out, m)
+				}
+				out = append(out, netlink.Message{Header: netlink.Header{Type: netlink.Done, Sequence: reqs[0].Header.Sequence, PID: reqs[0].Header.PID}, Data: make([]byte, 4)})
+				return nltest.Multipart(out)
+			})
+			tab := &table{reading: conn, writing: conn}
+			j := NewJudge(program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:53/udp": {0}, "10.96.0.10:54/udp": {1}}, []string{"10.244.1.5:53"}, []string{"10.244.1.5:54"}), nil)
+			var got []Entry
+			err := tab.sweep(j, func(s []Stale) error {
+				for _, one := range s {
+					got = append(got, one.Entry)
+				}
+				return nil
+			})
+			if (err != nil) != c.fails {
+				t.Fatal(err)
+			}
+			if g, w := fmt.Sprint(texts(got)), fmt.Sprint(texts(c.want)); g != w || dumps != c.dumps {
+				t.Errorf("got %s in %d dumps, want %s in %d", g, dumps, w, c.dumps)
+			}
+		})
+	}
+}
+
+// The node tracks as many connections as it may: the table can still be read,
+// and stale flows deleted, which makes room.
+func TestFullTable(t *testing.T) {
+	ns, tab, _ := kernel(t)
+	n := most(t)
+	var stale []Entry
+	err := fill(ns, n+n/10, func(i int) Entry {
+		e := Entry{Protocol: ir.UDP, Client: from(i), To: addrPort("8.8.8.8:53"), From: addrPort("8.8.8.8:53")}
+		if i%1000 == 0 {
+			e.To, e.From = addrPort("10.96.0.10:53"), addrPort("10.244.9.9:53")
+			stale = append(stale, e)
+		}
+		return e
+	})
+	if err == nil {
+		t.Fatalf("the kernel tracks more than %d flows", n)
+	}
+	t.Log(err)
+	j := NewJudge(program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:53/udp": {0}}, []string{"10.244.1.5:53"}), nil)
+	deleted, err := tab.clean(j, func(s []Stale) ([]Stale, error) { return s, nil })
+	if err != nil || deleted == 0 || deleted > len(stale) {
+		t.Fatalf("deleted %d, %v, want some of %d", deleted, err, len(stale))
+	}
+	if s := sweep(t, tab, j); len(s) != 0 {
+		t.Errorf("%d are left", len(s))
+	}
+}
+
+func BenchmarkDecode(b *testing.B) {
+	data := message(msgNew, 0, ir.IPv4, encode(func(ae *netlink.AttributeEncoder) {
+		describe(ae, entry(ir.UDP, "192.0.2.1:5000", "10.96.0.10:53", "10.244.9.9:53"))
+	})).Data
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := decode(data); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add(message(msgNew, 0, ir.IPv6, encode(func(ae *netlink.AttributeEncoder) {
+		describe(ae, entry(ir.UDP, "[2001:db8::1]:5000", "[fd00::10]:53", "[fd00:244::9]:53"))
+	})).Data)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		before := bytes.Clone(data)
+		decode(data)
+		if !bytes.Equal(before, data) {
+			t.Error("the message was changed")
+		}
+	})
+}
