@@ -54,11 +54,11 @@ func TestDependencies(t *testing.T) {
 	}
 }
 
-// usedBy lists packages, and "tests" at the end if some test imports it.
+// usedBy lists packages, or "tests" if only tests import it.
 func usedBy(packages map[string]bool) string {
 	list := slices.Sorted(maps.Keys(packages))
-	if i := slices.Index(list, "tests"); i >= 0 {
-		list = append(slices.Delete(list, i, i+1), "tests")
+	if len(list) > 1 {
+		list = slices.DeleteFunc(list, func(p string) bool { return p == "tests" })
 	}
 	return strings.Join(list, ", ")
 }
