@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/conntrack"
 	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/sysctl"
@@ -176,6 +177,7 @@ type daemon struct {
 	health   *serve.Health
 	metrics  *serve.Metrics
 	checks   checks
+	flows    *conntrack.Cleaner
 	tallies  ir.PerFamily[tally]
 	state    *state
 	boot     *bootFile
@@ -199,6 +201,8 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 	d.store = watch.NewStore(time.Now)
 	d.health = serve.NewHealth(2*cfg.SyncPeriod(), time.Now)
 	d.health.Untaken = d.store.Pending
+	d.flows = conntrack.NewCleaner(d.cleaned)
+	d.health.Following = d.following
 	d.metrics = newMetrics(cfg, p.Version)
 	d.measureStore()
 	if p.Snapshot == "" {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -94,5 +95,24 @@ func TestFeatureMetrics(t *testing.T) {
 	}
 	if len(lines) < 240 {
 		t.Errorf("only %d gates", len(lines))
+	}
+}
+
+// Whoever finds the daemon ready, or synced, can rely on stale flows being gone, too.
+func TestReadyWaitsForFlows(t *testing.T) {
+	d := newTestDaemon(t, "nftables")
+	frontend := ir.Frontend{Match: ir.Match{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: ir.UDP, Port: 53}}
+	programs := ir.NewPrograms(&ir.Program{Family: ir.IPv4, Services: []ir.Service{{Frontends: []ir.Frontend{frontend}}}}, &ir.Program{Family: ir.IPv6})
+	d.synced(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: programs}})
+	const want = "stale UDP flows are being deleted"
+	if r := d.health.Ready(); r.Ready || r.Reason != want {
+		t.Errorf("before they were looked at: %+v", r)
+	}
+	d.Snapshot = "" // which nobody has to look at
+	if st := d.status(); st.Synced || st.Reason != want {
+		t.Errorf("status: synced %v, %q", st.Synced, st.Reason)
+	}
+	if st := d.state.told(0); !st.Synced {
+		t.Error("the rules themselves are not synced")
 	}
 }

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"slices"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
-	"github.com/proxyc/proxyc/apply/conntrack"
 	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/ir"
@@ -33,25 +31,6 @@ func settings(cfg *config.Config, node *ir.Node) ([]sysctl.Setting, error) {
 	host := sysctl.ReadHost(kernelRoot, runtime.NumCPU())
 	wanted := append(sysctl.Conntrack(&cfg.Conntrack, host), sysctl.Dataplane(node, host)...)
 	return sysctl.Diff(kernelRoot, wanted)
-}
-
-// staleFlows finds the UDP flows to frontends of the Programs, and to those that
-// are gone, which hold on to what is no longer there; and deletes them, unless
-// only to look. deleted counts those that were still there.
-func staleFlows(ctx context.Context, programs ir.Programs, gone []ir.Match, lookOnly bool) (stale []conntrack.Stale, deleted int, err error) {
-	for _, p := range ir.Present(programs) {
-		n, familyErr := conntrack.Clean(ctx, conntrack.NewJudge(p, gone), func(found []conntrack.Stale) ([]conntrack.Stale, error) {
-			stale = append(stale, found...)
-			if lookOnly {
-				return nil, nil
-			}
-			return found, nil
-		})
-		deleted += n
-		err = errors.Join(err, familyErr)
-	}
-	slices.SortFunc(stale, conntrack.Stale.Compare)
-	return slices.Compact(stale), deleted, err
 }
 
 // lockToWrite takes the node's lock. Who only looks goes without it, so that a

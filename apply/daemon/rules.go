@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/conntrack"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/sysctl"
@@ -58,6 +59,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 		Queued:    d.queued,
 		Trim:      debug.FreeOSMemory,
 		Now:       time.Now, After: time.After,
+		Committing: d.flows.Committing,
 	}
 	d.boot.put(ctx, r, d.cfg.ProxyMode())
 	d.state.setInForce(dataplane.Applied)
@@ -82,6 +84,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 	d.up.Store(true)
 	all.Go(func() { d.boot.keep(sourceCtx, dataplane.Applied) })
 	all.Go(func() { d.follower.watchInterfaces(sourceCtx) })
+	all.Go(func() { d.flows.Run(sourceCtx) })
 	cleaned := false
 	r.Synced = func(s *reconcile.Sync) {
 		d.synced(s)
@@ -150,7 +153,7 @@ func (d *daemon) synced(s *reconcile.Sync) {
 	for _, f := range ir.Families() {
 		d.health.Updated(f)
 	}
-	d.flows(s)
+	d.flows.Ended(conntrack.Work{Programs: s.Work.Programs, Changes: s.Work.Changes, All: s.Kind == reconcile.Full, Gone: s.Done.Gone})
 	d.checks.sync(s)
 	d.boot.offer()
 	if n := len(s.Done.Refused); n > 0 {
@@ -180,34 +183,22 @@ func (d *daemon) tell(s *reconcile.Sync) {
 
 func total(c apply.Count) int { return c.Added + c.Changed + c.Removed }
 
-// flows deletes the UDP flows that hold on to what is gone.
-func (d *daemon) flows(s *reconcile.Sync) {
-	for f, p := range touched(s).All() {
-		began := time.Now()
-		_, n, err := staleFlows(context.Background(), ir.NewPrograms(p), s.Done.Gone, false)
-		if err != nil {
-			d.log.Error("deleting stale UDP flows", "err", err)
-		}
-		d.metrics.ConntrackSeconds.Of(f).Observe(time.Since(began).Seconds())
-		d.metrics.ConntrackDeleted.Of(f).Add(float64(n))
+// cleaned notes what was done about the UDP flows that held on to what is gone.
+func (d *daemon) cleaned(c conntrack.Cleaned) {
+	if c.Err != nil {
+		d.log.Error("deleting stale UDP flows", "family", c.Family.String(), "err", c.Err)
 	}
+	d.log.Debug("deleted stale UDP flows", "family", c.Family.String(), "flows", c.Deleted, "took", c.Took)
+	d.metrics.ConntrackSeconds.Of(c.Family).Observe(c.Took.Seconds())
+	d.metrics.ConntrackDeleted.Of(c.Family).Add(float64(c.Deleted))
 }
 
-// touched are the Programs with those Services alone that the sync changed.
-func touched(s *reconcile.Sync) (few ir.Programs) {
-	if s.Kind == reconcile.Full {
-		return s.Work.Programs
+// following says what still has to follow the last sync; "": nothing.
+func (d *daemon) following() string {
+	if d.flows.Busy() {
+		return "stale UDP flows are being deleted"
 	}
-	for f, p := range s.Work.Programs.All() {
-		of := &ir.Program{Family: f, Node: p.Node}
-		for _, c := range s.Work.Changes.Of(f) {
-			if c.New != nil {
-				of.Services = append(of.Services, *c.New)
-			}
-		}
-		*few.At(f) = of
-	}
-	return few
+	return ""
 }
 
 // settings brings the kernel's settings to what configuration and mode want,

@@ -198,6 +198,7 @@ func (s *state) told(pending int) Status {
 // status is all that there is to tell.
 func (d *daemon) status() Status {
 	st := d.state.told(d.store.Pending())
+	st.Synced = st.Synced && d.following() == "" // asked after it: flows follow a sync
 	st.Version, st.PID, st.Started = d.Version, os.Getpid(), d.started
 	st.Reason = d.health.Ready().Reason
 	d.store.View(func(s *snapshot.Snapshot) {

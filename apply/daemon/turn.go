@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -94,7 +95,7 @@ func (t *Turn) Run(ctx context.Context) (*Report, error) {
 		err = errors.Join(err, remove(ctx, leftovers))
 	}
 	var staleErr error
-	out.Stale, _, staleErr = staleFlows(ctx, t.Programs, plan.Gone(), t.LookOnly)
+	out.Stale, staleErr = staleFlows(ctx, t.Programs, plan.Gone(), t.LookOnly)
 	if t.LookOnly {
 		var dropErr error
 		out.MayDrop, dropErr = mayDrop(ctx)
@@ -108,4 +109,22 @@ func (t *Turn) writeSettings(settings []sysctl.Setting) error {
 		return nil
 	}
 	return sysctl.Write(kernelRoot, settings)
+}
+
+// staleFlows finds the UDP flows to frontends of the Programs, and to those that
+// are gone, which hold on to what is no longer there; and deletes them, unless
+// only to look.
+func staleFlows(ctx context.Context, programs ir.Programs, gone []ir.Match, lookOnly bool) (stale []conntrack.Stale, err error) {
+	for _, p := range ir.Present(programs) {
+		_, familyErr := conntrack.Clean(ctx, conntrack.NewJudge(p, gone), func(found []conntrack.Stale) ([]conntrack.Stale, error) {
+			stale = append(stale, found...)
+			if lookOnly {
+				return nil, nil
+			}
+			return found, nil
+		})
+		err = errors.Join(err, familyErr)
+	}
+	slices.SortFunc(stale, conntrack.Stale.Compare)
+	return slices.Compact(stale), err
 }

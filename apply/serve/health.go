@@ -15,6 +15,9 @@ type Health struct {
 	// Untaken, if set, gives how many changes nobody has taken yet: while there
 	// are any, the kernel does not hold what is wanted. It is set before use.
 	Untaken func() int
+	// Following, if set, says what has to follow before the last SetReady counts;
+	// "": nothing. It is set before use.
+	Following func() string
 	// CutOff, if set, says why what is wanted is not known any more; "": it is.
 	// It makes the proxy not ready, and never unhealthy: to end it would help
 	// nobody. It is set before use.
@@ -156,14 +159,21 @@ func (h *Health) Ready() Ready {
 		cutOff = h.CutOff()
 	}
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	waiting := h.waiting
+	h.mu.Unlock()
+	following := ""
+	if h.Following != nil {
+		following = h.Following() // after waiting: what follows a sync is known when that ends
+	}
 	switch {
-	case h.waiting != "":
-		return Ready{Reason: h.waiting}
+	case waiting != "":
+		return Ready{Reason: waiting}
 	case cutOff != "":
 		return Ready{Reason: cutOff}
 	case untaken:
 		return Ready{Reason: "a change is waiting"}
+	case following != "":
+		return Ready{Reason: following}
 	}
 	return Ready{Ready: true}
 }

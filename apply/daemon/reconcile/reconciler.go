@@ -72,6 +72,9 @@ type Reconciler struct {
 	// Queued is told of each request for a sync, Synced of each sync.
 	Queued func(Kind)
 	Synced func(*Sync)
+	// Committing is told before each commit: until a sync has succeeded after it,
+	// nobody knows what the kernel has. nil: nobody wants to know.
+	Committing func()
 	// Trim is called where much garbage is left, just when others need memory,
 	// too: the tools and the kernel; nil: nothing is done about it.
 	Trim  func()

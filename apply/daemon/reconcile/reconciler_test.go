@@ -259,3 +259,20 @@ func TestReconcilerClockStands(t *testing.T) {
 		}
 	})
 }
+
+// Whoever has to know hears of each commit before the kernel does.
+func TestReconcilerTellsOfCommits(t *testing.T) {
+	run(t, func(w *world) {
+		w.pass(time.Second)
+		var had []map[string]uint16
+		w.Committing = func() { had = append(had, named(w.dataplane.rules)) }
+		w.dataplane.commits = 0
+		w.want(svc("a", 1))
+		w.pass(time.Minute)
+		w.want(svc("a", 2), svc("b", 666)) // is refused, and a commit without it follows
+		w.pass(time.Minute)
+		if diff := cmp.Diff([]map[string]uint16{{}, {"a": 1}, {"a": 2}}, had); diff != "" || w.dataplane.commits == 0 {
+			t.Errorf("in force before each commit, of %d (-want +got):\n%s", w.dataplane.commits, diff)
+		}
+	})
+}

@@ -131,6 +131,9 @@ func (d *Done) carried(plan apply.Plan, result apply.Result) {
 // commit carries a Plan out, and returns the Services that the kernel refused
 // newly. What it has is not known after that, unless there are none.
 func (r *Reconciler) commit(ctx context.Context, plan apply.Plan, done *Done) ([]apply.Refusal, error) {
+	if r.Committing != nil {
+		r.Committing()
+	}
 	result, err := r.Dataplane.Commit(ctx, plan)
 	r.known = err == nil && len(result.Refused) == 0
 	done.carried(plan, result) // now: to name each operation takes time, which packets need not wait for
