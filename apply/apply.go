@@ -118,7 +118,7 @@ type Refusal struct {
 func (r *Result) Error() error {
 	var errs []error
 	for _, one := range r.Refused {
-		errs = append(errs, fmt.Errorf("Service %s: the kernel refuses its rules: %w", one.Service, one.Reason))
+		errs = append(errs, fmt.Errorf("%s: the kernel refuses its rules: %w", "Service "+one.Service.String(), one.Reason))
 	}
 	return errors.Join(errs...)
 }

@@ -28,6 +28,7 @@ type fieldNames struct {
 // Most Services have few ports and addresses, and most slices at most 100
 // endpoints, the EndpointSlice controller's default.
 const (
+	clusterIPs     = 2 // one for each family
 	namedFields    = 16
 	namedEndpoints = 100
 )
@@ -38,7 +39,7 @@ func newCluster(cfg *config.Config, snap *snapshot.Snapshot) *cluster {
 	return &cluster{
 		snap: snap, mode: mode, caps: mode.Capabilities(), externalIPs: allowed || !set,
 		names: fieldNames{
-			clusterIPs:  newList("spec.clusterIPs[", "]", len(ir.Families())),
+			clusterIPs:  newList("spec.clusterIPs[", "]", clusterIPs),
 			externals:   newList("spec.externalIPs[", "]", namedFields),
 			ingresses:   newList("status.loadBalancer.ingress[", "].ip", namedFields),
 			ranges:      newList("spec.loadBalancerSourceRanges[", "]", namedFields),
