@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/base64"
 	"fmt"
 	"math"
 	"reflect"
@@ -128,11 +129,30 @@ func (d *decoder) section(n *yaml.Node, v reflect.Value, path string) {
 	}
 	for _, p := range d.pairs(n, path) {
 		field, ok := fields[p.key.Value]
+		if !ok || isGone(join(path, p.key.Value)) {
+			d.finite(p.value, join(path, p.key.Value), 0)
+		}
 		if !ok {
 			d.sloppy(p.key, join(path, p.key.Value), "unknown key, it has no effect", suggest(path, p.key.Value, known))
 			continue
 		}
 		d.value(p.key, p.value, field, join(path, p.key.Value))
+	}
+}
+
+// finite reports numbers that JSON does not have, where nothing else looks at a
+// value: kube-proxy turns all of a file into JSON first. An anchor may contain
+// itself, so that the depth is bounded.
+func (d *decoder) finite(n *yaml.Node, path string, depth int) {
+	if n = target(n); depth > 100 {
+		return
+	}
+	var f float64
+	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!float" && n.Decode(&f) == nil && (math.IsNaN(f) || math.IsInf(f, 0)) {
+		d.report(diag.Error, n, path, "must be a number that JSON has, got "+n.Value, "")
+	}
+	for _, child := range n.Content {
+		d.finite(child, path, depth+1)
 	}
 }
 
@@ -163,7 +183,7 @@ func (d *decoder) list(n *yaml.Node, v reflect.Value, path string) {
 
 func (d *decoder) integer(n *yaml.Node, path string, lo, hi int64, set func(int64)) {
 	f, ok := floatOf(n)
-	if !ok || f != math.Trunc(f) || f < float64(lo) || f > float64(hi) {
+	if !ok || f != math.Trunc(f) || f < float64(lo) || f > float64(hi) || lo == 0 && f == 0 && math.Signbit(f) {
 		d.wrong(n, path, fmt.Sprintf("an integer from %d to %d", lo, hi), "")
 		return
 	}
@@ -184,7 +204,9 @@ func (d *decoder) duration(n *yaml.Node, v reflect.Value, path string) {
 			return
 		}
 		dur = parsed
-	case isFlush && n.ShortTag() == "!!int" && n.Decode((*int64)(&dur)) == nil:
+	case isFlush && isWhole(n):
+		f, _ := floatOf(n)
+		dur = time.Duration(f)
 	default:
 		d.wrong(n, path, want, "")
 		return
@@ -300,13 +322,19 @@ func stringOf(n *yaml.Node) (string, bool) {
 	if _, isBool := boolOf(n); isBool {
 		return "", false
 	}
-	tag := n.ShortTag()
-	return n.Value, tag == "!!str" || tag == "!!timestamp"
+	switch n.ShortTag() {
+	case "!!str", "!!timestamp":
+		return n.Value, true
+	case "!!binary":
+		text, err := base64.StdEncoding.DecodeString(n.Value)
+		return string(text), err == nil
+	}
+	return "", false
 }
 
 // boolOf knows the words of YAML 1.1 too, since kube-proxy's parser does.
 func boolOf(n *yaml.Node) (value, ok bool) {
-	if !isPlain(n) {
+	if !isPlain(n) && (n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool") {
 		return false, false
 	}
 	switch n.Value {
@@ -327,6 +355,12 @@ func floatOf(n *yaml.Node) (f float64, ok bool) {
 	}
 	err := n.Decode(&f)
 	return f, err == nil && !math.IsNaN(f) && !math.IsInf(f, 0)
+}
+
+// isWhole tells whether a number of nanoseconds is meant.
+func isWhole(n *yaml.Node) bool {
+	f, ok := floatOf(n)
+	return ok && f == math.Trunc(f) && math.Abs(f) < math.MaxInt64
 }
 
 // describe shows a value in an error.

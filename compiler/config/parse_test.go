@@ -139,6 +139,13 @@ conntrack:
 			`warning: c.yaml:4: windowsRunAsService: has no effect on Linux`,
 			`warning: c.yaml:5: showHiddenMetricsForVersion: has no effect: no metric of proxyc is hidden`,
 		}},
+		{name: "tags and whole numbers", body: "hostnameOverride: !!binary aGVsbG8=\nenableProfiling: !!bool 'true'\nlogging: {flushFrequency: 1e9}\n"},
+		{name: "numbers that JSON lacks", body: "nope: {a: [.inf]}\nresourceContainer: .nan\n", want: []string{
+			`error: c.yaml:3: nope: must be a number that JSON has, got .inf`,
+			`warning: c.yaml:3: nope: unknown key, it has no effect (did you mean mode?)`,
+			`error: c.yaml:4: resourceContainer: must be a number that JSON has, got .nan`,
+			`warning: c.yaml:4: resourceContainer: must be a string, got .nan (put it in quotes)`,
+		}},
 		{name: "list key", body: "? [a]\n: 1\n", want: []string{
 			`error: c.yaml:3: must be a mapping with keys that are strings, got a list`,
 		}},

@@ -243,7 +243,7 @@ func (v *validator) streams(path string, o LogStreams) {
 	if o.SplitStream {
 		v.errorf(path+".splitStream", "must be false unless feature gate %s is on", gateLoggingAlpha)
 	}
-	if !size.IsZero() {
+	if size.Value() != 0 {
 		v.errorf(path+".infoBufferSize", "must be 0 unless feature gate %s is on, got %q", gateLoggingAlpha, string(o.InfoBufferSize))
 	}
 }
