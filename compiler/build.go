@@ -147,7 +147,7 @@ func (b *builder) sending(kind ir.Kind, p *port, n *census, endpoints []endpoint
 	}
 	out.picks = [...]pick{ir.Cluster: c.cluster, ir.Local: c.local}
 	out.routes = b.t.routes[routeKey{kind.External(), out.policy, c.cluster.n > 0, c.local.n > 0}]
-	if !complete(out.routes) {
+	if !ir.RoutesAll(out.routes) {
 		b.empty(&out, kind, p, n, &c, endpoints)
 	}
 	return out

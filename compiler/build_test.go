@@ -175,7 +175,7 @@ func lines(programs ir.Programs) []string {
 				for _, r := range f.Routes {
 					words = append(words, routeText(s.Pools[r.Pool], r))
 				}
-				if !complete(f.Routes) {
+				if !ir.RoutesAll(f.Routes) {
 					words = append(words, f.Empty.String())
 				}
 				out = append(out, strings.Join(words, " "))

@@ -99,8 +99,3 @@ func (t *target) externalRoutes(policy ir.Policy, cluster, local bool) []ir.Rout
 	routes = append(routes, ir.Route{From: ir.Host, Pool: int(ir.Cluster), SNAT: true, Origin: origin})
 	return append(routes, outside...)
 }
-
-// complete tells whether every source finds a route.
-func complete(routes []ir.Route) bool {
-	return len(routes) > 0 && routes[len(routes)-1].From == ir.Any
-}

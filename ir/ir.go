@@ -213,7 +213,7 @@ type Frontend struct {
 
 	Routes []Route `json:"routes,omitzero"` // the first whose From holds the packet's source decides
 	Empty  Verdict `json:"empty"`           // Reject or Drop: for new connections that no route takes
-	// EmptyOrigin is why packets would be refused: set when some source finds no route.
+	// EmptyOrigin is why packets would be refused: set unless RoutesAll.
 	EmptyOrigin Origin `json:"emptyOrigin,omitzero"`
 	Origin      Origin `json:"origin"`
 }
@@ -247,6 +247,12 @@ type Route struct {
 	Pool   int    `json:"pool"`          // index into Service.Pools
 	SNAT   bool   `json:"snat,omitzero"` // masquerade; hairpin connections are masqueraded whatever it says
 	Origin Origin `json:"origin"`
+}
+
+// RoutesAll reports whether every source finds a route: whether the last one,
+// before which none holds everybody, is for any source.
+func RoutesAll(routes []Route) bool {
+	return len(routes) > 0 && routes[len(routes)-1].From == Any
 }
 
 // Pool is the endpoints among which one service port's connections are spread

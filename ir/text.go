@@ -203,7 +203,7 @@ func (t *text) service(s *Service) {
 			}
 			t.line(2, r.Origin, "from", r.From.String(), "-> pool", strconv.Itoa(r.Pool), snat)
 		}
-		if len(f.Routes) == 0 || f.EmptyOrigin != (Origin{}) {
+		if !RoutesAll(f.Routes) {
 			t.line(2, f.EmptyOrigin, "else", f.Empty.String())
 		}
 	}

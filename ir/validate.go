@@ -207,7 +207,7 @@ func (v *validator) frontend(f *Frontend, s *Service, used []bool) {
 	if f.Empty == Pass {
 		v.errorf("%s: empty must be reject or drop", name)
 	}
-	if complete := len(f.Routes) > 0 && f.Routes[len(f.Routes)-1].From == Any; !complete {
+	if !RoutesAll(f.Routes) {
 		v.origin(name+": "+f.Empty.String(), f.EmptyOrigin)
 	}
 }

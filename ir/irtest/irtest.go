@@ -146,7 +146,7 @@ func (s *service) frontend(k key, policy ir.Policy, empty ir.Verdict, routes ...
 		routes[i].Origin = s.s.Origin
 	}
 	f := ir.Frontend{Kind: k.kind, Match: m, Port: s.port, Policy: policy, Routes: routes, Empty: empty, Origin: s.s.Origin}
-	if len(routes) == 0 || routes[len(routes)-1].From != ir.Any {
+	if !ir.RoutesAll(routes) {
 		f.EmptyOrigin = ir.Origin{Object: s.s.Origin.Object, Reason: "no ready endpoint"}
 	}
 	s.s.Frontends = append(s.s.Frontends, f)

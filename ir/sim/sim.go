@@ -62,15 +62,11 @@ func (t *tracer) trace() Outcome {
 			return t.frontend(s, f)
 		}
 		t.step(node.NodePorts.Origin, "%d/%s is the NodePort of %s, but node ports do not answer on %s", pkt.Port, pkt.Protocol, f.Port, pkt.Dst)
-		if local && t.caps.Has(ir.EmptyNodePortAnyAddr) && !hasAnyRoute(f) {
+		if local && t.caps.Has(ir.EmptyNodePortAnyAddr) && !ir.RoutesAll(f.Routes) {
 			return t.empty(f)
 		}
 	}
 	return t.unclaimed(local)
-}
-
-func hasAnyRoute(f *ir.Frontend) bool {
-	return len(f.Routes) > 0 && f.Routes[len(f.Routes)-1].From == ir.Any
 }
 
 func (t *tracer) find(m ir.Match) (*ir.Service, *ir.Frontend) {

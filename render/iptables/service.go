@@ -127,7 +127,7 @@ func (l *lowering) frontend(f *ir.Frontend) {
 			l.enter(hubServices, entry)
 		}
 	}
-	if total(routes) && len(f.SourceRanges) == 0 {
+	if ir.RoutesAll(routes) && len(f.SourceRanges) == 0 {
 		return
 	}
 	// What comes here has been left as it was. The node port of the same
@@ -142,7 +142,7 @@ func (l *lowering) frontend(f *ir.Frontend) {
 		guard.Comment, guard.Target = clean(text+" traffic outside of loadBalancerSourceRanges"), Drop
 		l.enter(hubGuard, guard)
 	}
-	if !total(routes) {
+	if !ir.RoutesAll(routes) {
 		l.empty(f, match, text)
 	}
 }
@@ -168,11 +168,6 @@ func (l *lowering) usable(routes []ir.Route) []ir.Route {
 		return routes
 	}
 	return slices.DeleteFunc(slices.Clone(routes), forPods)
-}
-
-// total tells whether every source finds a route.
-func total(routes []ir.Route) bool {
-	return slices.ContainsFunc(routes, func(r ir.Route) bool { return r.From == ir.Any })
 }
 
 // empty refuses new connections that no route takes (PKT-8, PKT-9). The rules
