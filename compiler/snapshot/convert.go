@@ -160,11 +160,6 @@ func (h *hints) set(in *discoveryv1.EndpointHints) {
 	}
 }
 
-// FromEndpointSliceV1beta1 reduces a discovery.k8s.io/v1beta1 EndpointSlice.
-func FromEndpointSliceV1beta1(in *discoveryv1beta1.EndpointSlice) *EndpointSlice {
-	return FromEndpointSlice(sliceFromV1beta1(in))
-}
-
 // sliceFromV1beta1 brings a slice to v1. Before Kubernetes 1.20 the node of an
 // endpoint stood in its topology, under the host name label. The zone there
 // never selected endpoints.

@@ -122,7 +122,7 @@ func TestHintsAreShared(t *testing.T) {
 	}
 }
 
-func TestFromEndpointSliceV1beta1(t *testing.T) {
+func TestSliceFromV1beta1(t *testing.T) {
 	in := &discoveryv1beta1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: "web-1", Namespace: "shop", Labels: map[string]string{"kubernetes.io/service-name": "web"}},
 		AddressType: discoveryv1beta1.AddressTypeIPv6,
@@ -144,7 +144,7 @@ func TestFromEndpointSliceV1beta1(t *testing.T) {
 			{Serving: true},
 		},
 	}
-	if diff := cmp.Diff(want, FromEndpointSliceV1beta1(in), compare); diff != "" {
+	if diff := cmp.Diff(want, FromEndpointSlice(sliceFromV1beta1(in)), compare); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }

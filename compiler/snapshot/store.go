@@ -107,9 +107,6 @@ func (s *Snapshot) Slices(service ir.Name) []*EndpointSlice {
 // SetNode adds or replaces a Node.
 func (s *Snapshot) SetNode(n *Node) { s.nodes[n.Name] = n }
 
-// DeleteNode removes a Node.
-func (s *Snapshot) DeleteNode(name string) { delete(s.nodes, name) }
-
 // Node gives a Node by name, or nil.
 func (s *Snapshot) Node(name string) *Node { return s.nodes[name] }
 

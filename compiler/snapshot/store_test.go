@@ -77,7 +77,6 @@ func TestObjectsComeByName(t *testing.T) {
 		s.SetServiceCIDR(&ServiceCIDR{Name: n})
 	}
 	s.DeleteService(ir.Name{Namespace: "x", Name: "d"})
-	s.DeleteNode("d")
 	s.DeleteServiceCIDR("d")
 	var services, nodes, cidrs string
 	for _, o := range s.Services() {
@@ -89,7 +88,7 @@ func TestObjectsComeByName(t *testing.T) {
 	for _, o := range s.ServiceCIDRs() {
 		cidrs += o.Name
 	}
-	if services != "abc" || nodes != "abc" || cidrs != "abc" {
-		t.Errorf("got Services %s, Nodes %s, ServiceCIDRs %s, want abc each", services, nodes, cidrs)
+	if services != "abc" || nodes != "abcd" || cidrs != "abc" {
+		t.Errorf("got Services %s, Nodes %s, ServiceCIDRs %s, want abc, abcd and abc", services, nodes, cidrs)
 	}
 }
