@@ -1,4 +1,4 @@
-// Package gates holds the feature gates that proxyc takes against those that
-// the real kube-proxy registers. It links kube-proxy, and so stands apart from
-// the tests that run it.
+// Package gates holds what proxyc takes against the code of the real kube-proxy:
+// its feature gates, its flags, and what its decoder and validation make of each
+// field. It links kube-proxy, and so stands apart from the tests that run it.
 package gates

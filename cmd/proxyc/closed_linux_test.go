@@ -1,0 +1,46 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+)
+
+const closedCluster = `apiVersion: v1
+kind: Service
+metadata: {namespace: ns, name: closed}
+spec:
+  clusterIP: 10.96.0.11
+  type: LoadBalancer
+  loadBalancerSourceRanges: [office]
+  ports: [{port: 80, protocol: TCP}]
+status: {loadBalancer: {ingress: [{ip: 203.0.113.11}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {namespace: ns, name: closed-1, labels: {kubernetes.io/service-name: closed}}
+addressType: IPv4
+ports: [{name: '', port: 8080, protocol: TCP}]
+endpoints: [{addresses: [10.244.1.11], conditions: {ready: true}}]
+`
+
+// A load balancer none of whose source ranges can be read admits nobody, and
+// its owner hears of it: in the log, in status, and so in the events that
+// findings about Services become.
+func TestClosedRangesAreTold(t *testing.T) {
+	w := newWatched(t, "nftables")
+	w.write("cluster.yaml", closedCluster)
+	w.start("proxyc", "watch")
+	w.until("first sync", synced)
+	const told = "no IPv4 range can be read: the load balancer's IPv4 addresses admit nobody"
+	out, _ := w.ns.Run(w.ns.Command(context.Background(), "proxyc", "status"))
+	if !strings.Contains(string(out), told) {
+		t.Errorf("status does not tell it:\n%s", out)
+	}
+	if !strings.Contains(w.log.String(), told) {
+		t.Error("the log does not tell it")
+	}
+	if rules := w.rules(); !strings.Contains(rules, "203.0.113.11 . tcp . 80 . 0.0.0.0") {
+		t.Errorf("the address is not guarded:\n%s", rules)
+	}
+}
