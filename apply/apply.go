@@ -87,6 +87,9 @@ type Plan interface {
 	// Operations calls yield for each operation in the order of commit, until
 	// it returns false.
 	Operations(yield func(Operation) bool)
+	// Differences is Operations, each with what the node has and should have,
+	// which takes longer.
+	Differences(yield func(Operation) bool)
 	// Gone returns the frontends that the node has and will not have any longer.
 	Gone() []ir.Match
 	// Without returns the Plan without the operations on some objects. ok is false
@@ -146,12 +149,67 @@ func (v Verb) String() string { return [...]string{"add", "change", "remove"}[v]
 // MarshalText gives String.
 func (v Verb) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
 
+// UnmarshalText reads what String gives.
+func (v *Verb) UnmarshalText(text []byte) error {
+	for _, one := range [...]Verb{Add, Change, Remove} {
+		if one.String() == string(text) {
+			*v = one
+			return nil
+		}
+	}
+	return fmt.Errorf("verb: must be add, change or remove, got %q", text)
+}
+
 // Operation is one change of one rule, chain or element.
 type Operation struct {
 	Verb    Verb      `json:"verb"`
 	Object  string    `json:"object"`           // as the dataplane's tool lists it
 	Service ir.Name   `json:"service,omitzero"` // zero: the fixed part, shared by all
 	Origin  ir.Origin `json:"origin,omitzero"`  // of what is wanted; zero for what goes
+	// Have and Want are what the node has of the object and should not have, and
+	// what it lacks: rules, an element, or words of a declaration, as the
+	// dataplane's tool lists them. Both have the same lines where only their order
+	// is not alike, none where Object says all. Only Differences gives them.
+	Have []string `json:"have,omitempty"`
+	Want []string `json:"want,omitempty"`
+}
+
+// LinesShown is how many lines Have and Want of an Operation have at most, but
+// for one that tells how many more there are.
+const LinesShown = 20
+
+// Lines returns the lines as Have and Want have them.
+func Lines(all []string) []string {
+	if more := len(all) - LinesShown; more > 0 {
+		return append(all[:LinesShown:LinesShown], fmt.Sprintf("and %d more", more))
+	}
+	return all
+}
+
+// LinesOf sets Have and Want to the lines that only one side has; to all, where
+// both have the same in another order.
+func (o *Operation) LinesOf(have, want []string) {
+	count := make(map[string]int, len(want))
+	for _, l := range want {
+		count[l]++
+	}
+	only := func(lines []string) (some []string) {
+		for _, l := range lines {
+			if count[l]--; count[l] < 0 {
+				some = append(some, l)
+			}
+		}
+		return some
+	}
+	gone := only(have)
+	clear(count)
+	for _, l := range have {
+		count[l]++
+	}
+	if come := only(want); len(gone)+len(come) > 0 {
+		have, want = gone, come
+	}
+	o.Have, o.Want = Lines(have), Lines(want)
 }
 
 // Foreign is the error of a Read that met an object under proxyc's name which

@@ -19,8 +19,8 @@ import (
 type rules map[ir.Name]uint16
 
 type rulesPlan struct {
-	ops  []Operation
-	want rules
+	ops        []Operation
+	have, want rules
 }
 
 func (p rulesPlan) Empty() bool                          { return len(p.ops) == 0 }
@@ -28,6 +28,22 @@ func (p rulesPlan) Gone() []ir.Match                     { return nil }
 func (p rulesPlan) Without(map[string]bool) (Plan, bool) { return nil, false }
 func (p rulesPlan) Operations(yield func(Operation) bool) {
 	for _, op := range p.ops {
+		if !yield(op) {
+			return
+		}
+	}
+}
+
+func (p rulesPlan) Differences(yield func(Operation) bool) {
+	for op := range p.Operations {
+		var have, want []string
+		if op.Verb != Add {
+			have = []string{strconv.Itoa(int(p.have[op.Service]))}
+		}
+		if op.Verb != Remove {
+			want = []string{strconv.Itoa(int(p.want[op.Service]))}
+		}
+		op.LinesOf(have, want)
 		if !yield(op) {
 			return
 		}
@@ -58,7 +74,7 @@ func (m *memory) Plan(want ir.Programs) Plan {
 }
 
 func compare(have, want rules) rulesPlan {
-	p := rulesPlan{want: want}
+	p := rulesPlan{have: have, want: want}
 	add := func(v Verb, n ir.Name, port uint16) {
 		p.ops = append(p.ops, Operation{Verb: v, Object: strconv.Itoa(int(port)), Service: n, Origin: ir.Origin{Object: "Service " + n.String()}})
 	}
@@ -158,7 +174,7 @@ func TestOnce(t *testing.T) {
 func TestPrint(t *testing.T) {
 	p := compare(rules{a: 1, b: 1}, rules{b: 2, c: 2})
 	var got bytes.Buffer
-	if err := Print(&got, p, true); err != nil {
+	if err := Print(&got, p, All); err != nil {
 		t.Fatal(err)
 	}
 	want := `Service ns/a: 0 added, 0 changed, 1 removed
@@ -166,19 +182,52 @@ Service ns/b: 0 added, 1 changed, 0 removed
 Service ns/c: 1 added, 0 changed, 0 removed
 total: 1 added, 1 changed, 1 removed
 change 2 # Service ns/b
+  have: 1
+  want: 2
 add 2 # Service ns/c
+  want: 2
 remove 1 # Service ns/a
+  have: 1
 `
 	if d := cmp.Diff(want, got.String()); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 	got.Reset()
-	if err := Print(&got, compare(nil, nil), true); err != nil || got.String() != "nothing to change\n" {
+	if err := Print(&got, compare(nil, nil), All); err != nil || got.String() != "nothing to change\n" {
 		t.Errorf("empty plan: %v, %q", err, got.String())
 	}
 	got.Reset()
-	if err := PrintJSON(&got, p); err != nil || !strings.Contains(got.String(), `"verb": "remove"`) {
+	if err := Print(&got, p, 1); err != nil || !strings.HasSuffix(got.String(), "1 removed\nchange 2 # Service ns/b\n  have: 1\n  want: 2\nand 2 more\n") {
+		t.Errorf("one operation: %v\n%s", err, got.String())
+	}
+	got.Reset()
+	if err := Print(&got, p, 0); err != nil || !strings.HasSuffix(got.String(), "total: 1 added, 1 changed, 1 removed\n") {
+		t.Errorf("no operation: %v\n%s", err, got.String())
+	}
+	got.Reset()
+	if err := PrintJSON(&got, p); err != nil || !strings.Contains(got.String(), `"verb": "remove"`) || !strings.Contains(got.String(), `"have": [`) {
 		t.Errorf("JSON: %v\n%s", err, got.String())
+	}
+}
+
+func TestLinesOf(t *testing.T) {
+	many := slices.Repeat([]string{"x"}, LinesShown+3)
+	for _, tc := range []struct {
+		name                               string
+		have, want, shownHave, shownWanted []string
+	}{
+		{"one more", []string{"a", "b"}, []string{"a"}, []string{"b"}, nil},
+		{"one less", []string{"a"}, []string{"a", "b"}, nil, []string{"b"}},
+		{"twice", []string{"a", "a"}, []string{"a"}, []string{"a"}, nil},
+		{"another", []string{"a", "b"}, []string{"a", "c"}, []string{"b"}, []string{"c"}},
+		{"another order", []string{"a", "b"}, []string{"b", "a"}, []string{"a", "b"}, []string{"b", "a"}},
+		{"many", many, nil, append(many[:LinesShown:LinesShown], "and 3 more"), nil},
+	} {
+		var op Operation
+		op.LinesOf(tc.have, tc.want)
+		if !slices.Equal(op.Have, tc.shownHave) || !slices.Equal(op.Want, tc.shownWanted) {
+			t.Errorf("%s: have %q, want %q", tc.name, op.Have, op.Want)
+		}
 	}
 }
 

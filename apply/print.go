@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 
 	"github.com/proxyc/proxyc/ir"
@@ -48,9 +49,12 @@ func Summary(p Plan) (byService []Count, total Count) {
 	return byService, total
 }
 
-// Print writes a Plan for people: counts by Service and, if wide, each
-// operation with its origin.
-func Print(w io.Writer, p Plan, wide bool) error {
+// All is more operations than any Plan has.
+const All = math.MaxInt
+
+// Print writes a Plan for people: counts by Service, and the first operations
+// with their origins, and with what the node has and should have.
+func Print(w io.Writer, p Plan, operations int) error {
 	b := bufio.NewWriter(w)
 	if p.Empty() {
 		fmt.Fprintln(b, "nothing to change")
@@ -65,16 +69,31 @@ func Print(w io.Writer, p Plan, wide bool) error {
 		fmt.Fprintf(b, "%s: %s\n", name, c)
 	}
 	fmt.Fprintf(b, "total: %s\n", total)
-	if wide {
-		for op := range p.Operations {
-			fmt.Fprintf(b, "%s %s", op.Verb, op.Object)
-			if op.Origin != (ir.Origin{}) {
-				fmt.Fprintf(b, " # %s", op.Origin)
-			}
-			b.WriteByte('\n')
+	shown := 0
+	for op := range p.Differences {
+		if shown++; shown > operations {
+			break
 		}
+		op.print(b)
+	}
+	if more := total.Added + total.Changed + total.Removed - operations; operations > 0 && more > 0 {
+		fmt.Fprintf(b, "and %d more\n", more)
 	}
 	return b.Flush()
+}
+
+func (o *Operation) print(w io.Writer) {
+	fmt.Fprintf(w, "%s %s", o.Verb, o.Object)
+	if o.Origin != (ir.Origin{}) {
+		fmt.Fprintf(w, " # %s", o.Origin)
+	}
+	io.WriteString(w, "\n")
+	for _, l := range o.Have {
+		fmt.Fprintf(w, "  have: %s\n", l)
+	}
+	for _, l := range o.Want {
+		fmt.Fprintf(w, "  want: %s\n", l)
+	}
 }
 
 // String gives "3 added, 1 changed, 0 removed".
@@ -85,7 +104,7 @@ func (c Count) String() string {
 // PrintJSON writes a Plan as one JSON document.
 func PrintJSON(w io.Writer, p Plan) error {
 	byService, total := Summary(p)
-	operations := slices.AppendSeq([]Operation{}, p.Operations)
+	operations := slices.AppendSeq([]Operation{}, p.Differences)
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")

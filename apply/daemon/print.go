@@ -52,7 +52,13 @@ func (st *Status) Print(w io.Writer) error {
 	if st.LastDrift != nil {
 		line("last drift", "%s: %s", st.LastDrift.At.Format(time.RFC3339), st.LastDrift.Operations)
 		for _, op := range st.LastDrift.First {
-			line("", "%s", op)
+			line("", "%s %s", op.Verb, op.Object)
+			for _, l := range op.Have {
+				line("", "  have: %s", l)
+			}
+			for _, l := range op.Want {
+				line("", "  want: %s", l)
+			}
 		}
 	}
 	for _, rule := range st.MayDrop {

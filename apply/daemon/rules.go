@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -167,7 +168,8 @@ func (d *daemon) synced(s *reconcile.Sync) {
 func (d *daemon) tell(s *reconcile.Sync) {
 	if n := total(s.Done.Drift); n > 0 {
 		for _, op := range s.Done.DriftFirst {
-			d.log.Warn("somebody else changed the rules", "repair", op.Verb.String(), "object", op.Object, "service", op.Service.String())
+			d.log.Warn("somebody else changed the rules", "repair", op.Verb.String(), "object", op.Object, "service", op.Service.String(),
+				"have", strings.Join(op.Have, "; "), "want", strings.Join(op.Want, "; "))
 		}
 		d.log.Warn("the rules are repaired", "operations", n)
 	}

@@ -101,9 +101,9 @@ type LastError struct {
 }
 
 type LastDrift struct {
-	At         time.Time   `json:"at"`
-	Operations apply.Count `json:"operations"`
-	First      []string    `json:"first"` // operations: "add ip proxyc chain services"
+	At         time.Time         `json:"at"`
+	Operations apply.Count       `json:"operations"`
+	First      []apply.Operation `json:"first"` // of those that repaired it, with what was found
 }
 
 // state collects the Status.
@@ -143,10 +143,7 @@ func (s *state) synced(sync *reconcile.Sync) {
 		st.Quarantined = append(st.Quarantined, Refused{r.Service.String(), r.Reason.Error()})
 	}
 	if total(sync.Done.Drift) > 0 {
-		st.LastDrift = &LastDrift{At: sync.Ended, Operations: sync.Done.Drift}
-		for _, op := range sync.Done.DriftFirst {
-			st.LastDrift.First = append(st.LastDrift.First, op.Verb.String()+" "+op.Object)
-		}
+		st.LastDrift = &LastDrift{At: sync.Ended, Operations: sync.Done.Drift, First: sync.Done.DriftFirst}
 	}
 }
 

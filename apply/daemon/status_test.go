@@ -49,7 +49,7 @@ objects      0 Services, 0 EndpointSlices, 0 Nodes
 	name := ir.Name{Namespace: "ns", Name: "web"}
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: at, Done: reconcile.Done{
 		Operations: apply.Count{Added: 1}, Drift: apply.Count{Removed: 1},
-		DriftFirst: []apply.Operation{{Verb: apply.Remove, Object: "chain x"}},
+		DriftFirst: []apply.Operation{{Verb: apply.Remove, Object: "chain x", Have: []string{"drop"}, Want: []string{"accept"}}},
 		Refused:    []apply.Refusal{{Service: name, Reason: errors.New("too long")}},
 	}})
 	st.synced(&reconcile.Sync{Kind: reconcile.Change, Ended: at, Err: errors.New("busy")})
@@ -71,6 +71,8 @@ broken       services ns/b: spec.ports: bad
 last error   2026-01-02T03:04:05Z, 10s ago: busy
 last drift   2026-01-02T03:04:05Z: 0 added, 0 changed, 1 removed
              remove chain x
+               have: drop
+               want: accept
 `)
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: at})
 	st.setBroken("services", nil)

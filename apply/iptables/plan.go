@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"maps"
 	"slices"
 
 	"github.com/proxyc/proxyc/apply"
@@ -312,113 +311,6 @@ func hooksOf(hooks []rules.Hook, builtIn string) (own, shared []rules.Hook) {
 	return own, shared
 }
 
-// Operations gives what changes, in the order of commit: a chain of one Service
-// is one operation, a chain that many share has one for each rule.
-func (p *Plan) Operations(yield func(apply.Operation) bool) {
-	for _, f := range ir.Present(p.families) {
-		for i := range f.tables {
-			ops := operations{family: f.want.Family, diff: &f.tables[i], yield: yield}
-			if !ops.all() {
-				return
-			}
-		}
-	}
-}
-
-type operations struct {
-	family ir.Family
-	diff   *tableDiff
-	owners map[string]ir.Name // of chains that the node has
-	yield  func(apply.Operation) bool
-}
-
-func (o *operations) all() bool {
-	for _, c := range o.diff.set {
-		if !o.chain(c) {
-			return false
-		}
-	}
-	for _, f := range o.diff.fill {
-		if !o.rule(apply.Add, f.chain, f.rule) {
-			return false
-		}
-	}
-	for _, h := range o.diff.unhook {
-		if !slices.ContainsFunc(o.diff.hook, func(w rules.Hook) bool { return equalHook(h, w) }) && !o.rule(apply.Remove, h.Chain, &h.Rule) {
-			return false
-		}
-	}
-	for _, h := range o.diff.hook {
-		verb := apply.Add
-		if slices.ContainsFunc(o.diff.unhook, func(old rules.Hook) bool { return equalHook(h, old) }) {
-			verb = apply.Change // its place
-		}
-		if !o.rule(verb, h.Chain, &h.Rule) {
-			return false
-		}
-	}
-	for _, c := range o.diff.stale {
-		if !o.yield(apply.Operation{Verb: apply.Remove, Object: o.object(c.Name, nil), Service: o.owner(c.Name)}) {
-			return false
-		}
-	}
-	return true
-}
-
-// object is how messages name a chain, or a rule in it.
-func (o *operations) object(chain string, r *rules.Rule) string {
-	s := rules.Tool(o.family) + " " + o.diff.name + " " + chain
-	if r != nil {
-		s += " " + string(r.Append(nil, o.family))
-	}
-	return s
-}
-
-func (o *operations) rule(v apply.Verb, chain string, r *rules.Rule) bool {
-	op := apply.Operation{Verb: v, Object: o.object(chain, r), Service: r.Service()}
-	if v != apply.Remove {
-		_, op.Origin = r.Why()
-	}
-	return o.yield(op)
-}
-
-func (o *operations) chain(c *rules.Chain) bool {
-	have, exists := o.diff.have[c.Name]
-	service, own := c.Service()
-	if own {
-		verb := apply.Add
-		if exists {
-			verb = apply.Change
-		}
-		op := apply.Operation{Verb: verb, Object: o.object(c.Name, nil), Service: service}
-		if len(c.Rules) > 0 {
-			_, op.Origin = c.Rules[len(c.Rules)-1].Why()
-		}
-		return o.yield(op)
-	}
-	if !exists {
-		if !o.yield(apply.Operation{Verb: apply.Add, Object: o.object(c.Name, nil), Origin: ir.Origin{Object: "default", Reason: "a chain that Services share"}}) {
-			return false
-		}
-		have = &rules.Chain{}
-	}
-	added, removed := diffRules(have.Rules, c.Rules)
-	if exists && len(added)+len(removed) == 0 {
-		return o.yield(apply.Operation{Verb: apply.Change, Object: o.object(c.Name, nil), Origin: ir.Origin{Object: "default", Reason: "the order of its rules"}})
-	}
-	for _, r := range added {
-		if !o.rule(apply.Add, c.Name, r) {
-			return false
-		}
-	}
-	for _, r := range removed {
-		if !o.rule(apply.Remove, c.Name, r) {
-			return false
-		}
-	}
-	return true
-}
-
 // Without returns nothing: a chain is written as a whole.
 func (p *Plan) Without(map[string]bool) (apply.Plan, bool) { return nil, false }
 
@@ -442,37 +334,4 @@ func diffRules(have, want []rules.Rule) (added, removed []*rules.Rule) {
 		}
 	}
 	return added, removed
-}
-
-// owner is the Service whose chain a chain of the node was: the one that its
-// own rules name, or the rules that lead to it.
-func (o *operations) owner(chain string) ir.Name {
-	if o.owners == nil {
-		o.owners = map[string]ir.Name{}
-		have := targetsFirst(slices.Collect(maps.Values(o.diff.have)))
-		for _, c := range slices.Backward(have) {
-			o.own(c)
-		}
-	}
-	return o.owners[chain]
-}
-
-// own enters the owners of a chain and of those it leads to.
-func (o *operations) own(c *rules.Chain) {
-	if s, own := c.Service(); own && s != (ir.Name{}) {
-		o.owners[c.Name] = s
-	}
-	for i := range c.Rules {
-		r := &c.Rules[i]
-		if r.Target != rules.Jump || !rules.OfService(r.Chain) {
-			continue
-		}
-		s := r.Service()
-		if s == (ir.Name{}) {
-			s = o.owners[c.Name]
-		}
-		if o.owners[r.Chain] == (ir.Name{}) {
-			o.owners[r.Chain] = s
-		}
-	}
 }

@@ -235,6 +235,44 @@ func TestOperations(t *testing.T) {
 	}
 }
 
+// A chain of a Service that somebody changed is told with the rules that only
+// one side has.
+func TestDifferencesTellRules(t *testing.T) {
+	want := rules.Lower(programs(1).IPv4)
+	var saved strings.Builder
+	if _, err := want.WriteTo(&saved); err != nil {
+		t.Fatal(err)
+	}
+	var rule string
+	for line := range strings.Lines(saved.String()) {
+		if strings.HasPrefix(line, "-A KUBE-SVC-") {
+			rule = line
+		}
+	}
+	chain, text, _ := strings.Cut(strings.TrimSpace(rule)[len("-A "):], " ")
+	for name, tc := range map[string]struct {
+		change string
+		want   apply.Operation
+	}{
+		"inserted": {"-A " + chain + " -m mac --mac-source 00:11:22:33:44:55 -j DROP\n" + rule,
+			apply.Operation{Verb: apply.Change, Have: []string{"-m mac --mac-source 00:11:22:33:44:55 -j DROP"}}},
+		"deleted": {"", apply.Operation{Verb: apply.Change, Want: []string{text}}},
+	} {
+		read, err := rules.Parse(want.Family, strings.Replace(saved.String(), rule, tc.change, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tc.want.Object, tc.want.Service = "iptables nat "+chain, ir.Name{Namespace: "default", Name: "s0"}
+		got := slices.Collect(newPlan(rules.NewRulesets(read), rules.NewRulesets(want)).Differences)
+		for i := range got {
+			got[i].Origin = ir.Origin{}
+		}
+		if diff := cmp.Diff([]apply.Operation{tc.want}, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
 // samePlans holds what two Plans tell of themselves against each other.
 func samePlans(t *testing.T, want, got *Plan, ops func(apply.Plan) []apply.Operation) {
 	t.Helper()

@@ -341,7 +341,7 @@ func decodeRule(b []byte, f ir.Family) (chain string, r rules.Rule, err error) {
 		r.Stmts = decodeStmts(code, f)
 	}
 	if err != nil || !understood(r.Stmts, code, f) {
-		r.Stmts = []rules.Stmt{rules.Foreign{What: "rule of another make"}}
+		r.Stmts = []rules.Stmt{rules.Foreign{What: describe(code, f)}}
 	}
 	return chain, r, nil
 }

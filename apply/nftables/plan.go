@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
@@ -430,99 +429,19 @@ func (c *change) serviceOf(s *rules.Set, e *rules.Element) ir.Name {
 }
 
 // Operations gives everything that a commit does, in its order.
-func (p *Plan) Operations(yield func(apply.Operation) bool) {
+func (p *Plan) Operations(yield func(apply.Operation) bool) { p.operations(false, yield) }
+
+// Differences gives the Operations with rules, elements and words of
+// declarations as nft lists them.
+func (p *Plan) Differences(yield func(apply.Operation) bool) { p.operations(true, yield) }
+
+func (p *Plan) operations(texts bool, yield func(apply.Operation) bool) {
 	for _, c := range ir.Present(p.families) {
-		if !c.operations(yield) {
+		ops := operations{change: c, texts: texts, table: word(c.family) + " " + rules.Table, yield: yield}
+		if !ops.all() {
 			return
 		}
 	}
-}
-
-func (c *change) operations(yield func(apply.Operation) bool) bool {
-	family := word(c.family) + " "
-	table := family + rules.Table
-	op := func(v apply.Verb, object string, service ir.Name, origin ir.Origin) bool {
-		return yield(apply.Operation{Verb: v, Object: object, Service: service, Origin: origin})
-	}
-	if c.drop && !op(apply.Change, "table "+table+": "+strings.Join(c.why, ", "), ir.Name{}, ir.Origin{}) {
-		return false
-	}
-	for _, ch := range c.policy {
-		if !op(apply.Change, table+" chain "+ch.Name+": policy drop", ir.Name{}, ir.Origin{}) {
-			return false
-		}
-	}
-	for _, s := range c.sets {
-		if !op(apply.Add, table+" set "+s.Name, s.Port.Service, s.Origin) {
-			return false
-		}
-	}
-	for _, ch := range c.fill {
-		verb := apply.Add
-		if slices.ContainsFunc(c.flush, func(o *rules.Chain) bool { return o.Name == ch.Name }) {
-			verb = apply.Change
-		}
-		if !op(verb, table+" chain "+ch.Name, ch.Port.Service, originOf(ch)) {
-			return false
-		}
-	}
-	for i := range c.elements {
-		if !c.elementOperations(table, &c.elements[i], op) {
-			return false
-		}
-	}
-	for _, ch := range c.goneChains {
-		if !op(apply.Remove, table+" chain "+ch.Name, ch.Port.Service, ir.Origin{}) {
-			return false
-		}
-	}
-	for _, s := range c.goneSets {
-		if !op(apply.Remove, table+" set "+s.Name, s.Port.Service, ir.Origin{}) {
-			return false
-		}
-	}
-	for _, o := range c.goneOthers {
-		if !op(apply.Remove, table+" "+o.Kind.String()+" "+o.Name, ir.Name{}, ir.Origin{}) {
-			return false
-		}
-	}
-	return !c.kubeProxy || op(apply.Remove, "table "+family+kubeProxyTable, ir.Name{}, ir.Origin{})
-}
-
-func originOf(c *rules.Chain) ir.Origin {
-	if len(c.Rules) == 0 {
-		return ir.Origin{}
-	}
-	return c.Rules[0].Origin
-}
-
-func (c *change) elementOperations(table string, e *elementsOf, op func(apply.Verb, string, ir.Name, ir.Origin) bool) bool {
-	changed := make(map[rules.Key]bool, len(e.gone))
-	for i := range e.gone {
-		changed[e.gone[i].Key] = true
-	}
-	where := table + " " + e.set.Name + " "
-	if e.empty && !op(apply.Remove, where+"elements of another make", ir.Name{}, ir.Origin{}) {
-		return false
-	}
-	for i := range e.add {
-		el := &e.add[i]
-		verb := apply.Add
-		if changed[el.Key] {
-			verb = apply.Change
-			delete(changed, el.Key)
-		}
-		if !op(verb, where+e.set.KeyText(el.Key), c.serviceOf(e.set, el), *el.Origin) {
-			return false
-		}
-	}
-	for i := range e.gone {
-		el := &e.gone[i]
-		if changed[el.Key] && !op(apply.Remove, where+e.set.KeyText(el.Key), c.serviceOf(e.set, el), ir.Origin{}) {
-			return false
-		}
-	}
-	return true
 }
 
 // Without gives the plan without some objects. A table that is made anew, or a

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
@@ -133,6 +135,69 @@ func remade(declaration string) string {
 		"; add rule $T filter-forward ct state new jump service-endpoints-check; add rule $T filter-forward ct state new jump cluster-ips-check"
 }
 
+// Whoever looks at what somebody else wrote finds it again.
+func TestStrangeRulesAreTold(t *testing.T) {
+	n := newNode(t)
+	want := both(nftest.Program)
+	if _, err := once(t, n, want); err != nil {
+		t.Fatal(err)
+	}
+	for rule, told := range map[string]string{
+		"counter drop":                                 "<counter drop>",
+		"ip saddr 10.0.0.0/8 drop":                     "ip saddr 10.0.0.0/8 drop",
+		"ip daddr 1.2.3.4 tcp dport 80 accept":         "<ip daddr 1.2.3.4 meta l4proto tcp th dport 80 accept>",
+		"ip saddr != 10.1.2.3 udp sport 53-60 counter": "<ip saddr != 10.1.2.3 meta l4proto udp th sport >= 53 th sport <= 60 counter>",
+		`iifname "eth0" meta mark 0x10 return`:         `<iifname "eth0" meta mark 0x10 return>`,
+		`meta mark set 0x7`:                            "<meta mark set 0x07000000>",
+		`log prefix "why" jump reject-chain`:           `<log prefix "why" jump reject-chain>`,
+		"ip ttl 3 drop":                                "<@nh,64,8 0x03 drop>",
+		"tcp dport { 22, 23 } drop":                    "meta l4proto tcp th dport @__set0 drop",
+		"tcp dport vmap { 22 : drop }":                 "meta l4proto tcp th dport vmap @__map0",
+		"ct state established limit rate 1/second":     "<ct state & 0x02000000 != 0x0 limit>",
+		"ip saddr & 255.0.255.0 == 10.0.1.0 drop":      "<ip saddr & 0xff00ff00 10.0.1.0 drop>",
+	} {
+		if err := n.write(t, "insert rule ip proxyc services "+rule); err != nil {
+			t.Fatal(err)
+		}
+		have, err := n.read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan := newPlan(have, want)
+		got := slices.Collect(plan.Differences)
+		if len(got) != 1 || got[0].Object != "ip proxyc chain services" || !slices.Equal(got[0].Have, []string{told}) || got[0].Want != nil {
+			t.Errorf("%s: want have %q, got %+v", rule, told, got)
+		}
+		if _, err := n.Commit(t.Context(), plan); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// And what is missing.
+	for script, told := range map[string]apply.Operation{
+		"flush chain ip proxyc reject-chain":            {Verb: apply.Change, Object: "ip proxyc chain reject-chain", Want: []string{"reject"}},
+		"add element ip proxyc cluster-ips { 9.9.9.9 }": {Verb: apply.Remove, Object: "ip proxyc cluster-ips 9.9.9.9", Have: []string{"9.9.9.9"}},
+	} {
+		if err := n.write(t, script); err != nil {
+			t.Fatal(err)
+		}
+		have, err := n.read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan := newPlan(have, want)
+		got := slices.Collect(plan.Differences)
+		for i := range got {
+			got[i].Origin = ir.Origin{}
+		}
+		if diff := cmp.Diff([]apply.Operation{told}, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", script, diff)
+		}
+		if _, err := n.Commit(t.Context(), plan); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 var (
 	inPrerouting = []string{"change ip proxyc chain nat-prerouting"}
 	inServices   = []string{"change ip proxyc chain services"}
@@ -166,8 +231,11 @@ func TestWhateverNFTWrites(t *testing.T) {
 			}
 			plan := newPlan(have, want)
 			var ops []string
-			for op := range plan.Operations {
-				ops = append(ops, op.Verb.String()+" "+op.Object)
+			for op := range plan.Differences {
+				ops = append(ops, op.Verb.String()+" "+op.Object+": "+strings.Join(op.Have, "; "))
+				if op.Verb == apply.Change && strings.Contains(op.Object, " chain ") && len(op.Have) == 0 {
+					t.Errorf("change %s: not told what it has", op.Object)
+				}
 			}
 			for _, name := range w.named {
 				if !slices.ContainsFunc(ops, func(op string) bool { return strings.HasPrefix(op, name) }) {

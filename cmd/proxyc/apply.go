@@ -29,7 +29,7 @@ type applyCmd struct {
 	Check       bool          `help:"Print what differs, change nothing, and exit 1 if anything does."`
 	AllowEmpty  bool          `help:"Accept a snapshot with neither a Service nor a Node, as a failed kubectl leaves behind; all rules for Services go."`
 	YesTakeover bool          `name:"yes-takeover" help:"Take the node over from kube-proxy, whose rules are on it."`
-	Output      string        `short:"o" enum:"text,wide,json" default:"text" help:"How to print the plan: text counts by Service, wide lists each operation and its origin, json has both."`
+	Output      string        `short:"o" enum:"text,wide,json" default:"text" help:"How to print the plan: text counts by Service, and tells the first differences of --check; wide lists each operation with its origin and with what the node has and should have; json has both."`
 	Variant     string        `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Which iptables to use; auto is the one that the node uses."`
 	LockTimeout time.Duration `default:"30s" placeholder:"DURATION" help:"How long to wait while another proxyc or another program holds a lock."`
 }
@@ -111,7 +111,7 @@ func (c *applyCmd) finish(e *env, r report, err error) error {
 	if c.Output == "json" {
 		printing = r.printJSON
 	}
-	if printErr := printing(e.stdout, c.Output == "wide"); printErr != nil {
+	if printErr := printing(e.stdout, c.operationsShown()); printErr != nil {
 		return cmp.Or(err, printErr)
 	}
 	if err == nil && c.Check && !r.Empty() {
@@ -120,7 +120,22 @@ func (c *applyCmd) finish(e *env, r report, err error) error {
 	return err
 }
 
-func (r *report) print(w io.Writer, wide bool) error {
+// differencesShown is how many operations text tells of what differs, where that
+// is asked for.
+const differencesShown = 20
+
+// operationsShown is how many operations of the plan are printed.
+func (c *applyCmd) operationsShown() int {
+	switch {
+	case c.Output == "wide":
+		return apply.All
+	case c.Check:
+		return differencesShown
+	}
+	return 0
+}
+
+func (r *report) print(w io.Writer, operations int) error {
 	return buffered(w, func(w io.Writer) error {
 		for _, s := range r.Settings {
 			fmt.Fprintf(w, "set %s # %s\n", s, s.Why)
@@ -137,11 +152,11 @@ func (r *report) print(w io.Writer, wide bool) error {
 		if r.Plan == nil {
 			return nil
 		}
-		return apply.Print(w, r.Plan, wide)
+		return apply.Print(w, r.Plan, operations)
 	})
 }
 
-func (r *report) printJSON(w io.Writer, _ bool) error {
+func (r *report) printJSON(w io.Writer, _ int) error {
 	var rules json.RawMessage
 	if r.Plan != nil {
 		var b strings.Builder

@@ -2,12 +2,14 @@ package main
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/daemon"
 )
@@ -42,18 +44,29 @@ func TestWatchUndoesWhateverIsWritten(t *testing.T) {
 	if out, err := w.ns.Run(w.ns.Command(t.Context(), "proxyc", "status")); err != nil || !strings.Contains(string(out), firewall) {
 		t.Errorf("status: %v, want %q in\n%s", err, firewall, out)
 	}
-	for _, attack := range []struct{ command, named, trace string }{
-		{"add rule ip proxyc nat-prerouting ip saddr { 10.0.0.0/8, 11.0.0.0/8 } drop", "ip proxyc chain nat-prerouting", "11.0.0.0/8"},
-		{"add rule ip proxyc nat-prerouting tcp dport vmap { 22 : drop, 23-25 : accept }", "ip proxyc chain nat-prerouting", "23-25"},
-		{"add set ip proxyc mine { type ipv4_addr; flags interval; elements = { 10.0.0.0/8 }; }", "ip proxyc set mine", "set mine"},
-		{"add counter ip proxyc mine", "ip proxyc counter mine", "counter mine"},
-		{"add table ip proxyc { flags dormant; }", "table ip proxyc: flags dormant", "dormant"},
-		{"add chain ip proxyc filter-forward { policy drop; }", "ip proxyc chain filter-forward: policy drop", "policy drop"},
+	for _, attack := range []struct{ command, named, have, trace string }{
+		{"insert rule ip proxyc services counter drop", "ip proxyc chain services", "<counter drop>", "counter packets"},
+		{"add rule ip proxyc nat-prerouting ip saddr { 10.0.0.0/8, 11.0.0.0/8 } drop", "ip proxyc chain nat-prerouting", "ip saddr @__set0 drop", "11.0.0.0/8"},
+		{"add rule ip proxyc nat-prerouting tcp dport vmap { 22 : drop, 23-25 : accept }", "ip proxyc chain nat-prerouting", "meta l4proto tcp th dport vmap @__map0", "23-25"},
+		{"add set ip proxyc mine { type ipv4_addr; flags interval; elements = { 10.0.0.0/8 }; }", "ip proxyc set mine", "", "set mine"},
+		{"add counter ip proxyc mine", "ip proxyc counter mine", "", "counter mine"},
+		{"add table ip proxyc { flags dormant; }", "table ip proxyc", "flags dormant", "dormant"},
+		{"add chain ip proxyc filter-forward { policy drop; }", "ip proxyc chain filter-forward", "policy drop", "policy drop"},
 	} {
 		w.stop(syscall.SIGTERM)
 		nft(attack.command)
-		if out, code := check("--check", "-o", "wide"); code != 1 || !strings.Contains(out, attack.named) {
-			t.Errorf("%s: apply --check: code %d, want 1 and %q in\n%s", attack.command, code, attack.named, out)
+		lines := attack.named
+		if attack.have != "" {
+			lines += "\n  have: " + attack.have
+		}
+		for _, output := range []string{"text", "wide"} {
+			if out, code := check("--check", "-o", output); code != 1 || !strings.Contains(regexp.MustCompile(" #.*").ReplaceAllString(out, ""), lines+"\n") {
+				t.Errorf("%s: apply --check -o %s: code %d, want 1 and %q in\n%s", attack.command, output, code, lines, out)
+			}
+		}
+		if out, code := check("--check", "-o", "json"); code != 1 || !strings.Contains(out, `"have": [
+          "`+attack.have+`"`) && attack.have != "" {
+			t.Errorf("%s: apply --check -o json: code %d, want 1 and %q in\n%s", attack.command, code, attack.have, out)
 		}
 		if out, code := check("--dry-run", "-o", "wide"); code != 0 || !strings.Contains(out, attack.named) {
 			t.Errorf("%s: apply --dry-run: code %d, want 0 and %q in\n%s", attack.command, code, attack.named, out)
@@ -66,7 +79,10 @@ func TestWatchUndoesWhateverIsWritten(t *testing.T) {
 		nft(attack.command)
 		within(w, 10*time.Second, fmt.Sprintf("%q is undone and told", attack.command), func() (struct{}, bool) {
 			drift := w.until("a status", func(daemon.Status) bool { return true }).LastDrift
-			told := drift != nil && slices.ContainsFunc(drift.First, func(op string) bool { return strings.Contains(op, attack.named) })
+			told := drift != nil && slices.ContainsFunc(drift.First, func(op apply.Operation) bool {
+				return op.Object == attack.named && strings.Join(op.Have, "; ") == attack.have
+			})
+			told = told && (attack.have == "" || strings.Contains(w.log.String(), attack.have))
 			return struct{}{}, told && !strings.Contains(w.rules(), attack.trace) && w.has("a")
 		})
 	}

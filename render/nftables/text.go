@@ -77,6 +77,9 @@ func (s *Set) appendKey(b []byte, k Key) []byte {
 	return b
 }
 
+// ElementText is an element as nft lists it.
+func (s *Set) ElementText(e *Element) string { return string(s.appendElement(nil, e)) }
+
 func (s *Set) appendElement(b []byte, e *Element) []byte {
 	b = s.appendKey(b, e.Key)
 	if s.commented() && e.Frontend != nil {

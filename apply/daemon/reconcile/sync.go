@@ -108,7 +108,7 @@ func (d *Done) drifted(plan apply.Plan) {
 		return
 	}
 	_, d.Drift = apply.Summary(plan)
-	for op := range plan.Operations {
+	for op := range plan.Differences {
 		if d.DriftFirst = append(d.DriftFirst, op); len(d.DriftFirst) == driftShown {
 			return
 		}

@@ -125,6 +125,8 @@ func (d *fake) Close() error                                        { return nil
 
 func (p *fakePlan) Empty() bool { return maps.Equal(p.have, p.want) }
 
+func (p *fakePlan) Differences(yield func(apply.Operation) bool) { p.Operations(yield) }
+
 func (p *fakePlan) Operations(yield func(apply.Operation) bool) {
 	names := maps.Clone(p.have)
 	maps.Copy(names, p.want)

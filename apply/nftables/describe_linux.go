@@ -1,0 +1,275 @@
+package nftables
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/nftables"
+)
+
+// describe tells what a rule of another make does, in nft's words as far as
+// that is simple, for people to find it. What it has no words for it gives by
+// the kernel's name of the instruction, or as a number.
+func describe(code []instruction, f ir.Family) string {
+	d := description{family: f, registers: map[uint32]loaded{}}
+	for _, c := range code {
+		d.instruction(c)
+	}
+	return strings.Join(d.words, " ")
+}
+
+type description struct {
+	family    ir.Family
+	words     []string
+	registers map[uint32]loaded
+}
+
+// loaded is what a register has.
+type loaded struct {
+	name string
+	show func([]byte) string // what a value of its kind is
+}
+
+func (d *description) say(format string, args ...any) {
+	d.words = append(d.words, fmt.Sprintf(format, args...))
+}
+
+// load notes what an instruction puts into its register.
+func (d *description) load(register []byte, name string, show func([]byte) string) {
+	if len(register) == 4 {
+		d.registers[binary.BigEndian.Uint32(register)] = loaded{name, show}
+	}
+}
+
+// from is what an instruction reads from a register.
+func (d *description) from(register uint32) loaded {
+	if l, ok := d.registers[register]; ok {
+		return l
+	}
+	return loaded{"?", hexText}
+}
+
+func (d *description) instruction(c instruction) {
+	switch c.name {
+	case "payload":
+		if c.fields[unix.NFTA_PAYLOAD_DREG] == nil {
+			d.say("set %s", payloadName(c, d.family).name)
+			return
+		}
+		l := payloadName(c, d.family)
+		d.load(c.fields[unix.NFTA_PAYLOAD_DREG], l.name, l.show)
+	case "meta":
+		l := metaName(c.u32(unix.NFTA_META_KEY))
+		if c.fields[unix.NFTA_META_DREG] == nil {
+			d.say("%s set %s", l.name, d.from(c.u32(unix.NFTA_META_SREG)).name)
+			return
+		}
+		d.load(c.fields[unix.NFTA_META_DREG], l.name, l.show)
+	case "ct":
+		l := ctName(c.u32(unix.NFTA_CT_KEY))
+		if c.fields[unix.NFTA_CT_DREG] == nil {
+			d.say("%s set %s", l.name, d.from(c.u32(unix.NFTA_CT_SREG)).name)
+			return
+		}
+		d.load(c.fields[unix.NFTA_CT_DREG], l.name, l.show)
+	case "bitwise":
+		of := d.from(c.u32(unix.NFTA_BITWISE_SREG))
+		mask, _ := value(c.fields[unix.NFTA_BITWISE_MASK])
+		d.load(c.fields[unix.NFTA_BITWISE_DREG], of.name+" & "+hexText(mask), of.show)
+	case "cmp":
+		of := d.from(c.u32(unix.NFTA_CMP_SREG))
+		v, _ := value(c.fields[unix.NFTA_CMP_DATA])
+		d.say("%s%s %s", of.name, operator(c.u32(unix.NFTA_CMP_OP)), of.show(v))
+	case "range":
+		of := d.from(c.u32(unix.NFTA_RANGE_SREG))
+		from, _ := value(c.fields[unix.NFTA_RANGE_FROM_DATA])
+		to, _ := value(c.fields[unix.NFTA_RANGE_TO_DATA])
+		d.say("%s%s %s-%s", of.name, operator(c.u32(unix.NFTA_RANGE_OP)), of.show(from), of.show(to))
+	case "lookup":
+		d.lookup(c)
+	case "immediate":
+		d.immediate(c)
+	case "log":
+		if prefix := c.text(unix.NFTA_LOG_PREFIX); prefix != "" {
+			d.say("log prefix %q", prefix)
+			return
+		}
+		d.say("log")
+	case "masq":
+		d.say("masquerade")
+	case "redir":
+		d.say("redirect")
+	case "nat":
+		d.say("%s", [...]string{"snat", "dnat"}[min(c.u32(unix.NFTA_NAT_TYPE), 1)])
+	case "byteorder":
+	default:
+		d.say("%s", c.name)
+	}
+}
+
+func (d *description) lookup(c instruction) {
+	// Its parts are in registers that follow each other; the first one names it.
+	of, set := d.from(c.u32(unix.NFTA_LOOKUP_SREG)), c.text(unix.NFTA_LOOKUP_SET)
+	switch {
+	case c.fields[unix.NFTA_LOOKUP_DREG] == nil && c.u32(unix.NFTA_LOOKUP_FLAGS) == 1:
+		d.say("%s != @%s", of.name, set)
+	case c.fields[unix.NFTA_LOOKUP_DREG] == nil:
+		d.say("%s @%s", of.name, set)
+	case c.u32(unix.NFTA_LOOKUP_DREG) == unix.NFT_REG_VERDICT:
+		d.say("%s vmap @%s", of.name, set)
+	default:
+		d.load(c.fields[unix.NFTA_LOOKUP_DREG], of.name+" map @"+set, hexText)
+	}
+}
+
+func (d *description) immediate(c instruction) {
+	data := c.fields[unix.NFTA_IMMEDIATE_DATA]
+	if c.u32(unix.NFTA_IMMEDIATE_DREG) != unix.NFT_REG_VERDICT {
+		v, _ := value(data)
+		d.load(c.fields[unix.NFTA_IMMEDIATE_DREG], hexText(v), hexText)
+		return
+	}
+	nested, err := parse(data)
+	if err != nil {
+		return
+	}
+	verdict, err := parse(nested[unix.NFTA_DATA_VERDICT])
+	if err != nil {
+		return
+	}
+	chain := verdict.text(unix.NFTA_VERDICT_CHAIN)
+	switch code := int32(verdict.u32(unix.NFTA_VERDICT_CODE)); code {
+	case rawDrop:
+		d.say("drop")
+	case rawAccept:
+		d.say("accept")
+	case unix.NFT_JUMP:
+		d.say("jump %s", chain)
+	case unix.NFT_GOTO:
+		d.say("goto %s", chain)
+	case unix.NFT_RETURN:
+		d.say("return")
+	case unix.NFT_CONTINUE:
+		d.say("continue")
+	default:
+		d.say("verdict %d", code)
+	}
+}
+
+// Verdicts of all netfilter (NF_DROP, NF_ACCEPT).
+const (
+	rawDrop   = 0
+	rawAccept = 1
+)
+
+// operator is nft's sign of a comparison; equality has none.
+func operator(op uint32) string {
+	signs := [...]string{unix.NFT_CMP_EQ: "", unix.NFT_CMP_NEQ: " !=", unix.NFT_CMP_LT: " <", unix.NFT_CMP_LTE: " <=", unix.NFT_CMP_GT: " >", unix.NFT_CMP_GTE: " >="}
+	if int(op) < len(signs) {
+		return signs[op]
+	}
+	return " ?"
+}
+
+// payloadName tells which part of a packet is read.
+func payloadName(c instruction, f ir.Family) loaded {
+	base, offset, length := c.u32(unix.NFTA_PAYLOAD_BASE), c.u32(unix.NFTA_PAYLOAD_OFFSET), c.u32(unix.NFTA_PAYLOAD_LEN)
+	if base == unix.NFT_PAYLOAD_NETWORK_HEADER {
+		for field, name := range map[rules.Field]string{rules.SrcAddr: "saddr", rules.DstAddr: "daddr"} {
+			if o, size := addrOffset(field, f); o == int(offset) && int(length) <= size {
+				return loaded{word(f) + " " + name, func(v []byte) string { return addrText(v, size) }}
+			}
+		}
+	}
+	if base == unix.NFT_PAYLOAD_TRANSPORT_HEADER && length == 2 && (offset == 0 || offset == 2) {
+		return loaded{[...]string{0: "th sport", 2: "th dport"}[offset], numberText}
+	}
+	name := "nh"
+	switch base {
+	case unix.NFT_PAYLOAD_LL_HEADER:
+		name = "ll"
+	case unix.NFT_PAYLOAD_TRANSPORT_HEADER:
+		name = "th"
+	}
+	return loaded{fmt.Sprintf("@%s,%d,%d", name, 8*offset, 8*length), hexText}
+}
+
+func metaName(key uint32) loaded {
+	switch key {
+	case unix.NFT_META_L4PROTO:
+		return loaded{"meta l4proto", func(v []byte) string {
+			if len(v) == 1 {
+				return ir.Protocol(v[0]).String()
+			}
+			return hexText(v)
+		}}
+	case unix.NFT_META_IIFNAME:
+		return loaded{"iifname", nameText}
+	case unix.NFT_META_OIFNAME:
+		return loaded{"oifname", nameText}
+	case unix.NFT_META_MARK:
+		return loaded{"meta mark", hostText}
+	case unix.NFT_META_SKUID:
+		return loaded{"meta skuid", hostText}
+	case unix.NFT_META_NFPROTO:
+		return loaded{"meta nfproto", numberText}
+	}
+	return loaded{"meta key " + strconv.Itoa(int(key)), hexText}
+}
+
+func ctName(key uint32) loaded {
+	switch key {
+	case unix.NFT_CT_STATE:
+		return loaded{"ct state", hostText}
+	case unix.NFT_CT_STATUS:
+		return loaded{"ct status", hostText}
+	case unix.NFT_CT_MARK:
+		return loaded{"ct mark", hostText}
+	}
+	return loaded{"ct key " + strconv.Itoa(int(key)), hexText}
+}
+
+// addrText is an address, or the beginning of one, which stands for a range.
+func addrText(v []byte, size int) string {
+	if len(v) == 0 || len(v) > size {
+		return hexText(v)
+	}
+	whole := make([]byte, size)
+	copy(whole, v)
+	a, _ := netip.AddrFromSlice(whole)
+	if len(v) < size {
+		return netip.PrefixFrom(a, 8*len(v)).String()
+	}
+	return a.String()
+}
+
+func numberText(v []byte) string {
+	n := uint64(0)
+	for _, b := range v {
+		n = n<<8 | uint64(b)
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+// hostText is a number in the order of the machine's bytes.
+func hostText(v []byte) string {
+	if len(v) != 4 {
+		return hexText(v)
+	}
+	return fmt.Sprintf("%#x", binary.NativeEndian.Uint32(v))
+}
+
+func nameText(v []byte) string {
+	if len(v) == interfaceName {
+		return strconv.Quote(strings.TrimRight(string(v), "\x00"))
+	}
+	return strconv.Quote(string(v) + "*")
+}
+
+func hexText(v []byte) string { return fmt.Sprintf("0x%x", v) }

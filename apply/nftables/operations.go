@@ -1,0 +1,158 @@
+package nftables
+
+import (
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/nftables"
+)
+
+// operations names what a change does, one after the other.
+type operations struct {
+	*change
+	texts bool   // with what the node has and should have
+	table string // "ip proxyc"
+	yield func(apply.Operation) bool
+}
+
+func (o *operations) all() bool {
+	if o.drop && !o.yield(apply.Operation{Verb: apply.Change, Object: "table " + o.table, Have: o.lines(o.why)}) {
+		return false
+	}
+	return o.declarations() && o.rules() && o.elementsAll() && o.removals()
+}
+
+// lines are Have or Want of something that is told in words.
+func (o *operations) lines(all []string) []string {
+	if !o.texts {
+		return nil
+	}
+	return apply.Lines(all)
+}
+
+func (o *operations) declarations() bool {
+	for _, ch := range o.policy {
+		op := apply.Operation{Verb: apply.Change, Object: o.table + " chain " + ch.Name,
+			Have: o.lines([]string{"policy drop"}), Want: o.lines([]string{"policy accept"})}
+		if !o.yield(op) {
+			return false
+		}
+	}
+	for _, s := range o.sets {
+		if !o.yield(apply.Operation{Verb: apply.Add, Object: o.table + " set " + s.Name, Service: s.Port.Service, Origin: s.Origin}) {
+			return false
+		}
+	}
+	return true
+}
+
+func (o *operations) rules() bool {
+	flushed := make(map[string]*rules.Chain, len(o.flush))
+	for _, ch := range o.flush {
+		flushed[ch.Name] = ch
+	}
+	for _, ch := range o.fill {
+		op := apply.Operation{Verb: apply.Add, Object: o.table + " chain " + ch.Name, Service: ch.Port.Service, Origin: originOf(ch)}
+		have := flushed[ch.Name]
+		if have != nil {
+			op.Verb = apply.Change
+		}
+		if o.texts {
+			op.LinesOf(o.rulesOf(have), o.rulesOf(ch))
+		}
+		if !o.yield(op) {
+			return false
+		}
+	}
+	return true
+}
+
+// rulesOf are the rules of a chain as nft lists them, as far as that can be said.
+func (o *operations) rulesOf(c *rules.Chain) (all []string) {
+	if c == nil {
+		return nil
+	}
+	for i := range c.Rules {
+		all = append(all, c.Rules[i].Text(o.family))
+	}
+	return all
+}
+
+func originOf(c *rules.Chain) ir.Origin {
+	if len(c.Rules) == 0 {
+		return ir.Origin{}
+	}
+	return c.Rules[0].Origin
+}
+
+func (o *operations) elementsAll() bool {
+	for i := range o.elements {
+		if !o.elementsOf(&o.elements[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func (o *operations) elementsOf(e *elementsOf) bool {
+	where := o.table + " " + e.set.Name + " "
+	if e.empty && !o.yield(apply.Operation{Verb: apply.Remove, Object: where + "elements of another make"}) {
+		return false
+	}
+	gone := make(map[rules.Key]*rules.Element, len(e.gone))
+	for i := range e.gone {
+		gone[e.gone[i].Key] = &e.gone[i]
+	}
+	for i := range e.add {
+		el := &e.add[i]
+		op := apply.Operation{Verb: apply.Add, Object: where + e.set.KeyText(el.Key), Service: o.serviceOf(e.set, el), Origin: *el.Origin}
+		if have := gone[el.Key]; have != nil {
+			op.Verb, op.Have = apply.Change, o.element(e.set, have)
+			delete(gone, el.Key)
+		}
+		op.Want = o.element(e.set, el)
+		if !o.yield(op) {
+			return false
+		}
+	}
+	for i := range e.gone {
+		el := &e.gone[i]
+		if gone[el.Key] == nil {
+			continue
+		}
+		if !o.yield(apply.Operation{Verb: apply.Remove, Object: where + e.set.KeyText(el.Key), Service: o.serviceOf(e.set, el), Have: o.element(e.set, el)}) {
+			return false
+		}
+	}
+	return true
+}
+
+// element is an element as nft lists it.
+func (o *operations) element(s *rules.Set, e *rules.Element) []string {
+	if !o.texts {
+		return nil
+	}
+	return []string{s.ElementText(e)}
+}
+
+func (o *operations) removals() bool {
+	for _, ch := range o.goneChains {
+		op := apply.Operation{Verb: apply.Remove, Object: o.table + " chain " + ch.Name, Service: ch.Port.Service}
+		if o.texts {
+			op.LinesOf(o.rulesOf(ch), nil)
+		}
+		if !o.yield(op) {
+			return false
+		}
+	}
+	for _, s := range o.goneSets {
+		if !o.yield(apply.Operation{Verb: apply.Remove, Object: o.table + " set " + s.Name, Service: s.Port.Service}) {
+			return false
+		}
+	}
+	for _, other := range o.goneOthers {
+		if !o.yield(apply.Operation{Verb: apply.Remove, Object: o.table + " " + other.Kind.String() + " " + other.Name}) {
+			return false
+		}
+	}
+	return !o.kubeProxy || o.yield(apply.Operation{Verb: apply.Remove, Object: "table " + word(o.family) + " " + kubeProxyTable})
+}
