@@ -3,6 +3,7 @@
 set -e
 ip link set lo up
 cp cluster.yaml live.yaml
+: >log # the daemon may be slow to make it
 proxyc watch -c node.yaml -s live.yaml -v 4 2>log &
 daemon=$!
 trap 'kill $daemon 2>/dev/null' EXIT
