@@ -6,8 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"path"
-	"runtime"
-	"strings"
 	"sync"
 	"time"
 
@@ -30,11 +28,9 @@ type logger struct {
 func newLogger(stdout, stderr io.Writer, c *config.Logging) *logger {
 	l := &logger{level: &slog.LevelVar{}, info: &stream{w: bufio.NewWriter(stderr)}, every: c.FlushFrequency.Duration.Duration}
 	setVerbosity(l.level, c.Verbosity)
-	options := c.Options.Text
-	format := func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, &slog.HandlerOptions{Level: l.level}) }
+	options, format := c.Options.Text, textFormat
 	if c.Format == "json" {
-		options = c.Options.JSON
-		format = func(w io.Writer) slog.Handler { return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l.level}) }
+		options, format = c.Options.JSON, newJSONFormat
 	}
 	h := &handler{level: l.level, modules: c.VModule}
 	if options.SplitStream {
@@ -130,8 +126,7 @@ func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 // asked tells whether vmodule asks for a message: the first pattern that
 // matches its source file, without path and .go, decides.
 func (h *handler) asked(r *slog.Record) bool {
-	source, _ := runtime.CallersFrames([]uintptr{r.PC}).Next()
-	file := strings.TrimSuffix(path.Base(source.File), ".go")
+	file := sourceFile(r)
 	for _, m := range h.modules {
 		if ok, err := path.Match(m.FilePattern, file); ok && err == nil {
 			return r.Level >= verbosity(m.Verbosity)

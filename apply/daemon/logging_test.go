@@ -1,14 +1,21 @@
 package daemon
 
 import (
+	"encoding/json"
+	"errors"
+	"os"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/klog/v2"
 
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/ir"
 )
 
 // logged gives what a log with these settings writes to both streams.
@@ -21,8 +28,9 @@ func logged(c config.Logging, use func(*logger)) (stdout, stderr string) {
 // messages are the messages in a text log.
 func messages(text string) (all []string) {
 	for line := range strings.Lines(text) {
-		_, msg, _ := strings.Cut(line, "msg=")
-		all = append(all, strings.Fields(msg)[0])
+		_, msg, _ := strings.Cut(line, `] "`)
+		msg, _, _ = strings.Cut(msg, `"`)
+		all = append(all, msg)
 	}
 	return all
 }
@@ -44,8 +52,67 @@ func TestLogSplitStream(t *testing.T) {
 		t.Errorf("in two streams (-want +got):\n%s", diff)
 	}
 	stdout, stderr = logged(config.Logging{Format: "json", Options: config.LogOptions{JSON: split}}, say)
-	if !strings.HasPrefix(stdout, `{"time":`) || !strings.Contains(stderr, `"msg":"error","of":"a part"`) || strings.Contains(stdout, "error") {
+	if !strings.HasPrefix(stdout, `{"ts":`) || !strings.Contains(stderr, `"msg":"error","of":"a part"`) || strings.Contains(stdout, "error") {
 		t.Errorf("json: stdout %q, stderr %q", stdout, stderr)
+	}
+}
+
+// The text is what klog writes, the JSON what kube-proxy's log does: what reads
+// the one reads the other.
+func TestLogFormats(t *testing.T) {
+	say := func(l *logger) {
+		l.Info("info", "text", `a "b"`, "number", 3, "took", 1500*time.Millisecond, "at", ir.Name{Namespace: "ns", Name: "web"})
+		l.Debug("debug")
+		l.Warn("warning")
+		l.With("of", "part").Error("error", "err", errors.New("why"))
+		klog.Background().V(2).Info("from the API client", "n", 1)
+		klog.Background().Error(errors.New("why"), "an error of the API client")
+	}
+	_, text := logged(config.Logging{Verbosity: 4}, say)
+	header := regexp.MustCompile(`(?m)^([IWE])\d{4} \d\d:\d\d:\d\d\.\d{6} +(\d+) logging_test\.go:\d+\] `)
+	for _, m := range header.FindAllStringSubmatch(text, -1) {
+		if m[2] != strconv.Itoa(os.Getpid()) {
+			t.Errorf("process %s", m[2])
+		}
+	}
+	want := `I "info" text="a \"b\"" number=3 took="1.5s" at="ns/web"
+I "debug"
+W "warning"
+E "error" of="part" err="why"
+I "from the API client" n=1
+E "an error of the API client" err="why"
+`
+	if diff := cmp.Diff(want, header.ReplaceAllString(text, "$1 ")); diff != "" {
+		t.Errorf("text (-want +got):\n%s", diff)
+	}
+	began := time.Now()
+	_, text = logged(config.Logging{Format: "json", Verbosity: 4}, say)
+	var got []map[string]any
+	for line := range strings.Lines(text) {
+		var o map[string]any
+		if err := json.Unmarshal([]byte(line), &o); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		ts, _ := o["ts"].(float64)
+		if at := time.UnixMicro(int64(ts * 1000)); at.Before(began.Add(-time.Millisecond)) || at.After(time.Now()) {
+			t.Errorf("ts: %v", o["ts"])
+		}
+		if file, _, _ := strings.Cut(o["caller"].(string), ":"); file != "daemon/logging_test.go" {
+			t.Errorf("caller: %v", o["caller"])
+		}
+		delete(o, "ts")
+		delete(o, "caller")
+		got = append(got, o)
+	}
+	if diff := cmp.Diff([]map[string]any{
+		{"msg": "info", "v": 0., "text": `a "b"`, "number": 3., "took": "1.5s", "at": "ns/web"},
+		{"msg": "debug", "v": 4.},
+		{"msg": "warning", "v": 0., "level": "WARN"},
+		{"msg": "error", "of": "part", "err": "why"},
+		{"msg": "from the API client", "v": 2., "n": 1.},
+		{"msg": "an error of the API client", "err": "why"},
+	}, got); diff != "" {
+		t.Errorf("json (-want +got):\n%s", diff)
 	}
 }
 

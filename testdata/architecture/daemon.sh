@@ -1,5 +1,5 @@
 # The daemon's part of docs/architecture.md: one endpoint becomes ready, and
-# somebody deletes an element of ours. Prints what the daemon logs, without times.
+# somebody deletes an element of ours. Prints what the daemon logs; of the header of a line its letter.
 set -e
 ip link set lo up
 cp cluster.yaml live.yaml
@@ -18,10 +18,10 @@ await() {
 	done
 }
 
-await 1 'msg=synced kind=full'
+await 1 '"synced" kind="full"'
 cp new.yaml next.yaml
 mv next.yaml live.yaml
-await 1 'msg=synced kind=change'
+await 1 '"synced" kind="change"'
 nft delete element ip proxyc backends '{ 10.96.0.10 . tcp . 80 . 2 }'
-await 2 'msg=synced kind=full'
-sed -n 's/^time=[^ ]* //; s/ took=.*//; /changed the rules\|synced/p' log
+await 2 '"synced" kind="full"'
+sed -n 's/^\(.\)[^]]*\]/\1/; s/ took=.*//; /changed the rules\|synced/p' log
