@@ -347,19 +347,40 @@ clusters: [{name: c, cluster: {server: "`+api.URL+`"}}], users: [{name: u}]}`)
 	}
 }
 
-// TestWatchChecksNode: what apply refuses for the node, the daemon does too.
+// TestWatchChecksNode: the daemon ends where kube-proxy does, when what tells
+// pods is of a family that the node has not, and only then (CFG-14).
 func TestWatchChecksNode(t *testing.T) {
-	w := newWatched(t, "nftables")
-	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "10.244.0.0/16", "fd00::/64", 1))
-	w.write("cluster.yaml", applytest.Services("a")+`
-{apiVersion: v1, kind: Node, metadata: {name: node1}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}}
+	const clusterCIDR = "clusterCIDR: must have an IPv4 CIDR"
+	for _, tt := range []struct {
+		name, config, node string // of the config clusterCIDR, of the Node spec
+		setup, says        string
+		ends               bool
+	}{
+		{"clusterCIDR of the other family", "clusterCIDR: fd00::/64", "", "", clusterCIDR, false},
+		{"clusterCIDR of a family that the kernel lacks", "clusterCIDR: fd00::/64", "", "-6 addr flush dev lo", clusterCIDR, true},
+		{"podCIDRs of the other family", "detectLocalMode: NodeCIDR", "podCIDRs: ['fd00::/64']", "", "detectLocalMode: must not be NodeCIDR", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWatched(t, "nftables")
+			if tt.setup != "" {
+				w.ip(tt.setup)
+			}
+			w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "clusterCIDR: 10.244.0.0/16", tt.config, 1))
+			w.write("cluster.yaml", applytest.Services("a")+`
+{apiVersion: v1, kind: Node, metadata: {name: node1}, spec: {`+tt.node+`}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}}
 `)
-	w.start("proxyc", "watch")
-	w.fails(10 * time.Second)
-	if log := w.log.String(); !strings.Contains(log, "clusterCIDR: must have an IPv4 CIDR") {
-		t.Errorf("the log does not tell why")
-	}
-	if w.has("a") {
-		t.Error("rules were written all the same")
+			w.start("proxyc", "watch")
+			if tt.ends {
+				w.fails(10 * time.Second)
+			} else {
+				w.holds(20*time.Second, "a", true)
+			}
+			if log := w.log.String(); !strings.Contains(log, tt.says) {
+				t.Errorf("the log does not tell why")
+			}
+			if tt.ends && w.has("a") {
+				t.Error("rules were written all the same")
+			}
+		})
 	}
 }
