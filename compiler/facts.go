@@ -12,6 +12,9 @@ type Facts struct {
 	// Named are addresses of the node that somebody named, beside those of the
 	// Node object; they do not count where Interfaces are known.
 	Named []Interface
+	// PodCIDRs are the node's pod ranges as they were last known; they count in
+	// mode NodeCIDR where the Node names none (any more).
+	PodCIDRs []netip.Prefix
 	// Liberal tells that the kernel takes TCP packets outside of the window for
 	// valid (nf_conntrack_tcp_be_liberal), whoever set it.
 	Liberal bool

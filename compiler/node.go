@@ -270,10 +270,14 @@ func (in nodeInput) detector(family ir.Family, primary netip.Addr, diags *diag.L
 			Origin: configOrigin("detectLocal.interfaceNamePrefix")}
 	case config.DetectNodeCIDR:
 		origin := ir.Origin{Object: "Node " + in.facts.NodeName, Field: "spec.podCIDRs"}
-		if in.object == nil {
-			return cidrDetector(nil, family, primary, origin, diags)
+		if in.object != nil && len(in.object.PodCIDRs) > 0 {
+			return cidrDetector(in.object.PodCIDRs, family, primary, origin, diags)
 		}
-		return cidrDetector(in.object.PodCIDRs, family, primary, origin, diags)
+		if len(in.facts.PodCIDRs) > 0 && family == ir.IPv4 {
+			diags.Add(diag.Diagnostic{Severity: diag.Warning, Object: origin.Object, Path: origin.Field,
+				Msg: "names no pod range: those that it had last stay in force"})
+		}
+		return cidrDetector(in.facts.PodCIDRs, family, primary, origin, diags)
 	}
 	return cidrDetector(in.cfg.ClusterCIDRs(), family, primary, configOrigin("clusterCIDR"), diags)
 }

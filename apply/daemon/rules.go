@@ -79,6 +79,9 @@ func (d *daemon) proxy(ctx context.Context) error {
 		return nil
 	case <-synced:
 	}
+	if !d.podsKnown(ctx) {
+		return nil
+	}
 	if err := d.checkNode(); err != nil {
 		return err
 	}
@@ -98,6 +101,34 @@ func (d *daemon) proxy(ctx context.Context) error {
 	}
 	r.Run(ctx)
 	return nil
+}
+
+// podsKnown waits until what detectLocalMode needs of the Node is there, as
+// kube-proxy does (DET-2), and reports false if ctx ended before. Rules that do
+// not tell pods from others must not take the place of those that do.
+func (d *daemon) podsKnown(ctx context.Context) bool {
+	if d.cfg.DetectLocalMode != config.DetectNodeCIDR || !d.cfg.ProxyMode().Capabilities().Has(ir.SourceRanges) {
+		return true
+	}
+	told := false
+	for {
+		known := false
+		d.store.View(func(snap *snapshot.Snapshot) { known = len(podCIDRs(snap, d.nodeName)) > 0 })
+		if known {
+			return true
+		}
+		if !told {
+			told = true
+			why := "waiting for pod ranges of Node " + d.nodeName + ", which detectLocalMode NodeCIDR needs: spec.podCIDRs is empty or the Node is not there"
+			d.log.Warn(why + "; the rules stay as they are")
+			d.health.SetNotReady(why)
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-d.store.Changed():
+		}
+	}
 }
 
 // checkNode holds the configuration against the Node, as far as its addresses

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -57,6 +58,7 @@ func (f *follower) Take(k reconcile.Kind) (w reconcile.Work) {
 		if c.Interfaces != nil {
 			f.facts.Interfaces = c.Interfaces
 		}
+		f.keepPodCIDRs(snap)
 		if f.compiler == nil || c.Node || c.Interfaces != nil && f.compiler.Moves(f.facts) {
 			w.All = true
 			f.compiler = compiler.New(f.cfg, snap, f.facts)
@@ -73,6 +75,21 @@ func (f *follower) Take(k reconcile.Kind) (w reconcile.Work) {
 		w.Programs = f.compiler.Bare()
 	}
 	return w
+}
+
+// keepPodCIDRs remembers the node's pod ranges: if they go while the daemon
+// runs, pods are still better told from others by them than not at all.
+func (f *follower) keepPodCIDRs(snap *snapshot.Snapshot) {
+	if cidrs := podCIDRs(snap, f.facts.NodeName); len(cidrs) > 0 {
+		f.facts.PodCIDRs = cidrs
+	}
+}
+
+func podCIDRs(snap *snapshot.Snapshot, node string) []netip.Prefix {
+	if n := snap.Node(node); n != nil {
+		return n.PodCIDRs
+	}
+	return nil
 }
 
 // readInterfaces hands the node's interfaces to the Store.

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/daemon"
+)
+
+// podless is a Node without pod ranges.
+const podless = "\n---\n{apiVersion: v1, kind: Node, metadata: {name: node1}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}}\n"
+
+// TestWatchWaitsForPodCIDRs: in mode NodeCIDR nothing is written that does not
+// tell pods from others; what is in force stays, and everybody is told why.
+func TestWatchWaitsForPodCIDRs(t *testing.T) {
+	w := newWatched(t, "nftables")
+	config := strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "clusterCIDR: 10.244.0.0/16", "detectLocalMode: NodeCIDR", 1)
+	w.write("config", strings.Replace(config, "verbosity: 4", "verbosity: 0", 1))
+	pods := func(cidr string) string {
+		return strings.Replace(podless, "status:", "spec: {podCIDRs: ["+cidr+"]}, status:", 1)
+	}
+	w.write("cluster.yaml", applytest.Services("a")+pods("10.244.1.0/24"))
+	w.args = append(w.args, "--boot-from", w.file("boot"))
+	w.start("proxyc", "watch")
+	w.until("rules", func(st daemon.Status) bool {
+		return st.Synced && w.has("a") && strings.Contains(w.rules(), "10.244.1.0/24")
+	})
+
+	w.write("cluster.yaml", applytest.Services("a", "b")+pods("10.244.2.0/24"))
+	w.until("rules for other pods", func(daemon.Status) bool {
+		return w.has("b") && strings.Contains(w.rules(), "10.244.2.0/24") && !strings.Contains(w.rules(), "10.244.1.0/24")
+	})
+
+	for _, node := range []string{podless, ""} { // Services are followed, pods stay those that they were
+		w.write("cluster.yaml", applytest.Services("a")+node)
+		w.until("the Service gone", func(daemon.Status) bool { return !w.has("b") })
+		w.write("cluster.yaml", applytest.Services("a", "b")+node)
+		w.until("the Service back", func(st daemon.Status) bool { return st.Synced && w.has("b") })
+		if !strings.Contains(w.rules(), "10.244.2.0/24") {
+			t.Errorf("pods are not known any more:\n%s", w.rules())
+		}
+	}
+	if log := w.log.String(); !strings.Contains(log, "names no pod range: those that it had last stay in force") {
+		t.Error("not told of")
+	}
+	before := w.rules()
+	w.stop(syscall.SIGTERM)
+
+	// The daemon does not know which they were, but the rules do.
+	w.write("cluster.yaml", applytest.Services("c")+podless)
+	w.log = &applytest.Buffer{}
+	w.start("proxyc", "watch")
+	const why = "waiting for pod ranges of Node node1"
+	st := w.until("the reason", func(st daemon.Status) bool { return strings.Contains(st.Reason, why) })
+	if st.Synced {
+		t.Error("synced")
+	}
+	if code := w.ask(t, "127.0.0.1:10256", "/readyz"); code != http.StatusServiceUnavailable {
+		t.Errorf("/readyz: %d", code)
+	}
+	if code := w.ask(t, "127.0.0.1:10256", "/livez"); code != http.StatusOK {
+		t.Errorf("/livez: %d", code)
+	}
+	var told []string
+	for line := range strings.Lines(w.log.String()) {
+		if strings.Contains(line, why) {
+			told = append(told, line)
+		}
+	}
+	if len(told) != 1 || !strings.HasPrefix(told[0], "W") {
+		t.Errorf("told: %q", told)
+	}
+	if diff := cmp.Diff(before, w.rules()); diff != "" {
+		t.Errorf("the rules of before do not stay (-want +got):\n%s", diff)
+	}
+	w.write("cluster.yaml", applytest.Services("c")+pods("10.244.3.0/24"))
+	w.until("rules for the new pods", func(st daemon.Status) bool {
+		return st.Synced && w.has("c") && !w.has("a") && strings.Contains(w.rules(), "10.244.3.0/24")
+	})
+}
