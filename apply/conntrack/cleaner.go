@@ -29,7 +29,7 @@ type Cleaner struct {
 	running ir.PerFamily[*scope] // being cleaned
 }
 
-// Cleaned tells of one way through the table of a family.
+// Cleaned is the result of one way through the table of a family.
 type Cleaned struct {
 	Family  ir.Family
 	Deleted int
@@ -37,7 +37,7 @@ type Cleaned struct {
 	Err     error
 }
 
-// NewCleaner returns a Cleaner that tells done what it did.
+// NewCleaner returns a Cleaner that reports to done what it did.
 func NewCleaner(done func(Cleaned)) *Cleaner {
 	return &Cleaner{clean: Clean, done: done, wake: make(chan struct{}, 1)}
 }

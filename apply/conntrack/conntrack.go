@@ -29,7 +29,7 @@ type Entry struct {
 	ID   uint32 // the kernel's; tells the entry from a later one of the same flow
 }
 
-// String gives "192.0.2.1:5000 -> 10.96.0.10:53 (10.244.1.5:53)/udp".
+// String returns "192.0.2.1:5000 -> 10.96.0.10:53 (10.244.1.5:53)/udp".
 func (e Entry) String() string {
 	return fmt.Sprintf("%s -> %s (%s)/%s", e.Client, e.To, e.From, e.Protocol)
 }
@@ -48,7 +48,7 @@ func (s Stale) Compare(o Stale) int {
 	return cmp.Or(a.To.Compare(b.To), a.Client.Compare(b.Client), a.From.Compare(b.From), cmp.Compare(a.ID, b.ID))
 }
 
-// Judge tells stale entries of one family from others, by what is in force: the
+// Judge distinguishes stale entries of one family from others, by what is in force: the
 // UDP frontends of a Program's Services, and those that were in force before
 // and are gone (DMN-30). An entry to a frontend is stale when
 //
@@ -132,7 +132,7 @@ func (j *Judge) Stale(e Entry) (Stale, bool) {
 	return s, true
 }
 
-// serving gives the endpoints of a service port that serve. Whether it would
+// serving returns the endpoints of a service port that serve. Whether it would
 // be sent there again, by policy, hints or termination, is not asked of a client
 // that is there: a TCP connection would stay as well.
 func serving(s *ir.Service, port ir.ServicePort) map[netip.AddrPort]bool {

@@ -22,7 +22,7 @@ func match(t testing.TB, s string) ir.Match {
 	return m
 }
 
-// program gives a Program with one Service "x/dns", whose frontends are sent
+// program returns a Program with one Service "x/dns", whose frontends are sent
 // to the pools by number. Those of a protocol that have pools are of one port,
 // each other one of a port with its name.
 func program(t testing.TB, family ir.Family, addrs []string, frontends map[string][]int, pools ...[]string) *ir.Program {
@@ -255,7 +255,7 @@ func entry(proto ir.Protocol, client, to, from string) Entry {
 	return Entry{Protocol: proto, Client: addrPort(client), To: addrPort(to), From: addrPort(from)}
 }
 
-// texts gives entries without the kernel's numbers, sorted.
+// texts returns entries without the kernel's numbers, sorted.
 func texts(entries []Entry) []string {
 	out := []string{}
 	for _, e := range entries {

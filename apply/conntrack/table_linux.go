@@ -61,7 +61,7 @@ func open(netns int) (*table, error) {
 	return &table{reading, writing}, nil
 }
 
-// close gives the sockets back, and ends what is under way.
+// close closes the sockets, and ends what is under way.
 func (t *table) close() error { return errors.Join(t.reading.Close(), t.writing.Close()) }
 
 // dump hands the entries that pass a filter to each. The kernel picks them from
@@ -167,8 +167,8 @@ func (f filter) encode(ae *netlink.AttributeEncoder) {
 	ae.Bytes(attrZone, []byte{0, 0}) // from Linux 6.9 on
 }
 
-// delete deletes entries and tells how many of them there still were. It goes
-// on after an error, and gives them all.
+// delete deletes entries and returns how many of them there still were. It goes
+// on after an error, and returns all errors.
 func (t *table) delete(entries []Entry) (deleted int, err error) {
 	var errs []error
 	for len(entries) > 0 {
@@ -216,7 +216,7 @@ func message(kind netlink.HeaderType, flags netlink.HeaderFlags, family ir.Famil
 	}
 }
 
-// encode gives attributes in network byte order. What is encoded here cannot
+// encode returns attributes in network byte order. What is encoded here cannot
 // fail: it is of fixed, small size.
 func encode(fill func(*netlink.AttributeEncoder)) []byte {
 	ae := netlink.NewAttributeEncoder()

@@ -19,7 +19,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// kernel gives a namespace of its own with a handle that makes entries.
+// kernel returns a namespace of its own with a handle that makes entries.
 func kernel(t testing.TB) (*applytest.Namespace, *table, *vnetlink.Handle) {
 	t.Helper()
 	applytest.RequireRoot(t)
@@ -62,7 +62,7 @@ func create(t testing.TB, h *vnetlink.Handle, e Entry) {
 	}
 }
 
-// all gives the UDP entries of a family.
+// all returns the UDP entries of a family.
 func all(t testing.TB, tab *table, family ir.Family) (out []Entry) {
 	t.Helper()
 	filtered, err := tab.dump(filter{family: family}, func(e Entry) error {
@@ -78,7 +78,7 @@ func all(t testing.TB, tab *table, family ir.Family) (out []Entry) {
 	return out
 }
 
-// sweep gives what is stale.
+// sweep returns what is stale.
 func sweep(t testing.TB, tab *table, j *Judge) (out []Entry) {
 	t.Helper()
 	err := tab.sweep(j, func(stale []Stale) error {
