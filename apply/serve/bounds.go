@@ -81,7 +81,7 @@ func (c *crowd) follow(conn net.Conn, s http.ConnState) {
 	}
 }
 
-// note gives the connection that is to go, if there are too many.
+// note returns the connection that is to go, if there are too many.
 func (c *crowd) note(conn net.Conn, s http.ConnState) (oldest net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

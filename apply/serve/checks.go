@@ -191,7 +191,7 @@ func (c *HealthChecks) listen(service ir.Name, at netip.AddrPort) (*check, error
 	return check, nil
 }
 
-// ended tells that the server gave up by itself.
+// ended notes that the server gave up by itself.
 func (c *check) ended() bool {
 	select {
 	case <-c.done:

@@ -39,7 +39,7 @@ func newChecks(t *testing.T, f ir.Family) (c *HealthChecks, failed *[]string) {
 
 type checks = map[ir.Name]ir.HealthCheck
 
-// weight asks a health check: the endpoints that it tells of, or -1 where
+// weight asks a health check: the endpoints that it reports, or -1 where
 // nobody listens.
 func weight(t *testing.T, host string, port uint16) int {
 	t.Helper()

@@ -23,9 +23,9 @@ type Debug struct {
 	Version string
 	Mode    ir.Mode
 	Metrics *Metrics
-	// Config gives the KubeProxyConfiguration in force.
+	// Config returns the KubeProxyConfiguration in force.
 	Config func() any
-	// Flags gives the flags by name; nil: there is no /flagz (gate ComponentFlagz).
+	// Flags returns the flags by name; nil: there is no /flagz (gate ComponentFlagz).
 	Flags func() map[string]string
 	// Started and Now are for /statusz; a nil Now: there is none (gate ComponentStatusz).
 	Started time.Time

@@ -12,7 +12,7 @@ import (
 // should get traffic from load balancers, and whether the kernel holds what
 // was last wanted. It is safe for use by several goroutines.
 type Health struct {
-	// Untaken, if set, gives how many changes nobody has taken yet: while there
+	// Untaken, if set, returns how many changes nobody has taken yet: while there
 	// are any, the kernel does not hold what is wanted. It is set before use.
 	Untaken func() int
 	// Following, if set, says what has to follow before the last SetReady counts;
@@ -104,7 +104,7 @@ type Status struct {
 	LastUpdated  time.Time `json:"lastUpdated"`
 	CurrentTime  time.Time `json:"currentTime"`
 	NodeEligible *bool     `json:"nodeEligible,omitempty"` // only in /healthz
-	// Healthy tells that no family is behind; the node does not count.
+	// Healthy reports whether no family is behind; the node does not count.
 	Healthy bool `json:"healthy"`
 	// Families holds those whose rules were in force at least once.
 	Families map[string]FamilyStatus `json:"status,omitempty"`
@@ -116,7 +116,7 @@ type FamilyStatus struct {
 	Healthy     bool      `json:"healthy"`
 }
 
-// Status gives the state of the rules. A family that was never in force does
+// Status returns the state of the rules. A family that was never in force does
 // not count: the proxy is healthy while it starts, else a kubelet would end it
 // before a large cluster is read. /readyz tells those two apart.
 func (h *Health) Status() Status {
@@ -138,7 +138,7 @@ func (h *Health) Status() Status {
 	return s
 }
 
-// Eligible tells whether load balancers should send traffic to the node.
+// Eligible reports whether load balancers should send traffic to the node.
 func (h *Health) Eligible() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -151,7 +151,7 @@ type Ready struct {
 	Reason string `json:"reason,omitempty"` // why not
 }
 
-// Ready tells whether the kernel holds what was last wanted.
+// Ready reports whether the kernel holds what was last wanted.
 func (h *Health) Ready() Ready {
 	untaken := h.Untaken != nil && h.Untaken() > 0
 	cutOff := ""

@@ -72,13 +72,13 @@ type (
 	PerVerb                 func(labels ...string) prometheus.Counter
 )
 
-// Of gives the metric of a family.
+// Of returns the metric of a family.
 func (p PerFamily[M]) Of(f ir.Family) M { return p(f.String()) }
 
-// Of gives the metric of an iptables table, nat or filter.
+// Of returns the metric of an iptables table, nat or filter.
 func (p PerTable[M]) Of(table string, f ir.Family) M { return p(table, f.String()) }
 
-// Of gives the metric of the traffic policy for a kind of frontends.
+// Of returns the metric of the traffic policy for a kind of frontends.
 func (p PerTrafficPolicy[M]) Of(external bool, f ir.Family) M {
 	if external {
 		return p("external", f.String())
@@ -86,10 +86,10 @@ func (p PerTrafficPolicy[M]) Of(external bool, f ir.Family) M {
 	return p("internal", f.String())
 }
 
-// Of gives the counter of an HTTP status code.
+// Of returns the counter of an HTTP status code.
 func (p PerCode) Of(code int) prometheus.Counter { return p(strconv.Itoa(code)) }
 
-// Of gives the counter of a verb.
+// Of returns the counter of a verb.
 func (p PerVerb) Of(v apply.Verb) prometheus.Counter { return p(v.String()) }
 
 // Sets of modes that have a metric.

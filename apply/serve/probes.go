@@ -25,7 +25,7 @@ func (h *Health) Handler(m *Metrics) http.Handler {
 	return mux
 }
 
-// writeStatus gives the code that it answers with.
+// writeStatus returns the code that it answers with.
 func writeStatus(w http.ResponseWriter, s Status, ok bool) int {
 	if ok {
 		s.LastUpdated = s.CurrentTime

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// run starts a server and gives what Run returned once it did.
+// run starts a server and returns what Run returned once it did.
 func run(ctx context.Context, s *Server) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
