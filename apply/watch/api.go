@@ -113,13 +113,13 @@ type kind struct {
 	client   rest.Interface
 	expected any
 	options  func(*metav1.ListOptions)
-	// reduce gives what is kept of an object; it gives what is reduced already
+	// reduce returns what is kept of an object; it returns what is reduced already
 	// as it is.
 	reduce  func(any) any
 	set     func(any)
 	remove  func(namespace, name string)
 	replace func([]any)
-	// last gives what is kept of an object; nil: nothing.
+	// last returns what is kept of an object; nil: nothing.
 	last func(namespace, name string) any
 	// optional: a server that does not have the kind, or does not let it be
 	// read, is taken for one without such objects.
@@ -211,7 +211,7 @@ func (s *sink) reduced(obj any) (out any) {
 	return s.reduce(obj)
 }
 
-// report says once that an object is broken, and gives what stays of it.
+// report says once that an object is broken, and returns what stays of it.
 func (s *sink) report(b broken, said map[string]string) any {
 	last := s.last(b.namespace, b.name)
 	if said[b.key()] != b.why {
@@ -318,7 +318,7 @@ func reducer[In, Out any](from func(*In) *Out) func(any) any {
 	}
 }
 
-// stored gives what the Store has of an object; nil: nothing.
+// stored returns what the Store has of an object; nil: nothing.
 func stored[T any](from *Store, get func(*snapshot.Snapshot) *T) (out any) {
 	from.View(func(s *snapshot.Snapshot) {
 		if obj := get(s); obj != nil {

@@ -97,7 +97,7 @@ func followConfig(t *testing.T, c *rest.Config, log io.Writer) *follower {
 	return g
 }
 
-// until follows the Store until a condition holds, and gives what was dirty.
+// until follows the Store until a condition holds, and returns what was dirty.
 func (g *follower) until(holds func(*snapshot.Snapshot) bool) (dirty snapshot.Dirty) {
 	g.t.Helper()
 	deadline := time.After(20 * time.Second)

@@ -63,7 +63,7 @@ const (
 	listenEvery = 10 * time.Second
 )
 
-// NewContact gives a Contact that has heard nothing yet.
+// NewContact returns a Contact that has heard nothing yet.
 func NewContact(log *slog.Logger, now func() time.Time) *Contact {
 	return &Contact{log: log, now: now, heard: map[string]*Heard{}}
 }
@@ -75,7 +75,7 @@ func (c *Contact) Server() string {
 	return c.server
 }
 
-// Resources gives what is known of each, in order of name.
+// Resources returns what is known of each, in order of name.
 func (c *Contact) Resources() []Heard {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,7 +86,7 @@ func (c *Contact) Resources() []Heard {
 	return out
 }
 
-// Silence gives since when there is no contact, and why.
+// Silence returns since when there is no contact, and why.
 func (c *Contact) Silence() Silence {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,7 +123,7 @@ func (c *Contact) change(resource string, f func(*Heard)) {
 	}
 }
 
-// judge gives the resource that was lost first.
+// judge returns the resource that was lost first.
 func (c *Contact) judge() (s Silence) {
 	for _, name := range slices.Sorted(maps.Keys(c.heard)) {
 		if h := c.heard[name]; !h.Lost.IsZero() && (s.Since.IsZero() || h.Lost.Before(s.Since)) {

@@ -81,7 +81,7 @@ func (e *Events) SendLast(ctx context.Context, event Event) {
 	}
 }
 
-// send tells whether the event was queued.
+// send reports whether the event was queued.
 func (e *Events) send(event queued) bool {
 	if e == nil {
 		return false
@@ -99,7 +99,7 @@ func (e *Events) send(event queued) bool {
 	}
 }
 
-// drop tells that there are too many events about Services. Who sends them
+// drop reports that there are too many events about Services. Who sends them
 // has logged what they say.
 func (e *Events) drop(event Event) {
 	e.Log.Debug("an event too many", "service", event.Service.String(), "reason", event.Reason, "note", event.Note)

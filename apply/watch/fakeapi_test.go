@@ -66,7 +66,7 @@ func breakProto(data []byte) []byte {
 	return bytes.ReplaceAll(data, []byte("\x1a\x09"+badIP), []byte("\x18\x09"+badIP))
 }
 
-// message gives an object in protobuf.
+// message returns an object in protobuf.
 func message(object any) []byte {
 	return breakProto(must(object.(interface{ Marshal() ([]byte, error) }).Marshal()))
 }

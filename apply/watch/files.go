@@ -118,7 +118,7 @@ func kindOf(m fs.FileMode) string {
 	return m.String()
 }
 
-// Run reads the files, tells first what came of that, and follows them until
+// Run reads the files, reports first what came of that, and follows them until
 // ctx ends. What cannot be read later is told, and tried again when something
 // changes.
 func (f *Files) Run(ctx context.Context, read func(error)) error {
@@ -130,7 +130,7 @@ func (f *Files) Run(ctx context.Context, read func(error)) error {
 	return w.run(ctx, time.After, func() { read(f.Read()) })
 }
 
-// objectFiles gives the files of a directory that can hold objects, in order
+// objectFiles returns the files of a directory that can hold objects, in order
 // of name; what is no directory stands for itself. What is no file, and would
 // hold up its reader, is named once, and passed over.
 func (f *Files) objectFiles() ([]string, error) {

@@ -24,7 +24,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// followFiles runs a Files source and gives its Store as a follower, and the
+// followFiles runs a Files source and returns its Store as a follower, and the
 // diagnostics of each reading.
 func followFiles(t *testing.T, path string) (*follower, <-chan diag.List) {
 	t.Helper()

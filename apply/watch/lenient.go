@@ -45,7 +45,7 @@ type lenient struct {
 
 // form is how objects are written.
 type form interface {
-	// split gives the objects of a list, and what makes the list of others.
+	// split returns the objects of a list, and what makes the list of others.
 	split(data []byte, of schema.GroupVersionKind) (items [][]byte, join func([][]byte) []byte, err error)
 	// name reads what tells which object it is, as far as that can be read.
 	name(data []byte) metav1.ObjectMeta
@@ -67,7 +67,7 @@ func (l lenient) Decode(data []byte, defaults *schema.GroupVersionKind, into run
 	return l.Serializer.Decode(mended, defaults, into)
 }
 
-// mend replaces what is broken. It gives false where that does not help.
+// mend replaces what is broken. It returns false where that does not help.
 func (l lenient) mend(data []byte, kind schema.GroupVersionKind, cause error) ([]byte, bool) {
 	of, list := strings.CutSuffix(kind.Kind, "List")
 	if !list {
@@ -87,7 +87,7 @@ func (l lenient) mend(data []byte, kind schema.GroupVersionKind, cause error) ([
 	return join(items), found
 }
 
-// stub gives what stands for a broken object.
+// stub returns what stands for a broken object.
 func (l lenient) stub(data []byte, kind schema.GroupVersionKind, cause error) []byte {
 	is := l.form.name(data)
 	return l.form.write(&metav1.PartialObjectMetadata{

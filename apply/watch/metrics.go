@@ -41,7 +41,7 @@ func Measure(m *serve.ClientMetrics) {
 	})
 }
 
-// observerOf gives the series of a verb and host.
+// observerOf returns the series of a verb and host.
 type observerOf = func(verb, host string) prometheus.Observer
 
 type latency func(*serve.ClientMetrics) observerOf

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notifier tells what happens in directories. It is inotify itself, which
-// tells, other than what is there on every system, when a file that was
+// notifier reports what happens in directories. It is inotify itself, which
+// reports, other than what is there on every system, when a file that was
 // written to is closed.
 type notifier struct {
 	events chan happening // closed when the kernel tells no more
@@ -85,7 +85,7 @@ func (n *notifier) watch(dirs map[string]interest) error {
 	return errors.Join(err, failed)
 }
 
-// dir gives the directory of a watch; false: it is not watched any more.
+// dir returns the directory of a watch; false: it is not watched any more.
 func (n *notifier) dir(wd int32) (string, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -93,7 +93,7 @@ func (n *notifier) dir(wd int32) (string, bool) {
 	return dir, ok
 }
 
-// read hands on what the kernel tells until the file is closed.
+// read hands on what the kernel reports until the file is closed.
 func (n *notifier) read() {
 	defer close(n.done)
 	defer close(n.events)

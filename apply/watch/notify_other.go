@@ -4,7 +4,7 @@ package watch
 
 import "errors"
 
-// notifier tells what happens in directories: on Linux only, as the daemon.
+// notifier reports what happens in directories: on Linux only, as the daemon.
 type notifier struct{ events chan happening }
 
 func newNotifier() (*notifier, error) { return nil, errors.New("not on this system") }

@@ -41,12 +41,12 @@ type Trigger struct {
 	At     time.Time
 }
 
-// NewStore gives an empty Store.
+// NewStore returns an empty Store.
 func NewStore(now func() time.Time) *Store {
 	return &Store{now: now, changed: make(chan struct{}, 1), snap: snapshot.New()}
 }
 
-// Changed gives a token when there is something to take.
+// Changed returns a channel that has a token when there is something to take.
 func (s *Store) Changed() <-chan struct{} { return s.changed }
 
 // Follow hands what changed since the last call to f, and the Snapshot, which
@@ -71,14 +71,14 @@ func (s *Store) View(f func(*snapshot.Snapshot)) {
 	f(s.snap)
 }
 
-// Events gives how many changes of Services and EndpointSlices wait to be taken.
+// Events returns how many changes of Services and EndpointSlices wait to be taken.
 func (s *Store) Events() (services, endpoints int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.pending.ServiceEvents, s.pending.EndpointEvents
 }
 
-// Pending gives how many Services wait to be taken. The node counts as one.
+// Pending returns how many Services wait to be taken. The node counts as one.
 func (s *Store) Pending() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
