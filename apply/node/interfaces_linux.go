@@ -10,7 +10,7 @@ import (
 	"github.com/proxyc/proxyc/compiler"
 )
 
-// Interfaces gives the network interfaces of the calling thread's namespace,
+// Interfaces returns the network interfaces of the calling thread's namespace,
 // by name. Two questions to the kernel do for any number of interfaces.
 func Interfaces() ([]compiler.Interface, error) {
 	links, err := netlink.LinkList()

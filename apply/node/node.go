@@ -14,7 +14,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Read gives the facts of this machine, in the network namespace of the
+// Read returns the facts of this machine, in the network namespace of the
 // calling thread. override is the host name to use instead of the machine's
 // (config hostnameOverride); "" for none.
 func Read(override string) (compiler.Facts, error) {
@@ -29,7 +29,7 @@ func Read(override string) (compiler.Facts, error) {
 	return compiler.Facts{NodeName: name, Interfaces: interfaces}, nil
 }
 
-// Name gives the name of the node: the override or what hostname gives,
+// Name returns the name of the node: the override or what hostname gives,
 // trimmed and in lower case (SNAP-70).
 func Name(override string, hostname func() (string, error)) (string, error) {
 	name := override
