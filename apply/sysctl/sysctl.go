@@ -35,7 +35,7 @@ type Setting struct {
 	Optional bool `json:"-"`
 }
 
-// Name gives a sysctl's own name, or the path of what is none.
+// Name returns a sysctl's own name, or the path of what is none.
 func (s Setting) Name() string {
 	if key, ok := strings.CutPrefix(s.Path, procSys); ok {
 		return strings.ReplaceAll(key, "/", ".")
@@ -43,10 +43,10 @@ func (s Setting) Name() string {
 	return "/" + s.Path
 }
 
-// String gives "net.ipv4.ip_forward = 1 (was 0)".
+// String returns "net.ipv4.ip_forward = 1 (was 0)".
 func (s Setting) String() string { return fmt.Sprintf("%s = %s (was %s)", s.Name(), s.Want, s.Have) }
 
-// holds tells whether a value is as wanted.
+// holds reports whether a value is as wanted.
 func (s Setting) holds(have string) bool {
 	if have == s.Want {
 		return true
@@ -59,7 +59,7 @@ func (s Setting) holds(have string) bool {
 // Root is the directory in which the kernel's files are: "/", or another in tests.
 type Root string
 
-// Read gives the value of a setting, without white space around it.
+// Read returns the value of a setting, without white space around it.
 func (r Root) Read(path string) (string, error) {
 	data, err := os.ReadFile(filepath.Join(string(r), path))
 	return strings.TrimSpace(string(data)), err
@@ -75,7 +75,7 @@ func (r Root) Write(path, value string) error {
 	return errors.Join(err, f.Close())
 }
 
-// Diff gives the settings that are not as wanted, with what they are. One that
+// Diff returns the settings that are not as wanted, with what they are. One that
 // cannot be read is an *Error; the others are given all the same.
 func Diff(root Root, wanted []Setting) ([]Setting, error) {
 	var out []Setting
@@ -121,7 +121,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("/%s: must be %s for %s%s: %v (%s)", s.Path, s.Want, s.Why, have, cause(e.Err), e.hint())
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
 // cause leaves out the path, which the message has already.

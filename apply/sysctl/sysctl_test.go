@@ -21,7 +21,7 @@ func ptr[T any](v T) *T { return &v }
 
 func duration(d time.Duration) metav1.Duration { return metav1.Duration{Duration: d} }
 
-// texts gives "name=value field" of each setting.
+// texts returns "name=value field" of each setting.
 func texts(settings []Setting) []string {
 	out := []string{}
 	for _, s := range settings {

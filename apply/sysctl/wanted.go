@@ -21,7 +21,7 @@ type Host struct {
 	Kernel Version
 }
 
-// Conntrack gives what the configuration asks of connection tracking (DMN-33),
+// Conntrack returns what the configuration asks of connection tracking (DMN-33),
 // in any mode. It comes before the dataplane's rules, some of which depend on it.
 func Conntrack(c *config.Conntrack, host Host) []Setting {
 	var out []Setting
@@ -53,7 +53,7 @@ func Conntrack(c *config.Conntrack, host Host) []Setting {
 	return out
 }
 
-// Liberal tells whether the kernel takes TCP packets outside of the window for
+// Liberal reports whether the kernel takes TCP packets outside of the window for
 // valid, as this or another program or the administrator set it.
 func Liberal(root Root) bool {
 	value, err := root.Read(procSys + "net/netfilter/" + beLiberal)
@@ -70,7 +70,7 @@ func conntrack(key, field string, value int64) Setting {
 	}
 }
 
-// conntrackMax gives how many connections to track; 0 leaves it to the kernel.
+// conntrackMax returns how many connections to track; 0 leaves it to the kernel.
 func conntrackMax(c *config.Conntrack, cpus int) int64 {
 	if c.MaxPerCore == nil || *c.MaxPerCore <= 0 {
 		return 0
@@ -82,7 +82,7 @@ func conntrackMax(c *config.Conntrack, cpus int) int64 {
 	return n
 }
 
-// seconds gives whole seconds, 0 for what is not set, and at least 1 otherwise.
+// seconds returns whole seconds, 0 for what is not set, and at least 1 otherwise.
 func seconds(d *metav1.Duration) int64 {
 	if d == nil || d.Duration <= 0 {
 		return 0
@@ -90,7 +90,7 @@ func seconds(d *metav1.Duration) int64 {
 	return max(1, int64(d.Duration/time.Second))
 }
 
-// Dataplane gives what the mode needs; node is that of the IPv4 Program, whose
+// Dataplane returns what the mode needs; node is that of the IPv4 Program, whose
 // settings serve both families.
 func Dataplane(node *ir.Node, host Host) []Setting {
 	switch node.Mode {
@@ -115,7 +115,7 @@ func iptables(node *ir.Node) []Setting {
 	}}
 }
 
-// onLoopback tells whether node ports answer at an IPv4 loopback address.
+// onLoopback reports whether node ports answer at an IPv4 loopback address.
 func onLoopback(p *ir.NodePortAddrs) bool {
 	if !p.Loopback || p.All {
 		return p.Loopback
@@ -166,7 +166,7 @@ func OOMScore(c *config.Config) []Setting {
 // Version is a kernel version.
 type Version struct{ Major, Minor int }
 
-// Before tells whether v is older.
+// Before reports whether v is older.
 func (v Version) Before(major, minor int) bool {
 	return v.Major < major || v.Major == major && v.Minor < minor
 }
