@@ -20,7 +20,7 @@ type Error struct {
 	Err    error    // from os/exec
 }
 
-// Error gives the program's own words; without any, what the system says.
+// Error returns the program's own words; without any, what the system says.
 func (e *Error) Error() string {
 	said := e.Stderr
 	if said == "" {
@@ -29,10 +29,10 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s", strings.Join(append([]string{e.Name}, e.Args...), " "), said)
 }
 
-// Unwrap gives the error of os/exec: exec.ErrNotFound, or an *exec.ExitError.
+// Unwrap returns the error of os/exec: exec.ErrNotFound, or an *exec.ExitError.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Run runs a program to its end and gives what it printed. stdin may be nil.
+// Run runs a program to its end and returns what it printed. stdin may be nil.
 // The program is killed when ctx ends. The error is an *Error.
 func Run(ctx context.Context, stdin io.Reader, name string, args ...string) (stdout []byte, err error) {
 	var out bytes.Buffer
