@@ -49,7 +49,7 @@ func BenchmarkPacket(b *testing.B) {
 	}
 }
 
-// median gives nanoseconds.
+// median returns the median in nanoseconds.
 func median(d []time.Duration) float64 {
 	slices.Sort(d)
 	return float64(d[len(d)/2].Nanoseconds())
@@ -180,7 +180,7 @@ func sources() (all []netip.Addr) {
 }
 
 // ask asks from a source that was not used before, so that the question is a
-// flow of its own to the node, and tells how long the answer took.
+// flow of its own to the node, and returns how long the answer took.
 func (w *way) ask(b *testing.B, to netip.AddrPort) (took time.Duration) {
 	const lowest, ports = 1024, 1<<16 - 1024
 	addrs := sources()

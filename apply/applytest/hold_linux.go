@@ -89,7 +89,7 @@ func (h *Hold) keep(p Probe, conn net.Conn, server netip.AddrPort, every time.Du
 	}
 }
 
-// Stop closes the connections once what was asked is answered. It gives how
+// Stop closes the connections once what was asked is answered. It returns how
 // often was asked, and what broke, in the order in which it did.
 func (h *Hold) Stop() (asked int, failures []LoadFailure) {
 	close(h.stop)

@@ -39,7 +39,7 @@ func killWorld(n int, state string) world {
 	return w
 }
 
-// answers asks every Service that both states have, and gives how many are of each state. One that does
+// answers asks every Service that both states have, and returns how many are of each state. One that does
 // not answer, or as in neither state, fails the test.
 func answers(t *testing.T, topo *Topology, olds, news world, what string) (byState map[string]int) {
 	t.Helper()

@@ -233,7 +233,7 @@ func (ns *Namespace) up(name string) error {
 	return wrap(err, "link %s/%s", ns.Name, name)
 }
 
-// AddAddr gives an interface an address that is usable at once, without duplicate address detection.
+// AddAddr adds to an interface an address that is usable at once, without duplicate address detection.
 // An extra address is never chosen as a source by the kernel (IPv6: it is deprecated).
 func (ns *Namespace) AddAddr(link string, p netip.Prefix, extra bool) error {
 	l, err := ns.nl.LinkByName(link)

@@ -147,7 +147,7 @@ func (m *machine) prepare(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// start begins a run of proxyc; wait gives what came of it. change, if not nil, has the last word on how
+// start begins a run of proxyc; wait returns what came of it. change, if not nil, has the last word on how
 // it is started.
 func (m *machine) start(change func(*exec.Cmd), args ...string) (cmd *exec.Cmd, wait func() ran) {
 	m.t.Helper()

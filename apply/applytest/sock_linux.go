@@ -64,7 +64,7 @@ func (ns *Namespace) dial(ctx context.Context, d *net.Dialer, network string, to
 	return conn, err
 }
 
-// pause waits, and tells whether there is time left.
+// pause waits, and reports whether there is time left.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -98,7 +98,7 @@ const (
 	WasReset    = "reset" // an established connection was cut
 )
 
-// Failure gives the word for why a try failed, or the error itself where no word is known.
+// Failure returns the word for why a try failed, or the error itself where no word is known.
 func Failure(err error) string {
 	switch {
 	case errors.Is(err, unix.ECONNREFUSED):

@@ -63,7 +63,7 @@ func vip(i int, family string) string { return worldAddr(203, i, family) }
 
 func nodePort(i int, proto string) int { return 30000 + 2*i + portOf[proto].port%2 }
 
-// apiName gives IPv4 for ipv4.
+// apiName returns IPv4 for ipv4.
 func apiName(family string) string { return "IP" + family[2:] }
 
 func (s *worldService) objects(i int) []Object {
@@ -189,7 +189,7 @@ func (r worldRandom) pods(n int) []string {
 	return pods[:n]
 }
 
-// move gives the endpoints of a Service that keeps at least one: one more, one less, or one elsewhere.
+// move returns the endpoints of a Service that keeps at least one: one more, one less, or one elsewhere.
 func (r worldRandom) move(endpoints []string) []string {
 	var others []string
 	for _, pod := range worldPods {

@@ -68,7 +68,7 @@ func (c Cluster) Nodes() []*corev1.Node {
 	return all
 }
 
-// Service gives Service i, which may be one more than the cluster has.
+// Service returns Service i, which may be one more than the cluster has.
 func (c Cluster) Service(i int) *corev1.Service {
 	s := &corev1.Service{TypeMeta: typeMeta("v1", "Service"), ObjectMeta: meta(i)}
 	single := corev1.IPFamilyPolicySingleStack
@@ -133,7 +133,7 @@ func (c Cluster) vary(s *corev1.Service, i int) {
 	}
 }
 
-// Slices gives the EndpointSlices of Service i. Endpoint j is on node (i*Endpoints+j) modulo their number.
+// Slices returns the EndpointSlices of Service i. Endpoint j is on node (i*Endpoints+j) modulo their number.
 func (c Cluster) Slices(i int) (all []*discoveryv1.EndpointSlice) {
 	types := []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6}
 	for f, base := range c.bases("10.128.0.1", "fd00:10:128::1") {
@@ -171,7 +171,7 @@ func (c Cluster) endpoint(base string, i, j int) discoveryv1.Endpoint {
 	}
 }
 
-// Objects gives all objects: Nodes, and then each Service before its slices.
+// Objects returns all objects: Nodes, and then each Service before its slices.
 func (c Cluster) Objects() iter.Seq[any] {
 	return func(yield func(any) bool) {
 		for _, n := range c.Nodes() {
@@ -217,7 +217,7 @@ func (c Cluster) bases(v4, v6 string) []string {
 	return []string{v4}
 }
 
-// nth gives the address that is n after base.
+// nth returns the address that is n after base.
 func nth(base string, n int) string {
 	b := netip.MustParseAddr(base).AsSlice()
 	sum := new(big.Int).Add(new(big.Int).SetBytes(b), big.NewInt(int64(n)))
