@@ -10,7 +10,7 @@ import (
 // Eval looks the first packet of a connection up among the load balancers,
 // those of the address before those of every address. HNS keeps the client's
 // address, but for a pod that reaches itself. Health checks, which the node
-// answers, count as not ours. local tells the node's own addresses.
+// answers, count as not ours. local reports the node's own addresses.
 func (r *Ruleset) Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome {
 	lb := r.loadBalancer(ir.Match{Addr: pkt.Dst, Protocol: pkt.Protocol, Port: pkt.Port})
 	if lb == nil && local(pkt.Dst) && !pkt.Dst.IsLoopback() {

@@ -91,7 +91,7 @@ func (n *Node) provider(e *Endpoint) {
 	}
 }
 
-// LowerService gives what one Service adds. Frontends without backends add
+// LowerService returns what one Service adds. Frontends without backends add
 // nothing: what comes to them is neither refused nor dropped (WIN-23).
 func (n *Node) LowerService(s *ir.Service) Fragment {
 	var x Fragment
@@ -142,7 +142,7 @@ func (x *Fragment) serviceIP(n *Node, f *ir.Frontend) {
 
 var kinds = [...]Kind{ir.ClusterIP: ClusterIP, ir.ExternalIP: ExternalIP, ir.LoadBalancer: Ingress, ir.NodePort: NodePort}
 
-// loadBalancer gives the load balancer of a frontend. All its routes lead to
+// loadBalancer returns the load balancer of a frontend. All its routes lead to
 // one pool in this mode.
 func (n *Node) loadBalancer(s *ir.Service, f *ir.Frontend) LoadBalancer {
 	pool := &s.Pools[f.Routes[len(f.Routes)-1].Pool]

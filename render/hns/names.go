@@ -8,7 +8,7 @@ import (
 // macPrefix begins the MAC address of an endpoint on another node.
 const macPrefix = "02-11"
 
-// MAC gives the address that an endpoint gets by its IP: the four bytes of
+// MAC returns the address that an endpoint gets by its IP: the four bytes of
 // IPv4, or the last four of IPv6 from the last on, after 02-11.
 func MAC(a netip.Addr) string {
 	b := a.As16()

@@ -15,7 +15,7 @@ var Renderer = render.Renderer{Mode: ir.ModeKernelspace, Lower: func(programs ir
 // rendered are the Rulesets of one node.
 type rendered struct{ ir.PerFamily[*Ruleset] }
 
-// Outputs gives one document for both families.
+// Outputs returns one document for both families.
 func (x rendered) Outputs() []render.Output {
 	return []render.Output{{Format: "hns", File: "hns.json", Write: func(w io.Writer) error { return Write(w, x.PerFamily) },
 		Note: "No command loads it: it lists what the Host Networking Service is to hold, endpoints and load balancers as the HCN API takes them, endpoints first. A ref stands for the ID that HNS gives to the endpoint."}}

@@ -62,7 +62,7 @@ const (
 	HealthCheck // what asks an ingress address for the node's health
 )
 
-// String gives the kind's name.
+// String returns the kind's name.
 func (k Kind) String() string {
 	return [...]string{"ClusterIP", "NodePort", "ExternalIP", "LoadBalancer", "HealthCheck"}[k]
 }
