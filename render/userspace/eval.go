@@ -10,7 +10,7 @@ import (
 // Eval leads the first packet of a connection through the rules, and, where
 // they bring it to a listener, through the proxy process: every backend sees
 // the node as the client, and without backends the connection is closed, which
-// counts as a refusal. local tells the node's own addresses.
+// counts as a refusal. local reports the node's own addresses.
 func (r *Ruleset) Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome {
 	first := "PREROUTING"
 	if pkt.FromNode() {

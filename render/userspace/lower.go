@@ -47,7 +47,7 @@ func LowerNode(f ir.Family, n *ir.Node) *Node {
 	return x
 }
 
-// LowerService gives what one Service adds; a service port without a proxy
+// LowerService returns what one Service adds; a service port without a proxy
 // port in ports adds nothing.
 func (n *Node) LowerService(s *ir.Service, ports Ports) Fragment {
 	var x Fragment
@@ -95,7 +95,7 @@ func (n *Node) listener(s *ir.Service, name ir.ServicePort, port uint16) Listene
 	return l
 }
 
-// holds tells whether a frontend's port is one that others on the node could take.
+// holds reports whether a frontend's port is one that others on the node could take.
 func (n *Node) holds(f *ir.Frontend) bool {
 	return f.Match.NodeAddrs() || f.Kind == ir.ExternalIP && n.node.HasAddr(f.Match.Addr)
 }
@@ -131,7 +131,7 @@ func (n *Node) toHost(r iptables.Rule, port uint16) iptables.Rule {
 	return n.toContainer(r, port)
 }
 
-// serve gives a rule for packets to a port, and an address if it is valid.
+// serve returns a rule for packets to a port, and an address if it is valid.
 func serve(f *ir.Frontend, addr netip.Addr, port uint16) iptables.Rule {
 	r := iptables.Rule{Protocol: f.Match.Protocol, Ports: iptables.Port(port), Comment: f.Port.String(), CommentLast: true}
 	if addr.IsValid() {
@@ -197,7 +197,7 @@ func hooks(builtIn string, rules ...iptables.Rule) (hooks []iptables.Hook) {
 	return hooks
 }
 
-// fixed gives the reason for r, which every node has.
+// fixed returns the reason for r, which every node has.
 func fixed(r iptables.Rule) iptables.Rule {
 	r.CommentLast = true
 	return r.Because(&ir.Origin{Object: "default", Reason: "every node in userspace mode has it"})
@@ -207,7 +207,7 @@ func jump(chain, comment string) iptables.Rule {
 	return fixed(iptables.Rule{Target: iptables.Jump, Chain: chain, Comment: comment})
 }
 
-// toNodePorts gives the jumps for the addresses on which node ports answer.
+// toNodePorts returns the jumps for the addresses on which node ports answer.
 func (n *Node) toNodePorts(chain string) []iptables.Rule {
 	nodePorts := &n.node.NodePorts
 	r := jump(chain, "handle service NodePorts; NOTE: this must be the last rule in the chain").Because(&nodePorts.Origin)

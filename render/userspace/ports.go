@@ -14,7 +14,7 @@ const (
 	LastEphemeral  = 60999
 )
 
-// AssignPorts gives every service port of a Program a proxy port of its own
+// AssignPorts assigns every service port of a Program a proxy port of its own
 // out of portRange. Its name decides which, so that Services may come and go
 // and the others keep theirs; where two names meet, the later in order takes
 // the next free number. Node ports of the Program are not used. What finds
@@ -77,7 +77,7 @@ func (r *portRange) take(port uint16) {
 	}
 }
 
-// from gives the first free number from the one that start stands for, round
+// from returns the first free number from the one that start stands for, round
 // the range; false when all are taken.
 func (r *portRange) from(start uint32) (uint16, bool) {
 	if r.size() == 0 {

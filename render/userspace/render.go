@@ -14,7 +14,7 @@ var Renderer = render.Renderer{Mode: ir.ModeUserspace, Lower: func(programs ir.P
 // rendered are the Rulesets of one node.
 type rendered struct{ ir.PerFamily[*Ruleset] }
 
-// Outputs gives the rules of each family, and the listeners of both.
+// Outputs returns the rules of each family, and the listeners of both.
 func (x rendered) Outputs() []render.Output {
 	return []render.Output{
 		{Format: "iptables", File: "iptables.rules", Load: iptables.Load(ir.IPv4, "iptables.rules"), Write: x.rules(ir.IPv4)},
