@@ -13,7 +13,7 @@ import (
 // Eval walks the first packet of a connection through the hooks of the kernel:
 // the iptables rules, and the virtual servers where the kernel looks for them:
 // on the way in for what is delivered to the node (the addresses of kube-ipvs0
-// are), and on the way out for what the node sends. local tells the node's own
+// are), and on the way out for what the node sends. local reports the node's own
 // addresses, without those of kube-ipvs0.
 func (r *Ruleset) Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome {
 	e := eval{Ruleset: r, local: func(a netip.Addr) bool {
@@ -40,11 +40,11 @@ type eval struct {
 	rules *iptables.Walker
 }
 
-// nat gives what a built-in chain of the nat table makes of the packet: one
+// nat returns what a built-in chain of the nat table makes of the packet: one
 // packet, as the rules leave nothing to chance.
 func (e *eval) nat(chain string, p iptables.Packet) iptables.Packet { return e.rules.Nat(chain, p)[0] }
 
-// filter gives what a built-in chain of the filter table says of the packet.
+// filter returns what a built-in chain of the filter table says of the packet.
 func (e *eval) filter(chain string, p iptables.Packet) sim.Outcome {
 	switch e.rules.Filter(chain, p)[0].Fate {
 	case iptables.Drop:
@@ -75,7 +75,7 @@ func (e *eval) output(p iptables.Packet) sim.Outcome {
 	return e.balance(p, v)
 }
 
-// balance gives the real servers, each with what the postrouting hook makes of it.
+// balance returns the real servers, each with what the postrouting hook makes of it.
 func (e *eval) balance(p iptables.Packet, v *VirtualServer) sim.Outcome {
 	if v == nil {
 		return sim.Outcome{}

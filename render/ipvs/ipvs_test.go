@@ -199,7 +199,7 @@ func TestNodePortAddresses(t *testing.T) {
 	}
 }
 
-// elements gives the lines of an ipset output that add.
+// elements returns the lines of an ipset output that add.
 // Where nodePortAddresses holds none of the node's addresses, the numbers of
 // node ports are in no set: they would have others' packets masqueraded.
 func TestNodePortNowhere(t *testing.T) {

@@ -66,7 +66,7 @@ func nodePortAddrs(n *ir.Node) []netip.Addr {
 	return slices.Compact(addrs)
 }
 
-// LowerService gives what one Service adds.
+// LowerService returns what one Service adds.
 func (n *Node) LowerService(s *ir.Service) Fragment {
 	var x Fragment
 	for i := range s.Pools {
@@ -107,7 +107,7 @@ func (n *Node) addrs(f *ir.Frontend) []netip.Addr {
 	return []netip.Addr{f.Match.Addr}
 }
 
-// virtualServer gives the virtual server of a frontend at one address. The
+// virtualServer returns the virtual server of a frontend at one address. The
 // kernel does not tell clients apart, but all routes of a frontend lead to one
 // pool in this mode; the last one takes every source.
 func (n *Node) virtualServer(s *ir.Service, f *ir.Frontend, addr netip.Addr) VirtualServer {
@@ -157,7 +157,7 @@ func (x *Fragment) hairpin(p *ir.Pool) {
 	}
 }
 
-// keepsClient tells whether a frontend's backends see the client's address.
+// keepsClient reports whether a frontend's backends see the client's address.
 func keepsClient(f *ir.Frontend) bool {
 	if n := len(f.Routes); n > 0 {
 		return !f.Routes[n-1].SNAT
@@ -257,7 +257,7 @@ func admits(f *ir.Frontend, src netip.Addr) bool {
 	return slices.ContainsFunc(f.SourceRanges, func(r ir.SourceRange) bool { return r.Prefix.Contains(src) })
 }
 
-// ipsetPrefixes gives prefixes that an ipset takes: it refuses the prefix of
+// ipsetPrefixes returns prefixes that an ipset takes: it refuses the prefix of
 // length 0, so that becomes its two halves.
 func ipsetPrefixes(p netip.Prefix) []netip.Prefix {
 	if p.Bits() != 0 {

@@ -40,7 +40,7 @@ const (
 	BitmapPort                   // port
 )
 
-// String gives ipset's name of the type.
+// String returns ipset's name of the type.
 func (t SetType) String() string {
 	return [...]string{"hash:ip", "hash:ip,port", "hash:ip,port,ip", "hash:ip,port,net", "bitmap:port"}[t]
 }
@@ -93,10 +93,10 @@ func (s Set) Name(f ir.Family) string {
 	return name[:min(len(name), maxSetName)]
 }
 
-// String gives the IPv4 name.
+// String returns the IPv4 name.
 func (s Set) String() string { return s.Name(ir.IPv4) }
 
-// nodePortSets gives the set of node ports of a protocol, and that of those
+// nodePortSets returns the set of node ports of a protocol, and that of those
 // with policy Local.
 func nodePortSets(p ir.Protocol) (all, local Set) {
 	switch p {

@@ -14,7 +14,7 @@ var Renderer = render.Renderer{Mode: ir.ModeIPVS, Lower: func(programs ir.Progra
 // rendered are the Rulesets of one node.
 type rendered struct{ ir.PerFamily[*Ruleset] }
 
-// Outputs gives the texts. What needs no family of its own holds both.
+// Outputs returns the texts. What needs no family of its own holds both.
 func (x rendered) Outputs() []render.Output {
 	return []render.Output{
 		{Format: "ipvsadm", File: "ipvsadm.rules", Load: "ipvsadm -R <ipvsadm.rules",

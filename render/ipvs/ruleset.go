@@ -88,7 +88,7 @@ func (k ElementKey) Compare(o ElementKey) int {
 // Addresses are those of kube-ipvs0, sorted.
 func (r *Ruleset) Addresses() []Element { return r.elements(IPVSIPs) }
 
-// elements gives the elements of one set.
+// elements returns the elements of one set.
 func (r *Ruleset) elements(s Set) []Element {
 	at := func(s Set) int {
 		i, _ := slices.BinarySearchFunc(r.Elements, s, func(e Element, s Set) int {

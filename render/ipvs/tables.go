@@ -7,13 +7,13 @@ import (
 	"github.com/proxyc/proxyc/render/iptables"
 )
 
-// Rules gives the iptables part: the same rules whatever the Services, as a
+// Rules returns the iptables part: the same rules whatever the Services, as a
 // rule that looks into an empty set does nothing, but for outFilter.
 func (n *Node) Rules(outFilter []iptables.Rule) *iptables.Ruleset {
 	return &iptables.Ruleset{Family: n.family, Filter: n.filter(outFilter), Nat: n.nat()}
 }
 
-// fixed gives the reason for r, which every node has.
+// fixed returns the reason for r, which every node has.
 func fixed(r iptables.Rule) iptables.Rule {
 	r.CommentLast = true
 	return r.Because(&ir.Origin{Object: "default", Reason: "every node in ipvs mode has it"})
