@@ -310,7 +310,7 @@ func target(n *yaml.Node) *yaml.Node {
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// isPlain tells whether a scalar stands without quotes.
+// isPlain reports whether a scalar stands without quotes.
 func isPlain(n *yaml.Node) bool {
 	return n.Kind == yaml.ScalarNode && n.Style&(yaml.DoubleQuotedStyle|yaml.SingleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) == 0
 }

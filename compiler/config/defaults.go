@@ -15,7 +15,7 @@ const (
 	MetricsPort = 10249
 )
 
-// Default gives the configuration that an empty file stands for, before the
+// Default returns the configuration that an empty file stands for, before the
 // platform step (Complete).
 func Default() *Config {
 	c := &Config{APIVersion: APIVersion, Kind: Kind}

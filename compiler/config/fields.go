@@ -13,7 +13,7 @@ type Field struct {
 	Means   string
 }
 
-// isGone tells whether kube-proxy does not know a field any more, and so cannot
+// isGone reports whether kube-proxy does not know a field any more, and so cannot
 // object to what stands there.
 func isGone(path string) bool {
 	return path == "udpIdleTimeout" || path == "resourceContainer" || path == "conntrack.max"

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// FlagDefaults tells for each flag what is in force without it and without a
+// FlagDefaults returns for each flag what is in force without it and without a
 // configuration file, by the flag's name; nothing of those that have no default.
 func FlagDefaults() map[string]string {
 	values := map[string]reflect.Value{}

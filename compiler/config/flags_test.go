@@ -22,7 +22,7 @@ func parseFlags(t *testing.T, args ...string) *Flags {
 	return f
 }
 
-// resolve gives what flags and files make; files are by name.
+// resolve returns what flags and files make; files are by name.
 func resolve(t *testing.T, files map[string]string, args ...string) (*Resolved, []string) {
 	t.Helper()
 	r, l := parseFlags(t, args...).Resolve(func(path string) ([]byte, error) {

@@ -112,7 +112,7 @@ func (c *Config) Features() []Feature {
 	return out
 }
 
-// Enabled tells whether a gate is on.
+// Enabled reports whether a gate is on.
 func (c *Config) Enabled(name string) bool { return c.isOn(name, gates()[name]) }
 
 func (c *Config) isOn(name string, g gate) bool {
@@ -155,7 +155,7 @@ func (v *validator) gates() {
 	v.gateNeeds(known)
 }
 
-// noEffect tells of a gate that changes nothing here.
+// noEffect is the finding about a gate that changes nothing here.
 func (v *validator) noEffect(path, name string) {
 	if !slices.ContainsFunc(Effects(), func(e Effect) bool { return e.Gate == name }) {
 		v.diags.Add(diag.Diagnostic{Severity: diag.Info, Path: path, Msg: "has no effect on proxyc"})

@@ -33,7 +33,7 @@ func asYAML(data []byte) []byte {
 	return out
 }
 
-// surrogates gives the character that a pair of escapes at the start of s
+// surrogates returns the character that a pair of escapes at the start of s
 // stands for, RuneError if there is none.
 func surrogates(s []byte) rune {
 	if len(s) < 12 || s[1] != 'u' || s[6] != '\\' || s[7] != 'u' {

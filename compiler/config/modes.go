@@ -33,7 +33,7 @@ const DefaultMasqueradeBit = 14
 // ProxyMode is the mode as the IR knows it.
 func (c *Config) ProxyMode() ir.Mode { return ir.Mode(c.Mode) }
 
-// MasqueradeAll tells whether all packets to a ClusterIP are masqueraded.
+// MasqueradeAll reports whether all packets to a ClusterIP are masqueraded.
 // All modes but nftables read the iptables section.
 func (c *Config) MasqueradeAll() bool {
 	if c.ProxyMode() == ir.ModeNFTables {

@@ -31,7 +31,7 @@ func didYouMean(name string, known []string) string {
 	return ""
 }
 
-// nearest gives the name with the smallest edit distance, or "" if all differ
+// nearest returns the name with the smallest edit distance, or "" if all differ
 // in more than a third of their letters.
 func nearest(name string, known []string) string {
 	best, bestDistance := "", max(len(name)/3, 2)+1

@@ -126,7 +126,7 @@ func (v *nodeCheck) singleStack() {
 	}
 }
 
-// otherFamily tells whether there are CIDRs and none is of the primary family.
+// otherFamily reports whether there are CIDRs and none is of the primary family.
 func (v *nodeCheck) otherFamily(cidrs []netip.Prefix) bool {
 	for _, p := range cidrs {
 		if v.node.Primary.Has(p.Addr()) {

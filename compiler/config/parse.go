@@ -44,7 +44,7 @@ func parse(file string, data []byte, strict bool) (*Config, sources, diag.List) 
 	return c, d.sources, d.diags
 }
 
-// root gives the mapping of the configuration in a file: of the first document
+// root returns the mapping of the configuration in a file: of the first document
 // that has one, or else of the first that is not empty.
 func (d *decoder) root(data []byte) *yaml.Node {
 	objects, broken := objectsOf(data)
@@ -83,7 +83,7 @@ func (d *decoder) root(data []byte) *yaml.Node {
 	return root
 }
 
-// objectsOf gives the documents that are not empty, with the items of Lists in
+// objectsOf returns the documents that are not empty, with the items of Lists in
 // place of these, and what is wrong where the text is no YAML any more.
 func objectsOf(data []byte) (objects []*yaml.Node, err error) {
 	docs := yaml.NewDecoder(bytes.NewReader(asYAML(data)))
@@ -107,7 +107,7 @@ func objectsOf(data []byte) (objects []*yaml.Node, err error) {
 	}
 }
 
-// listItems gives the items of a List, nil if it is none or has none.
+// listItems returns the items of a List, nil if it is none or has none.
 func listItems(root *yaml.Node) []*yaml.Node {
 	if root.Kind != yaml.MappingNode {
 		return nil
@@ -150,7 +150,7 @@ type configText struct {
 	text *yaml.Node
 }
 
-// configTexts gives the texts of a ConfigMap that have a configuration.
+// configTexts returns the texts of a ConfigMap that have a configuration.
 func configTexts(root *yaml.Node) (found []configText) {
 	data := lookup(root, "data")
 	if data == nil || data.Kind != yaml.MappingNode {
@@ -169,7 +169,7 @@ func configTexts(root *yaml.Node) (found []configText) {
 	return found
 }
 
-// configMap gives the configuration inside a ConfigMap, and makes the lines of
+// configMap returns the configuration inside a ConfigMap, and makes the lines of
 // diagnostics those of the ConfigMap's file.
 func (d *decoder) configMap(root *yaml.Node) *yaml.Node {
 	path := func(key string) string { return "data[" + strconv.Quote(key) + "]" }
@@ -208,7 +208,7 @@ func (d *decoder) configMap(root *yaml.Node) *yaml.Node {
 	return d.root([]byte(text.Value))
 }
 
-// header checks apiVersion and kind (CFG-2), and tells whether the rest can be
+// header checks apiVersion and kind (CFG-2), and reports whether the rest can be
 // a configuration.
 func (d *decoder) header(root *yaml.Node) bool {
 	ok := true
@@ -228,7 +228,7 @@ func (d *decoder) header(root *yaml.Node) bool {
 	return ok
 }
 
-// lookup gives the value of a key; the last one, where it stands twice.
+// lookup returns the value of a key; the last one, where it stands twice.
 func lookup(mapping *yaml.Node, key string) *yaml.Node {
 	for i := len(mapping.Content) - 2; i >= 0; i -= 2 {
 		if target(mapping.Content[i]).Value == key {

@@ -14,7 +14,7 @@ import (
 
 const header = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
 
-// lines gives diagnostics as "severity: text", for comparison.
+// lines returns diagnostics as "severity: text", for comparison.
 func lines(l diag.List) []string {
 	var out []string
 	for _, d := range l {

@@ -26,7 +26,7 @@ type Resolved struct {
 	sources sources
 }
 
-// Source tells where the value at a path comes from.
+// Source returns where the value at a path comes from.
 func (r *Resolved) Source(path string) Source {
 	if s, ok := r.sources[path]; ok {
 		return s
@@ -167,7 +167,7 @@ func (r *resolver) direct() {
 	}
 }
 
-// dead tells whether a flag lost its effect, for the mode that is asked for.
+// dead reports whether a flag lost its effect, for the mode that is asked for.
 func (r *resolver) dead(tag reflect.StructTag) bool {
 	return has(tag, "until") && !(has(tag, "userspace") && r.c.ProxyMode() == ir.ModeUserspace)
 }
@@ -408,10 +408,10 @@ func (r *resolver) validate() {
 	}
 }
 
-// given tells whether a flag says something: kube-proxy takes "" for absent.
+// given reports whether a flag says something: kube-proxy takes "" for absent.
 func given(flag *string) bool { return flag != nil && *flag != "" }
 
-// isZero tells whether a value, or what it points to, says nothing.
+// isZero reports whether a value, or what it points to, says nothing.
 func isZero(v reflect.Value) bool {
 	return v.IsZero() || v.Kind() == reflect.Pointer && v.Elem().IsZero()
 }

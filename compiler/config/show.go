@@ -32,7 +32,7 @@ func Show(r *Resolved) []Setting {
 }
 
 // WriteConfig writes a configuration as YAML, with every field that is not
-// marked otherwise (CFG-6), keys in alphabetical order. Parse gives c back.
+// marked otherwise (CFG-6), keys in alphabetical order. Parse returns c again.
 func WriteConfig(c *Config) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

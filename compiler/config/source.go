@@ -20,7 +20,7 @@ type Source struct {
 	isDefault bool
 }
 
-// String gives "config.yaml:12", "--proxy-mode", "default", "default from
+// String returns "config.yaml:12", "--proxy-mode", "default", "default from
 // bindAddress" or "default, as the value at config.yaml:12 counts as not set".
 func (s Source) String() string {
 	place := s.File
@@ -43,7 +43,7 @@ func (s Source) String() string {
 	return out
 }
 
-// sources tells for each path that was set where that happened. It also knows
+// sources has for each path that was set where that happened. It also knows
 // the places of sections ("iptables") and of list items ("vmodule[0]").
 type sources map[string]Source
 

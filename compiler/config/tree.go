@@ -32,7 +32,7 @@ func collect(v reflect.Value, path string, out *[]leaf) {
 	}
 }
 
-// find gives the value at a path of which the caller knows that it exists.
+// find returns the value at a path of which the caller knows that it exists.
 func find(c *Config, path string) reflect.Value {
 	for _, l := range leaves(c) {
 		if l.path == path {
@@ -42,7 +42,7 @@ func find(c *Config, path string) reflect.Value {
 	return reflect.Value{}
 }
 
-// isSection tells whether a value of type t has keys of its own in the file.
+// isSection reports whether a value of type t has keys of its own in the file.
 func isSection(t reflect.Type) bool {
 	return t.Kind() == reflect.Struct && !isDuration(t)
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // Validate checks a configuration that has its defaults, by the rules of the
-// newest kube-proxy; it gives all errors at once (CFG-10), by path. Of the
+// newest kube-proxy; it returns all errors at once (CFG-10), by path. Of the
 // sections of the modes only those that the mode reads are checked (CFG-12), and
 // iptables.masqueradeBit.
 func Validate(c *Config) diag.List {
@@ -297,7 +297,7 @@ func (v *validator) oneOf(path, got string, allowed ...string) {
 	v.diags.Add(diag.Diagnostic{Severity: diag.Error, Path: path, Msg: msg, Hint: didYouMean(got, allowed)})
 }
 
-// isMinor tells whether a text names a minor release: "1.35".
+// isMinor reports whether a text names a minor release: "1.35".
 func isMinor(s string) bool {
 	minor, ok := strings.CutPrefix(s, "1.")
 	_, err := strconv.ParseUint(minor, 10, 8)

@@ -13,7 +13,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// FlagValues gives, by the name of each flag that sets something of the
+// FlagValues returns, by the name of each flag that sets something of the
 // configuration, what is in force of it, in the form that the flag takes.
 func FlagValues(c *Config) map[string]string {
 	out := map[string]string{}
