@@ -38,7 +38,7 @@ type Diagnostic struct {
 	More     int    // how many others say the same of other objects
 }
 
-// String gives the one-line form without the severity. Characters that cannot be
+// String returns the one-line form without the severity. Characters that cannot be
 // seen, which a name in the input may hold, are escaped.
 func (d Diagnostic) String() string {
 	var b strings.Builder
@@ -167,7 +167,7 @@ func withoutNumbers(path string) string {
 	}, path)
 }
 
-// HasErrors tells whether any diagnostic is an Error.
+// HasErrors reports whether any diagnostic is an Error.
 func (l List) HasErrors() bool {
 	return slices.ContainsFunc(l, func(d Diagnostic) bool { return d.Severity == Error })
 }
