@@ -51,7 +51,7 @@ func trimZeros(s string) string {
 	return string(out)
 }
 
-// isDigit tells whether c can stand in a number of an address.
+// isDigit reports whether c can stand in a number of an address.
 func isDigit(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
 }
