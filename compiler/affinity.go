@@ -13,7 +13,7 @@ const (
 	longestAffinity = 86400 // seconds
 )
 
-// affinityPass gives what all pools of a Service share; nil for none.
+// affinityPass returns what all pools of a Service share; nil for none.
 func (s *service) affinityPass() *ir.Affinity {
 	if !s.AffinityIP {
 		return nil

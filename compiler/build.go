@@ -79,7 +79,7 @@ func (s *service) policy(kind ir.Kind) ir.Policy {
 	return ir.Cluster
 }
 
-// externallyAccessible tells whether externalTrafficPolicy counts for a
+// externallyAccessible reports whether externalTrafficPolicy counts for a
 // Service, by its type and what its fields say before any filter (SNAP-27).
 func externallyAccessible(s *snapshot.Service) bool {
 	return s.Type == "NodePort" || s.Type == "LoadBalancer" || len(s.ExternalIPs) > 0
@@ -89,33 +89,33 @@ func externallyAccessible(s *snapshot.Service) bool {
 type sending struct {
 	policy      ir.Policy
 	routes      []ir.Route
-	picks       [ir.Local + 1]pick // what the routes' pools hold, by policy
+	selections  [ir.Local + 1]selection // what the routes' pools hold, by policy
 	emptyOrigin ir.Origin
 	empty       ir.Verdict
 }
 
 // port adds the frontends and pools of one service port.
 func (b *builder) port(p *port, endpoints []endpoint) {
-	n := b.t.census(endpoints)
+	n := b.t.countEndpoints(endpoints)
 	var sendings [ir.NodePort + 1]sending
-	var picks [ir.Local + 1]pick
+	var selections [ir.Local + 1]selection
 	for kind := range sendings {
 		if !b.v.has(ir.Kind(kind)) && (kind != int(ir.NodePort) || p.nodePort == 0) {
 			continue
 		}
 		s := b.sending(ir.Kind(kind), p, &n, endpoints)
 		for _, r := range s.routes {
-			picks[r.Pool] = s.picks[r.Pool]
+			selections[r.Pool] = s.selections[r.Pool]
 		}
 		sendings[kind] = s
 	}
-	var index [len(picks)]int
-	for policy, pick := range picks {
-		if index[policy] = len(b.out.Pools); pick.n > 0 {
-			b.pool(p, ir.Policy(policy), pick, &n, endpoints)
+	var index [len(selections)]int
+	for policy, selected := range selections {
+		if index[policy] = len(b.out.Pools); selected.n > 0 {
+			b.pool(p, ir.Policy(policy), selected, &n, endpoints)
 		}
 	}
-	b.kept(p, &picks, endpoints)
+	b.kept(p, &selections, endpoints)
 	for i := range sendings {
 		sendings[i].routes = rebase(sendings[i].routes, index)
 	}
@@ -131,7 +131,7 @@ func (b *builder) port(p *port, endpoints []endpoint) {
 }
 
 // sending decides for one kind of frontend who is sent where.
-func (b *builder) sending(kind ir.Kind, p *port, n *census, endpoints []endpoint) sending {
+func (b *builder) sending(kind ir.Kind, p *port, n *endpointCounts, endpoints []endpoint) sending {
 	out := sending{policy: b.s.policy(kind)}
 	if !b.t.caps.Has(ir.TrafficPolicies) {
 		out.policy = ir.Cluster
@@ -145,7 +145,7 @@ func (b *builder) sending(kind ir.Kind, p *port, n *census, endpoints []endpoint
 		c = b.t.choose(n, !b.s.InternalLocal || external,
 			b.s.InternalLocal || (external && b.s.policy(ir.NodePort) == ir.Local))
 	}
-	out.picks = [...]pick{ir.Cluster: c.cluster, ir.Local: c.local}
+	out.selections = [...]selection{ir.Cluster: c.cluster, ir.Local: c.local}
 	out.routes = b.t.routes[routeKey{kind.External(), out.policy, c.cluster.n > 0, c.local.n > 0}]
 	if !ir.RoutesAll(out.routes) {
 		b.empty(&out, kind, p, n, &c, endpoints)
@@ -156,7 +156,7 @@ func (b *builder) sending(kind ir.Kind, p *port, n *census, endpoints []endpoint
 // empty says what happens to sources without a route, and why: endpoints only
 // elsewhere are a reason to be silent, so that load balancers try another node
 // (PKT-9), no endpoint at all is one to refuse (PKT-8).
-func (b *builder) empty(out *sending, kind ir.Kind, p *port, n *census, c *choice, endpoints []endpoint) {
+func (b *builder) empty(out *sending, kind ir.Kind, p *port, n *endpointCounts, c *choice, endpoints []endpoint) {
 	out.emptyOrigin = ir.Origin{Object: b.s.object, Field: b.t.names.ports.at(p.index)}
 	field := ""
 	if c.usable && out.policy == ir.Local {
@@ -172,18 +172,18 @@ func (b *builder) empty(out *sending, kind ir.Kind, p *port, n *census, c *choic
 	out.emptyOrigin.Reason = b.t.emptyReason(field, n, c, endpoints)
 }
 
-// pool adds the endpoints of a pick.
-func (b *builder) pool(p *port, policy ir.Policy, k pick, n *census, endpoints []endpoint) {
+// pool adds the endpoints of a selection.
+func (b *builder) pool(p *port, policy ir.Policy, from selection, n *endpointCounts, endpoints []endpoint) {
 	pool := ir.Pool{
 		Port: p.ServicePort, Policy: policy, Affinity: b.affinity,
-		Backends: make([]ir.Backend, 0, k.n),
+		Backends: make([]ir.Backend, 0, from.n),
 		Origin: ir.Origin{Object: b.s.object, Field: b.t.names.ports.at(p.index),
-			Reason: b.t.poolReason(k, n, endpoints)},
+			Reason: b.t.poolReason(from, n, endpoints)},
 	}
 	for i := range endpoints {
-		if e := &endpoints[i]; b.t.takes(k, e) {
+		if e := &endpoints[i]; b.t.selects(from, e) {
 			pool.Backends = append(pool.Backends, ir.Backend{
-				AddrPort: e.addrPort, Local: b.t.isLocal(e), Origin: b.t.origin(e, b.t.backendReason(k))})
+				AddrPort: e.addrPort, Local: b.t.isLocal(e), Origin: b.t.origin(e, b.t.backendReason(from))})
 		}
 	}
 	b.out.Pools = append(b.out.Pools, pool)

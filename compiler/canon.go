@@ -11,7 +11,7 @@ func canonical(s *ir.Service) {
 	slices.SortFunc(s.Frontends, func(a, b ir.Frontend) int { return a.Compare(&b) })
 }
 
-// without gives a copy of a Service that lacks some frontends, the pools that
+// without returns a copy of a Service that lacks some frontends, the pools that
 // only they led to, and what is kept of ports that no other is of.
 func without(s *ir.Service, lost func(*ir.Frontend) bool) *ir.Service {
 	out := *s

@@ -13,7 +13,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Compile gives the Programs of one node, and what is to be said about the
+// Compile returns the Programs of one node, and what is to be said about the
 // snapshot. cfg must have its defaults and be valid.
 func Compile(cfg *config.Config, snap *snapshot.Snapshot, facts Facts) (ir.Programs, diag.List) {
 	c := New(cfg, snap, facts)
@@ -61,7 +61,7 @@ type entry struct {
 	lost     ir.PerFamily[diag.List] // of the conflicts pass
 }
 
-// diagnostics gives what there is to say about the Service, sorted.
+// diagnostics returns what there is to say about the Service, sorted.
 func (e *entry) diagnostics() diag.List {
 	if len(e.diags)+len(e.lost.IPv4)+len(e.lost.IPv6) == 0 {
 		return nil
@@ -93,7 +93,7 @@ func newCompiler(cfg *config.Config, shared *cluster, facts Facts) *Compiler {
 	return c
 }
 
-// Moves tells whether with other facts the node is another one in some
+// Moves reports whether with other facts the node is another one in some
 // Program. If not, they need no new Compiler.
 func (c *Compiler) Moves(facts Facts) bool {
 	in := c.node
@@ -148,7 +148,7 @@ func (c *Compiler) resolve(e *entry, f ir.Family) {
 	*e.final.At(f), *e.lost.At(f) = c.claims.Of(f).conflictsPass(e, e.compiled.Of(f))
 }
 
-// Programs gives the Programs as they are now.
+// Programs returns the Programs as they are now.
 func (c *Compiler) Programs() ir.Programs {
 	programs := c.Bare()
 	for f, p := range programs.All() {
@@ -166,7 +166,7 @@ func (c *Compiler) Programs() ir.Programs {
 	return programs
 }
 
-// Bare gives the Programs without their Services, at no cost that depends on
+// Bare returns the Programs without their Services, at no cost that depends on
 // how many these are.
 func (c *Compiler) Bare() (programs ir.Programs) {
 	for f, t := range c.targets.All() {
@@ -206,7 +206,7 @@ func (c *Compiler) Findings() Findings {
 func (c *Compiler) Diagnostics() diag.List { return c.Findings().List() }
 
 // Update compiles the named Services again, which were added, changed or
-// deleted in the snapshot or whose slices were. It gives what has changed in
+// deleted in the snapshot or whose slices were. It returns what has changed in
 // each Program, by name: these Services, as far as they did change, and those
 // that won or lost something by it; and what there is to say about each of
 // them, which may be nothing. The cost follows their number.
@@ -267,7 +267,7 @@ func (c *Compiler) find(name ir.Name) (int, bool) {
 	return slices.BinarySearchFunc(c.order, name, func(e *entry, n ir.Name) int { return e.name.Compare(n) })
 }
 
-// entry gives the entry of a Service, a new one if there is none.
+// entry returns the entry of a Service, a new one if there is none.
 func (c *Compiler) entry(name ir.Name) *entry {
 	i, found := c.find(name)
 	if !found {

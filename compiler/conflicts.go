@@ -77,7 +77,7 @@ func (c claim) order(o claim) int {
 	return cmp.Or(c.created.Compare(o.created), c.name.Compare(o.name))
 }
 
-// why tells why a claim is stronger than another one.
+// why returns why a claim is stronger than another one.
 func (c claim) why(o claim) string {
 	switch {
 	case c.kind.Rank() != o.kind.Rank():
@@ -88,7 +88,7 @@ func (c claim) why(o claim) string {
 	return "which is older"
 }
 
-// sameClaims tells whether a Service claims the same in two versions.
+// sameClaims reports whether a Service claims the same in two versions.
 func sameClaims(a, b *ir.Service) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -220,7 +220,7 @@ func (c *claims) each(m ir.Match, f func(*entry)) {
 	}
 }
 
-// owner gives the claim that wins a Match; zero where there is none.
+// owner returns the claim that wins a Match; zero where there is none.
 func (c *claims) owner(m ir.Match) claim {
 	contested := c.shared[m]
 	if contested == nil {
@@ -236,7 +236,7 @@ func (c *claims) owner(m ir.Match) claim {
 	return contested.first
 }
 
-// conflictsPass leaves out of a Service what belongs to another, and tells
+// conflictsPass leaves out of a Service what belongs to another, and reports
 // where another takes packets to the node that a node port would have taken:
 // an exact address goes before node ports (PKT-18), in kube-proxy too.
 func (c *claims) conflictsPass(e *entry, s *ir.Service) (*ir.Service, diag.List) {
@@ -264,7 +264,7 @@ func (c *claims) conflictsPass(e *entry, s *ir.Service) (*ir.Service, diag.List)
 	return s, diags
 }
 
-// hidden tells at which of the node's addresses a node port does not answer,
+// hidden returns at which of the node's addresses a node port does not answer,
 // since another Service has that address and port.
 func (c *claims) hidden(e *entry, f *ir.Frontend) (diags diag.List) {
 	for _, a := range c.taken[f.Match] {

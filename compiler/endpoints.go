@@ -72,7 +72,7 @@ func (c *cluster) endpointsPass(s *service, family ir.Family) [][]endpoint {
 		}
 	}
 	for i := range merged {
-		merged[i] = c.mergeTwins(s, merged[i])
+		merged[i] = c.mergeDuplicates(s, merged[i])
 	}
 	return merged
 }
@@ -127,9 +127,9 @@ func (c *cluster) addEndpoints(s *service, family ir.Family, slice *snapshot.End
 	merged[to] = list
 }
 
-// mergeTwins sorts a list and keeps one of the entries that have the same
+// mergeDuplicates sorts a list and keeps one of the entries that have the same
 // address and port (SNAP-45).
-func (c *cluster) mergeTwins(s *service, list []endpoint) []endpoint {
+func (c *cluster) mergeDuplicates(s *service, list []endpoint) []endpoint {
 	slices.SortStableFunc(list, func(a, b endpoint) int { return compareText(a.addrPort, b.addrPort) })
 	kept := list[:0]
 	for i := range list {
@@ -151,7 +151,7 @@ func (c *cluster) mergeTwins(s *service, list []endpoint) []endpoint {
 	return kept
 }
 
-// preferred tells whether a beats b, an entry for the same address and port
+// preferred reports whether a beats b, an entry for the same address and port
 // that stands before it. kube-proxy prefers what is not terminating, and
 // leaves the rest to chance; here readiness decides, then what stands first.
 func preferred(a, b *endpoint) bool {
@@ -164,7 +164,7 @@ func preferred(a, b *endpoint) bool {
 	return a.Serving && !b.Serving
 }
 
-// alike tells whether it does not matter which of two entries counts.
+// alike reports whether it does not matter which of two entries counts.
 func alike(a, b *endpoint) bool {
 	return a.Ready == b.Ready && a.Serving == b.Serving && a.Terminating == b.Terminating && a.NodeName == b.NodeName &&
 		slices.Equal(a.ZoneHints, b.ZoneHints) && slices.Equal(a.NodeHints, b.NodeHints)

@@ -56,7 +56,7 @@ func nobody(object string, f ir.Family) ir.SourceRange {
 		Origin: ir.Origin{Object: object, Field: sourceRangesField, Reason: "no range can be read: nobody is admitted"}}
 }
 
-// warnClosed tells where a load balancer admits nobody.
+// warnClosed warns where a load balancer admits nobody.
 func (s *service) warnClosed() {
 	for f, v := range s.views.All() {
 		if v.closed && v.has(ir.LoadBalancer) {
@@ -72,7 +72,7 @@ func sortRanges(ranges []ir.SourceRange) []ir.SourceRange {
 	return slices.CompactFunc(ranges, func(a, b ir.SourceRange) bool { return a.Prefix == b.Prefix })
 }
 
-// firewallPass gives the ranges that a service's load balancer addresses
+// firewallPass returns the ranges that a service's load balancer addresses
 // admit on this node. Where the node itself is within one, so are those
 // addresses: the node may carry them and take one as its source (PKT-11).
 func (t *target) firewallPass(v *view) []ir.SourceRange {

@@ -8,7 +8,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// wantsHealth tells whether a Service has a healthCheckNodePort: type
+// wantsHealth reports whether a Service has a healthCheckNodePort: type
 // LoadBalancer with externalTrafficPolicy Local only (SNAP-28).
 func (s *service) wantsHealth() bool {
 	_, ok := number(s.HealthPort)

@@ -2,17 +2,17 @@ package compiler
 
 import "github.com/proxyc/proxyc/ir"
 
-// kept adds the endpoints of a UDP port that serve and that none of the picks,
-// of which its pools are made, takes. Policies, hints and termination are about
+// kept adds the endpoints of a UDP port that serve and that none of the selections,
+// of which its pools are made, has. Policies, hints and termination are about
 // new clients (DMN-30).
-func (b *builder) kept(p *port, picks *[ir.Local + 1]pick, endpoints []endpoint) {
+func (b *builder) kept(p *port, selections *[ir.Local + 1]selection, endpoints []endpoint) {
 	if p.Protocol != ir.UDP || !b.t.caps.Has(ir.Topology) { // other modes hold their clients themselves
 		return
 	}
 	var backends []ir.Backend
 	for i := range endpoints {
 		e := &endpoints[i]
-		if e.Serving && !b.t.takes(picks[ir.Cluster], e) && !b.t.takes(picks[ir.Local], e) {
+		if e.Serving && !b.t.selects(selections[ir.Cluster], e) && !b.t.selects(selections[ir.Local], e) {
 			backends = append(backends, ir.Backend{
 				AddrPort: e.addrPort, Local: b.t.isLocal(e), Origin: b.t.origin(e, keptReason(e))})
 		}
@@ -23,7 +23,7 @@ func (b *builder) kept(p *port, picks *[ir.Local + 1]pick, endpoints []endpoint)
 	}
 }
 
-// keptReason tells people why an endpoint keeps its clients and gets no others.
+// keptReason returns why an endpoint keeps its clients and gets no others.
 func keptReason(e *endpoint) string {
 	switch {
 	case e.Terminating:

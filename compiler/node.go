@@ -73,7 +73,7 @@ func (in nodeInput) nodeDiags() diag.List {
 	return nil
 }
 
-// otherNodes tells which Nodes a snapshot has, to choose from.
+// otherNodes names which Nodes a snapshot has, to choose from.
 func otherNodes(nodes []*snapshot.Node) string {
 	const shown = 5
 	if len(nodes) == 0 {
@@ -100,7 +100,7 @@ func (in nodeInput) primaryAddr(family ir.Family) netip.Addr {
 	return netip.Addr{}
 }
 
-// ownAddrs gives the node's addresses, the one that counts first.
+// ownAddrs returns the node's addresses, the one that counts first.
 func (in nodeInput) ownAddrs() []netip.Addr {
 	addrs := slices.Concat(in.statusAddrs("InternalIP"), in.statusAddrs("ExternalIP"))
 	if a, ok := parseAddr(in.cfg.BindAddress); ok && !a.IsUnspecified() {
@@ -109,7 +109,7 @@ func (in nodeInput) ownAddrs() []netip.Addr {
 	return addrs
 }
 
-// NodeFamilies gives the IP families of a node by its addresses, for
+// NodeFamilies returns the IP families of a node by its addresses, for
 // config.CheckNode; ok is false where none is known. node may be nil. Where the
 // interfaces are known, they tell whether the kernel has the other family.
 func NodeFamilies(cfg *config.Config, node *snapshot.Node, interfaces []Interface) (f config.NodeFamilies, ok bool) {
@@ -125,7 +125,7 @@ func NodeFamilies(cfg *config.Config, node *snapshot.Node, interfaces []Interfac
 	return f, true
 }
 
-// statusAddrs gives the addresses of one type in the Node object.
+// statusAddrs returns the addresses of one type in the Node object.
 func (in nodeInput) statusAddrs(kind string) []netip.Addr {
 	if in.object == nil {
 		return nil
@@ -139,7 +139,7 @@ func (in nodeInput) statusAddrs(kind string) []netip.Addr {
 	return addrs
 }
 
-// addrs gives all known addresses of the node but loopback, sorted.
+// addrs returns all known addresses of the node but loopback, sorted.
 func (in nodeInput) addrs(family ir.Family, primary netip.Addr) []netip.Addr {
 	var all []netip.Addr
 	interfaces := in.facts.Interfaces
@@ -161,11 +161,11 @@ func (in nodeInput) addrs(family ir.Family, primary netip.Addr) []netip.Addr {
 	return slices.Clip(slices.Compact(all))
 }
 
-// linux tells whether the mode is rules of a Linux kernel; the others read
+// linux reports whether the mode is rules of a Linux kernel; the others read
 // neither nodePortAddresses nor detectLocalMode nor masqueradeAll.
 func (in nodeInput) linux() bool { return in.mode.Capabilities().Has(ir.SourceRanges) }
 
-// serviceCIDRs gives the ranges of the ServiceCIDR objects in a family (SNAP-65).
+// serviceCIDRs returns the ranges of the ServiceCIDR objects in a family (SNAP-65).
 func (in nodeInput) serviceCIDRs(family ir.Family) []ir.CIDR {
 	var out []ir.CIDR
 	for _, c := range in.cidrs {
@@ -244,7 +244,7 @@ func sortPrefixes(list []ir.NodePortPrefix) []ir.NodePortPrefix {
 	return slices.CompactFunc(list, func(a, b ir.NodePortPrefix) bool { return a.Prefix == b.Prefix })
 }
 
-// loopbackNodePorts tells whether node ports answer at loopback addresses (PKT-16).
+// loopbackNodePorts reports whether node ports answer at loopback addresses (PKT-16).
 func (in nodeInput) loopbackNodePorts(family ir.Family, addrs ir.NodePortAddrs) bool {
 	wanted := in.cfg.IPTables.LocalhostNodePorts == nil || *in.cfg.IPTables.LocalhostNodePorts
 	if family != ir.IPv4 || !wanted || !in.mode.Capabilities().Has(ir.LocalhostNodePorts) {

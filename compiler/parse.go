@@ -17,7 +17,7 @@ func parseAddr(s string) (netip.Addr, bool) {
 // number is a valid port number, or not.
 func number(n int32) (uint16, bool) { return uint16(n), n > 0 && n <= 65535 }
 
-// counted gives "1 thing" or "5 things".
+// counted returns "1 thing" or "5 things".
 func counted(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
@@ -51,7 +51,7 @@ func (l *list) at(i int) string {
 	return l.name(i)
 }
 
-// unusable tells what is wrong with an address as that of an endpoint, or as
+// unusable returns what is wrong with an address as that of an endpoint, or as
 // an external IP; empty: nothing. The API server refuses the same
 // (ValidateEndpointIP), and so what is refused here are files, and objects of
 // servers that are older than that.

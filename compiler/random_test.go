@@ -105,7 +105,7 @@ func (c *choices) slice() *snapshot.EndpointSlice {
 	return e
 }
 
-// step changes something in a snapshot and gives the Services that it may concern.
+// step changes something in a snapshot and returns the Services that it may concern.
 func (c *choices) step(s *snapshot.Snapshot) []ir.Name {
 	switch c.n(8) {
 	case 0:
@@ -135,7 +135,7 @@ func (c *choices) config() *config.Config {
 	return cfg
 }
 
-// random gives choices that a seed decides.
+// random returns choices that a seed decides.
 func random(seed uint64) *choices {
 	r := rand.New(rand.NewPCG(seed, 0))
 	c := &choices{data: make([]byte, 20_000)}
@@ -163,7 +163,7 @@ func checkValid(t *testing.T, programs ir.Programs) {
 }
 
 // Folding any history of changes gives what compiling its last state gives,
-// and the changes that Update tells lead from one Program to the next.
+// and the changes that Update returns lead from one Program to the next.
 func TestUpdatesFoldToCompile(t *testing.T) {
 	facts := Facts{NodeName: "node1"}
 	for seed := range uint64(300) {

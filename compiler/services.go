@@ -46,7 +46,7 @@ type address struct {
 	field string
 }
 
-// has tells whether there is an address of a kind; a Service without a
+// has reports whether there is an address of a kind; a Service without a
 // ClusterIP in the family does not exist there.
 func (v *view) has(kind ir.Kind) bool {
 	for i := range v.addrs {
@@ -62,12 +62,12 @@ func (v *view) externallyAccessible(p *port) bool {
 	return p.nodePort != 0 || v.addrs[len(v.addrs)-1].kind.External()
 }
 
-// skipped tells whether kube-proxy does not look at a Service (SNAP-1, SNAP-3).
+// skipped reports whether kube-proxy does not look at a Service (SNAP-1, SNAP-3).
 func skipped(s *snapshot.Service) bool {
 	return s.ProxyName || s.Type == "ExternalName" || s.ClusterIP == "" || s.ClusterIP == "None"
 }
 
-// service judges a Service and joins it with its endpoints. It gives nil for
+// service judges a Service and joins it with its endpoints. It returns nil for
 // one that is skipped.
 func (c *cluster) service(svc *snapshot.Service) *service {
 	if skipped(svc) {
@@ -113,7 +113,7 @@ func (c *cluster) parsePorts(s *service) {
 		return
 	}
 	slices.SortStableFunc(s.ports, func(a, b port) int { return a.ServicePort.Compare(b.ServicePort) })
-	c.dropTwins(s)
+	c.dropDuplicates(s)
 }
 
 func (c *cluster) parsePort(s *service, i int) (port, bool) {
@@ -159,10 +159,10 @@ func protocolOf(s string) (ir.Protocol, bool) {
 	return 0, false
 }
 
-// dropTwins removes ports that the API does not admit beside another one: the
+// dropDuplicates removes ports that the API does not admit beside another one: the
 // same name, port or node port for one protocol. What stands first in
 // spec.ports stays.
-func (c *cluster) dropTwins(s *service) {
+func (c *cluster) dropDuplicates(s *service) {
 	byIndex := slices.Clone(s.ports)
 	slices.SortFunc(byIndex, func(a, b port) int { return cmp.Compare(a.index, b.index) })
 	type number struct {
@@ -174,21 +174,21 @@ func (c *cluster) dropTwins(s *service) {
 		numbers   = map[number]int{}
 		nodePorts = map[number]int{}
 	)
-	leave := func(field string, twin int) {
-		s.report(field, "is that of "+c.names.ports.at(twin)+" too, for the same protocol: the port is left out")
+	leave := func(field string, first int) {
+		s.report(field, "is that of "+c.names.ports.at(first)+" too, for the same protocol: the port is left out")
 	}
 	kept := byIndex[:0]
 	for _, p := range byIndex {
-		if twin, taken := names[p.ServicePort]; taken {
-			leave(c.names.ports.at(p.index)+".name", twin)
+		if first, taken := names[p.ServicePort]; taken {
+			leave(c.names.ports.at(p.index)+".name", first)
 			continue
 		}
-		if twin, taken := numbers[number{p.Protocol, p.number}]; taken {
-			leave(c.names.portNumbers.at(p.index), twin)
+		if first, taken := numbers[number{p.Protocol, p.number}]; taken {
+			leave(c.names.portNumbers.at(p.index), first)
 			continue
 		}
-		if twin, taken := nodePorts[number{p.Protocol, p.nodePort}]; taken {
-			s.report(c.names.nodePorts.at(p.index), "is that of "+c.names.ports.at(twin)+" too, which keeps it")
+		if first, taken := nodePorts[number{p.Protocol, p.nodePort}]; taken {
+			s.report(c.names.nodePorts.at(p.index), "is that of "+c.names.ports.at(first)+" too, which keeps it")
 			p.nodePort = 0
 		}
 		names[p.ServicePort], numbers[number{p.Protocol, p.number}] = p.index, p.index

@@ -7,24 +7,24 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// rule says which endpoints of a service port a list takes.
-type rule uint8
+// criterion says which endpoints of a service port a selection has.
+type criterion uint8
 
 const (
-	nothing  rule = iota
-	ready         // what is ready
-	forNode       // ready, and node hints name this node (SNAP-44)
-	forZone       // ready, and zone hints name this node's zone
-	draining      // serving and terminating, where nothing is ready
-	serving       // serving, terminating or not (kernelspace, WIN-22)
-	every         // all, serving or not (kernelspace, WIN-22)
-	lasting       // ready and not terminating (kernelspace, WIN-22)
+	nothing     criterion = iota
+	ready                 // what is ready
+	forNode               // ready, and node hints name this node (SNAP-44)
+	forZone               // ready, and zone hints name this node's zone
+	terminating           // serving and terminating, where nothing is ready
+	serving               // serving, terminating or not (kernelspace, WIN-22)
+	every                 // all, serving or not (kernelspace, WIN-22)
+	lasting               // ready and not terminating (kernelspace, WIN-22)
 )
 
-// pick is a list of endpoints: what a rule takes, of the whole cluster or of
+// selection is the endpoints that meet a criterion, of the whole cluster or of
 // this node only.
-type pick struct {
-	rule
+type selection struct {
+	criterion
 	local bool
 	n     int // how many
 }
@@ -32,43 +32,43 @@ type pick struct {
 // choice is what a node uses of a service port's endpoints. The lists fall
 // back to terminating endpoints independently of each other.
 type choice struct {
-	cluster, local pick
+	cluster, local selection
 	usable         bool // some endpoint of the cluster could serve
 }
 
-// census counts a service port's endpoints: all, and those on this node.
-type census struct {
-	total, ready, draining, serving int
-	localReady, localDraining       int
-	nodeHinted, forNode             int // of the ready ones
-	zoneHinted, forZone             int
+// endpointCounts are the numbers of a service port's endpoints: all, and those on this node.
+type endpointCounts struct {
+	total, ready, terminating, serving int
+	localReady, localTerminating       int
+	nodeHinted, forNode                int // of the ready ones
+	zoneHinted, forZone                int
 }
 
 func (t *target) isLocal(e *endpoint) bool { return t.node.Name != "" && e.NodeName == t.node.Name }
 
-func (t *target) takes(p pick, e *endpoint) bool {
-	if p.local && !t.isLocal(e) {
+func (t *target) selects(s selection, e *endpoint) bool {
+	if s.local && !t.isLocal(e) {
 		return false
 	}
-	switch p.rule {
+	switch s.criterion {
 	case ready:
 		return e.Ready && (t.mode != ir.ModeKernelspace || e.Serving)
 	case forNode:
 		return e.Ready && slices.Contains(e.NodeHints, t.node.Name)
 	case forZone:
 		return e.Ready && slices.Contains(e.ZoneHints, t.node.Zone)
-	case draining:
+	case terminating:
 		return e.Serving && e.Terminating
 	case serving:
 		return e.Serving
 	case lasting:
 		return e.Ready && !e.Terminating
 	}
-	return p.rule == every
+	return s.criterion == every
 }
 
-func (t *target) census(endpoints []endpoint) census {
-	n := census{total: len(endpoints)}
+func (t *target) countEndpoints(endpoints []endpoint) endpointCounts {
+	n := endpointCounts{total: len(endpoints)}
 	for i := range endpoints {
 		e := &endpoints[i]
 		local := t.isLocal(e)
@@ -88,8 +88,8 @@ func (t *target) census(endpoints []endpoint) census {
 				count(&n.forZone, slices.Contains(e.ZoneHints, t.node.Zone))
 			}
 		case e.Serving && e.Terminating:
-			n.draining++
-			count(&n.localDraining, local)
+			n.terminating++
+			count(&n.localTerminating, local)
 		}
 	}
 	return n
@@ -101,77 +101,77 @@ func count(n *int, yes bool) {
 	}
 }
 
-// pick counts what a rule takes.
-func (t *target) pick(r rule, local bool, endpoints []endpoint) pick {
-	p := pick{rule: r, local: local}
+// selection counts what meets a criterion.
+func (t *target) selection(c criterion, local bool, endpoints []endpoint) selection {
+	s := selection{criterion: c, local: local}
 	for i := range endpoints {
-		count(&p.n, t.takes(p, &endpoints[i]))
+		count(&s.n, t.selects(s, &endpoints[i]))
 	}
-	return p
+	return s
 }
 
 // choose decides which endpoints of a service port this node uses (TOP-1 to
 // TOP-8). useCluster and useLocal are SNAP-30.
-func (t *target) choose(n *census, useCluster, useLocal bool) choice {
+func (t *target) choose(n *endpointCounts, useCluster, useLocal bool) choice {
 	if !t.caps.Has(ir.Topology) { // ready endpoints, without hints or fallback
-		return choice{cluster: pick{ready, false, n.ready}, usable: n.ready > 0}
+		return choice{cluster: selection{ready, false, n.ready}, usable: n.ready > 0}
 	}
-	c := choice{usable: n.ready+n.draining > 0}
+	c := choice{usable: n.ready+n.terminating > 0}
 	if useCluster {
-		c.cluster = t.clusterPick(n)
+		c.cluster = t.clusterSelection(n)
 	}
 	if useLocal {
-		c.local = pick{ready, true, n.localReady}
+		c.local = selection{ready, true, n.localReady}
 		if n.localReady == 0 {
-			c.local = pick{draining, true, n.localDraining}
+			c.local = selection{terminating, true, n.localTerminating}
 		}
 	}
 	return c
 }
 
-// clusterPick is the list for traffic of policy Cluster. Hints count only
+// clusterSelection is the list for traffic of policy Cluster. Hints count only
 // where every ready endpoint has them and one is meant for this node.
-func (t *target) clusterPick(n *census) pick {
+func (t *target) clusterSelection(n *endpointCounts) selection {
 	switch {
 	case n.ready == 0:
-		return pick{draining, false, n.draining}
+		return selection{terminating, false, n.terminating}
 	case n.nodeHinted == n.ready && n.forNode > 0 && t.node.Name != "":
-		return pick{forNode, false, n.forNode}
+		return selection{forNode, false, n.forNode}
 	case n.zoneHinted == n.ready && n.forZone > 0 && t.node.Zone != "":
-		return pick{forZone, false, n.forZone}
+		return selection{forZone, false, n.forZone}
 	}
-	return pick{ready, false, n.ready}
+	return selection{ready, false, n.ready}
 }
 
-// poolReason tells people how a pool was chosen.
-func (t *target) poolReason(p pick, n *census, endpoints []endpoint) string {
-	switch p.rule {
+// poolReason returns how a pool was chosen.
+func (t *target) poolReason(s selection, n *endpointCounts, endpoints []endpoint) string {
+	switch s.criterion {
 	case forNode:
-		return "node hints for " + t.node.Name + ": " + ofReady(p.n, n.ready)
+		return "node hints for " + t.node.Name + ": " + ofReady(s.n, n.ready)
 	case forZone:
-		return "zone hints for " + t.node.Zone + ": " + ofReady(p.n, n.ready)
-	case draining:
+		return "zone hints for " + t.node.Zone + ": " + ofReady(s.n, n.ready)
+	case terminating:
 		where := ""
-		if p.local {
+		if s.local {
 			where = " " + t.onNode
 		}
-		return "no endpoint is ready" + where + ": " + counted(p.n, "endpoint") + " serving and terminating"
+		return "no endpoint is ready" + where + ": " + counted(s.n, "endpoint") + " serving and terminating"
 	case serving:
-		return "every endpoint is terminating: " + counted(p.n, "endpoint") + " still serving"
+		return "every endpoint is terminating: " + counted(s.n, "endpoint") + " still serving"
 	case every:
-		return "no endpoint is serving: " + allOf(p.n, "endpoint")
+		return "no endpoint is serving: " + allOf(s.n, "endpoint")
 	}
-	if p.local {
-		return ofReady(p.n, n.ready) + " " + t.onNode
+	if s.local {
+		return ofReady(s.n, n.ready) + " " + t.onNode
 	}
-	reason := allOf(p.n, "ready endpoint")
+	reason := allOf(s.n, "ready endpoint")
 	if n.nodeHinted+n.zoneHinted > 0 {
 		reason += t.ignoredHints(n, endpoints)
 	}
 	return reason
 }
 
-// allOf gives "the only thing" or "all 5 things".
+// allOf returns "the only thing" or "all 5 things".
 func allOf(n int, thing string) string {
 	if n == 1 {
 		return "the only " + thing
@@ -181,8 +181,8 @@ func allOf(n int, thing string) string {
 
 func ofReady(k, n int) string { return strconv.Itoa(k) + " of " + counted(n, "ready endpoint") }
 
-// ignoredHints tells why hints, which some endpoints have, do not count.
-func (t *target) ignoredHints(n *census, endpoints []endpoint) string {
+// ignoredHints returns why hints, which some endpoints have, do not count.
+func (t *target) ignoredHints(n *endpointCounts, endpoints []endpoint) string {
 	kind, hinted := "zone hints", n.zoneHinted
 	hints := func(e *endpoint) []string { return e.ZoneHints }
 	if n.zoneHinted == 0 {
@@ -206,10 +206,10 @@ func (t *target) ignoredHints(n *census, endpoints []endpoint) string {
 	return "; zone hints ignored: none names " + t.node.Zone
 }
 
-// backendReason tells people why an endpoint is used.
-func (t *target) backendReason(p pick) string {
-	switch p.rule {
-	case draining:
+// backendReason returns why an endpoint is used.
+func (t *target) backendReason(s selection) string {
+	switch s.criterion {
+	case terminating:
 		return "serving and terminating: no endpoint is ready"
 	case serving:
 		return "serving: every endpoint is terminating"
@@ -223,8 +223,8 @@ func (t *target) backendReason(p pick) string {
 	return "ready"
 }
 
-// emptyReason tells people why there is no endpoint for some traffic.
-func (t *target) emptyReason(field string, n *census, c *choice, endpoints []endpoint) string {
+// emptyReason returns why there is no endpoint for some traffic.
+func (t *target) emptyReason(field string, n *endpointCounts, c *choice, endpoints []endpoint) string {
 	switch {
 	case n.total == 0:
 		return "no endpoints"

@@ -14,7 +14,7 @@ import (
 func (t *target) windowsChoice(s *service, v *view, kind ir.Kind, endpoints []endpoint) choice {
 	r := ready
 	if v.addrs[len(v.addrs)-1].kind == ir.LoadBalancer {
-		scope := func(rule rule) int { return t.pick(rule, s.ExternalLocal, endpoints).n }
+		scope := func(c criterion) int { return t.selection(c, s.ExternalLocal, endpoints).n }
 		switch {
 		case scope(serving) == 0:
 			r = every
@@ -22,9 +22,9 @@ func (t *target) windowsChoice(s *service, v *view, kind ir.Kind, endpoints []en
 			r = serving
 		}
 	}
-	c := choice{usable: t.pick(r, false, endpoints).n > 0}
+	c := choice{usable: t.selection(r, false, endpoints).n > 0}
 	if r == ready || kind == ir.ClusterIP || kind == ir.LoadBalancer {
-		c.cluster, c.local = t.pick(r, false, endpoints), t.pick(r, true, endpoints)
+		c.cluster, c.local = t.selection(r, false, endpoints), t.selection(r, true, endpoints)
 	}
 	return c
 }
@@ -55,6 +55,6 @@ func (c *cluster) windowsPorts(s *service, v *view) {
 			}
 			e.addrPort = netip.AddrPortFrom(e.addrPort.Addr(), want)
 		}
-		v.endpoints[i] = c.mergeTwins(s, list)
+		v.endpoints[i] = c.mergeDuplicates(s, list)
 	}
 }
