@@ -7,7 +7,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// bigList gives a List of 10,000 Services with 10 endpoints each.
+// bigList returns a List of 10,000 Services with 10 endpoints each.
 func bigList(b *testing.B) []byte {
 	b.Helper()
 	data, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": cluster(10000, 10, 100)})

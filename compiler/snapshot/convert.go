@@ -125,7 +125,7 @@ func fromEndpoint(in *discoveryv1.Endpoint, shared *hints) Endpoint {
 	return out
 }
 
-// podOf gives the name of the Pod that an endpoint is, or nothing.
+// podOf returns the name of the Pod that an endpoint is, or nothing.
 func podOf(target *corev1.ObjectReference) string {
 	if target == nil || target.Kind != "Pod" {
 		return ""
@@ -228,7 +228,7 @@ func FromEndpoints(in *corev1.Endpoints) []*EndpointSlice {
 	return out
 }
 
-// readyAddresses gives the ready addresses of a family, and their indexes. What
+// readyAddresses returns the ready addresses of a family, and their indexes. What
 // is no address goes with IPv4, for the compiler to judge.
 func readyAddresses(in *corev1.EndpointSubset, family ir.Family) (out []Endpoint, indexes []int) {
 	for i, a := range in.Addresses {
@@ -263,7 +263,7 @@ func FromNode(in *corev1.Node) *Node {
 	return out
 }
 
-// podCIDRs gives spec.podCIDRs, or the older spec.podCIDR alone.
+// podCIDRs returns spec.podCIDRs, or the older spec.podCIDR alone.
 func podCIDRs(in *corev1.Node) []string {
 	if len(in.Spec.PodCIDRs) == 0 && in.Spec.PodCIDR != "" {
 		return []string{in.Spec.PodCIDR}
@@ -300,7 +300,7 @@ func nameOf(m *metav1.ObjectMeta) ir.Name {
 	return ir.Name{Namespace: intern(m.Namespace), Name: intern(m.Name)}
 }
 
-// objectName gives "Service ns/web", "Node a" where there is no namespace, and
+// objectName returns "Service ns/web", "Node a" where there is no namespace, and
 // the kind alone where there is no name.
 func objectName(kind string, m *metav1.ObjectMeta) string {
 	switch {
@@ -312,7 +312,7 @@ func objectName(kind string, m *metav1.ObjectMeta) string {
 	return kind + " " + m.Namespace + "/" + m.Name
 }
 
-// triggered gives when the change that led to this object happened (SNAP-47),
+// triggered returns when the change that led to this object happened (SNAP-47),
 // or the zero time.
 func triggered(m *metav1.ObjectMeta) time.Time {
 	t, err := time.Parse(time.RFC3339Nano, m.Annotations[corev1.EndpointsLastChangeTriggerTime])
@@ -322,7 +322,7 @@ func triggered(m *metav1.ObjectMeta) time.Time {
 	return t
 }
 
-// intern gives the one copy of a string that occurs in many objects: the
+// intern returns the one copy of a string that occurs in many objects: the
 // names of nodes, zones, namespaces, Services, ports and enumerations.
 func intern(s string) string {
 	if s == "" {

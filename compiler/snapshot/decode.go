@@ -16,7 +16,7 @@ import (
 // Decode adds the objects in a file to s: Services, EndpointSlices, Endpoints,
 // Nodes and ServiceCIDRs, as YAML documents, JSON objects and Lists of them,
 // in any mixture. Objects of other kinds are passed over. An object that the
-// API server would refuse is left out with an Error that tells its place, and
+// API server would refuse is left out with an Error that names its place, and
 // the rest goes on. What the API server would fill in is filled in. An object
 // that s has already is replaced, with a Warning.
 //
@@ -26,12 +26,12 @@ func Decode(s *Snapshot, file string, data []byte) diag.List {
 }
 
 // decode is Decode. It tells note where each object stands. Nothing is wrong
-// with a foreign file in which nothing has an apiVersion and a kind.
-func decode(s *Snapshot, file string, data []byte, foreign bool, note func(object string, at place)) (list diag.List) {
+// with a file from a directory in which nothing has an apiVersion and a kind.
+func decode(s *Snapshot, file string, data []byte, fromDirectory bool, note func(object string, at place)) (list diag.List) {
 	data = withoutLogs(plainLines(data))
 	parts := split(data)
 	results := decodeAll(parts)
-	foreign = foreign && !slices.ContainsFunc(results, func(r result) bool { return r.typed })
+	fromDirectory = fromDirectory && !slices.ContainsFunc(results, func(r result) bool { return r.typed })
 	if n := len(results); n > 0 && parts[n-1].yaml != nil && data[len(data)-1] != '\n' {
 		results[n-1].doubt()
 	}
@@ -43,7 +43,7 @@ func decode(s *Snapshot, file string, data []byte, foreign bool, note func(objec
 			list.Add(d)
 		}
 		for _, d := range r.diags {
-			if !foreign || !d.untyped {
+			if !fromDirectory || !d.untyped {
 				report(d.Diagnostic, d.line)
 			}
 		}
@@ -58,7 +58,7 @@ func decode(s *Snapshot, file string, data []byte, foreign bool, note func(objec
 	return list
 }
 
-// Finish tells what can only be told once all files are decoded.
+// Finish reports what can only be told once all files are decoded.
 func (s *Snapshot) Finish() diag.List {
 	const shown = 3
 	var names []string
@@ -81,14 +81,14 @@ func (s *Snapshot) Finish() diag.List {
 	}}
 }
 
-// lineCounter gives lines of ascending offsets without counting any twice.
+// lineCounter returns lines of ascending offsets without counting any twice.
 type lineCounter struct {
 	data         []byte
 	offset, seen int
 	start        int // of the line of offset
 }
 
-// at gives the 1-based line of an offset.
+// at returns the 1-based line of an offset.
 func (c *lineCounter) at(offset int) int {
 	offset = min(offset, len(c.data))
 	passed := c.data[c.offset:offset]
@@ -113,7 +113,7 @@ type placed struct {
 	untyped bool // it says that an apiVersion or a kind is missing
 }
 
-// An object is ready to be put into a Snapshot; put tells whether it replaced one.
+// An object is ready to be put into a Snapshot; put reports whether it replaced one.
 type object struct {
 	name  string
 	line  int
@@ -151,7 +151,7 @@ func (p *part) decode() result {
 	return r
 }
 
-// document gives the text of a YAML part as a document of its own, in which
+// document returns the text of a YAML part as a document of its own, in which
 // lines and columns are the same.
 func (p *part) document() []byte {
 	if !p.item {
@@ -210,7 +210,7 @@ func (r *result) fail(line int, d diag.Diagnostic) {
 	r.diags = append(r.diags, placed{Diagnostic: d, line: line})
 }
 
-// doubt gives a hint with the errors of YAML at the end of a file that has no line
+// doubt returns a hint with the errors of YAML at the end of a file that has no line
 // break there, as one that was cut off.
 func (r *result) doubt() {
 	for i := range r.diags {
@@ -220,7 +220,7 @@ func (r *result) doubt() {
 	}
 }
 
-// leaf decodes an object. line gives the line of an offset in what was scanned;
+// leaf decodes an object. line returns the line of an offset in what was scanned;
 // it is asked for ascending offsets.
 func (r *result) leaf(l *leaf, line func(offset int) int) {
 	at := line(l.start)
@@ -251,7 +251,7 @@ func (r *result) leaf(l *leaf, line func(offset int) int) {
 	}
 }
 
-// problem tells why a leaf cannot be an object of any kind, or nothing.
+// problem returns why a leaf cannot be an object of any kind, or nothing.
 func (l *leaf) problem() string {
 	switch {
 	case l.text[0] != '{':

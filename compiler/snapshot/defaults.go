@@ -113,7 +113,7 @@ func defaultEndpointPorts(ports []discoveryv1.EndpointPort, text []byte) {
 	}
 }
 
-// nullNames tells of each of the first n ports whether its name is given as null.
+// nullNames reports of each of the first n ports whether its name is given as null.
 func nullNames(text []byte, n int) []bool {
 	var slice struct {
 		Ports []map[string]json.RawMessage `json:"ports"`
@@ -232,7 +232,7 @@ func checkPortName(path, name string) []finding {
 	return []finding{{diag.Error, path, fmt.Sprintf("must be lower-case letters, digits and -, at most 63, got %q", name)}}
 }
 
-// isName tells whether s is a DNS-1123 name of at most limit bytes; inner are
+// isName reports whether s is a DNS-1123 name of at most limit bytes; inner are
 // the signs it may have besides letters and digits, though not at the ends.
 func isName(s string, limit int, inner string) bool {
 	alnum := func(c byte) bool { return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' }

@@ -72,7 +72,7 @@ func endpointSlice(i, endpoints, nodes int) *discoveryv1.EndpointSlice {
 
 func zone(node int) string { return fmt.Sprintf("z%d", node%3) }
 
-// nth gives the address i after base.
+// nth returns the address i after base.
 func nth(base string, i int) string {
 	b := netip.MustParseAddr(base).As4()
 	binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(b[:])+uint32(i))

@@ -18,7 +18,7 @@ import (
 // a name even with an error, if it could be read.
 type decoder func(text []byte) (object, []finding, error)
 
-// decoderOf gives the decoder of a kind, or nil if a Snapshot has no use for it.
+// decoderOf returns the decoder of a kind, or nil if a Snapshot has no use for it.
 func decoderOf(apiVersion, kind string) decoder {
 	switch apiVersion + "/" + kind {
 	case "v1/Service":
@@ -133,7 +133,7 @@ func clamp(offset int64, text []byte) int {
 	return int(min(max(offset, 0), int64(len(text))))
 }
 
-// typeName tells what a field of a Go type takes, in the words of JSON.
+// typeName returns what a field of a Go type takes, in the words of JSON.
 func typeName(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.String:

@@ -31,14 +31,14 @@ type place struct {
 }
 
 // Decode adds the objects in a file to s, as the function of that name does.
-// With foreign, for what was found in a directory, a file without anything that
+// With fromDirectory, for what was found in a directory, a file without anything that
 // has an apiVersion and a kind is something else, and nothing is wrong with it.
-func (r *Reader) Decode(s *Snapshot, file string, data []byte, foreign bool) diag.List {
+func (r *Reader) Decode(s *Snapshot, file string, data []byte, fromDirectory bool) diag.List {
 	if r.at == nil {
 		r.at = map[string]place{}
 	}
 	note := func(object string, at place) { r.at[object] = at }
-	list := decode(s, file, data, foreign, note)
+	list := decode(s, file, data, fromDirectory, note)
 	return list
 }
 
@@ -66,7 +66,7 @@ type fields map[string]position
 
 type position struct{ line, col int }
 
-// find gives the place of a field, or of the innermost one around it.
+// find returns the place of a field, or of the innermost one around it.
 func (f fields) find(path string) position {
 	if pos, ok := f[path]; ok {
 		return pos
@@ -83,7 +83,7 @@ func (f fields) find(path string) position {
 	return f[""]
 }
 
-// singular gives the older field that stands for the first item of a newer one.
+// singular returns the older field that stands for the first item of a newer one.
 func singular(path string) string {
 	switch path {
 	case "spec.clusterIPs[0]":
@@ -137,7 +137,7 @@ func (r *Reader) document(p *place) *yaml.Node {
 	return node
 }
 
-// item gives an item of a List, or of an array.
+// item returns an item of a List, or of an array.
 func item(list *yaml.Node, i int) *yaml.Node {
 	if list.Kind == yaml.MappingNode {
 		for j := 0; j+1 < len(list.Content); j += 2 {
@@ -153,7 +153,7 @@ func item(list *yaml.Node, i int) *yaml.Node {
 	return list.Content[i]
 }
 
-// of gives the place of a node in the part.
+// of returns the place of a node in the part.
 func (p *place) of(n *yaml.Node) position {
 	pos := position{p.line + n.Line - 1, n.Column}
 	if n.Line == 1 {
@@ -229,7 +229,7 @@ func (s *indexer) value(path string) error {
 	}
 }
 
-// at gives the place of an offset; offsets ascend.
+// at returns the place of an offset; offsets ascend.
 func (s *indexer) at(offset int) position {
 	line := s.lines.at(offset)
 	col := offset - s.lines.start + 1

@@ -7,9 +7,9 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Pod gives the address of a pod in a family, and the node it runs on, as far
+// Pod returns the address of a pod in a family, and the node it runs on, as far
 // as an EndpointSlice has it as an endpoint, or v1 Endpoints if none has. Of
-// several addresses it gives the least.
+// several addresses it returns the least.
 func (s *Snapshot) Pod(name ir.Name, family ir.Family) (addr netip.Addr, node string, ok bool) {
 	if name.Name == "" {
 		return addr, "", false

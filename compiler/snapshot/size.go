@@ -37,7 +37,7 @@ func sizeOf[T any](*T) int { return int(reflect.TypeFor[T]().Size()) }
 // arrayOf is the size of the array behind a slice.
 func arrayOf[T any](l []T) int { return cap(l) * int(reflect.TypeFor[T]().Size()) }
 
-// Count gives how many objects of each kind there are.
+// Count returns how many objects of each kind there are.
 func (s *Snapshot) Count() (services, endpointSlices, nodes int) {
 	return len(s.services), len(s.slices), len(s.nodes)
 }

@@ -38,7 +38,7 @@ func split(data []byte) []part {
 	return parts
 }
 
-// plainLines gives the text without byte order mark and with line feeds for
+// plainLines returns the text without byte order mark and with line feeds for
 // line breaks, which is what YAML makes of them, and JSON does not care.
 func plainLines(data []byte) []byte {
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
@@ -87,7 +87,7 @@ func endsOf(data []byte) ends {
 	return ends{data, marks{sign: "\n---"}, marks{sign: "\n..."}}
 }
 
-// after finds the next line that starts with --- or ... and gives where it and
+// after finds the next line that starts with --- or ... and returns where it and
 // what follows its three signs start.
 func (e *ends) after(start int) (end, next int) {
 	for at := start; at < len(e.data); {
@@ -109,7 +109,7 @@ type marks struct {
 	looked int // bytes that this took
 }
 
-// next gives where the sign stands at or after an offset, the end of data if it does not.
+// next returns where the sign stands at or after an offset, the end of data if it does not.
 func (m *marks) next(data []byte, from int) int {
 	if m.known && m.at >= from {
 		return m.at
@@ -129,7 +129,7 @@ func isMarker(line []byte) bool {
 	return len(line) == 3 || line[3] == '\n' || line[3] == ' ' || line[3] == '\t'
 }
 
-// significant gives the offsets of the first sign from start on that is not of
+// significant returns the offsets of the first sign from start on that is not of
 // a blank line, a comment or a directive, and of its line.
 func significant(data []byte, start int) (line, sign int) {
 	for line = start; line < len(data); {
@@ -146,7 +146,7 @@ func significant(data []byte, start int) (line, sign int) {
 	return line, line
 }
 
-// isJSON tells JSON from YAML in flow style, which may start with a brace or
+// isJSON distinguishes JSON from YAML in flow style, which may start with a brace or
 // bracket too.
 func isJSON(text []byte) bool {
 	rest := bytes.TrimLeft(text[1:], " \t\n")
@@ -198,7 +198,7 @@ func splitYAML(parts []part, doc int, text []byte, start int) []part {
 	return parts
 }
 
-// cutOff tells what is missing at the end of a List, or nothing: kubectl and oc
+// cutOff returns what is missing at the end of a List, or nothing: kubectl and oc
 // write its kind behind the items.
 func cutOff(text []byte, items [][2]int) string {
 	if len(items) == 0 {
@@ -254,7 +254,7 @@ func closeItems(items [][2]int, end int) [][2]int {
 	return items
 }
 
-// hasAnchor tells whether the text may have an anchor, by which one item can
+// hasAnchor reports whether the text may have an anchor, by which one item can
 // stand for a piece of another.
 func hasAnchor(text []byte) bool {
 	for at := 0; ; at++ {
@@ -268,7 +268,7 @@ func hasAnchor(text []byte) bool {
 	}
 }
 
-// findItems gives the offset of the first line after "items:" that is an
+// findItems returns the offset of the first line after "items:" that is an
 // item, or -1.
 func findItems(text []byte) int {
 	const key = "\nitems:"
@@ -295,7 +295,7 @@ func firstLine(text []byte) []byte {
 	return line
 }
 
-// listOf reads what stands around the items and gives the type of the List.
+// listOf reads what stands around the items and returns the type of the List.
 func listOf(head, tail []byte) *leaf {
 	text, _, err := toJSON(bytes.Join([][]byte{head, tail}, []byte("\n")))
 	if err != nil {

@@ -21,7 +21,7 @@ type Snapshot struct {
 	cidrs    map[string]*ServiceCIDR
 }
 
-// New gives an empty Snapshot.
+// New returns an empty Snapshot.
 func New() *Snapshot {
 	return &Snapshot{
 		services: map[ir.Name]*Service{},
@@ -39,15 +39,15 @@ func (s *Snapshot) SetService(svc *Service) { s.services[svc.Name] = svc }
 // DeleteService removes a Service; its slices stay (SNAP-6).
 func (s *Snapshot) DeleteService(name ir.Name) { delete(s.services, name) }
 
-// Service gives a Service by name, or nil.
+// Service returns a Service by name, or nil.
 func (s *Snapshot) Service(name ir.Name) *Service { return s.services[name] }
 
-// Services gives all Services by name.
+// Services returns all Services by name.
 func (s *Snapshot) Services() []*Service {
 	return slices.SortedFunc(maps.Values(s.services), func(a, b *Service) int { return a.Name.Compare(b.Name) })
 }
 
-// SetSlice adds or replaces an EndpointSlice. It gives the Services whose
+// SetSlice adds or replaces an EndpointSlice. It returns the Services whose
 // endpoints may have changed: one, or two when the slice moved.
 func (s *Snapshot) SetSlice(slice *EndpointSlice) []ir.Name {
 	dirty := s.DeleteSlice(slice.Name)
@@ -65,7 +65,7 @@ func (s *Snapshot) SetSlice(slice *EndpointSlice) []ir.Name {
 	return dirty
 }
 
-// DeleteSlice removes an EndpointSlice and gives the Service it belonged to, if any.
+// DeleteSlice removes an EndpointSlice and returns the Service it belonged to, if any.
 func (s *Snapshot) DeleteSlice(name ir.Name) []ir.Name {
 	old := s.slices[name]
 	if old == nil {
@@ -94,7 +94,7 @@ func (s *Snapshot) SetEndpoints(name ir.Name, slices []*EndpointSlice) { s.legac
 // DeleteEndpoints removes what came from the v1 Endpoints of the name.
 func (s *Snapshot) DeleteEndpoints(name ir.Name) { delete(s.legacy, name) }
 
-// Slices gives the EndpointSlices of a Service by name, whether or not the
+// Slices returns the EndpointSlices of a Service by name, whether or not the
 // Service exists; where there are none, what its v1 Endpoints say (SNAP-62).
 // The caller must not change the result.
 func (s *Snapshot) Slices(service ir.Name) []*EndpointSlice {
@@ -107,10 +107,10 @@ func (s *Snapshot) Slices(service ir.Name) []*EndpointSlice {
 // SetNode adds or replaces a Node.
 func (s *Snapshot) SetNode(n *Node) { s.nodes[n.Name] = n }
 
-// Node gives a Node by name, or nil.
+// Node returns a Node by name, or nil.
 func (s *Snapshot) Node(name string) *Node { return s.nodes[name] }
 
-// Nodes gives all Nodes by name.
+// Nodes returns all Nodes by name.
 func (s *Snapshot) Nodes() []*Node {
 	return slices.SortedFunc(maps.Values(s.nodes), func(a, b *Node) int { return strings.Compare(a.Name, b.Name) })
 }
@@ -121,7 +121,7 @@ func (s *Snapshot) SetServiceCIDR(c *ServiceCIDR) { s.cidrs[c.Name] = c }
 // DeleteServiceCIDR removes a ServiceCIDR.
 func (s *Snapshot) DeleteServiceCIDR(name string) { delete(s.cidrs, name) }
 
-// ServiceCIDRs gives all ServiceCIDRs by name.
+// ServiceCIDRs returns all ServiceCIDRs by name.
 func (s *Snapshot) ServiceCIDRs() []*ServiceCIDR {
 	return slices.SortedFunc(maps.Values(s.cidrs), func(a, b *ServiceCIDR) int { return strings.Compare(a.Name, b.Name) })
 }

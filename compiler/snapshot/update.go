@@ -14,7 +14,7 @@ type Dirty struct {
 	ServiceObjects, SliceObjects int
 }
 
-// Empty tells that nothing differs.
+// Empty reports whether nothing differs.
 func (d Dirty) Empty() bool { return len(d.Services) == 0 && !d.Node }
 
 // Merge adds what differs elsewhere.
@@ -23,7 +23,7 @@ func (d *Dirty) Merge(o Dirty) {
 	d.Node = d.Node || o.Node
 }
 
-// Slice gives an EndpointSlice by name, or nil.
+// Slice returns an EndpointSlice by name, or nil.
 func (s *Snapshot) Slice(name ir.Name) *EndpointSlice { return s.slices[name] }
 
 // Update makes s hold what o holds. What is equal stays as it is in s.

@@ -10,7 +10,7 @@ import (
 // toJSON turns one YAML document into JSON, by the rules that kubectl follows:
 // those of sigs.k8s.io/yaml. Block YAML as kubectl prints it, which is nearly
 // all there is, takes a way that is some twenty times as fast, and keeps its
-// line breaks, so that a place in the JSON tells the line in the YAML.
+// line breaks, so that a place in the JSON has the line in the YAML.
 // FuzzTranscode holds the two ways against each other.
 func toJSON(doc []byte) (text []byte, lines bool, err error) {
 	if out, ok := transcode(doc); ok {
@@ -33,7 +33,7 @@ type transcoder struct {
 	out  []byte
 }
 
-// transcode gives the JSON of a document with one node.
+// transcode returns the JSON of a document with one node.
 func transcode(doc []byte) ([]byte, bool) {
 	if !isPlain(doc) {
 		return nil, false
@@ -50,7 +50,7 @@ func transcode(doc []byte) ([]byte, bool) {
 	return t.out, !t.fail
 }
 
-// isPlain tells whether the text is printable ASCII in lines.
+// isPlain reports whether the text is printable ASCII in lines.
 func isPlain(text []byte) bool {
 	for _, c := range text {
 		if (c < ' ' || c > '~') && c != '\n' {
@@ -97,7 +97,7 @@ func indentation(line []byte) int {
 	return len(line)
 }
 
-// isDash tells whether a list item starts here.
+// isDash reports whether a list item starts here.
 func isDash(rest []byte) bool {
 	return len(rest) > 0 && rest[0] == '-' && (len(rest) == 1 || rest[1] == ' ')
 }
@@ -212,7 +212,7 @@ func splitKey(line []byte) (key, rest []byte, ok bool) {
 
 func isLetter(c byte) bool { return 'a' <= c|0x20 && c|0x20 <= 'z' }
 
-// isWord tells whether YAML 1.1 reads the word as a boolean or null.
+// isWord reports whether YAML 1.1 reads the word as a boolean or null.
 func isWord(word []byte) bool {
 	if len(word) > 5 {
 		return false
@@ -248,7 +248,7 @@ func (t *transcoder) scalar(text []byte) {
 	}
 }
 
-// double writes a text in double quotes and gives what follows it. Its simple
+// double writes a text in double quotes and returns what follows it. Its simple
 // escapes are those of JSON.
 func (t *transcoder) double(text []byte) []byte {
 	for i := 1; i < len(text); i++ {
@@ -267,7 +267,7 @@ func (t *transcoder) double(text []byte) []byte {
 	return nil
 }
 
-// single writes a text in single quotes, which has no escapes here, and gives
+// single writes a text in single quotes, which has no escapes here, and returns
 // what follows it.
 func (t *transcoder) single(text []byte) []byte {
 	end := bytes.IndexByte(text[1:], '\'')
@@ -301,7 +301,7 @@ func (t *transcoder) plain(text []byte) {
 	}
 }
 
-// isInt tells whether YAML and JSON agree that this is an integer.
+// isInt reports whether YAML and JSON agree that this is an integer.
 func isInt(text []byte) bool {
 	digits := bytes.TrimPrefix(text, []byte("-"))
 	if len(digits) == 0 || len(digits) > 18 || digits[0] == '0' && len(text) > 1 {
@@ -315,7 +315,7 @@ func isInt(text []byte) bool {
 	return true
 }
 
-// isNoNumber tells whether a text that starts with a digit is surely a string:
+// isNoNumber reports whether a text that starts with a digit is surely a string:
 // an address, a CIDR, a time, an identifier, a quantity.
 func isNoNumber(text []byte) bool {
 	dots, dashes := 0, 0
