@@ -115,7 +115,7 @@ func (b *builder) port(p *port, endpoints []endpoint) {
 			b.pool(p, ir.Policy(policy), selected, &n, endpoints)
 		}
 	}
-	b.kept(p, &selections, endpoints)
+	b.draining(p, &selections, endpoints)
 	for i := range sendings {
 		sendings[i].routes = rebase(sendings[i].routes, index)
 	}

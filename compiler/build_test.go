@@ -180,8 +180,8 @@ func lines(programs ir.Programs) []string {
 				}
 				out = append(out, strings.Join(words, " "))
 			}
-			for _, k := range s.Kept {
-				out = append(out, "kept "+k.Port.Port+"→"+backendsText(k.Backends))
+			for _, d := range s.Draining {
+				out = append(out, "kept "+d.Port.Port+"→"+backendsText(d.Backends))
 			}
 		}
 	}

@@ -12,10 +12,10 @@ func canonical(s *ir.Service) {
 }
 
 // without returns a copy of a Service that lacks some frontends, the pools that
-// only they led to, and what is kept of ports that no other is of.
+// only they led to, and what drains of ports that no other is of.
 func without(s *ir.Service, lost func(*ir.Frontend) bool) *ir.Service {
 	out := *s
-	out.Frontends, out.Pools, out.Kept = nil, nil, nil
+	out.Frontends, out.Pools, out.Draining = nil, nil, nil
 	index := map[int]int{} // new index of a pool by its old one
 	served := map[ir.ServicePort]bool{}
 	for i := range s.Frontends {
@@ -35,9 +35,9 @@ func without(s *ir.Service, lost func(*ir.Frontend) bool) *ir.Service {
 			out.Pools = append(out.Pools, p)
 		}
 	}
-	for _, k := range s.Kept {
+	for _, k := range s.Draining {
 		if served[k.Port] {
-			out.Kept = append(out.Kept, k)
+			out.Draining = append(out.Draining, k)
 		}
 	}
 	for i := range out.Frontends {

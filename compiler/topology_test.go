@@ -137,7 +137,7 @@ func TestFallback(t *testing.T) {
 }
 
 // Who gets no new UDP clients and keeps those that it has (DMN-30).
-func TestKept(t *testing.T) {
+func TestDraining(t *testing.T) {
 	dns := func(c ...change) object {
 		return newService("dns", append([]change{ports(snapshot.ServicePort{Protocol: "UDP", Port: 53})}, c...)...)
 	}

@@ -77,10 +77,10 @@ var capabilityNames = [...]string{
 	"MasqueradesOwnVIP", "CarriesVIPs",
 }
 
-// Has tells whether all capabilities of o are in c.
+// Has reports whether all capabilities of o are in c.
 func (c Capability) Has(o Capability) bool { return c&o == o }
 
-// String gives the names, joined by "|".
+// String returns the names, joined by "|".
 func (c Capability) String() string {
 	var names []string
 	for i, n := range capabilityNames {

@@ -9,7 +9,7 @@ type Change struct {
 	Old, New *Service
 }
 
-// Diff gives the Services that differ between two Programs of one family, in
+// Diff returns the Services that differ between two Programs of one family, in
 // order of name. It does not look at the nodes. Origins count: a rule whose
 // reason changed is shown as changed.
 func Diff(from, to *Program) []Change {

@@ -16,7 +16,7 @@ const (
 	SCTP Protocol = 132
 )
 
-// String gives the lower-case name, as nft, iptables and ipvsadm write it.
+// String returns the lower-case name, as nft, iptables and ipvsadm write it.
 func (p Protocol) String() string {
 	switch p {
 	case TCP:
@@ -45,7 +45,7 @@ type Name struct {
 	Name      string `json:"name"`
 }
 
-// String gives namespace/name.
+// String returns namespace/name.
 func (n Name) String() string { return n.Namespace + "/" + n.Name }
 
 // Compare orders by namespace, then name.
@@ -61,7 +61,7 @@ type ServicePort struct {
 	Protocol Protocol `json:"protocol"`
 }
 
-// String gives ns/name:port, or ns/name where the port has no name: the form
+// String returns ns/name:port, or ns/name where the port has no name: the form
 // that kube-proxy logs, comments and hashes (IPT-2).
 func (p ServicePort) String() string {
 	if p.Port == "" {
@@ -83,7 +83,7 @@ type Origin struct {
 	Reason string `json:"reason,omitzero"` // "ready, on this node", "externalTrafficPolicy Local: no endpoint on this node"
 }
 
-// String gives "Object: Field (Reason)", leaving out what is empty.
+// String returns "Object: Field (Reason)", leaving out what is empty.
 func (o Origin) String() string {
 	s := o.Object
 	if o.Field != "" {
@@ -108,7 +108,7 @@ type Service struct {
 	Name      Name         `json:"name"`
 	Frontends []Frontend   `json:"frontends,omitzero"` // canonical order, see Frontend.Compare
 	Pools     []Pool       `json:"pools,omitzero"`     // by Port, then Policy; Routes point into it
-	Kept      []Kept       `json:"kept,omitzero"`      // by Port; UDP only
+	Draining  []Draining   `json:"kept,omitzero"`      // by Port; UDP only
 	Health    *HealthCheck `json:"health,omitzero"`    // nil unless type LoadBalancer with externalTrafficPolicy Local
 	HNS       *HNSService  `json:"hns,omitzero"`       // kernelspace mode only
 	Origin    Origin       `json:"origin"`
@@ -125,7 +125,7 @@ const (
 	NodePort
 )
 
-// String gives the API's word for the kind.
+// String returns the API's word for the kind.
 func (k Kind) String() string {
 	return [...]string{"ClusterIP", "ExternalIP", "LoadBalancer", "NodePort"}[k]
 }
@@ -137,7 +137,7 @@ func (k Kind) Rank() int {
 	return [...]int{ClusterIP: 0, LoadBalancer: 1, ExternalIP: 2, NodePort: 3}[k]
 }
 
-// External tells whether the frontend is governed by externalTrafficPolicy.
+// External reports whether the frontend is governed by externalTrafficPolicy.
 func (k Kind) External() bool { return k != ClusterIP }
 
 // Policy is a traffic policy (spec.internalTrafficPolicy for ClusterIP
@@ -149,7 +149,7 @@ const (
 	Local
 )
 
-// String gives the API's word.
+// String returns the API's word.
 func (p Policy) String() string { return [...]string{"Cluster", "Local"}[p] }
 
 // Match is what a frontend takes: packets of Protocol to Addr:Port, or, when
@@ -162,10 +162,10 @@ type Match struct {
 	Port     uint16     `json:"port"`
 }
 
-// NodeAddrs tells whether the match is a node port's.
+// NodeAddrs reports whether the match is a node port's.
 func (m Match) NodeAddrs() bool { return !m.Addr.IsValid() }
 
-// String gives 10.96.0.10:80/tcp, [fd00::1]:80/tcp, or node:30080/tcp.
+// String returns 10.96.0.10:80/tcp, [fd00::1]:80/tcp, or node:30080/tcp.
 func (m Match) String() string {
 	if m.NodeAddrs() {
 		return "node:" + utoa(m.Port) + "/" + m.Protocol.String()
@@ -193,7 +193,7 @@ const (
 	Pass                  // leave it to the rest of the host
 )
 
-// String gives reject, drop or pass.
+// String returns reject, drop or pass.
 func (v Verdict) String() string { return [...]string{"reject", "drop", "pass"}[v] }
 
 // Frontend is one address, or the node's addresses, with one port that clients
@@ -238,7 +238,7 @@ const (
 	Host              // an address of this node: what its own processes send
 )
 
-// String gives any, pods or node.
+// String returns any, pods or node.
 func (s Scope) String() string { return [...]string{"any", "pods", "node"}[s] }
 
 // Route sends packets of a scope to a pool.
@@ -262,7 +262,7 @@ type Pool struct {
 	Policy   Policy      `json:"policy"`
 	Backends []Backend   `json:"backends"`          // by AddrPort text order, as kube-proxy has it (SNAP-46); never empty
 	Affinity *Affinity   `json:"affinity,omitzero"` // nil: none
-	// Origin's Reason tells how the backends were chosen, and why others were not.
+	// Origin's Reason says how the backends were chosen, and why others were not.
 	Origin Origin `json:"origin"`
 }
 
@@ -280,11 +280,12 @@ type Backend struct {
 	Origin   Origin         `json:"origin"`
 }
 
-// Kept are the endpoints of a UDP port that serve, but that no pool of the
+// Draining are the endpoints of a UDP port that serve, but that no pool of the
 // port has: because they are terminating and others are ready, or by traffic
 // policy or hints. They get no new clients, and those that they have stay, as
-// TCP connections do (DMN-30). No rule is made of them.
-type Kept struct {
+// TCP connections do (DMN-30). No rule is made of them. In JSON and text they are
+// what the Service keeps, as in documents of earlier versions.
+type Draining struct {
 	Port     ServicePort `json:"port"`
 	Backends []Backend   `json:"backends"` // ordered as in a Pool; never empty
 	Origin   Origin      `json:"origin"`

@@ -94,7 +94,7 @@ service default/local                                    # Service default/local
 	}
 }
 
-func TestTextKept(t *testing.T) {
+func TestTextDraining(t *testing.T) {
 	p := irtest.Program(ir.ModeNFTables)
 	const want = `  keeps udp                                              # Service default/sticky: spec.ports[0]
     10.244.1.12:8080 local                               # EndpointSlice default/sticky-1: endpoints[2]
@@ -127,16 +127,16 @@ func TestValidate(t *testing.T) {
 		{"affinity timeout must be", func(p *ir.Program) { p.Services[4].Pools[0].Affinity.Timeout = 1 }},
 		{"cannot have this match", func(p *ir.Program) { p.Services[0].Frontends[0].Match.Addr = netip.MustParseAddr("fd00::1") }},
 		{"must be a masked IPv4 prefix", func(p *ir.Program) { p.Node.Detector.Prefix = netip.MustParsePrefix("10.244.0.1/16") }},
-		{"kept of default/sticky: has no backends", func(p *ir.Program) { p.Services[4].Kept[0].Backends = nil }},
+		{"kept of default/sticky: has no backends", func(p *ir.Program) { p.Services[4].Draining[0].Backends = nil }},
 		{"kept of default/sticky: backend 10.244.1.10:8080 stands twice", func(p *ir.Program) {
-			p.Services[4].Kept[0].Backends = p.Services[4].Pools[0].Backends[:1]
+			p.Services[4].Draining[0].Backends = p.Services[4].Pools[0].Backends[:1]
 		}},
-		{"kept of default/sticky:web: no UDP frontend is of this port", func(p *ir.Program) { p.Services[4].Kept[0].Port.Port = "web" }},
+		{"kept of default/sticky:web: no UDP frontend is of this port", func(p *ir.Program) { p.Services[4].Draining[0].Port.Port = "web" }},
 		{"kept of default/local: no UDP frontend is of this port", func(p *ir.Program) {
-			p.Services[0].Kept = []ir.Kept{{Port: p.Services[0].Pools[0].Port}}
+			p.Services[0].Draining = []ir.Draining{{Port: p.Services[0].Pools[0].Port}}
 		}},
 		{"kept of default/sticky: must come after", func(p *ir.Program) {
-			p.Services[4].Kept = append(p.Services[4].Kept, p.Services[4].Kept[0])
+			p.Services[4].Draining = append(p.Services[4].Draining, p.Services[4].Draining[0])
 		}},
 		{"only LoadBalancer frontends", func(p *ir.Program) {
 			p.Services[0].Frontends[0].SourceRanges = p.Services[2].Frontends[0].SourceRanges

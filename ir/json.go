@@ -22,7 +22,7 @@ type document struct {
 }
 
 // WriteJSON writes the programs of one node as a versioned document. ReadJSON
-// gives back equal Programs.
+// returns equal Programs.
 func WriteJSON(w io.Writer, programs Programs) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)

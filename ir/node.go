@@ -33,7 +33,7 @@ type Node struct {
 // MasqueradeMark is 1<<MasqueradeBit (IPT-3).
 func (n *Node) MasqueradeMark() uint32 { return 1 << n.MasqueradeBit }
 
-// HasAddr tells whether addr is the node's own: in Addrs, or a loopback address.
+// HasAddr reports whether addr is the node's own: in Addrs, or a loopback address.
 func (n *Node) HasAddr(addr netip.Addr) bool {
 	if addr.IsLoopback() {
 		return true
@@ -73,7 +73,7 @@ type NodePortPrefix struct {
 	Origin   Origin       `json:"origin"`
 }
 
-// Has tells whether a node port answers at addr, on a node for which local
+// Has reports whether a node port answers at addr, on a node for which local
 // says whether addr is one of its addresses.
 func (a *NodePortAddrs) Has(addr netip.Addr, local bool) bool {
 	if addr.IsLoopback() && !a.Loopback {
@@ -101,7 +101,7 @@ const (
 	DetectPrefix                      // by the start of its name: mode InterfaceNamePrefix
 )
 
-// String gives none, cidr, interface or prefix.
+// String returns none, cidr, interface or prefix.
 func (m DetectMode) String() string { return [...]string{"none", "cidr", "interface", "prefix"}[m] }
 
 // Detector decides whether a packet comes from a pod.
@@ -112,7 +112,7 @@ type Detector struct {
 	Origin    Origin       `json:"origin"`
 }
 
-// Local tells whether a packet from src that came in by interface in counts as
+// Local reports whether a packet from src that came in by interface in counts as
 // a pod's. in is empty for what the node itself sends, which no interface
 // detector takes for local.
 func (d *Detector) Local(src netip.Addr, in string) bool {

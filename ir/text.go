@@ -43,7 +43,7 @@ func WriteText(w io.Writer, programs Programs) error {
 	return nil
 }
 
-// Text gives the canonical text of one Service, as WriteText has it.
+// Text returns the canonical text of one Service, as WriteText has it.
 func (s *Service) Text() string {
 	var t text
 	t.service(s)
@@ -183,11 +183,11 @@ func (t *text) service(s *Service) {
 			t.backend(&p.Backends[j])
 		}
 	}
-	for i := range s.Kept {
-		k := &s.Kept[i]
-		t.line(1, k.Origin, "keeps", k.Port.local())
-		for j := range k.Backends {
-			t.backend(&k.Backends[j])
+	for i := range s.Draining {
+		d := &s.Draining[i]
+		t.line(1, d.Origin, "keeps", d.Port.local())
+		for j := range d.Backends {
+			t.backend(&d.Backends[j])
 		}
 	}
 	for i := range s.Frontends {

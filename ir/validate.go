@@ -9,7 +9,7 @@ import (
 )
 
 // Validate checks the promises that the types do not express: order, families,
-// references, and that no two frontends take the same packets. It gives all
+// references, and that no two frontends take the same packets. It returns all
 // violations, each named by Service and piece; none for what Compile builds.
 func (p *Program) Validate() []error {
 	v := validator{family: p.Family, owner: make(map[Match]Name)}
@@ -115,7 +115,7 @@ func (v *validator) service(s *Service) {
 			v.errorf("pool %d: pools must be ordered by port and policy, each once", i)
 		}
 	}
-	v.kept(s)
+	v.draining(s)
 	if h := s.Health; h != nil {
 		v.origin("health check", h.Origin)
 		if h.Port == 0 || h.Local < 0 {
@@ -124,25 +124,25 @@ func (v *validator) service(s *Service) {
 	}
 }
 
-// kept checks that what is kept is of a UDP port, and not in one of its pools.
-func (v *validator) kept(s *Service) {
-	for i := range s.Kept {
-		k := &s.Kept[i]
-		name := "kept of " + k.Port.String()
-		v.origin(name, k.Origin)
-		if i > 0 && s.Kept[i-1].Port.Compare(k.Port) >= 0 {
-			v.errorf("%s: must come after %s", name, s.Kept[i-1].Port)
+// draining checks that what drains is of a UDP port, and not in one of its pools.
+func (v *validator) draining(s *Service) {
+	for i := range s.Draining {
+		d := &s.Draining[i]
+		name := "kept of " + d.Port.String()
+		v.origin(name, d.Origin)
+		if i > 0 && s.Draining[i-1].Port.Compare(d.Port) >= 0 {
+			v.errorf("%s: must come after %s", name, s.Draining[i-1].Port)
 		}
-		if !slices.ContainsFunc(s.Frontends, func(f Frontend) bool { return f.Port == k.Port && f.Match.Protocol == UDP }) {
+		if !slices.ContainsFunc(s.Frontends, func(f Frontend) bool { return f.Port == d.Port && f.Match.Protocol == UDP }) {
 			v.errorf("%s: no UDP frontend is of this port", name)
 		}
 		seen := map[netip.AddrPort]bool{}
 		for j := range s.Pools {
 			for _, b := range s.Pools[j].Backends {
-				seen[b.AddrPort] = seen[b.AddrPort] || s.Pools[j].Port == k.Port
+				seen[b.AddrPort] = seen[b.AddrPort] || s.Pools[j].Port == d.Port
 			}
 		}
-		v.backends(name, k.Backends, seen)
+		v.backends(name, d.Backends, seen)
 	}
 }
 

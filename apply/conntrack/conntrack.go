@@ -142,9 +142,9 @@ func serving(s *ir.Service, port ir.ServicePort) map[netip.AddrPort]bool {
 			add(out, s.Pools[i].Backends)
 		}
 	}
-	for i := range s.Kept {
-		if s.Kept[i].Port == port {
-			add(out, s.Kept[i].Backends)
+	for i := range s.Draining {
+		if s.Draining[i].Port == port {
+			add(out, s.Draining[i].Backends)
 		}
 	}
 	return out

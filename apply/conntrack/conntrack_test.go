@@ -67,10 +67,10 @@ func TestJudge(t *testing.T) {
 			"node:30054/udp":      nil,
 			"192.0.2.11:5300/udp": {0},
 		}, []string{"10.244.1.5:53", "10.244.2.5:53"}, []string{"10.244.3.5:53"}, []string{"10.244.1.6:80"})
-		kept := func(port, addr string) ir.Kept {
-			return ir.Kept{Port: ir.ServicePort{Port: port, Protocol: ir.UDP}, Backends: []ir.Backend{{AddrPort: addrPort(addr)}}}
+		kept := func(port, addr string) ir.Draining {
+			return ir.Draining{Port: ir.ServicePort{Port: port, Protocol: ir.UDP}, Backends: []ir.Backend{{AddrPort: addrPort(addr)}}}
 		}
-		p.Services[0].Kept = []ir.Kept{kept("", "10.244.4.5:53"), kept("10.96.0.13:53/udp", "10.244.4.6:53")}
+		p.Services[0].Draining = []ir.Draining{kept("", "10.244.4.5:53"), kept("10.96.0.13:53/udp", "10.244.4.6:53")}
 		return p
 	}
 	v6 := program(t, ir.IPv6, []string{"2001:db8::11"}, map[string][]int{"[fd00::10]:53/udp": {0}, "node:30055/udp": {0}}, []string{"[fd00:244::5]:53"})

@@ -88,7 +88,7 @@ func newSubject(what string) subject {
 	return subject{words: " " + strings.Join(strings.Fields(what), " ") + " "}
 }
 
-// isAddr tells whether the subject is an address or a port, of any kind.
+// isAddr reports whether the subject is an address or a port, of any kind.
 func (s *subject) isAddr() bool { return s.addr.IsValid() || s.port != 0 }
 
 func (s *subject) isMatch(m ir.Match) bool {
@@ -113,7 +113,7 @@ func (s *subject) isFrontend(f *ir.Frontend) bool {
 	return s.isMatch(f.Match)
 }
 
-// isEntry tells whether the subject names an entry, or the frontend that it is for.
+// isEntry reports whether the subject names an entry, or the frontend that it is for.
 func (s *subject) isEntry(e render.Entry) bool {
 	switch {
 	case s.words != "":
@@ -135,7 +135,7 @@ type piece struct {
 	origin ir.Origin
 }
 
-// pieces gives the backends behind the address or port that the subject is.
+// pieces returns the backends behind the address or port that the subject is.
 func (s *subject) pieces(programs ir.Programs) pieces {
 	found := pieces{}
 	if !s.isAddr() {
@@ -162,7 +162,7 @@ func (s *subject) pieces(programs ir.Programs) pieces {
 
 func (p pieces) has(e render.Entry) bool { return p[piece{e.Match, e.Port, e.Origin}] }
 
-// part gives what the subject takes of a Service: the frontends that it names,
+// part returns what the subject takes of a Service: the frontends that it names,
 // the pools that they lead to and what is kept of their ports; or else the
 // backends that it names, and the frontends that lead there. Pools are numbered
 // anew.
@@ -176,10 +176,10 @@ func (s *subject) part(svc *ir.Service) (*ir.Service, bool) {
 			func(p ir.Protocol, b *ir.Backend) bool { return s.isBackend(b, p) })
 		part.Frontends = slices.DeleteFunc(part.Frontends, func(f ir.Frontend) bool { return len(f.Routes) == 0 })
 	}
-	return part, len(part.Frontends)+len(part.Kept) > 0
+	return part, len(part.Frontends)+len(part.Draining) > 0
 }
 
-// narrow gives a Service with some frontends and backends only, without pools
+// narrow returns a Service with some frontends and backends only, without pools
 // and routes that are then empty.
 func (s *subject) narrow(svc *ir.Service, frontend func(*ir.Frontend) bool, backend func(ir.Protocol, *ir.Backend) bool) *ir.Service {
 	part := &ir.Service{Name: svc.Name, Origin: svc.Origin}
@@ -214,10 +214,10 @@ func (s *subject) narrow(svc *ir.Service, frontend func(*ir.Frontend) bool, back
 		f.Routes = routes
 		part.Frontends = append(part.Frontends, f)
 	}
-	for _, k := range svc.Kept {
+	for _, k := range svc.Draining {
 		k.Backends = some(k.Port, k.Backends)
 		if len(k.Backends) > 0 && slices.ContainsFunc(part.Frontends, func(f ir.Frontend) bool { return f.Port == k.Port }) {
-			part.Kept = append(part.Kept, k)
+			part.Draining = append(part.Draining, k)
 		}
 	}
 	return part

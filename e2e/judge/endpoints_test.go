@@ -187,7 +187,7 @@ func proxycPools(p *ir.Program, of []string) string {
 			}
 			cluster, local := of(ir.Cluster), of(ir.Local)
 			serving := slices.Concat(cluster, local)
-			for _, k := range s.Kept {
+			for _, k := range s.Draining {
 				if k.Port == port {
 					serving = append(serving, k.Backends...)
 				}

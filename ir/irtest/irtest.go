@@ -9,7 +9,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Program gives an IPv4 Program of node1 in a mode, with the routes that the
+// Program returns an IPv4 Program of node1 in a mode, with the routes that the
 // compiler makes for iptables and nftables. Pods are 10.244.0.0/16, node1 is
 // 192.0.2.11.
 //
@@ -78,7 +78,7 @@ func Program(mode ir.Mode) *ir.Program {
 	sticky.s.Pools[cluster].Affinity = &ir.Affinity{Timeout: 3 * time.Hour,
 		Origin: origin(sticky.s.Origin.Object, "spec.sessionAffinity")}
 	sticky.clusterIP("10.96.0.15", 53, ir.Cluster, cluster)
-	sticky.s.Kept = []ir.Kept{{Port: sticky.port, Origin: origin(sticky.s.Origin.Object, "spec.ports[0]"), Backends: []ir.Backend{{
+	sticky.s.Draining = []ir.Draining{{Port: sticky.port, Origin: origin(sticky.s.Origin.Object, "spec.ports[0]"), Backends: []ir.Backend{{
 		AddrPort: netip.MustParseAddrPort("10.244.1.12:8080"), Local: true,
 		Origin: origin("EndpointSlice default/sticky-1", "endpoints[2]")}}}}
 

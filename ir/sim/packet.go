@@ -19,7 +19,7 @@ type Packet struct {
 	In string
 }
 
-// FromNode tells whether the node itself sends the packet.
+// FromNode reports whether the node itself sends the packet.
 func (p Packet) FromNode() bool { return p.In == "" }
 
 // Fate is what can happen to a packet.
@@ -32,7 +32,7 @@ const (
 	Dropped              // discarded
 )
 
-// String gives not ours, accepted, rejected or dropped.
+// String returns not ours, accepted, rejected or dropped.
 func (f Fate) String() string { return [...]string{"not ours", "accepted", "rejected", "dropped"}[f] }
 
 // Destination is one possible backend of an accepted packet.
@@ -43,7 +43,7 @@ type Destination struct {
 
 // Outcome is everything that can happen to one packet: with Accepted, every
 // destination that load balancing may pick, sorted by address and port
-// without duplicates. Affinity tells whether a client sticks to the one that
+// without duplicates. Affinity reports whether a client sticks to the one that
 // it met first. Two Outcomes are equal when Fate, Destinations and Affinity are.
 type Outcome struct {
 	Fate         Fate

@@ -15,7 +15,7 @@ type Step struct {
 	Origin ir.Origin `json:"origin,omitzero"`
 }
 
-// Trace gives everything that can happen to a packet under a Program. It is
+// Trace returns everything that can happen to a packet under a Program. It is
 // the definition of what the IR means.
 func Trace(p *ir.Program, pkt Packet) Outcome {
 	t := tracer{program: p, pkt: pkt, caps: p.Node.Mode.Capabilities()}
@@ -93,7 +93,7 @@ func (t *tracer) frontend(s *ir.Service, f *ir.Frontend) Outcome {
 	return t.empty(f)
 }
 
-// guards tells whether a frontend's source ranges are looked at: always when
+// guards reports whether a frontend's source ranges are looked at: always when
 // there is a way to a backend, and else as the mode has it (NFT-5).
 func (t *tracer) guards(f *ir.Frontend) bool {
 	switch {
@@ -133,7 +133,7 @@ func (t *tracer) admitted(f *ir.Frontend) bool {
 	return false
 }
 
-// holds tells whether the packet's source is in a scope.
+// holds reports whether the packet's source is in a scope.
 func (t *tracer) holds(s ir.Scope) bool {
 	node := &t.program.Node
 	switch s {
@@ -202,12 +202,12 @@ func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
 	return out
 }
 
-// ownVIP tells whether the node uses the very address that it connects to.
+// ownVIP reports whether the node uses the very address that it connects to.
 func (t *tracer) ownVIP(f *ir.Frontend) bool {
 	return t.caps.Has(ir.MasqueradesOwnVIP) && f.Kind == ir.ClusterIP && t.pkt.FromNode() && t.pkt.Src == t.pkt.Dst
 }
 
-// deliveredHere tells whether a packet from elsewhere ends at the node itself,
+// deliveredHere reports whether a packet from elsewhere ends at the node itself,
 // for a backend with its address (host network). It then leaves by no
 // interface, and so passes no postrouting hook, where masquerade happens.
 func (t *tracer) deliveredHere(b *ir.Backend) bool {
@@ -261,7 +261,7 @@ func (t *tracer) unclaimed(local bool) Outcome {
 	return Outcome{}
 }
 
-// vipOwner gives the Service and the kind of address under which the packet's
+// vipOwner returns the Service and the kind of address under which the packet's
 // destination is known, for the kinds whose undefined ports the mode minds.
 func (t *tracer) vipOwner() (*ir.Service, ir.Kind) {
 	any := t.caps.Has(ir.RejectUndefinedVIPPorts)
@@ -282,19 +282,19 @@ func (o *Outcome) normalize() {
 	o.Destinations = slices.Compact(o.Destinations)
 }
 
-// NewOutcome gives an Accepted Outcome in normal form, for evaluators.
+// NewOutcome returns an Accepted Outcome in normal form, for evaluators.
 func NewOutcome(affinity bool, destinations []Destination) Outcome {
 	o := Outcome{Fate: Accepted, Destinations: destinations, Affinity: affinity}
 	o.normalize()
 	return o
 }
 
-// Equal tells whether two outcomes are the same.
+// Equal reports whether two outcomes are the same.
 func (o Outcome) Equal(other Outcome) bool {
 	return o.Fate == other.Fate && o.Affinity == other.Affinity && slices.Equal(o.Destinations, other.Destinations)
 }
 
-// String gives the outcome in one line: "10.244.1.10:8080 10.244.2.10:8080+snat".
+// String returns the outcome in one line: "10.244.1.10:8080 10.244.2.10:8080+snat".
 func (o Outcome) String() string {
 	if o.Fate != Accepted {
 		return o.Fate.String()

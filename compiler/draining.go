@@ -2,10 +2,10 @@ package compiler
 
 import "github.com/proxyc/proxyc/ir"
 
-// kept adds the endpoints of a UDP port that serve and that none of the selections,
+// draining adds the endpoints of a UDP port that serve and that none of the selections,
 // of which its pools are made, has. Policies, hints and termination are about
 // new clients (DMN-30).
-func (b *builder) kept(p *port, selections *[ir.Local + 1]selection, endpoints []endpoint) {
+func (b *builder) draining(p *port, selections *[ir.Local + 1]selection, endpoints []endpoint) {
 	if p.Protocol != ir.UDP || !b.t.caps.Has(ir.Topology) { // other modes hold their clients themselves
 		return
 	}
@@ -14,17 +14,17 @@ func (b *builder) kept(p *port, selections *[ir.Local + 1]selection, endpoints [
 		e := &endpoints[i]
 		if e.Serving && !b.t.selects(selections[ir.Cluster], e) && !b.t.selects(selections[ir.Local], e) {
 			backends = append(backends, ir.Backend{
-				AddrPort: e.addrPort, Local: b.t.isLocal(e), Origin: b.t.origin(e, keptReason(e))})
+				AddrPort: e.addrPort, Local: b.t.isLocal(e), Origin: b.t.origin(e, drainingReason(e))})
 		}
 	}
 	if len(backends) > 0 {
-		b.out.Kept = append(b.out.Kept, ir.Kept{Port: p.ServicePort, Backends: backends,
+		b.out.Draining = append(b.out.Draining, ir.Draining{Port: p.ServicePort, Backends: backends,
 			Origin: ir.Origin{Object: b.s.object, Field: b.t.names.ports.at(p.index), Reason: "for clients that they have"}})
 	}
 }
 
-// keptReason returns why an endpoint keeps its clients and gets no others.
-func keptReason(e *endpoint) string {
+// drainingReason returns why an endpoint keeps its clients and gets no others.
+func drainingReason(e *endpoint) string {
 	switch {
 	case e.Terminating:
 		return "serving and terminating"
