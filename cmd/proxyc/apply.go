@@ -43,7 +43,7 @@ type cleanupCmd struct {
 	KeepKubeProxy bool `help:"Remove what proxyc left beside a kube-proxy that runs again, and keep kube-proxy's rules."`
 }
 
-// lookOnly tells that nothing may be written.
+// lookOnly reports whether nothing may be written.
 func (c *applyCmd) lookOnly() bool { return c.DryRun || c.Check }
 
 func (c *applyCmd) Run(e *env) error {
@@ -105,7 +105,7 @@ func (c *applyCmd) converge(ctx context.Context, e *env, j *job, programs ir.Pro
 // report is what an apply did, or would do, to be printed.
 type report struct{ *daemon.Report }
 
-// finish prints the report and gives the error with which the verb ends.
+// finish prints the report and returns the error with which the verb ends.
 func (c *applyCmd) finish(e *env, r report, err error) error {
 	printing := r.print
 	if c.Output == "json" {

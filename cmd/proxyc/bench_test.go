@@ -59,7 +59,7 @@ func BenchmarkProcess(b *testing.B) {
 	}
 }
 
-// benchCluster gives the JSON of a cluster of plain Services.
+// benchCluster returns the JSON of a cluster of plain Services.
 func benchCluster(b *testing.B, services int) []byte {
 	b.Helper()
 	var items []any

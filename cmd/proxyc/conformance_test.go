@@ -63,13 +63,13 @@ type conformanceFlow struct {
 	StatusOnly bool    `json:"status_only"`
 }
 
-// predictable tells whether the flow's outcome follows from the rules alone:
+// predictable reports whether the flow's outcome follows from the rules alone:
 // not from connections made before (sport, again), nor from a server (http).
 func (f *conformanceFlow) predictable() bool {
 	return f.From != "" && f.To != "" && f.SourcePort == 0 && !f.Unstable
 }
 
-// find gives the flow's record. A twin's addresses have no brackets there.
+// find returns the flow's record. A twin's addresses have no brackets there.
 func (f *conformanceFlow) find(record map[string]json.RawMessage, step, number int) (key string, raw json.RawMessage, ok bool) {
 	key = f.key(step, number)
 	if raw, ok = record[key]; !ok {
@@ -369,7 +369,7 @@ func topologyFacts() compiler.Facts {
 	}}
 }
 
-// topologyHosts gives the last parts of addresses: of 10.244.1.x, of
+// topologyHosts has the last parts of addresses: of 10.244.1.x, of
 // 10.244.2.x, and of the lan.
 var topologyHosts = map[string]map[string]string{
 	"10.244.1.":       {"1": "node1.cni0", "10": "pod1a", "11": "pod1b", "12": "pod1c"},
@@ -406,7 +406,7 @@ func topologyName(addr netip.Addr) (string, bool) {
 	return "", false
 }
 
-// sourceOf gives a flow's source as people give it to proxyc trace: node1
+// sourceOf returns a flow's source as people give it to proxyc trace: node1
 // itself, or the address from which others send to the destination. They have
 // no proxy of their own: what they send to others than node1 comes by it, too.
 func sourceOf(t *testing.T, f *conformanceFlow) string {
@@ -484,7 +484,7 @@ func twinText(s string) string {
 	return s
 }
 
-// config gives the base configuration with the case's merged over it.
+// config returns the base configuration with the case's merged over it.
 func (c *conformanceCase) config(t *testing.T, mode ir.Mode) []byte {
 	t.Helper()
 	base := map[string]any{

@@ -42,7 +42,7 @@ const countedRounds = 3
 type countedPlane struct {
 	reconciler *reconcile.Reconciler
 	bytes      func() int // that the kernel was sent since the last call
-	// holds tells what the kernel has.
+	// holds returns what the kernel has.
 	holds func(ctx context.Context) (counts, error)
 }
 
@@ -269,7 +269,7 @@ func (p *countedPlane) count(t *testing.T, mode ir.Mode) map[string]counts {
 	return out
 }
 
-// move gives the objects with another address for the first endpoint of a Service.
+// move returns the objects with another address for the first endpoint of a Service.
 func move(objects []any, service int) []any {
 	of := countedCluster.Service(service)
 	i := slices.IndexFunc(objects, func(o any) bool {
@@ -305,7 +305,7 @@ func (p *countedPlane) sync(t *testing.T, f *fileSource, kind reconcile.Kind) co
 	return counts{allocated: allocations, "added": n.Added, "changed": n.Changed, "removed": n.Removed, "bytes": p.bytes()}
 }
 
-// mallocs gives how many objects a call allocates, on one processor and
+// mallocs returns how many objects a call allocates, on one processor and
 // without collections.
 func mallocs(do func()) int {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))

@@ -89,7 +89,7 @@ func (r recorded) check(t *testing.T) {
 	}
 }
 
-// differ gives a line for each count that is not as recorded.
+// differ returns a line for each count that is not as recorded.
 func (r recorded) differ(old *recorded) (lines []string) {
 	for _, of := range union(r.Counts, old.Counts) {
 		for _, done := range union(r.Counts[of], old.Counts[of]) {
@@ -104,7 +104,7 @@ func (r recorded) differ(old *recorded) (lines []string) {
 	return lines
 }
 
-// same tells whether a count is as good as the recorded one.
+// same reports whether a count is as good as the recorded one.
 func (r recorded) same(old *recorded, what string, was, now int) bool {
 	if what != allocated {
 		return was == now
@@ -128,7 +128,7 @@ func (r recorded) keep(old *recorded) {
 	}
 }
 
-// union gives the keys of both, sorted.
+// union returns the keys of both, sorted.
 func union[V any](a, b map[string]V) []string {
 	all := maps.Clone(a)
 	if all == nil {

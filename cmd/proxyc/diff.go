@@ -116,7 +116,7 @@ func diffText[T any](name string, from, to T, write func(io.Writer, T) error) ([
 	return diffBytes(name, a.Bytes(), b.Bytes()), nil
 }
 
-// diffBytes gives the lines that differ, under a header with the name once.
+// diffBytes returns the lines that differ, under a header with the name once.
 func diffBytes(name string, from, to []byte) []byte {
 	_, lines, found := bytes.Cut(diff.Diff(name, from, name, to), []byte("\n"))
 	if !found {

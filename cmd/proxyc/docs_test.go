@@ -35,7 +35,7 @@ func TestCapabilityTable(t *testing.T) {
 	}
 }
 
-// capabilities gives a table of what each mode has.
+// capabilities returns a table of what each mode has.
 func capabilities() string {
 	var b strings.Builder
 	header, rule := "| |", "|---|"

@@ -101,7 +101,7 @@ func (e *env) writeFile(name string, write func(io.Writer) error) error {
 	return nil
 }
 
-// stage writes a temporary file in dir and gives its name.
+// stage writes a temporary file in dir and returns its name.
 func (e *env) stage(dir string, write func(io.Writer) error) (name string, err error) {
 	f, err := e.files.CreateTemp(dir)
 	if err != nil {

@@ -74,7 +74,7 @@ func (w *world) completeConfig() *config.Config {
 	return cfg
 }
 
-// fates gives what the rules and what the IR do with a packet.
+// fates returns what the rules and what the IR do with a packet.
 func (w *world) fates(p *ir.Program, pkt sim.Packet) (rules, ir sim.Outcome) {
 	return evaluators[w.mode](p).Eval(pkt, p.Node.HasAddr), sim.Trace(p, pkt)
 }
@@ -108,7 +108,7 @@ func (w *world) shrink(fails func(*world) bool) *world {
 	}
 }
 
-// smaller gives the worlds that lack one piece of this one.
+// smaller returns the worlds that lack one piece of this one.
 func (w *world) smaller() (out []*world) {
 	add := func(change func(*world)) {
 		c := *w
@@ -142,7 +142,7 @@ func (w *world) smaller() (out []*world) {
 	return out
 }
 
-// allText gives every text of a compilation, diagnostics included.
+// allText returns every text of a compilation, diagnostics included.
 func (w *world) allText(t testing.TB, order func(n int, swap func(i, j int))) string {
 	t.Helper()
 	programs, diags := compiler.Compile(w.completeConfig(), w.snapshot(order), w.facts)

@@ -9,7 +9,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
-// flagValues gives all flags of the verb that runs by name, with what is in
+// flagValues returns all flags of the verb that runs by name, with what is in
 // force: that of the configuration where a flag sets some of it, and else what
 // the command line says, or the default.
 func flagValues(k *kong.Context, cfg *config.Config) map[string]string {

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// flagsOf parses a command line of the daemon and gives what /flagz lists.
+// flagsOf parses a command line of the daemon and returns what /flagz lists.
 func flagsOf(t *testing.T, file string, args ...string) map[string]string {
 	t.Helper()
 	var c cli

@@ -258,7 +258,7 @@ func (g *golden) checkPackets(t *testing.T, mode ir.Mode, snap *snapshot.Snapsho
 	}
 }
 
-// ruleSections gives what the snapshot's Services add to the rules of a node
+// ruleSections returns what the snapshot's Services add to the rules of a node
 // without Services, or, for a whole file, all.
 func (g *golden) ruleSections(t *testing.T, mode ir.Mode, cfg *config.Config, rules []render.Output) []section {
 	t.Helper()
@@ -286,7 +286,7 @@ func outputText(t *testing.T, o render.Output) string {
 	return b.String()
 }
 
-// addedLines gives the lines of text that are not lines of base, each as
+// addedLines returns the lines of text that are not lines of base, each as
 // often as it is more frequent, below the lines that open the blocks they
 // stand in.
 func addedLines(text, base string) string {

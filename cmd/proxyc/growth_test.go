@@ -94,7 +94,7 @@ func TestGrowth(t *testing.T) {
 	}
 }
 
-// countSteps runs a program that counts, and gives how many statements ran.
+// countSteps runs a program that counts, and returns how many statements ran.
 func countSteps(t *testing.T, program string, args ...string) (steps int) {
 	t.Helper()
 	dir := t.TempDir()

@@ -158,7 +158,7 @@ func printHelp(all bool) kong.HelpPrinter {
 	}
 }
 
-// helpText gives the help of a flag, with its default.
+// helpText returns the help of a flag, with its default.
 func helpText(flagDefaults map[string]string) kong.HelpValueFormatter {
 	return func(v *kong.Value) string {
 		if v.Flag == nil {

@@ -118,7 +118,7 @@ func (j *job) noSuchNode() error {
 	return fmt.Errorf("--hostname-override: must name a Node of the snapshot, which has %s; it is not given, and this machine's name is %q", text, j.facts.NodeName)
 }
 
-// names gives the files of the input.
+// names returns the files of the input.
 func (in *input) names() []string {
 	return append([]string{deref(in.Config)}, in.Snapshot...)
 }
@@ -171,7 +171,7 @@ func (j *job) checkNode(name string) {
 // sameFindings is how many findings that say the same are printed one by one.
 const sameFindings = 5
 
-// findings gives what there is to print: findings about objects with the place
+// findings returns what there is to print: findings about objects with the place
 // of the field, and one with a count for many of the same.
 func (j *job) findings() diag.List {
 	list := j.diags.Sorted()
@@ -185,7 +185,7 @@ func (j *job) findings() diag.List {
 	return list
 }
 
-// finish prints the diagnostics and gives the error with which the verb ends:
+// finish prints the diagnostics and returns the error with which the verb ends:
 // err, or bad input if a diagnostic is an error.
 func (j *job) finish(e *env, err error) error {
 	e.report(j.findings())
@@ -221,7 +221,7 @@ func (e *env) readSnapshot(j *job, names []string, limit int64) bool {
 			fail(f.name, err)
 			continue
 		}
-		j.diags.Add(j.files.Decode(j.snap, f.name, data, f.inside)...)
+		j.diags.Add(j.files.Decode(j.snap, f.name, data, f.fromDirectory)...)
 	}
 	j.diags.Add(j.snap.Finish()...)
 	if readable && len(j.snap.Services()) == 0 {

@@ -62,7 +62,7 @@ func TestParityList(t *testing.T) {
 	}
 }
 
-// judged tells what becomes of a case, as far as that depends on it alone.
+// judged returns what becomes of a case, as far as that depends on it alone.
 func judged(c *parityCase) (outcome string, why error) {
 	defer func() {
 		switch r := recover().(type) {

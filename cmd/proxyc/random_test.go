@@ -86,7 +86,7 @@ func (r *random) config(mode ir.Mode) func(*config.Config) {
 	}
 }
 
-// facts gives interfaces, one of which may have addresses that a Service claims
+// facts returns interfaces, one of which may have addresses that a Service claims
 // too (PKT-11), or none, as offline.
 func (r *random) facts() compiler.Facts {
 	f := compiler.Facts{NodeName: randomNode}
@@ -288,7 +288,7 @@ func (r *random) addr(f ir.Family, v4, v6 string) netip.Addr {
 	return netip.MustParseAddr(v4)
 }
 
-// nodeAddr gives an address of node1 or, at times, of another node.
+// nodeAddr returns an address of node1 or, at times, of another node.
 func (r *random) nodeAddr(p *ir.Program) netip.Addr {
 	if r.chance(4) {
 		return r.addr(p.Family, "127.0.0.1", "::1")
@@ -299,7 +299,7 @@ func (r *random) nodeAddr(p *ir.Program) netip.Addr {
 	return pick(r, append(slices.Clone(p.Node.Addrs), r.addr(p.Family, "192.0.2.11", "2001:db8:0:1::11")))
 }
 
-// source gives a source address and the interface by which it comes in; what
+// source returns a source address and the interface by which it comes in; what
 // the node itself sends has none. A loopback source never leaves the node.
 func (r *random) source(p *ir.Program, backends []netip.Addr, dst netip.Addr) (netip.Addr, string) {
 	if dst.IsLoopback() {

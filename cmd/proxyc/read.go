@@ -31,7 +31,7 @@ func oneStdin(names ...string) error {
 	return nil
 }
 
-// rereading gives what makes an env in which standard input, if it is among the
+// rereading returns what makes an env in which standard input, if it is among the
 // names, starts anew.
 func (e *env) rereading(names []string, limit int64) (func() *env, error) {
 	if !slices.Contains(names, standardInput) {
@@ -74,7 +74,7 @@ var errTooMuch = errors.New("too much")
 
 // read reads a file that may be compressed with gzip, or standard input for
 // "-", and takes what it has off from left. It reads no more than that: then it
-// gives errTooMuch. An error does not have the name.
+// returns errTooMuch. An error does not have the name.
 func (e *env) read(name string, left *int64) ([]byte, error) {
 	from, size := e.stdin, int64(0)
 	if name != standardInput {
@@ -141,7 +141,7 @@ func readAll(from io.Reader, size int64, left *int64) ([]byte, error) {
 // pieceSize is how much is read at a time where nobody knows how much there is.
 const pieceSize = 1 << 20
 
-// reason gives what is wrong with a file, without its name and what was tried.
+// reason returns what is wrong with a file, without its name and what was tried.
 func reason(err error) error {
 	if path := (*fs.PathError)(nil); errors.As(err, &path) {
 		return path.Err
@@ -152,11 +152,11 @@ func reason(err error) error {
 // found is a file to read.
 type found struct {
 	name string
-	// inside tells that nobody named it: a directory has it, and it may be no file of objects.
-	inside bool
+	// fromDirectory reports that nobody named it: a directory has it, and it may be no file of objects.
+	fromDirectory bool
 }
 
-// expand gives the files below a directory that can hold objects, in order of
+// expand returns the files below a directory that can hold objects, in order of
 // name, without hidden ones, which editors and other programs leave; what is no
 // directory stands for itself. What is neither a file nor a directory would
 // hold up its reader: below a directory it is told, and passed over. A link to a
@@ -207,7 +207,7 @@ func (e *env) walk(dir string, files *[]found, diags *diag.List) error {
 	return nil
 }
 
-// canHoldObjects tells whether a name is one of a file that is read in a directory.
+// canHoldObjects reports whether a name is one of a file that is read in a directory.
 func canHoldObjects(name string) bool {
 	ext := filepath.Ext(strings.TrimSuffix(name, ".gz"))
 	return slices.Contains([]string{".yaml", ".yml", ".json"}, ext)

@@ -38,7 +38,7 @@ func TestReadme(t *testing.T) {
 }
 
 // session runs the commands of a block, the lines that begin with "$ ", and
-// gives the block with what they print now.
+// returns the block with what they print now.
 func session(t *testing.T, dir string, block []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer

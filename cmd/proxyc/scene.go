@@ -20,9 +20,9 @@ type scene struct {
 	programs ir.Programs // its own
 	// interfaces of this node, as far as they are known.
 	interfaces []compiler.Interface
-	// known tells that this node has no addresses but those of the Programs.
+	// known reports whether this node has no addresses but those of the Programs.
 	known bool
-	// elsewhere gives the Programs of another node; nil: they are not known here.
+	// elsewhere returns the Programs of another node; nil: they are not known here.
 	elsewhere func(node string) ir.Programs
 }
 
@@ -119,7 +119,7 @@ func (s *scene) nodeSource(p *ir.Program, dst netip.Addr) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("node %q has no address of the family of %s in the snapshot; give IP", node.Name, dst)
 }
 
-// carries tells whether an address is some frontend's.
+// carries reports whether an address is some frontend's.
 func carries(p *ir.Program, addr netip.Addr) bool {
 	return slices.ContainsFunc(p.Services, func(s ir.Service) bool {
 		return slices.ContainsFunc(s.Frontends, func(f ir.Frontend) bool { return f.Match.Addr == addr })
@@ -281,7 +281,7 @@ func (s *scene) at(t *traced, node, end string, pkt sim.Packet) bool {
 
 func nodeOrigin(node string) ir.Origin { return ir.Origin{Object: "Node " + node} }
 
-// unknown gives the node port that would take a packet that nothing takes, if
+// unknown returns the node port that would take a packet that nothing takes, if
 // its destination were an address of this node, which may be: offline no more
 // is known than the Node object says.
 func (s *scene) unknown(p *ir.Program, pkt sim.Packet) *ir.Frontend {

@@ -59,7 +59,7 @@ func (v *visible) end() {
 	v.held = nil
 }
 
-// isPlain tells whether a text is printable ASCII in lines, as nearly all is.
+// isPlain reports whether a text is printable ASCII in lines, as nearly all is.
 func isPlain(p []byte) bool {
 	for _, c := range p {
 		if (c < ' ' || c > '~') && c != '\n' && c != '\t' {
@@ -69,7 +69,7 @@ func isPlain(p []byte) bool {
 	return true
 }
 
-// visibly gives an env whose output is visible, and what ends it.
+// visibly returns an env whose output is visible, and what ends it.
 func (e *env) visibly() (*env, func()) {
 	out, err := &visible{w: e.stdout}, &visible{w: e.stderr}
 	shown := *e

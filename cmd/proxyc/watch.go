@@ -65,7 +65,7 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 	return daemon.Run(ctx, o, resolved)
 }
 
-// options are what the command line tells the daemon.
+// options are what the command line asks of the daemon.
 func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 	o := &daemon.Options{
 		Resolve:  func() (*config.Resolved, diag.List) { return c.Resolve(e.readFile, c.Strict) },

@@ -109,7 +109,7 @@ func (w *watched) start(name string, args ...string) {
 	w.t.Cleanup(func() { w.process.Kill(); w.wait() })
 }
 
-// stop ends the daemon, and tells how long that took.
+// stop ends the daemon, and returns how long that took.
 func (w *watched) stop(signal os.Signal) time.Duration {
 	w.t.Helper()
 	began := time.Now()
@@ -159,7 +159,7 @@ func (w *watched) rules() string {
 	return string(out)
 }
 
-// has tells whether the rules have a Service of watchCluster.
+// has reports whether the rules have a Service of watchCluster.
 func (w *watched) has(name string) bool {
 	return strings.Contains(w.rules(), fmt.Sprintf("10.96.0.%d", name[0]))
 }
@@ -343,7 +343,7 @@ func TestWatchDeadServer(t *testing.T) {
 	}
 }
 
-// ask asks the daemon on its node, and gives the code of the answer.
+// ask asks the daemon on its node, and returns the code of the answer.
 func (w *watched) ask(t *testing.T, at, path string) int {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {

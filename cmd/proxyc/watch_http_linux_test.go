@@ -57,7 +57,7 @@ func (w *watched) fails(limit time.Duration) {
 
 const metricsPort, healthPort = 10249, 10256
 
-// page gives what the metrics server answers with code 200.
+// page returns what the metrics server answers with code 200.
 func (w *watched) page(path string) string {
 	w.t.Helper()
 	code, body, err := w.get(metricsPort, path)
@@ -67,7 +67,7 @@ func (w *watched) page(path string) string {
 	return body
 }
 
-// value gives the value of a series in a page of metrics.
+// value returns the value of a series in a page of metrics.
 func value(t *testing.T, page, series string) string {
 	t.Helper()
 	for line := range strings.Lines(page) {
@@ -202,8 +202,8 @@ func TestWatchLocalhostNodePorts(t *testing.T) {
 	}
 }
 
-// TestWatchInside looks at the last plan, the IR and a trace.
-func TestWatchInside(t *testing.T) {
+// TestWatchDebugPages looks at the last plan, the IR and a trace.
+func TestWatchDebugPages(t *testing.T) {
 	w := newWatched(t, "nftables")
 	w.write("config", fmt.Sprintf(watchConfig, "nftables")+"enableProfiling: true\n")
 	w.write("cluster.yaml", applytest.Services("a"))
