@@ -78,6 +78,13 @@ func (d *Dataplane) carryOut(ctx context.Context, p *Plan) (done int, err error)
 			}
 			done++
 		}
+		for i := range f.tables {
+			if d := &f.tables[i]; d.wake {
+				if err := wake(f.want.Family, d.name); err != nil {
+					return done, &familyError{f.want.Family, err}
+				}
+			}
+		}
 	}
 	return done, nil
 }

@@ -214,6 +214,14 @@ func (d *Dataplane) read(ctx context.Context) (sets rules.Rulesets, err error) {
 		if *sets.At(f), err = d.readFamily(ctx, f); err != nil {
 			return sets, err
 		}
+		if d.Variant != NFT {
+			continue
+		}
+		for _, t := range sets.Of(f).Tables() {
+			if t.Dormant, err = dormant(f, t.Name); err != nil {
+				return sets, err
+			}
+		}
 	}
 	return sets, nil
 }

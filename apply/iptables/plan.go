@@ -36,6 +36,7 @@ type tableDiff struct {
 	fill         []fill         // rules for chains that are shared with others
 	unhook, hook []rules.Hook   // in the order in which a packet meets them
 	stale        []*rules.Chain // to remove, those who jump first
+	wake         bool           // no packet meets the table: it is to be in force, at last
 }
 
 // fill is a rule for the end of a chain that keeps what it has.
@@ -146,7 +147,7 @@ func family(sets rules.Rulesets, f ir.Family) *rules.Ruleset {
 func (p *Plan) Empty() bool {
 	for _, f := range ir.Present(p.families) {
 		for i := range f.tables {
-			if !f.tables[i].empty() {
+			if d := &f.tables[i]; !d.empty() || d.wake {
 				return false
 			}
 		}
@@ -173,7 +174,7 @@ func (p *Plan) Gone() []ir.Match {
 }
 
 func diffTable(have, want *rules.Table) tableDiff {
-	d := tableDiff{name: want.Name, have: chainsOf(have)}
+	d := tableDiff{name: want.Name, have: chainsOf(have), wake: have.Dormant}
 	wanted := make(map[string]bool, len(want.Chains))
 	for i := range want.Chains {
 		c := &want.Chains[i]

@@ -8,22 +8,23 @@ import (
 )
 
 // Concern tells whether a change of a chain, or of what is in it, or of a
-// table where the chain is empty, may be one of our rules.
-type Concern func(table, chain string, removal bool) bool
+// table where the chain is empty, may be one of our rules. loss tells that
+// something goes, or that it may be in force no longer.
+type Concern func(table, chain string, loss bool) bool
 
 // NFTables is what concerns mode nftables.
 func NFTables(table, _ string, _ bool) bool { return table == "proxyc" }
 
 // IPTables is what concerns mode iptables in its nft variant.
-func IPTables(table, chain string, removal bool) bool {
+func IPTables(table, chain string, loss bool) bool {
 	builtIn, kubelet := rules.BuiltInChains(), rules.KubeletChains()
 	switch {
 	case table != "nat" && table != "filter":
 		return false
 	case chain == "":
-		return removal
+		return loss
 	case slices.Contains(builtIn[:], chain):
-		return removal
+		return loss
 	}
 	return strings.HasPrefix(chain, "KUBE-") && !slices.Contains(kubelet[:], chain)
 }

@@ -169,18 +169,23 @@ func parseGeneration(data []byte) (t transaction) {
 
 // concerned tells whether a message is about something of ours. In all kinds of
 // messages the first attribute names the table; in those about rules the second
-// names the chain, in those about chains the third.
+// names the chain, in those about chains the third. The kernel tells of a table
+// when it is made, and when its flags change, with which all in it can be out of
+// force; a table of another family is not ours, whatever its name.
 func (m *NFT) concerned(kind uint8, data []byte) bool {
 	var table, chain string
 	chainAt := uint16(0)
-	removal := false
+	loss := false
+	if len(data) < nfgenSize || data[0] != unix.NFPROTO_IPV4 && data[0] != unix.NFPROTO_IPV6 {
+		return false
+	}
 	switch kind {
 	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
-		chainAt, removal = unix.NFTA_RULE_CHAIN, kind == unix.NFT_MSG_DELRULE
+		chainAt, loss = unix.NFTA_RULE_CHAIN, kind == unix.NFT_MSG_DELRULE
 	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
-		chainAt, removal = unix.NFTA_CHAIN_NAME, kind == unix.NFT_MSG_DELCHAIN
-	case unix.NFT_MSG_DELTABLE, unix.NFT_MSG_DELSET, unix.NFT_MSG_DELSETELEM:
-		removal = true
+		chainAt, loss = unix.NFTA_CHAIN_NAME, kind == unix.NFT_MSG_DELCHAIN
+	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE, unix.NFT_MSG_DELSET, unix.NFT_MSG_DELSETELEM:
+		loss = true
 	}
 	attributes(data, func(kind uint16, value []byte) {
 		switch kind {
@@ -190,7 +195,7 @@ func (m *NFT) concerned(kind uint8, data []byte) bool {
 			chain = text(value)
 		}
 	})
-	return m.concern(table, chain, removal)
+	return m.concern(table, chain, loss)
 }
 
 func text(value []byte) string { return strings.TrimRight(string(value), "\x00") }

@@ -49,7 +49,7 @@ func TestConcerns(t *testing.T) {
 	for _, tc := range []struct {
 		c            Concern
 		table, chain string
-		removal      bool
+		loss         bool
 		want         bool
 	}{
 		{NFTables, "proxyc", "", true, true},
@@ -62,8 +62,8 @@ func TestConcerns(t *testing.T) {
 		{IPTables, "mangle", "KUBE-SERVICES", true, false},
 		{IPTables, "nat", "", true, true}, // the table itself
 	} {
-		if got := tc.c(tc.table, tc.chain, tc.removal); got != tc.want {
-			t.Errorf("%s %s, removal %t: %t, want %t", tc.table, tc.chain, tc.removal, got, tc.want)
+		if got := tc.c(tc.table, tc.chain, tc.loss); got != tc.want {
+			t.Errorf("%s %s, loss %t: %t, want %t", tc.table, tc.chain, tc.loss, got, tc.want)
 		}
 	}
 }

@@ -14,6 +14,27 @@ import (
 	"github.com/proxyc/proxyc/apply/daemon"
 )
 
+// Tables of iptables that somebody puts out of force are put in force again at
+// once, and told.
+func TestWatchWakesTablesOfIPTables(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, "iptables-nft")
+	w.write("cluster.yaml", applytest.Services("a"))
+	w.start("proxyc", "watch")
+	w.until("first sync", synced)
+	for _, table := range []string{"ip nat", "ip6 filter"} {
+		if out, err := w.ns.Run(w.ns.Command(t.Context(), "nft", "add table "+table+" { flags dormant; }")); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		within(w, 5*time.Second, table+" is in force again, and that is told", func() (struct{}, bool) {
+			drift := w.until("a status", func(daemon.Status) bool { return true }).LastDrift
+			told := drift != nil && len(drift.First) == 1 && drift.First[0].Object == "table "+table
+			out, err := w.ns.Run(w.ns.Command(t.Context(), "nft", "list table "+table))
+			return struct{}{}, told && err == nil && !strings.Contains(string(out), "dormant")
+		})
+	}
+}
+
 // What somebody adds to our table, or takes out of force, is found at once,
 // named, and undone; apply --check tells it, and a daemon that starts meets it
 // as well.

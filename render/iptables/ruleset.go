@@ -32,9 +32,12 @@ func (r *Ruleset) Size() (size [2]int) {
 // Table is one table of the kernel.
 type Table struct {
 	Name   string
-	Hooks  []Hook   // from built-in chains to ours, in the order in which a packet meets them
-	Chains []Chain  // our chains: fixed ones, dispatch trees, chains of Services
-	Pinned []string // of what was read: our chains to which chains of others jump, so that they cannot go
+	Hooks  []Hook  // from built-in chains to ours, in the order in which a packet meets them
+	Chains []Chain // our chains: fixed ones, dispatch trees, chains of Services
+	// Of what was read: our chains to which chains of others jump, so that they
+	// cannot go; and that no packet meets the table, which nf_tables can have.
+	Pinned  []string
+	Dormant bool
 }
 
 // Hook is a rule in a built-in chain. Everything else in built-in chains
