@@ -274,7 +274,7 @@ func (c *claims) hidden(e *entry, f *ir.Frontend) (diags diag.List) {
 		}
 		diags.Add(diag.Diagnostic{Severity: diag.Warning, Object: f.Origin.Object, Path: f.Origin.Field,
 			Msg: strings.TrimPrefix(f.Match.String(), "node:") + " at the node's address " + a.String() + " is Service " + o.name.String() +
-				"'s " + o.kind.String() + ", which takes the packets to the node port there"})
+				"'s " + o.kind.String() + ", which takes the packets to the node port there while it has endpoints"})
 	}
 	return diags
 }

@@ -385,7 +385,7 @@ func TestConflicts(t *testing.T) { // SNAP-32
 			want: []string{"ClusterIP 10.96.0.1:30080/tcp reject", "ExternalIP 192.0.2.11:30080/tcp reject", "ExternalIP 192.0.2.12:30080/tcp reject",
 				"ClusterIP 10.96.0.2:80/tcp reject", "NodePort node:30080/tcp reject"},
 			diags: []string{"warning: Service ns/b: spec.ports[0].nodePort: 30080/tcp at the node's address 192.0.2.11 is Service ns/a's ExternalIP, " +
-				"which takes the packets to the node port there"}},
+				"which takes the packets to the node port there while it has endpoints"}},
 		{name: "other ports do not matter",
 			objects: []object{
 				newService("a", clusterIP("10.96.0.1"), same),

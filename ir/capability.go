@@ -67,6 +67,9 @@ const (
 	// CarriesVIPs: the node has the addresses of Services itself, so that what it sends to them
 	// has them as its source; source ranges then admit it if they admit the node's address.
 	CarriesVIPs
+	// NodePortBehindEmpty: at an address of the node that is also a Service's, without
+	// endpoints, the node port of the same number answers (PKT-18).
+	NodePortBehindEmpty
 )
 
 var capabilityNames = [...]string{
@@ -74,7 +77,7 @@ var capabilityNames = [...]string{
 	"EmptyFromNode", "EmptyNodePortAnyAddr", "LocalFallback", "Refuses", "SourceRanges",
 	"TrafficPolicies", "KeepsClient", "ServesSCTP", "Topology", "HealthPorts",
 	"RejectUndefinedVIPPorts", "GuardEmptyFromNode",
-	"MasqueradesOwnVIP", "CarriesVIPs",
+	"MasqueradesOwnVIP", "CarriesVIPs", "NodePortBehindEmpty",
 }
 
 // Has reports whether all capabilities of o are in c.
@@ -97,13 +100,13 @@ const common = Refuses | SourceRanges | TrafficPolicies | KeepsClient | ServesSC
 func (m Mode) Capabilities() Capability {
 	switch m {
 	case ModeIPTables:
-		return common | LocalhostNodePorts | HairpinRemote | EmptyNodePortAnyAddr
+		return common | LocalhostNodePorts | HairpinRemote | EmptyNodePortAnyAddr | NodePortBehindEmpty
 	case ModeNFTables:
-		return common | RejectUndefinedPorts | DropUnallocated | GuardEmpty | GuardEmptyFromNode | EmptyFromNode
+		return common | RejectUndefinedPorts | DropUnallocated | GuardEmpty | GuardEmptyFromNode | EmptyFromNode | NodePortBehindEmpty
 	case ModeIPVS:
 		return common | RejectUndefinedPorts | RejectUndefinedVIPPorts | GuardEmpty | MasqueradesOwnVIP | CarriesVIPs | LocalFallback | EmptyFromNode
 	case ModeKernelspace:
-		return TrafficPolicies | KeepsClient | HealthPorts
+		return TrafficPolicies | KeepsClient | HealthPorts | NodePortBehindEmpty
 	case ModeUserspace:
 		return Refuses | EmptyFromNode
 	}

@@ -87,11 +87,12 @@ func (w *world) fail(t *testing.T, where string, pkt sim.Packet) {
 		got, want := w.fates(programFor(programs, pkt.Dst), pkt)
 		return !got.Equal(want)
 	})
-	p := programFor(small.compile(t), pkt.Dst)
+	programs := small.compile(t)
+	p := programFor(programs, pkt.Dst)
 	got, want := small.fates(p, pkt)
 	var text, rules bytes.Buffer
 	ir.WriteText(&text, ir.NewPrograms(p))
-	writeFormat(&rules, ir.NewPrograms(p), "")
+	writeFormat(&rules, programs, "")
 	outcome, steps := sim.Explain(p, pkt)
 	t.Errorf("%s\nthe rules: %s\nthe IR:    %s\n%s\n%s\n%s", where, got, want, traced{pkt: pkt, outcome: outcome, steps: steps}, &text, &rules)
 }

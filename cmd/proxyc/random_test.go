@@ -131,6 +131,9 @@ func (r *random) service(i int) *snapshot.Service {
 	for j := range 1 + r.IntN(3) {
 		p := snapshot.ServicePort{Name: fmt.Sprintf("p%d", j), Protocol: pick(r, []string{"TCP", "TCP", "UDP", "SCTP"}),
 			Port: int32(80 + j), TargetPort: 8080}
+		if r.chance(6) { // as the node port of a Service, maybe this one
+			p.Port = int32(nodePortFirst + 10*r.IntN(i+1) + j)
+		}
 		if s.Type != "ClusterIP" && !r.chance(4) {
 			p.NodePort = int32(nodePortFirst + 10*i + j)
 		}

@@ -51,19 +51,28 @@ func (t *tracer) trace() Outcome {
 		t.step(ir.Origin{}, "%s is not an %s address", pkt.Dst, t.program.Family)
 		return Outcome{}
 	}
-	if s, f := t.find(ir.Match{Addr: pkt.Dst, Protocol: pkt.Protocol, Port: pkt.Port}); f != nil {
-		t.step(f.Origin, "%s is the %s of %s", f.Match, f.Kind, f.Port)
-		return t.frontend(s, f)
-	}
 	local := node.HasAddr(pkt.Dst)
-	if s, f := t.find(ir.Match{Protocol: pkt.Protocol, Port: pkt.Port}); f != nil {
-		if node.NodePorts.Has(pkt.Dst, local) {
-			t.step(f.Origin, "%s on the node's address %s is the NodePort of %s", f.Match, pkt.Dst, f.Port)
+	s, f := t.find(ir.Match{Addr: pkt.Dst, Protocol: pkt.Protocol, Port: pkt.Port})
+	owner, port := t.find(ir.Match{Protocol: pkt.Protocol, Port: pkt.Port})
+	answers := port != nil && node.NodePorts.Has(pkt.Dst, local)
+	if f != nil {
+		t.step(f.Origin, "%s is the %s of %s", f.Match, f.Kind, f.Port)
+		if len(f.Routes) > 0 || !answers || !t.caps.Has(ir.NodePortBehindEmpty) {
 			return t.frontend(s, f)
 		}
-		t.step(node.NodePorts.Origin, "%d/%s is the NodePort of %s, but node ports do not answer on %s", pkt.Port, pkt.Protocol, f.Port, pkt.Dst)
-		if local && t.caps.Has(ir.EmptyNodePortAnyAddr) && !ir.RoutesAll(f.Routes) {
-			return t.empty(f)
+		if t.guards(f) && !t.admitted(f) {
+			return Outcome{Fate: Dropped}
+		}
+		t.step(f.EmptyOrigin, "no route: mode %s goes on to node ports", node.Mode)
+	}
+	if answers {
+		t.step(port.Origin, "%s on the node's address %s is the NodePort of %s", port.Match, pkt.Dst, port.Port)
+		return t.frontend(owner, port)
+	}
+	if port != nil {
+		t.step(node.NodePorts.Origin, "%d/%s is the NodePort of %s, but node ports do not answer on %s", pkt.Port, pkt.Protocol, port.Port, pkt.Dst)
+		if local && t.caps.Has(ir.EmptyNodePortAnyAddr) && !ir.RoutesAll(port.Routes) {
+			return t.empty(port)
 		}
 	}
 	return t.unclaimed(local)

@@ -130,9 +130,10 @@ func (l *lowering) frontend(f *ir.Frontend) {
 	if ir.RoutesAll(routes) && len(f.SourceRanges) == 0 {
 		return
 	}
-	// What comes here has been left as it was. The node port of the same
-	// number, which is looked at later, is not for it.
-	if !f.Match.NodeAddrs() && l.node.NodePorts.Has(f.Match.Addr, l.node.HasAddr(f.Match.Addr)) {
+	// Whom no route takes, or no range admits, has been left as he was. The node
+	// port of the same number, which is looked at later, is not for him, unless
+	// there is no backend at all (PKT-18).
+	if len(routes) > 0 && !f.Match.NodeAddrs() && l.node.NodePorts.Has(f.Match.Addr, l.node.HasAddr(f.Match.Addr)) {
 		stay := match
 		stay.Comment, stay.Target = clean(text+" is no node port here"), Accept
 		l.enter(hubServices, stay)
