@@ -1,6 +1,8 @@
 package serve
 
 import (
+	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -96,6 +98,18 @@ type ClientMetrics struct {
 	ResponseBytes      func(verb, host string) prometheus.Observer
 	Requests           func(code, method, host string) prometheus.Counter
 	Retries            func(code, verb, host string) prometheus.Counter
+
+	// Transports are connections to API servers, each with its own certificates.
+	Transports          prometheus.Gauge
+	TransportCalls      func(result ...string) prometheus.Counter
+	TransportsCollected func(result ...string) prometheus.Counter
+	RotationsCollected  prometheus.Counter // ends of following a transport's client certificate
+	CAReloads           func(resultAndReason ...string) prometheus.Counter
+
+	// Plugins are programs that a kubeconfig has for credentials.
+	PluginCalls       func(codeAndStatus ...string) prometheus.Counter
+	CertificateAge    prometheus.Observer // of a plugin's certificate when it is replaced
+	CertificateExpiry *atomic.Pointer[time.Time]
 }
 
 func newClientMetrics(r registrar) ClientMetrics {
@@ -109,12 +123,41 @@ func newClientMetrics(r registrar) ClientMetrics {
 		with := r.counter(everywhere, name, help, "code", method, "host")
 		return func(code, method, host string) prometheus.Counter { return with(code, method, host) }
 	}
-	return ClientMetrics{
+	m := ClientMetrics{
 		RequestSeconds:     histogram("rest_client_request_duration_seconds", "Duration of a request to the API server.", seconds),
 		RateLimiterSeconds: histogram("rest_client_rate_limiter_duration_seconds", "Time that a request waited for clientConnection.qps.", seconds),
 		RequestBytes:       histogram("rest_client_request_size_bytes", "Size of a request.", bytes),
 		ResponseBytes:      histogram("rest_client_response_size_bytes", "Size of a response.", bytes),
 		Requests:           counter("rest_client_requests_total", "Requests to the API server.", "method"),
 		Retries:            counter("rest_client_request_retries_total", "Requests that were tried again.", "verb"),
+
+		Transports: r.gauge(everywhere, "rest_client_transport_cache_entries", "Transports to API servers.")(),
+		TransportCalls: r.counter(everywhere, "rest_client_transport_create_calls_total",
+			"Times that a transport was asked for: hit, miss, miss-gc, uncacheable.", "result"),
+		TransportsCollected: r.counter(everywhere, "rest_client_transport_cache_gc_calls_total",
+			"Transports without a user: deleted, skipped.", "result"),
+		RotationsCollected: r.counter(everywhere, "rest_client_transport_cert_rotation_gc_calls_total",
+			"Times that a client certificate was not followed any more, as its transport had no user.")(),
+		CAReloads: r.counter(everywhere, "rest_client_transport_ca_reload_total", "Times that the CA's file was read again.", "result", "reason"),
+
+		PluginCalls: r.counter(everywhere, "rest_client_exec_plugin_call_total", "Calls of a plugin for credentials.", "code", "call_status"),
+		CertificateAge: r.histogram(everywhere, "rest_client_exec_plugin_certificate_rotation_age",
+			"Age of a plugin's client certificate when it was replaced.", certificateBuckets())(),
+		CertificateExpiry: &atomic.Pointer[time.Time]{},
 	}
+	r.add(everywhere, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "rest_client_exec_plugin_ttl_seconds",
+		Help: "Time until a plugin's client certificate expires; infinite without one."},
+		func() float64 {
+			if at := m.CertificateExpiry.Load(); at != nil {
+				return time.Until(*at).Seconds()
+			}
+			return math.Inf(1)
+		}))
+	return m
+}
+
+// certificateBuckets go from ten minutes, which is too often, to four years.
+func certificateBuckets() []float64 {
+	const minute, hour, day, year = 60, 3600, 86400, 31104000
+	return []float64{10 * minute, 30 * minute, hour, 4 * hour, day, 7 * day, 30 * day, 90 * day, 180 * day, year, 4 * year}
 }

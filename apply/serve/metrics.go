@@ -2,6 +2,7 @@ package serve
 
 import (
 	"net/http"
+	"runtime"
 	"slices"
 	"strconv"
 
@@ -171,6 +172,10 @@ func NewMetrics(mode ir.Mode, version string) *Metrics {
 	}
 	feature := r.gauge(everywhere, "kubernetes_feature_enabled", "Whether a feature gate is on.", "name", "stage")
 	m.Feature = func(name, stage string) prometheus.Gauge { return feature(name, stage) }
+	b := newBuild(version)
+	r.gauge(everywhere, "kubernetes_build_info", "Always 1; labelled with what the program is built from and with.",
+		"major", "minor", "git_version", "git_commit", "git_tree_state", "build_date", "go_version", "compiler", "platform")(
+		b.major, b.minor, version, b.commit, b.tree, b.date, runtime.Version(), runtime.Compiler, runtime.GOOS+"/"+runtime.GOARCH).Set(1)
 	r.gauge(everywhere, "proxyc_build_info", "Always 1.", "version", "mode")(version, string(mode)).Set(1)
 	return m
 }

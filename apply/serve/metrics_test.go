@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,12 +26,13 @@ func touch(m *Metrics) {
 	for _, o := range []prometheus.Observer{
 		m.SyncSeconds.Of(f), m.SyncFullSeconds.Of(f), m.SyncPartialSeconds.Of(f), m.ProgrammingSeconds.Of(f), m.ConntrackSeconds.Of(f), m.EventSeconds,
 		m.Client.RequestSeconds("GET", "h:1"), m.Client.RateLimiterSeconds("GET", "h:1"), m.Client.RequestBytes("GET", "h:1"), m.Client.ResponseBytes("GET", "h:1"),
+		m.Client.CertificateAge,
 	} {
 		o.Observe(1)
 	}
 	for _, g := range []prometheus.Gauge{
 		m.LastSync.Of(f), m.LastQueued.Of(f), m.EndpointChangesPending, m.ServiceChangesPending, m.NoLocalEndpoints.Of(false, f),
-		m.RulesTotal.Of("nat", f), m.RulesLastSync.Of("filter", f), m.Quarantined, m.Feature("ContextualLogging", "BETA"),
+		m.RulesTotal.Of("nat", f), m.RulesLastSync.Of("filter", f), m.Quarantined, m.Feature("ContextualLogging", "BETA"), m.Client.Transports,
 	} {
 		g.Set(1)
 	}
@@ -38,6 +40,8 @@ func touch(m *Metrics) {
 		m.EndpointChanges, m.ServiceChanges, m.RestoreFailures.Of(f), m.PartialRestoreFailures.Of(f), m.NFTSyncFailures.Of(f), m.NFTCleanupFailures.Of(f),
 		m.ConntrackDeleted.Of(f), m.Healthz.Of(200), m.Livez.Of(503), m.Operations.Of(apply.Change), m.DriftRepairs,
 		m.Client.Requests("200", "GET", "h:1"), m.Client.Retries("500", "GET", "h:1"),
+		m.Client.TransportCalls("miss"), m.Client.TransportsCollected("deleted"), m.Client.RotationsCollected,
+		m.Client.CAReloads("success", "updated"), m.Client.PluginCalls("0", "no_error"),
 	} {
 		c.Inc()
 	}
@@ -116,6 +120,16 @@ func TestMetricsByMode(t *testing.T) {
 		{all, "histogram rest_client_response_size_bytes {host=h:1,verb=GET}"},
 		{all, "counter rest_client_requests_total {code=200,host=h:1,method=GET}"},
 		{all, "counter rest_client_request_retries_total {code=500,host=h:1,verb=GET}"},
+		{all, "gauge rest_client_transport_cache_entries {}"},
+		{all, "counter rest_client_transport_create_calls_total {result=miss}"},
+		{all, "counter rest_client_transport_cache_gc_calls_total {result=deleted}"},
+		{all, "counter rest_client_transport_cert_rotation_gc_calls_total {}"},
+		{all, "counter rest_client_transport_ca_reload_total {reason=updated,result=success}"},
+		{all, "counter rest_client_exec_plugin_call_total {call_status=no_error,code=0}"},
+		{all, "histogram rest_client_exec_plugin_certificate_rotation_age {}"},
+		{all, "gauge rest_client_exec_plugin_ttl_seconds {}"},
+		{all, "gauge kubernetes_build_info {build_date=,compiler=gc,git_commit=,git_tree_state=,git_version=v1.2.3," +
+			"go_version=" + runtime.Version() + ",major=1,minor=2,platform=" + runtime.GOOS + "/" + runtime.GOARCH + "}"},
 		{all, "counter proxyc_operations_total {verb=change}"},
 		{all, "counter proxyc_drift_repaired_total {}"},
 		{all, "gauge proxyc_quarantined_services {}"},
@@ -127,14 +141,14 @@ func TestMetricsByMode(t *testing.T) {
 	bits := map[ir.Mode]int{ir.ModeNFTables: nft, ir.ModeIPTables: ipt, ir.ModeIPVS: ipvs, ir.ModeKernelspace: rest, ir.ModeUserspace: rest}
 	for _, mode := range ir.Modes() {
 		t.Run(string(mode), func(t *testing.T) {
-			want := []string{"gauge proxyc_build_info {mode=" + string(mode) + ",version=v1}"}
+			want := []string{"gauge proxyc_build_info {mode=" + string(mode) + ",version=v1.2.3}"}
 			for _, row := range table {
 				if row.modes&bits[mode] != 0 {
 					want = append(want, row.what)
 				}
 			}
 			slices.Sort(want)
-			m := NewMetrics(mode, "v1")
+			m := NewMetrics(mode, "v1.2.3")
 			touch(m)
 			if d := cmp.Diff(want, exported(t, m)); d != "" {
 				t.Errorf("(-want +got):\n%s", d)

@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"net/url"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,6 +38,15 @@ func Measure(m *serve.ClientMetrics) {
 			ResponseSize:       size(func(m *serve.ClientMetrics) observerOf { return m.ResponseBytes }),
 			RequestResult:      results{},
 			RequestRetry:       results{},
+
+			TransportCacheEntries:        transports{},
+			TransportCreateCalls:         counts(func(m *serve.ClientMetrics) counterOf { return m.TransportCalls }),
+			TransportCacheGCCalls:        counts(func(m *serve.ClientMetrics) counterOf { return m.TransportsCollected }),
+			TransportCertRotationGCCalls: rotations{},
+			TransportCAReloads:           reloads{},
+			ExecPluginCalls:              plugins{},
+			ClientCertRotationAge:        certificates{},
+			ClientCertExpiry:             certificates{},
 		})
 	})
 }
@@ -65,3 +75,38 @@ func (results) Increment(_ context.Context, code, method, host string) {
 func (results) IncrementRetry(_ context.Context, code, method, host string) {
 	process.to.Load().Retries(code, method, host).Inc()
 }
+
+// counterOf gives the counter of a result.
+type counterOf = func(result ...string) prometheus.Counter
+
+type counts func(*serve.ClientMetrics) counterOf
+
+func (c counts) Increment(result string) { c(process.to.Load())(result).Inc() }
+
+type transports struct{}
+
+func (transports) Observe(n int) { process.to.Load().Transports.Set(float64(n)) }
+
+type rotations struct{}
+
+func (rotations) Increment() { process.to.Load().RotationsCollected.Inc() }
+
+type reloads struct{}
+
+func (reloads) Increment(result, reason string) {
+	process.to.Load().CAReloads(result, reason).Inc()
+}
+
+type plugins struct{}
+
+func (plugins) Increment(code int, status string) {
+	process.to.Load().PluginCalls(strconv.Itoa(code), status).Inc()
+}
+
+type certificates struct{}
+
+func (certificates) Observe(age time.Duration) {
+	process.to.Load().CertificateAge.Observe(age.Seconds())
+}
+
+func (certificates) Set(expiry *time.Time) { process.to.Load().CertificateExpiry.Store(expiry) }

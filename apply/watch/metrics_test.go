@@ -17,7 +17,8 @@ func TestMeasure(t *testing.T) {
 	g.waitSynced()
 	w := httptest.NewRecorder()
 	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-	for _, want := range []string{"rest_client_requests_total{code=\"200\"", "rest_client_request_duration_seconds_count{"} {
+	for _, want := range []string{"rest_client_requests_total{code=\"200\"", "rest_client_request_duration_seconds_count{",
+		"rest_client_transport_create_calls_total{result=", "rest_client_exec_plugin_ttl_seconds +Inf\n"} {
 		if !strings.Contains(w.Body.String(), want) {
 			t.Errorf("/metrics has no %s", want)
 		}
