@@ -293,7 +293,7 @@ func cidrDetector(cidrs []netip.Prefix, family ir.Family, primary netip.Addr, or
 		}
 	}
 	if primary.IsValid() {
-		diags.Add(diag.Diagnostic{Severity: diag.Info, Object: origin.Object, Path: origin.Field,
+		diags.Add(diag.Diagnostic{Severity: diag.Warning, Object: origin.Object, Path: origin.Field,
 			Msg: "names no " + family.String() + " range: pods are not told from other sources in " + family.String()})
 	}
 	origin.Reason = "no " + family.String() + " range"

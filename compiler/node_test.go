@@ -114,14 +114,14 @@ func TestDetector(t *testing.T) { // DET-1 to DET-5
 		{"ClusterCIDR of one family", func(c *config.Config) { c.ClusterCIDR = "10.0.0.0/12" }, nil,
 			cidr("10.0.0.0/12", "config", "clusterCIDR"),
 			ir.Detector{Origin: ir.Origin{Object: "config", Field: "clusterCIDR", Reason: "no IPv6 range"}},
-			[]string{"info: config: clusterCIDR: names no IPv6 range: pods are not told from other sources in IPv6"}},
+			[]string{"warning: config: clusterCIDR: names no IPv6 range: pods are not told from other sources in IPv6"}},
 		{"NodeCIDR", func(c *config.Config) { c.DetectLocalMode = config.DetectNodeCIDR }, []object{pods},
 			cidr("10.1.0.0/16", "Node node1", "spec.podCIDRs"), cidr("fd00:10:1::/48", "Node node1", "spec.podCIDRs"), nil},
 		{"NodeCIDR without one", func(c *config.Config) { c.DetectLocalMode = config.DetectNodeCIDR }, nil,
 			ir.Detector{Origin: ir.Origin{Object: "Node node1", Field: "spec.podCIDRs", Reason: "no IPv4 range"}},
 			ir.Detector{Origin: ir.Origin{Object: "Node node1", Field: "spec.podCIDRs", Reason: "no IPv6 range"}},
-			[]string{"info: Node node1: spec.podCIDRs: names no IPv4 range: pods are not told from other sources in IPv4",
-				"info: Node node1: spec.podCIDRs: names no IPv6 range: pods are not told from other sources in IPv6"}},
+			[]string{"warning: Node node1: spec.podCIDRs: names no IPv4 range: pods are not told from other sources in IPv4",
+				"warning: Node node1: spec.podCIDRs: names no IPv6 range: pods are not told from other sources in IPv6"}},
 		{"BridgeInterface", func(c *config.Config) {
 			c.DetectLocalMode, c.DetectLocal.BridgeInterface = config.DetectBridgeInterface, "cni0"
 		}, nil,
