@@ -42,7 +42,7 @@ func affinityMap(p *ir.Pool, port uint16) string {
 	return cut("affinity-" + poolName(p.Port, policyName(p.Policy), strconv.Itoa(int(port)), p.Affinity.Timeout.String()))
 }
 
-// backendPorts gives the ports that backends of the pool have.
+// backendPorts returns the ports that backends of the pool have.
 func backendPorts(p *ir.Pool) []uint16 {
 	var ports []uint16
 	for i := range p.Backends {
@@ -54,7 +54,7 @@ func backendPorts(p *ir.Pool) []uint16 {
 	return ports
 }
 
-// affinity makes the maps of the Service's pools and gives, by pool, what its
+// affinity makes the maps of the Service's pools and returns, by pool, what its
 // frontends need to know of them.
 func (l *lowering) affinity(svc *ir.Service) []stickyPool {
 	sticky := make([]stickyPool, len(svc.Pools))
@@ -117,7 +117,7 @@ func (l *lowering) remember(f *lowerable, pools ...int) {
 	}
 }
 
-// rememberIn gives the chain that remembers a backend of the pool.
+// rememberIn returns the chain that remembers a backend of the pool.
 func (l *lowering) rememberIn(f *lowerable, pool int, b *ir.Backend) string {
 	p, s := &f.svc.Pools[pool], &f.sticky[pool]
 	what, pools := policyName(p.Policy), []*ir.Pool{p}

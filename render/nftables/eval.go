@@ -8,7 +8,7 @@ import (
 )
 
 // Eval walks a packet through the table as the kernel would, with every
-// outcome of every random choice, on a node for which local tells which
+// outcome of every random choice, on a node for which local reports which
 // addresses are its own.
 //
 // It knows hooks, statements and sets, and nothing of what the table is for.

@@ -42,7 +42,7 @@ func LowerService(node *ir.Node, family ir.Family, svc *ir.Service) Fragment {
 	return l.frag
 }
 
-// Ruleset gives the Fragment as a table without the fixed chains.
+// Ruleset returns the Fragment as a table without the fixed chains.
 func (f *Fragment) Ruleset(family ir.Family) *Ruleset {
 	r := &Ruleset{Family: family, Chains: f.Chains, Sets: append(slices.Clone(fixedSets[:]), f.Maps...)}
 	for id := range f.Elements {
@@ -182,7 +182,7 @@ func (l *lowering) frontend(f *lowerable) {
 	}
 }
 
-// commonMarks gives the marks under which all sources can share one chain, if
+// commonMarks returns the marks under which all sources can share one chain, if
 // they can.
 func commonMarks(pods, node, others choice) (marks, bool) {
 	if pods.pool != node.pool || node.pool != others.pool || node.snat != others.snat {
@@ -241,7 +241,7 @@ func (l *lowering) dispatch(f *lowerable, id SetID, pool int, t target) {
 	}
 }
 
-// hairpin tells of a backend on this node that its connections to itself must
+// hairpin notes of a backend on this node that its connections to itself must
 // be masqueraded (PKT-7).
 func hairpin(p ir.Protocol, b *ir.Backend) Element {
 	a := b.AddrPort.Addr()
@@ -275,7 +275,7 @@ func (l *lowering) guard(f *lowerable) {
 	}
 }
 
-// outermost gives the ranges that no other one holds, each once, in their
+// outermost returns the ranges that no other one holds, each once, in their
 // order: the kernel refuses overlapping intervals.
 func outermost(ranges []ir.SourceRange) (out []*ir.SourceRange) {
 	sorted := make([]*ir.SourceRange, len(ranges))
@@ -298,7 +298,7 @@ func outermost(ranges []ir.SourceRange) (out []*ir.SourceRange) {
 	return out
 }
 
-// chain gives the name of the target's chain, and makes it if it is new.
+// chain returns the name of the target's chain, and makes it if it is new.
 func (l *lowering) chain(t target, p *ir.Pool) string {
 	if name, ok := l.names[t]; ok {
 		return name

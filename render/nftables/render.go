@@ -25,7 +25,7 @@ func NewTables(of ...*Ruleset) (t Tables) {
 // LowerAll returns the tables that the Programs of a node want.
 func LowerAll(programs ir.Programs) Tables { return Tables{render.Each(programs, Lower)} }
 
-// Outputs gives the one script that nft loads.
+// Outputs returns the one script that nft loads.
 func (t Tables) Outputs() []render.Output {
 	return []render.Output{{
 		Format: "nftables",
@@ -35,7 +35,7 @@ func (t Tables) Outputs() []render.Output {
 	}}
 }
 
-// Explain tells of every element, then of every rule, of each table.
+// Explain describes every element, then of every rule, of each table.
 func (t Tables) Explain(yield func(render.Entry) bool) {
 	for _, r := range ir.Present(t.PerFamily) {
 		if !r.explain(yield) {

@@ -13,10 +13,10 @@ type Ruleset struct {
 	Family ir.Family
 	Chains []Chain // base chains, then the fixed ones, then the rest by name
 	Sets   []Set   // the fixed ones in the order of their SetID, then affinity maps by name
-	// KubeProxy tells that the family has kube-proxy's table as well. Only what
+	// KubeProxy reports whether the family has kube-proxy's table as well. Only what
 	// was read from a kernel has it: the table goes when ours comes.
 	KubeProxy bool
-	// There tells that the table is there, Flags are those that ours has not
+	// There reports whether the table is there, Flags are those that ours has not
 	// ("dormant"), and Others is what ours never has. They, too, are of what was
 	// read from a kernel.
 	There  bool
@@ -36,7 +36,7 @@ type ObjectKind uint32
 // Flowtable is no kind of object for the kernel; it is no number of one.
 const Flowtable ObjectKind = 0
 
-// String gives nft's word.
+// String returns nft's word.
 func (k ObjectKind) String() string {
 	words := [...]string{"flowtable", "counter", "quota", "ct helper", "limit", "connlimit", "tunnel", "ct timeout", "secmark", "ct expectation", "synproxy"}
 	if int(k) < len(words) {
@@ -75,7 +75,7 @@ const (
 	Postrouting
 )
 
-// String gives nft's word.
+// String returns nft's word.
 func (h Hook) String() string {
 	return [...]string{"prerouting", "input", "forward", "output", "postrouting"}[h]
 }
@@ -222,13 +222,13 @@ var (
 	nodePortKey = []Type{TypeProto, TypePort}
 )
 
-// Set gives the set's declaration, without elements.
+// Set returns the set's declaration, without elements.
 func (s SetID) Set() *Set {
 	set := fixedSets[s]
 	return &set
 }
 
-// String gives the set's name.
+// String returns the set's name.
 func (s SetID) String() string {
 	if s >= setCount {
 		return "set " + strconv.Itoa(int(s))

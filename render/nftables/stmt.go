@@ -85,7 +85,7 @@ type (
 		Map       string
 		Key, Data Term
 	}
-	// Masquerade gives the connection the node's address as its source.
+	// Masquerade makes the node's address the source of the connection.
 	Masquerade struct{}
 	// Foreign is what no rule of ours has: something that was read from a
 	// kernel and is none of the above. It has no text that nft reads.

@@ -100,7 +100,7 @@ func (s *Set) appendElement(b []byte, e *Element) []byte {
 	return b
 }
 
-// commented tells whether elements carry their service port as a comment: once
+// commented reports whether elements carry their service port as a comment: once
 // for each frontend is enough, backends do not.
 func (s *Set) commented() bool { return s.Data == VerdictData && len(s.Key) <= len(frontendKey) }
 

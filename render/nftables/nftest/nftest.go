@@ -11,7 +11,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Twin gives an address, prefix or address and port of the IPv4 test network
+// Twin returns an address, prefix or address and port of the IPv4 test network
 // in a family, in the way of the conformance cases: the last octet stays as text.
 func Twin(f ir.Family, s string) string {
 	if f == ir.IPv4 {
