@@ -26,7 +26,7 @@ type Entry struct {
 	Origin ir.Origin
 }
 
-// String gives Where and Text in one line.
+// String returns Where and Text in one line.
 func (e Entry) String() string {
 	if e.Text == "" {
 		return e.Where
@@ -36,7 +36,7 @@ func (e Entry) String() string {
 
 // Rendered is a lowered set of Programs, ready to be written.
 type Rendered interface {
-	// Outputs gives the texts in a fixed order; the first is the mode's own.
+	// Outputs returns the texts in a fixed order; the first is the mode's own.
 	Outputs() []Output
 	// Explain calls yield for every rule and element in output order until it returns false.
 	Explain(yield func(Entry) bool)
