@@ -41,11 +41,11 @@ type Dataplane struct {
 	mostNFT  int                                                                                             // rules in one run of the nft variant
 	run      func(ctx context.Context, stdin io.Reader, stdout io.Writer, name string, args ...string) error // [run.To]
 
-	log        *slog.Logger   // nil: nobody is told
-	found      rules.Rulesets // by the last Read
-	applied    apply.Applied
-	assemblies ir.PerFamily[*rules.Assembly] // of what is applied; nil: to be made
-	monitor    monitor.Handle
+	log      *slog.Logger   // nil: nobody is told
+	found    rules.Rulesets // by the last Read
+	applied  apply.Applied
+	lowerers ir.PerFamily[*rules.Lowerer] // of what is applied; nil: to be made
+	monitor  monitor.Handle
 }
 
 var _ apply.Dataplane = (*Dataplane)(nil)
@@ -274,12 +274,12 @@ func (d *Dataplane) Difference(have, want rules.Rulesets) *Plan {
 // change are left out.
 func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	changes = d.applied.From(changes)
-	if d.assemblies == (ir.PerFamily[*rules.Assembly]{}) {
-		d.assemblies = d.assemble(d.applied.Programs())
+	if d.lowerers == (ir.PerFamily[*rules.Lowerer]{}) {
+		d.lowerers = d.assemble(d.applied.Programs())
 	}
 	var have, want rules.Rulesets
 	var sizes ir.PerFamily[[2]int]
-	for f, a := range ir.Present(d.assemblies) {
+	for f, a := range ir.Present(d.lowerers) {
 		if len(changes.Of(f)) == 0 {
 			continue
 		}
@@ -301,11 +301,11 @@ func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 	return d.Difference(found, rules.LowerAll(d.applied.Programs())), nil
 }
 
-// assemble returns the Assemblies of tables that hold the Programs.
-func (d *Dataplane) assemble(programs ir.Programs) (all ir.PerFamily[*rules.Assembly]) {
+// assemble returns the Lowerers of the tables that the Programs want.
+func (d *Dataplane) assemble(programs ir.Programs) (all ir.PerFamily[*rules.Lowerer]) {
 	for f, p := range ir.Present(programs) {
 		if slices.Contains(d.families, f) {
-			*all.At(f) = rules.NewAssembly(p)
+			*all.At(f) = rules.NewLowerer(p)
 		}
 	}
 	return all
@@ -318,7 +318,7 @@ func (d *Dataplane) remember(p *Plan) {
 		return
 	}
 	d.applied.Replace(p.programs)
-	d.assemblies = ir.PerFamily[*rules.Assembly]{}
+	d.lowerers = ir.PerFamily[*rules.Lowerer]{}
 }
 
 // Applied returns the Programs that the tables held when that was last known.

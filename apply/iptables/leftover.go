@@ -160,7 +160,7 @@ func (d *Dataplane) shared(ctx context.Context, f ir.Family, p *Plan) (edit, err
 			e.drop = append(e.drop, c)
 		}
 	}
-	for _, h := range filter.Hooks {
+	for _, h := range filter.Jumps {
 		if rules.Shared(h.Rule.Chain) {
 			e.unhook = append(e.unhook, h)
 		}

@@ -47,13 +47,13 @@ func (o *operations) all() bool {
 		}
 	}
 	for _, h := range o.diff.unhook {
-		if !slices.ContainsFunc(o.diff.hook, func(w rules.Hook) bool { return equalHook(h, w) }) && !o.rule(apply.Remove, h.Chain, &h.Rule) {
+		if !slices.ContainsFunc(o.diff.hook, func(w rules.BuiltInJump) bool { return equalHook(h, w) }) && !o.rule(apply.Remove, h.Chain, &h.Rule) {
 			return false
 		}
 	}
 	for _, h := range o.diff.hook {
 		verb := apply.Add
-		if slices.ContainsFunc(o.diff.unhook, func(old rules.Hook) bool { return equalHook(h, old) }) {
+		if slices.ContainsFunc(o.diff.unhook, func(old rules.BuiltInJump) bool { return equalHook(h, old) }) {
 			verb = apply.Change // its place
 		}
 		if !o.rule(verb, h.Chain, &h.Rule) {

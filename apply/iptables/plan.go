@@ -32,11 +32,11 @@ type familyPlan struct {
 type tableDiff struct {
 	name         string
 	have         map[string]*rules.Chain
-	set          []*rules.Chain // new and changed chains, targets of jumps first
-	fill         []fill         // rules for chains that are shared with others
-	unhook, hook []rules.Hook   // in the order in which a packet meets them
-	stale        []*rules.Chain // to remove, those who jump first
-	wake         bool           // no packet meets the table: it is to be in force, at last
+	set          []*rules.Chain      // new and changed chains, targets of jumps first
+	fill         []fill              // rules for chains that are shared with others
+	unhook, hook []rules.BuiltInJump // in the order in which a packet meets them
+	stale        []*rules.Chain      // to remove, those who jump first
+	wake         bool                // no packet meets the table: it is to be in force, at last
 }
 
 // fill is a rule for the end of a chain that keeps what it has.
@@ -105,7 +105,7 @@ func differing(have, want *rules.Ruleset) (h, w *rules.Ruleset) {
 	return &old, &now
 }
 
-// only gives some chains in a slice of their own.
+// only returns some chains in a slice of their own.
 func only(chains []rules.Chain, keep func(name string) bool) (some []rules.Chain) {
 	for _, c := range chains {
 		if keep(c.Name) {
@@ -135,7 +135,7 @@ func (p *Plan) within(sets rules.Rulesets) (some rules.Rulesets) {
 	return some
 }
 
-// family gives the state of a family; an empty one where there is none.
+// family returns the state of a family; an empty one where there is none.
 func family(sets rules.Rulesets, f ir.Family) *rules.Ruleset {
 	if r := sets.Of(f); r != nil {
 		return r
@@ -143,7 +143,7 @@ func family(sets rules.Rulesets, f ir.Family) *rules.Ruleset {
 	return &rules.Ruleset{Family: f, Filter: rules.Table{Name: "filter"}, Nat: rules.Table{Name: "nat"}}
 }
 
-// Empty tells that there is nothing to do.
+// Empty reports whether there is nothing to do.
 func (p *Plan) Empty() bool {
 	for _, f := range ir.Present(p.families) {
 		for i := range f.tables {
@@ -155,7 +155,7 @@ func (p *Plan) Empty() bool {
 	return true
 }
 
-// Gone gives the frontends that the node has and will not have any longer.
+// Gone returns the frontends that the node has and will not have any longer.
 func (p *Plan) Gone() []ir.Match {
 	var gone []ir.Match
 	for _, f := range ir.Present(p.families) {
@@ -195,7 +195,7 @@ func diffTable(have, want *rules.Table) tableDiff {
 	}
 	d.set, d.stale = targetsFirst(d.set), targetsFirst(d.stale)
 	slices.Reverse(d.stale)
-	d.unhook, d.hook = diffHooks(have.Hooks, want.Hooks)
+	d.unhook, d.hook = diffHooks(have.Jumps, want.Jumps)
 	return d
 }
 
@@ -220,7 +220,7 @@ func (d *tableDiff) pinned(have *rules.Table) map[string]bool {
 	return stay
 }
 
-// same tells whether two chains have equal rules, at once if they share them.
+// same reports whether two chains have equal rules, at once if they share them.
 func same(a, b []rules.Rule) bool {
 	if len(a) != len(b) {
 		return false
@@ -238,7 +238,7 @@ func chainsOf(t *rules.Table) map[string]*rules.Chain {
 	return m
 }
 
-// missing gives the rules of want that have lacks.
+// missing returns the rules of want that have lacks.
 func missing(have, want *rules.Chain) []fill {
 	var lacking []fill
 	for i := range want.Rules {
@@ -277,16 +277,16 @@ func targetsFirst(chains []*rules.Chain) []*rules.Chain {
 	return out
 }
 
-// diffHooks gives the jumps to take out of built-in chains and those to put in.
+// diffHooks returns the jumps to take out of built-in chains and those to put in.
 // Where the jumps of a built-in chain are not the wanted ones in the wanted
 // order, all are replaced. Jumps to shared chains are added where they lack,
 // and otherwise left.
-func diffHooks(have, want []rules.Hook) (unhook, hook []rules.Hook) {
+func diffHooks(have, want []rules.BuiltInJump) (unhook, hook []rules.BuiltInJump) {
 	for _, builtIn := range rules.BuiltInChains() {
 		h, hShared := hooksOf(have, builtIn)
 		w, wShared := hooksOf(want, builtIn)
 		for _, s := range wShared {
-			if !slices.ContainsFunc(hShared, func(o rules.Hook) bool { return equalHook(s, o) }) {
+			if !slices.ContainsFunc(hShared, func(o rules.BuiltInJump) bool { return equalHook(s, o) }) {
 				hook = append(hook, s)
 			}
 		}
@@ -297,9 +297,9 @@ func diffHooks(have, want []rules.Hook) (unhook, hook []rules.Hook) {
 	return unhook, hook
 }
 
-func equalHook(a, b rules.Hook) bool { return a.Chain == b.Chain && a.Rule.Equal(&b.Rule) }
+func equalHook(a, b rules.BuiltInJump) bool { return a.Chain == b.Chain && a.Rule.Equal(&b.Rule) }
 
-func hooksOf(hooks []rules.Hook, builtIn string) (own, shared []rules.Hook) {
+func hooksOf(hooks []rules.BuiltInJump, builtIn string) (own, shared []rules.BuiltInJump) {
 	for _, h := range hooks {
 		switch {
 		case h.Chain != builtIn:
@@ -315,7 +315,7 @@ func hooksOf(hooks []rules.Hook, builtIn string) (own, shared []rules.Hook) {
 // Without returns nothing: a chain is written as a whole.
 func (p *Plan) Without(map[string]bool) (apply.Plan, bool) { return nil, false }
 
-// diffRules gives the rules that only one side has.
+// diffRules returns the rules that only one side has.
 func diffRules(have, want []rules.Rule) (added, removed []*rules.Rule) {
 	count := make(map[rules.Rule]int, len(have))
 	for i := range have {

@@ -33,7 +33,7 @@ func (m *memory) commit(e edit) error {
 	for _, c := range t.Chains {
 		chains[c.Name] = c.Rules
 	}
-	hooks := slices.Clone(t.Hooks)
+	hooks := slices.Clone(t.Jumps)
 	for _, c := range e.set {
 		chains[c.Name] = c.Rules
 	}
@@ -41,7 +41,7 @@ func (m *memory) commit(e edit) error {
 		chains[f.chain] = append(slices.Clone(chains[f.chain]), *f.rule)
 	}
 	for _, h := range e.unhook {
-		i := slices.IndexFunc(hooks, func(o rules.Hook) bool { return equalHook(h, o) })
+		i := slices.IndexFunc(hooks, func(o rules.BuiltInJump) bool { return equalHook(h, o) })
 		if i < 0 {
 			return fmt.Errorf("no such rule: %s %s", h.Chain, h.Rule.Append(nil, m.state.Family))
 		}
@@ -68,7 +68,7 @@ func (m *memory) commit(e edit) error {
 			return fmt.Errorf("%s jumps to %s, which does not exist", h.Chain, h.Rule.Chain)
 		}
 	}
-	t.Hooks, t.Chains = hooks, nil
+	t.Jumps, t.Chains = hooks, nil
 	for name, rs := range chains {
 		t.Chains = append(t.Chains, rules.Chain{Name: name, Rules: rs})
 	}
@@ -309,22 +309,22 @@ func TestPlanKeepsWhatDiffers(t *testing.T) {
 }
 
 func TestHooks(t *testing.T) {
-	jump := func(builtIn, to string) rules.Hook {
-		return rules.Hook{Chain: builtIn, Rule: rules.Rule{Target: rules.Jump, Chain: to}}
+	jump := func(builtIn, to string) rules.BuiltInJump {
+		return rules.BuiltInJump{Chain: builtIn, Rule: rules.Rule{Target: rules.Jump, Chain: to}}
 	}
-	want := []rules.Hook{jump("INPUT", "KUBE-FIREWALL"), jump("INPUT", "KUBE-NODEPORTS"), jump("INPUT", "KUBE-EXTERNAL-SERVICES"), jump("OUTPUT", "KUBE-SERVICES")}
+	want := []rules.BuiltInJump{jump("INPUT", "KUBE-FIREWALL"), jump("INPUT", "KUBE-NODEPORTS"), jump("INPUT", "KUBE-EXTERNAL-SERVICES"), jump("OUTPUT", "KUBE-SERVICES")}
 	tests := []struct {
 		name         string
-		have         []rules.Hook
-		unhook, hook []rules.Hook
+		have         []rules.BuiltInJump
+		unhook, hook []rules.BuiltInJump
 	}{
 		{"nothing there", nil, nil, want},
 		{"all there", want, nil, nil},
 		{"the kubelet's elsewhere", append(slices.Clone(want[1:]), want[0]), nil, nil},
 		{"one lacks", slices.Delete(slices.Clone(want), 1, 2), want[2:3], want[1:3]},
-		{"wrong order", []rules.Hook{want[2], want[1], want[0], want[3]}, []rules.Hook{want[2], want[1]}, want[1:3]},
-		{"twice", append(slices.Clone(want), want[3]), []rules.Hook{want[3], want[3]}, want[3:4]},
-		{"one too many", append(slices.Clone(want), jump("PREROUTING", "KUBE-SERVICES")), []rules.Hook{jump("PREROUTING", "KUBE-SERVICES")}, nil},
+		{"wrong order", []rules.BuiltInJump{want[2], want[1], want[0], want[3]}, []rules.BuiltInJump{want[2], want[1]}, want[1:3]},
+		{"twice", append(slices.Clone(want), want[3]), []rules.BuiltInJump{want[3], want[3]}, want[3:4]},
+		{"one too many", append(slices.Clone(want), jump("PREROUTING", "KUBE-SERVICES")), []rules.BuiltInJump{jump("PREROUTING", "KUBE-SERVICES")}, nil},
 	}
 	for _, tt := range tests {
 		unhook, hook := diffHooks(tt.have, want)
@@ -351,7 +351,7 @@ func TestUnhookByText(t *testing.T) {
 	}
 }
 
-func show(hooks []rules.Hook) (out []string) {
+func show(hooks []rules.BuiltInJump) (out []string) {
 	for _, h := range hooks {
 		out = append(out, h.Chain+" to "+h.Rule.Chain)
 	}

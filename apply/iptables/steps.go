@@ -20,8 +20,8 @@ type edit struct {
 	table  string
 	set    []*rules.Chain // emptied or made, and filled
 	fill   []fill
-	unhook []rules.Hook
-	hook   []rules.Hook
+	unhook []rules.BuiltInJump
+	hook   []rules.BuiltInJump
 	drop   []*rules.Chain
 }
 
@@ -71,7 +71,7 @@ func (f *familyPlan) stages(severalRuns bool) []tableDiff {
 // are stale, with those they jump to, and rules at their end, where they catch
 // what want leaves.
 func union(have, want *rules.Table, some func(chain string) bool) *rules.Table {
-	u := &rules.Table{Name: want.Name, Hooks: want.Hooks}
+	u := &rules.Table{Name: want.Name, Jumps: want.Jumps}
 	old := chainsOf(have)
 	for _, c := range want.Chains {
 		if h := old[c.Name]; h != nil && some(c.Name) && !rules.Shared(c.Name) && !same(h.Rules, c.Rules) {

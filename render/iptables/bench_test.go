@@ -33,12 +33,12 @@ func BenchmarkLowerService(b *testing.B) {
 	}
 }
 
-// BenchmarkAssemblyChange changes one Service of n, and compares nothing.
-func BenchmarkAssemblyChange(b *testing.B) {
+// BenchmarkLowererChange changes one Service of n, and compares nothing.
+func BenchmarkLowererChange(b *testing.B) {
 	for _, n := range []int{1_000, 10_000, 50_000} {
 		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
 			p := many(ir.IPv4, n, 10)
-			a := NewAssembly(p)
+			a := NewLowerer(p)
 			b.ReportAllocs()
 			for b.Loop() {
 				s := &p.Services[n/2+1]

@@ -51,7 +51,7 @@ func twin(p *ir.Program) *ir.Program {
 	return p
 }
 
-// many gives a Program of n Services, each with a ClusterIP and backends; every
+// many returns a Program of n Services, each with a ClusterIP and backends; every
 // tenth has a node port and an external address as well, and every fiftieth no
 // backends.
 func many(family ir.Family, n, backends int) *ir.Program {

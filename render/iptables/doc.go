@@ -9,8 +9,8 @@
 // and programs find what they know, and taking a node over from kube-proxy is
 // a difference between two Rulesets. Three things are not kube-proxy's:
 //
-//   - Dispatch. A hub is a chain that holds an entry of each Service, such as
-//     nat KUBE-SERVICES. A hub of more than treeThreshold entries becomes a
+//   - Dispatch. A dispatch chain holds an entry of each Service, such as
+//     nat KUBE-SERVICES. One of more than treeThreshold entries becomes a
 //     tree of chains by address or port, four bits a level (tree.go), so that
 //     a packet meets some 40 rules instead of all, and a change touches a leaf.
 //   - Endpoints. DNAT stands in the chain of the pool. Chains of one endpoint
@@ -20,12 +20,12 @@
 //
 // # The parts
 //
-// ruleset gives what depends on the Node alone. LowerService gives a
-// Fragment: the chains of one Service and its entries in the hubs; it reads
-// nothing of other Services. Assemble puts both together. Everything is a pure
-// function of its arguments; equal Programs give equal bytes. An Assembly does
-// the same step by step: it keeps Services and trees, and makes of the chains
-// those that a change touches.
+// ruleset returns what depends on the Node alone. LowerService returns a
+// Fragment: the chains of one Service and its entries in the dispatch chains;
+// it reads nothing of other Services. Assemble puts both together. Everything
+// is a pure function of its arguments; equal Programs give equal bytes. A
+// Lowerer does the same step by step: it keeps the trees, and makes of the
+// chains those that a change touches.
 //
 // Rules are flat values, not lists of matches: a cluster of 50,000 Services has
 // a million of them, and they are compared often. Modes ipvs and userspace,

@@ -9,7 +9,7 @@ import (
 )
 
 // Eval walks the first packet of a new connection through the rules, in the
-// order in which the kernel calls the tables, and gives everything that can
+// order in which the kernel calls the tables, and returns everything that can
 // become of it. local says which addresses are the node's own, loopback
 // included. Built-in chains hold nothing but our jumps, and accept.
 func (r *Ruleset) Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome {
@@ -56,13 +56,13 @@ func index(t *Table) chains {
 	for _, c := range t.Chains {
 		chains[c.Name] = c.Rules
 	}
-	for _, h := range t.Hooks {
+	for _, h := range t.Jumps {
 		chains[h.Chain] = append(chains[h.Chain], h.Rule)
 	}
 	return chains
 }
 
-// journey gives the packet as it may come out at the end, once for each way in
+// journey returns the packet as it may come out at the end, once for each way in
 // which chance may fall.
 func (e *Walker) journey(t Packet) []Packet {
 	fromNode := t.FromNode()
@@ -107,7 +107,7 @@ func (e *Walker) all(table chains, chain string, ways []Packet) []Packet {
 	return ends
 }
 
-// walk gives what may have become of t behind a chain.
+// walk returns what may have become of t behind a chain.
 func (e *Walker) walk(table chains, chain string, t Packet) []Packet {
 	t.Fate = Continue
 	var ends []Packet

@@ -7,7 +7,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Lower gives the Ruleset of a Program.
+// Lower returns the Ruleset of a Program.
 func Lower(p *ir.Program) *Ruleset {
 	fragments := make([]*Fragment, len(p.Services))
 	for i := range p.Services {
@@ -26,35 +26,35 @@ func Assemble(family ir.Family, node *ir.Node, fragments []*Fragment) *Ruleset {
 	for _, f := range fragments {
 		chains = append(chains, f.Chains...)
 	}
-	h := newHubs(family, fragments)
+	h := newDispatchTrees(family, fragments)
 	return h.ruleset(node, h.all(), chains)
 }
 
-// hubs are what Services share: each is a tree of their entries.
-type hubs struct {
+// dispatchTrees are what Services share: each is a tree of their entries.
+type dispatchTrees struct {
 	family ir.Family
-	trees  [hubCount]*tree
+	trees  [dispatchCount]*tree
 	health []Rule // of filter KUBE-NODEPORTS, in order
 }
 
-// newHubs gives the hubs that hold what the Fragments have in them.
-func newHubs(family ir.Family, fragments []*Fragment) *hubs {
+// newDispatchTrees returns the dispatch chains that hold what the Fragments have in them.
+func newDispatchTrees(family ir.Family, fragments []*Fragment) *dispatchTrees {
 	addrs, ports := byDst(family), byPort()
-	made := [hubCount]struct {
+	made := [dispatchCount]struct {
 		space
 		stem string
 	}{
-		hubServices:      {addrs, stemServicesTree},
-		hubNodePorts:     {ports, stemNodePortsTree},
-		hubEmptyCluster:  {addrs, stemServicesTree},
-		hubEmptyExternal: {addrs, stemExternalTree},
-		hubEmptyNodePort: {ports, stemEmptyNPTree},
-		hubGuard:         {addrs, stemProxyFWTree},
-		hubHairpin:       {bySrc(family), stemHairpinTree},
+		dispatchServices:      {addrs, stemServicesTree},
+		dispatchNodePorts:     {ports, stemNodePortsTree},
+		dispatchEmptyCluster:  {addrs, stemServicesTree},
+		dispatchEmptyExternal: {addrs, stemExternalTree},
+		dispatchEmptyNodePort: {ports, stemEmptyNPTree},
+		dispatchGuard:         {addrs, stemProxyFWTree},
+		dispatchHairpin:       {bySrc(family), stemHairpinTree},
 	}
-	h := &hubs{family: family}
+	h := &dispatchTrees{family: family}
 	for i, m := range made {
-		h.trees[i] = newTree(m.space, m.stem, entries(fragments, hub(i), m.key))
+		h.trees[i] = newTree(m.space, m.stem, entries(fragments, dispatchChain(i), m.key))
 	}
 	for _, f := range fragments {
 		h.health = append(h.health, f.Health...)
@@ -63,14 +63,14 @@ func newHubs(family ir.Family, fragments []*Fragment) *hubs {
 	return h
 }
 
-// replace takes out what the Fragments like old have in hubs, and enters what
-// now has. An address may pass from one Service to another.
-func (h *hubs) replace(old, now []*Fragment) {
+// replace takes out what the Fragments like old have in dispatch chains, and
+// enters what now has. An address may pass from one Service to another.
+func (h *dispatchTrees) replace(old, now []*Fragment) {
 	for i, t := range h.trees {
-		for _, e := range entries(old, hub(i), t.key) {
+		for _, e := range entries(old, dispatchChain(i), t.key) {
 			t.remove(e.key, e.service())
 		}
-		for _, e := range entries(now, hub(i), t.key) {
+		for _, e := range entries(now, dispatchChain(i), t.key) {
 			t.insert(e)
 		}
 	}
@@ -89,39 +89,39 @@ func compareHealth(a, b Rule) int {
 	return cmp.Or(cmp.Compare(a.Ports.First, b.Ports.First), cmp.Compare(a.Comment, b.Comment))
 }
 
-// all gives every hub with all of its chains.
-func (h *hubs) all() (all [hubCount]dispatched) {
+// all returns every dispatch chain with all chains below it.
+func (h *dispatchTrees) all() (all [dispatchCount]dispatched) {
 	for i, t := range h.trees {
 		all[i] = t.all()
 	}
 	return all
 }
 
-// ruleset puts the fixed part together with hubs, as far as these were made,
-// and chains of Services.
-func (h *hubs) ruleset(node *ir.Node, d [hubCount]dispatched, chains []Chain) *Ruleset {
-	filterHooks, natHooks := hooks(node)
+// ruleset puts the fixed part together with dispatch chains, as far as these
+// were made, and chains of Services.
+func (h *dispatchTrees) ruleset(node *ir.Node, d [dispatchCount]dispatched, chains []Chain) *Ruleset {
+	filterJumps, natJumps := builtInJumps(node)
 	r := &Ruleset{
 		Family: h.family,
-		Filter: Table{Name: "filter", Hooks: filterHooks},
-		Nat:    Table{Name: "nat", Hooks: natHooks},
+		Filter: Table{Name: "filter", Jumps: filterJumps},
+		Nat:    Table{Name: "nat", Jumps: natJumps},
 	}
 	r.Filter.Chains = slices.Concat([]Chain{
-		{ChainServices, d[hubEmptyCluster].rules},
-		{chainExternal, slices.Concat(d[hubEmptyExternal].rules, d[hubEmptyNodePort].rules)},
+		{ChainServices, d[dispatchEmptyCluster].rules},
+		{chainExternal, slices.Concat(d[dispatchEmptyExternal].rules, d[dispatchEmptyNodePort].rules)},
 		{chainNodePorts, slices.Clone(h.health)},
 		{ChainForward, forward(node)},
-		{ChainProxyFW, d[hubGuard].rules},
-	}, d[hubEmptyCluster].below, d[hubEmptyExternal].below, d[hubEmptyNodePort].below, d[hubGuard].below)
+		{ChainProxyFW, d[dispatchGuard].rules},
+	}, d[dispatchEmptyCluster].below, d[dispatchEmptyExternal].below, d[dispatchEmptyNodePort].below, d[dispatchGuard].below)
 	if node.NodePorts.Loopback {
 		r.Filter.Chains = slices.Insert(r.Filter.Chains, 5, Chain{chainFirewall, firewall()})
 	}
 	r.Nat.Chains = slices.Concat([]Chain{
 		{ChainMarkMasq, markMasq(node)},
-		{chainHairpin, d[hubHairpin].rules},
+		{chainHairpin, d[dispatchHairpin].rules},
 		{ChainPostrouting, postrouting(node)},
-		{ChainServices, slices.Concat(d[hubServices].rules, nodePortDispatch(h.family, &node.NodePorts))},
-		{chainNodePorts, d[hubNodePorts].rules},
-	}, d[hubServices].below, d[hubNodePorts].below, d[hubHairpin].below, chains)
+		{ChainServices, slices.Concat(d[dispatchServices].rules, nodePortDispatch(h.family, &node.NodePorts))},
+		{chainNodePorts, d[dispatchNodePorts].rules},
+	}, d[dispatchServices].below, d[dispatchNodePorts].below, d[dispatchHairpin].below, chains)
 	return r
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/proxyc/proxyc/render"
 )
 
-// lines gives the rules of one chain as text.
+// lines returns the rules of one chain as text.
 func lines(r *Ruleset, table, chain string) []string {
 	for _, t := range r.Tables() {
 		for _, c := range t.Chains {

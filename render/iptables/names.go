@@ -75,7 +75,7 @@ const (
 // ProbeChain holds rules that apply/iptables tries, and is gone afterwards.
 const ProbeChain = "KUBE-PROXYC-PROBE"
 
-// otherwise tells whether a chain is one that modes other than this one have,
+// otherwise reports whether a chain is one that modes other than this one have,
 // of proxyc or of kube-proxy, or what a killed process left.
 func otherwise(chain string) bool {
 	switch chain {
@@ -88,7 +88,7 @@ func otherwise(chain string) bool {
 	return false
 }
 
-// Owned tells whether a chain is one that proxyc or kube-proxy makes and no
+// Owned reports whether a chain is one that proxyc or kube-proxy makes and no
 // other program does. KUBE-FIREWALL, which the kubelet owns too, is not.
 func Owned(chain string) bool {
 	switch chain {
@@ -98,7 +98,7 @@ func Owned(chain string) bool {
 	return OfService(chain) || OnlyOurs(chain) || otherwise(chain)
 }
 
-// OnlyOurs tells whether a chain is one that proxyc makes and kube-proxy does not.
+// OnlyOurs reports whether a chain is one that proxyc makes and kube-proxy does not.
 func OnlyOurs(chain string) bool {
 	if chain == chainHairpin || chain == ProbeChain {
 		return true
@@ -113,7 +113,7 @@ func OnlyOurs(chain string) bool {
 	return false
 }
 
-// OfService tells whether a chain is one of a single Service.
+// OfService reports whether a chain is one of a single Service.
 func OfService(chain string) bool {
 	const stemXLB = "KUBE-XLB-" // KUBE-EXT- of kube-proxy before 1.24
 	for _, stem := range [...]string{stemCluster, stemLocal, stemExternal, stemFirewall, stemEndpoint, stemXLB} {
@@ -135,7 +135,7 @@ func portKey(p *ir.ServicePort) []byte {
 	return append(b, p.Protocol.String()...)
 }
 
-// hashed gives stem and 16 characters for key: chain names end at 28.
+// hashed returns stem and 16 characters for key: chain names end at 28.
 func hashed(stem string, key []byte) string {
 	sum := sha256.Sum256(key)
 	var name [28]byte

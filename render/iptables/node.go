@@ -7,10 +7,10 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// hooks are the jumps from built-in chains in the order in which a packet
+// builtInJumps are the jumps from built-in chains in the order in which a packet
 // meets them. kube-proxy prepends each in turn, so its list is this one
 // backwards. The comments are fixed: jumps are found again by them.
-func hooks(node *ir.Node) (filter, nat []Hook) {
+func builtInJumps(node *ir.Node) (filter, nat []BuiltInJump) {
 	const (
 		external   = "kubernetes externally-visible service portals"
 		health     = "kubernetes health check service ports"
@@ -19,8 +19,8 @@ func hooks(node *ir.Node) (filter, nat []Hook) {
 		lbFirewall = "kubernetes load balancer firewall"
 		masquerade = "kubernetes postrouting rules"
 	)
-	jump := func(from, to string, states State, comment string) Hook {
-		return Hook{Chain: from, Rule: Rule{States: states, Comment: comment, Target: Jump, Chain: to}}
+	jump := func(from, to string, states State, comment string) BuiltInJump {
+		return BuiltInJump{Chain: from, Rule: Rule{States: states, Comment: comment, Target: Jump, Chain: to}}
 	}
 	if node.NodePorts.Loopback {
 		filter = append(filter, jump("INPUT", chainFirewall, 0, ""), jump("OUTPUT", chainFirewall, 0, ""))
@@ -36,7 +36,7 @@ func hooks(node *ir.Node) (filter, nat []Hook) {
 		jump("OUTPUT", ChainProxyFW, New, lbFirewall),
 		jump("OUTPUT", ChainServices, New, services),
 	)
-	nat = []Hook{
+	nat = []BuiltInJump{
 		jump("PREROUTING", ChainServices, 0, services),
 		jump("OUTPUT", ChainServices, 0, services),
 		jump("POSTROUTING", ChainPostrouting, 0, masquerade),

@@ -40,7 +40,7 @@ type Parser struct {
 
 var _ io.Writer = (*Parser)(nil)
 
-// NewParser gives a Parser for texts of a family.
+// NewParser returns a Parser for texts of a family.
 func NewParser(f ir.Family) *Parser {
 	return &Parser{
 		family: f, kept: map[string]string{},
@@ -48,7 +48,7 @@ func NewParser(f ir.Family) *Parser {
 	}
 }
 
-// Write takes the next piece. It gives no error: Ruleset does.
+// Write takes the next piece. It returns no error: Ruleset does.
 func (p *Parser) Write(text []byte) (int, error) {
 	n := len(text)
 	for p.err == nil {
@@ -65,7 +65,7 @@ func (p *Parser) Write(text []byte) (int, error) {
 	return n, nil
 }
 
-// Ruleset gives what was in the text, which has ended.
+// Ruleset returns what was in the text, which has ended.
 func (p *Parser) Ruleset() (*Ruleset, error) {
 	if p.err == nil {
 		p.next(string(p.begun))
@@ -116,7 +116,7 @@ func (p *Parser) flush() {
 	}
 }
 
-// keep gives a string that does not hold the line that it is from.
+// keep returns a string that does not hold the line that it is from.
 func (p *Parser) keep(s string) string {
 	if s == "" {
 		return ""
@@ -154,15 +154,15 @@ func (p *Parser) line(line string) error {
 		if !strings.Contains(rest, "KUBE-") {
 			return nil
 		}
-		h := Hook{p.keep(chain), p.rule(rest), p.keep(rest)}
+		h := BuiltInJump{p.keep(chain), p.rule(rest), p.keep(rest)}
 		switch {
 		case !ours(h.Rule.Chain):
 		case !builtIn(chain):
 			p.table.Pinned = append(p.table.Pinned, h.Rule.Chain)
 		case line[1] == 'I':
-			p.table.Hooks = append([]Hook{h}, p.table.Hooks...)
+			p.table.Jumps = append([]BuiltInJump{h}, p.table.Jumps...)
 		default:
-			p.table.Hooks = append(p.table.Hooks, h)
+			p.table.Jumps = append(p.table.Jumps, h)
 		}
 	}
 	return nil
@@ -218,7 +218,7 @@ type ruleParser struct {
 	reap   bool
 }
 
-// next gives the next word, without the quotes that the tools put around some.
+// next returns the next word, without the quotes that the tools put around some.
 func (p *ruleParser) next() (string, bool) {
 	p.rest = strings.TrimLeft(p.rest, " ")
 	if p.rest == "" {
@@ -259,16 +259,16 @@ func unescape(s string) string {
 	return string(b)
 }
 
-// value gives the argument of an option; "" where there is none.
+// value returns the argument of an option; "" where there is none.
 func (p *ruleParser) value() string {
 	word, _ := p.next()
 	return word
 }
 
-// is tells whether the option's argument is the only one that our rules have.
+// is reports whether the option's argument is the only one that our rules have.
 func (p *ruleParser) is(want string) bool { return p.value() == want }
 
-// negate enters the negation of m, if there is one. It gives true.
+// negate enters the negation of m, if there is one. It returns true.
 func (p *ruleParser) negate(m Match) bool {
 	if p.not {
 		p.rule.Not |= m
@@ -417,7 +417,7 @@ func (p *ruleParser) recent(word string) bool {
 	return true
 }
 
-// complete tells whether the options make one of our rules together: each
+// complete reports whether the options make one of our rules together: each
 // parameter with the match or target that it is for, and none without effect.
 func (p *ruleParser) complete() bool {
 	r := &p.rule
@@ -436,7 +436,7 @@ func (p *ruleParser) complete() bool {
 		word(r.In) && word(r.Chain) && word(r.Recent.Name)
 }
 
-// word tells whether the tools read s as one word.
+// word reports whether the tools read s as one word.
 func word(s string) bool { return !strings.ContainsAny(s, " \"\\") }
 
 func (p *ruleParser) prefix(to *netip.Prefix) bool {

@@ -18,7 +18,7 @@ func differ(want, got *Ruleset) string {
 			slices.SortFunc(t.Chains, func(a, b Chain) int { return strings.Compare(a.Name, b.Name) })
 		}
 	}
-	return cmp.Diff(want, got, cmp.Comparer(func(a, b Rule) bool { return a.Equal(&b) }), cmpopts.EquateEmpty(), cmpopts.IgnoreFields(Hook{}, "Text"))
+	return cmp.Diff(want, got, cmp.Comparer(func(a, b Rule) bool { return a.Equal(&b) }), cmpopts.EquateEmpty(), cmpopts.IgnoreFields(BuiltInJump{}, "Text"))
 }
 
 func TestParseIsTheInverseOfWrite(t *testing.T) {
@@ -81,10 +81,10 @@ func TestParseWhatTheKernelHolds(t *testing.T) {
 					}
 					want := Lower(p)
 					for _, table := range want.Tables() { // INPUT, FORWARD and OUTPUT each keep their order; which comes first is the tool's
-						sortHooks(table)
+						sortJumps(table)
 					}
 					for _, table := range got.Tables() {
-						sortHooks(table)
+						sortJumps(table)
 					}
 					if diff := differ(want, got); diff != "" {
 						t.Errorf("%s (-wanted +kernel):\n%s", tool, diff)
@@ -95,8 +95,8 @@ func TestParseWhatTheKernelHolds(t *testing.T) {
 	}
 }
 
-func sortHooks(t *Table) {
-	slices.SortStableFunc(t.Hooks, func(a, b Hook) int { return strings.Compare(a.Chain, b.Chain) })
+func sortJumps(t *Table) {
+	slices.SortStableFunc(t.Jumps, func(a, b BuiltInJump) int { return strings.Compare(a.Chain, b.Chain) })
 }
 
 func TestParseLeavesOthersAlone(t *testing.T) {
@@ -125,7 +125,7 @@ COMMIT
 		t.Fatal(err)
 	}
 	want := &Ruleset{Family: ir.IPv4, Filter: Table{Name: "filter"}, Nat: Table{Name: "nat",
-		Hooks:  []Hook{{Chain: "PREROUTING", Rule: Rule{Comment: "kubernetes service portals", Target: Jump, Chain: "KUBE-SERVICES"}}},
+		Jumps:  []BuiltInJump{{Chain: "PREROUTING", Rule: Rule{Comment: "kubernetes service portals", Target: Jump, Chain: "KUBE-SERVICES"}}},
 		Pinned: []string{"KUBE-SERVICES"},
 		Chains: []Chain{
 			{"KUBE-SERVICES", []Rule{{Raw: "-m nfacct --nfacct-name x -j KUBE-SEP-AAAAAAAAAAAAAAAA", Target: Jump, Chain: "KUBE-SEP-AAAAAAAAAAAAAAAA"}}},

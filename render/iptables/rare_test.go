@@ -63,7 +63,7 @@ func TestMatches(t *testing.T) {
 		if got := parseRule(ir.IPv4, tt.text+" -j DROP"); !got.Equal(&tt.rule) {
 			t.Errorf("%s: read as %+v", tt.text, got)
 		}
-		r := &Ruleset{Family: ir.IPv4, Filter: Table{Name: "filter", Hooks: []Hook{{Chain: "INPUT", Rule: tt.rule}}}}
+		r := &Ruleset{Family: ir.IPv4, Filter: Table{Name: "filter", Jumps: []BuiltInJump{{Chain: "INPUT", Rule: tt.rule}}}}
 		p := Packet{Balanced: frontend, Packet: sim.Packet{
 			Src: netip.MustParseAddr("10.244.1.10"), Dst: frontend.Addr, Protocol: ir.TCP, Port: 80, In: "cni0",
 		}}
@@ -120,7 +120,7 @@ func TestExplainRuleset(t *testing.T) {
 	}
 	r := &Ruleset{Family: ir.IPv6, Filter: Table{Name: "filter",
 		Chains: []Chain{{ChainNodePortNonLocal, []Rule{Rule{Protocol: ir.TCP, Ports: Port(20091), Target: Accept}.For(&f)}}},
-		Hooks:  []Hook{{Chain: "INPUT", Rule: Rule{Target: Jump, Chain: ChainNodePortNonLocal}.Because(&ir.Origin{Object: "config"})}},
+		Jumps:  []BuiltInJump{{Chain: "INPUT", Rule: Rule{Target: Jump, Chain: ChainNodePortNonLocal}.Because(&ir.Origin{Object: "config"})}},
 	}}
 	var got []string
 	each := func(e render.Entry) bool { got = append(got, e.String()+" # "+e.Origin.Object); return len(got) < 2 }

@@ -27,7 +27,7 @@ func NewRulesets(of ...*Ruleset) (all Rulesets) {
 // LowerAll returns the tables that the Programs of a node want.
 func LowerAll(programs ir.Programs) Rulesets { return Rulesets{render.Each(programs, Lower)} }
 
-// Outputs gives a text for each family. A jump's line in the text is its line
+// Outputs returns a text for each family. A jump's line in the text is its line
 // in iptables-save, but for -I in place of -A: Load counts on that.
 func (s Rulesets) Outputs() []render.Output {
 	var outputs []render.Output
@@ -95,7 +95,7 @@ func (r *Ruleset) Explain(yield func(render.Entry) bool) bool {
 func (t *Table) builtIn() (chains []Chain) {
 	for _, name := range BuiltInChains() {
 		c := Chain{Name: name}
-		for _, h := range t.Hooks {
+		for _, h := range t.Jumps {
 			if h.Chain == name {
 				c.Rules = append(c.Rules, h.Rule)
 			}

@@ -15,7 +15,7 @@ type Ruleset struct {
 	Nat    Table
 }
 
-// Tables gives the tables in the order in which they are written and
+// Tables returns the tables in the order in which they are written and
 // committed: what refuses before what translates, as kube-proxy has it (IPT-30).
 func (r *Ruleset) Tables() [2]*Table { return [2]*Table{&r.Filter, &r.Nat} }
 
@@ -32,17 +32,17 @@ func (r *Ruleset) Size() (size [2]int) {
 // Table is one table of the kernel.
 type Table struct {
 	Name   string
-	Hooks  []Hook  // from built-in chains to ours, in the order in which a packet meets them
-	Chains []Chain // our chains: fixed ones, dispatch trees, chains of Services
+	Jumps  []BuiltInJump // from built-in chains to ours, in the order in which a packet meets them
+	Chains []Chain       // our chains: fixed ones, dispatch trees, chains of Services
 	// Of what was read: our chains to which chains of others jump, so that they
 	// cannot go; and that no packet meets the table, which nf_tables can have.
 	Pinned  []string
 	Dormant bool
 }
 
-// Hook is a rule in a built-in chain. Everything else in built-in chains
-// belongs to others.
-type Hook struct {
+// BuiltInJump is our rule in a built-in chain: a jump to a chain of ours.
+// Everything else in built-in chains belongs to others.
+type BuiltInJump struct {
 	Chain string // PREROUTING, INPUT, FORWARD, OUTPUT or POSTROUTING
 	Rule  Rule
 	Text  string // the rule as it was read from a kernel, without its chain; empty otherwise
@@ -189,7 +189,7 @@ const (
 	Redirect // change the destination to this node and a port
 )
 
-// Why gives the service port that a rule serves, zero for fixed rules and for
+// Why returns the service port that a rule serves, zero for fixed rules and for
 // what was read from a kernel, and the object and field that asked for it.
 func (r *Rule) Why() (ir.ServicePort, ir.Origin) {
 	var p ir.ServicePort
@@ -218,7 +218,7 @@ func (r *Rule) Service() ir.Name {
 	return ir.Name{}
 }
 
-// Service tells whether a chain is one Service's own, and whose, as far as its
+// Service reports whether a chain is one Service's own, and whose, as far as its
 // rules say.
 func (c *Chain) Service() (name ir.Name, own bool) {
 	if !OfService(c.Name) {
@@ -232,7 +232,7 @@ func (c *Chain) Service() (name ir.Name, own bool) {
 	return name, true
 }
 
-// Frontends gives the matches that the rules of nat dispatch on.
+// Frontends returns the matches that the rules of nat dispatch on.
 func (r *Ruleset) Frontends() []ir.Match {
 	var out []ir.Match
 	for i := range r.Nat.Chains {
@@ -248,12 +248,12 @@ func (r *Ruleset) Frontends() []ir.Match {
 	return out
 }
 
-// Hairpin tells whether a chain is of those that find hairpin connections.
+// Hairpin reports whether a chain is of those that find hairpin connections.
 func Hairpin(chain string) bool {
 	return chain == chainHairpin || strings.HasPrefix(chain, stemHairpinTree)
 }
 
-// Shared tells whether a chain belongs to the kubelet as well: it is filled up
+// Shared reports whether a chain belongs to the kubelet as well: it is filled up
 // and never emptied.
 func Shared(chain string) bool { return chain == chainFirewall }
 

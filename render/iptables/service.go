@@ -7,51 +7,51 @@ import (
 )
 
 // Fragment is what one Service adds to a Ruleset: chains of its own in nat, and
-// entries in the hubs.
+// entries in the dispatch chains.
 type Fragment struct {
 	Service ir.Name
 	Chains  []Chain // of table nat
-	Entries [hubCount][]Rule
-	Hairpin []*ir.Pool // whose backends have rules in hubHairpin
+	Entries [dispatchCount][]Rule
+	Hairpin []*ir.Pool // whose backends have rules in dispatchHairpin
 	Health  []Rule     // of filter KUBE-NODEPORTS
 }
 
-// hub is a chain in which many Services have entries.
-type hub int
+// dispatchChain is a chain in which many Services have entries.
+type dispatchChain int
 
 const (
-	hubServices      hub = iota // nat KUBE-SERVICES: address and port to the chain that decides
-	hubNodePorts                // nat KUBE-NODEPORTS: port to the chain that decides
-	hubEmptyCluster             // filter KUBE-SERVICES: ClusterIPs that some source cannot use
-	hubEmptyExternal            // filter KUBE-EXTERNAL-SERVICES: the same of other addresses
-	hubEmptyNodePort            // filter KUBE-EXTERNAL-SERVICES: the same of node ports
-	hubGuard                    // filter KUBE-PROXY-FIREWALL: addresses with source ranges
-	hubHairpin                  // nat KUBE-HAIRPIN: addresses of backends
-	hubCount
+	dispatchServices      dispatchChain = iota // nat KUBE-SERVICES: address and port to the chain that decides
+	dispatchNodePorts                          // nat KUBE-NODEPORTS: port to the chain that decides
+	dispatchEmptyCluster                       // filter KUBE-SERVICES: ClusterIPs that some source cannot use
+	dispatchEmptyExternal                      // filter KUBE-EXTERNAL-SERVICES: the same of other addresses
+	dispatchEmptyNodePort                      // filter KUBE-EXTERNAL-SERVICES: the same of node ports
+	dispatchGuard                              // filter KUBE-PROXY-FIREWALL: addresses with source ranges
+	dispatchHairpin                            // nat KUBE-HAIRPIN: addresses of backends
+	dispatchCount
 )
 
-// table is the place of the hub's table in Ruleset.Tables.
-func (h hub) table() int {
-	switch h {
-	case hubServices, hubNodePorts, hubHairpin:
+// table is the place of the dispatch chain's table in Ruleset.Tables.
+func (d dispatchChain) table() int {
+	switch d {
+	case dispatchServices, dispatchNodePorts, dispatchHairpin:
 		return 1
 	}
 	return 0
 }
 
-// entries gives what Fragments have in a hub, under the keys of its rules.
-func entries(fragments []*Fragment, h hub, of func(*Rule) key) []entry {
+// entries returns what Fragments have in a dispatch chain, under the keys of its rules.
+func entries(fragments []*Fragment, d dispatchChain, of func(*Rule) key) []entry {
 	n := 0
 	for _, f := range fragments {
-		n += f.count(h)
+		n += f.count(d)
 	}
 	all := make([]entry, 0, n)
 	for _, f := range fragments {
-		for i := range f.Entries[h] {
-			r := &f.Entries[h][i]
+		for i := range f.Entries[d] {
+			r := &f.Entries[d][i]
 			all = append(all, entry{key: of(r), rule: r})
 		}
-		if h != hubHairpin {
+		if d != dispatchHairpin {
 			continue
 		}
 		for _, p := range f.Hairpin {
@@ -64,9 +64,9 @@ func entries(fragments []*Fragment, h hub, of func(*Rule) key) []entry {
 	return all
 }
 
-func (f *Fragment) count(h hub) int {
-	n := len(f.Entries[h])
-	if h == hubHairpin {
+func (f *Fragment) count(d dispatchChain) int {
+	n := len(f.Entries[d])
+	if d == dispatchHairpin {
 		for _, p := range f.Hairpin {
 			n += len(p.Backends)
 		}
@@ -74,7 +74,7 @@ func (f *Fragment) count(h hub) int {
 	return n
 }
 
-// LowerService gives what s adds on node. It reads nothing of other Services,
+// LowerService returns what s adds on node. It reads nothing of other Services,
 // and keeps pointers into s and node, which never change.
 func LowerService(family ir.Family, node *ir.Node, s *ir.Service) *Fragment {
 	l := lowering{family: family, node: node, service: s, Fragment: &Fragment{Service: s.Name}}
@@ -108,7 +108,7 @@ type lowering struct {
 	ends    map[string]bool         // the KUBE-SEP- chains that were made
 }
 
-func (l *lowering) enter(h hub, r Rule) { l.Entries[h] = append(l.Entries[h], r) }
+func (l *lowering) enter(d dispatchChain, r Rule) { l.Entries[d] = append(l.Entries[d], r) }
 
 func (l *lowering) frontend(f *ir.Frontend) {
 	text := f.Port.String()
@@ -122,9 +122,9 @@ func (l *lowering) frontend(f *ir.Frontend) {
 		entry.Comment, entry.Target = clean(text+label(f.Kind)), Jump
 		entry.Chain = l.target(f, routes, text, match)
 		if f.Match.NodeAddrs() {
-			l.enter(hubNodePorts, entry)
+			l.enter(dispatchNodePorts, entry)
 		} else {
-			l.enter(hubServices, entry)
+			l.enter(dispatchServices, entry)
 		}
 	}
 	if ir.RoutesAll(routes) && len(f.SourceRanges) == 0 {
@@ -136,12 +136,12 @@ func (l *lowering) frontend(f *ir.Frontend) {
 	if len(routes) > 0 && !f.Match.NodeAddrs() && l.node.NodePorts.Has(f.Match.Addr, l.node.HasAddr(f.Match.Addr)) {
 		stay := match
 		stay.Comment, stay.Target = clean(text+" is no node port here"), Accept
-		l.enter(hubServices, stay)
+		l.enter(dispatchServices, stay)
 	}
 	if len(routes) > 0 && len(f.SourceRanges) > 0 {
 		guard := match
 		guard.Comment, guard.Target = clean(text+" traffic outside of loadBalancerSourceRanges"), Drop
-		l.enter(hubGuard, guard)
+		l.enter(dispatchGuard, guard)
 	}
 	if !ir.RoutesAll(routes) {
 		l.empty(f, match, text)
@@ -187,11 +187,11 @@ func (l *lowering) empty(f *ir.Frontend, r Rule, text string) {
 	switch {
 	case f.Match.NodeAddrs():
 		r.DstLocal = true // whatever nodePortAddresses says (PKT-15)
-		l.enter(hubEmptyNodePort, r)
+		l.enter(dispatchEmptyNodePort, r)
 	case f.Kind.External():
-		l.enter(hubEmptyExternal, r)
+		l.enter(dispatchEmptyExternal, r)
 	default:
-		l.enter(hubEmptyCluster, r)
+		l.enter(dispatchEmptyCluster, r)
 	}
 }
 
@@ -212,7 +212,7 @@ func (l *lowering) target(f *ir.Frontend, routes []ir.Route, text string, match 
 	return l.chain(stemFirewall, f, sameAdmission, func() []Rule { return sourceRanges(f, to, text) })
 }
 
-// direct tells whether a ClusterIP frontend leads straight to the chain of one
+// direct reports whether a ClusterIP frontend leads straight to the chain of one
 // pool, and which rule at the head of that chain then marks what is to be
 // masqueraded, if anything is.
 func (l *lowering) direct(f *ir.Frontend, routes []ir.Route, match Rule) (pool int, mark *Rule, ok bool) {
@@ -261,7 +261,7 @@ func (r *Rule) Detect(d *ir.Detector, not bool) bool {
 	return true
 }
 
-// chain gives the name of the service port's chain of that stem, made by rules.
+// chain returns the name of the service port's chain of that stem, made by rules.
 // The frontends of a service port share it. Should one of them have to be
 // treated otherwise than the first, it gets its own.
 func (l *lowering) chain(stem string, f *ir.Frontend, alike func(a, b *ir.Frontend) bool, rules func() []Rule) string {

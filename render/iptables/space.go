@@ -38,7 +38,7 @@ func shared(a, b key) int {
 	return 16 + bits.LeadingZeros64(a.lo^b.lo)/4
 }
 
-// first gives k's first n nibbles, the rest being zero.
+// first returns k's first n nibbles, the rest being zero.
 func (k key) first(n int) key {
 	if n <= 16 {
 		return key{hi: k.hi &^ (^uint64(0) >> (4 * n))}

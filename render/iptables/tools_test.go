@@ -102,9 +102,9 @@ func TestLoadAgain(t *testing.T) {
 	}
 }
 
-// TestSavedHooks holds the jumps against what iptables-save shows, as the
+// TestSavedJumps holds the jumps against what iptables-save shows, as the
 // command of Output.Load compares their text.
-func TestSavedHooks(t *testing.T) {
+func TestSavedJumps(t *testing.T) {
 	for _, variant := range variants {
 		t.Run(variant, func(t *testing.T) {
 			dir, load := write(t, both())
@@ -112,7 +112,7 @@ func TestSavedHooks(t *testing.T) {
 			r := Lower(both().IPv4)
 			for _, table := range r.Tables() {
 				var want []string
-				for _, h := range table.Hooks {
+				for _, h := range table.Jumps {
 					want = append(want, "-A "+h.Chain+" "+string(h.Rule.Append(nil, ir.IPv4)))
 				}
 				_, text, _ := strings.Cut(saved, "*"+table.Name)

@@ -6,8 +6,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// treeThreshold is the number of entries up to which a hub is one chain. Each
-// hub decides for itself, by its present number of entries alone: crossing the
+// treeThreshold is the number of entries up to which a dispatch chain has none below it.
+// Each decides for itself, by its present number of entries alone: crossing the
 // threshold rewrites some 64 rules, nothing more.
 const treeThreshold = 64
 
@@ -19,7 +19,7 @@ const treeThreshold = 64
 // a rule to one chain, or splits one edge by one chain; and no chain has more
 // than 16 rules but the blocks, which have one for each entry.
 
-// tree holds the entries of one hub.
+// tree holds the entries of one dispatch chain.
 type tree struct {
 	space
 	stem string
@@ -35,7 +35,7 @@ type node struct {
 	below []*node
 }
 
-// entry is what a hub holds of a Service: a rule, or a backend whose hairpin
+// entry is what a dispatch chain holds of a Service: a rule, or a backend whose hairpin
 // rule, being one of very many, is made where it is needed.
 type entry struct {
 	key
@@ -107,7 +107,7 @@ func (t *tree) insert(e entry) {
 	}
 }
 
-// insertBelow tells whether the key was not there.
+// insertBelow reports whether the key was not there.
 func (t *tree) insertBelow(n *node, e entry) bool {
 	if n.depth < t.leaf {
 		i, found := n.find(e.key)
@@ -132,14 +132,14 @@ func (t *tree) insertBelow(n *node, e entry) bool {
 	return fresh
 }
 
-// find gives the place of the node below n to which k belongs.
+// find returns the place of the node below n to which k belongs.
 func (n *node) find(k key) (int, bool) {
 	return slices.BinarySearchFunc(n.below, k.nibble(n.depth), func(c *node, nibble uint64) int {
 		return int(c.at.nibble(n.depth)) - int(nibble)
 	})
 }
 
-// alike gives the entries of n alone that share one more nibble with k.
+// alike returns the entries of n alone that share one more nibble with k.
 func (n *node) alike(k key) (lo, hi int) {
 	nibble := k.nibble(n.depth)
 	for lo < len(n.alone) && n.alone[lo].nibble(n.depth) < nibble {
@@ -151,7 +151,7 @@ func (n *node) alike(k key) (lo, hi int) {
 	return lo, hi
 }
 
-// divide gives the i-th node below n, which k may enter: a new one in between
+// divide returns the i-th node below n, which k may enter: a new one in between
 // where k goes apart before it.
 func (n *node) divide(i int, k key) *node {
 	c := n.below[i]
@@ -169,7 +169,7 @@ func (t *tree) remove(k key, of ir.Name) {
 	}
 }
 
-// removeBelow tells whether the key is no longer there, and was before.
+// removeBelow reports whether the key is no longer there, and was before.
 func (t *tree) removeBelow(n *node, k key, of ir.Name) bool {
 	if n.depth < t.leaf {
 		if i, found := n.find(k); found {
@@ -196,16 +196,16 @@ func (n *node) join(i int) {
 	}
 }
 
-// flat tells whether the hub is one chain.
+// flat reports whether no chain is below the dispatch chain.
 func (t *tree) flat() bool { return t.size <= treeThreshold }
 
-// dispatched is a hub's own chain and some of those below it.
+// dispatched is the rules of a dispatch chain, and some of the chains below it.
 type dispatched struct {
 	rules []Rule
 	below []Chain
 }
 
-// all gives the hub with all of its chains.
+// all returns the dispatch chain with all chains below it.
 func (t *tree) all() dispatched {
 	if t.flat() {
 		return dispatched{rules: t.flattened(nil, &t.root)}
@@ -213,7 +213,7 @@ func (t *tree) all() dispatched {
 	return dispatched{t.rules(&t.root), t.chains(nil, &t.root)}
 }
 
-// along gives the hub with those of its chains that lead to keys, which are in order.
+// along returns the dispatch chain with those chains below it that lead to keys, which are in order.
 func (t *tree) along(keys []key) dispatched {
 	d := dispatched{rules: t.rules(&t.root)}
 	seen := map[*node]bool{}

@@ -41,7 +41,7 @@ func TestEvalIsTraceInTrees(t *testing.T) {
 	}
 }
 
-// chainsOf gives the text of each chain.
+// chainsOf returns the text of each chain.
 func chainsOf(t *Table, f ir.Family) map[string]string {
 	chains := map[string]string{}
 	for _, c := range t.Chains {
@@ -137,7 +137,7 @@ func TestThreshold(t *testing.T) {
 	}
 }
 
-// dispatch gives the rules of a hub's own chain, and the chains below it.
+// dispatch returns the rules of a dispatch chain, and the chains below it.
 func dispatch(s space, stem string, rules []*Rule) ([]Rule, []Chain) {
 	var entries []entry
 	for _, r := range rules {

@@ -51,9 +51,9 @@ func (e *emitter) table(f ir.Family, t *Table) {
 		}
 	}
 	// -I puts a rule first, so the last jump of a chain is written first.
-	for i := len(t.Hooks) - 1; i >= 0; i-- {
-		e.buf = append(append(append(e.buf, "-I "...), t.Hooks[i].Chain...), ' ')
-		e.buf = append(t.Hooks[i].Rule.Append(e.buf, f), '\n')
+	for i := len(t.Jumps) - 1; i >= 0; i-- {
+		e.buf = append(append(append(e.buf, "-I "...), t.Jumps[i].Chain...), ' ')
+		e.buf = append(t.Jumps[i].Rule.Append(e.buf, f), '\n')
 	}
 	e.buf = append(e.buf, "COMMIT\n"...)
 }

@@ -29,8 +29,8 @@ func do(target iptables.Target, r iptables.Rule) iptables.Rule {
 	return fixed(r)
 }
 
-func hook(builtIn, chain, comment string) iptables.Hook {
-	return iptables.Hook{Chain: builtIn, Rule: jump(chain, iptables.Rule{Comment: comment})}
+func builtInJump(builtIn, chain, comment string) iptables.BuiltInJump {
+	return iptables.BuiltInJump{Chain: builtIn, Rule: jump(chain, iptables.Rule{Comment: comment})}
 }
 
 // in matches packets whose fields are in a set.
@@ -61,10 +61,10 @@ func (n *Node) nat() iptables.Table {
 			jump(iptables.ChainMarkMasq, iptables.Rule{}),
 		}},
 		{Name: iptables.ChainMarkMasq, Rules: []iptables.Rule{markMasq}},
-	}, Hooks: []iptables.Hook{
-		hook("POSTROUTING", iptables.ChainPostrouting, "kubernetes postrouting rules"),
-		hook("PREROUTING", iptables.ChainServices, "kubernetes service portals"),
-		hook("OUTPUT", iptables.ChainServices, "kubernetes service portals"),
+	}, Jumps: []iptables.BuiltInJump{
+		builtInJump("POSTROUTING", iptables.ChainPostrouting, "kubernetes postrouting rules"),
+		builtInJump("PREROUTING", iptables.ChainServices, "kubernetes service portals"),
+		builtInJump("OUTPUT", iptables.ChainServices, "kubernetes service portals"),
 	}}
 }
 
@@ -165,12 +165,12 @@ func (n *Node) filter(outFilter []iptables.Rule) iptables.Table {
 			do(iptables.Reject, iptables.Rule{States: iptables.New, Rare: n.in(IPVSIPs, "dst")}),
 		}},
 		{Name: iptables.ChainIPVSOutFilter, Rules: outFilter},
-	}, Hooks: []iptables.Hook{
-		hook("OUTPUT", iptables.ChainIPVSOutFilter, "kubernetes ipvs access filter"),
-		hook("FORWARD", iptables.ChainProxyFW, "kube-proxy firewall rules"),
-		hook("FORWARD", iptables.ChainForward, "kubernetes forwarding rules"),
-		hook("INPUT", iptables.ChainProxyFW, "kube-proxy firewall rules"),
-		hook("INPUT", iptables.ChainIPVSFilter, "kubernetes ipvs access filter"),
-		hook("INPUT", iptables.ChainNodePort, "kubernetes health check rules"),
+	}, Jumps: []iptables.BuiltInJump{
+		builtInJump("OUTPUT", iptables.ChainIPVSOutFilter, "kubernetes ipvs access filter"),
+		builtInJump("FORWARD", iptables.ChainProxyFW, "kube-proxy firewall rules"),
+		builtInJump("FORWARD", iptables.ChainForward, "kubernetes forwarding rules"),
+		builtInJump("INPUT", iptables.ChainProxyFW, "kube-proxy firewall rules"),
+		builtInJump("INPUT", iptables.ChainIPVSFilter, "kubernetes ipvs access filter"),
+		builtInJump("INPUT", iptables.ChainNodePort, "kubernetes health check rules"),
 	}}
 }

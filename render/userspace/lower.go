@@ -173,7 +173,7 @@ func (n *Node) Rules(x *Fragment) *iptables.Ruleset {
 	return &iptables.Ruleset{Family: n.family,
 		Filter: iptables.Table{Name: "filter", Chains: []iptables.Chain{
 			{Name: iptables.ChainNodePortNonLocal, Rules: x.NodePortNonLocal},
-		}, Hooks: []iptables.Hook{
+		}, Jumps: []iptables.BuiltInJump{
 			{Chain: "INPUT", Rule: jump(iptables.ChainNodePortNonLocal, "Ensure that non-local NodePort traffic can flow")},
 		}},
 		Nat: iptables.Table{Name: "nat", Chains: []iptables.Chain{
@@ -181,20 +181,20 @@ func (n *Node) Rules(x *Fragment) *iptables.Ruleset {
 			{Name: iptables.ChainPortalsHost, Rules: x.PortalsHost},
 			{Name: iptables.ChainNodePortContainer, Rules: n.notLoopback(x.NodePortContainer)},
 			{Name: iptables.ChainNodePortHost, Rules: n.notLoopback(x.NodePortHost)},
-		}, Hooks: slices.Concat(
-			hooks("OUTPUT", jump(iptables.ChainPortalsHost, first)),
-			hooks("OUTPUT", n.toNodePorts(iptables.ChainNodePortHost)...),
-			hooks("PREROUTING", jump(iptables.ChainPortalsContainer, first)),
-			hooks("PREROUTING", n.toNodePorts(iptables.ChainNodePortContainer)...),
+		}, Jumps: slices.Concat(
+			builtInJumps("OUTPUT", jump(iptables.ChainPortalsHost, first)),
+			builtInJumps("OUTPUT", n.toNodePorts(iptables.ChainNodePortHost)...),
+			builtInJumps("PREROUTING", jump(iptables.ChainPortalsContainer, first)),
+			builtInJumps("PREROUTING", n.toNodePorts(iptables.ChainNodePortContainer)...),
 		)},
 	}
 }
 
-func hooks(builtIn string, rules ...iptables.Rule) (hooks []iptables.Hook) {
+func builtInJumps(builtIn string, rules ...iptables.Rule) (jumps []iptables.BuiltInJump) {
 	for _, r := range rules {
-		hooks = append(hooks, iptables.Hook{Chain: builtIn, Rule: r})
+		jumps = append(jumps, iptables.BuiltInJump{Chain: builtIn, Rule: r})
 	}
-	return hooks
+	return jumps
 }
 
 // fixed returns the reason for r, which every node has.

@@ -12,7 +12,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// history gives Programs whose Services come, change and go. Addresses are few,
+// history returns Programs whose Services come, change and go. Addresses are few,
 // so that they pass from one Service to another, and trees grow and shrink.
 type history struct {
 	random *rand.Rand
@@ -100,14 +100,14 @@ func (h *history) step(n, most int) []ir.Change {
 	return slices.Collect(maps.Values(changes))
 }
 
-// TestAssemblyIsLower holds what an Assembly says of each change against the
+// TestLowererIsLower holds what an Lowerer says of each change against the
 // Rulesets before and after it.
-func TestAssemblyIsLower(t *testing.T) {
+func TestLowererIsLower(t *testing.T) {
 	for _, family := range []ir.Family{ir.IPv4, ir.IPv6} {
 		for seed := range uint64(2) {
 			h := history{random: rand.New(rand.NewPCG(seed, 1)), now: many(family, 0, 0)}
 			h.now.Node.Addrs = []netip.Addr{h.addr(3), h.addr(3), h.addr(3)}
-			a, whole := NewAssembly(h.now), Lower(h.now)
+			a, whole := NewLowerer(h.now), Lower(h.now)
 			for i := range 120 {
 				n, most := 20, 3
 				if i/30%2 == 1 { // the trees come, and go at the end
@@ -121,8 +121,8 @@ func TestAssemblyIsLower(t *testing.T) {
 				}
 				have, want := a.Change(changes)
 				next := Lower(h.now)
-				if a.Size() != next.Size() || NewAssembly(h.now).Size() != next.Size() {
-					t.Errorf("%s, seed %d, change %d: %v rules, at once %v, want %v", family, seed, i, a.Size(), NewAssembly(h.now).Size(), next.Size())
+				if a.Size() != next.Size() || NewLowerer(h.now).Size() != next.Size() {
+					t.Errorf("%s, seed %d, change %d: %v rules, at once %v, want %v", family, seed, i, a.Size(), NewLowerer(h.now).Size(), next.Size())
 				}
 				for k, table := range whole.Tables() {
 					check(t, fmt.Sprintf("%s, seed %d, change %d", family, seed, i), table, have.Tables()[k], want.Tables()[k], next.Tables()[k])
@@ -150,7 +150,7 @@ func (h *history) clear() (changes []ir.Change) {
 // check holds that have is a part of before, and makes after when want takes its place.
 func check(t *testing.T, when string, before, have, want, after *Table) {
 	t.Helper()
-	if !reflect.DeepEqual(have.Hooks, before.Hooks) || !reflect.DeepEqual(want.Hooks, after.Hooks) {
+	if !reflect.DeepEqual(have.Jumps, before.Jumps) || !reflect.DeepEqual(want.Jumps, after.Jumps) {
 		t.Errorf("%s: %s: other jumps", when, before.Name)
 	}
 	rules := func(t *Table) map[string][]Rule {
@@ -184,12 +184,12 @@ func check(t *testing.T, when string, before, have, want, after *Table) {
 	}
 }
 
-// TestAssemblyMakesFewChains changes one Service of many: what is made does not
+// TestLowererMakesFewChains changes one Service of many: what is made does not
 // grow with them.
-func TestAssemblyMakesFewChains(t *testing.T) {
+func TestLowererMakesFewChains(t *testing.T) {
 	for _, n := range []int{500, 8000} {
 		p := many(ir.IPv4, n, 3)
-		have, want := NewAssembly(p).Change([]ir.Change{{Name: p.Services[111].Name, Old: &p.Services[111], New: &p.Services[111]}})
+		have, want := NewLowerer(p).Change([]ir.Change{{Name: p.Services[111].Name, Old: &p.Services[111], New: &p.Services[111]}})
 		for _, r := range []*Ruleset{have, want} {
 			if chains := len(r.Filter.Chains) + len(r.Nat.Chains); chains > 30 {
 				t.Errorf("%d Services: %d chains, want 30 at most", n, chains)
