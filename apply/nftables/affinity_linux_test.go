@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/ir"
@@ -119,12 +121,11 @@ func TestAffinityMapsGrowAsNeeded(t *testing.T) {
 			if s.Timeout == 0 {
 				continue
 			}
-			const desc = 9 // NFTA_SET_DESC
 			sent, err := parse(encodeSet(s, f, 1))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if sent[desc] != nil {
+			if sent[unix.NFTA_SET_DESC] != nil {
 				t.Errorf("%s: a size is declared", s.Name)
 			}
 		}

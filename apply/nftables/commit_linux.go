@@ -113,7 +113,7 @@ func (d *Dataplane) staleEntries(ctx context.Context, p *Plan) (stale, error) {
 func (d *Dataplane) staleIn(ctx context.Context, f ir.Family, p purge) ([]rules.Element, error) {
 	s := *p.set
 	s.Elements = nil
-	_, err := d.c.dump(ctx, getElem, nfFamily(f), encodeNamed(2, s.Name), func(b []byte) error {
+	_, err := d.c.dump(ctx, unix.NFT_MSG_GETSETELEM, nfFamily(f), elementsIn(s.Name), func(b []byte) error {
 		return decodeElements(b, &s, f, (&notes{}).frontend)
 	})
 	return slices.DeleteFunc(s.Elements, func(e rules.Element) bool {
@@ -135,7 +135,7 @@ func (d *Dataplane) forget(ctx context.Context, p *Plan) error {
 			for s, gone := range entries {
 				if c.owns(s) {
 					for i := range gone { // one by one: some may expire meanwhile
-						b.elements(c, delElem, s, gone[i:i+1], true)
+						b.elements(c, unix.NFT_MSG_DELSETELEM, s, gone[i:i+1], true)
 					}
 				}
 			}
@@ -198,7 +198,7 @@ func (q *quarantine) without(p *Plan, refusals []refused) (*Plan, error) {
 // mayBeStale tells whether the kernel's state can be the reason.
 func (r refused) mayBeStale() bool {
 	switch r.typ {
-	case newElem, newSet, newChain, newTable:
+	case unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_NEWSET, unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_NEWTABLE:
 		return errors.Is(r.err, unix.EEXIST)
 	}
 	return errors.Is(r.err, unix.ENOENT)

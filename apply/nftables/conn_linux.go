@@ -220,6 +220,6 @@ func (c *conn) get(ctx context.Context, typ uint16, family byte, query []byte) (
 
 // generation is the number of the last change of any table.
 func (c *conn) generation(ctx context.Context) (uint32, error) {
-	a, err := c.get(ctx, getGen, unix.AF_UNSPEC, nil)
+	a, err := c.get(ctx, unix.NFT_MSG_GETGEN, unix.AF_UNSPEC, nil)
 	return a.u32(unix.NFTA_GEN_ID), err
 }

@@ -59,15 +59,15 @@ func (c *conn) mayDrop(ctx context.Context, f struct {
 }) ([]string, error) {
 	ours := func(table string) bool { return table == rules.Table || table == kubeProxyTable }
 	dormant := map[string]bool{}
-	if _, err := c.dump(ctx, getTable, f.number, nil, func(b []byte) error {
+	if _, err := c.dump(ctx, unix.NFT_MSG_GETTABLE, f.number, nil, func(b []byte) error {
 		a, err := parse(b)
-		dormant[a.text(unix.NFTA_TABLE_NAME)] = a.u32(unix.NFTA_TABLE_FLAGS)&flagDormant != 0
+		dormant[a.text(unix.NFTA_TABLE_NAME)] = a.u32(unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0
 		return err
 	}); err != nil {
 		return nil, err
 	}
 	bases := map[chainKey]*rules.Base{}
-	if _, err := c.dump(ctx, getChain, f.number, nil, func(b []byte) error {
+	if _, err := c.dump(ctx, unix.NFT_MSG_GETCHAIN, f.number, nil, func(b []byte) error {
 		a, err := parse(b)
 		if err != nil {
 			return err
@@ -82,7 +82,7 @@ func (c *conn) mayDrop(ctx context.Context, f struct {
 		return nil, err
 	}
 	chains := map[chainKey]*leads{}
-	if _, err := c.dump(ctx, getRule, f.number, nil, func(b []byte) error {
+	if _, err := c.dump(ctx, unix.NFT_MSG_GETRULE, f.number, nil, func(b []byte) error {
 		a, err := parse(b)
 		if err != nil {
 			return err
@@ -144,14 +144,14 @@ func (l *leads) rule(code []instruction) {
 		case "reject":
 			l.drops = "reject"
 		case "target": // of iptables-nft
-			if c.text(1) == "REJECT" {
+			if c.text(unix.NFTA_TARGET_NAME) == "REJECT" {
 				l.drops = "reject"
 			}
 		case "immediate":
-			l.verdict(c.fields[2])
+			l.verdict(c.fields[unix.NFTA_IMMEDIATE_DATA])
 		case "lookup":
-			if c.fields[3] != nil && c.u32(3) == 0 {
-				l.maps = append(l.maps, c.text(1))
+			if c.fields[unix.NFTA_LOOKUP_DREG] != nil && c.u32(unix.NFTA_LOOKUP_DREG) == unix.NFT_REG_VERDICT {
+				l.maps = append(l.maps, c.text(unix.NFTA_LOOKUP_SET))
 			}
 		}
 	}
@@ -160,7 +160,7 @@ func (l *leads) rule(code []instruction) {
 // verdict adds what a verdict does.
 func (l *leads) verdict(b []byte) {
 	data, err := parse(b)
-	if err != nil || data[2] == nil {
+	if err != nil || data[unix.NFTA_DATA_VERDICT] == nil {
 		return // a value
 	}
 	switch v, err := decodeVerdict(b); {
@@ -198,18 +198,15 @@ func (c *conn) drops(ctx context.Context, family byte, base chainKey, chains map
 
 // mapVerdicts adds the verdicts of a map.
 func (c *conn) mapVerdicts(ctx context.Context, family byte, table, name string, l *leads) error {
-	var query builder
-	query.text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
-	query.text(unix.NFTA_SET_ELEM_LIST_SET, name)
-	_, err := c.dump(ctx, getElem, family, query, func(b []byte) error {
-		a, err := parse(b)
-		if err != nil {
-			return err
-		}
-		items, err := attrs(a[unix.NFTA_SET_ELEM_LIST_ELEMENTS])
+	query := encode(func(b *builder) {
+		b.text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
+		b.text(unix.NFTA_SET_ELEM_LIST_SET, name)
+	})
+	_, err := c.dump(ctx, unix.NFT_MSG_GETSETELEM, family, query, func(b []byte) error {
+		items, err := elementList(b)
 		for _, item := range items {
-			if e, err := parse(item.data); err == nil && e[nftaElemData] != nil {
-				l.verdict(e[nftaElemData])
+			if e, err := parse(item.data); err == nil && e[unix.NFTA_SET_ELEM_DATA] != nil {
+				l.verdict(e[unix.NFTA_SET_ELEM_DATA])
 			}
 		}
 		return err

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
@@ -512,10 +513,10 @@ func TestForeignOwner(t *testing.T) {
 	}
 	defer other.Close()
 	var table builder
-	table.text(1, rules.Table)
-	table.u32(2, flagOwner)
+	table.text(unix.NFTA_TABLE_NAME, rules.Table)
+	table.u32(unix.NFTA_TABLE_FLAGS, nftTableOwner)
 	b := &batch{}
-	b.create(&change{family: ir.IPv6}, newTable, table, about{})
+	b.create(&change{family: ir.IPv6}, unix.NFT_MSG_NEWTABLE, table, about{})
 	if r, err := other.c.send(t.Context(), b); err != nil || len(r) > 0 {
 		t.Fatal(err, r)
 	}

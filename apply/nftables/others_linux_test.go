@@ -43,10 +43,10 @@ func (o other) commit(ctx context.Context, messages ...message) error {
 	return err
 }
 
-// about makes a message about something of a table, in family ip.
+// aboutTable makes a message about something of a table, in family ip.
 func aboutTable(typ uint16, table string, more ...func(*builder)) message {
 	b := builder{unix.AF_INET, 0, 0, 0}
-	b.text(1, table)
+	b.text(unix.NFTA_TABLE_NAME, table) // which is the first attribute of all kinds
 	for _, f := range more {
 		f(&b)
 	}
@@ -89,7 +89,7 @@ func manyServices() rules.Tables {
 func TestReadBesideOtherTables(t *testing.T) {
 	n := newNode(t)
 	o := n.other(t)
-	if err := o.commit(t.Context(), aboutTable(newTable, "other")); err != nil {
+	if err := o.commit(t.Context(), aboutTable(unix.NFT_MSG_NEWTABLE, "other")); err != nil {
 		t.Fatal(err)
 	}
 	want := manyServices()
@@ -99,12 +99,12 @@ func TestReadBesideOtherTables(t *testing.T) {
 	var log bytes.Buffer
 	n.log = slog.New(slog.NewTextHandler(&log, nil))
 	stop := again(t, func() error {
-		if err := o.commit(t.Context(), aboutTable(newChain, "other", named(unix.NFTA_CHAIN_NAME, "a")),
-			aboutTable(newChain, "other", named(unix.NFTA_CHAIN_NAME, "b"))); err != nil {
+		if err := o.commit(t.Context(), aboutTable(unix.NFT_MSG_NEWCHAIN, "other", named(unix.NFTA_CHAIN_NAME, "a")),
+			aboutTable(unix.NFT_MSG_NEWCHAIN, "other", named(unix.NFTA_CHAIN_NAME, "b"))); err != nil {
 			return err
 		}
-		return o.commit(t.Context(), aboutTable(delChain, "other", named(unix.NFTA_CHAIN_NAME, "a")),
-			aboutTable(delChain, "other", named(unix.NFTA_CHAIN_NAME, "b")))
+		return o.commit(t.Context(), aboutTable(unix.NFT_MSG_DELCHAIN, "other", named(unix.NFTA_CHAIN_NAME, "a")),
+			aboutTable(unix.NFT_MSG_DELCHAIN, "other", named(unix.NFTA_CHAIN_NAME, "b")))
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -138,10 +138,10 @@ func TestReadBesideChangesOfOurs(t *testing.T) {
 	var log bytes.Buffer
 	n.log = slog.New(slog.NewTextHandler(&log, nil))
 	stop := again(t, func() error {
-		if err := o.commit(t.Context(), aboutTable(newChain, rules.Table, named(unix.NFTA_CHAIN_NAME, "mine"))); err != nil {
+		if err := o.commit(t.Context(), aboutTable(unix.NFT_MSG_NEWCHAIN, rules.Table, named(unix.NFTA_CHAIN_NAME, "mine"))); err != nil {
 			return err
 		}
-		return o.commit(t.Context(), aboutTable(delChain, rules.Table, named(unix.NFTA_CHAIN_NAME, "mine")))
+		return o.commit(t.Context(), aboutTable(unix.NFT_MSG_DELCHAIN, rules.Table, named(unix.NFTA_CHAIN_NAME, "mine")))
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -188,7 +188,7 @@ func TestReadWithLostMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 100 {
-		if err := o.commit(t.Context(), aboutTable(newTable, "other"), aboutTable(delTable, "other")); err != nil {
+		if err := o.commit(t.Context(), aboutTable(unix.NFT_MSG_NEWTABLE, "other"), aboutTable(unix.NFT_MSG_DELTABLE, "other")); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
+const kubeProxyTable = "kube-proxy"
+
 // Plan is the difference between what a node has and what it should have.
 type Plan struct {
 	families ir.PerFamily[*change] // nil: nothing to do with it
@@ -339,6 +341,22 @@ func updates(c *rules.Chain) (names []string) {
 		}
 	}
 	return names
+}
+
+// word is nft's for a family.
+func word(f ir.Family) string {
+	if f == ir.IPv6 {
+		return "ip6"
+	}
+	return "ip"
+}
+
+// chainType is nft's and the kernel's word for the type of a base chain.
+func chainType(base *rules.Base) string {
+	if base.NAT {
+		return "nat"
+	}
+	return "filter"
 }
 
 // Empty tells that there is nothing to do.

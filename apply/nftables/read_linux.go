@@ -70,19 +70,12 @@ func (d *Dataplane) readOnce(ctx context.Context) (tables rules.Tables, whole bo
 	return tables, whole && !d.others.touched(before, after), err
 }
 
-// Flags of tables.
-const (
-	flagDormant = 1 // nothing in it is in force
-	flagOwner   = 2 // it belongs to one process and to nobody else
-	flagPersist = 4 // it stays when its owner ends
-)
-
 // tableFlags gives nft's words for flags of a table, of which ours has none.
 func tableFlags(flags uint32) string {
 	switch {
-	case flags&flagDormant != 0:
+	case flags&unix.NFT_TABLE_F_DORMANT != 0: // nothing in it is in force
 		return "dormant"
-	case flags == flagPersist:
+	case flags == nftTablePersist:
 		return "persist"
 	case flags != 0:
 		return fmt.Sprintf("%#x", flags)
@@ -92,7 +85,7 @@ func tableFlags(flags uint32) string {
 
 // readOthers lists what ours never has.
 func (d *Dataplane) readOthers(ctx context.Context, r *rules.Ruleset) error {
-	_, err := d.r.dump(ctx, getObject, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
+	_, err := d.r.dump(ctx, unix.NFT_MSG_GETOBJ, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
 		a, err := parse(b)
 		if a.text(unix.NFTA_OBJ_TABLE) == rules.Table {
 			r.Others = append(r.Others, rules.Other{Kind: rules.ObjectKind(a.u32(unix.NFTA_OBJ_TYPE)), Name: a.text(unix.NFTA_OBJ_NAME)})
@@ -102,7 +95,7 @@ func (d *Dataplane) readOthers(ctx context.Context, r *rules.Ruleset) error {
 	if err != nil {
 		return err
 	}
-	_, err = d.r.dump(ctx, getFlowtable, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
+	_, err = d.r.dump(ctx, unix.NFT_MSG_GETFLOWTABLE, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
 		a, err := parse(b)
 		if a.text(nftaFlowtableTable) == rules.Table {
 			r.Others = append(r.Others, rules.Other{Kind: rules.Flowtable, Name: a.text(nftaFlowtableName)})
@@ -115,17 +108,17 @@ func (d *Dataplane) readOthers(ctx context.Context, r *rules.Ruleset) error {
 // readTable tells, too, whether the listing can be relied upon.
 func (d *Dataplane) readTable(ctx context.Context, f ir.Family) (_ *rules.Ruleset, sound bool, err error) {
 	r := &rules.Ruleset{Family: f}
-	kubeProxy, err := d.r.get(ctx, getTable, nfFamily(f), encodeTable(kubeProxyTable))
+	kubeProxy, err := d.r.get(ctx, unix.NFT_MSG_GETTABLE, nfFamily(f), encodeTable(kubeProxyTable))
 	if err != nil {
 		return nil, true, err
 	}
 	r.KubeProxy = kubeProxy != nil
-	ours, err := d.r.get(ctx, getTable, nfFamily(f), encodeTable(rules.Table))
+	ours, err := d.r.get(ctx, unix.NFT_MSG_GETTABLE, nfFamily(f), encodeTable(rules.Table))
 	if err != nil || ours == nil {
 		return r, true, err
 	}
 	flags := ours.u32(unix.NFTA_TABLE_FLAGS)
-	if flags&flagOwner != 0 {
+	if flags&nftTableOwner != 0 {
 		return nil, true, &apply.Foreign{Object: "table " + word(f) + " " + rules.Table, Why: "a process that still runs has made it its own"}
 	}
 	r.There, r.Flags = true, tableFlags(flags)
@@ -171,7 +164,7 @@ const (
 
 func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset) (sound bool, err error) {
 	family := nfFamily(r.Family)
-	_, err = d.r.dump(ctx, getSet, family, encodeTable(rules.Table), func(b []byte) error {
+	_, err = d.r.dump(ctx, unix.NFT_MSG_GETSET, family, encodeTable(rules.Table), func(b []byte) error {
 		s, ok, err := decodeSet(b, r.Family)
 		if ok {
 			s.Port, _ = rules.PortOf(s.Name)
@@ -212,7 +205,7 @@ func (d *Dataplane) readElements(ctx context.Context, f ir.Family, s *rules.Set)
 		s.Elements, s.Strays = s.Elements[:0], false
 		commits := d.commits.Load()
 		var n notes
-		_, err := d.r.dump(ctx, getElem, nfFamily(f), encodeNamed(2, s.Name), func(b []byte) error {
+		_, err := d.r.dump(ctx, unix.NFT_MSG_GETSETELEM, nfFamily(f), elementsIn(s.Name), func(b []byte) error {
 			return decodeElements(b, s, f, n.frontend)
 		})
 		if err != nil || !twice(s.Elements) && (d.commits.Load() == commits || try >= maxBesideOurs) {
@@ -251,7 +244,7 @@ func (d *Dataplane) readChains(ctx context.Context, r *rules.Ruleset) (sound boo
 		return true, err
 	}
 	chains := chainsByName(r)
-	_, err = d.r.dump(ctx, getRule, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
+	_, err = d.r.dump(ctx, unix.NFT_MSG_GETRULE, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
 		a, err := parse(b)
 		if err != nil || a.text(unix.NFTA_RULE_TABLE) != rules.Table {
 			return err
@@ -271,7 +264,7 @@ func (d *Dataplane) readChains(ctx context.Context, r *rules.Ruleset) (sound boo
 func (d *Dataplane) listChains(ctx context.Context, r *rules.Ruleset) (sound bool, err error) {
 	for range maxListings {
 		r.Chains = r.Chains[:0]
-		interrupted, err := d.r.dump(ctx, getChain, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
+		interrupted, err := d.r.dump(ctx, unix.NFT_MSG_GETCHAIN, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
 			a, err := parse(b)
 			if err != nil || a.text(unix.NFTA_CHAIN_TABLE) != rules.Table {
 				return err

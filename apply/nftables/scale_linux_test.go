@@ -164,7 +164,7 @@ func TestKeepsUpBesideOthers(t *testing.T) {
 	k, quiet := start()
 	k.stop()
 
-	if err := o.commit(t.Context(), aboutTable(newTable, "other")); err != nil {
+	if err := o.commit(t.Context(), aboutTable(unix.NFT_MSG_NEWTABLE, "other")); err != nil {
 		t.Fatal(err)
 	}
 	tick := time.NewTicker(time.Second / 50)
@@ -172,11 +172,11 @@ func TestKeepsUpBesideOthers(t *testing.T) {
 	own := time.NewTicker(time.Second / 20)
 	defer own.Stop()
 	others := again(t, func() error {
-		if err := o.commit(t.Context(), aboutTable(newChain, "other", named(unix.NFTA_CHAIN_NAME, "a"))); err != nil {
+		if err := o.commit(t.Context(), aboutTable(unix.NFT_MSG_NEWCHAIN, "other", named(unix.NFTA_CHAIN_NAME, "a"))); err != nil {
 			return err
 		}
 		<-tick.C
-		if err := o.commit(t.Context(), aboutTable(delChain, "other", named(unix.NFTA_CHAIN_NAME, "a"))); err != nil {
+		if err := o.commit(t.Context(), aboutTable(unix.NFT_MSG_DELCHAIN, "other", named(unix.NFTA_CHAIN_NAME, "a"))); err != nil {
 			return err
 		}
 		<-tick.C
@@ -209,7 +209,7 @@ func TestKeepsUpBesideOthers(t *testing.T) {
 		slowest = max(slowest, time.Since(k.asked))
 		// Drift, and changes until it is repaired.
 		b := &batch{}
-		b.elements(&change{family: ir.IPv4}, delElem, rules.ServiceIPs.Set(),
+		b.elements(&change{family: ir.IPv4}, unix.NFT_MSG_DELSETELEM, rules.ServiceIPs.Set(),
 			[]rules.Element{{Key: rules.Key{Addr: vip.Addr, Proto: vip.Protocol, Port: vip.Port}}}, false)
 		err := asSomebody(func() error { return attacker.commit(t.Context(), b.messages...) })
 		if err != nil {

@@ -1,11 +1,11 @@
 package nftables
 
 import (
+	"golang.org/x/sys/unix"
+
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
-
-const kubeProxyTable = "kube-proxy"
 
 // message is one request of a batch, with what it is about, so that a refusal
 // can be traced.
@@ -54,43 +54,43 @@ func newBatch(p *Plan, entries stale) *batch {
 
 func (b *batch) change(c *change, entries stale) {
 	if c.drop {
-		b.add(c, delTable, encodeTable(rules.Table), about{object: "table"})
+		b.add(c, unix.NFT_MSG_DELTABLE, encodeTable(rules.Table), about{object: "table"})
 	}
 	if c.add || c.drop {
-		b.create(c, newTable, encodeTable(rules.Table), about{object: "table"})
+		b.create(c, unix.NFT_MSG_NEWTABLE, encodeTable(rules.Table), about{object: "table"})
 	}
 	for _, s := range c.sets {
 		b.lastSet++
-		b.create(c, newSet, encodeSet(s, c.family, b.lastSet), about{object: "set " + s.Name, set: s})
+		b.create(c, unix.NFT_MSG_NEWSET, encodeSet(s, c.family, b.lastSet), about{object: "set " + s.Name, set: s})
 	}
 	for _, ch := range c.chains {
-		b.create(c, newChain, encodeChain(ch), about{object: "chain " + ch.Name, chain: ch})
+		b.create(c, unix.NFT_MSG_NEWCHAIN, encodeChain(ch), about{object: "chain " + ch.Name, chain: ch})
 	}
 	for _, ch := range c.policy {
-		b.add(c, newChain, encodeChain(ch), about{object: "chain " + ch.Name, chain: ch})
+		b.add(c, unix.NFT_MSG_NEWCHAIN, encodeChain(ch), about{object: "chain " + ch.Name, chain: ch})
 	}
 	for _, e := range c.elements {
 		if e.empty {
-			b.add(c, delElem, encodeNamed(2, e.set.Name), about{object: "set " + e.set.Name, set: e.set})
+			b.add(c, unix.NFT_MSG_DELSETELEM, elementsIn(e.set.Name), about{object: "set " + e.set.Name, set: e.set})
 			continue
 		}
-		b.elements(c, delElem, e.set, e.gone, false)
+		b.elements(c, unix.NFT_MSG_DELSETELEM, e.set, e.gone, false)
 	}
 	for s, gone := range entries {
 		if c.owns(s) {
-			b.elements(c, delElem, s, gone, true)
+			b.elements(c, unix.NFT_MSG_DELSETELEM, s, gone, true)
 		}
 	}
 	for _, chains := range [...][]*rules.Chain{c.flush, c.goneChains} {
 		for _, ch := range chains {
 			if len(ch.Rules) > 0 {
-				b.add(c, delRule, encodeNamed(2, ch.Name), about{object: "rules of chain " + ch.Name, chain: ch})
+				b.add(c, unix.NFT_MSG_DELRULE, rulesOf(ch.Name), about{object: "rules of chain " + ch.Name, chain: ch})
 			}
 		}
 	}
 	for _, ch := range c.fill {
 		for i := range ch.Rules {
-			b.create(c, newRule, encodeRule(ch.Name, &ch.Rules[i], c.family),
+			b.create(c, unix.NFT_MSG_NEWRULE, encodeRule(ch.Name, &ch.Rules[i], c.family),
 				about{object: "chain " + ch.Name + ": " + ch.Rules[i].Text(c.family), chain: ch})
 			b.messages[len(b.messages)-1].atEnd = true
 		}
@@ -99,24 +99,24 @@ func (b *batch) change(c *change, entries stale) {
 		if e.empty {
 			e.add = e.all
 		}
-		b.elements(c, newElem, e.set, e.add, false)
+		b.elements(c, unix.NFT_MSG_NEWSETELEM, e.set, e.add, false)
 	}
 	// Sets before chains and objects, since elements hold to these.
 	for _, s := range c.goneSets {
-		b.add(c, delSet, encodeNamed(2, s.Name), about{object: "set " + s.Name, set: s, removal: true})
+		b.add(c, unix.NFT_MSG_DELSET, setNamed(s.Name), about{object: "set " + s.Name, set: s, removal: true})
 	}
 	for _, ch := range c.goneChains {
-		b.add(c, delChain, encodeNamed(3, ch.Name), about{object: "chain " + ch.Name, chain: ch, removal: true})
+		b.add(c, unix.NFT_MSG_DELCHAIN, chainNamed(ch.Name), about{object: "chain " + ch.Name, chain: ch, removal: true})
 	}
 	for _, o := range c.goneOthers {
-		typ := uint16(delObject)
+		typ := uint16(unix.NFT_MSG_DELOBJ)
 		if o.Kind == rules.Flowtable {
-			typ = delFlowtable
+			typ = unix.NFT_MSG_DELFLOWTABLE
 		}
 		b.add(c, typ, encodeOther(o), about{object: o.Kind.String() + " " + o.Name, removal: true})
 	}
 	if c.kubeProxy {
-		b.add(c, delTable, encodeTable(kubeProxyTable), about{object: "table " + kubeProxyTable})
+		b.add(c, unix.NFT_MSG_DELTABLE, encodeTable(kubeProxyTable), about{object: "table " + kubeProxyTable})
 	}
 }
 
@@ -144,16 +144,16 @@ func (b *batch) elements(c *change, typ uint16, s *rules.Set, elements []rules.E
 	for len(elements) > 0 {
 		data := make(builder, 0, min(maxElements+1024, 256+len(elements)*160))
 		data = append(data, nfFamily(c.family), 0, 0, 0)
-		data.text(1, rules.Table)
-		data.text(2, s.Name)
-		list := data.open(3)
+		data.text(unix.NFTA_SET_ELEM_LIST_TABLE, rules.Table)
+		data.text(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
+		list := data.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 		n := 0
 		for n < len(elements) && len(data)-list < maxElements {
-			appendElement(&data, s, c.family, &elements[n], typ == delElem)
+			appendElement(&data, s, c.family, &elements[n], typ == unix.NFT_MSG_DELSETELEM)
 			n++
 		}
 		data.close(list)
-		b.messages = append(b.messages, message{typ: typ, create: typ == newElem, data: data,
+		b.messages = append(b.messages, message{typ: typ, create: typ == unix.NFT_MSG_NEWSETELEM, data: data,
 			about: about{change: c, object: "set " + s.Name, set: s, elements: elements[:n], purge: purge}})
 		elements = elements[n:]
 	}
@@ -168,7 +168,7 @@ func (m *message) element(offset int) *rules.Element {
 		return nil
 	}
 	for _, a := range top {
-		if a.typ != 3 {
+		if a.typ != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
 			at += align(attrHeader + len(a.data))
 			continue
 		}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
@@ -23,30 +25,30 @@ func decodeSet(b []byte, f ir.Family) (s rules.Set, ok bool, err error) {
 	if err != nil {
 		return s, false, err
 	}
-	s.Name = a.text(nftaSetName)
-	flags := a.u32(nftaSetFlags)
-	if flags&flagAnonymous != 0 {
+	s.Name = a.text(unix.NFTA_SET_NAME)
+	flags := a.u32(unix.NFTA_SET_FLAGS)
+	if flags&unix.NFT_SET_ANONYMOUS != 0 {
 		return s, false, nil
 	}
-	key, known := decodeTypes(a.u32(nftaSetKeyType))
+	key, known := decodeTypes(a.u32(unix.NFTA_SET_KEY_TYPE))
 	if !known {
 		s.Foreign = "another type of key"
 		return s, true, nil
 	}
-	s.Interval = flags&flagInterval != 0
+	s.Interval = flags&unix.NFT_SET_INTERVAL != 0
 	if s.Interval {
 		key[len(key)-1] = rules.TypeNet
 	}
-	if flags&flagTimeout != 0 {
-		if t := a[nftaSetTimeout]; len(t) == 8 {
+	if flags&unix.NFT_SET_TIMEOUT != 0 {
+		if t := a[unix.NFTA_SET_TIMEOUT]; len(t) == 8 {
 			s.Timeout = time.Duration(binary.BigEndian.Uint64(t)) * time.Millisecond
 		}
 	}
-	if flags&flagMap != 0 {
+	if flags&unix.NFT_SET_MAP != 0 {
 		addrPort, _ := concat(addrPortType(), f)
 		addr, _ := typeOf(rules.TypeAddr, f)
-		switch a.u32(nftaSetDataType) {
-		case typeVerdict:
+		switch a.u32(unix.NFTA_SET_DATA_TYPE) {
+		case unix.NFT_DATA_VERDICT:
 			s.Data = rules.VerdictData
 		case addrPort:
 			s.Data = rules.AddrPortData
@@ -74,8 +76,8 @@ func foreignIn(s *rules.Set, a fields, f ir.Family) string {
 		return err.Error()
 	}
 	size := func(a fields) uint32 {
-		desc, _ := a.under(nftaSetDesc)
-		return desc.u32(nftaSetDescSize)
+		desc, _ := a.under(unix.NFTA_SET_DESC)
+		return desc.u32(unix.NFTA_SET_DESC_SIZE)
 	}
 	has, want := size(a), size(ours)
 	if has != want && !(s.Timeout > 0 && want == 0 && has == mostClients) {
@@ -85,9 +87,9 @@ func foreignIn(s *rules.Set, a fields, f ir.Family) string {
 		typ  uint16
 		word string
 	}{
-		{nftaSetFlags, "flags"}, {nftaSetKeyType, "type"}, {nftaSetKeyLen, "length of keys"},
-		{nftaSetDataType, "type of data"}, {nftaSetDataLen, "length of data"}, {nftaSetTimeout, "timeout"},
-		{nftaSetPolicy, "policy"}, {nftaSetGCInterval, "gc-interval"}, {nftaSetObjType, "objects"},
+		{unix.NFTA_SET_FLAGS, "flags"}, {unix.NFTA_SET_KEY_TYPE, "type"}, {unix.NFTA_SET_KEY_LEN, "length of keys"},
+		{unix.NFTA_SET_DATA_TYPE, "type of data"}, {unix.NFTA_SET_DATA_LEN, "length of data"}, {unix.NFTA_SET_TIMEOUT, "timeout"},
+		{unix.NFTA_SET_POLICY, "policy"}, {unix.NFTA_SET_GC_INTERVAL, "gc-interval"}, {unix.NFTA_SET_OBJ_TYPE, "objects"},
 		{nftaSetExpr, "statement"}, {nftaSetExpressions, "statements"},
 	}
 	for _, w := range words {
@@ -125,11 +127,7 @@ func decodeTypes(id uint32) (key []rules.Type, ok bool) {
 // notes that there are some which cannot be ours. The frontends of elements with
 // a comment have no more than their service port.
 func decodeElements(b []byte, s *rules.Set, f ir.Family, note func(comment string) *ir.Frontend) error {
-	a, err := parse(b)
-	if err != nil {
-		return err
-	}
-	items, err := attrs(a[3])
+	items, err := elementList(b)
 	if err != nil {
 		return err
 	}
@@ -143,6 +141,15 @@ func decodeElements(b []byte, s *rules.Set, f ir.Family, note func(comment strin
 	return nil
 }
 
+// elementList gives the elements of a message.
+func elementList(b []byte) ([]attr, error) {
+	list, err := first(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+	if err != nil {
+		return nil, err
+	}
+	return attrs(list)
+}
+
 var errForeign = errors.New("is not ours")
 
 func decodeElement(b []byte, s *rules.Set, f ir.Family, note func(string) *ir.Frontend) (e rules.Element, err error) {
@@ -153,14 +160,14 @@ func decodeElement(b []byte, s *rules.Set, f ir.Family, note func(string) *ir.Fr
 	var key, end []byte
 	for _, a := range all {
 		switch a.typ {
-		case nftaElemKey:
+		case unix.NFTA_SET_ELEM_KEY:
 			key, err = value(a.data)
-		case nftaElemKeyEnd:
+		case nftaSetElemKeyEnd:
 			end, err = value(a.data)
-		case nftaElemData:
+		case unix.NFTA_SET_ELEM_DATA:
 			err = decodeData(a.data, s, f, &e)
-		case nftaElemUserData:
-			if len(a.data) > 2 && a.data[0] == 0 {
+		case unix.NFTA_SET_ELEM_USERDATA:
+			if len(a.data) > 2 && a.data[0] == udataElemComment {
 				e.Frontend = note(strings.TrimRight(string(a.data[2:]), "\x00"))
 			}
 		default: // a time, an end of an interval, a statement, an object
@@ -195,11 +202,11 @@ func sameKey(s *rules.Set, f ir.Family, k *rules.Key, key, end []byte) bool {
 
 // value gives what an attribute with a value, and nothing else, has.
 func value(b []byte) ([]byte, error) {
-	all, err := attrs(b)
-	if err != nil || len(all) != 1 {
+	a, rest, err := cut(b)
+	if err != nil || len(rest) > 0 {
 		return nil, errShort
 	}
-	return all[0].data, nil
+	return a.data, nil
 }
 
 func decodeKey(b, end []byte, s *rules.Set, f ir.Family) (k rules.Key, err error) {
@@ -279,24 +286,32 @@ func decodeData(b []byte, s *rules.Set, f ir.Family, e *rules.Element) error {
 }
 
 // decodeVerdict reads NFTA_DATA_VERDICT within b. What we never use is no kind of verdict.
-func decodeVerdict(b []byte) (rules.Verdict, error) {
-	data, err := parse(b)
-	if err != nil {
-		return rules.Verdict{}, err
+func decodeVerdict(b []byte) (v rules.Verdict, err error) {
+	b, err = first(b, unix.NFTA_DATA_VERDICT)
+	for len(b) > 0 && err == nil {
+		var a attr
+		a, b, err = cut(b)
+		switch {
+		case a.typ == unix.NFTA_VERDICT_CODE && len(a.data) == 4:
+			v.Kind = verdictKind(int32(binary.BigEndian.Uint32(a.data)))
+		case a.typ == unix.NFTA_VERDICT_CHAIN:
+			v.Chain = cString(a.data)
+		}
 	}
-	v, err := data.under(2)
-	if err != nil {
-		return rules.Verdict{}, err
+	return v, err
+}
+
+// verdictKind is the kind that has a number of the kernel's.
+func verdictKind(code int32) rules.VerdictKind {
+	switch code {
+	case nfDrop:
+		return rules.Drop
+	case unix.NFT_JUMP:
+		return rules.Jump
+	case unix.NFT_GOTO:
+		return rules.Goto
 	}
-	switch v.u32(1) {
-	case codeDrop:
-		return rules.Verdict{Kind: rules.Drop}, nil
-	case codeJump:
-		return rules.Verdict{Kind: rules.Jump, Chain: v.text(2)}, nil
-	case codeGoto:
-		return rules.Verdict{Kind: rules.Goto, Chain: v.text(2)}, nil
-	}
-	return rules.Verdict{}, nil
+	return 0
 }
 
 // decodeChain reads a chain without its rules. ok tells that the chain is no
@@ -306,17 +321,17 @@ func decodeChain(b []byte) (c rules.Chain, ok bool, err error) {
 	if err != nil {
 		return c, false, err
 	}
-	c.Name = a.text(nftaChainName)
-	if a[nftaChainHook] == nil {
-		return c, a.u32(nftaChainFlags)&flagBinding == 0, nil
+	c.Name = a.text(unix.NFTA_CHAIN_NAME)
+	if a[unix.NFTA_CHAIN_HOOK] == nil {
+		return c, a.u32(nftaChainFlags)&nftChainBinding == 0, nil
 	}
-	hook, err := a.under(nftaChainHook)
+	hook, err := a.under(unix.NFTA_CHAIN_HOOK)
 	if err != nil {
 		return c, false, err
 	}
-	number, kind := hook.u32(nftaHookNum), a.text(nftaChainType)
-	c.Base = &rules.Base{NAT: kind == "nat", Priority: int(int32(hook.u32(nftaHookPriority))),
-		Drop: a[nftaChainPolicy] != nil && a.u32(nftaChainPolicy) == 0}
+	number, kind := hook.u32(unix.NFTA_HOOK_HOOKNUM), a.text(unix.NFTA_CHAIN_TYPE)
+	c.Base = &rules.Base{NAT: kind == "nat", Priority: int(int32(hook.u32(unix.NFTA_HOOK_PRIORITY))),
+		Drop: a[unix.NFTA_CHAIN_POLICY] != nil && a.u32(unix.NFTA_CHAIN_POLICY) == nfDrop}
 	switch {
 	case number > uint32(rules.Postrouting):
 		c.Base.Foreign = "another hook"
@@ -335,8 +350,8 @@ func decodeRule(b []byte, f ir.Family) (chain string, r rules.Rule, err error) {
 	if err != nil {
 		return "", r, err
 	}
-	chain = a.text(2)
-	code, err := instructions(a[4])
+	chain = a.text(unix.NFTA_RULE_CHAIN)
+	code, err := instructions(a[unix.NFTA_RULE_EXPRESSIONS])
 	if err == nil {
 		r.Stmts = decodeStmts(code, f)
 	}
@@ -349,11 +364,9 @@ func decodeRule(b []byte, f ir.Family) (chain string, r rules.Rule, err error) {
 // understood tells whether the statements would be encoded to the same
 // instructions, but for zeros, with which the kernel tells what was not said.
 func understood(stmts []rules.Stmt, code []instruction, f ir.Family) bool {
-	p := program{family: f}
-	for _, s := range stmts {
-		p.stmt(s)
-	}
-	ours, err := instructions(p.b)
+	var b builder
+	appendExpressions(&b, stmts, f)
+	ours, err := instructions(b)
 	if err != nil || len(ours) != len(code) {
 		return false
 	}
@@ -362,7 +375,7 @@ func understood(stmts []rules.Stmt, code []instruction, f ir.Family) bool {
 			return false
 		}
 		for t, v := range c.fields {
-			nestedVerdict := c.name == "immediate" && t == 2 // read whole, with flags of its own
+			nestedVerdict := c.name == "immediate" && t == unix.NFTA_IMMEDIATE_DATA // read whole, with flags of its own
 			if !nestedVerdict && !bytes.Equal(v, code[i].fields[t]) {
 				return false
 			}
@@ -394,14 +407,15 @@ func instructions(b []byte) ([]instruction, error) {
 		if err != nil {
 			return nil, err
 		}
-		data, err := e.under(2)
+		data, err := e.under(unix.NFTA_EXPR_DATA)
 		if err != nil {
 			return nil, err
 		}
-		if e.text(1) == "byteorder" && data.u32(4) == 1 {
+		name := e.text(unix.NFTA_EXPR_NAME)
+		if name == "byteorder" && data.u32(unix.NFTA_BYTEORDER_LEN) == 1 {
 			continue // nft reverses single bytes, in keys of interval sets
 		}
-		code = append(code, instruction{e.text(1), data})
+		code = append(code, instruction{name, data})
 	}
 	return code, nil
 }
@@ -426,7 +440,7 @@ func decodeStmts(code []instruction, f ir.Family) []rules.Stmt {
 func decodeStmt(code []instruction, f ir.Family) (rules.Stmt, int) {
 	switch c := code[0]; c.name {
 	case "immediate":
-		if v, err := decodeVerdict(c.fields[2]); err == nil && v.Kind != 0 && c.u32(1) == 0 {
+		if v, err := decodeVerdict(c.fields[unix.NFTA_IMMEDIATE_DATA]); err == nil && v.Kind != 0 && c.u32(unix.NFTA_IMMEDIATE_DREG) == unix.NFT_REG_VERDICT {
 			return v, 1
 		}
 		return nil, 0
@@ -436,7 +450,7 @@ func decodeStmt(code []instruction, f ir.Family) (rules.Stmt, int) {
 		return rules.Masquerade{}, 1
 	case "fib":
 		field := rules.DstAddr
-		if c.u32(3) == 1 {
+		if c.u32(unix.NFTA_FIB_FLAGS) == unix.NFTA_FIB_F_SADDR {
 			field = rules.SrcAddr
 		}
 		if len(code) > 1 && code[1].name == "cmp" {
@@ -468,21 +482,21 @@ func decodeLookup(terms []rules.Term, code []instruction) (rules.Stmt, int) {
 	c := code[0]
 	switch {
 	case c.name == "dynset" && len(terms) == 2:
-		return rules.Update{Map: c.text(1), Key: terms[0], Data: terms[1]}, 1
+		return rules.Update{Map: c.text(unix.NFTA_DYNSET_SET_NAME), Key: terms[0], Data: terms[1]}, 1
 	case c.name != "lookup":
 		return nil, 0
-	case c.fields[3] == nil:
-		return rules.MatchSet{Key: terms, Set: c.text(1), Not: c.u32(5) == 1}, 1
-	case c.u32(3) == 0:
-		return rules.LookupVerdict{Key: terms, Map: c.text(1)}, 1
+	case c.fields[unix.NFTA_LOOKUP_DREG] == nil:
+		return rules.MatchSet{Key: terms, Set: c.text(unix.NFTA_LOOKUP_SET), Not: c.u32(unix.NFTA_LOOKUP_FLAGS) == unix.NFT_LOOKUP_F_INV}, 1
+	case c.u32(unix.NFTA_LOOKUP_DREG) == unix.NFT_REG_VERDICT:
+		return rules.LookupVerdict{Key: terms, Map: c.text(unix.NFTA_LOOKUP_SET)}, 1
 	case len(code) > 1 && code[1].name == "nat":
-		return rules.LookupDNAT{Key: terms, Map: c.text(1)}, 2
+		return rules.LookupDNAT{Key: terms, Map: c.text(unix.NFTA_LOOKUP_SET)}, 2
 	case len(code) > 2 && code[1].name == "immediate" && code[2].name == "nat":
-		port, err := value(code[1].fields[2])
+		port, err := value(code[1].fields[unix.NFTA_IMMEDIATE_DATA])
 		if err != nil || len(port) != 2 {
 			return nil, 0
 		}
-		return rules.LookupDNAT{Key: terms, Map: c.text(1), Port: binary.BigEndian.Uint16(port)}, 3
+		return rules.LookupDNAT{Key: terms, Map: c.text(unix.NFTA_LOOKUP_SET), Port: binary.BigEndian.Uint16(port)}, 3
 	}
 	return nil, 0
 }
@@ -497,16 +511,16 @@ func decodeMatch(code []instruction, f ir.Family) (rules.Stmt, int) {
 	n := 1
 	if rest[0].name == "bitwise" {
 		var err1, err2 error
-		and, err1 = value(rest[0].fields[4])
-		xor, err2 = value(rest[0].fields[5])
+		and, err1 = value(rest[0].fields[unix.NFTA_BITWISE_MASK])
+		xor, err2 = value(rest[0].fields[unix.NFTA_BITWISE_XOR])
 		if err1 != nil || err2 != nil || len(rest) < 2 {
 			return nil, 0
 		}
 		rest, n = rest[1:], 2
 	}
 	end := rest[0]
-	mark := load.name == "meta" && load.u32(2) == metaMark && len(and) == 4
-	if mark && end.name == "meta" && end.u32(2) == metaMark && end.fields[3] != nil {
+	mark := load.name == "meta" && load.u32(unix.NFTA_META_KEY) == unix.NFT_META_MARK && len(and) == 4
+	if mark && end.name == "meta" && end.u32(unix.NFTA_META_KEY) == unix.NFT_META_MARK && end.fields[unix.NFTA_META_SREG] != nil {
 		if set := binary.NativeEndian.Uint32(xor); set != 0 {
 			return rules.SetMark{Mask: set}, n + 1
 		}
@@ -515,32 +529,39 @@ func decodeMatch(code []instruction, f ir.Family) (rules.Stmt, int) {
 	if end.name != "cmp" {
 		return nil, 0
 	}
-	v, err := value(end.fields[3])
+	v, err := value(end.fields[unix.NFTA_CMP_DATA])
 	if err != nil {
 		return nil, 0
 	}
-	not := end.u32(2) == opNotEqual
+	not := end.u32(unix.NFTA_CMP_OP) == unix.NFT_CMP_NEQ
 	s := comparison(load, and, v, not, f)
 	return s, n + 1
 }
 
 // comparison is what a loaded value, masked or not, is compared for.
 func comparison(load instruction, and, v []byte, not bool, f ir.Family) rules.Stmt {
-	key := load.u32(2)
-	switch {
-	case load.name == "ct" && key == ctState && not:
-		return rules.MatchNew{}
-	case load.name == "ct" && key == ctStatus && not:
-		return rules.MatchDNAT{}
-	case load.name == "meta" && key == metaMark && len(and) == 4 && not:
-		return rules.MatchMark{Mask: binary.NativeEndian.Uint32(and)}
-	case load.name == "meta" && key == metaL4Proto && len(v) == 1 && !not:
-		return rules.MatchProto{Protocol: ir.Protocol(v[0])}
-	case load.name == "meta" && key == metaIifname:
-		whole := len(v) == interfaceName
-		return rules.MatchInterface{Name: string(bytes.TrimRight(v, "\x00")), Prefix: !whole, Not: not}
-	case load.name == "payload" && key == 1:
-		return netComparison(load, and, v, not, f)
+	switch load.name {
+	case "ct":
+		switch key := load.u32(unix.NFTA_CT_KEY); {
+		case key == unix.NFT_CT_STATE && not:
+			return rules.MatchNew{}
+		case key == unix.NFT_CT_STATUS && not:
+			return rules.MatchDNAT{}
+		}
+	case "meta":
+		switch key := load.u32(unix.NFTA_META_KEY); {
+		case key == unix.NFT_META_MARK && len(and) == 4 && not:
+			return rules.MatchMark{Mask: binary.NativeEndian.Uint32(and)}
+		case key == unix.NFT_META_L4PROTO && len(v) == 1 && !not:
+			return rules.MatchProto{Protocol: ir.Protocol(v[0])}
+		case key == unix.NFT_META_IIFNAME:
+			whole := len(v) == unix.IFNAMSIZ
+			return rules.MatchInterface{Name: string(bytes.TrimRight(v, "\x00")), Prefix: !whole, Not: not}
+		}
+	case "payload":
+		if load.u32(unix.NFTA_PAYLOAD_BASE) == unix.NFT_PAYLOAD_NETWORK_HEADER {
+			return netComparison(load, and, v, not, f)
+		}
 	}
 	return nil
 }
@@ -548,7 +569,7 @@ func comparison(load instruction, and, v []byte, not bool, f ir.Family) rules.St
 func netComparison(load instruction, and, v []byte, not bool, f ir.Family) rules.Stmt {
 	size := addrBytes(f)
 	field := rules.SrcAddr
-	offset := int(load.u32(3))
+	offset := int(load.u32(unix.NFTA_PAYLOAD_OFFSET))
 	if src, _ := addrOffset(rules.SrcAddr, f); offset != src {
 		field = rules.DstAddr
 		if dst, _ := addrOffset(rules.DstAddr, f); offset != dst {
@@ -569,28 +590,27 @@ func netComparison(load instruction, and, v []byte, not bool, f ir.Family) rules
 
 // decodeTerm reads a part of a key.
 func decodeTerm(c instruction, f ir.Family) (rules.Term, bool) {
-	key := c.u32(2)
 	switch c.name {
 	case "payload":
-		offset, n := int(c.u32(3)), int(c.u32(4))
-		if key == 2 && offset == 2 && n == 2 {
+		base, offset, n := c.u32(unix.NFTA_PAYLOAD_BASE), int(c.u32(unix.NFTA_PAYLOAD_OFFSET)), int(c.u32(unix.NFTA_PAYLOAD_LEN))
+		if base == unix.NFT_PAYLOAD_TRANSPORT_HEADER && offset == dstPortOffset && n == portBytes {
 			return rules.Term{Field: rules.DstPort}, true
 		}
 		for _, field := range [...]rules.Field{rules.SrcAddr, rules.DstAddr} {
-			if o, size := addrOffset(field, f); key == 1 && o == offset && size == n {
+			if o, size := addrOffset(field, f); base == unix.NFT_PAYLOAD_NETWORK_HEADER && o == offset && size == n {
 				return rules.Term{Field: field}, true
 			}
 		}
 	case "meta":
-		return rules.Term{Field: rules.L4Proto}, key == metaL4Proto && c.fields[1] != nil
+		return rules.Term{Field: rules.L4Proto}, c.u32(unix.NFTA_META_KEY) == unix.NFT_META_L4PROTO && c.fields[unix.NFTA_META_DREG] != nil
 	case "numgen":
-		return rules.Term{Field: rules.Random, Mod: key}, c.u32(3) == 1
+		return rules.Term{Field: rules.Random, Mod: c.u32(unix.NFTA_NG_MODULUS)}, c.u32(unix.NFTA_NG_TYPE) == unix.NFT_NG_RANDOM
 	case "ct":
 		field, ok := map[uint32]rules.Field{
-			ctSrcIP: rules.OrigSrcAddr, ctSrcIP6: rules.OrigSrcAddr,
-			ctDstIP: rules.OrigDstAddr, ctDstIP6: rules.OrigDstAddr, ctProtoDst: rules.OrigDstPort,
-		}[key]
-		return rules.Term{Field: field}, ok && len(c.fields[3]) == 1 && c.fields[3][0] == 0
+			unix.NFT_CT_SRC_IP: rules.OrigSrcAddr, unix.NFT_CT_SRC_IP6: rules.OrigSrcAddr,
+			unix.NFT_CT_DST_IP: rules.OrigDstAddr, unix.NFT_CT_DST_IP6: rules.OrigDstAddr, unix.NFT_CT_PROTO_DST: rules.OrigDstPort,
+		}[c.u32(unix.NFTA_CT_KEY)]
+		return rules.Term{Field: field}, ok && bytes.Equal(c.fields[unix.NFTA_CT_DIRECTION], []byte{ipCTDirOrig})
 	}
 	return rules.Term{}, false
 }

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
@@ -14,24 +16,12 @@ import (
 // are those that nft itself would send, so that nft lists the table in the same
 // way.
 
-// Messages.
-const (
-	newTable, getTable, delTable = 0, 1, 2
-	newChain, getChain, delChain = 3, 4, 5
-	newRule, getRule, delRule    = 6, 7, 8
-	newSet, getSet, delSet       = 9, 10, 11
-	newElem, getElem, delElem    = 12, 13, 14
-	getGen                       = 16
-	getObject, delObject         = 19, 20
-	getFlowtable, delFlowtable   = 23, 24
-)
-
 // Address families of nf_tables.
 func nfFamily(f ir.Family) byte {
 	if f == ir.IPv6 {
-		return 10
+		return unix.NFPROTO_IPV6
 	}
-	return 2
+	return unix.NFPROTO_IPV4
 }
 
 // Data types of nft (include/datatype.h), for its listings.
@@ -41,25 +31,7 @@ const (
 	typeIPv6        = 8
 	typeInetProto   = 12
 	typeInetService = 13
-	typeVerdict     = 0xffffff00
 )
-
-// Flags of sets.
-const (
-	flagInterval = 0x4
-	flagMap      = 0x8
-	flagTimeout  = 0x10
-	flagEval     = 0x20 // dynamic
-	flagConcat   = 0x80
-)
-
-// word is nft's for a family.
-func word(f ir.Family) string {
-	if f == ir.IPv6 {
-		return "ip6"
-	}
-	return "ip"
-}
 
 func addrBytes(f ir.Family) int { return f.Bits() / 8 }
 
@@ -93,127 +65,132 @@ func addrPortType() []rules.Type { return []rules.Type{rules.TypeAddr, rules.Typ
 
 // encodeTable is the table itself.
 func encodeTable(name string) []byte {
-	var b builder
-	b.text(1, name)
-	return b
+	return encode(func(b *builder) { b.text(unix.NFTA_TABLE_NAME, name) })
 }
 
 // setFlags are the flags of a set.
 func setFlags(s *rules.Set) (flags uint32) {
 	if s.Data != rules.NoData {
-		flags |= flagMap
+		flags |= unix.NFT_SET_MAP
 	}
 	if s.Interval {
-		flags |= flagInterval | flagConcat
+		flags |= unix.NFT_SET_INTERVAL | nftSetConcat
 	}
 	if s.Timeout > 0 {
-		flags |= flagTimeout | flagEval
+		flags |= unix.NFT_SET_TIMEOUT | unix.NFT_SET_EVAL
 	}
 	return flags
 }
 
 // encodeSet is the declaration of a set. id must be unique in its batch.
 func encodeSet(s *rules.Set, f ir.Family, id uint32) []byte {
-	var b builder
-	b.text(1, rules.Table)
-	b.text(2, s.Name)
-	b.u32(3, setFlags(s))
-	key, n := concat(s.Key, f)
-	b.u32(4, key)
-	b.u32(5, uint32(n))
-	switch s.Data {
-	case rules.VerdictData:
-		b.u32(6, typeVerdict)
-		b.u32(7, 16)
-	case rules.AddrPortData:
-		data, n := concat(addrPortType(), f)
-		b.u32(6, data)
-		b.u32(7, uint32(n))
-	case rules.AddrData:
-		data, n := typeOf(rules.TypeAddr, f)
-		b.u32(6, data)
-		b.u32(7, uint32(n))
-	}
-	b.u32(10, id)
-	if s.Timeout > 0 {
-		b.u64(11, uint64(s.Timeout/time.Millisecond))
-	}
-	if s.Interval {
-		desc := b.open(9)
-		parts := b.open(2)
-		for _, t := range s.Key {
-			part := b.open(1)
-			_, n := typeOf(t, f)
-			b.u32(1, uint32(n))
-			b.close(part)
+	return encode(func(b *builder) {
+		b.text(unix.NFTA_SET_TABLE, rules.Table)
+		b.text(unix.NFTA_SET_NAME, s.Name)
+		b.u32(unix.NFTA_SET_FLAGS, setFlags(s))
+		key, n := concat(s.Key, f)
+		b.u32(unix.NFTA_SET_KEY_TYPE, key)
+		b.u32(unix.NFTA_SET_KEY_LEN, uint32(n))
+		if s.Data != rules.NoData {
+			data, n := dataType(s.Data, f)
+			b.u32(unix.NFTA_SET_DATA_TYPE, data)
+			b.u32(unix.NFTA_SET_DATA_LEN, uint32(n))
 		}
-		b.close(parts)
-		b.close(desc)
+		b.u32(unix.NFTA_SET_ID, id)
+		if s.Timeout > 0 {
+			b.u64(unix.NFTA_SET_TIMEOUT, uint64(s.Timeout/time.Millisecond))
+		}
+		if s.Interval {
+			b.nest(unix.NFTA_SET_DESC, func(b *builder) {
+				b.nest(nftaSetDescConcat, func(b *builder) {
+					for _, t := range s.Key {
+						_, n := typeOf(t, f)
+						b.nest(unix.NFTA_LIST_ELEM, func(b *builder) { b.u32(nftaSetFieldLen, uint32(n)) })
+					}
+				})
+			})
+		}
+		b.bytes(unix.NFTA_SET_USERDATA, userData(s, f))
+	})
+}
+
+// dataType gives nft's number of what a map's elements carry, and its bytes.
+func dataType(d rules.Data, f ir.Family) (id uint32, bytes int) {
+	switch d {
+	case rules.VerdictData:
+		return unix.NFT_DATA_VERDICT, verdictBytes
+	case rules.AddrPortData:
+		return concat(addrPortType(), f)
 	}
-	b.bytes(13, userData(s, f))
-	return b
+	return typeOf(rules.TypeAddr, f)
 }
 
 // encodeChain is a chain without its rules.
 func encodeChain(c *rules.Chain) []byte {
-	var b builder
-	b.text(1, rules.Table)
-	b.text(3, c.Name)
-	if c.Base == nil {
-		return b
-	}
-	hook := b.open(4)
-	b.u32(1, uint32(c.Base.Hook)) // rules.Hook has the kernel's order
-	b.u32(2, uint32(int32(c.Base.Priority)))
-	b.close(hook)
-	b.u32(5, 1) // policy accept
-	b.text(7, chainType(c.Base))
-	return b
+	return encode(func(b *builder) {
+		b.text(unix.NFTA_CHAIN_TABLE, rules.Table)
+		b.text(unix.NFTA_CHAIN_NAME, c.Name)
+		if c.Base == nil {
+			return
+		}
+		b.nest(unix.NFTA_CHAIN_HOOK, func(b *builder) {
+			b.u32(unix.NFTA_HOOK_HOOKNUM, uint32(c.Base.Hook)) // rules.Hook has the kernel's order
+			b.u32(unix.NFTA_HOOK_PRIORITY, uint32(int32(c.Base.Priority)))
+		})
+		b.u32(unix.NFTA_CHAIN_POLICY, nfAccept)
+		b.text(unix.NFTA_CHAIN_TYPE, chainType(c.Base))
+	})
 }
 
-func chainType(base *rules.Base) string {
-	if base.NAT {
-		return "nat"
-	}
-	return "filter"
+// Each of these names something of our table, to remove it or to ask for it.
+
+func chainNamed(name string) []byte {
+	return inTable(unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, name)
 }
 
-// encodeNamed names a chain or a set, at attribute t, to remove or to ask for it.
-func encodeNamed(t uint16, name string) []byte {
-	var b builder
-	b.text(1, rules.Table)
-	b.text(t, name)
-	return b
+func rulesOf(chain string) []byte { return inTable(unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN, chain) }
+
+func setNamed(name string) []byte { return inTable(unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME, name) }
+
+func elementsIn(set string) []byte {
+	return inTable(unix.NFTA_SET_ELEM_LIST_TABLE, unix.NFTA_SET_ELEM_LIST_SET, set)
+}
+
+func inTable(table, attr uint16, name string) []byte {
+	return encode(func(b *builder) {
+		b.text(table, rules.Table)
+		b.text(attr, name)
+	})
 }
 
 // encodeOther names a named object or a flowtable.
 func encodeOther(o rules.Other) []byte {
 	if o.Kind == rules.Flowtable {
-		return encodeNamed(nftaFlowtableName, o.Name)
+		return inTable(nftaFlowtableTable, nftaFlowtableName, o.Name)
 	}
-	var b builder
-	b.text(nftaObjTable, rules.Table)
-	b.text(nftaObjName, o.Name)
-	b.u32(nftaObjType, uint32(o.Kind))
-	return b
+	return encode(func(b *builder) {
+		b.text(unix.NFTA_OBJ_TABLE, rules.Table)
+		b.text(unix.NFTA_OBJ_NAME, o.Name)
+		b.u32(unix.NFTA_OBJ_TYPE, uint32(o.Kind))
+	})
 }
 
 // appendElement appends one element. gone leaves out what does not identify it.
 func appendElement(b *builder, s *rules.Set, f ir.Family, e *rules.Element, gone bool) {
-	item := b.open(1)
-	key := b.open(1)
+	item := b.open(unix.NFTA_LIST_ELEM)
+	key := b.open(unix.NFTA_SET_ELEM_KEY)
 	appendKey(b, s, f, &e.Key, e.Key.Addr2)
 	b.close(key)
 	if s.Interval {
-		end := b.open(10)
+		end := b.open(nftaSetElemKeyEnd)
 		appendKey(b, s, f, &e.Key, lastAddr(netip.PrefixFrom(e.Key.Addr2, int(e.Key.Bits))))
 		b.close(end)
 	}
 	if !gone {
 		appendData(b, s, f, e)
 		if comment := s.Comment(e); comment != "" {
-			b.header(6, 2+len(comment)+1)
-			*b = append(*b, 0, byte(len(comment)+1)) // user data 0: a comment
+			b.header(unix.NFTA_SET_ELEM_USERDATA, 2+len(comment)+1)
+			*b = append(*b, udataElemComment, byte(len(comment)+1))
 			*b = append(append(*b, comment...), 0)
 			b.pad()
 		}
@@ -225,7 +202,7 @@ func appendElement(b *builder, s *rules.Set, f ir.Family, e *rules.Element, gone
 // interval set is net.
 func appendKey(b *builder, s *rules.Set, f ir.Family, k *rules.Key, net netip.Addr) {
 	_, n := concat(s.Key, f)
-	b.header(1, n)
+	b.header(unix.NFTA_DATA_VALUE, n)
 	addr, port := k.Addr, k.Port
 	for _, t := range s.Key {
 		switch t {
@@ -258,43 +235,42 @@ func appendAddr(b *builder, a netip.Addr) {
 func appendData(b *builder, s *rules.Set, f ir.Family, e *rules.Element) {
 	switch s.Data {
 	case rules.VerdictData:
-		data := b.open(2)
+		data := b.open(unix.NFTA_SET_ELEM_DATA)
 		appendVerdict(b, e.Verdict)
 		b.close(data)
 	case rules.AddrPortData:
-		data := b.open(2)
-		b.header(1, addrBytes(f)+4)
+		data := b.open(unix.NFTA_SET_ELEM_DATA)
+		b.header(unix.NFTA_DATA_VALUE, addrBytes(f)+4)
 		appendAddr(b, e.To.Addr())
 		*b = append(*b, byte(e.To.Port()>>8), byte(e.To.Port()), 0, 0)
 		b.close(data)
 	case rules.AddrData:
-		data := b.open(2)
-		b.header(1, addrBytes(f))
+		data := b.open(unix.NFTA_SET_ELEM_DATA)
+		b.header(unix.NFTA_DATA_VALUE, addrBytes(f))
 		appendAddr(b, e.To.Addr())
 		b.close(data)
 	}
 }
 
-// Verdicts, as the kernel numbers them.
-const (
-	codeDrop = 0
-	codeJump = 0xfffffffd // -3
-	codeGoto = 0xfffffffc // -4
-)
-
 func appendVerdict(b *builder, v rules.Verdict) {
-	verdict := b.open(2)
-	switch v.Kind {
-	case rules.Drop:
-		b.u32(1, codeDrop)
-	case rules.Jump:
-		b.u32(1, codeJump)
-		b.text(2, v.Chain)
-	case rules.Goto:
-		b.u32(1, codeGoto)
-		b.text(2, v.Chain)
+	verdict := b.open(unix.NFTA_DATA_VERDICT)
+	b.u32(unix.NFTA_VERDICT_CODE, verdictCode(v))
+	if v.Chain != "" {
+		b.text(unix.NFTA_VERDICT_CHAIN, v.Chain)
 	}
 	b.close(verdict)
+}
+
+// verdictCode is the kernel's number of a verdict.
+func verdictCode(v rules.Verdict) uint32 {
+	code := int32(nfDrop)
+	switch v.Kind {
+	case rules.Jump:
+		code = unix.NFT_JUMP
+	case rules.Goto:
+		code = unix.NFT_GOTO
+	}
+	return uint32(code)
 }
 
 // lastAddr is the highest address of a prefix.
@@ -310,17 +286,16 @@ func lastAddr(p netip.Prefix) netip.Addr {
 // userData is what nft keeps with a set to know how to list it: how keys and
 // data are ordered, and, where their type has no name, expressions of that type.
 func userData(s *rules.Set, f ir.Family) []byte {
-	const bigEndian, concatExpr = 2, 13
 	var u udata
 	order := func(single bool) uint32 {
 		if single {
-			return bigEndian
+			return byteOrderBig
 		}
 		return 0
 	}
-	u.u32(0, order(len(s.Key) == 1))
+	u.u32(udataSetKeyByteOrder, order(len(s.Key) == 1))
 	if s.Data != rules.NoData {
-		u.u32(1, order(s.Data == rules.AddrData))
+		u.u32(udataSetDataByteOrder, order(s.Data == rules.AddrData))
 	}
 	if len(s.Key) > 1 {
 		var parts udata
@@ -329,17 +304,17 @@ func userData(s *rules.Set, f ir.Family) []byte {
 				parts.bytes(byte(i), exampleOf(t, f))
 			}
 		}
-		u.bytes(3, expression(concatExpr, parts))
+		u.bytes(udataSetKeyTypeof, expression(exprConcat, parts))
 	}
 	if hasSlot(s) {
 		var parts udata
 		for i, t := range addrPortType() {
 			parts.bytes(byte(i), exampleOf(t, f))
 		}
-		u.bytes(4, expression(concatExpr, parts))
+		u.bytes(udataSetDataTypeof, expression(exprConcat, parts))
 	}
 	if s.Data != rules.NoData {
-		u.u32(6, 0) // data are no intervals
+		u.u32(udataSetDataInterval, 0) // data are no intervals
 	}
 	return u
 }
@@ -364,36 +339,35 @@ func (u *udata) u32(t byte, v uint32) { u.bytes(t, binary.NativeEndian.AppendUin
 // expression is nft's memory of an expression of a kind.
 func expression(kind uint32, data udata) []byte {
 	var u udata
-	u.u32(0, kind)
-	u.bytes(1, data)
+	u.u32(udataSetTypeofExpr, kind)
+	u.bytes(udataSetTypeofData, data)
 	return u
 }
 
 // exampleOf is the expression after which a part of a key is declared: ip
 // daddr, meta l4proto, th dport or numgen random mod 2.
 func exampleOf(t rules.Type, f ir.Family) []byte {
-	const payload, meta, numgen = 7, 9, 23
 	var u udata
 	switch t {
 	case rules.TypeProto:
-		u.u32(0, metaL4Proto)
-		return expression(meta, u)
+		u.u32(udataMetaKey, unix.NFT_META_L4PROTO)
+		return expression(exprMeta, u)
 	case rules.TypePort:
-		u.u32(0, 11) // transport header
-		u.u32(1, 2)  // dport
-		return expression(payload, u)
+		u.u32(udataPayloadDesc, descTransport)
+		u.u32(udataPayloadType, fieldDstPort)
+		return expression(exprPayload, u)
 	case rules.TypeSlot:
-		u.u32(0, 1) // random
-		u.u32(1, 2) // mod 2
-		u.u32(2, 0)
-		return expression(numgen, u)
+		u.u32(udataNumgenType, unix.NFT_NG_RANDOM)
+		u.u32(udataNumgenMod, 2)
+		u.u32(udataNumgenOffset, 0)
+		return expression(exprNumgen, u)
 	}
 	if f == ir.IPv6 {
-		u.u32(0, 13) // ip6
-		u.u32(1, 9)  // daddr
+		u.u32(udataPayloadDesc, descIP6)
+		u.u32(udataPayloadType, fieldIP6DstAddr)
 	} else {
-		u.u32(0, 12) // ip
-		u.u32(1, 12) // daddr
+		u.u32(udataPayloadDesc, descIP)
+		u.u32(udataPayloadType, fieldIPDstAddr)
 	}
-	return expression(payload, u)
+	return expression(exprPayload, u)
 }

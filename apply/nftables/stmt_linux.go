@@ -3,68 +3,53 @@ package nftables
 import (
 	"encoding/binary"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// Keys of the kernel's meta and ct expressions.
-const (
-	metaMark    = 3
-	metaIifname = 6
-	metaL4Proto = 16
-	ctState     = 0
-	ctStatus    = 2
-	ctSrcIP     = 19
-	ctDstIP     = 20
-	ctSrcIP6    = 21
-	ctDstIP6    = 22
-	ctProtoDst  = 12
-	stateNew    = 8
-	statusDNAT  = 32
-)
-
-const (
-	interfaceName = 16 // bytes of a name that is compared as a whole
-	opEqual       = 0
-	opNotEqual    = 1
-)
-
-// program is the bytecode of a rule.
+// program is the bytecode of a rule: the list of its expressions.
 type program struct {
-	b      builder
+	b      *builder
 	family ir.Family
 }
 
 // encodeRule is a rule at the end of a chain.
 func encodeRule(chain string, r *rules.Rule, f ir.Family) []byte {
-	p := program{family: f}
-	p.b.text(1, rules.Table)
-	p.b.text(2, chain)
-	list := p.b.open(4)
-	for _, s := range r.Stmts {
-		p.stmt(s)
-	}
-	p.b.close(list)
-	return p.b
+	return encode(func(b *builder) {
+		b.text(unix.NFTA_RULE_TABLE, rules.Table)
+		b.text(unix.NFTA_RULE_CHAIN, chain)
+		b.nest(unix.NFTA_RULE_EXPRESSIONS, func(b *builder) { appendExpressions(b, r.Stmts, f) })
+	})
 }
 
-// expr appends an expression, whose attributes fill appends.
-func (p *program) expr(name string, fill func(b *builder)) {
-	item := p.b.open(1)
-	p.b.text(1, name)
-	data := p.b.open(2)
-	fill(&p.b)
-	p.b.close(data)
-	p.b.close(item)
+// appendExpressions appends what the kernel is to run for statements.
+func appendExpressions(b *builder, stmts []rules.Stmt, f ir.Family) {
+	p := program{b, f}
+	for _, s := range stmts {
+		p.stmt(s)
+	}
 }
+
+// expr adds an expression, whose attributes fill adds.
+func (p *program) expr(name string, fill func(b *builder)) {
+	p.b.nest(unix.NFTA_LIST_ELEM, func(b *builder) {
+		b.text(unix.NFTA_EXPR_NAME, name)
+		b.nest(unix.NFTA_EXPR_DATA, fill)
+	})
+}
+
+// dstPortOffset is where the destination port is in every transport header.
+const dstPortOffset, portBytes = 2, 2
 
 // register gives the number of the register that begins n words of four bytes
 // after the first: the four of 16 bytes have names of their own.
 func register(n int) uint32 {
 	if n%4 == 0 {
-		return uint32(1 + n/4)
+		return uint32(unix.NFT_REG_1 + n/4)
 	}
-	return uint32(8 + n)
+	return uint32(unix.NFT_REG32_00 + n)
 }
 
 func words(bytes int) int { return align(bytes) / 4 }
@@ -74,40 +59,44 @@ func (p *program) stmt(s rules.Stmt) {
 	case rules.MatchNet:
 		p.matchNet(s)
 	case rules.MatchInterface:
-		p.meta(metaIifname, 0)
+		p.meta(unix.NFT_META_IIFNAME, 0)
 		name := []byte(s.Name)
 		if !s.Prefix {
-			name = append(name, make([]byte, max(0, interfaceName-len(name)))...)
+			name = append(name, make([]byte, max(0, unix.IFNAMSIZ-len(name)))...)
 		}
 		p.compare(s.Not, name)
 	case rules.MatchLocal:
+		of := uint32(unix.NFTA_FIB_F_DADDR)
+		if s.Field == rules.SrcAddr {
+			of = unix.NFTA_FIB_F_SADDR
+		}
 		p.expr("fib", func(b *builder) {
-			b.u32(1, register(0))
-			b.u32(2, 3)                                                            // the type of
-			b.u32(3, map[bool]uint32{true: 1, false: 2}[s.Field == rules.SrcAddr]) // source or destination
+			b.u32(unix.NFTA_FIB_DREG, register(0))
+			b.u32(unix.NFTA_FIB_RESULT, unix.NFT_FIB_RESULT_ADDRTYPE)
+			b.u32(unix.NFTA_FIB_FLAGS, of)
 		})
-		p.compare(false, binary.NativeEndian.AppendUint32(nil, 2)) // local
+		p.compare(false, binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL))
 	case rules.MatchProto:
-		p.meta(metaL4Proto, 0)
+		p.meta(unix.NFT_META_L4PROTO, 0)
 		p.compare(false, []byte{byte(s.Protocol)})
 	case rules.MatchNew:
-		p.ct(ctState, 0, false)
-		p.bits(stateNew, 0)
+		p.ct(unix.NFT_CT_STATE, 0, false)
+		p.bits(ctStateNew, 0)
 		p.compare(true, make([]byte, 4))
 	case rules.MatchDNAT:
-		p.ct(ctStatus, 0, false)
-		p.bits(statusDNAT, 0)
+		p.ct(unix.NFT_CT_STATUS, 0, false)
+		p.bits(ipsDstNAT, 0)
 		p.compare(true, make([]byte, 4))
 	case rules.MatchMark:
-		p.meta(metaMark, 0)
+		p.meta(unix.NFT_META_MARK, 0)
 		p.bits(s.Mask, 0)
 		p.compare(true, make([]byte, 4))
 	case rules.SetMark:
-		p.meta(metaMark, 0)
+		p.meta(unix.NFT_META_MARK, 0)
 		p.bits(^s.Mask, s.Mask)
 		p.setMark()
 	case rules.ClearMark:
-		p.meta(metaMark, 0)
+		p.meta(unix.NFT_META_MARK, 0)
 		p.bits(^s.Mask, 0)
 		p.setMark()
 	case rules.MatchSet:
@@ -115,20 +104,23 @@ func (p *program) stmt(s rules.Stmt) {
 		p.lookup(s.Set, nil, s.Not)
 	case rules.LookupVerdict:
 		p.key(s.Key)
-		p.lookup(s.Map, &[]uint32{0}[0], false)
+		verdict := uint32(unix.NFT_REG_VERDICT)
+		p.lookup(s.Map, &verdict, false)
 	case rules.LookupDNAT:
 		p.dnat(s)
 	case rules.Update:
 		n := p.load(s.Key, 0)
 		p.load(s.Data, (n+3)&^3) // nft gives the data a register of 16 bytes
 		p.expr("dynset", func(b *builder) {
-			b.text(1, s.Map)
-			b.u32(3, 1) // update
-			b.u32(4, register(0))
-			b.u32(5, register((n+3)&^3))
+			b.text(unix.NFTA_DYNSET_SET_NAME, s.Map)
+			b.u32(unix.NFTA_DYNSET_OP, unix.NFT_DYNSET_OP_UPDATE)
+			b.u32(unix.NFTA_DYNSET_SREG_KEY, register(0))
+			b.u32(unix.NFTA_DYNSET_SREG_DATA, register((n+3)&^3))
 		})
 	case rules.Masquerade:
-		p.expr("masq", func(b *builder) { b.u32(1, 1<<4) }) // fully random
+		p.expr("masq", func(b *builder) {
+			b.u32(unix.NFTA_MASQ_FLAGS, unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY)
+		})
 	case rules.Verdict:
 		p.verdict(s)
 	}
@@ -142,9 +134,9 @@ func (p *program) matchNet(s rules.MatchNet) {
 	switch {
 	case bits%8 == 0 && bits > 0:
 		n = bits / 8
-		p.payload(1, offset, n, 0)
+		p.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, n, 0)
 	default:
-		p.payload(1, offset, n, 0)
+		p.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, n, 0)
 		mask := make([]byte, n)
 		for i := range bits {
 			mask[i/8] |= 1 << (7 - i%8)
@@ -169,33 +161,33 @@ func addrOffset(field rules.Field, f ir.Family) (offset, n int) {
 
 func (p *program) payload(base uint32, offset, n, reg int) {
 	p.expr("payload", func(b *builder) {
-		b.u32(1, register(reg))
-		b.u32(2, base)
-		b.u32(3, uint32(offset))
-		b.u32(4, uint32(n))
+		b.u32(unix.NFTA_PAYLOAD_DREG, register(reg))
+		b.u32(unix.NFTA_PAYLOAD_BASE, base)
+		b.u32(unix.NFTA_PAYLOAD_OFFSET, uint32(offset))
+		b.u32(unix.NFTA_PAYLOAD_LEN, uint32(n))
 	})
 }
 
 func (p *program) meta(key uint32, reg int) {
 	p.expr("meta", func(b *builder) {
-		b.u32(2, key)
-		b.u32(1, register(reg))
+		b.u32(unix.NFTA_META_KEY, key)
+		b.u32(unix.NFTA_META_DREG, register(reg))
 	})
 }
 
 func (p *program) setMark() {
 	p.expr("meta", func(b *builder) {
-		b.u32(2, metaMark)
-		b.u32(3, register(0))
+		b.u32(unix.NFTA_META_KEY, unix.NFT_META_MARK)
+		b.u32(unix.NFTA_META_SREG, register(0))
 	})
 }
 
 func (p *program) ct(key uint32, reg int, original bool) {
 	p.expr("ct", func(b *builder) {
-		b.u32(1, register(reg))
-		b.u32(2, key)
+		b.u32(unix.NFTA_CT_DREG, register(reg))
+		b.u32(unix.NFTA_CT_KEY, key)
 		if original {
-			b.bytes(3, []byte{0})
+			b.bytes(unix.NFTA_CT_DIRECTION, []byte{ipCTDirOrig})
 		}
 	})
 }
@@ -207,30 +199,24 @@ func (p *program) bits(and, xor uint32) {
 
 func (p *program) mask(and, xor []byte) {
 	p.expr("bitwise", func(b *builder) {
-		b.u32(1, register(0))
-		b.u32(2, register(0))
-		b.u32(3, uint32(len(and)))
-		b.u32(6, 0)
-		appendValue(b, 4, and)
-		appendValue(b, 5, xor)
+		b.u32(unix.NFTA_BITWISE_SREG, register(0))
+		b.u32(unix.NFTA_BITWISE_DREG, register(0))
+		b.u32(unix.NFTA_BITWISE_LEN, uint32(len(and)))
+		b.u32(nftaBitwiseOp, nftBitwiseMaskXor)
+		b.value(unix.NFTA_BITWISE_MASK, and)
+		b.value(unix.NFTA_BITWISE_XOR, xor)
 	})
 }
 
-func appendValue(b *builder, t uint16, v []byte) {
-	value := b.open(t)
-	b.bytes(1, v)
-	b.close(value)
-}
-
 func (p *program) compare(not bool, v []byte) {
-	op := uint32(opEqual)
+	op := uint32(unix.NFT_CMP_EQ)
 	if not {
-		op = opNotEqual
+		op = unix.NFT_CMP_NEQ
 	}
 	p.expr("cmp", func(b *builder) {
-		b.u32(1, register(0))
-		b.u32(2, op)
-		appendValue(b, 3, v)
+		b.u32(unix.NFTA_CMP_SREG, register(0))
+		b.u32(unix.NFTA_CMP_OP, op)
+		b.value(unix.NFTA_CMP_DATA, v)
 	})
 }
 
@@ -248,26 +234,26 @@ func (p *program) load(t rules.Term, reg int) int {
 	switch t.Field {
 	case rules.SrcAddr, rules.DstAddr:
 		offset, n := addrOffset(t.Field, p.family)
-		p.payload(1, offset, n, reg)
+		p.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, n, reg)
 		return addr
 	case rules.DstPort:
-		p.payload(2, 2, 2, reg)
+		p.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, dstPortOffset, portBytes, reg)
 	case rules.L4Proto:
-		p.meta(metaL4Proto, reg)
+		p.meta(unix.NFT_META_L4PROTO, reg)
 	case rules.OrigSrcAddr:
-		p.ct(map[ir.Family]uint32{ir.IPv4: ctSrcIP, ir.IPv6: ctSrcIP6}[p.family], reg, true)
+		p.ct(map[ir.Family]uint32{ir.IPv4: unix.NFT_CT_SRC_IP, ir.IPv6: unix.NFT_CT_SRC_IP6}[p.family], reg, true)
 		return addr
 	case rules.OrigDstAddr:
-		p.ct(map[ir.Family]uint32{ir.IPv4: ctDstIP, ir.IPv6: ctDstIP6}[p.family], reg, true)
+		p.ct(map[ir.Family]uint32{ir.IPv4: unix.NFT_CT_DST_IP, ir.IPv6: unix.NFT_CT_DST_IP6}[p.family], reg, true)
 		return addr
 	case rules.OrigDstPort:
-		p.ct(ctProtoDst, reg, true)
+		p.ct(unix.NFT_CT_PROTO_DST, reg, true)
 	case rules.Random:
 		p.expr("numgen", func(b *builder) {
-			b.u32(1, register(reg))
-			b.u32(2, t.Mod)
-			b.u32(3, 1) // random
-			b.u32(4, 0)
+			b.u32(unix.NFTA_NG_DREG, register(reg))
+			b.u32(unix.NFTA_NG_MODULUS, t.Mod)
+			b.u32(unix.NFTA_NG_TYPE, unix.NFT_NG_RANDOM)
+			b.u32(unix.NFTA_NG_OFFSET, 0)
 		})
 	}
 	return 1
@@ -276,13 +262,13 @@ func (p *program) load(t rules.Term, reg int) int {
 // lookup looks the registers up in a set, and puts a map's data into dreg.
 func (p *program) lookup(set string, dreg *uint32, not bool) {
 	p.expr("lookup", func(b *builder) {
-		b.text(1, set)
-		b.u32(2, register(0))
+		b.text(unix.NFTA_LOOKUP_SET, set)
+		b.u32(unix.NFTA_LOOKUP_SREG, register(0))
 		if dreg != nil {
-			b.u32(3, *dreg)
+			b.u32(unix.NFTA_LOOKUP_DREG, *dreg)
 		}
 		if not {
-			b.u32(5, 1)
+			b.u32(unix.NFTA_LOOKUP_FLAGS, unix.NFT_LOOKUP_F_INV)
 		}
 	})
 }
@@ -295,41 +281,40 @@ func (p *program) dnat(s rules.LookupDNAT) {
 	if s.Port != 0 {
 		port = register(4)
 		p.expr("immediate", func(b *builder) {
-			b.u32(1, port)
-			appendValue(b, 2, []byte{byte(s.Port >> 8), byte(s.Port)})
+			b.u32(unix.NFTA_IMMEDIATE_DREG, port)
+			b.value(unix.NFTA_IMMEDIATE_DATA, binary.BigEndian.AppendUint16(nil, s.Port))
 		})
 	}
 	p.expr("nat", func(b *builder) {
-		b.u32(1, 1) // dnat
-		b.u32(2, uint32(nfFamily(p.family)))
-		b.u32(3, first)
-		b.u32(4, first)
-		b.u32(5, port)
-		b.u32(6, port)
-		b.u32(nftaNATFlags, natAddrs|natPorts) // which the kernel tells back, said or not
+		b.u32(unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT)
+		b.u32(unix.NFTA_NAT_FAMILY, uint32(nfFamily(p.family)))
+		b.u32(unix.NFTA_NAT_REG_ADDR_MIN, first)
+		b.u32(unix.NFTA_NAT_REG_ADDR_MAX, first)
+		b.u32(unix.NFTA_NAT_REG_PROTO_MIN, port)
+		b.u32(unix.NFTA_NAT_REG_PROTO_MAX, port)
+		// Which the kernel tells back, said or not.
+		b.u32(unix.NFTA_NAT_FLAGS, unix.NF_NAT_RANGE_MAP_IPS|unix.NF_NAT_RANGE_PROTO_SPECIFIED)
 	})
 }
 
 func (p *program) verdict(v rules.Verdict) {
 	if v.Kind == rules.Reject {
 		p.expr("reject", func(b *builder) {
-			b.u32(1, 0) // ICMP unreachable
-			b.bytes(2, []byte{portUnreachable(p.family)})
+			b.u32(unix.NFTA_REJECT_TYPE, unix.NFT_REJECT_ICMP_UNREACH)
+			b.bytes(unix.NFTA_REJECT_ICMP_CODE, []byte{portUnreachable(p.family)})
 		})
 		return
 	}
 	p.expr("immediate", func(b *builder) {
-		b.u32(1, 0)
-		data := b.open(2)
-		appendVerdict(b, v)
-		b.close(data)
+		b.u32(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT)
+		b.nest(unix.NFTA_IMMEDIATE_DATA, func(b *builder) { appendVerdict(b, v) })
 	})
 }
 
 // portUnreachable is the ICMP code of a family.
 func portUnreachable(f ir.Family) byte {
 	if f == ir.IPv6 {
-		return 4
+		return icmpv6PortUnreachable
 	}
-	return 3
+	return icmpPortUnreachable
 }

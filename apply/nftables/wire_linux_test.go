@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
@@ -25,7 +26,7 @@ func TestRoundTrip(t *testing.T) {
 					t.Fatal(err)
 				}
 				b := &batch{}
-				b.elements(&change{family: f}, newElem, s, s.Elements, false)
+				b.elements(&change{family: f}, unix.NFT_MSG_NEWSETELEM, s, s.Elements, false)
 				for _, m := range b.messages {
 					if err := decodeElements(m.data[nfgenHead:], &got, f, (&notes{}).frontend); err != nil {
 						t.Fatal(err)
@@ -83,7 +84,7 @@ func FuzzDecode(f *testing.F) {
 	for i := range r.Sets {
 		f.Add(encodeSet(&r.Sets[i], ir.IPv6, 1))
 		b := &batch{}
-		b.elements(&change{family: ir.IPv6}, newElem, &r.Sets[i], r.Sets[i].Elements, false)
+		b.elements(&change{family: ir.IPv6}, unix.NFT_MSG_NEWSETELEM, &r.Sets[i], r.Sets[i].Elements, false)
 		for _, m := range b.messages {
 			f.Add(m.data[nfgenHead:])
 		}
