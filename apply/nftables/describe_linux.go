@@ -117,7 +117,7 @@ func (d *description) lookup(c instruction) {
 	// Its parts are in registers that follow each other; the first one names it.
 	of, set := d.from(c.u32(unix.NFTA_LOOKUP_SREG)), c.text(unix.NFTA_LOOKUP_SET)
 	switch {
-	case c.fields[unix.NFTA_LOOKUP_DREG] == nil && c.u32(unix.NFTA_LOOKUP_FLAGS) == 1:
+	case c.fields[unix.NFTA_LOOKUP_DREG] == nil && c.u32(unix.NFTA_LOOKUP_FLAGS) == unix.NFT_LOOKUP_F_INV:
 		d.say("%s != @%s", of.name, set)
 	case c.fields[unix.NFTA_LOOKUP_DREG] == nil:
 		d.say("%s @%s", of.name, set)
@@ -135,19 +135,19 @@ func (d *description) immediate(c instruction) {
 		d.load(c.fields[unix.NFTA_IMMEDIATE_DREG], hexText(v), hexText)
 		return
 	}
-	nested, err := parse(data)
+	nested, err := first(data, unix.NFTA_DATA_VERDICT)
 	if err != nil {
 		return
 	}
-	verdict, err := parse(nested[unix.NFTA_DATA_VERDICT])
+	verdict, err := parse(nested)
 	if err != nil {
 		return
 	}
 	chain := verdict.text(unix.NFTA_VERDICT_CHAIN)
 	switch code := int32(verdict.u32(unix.NFTA_VERDICT_CODE)); code {
-	case rawDrop:
+	case nfDrop:
 		d.say("drop")
-	case rawAccept:
+	case nfAccept:
 		d.say("accept")
 	case unix.NFT_JUMP:
 		d.say("jump %s", chain)
@@ -161,12 +161,6 @@ func (d *description) immediate(c instruction) {
 		d.say("verdict %d", code)
 	}
 }
-
-// Verdicts of all netfilter (NF_DROP, NF_ACCEPT).
-const (
-	rawDrop   = 0
-	rawAccept = 1
-)
 
 // operator is nft's sign of a comparison; equality has none.
 func operator(op uint32) string {
@@ -266,7 +260,7 @@ func hostText(v []byte) string {
 }
 
 func nameText(v []byte) string {
-	if len(v) == interfaceName {
+	if len(v) == unix.IFNAMSIZ {
 		return strconv.Quote(strings.TrimRight(string(v), "\x00"))
 	}
 	return strconv.Quote(string(v) + "*")
