@@ -47,7 +47,7 @@ func (t *target) compile(s *service) *ir.Service {
 			Origin:    ir.Origin{Object: s.object},
 		},
 	}
-	if t.mode == ir.ModeKernelspace {
+	if t.node.HNS != nil {
 		b.out.HNS = &ir.HNSService{ExternalLocal: s.ExternalLocal, PreserveDIP: s.PreserveDIP, NoOptimize: s.NoOptimize}
 	}
 	for i := range s.ports {
@@ -137,7 +137,7 @@ func (b *builder) sending(kind ir.Kind, p *port, n *endpointCounts, endpoints []
 		out.policy = ir.Cluster
 	}
 	var c choice
-	if b.t.mode == ir.ModeKernelspace {
+	if b.t.caps.Has(ir.EndpointsByKind) {
 		out.policy = windowsPolicy(b.s, kind)
 		c = b.t.windowsChoice(b.s, b.v, kind, endpoints)
 	} else { // SNAP-30

@@ -24,7 +24,7 @@ func (c *cluster) checkCapabilities(s *service) {
 	if c.caps.Has(ir.HealthPorts) {
 		s.checkHealth()
 	}
-	if c.mode == ir.ModeKernelspace && s.AffinityIP && s.affinityValid() && s.AffinitySecs != defaultAffinity {
-		s.warn(affinityField, "mode kernelspace leaves the timeout to Windows")
+	if !c.caps.Has(ir.AffinityTimeout) && s.AffinityIP && s.affinityValid() && s.AffinitySecs != defaultAffinity {
+		s.warn(affinityField, "mode "+string(c.mode)+" leaves the timeout to Windows")
 	}
 }

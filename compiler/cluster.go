@@ -13,6 +13,8 @@ type cluster struct {
 	caps ir.Capability
 	// externalIPs is feature gate AllowServiceExternalIPs (SNAP-22).
 	externalIPs bool
+	// masqueradeAll is the field that says whether every client is masqueraded.
+	masqueradeAll string
 
 	names fieldNames
 }
@@ -37,7 +39,7 @@ func newCluster(cfg *config.Config, snap *snapshot.Snapshot) *cluster {
 	mode := modeOf(cfg)
 	allowed, set := cfg.FeatureGates["AllowServiceExternalIPs"]
 	return &cluster{
-		snap: snap, mode: mode, caps: mode.Capabilities(), externalIPs: allowed || !set,
+		snap: snap, mode: mode, caps: mode.Capabilities(), externalIPs: allowed || !set, masqueradeAll: cfg.MasqueradeAllField(),
 		names: fieldNames{
 			clusterIPs:  newList("spec.clusterIPs[", "]", clusterIPs),
 			externals:   newList("spec.externalIPs[", "]", namedFields),

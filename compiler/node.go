@@ -163,7 +163,7 @@ func (in nodeInput) addrs(family ir.Family, primary netip.Addr) []netip.Addr {
 
 // linux reports whether the mode is rules of a Linux kernel; the others read
 // neither nodePortAddresses nor detectLocalMode nor masqueradeAll.
-func (in nodeInput) linux() bool { return in.mode.Capabilities().Has(ir.SourceRanges) }
+func (in nodeInput) linux() bool { return in.mode.Capabilities().Has(ir.Masquerades) }
 
 // serviceCIDRs returns the ranges of the ServiceCIDR objects in a family (SNAP-65).
 func (in nodeInput) serviceCIDRs(family ir.Family) []ir.CIDR {

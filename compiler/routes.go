@@ -49,14 +49,10 @@ func (t *target) internalRoutes(policy ir.Policy, cluster, local bool) []ir.Rout
 	switch {
 	case !t.caps.Has(ir.KeepsClient):
 		return t.single(policy, cluster, local, true, t.modeOrigin("connections come from the node"))
-	case t.mode == ir.ModeKernelspace:
+	case !t.caps.Has(ir.Masquerades):
 		return t.single(policy, cluster, local, false, t.modeOrigin("the client's address is kept"))
 	case t.node.MasqueradeAll:
-		field := "iptables.masqueradeAll"
-		if t.mode == ir.ModeNFTables {
-			field = "nftables.masqueradeAll"
-		}
-		return t.single(policy, cluster, local, true, ir.Origin{Object: "config", Field: field, Reason: "every client is masqueraded"})
+		return t.single(policy, cluster, local, true, ir.Origin{Object: "config", Field: t.masqueradeAll, Reason: "every client is masqueraded"})
 	case detector.Mode == ir.DetectNone:
 		origin := detector.Origin
 		origin.Reason += ": the client's address is kept"
@@ -78,7 +74,7 @@ func (t *target) externalRoutes(policy ir.Policy, cluster, local bool) []ir.Rout
 	switch {
 	case !t.caps.Has(ir.KeepsClient):
 		return t.single(policy, cluster, local, true, t.modeOrigin("connections come from the node"))
-	case t.mode == ir.ModeKernelspace:
+	case !t.caps.Has(ir.Masquerades):
 		return t.single(policy, cluster, local, false, t.modeOrigin("the client's address is kept"))
 	case policy == ir.Cluster:
 		origin.Reason = "externalTrafficPolicy Cluster: masqueraded, so that replies come back this way"

@@ -82,7 +82,7 @@ func (c *cluster) service(svc *snapshot.Service) *service {
 	for _, f := range ir.Families() {
 		if v := s.views.At(f); v.has(ir.ClusterIP) {
 			v.endpoints = c.endpointsPass(s, f)
-			if c.mode == ir.ModeKernelspace {
+			if c.caps.Has(ir.OneBackendPort) {
 				c.windowsPorts(s, v)
 			}
 		}

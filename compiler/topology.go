@@ -52,7 +52,7 @@ func (t *target) selects(s selection, e *endpoint) bool {
 	}
 	switch s.criterion {
 	case ready:
-		return e.Ready && (t.mode != ir.ModeKernelspace || e.Serving)
+		return e.Ready && (e.Serving || !t.caps.Has(ir.EndpointsByKind))
 	case forNode:
 		return e.Ready && slices.Contains(e.NodeHints, t.node.Name)
 	case forZone:

@@ -70,6 +70,16 @@ const (
 	// NodePortBehindEmpty: at an address of the node that is also a Service's, without
 	// endpoints, the node port of the same number answers (PKT-18).
 	NodePortBehindEmpty
+	// Masquerades: clients are told apart (detectLocalMode) and masqueraded where replies would
+	// not come back; without it, KeepsClient holds for every client.
+	Masquerades
+	// AffinityTimeout: session affinity ends after the Service's timeout.
+	AffinityTimeout
+	// OneBackendPort: all endpoints of a service port have the same port (WIN-21).
+	OneBackendPort
+	// EndpointsByKind: each kind of frontend has endpoints of its own choice, of those that are
+	// ready and serve (WIN-22).
+	EndpointsByKind
 )
 
 var capabilityNames = [...]string{
@@ -78,6 +88,7 @@ var capabilityNames = [...]string{
 	"TrafficPolicies", "KeepsClient", "ServesSCTP", "Topology", "HealthPorts",
 	"RejectUndefinedVIPPorts", "GuardEmptyFromNode",
 	"MasqueradesOwnVIP", "CarriesVIPs", "NodePortBehindEmpty",
+	"Masquerades", "AffinityTimeout", "OneBackendPort", "EndpointsByKind",
 }
 
 // Has reports whether all capabilities of o are in c.
@@ -94,7 +105,7 @@ func (c Capability) String() string {
 	return strings.Join(names, "|")
 }
 
-const common = Refuses | SourceRanges | TrafficPolicies | KeepsClient | ServesSCTP | Topology | HealthPorts
+const common = Refuses | SourceRanges | TrafficPolicies | KeepsClient | ServesSCTP | Topology | HealthPorts | Masquerades | AffinityTimeout
 
 // Capabilities says how a mode behaves; zero for an unknown mode.
 func (m Mode) Capabilities() Capability {
@@ -106,9 +117,9 @@ func (m Mode) Capabilities() Capability {
 	case ModeIPVS:
 		return common | RejectUndefinedPorts | RejectUndefinedVIPPorts | GuardEmpty | MasqueradesOwnVIP | CarriesVIPs | LocalFallback | EmptyFromNode
 	case ModeKernelspace:
-		return TrafficPolicies | KeepsClient | HealthPorts | NodePortBehindEmpty
+		return TrafficPolicies | KeepsClient | HealthPorts | NodePortBehindEmpty | OneBackendPort | EndpointsByKind
 	case ModeUserspace:
-		return Refuses | EmptyFromNode
+		return Refuses | EmptyFromNode | AffinityTimeout
 	}
 	return 0
 }

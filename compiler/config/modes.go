@@ -42,6 +42,14 @@ func (c *Config) MasqueradeAll() bool {
 	return c.IPTables.MasqueradeAll
 }
 
+// MasqueradeAllField is the field that MasqueradeAll reads.
+func (c *Config) MasqueradeAllField() string {
+	if c.ProxyMode() == ir.ModeNFTables {
+		return "nftables.masqueradeAll"
+	}
+	return "iptables.masqueradeAll"
+}
+
 // MasqueradeBit is the bit of the packet mark that asks for masquerade.
 // All modes but nftables read the iptables section.
 func (c *Config) MasqueradeBit() uint8 {
