@@ -90,8 +90,8 @@ type Plan interface {
 	// Differences is Operations, each with what the node has and should have,
 	// which takes longer.
 	Differences(yield func(Operation) bool)
-	// Gone returns the frontends that the node has and will not have any longer.
-	Gone() []ir.Match
+	// RemovedFrontends returns the frontends that the node has and will not have any longer.
+	RemovedFrontends() []ir.Match
 	// Without returns the Plan without the operations on some objects. ok is false
 	// where they cannot be told from the others.
 	Without(objects map[string]bool) (rest Plan, ok bool)

@@ -24,7 +24,7 @@ type rulesPlan struct {
 }
 
 func (p rulesPlan) Empty() bool                          { return len(p.ops) == 0 }
-func (p rulesPlan) Gone() []ir.Match                     { return nil }
+func (p rulesPlan) RemovedFrontends() []ir.Match         { return nil }
 func (p rulesPlan) Without(map[string]bool) (Plan, bool) { return nil, false }
 func (p rulesPlan) Operations(yield func(Operation) bool) {
 	for _, op := range p.ops {

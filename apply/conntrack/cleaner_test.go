@@ -133,7 +133,7 @@ func TestCleanerIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, k := cleaning(t)
 		tcp := program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:53/tcp": nil})
-		c.Ended(Work{Programs: ir.NewPrograms(tcp), All: true, Gone: []ir.Match{match(t, "10.96.0.9:53/tcp")}})
+		c.Ended(Work{Programs: ir.NewPrograms(tcp), All: true, Removed: []ir.Match{match(t, "10.96.0.9:53/tcp")}})
 		if c.Busy() {
 			t.Error("busy")
 		}
@@ -153,7 +153,7 @@ func TestCleanerMerges(t *testing.T) {
 		c.Ended(to(t, both...))
 		synctest.Wait()
 		c.Ended(to(t, oldPod))
-		c.Ended(Work{Programs: to(t).Programs, Gone: []ir.Match{match(t, "10.96.0.99:53/udp")}})
+		c.Ended(Work{Programs: to(t).Programs, Removed: []ir.Match{match(t, "10.96.0.99:53/udp")}})
 		c.Ended(to(t, newPod))
 		k.goOn <- struct{}{}
 		synctest.Wait()

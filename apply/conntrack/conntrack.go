@@ -61,10 +61,10 @@ func (s Stale) Compare(o Stale) int {
 //
 // In userspace mode the proxy itself holds the flows: none is stale.
 type Judge struct {
-	family ir.Family
-	node   *ir.Node
-	alive  map[ir.Match]frontend
-	gone   map[ir.Match]bool
+	family  ir.Family
+	node    *ir.Node
+	alive   map[ir.Match]frontend
+	removed map[ir.Match]bool
 	// ports are those of all frontends: most entries of a node are foreign, and
 	// this tells so of each with one look.
 	ports map[uint16]bool
@@ -76,10 +76,10 @@ type frontend struct {
 	backends map[netip.AddrPort]bool
 }
 
-// NewJudge returns the Judge of a Program's family; a frontend that is gone and
+// NewJudge returns the Judge of a Program's family; a frontend that was removed and
 // of the other one is no matter.
-func NewJudge(p *ir.Program, gone []ir.Match) *Judge {
-	j := &Judge{family: p.Family, node: &p.Node, alive: map[ir.Match]frontend{}, gone: map[ir.Match]bool{}, ports: map[uint16]bool{}}
+func NewJudge(p *ir.Program, removed []ir.Match) *Judge {
+	j := &Judge{family: p.Family, node: &p.Node, alive: map[ir.Match]frontend{}, removed: map[ir.Match]bool{}, ports: map[uint16]bool{}}
 	if p.Node.Mode == ir.ModeUserspace {
 		return j
 	}
@@ -92,9 +92,9 @@ func NewJudge(p *ir.Program, gone []ir.Match) *Judge {
 			}
 		}
 	}
-	for _, m := range gone {
+	for _, m := range removed {
 		if m.Protocol == ir.UDP && (m.NodeAddrs() || ir.FamilyOf(m.Addr) == p.Family) {
-			j.gone[m] = true
+			j.removed[m] = true
 			j.ports[m.Port] = true
 		}
 	}
@@ -170,10 +170,10 @@ func (j *Judge) of(to netip.AddrPort) (m ir.Match, alive frontend, ok bool) {
 			return node, alive, true
 		}
 	}
-	if j.gone[exact] {
+	if j.removed[exact] {
 		return exact, frontend{}, true
 	}
 	// What is gone may have answered on other addresses of the node than now.
 	_, still := j.alive[node]
-	return node, frontend{}, own && !still && j.gone[node]
+	return node, frontend{}, own && !still && j.removed[node]
 }

@@ -37,7 +37,7 @@ func (j *Judge) filters() []filter {
 	for m := range j.alive {
 		matches[m] = true
 	}
-	for m := range j.gone {
+	for m := range j.removed {
 		matches[m] = true
 	}
 	var out []filter

@@ -15,7 +15,7 @@ type Work struct {
 	Programs ir.Programs
 	Changes  ir.Changes
 	All      bool
-	Gone     []ir.Match // frontends that went
+	Removed  []ir.Match // frontends
 }
 
 // scope is the frontends of one family whose flows are to be looked at, by the
@@ -23,7 +23,7 @@ type Work struct {
 type scope struct {
 	node     ir.Node
 	services map[ir.Name]*ir.Service // nil: without UDP frontends, or gone
-	gone     map[ir.Match]bool
+	removed  map[ir.Match]bool
 	all      bool // no Service beside these has UDP frontends
 }
 
@@ -33,7 +33,7 @@ func (w *Work) of(f ir.Family) *scope {
 	if p == nil {
 		return nil
 	}
-	s := &scope{node: p.Node, services: map[ir.Name]*ir.Service{}, gone: map[ir.Match]bool{}, all: w.All}
+	s := &scope{node: p.Node, services: map[ir.Name]*ir.Service{}, removed: map[ir.Match]bool{}, all: w.All}
 	if w.All {
 		for i := range p.Services {
 			if service := &p.Services[i]; hasUDP(service) {
@@ -48,9 +48,9 @@ func (w *Work) of(f ir.Family) *scope {
 			}
 		}
 	}
-	for _, m := range w.Gone {
+	for _, m := range w.Removed {
 		if m.Protocol == ir.UDP && (m.NodeAddrs() || ir.FamilyOf(m.Addr) == f) {
-			s.gone[m] = true
+			s.removed[m] = true
 		}
 	}
 	return s
@@ -70,12 +70,12 @@ func (s *scope) over(old *scope) *scope {
 	if s == nil || old == nil {
 		return cmp.Or(s, old)
 	}
-	sum := &scope{node: s.node, services: map[ir.Name]*ir.Service{}, gone: maps.Clone(old.gone), all: s.all || old.all}
+	sum := &scope{node: s.node, services: map[ir.Name]*ir.Service{}, removed: maps.Clone(old.removed), all: s.all || old.all}
 	if !s.all {
 		maps.Copy(sum.services, old.services)
 	}
 	maps.Copy(sum.services, s.services)
-	maps.Copy(sum.gone, s.gone)
+	maps.Copy(sum.removed, s.removed)
 	return sum
 }
 
@@ -86,7 +86,7 @@ func (s *scope) idle() bool {
 			return false
 		}
 	}
-	return len(s.gone) == 0
+	return len(s.removed) == 0
 }
 
 // judge returns the Judge of the scope.
@@ -97,5 +97,5 @@ func (s *scope) judge(f ir.Family) *Judge {
 			p.Services = append(p.Services, *service)
 		}
 	}
-	return NewJudge(p, slices.Collect(maps.Keys(s.gone)))
+	return NewJudge(p, slices.Collect(maps.Keys(s.removed)))
 }

@@ -185,7 +185,7 @@ func (d *daemon) synced(s *reconcile.Sync) {
 	for _, f := range ir.Families() {
 		d.health.Updated(f)
 	}
-	d.flows.Ended(conntrack.Work{Programs: s.Work.Programs, Changes: s.Work.Changes, All: s.Kind == reconcile.Full, Gone: s.Done.Gone})
+	d.flows.Ended(conntrack.Work{Programs: s.Work.Programs, Changes: s.Work.Changes, All: s.Kind == reconcile.Full, Removed: s.Done.Removed})
 	d.checks.sync(s)
 	d.boot.offer()
 	if n := len(s.Done.Refused); n > 0 {

@@ -95,7 +95,7 @@ func (t *Turn) Run(ctx context.Context) (*Report, error) {
 		err = errors.Join(err, remove(ctx, leftovers))
 	}
 	var staleErr error
-	out.Stale, staleErr = staleFlows(ctx, t.Programs, plan.Gone(), t.LookOnly)
+	out.Stale, staleErr = staleFlows(ctx, t.Programs, plan.RemovedFrontends(), t.LookOnly)
 	if t.LookOnly {
 		var dropErr error
 		out.MayDrop, dropErr = mayDrop(ctx)

@@ -130,7 +130,7 @@ func TestKernelHoldsHistories(t *testing.T) {
 			}
 		}
 		plan := put(t, target, lower(thinned(all, nil)))
-		if len(plan.Gone()) == 0 {
+		if len(plan.RemovedFrontends()) == 0 {
 			t.Error("all Services went, but no frontend is gone")
 		}
 	})

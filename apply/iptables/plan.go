@@ -155,8 +155,8 @@ func (p *Plan) Empty() bool {
 	return true
 }
 
-// Gone returns the frontends that the node has and will not have any longer.
-func (p *Plan) Gone() []ir.Match {
+// RemovedFrontends returns the frontends that the node has and will not have any longer.
+func (p *Plan) RemovedFrontends() []ir.Match {
 	var gone []ir.Match
 	for _, f := range ir.Present(p.families) {
 		stay := map[ir.Match]bool{}

@@ -227,7 +227,7 @@ func TestOperations(t *testing.T) {
 	}
 	gone := []string{"10.96.0.1:80/tcp", "10.96.0.3:80/tcp"}
 	var goneNow []string
-	for _, m := range p.Gone() {
+	for _, m := range p.RemovedFrontends() {
 		goneNow = append(goneNow, m.String())
 	}
 	if diff := cmp.Diff(gone, goneNow); diff != "" {
@@ -279,8 +279,8 @@ func samePlans(t *testing.T, want, got *Plan, ops func(apply.Plan) []apply.Opera
 	if diff := cmp.Diff(ops(want), ops(got)); diff != "" {
 		t.Fatalf("operations (-want +got):\n%s", diff)
 	}
-	if !slices.Equal(want.Gone(), got.Gone()) {
-		t.Fatalf("gone: got %v, want %v", got.Gone(), want.Gone())
+	if !slices.Equal(want.RemovedFrontends(), got.RemovedFrontends()) {
+		t.Fatalf("gone: got %v, want %v", got.RemovedFrontends(), want.RemovedFrontends())
 	}
 	if diff := cmp.Diff(want.tables(), got.tables()); diff != "" {
 		t.Fatalf("rules (-want +got):\n%s", diff)

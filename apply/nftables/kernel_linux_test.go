@@ -491,7 +491,7 @@ func TestLarge(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if gone := plan.Gone(); len(gone) != 3000+300+150 {
+	if gone := plan.RemovedFrontends(); len(gone) != 3000+300+150 {
 		t.Errorf("%d frontends are gone, want 3450", len(gone))
 	}
 	for range 3 {

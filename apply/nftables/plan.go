@@ -369,9 +369,9 @@ func (p *Plan) Empty() bool {
 	return !p.forgets
 }
 
-// Gone gives the frontends that the node has and will not have any longer: a
+// RemovedFrontends returns the frontends that the node has and will not have any longer: a
 // removed element that no added one replaces.
-func (p *Plan) Gone() []ir.Match {
+func (p *Plan) RemovedFrontends() []ir.Match {
 	var gone []ir.Match
 	for _, c := range ir.Present(p.families) {
 		stay := map[ir.Match]bool{}

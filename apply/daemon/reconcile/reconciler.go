@@ -30,7 +30,7 @@ type Source interface {
 // Done is what a sync did.
 type Done struct {
 	Operations apply.Count
-	Gone       []ir.Match      // frontends that went
+	Removed    []ir.Match      // frontends
 	Refused    []apply.Refusal // Services that are left out, since the kernel refuses them
 	// Commits were carried out one after the other; more than one where the
 	// kernel refused something.

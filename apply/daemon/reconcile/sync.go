@@ -125,7 +125,7 @@ func (d *Done) carried(plan apply.Plan, result apply.Result) {
 		}
 	}
 	d.Commits = append(d.Commits, c)
-	d.Gone = append(d.Gone, plan.Gone()...)
+	d.Removed = append(d.Removed, plan.RemovedFrontends()...)
 }
 
 // commit carries a Plan out, and returns the Services that the kernel refused

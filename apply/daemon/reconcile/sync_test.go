@@ -148,7 +148,7 @@ func (p *fakePlan) Operations(yield func(apply.Operation) bool) {
 	}
 }
 
-func (p *fakePlan) Gone() []ir.Match { return nil }
+func (p *fakePlan) RemovedFrontends() []ir.Match { return nil }
 
 func (p *fakePlan) Without(objects map[string]bool) (apply.Plan, bool) {
 	rest := &fakePlan{have: maps.Clone(p.have), want: maps.Clone(p.want), part: true}
