@@ -32,7 +32,7 @@ func decodeSet(b []byte, f ir.Family) (s rules.Set, ok bool, err error) {
 	}
 	key, known := decodeTypes(a.u32(unix.NFTA_SET_KEY_TYPE))
 	if !known {
-		s.Foreign = "another type of key"
+		s.Unsupported = "another type of key"
 		return s, true, nil
 	}
 	s.Interval = flags&unix.NFT_SET_INTERVAL != 0
@@ -55,12 +55,12 @@ func decodeSet(b []byte, f ir.Family) (s rules.Set, ok bool, err error) {
 		case addr:
 			s.Data = rules.AddrData
 		default:
-			s.Foreign = "another type of data"
+			s.Unsupported = "another type of data"
 			return s, true, nil
 		}
 	}
 	s.Key = key
-	s.Foreign = foreignIn(&s, a, f)
+	s.Unsupported = foreignIn(&s, a, f)
 	return s, true, nil
 }
 
@@ -334,11 +334,11 @@ func decodeChain(b []byte) (c rules.Chain, ok bool, err error) {
 		Drop: a[unix.NFTA_CHAIN_POLICY] != nil && a.u32(unix.NFTA_CHAIN_POLICY) == nfDrop}
 	switch {
 	case number > uint32(rules.Postrouting):
-		c.Base.Foreign = "another hook"
+		c.Base.Unsupported = "another hook"
 	case kind != chainType(c.Base):
-		c.Base.Foreign = "type " + kind
+		c.Base.Unsupported = "type " + kind
 	}
-	if c.Base.Foreign == "" {
+	if c.Base.Unsupported == "" {
 		c.Base.Hook = rules.Hook(number)
 	}
 	return c, true, nil
@@ -356,7 +356,7 @@ func decodeRule(b []byte, f ir.Family) (chain string, r rules.Rule, err error) {
 		r.Stmts = decodeStmts(code, f)
 	}
 	if err != nil || !understood(r.Stmts, code, f) {
-		r.Stmts = []rules.Stmt{rules.Foreign{What: describe(code, f)}}
+		r.Stmts = []rules.Stmt{rules.Unsupported{What: describe(code, f)}}
 	}
 	return chain, r, nil
 }
@@ -427,7 +427,7 @@ func decodeStmts(code []instruction, f ir.Family) []rules.Stmt {
 	for len(code) > 0 {
 		s, n := decodeStmt(code, f)
 		if s == nil {
-			return []rules.Stmt{rules.Foreign{What: code[0].name}}
+			return []rules.Stmt{rules.Unsupported{What: code[0].name}}
 		}
 		stmts = append(stmts, s)
 		code = code[n:]

@@ -113,7 +113,7 @@ func (c *conn) mayDrop(ctx context.Context, f struct {
 		}
 		if why != "" {
 			hook := "ingress"
-			if f.number != unix.NFPROTO_NETDEV && base.Foreign != "another hook" {
+			if f.number != unix.NFPROTO_NETDEV && base.Unsupported != "another hook" {
 				hook = base.Hook.String()
 			}
 			all = append(all, fmt.Sprintf("%s %s chain %s, hook %s, priority %d: %s", f.word, k.table, k.chain, hook, base.Priority, why))
@@ -125,7 +125,7 @@ func (c *conn) mayDrop(ctx context.Context, f struct {
 
 // early tells whether a chain sees packets before the last of ours at its hook.
 func early(b *rules.Base) bool {
-	if b.Foreign == "another hook" {
+	if b.Unsupported == "another hook" {
 		return true
 	}
 	last := math.MinInt

@@ -134,8 +134,8 @@ func otherSet(h, w *rules.Set) string {
 	switch {
 	case h.Timeout != w.Timeout:
 		return "timeout " + h.Timeout.String()
-	case h.Foreign != "":
-		return h.Foreign
+	case h.Unsupported != "":
+		return h.Unsupported
 	case h.Data != w.Data || h.Interval != w.Interval || !slices.Equal(h.Key, w.Key):
 		return "another type"
 	}
@@ -151,8 +151,8 @@ func otherBase(h, w *rules.Base) string {
 		return "no hook"
 	case w == nil:
 		return "hook " + h.Hook.String()
-	case h.Foreign != "":
-		return h.Foreign
+	case h.Unsupported != "":
+		return h.Unsupported
 	case h.NAT != w.NAT:
 		return "type " + chainType(h)
 	case h.Hook != w.Hook:

@@ -183,7 +183,7 @@ func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset) (sound bool,
 	sound = true
 	for i := range r.Sets {
 		s := &r.Sets[i]
-		if s.Timeout > 0 || s.Foreign != "" || !fixed[s.Name] {
+		if s.Timeout > 0 || s.Unsupported != "" || !fixed[s.Name] {
 			continue // it goes as a whole, or its elements are nobody's business
 		}
 		all, err := d.readElements(ctx, r.Family, s)

@@ -33,7 +33,7 @@ func TestRoundTrip(t *testing.T) {
 					}
 				}
 				if e := compareElements(&got, s); len(e.gone)+len(e.add) > 0 || got.Name != s.Name || !cmp.Equal(got.Key, s.Key) ||
-					got.Data != s.Data || got.Foreign != "" || got.Strays || got.Interval != s.Interval || got.Timeout != s.Timeout {
+					got.Data != s.Data || got.Unsupported != "" || got.Strays || got.Interval != s.Interval || got.Timeout != s.Timeout {
 					t.Errorf("%s %s: set %s: want %+v, got %+v", f, name, s.Name, s, got)
 				}
 			}

@@ -367,4 +367,4 @@ func (Masquerade) run(w *walk) step {
 }
 
 // run ends the rule: what it does is not known.
-func (Foreign) run(*walk) step { return endRule }
+func (Unsupported) run(*walk) step { return endRule }

@@ -60,8 +60,8 @@ type Base struct {
 	Hook     Hook
 	Priority int
 	// Of a chain that was read: what ours never have.
-	Drop    bool   // the policy, of packets that no rule decides
-	Foreign string // "type route"
+	Drop        bool   // the policy, of packets that no rule decides
+	Unsupported string // "type route"
 }
 
 // Hook is a point in a packet's way through the kernel.
@@ -116,8 +116,8 @@ type Set struct {
 	Port     ir.ServicePort // of affinity maps
 	Origin   ir.Origin      // of affinity maps
 	// Of a set that was read: what ours never have.
-	Foreign string // in its declaration: "size 10"
-	Strays  bool   // elements that none of the above can hold
+	Unsupported string // in its declaration: "size 10"
+	Strays      bool   // elements that none of the above can hold
 }
 
 // Data says what a map's elements carry.

@@ -87,7 +87,7 @@ type (
 	}
 	// Masquerade makes the node's address the source of the connection.
 	Masquerade struct{}
-	// Foreign is what no rule of ours has: something that was read from a
+	// Unsupported is what no rule of ours has: something that was read from a
 	// kernel and is none of the above. It has no text that nft reads.
-	Foreign struct{ What string }
+	Unsupported struct{ What string }
 )

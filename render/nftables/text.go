@@ -287,6 +287,6 @@ func (Masquerade) appendText(b []byte, _ ir.Family) []byte {
 
 func (v Verdict) appendText(b []byte, _ ir.Family) []byte { return v.append(b) }
 
-func (f Foreign) appendText(b []byte, _ ir.Family) []byte {
+func (f Unsupported) appendText(b []byte, _ ir.Family) []byte {
 	return append(append(append(b, '<'), f.What...), '>')
 }
