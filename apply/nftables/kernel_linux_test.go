@@ -208,9 +208,7 @@ func lines(t *testing.T, tables rules.Tables) []string {
 
 // After each of many random changes the node has what a fresh one would have.
 func TestKernelHoldsHistories(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 1))
+	random := rand.New(rand.NewPCG(applytest.Seed(t), 1))
 	n := newNode(t)
 	for step := range 30 {
 		want := both(func(f ir.Family) *ir.Program { return vary(nftest.Program(f), random) })

@@ -4,30 +4,23 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-var (
-	seed    = flag.Uint64("seed", 0, "where the random clusters begin; 0 picks one")
-	packets = flag.Int("packets", 20000, "random packets for each mode")
-)
+var packets = flag.Int("packets", 20000, "random packets for each mode")
 
 // TestEquivalence holds the rules of every mode against the meaning of the IR:
 // the same packets through random clusters meet the same fate.
 func TestEquivalence(t *testing.T) {
-	start := *seed
-	if start == 0 {
-		start = rand.Uint64()
-	}
-	t.Logf("-seed=%d", start)
+	start := applytest.Seed(t)
 	const perWorld = 50
 	for _, mode := range ir.Modes() {
 		if evaluators[mode] == nil {

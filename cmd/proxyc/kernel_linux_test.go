@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/proxyc/proxyc/apply"
@@ -21,16 +20,12 @@ const kernelWorlds = 30
 // may be left to do.
 func TestKernelHolds(t *testing.T) {
 	applytest.RequireRoot(t)
-	start := *seed
-	if start == 0 {
-		start = rand.Uint64()
-	}
+	start := applytest.Seed(t)
 	for _, plane := range []struct {
 		mode    ir.Mode
 		variant string
 	}{{ir.ModeNFTables, "auto"}, {ir.ModeIPTables, "nft"}, {ir.ModeIPTables, "legacy"}} {
 		t.Run(fmt.Sprintf("%s %s", plane.mode, plane.variant), func(t *testing.T) {
-			t.Logf("-seed=%d", start)
 			ns, err := applytest.NewNamespace("kernel")
 			if err != nil {
 				t.Fatal(err)
