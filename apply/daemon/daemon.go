@@ -247,7 +247,12 @@ func (d *daemon) run(parent context.Context) (next *loaded, err error) {
 			}
 		})
 	}
-	d.events.Send(watch.Event{Reason: "Starting", Action: "StartKubeProxy"})
+	for _, e := range startEvents(d.resolved) {
+		d.events.Send(e)
+		if e.Warning {
+			d.log.Warn(e.Note)
+		}
+	}
 	run(d.serving(d.healthServer(), "FailedToStartProxierHealthcheck"))
 	run(d.serving(d.metricsServer(), "FailedToStartMetricServer"))
 	run(d.statusServer().Run)

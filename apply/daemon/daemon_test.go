@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/compiler/config"
@@ -114,5 +116,37 @@ func TestReadyWaitsForFlows(t *testing.T) {
 	}
 	if st := d.state.told(0); !st.Synced {
 		t.Error("the rules themselves are not synced")
+	}
+}
+
+// What a start tells in the cluster, under the reasons that alerts look for.
+func TestStartEvents(t *testing.T) {
+	for _, tt := range []struct {
+		config string
+		want   []string
+	}{
+		{"mode: nftables", []string{"Normal Starting"}},
+		{"", []string{"Normal Starting", "Warning DefaultMode"}},
+		{"mode: ipvs", []string{"Normal Starting", "Warning IPVSDeprecation"}},
+	} {
+		file := "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n" + tt.config + "\n"
+		r, diags := config.Load("c.yaml", []byte(file), true)
+		if diags.HasErrors() {
+			t.Fatal(diags)
+		}
+		var got []string
+		for _, e := range startEvents(r) {
+			kind := "Normal"
+			if e.Warning {
+				kind = "Warning"
+			}
+			if e.Action != "StartKubeProxy" || e.Warning != (e.Note != "") {
+				t.Errorf("%+v", e)
+			}
+			got = append(got, kind+" "+e.Reason)
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", tt.config, diff)
+		}
 	}
 }

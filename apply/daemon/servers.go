@@ -9,10 +9,29 @@ import (
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/ir"
 )
 
 // lastEvent is how long the end waits until the cluster was told why.
 const lastEvent = 900 * time.Millisecond
+
+// startEvents are told of the node at each start, under kube-proxy's reasons.
+// DefaultMode is proxyc's: kube-proxy 1.36 only logs which mode it takes.
+func startEvents(r *config.Resolved) []watch.Event {
+	event := func(reason, note string) watch.Event {
+		return watch.Event{Warning: note != "", Reason: reason, Action: "StartKubeProxy", Note: note}
+	}
+	events := []watch.Event{event("Starting", "")}
+	if r.ModeDefaulted() {
+		events = append(events, event("DefaultMode",
+			"mode is not set, "+string(r.Config.ProxyMode())+" is used: set it, since kube-proxy 1.40 will use nftables"))
+	}
+	if r.Config.ProxyMode() == ir.ModeIPVS {
+		events = append(events, event("IPVSDeprecation",
+			"The ipvs proxier is now deprecated and may be removed in a future release. Please use 'nftables' instead."))
+	}
+	return events
+}
 
 // serving runs a server, and tells in the cluster if that fails for good.
 func (d *daemon) serving(s *serve.Server, reason string) func(context.Context) error {

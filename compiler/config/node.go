@@ -37,7 +37,7 @@ func (r *Resolved) CheckNode(n NodeFamilies) diag.List {
 // Advice names settings that are better made than left to their defaults (CFG-15).
 func (r *Resolved) Advice() diag.List {
 	var list diag.List
-	if r.Source("mode").isDefault {
+	if r.ModeDefaulted() {
 		list.Add(diag.Diagnostic{Severity: diag.Info, Path: "mode", Msg: fmt.Sprintf("is not set, %s is used", r.Config.Mode),
 			Hint: "set it, since kube-proxy 1.40 will use nftables"})
 	}
@@ -49,6 +49,9 @@ func (r *Resolved) Advice() diag.List {
 	r.sources.locate(r.file(), list)
 	return list
 }
+
+// ModeDefaulted reports whether nobody chose a mode.
+func (r *Resolved) ModeDefaulted() bool { return r.Source("mode").isDefault }
 
 // file is the configuration file, by any value that stands in one.
 func (r *Resolved) file() string { return r.sources["kind"].File }
