@@ -81,7 +81,7 @@ func (b *bootFile) keep(ctx context.Context, inForce func() ir.Programs) {
 	}
 }
 
-// write tells whether there was anything to write.
+// write reports whether there was anything to write.
 func (b *bootFile) write(inForce func() ir.Programs) bool {
 	if !b.changed.Swap(false) {
 		return false

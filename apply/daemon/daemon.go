@@ -339,7 +339,7 @@ func (d *daemon) watchConfig(ctx context.Context) error {
 	return nil
 }
 
-// firstError gives the first error of a list.
+// firstError returns the first error of a list.
 func firstError(list diag.List) string {
 	list.Sort()
 	for _, d := range list {

@@ -52,7 +52,7 @@ func (f *findings) update(some compiler.Findings) {
 	}
 }
 
-// tell tells what is new, in order. Only the goroutine that updates calls it,
+// tell reports what is new, in order. Only the goroutine that updates calls it,
 // so that it may read without the lock, which it does not hold meanwhile.
 func (f *findings) tell(now compiler.Findings) {
 	for _, name := range slices.SortedFunc(maps.Keys(now), ir.Name.Compare) {
@@ -68,7 +68,7 @@ func (f *findings) tell(now compiler.Findings) {
 	}
 }
 
-// troubles tells whether a Finding means that something is not as somebody wanted it.
+// troubles reports whether a Finding means that something is not as somebody wanted it.
 func troubles(d diag.Diagnostic) bool { return d.Severity == diag.Error || d.Severity == diag.Warning }
 
 // eventOf is a Finding about a Service, or one of its slices, as an event.
@@ -96,7 +96,7 @@ func (f Finding) Text() string {
 	return diag.Diagnostic{Object: f.Object, Path: f.Field, Msg: f.Message}.String()
 }
 
-// first gives the first findings that are more than information, errors before
+// first returns the first findings that are more than information, errors before
 // warnings, then by Service; and how many there are.
 func (f *findings) first(most int) (first []Finding, total int) {
 	f.mu.Lock()

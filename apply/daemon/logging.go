@@ -123,7 +123,7 @@ func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	return h.info.Handle(ctx, r)
 }
 
-// asked tells whether vmodule asks for a message: the first pattern that
+// asked reports whether vmodule asks for a message: the first pattern that
 // matches its source file, without path and .go, decides.
 func (h *handler) asked(r *slog.Record) bool {
 	file := sourceFile(r)

@@ -18,7 +18,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// logged gives what a log with these settings writes to both streams.
+// logged returns what a log with these settings writes to both streams.
 func logged(c config.Logging, use func(*logger)) (stdout, stderr string) {
 	var out, errs applytest.Buffer
 	use(newLogger(&out, &errs, &c))

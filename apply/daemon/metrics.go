@@ -12,7 +12,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// newMetrics gives the metrics of a configuration. What counts failures and
+// newMetrics returns the metrics of a configuration. What counts failures and
 // operations is there from the start, so that its first one shows as a rise.
 func newMetrics(cfg *config.Config, version string) *serve.Metrics {
 	m := serve.NewMetrics(cfg.ProxyMode(), version)
@@ -114,7 +114,7 @@ func (d *daemon) count(s *reconcile.Sync) {
 	}
 }
 
-// countPending tells how many changes are not in force.
+// countPending reports how many changes are not in force.
 func (d *daemon) countPending() {
 	services, endpoints := d.store.Events()
 	d.metrics.ServiceChangesPending.Set(float64(services + d.follower.waiting.ServiceEvents))

@@ -39,13 +39,13 @@ func newPlan(s *reconcile.Sync) plan {
 	return p
 }
 
-// serveIR tells the Programs in force.
+// serveIR serves the Programs in force.
 func (s *state) serveIR(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	ir.WriteJSON(w, s.programs()) // an error is the client's, who went away
 }
 
-// servePlan tells the last plan.
+// servePlan serves the last plan.
 func (s *state) servePlan(w http.ResponseWriter, _ *http.Request) {
 	s.mu.Lock()
 	p := s.plan

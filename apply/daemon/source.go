@@ -119,7 +119,7 @@ func (f *follower) wait(c watch.Changes) {
 	f.waiting.EndpointEvents += c.EndpointEvents
 }
 
-// inForce gives what was waiting and is in force now.
+// inForce returns what was waiting and is in force now.
 func (f *follower) inForce() watch.Changes {
 	c := f.waiting
 	f.waiting = watch.Changes{}
@@ -143,7 +143,7 @@ func logDiagnostic(log *slog.Logger, d diag.Diagnostic) {
 // latency is how long ago something happened, never negative.
 func latency(now, then time.Time) float64 { return max(0, now.Sub(then).Seconds()) }
 
-// source starts to fill the Store, and gives a channel that is closed when all
+// source starts to fill the Store, and returns a channel that is closed when all
 // that there is at first is in it.
 func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (<-chan struct{}, error) {
 	synced := make(chan struct{})

@@ -27,7 +27,7 @@ type Status struct {
 	Now     time.Time `json:"now"`
 	Mode    ir.Mode   `json:"mode"`
 	Node    string    `json:"node"`
-	// Synced tells that the kernel holds what is wanted: nothing waits, and the last sync succeeded.
+	// Synced reports whether the kernel holds what is wanted: nothing waits, and the last sync succeeded.
 	Synced bool   `json:"synced"`
 	Reason string `json:"reason,omitempty"` // why /readyz is not 200
 	// Generation counts the syncs that succeeded.
@@ -182,7 +182,7 @@ func (s *state) setKept(path, why string) {
 	s.status.Kept = now
 }
 
-// told gives the Status, as far as the state has it.
+// told returns the Status, as far as the state has it.
 func (s *state) told(pending int) Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,7 +218,7 @@ func (d *daemon) status() Status {
 	return st
 }
 
-// statFile tells of a file as it is now.
+// statFile describes a file as it is now.
 func (p *process) statFile(path string) *File {
 	f := &File{Path: path}
 	if info, err := p.Files.Stat(path); err == nil {
@@ -232,7 +232,7 @@ func serveStatus(w http.ResponseWriter, st Status) {
 	json.NewEncoder(w).Encode(st) // an error is the client's, who went away
 }
 
-// programs gives the Programs in force; nil while nobody knows.
+// programs returns the Programs in force; nil while nobody knows.
 func (s *state) programs() ir.Programs {
 	s.mu.Lock()
 	inForce := s.inForce

@@ -14,7 +14,7 @@ type comparison struct {
 	touched map[string]bool // objects that changes have to do with since its beginning
 }
 
-// errAgain tells that a comparison found something that only a Replace repairs.
+// errAgain reports whether a comparison found something that only a Replace repairs.
 var errAgain = errors.New("the rules must be compared again, with nothing beside that")
 
 // begin begins a comparison. The function that it returns makes it, and may run

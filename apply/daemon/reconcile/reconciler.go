@@ -14,13 +14,13 @@ type Work struct {
 	// Programs are what is wanted; without their Services where Changes tell all.
 	Programs ir.Programs
 	Changes  ir.Changes
-	// All tells that more than Changes says may differ: the node does.
+	// All reports whether more than Changes says may differ: the node does.
 	All bool
 }
 
 // Source is where Programs come from. Its methods are called by one goroutine.
 type Source interface {
-	// Changed gives a token when there is something to take.
+	// Changed has a token when there is something to take.
 	Changed() <-chan struct{}
 	// Take compiles what changed. For a full sync it gives whole Programs, and
 	// looks at what nobody tells of.
@@ -66,7 +66,7 @@ type Reconciler struct {
 	Schedule  Schedule
 	Source    Source
 	Dataplane apply.Dataplane
-	// Drift gives a token when the rules may have been changed by somebody else;
+	// Drift has a token when the rules may have been changed by somebody else;
 	// nil: nobody knows.
 	Drift <-chan struct{}
 	// Queued is told of each request for a sync, Synced of each sync.
@@ -87,7 +87,7 @@ type Reconciler struct {
 	compared chan compared // of the comparison under way; nil: none
 	again    bool          // another one is wanted after it
 	alone    bool          // the next one is made with nothing beside it
-	// known tells that the node has what the Dataplane has applied; if not,
+	// known reports whether the node has what the Dataplane has applied; if not,
 	// nobody knows what it has.
 	known bool
 }

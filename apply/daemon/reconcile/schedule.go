@@ -11,7 +11,7 @@ const (
 	Full        // everything, compared with what the kernel has
 )
 
-// String gives none, change or full.
+// String returns none, change or full.
 func (k Kind) String() string { return [...]string{"none", "change", "full"}[k] }
 
 // Schedule says when to sync. The zero times of a new one make the first
@@ -41,7 +41,7 @@ const FirstRetry = time.Second
 // Ask notes that a sync is wanted.
 func (s *Schedule) Ask(k Kind) { s.asked = max(s.asked, k) }
 
-// Next tells when the next sync is due.
+// Next returns when the next sync is due.
 func (s *Schedule) Next() time.Time {
 	switch {
 	case s.asked != None:
@@ -61,7 +61,7 @@ func (s *Schedule) backoff() time.Duration {
 	return min(wait, max(s.Retry, s.Min))
 }
 
-// Begin starts the sync that is due, and gives its kind. After a failure
+// Begin starts the sync that is due, and returns its kind. After a failure
 // everything is compared, since nobody knows what the kernel has.
 func (s *Schedule) Begin() Kind {
 	k := s.asked

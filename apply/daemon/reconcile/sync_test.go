@@ -178,7 +178,7 @@ func want(services ...ir.Service) ir.Programs {
 	return ir.NewPrograms(&ir.Program{Family: ir.IPv4, Services: services}, &ir.Program{Family: ir.IPv6})
 }
 
-// from gives what leads from one state to another.
+// from returns what leads from one state to another.
 func from(a, b ir.Programs) (c ir.Changes) {
 	c.IPv4 = ir.Diff(a.IPv4, b.IPv4)
 	return c
