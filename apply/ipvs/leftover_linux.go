@@ -76,7 +76,7 @@ func (b *bound) String() string {
 	return fmt.Sprintf("device %s with %d addresses", ir.IPVSDevice, len(b.addrs))
 }
 
-// findDevice gives nil where there is no such device.
+// findDevice returns nil where there is no such device.
 func findDevice() (*bound, error) {
 	link, err := netlink.LinkByName(ir.IPVSDevice)
 	if gone := (netlink.LinkNotFoundError{}); errors.As(err, &gone) {
@@ -92,7 +92,7 @@ func findDevice() (*bound, error) {
 	return &bound{link, addrs}, nil
 }
 
-// addresses gives those of a device, or of all devices where link is nil.
+// addresses returns those of a device, or of all devices where link is nil.
 func addresses(link netlink.Link) (map[netip.Addr]bool, error) {
 	list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {

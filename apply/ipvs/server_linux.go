@@ -22,7 +22,7 @@ func (s server) key() ir.Match {
 
 func (s server) String() string { return s.key().String() }
 
-// ownServers gives the virtual servers that are kube-proxy's.
+// ownServers returns the virtual servers that are kube-proxy's.
 func ownServers(device *bound, sets []set) ([]server, error) {
 	// Asked first, as the library would load the module, and complains on
 	// standard error about kernels without.
@@ -56,7 +56,7 @@ func ownServers(device *bound, sets []set) ([]server, error) {
 	return o.of(all), nil
 }
 
-// owned tells kube-proxy's virtual servers from those of others: they are at
+// owned distinguishes kube-proxy's virtual servers from those of others: they are at
 // addresses that kube-ipvs0 holds, or at addresses of the node and ports that
 // the ipsets name as node ports. Others, such as keepalived, make virtual
 // servers at addresses of the node too.
@@ -93,7 +93,7 @@ func removeServer(s server) error {
 	return nil
 }
 
-// isGone tells that there was nothing to remove.
+// isGone reports whether there was nothing to remove.
 func isGone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENODEV)
 }

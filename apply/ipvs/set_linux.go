@@ -30,7 +30,7 @@ var nodePortSets = map[rules.Set]ir.Protocol{
 	rules.NodePortSCTP: ir.SCTP,
 }
 
-// knownSets gives those of kube-proxy's sets that the kernel has.
+// knownSets returns those of kube-proxy's sets that the kernel has.
 func knownSets() ([]set, error) {
 	there, err := setNames()
 	if err != nil {
@@ -73,7 +73,7 @@ func nodePorts(sets []set) (map[ir.Match]bool, error) {
 	return ports, nil
 }
 
-// setNames gives the names of all sets.
+// setNames returns the names of all sets.
 func setNames() (map[string]bool, error) {
 	const namesOnly = 1 << 1 // IPSET_FLAG_LIST_SETNAME
 	names := map[string]bool{}
@@ -88,7 +88,7 @@ func setNames() (map[string]bool, error) {
 	return names, err
 }
 
-// list asks the kernel for one set, or for all, and gives what it says of
+// list asks the kernel for one set, or for all, and returns what it says of
 // them. The library's own list writes to standard error what it does not know
 // of newer kernels.
 func list(name string, flags uint32, each func(nl.Attribute)) error {
