@@ -7,7 +7,7 @@ import (
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// Concern tells whether a change of a chain, or of what is in it, or of a
+// Concern reports whether a change of a chain, or of what is in it, or of a
 // table where the chain is empty, may be one of our rules. loss tells that
 // something goes, or that it may be in force no longer.
 type Concern func(table, chain string, loss bool) bool

@@ -5,7 +5,7 @@ import (
 	"log/slog"
 )
 
-// Monitor tells of the changes of others.
+// Monitor reports the changes of others.
 type Monitor interface {
 	// Begin and End enclose our own work.
 	Begin()

@@ -87,7 +87,7 @@ func (m *Legacy) Run(ctx context.Context) {
 	}
 }
 
-// look tells, once, that the tables are not as they were.
+// look reports, once, that the tables are not as they were.
 func (m *Legacy) look() {
 	m.mu.Lock()
 	was, busy := m.seen, m.busy

@@ -167,7 +167,7 @@ func parseGeneration(data []byte) (t transaction) {
 	return t
 }
 
-// concerned tells whether a message is about something of ours. In all kinds of
+// concerned reports whether a message is about something of ours. In all kinds of
 // messages the first attribute names the table; in those about rules the second
 // names the chain, in those about chains the third. The kernel tells of a table
 // when it is made, and when its flags change, with which all in it can be out of

@@ -9,7 +9,7 @@ type transaction struct {
 	touched    bool   // it changed something of ours
 }
 
-// transactions tells those of others from those of our own, which cannot be
+// transactions distinguishes those of others from those of our own, which cannot be
 // told by process: rules are also written by tools that we start, and have
 // ended when their message arrives.
 type transactions struct {
@@ -23,7 +23,7 @@ type transactions struct {
 // begin notes that our own work begins.
 func (t *transactions) begin() { t.busy = true }
 
-// end notes that our own work has ended at a generation, and tells whether
+// end notes that our own work has ended at a generation, and reports whether
 // somebody else was at work meanwhile.
 func (t *transactions) end(generation uint32) (foreign bool) {
 	t.busy, t.until = false, generation
@@ -35,7 +35,7 @@ func (t *transactions) end(generation uint32) (foreign bool) {
 	return foreign
 }
 
-// met tells whether a transaction is somebody else's, and concerns us.
+// met reports whether a transaction is somebody else's, and concerns us.
 func (t *transactions) met(one transaction) (foreign bool) {
 	if !one.touched {
 		return false
