@@ -188,7 +188,7 @@ func (m *message) element(offset int) *rules.Element {
 	return nil
 }
 
-// service gives whose the refused thing is; zero if it is no Service's.
+// service returns whose the refused thing is; zero if it is no Service's.
 func (m *message) service(e *rules.Element) ir.Name {
 	switch {
 	case e != nil:

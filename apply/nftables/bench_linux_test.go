@@ -18,7 +18,7 @@ import (
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
-// large gives both tables of a node with n Services of five endpoints.
+// large returns both tables of a node with n Services of five endpoints.
 func large(n int) (*ir.Program, rules.Tables) {
 	p := nftest.Large(n)
 	for i := range p.Services {
@@ -125,7 +125,7 @@ func (n node) commitNothing() error {
 	return err
 }
 
-// median gives nanoseconds.
+// median returns the median in nanoseconds.
 func median(d []time.Duration) float64 {
 	slices.Sort(d)
 	return float64(d[len(d)/2].Nanoseconds())

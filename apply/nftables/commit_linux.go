@@ -163,7 +163,7 @@ func (q *quarantine) result() apply.Result {
 	return apply.Result{Refused: q.refused, Busy: q.busy}
 }
 
-// without gives the plan without what was refused: entries of affinity maps
+// without returns the plan without what was refused: entries of affinity maps
 // that expired meanwhile are no matter, nor are chains and sets that something
 // still holds to; of other things, the whole Service is left as it is.
 func (q *quarantine) without(p *Plan, refusals []refused) (*Plan, error) {
@@ -195,7 +195,7 @@ func (q *quarantine) without(p *Plan, refusals []refused) (*Plan, error) {
 	return p.without(services, drop), nil
 }
 
-// mayBeStale tells whether the kernel's state can be the reason.
+// mayBeStale reports whether the kernel's state can be the reason.
 func (r refused) mayBeStale() bool {
 	switch r.typ {
 	case unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_NEWSET, unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_NEWTABLE:

@@ -71,7 +71,7 @@ func (r refused) Error() string {
 
 func (r refused) Unwrap() error { return r.err }
 
-// send sends a batch, which the kernel takes as a whole or not at all. It gives
+// send sends a batch, which the kernel takes as a whole or not at all. It returns
 // the messages because of which it did not.
 func (c *conn) send(ctx context.Context, b *batch) ([]refused, error) {
 	if len(b.messages) == 0 {
@@ -166,7 +166,7 @@ func nfType(t uint16) netlink.HeaderType {
 	return netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | t)
 }
 
-// dump asks for all objects of a kind, and gives their attributes. interrupted
+// dump asks for all objects of a kind, and returns their attributes. interrupted
 // tells that some table changed meanwhile.
 func (c *conn) dump(ctx context.Context, typ uint16, family byte, query []byte, each func(attrs []byte) error) (interrupted bool, err error) {
 	if err := c.within(ctx); err != nil {

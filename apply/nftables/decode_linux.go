@@ -68,7 +68,7 @@ func decodeSet(b []byte, f ir.Family) (s rules.Set, ok bool, err error) {
 // updates it.
 const mostClients = 65535
 
-// foreignIn gives what the declaration of a set, as it was read, has and
+// foreignIn returns what the declaration of a set, as it was read, has and
 // its equal of ours has not.
 func foreignIn(s *rules.Set, a fields, f ir.Family) string {
 	ours, err := parse(encodeSet(s, f, 0))
@@ -100,7 +100,7 @@ func foreignIn(s *rules.Set, a fields, f ir.Family) string {
 	return ""
 }
 
-// zero tells whether a value is 0, as it is where the kernel tells what nobody set.
+// zero reports whether a value is 0, as it is where the kernel tells what nobody set.
 func zero(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }
 
 // decodeTypes splits nft's number of a concatenation.
@@ -141,7 +141,7 @@ func decodeElements(b []byte, s *rules.Set, f ir.Family, note func(comment strin
 	return nil
 }
 
-// elementList gives the elements of a message.
+// elementList returns the elements of a message.
 func elementList(b []byte) ([]attr, error) {
 	list, err := first(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 	if err != nil {
@@ -187,7 +187,7 @@ func decodeElement(b []byte, s *rules.Set, f ir.Family, note func(string) *ir.Fr
 	return e, err
 }
 
-// sameKey tells whether a key would be encoded to what was read.
+// sameKey reports whether a key would be encoded to what was read.
 func sameKey(s *rules.Set, f ir.Family, k *rules.Key, key, end []byte) bool {
 	var room [2 * (attrHeader + 64)]byte
 	b := builder(room[:0])
@@ -200,7 +200,7 @@ func sameKey(s *rules.Set, f ir.Family, k *rules.Key, key, end []byte) bool {
 	return bytes.Equal(b[attrHeader:], end)
 }
 
-// value gives what an attribute with a value, and nothing else, has.
+// value returns what an attribute with a value, and nothing else, has.
 func value(b []byte) ([]byte, error) {
 	a, rest, err := cut(b)
 	if err != nil || len(rest) > 0 {
@@ -361,7 +361,7 @@ func decodeRule(b []byte, f ir.Family) (chain string, r rules.Rule, err error) {
 	return chain, r, nil
 }
 
-// understood tells whether the statements would be encoded to the same
+// understood reports whether the statements would be encoded to the same
 // instructions, but for zeros, with which the kernel tells what was not said.
 func understood(stmts []rules.Stmt, code []instruction, f ir.Family) bool {
 	var b builder
@@ -435,7 +435,7 @@ func decodeStmts(code []instruction, f ir.Family) []rules.Stmt {
 	return stmts
 }
 
-// decodeStmt gives the statement that the code begins with, and how many
+// decodeStmt returns the statement that the code begins with, and how many
 // instructions it has.
 func decodeStmt(code []instruction, f ir.Family) (rules.Stmt, int) {
 	switch c := code[0]; c.name {
@@ -615,7 +615,7 @@ func decodeTerm(c instruction, f ir.Family) (rules.Term, bool) {
 	return rules.Term{}, false
 }
 
-// notes gives one frontend for each comment.
+// notes returns one frontend for each comment.
 type notes struct{ byComment map[string]*ir.Frontend }
 
 func (n *notes) frontend(comment string) *ir.Frontend {

@@ -13,7 +13,7 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// describe tells what a rule of another make does, in nft's words as far as
+// describe returns what a rule of another make does, in nft's words as far as
 // that is simple, for people to find it. What it has no words for it gives by
 // the kernel's name of the instruction, or as a number.
 func describe(code []instruction, f ir.Family) string {
@@ -171,7 +171,7 @@ func operator(op uint32) string {
 	return " ?"
 }
 
-// payloadName tells which part of a packet is read.
+// payloadName returns which part of a packet is read.
 func payloadName(c instruction, f ir.Family) loaded {
 	base, offset, length := c.u32(unix.NFTA_PAYLOAD_BASE), c.u32(unix.NFTA_PAYLOAD_OFFSET), c.u32(unix.NFTA_PAYLOAD_LEN)
 	if base == unix.NFT_PAYLOAD_NETWORK_HEADER {

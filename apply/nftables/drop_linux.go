@@ -123,7 +123,7 @@ func (c *conn) mayDrop(ctx context.Context, f struct {
 	return all, nil
 }
 
-// early tells whether a chain sees packets before the last of ours at its hook.
+// early reports whether a chain sees packets before the last of ours at its hook.
 func early(b *rules.Base) bool {
 	if b.Unsupported == "another hook" {
 		return true
@@ -172,7 +172,7 @@ func (l *leads) verdict(b []byte) {
 	}
 }
 
-// drops tells in which chain, of those that a base chain leads to, packets are
+// drops returns in which chain, of those that a base chain leads to, packets are
 // dropped or rejected first.
 func (c *conn) drops(ctx context.Context, family byte, base chainKey, chains map[chainKey]*leads) (in, what string, err error) {
 	seen := map[string]bool{}

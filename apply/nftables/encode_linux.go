@@ -35,7 +35,7 @@ const (
 
 func addrBytes(f ir.Family) int { return f.Bits() / 8 }
 
-// typeOf gives nft's number of a part of a key, and its bytes.
+// typeOf returns nft's number of a part of a key, and its bytes.
 func typeOf(t rules.Type, f ir.Family) (id uint32, bytes int) {
 	switch t {
 	case rules.TypeProto:
@@ -51,7 +51,7 @@ func typeOf(t rules.Type, f ir.Family) (id uint32, bytes int) {
 	return typeIPv4, 4
 }
 
-// concat gives nft's number of a concatenation, six bits for each part, and its
+// concat returns nft's number of a concatenation, six bits for each part, and its
 // bytes, each part padded to four.
 func concat(parts []rules.Type, f ir.Family) (id uint32, bytes int) {
 	for _, t := range parts {
@@ -114,7 +114,7 @@ func encodeSet(s *rules.Set, f ir.Family, id uint32) []byte {
 	})
 }
 
-// dataType gives nft's number of what a map's elements carry, and its bytes.
+// dataType returns nft's number of what a map's elements carry, and its bytes.
 func dataType(d rules.Data, f ir.Family) (id uint32, bytes int) {
 	switch d {
 	case rules.VerdictData:

@@ -225,7 +225,7 @@ func TestKernelHoldsHistories(t *testing.T) {
 	}
 }
 
-// onlyOrder tells whether two listings have the same lines: chains and sets are
+// onlyOrder reports whether two listings have the same lines: chains and sets are
 // listed in the order in which they were made.
 func onlyOrder(a, b []string) bool {
 	a, b = slices.Clone(a), slices.Clone(b)

@@ -52,7 +52,7 @@ func Leftovers(ctx context.Context, inUse bool) ([]apply.Leftover, error) {
 	return left, nil
 }
 
-// foreign tells whether somebody else has tables of our name.
+// foreign reports whether somebody else has tables of our name.
 func foreign(ctx context.Context) bool {
 	d, err := Open(ctx, apply.Options{})
 	if err != nil {

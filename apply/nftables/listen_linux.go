@@ -45,7 +45,7 @@ func (l *listener) listen() error {
 
 func (l *listener) rest() { l.nl.LeaveGroup(unix.NFNLGRP_NFTABLES) }
 
-// touched tells whether others changed our tables after one generation and until
+// touched reports whether others changed our tables after one generation and until
 // another one. Where messages were lost, they did as far as anybody knows.
 func (l *listener) touched(after, until uint32) bool {
 	if after == until {

@@ -50,7 +50,7 @@ var withAttribute = map[string]int{
 	"value": 0, "nest": 0, "first": 1, "inTable": 1,
 }
 
-// attributesIn gives the expressions of a node that stand for attributes.
+// attributesIn returns the expressions of a node that stand for attributes.
 func attributesIn(n ast.Node) []ast.Expr {
 	switch n := n.(type) {
 	case *ast.CallExpr:
@@ -130,7 +130,7 @@ var (
 	shift   = regexp.MustCompile(`^\(?(-?\w+)(?:\s*<<\s*(\w+))?\)?$`)
 )
 
-// enumerated gives the numbers of the names in C's enumerations.
+// enumerated returns the numbers of the names in C's enumerations.
 func enumerated(c string) map[string]int {
 	all := map[string]int{}
 	for _, e := range enum.FindAllStringSubmatch(comment.ReplaceAllString(c, ""), -1) {

@@ -57,7 +57,7 @@ type change struct {
 type elementsOf struct {
 	set       *rules.Set // its declaration
 	gone, add []rules.Element
-	// empty tells that the set has elements that cannot be named: all go, and
+	// empty reports whether the set has elements that cannot be named: all go, and
 	// all come, the same transaction later.
 	empty bool
 	all   []rules.Element
@@ -88,7 +88,7 @@ func newPlan(have, want rules.Tables) *Plan {
 	return p
 }
 
-// compare gives what makes want out of have.
+// compare returns what makes want out of have.
 func compare(have, want *rules.Ruleset) *change {
 	c := &change{family: want.Family, kubeProxy: have.KubeProxy, owners: ownersIn(have)}
 	if c.why = incompatible(have, want); len(c.why) > 0 {
@@ -102,7 +102,7 @@ func compare(have, want *rules.Ruleset) *change {
 	return c
 }
 
-// incompatible gives what of the table itself, and of the declaration of sets
+// incompatible returns what of the table itself, and of the declaration of sets
 // and base chains that both have, is not alike. The kernel cannot change most of
 // it: the table is made anew.
 func incompatible(have, want *rules.Ruleset) (why []string) {
@@ -129,7 +129,7 @@ func incompatible(have, want *rules.Ruleset) (why []string) {
 	return why
 }
 
-// otherSet gives what is not alike in two declarations of a set.
+// otherSet returns what is not alike in two declarations of a set.
 func otherSet(h, w *rules.Set) string {
 	switch {
 	case h.Timeout != w.Timeout:
@@ -142,7 +142,7 @@ func otherSet(h, w *rules.Set) string {
 	return ""
 }
 
-// otherBase gives what is not alike in how the kernel calls a chain, but for its policy.
+// otherBase returns what is not alike in how the kernel calls a chain, but for its policy.
 func otherBase(h, w *rules.Base) string {
 	switch {
 	case h == nil && w == nil:
@@ -202,7 +202,7 @@ func (c *change) addElements(e elementsOf) {
 	}
 }
 
-// compareElements gives what makes the elements of want out of those of have.
+// compareElements returns what makes the elements of want out of those of have.
 // Elements that rules add are nobody's business here.
 func compareElements(have, want *rules.Set) elementsOf {
 	e := elementsOf{set: want, empty: have.Strays}
@@ -236,7 +236,7 @@ func compareElements(have, want *rules.Set) elementsOf {
 	return e
 }
 
-// sameElement tells whether the kernel has h as it should have w.
+// sameElement reports whether the kernel has h as it should have w.
 func sameElement(s *rules.Set, h, w *rules.Element) bool {
 	return h.Verdict == w.Verdict && h.To == w.To && (h.Frontend == w.Frontend || s.Comment(h) == s.Comment(w))
 }
@@ -304,7 +304,7 @@ func (p *Plan) forgetAll() {
 	}
 }
 
-// remembered gives for each affinity map the backends that rules put into it.
+// remembered returns for each affinity map the backends that rules put into it.
 func remembered(r *rules.Ruleset) map[string]map[netip.Addr]struct{} {
 	mapsOf := map[string][]string{} // chain → maps that it writes
 	for i := range r.Chains {
@@ -359,7 +359,7 @@ func chainType(base *rules.Base) string {
 	return "filter"
 }
 
-// Empty tells that there is nothing to do.
+// Empty reports whether there is nothing to do.
 func (p *Plan) Empty() bool {
 	for _, c := range ir.Present(p.families) {
 		if !c.empty() {
@@ -395,7 +395,7 @@ func (p *Plan) RemovedFrontends() []ir.Match {
 	return slices.Compact(gone)
 }
 
-// dispatches tells whether every frontend with endpoints, or every one without, is in the set.
+// dispatches reports whether every frontend with endpoints, or every one without, is in the set.
 func dispatches(set string) bool {
 	switch set {
 	case rules.ServiceIPs.String(), rules.ServicePorts.String(), rules.NoEndpointIPs.String(), rules.NoEndpointPorts.String():
@@ -404,7 +404,7 @@ func dispatches(set string) bool {
 	return false
 }
 
-// matchOf gives the frontend that a key is about; zero if it is about none.
+// matchOf returns the frontend that a key is about; zero if it is about none.
 func matchOf(s *rules.Set, k *rules.Key) ir.Match {
 	switch {
 	case len(s.Key) < 2 || s.Name == rules.Hairpin.String():
@@ -435,7 +435,7 @@ func ownersIn(r *rules.Ruleset) func(ir.Match) ir.ServicePort {
 	}
 }
 
-// serviceOf gives the Service of an element; zero if Services share it.
+// serviceOf returns the Service of an element; zero if Services share it.
 func (c *change) serviceOf(s *rules.Set, e *rules.Element) ir.Name {
 	if e.Frontend != nil {
 		return e.Frontend.Port.Service
@@ -446,10 +446,10 @@ func (c *change) serviceOf(s *rules.Set, e *rules.Element) ir.Name {
 	return ir.Name{}
 }
 
-// Operations gives everything that a commit does, in its order.
+// Operations returns everything that a commit does, in its order.
 func (p *Plan) Operations(yield func(apply.Operation) bool) { p.operations(false, yield) }
 
-// Differences gives the Operations with rules, elements and words of
+// Differences returns the Operations with rules, elements and words of
 // declarations as nft lists them.
 func (p *Plan) Differences(yield func(apply.Operation) bool) { p.operations(true, yield) }
 
@@ -462,7 +462,7 @@ func (p *Plan) operations(texts bool, yield func(apply.Operation) bool) {
 	}
 }
 
-// Without gives the plan without some objects. A table that is made anew, or a
+// Without returns the plan without some objects. A table that is made anew, or a
 // set that is emptied, is made with all that belongs into it: of these nothing
 // can be left out.
 func (p *Plan) Without(objects map[string]bool) (apply.Plan, bool) {
@@ -500,7 +500,7 @@ func (c *change) but(objects map[string]bool) *change {
 	return &rest
 }
 
-// without gives the plan without anything of the Services, and without the
+// without returns the plan without anything of the Services, and without the
 // removal of some chains and sets.
 func (p *Plan) without(services map[ir.Name]bool, keep map[string]bool) *Plan {
 	rest := *p

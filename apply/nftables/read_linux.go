@@ -44,7 +44,7 @@ func (d *Dataplane) read(ctx context.Context) (rules.Tables, error) {
 	}
 }
 
-// readOnce tells, too, whether the tables are whole: nobody changed them meanwhile.
+// readOnce reports, too, whether the tables are whole: nobody changed them meanwhile.
 func (d *Dataplane) readOnce(ctx context.Context) (tables rules.Tables, whole bool, err error) {
 	before, err := d.r.generation(ctx)
 	if err != nil {
@@ -70,7 +70,7 @@ func (d *Dataplane) readOnce(ctx context.Context) (tables rules.Tables, whole bo
 	return tables, whole && !d.others.touched(before, after), err
 }
 
-// tableFlags gives nft's words for flags of a table, of which ours has none.
+// tableFlags returns nft's words for flags of a table, of which ours has none.
 func tableFlags(flags uint32) string {
 	switch {
 	case flags&unix.NFT_TABLE_F_DORMANT != 0: // nothing in it is in force
@@ -105,7 +105,7 @@ func (d *Dataplane) readOthers(ctx context.Context, r *rules.Ruleset) error {
 	return err
 }
 
-// readTable tells, too, whether the listing can be relied upon.
+// readTable reports, too, whether the listing can be relied upon.
 func (d *Dataplane) readTable(ctx context.Context, f ir.Family) (_ *rules.Ruleset, sound bool, err error) {
 	r := &rules.Ruleset{Family: f}
 	kubeProxy, err := d.r.get(ctx, unix.NFT_MSG_GETTABLE, nfFamily(f), encodeTable(kubeProxyTable))
@@ -139,7 +139,7 @@ func (d *Dataplane) readTable(ctx context.Context, f ir.Family) (_ *rules.Rulese
 	return r, setsSound && chainsSound, nil
 }
 
-// strange tells whether a table has something, but nothing that ours always has.
+// strange reports whether a table has something, but nothing that ours always has.
 func strange(r *rules.Ruleset) bool {
 	fixed := rules.Fixed(&ir.Node{}, r.Family)
 	for _, c := range r.Chains {
@@ -215,7 +215,7 @@ func (d *Dataplane) readElements(ctx context.Context, f ir.Family, s *rules.Set)
 	return false, nil
 }
 
-// twice tells whether a key is there more than once.
+// twice reports whether a key is there more than once.
 func twice(elements []rules.Element) bool {
 	seen := make(map[rules.Key]struct{}, len(elements))
 	for i := range elements {

@@ -108,7 +108,7 @@ func (n node) keep(t *testing.T, all *ir.Program) *keeper {
 	return k
 }
 
-// next waits for a sync that does something, and gives those before it as well.
+// next waits for a sync that does something, and returns those before it as well.
 func (k *keeper) next(t *testing.T, what string, done func(*reconcile.Sync) bool) (before []reconcile.Sync) {
 	t.Helper()
 	limit := time.After(time.Minute)

@@ -23,7 +23,7 @@ type sharedElement struct {
 	key rules.Key
 }
 
-// NewState gives the State of a table that has the fixed part alone.
+// NewState returns the State of a table that has the fixed part alone.
 func NewState(f ir.Family) *State {
 	return &State{family: f, users: map[string]int{}, wanters: map[sharedElement]int{}}
 }

@@ -43,7 +43,7 @@ func (p *program) expr(name string, fill func(b *builder)) {
 // dstPortOffset is where the destination port is in every transport header.
 const dstPortOffset, portBytes = 2, 2
 
-// register gives the number of the register that begins n words of four bytes
+// register returns the number of the register that begins n words of four bytes
 // after the first: the four of 16 bytes have names of their own.
 func register(n int) uint32 {
 	if n%4 == 0 {
@@ -220,7 +220,7 @@ func (p *program) compare(not bool, v []byte) {
 	})
 }
 
-// key loads a concatenation into registers from the first on, and gives its words.
+// key loads a concatenation into registers from the first on, and returns its words.
 func (p *program) key(terms []rules.Term) (n int) {
 	for _, t := range terms {
 		n += p.load(t, n)
@@ -228,7 +228,7 @@ func (p *program) key(terms []rules.Term) (n int) {
 	return n
 }
 
-// load loads one term into the register, and gives its words.
+// load loads one term into the register, and returns its words.
 func (p *program) load(t rules.Term, reg int) int {
 	addr := words(addrBytes(p.family))
 	switch t.Field {

@@ -83,7 +83,7 @@ func (b *builder) pad() {
 	}
 }
 
-// open begins an attribute that holds attributes, and gives what close takes.
+// open begins an attribute that holds attributes, and returns what close takes.
 func (b *builder) open(t uint16) int {
 	start := len(*b)
 	b.header(t|unix.NLA_F_NESTED, 0)
@@ -102,7 +102,7 @@ type attr struct {
 
 var errShort = errors.New("netlink attribute is cut short")
 
-// cut gives the first attribute in b, and what comes after it. Both are parts of
+// cut returns the first attribute in b, and what comes after it. Both are parts of
 // b: the values of elements are too many to be copied, as netlink.AttributeDecoder
 // does (BenchmarkElements).
 func cut(b []byte) (a attr, rest []byte, err error) {
@@ -116,7 +116,7 @@ func cut(b []byte) (a attr, rest []byte, err error) {
 	return attr{binary.NativeEndian.Uint16(b[2:]) & typeMask, b[attrHeader:n]}, b[min(align(n), len(b)):], nil
 }
 
-// attrs gives the attributes in b.
+// attrs returns the attributes in b.
 func attrs(b []byte) ([]attr, error) {
 	n := 0
 	for rest := b; len(rest) > 0; n++ {
@@ -132,7 +132,7 @@ func attrs(b []byte) ([]attr, error) {
 	return all, nil
 }
 
-// first gives the value of the first attribute of a type in b, nil if there is none.
+// first returns the value of the first attribute of a type in b, nil if there is none.
 func first(b []byte, t uint16) ([]byte, error) {
 	for len(b) > 0 {
 		a, rest, err := cut(b)
@@ -159,7 +159,7 @@ func parse(b []byte) (fields, error) {
 	return f, ad.Err()
 }
 
-// u32 gives a number, 0 if it is not there.
+// u32 returns a number, 0 if it is not there.
 func (f fields) u32(t uint16) uint32 {
 	if b := f[t]; len(b) == 4 {
 		return binary.BigEndian.Uint32(b)
@@ -167,7 +167,7 @@ func (f fields) u32(t uint16) uint32 {
 	return 0
 }
 
-// text gives a string, empty if it is not there.
+// text returns a string, empty if it is not there.
 func (f fields) text(t uint16) string { return cString(f[t]) }
 
 // cString is a string up to its zero byte.
@@ -178,7 +178,7 @@ func cString(b []byte) string {
 	return string(b)
 }
 
-// under gives the attributes within one.
+// under returns the attributes within one.
 func (f fields) under(t uint16) (fields, error) {
 	g, err := parse(f[t])
 	if err != nil {
