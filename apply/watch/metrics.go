@@ -76,7 +76,7 @@ func (results) IncrementRetry(_ context.Context, code, method, host string) {
 	process.to.Load().Retries(code, method, host).Inc()
 }
 
-// counterOf gives the counter of a result.
+// counterOf returns the counter of a result.
 type counterOf = func(result ...string) prometheus.Counter
 
 type counts func(*serve.ClientMetrics) counterOf
