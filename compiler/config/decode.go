@@ -357,7 +357,7 @@ func floatOf(n *yaml.Node) (f float64, ok bool) {
 	return f, err == nil && !math.IsNaN(f) && !math.IsInf(f, 0)
 }
 
-// isWhole tells whether a number of nanoseconds is meant.
+// isWhole reports whether a number of nanoseconds is meant.
 func isWhole(n *yaml.Node) bool {
 	f, ok := floatOf(n)
 	return ok && f == math.Trunc(f) && math.Abs(f) < math.MaxInt64
