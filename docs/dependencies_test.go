@@ -63,7 +63,7 @@ func usedBy(packages map[string]bool) string {
 	return strings.Join(list, ", ")
 }
 
-// importers gives, for each direct dependency, the packages that import it, on
+// importers returns, for each direct dependency, the packages that import it, on
 // Linux or Windows; "tests" stands for all tests.
 func importers(t *testing.T) map[string]map[string]bool {
 	t.Helper()

@@ -93,7 +93,7 @@ func receiver(e ast.Expr) string {
 	return ""
 }
 
-// moduleDir gives the source of a module that e2e builds tools of. The test is
+// moduleDir returns the source of a module that e2e builds tools of. The test is
 // skipped where it has not been downloaded, unless the environment variable
 // PROXYC_REQUIRE names "modules" (or "all").
 func moduleDir(t *testing.T, module string) string {

@@ -159,7 +159,7 @@ func TestCitations(t *testing.T) {
 	}
 }
 
-// citations gives what is wrong with the codes that a line cites.
+// citations returns what is wrong with the codes that a line cites.
 func citations(line string, known map[code]bool) (problems []string) {
 	for _, m := range cited.FindAllStringSubmatchIndex(line, -1) {
 		first, _ := strconv.Atoi(line[m[6]:m[7]])
@@ -307,7 +307,7 @@ var (
 	coverage = regexp.MustCompile(`(?m)^# covers: (.*)$`)
 )
 
-// covers gives the codes of a golden's head.
+// covers returns the codes of a golden's head.
 func covers(golden string) (codes []string) {
 	head, _, _ := strings.Cut(golden, "\n-- ")
 	for _, m := range coverage.FindAllStringSubmatch(head, -1) {
