@@ -96,7 +96,7 @@ func inEmpty(b *testing.B, v Variant, f func(*Dataplane)) {
 	}
 }
 
-// large gives n Services with a ClusterIP and backends each.
+// large returns n Services with a ClusterIP and backends each.
 func large(n, backends int) *ir.Program {
 	p := program(ir.IPv4, 0, "192.0.2.11", "10.96.0.0", "10.128.0.0", "203.0.113.0")
 	p.Node.Detector.Prefix = netip.MustParsePrefix("10.128.0.0/9")
@@ -121,7 +121,7 @@ func large(n, backends int) *ir.Program {
 // service is the one that changes.
 func service(p *ir.Program) *ir.Service { return &p.Services[len(p.Services)/2] }
 
-// BenchmarkRemember tells what a Dataplane holds of n Services of ten backends.
+// BenchmarkRemember reports what a Dataplane holds of n Services of ten backends.
 func BenchmarkRemember(b *testing.B) {
 	for _, n := range []int{1_000, 10_000} {
 		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {

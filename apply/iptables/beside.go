@@ -25,7 +25,7 @@ func Beside(ctx context.Context) ([]apply.Leftover, error) {
 	})
 }
 
-// alone gives what a family has of proxyc's alone, where kube-proxy keeps its
+// alone returns what a family has of proxyc's alone, where kube-proxy keeps its
 // own rules again: chains that kube-proxy does not make. It would leave them
 // for ever, and could not remove those of Services to which they jump.
 func (d *Dataplane) alone(ctx context.Context, f ir.Family) ([]apply.Leftover, error) {

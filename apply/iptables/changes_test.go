@@ -46,7 +46,7 @@ func byName(p *ir.Program) *ir.Program {
 	return &q
 }
 
-// opsInOrder gives a Plan's operations in an order that is not that of the chains.
+// opsInOrder returns a Plan's operations in an order that is not that of the chains.
 func opsInOrder(p apply.Plan) []apply.Operation {
 	ops := opsOf(p)
 	slices.SortFunc(ops, func(a, b apply.Operation) int {

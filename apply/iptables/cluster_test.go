@@ -12,7 +12,7 @@ import (
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// programs gives Programs of both families with n Services: each with a ClusterIP
+// programs returns Programs of both families with n Services: each with a ClusterIP
 // and two backends, some with a node port, affinity, source ranges, or no
 // backend.
 func programs(n int) ir.Programs {

@@ -68,7 +68,7 @@ func (d *Dataplane) allOrNothing(ctx context.Context, p *Plan) error {
 	return err
 }
 
-// carryOut gives how many runs of the tool did something before the one that failed.
+// carryOut returns how many runs of the tool did something before the one that failed.
 func (d *Dataplane) carryOut(ctx context.Context, p *Plan) (done int, err error) {
 	for _, f := range ir.Present(p.families) {
 		for _, s := range f.steps(d.most()) {
@@ -136,7 +136,7 @@ func (d *Dataplane) feed(ctx context.Context, in input, name string, args ...str
 	return d.run(ctx, stdin, io.Discard, name, args...)
 }
 
-// locked tells whether a legacy tool gave up because another program holds the
+// locked reports whether a legacy tool gave up because another program holds the
 // lock. Its exit status, 4, has other meanings too.
 func locked(failed *run.Error) bool { return strings.Contains(failed.Stderr, "xtables lock") }
 
@@ -144,7 +144,7 @@ func locked(failed *run.Error) bool { return strings.Contains(failed.Stderr, "xt
 // occurred at line: 7".
 var lineNumber = regexp.MustCompile(`\bline:? (\d+)`)
 
-// lineOf gives the line of text that the tool's message names, and its number.
+// lineOf returns the line of text that the tool's message names, and its number.
 // The legacy tools name COMMIT for what the kernel refuses: then there is none.
 func lineOf(message string, text []byte) (number int, line string) {
 	found := lineNumber.FindStringSubmatch(message)

@@ -170,7 +170,7 @@ func parseVersion(s string) version {
 
 func (v version) atLeast(o version) bool { return slices.Compare(v[:], o[:]) >= 0 }
 
-// since1_6_2 tells whether iptables-restore can wait for the lock, and
+// since1_6_2 reports whether iptables-restore can wait for the lock, and
 // MASQUERADE pick random ports.
 func (v version) since1_6_2() bool { return v.atLeast(version{1, 6, 2}) }
 
@@ -193,7 +193,7 @@ func (d *Dataplane) save(ctx context.Context, f ir.Family, table string, out io.
 	return d.run(ctx, nil, out, tool(f, d.Variant, "save"), "-t", table)
 }
 
-// output gives what a tool prints.
+// output returns what a tool prints.
 func (d *Dataplane) output(ctx context.Context, name string, args ...string) (string, error) {
 	var out strings.Builder
 	err := d.run(ctx, nil, &out, name, args...)

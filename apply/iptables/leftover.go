@@ -56,7 +56,7 @@ func eachFamily(ctx context.Context, inUse *Dataplane, find func(*Dataplane, ir.
 	return left, nil
 }
 
-// legacyTables tells whether the kernel has tables of the legacy variant. To
+// legacyTables reports whether the kernel has tables of the legacy variant. To
 // ask the tools for one would make it.
 func legacyTables() bool {
 	for _, names := range [...]string{"ip_tables_names", "ip6_tables_names"} {
@@ -67,7 +67,7 @@ func legacyTables() bool {
 	return false
 }
 
-// leftovers gives what a family has, in two pieces: what proxyc makes as well,
+// leftovers returns what a family has, in two pieces: what proxyc makes as well,
 // if it is not in use, goes at once, and then what only kube-proxy makes.
 func (d *Dataplane) leftovers(ctx context.Context, f ir.Family, using bool) ([]apply.Leftover, error) {
 	var left []apply.Leftover
@@ -107,7 +107,7 @@ func (d *Dataplane) describe(f ir.Family, chains []string) string {
 	return object
 }
 
-// remains gives the chains that clean would remove, as "TABLE CHAIN".
+// remains returns the chains that clean would remove, as "TABLE CHAIN".
 func (d *Dataplane) remains(ctx context.Context, f ir.Family) (chains []string, err error) {
 	plan, err := d.removal(ctx, f)
 	if err != nil {
@@ -192,7 +192,7 @@ func (d *Dataplane) cleanCanaries(_ context.Context, f ir.Family) error {
 // tables are those in which kube-proxy and the kubelet have chains.
 var tables = [...]string{"mangle", "nat", "filter"}
 
-// tablesWith gives the tables that have a chain.
+// tablesWith returns the tables that have a chain.
 func (d *Dataplane) tablesWith(ctx context.Context, f ir.Family, chain string) (with []string, err error) {
 	for _, table := range tables {
 		exists, err := d.exists(ctx, f, table, chain)
@@ -206,7 +206,7 @@ func (d *Dataplane) tablesWith(ctx context.Context, f ir.Family, chain string) (
 	return with, nil
 }
 
-// exists tells whether a table has a chain; an error where the kernel lacks
+// exists reports whether a table has a chain; an error where the kernel lacks
 // the family, or the machine the tool. The nft variant is slow to save a large
 // table. The legacy one is not, and saving needs no lock, as asking does.
 func (d *Dataplane) exists(ctx context.Context, f ir.Family, table, chain string) (bool, error) {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// holderOf gives the process that holds a lock on the file, from /proc/locks:
+// holderOf returns the process that holds a lock on the file, from /proc/locks:
 //
 //	1: FLOCK  ADVISORY  WRITE 4711 00:1a:1234 0 EOF
 func holderOf(path string) string {

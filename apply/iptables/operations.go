@@ -9,11 +9,11 @@ import (
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// Operations gives what changes, in the order of commit: a chain of one Service
+// Operations returns what changes, in the order of commit: a chain of one Service
 // is one operation, a chain that many share has one for each rule.
 func (p *Plan) Operations(yield func(apply.Operation) bool) { p.operations(false, yield) }
 
-// Differences gives the Operations, those on whole chains with their rules.
+// Differences returns the Operations, those on whole chains with their rules.
 func (p *Plan) Differences(yield func(apply.Operation) bool) { p.operations(true, yield) }
 
 func (p *Plan) operations(texts bool, yield func(apply.Operation) bool) {

@@ -133,7 +133,7 @@ func (p *probe) search(ctx context.Context, group []ir.Name) error {
 	return nil
 }
 
-// try gives the refusal of a group, and the Service that it names, if any.
+// try returns the refusal of a group, and the Service that it names, if any.
 func (p *probe) try(ctx context.Context, group []ir.Name) (named ir.Name, no *refused, err error) {
 	for _, t := range p.tables {
 		text := fmt.Appendf(nil, "*%s\n:%s - [0:0]\n", t.table, rules.ProbeChain)
