@@ -143,10 +143,10 @@ const (
 	Remove
 )
 
-// String gives add, change or remove.
+// String returns add, change or remove.
 func (v Verb) String() string { return [...]string{"add", "change", "remove"}[v] }
 
-// MarshalText gives String.
+// MarshalText returns String.
 func (v Verb) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
 
 // UnmarshalText reads what String gives.

@@ -6,7 +6,7 @@ import "context"
 // another mode.
 type Leftover struct {
 	Object string // as its tool lists it: "table ip kube-proxy", "iptables-legacy nat KUBE-SERVICES and 12 more chains"
-	// Peer tells that only kube-proxy makes it: a sign that it ran here, and may
+	// Peer reports whether only kube-proxy makes it: a sign that it ran here, and may
 	// still run.
 	Peer bool
 	// Remove takes it away, and nothing of anybody else's. It is no error when

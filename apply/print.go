@@ -96,7 +96,7 @@ func (o *Operation) print(w io.Writer) {
 	}
 }
 
-// String gives "3 added, 1 changed, 0 removed".
+// String returns "3 added, 1 changed, 0 removed".
 func (c Count) String() string {
 	return fmt.Sprintf("%d added, %d changed, %d removed", c.Added, c.Changed, c.Removed)
 }
