@@ -31,7 +31,8 @@ type Dataplane interface {
 	// The Plan is committed next, or the node is read again.
 	PlanChanges(changes ir.Changes) Plan
 	// Compare reads what the node has, and returns what leads from there to what
-	// was applied last. It costs what the cluster does. It alone may go on while
+	// was applied last. It costs what the cluster does, or less where Drift told
+	// exactly what others touched: then it looks at that alone. It alone may go on while
 	// another goroutine calls the other methods: what these have to do with is to
 	// be left out of its Plan.
 	Compare(ctx context.Context) (Plan, error)

@@ -1,6 +1,7 @@
 package monitor
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -73,9 +74,20 @@ func (m *NFT) End() {
 	generation, err := m.generation()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if foreign := m.seen.end(generation); foreign || err != nil {
+	foreign := m.seen.end(generation)
+	m.seen.touched.More = m.seen.touched.More || err != nil
+	if foreign || err != nil {
 		m.tell(!foreign)
 	}
+}
+
+// Touched returns what others changed since it was called last.
+func (m *NFT) Touched() Touched {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	touched := m.seen.touched
+	m.seen.touched = Touched{}
+	return touched
 }
 
 // Close ends Run.
@@ -92,7 +104,7 @@ const pause = time.Second
 
 // Run listens until Close.
 func (m *NFT) Run(ctx context.Context) {
-	touched := false
+	var touched Touched
 	for {
 		msgs, err := m.events.Receive()
 		m.mu.Lock()
@@ -101,19 +113,26 @@ func (m *NFT) Run(ctx context.Context) {
 			m.mu.Unlock()
 			return
 		case err != nil:
-			touched = false
+			touched, m.seen.touched = Touched{}, Touched{More: true}
 			m.tell(true)
 		}
 		for i := range msgs {
 			switch kind, data := uint8(msgs[i].Header.Type), msgs[i].Data; {
 			case kind == unix.NFT_MSG_NEWGEN:
 				one := parseGeneration(data)
-				one.touched, touched = touched, false
+				one.touched, touched = touched, Touched{}
 				if m.seen.met(one) {
 					m.tell(false)
 				}
 			default:
-				touched = touched || m.concerned(kind, data)
+				if touched.More || !m.concerned(kind, data) {
+					break
+				}
+				one := Touched{More: true}
+				if kind == unix.NFT_MSG_NEWSETELEM || kind == unix.NFT_MSG_DELSETELEM {
+					one = Touched{Elements: [][]byte{bytes.Clone(data)}}
+				}
+				touched.add(one)
 			}
 		}
 		m.mu.Unlock()

@@ -6,7 +6,29 @@ import "slices"
 type transaction struct {
 	generation uint32
 	program    string // that made it, by the kernel's name of at most 15 bytes
-	touched    bool   // it changed something of ours
+	touched    Touched
+}
+
+// Touched is what of ours was changed.
+type Touched struct {
+	// Elements are messages about elements of sets, from their head on.
+	Elements [][]byte
+	// More tells that something else was changed, or that nobody knows.
+	More bool
+}
+
+// mostElements is how many messages about elements are held. Where there are
+// more, it is less work to look at all that there is.
+const mostElements = 1000
+
+// Any reports whether anything was changed.
+func (t *Touched) Any() bool { return t.More || len(t.Elements) > 0 }
+
+func (t *Touched) add(o Touched) {
+	t.Elements = append(t.Elements, o.Elements...)
+	if t.More = t.More || o.More || len(t.Elements) > mostElements; t.More {
+		t.Elements = nil
+	}
 }
 
 // transactions distinguishes those of others from those of our own, which cannot be
@@ -18,6 +40,8 @@ type transactions struct {
 	busy  bool
 	until uint32        // generation at the end of our last work
 	held  []transaction // that happened during it
+
+	touched Touched // by others, and not taken yet
 }
 
 // begin notes that our own work begins.
@@ -37,7 +61,7 @@ func (t *transactions) end(generation uint32) (foreign bool) {
 
 // met reports whether a transaction is somebody else's, and concerns us.
 func (t *transactions) met(one transaction) (foreign bool) {
-	if !one.touched {
+	if !one.touched.Any() {
 		return false
 	}
 	if t.busy {
@@ -45,5 +69,9 @@ func (t *transactions) met(one transaction) (foreign bool) {
 		return false
 	}
 	late := int32(one.generation-t.until) <= 0 // generations wrap around
-	return !(late && slices.Contains(t.own, one.program))
+	if late && slices.Contains(t.own, one.program) {
+		return false
+	}
+	t.touched.add(one.touched)
+	return true
 }

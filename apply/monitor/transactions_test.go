@@ -3,15 +3,15 @@ package monitor
 import "testing"
 
 func TestTransactions(t *testing.T) {
-	ours := func(generation uint32) transaction { return transaction{generation, "proxyc", true} }
-	others := func(generation uint32) transaction { return transaction{generation, "nft", true} }
+	ours := func(generation uint32) transaction { return transaction{generation, "proxyc", Touched{More: true}} }
+	others := func(generation uint32) transaction { return transaction{generation, "nft", Touched{More: true}} }
 	for _, tc := range []struct {
 		name string
 		play func(*transactions) (foreign bool)
 		want bool
 	}{
 		{"somebody else", func(s *transactions) bool { return s.met(others(5)) }, true},
-		{"not about us", func(s *transactions) bool { return s.met(transaction{5, "nft", false}) }, false},
+		{"not about us", func(s *transactions) bool { return s.met(transaction{5, "nft", Touched{}}) }, false},
 		{"our own", func(s *transactions) bool {
 			s.begin()
 			return s.met(ours(5)) || s.end(5)
@@ -42,6 +42,26 @@ func TestTransactions(t *testing.T) {
 				t.Errorf("foreign: %t, want %t", got, tc.want)
 			}
 		})
+	}
+}
+
+// What others touched is held until it is taken, element by element as long as
+// that is little; our own work is not.
+func TestTouched(t *testing.T) {
+	s := transactions{own: []string{"proxyc"}}
+	one := func(program string, elements int) transaction {
+		return transaction{5, program, Touched{Elements: make([][]byte, elements)}}
+	}
+	s.begin()
+	s.met(one("proxyc", 7))
+	s.met(one("nft", 2))
+	s.end(5)
+	s.met(one("nft", 1))
+	if got := s.touched; len(got.Elements) != 3 || got.More {
+		t.Errorf("got %d elements, more %t, want 3", len(got.Elements), got.More)
+	}
+	if s.met(one("nft", mostElements)); s.touched.Elements != nil || !s.touched.More {
+		t.Error("elements are held without bound")
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/monitor"
@@ -24,12 +25,14 @@ type Dataplane struct {
 	reading sync.Mutex // a reading does not keep a commit waiting
 	r       *conn
 	others  *listener
+	whole   time.Time // when all was read last
 
 	found       rules.Tables // by the last Read
 	unforgotten bool         // affinity maps may remember backends that are gone
 	applied     apply.Applied
 	shared      ir.PerFamily[*State] // of what is applied; nil: to be made
 	monitor     monitor.Handle
+	nft         *monitor.NFT // what monitor has; nil: none
 }
 
 var _ apply.Dataplane = (*Dataplane)(nil)
@@ -102,8 +105,16 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	return all
 }
 
-// Compare reads the tables over a connection of its own.
+// Compare reads the tables over a connection of its own; where others are known
+// to have touched single elements of ours, and nothing else, these alone.
 func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
+	if d.nft != nil {
+		if what, ok := touchedBy(d.nft.Touched()); ok {
+			if p, err := d.compareTouched(ctx, what); p != nil || err != nil {
+				return p, err
+			}
+		}
+	}
 	found, err := d.read(ctx)
 	if err != nil {
 		return nil, err
@@ -139,7 +150,9 @@ func (d *Dataplane) Applied() ir.Programs { return d.applied.Programs() }
 // Drift listens to what the kernel tells of others' transactions.
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 	return d.monitor.Start(ctx, d.log, func(suspect func(bool)) (monitor.Monitor, error) {
-		return monitor.OpenNFT(monitor.NFTables, suspect)
+		nft, err := monitor.OpenNFT(monitor.NFTables, suspect)
+		d.nft = nft
+		return nft, err
 	})
 }
 

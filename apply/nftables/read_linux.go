@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,6 +33,9 @@ func (d *Dataplane) read(ctx context.Context) (rules.Tables, error) {
 	defer d.reading.Unlock()
 	for try := 1; ; try++ {
 		tables, whole, err := d.readOnce(ctx)
+		if err == nil {
+			d.whole = time.Now()
+		}
 		if whole || ctx.Err() != nil {
 			return tables, err
 		}

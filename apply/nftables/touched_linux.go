@@ -1,0 +1,161 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/apply/monitor"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/nftables"
+)
+
+// wholeEvery is how long comparisons of what others touched may stand for one
+// of all that there is.
+const wholeEvery = time.Hour
+
+// touched are keys of elements, in the fixed sets of a table.
+type touched map[rules.SetID]map[rules.Key]struct{}
+
+// touchedBy returns the elements that messages are about; not ok where some are
+// about others than those of our own make in our own sets, or say nothing.
+func touchedBy(what monitor.Touched) (t ir.PerFamily[touched], ok bool) {
+	if what.More || len(what.Elements) == 0 {
+		return t, false
+	}
+	for _, m := range what.Elements {
+		f := ir.IPv4
+		if m[0] == unix.NFPROTO_IPV6 {
+			f = ir.IPv6
+		}
+		a, err := parse(m[nfgenHead:])
+		if err != nil {
+			return t, false
+		}
+		id, ok := fixedSet(a.text(unix.NFTA_SET_ELEM_LIST_SET))
+		if !ok {
+			return t, false
+		}
+		set := *id.Set()
+		if set.Interval { // ranges are not found by their key
+			return t, false
+		}
+		if err := decodeElements(m[nfgenHead:], &set, f, (&notes{}).frontend); err != nil || set.Strays {
+			return t, false
+		}
+		of := t.At(f)
+		if *of == nil {
+			*of = touched{}
+		}
+		if (*of)[id] == nil {
+			(*of)[id] = map[rules.Key]struct{}{}
+		}
+		for i := range set.Elements {
+			(*of)[id][set.Elements[i].Key] = struct{}{}
+		}
+	}
+	return t, true
+}
+
+// fixedSet returns the fixed set of a name.
+func fixedSet(name string) (id rules.SetID, ok bool) {
+	for id := range rules.SetID(len(rules.Fragment{}.Elements)) {
+		if id.String() == name {
+			return id, true
+		}
+	}
+	return 0, false
+}
+
+// compareTouched returns what leads from what the node has of some elements to
+// what was applied last; nil where that cannot be told from them alone. It costs
+// what they are, and a look at each Service.
+func (d *Dataplane) compareTouched(ctx context.Context, all ir.PerFamily[touched]) (*Plan, error) {
+	d.reading.Lock()
+	defer d.reading.Unlock()
+	if time.Since(d.whole) >= wholeEvery {
+		return nil, nil
+	}
+	p := &Plan{}
+	for f := range ir.Present(d.applied.Node()) {
+		have := &rules.Ruleset{Family: f}
+		for id, keys := range all.Of(f) {
+			set := id.Set()
+			for key := range keys {
+				if err := d.r.element(ctx, f, set, key); err != nil || set.Strays {
+					return nil, err
+				}
+			}
+			have.Sets = append(have.Sets, *set)
+		}
+		sortSets(have.Sets)
+		// After the reading: a change that is in neither would seem to be drift.
+		want := rules.Lower(all.Of(f).about(d.applied.Programs().Of(f)))
+		c := &change{family: f, owners: ownersIn(have)}
+		for i := range have.Sets {
+			id, _ := fixedSet(have.Sets[i].Name)
+			w := want.Sets[id]
+			w.Elements = slices.DeleteFunc(w.Elements, func(e rules.Element) bool {
+				_, ok := all.Of(f)[id][e.Key]
+				return !ok
+			})
+			c.addElements(compareElements(&have.Sets[i], &w))
+		}
+		*p.families.At(f) = c
+	}
+	return p, nil
+}
+
+// about returns the Program with those Services alone of which the elements may
+// be: each of these has an address of a frontend or of a backend, or is of a
+// node port, which has none.
+func (t touched) about(p *ir.Program) *ir.Program {
+	addrs := map[netip.Addr]bool{}
+	for _, keys := range t {
+		for k := range keys {
+			addrs[k.Addr] = true
+			if k.Addr2.IsValid() {
+				addrs[k.Addr2] = true
+			}
+		}
+	}
+	some := &ir.Program{Family: p.Family, Node: p.Node}
+	for i := range p.Services {
+		s := &p.Services[i]
+		if slices.ContainsFunc(s.Frontends, func(f ir.Frontend) bool { return addrs[f.Match.Addr] }) ||
+			slices.ContainsFunc(s.Pools, func(p ir.Pool) bool {
+				return slices.ContainsFunc(p.Backends, func(b ir.Backend) bool { return addrs[b.AddrPort.Addr()] })
+			}) {
+			some.Services = append(some.Services, *s)
+		}
+	}
+	return some
+}
+
+// element adds the element of a key to the set, if the kernel has one.
+func (c *conn) element(ctx context.Context, f ir.Family, s *rules.Set, key rules.Key) error {
+	if err := c.within(ctx); err != nil {
+		return err
+	}
+	b := &batch{}
+	b.elements(&change{family: f}, unix.NFT_MSG_DELSETELEM, s, []rules.Element{{Key: key}}, false)
+	msgs, err := c.nl.Execute(netlink.Message{
+		Header: netlink.Header{Type: nfType(unix.NFT_MSG_GETSETELEM), Flags: netlink.Request},
+		Data:   b.messages[0].data,
+	})
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil
+	case err != nil:
+		return fmt.Errorf("ask nf_tables: %w", err)
+	case len(msgs) == 0 || len(msgs[0].Data) < nfgenHead:
+		return errShort
+	}
+	return decodeElements(msgs[0].Data[nfgenHead:], s, f, (&notes{}).frontend)
+}

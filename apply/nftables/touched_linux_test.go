@@ -1,0 +1,107 @@
+package nftables
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render/nftables/nftest"
+)
+
+// What others do to elements is found by looking at these alone, and what is
+// found is what a comparison of everything finds; whatever else they do is found
+// by that one.
+func TestTouchedElementsAreCompared(t *testing.T) {
+	n := newNode(t)
+	var plane *Dataplane
+	var drift <-chan struct{}
+	if err := n.Do(func() (err error) {
+		if plane, err = Open(t.Context(), apply.Options{}); err == nil {
+			drift, err = plane.Drift(t.Context())
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer plane.Close()
+	want := ir.NewPrograms(nftest.Program(ir.IPv4), nftest.Program(ir.IPv6))
+	replace := func() {
+		t.Helper()
+		if err := plane.Read(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := plane.Commit(t.Context(), plane.Plan(want)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace()
+	table := lower(nftest.Program(ir.IPv4), nftest.Program(ir.IPv6))
+	// An element of each set that has any, which goes, comes, or becomes another.
+	type attack struct {
+		script string
+		alone  bool // elements of ours are touched, and nothing else
+	}
+	var attacks []attack
+	for f, r := range ir.Present(table.PerFamily) {
+		of := word(f) + " proxyc "
+		for i := range r.Sets {
+			s := &r.Sets[i]
+			if len(s.Elements) == 0 {
+				continue
+			}
+			first, last := s.KeyText(s.Elements[0].Key), s.KeyText(s.Elements[len(s.Elements)-1].Key)
+			attacks = append(attacks, attack{"delete element " + of + s.Name + " { " + first + " }; delete element " + of + s.Name + " { " + last + " }", !s.Interval})
+			if s.Name == "service-ips" || s.Name == "service-nodeports" {
+				attacks = append(attacks, attack{"delete element " + of + s.Name + " { " + first + " }; add element " + of + s.Name + " { " + first + " : goto reject-chain }", true})
+			}
+		}
+	}
+	attacks = append(attacks,
+		attack{"add element ip proxyc service-ips { 9.9.9.9 . tcp . 80 : goto reject-chain }; add element ip6 proxyc cluster-ips { 2001:db8::9 }", true},
+		attack{"add element ip proxyc cluster-ips { 9.9.9.9 }; delete element ip proxyc cluster-ips { 9.9.9.9 }", true},
+		attack{"add element ip proxyc service-ips { 9.9.9.9 . tcp . 80 : accept }", true},
+		attack{"add element ip proxyc cluster-ips { * }", false},
+		attack{"add element ip proxyc cluster-ips { 9.9.9.9 }; add rule ip proxyc services counter", false},
+		attack{"flush chain ip proxyc services", false},
+	)
+	for _, a := range attacks {
+		if err := n.write(t, a.script); err != nil {
+			t.Fatalf("%s: %v", a.script, err)
+		}
+		select {
+		case <-drift:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s: not told", a.script)
+		}
+		got, err := plane.Compare(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if alone := got.(*Plan).want == nil; alone != a.alone {
+			t.Errorf("%s: elements alone are compared: %t, want %t", a.script, alone, a.alone)
+		}
+		have, err := n.read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		whole := newPlan(have, table)
+		if diff := cmp.Diff(byObject(whole), byObject(got)); diff != "" {
+			t.Errorf("%s (-everything +touched):\n%s", a.script, diff)
+		}
+		if _, err := plane.Commit(t.Context(), got); err != nil {
+			t.Fatal(err)
+		}
+		holds(t, "after "+a.script, n, table)
+	}
+}
+
+func byObject(p apply.Plan) []apply.Operation {
+	return slices.SortedFunc(p.Differences, func(a, b apply.Operation) int {
+		return strings.Compare(a.Object+a.Verb.String(), b.Object+b.Verb.String())
+	})
+}
