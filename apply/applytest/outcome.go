@@ -156,17 +156,23 @@ func (d Difference) String() string {
 	return s
 }
 
-// Compare holds the results of a case against what was recorded, or what an exception wants instead.
+// Want returns what is to come of a flow: what was recorded, or what an exception wants instead, and why.
+func (r *Records) Want(mode, family, name, key string, exceptions []Exception) (want Outcome, why string) {
+	want = r.Results[family][name][key]
+	for _, e := range exceptions {
+		if e.matches(mode, family, name, key) {
+			want, why = e.Want, e.Why
+		}
+	}
+	return want, why
+}
+
+// Compare holds the results of a case against what is to come of it.
 func (r *Records) Compare(mode, family string, c *Case, results []Result, exceptions []Exception) []Difference {
 	var diffs []Difference
-	recorded := r.Results[family][c.Name]
 	for _, res := range results {
-		d := Difference{Case: c.Name, Flow: res.Key, Want: recorded[res.Key], Got: res.Outcome}
-		for _, e := range exceptions {
-			if e.matches(mode, family, c.Name, res.Key) {
-				d.Want, d.Why = e.Want, e.Why
-			}
-		}
+		d := Difference{Case: c.Name, Flow: res.Key, Got: res.Outcome}
+		d.Want, d.Why = r.Want(mode, family, c.Name, res.Key, exceptions)
 		if d.Want == nil && !res.Flow.Unstable || !res.Flow.Same(d.Want, d.Got) {
 			diffs = append(diffs, d)
 		}

@@ -7,14 +7,13 @@ import (
 	"maps"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"sigs.k8s.io/yaml"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
@@ -22,98 +21,41 @@ import (
 
 const conformanceDir = "../../testdata/conformance"
 
-// conformanceDifferences are flows in which proxyc is meant to differ from
-// what was recorded of kube-proxy: "mode/family/case/flow" and the reason.
-var conformanceDifferences = map[string]string{}
-
-// conformanceCase is a file of testdata/conformance/cases; its README tells
-// what the fields mean.
-type conformanceCase struct {
-	Name       string                    `json:"name"`
-	Shows      string                    `json:"shows"`
-	Families   []string                  `json:"families"`
-	Modes      []ir.Mode                 `json:"modes"`
-	Daemon     bool                      `json:"daemon"`
-	Config     map[string]any            `json:"config"`
-	ModeConfig map[string]map[string]any `json:"mode_config"`
-	Objects    []map[string]any          `json:"objects"`
-	Flows      []conformanceFlow         `json:"flows"`
-	Steps      []struct {
-		Delete []string          `json:"delete"`
-		Apply  []map[string]any  `json:"apply"`
-		Pause  float64           `json:"pause"`
-		Flows  []conformanceFlow `json:"flows"`
-	} `json:"steps"`
-}
-
-type conformanceFlow struct {
-	From       string  `json:"from"`
-	To         string  `json:"to"`
-	Tries      int     `json:"tries"`
-	Affinity   bool    `json:"affinity"`
-	Name       string  `json:"name"`
-	SameAs     string  `json:"same_as"`
-	Interval   float64 `json:"interval"`
-	SourcePort int     `json:"sport"`
-	Open       string  `json:"open"`
-	Any        bool    `json:"any"`
-	Unstable   bool    `json:"unstable"`
-	Again      string  `json:"again"`
-	HTTP       string  `json:"http"`
-	StatusOnly bool    `json:"status_only"`
-}
-
-// predictable reports whether the flow's outcome follows from the rules alone:
-// not from connections made before (sport, again), nor from a server (http).
-func (f *conformanceFlow) predictable() bool {
-	return f.From != "" && f.To != "" && f.SourcePort == 0 && !f.Unstable
-}
-
-// find returns the flow's record. A twin's addresses have no brackets there.
-func (f *conformanceFlow) find(record map[string]json.RawMessage, step, number int) (key string, raw json.RawMessage, ok bool) {
-	key = f.key(step, number)
-	if raw, ok = record[key]; !ok {
-		key = strings.NewReplacer("[", "", "]", "").Replace(key)
-		raw, ok = record[key]
-	}
-	return key, raw, ok
-}
-
-// key is the name of the flow in the record.
-func (f *conformanceFlow) key(step, number int) string {
-	to := f.To
-	if !strings.Contains(to, "/") {
-		to += "/tcp"
-	}
-	k := fmt.Sprintf("%d.%d %s -> %s", step, number, f.From, to)
-	if f.Name != "" {
-		k += " (" + f.Name + ")"
-	}
-	return k
-}
-
 // conformanceOutcome is the part of a recorded outcome that rules alone decide.
 type conformanceOutcome struct {
 	Reached     map[string][]string `json:"reached,omitempty"` // endpoint → sources that it saw
 	Failed      []string            `json:"failed,omitempty"`
 	OneEndpoint bool                `json:"one endpoint,omitempty"`
-	Unstable    bool                `json:"unstable,omitempty"`
 }
 
 // TestConformance holds the simulator, and the rules of each mode, against
-// what real kube-proxy did with real packets.
+// what real kube-proxy did with real packets. Differences on purpose are those
+// that apply's test reads.
 func TestConformance(t *testing.T) {
+	exceptions, err := applytest.LoadExceptions("../../docs/conformance.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	flows := 0
 	for _, mode := range []ir.Mode{ir.ModeIPTables, ir.ModeNFTables, ir.ModeIPVS} {
-		record := readRecord(t, mode)
-		for _, family := range []string{"ipv4", "ipv6"} {
-			for name, outcomes := range record[family] {
-				t.Run(fmt.Sprintf("%s/%s/%s", mode, family, name), func(t *testing.T) {
-					c := readCase(t, name, family == "ipv6")
-					if c.Daemon {
-						return // health checks only
-					}
-					flows += c.replay(t, mode, family, outcomes)
+		records, err := applytest.LoadRecords(os.DirFS(conformanceDir), "expected/"+string(mode)+".json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, family := range []string{applytest.IPv4, applytest.IPv6} {
+			cases, err := applytest.LoadCases(os.DirFS(conformanceDir+"/cases"), family)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range cases {
+				if records.Results[family][c.Name] == nil || c.Daemon { // not recorded, or health checks only
+					continue
+				}
+				t.Run(fmt.Sprintf("%s/%s/%s", mode, family, c.Name), func(t *testing.T) {
+					flows += replay(t, c, mode, func(key string) applytest.Outcome {
+						want, _ := records.Want(string(mode), family, c.Name, key, exceptions)
+						return want
+					})
 				})
 			}
 		}
@@ -124,89 +66,68 @@ func TestConformance(t *testing.T) {
 	t.Logf("%d flows compared", flows)
 }
 
-func readRecord(t *testing.T, mode ir.Mode) map[string]map[string]map[string]json.RawMessage {
-	t.Helper()
-	data, err := os.ReadFile(filepath.Join(conformanceDir, "expected", string(mode)+".json"))
+// replay compiles the case step by step, and compares each flow with what is
+// to come of it. It returns how many it compared.
+func replay(t *testing.T, c *applytest.Case, mode ir.Mode, want func(key string) applytest.Outcome) (compared int) {
+	configFile, err := c.ConfigFile(string(mode))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var record struct {
-		Results map[string]map[string]map[string]json.RawMessage `json:"results"`
-	}
-	if err := json.Unmarshal(data, &record); err != nil {
-		t.Fatal(err)
-	}
-	return record.Results
-}
-
-func readCase(t *testing.T, name string, twin bool) *conformanceCase {
-	t.Helper()
-	data, err := os.ReadFile(filepath.Join(conformanceDir, "cases", name+".yaml"))
+	offline := &conformanceNode{mode: mode, files: memFiles{"config.yaml": configFile}}
+	cfg := parseConfig(t, mode, configFile)
+	objects, err := applytest.NewStore()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var tree any
-	if err := yaml.Unmarshal(data, &tree); err != nil {
-		t.Fatal(err)
-	}
-	if twin {
-		tree = ipv6Twin(tree)
-	}
-	if data, err = json.Marshal(tree); err != nil {
-		t.Fatal(err)
-	}
-	c := new(conformanceCase)
-	if err := yaml.UnmarshalStrict(data, c); err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
-// replay compiles the case step by step, and compares each flow. It returns
-// how many it compared.
-func (c *conformanceCase) replay(t *testing.T, mode ir.Mode, family string, want map[string]json.RawMessage) (compared int) {
-	offline := &conformanceNode{mode: mode, files: memFiles{"config.json": c.config(t, mode)}}
-	cfg := parseConfig(t, mode, offline.files["config.json"])
-	cluster := newCluster(c.Objects)
-	check := func(step int, flows []conformanceFlow) {
-		data := cluster.encode(t)
+	for i, stage := range c.Stages() {
+		if err := objects.Step(stage); err != nil {
+			t.Fatal(err)
+		}
+		data, err := objects.File()
+		if err != nil {
+			t.Fatal(err)
+		}
 		snap, diags := decode(data)
 		if diags.HasErrors() {
 			t.Fatalf("snapshot: %v", diags)
 		}
-		offline.files["cluster.json"] = data
+		offline.files["cluster.yaml"] = data
 		programs, _ := compile(t, cfg, snap, topologyFacts())
-		for i := range flows {
-			f := &flows[i]
-			key, raw, ok := f.find(want, step, i+1)
-			if !f.predictable() {
+		for j := range stage.Flows {
+			f := &stage.Flows[j]
+			key := f.Key(i+1, j+1)
+			if !predictable(f) {
 				continue
 			}
-			if !ok {
+			switch wanted := want(key); {
+			case wanted == nil:
 				t.Errorf("%s: not in the record", key)
-				continue
+			case wanted["unstable"] == nil: // seen alike in each run
+				compared++
+				offline.compare(t, programs, f, key, ofRules(t, wanted))
 			}
-			var recorded conformanceOutcome
-			if err := json.Unmarshal(raw, &recorded); err != nil {
-				t.Fatal(err)
-			}
-			if _, meant := conformanceDifferences[strings.Join([]string{string(mode), family, c.Name, key}, "/")]; meant {
-				continue
-			}
-			if recorded.Unstable {
-				continue
-			}
-			compared++
-			offline.compare(t, programs, f, key, recorded)
 		}
 	}
-	check(1, c.Flows)
-	for i, s := range c.Steps {
-		cluster.delete(s.Delete)
-		cluster.apply(s.Apply)
-		check(i+2, s.Flows)
-	}
 	return compared
+}
+
+// predictable reports whether the flow's outcome follows from the rules alone:
+// not from connections made before (sport, again), nor from a server (http).
+func predictable(f *applytest.Flow) bool {
+	return f.From != "" && f.To != "" && f.Sport == 0 && !f.Unstable
+}
+
+// ofRules is the part of an outcome that rules alone decide.
+func ofRules(t *testing.T, o applytest.Outcome) (out conformanceOutcome) {
+	t.Helper()
+	text, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 // conformanceNode is node1 as proxyc trace knows it offline: a configuration, a
@@ -219,7 +140,7 @@ type conformanceNode struct {
 // trace runs proxyc trace.
 func (n *conformanceNode) trace(t *testing.T, from, to string) traceJSON {
 	t.Helper()
-	args := []string{"trace", "-c", "config.json", "-s", "cluster.json", "--mode", string(n.mode), "--hostname-override", "node1",
+	args := []string{"trace", "-c", "config.yaml", "-s", "cluster.yaml", "--mode", string(n.mode), "--hostname-override", "node1",
 		"--from", from, "--to", to, "-o", "json"}
 	for _, i := range topologyFacts().Interfaces {
 		for _, a := range i.Addrs {
@@ -238,14 +159,19 @@ func (n *conformanceNode) trace(t *testing.T, from, to string) traceJSON {
 }
 
 // compare holds what proxyc trace says, and the lowered rules, against one record.
-func (n *conformanceNode) compare(t *testing.T, programs ir.Programs, f *conformanceFlow, key string, want conformanceOutcome) {
+func (n *conformanceNode) compare(t *testing.T, programs ir.Programs, f *applytest.Flow, key string, want conformanceOutcome) {
 	t.Helper()
-	told := n.trace(t, sourceOf(t, f), f.To)
+	dst, proto, err := f.Target()
+	if err != nil {
+		t.Fatalf("%s: %v", key, err)
+	}
+	to := dst.String() + "/" + proto
+	told := n.trace(t, sourceOf(t, f.From, dst.Addr()), to)
 	src := told.From
 	if told.Interface != "" {
 		src += "@" + told.Interface
 	}
-	pkt, err := sim.ParsePacket(src, f.To)
+	pkt, err := sim.ParsePacket(src, to)
 	if err != nil {
 		t.Fatalf("%s: %v", key, err)
 	}
@@ -276,7 +202,7 @@ func (j *traceJSON) outcome(t *testing.T) sim.Outcome {
 }
 
 // sameOutcome compares as far as the flow records anything.
-func sameOutcome(f *conformanceFlow, got, want conformanceOutcome) bool {
+func sameOutcome(f *applytest.Flow, got, want conformanceOutcome) bool {
 	switch {
 	case f.Affinity:
 		return got.OneEndpoint == want.OneEndpoint
@@ -287,7 +213,7 @@ func sameOutcome(f *conformanceFlow, got, want conformanceOutcome) bool {
 }
 
 // predict turns an outcome into what the topology makes of it.
-func predict(f *conformanceFlow, pkt sim.Packet, outcome sim.Outcome) conformanceOutcome {
+func predict(f *applytest.Flow, pkt sim.Packet, outcome sim.Outcome) conformanceOutcome {
 	var out conformanceOutcome
 	fail := func(word string) {
 		if !slices.Contains(out.Failed, word) {
@@ -327,7 +253,7 @@ func predict(f *conformanceFlow, pkt sim.Packet, outcome sim.Outcome) conformanc
 // deliver says what the topology does with a packet that left the rules of
 // node1 for a destination: the endpoint that answers and the source that it
 // sees, or how it fails.
-func deliver(f *conformanceFlow, pkt sim.Packet, d sim.Destination) (endpoint, source, failure string) {
+func deliver(f *applytest.Flow, pkt sim.Packet, d sim.Destination) (endpoint, source, failure string) {
 	addr := d.AddrPort.Addr()
 	host, known := topologyName(addr)
 	switch {
@@ -409,19 +335,18 @@ func topologyName(addr netip.Addr) (string, bool) {
 // sourceOf returns a flow's source as people give it to proxyc trace: node1
 // itself, or the address from which others send to the destination. They have
 // no proxy of their own: what they send to others than node1 comes by it, too.
-func sourceOf(t *testing.T, f *conformanceFlow) string {
+func sourceOf(t *testing.T, from string, dst netip.Addr) string {
 	t.Helper()
-	if f.From == "node1" {
+	if from == "node1" {
 		return "node"
 	}
-	dst := strings.Trim(f.To[:strings.LastIndex(f.To, ":")], "[]")
 	found := ""
 	for _, prefix := range slices.Sorted(maps.Keys(topologyHosts)) {
 		for host, name := range topologyHosts[prefix] {
-			if name != f.From || strings.Contains(prefix, ":") != strings.Contains(dst, ":") {
+			if name != from || strings.Contains(prefix, ":") != dst.Is6() {
 				continue
 			}
-			if second := strings.HasPrefix(prefix, "198.51.100.") || strings.HasPrefix(prefix, "2001:db8:0:2::"); !second || strings.HasPrefix(dst, prefix) {
+			if second := strings.HasPrefix(prefix, "198.51.100.") || strings.HasPrefix(prefix, "2001:db8:0:2::"); !second || strings.HasPrefix(dst.String(), prefix) {
 				found = prefix + host
 			}
 		}
@@ -429,146 +354,8 @@ func sourceOf(t *testing.T, f *conformanceFlow) string {
 	if found != "" {
 		return found
 	}
-	t.Fatalf("no source %q", f.From)
+	t.Fatalf("no source %q", from)
 	return ""
-}
-
-// ipv6Twin replaces every address, CIDR and family name in the strings of a
-// tree by its twin.
-func ipv6Twin(tree any) any {
-	switch v := tree.(type) {
-	case string:
-		return twinText(v)
-	case []any:
-		for i := range v {
-			v[i] = ipv6Twin(v[i])
-		}
-	case map[string]any:
-		for k := range v {
-			v[k] = ipv6Twin(v[k])
-		}
-	}
-	return tree
-}
-
-// twinPrefixes maps the first part of each network to its twin's.
-var twinPrefixes = []struct{ v4, v6 string }{
-	{"10.244.1.", "fd00:10:244:1::"}, {"10.244.2.", "fd00:10:244:2::"}, {"10.96.0.", "fd00:10:96::"},
-	{"203.0.113.", "2001:db8:203::"}, {"198.18.0.", "2001:db8:198::"},
-	{"192.0.2.", "2001:db8:0:1::"}, {"198.51.100.", "2001:db8:0:2::"}, {"127.0.0.", "::"},
-}
-
-var twinCIDRs = map[string]string{
-	"10.244.0.0/16": "fd00:10:244::/48", "10.96.0.0/16": "fd00:10:96::/112", "127.0.0.0/8": "::1/128",
-	"0.0.0.0/0": "::/0", "0.0.0.0": "::", "IPv4": "IPv6",
-}
-
-func twinText(s string) string {
-	if twin, ok := twinCIDRs[s]; ok {
-		return twin
-	}
-	for _, p := range twinPrefixes {
-		rest, ok := strings.CutPrefix(s, p.v4)
-		if !ok {
-			continue
-		}
-		host, length, isCIDR := strings.Cut(rest, "/")
-		if isCIDR && (length == "24" || length == "32") {
-			return p.v6 + strings.TrimPrefix(host, "0") + map[string]string{"24": "/64", "32": "/128"}[length]
-		}
-		if host, port, ok := strings.Cut(rest, ":"); ok {
-			return "[" + p.v6 + host + "]:" + port
-		}
-		return p.v6 + rest
-	}
-	return s
-}
-
-// config returns the base configuration with the case's merged over it.
-func (c *conformanceCase) config(t *testing.T, mode ir.Mode) []byte {
-	t.Helper()
-	base := map[string]any{
-		"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
-		"clusterCIDR": "10.244.0.0/16,fd00:10:244::/48", "detectLocalMode": "ClusterCIDR",
-		"metricsBindAddress": "127.0.0.1:10249", "healthzBindAddress": "0.0.0.0:10256",
-	}
-	merge(base, c.Config)
-	merge(base, c.ModeConfig[string(mode)])
-	data, err := json.Marshal(base)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
-}
-
-func merge(into, from map[string]any) {
-	for k, v := range from {
-		section, ok := v.(map[string]any)
-		if old, both := into[k].(map[string]any); ok && both {
-			merge(old, section)
-			continue
-		}
-		into[k] = v
-	}
-}
-
-// cluster is the objects of a case, by kind, namespace and name.
-type cluster map[string]map[string]any
-
-func newCluster(objects []map[string]any) cluster {
-	c := cluster{}
-	for i := 1; i <= 2; i++ {
-		c.apply([]map[string]any{{
-			"apiVersion": "v1", "kind": "Node",
-			"metadata": map[string]any{"name": fmt.Sprintf("node%d", i), "labels": map[string]any{
-				"topology.kubernetes.io/zone": "zone-" + string("ab"[i-1])}},
-			"spec": map[string]any{"podCIDRs": []any{fmt.Sprintf("10.244.%d.0/24", i), fmt.Sprintf("fd00:10:244:%d::/64", i)}},
-			"status": map[string]any{"addresses": []any{
-				map[string]any{"type": "InternalIP", "address": fmt.Sprintf("192.0.2.1%d", i)},
-				map[string]any{"type": "InternalIP", "address": fmt.Sprintf("2001:db8:0:1::1%d", i)}}},
-		}})
-	}
-	c.apply([]map[string]any{{
-		"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": map[string]any{"name": "kubernetes"},
-		"spec": map[string]any{"cidrs": []any{"10.96.0.0/16", "fd00:10:96::/112"}},
-	}})
-	c.apply(objects)
-	return c
-}
-
-func (c cluster) apply(objects []map[string]any) {
-	for _, o := range objects {
-		meta := o["metadata"].(map[string]any)
-		kind := o["kind"].(string)
-		if _, ok := meta["namespace"]; !ok && (kind == "Service" || kind == "EndpointSlice") {
-			meta["namespace"] = "default"
-		}
-		c[fmt.Sprintf("%s/%v/%s", kind, meta["namespace"], meta["name"])] = o
-	}
-}
-
-// delete takes Kind/[namespace/]name.
-func (c cluster) delete(names []string) {
-	for _, name := range names {
-		parts := strings.Split(name, "/")
-		if len(parts) == 2 {
-			parts = []string{parts[0], "default", parts[1]}
-		}
-		delete(c, strings.Join(parts, "/"))
-	}
-}
-
-func (c cluster) encode(t *testing.T) []byte {
-	t.Helper()
-	items := make([]any, 0, len(c))
-	for _, o := range c {
-		items = append(items, o)
-	}
-	data, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
 }
 
 func (t traced) String() string {
