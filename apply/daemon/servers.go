@@ -103,7 +103,7 @@ func (d *daemon) metricsServer() *serve.Server {
 // cutOff says why the daemon is not ready any more, if it could not hear the
 // API server for too long.
 func (d *daemon) cutOff() string {
-	lost := d.contact.Silence()
+	lost := d.contact.Outage()
 	after := d.UnreadyAfter
 	if ago := time.Since(lost.Since); !lost.Since.IsZero() && after > 0 && ago >= after {
 		return fmt.Sprintf("no contact with the API server for %s: %s: %s", ago.Round(time.Second), lost.Resource, lost.Cause)

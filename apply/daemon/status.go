@@ -204,7 +204,7 @@ func (d *daemon) status() Status {
 	st.Findings, st.FindingsTotal = d.follower.findings.first(shownFindings)
 	if d.contact != nil {
 		st.APIServer = &APIServer{Server: d.contact.Server(), Resources: d.contact.Resources()}
-		if lost := d.contact.Silence(); !lost.Since.IsZero() {
+		if lost := d.contact.Outage(); !lost.Since.IsZero() {
 			st.APIServer.Lost, st.APIServer.Cause = lost.Since, lost.Resource+": "+lost.Cause
 		}
 	}

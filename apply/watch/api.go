@@ -83,7 +83,7 @@ func (a *API) connect(base *rest.Config) (err error) {
 func (a *API) Run(ctx context.Context, synced func()) {
 	kinds := []kind{a.services(), a.slices(), a.node(), a.serviceCIDRs()}
 	a.sync.Add(len(kinds))
-	ctx = hush(ctx, a.Log)
+	ctx = quietRetries(ctx, a.Log)
 	var running sync.WaitGroup
 	running.Go(func() { a.Contact.run(ctx) })
 	for _, k := range kinds {
@@ -136,7 +136,7 @@ func (a *API) follow(ctx context.Context, k kind) {
 	}
 	lw := cache.NewFilteredListWatchFromClient(k.client, k.name, metav1.NamespaceAll, k.options)
 	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, k.client), k.expected,
-		&sink{kind: k, log: a.Log, synced: synced, tell: a.Broken, marked: func() { a.Contact.mark(k.name) }},
+		&sink{kind: k, log: a.Log, synced: synced, onBroken: a.Broken, marked: func() { a.Contact.mark(k.name) }},
 		cache.ReflectorOptions{Name: "proxyc", TypeDescription: k.name, ResyncPeriod: a.Resync})
 	r.RunWithContext(ctx)
 }
@@ -167,11 +167,11 @@ func (a *API) has(ctx context.Context, k kind) bool {
 // is broken, the last version that was not stays until the object is deleted.
 type sink struct {
 	kind
-	log    *slog.Logger
-	synced func()
-	marked func()                                   // is told of bookmarks
-	tell   func(kind string, why map[string]string) // nil: nobody asks
-	said   map[string]string                        // why the objects are broken that are
+	log      *slog.Logger
+	synced   func()
+	marked   func()                                   // is told of bookmarks
+	onBroken func(kind string, why map[string]string) // nil: nobody asks
+	said     map[string]string                        // why the objects are broken that are
 }
 
 var (
@@ -232,14 +232,14 @@ func (s *sink) report(b broken, said map[string]string) any {
 func (s *sink) forget(key string) {
 	if _, said := s.said[key]; said {
 		delete(s.said, key)
-		s.told()
+		s.notifyBroken()
 	}
 }
 
-// told hands out what is broken.
-func (s *sink) told() {
-	if s.tell != nil {
-		s.tell(s.name, maps.Clone(s.said))
+// notifyBroken hands out what is broken.
+func (s *sink) notifyBroken() {
+	if s.onBroken != nil {
+		s.onBroken(s.name, maps.Clone(s.said))
 	}
 }
 
@@ -249,7 +249,7 @@ func (s *sink) Add(obj any) error {
 	case nil: // of another kind
 	case broken:
 		s.report(obj, s.said)
-		s.told()
+		s.notifyBroken()
 	default:
 		s.forget(key)
 		s.set(obj)
@@ -289,7 +289,7 @@ func (s *sink) Replace(all []any, _ string) error {
 		}
 	}
 	if len(said)+len(s.said) > 0 {
-		s.told()
+		s.notifyBroken()
 	}
 	s.replace(reduced)
 	s.synced()

@@ -217,7 +217,7 @@ func TestBrokenObject(t *testing.T) {
 	has := map[string]bool{}
 	var said bytes.Buffer
 	var told map[string]string
-	s := &sink{log: slog.New(slog.NewTextHandler(&said, nil)), tell: func(_ string, why map[string]string) { told = why }, kind: kind{
+	s := &sink{log: slog.New(slog.NewTextHandler(&said, nil)), onBroken: func(_ string, why map[string]string) { told = why }, kind: kind{
 		name: "things",
 		reduce: func(obj any) any {
 			svc := obj.(*corev1.Service)

@@ -30,7 +30,7 @@ type Contact struct {
 	mu     sync.Mutex
 	server string
 	heard  map[string]*Heard
-	silent Silence
+	outage Outage
 }
 
 // Heard is what is known of one resource.
@@ -48,18 +48,18 @@ type Heard struct {
 	optional bool
 }
 
-// Silence is that an API server cannot be heard.
-type Silence struct {
+// Outage is that an API server cannot be heard.
+type Outage struct {
 	Since    time.Time // zero: it can be heard
 	Resource string
 	Cause    string
 }
 
 const (
-	// longSilence is how long nothing may come of a resource before it counts
+	// staleAfter is how long nothing may come of a resource before it counts
 	// as lost: an API server sends a bookmark each minute.
-	longSilence = 3 * time.Minute
-	// listenEvery is how often silence is looked for.
+	staleAfter = 3 * time.Minute
+	// listenEvery is how often an outage is looked for.
 	listenEvery = 10 * time.Second
 )
 
@@ -86,11 +86,11 @@ func (c *Contact) Resources() []Heard {
 	return out
 }
 
-// Silence returns since when there is no contact, and why.
-func (c *Contact) Silence() Silence {
+// Outage returns since when there is no contact, and why.
+func (c *Contact) Outage() Outage {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.silent
+	return c.outage
 }
 
 // expect begins to ask for a resource.
@@ -111,8 +111,8 @@ func (c *Contact) change(resource string, f func(*Heard)) {
 	if h := c.heard[resource]; h != nil {
 		f(h)
 	}
-	before, now := c.silent, c.judge()
-	c.silent = now
+	before, now := c.outage, c.findOutage()
+	c.outage = now
 	at := c.now()
 	c.mu.Unlock()
 	switch {
@@ -123,11 +123,11 @@ func (c *Contact) change(resource string, f func(*Heard)) {
 	}
 }
 
-// judge returns the resource that was lost first.
-func (c *Contact) judge() (s Silence) {
+// findOutage returns the resource that was lost first.
+func (c *Contact) findOutage() (s Outage) {
 	for _, name := range slices.Sorted(maps.Keys(c.heard)) {
 		if h := c.heard[name]; !h.Lost.IsZero() && (s.Since.IsZero() || h.Lost.Before(s.Since)) {
-			s = Silence{h.Lost, name, h.Cause}
+			s = Outage{h.Lost, name, h.Cause}
 		}
 	}
 	return s
@@ -174,14 +174,14 @@ func (c *Contact) listen() {
 				last = h.answered
 			}
 			// A server that sends no bookmarks may have nothing to tell.
-			if (h.marked || h.Last.IsZero()) && h.Lost.IsZero() && c.now().Sub(last) >= longSilence {
-				h.Lost, h.Cause = c.now(), fmt.Sprintf("no event and no bookmark for %s", longSilence)
+			if (h.marked || h.Last.IsZero()) && h.Lost.IsZero() && c.now().Sub(last) >= staleAfter {
+				h.Lost, h.Cause = c.now(), fmt.Sprintf("no event and no bookmark for %s", staleAfter)
 			}
 		})
 	}
 }
 
-// run looks for silence until ctx ends.
+// run looks for an outage until ctx ends.
 func (c *Contact) run(ctx context.Context) {
 	tick := time.NewTicker(listenEvery)
 	defer tick.Stop()

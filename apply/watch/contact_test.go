@@ -125,11 +125,11 @@ func cutOff(t *testing.T) (*way, *fakeAPI, *follower, *lockedBuffer) {
 	return w, f, g, said
 }
 
-// silence waits until contact is lost or is not.
-func (g *follower) silence(want bool) Silence {
+// outage waits until contact is lost or is not.
+func (g *follower) outage(want bool) Outage {
 	g.t.Helper()
 	for deadline := time.Now().Add(40 * time.Second); ; time.Sleep(time.Millisecond) {
-		s := g.Contact.Silence()
+		s := g.Contact.Outage()
 		if !s.Since.IsZero() == want {
 			return s
 		}
@@ -159,21 +159,21 @@ const (
 func TestContactRefused(t *testing.T) {
 	w, f, g, said := cutOff(t)
 	g.waitSynced()
-	if g.silence(false); strings.Contains(said.String(), "contact") {
+	if g.outage(false); strings.Contains(said.String(), "contact") {
 		t.Errorf("said while all is well:\n%s", said.String())
 	}
 	began := time.Now()
 	w.shut()
-	if s := g.silence(true); s.Cause == "" || s.Since.Before(began) {
+	if s := g.outage(true); s.Cause == "" || s.Since.Before(began) {
 		t.Errorf("silence since %s, %s before: cause %q", s.Since, began.Sub(s.Since), s.Cause)
 	}
-	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(g.Contact.Silence().Cause, "connection refused"); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(g.Contact.Outage().Cause, "connection refused"); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("cause %q, want that connections are refused", g.Contact.Silence().Cause)
+			t.Fatalf("cause %q, want that connections are refused", g.Contact.Outage().Cause)
 		}
 	}
 	w.listen()
-	g.silence(false)
+	g.outage(false)
 	if n := timesSaid(t, said, backSaid); n != 1 {
 		t.Errorf("the return is told %d times", n)
 	}
@@ -200,12 +200,12 @@ func TestContactVanished(t *testing.T) {
 	g.waitSynced()
 	g.until(has("a"))
 	w.freeze()
-	if s := g.silence(true); !strings.Contains(s.Cause, "connection lost") {
+	if s := g.outage(true); !strings.Contains(s.Cause, "connection lost") {
 		t.Errorf("cause: %q", s.Cause)
 	}
 	w.shut()
 	w.listen()
-	g.silence(false)
+	g.outage(false)
 	if lost, back := timesSaid(t, said, lostSaid), timesSaid(t, said, backSaid); lost != 1 || back != 1 {
 		t.Errorf("told %d times that contact is lost, and %d times that it is back", lost, back)
 	}
@@ -215,7 +215,7 @@ func TestContactVanished(t *testing.T) {
 func TestContactNever(t *testing.T) {
 	said := &lockedBuffer{}
 	g := followConfig(t, &rest.Config{Host: "http://127.0.0.1:1"}, io.MultiWriter(said, t.Output()))
-	if s := g.silence(true); !strings.Contains(s.Cause, "connection refused") {
+	if s := g.outage(true); !strings.Contains(s.Cause, "connection refused") {
 		t.Errorf("cause: %q", s.Cause)
 	}
 	for range 2 * len(g.Contact.Resources()) { // some tries later
@@ -273,7 +273,7 @@ func TestContactAnswers(t *testing.T) {
 					t.Errorf("the body is gone: %q, %v", body, err)
 				}
 			}
-			if got := c.Silence().Cause; got != tc.want {
+			if got := c.Outage().Cause; got != tc.want {
 				t.Errorf("cause %q, want %q", got, tc.want)
 			}
 		})
@@ -295,9 +295,9 @@ func TestContactSilent(t *testing.T) {
 		{"at first", func() {}, ""},
 		{"services come, without bookmarks", func() { c.answer("services"); c.hear("services") }, ""},
 		{"a minute", func() { now = now.Add(time.Minute) }, ""},
-		{"nothing of nodes", func() { now = now.Add(longSilence) }, "nodes"},
+		{"nothing of nodes", func() { now = now.Add(staleAfter) }, "nodes"},
 		{"nodes come", func() { c.answer("nodes"); c.hear("nodes"); c.mark("nodes") }, ""},
-		{"a little less than long", func() { now = now.Add(longSilence - time.Second) }, ""},
+		{"a little less than long", func() { now = now.Add(staleAfter - time.Second) }, ""},
 		{"long", func() { now = now.Add(time.Second) }, "nodes"},
 		{"longer", func() { now = now.Add(time.Hour) }, "nodes"},
 		{"a bookmark", func() { c.hear("nodes") }, ""},
@@ -305,7 +305,7 @@ func TestContactSilent(t *testing.T) {
 	for _, s := range steps {
 		s.do()
 		c.listen()
-		if got := c.Silence().Resource; got != s.want {
+		if got := c.Outage().Resource; got != s.want {
 			t.Errorf("%s: lost: %q, want %q", s.name, got, s.want)
 		}
 	}

@@ -99,11 +99,11 @@ func (s *Store) update(change func(*snapshot.Snapshot, *Changes) snapshot.Dirty)
 		return
 	}
 	s.pending.Merge(d)
-	s.tell()
+	s.notify()
 }
 
-// tell notes that there is something to take.
-func (s *Store) tell() {
+// notify notes that there is something to take.
+func (s *Store) notify() {
 	if s.pending.Since.IsZero() {
 		s.pending.Since = s.now()
 	}
@@ -121,7 +121,7 @@ func (s *Store) SetInterfaces(now []compiler.Interface) {
 		return
 	}
 	s.interfaces, s.pending.Interfaces = now, now
-	s.tell()
+	s.notify()
 }
 
 // SetService adds or replaces a Service. What is equal is no change; so it is

@@ -1,0 +1,41 @@
+package watch
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+
+	"github.com/go-logr/logr"
+	"k8s.io/klog/v2"
+)
+
+// quietRetries makes client-go say only at verbosity 4 what each try to watch came to:
+// Contact says once what follows from it.
+func quietRetries(ctx context.Context, log *slog.Logger) context.Context {
+	return klog.NewContext(ctx, logr.FromSlogHandler(retryHandler{log.Handler()}))
+}
+
+type retryHandler struct{ slog.Handler }
+
+// tries are the messages about that.
+var tries = []string{"Failed to watch", "Warning: watch ended with error"}
+
+// quiet is the level of verbosity 4.
+const quiet = slog.Level(-4)
+
+func (h retryHandler) Handle(ctx context.Context, r slog.Record) error {
+	if slices.Contains(tries, r.Message) {
+		if r.Level = quiet; !h.Enabled(ctx, r.Level) {
+			return nil
+		}
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+func (h retryHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return retryHandler{h.Handler.WithAttrs(attrs)}
+}
+
+func (h retryHandler) WithGroup(name string) slog.Handler {
+	return retryHandler{h.Handler.WithGroup(name)}
+}
