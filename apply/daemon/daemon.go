@@ -200,7 +200,7 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 	d := &daemon{process: p, resolved: from.Resolved, configFile: from.file, cfg: cfg, nodeName: name, log: log, began: time.Now()}
 	d.store = watch.NewStore(time.Now)
 	d.health = serve.NewHealth(2*cfg.SyncPeriod(), time.Now)
-	d.health.Untaken = d.store.Pending
+	d.health.Pending = d.store.Pending
 	d.flows = conntrack.NewCleaner(d.cleaned)
 	d.health.Following = d.following
 	d.metrics = newMetrics(cfg, p.Version)

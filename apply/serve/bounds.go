@@ -28,8 +28,8 @@ const (
 )
 
 // newHTTPServer makes a server within these bounds, whose connections are
-// those of a crowd.
-func newHTTPServer(h http.Handler, log *slog.Logger, of *crowd) *http.Server {
+// those of a set.
+func newHTTPServer(h http.Handler, log *slog.Logger, of *connections) *http.Server {
 	return &http.Server{
 		Handler:           bounded(h),
 		ReadHeaderTimeout: headerTimeout,
@@ -61,10 +61,10 @@ func unhurried(h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// crowd are the connections of one server, or of several that share a bound.
+// connections are the connections of one server, or of several that share a bound.
 // Where there are too many, the one goes that has kept the server waiting for
 // longest: those who hold connections cannot keep a probe from its answer.
-type crowd struct {
+type connections struct {
 	most int
 
 	mu    sync.Mutex
@@ -72,17 +72,19 @@ type crowd struct {
 	at    map[net.Conn]*list.Element
 }
 
-func newCrowd(most int) *crowd { return &crowd{most: most, at: map[net.Conn]*list.Element{}} }
+func newConnections(most int) *connections {
+	return &connections{most: most, at: map[net.Conn]*list.Element{}}
+}
 
 // follow is told of what becomes of a connection.
-func (c *crowd) follow(conn net.Conn, s http.ConnState) {
+func (c *connections) follow(conn net.Conn, s http.ConnState) {
 	if oldest := c.note(conn, s); oldest != nil {
 		oldest.Close()
 	}
 }
 
 // note returns the connection that is to go, if there are too many.
-func (c *crowd) note(conn net.Conn, s http.ConnState) (oldest net.Conn) {
+func (c *connections) note(conn net.Conn, s http.ConnState) (oldest net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at, known := c.at[conn]
@@ -107,7 +109,7 @@ func (c *crowd) note(conn net.Conn, s http.ConnState) (oldest net.Conn) {
 	return oldest
 }
 
-func (c *crowd) forget(conn net.Conn, at *list.Element) {
+func (c *connections) forget(conn net.Conn, at *list.Element) {
 	c.queue.Remove(at)
 	delete(c.at, conn)
 }

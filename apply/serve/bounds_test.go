@@ -25,7 +25,7 @@ type named struct {
 // Of too many, the one goes that has kept the server waiting for longest.
 func TestCrowd(t *testing.T) {
 	conns := map[string]*named{}
-	c := newCrowd(3)
+	c := newConnections(3)
 	for _, step := range []struct {
 		conn  string
 		state http.ConnState
@@ -186,7 +186,7 @@ func TestServerLongBody(t *testing.T) {
 
 // Profiles take longer than other answers may.
 func TestServerProfile(t *testing.T) {
-	server := newHTTPServer(nil, quiet(), newCrowd(1))
+	server := newHTTPServer(nil, quiet(), newConnections(1))
 	if server.WriteTimeout != 0 { // net/http/pprof refuses to go beyond it
 		t.Errorf("WriteTimeout is %s", server.WriteTimeout)
 	}

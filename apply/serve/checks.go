@@ -31,11 +31,11 @@ type HealthChecks struct {
 	// Hosts are the names of this node, as those of a Server.
 	Hosts []string
 
-	mu     sync.Mutex
-	crowd  *crowd // of all checks; nil: there was none yet
-	addrs  []netip.Addr
-	open   map[ir.Name]sockets
-	failed map[ir.Name]*ir.HealthCheck // of which some address could not be opened
+	mu          sync.Mutex
+	connections *connections // of all checks; nil: there was none yet
+	addrs       []netip.Addr
+	open        map[ir.Name]sockets
+	failed      map[ir.Name]*ir.HealthCheck // of which some address could not be opened
 }
 
 // sockets are where one Service's check answers.
@@ -178,10 +178,10 @@ func (c *HealthChecks) listen(service ir.Name, at netip.AddrPort) (*check, error
 		return nil, err
 	}
 	check := &check{service: service, health: c.Health, done: make(chan struct{})}
-	if c.crowd == nil {
-		c.crowd = newCrowd(maxChecks)
+	if c.connections == nil {
+		c.connections = newConnections(maxChecks)
 	}
-	check.server = newHTTPServer(onlyOurs(check, c.Hosts), c.Log, c.crowd)
+	check.server = newHTTPServer(onlyOurs(check, c.Hosts), c.Log, c.connections)
 	go func() {
 		defer close(check.done)
 		if err := check.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {

@@ -12,9 +12,9 @@ import (
 // should get traffic from load balancers, and whether the kernel holds what
 // was last wanted. It is safe for use by several goroutines.
 type Health struct {
-	// Untaken, if set, returns how many changes nobody has taken yet: while there
+	// Pending, if set, returns how many changes nobody has taken yet: while there
 	// are any, the kernel does not hold what is wanted. It is set before use.
-	Untaken func() int
+	Pending func() int
 	// Following, if set, says what has to follow before the last SetReady counts;
 	// "": nothing. It is set before use.
 	Following func() string
@@ -153,7 +153,7 @@ type Ready struct {
 
 // Ready reports whether the kernel holds what was last wanted.
 func (h *Health) Ready() Ready {
-	untaken := h.Untaken != nil && h.Untaken() > 0
+	pending := h.Pending != nil && h.Pending() > 0
 	cutOff := ""
 	if h.CutOff != nil {
 		cutOff = h.CutOff()
@@ -170,7 +170,7 @@ func (h *Health) Ready() Ready {
 		return Ready{Reason: waiting}
 	case cutOff != "":
 		return Ready{Reason: cutOff}
-	case untaken:
+	case pending:
 		return Ready{Reason: "a change is waiting"}
 	case following != "":
 		return Ready{Reason: following}

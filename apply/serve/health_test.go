@@ -160,8 +160,8 @@ func TestEligible(t *testing.T) {
 
 func TestReadyz(t *testing.T) {
 	h := NewHealth(timeout, newClock().now)
-	untaken, cutOff, following := 0, "", ""
-	h.Untaken, h.CutOff, h.Following = func() int { return untaken }, func() string { return cutOff }, func() string { return following }
+	pending, cutOff, following := 0, "", ""
+	h.Pending, h.CutOff, h.Following = func() int { return pending }, func() string { return cutOff }, func() string { return following }
 	handler := h.Handler(NewMetrics(ir.ModeNFTables, "test"))
 	for _, step := range []struct {
 		name string
@@ -171,8 +171,8 @@ func TestReadyz(t *testing.T) {
 		{"at start", func() {}, answer{503, "application/json", `{"ready":false,"reason":"starting"}`}},
 		{"in force", h.SetReady, answer{200, "application/json", `{"ready":true}`}},
 		{"behind", func() { h.SetNotReady("3 Services are quarantined") }, answer{503, "application/json", `{"ready":false,"reason":"3 Services are quarantined"}`}},
-		{"changes wait", func() { h.SetReady(); untaken = 1 }, answer{503, "application/json", `{"ready":false,"reason":"a change is waiting"}`}},
-		{"cut off", func() { untaken, cutOff = 0, "no contact" }, answer{503, "application/json", `{"ready":false,"reason":"no contact"}`}},
+		{"changes wait", func() { h.SetReady(); pending = 1 }, answer{503, "application/json", `{"ready":false,"reason":"a change is waiting"}`}},
+		{"cut off", func() { pending, cutOff = 0, "no contact" }, answer{503, "application/json", `{"ready":false,"reason":"no contact"}`}},
 		{"something follows", func() { cutOff, following = "", "flows" }, answer{503, "application/json", `{"ready":false,"reason":"flows"}`}},
 		{"all is done", func() { following = "" }, answer{200, "application/json", `{"ready":true}`}},
 		{"heard again", func() { cutOff = "" }, answer{200, "application/json", `{"ready":true}`}},
