@@ -63,9 +63,9 @@ func (s Stale) Compare(o Stale) int {
 type Judge struct {
 	family  ir.Family
 	node    *ir.Node
-	alive   map[ir.Match]frontend
+	current map[ir.Match]frontend
 	removed map[ir.Match]bool
-	// ports are those of all frontends: most entries of a node are foreign, and
+	// ports are those of all frontends: most entries of a node lead to none, and
 	// this tells so of each with one look.
 	ports map[uint16]bool
 }
@@ -79,7 +79,7 @@ type frontend struct {
 // NewJudge returns the Judge of a Program's family; a frontend that was removed and
 // of the other one is no matter.
 func NewJudge(p *ir.Program, removed []ir.Match) *Judge {
-	j := &Judge{family: p.Family, node: &p.Node, alive: map[ir.Match]frontend{}, removed: map[ir.Match]bool{}, ports: map[uint16]bool{}}
+	j := &Judge{family: p.Family, node: &p.Node, current: map[ir.Match]frontend{}, removed: map[ir.Match]bool{}, ports: map[uint16]bool{}}
 	if p.Node.Mode == ir.ModeUserspace {
 		return j
 	}
@@ -87,7 +87,7 @@ func NewJudge(p *ir.Program, removed []ir.Match) *Judge {
 		s := &p.Services[i]
 		for k := range s.Frontends {
 			if f := &s.Frontends[k]; f.Match.Protocol == ir.UDP {
-				j.alive[f.Match] = frontend{service: s.Name, backends: serving(s, f.Port)}
+				j.current[f.Match] = frontend{service: s.Name, backends: serving(s, f.Port)}
 				j.ports[f.Match.Port] = true
 			}
 		}
@@ -111,21 +111,21 @@ func (j *Judge) Stale(e Entry) (Stale, bool) {
 		return Stale{}, false
 	}
 	translated := e.From != e.To
-	m, alive, ok := j.of(e.To)
-	s := Stale{Entry: e, Frontend: m, Service: alive.service}
+	m, current, ok := j.of(e.To)
+	s := Stale{Entry: e, Frontend: m, Service: current.service}
 	switch {
 	case !ok:
 		return Stale{}, false
-	case alive.backends == nil:
+	case current.backends == nil:
 		s.Why = "the Service, or its port, is gone"
 		return s, translated
-	case len(alive.backends) == 0:
+	case len(current.backends) == 0:
 		s.Why = "the Service has no endpoint left"
 		return s, translated
 	case !translated:
 		s.Why = "older than the Service's endpoints: it was never translated"
 		return s, true
-	case alive.backends[e.From]:
+	case current.backends[e.From]:
 		return Stale{}, false
 	}
 	s.Why = e.From.String() + " is no endpoint of the Service"
@@ -158,22 +158,22 @@ func add(set map[netip.AddrPort]bool, backends []ir.Backend) {
 
 // of finds the frontend that takes, or took, packets to an address: exact
 // addresses before node ports. The backends of one that is gone are nil.
-func (j *Judge) of(to netip.AddrPort) (m ir.Match, alive frontend, ok bool) {
+func (j *Judge) of(to netip.AddrPort) (m ir.Match, current frontend, ok bool) {
 	exact := ir.Match{Addr: to.Addr(), Protocol: ir.UDP, Port: to.Port()}
 	node := ir.Match{Protocol: ir.UDP, Port: to.Port()}
 	own := j.node.HasAddr(to.Addr())
-	if alive, ok = j.alive[exact]; ok {
-		return exact, alive, true
+	if current, ok = j.current[exact]; ok {
+		return exact, current, true
 	}
 	if j.node.NodePorts.Has(to.Addr(), own) {
-		if alive, ok = j.alive[node]; ok {
-			return node, alive, true
+		if current, ok = j.current[node]; ok {
+			return node, current, true
 		}
 	}
 	if j.removed[exact] {
 		return exact, frontend{}, true
 	}
 	// What is gone may have answered on other addresses of the node than now.
-	_, still := j.alive[node]
+	_, still := j.current[node]
 	return node, frontend{}, own && !still && j.removed[node]
 }

@@ -34,7 +34,7 @@ const mostFilters = 8
 // least, ctnetlink_filter_match_tuple).
 func (j *Judge) filters() []filter {
 	matches := map[ir.Match]bool{}
-	for m := range j.alive {
+	for m := range j.current {
 		matches[m] = true
 	}
 	for m := range j.removed {
