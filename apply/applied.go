@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"maps"
 	"slices"
 	"sync"
 
@@ -74,20 +75,36 @@ func (a *Applied) From(changes ir.Changes) (from ir.Changes) {
 }
 
 // Programs returns the Programs, with their Services by name.
-func (a *Applied) Programs() (programs ir.Programs) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for f, node := range ir.Present(a.node) {
-		services := a.services.Of(f)
-		p := *node
-		p.Services = make([]ir.Service, 0, len(services))
-		for _, s := range services {
-			p.Services = append(p.Services, *s)
+func (a *Applied) Programs() ir.Programs {
+	return a.Some(func(ir.Family, *ir.Service) bool { return true })
+}
+
+// Some returns the Programs with those Services alone that keep chooses, by
+// name.
+func (a *Applied) Some(keep func(ir.Family, *ir.Service) bool) (programs ir.Programs) {
+	node, all := a.all()
+	for f, of := range ir.Present(node) {
+		services := slices.DeleteFunc(all.Of(f), func(s *ir.Service) bool { return !keep(f, s) })
+		slices.SortFunc(services, func(a, b *ir.Service) int { return a.Name.Compare(b.Name) })
+		p := *of
+		p.Services = make([]ir.Service, len(services))
+		for i, s := range services {
+			p.Services[i] = *s
 		}
-		slices.SortFunc(p.Services, func(a, b ir.Service) int { return a.Name.Compare(b.Name) })
 		*programs.At(f) = &p
 	}
 	return programs
+}
+
+// all returns what there is, in no order: whoever notes a change waits no longer
+// than that takes.
+func (a *Applied) all() (node ir.Programs, services ir.PerFamily[[]*ir.Service]) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for f := range ir.Present(a.node) {
+		*services.At(f) = slices.AppendSeq(make([]*ir.Service, 0, len(a.services.Of(f))), maps.Values(a.services.Of(f)))
+	}
+	return a.node, services
 }
 
 // Without returns the Programs without Services that were refused.

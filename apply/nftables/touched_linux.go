@@ -82,9 +82,9 @@ func (d *Dataplane) compareTouched(ctx context.Context, all ir.PerFamily[touched
 	if time.Since(d.whole) >= wholeEvery {
 		return nil, nil
 	}
-	p := &Plan{}
+	var have ir.PerFamily[*rules.Ruleset]
 	for f := range ir.Present(d.applied.Node()) {
-		have := &rules.Ruleset{Family: f}
+		r := &rules.Ruleset{Family: f}
 		for id, keys := range all.Of(f) {
 			set := id.Set()
 			for key := range keys {
@@ -92,30 +92,35 @@ func (d *Dataplane) compareTouched(ctx context.Context, all ir.PerFamily[touched
 					return nil, err
 				}
 			}
-			have.Sets = append(have.Sets, *set)
+			r.Sets = append(r.Sets, *set)
 		}
-		sortSets(have.Sets)
-		// After the reading: a change that is in neither would seem to be drift.
-		want := rules.Lower(all.Of(f).about(d.applied.Programs().Of(f)))
-		c := &change{family: f, owners: ownersIn(have)}
-		for i := range have.Sets {
-			id, _ := fixedSet(have.Sets[i].Name)
-			w := want.Sets[id]
+		sortSets(r.Sets)
+		*have.At(f) = r
+	}
+	mayBe := ir.PerFamily[func(*ir.Service) bool]{IPv4: all.IPv4.mayBeOf(), IPv6: all.IPv6.mayBeOf()}
+	// After the reading: a change that is in neither would seem to be drift.
+	want := rules.LowerAll(d.applied.Some(func(f ir.Family, s *ir.Service) bool { return mayBe.Of(f)(s) }))
+	p := &Plan{}
+	for f, h := range ir.Present(have) {
+		c := &change{family: f, owners: ownersIn(h)}
+		for i := range h.Sets {
+			id, _ := fixedSet(h.Sets[i].Name)
+			w := want.Of(f).Sets[id]
 			w.Elements = slices.DeleteFunc(w.Elements, func(e rules.Element) bool {
 				_, ok := all.Of(f)[id][e.Key]
 				return !ok
 			})
-			c.addElements(compareElements(&have.Sets[i], &w))
+			c.addElements(compareElements(&h.Sets[i], &w))
 		}
 		*p.families.At(f) = c
 	}
 	return p, nil
 }
 
-// about returns the Program with those Services alone of which the elements may
-// be: each of these has an address of a frontend or of a backend, or is of a
-// node port, which has none.
-func (t touched) about(p *ir.Program) *ir.Program {
+// mayBeOf returns a func that reports whether some of the elements may be of a
+// Service: each has an address of a frontend or of a backend, or is of a node
+// port, which has none.
+func (t touched) mayBeOf() func(*ir.Service) bool {
 	addrs := map[netip.Addr]bool{}
 	for _, keys := range t {
 		for k := range keys {
@@ -125,17 +130,12 @@ func (t touched) about(p *ir.Program) *ir.Program {
 			}
 		}
 	}
-	some := &ir.Program{Family: p.Family, Node: p.Node}
-	for i := range p.Services {
-		s := &p.Services[i]
-		if slices.ContainsFunc(s.Frontends, func(f ir.Frontend) bool { return addrs[f.Match.Addr] }) ||
-			slices.ContainsFunc(s.Pools, func(p ir.Pool) bool {
-				return slices.ContainsFunc(p.Backends, func(b ir.Backend) bool { return addrs[b.AddrPort.Addr()] })
-			}) {
-			some.Services = append(some.Services, *s)
-		}
+	frontend := func(f ir.Frontend) bool { return addrs[f.Match.Addr] }
+	backend := func(b ir.Backend) bool { return addrs[b.AddrPort.Addr()] }
+	return func(s *ir.Service) bool {
+		return slices.ContainsFunc(s.Frontends, frontend) ||
+			slices.ContainsFunc(s.Pools, func(p ir.Pool) bool { return slices.ContainsFunc(p.Backends, backend) })
 	}
-	return some
 }
 
 // element adds the element of a key to the set, if the kernel has one.
