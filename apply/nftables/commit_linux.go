@@ -51,6 +51,9 @@ func (d *Dataplane) commit(ctx context.Context, plan *Plan) (apply.Result, error
 		}
 		again := newPlan(have, *plan.want)
 		again.again = true
+		if plan.forgets {
+			again.forgetAll()
+		}
 		return d.send(ctx, again)
 	}
 	return result, err
@@ -66,28 +69,31 @@ func (d *Dataplane) send(ctx context.Context, p *Plan) (apply.Result, error) {
 	for try := 0; ; try++ {
 		entries, err := d.staleEntries(ctx, p)
 		if err != nil {
-			return apply.Result{}, err
+			return out.result(), err
 		}
 		if try > 10 {
 			entries = nil // they expire faster than they are removed: forget comes back to them
 		}
 		refusals, err := d.c.send(ctx, newBatch(p, entries))
-		if err != nil {
-			return apply.Result{}, err
+		if err != nil { // the batch may be in force for all that
+			d.unforgotten = d.unforgotten || p.purges()
+			return out.result(), err
 		}
 		if len(refusals) == 0 {
 			break
 		}
-		if p, err = out.without(p, refusals); err != nil {
-			return apply.Result{}, err
+		rest, err := out.without(p, refusals)
+		if err != nil {
+			return out.result(), err
 		}
+		p = rest
 	}
 	result := out.result()
 	if err := d.forget(ctx, p); err != nil {
 		d.unforgotten = true
 		return result, err
 	}
-	if p.forgets {
+	if p.forgets && len(result.Refused) == 0 { // what is refused keeps its maps as they are
 		d.unforgotten = false
 	}
 	return result, nil

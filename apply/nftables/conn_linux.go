@@ -16,7 +16,12 @@ import (
 type conn struct {
 	nl   *netlink.Conn
 	room int // bytes that a batch may have now
+	// request makes a request, with a batch or, with nil, without: it calls do.
+	// Tests let requests fail, before they take effect or after.
+	request func(b *batch, do func() error) error
 }
+
+func direct(_ *batch, do func() error) error { return do() }
 
 // readBuffer holds the refusals of a batch, each of which quotes its message.
 const readBuffer = 32 << 20
@@ -34,7 +39,7 @@ func dial(netns int) (*conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("netlink socket of nf_tables: %w", err)
 	}
-	c := &conn{nl: nl}
+	c := &conn{nl: nl, request: direct}
 	err = errors.Join(
 		nl.SetOption(netlink.ExtendedAcknowledge, true), // tells which element it was
 		nl.SetReadBuffer(readBuffer),
@@ -73,10 +78,18 @@ func (r refused) Unwrap() error { return r.err }
 
 // send sends a batch, which the kernel takes as a whole or not at all. It returns
 // the messages because of which it did not.
-func (c *conn) send(ctx context.Context, b *batch) ([]refused, error) {
+func (c *conn) send(ctx context.Context, b *batch) (refusals []refused, err error) {
 	if len(b.messages) == 0 {
 		return nil, nil
 	}
+	err = c.request(b, func() (err error) {
+		refusals, err = c.exchange(ctx, b)
+		return err
+	})
+	return refusals, err
+}
+
+func (c *conn) exchange(ctx context.Context, b *batch) ([]refused, error) {
 	if err := c.within(ctx); err != nil {
 		return nil, err
 	}
@@ -169,6 +182,14 @@ func nfType(t uint16) netlink.HeaderType {
 // dump asks for all objects of a kind, and returns their attributes. interrupted
 // tells that some table changed meanwhile.
 func (c *conn) dump(ctx context.Context, typ uint16, family byte, query []byte, each func(attrs []byte) error) (interrupted bool, err error) {
+	err = c.request(nil, func() (err error) {
+		interrupted, err = c.list(ctx, typ, family, query, each)
+		return err
+	})
+	return interrupted, err
+}
+
+func (c *conn) list(ctx context.Context, typ uint16, family byte, query []byte, each func(attrs []byte) error) (interrupted bool, err error) {
 	if err := c.within(ctx); err != nil {
 		return false, err
 	}
@@ -199,7 +220,15 @@ func (c *conn) dump(ctx context.Context, typ uint16, family byte, query []byte, 
 }
 
 // get asks for one object; nil if it is not there.
-func (c *conn) get(ctx context.Context, typ uint16, family byte, query []byte) (fields, error) {
+func (c *conn) get(ctx context.Context, typ uint16, family byte, query []byte) (found fields, err error) {
+	err = c.request(nil, func() (err error) {
+		found, err = c.ask(ctx, typ, family, query)
+		return err
+	})
+	return found, err
+}
+
+func (c *conn) ask(ctx context.Context, typ uint16, family byte, query []byte) (fields, error) {
 	if err := c.within(ctx); err != nil {
 		return nil, err
 	}

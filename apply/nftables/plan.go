@@ -304,6 +304,16 @@ func (p *Plan) forgetAll() {
 	}
 }
 
+// purges reports whether affinity maps may remember backends that go.
+func (p *Plan) purges() bool {
+	for _, c := range ir.Present(p.families) {
+		if len(c.purge) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // remembered returns for each affinity map the backends that rules put into it.
 func remembered(r *rules.Ruleset) map[string]map[netip.Addr]struct{} {
 	mapsOf := map[string][]string{} // chain → maps that it writes

@@ -1,0 +1,203 @@
+package nftables
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/nftables"
+	"github.com/proxyc/proxyc/render/nftables/nftest"
+)
+
+// fault lets the n-th request fail, before it takes effect or after.
+type fault struct {
+	n     int
+	after bool
+	// meanwhile is what others do before each batch that changes rules.
+	meanwhile func()
+	made      int
+	fired     bool
+}
+
+var errFault = errors.New("injected")
+
+func (f *fault) request(b *batch, do func() error) error {
+	f.made++
+	if b != nil && f.meanwhile != nil && slices.ContainsFunc(b.messages, func(m message) bool { return !m.purge }) {
+		f.meanwhile()
+	}
+	if f.made != f.n {
+		return do()
+	}
+	f.fired = true
+	if f.after {
+		if err := do(); err != nil {
+			return err
+		}
+	}
+	return errFault
+}
+
+// faultySteps are the changes in which every request fails once: a Service with
+// affinity loses a backend to which connections go all the time, and another one
+// is such that the kernel refuses it, or is not.
+func faultySteps(refused bool) (before, after ir.Programs, bad ir.Name) {
+	b, a := nftest.Program(ir.IPv4), nftest.Program(ir.IPv4)
+	bad = a.Services[5].Name
+	b.Services = b.Services[:5]
+	if refused {
+		// What is another's already has other data, which the kernel does not take.
+		a.Services[5].Frontends[0].Match = a.Services[0].Frontends[0].Match
+	}
+	for i := range a.Services {
+		for j := range a.Services[i].Pools {
+			if p := &a.Services[i].Pools[j]; p.Affinity != nil {
+				p.Backends = slices.DeleteFunc(p.Backends, func(b ir.Backend) bool { return b.AddrPort.Addr() == leaver })
+			}
+		}
+	}
+	return ir.NewPrograms(b), ir.NewPrograms(a), bad
+}
+
+// leaver is the backend that goes.
+var leaver = netip.MustParseAddr("10.244.2.10")
+
+// A Result tells what the kernel has, an error means that another Read, Plan
+// and Commit are due, which make up for all that was missed, and a Plan never
+// changes: whichever request fails, before it takes effect or after.
+func TestFaultsAtEachRequest(t *testing.T) {
+	for _, refused := range []bool{false, true} {
+		for _, after := range []bool{false, true} {
+			t.Run(fmt.Sprintf("refused %t, after %t", refused, after), func(t *testing.T) {
+				n := newNode(t)
+				fired := true
+				for i := 1; fired; i++ {
+					fired = oneFault(t, n, refused, &fault{n: i, after: after})
+					if t.Failed() {
+						t.Fatalf("at request %d", i)
+					}
+					if i > 200 {
+						t.Fatal("no end")
+					}
+				}
+			})
+		}
+	}
+}
+
+func oneFault(t *testing.T, n node, refused bool, f *fault) (fired bool) {
+	t.Helper()
+	before, after, bad := faultySteps(refused)
+	n.nft(t, "", "flush", "ruleset")
+	full := func(want ir.Programs) (apply.Result, error) {
+		if err := n.Read(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return n.Commit(t.Context(), n.Plan(want))
+	}
+	// What an earlier fault left to be done is done, too.
+	if _, err := full(before); err != nil {
+		t.Fatal(err)
+	}
+	var maps []string // those in which the backend can be
+	for name, backends := range remembered(rules.LowerAll(before).IPv4) {
+		if _, ok := backends[leaver]; ok {
+			maps = append(maps, name)
+		}
+	}
+	remember := func(client int) {
+		script := ""
+		for _, name := range maps {
+			script += fmt.Sprintf("add element ip proxyc %s { 10.244.0.%d : %s }\n", name, client, leaver)
+		}
+		n.nft(t, script, "-f", "/dev/stdin")
+	}
+	remember(1)
+	if err := n.Read(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	plan := n.Plan(after)
+	planned := slices.Collect(plan.Operations)
+	client := 1
+	f.meanwhile = func() {
+		client++
+		remember(client)
+	}
+	n.Dataplane.c.request, n.Dataplane.r.request = f.request, f.request
+	result, err := n.Commit(t.Context(), plan)
+	n.Dataplane.c.request, n.Dataplane.r.request = direct, direct
+	if diff := cmp.Diff(planned, slices.Collect(plan.Operations)); diff != "" {
+		t.Errorf("Commit changed the Plan:\n%s", diff)
+	}
+	if f.fired != (err != nil) {
+		t.Errorf("a request failed: %t; the error is %v", f.fired, err)
+	}
+	done := inForce(t, n, after, bad)
+	switch {
+	case err == nil || done && refused:
+		checkRefused(t, "the Commit in which a request failed", result, refused, bad)
+	case len(result.Refused) > 0 && !refused:
+		t.Errorf("nothing is refused, but %v", result.Refused)
+	}
+	if err != nil {
+		// Whatever the fault was: what the interface says comes next is enough.
+		if result, err = full(after); err != nil {
+			t.Fatalf("after the fault: %v", err)
+		}
+		checkRefused(t, "after the fault", result, refused, bad)
+	}
+	if !inForce(t, n, after, bad) {
+		t.Error("not in force")
+	}
+	if err := n.Read(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !refused && !n.Plan(after).Empty() {
+		t.Error("there is always more to do")
+	}
+	if listed := n.nft(t, "", "list", "ruleset"); strings.Contains(listed, ": "+leaver.String()+" ") || strings.Contains(listed, ": "+leaver.String()+"\n") {
+		for l := range strings.Lines(listed) {
+			if strings.Contains(l, "expires") {
+				t.Errorf("a backend that is gone is remembered: %s", l)
+			}
+		}
+	}
+	return f.fired
+}
+
+func checkRefused(t *testing.T, when string, r apply.Result, refused bool, bad ir.Name) {
+	t.Helper()
+	var names, want []ir.Name
+	for _, one := range r.Refused {
+		names = append(names, one.Service)
+	}
+	if refused {
+		want = []ir.Name{bad}
+	}
+	if !slices.Equal(names, want) {
+		t.Errorf("%s: refused %v, want %v", when, names, want)
+	}
+}
+
+// inForce reports whether the node has what is wanted but for one Service that
+// may be refused, and what it shares with others.
+func inForce(t *testing.T, n node, want ir.Programs, bad ir.Name) bool {
+	t.Helper()
+	have, err := n.read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for op := range newPlan(have, rules.LowerAll(want)).Operations {
+		if op.Service != bad && op.Service != (ir.Name{}) {
+			return false
+		}
+	}
+	return true
+}
