@@ -6,28 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/ir"
 )
-
-// Read returns the facts of this machine, in the network namespace of the
-// calling thread. override is the host name to use instead of the machine's
-// (config hostnameOverride); "" for none.
-func Read(override string) (compiler.Facts, error) {
-	name, err := Name(override, os.Hostname)
-	if err != nil {
-		return compiler.Facts{}, err
-	}
-	interfaces, err := Interfaces()
-	if err != nil {
-		return compiler.Facts{}, err
-	}
-	return compiler.Facts{NodeName: name, Interfaces: interfaces}, nil
-}
 
 // Name returns the name of the node: the override or what hostname gives,
 // trimmed and in lower case (SNAP-70).

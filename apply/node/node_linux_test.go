@@ -12,7 +12,7 @@ import (
 	"github.com/proxyc/proxyc/compiler"
 )
 
-func TestReadInNamespace(t *testing.T) {
+func TestInterfacesInNamespace(t *testing.T) {
 	applytest.RequireRoot(t)
 	ns, err := applytest.NewNamespace("node")
 	if err != nil {
@@ -28,18 +28,18 @@ func TestReadInNamespace(t *testing.T) {
 			t.Fatalf("%v\n%s", err, out)
 		}
 	}
-	var got compiler.Facts
+	var got []compiler.Interface
 	if err := ns.Do(func() (err error) {
-		got, err = Read("Node1")
+		got, err = Interfaces()
 		return err
 	}); err != nil {
 		t.Fatal(err)
 	}
-	want := compiler.Facts{NodeName: "node1", Interfaces: []compiler.Interface{
+	want := []compiler.Interface{
 		{Name: "eth0", Addrs: prefixes("192.0.2.11/24", "192.0.2.12/24", "2001:db8::11/64")},
 		{Name: "lo", Addrs: prefixes("127.0.0.1/8", "::1/128")},
 		{Name: "tun0", Addrs: prefixes("198.51.100.1/32")},
-	}}
+	}
 	if diff := cmp.Diff(want, got, comparePrefix); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}

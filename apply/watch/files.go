@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -170,14 +169,9 @@ func candidates(dir string) ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if canHoldObjects(e.Name()) && !e.IsDir() {
+		if snapshot.NamesObjects(e.Name()) && !e.IsDir() {
 			names = append(names, filepath.Join(dir, e.Name()))
 		}
 	}
 	return names, nil
-}
-
-// canHoldObjects reports whether a name is one of a file that is read in a directory.
-func canHoldObjects(name string) bool {
-	return slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) && !strings.HasPrefix(name, ".")
 }

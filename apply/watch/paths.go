@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
 const (
@@ -168,7 +170,7 @@ func (w *watched) concerns(path string) bool {
 		return true
 	}
 	i, name := w.concern[filepath.Dir(path)], filepath.Base(path)
-	return i.names[name] || i.objects && canHoldObjects(name)
+	return i.names[name] || i.objects && snapshot.NamesObjects(name)
 }
 
 // run calls changed after each change until ctx ends, and closes the watch.

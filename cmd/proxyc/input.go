@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -138,17 +139,9 @@ func writeConfigTo(e *env, file string, cfg *config.Config) error {
 
 // setNode names the node, by the host's name if nothing else does (SNAP-70).
 func (e *env) setNode(j *job) error {
-	name := j.NodeName
-	if name == "" {
-		host, err := e.hostname()
-		if err != nil {
-			return fmt.Errorf("hostname: %w", err)
-		}
-		name = strings.ToLower(strings.TrimSpace(host))
-		j.ofHost = true
-	}
-	j.facts.NodeName = name
-	return nil
+	name, err := node.Name(j.NodeName, e.hostname)
+	j.facts.NodeName, j.ofHost = name, j.NodeName == ""
+	return err
 }
 
 // compile makes the Programs of the job's node.

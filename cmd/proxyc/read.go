@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
 // standardInput is the name of a file that stands for it.
@@ -192,7 +193,7 @@ func (e *env) walk(dir string, files *[]found, diags *diag.List) error {
 			if err := e.walk(name, files, diags); err != nil {
 				return err
 			}
-		case canHoldObjects(name):
+		case snapshot.NamesObjects(strings.TrimSuffix(entry.Name(), ".gz")):
 			info, err := e.files.Stat(name)
 			switch {
 			case err != nil:
@@ -205,10 +206,4 @@ func (e *env) walk(dir string, files *[]found, diags *diag.List) error {
 		}
 	}
 	return nil
-}
-
-// canHoldObjects reports whether a name is one of a file that is read in a directory.
-func canHoldObjects(name string) bool {
-	ext := filepath.Ext(strings.TrimSuffix(name, ".gz"))
-	return slices.Contains([]string{".yaml", ".yml", ".json"}, ext)
 }
