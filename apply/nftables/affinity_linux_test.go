@@ -3,6 +3,7 @@ package nftables
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -110,30 +111,90 @@ func without(p *ir.Program, b netip.AddrPort) *ir.Program {
 	return p
 }
 
-// The kernel makes room for as many clients as a map's declared size, 2 MB for 65535, when it is added. So none
-// is declared, and the kernel limits the map by itself.
+// clients fills a map with so many clients, beginning with an address.
+func clients(n int, first byte, f ir.Family) string {
+	var b strings.Builder
+	for i := range n {
+		addr := netip.AddrFrom4([4]byte{first, byte(i >> 16), byte(i >> 8), byte(i)})
+		if f == ir.IPv6 {
+			addr = netip.AddrFrom16([16]byte{0: 0xfd, 12: first, 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)})
+		}
+		fmt.Fprintf(&b, "%s : %s,", addr, nftest.AddrPort(f, "10.244.1.10:8080").Addr())
+	}
+	return b.String()
+}
+
+// A map holds as many clients for each of its backends as one of kube-proxy
+// does, without room for them before they are there: none is declared with a
+// size, for which the kernel makes room at once, 2 MB for 65535. Maps that older
+// versions left grow, too, and forget nobody.
 func TestAffinityMapsGrowAsNeeded(t *testing.T) {
 	for _, f := range ir.Families() {
-		n := newNode(t)
-		r := rules.Lower(nftest.Sticky(f, ir.TCP))
-		for i := range r.Sets {
-			s := &r.Sets[i]
-			if s.Timeout == 0 {
-				continue
-			}
-			sent, err := parse(encodeSet(s, f, 1))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if sent[unix.NFTA_SET_DESC] != nil {
-				t.Errorf("%s: a size is declared", s.Name)
-			}
-		}
-		if _, err := once(t, n, rules.NewTables(r)); err != nil {
-			t.Fatal(err)
-		}
-		if got := n.nft(t, "", "list", "ruleset"); !strings.Contains(got, "size 65535") {
-			t.Errorf("the kernel does not limit the map:\n%s", got)
+		for _, way := range []string{"new", "of an older version", "by State"} {
+			t.Run(f.String()+" "+way, func(t *testing.T) {
+				n := newNode(t)
+				p := nftest.Sticky(f, ir.TCP)
+				r := rules.Lower(p)
+				var big *rules.Set // for the two backends with port 8080
+				for i := range r.Sets {
+					s := &r.Sets[i]
+					if s.Size > rules.MostClients {
+						big = s
+					}
+					sent, err := parse(encodeSet(s, f, 1))
+					if err != nil {
+						t.Fatal(err)
+					}
+					if s.Timeout > 0 && sent[unix.NFTA_SET_DESC] != nil {
+						t.Errorf("%s: declared with a size", s.Name)
+					}
+				}
+				if big == nil || big.Size != 2*rules.MostClients {
+					t.Fatalf("no map for two backends: %+v", big)
+				}
+				fill := func(clients string) {
+					n.nft(t, "add element "+word(f)+" proxyc "+big.Name+" { "+clients+" }", "-f", "-")
+				}
+				known := 0
+				switch way {
+				case "of an older version":
+					old := rules.Lower(p)
+					for i := range old.Sets {
+						old.Sets[i].Size = min(old.Sets[i].Size, rules.MostClients)
+					}
+					if _, err := once(t, n, rules.NewTables(old)); err != nil {
+						t.Fatal(err)
+					}
+					known = 1000
+					fill(clients(known, 10, f))
+				case "by State":
+					smaller := without(nftest.Sticky(f, ir.TCP), nftest.AddrPort(f, "10.244.2.10:8080"))
+					if _, err := once(t, n, rules.NewTables(rules.Lower(smaller))); err != nil {
+						t.Fatal(err)
+					}
+					state := NewState(f)
+					state.Update(&p.Node, ir.Change{Name: p.Services[0].Name, New: &smaller.Services[0]})
+					plan := planOf(state.Update(&p.Node, ir.Change{Name: p.Services[0].Name, Old: &smaller.Services[0], New: &p.Services[0]}))
+					if _, err := n.Commit(t.Context(), plan); err != nil {
+						t.Fatal(err)
+					}
+				}
+				plan, err := once(t, n, rules.NewTables(r))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if way != "new" && len(slices.Collect(plan.Operations)) != map[string]int{"of an older version": 1, "by State": 0}[way] {
+					t.Errorf("operations: %v", slices.Collect(plan.Operations))
+				}
+				fill(clients(2*rules.MostClients-known, 11, f))
+				listed := n.nft(t, "", "list", "map", word(f), "proxyc", big.Name)
+				if !strings.Contains(listed, "size 131070") {
+					t.Errorf("%.300s", listed)
+				}
+				if got := strings.Count(listed, " expires "); got != 2*rules.MostClients {
+					t.Errorf("%d clients", got)
+				}
+			})
 		}
 	}
 }

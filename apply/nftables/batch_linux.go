@@ -62,6 +62,12 @@ func (b *batch) change(c *change, entries stale) {
 	for _, s := range c.sets {
 		b.lastSet++
 		b.create(c, unix.NFT_MSG_NEWSET, encodeSet(s, c.family, b.lastSet), about{object: "set " + s.Name, set: s})
+		if s.Size > rules.MostClients {
+			b.resize(c, s)
+		}
+	}
+	for _, r := range c.resize {
+		b.resize(c, r.set)
 	}
 	for _, ch := range c.chains {
 		b.create(c, unix.NFT_MSG_NEWCHAIN, encodeChain(ch), about{object: "chain " + ch.Name, chain: ch})
@@ -118,6 +124,14 @@ func (b *batch) change(c *change, entries stale) {
 	if c.kubeProxy {
 		b.add(c, unix.NFT_MSG_DELTABLE, encodeTable(kubeProxyTable), about{object: "table " + kubeProxyTable})
 	}
+}
+
+// resize tells the size of a set that is there, or was declared without: the
+// kernel makes room for all elements of one that is declared with it. Kernels
+// before 6.5 take no notice.
+func (b *batch) resize(c *change, s *rules.Set) {
+	b.lastSet++
+	b.add(c, unix.NFT_MSG_NEWSET, encodeSize(s, c.family, b.lastSet), about{object: "size of set " + s.Name, set: s})
 }
 
 func (c *change) owns(s *rules.Set) bool {

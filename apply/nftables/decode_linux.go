@@ -64,10 +64,6 @@ func decodeSet(b []byte, f ir.Family) (s rules.Set, ok bool, err error) {
 	return s, true, nil
 }
 
-// mostClients is the size that the kernel gives a map without one when a rule
-// updates it.
-const mostClients = 65535
-
 // foreignIn returns what the declaration of a set, as it was read, has and
 // its equal of ours has not.
 func foreignIn(s *rules.Set, a fields, f ir.Family) string {
@@ -80,7 +76,9 @@ func foreignIn(s *rules.Set, a fields, f ir.Family) string {
 		return desc.u32(unix.NFTA_SET_DESC_SIZE)
 	}
 	has, want := size(a), size(ours)
-	if has != want && !(s.Timeout > 0 && want == 0 && has == mostClients) {
+	if s.Timeout > 0 && has >= rules.MostClients && has%rules.MostClients == 0 {
+		s.Size = has
+	} else if has != want {
 		return fmt.Sprintf("size %d", has)
 	}
 	words := [...]struct {

@@ -125,6 +125,13 @@ func dataType(d rules.Data, f ir.Family) (id uint32, bytes int) {
 	return typeOf(rules.TypeAddr, f)
 }
 
+// encodeSize is the declaration of a set that is there, with its size.
+func encodeSize(s *rules.Set, f ir.Family, id uint32) []byte {
+	b := builder(encodeSet(s, f, id))
+	b.nest(unix.NFTA_SET_DESC, func(b *builder) { b.u32(unix.NFTA_SET_DESC_SIZE, s.Size) })
+	return b
+}
+
 // encodeChain is a chain without its rules.
 func encodeChain(c *rules.Chain) []byte {
 	return encode(func(b *builder) {

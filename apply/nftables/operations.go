@@ -1,6 +1,8 @@
 package nftables
 
 import (
+	"strconv"
+
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
@@ -42,8 +44,17 @@ func (o *operations) declarations() bool {
 			return false
 		}
 	}
+	for _, r := range o.resize {
+		op := apply.Operation{Verb: apply.Change, Object: o.table + " set " + r.set.Name, Service: r.set.Port.Service, Origin: r.set.Origin,
+			Have: o.lines([]string{sizeText(r.from)}), Want: o.lines([]string{sizeText(r.set.Size)})}
+		if !o.yield(op) {
+			return false
+		}
+	}
 	return true
 }
+
+func sizeText(n uint32) string { return "size " + strconv.FormatUint(uint64(n), 10) }
 
 func (o *operations) rules() bool {
 	flushed := make(map[string]*rules.Chain, len(o.flush))

@@ -33,9 +33,10 @@ type Plan struct {
 // nothing names any more is removed.
 type change struct {
 	family    ir.Family
-	drop, add bool           // the table: remove what is there, make it
-	kubeProxy bool           // remove kube-proxy's table
-	sets      []*rules.Set   // to declare
+	drop, add bool         // the table: remove what is there, make it
+	kubeProxy bool         // remove kube-proxy's table
+	sets      []*rules.Set // to declare
+	resize    []resize
 	chains    []*rules.Chain // to declare
 	elements  []elementsOf
 	flush     []*rules.Chain // chains whose rules go
@@ -52,6 +53,16 @@ type change struct {
 	// owners of elements that were read, which do not tell theirs.
 	owners func(ir.Match) ir.ServicePort
 }
+
+// resize has a set hold more elements that rules add.
+type resize struct {
+	set  *rules.Set
+	from uint32
+}
+
+// grows reports whether a set is too small. One that is too large stays: it may
+// hold more elements than fit.
+func grows(have, want *rules.Set) bool { return have.Size > 0 && have.Size < want.Size }
 
 // elementsOf is what changes in one set. An element whose data change is in both.
 type elementsOf struct {
@@ -71,7 +82,7 @@ type purge struct {
 
 func (c *change) empty() bool {
 	return !c.drop && !c.add && !c.kubeProxy &&
-		len(c.sets)+len(c.chains)+len(c.elements)+len(c.flush)+len(c.fill)+len(c.policy)+
+		len(c.sets)+len(c.resize)+len(c.chains)+len(c.elements)+len(c.flush)+len(c.fill)+len(c.policy)+
 			len(c.goneChains)+len(c.goneSets)+len(c.goneOthers) == 0
 }
 
@@ -188,6 +199,9 @@ func (c *change) compareSets(have, want *rules.Ruleset) {
 		if h == nil {
 			c.sets = append(c.sets, w)
 			h = &rules.Set{}
+		}
+		if grows(h, w) {
+			c.resize = append(c.resize, resize{w, h.Size})
 		}
 		c.addElements(compareElements(h, w))
 	}

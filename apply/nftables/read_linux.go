@@ -166,12 +166,27 @@ const (
 	maxBesideOurs = 1 // where it is we who change them
 )
 
+// resizes reports whether the kernel takes another size of a set that it has, as
+// it does since 6.5.
+func resizes() bool {
+	var u unix.Utsname
+	var major, minor int
+	if unix.Uname(&u) != nil {
+		return false
+	}
+	fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
+	return major > 6 || major == 6 && minor >= 5
+}
+
 func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset) (sound bool, err error) {
 	family := nfFamily(r.Family)
 	_, err = d.r.dump(ctx, unix.NFT_MSG_GETSET, family, encodeTable(rules.Table), func(b []byte) error {
 		s, ok, err := decodeSet(b, r.Family)
 		if ok {
 			s.Port, _ = rules.PortOf(s.Name)
+			if !resizes() {
+				s.Size = 0
+			}
 			r.Sets = append(r.Sets, s)
 		}
 		return err

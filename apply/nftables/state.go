@@ -116,8 +116,11 @@ func (d *difference) compare(old, now *rules.Fragment) {
 func (d *difference) compareMaps(old, now *rules.Fragment) {
 	for i := range now.Maps {
 		m := &now.Maps[i]
-		if !slices.ContainsFunc(old.Maps, func(o rules.Set) bool { return o.Name == m.Name }) {
+		j := slices.IndexFunc(old.Maps, func(o rules.Set) bool { return o.Name == m.Name })
+		if j < 0 {
 			d.sets = append(d.sets, m)
+		} else if grows(&old.Maps[j], m) {
+			d.resize = append(d.resize, resize{m, old.Maps[j].Size})
 		}
 	}
 	for i := range old.Maps {

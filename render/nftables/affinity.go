@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"math/bits"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -42,6 +43,18 @@ func affinityMap(p *ir.Pool, port uint16) string {
 	return cut("affinity-" + poolName(p.Port, policyName(p.Policy), strconv.Itoa(int(port)), p.Affinity.Timeout.String()))
 }
 
+// mapSize returns how many clients the map of a port holds: MostClients for each
+// backend, as in kube-proxy. It doubles, so that few changes of endpoints change it.
+func mapSize(p *ir.Pool, port uint16) uint32 {
+	n := 0
+	for i := range p.Backends {
+		if p.Backends[i].AddrPort.Port() == port {
+			n++
+		}
+	}
+	return MostClients << min(bits.Len(uint(n-1)), 15)
+}
+
 // backendPorts returns the ports that backends of the pool have.
 func backendPorts(p *ir.Pool) []uint16 {
 	var ports []uint16
@@ -68,7 +81,7 @@ func (l *lowering) affinity(svc *ir.Service) []stickyPool {
 		for _, port := range backendPorts(p) {
 			l.frag.Maps = append(l.frag.Maps, Set{
 				Name: affinityMap(p, port), Key: addrKey, Data: AddrData,
-				Timeout: p.Affinity.Timeout, Port: p.Port, Origin: p.Affinity.Origin,
+				Timeout: p.Affinity.Timeout, Size: mapSize(p, port), Port: p.Port, Origin: p.Affinity.Origin,
 			})
 		}
 		for j := range i {

@@ -112,6 +112,9 @@ type Set struct {
 	Data     Data
 	Interval bool          // the last part of the key is a prefix
 	Timeout  time.Duration // not 0: rules add elements, which vanish after Timeout without use
+	// Size is how many elements rules may add: MostClients by itself, more
+	// after it was told so. Of a set that was read 0 means that it cannot be told.
+	Size     uint32
 	Elements []Element
 	Port     ir.ServicePort // of affinity maps
 	Origin   ir.Origin      // of affinity maps
@@ -119,6 +122,9 @@ type Set struct {
 	Unsupported string // in its declaration: "size 10"
 	Strays      bool   // elements that none of the above can hold
 }
+
+// MostClients is the size that the kernel gives a set without one when a rule updates it.
+const MostClients = 65535
 
 // Data says what a map's elements carry.
 type Data uint8

@@ -56,6 +56,18 @@ func (o *output) table(r *Ruleset) {
 		o.chain(&r.Chains[i], r.Family)
 	}
 	o.add("}\n")
+	for i := range r.Sets {
+		o.size(&r.Sets[i], r.Family)
+	}
+}
+
+// size tells the kernel the size of a map that it has already: for one that is
+// declared with it, it makes room for all elements at once, 2 MB for 65535.
+func (o *output) size(s *Set, f ir.Family) {
+	if s.Size > MostClients {
+		o.add("add map ", word(f), " ", Table, " ", s.Name, " { ", s.typeText(f), "; size ", strconv.FormatUint(uint64(s.Size), 10),
+			"; flags dynamic,timeout; timeout ", strconv.FormatInt(int64(s.Timeout/time.Second), 10), "s; }\n")
+	}
 }
 
 func (o *output) set(s *Set, f ir.Family) {
@@ -68,8 +80,7 @@ func (o *output) set(s *Set, f ir.Family) {
 	case s.Interval:
 		o.add("\t\tflags interval\n")
 	case s.Timeout > 0:
-		// No size: the kernel sets it to 65535 clients when a rule updates the map, and those beyond are
-		// balanced anew each time. If it were declared, the kernel would make room for all, 2 MB a map, at once.
+		// No size: the kernel sets it to MostClients when a rule updates the map, see size.
 		o.add("\t\tflags dynamic,timeout\n\t\ttimeout ",
 			strconv.FormatInt(int64(s.Timeout/time.Second), 10), "s\n")
 	}
