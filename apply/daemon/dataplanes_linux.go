@@ -30,8 +30,12 @@ var dataplanes = [...]dataplane{
 }
 
 // mayDrop returns the base chains of others that see packets before ours and may
-// drop some.
-func mayDrop(ctx context.Context) ([]string, error) { return nftables.MayDrop(ctx) }
+// drop some, and the built-in ones of the older iptables, where it has tables.
+func mayDrop(ctx context.Context) ([]string, error) {
+	tables, err := nftables.MayDrop(ctx)
+	chains, chainsErr := iptables.MayDrop(ctx)
+	return append(tables, chains...), errors.Join(err, chainsErr)
+}
 
 // beside returns what proxyc left on a node to which kube-proxy is back.
 func beside(ctx context.Context) ([]apply.Leftover, error) {

@@ -59,12 +59,20 @@ func eachFamily(ctx context.Context, inUse *Dataplane, find func(*Dataplane, ir.
 // legacyTables reports whether the kernel has tables of the legacy variant. To
 // ask the tools for one would make it.
 func legacyTables() bool {
-	for _, names := range [...]string{"ip_tables_names", "ip6_tables_names"} {
-		if text, err := os.ReadFile("/proc/thread-self/net/" + names); err == nil && len(text) > 0 {
+	for _, f := range ir.Families() {
+		if text, err := os.ReadFile(legacyNames(f)); err == nil && len(text) > 0 {
 			return true
 		}
 	}
 	return false
+}
+
+// legacyNames is where the kernel tells the tables of the legacy variant.
+func legacyNames(f ir.Family) string {
+	if f == ir.IPv6 {
+		return "/proc/thread-self/net/ip6_tables_names"
+	}
+	return "/proc/thread-self/net/ip_tables_names"
 }
 
 // leftovers returns what a family has, in two pieces: what proxyc makes as well,
