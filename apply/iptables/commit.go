@@ -43,7 +43,10 @@ func (d *Dataplane) commit(ctx context.Context, plan *Plan) (apply.Result, error
 	if no, ok := errors.AsType[*refused](err); ok {
 		return d.quarantine(ctx, plan, no)
 	}
-	return apply.Result{Tables: plan.tables()}, err
+	if err != nil { // the tables are as they were, or nobody knows
+		return apply.Result{}, err
+	}
+	return apply.Result{Tables: plan.tables()}, nil
 }
 
 // familyError is that of a tool, which serves one family.

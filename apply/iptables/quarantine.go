@@ -40,12 +40,13 @@ func (d *Dataplane) quarantine(ctx context.Context, p *Plan, first *refused) (ap
 	probe := newProbe(d, p.want, suspects)
 	err := probe.search(ctx, slices.SortedFunc(maps.Keys(suspects), ir.Name.Compare))
 	err = errors.Join(err, probe.clear(ctx))
+	result := apply.Result{Refused: probe.guilty}
 	if err != nil || len(probe.guilty) == 0 {
-		return apply.Result{}, errors.Join(first, err)
+		return result, errors.Join(first, err)
 	}
 	have, err := d.read(ctx)
 	if err != nil {
-		return apply.Result{}, errors.Join(first, err)
+		return result, errors.Join(first, err)
 	}
 	out := map[ir.Name]bool{}
 	for _, r := range probe.guilty {
@@ -56,8 +57,10 @@ func (d *Dataplane) quarantine(ctx context.Context, p *Plan, first *refused) (ap
 		*rest.At(f) = r.Without(out)
 	}
 	again := newPlan(p.within(have), rest)
-	err = d.allOrNothing(ctx, again)
-	return apply.Result{Refused: probe.guilty, Tables: again.tables()}, err
+	if err = d.allOrNothing(ctx, again); err == nil {
+		result.Tables = again.tables()
+	}
+	return result, err
 }
 
 // probe tries the rules of Services in a chain that nobody jumps to, without
