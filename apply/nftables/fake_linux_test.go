@@ -1,0 +1,420 @@
+package nftables
+
+import (
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/nftables"
+	"github.com/proxyc/proxyc/render/nftables/nftest"
+)
+
+// fake is the nf_tables of a kernel as far as batches of ours can tell: it
+// reads their bytes, and refuses what the kernel refuses, for the same reason.
+type fake map[ir.Family]*fakeTable
+
+type fakeTable struct {
+	chains map[string]*rules.Chain
+	sets   map[string]*fakeSet
+}
+
+type fakeSet struct {
+	rules.Set
+	elements map[rules.Key]rules.Element
+}
+
+func (f fake) clone() fake {
+	c := fake{}
+	for family, t := range f {
+		n := &fakeTable{map[string]*rules.Chain{}, map[string]*fakeSet{}}
+		for name, ch := range t.chains {
+			copied := *ch
+			n.chains[name] = &copied
+		}
+		for name, s := range t.sets {
+			n.sets[name] = &fakeSet{s.Set, maps.Clone(s.elements)}
+		}
+		c[family] = n
+	}
+	return c
+}
+
+// send takes a batch as a whole, or gives the messages because of which not.
+func (f fake) send(b *batch) (all []refused) {
+	next := f.clone()
+	for i := range b.messages {
+		m := &b.messages[i]
+		if err := next.message(m); err != nil {
+			all = append(all, refused{message: m, err: err})
+		}
+	}
+	if len(all) == 0 {
+		clear(f)
+		maps.Copy(f, next)
+	}
+	return all
+}
+
+func (f fake) message(m *message) error {
+	family := ir.IPv4
+	if m.data[0] == unix.NFPROTO_IPV6 {
+		family = ir.IPv6
+	}
+	b := m.data[nfgenHead:]
+	a, err := parse(b)
+	if err != nil {
+		return err
+	}
+	t := f[family]
+	switch m.typ {
+	case unix.NFT_MSG_NEWTABLE:
+		if t != nil {
+			return exists(m)
+		}
+		f[family] = &fakeTable{map[string]*rules.Chain{}, map[string]*fakeSet{}}
+		return nil
+	case unix.NFT_MSG_DELTABLE:
+		if t == nil {
+			return unix.ENOENT
+		}
+		delete(f, family)
+		return nil
+	}
+	if t == nil {
+		return unix.ENOENT
+	}
+	switch m.typ {
+	case unix.NFT_MSG_NEWCHAIN:
+		return t.newChain(m, b)
+	case unix.NFT_MSG_DELCHAIN:
+		return t.delChain(a.text(unix.NFTA_CHAIN_NAME))
+	case unix.NFT_MSG_NEWRULE:
+		return t.newRule(b, family)
+	case unix.NFT_MSG_DELRULE:
+		c := t.chains[a.text(unix.NFTA_RULE_CHAIN)]
+		if c == nil {
+			return unix.ENOENT
+		}
+		c.Rules = nil
+		return nil
+	case unix.NFT_MSG_NEWSET:
+		s, _, err := decodeSet(b, family)
+		if err != nil {
+			return err
+		}
+		if t.sets[s.Name] != nil {
+			return exists(m)
+		}
+		if !m.create { // it changes the size of one
+			return unix.ENOENT
+		}
+		t.sets[s.Name] = &fakeSet{s, map[rules.Key]rules.Element{}}
+		return nil
+	case unix.NFT_MSG_DELSET:
+		name := a.text(unix.NFTA_SET_NAME)
+		switch {
+		case t.sets[name] == nil:
+			return unix.ENOENT
+		case t.looksUp(name):
+			return unix.EBUSY
+		}
+		delete(t.sets, name)
+		return nil
+	}
+	return t.elements(m, a, b, family)
+}
+
+// exists is the answer to a message that makes what is there.
+func exists(m *message) error {
+	if m.create {
+		return unix.EEXIST
+	}
+	return nil
+}
+
+func (t *fakeTable) newChain(m *message, b []byte) error {
+	c, _, err := decodeChain(b)
+	if err != nil {
+		return err
+	}
+	if t.chains[c.Name] != nil {
+		return exists(m)
+	}
+	t.chains[c.Name] = &c
+	return nil
+}
+
+func (t *fakeTable) delChain(name string) error {
+	if t.chains[name] == nil {
+		return unix.ENOENT
+	}
+	gone := t.chains[name]
+	delete(t.chains, name)
+	if t.jumpsTo(name) {
+		t.chains[name] = gone
+		return unix.EBUSY
+	}
+	return nil
+}
+
+func (t *fakeTable) newRule(b []byte, f ir.Family) error {
+	name, r, err := decodeRule(b, f)
+	if err != nil {
+		return err
+	}
+	c := t.chains[name]
+	if c == nil {
+		return unix.ENOENT
+	}
+	for _, s := range r.Stmts {
+		if v, ok := s.(rules.Verdict); ok && v.Chain != "" && t.chains[v.Chain] == nil {
+			return unix.ENOENT
+		}
+		if set := setOf(s); set != "" && t.sets[set] == nil {
+			return unix.ENOENT
+		}
+	}
+	c.Rules = append(slices.Clone(c.Rules), r)
+	return nil
+}
+
+// setOf gives the set that a statement names.
+func setOf(s rules.Stmt) string {
+	switch s := s.(type) {
+	case rules.MatchSet:
+		return s.Set
+	case rules.LookupVerdict:
+		return s.Map
+	case rules.LookupDNAT:
+		return s.Map
+	case rules.Update:
+		return s.Map
+	}
+	return ""
+}
+
+func (t *fakeTable) looksUp(set string) bool {
+	for _, c := range t.chains {
+		for _, r := range c.Rules {
+			if slices.ContainsFunc(r.Stmts, func(s rules.Stmt) bool { return setOf(s) == set }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (t *fakeTable) jumpsTo(chain string) bool {
+	for _, c := range t.chains {
+		for _, r := range c.Rules {
+			if slices.ContainsFunc(r.Stmts, func(s rules.Stmt) bool { v, ok := s.(rules.Verdict); return ok && v.Chain == chain }) {
+				return true
+			}
+		}
+	}
+	for _, s := range t.sets {
+		for _, e := range s.elements {
+			if e.Verdict.Chain == chain {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// elements adds or removes the elements of a message, up to the first that cannot be.
+func (t *fakeTable) elements(m *message, a fields, b []byte, f ir.Family) error {
+	s := t.sets[a.text(unix.NFTA_SET_ELEM_LIST_SET)]
+	if s == nil {
+		return unix.ENOENT
+	}
+	if m.typ == unix.NFT_MSG_DELSETELEM && a[unix.NFTA_SET_ELEM_LIST_ELEMENTS] == nil {
+		clear(s.elements)
+		return nil
+	}
+	some := s.Set
+	var n notes
+	if err := decodeElements(b, &some, f, n.frontend); err != nil {
+		return err
+	}
+	for _, e := range some.Elements {
+		_, there := s.elements[e.Key]
+		switch {
+		case m.typ == unix.NFT_MSG_DELSETELEM && !there:
+			return unix.ENOENT
+		case m.typ == unix.NFT_MSG_DELSETELEM:
+			delete(s.elements, e.Key)
+		case e.Verdict.Chain != "" && t.chains[e.Verdict.Chain] == nil:
+			return unix.ENOENT
+		case there:
+			return unix.EEXIST
+		case s.Interval && s.overlaps(e.Key):
+			return unix.EEXIST
+		default:
+			s.elements[e.Key] = e
+		}
+	}
+	return nil
+}
+
+// overlaps reports whether an element of an interval set has a part in common
+// with one that is there.
+func (s *fakeSet) overlaps(k rules.Key) bool {
+	net := func(k rules.Key) netip.Prefix { return netip.PrefixFrom(k.Addr2, int(k.Bits)) }
+	for o := range s.elements {
+		if o.Addr == k.Addr && o.Proto == k.Proto && o.Port == k.Port && net(o).Overlaps(net(k)) {
+			return true
+		}
+	}
+	return false
+}
+
+// read gives the tables as a reading of the kernel would.
+func (f fake) read() (tables rules.Tables) {
+	for family, t := range f {
+		r := &rules.Ruleset{Family: family, There: true}
+		for _, c := range t.chains {
+			r.Chains = append(r.Chains, *c)
+		}
+		for _, s := range t.sets {
+			set := s.Set
+			set.Elements = slices.Collect(maps.Values(s.elements))
+			r.Sets = append(r.Sets, set)
+		}
+		sortSets(r.Sets)
+		*tables.At(family) = r
+	}
+	return tables
+}
+
+// commit carries out a Plan that the kernel should take.
+func (f fake) commit(t *testing.T, p *Plan) {
+	t.Helper()
+	if no := f.send(newBatch(p, nil)); len(no) > 0 {
+		t.Fatalf("%d refused: %v", len(no), no[0])
+	}
+}
+
+func (f fake) holds(t *testing.T, want rules.Tables) {
+	t.Helper()
+	if d := cmp.Diff(lines(t, want), lines(t, f.read())); d != "" {
+		t.Fatalf("(-want +got):\n%s", d)
+	}
+	if p := newPlan(f.read(), want); !p.Empty() {
+		t.Fatalf("still to do: %v", slices.Collect(p.Operations))
+	}
+}
+
+// TestHistories is TestStateHoldsHistories and TestKernelHoldsHistories without
+// a kernel: plans by changes and plans by reading are taken, and lead to the same.
+func TestHistories(t *testing.T) {
+	for seed := range uint64(5) {
+		random := rand.New(rand.NewPCG(seed, 2))
+		byState, byReading := fake{}, fake{}
+		empty := both(func(f ir.Family) *ir.Program { return &ir.Program{Family: f, Node: nftest.Node(f)} })
+		byState.commit(t, newPlan(rules.Tables{}, empty))
+		states := map[ir.Family]*State{ir.IPv4: NewState(ir.IPv4), ir.IPv6: NewState(ir.IPv6)}
+		programs := map[ir.Family]*ir.Program{}
+		for step := range 20 {
+			plan := &Plan{}
+			for _, f := range ir.Families() {
+				now := vary(nftest.Program(f), random)
+				now.Node = nftest.Node(f)
+				if step%3 > 0 { // most of the time one Service changes, or few
+					now = some(programs[f], now, random)
+				}
+				*plan.families.At(f) = states[f].Update(&now.Node, changes(programs[f], now)...)
+				programs[f] = now
+			}
+			want := lower(programs[ir.IPv4], programs[ir.IPv6])
+			byState.commit(t, plan)
+			byState.holds(t, want)
+			byReading.commit(t, newPlan(byReading.read(), want))
+			byReading.holds(t, want)
+		}
+	}
+}
+
+// What is true of the fake is true of the kernel: both take the same batches,
+// and refuse the same messages of others, for the same reason. Batches are those
+// of random histories, with messages that are left out, doubled or exchanged.
+func TestFakeIsAsTheKernel(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 3))
+	n := newNode(t)
+	f := fake{}
+	reasons := map[error]int{}
+	for step := range 150 {
+		want := both(func(f ir.Family) *ir.Program { return vary(nftest.Program(f), random) })
+		if random.IntN(3) == 0 {
+			spoilRanges(want.IPv4)
+		}
+		b := newBatch(newPlan(f.read(), want), nil)
+		if m := b.messages; len(m) > 2 && step%3 > 0 {
+			i, j := random.IntN(len(m)), random.IntN(len(m))
+			switch random.IntN(3) {
+			case 0:
+				b.messages = slices.Delete(slices.Clone(m), i, i+1)
+			case 1:
+				b.messages = slices.Insert(slices.Clone(m), i, m[j])
+			default:
+				m[i], m[j] = m[j], m[i]
+			}
+		}
+		kernels, err := n.c.send(t.Context(), b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours := f.send(b)
+		for _, r := range ours {
+			reasons[r.err]++
+		}
+		if d := cmp.Diff(verdicts(b, kernels), verdicts(b, ours)); d != "" {
+			t.Fatalf("step %d: refused (-by the kernel +by the fake):\n%s", step, d)
+		}
+		have, err := n.read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(lines(t, have), lines(t, f.read())); d != "" {
+			t.Fatalf("step %d (-kernel +fake):\n%s", step, d)
+		}
+	}
+	t.Log(reasons)
+	for _, reason := range []error{unix.ENOENT, unix.EEXIST, unix.EBUSY} {
+		if reasons[reason] == 0 {
+			t.Errorf("nothing was refused with %v", reason)
+		}
+	}
+}
+
+// spoilRanges makes two source ranges of one frontend overlap.
+func spoilRanges(r *rules.Ruleset) {
+	s := &r.Sets[rules.FirewallSources]
+	if len(s.Elements) > 0 && s.Elements[0].Key.Bits < 32 {
+		e := s.Elements[0]
+		e.Key.Bits++
+		s.Elements = append(slices.Clone(s.Elements), e)
+	}
+}
+
+// verdicts are the refused messages by their place, with the reason.
+func verdicts(b *batch, all []refused) (out []string) {
+	for _, r := range all {
+		reason, _ := errors.AsType[unix.Errno](r.err)
+		i := slices.IndexFunc(b.messages, func(m message) bool { return &m.data[0] == &r.data[0] })
+		out = append(out, strings.Join([]string{r.object, reason.Error(), strconv.Itoa(i)}, " "))
+	}
+	return out
+}
