@@ -133,7 +133,14 @@ func (k *keeper) next(t *testing.T, what string, done func(*reconcile.Sync) bool
 func asSomebody(f func() error) (err error) {
 	var done sync.WaitGroup
 	done.Go(func() {
-		runtime.LockOSThread() // which ends with the goroutine
+		// The thread ends with the goroutine, but for the first one, whose name is
+		// that of the process.
+		runtime.LockOSThread()
+		var was [16]byte
+		if err = unix.Prctl(unix.PR_GET_NAME, uintptr(unsafe.Pointer(&was[0])), 0, 0, 0); err != nil {
+			return
+		}
+		defer unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&was[0])), 0, 0, 0)
 		if err = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&[]byte("somebody\x00")[0])), 0, 0, 0); err == nil {
 			err = f()
 		}
