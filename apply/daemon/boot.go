@@ -20,25 +20,26 @@ type bootFile struct {
 	path  string
 	log   *slog.Logger
 
-	changed atomic.Bool // what is in force, since it was last written
+	changed atomic.Bool            // what is in force, since it was last written
+	failed  atomic.Pointer[string] // why the file does not have what is in force; nil: it has
 }
 
 // keepEvery is how often the boot file is written at most: to start with what
 // was in force a little before does no harm.
 const keepEvery = 30 * time.Second
 
-// put puts in force what the file holds. It makes no difference to what comes
-// after if that fails, or there is no file.
-func (b *bootFile) put(ctx context.Context, r *reconcile.Reconciler, mode ir.Mode) {
+// put puts in force what the file holds, and reports whether it is. It makes no
+// difference to what comes after if that fails, or there is no file.
+func (b *bootFile) put(ctx context.Context, r *reconcile.Reconciler, mode ir.Mode) bool {
 	if b == nil {
-		return
+		return false
 	}
 	data, err := b.files.ReadFile(b.path)
 	if err != nil {
 		if !os.IsNotExist(err) {
-			b.log.Error("--boot-from", "err", err)
+			b.log.Error("what was last in force cannot be read", "file", b.path, "err", err)
 		}
-		return
+		return false
 	}
 	programs, err := ir.ReadJSON(strings.NewReader(string(data)))
 	if err == nil && (programs.IPv4 == nil || programs.IPv6 == nil || programs.IPv4.Node.Mode != mode) {
@@ -51,8 +52,9 @@ func (b *bootFile) put(ctx context.Context, r *reconcile.Reconciler, mode ir.Mod
 		}
 	}
 	if err != nil {
-		b.log.Error("--boot-from", "err", err)
+		b.log.Error("what was last in force is left out", "file", b.path, "err", err)
 	}
+	return err == nil
 }
 
 // offer notes that something else is in force now.
@@ -88,8 +90,12 @@ func (b *bootFile) write(inForce func() ir.Programs) bool {
 	}
 	programs := inForce()
 	if err := b.files.WriteFile(b.path, func(w io.Writer) error { return ir.WriteJSON(w, programs) }); err != nil {
-		b.log.Error("--boot-from", "err", err)
+		b.log.Error("the boot file does not have what is in force", "file", b.path, "err", err)
 		b.changed.Store(true) // a disk that is full now may not be so later
+		why := err.Error()
+		b.failed.Store(&why)
+		return true
 	}
+	b.failed.Store(nil)
 	return true
 }

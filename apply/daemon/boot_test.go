@@ -46,12 +46,18 @@ func TestBootFileFaults(t *testing.T) {
 	if _, err := os.Stat(b.path); err == nil {
 		t.Fatal("a full disk was written")
 	}
+	if why := b.failed.Load(); why == nil || *why != "no space left on device" {
+		t.Errorf("what failed is not remembered for the status: %v", why)
+	}
 	disk.full = false
 	if !b.write(inForce) {
 		t.Fatal("nothing is written when there is room again")
 	}
 	if data, err := os.ReadFile(b.path); err != nil || !bytes.Contains(data, []byte("IPv6")) {
 		t.Errorf("the file has %q, %v", data, err)
+	}
+	if why := b.failed.Load(); why != nil {
+		t.Errorf("the file is whole, and counts as not written: %s", *why)
 	}
 }
 

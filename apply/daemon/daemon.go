@@ -187,6 +187,7 @@ type daemon struct {
 	hosts      []string       // names of the node
 	configFile *File          // as it is in force
 	again      bool           // another configuration was in force before
+	held       bool           // something is in force, of a configuration or a start before
 	refused    *refusedConfig // that came after this one
 	up         atomic.Bool    // it came as far as to write rules
 }

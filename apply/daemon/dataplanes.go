@@ -23,21 +23,30 @@ type dataplane struct {
 
 // Open opens the dataplane of a mode.
 func Open(ctx context.Context, mode ir.Mode, o apply.Options) (apply.Dataplane, error) {
+	if err := applied(mode); err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(dataplanes[:], func(d dataplane) bool { return d.mode == mode })
+	return dataplanes[i].open(ctx, o)
+}
+
+// applied returns an error where a mode's rules do not come to a node.
+func applied(mode ir.Mode) error {
 	var words []string
 	for _, d := range dataplanes {
 		switch {
 		case d.open == nil:
 		case d.mode == mode:
-			return d.open(ctx, o)
+			return nil
 		default:
 			words = append(words, string(d.mode))
 		}
 	}
 	if len(words) == 0 {
-		return nil, errNotLinux
+		return errNotLinux
 	}
 	slices.Sort(words)
-	return nil, fmt.Errorf("mode: a node takes modes %s, got %q; compile -o shows what %s would need", strings.Join(words, " and "), mode, mode)
+	return fmt.Errorf("mode: a node takes modes %s, got %q; compile -o shows what %s would need", strings.Join(words, " and "), mode, mode)
 }
 
 // Leftovers returns what proxyc and kube-proxy left on the node, in every mode:

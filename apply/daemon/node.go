@@ -55,11 +55,14 @@ func lockToWrite(ctx context.Context, timeout time.Duration, lookOnly bool) (rel
 // errNoPeer keeps the rules of a node that has no others.
 var errNoPeer = errors.New("--keep-kube-proxy: kube-proxy has written no rules here, and there would be none: start it first")
 
+// cleanupTimeout is how long Cleanup waits for another proxyc to end.
+const cleanupTimeout = 5 * time.Second
+
 // Cleanup removes what proxyc or kube-proxy left on the node, in every mode and
 // family, unless only to look; with keepPeer, what proxyc left on a node to which
 // kube-proxy is back. found is told what there is, before it goes.
 func Cleanup(ctx context.Context, keepPeer, lookOnly bool, found func([]apply.Leftover)) error {
-	release, err := lockToWrite(ctx, 0, lookOnly)
+	release, err := lockToWrite(ctx, cleanupTimeout, lookOnly)
 	if err != nil {
 		return err
 	}

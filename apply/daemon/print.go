@@ -101,6 +101,9 @@ func (st *Status) printFiles(line func(name, format string, args ...any)) {
 		default:
 			line(f.name, "%s of %s", f.Path, f.Modified.Format(time.RFC3339))
 		}
+		if f.File != nil && f.Error != "" {
+			line("", "cannot be written: %s", f.Error)
+		}
 	}
 	for _, k := range st.Kept {
 		line("kept", "an older version of %s, since %s ago the newest is refused: %s", k.Path, age(st.Now, k.Since), k.Reason)

@@ -39,6 +39,9 @@ func (d *daemon) proxy(ctx context.Context) error {
 		return orDone(ctx, err)
 	}
 	defer lock.Release()
+	if err := applied(d.cfg.ProxyMode()); err != nil { // before anything is touched
+		return err
+	}
 	if err := d.settings(); err != nil {
 		return err
 	}
@@ -62,7 +65,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 		Now:       time.Now, After: time.After,
 		Committing: d.flows.Committing,
 	}
-	d.boot.put(ctx, r, d.cfg.ProxyMode())
+	d.held = d.boot.put(ctx, r, d.cfg.ProxyMode()) || d.again
 	d.state.setInForce(dataplane.Applied)
 
 	var all sync.WaitGroup

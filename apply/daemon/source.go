@@ -162,7 +162,7 @@ func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (<-chan struct
 				case err == nil:
 					inForce()
 					d.state.setKept(path, "")
-				case told || d.again: // what is in force stays
+				case told || d.held: // what is in force stays
 					d.log.Error("the snapshot stays as it is", "err", err)
 					d.state.setKept(path, err.Error())
 					err = nil

@@ -50,7 +50,7 @@ func newFileFollower(t *testing.T) *fileFollower {
 func testConfig(mode ir.Mode) *config.Config {
 	cfg := config.Default()
 	cfg.Mode = string(mode)
-	cfg.ClusterCIDR = "10.244.0.0/16"
+	cfg.ClusterCIDR = "10.244.0.0/16,fd00:10:244::/48"
 	config.Complete(cfg)
 	return cfg
 }

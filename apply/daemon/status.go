@@ -75,6 +75,7 @@ type APIServer struct {
 type File struct {
 	Path     string    `json:"path"`
 	Modified time.Time `json:"modified,omitzero"` // zero: it is not there
+	Error    string    `json:"error,omitempty"`   // why it could not be written
 }
 
 type Kept struct {
@@ -214,6 +215,9 @@ func (d *daemon) status() Status {
 	}
 	if d.BootFrom != "" {
 		st.BootFile = d.statFile(d.BootFrom)
+		if why := d.boot.failed.Load(); why != nil {
+			st.BootFile.Error = *why
+		}
 	}
 	return st
 }

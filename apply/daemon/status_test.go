@@ -103,7 +103,7 @@ func TestStatusCutOff(t *testing.T) {
 	told.Objects = Objects{3, 4, 1}
 	told.APIServer = &APIServer{Server: "https://192.0.2.1:6443", Resources: []watch.Heard{
 		{Resource: "nodes", Last: now.Add(-40 * time.Second)}, {Resource: "services"}}}
-	told.Config = &File{"/etc/config.yaml", now.Add(-time.Hour)}
+	told.Config = &File{Path: "/etc/config.yaml", Modified: now.Add(-time.Hour)}
 	told.BootFile = &File{Path: "/var/boot.json"}
 	const want = `node         node1
 mode         nftables

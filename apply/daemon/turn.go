@@ -56,6 +56,9 @@ func (t *Turn) Run(ctx context.Context) (*Report, error) {
 		return nil, err
 	}
 	defer release()
+	if err := applied(t.Programs.IPv4.Node.Mode); err != nil && !t.SettingsOnly { // before anything is touched
+		return nil, err
+	}
 	out := &Report{}
 	if out.Settings, err = settings(t.Config, &t.Programs.IPv4.Node); err != nil {
 		return nil, err

@@ -88,7 +88,10 @@ func (c *applyCmd) Run(e *env) error {
 			return errReported
 		}
 	}
-	return c.converge(ctx, e, j, programs)
+	if err := c.converge(ctx, e, j, programs); err != nil && !errors.Is(err, errFindings) || !j.diags.HasErrors() {
+		return err
+	}
+	return errReported // what is right is in force, and what is wrong was told
 }
 
 // converge takes the one turn.

@@ -159,6 +159,8 @@ func (r *resolver) direct() {
 			r.flagNote(diag.Warning, flag, "ignored, since --config is given")
 		case has(tag, "address") && field.Elem().IsZero():
 			r.flagNote(diag.Info, flag, "empty, which leaves the default %q", find(r.c, path))
+		case has(tag, "own") && path == "mode" && field.Elem().IsZero():
+			r.flagNote(diag.Info, flag, "empty, which leaves %q", find(r.c, path))
 		case has(tag, "csv"):
 			r.setList(flag, path, field.Interface().([]string))
 		case path != "":

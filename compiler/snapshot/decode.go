@@ -232,6 +232,10 @@ func (r *result) leaf(l *leaf, line func(offset int) int) {
 	r.typed = true
 	decode := decoderOf(l.apiVersion, l.kind)
 	if decode == nil {
+		if meant := nearKind(l.apiVersion, l.kind); meant != "" {
+			r.fail(at, diag.Diagnostic{Severity: diag.Warning, Path: join(l.path(), "kind"),
+				Msg: "is no kind that is read: the object is left out: got " + strconv.Quote(l.kind), Hint: "did you mean " + meant + "?"})
+		}
 		return
 	}
 	o, findings, err := decode(l.text)

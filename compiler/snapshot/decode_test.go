@@ -329,3 +329,25 @@ func TestFinishNamesFew(t *testing.T) {
 		t.Errorf("empty Snapshot: got %v, want nothing", got)
 	}
 }
+
+// A kind that is nearly one that is read is no object of somebody else's.
+func TestNearKinds(t *testing.T) {
+	for kind, meant := range map[string]string{
+		"Servi": "Service", "service": "Service", "Services": "Service", "Endpointslice": "EndpointSlice", "EndpointSli": "EndpointSlice",
+		"ServiceAccount": "", "Pod": "", "EndpointSliceMirror": "",
+	} {
+		version := "v1"
+		if strings.HasPrefix(kind, "EndpointS") || strings.HasPrefix(kind, "Endpoints") {
+			version = "discovery.k8s.io/v1"
+		}
+		snap := New()
+		diags := Decode(snap, "cluster.yaml", []byte("apiVersion: "+version+"\nkind: "+kind+"\nmetadata: {name: a, namespace: b}\n"))
+		var got string
+		for _, d := range diags {
+			got += d.String()
+		}
+		if meant == "" && got != "" || !strings.Contains(got, meant) || meant != "" && !strings.Contains(got, "did you mean "+meant+"?") {
+			t.Errorf("%s: %q, want %q", kind, got, meant)
+		}
+	}
+}

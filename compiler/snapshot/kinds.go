@@ -37,6 +37,19 @@ func decoderOf(apiVersion, kind string) decoder {
 	return nil
 }
 
+// nearKind returns the kind that is read and for which another one of the same
+// apiVersion may stand: written in other cases, cut off, or in the plural.
+func nearKind(apiVersion, kind string) string {
+	for _, known := range [...]string{"Service", "EndpointSlice", "Endpoints", "Node", "ServiceCIDR"} {
+		near := strings.EqualFold(kind, known) || strings.EqualFold(kind, known+"s") ||
+			len(kind) > 3 && len(kind) < len(known) && strings.EqualFold(kind, known[:len(kind)])
+		if near && decoderOf(apiVersion, known) != nil {
+			return known
+		}
+	}
+	return ""
+}
+
 func decodeService(text []byte) (object, []finding, error) {
 	var in corev1.Service
 	err := kjson.UnmarshalCaseSensitivePreserveInts(text, &in)
