@@ -9,11 +9,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
@@ -349,9 +349,7 @@ func TestHistories(t *testing.T) {
 // and refuse the same messages of others, for the same reason. Batches are those
 // of random histories, with messages that are left out, doubled or exchanged.
 func TestFakeIsAsTheKernel(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 3))
+	random := rand.New(rand.NewPCG(applytest.Seed(t), 3))
 	n := newNode(t)
 	f := fake{}
 	reasons := map[error]int{}
