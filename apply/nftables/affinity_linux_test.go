@@ -34,22 +34,22 @@ func TestAffinityForgetsBackendsThatGo(t *testing.T) {
 	defer target.Close()
 	n := node{ns, target}
 	for _, f := range ir.Families() {
-		for _, way := range []string{"read and compared", "by State"} {
+		for _, way := range []string{"read and compared", "by changes"} {
 			t.Run(f.String()+" "+way, func(t *testing.T) {
 				n.nft(t, "", "flush", "ruleset")
 				p := nftest.Sticky(f, ir.TCP)
 				if _, err := once(t, n, rules.NewTables(rules.Lower(p))); err != nil {
 					t.Fatal(err)
 				}
-				state := NewState(f)
-				state.Update(&p.Node, ir.Change{Name: p.Services[0].Name, New: &p.Services[0]})
+				state := rules.NewLowerer(f)
+				update(state, &p.Node, ir.Change{Name: p.Services[0].Name, New: &p.Services[0]})
 
 				met := visitAll(t, topo, f)
 				goes := met["pod1c.100"]
 				smaller := without(nftest.Sticky(f, ir.TCP), goes)
 				switch way {
-				case "by State":
-					_, err = n.Commit(t.Context(), planOf(state.Update(&p.Node,
+				case "by changes":
+					_, err = n.Commit(t.Context(), planOf(update(state, &p.Node,
 						ir.Change{Name: p.Services[0].Name, Old: &p.Services[0], New: &smaller.Services[0]})))
 				default:
 					_, err = once(t, n, rules.NewTables(rules.Lower(smaller)))
@@ -130,7 +130,7 @@ func clients(n int, first byte, f ir.Family) string {
 // versions left grow, too, and forget nobody.
 func TestAffinityMapsGrowAsNeeded(t *testing.T) {
 	for _, f := range ir.Families() {
-		for _, way := range []string{"new", "of an older version", "by State"} {
+		for _, way := range []string{"new", "of an older version", "by changes"} {
 			t.Run(f.String()+" "+way, func(t *testing.T) {
 				n := newNode(t)
 				p := nftest.Sticky(f, ir.TCP)
@@ -167,14 +167,14 @@ func TestAffinityMapsGrowAsNeeded(t *testing.T) {
 					}
 					known = 1000
 					fill(clients(known, 10, f))
-				case "by State":
+				case "by changes":
 					smaller := without(nftest.Sticky(f, ir.TCP), nftest.AddrPort(f, "10.244.2.10:8080"))
 					if _, err := once(t, n, rules.NewTables(rules.Lower(smaller))); err != nil {
 						t.Fatal(err)
 					}
-					state := NewState(f)
-					state.Update(&p.Node, ir.Change{Name: p.Services[0].Name, New: &smaller.Services[0]})
-					plan := planOf(state.Update(&p.Node, ir.Change{Name: p.Services[0].Name, Old: &smaller.Services[0], New: &p.Services[0]}))
+					state := rules.NewLowerer(f)
+					update(state, &p.Node, ir.Change{Name: p.Services[0].Name, New: &smaller.Services[0]})
+					plan := planOf(update(state, &p.Node, ir.Change{Name: p.Services[0].Name, Old: &smaller.Services[0], New: &p.Services[0]}))
 					if _, err := n.Commit(t.Context(), plan); err != nil {
 						t.Fatal(err)
 					}
@@ -183,7 +183,7 @@ func TestAffinityMapsGrowAsNeeded(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if way != "new" && len(slices.Collect(plan.Operations)) != map[string]int{"of an older version": 1, "by State": 0}[way] {
+				if way != "new" && len(slices.Collect(plan.Operations)) != map[string]int{"of an older version": 1, "by changes": 0}[way] {
 					t.Errorf("operations: %v", slices.Collect(plan.Operations))
 				}
 				fill(clients(2*rules.MostClients-known, 11, f))

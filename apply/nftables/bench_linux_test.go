@@ -82,9 +82,9 @@ func BenchmarkOneEndpoint(b *testing.B) {
 			if _, err := n.Commit(b.Context(), newPlan(rules.Tables{}, want)); err != nil {
 				b.Fatal(err)
 			}
-			state := NewState(ir.IPv4)
+			state := rules.NewLowerer(ir.IPv4)
 			for i := range p.Services {
-				state.Update(&p.Node, ir.Change{Name: p.Services[i].Name, New: &p.Services[i]})
+				update(state, &p.Node, ir.Change{Name: p.Services[i].Name, New: &p.Services[i]})
 			}
 			one := p.Services[services/2]
 			pool := one.Pools[0]
@@ -103,7 +103,7 @@ func BenchmarkOneEndpoint(b *testing.B) {
 			}
 			for i := 0; b.Loop(); i++ {
 				timed(&took, func() error {
-					_, err := n.Commit(b.Context(), planOf(state.Update(&p.Node, ir.Change{Name: one.Name, Old: versions[1-i%2], New: versions[i%2]})))
+					_, err := n.Commit(b.Context(), planOf(update(state, &p.Node, ir.Change{Name: one.Name, Old: versions[1-i%2], New: versions[i%2]})))
 					return err
 				})
 				timed(&limit, n.commitNothing)

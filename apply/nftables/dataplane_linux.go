@@ -30,7 +30,7 @@ type Dataplane struct {
 	found       rules.Tables // by the last Read
 	unforgotten bool         // affinity maps may remember backends that are gone
 	applied     apply.Applied
-	shared      ir.PerFamily[*State] // of what is applied; nil: to be made
+	lowerers    ir.PerFamily[*rules.Lowerer] // of what is applied; nil: to be made
 	monitor     monitor.Handle
 	nft         *monitor.NFT // what monitor has; nil: none
 }
@@ -95,12 +95,12 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 // PlanChanges plans from the Services that change alone.
 func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	changes = d.applied.From(changes)
-	if d.shared.IPv4 == nil {
-		d.shared = statesOf(d.applied.Programs())
+	if d.lowerers.IPv4 == nil {
+		d.lowerers = lowerersOf(d.applied.Programs())
 	}
 	all := &Plan{changes: changes}
 	for f, node := range ir.Present(d.applied.Node()) {
-		*all.families.At(f) = d.shared.Of(f).Update(&node.Node, changes.Of(f)...)
+		*all.families.At(f) = changeOf(d.lowerers.Of(f).Change(&node.Node, changes.Of(f)...))
 	}
 	return all
 }
@@ -122,16 +122,16 @@ func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 	return newPlan(found, rules.LowerAll(d.applied.Programs())), nil
 }
 
-// statesOf returns the States of tables that hold the Programs.
-func statesOf(programs ir.Programs) (states ir.PerFamily[*State]) {
+// lowerersOf returns the Lowerers of tables that hold the Programs.
+func lowerersOf(programs ir.Programs) (all ir.PerFamily[*rules.Lowerer]) {
 	for f, p := range ir.Present(programs) {
-		s := NewState(f)
+		l := rules.NewLowerer(f)
 		for i := range p.Services {
-			s.Update(&p.Node, ir.Change{Name: p.Services[i].Name, New: &p.Services[i]})
+			l.Change(&p.Node, ir.Change{Name: p.Services[i].Name, New: &p.Services[i]})
 		}
-		*states.At(f) = s
+		*all.At(f) = l
 	}
-	return states
+	return all
 }
 
 // remember notes that a Plan is in force.
@@ -141,7 +141,7 @@ func (d *Dataplane) remember(p *Plan) {
 		return
 	}
 	d.applied.Replace(p.programs)
-	d.shared = ir.PerFamily[*State]{}
+	d.lowerers = ir.PerFamily[*rules.Lowerer]{}
 }
 
 // Applied returns the Programs that the tables held when that was last known.

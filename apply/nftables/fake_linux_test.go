@@ -323,7 +323,7 @@ func TestHistories(t *testing.T) {
 		byState, byReading := fake{}, fake{}
 		empty := both(func(f ir.Family) *ir.Program { return &ir.Program{Family: f, Node: nftest.Node(f)} })
 		byState.commit(t, newPlan(rules.Tables{}, empty))
-		states := map[ir.Family]*State{ir.IPv4: NewState(ir.IPv4), ir.IPv6: NewState(ir.IPv6)}
+		states := map[ir.Family]*rules.Lowerer{ir.IPv4: rules.NewLowerer(ir.IPv4), ir.IPv6: rules.NewLowerer(ir.IPv6)}
 		programs := map[ir.Family]*ir.Program{}
 		for step := range 20 {
 			plan := &Plan{}
@@ -333,7 +333,7 @@ func TestHistories(t *testing.T) {
 				if step%3 > 0 { // most of the time one Service changes, or few
 					now = some(programs[f], now, random)
 				}
-				*plan.families.At(f) = states[f].Update(&now.Node, changes(programs[f], now)...)
+				*plan.families.At(f) = update(states[f], &now.Node, changes(programs[f], now)...)
 				programs[f] = now
 			}
 			want := lower(programs[ir.IPv4], programs[ir.IPv6])

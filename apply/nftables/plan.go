@@ -16,7 +16,7 @@ const kubeProxyTable = "kube-proxy"
 // Plan is the difference between what a node has and what it should have.
 type Plan struct {
 	families ir.PerFamily[*change] // nil: nothing to do with it
-	want     *rules.Tables         // to plan again from; nil if a State made the plan
+	want     *rules.Tables         // to plan again from; nil if it is of changes
 	again    bool                  // planned again already
 	forgets  bool                  // all affinity maps are looked through
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/nftables"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
@@ -20,7 +21,7 @@ func TestStateHoldsHistories(t *testing.T) {
 	if _, err := once(t, n, empty); err != nil {
 		t.Fatal(err)
 	}
-	states := map[ir.Family]*State{ir.IPv4: NewState(ir.IPv4), ir.IPv6: NewState(ir.IPv6)}
+	states := map[ir.Family]*rules.Lowerer{ir.IPv4: rules.NewLowerer(ir.IPv4), ir.IPv6: rules.NewLowerer(ir.IPv6)}
 	programs := map[ir.Family]*ir.Program{}
 	for step := range 200 {
 		plan := &Plan{}
@@ -31,7 +32,7 @@ func TestStateHoldsHistories(t *testing.T) {
 			if step%3 > 0 { // most of the time one Service changes, or few
 				now = some(programs[f], now, random)
 			}
-			*plan.families.At(f) = s.Update(&now.Node, changes(programs[f], now)...)
+			*plan.families.At(f) = update(s, &now.Node, changes(programs[f], now)...)
 			programs[f] = now
 		}
 		if _, err := n.Commit(t.Context(), plan); err != nil {
@@ -46,10 +47,7 @@ func TestStateHoldsHistories(t *testing.T) {
 	}
 	plan := &Plan{}
 	for f, s := range states {
-		*plan.families.At(f) = s.Update(&programs[f].Node, changes(programs[f], &ir.Program{})...)
-		if len(s.users)+len(s.wanters) > 0 {
-			t.Errorf("%s: the empty state remembers %v", f, s)
-		}
+		*plan.families.At(f) = update(s, &programs[f].Node, changes(programs[f], &ir.Program{})...)
 	}
 	if _, err := n.Commit(t.Context(), plan); err != nil {
 		t.Fatal(err)
