@@ -218,11 +218,18 @@ func TestKernelHoldsHistories(t *testing.T) {
 		if step%6 == 0 {
 			fresh := newNode(t)
 			fresh.load(t, want)
-			if d := cmp.Diff(fresh.list(t), n.list(t)); d != "" && !onlyOrder(fresh.list(t), n.list(t)) {
+			made, changed := sizeless(fresh.list(t)), sizeless(n.list(t))
+			if d := cmp.Diff(made, changed); d != "" && !onlyOrder(made, changed) {
 				t.Fatalf("step %d (-fresh +changed):\n%s", step, d)
 			}
 		}
 	}
+}
+
+// sizeless leaves out the sizes of affinity maps, which grow with the backends of
+// a port, and never shrink: a map may be larger than a fresh one.
+func sizeless(lines []string) []string {
+	return slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(strings.TrimSpace(l), "size ") })
 }
 
 // onlyOrder reports whether two listings have the same lines: chains and sets are
