@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -373,48 +372,5 @@ func TestFilesRefused(t *testing.T) {
 				t.Errorf("with --allow-empty: %v", err)
 			}
 		})
-	}
-}
-
-// What is no file is named once, and holds up nobody.
-func TestFilesNotRegular(t *testing.T) {
-	dir := t.TempDir()
-	pipe := filepath.Join(dir, "pipe.yaml")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("/dev/zero", filepath.Join(dir, "zero.yaml")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("nothing", filepath.Join(dir, "dangling.yaml")); err != nil {
-		t.Fatal(err)
-	}
-	write(t, filepath.Join(dir, "a.yaml"), serviceYAML("a", "10.0.0.1"))
-	var said lockedBuffer
-	g := &follower{t: t, API: &API{Store: NewStore(time.Now)}}
-	f := &Files{Path: dir, Store: g.Store, Log: slog.New(slog.NewTextHandler(&said, nil)), Report: func(diag.List) {}}
-	done := make(chan error, 1)
-	go func() {
-		done <- f.Run(t.Context(), func(err error) {
-			if err != nil {
-				t.Error(err)
-			}
-		})
-	}()
-	t.Cleanup(func() {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	g.until(has("a"))
-	write(t, filepath.Join(dir, "b.yaml"), serviceYAML("b", "10.0.0.2"))
-	g.until(has("b"))
-	for _, want := range []string{"path=" + pipe + ` is="a named pipe"`, `zero.yaml is="a device"`} {
-		if n := strings.Count(said.String(), want); n != 1 {
-			t.Errorf("%q is said %d times, want once:\n%s", want, n, said.String())
-		}
-	}
-	if err := (&Files{Path: pipe, Store: g.Store, Log: f.Log}).Read(); err == nil || !strings.Contains(err.Error(), "is a named pipe") {
-		t.Errorf("a named pipe itself: %v", err)
 	}
 }
