@@ -40,7 +40,7 @@ func mayDrop(ctx context.Context) ([]string, error) {
 // beside returns what proxyc left on a node to which kube-proxy is back.
 func beside(ctx context.Context) ([]apply.Leftover, error) {
 	tables, err := nftables.Leftovers(ctx, false)
-	chains, chainsErr := iptables.Beside(ctx)
+	chains, chainsErr := iptables.BesideKubeProxy(ctx)
 	ours := slices.DeleteFunc(append(tables, chains...), func(l apply.Leftover) bool { return l.Peer })
 	return ours, errors.Join(err, chainsErr)
 }

@@ -170,7 +170,7 @@ func (d *Dataplane) shared(ctx context.Context, f ir.Family, p *Plan) (edit, err
 	}
 	for _, h := range filter.Jumps {
 		if rules.Shared(h.Rule.Chain) {
-			e.unhook = append(e.unhook, h)
+			e.removedJumps = append(e.removedJumps, h)
 		}
 	}
 	if len(e.drop) == 0 {
@@ -186,7 +186,7 @@ func (d *Dataplane) shared(ctx context.Context, f ir.Family, p *Plan) (edit, err
 
 // cleanCanaries removes the chains that only kube-proxy makes.
 func (d *Dataplane) cleanCanaries(_ context.Context, f ir.Family) error {
-	one, err := d.singly(f)
+	one, err := d.single(f)
 	if err != nil {
 		return err
 	}
@@ -223,7 +223,7 @@ func (d *Dataplane) exists(ctx context.Context, f ir.Family, table, chain string
 		err := d.save(ctx, f, table, &declared)
 		return declared.found, err
 	}
-	one, err := d.singly(f)
+	one, err := d.single(f)
 	if err != nil {
 		return false, err
 	}

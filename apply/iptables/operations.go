@@ -46,14 +46,14 @@ func (o *operations) all() bool {
 			return false
 		}
 	}
-	for _, h := range o.diff.unhook {
-		if !slices.ContainsFunc(o.diff.hook, func(w rules.BuiltInJump) bool { return equalHook(h, w) }) && !o.rule(apply.Remove, h.Chain, &h.Rule) {
+	for _, h := range o.diff.removedJumps {
+		if !slices.ContainsFunc(o.diff.addedJumps, func(w rules.BuiltInJump) bool { return equalJump(h, w) }) && !o.rule(apply.Remove, h.Chain, &h.Rule) {
 			return false
 		}
 	}
-	for _, h := range o.diff.hook {
+	for _, h := range o.diff.addedJumps {
 		verb := apply.Add
-		if slices.ContainsFunc(o.diff.unhook, func(old rules.BuiltInJump) bool { return equalHook(h, old) }) {
+		if slices.ContainsFunc(o.diff.removedJumps, func(old rules.BuiltInJump) bool { return equalJump(h, old) }) {
 			verb = apply.Change // its place
 		}
 		if !o.rule(verb, h.Chain, &h.Rule) {

@@ -30,13 +30,13 @@ type familyPlan struct {
 
 // tableDiff is what changes in one table.
 type tableDiff struct {
-	name         string
-	have         map[string]*rules.Chain
-	set          []*rules.Chain      // new and changed chains, targets of jumps first
-	fill         []fill              // rules for chains that are shared with others
-	unhook, hook []rules.BuiltInJump // in the order in which a packet meets them
-	stale        []*rules.Chain      // to remove, those who jump first
-	wake         bool                // no packet meets the table: it is to be in force, at last
+	name                     string
+	have                     map[string]*rules.Chain
+	set                      []*rules.Chain      // new and changed chains, targets of jumps first
+	fill                     []fill              // rules for chains that are shared with others
+	removedJumps, addedJumps []rules.BuiltInJump // in the order in which a packet meets them
+	stale                    []*rules.Chain      // to remove, those who jump first
+	wake                     bool                // no packet meets the table: it is to be in force, at last
 }
 
 // fill is a rule for the end of a chain that keeps what it has.
@@ -46,7 +46,7 @@ type fill struct {
 }
 
 func (d *tableDiff) empty() bool {
-	return len(d.set)+len(d.fill)+len(d.unhook)+len(d.hook)+len(d.stale) == 0
+	return len(d.set)+len(d.fill)+len(d.removedJumps)+len(d.addedJumps)+len(d.stale) == 0
 }
 
 // newPlan compares two states family by family.
@@ -195,7 +195,7 @@ func diffTable(have, want *rules.Table) tableDiff {
 	}
 	d.set, d.stale = targetsFirst(d.set), targetsFirst(d.stale)
 	slices.Reverse(d.stale)
-	d.unhook, d.hook = diffHooks(have.Jumps, want.Jumps)
+	d.removedJumps, d.addedJumps = diffJumps(have.Jumps, want.Jumps)
 	return d
 }
 
@@ -277,30 +277,30 @@ func targetsFirst(chains []*rules.Chain) []*rules.Chain {
 	return out
 }
 
-// diffHooks returns the jumps to take out of built-in chains and those to put in.
+// diffJumps returns the jumps to take out of built-in chains and those to put in.
 // Where the jumps of a built-in chain are not the wanted ones in the wanted
 // order, all are replaced. Jumps to shared chains are added where they lack,
 // and otherwise left.
-func diffHooks(have, want []rules.BuiltInJump) (unhook, hook []rules.BuiltInJump) {
+func diffJumps(have, want []rules.BuiltInJump) (removedJumps, addedJumps []rules.BuiltInJump) {
 	for _, builtIn := range rules.BuiltInChains() {
-		h, hShared := hooksOf(have, builtIn)
-		w, wShared := hooksOf(want, builtIn)
+		h, hShared := jumpsOf(have, builtIn)
+		w, wShared := jumpsOf(want, builtIn)
 		for _, s := range wShared {
-			if !slices.ContainsFunc(hShared, func(o rules.BuiltInJump) bool { return equalHook(s, o) }) {
-				hook = append(hook, s)
+			if !slices.ContainsFunc(hShared, func(o rules.BuiltInJump) bool { return equalJump(s, o) }) {
+				addedJumps = append(addedJumps, s)
 			}
 		}
-		if !slices.EqualFunc(h, w, equalHook) {
-			unhook, hook = append(unhook, h...), append(hook, w...)
+		if !slices.EqualFunc(h, w, equalJump) {
+			removedJumps, addedJumps = append(removedJumps, h...), append(addedJumps, w...)
 		}
 	}
-	return unhook, hook
+	return removedJumps, addedJumps
 }
 
-func equalHook(a, b rules.BuiltInJump) bool { return a.Chain == b.Chain && a.Rule.Equal(&b.Rule) }
+func equalJump(a, b rules.BuiltInJump) bool { return a.Chain == b.Chain && a.Rule.Equal(&b.Rule) }
 
-func hooksOf(hooks []rules.BuiltInJump, builtIn string) (own, shared []rules.BuiltInJump) {
-	for _, h := range hooks {
+func jumpsOf(jumps []rules.BuiltInJump, builtIn string) (own, shared []rules.BuiltInJump) {
+	for _, h := range jumps {
 		switch {
 		case h.Chain != builtIn:
 		case rules.Shared(h.Rule.Chain):

@@ -33,22 +33,22 @@ func (m *memory) commit(e edit) error {
 	for _, c := range t.Chains {
 		chains[c.Name] = c.Rules
 	}
-	hooks := slices.Clone(t.Jumps)
+	jumps := slices.Clone(t.Jumps)
 	for _, c := range e.set {
 		chains[c.Name] = c.Rules
 	}
 	for _, f := range e.fill {
 		chains[f.chain] = append(slices.Clone(chains[f.chain]), *f.rule)
 	}
-	for _, h := range e.unhook {
-		i := slices.IndexFunc(hooks, func(o rules.BuiltInJump) bool { return equalHook(h, o) })
+	for _, h := range e.removedJumps {
+		i := slices.IndexFunc(jumps, func(o rules.BuiltInJump) bool { return equalJump(h, o) })
 		if i < 0 {
 			return fmt.Errorf("no such rule: %s %s", h.Chain, h.Rule.Append(nil, m.state.Family))
 		}
-		hooks = slices.Delete(hooks, i, i+1)
+		jumps = slices.Delete(jumps, i, i+1)
 	}
-	for _, h := range slices.Backward(e.hook) {
-		hooks = slices.Insert(hooks, 0, h)
+	for _, h := range slices.Backward(e.addedJumps) {
+		jumps = slices.Insert(jumps, 0, h)
 	}
 	for _, c := range e.drop {
 		if _, ok := chains[c.Name]; !ok {
@@ -63,12 +63,12 @@ func (m *memory) commit(e edit) error {
 			}
 		}
 	}
-	for _, h := range hooks {
+	for _, h := range jumps {
 		if _, ok := chains[h.Rule.Chain]; !ok {
 			return fmt.Errorf("%s jumps to %s, which does not exist", h.Chain, h.Rule.Chain)
 		}
 	}
-	t.Jumps, t.Chains = hooks, nil
+	t.Jumps, t.Chains = jumps, nil
 	for name, rs := range chains {
 		t.Chains = append(t.Chains, rules.Chain{Name: name, Rules: rs})
 	}
@@ -308,15 +308,15 @@ func TestPlanKeepsWhatDiffers(t *testing.T) {
 	}
 }
 
-func TestHooks(t *testing.T) {
+func TestJumps(t *testing.T) {
 	jump := func(builtIn, to string) rules.BuiltInJump {
 		return rules.BuiltInJump{Chain: builtIn, Rule: rules.Rule{Target: rules.Jump, Chain: to}}
 	}
 	want := []rules.BuiltInJump{jump("INPUT", "KUBE-FIREWALL"), jump("INPUT", "KUBE-NODEPORTS"), jump("INPUT", "KUBE-EXTERNAL-SERVICES"), jump("OUTPUT", "KUBE-SERVICES")}
 	tests := []struct {
-		name         string
-		have         []rules.BuiltInJump
-		unhook, hook []rules.BuiltInJump
+		name                     string
+		have                     []rules.BuiltInJump
+		removedJumps, addedJumps []rules.BuiltInJump
 	}{
 		{"nothing there", nil, nil, want},
 		{"all there", want, nil, nil},
@@ -327,11 +327,11 @@ func TestHooks(t *testing.T) {
 		{"one too many", append(slices.Clone(want), jump("PREROUTING", "KUBE-SERVICES")), []rules.BuiltInJump{jump("PREROUTING", "KUBE-SERVICES")}, nil},
 	}
 	for _, tt := range tests {
-		unhook, hook := diffHooks(tt.have, want)
-		if diff := cmp.Diff(show(tt.unhook), show(unhook)); diff != "" {
+		removedJumps, addedJumps := diffJumps(tt.have, want)
+		if diff := cmp.Diff(show(tt.removedJumps), show(removedJumps)); diff != "" {
 			t.Errorf("%s: out (-want +got):\n%s", tt.name, diff)
 		}
-		if diff := cmp.Diff(show(tt.hook), show(hook)); diff != "" {
+		if diff := cmp.Diff(show(tt.addedJumps), show(addedJumps)); diff != "" {
 			t.Errorf("%s: in (-want +got):\n%s", tt.name, diff)
 		}
 	}
@@ -351,8 +351,8 @@ func TestUnhookByText(t *testing.T) {
 	}
 }
 
-func show(hooks []rules.BuiltInJump) (out []string) {
-	for _, h := range hooks {
+func show(jumps []rules.BuiltInJump) (out []string) {
+	for _, h := range jumps {
 		out = append(out, h.Chain+" to "+h.Rule.Chain)
 	}
 	return out

@@ -31,17 +31,17 @@ func (r *refused) Unwrap() error { return r.err }
 // quarantine finds out which Services of a refused Plan are to blame, and puts
 // the rest in force. first is the refusal of the whole.
 func (d *Dataplane) quarantine(ctx context.Context, p *Plan, first *refused) (apply.Result, error) {
-	suspects := map[ir.Name]bool{}
+	candidates := map[ir.Name]bool{}
 	for op := range p.Operations {
 		if op.Verb != apply.Remove && op.Service != (ir.Name{}) {
-			suspects[op.Service] = true
+			candidates[op.Service] = true
 		}
 	}
-	probe := newProbe(d, p.want, suspects)
-	err := probe.search(ctx, slices.SortedFunc(maps.Keys(suspects), ir.Name.Compare))
+	probe := newProbe(d, p.want, candidates)
+	err := probe.search(ctx, slices.SortedFunc(maps.Keys(candidates), ir.Name.Compare))
 	err = errors.Join(err, probe.clear(ctx))
-	result := apply.Result{Refused: probe.guilty}
-	if err != nil || len(probe.guilty) == 0 {
+	result := apply.Result{Refused: probe.refused}
+	if err != nil || len(probe.refused) == 0 {
 		return result, errors.Join(first, err)
 	}
 	have, err := d.read(ctx)
@@ -49,7 +49,7 @@ func (d *Dataplane) quarantine(ctx context.Context, p *Plan, first *refused) (ap
 		return result, errors.Join(first, err)
 	}
 	out := map[ir.Name]bool{}
-	for _, r := range probe.guilty {
+	for _, r := range probe.refused {
 		out[r.Service] = true
 	}
 	var rest rules.Rulesets
@@ -66,9 +66,9 @@ func (d *Dataplane) quarantine(ctx context.Context, p *Plan, first *refused) (ap
 // probe tries the rules of Services in a chain that nobody jumps to, without
 // touching those in force.
 type probe struct {
-	target *Dataplane
-	tables []trial
-	guilty []apply.Refusal
+	target  *Dataplane
+	tables  []trial
+	refused []apply.Refusal
 }
 
 // trial are the rules of Services in one table.
@@ -78,13 +78,13 @@ type trial struct {
 	of     map[ir.Name][]rules.Rule
 }
 
-func newProbe(t *Dataplane, want rules.Rulesets, suspects map[ir.Name]bool) *probe {
+func newProbe(t *Dataplane, want rules.Rulesets, candidates map[ir.Name]bool) *probe {
 	p := &probe{target: t}
 	for _, r := range ir.Present(want.PerFamily) {
 		for _, table := range r.Tables() {
 			of := map[ir.Name][]rules.Rule{}
 			for i := range table.Chains {
-				collect(&table.Chains[i], suspects, of)
+				collect(&table.Chains[i], candidates, of)
 			}
 			p.tables = append(p.tables, trial{r.Family, table.Name, of})
 		}
@@ -94,14 +94,14 @@ func newProbe(t *Dataplane, want rules.Rulesets, suspects map[ir.Name]bool) *pro
 
 // collect adds the rules of a chain to those of their Services. Where they jump
 // to does not matter, and may not exist.
-func collect(c *rules.Chain, suspects map[ir.Name]bool, of map[ir.Name][]rules.Rule) {
+func collect(c *rules.Chain, candidates map[ir.Name]bool, of map[ir.Name][]rules.Rule) {
 	owner, _ := c.Service()
 	for _, r := range c.Rules {
 		s := r.Service()
 		if s == (ir.Name{}) {
 			s = owner
 		}
-		if !suspects[s] {
+		if !candidates[s] {
 			continue
 		}
 		if r.Target == rules.Jump {
@@ -111,7 +111,7 @@ func collect(c *rules.Chain, suspects map[ir.Name]bool, of map[ir.Name][]rules.R
 	}
 }
 
-// search finds the guilty in a group, by trying it and dividing it when it is refused.
+// search finds those that are refused in a group, by trying it and dividing it when it is refused.
 func (p *probe) search(ctx context.Context, group []ir.Name) error {
 	for len(group) > 0 {
 		named, no, err := p.try(ctx, group)
@@ -130,7 +130,7 @@ func (p *probe) search(ctx context.Context, group []ir.Name) error {
 			group = group[half:]
 			continue
 		}
-		p.guilty = append(p.guilty, apply.Refusal{Service: named, Reason: no})
+		p.refused = append(p.refused, apply.Refusal{Service: named, Reason: no})
 		group = slices.DeleteFunc(slices.Clone(group), func(s ir.Name) bool { return s == named })
 	}
 	return nil

@@ -17,12 +17,12 @@ type step []edit
 
 // edit is what a step does to a table, in this order.
 type edit struct {
-	table  string
-	set    []*rules.Chain // emptied or made, and filled
-	fill   []fill
-	unhook []rules.BuiltInJump
-	hook   []rules.BuiltInJump
-	drop   []*rules.Chain
+	table        string
+	set          []*rules.Chain // emptied or made, and filled
+	fill         []fill
+	removedJumps []rules.BuiltInJump
+	addedJumps   []rules.BuiltInJump
+	drop         []*rules.Chain
 }
 
 // steps divides what a family needs into runs of at most most rules. A small
@@ -43,7 +43,7 @@ func (f *familyPlan) steps(most int) []step {
 	var whole step
 	for _, d := range f.stages(false) {
 		if !d.empty() {
-			whole = append(whole, edit{d.name, d.set, d.fill, d.unhook, d.hook, d.stale})
+			whole = append(whole, edit{d.name, d.set, d.fill, d.removedJumps, d.addedJumps, d.stale})
 		}
 	}
 	if len(whole) == 0 {
@@ -137,12 +137,12 @@ func (d *tableDiff) steps(most int) []step {
 		all = append(all, step{{table: d.name, set: rest[:n]}})
 		rest = rest[n:]
 	}
-	if len(d.fill)+len(d.unhook)+len(d.hook) > 0 {
+	if len(d.fill)+len(d.removedJumps)+len(d.addedJumps) > 0 {
 		if len(all) == 0 {
 			all = []step{{{table: d.name}}}
 		}
 		last := &all[len(all)-1][0]
-		last.fill, last.unhook, last.hook = d.fill, d.unhook, d.hook
+		last.fill, last.removedJumps, last.addedJumps = d.fill, d.removedJumps, d.addedJumps
 	}
 	for stale := range slices.Chunk(d.stale, most) {
 		all = append(all, step{{table: d.name, drop: stale}})
@@ -205,13 +205,13 @@ func (w *writer) edit(e *edit) {
 	for _, a := range e.fill {
 		w.rule("-A ", a.chain, a.rule)
 	}
-	for _, h := range e.unhook {
+	for _, h := range e.removedJumps {
 		if h.Text != "" { // the tool finds a rule by its text, the order of matches included
 			h.Rule = rules.Rule{Raw: h.Text}
 		}
 		w.rule("-D ", h.Chain, &h.Rule)
 	}
-	for _, h := range slices.Backward(e.hook) { // -I puts each first
+	for _, h := range slices.Backward(e.addedJumps) { // -I puts each first
 		w.rule("-I ", h.Chain, &h.Rule)
 	}
 	for _, c := range e.drop {

@@ -16,7 +16,7 @@ import (
 //
 // kube-proxy looks whether a chain of its own is still there (IPT-33). That
 // reads the chain's table as well, and tells of flushes only. And its chain is
-// the sign that kube-proxy is back on a node (see Beside of apply/iptables).
+// the sign that kube-proxy is back on a node (see BesideKubeProxy of apply/iptables).
 type Legacy struct {
 	every time.Duration
 	tell  func(missed bool)

@@ -8,7 +8,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-func (d *Dataplane) singly(f ir.Family) (singleChains, error) {
+func (d *Dataplane) single(f ir.Family) (singleChains, error) {
 	protocol := goiptables.ProtocolIPv4
 	if f == ir.IPv6 {
 		protocol = goiptables.ProtocolIPv6

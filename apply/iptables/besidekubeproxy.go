@@ -9,10 +9,10 @@ import (
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// Beside lists what proxyc left on a node to which kube-proxy is back: what
+// BesideKubeProxy lists what proxyc left on a node to which kube-proxy is back: what
 // kube-proxy does not make where its canary tells that it keeps rules, and all
 // elsewhere.
-func Beside(ctx context.Context) ([]apply.Leftover, error) {
+func BesideKubeProxy(ctx context.Context) ([]apply.Leftover, error) {
 	return eachFamily(ctx, nil, func(t *Dataplane, f ir.Family) ([]apply.Leftover, error) {
 		with, err := t.tablesWith(ctx, f, canary)
 		switch {
