@@ -113,7 +113,7 @@ func TestBookmarks(t *testing.T) {
 	n := newNode(t)
 	p := n.watch(t.Context(), t)
 	began := time.Now()
-	eventually(t, 100*time.Second, "bookmarks", func() error {
+	eventually(t, 4*time.Minute, "bookmarks", func() error {
 		c, _ := n.status(t)
 		for _, r := range c.APIServer.Resources {
 			if r.Last.Before(began.Add(10 * time.Second)) { // what came at first is older
