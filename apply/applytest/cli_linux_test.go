@@ -125,7 +125,7 @@ func TestCannot(t *testing.T) {
 		clear := func(name string, r ran, words ...string) {
 			t.Helper()
 			m.must(2, r)
-			if strings.Count("\n"+r.stderr, "\nproxyc: ") != 1 {
+			if said := "\n" + r.stderr; strings.Count(said, "\nproxyc: ")+strings.Count(said, "\nerror: ") != 1 {
 				t.Errorf("%s: want one error: %s", name, r)
 			}
 			for _, w := range words {
