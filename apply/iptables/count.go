@@ -65,7 +65,7 @@ var localhostRule = regexp.MustCompile(`(?m)^-A KUBE-MARK-MASQ -d 127\.0\.0\.0/8
 
 // localhostNodePorts reads how many connections to node ports at localhost were
 // accepted, since the rule was written. It may be called while another
-// goroutine uses the Target.
+// goroutine uses the Dataplane.
 func (d *Dataplane) localhostNodePorts(ctx context.Context) (packets uint64, err error) {
 	name := d.tool(ir.IPv4)
 	args := append([]string{"--table", "nat", "--verbose", "--list-rules", "KUBE-MARK-MASQ"}, d.waitFlags()...)

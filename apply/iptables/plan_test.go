@@ -287,7 +287,7 @@ func samePlans(t *testing.T, want, got *Plan, ops func(apply.Plan) []apply.Opera
 	}
 }
 
-// TestPlanKeepsWhatDiffers holds Plans of a Target, which keep no more than they
+// TestPlanKeepsWhatDiffers holds Plans of a Dataplane, which keep no more than they
 // need, against those of whole Rulesets.
 func TestPlanKeepsWhatDiffers(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// conn is a connection to nf_tables. It lasts as long as the Target: closing
+// conn is a connection to nf_tables. It lasts as long as the Dataplane: closing
 // one after a removal waits for the kernel to be done with what was removed.
 type conn struct {
 	nl   *netlink.Conn

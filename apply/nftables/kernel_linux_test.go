@@ -21,7 +21,7 @@ import (
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
-// node is a network namespace with a Target.
+// node is a network namespace with a Dataplane.
 type node struct {
 	*applytest.Namespace
 	*Dataplane
