@@ -16,6 +16,23 @@ type Applied struct {
 	services ir.PerFamily[map[ir.Name]*ir.Service]
 }
 
+// Desired is what a Plan leads to: all of the Programs where it is full, or else
+// what differs by Changes from what was applied last.
+type Desired struct {
+	Full     bool
+	Programs ir.Programs
+	Changes  ir.Changes
+}
+
+// Take notes that what was desired is in force.
+func (a *Applied) Take(d Desired) {
+	if d.Full {
+		a.Replace(d.Programs)
+	} else {
+		a.Change(d.Changes)
+	}
+}
+
 // Replace notes that all of the Programs are in force, and nothing else.
 func (a *Applied) Replace(programs ir.Programs) {
 	var node ir.Programs

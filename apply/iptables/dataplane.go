@@ -249,7 +249,7 @@ func (d *Dataplane) Rulesets(ctx context.Context) (rules.Rulesets, error) { retu
 // Plan compares what was read with what the Programs want.
 func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 	p := d.Difference(d.found, rules.LowerAll(want))
-	p.programs, p.full = want, true
+	p.desired = apply.Desired{Full: true, Programs: want}
 	return p
 }
 
@@ -288,7 +288,7 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 		*sizes.At(f) = a.Size()
 	}
 	p := newPlan(have, want).sized(sizes)
-	p.changes = changes
+	p.desired.Changes = changes
 	return p
 }
 
@@ -313,12 +313,10 @@ func (d *Dataplane) assemble(programs ir.Programs) (all ir.PerFamily[*rules.Lowe
 
 // remember notes that a Plan is in force.
 func (d *Dataplane) remember(p *Plan) {
-	if !p.full {
-		d.applied.Change(p.changes)
-		return
+	d.applied.Take(p.desired)
+	if p.desired.Full {
+		d.lowerers = ir.PerFamily[*rules.Lowerer]{}
 	}
-	d.applied.Replace(p.programs)
-	d.lowerers = ir.PerFamily[*rules.Lowerer]{}
 }
 
 // Applied returns the Programs that the tables held when that was last known.

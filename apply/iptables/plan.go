@@ -15,11 +15,7 @@ type Plan struct {
 	families   ir.PerFamily[*familyPlan]
 	have, want rules.Rulesets // what to go back to, and what to try again without the Services that the kernel refuses
 
-	// What is in force when it is committed: all of programs where it is full,
-	// or else what differs from before by changes.
-	full     bool
-	programs ir.Programs
-	changes  ir.Changes
+	desired apply.Desired
 }
 
 type familyPlan struct {

@@ -85,7 +85,7 @@ func (d *Dataplane) Tables(ctx context.Context) (rules.Tables, error) { return d
 // Plan compares what was read with what the Programs want.
 func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 	p := newPlan(d.found, rules.LowerAll(want))
-	p.full, p.programs = true, want
+	p.desired = apply.Desired{Full: true, Programs: want}
 	if d.unforgotten {
 		p.forgetAll()
 	}
@@ -98,7 +98,7 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	if d.lowerers.IPv4 == nil {
 		d.lowerers = lowerersOf(d.applied.Programs())
 	}
-	all := &Plan{changes: changes}
+	all := &Plan{desired: apply.Desired{Changes: changes}}
 	for f, node := range ir.Present(d.applied.Node()) {
 		*all.families.At(f) = changeOf(d.lowerers.Of(f).Change(&node.Node, changes.Of(f)...))
 	}
@@ -136,12 +136,10 @@ func lowerersOf(programs ir.Programs) (all ir.PerFamily[*rules.Lowerer]) {
 
 // remember notes that a Plan is in force.
 func (d *Dataplane) remember(p *Plan) {
-	if !p.full {
-		d.applied.Change(p.changes)
-		return
+	d.applied.Take(p.desired)
+	if p.desired.Full {
+		d.lowerers = ir.PerFamily[*rules.Lowerer]{}
 	}
-	d.applied.Replace(p.programs)
-	d.lowerers = ir.PerFamily[*rules.Lowerer]{}
 }
 
 // Applied returns the Programs that the tables held when that was last known.

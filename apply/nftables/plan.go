@@ -20,11 +20,7 @@ type Plan struct {
 	again    bool                  // planned again already
 	forgets  bool                  // all affinity maps are looked through
 
-	// What is in force when it is committed: all of programs where it is full,
-	// or else what differs from before by changes.
-	full     bool
-	programs ir.Programs
-	changes  ir.Changes
+	desired apply.Desired
 }
 
 // change is what a Plan does in one family, as the kernel is told it: sets and
