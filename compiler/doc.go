@@ -12,6 +12,7 @@
 //
 //	node        the node and its settings                      → ir.Node
 //	services    what a Service asks for, judged and parsed      → service
+//	bounds      what one Service may ask of a node at most
 //	endpoints   its EndpointSlices merged into one list a port  → endpoint
 //	topology    which of them a node uses                       → choice
 //	routes      who is sent to which of them                    → ir.Route

@@ -230,6 +230,7 @@ func (c *cluster) parseAddrs(s *service) {
 		v := s.views.At(f)
 		slices.SortStableFunc(v.addrs, func(a, b address) int { return cmp.Compare(a.kind, b.kind) })
 		v.at = nil
+		s.boundsPass(f)
 	}
 	s.warnClosed()
 }
