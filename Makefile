@@ -5,20 +5,24 @@ GO       ?= go
 FUZZTIME ?= 20s
 SOAK     ?= 10m
 PLANE    ?= nftables
+VM_PACKAGES = qemu-system-x86 kmod
 PACKAGES  = nftables iptables ipset ipvsadm conntrack iproute2 procps
 SUDO      = $(shell test "$$(id -u)" = 0 || echo sudo)
 
-.PHONY: build setup check test e2e-tools e2e soak conformance golden verify lint fuzz bench bench-growth bench-peer demo clean
+.PHONY: build setup setup-vm check test e2e-tools e2e soak vm test-vm conformance golden verify lint fuzz bench bench-growth bench-peer demo clean
 
 build:
 	$(GO) build -o bin/proxyc ./cmd/proxyc
 
-# setup installs the Debian packages whose tools the tests call, and the Go modules.
-setup:
-	@missing=$$(for p in $(PACKAGES); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q ' installed' || echo $$p; done); \
+# install installs those of the Debian packages $(1) that are missing.
+install = @missing=$$(for p in $(1); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q ' installed' || echo $$p; done); \
 	if [ -n "$$missing" ]; then \
 		$(SUDO) apt-get update -q && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $$missing; \
 	fi
+
+# setup installs the Debian packages whose tools the tests call, and the Go modules.
+setup:
+	$(call install,$(PACKAGES))
 	$(GO) mod download
 	cd e2e && $(GO) mod download
 	cd e2e/types && $(GO) mod download
@@ -48,6 +52,20 @@ e2e: e2e-tools
 # soak changes 1,000 Services at random for SOAK, with connections all the time.
 soak: e2e-tools
 	cd e2e && PROXYC_REQUIRE=all $(GO) test . -count=1 -timeout 60m -v -run 'TestSoak$$' -soak $(SOAK) -soak-plane $(PLANE)
+
+# setup-vm installs what a virtual machine needs. Its kernel is fetched, not installed.
+setup-vm:
+	$(call install,$(PACKAGES) $(VM_PACKAGES))
+
+# vm runs RUN as root on Debian's stock kernel, in a virtual machine that sees this one's files; without RUN it opens a shell.
+vm: setup-vm
+	cd e2e && CGO_ENABLED=0 $(GO) build -o ../bin/vm ./vm
+	bin/vm $(VM) $(if $(RUN),-- sh -c '$(RUN)',-shell)
+
+# test-vm runs tests there: a choice of suites, those that match ONLY, or with ALL=1 all of them.
+test-vm: setup-vm
+	cd e2e && CGO_ENABLED=0 $(GO) build -o ../bin/vm ./vm
+	bin/vm $(VM) $(if $(ALL),-all) $(if $(ONLY),-only '$(ONLY)')
 
 # conformance plays what was recorded from kube-proxy against proxyc, in both modes and families.
 conformance:

@@ -43,10 +43,9 @@ func (d *watch) Update(ctx context.Context, _ string) error { return d.follow(ct
 // follow waits until newer rules are in force. A change of the file that
 // changes no rule makes none: three seconds without news have to do then.
 func (d *watch) follow(ctx context.Context) error {
-	const start, quiet = 30 * time.Second, 3 * time.Second
-	patience := quiet
+	patience := Patience(3 * time.Second)
 	if d.generation == 0 {
-		patience = start
+		patience = Patience(30 * time.Second)
 	}
 	deadline := time.After(patience)
 	tick := time.NewTicker(20 * time.Millisecond)

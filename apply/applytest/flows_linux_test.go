@@ -141,7 +141,7 @@ func newUDPClient(t *testing.T, topo *Topology, from string, to netip.AddrPort) 
 // expect asks once and wants an answer from a pod, or a failure.
 func (c *udpClient) expect(want string) {
 	c.t.Helper()
-	a, err := Ask(c.conn, time.Second)
+	a, err := Ask(c.conn, Patience(time.Second))
 	got := c.topo.Name(a.Server.Addr())
 	if err != nil {
 		got = Failure(err)

@@ -63,7 +63,7 @@ func keepOpen(t *testing.T, topo *Topology, probes []Probe) (all []*keptConn) {
 			t.Fatalf("%s: %v", p, err)
 		}
 		t.Cleanup(func() { conn.Close() })
-		a, err := Ask(conn, time.Second)
+		a, err := Ask(conn, Patience(time.Second))
 		if err != nil {
 			t.Fatalf("%s: %v", p, err)
 		}
@@ -74,7 +74,7 @@ func keepOpen(t *testing.T, topo *Topology, probes []Probe) (all []*keptConn) {
 
 // stillOpen asks over the connection.
 func (k *keptConn) stillOpen() error {
-	a, err := Ask(k.conn, time.Second)
+	a, err := Ask(k.conn, Patience(time.Second))
 	if err == nil && a.Server != k.server {
 		err = fmt.Errorf("%s answers, it was %s", a.Server, k.server)
 	}
@@ -138,7 +138,7 @@ func asExpected(t *testing.T, topo *Topology, w world, n int) {
 	t.Helper()
 	for i := range 4 {
 		at := to(clusterIP(i, IPv4), 80)
-		a, err := topo.Try("ext.202", "tcp", 0, at, time.Second)
+		a, err := topo.Try("ext.202", "tcp", 0, at, Patience(time.Second))
 		if name := topo.Name(a.Server.Addr()); err != nil || !slices.Contains(w[i].Endpoints, name) {
 			t.Errorf("update %d: %s: %s answers, %v; want one of %s", n, at, name, err, w[i].Endpoints)
 		}

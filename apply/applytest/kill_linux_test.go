@@ -51,7 +51,7 @@ func answers(t *testing.T, topo *Topology, olds, news world, what string) (bySta
 		tokens <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-tokens }()
-			a, err := topo.Try(from, "tcp", 0, at, 2*time.Second)
+			a, err := topo.Try(from, "tcp", 0, at, Patience(2*time.Second))
 			mu.Lock()
 			defer mu.Unlock()
 			name := topo.Name(a.Server.Addr())

@@ -206,7 +206,7 @@ func (p *play) flow(f *Flow) Outcome {
 	return t.outcome(f.Any)
 }
 
-func (p *play) timeout() time.Duration { return cmp.Or(p.Timeout, 1500*time.Millisecond) }
+func (p *play) timeout() time.Duration { return Patience(cmp.Or(p.Timeout, 1500*time.Millisecond)) }
 
 // tries makes the tries of the flow, in parallel where it allows.
 func (p *play) tries(f *Flow, try func() (Answer, error)) *tally {
@@ -287,7 +287,7 @@ func (p *play) http(f *Flow) Outcome {
 			defer cancel()
 			return ns.Dial(ctx, "tcp", netip.AddrPortFrom(from, f.Sport), to)
 		},
-	}, Timeout: 5 * time.Second}
+	}, Timeout: Patience(5 * time.Second)}
 	resp, err := client.Get("http://" + to.String() + "/" + path)
 	if err != nil {
 		return failed(err)

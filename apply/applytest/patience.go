@@ -1,0 +1,17 @@
+package applytest
+
+import (
+	"os"
+	"strconv"
+	"time"
+)
+
+// Patience is how long packets and programs may take that are given d on a fast
+// machine. The environment variable PROXYC_SLOW is the factor for a slow one.
+func Patience(d time.Duration) time.Duration {
+	factor, err := strconv.ParseFloat(os.Getenv("PROXYC_SLOW"), 64)
+	if err != nil {
+		factor = 1
+	}
+	return time.Duration(factor * float64(d))
+}
