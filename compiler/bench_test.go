@@ -18,7 +18,7 @@ func manyServices(services, endpoints int) *snapshot.Snapshot {
 		name := ir.Name{Namespace: fmt.Sprintf("ns-%02d", i%50), Name: fmt.Sprintf("svc-%05d", i)}
 		snap.SetService(&snapshot.Service{Name: name, Object: "Service " + name.String(), Type: "ClusterIP",
 			ClusterIP: vip.String(), ClusterIPs: []string{vip.String()}, IPFamilies: []string{"IPv4"},
-			Ports: []snapshot.ServicePort{{Name: "p0", Protocol: "TCP", Port: 80, TargetPort: 8080}}})
+			Ports: []snapshot.ServicePort{{Name: "p0", Protocol: "TCP", Port: 80}}})
 		vip = vip.Next()
 		slice := &snapshot.EndpointSlice{Name: ir.Name{Namespace: name.Namespace, Name: name.Name + "-1"}, Service: name, AddressType: "IPv4",
 			Object: "EndpointSlice " + name.String() + "-1",

@@ -1,6 +1,7 @@
 package compiler
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -14,10 +15,14 @@ type target struct {
 	node   *ir.Node
 	onNode string // "on node node1", for reasons
 	routes map[routeKey][]ir.Route
+	hosted map[netip.Addr]struct{} // kernelspace only: local endpoints that HNS has
 }
 
-func newTarget(c *cluster, family ir.Family, node *ir.Node) *target {
+func newTarget(c *cluster, family ir.Family, node *ir.Node, facts *Facts) *target {
 	t := &target{cluster: c, family: family, node: node, onNode: "on this node"}
+	if node.HNS != nil {
+		t.hosted = facts.HNSEndpoints
+	}
 	if node.Name != "" {
 		t.onNode = "on node " + node.Name
 	}

@@ -87,7 +87,7 @@ func newCompiler(cfg *config.Config, shared *cluster, facts Facts) *Compiler {
 	for _, f := range ir.Families() {
 		node, diags := nodePass(c.node, f)
 		c.nodeDiags.Add(diags...)
-		*c.targets.At(f) = newTarget(shared, f, &node)
+		*c.targets.At(f) = newTarget(shared, f, &node, &facts)
 	}
 	c.nodeDiags.Sort()
 	return c

@@ -20,6 +20,9 @@ type Facts struct {
 	Liberal bool
 	// HNSNetworkType is "Overlay" or "L2Bridge" (kernelspace); "" counts as L2Bridge.
 	HNSNetworkType string
+	// HNSEndpoints are addresses of the endpoints that HNS has of this node (kernelspace):
+	// pods of the node, whatever nodeName says. nil: not known.
+	HNSEndpoints map[netip.Addr]struct{}
 }
 
 // Known reports whether all addresses of the node are known, so that others are not its own.

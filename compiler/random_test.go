@@ -75,7 +75,7 @@ func (c *choices) service() *snapshot.Service {
 	s.ClusterIP = s.ClusterIPs[0]
 	for range c.n(4) {
 		s.Ports = append(s.Ports, snapshot.ServicePort{Name: choose(c, portNames...), Protocol: choose(c, protocols...),
-			Port: choose(c, somePorts...), NodePort: choose[int32](c, 0, 0, 30080, 30081, -1), TargetPort: choose(c, somePorts...)})
+			Port: choose(c, somePorts...), NodePort: choose[int32](c, 0, 0, 30080, 30081, -1)})
 	}
 	for _, ip := range several(c, someIPs...) {
 		s.LoadBalancer = append(s.LoadBalancer, snapshot.Ingress{IP: ip, IPMode: choose(c, "", "VIP", "Proxy")})

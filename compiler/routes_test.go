@@ -1,6 +1,7 @@
 package compiler
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -86,9 +87,6 @@ func TestCapabilities(t *testing.T) {
 		{name: "SNAP-64 userspace has no SCTP", mode: ir.ModeUserspace, objects: []object{sctp, webSlice},
 			want:  []string{"ClusterIP 10.96.0.10:80/tcp any→10.1.0.1+snat"},
 			diags: []string{"warning: Service ns/web: spec.ports[1].protocol: mode userspace does not proxy SCTP: the port is left out"}},
-		{name: "SNAP-64 nor has kernelspace", mode: ir.ModeKernelspace, objects: []object{sctp, webSlice},
-			want:  []string{"ClusterIP 10.96.0.10:80/tcp any→10.1.0.1"},
-			diags: []string{"warning: Service ns/web: spec.ports[1].protocol: mode kernelspace does not proxy SCTP: the port is left out"}},
 		{name: "USR-7 userspace has no policies", mode: ir.ModeUserspace, objects: []object{local, slice("web-1", "10.2.0.1")},
 			want: []string{"ClusterIP 10.96.0.10:80/tcp any→10.2.0.1+snat", "NodePort node:30080/tcp any→10.2.0.1+snat"},
 			diags: []string{
@@ -113,7 +111,8 @@ func TestWindows(t *testing.T) {
 		return []string{"ClusterIP 10.96.0.10:80/tcp " + cluster, "ExternalIP 198.18.0.1:80/tcp " + external,
 			"LoadBalancer 203.0.113.1:80/tcp " + ingress, "NodePort node:30080/tcp " + node}
 	}
-	target := func(n int32) change { return func(s *snapshot.Service) { s.Ports[0].TargetPort = n } }
+	sctp := newService("web", ports(snapshot.ServicePort{Name: "s", Protocol: "SCTP", Port: 90}))
+	sctpSlice := editSlice("web-1", func(e *snapshot.EndpointSlice) { e.Ports[0].Name, e.Ports[0].Protocol = "s", "SCTP" }, "10.1.0.1")
 	named := func(e *snapshot.EndpointSlice) { e.Ports[0].Port = 9090 }
 	rows := []row{
 		{name: "WIN-22 without a load balancer only what is ready, without hints",
@@ -141,12 +140,14 @@ func TestWindows(t *testing.T) {
 			want: []string{"ClusterIP 10.96.0.10:80/tcp any→10.1.0.1"}},
 		{name: "preserve-destination: only what is here, but for externalIPs", objects: []object{all(preserve), slice("web-1", "10.1.0.1", "10.2.0.1")},
 			want: to("any→10.1.0.1,10.2.0.1", "any→10.1.0.1,10.2.0.1", "any→10.1.0.1", "any→10.1.0.1")},
-		{name: "WIN-21 a numeric targetPort counts", objects: []object{newService("web", target(9999)), webSlice},
-			want: []string{"ClusterIP 10.96.0.10:80/tcp any→10.1.0.1:9999"}},
-		{name: "WIN-21 otherwise the first endpoint's port", objects: []object{newService("web"), webSlice, editSlice("web-2", named, "10.2.0.1", "10.1.0.1")},
-			want: []string{"ClusterIP 10.96.0.10:80/tcp any→10.1.0.1,10.2.0.1"},
+		{name: "SNAP-64 SCTP is a protocol like any other", objects: []object{sctp, sctpSlice},
+			want: []string{"ClusterIP 10.96.0.10:90/sctp any→10.1.0.1"}},
+		{name: "WIN-21 the last endpoint's port", objects: []object{newService("web"), webSlice, editSlice("web-2", named, "10.2.0.1", "10.1.0.1")},
+			want: []string{"ClusterIP 10.96.0.10:80/tcp any→10.1.0.1:9090,10.2.0.1:9090"},
 			diags: []string{
-				"warning: Service ns/web: spec.ports[0].targetPort: endpoints have different ports: mode kernelspace uses 8080 of 10.1.0.1:8080 for all"}},
+				"warning: Service ns/web: spec.ports[0].targetPort: endpoints have different ports: mode kernelspace uses 9090 of 10.2.0.1:9090 for all"}},
+		{name: "WIN-21 of those that may be used", objects: []object{newService("web"), webSlice, editSlice("web-2", named, "10.2.0.1 not-ready")},
+			want: []string{"ClusterIP 10.96.0.10:80/tcp any→10.1.0.1"}},
 		{name: "WIN-24 an address whose ipMode is Proxy is the load balancer's own",
 			objects: []object{newService("web", func(s *snapshot.Service) { s.LoadBalancer = []snapshot.Ingress{{IP: "203.0.113.1", IPMode: "Proxy"}} }), webSlice},
 			want:    []string{"ClusterIP 10.96.0.10:80/tcp any→10.1.0.1"}},
@@ -158,5 +159,21 @@ func TestWindows(t *testing.T) {
 	programs, _ := compileFor(t, newConfig(ir.ModeKernelspace), newService("web", preserve, func(s *snapshot.Service) { s.NoOptimize = true }), webSlice)
 	if d := cmp.Diff(&ir.HNSService{PreserveDIP: true, NoOptimize: true}, only(t, programs.IPv4).HNS); d != "" {
 		t.Errorf("annotations (-want +got):\n%s", d)
+	}
+}
+
+// An endpoint that HNS has is a pod of this node, whatever nodeName says; one
+// that it does not have is one by nodeName (WIN-31).
+func TestHNSEndpointsAreLocal(t *testing.T) {
+	snap := snapshotOf(newService("web", internalLocal), slice("web-1", "10.1.0.1", "10.2.0.1", "10.2.0.2"))
+	facts := Facts{NodeName: "node1", HNSEndpoints: map[netip.Addr]struct{}{netip.MustParseAddr("10.2.0.2"): {}}}
+	for mode, want := range map[ir.Mode]string{
+		ir.ModeKernelspace: "ClusterIP 10.96.0.10:80/tcp any→10.1.0.1,10.2.0.2",
+		ir.ModeNFTables:    "ClusterIP 10.96.0.10:80/tcp pods→10.1.0.1 any→10.1.0.1+snat",
+	} {
+		programs, _ := Compile(newConfig(mode), snap, facts)
+		if d := cmp.Diff([]string{want}, lines(programs)); d != "" {
+			t.Errorf("%s (-want +got):\n%s", mode, d)
+		}
 	}
 }

@@ -27,7 +27,6 @@ type port struct {
 	index    int    // in spec.ports
 	number   uint16 // port
 	nodePort uint16 // 0: none
-	target   uint16 // numeric targetPort, 0: none; kernelspace only (WIN-21)
 }
 
 // view is a service in one IP family.
@@ -138,10 +137,6 @@ func (c *cluster) parsePort(s *service, i int) (port, bool) {
 			p.nodePort = 0
 			s.report(c.names.nodePorts.at(i), "must be 1-65535, got "+strconv.Itoa(int(in.NodePort)))
 		}
-	}
-	p.target, _ = number(in.TargetPort)
-	if in.TargetPort < 0 || in.TargetPort > 65535 {
-		p.target = 0
 	}
 	return p, true
 }

@@ -79,7 +79,7 @@ func TestServicePorts(t *testing.T) {
 			diags:   []string{`error: Service ns/web: spec.clusterIPs[0]: must be IPv6 as spec.ipFamilies has it, got "10.96.0.10"`}},
 		{name: "SNAP-21 protocols; targetPort is not read",
 			objects: []object{
-				newService("dns", ports(snapshot.ServicePort{Name: "t", Port: 53, TargetPort: 1}, snapshot.ServicePort{Name: "u", Protocol: "UDP", Port: 53},
+				newService("dns", ports(snapshot.ServicePort{Name: "t", Port: 53}, snapshot.ServicePort{Name: "u", Protocol: "UDP", Port: 53},
 					snapshot.ServicePort{Name: "s", Protocol: "SCTP", Port: 53})),
 				editSlice("dns-1", func(e *snapshot.EndpointSlice) {
 					e.Ports = []snapshot.EndpointPort{{Name: "t", Port: 8080, HasName: true, HasPort: true},

@@ -44,7 +44,15 @@ type endpointCounts struct {
 	zoneHinted, forZone                int
 }
 
-func (t *target) isLocal(e *endpoint) bool { return t.node.Name != "" && e.NodeName == t.node.Name }
+// isLocal reports whether an endpoint is on this node: its nodeName says so, or
+// the host has it, which no nodeName can gainsay (WIN-31).
+func (t *target) isLocal(e *endpoint) bool {
+	if t.node.Name != "" && e.NodeName == t.node.Name {
+		return true
+	}
+	_, here := t.hosted[e.addrPort.Addr()]
+	return here
+}
 
 func (t *target) selects(s selection, e *endpoint) bool {
 	if s.local && !t.isLocal(e) {

@@ -39,22 +39,46 @@ func windowsPolicy(s *service, kind ir.Kind) ir.Policy {
 }
 
 // windowsPorts gives all endpoints of a service port the same port, as HNS
-// wants it: a numeric targetPort, or that of the first endpoint (WIN-21).
+// wants it: that of the last one that may be used, by the text of its address,
+// whatever targetPort says (WIN-21).
 func (c *cluster) windowsPorts(s *service, v *view) {
 	for i, list := range v.endpoints {
-		p := &s.ports[i]
+		from := windowsPort(list)
+		if from == nil {
+			continue
+		}
+		differ := false
 		for j := range list {
 			e := &list[j]
-			want := p.target
-			if want == 0 {
-				want = list[0].addrPort.Port()
-				if want != e.addrPort.Port() {
-					s.warn(c.names.ports.at(p.index)+".targetPort", "endpoints have different ports: mode kernelspace uses "+
-						strconv.Itoa(int(want))+" of "+list[0].addrPort.String()+" for all")
-				}
-			}
-			e.addrPort = netip.AddrPortFrom(e.addrPort.Addr(), want)
+			differ = differ || e.addrPort.Port() != from.addrPort.Port() && e.Ready
+			e.addrPort = netip.AddrPortFrom(e.addrPort.Addr(), from.addrPort.Port())
+		}
+		if differ {
+			s.warn(c.names.ports.at(s.ports[i].index)+".targetPort", "endpoints have different ports: mode kernelspace uses "+
+				strconv.Itoa(int(from.addrPort.Port()))+" of "+from.addrPort.String()+" for all")
 		}
 		v.endpoints[i] = c.mergeDuplicates(s, list)
 	}
+}
+
+// windowsPort returns a copy of the endpoint whose port counts; nil if there is none.
+func windowsPort(list []endpoint) *endpoint {
+	var last endpoint
+	best := -1
+	for _, e := range list {
+		rank := 0
+		switch {
+		case e.Ready && e.Serving:
+			rank = 2
+		case e.Serving:
+			rank = 1
+		}
+		if rank >= best {
+			best, last = rank, e
+		}
+	}
+	if best < 0 {
+		return nil
+	}
+	return &last
 }

@@ -117,7 +117,7 @@ func (m Mode) Capabilities() Capability {
 	case ModeIPVS:
 		return common | RejectUndefinedPorts | RejectUndefinedVIPPorts | GuardEmpty | MasqueradesOwnVIP | CarriesVIPs | LocalFallback | EmptyFromNode
 	case ModeKernelspace:
-		return TrafficPolicies | KeepsClient | HealthPorts | NodePortBehindEmpty | OneBackendPort | EndpointsByKind
+		return TrafficPolicies | KeepsClient | ServesSCTP | HealthPorts | NodePortBehindEmpty | OneBackendPort | EndpointsByKind
 	case ModeUserspace:
 		return Refuses | EmptyFromNode | AffinityTimeout
 	}

@@ -15,6 +15,9 @@ import (
 
 // readAddresses notes which addresses the node has beside those of its Node object.
 func (in *input) readAddresses(e *env, j *job) (err error) {
+	if j.facts.HNSEndpoints, err = parseHNSEndpoints(in.HNSEndpoint); err != nil {
+		return err
+	}
 	if j.facts.Named, err = parseNodeAddresses(in.NodeAddress); err != nil || !in.Live {
 		return err
 	}
@@ -43,12 +46,27 @@ func parseNodeAddresses(list []string) (named []compiler.Interface, err error) {
 	return named, err
 }
 
+// parseHNSEndpoints reads each IP of --hns-endpoint.
+func parseHNSEndpoints(list []string) (map[netip.Addr]struct{}, error) {
+	var errs []error
+	addrs := make(map[netip.Addr]struct{}, len(list))
+	for _, text := range list {
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--hns-endpoint: must be an IP address, got %q", text))
+			continue
+		}
+		addrs[a.Unmap()] = struct{}{}
+	}
+	return addrs, errors.Join(errs...)
+}
+
 // others are the facts about another node, of which no more is known than its object says.
 func (j *job) others(node string) compiler.Facts {
 	facts := j.facts
 	if node != facts.NodeName {
 		facts.NodeName, facts.Interfaces, facts.Named = node, nil, nil
-		facts.Liberal = false
+		facts.Liberal, facts.HNSEndpoints = false, nil
 	}
 	return facts
 }

@@ -31,6 +31,7 @@ type input struct {
 	NodeAddress    []string `name:"node-address" placeholder:"IP@INTERFACE" help:"An address that the node has beside those of its Node object, which is all that is known of it offline; IP may have a prefix length. May be repeated."`
 	Live           bool     `help:"Take the addresses of this machine's network interfaces for the node's."`
 	HNSNetworkType string   `name:"hns-network-type" enum:"L2Bridge,Overlay" default:"L2Bridge" help:"Type of the HNS network in mode kernelspace: L2Bridge or Overlay."`
+	HNSEndpoint    []string `name:"hns-endpoint" placeholder:"IP" help:"In mode kernelspace, the address of an endpoint that HNS has of this node: it is local, whatever nodeName says. May be repeated."`
 }
 
 // job is one compilation with all that it read and had to say.

@@ -130,7 +130,7 @@ func (r *random) service(i int) *snapshot.Service {
 	s.ClusterIP = s.ClusterIPs[0]
 	for j := range 1 + r.IntN(3) {
 		p := snapshot.ServicePort{Name: fmt.Sprintf("p%d", j), Protocol: pick(r, []string{"TCP", "TCP", "UDP", "SCTP"}),
-			Port: int32(80 + j), TargetPort: 8080}
+			Port: int32(80 + j)}
 		if r.chance(6) { // as the node port of a Service, maybe this one
 			p.Port = int32(nodePortFirst + 10*r.IntN(i+1) + j)
 		}

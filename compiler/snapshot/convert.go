@@ -54,11 +54,10 @@ func FromService(in *corev1.Service) *Service {
 	out.Ports = make([]ServicePort, len(spec.Ports))
 	for i, p := range spec.Ports {
 		out.Ports[i] = ServicePort{
-			Name:       intern(p.Name),
-			Protocol:   intern(string(p.Protocol)),
-			Port:       p.Port,
-			NodePort:   p.NodePort,
-			TargetPort: p.TargetPort.IntVal,
+			Name:     intern(p.Name),
+			Protocol: intern(string(p.Protocol)),
+			Port:     p.Port,
+			NodePort: p.NodePort,
 		}
 	}
 	for _, g := range in.Status.LoadBalancer.Ingress {

@@ -57,7 +57,7 @@ func TestFromService(t *testing.T) {
 		ExternalIPs: []string{"192.0.2.1"}, SourceRanges: []string{" 10.0.0.0/8"}, AffinityIP: true, AffinitySecs: 60,
 		InternalLocal: true, ExternalLocal: true, HealthPort: 31000, PreserveDIP: true, NoOptimize: true,
 		Ports: []ServicePort{
-			{Name: "http", Protocol: "TCP", Port: 80, NodePort: 30080, TargetPort: 8080},
+			{Name: "http", Protocol: "TCP", Port: 80, NodePort: 30080},
 			{Name: "dns", Protocol: "UDP", Port: 53},
 		},
 		LoadBalancer: []Ingress{{IP: "203.0.113.1", IPMode: "Proxy"}, {IP: "203.0.113.2"}, {}},

@@ -241,7 +241,7 @@ func TestDecodeFillsIn(t *testing.T) {
 		{"affinity timeout null", "{sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: null}}", func(s *Service) { s.AffinityIP, s.AffinitySecs = true, 10800 }},
 		{"given affinity timeout", "{sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 7}}}", func(s *Service) { s.AffinityIP, s.AffinitySecs = true, 7 }},
 		{"protocol and target port", "{ports: [{port: 80}, {port: 53, protocol: UDP, targetPort: 5353}, {port: 1, targetPort: x}, {port: 2, targetPort: ''}]}", func(s *Service) {
-			s.Ports = []ServicePort{{Protocol: "TCP", Port: 80, TargetPort: 80}, {Protocol: "UDP", Port: 53, TargetPort: 5353}, {Protocol: "TCP", Port: 1}, {Protocol: "TCP", Port: 2, TargetPort: 2}}
+			s.Ports = []ServicePort{{Protocol: "TCP", Port: 80}, {Protocol: "UDP", Port: 53}, {Protocol: "TCP", Port: 1}, {Protocol: "TCP", Port: 2}}
 		}},
 		{"policies", "{internalTrafficPolicy: Local, externalTrafficPolicy: Local, type: NodePort}", func(s *Service) {
 			s.InternalLocal, s.ExternalLocal, s.Type = true, true, "NodePort"

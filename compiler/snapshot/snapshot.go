@@ -38,11 +38,10 @@ type Service struct {
 
 // ServicePort is an entry of spec.ports.
 type ServicePort struct {
-	Name       string
-	Protocol   string // "" counts as TCP
-	Port       int32
-	NodePort   int32
-	TargetPort int32 // where targetPort is a number; kernelspace only (WIN-21)
+	Name     string
+	Protocol string // "" counts as TCP
+	Port     int32
+	NodePort int32
 }
 
 // Ingress is an entry of status.loadBalancer.ingress.
