@@ -27,6 +27,18 @@ const (
 	maxChecks = 256
 )
 
+// Connections, and the sockets of health check node ports, take at most these
+// parts of the files that the process may open. The rest is for the kernel, the
+// API server and the tools: who cannot open another file answers nobody.
+const (
+	connsPart  = 16 // of each server
+	checksPart = 8  // of the health check node ports of a family
+	socketPart = 8  // likewise, where they listen
+)
+
+// within returns most, or less where few files may be open.
+func within(most, part int) int { return max(1, min(most, openFiles()/part)) }
+
 // newHTTPServer makes a server within these bounds, whose connections are
 // those of a set.
 func newHTTPServer(h http.Handler, log *slog.Logger, of *connections) *http.Server {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"net"
 	"net/http"
 	"net/netip"
@@ -35,6 +37,7 @@ type HealthChecks struct {
 	connections *connections // of all checks; nil: there was none yet
 	addrs       []netip.Addr
 	open        map[ir.Name]sockets
+	listening   int // sockets
 	failed      map[ir.Name]*ir.HealthCheck // of which some address could not be opened
 }
 
@@ -112,6 +115,7 @@ func (c *HealthChecks) closeBut(name ir.Name, hc *ir.HealthCheck) {
 		if !wanted || check.ended() {
 			check.close()
 			delete(c.open[name], at)
+			c.listening--
 		}
 	}
 	if len(c.open[name]) == 0 {
@@ -168,6 +172,9 @@ type check struct {
 }
 
 func (c *HealthChecks) listen(service ir.Name, at netip.AddrPort) (*check, error) {
+	if most := within(math.MaxInt, socketPart); c.listening >= most {
+		return nil, fmt.Errorf("no more than %d health checks listen, as the process may open %d files only: raise its limit", most, openFiles())
+	}
 	network := "tcp4"
 	if c.Family == ir.IPv6 {
 		network = "tcp6" // which leaves IPv4 out, also at the unspecified address
@@ -177,9 +184,10 @@ func (c *HealthChecks) listen(service ir.Name, at netip.AddrPort) (*check, error
 	if err != nil {
 		return nil, err
 	}
+	c.listening++
 	check := &check{service: service, health: c.Health, done: make(chan struct{})}
 	if c.connections == nil {
-		c.connections = newConnections(maxChecks)
+		c.connections = newConnections(within(maxChecks, checksPart))
 	}
 	check.server = newHTTPServer(onlyOurs(check, c.Hosts), c.Log, c.connections)
 	go func() {

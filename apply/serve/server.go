@@ -66,7 +66,7 @@ func (s *Server) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	server := newHTTPServer(onlyOurs(s.Handler, s.Hosts), s.Log, newConnections(maxConns))
+	server := newHTTPServer(onlyOurs(s.Handler, s.Hosts), s.Log, newConnections(within(maxConns, connsPart)))
 	if s.Listening != nil {
 		s.Listening(l.Addr())
 	}

@@ -86,3 +86,36 @@ func TestWatchManyConnections(t *testing.T) {
 		t.Errorf("%d MiB, want at most %d", after>>20, limit>>20)
 	}
 }
+
+// Idle connections do not take the files that a process needs to answer probes
+// and to write rules, however few it may open.
+func TestWatchFewFiles(t *testing.T) {
+	for _, plane := range []string{"nftables", "iptables-legacy"} {
+		t.Run(plane, func(t *testing.T) {
+			w := newWatched(t, plane)
+			w.write("cluster.yaml", applytest.Services("a"))
+			w.start("sh", "-c", `ulimit -n 64; exec proxyc watch "$@"`, "sh")
+			w.until("first sync", synced)
+			for range 100 {
+				for _, port := range []int{healthPort, metricsPort} {
+					if err := w.ns.Do(func() error {
+						conn, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", port), 5*time.Second)
+						if err == nil {
+							t.Cleanup(func() { conn.Close() })
+						}
+						return err
+					}); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			for range 10 {
+				if code, body, err := w.get(healthPort, "/livez"); err != nil || code != http.StatusOK {
+					t.Fatalf("/livez: %d %v %s", code, err, body)
+				}
+			}
+			w.write("cluster.yaml", applytest.Services("a", "b"))
+			w.holds(20*time.Second, "b", true)
+		})
+	}
+}
