@@ -61,6 +61,13 @@ func (st *Status) Print(w io.Writer) error {
 			}
 		}
 	}
+	if k := st.KubeProxy; k != nil {
+		what := "its rules came, and were removed"
+		if k.Stays {
+			what = "seems to run beside proxyc, stop one of them: its rules came back, and stay"
+		}
+		line("kube-proxy", "%s, %s ago: %s", what, age(st.Now, k.Since), strings.Join(k.Objects, ", "))
+	}
 	for _, rule := range st.MayDrop {
 		line("may drop", "foreign rules that may drop: %s", rule)
 	}

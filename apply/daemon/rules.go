@@ -55,6 +55,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 		d.log.Error("changes of the rules by others will be seen late", "err", err)
 	}
 	d.countPackets(dataplane.Counters())
+	kubeProxy := newPeer(d, func(ctx context.Context) { d.removeLeftovers(ctx, dataplane) })
 	r := &reconcile.Reconciler{
 		Schedule:  scheduleOf(d.cfg),
 		Source:    d.follower,
@@ -98,6 +99,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 		if s.Err == nil && !cleaned {
 			cleaned = true
 			d.removeLeftovers(ctx, dataplane)
+			all.Go(func() { kubeProxy.watch(sourceCtx) })
 			smallHeap(garbageAtRest)
 			debug.FreeOSMemory()
 		}

@@ -52,6 +52,8 @@ type Status struct {
 	FindingsTotal int        `json:"findingsTotal,omitempty"`
 	LastError     *LastError `json:"lastError,omitempty"` // stays after it is overcome
 	LastDrift     *LastDrift `json:"lastDrift,omitempty"`
+	// KubeProxy is kube-proxy, whose rules came back beside the daemon's.
+	KubeProxy *KubeProxy `json:"kubeProxy,omitempty"`
 	// MayDrop are rules of others that see packets before ours and may drop some.
 	MayDrop []string `json:"mayDrop,omitempty"`
 }
@@ -107,6 +109,15 @@ type LastDrift struct {
 	First      []apply.Operation `json:"first"` // of those that repaired it, with what was found
 }
 
+// KubeProxy is what a daemon saw of kube-proxy since its own start.
+type KubeProxy struct {
+	Since   time.Time `json:"since"`   // when its rules were seen last that had not been there
+	Objects []string  `json:"objects"` // "table ip kube-proxy"
+	// Stays reports whether they are there, and stay: they came back soon after
+	// they had been removed, so kube-proxy seems to run.
+	Stays bool `json:"stays,omitempty"`
+}
+
 // state collects the Status.
 type state struct {
 	mu      sync.Mutex
@@ -157,6 +168,13 @@ func (s *state) setBroken(kind string, why map[string]string) {
 		now = append(now, Broken{kind, object, why[object]})
 	}
 	s.status.Broken = now
+}
+
+// setKubeProxy sets what was seen of kube-proxy.
+func (s *state) setKubeProxy(k *KubeProxy) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status.KubeProxy = k
 }
 
 // setInForce sets what tells the Programs in force.

@@ -86,9 +86,24 @@ func eachTable(f func(of legacyFamily, fd int, info *tableInfo)) {
 	}
 }
 
-// digest adds a table to a hash. Its entries may be many megabytes and are
-// looked at once, so they are kept off the heap.
+// digest adds a table to a hash.
 func (f legacyFamily) digest(hash *maphash.Hash, fd int, info *tableInfo) {
+	f.entries(fd, info, func(entries []byte) {
+		for rest := entries; len(rest) >= f.counters+countersSize; {
+			clear(rest[f.counters : f.counters+countersSize])
+			next := int(*(*uint16)(unsafe.Pointer(&rest[f.next])))
+			if next == 0 || next > len(rest) {
+				break
+			}
+			rest = rest[next:]
+		}
+		hash.Write(entries)
+	})
+}
+
+// entries hands over what is in a table, if it can be read. That may be many
+// megabytes and is looked at once, so it is kept off the heap.
+func (f legacyFamily) entries(fd int, info *tableInfo, look func([]byte)) {
 	const head = int(unsafe.Sizeof(entriesHead{}))
 	buf, err := unix.Mmap(-1, 0, head+int(info.size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
@@ -96,19 +111,9 @@ func (f legacyFamily) digest(hash *maphash.Hash, fd int, info *tableInfo) {
 	}
 	defer unix.Munmap(buf)
 	*(*entriesHead)(unsafe.Pointer(&buf[0])) = entriesHead{name: info.name, size: info.size}
-	if getsockopt(fd, f.level, getEntries, unsafe.Pointer(&buf[0]), uintptr(len(buf))) != 0 {
-		return
+	if getsockopt(fd, f.level, getEntries, unsafe.Pointer(&buf[0]), uintptr(len(buf))) == 0 {
+		look(buf[head:])
 	}
-	entries := buf[head:]
-	for rest := entries; len(rest) >= f.counters+countersSize; {
-		clear(rest[f.counters : f.counters+countersSize])
-		next := int(*(*uint16)(unsafe.Pointer(&rest[f.next])))
-		if next == 0 || next > len(rest) {
-			break
-		}
-		rest = rest[next:]
-	}
-	hash.Write(entries)
 }
 
 func getsockopt(fd, level, name int, value unsafe.Pointer, length uintptr) unix.Errno {

@@ -37,7 +37,7 @@ type HealthChecks struct {
 	connections *connections // of all checks; nil: there was none yet
 	addrs       []netip.Addr
 	open        map[ir.Name]sockets
-	listening   int // sockets
+	listening   int                         // sockets
 	failed      map[ir.Name]*ir.HealthCheck // of which some address could not be opened
 }
 

@@ -1,0 +1,109 @@
+package monitor
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Of what kube-proxy makes, what proxyc never does: its table in mode nftables,
+// and in mode iptables, in tables mangle, nat and filter alike, a chain by which
+// it knows whether they were flushed.
+const (
+	kubeProxyTable  = "kube-proxy"
+	kubeProxyCanary = "KUBE-PROXY-CANARY"
+	canaryTable     = "mangle"
+)
+
+// KubeProxy returns what there is of kube-proxy's rules in the network
+// namespace of the calling thread, by what it alone makes: "table ip
+// kube-proxy". It costs a few system calls, however many rules there are; of
+// the older iptables it reads table mangle, if that is there.
+func KubeProxy() (objects []string, err error) {
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return nil, fmt.Errorf("looking for kube-proxy's rules: %w", err)
+	}
+	defer c.Close()
+	for _, f := range [...]struct {
+		number      byte
+		word, tools string
+		legacy      legacyFamily
+	}{
+		{unix.NFPROTO_IPV4, "ip", "iptables", legacyFamilies[0]},
+		{unix.NFPROTO_IPV6, "ip6", "ip6tables", legacyFamilies[1]},
+	} {
+		table, tableErr := there(c, unix.NFT_MSG_GETTABLE, f.number, kubeProxyTable, "")
+		if table {
+			objects = append(objects, "table "+f.word+" "+kubeProxyTable)
+		}
+		canary, canaryErr := there(c, unix.NFT_MSG_GETCHAIN, f.number, canaryTable, kubeProxyCanary)
+		if canary {
+			objects = append(objects, f.tools+"-nft "+canaryTable+" "+kubeProxyCanary)
+		}
+		if f.legacy.mentions(canaryTable, kubeProxyCanary) {
+			objects = append(objects, f.tools+"-legacy "+canaryTable+" "+kubeProxyCanary)
+		}
+		err = errors.Join(err, tableErr, canaryErr)
+	}
+	return objects, err
+}
+
+// there reports whether nf_tables has a table, or a chain in it.
+func there(c *netlink.Conn, typ uint16, family byte, table, chain string) (bool, error) {
+	ae := netlink.NewAttributeEncoder()
+	ae.ByteOrder = binary.BigEndian
+	ae.String(unix.NFTA_TABLE_NAME, table) // which is the first attribute of all kinds
+	if chain != "" {
+		ae.String(unix.NFTA_CHAIN_NAME, chain)
+	}
+	attributes, err := ae.Encode()
+	if err != nil {
+		return false, err
+	}
+	_, err = c.Execute(netlink.Message{
+		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | typ), Flags: netlink.Request},
+		Data:   append([]byte{family, 0, 0, 0}, attributes...),
+	})
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EINVAL):
+		return false, nil // or the kernel does not have nf_tables, or the family
+	case err != nil:
+		return false, fmt.Errorf("looking for kube-proxy's rules: %w", err)
+	}
+	return true, nil
+}
+
+// mentions reports whether a table of the older iptables has a name in it. A
+// table that is not there is not made by asking for it.
+func (f legacyFamily) mentions(table, name string) bool {
+	names := "/proc/thread-self/net/ip_tables_names"
+	if f.domain == unix.AF_INET6 {
+		names = "/proc/thread-self/net/ip6_tables_names"
+	}
+	tables, err := os.ReadFile(names)
+	if err != nil || !slices.Contains(strings.Fields(string(tables)), table) {
+		return false
+	}
+	fd, err := unix.Socket(f.domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	var info tableInfo
+	copy(info.name[:], table)
+	if getsockopt(fd, f.level, getInfo, unsafe.Pointer(&info), unsafe.Sizeof(info)) != 0 {
+		return false
+	}
+	found := false
+	f.entries(fd, &info, func(entries []byte) { found = bytes.Contains(entries, append([]byte(name), 0)) })
+	return found
+}
