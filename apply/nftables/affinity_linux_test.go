@@ -198,3 +198,55 @@ func TestAffinityMapsGrowAsNeeded(t *testing.T) {
 		}
 	}
 }
+
+// Elements of affinity maps by which clients would be sent to what is no backend
+// of the pool are removed, and told of; what connections left stays.
+func TestAffinityStrays(t *testing.T) {
+	for _, f := range ir.Families() {
+		t.Run(f.String(), func(t *testing.T) {
+			n := newNode(t)
+			p := nftest.Sticky(f, ir.TCP)
+			want := rules.NewTables(rules.Lower(p))
+			if _, err := once(t, n, want); err != nil {
+				t.Fatal(err)
+			}
+			var name string
+			for _, s := range want.Of(f).Sets {
+				if s.Timeout > 0 && s.Size > rules.MostClients {
+					name = s.Name
+				}
+			}
+			elements := func(client, server string) {
+				n.nft(t, fmt.Sprintf("add element %s proxyc %s { %s : %s }\n", word(f), name,
+					nftest.AddrPort(f, client+":0").Addr(), nftest.AddrPort(f, server+":0").Addr()), "-f", "-")
+			}
+			elements("198.51.100.1", "10.244.1.10") // a backend
+			holds(t, "what connections left", n, want)
+			elements("198.51.100.2", "203.0.113.66")
+			elements("198.51.100.3", "203.0.113.66")
+			elements("198.51.100.4", "203.0.113.67")
+			have, err := n.Tables(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			plan := newPlan(have, want)
+			var told []string
+			for op := range plan.Differences {
+				told = append(told, fmt.Sprintf("%s %s %s", op.Verb, op.Object, strings.Join(op.Have, ", ")))
+			}
+			wanted := fmt.Sprintf("change %s proxyc set %s clients of %s, clients of %s", word(f), name,
+				nftest.AddrPort(f, "203.0.113.66:0").Addr(), nftest.AddrPort(f, "203.0.113.67:0").Addr())
+			if len(told) != 1 || told[0] != wanted || plan.Empty() {
+				t.Errorf("told %q, want %q", told, wanted)
+			}
+			if _, err := n.Commit(t.Context(), plan); err != nil {
+				t.Fatal(err)
+			}
+			holds(t, "after the repair", n, want)
+			listed := n.nft(t, "", "list", "map", word(f), "proxyc", name)
+			if strings.Count(listed, " expires ") != 1 || !strings.Contains(listed, nftest.AddrPort(f, "198.51.100.1:0").Addr().String()) {
+				t.Error(listed)
+			}
+		})
+	}
+}

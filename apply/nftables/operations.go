@@ -20,7 +20,7 @@ func (o *operations) all() bool {
 	if o.drop && !o.yield(apply.Operation{Verb: apply.Change, Object: "table " + o.table, Have: o.lines(o.why)}) {
 		return false
 	}
-	return o.declarations() && o.rules() && o.elementsAll() && o.removals()
+	return o.declarations() && o.rules() && o.elementsAll() && o.strays() && o.removals()
 }
 
 // lines are Have or Want of something that is told in words.
@@ -143,6 +143,21 @@ func (o *operations) element(s *rules.Set, e *rules.Element) []string {
 		return nil
 	}
 	return []string{s.ElementText(e)}
+}
+
+// strays are what affinity maps remember that no rule put there.
+func (o *operations) strays() bool {
+	for _, p := range o.purge {
+		var have []string
+		for _, a := range p.strays {
+			have = append(have, "clients of "+a.String())
+		}
+		if len(have) > 0 && !o.yield(apply.Operation{Verb: apply.Change, Object: o.table + " set " + p.set.Name, Service: p.set.Port.Service,
+			Origin: p.set.Origin, Have: o.lines(have)}) {
+			return false
+		}
+	}
+	return true
 }
 
 func (o *operations) removals() bool {

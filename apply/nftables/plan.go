@@ -74,12 +74,15 @@ type elementsOf struct {
 type purge struct {
 	set  *rules.Set
 	keep map[netip.Addr]struct{}
+	// strays are others, of which nobody knows how they came there.
+	strays []netip.Addr
 }
 
 func (c *change) empty() bool {
 	return !c.drop && !c.add && !c.kubeProxy &&
 		len(c.sets)+len(c.resize)+len(c.chains)+len(c.elements)+len(c.flush)+len(c.fill)+len(c.policy)+
-			len(c.goneChains)+len(c.goneSets)+len(c.goneOthers) == 0
+			len(c.goneChains)+len(c.goneSets)+len(c.goneOthers) == 0 &&
+		!slices.ContainsFunc(c.purge, func(p purge) bool { return len(p.strays) > 0 })
 }
 
 // newPlan compares two states, family by family.
@@ -277,23 +280,30 @@ func sameRules(a, b *rules.Chain, f ir.Family) bool {
 }
 
 // findPurges finds the affinity maps that stay, and of whose pool a backend
-// goes: one whose connections were remembered and no longer are.
+// goes: one whose connections were remembered and no longer are. Others to which
+// a map leads somebody else put there.
 func (c *change) findPurges(have, want *rules.Ruleset) {
-	before := remembered(have)
-	if len(before) == 0 {
-		return
-	}
-	after, old := remembered(want), setsByName(have)
+	before, after, old := remembered(have), remembered(want), setsByName(have)
 	for i := range want.Sets {
 		s := &want.Sets[i]
-		if s.Timeout == 0 || old[s.Name] == nil {
+		h := old[s.Name]
+		if s.Timeout == 0 || h == nil {
 			continue
 		}
+		p := purge{set: s, keep: after[s.Name]}
+		goes := false
 		for a := range before[s.Name] {
-			if _, ok := after[s.Name][a]; !ok {
-				c.purge = append(c.purge, purge{s, after[s.Name]})
-				break
+			_, stays := p.keep[a]
+			goes = goes || !stays
+		}
+		for _, a := range h.Remembered {
+			_, stays := p.keep[a]
+			if _, was := before[s.Name][a]; !stays && !was {
+				p.strays = append(p.strays, a)
 			}
+		}
+		if goes || len(p.strays) > 0 {
+			c.purge = append(c.purge, p)
 		}
 	}
 }
@@ -308,7 +318,7 @@ func (p *Plan) forgetAll() {
 		c.purge = nil
 		for i := range want.Sets {
 			if s := &want.Sets[i]; s.Timeout > 0 && !slices.Contains(c.sets, s) {
-				c.purge = append(c.purge, purge{s, keep[s.Name]})
+				c.purge = append(c.purge, purge{set: s, keep: keep[s.Name]})
 			}
 		}
 	}

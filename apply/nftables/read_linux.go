@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -19,7 +20,7 @@ import (
 const maxReadings = 5
 
 // read reads both tables as they were at one moment. A family without our table
-// has an empty Ruleset. What affinity maps remember is not read.
+// has an empty Ruleset. Of affinity maps the backends are read, not the clients.
 //
 // What others do to tables of their own is no matter: the kernel numbers the
 // changes of all tables together, but a listing of what nobody touched is right
@@ -202,8 +203,14 @@ func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset) (sound bool,
 	sound = true
 	for i := range r.Sets {
 		s := &r.Sets[i]
-		if s.Timeout > 0 || s.Unsupported != "" || !fixed[s.Name] {
-			continue // it goes as a whole, or its elements are nobody's business
+		if s.Timeout > 0 && s.Unsupported == "" {
+			if err := d.readRemembered(ctx, r.Family, s); err != nil {
+				return true, err
+			}
+			continue
+		}
+		if s.Unsupported != "" || !fixed[s.Name] {
+			continue // it goes as a whole
 		}
 		all, err := d.readElements(ctx, r.Family, s)
 		if err != nil {
@@ -212,6 +219,27 @@ func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset) (sound bool,
 		sound = sound && all
 	}
 	return sound, nil
+}
+
+// readRemembered finds to which backends an affinity map leads. Its elements
+// come and go with connections, so they are not kept.
+func (d *Dataplane) readRemembered(ctx context.Context, f ir.Family, s *rules.Set) error {
+	some := *s
+	seen := map[netip.Addr]bool{}
+	var n notes
+	_, err := d.r.dump(ctx, unix.NFT_MSG_GETSETELEM, nfFamily(f), elementsIn(s.Name), func(b []byte) error {
+		some.Elements = some.Elements[:0]
+		err := decodeElements(b, &some, f, n.frontend)
+		for i := range some.Elements {
+			if a := some.Elements[i].To.Addr(); !seen[a] {
+				seen[a] = true
+				s.Remembered = append(s.Remembered, a)
+			}
+		}
+		return err
+	})
+	slices.SortFunc(s.Remembered, netip.Addr.Compare)
+	return err
 }
 
 // readElements fills a set. Some time after a commit the kernel moves a set

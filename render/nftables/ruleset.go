@@ -119,8 +119,9 @@ type Set struct {
 	Port     ir.ServicePort // of affinity maps
 	Origin   ir.Origin      // of affinity maps
 	// Of a set that was read: what ours never have.
-	Unsupported string // in its declaration: "size 10"
-	Strays      bool   // elements that none of the above can hold
+	Unsupported string       // in its declaration: "size 10"
+	Strays      bool         // elements that none of the above can hold
+	Remembered  []netip.Addr // of an affinity map: where its elements lead to, each once
 }
 
 // MostClients is the size that the kernel gives a set without one when a rule updates it.
