@@ -1,0 +1,154 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/daemon"
+)
+
+const othersDir = "../../testdata/apply/others"
+
+// others are the rules of other programs on a node.
+type others struct{ *watched }
+
+// tool runs a tool on a file of rules, or on none.
+func (o others) tool(file string, tool ...string) string {
+	o.t.Helper()
+	cmd := o.ns.Command(o.t.Context(), tool[0], tool[1:]...)
+	if file != "" {
+		text, err := os.ReadFile(filepath.Join(othersDir, file))
+		if err != nil {
+			o.t.Fatal(err)
+		}
+		cmd.Stdin = strings.NewReader(string(text))
+	}
+	out, err := o.ns.Run(cmd)
+	if err != nil {
+		o.t.Fatalf("%s: %v\n%s", tool, err, out)
+	}
+	return string(out)
+}
+
+// load loads all of them, those of iptables in both variants.
+func (o others) load() {
+	o.t.Helper()
+	for _, name := range []string{"firewalld", "docker", "calico"} {
+		o.tool(name+".nft", "nft", "-f", "-")
+	}
+	o.write6()
+	for _, variant := range []string{"nft", "legacy"} {
+		for _, name := range []string{"calico", "cilium", "docker"} {
+			o.tool(name+".iptables", "iptables-"+variant+"-restore", "--noflush")
+		}
+	}
+}
+
+// write6 makes the tables of IPv6 that hosts have without a rule.
+func (o others) write6() {
+	for _, variant := range []string{"nft", "legacy"} {
+		o.tool("", "ip6tables-"+variant, "-t", "filter", "-P", "FORWARD", "DROP")
+	}
+}
+
+var (
+	itsCounters = regexp.MustCompile(`\[\d+:\d+\]`)
+	ourTable    = regexp.MustCompile(`(?ms)^table ip6? proxyc \{.*?^\}\n`)
+	ofChains    = regexp.MustCompile(`(?m)^# Warning: .*\n`)
+)
+
+// theirs is all that is not ours, as the tools list it.
+func (o others) theirs() string {
+	o.t.Helper()
+	var all strings.Builder
+	all.WriteString(ofChains.ReplaceAllString(ourTable.ReplaceAllString(withoutXtables(o.tool("", "nft", "-s", "list", "ruleset")), ""), ""))
+	for _, save := range []string{"iptables-nft-save", "ip6tables-nft-save", "iptables-legacy-save", "ip6tables-legacy-save"} {
+		all.WriteString(save + "\n")
+		for line := range strings.Lines(o.tool("", save)) {
+			if !strings.Contains(line, "KUBE-") && line[0] != '#' {
+				all.WriteString(itsCounters.ReplaceAllString(line, ""))
+			}
+		}
+	}
+	return all.String()
+}
+
+// withoutXtables leaves out the tables of iptables-nft, which its own tool lists better.
+func withoutXtables(ruleset string) string {
+	return regexp.MustCompile(`(?ms)^table ip6? (raw|mangle|nat|filter) \{.*?^\}\n`).ReplaceAllString(ruleset, "")
+}
+
+// unused are tables that ours made and that nobody uses: they are empty again.
+var unused = regexp.MustCompile(`(?m)^\*\w+\n(:\w+ ACCEPT \n)+COMMIT\n`)
+
+// Beside the rules of other programs ours are written, compared, repaired and
+// removed, and not a byte of theirs is another one after each of that.
+func TestWatchBesideOtherPrograms(t *testing.T) {
+	drift := map[string][]string{
+		"nftables":        {"nft", "flush", "chain", "ip", "proxyc", "services"},
+		"iptables-nft":    {"iptables-nft", "-t", "nat", "-F", "KUBE-SERVICES"},
+		"iptables-legacy": {"iptables-legacy", "-t", "nat", "-F", "KUBE-SERVICES"},
+	}
+	for plane, drift := range drift {
+		t.Run(plane, func(t *testing.T) {
+			t.Parallel()
+			w := newWatched(t, plane)
+			o := others{w}
+			w.write("cluster.yaml", applytest.Services("a", "b"))
+			o.load()
+			before := unused.ReplaceAllString(o.theirs(), "")
+			same := func(when string) {
+				t.Helper()
+				if d := cmp.Diff(before, unused.ReplaceAllString(o.theirs(), "")); d != "" {
+					t.Errorf("%s: rules of others (-before +after):\n%s", when, d)
+				}
+			}
+			o.tool("", append([]string{"proxyc", "apply"}, w.args...)...)
+			same("after apply")
+			checked := o.tool("", append([]string{"proxyc", "apply", "--check"}, w.args...)...)
+			same("after apply --check")
+			for _, want := range []string{
+				"nothing to change",
+				"ip docker-bridges chain filter-FORWARD, hook forward, priority 0: drop in chain filter-forward-in__docker0",
+				"ip docker-bridges chain raw-PREROUTING, hook prerouting, priority -300: drop in chain raw-PREROUTING",
+				"ip calico chain filter-FORWARD, hook forward, priority 0: drop in chain filter-cali-from-wl-dispatch",
+				"ip filter chain FORWARD, hook forward, priority 0: policy drop",
+				"ip6 filter chain FORWARD, hook forward, priority 0: policy drop",
+				"iptables-legacy table filter chain FORWARD: policy DROP",
+			} {
+				if !strings.Contains(checked, want) {
+					t.Errorf("apply --check does not tell %q:\n%s", want, checked)
+				}
+			}
+			w.start("proxyc", "watch")
+			st := w.until("first sync", synced)
+			if len(st.MayDrop) == 0 || st.LastDrift != nil {
+				t.Errorf("status: may drop %q, drift %+v", st.MayDrop, st.LastDrift)
+			}
+			same("after the start of the daemon")
+			o.tool("", drift...)
+			w.until("a repair", func(st daemon.Status) bool { return synced(st) && st.LastDrift != nil })
+			same("after a repair")
+			o.load() // they write theirs again
+			w.write("cluster.yaml", applytest.Services("a", "b", "c"))
+			w.holds(20*time.Second, "c", true)
+			w.until("all is in force", synced)
+			if o.tool("", append([]string{"proxyc", "apply", "--check"}, w.args...)...); t.Failed() {
+				return
+			}
+			w.stop(syscall.SIGTERM)
+			o.tool("", "proxyc", "cleanup")
+			if left := w.rules(); strings.Contains(left, "proxyc") || strings.Contains(left, "KUBE-") {
+				t.Errorf("after cleanup:\n%s", left)
+			}
+		})
+	}
+}
