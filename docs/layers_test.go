@@ -14,6 +14,7 @@ const module = "github.com/proxyc/proxyc/"
 var layers = []string{
 	"ir",
 	"ir/sim ir/irtest",
+	"ir/prove",
 	"compiler/diag compiler/inet | render",
 	"compiler/config compiler/snapshot | render/iptables render/nftables render/hns render/rendertest render/nftables/nftest",
 	"compiler | render/ipvs render/userspace",

@@ -50,6 +50,14 @@ func (f Family) Bits() int {
 	return 32
 }
 
+// Any returns all addresses of the family: 0.0.0.0/0 or ::/0.
+func (f Family) Any() netip.Prefix {
+	if f == IPv6 {
+		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+}
+
 // Loopback returns the family's loopback network: 127.0.0.0/8 or ::1/128.
 func (f Family) Loopback() netip.Prefix {
 	if f == IPv6 {

@@ -44,9 +44,13 @@ type Destination struct {
 // Outcome is everything that can happen to one packet: with Accepted, every
 // destination that load balancing may pick, sorted by address and port
 // without duplicates. Affinity reports whether a client sticks to the one that
-// it met first. Two Outcomes are equal when Fate, Destinations and Affinity are.
+// it met first. Two Outcomes are equal when Fate, Destinations, Affinity and
+// Shares are.
 type Outcome struct {
 	Fate         Fate
 	Destinations []Destination
 	Affinity     bool
+	// Shares are how often each of the Destinations is picked, in parts of a
+	// million; nil: all alike, as a Program has it.
+	Shares []uint32
 }

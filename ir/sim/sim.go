@@ -17,22 +17,93 @@ type Step struct {
 
 // Trace returns everything that can happen to a packet under a Program. It is
 // the definition of what the IR means.
-func Trace(p *ir.Program, pkt Packet) Outcome {
-	t := tracer{program: p, pkt: pkt, caps: p.Node.Mode.Capabilities()}
-	return t.trace()
-}
+func Trace(p *ir.Program, pkt Packet) Outcome { return NewEvaluator(p).Outcome(pkt, nil) }
 
 // Explain is Trace with the decisions that led to the outcome, in order.
 func Explain(p *ir.Program, pkt Packet) (Outcome, []Step) {
-	t := tracer{program: p, pkt: pkt, caps: p.Node.Mode.Capabilities(), explain: true}
+	t := tracer{Evaluator: NewEvaluator(p), pkt: pkt, explain: true}
 	outcome := t.trace()
 	return outcome, t.steps
 }
 
-type tracer struct {
+// Evaluator answers for many packets what happens to them under one Program,
+// which does not change. It may be asked by several goroutines.
+type Evaluator struct {
 	program *ir.Program
-	pkt     Packet
 	caps    ir.Capability
+	own     *Own
+	at      map[ir.Match]frontendOf
+	byAddr  map[addrProtocol][]uint16 // ports of frontends; of node ports under no address
+	vips    map[netip.Addr]frontendOf // the first frontend of an address whose undefined ports the mode minds
+}
+
+type frontendOf struct {
+	service  *ir.Service
+	frontend *ir.Frontend
+}
+
+type addrProtocol struct {
+	addr     netip.Addr
+	protocol ir.Protocol
+}
+
+// NewEvaluator indexes the Program, which costs what it holds.
+func NewEvaluator(p *ir.Program) *Evaluator {
+	e := &Evaluator{program: p, caps: p.Node.Mode.Capabilities(), own: NewOwn(p.Family.Loopback(), p.Node.Addrs),
+		at: map[ir.Match]frontendOf{}, byAddr: map[addrProtocol][]uint16{}, vips: map[netip.Addr]frontendOf{}}
+	minds := e.caps.Has(ir.RejectUndefinedVIPPorts)
+	for i := range p.Services {
+		s := &p.Services[i]
+		for j := range s.Frontends {
+			f := &s.Frontends[j]
+			of := frontendOf{s, f}
+			if _, twice := e.at[f.Match]; !twice {
+				e.at[f.Match] = of
+				key := addrProtocol{f.Match.Addr, f.Match.Protocol}
+				e.byAddr[key] = append(e.byAddr[key], f.Match.Port)
+			}
+			if _, known := e.vips[f.Match.Addr]; !known && !f.Match.NodeAddrs() && (minds || f.Kind == ir.ClusterIP) {
+				e.vips[f.Match.Addr] = of
+			}
+		}
+	}
+	return e
+}
+
+// Outcome is Trace; it tells cuts what the packet was compared with.
+func (e *Evaluator) Outcome(pkt Packet, cuts *Cuts) Outcome {
+	t := tracer{Evaluator: e, pkt: pkt, cuts: cuts}
+	return t.trace()
+}
+
+// Destinations calls yield for the prefixes that destinations of packets are
+// compared with, some of them several times.
+func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
+	var all []netip.Prefix
+	for key := range e.byAddr {
+		if key.addr.IsValid() {
+			all = append(all, netip.PrefixFrom(key.addr, key.addr.BitLen()))
+		}
+	}
+	node := &e.program.Node
+	all = append(all, e.own.Prefixes()...)
+	for _, p := range node.NodePorts.Prefixes {
+		all = append(all, p.Prefix)
+	}
+	for _, c := range node.ServiceCIDRs {
+		all = append(all, c.Prefix)
+	}
+	for _, p := range all {
+		if !yield(p) {
+			return
+		}
+	}
+}
+
+type tracer struct {
+	*Evaluator
+	pkt     Packet
+	cuts    *Cuts
 	explain bool
 	steps   []Step
 }
@@ -51,10 +122,15 @@ func (t *tracer) trace() Outcome {
 		t.step(ir.Origin{}, "%s is not an %s address", pkt.Dst, t.program.Family)
 		return Outcome{}
 	}
-	local := node.HasAddr(pkt.Dst)
+	local := t.own.Has(pkt.Dst)
 	s, f := t.find(ir.Match{Addr: pkt.Dst, Protocol: pkt.Protocol, Port: pkt.Port})
 	owner, port := t.find(ir.Match{Protocol: pkt.Protocol, Port: pkt.Port})
-	answers := port != nil && node.NodePorts.Has(pkt.Dst, local)
+	answering := node.NodePorts.Has(pkt.Dst, local)
+	answers := port != nil && answering
+	t.cutPorts(pkt.Dst)
+	if answering || local {
+		t.cutPorts(netip.Addr{})
+	}
 	if f != nil {
 		t.step(f.Origin, "%s is the %s of %s", f.Match, f.Kind, f.Port)
 		if len(f.Routes) > 0 || !answers || !t.caps.Has(ir.NodePortBehindEmpty) {
@@ -78,16 +154,16 @@ func (t *tracer) trace() Outcome {
 	return t.unclaimed(local)
 }
 
-func (t *tracer) find(m ir.Match) (*ir.Service, *ir.Frontend) {
-	for i := range t.program.Services {
-		s := &t.program.Services[i]
-		for j := range s.Frontends {
-			if s.Frontends[j].Match == m {
-				return s, &s.Frontends[j]
-			}
-		}
+// cutPorts tells at which ports an address has frontends of the packet's protocol.
+func (t *tracer) cutPorts(addr netip.Addr) {
+	if t.cuts != nil {
+		t.cuts.PortsOf(t.byAddr[addrProtocol{addr, t.pkt.Protocol}])
 	}
-	return nil, nil
+}
+
+func (t *tracer) find(m ir.Match) (*ir.Service, *ir.Frontend) {
+	of := t.at[m]
+	return of.service, of.frontend
 }
 
 func (t *tracer) frontend(s *ir.Service, f *ir.Frontend) Outcome {
@@ -119,12 +195,13 @@ func (t *tracer) guards(f *ir.Frontend) bool {
 // admitted applies loadBalancerSourceRanges (PKT-10, PKT-11).
 func (t *tracer) admitted(f *ir.Frontend) bool {
 	src := t.pkt.Src
-	if t.caps.Has(ir.CarriesVIPs) && t.pkt.FromNode() && src == t.pkt.Dst {
+	if t.caps.Has(ir.CarriesVIPs) && t.pkt.FromNode() && t.toItself() {
 		src = t.program.Node.IP
 		t.step(ir.Origin{Object: "config", Field: "mode", Reason: "the node has the address, and so it is the source"},
 			"source %s counts as the node's address", t.pkt.Src)
 	}
 	for _, r := range f.SourceRanges {
+		t.cuts.Source(r.Prefix)
 		if r.Prefix.Contains(src) {
 			t.step(r.Origin, "source %s is admitted by %s", src, r.Prefix)
 			return true
@@ -147,6 +224,7 @@ func (t *tracer) holds(s ir.Scope) bool {
 	node := &t.program.Node
 	switch s {
 	case ir.Pods:
+		t.cutDetector(&node.Detector)
 		local := node.Detector.Local(t.pkt.Src, t.pkt.In)
 		if local {
 			t.step(node.Detector.Origin, "source %s counts as a pod's", t.sourceText())
@@ -155,13 +233,31 @@ func (t *tracer) holds(s ir.Scope) bool {
 		}
 		return local
 	case ir.Host:
-		host := node.HasAddr(t.pkt.Src)
+		host := t.own.HasSource(t.pkt.Src, t.cuts)
 		if host {
 			t.step(ir.Origin{Object: "Node " + node.Name}, "source %s is the node itself", t.pkt.Src)
 		}
 		return host
 	}
 	return true
+}
+
+// cutDetector tells what decides whether a packet is a pod's.
+func (t *tracer) cutDetector(d *ir.Detector) {
+	switch d.Mode {
+	case ir.DetectCIDR:
+		t.cuts.Source(d.Prefix)
+	case ir.DetectInterface:
+		t.cuts.Interface(Interface{Name: d.Interface})
+	case ir.DetectPrefix:
+		t.cuts.Interface(Interface{Name: d.Interface, Prefix: true})
+	}
+}
+
+// toItself reports whether the packet's source is its destination.
+func (t *tracer) toItself() bool {
+	t.cuts.SourceAddr(t.pkt.Dst)
+	return t.pkt.Src == t.pkt.Dst
 }
 
 func (t *tracer) sourceText() string {
@@ -195,7 +291,11 @@ func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
 	out := Outcome{Fate: Accepted, Affinity: p.Affinity != nil, Destinations: make([]Destination, 0, len(p.Backends))}
 	for i := range p.Backends {
 		b := &p.Backends[i]
-		hairpin := b.AddrPort.Addr() == t.pkt.Src && (b.Local || t.caps.Has(ir.HairpinRemote))
+		hairpin := false
+		if b.Local || t.caps.Has(ir.HairpinRemote) {
+			t.cuts.SourceAddr(b.AddrPort.Addr())
+			hairpin = b.AddrPort.Addr() == t.pkt.Src
+		}
 		here := t.deliveredHere(b)
 		switch {
 		case here && masquerade:
@@ -213,14 +313,14 @@ func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
 
 // ownVIP reports whether the node uses the very address that it connects to.
 func (t *tracer) ownVIP(f *ir.Frontend) bool {
-	return t.caps.Has(ir.MasqueradesOwnVIP) && f.Kind == ir.ClusterIP && t.pkt.FromNode() && t.pkt.Src == t.pkt.Dst
+	return t.caps.Has(ir.MasqueradesOwnVIP) && f.Kind == ir.ClusterIP && t.pkt.FromNode() && t.toItself()
 }
 
 // deliveredHere reports whether a packet from elsewhere ends at the node itself,
 // for a backend with its address (host network). It then leaves by no
 // interface, and so passes no postrouting hook, where masquerade happens.
 func (t *tracer) deliveredHere(b *ir.Backend) bool {
-	return t.caps.Has(ir.KeepsClient) && !t.pkt.FromNode() && t.program.Node.HasAddr(b.AddrPort.Addr())
+	return t.caps.Has(ir.KeepsClient) && !t.pkt.FromNode() && t.own.Has(b.AddrPort.Addr())
 }
 
 // empty is the fate of a packet that no route takes (PKT-8, PKT-9).
@@ -230,7 +330,7 @@ func (t *tracer) empty(f *ir.Frontend) Outcome {
 		return Outcome{}
 	}
 	vip := f.Kind == ir.ExternalIP || f.Kind == ir.LoadBalancer
-	if vip && t.pkt.FromNode() && !t.caps.Has(ir.EmptyFromNode) && !t.program.Node.HasAddr(t.pkt.Dst) {
+	if vip && t.pkt.FromNode() && !t.caps.Has(ir.EmptyFromNode) && !t.own.Has(t.pkt.Dst) {
 		t.step(f.EmptyOrigin, "no route: mode %s leaves what the node itself sends to an external address alone", t.program.Node.Mode)
 		return Outcome{}
 	}
@@ -273,16 +373,11 @@ func (t *tracer) unclaimed(local bool) Outcome {
 // vipOwner returns the Service and the kind of address under which the packet's
 // destination is known, for the kinds whose undefined ports the mode minds.
 func (t *tracer) vipOwner() (*ir.Service, ir.Kind) {
-	any := t.caps.Has(ir.RejectUndefinedVIPPorts)
-	for i := range t.program.Services {
-		s := &t.program.Services[i]
-		for j := range s.Frontends {
-			if f := &s.Frontends[j]; f.Match.Addr == t.pkt.Dst && (any || f.Kind == ir.ClusterIP) {
-				return s, f.Kind
-			}
-		}
+	of := t.vips[t.pkt.Dst]
+	if of.service == nil {
+		return nil, 0
 	}
-	return nil, 0
+	return of.service, of.frontend.Kind
 }
 
 // normalize puts destinations in order, each once.
@@ -291,16 +386,57 @@ func (o *Outcome) normalize() {
 	o.Destinations = slices.Compact(o.Destinations)
 }
 
-// NewOutcome returns an Accepted Outcome in normal form, for evaluators.
+// NewOutcome returns an Accepted Outcome in normal form, for evaluators whose
+// destinations all have the same share.
 func NewOutcome(affinity bool, destinations []Destination) Outcome {
 	o := Outcome{Fate: Accepted, Destinations: destinations, Affinity: affinity}
 	o.normalize()
 	return o
 }
 
+// Chance is a destination, and how likely it is.
+type Chance struct {
+	Destination
+	Weight float64
+}
+
+// Shared returns an Accepted Outcome in normal form of destinations with their
+// weights, which are added up where one comes several times.
+func Shared(affinity bool, chances []Chance) Outcome {
+	slices.SortFunc(chances, func(a, b Chance) int { return a.Destination.compare(b.Destination) })
+	o := Outcome{Fate: Accepted, Affinity: affinity}
+	var weights []float64
+	total := 0.0
+	for i, c := range chances {
+		if i > 0 && c.Destination == chances[i-1].Destination {
+			weights[len(weights)-1] += c.Weight
+		} else {
+			o.Destinations, weights = append(o.Destinations, c.Destination), append(weights, c.Weight)
+		}
+		total += c.Weight
+	}
+	if total == 0 {
+		return o
+	}
+	alike := true
+	shares := make([]uint32, len(weights))
+	for i, w := range weights {
+		shares[i] = uint32(w/total*1e6 + 0.5)
+		alike = alike && near(shares[i], shares[0])
+	}
+	if !alike {
+		o.Shares = shares
+	}
+	return o
+}
+
+// near compares shares as far as the tools write them.
+func near(a, b uint32) bool { return max(a, b)-min(a, b) <= 3 }
+
 // Equal reports whether two outcomes are the same.
 func (o Outcome) Equal(other Outcome) bool {
-	return o.Fate == other.Fate && o.Affinity == other.Affinity && slices.Equal(o.Destinations, other.Destinations)
+	return o.Fate == other.Fate && o.Affinity == other.Affinity && slices.Equal(o.Destinations, other.Destinations) &&
+		slices.EqualFunc(o.Shares, other.Shares, near)
 }
 
 // String returns the outcome in one line: "10.244.1.10:8080 10.244.2.10:8080+snat".
@@ -316,6 +452,9 @@ func (o Outcome) String() string {
 		b.WriteString(d.AddrPort.String())
 		if d.SNAT {
 			b.WriteString("+snat")
+		}
+		if o.Shares != nil {
+			fmt.Fprintf(&b, "(%.4g%%)", float64(o.Shares[i])/1e4)
 		}
 	}
 	if o.Affinity {

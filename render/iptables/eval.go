@@ -13,7 +13,42 @@ import (
 // become of it. local says which addresses are the node's own, loopback
 // included. Built-in chains hold nothing but our jumps, and accept.
 func (r *Ruleset) Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome {
-	return outcome(r.Walker(local, nil).journey(Packet{Packet: pkt}))
+	return NewEvaluator(r, sim.OwnOf(local)).Outcome(pkt, nil)
+}
+
+// Evaluator answers for many packets what the rules do to them. The rules do not
+// change. It may be asked by several goroutines.
+type Evaluator struct{ walker *Walker }
+
+// NewEvaluator indexes the rules, which costs what they are.
+func NewEvaluator(r *Ruleset, own *sim.Own) *Evaluator {
+	w := r.Walker(own.Has, nil)
+	w.own = own
+	return &Evaluator{w}
+}
+
+// Outcome is Eval; it tells cuts what the packet was compared with.
+func (e *Evaluator) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
+	return outcome(e.walker.journey(Packet{Packet: pkt, Chance: 1, Cuts: cuts}))
+}
+
+// Destinations calls yield for the prefixes that destinations of packets are
+// compared with, some of them several times.
+func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
+	for _, p := range e.walker.own.Prefixes() {
+		if !yield(p) {
+			return
+		}
+	}
+	for _, table := range [...]chains{e.walker.filter, e.walker.nat} {
+		for _, rules := range table {
+			for i := range rules {
+				if rules[i].Dst.IsValid() && !yield(rules[i].Dst) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // Packet is a packet on its way, and what happened to it so far.
@@ -26,11 +61,15 @@ type Packet struct {
 	Redirected bool     // to an address of this node, whatever Dst says
 	Affinity   bool     // a list of clients was asked
 	Fate       Target   // what the last built-in chain said: Accept, Drop, Reject, or Continue if nothing
+
+	Chance float64   // of having come this way, of 1
+	Cuts   *sim.Cuts // what it is compared with is told to; nil: nobody
 }
 
 // Walker leads packets through the chains of a Ruleset.
 type Walker struct {
 	local       func(netip.Addr) bool
+	own         *sim.Own // the same, to tell Cuts; nil: nobody asks
 	has         func(p *Packet, set InSet) bool
 	filter, nat chains
 }
@@ -122,8 +161,15 @@ func (e *Walker) walk(table chains, chain string, t Packet) []Packet {
 				continue
 			}
 			if r.OneIn > 1 || r.Recent.Op == RecentCheck {
-				passed := t // chance, or a list that does not hold the client
+				// Chance, or a list that does not hold the client, as for the first packet.
+				passed := t
 				passed.Affinity = t.Affinity || r.Recent.Op == RecentCheck
+				if r.OneIn > 1 {
+					t.Chance /= float64(r.OneIn)
+				} else {
+					t.Chance = 0
+				}
+				passed.Chance -= t.Chance
 				next = append(next, passed)
 			}
 			for _, t := range e.act(table, r, t) {
@@ -167,40 +213,81 @@ func (e *Walker) act(table chains, r *Rule, t Packet) []Packet {
 	return []Packet{t}
 }
 
+// matches reports whether all matches of a rule hold. The destination is looked
+// at first: it tells most packets apart. It and the port are the packet's own
+// only until they are translated.
 func (e *Walker) matches(r *Rule, t *Packet) bool {
-	holds := func(set bool, m Match, match bool) bool { return !set || match != (r.Not&m != 0) }
-	state := New
-	if t.DNAT {
-		state |= DNATed
+	if r.Raw != "" {
+		t.Cuts.Doubt(r.Raw)
+		return false
 	}
-	return holds(r.Src.IsValid(), Src, r.Src.Contains(t.Src)) &&
-		holds(r.Dst.IsValid(), Dst, r.Dst.Contains(t.Dst)) &&
-		holds(r.In != "", In, matchInterface(r.In, t.In)) &&
-		holds(r.States != 0, States, r.States&state != 0) &&
-		holds(r.Mark.Mask != 0, MarkMatch, t.Mark&r.Mark.Mask == r.Mark.Value) &&
-		(r.Protocol == 0 || r.Protocol == t.Protocol) &&
-		(r.Ports == PortRange{} || r.Ports.First <= t.Port && t.Port <= r.Ports.Last) &&
-		(!r.SrcLocal || e.local(t.Src) != (r.Not&SrcType != 0)) &&
-		(!r.DstLocal || e.local(t.Dst)) &&
-		(r.Rare == nil || r.Rare.holds(e, t)) &&
-		r.Raw == "" // not Bridged always holds: a sim.Packet comes in by a routed interface
+	holds := func(m Match, match bool) bool { return match != (r.Not&m != 0) }
+	if r.Dst.IsValid() && !holds(Dst, r.Dst.Contains(t.Dst)) ||
+		r.Protocol != 0 && r.Protocol != t.Protocol ||
+		r.Mark.Mask != 0 && !holds(MarkMatch, t.Mark&r.Mark.Mask == r.Mark.Value) {
+		return false
+	}
+	if r.States != 0 {
+		state := New
+		if t.DNAT {
+			state |= DNATed
+		}
+		if !holds(States, r.States&state != 0) {
+			return false
+		}
+	}
+	if r.Ports != (PortRange{}) {
+		if !t.DNAT {
+			t.Cuts.Range(r.Ports.First, r.Ports.Last)
+		}
+		if t.Port < r.Ports.First || r.Ports.Last < t.Port {
+			return false
+		}
+	}
+	if r.DstLocal && !e.local(t.Dst) {
+		return false
+	}
+	if r.In != "" {
+		with := inputInterface(r.In)
+		t.Cuts.Interface(with)
+		if !holds(In, with.Holds(t.In)) {
+			return false
+		}
+	}
+	if r.Src.IsValid() {
+		t.Cuts.Source(r.Src)
+		if !holds(Src, r.Src.Contains(t.Src)) {
+			return false
+		}
+	}
+	if r.SrcLocal && !holds(SrcType, e.fromOwn(t)) {
+		return false
+	}
+	return r.Rare == nil || r.Rare.holds(e, t) // not Bridged always holds: a sim.Packet comes in by a routed interface
+}
+
+// fromOwn reports whether a packet's source is an address of the node.
+func (e *Walker) fromOwn(t *Packet) bool {
+	if e.own != nil {
+		return e.own.HasSource(t.Src, t.Cuts)
+	}
+	return e.local(t.Src)
 }
 
 func (m InSet) holds(e *Walker, p *Packet) bool { return e.has != nil && e.has(p, m) }
 
 func (m Balanced) holds(_ *Walker, p *Packet) bool { return p.Balanced == ir.Match(m) }
 
-func matchInterface(pattern, name string) bool {
-	if start, ok := strings.CutSuffix(pattern, "+"); ok {
-		return strings.HasPrefix(name, start)
-	}
-	return pattern == name
+// inputInterface reads an interface as a rule names it.
+func inputInterface(pattern string) sim.Interface {
+	name, prefix := strings.CutSuffix(pattern, "+")
+	return sim.Interface{Name: name, Prefix: prefix}
 }
 
 // outcome says of all ends together what the packet met. Chance picks among
 // destinations only, so that one refusal is the fate of all.
 func outcome(ends []Packet) sim.Outcome {
-	var to []sim.Destination
+	var to []sim.Chance
 	affinity := false
 	for _, t := range ends {
 		switch {
@@ -209,12 +296,13 @@ func outcome(ends []Packet) sim.Outcome {
 		case t.Fate == Reject:
 			return sim.Outcome{Fate: sim.Rejected}
 		case t.DNAT:
-			to = append(to, sim.Destination{AddrPort: netip.AddrPortFrom(t.Dst, t.Port), SNAT: t.SNAT})
+			to = append(to, sim.Chance{Weight: t.Chance,
+				Destination: sim.Destination{AddrPort: netip.AddrPortFrom(t.Dst, t.Port), SNAT: t.SNAT}})
 			affinity = affinity || t.Affinity
 		}
 	}
 	if len(to) == 0 {
 		return sim.Outcome{}
 	}
-	return sim.NewOutcome(affinity, to)
+	return sim.Shared(affinity, to)
 }

@@ -3,6 +3,7 @@ package nftables
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/proxyc/proxyc/ir/sim"
 )
@@ -10,17 +11,118 @@ import (
 // Eval walks a packet through the table as the kernel would, with every
 // outcome of every random choice, on a node for which local reports which
 // addresses are its own.
+func (r *Ruleset) Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome {
+	return NewEvaluator(r, sim.OwnOf(local)).Outcome(pkt, nil)
+}
+
+// Evaluator answers for many packets what a table does to them. The table does
+// not change. It may be asked by several goroutines.
 //
 // It knows hooks, statements and sets, and nothing of what the table is for.
 // Affinity maps are empty, as for a client's first connection; an Outcome has
 // Affinity if that connection is remembered where the next one looks.
-func (r *Ruleset) Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome {
-	var out sim.Outcome
+type Evaluator struct {
+	own     *sim.Own
+	hooks   [Postrouting + 1][]*Chain // base chains by priority
+	chains  map[string]*Chain
+	sets    map[string]*indexed
+	dormant bool // no packet meets the table
+}
+
+// NewEvaluator indexes a table, which costs what it holds.
+func NewEvaluator(r *Ruleset, own *sim.Own) *Evaluator {
+	e := &Evaluator{own: own, chains: make(map[string]*Chain, len(r.Chains)), sets: make(map[string]*indexed, len(r.Sets)), dormant: strings.Contains(r.Flags, "dormant")}
+	for i := range r.Chains {
+		c := &r.Chains[i]
+		e.chains[c.Name] = c
+		if c.Base != nil {
+			e.hooks[c.Base.Hook] = append(e.hooks[c.Base.Hook], c)
+		}
+	}
+	for _, chains := range e.hooks {
+		slices.SortStableFunc(chains, func(a, b *Chain) int { return a.Base.Priority - b.Base.Priority })
+	}
+	for i := range r.Sets {
+		e.sets[r.Sets[i].Name] = &indexed{Set: &r.Sets[i]}
+	}
+	for i := range r.Chains {
+		for _, rule := range r.Chains[i].Rules {
+			for _, s := range rule.Stmts {
+				if set, key := keyOf(s); set != "" && e.sets[set] != nil {
+					e.sets[set].index(key)
+				}
+			}
+		}
+	}
+	return e
+}
+
+// keyOf returns the set that a statement looks into, and for what; none: "".
+func keyOf(s Stmt) (set string, key []Term) {
+	switch s := s.(type) {
+	case MatchSet:
+		return s.Set, s.Key
+	case LookupVerdict:
+		return s.Map, s.Key
+	case LookupDNAT:
+		return s.Map, s.Key
+	}
+	return "", nil
+}
+
+// Destinations calls yield for the prefixes that destinations of packets are
+// compared with, some of them several times.
+func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
+	for _, p := range e.own.Prefixes() {
+		if !yield(p) {
+			return
+		}
+	}
+	for _, c := range e.chains {
+		for _, rule := range c.Rules {
+			for _, s := range rule.Stmts {
+				if m, ok := s.(MatchNet); ok && m.Field != SrcAddr && m.Field != OrigSrcAddr && !yield(m.Prefix) {
+					return
+				}
+				set, key := keyOf(s)
+				part, l := addrPart(key, DstAddr, OrigDstAddr), e.sets[set]
+				if part == 0 || l == nil {
+					continue
+				}
+				for i := range l.Elements {
+					if !yield(l.Elements[i].Key.prefix(part, l.Set)) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// Outcome walks a packet through the table, and tells cuts what it was compared
+// with.
+func (e *Evaluator) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
+	var chances []sim.Chance
+	var fate sim.Fate
 	var path []choicePoint
+	affinity := true
 	for first := true; ; first = false {
-		w := &walk{r: r, pkt: pkt, local: local, src: pkt.Src, dst: pkt.Dst, port: pkt.Port, path: path}
-		one := w.outcome()
-		out = merge(out, one, first)
+		w := &walk{Evaluator: e, pkt: pkt, cuts: cuts, src: pkt.Src, dst: pkt.Dst, port: pkt.Port, path: path}
+		end := w.fate()
+		// Paths of one packet that end differently are a fault of the rules: the
+		// worse end shows it.
+		if first || fate == sim.Accepted && end != sim.Accepted {
+			fate = end
+		}
+		if end == sim.Accepted {
+			weight := 1.0
+			for _, c := range w.path {
+				weight /= float64(c.of)
+			}
+			to := sim.Destination{AddrPort: netip.AddrPortFrom(w.dst, w.port), SNAT: w.snat}
+			chances = append(chances, sim.Chance{Destination: to, Weight: weight})
+			affinity = affinity && w.kept
+		}
 		// The next path: the last choice that has another value takes it.
 		path = w.path
 		for len(path) > 0 && path[len(path)-1].taken+1 >= path[len(path)-1].of {
@@ -31,33 +133,10 @@ func (r *Ruleset) Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome 
 		}
 		path[len(path)-1].taken++
 	}
-	slices.SortFunc(out.Destinations, compareDestinations)
-	out.Destinations = slices.Compact(out.Destinations)
-	return out
-}
-
-func compareDestinations(a, b sim.Destination) int {
-	if c := a.AddrPort.Compare(b.AddrPort); c != 0 {
-		return c
+	if fate != sim.Accepted {
+		return sim.Outcome{Fate: fate}
 	}
-	return btoi(a.SNAT) - btoi(b.SNAT)
-}
-
-// merge adds the outcome of one path. Paths of one packet that end differently
-// are a fault of the rules: the worse end shows it.
-func merge(out, one sim.Outcome, first bool) sim.Outcome {
-	if first {
-		return one
-	}
-	if one.Fate != sim.Accepted || out.Fate != sim.Accepted {
-		if out.Fate == sim.Accepted {
-			return one
-		}
-		return out
-	}
-	out.Destinations = append(out.Destinations, one.Destinations...)
-	out.Affinity = out.Affinity && one.Affinity
-	return out
+	return sim.Shared(affinity, chances)
 }
 
 // choicePoint is one random choice on a path.
@@ -65,9 +144,9 @@ type choicePoint struct{ taken, of uint32 }
 
 // walk is a packet on its way.
 type walk struct {
-	r     *Ruleset
-	pkt   sim.Packet // as the connection began
-	local func(netip.Addr) bool
+	*Evaluator
+	pkt  sim.Packet // as the connection began
+	cuts *sim.Cuts
 
 	src, dst netip.Addr // as they are now
 	port     uint16
@@ -84,31 +163,27 @@ type walk struct {
 	kept   bool
 }
 
-// outcome walks one path.
-func (w *walk) outcome() sim.Outcome {
-	switch w.hooks() {
+// fate walks one path.
+func (w *walk) fate() sim.Fate {
+	switch w.journey() {
 	case dropped:
-		return sim.Outcome{Fate: sim.Dropped}
+		return sim.Dropped
 	case rejected:
-		return sim.Outcome{Fate: sim.Rejected}
+		return sim.Rejected
 	}
 	if !w.dnat && !w.snat {
-		return sim.Outcome{}
+		return sim.NotOurs
 	}
-	return sim.Outcome{
-		Fate:         sim.Accepted,
-		Destinations: []sim.Destination{{AddrPort: netip.AddrPortFrom(w.dst, w.port), SNAT: w.snat}},
-		Affinity:     w.kept,
-	}
+	return sim.Accepted
 }
 
-// hooks passes the packet through the kernel's hooks.
-func (w *walk) hooks() step {
+// journey passes the packet through the kernel's hooks.
+func (w *walk) journey() step {
 	if w.pkt.FromNode() {
 		if s := w.hook(Output, true); s != next {
 			return s
 		}
-		if s := w.hook(Postrouting, true); s != next || !w.local(w.dst) {
+		if s := w.hook(Postrouting, true); s != next || !w.own.Has(w.dst) {
 			return s
 		}
 		// Over the loopback interface it comes back, its NAT decided.
@@ -122,7 +197,7 @@ func (w *walk) hooks() step {
 	if s := w.hook(Prerouting, true); s != next {
 		return s
 	}
-	if w.local(w.dst) {
+	if w.own.Has(w.dst) {
 		return w.hook(Input, true)
 	}
 	if s := w.hook(Forward, true); s != next {
@@ -134,16 +209,21 @@ func (w *walk) hooks() step {
 // hook calls the base chains of a hook by priority; those of type nat only
 // while the connection's NAT is not decided.
 func (w *walk) hook(h Hook, nat bool) step {
-	var chains []*Chain
-	for i := range w.r.Chains {
-		c := &w.r.Chains[i]
-		if c.Base != nil && c.Base.Hook == h && (nat || !c.Base.NAT) {
-			chains = append(chains, c)
-		}
+	if w.dormant {
+		return next
 	}
-	slices.SortStableFunc(chains, func(a, b *Chain) int { return a.Base.Priority - b.Base.Priority })
-	for _, c := range chains {
-		if s := w.chain(c.Name); s == dropped || s == rejected {
+	for _, c := range w.hooks[h] {
+		if c.Base.NAT && !nat {
+			continue
+		}
+		if c.Base.Unsupported != "" {
+			w.cuts.Doubt("chain " + c.Name + ": " + c.Base.Unsupported)
+		}
+		s := w.chain(c)
+		if s == next && c.Base.Drop {
+			s = dropped
+		}
+		if s == dropped || s == rejected {
 			return s
 		}
 	}
@@ -165,15 +245,20 @@ const (
 // maxDepth is how deep the kernel lets chains call each other.
 const maxDepth = 16
 
-func (w *walk) chain(name string) step {
-	i := slices.IndexFunc(w.r.Chains, func(c Chain) bool { return c.Name == name })
-	if i < 0 || w.depth == maxDepth {
+// call walks a chain by its name.
+func (w *walk) call(name string) step {
+	c := w.chains[name]
+	if c == nil || w.depth == maxDepth {
 		return dropped // the kernel would not have loaded it
 	}
+	return w.chain(c)
+}
+
+func (w *walk) chain(c *Chain) step {
 	w.depth++
 	defer func() { w.depth-- }()
-	for _, rule := range w.r.Chains[i].Rules {
-		switch s := w.rule(rule); s {
+	for i := range c.Rules {
+		switch s := w.rule(&c.Rules[i]); s {
 		case next, endRule:
 		case endChain:
 			return next
@@ -184,7 +269,7 @@ func (w *walk) chain(name string) step {
 	return next
 }
 
-func (w *walk) rule(rule Rule) step {
+func (w *walk) rule(rule *Rule) step {
 	for _, s := range rule.Stmts {
 		if r := s.run(w); r != next {
 			return r
@@ -200,9 +285,9 @@ func (v Verdict) run(w *walk) step {
 	case Reject:
 		return rejected
 	case Jump:
-		return w.chain(v.Chain)
+		return w.call(v.Chain)
 	}
-	if s := w.chain(v.Chain); s != next {
+	if s := w.call(v.Chain); s != next {
 		return s
 	}
 	return endChain
@@ -218,34 +303,22 @@ func (l LookupVerdict) run(w *walk) step {
 
 // find looks the packet's key up. Maps that rules fill are empty.
 func (w *walk) find(set string, terms []Term) *Element {
-	i := slices.IndexFunc(w.r.Sets, func(s Set) bool { return s.Name == set })
-	if i < 0 || len(terms) != len(w.r.Sets[i].Key) {
+	l := w.sets[set]
+	if l == nil || len(terms) != len(l.Key) {
 		return nil
 	}
-	s := &w.r.Sets[i]
-	if s.Timeout > 0 {
-		w.missed = append(w.missed, s.Name)
+	if l.Unsupported != "" || l.Strays {
+		w.cuts.Doubt("set " + l.Name + ": " + l.Unsupported)
+	}
+	if l.Timeout > 0 {
+		w.missed = append(w.missed, l.Name)
 		return nil
 	}
-	key := w.key(s, terms)
-	for i := range s.Elements {
-		if s.holds(&s.Elements[i], key) {
-			return &s.Elements[i]
-		}
+	key := w.key(l.Set, terms)
+	if w.cuts != nil {
+		l.cut(w, key, terms)
 	}
-	return nil
-}
-
-func (s *Set) holds(e *Element, key Key) bool {
-	if !s.Interval {
-		return e.Key == key
-	}
-	key.Bits = e.Key.Bits
-	if !netip.PrefixFrom(e.Key.Addr2, int(e.Key.Bits)).Contains(key.Addr2) {
-		return false
-	}
-	key.Addr2 = e.Key.Addr2
-	return e.Key == key
+	return l.find(key)
 }
 
 // key puts the packet's values where the set's type has them.
@@ -309,20 +382,24 @@ func holds(ok bool) step {
 }
 
 func (m MatchNet) run(w *walk) step {
+	if m.Field == SrcAddr || m.Field == OrigSrcAddr {
+		w.cuts.Source(m.Prefix)
+	}
 	return holds(m.Prefix.Contains(w.addr(m.Field)) != m.Not)
 }
 
 func (m MatchInterface) run(w *walk) step {
-	ok := w.in == m.Name
-	if m.Prefix {
-		ok = len(w.in) >= len(m.Name) && w.in[:len(m.Name)] == m.Name
-	}
-	return holds(ok != m.Not)
+	with := sim.Interface{Name: m.Name, Prefix: m.Prefix}
+	w.cuts.Interface(with)
+	return holds(with.Holds(w.in) != m.Not)
 }
 
 func (m MatchLocal) run(w *walk) step {
 	a := w.addr(m.Field)
-	return holds(a.IsLoopback() || w.local(a))
+	if m.Field == SrcAddr || m.Field == OrigSrcAddr {
+		return holds(w.own.HasSource(a, w.cuts))
+	}
+	return holds(w.own.Has(a))
 }
 
 func (m MatchProto) run(w *walk) step { return holds(w.pkt.Protocol == m.Protocol) }
@@ -367,4 +444,7 @@ func (Masquerade) run(w *walk) step {
 }
 
 // run ends the rule: what it does is not known.
-func (Unsupported) run(*walk) step { return endRule }
+func (u Unsupported) run(w *walk) step {
+	w.cuts.Doubt(u.What)
+	return endRule
+}

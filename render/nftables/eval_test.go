@@ -18,11 +18,12 @@ func TestEvalIsTrace(t *testing.T) {
 			t.Run(f.String()+" "+name, func(t *testing.T) {
 				p := richProgram(f)
 				vary(&p.Node)
-				r := Lower(p)
+				rules := NewEvaluator(Lower(p), sim.NewOwn(f.Loopback(), p.Node.Addrs))
+				meaning := sim.NewEvaluator(p)
 				n := 0
 				fates := map[sim.Fate]int{}
 				for pkt := range allPackets(p) {
-					got, want := r.Eval(pkt, p.Node.HasAddr), sim.Trace(p, pkt)
+					got, want := rules.Outcome(pkt, nil), meaning.Outcome(pkt, nil)
 					if !got.Equal(want) {
 						t.Fatalf("%v (-want +got):\n%s", pkt, cmp.Diff(want, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })))
 					}

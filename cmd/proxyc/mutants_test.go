@@ -1,0 +1,198 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/prove"
+	"github.com/proxyc/proxyc/ir/sim"
+	"github.com/proxyc/proxyc/render/iptables"
+	"github.com/proxyc/proxyc/render/nftables"
+)
+
+// mutant is a ruleset with one fault.
+type mutant struct {
+	what string
+	side func() prove.Side
+}
+
+// TestMutants puts single faults into the rules of random clusters. What packets
+// at random find, the proof finds; what neither finds is told, by kind.
+func TestMutants(t *testing.T) {
+	for mode, mutate := range map[ir.Mode]func(*ir.Program) []mutant{
+		ir.ModeNFTables: nftMutants, ir.ModeIPTables: iptablesMutants,
+	} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			found, sampled, alike := 0, 0, map[string]int{}
+			for n := range uint64(2) {
+				r := newRandom(7, n)
+				w := r.world(mode)
+				for _, p := range ir.Present(w.compile(t)) {
+					meaning := sim.NewEvaluator(p)
+					pkts := make([]sim.Packet, 200)
+					for i := range pkts {
+						pkts[i] = r.packet(p)
+					}
+					for _, m := range mutate(p) {
+						side := m.side()
+						result, err := prove.Compare(t.Context(), nodeOf(p), meaning, side)
+						if err != nil {
+							t.Fatal(err)
+						}
+						differs := slices.ContainsFunc(pkts, func(pkt sim.Packet) bool {
+							return !side.Outcome(pkt, nil).Equal(meaning.Outcome(pkt, nil))
+						})
+						if differs {
+							sampled++
+						}
+						switch {
+						case !result.Equal():
+							found++
+						case differs:
+							t.Errorf("world %d: %s: a packet at random shows the fault, the proof does not", n, m.what)
+						default:
+							alike[m.what]++
+						}
+					}
+				}
+			}
+			t.Logf("found %d, of which packets at random %d; alike %d:", found, sampled, len(alike))
+			for what, n := range alike {
+				t.Logf("%4d %s", n, what)
+			}
+		})
+	}
+}
+
+func nftMutants(p *ir.Program) (all []mutant) {
+	add := func(what string, change func(*nftables.Ruleset)) {
+		all = append(all, mutant{what, func() prove.Side {
+			r := nftables.Lower(p)
+			change(r)
+			return nftables.NewEvaluator(r, ownOf(p))
+		}})
+	}
+	of := nftables.Lower(p)
+	for i, s := range of.Sets {
+		for j, e := range s.Elements {
+			what := fmt.Sprintf("element of %s", s.Name)
+			add(what+" lost", func(r *nftables.Ruleset) { r.Sets[i].Elements = slices.Delete(r.Sets[i].Elements, j, j+1) })
+			if slices.Contains(s.Key, nftables.TypePort) {
+				add(what+" for another port", func(r *nftables.Ruleset) { r.Sets[i].Elements[j].Key.Port++ })
+			}
+			add(what+" for another protocol", func(r *nftables.Ruleset) { r.Sets[i].Elements[j].Key.Proto ^= ir.TCP ^ ir.UDP })
+			if s.Interval && e.Key.Bits > 0 {
+				add(what+" one bit wider", func(r *nftables.Ruleset) {
+					k := &r.Sets[i].Elements[j].Key
+					k.Bits--
+					k.Addr2 = netip.PrefixFrom(k.Addr2, int(k.Bits)).Masked().Addr()
+				})
+			}
+			if s.Data == nftables.AddrPortData {
+				add(what+" to another port", func(r *nftables.Ruleset) {
+					to := &r.Sets[i].Elements[j].To
+					*to = netip.AddrPortFrom(to.Addr(), to.Port()+1)
+				})
+			}
+			if j > 0 && s.Data == nftables.VerdictData && s.Elements[j-1].Verdict != e.Verdict {
+				add(what+" with another verdict", func(r *nftables.Ruleset) {
+					r.Sets[i].Elements[j].Verdict = r.Sets[i].Elements[j-1].Verdict
+				})
+			}
+		}
+	}
+	for i, c := range of.Chains {
+		for j, rule := range c.Rules {
+			what := fmt.Sprintf("rule %d of %s", j, c.Name)
+			add(what+" lost", func(r *nftables.Ruleset) { r.Chains[i].Rules = slices.Delete(r.Chains[i].Rules, j, j+1) })
+			if j > 0 {
+				add(what+" before the one before", func(r *nftables.Ruleset) {
+					rules := r.Chains[i].Rules
+					rules[j], rules[j-1] = rules[j-1], rules[j]
+				})
+			}
+			for k := range rule.Stmts {
+				add(fmt.Sprintf("%s: %T lost", what, rule.Stmts[k]), func(r *nftables.Ruleset) {
+					rule := &r.Chains[i].Rules[j]
+					rule.Stmts = slices.Delete(slices.Clone(rule.Stmts), k, k+1)
+				})
+			}
+		}
+	}
+	return all
+}
+
+func iptablesMutants(p *ir.Program) (all []mutant) {
+	add := func(what string, change func(*iptables.Ruleset)) {
+		all = append(all, mutant{what, func() prove.Side {
+			r := iptables.Lower(p)
+			change(r)
+			return iptables.NewEvaluator(r, ownOf(p))
+		}})
+	}
+	for i, table := range iptables.Lower(p).Tables() {
+		for j, c := range table.Chains {
+			for k, rule := range c.Rules {
+				stem, _, _ := cutLast(c.Name)
+				what := fmt.Sprintf("%s: rule of %s", table.Name, stem)
+				at := func(r *iptables.Ruleset) *[]iptables.Rule { return &r.Tables()[i].Chains[j].Rules }
+				edit := func(how string, change func(*iptables.Rule)) {
+					add(what+" "+how, func(r *iptables.Ruleset) {
+						rules := slices.Clone(*at(r))
+						change(&rules[k])
+						*at(r) = rules
+					})
+				}
+				add(what+" lost", func(r *iptables.Ruleset) { *at(r) = slices.Delete(slices.Clone(*at(r)), k, k+1) })
+				if k > 0 {
+					add(what+" before the one before", func(r *iptables.Ruleset) {
+						rules := slices.Clone(*at(r))
+						rules[k], rules[k-1] = rules[k-1], rules[k]
+						*at(r) = rules
+					})
+				}
+				if rule.Ports != (iptables.PortRange{}) {
+					edit("for one port more", func(r *iptables.Rule) { r.Ports.Last++ })
+				}
+				if rule.Src.IsValid() {
+					edit("with a source one bit wider", func(r *iptables.Rule) {
+						r.Src = netip.PrefixFrom(r.Src.Addr(), r.Src.Bits()-1).Masked()
+					})
+				}
+				if rule.Dst.IsValid() {
+					edit("with a destination one bit wider", func(r *iptables.Rule) {
+						r.Dst = netip.PrefixFrom(r.Dst.Addr(), r.Dst.Bits()-1).Masked()
+					})
+				}
+				if rule.OneIn > 1 {
+					edit("with another share", func(r *iptables.Rule) { r.OneIn++ })
+				}
+				if rule.Not != 0 {
+					edit("without its negation", func(r *iptables.Rule) { r.Not = 0 })
+				}
+				if rule.States != 0 {
+					edit("without its state", func(r *iptables.Rule) { r.States = 0 })
+				}
+				if rule.Protocol != 0 && rule.Ports == (iptables.PortRange{}) {
+					edit("without its protocol", func(r *iptables.Rule) { r.Protocol = 0 })
+				}
+				if rule.To.IsValid() {
+					edit("to another port", func(r *iptables.Rule) { r.To = netip.AddrPortFrom(r.To.Addr(), r.To.Port()+1) })
+				}
+			}
+		}
+	}
+	return all
+}
+
+// cutLast parts a chain's name from the hash at its end.
+func cutLast(name string) (stem, hash string, ok bool) {
+	if len(name) == len("KUBE-SVC-")+16 {
+		return name[:8], name[9:], true
+	}
+	return name, "", false
+}

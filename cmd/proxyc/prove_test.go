@@ -1,0 +1,43 @@
+package main
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/prove"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+// TestEquivalenceForEveryPacket is TestEquivalence with a packet of each class in place of
+// random ones.
+func TestEquivalenceForEveryPacket(t *testing.T) {
+	start := applytest.Seed(t)
+	for mode := range ruleSides {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			classes := 0
+			for n := range uint64(*packets / 1000) {
+				w := newRandom(start, n).world(mode)
+				for f, p := range ir.Present(w.compile(t)) {
+					r, err := prove.Compare(t.Context(), nodeOf(p), sim.NewEvaluator(p), ruleSides[mode](p))
+					if err != nil {
+						t.Fatal(err)
+					}
+					classes += r.Classes
+					if len(r.Doubts) > 0 {
+						t.Fatalf("world %d, %s: not provable because of %v", n, f, r.Doubts[0].Unknown)
+					}
+					if len(r.Differences) > 0 {
+						d := r.Differences[0]
+						t.Errorf("%d classes differ\n%+v\nIR:    %s\nrules: %s", len(r.Differences), d.Class, d.A, d.B)
+						w.fail(t, fmt.Sprintf("-seed=%d, world %d", start, n), d.Packet)
+						return
+					}
+				}
+			}
+			t.Logf("%d classes", classes)
+		})
+	}
+}

@@ -1,0 +1,276 @@
+package prove
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+// explorer goes through the classes of packets to one destination after another.
+// For a destination it cuts ports, for a port interfaces, and for an interface
+// sources, each where a packet that is there was compared with something.
+type explorer struct {
+	node   Node
+	sides  [2]Side
+	own    []netip.Addr // sources of what the node sends, sorted
+	isOwn  map[netip.Addr]bool
+	lowest netip.Addr
+	cuts   sim.Cuts
+	result Result
+}
+
+func newExplorer(n Node, a, b Side) *explorer {
+	e := &explorer{node: n, sides: [2]Side{a, b}, lowest: n.Family.Any().Addr(), isOwn: map[netip.Addr]bool{}}
+	for _, addr := range n.Addrs {
+		if n.Family.Has(addr) && !e.isOwn[addr] {
+			e.isOwn[addr] = true
+			e.own = append(e.own, addr)
+		}
+	}
+	slices.SortFunc(e.own, netip.Addr.Compare)
+	return e
+}
+
+// otherIn is an interface that nobody names, until somebody does.
+const otherIn = "eth0"
+
+// explore compares the fates of all packets to a destination.
+func (e *explorer) explore(d destination) Result {
+	e.result = Result{}
+	for _, protocol := range [...]ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
+		from := len(e.result.Differences)
+		doubts := len(e.result.Doubts)
+		ports := newPorts()
+		for i := 0; i < len(ports.firsts); i++ {
+			e.port(d, protocol, ports, i)
+		}
+		slices.Sort(ports.firsts)
+		found, open := e.result.Differences[from:], e.result.Doubts[doubts:]
+		for i := range found {
+			ports.end(&found[i].Ports)
+		}
+		for i := range open {
+			ports.end(&open[i].Ports)
+		}
+		slices.SortStableFunc(found, func(a, b Difference) int { return a.compare(&b.Class) })
+		slices.SortStableFunc(open, func(a, b Doubt) int { return a.compare(&b.Class) })
+	}
+	return e.result
+}
+
+// port compares what comes to the i-th of the ports, and cuts these where it
+// was compared with others.
+func (e *explorer) port(d destination, protocol ir.Protocol, ports *ports, i int) {
+	first := ports.firsts[i]
+	class := Class{Dst: d.Addrs, Rest: d.rest, Protocol: protocol, Ports: sim.Ports{First: first},
+		Packet: sim.Packet{Dst: d.First, Protocol: protocol, Port: first}}
+	ways := interfaces{names: []string{"", otherIn}}
+	if d.First.IsLoopback() {
+		ways.names = ways.names[:1] // nothing comes in for it
+	}
+	for j := 0; j < len(ways.names); j++ {
+		class.Packet.In = ways.names[j]
+		sources := newSources(e.lowest)
+		from, doubts := len(e.result.Differences), len(e.result.Doubts)
+		for k := 0; k < len(sources.firsts); k++ {
+			src, ok := e.source(&class, sources.firsts[k])
+			if !ok || sources.asked[src] {
+				continue
+			}
+			sources.asked[src] = true
+			class.Packet.Src, class.Src.First = src, sources.firsts[k]
+			e.ask(&class)
+			for _, list := range e.cuts.Ports {
+				ports.cutAll(list)
+			}
+			for _, r := range e.cuts.Ranges {
+				ports.cut(r)
+			}
+			for _, in := range e.cuts.Interfaces {
+				ways.cut(in)
+			}
+			for _, p := range e.cuts.Sources {
+				if e.node.Family.Has(p.Addr()) {
+					sources.cut(p)
+				}
+			}
+		}
+		slices.SortFunc(sources.firsts, netip.Addr.Compare)
+		end := func(c *Class) {
+			c.AnyIn = c.Packet.In == ways.other()
+			c.Src.Last = lastOf(e.node.Family.Any())
+			if i, _ := slices.BinarySearchFunc(sources.firsts, c.Src.First, netip.Addr.Compare); i+1 < len(sources.firsts) {
+				c.Src.Last = sources.firsts[i+1].Prev()
+			}
+		}
+		for i := range e.result.Differences[from:] {
+			end(&e.result.Differences[from+i].Class)
+		}
+		for i := range e.result.Doubts[doubts:] {
+			end(&e.result.Doubts[doubts+i].Class)
+		}
+	}
+}
+
+// ports are where the classes of destination ports begin, in the order in which
+// they were found.
+type ports struct {
+	firsts []uint16
+	known  map[uint16]bool
+	lists  map[*uint16]bool // that were cut at already
+}
+
+func newPorts() *ports {
+	return &ports{firsts: []uint16{1}, known: map[uint16]bool{1: true}, lists: map[*uint16]bool{}}
+}
+
+func (p *ports) begin(first uint32) {
+	if n := uint16(first); first > 0 && first <= 65535 && !p.known[n] {
+		p.known[n] = true
+		p.firsts = append(p.firsts, n)
+	}
+}
+
+func (p *ports) cut(r sim.Ports) {
+	p.begin(uint32(r.First))
+	p.begin(uint32(r.Last) + 1)
+}
+
+func (p *ports) cutAll(list []uint16) {
+	if p.lists[&list[0]] {
+		return
+	}
+	p.lists[&list[0]] = true
+	for _, n := range list {
+		p.cut(sim.Ports{First: n, Last: n})
+	}
+}
+
+// end completes a class, once all are known and in order.
+func (p *ports) end(c *sim.Ports) {
+	c.Last = 65535
+	if i, _ := slices.BinarySearch(p.firsts, c.First); i+1 < len(p.firsts) {
+		c.Last = p.firsts[i+1] - 1
+	}
+}
+
+// sources are where the classes of sources begin.
+type sources struct {
+	firsts []netip.Addr
+	known  map[netip.Addr]bool
+	asked  map[netip.Addr]bool
+}
+
+func newSources(lowest netip.Addr) *sources {
+	return &sources{firsts: []netip.Addr{lowest}, known: map[netip.Addr]bool{lowest: true}, asked: map[netip.Addr]bool{}}
+}
+
+func (s *sources) cut(p netip.Prefix) {
+	for _, a := range [...]netip.Addr{p.Masked().Addr(), lastOf(p).Next()} {
+		if a.IsValid() && !s.known[a] {
+			s.known[a] = true
+			s.firsts = append(s.firsts, a)
+		}
+	}
+}
+
+// ask compares the fates of one packet.
+func (e *explorer) ask(c *Class) {
+	e.result.Classes++
+	e.cuts.Reset()
+	a := e.sides[0].Outcome(c.Packet, &e.cuts)
+	b := e.sides[1].Outcome(c.Packet, &e.cuts)
+	switch {
+	case len(e.cuts.Unknown) > 0:
+		e.result.Doubts = append(e.result.Doubts, Doubt{*c, slices.Clone(e.cuts.Unknown)})
+	case !a.Equal(b):
+		e.result.Differences = append(e.result.Differences, Difference{*c, a, b})
+	}
+}
+
+// source returns the packet's source for the class of sources that begins at
+// first: what comes in has no address of the node, and what the node sends
+// nothing else. ok is false where the class has none, or another one has it.
+func (e *explorer) source(c *Class, first netip.Addr) (src netip.Addr, ok bool) {
+	if !c.Packet.FromNode() {
+		for src = first; src.IsValid() && (e.isOwn[src] || src.IsLoopback()); src = src.Next() {
+			if src.IsLoopback() && src.Is4() {
+				src = netip.AddrFrom4([4]byte{127, 255, 255, 255})
+			}
+		}
+		return src, src.IsValid()
+	}
+	own := e.own
+	if dst := c.Packet.Dst; dst.IsLoopback() || !e.isOwn[dst] && e.node.Carries != nil && e.node.Carries(dst) {
+		own = []netip.Addr{dst} // the kernel takes it for the source, too
+	}
+	i, _ := slices.BinarySearchFunc(own, first, netip.Addr.Compare)
+	if i == len(own) {
+		return netip.Addr{}, false
+	}
+	return own[i], true
+}
+
+// interfaces are names of input interfaces, one of each class: "" for what the
+// node sends, one for each name that a rule has, and one that none has.
+type interfaces struct {
+	names []string
+	known []sim.Interface
+}
+
+// cut adds a constant.
+func (w *interfaces) cut(in sim.Interface) {
+	if slices.Contains(w.known, in) {
+		return
+	}
+	w.known = append(w.known, in)
+	name := in.Name
+	if in.Prefix {
+		name = in.Name + "0"
+		for n := 1; w.exact(name); n++ {
+			name = in.Name + strconv.Itoa(n)
+		}
+	}
+	if !slices.Contains(w.names, name) {
+		w.names = append(w.names, name)
+	}
+	if other := w.other(); !slices.Contains(w.names, other) {
+		w.names = append(w.names, other)
+	}
+}
+
+func (w *interfaces) exact(name string) bool {
+	return slices.Contains(w.known, sim.Interface{Name: name})
+}
+
+// other returns a name that no constant holds.
+func (w *interfaces) other() string {
+	holds := func(name string) bool {
+		return slices.ContainsFunc(w.known, func(in sim.Interface) bool { return in.Holds(name) })
+	}
+	name := otherIn
+	for n := 0; holds(name); n++ {
+		name = "other" + strconv.Itoa(n)
+	}
+	return name
+}
+
+func (c *Class) compare(o *Class) int {
+	for _, d := range [...]int{
+		c.Dst.First.Compare(o.Dst.First), int(c.Protocol) - int(o.Protocol), int(c.Ports.First) - int(o.Ports.First),
+	} {
+		if d != 0 {
+			return d
+		}
+	}
+	switch {
+	case c.Packet.In < o.Packet.In:
+		return -1
+	case c.Packet.In > o.Packet.In:
+		return 1
+	}
+	return c.Src.First.Compare(o.Src.First)
+}

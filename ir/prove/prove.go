@@ -1,0 +1,189 @@
+package prove
+
+import (
+	"context"
+	"net/netip"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+// Side is one description of what a node does. It may be asked by several
+// goroutines at once.
+type Side interface {
+	// Outcome returns what becomes of a packet, and tells cuts what it was
+	// compared with.
+	Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome
+	// Destinations calls yield for all prefixes that destinations of packets are
+	// compared with. One may come several times.
+	Destinations(yield func(netip.Prefix) bool)
+}
+
+// Node is what decides which packets there are.
+type Node struct {
+	Family ir.Family
+	// Addrs are the node's own addresses, but loopback: the sources of what it
+	// sends, and of nothing that comes in.
+	Addrs []netip.Addr
+	// Carries reports whether the node has the addresses of Services, too, so that
+	// what it sends to them has the destination as its source (mode ipvs); nil: no.
+	Carries func(netip.Addr) bool
+}
+
+// Class is a set of packets that meet the same fate on both sides.
+type Class struct {
+	Dst      Addrs
+	Rest     bool // Dst and others like it: what the rules name within its prefix is not meant
+	Protocol ir.Protocol
+	Ports    sim.Ports // destination ports
+	Src      Addrs
+	Packet   sim.Packet // one of them; its In is "" for what the node sends
+	AnyIn    bool       // In stands for all interfaces that no rule names
+}
+
+// Addrs are the addresses First to Last.
+type Addrs struct{ First, Last netip.Addr }
+
+// Difference is a Class with different fates.
+type Difference struct {
+	Class
+	A, B sim.Outcome
+}
+
+// Doubt is a Class whose fate is not known.
+type Doubt struct {
+	Class
+	Unknown []string // the matches and statements that are not understood
+}
+
+// Result is what a comparison came to.
+type Result struct {
+	Classes     int          // how many packets were asked about, each for its class
+	Differences []Difference // in order of destination, protocol, port, interface and source
+	Doubts      []Doubt      // likewise; where there are any, nothing is proved
+}
+
+// Equal reports whether both sides were shown to be the same.
+func (r *Result) Equal() bool { return len(r.Differences)+len(r.Doubts) == 0 }
+
+// Compare holds two sides against each other for every packet of a node. It
+// ends early with the error of ctx.
+func Compare(ctx context.Context, n Node, a, b Side) (*Result, error) {
+	all := destinations(n, a, b)
+	parts := make([]Result, len(all))
+	var next atomic.Int64
+	var wait sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wait.Go(func() {
+			e := newExplorer(n, a, b)
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= len(all) || ctx.Err() != nil {
+					return
+				}
+				parts[i] = e.explore(all[i])
+			}
+		})
+	}
+	wait.Wait()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	var r Result
+	for i := range parts {
+		r.Classes += parts[i].Classes
+		r.Differences = append(r.Differences, parts[i].Differences...)
+		r.Doubts = append(r.Doubts, parts[i].Doubts...)
+	}
+	return &r, nil
+}
+
+// To is Compare for the destinations within one prefix, an address for example.
+func To(n Node, a, b Side, dst netip.Prefix) *Result {
+	e := newExplorer(n, a, b)
+	var r Result
+	for _, d := range destinations(n, a, b) {
+		if dst.Contains(d.First) {
+			part := e.explore(d)
+			r.Classes += part.Classes
+			r.Differences, r.Doubts = append(r.Differences, part.Differences...), append(r.Doubts, part.Doubts...)
+		}
+	}
+	return &r
+}
+
+// destination is one class of destinations.
+type destination struct {
+	Addrs
+	rest bool
+}
+
+// destinations cuts the addresses at all prefixes that a side names. Addresses
+// between them are alike if the innermost prefix that holds them is the same.
+func destinations(n Node, sides ...Side) []destination {
+	known := map[netip.Prefix]bool{n.Family.Any(): true}
+	for _, s := range sides {
+		for p := range s.Destinations {
+			if n.Family.Has(p.Addr()) {
+				known[p.Masked()] = true
+			}
+		}
+	}
+	prefixes := make([]netip.Prefix, 0, len(known))
+	for p := range known {
+		prefixes = append(prefixes, p)
+	}
+	slices.SortFunc(prefixes, func(a, b netip.Prefix) int {
+		if c := a.Addr().Compare(b.Addr()); c != 0 {
+			return c
+		}
+		return a.Bits() - b.Bits()
+	})
+	var out []destination
+	var open []netip.Prefix // those that hold the place where we are, the innermost last
+	seen := map[netip.Prefix]bool{}
+	at := prefixes[0].Addr()
+	// gap is what lies between at and the address before end, or the end of what is open.
+	gap := func(last netip.Addr) {
+		inner := open[len(open)-1]
+		if !at.IsValid() || at.Compare(last) > 0 {
+			return
+		}
+		if !seen[inner] {
+			seen[inner] = true
+			out = append(out, destination{Addrs{at, last}, !inner.IsSingleIP()})
+		}
+	}
+	closeTo := func(next netip.Prefix, end bool) {
+		for len(open) > 0 && (end || !open[len(open)-1].Contains(next.Addr())) {
+			last := lastOf(open[len(open)-1])
+			gap(last)
+			at = last.Next()
+			open = open[:len(open)-1]
+		}
+	}
+	for _, p := range prefixes {
+		closeTo(p, false)
+		if len(open) > 0 && at.Compare(p.Addr()) < 0 {
+			gap(p.Addr().Prev())
+		}
+		at = p.Addr()
+		open = append(open, p)
+	}
+	closeTo(netip.Prefix{}, true)
+	return out
+}
+
+// lastOf returns the last address of a prefix.
+func lastOf(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 1 << (7 - i%8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}

@@ -1,0 +1,157 @@
+package prove_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/irtest"
+	"github.com/proxyc/proxyc/ir/prove"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+func node(p *ir.Program) prove.Node { return prove.Node{Family: p.Family, Addrs: p.Node.Addrs} }
+
+func compare(t *testing.T, a, b *ir.Program) *prove.Result {
+	t.Helper()
+	r, err := prove.Compare(t.Context(), node(a), sim.NewEvaluator(a), sim.NewEvaluator(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// Openings that few packets meet are found, and the class says which they are.
+func TestCompareFinds(t *testing.T) {
+	frontend := func(p *ir.Program, has func(*ir.Frontend) bool) *ir.Frontend {
+		for i := range p.Services {
+			for j := range p.Services[i].Frontends {
+				if f := &p.Services[i].Frontends[j]; has(f) {
+					return f
+				}
+			}
+		}
+		t.Fatal("no such frontend")
+		return nil
+	}
+	tests := []struct {
+		name   string
+		change func(*ir.Program)
+	}{
+		{"a source range one bit wider", func(p *ir.Program) {
+			f := frontend(p, func(f *ir.Frontend) bool { return len(f.SourceRanges) > 0 })
+			r := slices.Clone(f.SourceRanges)
+			r[0].Prefix = netip.PrefixFrom(r[0].Prefix.Addr(), r[0].Prefix.Bits()-1).Masked()
+			f.SourceRanges = r
+		}},
+		{"another port", func(p *ir.Program) {
+			frontend(p, func(f *ir.Frontend) bool { return f.Kind == ir.ClusterIP }).Match.Port = 81
+		}},
+		{"a backend lost", func(p *ir.Program) { p.Services[0].Pools[0].Backends = p.Services[0].Pools[0].Backends[1:] }},
+		{"the client's address lost", func(p *ir.Program) {
+			f := frontend(p, func(f *ir.Frontend) bool { return len(f.Routes) > 0 && !f.Routes[0].SNAT })
+			f.Routes = slices.Clone(f.Routes)
+			f.Routes[0].SNAT = true
+		}},
+		{"another network of pods", func(p *ir.Program) {
+			p.Node.Detector.Prefix = netip.PrefixFrom(p.Node.Detector.Prefix.Addr(), p.Node.Detector.Prefix.Bits()+1)
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p, q := irtest.Program(ir.ModeNFTables), irtest.Program(ir.ModeNFTables)
+			if r := compare(t, p, q); !r.Equal() {
+				t.Fatalf("a Program differs from itself: %+v", r.Differences[0])
+			}
+			tt.change(q)
+			r := compare(t, p, q)
+			if len(r.Differences) == 0 {
+				t.Fatalf("nothing found in %d classes", r.Classes)
+			}
+			if again := compare(t, q, p); len(again.Differences) != len(r.Differences) {
+				t.Errorf("%d differences, the other way round %d", len(r.Differences), len(again.Differences))
+			}
+		})
+	}
+}
+
+// All packets of a class meet the fate of the one that stands for them, and all
+// packets are in a class.
+func TestClassesAreAlike(t *testing.T) {
+	for _, mode := range []ir.Mode{ir.ModeIPTables, ir.ModeNFTables, ir.ModeIPVS} {
+		p := irtest.Program(mode)
+		e := sim.NewEvaluator(p)
+		// Against a side that refuses all, every class is a difference.
+		r, err := prove.Compare(t.Context(), node(p), e, nothing{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rnd := rand.New(rand.NewPCG(1, 2))
+		for range 20000 {
+			d := r.Differences[rnd.IntN(len(r.Differences))]
+			pkt := d.Packet
+			pkt.Port = d.Ports.First + uint16(rnd.IntN(int(d.Ports.Last-d.Ports.First)+1))
+			if !pkt.FromNode() {
+				pkt.Src = between(rnd, d.Src)
+				if slices.Contains(p.Node.Addrs, pkt.Src) || pkt.Src.IsLoopback() {
+					continue
+				}
+			}
+			if got := e.Outcome(pkt, nil); !got.Equal(d.A) {
+				t.Fatalf("%s: %v is in %+v\n got %s\nwant %s", mode, pkt, d.Class, got, d.A)
+			}
+		}
+	}
+}
+
+// nothing is a side that knows no packet.
+type nothing struct{}
+
+func (nothing) Outcome(sim.Packet, *sim.Cuts) sim.Outcome { return sim.Outcome{Fate: sim.Fate(99)} }
+func (nothing) Destinations(func(netip.Prefix) bool)      {}
+
+// between returns an address of those.
+func between(r *rand.Rand, a prove.Addrs) netip.Addr {
+	if !a.First.Is4() {
+		return a.First
+	}
+	n := func(a netip.Addr) uint32 {
+		b := a.As4()
+		return uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
+	}
+	at := n(a.First) + uint32(r.Uint64N(uint64(n(a.Last)-n(a.First))+1))
+	return netip.AddrFrom4([4]byte{byte(at >> 24), byte(at >> 16), byte(at >> 8), byte(at)})
+}
+
+// What a side does not understand is never called equal.
+func TestDoubts(t *testing.T) {
+	p := irtest.Program(ir.ModeNFTables)
+	r, err := prove.Compare(t.Context(), node(p), sim.NewEvaluator(p), doubtful{sim.NewEvaluator(p)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Equal() || len(r.Doubts) == 0 || r.Doubts[0].Unknown[0] != "meta skuid 0" {
+		t.Errorf("got %d doubts, equal %v", len(r.Doubts), r.Equal())
+	}
+}
+
+type doubtful struct{ *sim.Evaluator }
+
+func (d doubtful) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
+	if pkt.Port == 80 {
+		cuts.Doubt("meta skuid 0")
+	}
+	return d.Evaluator.Outcome(pkt, cuts)
+}
+
+func TestCompareEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	p := irtest.Program(ir.ModeNFTables)
+	if _, err := prove.Compare(ctx, node(p), sim.NewEvaluator(p), sim.NewEvaluator(p)); err == nil {
+		t.Error("no error of an ended context")
+	}
+}

@@ -1,0 +1,122 @@
+package sim
+
+import "net/netip"
+
+// Cuts collect the constants that a walk through rules compared with fields of
+// its packet. Two packets that are on the same side of each of them take the
+// same way, and so one stands for the other. A nil *Cuts collects nothing.
+//
+// Destinations and protocols are not collected: who asks goes through all
+// protocols, and through all destinations that the rules name.
+type Cuts struct {
+	Sources    []netip.Prefix
+	Ports      [][]uint16 // lists of destination ports, which are not to be changed
+	Ranges     []Ports    // of destination ports
+	Interfaces []Interface
+	// Unknown are matches and statements on the packet's way whose meaning is
+	// not known: the Outcome may be another one.
+	Unknown []string
+}
+
+// Ports are the ports First to Last.
+type Ports struct{ First, Last uint16 }
+
+// Interface is the name of an input interface, or how it begins.
+type Interface struct {
+	Name   string
+	Prefix bool
+}
+
+// Holds reports whether an interface has the name, or one that begins like it.
+func (i Interface) Holds(name string) bool {
+	if i.Prefix {
+		return len(name) >= len(i.Name) && name[:len(i.Name)] == i.Name
+	}
+	return name == i.Name
+}
+
+// Reset forgets what was collected.
+func (c *Cuts) Reset() {
+	*c = Cuts{c.Sources[:0], c.Ports[:0], c.Ranges[:0], c.Interfaces[:0], c.Unknown[:0]}
+}
+
+// Source notes that the source address was compared with a prefix.
+func (c *Cuts) Source(p netip.Prefix) {
+	if c != nil {
+		c.Sources = append(c.Sources, p)
+	}
+}
+
+// SourceAddr notes that the source address was compared with another one.
+func (c *Cuts) SourceAddr(a netip.Addr) {
+	if c != nil {
+		c.Sources = append(c.Sources, netip.PrefixFrom(a, a.BitLen()))
+	}
+}
+
+// PortsOf notes that the destination port was looked for in a list, which stays
+// as it is.
+func (c *Cuts) PortsOf(list []uint16) {
+	if c != nil && len(list) > 0 {
+		c.Ports = append(c.Ports, list)
+	}
+}
+
+// Range notes that the destination port was compared with a range.
+func (c *Cuts) Range(first, last uint16) {
+	if c != nil {
+		c.Ranges = append(c.Ranges, Ports{first, last})
+	}
+}
+
+// Interface notes that the input interface was compared with a name.
+func (c *Cuts) Interface(i Interface) {
+	if c != nil {
+		c.Interfaces = append(c.Interfaces, i)
+	}
+}
+
+// Doubt notes that the packet met something whose meaning is not known.
+func (c *Cuts) Doubt(what string) {
+	if c != nil {
+		c.Unknown = append(c.Unknown, what)
+	}
+}
+
+// Own are the addresses of a node, loopback included, for evaluators of rules.
+type Own struct {
+	has      func(netip.Addr) bool
+	prefixes []netip.Prefix
+}
+
+// NewOwn returns the addresses of a node that has addrs, and those of the
+// loopback interface.
+func NewOwn(loopback netip.Prefix, addrs []netip.Addr) *Own {
+	known := make(map[netip.Addr]bool, len(addrs))
+	o := &Own{func(a netip.Addr) bool { return a.IsLoopback() || known[a] }, []netip.Prefix{loopback}}
+	for _, a := range addrs {
+		if !o.has(a) {
+			known[a] = true
+			o.prefixes = append(o.prefixes, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	return o
+}
+
+// OwnOf returns the addresses for which has holds. Nobody can list them, so that
+// they are no help to Cuts.
+func OwnOf(has func(netip.Addr) bool) *Own { return &Own{has: has} }
+
+// Has reports whether the node has an address.
+func (o *Own) Has(a netip.Addr) bool { return o.has(a) }
+
+// Prefixes returns the addresses, loopback first. They are not to be changed.
+func (o *Own) Prefixes() []netip.Prefix { return o.prefixes }
+
+// HasSource reports whether a packet's source is an address of the node, and notes it.
+func (o *Own) HasSource(a netip.Addr, cuts *Cuts) bool {
+	if cuts != nil {
+		cuts.Sources = append(cuts.Sources, o.prefixes...)
+	}
+	return o.has(a)
+}
