@@ -11,5 +11,5 @@
 //   - The network is named, not given by its id.
 //   - On an overlay network, the provider address of a remote pod is that of
 //     the remote subnet it is in; the node's own, which is written, is for those in
-//     none. The endpoint of a ClusterIP has the MAC address of the host.
+//     none. The endpoints of a ClusterIP and of the source have the MAC address of the host.
 package hns

@@ -75,7 +75,7 @@ func TestDocument(t *testing.T) {
   "networkType": "Overlay",
   "endpoints": [
     {"ref":"10.96.0.15","role":"clusterIP","endpoint":{"Policies":[{"Type":"ProviderAddress","Settings":{"ProviderAddress":"192.0.2.11"}}],"IpConfigurations":[{"IpAddress":"10.96.0.15"}],"Flags":1,"SchemaVersion":{"Major":2,"Minor":0}}},
-    {"ref":"10.244.1.2","role":"sourceVIP","endpoint":{"IpConfigurations":[{"IpAddress":"10.244.1.2"}],"MacAddress":"02-11-0a-f4-01-02","SchemaVersion":{"Major":2,"Minor":0}}},
+    {"ref":"10.244.1.2","role":"sourceVIP","endpoint":{"IpConfigurations":[{"IpAddress":"10.244.1.2"}],"SchemaVersion":{"Major":2,"Minor":0}}},
     {"ref":"10.244.1.10","role":"local","endpoint":{"IpConfigurations":[{"IpAddress":"10.244.1.10"}],"SchemaVersion":{"Major":2,"Minor":0}}},
     {"ref":"10.244.2.10","role":"remote","endpoint":{"Policies":[{"Type":"ProviderAddress","Settings":{"ProviderAddress":"192.0.2.11"}}],"IpConfigurations":[{"IpAddress":"10.244.2.10"}],"MacAddress":"02-11-0a-f4-02-0a","Flags":1,"SchemaVersion":{"Major":2,"Minor":0}}}
   ],

@@ -73,7 +73,6 @@ func (n *Node) Endpoints() []Endpoint {
 	}
 	e := newEndpoint(vip, NodeSource)
 	e.Origin = ir.Origin{Object: "config", Field: "winkernel.sourceVip"}
-	e.HCN.MacAddress = MAC(vip)
 	return []Endpoint{e}
 }
 
