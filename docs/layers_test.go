@@ -20,8 +20,8 @@ var layers = []string{
 	"compiler | render/ipvs render/userspace",
 	"apply apply/run",
 	"apply/conntrack apply/monitor apply/node apply/serve apply/sysctl",
-	"apply/iptables apply/nftables apply/ipvs apply/watch",
-	"apply/daemon/reconcile",
+	"apply/iptables apply/nftables apply/ipvs apply/hns apply/watch",
+	"apply/daemon/reconcile apply/hns/hnstest",
 	"apply/daemon",
 	"cmd/proxyc",
 }

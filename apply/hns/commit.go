@@ -1,0 +1,436 @@
+package hns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/hns"
+)
+
+// staleAtOnce is how many objects that could not be removed before are tried
+// again in one commit (WIN-27).
+const staleAtOnce = 20
+
+// errUnread is the error of a commit before anything was read.
+var errUnread = errors.New("HNS: what it has is not known: it has to be read first")
+
+// Commit carries a Plan out.
+func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := plan.(*Plan)
+	if d.state == nil {
+		return apply.Result{}, errUnread
+	}
+	d.commits.Add(1)
+	defer d.commits.Add(1)
+	switch {
+	case p.full:
+		d.wanted = p.want
+	case p.state != nil && p.state != d.state:
+		d.adopt(p)
+	}
+	c := &commit{Dataplane: d, ctx: ctx, p: p, s: d.state, w: d.wanted, refusals: map[ir.Name]error{}}
+	err := c.run()
+	result := c.result()
+	if err != nil || len(c.refusals) > 0 {
+		d.state, d.wanted = nil, nil
+		return result, err
+	}
+	if p.full {
+		d.applied.Replace(p.programs)
+	} else {
+		d.applied.Change(p.of)
+	}
+	d.absent = c.absent()
+	return result, nil
+}
+
+// adopt takes what a comparison found for what the host has, but for what
+// commits touched since it began.
+func (d *Dataplane) adopt(p *Plan) {
+	have, found := d.state, p.state
+	keep := func(object string) bool { return p.without[object] }
+	for k := range have.balancers {
+		if keep(k.object()) && found.balancers[k] != have.balancers[k] {
+			found.balancers[k] = have.balancers[k]
+		}
+	}
+	for k := range maps.Clone(found.balancers) {
+		if keep(k.object()) && have.balancers[k] == nil {
+			delete(found.balancers, k)
+		}
+	}
+	for a, e := range have.byAddr {
+		if keep(endpointObject(a)) {
+			found.byAddr[a], found.byID[e.ID] = e, e
+		}
+	}
+	for a, e := range maps.Clone(found.byAddr) {
+		if keep(endpointObject(a)) && have.byAddr[a] == nil {
+			found.leave(e)
+		}
+	}
+	d.state = found
+}
+
+// commit is a Plan under way.
+type commit struct {
+	*Dataplane
+	ctx      context.Context
+	p        *Plan
+	s        *state
+	w        *wanted
+	refusals map[ir.Name]error
+	busy     ir.PerFamily[int]
+}
+
+func (c *commit) result() (r apply.Result) {
+	for _, name := range slices.SortedFunc(maps.Keys(c.refusals), ir.Name.Compare) {
+		r.Refused = append(r.Refused, apply.Refusal{Service: name, Reason: c.refusals[name]})
+	}
+	r.Busy = c.busy
+	return r
+}
+
+// refuse leaves a Service out; an error that is not the service's answer ends the commit.
+func (c *commit) refuse(name ir.Name, err error) error {
+	if !refused(err) || name == (ir.Name{}) {
+		return err
+	}
+	if c.refusals[name] == nil {
+		c.refusals[name] = err
+	}
+	return nil
+}
+
+func (c *commit) run() error {
+	if err := c.prepare(); err != nil {
+		return err
+	}
+	if err := each(c, c.p.removals, c.removeBalancer); err != nil {
+		return err
+	}
+	if err := each(c, c.p.replaced, c.replaceEndpoint); err != nil {
+		return err
+	}
+	if err := each(c, c.p.added, c.addEndpoint); err != nil {
+		return err
+	}
+	if err := each(c, c.p.changes, c.changeBalancer); err != nil {
+		return err
+	}
+	if err := each(c, c.p.news, c.addBalancer); err != nil {
+		return err
+	}
+	if err := each(c, c.p.ended, c.endEndpoint); err != nil {
+		return err
+	}
+	return c.removeStale()
+}
+
+// each does steps, one after the other, until one fails or the context ends.
+func each[T any](c *commit, steps []T, do func(T) error) error {
+	for _, step := range steps {
+		if err := c.ctx.Err(); err != nil {
+			return err
+		}
+		if err := do(step); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prepare looks for what may have come since it was read: remote subnets, where
+// endpoints of an overlay are made, and endpoints of pods that started.
+func (c *commit) prepare() error {
+	if c.s.network.Overlay() {
+		if len(c.p.added)+len(c.p.news) > 0 {
+			if !c.w.hns.SourceVIP.IsValid() {
+				return errors.New("winkernel.sourceVip: must be the IP address that overlay networks masquerade with, got none")
+			}
+			n, err := c.network()
+			if err != nil {
+				return err
+			}
+			if n.ID != c.s.network.ID {
+				return fmt.Errorf("HNS: network %s was made anew", n.Name)
+			}
+			c.s.network = *n
+		}
+		for f := range ir.Present(c.w.node) {
+			if ip := c.w.nodeIP.Of(f); c.s.hostMACs[ip] == "" {
+				return fmt.Errorf("the node's address %s must be on an interface of the host, by which overlay network %s reaches it", ip, c.s.network.Name)
+			}
+		}
+	}
+	if c.w.hns.EnableDSR && !c.s.can.DSR {
+		return errors.New("winkernel.enableDSR: must be false: this version of HNS has no direct server return")
+	}
+	if len(c.missing()) == 0 {
+		return nil
+	}
+	g, err := c.host.Glance()
+	if err != nil {
+		return err
+	}
+	for i := range g.Endpoints {
+		if e := &g.Endpoints[i]; e.Network == c.s.network.ID && !e.Remote && c.s.byID[e.ID] == nil {
+			c.s.enter(e)
+		}
+	}
+	return nil
+}
+
+// missing returns the pods of this node that the plan needs and nobody has seen.
+func (c *commit) missing() map[netip.Addr]struct{} {
+	missing := map[netip.Addr]struct{}{}
+	for _, ch := range slices.Concat(c.p.changes, c.p.news) {
+		c.missingOf(ch.want, missing)
+	}
+	if !c.p.full {
+		for _, of := range c.p.of.All() {
+			for _, one := range of {
+				if one.New == nil {
+					continue
+				}
+				for f := range ir.Present(c.w.node) {
+					for _, a := range c.w.addresses(f, one.New) {
+						if n := c.w.endpoints[a]; n != nil && n.role() == rules.LocalPod && c.lacks(a) {
+							missing[a] = struct{}{}
+						}
+					}
+				}
+			}
+		}
+	}
+	return missing
+}
+
+func (c *commit) missingOf(want *claim, missing map[netip.Addr]struct{}) {
+	if want.Kind == rules.HealthCheck {
+		return
+	}
+	for _, ref := range want.HCN.HostComputeEndpoints {
+		a, _ := netip.ParseAddr(ref)
+		if n := c.w.endpoints[a]; n != nil && n.role() == rules.LocalPod && c.lacks(a) {
+			missing[a] = struct{}{}
+		}
+	}
+}
+
+// lacks reports whether the host has no pod's endpoint with an address.
+func (c *commit) lacks(a netip.Addr) bool {
+	e := c.s.byAddr[a]
+	return e == nil || c.s.stale(c.w, a, e)
+}
+
+// absent returns the pods of this node that are wanted and that HNS has no endpoint of.
+func (c *commit) absent() map[netip.Addr]struct{} {
+	out := map[netip.Addr]struct{}{}
+	if !c.p.full && c.Dataplane.absent != nil {
+		out = c.Dataplane.absent
+		for a := range out {
+			if c.w.endpoints[a] == nil || !c.lacks(a) {
+				delete(out, a)
+			}
+		}
+		for a := range c.missing() {
+			out[a] = struct{}{}
+		}
+		return out
+	}
+	for a, n := range c.w.endpoints {
+		if n.role() == rules.LocalPod && c.lacks(a) {
+			out[a] = struct{}{}
+		}
+	}
+	return out
+}
+
+// deleteTwice deletes, and once more where that fails: the second time it may work.
+// What is not there is deleted.
+func deleteTwice(remove func(string) error, id string) error {
+	err := remove(id)
+	if err != nil && refused(err) && !gone(err) && !has(err, EntityHasReference) {
+		err = remove(id)
+	}
+	if gone(err) {
+		return nil
+	}
+	return err
+}
+
+func (c *commit) removeBalancer(r removal) error {
+	err := deleteTwice(c.host.DeleteLoadBalancer, r.have.ID)
+	if err != nil && r.service != (ir.Name{}) {
+		return c.refuse(r.service, fmt.Errorf("its %s cannot be removed: %w", r.object(), err))
+	}
+	if err != nil && !refused(err) {
+		return err
+	}
+	if have := c.s.balancers[r.key]; have != nil && have.ID == r.have.ID {
+		delete(c.s.balancers, r.key)
+	}
+	c.s.spareBalancers = slices.DeleteFunc(c.s.spareBalancers, func(l *LoadBalancer) bool { return l.ID == r.have.ID })
+	if err != nil {
+		c.o.Log.Warn("HNS does not remove what nobody needs", "object", r.object(), "id", r.have.ID, "err", err)
+		*c.busy.At(r.family)++
+		c.s.spareBalancers = append(c.s.spareBalancers, r.have)
+	}
+	return nil
+}
+
+func (c *commit) replaceEndpoint(r replacement) error {
+	if err := deleteTwice(c.host.DeleteEndpoint, r.have.ID); err != nil {
+		return c.refuseUsers(r.want, fmt.Errorf("%s cannot be replaced: %w", endpointObject(r.want.Address), err))
+	}
+	c.s.leave(r.have)
+	return c.addEndpoint(r.want)
+}
+
+func (c *commit) addEndpoint(n *need) error {
+	if e := c.s.byAddr[n.Address]; e != nil && !c.s.stale(c.w, n.Address, e) {
+		return nil // the container network made it meanwhile
+	}
+	if now := c.w.endpoints[n.Address]; now == nil {
+		return nil // of a comparison: nobody needs it any more
+	}
+	e, err := c.host.CreateEndpoint(c.s.network.ID, c.s.endpoint(c.w, n))
+	if err != nil {
+		if exists(err) && !c.p.full {
+			return fmt.Errorf("%s: what HNS has is not what it had: %w", endpointObject(n.Address), err)
+		}
+		return c.refuseUsers(n, fmt.Errorf("%s: %w", endpointObject(n.Address), err))
+	}
+	c.s.enter(&e)
+	return nil
+}
+
+// refuseUsers leaves out the Services that need an endpoint.
+func (c *commit) refuseUsers(n *need, err error) error {
+	ref, any := n.Address.String(), false
+	for _, claims := range c.w.balancers {
+		for _, l := range claims {
+			if slices.Contains(l.HCN.HostComputeEndpoints, ref) || n.Role == rules.ServiceIP && slices.Contains(l.HCN.FrontendVIPs, ref) {
+				if err := c.refuse(l.service, err); err != nil {
+					return err
+				}
+				any = true
+			}
+		}
+	}
+	if !any { // nobody's: the source address of an overlay
+		return err
+	}
+	return nil
+}
+
+func (c *commit) changeBalancer(ch change) error {
+	if c.refusals[ch.want.service] != nil {
+		return nil
+	}
+	want := c.s.balancer(c.w, ch.key, ch.want)
+	switch {
+	case want == nil:
+		return c.removeBalancer(removal{key: ch.key, have: ch.have})
+	case same(ch.have, want):
+		return nil
+	}
+	if c.s.can.Modify {
+		err := c.host.ModifyLoadBalancer(ch.have.ID, want)
+		if err == nil {
+			c.s.balancers[ch.key] = &LoadBalancer{ch.have.ID, *want}
+			return nil
+		}
+		switch {
+		case has(err, NotImplemented):
+			c.s.can.Modify, c.can.Modify = false, false
+		case !refused(err) || gone(err):
+			return err
+		}
+		// It may not be changed in this way: another one takes its place.
+	}
+	if err := deleteTwice(c.host.DeleteLoadBalancer, ch.have.ID); err != nil {
+		return c.refuse(ch.want.service, fmt.Errorf("its old %s cannot be removed: %w", ch.object(), err))
+	}
+	delete(c.s.balancers, ch.key)
+	return c.make(ch, want)
+}
+
+func (c *commit) addBalancer(ch change) error {
+	if c.refusals[ch.want.service] != nil {
+		return nil
+	}
+	want := c.s.balancer(c.w, ch.key, ch.want)
+	if want == nil { // its pods are not there yet
+		return nil
+	}
+	return c.make(ch, want)
+}
+
+func (c *commit) make(ch change, want *rules.HostComputeLoadBalancer) error {
+	id, err := c.host.CreateLoadBalancer(want)
+	if err != nil {
+		if gone(err) || exists(err) && !c.p.full && c.s.foreign[ch.key] == "" {
+			return fmt.Errorf("%s: what HNS has is not what it had: %w", ch.object(), err)
+		}
+		if other := c.s.foreign[ch.key]; exists(err) && other != "" {
+			err = fmt.Errorf("load balancer %s of somebody else has it: %w", other, err)
+		}
+		return c.refuse(ch.want.service, fmt.Errorf("%s: %w", ch.object(), err))
+	}
+	c.s.balancers[ch.key] = &LoadBalancer{strings.ToLower(id), *want}
+	return nil
+}
+
+func (c *commit) endEndpoint(e *Endpoint) error {
+	a := e.Addrs[0]
+	if n := c.w.endpoints[a]; n != nil && c.s.byAddr[a] == e && !c.s.stale(c.w, a, e) {
+		return nil // of a comparison: somebody needs it by now
+	}
+	if err := deleteTwice(c.host.DeleteEndpoint, e.ID); err != nil {
+		if !refused(err) {
+			return err
+		}
+		*c.busy.At(ir.FamilyOf(a))++
+		c.spareOnce(e)
+		return nil
+	}
+	c.s.spareEndpoints = slices.DeleteFunc(c.s.spareEndpoints, func(x *Endpoint) bool { return x.ID == e.ID })
+	c.s.leave(e)
+	return nil
+}
+
+func (c *commit) spareOnce(e *Endpoint) {
+	if !slices.ContainsFunc(c.s.spareEndpoints, func(x *Endpoint) bool { return x.ID == e.ID }) {
+		c.s.spareEndpoints = append(c.s.spareEndpoints, e)
+	}
+}
+
+// removeStale tries again what could not be removed in commits before.
+func (c *commit) removeStale() error {
+	if c.p.full || c.busy != (ir.PerFamily[int]{}) {
+		return nil
+	}
+	for _, l := range slices.Clone(c.s.spareBalancers[:min(staleAtOnce, len(c.s.spareBalancers))]) {
+		k, _ := keyOf(l)
+		if err := c.removeBalancer(removal{key: k, have: l}); err != nil {
+			return err
+		}
+	}
+	for _, e := range slices.Clone(c.s.spareEndpoints[:min(staleAtOnce, len(c.s.spareEndpoints))]) {
+		if err := c.endEndpoint(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,285 @@
+package hns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Dataplane is the Host Networking Service of one node.
+type Dataplane struct {
+	host Host
+	o    Options
+
+	mu      sync.Mutex // held while the host is changed, or what is remembered of it
+	can     *Features  // nil: nobody asked yet
+	state   *state     // nil: not known
+	wanted  *wanted    // what state is to hold
+	applied apply.Applied
+	absent  map[netip.Addr]struct{} // pods of this node that HNS has no endpoint of
+	commits atomic.Uint64           // begun and ended
+}
+
+var _ apply.Dataplane = (*Dataplane)(nil)
+
+// Options say how a Dataplane is opened.
+type Options struct {
+	Network      string // name of the cluster's network (config winkernel.networkName)
+	RootEndpoint string // name of the host's own endpoint (config winkernel.rootHnsEndpointName)
+	// HostMACs returns the MAC addresses of the host's interfaces by their addresses.
+	HostMACs func() (map[netip.Addr]string, error)
+	// Local is told the addresses of the node's own endpoints, when they are read;
+	// nil: nobody wants to know.
+	Local func(map[netip.Addr]struct{})
+	Log   *slog.Logger
+	// Tick returns a channel that gives a token when a time has passed; nil: time.After.
+	Tick func(time.Duration) <-chan time.Time
+}
+
+// New returns the Dataplane of a host.
+func New(host Host, o Options) (*Dataplane, error) {
+	if o.Network == "" {
+		return nil, errors.New("winkernel.networkName: must be the name of the HNS network, and KUBE_NETWORK is not set")
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Tick == nil {
+		o.Tick = time.After
+	}
+	return &Dataplane{host: host, o: o}, nil
+}
+
+// Close lets go of the host.
+func (d *Dataplane) Close() error { return nil }
+
+// Read lists what the host has.
+func (d *Dataplane) Read(ctx context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.state = nil
+	s, err := d.read(ctx)
+	if err != nil {
+		return err
+	}
+	d.state = s
+	return nil
+}
+
+// read lists what the host has, in calls that do not wait for a commit.
+func (d *Dataplane) read(ctx context.Context) (*state, error) {
+	can, err := d.features()
+	if err != nil {
+		return nil, err
+	}
+	n, err := d.network()
+	if err != nil {
+		return nil, err
+	}
+	macs, err := d.o.HostMACs()
+	if err != nil {
+		return nil, err
+	}
+	g, err := d.host.Glance()
+	if err != nil {
+		return nil, err
+	}
+	endpoints, err := d.host.Endpoints(n.ID)
+	if err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	balancers, err := d.host.LoadBalancers()
+	if err != nil {
+		return nil, err
+	}
+	d.tellLocal(endpoints)
+	return newState(*n, can, macs, d.o.RootEndpoint, endpoints, balancers, g), nil
+}
+
+func (d *Dataplane) network() (*Network, error) {
+	n, err := d.host.Network(d.o.Network)
+	if errors.Is(err, ErrNoNetwork) {
+		return nil, fmt.Errorf("winkernel.networkName: must name a network of HNS, which has no %q (yet): the container network makes it", d.o.Network)
+	}
+	return n, err
+}
+
+// features asks for the version of the service, once.
+func (d *Dataplane) features() (Features, error) {
+	if d.can == nil {
+		v, err := d.host.Version()
+		if err != nil {
+			return Features{}, err
+		}
+		can := FeaturesOf(v)
+		if !can.API {
+			return can, fmt.Errorf("HNS %s: needs 9.2 or newer, of Windows Server 2019", v)
+		}
+		d.can = &can
+		d.o.Log.Debug("host networking service", "version", v.String())
+	}
+	return *d.can, nil
+}
+
+func (d *Dataplane) tellLocal(endpoints []Endpoint) {
+	if d.o.Local == nil {
+		return
+	}
+	local := map[netip.Addr]struct{}{}
+	for i := range endpoints {
+		if e := &endpoints[i]; !e.Remote {
+			for _, a := range e.Addrs {
+				local[a] = struct{}{}
+			}
+		}
+	}
+	d.o.Local(local)
+}
+
+// Plan compares what was read with what the Programs want.
+func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
+	s := d.state
+	if s == nil { // nothing can be said, and Commit says so
+		s = newState(Network{}, Features{}, nil, "", nil, nil, &Glance{})
+	}
+	p := compare(s, newWanted(want, &s.network, s.can))
+	p.state, p.full, p.programs = s, true, want
+	return p
+}
+
+// PlanChanges plans from the Services that change alone.
+func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
+	changes = d.applied.From(changes)
+	p := &Plan{want: d.wanted, of: changes}
+	if d.wanted == nil || d.state == nil {
+		return p
+	}
+	keys, addrs := map[key]bool{}, map[netip.Addr]bool{}
+	for f, of := range changes.All() {
+		for _, c := range of {
+			for _, k := range d.wanted.drop(f, c.Old) {
+				keys[k] = true
+			}
+			for _, k := range d.wanted.add(f, c.New) {
+				keys[k] = true
+			}
+			for _, s := range []*ir.Service{c.Old, c.New} {
+				for _, a := range d.wanted.addresses(f, s) {
+					addrs[a] = true
+				}
+			}
+		}
+	}
+	p.state = d.state
+	p.endpoints(d.state, d.wanted, addrs)
+	p.balancers(d.state, d.wanted, keys)
+	return p
+}
+
+// Compare lists what the host has, and compares it with what was applied last.
+func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
+	s, err := d.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := compare(s, newWanted(d.applied.Programs(), &s.network, s.can))
+	p.state = s
+	return p, nil
+}
+
+// Applied returns the Programs that the host held when that was last known.
+func (d *Dataplane) Applied() ir.Programs { return d.applied.Programs() }
+
+// Counters returns none: HNS counts nothing.
+func (d *Dataplane) Counters() apply.Counters { return apply.Counters{} }
+
+// lookEvery is how often the host is looked at for what others do to it. A look
+// takes two calls, however much there is.
+const lookEvery = 30 * time.Second
+
+// Drift looks at the host now and then, and gives a token when there is another
+// set of load balancers or remote endpoints than at the look before, and no
+// commit was between; or when a pod's endpoint is there that a load balancer waits for.
+func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
+	drift := make(chan struct{}, 1)
+	go func() {
+		var before map[string]bool // nil: not known
+		var at uint64
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-d.o.Tick(lookEvery):
+			}
+			began := d.commits.Load()
+			g, err := d.host.Glance()
+			if err != nil {
+				d.o.Log.Warn("looking at HNS", "err", err)
+				before = map[string]bool{} // whatever it comes back with is to be compared
+				continue
+			}
+			d.tellLocal(g.Endpoints)
+			now := idsOf(g)
+			quiet := before != nil && at == began && began == d.commits.Load() && began%2 == 0
+			if quiet && !sameIDs(before, now) || d.awaited(g) {
+				select {
+				case drift <- struct{}{}:
+				default:
+				}
+			}
+			before, at = now, began
+		}
+	}()
+	return drift, nil
+}
+
+// idsOf are the ids of what a proxy may have made.
+func idsOf(g *Glance) map[string]bool {
+	ids := map[string]bool{}
+	for _, e := range g.Endpoints {
+		if e.Remote {
+			ids[e.ID] = true
+		}
+	}
+	for _, id := range g.LoadBalancers {
+		ids[id] = true
+	}
+	return ids
+}
+
+func sameIDs(a, b map[string]bool) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for id := range a {
+		if !b[id] {
+			return false
+		}
+	}
+	return true
+}
+
+// awaited reports whether there is an endpoint that load balancers lack.
+func (d *Dataplane) awaited(g *Glance) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, e := range g.Endpoints {
+		for _, a := range e.Addrs {
+			if _, ok := d.absent[a]; ok && !e.Remote {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,370 @@
+package hns_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/hns"
+	"github.com/proxyc/proxyc/apply/hns/hnstest"
+	"github.com/proxyc/proxyc/ir"
+)
+
+var (
+	server2019 = hns.Version{Major: 9, Minor: 5}
+	server2022 = hns.Version{Major: 15, Minor: 1}
+	newest     = hns.Version{Major: 16, Minor: 0} // load balancers can be modified
+)
+
+// eachHost runs a test on the kinds of hosts.
+func eachHost(t *testing.T, run func(*testing.T, *machine)) {
+	for _, overlay := range []bool{false, true} {
+		for _, v := range []hns.Version{server2022, newest} {
+			kind := "L2Bridge"
+			if overlay {
+				kind = "Overlay"
+			}
+			t.Run(fmt.Sprintf("%s/%s", kind, v), func(t *testing.T) { run(t, newMachine(t, v, overlay)) })
+		}
+	}
+}
+
+func TestApply(t *testing.T) {
+	w := world{1: {local: []int{0}, remote: []int{0}, kinds: []ir.Kind{ir.NodePort}, sticky: true}}
+	foreign := "203.0.113.250 6 80->80 flags 0 distribution 0 flags 0 source - -> 172.16.0.5"
+	for _, row := range []struct {
+		v         hns.Version
+		overlay   bool
+		balancers []string
+		endpoints []string
+	}{
+		{server2022, false, []string{
+			"10.96.0.12 6 80->8080 flags 0 distribution 2 flags 0 source - -> 10.244.1.16 10.244.2.16",
+			foreign,
+			"fd00:96::b 6 80->8080 flags 0 distribution 2 flags 2 source - -> fd00:10:244:1::10 fd00:10:244:2::10",
+			"node 6 30001->8080 flags 18 distribution 2 flags 0 source - -> 10.244.1.16 10.244.2.16",
+			"node 6 30001->8080 flags 18 distribution 2 flags 2 source - -> fd00:10:244:1::10 fd00:10:244:2::10",
+		}, []string{"10.244.2.16 mac 02-11-0a-f4-02-10 flags 1", "fd00:10:244:2::10 mac 02-11-10-00-00-00 flags 1"}},
+		{server2019, false, []string{ // neither two families nor affinity
+			"10.96.0.12 6 80->8080 flags 0 distribution 0 flags 0 source - -> 10.244.1.16 10.244.2.16",
+			foreign,
+			"node 6 30001->8080 flags 18 distribution 0 flags 0 source - -> 10.244.1.16 10.244.2.16",
+		}, []string{"10.244.2.16 mac 02-11-0a-f4-02-10 flags 1"}},
+		{server2022, true, []string{
+			"10.96.0.12 6 80->8080 flags 0 distribution 2 flags 0 source 10.244.1.254 -> 10.244.1.16 10.244.2.16",
+			foreign,
+			"node 6 30001->8080 flags 18 distribution 2 flags 0 source 10.244.1.254 -> 10.244.1.16 10.244.2.16",
+		}, []string{
+			"10.244.1.254 mac host flags 0",
+			`10.244.2.16 mac 02-11-0a-f4-02-10 flags 1 {"Settings": {"ProviderAddress": "192.0.2.12"}, "Type": "ProviderAddress"}`,
+			`10.96.0.12 mac host flags 1 {"Settings": {"ProviderAddress": "192.0.2.11"}, "Type": "ProviderAddress"}`,
+		}},
+	} {
+		t.Run(fmt.Sprintf("%s overlay %v", row.v, row.overlay), func(t *testing.T) {
+			m := newMachine(t, row.v, row.overlay)
+			if _, ok := m.settle(ir.Programs{}, w.programs(row.overlay), false); !ok {
+				t.Fatal("the host is not as it should be")
+			}
+			balancers, endpoints := m.State(hostMAC)
+			if diff := cmp.Diff(row.balancers, balancers); diff != "" {
+				t.Errorf("load balancers (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(row.endpoints, endpoints); diff != "" {
+				t.Errorf("endpoints (-want +got):\n%s", diff)
+			}
+			if r := m.Refusals(); len(r) > 0 {
+				t.Errorf("refused: %q", r)
+			}
+		})
+	}
+}
+
+// A thousand changes end where a new host would, and nothing is left over.
+func TestHistories(t *testing.T) {
+	eachHost(t, func(t *testing.T, m *machine) {
+		r, w := random{rand.New(rand.NewPCG(1, 2))}, world{}
+		now := w.programs(m.overlay)
+		m.settle(ir.Programs{}, now, false)
+		for step := range 250 {
+			r.change(w)
+			next := w.programs(m.overlay)
+			if refused, ok := m.settle(now, next, true); !ok || len(refused) > 0 {
+				t.Fatalf("step %d: %v, refused %v", step, ok, refused)
+			}
+			now = next
+			m.check(w, fmt.Sprintf("step %d", step))
+		}
+		if r := m.Refusals(); len(r) > 0 {
+			t.Errorf("HNS refused %d calls, the first: %s", len(r), r[0])
+		}
+		if n := m.OpenHandles(); n > 0 {
+			t.Errorf("%d handles are open", n)
+		}
+		if err := m.Read(context.Background()); err != nil || !m.Plan(now).Empty() {
+			t.Errorf("after all of it something is left to do (%v)", err)
+		}
+	})
+}
+
+// Whatever call fails, and however: what follows brings the host to where it should be.
+func TestFaults(t *testing.T) {
+	for _, fault := range []struct {
+		name string
+		fail func(s *hnstest.Service, n int)
+	}{
+		{"unreachable", func(s *hnstest.Service, n int) { s.Before = nth(n, uint32(0x800706ba)) }},
+		{"refused", func(s *hnstest.Service, n int) { s.Before = nth(n, uint32(0x80070057)) }},
+		{"failed", func(s *hnstest.Service, n int) { s.Before = nth(n, uint32(0x80004005)) }},
+		{"the answer is lost", func(s *hnstest.Service, n int) { s.After = nth(n, uint32(0x800706be)) }},
+	} {
+		t.Run(fault.name, func(t *testing.T) {
+			eachHost(t, func(t *testing.T, m *machine) {
+				failed := 0
+				for n := 1; ; n++ {
+					m := newMachine(t, m.version(), m.overlay)
+					r, w := random{rand.New(rand.NewPCG(5, 6))}, world{}
+					r.change(w)
+					now := w.programs(m.overlay)
+					before := m.Calls()
+					fault.fail(m.Service, n)
+					refused, ok := m.settle(ir.Programs{}, now, false)
+					for range 3 {
+						r.change(w)
+						next := w.programs(m.overlay)
+						refused, ok = m.settle(now, next, ok && len(refused) == 0)
+						now = next
+					}
+					calls := m.Calls() - before
+					m.Before, m.After = nil, nil
+					if !ok || len(refused) > 0 {
+						if refused, ok = m.settle(ir.Programs{}, now, false); !ok || len(refused) > 0 {
+							t.Fatalf("call %d: %v, refused %v", n, ok, refused)
+						}
+					}
+					m.check(w, fmt.Sprintf("call %d", n))
+					failed++
+					if calls < n {
+						break
+					}
+				}
+				t.Logf("%d calls failed, one after the other", failed)
+			})
+		})
+	}
+}
+
+// nth returns what fails the n-th call.
+func nth(n int, result uint32) func(hnstest.Call) uint32 {
+	return func(c hnstest.Call) uint32 {
+		if n--; n == 0 {
+			return result
+		}
+		return 0
+	}
+}
+
+// HNS goes away in the middle and comes back, with all, or without what was made, or
+// with networks of other ids.
+func TestRestartOfHNS(t *testing.T) {
+	for name, loss := range map[string]hnstest.Loss{"with all": hnstest.Nothing, "without what was made": hnstest.Made, "anew": hnstest.Identity} {
+		t.Run(name, func(t *testing.T) {
+			eachHost(t, func(t *testing.T, m *machine) {
+				r, w := random{rand.New(rand.NewPCG(7, 8))}, world{}
+				for range 6 {
+					r.change(w)
+				}
+				now := w.programs(m.overlay)
+				m.settle(ir.Programs{}, now, false)
+				calls := 0
+				m.Before = func(hnstest.Call) uint32 {
+					if calls++; calls > 5 {
+						return 0x800706ba
+					}
+					return 0
+				}
+				r.change(w)
+				if _, ok := m.settle(now, w.programs(m.overlay), true); ok {
+					t.Fatal("HNS was away, and nobody noticed")
+				}
+				m.Before = nil
+				m.Stop()
+				m.Start(loss)
+				if loss != hnstest.Nothing {
+					m.foreign("203.0.113.250", 80)
+				}
+				if refused, ok := m.settle(ir.Programs{}, w.programs(m.overlay), false); !ok || len(refused) > 0 {
+					t.Fatalf("%v, refused %v", ok, refused)
+				}
+				m.check(w, "at the end")
+			})
+		})
+	}
+}
+
+// A restart of the proxy takes what is there over: it lists, and changes nothing.
+func TestRestartAdopts(t *testing.T) {
+	eachHost(t, func(t *testing.T, m *machine) {
+		r, w := random{rand.New(rand.NewPCG(9, 10))}, world{}
+		for range 12 {
+			r.change(w)
+		}
+		now := w.programs(m.overlay)
+		m.settle(ir.Programs{}, now, false)
+		m.restart()
+		m.Before = func(c hnstest.Call) uint32 {
+			for _, verb := range []string{"Create", "Modify", "Delete"} {
+				if strings.HasPrefix(c.Name, verb) {
+					t.Errorf("%s %s", c.Name, c.Text)
+				}
+			}
+			return 0
+		}
+		plan, _, err := apply.Once(context.Background(), m.Dataplane, now, func(apply.Plan) bool { return true })
+		if err != nil || !plan.Empty() {
+			t.Errorf("plan is empty: %v, %v", plan != nil && plan.Empty(), err)
+		}
+	})
+}
+
+// One endpoint that changes costs the same, however many Services there are.
+func TestCallsForAChange(t *testing.T) {
+	eachHost(t, func(t *testing.T, m *machine) {
+		var counts []int
+		for _, n := range []int{10, 400} {
+			m := newMachine(t, m.version(), m.overlay)
+			w := world{}
+			for i := range n {
+				w[i] = &service{local: []int{i % localPods}, remote: []int{i % 12}}
+			}
+			now := w.programs(m.overlay)
+			if _, ok := m.settle(ir.Programs{}, now, false); !ok {
+				t.Fatal("start")
+			}
+			w[3] = &service{local: []int{3}, remote: []int{3, 100}}
+			before := m.Calls()
+			if _, ok := m.settle(now, w.programs(m.overlay), true); !ok {
+				t.Fatal("change")
+			}
+			counts = append(counts, m.Calls()-before)
+		}
+		most := 16 // an endpoint 5, a load balancer 1 + 3 in each family; on an overlay the network 4
+		if counts[0] != counts[1] || counts[1] > most+4 {
+			t.Errorf("calls of one change among 10 and 400 Services: %v, want the same, at most %d", counts, most+4)
+		}
+		t.Logf("%d calls", counts[1])
+	})
+}
+
+// What HNS refuses of one Service leaves that out, by name, and the rest goes on.
+func TestRefusedService(t *testing.T) {
+	m := newMachine(t, server2022, false)
+	w := world{1: {remote: []int{1}}, 2: {remote: []int{2}}}
+	m.foreign("10.96.0.12", 80) // the ClusterIP of Service 1
+	refused, ok := m.settle(ir.Programs{}, w.programs(false), false)
+	if !ok || len(refused) != 1 || refused[0].Service.Name != "s001" {
+		t.Fatalf("%v, refused %v", ok, refused)
+	}
+	for _, want := range []string{"10.96.0.12:80/tcp", "somebody else", "0x803b0013"} {
+		if !strings.Contains(refused[0].Reason.Error(), want) {
+			t.Errorf("the reason lacks %q: %v", want, refused[0].Reason)
+		}
+	}
+	balancers, endpoints := m.State(hostMAC)
+	if !slices.ContainsFunc(balancers, func(l string) bool { return strings.HasPrefix(l, "10.96.0.13 ") }) {
+		t.Errorf("the other Service is not there: %q", balancers)
+	}
+	if slices.ContainsFunc(endpoints, func(e string) bool { return strings.HasPrefix(e, "10.244.2.17 ") }) {
+		t.Errorf("what the refused Service needed is left: %q", endpoints)
+	}
+}
+
+// A load balancer that HNS does not delete is tried again, and does not stand for
+// one that is wanted.
+func TestStuckLoadBalancer(t *testing.T) {
+	m := newMachine(t, server2022, false)
+	w := world{1: {local: []int{1}}, 2: {local: []int{2}}}
+	now := w.programs(false)
+	m.settle(ir.Programs{}, now, false)
+	var stuck string
+	for _, l := range m.LoadBalancers() {
+		if slices.Contains(l.FrontendVIPs, "10.96.0.12") {
+			stuck = l.ID
+		}
+	}
+	m.Stick(stuck, true)
+	delete(w, 1)
+	next := w.programs(false)
+	if refused, ok := m.settle(now, next, true); !ok || len(refused) > 0 {
+		t.Fatalf("%v, refused %v", ok, refused)
+	}
+	now = next
+	m.Stick(stuck, false)
+	w[2] = &service{local: []int{3}}
+	next = w.programs(false)
+	m.settle(now, next, true)
+	m.check(w, "after the deletion worked")
+}
+
+// A pod whose endpoint comes after its Service is served from then on.
+func TestLatePod(t *testing.T) {
+	m := newMachine(t, server2022, false)
+	w := world{1: {local: []int{1}, remote: []int{1}}}
+	now := w.programs(false)
+	m.settle(ir.Programs{}, now, false)
+	w[1] = &service{local: []int{1, 9}, remote: []int{1}} // HNS has no pod 9
+	next := w.programs(false)
+	if _, ok := m.settle(now, next, true); !ok {
+		t.Fatal("change")
+	}
+	m.pod(9)
+	plan, err := m.Compare(context.Background())
+	if err != nil || plan.Empty() {
+		t.Fatalf("the pod is not missed: %v", err)
+	}
+	if _, err := m.Commit(context.Background(), plan); err != nil {
+		t.Fatal(err)
+	}
+	balancers, _ := m.State(hostMAC)
+	if want := "10.96.0.12 6 80->8080 flags 0 distribution 0 flags 0 source - -> 10.244.1.17 10.244.1.25 10.244.2.17"; balancers[0] != want {
+		t.Errorf("got %s\nwant %s", balancers[0], want)
+	}
+}
+
+// What somebody removes is put back.
+func TestCompareRepairs(t *testing.T) {
+	eachHost(t, func(t *testing.T, m *machine) {
+		w := world{1: {local: []int{1}, remote: []int{1, 2}}, 2: {remote: []int{2, 3}}}
+		now := w.programs(m.overlay)
+		m.settle(ir.Programs{}, now, false)
+		for _, l := range m.LoadBalancers() {
+			if slices.Contains(l.FrontendVIPs, "10.96.0.12") {
+				m.Remove(l.ID)
+			}
+		}
+		for _, e := range m.Endpoints() {
+			if e.IpConfigurations[0].IpAddress == "10.244.2.19" {
+				m.Remove(e.ID)
+			}
+		}
+		plan, err := m.Compare(context.Background())
+		if err != nil || plan.Empty() {
+			t.Fatalf("nothing was missed: %v", err)
+		}
+		for op := range plan.Differences {
+			t.Logf("%s %s %q %q", op.Verb, op.Object, op.Have, op.Want)
+		}
+		if _, err := m.Commit(context.Background(), plan); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Read(context.Background()); err != nil || !m.Plan(now).Empty() {
+			t.Error("something is left to do")
+		}
+		m.check(w, "after the repair")
+	})
+}

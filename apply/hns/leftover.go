@@ -1,0 +1,59 @@
+package hns
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/proxyc/proxyc/apply"
+)
+
+// Leftovers returns nothing: what any proxy made in the network is taken over.
+func (d *Dataplane) Leftovers(context.Context) ([]apply.Leftover, error) { return nil, nil }
+
+// Leftovers returns what proxies left in a network, this one and kube-proxy: they
+// make the same.
+func Leftovers(ctx context.Context, host Host, o Options) ([]apply.Leftover, error) {
+	d, err := New(host, o)
+	if err != nil {
+		return nil, err
+	}
+	s, err := d.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	balancers := s.spareBalancers
+	for _, l := range s.balancers {
+		balancers = append(balancers, l)
+	}
+	endpoints := s.spareEndpoints
+	for _, e := range s.byAddr {
+		if s.made(e) {
+			endpoints = append(endpoints, e)
+		}
+	}
+	var left []apply.Leftover
+	if n := len(balancers); n > 0 {
+		left = append(left, apply.Leftover{Object: fmt.Sprintf("%d load balancers of HNS network %s", n, s.network.Name), Remove: removeAll(balancers, func(l *LoadBalancer) string { return l.ID }, host.DeleteLoadBalancer)})
+	}
+	if n := len(endpoints); n > 0 {
+		left = append(left, apply.Leftover{Object: fmt.Sprintf("%d remote endpoints of HNS network %s", n, s.network.Name), Remove: removeAll(endpoints, func(e *Endpoint) string { return e.ID }, host.DeleteEndpoint)})
+	}
+	return left, nil
+}
+
+// removeAll returns what removes objects; one that cannot be removed does not
+// keep the others.
+func removeAll[T any](all []T, id func(T) string, remove func(string) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		var first error
+		for _, x := range all {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := deleteTwice(remove, id(x)); err != nil && first == nil {
+				first = err
+			}
+		}
+		return first
+	}
+}

@@ -1,0 +1,303 @@
+package hns
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/hns"
+)
+
+// Plan is the difference between what a host has and what it should have.
+type Plan struct {
+	want    *wanted
+	state   *state // that was compared; nil: what was remembered
+	without map[string]bool
+
+	// In the order of commit. Load balancers go before those that come, as a port
+	// is taken once; endpoints come before what leads to them, and go after it.
+	removals []removal // load balancers
+	replaced []replacement
+	added    []*need
+	changes  []change // of load balancers: in place, or one after the other
+	news     []change
+	ended    []*Endpoint
+
+	full     bool // all of programs, or else changes
+	programs ir.Programs
+	of       ir.Changes
+}
+
+// removal is a load balancer that goes.
+type removal struct {
+	key
+	have    *LoadBalancer
+	service ir.Name // that has others in its place; zero: none
+}
+
+// replacement is an endpoint that goes, as another one is to have its address.
+type replacement struct {
+	have *Endpoint
+	want *need
+}
+
+// change is a load balancer that comes, in the place of one that goes if there is one.
+type change struct {
+	key
+	have *LoadBalancer
+	want *claim
+}
+
+// compare returns what leads from a state to what is wanted.
+func compare(s *state, w *wanted) *Plan {
+	p := &Plan{want: w}
+	keys := map[key]bool{}
+	for k := range w.balancers {
+		keys[k] = true
+	}
+	for k := range s.balancers {
+		keys[k] = true
+	}
+	addrs := map[netip.Addr]bool{}
+	for a := range w.endpoints {
+		addrs[a] = true
+	}
+	for a := range s.byAddr {
+		addrs[a] = true
+	}
+	p.endpoints(s, w, addrs)
+	p.balancers(s, w, keys)
+	for _, l := range s.spareBalancers {
+		k, _ := keyOf(l)
+		p.removals = append(p.removals, removal{key: k, have: l})
+	}
+	p.ended = append(p.ended, s.spareEndpoints...)
+	return p
+}
+
+// endpoints plans what some addresses need.
+func (p *Plan) endpoints(s *state, w *wanted, addrs map[netip.Addr]bool) {
+	for _, a := range slices.SortedFunc(maps.Keys(addrs), netip.Addr.Compare) {
+		have, want := s.byAddr[a], w.endpoints[a]
+		switch {
+		case want == nil:
+			if have != nil && s.made(have) && w.node.Of(ir.FamilyOf(a)) != nil {
+				p.ended = append(p.ended, have)
+			}
+		case have == nil:
+			if want.role() != rules.LocalPod {
+				p.added = append(p.added, want)
+			}
+		case s.stale(w, a, have):
+			// A pod of this node has the address by now. Until HNS has it, too, the old
+			// endpoint leads nowhere.
+			p.ended = append(p.ended, have)
+		case !s.fits(w, want, have):
+			p.replaced = append(p.replaced, replacement{have, want})
+		}
+	}
+}
+
+// balancers plans what some keys need, after the endpoints.
+func (p *Plan) balancers(s *state, w *wanted, keys map[key]bool) {
+	moved := map[string]bool{} // ids of endpoints that go
+	for _, r := range p.replaced {
+		moved[r.have.ID] = true
+	}
+	come := map[string]bool{} // refs of endpoints that come
+	for _, n := range p.added {
+		come[n.Ref] = true
+	}
+	for _, e := range p.ended {
+		moved[e.ID] = true
+	}
+	anew := map[ir.Name]bool{} // Services all of whose load balancers go first
+	var changes []change
+	for _, k := range slices.SortedFunc(maps.Keys(keys), key.compare) {
+		have := s.balancers[k]
+		if w.node.Of(k.family) == nil {
+			continue
+		}
+		var want *claim
+		if claims := w.balancers[k]; len(claims) > 0 {
+			want = claims[0]
+		}
+		var wish *rules.HostComputeLoadBalancer
+		awaits := want != nil && slices.ContainsFunc(want.HCN.HostComputeEndpoints, func(ref string) bool { return come[ref] })
+		if want != nil {
+			wish = s.balancer(w, k, want)
+		}
+		leaves := have != nil && slices.ContainsFunc(have.HostComputeEndpoints, func(id string) bool { return moved[strings.ToLower(id)] })
+		switch {
+		case wish == nil && !awaits:
+			if have != nil {
+				p.removals = append(p.removals, removal{key: k, have: have})
+			}
+		case have == nil:
+			p.news = append(p.news, change{key: k, want: want})
+		case awaits || leaves || !same(have, wish):
+			changes = append(changes, change{k, have, want})
+			if want.NoOptimize {
+				anew[want.service] = true
+			}
+		}
+	}
+	for _, c := range changes {
+		if anew[c.want.service] || p.replaces(c.have) {
+			p.removals = append(p.removals, removal{c.key, c.have, c.want.service})
+			p.news = append(p.news, change{key: c.key, want: c.want})
+			continue
+		}
+		p.changes = append(p.changes, c)
+	}
+}
+
+// replaces reports whether a load balancer holds an endpoint that another one
+// is to take the address of.
+func (p *Plan) replaces(l *LoadBalancer) bool {
+	return slices.ContainsFunc(p.replaced, func(r replacement) bool {
+		return slices.ContainsFunc(l.HostComputeEndpoints, func(id string) bool { return strings.EqualFold(id, r.have.ID) })
+	})
+}
+
+// Empty reports whether there is nothing to do.
+func (p *Plan) Empty() bool {
+	return len(p.removals)+len(p.replaced)+len(p.added)+len(p.changes)+len(p.news)+len(p.ended) == 0
+}
+
+// RemovedFrontends returns the frontends that the node has and will not have any longer.
+func (p *Plan) RemovedFrontends() (gone []ir.Match) {
+	for _, r := range p.removals {
+		if r.service == (ir.Name{}) {
+			gone = append(gone, r.match)
+		}
+	}
+	return gone
+}
+
+// Operations calls yield for each operation in the order of commit.
+func (p *Plan) Operations(yield func(apply.Operation) bool) { p.operations(false, yield) }
+
+// Differences is Operations, each with what the host has and should have.
+func (p *Plan) Differences(yield func(apply.Operation) bool) { p.operations(true, yield) }
+
+func (p *Plan) operations(texts bool, yield func(apply.Operation) bool) {
+	lines := func(l ...string) []string {
+		if !texts {
+			return nil
+		}
+		return l
+	}
+	for _, r := range p.removals {
+		if r.service == (ir.Name{}) && !yield(apply.Operation{Verb: apply.Remove, Object: r.object(), Have: lines(p.text(r.have))}) {
+			return
+		}
+	}
+	for _, r := range p.replaced {
+		if !yield(apply.Operation{Verb: apply.Change, Object: endpointObject(r.want.Address), Service: r.want.service, Origin: r.want.Origin,
+			Have: lines(endpointText(r.have)), Want: lines(p.needText(r.want))}) {
+			return
+		}
+	}
+	for _, n := range p.added {
+		if !yield(apply.Operation{Verb: apply.Add, Object: endpointObject(n.Address), Service: n.service, Origin: n.Origin, Want: lines(p.needText(n))}) {
+			return
+		}
+	}
+	anew := map[key]*LoadBalancer{}
+	for _, r := range p.removals {
+		if r.service != (ir.Name{}) {
+			anew[r.key] = r.have
+		}
+	}
+	for _, c := range slices.Concat(p.changes, p.news) {
+		op := apply.Operation{Verb: apply.Add, Object: c.object(), Service: c.want.service, Origin: c.want.Origin, Want: lines(claimText(c.want))}
+		if have := cmp.Or(c.have, anew[c.key]); have != nil {
+			op.Verb, op.Have = apply.Change, lines(p.text(have))
+		}
+		if !yield(op) {
+			return
+		}
+	}
+	for _, e := range p.ended {
+		if !yield(apply.Operation{Verb: apply.Remove, Object: endpointObject(e.Addrs[0]), Have: lines(endpointText(e))}) {
+			return
+		}
+	}
+}
+
+func mappingText(l *rules.HostComputeLoadBalancer) string {
+	m := l.PortMappings[0]
+	text := fmt.Sprintf("to port %d, flags %d/%d", m.InternalPort, l.Flags, m.Flags)
+	if m.DistributionType != rules.PerConnection {
+		text += ", by source"
+	}
+	if l.SourceVIP != "" {
+		text += ", from " + l.SourceVIP
+	}
+	return text + ": "
+}
+
+func claimText(c *claim) string {
+	return mappingText(&c.HCN) + strings.Join(c.HCN.HostComputeEndpoints, " ")
+}
+
+// text is a load balancer of the host, with the addresses of its endpoints.
+func (p *Plan) text(l *LoadBalancer) string {
+	var backends []string
+	for _, id := range l.HostComputeEndpoints {
+		backends = append(backends, p.want.addressOf(id, p.state))
+	}
+	slices.Sort(backends)
+	return mappingText(&l.HostComputeLoadBalancer) + strings.Join(backends, " ")
+}
+
+// addressOf is the address of an endpoint of the host, or its id.
+func (w *wanted) addressOf(id string, s *state) string {
+	if s != nil {
+		if e := s.byID[strings.ToLower(id)]; e != nil && len(e.Addrs) > 0 {
+			return e.Addrs[0].String()
+		}
+	}
+	return id
+}
+
+func endpointText(e *Endpoint) string {
+	text := "mac " + e.MAC
+	if e.Provider.IsValid() {
+		text += ", at " + e.Provider.String()
+	}
+	return text
+}
+
+func (p *Plan) needText(n *need) string {
+	return strings.TrimSpace(string(n.Role) + " " + n.HCN.MacAddress)
+}
+
+// Without returns the Plan without the operations on some objects.
+func (p *Plan) Without(objects map[string]bool) (apply.Plan, bool) {
+	q := *p
+	q.without = objects
+	keep := func(k key) bool { return !objects[k.object()] }
+	q.removals = filter(p.removals, func(r removal) bool { return keep(r.key) })
+	q.changes = filter(p.changes, func(c change) bool { return keep(c.key) })
+	q.news = filter(p.news, func(c change) bool { return keep(c.key) })
+	q.replaced = filter(p.replaced, func(r replacement) bool { return !objects[endpointObject(r.want.Address)] })
+	q.added = filter(p.added, func(n *need) bool { return !objects[endpointObject(n.Address)] })
+	q.ended = filter(p.ended, func(e *Endpoint) bool { return !objects[endpointObject(e.Addrs[0])] })
+	return &q, true
+}
+
+func filter[T any](all []T, keep func(T) bool) (some []T) {
+	for _, x := range all {
+		if keep(x) {
+			some = append(some, x)
+		}
+	}
+	return some
+}

@@ -1,0 +1,149 @@
+package hns
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/hns"
+)
+
+// key is what HNS has one load balancer for: an address, or the node's own in
+// one family, with protocol and port.
+type key struct {
+	family ir.Family
+	match  ir.Match
+}
+
+func (k key) compare(o key) int {
+	return cmp.Or(cmp.Compare(k.family, o.family), k.match.Compare(o.match))
+}
+
+// object is how operations name the load balancer.
+func (k key) object() string {
+	if k.match.NodeAddrs() && k.family == ir.IPv6 {
+		return "load balancer " + k.match.String() + " (IPv6)"
+	}
+	return "load balancer " + k.match.String()
+}
+
+func endpointObject(a netip.Addr) string { return "endpoint " + a.String() }
+
+// claim is one Service's wish for a load balancer. Several Services may have the
+// health checks of one address answered, each in the same way.
+type claim struct {
+	service ir.Name
+	rules.LoadBalancer
+}
+
+// need is an endpoint that is wanted, and by how many uses.
+type need struct {
+	rules.Endpoint
+	uses, local int
+	service     ir.Name // one that uses it
+}
+
+// role is what the endpoint is to be: that of a pod of this node, if any use says so.
+func (n *need) role() rules.Role {
+	if n.local > 0 {
+		return rules.LocalPod
+	}
+	return n.Role
+}
+
+// wanted is what the host is to hold.
+type wanted struct {
+	node      ir.PerFamily[*rules.Node] // nil: the family is left alone
+	hns       ir.HNS
+	nodeIP    ir.PerFamily[netip.Addr]
+	endpoints map[netip.Addr]*need
+	balancers map[key][]*claim // by name of the Service; the first counts
+}
+
+// newWanted returns what Programs want of a network.
+func newWanted(programs ir.Programs, network *Network, can Features) *wanted {
+	w := &wanted{endpoints: map[netip.Addr]*need{}, balancers: map[key][]*claim{}}
+	for f, p := range ir.Present(programs) {
+		if f == ir.IPv6 && (network.Overlay() || !can.DualStack) && programs.IPv4 != nil {
+			continue // WIN-6
+		}
+		node := p.Node
+		h := ir.HNS{}
+		if node.HNS != nil {
+			h = *node.HNS
+		}
+		if h.NetworkType = network.Type; network.Overlay() {
+			h.NetworkType = rules.Overlay
+		}
+		node.HNS = &h
+		w.hns = h
+		*w.nodeIP.At(f) = node.IP
+		n := rules.LowerNode(f, &node)
+		*w.node.At(f) = n
+		for _, e := range n.Endpoints() {
+			w.use(e, ir.Name{}, 1)
+		}
+		for i := range p.Services {
+			w.add(f, &p.Services[i])
+		}
+	}
+	return w
+}
+
+// add adds a Service and returns the keys that it claims.
+func (w *wanted) add(f ir.Family, s *ir.Service) []key { return w.count(f, s, 1) }
+
+// drop takes a Service away and returns the keys that it claimed.
+func (w *wanted) drop(f ir.Family, s *ir.Service) []key { return w.count(f, s, -1) }
+
+func (w *wanted) count(f ir.Family, s *ir.Service, n int) (keys []key) {
+	node := w.node.Of(f)
+	if node == nil || s == nil {
+		return nil
+	}
+	fragment := node.LowerService(s)
+	for _, e := range fragment.Endpoints {
+		w.use(e, s.Name, n)
+	}
+	for _, l := range fragment.LoadBalancers {
+		k := key{f, l.Match}
+		keys = append(keys, k)
+		claims := slices.DeleteFunc(slices.Clone(w.balancers[k]), func(c *claim) bool { return c.service == s.Name })
+		if n > 0 {
+			claims = append(claims, &claim{s.Name, l})
+			slices.SortStableFunc(claims, func(a, b *claim) int { return a.service.Compare(b.service) })
+		}
+		if w.balancers[k] = claims; len(claims) == 0 {
+			delete(w.balancers, k)
+		}
+	}
+	return keys
+}
+
+func (w *wanted) use(e rules.Endpoint, service ir.Name, n int) {
+	have := w.endpoints[e.Address]
+	if have == nil {
+		have = &need{Endpoint: e, service: service}
+		w.endpoints[e.Address] = have
+	}
+	have.uses += n
+	if e.Role == rules.LocalPod {
+		have.local += n
+	} else if n > 0 && have.Role == rules.LocalPod {
+		have.Endpoint = e // how to make it, when nobody says any more that it is here
+	}
+	if have.uses <= 0 {
+		delete(w.endpoints, e.Address)
+	}
+}
+
+// addresses returns the endpoints that a Service needs.
+func (w *wanted) addresses(f ir.Family, s *ir.Service) (addrs []netip.Addr) {
+	if node := w.node.Of(f); node != nil && s != nil {
+		for _, e := range node.LowerService(s).Endpoints {
+			addrs = append(addrs, e.Address)
+		}
+	}
+	return addrs
+}
