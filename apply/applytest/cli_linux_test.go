@@ -83,6 +83,18 @@ var drifts = map[string][]struct{ name, command, word string }{
 		{"a rule added", "ip6tables-VARIANT -t nat -A KUBE-POSTROUTING -j RETURN", "KUBE-POSTROUTING"},
 		{"the whole table flushed", "iptables-VARIANT -t nat -F", "KUBE-"},
 	},
+	"ipvs": {
+		{"a real server deleted", "ipvsadm -d -t 10.96.0.10:80 -r 10.244.1.10:8080", "10.244.1.10:8080"},
+		{"a real server added", "ipvsadm -a -t 10.96.0.10:80 -r 10.244.9.9:8080 -m", "10.244.9.9:8080"},
+		{"a virtual server deleted", "ipvsadm -D -u [fd00:10:96::10]:53", "[fd00:10:96::10]:53"},
+		{"a scheduler changed", "ipvsadm -E -t 10.96.0.10:80 -s lc", "10.96.0.10:80"},
+		{"all virtual servers deleted", "ipvsadm -C", "10.96.0.10:80"},
+		{"an element deleted", "ipset flush KUBE-CLUSTER-IP", "KUBE-CLUSTER-IP"},
+		{"an address deleted", "ip addr del 10.96.0.10/32 dev kube-ipvs0", "10.96.0.10"},
+		{"an address added", "ip addr add 10.96.9.9/32 dev kube-ipvs0", "10.96.9.9"},
+		{"the device deleted", "ip link del kube-ipvs0", "kube-ipvs0"},
+		{"a rule deleted", "iptables-nft -t nat -D KUBE-SERVICES 1", "KUBE-SERVICES"},
+	},
 	"nftables": {
 		{"an element deleted", "nft flush map ip proxyc service-ips", "service-ips"},
 		{"a table deleted", "nft delete table ip6 proxyc", "ip6"},

@@ -12,7 +12,7 @@ import (
 )
 
 // gapUpdates is how often the Services change under load.
-var gapUpdates = map[string]int{"iptables-nft": 200, "iptables-legacy": 80, "nftables": 200}
+var gapUpdates = map[string]int{"iptables-nft": 200, "iptables-legacy": 80, "nftables": 200, "ipvs": 100}
 
 // lasting are the Services that always have an endpoint: of every kind of route.
 func lasting() world {

@@ -13,7 +13,7 @@ import (
 
 // kills is how often apply is killed, and among how many Services.
 var kills = map[string]struct{ times, services int }{
-	"iptables-nft": {30, 300}, "iptables-legacy": {30, 300}, "nftables": {30, 600},
+	"iptables-nft": {30, 300}, "iptables-legacy": {30, 300}, "nftables": {30, 600}, "ipvs": {30, 300},
 }
 
 // killWorld has Services that always answer, at other endpoints in each state, and some that each state

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -40,6 +41,22 @@ func HaveRoot(t testing.TB) error {
 			t.Fatalf("PROXYC_REQUIRE names %s: %v", name, err)
 		}
 	}
+	return err
+}
+
+// HaveIPVS reports whether the kernel has mode ipvs now: no test loads modules. Where PROXYC_REQUIRE names
+// "ipvs", a kernel without fails the test.
+func HaveIPVS(t testing.TB) bool {
+	t.Helper()
+	err := haveIPVS()
+	if err != nil && slices.Contains(strings.Split(os.Getenv("PROXYC_REQUIRE"), ","), "ipvs") {
+		t.Fatalf("PROXYC_REQUIRE names ipvs: %v", err)
+	}
+	return err == nil
+}
+
+func haveIPVS() error {
+	_, err := os.Stat("/proc/net/ip_vs")
 	return err
 }
 

@@ -5,9 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"reflect"
+	"regexp"
 	"slices"
+	"strings"
 
 	"sigs.k8s.io/yaml"
 )
@@ -64,7 +67,11 @@ func (f *Flow) Same(want, got Outcome) bool {
 
 // Records are the outcomes of one mode: family → case → flow key.
 type Records struct {
+	Driver  string                                   `json:"driver"`
+	Kernel  string                                   `json:"kernel"`
 	Mode    string                                   `json:"mode"`
+	Proxy   string                                   `json:"proxy"`
+	Tools   string                                   `json:"tools"`
 	Results map[string]map[string]map[string]Outcome `json:"results"`
 }
 
@@ -79,6 +86,73 @@ func LoadRecords(dir fs.FS, file string) (*Records, error) {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	return r, nil
+}
+
+// oneLine is v as JSON on one line, with spaces.
+func oneLine(v any) string {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "\t")
+	if err := e.Encode(v); err != nil {
+		panic(err) // only values of this package's making
+	}
+	return breaks.ReplaceAllStringFunc(strings.TrimSpace(b.String()), func(s string) string {
+		if s[0] == ',' {
+			return ", "
+		}
+		return strings.TrimSpace(s)
+	})
+}
+
+// breaks are where package json breaks a line, with what is before: a line break inside a string is \n.
+var breaks = regexp.MustCompile(`,?\n\t*`)
+
+// Add keeps the outcomes of a case that has none yet.
+func (r *Records) Add(family, name string, results []Result) {
+	if r.Results[family] == nil {
+		r.Results[family] = map[string]map[string]Outcome{}
+	}
+	if r.Results[family][name] != nil {
+		return
+	}
+	outcomes := map[string]Outcome{}
+	for _, res := range results {
+		outcomes[res.Key] = res.Outcome.normal()
+	}
+	r.Results[family][name] = outcomes
+}
+
+// Write writes the records to a file: a flow a line, in order of keys.
+func (r *Records) Write(file string) error {
+	var b strings.Builder
+	b.WriteString("{\n")
+	for _, head := range [][2]string{{"driver", r.Driver}, {"kernel", r.Kernel}, {"mode", r.Mode}, {"proxy", r.Proxy}, {"tools", r.Tools}} {
+		if head[1] != "" {
+			fmt.Fprintf(&b, " %q: %q,\n", head[0], head[1])
+		}
+	}
+	b.WriteString(` "results": `)
+	writeTree(&b, " ", r.Results, func(cases map[string]map[string]Outcome) {
+		writeTree(&b, "  ", cases, func(flows map[string]Outcome) {
+			writeTree(&b, "   ", flows, func(o Outcome) { b.WriteString(oneLine(o)) })
+		})
+	})
+	b.WriteString("\n}\n")
+	return os.WriteFile(file, []byte(b.String()), 0o644)
+}
+
+// writeTree writes an object of JSON whose members are indented by one more than it is.
+func writeTree[T any](b *strings.Builder, indent string, members map[string]T, value func(T)) {
+	b.WriteString("{")
+	for i, key := range slices.Sorted(maps.Keys(members)) {
+		if i > 0 {
+			b.WriteString(",")
+		}
+		fmt.Fprintf(b, "\n%s %s: ", indent, oneLine(key))
+		value(members[key])
+	}
+	b.WriteString("\n" + indent + "}")
 }
 
 // An Exception is a difference from the records that is on purpose.
@@ -156,9 +230,22 @@ func (d Difference) String() string {
 	return s
 }
 
+// recorded returns what came of a flow, or of its twin over IPv4 where nobody played the case over IPv6:
+// an outcome has names in place of addresses.
+func (r *Records) recorded(family, name, key string) Outcome {
+	if family == IPv6 && r.Results[IPv6][name] == nil {
+		for twin, o := range r.Results[IPv4][name] {
+			if Twin(twin) == key {
+				return o
+			}
+		}
+	}
+	return r.Results[family][name][key]
+}
+
 // Want returns what is to come of a flow: what was recorded, or what an exception wants instead, and why.
 func (r *Records) Want(mode, family, name, key string, exceptions []Exception) (want Outcome, why string) {
-	want = r.Results[family][name][key]
+	want = r.recorded(family, name, key)
 	for _, e := range exceptions {
 		if e.matches(mode, family, name, key) {
 			want, why = e.Want, e.Why

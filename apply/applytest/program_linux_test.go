@@ -15,13 +15,23 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/ir"
 )
 
 // A plane is a way in which apply keeps the rules of a node.
 type plane struct{ mode, variant string }
 
-var planes = []plane{{"iptables", "nft"}, {"iptables", "legacy"}, {mode: "nftables"}}
+// planes are those that this kernel has.
+var planes = func() []plane {
+	all := []plane{{"iptables", "nft"}, {"iptables", "legacy"}, {mode: "nftables"}}
+	if haveIPVS() == nil {
+		all = append(all, plane{mode: "ipvs"})
+	}
+	return all
+}()
 
 func (p plane) String() string {
 	if p.variant == "" {
@@ -41,6 +51,7 @@ func (p plane) args() []string {
 
 func eachPlane(t *testing.T, f func(t *testing.T, p plane)) {
 	RequireRoot(t)
+	HaveIPVS(t)
 	for _, p := range planes {
 		t.Run(p.String(), func(t *testing.T) { f(t, p) })
 	}
@@ -219,8 +230,8 @@ var (
 	ofTools   = regexp.MustCompile(`^ip6? (filter|nat|mangle|raw|security)$`)
 )
 
-// dump is every rule, set and element on the machine, in every interface of the kernel, without
-// counters and without tables that hold nothing.
+// dump is every rule, set, element and virtual server on the machine, in every interface of the kernel,
+// without counters and without tables that hold nothing.
 func (m *machine) dump() string {
 	m.t.Helper()
 	var b strings.Builder
@@ -238,7 +249,41 @@ func (m *machine) dump() string {
 			b.WriteString(saved(m.tool("", name)))
 		}
 	}
+	if haveIPVS() == nil {
+		b.WriteString(ipsets.ReplaceAllString(m.tool("", "ipset", "save", "-sorted"), ""))
+		b.WriteString(virtualServers(m.tool("", "ipvsadm", "-Sn")))
+		b.WriteString(m.addresses(ir.IPVSDevice))
+	}
 	return b.String()
+}
+
+// ipsets matches what of sets depends on how they came to be: sizes of tables, and the seed of their hash.
+var ipsets = regexp.MustCompile(` (hashsize|bucketsize|initval) \w+`)
+
+// virtualServers is what ipvsadm saved, in the order of its text: the kernel has one of its own.
+func virtualServers(text string) string {
+	lines := strings.SplitAfter(text, "\n")
+	slices.Sort(lines)
+	return strings.Join(lines, "")
+}
+
+// addresses are those of an interface, if there is one.
+func (m *machine) addresses(link string) string {
+	m.t.Helper()
+	l, err := m.Netlink().LinkByName(link)
+	if err != nil {
+		return ""
+	}
+	addrs, err := m.Netlink().AddrList(l, netlink.FAMILY_ALL)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	lines := []string{"# " + link + " " + l.Type() + "\n"}
+	for _, a := range addrs {
+		lines = append(lines, a.IPNet.String()+"\n")
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "")
 }
 
 // listed is what nft listed of a table, without counters, the sets and chains in the order of their

@@ -51,7 +51,7 @@ type Runner struct {
 	// TCP over IPv6: Linux takes a refusal by ICMP to heart only when it answers the second SYN, because
 	// that to the first comes back while connect still owns the socket.
 	Timeout time.Duration
-	// Parallel bounds the tries that are under way at once. Zero means 100.
+	// Parallel bounds the tries that are under way at once. Zero means 100, fewer on a slow machine.
 	Parallel int
 }
 
@@ -79,7 +79,7 @@ func (r *Runner) Run(ctx context.Context, c *Case) ([]Result, error) {
 		c:      c,
 		topo:   topo,
 		dir:    dir,
-		tokens: make(chan struct{}, cmp.Or(r.Parallel, 100)),
+		tokens: make(chan struct{}, cmp.Or(r.Parallel, int(100*time.Second/Patience(time.Second)))),
 		named:  map[string]string{},
 		kept:   map[string]net.Conn{},
 	}

@@ -20,6 +20,8 @@ var (
 	proxycFlag  = flag.String("proxyc", "", "binary to use; built from the module above when empty")
 	caseFlag    = flag.String("case", "", "play only cases whose names match")
 	serversFlag = flag.Int("servers", 4, "API servers, and so cases at once")
+	waysFlag    = flag.String("ways", "", "play only ways whose names match")
+	recordFlag  = flag.String("record", "", "file with records of kube-proxy, which gets those that it lacks; with -peer, and one way")
 	peerFlag    = flag.Bool("peer", false, "play kube-proxy in place of proxyc: it must do what was recorded of it, or this package is wrong")
 )
 
@@ -33,6 +35,7 @@ type way struct {
 
 var ways = []way{
 	{name: "nftables", mode: "nftables", peer: true},
+	{name: "ipvs", mode: "ipvs", peer: true},
 	{name: "iptables-nft", mode: "iptables", args: []string{"--iptables-variant", "nft"}, peer: true},
 	// Other variants differ in how rules are read, written and matched, not in what is compiled.
 	{name: "iptables-legacy", mode: "iptables", args: []string{"--iptables-variant", "legacy"},
@@ -44,6 +47,10 @@ var ways = []way{
 func TestConformance(t *testing.T) {
 	applytest.RequireRoot(t)
 	chosen, err := regexp.Compile(*caseFlag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waysChosen, err := regexp.Compile(*waysFlag)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,12 +67,26 @@ func TestConformance(t *testing.T) {
 	if program.peer {
 		exceptions = nil // the records are its own
 	}
+	var records *applytest.Records
+	if *recordFlag != "" {
+		if records, err = applytest.LoadRecords(os.DirFS("."), *recordFlag); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := records.Write(*recordFlag); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
 	pool := startServers(ctx, t, *serversFlag)
 	table := &strings.Builder{}
 	w := tabwriter.NewWriter(table, 0, 0, 3, ' ', 0)
 	fmt.Fprintf(w, "%s\tfamily\tcases\tflows\tdifferences\tseconds\n", program.name)
 	for _, way := range ways {
 		if program.peer && !way.peer {
+			continue
+		}
+		if !waysChosen.MatchString(way.name) || way.mode == "ipvs" && !applytest.HaveIPVS(t) {
 			continue
 		}
 		only := regexp.MustCompile(way.only)
@@ -78,6 +99,7 @@ func TestConformance(t *testing.T) {
 					Exceptions: exceptions,
 					Only:       func(name string) bool { return chosen.MatchString(name) && only.MatchString(name) },
 					Jobs:       *serversFlag,
+					Record:     records,
 				}
 				score := suite.Play(t)
 				fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%.0f\n", way.name, family, score.Cases, score.Flows, score.Differences, score.Took.Seconds())

@@ -79,7 +79,7 @@ func (l *lent) Stop() error {
 }
 
 // patience is how long a proxy may take for a change, and for its start.
-const patience = 30 * time.Second
+var patience = applytest.Patience(30 * time.Second)
 
 // start sends the objects to an empty cluster and starts the proxy.
 func (p *player) start(ctx context.Context, configFile, snapshotFile string) (err error) {
@@ -238,6 +238,7 @@ func mark(n int) []kube.Object {
 // rulesets print what the kernel has of each family, by way.
 var rulesets = map[string][][]string{
 	"nftables":        {{"nft", "list", "ruleset"}},
+	"ipvs":            {{"ipvsadm", "-Ln"}},
 	"iptables-nft":    {{"iptables-nft-save", "-t", "nat"}, {"ip6tables-nft-save", "-t", "nat"}},
 	"iptables-legacy": {{"iptables-legacy-save", "-t", "nat"}, {"ip6tables-legacy-save", "-t", "nat"}},
 }
@@ -278,7 +279,7 @@ func (p *player) marked(ctx context.Context) error {
 
 // afterRules is how long kube-proxy may take for what follows its rules. It
 // does not tell when it has.
-const afterRules = 300 * time.Millisecond
+var afterRules = applytest.Patience(300 * time.Millisecond)
 
 // settled tells whether the proxy has nothing left to do.
 func (p *player) settled(ctx context.Context) error {

@@ -19,9 +19,23 @@ const (
 
 var built sync.Map // package → func() (string, error)
 
+// Proxyc's package.
+const proxyc = "github.com/proxyc/proxyc/cmd/proxyc"
+
+// prepared gives the program of a package, where the environment names a directory
+// (PROXYC_TOOLS) that has programs by the paths of their packages. It does so
+// where nothing can be built.
+func prepared(pkg string) (binary string, ok bool) {
+	dir, ok := os.LookupEnv("PROXYC_TOOLS")
+	return filepath.Join(dir, pkg), ok
+}
+
 // Tool builds a tool of this module, or finds it in Go's build cache, and
 // returns the path of its executable.
 func Tool(ctx context.Context, pkg string) (string, error) {
+	if binary, ok := prepared(pkg); ok {
+		return binary, nil
+	}
 	return once(pkg, func() (string, error) {
 		return goCommand(ctx, ".", "tool", "-n", pkg)
 	})
@@ -34,6 +48,9 @@ func Root(ctx context.Context) (string, error) {
 
 // Proxyc builds proxyc, and returns the path of its executable in dir.
 func Proxyc(ctx context.Context, dir string) (string, error) {
+	if binary, ok := prepared(proxyc); ok {
+		return binary, nil
+	}
 	root, err := Root(ctx)
 	if err != nil {
 		return "", err

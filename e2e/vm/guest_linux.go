@@ -166,7 +166,7 @@ func furnish(j job) error {
 		return err
 	}
 	fmt.Println(awake + unix.ByteSliceToString(name.Release[:]))
-	if err := (mount{from: j.Modules, at: "/usr/lib/modules", flags: unix.MS_BIND}).do(); err != nil {
+	if err := (mount{from: j.Kernel, at: "/usr/lib/modules", flags: unix.MS_BIND}).do(); err != nil {
 		return err
 	}
 	if j.Writable != "" {
@@ -195,6 +195,12 @@ func loopback() error {
 // run runs the command to its end. Orphans that end meanwhile are buried, as a
 // first process must.
 func (c command) run(j job) error {
+	if len(c.Modules) > 0 {
+		modprobe := command{Args: append([]string{"modprobe", "-a"}, c.Modules...)}
+		if err := modprobe.run(job{}); err != nil {
+			return fmt.Errorf("modprobe: %w", err)
+		}
+	}
 	console, err := os.OpenFile("/dev/ttyS0", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		return err
@@ -205,7 +211,7 @@ func (c command) run(j job) error {
 		return err
 	}
 	defer stdin.Close()
-	attr := &os.ProcAttr{Dir: c.Dir, Files: []*os.File{stdin, console, console}, Sys: &syscall.SysProcAttr{Setsid: true}}
+	attr := &os.ProcAttr{Dir: c.Dir, Env: append(os.Environ(), c.Env...), Files: []*os.File{stdin, console, console}, Sys: &syscall.SysProcAttr{Setsid: true}}
 	if j.Shell {
 		attr.Files[0] = console
 		attr.Sys.Setctty = true

@@ -19,7 +19,7 @@ import (
 // A job is what the machine is to do. It finds it in the directory of control.
 type job struct {
 	Writable string // directory in which writes last
-	Modules  string // directory of the kernel's modules
+	Kernel   string // directory of the kernel's modules
 	Shell    bool   // the first command talks with a person
 	Env      []string
 	Commands []command
@@ -27,6 +27,8 @@ type job struct {
 
 type command struct {
 	Name, Dir string
+	Modules   []string // loaded before it
+	Env       []string // beside the job's
 	Args      []string
 }
 
@@ -62,8 +64,8 @@ var errNoStart = errors.New("the machine does not start")
 
 // run starts the machine and returns what came of the commands that ended.
 func (m *machine) run(ctx context.Context, j job) (results []result, err error) {
-	j.Writable, j.Modules = m.writable, m.kernel.modules()
-	j.Env = []string{"PATH=" + os.Getenv("PATH") + ":/usr/sbin:/sbin", "HOME=/root", "LANG=C.UTF-8", "TERM=" + os.Getenv("TERM"), "PROXYC_REQUIRE=netns"}
+	j.Writable, j.Kernel = m.writable, m.kernel.modules()
+	j.Env = []string{"PATH=" + os.Getenv("PATH") + ":/usr/sbin:/sbin", "HOME=/root", "LANG=C.UTF-8", "TERM=" + os.Getenv("TERM")}
 	if err := os.Mkdir(m.control(), 0o755); err != nil {
 		return nil, err
 	}

@@ -11,52 +11,116 @@ import (
 
 // A suite is a test binary with its arguments.
 type suite struct {
-	name  string
-	pkg   string // below proxyc's module
-	args  string // -test.v is added; $PROXYC is the program
-	usual bool
+	name    string
+	pkg     string // its directory
+	args    string // $PROXYC is the program
+	modules string // that an administrator would have loaded
+	usual   bool
 }
+
+// ipvs are the modules of mode ipvs, with all schedulers.
+const ipvs = "ip_vs ip_vs_rr ip_vs_wrr ip_vs_lc ip_vs_wlc ip_vs_lblc ip_vs_lblcr ip_vs_dh ip_vs_sh ip_vs_sed ip_vs_nq ip_vs_fo ip_vs_ovf ip_vs_mh"
 
 // suites are in the order in which they run.
 var suites = []suite{
-	{name: "nftables", pkg: "apply/nftables", usual: true},
-	{name: "iptables", pkg: "apply/iptables", usual: true},
-	{name: "ipvs", pkg: "apply/ipvs", usual: true},
-	{name: "conformance-ipv4", pkg: "apply/applytest", args: "-test.run=TestConformance -families=ipv4 -proxyc=$PROXYC"},
-	{name: "conformance-ipv6", pkg: "apply/applytest", args: "-test.run=TestConformance -families=ipv6 -proxyc=$PROXYC"},
+	{name: "ipvs", pkg: "apply/ipvs", modules: ipvs, usual: true},
+	{name: "conformance-ipvs", pkg: "apply/applytest", args: "-test.run=TestConformance -modes=ipvs -proxyc=$PROXYC", modules: ipvs, usual: true},
+	{name: "conformance-nftables", pkg: "apply/applytest", args: "-test.run=TestConformance -modes=nftables -proxyc=$PROXYC"},
+	{name: "conformance-iptables", pkg: "apply/applytest", args: "-test.run=TestConformance -modes=iptables -proxyc=$PROXYC"},
+	{name: "node", pkg: "apply/applytest", args: "-test.skip=TestConformance -proxyc=$PROXYC", modules: ipvs},
+	{name: "iptables", pkg: "apply/iptables"},
+	{name: "nftables", pkg: "apply/nftables"},
+	{name: "peer-ipvs", pkg: "e2e/conformance", args: "-peer -ways=^ipvs$ -servers=1", modules: ipvs},
 }
 
-// build builds the suites and what they need into dir.
+// require names what its tests must not skip.
+func (s suite) require() string {
+	if s.modules == "" {
+		return "netns"
+	}
+	return "netns,ipvs"
+}
+
+// proxyc is the package of the program.
+const proxyc = "github.com/proxyc/proxyc/cmd/proxyc"
+
+// A workshop builds what suites need, into a directory.
+type workshop struct{ root, dir string }
+
+// build builds the suites.
 func build(ctx context.Context, dir string, chosen []suite) (commands []command, err error) {
-	root, err := goTool(ctx, ".", "list", "-m", "-f", "{{.Dir}}", "github.com/proxyc/proxyc")
-	if err != nil {
+	w := workshop{dir: dir}
+	if w.root, err = goTool(ctx, ".", "list", "-m", "-f", "{{.Dir}}", "github.com/proxyc/proxyc"); err != nil {
 		return nil, err
 	}
-	proxyc := filepath.Join(dir, "proxyc")
-	if _, err := goTool(ctx, root, "build", "-o", proxyc, "./cmd/proxyc"); err != nil {
+	if _, err := goTool(ctx, w.root, "build", "-o", w.tool(proxyc), proxyc); err != nil {
 		return nil, err
 	}
 	for _, s := range chosen {
-		binary := filepath.Join(dir, strings.ReplaceAll(s.pkg, "/", "-")+".test")
-		if _, err := os.Stat(binary); err != nil {
-			fmt.Println("vm: building", s.pkg)
-			if _, err := goTool(ctx, root, "test", "-c", "-o", binary, "./"+s.pkg); err != nil {
-				return nil, err
-			}
+		binary, err := w.binary(ctx, s.pkg)
+		if err != nil {
+			return nil, err
 		}
-		args := strings.Fields(strings.ReplaceAll(s.args, "$PROXYC", proxyc))
-		commands = append(commands, command{Name: s.name, Dir: filepath.Join(root, s.pkg),
+		args := strings.Fields(strings.ReplaceAll(s.args, "$PROXYC", w.tool(proxyc)))
+		commands = append(commands, command{Name: s.name, Dir: filepath.Join(w.root, s.pkg), Modules: strings.Fields(s.modules),
+			Env:  []string{"PROXYC_REQUIRE=" + s.require(), "PROXYC_TOOLS=" + w.tool("")},
 			Args: append([]string{binary, "-test.v", "-test.timeout=60m"}, args...)})
 	}
 	return commands, nil
 }
 
+// tool is where a program is, by its package.
+func (w workshop) tool(pkg string) string { return filepath.Join(w.dir, "tools", pkg) }
+
+// binary builds the tests of a directory, and the real programs beside which
+// those of e2e run.
+func (w workshop) binary(ctx context.Context, pkg string) (string, error) {
+	binary := filepath.Join(w.dir, strings.ReplaceAll(pkg, "/", "-")+".test")
+	if _, err := os.Stat(binary); err == nil {
+		return binary, nil
+	}
+	fmt.Println("vm: building", pkg)
+	module := w.root
+	if below, ok := strings.CutPrefix(pkg, "e2e/"); ok {
+		module, pkg = filepath.Join(w.root, "e2e"), below
+		if err := w.linkTools(ctx, module); err != nil {
+			return "", err
+		}
+	}
+	_, err := goTool(ctx, module, "test", "-c", "-o", binary, "./"+pkg)
+	return binary, err
+}
+
+// linkTools builds the tools of a module.
+func (w workshop) linkTools(ctx context.Context, module string) error {
+	list, err := goTool(ctx, module, "list", "tool")
+	if err != nil {
+		return err
+	}
+	for pkg := range strings.FieldsSeq(list) {
+		built, err := goTool(ctx, module, "tool", "-n", pkg)
+		if err != nil {
+			return err
+		}
+		if err := os.MkdirAll(filepath.Dir(w.tool(pkg)), 0o755); err != nil {
+			return err
+		}
+		if err := os.Symlink(built, w.tool(pkg)); err != nil && !os.IsExist(err) {
+			return err
+		}
+	}
+	return nil
+}
+
 // goTool runs the Go tool in a directory and returns what it printed. Binaries
-// that it builds are static.
+// that it builds are static, but for the module's tools: those are there already
+// where other tests have run.
 func goTool(ctx context.Context, dir string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir, cmd.Stderr = dir, os.Stderr
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if args[0] != "tool" {
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	}
 	out, err := cmd.Output()
 	if err != nil {
 		return "", fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
