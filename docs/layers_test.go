@@ -19,7 +19,7 @@ var layers = []string{
 	"compiler/config compiler/snapshot | render/iptables render/nftables render/hns render/rendertest render/nftables/nftest",
 	"compiler | render/ipvs render/userspace",
 	"apply apply/run",
-	"apply/conntrack apply/monitor apply/node apply/serve apply/sysctl",
+	"apply/conntrack apply/files apply/monitor apply/node apply/serve apply/sysctl",
 	"apply/iptables apply/nftables apply/ipvs apply/hns apply/watch",
 	"apply/daemon/reconcile apply/hns/hnstest",
 	"apply/daemon",

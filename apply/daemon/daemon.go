@@ -311,7 +311,7 @@ func (d *daemon) watchConfig(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	err := watch.Paths(ctx, []string{path}, func() {
+	err := watch.Paths(ctx, []string{path}, nil, func() {
 		now, diags := d.Resolve()
 		if diags.HasErrors() {
 			for _, f := range diags {

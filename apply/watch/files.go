@@ -2,24 +2,24 @@ package watch
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
-	"slices"
 	"syscall"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
 // Files is the source for a node without an API server: a file, or a directory
-// with .yaml, .yml and .json files, which is read again when it changes.
+// with all below it, in the forms that package files reads, which is read again
+// when it changes.
 type Files struct {
 	Path  string
 	Store *Store
@@ -32,6 +32,8 @@ type Files struct {
 	// Report is told what there is to say about the files each time they are
 	// read. Objects with errors are left out.
 	Report func(diag.List)
+	// Again asks for another reading, changed or not; nil: nobody does.
+	Again <-chan struct{}
 
 	skipped map[string]bool // what is no file, and was named
 }
@@ -40,19 +42,26 @@ type Files struct {
 // of those that have no Service and no Node, nothing is taken: then the Store
 // stays as it is, and the error says why.
 func (f *Files) Read() error {
-	names, err := f.objectFiles()
+	found, err := f.find()
 	if err != nil {
 		return err
 	}
 	snap := snapshot.New()
 	var diags diag.List
-	left := f.Limit
-	for _, name := range names {
-		data, err := f.readFile(name, &left)
-		if err != nil {
-			return err
+	var reader snapshot.Reader
+	left := cmp.Or(f.Limit, files.Unlimited)
+	for _, file := range found {
+		data, err := files.Read(regular{}, file.Name, &left)
+		if errors.Is(err, files.ErrTooMuch) {
+			err = files.TooMuch(f.Limit)
 		}
-		diags.Add(snapshot.Decode(snap, name, data)...)
+		if err == nil && !f.AllowEmpty && len(bytes.TrimSpace(data)) == 0 {
+			err = errors.New("is empty, as a failed kubectl leaves a file behind: remove it, or say --allow-empty if that is meant")
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", file.Name, err)
+		}
+		diags.Add(reader.Decode(snap, file.Name, data, file.FromDirectory)...)
 	}
 	for _, d := range diags {
 		if d.Severity == diag.Error && d.Object == "" {
@@ -68,110 +77,59 @@ func (f *Files) Read() error {
 	return nil
 }
 
-// readFile reads a file, and takes what it has off from what is left of the limit.
-func (f *Files) readFile(name string, left *int64) ([]byte, error) {
+// find returns the files to read. What is no file, and would hold up its reader,
+// is named once, and passed over.
+func (f *Files) find() ([]files.File, error) {
+	found, err := files.Find(regular{}, f.Path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Path, err)
+	}
+	skipped := map[string]bool{}
+	for _, p := range found.Passed {
+		if skipped[p.Name] = true; !f.skipped[p.Name] {
+			f.Log.Warn("is not read: it is no file", "path", p.Name, "is", p.Is)
+		}
+	}
+	f.skipped = skipped
+	for _, u := range found.Unreadable {
+		if !errors.Is(u.Err, fs.ErrNotExist) { // it went, or is a link to nothing
+			return nil, fmt.Errorf("%s: %w", u.Name, u.Err)
+		}
+	}
+	return found.Files, nil
+}
+
+// regular is the machine's file system, of which files alone can be opened.
+type regular struct{}
+
+func (regular) Stat(name string) (fs.FileInfo, error)      { return os.Stat(name) }
+func (regular) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir(name) }
+
+func (regular) Open(name string) (fs.File, error) {
 	// What became a named pipe a moment ago does not hold up the opening.
 	file, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close()
 	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("must be a file or a directory, is %s", files.KindOf(info.Mode()))
+	}
 	if err != nil {
+		file.Close()
 		return nil, err
 	}
-	if !info.Mode().IsRegular() {
-		return nil, notRegular(name, info)
-	}
-	from := io.Reader(file)
-	if f.Limit > 0 {
-		from = io.LimitReader(file, *left+1)
-	}
-	data, err := io.ReadAll(from)
-	if err != nil {
-		return nil, err
-	}
-	if *left -= int64(len(data)); f.Limit > 0 && *left < 0 {
-		return nil, fmt.Errorf("%s: with it the snapshot has more than the %d bytes of --snapshot-limit", name, f.Limit)
-	}
-	if !f.AllowEmpty && len(bytes.TrimSpace(data)) == 0 {
-		return nil, fmt.Errorf("%s: is empty, as a failed kubectl leaves a file behind: remove it, or say --allow-empty if that is meant", name)
-	}
-	return data, nil
-}
-
-func notRegular(name string, info fs.FileInfo) error {
-	return fmt.Errorf("%s: must be a file or a directory, is %s", name, kindOf(info.Mode()))
-}
-
-// kindOf names what is neither a file nor a directory.
-func kindOf(m fs.FileMode) string {
-	switch {
-	case m&fs.ModeNamedPipe != 0:
-		return "a named pipe"
-	case m&fs.ModeSocket != 0:
-		return "a socket"
-	case m&fs.ModeDevice != 0:
-		return "a device"
-	}
-	return m.String()
+	return file, nil
 }
 
 // Run reads the files, reports first what came of that, and follows them until
 // ctx ends. What cannot be read later is told, and tried again when something
-// changes.
+// changes, or Again asks for it.
 func (f *Files) Run(ctx context.Context, read func(error)) error {
 	w, err := watchPaths([]string{f.Path})
 	read(f.Read()) // after the watch is set: what changes from here on is seen
 	if err != nil {
 		return err
 	}
-	return w.run(ctx, time.After, func() { read(f.Read()) })
-}
-
-// objectFiles returns the files of a directory that can hold objects, in order
-// of name; what is no directory stands for itself. What is no file, and would
-// hold up its reader, is named once, and passed over.
-func (f *Files) objectFiles() ([]string, error) {
-	info, err := os.Stat(f.Path)
-	switch {
-	case err != nil:
-		return nil, err
-	case info.Mode().IsRegular():
-		return []string{f.Path}, nil
-	case !info.IsDir():
-		return nil, notRegular(f.Path, info)
-	}
-	names, err := candidates(f.Path)
-	if err != nil {
-		return nil, err
-	}
-	skipped := map[string]bool{}
-	files := slices.DeleteFunc(names, func(name string) bool {
-		info, err := os.Stat(name)
-		if err != nil || info.Mode().IsRegular() {
-			return errors.Is(err, fs.ErrNotExist) // it went, or is a link to nothing
-		}
-		if skipped[name] = true; !f.skipped[name] {
-			f.Log.Warn("is not read: it is no file", "path", name, "is", kindOf(info.Mode()))
-		}
-		return true
-	})
-	f.skipped = skipped
-	return files, nil
-}
-
-// candidates are the names in a directory that can be those of files with objects.
-func candidates(dir string) ([]string, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for _, e := range entries {
-		if snapshot.NamesObjects(e.Name()) && !e.IsDir() {
-			names = append(names, filepath.Join(dir, e.Name()))
-		}
-	}
-	return names, nil
+	return w.run(ctx, time.After, f.Again, func() { read(f.Read()) })
 }

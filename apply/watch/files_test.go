@@ -1,6 +1,8 @@
 package watch
 
 import (
+	"bytes"
+	"compress/gzip"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -92,6 +94,72 @@ func TestFilesDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.until(func(s *snapshot.Snapshot) bool { return !has("a")(s) })
+}
+
+// Directories below are followed as they come and go, and files in the forms in
+// which the other verbs read them.
+func TestFilesNested(t *testing.T) {
+	dir := t.TempDir()
+	put := func(path, text string) {
+		t.Helper()
+		path = filepath.Join(dir, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(path, ".gz") {
+			var b bytes.Buffer
+			w := gzip.NewWriter(&b)
+			w.Write([]byte(text))
+			w.Close()
+			text = b.String()
+		}
+		write(t, path, text)
+	}
+	put("first/below/a.yaml", serviceYAML("a", "10.0.0.1"))
+	put("first/below/menu.json", `{"soup": 1}`) // somebody else's
+	put("first/.git/broken.yaml", "{ [")
+	g, _ := followFiles(t, dir)
+	g.until(has("a"))
+	put("first/below/b.yaml.gz", serviceYAML("b", "10.0.0.2"))
+	g.until(has("b"))
+	put("second/of/many/c.yml", serviceYAML("c", "10.0.0.3"))
+	g.until(has("c"))
+	put("second/of/many/c.yml", serviceYAML("d", "10.0.0.4"))
+	g.until(func(s *snapshot.Snapshot) bool { return has("d")(s) && !has("c")(s) })
+	if err := os.Rename(filepath.Join(dir, "second"), filepath.Join(dir, ".second")); err != nil {
+		t.Fatal(err)
+	}
+	g.until(func(s *snapshot.Snapshot) bool { return has("b")(s) && !has("d")(s) })
+	if err := os.Rename(filepath.Join(dir, ".second"), filepath.Join(dir, "third")); err != nil {
+		t.Fatal(err)
+	}
+	g.until(has("d"))
+	if err := os.RemoveAll(filepath.Join(dir, "first")); err != nil {
+		t.Fatal(err)
+	}
+	g.until(func(s *snapshot.Snapshot) bool { return has("d")(s) && !has("a")(s) && !has("b")(s) })
+	put("first/a.yaml", serviceYAML("a", "10.0.0.1"))
+	g.until(has("a"))
+	put("first/a.yaml", serviceYAML("e", "10.0.0.5"))
+	g.until(has("e"))
+}
+
+// A reading that somebody asks for takes place whether or not anything changed.
+func TestFilesAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cluster.yaml")
+	write(t, path, serviceYAML("a", "10.0.0.1"))
+	again, reads := make(chan struct{}), make(chan error)
+	f := &Files{Path: path, Store: NewStore(time.Now), Log: slog.New(slog.DiscardHandler), Report: func(diag.List) {}, Again: again}
+	done := make(chan error, 1)
+	go func() { done <- f.Run(t.Context(), func(err error) { reads <- err }) }()
+	t.Cleanup(func() { <-done })
+	for range 3 {
+		if err := <-reads; err != nil {
+			t.Fatal(err)
+		}
+		again <- struct{}{}
+	}
+	<-reads
 }
 
 // A mounted ConfigMap changes by the swap of a link that the file's own link
@@ -265,7 +333,7 @@ func TestFilesBeingWritten(t *testing.T) {
 			}
 			p.asked <- d
 			return p.tick
-		}, func() {
+		}, nil, func() {
 			data, _ := os.ReadFile(path)
 			changed <- string(data)
 		})
@@ -325,7 +393,7 @@ func TestFilesNeverAtRest(t *testing.T) {
 				return latest
 			}
 			return nil // it is never quiet
-		}, func() { changed <- struct{}{} })
+		}, nil, func() { changed <- struct{}{} })
 	}()
 	t.Cleanup(func() { <-done })
 	write(t, path, serviceYAML("a", "10.0.0.1"))

@@ -130,7 +130,7 @@ func (n *notifier) happened(wd int32, mask uint32, name string) (happening, bool
 	if !ok || mask&unix.IN_IGNORED != 0 {
 		return happening{}, false
 	}
-	h := happening{path: filepath.Join(dir, name)} // of the directory itself, without a name: it is one in its parent
+	h := happening{path: filepath.Join(dir, name), dir: mask&unix.IN_ISDIR != 0} // of the directory itself, without a name: it is one in its parent
 	switch {
 	case mask&unix.IN_MODIFY != 0:
 		h.what = written

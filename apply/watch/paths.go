@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/apply/files"
 )
 
 const (
@@ -25,21 +25,22 @@ const (
 )
 
 // Paths calls changed, in this goroutine, once at first and then each time
-// something changed at one of the paths, or in one that is a directory. It
-// ends with ctx.
-func Paths(ctx context.Context, paths []string, changed func()) error {
+// something changed at one of the paths, or in one that is a directory, or
+// again asks for it. It ends with ctx.
+func Paths(ctx context.Context, paths []string, again <-chan struct{}, changed func()) error {
 	w, err := watchPaths(paths)
 	if err != nil {
 		return err
 	}
 	changed() // after the watches are set: what changes from here on is seen
-	return w.run(ctx, time.After, changed)
+	return w.run(ctx, time.After, again, changed)
 }
 
 // happening is something that happened to a name in a directory.
 type happening struct {
 	path string // empty: anything may have happened, since events were lost
 	what what
+	dir  bool // to a directory
 }
 
 // what happened.
@@ -64,7 +65,7 @@ type watched struct {
 type interest struct {
 	names   map[string]bool
 	files   bool // some are those of files, and not only of what leads to them
-	objects bool // all names that files with objects can have, too
+	objects bool // all names that files with objects can have, too, and directories
 }
 
 func watchPaths(paths []string) (*watched, error) {
@@ -91,11 +92,31 @@ func watchPaths(paths []string) (*watched, error) {
 
 // arm watches all that the paths lead through as they are now.
 func (w *watched) arm() error {
-	w.concern = map[string]interest{}
-	for _, p := range w.paths {
-		w.lead(p, true)
+	const most = 10 // a tree that never rests is watched as it was seen last
+	for n := range most {
+		before := w.concern
+		w.concern = map[string]interest{}
+		for _, p := range w.paths {
+			w.lead(p, true)
+		}
+		// A directory that came below another one before that was watched is told by nobody.
+		if n > 0 && sameKeys(before, w.concern) {
+			break
+		}
+		if err := w.notifier.watch(w.concern); err != nil {
+			return err
+		}
 	}
-	return w.notifier.watch(w.concern)
+	return nil
+}
+
+func sameKeys(a, b map[string]interest) bool {
+	for dir := range a {
+		if _, ok := b[dir]; !ok {
+			return false
+		}
+	}
+	return len(a) == len(b)
 }
 
 // lead notes the directories that an absolute path leads through, and of a
@@ -133,12 +154,24 @@ func (w *watched) lead(path string, end bool) {
 	if info, err := os.Lstat(at); !end || err != nil || !info.IsDir() {
 		return
 	}
-	i := w.concern[at]
+	w.below(at)
+}
+
+// below notes a directory with files to follow, and those in it. What cannot be
+// read is the reader's to tell.
+func (w *watched) below(dir string) {
+	i := w.concern[dir]
 	i.files, i.objects = true, true
-	w.concern[at] = i
-	names, _ := candidates(at) // an error is the reader's to tell
-	for _, name := range names {
-		w.lead(name, false)
+	w.concern[dir] = i
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		name := filepath.Join(dir, e.Name())
+		switch {
+		case e.IsDir() && !files.IsHidden(e.Name()):
+			w.below(name)
+		case !e.IsDir() && files.IsObjects(e.Name()):
+			w.lead(name, false)
+		}
 	}
 }
 
@@ -164,18 +197,19 @@ func parts(path string) []string {
 	return out
 }
 
-// concerns reports whether a change at a path is one of what is watched.
-func (w *watched) concerns(path string) bool {
-	if path == "" {
+// concerns reports whether what happened is a change of what is watched.
+func (w *watched) concerns(h happening) bool {
+	if h.path == "" {
 		return true
 	}
-	i, name := w.concern[filepath.Dir(path)], filepath.Base(path)
-	return i.names[name] || i.objects && snapshot.NamesObjects(name)
+	i, name := w.concern[filepath.Dir(h.path)], filepath.Base(h.path)
+	return i.names[name] || i.objects && (files.IsObjects(name) || h.dir && !files.IsHidden(name))
 }
 
 // run calls changed after each change until ctx ends, and closes the watch.
-// What is being written is left until it is closed, or rests all the same.
-func (w *watched) run(ctx context.Context, after func(time.Duration) <-chan time.Time, changed func()) error {
+// What is being written is left until it is closed, or rests all the same; who
+// asks for it again wants all as it is now.
+func (w *watched) run(ctx context.Context, after func(time.Duration) <-chan time.Time, again <-chan struct{}, changed func()) error {
 	defer w.Close()
 	open := map[string]bool{} // written to, and not closed
 	var quiet, latest <-chan time.Time
@@ -187,7 +221,7 @@ func (w *watched) run(ctx context.Context, after func(time.Duration) <-chan time
 			switch {
 			case !ok:
 				return errors.New("watching files: the watch ended")
-			case !w.concerns(h.path):
+			case !w.concerns(h):
 				continue
 			case h.what == written:
 				open[h.path] = true
@@ -204,6 +238,7 @@ func (w *watched) run(ctx context.Context, after func(time.Duration) <-chan time
 			continue
 		case <-quiet:
 		case <-latest:
+		case <-again:
 		}
 		quiet, latest = nil, nil
 		clear(open)

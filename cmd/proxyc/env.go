@@ -18,14 +18,14 @@ type env struct {
 	stdin    io.Reader
 	stdout   io.Writer
 	stderr   io.Writer
-	files    files
+	files    disk
 	hostname func() (string, error)
 	// interfaces reads the machine's network interfaces.
 	interfaces func() ([]compiler.Interface, error)
 }
 
-// files is the part of a file system that the verbs use.
-type files interface {
+// disk is the part of a file system that the verbs use.
+type disk interface {
 	ReadFile(name string) ([]byte, error)
 	Open(name string) (fs.File, error)
 	Stat(name string) (fs.FileInfo, error)

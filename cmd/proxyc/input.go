@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
@@ -197,25 +198,25 @@ func (e *env) readSnapshot(j *job, names []string, limit int64) bool {
 		readable = false
 		j.diags.Add(diag.Diagnostic{Severity: diag.Error, File: name, Msg: err.Error()})
 	}
-	var files []found
+	var all []files.File
 	for _, name := range names {
 		expanded, err := e.expand(name, &j.diags)
 		if err != nil {
 			fail(name, err)
 		}
-		files = append(files, expanded...)
+		all = append(all, expanded...)
 	}
-	left := cmp.Or(limit, noLimit)
-	for _, f := range files {
-		data, err := e.read(f.name, &left)
-		if errors.Is(err, errTooMuch) {
-			fail(f.name, tooMuch(limit))
+	left := cmp.Or(limit, files.Unlimited)
+	for _, f := range all {
+		data, err := e.read(f.Name, &left)
+		if errors.Is(err, files.ErrTooMuch) {
+			fail(f.Name, files.TooMuch(limit))
 			break
 		} else if err != nil {
-			fail(f.name, err)
+			fail(f.Name, err)
 			continue
 		}
-		j.diags.Add(j.files.Decode(j.snap, f.name, data, f.fromDirectory)...)
+		j.diags.Add(j.files.Decode(j.snap, f.Name, data, f.FromDirectory)...)
 	}
 	j.diags.Add(j.snap.Finish()...)
 	if readable && len(j.snap.Services()) == 0 {

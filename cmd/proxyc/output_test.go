@@ -122,7 +122,7 @@ func readDir(t *testing.T, dir string) map[string]string {
 }
 
 // testEnv is an environment without a machine but its files.
-func testEnv(t *testing.T, f files, args ...string) *env {
+func testEnv(t *testing.T, f disk, args ...string) *env {
 	return &env{
 		args: args, stdin: strings.NewReader(""), stdout: io.Discard, stderr: logWriter{t}, files: f,
 		hostname: func() (string, error) { return "node1", nil },

@@ -1,4 +1,4 @@
-package main
+package files
 
 import (
 	"bytes"
@@ -22,7 +22,7 @@ func TestReadAll(t *testing.T) {
 		}
 	}
 	left := int64(len(want) - 1)
-	if _, err := readAll(bytes.NewReader(want), 0, &left); !errors.Is(err, errTooMuch) {
+	if _, err := readAll(bytes.NewReader(want), 0, &left); !errors.Is(err, ErrTooMuch) {
 		t.Errorf("one byte too much: %v", err)
 	}
 	left = int64(len(want))
