@@ -48,7 +48,7 @@ func (f *Files) Read() error {
 	}
 	snap := snapshot.New()
 	var diags diag.List
-	var reader snapshot.Reader
+	reader := snapshot.Reader{Most: sameFindings, Forget: true}
 	left := cmp.Or(f.Limit, files.Unlimited)
 	for _, file := range found {
 		data, err := files.Read(regular{}, file.Name, &left)
@@ -72,10 +72,13 @@ func (f *Files) Read() error {
 		return fmt.Errorf("%s: has no Service and no Node, and all rules for Services would go: say --allow-empty if that is meant", f.Path)
 	}
 	diags.Add(snap.Finish()...)
-	f.Report(diags)
+	f.Report(diags.Sorted().Fewer(sameFindings))
 	f.Store.replace(func(s *snapshot.Snapshot) snapshot.Dirty { return s.Update(snap) })
 	return nil
 }
+
+// sameFindings is how many findings that say the same are told one by one.
+const sameFindings = 5
 
 // find returns the files to read. What is no file, and would hold up its reader,
 // is named once, and passed over.

@@ -198,6 +198,9 @@ func (e *env) readSnapshot(j *job, names []string, limit int64) bool {
 		readable = false
 		j.diags.Add(diag.Diagnostic{Severity: diag.Error, File: name, Msg: err.Error()})
 	}
+	if !j.each {
+		j.files.Most = sameFindings
+	}
 	var all []files.File
 	for _, name := range names {
 		expanded, err := e.expand(name, &j.diags)

@@ -19,22 +19,17 @@ import (
 // that does not fit is reported and left as it was.
 type decoder struct {
 	file    string
-	line    func(*yaml.Node) int
-	inner   bool // the file has the configuration in a text: columns are not known
+	data    []byte // of the file
+	place   func(*yaml.Node) position
+	inner   bool // the file has the configuration in a text
 	strict  bool // unknown and duplicate keys are errors
 	sources sources
 	diags   diag.List
 }
 
 func (d *decoder) report(sev diag.Severity, n *yaml.Node, path, msg, hint string) {
-	d.diags.Add(diag.Diagnostic{Severity: sev, File: d.file, Line: d.line(n), Path: path, Msg: msg, Hint: hint})
-}
-
-func (d *decoder) column(n *yaml.Node) int {
-	if d.inner {
-		return 0
-	}
-	return n.Column
+	at := d.place(n)
+	d.diags.Add(diag.Diagnostic{Severity: sev, File: d.file, Line: at.line, Column: at.column, Path: path, Msg: msg, Hint: hint})
 }
 
 // wrong reports a value of the wrong kind.
@@ -44,6 +39,10 @@ func (d *decoder) wrong(n *yaml.Node, path, want, hint string) {
 		sev = diag.Warning
 	}
 	d.report(sev, n, path, "must be "+want+", got "+describe(n), hint)
+	if src, ok := d.sources[path]; ok { // the field's place is that of its key
+		found := &d.diags[len(d.diags)-1]
+		found.Line, found.Column = src.Line, src.column
+	}
 }
 
 // sloppy reports what kube-proxy's strict decoding refuses and its lenient one
@@ -63,7 +62,8 @@ func (d *decoder) value(at, n *yaml.Node, v reflect.Value, path string) {
 	if isNull(n) && v.Type() != reflect.TypeFor[metav1.Duration]() { // kube-proxy reads null as an empty text there
 		return
 	}
-	d.sources[path] = Source{File: d.file, Line: d.line(at), column: d.column(at)}
+	pos := d.place(at)
+	d.sources[path] = Source{File: d.file, Line: pos.line, column: pos.column}
 	switch {
 	case v.Kind() == reflect.Pointer:
 		elem := reflect.New(v.Type().Elem())
@@ -239,7 +239,7 @@ func (d *decoder) pairs(n *yaml.Node, path string) []pair {
 		p := pair{target(n.Content[i]), n.Content[i+1]}
 		switch {
 		case p.key.Kind != yaml.ScalarNode || isNull(p.key):
-			d.wrong(p.key, path, "a mapping with keys that are strings", "")
+			d.report(diag.Error, p.key, path, "must be a mapping with keys that are strings, got "+describe(p.key), "")
 		case p.key.ShortTag() == "!!merge":
 			merged = append(merged, mergedPairs(p.value, 0)...)
 		default:
@@ -257,7 +257,7 @@ func (d *decoder) pairs(n *yaml.Node, path string) []pair {
 func (d *decoder) put(pairs []pair, p pair, path string) []pair {
 	for i, old := range pairs {
 		if old.key.Value == p.key.Value {
-			msg := fmt.Sprintf("duplicate key, first at line %d; the last value counts", d.line(old.key))
+			msg := fmt.Sprintf("duplicate key, first at line %d; the last value counts", d.place(old.key).line)
 			d.sloppy(p.key, join(path, p.key.Value), msg, "")
 			pairs[i] = p
 			return pairs

@@ -31,7 +31,8 @@ func Parse(file string, data []byte, strict bool) (*Config, diag.List) {
 }
 
 func parse(file string, data []byte, strict bool) (*Config, sources, diag.List) {
-	d := &decoder{file: file, strict: strict, sources: sources{}, line: func(n *yaml.Node) int { return n.Line }}
+	d := &decoder{file: file, strict: strict, sources: sources{}}
+	d.place = placeIn(data)
 	root := d.root(data)
 	if root == nil {
 		return nil, nil, d.diags
@@ -40,6 +41,8 @@ func parse(file string, data []byte, strict bool) (*Config, sources, diag.List) 
 		return nil, nil, d.diags
 	}
 	c := new(Config)
+	pos := d.place(root)
+	d.sources[""] = Source{File: file, Line: pos.line, column: pos.column}
 	d.section(root, reflect.ValueOf(c).Elem(), "")
 	return c, d.sources, d.diags
 }
@@ -47,6 +50,9 @@ func parse(file string, data []byte, strict bool) (*Config, sources, diag.List) 
 // root returns the mapping of the configuration in a file: of the first document
 // that has one, or else of the first that is not empty.
 func (d *decoder) root(data []byte) *yaml.Node {
+	if !d.inner {
+		d.data = data
+	}
 	objects, broken := objectsOf(data)
 	var with []*yaml.Node
 	for _, o := range objects {
@@ -58,7 +64,7 @@ func (d *decoder) root(data []byte) *yaml.Node {
 	case len(with) > 0:
 		for _, o := range objects {
 			if o != with[0] && (slices.Contains(with, o) || o.Kind != yaml.MappingNode || lookup(o, "kind") == nil) {
-				d.report(diag.Warning, o, "", fmt.Sprintf("is not read: the configuration is the one at line %d", d.line(with[0])), "")
+				d.report(diag.Warning, o, "", fmt.Sprintf("is not read: the configuration is the one at line %d", d.place(with[0]).line), "")
 			}
 		}
 		if broken != nil {
@@ -69,7 +75,7 @@ func (d *decoder) root(data []byte) *yaml.Node {
 		d.syntax(diag.Error, broken, "")
 		return nil
 	case len(objects) == 0:
-		d.report(diag.Error, &yaml.Node{Line: 1}, "", "no configuration found, the file is empty", "")
+		d.report(diag.Error, &yaml.Node{Line: 1, Column: 1}, "", "no configuration found, the file is empty", "")
 		return nil
 	}
 	root := objects[0]
@@ -132,7 +138,7 @@ func isConfig(n *yaml.Node) bool { return hasKind(n, Kind) }
 // syntax reports an error of the YAML parser, which begins "yaml: line 5: ".
 func (d *decoder) syntax(sev diag.Severity, err error, what string) {
 	msg := strings.TrimPrefix(err.Error(), "yaml: ")
-	at := &yaml.Node{}
+	at := &yaml.Node{Line: 1}
 	if rest, ok := strings.CutPrefix(msg, "line "); ok {
 		number, text, _ := strings.Cut(rest, ": ")
 		if line, err := strconv.Atoi(number); err == nil {
@@ -199,13 +205,35 @@ func (d *decoder) configMap(root *yaml.Node) *yaml.Node {
 		return nil
 	}
 	d.inner = true
-	// Only a literal block keeps its lines; it begins below the line of its "|".
-	if text.Style&yaml.LiteralStyle != 0 {
-		d.line = func(n *yaml.Node) int { return text.Line + n.Line }
-	} else {
-		d.line = func(*yaml.Node) int { return text.Line }
+	at := d.place(text)
+	if text.Style&yaml.LiteralStyle == 0 { // only a literal block keeps its lines
+		d.place = func(*yaml.Node) position { return at }
+		return d.root([]byte(text.Value))
+	}
+	// It begins below the line of its "|", and each line is indented alike.
+	inner, indent := placeIn([]byte(text.Value)), d.indentation(text)
+	d.place = func(n *yaml.Node) position {
+		pos := inner(n)
+		return position{at.line + pos.line, indent + pos.column}
 	}
 	return d.root([]byte(text.Value))
+}
+
+// indentation returns how far the lines of a literal block are indented: its first
+// line that is not blank tells.
+func (d *decoder) indentation(block *yaml.Node) int {
+	skip := block.Line
+	first := strings.TrimLeft(block.Value, "\n")
+	first, _, _ = strings.Cut(first, "\n")
+	for line := range bytes.Lines(d.data) {
+		if skip--; skip >= 0 {
+			continue
+		}
+		if text := string(bytes.TrimRight(line, "\r\n")); strings.TrimSpace(text) != "" {
+			return max(0, len(text)-len(first))
+		}
+	}
+	return 0
 }
 
 // header checks apiVersion and kind (CFG-2), and reports whether the rest can be
@@ -221,7 +249,7 @@ func (d *decoder) header(root *yaml.Node) bool {
 		case n == nil || isNull(n):
 			d.report(diag.Error, root, want.key, fmt.Sprintf("missing, must be %q", want.value), "")
 		case n.Kind == yaml.ScalarNode && n.Value != want.value:
-			d.report(diag.Error, n, want.key, fmt.Sprintf("must be %q, got %q", want.value, n.Value), "")
+			d.report(diag.Error, keyOf(root, n), want.key, fmt.Sprintf("must be %q, got %q", want.value, n.Value), "")
 			ok = false
 		}
 	}
@@ -236,6 +264,16 @@ func lookup(mapping *yaml.Node, key string) *yaml.Node {
 		}
 	}
 	return nil
+}
+
+// keyOf returns the key of a value.
+func keyOf(mapping, value *yaml.Node) *yaml.Node {
+	for i := 0; i+1 < len(mapping.Content); i += 2 {
+		if target(mapping.Content[i+1]) == value {
+			return mapping.Content[i]
+		}
+	}
+	return value
 }
 
 // lookupFold is lookup for a key in any case.

@@ -11,7 +11,7 @@ import (
 type Source struct {
 	File   string
 	Line   int
-	column int    // 0: not known
+	column int    // 0 only where there is no line
 	Flag   string // "--proxy-mode"
 	// Default says why a default is what it is, where it depends on something
 	// ("from bindAddress"). File and Line then tell where the file has the zero
@@ -50,7 +50,7 @@ type sources map[string]Source
 // setDefault notes that the value at path is a default, and why.
 func (s sources) setDefault(path, why string) {
 	src := s[path]
-	s[path] = Source{File: src.File, Line: src.Line, Default: why, isDefault: true}
+	s[path] = Source{File: src.File, Line: src.Line, column: src.column, Default: why, isDefault: true}
 }
 
 // locate completes diagnostics that only know their path with the place of the
@@ -62,11 +62,20 @@ func (s sources) locate(file string, l diag.List) {
 			continue
 		}
 		d.File = file
-		for p := d.Path; p != ""; p = parent(p) {
-			if src, ok := s[p]; ok && (src.Flag != "" || src.Line > 0) {
-				d.File, d.Line, d.Object = src.File, src.Line, src.Flag
-				break
-			}
+		s.place(d)
+	}
+}
+
+// place gives a finding the place of the value at its path, of the closest
+// section around it that there is, or of the configuration as a whole.
+func (s sources) place(d *diag.Diagnostic) {
+	for p := d.Path; ; p = parent(p) {
+		if src, ok := s[p]; ok && (src.Flag != "" || src.Line > 0) {
+			d.File, d.Line, d.Column, d.Object = src.File, src.Line, src.column, src.Flag
+			return
+		}
+		if p == "" {
+			return
 		}
 	}
 }
@@ -82,11 +91,6 @@ func (r *Resolved) Locate(list diag.List) {
 		if r.file() != "" {
 			d.File, d.Object = r.file(), ""
 		}
-		for p := d.Path; p != ""; p = parent(p) {
-			if src, ok := r.sources[p]; ok && (src.Flag != "" || src.Line > 0) {
-				d.File, d.Line, d.Column, d.Object = src.File, src.Line, src.column, src.Flag
-				break
-			}
-		}
+		r.sources.place(d)
 	}
 }

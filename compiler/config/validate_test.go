@@ -324,24 +324,24 @@ func TestCheckNode(t *testing.T) {
 		{"nothing to say", "mode: iptables\nnodePortAddresses: [primary]", NodeFamilies{Primary: ir.IPv4}, nil},
 		{"defaults", "bindAddress: '::'", NodeFamilies{Primary: ir.IPv6}, nil},
 		{"clusterCIDR of the other family", "mode: nftables\nclusterCIDR: fd00::/8", NodeFamilies{Primary: ir.IPv4, OnlyOne: true},
-			[]string{`error: c.yaml:4: clusterCIDR: must have an IPv4 CIDR, the node's primary family, got "fd00::/8"`}},
+			[]string{`error: c.yaml:4:1: clusterCIDR: must have an IPv4 CIDR, the node's primary family, got "fd00::/8"`}},
 		{"clusterCIDR of the other family, dual stack", "mode: nftables\nclusterCIDR: fd00::/8", NodeFamilies{Primary: ir.IPv4, DualStack: true},
-			[]string{`warning: c.yaml:4: clusterCIDR: must have an IPv4 CIDR, the node's primary family, got "fd00::/8"`}},
+			[]string{`warning: c.yaml:4:1: clusterCIDR: must have an IPv4 CIDR, the node's primary family, got "fd00::/8"`}},
 		{"clusterCIDR of one family", "mode: nftables\nclusterCIDR: fd00::/8", NodeFamilies{Primary: ir.IPv6, DualStack: true},
-			[]string{`warning: c.yaml:4: clusterCIDR: has one family on a dual-stack node, got "fd00::/8" (add a CIDR of the other family)`}},
+			[]string{`warning: c.yaml:4:1: clusterCIDR: has one family on a dual-stack node, got "fd00::/8" (add a CIDR of the other family)`}},
 		{"clusterCIDR of both", "mode: nftables\nclusterCIDR: fd00::/8,10.0.0.0/8", NodeFamilies{Primary: ir.IPv4, DualStack: true}, nil},
 		{"podCIDRs", "mode: nftables\ndetectLocalMode: NodeCIDR", NodeFamilies{Primary: ir.IPv4, DualStack: true, PodCIDRs: []netip.Prefix{v6}},
-			[]string{`error: c.yaml:4: detectLocalMode: must not be NodeCIDR, as no podCIDR of the Node is IPv4, its primary family`}},
+			[]string{`error: c.yaml:4:1: detectLocalMode: must not be NodeCIDR, as no podCIDR of the Node is IPv4, its primary family`}},
 		{"podCIDRs of both", "mode: nftables\ndetectLocalMode: NodeCIDR", NodeFamilies{Primary: ir.IPv4, PodCIDRs: []netip.Prefix{v6, v4}}, nil},
 		{"nodePortAddresses", "mode: iptables\nnodePortAddresses: [fd00::/8]", NodeFamilies{Primary: ir.IPv4, DualStack: true},
-			[]string{`warning: c.yaml:4: nodePortAddresses: has no IPv4 CIDR, the node's primary family: node ports answer on all its IPv4 addresses`}},
+			[]string{`warning: c.yaml:4:1: nodePortAddresses: has no IPv4 CIDR, the node's primary family: node ports answer on all its IPv4 addresses`}},
 		{"nodePortAddresses with a word", "mode: iptables\nnodePortAddresses: [fd00::/8, primary]", NodeFamilies{Primary: ir.IPv4}, nil},
 		{"single stack", "mode: ipvs\nbindAddress: '::'\nipvs: {excludeCIDRs: [fd00::/8]}\nnodePortAddresses: [primary]\nmetricsBindAddress: '[::1]:1'", NodeFamilies{Primary: ir.IPv4}, []string{
-			`warning: c.yaml:5: ipvs.excludeCIDRs: has no IPv4 CIDR, the node's only family`,
-			`warning: c.yaml:7: metricsBindAddress: must be IPv4, the node's only family, got "[::1]:1"`,
+			`warning: c.yaml:5:8: ipvs.excludeCIDRs: has no IPv4 CIDR, the node's only family`,
+			`warning: c.yaml:7:1: metricsBindAddress: must be IPv4, the node's only family, got "[::1]:1"`,
 		}},
 		{"Windows", "mode: kernelspace\nwinkernel: {sourceVip: 'fd00::1'}", NodeFamilies{Primary: ir.IPv4}, []string{
-			`warning: c.yaml:4: winkernel.sourceVip: must be IPv4, the node's primary family, got "fd00::1"`}},
+			`warning: c.yaml:4:13: winkernel.sourceVip: must be IPv4, the node's primary family, got "fd00::1"`}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -354,8 +354,8 @@ func TestCheckNode(t *testing.T) {
 }
 
 func TestAdvice(t *testing.T) { // CFG-15
-	mode := `info: c.yaml: mode: is not set, iptables is used (set it, since kube-proxy 1.40 will use nftables)`
-	addrs := `info: c.yaml: nodePortAddresses: is not set, node ports answer on all addresses of the node (set it to ["primary"])`
+	mode := `info: c.yaml:1:1: mode: is not set, iptables is used (set it, since kube-proxy 1.40 will use nftables)`
+	addrs := `info: c.yaml:1:1: nodePortAddresses: is not set, node ports answer on all addresses of the node (set it to ["primary"])`
 	for body, want := range map[string][]string{
 		"":                             {mode, addrs},
 		"mode: iptables":               {addrs},

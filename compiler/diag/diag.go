@@ -127,11 +127,11 @@ func (l *List) Sort() {
 
 // Fewer returns a list in which the first finding, with a count, stands for
 // those that say the same, if these are more than most: the same severity, text
-// and field, of objects of one kind.
+// (but for what was found) and field, of objects of one kind.
 func (l List) Fewer(most int) List {
 	counts := map[Diagnostic]int{}
 	for _, d := range l {
-		counts[d.gist()]++
+		counts[d.gist()] += 1 + d.More
 	}
 	var out List
 	for _, d := range l {
@@ -140,7 +140,7 @@ func (l List) Fewer(most int) List {
 		case n <= 0: // one stands for it
 			continue
 		case n > most:
-			d.More += n - 1
+			d.More = n - 1
 			counts[gist] = 0
 		}
 		out = append(out, d)
@@ -151,7 +151,8 @@ func (l List) Fewer(most int) List {
 // gist is what findings have in common that say the same.
 func (d Diagnostic) gist() Diagnostic {
 	kind, _, _ := strings.Cut(d.Object, " ")
-	return Diagnostic{Severity: d.Severity, Object: kind, Path: withoutNumbers(d.Path), Msg: d.Msg, Hint: d.Hint}
+	msg, _, _ := strings.Cut(d.Msg, ", got ")
+	return Diagnostic{Severity: d.Severity, Object: kind, Path: withoutNumbers(d.Path), Msg: msg, Hint: d.Hint}
 }
 
 // withoutNumbers leaves the indexes out of a path.

@@ -2,10 +2,8 @@ package snapshot
 
 import (
 	"bytes"
-	"fmt"
 	"regexp"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,63 +20,89 @@ import (
 //
 // Call Finish after the last file. file is only for diagnostics.
 func Decode(s *Snapshot, file string, data []byte) diag.List {
-	return decode(s, file, data, false, func(string, place) {})
+	r := Reader{Forget: true}
+	return r.Decode(s, file, data, false)
 }
 
-// decode is Decode. It tells note where each object stands. Nothing is wrong
-// with a file from a directory in which nothing has an apiVersion and a kind.
-func decode(s *Snapshot, file string, data []byte, fromDirectory bool, note func(object string, at place)) (list diag.List) {
+// batch is how many parts are decoded at a time: what comes of them is not held
+// longer than until it is in the Snapshot.
+const batch = 1024
+
+// Decode adds the objects in a file to s, as the function of that name does.
+// With fromDirectory, for what was found in a directory, a file without anything that
+// has an apiVersion and a kind is something else, and nothing is wrong with it.
+func (r *Reader) Decode(s *Snapshot, file string, data []byte, fromDirectory bool) diag.List {
 	data = withoutLogs(plainLines(data))
 	parts := split(data)
-	results := decodeAll(parts)
-	fromDirectory = fromDirectory && !slices.ContainsFunc(results, func(r result) bool { return r.typed })
-	if n := len(results); n > 0 && parts[n-1].yaml != nil && data[len(data)-1] != '\n' {
-		results[n-1].doubt()
-	}
 	lines := lineCounter{data: data}
-	for i, r := range results {
-		first := lines.at(parts[i].start)
-		report := func(d diag.Diagnostic, line int) {
-			d.File, d.Line, d.Doc = file, first+line, parts[i].doc
-			list.Add(d)
+	found := diag.Gatherer{Most: r.Most}
+	foreign := diag.Gatherer{Most: r.Most} // what is wrong if anything in the file is ours
+	typed := !fromDirectory
+	for first := 0; first < len(parts); first += batch {
+		some := parts[first:min(first+batch, len(parts))]
+		results := decodeAll(some)
+		if last := len(results) - 1; first+last == len(parts)-1 && parts[first+last].yaml != nil && data[len(data)-1] != '\n' {
+			results[last].doubt()
 		}
-		for _, d := range r.diags {
-			if !fromDirectory || !d.untyped {
-				report(d.Diagnostic, d.line)
+		for i, result := range results {
+			typed = typed || result.typed
+			at := place{file: file, line: lines.at(some[i].start), part: &some[i]}
+			at.col = some[i].start - lines.start + 1
+			for _, d := range result.diags {
+				to := &found
+				if d.untyped {
+					to = &foreign
+				}
+				r.report(to, d, at)
 			}
-		}
-		for _, o := range r.objects {
-			if o.put(s) {
-				report(diag.Diagnostic{Severity: diag.Warning, Object: o.name, Msg: "given more than once: this one replaces the one before"}, o.line)
+			for _, o := range result.objects {
+				at.index = o.index
+				if o.put(s) {
+					r.report(&found, placed{line: o.line, index: o.index, Diagnostic: diag.Diagnostic{Severity: diag.Warning, Object: o.name,
+						Msg: "given more than once: this one replaces the one before"}}, at)
+				}
+				r.note(o.name, at)
 			}
-			note(o.name, place{file: file, line: first, col: parts[i].start - lines.start + 1, part: &parts[i], index: o.index})
 		}
 	}
-	list.Sort()
+	list := found.List()
+	if typed {
+		list.Add(foreign.List()...)
+		list.Sort()
+	}
 	return list
 }
 
+// report gathers what is wrong in a part, with its place. The column is worth its
+// cost only where the finding is held.
+func (r *Reader) report(to *diag.Gatherer, d placed, at place) {
+	d.File, d.Line, d.Doc = at.file, at.line+d.line, at.part.doc
+	to.Add(d.Diagnostic, func(f *diag.Diagnostic) {
+		var pos position
+		switch at.index = d.index; {
+		case at.part.problem != "":
+			pos = position{at.line, at.col}
+		case d.syntax:
+			pos = at.sign(d.line, d.column)
+		default:
+			pos = r.indexed(&at).find(d.field)
+		}
+		f.Line, f.Column = pos.line, pos.col
+	})
+}
+
 // Finish reports what can only be told once all files are decoded.
-func (s *Snapshot) Finish() diag.List {
-	const shown = 3
-	var names []string
+func (s *Snapshot) Finish() (list diag.List) {
 	for _, svc := range s.Services() {
 		if owned := s.Slices(svc.Name); len(owned) > 0 && owned[0].FromEndpoints {
-			names = append(names, svc.Name.String())
+			list.Add(diag.Diagnostic{
+				Severity: diag.Info, Object: svc.Object,
+				Msg:  "no EndpointSlice serves it: its v1 Endpoints are used instead",
+				Hint: "they do not tell terminating endpoints or zone hints; add EndpointSlices where the cluster has them",
+			})
 		}
 	}
-	if len(names) == 0 {
-		return nil
-	}
-	text := strings.Join(names[:min(shown, len(names))], ", ")
-	if more := len(names) - shown; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return diag.List{{
-		Severity: diag.Info,
-		Msg:      "no EndpointSlice serves Service " + text + ": v1 Endpoints are used instead",
-		Hint:     "they do not tell terminating endpoints or zone hints; add EndpointSlices where the cluster has them",
-	}}
+	return list
 }
 
 // lineCounter returns lines of ascending offsets without counting any twice.
@@ -109,8 +133,12 @@ type result struct {
 
 type placed struct {
 	diag.Diagnostic
-	line    int
-	untyped bool // it says that an apiVersion or a kind is missing
+	line    int    // of the object, or of what is wrong with the text
+	column  int    // of that, from 1; 0: of the first sign in the line
+	index   []int  // of the object in the Lists of a YAML part
+	field   string // the path in the object
+	syntax  bool   // the text is no YAML or JSON
+	untyped bool   // it says that an apiVersion or a kind is missing
 }
 
 // An object is ready to be put into a Snapshot; put reports whether it replaced one.
@@ -141,12 +169,15 @@ func (p *part) decode() result {
 	var r result
 	switch {
 	case p.problem != "":
-		r.fail(0, diag.Diagnostic{Severity: diag.Error, Msg: p.problem})
+		r.fail(placed{Diagnostic: diag.Diagnostic{Severity: diag.Error, Msg: p.problem}})
 	case p.yaml != nil:
 		p.decodeYAML(&r)
 	default:
 		counter := lineCounter{data: p.text}
-		r.leaf(&p.leaf, func(offset int) int { return counter.at(offset-p.start) - 1 })
+		r.leaf(&p.leaf, nil, func(offset int) (line, column int) {
+			line = counter.at(offset-p.start) - 1
+			return line, offset - p.start - counter.start + 1
+		})
 	}
 	return r
 }
@@ -162,21 +193,22 @@ func (p *part) document() []byte {
 
 // decodeYAML goes through JSON, in which there may be a List yet.
 func (p *part) decodeYAML(r *result) {
-	text, lines, err := toJSON(p.document())
+	doc := p.document()
+	text, lines, err := toJSON(doc)
 	if err != nil {
-		line, msg := yamlError(err)
-		r.fail(line, diag.Diagnostic{Severity: diag.Error, Path: p.path(), Msg: msg})
+		line, column, msg := yamlError(doc, err)
+		r.fail(placed{line: line, column: column, syntax: true, Diagnostic: diag.Diagnostic{Severity: diag.Error, Path: p.path(), Msg: msg}})
 		return
 	}
 	leaves, err := scanLeaves(text)
 	if err != nil {
-		r.fail(0, diag.Diagnostic{Severity: diag.Error, Path: p.path(), Msg: err.Error()})
+		r.fail(placed{syntax: true, Diagnostic: diag.Diagnostic{Severity: diag.Error, Path: p.path(), Msg: err.Error()}})
 		return
 	}
-	line := func(offset int) int { return 0 }
+	where := func(offset int) (line, column int) { return 0, 0 }
 	if lines {
 		counter := lineCounter{data: text}
-		line = func(offset int) int { return counter.at(offset) - 1 }
+		where = func(offset int) (line, column int) { return counter.at(offset) - 1, 0 }
 	}
 	for i := range leaves {
 		l := &leaves[i]
@@ -185,30 +217,55 @@ func (p *part) decodeYAML(r *result) {
 		}
 		inner := l.index
 		l.index = append(p.index, inner...)
-		before := len(r.objects)
-		r.leaf(l, line)
-		for i := range r.objects[before:] {
-			r.objects[before+i].index = inner
-		}
+		r.leaf(l, inner, where)
 	}
 }
 
 // yamlLine is how the YAML parser gives the place of an error.
 var yamlLine = regexp.MustCompile(`^yaml: line (\d+): `)
 
-// yamlError takes an error of the YAML parser apart: the line from 0, and the rest.
-func yamlError(err error) (line int, msg string) {
+// yamlError takes an error of the YAML parser apart: the line from 0, the column
+// from 1 if it is known, and the rest.
+func yamlError(doc []byte, err error) (line, column int, msg string) {
 	msg = err.Error()
 	if m := yamlLine.FindStringSubmatch(msg); m != nil {
 		line, _ = strconv.Atoi(m[1])
-		return line - 1, "invalid YAML: " + msg[len(m[0]):]
+		line, msg = line-1, msg[len(m[0]):]
+	} else {
+		msg = strings.TrimPrefix(msg, "yaml: ")
 	}
-	return 0, "invalid YAML: " + strings.TrimPrefix(msg, "yaml: ")
+	if msg == noToken {
+		line, column = noTokenAt(doc, line)
+	}
+	return line, column, "invalid YAML: " + msg
 }
 
-func (r *result) fail(line int, d diag.Diagnostic) {
-	r.diags = append(r.diags, placed{Diagnostic: d, line: line})
+// noToken is what the YAML parser says of a tab, and of @, ` and %, where something
+// begins. It may name the line before.
+const noToken = "found character that cannot start any token"
+
+// noTokenAt finds the first such sign at the start of a line or value.
+func noTokenAt(doc []byte, from int) (line, column int) {
+	for text := range bytes.Lines(doc) {
+		if line >= from {
+			rest := bytes.TrimLeft(text, " ")
+			for {
+				if len(rest) > 0 && bytes.IndexByte([]byte("\t@`%"), rest[0]) >= 0 {
+					return line, len(text) - len(rest) + 1
+				}
+				next := bytes.IndexAny(rest, ":-,[{")
+				if next < 0 {
+					break
+				}
+				rest = bytes.TrimLeft(rest[next+1:], " ")
+			}
+		}
+		line++
+	}
+	return from, 0
 }
+
+func (r *result) fail(d placed) { r.diags = append(r.diags, d) }
 
 // doubt returns a hint with the errors of YAML at the end of a file that has no line
 // break there, as one that was cut off.
@@ -220,35 +277,42 @@ func (r *result) doubt() {
 	}
 }
 
-// leaf decodes an object. line returns the line of an offset in what was scanned;
-// it is asked for ascending offsets.
-func (r *result) leaf(l *leaf, line func(offset int) int) {
-	at := line(l.start)
+// leaf decodes an object, at an index in the Lists of a YAML part. where returns
+// the line of an offset in what was scanned, and the column if that is known; it
+// is asked for ascending offsets.
+func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column int)) {
+	line, _ := where(l.start)
+	report := func(at placed) {
+		at.line, at.index = line, index
+		r.fail(at)
+	}
 	if msg := l.problem(); msg != "" {
-		r.fail(at, diag.Diagnostic{Severity: diag.Error, Path: l.path(), Msg: msg})
-		r.diags[len(r.diags)-1].untyped = true
+		report(placed{untyped: true, Diagnostic: diag.Diagnostic{Severity: diag.Error, Path: l.path(), Msg: msg}})
 		return
 	}
 	r.typed = true
 	decode := decoderOf(l.apiVersion, l.kind)
 	if decode == nil {
 		if meant := nearKind(l.apiVersion, l.kind); meant != "" {
-			r.fail(at, diag.Diagnostic{Severity: diag.Warning, Path: join(l.path(), "kind"),
-				Msg: "is no kind that is read: the object is left out: got " + strconv.Quote(l.kind), Hint: "did you mean " + meant + "?"})
+			report(placed{field: "kind", Diagnostic: diag.Diagnostic{Severity: diag.Warning, Path: join(l.path(), "kind"),
+				Msg: "is no kind that is read: the object is left out: got " + strconv.Quote(l.kind), Hint: "did you mean " + meant + "?"}})
 		}
 		return
 	}
 	o, findings, err := decode(l.text)
-	o.line = at
+	o.line, o.index = line, index
 	if err != nil {
 		offset, path, msg := explain(l.text, err)
-		r.fail(line(l.start+offset), diag.Diagnostic{Severity: diag.Error, Object: o.name, Path: join(l.path(), path), Msg: msg})
+		at := placed{field: path, index: index, Diagnostic: diag.Diagnostic{Severity: diag.Error, Object: o.name, Path: join(l.path(), path), Msg: msg}}
+		at.line, at.column = where(l.start + offset)
+		at.syntax = path == "" && at.column > 0 && offset > 0
+		r.fail(at)
 		return
 	}
 	usable := true
 	for _, f := range findings {
 		usable = usable && f.severity != diag.Error
-		r.fail(at, diag.Diagnostic{Severity: f.severity, Object: o.name, Path: join(l.path(), f.path), Msg: f.msg})
+		report(placed{field: f.path, Diagnostic: diag.Diagnostic{Severity: f.severity, Object: o.name, Path: join(l.path(), f.path), Msg: f.msg}})
 	}
 	if usable {
 		r.objects = append(r.objects, o)

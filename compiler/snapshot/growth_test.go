@@ -53,10 +53,35 @@ func TestLocateOnce(t *testing.T) {
 		list.Add(diag.Diagnostic{Object: "Node " + node.Name, Path: "metadata.name"}, diag.Diagnostic{Object: "Node " + node.Name, Path: "spec"})
 	}
 	r.Locate(list)
-	if len(list) != 2*n || r.parsed != 1 || r.indexed != n {
-		t.Errorf("%d findings: %d documents parsed, %d objects indexed; want 1 and %d", len(list), r.parsed, r.indexed, n)
+	if len(list) != 2*n || r.parsed != 1 || r.objects != n {
+		t.Errorf("%d findings: %d documents parsed, %d objects indexed; want 1 and %d", len(list), r.parsed, r.objects, n)
 	}
 	if last := list[0]; last.Line != 1 || last.Column != 78 {
 		t.Errorf("got %+v", last)
+	}
+}
+
+// Findings that say the same are counted while the file is read: what comes of
+// it is no longer for more of them, and only those that are told are looked for.
+func TestFindingsAreFew(t *testing.T) {
+	for name, join := range map[string]func(n int) string{
+		"documents": func(n int) string { return strings.Repeat("---\n"+strings.Replace(svcB, "name: b", "name: B", 1), n) },
+		"JSON List": func(n int) string {
+			return `{"apiVersion":"v1","kind":"List","items":[` + strings.Repeat(strings.Replace(jsonA, `"a"`, `"B"`, 1)+",\n", n) + jsonN + "]}"
+		},
+		"one object": func(n int) string {
+			return svcB + "  ports:\n" + strings.Repeat("  - {name: B, port: 80}\n", n)
+		},
+		"no objects": func(n int) string { return strings.Repeat("---\na: b\n", n) },
+	} {
+		const n = 3 * batch
+		r := Reader{Most: 5}
+		list := r.Decode(New(), "f", []byte(join(n)), false)
+		if len(list) != 1 || list[0].More != n-1 || list[0].Column == 0 {
+			t.Errorf("%s: %d findings, the first one: %+v", name, len(list), list[:1])
+		}
+		if r.objects > 5 || r.parsed > 5 {
+			t.Errorf("%s: %d objects and %d documents were looked at for places", name, r.objects, r.parsed)
+		}
 	}
 }

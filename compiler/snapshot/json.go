@@ -328,18 +328,62 @@ func (s *scanner) unexpected(where string) error {
 
 // pathAt names the value that the decoder had read when it stood at offset:
 // "spec.ports[0].port".
-func pathAt(text []byte, offset int64) string {
+func pathAt(text []byte, offset int64) (at string) {
+	walk(text, func(path func() string, end int64, _ json.Token) bool {
+		if end < offset {
+			return true
+		}
+		at = path()
+		return false
+	})
+	return at
+}
+
+// pathOf names the first value that is like this one: at a path without
+// indexes, or at any, "".
+func pathOf(text []byte, field string, is func(json.Token) bool) (at string) {
+	walk(text, func(path func() string, _ int64, value json.Token) bool {
+		if !is(value) {
+			return true
+		}
+		p := path()
+		if field != "" && listIndex.ReplaceAllString(p, "") != field {
+			return true
+		}
+		at = p
+		return false
+	})
+	return at
+}
+
+// walk goes through all values in an object, an object or list at its first
+// sign, until visit returns false. end is where the decoder stands after that.
+func walk(text []byte, visit func(path func() string, end int64, value json.Token) bool) {
 	type frame struct {
 		key   string
 		index int // -1 in an object
 		value bool
 	}
 	var stack []frame
+	path := func() string {
+		var b strings.Builder
+		for _, f := range stack {
+			if f.index >= 0 {
+				fmt.Fprintf(&b, "[%d]", f.index-1)
+				continue
+			}
+			if b.Len() > 0 {
+				b.WriteByte('.')
+			}
+			b.WriteString(f.key)
+		}
+		return b.String()
+	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	for {
 		tok, err := dec.Token()
 		if err != nil {
-			return ""
+			return
 		}
 		if delim, ok := tok.(json.Delim); ok && (delim == '}' || delim == ']') {
 			stack = stack[:len(stack)-1]
@@ -356,8 +400,8 @@ func pathAt(text []byte, offset int64) string {
 				continue
 			}
 		}
-		if dec.InputOffset() >= offset {
-			break
+		if !visit(path, dec.InputOffset(), tok) {
+			return
 		}
 		switch tok {
 		case json.Delim('{'):
@@ -366,16 +410,4 @@ func pathAt(text []byte, offset int64) string {
 			stack = append(stack, frame{index: 0})
 		}
 	}
-	var b strings.Builder
-	for _, f := range stack {
-		if f.index >= 0 {
-			fmt.Fprintf(&b, "[%d]", f.index-1)
-			continue
-		}
-		if b.Len() > 0 {
-			b.WriteByte('.')
-		}
-		b.WriteString(f.key)
-	}
-	return b.String()
 }

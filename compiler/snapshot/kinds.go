@@ -1,11 +1,15 @@
 package snapshot
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -127,17 +131,39 @@ func explain(text []byte, err error) (offset int, path, msg string) {
 	if ok, at := kjson.SyntaxErrorOffset(err); ok {
 		return clamp(at-1, text), "", "invalid JSON: " + err.Error()
 	}
+	var when *time.ParseError
+	if errors.As(err, &when) {
+		isIt := func(v json.Token) bool { return v == when.Value || strconv.Quote(fmt.Sprint(v)) == when.Value }
+		return 0, pathOf(text, "", isIt), "must be a time such as 2006-01-02T15:04:05Z, got " + strconv.Quote(strings.Trim(when.Value, `"`))
+	}
 	var wrong *json.UnmarshalTypeError
 	if !errors.As(err, &wrong) {
 		return 0, "", err.Error()
 	}
 	msg = "must be " + typeName(wrong.Type) + ", got " + wrong.Value
 	path = pathAt(text, wrong.Offset)
-	if !strings.HasPrefix(listIndex.ReplaceAllString(path, ""), wrong.Field) {
+	if !strings.HasPrefix(listIndex.ReplaceAllString(path, ""), wrong.Field) || wrong.Field == "" {
 		// A type that decodes itself counts from its own start.
-		return 0, wrong.Field, msg
+		return 0, cmp.Or(pathOf(text, wrong.Field, func(v json.Token) bool { return isKind(v, wrong.Value) }), wrong.Field), msg
 	}
 	return clamp(wrong.Offset-1, text), path, msg
+}
+
+// isKind reports whether a value is of a kind as the JSON decoder names it, such
+// as "bool", or "number 1.5".
+func isKind(v json.Token, kind string) bool {
+	kind, _, _ = strings.Cut(kind, " ")
+	switch v := v.(type) {
+	case bool:
+		return kind == "bool"
+	case string:
+		return kind == "string"
+	case float64:
+		return kind == "number"
+	case json.Delim:
+		return kind == "object" && v == '{' || kind == "array" && v == '['
+	}
+	return false
 }
 
 var listIndex = regexp.MustCompile(`\[\d+\]`)

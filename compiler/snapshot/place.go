@@ -1,8 +1,11 @@
 package snapshot
 
 import (
+	"bytes"
+	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
@@ -14,12 +17,18 @@ import (
 // It keeps the files in memory, and looks at them only when it is asked. The
 // zero value is ready to use.
 type Reader struct {
+	// Most is how many findings of a file that say the same are given one by one,
+	// before one with a count stands for them; 0: any number.
+	Most int
+	// Forget does not remember where objects stand: Locate finds nothing then.
+	Forget bool
+
 	at     map[string]place // by the object's name: "Service ns/web"
 	shared map[*part]*yaml.Node
-	last   string // the object that was asked for last, and its fields
+	last   place // what was asked for last, and its fields
 	fields fields
 	// What this took.
-	parsed, indexed int
+	parsed, objects int
 }
 
 // place is where an object stands.
@@ -30,16 +39,15 @@ type place struct {
 	index     []int // in the Lists of a YAML part
 }
 
-// Decode adds the objects in a file to s, as the function of that name does.
-// With fromDirectory, for what was found in a directory, a file without anything that
-// has an apiVersion and a kind is something else, and nothing is wrong with it.
-func (r *Reader) Decode(s *Snapshot, file string, data []byte, fromDirectory bool) diag.List {
+// note remembers where an object stands.
+func (r *Reader) note(object string, at place) {
+	if r.Forget {
+		return
+	}
 	if r.at == nil {
 		r.at = map[string]place{}
 	}
-	note := func(object string, at place) { r.at[object] = at }
-	list := decode(s, file, data, fromDirectory, note)
-	return list
+	r.at[object] = at
 }
 
 // Locate completes findings that know their object, and no place, with file,
@@ -52,11 +60,8 @@ func (r *Reader) Locate(list diag.List) {
 		if d.File != "" || !ok {
 			continue
 		}
-		if r.last != d.Object || r.fields == nil {
-			r.last, r.fields = d.Object, r.index(&at)
-		}
 		d.File = at.file
-		pos := r.fields.find(d.Path)
+		pos := r.indexed(&at).find(d.Path)
 		d.Line, d.Column = pos.line, pos.col
 	}
 }
@@ -94,9 +99,17 @@ func singular(path string) string {
 	return path
 }
 
+// indexed returns the places in an object. It remembers those of the last one.
+func (r *Reader) indexed(p *place) fields {
+	if r.fields == nil || r.last.part != p.part || !slices.Equal(r.last.index, p.index) {
+		r.last, r.fields = *p, r.index(p)
+	}
+	return r.fields
+}
+
 // index finds all places in an object.
 func (r *Reader) index(p *place) fields {
-	r.indexed++
+	r.objects++
 	out := fields{"": {p.line, p.col}}
 	if p.part.yaml == nil {
 		s := indexer{scanner: scanner{data: p.part.text}, out: out, place: p}
@@ -153,13 +166,54 @@ func item(list *yaml.Node, i int) *yaml.Node {
 	return list.Content[i]
 }
 
+// sign returns the place of a column in a line of the part, both as they are in
+// its text; column 0 is the first sign there.
+func (p *place) sign(line, column int) position {
+	text := p.part.yaml
+	if text == nil {
+		text = p.part.text
+	}
+	if column == 0 {
+		column = 1
+		n := 0
+		for l := range bytes.Lines(text) {
+			if n == line {
+				column += indentation(bytes.TrimRight(l, "\n"))
+				break
+			}
+			n++
+		}
+	}
+	if line == 0 {
+		column += p.col - 1
+	}
+	return position{p.line + line, column}
+}
+
 // of returns the place of a node in the part.
 func (p *place) of(n *yaml.Node) position {
-	pos := position{p.line + n.Line - 1, n.Column}
+	pos := position{p.line + n.Line - 1, p.part.column(n)}
 	if n.Line == 1 {
 		pos.col += p.col - 1
 	}
 	return pos
+}
+
+// column returns the column of a node in bytes: the parser counts characters.
+func (p *part) column(n *yaml.Node) int {
+	if !p.looked && slices.ContainsFunc(p.yaml, func(c byte) bool { return c >= utf8.RuneSelf }) {
+		p.lines = bytes.Split(p.yaml, []byte("\n"))
+	}
+	p.looked = true
+	if n.Line > len(p.lines) {
+		return n.Column
+	}
+	col, chars := 1, 1
+	for line := p.lines[n.Line-1]; chars < n.Column && col <= len(line); chars++ {
+		_, size := utf8.DecodeRune(line[col-1:])
+		col += size
+	}
+	return col
 }
 
 // indexNode adds the places of what stands in a node. Those of keys count, and

@@ -13,6 +13,9 @@ type part struct {
 	yaml    []byte // a document, or an item with its dash
 	item    bool
 	problem string // what is wrong at start, where there is nothing to decode
+
+	looked bool
+	lines  [][]byte // of yaml, once looked at, where columns in bytes are not those in characters
 }
 
 // split takes a file apart. It looks at lines, brackets and strings, not at
