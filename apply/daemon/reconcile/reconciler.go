@@ -75,6 +75,10 @@ type Reconciler struct {
 	// Committing is told before each commit: until a sync has succeeded after it,
 	// nobody knows what the kernel has. nil: nobody wants to know.
 	Committing func()
+	// Tidy does what can wait until the rules are in force: it is called once after
+	// the first sync that succeeds, and again, later each time, as long as it gives
+	// an error. nil: there is nothing.
+	Tidy func(context.Context) error
 	// Trim is called where much garbage is left, just when others need memory,
 	// too: the tools and the kernel; nil: nothing is done about it.
 	Trim  func()
@@ -90,6 +94,10 @@ type Reconciler struct {
 	// known reports whether the node has what the Dataplane has applied; if not,
 	// nobody knows what it has.
 	known bool
+
+	tidied   bool             // Tidy was called
+	untidy   int              // how often it failed
+	tidyNext <-chan time.Time // when it is called again; nil: it is not
 }
 
 // compared is a comparison that has ended.
@@ -122,6 +130,8 @@ func (r *Reconciler) Run(ctx context.Context) {
 			r.ask(Change)
 		case <-r.Drift:
 			r.ask(Full)
+		case <-r.tidyNext:
+			r.tidy(ctx)
 		case <-r.After(wait):
 			r.sync(ctx) // it is due, also where Now stands still
 		}
@@ -158,8 +168,21 @@ func (r *Reconciler) sync(ctx context.Context) {
 func (r *Reconciler) end(ctx context.Context, s *Sync) {
 	s.Ended = r.Now()
 	r.Schedule.End(s.Kind, s.Ended, s.Err == nil)
-	if ctx.Err() == nil {
-		r.Synced(s)
+	if ctx.Err() != nil {
+		return
+	}
+	r.Synced(s)
+	if s.Err == nil && !r.tidied && r.Tidy != nil {
+		r.tidied = true
+		r.tidy(ctx)
+	}
+}
+
+func (r *Reconciler) tidy(ctx context.Context) {
+	r.tidyNext = nil
+	if err := r.Tidy(ctx); err != nil {
+		r.untidy++
+		r.tidyNext = r.After(r.Schedule.backoff(r.untidy))
 	}
 }
 

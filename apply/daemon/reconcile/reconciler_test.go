@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,6 +42,11 @@ type world struct {
 
 // run starts a Reconciler in a bubble whose time passes only while everybody waits.
 func run(t *testing.T, play func(w *world)) {
+	runWith(t, func(*world) {}, play)
+}
+
+// runWith is run, but for what is set before the start.
+func runWith(t *testing.T, set, play func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		dataplane, r := newReconciler()
 		w := &world{t: t, dataplane: dataplane, source: &fakeSource{changed: make(chan struct{}, 1), last: want(), now: want()},
@@ -57,6 +63,7 @@ func run(t *testing.T, play func(w *world)) {
 			w.log = append(w.log, line)
 		}
 		r.Now, r.After = time.Now, time.After
+		set(w)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); w.Run(ctx) }()
@@ -126,6 +133,27 @@ func TestReconcilerRetries(t *testing.T) {
 		if diff := cmp.Diff(map[string]uint16{"a": 1}, named(w.dataplane.rules)); diff != "" {
 			t.Errorf("in force (-want +got):\n%s", diff)
 		}
+	})
+}
+
+// What can wait until the rules are in force is tried until it is done, while
+// changes go on.
+func TestReconcilerTidies(t *testing.T) {
+	busy := errors.New("busy")
+	runWith(t, func(w *world) {
+		w.dataplane.fail = busy
+		outcomes := []error{busy, busy, busy, nil}
+		w.Tidy = func(context.Context) error {
+			err := outcomes[0]
+			outcomes = outcomes[1:]
+			w.log = append(w.log, fmt.Sprintf("%v tidy: %v", time.Since(w.began), err))
+			return err
+		}
+	}, func(w *world) {
+		w.pass(5 * time.Second)
+		w.want(svc("a", 1))
+		w.pass(time.Minute)
+		w.logged("0s full: busy", "1s full", "1s tidy: busy", "2s tidy: busy", "4s tidy: busy", "5s change", "8s tidy: <nil>")
 	})
 }
 

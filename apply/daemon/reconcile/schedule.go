@@ -1,6 +1,10 @@
 package reconcile
 
-import "time"
+import (
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+)
 
 // Kind is how much a sync looks at.
 type Kind uint8
@@ -21,7 +25,7 @@ type Schedule struct {
 	// (minSyncPeriod, DMN-21). After a longer quiet the first change is due at once.
 	Min time.Duration
 	// Retry is the longest wait after a failure (syncPeriod). The first wait is
-	// Min, or FirstRetry if that is longer, and each further one twice the one
+	// Min, or apply.FirstRetry if that is longer, and each further one twice the one
 	// before.
 	Retry time.Duration
 	// Full is how often everything is compared.
@@ -34,10 +38,6 @@ type Schedule struct {
 	beside   bool      // everything is being compared, beside other syncs
 }
 
-// FirstRetry is the least time after which a sync that failed is tried again
-// by itself.
-const FirstRetry = time.Second
-
 // Ask notes that a sync is wanted.
 func (s *Schedule) Ask(k Kind) { s.asked = max(s.asked, k) }
 
@@ -47,18 +47,14 @@ func (s *Schedule) Next() time.Time {
 	case s.asked != None:
 		return s.ended.Add(s.Min)
 	case s.failures > 0 && !s.beside:
-		return s.ended.Add(s.backoff())
+		return s.ended.Add(s.backoff(s.failures))
 	}
 	return s.compared.Add(s.Full)
 }
 
-// backoff is how long to wait after the last of several failures.
-func (s *Schedule) backoff() time.Duration {
-	wait := max(s.Min, FirstRetry)
-	for i := 1; i < s.failures && wait < s.Retry; i++ {
-		wait *= 2
-	}
-	return min(wait, max(s.Retry, s.Min))
+// backoff is how long to wait after the last of so many failures.
+func (s *Schedule) backoff(failures int) time.Duration {
+	return apply.Backoff(failures, max(s.Min, apply.FirstRetry), max(s.Retry, s.Min))
 }
 
 // Begin starts the sync that is due, and returns its kind. After a failure

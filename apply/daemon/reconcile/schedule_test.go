@@ -3,6 +3,8 @@ package reconcile
 import (
 	"testing"
 	"time"
+
+	"github.com/proxyc/proxyc/apply"
 )
 
 func TestSchedule(t *testing.T) {
@@ -84,8 +86,8 @@ func TestNoMin(t *testing.T) {
 	s := Schedule{Retry: time.Minute, Full: time.Hour}
 	s.Ask(Full)
 	s.End(s.Begin(), now, false)
-	if wait := s.Next().Sub(now); wait != FirstRetry {
-		t.Errorf("tried again after %v, want %v", wait, FirstRetry)
+	if wait := s.Next().Sub(now); wait != apply.FirstRetry {
+		t.Errorf("tried again after %v, want %v", wait, apply.FirstRetry)
 	}
 	s.Ask(Change)
 	if s.Next().After(now) {
