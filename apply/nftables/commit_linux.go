@@ -14,10 +14,10 @@ import (
 )
 
 // Commit sends a Plan in one batch for both families. Where the kernel refuses
-// parts of some Services, these Services are left as they are and the rest is
-// sent. Affinity maps forget the backends that are gone in the same batch; where
-// that must be finished afterwards and fails, all else is in force, and the next
-// Plan comes back to it.
+// parts of some Services, nothing of these is sent, but the rest is: what the
+// kernel had of them goes with the next Plan. Affinity maps forget the backends
+// that are gone in the same batch; where that must be finished afterwards and
+// fails, all else is in force, and the next Plan comes back to it.
 func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, error) {
 	plan, ok := p.(*Plan)
 	if !ok {
@@ -171,7 +171,7 @@ func (q *quarantine) result() apply.Result {
 
 // without returns the plan without what was refused: entries of affinity maps
 // that expired meanwhile are no matter, nor are chains and sets that something
-// still holds to; of other things, the whole Service is left as it is.
+// still holds to; of other things, nothing of the whole Service is sent.
 func (q *quarantine) without(p *Plan, refusals []refused) (*Plan, error) {
 	services := map[ir.Name]bool{}
 	drop := map[string]bool{} // chains and sets not to remove
