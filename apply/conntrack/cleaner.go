@@ -6,27 +6,30 @@ import (
 	"sync"
 	"time"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
 )
 
 // Cleaner deletes stale flows beside the syncs that make them so, which need
 // not wait for it. It goes through the table for one sync at a time; what
-// several ask for meanwhile becomes one. Its methods may be called by several
-// goroutines.
+// several ask for meanwhile becomes one. After an error it goes through the table
+// again by itself. Its methods may be called by several goroutines.
 //
 // What it deletes was stale by what was in force after it had been read: new
 // rules may lead a flow to a new endpoint before anybody has said that they are
 // in force, and to what was in force before it would look stale.
 type Cleaner struct {
-	clean func(context.Context, *Judge, func([]Stale) ([]Stale, error)) (int, error)
-	done  func(Cleaned)
-	wake  chan struct{}
+	clean   func(context.Context, *Judge, func([]Stale) ([]Stale, error)) (int, error)
+	done    func(Cleaned)
+	longest time.Duration // to wait after an error
+	wake    chan struct{}
 
 	mu      sync.Mutex
 	settled chan struct{}        // closed when the commit under way has been told of; nil: there is none
 	ended   int                  // how many syncs were told of
 	waiting ir.PerFamily[*scope] // to be cleaned
 	running ir.PerFamily[*scope] // being cleaned
+	failed  ir.PerFamily[bool]   // the last time; what was being cleaned waits again
 }
 
 // Cleaned is the result of one way through the table of a family.
@@ -37,9 +40,11 @@ type Cleaned struct {
 	Err     error
 }
 
-// NewCleaner returns a Cleaner that reports to done what it did.
-func NewCleaner(done func(Cleaned)) *Cleaner {
-	return &Cleaner{clean: Clean, done: done, wake: make(chan struct{}, 1)}
+// NewCleaner returns a Cleaner that reports to done what it did. After an error
+// it waits for apply.FirstRetry, then twice as long each time, up to longest; a
+// sync comes sooner.
+func NewCleaner(longest time.Duration, done func(Cleaned)) *Cleaner {
+	return &Cleaner{clean: Clean, done: done, longest: longest, wake: make(chan struct{}, 1)}
 }
 
 // Committing notes that the kernel's rules are about to change: from now on
@@ -63,7 +68,7 @@ func (c *Cleaner) Ended(w Work) {
 	defer c.mu.Unlock()
 	for f, s := range ir.Present(came) {
 		s = s.over(c.waiting.Of(f))
-		if s.idle() && c.running.Of(f) == nil { // nobody needs to know of it
+		if s.idle() && c.running.Of(f) == nil && !c.failed.Of(f) { // nobody needs to know of it
 			s = nil
 		}
 		*c.waiting.At(f) = s
@@ -83,37 +88,75 @@ func (c *Cleaner) Ended(w Work) {
 }
 
 // Busy reports whether flows of a sync that has ended are still to be looked at.
+// Nobody is to wait for a family of which that failed: it may go on failing.
 func (c *Cleaner) Busy() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.waiting != ir.PerFamily[*scope]{} || c.running != ir.PerFamily[*scope]{}
+	for _, f := range ir.Families() {
+		if !c.failed.Of(f) && (c.waiting.Of(f) != nil || c.running.Of(f) != nil) {
+			return true
+		}
+	}
+	return false
 }
 
 // Run cleans until ctx ends.
 func (c *Cleaner) Run(ctx context.Context) {
+	failures := 0
+	var retry <-chan time.Time // nil: nothing failed
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-c.wake:
+		case <-retry:
 		}
-		c.mu.Lock()
-		c.running, c.waiting = c.waiting, ir.PerFamily[*scope]{}
-		c.mu.Unlock()
-		for f, s := range ir.Present(c.running) {
-			if j := s.judge(f); !j.Idle() {
-				began := time.Now()
-				n, err := c.clean(ctx, j, c.still(ctx, f))
-				if ctx.Err() != nil {
-					return
-				}
-				c.done(Cleaned{f, n, time.Since(began), err})
-			}
+		failed, ended := c.run(ctx)
+		switch {
+		case ended:
+			return
+		case failed:
+			failures++
+			retry = time.After(apply.Backoff(failures, apply.FirstRetry, c.longest))
+		default:
+			failures, retry = 0, nil
 		}
-		c.mu.Lock()
-		c.running = ir.PerFamily[*scope]{}
-		c.mu.Unlock()
 	}
+}
+
+// run cleans what waits, and reports whether some of it failed, and whether ctx
+// has ended.
+func (c *Cleaner) run(ctx context.Context) (failed, ended bool) {
+	c.mu.Lock()
+	c.running, c.waiting = c.waiting, ir.PerFamily[*scope]{}
+	c.mu.Unlock()
+	for f, s := range ir.Present(c.running) {
+		out := Cleaned{Family: f}
+		if j := s.judge(f); !j.Idle() {
+			began := time.Now()
+			out.Deleted, out.Err = c.clean(ctx, j, c.still(ctx, f))
+			if ctx.Err() != nil {
+				return false, true
+			}
+			out.Took = time.Since(began)
+			c.done(out)
+		} else if c.failed.Of(f) { // and what did is nobody's any longer
+			c.done(out)
+		}
+		c.ran(f, out.Err != nil)
+		failed = failed || out.Err != nil
+	}
+	return failed, false
+}
+
+// ran notes that a family was cleaned, or that it has to be again.
+func (c *Cleaner) ran(f ir.Family, failed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if failed {
+		*c.waiting.At(f) = c.waiting.Of(f).over(c.running.Of(f)).bounded()
+	}
+	*c.running.At(f), *c.failed.At(f) = nil, failed
 }
 
 // still returns what picks those of the stale entries that are stale by what

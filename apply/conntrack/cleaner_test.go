@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -66,7 +67,7 @@ func (k *tracking) left() []string {
 func cleaning(t *testing.T, entries ...Entry) (*Cleaner, *tracking) {
 	t.Helper()
 	k := &tracking{goOn: make(chan struct{}), entries: entries}
-	c := NewCleaner(func(d Cleaned) {
+	c := NewCleaner(time.Minute, func(d Cleaned) {
 		if d.Err != nil {
 			t.Error(d.Err)
 		}
@@ -198,7 +199,7 @@ func TestCleanerJudgesByWhatIsInForce(t *testing.T) {
 func TestCleanerEndsWhileItWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &tracking{goOn: make(chan struct{}, 1), entries: []Entry{flow(1, oldPod)}}
-		c := NewCleaner(func(d Cleaned) { t.Errorf("done: %v", d) })
+		c := NewCleaner(time.Minute, func(d Cleaned) { t.Errorf("done: %v", d) })
 		var got error
 		c.clean = func(ctx context.Context, j *Judge, pick func([]Stale) ([]Stale, error)) (int, error) {
 			n, err := k.clean(ctx, j, pick)
@@ -222,6 +223,71 @@ func TestCleanerEndsWhileItWaits(t *testing.T) {
 			t.Errorf("got %v", got)
 		}
 	})
+}
+
+// What could not be deleted is tried again: after a second, then twice as long
+// each time, or beside what the next sync asks for. Nobody waits for it.
+func TestCleanerTriesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &tracking{goOn: make(chan struct{}), entries: []Entry{flow(1, oldPod), flow(2, newPod)}}
+		close(k.goOn)
+		fail := errors.New("no buffer space")
+		began := time.Now()
+		var told []string
+		c := NewCleaner(4*time.Second, func(d Cleaned) {
+			told = append(told, fmt.Sprint(time.Since(began), " ", d.Deleted, " ", d.Err))
+		})
+		c.clean = func(ctx context.Context, j *Judge, pick func([]Stale) ([]Stale, error)) (int, error) {
+			if fail != nil {
+				return 0, fail
+			}
+			return k.clean(ctx, j, pick)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		all.Go(func() { c.Run(ctx) })
+		defer all.Wait()
+		defer cancel()
+		pass := func(d time.Duration) {
+			time.Sleep(d) // of the bubble
+			synctest.Wait()
+		}
+		c.Ended(to(t, newPod))
+		pass(12 * time.Second)
+		if c.Busy() {
+			t.Error("busy with what may never come")
+		}
+		c.Ended(to(t, oldPod)) // at once
+		synctest.Wait()
+		left(t, k, flow(1, oldPod), flow(2, newPod))
+		fail = nil
+		pass(time.Minute)
+		left(t, k, flow(1, oldPod))
+		fail = errors.New("gone again")
+		c.Ended(to(t, newPod))
+		pass(500 * time.Millisecond)
+		c.Ended(Work{Programs: to(t).Programs, All: true}) // no Service is left
+		pass(time.Minute)
+		want := []string{"0s 0 no buffer space", "1s 0 no buffer space", "3s 0 no buffer space", "7s 0 no buffer space", "11s 0 no buffer space",
+			"12s 0 no buffer space", "16s 1 <nil>", "1m12s 0 gone again", "1m12.5s 0 <nil>"}
+		if diff := cmp.Diff(want, told); diff != "" {
+			t.Errorf("told (-want +got):\n%s", diff)
+		}
+		if c.Busy() || c.waiting != (ir.PerFamily[*scope]{}) {
+			t.Error("something waits in the end")
+		}
+	})
+}
+
+// What cannot be deleted is not remembered without end.
+func TestCleanerForgets(t *testing.T) {
+	s := &scope{removed: map[ir.Match]bool{}}
+	for i := range maxRemoved + 10 {
+		s.removed[ir.Match{Protocol: ir.UDP, Port: uint16(i + 1)}] = true
+	}
+	if n := len(s.bounded().removed); n != maxRemoved {
+		t.Errorf("%d frontends, want %d", n, maxRemoved)
+	}
 }
 
 // All Services of a sync take the place of those before it.

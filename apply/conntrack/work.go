@@ -79,6 +79,22 @@ func (s *scope) over(old *scope) *scope {
 	return sum
 }
 
+// maxRemoved is how many frontends that are gone a scope has at most, whose flows
+// could not be deleted.
+const maxRemoved = 10_000
+
+// bounded returns the scope with maxRemoved frontends that are gone: they would
+// become more for as long as their flows cannot be deleted.
+func (s *scope) bounded() *scope {
+	for m := range s.removed {
+		if len(s.removed) <= maxRemoved {
+			break
+		}
+		delete(s.removed, m)
+	}
+	return s
+}
+
 // idle reports whether there is no flow to look at.
 func (s *scope) idle() bool {
 	for _, service := range s.services {

@@ -202,7 +202,7 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 	d.store = watch.NewStore(time.Now)
 	d.health = serve.NewHealth(2*cfg.SyncPeriod(), time.Now)
 	d.health.Pending = d.store.Pending
-	d.flows = conntrack.NewCleaner(d.cleaned)
+	d.flows = conntrack.NewCleaner(cfg.SyncPeriod(), d.cleaned)
 	d.health.Following = d.following
 	d.metrics = newMetrics(cfg, p.Version)
 	d.measureStore()

@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -12,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/conntrack"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/ir"
@@ -116,6 +119,45 @@ func TestReadyWaitsForFlows(t *testing.T) {
 	}
 	if st := d.state.told(0); !st.Synced {
 		t.Error("the rules themselves are not synced")
+	}
+}
+
+// What follows the rules, fails and is tried again is told until it is done, in
+// status, metrics and once in the log. The rules are in force all the same.
+func TestRetriesAreTold(t *testing.T) {
+	var log strings.Builder
+	cfg := testConfig(ir.ModeNFTables)
+	d, err := newDaemon(&process{Options: &Options{Snapshot: "none"}},
+		&loaded{Resolved: &config.Resolved{Config: cfg, NodeName: "node1"}}, newLogger(io.Discard, &log, &cfg.Logging))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.cleaned(conntrack.Cleaned{Family: ir.IPv4, Err: errors.New("no buffer space")})
+	d.cleaned(conntrack.Cleaned{Family: ir.IPv4, Err: errors.New("no buffer space")})
+	d.cleaned(conntrack.Cleaned{Family: ir.IPv6})
+	busy := apply.Leftover{Object: "table ip kube-proxy", Remove: func(context.Context) error { return errors.New("busy") }}
+	if err := d.removeLeftovers(t.Context(), []apply.Leftover{busy}, nil); err == nil {
+		t.Error("a leftover that stays is no error")
+	}
+	retrying := d.state.told(0).Retrying
+	want := []string{"stale IPv4 UDP flows: no buffer space", "what other proxies left: table ip kube-proxy: busy"}
+	if len(retrying) != 2 || retrying[0].What+": "+retrying[0].Error != want[0] || retrying[1].What+": "+retrying[1].Error != want[1] {
+		t.Errorf("status has %+v, want %q", retrying, want)
+	}
+	page := httptest.NewRecorder()
+	d.metricsServer().Handler.ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
+	for _, line := range []string{`proxyc_conntrack_failures_total{ip_family="IPv4"} 2`, `proxyc_conntrack_failures_total{ip_family="IPv6"} 0`, "proxyc_leftover_failures_total 1"} {
+		if !strings.Contains(page.Body.String(), line+"\n") {
+			t.Errorf("metrics: no line %q", line)
+		}
+	}
+	d.cleaned(conntrack.Cleaned{Family: ir.IPv4, Deleted: 1})
+	if retrying = d.state.told(0).Retrying; len(retrying) != 1 {
+		t.Errorf("afterwards status has %+v", retrying)
+	}
+	d.log.info.Flush()
+	if n := strings.Count(log.String(), "no buffer space"); n != 1 || !strings.Contains(log.String(), "stale IPv4 UDP flows: done, after failures") {
+		t.Errorf("%d errors, log:\n%s", n, log.String())
 	}
 }
 

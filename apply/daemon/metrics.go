@@ -29,6 +29,7 @@ func newMetrics(cfg *config.Config, version string) *serve.Metrics {
 		m.NFTSyncFailures.Of(f)
 		m.NFTCleanupFailures.Of(f)
 		m.ConntrackDeleted.Of(f)
+		m.ConntrackFailures.Of(f)
 	}
 	for _, v := range [...]apply.Verb{apply.Add, apply.Change, apply.Remove} {
 		m.Operations.Of(v)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/proxyc/proxyc/apply/monitor"
@@ -31,8 +32,8 @@ type peer struct {
 	tell   func(*KubeProxy)
 	send   func(watch.Event)
 
-	removed time.Time // last; zero: there was nothing to remove
-	there   bool
+	removed time.Time   // last; zero: there was nothing to remove
+	there   atomic.Bool // it runs: its rules stay
 }
 
 // newPeer looks once: what is there before the daemon's first sync is taken
@@ -65,12 +66,12 @@ func (p *peer) step(ctx context.Context) {
 		p.log.Debug("kube-proxy's rules", "err", err)
 	}
 	switch {
-	case len(found) == 0 && p.there && err == nil:
-		p.there = false
+	case len(found) == 0 && p.there.Load() && err == nil:
+		p.there.Store(false)
 		p.tell(nil)
 		p.log.Info("kube-proxy's rules are gone")
 		return
-	case len(found) == 0 || p.there:
+	case len(found) == 0 || p.there.Load():
 		return
 	}
 	seen := &KubeProxy{Since: p.now(), Objects: found, Stays: !p.removed.IsZero() && p.now().Sub(p.removed) < peerAgain}
@@ -81,7 +82,8 @@ func (p *peer) step(ctx context.Context) {
 	p.log.Warn(why, "objects", strings.Join(found, ", "))
 	p.send(watch.Event{Warning: true, Reason: "KubeProxyBeside", Action: "StartKubeProxy", Note: why + ": " + strings.Join(found, ", ")})
 	p.tell(seen)
-	if p.there = seen.Stays; !p.there {
+	p.there.Store(seen.Stays)
+	if !seen.Stays {
 		p.remove(ctx)
 		p.removed = p.now()
 	}

@@ -37,6 +37,9 @@ func (st *Status) Print(w io.Writer) error {
 	for _, q := range st.Quarantined {
 		line("quarantined", "Service %s: %s", q.Service, q.Reason)
 	}
+	for _, r := range st.Retrying {
+		line("retrying", "%s, since %s ago: %s", r.What, age(st.Now, r.Since), r.Error)
+	}
 	for _, b := range st.Broken {
 		line("broken", "%s %s: %s", b.Kind, b.Object, b.Reason)
 	}

@@ -55,13 +55,15 @@ func (d *daemon) proxy(ctx context.Context) error {
 		d.log.Error("changes of the rules by others will be seen late", "err", err)
 	}
 	d.countPackets(dataplane.Counters())
-	kubeProxy := newPeer(d, func(ctx context.Context) { d.removeLeftovers(ctx, dataplane) })
+	untidy := make(chan func())
+	kubeProxy := newPeer(d, func(ctx context.Context) { ask(ctx, untidy) })
 	r := &reconcile.Reconciler{
 		Schedule:  scheduleOf(d.cfg),
 		Source:    d.follower,
 		Dataplane: dataplane,
 		Drift:     drift,
 		Queued:    d.queued,
+		Untidy:    untidy,
 		Trim:      debug.FreeOSMemory,
 		Now:       time.Now, After: time.After,
 		Committing: d.flows.Committing,
@@ -93,16 +95,20 @@ func (d *daemon) proxy(ctx context.Context) error {
 	all.Go(func() { d.boot.keep(sourceCtx, dataplane.Applied) })
 	all.Go(func() { d.follower.watchInterfaces(sourceCtx) })
 	all.Go(func() { d.flows.Run(sourceCtx) })
-	cleaned := false
-	r.Synced = func(s *reconcile.Sync) {
-		d.synced(s)
-		if s.Err == nil && !cleaned {
-			cleaned = true
-			d.removeLeftovers(ctx, dataplane)
-			all.Go(func() { kubeProxy.watch(sourceCtx) })
-			smallHeap(garbageAtRest)
-			debug.FreeOSMemory()
+	r.Synced = d.synced
+	watchPeer := sync.OnceFunc(func() { all.Go(func() { kubeProxy.watch(sourceCtx) }) })
+	r.Tidy = func(ctx context.Context) error {
+		if kubeProxy.there.Load() { // what is to go cannot be told from what comes back
+			return errors.New("kube-proxy runs beside proxyc")
 		}
+		leftovers, err := Leftovers(ctx, d.cfg.ProxyMode(), dataplane)
+		err = d.removeLeftovers(ctx, leftovers, err)
+		if err == nil {
+			watchPeer()
+		}
+		smallHeap(garbageAtRest)
+		debug.FreeOSMemory()
+		return err
 	}
 	r.Run(ctx)
 	return nil
@@ -210,7 +216,7 @@ func (d *daemon) tell(s *reconcile.Sync) {
 		d.log.Warn("the rules are repaired", "operations", n)
 	}
 	for _, r := range s.Done.RefusedNow {
-		d.log.Error("the kernel refuses the rules of a Service, which is left out until it changes", "service", r.Service.String(), "err", r.Reason)
+		d.log.Error("the kernel refuses the rules of a Service, which is left out until it changes or the next full comparison", "service", r.Service.String(), "err", r.Reason)
 	}
 	say := d.log.Debug
 	if total(s.Done.Operations) > 0 && s.Kind == reconcile.Full {
@@ -223,12 +229,25 @@ func total(c apply.Count) int { return c.Added + c.Changed + c.Removed }
 
 // cleaned notes what was done about the UDP flows that held on to what is gone.
 func (d *daemon) cleaned(c conntrack.Cleaned) {
+	d.retrying("stale "+c.Family.String()+" UDP flows", c.Err)
 	if c.Err != nil {
-		d.log.Error("deleting stale UDP flows", "family", c.Family.String(), "err", c.Err)
+		d.metrics.ConntrackFailures.Of(c.Family).Inc()
 	}
 	d.log.Debug("deleted stale UDP flows", "family", c.Family.String(), "flows", c.Deleted, "took", c.Took)
 	d.metrics.ConntrackSeconds.Of(c.Family).Observe(c.Took.Seconds())
 	d.metrics.ConntrackDeleted.Of(c.Family).Add(float64(c.Deleted))
+}
+
+// retrying notes that something beside the rules failed and will be tried again;
+// nil: it succeeded. The same error is not logged twice.
+func (d *daemon) retrying(what string, err error) {
+	switch is, was := d.state.setRetrying(what, err); {
+	case is == was:
+	case err != nil:
+		d.log.Error(what+": will be tried again", "err", err)
+	default:
+		d.log.Info(what + ": done, after failures")
+	}
 }
 
 // following says what still has to follow the last sync; "": nothing.
@@ -261,16 +280,29 @@ func (d *daemon) oomScore() {
 	}
 }
 
-// removeLeftovers takes away what proxies of other modes left. It is no reason
-// to stop if some of that fails.
-func (d *daemon) removeLeftovers(ctx context.Context, dataplane apply.Dataplane) {
-	leftovers, err := Leftovers(ctx, d.cfg.ProxyMode(), dataplane)
+// ask has the Reconciler tidy up again, and waits until it has.
+func ask(ctx context.Context, untidy chan<- func()) {
+	done := make(chan struct{})
+	select {
+	case untidy <- func() { close(done) }:
+	case <-ctx.Done():
+		return
+	}
+	<-done
+}
+
+// removeLeftovers takes away what proxies of other modes left; err says why more
+// of that may not have been found.
+func (d *daemon) removeLeftovers(ctx context.Context, leftovers []apply.Leftover, err error) error {
 	for _, l := range leftovers {
 		d.log.Info("removing", "object", l.Object)
 	}
-	if err := errors.Join(err, remove(ctx, leftovers)); err != nil {
-		d.log.Error("what other proxies left", "err", err)
+	err = errors.Join(err, remove(ctx, leftovers))
+	if err != nil {
+		d.metrics.LeftoverFailures.Inc()
 	}
+	d.retrying("what other proxies left", err)
+	return err
 }
 
 // lock waits until no other proxyc writes the node's rules.

@@ -40,7 +40,9 @@ type Status struct {
 	Snapshot  *File      `json:"snapshot,omitempty"` // --snapshot
 	BootFile  *File      `json:"bootFile,omitempty"` // --boot-from
 	// Kept are files of which an older version counts, since the newest was refused.
-	Kept     []Kept    `json:"kept,omitempty"`
+	Kept []Kept `json:"kept,omitempty"`
+	// Retrying is what follows the rules, failed and is tried again.
+	Retrying []Retry   `json:"retrying,omitempty"`
 	LastSync time.Time `json:"lastSync,omitzero"`
 	LastKind string    `json:"lastKind,omitempty"`
 	// Operations are those of the last sync.
@@ -84,6 +86,12 @@ type Kept struct {
 	Path   string    `json:"path"`
 	Since  time.Time `json:"since"` // the first refusal after a version that was taken
 	Reason string    `json:"reason"`
+}
+
+type Retry struct {
+	What  string    `json:"what"` // "stale IPv4 UDP flows"
+	Since time.Time `json:"since"`
+	Error string    `json:"error"` // of the last try
 }
 
 type Refused struct {
@@ -199,6 +207,26 @@ func (s *state) setKept(path, why string) {
 		now = append(now, Kept{path, since, why})
 	}
 	s.status.Kept = now
+}
+
+// setRetrying sets why something failed that is tried again; nil: it did not. It
+// returns that error, and the one before, as text.
+func (s *state) setRetrying(what string, err error) (is, was string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	since := s.now()
+	now := slices.DeleteFunc(slices.Clone(s.status.Retrying), func(r Retry) bool {
+		if r.What == what {
+			since, was = r.Since, r.Error
+		}
+		return r.What == what
+	})
+	if err != nil {
+		is = err.Error()
+		now = append(now, Retry{what, since, is})
+	}
+	s.status.Retrying = now
+	return is, was
 }
 
 // told returns the Status, as far as the state has it.

@@ -56,6 +56,9 @@ objects      0 Services, 0 EndpointSlices, 0 Nodes
 	st.setBroken("services", map[string]string{"ns/old": "spec: bad"})
 	st.setBroken("nodes", map[string]string{"node1": "spec: bad"})
 	st.setBroken("services", map[string]string{"ns/b": "spec.ports: bad", "ns/a": "spec: bad"})
+	st.setRetrying("stale IPv4 UDP flows", errors.New("no buffer space"))
+	st.setRetrying("what other proxies left", errors.New("busy"))
+	st.setRetrying("what other proxies left", nil)
 	check(0, `node         node1
 mode         nftables
 version      v1.2.3, process 4711, up 1h0m0s
@@ -65,6 +68,7 @@ pending      0
 objects      0 Services, 0 EndpointSlices, 0 Nodes
 last sync    2026-01-02T03:04:05Z, full: 1 added, 0 changed, 0 removed
 quarantined  Service ns/web: too long
+retrying     stale IPv4 UDP flows, since 0s ago: no buffer space
 broken       nodes node1: spec: bad
 broken       services ns/a: spec: bad
 broken       services ns/b: spec.ports: bad

@@ -62,6 +62,9 @@ type Metrics struct {
 	DriftRepairs prometheus.Counter  // operations that undid what somebody else changed
 	Quarantined  prometheus.Gauge    // Services that the kernel refuses
 	EventSeconds prometheus.Observer // from the arrival of an event to its being in force
+	// Failures of what follows the rules, and is tried again.
+	ConntrackFailures PerFamily[prometheus.Counter] // iptables, ipvs, nftables
+	LeftoverFailures  prometheus.Counter
 }
 
 // Labelled metrics, by what they are labelled with.
@@ -169,6 +172,10 @@ func NewMetrics(mode ir.Mode, version string) *Metrics {
 			"Services that the kernel refuses.")(),
 		EventSeconds: r.histogram(everywhere, "proxyc_event_to_kernel_seconds",
 			"Time from the arrival of an event until the kernel followed.", syncBuckets())(),
+		ConntrackFailures: r.counter(linux, "proxyc_conntrack_failures_total",
+			"Searches for stale conntrack entries that failed.", familyLabel),
+		LeftoverFailures: r.counter(everywhere, "proxyc_leftover_failures_total",
+			"Failures to remove what other proxies left on the node.")(),
 	}
 	feature := r.gauge(everywhere, "kubernetes_feature_enabled", "Whether a feature gate is on.", "name", "stage")
 	m.Feature = func(name, stage string) prometheus.Gauge { return feature(name, stage) }

@@ -38,7 +38,7 @@ func touch(m *Metrics) {
 	}
 	for _, c := range []prometheus.Counter{
 		m.EndpointChanges, m.ServiceChanges, m.RestoreFailures.Of(f), m.PartialRestoreFailures.Of(f), m.NFTSyncFailures.Of(f), m.NFTCleanupFailures.Of(f),
-		m.ConntrackDeleted.Of(f), m.Healthz.Of(200), m.Livez.Of(503), m.Operations.Of(apply.Change), m.DriftRepairs,
+		m.ConntrackDeleted.Of(f), m.ConntrackFailures.Of(f), m.LeftoverFailures, m.Healthz.Of(200), m.Livez.Of(503), m.Operations.Of(apply.Change), m.DriftRepairs,
 		m.Client.Requests("200", "GET", "h:1"), m.Client.Retries("500", "GET", "h:1"),
 		m.Client.TransportCalls("miss"), m.Client.TransportsCollected("deleted"), m.Client.RotationsCollected,
 		m.Client.CAReloads("success", "updated"), m.Client.PluginCalls("0", "no_error"),
@@ -134,6 +134,8 @@ func TestMetricsByMode(t *testing.T) {
 		{all, "counter proxyc_drift_repaired_total {}"},
 		{all, "gauge proxyc_quarantined_services {}"},
 		{all, "histogram proxyc_event_to_kernel_seconds {}"},
+		{lin, "counter proxyc_conntrack_failures_total {ip_family=IPv6}"},
+		{all, "counter proxyc_leftover_failures_total {}"},
 		{all, "gauge proxyc_store_bytes {}"},
 		{all, "gauge proxyc_api_last_event_timestamp_seconds {resource=services}"},
 		{all, "gauge proxyc_api_contact {resource=services}"},

@@ -79,6 +79,9 @@ type Reconciler struct {
 	// the first sync that succeeds, and again, later each time, as long as it gives
 	// an error. nil: there is nothing.
 	Tidy func(context.Context) error
+	// Untidy has something when Tidy is to be called again: what is to be called
+	// after it. nil: it never is.
+	Untidy <-chan func()
 	// Trim is called where much garbage is left, just when others need memory,
 	// too: the tools and the kernel; nil: nothing is done about it.
 	Trim  func()
@@ -132,6 +135,9 @@ func (r *Reconciler) Run(ctx context.Context) {
 			r.ask(Full)
 		case <-r.tidyNext:
 			r.tidy(ctx)
+		case tidied := <-r.Untidy:
+			r.tidy(ctx)
+			tidied()
 		case <-r.After(wait):
 			r.sync(ctx) // it is due, also where Now stands still
 		}
@@ -180,10 +186,12 @@ func (r *Reconciler) end(ctx context.Context, s *Sync) {
 
 func (r *Reconciler) tidy(ctx context.Context) {
 	r.tidyNext = nil
-	if err := r.Tidy(ctx); err != nil {
-		r.untidy++
-		r.tidyNext = r.After(r.Schedule.backoff(r.untidy))
+	if r.Tidy(ctx) == nil {
+		r.untidy = 0
+		return
 	}
+	r.untidy++
+	r.tidyNext = r.After(r.Schedule.backoff(r.untidy))
 }
 
 // compare lets everything be compared beside the changes to come, and reports

@@ -140,9 +140,12 @@ func TestReconcilerRetries(t *testing.T) {
 // changes go on.
 func TestReconcilerTidies(t *testing.T) {
 	busy := errors.New("busy")
+	var untidy chan func()
 	runWith(t, func(w *world) {
 		w.dataplane.fail = busy
-		outcomes := []error{busy, busy, busy, nil}
+		outcomes := []error{busy, busy, busy, nil, busy, nil}
+		untidy = make(chan func(), 1)
+		w.Untidy = untidy
 		w.Tidy = func(context.Context) error {
 			err := outcomes[0]
 			outcomes = outcomes[1:]
@@ -154,6 +157,10 @@ func TestReconcilerTidies(t *testing.T) {
 		w.want(svc("a", 1))
 		w.pass(time.Minute)
 		w.logged("0s full: busy", "1s full", "1s tidy: busy", "2s tidy: busy", "4s tidy: busy", "5s change", "8s tidy: <nil>")
+		w.log = nil
+		untidy <- func() { w.log = append(w.log, "told") }
+		w.pass(time.Minute)
+		w.logged("1m5s tidy: busy", "told", "1m6s tidy: <nil>")
 	})
 }
 
