@@ -16,7 +16,7 @@
 //	endpoints   its EndpointSlices merged into one list a port  → endpoint
 //	topology    which of them a node uses                       → choice
 //	routes      who is sent to which of them                    → ir.Route
-//	firewall    source ranges
+//	firewall    source ranges: read, and widened by the VIPs     → ir.SourceRange
 //	affinity    session affinity
 //	health      healthCheckNodePort
 //	windows     what kernelspace mode chooses differently
