@@ -133,11 +133,47 @@ const IPVSDevice = "kube-ipvs0"
 
 // IPVS is what only the ipvs mode reads (config ipvs).
 type IPVS struct {
-	Scheduler    string // never empty; "rr" by default
+	Scheduler    string // never empty; "rr" by default; ParseScheduler reads it
 	ExcludeCIDRs []netip.Prefix
 	StrictARP    bool
 	// Timeouts of the kernel's connection table; 0 leaves the kernel's value.
 	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
+}
+
+// SchedulerFlags are the kernel's flags of a scheduler (IP_VS_SVC_F_SCHED1 and 2).
+type SchedulerFlags uint32
+
+const (
+	SchedulerFallback SchedulerFlags = 0x08 // take another real server where the chosen one takes no connections
+	SchedulerPort     SchedulerFlags = 0x10 // hash the client's port, too
+)
+
+// ParseScheduler reads a scheduler's name with its flags, as ipvsadm names these:
+// "mh,mh-port". sh and mh alone have flags. mh without any has both: without
+// mh-fallback, connections that it gives to a backend that drains would fail.
+// ok is false where a flag is none of the scheduler's.
+func ParseScheduler(s string) (name string, flags SchedulerFlags, ok bool) {
+	name, rest, some := strings.Cut(s, ",")
+	if !some {
+		if name == "mh" {
+			flags = SchedulerFallback | SchedulerPort
+		}
+		return name, flags, true
+	}
+	if name != "sh" && name != "mh" {
+		return name, 0, false
+	}
+	for flag := range strings.SplitSeq(rest, ",") {
+		switch flag {
+		case name + "-fallback":
+			flags |= SchedulerFallback
+		case name + "-port":
+			flags |= SchedulerPort
+		default:
+			return name, 0, false
+		}
+	}
+	return name, flags, true
 }
 
 // HNS is what only the kernelspace mode (Windows) reads (config winkernel).

@@ -105,6 +105,9 @@ func (v *validator) ipvs() {
 		v.errorf("mode", "must not be ipvs while feature gate %s is off", gateIPVS)
 	}
 	v.syncPeriods("ipvs", c.IPVS.SyncPeriod, c.IPVS.MinSyncPeriod)
+	if _, _, ok := ir.ParseScheduler(c.IPVS.Scheduler); !ok {
+		v.errorf("ipvs.scheduler", `must be a name such as "rr", for mh and sh with flags such as "mh,mh-fallback,mh-port", got %q`, c.IPVS.Scheduler)
+	}
 	v.notNegative("ipvs.tcpTimeout", c.IPVS.TCPTimeout)
 	v.notNegative("ipvs.tcpFinTimeout", c.IPVS.TCPFinTimeout)
 	v.notNegative("ipvs.udpTimeout", c.IPVS.UDPTimeout)

@@ -129,7 +129,7 @@ func TestVirtualServers(t *testing.T) {
 -a -u 10.96.0.15:53 -r 10.244.2.10:8080 -m -w 1
 `},
 		{"sticky", func(p *ir.Program) { p.Node.IPVS.Scheduler = "mh" }, `
--A -u 10.96.0.15:53 -s mh -p 10800 -b mh-port
+-A -u 10.96.0.15:53 -s mh -p 10800 -b mh-fallback,mh-port
 -a -u 10.96.0.15:53 -r 10.244.1.10:8080 -m -w 1
 -a -u 10.96.0.15:53 -r 10.244.2.10:8080 -m -w 1
 `},

@@ -40,10 +40,8 @@ type Node struct {
 func LowerNode(f ir.Family, n *ir.Node) *Node {
 	x := &Node{family: f, node: n, scheduler: DefaultScheduler, nodePorts: nodePortAddrs(n)}
 	if n.IPVS != nil && n.IPVS.Scheduler != "" {
-		x.scheduler = n.IPVS.Scheduler
-	}
-	if x.scheduler == "mh" {
-		x.flags = SourceHash
+		name, flags, _ := ir.ParseScheduler(n.IPVS.Scheduler)
+		x.scheduler, x.flags = name, Flags(flags)
 	}
 	return x
 }

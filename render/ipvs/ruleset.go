@@ -32,7 +32,8 @@ type Flags uint32
 
 const (
 	Persistent Flags = 0x01 // clients stick to a real server
-	SourceHash Flags = 0x10 // scheduler mh: hash the source port too ("mh-port")
+	Fallback         = Flags(ir.SchedulerFallback)
+	SourceHash       = Flags(ir.SchedulerPort)
 )
 
 // VirtualServer is one address and port that the kernel balances.

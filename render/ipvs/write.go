@@ -31,8 +31,15 @@ func (v *VirtualServer) append(b []byte) []byte {
 		b = append(b, " -p "...)
 		b = strconv.AppendInt(b, int64(v.Timeout/time.Second), 10)
 	}
-	if v.Flags&SourceHash != 0 {
-		b = append(b, " -b mh-port"...)
+	sep := " -b "
+	for _, f := range [...]struct {
+		flag Flags
+		word string
+	}{{Fallback, "-fallback"}, {SourceHash, "-port"}} {
+		if v.Flags&f.flag != 0 {
+			b = append(append(append(b, sep...), v.Scheduler...), f.word...)
+			sep = ","
+		}
 	}
 	return append(b, '\n')
 }

@@ -171,10 +171,16 @@ func parseCommand(args []string) (v VirtualServer, r RealServer, err error) {
 			n, err = strconv.Atoi(value)
 			v.Flags, v.Timeout = v.Flags|Persistent, time.Duration(n)*time.Second
 		case "-b":
-			if value != "mh-port" {
-				return v, r, fmt.Errorf("flag %s", value)
+			for flag := range strings.SplitSeq(value, ",") {
+				switch flag {
+				case "mh-fallback", "sh-fallback":
+					v.Flags |= Fallback
+				case "mh-port", "sh-port":
+					v.Flags |= SourceHash
+				default:
+					return v, r, fmt.Errorf("flag %s", flag)
+				}
 			}
-			v.Flags |= SourceHash
 		case "-r":
 			r.AddrPort, err = netip.ParseAddrPort(value)
 		case "-w":
@@ -193,7 +199,7 @@ func parseCommand(args []string) (v VirtualServer, r RealServer, err error) {
 // There is no ipvs in every kernel to try the text on: a reader of the
 // manual's grammar must find in it what was lowered.
 func TestIPVSRoundTrip(t *testing.T) {
-	for _, scheduler := range []string{"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "mh", "fo", "ovf", "mine"} {
+	for _, scheduler := range []string{"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "mh", "mh,mh-port", "sh,sh-port,sh-fallback", "fo", "ovf", "mine"} {
 		var programs ir.Programs
 		var want []VirtualServer
 		for _, f := range []ir.Family{ir.IPv4, ir.IPv6} {

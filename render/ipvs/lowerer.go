@@ -1,0 +1,276 @@
+package ipvs
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render/iptables"
+)
+
+// Lowerer lowers the changes of a Program. It counts what Services share:
+// elements of sets (the addresses of kube-ipvs0 and local backends among them),
+// and virtual servers that several of them ask for. All else is a Service's
+// own, so that a change is lowered from that Service alone, however many
+// others there are.
+type Lowerer struct {
+	node   *Node
+	users  map[ElementKey]int
+	size   [numSets]int            // elements of each set
+	claims map[ir.Match][]claimant // to virtual servers
+}
+
+// claimant is a Service that asks for a virtual server.
+type claimant struct {
+	kind    ir.Kind
+	service *ir.Service
+}
+
+// before reports whether c has a virtual server that o asks for, too. Where
+// both are alike, the first by name has it, as in Lower.
+func (c claimant) before(o claimant) int {
+	if c.kind != o.kind {
+		return int(c.kind) - int(o.kind)
+	}
+	return c.service.Name.Compare(o.service.Name)
+}
+
+// NewLowerer returns the Lowerer of Lower(p).
+func NewLowerer(p *ir.Program) *Lowerer {
+	node := p.Node
+	l := &Lowerer{node: LowerNode(p.Family, &node), users: map[ElementKey]int{}, claims: map[ir.Match][]claimant{}}
+	for i := range p.Services {
+		s := &p.Services[i]
+		f := l.node.LowerService(s)
+		l.acquire(&f, nil)
+		l.claim(s, &f)
+	}
+	return l
+}
+
+// Delta is what changes of Services make of a Ruleset, but for its rules.
+type Delta struct {
+	Family  ir.Family
+	Servers []ServerDelta // by key; those that are alike are not in it
+	// Elements that nobody needed before, and that nobody needs any longer.
+	Added, Removed []Element
+	Size           [numSets]int // elements of each set from now on
+}
+
+// ServerDelta is what a virtual server was and is; nil: there is none.
+type ServerDelta struct{ Old, New *VirtualServer }
+
+// Change puts what is new in the place of what was, which must be what the
+// Lowerer has, and returns what that makes of the Ruleset.
+func (l *Lowerer) Change(changes []ir.Change) *Delta {
+	d := &Delta{Family: l.node.family}
+	old, now := make([]Fragment, len(changes)), make([]Fragment, len(changes))
+	keys := map[ir.Match]ServerDelta{}
+	for i, c := range changes {
+		old[i], now[i] = l.lower(c.Old), l.lower(c.New)
+		for _, f := range [...]*Fragment{&old[i], &now[i]} {
+			for j := range f.VirtualServers {
+				keys[f.VirtualServers[j].Key] = ServerDelta{}
+			}
+		}
+	}
+	servers := l.fragments(changes, old, now)
+	for key := range keys {
+		keys[key] = ServerDelta{Old: servers(l.claims[key], key)}
+	}
+	for i, c := range changes {
+		l.unclaim(c.Old, &old[i])
+	}
+	// All that is needed is counted before anything is let go: what passes from
+	// one Service to another stays.
+	for i, c := range changes {
+		l.claim(c.New, &now[i])
+		l.acquire(&now[i], d)
+	}
+	for i := range changes {
+		l.release(&old[i], d)
+	}
+	for key, s := range keys {
+		s.New = servers(l.claims[key], key)
+		if s.Old == nil || s.New == nil || !s.Old.alike(s.New) {
+			if s != (ServerDelta{}) {
+				d.Servers = append(d.Servers, s)
+			}
+		}
+	}
+	slices.SortFunc(d.Servers, func(a, b ServerDelta) int { return a.Key().Compare(b.Key()) })
+	byKey := func(a, b Element) int { return a.Compare(b.ElementKey) }
+	slices.SortFunc(d.Added, byKey)
+	slices.SortFunc(d.Removed, byKey)
+	d.Size = l.size
+	return d
+}
+
+// Key is that of the virtual server.
+func (d ServerDelta) Key() ir.Match {
+	if d.New != nil {
+		return d.New.Key
+	}
+	return d.Old.Key
+}
+
+// alike reports whether two virtual servers are the same to the kernel.
+func (v *VirtualServer) alike(o *VirtualServer) bool {
+	return v.Same(o) && slices.EqualFunc(v.RealServers, o.RealServers, func(a, b RealServer) bool {
+		return a.AddrPort == b.AddrPort && a.Weight == b.Weight
+	})
+}
+
+// Same reports whether the kernel would balance both alike, but for their real
+// servers.
+func (v *VirtualServer) Same(o *VirtualServer) bool {
+	return v.Key == o.Key && v.Scheduler == o.Scheduler && v.Flags == o.Flags && v.Timeout == o.Timeout
+}
+
+func (l *Lowerer) lower(s *ir.Service) Fragment {
+	if s == nil {
+		return Fragment{}
+	}
+	return l.node.LowerService(s)
+}
+
+// fragments returns what finds the virtual server that the first of its
+// claimants asks for: in the Fragments at hand, or by lowering a Service that
+// does not change, which is seldom.
+func (l *Lowerer) fragments(changes []ir.Change, old, now []Fragment) func([]claimant, ir.Match) *VirtualServer {
+	at := map[*ir.Service]*Fragment{}
+	for i, c := range changes {
+		at[c.Old], at[c.New] = &old[i], &now[i]
+	}
+	return func(claimants []claimant, key ir.Match) *VirtualServer {
+		if len(claimants) == 0 {
+			return nil
+		}
+		first := claimants[0]
+		f := at[first.service]
+		if f == nil {
+			lowered := l.lower(first.service)
+			f = &lowered
+		}
+		i := slices.IndexFunc(f.VirtualServers, func(v VirtualServer) bool { return v.Key == key && v.Kind == first.kind })
+		return &f.VirtualServers[i]
+	}
+}
+
+func (l *Lowerer) claim(s *ir.Service, f *Fragment) {
+	for i := range f.VirtualServers {
+		v := &f.VirtualServers[i]
+		c := claimant{v.Kind, s}
+		list := l.claims[v.Key]
+		at, _ := slices.BinarySearchFunc(list, c, claimant.before)
+		l.claims[v.Key] = slices.Insert(list, at, c)
+	}
+}
+
+func (l *Lowerer) unclaim(s *ir.Service, f *Fragment) {
+	for i := range f.VirtualServers {
+		key := f.VirtualServers[i].Key
+		rest := slices.DeleteFunc(l.claims[key], func(c claimant) bool { return c.service.Name == s.Name })
+		if len(rest) == 0 {
+			delete(l.claims, key)
+		} else {
+			l.claims[key] = rest
+		}
+	}
+}
+
+// acquire counts what the Fragment needs, and notes what is new.
+func (l *Lowerer) acquire(f *Fragment, d *Delta) {
+	for i := range f.Elements {
+		k := f.Elements[i].ElementKey
+		if l.users[k]++; l.users[k] == 1 {
+			l.size[k.Set]++
+			if d != nil {
+				d.Added = append(d.Added, f.Elements[i])
+			}
+		}
+	}
+}
+
+// release stops counting what the Fragment needed, and notes what nothing needs.
+func (l *Lowerer) release(f *Fragment, d *Delta) {
+	for i := range f.Elements {
+		k := f.Elements[i].ElementKey
+		if l.users[k]--; l.users[k] == 0 {
+			delete(l.users, k)
+			l.size[k.Set]--
+			d.Removed = append(d.Removed, f.Elements[i])
+		}
+	}
+}
+
+// LowerRules returns the iptables part of what the Programs of a node want.
+func LowerRules(programs ir.Programs) iptables.Rulesets {
+	var all iptables.Rulesets
+	for f, p := range ir.Present(programs) {
+		*all.At(f) = NewRulesLowerer(p).ruleset()
+	}
+	return all
+}
+
+// RulesLowerer lowers what changes make of the iptables part: Services whose
+// source ranges shut out the node itself have rules there, and no others.
+type RulesLowerer struct {
+	node *Node
+	out  map[ir.Name][]iptables.Rule
+	now  *iptables.Ruleset // nil: to be made
+}
+
+// NewRulesLowerer returns the RulesLowerer of a Program.
+func NewRulesLowerer(p *ir.Program) *RulesLowerer {
+	node := p.Node
+	l := &RulesLowerer{node: LowerNode(p.Family, &node), out: map[ir.Name][]iptables.Rule{}}
+	for i := range p.Services {
+		l.put(&p.Services[i])
+	}
+	return l
+}
+
+func (l *RulesLowerer) put(s *ir.Service) (changed bool) {
+	var rules []iptables.Rule
+	for i := range s.Frontends {
+		if f := &s.Frontends[i]; !f.Match.NodeAddrs() && len(f.SourceRanges) > 0 {
+			rules = append(rules, l.node.outFilter(f)...)
+		}
+	}
+	if len(rules) == 0 {
+		return false
+	}
+	l.out[s.Name] = rules
+	return true
+}
+
+func (l *RulesLowerer) ruleset() *iptables.Ruleset {
+	if l.now == nil {
+		var out []iptables.Rule
+		for _, name := range slices.SortedFunc(maps.Keys(l.out), ir.Name.Compare) {
+			out = append(out, l.out[name]...)
+		}
+		l.now = l.node.Rules(out)
+	}
+	return l.now
+}
+
+// Change puts what is new in the place of what was, and returns what the
+// Ruleset was and is.
+func (l *RulesLowerer) Change(changes []ir.Change) (have, want *iptables.Ruleset) {
+	have = l.ruleset()
+	for _, c := range changes {
+		if l.out[c.Name] != nil {
+			delete(l.out, c.Name)
+			l.now = nil
+		}
+		if c.New != nil && l.put(c.New) {
+			l.now = nil
+		}
+	}
+	return have, l.ruleset()
+}
+
+// Size is the number of rules in each table of the Ruleset, in the order of its Tables.
+func (l *RulesLowerer) Size() [2]int { return l.ruleset().Size() }
