@@ -41,19 +41,46 @@ type Dataplane struct {
 	mostNFT  int                                                                                             // rules in one run of the nft variant
 	run      func(ctx context.Context, stdin io.Reader, stdout io.Writer, name string, args ...string) error // [run.To]
 
-	log      *slog.Logger   // nil: nobody is told
+	log      *slog.Logger // nil: nobody is told
+	lowering Lowering
 	found    rules.Rulesets // by the last Read
 	applied  apply.Applied
-	lowerers ir.PerFamily[*rules.Lowerer] // of what is applied; nil: to be made
+	lowerers ir.PerFamily[Lowerer] // of what is applied; nil: to be made
 	monitor  monitor.Handle
 }
 
 var _ apply.Dataplane = (*Dataplane)(nil)
 
+// Lowering makes tables of Programs. Modes that have rules of iptables beside
+// other things have one of their own.
+type Lowering struct {
+	// All returns the tables that the Programs of a node want.
+	All func(ir.Programs) rules.Rulesets
+	// Changes returns what lowers the changes of a Program.
+	Changes func(*ir.Program) Lowerer
+}
+
+// Lowerer lowers changes of a Program, as rules.Lowerer does.
+type Lowerer interface {
+	Change([]ir.Change) (have, want *rules.Ruleset)
+	Size() [2]int
+}
+
+// ModeIPTables is the Lowering of mode iptables.
+var ModeIPTables = Lowering{
+	All:     rules.LowerAll,
+	Changes: func(p *ir.Program) Lowerer { return rules.NewLowerer(p) },
+}
+
 // Open finds out which variant the node uses, what the tools can do and which
 // families the kernel has. A lock is waited for for 5 s by default.
 func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
-	d := &Dataplane{Variant: Variant(o.IPTables), wait: cmp.Or(o.LockTimeout, 5*time.Second), mostNFT: mostRules, run: run.To, log: o.Log}
+	return OpenWith(ctx, ModeIPTables, o)
+}
+
+// OpenWith is Open for the rules of another mode.
+func OpenWith(ctx context.Context, lowering Lowering, o apply.Options) (*Dataplane, error) {
+	d := &Dataplane{Variant: Variant(o.IPTables), lowering: lowering, wait: cmp.Or(o.LockTimeout, 5*time.Second), mostNFT: mostRules, run: run.To, log: o.Log}
 	if err := d.detect(ctx); err != nil {
 		return nil, err
 	}
@@ -248,7 +275,7 @@ func (d *Dataplane) Rulesets(ctx context.Context) (rules.Rulesets, error) { retu
 
 // Plan compares what was read with what the Programs want.
 func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
-	p := d.Difference(d.found, rules.LowerAll(want))
+	p := d.Difference(d.found, d.lowering.All(want))
 	p.desired = apply.Desired{Full: true, Programs: want}
 	return p
 }
@@ -274,13 +301,13 @@ func (d *Dataplane) Difference(have, want rules.Rulesets) *Plan {
 // change are left out.
 func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	changes = d.applied.From(changes)
-	if d.lowerers == (ir.PerFamily[*rules.Lowerer]{}) {
+	if d.lowerers == (ir.PerFamily[Lowerer]{}) {
 		d.lowerers = d.assemble(d.applied.Programs())
 	}
 	var have, want rules.Rulesets
 	var sizes ir.PerFamily[[2]int]
-	for f, a := range ir.Present(d.lowerers) {
-		if len(changes.Of(f)) == 0 {
+	for f, a := range d.lowerers.All() {
+		if a == nil || len(changes.Of(f)) == 0 {
 			continue
 		}
 		h, w := a.Change(changes.Of(f))
@@ -298,14 +325,14 @@ func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return d.Difference(found, rules.LowerAll(d.applied.Programs())), nil
+	return d.Difference(found, d.lowering.All(d.applied.Programs())), nil
 }
 
 // assemble returns the Lowerers of the tables that the Programs want.
-func (d *Dataplane) assemble(programs ir.Programs) (all ir.PerFamily[*rules.Lowerer]) {
+func (d *Dataplane) assemble(programs ir.Programs) (all ir.PerFamily[Lowerer]) {
 	for f, p := range ir.Present(programs) {
 		if slices.Contains(d.families, f) {
-			*all.At(f) = rules.NewLowerer(p)
+			*all.At(f) = d.lowering.Changes(p)
 		}
 	}
 	return all
@@ -315,7 +342,7 @@ func (d *Dataplane) assemble(programs ir.Programs) (all ir.PerFamily[*rules.Lowe
 func (d *Dataplane) remember(p *Plan) {
 	d.applied.Take(p.desired)
 	if p.desired.Full {
-		d.lowerers = ir.PerFamily[*rules.Lowerer]{}
+		d.lowerers = ir.PerFamily[Lowerer]{}
 	}
 }
 
