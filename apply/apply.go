@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"github.com/proxyc/proxyc/ir"
@@ -66,7 +67,31 @@ type Options struct {
 	// means the dataplane's default.
 	LockTimeout time.Duration
 	// Log is told what the dataplane finds by itself; nil: nobody is.
-	Log *slog.Logger
+	Log  *slog.Logger
+	IPVS IPVS
+}
+
+// IPVS are the options of mode ipvs.
+type IPVS struct {
+	// Scheduler is the one that has to be there, without flags.
+	Scheduler string
+	// ManageAll removes virtual servers of anybody that no Service wants, as
+	// kube-proxy does.
+	ManageAll bool
+	// DrainDeadline is how long a backend that is wanted no longer keeps its
+	// connections; 0 means the dataplane's default.
+	DrainDeadline time.Duration
+}
+
+// Drain is a backend that serves the connections that it has, and gets no new
+// ones.
+type Drain struct {
+	Service  ir.Name        `json:"service,omitzero"` // zero where the drain began before this process did
+	Frontend ir.Match       `json:"frontend"`
+	Backend  netip.AddrPort `json:"backend"`
+	// Since is when this process saw it first.
+	Since       time.Time `json:"since"`
+	Connections int       `json:"connections"`
 }
 
 // Counters read what the kernel counts of packets; nil where it does not. They
@@ -78,6 +103,9 @@ type Counters struct {
 	// LocalhostNodePorts returns how many connections to node ports at localhost
 	// were accepted.
 	LocalhostNodePorts func(context.Context) (packets uint64, err error)
+	// Draining returns the backends that drain, where the kernel has to be asked
+	// about their connections.
+	Draining func() []Drain
 }
 
 // Plan is the difference between what a node has and what it should have. It

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/conntrack"
 	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/serve"
@@ -38,6 +39,7 @@ type Options struct {
 	Master        string        // of the API server, where no kubeconfig tells
 	BootFrom      string        // a file that keeps what was last in force; "": none
 	IPTables      string        // the variant, as in apply.Options
+	IPVS          apply.IPVS    // what mode ipvs is told beside the configuration
 	LockTimeout   time.Duration // how long to wait for the lock of iptables
 	StatusSocket  string        // where the status is told, too; "": nowhere
 	// UnreadyAfter is how long /readyz stays 200 without contact to the API

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
@@ -15,6 +16,12 @@ import (
 // the twin of the list of renderers.
 type dataplane struct {
 	mode ir.Mode
+	// within is another mode whose rules it has a part of; what that mode would
+	// leave is in use, too.
+	within ir.Mode
+	// compareEvery is how often the kernel is compared with what is wanted, if
+	// nothing else gives a reason to (DMN-21); 0: every hour.
+	compareEvery time.Duration
 	// open opens it; nil: its rules can be removed only.
 	open func(context.Context, apply.Options) (apply.Dataplane, error)
 	// leftovers are what there is where it is not open.
@@ -26,8 +33,17 @@ func Open(ctx context.Context, mode ir.Mode, o apply.Options) (apply.Dataplane, 
 	if err := applied(mode); err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(dataplanes[:], func(d dataplane) bool { return d.mode == mode })
-	return dataplanes[i].open(ctx, o)
+	return dataplaneOf(mode).open(ctx, o)
+}
+
+// dataplaneOf returns that of a mode; the zero value where there is none.
+func dataplaneOf(mode ir.Mode) dataplane {
+	for _, d := range dataplanes {
+		if d.mode == mode {
+			return d
+		}
+	}
+	return dataplane{}
 }
 
 // applied returns an error where a mode's rules do not come to a node.
@@ -46,7 +62,8 @@ func applied(mode ir.Mode) error {
 		return errNotLinux
 	}
 	slices.Sort(words)
-	return fmt.Errorf("mode: a node takes modes %s, got %q; compile -o shows what %s would need", strings.Join(words, " and "), mode, mode)
+	last := len(words) - 1
+	return fmt.Errorf("mode: a node takes modes %s and %s, got %q; compile -o shows what %s would need", strings.Join(words[:last], ", "), words[last], mode, mode)
 }
 
 // Leftovers returns what proxyc and kube-proxy left on the node, in every mode:
@@ -54,10 +71,16 @@ func applied(mode ir.Mode) error {
 func Leftovers(ctx context.Context, mode ir.Mode, inUse apply.Dataplane) ([]apply.Leftover, error) {
 	var all []apply.Leftover
 	var errs []error
+	within := ir.Mode("")
+	if inUse != nil {
+		within = dataplaneOf(mode).within
+	}
 	for _, d := range dataplanes {
 		find := d.leftovers
 		if inUse != nil && d.mode == mode {
 			find = inUse.Leftovers
+		} else if d.mode == within && within != "" {
+			continue
 		}
 		left, err := find(ctx)
 		all, errs = append(all, left...), append(errs, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/iptables"
@@ -17,16 +18,21 @@ var errNotLinux error
 // dataplanes are those of all modes, in the order in which leftovers go.
 var dataplanes = [...]dataplane{
 	{
-		ir.ModeNFTables,
+		ir.ModeNFTables, "", 0,
 		func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return nftables.Open(ctx, o) },
 		func(ctx context.Context) ([]apply.Leftover, error) { return nftables.Leftovers(ctx, false) },
 	},
 	{
-		ir.ModeIPTables,
+		ir.ModeIPTables, "", 0,
 		func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return iptables.Open(ctx, o) },
 		func(ctx context.Context) ([]apply.Leftover, error) { return iptables.Leftovers(ctx, nil) },
 	},
-	{ir.ModeIPVS, nil, ipvs.Leftovers},
+	{
+		// The kernel tells nothing of virtual servers and sets.
+		ir.ModeIPVS, ir.ModeIPTables, time.Minute,
+		func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return ipvs.Open(ctx, o) },
+		ipvs.Leftovers,
+	},
 }
 
 // mayDrop returns the base chains of others that see packets before ours and may

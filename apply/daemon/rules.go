@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,13 +22,17 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// compareEvery is how often the kernel is compared with what is wanted, if
-// nothing else gives a reason to (DMN-21).
-const compareEvery = time.Hour
-
 // scheduleOf is when the rules are written, as the configuration's periods mean it.
 func scheduleOf(cfg *config.Config) reconcile.Schedule {
-	return reconcile.Schedule{Min: cfg.MinSyncPeriod(), Retry: cfg.SyncPeriod(), Full: compareEvery}
+	every := cmp.Or(dataplaneOf(cfg.ProxyMode()).compareEvery, time.Hour)
+	return reconcile.Schedule{Min: cfg.MinSyncPeriod(), Retry: cfg.SyncPeriod(), Full: every}
+}
+
+// dataplaneOptions are what a dataplane takes from a configuration; ipvs is
+// what mode ipvs is told beside that.
+func dataplaneOptions(cfg *config.Config, ipvs apply.IPVS) apply.Options {
+	ipvs.Scheduler, _, _ = ir.ParseScheduler(cfg.Scheduler())
+	return apply.Options{IPVS: ipvs}
 }
 
 // proxy keeps the rules until ctx ends: settings of the kernel, what was last
@@ -42,14 +47,16 @@ func (d *daemon) proxy(ctx context.Context) error {
 	if err := applied(d.cfg.ProxyMode()); err != nil { // before anything is touched
 		return err
 	}
-	if err := d.settings(); err != nil {
-		return err
-	}
-	dataplane, err := Open(ctx, d.cfg.ProxyMode(), apply.Options{IPTables: d.IPTables, LockTimeout: d.Options.LockTimeout, Log: d.log.Logger})
+	o := dataplaneOptions(d.cfg, d.IPVS)
+	o.IPTables, o.LockTimeout, o.Log = d.IPTables, d.Options.LockTimeout, d.log.Logger
+	dataplane, err := Open(ctx, d.cfg.ProxyMode(), o) // it says what the kernel lacks, before any setting is touched
 	if err != nil {
 		return orDone(ctx, err)
 	}
 	defer dataplane.Close()
+	if err := d.settings(); err != nil {
+		return err
+	}
 	drift, err := dataplane.Drift(ctx)
 	if err != nil {
 		d.log.Error("changes of the rules by others will be seen late", "err", err)

@@ -21,6 +21,8 @@ type Turn struct {
 	Programs ir.Programs
 	// IPTables is the variant, as in apply.Options.
 	IPTables string
+	// IPVS is what mode ipvs is told beside the configuration.
+	IPVS apply.IPVS
 	// LockTimeout is how long to wait for another proxyc, or for the lock of iptables.
 	LockTimeout time.Duration
 	// LookOnly changes nothing.
@@ -60,18 +62,23 @@ func (t *Turn) Run(ctx context.Context) (*Report, error) {
 		return nil, err
 	}
 	out := &Report{}
-	if out.Settings, err = settings(t.Config, &t.Programs.IPv4.Node); err != nil {
-		return nil, err
-	}
 	if t.SettingsOnly {
+		if out.Settings, err = settings(t.Config, &t.Programs.IPv4.Node); err != nil {
+			return nil, err
+		}
 		return out, t.writeSettings(out.Settings)
 	}
 	mode := t.Programs.IPv4.Node.Mode
-	dataplane, err := Open(ctx, mode, apply.Options{IPTables: t.IPTables, LockTimeout: t.LockTimeout})
+	o := dataplaneOptions(t.Config, t.IPVS)
+	o.IPTables, o.LockTimeout = t.IPTables, t.LockTimeout
+	dataplane, err := Open(ctx, mode, o) // it says what the kernel lacks, before any setting is named
 	if err != nil {
 		return nil, err
 	}
 	defer dataplane.Close()
+	if out.Settings, err = settings(t.Config, &t.Programs.IPv4.Node); err != nil {
+		return nil, err
+	}
 	leftovers, err := Leftovers(ctx, mode, dataplane)
 	if err != nil {
 		return nil, err

@@ -4,113 +4,115 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
-
-	"github.com/vishvananda/netlink"
+	"maps"
+	"slices"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/ipvs"
 )
 
 // Leftovers lists what is there, in the order in which it should go. The
 // ipsets can only go after the iptables rules that look into them. What the
 // kernel has no support for cannot be left over.
 func Leftovers(ctx context.Context) ([]apply.Leftover, error) {
-	sets, err := knownSets()
+	n, _, err := dialNode(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("ipsets: %w", err)
+		return nil, err
 	}
-	device, err := findDevice()
-	if err != nil {
-		return nil, fmt.Errorf("device %s: %w", ir.IPVSDevice, err)
-	}
-	servers, err := ownServers(device, sets)
-	if err != nil {
-		return nil, fmt.Errorf("virtual servers: %w", err)
+	defer n.close()
+	var servers []*server
+	var sets []string
+	device, addresses := false, 0
+	for _, f := range ir.Families() {
+		s, err := n.read(ctx, f)
+		if foreign, ok := errors.AsType[*apply.Foreign](err); ok {
+			return nil, foreign
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, key := range slices.SortedFunc(maps.Keys(s.servers), ir.Match.Compare) {
+			if s.owned(key) {
+				servers = append(servers, s.servers[key])
+			}
+		}
+		for _, name := range rules.Sets() {
+			if s.sets[name] != nil {
+				sets = append(sets, name.Name(f))
+			}
+		}
+		device = s.device
+		addresses += len(s.bound)
 	}
 	var left []apply.Leftover
 	if len(servers) > 0 {
-		left = append(left, apply.Leftover{Object: some("virtual server", servers), Remove: removal(servers, removeServer)})
+		left = append(left, apply.Leftover{Object: some("virtual server", servers[0].Key.String(), len(servers)), Remove: removal(func(ctx context.Context, n *node) error {
+			return removeServers(ctx, n, servers)
+		})})
 	}
-	if device != nil {
-		left = append(left, apply.Leftover{Object: device.String(), Remove: removal([]*bound{device}, removeDevice)})
+	if device {
+		left = append(left, apply.Leftover{Object: fmt.Sprintf("device %s with %d addresses", ir.IPVSDevice, addresses), Remove: removal(func(ctx context.Context, n *node) error {
+			return n.device.remove(ctx)
+		})})
 	}
 	if len(sets) > 0 {
-		left = append(left, apply.Leftover{Object: some("ipset", sets), Remove: removal(sets, removeSet)})
+		left = append(left, apply.Leftover{Object: some("ipset", sets[0], len(sets)), Remove: removal(func(ctx context.Context, n *node) error {
+			return removeSets(ctx, n, sets)
+		})})
 	}
 	return left, nil
 }
 
 // some names the first of several objects and counts the others.
-func some[T fmt.Stringer](kind string, objects []T) string {
-	s := kind + " " + objects[0].String()
-	if more := len(objects) - 1; more > 0 {
-		s += fmt.Sprintf(" and %d more", more)
+func some(kind, first string, n int) string {
+	s := kind + " " + first
+	if n > 1 {
+		s += fmt.Sprintf(" and %d more", n-1)
 	}
 	return s
 }
 
-// removal removes each of several objects, whatever happens to the others.
-func removal[T fmt.Stringer](objects []T, remove func(T) error) func(context.Context) error {
+// removal connects anew: who lists may have long gone when something is removed.
+func removal(remove func(context.Context, *node) error) func(context.Context) error {
 	return func(ctx context.Context) error {
-		var errs []error
-		for _, o := range objects {
-			if err := ctx.Err(); err != nil {
-				return errors.Join(append(errs, err)...)
-			}
-			if err := remove(o); err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", o, err))
-			}
+		if err := ctx.Err(); err != nil {
+			return err
 		}
-		return errors.Join(errs...)
-	}
-}
-
-// bound is device kube-ipvs0 with the addresses of Services that it holds (IPV-1).
-type bound struct {
-	link  netlink.Link
-	addrs map[netip.Addr]bool
-}
-
-func (b *bound) String() string {
-	return fmt.Sprintf("device %s with %d addresses", ir.IPVSDevice, len(b.addrs))
-}
-
-// findDevice returns nil where there is no such device.
-func findDevice() (*bound, error) {
-	link, err := netlink.LinkByName(ir.IPVSDevice)
-	if gone := (netlink.LinkNotFoundError{}); errors.As(err, &gone) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	addrs, err := addresses(link)
-	if err != nil {
-		return nil, err
-	}
-	return &bound{link, addrs}, nil
-}
-
-// addresses returns those of a device, or of all devices where link is nil.
-func addresses(link netlink.Link) (map[netip.Addr]bool, error) {
-	list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
-	if err != nil {
-		return nil, err
-	}
-	addrs := map[netip.Addr]bool{}
-	for _, a := range list {
-		if ip, ok := netip.AddrFromSlice(a.IP); ok {
-			addrs[ip.Unmap()] = true
+		n, _, err := dialNode(ctx)
+		if err != nil {
+			return err
 		}
+		defer n.close()
+		return remove(ctx, n)
 	}
-	return addrs, nil
 }
 
-func removeDevice(b *bound) error {
-	err := netlink.LinkDel(b.link)
-	if isGone(err) {
+func removeServers(ctx context.Context, n *node, servers []*server) error {
+	if n.ipvs == nil {
 		return nil
 	}
-	return err
+	requests := make([]request, len(servers))
+	for i, s := range servers {
+		requests[i] = request{op: removeServer, server: &s.VirtualServer}
+	}
+	failures, err := n.do(ctx, requests)
+	errs := []error{err}
+	for _, f := range failures {
+		if !errors.Is(f.err, errMissing) {
+			errs = append(errs, fmt.Errorf("%s: %w", servers[f.at].Key, f.err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeSets removes each of several sets, whatever happens to the others.
+func removeSets(ctx context.Context, n *node, sets []string) error {
+	var errs []error
+	for _, name := range sets {
+		if err := n.sets.destroy(ctx, name); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
 }

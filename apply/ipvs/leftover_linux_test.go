@@ -2,19 +2,18 @@ package ipvs
 
 import (
 	"context"
-	"net"
 	"net/netip"
 	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	kernel "github.com/moby/ipvs"
 	"github.com/vishvananda/netlink"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/ipvs"
 )
 
 // inNamespace runs f in a network namespace of its own.
@@ -138,13 +137,28 @@ func TestNodePorts(t *testing.T) {
 			ipset add KUBE-NODE-PORT-SCTP-HASH 192.0.2.1,sctp:30090
 			ipset create KUBE-HEALTH-CHECK-NODE-PORT bitmap:port range 0-65535
 			ipset add KUBE-HEALTH-CHECK-NODE-PORT 30100`)
-		sets, err := knownSets()
+		n, _, err := dialNode(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := nodePorts(sets)
+		defer n.close()
+		four, err := n.read(t.Context(), ir.IPv4)
 		if err != nil {
 			t.Fatal(err)
+		}
+		six, err := n.read(t.Context(), ir.IPv6)
+		if err != nil {
+			t.Fatal(err)
+		}
+		local4, local6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+		four.local, six.local = map[netip.Addr]bool{local4: true}, map[netip.Addr]bool{local6: true}
+		got := map[ir.Match]bool{}
+		for _, port := range []uint16{30080, 30081, 30053, 30090, 30100} {
+			for _, proto := range []ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
+				if four.owned(ir.Match{Addr: local4, Protocol: proto, Port: port}) || six.owned(ir.Match{Addr: local6, Protocol: proto, Port: port}) {
+					got[ir.Match{Protocol: proto, Port: port}] = true
+				}
+			}
 		}
 		want := map[ir.Match]bool{
 			{Protocol: ir.TCP, Port: 30080}:  true,
@@ -159,28 +173,42 @@ func TestNodePorts(t *testing.T) {
 }
 
 func TestOwned(t *testing.T) {
-	o := owned{
-		bound:     map[netip.Addr]bool{netip.MustParseAddr("10.96.0.1"): true, netip.MustParseAddr("fd00::1"): true},
-		local:     map[netip.Addr]bool{netip.MustParseAddr("192.0.2.1"): true},
-		nodePorts: map[ir.Match]bool{{Protocol: ir.TCP, Port: 30080}: true},
+	key := func(text string, proto ir.Protocol) ir.Match {
+		ap := netip.MustParseAddrPort(text)
+		return ir.Match{Addr: ap.Addr(), Protocol: proto, Port: ap.Port()}
 	}
+	o := newState()
+	o.bound = map[netip.Addr]bool{netip.MustParseAddr("10.96.0.1"): true, netip.MustParseAddr("fd00::1"): true}
+	o.local = map[netip.Addr]bool{netip.MustParseAddr("192.0.2.1"): true}
+	has := func(k rules.ElementKey) {
+		if o.sets[k.Set] == nil {
+			o.sets[k.Set] = &set{elements: map[rules.ElementKey]bool{}}
+		}
+		o.sets[k.Set].elements[k] = true
+	}
+	has(rules.ElementKey{Set: rules.NodePortTCP, Number: 30080})
+	has(rules.ElementKey{Set: rules.ClusterIP, Addr: netip.MustParseAddr("10.96.0.7"), Protocol: ir.TCP, Number: 80})
+	has(rules.ElementKey{Set: rules.ExternalIP, Addr: netip.MustParseAddr("192.0.2.1"), Protocol: ir.TCP, Number: 81})
+	has(rules.ElementKey{Set: rules.HealthCheckNodePort, Number: 30100})
 	tests := []struct {
-		name    string
-		service kernel.Service
-		own     bool
+		name string
+		key  ir.Match
+		own  bool
 	}{
-		{"address of kube-ipvs0", kernel.Service{Address: net.IPv4(10, 96, 0, 1), Protocol: 6, Port: 443}, true},
-		{"address of 4 bytes", kernel.Service{Address: net.IP{10, 96, 0, 1}, Protocol: 17, Port: 53}, true},
-		{"IPv6", kernel.Service{Address: net.ParseIP("fd00::1"), Protocol: 6, Port: 443}, true},
-		{"node port", kernel.Service{Address: net.IPv4(192, 0, 2, 1), Protocol: 6, Port: 30080}, true},
-		{"node port of another protocol", kernel.Service{Address: net.IPv4(192, 0, 2, 1), Protocol: 17, Port: 30080}, false},
-		{"another port of the node", kernel.Service{Address: net.IPv4(192, 0, 2, 1), Protocol: 6, Port: 80}, false},
-		{"node port, address of another device", kernel.Service{Address: net.IPv4(198, 51, 100, 1), Protocol: 6, Port: 30080}, false},
-		{"packet mark", kernel.Service{FWMark: 7}, false},
+		{"address of kube-ipvs0", key("10.96.0.1:443", ir.TCP), true},
+		{"IPv6", key("[fd00::1]:443", ir.UDP), true},
+		{"in a set, not bound yet", key("10.96.0.7:80", ir.TCP), true},
+		{"another port than in the set", key("10.96.0.7:81", ir.TCP), false},
+		{"external address on another device", key("192.0.2.1:81", ir.TCP), true},
+		{"node port", key("192.0.2.1:30080", ir.TCP), true},
+		{"node port of another protocol", key("192.0.2.1:30080", ir.UDP), false},
+		{"another port of the node", key("192.0.2.1:80", ir.TCP), false},
+		{"health check", key("192.0.2.1:30100", ir.TCP), false},
+		{"node port, address of another device", key("198.51.100.1:30080", ir.TCP), false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := len(o.of([]*kernel.Service{&tt.service})) == 1; got != tt.own {
+			if got := o.owned(tt.key); got != tt.own {
 				t.Errorf("own: got %v, want %v", got, tt.own)
 			}
 		})

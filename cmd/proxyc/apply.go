@@ -32,6 +32,17 @@ type applyCmd struct {
 	Output      string        `short:"o" enum:"text,wide,json" default:"text" help:"How to print the plan: text counts by Service, and tells the first differences of --check; wide lists each operation with its origin and with what the node has and should have; json has both."`
 	Variant     string        `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Which iptables to use; auto is the one that the node uses."`
 	LockTimeout time.Duration `default:"30s" placeholder:"DURATION" help:"How long to wait while another proxyc or another program holds a lock."`
+	ipvsFlags
+}
+
+// ipvsFlags are what mode ipvs is told beside the configuration.
+type ipvsFlags struct {
+	ManageAll     bool          `name:"ipvs-manage-all" help:"In mode ipvs, remove virtual servers of other programs, too, as kube-proxy does; those in ipvs.excludeCIDRs stay."`
+	DrainDeadline time.Duration `name:"ipvs-drain-deadline" default:"1h" placeholder:"DURATION" help:"In mode ipvs, how long a backend that is wanted no longer may keep its connections."`
+}
+
+func (f ipvsFlags) options() apply.IPVS {
+	return apply.IPVS{ManageAll: f.ManageAll, DrainDeadline: f.DrainDeadline}
 }
 
 // errEmpty keeps what a failed kubectl left behind from wiping a node. A cluster
@@ -97,7 +108,7 @@ func (c *applyCmd) Run(e *env) error {
 // converge takes the one turn.
 func (c *applyCmd) converge(ctx context.Context, e *env, j *job, programs ir.Programs) error {
 	turn := &daemon.Turn{Config: j.Config, Programs: programs, IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout,
-		LookOnly: c.lookOnly(), Takeover: c.YesTakeover, SettingsOnly: c.InitOnly}
+		IPVS: c.ipvsFlags.options(), LookOnly: c.lookOnly(), Takeover: c.YesTakeover, SettingsOnly: c.InitOnly}
 	done, err := turn.Run(ctx)
 	if done == nil {
 		return err

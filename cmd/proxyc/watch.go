@@ -28,7 +28,8 @@ type watchCmd struct {
 	Socket      string        `name:"status-socket" placeholder:"PATH" help:"Tell the status at a unix socket, too, which only the owner can open."`
 	Unready     time.Duration `name:"unready-after" default:"5m" placeholder:"DURATION" help:"How long /readyz stays 200 without contact to the API server; 0: as long as that lasts. /livez does not depend on it."`
 	Version     bool          `name:"version" help:"Print the version, and exit."`
-	Rest        []string      `arg:"" optional:"" hidden:""`
+	ipvsFlags
+	Rest []string `arg:"" optional:"" hidden:""`
 }
 
 // Run is the daemon.
@@ -71,7 +72,7 @@ func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 		Resolve:  func() (*config.Resolved, diag.List) { return c.Resolve(e.readFile, c.Strict) },
 		Snapshot: c.Snapshot, SnapshotLimit: int64(c.Limit), AllowEmpty: c.AllowEmpty,
 		BootFrom: c.BootFrom, Master: deref(c.Master),
-		IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout,
+		IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout, IPVS: c.ipvsFlags.options(),
 		StatusSocket: c.Socket, UnreadyAfter: c.Unready,
 		Version:  version(),
 		Flags:    func(cfg *config.Config) map[string]string { return flagValues(k, cfg) },

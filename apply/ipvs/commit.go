@@ -1,0 +1,192 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// commit is a Plan under way.
+type commit struct {
+	*Dataplane
+	refused  map[ir.Name]bool
+	result   apply.Result
+	draining []request
+}
+
+func (c *commit) carryOut(ctx context.Context, p *Plan) error {
+	first := p.takesOver()
+	steps := []func() error{
+		func() error { return c.do(ctx, p.grow) },
+		func() error { return c.do(ctx, when(first, p.bind)) },
+		func() error { return c.do(ctx, p.unbind) },
+		func() error { return c.tables(ctx, p) },
+		func() error { return c.do(ctx, when(!first, p.bind)) },
+		func() error { return c.settle(ctx) },
+		func() error { return c.do(ctx, p.remove) },
+		func() error { return c.withdraw(ctx, p) },
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func when(now bool, requests []request) []request {
+	if !now {
+		return nil
+	}
+	return requests
+}
+
+// tables commits the rules of iptables.
+func (c *commit) tables(ctx context.Context, p *Plan) error {
+	if p.rules == nil {
+		return nil
+	}
+	result, err := c.rules.Commit(ctx, p.rules)
+	c.result.Tables, c.result.Failed = result.Tables, result.Failed
+	for _, r := range result.Refused {
+		c.refuse(r)
+	}
+	return err
+}
+
+func (c *commit) refuse(r apply.Refusal) {
+	if !c.refused[r.Service] {
+		c.refused[r.Service] = true
+		c.result.Refused = append(c.result.Refused, r)
+	}
+}
+
+// do makes requests, but for those of Services that were refused. What others
+// did before us is as good as done.
+func (c *commit) do(ctx context.Context, requests []request) error {
+	if len(c.refused) > 0 {
+		requests = slices.DeleteFunc(slices.Clone(requests), func(r request) bool {
+			return c.refused[r.service()] && r.op < removeAddress
+		})
+	}
+	if len(requests) == 0 {
+		return nil
+	}
+	failures, err := c.k.do(ctx, requests)
+	again, errs := c.judge(requests, failures)
+	for i := range requests {
+		c.note(&requests[i])
+	}
+	if len(again) > 0 && err == nil {
+		failures, err = c.k.do(ctx, again)
+		_, more := c.judge(again, failures)
+		errs = append(errs, more...)
+	}
+	return errors.Join(append(errs, err)...)
+}
+
+// judge tells what failures mean: nothing, another request, a Service that is
+// refused, or an error.
+func (c *commit) judge(requests []request, failures []failure) (again []request, errs []error) {
+	for _, f := range failures {
+		r := &requests[f.at]
+		next := *r
+		switch {
+		case errors.Is(f.err, errMissing) && r.op >= removeAddress,
+			errors.Is(f.err, errMissing) && r.op == setDest && r.dest.Weight == 0,
+			errors.Is(f.err, errExists) && (r.op == addElement || r.op == addAddress || r.op == makeSet || r.op == makeDevice):
+			continue
+		case errors.Is(f.err, errExists) && r.op == addDest: // it drained
+			next.op = setDest
+		default:
+			err := fmt.Errorf("%s: %w", r.object(), f.err)
+			if s := r.service(); s != (ir.Name{}) && r.op < removeAddress && (c.refused[s] || isRefusal(f.err)) {
+				c.refuse(apply.Refusal{Service: s, Reason: err})
+			} else {
+				errs = append(errs, err)
+			}
+			continue
+		}
+		again = append(again, next)
+	}
+	return again, errs
+}
+
+// isRefusal reports whether the kernel objects to what is asked for. Else it is not
+// as it was thought to be, or cannot do anything: that is to be read again.
+func isRefusal(err error) bool {
+	return !errors.Is(err, errEnvironment) && !errors.Is(err, errExists) && !errors.Is(err, errMissing)
+}
+
+// note keeps the list of what drains.
+func (c *commit) note(r *request) {
+	switch r.op {
+	case addDest, removeDest:
+		c.drains.forget(r.server.Key, r.dest.AddrPort)
+	case setDest:
+		if r.dest.Weight == 0 {
+			c.draining = append(c.draining, *r)
+		} else {
+			c.drains.forget(r.server.Key, r.dest.AddrPort)
+		}
+	case removeServer:
+		c.drains.forgetServer(r.server.Key)
+	}
+}
+
+// settle ends real servers that have no connections, now that they get none.
+func (c *commit) settle(ctx context.Context) error {
+	var over []request
+	for len(c.draining) > 0 {
+		key := c.draining[0].server.Key
+		there, err := c.k.dests(ctx, key)
+		if err != nil {
+			return err
+		}
+		c.draining = slices.DeleteFunc(c.draining, func(r request) bool {
+			if r.server.Key != key {
+				return false
+			}
+			to := r.dest.AddrPort
+			switch d, ok := there[to]; {
+			case !ok:
+			case d.conns > 0:
+				c.drains.began(key, to, r.service(), d.conns)
+			default:
+				over = append(over, request{op: removeDest, family: r.family, server: r.server, dest: r.dest})
+			}
+			return true
+		})
+	}
+	return c.do(ctx, over)
+}
+
+// withdraw takes away what was made for Services before the kernel refused
+// something of them: no half of a Service answers.
+func (c *commit) withdraw(ctx context.Context, p *Plan) error {
+	if len(c.refused) == 0 {
+		return nil
+	}
+	var back []request
+	for i := range p.bind {
+		if r := p.bind[i]; c.refused[r.service()] {
+			r.op = removeAddress
+			back = append(back, r)
+		}
+	}
+	for i := range p.grow {
+		if r := p.grow[i]; r.op == addServer && c.refused[r.service()] {
+			r.op = removeServer
+			back = append(back, r)
+		}
+	}
+	return c.do(ctx, back)
+}
+
+// destKey is a real server's address and port.
+type destKey = netip.AddrPort

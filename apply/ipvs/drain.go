@@ -1,0 +1,155 @@
+package ipvs
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/ipvs"
+)
+
+// DrainDeadline is how long a backend that is wanted no longer keeps its
+// connections, by default. It is longer than pods are commonly given to end;
+// after it, who still sends is most likely a client that does not know that its
+// pod is gone.
+const DrainDeadline = time.Hour
+
+// sweepEvery is how often what drains is looked at.
+const sweepEvery = 5 * time.Second
+
+// drains are the real servers that serve their connections to the end. That they
+// drain the kernel knows, since their weight is 0; since when, it does not.
+type drains struct {
+	deadline time.Duration
+	now      func() time.Time
+	of       map[drainKey]drain
+}
+
+type drainKey struct {
+	server ir.Match
+	to     netip.AddrPort
+}
+
+type drain struct {
+	service ir.Name // zero where another process began it
+	since   time.Time
+	conns   uint32
+}
+
+func newDrains(deadline time.Duration, now func() time.Time) drains {
+	return drains{deadline: deadline, now: now, of: map[drainKey]drain{}}
+}
+
+// began notes a drain; one that is known stays what it is.
+func (d *drains) began(server ir.Match, to netip.AddrPort, service ir.Name, conns uint32) {
+	k := drainKey{server, to}
+	one, known := d.of[k]
+	if !known {
+		one = drain{service: service, since: d.now()}
+	}
+	one.conns = conns
+	d.of[k] = one
+}
+
+func (d *drains) forget(server ir.Match, to netip.AddrPort) { delete(d.of, drainKey{server, to}) }
+
+func (d *drains) forgetServer(server ir.Match) {
+	for k := range d.of {
+		if k.server == server {
+			delete(d.of, k)
+		}
+	}
+}
+
+// found notes what drains in states that were read, of virtual servers of ours:
+// this process may have been started after it began.
+func (d *drains) found(states ir.PerFamily[*state]) {
+	for _, s := range ir.Present(states) {
+		for key, v := range s.servers {
+			if !drainable(key.Protocol) || !s.owned(key) {
+				continue
+			}
+			for to, one := range v.dests {
+				if one.weight == 0 && one.conns > 0 {
+					d.began(key, to, ir.Name{}, one.conns)
+				}
+			}
+		}
+	}
+}
+
+// known returns what reports whether a real server is in the list.
+func (d *drains) known() func(ir.Match, netip.AddrPort) bool {
+	all := make(map[drainKey]bool, len(d.of))
+	for k := range d.of {
+		all[k] = true
+	}
+	return func(server ir.Match, to netip.AddrPort) bool { return all[drainKey{server, to}] }
+}
+
+// list returns the drains in order.
+func (d *drains) list() []apply.Drain {
+	all := make([]apply.Drain, 0, len(d.of))
+	for k, one := range d.of {
+		all = append(all, apply.Drain{Service: one.service, Frontend: k.server, Backend: k.to, Since: one.since, Connections: int(one.conns)})
+	}
+	slices.SortFunc(all, func(a, b apply.Drain) int {
+		if c := a.Frontend.Compare(b.Frontend); c != 0 {
+			return c
+		}
+		return a.Backend.Compare(b.Backend)
+	})
+	return all
+}
+
+// sweep ends the real servers that have no connections any longer, or had them
+// long enough.
+func (d *Dataplane) sweep(ctx context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	servers := map[ir.Match]bool{}
+	for k := range d.drains.of {
+		servers[k.server] = true
+	}
+	var over []request
+	for key := range servers {
+		there, err := d.k.dests(ctx, key)
+		if err != nil {
+			return err
+		}
+		for k, one := range d.drains.of {
+			if k.server != key {
+				continue
+			}
+			switch now, ok := there[k.to]; {
+			case !ok || now.weight > 0: // somebody else ended it, or its drain
+				delete(d.drains.of, k)
+			case now.conns == 0 || d.drains.now().Sub(one.since) >= d.drains.deadline:
+				over = append(over, request{op: removeDest, family: ir.FamilyOf(key.Addr),
+					server: &rules.VirtualServer{Key: key, Port: ir.ServicePort{Service: one.service}}, dest: &rules.RealServer{AddrPort: k.to}})
+				d.tellOver(k, one, now.conns)
+			default:
+				one.conns = now.conns
+				d.drains.of[k] = one
+			}
+		}
+	}
+	if len(over) == 0 {
+		return nil
+	}
+	c := commit{Dataplane: d, refused: map[ir.Name]bool{}}
+	return c.do(ctx, over)
+}
+
+// tellOver logs what was cut off.
+func (d *Dataplane) tellOver(k drainKey, one drain, conns uint32) {
+	if d.log == nil || conns == 0 {
+		return
+	}
+	d.log.Warn("a backend has drained for as long as it may: its connections end", "frontend", k.server.String(), "backend", k.to.String(),
+		"service", strings.TrimPrefix(one.service.String(), "/"), "since", one.since, "connections", conns)
+}

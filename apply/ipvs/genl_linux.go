@@ -1,0 +1,334 @@
+package ipvs
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/ipvs"
+)
+
+// Commands and attributes of ip_vs (include/uapi/linux/ip_vs.h).
+const (
+	cmdNewService = 1
+	cmdSetService = 2
+	cmdDelService = 3
+	cmdGetService = 4
+	cmdNewDest    = 5
+	cmdSetDest    = 6
+	cmdDelDest    = 7
+	cmdGetDest    = 8
+	cmdSetConfig  = 12
+	cmdGetConfig  = 13
+
+	attrService       = 1
+	attrDest          = 2
+	attrTimeoutTCP    = 4
+	attrTimeoutTCPFin = 5
+	attrTimeoutUDP    = 6
+
+	svcFamily    = 1
+	svcProtocol  = 2
+	svcAddr      = 3
+	svcPort      = 4
+	svcFWMark    = 5
+	svcScheduler = 6
+	svcFlags     = 7
+	svcTimeout   = 8
+	svcNetmask   = 9
+
+	destAddr     = 1
+	destPort     = 2
+	destMethod   = 3
+	destWeight   = 4
+	destUpper    = 5
+	destLower    = 6
+	destActive   = 7
+	destInactive = 8
+	destFamily   = 11
+
+	flagHashed = 0x02 // the kernel's own
+	methodMask = 0x07 // 0: masquerading
+)
+
+// genl speaks to ip_vs.
+type genl struct {
+	*socket
+	family uint16
+}
+
+// errNoIPVS is that of a kernel without ip_vs.
+var errNoIPVS = errors.New("mode ipvs: the kernel has no ip_vs")
+
+// dialIPVS finds ip_vs; errNoIPVS where there is none.
+func dialIPVS(ctx context.Context) (*genl, error) {
+	s, err := dial(unix.NETLINK_GENERIC)
+	if err != nil {
+		return nil, err
+	}
+	g := &genl{socket: s}
+	ask := func(b *batch) {
+		b.message(unix.GENL_ID_CTRL, 0)
+		b.b = append(b.b, unix.CTRL_CMD_GETFAMILY, 1, 0, 0)
+		b.text(unix.CTRL_ATTR_FAMILY_NAME, "IPVS")
+	}
+	err = s.dump(ctx, ask, func() {}, func(body []byte) error {
+		attributes(body[4:], func(kind uint16, value []byte) {
+			if kind == unix.CTRL_ATTR_FAMILY_ID {
+				g.family = binary.NativeEndian.Uint16(value)
+			}
+		})
+		return nil
+	})
+	if errors.Is(err, unix.ENOENT) {
+		err = errNoIPVS
+	}
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return g, nil
+}
+
+func (g *genl) command(b *batch, cmd uint8, flags uint16) {
+	b.message(g.family, flags)
+	b.b = append(b.b, cmd, 1, 0, 0)
+}
+
+// write writes a request about virtual or real servers.
+func (g *genl) write(b *batch, r *request) {
+	cmd := map[operation]uint8{
+		addServer: cmdNewService, setServer: cmdSetService, removeServer: cmdDelService,
+		addDest: cmdNewDest, setDest: cmdSetDest, removeDest: cmdDelDest, setTimeouts: cmdSetConfig,
+	}[r.op]
+	g.command(b, cmd, 0)
+	if r.op == setTimeouts {
+		b.number(attrTimeoutTCP, uint32(r.times.tcp/time.Second))
+		b.number(attrTimeoutTCPFin, uint32(r.times.tcpFin/time.Second))
+		b.number(attrTimeoutUDP, uint32(r.times.udp/time.Second))
+		return
+	}
+	service(b, r.server, r.op == addServer || r.op == setServer)
+	if r.dest != nil {
+		b.nested(attrDest, func() {
+			b.attribute(destAddr, r.dest.AddrPort.Addr().AsSlice()...)
+			b.bigShort(destPort, r.dest.AddrPort.Port())
+			if r.op == removeDest {
+				return
+			}
+			b.number(destMethod, 0)
+			b.number(destWeight, r.dest.Weight)
+			b.number(destUpper, 0)
+			b.number(destLower, 0)
+		})
+	}
+}
+
+func addressFamily(a netip.Addr) uint16 {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+func service(b *batch, v *rules.VirtualServer, whole bool) {
+	b.nested(attrService, func() {
+		b.short(svcFamily, addressFamily(v.Key.Addr))
+		b.short(svcProtocol, uint16(v.Key.Protocol))
+		b.attribute(svcAddr, v.Key.Addr.AsSlice()...)
+		b.bigShort(svcPort, v.Key.Port)
+		if !whole {
+			return
+		}
+		b.text(svcScheduler, v.Scheduler)
+		flags := binary.NativeEndian.AppendUint32(nil, uint32(v.Flags))
+		b.attribute(svcFlags, binary.NativeEndian.AppendUint32(flags, ^uint32(0))...)
+		b.number(svcTimeout, uint32(v.Timeout/time.Second))
+		b.number(svcNetmask, netmask(v.Key.Addr))
+	})
+}
+
+// netmask is that of whole addresses, as the kernel has it: bits for IPv4, and
+// their number for IPv6.
+func netmask(a netip.Addr) uint32 {
+	if a.Is4() {
+		return 0xffffffff
+	}
+	return 128
+}
+
+// servers returns the virtual servers of a family without their real ones. Those
+// that go by packet marks are nobody's business here.
+func (g *genl) servers(ctx context.Context, f ir.Family) (all []*server, err error) {
+	err = g.dump(ctx,
+		func(b *batch) { g.command(b, cmdGetService, unix.NLM_F_DUMP) },
+		func() { all = nil },
+		func(body []byte) error {
+			if v := parseServer(body); v != nil && f.Has(v.Key.Addr) {
+				all = append(all, v)
+			}
+			return nil
+		})
+	return all, wrapped("virtual servers", err)
+}
+
+func parseServer(body []byte) (v *server) {
+	attributes(body[4:], func(kind uint16, nested []byte) {
+		if kind != attrService {
+			return
+		}
+		s := &server{}
+		var family uint16
+		var addr []byte
+		var mask uint32
+		attributes(nested, func(kind uint16, value []byte) {
+			switch kind {
+			case svcFamily:
+				family = binary.NativeEndian.Uint16(value)
+			case svcProtocol:
+				s.Key.Protocol = ir.Protocol(binary.NativeEndian.Uint16(value))
+			case svcAddr:
+				addr = value
+			case svcPort:
+				s.Key.Port = binary.BigEndian.Uint16(value)
+			case svcScheduler:
+				s.Scheduler = text(value)
+			case svcFlags:
+				s.Flags = rules.Flags(binary.NativeEndian.Uint32(value)) &^ flagHashed
+			case svcTimeout:
+				s.Timeout = time.Duration(binary.NativeEndian.Uint32(value)) * time.Second
+			case svcNetmask:
+				mask = binary.NativeEndian.Uint32(value)
+			}
+		})
+		if s.Key.Addr = address(addr, family); !s.Key.Addr.IsValid() {
+			return
+		}
+		if s.Flags&rules.Persistent == 0 {
+			s.Timeout = 0 // it means nothing
+		}
+		s.whole = mask == netmask(s.Key.Addr)
+		v = s
+	})
+	return v
+}
+
+// address reads an address. The kernel gives 16 bytes in either family.
+func address(b []byte, family uint16) netip.Addr {
+	switch {
+	case family == unix.AF_INET && len(b) >= 4:
+		return netip.AddrFrom4([4]byte(b[:4]))
+	case family == unix.AF_INET6 && len(b) >= 16:
+		return netip.AddrFrom16([16]byte(b[:16]))
+	}
+	return netip.Addr{}
+}
+
+func text(value []byte) string { return strings.TrimRight(string(value), "\x00") }
+
+// dests returns the real servers of a virtual server; none where that is not there.
+func (g *genl) dests(ctx context.Context, key ir.Match) (all map[netip.AddrPort]dest, err error) {
+	err = g.dump(ctx,
+		func(b *batch) {
+			g.command(b, cmdGetDest, unix.NLM_F_DUMP)
+			service(b, &rules.VirtualServer{Key: key}, false)
+		},
+		func() { all = map[netip.AddrPort]dest{} },
+		func(body []byte) error {
+			if to, d := parseDest(body, addressFamily(key.Addr)); to.IsValid() {
+				all[to] = d
+			}
+			return nil
+		})
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	return all, wrapped("real servers of "+key.String(), err)
+}
+
+func parseDest(body []byte, family uint16) (to netip.AddrPort, d dest) {
+	attributes(body[4:], func(kind uint16, nested []byte) {
+		if kind != attrDest {
+			return
+		}
+		var addr []byte
+		var port uint16
+		d.plain = true
+		attributes(nested, func(kind uint16, value []byte) {
+			number := func() uint32 { return binary.NativeEndian.Uint32(value) }
+			switch kind {
+			case destAddr:
+				addr = value
+			case destPort:
+				port = binary.BigEndian.Uint16(value)
+			case destMethod:
+				d.plain = d.plain && number()&methodMask == 0
+			case destUpper, destLower:
+				d.plain = d.plain && number() == 0
+			case destWeight:
+				d.weight = number()
+			case destActive, destInactive:
+				d.conns += number()
+			case destFamily:
+				family = binary.NativeEndian.Uint16(value)
+			}
+		})
+		to = netip.AddrPortFrom(address(addr, family), port)
+	})
+	return to, d
+}
+
+// timeouts reads those of the table of connections.
+func (g *genl) timeouts(ctx context.Context) (t timeouts, err error) {
+	err = g.dump(ctx, func(b *batch) { g.command(b, cmdGetConfig, 0) }, func() {}, func(body []byte) error {
+		attributes(body[4:], func(kind uint16, value []byte) {
+			if len(value) < 4 {
+				return
+			}
+			seconds := time.Duration(binary.NativeEndian.Uint32(value)) * time.Second
+			switch kind {
+			case attrTimeoutTCP:
+				t.tcp = seconds
+			case attrTimeoutTCPFin:
+				t.tcpFin = seconds
+			case attrTimeoutUDP:
+				t.udp = seconds
+			}
+		})
+		return nil
+	})
+	return t, wrapped("timeouts of ipvs", err)
+}
+
+// scheduler finds out whether the kernel has a scheduler, and lets it load what it
+// can. It asks for a virtual server that cannot be: the kernel looks for the
+// scheduler first, and then refuses the netmask.
+func (g *genl) scheduler(ctx context.Context, name string) error {
+	err := g.one(ctx, func(b *batch) {
+		g.command(b, cmdNewService, 0)
+		b.nested(attrService, func() {
+			b.short(svcFamily, unix.AF_INET6)
+			b.short(svcProtocol, unix.IPPROTO_TCP)
+			b.attribute(svcAddr, netip.MustParseAddr("2001:db8::1").AsSlice()...)
+			b.bigShort(svcPort, 9)
+			b.text(svcScheduler, name)
+			b.attribute(svcFlags, make([]byte, 8)...)
+			b.number(svcTimeout, 0)
+			b.number(svcNetmask, 0)
+		})
+	})
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return fmt.Errorf("ipvs.scheduler: the kernel has none that is called %q: modprobe ip_vs_%s", name, name)
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EAFNOSUPPORT): // it has; or no IPv6, and a virtual server will tell
+		return nil
+	}
+	return wrapped("ipvs.scheduler "+name, err)
+}

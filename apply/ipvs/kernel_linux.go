@@ -1,0 +1,204 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/ipvs"
+)
+
+// node is the kernel of one network namespace.
+type node struct {
+	ipvs   *genl
+	sets   *ipset
+	device *device
+}
+
+// dialNode opens what there is of it in the network namespace of the calling
+// thread. lacks says what the kernel does not have.
+func dialNode(ctx context.Context) (n *node, lacks []error, err error) {
+	n = &node{}
+	if n.ipvs, err = dialIPVS(ctx); errors.Is(err, errNoIPVS) {
+		lacks, err = append(lacks, err), nil
+	}
+	if err == nil {
+		n.sets, err = dialSets()
+	}
+	if err == nil {
+		n.device, err = dialDevice()
+	}
+	if err != nil {
+		n.close()
+		return nil, nil, err
+	}
+	return n, lacks, nil
+}
+
+func (n *node) close() error {
+	var errs []error
+	if n.ipvs != nil {
+		errs = append(errs, n.ipvs.close())
+	}
+	if n.sets != nil {
+		errs = append(errs, n.sets.close())
+	}
+	if n.device != nil {
+		errs = append(errs, n.device.close())
+	}
+	return errors.Join(errs...)
+}
+
+// read reads what there is, also of a kernel that lacks some of it.
+func (n *node) read(ctx context.Context, f ir.Family) (*state, error) {
+	s := newState()
+	for _, name := range rules.Sets() {
+		switch found, err := n.sets.read(ctx, name, f); {
+		case err == errNoSets:
+		case err != nil:
+			return nil, err
+		case found != nil:
+			s.sets[name] = found
+		}
+	}
+	index, err := n.device.index(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.device = index != 0
+	if s.bound, s.local, err = n.device.addresses(ctx, f, index); err != nil {
+		return nil, err
+	}
+	if n.ipvs == nil {
+		return s, nil
+	}
+	if s.times, err = n.ipvs.timeouts(ctx); err != nil {
+		return nil, err
+	}
+	servers, err := n.ipvs.servers(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range servers {
+		if v.dests, err = n.ipvs.dests(ctx, v.Key); err != nil {
+			return nil, err
+		}
+		s.servers[v.Key] = v
+	}
+	return s, nil
+}
+
+func (n *node) dests(ctx context.Context, key ir.Match) (map[netip.AddrPort]dest, error) {
+	return n.ipvs.dests(ctx, key)
+}
+
+// do makes requests: those that follow one another and go to the same part of
+// the kernel together.
+func (n *node) do(ctx context.Context, requests []request) (failures []failure, err error) {
+	for from := 0; from < len(requests); {
+		to := from + 1
+		for to < len(requests) && part(&requests[to]) == part(&requests[from]) {
+			to++
+		}
+		some := requests[from:to]
+		fail := func(i int, err error) { failures = append(failures, failure{from + i, plain(&some[i], err)}) }
+		if err := n.some(ctx, some, fail); err != nil {
+			return failures, err
+		}
+		from = to
+	}
+	return failures, nil
+}
+
+// parts of the kernel.
+const (
+	partSets = iota
+	partGrow
+	partServers
+	partDevice
+	partAddresses
+)
+
+func part(r *request) int {
+	switch r.op {
+	case makeSet, addElement, removeElement:
+		return partSets
+	case growSet:
+		return partGrow
+	case makeDevice:
+		return partDevice
+	case addAddress, removeAddress:
+		return partAddresses
+	}
+	return partServers
+}
+
+func (n *node) some(ctx context.Context, requests []request, fail func(int, error)) error {
+	switch part(&requests[0]) {
+	case partSets:
+		return n.sets.all(ctx, len(requests), func(b *batch, i int) { n.sets.write(b, &requests[i]) }, fail)
+	case partServers:
+		return n.ipvs.all(ctx, len(requests), func(b *batch, i int) { n.ipvs.write(b, &requests[i]) }, fail)
+	case partAddresses:
+		return n.addresses(ctx, requests, fail)
+	}
+	for i := range requests { // seldom, and one by one
+		var err error
+		if requests[i].op == growSet {
+			err = n.sets.grow(ctx, &requests[i])
+		} else {
+			err = n.device.make(ctx)
+		}
+		if err != nil {
+			fail(i, err)
+		}
+	}
+	return nil
+}
+
+func (n *node) addresses(ctx context.Context, requests []request, fail func(int, error)) error {
+	index, err := n.device.index(ctx)
+	if err != nil {
+		return err
+	}
+	if index == 0 {
+		for i := range requests {
+			if requests[i].op == addAddress {
+				return fmt.Errorf("device %s: is gone", ir.IPVSDevice)
+			}
+			fail(i, unix.ENODEV)
+		}
+		return nil
+	}
+	return n.device.all(ctx, len(requests), func(b *batch, i int) {
+		kind, flags := uint16(unix.RTM_NEWADDR), uint16(unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+		if requests[i].op == removeAddress {
+			kind, flags = unix.RTM_DELADDR, 0
+		}
+		n.device.address(b, kind, flags, index, requests[i].element.Addr)
+	}, fail)
+}
+
+// plain says what an error of the kernel means to a plan, in words where its own
+// are none.
+func plain(r *request, err error) error {
+	switch {
+	case errors.Is(err, unix.EEXIST), errors.Is(err, errElementThere):
+		return errExists
+	case errors.Is(err, unix.ENOENT) && (r.op == addServer || r.op == setServer):
+		return fmt.Errorf("scheduler %s: the kernel has none", r.server.Scheduler) // a virtual server that is gone is ESRCH
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH), errors.Is(err, unix.ENODEV), errors.Is(err, unix.EADDRNOTAVAIL):
+		return errMissing
+	case errors.Is(err, errSetFull):
+		return fmt.Errorf("%w: the set is full", errEnvironment)
+	case errors.Is(err, errSetType):
+		return fmt.Errorf("%w: no type %s", errEnvironment, r.set.Type())
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR), errors.Is(err, unix.ENOPROTOOPT):
+		return fmt.Errorf("%w: %w", errEnvironment, err)
+	}
+	return err
+}

@@ -1,0 +1,140 @@
+package ipvs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/iptables"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/ipvs"
+)
+
+// lowering makes the iptables part of what Programs want.
+var lowering = iptables.Lowering{
+	All:     rules.LowerRules,
+	Changes: func(p *ir.Program) iptables.Lowerer { return rules.NewRulesLowerer(p) },
+}
+
+// Open finds out what the kernel has, without changing anything, and opens it in
+// the network namespace of the calling thread. Where the mode cannot run it
+// returns all reasons at once.
+func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
+	n, lacks, err := dialNode(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i := range lacks {
+		lacks[i] = fmt.Errorf("%w: modprobe ip_vs", lacks[i])
+	}
+	tables, err := iptables.OpenWith(ctx, lowering, o)
+	if err != nil {
+		n.close()
+		return nil, errors.Join(append(lacks, err)...)
+	}
+	fail := func(errs ...error) (*Dataplane, error) {
+		return nil, errors.Join(append(errs, tables.Close(), n.close())...)
+	}
+	if err := errors.Join(append(lacks, n.probe(ctx, cmp.Or(o.IPVS.Scheduler, rules.DefaultScheduler), tables)...)...); err != nil {
+		return fail(err)
+	}
+	reading, _, err := dialNode(ctx)
+	if err != nil {
+		return fail(err)
+	}
+	return newDataplane(n, reading, tables, tables.Families(), o), nil
+}
+
+// probe returns what the mode needs and the kernel does not have. Nothing is
+// changed; the kernel may load modules by itself, as it does when they are used.
+func (n *node) probe(ctx context.Context, scheduler string, tables *iptables.Dataplane) (lacks []error) {
+	need := func(err error) {
+		if err != nil {
+			lacks = append(lacks, err)
+		}
+	}
+	if n.ipvs != nil {
+		need(n.ipvs.scheduler(ctx, scheduler))
+	}
+	need(n.device.possible(ctx))
+	seen := map[rules.SetType]bool{}
+	for _, s := range rules.Sets() {
+		t := s.Type()
+		if seen[t] {
+			continue
+		}
+		seen[t] = true
+		err := n.sets.hasType(ctx, t, ir.IPv4)
+		if errors.Is(err, errNoSets) {
+			need(fmt.Errorf("%w: modprobe ip_set", err))
+			break
+		}
+		need(err)
+	}
+	for _, name := range []string{"set", "ipvs"} {
+		if err := n.match(ctx, name, tables.Variant); err != nil {
+			need(fmt.Errorf("iptables match %s: %w: modprobe xt_%s", name, err, name))
+		}
+	}
+	return lacks
+}
+
+// match finds out whether the kernel has a match of iptables, as the tools do.
+func (n *node) match(ctx context.Context, name string, v iptables.Variant) error {
+	if v == iptables.Legacy {
+		return legacyMatch(name)
+	}
+	const (
+		subsysCompat = 11 // NFNL_SUBSYS_NFT_COMPAT
+		compatName   = 1
+		compatRev    = 2
+		compatType   = 3 // 0: a match
+	)
+	return missingMatch(n.sets.one(ctx, func(b *batch) {
+		b.message(subsysCompat<<8, 0)
+		b.b = append(b.b, unix.AF_INET, 0, 0, 0)
+		b.text(compatName, name)
+		b.big(compatRev, matchRevision(name))
+		b.big(compatType, 0)
+	}))
+}
+
+// matchRevision is the oldest form of a match that every kernel has which has it.
+func matchRevision(name string) uint32 {
+	if name == "set" {
+		return 1
+	}
+	return 0
+}
+
+func missingMatch(err error) error {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.ENOPROTOOPT) {
+		return errors.New("the kernel has none")
+	}
+	return err
+}
+
+// legacyMatch asks ip_tables.
+func legacyMatch(name string) error {
+	const getRevision = 66 // IPT_SO_GET_REVISION_MATCH
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var ask [30]byte // struct xt_get_revision
+	copy(ask[:29], name)
+	ask[29] = byte(matchRevision(name))
+	size := uint32(len(ask))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_IP, getRevision,
+		uintptr(unsafe.Pointer(&ask[0])), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 {
+		return missingMatch(errno)
+	}
+	return nil
+}
