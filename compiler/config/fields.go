@@ -57,7 +57,7 @@ func Fields() []Field {
 		{Path: "iptables.syncPeriod", Allowed: "more than 0 and at least minSyncPeriod", Modes: "I W U", Means: "Longest wait until a failed sync is tried again; the first wait is a second. A change that waits twice as long makes the health server answer 503. What this does not say is how often rules are compared with the kernel's: every hour, and when somebody else changed them."},
 		{Path: "iptables.minSyncPeriod", Allowed: "0 or more, in every mode", Modes: "I W U", Means: "Shortest time between two writes of rules."},
 
-		{Path: "ipvs.syncPeriod", Allowed: "more than 0 and at least minSyncPeriod", Modes: "P", Means: "Longest wait until a failed sync is tried again; the first wait is a second. A change that waits twice as long makes the health server answer 503. What this does not say is how often rules are compared with the kernel's: every hour, and when somebody else changed them."},
+		{Path: "ipvs.syncPeriod", Allowed: "more than 0 and at least minSyncPeriod", Modes: "P", Means: "Longest wait until a failed sync is tried again; the first wait is a second. A change that waits twice as long makes the health server answer 503. What this does not say is how often everything is compared with the kernel's: every minute, and when the kernel tells that somebody else changed addresses or rules."},
 		{Path: "ipvs.minSyncPeriod", Depends: "`1s` if there are only flags and no file", Allowed: "0 or more", Modes: "P", Means: "Shortest time between two writes of rules."},
 		{Path: "ipvs.scheduler", Allowed: "a scheduler of the kernel; empty: `rr`", Modes: "P", Means: "How the kernel chooses among backends."},
 		{Path: "ipvs.excludeCIDRs", Allowed: "CIDRs", Modes: "P", Means: "Addresses whose virtual servers are not touched."},
