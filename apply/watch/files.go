@@ -48,7 +48,7 @@ func (f *Files) Read() error {
 	}
 	snap := snapshot.New()
 	var diags diag.List
-	reader := snapshot.Reader{Most: sameFindings, Forget: true}
+	reader := snapshot.Reader{Most: sameFindings, CutOff: diag.Error, Forget: true}
 	left := cmp.Or(f.Limit, files.Unlimited)
 	for _, file := range found {
 		data, err := files.Read(regular{}, file.Name, &left)

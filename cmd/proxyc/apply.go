@@ -76,6 +76,7 @@ func (c *applyCmd) Run(e *env) error {
 	if !c.InitOnly && len(c.Snapshot) == 0 {
 		return errNoSnapshot
 	}
+	j.files.CutOff = diag.Error
 	if !e.readSnapshot(j, c.Snapshot, int64(c.Limit)) {
 		return j.finish(e, errReported)
 	}

@@ -201,6 +201,7 @@ func (e *env) readSnapshot(j *job, names []string, limit int64) bool {
 	if !j.each {
 		j.files.Most = sameFindings
 	}
+	j.files.CutOff = cmp.Or(j.files.CutOff, diag.Warning)
 	var all []files.File
 	for _, name := range names {
 		expanded, err := e.expand(name, &j.diags)

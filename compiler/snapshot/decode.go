@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,13 +37,18 @@ func (r *Reader) Decode(s *Snapshot, file string, data []byte, fromDirectory boo
 	parts := split(data)
 	lines := lineCounter{data: data}
 	found := diag.Gatherer{Most: r.Most}
-	foreign := diag.Gatherer{Most: r.Most} // what is wrong if anything in the file is ours
+	foreign := diag.Gatherer{Most: r.Most} // what counts if anything in the file is ours
 	typed := !fromDirectory
 	for first := 0; first < len(parts); first += batch {
 		some := parts[first:min(first+batch, len(parts))]
 		results := decodeAll(some)
-		if last := len(results) - 1; first+last == len(parts)-1 && parts[first+last].yaml != nil && data[len(data)-1] != '\n' {
-			results[last].doubt()
+		if last := len(results) - 1; first+last == len(parts)-1 {
+			if parts[first+last].yaml != nil && data[len(data)-1] != '\n' {
+				results[last].doubt()
+			}
+			if !results[last].hasErrors() {
+				r.cutOff(&foreign, file, data, &parts[first+last])
+			}
 		}
 		for i, result := range results {
 			typed = typed || result.typed
@@ -275,6 +281,11 @@ func (r *result) doubt() {
 			d.Hint = "the file ends in the middle of a line: is it cut off?"
 		}
 	}
+}
+
+// hasErrors reports whether something is wrong that tells of a cut anyway.
+func (r *result) hasErrors() bool {
+	return slices.ContainsFunc(r.diags, func(d placed) bool { return d.Severity == diag.Error && d.Object == "" })
 }
 
 // leaf decodes an object, at an index in the Lists of a YAML part. where returns

@@ -20,6 +20,9 @@ type Reader struct {
 	// Most is how many findings of a file that say the same are given one by one,
 	// before one with a count stands for them; 0: any number.
 	Most int
+	// CutOff is what it means that a file can be read and may be cut off all the
+	// same; 0: nobody asks. Where the API server would refuse what is left, it is an error.
+	CutOff diag.Severity
 	// Forget does not remember where objects stand: Locate finds nothing then.
 	Forget bool
 

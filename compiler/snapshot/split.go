@@ -12,6 +12,7 @@ type part struct {
 	doc     int    // 1-based number of the document
 	yaml    []byte // a document, or an item with its dash
 	item    bool
+	closed  bool   // more of the List follows its last item: that is all of it
 	problem string // what is wrong at start, where there is nothing to decode
 
 	looked bool
@@ -193,10 +194,11 @@ func splitYAML(parts []part, doc int, text []byte, start int) []part {
 		}
 		return append(parts, part{leaf: leaf{start: start}, doc: doc, yaml: text})
 	}
+	closed := len(items) > 0 && len(bytes.TrimSpace(text[items[len(items)-1][1]:])) > 0
 	for i, item := range items {
 		l := []leaf{{start: start + item[0], index: []int{i}}}
 		inherit(l, list, 0)
-		parts = append(parts, part{leaf: l[0], doc: doc, yaml: text[item[0]:item[1]], item: true})
+		parts = append(parts, part{leaf: l[0], doc: doc, yaml: text[item[0]:item[1]], item: true, closed: closed})
 	}
 	return parts
 }

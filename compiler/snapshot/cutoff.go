@@ -1,0 +1,163 @@
+package snapshot
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/proxyc/proxyc/compiler/diag"
+)
+
+// A file that was cut off is not always one that cannot be read: what is left of
+// YAML documents may be some. Something can be told by the end then.
+
+// mayBeCut returns what speaks for it that a file of YAML was cut off, and whether
+// the API server would refuse what is left; or nothing. last is its last part.
+func mayBeCut(data []byte, last *part) (why string, refused bool) {
+	if last.yaml == nil || last.closed {
+		return "", false
+	}
+	if why, refused = last.unfinished(); why == "" && data[len(data)-1] != '\n' {
+		why = "ends in the middle of a line"
+	}
+	return why, refused
+}
+
+// unfinished returns what the last object of a part lacks.
+func (p *part) unfinished() (why string, refused bool) {
+	text, _, err := toJSON(p.document())
+	if err != nil {
+		return "", false // it is told
+	}
+	leaves, err := scanLeaves(text)
+	if err != nil || len(leaves) == 0 {
+		return "", false
+	}
+	if key := danglingKey(p.yaml); key != "" {
+		return "ends with " + key + ", which has no value", false
+	}
+	l := &leaves[len(leaves)-1]
+	kind, version := l.kind, l.apiVersion
+	if p.item && kind == "" && version == "" {
+		kind, version = p.kind, p.apiVersion
+	}
+	var o outline
+	if decoderOf(version, kind) == nil || json.Unmarshal(l.text, &o) != nil {
+		return "", false
+	}
+	if field := o.lacks(kind); field != "" {
+		return "ends with " + named(kind, o.Metadata.Name) + " without " + field, true
+	}
+	if field := o.serverLacks(kind); field != "" {
+		return "ends with " + named(kind, o.Metadata.Name) + " without " + field + ", which each has that an API server gave", false
+	}
+	return "", false
+}
+
+func named(kind, name string) string { return strings.TrimSpace(kind + " " + name) }
+
+// danglingKey returns the key or the dash behind which a text in block style ends.
+func danglingKey(text []byte) string {
+	lines := bytes.Split(bytes.TrimRight(text, " \n"), []byte("\n"))
+	last := bytes.TrimLeft(lines[len(lines)-1], " -")
+	switch {
+	case len(last) == 0:
+		return `"-"`
+	case last[0] == '#' || last[len(last)-1] != ':':
+		return ""
+	}
+	if _, _, ok := splitKey(last); !ok {
+		return ""
+	}
+	return string(last)
+}
+
+// outline is what of an object tells whether all of it is there.
+type outline struct {
+	Metadata struct {
+		Name              string
+		UID               string
+		ResourceVersion   string
+		CreationTimestamp *string
+	}
+	Spec *struct {
+		Type      string
+		ClusterIP string
+		Ports     []struct{ Port json.RawMessage }
+		CIDRs     []json.RawMessage
+	}
+	Status    json.RawMessage
+	Endpoints *[]struct{ Addresses *[]json.RawMessage }
+	Ports     *[]struct{ Port, Protocol json.RawMessage }
+}
+
+// lacks returns the field without which the API server refuses an object, or nothing.
+func (o *outline) lacks(kind string) string {
+	if o.Metadata.Name == "" {
+		return "metadata.name"
+	}
+	switch kind {
+	case "Service":
+		switch {
+		case o.Spec == nil:
+			return "spec"
+		case o.Spec.Type == string(corev1.ServiceTypeExternalName) || o.Spec.ClusterIP == corev1.ClusterIPNone:
+		case len(o.Spec.Ports) == 0:
+			return "spec.ports"
+		case o.Spec.Ports[len(o.Spec.Ports)-1].Port == nil:
+			return fmt.Sprintf("spec.ports[%d].port", len(o.Spec.Ports)-1)
+		}
+	case "EndpointSlice":
+		if e := o.Endpoints; e != nil && len(*e) > 0 && (*e)[len(*e)-1].Addresses == nil {
+			return fmt.Sprintf("endpoints[%d].addresses", len(*e)-1)
+		}
+	case "ServiceCIDR":
+		if o.Spec == nil || len(o.Spec.CIDRs) == 0 {
+			return "spec.cidrs"
+		}
+	}
+	return ""
+}
+
+// serverLacks returns the field that comes last in each object of a kind that an
+// API server gave, where this is one, by its metadata, and has it not.
+func (o *outline) serverLacks(kind string) string {
+	if m := &o.Metadata; m.UID == "" && m.ResourceVersion == "" && m.CreationTimestamp == nil {
+		return ""
+	}
+	switch {
+	case (kind == "Service" || kind == "Node") && o.Status == nil:
+		return "status"
+	case kind == "EndpointSlice" && o.Endpoints == nil:
+		return "endpoints"
+	case kind == "EndpointSlice" && o.Ports == nil:
+		return "ports"
+	case kind == "EndpointSlice" && len(*o.Ports) > 0:
+		if last := len(*o.Ports) - 1; (*o.Ports)[last].Protocol == nil {
+			return fmt.Sprintf("ports[%d].protocol", last)
+		}
+	}
+	return ""
+}
+
+// cutOff gathers what speaks for it that the file was cut off.
+func (r *Reader) cutOff(to *diag.Gatherer, file string, data []byte, last *part) {
+	why, refused := mayBeCut(data, last)
+	if r.CutOff == 0 || why == "" {
+		return
+	}
+	end := len(bytes.TrimRight(data, "\n"))
+	d := diag.Diagnostic{Severity: r.CutOff, File: file, Doc: last.doc, Msg: "may be cut off: it " + why,
+		Line:   1 + bytes.Count(data[:end], []byte("\n")),
+		Column: end - bytes.LastIndexByte(data[:end], '\n')}
+	switch {
+	case refused:
+		d.Severity = diag.Error
+	case why == "ends in the middle of a line":
+		d.Hint = "if it is not, end it with a line break"
+	}
+	to.Add(d, nil)
+}
