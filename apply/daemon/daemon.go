@@ -53,6 +53,8 @@ type Options struct {
 	Hostname       func() (string, error)
 	Stdout, Stderr io.Writer
 	Files          Files
+	// Reload asks for the configuration and the snapshot to be read again at once; nil: nobody does.
+	Reload <-chan os.Signal
 }
 
 // Files is the part of a file system that a Daemon uses.
@@ -192,6 +194,9 @@ type daemon struct {
 	held       bool           // something is in force, of a configuration or a start before
 	refused    *refusedConfig // that came after this one
 	up         atomic.Bool    // it came as far as to write rules
+
+	// What Reload asks for, once at a time.
+	configAgain, snapshotAgain chan struct{}
 }
 
 func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
@@ -202,6 +207,7 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 	cfg := from.Config
 	d := &daemon{process: p, resolved: from.Resolved, configFile: from.file, cfg: cfg, nodeName: name, log: log, began: time.Now()}
 	d.store = watch.NewStore(time.Now)
+	d.configAgain, d.snapshotAgain = make(chan struct{}, 1), make(chan struct{}, 1)
 	d.health = serve.NewHealth(2*cfg.SyncPeriod(), time.Now)
 	d.health.Pending = d.store.Pending
 	d.flows = conntrack.NewCleaner(cfg.SyncPeriod(), d.cleaned)
@@ -261,6 +267,7 @@ func (d *daemon) run(parent context.Context) (next *loaded, err error) {
 	run(d.statusServer().Run)
 	run(d.log.flush)
 	run(d.watchConfig)
+	run(d.reload)
 	run(d.proxy)
 	<-ctx.Done()
 	d.wind(parent, &all)
@@ -313,7 +320,7 @@ func (d *daemon) watchConfig(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	err := watch.Paths(ctx, []string{path}, nil, func() {
+	err := watch.Paths(ctx, []string{path}, d.configAgain, func() {
 		now, diags := d.Resolve()
 		if diags.HasErrors() {
 			for _, f := range diags {
@@ -340,6 +347,24 @@ func (d *daemon) watchConfig(ctx context.Context) error {
 		d.log.Error("changes of the configuration will not be seen", "err", err)
 	}
 	return nil
+}
+
+// reload hands on what Reload asks for until ctx ends.
+func (d *daemon) reload(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case s := <-d.Reload:
+			d.log.Info("reading configuration and snapshot again", "signal", s)
+			for _, again := range []chan struct{}{d.configAgain, d.snapshotAgain} {
+				select {
+				case again <- struct{}{}:
+				default: // it is asked for already
+				}
+			}
+		}
+	}
 }
 
 // firstError returns the first error of a list.

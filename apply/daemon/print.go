@@ -115,6 +115,13 @@ func (st *Status) printFiles(line func(name, format string, args ...any)) {
 			line("", "cannot be written: %s", f.Error)
 		}
 	}
+	inForce := "rules follow changes all the same"
+	if !st.Synced {
+		inForce = "rules do not depend on it"
+	}
+	for _, d := range st.Down {
+		line("not served", "%s at %s, since %s ago: %s; %s", d.Server, d.Address, age(st.Now, d.Since), d.Reason, inForce)
+	}
 	for _, k := range st.Kept {
 		line("kept", "an older version of %s, since %s ago the newest is refused: %s", k.Path, age(st.Now, k.Since), k.Reason)
 	}

@@ -35,6 +35,7 @@ func startEvents(r *config.Resolved) []watch.Event {
 
 // serving runs a server, and tells in the cluster if that fails for good.
 func (d *daemon) serving(s *serve.Server, reason string) func(context.Context) error {
+	s.Down = func(err error) { d.state.setDown(s.Name, s.Addr, err) }
 	return func(ctx context.Context) error {
 		err := s.Run(ctx)
 		if err != nil {
@@ -57,6 +58,7 @@ func (d *daemon) statusServer() *serve.Server {
 	if d.StatusSocket != "" {
 		s.Addr = UnixPrefix + d.StatusSocket
 	}
+	s.Down = func(err error) { d.state.setDown(s.Name, s.Addr, err) }
 	return s
 }
 

@@ -148,7 +148,7 @@ func latency(now, then time.Time) float64 { return max(0, now.Sub(then).Seconds(
 func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (<-chan struct{}, error) {
 	synced := make(chan struct{})
 	if path := d.Snapshot; path != "" {
-		files := &watch.Files{Path: path, Store: d.store, Log: d.log.Logger, Limit: d.SnapshotLimit, AllowEmpty: d.AllowEmpty,
+		files := &watch.Files{Path: path, Store: d.store, Log: d.log.Logger, Limit: d.SnapshotLimit, AllowEmpty: d.AllowEmpty, Again: d.snapshotAgain,
 			Report: func(l diag.List) {
 				for _, f := range l {
 					logDiagnostic(d.log.Logger, f)

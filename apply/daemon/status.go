@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -42,7 +43,9 @@ type Status struct {
 	// Kept are files of which an older version counts, since the newest was refused.
 	Kept []Kept `json:"kept,omitempty"`
 	// Retrying is what follows the rules, failed and is tried again.
-	Retrying []Retry   `json:"retrying,omitempty"`
+	Retrying []Retry `json:"retrying,omitempty"`
+	// Down are servers that do not serve: another program holds the address, most often.
+	Down     []Down    `json:"down,omitempty"`
 	LastSync time.Time `json:"lastSync,omitzero"`
 	LastKind string    `json:"lastKind,omitempty"`
 	// Operations are those of the last sync.
@@ -92,6 +95,14 @@ type Retry struct {
 	What  string    `json:"what"` // "stale IPv4 UDP flows"
 	Since time.Time `json:"since"`
 	Error string    `json:"error"` // of the last try
+}
+
+// Down is a server that does not serve.
+type Down struct {
+	Server  string    `json:"server"` // "healthz server"
+	Address string    `json:"address"`
+	Since   time.Time `json:"since"`
+	Reason  string    `json:"reason"`
 }
 
 type Refused struct {
@@ -229,6 +240,24 @@ func (s *state) setRetrying(what string, err error) (is, was string) {
 	return is, was
 }
 
+// setDown sets why a server does not serve; nil: it does.
+func (s *state) setDown(server, address string, why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	since := s.now()
+	now := slices.DeleteFunc(slices.Clone(s.status.Down), func(d Down) bool {
+		if d.Server == server {
+			since = d.Since
+		}
+		return d.Server == server
+	})
+	if why != nil {
+		now = append(now, Down{server, address, since, why.Error()})
+	}
+	slices.SortFunc(now, func(a, b Down) int { return strings.Compare(a.Server, b.Server) })
+	s.status.Down = now
+}
+
 // told returns the Status, as far as the state has it.
 func (s *state) told(pending int) Status {
 	s.mu.Lock()
@@ -293,10 +322,11 @@ func (s *state) programs() ir.Programs {
 	return inForce()
 }
 
-// WellInformed reports whether the kernel holds what is wanted, and the daemon
-// hears what that is.
-func (st *Status) WellInformed() bool {
-	return st.Synced && (st.APIServer == nil || st.APIServer.Lost.IsZero())
+// Well reports whether the kernel holds what is wanted, the daemon hears what
+// that is, from the API server or as the newest files have it, and others hear
+// of it what they ask.
+func (st *Status) Well() bool {
+	return st.Synced && (st.APIServer == nil || st.APIServer.Lost.IsZero()) && len(st.Kept)+len(st.Down) == 0
 }
 
 // UnixPrefix stands before the path of a unix socket in an address.

@@ -25,7 +25,7 @@ func printed(t *testing.T, st Status) (well bool, out string) {
 	if err := st.Print(&b); err != nil {
 		t.Fatal(err)
 	}
-	return st.WellInformed(), b.String()
+	return st.Well(), b.String()
 }
 
 func TestStatus(t *testing.T) {
@@ -93,6 +93,27 @@ last drift   2026-01-02T03:04:05Z: 0 added, 0 changed, 1 removed
 	}
 }
 
+// A server that does not serve is named, with what works.
+func TestStatusDown(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	st := newState(ir.ModeNFTables, "node1", func() time.Time { return now })
+	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now})
+	taken := errors.New("listen tcp :10256: bind: address already in use")
+	st.setDown("healthz server", "0.0.0.0:10256", taken)
+	now = now.Add(7 * time.Second)
+	st.setDown("metrics server", "127.0.0.1:10249", taken)
+	st.setDown("healthz server", "0.0.0.0:10256", taken)
+	st.setDown("metrics server", "127.0.0.1:10249", nil)
+	const want = "not served   healthz server at 0.0.0.0:10256, since 7s ago: listen tcp :10256: bind: address already in use; rules follow changes all the same\n"
+	if well, got := printed(t, st.told(0)); well || !strings.Contains(got, want) || !strings.Contains(got, "synced       yes") || strings.Contains(got, "metrics server") {
+		t.Errorf("well: %t, want %q in\n%s", well, want, got)
+	}
+	st.setDown("healthz server", "0.0.0.0:10256", nil)
+	if well, got := printed(t, st.told(0)); !well || strings.Contains(got, "not served") {
+		t.Errorf("well: %t, after it serves:\n%s", well, got)
+	}
+}
+
 // What a daemon cannot know is no good news.
 func TestStatusCutOff(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -124,8 +145,13 @@ kept         an older version of /etc/config.yaml, since 1m0s ago the newest is 
 last sync    2026-01-02T03:05:05Z, full: 0 added, 0 changed, 0 removed
 `
 	well, got := printed(t, told)
-	if diff := cmp.Diff(want, got); diff != "" || !well {
+	if diff := cmp.Diff(want, got); diff != "" || well {
 		t.Errorf("well: %t (-want +got):\n%s", well, diff)
+	}
+	st.setKept("/etc/config.yaml", "")
+	told.Kept = nil
+	if well, got := printed(t, told); !well || strings.Contains(got, "kept") {
+		t.Errorf("well: %t, and nothing is kept:\n%s", well, got)
 	}
 	told.APIServer.Lost, told.APIServer.Cause = now.Add(-6*time.Minute), "services: connection refused"
 	told.Reason = "no contact with the API server for 6m0s"

@@ -30,6 +30,8 @@ type Server struct {
 	After func(time.Duration) <-chan time.Time
 	// Listening, if set, is told the address whenever it was bound.
 	Listening func(net.Addr)
+	// Down, if set, is told each time why nothing is served, and nil when it is.
+	Down func(error)
 }
 
 // Run serves until ctx ends, and then closes what is open without waiting for
@@ -46,6 +48,9 @@ func (s *Server) Run(ctx context.Context) error {
 		err := s.serve(ctx)
 		if ctx.Err() != nil {
 			return nil
+		}
+		if s.Down != nil {
+			s.Down(err)
 		}
 		err = fmt.Errorf("%s: %w", s.Name, err)
 		if s.HardFail {
@@ -69,6 +74,9 @@ func (s *Server) serve(ctx context.Context) error {
 	server := newHTTPServer(onlyOurs(s.Handler, s.Hosts), s.Log, newConnections(within(maxConns, connsPart)))
 	if s.Listening != nil {
 		s.Listening(l.Addr())
+	}
+	if s.Down != nil {
+		s.Down(nil)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(l) }()

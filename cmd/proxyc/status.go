@@ -50,7 +50,7 @@ func (c *statusCmd) Run(e *env) error {
 	} else {
 		err = buffered(e.stdout, func(w io.Writer) error { return st.Print(w) })
 	}
-	if err == nil && !st.WellInformed() {
+	if err == nil && !st.Well() {
 		return errFindings
 	}
 	return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"os/signal"
 	"runtime/debug"
 	"syscall"
@@ -60,6 +61,10 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 		return err
 	}
 	o := c.options(e, k)
+	reload := make(chan os.Signal, 1)
+	signal.Notify(reload, syscall.SIGHUP)
+	defer signal.Stop(reload)
+	o.Reload = reload
 	if c.InitOnly {
 		return daemon.InitOnly(o, resolved)
 	}
