@@ -5,6 +5,7 @@ package files
 import (
 	"bytes"
 	"compress/gzip"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"math"
 	"path/filepath"
 	"strings"
+	"unicode/utf16"
 
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
@@ -156,7 +158,7 @@ func Read(sys System, name string, left *int64) ([]byte, error) {
 func ReadFrom(from io.Reader, size int64, left *int64) ([]byte, error) {
 	data, err := readAll(from, size, left)
 	if err != nil || !bytes.HasPrefix(data, []byte("\x1f\x8b")) {
-		return data, Reason(err)
+		return fromUTF16(data), Reason(err)
 	}
 	// What is compressed counts as little as what it stands for counts as much.
 	*left += int64(len(data))
@@ -172,7 +174,26 @@ func ReadFrom(from io.Reader, size int64, left *int64) ([]byte, error) {
 	case bytes.HasPrefix(data[min(len(data), 257):], []byte("ustar")):
 		return nil, errors.New("is a tar archive: unpack it, and give the directory")
 	}
-	return data, nil
+	return fromUTF16(data), nil
+}
+
+// fromUTF16 returns a text in UTF-8 that has the byte order mark of UTF-16, as
+// PowerShell writes what > redirects. Any other is returned as it is.
+func fromUTF16(data []byte) []byte {
+	var order binary.ByteOrder
+	switch {
+	case bytes.HasPrefix(data, []byte("\xff\xfe")):
+		order = binary.LittleEndian
+	case bytes.HasPrefix(data, []byte("\xfe\xff")):
+		order = binary.BigEndian
+	default:
+		return data
+	}
+	units := make([]uint16, 0, len(data)/2)
+	for at := 2; at+1 < len(data); at += 2 {
+		units = append(units, order.Uint16(data[at:]))
+	}
+	return []byte(string(utf16.Decode(units)))
 }
 
 // pieceSize is how much is read at a time where nobody knows how much there is.

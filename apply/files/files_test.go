@@ -47,3 +47,19 @@ func TestReadAll(t *testing.T) {
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+// What PowerShell redirects into a file is read as what it says.
+func TestReadUTF16(t *testing.T) {
+	const want = "kind: List # \u00e9 \U0001f600\r\n"
+	for name, in := range map[string]string{
+		"little-endian": "\xff\xfek\x00i\x00n\x00d\x00:\x00 \x00L\x00i\x00s\x00t\x00 \x00#\x00 \x00\xe9\x00 \x00\x3d\xd8\x00\xde\r\x00\n\x00",
+		"big-endian":    "\xfe\xff\x00k\x00i\x00n\x00d\x00:\x00 \x00L\x00i\x00s\x00t\x00 \x00#\x00 \x00\xe9\x00 \xd8\x3d\xde\x00\x00\r\x00\n",
+		"UTF-8":         want,
+	} {
+		left := int64(Unlimited)
+		got, err := ReadFrom(bytes.NewReader([]byte(in)), 0, &left)
+		if err != nil || string(got) != want {
+			t.Errorf("%s: got %q, %v", name, got, err)
+		}
+	}
+}
