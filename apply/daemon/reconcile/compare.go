@@ -3,8 +3,10 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
 )
 
 // comparison is what a node has, held against what it should have, while
@@ -12,6 +14,10 @@ import (
 type comparison struct {
 	plan    apply.Plan      // what leads from one to the other
 	touched map[string]bool // objects that changes have to do with since its beginning
+
+	programs ir.Programs  // applied, some time after its beginning
+	changes  []ir.Changes // applied since then, in order
+	inexact  bool         // more than changes was applied
 }
 
 // errAgain reports whether a comparison found something that only a Replace repairs.
@@ -35,6 +41,8 @@ func (r *Reconciler) begin() func(context.Context) (*comparison, error) {
 		if err != nil {
 			return nil, err
 		}
+		// Here, as changes wait for what is done after a comparison.
+		c.programs = r.Dataplane.Applied()
 		r.trim()
 		c.plan = plan
 		return c, nil
@@ -51,11 +59,49 @@ func (r *Reconciler) note(plan apply.Plan) {
 	}
 }
 
+// noteApplied enters changes that are in force, or, where they are nil, that
+// others than were asked for may be.
+func (r *Reconciler) noteApplied(changes *ir.Changes) {
+	switch {
+	case r.comparing == nil:
+	case changes == nil:
+		r.comparing.inexact = true
+	default:
+		r.comparing.changes = append(r.comparing.changes, *changes)
+	}
+}
+
+// inForce returns the Programs that are applied now. Its cost follows the
+// changes that came beside the comparison.
+func (c *comparison) inForce() ir.Programs {
+	for _, changes := range c.changes {
+		for f, of := range changes.All() {
+			p := c.programs.Of(f)
+			if p == nil {
+				continue
+			}
+			for _, one := range of {
+				at, found := slices.BinarySearchFunc(p.Services, one.Name, func(s ir.Service, n ir.Name) int { return s.Name.Compare(n) })
+				switch {
+				case one.New != nil && found:
+					p.Services[at] = *one.New
+				case one.New != nil:
+					p.Services = slices.Insert(p.Services, at, *one.New)
+				case found:
+					p.Services = slices.Delete(p.Services, at, at+1)
+				}
+			}
+		}
+	}
+	return c.programs
+}
+
 // repair makes the node have what the comparison missed in it. What was changed
 // since its beginning is right: a commit said so.
 func (r *Reconciler) repair(ctx context.Context, c *comparison) (done Done, err error) {
 	current := r.comparing == c
 	r.comparing = nil
+	c.inexact = c.inexact || !current
 	if !current || c.plan.Empty() { // a Replace has looked at everything meanwhile
 		done.Refused = r.allRefused()
 		return done, nil

@@ -235,7 +235,13 @@ func (r *Reconciler) finish(ctx context.Context, c compared) {
 		r.ask(Full)
 		return
 	}
-	s.Work.Programs = r.Dataplane.Applied()
+	switch {
+	case s.Err != nil:
+	case c.inexact:
+		s.Work.Programs = r.Dataplane.Applied()
+	default:
+		s.Work.Programs = c.inForce()
+	}
 	r.end(ctx, s)
 }
 

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -61,6 +63,11 @@ func runWith(t *testing.T, set, play func(w *world)) {
 				line += ": " + s.Err.Error()
 			}
 			w.log = append(w.log, line)
+			if s.Kind == Full && s.Err == nil {
+				if diff := cmp.Diff(lower(dataplane.applied.Programs()), lower(apply.Without(s.Work.Programs, s.Done.Refused))); diff != "" {
+					t.Errorf("%s: what is told to be in force (-applied +told):\n%s", line, diff)
+				}
+			}
 		}
 		r.Now, r.After = time.Now, time.After
 		set(w)
@@ -310,4 +317,35 @@ func TestReconcilerTellsOfCommits(t *testing.T) {
 			t.Errorf("in force before each commit, of %d (-want +got):\n%s", w.dataplane.commits, diff)
 		}
 	})
+}
+
+// What is in force after a comparison is what was when it ended, and what
+// changes made of it since.
+func TestComparisonInForce(t *testing.T) {
+	var applied apply.Applied
+	applied.Replace(want(svc("b", 1), svc("d", 1), svc("f", 1)))
+	c := comparison{programs: applied.Programs()}
+	r := Reconciler{comparing: &c}
+	change := func(name string, now *ir.Service) {
+		changes := ir.Changes{IPv4: []ir.Change{{Name: svc(name, 0).Name, New: now}}}
+		applied.Change(changes)
+		r.noteApplied(&changes)
+	}
+	service := func(name string, port uint16) *ir.Service { s := svc(name, port); return &s }
+	change("a", service("a", 1))
+	change("d", service("d", 2))
+	change("b", nil)
+	change("x", nil)
+	change("c", service("c", 1))
+	change("a", nil)
+	change("z", service("z", 1))
+	if diff := cmp.Diff(lower(applied.Programs()), lower(c.inForce())); diff != "" || c.inexact {
+		t.Errorf("inexact: %t (-applied +in force):\n%s", c.inexact, diff)
+	}
+	if !slices.IsSortedFunc(c.programs.IPv4.Services, func(a, b ir.Service) int { return a.Name.Compare(b.Name) }) {
+		t.Error("not by name")
+	}
+	if r.noteApplied(nil); !c.inexact {
+		t.Error("others than were asked for may be in force, and nobody knows")
+	}
 }

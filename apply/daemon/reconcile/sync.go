@@ -49,9 +49,11 @@ func (r *Reconciler) Change(ctx context.Context, changes ir.Changes) (done Done,
 		return done, err
 	}
 	if len(refused) == 0 {
+		r.noteApplied(&changes)
 		done.Refused = r.allRefused()
 		return done, nil
 	}
+	r.noteApplied(nil)
 	// What was refused is as it was before, which may be wrong by now; and the
 	// kernel may have more for it than is remembered.
 	var wanted apply.Applied
