@@ -30,8 +30,11 @@ const mostFilters = 8
 // filters returns those that let everything through that the Judge may find
 // stale, and as little else as they can: one for each frontend, else one for
 // each port, else one for all of UDP. IPv6 addresses are none that the kernel
-// can be asked for: it sends the entries of all others instead (up to 6.18 at
-// least, ctnetlink_filter_match_tuple).
+// can be asked for: ctnetlink_filter_match_tuple (net/netfilter/nf_conntrack_netlink.c,
+// from 5.8 up to 6.18 at least) takes !ipv6_addr_cmp for "differs", which is
+// "equals", and so sends the entries of all other addresses instead. Nothing
+// else that it filters by (zone, mark, status, protocol) tells Services apart,
+// and a reply's address goes through the same function.
 func (j *Judge) filters() []filter {
 	matches := map[ir.Match]bool{}
 	for m := range j.current {

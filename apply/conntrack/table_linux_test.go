@@ -274,3 +274,36 @@ func TestDecodeIsRobust(t *testing.T) {
 		}
 	}
 }
+
+// Why entries of IPv6 are not asked for by their address: the kernel sends those
+// of all others. Where this is skipped, the kernel has learned it, and filters can use it.
+func TestKernelInvertsIPv6Addresses(t *testing.T) {
+	_, tab, h := kernel(t)
+	for _, f := range []struct {
+		family                 ir.Family
+		vip, other, pod, reply string
+		want                   []string // whose entries come for vip
+	}{
+		{ir.IPv4, "10.96.0.10", "10.96.0.11", "10.244.1.5", "10.244.1.9", []string{"10.96.0.10"}},
+		{ir.IPv6, "fd00::10", "fd00::11", "fd00:244::5", "fd00:244::9", []string{"fd00::11"}},
+	} {
+		at := func(addr string, port uint16) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr(addr), port) }
+		for i, to := range []string{f.vip, f.other} {
+			create(t, h, Entry{Protocol: ir.UDP, Client: at(f.pod, uint16(4000+i)), To: at(to, 53), From: at(f.reply, 53)})
+		}
+		var got []string
+		filtered := true
+		if _, err := tab.dumpOnce(filter{f.family, netip.MustParseAddr(f.vip), 53}, &filtered, func(e Entry) error {
+			got = append(got, e.To.Addr().String())
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if f.family == ir.IPv6 && slices.Equal(got, []string{f.vip}) {
+			t.Skip("this kernel filters by IPv6 addresses")
+		}
+		if diff := cmp.Diff(f.want, got); diff != "" {
+			t.Errorf("%s: entries for %s (-want +got):\n%s", f.family, f.vip, diff)
+		}
+	}
+}
