@@ -66,6 +66,8 @@ type Options struct {
 	// LockTimeout is how long to wait for a lock that another program holds; 0
 	// means the dataplane's default.
 	LockTimeout time.Duration
+	// LookOnly tells that nothing is to be changed, whatever reading meets.
+	LookOnly bool
 	// Log is told what the dataplane finds by itself; nil: nobody is.
 	Log  *slog.Logger
 	IPVS IPVS

@@ -287,7 +287,9 @@ func TestKernelInvertsIPv6Addresses(t *testing.T) {
 		{ir.IPv4, "10.96.0.10", "10.96.0.11", "10.244.1.5", "10.244.1.9", []string{"10.96.0.10"}},
 		{ir.IPv6, "fd00::10", "fd00::11", "fd00:244::5", "fd00:244::9", []string{"fd00::11"}},
 	} {
-		at := func(addr string, port uint16) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr(addr), port) }
+		at := func(addr string, port uint16) netip.AddrPort {
+			return netip.AddrPortFrom(netip.MustParseAddr(addr), port)
+		}
 		for i, to := range []string{f.vip, f.other} {
 			create(t, h, Entry{Protocol: ir.UDP, Client: at(f.pod, uint16(4000+i)), To: at(to, 53), From: at(f.reply, 53)})
 		}

@@ -70,7 +70,7 @@ func (t *Turn) Run(ctx context.Context) (*Report, error) {
 	}
 	mode := t.Programs.IPv4.Node.Mode
 	o := dataplaneOptions(t.Config, t.IPVS)
-	o.IPTables, o.LockTimeout = t.IPTables, t.LockTimeout
+	o.IPTables, o.LockTimeout, o.LookOnly = t.IPTables, t.LockTimeout, t.LookOnly
 	dataplane, err := Open(ctx, mode, o) // it says what the kernel lacks, before any setting is named
 	if err != nil {
 		return nil, err

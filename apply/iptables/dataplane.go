@@ -41,6 +41,7 @@ type Dataplane struct {
 	mostNFT  int                                                                                             // rules in one run of the nft variant
 	run      func(ctx context.Context, stdin io.Reader, stdout io.Writer, name string, args ...string) error // [run.To]
 
+	lookOnly bool         // nothing is changed
 	log      *slog.Logger // nil: nobody is told
 	lowering Lowering
 	found    rules.Rulesets // by the last Read
@@ -80,7 +81,7 @@ func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
 
 // OpenWith is Open for the rules of another mode.
 func OpenWith(ctx context.Context, lowering Lowering, o apply.Options) (*Dataplane, error) {
-	d := &Dataplane{Variant: Variant(o.IPTables), lowering: lowering, wait: cmp.Or(o.LockTimeout, 5*time.Second), mostNFT: mostRules, run: run.To, log: o.Log}
+	d := &Dataplane{Variant: Variant(o.IPTables), lowering: lowering, wait: cmp.Or(o.LockTimeout, 5*time.Second), mostNFT: mostRules, run: run.To, log: o.Log, lookOnly: o.LookOnly}
 	if err := d.detect(ctx); err != nil {
 		return nil, err
 	}
@@ -253,11 +254,37 @@ func (d *Dataplane) read(ctx context.Context) (sets rules.Rulesets, err error) {
 	return sets, nil
 }
 
+// readFamily removes from our chains what the tools cannot list, if there is
+// something, and reads on.
 func (d *Dataplane) readFamily(ctx context.Context, f ir.Family) (*rules.Ruleset, error) {
+	for {
+		r, err := d.listFamily(ctx, f)
+		if err == nil || ctx.Err() != nil {
+			return r, err
+		}
+		removed, why := d.removeNatives(f)
+		if why != nil {
+			return nil, fmt.Errorf("%w; %w", err, why)
+		}
+		if !removed {
+			return nil, err
+		}
+	}
+}
+
+// incompatible is what iptables-nft-save says, without an error, in place of a
+// table in which it finds what it does not know.
+const incompatible = "is incompatible, use 'nft' tool"
+
+func (d *Dataplane) listFamily(ctx context.Context, f ir.Family) (*rules.Ruleset, error) {
 	saved := rules.NewParser(f)
 	for _, table := range [...]string{"filter", "nat"} {
-		if err := d.save(ctx, f, table, saved); err != nil {
+		unlisted := finder{text: incompatible}
+		if err := d.save(ctx, f, table, io.MultiWriter(saved, &unlisted)); err != nil {
 			return nil, err
+		}
+		if unlisted.found {
+			return nil, fmt.Errorf("%s: table %s %s", tool(f, d.Variant, "save"), table, incompatible)
 		}
 	}
 	r, err := saved.Ruleset()

@@ -10,6 +10,8 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
 // A table that somebody put out of force is a difference, and is put in force
@@ -44,6 +46,59 @@ func TestDormantTables(t *testing.T) {
 		}
 		if plan := put(t, target, want); !plan.Empty() {
 			t.Errorf("still to do: %v", opsOf(plan))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Rules of nft's own in our chains, which keep the tools from listing a table,
+// are removed; one in a chain of others stays, and is named.
+func TestNativeRules(t *testing.T) {
+	applytest.RequireRoot(t)
+	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
+	ns, err := applytest.NewNamespace("iptables")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	err = ns.Do(func() error {
+		target := open(t, apply.Options{IPTables: string(NFT)}, 0)
+		want := lower(programs(3))
+		put(t, target, want)
+		for _, f := range ir.Families() {
+			for table, chain := range map[string]string{"nat": rules.ChainServices, "filter": "KUBE-FORWARD"} {
+				if all, err := natives(f, table); err != nil || len(all) > 0 {
+					t.Errorf("%s %s: rules of iptables are taken for others: %v %v", f, table, all, err)
+				}
+				at := nftFamily(f) + " " + table + " "
+				for _, rule := range []string{"meta cpu 1 drop", "ct state new counter drop", "tcp dport vmap { 22 : accept, 23 : drop }",
+					"meta l4proto tcp th dport { 80, 81-90 } counter accept", "numgen random mod 2 == 0 counter drop"} {
+					shell(t, "", "nft", "insert rule "+at+chain+" "+rule)
+				}
+				look := open(t, apply.Options{IPTables: string(NFT), LookOnly: true}, 0)
+				if _, err := look.Rulesets(t.Context()); err == nil || !strings.Contains(err.Error(), "table "+at+"chain "+chain+" handle ") {
+					t.Errorf("only looking: %v", err)
+				}
+				put(t, target, want)
+				if plan := put(t, target, want); !plan.Empty() {
+					t.Errorf("%s: still to do: %v", at, opsOf(plan))
+				}
+				if listed := shell(t, "", "nft", "list table "+at); strings.Contains(listed, "meta cpu") || strings.Contains(listed, "vmap") {
+					t.Errorf("%s: still there:\n%s", at, listed)
+				}
+			}
+		}
+		shell(t, "", "nft", "insert rule ip filter FORWARD meta cpu 1 drop")
+		shell(t, "", "nft", "insert rule ip filter KUBE-FORWARD meta cpu 1 drop")
+		_, err := target.Rulesets(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "table ip filter chain FORWARD handle ") {
+			t.Errorf("a rule in a chain of others: %v", err)
+		}
+		if listed := shell(t, "", "nft", "list chain ip filter FORWARD"); !strings.Contains(listed, "meta cpu") {
+			t.Error("it was removed")
 		}
 		return nil
 	})

@@ -1,0 +1,185 @@
+package iptables
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/iptables"
+)
+
+// In the nft variant's tables there can be rules that nft itself made. One that
+// the tools cannot put into their own words keeps them from listing all of its
+// table, and from listing it for good.
+
+// native is a rule that the tools of iptables did not make.
+type native struct {
+	table, chain string
+	handle       uint64
+}
+
+func (n native) String() string {
+	return "chain " + n.chain + " handle " + strconv.FormatUint(n.handle, 10)
+}
+
+// ours reports whether the rule is in a chain that nobody else writes.
+func (n native) ours() bool {
+	kubelet := rules.KubeletChains()
+	return strings.HasPrefix(n.chain, "KUBE-") && !rules.Shared(n.chain) && !slices.Contains(kubelet[:], n.chain)
+}
+
+// What iptables-nft makes rules of (up to 1.8.11), and what it asks meta for:
+// the packet's mark, interfaces and protocol. Each of its rules counts.
+var (
+	knownExpressions = []string{"match", "target", "counter", "immediate", "cmp", "meta", "payload", "bitwise", "limit", "log"}
+	knownMeta        = []uint32{unix.NFT_META_MARK, unix.NFT_META_IIF, unix.NFT_META_OIF, unix.NFT_META_IIFNAME, unix.NFT_META_OIFNAME, unix.NFT_META_L4PROTO}
+)
+
+// natives returns the rules of a table that the tools of iptables did not make.
+func natives(f ir.Family, table string) (all []native, err error) {
+	msgs, err := ask(f, table, netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETRULE, Flags: netlink.Request | netlink.Dump},
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range msgs {
+		if len(m.Data) < nfgenHead {
+			continue
+		}
+		var n native
+		known := true
+		if err := decode(m.Data[nfgenHead:], func(ad *netlink.AttributeDecoder) {
+			switch ad.Type() {
+			case unix.NFTA_RULE_TABLE:
+				n.table = ad.String()
+			case unix.NFTA_RULE_CHAIN:
+				n.chain = ad.String()
+			case unix.NFTA_RULE_HANDLE:
+				n.handle = ad.Uint64()
+			case unix.NFTA_RULE_EXPRESSIONS:
+				known = knownRule(ad.Bytes())
+			}
+		}); err != nil {
+			return nil, fmt.Errorf("table %s %s: %w", nftFamily(f), table, err)
+		}
+		if !known && n.table == table {
+			all = append(all, n)
+		}
+	}
+	return all, nil
+}
+
+// decode calls f for each attribute.
+func decode(b []byte, f func(*netlink.AttributeDecoder)) error {
+	ad, err := netlink.NewAttributeDecoder(b)
+	if err != nil {
+		return err
+	}
+	ad.ByteOrder = binary.BigEndian
+	for ad.Next() {
+		f(ad)
+	}
+	return ad.Err()
+}
+
+// knownRule reports whether iptables-nft makes rules of such expressions.
+func knownRule(expressions []byte) bool {
+	known, counts := true, false
+	err := decode(expressions, func(ad *netlink.AttributeDecoder) {
+		var name string
+		key := uint32(0)
+		isMeta := false
+		if err := decode(ad.Bytes(), func(ad *netlink.AttributeDecoder) {
+			switch ad.Type() {
+			case unix.NFTA_EXPR_NAME:
+				name = ad.String()
+			case unix.NFTA_EXPR_DATA:
+				if name != "meta" {
+					return
+				}
+				isMeta = true
+				decode(ad.Bytes(), func(ad *netlink.AttributeDecoder) {
+					if ad.Type() == unix.NFTA_META_KEY {
+						key = ad.Uint32()
+					}
+				})
+			}
+		}); err != nil {
+			known = false
+		}
+		counts = counts || name == "counter"
+		known = known && slices.Contains(knownExpressions, name) && (!isMeta || slices.Contains(knownMeta, key))
+	})
+	return err == nil && known && counts
+}
+
+// removeNatives removes from our chains of a family what keeps the tools from
+// listing them, and reports whether there was something. What is in chains of
+// others stays; it is the error.
+func (d *Dataplane) removeNatives(f ir.Family) (removed bool, err error) {
+	if d.Variant != NFT {
+		return false, nil
+	}
+	var others []string
+	for _, table := range [...]string{"filter", "nat"} {
+		all, err := natives(f, table)
+		if err != nil {
+			return removed, err
+		}
+		for _, n := range all {
+			if !n.ours() || d.lookOnly {
+				others = append(others, "table "+nftFamily(f)+" "+table+" "+n.String())
+				continue
+			}
+			if err := n.remove(f); err != nil {
+				return removed, err
+			}
+			removed = true
+			if d.log != nil {
+				d.log.Warn("a rule that the tools of iptables cannot read is removed", "table", nftFamily(f)+" "+table, "chain", n.chain, "handle", n.handle)
+			}
+		}
+	}
+	if len(others) > 0 && !removed {
+		return false, errors.New("rules that nft made, and that iptables cannot read: " + strings.Join(others[:min(len(others), 5)], ", "))
+	}
+	return removed, nil
+}
+
+// remove deletes the rule, if it is there.
+func (n native) remove(f ir.Family) error {
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return fmt.Errorf("netlink socket of nf_tables: %w", err)
+	}
+	defer c.Close()
+	ae := netlink.NewAttributeEncoder()
+	ae.ByteOrder = binary.BigEndian
+	ae.String(unix.NFTA_RULE_TABLE, n.table)
+	ae.String(unix.NFTA_RULE_CHAIN, n.chain)
+	ae.Uint64(unix.NFTA_RULE_HANDLE, n.handle)
+	attributes, err := ae.Encode()
+	if err != nil {
+		return err
+	}
+	family := byte(unix.NFPROTO_IPV4)
+	if f == ir.IPv6 {
+		family = unix.NFPROTO_IPV6
+	}
+	_, err = transact(c, netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_DELRULE, Flags: netlink.Request | netlink.Acknowledge},
+		Data:   append([]byte{family, 0, 0, 0}, attributes...),
+	})
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("table %s %s %s: %w", nftFamily(f), n.table, n, err)
+	}
+	return nil
+}
