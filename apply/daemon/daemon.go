@@ -320,7 +320,10 @@ func (d *daemon) watchConfig(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	err := watch.Paths(ctx, []string{path}, d.configAgain, func() {
+	polled := func(why error) {
+		d.log.Warn("changes of the configuration are not told, and are looked for every few seconds", "err", why)
+	}
+	err := watch.Paths(ctx, []string{path}, d.configAgain, polled, func() {
 		now, diags := d.Resolve()
 		if diags.HasErrors() {
 			for _, f := range diags {

@@ -129,7 +129,10 @@ func (regular) Open(name string) (fs.File, error) {
 // ctx ends. What cannot be read later is told, and tried again when something
 // changes, or Again asks for it.
 func (f *Files) Run(ctx context.Context, read func(error)) error {
-	w, err := watchPaths([]string{f.Path})
+	w, err := watchPaths([]string{f.Path}, newNotices)
+	if err == nil && w.polls != nil {
+		f.Log.Warn("changes of the snapshot are looked for every "+pollEvery.String(), "err", w.polls)
+	}
 	read(f.Read()) // after the watch is set: what changes from here on is seen
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package watch
 import (
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -319,7 +320,7 @@ func TestFilesBeingWritten(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "live.yaml")
 	write(t, path, serviceYAML("a", "10.0.0.1"))
-	w, err := watchPaths([]string{path})
+	w, err := watchPaths([]string{path}, newNotices)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -379,7 +380,7 @@ func TestFilesBeingWritten(t *testing.T) {
 // What never rests does not hold up what else changes.
 func TestFilesNeverAtRest(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "live.yaml")
-	w, err := watchPaths([]string{path})
+	w, err := watchPaths([]string{path}, newNotices)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -441,4 +442,50 @@ func TestFilesRefused(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Where the kernel gives no inotify instance, changes are seen all the same, if later.
+func TestFilesPolled(t *testing.T) {
+	dir := t.TempDir()
+	refused := errors.New("too many open files")
+	w, err := pollPaths([]string{filepath.Join(dir, "live")}, 10*time.Millisecond, refused)
+	if err != nil || w.polls != refused {
+		t.Fatal(err, w.polls)
+	}
+	if w, err := watchPaths([]string{dir}, func() (notices, error) { return nil, refused }); err != nil || w.polls != refused {
+		t.Error("refused, and not polled:", err)
+	} else {
+		w.Close()
+	}
+	changed := make(chan struct{}, 100)
+	done := make(chan error, 1)
+	go func() { done <- w.run(t.Context(), time.After, nil, func() { changed <- struct{}{} }) }()
+	t.Cleanup(func() {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	sees := func(what string, do func() error) {
+		t.Helper()
+		if err := do(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-changed:
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%s is not seen", what)
+		}
+	}
+	file := func(name string) string { return filepath.Join(dir, name) }
+	sees("a link to a directory", func() error {
+		return errors.Join(os.Mkdir(file("one"), 0o755), os.Mkdir(file("two"), 0o755), os.Symlink("one", file("live")))
+	})
+	sees("a file in it", func() error { return os.WriteFile(file("one/a.yaml"), []byte("x"), 0o644) })
+	sees("another size", func() error { return os.WriteFile(file("one/a.yaml"), []byte("xy"), 0o644) })
+	sees("a change of the link", func() error {
+		return errors.Join(os.Symlink("two", file("next")), os.Rename(file("next"), file("live")))
+	})
+	sees("a change of the link back", func() error {
+		return errors.Join(os.Symlink("one", file("next")), os.Rename(file("next"), file("live")))
+	})
 }

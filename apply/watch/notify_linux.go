@@ -15,11 +15,11 @@ import (
 // reports, other than what is there on every system, when a file that was
 // written to is closed.
 type notifier struct {
-	events chan happening // closed when the kernel tells no more
-	file   *os.File
-	ended  chan struct{}
-	stop   func()
-	done   chan struct{}
+	told  chan happening // closed when the kernel tells no more
+	file  *os.File
+	ended chan struct{}
+	stop  func()
+	done  chan struct{}
 
 	mu   sync.Mutex
 	dirs map[int32]string // by watch descriptor
@@ -37,7 +37,7 @@ func newNotifier() (*notifier, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("inotify_init1", err)
 	}
-	n := &notifier{events: make(chan happening), file: os.NewFile(uintptr(fd), "inotify"),
+	n := &notifier{told: make(chan happening), file: os.NewFile(uintptr(fd), "inotify"),
 		ended: make(chan struct{}), done: make(chan struct{}), dirs: map[int32]string{}}
 	n.stop = sync.OnceFunc(func() {
 		close(n.ended)
@@ -47,6 +47,8 @@ func newNotifier() (*notifier, error) {
 	go n.read()
 	return n, nil
 }
+
+func (n *notifier) events() <-chan happening { return n.told }
 
 // Close ends the watch.
 func (n *notifier) Close() { n.stop() }
@@ -96,7 +98,7 @@ func (n *notifier) dir(wd int32) (string, bool) {
 // read hands on what the kernel reports until the file is closed.
 func (n *notifier) read() {
 	defer close(n.done)
-	defer close(n.events)
+	defer close(n.told)
 	buffer := make([]byte, 64<<10)
 	for {
 		got, err := n.file.Read(buffer)
@@ -113,7 +115,7 @@ func (n *notifier) read() {
 				continue
 			}
 			select {
-			case n.events <- h:
+			case n.told <- h:
 			case <-n.ended:
 				return
 			}

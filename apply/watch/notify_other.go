@@ -5,11 +5,13 @@ package watch
 import "errors"
 
 // notifier reports what happens in directories: on Linux only, as the daemon.
-type notifier struct{ events chan happening }
+type notifier struct{}
 
 func newNotifier() (*notifier, error) { return nil, errors.New("not on this system") }
 
 func (*notifier) watch(map[string]interest) error { return nil }
+
+func (*notifier) events() <-chan happening { return nil }
 
 // Close ends the watch.
 func (*notifier) Close() {}

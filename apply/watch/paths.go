@@ -27,10 +27,16 @@ const (
 // Paths calls changed, in this goroutine, once at first and then each time
 // something changed at one of the paths, or in one that is a directory, or
 // again asks for it. It ends with ctx.
-func Paths(ctx context.Context, paths []string, again <-chan struct{}, changed func()) error {
-	w, err := watchPaths(paths)
+//
+// polled is told why, where the kernel does not tell of changes and they are
+// looked for every 5 s instead.
+func Paths(ctx context.Context, paths []string, again <-chan struct{}, polled func(why error), changed func()) error {
+	w, err := watchPaths(paths, newNotices)
 	if err != nil {
 		return err
+	}
+	if w.polls != nil {
+		polled(w.polls)
 	}
 	changed() // after the watches are set: what changes from here on is seen
 	return w.run(ctx, time.After, again, changed)
@@ -56,7 +62,8 @@ const (
 // through: a file may be replaced, or a directory above it, or a link on the
 // way, as the link ..data of a ConfigMap is.
 type watched struct {
-	*notifier
+	notices
+	polls   error    // why changes are looked for; nil: they are told
 	paths   []string // absolute
 	concern map[string]interest
 }
@@ -68,12 +75,44 @@ type interest struct {
 	objects bool // all names that files with objects can have, too, and directories
 }
 
-func watchPaths(paths []string) (*watched, error) {
+// notices tell of what happens in directories.
+type notices interface {
+	events() <-chan happening // closed when there will be no more
+	watch(dirs map[string]interest) error
+	Close()
+}
+
+func newNotices() (notices, error) {
 	n, err := newNotifier()
 	if err != nil {
-		return nil, fmt.Errorf("watching files: %w", err)
+		return nil, err
 	}
-	w := &watched{notifier: n}
+	return n, nil
+}
+
+// watchPaths watches as first does, or, where that is refused, by looking again and again.
+func watchPaths(paths []string, first func() (notices, error)) (*watched, error) {
+	n, err := first()
+	if err != nil {
+		return pollPaths(paths, pollEvery, err)
+	}
+	w, err := newWatched(paths, n)
+	if err != nil {
+		return pollPaths(paths, pollEvery, err)
+	}
+	return w, nil
+}
+
+func pollPaths(paths []string, every time.Duration, why error) (*watched, error) {
+	w, err := newWatched(paths, newPoller(every))
+	if err == nil {
+		w.polls = why
+	}
+	return w, err
+}
+
+func newWatched(paths []string, n notices) (*watched, error) {
+	w := &watched{notices: n}
 	for _, p := range paths {
 		abs, err := filepath.Abs(p)
 		if err == nil {
@@ -103,7 +142,7 @@ func (w *watched) arm() error {
 		if n > 0 && sameKeys(before, w.concern) {
 			break
 		}
-		if err := w.notifier.watch(w.concern); err != nil {
+		if err := w.notices.watch(w.concern); err != nil {
 			return err
 		}
 	}
@@ -217,7 +256,7 @@ func (w *watched) run(ctx context.Context, after func(time.Duration) <-chan time
 		select {
 		case <-ctx.Done():
 			return nil
-		case h, ok := <-w.events:
+		case h, ok := <-w.events():
 			switch {
 			case !ok:
 				return errors.New("watching files: the watch ended")

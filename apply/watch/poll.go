@@ -1,0 +1,109 @@
+package watch
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/proxyc/proxyc/apply/files"
+)
+
+// pollEvery is how often files are looked at where the kernel does not tell of
+// them: an inotify instance is refused where others have used up fs.inotify's
+// limits, or by a filter of system calls.
+const pollEvery = 5 * time.Second
+
+// poller reports that something in directories may have changed.
+type poller struct {
+	happened chan happening
+	stop     func()
+
+	mu   sync.Mutex
+	dirs map[string]interest
+	seen string
+}
+
+func newPoller(every time.Duration) *poller {
+	p := &poller{happened: make(chan happening)}
+	ended := make(chan struct{})
+	p.stop = sync.OnceFunc(func() { close(ended) })
+	go func() {
+		defer close(p.happened)
+		ticker := time.NewTicker(every)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ended:
+				return
+			case <-ticker.C:
+			}
+			if !p.changed() {
+				continue
+			}
+			select {
+			case <-ended:
+				return
+			case p.happened <- happening{}:
+			}
+		}
+	}()
+	return p
+}
+
+func (p *poller) events() <-chan happening { return p.happened }
+
+// Close ends the watch.
+func (p *poller) Close() { p.stop() }
+
+// watch looks at exactly these directories from now on.
+func (p *poller) watch(dirs map[string]interest) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dirs, p.seen = dirs, fingerprint(dirs)
+	return nil
+}
+
+// changed reports whether what counts is not as it was.
+func (p *poller) changed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := fingerprint(p.dirs)
+	was := p.seen
+	p.seen = now
+	return now != was
+}
+
+// fingerprint describes what counts in directories: names, sizes, times and links.
+func fingerprint(dirs map[string]interest) string {
+	var all []string
+	for dir, of := range dirs {
+		names := map[string]bool{}
+		for name := range of.names {
+			names[filepath.Join(dir, name)] = true
+		}
+		if of.objects {
+			entries, _ := os.ReadDir(dir) // what cannot be read is as if it were not there
+			for _, e := range entries {
+				if e.IsDir() && !files.IsHidden(e.Name()) || files.IsObjects(e.Name()) {
+					names[filepath.Join(dir, e.Name())] = true
+				}
+			}
+		}
+		for name := range names {
+			if info, err := os.Lstat(name); err == nil {
+				to, _ := os.Readlink(name)
+				line := fmt.Sprintf("%s %s %s", name, info.Mode().Type(), to)
+				if !info.IsDir() {
+					line += fmt.Sprintf(" %d %d", info.Size(), info.ModTime().UnixNano())
+				}
+				all = append(all, line)
+			}
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, "\n")
+}
