@@ -47,7 +47,7 @@ func (p *Policy) UnmarshalText(text []byte) (err error) {
 func (v Verdict) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
 
 func (v *Verdict) UnmarshalText(text []byte) (err error) {
-	*v, err = parseEnum("verdict", text, Reject, Drop, Pass)
+	*v, err = parseEnum("verdict", text, Reject, Drop)
 	return err
 }
 

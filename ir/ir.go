@@ -190,11 +190,10 @@ type Verdict uint8
 const (
 	Reject Verdict = iota // refuse at once: ICMP port unreachable (PKT-8)
 	Drop                  // discard silently (PKT-9, PKT-10)
-	Pass                  // leave it to the rest of the host
 )
 
-// String returns reject, drop or pass.
-func (v Verdict) String() string { return [...]string{"reject", "drop", "pass"}[v] }
+// String returns reject or drop.
+func (v Verdict) String() string { return [...]string{"reject", "drop"}[v] }
 
 // Frontend is one address, or the node's addresses, with one port that clients
 // connect to.

@@ -204,9 +204,6 @@ func (v *validator) frontend(f *Frontend, s *Service, used []bool) {
 		}
 		v.origin(name+": route", r.Origin)
 	}
-	if f.Empty == Pass {
-		v.errorf("%s: empty must be reject or drop", name)
-	}
 	if !RoutesAll(f.Routes) {
 		v.origin(name+": "+f.Empty.String(), f.EmptyOrigin)
 	}

@@ -251,11 +251,8 @@ func hairpin(p ir.Protocol, b *ir.Backend) Element {
 // refuse says what becomes of packets that no route takes (PKT-8, PKT-9).
 func (l *lowering) refuse(f *lowerable, id SetID) {
 	v := Verdict{Kind: Drop}
-	switch f.Empty {
-	case ir.Reject:
+	if f.Empty == ir.Reject {
 		v = Verdict{Goto, chainReject}
-	case ir.Pass:
-		return
 	}
 	e := f.element(v)
 	e.Origin = &f.EmptyOrigin
