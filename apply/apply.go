@@ -58,6 +58,10 @@ type Dataplane interface {
 	Close() error
 }
 
+// CompareEvery is how often all that a node has is compared with what it should
+// have, if nothing else gives a reason to (DMN-21).
+const CompareEvery = time.Hour
+
 // Options say how a Dataplane is opened. The zero value is the default.
 type Options struct {
 	// IPTables is the variant of iptables to use, "nft" or "legacy"; empty: the

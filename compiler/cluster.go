@@ -36,7 +36,7 @@ const (
 )
 
 func newCluster(cfg *config.Config, snap *snapshot.Snapshot) *cluster {
-	mode := modeOf(cfg)
+	mode := cfg.ProxyMode()
 	allowed, set := cfg.FeatureGates["AllowServiceExternalIPs"]
 	return &cluster{
 		snap: snap, mode: mode, caps: mode.Capabilities(), externalIPs: allowed || !set, masqueradeAll: cfg.MasqueradeAllField(),
@@ -54,12 +54,4 @@ func newCluster(cfg *config.Config, snap *snapshot.Snapshot) *cluster {
 			slicePorts:  newList("ports[", "]", namedFields),
 		},
 	}
-}
-
-// modeOf is the configured mode; empty counts as iptables (CFG-20).
-func modeOf(cfg *config.Config) ir.Mode {
-	if cfg.Mode == "" {
-		return ir.ModeIPTables
-	}
-	return ir.Mode(cfg.Mode)
 }

@@ -24,7 +24,7 @@ import (
 
 // scheduleOf is when the rules are written, as the configuration's periods mean it.
 func scheduleOf(cfg *config.Config) reconcile.Schedule {
-	every := cmp.Or(dataplaneOf(cfg.ProxyMode()).compareEvery, time.Hour)
+	every := cmp.Or(dataplaneOf(cfg.ProxyMode()).compareEvery, apply.CompareEvery)
 	return reconcile.Schedule{Min: cfg.MinSyncPeriod(), Retry: cfg.SyncPeriod(), Full: every}
 }
 
@@ -125,7 +125,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 // kube-proxy does (DET-2), and reports false if ctx ended before. Rules that do
 // not tell pods from others must not take the place of those that do.
 func (d *daemon) podsKnown(ctx context.Context) bool {
-	if d.cfg.DetectLocalMode != config.DetectNodeCIDR || !d.cfg.ProxyMode().Capabilities().Has(ir.SourceRanges) {
+	if d.cfg.DetectLocalMode != config.DetectNodeCIDR || !d.cfg.ProxyMode().Capabilities().Has(ir.Masquerades) {
 		return true
 	}
 	told := false

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	rules "github.com/proxyc/proxyc/render/iptables"
+	nft "github.com/proxyc/proxyc/render/nftables"
 )
 
 // Concern reports whether a change of a chain, or of what is in it, or of a
@@ -13,7 +14,7 @@ import (
 type Concern func(table, chain string, loss bool) bool
 
 // NFTables is what concerns mode nftables.
-func NFTables(table, _ string, _ bool) bool { return table == "proxyc" }
+func NFTables(table, _ string, _ bool) bool { return table == nft.Table }
 
 // IPTables is what concerns mode iptables in its nft variant.
 func IPTables(table, chain string, loss bool) bool {

@@ -11,14 +11,11 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/monitor"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
-
-// wholeEvery is how long comparisons of what others touched may stand for one
-// of all that there is.
-const wholeEvery = time.Hour
 
 // touched are keys of elements, in the fixed sets of a table.
 type touched map[rules.SetID]map[rules.Key]struct{}
@@ -79,7 +76,7 @@ func fixedSet(name string) (id rules.SetID, ok bool) {
 func (d *Dataplane) compareTouched(ctx context.Context, all ir.PerFamily[touched]) (*Plan, error) {
 	d.reading.Lock()
 	defer d.reading.Unlock()
-	if time.Since(d.whole) >= wholeEvery {
+	if time.Since(d.whole) >= apply.CompareEvery {
 		return nil, nil
 	}
 	var have ir.PerFamily[*rules.Ruleset]
