@@ -294,7 +294,49 @@ func (d *daemon) status() Status {
 			st.BootFile.Error = *why
 		}
 	}
+	st.onClock()
 	return st
+}
+
+// onClock tells times as the node's clock has them now: it may have been set
+// since, by a year where a node has none that goes on without power, and ages
+// are what counts.
+func (st *Status) onClock() {
+	now := func(t time.Time) time.Time {
+		if t.IsZero() {
+			return t
+		}
+		return st.Now.Add(t.Sub(st.Now)) // by the time that passed, as far as both know it
+	}
+	st.Started, st.LastSync = now(st.Started), now(st.LastSync)
+	if e := st.LastError; e != nil {
+		st.LastError = &LastError{now(e.At), e.Error}
+	}
+	if d := st.LastDrift; d != nil {
+		st.LastDrift = &LastDrift{now(d.At), d.Operations, d.First}
+	}
+	if k := st.KubeProxy; k != nil {
+		st.KubeProxy = &KubeProxy{now(k.Since), k.Objects, k.Stays}
+	}
+	st.Kept = slices.Clone(st.Kept)
+	for i := range st.Kept {
+		st.Kept[i].Since = now(st.Kept[i].Since)
+	}
+	st.Down = slices.Clone(st.Down)
+	for i := range st.Down {
+		st.Down[i].Since = now(st.Down[i].Since)
+	}
+	st.Retrying = slices.Clone(st.Retrying)
+	for i := range st.Retrying {
+		st.Retrying[i].Since = now(st.Retrying[i].Since)
+	}
+	if a := st.APIServer; a != nil {
+		a.Lost = now(a.Lost)
+		for i := range a.Resources {
+			r := &a.Resources[i]
+			r.Last, r.Lost = now(r.Last), now(r.Lost)
+		}
+	}
 }
 
 // statFile describes a file as it is now.
