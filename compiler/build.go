@@ -8,8 +8,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// target is what Services are compiled for: a node in one family.
-type target struct {
+// nodeTarget is what Services are compiled for: a node in one family.
+type nodeTarget struct {
 	*cluster
 	family ir.Family
 	node   *ir.Node
@@ -18,8 +18,8 @@ type target struct {
 	hosted map[netip.Addr]struct{} // kernelspace only: local endpoints that HNS has
 }
 
-func newTarget(c *cluster, family ir.Family, node *ir.Node, facts *Facts) *target {
-	t := &target{cluster: c, family: family, node: node, onNode: "on this node"}
+func newTarget(c *cluster, family ir.Family, node *ir.Node, facts *Facts) *nodeTarget {
+	t := &nodeTarget{cluster: c, family: family, node: node, onNode: "on this node"}
 	if node.HNS != nil {
 		t.hosted = facts.HNSEndpoints
 	}
@@ -31,7 +31,7 @@ func newTarget(c *cluster, family ir.Family, node *ir.Node, facts *Facts) *targe
 }
 
 // compile makes what a Service is on the target; nil if nothing.
-func (t *target) compile(s *service) *ir.Service {
+func (t *nodeTarget) compile(s *service) *ir.Service {
 	v := s.views.At(t.family)
 	if !v.has(ir.ClusterIP) || len(s.ports) == 0 {
 		return nil
@@ -64,7 +64,7 @@ func (t *target) compile(s *service) *ir.Service {
 
 // builder assembles one Service in one family.
 type builder struct {
-	t        *target
+	t        *nodeTarget
 	s        *service
 	v        *view
 	affinity *ir.Affinity
@@ -90,8 +90,8 @@ func externallyAccessible(s *snapshot.Service) bool {
 	return s.Type == "NodePort" || s.Type == "LoadBalancer" || len(s.ExternalIPs) > 0
 }
 
-// sending is how frontends of one kind send their traffic on.
-type sending struct {
+// kindRoutes is how frontends of one kind send their traffic on.
+type kindRoutes struct {
 	policy      ir.Policy
 	routes      []ir.Route
 	selections  [ir.Local + 1]selection // what the routes' pools hold, by policy
@@ -102,7 +102,7 @@ type sending struct {
 // port adds the frontends and pools of one service port.
 func (b *builder) port(p *port, endpoints []endpoint) {
 	n := b.t.countEndpoints(endpoints)
-	var sendings [ir.NodePort + 1]sending
+	var sendings [ir.NodePort + 1]kindRoutes
 	var selections [ir.Local + 1]selection
 	for kind := range sendings {
 		if !b.v.has(ir.Kind(kind)) && (kind != int(ir.NodePort) || p.nodePort == 0) {
@@ -136,12 +136,12 @@ func (b *builder) port(p *port, endpoints []endpoint) {
 }
 
 // sending decides for one kind of frontend who is sent where.
-func (b *builder) sending(kind ir.Kind, p *port, n *endpointCounts, endpoints []endpoint) sending {
-	out := sending{policy: b.s.policy(kind)}
+func (b *builder) sending(kind ir.Kind, p *port, n *endpointCounts, endpoints []endpoint) kindRoutes {
+	out := kindRoutes{policy: b.s.policy(kind)}
 	if !b.t.caps.Has(ir.TrafficPolicies) {
 		out.policy = ir.Cluster
 	}
-	var c choice
+	var c endpointChoice
 	if b.t.caps.Has(ir.EndpointsByKind) {
 		out.policy = windowsPolicy(b.s, kind)
 		c = b.t.windowsChoice(b.s, b.v, kind, endpoints)
@@ -161,7 +161,7 @@ func (b *builder) sending(kind ir.Kind, p *port, n *endpointCounts, endpoints []
 // empty says what happens to sources without a route, and why: endpoints only
 // elsewhere are a reason to be silent, so that load balancers try another node
 // (PKT-9), no endpoint at all is one to refuse (PKT-8).
-func (b *builder) empty(out *sending, kind ir.Kind, p *port, n *endpointCounts, c *choice, endpoints []endpoint) {
+func (b *builder) empty(out *kindRoutes, kind ir.Kind, p *port, n *endpointCounts, c *endpointChoice, endpoints []endpoint) {
 	out.emptyOrigin = ir.Origin{Object: b.s.object, Field: b.t.names.ports.at(p.index)}
 	field := ""
 	if c.usable && out.policy == ir.Local {
@@ -208,7 +208,7 @@ func rebase(routes []ir.Route, index [ir.Local + 1]int) []ir.Route {
 	return routes
 }
 
-func (b *builder) frontend(p *port, kind ir.Kind, match ir.Match, origin ir.Origin, s *sending) {
+func (b *builder) frontend(p *port, kind ir.Kind, match ir.Match, origin ir.Origin, s *kindRoutes) {
 	f := ir.Frontend{
 		Kind: kind, Match: match, Port: p.ServicePort, Policy: s.policy, Routes: s.routes,
 		Empty: s.empty, EmptyOrigin: s.emptyOrigin, Origin: origin,

@@ -44,7 +44,7 @@ func CompileNodes(cfg *config.Config, snap *snapshot.Snapshot, nodes []Facts,
 // for concurrent use.
 type Compiler struct {
 	cluster   *cluster
-	targets   ir.PerFamily[*target]
+	targets   ir.PerFamily[*nodeTarget]
 	claims    ir.PerFamily[*claims]
 	node      nodeInput
 	nodeDiags diag.List

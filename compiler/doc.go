@@ -14,7 +14,7 @@
 //	services    what a Service asks for, judged and parsed      → service
 //	bounds      what one Service may ask of a node at most
 //	endpoints   its EndpointSlices merged into one list a port  → endpoint
-//	topology    which of them a node uses                       → choice
+//	topology    which of them a node uses                       → endpointChoice
 //	routes      who is sent to which of them                    → ir.Route
 //	firewall    source ranges: read, and widened by the VIPs     → ir.SourceRange
 //	affinity    session affinity

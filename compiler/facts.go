@@ -15,8 +15,8 @@ type Facts struct {
 	// PodCIDRs are the node's pod ranges as they were last known; they count in
 	// mode NodeCIDR where the Node names none (any more).
 	PodCIDRs []netip.Prefix
-	// Liberal reports whether the kernel takes TCP packets outside of the window for
-	// valid (nf_conntrack_tcp_be_liberal), whoever set it.
+	// Liberal reports whether the kernel accepts out-of-window TCP packets
+	// (nf_conntrack_tcp_be_liberal), whoever set it.
 	Liberal bool
 	// HNSNetworkType is "Overlay" or "L2Bridge" (kernelspace); "" counts as L2Bridge.
 	HNSNetworkType string

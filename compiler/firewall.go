@@ -77,7 +77,7 @@ func sortRanges(ranges []ir.SourceRange) []ir.SourceRange {
 // addresses: the node may carry them and take one as its source (PKT-11). A
 // client may bind any of them, so each admits all, as in kube-proxy; modes that
 // keep ranges by address, nftables and ipvs, then have the square of them.
-func (t *target) firewallPass(v *view) []ir.SourceRange {
+func (t *nodeTarget) firewallPass(v *view) []ir.SourceRange {
 	if !t.node.IP.IsValid() || !slices.ContainsFunc(v.ranges, func(r ir.SourceRange) bool { return r.Prefix.Contains(t.node.IP) }) {
 		return v.ranges
 	}

@@ -25,7 +25,7 @@ func (s *service) checkHealth() {
 // healthPass counts the distinct addresses of ready endpoints on this node
 // over all ports. Terminating ones do not count: the load balancer is told to
 // leave while they still serve (SNAP-60).
-func (t *target) healthPass(s *service, v *view) *ir.HealthCheck {
+func (t *nodeTarget) healthPass(s *service, v *view) *ir.HealthCheck {
 	if !s.wantsHealth() || !t.caps.Has(ir.HealthPorts) {
 		return nil
 	}

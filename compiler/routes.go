@@ -11,7 +11,7 @@ type routeKey struct {
 
 // routeTable makes the routes for every key, once for all Services. In them
 // Route.Pool is still the pool's policy; builder.rebase makes it an index.
-func (t *target) routeTable() map[routeKey][]ir.Route {
+func (t *nodeTarget) routeTable() map[routeKey][]ir.Route {
 	table := map[routeKey][]ir.Route{}
 	bools := [...]bool{false, true}
 	for _, policy := range [...]ir.Policy{ir.Cluster, ir.Local} {
@@ -27,7 +27,7 @@ func (t *target) routeTable() map[routeKey][]ir.Route {
 
 // single sends all sources to the list of a policy, or to the cluster's where
 // the mode falls back to that (IPV-4); without a list there is no route.
-func (t *target) single(policy ir.Policy, cluster, local, snat bool, origin ir.Origin) []ir.Route {
+func (t *nodeTarget) single(policy ir.Policy, cluster, local, snat bool, origin ir.Origin) []ir.Route {
 	if policy == ir.Local && !local && t.caps.Has(ir.LocalFallback) {
 		policy = ir.Cluster
 		origin.Reason = "no endpoint " + t.onNode + ": the cluster's are used"
@@ -39,12 +39,12 @@ func (t *target) single(policy ir.Policy, cluster, local, snat bool, origin ir.O
 }
 
 // modeOrigin explains routes that a mode's nature decides.
-func (t *target) modeOrigin(reason string) ir.Origin {
+func (t *nodeTarget) modeOrigin(reason string) ir.Origin {
 	return ir.Origin{Object: "config", Field: "mode", Reason: string(t.mode) + ": " + reason}
 }
 
 // internalRoutes are those of ClusterIP frontends (PKT-1, PKT-2).
-func (t *target) internalRoutes(policy ir.Policy, cluster, local bool) []ir.Route {
+func (t *nodeTarget) internalRoutes(policy ir.Policy, cluster, local bool) []ir.Route {
 	detector := &t.node.Detector
 	switch {
 	case !t.caps.Has(ir.KeepsClient):
@@ -69,7 +69,7 @@ func (t *target) internalRoutes(policy ir.Policy, cluster, local bool) []ir.Rout
 }
 
 // externalRoutes are those of all other frontends (PKT-3 to PKT-6).
-func (t *target) externalRoutes(policy ir.Policy, cluster, local bool) []ir.Route {
+func (t *nodeTarget) externalRoutes(policy ir.Policy, cluster, local bool) []ir.Route {
 	origin := ir.Origin{Object: "default", Field: "externalTrafficPolicy"}
 	switch {
 	case !t.caps.Has(ir.KeepsClient):

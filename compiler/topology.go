@@ -29,9 +29,9 @@ type selection struct {
 	n     int // how many
 }
 
-// choice is what a node uses of a service port's endpoints. The lists fall
+// endpointChoice is what a node uses of a service port's endpoints. The lists fall
 // back to terminating endpoints independently of each other.
-type choice struct {
+type endpointChoice struct {
 	cluster, local selection
 	usable         bool // some endpoint of the cluster could serve
 }
@@ -46,7 +46,7 @@ type endpointCounts struct {
 
 // isLocal reports whether an endpoint is on this node: its nodeName says so, or
 // the host has it, which no nodeName can gainsay (WIN-31).
-func (t *target) isLocal(e *endpoint) bool {
+func (t *nodeTarget) isLocal(e *endpoint) bool {
 	if t.node.Name != "" && e.NodeName == t.node.Name {
 		return true
 	}
@@ -54,7 +54,7 @@ func (t *target) isLocal(e *endpoint) bool {
 	return here
 }
 
-func (t *target) selects(s selection, e *endpoint) bool {
+func (t *nodeTarget) selects(s selection, e *endpoint) bool {
 	if s.local && !t.isLocal(e) {
 		return false
 	}
@@ -75,7 +75,7 @@ func (t *target) selects(s selection, e *endpoint) bool {
 	return s.criterion == every
 }
 
-func (t *target) countEndpoints(endpoints []endpoint) endpointCounts {
+func (t *nodeTarget) countEndpoints(endpoints []endpoint) endpointCounts {
 	n := endpointCounts{total: len(endpoints)}
 	for i := range endpoints {
 		e := &endpoints[i]
@@ -110,7 +110,7 @@ func count(n *int, yes bool) {
 }
 
 // selection counts what meets a criterion.
-func (t *target) selection(c criterion, local bool, endpoints []endpoint) selection {
+func (t *nodeTarget) selection(c criterion, local bool, endpoints []endpoint) selection {
 	s := selection{criterion: c, local: local}
 	for i := range endpoints {
 		count(&s.n, t.selects(s, &endpoints[i]))
@@ -120,11 +120,11 @@ func (t *target) selection(c criterion, local bool, endpoints []endpoint) select
 
 // choose decides which endpoints of a service port this node uses (TOP-1 to
 // TOP-8). useCluster and useLocal are SNAP-30.
-func (t *target) choose(n *endpointCounts, useCluster, useLocal bool) choice {
+func (t *nodeTarget) choose(n *endpointCounts, useCluster, useLocal bool) endpointChoice {
 	if !t.caps.Has(ir.Topology) { // ready endpoints, without hints or fallback
-		return choice{cluster: selection{ready, false, n.ready}, usable: n.ready > 0}
+		return endpointChoice{cluster: selection{ready, false, n.ready}, usable: n.ready > 0}
 	}
-	c := choice{usable: n.ready+n.terminating > 0}
+	c := endpointChoice{usable: n.ready+n.terminating > 0}
 	if useCluster {
 		c.cluster = t.clusterSelection(n)
 	}
@@ -139,7 +139,7 @@ func (t *target) choose(n *endpointCounts, useCluster, useLocal bool) choice {
 
 // clusterSelection is the list for traffic of policy Cluster. Hints count only
 // where every ready endpoint has them and one is meant for this node.
-func (t *target) clusterSelection(n *endpointCounts) selection {
+func (t *nodeTarget) clusterSelection(n *endpointCounts) selection {
 	switch {
 	case n.ready == 0:
 		return selection{terminating, false, n.terminating}
@@ -152,7 +152,7 @@ func (t *target) clusterSelection(n *endpointCounts) selection {
 }
 
 // poolReason returns how a pool was chosen.
-func (t *target) poolReason(s selection, n *endpointCounts, endpoints []endpoint) string {
+func (t *nodeTarget) poolReason(s selection, n *endpointCounts, endpoints []endpoint) string {
 	switch s.criterion {
 	case forNode:
 		return "node hints for " + t.node.Name + ": " + ofReady(s.n, n.ready)
@@ -190,7 +190,7 @@ func allOf(n int, thing string) string {
 func ofReady(k, n int) string { return strconv.Itoa(k) + " of " + counted(n, "ready endpoint") }
 
 // ignoredHints returns why hints, which some endpoints have, do not count.
-func (t *target) ignoredHints(n *endpointCounts, endpoints []endpoint) string {
+func (t *nodeTarget) ignoredHints(n *endpointCounts, endpoints []endpoint) string {
 	kind, hinted := "zone hints", n.zoneHinted
 	hints := func(e *endpoint) []string { return e.ZoneHints }
 	if n.zoneHinted == 0 {
@@ -215,7 +215,7 @@ func (t *target) ignoredHints(n *endpointCounts, endpoints []endpoint) string {
 }
 
 // backendReason returns why an endpoint is used.
-func (t *target) backendReason(s selection) string {
+func (t *nodeTarget) backendReason(s selection) string {
 	switch s.criterion {
 	case terminating:
 		return "serving and terminating: no endpoint is ready"
@@ -232,7 +232,7 @@ func (t *target) backendReason(s selection) string {
 }
 
 // emptyReason returns why there is no endpoint for some traffic.
-func (t *target) emptyReason(field string, n *endpointCounts, c *choice, endpoints []endpoint) string {
+func (t *nodeTarget) emptyReason(field string, n *endpointCounts, c *endpointChoice, endpoints []endpoint) string {
 	switch {
 	case n.total == 0:
 		return "no endpoints"

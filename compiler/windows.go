@@ -11,7 +11,7 @@ import (
 // one kind (WIN-22): ready ones, without hints. Behind a load balancer that
 // has only terminating endpoints, those that serve stay for its addresses and
 // the ClusterIP, and where none serves, all; other frontends then have none.
-func (t *target) windowsChoice(s *service, v *view, kind ir.Kind, endpoints []endpoint) choice {
+func (t *nodeTarget) windowsChoice(s *service, v *view, kind ir.Kind, endpoints []endpoint) endpointChoice {
 	r := ready
 	if v.addrs[len(v.addrs)-1].kind == ir.LoadBalancer {
 		scope := func(c criterion) int { return t.selection(c, s.ExternalLocal, endpoints).n }
@@ -22,7 +22,7 @@ func (t *target) windowsChoice(s *service, v *view, kind ir.Kind, endpoints []en
 			r = serving
 		}
 	}
-	c := choice{usable: t.selection(r, false, endpoints).n > 0}
+	c := endpointChoice{usable: t.selection(r, false, endpoints).n > 0}
 	if r == ready || kind == ir.ClusterIP || kind == ir.LoadBalancer {
 		c.cluster, c.local = t.selection(r, false, endpoints), t.selection(r, true, endpoints)
 	}
