@@ -28,7 +28,8 @@ type Dataplane interface {
 	// cluster does, reads no kernel and changes nothing.
 	Plan(want ir.Programs) Plan
 	// PlanChanges returns what leads from what was applied last to what differs
-	// from it by changes, whose Old does not count. It costs what the changes do.
+	// from it by changes; their Old is ignored: the Dataplane knows it. It costs
+	// what the changes do.
 	// The Plan is committed next, or the node is read again.
 	PlanChanges(changes ir.Changes) Plan
 	// Compare reads what the node has, and returns what leads from there to what
@@ -43,8 +44,7 @@ type Dataplane interface {
 	// where Services were refused, nobody knows what the node has: Read and Plan
 	// come next. With an error, what the Result says is what was done until then.
 	Commit(ctx context.Context, p Plan) (Result, error)
-	// Applied returns what the node had when that was last known: nothing at
-	// first.
+	// Applied returns the Programs of the last successful commit: nothing at first.
 	Applied() ir.Programs
 	// Drift begins to look for changes of the rules by others, until ctx ends,
 	// and returns a channel that gives a token when there may be any.

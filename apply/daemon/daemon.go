@@ -270,7 +270,7 @@ func (d *daemon) run(parent context.Context) (next *loaded, err error) {
 	run(d.reload)
 	run(d.proxy)
 	<-ctx.Done()
-	d.wind(parent, &all)
+	d.shutdown(parent, &all)
 	cause := context.Cause(ctx)
 	if changed, ok := errors.AsType[*configChanged](cause); ok {
 		return changed.to, nil
@@ -285,10 +285,10 @@ func (d *daemon) run(parent context.Context) (next *loaded, err error) {
 // lastWork is how long work that is under way may go on after a signal.
 const lastWork = 800 * time.Millisecond
 
-// wind waits for the end of all that runs. After a signal it does not wait for
+// shutdown waits for the end of all that runs. After a signal it does not wait for
 // long: a commit that is cut short leaves no Service half done, and the next
 // start goes on from there.
-func (d *daemon) wind(parent context.Context, all *sync.WaitGroup) {
+func (d *daemon) shutdown(parent context.Context, all *sync.WaitGroup) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

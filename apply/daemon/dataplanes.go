@@ -30,7 +30,7 @@ type dataplane struct {
 
 // Open opens the dataplane of a mode.
 func Open(ctx context.Context, mode ir.Mode, o apply.Options) (apply.Dataplane, error) {
-	if err := applied(mode); err != nil {
+	if err := checkMode(mode); err != nil {
 		return nil, err
 	}
 	return dataplaneOf(mode).open(ctx, o)
@@ -46,8 +46,8 @@ func dataplaneOf(mode ir.Mode) dataplane {
 	return dataplane{}
 }
 
-// applied returns an error where a mode's rules do not come to a node.
-func applied(mode ir.Mode) error {
+// checkMode returns an error where a mode's rules do not come to a node.
+func checkMode(mode ir.Mode) error {
 	var words []string
 	for _, d := range dataplanes {
 		switch {

@@ -44,7 +44,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 		return orDone(ctx, err)
 	}
 	defer lock.Release()
-	if err := applied(d.cfg.ProxyMode()); err != nil { // before anything is touched
+	if err := checkMode(d.cfg.ProxyMode()); err != nil { // before anything is touched
 		return err
 	}
 	o := dataplaneOptions(d.cfg, d.IPVS)
@@ -62,7 +62,6 @@ func (d *daemon) proxy(ctx context.Context) error {
 		d.log.Error("changes of the rules by others will be seen late", "err", err)
 	}
 	d.countPackets(dataplane.Counters())
-	d.state.setDraining(dataplane.Counters().Draining)
 	untidy := make(chan func())
 	kubeProxy := newPeer(d, func(ctx context.Context) { ask(ctx, untidy) })
 	r := &reconcile.Reconciler{

@@ -58,7 +58,7 @@ func (t *Turn) Run(ctx context.Context) (*Report, error) {
 		return nil, err
 	}
 	defer release()
-	if err := applied(t.Programs.IPv4.Node.Mode); err != nil && !t.SettingsOnly { // before anything is touched
+	if err := checkMode(t.Programs.IPv4.Node.Mode); err != nil && !t.SettingsOnly { // before anything is touched
 		return nil, err
 	}
 	out := &Report{}

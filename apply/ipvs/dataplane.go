@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -55,7 +54,6 @@ type Dataplane struct {
 	mu     sync.Mutex // held by a commit, and by what looks after drains
 	k      kernel
 	drains drains
-	told   atomic.Pointer[[]apply.Drain] // what drains, for who does not wait for a commit
 
 	reading kernel // a reading does not keep a commit waiting
 
@@ -84,7 +82,9 @@ func (d *Dataplane) Read(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.noteDrains(found)
+	d.mu.Lock()
+	d.drains.found(found)
+	d.mu.Unlock()
 	d.found = found
 	for f, s := range ir.Present(found) {
 		*d.room.At(f) = s.room()
@@ -162,7 +162,9 @@ func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.noteDrains(found)
+	d.mu.Lock()
+	d.drains.found(found)
+	d.mu.Unlock()
 	tables, err := d.rules.Compare(ctx)
 	if err != nil {
 		return nil, err
@@ -182,7 +184,6 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	defer d.tell()
 	d.found = ir.PerFamily[*state]{} // it will be another one
 	c := commit{Dataplane: d, refused: map[ir.Name]bool{}}
 	err := c.carryOut(ctx, plan)
@@ -220,10 +221,9 @@ func (d *Dataplane) Leftovers(ctx context.Context) ([]apply.Leftover, error) {
 // Counters returns what drains.
 func (d *Dataplane) Counters() apply.Counters {
 	return apply.Counters{Draining: func() []apply.Drain {
-		if told := d.told.Load(); told != nil {
-			return *told
-		}
-		return nil
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.drains.list()
 	}}
 }
 

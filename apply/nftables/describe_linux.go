@@ -13,7 +13,7 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// describe returns what a rule of another make does, in nft's words as far as
+// describe returns what an unrecognised rule does, in nft's words as far as
 // that is simple, for people to find it. What it has no words for it gives by
 // the kernel's name of the instruction, or as a number.
 func describe(code []instruction, f ir.Family) string {

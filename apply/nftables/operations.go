@@ -106,7 +106,7 @@ func (o *operations) elementsAll() bool {
 
 func (o *operations) elementsOf(e *elementsOf) bool {
 	where := o.table + " " + e.set.Name + " "
-	if e.empty && !o.yield(apply.Operation{Verb: apply.Remove, Object: where + "elements of another make"}) {
+	if e.empty && !o.yield(apply.Operation{Verb: apply.Remove, Object: where + "unrecognised elements"}) {
 		return false
 	}
 	gone := make(map[rules.Key]*rules.Element, len(e.gone))

@@ -107,9 +107,9 @@ var written = []struct {
 	{"route chain", "add chain $T mine { type route hook output priority -5; }", []string{"remove ip proxyc chain mine"}},
 
 	// Elements of our own sets.
-	{"element with a catch-all", "add element $T cluster-ips { * }", []string{"remove ip proxyc cluster-ips elements of another make"}},
-	{"element that is a range", "add element $T firewall-sources { 10.0.0.1 . tcp . 80 . 10.0.0.1-10.0.0.6 }", []string{"remove ip proxyc firewall-sources elements of another make"}},
-	{"element of ranges of ports", "add element $T firewall-sources { 10.0.0.1 . tcp . 80-90 . 10.0.0.0/24 }", []string{"remove ip proxyc firewall-sources elements of another make"}},
+	{"element with a catch-all", "add element $T cluster-ips { * }", []string{"remove ip proxyc cluster-ips unrecognised elements"}},
+	{"element that is a range", "add element $T firewall-sources { 10.0.0.1 . tcp . 80 . 10.0.0.1-10.0.0.6 }", []string{"remove ip proxyc firewall-sources unrecognised elements"}},
+	{"element of ranges of ports", "add element $T firewall-sources { 10.0.0.1 . tcp . 80-90 . 10.0.0.0/24 }", []string{"remove ip proxyc firewall-sources unrecognised elements"}},
 	{"element that accepts", "add element $T service-ips { 9.9.9.9 . tcp . 80 : accept }", []string{"remove ip proxyc service-ips 9.9.9.9 . tcp . 80"}},
 	{"element of another protocol", "add element $T no-endpoint-services { 9.9.9.9 . 200 . 80 : drop }", []string{"remove ip proxyc no-endpoint-services"}},
 

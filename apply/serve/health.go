@@ -78,7 +78,7 @@ func (n *Node) eligible() bool {
 	return n != nil && !n.Terminating && !slices.Contains(n.Taints, toBeDeleted)
 }
 
-// SetNode notes the state of the own Node; nil where it is not known, or gone.
+// SetNode notes the state of this node's Node object; nil where it is not known, or gone.
 func (h *Health) SetNode(n *Node) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

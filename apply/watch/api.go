@@ -32,12 +32,12 @@ const (
 )
 
 // API is the source for a node of a cluster: Services, EndpointSlices,
-// ServiceCIDRs and the own Node, as an API server tells them.
+// ServiceCIDRs and this node's Node object, as an API server tells them.
 type API struct {
 	NodeName string
 	Store    *Store
 	Log      *slog.Logger
-	// NodeState is told what else counts of the own Node; nil: there is none.
+	// NodeState is told what else counts of this node's Node object; nil: there is none.
 	// While there is none, the last one's addresses go on to count.
 	NodeState func(*NodeState)
 	// Broken, if set, is told when the objects of a kind that are broken change:

@@ -348,7 +348,7 @@ func hasAddress(s *snapshot.Snapshot, n, ip string) bool {
 	return svc != nil && svc.ClusterIP == ip
 }
 
-// Of the own Node, the last good version counts, too, and the state with it.
+// Of this node's Node object, the last good version counts, too, and the state with it.
 func TestBrokenNode(t *testing.T) {
 	f := newFakeAPI(t)
 	f.objects["nodes"] = []any{nodeObject("taint")}

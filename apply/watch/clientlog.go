@@ -9,8 +9,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// quietRetries makes client-go say only at verbosity 4 what each try to watch came to:
-// Contact says once what follows from it.
+// quietRetries makes client-go log the outcome of each try to watch at verbosity 4
+// only: Contact tells once that the server was lost, and once that it is back.
 func quietRetries(ctx context.Context, log *slog.Logger) context.Context {
 	return klog.NewContext(ctx, logr.FromSlogHandler(retryHandler{log.Handler()}))
 }

@@ -20,7 +20,7 @@ type comparison struct {
 	inexact  bool         // more than changes was applied
 }
 
-// errAgain reports whether a comparison found something that only a Replace repairs.
+// errAgain ends a comparison that found something which only a Replace repairs.
 var errAgain = errors.New("the rules must be compared again, with nothing beside that")
 
 // begin begins a comparison. The function that it returns makes it, and may run

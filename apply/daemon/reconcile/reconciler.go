@@ -117,7 +117,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 		wait := r.Schedule.Next().Sub(r.Now())
 		if wait <= 0 {
 			if ctx.Err() != nil {
-				r.wind()
+				r.shutdown()
 				return
 			}
 			r.sync(ctx)
@@ -125,7 +125,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-			r.wind()
+			r.shutdown()
 			return
 		case c := <-r.compared:
 			r.finish(ctx, c)
@@ -245,8 +245,8 @@ func (r *Reconciler) finish(ctx context.Context, c compared) {
 	r.end(ctx, s)
 }
 
-// wind waits for the comparison under way.
-func (r *Reconciler) wind() {
+// shutdown waits for the comparison under way.
+func (r *Reconciler) shutdown() {
 	if r.compared != nil {
 		<-r.compared
 	}
