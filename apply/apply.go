@@ -72,6 +72,12 @@ type Options struct {
 	LockTimeout time.Duration
 	// LookOnly tells that nothing is to be changed, whatever reading meets.
 	LookOnly bool
+	// Network and RootEndpoint name the HNS network of the cluster, and the host's
+	// endpoint, in mode kernelspace.
+	Network, RootEndpoint string
+	// Local is told which addresses HNS has of the node's own pods, in mode
+	// kernelspace; nil: nobody wants to know.
+	Local func(map[netip.Addr]struct{})
 	// Log is told what the dataplane finds by itself; nil: nobody is.
 	Log  *slog.Logger
 	IPVS IPVS

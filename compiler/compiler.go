@@ -1,6 +1,7 @@
 package compiler
 
 import (
+	"net/netip"
 	"reflect"
 	"runtime"
 	"slices"
@@ -101,6 +102,37 @@ func (c *Compiler) Moves(facts Facts) bool {
 	for f, t := range c.targets.All() {
 		if node, _ := nodePass(in, f); !reflect.DeepEqual(&node, t.node) {
 			return true
+		}
+	}
+	return false
+}
+
+// Host takes the addresses of the node's own pods that HNS has now (WIN-31), and
+// reports whether that makes an endpoint local which was not, or no longer: then
+// a new Compiler is needed.
+func (c *Compiler) Host(now map[netip.Addr]struct{}) (moves bool) {
+	before := c.node.facts.HNSEndpoints
+	c.node.facts.HNSEndpoints = now
+	for _, t := range c.targets.All() {
+		if t.node.HNS != nil {
+			t.hosted = now
+		}
+	}
+	if !c.cluster.caps.Has(ir.OneBackendPort) {
+		return false
+	}
+	for _, svc := range c.cluster.snap.Services() {
+		for _, slice := range c.cluster.snap.Slices(svc.Name) {
+			for i := range slice.Endpoints {
+				e := &slice.Endpoints[i]
+				if e.NodeName == c.node.facts.NodeName {
+					continue
+				}
+				_, was := before[e.Addr]
+				if _, is := now[e.Addr]; was != is {
+					return true
+				}
+			}
 		}
 	}
 	return false

@@ -2,12 +2,11 @@
 
 package conntrack
 
-import "errors"
-
-// table is the connection tracking table, which only Linux has.
+// table is the connection tracking table, which only Linux has: elsewhere no
+// flow is known, and none is stale.
 type table struct{}
 
-func open(int) (*table, error) { return nil, errors.New("connection tracking: only Linux has it") }
+func open(int) (*table, error) { return &table{}, nil }
 
 func (t *table) close() error { return nil }
 

@@ -10,6 +10,8 @@ import (
 	"github.com/proxyc/proxyc/apply/iptables"
 	"github.com/proxyc/proxyc/apply/ipvs"
 	"github.com/proxyc/proxyc/apply/nftables"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -50,3 +52,10 @@ func beside(ctx context.Context) ([]apply.Leftover, error) {
 	ours := slices.DeleteFunc(append(tables, chains...), func(l apply.Leftover) bool { return l.Peer })
 	return ours, errors.Join(err, chainsErr)
 }
+
+// lockDir holds the lock files of the node's network namespaces. It is root's
+// alone; a pod has to have the node's.
+const lockDir = "/run/proxyc"
+
+// HostFacts adds nothing: the kernel knows no more of a node than its interfaces.
+func HostFacts(*config.Config, *compiler.Facts) error { return nil }

@@ -1,4 +1,4 @@
-//go:build !linux
+//go:build !linux && !windows
 
 package daemon
 
@@ -7,14 +7,22 @@ import (
 	"errors"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/config"
 )
 
-var errNotLinux = errors.New("needs Linux: elsewhere proxyc compiles, traces and explains only")
+var errNotLinux = errors.New("needs Linux or Windows: elsewhere proxyc compiles, traces and explains only")
 
 var dataplanes []dataplane
+
+// lockDir is nowhere: there is nothing to lock.
+const lockDir = ""
 
 // mayDrop returns an error: elsewhere than on Linux nothing is known.
 func mayDrop(context.Context) ([]string, error) { return nil, errNotLinux }
 
 // beside returns an error: nothing is left elsewhere than on Linux.
 func beside(context.Context) ([]apply.Leftover, error) { return nil, errNotLinux }
+
+// HostFacts adds nothing: only Windows knows more of a node than its interfaces.
+func HostFacts(*config.Config, *compiler.Facts) error { return nil }

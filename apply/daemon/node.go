@@ -14,10 +14,6 @@ import (
 
 // What a daemon and a Turn do to a node beside its rules.
 
-// lockDir holds the lock files of the node's network namespaces. It is root's
-// alone; a pod has to have the node's.
-const lockDir = "/run/proxyc"
-
 // kernelRoot is where the kernel's settings are.
 const kernelRoot = sysctl.Root("/")
 
@@ -28,6 +24,9 @@ func Liberal() bool { return sysctl.Liberal(kernelRoot) }
 // settings returns the kernel settings that are not as configuration and mode
 // want them.
 func settings(cfg *config.Config, node *ir.Node) ([]sysctl.Setting, error) {
+	if runtime.GOOS != "linux" {
+		return nil, nil // the settings are Linux's
+	}
 	host := sysctl.ReadHost(kernelRoot, runtime.NumCPU())
 	wanted := append(sysctl.Conntrack(&cfg.Conntrack, host), sysctl.Dataplane(node, host)...)
 	return sysctl.Diff(kernelRoot, wanted)

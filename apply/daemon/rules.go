@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -32,7 +33,7 @@ func scheduleOf(cfg *config.Config) reconcile.Schedule {
 // what mode ipvs is told beside that.
 func dataplaneOptions(cfg *config.Config, ipvs apply.IPVS) apply.Options {
 	ipvs.Scheduler, _, _ = ir.ParseScheduler(cfg.Scheduler())
-	return apply.Options{IPVS: ipvs}
+	return apply.Options{IPVS: ipvs, Network: cfg.Winkernel.NetworkName, RootEndpoint: cfg.Winkernel.RootHnsEndpointName}
 }
 
 // proxy keeps the rules until ctx ends: settings of the kernel, what was last
@@ -49,6 +50,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 	}
 	o := dataplaneOptions(d.cfg, d.IPVS)
 	o.IPTables, o.LockTimeout, o.Log = d.IPTables, d.Options.LockTimeout, d.log.Logger
+	o.Local = d.store.SetHosted
 	dataplane, err := Open(ctx, d.cfg.ProxyMode(), o) // it says what the kernel lacks, before any setting is touched
 	if err != nil {
 		return orDone(ctx, err)
@@ -281,6 +283,9 @@ func (d *daemon) settings() error {
 
 // oomScore asks the kernel to spare the process.
 func (d *daemon) oomScore() {
+	if runtime.GOOS != "linux" {
+		return
+	}
 	differ, err := sysctl.Diff(kernelRoot, sysctl.OOMScore(d.cfg))
 	if err := errors.Join(err, sysctl.Write(kernelRoot, differ)); err != nil {
 		d.log.Warn("oomScoreAdj", "err", err)

@@ -59,7 +59,12 @@ func (f *follower) Take(k reconcile.Kind) (w reconcile.Work) {
 			f.facts.Interfaces = c.Interfaces
 		}
 		f.keepPodCIDRs(snap)
-		if f.compiler == nil || c.Node || c.Interfaces != nil && f.compiler.Moves(f.facts) {
+		moved := false
+		if c.Hosted != nil {
+			f.facts.HNSEndpoints = c.Hosted
+			moved = f.compiler != nil && f.compiler.Host(c.Hosted)
+		}
+		if f.compiler == nil || c.Node || moved || c.Interfaces != nil && f.compiler.Moves(f.facts) {
 			w.All = true
 			f.compiler = compiler.New(f.cfg, snap, f.facts)
 			f.findings.replace(f.compiler.Findings())

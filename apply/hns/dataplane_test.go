@@ -368,3 +368,22 @@ func TestCompareRepairs(t *testing.T) {
 		m.check(w, "after the repair")
 	})
 }
+
+// A host that is too old says which version is needed; direct server return that
+// was asked for is not left out in silence.
+func TestOldHost(t *testing.T) {
+	w := world{1: {remote: []int{1}}}
+	m := newMachine(t, hns.Version{Major: 9, Minor: 1}, false)
+	if err := m.Read(context.Background()); err == nil || !strings.Contains(err.Error(), "HNS 9.1: needs 9.2") {
+		t.Errorf("HNS 9.1: %v", err)
+	}
+	m = newMachine(t, hns.Version{Major: 10, Minor: 1}, false)
+	programs := w.programs(false)
+	programs.IPv4.Node.HNS.EnableDSR = true
+	if err := m.Read(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Commit(context.Background(), m.Plan(programs)); err == nil || !strings.Contains(err.Error(), "winkernel.enableDSR") {
+		t.Errorf("enableDSR: %v", err)
+	}
+}

@@ -46,7 +46,9 @@ func newMachine(t *testing.T, v hns.Version, overlay bool) *machine {
 		m.pod(i)
 	}
 	s.Rename(s.AddPod(m.network, netip.MustParseAddr("10.244.1.2")), "cbr0")
-	m.foreign("203.0.113.250", 80)
+	if hns.FeaturesOf(v).API {
+		m.foreign("203.0.113.250", 80)
+	}
 	m.restart()
 	return m
 }

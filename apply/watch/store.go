@@ -1,6 +1,8 @@
 package watch
 
 import (
+	"maps"
+	"net/netip"
 	"reflect"
 	"sync"
 	"time"
@@ -19,6 +21,7 @@ type Store struct {
 	mu         sync.Mutex
 	snap       *snapshot.Snapshot
 	interfaces []compiler.Interface
+	hosted     map[netip.Addr]struct{}
 	pending    Changes
 }
 
@@ -27,6 +30,9 @@ type Changes struct {
 	snapshot.Dirty
 	// Interfaces are the node's as they are now; nil if they did not change.
 	Interfaces []compiler.Interface
+	// Hosted are the addresses of the node's own pods that HNS has now; nil if they
+	// did not change.
+	Hosted map[netip.Addr]struct{}
 	// Since is when the oldest of them arrived.
 	Since time.Time
 	// Triggers are what led to new EndpointSlices, as far as these tell.
@@ -121,6 +127,17 @@ func (s *Store) SetInterfaces(now []compiler.Interface) {
 		return
 	}
 	s.interfaces, s.pending.Interfaces = now, now
+	s.notify()
+}
+
+// SetHosted takes the addresses of the node's own pods that HNS has now.
+func (s *Store) SetHosted(now map[netip.Addr]struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hosted != nil && maps.Equal(s.hosted, now) {
+		return
+	}
+	s.hosted, s.pending.Hosted = now, now
 	s.notify()
 }
 

@@ -93,6 +93,9 @@ func (c *applyCmd) Run(e *env) error {
 		return j.finish(e, err)
 	}
 	j.facts.Liberal = daemon.Liberal()
+	if err := daemon.HostFacts(j.Config, &j.facts); err != nil {
+		return j.finish(e, err)
+	}
 	programs := j.compile()
 	e.report(j.findings())
 	for _, d := range j.diags {

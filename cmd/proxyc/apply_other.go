@@ -1,9 +1,9 @@
-//go:build !linux
+//go:build !linux && !windows
 
 package main
 
 import "errors"
 
 func needRoot(string) error {
-	return errors.New("needs Linux: elsewhere proxyc compiles, traces and explains only")
+	return errors.New("needs Linux or Windows: elsewhere proxyc compiles, traces and explains only")
 }

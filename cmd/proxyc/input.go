@@ -51,6 +51,11 @@ var errNoSnapshot = errors.New("-s: a snapshot is needed: what kubectl get servi
 // errDone ends a verb early, with success.
 var errDone = errors.New("done")
 
+// Resolve makes the configuration in force, with the defaults of this system.
+func (c *configFlags) Resolve(read func(string) ([]byte, error), strict bool) (*config.Resolved, diag.List) {
+	return resolveHere(&c.Flags, read, strict)
+}
+
 // resolve makes the configuration in force, and writes it if that is all that
 // is wanted. Findings go to diags; when they hold an error there is nothing to
 // go on with.

@@ -68,7 +68,10 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 	if c.InitOnly {
 		return daemon.InitOnly(o, resolved)
 	}
-	return daemon.Run(ctx, o, resolved)
+	return asService(ctx, e, resolved.Config, func(ctx context.Context) error {
+		o.Stdout, o.Stderr = e.stdout, e.stderr // which a service has elsewhere
+		return daemon.Run(ctx, o, resolved)
+	})
 }
 
 // options are what the command line asks of the daemon.

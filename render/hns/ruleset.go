@@ -67,8 +67,8 @@ func (k Kind) String() string {
 	return [...]string{"ClusterIP", "NodePort", "ExternalIP", "LoadBalancer", "HealthCheck"}[k]
 }
 
-// LoadBalancer is a load balancer and why it is there. It cannot be changed
-// once it is made: one with another identity takes its place.
+// LoadBalancer is a load balancer and why it is there. Older versions of HNS
+// cannot change one that is made: one with another identity takes its place.
 type LoadBalancer struct {
 	Kind   Kind
 	Match  ir.Match // of the frontend

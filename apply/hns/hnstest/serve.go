@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"strings"
 	"sync"
 )
 
@@ -44,7 +43,7 @@ func (s *Service) serve(c net.Conn) {
 		if err != nil {
 			return
 		}
-		call.Name = strings.TrimSuffix(call.Name, "s") // HcnEnumerateNetworks
+
 		result, h, text := s.Call(call)
 		answer := binary.LittleEndian.AppendUint32(nil, result)
 		answer = binary.LittleEndian.AppendUint64(answer, uint64(h))

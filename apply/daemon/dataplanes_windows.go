@@ -1,0 +1,74 @@
+package daemon
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/hns"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/ir"
+)
+
+var errNotLinux error
+
+// dataplanes are those of all modes, in the order in which leftovers go.
+var dataplanes = [...]dataplane{
+	{
+		ir.ModeKernelspace, "", 0,
+		func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return hns.Open(ctx, o) },
+		func(ctx context.Context) ([]apply.Leftover, error) {
+			return hns.Leftovers(ctx, hns.Local(), hns.Options{Network: os.Getenv("KUBE_NETWORK"), HostMACs: hns.Interfaces})
+		},
+	},
+}
+
+// lockDir holds the node's lock file.
+var lockDir = DataDir()
+
+// DataDir is the directory in which proxyc keeps what belongs to the machine.
+func DataDir() string {
+	root := os.Getenv("ProgramData")
+	if root == "" {
+		root = `C:\ProgramData`
+	}
+	return filepath.Join(root, "proxyc")
+}
+
+// mayDrop returns nothing: nobody filters before HNS.
+func mayDrop(context.Context) ([]string, error) { return nil, nil }
+
+// beside returns nothing: what proxyc makes, kube-proxy takes over.
+func beside(context.Context) ([]apply.Leftover, error) { return nil, nil }
+
+// HostFacts adds what HNS knows of the node: the type of its network, and which
+// endpoints are its own.
+func HostFacts(cfg *config.Config, facts *compiler.Facts) error {
+	if cfg.ProxyMode() != ir.ModeKernelspace {
+		return nil
+	}
+	host := hns.Local()
+	n, err := host.Network(cfg.Winkernel.NetworkName)
+	if err != nil {
+		return err
+	}
+	if n.Overlay() {
+		facts.HNSNetworkType = "Overlay"
+	}
+	g, err := host.Glance()
+	if err != nil {
+		return err
+	}
+	facts.HNSEndpoints = map[netip.Addr]struct{}{}
+	for _, e := range g.Endpoints {
+		if !e.Remote && e.Network == n.ID {
+			for _, a := range e.Addrs {
+				facts.HNSEndpoints[a] = struct{}{}
+			}
+		}
+	}
+	return nil
+}
