@@ -6,10 +6,11 @@ FUZZTIME ?= 20s
 SOAK     ?= 10m
 PLANE    ?= nftables
 VM_PACKAGES = qemu-system-x86 kmod
+WINDOWS_PACKAGES = wine64 gcc-mingw-w64-x86-64-win32
 PACKAGES  = nftables iptables ipset ipvsadm conntrack iproute2 procps
 SUDO      = $(shell test "$$(id -u)" = 0 || echo sudo)
 
-.PHONY: build setup setup-vm check test e2e-tools e2e soak vm test-vm conformance golden verify lint fuzz bench bench-growth bench-peer demo clean
+.PHONY: build setup setup-vm setup-windows test-windows check test e2e-tools e2e soak vm test-vm conformance golden verify lint fuzz bench bench-growth bench-peer demo clean
 
 build:
 	$(GO) build -o bin/proxyc ./cmd/proxyc
@@ -47,7 +48,16 @@ e2e-tools:
 
 # e2e plays proxyc against them, with real packets.
 e2e: e2e-tools
-	cd e2e && PROXYC_REQUIRE=all $(GO) test -p 1 -timeout 30m ./...
+	cd e2e && PROXYC_REQUIRE=all $(GO) test -p 1 -timeout 30m $$($(GO) list ./... | grep -v /windows)
+
+# setup-windows installs wine, and a compiler for the libraries that it lacks.
+setup-windows:
+	$(call install,$(WINDOWS_PACKAGES))
+
+# test-windows runs proxyc.exe and the real kube-proxy.exe under wine, against a Host Networking Service for
+# tests and a real API server.
+test-windows: setup-windows e2e-tools
+	cd e2e && PROXYC_REQUIRE=all $(GO) test -timeout 30m ./windows
 
 # soak changes 1,000 Services at random for SOAK, with connections all the time.
 soak: e2e-tools

@@ -1,0 +1,17 @@
+// Go's runtime wants ProcessPrng, which the wine of Debian 12 does not have.
+#include <windows.h>
+
+BOOLEAN NTAPI SystemFunction036(PVOID buffer, ULONG length); // RtlGenRandom
+
+__declspec(dllexport) BOOL WINAPI ProcessPrng(PBYTE buffer, SIZE_T length)
+{
+	while (length > 0) {
+		ULONG part = length > 1 << 20 ? 1 << 20 : (ULONG)length;
+
+		if (!SystemFunction036(buffer, part))
+			return FALSE;
+		buffer += part;
+		length -= part;
+	}
+	return TRUE;
+}
