@@ -7,7 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +21,7 @@ import (
 )
 
 // patience is how long a program may take for a change, and for its start.
-const patience = 60 * time.Second
+const patience = 90 * time.Second
 
 // player keeps a cluster's objects at those of a case, and a program that follows them.
 type player struct {
@@ -29,7 +31,9 @@ type player struct {
 	dir  string
 	dsr  bool
 	kind string
-	peer string // kube-proxy.exe; empty: proxyc.exe
+	// family is that of the cases: the records have one at a time.
+	family string
+	peer   string // kube-proxy.exe; empty: proxyc.exe
 
 	proxy  *kube.Proxy
 	config string // with which the program runs
@@ -105,11 +109,12 @@ func mark(n int) []kube.Object {
 	}
 }
 
-// state is what the host holds, without the mark.
+// state is what the host holds in the family, without the mark.
 func (p *player) state() applytest.HNSState {
 	balancers, endpoints := p.host.State(p.hostMAC)
 	marked := func(line string) bool {
-		return strings.Contains(line+" ", markVIP+" ") || strings.Contains(line+" ", markPod+" ")
+		return strings.Contains(line+" ", markVIP+" ") || strings.Contains(line+" ", markPod+" ") ||
+			strings.Contains(line, "::") != (p.family == applytest.IPv6)
 	}
 	return applytest.HNSState{LoadBalancers: slices.DeleteFunc(balancers, marked), Endpoints: slices.DeleteFunc(endpoints, marked)}
 }
@@ -229,19 +234,43 @@ func (p *player) synced(ctx context.Context) error {
 	return nil
 }
 
-// quietFor is how long kube-proxy.exe must not have called the host to count as done: it
-// does not tell. Its two families sync one after the other.
+// quietFor is how long kube-proxy.exe must not have called the host to count as done.
 const quietFor = 2500 * time.Millisecond
 
+// quiet waits until kube-proxy.exe has synced both families since it was last asked
+// to, and leaves the host alone.
 func (p *player) quiet(ctx context.Context) error {
 	calls, since := p.host.Calls(), time.Now()
-	return kube.Until(ctx, 50*time.Millisecond, func(context.Context) error {
+	return kube.Until(ctx, 50*time.Millisecond, func(ctx context.Context) error {
 		if now := p.host.Calls(); now != calls {
 			calls, since = now, time.Now()
 		}
 		if time.Since(since) < quietFor {
 			return fmt.Errorf("kube-proxy.exe still calls the host")
 		}
-		return nil
+		return p.peerSynced(ctx)
 	})
+}
+
+// syncTime are kube-proxy's metrics of when it last synced a family, and was last asked to.
+var syncTime = regexp.MustCompile(`(?m)^kubeproxy_sync_proxy_rules_last_(queued_)?timestamp_seconds\{ip_family="(IPv[46])"\} (\S+)$`)
+
+// peerSynced tells whether kube-proxy.exe has done what it was asked to.
+func (p *player) peerSynced(ctx context.Context) error {
+	_, body, err := p.proxy.Get(ctx, fmt.Sprintf("http://127.0.0.1:%d/metrics", metricsPort))
+	if err != nil {
+		return err
+	}
+	times := map[string]float64{}
+	for _, m := range syncTime.FindAllStringSubmatch(body, -1) {
+		if times[m[1]+m[2]], err = strconv.ParseFloat(m[3], 64); err != nil {
+			return err
+		}
+	}
+	for _, family := range []string{"IPv4", "IPv6"} {
+		if last := times[family]; last == 0 || last < times["queued_"+family] {
+			return fmt.Errorf("kube-proxy.exe has not synced %s", family)
+		}
+	}
+	return nil
 }

@@ -59,20 +59,26 @@ func TestConformance(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p := &player{lab: l, t: t, host: l.newHost(t, w.version, w.kind), dir: t.TempDir(), dsr: w.dsr, kind: w.kind}
-			defer p.stop()
 			steps := 0
 			for _, family := range w.families {
+				if err := l.cluster.DeleteAll(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				p := &player{lab: l, t: t, host: l.newHost(t, w.version, w.kind), dir: t.TempDir(), dsr: w.dsr, kind: w.kind, family: family}
+				defer p.stop()
 				for _, c := range cases(t, family) {
 					if chosen.MatchString(c.Name) && records.Results[family][c.Name] != nil {
-						steps += p.play(t, family, c, func(step int) applytest.HNSState {
+						steps += p.play(t, c, func(step int) applytest.HNSState {
 							return records.Results[family][c.Name][strconv.Itoa(step)]
 						})
 					}
 				}
-			}
-			if r := p.host.Refusals(); len(r) > 0 {
-				t.Errorf("HNS refused %d calls, the first: %s", len(r), r[0])
+				if r := p.host.Refusals(); len(r) > 0 {
+					t.Errorf("HNS refused %d calls, the first: %s", len(r), r[0])
+				}
+				if err := p.stop(); err != nil { // its ports are the next one's
+					t.Fatal(err)
+				}
 			}
 			t.Logf("%d steps", steps)
 		})
@@ -89,9 +95,9 @@ func cases(t *testing.T, family string) []*applytest.Case {
 }
 
 // play plays a case and compares each step with what is wanted. It returns how many there were.
-func (p *player) play(t *testing.T, family string, c *applytest.Case, want func(step int) applytest.HNSState) (steps int) {
+func (p *player) play(t *testing.T, c *applytest.Case, want func(step int) applytest.HNSState) (steps int) {
 	t.Helper()
-	t.Run(family+"/"+c.Name, func(t *testing.T) {
+	t.Run(p.family+"/"+c.Name, func(t *testing.T) {
 		ctx := t.Context()
 		objects, err := applytest.NewStore()
 		if err != nil {
@@ -165,9 +171,9 @@ func TestBesideKubeProxy(t *testing.T) {
 				if err := l.cluster.DeleteAll(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				p := &player{lab: l, t: t, host: l.newHost(t, w.version, w.kind), dir: t.TempDir(), kind: w.kind, peer: program}
+				p := &player{lab: l, t: t, host: l.newHost(t, w.version, w.kind), dir: t.TempDir(), kind: w.kind, family: applytest.IPv4, peer: program}
 				defer p.stop()
-				p.play(t, applytest.IPv4, c, func(step int) applytest.HNSState {
+				p.play(t, c, func(step int) applytest.HNSState {
 					if program != "" { // it is what proxyc.exe is to be like
 						states[step] = p.state()
 					}
@@ -264,7 +270,7 @@ func restartOfHNS(t *testing.T, l *lab, lost bool) {
 	if err := l.cluster.DeleteAll(ctx); err != nil {
 		t.Fatal(err)
 	}
-	p := &player{lab: l, t: t, host: l.newHost(t, server2022, l2bridge), dir: t.TempDir(), kind: l2bridge}
+	p := &player{lab: l, t: t, host: l.newHost(t, server2022, l2bridge), dir: t.TempDir(), kind: l2bridge, family: applytest.IPv4}
 	defer p.stop()
 	var c *applytest.Case
 	for _, one := range cases(t, applytest.IPv4) {
