@@ -1,0 +1,91 @@
+package hns_test
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/proxyc/proxyc/apply/hns"
+	"github.com/proxyc/proxyc/apply/hns/hnstest"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// What others make or remove is noticed at the next look, and so is a pod that a
+// load balancer waits for; what the proxy itself does, and pods that nobody waits
+// for, are no news.
+func TestDrift(t *testing.T) {
+	m := newMachine(t, server2022, false)
+	looks, told := make(chan time.Time), make(chan map[netip.Addr]struct{}, 100)
+	d, err := hns.New(hnstest.Host{Service: m.Service}, hns.Options{Network: "l2",
+		HostMACs: func() (map[netip.Addr]string, error) { return nil, nil },
+		Local:    func(addrs map[netip.Addr]struct{}) { told <- addrs },
+		Tick:     func(time.Duration) <-chan time.Time { return looks }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Dataplane = d
+	w := world{1: {local: []int{1}, remote: []int{1}}}
+	now := w.programs(false)
+	m.settle(ir.Programs{}, now, false)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	drift, err := m.Drift(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// look has the host looked at, and reports whether something is news. The look after
+	// begins only when this one has ended.
+	look := func() bool {
+		looks <- time.Time{}
+		select {
+		case <-drift:
+			looks <- time.Time{} // what was found is what is known from now on
+			select {
+			case <-drift:
+			default:
+			}
+			return true
+		case looks <- time.Time{}:
+		}
+		select {
+		case <-drift:
+			return true
+		default:
+			return false
+		}
+	}
+	if look() {
+		t.Error("the first look is no news")
+	}
+	m.pod(20)
+	if look() {
+		t.Error("a pod that nobody waits for is no news")
+	}
+	w[2] = &service{local: []int{2}, remote: []int{2}}
+	next := w.programs(false)
+	m.settle(now, next, true)
+	if look() {
+		t.Error("what the proxy does itself is no news")
+	}
+	m.Remove(m.LoadBalancers()[0].ID)
+	if !look() {
+		t.Error("a load balancer went, and nobody noticed")
+	}
+	now = next
+	w[1] = &service{local: []int{1, 21}, remote: []int{1}}
+	next = w.programs(false)
+	m.settle(now, next, true)
+	look()
+	m.pod(21)
+	if !look() {
+		t.Error("the pod that a load balancer waits for is there, and nobody noticed")
+	}
+	var last map[netip.Addr]struct{}
+	for len(told) > 0 {
+		last = <-told
+	}
+	if _, ok := last[localPod(ir.IPv4, 21)]; !ok {
+		t.Errorf("the pod is not told of: %v", last)
+	}
+}
