@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -37,7 +38,6 @@ func eachHost(t *testing.T, run func(*testing.T, *machine)) {
 
 func TestApply(t *testing.T) {
 	w := world{1: {local: []int{0}, remote: []int{0}, kinds: []ir.Kind{ir.NodePort}, sticky: true}}
-	foreign := "203.0.113.250 6 80->80 flags 0 distribution 0 flags 0 source - -> 172.16.0.5"
 	for _, row := range []struct {
 		v         hns.Version
 		overlay   bool
@@ -46,19 +46,19 @@ func TestApply(t *testing.T) {
 	}{
 		{server2022, false, []string{
 			"10.96.0.12 6 80->8080 flags 0 distribution 2 flags 0 source - -> 10.244.1.16 10.244.2.16",
-			foreign,
+			foreignLine,
 			"fd00:96::b 6 80->8080 flags 0 distribution 2 flags 2 source - -> fd00:10:244:1::10 fd00:10:244:2::10",
 			"node 6 30001->8080 flags 18 distribution 2 flags 0 source - -> 10.244.1.16 10.244.2.16",
 			"node 6 30001->8080 flags 18 distribution 2 flags 2 source - -> fd00:10:244:1::10 fd00:10:244:2::10",
 		}, []string{"10.244.2.16 mac 02-11-0a-f4-02-10 flags 1", "fd00:10:244:2::10 mac 02-11-10-00-00-00 flags 1"}},
 		{server2019, false, []string{ // neither two families nor affinity
 			"10.96.0.12 6 80->8080 flags 0 distribution 0 flags 0 source - -> 10.244.1.16 10.244.2.16",
-			foreign,
+			foreignLine,
 			"node 6 30001->8080 flags 18 distribution 0 flags 0 source - -> 10.244.1.16 10.244.2.16",
 		}, []string{"10.244.2.16 mac 02-11-0a-f4-02-10 flags 1"}},
 		{server2022, true, []string{
 			"10.96.0.12 6 80->8080 flags 0 distribution 2 flags 0 source 10.244.1.254 -> 10.244.1.16 10.244.2.16",
-			foreign,
+			foreignLine,
 			"node 6 30001->8080 flags 18 distribution 2 flags 0 source 10.244.1.254 -> 10.244.1.16 10.244.2.16",
 		}, []string{
 			"10.244.1.254 mac host flags 0",
@@ -385,5 +385,50 @@ func TestOldHost(t *testing.T) {
 	}
 	if _, err := m.Commit(context.Background(), m.Plan(programs)); err == nil || !strings.Contains(err.Error(), "winkernel.enableDSR") {
 		t.Errorf("enableDSR: %v", err)
+	}
+}
+
+// What cannot be reached refuses nothing, and is not gone: the commit fails as a
+// whole, and nothing is written before all is read again.
+func TestUnreachable(t *testing.T) {
+	ctx := context.Background()
+	for _, result := range []uint32{0x800706ba, 0x800706be, 0x80070426, 0x803b0020} {
+		m := newMachine(t, server2022, false)
+		w := world{1: {local: []int{1}, remote: []int{1}}}
+		now := w.programs(false)
+		m.settle(ir.Programs{}, now, false)
+		w[1], w[2] = &service{local: []int{2}, remote: []int{2}}, &service{remote: []int{3}}
+		var changes ir.Changes
+		for f, p := range ir.Present(w.programs(false)) {
+			*changes.At(f) = ir.Diff(now.Of(f), p)
+		}
+		m.Before = func(hnstest.Call) uint32 { return result }
+		done, err := m.Commit(ctx, m.PlanChanges(changes))
+		if err == nil || len(done.Refused) > 0 {
+			t.Errorf("%#x: %v, refused %v", result, err, done.Refused)
+		}
+		m.Before = nil
+		calls := m.Calls()
+		if _, err := m.Commit(ctx, m.PlanChanges(changes)); err == nil || m.Calls() != calls {
+			t.Errorf("%#x: %d calls before anything was read (%v)", result, m.Calls()-calls, err)
+		}
+	}
+}
+
+// On an overlay the node speaks as itself to nodes, and to what is in no remote
+// subnet; to pods, as the source address.
+func TestSourceOnOverlay(t *testing.T) {
+	for backend, want := range map[string]string{
+		"10.244.2.20": "source 10.244.1.254", "192.0.2.12": "source 192.0.2.11", "198.51.100.9": "source 192.0.2.11"} {
+		m := newMachine(t, server2022, true)
+		programs := world{1: {remote: []int{1}}}.programs(true)
+		programs.IPv4.Services[0].Pools[0].Backends[0].AddrPort = netip.AddrPortFrom(netip.MustParseAddr(backend), 8080)
+		if refused, ok := m.settle(ir.Programs{}, programs, false); !ok || len(refused) > 0 {
+			t.Fatalf("%s: %v, refused %v", backend, ok, refused)
+		}
+		balancers, _ := m.State(hostMAC)
+		if !strings.Contains(balancers[0], want+" -> "+backend) {
+			t.Errorf("%s: got %s, want %s", backend, balancers[0], want)
+		}
 	}
 }

@@ -85,6 +85,9 @@ func (m *machine) foreign(vip string, port int) {
 	}
 }
 
+// foreignLine is that of newMachine.
+const foreignLine = "203.0.113.250 6 80->80 flags 0 distribution 0 flags 0 source - -> 172.16.0.5"
+
 const localPods = 6
 
 func localPod(f ir.Family, i int) netip.Addr {
@@ -286,6 +289,9 @@ func (m *machine) check(w world, label string) {
 	gotL, gotE := m.State(hostMAC)
 	if diff := cmp.Diff(wantL, gotL); diff != "" {
 		m.t.Fatalf("%s: load balancers (-new host +this):\n%s", label, diff)
+	}
+	if !slices.Contains(gotL, foreignLine) {
+		m.t.Fatalf("%s: somebody else's load balancer is gone: %q", label, gotL)
 	}
 	if diff := cmp.Diff(wantE, gotE); diff != "" {
 		m.t.Fatalf("%s: endpoints (-new host +this):\n%s", label, diff)
