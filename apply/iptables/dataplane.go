@@ -297,6 +297,9 @@ func (d *Dataplane) listFamily(ctx context.Context, f ir.Family) (*rules.Ruleset
 // tool is the name of the tool for single rules: iptables-nft.
 func (d *Dataplane) tool(f ir.Family) string { return rules.Tool(f) + "-" + string(d.Variant) }
 
+// Found returns what the last Read read, for Difference.
+func (d *Dataplane) Found() rules.Rulesets { return d.found }
+
 // Rulesets returns what our chains hold.
 func (d *Dataplane) Rulesets(ctx context.Context) (rules.Rulesets, error) { return d.read(ctx) }
 

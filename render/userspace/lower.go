@@ -9,18 +9,23 @@ import (
 	"github.com/proxyc/proxyc/render/iptables"
 )
 
+// DialTimeouts are the patience of the attempts to reach a backend (USR-5).
+func DialTimeouts() []time.Duration {
+	return []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
+}
+
 // Lower turns a Program into the Ruleset of its family.
 func Lower(p *ir.Program) *Ruleset {
-	ports, unserved := AssignPorts(p)
+	ports, unserved := AssignPorts(p, nil)
 	n := LowerNode(p.Family, &p.Node)
 	var all Fragment
 	for i := range p.Services {
-		all.append(n.LowerService(&p.Services[i], ports))
+		all.Append(n.LowerService(&p.Services[i], ports))
 	}
 	slices.SortFunc(all.Listeners, func(a, b Listener) int { return a.Port.Compare(b.Port) })
 	r := &Ruleset{
 		Family: p.Family, Rules: n.Rules(&all), Listeners: all.Listeners, Unserved: unserved,
-		DialTimeouts: []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second},
+		DialTimeouts: DialTimeouts(),
 	}
 	if p.Node.Userspace != nil {
 		r.UDPIdle = p.Node.Userspace.UDPIdleTimeout
@@ -172,7 +177,7 @@ func (n *Node) Rules(x *Fragment) *iptables.Ruleset {
 	const first = "handle ClusterIPs; NOTE: this must be before the NodePort rules"
 	return &iptables.Ruleset{Family: n.family,
 		Filter: iptables.Table{Name: "filter", Chains: []iptables.Chain{
-			{Name: iptables.ChainNodePortNonLocal, Rules: x.NodePortNonLocal},
+			{Name: iptables.ChainNodePortNonLocal, Rules: append(slices.Clip(x.NodePortNonLocal), tracked())},
 		}, Jumps: []iptables.BuiltInJump{
 			{Chain: "INPUT", Rule: jump(iptables.ChainNodePortNonLocal, "Ensure that non-local NodePort traffic can flow")},
 		}},
@@ -201,6 +206,13 @@ func builtInJumps(builtIn string, rules ...iptables.Rule) (jumps []iptables.Buil
 func fixed(r iptables.Rule) iptables.Rule {
 	r.CommentLast = true
 	return r.Because(&ir.Origin{Object: "default", Reason: "every node in userspace mode has it"})
+}
+
+// tracked does nothing to packets. The kernel tracks connections as long as some
+// rule asks for it, and when the last Service goes those that are under way
+// have to be led on.
+func tracked() iptables.Rule {
+	return fixed(iptables.Rule{States: iptables.Established, Target: iptables.Return, Comment: "connections under way outlive their Services"})
 }
 
 func jump(chain, comment string) iptables.Rule {

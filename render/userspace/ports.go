@@ -14,16 +14,30 @@ const (
 	LastEphemeral  = 60999
 )
 
-// AssignPorts assigns every service port of a Program a proxy port of its own
-// out of portRange. Its name decides which, so that Services may come and go
-// and the others keep theirs; where two names meet, the later in order takes
-// the next free number. Node ports of the Program are not used. What finds
-// none is in unserved.
-func AssignPorts(p *ir.Program) (ports Ports, unserved []ir.ServicePort) {
-	first, last := uint16(FirstEphemeral), uint16(LastEphemeral)
-	if u := p.Node.Userspace; u != nil && u.PortMax != 0 {
-		first, last = u.PortMin, u.PortMax
+// ProxyPorts returns the range of a node's proxy ports, and whether a proxy may
+// have others where these are taken: the configuration leaves it the choice.
+func ProxyPorts(n *ir.Node) (first, last uint16, others bool) {
+	if u := n.Userspace; u != nil && u.PortMax != 0 {
+		return u.PortMin, u.PortMax, false
 	}
+	return FirstEphemeral, LastEphemeral, true
+}
+
+// Preferred returns the number in a range from which a service port looks for
+// its proxy port.
+func Preferred(name ir.ServicePort, first, last uint16) uint16 {
+	return first + uint16(start(name)%(uint32(last-first)+1))
+}
+
+func start(name ir.ServicePort) uint32 { return hash(name.String() + "/" + name.Protocol.String()) }
+
+// AssignPorts assigns every service port of a Program a proxy port of its own
+// out of portRange: the one that it has in kept, which may be nil, or else one
+// by its name, so that Services may come and go and the others keep theirs;
+// where two names meet, the later in order takes the next free number. Node
+// ports of the Program are not used. What finds none is in unserved.
+func AssignPorts(p *ir.Program, kept Ports) (ports Ports, unserved []ir.ServicePort) {
+	first, last, others := ProxyPorts(&p.Node)
 	free := newPortRange(first, last)
 	var names []ir.ServicePort
 	for i := range p.Services {
@@ -35,9 +49,20 @@ func AssignPorts(p *ir.Program) (ports Ports, unserved []ir.ServicePort) {
 		}
 	}
 	slices.SortFunc(names, ir.ServicePort.Compare)
+	names = slices.Compact(names)
 	ports = make(Ports, len(names))
-	for _, name := range slices.Compact(names) {
-		n, ok := free.from(hash(name.String() + "/" + name.Protocol.String()))
+	used := map[uint16]bool{}
+	for _, name := range names {
+		if n := kept[name]; n != 0 && !used[n] && (others || first <= n && n <= last) {
+			ports[name], used[n] = n, true
+			free.take(n)
+		}
+	}
+	for _, name := range names {
+		if ports[name] != 0 {
+			continue
+		}
+		n, ok := free.from(start(name))
 		if !ok {
 			unserved = append(unserved, name)
 			continue

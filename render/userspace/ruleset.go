@@ -2,6 +2,8 @@ package userspace
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/proxyc/proxyc/ir"
@@ -46,11 +48,60 @@ type Fragment struct {
 	PortalsContainer, PortalsHost, NodePortContainer, NodePortHost, NodePortNonLocal []iptables.Rule
 }
 
-func (x *Fragment) append(o Fragment) {
+// Append adds what another Service adds.
+func (x *Fragment) Append(o Fragment) {
 	x.Listeners = append(x.Listeners, o.Listeners...)
 	x.PortalsContainer = append(x.PortalsContainer, o.PortalsContainer...)
 	x.PortalsHost = append(x.PortalsHost, o.PortalsHost...)
 	x.NodePortContainer = append(x.NodePortContainer, o.NodePortContainer...)
 	x.NodePortHost = append(x.NodePortHost, o.NodePortHost...)
 	x.NodePortNonLocal = append(x.NodePortNonLocal, o.NodePortNonLocal...)
+}
+
+// SameRules reports whether two Fragments have equal rules; their listeners do
+// not count.
+func (x *Fragment) SameRules(o *Fragment) bool {
+	same := func(a, b []iptables.Rule) bool {
+		return slices.EqualFunc(a, b, func(a, b iptables.Rule) bool { return a.Equal(&b) })
+	}
+	return same(x.PortalsContainer, o.PortalsContainer) && same(x.PortalsHost, o.PortalsHost) &&
+		same(x.NodePortContainer, o.NodePortContainer) && same(x.NodePortHost, o.NodePortHost) && same(x.NodePortNonLocal, o.NodePortNonLocal)
+}
+
+// PortsOf returns the proxy ports to which rules lead, as they were read from a
+// kernel.
+func PortsOf(r *iptables.Ruleset) Ports {
+	ports := Ports{}
+	for _, c := range r.Nat.Chains {
+		if c.Name != iptables.ChainPortalsContainer && c.Name != iptables.ChainNodePortContainer {
+			continue
+		}
+		for i := range c.Rules {
+			rule := &c.Rules[i]
+			service := rule.Service()
+			if rule.To.Port() == 0 || service == (ir.Name{}) {
+				continue
+			}
+			_, port, _ := strings.Cut(rule.Comment, ":")
+			ports[ir.ServicePort{Service: service, Port: port, Protocol: rule.Protocol}] = rule.To.Port()
+		}
+	}
+	return ports
+}
+
+// Chains returns what a Ruleset has of this mode alone.
+func Chains(r *iptables.Ruleset) *iptables.Ruleset {
+	ours := func(chain string) bool {
+		switch chain {
+		case iptables.ChainPortalsContainer, iptables.ChainPortalsHost, iptables.ChainNodePortContainer, iptables.ChainNodePortHost, iptables.ChainNodePortNonLocal:
+			return true
+		}
+		return false
+	}
+	only := func(t iptables.Table) iptables.Table {
+		t.Chains = slices.DeleteFunc(slices.Clone(t.Chains), func(c iptables.Chain) bool { return !ours(c.Name) })
+		t.Jumps = slices.DeleteFunc(slices.Clone(t.Jumps), func(j iptables.BuiltInJump) bool { return !ours(j.Rule.Chain) })
+		return t
+	}
+	return &iptables.Ruleset{Family: r.Family, Filter: only(r.Filter), Nat: only(r.Nat)}
 }

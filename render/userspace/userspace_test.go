@@ -14,6 +14,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/irtest"
 	"github.com/proxyc/proxyc/ir/sim"
+	"github.com/proxyc/proxyc/render/iptables"
 	"github.com/proxyc/proxyc/render/rendertest"
 )
 
@@ -61,6 +62,7 @@ func TestRules(t *testing.T) {
 	want := `*filter
 :KUBE-NODEPORT-NON-LOCAL - [0:0]
 -A KUBE-NODEPORT-NON-LOCAL -p tcp -m tcp --dport 20091 -m conntrack --ctstate NEW -m comment --comment "default/web" -j ACCEPT
+-A KUBE-NODEPORT-NON-LOCAL -m conntrack --ctstate ESTABLISHED -m comment --comment "connections under way outlive their Services" -j RETURN
 -I INPUT -m comment --comment "Ensure that non-local NodePort traffic can flow" -j KUBE-NODEPORT-NON-LOCAL
 COMMIT
 *nat
@@ -181,12 +183,12 @@ func TestListeners(t *testing.T) {
 
 func TestAssignPorts(t *testing.T) {
 	p := program()
-	all, unserved := AssignPorts(p)
+	all, unserved := AssignPorts(p, nil)
 	if len(all) != len(p.Services) || len(unserved) != 0 {
 		t.Fatalf("%d ports and %d without for %d Services", len(all), len(unserved), len(p.Services))
 	}
 	// The others keep their ports when one goes.
-	some, _ := AssignPorts(only(program(), "local", "ranges", "remote", "sticky", "web"))
+	some, _ := AssignPorts(only(program(), "local", "ranges", "remote", "sticky", "web"), nil)
 	for name, port := range some {
 		if all[name] != port {
 			t.Errorf("%s moved from %d to %d", name, all[name], port)
@@ -194,7 +196,7 @@ func TestAssignPorts(t *testing.T) {
 	}
 	// A range that is too small, and in part taken by node ports.
 	p.Node.Userspace.PortMin, p.Node.Userspace.PortMax = 30080, 30085 // web, local, remote and none have 30080 to 30083
-	ports, unserved := AssignPorts(p)
+	ports, unserved := AssignPorts(p, nil)
 	var got []uint16
 	for _, n := range ports {
 		got = append(got, n)
@@ -208,7 +210,7 @@ func TestAssignPorts(t *testing.T) {
 	}
 	// The kernel's choice, offline.
 	p.Node.Userspace.PortMin, p.Node.Userspace.PortMax = 0, 0
-	ports, _ = AssignPorts(p)
+	ports, _ = AssignPorts(p, nil)
 	for name, n := range ports {
 		if n < FirstEphemeral || n > LastEphemeral {
 			t.Errorf("%s has port %d", name, n)
@@ -316,4 +318,36 @@ func BenchmarkWrite10k(b *testing.B) {
 			}
 		}
 	}
+}
+
+// Who has a proxy port keeps it, as far as portRange has it.
+func TestKeptPorts(t *testing.T) {
+	p := only(program(), "web", "sticky")
+	first, _ := AssignPorts(p, nil)
+	kept, want := Ports{}, Ports{}
+	for name, n := range first {
+		kept[name], want[name] = 19999, n // out of range
+	}
+	for name := range kept {
+		if name.Service.Name == "web" {
+			kept[name], want[name] = 20050, 20050
+		}
+	}
+	got, unserved := AssignPorts(p, kept)
+	if diff := cmp.Diff(want, got); diff != "" || len(unserved) > 0 {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if read := PortsOf(rulesAt(p, got)); !cmp.Equal(read, got) {
+		t.Errorf("of the rules that lead to %v: %v", got, read)
+	}
+}
+
+// rulesAt are the rules that lead to ports.
+func rulesAt(p *ir.Program, ports Ports) *iptables.Ruleset {
+	n := LowerNode(p.Family, &p.Node)
+	var all Fragment
+	for i := range p.Services {
+		all.Append(n.LowerService(&p.Services[i], ports))
+	}
+	return n.Rules(&all)
 }
