@@ -62,6 +62,13 @@ type Dataplane interface {
 // have, if nothing else gives a reason to (DMN-21).
 const CompareEvery = time.Hour
 
+// Drainer is a Dataplane that carries connections itself. Once it is closed,
+// Drain lets them go on until ctx ends, and returns how many it cut off then.
+type Drainer interface {
+	Carried() int
+	Drain(ctx context.Context) (cut int)
+}
+
 // Options say how a Dataplane is opened. The zero value is the default.
 type Options struct {
 	// IPTables is the variant of iptables to use, "nft" or "legacy"; empty: the
@@ -81,6 +88,10 @@ type Options struct {
 	// Log is told what the dataplane finds by itself; nil: nobody is.
 	Log  *slog.Logger
 	IPVS IPVS
+	// Before is the dataplane of the same or another mode that is in force, and is
+	// closed when this one is; nil: none. One of the same mode may have what it
+	// holds in the process taken over.
+	Before Dataplane
 }
 
 // IPVS are the options of mode ipvs.

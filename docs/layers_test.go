@@ -21,7 +21,7 @@ var layers = []string{
 	"apply apply/run",
 	"apply/conntrack apply/files apply/monitor apply/node apply/serve apply/sysctl",
 	"apply/iptables apply/nftables apply/hns apply/watch",
-	"apply/ipvs",
+	"apply/ipvs apply/userspace",
 	"apply/daemon/reconcile apply/hns/hnstest",
 	"apply/daemon",
 	"cmd/proxyc",

@@ -1,0 +1,443 @@
+package userspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/iptables"
+	"github.com/proxyc/proxyc/ir"
+	tables "github.com/proxyc/proxyc/render/iptables"
+	rules "github.com/proxyc/proxyc/render/userspace"
+)
+
+// Dataplane is a Proxy, and the rules that lead to it.
+type Dataplane struct {
+	rules    *iptables.Dataplane
+	proxy    *Proxy // nil: another Dataplane has it
+	lookOnly bool
+	log      *slog.Logger
+
+	applied apply.Applied
+	mu      sync.Mutex                // Compare reads what follows
+	state   ir.PerFamily[*lowered]    // what is in force; nil: not known, or nothing
+	kept    ir.PerFamily[rules.Ports] // that the rules which were read lead to
+}
+
+var _ apply.Dataplane = (*Dataplane)(nil)
+
+// Open opens the Dataplane. It takes the Proxy of another one over, with its
+// listeners and connections, where Options name such a one.
+func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
+	d := &Dataplane{lookOnly: o.LookOnly, log: o.Log}
+	if d.log == nil {
+		d.log = slog.New(slog.DiscardHandler)
+	}
+	before, _ := o.Before.(*Dataplane)
+	o.Before = nil
+	var err error
+	if d.rules, err = iptables.Open(ctx, o); err != nil {
+		return nil, err
+	}
+	if before != nil && before.proxy != nil {
+		d.proxy, before.proxy = before.proxy, nil
+		return d, nil
+	}
+	limits := affordable(DefaultLimits)
+	d.proxy = NewProxy(Options{Limits: limits, DialTimeouts: rules.DialTimeouts(), Log: o.Log})
+	if !o.LookOnly {
+		d.log.Info("carrying connections in this process", "connections", limits.Connections, "udpClients", limits.Sessions)
+	}
+	return d, nil
+}
+
+// lowered is what one family has, Service by Service.
+type lowered struct {
+	node      ir.Node
+	lower     *rules.Node
+	ports     rules.Ports
+	fragments map[ir.Name]rules.Fragment
+}
+
+func newLowered(p *ir.Program, ports rules.Ports) *lowered {
+	l := &lowered{node: p.Node, ports: ports, fragments: make(map[ir.Name]rules.Fragment, len(p.Services))}
+	l.lower = rules.LowerNode(p.Family, &l.node)
+	for i := range p.Services {
+		l.fragments[p.Services[i].Name] = l.lower.LowerService(&p.Services[i], ports)
+	}
+	return l
+}
+
+// ruleset returns the rules of all Services, but for those whose Fragments are
+// others: nil stands for none.
+func (l *lowered) ruleset(others map[ir.Name]*rules.Fragment) *tables.Ruleset {
+	names := make([]ir.Name, 0, len(l.fragments)+len(others))
+	for name := range l.fragments {
+		names = append(names, name)
+	}
+	for name := range others {
+		if _, known := l.fragments[name]; !known {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, ir.Name.Compare)
+	var all rules.Fragment
+	for _, name := range names {
+		if other, is := others[name]; !is {
+			all.Append(l.fragments[name])
+		} else if other != nil {
+			all.Append(*other)
+		}
+	}
+	return l.lower.Rules(&all)
+}
+
+// Read reads the rules.
+func (d *Dataplane) Read(ctx context.Context) error {
+	if err := d.rules.Read(ctx); err != nil {
+		return err
+	}
+	for f, r := range ir.Present(d.rules.Found().PerFamily) {
+		*d.kept.At(f) = rules.PortsOf(r)
+	}
+	return nil
+}
+
+// Plan compares what was read, and the listeners that are open, with what the
+// Programs want. Who has a proxy port keeps it.
+func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
+	p := &Plan{Desired: apply.Desired{Full: true, Programs: want}, dataplane: d, have: d.rules.Found()}
+	families := d.rules.Families()
+	for f, program := range ir.Present(want) {
+		if !slices.Contains(families, f) {
+			continue
+		}
+		kept := rules.Ports{}
+		for name, n := range d.kept.Of(f) {
+			kept[name] = n
+		}
+		for _, k := range d.proxy.Keys() {
+			if at, ok := d.proxy.At(k); ok && k.Family == f {
+				kept[k.Port] = at.Port()
+			}
+		}
+		ports, unserved := rules.AssignPorts(program, kept)
+		next := newLowered(program, ports)
+		fp := &familyPlan{family: f, next: next, unserved: unserved}
+		wanted := map[Key]bool{}
+		for _, x := range next.fragments {
+			for i := range x.Listeners {
+				wanted[Key{f, x.Listeners[i].Port}] = true
+				fp.add(d, &x.Listeners[i])
+			}
+		}
+		for _, k := range d.proxy.Keys() {
+			if k.Family == f && !wanted[k] {
+				fp.shut = append(fp.shut, k)
+			}
+		}
+		fp.sort()
+		*p.families.At(f) = fp
+	}
+	p.difference()
+	return p
+}
+
+// PlanChanges plans from the Services that change. Where endpoints alone do, no
+// rule is looked at.
+func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
+	changes = d.applied.From(changes)
+	p := &Plan{Desired: apply.Desired{Changes: changes}, dataplane: d}
+	for f, now := range ir.Present(d.state) {
+		if of := changes.Of(f); len(of) > 0 {
+			fp := d.changed(f, now, of)
+			fp.sort()
+			*p.families.At(f) = fp
+			if fp.rulesDiffer(now) {
+				*p.have.At(f) = now.ruleset(nil)
+			}
+		}
+	}
+	p.difference()
+	return p
+}
+
+// changed plans the changes of a family.
+func (d *Dataplane) changed(f ir.Family, now *lowered, changes []ir.Change) *familyPlan {
+	fp := &familyPlan{family: f, next: now, others: map[ir.Name]*rules.Fragment{}, ports: rules.Ports{}}
+	assign := newAssigner(d.proxy, f, now, changes)
+	for _, c := range changes {
+		wanted := map[ir.ServicePort]bool{}
+		if c.New == nil {
+			fp.others[c.Name] = nil
+		} else {
+			for i := range c.New.Frontends {
+				name := c.New.Frontends[i].Port
+				if fp.ports[name] != 0 {
+					continue
+				}
+				if n, ok := assign.port(name); ok {
+					fp.ports[name] = n
+				} else if !slices.Contains(fp.unserved, name) {
+					fp.unserved = append(fp.unserved, name)
+				}
+			}
+			x := now.lower.LowerService(c.New, fp.ports)
+			fp.others[c.Name] = &x
+			for i := range x.Listeners {
+				wanted[x.Listeners[i].Port] = true
+				fp.add(d, &x.Listeners[i])
+			}
+		}
+		old := now.fragments[c.Name]
+		for i := range old.Listeners {
+			if name := old.Listeners[i].Port; !wanted[name] {
+				fp.shut = append(fp.shut, Key{f, name})
+			}
+		}
+	}
+	return fp
+}
+
+// Compare reads the rules. The listeners are the process's own: nobody else
+// changes them.
+func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
+	found, err := d.rules.Rulesets(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := &Plan{dataplane: d, have: found}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var want tables.Rulesets
+	for f, now := range ir.Present(d.state) {
+		*want.At(f) = now.ruleset(nil)
+	}
+	p.rules = d.rules.Difference(found, want)
+	return p, nil
+}
+
+// Commit opens listeners, writes the rules that lead to them, and shuts those to
+// which none leads any longer. A Service whose listener cannot be opened is
+// refused, and the rest put in force.
+func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, error) {
+	plan, ok := p.(*Plan)
+	if !ok {
+		return apply.Result{}, fmt.Errorf("userspace cannot commit a %T", p)
+	}
+	d.kept = ir.PerFamily[rules.Ports]{}
+	refused := d.open(plan)
+	result, err := d.rules.Commit(ctx, plan.rules)
+	result.Refused = append(refused, result.Refused...)
+	if err != nil || len(result.Refused) > 0 {
+		return result, err // listeners without rules do no harm, and are used or shut by the Plan to come
+	}
+	d.remember(plan)
+	d.proxy.Tidy()
+	for _, f := range ir.Present(plan.families) {
+		for _, k := range f.shut {
+			d.proxy.Shut(k)
+		}
+		for _, l := range f.listeners {
+			if err := d.proxy.Hold(f.family, l.Port, l.Hold); err != nil {
+				d.log.Warn("another program has a port of a Service", "service", l.Port.Service.String(), "port", l.Port.String(), "err", err)
+			}
+		}
+	}
+	return result, nil
+}
+
+// open opens and updates the listeners of a Plan. Where one is elsewhere than
+// planned, or cannot be, the rules of the Plan follow.
+func (d *Dataplane) open(p *Plan) (refused []apply.Refusal) {
+	again := false
+	for _, f := range ir.Present(p.families) {
+		var out map[ir.Name]bool
+		for _, name := range f.unserved {
+			first, last, _ := rules.ProxyPorts(&f.next.node)
+			err := fmt.Errorf("no proxy port is left for %s: portRange has %d-%d", name, first, last)
+			refused, out = refuse(refused, out, name.Service, err)
+		}
+		if u := f.next.node.Userspace; u != nil {
+			d.proxy.SetUDPIdle(u.UDPIdleTimeout)
+		}
+		moved := rules.Ports{}
+		for _, l := range f.listeners {
+			if out[l.Port.Service] {
+				continue
+			}
+			at, err := d.proxy.Open(f.family, l, d.elsewhere(f, l))
+			if err != nil {
+				refused, out = refuse(refused, out, l.Port.Service, fmt.Errorf("its listener: %w", err))
+				continue
+			}
+			if at.Port() != l.Listen.Port() {
+				d.log.Info("a proxy port is taken by another program", "port", l.Port.String(), "wanted", l.Listen.Port(), "got", at.Port())
+				moved[l.Port] = at.Port()
+			}
+			d.proxy.Update(f.family, l)
+		}
+		if len(moved)+len(out) > 0 {
+			again = true
+			f.revise(moved, out, p.service)
+		}
+	}
+	if again {
+		p.difference()
+	}
+	return refused
+}
+
+func refuse(refused []apply.Refusal, out map[ir.Name]bool, name ir.Name, err error) ([]apply.Refusal, map[ir.Name]bool) {
+	if out == nil {
+		out = map[ir.Name]bool{}
+	}
+	if out[name] {
+		return refused, out
+	}
+	out[name] = true
+	return append(refused, apply.Refusal{Service: name, Reason: err}), out
+}
+
+// elsewhere yields the ports to try where a listener's is taken: any, or those
+// of portRange from there on.
+func (d *Dataplane) elsewhere(f *familyPlan, l *rules.Listener) func(func(uint16) bool) {
+	first, last, others := rules.ProxyPorts(&f.next.node)
+	return func(yield func(uint16) bool) {
+		if others {
+			yield(0)
+			return
+		}
+		used := map[uint16]bool{}
+		for _, other := range f.listeners {
+			used[other.Listen.Port()] = true
+		}
+		for _, n := range f.next.ports {
+			used[n] = true
+		}
+		for i := range int(last-first) + 1 {
+			n := uint16(int(first) + (int(l.Listen.Port())-int(first)+i)%(int(last-first)+1))
+			if !used[n] && !yield(n) {
+				return
+			}
+		}
+	}
+}
+
+// remember notes that a Plan is in force.
+func (d *Dataplane) remember(p *Plan) {
+	d.applied.Take(p.Desired)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for f, of := range ir.Present(p.families) {
+		if p.Full {
+			*d.state.At(f) = of.next
+			continue
+		}
+		now := d.state.Of(f)
+		for name, x := range of.others {
+			for _, l := range now.fragments[name].Listeners {
+				delete(now.ports, l.Port)
+			}
+			if x == nil {
+				delete(now.fragments, name)
+				continue
+			}
+			now.fragments[name] = *x
+			for _, l := range x.Listeners {
+				now.ports[l.Port] = l.Listen.Port()
+			}
+		}
+	}
+}
+
+// Applied returns the Programs that were in force when that was last known.
+func (d *Dataplane) Applied() ir.Programs { return d.applied.Programs() }
+
+// Drift looks for changes of the rules.
+func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) { return d.rules.Drift(ctx) }
+
+// Leftovers returns what kube-proxy left in iptables, in both variants, and what
+// other modes left in the one that is not in use: Plan takes over what is in the other.
+func (d *Dataplane) Leftovers(ctx context.Context) ([]apply.Leftover, error) {
+	return d.rules.Leftovers(ctx)
+}
+
+// Counters returns what the Proxy counts.
+func (d *Dataplane) Counters() apply.Counters { return apply.Counters{} }
+
+// closeTimeout is how long Close tries to remove the rules.
+const closeTimeout = 5 * time.Second
+
+// Close removes the rules of Services, so that nothing is led to where nobody
+// listens, and shuts the listeners. Connections go on until Drain ends them.
+func (d *Dataplane) Close() error {
+	if d.proxy == nil || d.lookOnly {
+		return d.rules.Close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	err := d.withdraw(ctx)
+	for _, k := range d.proxy.Keys() {
+		d.proxy.Shut(k)
+	}
+	d.proxy.Tidy()
+	return errors.Join(err, d.rules.Close())
+}
+
+// withdraw removes the rules of Services. The chains stay, with what keeps the
+// connections under way tracked.
+func (d *Dataplane) withdraw(ctx context.Context) error {
+	found, err := d.rules.Rulesets(ctx)
+	if err != nil {
+		return err
+	}
+	var have, idle tables.Rulesets
+	for f, r := range ir.Present(found.PerFamily) {
+		ours := rules.Chains(r)
+		if now := d.state.Of(f); now != nil && len(ours.Nat.Chains) > 0 { // not of another mode by now
+			*have.At(f), *idle.At(f) = ours, now.lower.Rules(&rules.Fragment{})
+		}
+	}
+	_, err = d.rules.Commit(ctx, d.rules.Difference(have, idle))
+	return err
+}
+
+// Drain lets connections go on until ctx ends, and returns how many it cut off
+// then. It comes after Close.
+func (d *Dataplane) Drain(ctx context.Context) (cut int) {
+	if d.proxy == nil {
+		return 0
+	}
+	return d.proxy.Close(ctx)
+}
+
+// Carried returns how many TCP connections Drain would wait for.
+func (d *Dataplane) Carried() int {
+	if d.proxy == nil {
+		return 0
+	}
+	return d.proxy.Stats().Open
+}
+
+// inUse reports whether somebody listens where a listener is to be.
+func inUse(k Key, l *rules.Listener) bool {
+	var c interface{ Close() error }
+	var err error
+	if k.Port.Protocol == ir.UDP {
+		c, err = net.ListenUDP(network(k), net.UDPAddrFromAddrPort(l.Listen))
+	} else {
+		c, err = net.ListenTCP(network(k), net.TCPAddrFromAddrPort(l.Listen))
+	}
+	if err == nil {
+		c.Close()
+		return false
+	}
+	return taken(err)
+}

@@ -1,0 +1,359 @@
+package userspace
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// service is a Service with a cluster IP, and a node port if n is not 0.
+func service(name, vip string, n uint16, backends ...string) ir.Service {
+	s := ir.Service{Name: ir.Name{Namespace: "default", Name: name}, Origin: ir.Origin{Object: "Service default/" + name}}
+	of := ir.ServicePort{Service: s.Name, Protocol: ir.TCP}
+	frontend := func(k ir.Kind, m ir.Match) {
+		f := ir.Frontend{Kind: k, Match: m, Port: of, Origin: s.Origin}
+		if len(backends) > 0 {
+			f.Routes = []ir.Route{{From: ir.Any, SNAT: true}}
+		}
+		s.Frontends = append(s.Frontends, f)
+	}
+	frontend(ir.ClusterIP, ir.Match{Addr: netip.MustParseAddr(vip), Protocol: ir.TCP, Port: 80})
+	if n != 0 {
+		frontend(ir.NodePort, ir.Match{Protocol: ir.TCP, Port: n})
+	}
+	if len(backends) > 0 {
+		p := ir.Pool{Port: of, Origin: s.Origin}
+		for _, b := range backends {
+			p.Backends = append(p.Backends, ir.Backend{AddrPort: netip.MustParseAddrPort(b)})
+		}
+		s.Pools = []ir.Pool{p}
+	}
+	return s
+}
+
+func programs(u ir.Userspace, services ...ir.Service) ir.Programs {
+	node := ir.Node{Mode: ir.ModeUserspace, IP: netip.MustParseAddr("192.0.2.11"), NodePorts: ir.NodePortAddrs{All: true}, Userspace: &u}
+	slices.SortFunc(services, func(a, b ir.Service) int { return a.Name.Compare(b.Name) })
+	return ir.NewPrograms(&ir.Program{Family: ir.IPv4, Node: node, Services: services})
+}
+
+// world is a Dataplane in a network namespace.
+type world struct {
+	*testing.T
+	d *Dataplane
+}
+
+// inNamespace plays in a network namespace of its own. The Proxy's goroutines
+// are not in it: it takes no connections there.
+func inNamespace(t *testing.T, play func(w *world)) {
+	applytest.RequireRoot(t)
+	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
+	ns, err := applytest.NewNamespace("userspace")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	err = ns.Do(func() error {
+		d, err := Open(t.Context(), apply.Options{IPTables: "nft"})
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		play(&world{t, d})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// apply puts Programs in force, and returns what was done.
+func (w *world) apply(want ir.Programs) ([]string, apply.Result) {
+	w.Helper()
+	if err := w.d.Read(w.Context()); err != nil {
+		w.Fatal(err)
+	}
+	return w.commit(w.d.Plan(want))
+}
+
+func (w *world) commit(p apply.Plan) (done []string, r apply.Result) {
+	w.Helper()
+	for op := range p.Operations {
+		done = append(done, op.Verb.String()+" "+op.Object)
+	}
+	r, err := w.d.Commit(w.Context(), p)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return done, r
+}
+
+// nat lists the rules of Services: what is matched, and where it is led.
+func (w *world) nat() (list []string) {
+	w.Helper()
+	out, err := exec.Command("iptables-nft-save", "-t", "nat").Output()
+	if err != nil {
+		w.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		if strings.HasPrefix(line, "-A KUBE-PORTALS-CONTAINER") || strings.HasPrefix(line, "-A KUBE-NODEPORT-CONTAINER -p") {
+			f := strings.Fields(line)
+			list = append(list, f[slices.Index(f, "--comment")+1]+" "+f[slices.Index(f, "--dport")+1]+" "+f[len(f)-1])
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// at is the port of a Service's listener.
+func (w *world) at(name string) uint16 {
+	at, _ := w.d.proxy.At(Key{ir.IPv4, ir.ServicePort{Service: ir.Name{Namespace: "default", Name: name}, Protocol: ir.TCP}})
+	return at.Port()
+}
+
+func (w *world) leads(name string, port uint16) string {
+	return fmt.Sprintf(`"default/%s" %d %d`, name, port, w.at(name))
+}
+
+func connects(to string) bool {
+	c, err := net.Dial("tcp4", to)
+	if err != nil {
+		return false
+	}
+	c.Close()
+	return true
+}
+
+// Rules lead to listeners, follow Services, and stay as they are when only
+// endpoints change.
+func TestDataplane(t *testing.T) {
+	inNamespace(t, func(w *world) {
+		web := service("web", "10.96.0.10", 30080, "10.244.1.10:8080")
+		w.apply(programs(ir.Userspace{}, web, service("idle", "10.96.0.11", 0)))
+		want := []string{w.leads("idle", 80), w.leads("web", 30080), w.leads("web", 80)}
+		if diff := cmp.Diff(want, w.nat()); diff != "" {
+			t.Errorf("rules (-want +got):\n%s", diff)
+		}
+		before := w.at("web")
+		if !connects(fmt.Sprintf("127.0.0.1:%d", before)) {
+			t.Error("nobody listens for web")
+		}
+		if connects(fmt.Sprintf("127.0.0.1:%d", w.at("idle"))) {
+			t.Error("without endpoints connections are accepted")
+		}
+		if l, err := net.Listen("tcp4", ":30080"); err == nil {
+			l.Close()
+			t.Error("another program got the node port")
+		}
+
+		// An endpoint: no rule is touched.
+		more := service("web", "10.96.0.10", 30080, "10.244.1.10:8080", "10.244.1.11:8080")
+		done, _ := w.commit(w.d.PlanChanges(ir.Changes{IPv4: []ir.Change{{Name: more.Name, New: &more}}}))
+		if want := []string{fmt.Sprintf("change listener 0.0.0.0:%d/tcp", before)}; !slices.Equal(done, want) {
+			t.Errorf("an endpoint more: %q, want %q", done, want)
+		}
+
+		// A Service goes, and one comes.
+		added := service("new", "10.96.0.12", 0, "10.244.1.10:8080")
+		w.commit(w.d.PlanChanges(ir.Changes{IPv4: []ir.Change{{Name: more.Name}, {Name: added.Name, New: &added}}}))
+		if diff := cmp.Diff([]string{w.leads("idle", 80), w.leads("new", 80)}, w.nat()); diff != "" {
+			t.Errorf("rules after a change (-want +got):\n%s", diff)
+		}
+		if connects(fmt.Sprintf("127.0.0.1:%d", before)) {
+			t.Error("somebody listens for a Service that is gone")
+		}
+		l, err := net.Listen("tcp4", ":30080")
+		if err != nil {
+			t.Errorf("its node port is held: %v", err)
+		} else {
+			l.Close()
+		}
+
+		// Nothing to do after that, in whatever way it is asked.
+		now := w.d.Applied()
+		if p, err := w.d.Compare(t.Context()); err != nil || !p.Empty() {
+			t.Errorf("compared: %v, %v", p, err)
+		}
+		if err := w.d.Read(t.Context()); err != nil || !w.d.Plan(now).Empty() {
+			t.Errorf("planned anew: there is to do, %v", err)
+		}
+		w.d.Commit(t.Context(), w.d.Plan(now))
+
+		// What others do is found and put right.
+		if out, err := exec.Command("iptables-nft", "-t", "nat", "-F", "KUBE-PORTALS-CONTAINER").CombinedOutput(); err != nil {
+			t.Fatalf("%s", out)
+		}
+		p, err := w.d.Compare(t.Context())
+		if err != nil || p.Empty() {
+			t.Fatalf("a chain that was flushed is not noticed: %v", err)
+		}
+		w.commit(p)
+		if diff := cmp.Diff([]string{w.leads("idle", 80), w.leads("new", 80)}, w.nat()); diff != "" {
+			t.Errorf("rules after the repair (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// Where another program has the port the rules lead elsewhere, and Services
+// that change keep where they are.
+func TestTakenProxyPort(t *testing.T) {
+	inNamespace(t, func(w *world) {
+		web := service("web", "10.96.0.10", 0, "10.244.1.10:8080")
+		if err := w.d.Read(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		p := w.d.Plan(programs(ir.Userspace{}, web)).(*Plan)
+		wanted := p.families.IPv4.listeners[0].Listen.Port()
+		l, err := net.Listen("tcp4", fmt.Sprintf(":%d", wanted))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		w.commit(p)
+		got := w.at("web")
+		if got == wanted || got == 0 {
+			t.Errorf("listens at %d, where another program does", got)
+		}
+		if diff := cmp.Diff([]string{w.leads("web", 80)}, w.nat()); diff != "" {
+			t.Errorf("rules (-want +got):\n%s", diff)
+		}
+		more := service("web", "10.96.0.10", 0, "10.244.1.10:8080", "10.244.1.11:8080")
+		w.commit(w.d.PlanChanges(ir.Changes{IPv4: []ir.Change{{Name: more.Name, New: &more}}}))
+		if now := w.at("web"); now != got {
+			t.Errorf("moved from %d to %d", got, now)
+		}
+		if _, r := w.apply(w.d.Applied()); w.at("web") != got || len(r.Refused) > 0 {
+			t.Errorf("moved from %d to %d when all was compared", got, w.at("web"))
+		}
+
+		// A process that comes later goes where the rules lead.
+		for _, k := range w.d.proxy.Keys() {
+			w.d.proxy.Shut(k)
+		}
+		next, err := Open(t.Context(), apply.Options{IPTables: "nft"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer next.Close()
+		w.d = next
+		done, _ := w.apply(programs(ir.Userspace{}, more))
+		if want := []string{fmt.Sprintf("add listener 0.0.0.0:%d/tcp", got)}; !slices.Equal(done, want) {
+			t.Errorf("the next process: %q, want %q", done, want)
+		}
+	})
+}
+
+// A range of ports is kept to. A Service for which it has no port left is
+// refused, and the others are served.
+func TestPortRange(t *testing.T) {
+	inNamespace(t, func(w *world) {
+		l, err := net.Listen("tcp4", ":20001")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		u := ir.Userspace{PortMin: 20000, PortMax: 20002}
+		a, b, c := service("a", "10.96.0.1", 0, "10.244.1.1:1"), service("b", "10.96.0.2", 0, "10.244.1.1:1"), service("c", "10.96.0.3", 0, "10.244.1.1:1")
+		want := programs(u, a, b, c)
+		_, r := w.apply(want)
+		if len(r.Refused) != 1 || !strings.Contains(r.Error().Error(), "20001") {
+			t.Fatalf("refused %v", r.Error())
+		}
+		_, r = w.apply(apply.Without(want, r.Refused))
+		if len(r.Refused) != 0 {
+			t.Fatalf("refused %v", r.Error())
+		}
+		ports := map[uint16]bool{}
+		for _, name := range []string{"a", "b", "c"} {
+			ports[w.at(name)] = true
+		}
+		if diff := cmp.Diff(map[uint16]bool{0: true, 20000: true, 20002: true}, ports); diff != "" {
+			t.Errorf("ports (-want +got):\n%s", diff)
+		}
+		if n := len(w.nat()); n != 2 {
+			t.Errorf("%d rules: %q", n, w.nat())
+		}
+		// In another life with another range, everybody moves.
+		u = ir.Userspace{PortMin: 21000, PortMax: 21010}
+		next, err := Open(t.Context(), apply.Options{IPTables: "nft", Before: w.d})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer next.Close()
+		before := w.d
+		w.d = next
+		if err := before.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(w.nat()); n != 2 {
+			t.Errorf("a Dataplane whose listeners were taken over removed rules: %q", w.nat())
+		}
+		w.apply(programs(u, a, b, c))
+		if diff := cmp.Diff([]string{w.leads("a", 80), w.leads("b", 80), w.leads("c", 80)}, w.nat()); diff != "" {
+			t.Errorf("rules (-want +got):\n%s", diff)
+		}
+		if w.at("a") < 21000 || w.at("b") < 21000 || connects("127.0.0.1:20000") || connects("127.0.0.1:20002") {
+			t.Error("not all have moved")
+		}
+	})
+}
+
+// Close leaves no rule that leads anywhere, and nobody who listens.
+func TestClose(t *testing.T) {
+	inNamespace(t, func(w *world) {
+		w.apply(programs(ir.Userspace{}, service("web", "10.96.0.10", 30080, "10.244.1.10:8080")))
+		at := w.at("web")
+		if err := w.d.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if list := w.nat(); len(list) > 0 {
+			t.Errorf("rules are left: %q", list)
+		}
+		if connects(fmt.Sprintf("127.0.0.1:%d", at)) {
+			t.Error("somebody listens")
+		}
+	})
+}
+
+// Who only looks finds nothing to do beside the process that has the listeners.
+func TestLook(t *testing.T) {
+	inNamespace(t, func(w *world) {
+		want := programs(ir.Userspace{}, service("web", "10.96.0.10", 30080, "10.244.1.10:8080"))
+		look := func() (done []string) {
+			d, err := Open(t.Context(), apply.Options{IPTables: "nft", LookOnly: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer d.Close()
+			if err := d.Read(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for op := range d.Plan(want).Operations {
+				done = append(done, op.Object)
+			}
+			return done
+		}
+		if done := look(); len(done) == 0 {
+			t.Error("nothing to do where nothing is")
+		}
+		w.apply(want)
+		if done := look(); len(done) > 0 {
+			t.Errorf("beside the process: %q", done)
+		}
+		w.d.proxy.Shut(w.d.proxy.Keys()[0])
+		if done := look(); len(done) != 1 || !strings.HasPrefix(done[0], "listener ") {
+			t.Errorf("without its listener: %q", done)
+		}
+	})
+}

@@ -1,0 +1,258 @@
+package userspace
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+	tables "github.com/proxyc/proxyc/render/iptables"
+	rules "github.com/proxyc/proxyc/render/userspace"
+)
+
+// Plan is what to do about listeners and rules.
+type Plan struct {
+	apply.Desired
+	dataplane *Dataplane
+	families  ir.PerFamily[*familyPlan]
+	have      tables.Rulesets // a family that is nil has no rule to be changed
+	rules     apply.Plan
+}
+
+// familyPlan is what to do in one family.
+type familyPlan struct {
+	family    ir.Family
+	listeners []*rules.Listener // to be opened or updated, by service port
+	verbs     map[ir.ServicePort]apply.Verb
+	shut      []Key
+	unserved  []ir.ServicePort
+
+	next   *lowered                    // what is in force in the end, but for others
+	others map[ir.Name]*rules.Fragment // of Services that change; nil: they go
+	ports  rules.Ports                 // of others
+}
+
+// add plans a listener.
+func (f *familyPlan) add(d *Dataplane, l *rules.Listener) {
+	if f.verbs == nil {
+		f.verbs = map[ir.ServicePort]apply.Verb{}
+	}
+	k := Key{f.family, l.Port}
+	switch open := d.proxy.get(k); {
+	case open == nil && d.lookOnly && inUse(k, l): // by the daemon, as far as can be told
+	case open == nil:
+		f.verbs[l.Port] = apply.Add
+	case !open.balancer.same(l.Backends, l.Affinity):
+		f.verbs[l.Port] = apply.Change
+	}
+	f.listeners = append(f.listeners, l)
+}
+
+func (f *familyPlan) sort() {
+	slices.SortFunc(f.listeners, func(a, b *rules.Listener) int { return a.Port.Compare(b.Port) })
+	slices.SortFunc(f.shut, func(a, b Key) int { return a.Port.Compare(b.Port) })
+	slices.SortFunc(f.unserved, ir.ServicePort.Compare)
+}
+
+// rulesDiffer reports whether changes change any rule.
+func (f *familyPlan) rulesDiffer(now *lowered) bool {
+	for name, x := range f.others {
+		old := now.fragments[name]
+		if x == nil {
+			x = &rules.Fragment{}
+		}
+		if !old.SameRules(x) {
+			return true
+		}
+	}
+	return false
+}
+
+// difference makes the rules' part of the Plan.
+func (p *Plan) difference() {
+	var want tables.Rulesets
+	for f, of := range ir.Present(p.families) {
+		if p.have.Of(f) != nil || p.Full {
+			*want.At(f) = of.next.ruleset(of.others)
+		}
+	}
+	p.rules = p.dataplane.rules.Difference(p.have, want)
+}
+
+// service returns what is wanted of a Service; nil: nothing.
+func (p *Plan) service(f ir.Family, name ir.Name) *ir.Service {
+	if !p.Full {
+		for _, c := range p.Changes.Of(f) {
+			if c.Name == name {
+				return c.New
+			}
+		}
+		return nil
+	}
+	all := p.Programs.Of(f).Services
+	i, ok := slices.BinarySearchFunc(all, name, func(s ir.Service, n ir.Name) int { return s.Name.Compare(n) })
+	if !ok {
+		return nil
+	}
+	return &all[i]
+}
+
+// revise has the rules follow listeners that are elsewhere, and leaves Services
+// out.
+func (f *familyPlan) revise(moved rules.Ports, out map[ir.Name]bool, service func(ir.Family, ir.Name) *ir.Service) {
+	ports := f.ports
+	if f.others == nil {
+		ports = f.next.ports
+	}
+	again := map[ir.Name]bool{}
+	for name, n := range moved {
+		ports[name] = n
+		again[name.Service] = true
+	}
+	put := func(name ir.Name, x *rules.Fragment) {
+		switch {
+		case f.others != nil:
+			f.others[name] = x
+		case x == nil:
+			delete(f.next.fragments, name)
+		default:
+			f.next.fragments[name] = *x
+		}
+	}
+	for name := range again {
+		if s := service(f.family, name); s != nil {
+			x := f.next.lower.LowerService(s, ports)
+			put(name, &x)
+		}
+	}
+	for name := range out {
+		put(name, nil)
+	}
+}
+
+// object is how messages name a listener.
+func object(l *rules.Listener) string {
+	return "listener " + l.Listen.String() + "/" + l.Port.Protocol.String()
+}
+
+// Empty reports whether there is nothing to do.
+func (p *Plan) Empty() bool {
+	for range p.listenerOperations {
+		return false
+	}
+	return p.rules.Empty()
+}
+
+// Operations yields those on listeners that come, on rules, and on listeners that go.
+func (p *Plan) Operations(yield func(apply.Operation) bool) { p.all(p.rules.Operations, yield) }
+
+// Differences returns the Operations, with what the rules are and should be.
+func (p *Plan) Differences(yield func(apply.Operation) bool) { p.all(p.rules.Differences, yield) }
+
+func (p *Plan) all(ofRules func(func(apply.Operation) bool), yield func(apply.Operation) bool) {
+	going := true
+	keep := func(op apply.Operation) bool {
+		going = going && yield(op)
+		return going
+	}
+	var last []apply.Operation
+	for op := range p.listenerOperations {
+		if op.Verb == apply.Remove {
+			last = append(last, op)
+		} else if !keep(op) {
+			return
+		}
+	}
+	ofRules(keep)
+	for _, op := range last {
+		if !going || !keep(op) {
+			return
+		}
+	}
+}
+
+func (p *Plan) listenerOperations(yield func(apply.Operation) bool) {
+	for _, f := range ir.Present(p.families) {
+		for _, l := range f.listeners {
+			verb, some := f.verbs[l.Port]
+			if !some {
+				continue
+			}
+			op := apply.Operation{Verb: verb, Object: object(l), Service: l.Port.Service, Origin: l.Origin}
+			for _, b := range l.Backends {
+				op.Want = append(op.Want, "backend "+b.String())
+			}
+			op.Want = apply.Lines(op.Want)
+			if !yield(op) {
+				return
+			}
+		}
+		for _, k := range f.shut {
+			at, _ := p.dataplane.proxy.At(k)
+			op := apply.Operation{Verb: apply.Remove, Object: "listener " + at.String() + "/" + k.Port.Protocol.String(), Service: k.Port.Service}
+			if !yield(op) {
+				return
+			}
+		}
+	}
+}
+
+// RemovedFrontends returns nothing: connections to what goes are the Proxy's own.
+func (p *Plan) RemovedFrontends() []ir.Match { return p.rules.RemovedFrontends() }
+
+// Without returns nothing: a chain is written as a whole.
+func (p *Plan) Without(map[string]bool) (apply.Plan, bool) { return nil, false }
+
+// assigner finds proxy ports for Services that change.
+type assigner struct {
+	first, last uint16
+	now         *lowered
+	used        map[uint16]bool
+}
+
+// newAssigner knows which numbers are used, but by the Services that change.
+func newAssigner(p *Proxy, f ir.Family, now *lowered, changes []ir.Change) *assigner {
+	a := &assigner{now: now, used: map[uint16]bool{}}
+	a.first, a.last, _ = rules.ProxyPorts(&now.node)
+	for _, k := range p.Keys() {
+		if at, ok := p.At(k); ok && k.Family == f {
+			a.used[at.Port()] = true
+		}
+	}
+	for _, c := range changes {
+		if c.New == nil {
+			continue
+		}
+		for i := range c.New.Frontends {
+			if m := c.New.Frontends[i].Match; m.NodeAddrs() {
+				a.used[m.Port] = true
+			}
+		}
+	}
+	return a
+}
+
+// port returns the number of a service port: the one that it has, or the first
+// free one from where its name says.
+func (a *assigner) port(name ir.ServicePort) (uint16, bool) {
+	if n := a.now.ports[name]; n != 0 {
+		return n, true
+	}
+	from := rules.Preferred(name, a.first, a.last)
+	for i := range int(a.last-a.first) + 1 {
+		n := uint16(int(a.first) + (int(from)-int(a.first)+i)%(int(a.last-a.first)+1))
+		if !a.used[n] {
+			a.used[n] = true
+			return n, true
+		}
+	}
+	return 0, false
+}
+
+// same reports whether a listener leads where it should.
+func (b *balancer) same(backends []netip.AddrPort, affinity time.Duration) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.affinity == affinity && slices.Equal(b.backends, backends)
+}

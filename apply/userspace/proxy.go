@@ -1,0 +1,330 @@
+package userspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/userspace"
+)
+
+// Limits bound what a Proxy carries at once.
+type Limits struct {
+	// Connections is how many TCP connections are carried. Who comes when there
+	// are as many waits in the kernel's queue.
+	Connections int
+	// Sessions is how many UDP clients have a socket. What others send is dropped
+	// until one falls silent.
+	Sessions int
+}
+
+// Options say how a Proxy works.
+type Options struct {
+	Limits
+	// DialTimeouts are the patience of the first, second, … attempt to reach a
+	// backend of a TCP connection, each with the next one (USR-5).
+	DialTimeouts []time.Duration
+	UDPIdle      time.Duration // how long a silent UDP client keeps its backend
+	Log          *slog.Logger  // nil: nobody is told
+}
+
+// DefaultLimits are those of mode userspace, as far as the process may have as
+// many descriptors.
+var DefaultLimits = Limits{Connections: 10000, Sessions: 10000}
+
+// Key names a listener.
+type Key struct {
+	Family ir.Family
+	Port   ir.ServicePort
+}
+
+// Proxy serves listeners. Its methods may be called by several goroutines; what
+// changes listeners is called by one at a time.
+type Proxy struct {
+	Options
+	slots    chan struct{} // one for each TCP connection under way
+	sessions atomic.Int64  // of UDP clients
+	idle     atomic.Int64  // UDPIdle as it is now
+
+	mu        sync.Mutex
+	listeners map[Key]*listener
+	aside     []*listener       // others have taken their place
+	carried   map[*carried]bool // TCP connections
+	cutting   bool              // whoever comes now is too late
+	told      time.Time         // when the log last heard of a limit
+	work      sync.WaitGroup    // all goroutines
+
+	counts counts
+}
+
+// counts are what a Proxy did, for its metrics.
+type counts struct{ connections, unreachable, dropped, waited atomic.Uint64 }
+
+// Stats are the numbers of a Proxy.
+type Stats struct {
+	Open        int    // TCP connections
+	Sessions    int    // UDP clients that have a socket
+	Connections uint64 // that were accepted
+	Unreachable uint64 // of those, hung up on as no backend answered
+	Dropped     uint64 // datagrams: no backend, or too many clients
+	Waited      uint64 // connections that waited for the end of another one
+}
+
+// NewProxy returns a Proxy without listeners.
+func NewProxy(o Options) *Proxy {
+	p := &Proxy{Options: o, slots: make(chan struct{}, o.Connections),
+		listeners: map[Key]*listener{}, carried: map[*carried]bool{}}
+	p.SetUDPIdle(o.UDPIdle)
+	return p
+}
+
+// SetUDPIdle changes UDPIdle for all clients.
+func (p *Proxy) SetUDPIdle(d time.Duration) { p.idle.Store(int64(d)) }
+
+// Stats returns the numbers as they are now.
+func (p *Proxy) Stats() Stats {
+	return Stats{
+		Open: len(p.slots), Sessions: int(p.sessions.Load()), Connections: p.counts.connections.Load(),
+		Unreachable: p.counts.unreachable.Load(), Dropped: p.counts.dropped.Load(), Waited: p.counts.waited.Load(),
+	}
+}
+
+// listener is a port, what serves it, and the sockets that it holds.
+type listener struct {
+	key      Key
+	at       netip.AddrPort
+	balancer balancer
+	socket   io.Closer
+	changed  func() // what is to be done when the backends are others; nil: nothing
+	parked   bool   // nobody listens, as there is no backend: the kernel refuses
+	hold     map[netip.AddrPort]io.Closer
+	closed   chan struct{}
+}
+
+// Open opens a listener where it wants to be, or, if that port is taken, where
+// elsewhere leads: at ports that it yields, 0 standing for any. It returns where
+// it is. One that is open elsewhere than it wants to be is put aside, until Tidy.
+func (p *Proxy) Open(f ir.Family, want *rules.Listener, elsewhere func(yield func(uint16) bool)) (netip.AddrPort, error) {
+	key := Key{f, want.Port}
+	old := p.get(key)
+	if old != nil && old.at == want.Listen {
+		return old.at, nil
+	}
+	l := &listener{key: key, hold: map[netip.AddrPort]io.Closer{}, closed: make(chan struct{})}
+	l.balancer.set(want.Backends, want.Affinity)
+	serve, err := p.listen(l, want.Listen)
+	first := err
+	if taken(err) && elsewhere != nil {
+		for port := range elsewhere {
+			if serve, err = p.listen(l, netip.AddrPortFrom(want.Listen.Addr(), port)); !taken(err) {
+				break
+			}
+		}
+	}
+	if err != nil {
+		if taken(err) {
+			err = first // names the port that was wanted
+		}
+		return netip.AddrPort{}, err
+	}
+	p.mu.Lock()
+	p.listeners[key] = l
+	if old != nil {
+		p.aside = append(p.aside, old)
+		l.hold, old.hold = old.hold, nil
+	}
+	p.mu.Unlock()
+	p.work.Go(serve)
+	p.park(l, len(want.Backends) == 0)
+	return l.at, nil
+}
+
+// park has a listener that leads nowhere keep its port without listening there,
+// so that clients are refused at once, and listen again when it leads somewhere.
+func (p *Proxy) park(l *listener, on bool) {
+	if l.parked == on {
+		return
+	}
+	do := p.parkTCP
+	if l.key.Port.Protocol == ir.UDP {
+		do = p.parkUDP
+	}
+	switch err := do(l, on); {
+	case err == nil:
+		l.parked = on
+	case !errors.Is(err, errors.ErrUnsupported): // then clients are taken, and hung up on
+		p.complain("a listener does not follow its backends", "servicePort", l.key.Port.String(), "listen", l.at.String(), "err", err)
+	}
+}
+
+// Tidy shuts what was put aside: no rule leads there any longer.
+func (p *Proxy) Tidy() {
+	p.mu.Lock()
+	aside := p.aside
+	p.aside = nil
+	p.mu.Unlock()
+	for _, l := range aside {
+		l.shut()
+	}
+}
+
+// listen opens the socket of a listener, and returns what serves it.
+func (p *Proxy) listen(l *listener, at netip.AddrPort) (serve func(), err error) {
+	switch l.key.Port.Protocol {
+	case ir.TCP:
+		return p.listenTCP(l, at)
+	case ir.UDP:
+		return p.listenUDP(l, at)
+	}
+	return nil, fmt.Errorf("protocol must be tcp or udp, got %s", l.key.Port.Protocol)
+}
+
+// network is Go's name of a protocol in a family.
+func network(k Key) string {
+	if k.Family == ir.IPv6 {
+		return k.Port.Protocol.String() + "6"
+	}
+	return k.Port.Protocol.String() + "4"
+}
+
+func (p *Proxy) get(k Key) *listener {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.listeners[k]
+}
+
+// At returns where a listener is; ok is false where it is not open.
+func (p *Proxy) At(k Key) (at netip.AddrPort, ok bool) {
+	if l := p.get(k); l != nil {
+		return l.at, true
+	}
+	return at, false
+}
+
+// Update leads an open listener elsewhere. TCP connections to backends that are
+// gone go on; UDP clients of such choose anew.
+func (p *Proxy) Update(f ir.Family, want *rules.Listener) {
+	l := p.get(Key{f, want.Port})
+	if l == nil {
+		return
+	}
+	l.balancer.set(want.Backends, want.Affinity)
+	if l.changed != nil {
+		l.changed()
+	}
+	p.park(l, len(want.Backends) == 0)
+}
+
+// Hold has a listener hold just these sockets. What cannot be held, since
+// another program has it, is named in the error; the others are.
+func (p *Proxy) Hold(f ir.Family, name ir.ServicePort, at []netip.AddrPort) error {
+	l := p.get(Key{f, name})
+	if l == nil {
+		return nil
+	}
+	var errs []error
+	keep := make(map[netip.AddrPort]bool, len(at))
+	for _, a := range at {
+		keep[a] = true
+		if l.hold[a] != nil {
+			continue
+		}
+		s, err := hold(l.key, a)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s/%s: %w", a, name.Protocol, err))
+			continue
+		}
+		l.hold[a] = s
+	}
+	for a, s := range l.hold {
+		if !keep[a] {
+			s.Close()
+			delete(l.hold, a)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Shut closes a listener and what it holds. TCP connections that it took go on.
+func (p *Proxy) Shut(k Key) {
+	p.mu.Lock()
+	l := p.listeners[k]
+	delete(p.listeners, k)
+	p.mu.Unlock()
+	if l != nil {
+		l.shut()
+	}
+}
+
+func (l *listener) shut() {
+	close(l.closed)
+	l.socket.Close()
+	for _, s := range l.hold {
+		s.Close()
+	}
+}
+
+// Keys are the listeners that are open.
+func (p *Proxy) Keys() []Key {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	keys := make([]Key, 0, len(p.listeners))
+	for k := range p.listeners {
+		keys = append(keys, k)
+	}
+	return keys
+}
+
+// Close shuts all listeners, lets TCP connections go on until ctx ends, and cuts
+// off those that are left. It returns how many these were.
+func (p *Proxy) Close(ctx context.Context) (cut int) {
+	for _, k := range p.Keys() {
+		p.Shut(k)
+	}
+	p.Tidy()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.work.Wait()
+	}()
+	select {
+	case <-done:
+		return 0
+	case <-ctx.Done():
+	}
+	p.mu.Lock()
+	p.cutting, cut = true, len(p.carried)
+	for c := range p.carried {
+		c.cut()
+	}
+	p.mu.Unlock()
+	<-done
+	return cut
+}
+
+// logEvery is how often the log hears of limits that are reached.
+const logEvery = time.Minute
+
+// complain tells the log, now and then.
+func (p *Proxy) complain(msg string, args ...any) {
+	if p.Log == nil {
+		return
+	}
+	p.mu.Lock()
+	now := time.Now()
+	quiet := now.Sub(p.told) < logEvery
+	if !quiet {
+		p.told = now
+	}
+	p.mu.Unlock()
+	if !quiet {
+		p.Log.Warn(msg, args...)
+	}
+}

@@ -1,0 +1,434 @@
+package userspace
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/userspace"
+)
+
+var dials = []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
+
+func newTestProxy(t *testing.T, l Limits) *Proxy {
+	t.Helper()
+	p := NewProxy(Options{Limits: l, DialTimeouts: dials, UDPIdle: time.Minute})
+	t.Cleanup(func() {
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		p.Close(ended)
+	})
+	return p
+}
+
+func port(protocol ir.Protocol) ir.ServicePort {
+	return ir.ServicePort{Service: ir.Name{Namespace: "default", Name: "web"}, Port: "p", Protocol: protocol}
+}
+
+func listenerTo(protocol ir.Protocol, backends ...netip.AddrPort) *rules.Listener {
+	return &rules.Listener{Port: port(protocol), Listen: netip.MustParseAddrPort("127.0.0.1:0"), Backends: backends}
+}
+
+// open opens a listener of a Proxy.
+func open(t *testing.T, p *Proxy, l *rules.Listener) netip.AddrPort {
+	t.Helper()
+	at, err := p.Open(ir.IPv4, l, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+// backend serves TCP connections until the test ends.
+func backend(t *testing.T, serve func(*net.TCPConn)) netip.AddrPort {
+	t.Helper()
+	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			conn, err := l.AcceptTCP()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer conn.Close()
+				serve(conn)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		all.Wait()
+	})
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// named answers each connection with its name, and then with what it is sent.
+func named(t *testing.T, name string) netip.AddrPort {
+	return backend(t, func(c *net.TCPConn) {
+		io.WriteString(c, name+"\n")
+		io.Copy(c, c)
+	})
+}
+
+// dead is an address where nobody listens.
+func dead(t *testing.T) netip.AddrPort {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+func dialTCP(t *testing.T, to netip.AddrPort) *net.TCPConn {
+	t.Helper()
+	conn, err := net.DialTCP("tcp4", nil, net.TCPAddrFromAddrPort(to))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.SetDeadline(time.Now().Add(20 * time.Second))
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// hello reads which backend a connection has reached.
+func hello(t *testing.T, c net.Conn) string {
+	t.Helper()
+	var line []byte
+	one := make([]byte, 1)
+	for {
+		if _, err := c.Read(one); err != nil {
+			t.Fatalf("after %q: %v", line, err)
+		}
+		if one[0] == '\n' {
+			return string(line)
+		}
+		line = append(line, one[0])
+	}
+}
+
+func echoes(t *testing.T, c net.Conn, text string) {
+	t.Helper()
+	if _, err := io.WriteString(c, text); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len(text))
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != text {
+		t.Fatalf("sent %q, got %q, %v", text, got, err)
+	}
+}
+
+func TestTCP(t *testing.T) {
+	p := newTestProxy(t, DefaultLimits)
+	at := open(t, p, listenerTo(ir.TCP, named(t, "a"), named(t, "b")))
+	seen := map[string]int{}
+	for range 4 {
+		c := dialTCP(t, at)
+		seen[hello(t, c)]++
+		echoes(t, c, "ping")
+	}
+	if seen["a"] != 2 || seen["b"] != 2 {
+		t.Errorf("reached %v, want each twice", seen)
+	}
+}
+
+// A client that has sent everything still gets the whole answer, and the backend
+// learns of the end while it has not answered yet.
+func TestHalfClosed(t *testing.T) {
+	p := newTestProxy(t, DefaultLimits)
+	big := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
+	at := open(t, p, listenerTo(ir.TCP, backend(t, func(c *net.TCPConn) {
+		all, err := io.ReadAll(c)
+		if err == nil && string(all) == "question" {
+			c.Write(big)
+		}
+	})))
+	c := dialTCP(t, at)
+	io.WriteString(c, "question")
+	c.CloseWrite()
+	if answer, err := io.ReadAll(c); err != nil || !bytes.Equal(answer, big) {
+		t.Errorf("got %d bytes, %v; want %d", len(answer), err, len(big))
+	}
+
+	// The other way round: the backend has said everything, the client goes on.
+	got := make(chan string, 1)
+	p.Update(ir.IPv4, listenerTo(ir.TCP, backend(t, func(c *net.TCPConn) {
+		io.WriteString(c, "bye\n")
+		c.CloseWrite()
+		all, _ := io.ReadAll(c)
+		got <- string(all)
+	})))
+	c = dialTCP(t, at)
+	if hello(t, c) != "bye" {
+		t.Error("no word")
+	}
+	if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("want the end, got %v", err)
+	}
+	io.WriteString(c, "last words")
+	c.CloseWrite()
+	if s := <-got; s != "last words" {
+		t.Errorf("the backend heard %q", s)
+	}
+}
+
+// A connection that breaks on one side breaks on the other: an orderly end would
+// make half of an answer look whole.
+func TestBrokenConnectionStaysBroken(t *testing.T) {
+	p := newTestProxy(t, DefaultLimits)
+	at := open(t, p, listenerTo(ir.TCP, backend(t, func(c *net.TCPConn) {
+		c.Read(make([]byte, 1))
+		io.WriteString(c, "half\n")
+		c.SetLinger(0)
+	})))
+	c := dialTCP(t, at)
+	io.WriteString(c, "?")
+	if _, err := io.ReadAll(c); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("want a reset, got %v", err)
+	}
+}
+
+// A backend that does not answer is left for the next one; the client that is
+// bound to it moves there.
+func TestDeadBackends(t *testing.T) {
+	p := newTestProxy(t, DefaultLimits)
+	l := listenerTo(ir.TCP, dead(t), named(t, "alive"), dead(t), dead(t))
+	l.Affinity = time.Hour
+	at := open(t, p, l)
+	for range 3 {
+		if got := hello(t, dialTCP(t, at)); got != "alive" {
+			t.Errorf("reached %q", got)
+		}
+	}
+	p.Update(ir.IPv4, listenerTo(ir.TCP, dead(t)))
+	if _, err := dialTCP(t, at).Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("nobody alive: want a reset, got %v", err)
+	}
+	if s := p.Stats(); s.Unreachable != 1 || s.Connections != 4 {
+		t.Errorf("counted %+v", s)
+	}
+}
+
+// Where there is no backend clients are refused, as if nobody listened, and
+// nobody else gets the port.
+func TestRefusesWithoutBackends(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("other systems accept, and reset")
+	}
+	p := newTestProxy(t, DefaultLimits)
+	a := named(t, "a")
+	at := open(t, p, listenerTo(ir.TCP))
+	for range 3 {
+		if _, err := net.Dial("tcp4", at.String()); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Fatalf("want a refusal, got %v", err)
+		}
+		p.Update(ir.IPv4, listenerTo(ir.TCP, a))
+		c := dialTCP(t, at)
+		if got := hello(t, c); got != "a" {
+			t.Fatalf("reached %q", got)
+		}
+		p.Update(ir.IPv4, listenerTo(ir.TCP))
+		echoes(t, c, "going on")
+	}
+	p.Shut(Key{ir.IPv4, port(ir.TCP)})
+
+	b, _ := udpBackend(t, "b")
+	l := listenerTo(ir.UDP)
+	l.Listen = netip.MustParseAddrPort("0.0.0.0:0")
+	at = open(t, p, l)
+	to := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), at.Port())
+	for range 3 {
+		c := dialUDP(t, to)
+		c.Write([]byte("?"))
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Fatalf("UDP: want a refusal, got %v", err)
+		}
+		if l, err := net.ListenUDP("udp4", &net.UDPAddr{Port: int(at.Port())}); err == nil {
+			l.Close()
+			t.Fatal("somebody else got the port")
+		}
+		p.Update(ir.IPv4, &rules.Listener{Port: port(ir.UDP), Listen: l.Listen, Backends: []netip.AddrPort{b}})
+		if got := asks(t, c, "!"); got != "b!" {
+			t.Fatalf("got %q", got)
+		}
+		p.Update(ir.IPv4, &rules.Listener{Port: port(ir.UDP), Listen: l.Listen})
+	}
+}
+
+// Connections outlive their backend's going, and the listener's.
+func TestConnectionsGoOn(t *testing.T) {
+	p := newTestProxy(t, DefaultLimits)
+	at := open(t, p, listenerTo(ir.TCP, named(t, "old")))
+	c := dialTCP(t, at)
+	hello(t, c)
+	p.Update(ir.IPv4, listenerTo(ir.TCP, named(t, "new")))
+	echoes(t, c, "still here")
+	if got := hello(t, dialTCP(t, at)); got != "new" {
+		t.Errorf("a new connection reached %q", got)
+	}
+	p.Shut(Key{ir.IPv4, port(ir.TCP)})
+	echoes(t, c, "and here")
+	if conn, err := net.Dial("tcp4", at.String()); err == nil {
+		conn.Close()
+		t.Error("a listener that was shut takes connections")
+	}
+	// Its place can be taken at once, with the connection still there.
+	l := listenerTo(ir.TCP, named(t, "again"))
+	l.Listen = at
+	if open(t, p, l) != at {
+		t.Error("not at the same place")
+	}
+	if got := hello(t, dialTCP(t, at)); got != "again" {
+		t.Errorf("reached %q", got)
+	}
+	echoes(t, c, "and here, too")
+}
+
+// Close waits for connections, and cuts off those that do not end in time.
+func TestDrain(t *testing.T) {
+	p := NewProxy(Options{Limits: DefaultLimits, DialTimeouts: dials, UDPIdle: time.Minute})
+	at := open(t, p, listenerTo(ir.TCP, named(t, "a")))
+	short, long := dialTCP(t, at), dialTCP(t, at)
+	hello(t, short)
+	hello(t, long)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan int)
+	go func() { ended <- p.Close(ctx) }()
+	for { // until nobody listens
+		conn, err := net.Dial("tcp4", at.String())
+		if err != nil {
+			break
+		}
+		conn.Close()
+	}
+	echoes(t, short, "going on")
+	short.CloseWrite()
+	if rest, err := io.ReadAll(short); err != nil || len(rest) > 0 {
+		t.Errorf("the end: %q, %v", rest, err)
+	}
+	select {
+	case <-ended:
+		t.Fatal("did not wait for the other one")
+	default:
+	}
+	for p.Stats().Open > 1 { // those that were tried
+		time.Sleep(time.Millisecond)
+	}
+	echoes(t, long, "going on")
+	cancel()
+	if cut := <-ended; cut != 1 {
+		t.Errorf("%d were cut off, want 1", cut)
+	}
+	if _, err := long.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("want a reset, got %v", err)
+	}
+}
+
+// A taken port makes no difference: there are others.
+func TestTakenPort(t *testing.T) {
+	for _, protocol := range []ir.Protocol{ir.TCP, ir.UDP} {
+		p := newTestProxy(t, DefaultLimits)
+		var other netip.AddrPort
+		if protocol == ir.TCP {
+			l, err := net.Listen("tcp4", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			other = l.Addr().(*net.TCPAddr).AddrPort()
+		} else {
+			l, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			other = l.LocalAddr().(*net.UDPAddr).AddrPort()
+		}
+		l := listenerTo(protocol)
+		l.Listen = other
+		if _, err := p.Open(ir.IPv4, l, nil); err == nil || !strings.Contains(err.Error(), other.String()) {
+			t.Errorf("%s: want an error that names %s, got %v", protocol, other, err)
+		}
+		var asked []uint16
+		at, err := p.Open(ir.IPv4, l, func(yield func(uint16) bool) {
+			for _, n := range []uint16{other.Port(), 0, 1} {
+				asked = append(asked, n)
+				if !yield(n) {
+					return
+				}
+			}
+		})
+		if err != nil || at.Port() == 0 || at.Port() == other.Port() || len(asked) != 2 {
+			t.Errorf("%s: at %s, %v, after ports %v", protocol, at, err, asked)
+		}
+		if got, ok := p.At(Key{ir.IPv4, port(protocol)}); !ok || got != at {
+			t.Errorf("%s: At says %s", protocol, got)
+		}
+	}
+}
+
+// Nobody else gets a number that is held, and who comes there is told that
+// nobody listens.
+func TestHold(t *testing.T) {
+	p := newTestProxy(t, DefaultLimits)
+	open(t, p, listenerTo(ir.TCP, named(t, "a")))
+	place := dead(t)
+	if err := p.Hold(ir.IPv4, port(ir.TCP), []netip.AddrPort{place}); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Hold(ir.IPv4, port(ir.TCP), []netip.AddrPort{place}); err != nil {
+		t.Errorf("the second time: %v", err)
+	}
+	if l, err := net.Listen("tcp4", place.String()); err == nil {
+		l.Close()
+		t.Error("somebody else got the number")
+	}
+	if _, err := net.Dial("tcp4", place.String()); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("want a refusal, got %v", err)
+	}
+	if err := p.Hold(ir.IPv4, port(ir.TCP), nil); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp4", place.String())
+	if err != nil {
+		t.Fatalf("given back, and not to be had: %v", err)
+	}
+	defer l.Close()
+	if err := p.Hold(ir.IPv4, port(ir.TCP), []netip.AddrPort{place}); err == nil || !strings.Contains(err.Error(), place.String()) {
+		t.Errorf("want an error that names %s, got %v", place, err)
+	}
+}
+
+// Who comes when there are as many connections as may be waits for the end of one.
+func TestLimit(t *testing.T) {
+	p := newTestProxy(t, Limits{Connections: 2, Sessions: 1})
+	at := open(t, p, listenerTo(ir.TCP, named(t, "a")))
+	first, second := dialTCP(t, at), dialTCP(t, at)
+	hello(t, first)
+	hello(t, second)
+	third := dialTCP(t, at) // the kernel takes it
+	for p.Stats().Waited == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if n := p.Stats().Open; n != 2 {
+		t.Errorf("%d connections are carried", n)
+	}
+	first.CloseWrite()
+	if got := hello(t, third); got != "a" {
+		t.Errorf("reached %q", got)
+	}
+}

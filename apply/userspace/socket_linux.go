@@ -1,0 +1,102 @@
+//go:build linux
+
+package userspace
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// taken reports whether a port belongs to somebody else.
+func taken(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }
+
+// readable waits until there is something to read, so that no buffer waits
+// with it. An error that the socket has to tell is returned, or stays to be read.
+func readable(c *net.UDPConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var told error
+	err = raw.Read(func(fd uintptr) bool {
+		_, _, told = syscall.Recvfrom(int(fd), nil, syscall.MSG_PEEK)
+		return !errors.Is(told, syscall.EAGAIN) && !errors.Is(told, syscall.EINTR)
+	})
+	if err != nil {
+		return err
+	}
+	return told
+}
+
+// hold binds a socket that is never served: nobody else gets the number, and who
+// connects there over TCP is refused, as nobody listens.
+func hold(k Key, at netip.AddrPort) (io.Closer, error) {
+	domain, kind := syscall.AF_INET, syscall.SOCK_STREAM
+	if k.Family == ir.IPv6 {
+		domain = syscall.AF_INET6
+	}
+	if k.Port.Protocol == ir.UDP {
+		kind = syscall.SOCK_DGRAM
+	}
+	syscall.ForkLock.RLock()
+	fd, err := syscall.Socket(domain, kind, 0)
+	if err == nil {
+		syscall.CloseOnExec(fd)
+	}
+	syscall.ForkLock.RUnlock()
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	var to syscall.Sockaddr
+	if k.Family == ir.IPv6 {
+		if err := syscall.SetsockoptInt(fd, syscall.IPPROTO_IPV6, syscall.IPV6_V6ONLY, 1); err != nil {
+			syscall.Close(fd)
+			return nil, os.NewSyscallError("setsockopt", err)
+		}
+		to = &syscall.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}
+	} else {
+		to = &syscall.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}
+	}
+	if err := syscall.Bind(fd, to); err != nil {
+		syscall.Close(fd)
+		return nil, os.NewSyscallError("bind", err)
+	}
+	return held(fd), nil
+}
+
+// hush has a listener refuse connections, and keep its port.
+func hush(l *net.TCPListener) error {
+	return control(l, func(fd int) error { return os.NewSyscallError("shutdown", syscall.Shutdown(fd, syscall.SHUT_RDWR)) })
+}
+
+// listenAgain undoes hush.
+func listenAgain(l *net.TCPListener) error {
+	return control(l, func(fd int) error { return os.NewSyscallError("listen", syscall.Listen(fd, backlog)) })
+}
+
+// backlog is how many connections may wait to be accepted; the kernel lowers it
+// to its own limit.
+const backlog = 1<<16 - 1
+
+func control(c syscall.Conn, do func(fd int) error) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	if err := raw.Control(func(fd uintptr) { failed = do(int(fd)) }); err != nil {
+		return err
+	}
+	return failed
+}
+
+// held is a descriptor.
+type held int
+
+func (h held) Close() error { return syscall.Close(int(h)) }

@@ -1,0 +1,32 @@
+//go:build !linux
+
+package userspace
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// taken reports whether a port may belong to somebody else: any error may mean
+// that here.
+func taken(err error) bool { return err != nil }
+
+// readable does not wait: the one who reads has its buffer meanwhile.
+func readable(*net.UDPConn) error { return nil }
+
+// hold listens, and never accepts: nobody else gets the number.
+func hold(k Key, at netip.AddrPort) (io.Closer, error) {
+	if k.Port.Protocol == ir.UDP {
+		return net.ListenUDP(network(k), net.UDPAddrFromAddrPort(at))
+	}
+	return net.ListenTCP(network(k), net.TCPAddrFromAddrPort(at))
+}
+
+// hush is not to be had: connections are accepted, and reset.
+func hush(*net.TCPListener) error { return errors.ErrUnsupported }
+
+func listenAgain(*net.TCPListener) error { return errors.ErrUnsupported }

@@ -1,0 +1,218 @@
+package userspace
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// listenTCP opens a TCP listener.
+func (p *Proxy) listenTCP(l *listener, at netip.AddrPort) (serve func(), err error) {
+	socket, err := net.ListenTCP(network(l.key), net.TCPAddrFromAddrPort(at))
+	if err != nil {
+		return nil, err
+	}
+	if at.Port() == 0 {
+		// A number that the kernel chose is lost while nobody listens there. One that
+		// was asked for is not.
+		at = netip.AddrPortFrom(at.Addr(), socket.Addr().(*net.TCPAddr).AddrPort().Port())
+		socket.Close()
+		if socket, err = net.ListenTCP(network(l.key), net.TCPAddrFromAddrPort(at)); err != nil {
+			return nil, err
+		}
+	}
+	s := &tcpSocket{TCPListener: socket}
+	l.socket, l.at = s, at
+	return func() { p.accept(l, s) }, nil
+}
+
+// tcpSocket is the socket of a TCP listener.
+type tcpSocket struct {
+	*net.TCPListener
+	mu     sync.Mutex
+	listen chan struct{} // closed when it listens again; nil: it does
+}
+
+func (p *Proxy) parkTCP(l *listener, on bool) error {
+	s := l.socket.(*tcpSocket)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if on {
+		s.listen = make(chan struct{})
+		err := hush(s.TCPListener)
+		if err != nil {
+			s.listen = nil
+		}
+		return err
+	}
+	if err := listenAgain(s.TCPListener); err != nil {
+		return err
+	}
+	close(s.listen)
+	s.listen = nil
+	return nil
+}
+
+// silence returns what is closed when the socket listens again; nil: it does.
+func (s *tcpSocket) silence() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.listen
+}
+
+// Pauses after a connection that could not be accepted: the process or the
+// machine lacks descriptors or memory, which others give back.
+const (
+	firstPause = 5 * time.Millisecond
+	lastPause  = time.Second
+)
+
+// accept takes connections until the listener is closed.
+func (p *Proxy) accept(l *listener, socket *tcpSocket) {
+	pause := firstPause
+	for {
+		conn, err := socket.AcceptTCP()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if silence := socket.silence(); err != nil && silence != nil {
+			select {
+			case <-l.closed:
+				return
+			case <-silence:
+			}
+			continue
+		}
+		if err != nil {
+			p.complain("connections cannot be accepted", "servicePort", l.key.Port.String(), "err", err)
+			select {
+			case <-l.closed:
+				return
+			case <-time.After(pause):
+			}
+			pause = min(2*pause, lastPause)
+			continue
+		}
+		pause = firstPause
+		p.counts.connections.Add(1)
+		select {
+		case p.slots <- struct{}{}:
+		default:
+			p.counts.waited.Add(1)
+			p.complain("as many connections as can be carried: others wait", "limit", p.Connections, "servicePort", l.key.Port.String())
+			select {
+			case p.slots <- struct{}{}:
+			case <-l.closed:
+				reset(conn)
+				return
+			}
+		}
+		p.work.Go(func() {
+			defer func() { <-p.slots }()
+			p.carry(l, conn)
+		})
+	}
+}
+
+// carried is a connection of a client, and the one to its backend.
+type carried struct {
+	client, backend *net.TCPConn
+	cancel          context.CancelFunc // of the search for a backend
+}
+
+// cut ends both at once. The Proxy's lock is held.
+func (c *carried) cut() {
+	c.cancel()
+	reset(c.client)
+	if c.backend != nil {
+		reset(c.backend)
+	}
+}
+
+// carry leads a connection to a backend until both sides have ended.
+func (p *Proxy) carry(l *listener, conn *net.TCPConn) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	c := &carried{client: conn, cancel: cancel}
+	p.mu.Lock()
+	p.carried[c] = true
+	late := p.cutting
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		delete(p.carried, c)
+		p.mu.Unlock()
+	}()
+	if late {
+		reset(conn)
+		return
+	}
+	backend := p.dial(ctx, l, conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap())
+	if backend == nil {
+		p.counts.unreachable.Add(1)
+		reset(conn)
+		return
+	}
+	p.mu.Lock()
+	c.backend = backend
+	p.mu.Unlock()
+	if ctx.Err() != nil {
+		reset(backend)
+		return
+	}
+	join(conn, backend)
+}
+
+// dial reaches a backend for a client, with the next one each time when one does
+// not answer; nil: none does, or there is none.
+func (p *Proxy) dial(ctx context.Context, l *listener, from netip.Addr) *net.TCPConn {
+	for i, patience := range p.DialTimeouts {
+		to, ok := l.balancer.pick(from, time.Now(), i > 0)
+		if !ok || ctx.Err() != nil {
+			return nil
+		}
+		d := net.Dialer{Timeout: patience}
+		conn, err := d.DialContext(ctx, network(l.key), to.String())
+		if err == nil {
+			return conn.(*net.TCPConn)
+		}
+		if p.Log != nil {
+			p.Log.Debug("a backend does not answer", "servicePort", l.key.Port.String(), "backend", to.String(), "err", err)
+		}
+	}
+	return nil
+}
+
+// join copies in both directions until both have ended.
+func join(a, b *net.TCPConn) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		forward(a, b)
+	}()
+	forward(b, a)
+	<-done
+	a.Close()
+	b.Close()
+}
+
+// forward copies what from sends, and its end. Where one of the two breaks the
+// other is told so: to it, an orderly end would say that it has everything.
+func forward(to, from *net.TCPConn) {
+	if _, err := io.Copy(to, from); err != nil { // by splice where the system has it
+		reset(to)
+		reset(from)
+		return
+	}
+	to.CloseWrite()
+}
+
+// reset ends a connection such that its other side learns that it broke.
+func reset(c *net.TCPConn) {
+	c.SetLinger(0)
+	c.Close()
+}

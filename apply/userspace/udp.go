@@ -1,0 +1,285 @@
+package userspace
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// maxDatagram is the longest datagram that UDP has.
+const maxDatagram = 65535
+
+// datagrams are buffers for one each. Who waits for a datagram has none.
+var datagrams = sync.Pool{New: func() any { return new([maxDatagram]byte) }}
+
+// udpSocket is the socket of a UDP listener, and its clients.
+type udpSocket struct {
+	*net.UDPConn
+	proxy    *Proxy
+	listener *listener
+	mu       sync.Mutex
+	sessions map[udpClient]*session
+}
+
+// udpClient is a client: who sends, and to which address of the node, from which
+// it has to be answered.
+type udpClient struct {
+	from netip.AddrPort
+	at   netip.Addr // invalid where the system does not tell
+}
+
+// session is a client's socket to its backend.
+type session struct {
+	client  udpClient
+	backend netip.AddrPort
+	conn    *net.UDPConn
+	last    atomic.Int64 // when the client or the backend last sent something, in Unix nanoseconds
+}
+
+// listenUDP opens a UDP listener.
+func (p *Proxy) listenUDP(l *listener, at netip.AddrPort) (serve func(), err error) {
+	conn, err := net.ListenUDP(network(l.key), net.UDPAddrFromAddrPort(at))
+	if err != nil {
+		return nil, err
+	}
+	if at.Addr().IsUnspecified() {
+		// The kernel would answer from the address that it likes best, which need
+		// not be the one that the client sent to. Where it cannot tell, it has to do.
+		if l.key.Family == ir.IPv6 {
+			err = ipv6.NewPacketConn(conn).SetControlMessage(ipv6.FlagDst, true)
+		} else {
+			err = ipv4.NewPacketConn(conn).SetControlMessage(ipv4.FlagDst, true)
+		}
+		if err != nil && p.Log != nil {
+			p.Log.Debug("to which address a datagram was sent is not known", "servicePort", l.key.Port.String(), "err", err)
+		}
+	}
+	s := &udpSocket{UDPConn: conn, proxy: p, listener: l, sessions: map[udpClient]*session{}}
+	l.socket, l.at, l.changed = s, netip.AddrPortFrom(at.Addr(), conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()), s.recheck
+	return s.serve, nil
+}
+
+// parkUDP puts a socket that hears nobody in the place of the listener's, or a
+// listening one in the place of that.
+func (p *Proxy) parkUDP(l *listener, on bool) error {
+	l.socket.Close()
+	if on {
+		// It is connected to where nobody sends from. To all others there is none.
+		to := netip.AddrPortFrom(l.at.Addr(), discard)
+		if l.at.Addr().IsUnspecified() {
+			to = netip.AddrPortFrom(l.key.Family.Loopback().Addr().Next(), discard)
+			if l.key.Family == ir.IPv6 {
+				to = netip.AddrPortFrom(netip.IPv6Loopback(), discard)
+			}
+		}
+		conn, err := net.DialUDP(network(l.key), net.UDPAddrFromAddrPort(l.at), net.UDPAddrFromAddrPort(to))
+		if err != nil {
+			return err
+		}
+		l.socket, l.changed = conn, nil
+		return nil
+	}
+	serve, err := p.listenUDP(l, l.at)
+	if err != nil {
+		return err
+	}
+	p.work.Go(serve)
+	return nil
+}
+
+// discard is the port of a protocol that never sends anything (RFC 863).
+const discard = 9
+
+// sentTo returns the address that a datagram was sent to, as its control
+// message tells it.
+func (s *udpSocket) sentTo(oob []byte) (at netip.Addr) {
+	var ip net.IP
+	if len(oob) == 0 {
+		return at
+	}
+	if s.listener.key.Family == ir.IPv6 {
+		var cm ipv6.ControlMessage
+		if cm.Parse(oob) == nil {
+			ip = cm.Dst
+		}
+	} else {
+		var cm ipv4.ControlMessage
+		if cm.Parse(oob) == nil {
+			ip = cm.Dst
+		}
+	}
+	at, _ = netip.AddrFromSlice(ip)
+	return at.Unmap()
+}
+
+// sendFrom is the control message for a datagram from an address.
+func (s *udpSocket) sendFrom(at netip.Addr) []byte {
+	switch {
+	case !at.IsValid():
+		return nil
+	case s.listener.key.Family == ir.IPv6:
+		return (&ipv6.ControlMessage{Src: at.AsSlice()}).Marshal()
+	}
+	return (&ipv4.ControlMessage{Src: at.AsSlice()}).Marshal()
+}
+
+// serve hands datagrams of clients to backends until the socket is closed.
+func (s *udpSocket) serve() {
+	oob := make([]byte, 128)
+	for {
+		if err := readable(s.UDPConn); errors.Is(err, net.ErrClosed) {
+			return
+		}
+		buffer := datagrams.Get().(*[maxDatagram]byte)
+		n, control, _, from, err := s.ReadMsgUDPAddrPort(buffer[:], oob)
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil: // a message of ICMP about an answer, which its client is to worry about
+		case !s.forward(udpClient{netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), s.sentTo(oob[:control])}, buffer[:n]):
+			s.proxy.counts.dropped.Add(1)
+		}
+		datagrams.Put(buffer)
+	}
+}
+
+// forward hands a datagram to the client's backend, and reports whether there is
+// one that takes it.
+func (s *udpSocket) forward(from udpClient, datagram []byte) bool {
+	for range 2 { // the one that is known may have gone just now
+		one := s.session(from)
+		if one == nil {
+			return false
+		}
+		one.last.Store(time.Now().UnixNano())
+		if _, err := one.conn.Write(datagram); err == nil {
+			return true
+		}
+		s.end(one)
+	}
+	return false
+}
+
+// session returns the client's, a new one if it has none; nil: there is no
+// backend, or there are too many clients.
+func (s *udpSocket) session(from udpClient) *session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if one := s.sessions[from]; one != nil {
+		return one
+	}
+	select {
+	case <-s.listener.closed:
+		return nil
+	default:
+	}
+	if p := s.proxy; p.sessions.Add(1) > int64(p.Sessions) {
+		p.sessions.Add(-1)
+		p.complain("as many UDP clients as can be served: what others send is dropped", "limit", p.Sessions, "servicePort", s.listener.key.Port.String())
+		return nil
+	}
+	one := s.connect(from)
+	if one == nil {
+		s.proxy.sessions.Add(-1)
+		return nil
+	}
+	s.sessions[from] = one
+	s.proxy.work.Go(func() { s.answer(one) })
+	return one
+}
+
+// connect gives a client a socket to the backend whose turn it is.
+func (s *udpSocket) connect(from udpClient) *session {
+	to, ok := s.listener.balancer.pick(from.from.Addr(), time.Now(), false)
+	if !ok {
+		return nil
+	}
+	conn, err := net.DialUDP(network(s.listener.key), nil, net.UDPAddrFromAddrPort(to))
+	if err != nil {
+		s.proxy.complain("a UDP client gets no socket", "servicePort", s.listener.key.Port.String(), "backend", to.String(), "err", err)
+		return nil
+	}
+	return &session{client: from, backend: to, conn: conn}
+}
+
+// answer hands what the backend sends to the client, until both have been silent
+// for long enough, or the backend does not listen.
+func (s *udpSocket) answer(one *session) {
+	defer s.proxy.sessions.Add(-1)
+	defer s.end(one)
+	from := s.sendFrom(one.client.at)
+	one.last.CompareAndSwap(0, time.Now().UnixNano())
+	for {
+		silent := time.Unix(0, one.last.Load()).Add(time.Duration(s.proxy.idle.Load()))
+		one.conn.SetReadDeadline(silent)
+		err := readable(one.conn)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			if time.Now().Before(time.Unix(0, one.last.Load()).Add(time.Duration(s.proxy.idle.Load()))) {
+				continue // the client has sent something
+			}
+			return
+		}
+		if err != nil {
+			return
+		}
+		buffer := datagrams.Get().(*[maxDatagram]byte)
+		n, err := one.conn.Read(buffer[:])
+		if err == nil {
+			one.last.Store(time.Now().UnixNano())
+			_, _, err = s.WriteMsgUDPAddrPort(buffer[:n], from, one.client.from)
+		} else if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = nil
+		}
+		datagrams.Put(buffer)
+		if err != nil {
+			return
+		}
+	}
+}
+
+// end forgets a session. Its client chooses anew.
+func (s *udpSocket) end(one *session) {
+	s.mu.Lock()
+	if s.sessions[one.client] == one {
+		delete(s.sessions, one.client)
+	}
+	s.mu.Unlock()
+	one.conn.Close()
+}
+
+// recheck ends the sessions whose backends are gone.
+func (s *udpSocket) recheck() {
+	s.each(func(one *session) {
+		if !s.listener.balancer.has(one.backend) {
+			s.end(one)
+		}
+	})
+}
+
+// Close closes the socket and ends its sessions.
+func (s *udpSocket) Close() error {
+	err := s.UDPConn.Close()
+	s.each(s.end)
+	return err
+}
+
+func (s *udpSocket) each(do func(*session)) {
+	s.mu.Lock()
+	all := make([]*session, 0, len(s.sessions))
+	for _, one := range s.sessions {
+		all = append(all, one)
+	}
+	s.mu.Unlock()
+	for _, one := range all {
+		do(one)
+	}
+}

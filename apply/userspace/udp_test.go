@@ -1,0 +1,198 @@
+package userspace
+
+import (
+	"bytes"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// udpBackend answers each datagram with its name and the datagram, and tells
+// from where each came.
+func udpBackend(t *testing.T, name string) (netip.AddrPort, chan netip.AddrPort) {
+	t.Helper()
+	l, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, done := make(chan netip.AddrPort, 100), make(chan struct{})
+	go func() {
+		defer close(done)
+		buffer := make([]byte, maxDatagram)
+		for {
+			n, client, err := l.ReadFromUDPAddrPort(buffer)
+			if err != nil {
+				return
+			}
+			from <- client
+			l.WriteToUDPAddrPort(append([]byte(name), buffer[:n]...), client)
+		}
+	}()
+	t.Cleanup(func() {
+		l.Close()
+		<-done
+	})
+	return l.LocalAddr().(*net.UDPAddr).AddrPort(), from
+}
+
+func dialUDP(t *testing.T, to netip.AddrPort) *net.UDPConn {
+	t.Helper()
+	c, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(to))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.SetDeadline(time.Now().Add(20 * time.Second))
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func asks(t *testing.T, c *net.UDPConn, text string) string {
+	t.Helper()
+	if _, err := c.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	buffer := make([]byte, maxDatagram)
+	n, err := c.Read(buffer)
+	if err != nil {
+		t.Fatalf("asked %q: %v", text, err)
+	}
+	return string(buffer[:n])
+}
+
+func TestUDP(t *testing.T) {
+	p := newTestProxy(t, DefaultLimits)
+	a, fromA := udpBackend(t, "a")
+	b, fromB := udpBackend(t, "b")
+	at := open(t, p, listenerTo(ir.UDP, a, b))
+	first, second := dialUDP(t, at), dialUDP(t, at)
+	one, two := asks(t, first, "1"), asks(t, second, "1")
+	if one == two {
+		t.Errorf("both reached %q", one)
+	}
+	for range 3 {
+		if again := asks(t, first, "1"); again != one {
+			t.Errorf("the client that had %q has %q", one, again)
+		}
+	}
+	big := string(bytes.Repeat([]byte("x"), 60000))
+	if got := asks(t, first, big); got != one[:1]+big {
+		t.Errorf("%d bytes became %d", len(big), len(got)-1)
+	}
+	sources := map[netip.AddrPort]bool{}
+	for _, from := range []chan netip.AddrPort{fromA, fromB} {
+		for len(from) > 0 {
+			sources[<-from] = true
+		}
+	}
+	if len(sources) != 2 {
+		t.Errorf("two clients came from %d sockets", len(sources))
+	}
+	if n := p.Stats().Sessions; n != 2 {
+		t.Errorf("%d sessions", n)
+	}
+}
+
+// A client that was silent for long enough has no socket any longer, and gets a
+// new one.
+func TestUDPIdle(t *testing.T) {
+	p := newTestProxy(t, DefaultLimits)
+	p.SetUDPIdle(50 * time.Millisecond)
+	a, from := udpBackend(t, "a")
+	at := open(t, p, listenerTo(ir.UDP, a))
+	c := dialUDP(t, at)
+	asks(t, c, "1")
+	first := <-from
+	for p.Stats().Sessions > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	asks(t, c, "2")
+	if second := <-from; second == first {
+		t.Error("the same socket as before")
+	}
+}
+
+// The clients of a backend that goes choose anew, the others stay.
+func TestUDPBackendGoes(t *testing.T) {
+	p := newTestProxy(t, DefaultLimits)
+	a, _ := udpBackend(t, "a")
+	b, _ := udpBackend(t, "b")
+	at := open(t, p, listenerTo(ir.UDP, a, b))
+	clients := map[string]*net.UDPConn{}
+	for len(clients) < 2 {
+		c := dialUDP(t, at)
+		clients[asks(t, c, "")] = c
+	}
+	p.Update(ir.IPv4, listenerTo(ir.UDP, b))
+	for had, c := range clients {
+		if got := asks(t, c, ""); got != "b" {
+			t.Errorf("the client of %s reaches %q", had, got)
+		}
+	}
+	p.Shut(Key{ir.IPv4, port(ir.UDP)})
+	for p.Stats().Sessions > 0 {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// A backend that refuses a client's datagrams loses it to the next one.
+func TestUDPRefused(t *testing.T) {
+	p := newTestProxy(t, DefaultLimits)
+	gone, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := gone.LocalAddr().(*net.UDPAddr).AddrPort()
+	gone.Close()
+	a, _ := udpBackend(t, "a")
+	at := open(t, p, listenerTo(ir.UDP, a, nobody))
+	c := dialUDP(t, at)
+	answers := make(chan struct{})
+	go func() {
+		defer close(answers)
+		c.Read(make([]byte, 10))
+	}()
+	for {
+		select {
+		case <-answers:
+			return
+		case <-time.After(10 * time.Millisecond):
+			c.Write([]byte("?"))
+		}
+	}
+}
+
+// More clients than there may be are not served until others are silent.
+func TestUDPLimit(t *testing.T) {
+	p := newTestProxy(t, Limits{Connections: 1, Sessions: 1})
+	a, from := udpBackend(t, "a")
+	at := open(t, p, listenerTo(ir.UDP, a))
+	first, second := dialUDP(t, at), dialUDP(t, at)
+	asks(t, first, "1")
+	<-from
+	second.Write([]byte("2"))
+	for p.Stats().Dropped == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if len(from) > 0 {
+		t.Error("served all the same")
+	}
+	p.SetUDPIdle(time.Millisecond)
+	asks(t, first, "1") // and learns of it
+	for p.Stats().Sessions > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	asks(t, second, "3")
+}
+
+// A client that sends to one of several addresses is answered from that one.
+func TestUDPAnswersFromWhereItWasAsked(t *testing.T) {
+	p := newTestProxy(t, DefaultLimits)
+	a, _ := udpBackend(t, "a")
+	l := listenerTo(ir.UDP, a)
+	l.Listen = netip.MustParseAddrPort("0.0.0.0:0")
+	at := open(t, p, l)
+	asks(t, dialUDP(t, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.7"), at.Port())), "1")
+}
