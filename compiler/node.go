@@ -161,8 +161,8 @@ func (in nodeInput) addrs(family ir.Family, primary netip.Addr) []netip.Addr {
 	return slices.Clip(slices.Compact(all))
 }
 
-// linux reports whether the mode is rules of a Linux kernel; the others read
-// neither nodePortAddresses nor detectLocalMode nor masqueradeAll.
+// linux reports whether the mode is rules of a Linux kernel alone; the others read
+// neither detectLocalMode nor masqueradeAll.
 func (in nodeInput) linux() bool { return in.mode.Capabilities().Has(ir.Masquerades) }
 
 // serviceCIDRs returns the ranges of the ServiceCIDR objects in a family (SNAP-65).
@@ -183,7 +183,7 @@ func (in nodeInput) serviceCIDRs(family ir.Family) []ir.CIDR {
 // nodePorts resolves nodePortAddresses (SNAP-73).
 func (in nodeInput) nodePorts(family ir.Family, primary netip.Addr, diags *diag.List) ir.NodePortAddrs {
 	origin := configOrigin("nodePortAddresses")
-	if !in.linux() {
+	if in.mode == ir.ModeKernelspace {
 		if len(in.cfg.NodePortAddresses) > 0 {
 			diags.Add(diag.Diagnostic{Severity: diag.Warning, Object: "config", Path: "nodePortAddresses",
 				Msg: "has no effect in mode " + string(in.mode)})

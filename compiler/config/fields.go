@@ -81,7 +81,7 @@ func Fields() []Field {
 		{Path: "detectLocal.bridgeInterface", Allowed: "not empty in mode BridgeInterface", Modes: "I P N", Since: "1.24", Means: "Bridge of the pods."},
 		{Path: "detectLocal.interfaceNamePrefix", Allowed: "not empty in mode InterfaceNamePrefix", Modes: "I P N", Since: "1.24", Means: "Start of the names of the pods' interfaces."},
 		{Path: "clusterCIDR", Allowed: "empty, a CIDR, or one of each family with a comma between", Modes: "I P N U", Means: "Addresses of the cluster's pods; looked at in detectLocalMode ClusterCIDR."},
-		{Path: "nodePortAddresses", Depends: "`[primary]` in mode nftables", Allowed: "CIDRs, `primary` (the Node's addresses), `localhost`, `all`", Modes: "I P N", Means: "Where node ports answer; empty: on all addresses."},
+		{Path: "nodePortAddresses", Depends: "`[primary]` in mode nftables", Allowed: "CIDRs, `primary` (the Node's addresses), `localhost`, `all`", Modes: "I P N U", Means: "Where node ports answer; empty: on all addresses."},
 
 		{Path: "oomScoreAdj", Allowed: "-1000 to 1000", Modes: "I P N U", Means: "oom_score_adj of the process."},
 		{Path: "conntrack.max", Allowed: "not together with maxPerCore", Modes: "none", Until: "1.15", Instead: "conntrack.maxPerCore and conntrack.min", Means: "Tracked connections."},
