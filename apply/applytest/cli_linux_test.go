@@ -170,7 +170,8 @@ func TestCannot(t *testing.T) {
 		clear("no such file", m.apply(p, config, filepath.Join(m.dir, "missing.yaml")), "missing.yaml")
 		clear("no snapshot", m.proxyc("apply", "-c", config, "--hostname-override", "node1"), "-s")
 		clear("both", m.apply(p, config, cluster, "--dry-run", "--check"), "--dry-run", "--check")
-		clear("mode that has no applier", m.apply(plane{mode: "userspace"}, config, cluster), "userspace", "iptables")
+		clear("mode that has no applier", m.apply(plane{mode: "kernelspace"}, config, cluster), "kernelspace", "iptables")
+		clear("mode that needs its process", m.apply(plane{mode: "userspace"}, config, cluster), "userspace", "watch")
 
 		if p.mode == "nftables" {
 			m.must(0, m.proxyc("cleanup"))

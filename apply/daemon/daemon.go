@@ -42,6 +42,9 @@ type Options struct {
 	IPVS          apply.IPVS    // what mode ipvs is told beside the configuration
 	LockTimeout   time.Duration // how long to wait for the lock of iptables
 	StatusSocket  string        // where the status is told, too; "": nowhere
+	// DrainTimeout is how long connections that the process carries may go on when
+	// it ends.
+	DrainTimeout time.Duration
 	// UnreadyAfter is how long /readyz stays 200 without contact to the API
 	// server; 0: as long as that lasts.
 	UnreadyAfter time.Duration
@@ -104,6 +107,7 @@ func Run(ctx context.Context, o *Options, first *config.Resolved) error {
 			refused = &refusedConfig{now.Config, err}
 			now, before = before, nil
 		case err != nil || next == nil:
+			p.drain(log)
 			return err
 		default:
 			if up {
@@ -130,6 +134,10 @@ func InitOnly(o *Options, cfg *config.Resolved) error {
 type process struct {
 	*Options
 	started time.Time
+
+	before   lived           // of the last life; there is one between two lives alone, and until the next one's rules are in force
+	draining []apply.Drainer // that are closed, and have connections, perhaps
+	stuck    bool            // a life did not end: what it uses is its own
 }
 
 // loaded is a configuration, and the file that it is from.
@@ -276,14 +284,15 @@ func (d *daemon) run(parent context.Context) (next *loaded, err error) {
 		return changed.to, nil
 	}
 	if errors.Is(cause, context.Canceled) {
-		d.log.Info("ended; the rules stay")
+		if dataplaneOf(d.cfg.ProxyMode()).process {
+			d.log.Info("ended; no rule leads anywhere, as the connections went through this process")
+		} else {
+			d.log.Info("ended; the rules stay")
+		}
 		return nil, nil
 	}
 	return nil, cause
 }
-
-// lastWork is how long work that is under way may go on after a signal.
-const lastWork = 800 * time.Millisecond
 
 // shutdown waits for the end of all that runs. After a signal it does not wait for
 // long: a commit that is cut short leaves no Service half done, and the next
@@ -297,11 +306,12 @@ func (d *daemon) shutdown(parent context.Context, all *sync.WaitGroup) {
 	}()
 	var limit <-chan time.Time
 	if parent.Err() != nil {
-		limit = time.After(lastWork)
+		limit = time.After(lastWorkOf(d.cfg.ProxyMode()))
 	}
 	select {
 	case <-ended:
 	case <-limit:
+		d.stuck = true
 		d.log.Warn("ending in the middle of a sync")
 	}
 }

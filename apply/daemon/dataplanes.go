@@ -24,8 +24,11 @@ type dataplane struct {
 	compareEvery time.Duration
 	// open opens it; nil: its rules can be removed only.
 	open func(context.Context, apply.Options) (apply.Dataplane, error)
-	// leftovers are what there is where it is not open.
+	// leftovers are what there is where it is not open; nil: those of within
+	// are all.
 	leftovers func(context.Context) ([]apply.Leftover, error)
+	// process tells that the rules lead to a process, and are nothing without it.
+	process bool
 }
 
 // Open opens the dataplane of a mode.
@@ -62,8 +65,19 @@ func checkMode(mode ir.Mode) error {
 		return errNotLinux
 	}
 	slices.Sort(words)
-	last := len(words) - 1
-	return fmt.Errorf("mode: a node takes modes %s and %s, got %q; compile -o shows what %s would need", strings.Join(words[:last], ", "), words[last], mode, mode)
+	list := words[len(words)-1]
+	if rest := words[:len(words)-1]; len(rest) > 0 {
+		list = strings.Join(rest, ", ") + " and " + list
+	}
+	return fmt.Errorf("mode: a node takes modes %s, got %q; compile -o shows what %s would need", list, mode, mode)
+}
+
+// once returns an error where rules of a mode cannot be written once and left alone.
+func once(mode ir.Mode) error {
+	if dataplaneOf(mode).process {
+		return fmt.Errorf("mode: rules of mode %s lead to a process that carries the connections, and would lead nowhere when apply has ended: say watch, which is that process, or --dry-run or --check to look only", mode)
+	}
+	return nil
 }
 
 // Leftovers returns what proxyc and kube-proxy left on the node, in every mode:
@@ -77,9 +91,10 @@ func Leftovers(ctx context.Context, mode ir.Mode, inUse apply.Dataplane) ([]appl
 	}
 	for _, d := range dataplanes {
 		find := d.leftovers
-		if inUse != nil && d.mode == mode {
+		switch {
+		case inUse != nil && d.mode == mode:
 			find = inUse.Leftovers
-		} else if d.mode == within && within != "" {
+		case find == nil, inUse != nil && within != "" && d.mode == within:
 			continue
 		}
 		left, err := find(ctx)

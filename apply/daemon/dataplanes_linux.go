@@ -10,6 +10,7 @@ import (
 	"github.com/proxyc/proxyc/apply/iptables"
 	"github.com/proxyc/proxyc/apply/ipvs"
 	"github.com/proxyc/proxyc/apply/nftables"
+	"github.com/proxyc/proxyc/apply/userspace"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/ir"
@@ -20,20 +21,24 @@ var errNotLinux error
 // dataplanes are those of all modes, in the order in which leftovers go.
 var dataplanes = [...]dataplane{
 	{
-		ir.ModeNFTables, "", 0,
-		func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return nftables.Open(ctx, o) },
-		func(ctx context.Context) ([]apply.Leftover, error) { return nftables.Leftovers(ctx, false) },
+		mode:      ir.ModeNFTables,
+		open:      func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return nftables.Open(ctx, o) },
+		leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return nftables.Leftovers(ctx, false) },
 	},
 	{
-		ir.ModeIPTables, "", 0,
-		func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return iptables.Open(ctx, o) },
-		func(ctx context.Context) ([]apply.Leftover, error) { return iptables.Leftovers(ctx, nil) },
+		mode:      ir.ModeIPTables,
+		open:      func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return iptables.Open(ctx, o) },
+		leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return iptables.Leftovers(ctx, nil) },
 	},
 	{
 		// The kernel tells nothing of virtual servers and sets.
-		ir.ModeIPVS, ir.ModeIPTables, time.Minute,
-		func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return ipvs.Open(ctx, o) },
-		ipvs.Leftovers,
+		mode: ir.ModeIPVS, within: ir.ModeIPTables, compareEvery: time.Minute,
+		open:      func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return ipvs.Open(ctx, o) },
+		leftovers: ipvs.Leftovers,
+	},
+	{
+		mode: ir.ModeUserspace, within: ir.ModeIPTables, process: true,
+		open: func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return userspace.Open(ctx, o) },
 	},
 }
 

@@ -51,11 +51,15 @@ func (d *daemon) proxy(ctx context.Context) error {
 	o := dataplaneOptions(d.cfg, d.IPVS)
 	o.IPTables, o.LockTimeout, o.Log = d.IPTables, d.Options.LockTimeout, d.log.Logger
 	o.Local = d.store.SetHosted
+	o.Before = d.before.Dataplane
 	dataplane, err := Open(ctx, d.cfg.ProxyMode(), o) // it says what the kernel lacks, before any setting is touched
 	if err != nil {
 		return orDone(ctx, err)
 	}
-	defer dataplane.Close()
+	defer d.leave(ctx, dataplane)
+	if d.before.mode == d.cfg.ProxyMode() {
+		d.closeBefore()
+	}
 	if err := d.settings(); err != nil {
 		return err
 	}
@@ -112,6 +116,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 		}
 		leftovers, err := Leftovers(ctx, d.cfg.ProxyMode(), dataplane)
 		err = d.removeLeftovers(ctx, leftovers, err)
+		d.closeBefore()
 		if err == nil {
 			watchPeer()
 		}

@@ -61,6 +61,9 @@ func (t *Turn) Run(ctx context.Context) (*Report, error) {
 	if err := checkMode(t.Programs.IPv4.Node.Mode); err != nil && !t.SettingsOnly { // before anything is touched
 		return nil, err
 	}
+	if err := once(t.Programs.IPv4.Node.Mode); err != nil && !t.SettingsOnly && !t.LookOnly {
+		return nil, err
+	}
 	out := &Report{}
 	if t.SettingsOnly {
 		if out.Settings, err = settings(t.Config, &t.Programs.IPv4.Node); err != nil {

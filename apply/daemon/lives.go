@@ -1,0 +1,90 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// lived is the dataplane of a life of the daemon before. It stays open until the
+// one after it has its rules in force: a process that carries connections does
+// so until nothing is led to it any longer.
+type lived struct {
+	apply.Dataplane // nil: there is none
+	mode            ir.Mode
+}
+
+// leave closes the dataplane of a life that ends, or leaves it to the next one.
+// If this one has not come as far as to write rules, that is the one before.
+func (d *daemon) leave(ctx context.Context, dataplane apply.Dataplane) {
+	_, another := errors.AsType[*configChanged](context.Cause(ctx))
+	if another && d.before.Dataplane == nil {
+		d.before = lived{dataplane, d.cfg.ProxyMode()}
+		return
+	}
+	d.close(dataplane)
+	if !another {
+		d.closeBefore()
+	}
+}
+
+// closeBefore closes what a life before has left.
+func (d *daemon) closeBefore() {
+	if d.before.Dataplane != nil {
+		d.close(d.before.Dataplane)
+		d.before = lived{}
+	}
+}
+
+func (d *daemon) close(dataplane apply.Dataplane) { d.process.close(dataplane, d.log) }
+
+func (p *process) close(dataplane apply.Dataplane, log *logger) {
+	if err := dataplane.Close(); err != nil {
+		log.Error("closing the rules", "err", err)
+	}
+	if dr, ok := dataplane.(apply.Drainer); ok {
+		p.draining = append(p.draining, dr)
+	}
+}
+
+// drain lets connections that the process carries end, when all else has.
+func (p *process) drain(log *logger) {
+	if p.stuck {
+		return
+	}
+	if p.before.Dataplane != nil { // the last life did not even begin
+		p.close(p.before.Dataplane, log)
+	}
+	carried := 0
+	for _, d := range p.draining {
+		carried += d.Carried()
+	}
+	if carried > 0 {
+		log.Info("waiting for connections to end", "connections", carried, "at most", p.DrainTimeout.String())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), p.DrainTimeout)
+	defer cancel()
+	cut := 0
+	for _, d := range p.draining {
+		cut += d.Drain(ctx)
+	}
+	if cut > 0 {
+		log.Warn("connections were cut off", "connections", cut)
+	}
+	log.info.Flush()
+}
+
+// lastWork is how long work that is under way may go on after a signal, in a
+// mode whose rules stay.
+const lastWork = 800 * time.Millisecond
+
+// lastWorkOf is lastWork, or longer in a mode whose rules have to go.
+func lastWorkOf(mode ir.Mode) time.Duration {
+	if dataplaneOf(mode).process {
+		return 10 * time.Second
+	}
+	return lastWork
+}
