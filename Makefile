@@ -77,7 +77,7 @@ test-vm: setup-vm
 	cd e2e && CGO_ENABLED=0 $(GO) build -o ../bin/vm ./vm
 	bin/vm $(VM) $(if $(ALL),-all) $(if $(ONLY),-only '$(ONLY)')
 
-# conformance plays what was recorded from kube-proxy against proxyc, in both modes and families.
+# conformance plays what was recorded from kube-proxy against proxyc, in all modes that Linux has here, and both families.
 conformance:
 	$(GO) test ./apply/applytest -count=1 -v -run Conformance
 

@@ -2,9 +2,13 @@ package applytest
 
 import (
 	"encoding/json"
+	"os"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/proxyc/proxyc/ir"
 	"sigs.k8s.io/yaml"
 )
 
@@ -216,5 +220,20 @@ func TestCompare(t *testing.T) {
 func TestParseExceptionsNeedsReason(t *testing.T) {
 	if _, err := ParseExceptions([]byte("```yaml\n- {case: a, flow: b, want: {failed: [refused]}}\n```")); err == nil {
 		t.Error("an exception without a reason was taken")
+	}
+}
+
+// What userspace does otherwise than iptables is either told in words, or a
+// capability that one of the two has and the other has not.
+func TestDifferencesAreCapabilities(t *testing.T) {
+	list, err := LoadModeExceptions(os.DirFS("../../testdata/conformance"), "userspace")
+	if err != nil {
+		t.Fatal(err)
+	}
+	differ := strings.Split((ir.ModeUserspace.Capabilities() ^ ir.ModeIPTables.Capabilities()).String(), "|")
+	for _, e := range list {
+		if e.Why == "" || e.Want == nil || !slices.Equal(e.Modes, []string{"userspace"}) || e.Differs != "" && !slices.Contains(differ, e.Differs) {
+			t.Errorf("%s %s: %+v: differs must be one of %v, or empty", e.Case, e.Flow, e, differ)
+		}
 	}
 }

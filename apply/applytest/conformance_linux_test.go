@@ -18,7 +18,7 @@ var (
 	casesFlag      = flag.String("cases", "../../testdata/conformance", "directory with cases/ and expected/")
 	exceptionsFlag = flag.String("exceptions", "../../docs/conformance.md", "page that lists the differences on purpose")
 	caseFlag       = flag.String("case", "", "play only cases whose names match")
-	modesFlag      = flag.String("modes", "nftables,iptables", "modes to play")
+	modesFlag      = flag.String("modes", "nftables,iptables,userspace", "modes to play")
 	familiesFlag   = flag.String("families", "ipv4,ipv6", "families to play")
 	throughFlag    = flag.String("through", "apply", "how rules reach the node: apply (proxyc apply), watch (the daemon), compile (the text, loaded by the distribution's tools)")
 	proxycFlag     = flag.String("proxyc", "", "binary to use; built from this module when empty")
@@ -42,7 +42,11 @@ func TestConformance(t *testing.T) {
 	fmt.Fprintln(w, "mode\tfamily\tcases\tflows\tdifferences\tleft out (daemon)\tseconds")
 	for mode := range strings.SplitSeq(*modesFlag, ",") {
 		for family := range strings.SplitSeq(*familiesFlag, ",") {
-			suite := &Suite{Runner: &Runner{Mode: mode, Apply: apply, Daemon: daemon}, Family: family,
+			runner := &Runner{Mode: mode, Apply: apply, Daemon: daemon}
+			if mode == "userspace" { // its rules are nothing without the daemon
+				runner.Apply = nil
+			}
+			suite := &Suite{Runner: runner, Family: family,
 				Dir: os.DirFS(*casesFlag), Exceptions: exceptions, Only: only.MatchString, Jobs: *jobsFlag}
 			var score Score
 			t.Run(mode+"/"+family, func(t *testing.T) { score = suite.Play(t) })

@@ -163,6 +163,7 @@ type Exception struct {
 	Families []string `json:"families"` // empty: both
 	Want     Outcome  `json:"want"`
 	Why      string   `json:"why"`
+	Differs  string   `json:"differs"` // the capability that makes the difference, if it is one
 }
 
 // LoadExceptions reads the exceptions that a Markdown page lists.

@@ -18,9 +18,9 @@ var errNotLinux error
 // dataplanes are those of all modes, in the order in which leftovers go.
 var dataplanes = [...]dataplane{
 	{
-		ir.ModeKernelspace, "", 0,
-		func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return hns.Open(ctx, o) },
-		func(ctx context.Context) ([]apply.Leftover, error) {
+		mode: ir.ModeKernelspace,
+		open: func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return hns.Open(ctx, o) },
+		leftovers: func(ctx context.Context) ([]apply.Leftover, error) {
 			return hns.Leftovers(ctx, hns.Local(), hns.Options{Network: os.Getenv("KUBE_NETWORK"), HostMACs: hns.Interfaces})
 		},
 	},
