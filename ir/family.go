@@ -111,3 +111,31 @@ func NewPrograms(of ...*Program) (programs Programs) {
 
 // Changes are the Services that differ between two Programs of a node, by name.
 type Changes = PerFamily[[]Change]
+
+// PrefixesOf returns the fewest prefixes that hold the addresses first to last,
+// which are of one family, in order.
+func PrefixesOf(first, last netip.Addr) (prefixes []netip.Prefix) {
+	for first.IsValid() && first.Compare(last) <= 0 {
+		best := netip.PrefixFrom(first, first.BitLen())
+		for bits := first.BitLen() - 1; bits >= 0; bits-- {
+			wider := netip.PrefixFrom(first, bits)
+			if wider.Masked().Addr() != first || LastOf(wider).Compare(last) > 0 {
+				break
+			}
+			best = wider
+		}
+		prefixes = append(prefixes, best)
+		first = LastOf(best).Next()
+	}
+	return prefixes
+}
+
+// LastOf returns the last address of a prefix.
+func LastOf(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 1 << (7 - i%8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}

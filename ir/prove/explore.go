@@ -101,7 +101,7 @@ func (e *explorer) port(d destination, protocol ir.Protocol, ports *ports, i int
 		slices.SortFunc(sources.firsts, netip.Addr.Compare)
 		end := func(c *Class) {
 			c.AnyIn = c.Packet.In == ways.other()
-			c.Src.Last = lastOf(e.node.Family.Any())
+			c.Src.Last = ir.LastOf(e.node.Family.Any())
 			if i, _ := slices.BinarySearchFunc(sources.firsts, c.Src.First, netip.Addr.Compare); i+1 < len(sources.firsts) {
 				c.Src.Last = sources.firsts[i+1].Prev()
 			}
@@ -169,7 +169,7 @@ func newSources(lowest netip.Addr) *sources {
 }
 
 func (s *sources) cut(p netip.Prefix) {
-	for _, a := range [...]netip.Addr{p.Masked().Addr(), lastOf(p).Next()} {
+	for _, a := range [...]netip.Addr{p.Masked().Addr(), ir.LastOf(p).Next()} {
 		if a.IsValid() && !s.known[a] {
 			s.known[a] = true
 			s.firsts = append(s.firsts, a)

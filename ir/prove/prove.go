@@ -37,7 +37,7 @@ type Node struct {
 // Class is a set of packets that meet the same fate on both sides.
 type Class struct {
 	Dst      Addrs
-	Rest     bool // Dst and others like it: what the rules name within its prefix is not meant
+	Rest     netip.Prefix // what the rules do not name in this prefix is meant, of which Dst is some; zero: Dst is all
 	Protocol ir.Protocol
 	Ports    sim.Ports // destination ports
 	Src      Addrs
@@ -119,7 +119,7 @@ func To(n Node, a, b Side, dst netip.Prefix) *Result {
 // destination is one class of destinations.
 type destination struct {
 	Addrs
-	rest bool
+	rest netip.Prefix // as in Class
 }
 
 // destinations cuts the addresses at all prefixes that a side names. Addresses
@@ -155,12 +155,16 @@ func destinations(n Node, sides ...Side) []destination {
 		}
 		if !seen[inner] {
 			seen[inner] = true
-			out = append(out, destination{Addrs{at, last}, !inner.IsSingleIP()})
+			d := destination{Addrs: Addrs{at, last}}
+			if !inner.IsSingleIP() {
+				d.rest = inner
+			}
+			out = append(out, d)
 		}
 	}
 	closeTo := func(next netip.Prefix, end bool) {
 		for len(open) > 0 && (end || !open[len(open)-1].Contains(next.Addr())) {
-			last := lastOf(open[len(open)-1])
+			last := ir.LastOf(open[len(open)-1])
 			gap(last)
 			at = last.Next()
 			open = open[:len(open)-1]
@@ -176,14 +180,4 @@ func destinations(n Node, sides ...Side) []destination {
 	}
 	closeTo(netip.Prefix{}, true)
 	return out
-}
-
-// lastOf returns the last address of a prefix.
-func lastOf(p netip.Prefix) netip.Addr {
-	b := p.Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 1 << (7 - i%8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
 }

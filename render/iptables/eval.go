@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"maps"
 	"net/netip"
 	"strings"
 
@@ -24,6 +25,7 @@ type Evaluator struct{ walker *Walker }
 func NewEvaluator(r *Ruleset, own *sim.Own) *Evaluator {
 	w := r.Walker(own.Has, nil)
 	w.own = own
+	w.only = onlyFor(w.nat)
 	return &Evaluator{w}
 }
 
@@ -72,6 +74,7 @@ type Walker struct {
 	own         *sim.Own // the same, to tell Cuts; nil: nobody asks
 	has         func(p *Packet, set InSet) bool
 	filter, nat chains
+	only        map[string]map[netip.Addr]bool // see reaches; made for an Evaluator
 }
 
 // chains are the rules of a table's chains, the built-in ones included.
@@ -154,10 +157,11 @@ func (e *Walker) walk(table chains, chain string, t Packet) []Packet {
 	rules := table[chain]
 	for i := range rules {
 		r := &rules[i]
-		var next []Packet
+		missed := here[:0] // those whom the rule does not concern, in the same place
+		var back []Packet  // those who come back from it
 		for _, t := range here {
 			if !e.matches(r, &t) {
-				next = append(next, t)
+				missed = append(missed, t)
 				continue
 			}
 			if r.OneIn > 1 || r.Recent.Op == RecentCheck {
@@ -170,35 +174,39 @@ func (e *Walker) walk(table chains, chain string, t Packet) []Packet {
 					t.Chance = 0
 				}
 				passed.Chance -= t.Chance
-				next = append(next, passed)
+				back = append(back, passed)
 			}
-			for _, t := range e.act(table, r, t) {
-				switch t.Fate {
-				case Continue:
-					next = append(next, t)
-				case Return: // the chain before this one goes on behind its jump
-					t.Fate = Continue
-					ends = append(ends, t)
-				default:
-					ends = append(ends, t)
-				}
+			t.Affinity = t.Affinity || r.Recent.Op != RecentNone
+			if r.Target != Jump {
+				back, ends = part(decide(r, t), back, ends)
+				continue
+			}
+			for _, t := range e.walk(table, r.Chain, t) {
+				back, ends = part(t, back, ends)
 			}
 		}
-		if here = next; len(here) == 0 {
+		if here = append(missed, back...); len(here) == 0 {
 			return ends
 		}
 	}
 	return append(ends, here...)
 }
 
-// act applies a rule's target to a packet that matches.
-func (e *Walker) act(table chains, r *Rule, t Packet) []Packet {
-	if r.Recent.Op != RecentNone {
-		t.Affinity = true
+// part adds a packet to those who go on with the next rule, or to those who are
+// done with the chain.
+func part(t Packet, back, ends []Packet) (_, _ []Packet) {
+	switch t.Fate {
+	case Continue:
+		return append(back, t), ends
+	case Return: // the chain before this one goes on behind its jump
+		t.Fate = Continue
 	}
+	return back, append(ends, t)
+}
+
+// decide applies the target of a rule, which is no jump, to a packet that matches.
+func decide(r *Rule, t Packet) Packet {
 	switch r.Target {
-	case Jump:
-		return e.walk(table, r.Chain, t)
 	case SetMark:
 		t.Mark = t.Mark&^r.XMark.Mask ^ r.XMark.Value
 	case DNAT:
@@ -210,7 +218,52 @@ func (e *Walker) act(table chains, r *Rule, t Packet) []Packet {
 	case Return, Accept, Drop, Reject:
 		t.Fate = r.Target
 	}
-	return []Packet{t}
+	return t
+}
+
+// onlyFor returns for each chain the destinations without which it does nothing;
+// none for chains that may do something to any.
+func onlyFor(table chains) map[string]map[netip.Addr]bool {
+	only := make(map[string]map[netip.Addr]bool, len(table))
+	var of func(chain string) map[netip.Addr]bool
+	of = func(chain string) map[netip.Addr]bool {
+		if known, ok := only[chain]; ok {
+			return known
+		}
+		only[chain] = nil // until it is known, and if it leads to itself
+		addrs := map[netip.Addr]bool{}
+		for i := range table[chain] {
+			switch r := &table[chain][i]; {
+			case r.Raw == "" && r.Dst.IsSingleIP() && r.Not&Dst == 0:
+				addrs[r.Dst.Addr()] = true
+			case r.Raw == "" && r.Target == Jump:
+				below := of(r.Chain)
+				if below == nil {
+					return nil
+				}
+				maps.Copy(addrs, below)
+			default:
+				return nil
+			}
+		}
+		only[chain] = addrs
+		return addrs
+	}
+	for chain := range table {
+		of(chain)
+	}
+	return only
+}
+
+// reaches reports whether a jump can do anything to a packet whose destination
+// is decided. Where it cannot, the source does not matter for it: the tree of
+// hairpin rules goes by sources, and each of its rules is for one destination.
+func (e *Walker) reaches(r *Rule, t *Packet) bool {
+	if r.Target != Jump || !t.DNAT {
+		return true
+	}
+	only := e.only[r.Chain]
+	return only == nil || only[t.Dst]
 }
 
 // matches reports whether all matches of a rule hold. The destination is looked
@@ -224,6 +277,7 @@ func (e *Walker) matches(r *Rule, t *Packet) bool {
 	holds := func(m Match, match bool) bool { return match != (r.Not&m != 0) }
 	if r.Dst.IsValid() && !holds(Dst, r.Dst.Contains(t.Dst)) ||
 		r.Protocol != 0 && r.Protocol != t.Protocol ||
+		!e.reaches(r, t) ||
 		r.Mark.Mask != 0 && !holds(MarkMatch, t.Mark&r.Mark.Mask == r.Mark.Value) {
 		return false
 	}
@@ -236,6 +290,9 @@ func (e *Walker) matches(r *Rule, t *Packet) bool {
 			return false
 		}
 	}
+	if r.DstLocal && !e.local(t.Dst) {
+		return false
+	}
 	if r.Ports != (PortRange{}) {
 		if !t.DNAT {
 			t.Cuts.Range(r.Ports.First, r.Ports.Last)
@@ -243,9 +300,6 @@ func (e *Walker) matches(r *Rule, t *Packet) bool {
 		if t.Port < r.Ports.First || r.Ports.Last < t.Port {
 			return false
 		}
-	}
-	if r.DstLocal && !e.local(t.Dst) {
-		return false
 	}
 	if r.In != "" {
 		with := inputInterface(r.In)
@@ -277,6 +331,8 @@ func (e *Walker) fromOwn(t *Packet) bool {
 func (m InSet) holds(e *Walker, p *Packet) bool { return e.has != nil && e.has(p, m) }
 
 func (m Balanced) holds(_ *Walker, p *Packet) bool { return p.Balanced == ir.Match(m) }
+
+func (Counted) holds(*Walker, *Packet) bool { return true }
 
 // inputInterface reads an interface as a rule names it.
 func inputInterface(pattern string) sim.Interface {

@@ -316,6 +316,11 @@ func (p *ruleParser) option(word string) bool {
 		return p.inSet()
 	case "--vaddr", "--vproto", "--vport":
 		return p.balanced(word)
+	case "--nfacct-name":
+		fresh := r.Rare == nil
+		counter := Counted{p.value()}
+		r.Rare = counter
+		return fresh && counter.Name != "" && isWord(counter.Name)
 	case "--dst-type":
 		r.DstLocal = true
 		return p.is("LOCAL")
@@ -361,7 +366,7 @@ func (p *ruleParser) inSet() bool {
 	fresh := p.rule.Rare == nil
 	set := InSet{p.value(), p.value()}
 	p.rule.Rare = set
-	return fresh && set.Fields != "" && word(set.Set) && word(set.Fields)
+	return fresh && set.Fields != "" && isWord(set.Set) && isWord(set.Fields)
 }
 
 // balanced reads an option of the match on what ipvs took. The tools print the
@@ -433,11 +438,11 @@ func (p *ruleParser) complete() bool {
 		(r.To.Port() != 0 && !r.To.IsValid()) == (r.Target == Redirect) &&
 		(r.Target == Masquerade || !r.RandomFully) &&
 		r.OneIn != 1 &&
-		word(r.In) && word(r.Chain) && word(r.Recent.Name)
+		isWord(r.In) && isWord(r.Chain) && isWord(r.Recent.Name)
 }
 
-// word reports whether the tools read s as one word.
-func word(s string) bool { return !strings.ContainsAny(s, " \"\\") }
+// isWord reports whether the tools read s as one word.
+func isWord(s string) bool { return !strings.ContainsAny(s, " \"\\") }
 
 func (p *ruleParser) prefix(to *netip.Prefix) bool {
 	text := p.value()

@@ -128,7 +128,7 @@ COMMIT
 		Jumps:  []BuiltInJump{{Chain: "PREROUTING", Rule: Rule{Comment: "kubernetes service portals", Target: Jump, Chain: "KUBE-SERVICES"}}},
 		Pinned: []string{"KUBE-SERVICES"},
 		Chains: []Chain{
-			{"KUBE-SERVICES", []Rule{{Raw: "-m nfacct --nfacct-name x -j KUBE-SEP-AAAAAAAAAAAAAAAA", Target: Jump, Chain: "KUBE-SEP-AAAAAAAAAAAAAAAA"}}},
+			{"KUBE-SERVICES", []Rule{{Rare: Counted{"x"}, Target: Jump, Chain: "KUBE-SEP-AAAAAAAAAAAAAAAA"}}},
 			{"KUBE-SEP-AAAAAAAAAAAAAAAA", []Rule{
 				{Raw: "-p tcp -m tcp --sport 1 -j DNAT --to-destination 10.0.0.1:80", Target: DNAT},
 				{Raw: "! -p tcp -j ACCEPT", Target: Accept},

@@ -50,6 +50,7 @@ func TestMatches(t *testing.T) {
 		{Rule{States: Related | Established}, "-m conntrack --ctstate RELATED,ESTABLISHED", false},
 		{Rule{Rare: Balanced(frontend)}, "-m ipvs --vaddr 10.96.0.10 --vproto tcp --vport 80", true},
 		{Rule{Rare: Balanced(other)}, "-m ipvs --vaddr 10.96.0.10 --vproto tcp --vport 81", false},
+		{Rule{Rare: Counted{"accepted"}}, "-m nfacct --nfacct-name accepted", true},
 		{Rule{Protocol: ir.TCP, Ports: Port(80), Not: SrcType | Bridged, SrcLocal: true, States: New, Comment: "a/b", CommentLast: true},
 			`-p tcp -m tcp --dport 80 -m conntrack --ctstate NEW -m physdev ! --physdev-is-in -m addrtype ! --src-type LOCAL -m comment --comment "a/b"`, true},
 	}

@@ -120,8 +120,8 @@ const (
 	Bridged // the packet came in by a port of a bridge (physdev); a Rule has only that it did not
 )
 
-// Rare is a match that only modes with few rules have: InSet or Balanced. They
-// are values that can be compared.
+// Rare is a match that only modes with few rules have: InSet, Balanced or
+// Counted. They are values that can be compared.
 type Rare interface {
 	appendTo(b []byte) []byte
 	holds(e *Walker, p *Packet) bool
@@ -133,6 +133,10 @@ type InSet struct{ Set, Fields string }
 
 // Balanced holds for connections that the kernel's ipvs took at this address and port.
 type Balanced ir.Match
+
+// Counted holds for every packet, and counts it under a name (nfacct). No rule of
+// ours has it: kube-proxy counts so.
+type Counted struct{ Name string }
 
 // PortRange are the ports First to Last. The zero value is every port.
 type PortRange struct{ First, Last uint16 }

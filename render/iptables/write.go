@@ -150,6 +150,9 @@ func (r *Rule) appendRest(b []byte, f ir.Family) []byte {
 	if at, ok := r.Rare.(Balanced); ok {
 		b = at.appendTo(b)
 	}
+	if of, ok := r.Rare.(Counted); ok {
+		b = of.appendTo(b)
+	}
 	if r.Mark.Mask != 0 {
 		b = append(r.not(append(b, "-m mark "...), MarkMatch), "--mark "...)
 		b = append(appendMark(append(appendMark(b, r.Mark.Value), '/'), r.Mark.Mask), ' ')
@@ -178,6 +181,10 @@ func (m Balanced) appendTo(b []byte) []byte {
 	b = m.Addr.AppendTo(append(b, "-m ipvs --vaddr "...))
 	b = append(append(b, " --vproto "...), m.Protocol.String()...)
 	return append(strconv.AppendUint(append(b, " --vport "...), uint64(m.Port), 10), ' ')
+}
+
+func (m Counted) appendTo(b []byte) []byte {
+	return append(append(append(b, "-m nfacct --nfacct-name "...), m.Name...), ' ')
 }
 
 // appendList names a list of single source addresses.

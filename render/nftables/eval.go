@@ -48,7 +48,7 @@ func NewEvaluator(r *Ruleset, own *sim.Own) *Evaluator {
 	for i := range r.Chains {
 		for _, rule := range r.Chains[i].Rules {
 			for _, s := range rule.Stmts {
-				if set, key := keyOf(s); set != "" && e.sets[set] != nil {
+				if set, key := keyOf(s); set != "" && e.sets[set] != nil && len(key) == len(e.sets[set].Key) {
 					e.sets[set].index(key)
 				}
 			}
@@ -85,8 +85,12 @@ func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
 					return
 				}
 				set, key := keyOf(s)
-				part, l := addrPart(key, DstAddr, OrigDstAddr), e.sets[set]
-				if part == 0 || l == nil {
+				l := e.sets[set]
+				if l == nil || len(key) != len(l.Key) {
+					continue
+				}
+				part := l.addrPart(key, DstAddr, OrigDstAddr)
+				if part == 0 {
 					continue
 				}
 				for i := range l.Elements {
@@ -284,6 +288,10 @@ func (v Verdict) run(w *walk) step {
 		return dropped
 	case Reject:
 		return rejected
+	case Accept:
+		return accepted
+	case Return:
+		return endChain
 	case Jump:
 		return w.call(v.Chain)
 	}
@@ -307,8 +315,11 @@ func (w *walk) find(set string, terms []Term) *Element {
 	if l == nil || len(terms) != len(l.Key) {
 		return nil
 	}
-	if l.Unsupported != "" || l.Strays {
+	if l.Unsupported != "" {
 		w.cuts.Doubt("set " + l.Name + ": " + l.Unsupported)
+	}
+	if l.Strays {
+		w.cuts.Doubt("set " + l.Name + ": elements of another form")
 	}
 	if l.Timeout > 0 {
 		w.missed = append(w.missed, l.Name)
@@ -327,12 +338,14 @@ func (w *walk) key(s *Set, terms []Term) Key {
 	addrs, ports := 0, 0
 	for i, t := range terms {
 		switch s.Key[i] {
-		case TypeAddr, TypeNet:
+		case TypeAddr:
 			if addrs++; addrs == 1 {
 				k.Addr = w.addr(t.Field)
 			} else {
 				k.Addr2 = w.addr(t.Field)
 			}
+		case TypeNet:
+			k.Addr2 = w.addr(t.Field)
 		case TypeProto:
 			k.Proto = w.pkt.Protocol
 		case TypePort:
@@ -432,7 +445,7 @@ func (l LookupDNAT) run(w *walk) step {
 }
 
 func (u Update) run(w *walk) step {
-	if u.Key.Field == OrigSrcAddr && slices.Contains(w.missed, u.Map) {
+	if (u.Key.Field == OrigSrcAddr || u.Key.Field == SrcAddr) && slices.Contains(w.missed, u.Map) {
 		w.kept = true
 	}
 	return next

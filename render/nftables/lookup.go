@@ -25,16 +25,21 @@ type siblings struct {
 // part is a place in a Key: 0 none, 1 the first address or port, 2 the second.
 type part uint8
 
-// addrPart returns the place of the address that a lookup takes from one of the
-// packet's fields.
-func addrPart(terms []Term, fields ...Field) part {
+// addrPart returns the place in the set's keys of the address that a lookup takes
+// from one of the packet's fields.
+func (l *indexed) addrPart(terms []Term, fields ...Field) part {
 	n := part(0)
-	for _, t := range terms {
-		switch t.Field {
-		case SrcAddr, DstAddr, OrigSrcAddr, OrigDstAddr:
-			if n++; slices.Contains(fields, t.Field) {
-				return n
-			}
+	for i, t := range terms {
+		switch l.Key[i] {
+		case TypeAddr:
+			n++
+		case TypeNet:
+			n = 2
+		default:
+			continue
+		}
+		if slices.Contains(fields, t.Field) {
+			return n
 		}
 	}
 	return 0
@@ -101,7 +106,7 @@ func (l *indexed) index(terms []Term) {
 		}
 	}
 	for _, translated := range [...]bool{false, true} {
-		s := siblings{src: addrPart(terms, SrcAddr, OrigSrcAddr), port: portPart(terms, translated)}
+		s := siblings{src: l.addrPart(terms, SrcAddr, OrigSrcAddr), port: portPart(terms, translated)}
 		if slices.ContainsFunc(l.others, func(o siblings) bool { return o.src == s.src && o.port == s.port }) {
 			continue
 		}
@@ -143,7 +148,7 @@ func (l *indexed) find(key Key) *Element {
 
 // cut tells what packets the set tells apart from that of a walk.
 func (l *indexed) cut(w *walk, key Key, terms []Term) {
-	src, port := addrPart(terms, SrcAddr, OrigSrcAddr), portPart(terms, w.dnat)
+	src, port := l.addrPart(terms, SrcAddr, OrigSrcAddr), portPart(terms, w.dnat)
 	for i := range l.others {
 		s := &l.others[i]
 		if s.port != port || s.src != src {

@@ -174,6 +174,9 @@ const (
 	Reject             // ICMP port unreachable; not possible as a map's data
 	Jump               // to Chain, and come back
 	Goto               // to Chain, and go on where this chain was jumped to from
+	// No rule of ours has these.
+	Accept // done with this base chain
+	Return // go on where this chain was jumped to from
 )
 
 // SetID names one of the fixed sets and maps.

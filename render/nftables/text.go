@@ -146,6 +146,10 @@ func (v Verdict) append(b []byte) []byte {
 		b = append(b, "jump "...)
 	case Goto:
 		b = append(b, "goto "...)
+	case Accept:
+		b = append(b, "accept"...)
+	case Return:
+		b = append(b, "return"...)
 	}
 	return append(b, v.Chain...)
 }

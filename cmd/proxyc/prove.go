@@ -1,0 +1,329 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/prove"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+type proveCmd struct {
+	input
+
+	A      string `arg:"" placeholder:"SIDE" help:"One side: mode:MODE (the rules that proxyc writes in that mode), ir (what the configuration and the snapshot mean), ir:FILE (what compile -o ir-json wrote), dump:FILE (what iptables-save, ip6tables-save or nft list ruleset printed: proxyc's rules or kube-proxy's), kernel (what this node holds)."`
+	B      string `arg:"" placeholder:"SIDE" help:"The other side."`
+	Output string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
+	All    bool   `help:"Print all differences; by default those of the first 20 destinations."`
+}
+
+// Run compares two sides for every first packet.
+func (c *proveCmd) Run(e *env) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	j, err := c.load(e)
+	if err != nil {
+		return err
+	}
+	programs := j.compile()
+	a, err := c.describe(ctx, e, j, programs, c.A)
+	if err != nil {
+		return j.finish(e, err)
+	}
+	b, err := c.describe(ctx, e, j, programs, c.B)
+	if err != nil {
+		return j.finish(e, err)
+	}
+	p, err := proof(ctx, a, b, programs)
+	if err != nil {
+		return j.finish(e, err)
+	}
+	write := func(w io.Writer) error { return p.writeText(w, c.All) }
+	if c.Output == "json" {
+		write = p.writeJSON
+	}
+	if err := j.finish(e, buffered(e.stdout, write)); err != nil {
+		return err
+	}
+	if p.Verdict != verdictEqual {
+		return errFindings
+	}
+	return nil
+}
+
+// Verdicts of a proof.
+const (
+	verdictEqual       = "equal"
+	verdictDifferent   = "different"
+	verdictNotProvable = "not provable"
+)
+
+// proofJSON is what a comparison came to.
+type proofJSON struct {
+	A           string      `json:"a"`
+	B           string      `json:"b"`
+	Verdict     string      `json:"verdict"`
+	Classes     int         `json:"classes"` // of packets, each of which was asked about
+	Differences []differs   `json:"differences,omitempty"`
+	Unknown     []string    `json:"unknown,omitempty"` // what is not understood
+	LeftOut     []string    `json:"leftOut,omitempty"` // what a dump holds besides
+	Families    []ir.Family `json:"families"`
+	OneSided    []string    `json:"oneSided,omitempty"` // "IPv6: only mode:nftables"
+}
+
+// differs is one kind of client to which a destination answers differently.
+type differs struct {
+	To       string         `json:"to"`             // "10.96.0.10:80/tcp"
+	Frontend string         `json:"frontend"`       // "ClusterIP of default/web:http"; empty: of no Service
+	From     []netip.Prefix `json:"from,omitempty"` // empty: the node itself
+	In       string         `json:"in,omitempty"`   // interface; empty: any that no rule names, or the node itself
+	A        string         `json:"a"`
+	B        string         `json:"b"`
+	Packet   string         `json:"packet"` // flags of trace for one of them
+	sources  []prove.Addrs
+	first    prove.Class
+	ports    []sim.Ports // besides those of first
+}
+
+// proof compares family by family.
+func proof(ctx context.Context, a, b *described, programs ir.Programs) (*proofJSON, error) {
+	out := &proofJSON{A: a.name, B: b.name, Verdict: verdictEqual, LeftOut: append(slices.Clone(a.leftOut), b.leftOut...)}
+	for f, p := range ir.Present(programs) {
+		sideA, sideB := a.sides.Of(f), b.sides.Of(f)
+		switch {
+		case sideA == nil && sideB == nil:
+			continue
+		case sideA == nil || sideB == nil:
+			only := a.name
+			if sideA == nil {
+				only = b.name
+			}
+			out.OneSided = append(out.OneSided, fmt.Sprintf("%s: only %s has rules of it", f, only))
+			continue
+		}
+		node := nodeOf(p)
+		for _, d := range [...]*described{a, b} {
+			if of := d.programs.Of(f); of != nil && node.Carries == nil {
+				node.Carries = nodeOf(of).Carries
+			}
+		}
+		r, err := prove.Compare(ctx, node, *sideA, *sideB)
+		if err != nil {
+			return nil, err
+		}
+		out.Families = append(out.Families, f)
+		out.Classes += r.Classes
+		for _, d := range r.Doubts {
+			out.Unknown = append(out.Unknown, d.Unknown...)
+		}
+		out.Differences = append(out.Differences, grouped(r.Differences, p)...)
+	}
+	if len(out.Families) == 0 {
+		return nil, fmt.Errorf("%s and %s have no family in common", a.name, b.name)
+	}
+	slices.Sort(out.Unknown)
+	out.Unknown = slices.Compact(out.Unknown)
+	switch {
+	case len(out.Differences) > 0:
+		out.Verdict = verdictDifferent
+	case len(out.Unknown) > 0:
+		out.Verdict = verdictNotProvable
+	}
+	return out, nil
+}
+
+// grouped joins classes that differ in their sources alone, and names the
+// frontend of each.
+func grouped(all []prove.Difference, p *ir.Program) (out []differs) {
+	frontends := map[ir.Match]*ir.Frontend{}
+	for i := range p.Services {
+		for k := range p.Services[i].Frontends {
+			f := &p.Services[i].Frontends[k]
+			frontends[f.Match] = f
+		}
+	}
+	type kind struct {
+		dst      prove.Addrs
+		protocol ir.Protocol
+		ports    sim.Ports
+		in, a, b string
+	}
+	at := map[kind]int{}
+	for _, d := range all {
+		k := kind{d.Dst, d.Protocol, d.Ports, d.Packet.In, d.A.String(), d.B.String()}
+		i, known := at[k]
+		if !known {
+			i = len(out)
+			at[k] = i
+			one := differs{To: destinationText(&d.Class), A: k.a, B: k.b, first: d.Class,
+				Packet: fmt.Sprintf("--from %s --to %s", sourceFlag(d.Packet), ir.Match{Addr: d.Packet.Dst, Protocol: d.Packet.Protocol, Port: d.Packet.Port})}
+			if !d.AnyIn {
+				one.In = d.Packet.In
+			}
+			for _, m := range [...]ir.Match{
+				{Addr: d.Packet.Dst, Protocol: d.Protocol, Port: d.Packet.Port}, {Protocol: d.Protocol, Port: d.Packet.Port},
+			} {
+				if f := frontends[m]; f != nil && (m.Addr.IsValid() || p.Node.HasAddr(d.Packet.Dst)) {
+					one.Frontend = fmt.Sprintf("%s of %s", f.Kind, f.Port)
+					break
+				}
+			}
+			out = append(out, one)
+		}
+		out[i].sources = append(out[i].sources, d.Src)
+	}
+	for i := range out {
+		if !out[i].first.Packet.FromNode() {
+			out[i].From = joined(out[i].sources)
+		}
+	}
+	return joinPorts(out)
+}
+
+// joinPorts makes one of those that differ in ports alone, of no Service.
+func joinPorts(all []differs) (out []differs) {
+	for _, d := range all {
+		i := slices.IndexFunc(out, func(o differs) bool {
+			return d.Frontend == "" && o.Frontend == "" && o.first.Dst == d.first.Dst && o.first.Protocol == d.first.Protocol &&
+				o.first.Packet.In == d.first.Packet.In && o.A == d.A && o.B == d.B && slices.Equal(o.From, d.From)
+		})
+		if i < 0 {
+			out = append(out, d)
+			continue
+		}
+		out[i].ports = append(out[i].ports, d.first.Ports)
+		out[i].To = destinationText(&out[i].first, out[i].ports...)
+	}
+	slices.SortStableFunc(out, func(a, b differs) int {
+		return cmp.Or(a.first.Dst.First.Compare(b.first.Dst.First), cmp.Compare(a.first.Protocol, b.first.Protocol), cmp.Compare(a.first.Ports.First, b.first.Ports.First))
+	})
+	return out
+}
+
+// joined returns the prefixes that hold ranges of addresses, neighbours together.
+func joined(ranges []prove.Addrs) (prefixes []netip.Prefix) {
+	slices.SortFunc(ranges, func(a, b prove.Addrs) int { return a.First.Compare(b.First) })
+	for i := 0; i < len(ranges); {
+		one := ranges[i]
+		for i++; i < len(ranges) && one.Last.Next() == ranges[i].First; i++ {
+			one.Last = ranges[i].Last
+		}
+		prefixes = append(prefixes, ir.PrefixesOf(one.First, one.Last)...)
+	}
+	return prefixes
+}
+
+// shownPorts is how many ranges of ports a destination names.
+const shownPorts = 8
+
+func destinationText(c *prove.Class, more ...sim.Ports) string {
+	addr := c.Dst.First.String()
+	switch {
+	case c.Rest.IsValid():
+		addr = "the rest of " + c.Rest.String()
+	case c.Dst.First != c.Dst.Last:
+		addr += "-" + c.Dst.Last.String()
+	case c.Dst.First.Is6():
+		addr = "[" + addr + "]"
+	}
+	var ports []string
+	for i, p := range append([]sim.Ports{c.Ports}, more...) {
+		if i == shownPorts {
+			ports = append(ports, "…")
+			break
+		}
+		one := fmt.Sprint(p.First)
+		if p.First != p.Last {
+			one += fmt.Sprintf("-%d", p.Last)
+		}
+		ports = append(ports, one)
+	}
+	if c.Rest.IsValid() {
+		addr += ", port "
+		return fmt.Sprintf("%s%s/%s", addr, strings.Join(ports, ","), c.Protocol)
+	}
+	return fmt.Sprintf("%s:%s/%s", addr, strings.Join(ports, ","), c.Protocol)
+}
+
+// sourceFlag is the --from of trace.
+func sourceFlag(pkt sim.Packet) string {
+	if pkt.FromNode() {
+		return "node"
+	}
+	return pkt.Src.String() + "@" + pkt.In
+}
+
+// from says who the clients are.
+func (d *differs) from() string {
+	if d.first.Packet.FromNode() {
+		return "the node itself"
+	}
+	const shown = 6
+	words := make([]string, 0, shown)
+	for i, p := range d.From {
+		if i == shown {
+			words = append(words, fmt.Sprintf("%d more", len(d.From)-shown))
+			break
+		}
+		words = append(words, p.String())
+	}
+	text := strings.Join(words, ", ")
+	if len(d.From) == 1 && d.From[0].Bits() == 0 {
+		text = "anybody"
+	}
+	if d.In != "" {
+		text += " by " + d.In
+	}
+	return text
+}
+
+// mostDestinations is how many destinations are told of unless all are wanted.
+const mostDestinations = 20
+
+func (p *proofJSON) writeText(w io.Writer, all bool) error {
+	width := max(len(p.A), len(p.B))
+	last, told := "", 0
+	for i := range p.Differences {
+		d := &p.Differences[i]
+		if d.To != last {
+			if told++; told > mostDestinations && !all {
+				fmt.Fprintf(w, "and more: --all shows them\n")
+				break
+			}
+			last = d.To
+			fmt.Fprintf(w, "%s  %s\n", d.To, cmp.Or(d.Frontend, "no Service's"))
+		}
+		fmt.Fprintf(w, "  from %s\n    %-*s  %s\n    %-*s  %s\n    proxyc trace %s\n", d.from(), width, p.A, d.A, width, p.B, d.B, d.Packet)
+	}
+	for _, u := range p.Unknown {
+		fmt.Fprintf(w, "not understood: %s\n", u)
+	}
+	for _, o := range p.OneSided {
+		fmt.Fprintf(w, "not compared: %s\n", o)
+	}
+	for _, o := range p.LeftOut {
+		fmt.Fprintf(w, "not compared: %s\n", o)
+	}
+	families := make([]string, len(p.Families))
+	for i, f := range p.Families {
+		families[i] = f.String()
+	}
+	_, err := fmt.Fprintf(w, "%s: %s and %s, %s, %d classes of packets\n", p.Verdict, p.A, p.B, strings.Join(families, " and "), p.Classes)
+	return err
+}
+
+func (p *proofJSON) writeJSON(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(p)
+}

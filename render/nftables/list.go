@@ -1,0 +1,502 @@
+package nftables
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// ListedTable is a table as nft lists it: ours, kube-proxy's, or anybody's.
+type ListedTable struct {
+	Family string // nft's word: "ip", "ip6", "inet", …
+	Name   string
+	*Ruleset
+}
+
+// ParseList reads what nft list ruleset, or nft list table, prints. Statements
+// that are none of those that kube-proxy and proxyc write are Unsupported, with
+// the rest of their rule.
+func ParseList(text string) ([]ListedTable, error) {
+	p := &listParser{toks: listTokens(text)}
+	var tables []ListedTable
+	for p.skipLines(); !p.end(); p.skipLines() {
+		if !p.take("table") {
+			return nil, p.errorf("must begin with table, got %q", p.peek())
+		}
+		t := ListedTable{Family: p.next(), Name: p.next(), Ruleset: &Ruleset{There: true}}
+		t.Ruleset.Family = ir.IPv4
+		if t.Family == word(ir.IPv6) {
+			t.Ruleset.Family = ir.IPv6
+		}
+		if !p.take("{") {
+			return nil, p.errorf("table %s %s: must be followed by {, got %q", t.Family, t.Name, p.peek())
+		}
+		p.r = t.Ruleset
+		if err := p.table(); err != nil {
+			return nil, fmt.Errorf("table %s %s: %w", t.Family, t.Name, err)
+		}
+		tables = append(tables, t)
+	}
+	return tables, nil
+}
+
+// token is a word of a listing; a line's end is "\n".
+type token struct {
+	text   string
+	quoted bool
+	line   int
+}
+
+// listTokens parts a listing into words. Signs that end a word stand for
+// themselves.
+func listTokens(text string) (toks []token) {
+	line := 0
+	for s := range strings.Lines(text) {
+		line++
+		if strings.HasPrefix(strings.TrimSpace(s), "#") {
+			continue
+		}
+		for s = strings.TrimRight(s, "\r\n"); ; {
+			s = strings.TrimLeft(s, " \t")
+			if s == "" {
+				break
+			}
+			if s[0] == '"' {
+				inside, rest, _ := strings.Cut(s[1:], `"`)
+				toks = append(toks, token{inside, true, line})
+				s = rest
+				continue
+			}
+			end := strings.IndexAny(s, " \t\"")
+			if end < 0 {
+				end = len(s)
+			}
+			word := s[:end]
+			s = s[end:]
+			var signs []token
+			for len(word) > 1 && strings.ContainsAny(word[len(word)-1:], ",;") {
+				signs = append(signs, token{word[len(word)-1:], false, line})
+				word = word[:len(word)-1]
+			}
+			toks = append(append(toks, token{word, false, line}), signs...)
+		}
+		toks = append(toks, token{"\n", false, line})
+	}
+	return toks
+}
+
+type listParser struct {
+	toks      []token
+	at        int
+	r         *Ruleset
+	anonymous int
+}
+
+func (p *listParser) end() bool { return p.at == len(p.toks) }
+
+func (p *listParser) peek() string {
+	if p.end() {
+		return ""
+	}
+	return p.toks[p.at].text
+}
+
+func (p *listParser) next() string {
+	s := p.peek()
+	if !p.end() {
+		p.at++
+	}
+	return s
+}
+
+// take goes on behind the words, if they come next.
+func (p *listParser) take(words ...string) bool {
+	for i, w := range words {
+		if p.at+i >= len(p.toks) || p.toks[p.at+i].text != w || p.toks[p.at+i].quoted {
+			return false
+		}
+	}
+	p.at += len(words)
+	return true
+}
+
+func (p *listParser) skipLines() {
+	for p.take("\n") || p.take(";") {
+	}
+}
+
+func (p *listParser) errorf(format string, args ...any) error {
+	line := 0
+	if p.at < len(p.toks) {
+		line = p.toks[p.at].line
+	} else if len(p.toks) > 0 {
+		line = p.toks[len(p.toks)-1].line
+	}
+	return fmt.Errorf("line %d: %s", line, fmt.Sprintf(format, args...))
+}
+
+// rest returns the words up to the end of the line.
+func (p *listParser) rest() string {
+	var words []string
+	for !p.end() && p.peek() != "\n" {
+		words = append(words, p.next())
+	}
+	return strings.Join(words, " ")
+}
+
+func (p *listParser) table() error {
+	for {
+		p.skipLines()
+		switch {
+		case p.end():
+			return p.errorf("ends in the middle of a table")
+		case p.take("}"):
+			return nil
+		case p.take("comment"):
+			p.next()
+		case p.take("flags"):
+			p.r.Flags = p.rest()
+		case p.take("set"), p.take("map"):
+			s := Set{Name: p.next()}
+			if err := p.set(&s); err != nil {
+				return fmt.Errorf("set %s: %w", s.Name, err)
+			}
+			p.r.Sets = append(p.r.Sets, s)
+		case p.take("chain"):
+			c := Chain{Name: p.next()}
+			if err := p.chain(&c); err != nil {
+				return fmt.Errorf("chain %s: %w", c.Name, err)
+			}
+			p.r.Chains = append(p.r.Chains, c)
+		default: // a flowtable, counter or the like: a name and a block
+			for !p.end() && p.peek() != "{" {
+				p.next()
+			}
+			p.block()
+		}
+	}
+}
+
+// block skips a block.
+func (p *listParser) block() {
+	depth := 0
+	for !p.end() {
+		switch p.next() {
+		case "{":
+			depth++
+		case "}":
+			if depth--; depth == 0 {
+				return
+			}
+		}
+	}
+}
+
+func (p *listParser) set(s *Set) error {
+	if !p.take("{") {
+		return p.errorf("must be followed by {, got %q", p.peek())
+	}
+	var lists []int // places of elements, read when the type is known
+	for {
+		p.skipLines()
+		switch {
+		case p.end():
+			return p.errorf("ends in the middle of a set")
+		case p.take("}"):
+			after := p.at
+			for _, p.at = range lists {
+				if err := p.elements(s); err != nil {
+					return err
+				}
+			}
+			p.at = after
+			return nil
+		case p.take("type"):
+			p.types(s, p.rest())
+		case p.take("typeof"):
+			p.typesOf(s)
+		case p.take("flags"):
+			flags := p.rest()
+			if strings.Contains(flags, "interval") {
+				s.Interval = true
+				s.Key[len(s.Key)-1] = TypeNet
+			}
+			if strings.Contains(flags, "dynamic") && s.Timeout == 0 {
+				s.Timeout = 1 // rules fill it
+			}
+		case p.take("timeout"):
+			s.Timeout, _ = time.ParseDuration(p.next())
+			s.Timeout = max(s.Timeout, 1)
+		case p.take("size"):
+			n, _ := strconv.ParseUint(p.next(), 10, 32)
+			s.Size = uint32(n)
+		case p.take("elements", "="):
+			lists = append(lists, p.at)
+			p.block()
+		default: // comment, policy, gc-interval, counter: no matter
+			p.next()
+		}
+	}
+}
+
+// types reads what a set declares: "ipv4_addr . inet_service : verdict".
+func (p *listParser) types(s *Set, text string) {
+	key, data, isMap := strings.Cut(text, " : ")
+	for name := range strings.SplitSeq(key, " . ") {
+		switch strings.TrimSpace(name) {
+		case "ipv4_addr", "ipv6_addr":
+			s.Key = append(s.Key, TypeAddr)
+		case "inet_proto":
+			s.Key = append(s.Key, TypeProto)
+		case "inet_service":
+			s.Key = append(s.Key, TypePort)
+		default:
+			s.Unsupported = "type " + text
+		}
+	}
+	if isMap {
+		switch data = strings.TrimSpace(data); data {
+		case "verdict":
+			s.Data = VerdictData
+		case "ipv4_addr . inet_service", "ipv6_addr . inet_service":
+			s.Data = AddrPortData
+		case "ipv4_addr", "ipv6_addr":
+			s.Data = AddrData
+		default:
+			s.Unsupported = "type " + text
+		}
+	}
+}
+
+// typesOf reads what a set declares by example.
+func (p *listParser) typesOf(s *Set) {
+	from := p.at
+	key := p.terms()
+	if key == nil {
+		s.Unsupported = "typeof " + p.rest()
+		return
+	}
+	for _, t := range key {
+		s.Key = append(s.Key, typeOf(t.Field))
+	}
+	if !p.take(":") {
+		return
+	}
+	if p.take("verdict") {
+		s.Data = VerdictData
+		return
+	}
+	switch data := p.terms(); {
+	case len(data) == 1 && typeOf(data[0].Field) == TypeAddr:
+		s.Data = AddrData
+	case len(data) == 2 && typeOf(data[0].Field) == TypeAddr && typeOf(data[1].Field) == TypePort:
+		s.Data = AddrPortData
+	default:
+		p.at = from
+		s.Unsupported = "typeof " + p.rest()
+	}
+}
+
+func typeOf(f Field) Type {
+	switch f {
+	case L4Proto:
+		return TypeProto
+	case DstPort, OrigDstPort:
+		return TypePort
+	case Random:
+		return TypeSlot
+	}
+	return TypeAddr
+}
+
+// elements reads "{ key : data, … }".
+func (p *listParser) elements(s *Set) error {
+	if !p.take("{") {
+		return p.errorf("elements must be in braces, got %q", p.peek())
+	}
+	for {
+		for p.take("\n") || p.take(",") {
+		}
+		if p.take("}") {
+			return nil
+		}
+		if p.end() {
+			return p.errorf("ends in the middle of elements")
+		}
+		var key, data []token
+		part := &key
+		for depth := 0; !p.end(); {
+			t := p.toks[p.at]
+			if depth == 0 && !t.quoted && (t.text == "," || t.text == "}") {
+				break
+			}
+			p.at++
+			switch {
+			case t.text == "\n":
+			case t.text == ":" && !t.quoted:
+				part = &data
+			case !t.quoted && (t.text == "comment" || t.text == "timeout" || t.text == "expires" || t.text == "counter"):
+				if t.text == "counter" {
+					for p.take("packets") || p.take("bytes") {
+						p.next()
+					}
+				} else {
+					p.next()
+				}
+			default:
+				*part = append(*part, t)
+			}
+		}
+		if s.Timeout > 0 || s.Unsupported != "" {
+			continue // what rules have filled in is not part of the rules
+		}
+		if err := p.element(s, key, data); err != nil {
+			return err
+		}
+	}
+}
+
+func (p *listParser) element(s *Set, key, data []token) error {
+	var e Element
+	var span []netip.Prefix // of an interval
+	n := 0
+	addrs, ports := 0, 0
+	for _, t := range key {
+		if t.text == "." {
+			continue
+		}
+		if n == len(s.Key) {
+			return p.errorf("element %s has more parts than the set's type", textOf(key))
+		}
+		ok := true
+		switch s.Key[n] {
+		case TypeAddr:
+			a, err := netip.ParseAddr(t.text)
+			if ok = err == nil; addrs == 0 {
+				e.Key.Addr = a
+			} else {
+				e.Key.Addr2 = a
+			}
+			addrs++
+		case TypeNet:
+			span = prefixesOf(t.text)
+			ok = span != nil
+		case TypeProto:
+			e.Key.Proto, ok = protocolOf(t.text)
+		case TypePort:
+			var port uint16
+			if port, ok = portOf(t.text); ports == 0 {
+				e.Key.Port = port
+			} else {
+				e.Key.Port2 = port
+			}
+			ports++
+		case TypeSlot:
+			slot, err := strconv.ParseUint(t.text, 0, 32)
+			e.Key.Slot, ok = uint32(slot), err == nil
+		}
+		if !ok {
+			s.Strays = true // a packet that looks in here meets what is not known
+			return nil
+		}
+		n++
+	}
+	switch s.Data {
+	case VerdictData:
+		v, ok := verdictOf(data)
+		if !ok {
+			s.Strays = true
+			return nil
+		}
+		e.Verdict = v
+	case AddrPortData, AddrData:
+		to, ok := destinationOf(data)
+		if !ok {
+			s.Strays = true
+			return nil
+		}
+		e.To = to
+	}
+	if span == nil {
+		s.Elements = append(s.Elements, e)
+	}
+	for _, of := range span {
+		e.Key.Addr2, e.Key.Bits = of.Addr(), uint8(of.Bits())
+		s.Elements = append(s.Elements, e)
+	}
+	return nil
+}
+
+func textOf(toks []token) string {
+	words := make([]string, len(toks))
+	for i, t := range toks {
+		words[i] = t.text
+	}
+	return strings.Join(words, " ")
+}
+
+func verdictOf(toks []token) (Verdict, bool) {
+	if len(toks) == 0 {
+		return Verdict{}, false
+	}
+	kinds := map[string]VerdictKind{"drop": Drop, "accept": Accept, "return": Return, "jump": Jump, "goto": Goto}
+	v := Verdict{Kind: kinds[toks[0].text]}
+	if v.Kind == Jump || v.Kind == Goto {
+		if len(toks) != 2 {
+			return v, false
+		}
+		v.Chain = toks[1].text
+	}
+	return v, v.Kind != 0
+}
+
+// destinationOf reads "10.0.0.1 . 80", "10.0.0.1:80", "[fd00::1]:80" or an address.
+func destinationOf(toks []token) (netip.AddrPort, bool) {
+	if len(toks) == 1 {
+		if to, err := netip.ParseAddrPort(toks[0].text); err == nil {
+			return to, true
+		}
+		a, err := netip.ParseAddr(strings.Trim(toks[0].text, "[]"))
+		return netip.AddrPortFrom(a, 0), err == nil
+	}
+	if len(toks) != 3 || toks[1].text != "." {
+		return netip.AddrPort{}, false
+	}
+	a, err := netip.ParseAddr(toks[0].text)
+	port, ok := portOf(toks[2].text)
+	return netip.AddrPortFrom(a, port), err == nil && ok
+}
+
+func protocolOf(s string) (ir.Protocol, bool) {
+	if n, err := strconv.ParseUint(s, 10, 8); err == nil {
+		return ir.Protocol(n), true
+	}
+	return ir.ParseProtocol(s)
+}
+
+// portOf reads a number: listings with names of services are made with nft -S only.
+func portOf(s string) (uint16, bool) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return uint16(n), err == nil
+}
+
+// prefixesOf reads an address, a prefix, or a range of addresses; nil: it is none.
+func prefixesOf(s string) []netip.Prefix {
+	if p, err := netip.ParsePrefix(s); err == nil {
+		return []netip.Prefix{p.Masked()}
+	}
+	if a, err := netip.ParseAddr(s); err == nil {
+		return []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}
+	}
+	from, to, ok := strings.Cut(s, "-")
+	first, err := netip.ParseAddr(from)
+	last, lastErr := netip.ParseAddr(to)
+	if !ok || err != nil || lastErr != nil || first.Is4() != last.Is4() {
+		return nil
+	}
+	return ir.PrefixesOf(first, last)
+}

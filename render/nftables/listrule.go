@@ -1,0 +1,334 @@
+package nftables
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+func (p *listParser) chain(c *Chain) error {
+	if !p.take("{") {
+		return p.errorf("must be followed by {, got %q", p.peek())
+	}
+	for {
+		p.skipLines()
+		switch {
+		case p.end():
+			return p.errorf("ends in the middle of a chain")
+		case p.take("}"):
+			return nil
+		case p.take("comment"):
+			p.next()
+		case p.take("type"):
+			p.base(c)
+		case p.take("policy"):
+			if p.next() == "drop" && c.Base != nil {
+				c.Base.Drop = true
+			}
+		default:
+			c.Rules = append(c.Rules, p.rule())
+		}
+	}
+}
+
+// base reads "filter hook input priority filter - 10; policy accept;".
+func (p *listParser) base(c *Chain) {
+	c.Base = &Base{}
+	kind := p.next()
+	c.Base.NAT = kind == "nat"
+	if kind != "nat" && kind != "filter" {
+		c.Base.Unsupported = "type " + kind
+	}
+	p.take("hook")
+	hook := p.next()
+	known := false
+	for h := Prerouting; h <= Postrouting; h++ {
+		if h.String() == hook {
+			c.Base.Hook, known = h, true
+		}
+	}
+	if !known {
+		c.Base.Unsupported = "hook " + hook
+	}
+	for !p.end() && !p.take("priority") && p.peek() != "\n" {
+		p.next() // device
+	}
+	names := map[string]int{"raw": -300, "mangle": -150, "dstnat": PriorityDNAT, "filter": PriorityFilter, "security": 50, "srcnat": PrioritySNAT}
+	first := p.next()
+	if n, err := strconv.Atoi(first); err == nil {
+		c.Base.Priority = n
+	} else {
+		c.Base.Priority = names[first]
+	}
+	for sign := 1; p.peek() == "+" || p.peek() == "-"; {
+		if p.next() == "-" {
+			sign = -1
+		}
+		n, _ := strconv.Atoi(p.next())
+		c.Base.Priority += sign * n
+	}
+}
+
+// rule reads a line. From the first statement that is not known on, it is one
+// Unsupported.
+func (p *listParser) rule() (r Rule) {
+	for !p.end() && p.peek() != "\n" {
+		from := p.at
+		stmts, ok := p.stmt()
+		if !ok {
+			p.at = from
+			r.Stmts = append(r.Stmts, Unsupported{p.rest()})
+			break
+		}
+		r.Stmts = append(r.Stmts, stmts...)
+	}
+	return r
+}
+
+// stmt reads one statement; what has no effect on packets gives none.
+func (p *listParser) stmt() ([]Stmt, bool) {
+	one := func(s Stmt) ([]Stmt, bool) { return []Stmt{s}, true }
+	switch {
+	case p.take("comment"):
+		p.next()
+		return nil, true
+	case p.take("counter"):
+		for p.take("packets") || p.take("bytes") {
+			p.next()
+		}
+		return nil, true
+	case p.take("ct", "state", "new"):
+		return one(MatchNew{})
+	case p.take("ct", "status", "dnat"):
+		return one(MatchDNAT{})
+	case p.take("fib", "saddr", "type", "local"):
+		return one(MatchLocal{SrcAddr})
+	case p.take("fib", "daddr", "type", "local"):
+		return one(MatchLocal{DstAddr})
+	case p.take("iifname"):
+		not := p.take("!=")
+		name := p.next()
+		stem, prefix := strings.CutSuffix(name, "*")
+		return one(MatchInterface{stem, prefix, not})
+	case p.take("meta", "mark"):
+		return p.mark()
+	case p.take("masquerade"):
+		for p.take("fully-random") || p.take("random") || p.take("persistent") {
+		}
+		return one(Masquerade{})
+	case p.take("reject"):
+		for p.take("with") || p.take("icmp") || p.take("icmpv6") || p.take("icmpx") || p.take("type") || p.take("port-unreachable") {
+		}
+		return one(Verdict{Kind: Reject})
+	case p.take("drop"):
+		return one(Verdict{Kind: Drop})
+	case p.take("accept"):
+		return one(Verdict{Kind: Accept})
+	case p.take("return"):
+		return one(Verdict{Kind: Return})
+	case p.take("jump"):
+		return one(Verdict{Jump, p.next()})
+	case p.take("goto"):
+		return one(Verdict{Goto, p.next()})
+	case p.take("dnat"):
+		return p.dnat()
+	case p.take("update"):
+		return p.update()
+	}
+	if from := p.at; p.take("meta", "l4proto") {
+		if proto, ok := protocolOf(p.peek()); ok {
+			p.next()
+			return one(MatchProto{proto})
+		}
+		p.at = from
+	}
+	return p.match()
+}
+
+// mark reads what follows "meta mark".
+func (p *listParser) mark() ([]Stmt, bool) {
+	number := func() (uint32, bool) {
+		n, err := strconv.ParseUint(p.next(), 0, 32)
+		return uint32(n), err == nil
+	}
+	and := func() bool { return p.take("&") || p.take("and") }
+	if p.take("set", "meta", "mark") || p.take("set", "mark") {
+		switch {
+		case p.take("|"), p.take("or"):
+			n, ok := number()
+			return []Stmt{SetMark{n}}, ok
+		case and():
+			n, ok := number()
+			return []Stmt{ClearMark{^n}}, ok
+		case p.take("^"), p.take("xor"): // behind a match on the same bits it clears them
+			n, ok := number()
+			return []Stmt{ClearMark{n}}, ok
+		}
+		return nil, false
+	}
+	if !and() {
+		return nil, false
+	}
+	n, ok := number()
+	if !ok || !p.take("!=") {
+		return nil, false
+	}
+	zero, ok := number()
+	return []Stmt{MatchMark{n}}, ok && zero == 0
+}
+
+// match reads "TERMS [!=] @SET | { … } | VALUE", or "TERMS vmap …".
+func (p *listParser) match() ([]Stmt, bool) {
+	key := p.terms()
+	if key == nil {
+		return nil, false
+	}
+	types := make([]Type, len(key))
+	for i, t := range key {
+		types[i] = typeOf(t.Field)
+	}
+	if p.take("vmap") {
+		name, ok := p.mapOf(Set{Key: types, Data: VerdictData})
+		return []Stmt{LookupVerdict{key, name}}, ok
+	}
+	not := p.take("!=")
+	switch next := p.peek(); {
+	case strings.HasPrefix(next, "@"):
+		return []Stmt{MatchSet{key, p.next()[1:], not}}, true
+	case next == "{":
+		if types[len(types)-1] == TypeAddr {
+			types[len(types)-1] = TypeNet
+		}
+		name, ok := p.mapOf(Set{Key: types, Interval: types[len(types)-1] == TypeNet})
+		return []Stmt{MatchSet{key, name, not}}, ok
+	case len(key) == 1 && types[0] == TypeAddr:
+		if of := prefixesOf(next); len(of) == 1 {
+			p.next()
+			return []Stmt{MatchNet{key[0].Field, of[0], not}}, true
+		}
+	}
+	return nil, false
+}
+
+// mapOf reads "@NAME", or elements in braces, which become a set of their own.
+func (p *listParser) mapOf(s Set) (name string, ok bool) {
+	if name, ok = strings.CutPrefix(p.peek(), "@"); ok {
+		p.next()
+		return name, true
+	}
+	p.anonymous++
+	s.Name = "anonymous " + strconv.Itoa(p.anonymous)
+	if p.elements(&s) != nil {
+		return "", false
+	}
+	p.r.Sets = append(p.r.Sets, s)
+	return s.Name, true
+}
+
+// dnat reads what follows "dnat".
+func (p *listParser) dnat() ([]Stmt, bool) {
+	p.take("ip")
+	p.take("ip6")
+	p.take("addr", ".", "port")
+	if !p.take("to") {
+		return nil, false
+	}
+	if key := p.terms(); key != nil {
+		if !p.take("map") {
+			return nil, false
+		}
+		types := make([]Type, len(key))
+		for i, t := range key {
+			types[i] = typeOf(t.Field)
+		}
+		l := LookupDNAT{Key: key}
+		var ok bool
+		if l.Map, ok = p.mapOf(Set{Key: types, Data: AddrPortData}); !ok {
+			return nil, false
+		}
+		if p.take(":") {
+			l.Port, ok = portOf(p.next())
+		}
+		return []Stmt{l}, ok
+	}
+	to, ok := destinationOf(p.toks[p.at : p.at+1])
+	if !ok {
+		return nil, false
+	}
+	p.next()
+	return []Stmt{LookupDNAT{Map: p.constant(to)}}, true
+}
+
+// constant makes a map that has one answer.
+func (p *listParser) constant(to netip.AddrPort) string {
+	p.anonymous++
+	name := "anonymous " + strconv.Itoa(p.anonymous)
+	p.r.Sets = append(p.r.Sets, Set{Name: name, Data: AddrPortData, Elements: []Element{{To: to}}})
+	return name
+}
+
+// update reads "@SET { KEY [timeout T] [: DATA] }".
+func (p *listParser) update() ([]Stmt, bool) {
+	name, ok := strings.CutPrefix(p.next(), "@")
+	if !ok || !p.take("{") {
+		return nil, false
+	}
+	key := p.terms()
+	if len(key) != 1 {
+		return nil, false
+	}
+	u := Update{Map: name, Key: key[0]}
+	if p.take("timeout") {
+		p.next()
+	}
+	if p.take(":") {
+		data := p.terms()
+		if len(data) != 1 {
+			return nil, false
+		}
+		u.Data = data[0]
+	}
+	return []Stmt{u}, p.take("}")
+}
+
+// terms reads "ip daddr . meta l4proto . th dport"; nil: there are none.
+func (p *listParser) terms() []Term {
+	var terms []Term
+	for {
+		t, ok := p.term()
+		if !ok {
+			return nil
+		}
+		terms = append(terms, t)
+		if !p.take(".") {
+			return terms
+		}
+	}
+}
+
+func (p *listParser) term() (Term, bool) {
+	for _, ip := range [...]string{"ip", "ip6"} {
+		switch {
+		case p.take(ip, "saddr"):
+			return Term{Field: SrcAddr}, true
+		case p.take(ip, "daddr"):
+			return Term{Field: DstAddr}, true
+		case p.take("ct", "original", ip, "saddr"):
+			return Term{Field: OrigSrcAddr}, true
+		case p.take("ct", "original", ip, "daddr"):
+			return Term{Field: OrigDstAddr}, true
+		}
+	}
+	switch {
+	case p.take("meta", "l4proto"), p.take("ip", "protocol"):
+		return Term{Field: L4Proto}, true
+	case p.take("th", "dport"):
+		return Term{Field: DstPort}, true
+	case p.take("ct", "original", "proto-dst"):
+		return Term{Field: OrigDstPort}, true
+	case p.take("numgen", "random", "mod"):
+		n, err := strconv.ParseUint(p.next(), 10, 32)
+		return Term{Field: Random, Mod: uint32(n)}, err == nil && n > 0
+	}
+	return Term{}, false
+}
