@@ -255,6 +255,9 @@ func (d *daemon) cleaned(c conntrack.Cleaned) {
 // retrying notes that something beside the rules failed and will be tried again;
 // nil: it succeeded. The same error is not logged twice.
 func (d *daemon) retrying(what string, err error) {
+	if errors.Is(err, context.Canceled) {
+		return // the daemon ends
+	}
 	switch is, was := d.state.setRetrying(what, err); {
 	case is == was:
 	case err != nil:

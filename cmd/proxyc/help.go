@@ -62,6 +62,11 @@ func usages() map[string]usage {
 			"proxyc diff -c old.yaml -C new.yaml -s cluster.yaml -o nftables",
 			"proxyc diff -c config.yaml -s cluster.yaml --new-mode nftables",
 		}, [...]string{"no difference", "differences", badInput}},
+		"prove": {[]string{
+			"proxyc prove -c config.yaml -s cluster.yaml --mode nftables ir kernel",
+			"proxyc prove -c config.yaml -s cluster.yaml --mode iptables ir dump:node17.iptables-save",
+			"proxyc prove -c config.yaml -s cluster.yaml mode:iptables mode:nftables",
+		}, [...]string{"equal", "different, or not provable", badInput}},
 		"lint": {[]string{
 			"proxyc lint -c config.yaml -s cluster.yaml",
 			"proxyc lint -c config.yaml -s cluster.yaml --mode nftables --all-findings",
@@ -109,7 +114,7 @@ func helpArgs(args []string) (rest []string, all bool) {
 
 // offline are the verbs that neither change a node nor run on one, and have no
 // use for the flags with which the daemon does.
-var offline = []string{"compile", "trace", "explain", "diff", "lint", "config defaults", "config show"}
+var offline = []string{"compile", "trace", "explain", "diff", "prove", "lint", "config defaults", "config show"}
 
 // printHelp prints the help of what a command line names. Of kube-proxy's flags
 // it leaves out those that have no effect on the verb, and those that lost it;

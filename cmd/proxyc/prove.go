@@ -20,10 +20,11 @@ import (
 type proveCmd struct {
 	input
 
-	A      string `arg:"" placeholder:"SIDE" help:"One side: mode:MODE (the rules that proxyc writes in that mode), ir (what the configuration and the snapshot mean), ir:FILE (what compile -o ir-json wrote), dump:FILE (what iptables-save, ip6tables-save or nft list ruleset printed: proxyc's rules or kube-proxy's), kernel (what this node holds)."`
-	B      string `arg:"" placeholder:"SIDE" help:"The other side."`
-	Output string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
-	All    bool   `help:"Print all differences; by default those of the first 20 destinations."`
+	A       string `arg:"" placeholder:"SIDE" help:"One side: mode:MODE (the rules that proxyc writes in that mode), ir (what the configuration and the snapshot mean), ir:FILE (what compile -o ir-json wrote), dump:FILE (what iptables-save, ip6tables-save or nft list ruleset printed: proxyc's rules or kube-proxy's), kernel (what this node holds)."`
+	B       string `arg:"" placeholder:"SIDE" help:"The other side."`
+	Output  string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
+	Variant string `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Which iptables the side kernel reads; auto is the one that the node uses."`
+	All     bool   `help:"Print all differences; by default those of the first 20 destinations."`
 }
 
 // Run compares two sides for every first packet.

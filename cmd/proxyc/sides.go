@@ -84,7 +84,7 @@ func (c *proveCmd) describe(ctx context.Context, e *env, j *job, programs ir.Pro
 		}
 		return d, nil
 	case name == "kernel":
-		return d, d.kernel(ctx, programs)
+		return d, d.kernel(ctx, programs, variantOf(c.Variant))
 	}
 	return nil, fmt.Errorf("%q: must be %s", name, sideForms)
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // kernel takes what this node's kernel holds of the mode of the Programs.
-func (d *described) kernel(ctx context.Context, programs ir.Programs) error {
+func (d *described) kernel(ctx context.Context, programs ir.Programs, variant string) error {
 	var mode ir.Mode
 	for _, p := range ir.Present(programs) {
 		mode = p.Node.Mode
@@ -35,7 +35,7 @@ func (d *described) kernel(ctx context.Context, programs ir.Programs) error {
 			}
 		}
 	case ir.ModeIPTables:
-		dataplane, err := kerneliptables.Open(ctx, apply.Options{})
+		dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: variant})
 		if err != nil {
 			return err
 		}

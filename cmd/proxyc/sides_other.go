@@ -10,6 +10,6 @@ import (
 )
 
 // kernel returns an error: elsewhere than on Linux there are no such rules.
-func (d *described) kernel(context.Context, ir.Programs) error {
+func (d *described) kernel(context.Context, ir.Programs, string) error {
 	return errors.New("kernel: needs Linux")
 }
