@@ -432,3 +432,39 @@ func TestSourceOnOverlay(t *testing.T) {
 		}
 	}
 }
+
+// Two Services share an address, and so one load balancer for its health checks:
+// it goes with the last of them.
+func TestSharedHealthChecks(t *testing.T) {
+	programs := func(n int) ir.Programs {
+		w := world{}
+		for i := range n {
+			w[i] = &service{local: []int{i}, kinds: []ir.Kind{ir.LoadBalancer}}
+		}
+		p := w.program(ir.IPv4, false)
+		p.Node.HNS.ForwardHealthCheckVIP, p.Node.HNS.HealthzPort = true, 10256
+		for i := range p.Services {
+			lb := &p.Services[i].Frontends[1]
+			lb.Match.Addr, lb.Match.Port = netip.MustParseAddr("203.0.113.1"), uint16(80+i)
+		}
+		return ir.NewPrograms(p)
+	}
+	const health = "203.0.113.1 6 10256->10256 flags 0 distribution 0 flags 0 source - -> 10.244.1.2"
+	m := newMachine(t, server2022, false)
+	now := programs(0)
+	m.settle(ir.Programs{}, now, false)
+	for _, n := range []int{2, 1, 2, 0} {
+		next := programs(n)
+		if refused, ok := m.settle(now, next, true); !ok || len(refused) > 0 {
+			t.Fatalf("%d Services: %v, refused %v", n, ok, refused)
+		}
+		now = next
+		balancers, _ := m.State(hostMAC)
+		if has := slices.Contains(balancers, health); has != (n > 0) {
+			t.Errorf("%d Services: health checks are led to the node: %v: %q", n, has, balancers)
+		}
+	}
+	if r := m.Refusals(); len(r) > 0 {
+		t.Errorf("refused: %q", r)
+	}
+}

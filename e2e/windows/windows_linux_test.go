@@ -244,6 +244,21 @@ func TestApply(t *testing.T) {
 	if out := apply(0, "--check"); !strings.Contains(out, "nothing to change") {
 		t.Errorf("--check: %s", out)
 	}
+	daemon, err := l.start(h, dir, "proxyc", l.proxyc, "watch", "-s", windowsPath(file), "--hostname-override", "node1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := daemon.Ready(ctx); err != nil {
+		t.Fatalf("watch: %v\n%s", err, daemon.Tail())
+	}
+	if out := apply(2, "--lock-timeout", "300ms"); !strings.Contains(out, "held by process") {
+		t.Errorf("apply beside watch: %s", out)
+	}
+	if err := daemon.Kill(); err != nil {
+		t.Fatal(err)
+	}
 	run(0, "cleanup")
 	if balancers, endpoints := h.State(""); len(balancers)+len(endpoints) != 0 {
 		t.Errorf("after cleanup: %q %q", balancers, endpoints)
