@@ -10,7 +10,7 @@ WINDOWS_PACKAGES = wine64 gcc-mingw-w64-x86-64-win32
 PACKAGES  = nftables iptables ipset ipvsadm conntrack iproute2 procps
 SUDO      = $(shell test "$$(id -u)" = 0 || echo sudo)
 
-.PHONY: build setup setup-vm setup-windows test-windows check test e2e-tools e2e soak vm test-vm conformance golden verify lint fuzz bench bench-growth bench-peer demo clean
+.PHONY: build setup setup-vm setup-windows test-windows check test e2e-tools e2e soak soak-userspace vm test-vm conformance golden verify lint fuzz bench bench-growth bench-peer demo clean
 
 build:
 	$(GO) build -o bin/proxyc ./cmd/proxyc
@@ -76,6 +76,10 @@ vm: setup-vm
 test-vm: setup-vm
 	cd e2e && CGO_ENABLED=0 $(GO) build -o ../bin/vm ./vm
 	bin/vm $(VM) $(if $(ALL),-all) $(if $(ONLY),-only '$(ONLY)')
+
+# soak-userspace opens and closes connections through the proxy of mode userspace for SOAK.
+soak-userspace:
+	$(GO) test ./apply/userspace -count=1 -timeout 60m -v -run 'TestSoak$$' -soak $(SOAK)
 
 # conformance plays what was recorded from kube-proxy against proxyc, in all modes that Linux has here, and both families.
 conformance:
