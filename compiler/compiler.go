@@ -47,6 +47,7 @@ type Compiler struct {
 	cluster   *cluster
 	targets   ir.PerFamily[*nodeTarget]
 	claims    ir.PerFamily[*claims]
+	shared    ir.PerFamily[shared] // nil: the mode does not care
 	node      nodeInput
 	nodeDiags diag.List
 	order     []*entry // by name
@@ -153,8 +154,11 @@ func (c *Compiler) fill(all []*snapshot.Service, parse func(i int) *service) {
 		}
 		claims := newClaims(c.targets.Of(f).node, n)
 		*c.claims.At(f) = claims
+		shared := c.newShared(f)
+		*c.shared.At(f) = shared
 		for _, e := range c.order {
 			claims.add(e, e.compiled.Of(f))
+			shared.add(e, e.compiled.Of(f), func(*entry) {})
 		}
 		claims.settle(func(*entry) {})
 		for _, e := range c.order {
@@ -178,6 +182,7 @@ func (c *Compiler) compile(e *entry, svc *snapshot.Service, s *service) {
 
 func (c *Compiler) resolve(e *entry, f ir.Family) {
 	*e.final.At(f), *e.lost.At(f) = c.claims.Of(f).conflictsPass(e, e.compiled.Of(f))
+	e.lost.At(f).Add(c.shared.Of(f).confused(e, e.compiled.Of(f))...)
 }
 
 // Programs returns the Programs as they are now.
@@ -252,6 +257,10 @@ func (c *Compiler) Update(dirty []ir.Name) (changes ir.Changes, findings Finding
 		next := entry{name: name}
 		if svc := c.cluster.snap.Service(name); svc != nil {
 			c.compile(&next, svc, c.cluster.service(svc))
+		}
+		for f, shared := range c.shared.All() {
+			shared.remove(e, e.compiled.Of(f), touch)
+			shared.add(e, next.compiled.Of(f), touch)
 		}
 		c.replace(e, &next)
 	}

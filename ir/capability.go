@@ -80,6 +80,9 @@ const (
 	// EndpointsByKind: each kind of frontend has endpoints of its own choice, of those that are
 	// ready and serve (WIN-22).
 	EndpointsByKind
+	// ConfusesShared: connections from one port of a client, whose address is kept, to two
+	// Services that share an endpoint are not told apart (IPV-16).
+	ConfusesShared
 )
 
 var capabilityNames = [...]string{
@@ -88,7 +91,7 @@ var capabilityNames = [...]string{
 	"TrafficPolicies", "KeepsClient", "ServesSCTP", "Topology", "HealthPorts",
 	"RejectUndefinedVIPPorts", "GuardEmptyFromNode",
 	"MasqueradesOwnVIP", "CarriesVIPs", "NodePortBehindEmpty",
-	"Masquerades", "AffinityTimeout", "OneBackendPort", "EndpointsByKind",
+	"Masquerades", "AffinityTimeout", "OneBackendPort", "EndpointsByKind", "ConfusesShared",
 }
 
 // Has reports whether all capabilities of o are in c.
@@ -115,7 +118,7 @@ func (m Mode) Capabilities() Capability {
 	case ModeNFTables:
 		return common | RejectUndefinedPorts | DropUnallocated | GuardEmpty | GuardEmptyFromNode | EmptyFromNode | NodePortBehindEmpty
 	case ModeIPVS:
-		return common | RejectUndefinedPorts | RejectUndefinedVIPPorts | GuardEmpty | MasqueradesOwnVIP | CarriesVIPs | LocalFallback | EmptyFromNode
+		return common | RejectUndefinedPorts | RejectUndefinedVIPPorts | GuardEmpty | MasqueradesOwnVIP | CarriesVIPs | LocalFallback | EmptyFromNode | ConfusesShared
 	case ModeKernelspace:
 		return TrafficPolicies | KeepsClient | ServesSCTP | HealthPorts | NodePortBehindEmpty | OneBackendPort | EndpointsByKind
 	case ModeUserspace:

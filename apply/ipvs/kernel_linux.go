@@ -167,9 +167,6 @@ func (n *node) addresses(ctx context.Context, requests []request, fail func(int,
 	}
 	if index == 0 {
 		for i := range requests {
-			if requests[i].op == addAddress {
-				return fmt.Errorf("device %s: is gone", ir.IPVSDevice)
-			}
 			fail(i, unix.ENODEV)
 		}
 		return nil
