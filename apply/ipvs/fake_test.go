@@ -161,12 +161,12 @@ func (s *state) elements(r *request) error {
 		return errMissing
 	case r.op == growSet:
 		of.max = r.max
+	case r.op != growSet && name.Type() == rules.HashIPPortNet && r.element.Source.Bits() == 0:
+		return errors.New("the value of the CIDR parameter is invalid")
 	case r.op == removeElement: // without NLM_F_EXCL none is missed
 		delete(of.elements, r.element.ElementKey)
 	case of.max > 0 && len(of.elements) == of.max && !of.elements[r.element.ElementKey]:
 		return fmt.Errorf("%w: the set is full", errEnvironment)
-	case name.Type() == rules.HashIPPortNet && r.element.Source.Bits() == 0:
-		return errors.New("the value of the CIDR parameter is invalid")
 	default:
 		of.elements[r.element.ElementKey] = true
 	}
