@@ -256,6 +256,21 @@ func (c *commit) absent() map[netip.Addr]struct{} {
 	return out
 }
 
+// delete deletes an object. One that is not there is deleted, where it was just
+// listed; else nobody knows what became of the others, and all is to be read.
+func (c *commit) delete(remove func(string) error, id string) error {
+	lost := false
+	err := deleteTwice(func(id string) error {
+		err := remove(id)
+		lost = lost || gone(err)
+		return err
+	}, id)
+	if lost && !c.p.full {
+		return fmt.Errorf("HNS lost %s, which it had", id)
+	}
+	return err
+}
+
 // deleteTwice deletes, and once more where that fails: the second time it may work.
 // What is not there is deleted.
 func deleteTwice(remove func(string) error, id string) error {
@@ -270,7 +285,7 @@ func deleteTwice(remove func(string) error, id string) error {
 }
 
 func (c *commit) removeBalancer(r removal) error {
-	err := deleteTwice(c.host.DeleteLoadBalancer, r.have.ID)
+	err := c.delete(c.host.DeleteLoadBalancer, r.have.ID)
 	if err != nil && r.service != (ir.Name{}) {
 		return c.refuse(r.service, fmt.Errorf("its %s cannot be removed: %w", r.object(), err))
 	}
@@ -290,7 +305,7 @@ func (c *commit) removeBalancer(r removal) error {
 }
 
 func (c *commit) replaceEndpoint(r replacement) error {
-	if err := deleteTwice(c.host.DeleteEndpoint, r.have.ID); err != nil {
+	if err := c.delete(c.host.DeleteEndpoint, r.have.ID); err != nil {
 		return c.refuseUsers(r.want, fmt.Errorf("%s cannot be replaced: %w", endpointObject(r.want.Address), err))
 	}
 	c.s.leave(r.have)
@@ -359,7 +374,7 @@ func (c *commit) changeBalancer(ch change) error {
 		}
 		// It may not be changed in this way: another one takes its place.
 	}
-	if err := deleteTwice(c.host.DeleteLoadBalancer, ch.have.ID); err != nil {
+	if err := c.delete(c.host.DeleteLoadBalancer, ch.have.ID); err != nil {
 		return c.refuse(ch.want.service, fmt.Errorf("its old %s cannot be removed: %w", ch.object(), err))
 	}
 	delete(c.s.balancers, ch.key)
@@ -397,7 +412,7 @@ func (c *commit) endEndpoint(e *Endpoint) error {
 	if n := c.w.endpoints[a]; n != nil && c.s.byAddr[a] == e && !c.s.stale(c.w, a, e) {
 		return nil // of a comparison: somebody needs it by now
 	}
-	if err := deleteTwice(c.host.DeleteEndpoint, e.ID); err != nil {
+	if err := c.delete(c.host.DeleteEndpoint, e.ID); err != nil {
 		if !refused(err) {
 			return err
 		}

@@ -468,3 +468,21 @@ func TestSharedHealthChecks(t *testing.T) {
 		t.Errorf("refused: %q", r)
 	}
 }
+
+// HNS comes back without what was made, and no call failed meanwhile: the first
+// change that meets what is gone has all read again.
+func TestLostBetweenCommits(t *testing.T) {
+	eachHost(t, func(t *testing.T, m *machine) {
+		w := world{1: {local: []int{1}, remote: []int{1}}, 2: {remote: []int{2}}}
+		now := w.programs(m.overlay)
+		m.settle(ir.Programs{}, now, false)
+		m.Stop()
+		m.Start(hnstest.Made)
+		m.foreign("203.0.113.250", 80)
+		w[1] = &service{local: []int{2}}
+		if refused, ok := m.settle(now, w.programs(m.overlay), true); !ok || len(refused) > 0 {
+			t.Fatalf("%v, refused %v", ok, refused)
+		}
+		m.check(w, "after the change")
+	})
+}
