@@ -44,6 +44,7 @@ type lab struct {
 	cluster *kube.Cluster
 	gate    *kube.Gate
 	proxyc  string
+	marks   int // how often the mark was moved
 }
 
 var theLab *lab // nil: it cannot be, and tests are skipped

@@ -7,9 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -38,7 +36,6 @@ type player struct {
 	proxy  *kube.Proxy
 	config string // with which the program runs
 	sent   map[string]kube.Object
-	marks  int
 }
 
 // send makes the cluster's objects those of a case and moves the mark.
@@ -88,7 +85,8 @@ func (p *player) send(ctx context.Context, objects *applytest.Store) error {
 }
 
 // The mark is a Service that no case uses, with an endpoint elsewhere. Its port moves after all
-// else was sent: a host that has it has what was sent before, or is about to.
+// else was sent: a host that has it has what was sent before, or is about to. No port comes twice, as the
+// API server may still tell of the one before.
 const (
 	firstMark = 20000
 	markVIP   = "10.96.255.254"
@@ -189,6 +187,19 @@ func (p *player) stop() error {
 	return err
 }
 
+// comesTo waits until the host has the load balancers of a record: kube-proxy.exe
+// does not tell when it has done what it was asked to, and rests for seconds in between.
+func (p *player) comesTo(ctx context.Context, want applytest.HNSState) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return kube.Until(ctx, 50*time.Millisecond, func(context.Context) error {
+		if got := p.state().LoadBalancers; !slices.Equal(got, want.LoadBalancers) {
+			return fmt.Errorf("the host has %q, recorded are %q\n%s", got, want.LoadBalancers, p.proxy.Tail())
+		}
+		return nil
+	})
+}
+
 // inForce waits until the host has the mark and the program is at rest.
 func (p *player) inForce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -209,9 +220,6 @@ func (p *player) inForce(ctx context.Context) error {
 		}
 		return nil
 	})
-	if err == nil && p.peer != "" {
-		err = p.quiet(ctx)
-	}
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, p.proxy.Tail())
 	}
@@ -230,47 +238,6 @@ func (p *player) synced(ctx context.Context) error {
 	}
 	if !status.Synced {
 		return fmt.Errorf("status: not synced: %s", body)
-	}
-	return nil
-}
-
-// quietFor is how long kube-proxy.exe must not have called the host to count as done.
-const quietFor = 2500 * time.Millisecond
-
-// quiet waits until kube-proxy.exe has synced both families since it was last asked
-// to, and leaves the host alone.
-func (p *player) quiet(ctx context.Context) error {
-	calls, since := p.host.Calls(), time.Now()
-	return kube.Until(ctx, 50*time.Millisecond, func(ctx context.Context) error {
-		if now := p.host.Calls(); now != calls {
-			calls, since = now, time.Now()
-		}
-		if time.Since(since) < quietFor {
-			return fmt.Errorf("kube-proxy.exe still calls the host")
-		}
-		return p.peerSynced(ctx)
-	})
-}
-
-// syncTime are kube-proxy's metrics of when it last synced a family, and was last asked to.
-var syncTime = regexp.MustCompile(`(?m)^kubeproxy_sync_proxy_rules_last_(queued_)?timestamp_seconds\{ip_family="(IPv[46])"\} (\S+)$`)
-
-// peerSynced tells whether kube-proxy.exe has done what it was asked to.
-func (p *player) peerSynced(ctx context.Context) error {
-	_, body, err := p.proxy.Get(ctx, fmt.Sprintf("http://127.0.0.1:%d/metrics", metricsPort))
-	if err != nil {
-		return err
-	}
-	times := map[string]float64{}
-	for _, m := range syncTime.FindAllStringSubmatch(body, -1) {
-		if times[m[1]+m[2]], err = strconv.ParseFloat(m[3], 64); err != nil {
-			return err
-		}
-	}
-	for _, family := range []string{"IPv4", "IPv6"} {
-		if last := times[family]; last == 0 || last < times["queued_"+family] {
-			return fmt.Errorf("kube-proxy.exe has not synced %s", family)
-		}
 	}
 	return nil
 }

@@ -145,7 +145,8 @@ func (p *player) compare(t *testing.T, step int, want, got applytest.HNSState) {
 	}
 }
 
-// The real kube-proxy.exe beside it, in the same run: the same load balancers, with more calls.
+// The real kube-proxy.exe beside it, in the same run: it comes to what was recorded of it, and
+// proxyc.exe to the same, with fewer calls.
 func TestBesideKubeProxy(t *testing.T) {
 	l := inLab(t)
 	peer := *peerFlag
@@ -154,6 +155,10 @@ func TestBesideKubeProxy(t *testing.T) {
 		if err := buildForWindows(t.Context(), ".", peer, kube.KubeProxy); err != nil {
 			t.Fatal(err)
 		}
+	}
+	records, err := applytest.LoadHNSRecords(os.DirFS(conformance), "expected/hns.json")
+	if err != nil {
+		t.Fatal(err)
 	}
 	chosen, beside := regexp.MustCompile(*caseFlag), regexp.MustCompile(*besides)
 	w := worlds[0]
@@ -174,9 +179,14 @@ func TestBesideKubeProxy(t *testing.T) {
 				p := &player{lab: l, t: t, host: l.newHost(t, w.version, w.kind), dir: t.TempDir(), kind: w.kind, family: applytest.IPv4, peer: program}
 				defer p.stop()
 				p.play(t, c, func(step int) applytest.HNSState {
-					if program != "" { // it is what proxyc.exe is to be like
-						states[step] = p.state()
+					if program == "" {
+						return states[step]
 					}
+					recorded := records.Results[applytest.IPv4][c.Name][strconv.Itoa(step)]
+					if err := p.comesTo(t.Context(), recorded); err != nil {
+						t.Fatalf("step %d: %v", step, err)
+					}
+					states[step] = p.state() // it is what proxyc.exe is to be like
 					return states[step]
 				})
 				calls[name] = p.host.Calls()
