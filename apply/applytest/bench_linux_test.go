@@ -14,6 +14,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/iptables"
+	"github.com/proxyc/proxyc/apply/ipvs"
 	"github.com/proxyc/proxyc/apply/nftables"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
@@ -93,14 +94,16 @@ func (pl plane) load(b *testing.B, node *Namespace, p *ir.Program) {
 	b.Setenv("XTABLES_LOCKFILE", filepath.Join(b.TempDir(), "lock"))
 	six := &ir.Program{Family: ir.IPv6, Node: nftest.Node(ir.IPv6)}
 	err := node.Do(func() error {
-		programs := ir.NewPrograms(p, six)
+		four := *p
+		four.Node.Mode, six.Node.Mode = ir.Mode(pl.mode), ir.Mode(pl.mode)
+		programs := ir.NewPrograms(&four, six)
 		d, err := apply.Dataplane(nil), error(nil)
-		if pl.mode == "nftables" {
+		switch pl.mode {
+		case "nftables":
 			d, err = nftables.Open(b.Context(), apply.Options{})
-		} else {
-			four := *p
-			four.Node.Mode, six.Node.Mode = ir.ModeIPTables, ir.ModeIPTables
-			programs.IPv4 = &four
+		case "ipvs":
+			d, err = ipvs.Open(b.Context(), apply.Options{IPTables: "nft"})
+		default:
 			d, err = iptables.Open(b.Context(), apply.Options{IPTables: pl.variant})
 		}
 		if err != nil {

@@ -151,6 +151,14 @@ func (c *udpClient) expect(want string) {
 	}
 }
 
+// expectAnswer asks once and wants an answer from anybody.
+func (c *udpClient) expectAnswer(when string) {
+	c.t.Helper()
+	if _, err := Ask(c.conn, Patience(time.Second)); err != nil {
+		c.t.Errorf("%s: %s -> %s: %s", when, c.conn.LocalAddr(), c.conn.RemoteAddr(), Failure(err))
+	}
+}
+
 // flows lists the UDP flows that the machine tracks.
 func (m *machine) flows(family string) string {
 	m.t.Helper()

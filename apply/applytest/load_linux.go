@@ -50,13 +50,14 @@ func (f LoadFailure) String() string {
 }
 
 // StartLoad begins to ask each probe rate times a second. A try that gets no answer within 0.9 s has
-// failed: a lost SYN is sent again after a second, and no gap may hide behind that.
+// failed: a lost SYN is sent again after a second, and no gap may hide behind that. On a slow machine a try
+// has longer, and only what is refused, or lost over UDP, cannot hide.
 func (t *Topology) StartLoad(rate int, probes ...Probe) *Load {
 	l := &Load{
 		topo:    t,
 		start:   time.Now(),
 		stop:    make(chan struct{}),
-		timeout: 900 * time.Millisecond,
+		timeout: Patience(900 * time.Millisecond),
 		report:  LoadReport{Tries: map[Probe]int{}, Answers: map[Probe]map[string]int{}},
 	}
 	l.report.Start = l.start

@@ -57,8 +57,10 @@ func (o Outcome) String() string {
 // Same reports whether got is what want recorded of the flow.
 func (f *Flow) Same(want, got Outcome) bool {
 	switch {
-	case f.Unstable:
+	case f.Unstable || want["unstable"] == true: // kube-proxy itself does now this, now that
 		return true
+	case f.Again != "": // a connection that broke is recorded by that, or by how its question failed
+		return (want["alive"] == true) == (got["alive"] == true)
 	case f.Any:
 		return (want["reached"] == nil) == (got["reached"] == nil)
 	}

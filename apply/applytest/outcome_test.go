@@ -60,3 +60,26 @@ func TestTwinsRecord(t *testing.T) {
 		}
 	}
 }
+
+func TestSame(t *testing.T) {
+	for _, tt := range []struct {
+		flow      Flow
+		want, got Outcome
+		same      bool
+	}{
+		{Flow{}, Outcome{"failed": []string{"timeout"}}, Outcome{"failed": []string{"timeout"}}, true},
+		{Flow{}, Outcome{"failed": []string{"timeout"}}, Outcome{"failed": []string{"refused"}}, false},
+		{Flow{}, Outcome{"unstable": true}, Outcome{"failed": []string{"refused"}}, true},
+		{Flow{Unstable: true}, nil, Outcome{"failed": []string{"refused"}}, true},
+		{Flow{Any: true}, Outcome{"reached": true}, Outcome{"reached": true}, true},
+		{Flow{Any: true}, Outcome{"reached": true}, Outcome{"failed": []string{"timeout"}}, false},
+		{Flow{Again: "c1"}, Outcome{"alive": true}, Outcome{"alive": true}, true},
+		{Flow{Again: "c1"}, Outcome{"alive": true}, Outcome{"alive": false}, false},
+		{Flow{Again: "c1"}, Outcome{"failed": []string{"timeout"}}, Outcome{"alive": false}, true},
+		{Flow{Again: "c1"}, Outcome{"failed": []string{"timeout"}}, Outcome{"alive": true}, false},
+	} {
+		if got := tt.flow.Same(tt.want, tt.got); got != tt.same {
+			t.Errorf("%+v: want %s, got %s: same is %v", tt.flow, tt.want, tt.got, got)
+		}
+	}
+}

@@ -30,12 +30,13 @@ var nfacct = regexp.MustCompile(`-m nfacct --nfacct-name +\S+ `)
 
 // A peer is a mode of kube-proxy, and how its rules get onto a machine.
 type peer struct {
-	name string
-	load func(m *machine)
+	name  string
+	marks bool // leaves what only kube-proxy makes: a canary, or a table
+	load  func(m *machine)
 }
 
 func iptablesPeer(variant string) peer {
-	return peer{"iptables-" + variant, func(m *machine) {
+	return peer{"iptables-" + variant, true, func(m *machine) {
 		m.t.Helper()
 		for _, tool := range []string{"iptables", "ip6tables"} {
 			text := recorded(m.t, "kube-proxy."+tool)
@@ -47,11 +48,18 @@ func iptablesPeer(variant string) peer {
 	}}
 }
 
-var peers = []peer{
-	iptablesPeer("nft"),
-	iptablesPeer("legacy"),
-	{"nftables", func(m *machine) { m.t.Helper(); m.tool(recorded(m.t, "kube-proxy.nft"), "nft", "-f", "-") }},
-}
+// peers are those of the modes that this kernel has.
+var peers = func() []peer {
+	all := []peer{
+		iptablesPeer("nft"),
+		iptablesPeer("legacy"),
+		{"nftables", true, func(m *machine) { m.t.Helper(); m.tool(recorded(m.t, "kube-proxy.nft"), "nft", "-f", "-") }},
+	}
+	if haveIPVS() == nil {
+		all = append(all, peer{"ipvs", false, func(m *machine) { m.t.Helper(); m.tool("", "sh", filepath.Join(takeoverDir, "ipvs", "load")) }})
+	}
+	return all
+}()
 
 // ofPeer are words of which only kube-proxy's rules have any.
 var ofPeer = []string{"kube-proxy", "KUBE-PROXY-CANARY", "KUBE-SEP-IQIBSY2R4USWK4F3", "KUBE-SEP-SN6P7672PLX75ALS"}
@@ -102,11 +110,24 @@ func noFailure(t *testing.T, r LoadReport) {
 // during puts a load on the topology while f runs, and some time before and after.
 func during(t *testing.T, topo *Topology, rate int, probes []Probe, f func()) {
 	t.Helper()
-	load := topo.StartLoad(rate, probes...)
+	load := topo.StartLoad(max(1, int(time.Duration(rate)*time.Second/Patience(time.Second))), probes...)
 	waitUntil(t, time.Now().Add(200*time.Millisecond))
 	f()
 	waitUntil(t, time.Now().Add(200*time.Millisecond))
 	noFailure(t, load.Stop())
+}
+
+// udpClients have asked Services of the recorded cluster, and keep their sockets, as resolvers do.
+func udpClients(t *testing.T, topo *Topology) (clients []*udpClient) {
+	t.Helper()
+	for _, p := range takeoverProbes {
+		if p.Proto == "udp" {
+			c := newUDPClient(t, topo, p.From, p.To)
+			c.expectAnswer("before")
+			clients = append(clients, c)
+		}
+	}
+	return clients
 }
 
 // TestTakeover: a node with kube-proxy's rules is taken over only if that is said, and then without a
@@ -120,20 +141,28 @@ func TestTakeover(t *testing.T) {
 				from.load(m)
 				config, cluster := filepath.Join(takeoverDir, "config.yaml"), filepath.Join(takeoverDir, "cluster.yaml")
 				before := m.dump()
-				refused := m.must(2, m.apply(to, config, cluster))
-				if !strings.Contains(refused.stderr, "--yes-takeover") || !strings.Contains(refused.stderr, "kube-proxy") {
-					t.Errorf("not told what to do: %s", refused)
+				if from.marks {
+					refused := m.must(2, m.apply(to, config, cluster))
+					if !strings.Contains(refused.stderr, "--yes-takeover") || !strings.Contains(refused.stderr, "kube-proxy") {
+						t.Errorf("not told what to do: %s", refused)
+					}
+					m.same(before, "apply without --yes-takeover")
 				}
-				m.same(before, "apply without --yes-takeover")
 				if r := m.must(1, m.apply(to, config, cluster, "--check")); r.stdout == "" {
 					t.Errorf("no drift printed: %s", r)
 				}
 				m.same(before, "apply --check")
 
+				keeping := udpClients(t, topo)
 				during(t, topo, 40, takeoverProbes, func() {
 					m.must(0, m.apply(to, config, cluster, "--yes-takeover"))
 				})
-				m.lacks(ofPeer...)
+				for _, c := range keeping {
+					c.expectAnswer("after the takeover")
+				}
+				if to.mode != "ipvs" { // which has kube-proxy's words
+					m.lacks(ofPeer...)
+				}
 				m.must(0, m.apply(to, config, cluster, "--check"))
 				m.must(0, m.apply(to, config, cluster))
 			})
@@ -153,9 +182,13 @@ func TestModeChange(t *testing.T) {
 			for _, step := range []struct{ from, to plane }{{from, to}, {to, from}} {
 				t.Run(step.from.String()+" to "+step.to.String(), func(t *testing.T) {
 					m.must(0, m.apply(step.from, config, cluster))
+					keeping := udpClients(t, topo)
 					during(t, topo, 40, takeoverProbes, func() {
 						m.must(0, m.apply(step.to, config, cluster))
 					})
+					for _, c := range keeping {
+						c.expectAnswer("after the change")
+					}
 					m.must(0, m.apply(step.to, config, cluster, "--check"))
 				})
 			}
