@@ -50,9 +50,19 @@ func mayDrop(ctx context.Context) ([]string, error) {
 	return append(tables, chains...), errors.Join(err, chainsErr)
 }
 
-// beside returns what proxyc left on a node to which kube-proxy is back.
-func beside(ctx context.Context) ([]apply.Leftover, error) {
+// beside returns what proxyc left on a node to which kube-proxy is back, which
+// its own rules tell where known. In mode ipvs it makes nothing that proxyc does
+// not make in that mode: what is there serves, whoever made it, and has the chains
+// that mode iptables would leave.
+func beside(ctx context.Context, known bool) ([]apply.Leftover, error) {
 	tables, err := nftables.Leftovers(ctx, false)
+	if !known {
+		servers, serversErr := ipvs.Leftovers(ctx)
+		if err == nil && serversErr == nil && len(servers) == 0 {
+			err = errNoPeer
+		}
+		return tables, errors.Join(err, serversErr)
+	}
 	chains, chainsErr := iptables.BesideKubeProxy(ctx)
 	ours := slices.DeleteFunc(append(tables, chains...), func(l apply.Leftover) bool { return l.Peer })
 	return ours, errors.Join(err, chainsErr)

@@ -22,7 +22,7 @@ const lockDir = ""
 func mayDrop(context.Context) ([]string, error) { return nil, errNotLinux }
 
 // beside returns an error: nothing is left elsewhere than on Linux.
-func beside(context.Context) ([]apply.Leftover, error) { return nil, errNotLinux }
+func beside(context.Context, bool) ([]apply.Leftover, error) { return nil, errNotLinux }
 
 // HostFacts adds nothing: only Windows knows more of a node than its interfaces.
 func HostFacts(*config.Config, *compiler.Facts) error { return nil }

@@ -42,7 +42,7 @@ func DataDir() string {
 func mayDrop(context.Context) ([]string, error) { return nil, nil }
 
 // beside returns nothing: what proxyc makes, kube-proxy takes over.
-func beside(context.Context) ([]apply.Leftover, error) { return nil, nil }
+func beside(context.Context, bool) ([]apply.Leftover, error) { return nil, nil }
 
 // HostFacts adds what HNS knows of the node: the type of its network, and which
 // endpoints are its own.

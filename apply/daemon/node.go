@@ -68,13 +68,12 @@ func Cleanup(ctx context.Context, keepPeer, lookOnly bool, found func([]apply.Le
 	defer release()
 	leftovers, err := Leftovers(ctx, "", nil)
 	if keepPeer {
-		if err == nil && len(peers(leftovers)) == 0 {
-			err = errNoPeer
+		if err == nil {
+			leftovers, err = beside(ctx, len(peers(leftovers)) > 0)
 		}
 		if err != nil {
 			return err
 		}
-		leftovers, err = beside(ctx)
 	}
 	if err == nil || len(leftovers) > 0 {
 		found(leftovers)
