@@ -1,0 +1,137 @@
+package ipvs
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/ipvs"
+	"github.com/proxyc/proxyc/render/nftables/nftest"
+)
+
+// large returns the Programs of a node with n Services of five endpoints.
+func large(n int) ir.Programs {
+	p := nftest.Large(n)
+	for i := range p.Services {
+		b := &p.Services[i].Pools[0].Backends
+		*b = (*b)[:5]
+	}
+	six := &ir.Program{Family: ir.IPv6, Node: nftest.Node(ir.IPv6)}
+	p.Node.Mode, six.Node.Mode = ir.ModeIPVS, ir.ModeIPVS
+	return ir.NewPrograms(p, six)
+}
+
+// empty opens the Dataplane of a namespace that f runs in.
+func empty(b *testing.B, f func(d *Dataplane)) {
+	b.Helper()
+	applytest.RequireRoot(b)
+	if !applytest.HaveIPVS(b) {
+		b.Skip("the kernel has no ip_vs")
+	}
+	ns, err := applytest.NewNamespace("ipvs")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer ns.Close()
+	err = ns.Do(func() error {
+		d, err := Open(b.Context(), apply.Options{IPTables: "nft"})
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		f(d)
+		return nil
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// load brings a node to the Programs.
+func load(b *testing.B, d *Dataplane, want ir.Programs) {
+	b.Helper()
+	if err := d.Read(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	result, err := d.Commit(b.Context(), d.Plan(want))
+	if err != nil || len(result.Refused) > 0 {
+		b.Fatal(err, result.Refused)
+	}
+}
+
+// BenchmarkFullLoad brings an empty kernel to 10,000 Services with their sets,
+// rules and addresses, and, as the limit, ipvsadm to the virtual servers alone.
+func BenchmarkFullLoad(b *testing.B) {
+	want := large(10_000)
+	b.Run("netlink", func(b *testing.B) {
+		b.ReportAllocs()
+		for range b.N {
+			b.StopTimer()
+			empty(b, func(d *Dataplane) {
+				if err := d.Read(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+				load(b, d, want)
+				b.StopTimer()
+			})
+		}
+	})
+	b.Run("ipvsadm -R", func(b *testing.B) {
+		var text bytes.Buffer
+		if err := rules.Lower(want.IPv4).WriteIPVS(&text); err != nil {
+			b.Fatal(err)
+		}
+		for range b.N {
+			b.StopTimer()
+			empty(b, func(*Dataplane) {
+				cmd := exec.Command("ipvsadm", "-R")
+				cmd.Stdin = bytes.NewReader(text.Bytes())
+				b.StartTimer()
+				out, err := cmd.CombinedOutput()
+				b.StopTimer()
+				if err != nil {
+					b.Fatalf("%v\n%s", err, out)
+				}
+			})
+		}
+	})
+}
+
+// BenchmarkOneEndpoint changes one endpoint of one Service and back, among few
+// and many Services. ns/op is the median.
+func BenchmarkOneEndpoint(b *testing.B) {
+	for _, services := range []int{1000, 20_000} {
+		b.Run(fmt.Sprint(services), func(b *testing.B) {
+			want := large(services)
+			one := want.IPv4.Services[services/2]
+			other := one
+			other.Pools = slices.Clone(one.Pools)
+			other.Pools[0].Backends = slices.Clone(one.Pools[0].Backends)
+			other.Pools[0].Backends[2].AddrPort = nftest.AddrPort(ir.IPv4, "10.244.2.11:8080")
+			versions := [2]*ir.Service{&other, &one}
+			empty(b, func(d *Dataplane) {
+				load(b, d, want)
+				var took []time.Duration
+				for i := 0; b.Loop(); i++ {
+					change := ir.Change{Name: one.Name, Old: versions[1-i%2], New: versions[i%2]}
+					start := time.Now()
+					plan := d.PlanChanges(ir.PerFamily[[]ir.Change]{IPv4: []ir.Change{change}})
+					if _, err := d.Commit(context.Background(), plan); err != nil {
+						b.Fatal(err)
+					}
+					took = append(took, time.Since(start))
+				}
+				slices.Sort(took)
+				b.ReportMetric(float64(took[len(took)/2].Nanoseconds()), "ns/op")
+			})
+		})
+	}
+}
