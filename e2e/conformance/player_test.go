@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -212,9 +213,9 @@ func complete(o kube.Object) kube.Object {
 // Services and EndpointSlices that were sent before.
 const firstMark = 20000
 
-var markEndpoints = []struct{ slice, family, addr string }{
-	{"mark-4", "IPv4", "10.244.255.254"},
-	{"mark-6", "IPv6", "fd00:10:244:ffff::254"},
+var markEndpoints = []struct{ slice, family, addr, clusterIP string }{
+	{"mark-4", "IPv4", "10.244.255.254", "10.96.255.254"},
+	{"mark-6", "IPv6", "fd00:10:244:ffff::254", "fd00:10:96::fffe"},
 }
 
 func mark(n int) []kube.Object {
@@ -222,7 +223,7 @@ func mark(n int) []kube.Object {
 	objects := []kube.Object{{"apiVersion": "v1", "kind": "Service",
 		"metadata": kube.Object{"name": "mark", "namespace": "default"},
 		"spec": kube.Object{
-			"clusterIP": "10.96.255.254", "clusterIPs": []any{"10.96.255.254", "fd00:10:96::fffe"},
+			"clusterIP": markEndpoints[0].clusterIP, "clusterIPs": []any{markEndpoints[0].clusterIP, markEndpoints[1].clusterIP},
 			"ipFamilies": []any{"IPv4", "IPv6"}, "ipFamilyPolicy": "RequireDualStack",
 			"ports": []any{kube.Object{"name": port, "port": firstMark + n}}}}}
 	for _, e := range markEndpoints {
@@ -238,7 +239,7 @@ func mark(n int) []kube.Object {
 // rulesets print what the kernel has of each family, by way.
 var rulesets = map[string][][]string{
 	"nftables":        {{"nft", "list", "ruleset"}},
-	"ipvs":            {{"ipvsadm", "-Ln"}},
+	"ipvs":            {{"ipset", "save"}, {"iptables-save", "-t", "nat"}, {"ip6tables-save", "-t", "nat"}},
 	"iptables-nft":    {{"iptables-nft-save", "-t", "nat"}, {"ip6tables-nft-save", "-t", "nat"}},
 	"iptables-legacy": {{"iptables-legacy-save", "-t", "nat"}, {"ip6tables-legacy-save", "-t", "nat"}},
 }
@@ -269,10 +270,17 @@ func (p *player) marked(ctx context.Context) error {
 		rules = append(rules, out...)
 	}
 	for _, e := range markEndpoints {
-		at := regexp.MustCompile(fmt.Sprintf(`%s\]?( \. |:)%d\b`, regexp.QuoteMeta(e.addr), firstMark+p.marks))
-		if !at.Match(rules) {
+		at := fmt.Sprintf(`%s\]?( \. |:)%d\b`, regexp.QuoteMeta(e.addr), firstMark+p.marks)
+		if p.way.mode == "ipvs" { // the sets have it later than ip_vs
+			at = fmt.Sprintf(`%s,tcp:%d\b`, regexp.QuoteMeta(e.clusterIP), firstMark+p.marks)
+		}
+		if !regexp.MustCompile(at).Match(rules) {
 			return fmt.Errorf("mark %d is not in the kernel: %s", p.marks, e.addr)
 		}
+	}
+	// In mode ipvs rules come last, and are the same from the first sync on: two jumps in each family.
+	if p.way.mode == "ipvs" && bytes.Count(rules, []byte("-j KUBE-SERVICES")) < 2*len(markEndpoints) {
+		return errors.New("rules are missing")
 	}
 	return nil
 }

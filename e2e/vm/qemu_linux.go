@@ -76,7 +76,7 @@ func (m *machine) run(ctx context.Context, j job) (results []result, err error) 
 	defer cancel()
 	switch {
 	case m.accel != "":
-		err = m.qemu(ctx, m.accel, time.Minute, j)
+		err = m.qemu(ctx, m.accel, m.silence, j)
 	default:
 		// A /dev/kvm may be there and not work, or never come back. The kernel takes a second where it does.
 		if err = errNoStart; hasKVM() {
@@ -85,7 +85,7 @@ func (m *machine) run(ctx context.Context, j job) (results []result, err error) 
 			}
 		}
 		if errors.Is(err, errNoStart) {
-			err = m.qemu(ctx, "tcg,thread=multi", 2*time.Minute, j)
+			err = m.qemu(ctx, "tcg,thread=multi", m.silence, j)
 		}
 	}
 	text, readErr := os.ReadFile(filepath.Join(m.control(), resultsFile))

@@ -24,10 +24,13 @@ const ipvs = "ip_vs ip_vs_rr ip_vs_wrr ip_vs_lc ip_vs_wlc ip_vs_lblc ip_vs_lblcr
 // suites are in the order in which they run.
 var suites = []suite{
 	{name: "ipvs", pkg: "apply/ipvs", modules: ipvs, usual: true},
-	{name: "conformance-ipvs", pkg: "apply/applytest", args: "-test.run=TestConformance -modes=ipvs -proxyc=$PROXYC", modules: ipvs, usual: true},
+	{name: "chosen-ipvs", pkg: "apply/applytest", modules: ipvs, usual: true, args: "-test.run=TestConformance -modes=ipvs -proxyc=$PROXYC " +
+		"-case=^(affinity-clientip|clusterip-udp|endpoint-updates|etp-local|hairpin|lb-source-ranges-allow|no-endpoints|nodeport)$"},
+	{name: "conformance-ipvs", pkg: "apply/applytest", args: "-test.run=TestConformance -modes=ipvs -proxyc=$PROXYC", modules: ipvs},
 	{name: "conformance-nftables", pkg: "apply/applytest", args: "-test.run=TestConformance -modes=nftables -proxyc=$PROXYC"},
 	{name: "conformance-iptables", pkg: "apply/applytest", args: "-test.run=TestConformance -modes=iptables -proxyc=$PROXYC"},
 	{name: "node", pkg: "apply/applytest", args: "-test.skip=TestConformance -proxyc=$PROXYC", modules: ipvs},
+	{name: "leaving-ipvs", pkg: "docs", args: "-test.run=TestLeavingIPVS", modules: ipvs, usual: true},
 	{name: "iptables", pkg: "apply/iptables"},
 	{name: "nftables", pkg: "apply/nftables"},
 	{name: "peer-ipvs", pkg: "e2e/conformance", args: "-peer -ways=^ipvs$ -servers=1", modules: ipvs},
