@@ -132,3 +132,32 @@ func TestSchedulers(t *testing.T) {
 		}
 	})
 }
+
+// A UDP client that keeps its port is served again when the mode is left: what
+// connection tracking knows of its flow goes with the virtual server.
+func TestLeavingForgetsFlows(t *testing.T) {
+	withIPVS(t, func(n *node) {
+		v := rules.VirtualServer{Key: ir.Match{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: ir.UDP, Port: 53}, Scheduler: "rr"}
+		other := v
+		other.Key.Addr = netip.MustParseAddr("203.0.113.99") // another program's
+		if failures, err := n.do(t.Context(), []request{{op: makeDevice, family: ir.IPv4}, {op: addServer, server: &v}, {op: addServer, server: &other},
+			{op: addAddress, family: ir.IPv4, element: &rules.Element{ElementKey: rules.ElementKey{Set: rules.IPVSIPs, Addr: v.Key.Addr}}}}); err != nil || len(failures) > 0 {
+			t.Fatal(failures, err)
+		}
+		for to, backend := range map[string]string{"10.96.0.10": "10.244.1.5", "203.0.113.99": "10.244.1.6"} {
+			sh(t, "conntrack -I -p udp -s 192.0.2.1 -d "+to+" --sport 5000 --dport 53 -r "+backend+" -q 192.0.2.1 --reply-port-src 53 --reply-port-dst 5000 -t 100")
+		}
+		for _, l := range leftovers(t) {
+			if err := l.Remove(t.Context()); err != nil {
+				t.Fatalf("%s: %v", l.Object, err)
+			}
+		}
+		got := sh(t, "conntrack -L 2>/dev/null | grep -o 'dst=[0-9.]* sport=5000'")
+		if got != "dst=203.0.113.99 sport=5000" {
+			t.Errorf("flows that stay: %s", got)
+		}
+		if left, err := n.ipvs.servers(t.Context(), ir.IPv4); err != nil || len(left) != 1 || left[0].Key != other.Key {
+			t.Errorf("virtual servers that stay: %v, %v", left, err)
+		}
+	})
+}

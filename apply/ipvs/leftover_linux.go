@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/conntrack"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/ipvs"
 )
@@ -102,6 +103,30 @@ func removeServers(ctx context.Context, n *node, servers []*server) error {
 		if !errors.Is(f.err, errMissing) {
 			errs = append(errs, fmt.Errorf("%s: %w", servers[f.at].Key, f.err))
 		}
+	}
+	return errors.Join(append(errs, forgetFlows(ctx, servers))...)
+}
+
+// forgetFlows deletes what connection tracking knows of UDP clients of virtual
+// servers that are gone. Nobody translates their packets any longer: other rules
+// look at the first of a flow alone, and a client that keeps its port would never
+// get an answer again.
+func forgetFlows(ctx context.Context, servers []*server) error {
+	var gone ir.PerFamily[[]ir.Match]
+	for _, s := range servers {
+		if s.Key.Protocol == ir.UDP {
+			of := gone.At(ir.FamilyOf(s.Key.Addr))
+			*of = append(*of, s.Key)
+		}
+	}
+	var errs []error
+	for f, keys := range gone.All() {
+		if len(keys) == 0 {
+			continue
+		}
+		judge := conntrack.NewJudge(&ir.Program{Family: f, Node: ir.Node{Mode: ir.ModeIPVS}}, keys)
+		_, err := conntrack.Clean(ctx, judge, func(found []conntrack.Stale) ([]conntrack.Stale, error) { return found, nil })
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
