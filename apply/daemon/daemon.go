@@ -42,6 +42,9 @@ type Options struct {
 	IPVS          apply.IPVS    // what mode ipvs is told beside the configuration
 	LockTimeout   time.Duration // how long to wait for the lock of iptables
 	StatusSocket  string        // where the status is told, too; "": nowhere
+	// ModeFallback takes another mode where the kernel lacks what the configured
+	// one needs: iptables for ipvs, userspace for both.
+	ModeFallback bool
 	// DrainTimeout is how long connections that the process carries may go on when
 	// it ends.
 	DrainTimeout time.Duration
@@ -84,6 +87,13 @@ type Scene struct {
 // is adopted. first is the configuration to begin with.
 func Run(ctx context.Context, o *Options, first *config.Resolved) error {
 	p := &process{Options: o, started: time.Now()}
+	if o.ModeFallback {
+		p.fallback = newFallback(ctx, o)
+		own := *o
+		own.Resolve = p.fallback.resolve(o.Resolve)
+		p.Options = &own
+		first = p.fallback.settle(first)
+	}
 	now := p.loaded(first)
 	var before *loaded // what was in force before now; nil: there is nothing to go back to
 	var refused *refusedConfig
@@ -133,7 +143,8 @@ func InitOnly(o *Options, cfg *config.Resolved) error {
 // process is what the lives of a Daemon share.
 type process struct {
 	*Options
-	started time.Time
+	fallback *fallback // nil: there is none
+	started  time.Time
 
 	before   lived           // of the last life; there is one between two lives alone, and until the next one's rules are in force
 	draining []apply.Drainer // that are closed, and have connections, perhaps
@@ -231,6 +242,11 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 	d.hosts = hosts(name, p.Hostname)
 	d.checks = newChecks(d.health, d.events, d.log.Logger, d.hosts)
 	d.state = newState(cfg.ProxyMode(), name, time.Now)
+	if wanted, reason := p.fallback.insteadOf(cfg.ProxyMode()); wanted != "" {
+		d.state.status.InsteadOf, d.state.status.InsteadOfReason = wanted, reason
+		d.log.Warn("this node cannot run the mode of the configuration: another one is taken, until the daemon ends",
+			"wanted", string(wanted), "mode", string(cfg.ProxyMode()), "err", reason)
+	}
 	d.follower = newFollower(cfg, d.store, compiler.Facts{NodeName: name, Liberal: sysctl.Liberal(kernelRoot)}, d.log.Logger, d.events.Send)
 	d.follower.interfaces = node.Interfaces
 	if p.BootFrom != "" {

@@ -20,7 +20,11 @@ func (st *Status) Print(w io.Writer) error {
 		fmt.Fprintf(w, "%-12s %s\n", name, fmt.Sprintf(format, args...))
 	}
 	line("node", "%s", st.Node)
-	line("mode", "%s", st.Mode)
+	if st.InsteadOf == "" {
+		line("mode", "%s", st.Mode)
+	} else {
+		line("mode", "%s, instead of %s: %s", st.Mode, st.InsteadOf, st.InsteadOfReason)
+	}
 	line("version", "%s, process %d, up %s", st.Version, st.PID, age(st.Now, st.Started))
 	line("synced", "%s", word)
 	if st.Synced && st.Reason != "" {

@@ -27,7 +27,10 @@ type Status struct {
 	Started time.Time `json:"started"`
 	Now     time.Time `json:"now"`
 	Mode    ir.Mode   `json:"mode"`
-	Node    string    `json:"node"`
+	// InsteadOf is the mode that the configuration names, where another was taken, and why.
+	InsteadOf       ir.Mode `json:"insteadOf,omitempty"`
+	InsteadOfReason string  `json:"insteadOfReason,omitempty"`
+	Node            string  `json:"node"`
 	// Synced reports whether the kernel holds what is wanted: nothing waits, and the last sync succeeded.
 	Synced bool   `json:"synced"`
 	Reason string `json:"reason,omitempty"` // why /readyz is not 200

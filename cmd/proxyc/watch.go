@@ -29,6 +29,7 @@ type watchCmd struct {
 	Socket      string        `name:"status-socket" placeholder:"PATH" help:"Tell the status at a unix socket, too, which only the owner can open."`
 	Unready     time.Duration `name:"unready-after" default:"5m" placeholder:"DURATION" help:"How long /readyz stays 200 without contact to the API server; 0: as long as that lasts. /livez does not depend on it."`
 	Drain       time.Duration `name:"drain-timeout" default:"25s" placeholder:"DURATION" help:"How long connections may go on at the end of the process, in mode userspace, where it carries them; 0: not at all."`
+	Fallback    bool          `name:"mode-fallback" help:"Where the kernel lacks what the mode needs, take iptables for ipvs, and userspace for both, until the daemon ends; by default it ends with an error."`
 	Version     bool          `name:"version" help:"Print the version, and exit."`
 	ipvsFlags
 	Rest []string `arg:"" optional:"" hidden:""`
@@ -83,11 +84,12 @@ func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 		BootFrom: c.BootFrom, Master: deref(c.Master),
 		IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout, IPVS: c.ipvsFlags.options(),
 		StatusSocket: c.Socket, UnreadyAfter: c.Unready, DrainTimeout: c.Drain,
-		Version:  version(),
-		Flags:    func(cfg *config.Config) map[string]string { return flagValues(k, cfg) },
-		Trace:    traceScene,
-		Hostname: e.hostname,
-		Stdout:   e.stdout, Stderr: e.stderr,
+		ModeFallback: c.Fallback,
+		Version:      version(),
+		Flags:        func(cfg *config.Config) map[string]string { return flagValues(k, cfg) },
+		Trace:        traceScene,
+		Hostname:     e.hostname,
+		Stdout:       e.stdout, Stderr: e.stderr,
 		Files: fileSystem{e},
 	}
 	if file := deref(c.Config); file != "-" {

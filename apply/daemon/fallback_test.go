@@ -1,0 +1,52 @@
+package daemon
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/ir"
+)
+
+func TestFallback(t *testing.T) {
+	tests := []struct {
+		name   string
+		wanted ir.Mode
+		lacks  map[ir.Mode]bool
+		mode   ir.Mode
+		told   bool
+	}{
+		{"what is wanted", ir.ModeIPVS, nil, ir.ModeIPVS, false},
+		{"no ip_vs", ir.ModeIPVS, map[ir.Mode]bool{ir.ModeIPVS: true}, ir.ModeIPTables, true},
+		{"neither", ir.ModeIPVS, map[ir.Mode]bool{ir.ModeIPVS: true, ir.ModeIPTables: true}, ir.ModeUserspace, true},
+		{"iptables", ir.ModeIPTables, map[ir.Mode]bool{ir.ModeIPTables: true}, ir.ModeUserspace, true},
+		{"nothing works", ir.ModeIPVS, map[ir.Mode]bool{ir.ModeIPVS: true, ir.ModeIPTables: true, ir.ModeUserspace: true}, ir.ModeIPVS, false},
+		{"no document has one for nftables", ir.ModeNFTables, map[ir.Mode]bool{ir.ModeNFTables: true}, ir.ModeNFTables, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			lacks := tt.lacks
+			f := &fallback{chosen: map[ir.Mode]choice{}, possible: func(cfg *config.Config) error {
+				if lacks[cfg.ProxyMode()] {
+					return errors.New("the kernel has none")
+				}
+				return nil
+			}}
+			resolved := &config.Resolved{Config: &config.Config{Mode: string(tt.wanted)}}
+			got := f.settle(resolved)
+			if got.Config.ProxyMode() != tt.mode {
+				t.Errorf("got %s, want %s", got.Config.Mode, tt.mode)
+			}
+			if wanted, reason := f.insteadOf(tt.mode); (wanted != "") != tt.told || tt.told && (wanted != tt.wanted || reason == "") {
+				t.Errorf("instead of %q because of %q", wanted, reason)
+			}
+			if resolved.Config.ProxyMode() != tt.wanted {
+				t.Error("the configuration itself was changed")
+			}
+			lacks = nil // modules were loaded
+			if again := f.settle(resolved); again.Config.ProxyMode() != tt.mode {
+				t.Errorf("changed its mind: %s, then %s", tt.mode, again.Config.Mode)
+			}
+		})
+	}
+}

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Where the kernel has no ip_vs, mode ipvs ends with an error, or, if that was
+// said, becomes mode iptables, which the status tells with the reason.
+func TestWatchModeFallback(t *testing.T) {
+	t.Parallel()
+	if _, err := os.Stat("/proc/net/ip_vs"); err == nil {
+		t.Skip("the kernel has ip_vs")
+	}
+	w := newWatched(t, "iptables-nft")
+	w.write("config", fmt.Sprintf(watchConfig, "ipvs"))
+	w.write("cluster.yaml", applytest.Services("a"))
+	w.args = append(w.args, "--mode-fallback")
+	w.start("proxyc", "watch")
+	st := w.until("first sync", synced)
+	if st.Mode != ir.ModeIPTables || st.InsteadOf != ir.ModeIPVS || !strings.Contains(st.InsteadOfReason, "ip_vs") {
+		t.Errorf("mode %s instead of %q: %s", st.Mode, st.InsteadOf, st.InsteadOfReason)
+	}
+	if rules := w.rules(); !strings.Contains(rules, "10.96.0.97/32") {
+		t.Errorf("no rules of iptables:\n%s", rules)
+	}
+}
