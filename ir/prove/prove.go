@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
@@ -75,16 +74,12 @@ func (r *Result) Equal() bool { return len(r.Differences)+len(r.Doubts) == 0 }
 func Compare(ctx context.Context, n Node, a, b Side) (*Result, error) {
 	all := destinations(n, a, b)
 	parts := make([]Result, len(all))
-	var next atomic.Int64
 	var wait sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
+	workers := runtime.GOMAXPROCS(0)
+	for w := range workers {
 		wait.Go(func() {
 			e := newExplorer(n, a, b)
-			for {
-				i := int(next.Add(1)) - 1
-				if i >= len(all) || ctx.Err() != nil {
-					return
-				}
+			for i := w; i < len(all) && ctx.Err() == nil; i += workers {
 				parts[i] = e.explore(all[i])
 			}
 		})
