@@ -301,6 +301,9 @@ func (d *daemon) status() Status {
 	return st
 }
 
+// clockSet is by how much a clock is off that somebody has set.
+const clockSet = time.Second
+
 // onClock tells times as the node's clock has them now: it may have been set
 // since, by a year where a node has none that goes on without power, and ages
 // are what counts.
@@ -309,7 +312,11 @@ func (st *Status) onClock() {
 		if t.IsZero() {
 			return t
 		}
-		return st.Now.Add(t.Sub(st.Now)) // by the time that passed, as far as both know it
+		then := st.Now.Add(t.Sub(st.Now)) // by the time that passed, as far as both know it
+		if off := then.Sub(t.Round(0)).Abs(); off < clockSet {
+			return t // clocks drift: one time is told as one
+		}
+		return then
 	}
 	st.Started, st.LastSync = now(st.Started), now(st.LastSync)
 	if e := st.LastError; e != nil {
