@@ -167,7 +167,8 @@ func hasIPVS() bool {
 // lacksIPVS tells whether it was only the kernel that kept a program from
 // starting: all of the configuration was judged by then.
 func lacksIPVS(said string) bool {
-	return strings.Contains(said, "can't use the IPVS proxier: ipvs not supported") || strings.Contains(said, "mode ipvs: the kernel has no ip_vs")
+	return strings.Contains(said, "can't use the IPVS proxier: ipvs not supported") ||
+		strings.Contains(said, "mode ipvs: the kernel has no ip_vs") || strings.Contains(said, "iptables match ipvs: the kernel has none")
 }
 
 // begun tells whether kube-proxy says that it follows the cluster.

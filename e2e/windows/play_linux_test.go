@@ -21,6 +21,10 @@ import (
 // patience is how long a program may take for a change, and for its start.
 const patience = 90 * time.Second
 
+// peerPatience is how long kube-proxy.exe may take for what it has begun: it rests
+// for seconds, and what it has not done then it never does.
+const peerPatience = 20 * time.Second
+
 // player keeps a cluster's objects at those of a case, and a program that follows them.
 type player struct {
 	*lab
@@ -190,7 +194,7 @@ func (p *player) stop() error {
 // comesTo waits until the host has the load balancers of a record: kube-proxy.exe
 // does not tell when it has done what it was asked to, and rests for seconds in between.
 func (p *player) comesTo(ctx context.Context, want applytest.HNSState) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, peerPatience)
 	defer cancel()
 	return kube.Until(ctx, 50*time.Millisecond, func(context.Context) error {
 		if got := p.state().LoadBalancers; !slices.Equal(got, want.LoadBalancers) {

@@ -145,6 +145,9 @@ func (p *player) compare(t *testing.T, step int, want, got applytest.HNSState) {
 	}
 }
 
+// peerAttempts is how often kube-proxy.exe is started before its failure counts.
+const peerAttempts = 4
+
 // The real kube-proxy.exe beside it, in the same run: it comes to what was recorded of it, and
 // proxyc.exe to the same, with fewer calls.
 func TestBesideKubeProxy(t *testing.T) {
@@ -167,31 +170,42 @@ func TestBesideKubeProxy(t *testing.T) {
 			continue
 		}
 		states, calls := map[int]applytest.HNSState{}, map[string]int{}
-		for _, program := range []string{peer, ""} {
-			name := "kube-proxy.exe"
-			if program == "" {
-				name = "proxyc.exe"
+		play := func(t *testing.T, program string, want func(p *player, step int) applytest.HNSState) int {
+			if err := l.cluster.DeleteAll(t.Context()); err != nil {
+				t.Fatal(err)
 			}
-			t.Run(name, func(t *testing.T) {
-				if err := l.cluster.DeleteAll(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				p := &player{lab: l, t: t, host: l.newHost(t, w.version, w.kind), dir: t.TempDir(), kind: w.kind, family: applytest.IPv4, peer: program}
-				defer p.stop()
-				p.play(t, c, func(step int) applytest.HNSState {
-					if program == "" {
-						return states[step]
-					}
-					recorded := records.Results[applytest.IPv4][c.Name][strconv.Itoa(step)]
-					if err := p.comesTo(t.Context(), recorded); err != nil {
-						t.Fatalf("step %d: %v", step, err)
+			p := &player{lab: l, t: t, host: l.newHost(t, w.version, w.kind), dir: t.TempDir(), kind: w.kind, family: applytest.IPv4, peer: program}
+			defer p.stop()
+			p.play(t, c, func(step int) applytest.HNSState { return want(p, step) })
+			return p.host.Calls()
+		}
+		t.Run("kube-proxy.exe", func(t *testing.T) {
+			// It trusts what it remembers, and its two families clean up behind each
+			// other at the start: at times a load balancer is gone for good.
+			for attempt := 1; ; attempt++ {
+				var lost error
+				calls["kube-proxy.exe"] = play(t, peer, func(p *player, step int) applytest.HNSState {
+					if lost == nil {
+						lost = p.comesTo(t.Context(), records.Results[applytest.IPv4][c.Name][strconv.Itoa(step)])
 					}
 					states[step] = p.state() // it is what proxyc.exe is to be like
 					return states[step]
 				})
-				calls[name] = p.host.Calls()
-			})
+				if lost == nil {
+					return
+				}
+				if attempt == peerAttempts {
+					t.Fatalf("%d starts: %v", attempt, lost)
+				}
+				t.Logf("start %d of kube-proxy.exe: %v", attempt, lost)
+			}
+		})
+		if len(states) == 0 {
+			continue
 		}
+		t.Run("proxyc.exe", func(t *testing.T) {
+			calls["proxyc.exe"] = play(t, "", func(_ *player, step int) applytest.HNSState { return states[step] })
+		})
 		t.Logf("%s: calls of the host: kube-proxy.exe %d, proxyc.exe %d", c.Name, calls["kube-proxy.exe"], calls["proxyc.exe"])
 		if calls["proxyc.exe"] >= calls["kube-proxy.exe"] {
 			t.Errorf("%s: proxyc.exe calls the host more often", c.Name)
@@ -231,6 +245,9 @@ func TestApply(t *testing.T) {
 		out, err := l.node.Run(cmd)
 		if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != code {
 			t.Fatalf("%v: %v, want exit code %d\n%s", args, err, code, out)
+		}
+		if err != nil {
+			return err.Error() // it has what was written to standard error
 		}
 		return string(out)
 	}
