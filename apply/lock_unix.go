@@ -8,14 +8,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
-
-// Lock is held by the one process that may change a node's rules.
-type Lock struct{ file *os.File }
 
 // AcquireLock takes the lock of the network namespace that the calling thread
 // is in, under dir, and writes the owner into it. While another process holds
@@ -38,17 +33,14 @@ func AcquireLock(ctx context.Context, dir string) (*Lock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
-	if err := waitForLock(ctx, f); err != nil {
-		owner, _ := os.ReadFile(path)
+	try := func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
+	if err := waitForLock(ctx, try, unix.EWOULDBLOCK); err != nil {
+		err = lockError(path, path, err, unix.EWOULDBLOCK)
 		f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("lock %s: held by %s", path, strings.TrimSpace(string(owner)))
-		}
-		return nil, fmt.Errorf("lock %s: %w", path, err)
+		return nil, err
 	}
-	owner := fmt.Sprintf("process %d (%s)\n", os.Getpid(), strings.Join(os.Args, " "))
 	_, err = unix.FcntlInt(f.Fd(), unix.F_SETFD, 0) // started programs inherit it
-	if err := errors.Join(err, f.Truncate(0), writeAt(f, owner)); err != nil {
+	if err := errors.Join(err, f.Truncate(0), writeAt(f, lockOwner())); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
@@ -76,23 +68,6 @@ func ownDir(dir string) error {
 func writeAt(f *os.File, s string) error {
 	_, err := f.WriteAt([]byte(s), 0)
 	return err
-}
-
-// waitForLock polls, since flock cannot be interrupted by a context.
-func waitForLock(ctx context.Context, f *os.File) error {
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-ticker.C:
-		}
-	}
 }
 
 // Release gives the lock back.

@@ -6,14 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
-	"time"
 
 	"golang.org/x/sys/windows"
 )
-
-// Lock is held by the one process that may change a node's rules.
-type Lock struct{ file *os.File }
 
 // AcquireLock takes the node's lock, a file in dir, and writes the owner beside
 // it. While another process holds it, it waits until ctx ends, then names that
@@ -28,37 +23,19 @@ func AcquireLock(ctx context.Context, dir string) (*Lock, error) {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
 	ownerFile := filepath.Join(dir, "proxyc.owner") // what is locked cannot be read
-	if err := waitForLock(ctx, f); err != nil {
-		f.Close()
-		owner, _ := os.ReadFile(ownerFile)
-		if errors.Is(err, windows.ERROR_LOCK_VIOLATION) {
-			return nil, fmt.Errorf("lock %s: held by %s", path, strings.TrimSpace(string(owner)))
-		}
-		return nil, fmt.Errorf("lock %s: %w", path, err)
+	try := func() error {
+		return windows.LockFileEx(windows.Handle(f.Fd()), windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &windows.Overlapped{})
 	}
-	owner := fmt.Sprintf("process %d (%s)\n", os.Getpid(), strings.Join(os.Args, " "))
-	if err := os.WriteFile(ownerFile, []byte(owner), 0o600); err != nil {
+	if err := waitForLock(ctx, try, windows.ERROR_LOCK_VIOLATION); err != nil {
+		err = lockError(path, ownerFile, err, windows.ERROR_LOCK_VIOLATION)
+		f.Close()
+		return nil, err
+	}
+	if err := os.WriteFile(ownerFile, []byte(lockOwner()), 0o600); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	return &Lock{f}, nil
-}
-
-// waitForLock polls, since a wait for a lock cannot be interrupted by a context.
-func waitForLock(ctx context.Context, f *os.File) error {
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		err := windows.LockFileEx(windows.Handle(f.Fd()), windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &windows.Overlapped{})
-		if !errors.Is(err, windows.ERROR_LOCK_VIOLATION) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-ticker.C:
-		}
-	}
 }
 
 // Release gives the lock back.
