@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -44,9 +43,7 @@ var (
 
 // natives returns the rules of a table that the tools of iptables did not make.
 func natives(f ir.Family, table string) (all []native, err error) {
-	msgs, err := ask(f, table, netlink.Message{
-		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETRULE, Flags: netlink.Request | netlink.Dump},
-	})
+	msgs, err := ask(f, table, unix.NFT_MSG_GETRULE, netlink.Request|netlink.Dump, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -75,19 +72,6 @@ func natives(f ir.Family, table string) (all []native, err error) {
 		}
 	}
 	return all, nil
-}
-
-// decode calls f for each attribute.
-func decode(b []byte, f func(*netlink.AttributeDecoder)) error {
-	ad, err := netlink.NewAttributeDecoder(b)
-	if err != nil {
-		return err
-	}
-	ad.ByteOrder = binary.BigEndian
-	for ad.Next() {
-		f(ad)
-	}
-	return ad.Err()
 }
 
 // knownRule reports whether iptables-nft makes rules of such expressions.
@@ -156,30 +140,12 @@ func (d *Dataplane) removeNatives(f ir.Family) (removed bool, err error) {
 
 // remove deletes the rule, if it is there.
 func (n native) remove(f ir.Family) error {
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
-	if err != nil {
-		return fmt.Errorf("netlink socket of nf_tables: %w", err)
-	}
-	defer c.Close()
-	ae := netlink.NewAttributeEncoder()
-	ae.ByteOrder = binary.BigEndian
-	ae.String(unix.NFTA_RULE_TABLE, n.table)
-	ae.String(unix.NFTA_RULE_CHAIN, n.chain)
-	ae.Uint64(unix.NFTA_RULE_HANDLE, n.handle)
-	attributes, err := ae.Encode()
-	if err != nil {
-		return err
-	}
-	family := byte(unix.NFPROTO_IPV4)
-	if f == ir.IPv6 {
-		family = unix.NFPROTO_IPV6
-	}
-	_, err = transact(c, netlink.Message{
-		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_DELRULE, Flags: netlink.Request | netlink.Acknowledge},
-		Data:   append([]byte{family, 0, 0, 0}, attributes...),
+	err := change(f, n.table, unix.NFT_MSG_DELRULE, func(ae *netlink.AttributeEncoder) {
+		ae.String(unix.NFTA_RULE_CHAIN, n.chain)
+		ae.Uint64(unix.NFTA_RULE_HANDLE, n.handle)
 	})
 	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("table %s %s %s: %w", nftFamily(f), n.table, n, err)
+		return fmt.Errorf("%s: %w", n, err)
 	}
 	return nil
 }

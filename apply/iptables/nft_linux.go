@@ -1,0 +1,87 @@
+package iptables
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Of the nft variant's tables, nf_tables itself is asked what the tools of
+// iptables do not tell.
+
+// nfgenHead is the length of the head of each message (struct nfgenmsg).
+const nfgenHead = 4
+
+// ask asks nf_tables about a table. more appends what else the message has; nil:
+// nothing.
+func ask(f ir.Family, table string, typ uint16, flags netlink.HeaderFlags, more func(*netlink.AttributeEncoder)) ([]netlink.Message, error) {
+	return speak(f, table, typ, flags, more, func(c *netlink.Conn, m netlink.Message) ([]netlink.Message, error) { return c.Execute(m) })
+}
+
+// change changes something of a table, in a transaction of its own.
+func change(f ir.Family, table string, typ uint16, more func(*netlink.AttributeEncoder)) error {
+	_, err := speak(f, table, typ, netlink.Request|netlink.Acknowledge, more, transact)
+	return err
+}
+
+// speak makes a message about a table, whose name is the first attribute of all
+// kinds, and lets send send it.
+func speak(f ir.Family, table string, typ uint16, flags netlink.HeaderFlags, more func(*netlink.AttributeEncoder),
+	send func(*netlink.Conn, netlink.Message) ([]netlink.Message, error)) (answers []netlink.Message, err error) {
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return nil, fmt.Errorf("netlink socket of nf_tables: %w", err)
+	}
+	defer c.Close()
+	ae := netlink.NewAttributeEncoder()
+	ae.ByteOrder = binary.BigEndian
+	ae.String(unix.NFTA_TABLE_NAME, table)
+	if more != nil {
+		more(ae)
+	}
+	attributes, err := ae.Encode()
+	if err != nil {
+		return nil, err
+	}
+	family := byte(unix.NFPROTO_IPV4)
+	if f == ir.IPv6 {
+		family = unix.NFPROTO_IPV6
+	}
+	answers, err = send(c, netlink.Message{
+		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | typ), Flags: flags},
+		Data:   append([]byte{family, 0, 0, 0}, attributes...),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("table %s %s: %w", nftFamily(f), table, err)
+	}
+	return answers, nil
+}
+
+// transact sends a message as a transaction, which it is the last of.
+func transact(c *netlink.Conn, m netlink.Message) ([]netlink.Message, error) {
+	frame := func(t uint16) netlink.Message {
+		subsystem := binary.BigEndian.AppendUint16([]byte{unix.AF_UNSPEC, 0}, unix.NFNL_SUBSYS_NFTABLES)
+		return netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(t), Flags: netlink.Request}, Data: subsystem}
+	}
+	if _, err := c.SendMessages([]netlink.Message{frame(unix.NFNL_MSG_BATCH_BEGIN), m, frame(unix.NFNL_MSG_BATCH_END)}); err != nil {
+		return nil, err
+	}
+	return c.Receive()
+}
+
+// decode calls f for each attribute.
+func decode(b []byte, f func(*netlink.AttributeDecoder)) error {
+	ad, err := netlink.NewAttributeDecoder(b)
+	if err != nil {
+		return err
+	}
+	ad.ByteOrder = binary.BigEndian
+	for ad.Next() {
+		f(ad)
+	}
+	return ad.Err()
+}
