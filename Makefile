@@ -39,7 +39,7 @@ check:
 test:
 	$(GO) build ./...
 	cd e2e/types && $(GO) test ./...
-	PROXYC_REQUIRE=all $(GO) test -p 1 -timeout 30m ./...
+	.ci/untouched PROXYC_REQUIRE=all $(GO) test -p 1 -timeout 30m ./...
 	$(MAKE) e2e
 
 # e2e-tools builds the real etcd, kube-apiserver and kube-proxy, minutes the first time; then they are in Go's cache.
@@ -48,7 +48,7 @@ e2e-tools:
 
 # e2e plays proxyc against them, with real packets.
 e2e: e2e-tools
-	cd e2e && PROXYC_REQUIRE=all $(GO) test -p 1 -timeout 30m $$($(GO) list ./... | grep -v /windows)
+	cd e2e && ../.ci/untouched PROXYC_REQUIRE=all $(GO) test -p 1 -timeout 30m $$($(GO) list ./... | grep -v /windows)
 
 # setup-windows installs wine, and a compiler for the libraries that it lacks.
 setup-windows:

@@ -28,6 +28,21 @@ func RequireRoot(t testing.TB) {
 	}
 }
 
+// InNamespace runs f in a network namespace of its own, which ends with it. It takes a test without root
+// as [RequireRoot] does. A test that f starts with t.Run is outside: it has a goroutine of its own.
+func InNamespace(t testing.TB, f func()) {
+	t.Helper()
+	RequireRoot(t)
+	ns, err := NewNamespace(t.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	if err := ns.Do(func() error { f(); return nil }); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // HaveRoot says why the process may not make network namespaces, for a test of which only a part needs
 // one. It fails the test where RequireRoot would.
 func HaveRoot(t testing.TB) error {

@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/proxyc/proxyc/apply"
-	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/run"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -22,11 +21,10 @@ var errFault = errors.New("injected")
 // and Commit are due, which make up for all that was missed, and a Plan never
 // changes: whichever run of a tool fails, before it takes effect or after.
 func TestFaultsAtEachRun(t *testing.T) {
-	applytest.RequireRoot(t)
-	inNamespace(t, func(t *testing.T, v Variant) {
-		for _, refused := range []bool{false, true} {
-			for _, after := range []bool{false, true} {
-				t.Run(fmt.Sprintf("refused %t, after %t", refused, after), func(t *testing.T) {
+	for _, refused := range []bool{false, true} {
+		for _, after := range []bool{false, true} {
+			t.Run(fmt.Sprintf("refused %t, after %t", refused, after), func(t *testing.T) {
+				inNamespace(t, func(t *testing.T, v Variant) {
 					target := open(t, apply.Options{IPTables: string(v)}, 8) // several runs
 					target.families = target.families[:1]
 					for n := 1; oneFault(t, target, refused, after, n); n++ {
@@ -35,9 +33,9 @@ func TestFaultsAtEachRun(t *testing.T) {
 						}
 					}
 				})
-			}
+			})
 		}
-	})
+	}
 }
 
 // oneFault lets the n-th run fail, and reports whether there was one.

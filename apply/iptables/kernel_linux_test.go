@@ -34,14 +34,7 @@ func inNamespace(t *testing.T, f func(t *testing.T, v Variant)) {
 	for _, v := range variants {
 		t.Run(string(v), func(t *testing.T) {
 			t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
-			ns, err := applytest.NewNamespace("iptables")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer ns.Close()
-			if err := ns.Do(func() error { f(t, v); return nil }); err != nil {
-				t.Fatal(err)
-			}
+			applytest.InNamespace(t, func() { f(t, v) })
 		})
 	}
 }

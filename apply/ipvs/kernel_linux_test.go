@@ -11,6 +11,7 @@ import (
 	moby "github.com/moby/ipvs"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/ipvs"
 )
@@ -20,7 +21,7 @@ import (
 // such a moby.
 func withIPVS(t *testing.T, f func(n *node)) {
 	t.Helper()
-	inNamespace(t, func() {
+	applytest.InNamespace(t, func() {
 		n, lacks, err := dialNode(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -39,7 +40,7 @@ func withIPVS(t *testing.T, f func(n *node)) {
 // A mode that cannot run is refused with everything that lacks, each with what
 // mends it, and nothing is touched.
 func TestOpenNamesWhatLacks(t *testing.T) {
-	inNamespace(t, func() {
+	applytest.InNamespace(t, func() {
 		before := sh(t, "ip link; ipset list -n; iptables-nft-save")
 		d, err := Open(t.Context(), apply.Options{IPTables: "nft", IPVS: apply.IPVS{Scheduler: "none-such"}})
 		if err == nil {

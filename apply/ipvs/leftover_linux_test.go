@@ -16,20 +16,6 @@ import (
 	rules "github.com/proxyc/proxyc/render/ipvs"
 )
 
-// inNamespace runs f in a network namespace of its own.
-func inNamespace(t *testing.T, f func()) {
-	t.Helper()
-	applytest.RequireRoot(t)
-	ns, err := applytest.NewNamespace("ipvs")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
-	if err := ns.Do(func() error { f(); return nil }); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func sh(t *testing.T, script string) string {
 	t.Helper()
 	out, err := exec.Command("sh", "-ec", script).CombinedOutput()
@@ -57,7 +43,7 @@ func objects(left []apply.Leftover) []string {
 }
 
 func TestLeftovers(t *testing.T) {
-	inNamespace(t, func() {
+	applytest.InNamespace(t, func() {
 		if left := leftovers(t); len(left) > 0 {
 			t.Fatalf("leftovers of a new namespace: got %v", objects(left))
 		}
@@ -97,7 +83,7 @@ func TestLeftovers(t *testing.T) {
 }
 
 func TestRemoveSetInUse(t *testing.T) {
-	inNamespace(t, func() {
+	applytest.InNamespace(t, func() {
 		sh(t, `
 			ipset create KUBE-CLUSTER-IP hash:ip,port
 			ipset create KUBE-IPVS-IPS hash:ip
@@ -126,7 +112,7 @@ func TestRemoveSetInUse(t *testing.T) {
 }
 
 func TestNodePorts(t *testing.T) {
-	inNamespace(t, func() {
+	applytest.InNamespace(t, func() {
 		sh(t, `
 			ipset create KUBE-NODE-PORT-TCP bitmap:port range 0-65535
 			ipset add KUBE-NODE-PORT-TCP 30080

@@ -57,7 +57,7 @@ func TestLegacy(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
-			inNamespace(t, func() {
+			applytest.InNamespace(t, func() {
 				legacy(t, "iptables-restore", theirs)
 				legacy(t, "ip6tables-restore", theirs6)
 				told := 0
@@ -123,7 +123,7 @@ func watched(t *testing.T, f func(m *Legacy, told *int)) {
 	t.Helper()
 	applytest.RequireRoot(t)
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
-	inNamespace(t, func() {
+	applytest.InNamespace(t, func() {
 		told := 0
 		m := OpenLegacy(func(bool) { told++ })
 		m.Begin()
@@ -138,18 +138,6 @@ func count(b bool) int {
 		return 1
 	}
 	return 0
-}
-
-func inNamespace(t *testing.T, f func()) {
-	t.Helper()
-	ns, err := applytest.NewNamespace("monitor")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
-	if err := ns.Do(func() error { f(); return nil }); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // legacy runs a tool of the legacy variant.

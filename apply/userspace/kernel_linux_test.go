@@ -57,25 +57,15 @@ type world struct {
 // inNamespace plays in a network namespace of its own. The Proxy's goroutines
 // are not in it: it takes no connections there.
 func inNamespace(t *testing.T, play func(w *world)) {
-	applytest.RequireRoot(t)
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
-	ns, err := applytest.NewNamespace("userspace")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
-	err = ns.Do(func() error {
+	applytest.InNamespace(t, func() {
 		d, err := Open(t.Context(), apply.Options{IPTables: "nft"})
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
 		defer d.Close()
 		play(&world{t, d})
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // apply puts Programs in force, and returns what was done.
