@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -46,6 +47,7 @@ func (p *process) close(dataplane apply.Dataplane, log *logger) {
 		log.Error("closing the rules", "err", err)
 	}
 	if dr, ok := dataplane.(apply.Drainer); ok {
+		p.draining = slices.DeleteFunc(p.draining, func(d apply.Drainer) bool { return d.Carried() == 0 })
 		p.draining = append(p.draining, dr)
 	}
 }

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
-	"sync"
 
 	"golang.org/x/sys/windows/svc"
 	"golang.org/x/sys/windows/svc/eventlog"
@@ -85,62 +83,4 @@ func (s *service) Execute(_ []string, requests <-chan svc.ChangeRequest, status 
 			}
 		}
 	}
-}
-
-// logFileSize is how large the log may become before the next one is begun; one
-// old one is kept.
-const logFileSize = 32 << 20
-
-// logFile is a log that does not grow without bound.
-type logFile struct {
-	path string
-	max  int64
-
-	mu   sync.Mutex
-	file *os.File
-	size int64
-}
-
-func openLogFile(path string, max int64) (*logFile, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, err
-	}
-	l := &logFile{path: path, max: max}
-	return l, l.open()
-}
-
-func (l *logFile) open() (err error) {
-	if l.file, err = os.OpenFile(l.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
-		return err
-	}
-	info, err := l.file.Stat()
-	if err == nil {
-		l.size = info.Size()
-	}
-	return err
-}
-
-// Write writes a message to the log, and begins another file where this one is full.
-func (l *logFile) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.size > 0 && l.size+int64(len(b)) > l.max {
-		l.file.Close()
-		if err := os.Rename(l.path, l.path+".old"); err != nil {
-			return 0, err
-		}
-		if err := l.open(); err != nil {
-			return 0, err
-		}
-	}
-	n, err := l.file.Write(b)
-	l.size += int64(n)
-	return n, err
-}
-
-// Close closes the file.
-func (l *logFile) Close() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.file.Close()
 }

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"sync"
+)
+
+// logFileSize is how large the log of a service may become, in bytes, before the next one is begun; one
+// old one is kept.
+const logFileSize = 32 << 20
+
+// logFile is a log that does not grow without bound.
+type logFile struct {
+	path string
+	max  int64
+
+	mu   sync.Mutex
+	file *os.File
+	size int64
+}
+
+func openLogFile(path string, max int64) (*logFile, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	l := &logFile{path: path, max: max}
+	return l, l.open()
+}
+
+func (l *logFile) open() (err error) {
+	if l.file, err = os.OpenFile(l.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
+		return err
+	}
+	info, err := l.file.Stat()
+	if err == nil {
+		l.size = info.Size()
+	}
+	return err
+}
+
+// Write writes a message to the log, and begins another file where this one is full.
+func (l *logFile) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.size > 0 && l.size+int64(len(b)) > l.max {
+		if err := l.rotate(); err != nil {
+			return 0, err
+		}
+	}
+	n, err := l.file.Write(b)
+	l.size += int64(n)
+	return n, err
+}
+
+// rotate begins another file. Where this one cannot be moved, because somebody
+// has it open, it goes on: a log that is too long is better than none.
+func (l *logFile) rotate() error {
+	l.file.Close()
+	movedErr := os.Rename(l.path, l.path+".old")
+	if err := l.open(); err != nil {
+		return err
+	}
+	if movedErr != nil {
+		l.size = 0 // another try when as much again is written
+	}
+	return nil
+}
+
+// Close closes the file.
+func (l *logFile) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.file.Close()
+}
