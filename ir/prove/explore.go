@@ -19,7 +19,37 @@ type explorer struct {
 	isOwn  map[netip.Addr]bool
 	lowest netip.Addr
 	cuts   sim.Cuts
-	result Result
+	found  // of the destination that is explored
+}
+
+// found is what is found of destinations.
+type found struct {
+	classes int
+	list    []finding
+}
+
+// finding is a class whose packets are not shown to meet the same fate.
+type finding struct {
+	Difference
+	unknown []string // what is not understood of it; empty: the fates differ
+}
+
+func (f *found) add(part found) {
+	f.classes += part.classes
+	f.list = append(f.list, part.list...)
+}
+
+// result splits what is found into what is sure and what is not.
+func (f *found) result() *Result {
+	r := &Result{Classes: f.classes}
+	for _, one := range f.list {
+		if len(one.unknown) > 0 {
+			r.Doubts = append(r.Doubts, Doubt{one.Class, one.unknown})
+		} else {
+			r.Differences = append(r.Differences, one.Difference)
+		}
+	}
+	return r
 }
 
 func newExplorer(n Node, a, b Side) *explorer {
@@ -38,27 +68,22 @@ func newExplorer(n Node, a, b Side) *explorer {
 const otherIn = "eth0"
 
 // explore compares the fates of all packets to a destination.
-func (e *explorer) explore(d destination) Result {
-	e.result = Result{}
+func (e *explorer) explore(d destination) found {
+	e.found = found{}
 	for _, protocol := range [...]ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
-		from := len(e.result.Differences)
-		doubts := len(e.result.Doubts)
+		from := len(e.list)
 		ports := newPorts()
 		for i := 0; i < len(ports.firsts); i++ {
 			e.port(d, protocol, ports, i)
 		}
 		slices.Sort(ports.firsts)
-		found, open := e.result.Differences[from:], e.result.Doubts[doubts:]
-		for i := range found {
-			ports.end(&found[i].Ports)
+		list := e.list[from:]
+		for i := range list {
+			ports.end(&list[i].Ports)
 		}
-		for i := range open {
-			ports.end(&open[i].Ports)
-		}
-		slices.SortStableFunc(found, func(a, b Difference) int { return a.compare(&b.Class) })
-		slices.SortStableFunc(open, func(a, b Doubt) int { return a.compare(&b.Class) })
+		slices.SortStableFunc(list, func(a, b finding) int { return a.compare(&b.Class) })
 	}
-	return e.result
+	return e.found
 }
 
 // port compares what comes to the i-th of the ports, and cuts these where it
@@ -74,7 +99,7 @@ func (e *explorer) port(d destination, protocol ir.Protocol, ports *ports, i int
 	for j := 0; j < len(ways.names); j++ {
 		class.Packet.In = ways.names[j]
 		sources := newSources(e.lowest)
-		from, doubts := len(e.result.Differences), len(e.result.Doubts)
+		from := len(e.list)
 		for k := 0; k < len(sources.firsts); k++ {
 			src, ok := e.source(&class, sources.firsts[k])
 			if !ok || sources.asked[src] {
@@ -99,18 +124,13 @@ func (e *explorer) port(d destination, protocol ir.Protocol, ports *ports, i int
 			}
 		}
 		slices.SortFunc(sources.firsts, netip.Addr.Compare)
-		end := func(c *Class) {
+		for i := range e.list[from:] {
+			c := &e.list[from+i].Class
 			c.AnyIn = c.Packet.In == ways.other()
 			c.Src.Last = ir.LastOf(e.node.Family.Any())
 			if i, _ := slices.BinarySearchFunc(sources.firsts, c.Src.First, netip.Addr.Compare); i+1 < len(sources.firsts) {
 				c.Src.Last = sources.firsts[i+1].Prev()
 			}
-		}
-		for i := range e.result.Differences[from:] {
-			end(&e.result.Differences[from+i].Class)
-		}
-		for i := range e.result.Doubts[doubts:] {
-			end(&e.result.Doubts[doubts+i].Class)
 		}
 	}
 }
@@ -179,15 +199,12 @@ func (s *sources) cut(p netip.Prefix) {
 
 // ask compares the fates of one packet.
 func (e *explorer) ask(c *Class) {
-	e.result.Classes++
+	e.classes++
 	e.cuts.Reset()
 	a := e.sides[0].Outcome(c.Packet, &e.cuts)
 	b := e.sides[1].Outcome(c.Packet, &e.cuts)
-	switch {
-	case len(e.cuts.Unknown) > 0:
-		e.result.Doubts = append(e.result.Doubts, Doubt{*c, slices.Clone(e.cuts.Unknown)})
-	case !a.Equal(b):
-		e.result.Differences = append(e.result.Differences, Difference{*c, a, b})
+	if len(e.cuts.Unknown) > 0 || !a.Equal(b) {
+		e.list = append(e.list, finding{Difference{*c, a, b}, slices.Clone(e.cuts.Unknown)})
 	}
 }
 

@@ -73,7 +73,7 @@ func (r *Result) Equal() bool { return len(r.Differences)+len(r.Doubts) == 0 }
 // ends early with the error of ctx.
 func Compare(ctx context.Context, n Node, a, b Side) (*Result, error) {
 	all := destinations(n, a, b)
-	parts := make([]Result, len(all))
+	parts := make([]found, len(all))
 	var wait sync.WaitGroup
 	workers := runtime.GOMAXPROCS(0)
 	for w := range workers {
@@ -88,27 +88,23 @@ func Compare(ctx context.Context, n Node, a, b Side) (*Result, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	var r Result
+	var whole found
 	for i := range parts {
-		r.Classes += parts[i].Classes
-		r.Differences = append(r.Differences, parts[i].Differences...)
-		r.Doubts = append(r.Doubts, parts[i].Doubts...)
+		whole.add(parts[i])
 	}
-	return &r, nil
+	return whole.result(), nil
 }
 
 // To is Compare for the destinations within one prefix, an address for example.
 func To(n Node, a, b Side, dst netip.Prefix) *Result {
 	e := newExplorer(n, a, b)
-	var r Result
+	var whole found
 	for _, d := range destinations(n, a, b) {
 		if dst.Contains(d.First) {
-			part := e.explore(d)
-			r.Classes += part.Classes
-			r.Differences, r.Doubts = append(r.Differences, part.Differences...), append(r.Doubts, part.Doubts...)
+			whole.add(e.explore(d))
 		}
 	}
-	return &r
+	return whole.result()
 }
 
 // destination is one class of destinations.
