@@ -133,9 +133,10 @@ const Unlimited = math.MaxInt64 - 1
 // ErrTooMuch is what more than the limit gives.
 var ErrTooMuch = errors.New("too much")
 
-// TooMuch returns the error for a snapshot of more than the limit.
-func TooMuch(limit int64) error {
-	return fmt.Errorf("with it the snapshot has more than the %d bytes of --snapshot-limit", limit)
+// TooMuch returns the error for what has more than the limit: "with it the
+// snapshot", where the error stands behind the name of a file.
+func TooMuch(what string, limit int64) error {
+	return fmt.Errorf("%s has more than the %d bytes of --snapshot-limit", what, limit)
 }
 
 // Read reads a file that may be compressed with gzip, and takes what it has off

@@ -219,7 +219,7 @@ func (e *env) readSnapshot(j *job, names []string, limit int64) bool {
 	for _, f := range all {
 		data, err := e.read(f.Name, &left)
 		if errors.Is(err, files.ErrTooMuch) {
-			fail(f.Name, files.TooMuch(limit))
+			fail(f.Name, files.TooMuch("with it the snapshot", limit))
 			break
 		} else if err != nil {
 			fail(f.Name, err)

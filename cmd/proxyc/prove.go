@@ -21,7 +21,7 @@ type proveCmd struct {
 	input
 
 	A       string `arg:"" placeholder:"SIDE" help:"One side: mode:MODE (the rules that proxyc writes in that mode), ir (what the configuration and the snapshot mean), ir:FILE (what compile -o ir-json wrote), dump:FILE (what iptables-save, ip6tables-save or nft list ruleset printed: proxyc's rules or kube-proxy's), kernel (what this node holds)."`
-	B       string `arg:"" placeholder:"SIDE" help:"The other side."`
+	B       string `arg:"" placeholder:"SIDE" help:"The other side. The files of a side may have as much as --snapshot-limit says."`
 	Output  string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
 	Variant string `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Which iptables the side kernel reads; auto is the one that the node uses."`
 	All     bool   `help:"Print all differences; by default those of the first 20 destinations."`
@@ -31,16 +31,25 @@ type proveCmd struct {
 func (c *proveCmd) Run(e *env) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	j, err := c.load(e)
+	names := slices.Concat(c.names(), sideFiles(c.A), sideFiles(c.B))
+	if err := oneStdin(names...); err != nil {
+		return err
+	}
+	// The configuration is read once more for each mode.
+	start, err := e.rereading(names, int64(c.Limit))
+	if err != nil {
+		return err
+	}
+	j, err := c.load(start())
 	if err != nil {
 		return err
 	}
 	programs := j.compile()
-	a, err := c.describe(ctx, e, j, programs, c.A)
+	a, err := c.describe(ctx, start(), j, programs, c.A)
 	if err != nil {
 		return j.finish(e, err)
 	}
-	b, err := c.describe(ctx, e, j, programs, c.B)
+	b, err := c.describe(ctx, start(), j, programs, c.B)
 	if err != nil {
 		return j.finish(e, err)
 	}

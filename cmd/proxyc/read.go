@@ -35,7 +35,7 @@ func (e *env) rereading(names []string, limit int64) (func() *env, error) {
 	left := cmp.Or(limit, files.Unlimited)
 	data, err := files.ReadFrom(e.stdin, 0, &left)
 	if errors.Is(err, files.ErrTooMuch) {
-		err = files.TooMuch(limit)
+		err = files.TooMuch("standard input", limit)
 	}
 	return func() *env {
 		again := *e

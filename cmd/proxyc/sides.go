@@ -2,13 +2,16 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -50,11 +53,33 @@ func (d *described) set(f ir.Family, s prove.Side) { *d.sides.At(f) = &s }
 // forms of sides, for errors and help.
 const sideForms = "mode:MODE, ir, ir:FILE, dump:FILE[,FILE] or kernel"
 
+// sideFiles returns the files that a side is read from.
+func sideFiles(name string) []string {
+	switch kind, arg, _ := strings.Cut(name, ":"); kind {
+	case "ir":
+		return []string{arg}
+	case "dump":
+		return strings.Split(arg, ",")
+	}
+	return nil
+}
+
 // describe reads a side as the command line names it. programs are those of the
 // configuration as it is.
 func (c *proveCmd) describe(ctx context.Context, e *env, j *job, programs ir.Programs, name string) (*described, error) {
 	kind, arg, _ := strings.Cut(name, ":")
 	d := &described{name: name}
+	left := cmp.Or(int64(c.Limit), files.Unlimited)
+	read := func(file string) ([]byte, error) {
+		text, err := e.read(file, &left)
+		if errors.Is(err, files.ErrTooMuch) {
+			err = files.TooMuch("with it the side", int64(c.Limit))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		return text, nil
+	}
 	switch {
 	case kind == "mode":
 		return d, c.ofMode(e, j, d, arg)
@@ -62,19 +87,19 @@ func (c *proveCmd) describe(ctx context.Context, e *env, j *job, programs ir.Pro
 		d.meaning(programs)
 		return d, nil
 	case kind == "ir" && arg != "":
-		text, err := e.readFile(arg)
+		text, err := read(arg)
 		if err != nil {
 			return nil, err
 		}
-		read, err := ir.ReadJSON(bytes.NewReader(text))
+		programs, err := ir.ReadJSON(bytes.NewReader(text))
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", arg, err)
 		}
-		d.meaning(read)
+		d.meaning(programs)
 		return d, nil
 	case kind == "dump" && arg != "":
-		for file := range strings.SplitSeq(arg, ",") {
-			text, err := e.readFile(file)
+		for _, file := range sideFiles(name) {
+			text, err := read(file)
 			if err != nil {
 				return nil, err
 			}
