@@ -174,7 +174,7 @@ func grouped(all []prove.Difference, p *ir.Program) (out []differs) {
 		if !known {
 			i = len(out)
 			at[k] = i
-			one := differs{To: destinationText(&d.Class), A: k.a, B: k.b, first: d.Class,
+			one := differs{A: k.a, B: k.b, first: d.Class,
 				Packet: fmt.Sprintf("--from %s --to %s", sourceFlag(d.Packet), ir.Match{Addr: d.Packet.Dst, Protocol: d.Packet.Protocol, Port: d.Packet.Port})}
 			if !d.AnyIn {
 				one.In = d.Packet.In
@@ -201,16 +201,24 @@ func grouped(all []prove.Difference, p *ir.Program) (out []differs) {
 
 // joinPorts makes one of those that differ in ports alone, of no Service.
 func joinPorts(all []differs) (out []differs) {
+	type kind struct {
+		dst            prove.Addrs
+		protocol       ir.Protocol
+		from, in, a, b string
+	}
+	at := map[kind]int{}
 	for _, d := range all {
-		i := slices.IndexFunc(out, func(o differs) bool {
-			return d.Frontend == "" && o.Frontend == "" && o.first.Dst == d.first.Dst && o.first.Protocol == d.first.Protocol &&
-				o.first.Packet.In == d.first.Packet.In && o.A == d.A && o.B == d.B && slices.Equal(o.From, d.From)
-		})
-		if i < 0 {
-			out = append(out, d)
-			continue
+		if d.Frontend == "" {
+			k := kind{d.first.Dst, d.first.Protocol, fmt.Sprint(d.From), d.first.Packet.In, d.A, d.B}
+			if i, known := at[k]; known {
+				out[i].ports = append(out[i].ports, d.first.Ports)
+				continue
+			}
+			at[k] = len(out)
 		}
-		out[i].ports = append(out[i].ports, d.first.Ports)
+		out = append(out, d)
+	}
+	for i := range out {
 		out[i].To = destinationText(&out[i].first, out[i].ports...)
 	}
 	slices.SortStableFunc(out, func(a, b differs) int {
