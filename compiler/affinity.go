@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -36,7 +37,7 @@ func (s *service) affinityValid() bool {
 // checkAffinity reports a timeout that the API does not admit; 0 is not set.
 func (s *service) checkAffinity() {
 	if s.AffinityIP && s.AffinitySecs != 0 && !s.affinityValid() {
-		s.report(affinityField, "must be 1-"+strconv.Itoa(longestAffinity)+" seconds, got "+strconv.Itoa(int(s.AffinitySecs))+
+		s.report(diag.AffinityTimeout, affinityField, "must be 1-"+strconv.Itoa(longestAffinity)+" seconds, got "+strconv.Itoa(int(s.AffinitySecs))+
 			": "+strconv.Itoa(defaultAffinity)+" counts")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -46,7 +47,7 @@ func (s *service) boundsPass(f ir.Family) {
 			return out
 		})
 		if len(left) > 0 {
-			s.report(left[0].field, s.tooMany(f, len(left), left[0]))
+			s.report(diag.TooManyFrontends, left[0].field, s.tooMany(f, len(left), left[0]))
 		}
 	}
 }

@@ -1,6 +1,9 @@
 package compiler
 
-import "github.com/proxyc/proxyc/ir"
+import (
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/ir"
+)
 
 // checkCapabilities warns of what a Service asks for and the mode lacks. As in
 // kube-proxy it is then ignored; SCTP ports are judged where ports are.
@@ -8,16 +11,17 @@ func (c *cluster) checkCapabilities(s *service) {
 	for _, f := range [...]struct {
 		asked  bool
 		need   ir.Capability
+		code   diag.Code
 		field  string
 		effect string
 	}{
-		{s.InternalLocal, ir.TrafficPolicies, "spec.internalTrafficPolicy", "has no traffic policies: Local counts as Cluster"},
-		{s.ExternalLocal, ir.TrafficPolicies, "spec.externalTrafficPolicy", "has no traffic policies: Local counts as Cluster"},
-		{len(s.SourceRanges) > 0, ir.SourceRanges, "spec.loadBalancerSourceRanges", "does not filter sources: every client is admitted"},
-		{s.wantsHealth(), ir.HealthPorts, "spec.healthCheckNodePort", "serves no health ports"},
+		{s.InternalLocal, ir.TrafficPolicies, diag.ModePolicies, "spec.internalTrafficPolicy", "has no traffic policies: Local counts as Cluster"},
+		{s.ExternalLocal, ir.TrafficPolicies, diag.ModePolicies, "spec.externalTrafficPolicy", "has no traffic policies: Local counts as Cluster"},
+		{len(s.SourceRanges) > 0, ir.SourceRanges, diag.ModeSources, "spec.loadBalancerSourceRanges", "does not filter sources: every client is admitted"},
+		{s.wantsHealth(), ir.HealthPorts, diag.ModeHealth, "spec.healthCheckNodePort", "serves no health ports"},
 	} {
 		if f.asked && !c.caps.Has(f.need) {
-			s.warn(f.field, "mode "+string(c.mode)+" "+f.effect)
+			s.warn(f.code, f.field, "mode "+string(c.mode)+" "+f.effect)
 		}
 	}
 	s.checkAffinity()
@@ -25,6 +29,6 @@ func (c *cluster) checkCapabilities(s *service) {
 		s.checkHealth()
 	}
 	if !c.caps.Has(ir.AffinityTimeout) && s.AffinityIP && s.affinityValid() && s.AffinitySecs != defaultAffinity {
-		s.warn(affinityField, "mode "+string(c.mode)+" leaves the timeout to Windows")
+		s.warn(diag.ModeAffinity, affinityField, "mode "+string(c.mode)+" leaves the timeout to Windows")
 	}
 }

@@ -250,7 +250,11 @@ func (c *claims) conflictsPass(e *entry, s *ir.Service) (*ir.Service, diag.List)
 		mine := claim{e, f.Kind}
 		if o := c.owner(f.Match); o.entry != e {
 			lost = true
-			diags.Add(diag.Diagnostic{Severity: diag.Error, Object: f.Origin.Object, Path: f.Origin.Field,
+			code := diag.VIPClaimed
+			if f.Match.NodeAddrs() {
+				code = diag.NodePortClaimed
+			}
+			diags.Add(diag.Diagnostic{Severity: diag.Error, Code: code, Object: f.Origin.Object, Path: f.Origin.Field,
 				Msg: f.Match.String() + " belongs to Service " + o.name.String() + ", " + o.why(mine) + ": it is left out here"})
 			continue
 		}
@@ -272,7 +276,7 @@ func (c *claims) hidden(e *entry, f *ir.Frontend) (diags diag.List) {
 		if o.entry == e {
 			continue
 		}
-		diags.Add(diag.Diagnostic{Severity: diag.Warning, Object: f.Origin.Object, Path: f.Origin.Field,
+		diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NodePortHidden, Object: f.Origin.Object, Path: f.Origin.Field,
 			Msg: strings.TrimPrefix(f.Match.String(), "node:") + " at the node's address " + a.String() + " is Service " + o.name.String() +
 				"'s " + o.kind.String() + ", which takes the packets to the node port there while it has endpoints"})
 	}

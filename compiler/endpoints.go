@@ -80,23 +80,23 @@ func (c *cluster) endpointsPass(s *service, family ir.Family) [][]endpoint {
 // addEndpoints adds what one entry of a slice's ports gives to the service port of its name.
 func (c *cluster) addEndpoints(s *service, family ir.Family, slice *snapshot.EndpointSlice, i int, merged [][]endpoint) {
 	in := &slice.Ports[i]
-	report := func(field, msg string) {
-		s.diags.Add(diag.Diagnostic{Severity: diag.Error, Object: sliceObject(slice), Path: field, Msg: msg})
+	report := func(code diag.Code, field, msg string) {
+		s.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: code, Object: sliceObject(slice), Path: field, Msg: msg})
 	}
 	protocol, known := protocolOf(in.Protocol)
 	n, valid := number(in.Port)
 	switch {
 	case !in.HasName: // SNAP-41
-		report(c.slicePortField(slice, i)+".name", "must be set, empty for a port without a name: the port is left out")
+		report(diag.SlicePort, c.slicePortField(slice, i)+".name", "must be set, empty for a port without a name: the port is left out")
 		return
 	case !in.HasPort || in.Port == 0:
-		report(c.slicePortField(slice, i)+".port", "must be set: all ports at once are not served")
+		report(diag.SlicePort, c.slicePortField(slice, i)+".port", "must be set: all ports at once are not served")
 		return
 	case !valid:
-		report(c.slicePortField(slice, i)+".port", "must be 1-65535, got "+strconv.Itoa(int(in.Port)))
+		report(diag.SlicePort, c.slicePortField(slice, i)+".port", "must be 1-65535, got "+strconv.Itoa(int(in.Port)))
 		return
 	case !known:
-		report(c.slicePortField(slice, i)+".protocol", "must be TCP, UDP or SCTP, got "+strconv.Quote(in.Protocol))
+		report(diag.SlicePort, c.slicePortField(slice, i)+".protocol", "must be TCP, UDP or SCTP, got "+strconv.Quote(in.Protocol))
 		return
 	}
 	name := ir.ServicePort{Service: s.Name, Port: in.Name, Protocol: protocol}
@@ -113,13 +113,13 @@ func (c *cluster) addEndpoints(s *service, family ir.Family, slice *snapshot.End
 		}
 		switch {
 		case e.Address == "" && !ok: // SNAP-42
-			report(c.endpointField(slice, j)+".addresses", "must not be empty: the endpoint is left out")
+			report(diag.EndpointAddress, c.endpointField(slice, j)+".addresses", "must not be empty: the endpoint is left out")
 		case !ok:
-			report(c.addressField(slice, j), "must be an IP address, got "+strconv.Quote(e.Address))
+			report(diag.EndpointAddress, c.addressField(slice, j), "must be an IP address, got "+strconv.Quote(e.Address))
 		case !family.Has(addr.Unmap()):
-			report(c.addressField(slice, j), "must be "+slice.AddressType+" as addressType says, got "+strconv.Quote(e.Address))
+			report(diag.EndpointAddress, c.addressField(slice, j), "must be "+slice.AddressType+" as addressType says, got "+strconv.Quote(e.Address))
 		case unusable(addr.Unmap()) != "":
-			report(c.addressField(slice, j), "must be an address that an endpoint can have, got "+e.Address+", which is "+unusable(addr.Unmap()))
+			report(diag.EndpointUnusable, c.addressField(slice, j), "must be an address that an endpoint can have, got "+e.Address+", which is "+unusable(addr.Unmap()))
 		default:
 			list = append(list, endpoint{netip.AddrPortFrom(addr.Unmap().WithZone(""), n), e, slice, j})
 		}
@@ -144,7 +144,7 @@ func (c *cluster) mergeDuplicates(s *service, list []endpoint) []endpoint {
 			loser, *last = *last, e
 		}
 		if !alike(last, &loser) {
-			s.diags.Add(diag.Diagnostic{Severity: diag.Info, Object: sliceObject(loser.slice), Path: c.endpointField(loser.slice, loser.index),
+			s.diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.EndpointTwice, Object: sliceObject(loser.slice), Path: c.endpointField(loser.slice, loser.index),
 				Msg: e.addrPort.String() + " differs in " + sliceObject(last.slice) + ", " + c.endpointField(last.slice, last.index) + ", which counts"})
 		}
 	}

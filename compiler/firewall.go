@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/inet"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -29,7 +30,7 @@ func (c *cluster) sourceRanges(s *service) {
 		text = strings.TrimSpace(text)
 		p, ok := inet.ParsePrefix(text)
 		if !ok {
-			s.report(c.names.ranges.at(i), "must be a CIDR, got "+strconv.Quote(text))
+			s.report(diag.RangeValue, c.names.ranges.at(i), "must be a CIDR, got "+strconv.Quote(text))
 			*unread.At(meant(text)) = true
 			continue
 		}
@@ -60,7 +61,7 @@ func nobody(object string, f ir.Family) ir.SourceRange {
 func (s *service) warnClosed() {
 	for f, v := range s.views.All() {
 		if v.closed && v.has(ir.LoadBalancer) {
-			s.warn(sourceRangesField, "no "+f.String()+" range can be read: the load balancer's "+f.String()+" addresses admit nobody, where kube-proxy would admit everybody")
+			s.warn(diag.RangesClosed, sourceRangesField, "no "+f.String()+" range can be read: the load balancer's "+f.String()+" addresses admit nobody, where kube-proxy would admit everybody")
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -18,7 +19,7 @@ func (s *service) wantsHealth() bool {
 // checkHealth reports a Service that should have a health port and has none.
 func (s *service) checkHealth() {
 	if s.Type == "LoadBalancer" && s.ExternalLocal && !s.wantsHealth() {
-		s.report("spec.healthCheckNodePort", "must be 1-65535 with externalTrafficPolicy Local, got "+strconv.Itoa(int(s.HealthPort)))
+		s.report(diag.HealthPortMissing, "spec.healthCheckNodePort", "must be 1-65535 with externalTrafficPolicy Local, got "+strconv.Itoa(int(s.HealthPort)))
 	}
 }
 

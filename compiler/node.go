@@ -45,7 +45,7 @@ func nodePass(in nodeInput, family ir.Family) (ir.Node, diag.List) {
 	case ir.ModeIPTables:
 		n.DropInvalid = !in.cfg.Conntrack.TCPBeLiberal && !in.facts.Liberal
 		if in.facts.Liberal && !in.cfg.Conntrack.TCPBeLiberal && family == ir.IPv4 {
-			diags.Add(diag.Diagnostic{Severity: diag.Info, Object: "config", Path: "conntrack.tcpBeLiberal",
+			diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.ConfigNoEffect, Object: "config", Path: "conntrack.tcpBeLiberal",
 				Msg: "is false, but this node's kernel has nf_conntrack_tcp_be_liberal: packets in state INVALID are not dropped"})
 		}
 	case ir.ModeIPVS:
@@ -62,11 +62,11 @@ func nodePass(in nodeInput, family ir.Family) (ir.Node, diag.List) {
 func (in nodeInput) nodeDiags() diag.List {
 	switch {
 	case in.facts.NodeName == "":
-		return diag.List{{Severity: diag.Warning, Object: "config", Path: "hostnameOverride",
+		return diag.List{{Severity: diag.Warning, Code: diag.NodeUnknown, Object: "config", Path: "hostnameOverride",
 			Msg:  "the node's name is not known: no endpoint counts as local",
 			Hint: "name the node with --hostname-override"}}
 	case in.object == nil:
-		return diag.List{{Severity: diag.Warning, Object: "Node " + in.facts.NodeName,
+		return diag.List{{Severity: diag.Warning, Code: diag.NodeUnknown, Object: "Node " + in.facts.NodeName,
 			Msg:  "not in the snapshot" + otherNodes(in.nodes) + ": its addresses, zone and pod ranges are not known",
 			Hint: "add the Node object, or name another node with --hostname-override"}}
 	}
@@ -185,7 +185,7 @@ func (in nodeInput) nodePorts(family ir.Family, primary netip.Addr, diags *diag.
 	origin := configOrigin("nodePortAddresses")
 	if in.mode == ir.ModeKernelspace {
 		if len(in.cfg.NodePortAddresses) > 0 {
-			diags.Add(diag.Diagnostic{Severity: diag.Warning, Object: "config", Path: "nodePortAddresses",
+			diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.ModeNodePorts, Object: "config", Path: "nodePortAddresses",
 				Msg: "has no effect in mode " + string(in.mode)})
 		}
 		origin.Reason = "mode " + string(in.mode) + " serves every address"
@@ -207,7 +207,7 @@ func (in nodeInput) nodePorts(family ir.Family, primary netip.Addr, diags *diag.
 				addrs.Prefixes = append(addrs.Prefixes, ir.NodePortPrefix{Prefix: netip.PrefixFrom(primary, family.Bits()), Origin: o})
 			}
 		case !ok:
-			diags.Add(diag.Diagnostic{Severity: diag.Error, Object: "config", Path: o.Field,
+			diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.ConfigValue, Object: "config", Path: o.Field,
 				Msg: "must be a CIDR, primary, localhost or all, got " + strconv.Quote(entry)})
 		case !family.Has(p.Addr()):
 		case p.Bits() == 0:
@@ -274,7 +274,7 @@ func (in nodeInput) detector(family ir.Family, primary netip.Addr, diags *diag.L
 			return cidrDetector(in.object.PodCIDRs, family, primary, origin, diags)
 		}
 		if len(in.facts.PodCIDRs) > 0 && family == ir.IPv4 {
-			diags.Add(diag.Diagnostic{Severity: diag.Warning, Object: origin.Object, Path: origin.Field,
+			diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NoPodRange, Object: origin.Object, Path: origin.Field,
 				Msg: "names no pod range: those that it had last stay in force"})
 		}
 		return cidrDetector(in.facts.PodCIDRs, family, primary, origin, diags)
@@ -293,7 +293,7 @@ func cidrDetector(cidrs []netip.Prefix, family ir.Family, primary netip.Addr, or
 		}
 	}
 	if primary.IsValid() {
-		diags.Add(diag.Diagnostic{Severity: diag.Warning, Object: origin.Object, Path: origin.Field,
+		diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NoPodRange, Object: origin.Object, Path: origin.Field,
 			Msg: "names no " + family.String() + " range: pods are not told from other sources in " + family.String()})
 	}
 	origin.Reason = "no " + family.String() + " range"
@@ -324,19 +324,19 @@ func (in nodeInput) hns(family ir.Family, diags *diag.List) *ir.HNS {
 		HealthzPort: config.HealthzPort,
 	}
 	if c.NetworkName == "" {
-		diags.Add(diag.Diagnostic{Severity: diag.Warning, Object: "config", Path: "winkernel.networkName",
+		diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.ConfigValue, Object: "config", Path: "winkernel.networkName",
 			Msg:  "must be the name of the HNS network, got none", // WIN-2
 			Hint: "kube-proxy reads the node's environment variable KUBE_NETWORK instead, which is not known here"})
 	}
 	if c.SourceVip == "" && strings.EqualFold(h.NetworkType, "Overlay") {
-		diags.Add(diag.Diagnostic{Severity: diag.Error, Object: "config", Path: "winkernel.sourceVip",
+		diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.ConfigValue, Object: "config", Path: "winkernel.sourceVip",
 			Msg: "must be the IP address that overlay networks masquerade with, got none"}) // WIN-4
 	}
 	switch a, ok := parseAddr(c.SourceVip); {
 	case ok && family.Has(a):
 		h.SourceVIP = a
 	case !ok && c.SourceVip != "":
-		diags.Add(diag.Diagnostic{Severity: diag.Error, Object: "config", Path: "winkernel.sourceVip",
+		diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.ConfigValue, Object: "config", Path: "winkernel.sourceVip",
 			Msg: "must be an IP address, got " + strconv.Quote(c.SourceVip)})
 	}
 	if a, err := netip.ParseAddrPort(in.cfg.HealthzBindAddress); err == nil {

@@ -91,13 +91,13 @@ func (c *cluster) service(svc *snapshot.Service) *service {
 }
 
 // report notes that a piece is left out.
-func (s *service) report(field, msg string) {
-	s.diags.Add(diag.Diagnostic{Severity: diag.Error, Object: s.object, Path: field, Msg: msg})
+func (s *service) report(code diag.Code, field, msg string) {
+	s.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: code, Object: s.object, Path: field, Msg: msg})
 }
 
 // warn notes that a piece is there, and does not do what it says.
-func (s *service) warn(field, msg string) {
-	s.diags.Add(diag.Diagnostic{Severity: diag.Warning, Object: s.object, Path: field, Msg: msg})
+func (s *service) warn(code diag.Code, field, msg string) {
+	s.diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: code, Object: s.object, Path: field, Msg: msg})
 }
 
 // parsePorts fills s.ports from spec.ports (SNAP-21, SNAP-25).
@@ -119,23 +119,23 @@ func (c *cluster) parsePort(s *service, i int) (port, bool) {
 	in := &s.Service.Ports[i]
 	protocol, ok := protocolOf(in.Protocol)
 	if !ok {
-		s.report(c.names.protocols.at(i), "must be TCP, UDP or SCTP, got "+strconv.Quote(in.Protocol))
+		s.report(diag.PortValue, c.names.protocols.at(i), "must be TCP, UDP or SCTP, got "+strconv.Quote(in.Protocol))
 		return port{}, false
 	}
 	if protocol == ir.SCTP && !c.caps.Has(ir.ServesSCTP) {
-		s.warn(c.names.protocols.at(i), "mode "+string(c.mode)+" does not proxy SCTP: the port is left out")
+		s.warn(diag.ModeSCTP, c.names.protocols.at(i), "mode "+string(c.mode)+" does not proxy SCTP: the port is left out")
 		return port{}, false
 	}
 	n, ok := number(in.Port)
 	if !ok {
-		s.report(c.names.portNumbers.at(i), "must be 1-65535, got "+strconv.Itoa(int(in.Port)))
+		s.report(diag.PortValue, c.names.portNumbers.at(i), "must be 1-65535, got "+strconv.Itoa(int(in.Port)))
 		return port{}, false
 	}
 	p := port{ServicePort: ir.ServicePort{Service: s.Name, Port: in.Name, Protocol: protocol}, index: i, number: n}
 	if in.NodePort != 0 {
 		if p.nodePort, ok = number(in.NodePort); !ok {
 			p.nodePort = 0
-			s.report(c.names.nodePorts.at(i), "must be 1-65535, got "+strconv.Itoa(int(in.NodePort)))
+			s.report(diag.PortValue, c.names.nodePorts.at(i), "must be 1-65535, got "+strconv.Itoa(int(in.NodePort)))
 		}
 	}
 	return p, true
@@ -170,7 +170,7 @@ func (c *cluster) dropDuplicates(s *service) {
 		nodePorts = map[number]int{}
 	)
 	leave := func(field string, first int) {
-		s.report(field, "is that of "+c.names.ports.at(first)+" too, for the same protocol: the port is left out")
+		s.report(diag.PortTwice, field, "is that of "+c.names.ports.at(first)+" too, for the same protocol: the port is left out")
 	}
 	kept := byIndex[:0]
 	for _, p := range byIndex {
@@ -183,7 +183,7 @@ func (c *cluster) dropDuplicates(s *service) {
 			continue
 		}
 		if first, taken := nodePorts[number{p.Protocol, p.nodePort}]; taken {
-			s.report(c.names.nodePorts.at(p.index), "is that of "+c.names.ports.at(first)+" too, which keeps it")
+			s.report(diag.PortTwice, c.names.nodePorts.at(p.index), "is that of "+c.names.ports.at(first)+" too, which keeps it")
 			p.nodePort = 0
 		}
 		names[p.ServicePort], numbers[number{p.Protocol, p.number}] = p.index, p.index
@@ -206,7 +206,7 @@ func (c *cluster) parseAddrs(s *service) {
 		if i < len(s.ClusterIPs) {
 			c.clusterIP(s, s.ClusterIPs[i], c.names.clusterIPs.at(i), family)
 		} else {
-			s.report("spec.ipFamilies["+strconv.Itoa(i)+"]", family+" has no address: there is no spec.clusterIPs["+strconv.Itoa(i)+"]")
+			s.report(diag.FamilyNoAddress, "spec.ipFamilies["+strconv.Itoa(i)+"]", family+" has no address: there is no spec.clusterIPs["+strconv.Itoa(i)+"]")
 		}
 	}
 	if c.externalIPs {
@@ -214,7 +214,7 @@ func (c *cluster) parseAddrs(s *service) {
 			s.address(ir.ExternalIP, text, c.names.externals.at(i))
 		}
 	} else if len(s.ExternalIPs) > 0 {
-		s.warn("spec.externalIPs", "is ignored: feature gate AllowServiceExternalIPs is off")
+		s.warn(diag.ExternalIPsOff, "spec.externalIPs", "is ignored: feature gate AllowServiceExternalIPs is off")
 	}
 	for i := range s.LoadBalancer {
 		if in := &s.LoadBalancer[i]; in.IP != "" && servesIngress(in) {
@@ -238,13 +238,13 @@ func (c *cluster) clusterIP(s *service, text, field, want string) {
 	addr, ok := parseAddr(text)
 	switch {
 	case !ok:
-		s.report(field, "must be an IP address, got "+strconv.Quote(text))
+		s.report(diag.VIPValue, field, "must be an IP address, got "+strconv.Quote(text))
 	case unusableVIP(ir.ClusterIP, addr) != "":
-		s.report(field, "must be an address that a Service can have, got "+text+", which is "+unusableVIP(ir.ClusterIP, addr))
+		s.report(diag.VIPValue, field, "must be an address that a Service can have, got "+text+", which is "+unusableVIP(ir.ClusterIP, addr))
 	case want != "" && ir.FamilyOf(addr).String() != want:
-		s.report(field, "must be "+want+" as spec.ipFamilies has it, got "+strconv.Quote(text))
+		s.report(diag.VIPValue, field, "must be "+want+" as spec.ipFamilies has it, got "+strconv.Quote(text))
 	case s.view(addr).has(ir.ClusterIP):
-		s.report(field, "a second "+want+" address is left out")
+		s.report(diag.VIPValue, field, "a second "+want+" address is left out")
 	default:
 		s.view(addr).addrs = []address{{addr, ir.ClusterIP, field}}
 	}
@@ -254,16 +254,16 @@ func (c *cluster) clusterIP(s *service, text, field, want string) {
 func (s *service) address(kind ir.Kind, text, field string) {
 	addr, ok := parseAddr(text)
 	if !ok {
-		s.report(field, "must be an IP address, got "+strconv.Quote(text))
+		s.report(diag.VIPValue, field, "must be an IP address, got "+strconv.Quote(text))
 		return
 	}
 	if why := unusableVIP(kind, addr); why != "" {
-		s.report(field, "must be an address that a Service can have, got "+text+", which is "+why)
+		s.report(diag.VIPValue, field, "must be an address that a Service can have, got "+text+", which is "+why)
 		return
 	}
 	v := s.view(addr)
 	if !v.has(ir.ClusterIP) {
-		s.warn(field, text+" is not served: the Service has no clusterIP in "+ir.FamilyOf(addr).String())
+		s.warn(diag.VIPNotServed, field, text+" is not served: the Service has no clusterIP in "+ir.FamilyOf(addr).String())
 		return
 	}
 	if v.at == nil {
@@ -277,7 +277,7 @@ func (s *service) address(kind ir.Kind, text, field string) {
 	case kind.Rank() < v.addrs[i].kind.Rank():
 		s.outrank(v, i, address{addr, kind, field})
 	default:
-		s.diags.Add(diag.Diagnostic{Severity: diag.Info, Object: s.object, Path: field, Msg: text + " stands in " + v.addrs[i].field + " already, which counts"})
+		s.diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.VIPTwice, Object: s.object, Path: field, Msg: text + " stands in " + v.addrs[i].field + " already, which counts"})
 	}
 }
 
@@ -288,9 +288,9 @@ func (s *service) address(kind ir.Kind, text, field string) {
 // want them gone.
 func (s *service) outrank(v *view, i int, lb address) {
 	if field := v.addrs[i].field; len(v.ranges) > 0 {
-		s.warn(lb.field, lb.String()+" stands in "+field+" too: spec.loadBalancerSourceRanges is in force for both")
+		s.warn(diag.VIPBothKinds, lb.field, lb.String()+" stands in "+field+" too: spec.loadBalancerSourceRanges is in force for both")
 	} else {
-		s.diags.Add(diag.Diagnostic{Severity: diag.Info, Object: s.object, Path: field, Msg: lb.String() + " stands in " + lb.field + " too, which counts"})
+		s.diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.VIPTwice, Object: s.object, Path: field, Msg: lb.String() + " stands in " + lb.field + " too, which counts"})
 	}
 	v.addrs[i] = lb
 }

@@ -96,7 +96,7 @@ func (s shared) confused(e *entry, svc *ir.Service) (diags diag.List) {
 		if w.n > 1 {
 			more = fmt.Sprintf(" and %d more", w.n-1)
 		}
-		diags.Add(diag.Diagnostic{Severity: diag.Warning, Object: object, Path: "spec.selector",
+		diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.EndpointShared, Object: object, Path: "spec.selector",
 			Msg: fmt.Sprintf("has endpoint %s/%s%s, as Service %s has: in mode ipvs the kernel does not tell apart connections from one port of a client to both, and one of them fails (kubernetes#107249)",
 				w.first.to, w.first.protocol, more, o.name)})
 	}

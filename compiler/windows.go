@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strconv"
 
+	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -54,7 +55,7 @@ func (c *cluster) windowsPorts(s *service, v *view) {
 			e.addrPort = netip.AddrPortFrom(e.addrPort.Addr(), from.addrPort.Port())
 		}
 		if differ {
-			s.warn(c.names.ports.at(s.ports[i].index)+".targetPort", "endpoints have different ports: mode kernelspace uses "+
+			s.warn(diag.ModePorts, c.names.ports.at(s.ports[i].index)+".targetPort", "endpoints have different ports: mode kernelspace uses "+
 				strconv.Itoa(int(from.addrPort.Port()))+" of "+from.addrPort.String()+" for all")
 		}
 		v.endpoints[i] = c.mergeDuplicates(s, list)

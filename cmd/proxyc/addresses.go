@@ -79,7 +79,7 @@ func (j *job) checkAddrs(facts compiler.Facts, programs ir.Programs) {
 	}
 	for _, p := range programs.All() {
 		if p.Node.NodePorts.Assigned() && slices.ContainsFunc(p.Services, hasNodePort) {
-			j.diags.Add(diag.Diagnostic{Severity: diag.Info, Object: "Node " + facts.NodeName, Path: "status.addresses",
+			j.diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.NodeAddresses, Object: "Node " + facts.NodeName, Path: "status.addresses",
 				Msg:  "has the only addresses that are known offline: in mode ipvs node ports answer at no others",
 				Hint: "name the others with --node-address IP@INTERFACE, or take this machine's with --live"})
 			return

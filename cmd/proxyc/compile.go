@@ -57,7 +57,7 @@ func (c *compileCmd) allNodes(e *env, job *job) error {
 	var nodes []compiler.Facts
 	for _, n := range job.snap.Nodes() {
 		if strings.ContainsAny(n.Name, `/\`) || strings.HasPrefix(n.Name, ".") {
-			job.diags.Add(diag.Diagnostic{Severity: diag.Error, Object: "Node " + n.Name, Path: "metadata.name", Msg: "must be usable as the name of a directory"})
+			job.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.ObjectName, Object: "Node " + n.Name, Path: "metadata.name", Msg: "must be usable as the name of a directory"})
 			continue
 		}
 		nodes = append(nodes, job.others(n.Name))

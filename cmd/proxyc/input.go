@@ -201,7 +201,7 @@ func (e *env) readSnapshot(j *job, names []string, limit int64) bool {
 	readable := true
 	fail := func(name string, err error) {
 		readable = false
-		j.diags.Add(diag.Diagnostic{Severity: diag.Error, File: name, Msg: err.Error()})
+		j.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: name, Msg: err.Error()})
 	}
 	if !j.each {
 		j.files.Most = sameFindings
@@ -229,7 +229,7 @@ func (e *env) readSnapshot(j *job, names []string, limit int64) bool {
 	}
 	j.diags.Add(j.snap.Finish()...)
 	if readable && len(j.snap.Services()) == 0 {
-		j.diags.Add(diag.Diagnostic{Severity: diag.Warning, Msg: "the snapshot has no Service: there is nothing to proxy",
+		j.diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NoServices, Msg: "the snapshot has no Service: there is nothing to proxy",
 			Hint: "it is what kubectl get services,endpointslices,nodes -A -o yaml prints"})
 	}
 	return readable

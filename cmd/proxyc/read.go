@@ -76,10 +76,10 @@ func (e *env) expand(name string, diags *diag.List) ([]files.File, error) {
 		return nil, err
 	}
 	for _, p := range found.Passed {
-		diags.Add(diag.Diagnostic{Severity: diag.Warning, File: p.Name, Msg: "is not read: it is " + p.Is})
+		diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.FilePassedOver, File: p.Name, Msg: "is not read: it is " + p.Is})
 	}
 	for _, u := range found.Unreadable {
-		diags.Add(diag.Diagnostic{Severity: diag.Error, File: u.Name, Msg: u.Err.Error()})
+		diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: u.Name, Msg: u.Err.Error()})
 	}
 	if len(found.Files)+len(found.Unreadable) == 0 {
 		return nil, errors.New("has no .yaml, .yml or .json file")

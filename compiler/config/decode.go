@@ -27,9 +27,9 @@ type decoder struct {
 	diags   diag.List
 }
 
-func (d *decoder) report(sev diag.Severity, n *yaml.Node, path, msg, hint string) {
+func (d *decoder) report(sev diag.Severity, code diag.Code, n *yaml.Node, path, msg, hint string) {
 	at := d.place(n)
-	d.diags.Add(diag.Diagnostic{Severity: sev, File: d.file, Line: at.line, Column: at.column, Path: path, Msg: msg, Hint: hint})
+	d.diags.Add(diag.Diagnostic{Severity: sev, Code: code, File: d.file, Line: at.line, Column: at.column, Path: path, Msg: msg, Hint: hint})
 }
 
 // wrong reports a value of the wrong kind.
@@ -38,7 +38,7 @@ func (d *decoder) wrong(n *yaml.Node, path, want, hint string) {
 	if isGone(path) {
 		sev = diag.Warning
 	}
-	d.report(sev, n, path, "must be "+want+", got "+describe(n), hint)
+	d.report(sev, diag.ConfigType, n, path, "must be "+want+", got "+describe(n), hint)
 	if src, ok := d.sources[path]; ok { // the field's place is that of its key
 		found := &d.diags[len(d.diags)-1]
 		found.Line, found.Column = src.Line, src.column
@@ -47,12 +47,12 @@ func (d *decoder) wrong(n *yaml.Node, path, want, hint string) {
 
 // sloppy reports what kube-proxy's strict decoding refuses and its lenient one
 // accepts (CFG-3).
-func (d *decoder) sloppy(n *yaml.Node, path, msg, hint string) {
+func (d *decoder) sloppy(code diag.Code, n *yaml.Node, path, msg, hint string) {
 	sev := diag.Warning
 	if d.strict {
 		sev = diag.Error
 	}
-	d.report(sev, n, path, msg, hint)
+	d.report(sev, code, n, path, msg, hint)
 }
 
 // value decodes n into v. It stands at the key or list item at. null leaves v
@@ -133,7 +133,7 @@ func (d *decoder) section(n *yaml.Node, v reflect.Value, path string) {
 			d.finite(p.value, join(path, p.key.Value), 0)
 		}
 		if !ok {
-			d.sloppy(p.key, join(path, p.key.Value), "unknown key, it has no effect", suggest(path, p.key.Value, known))
+			d.sloppy(diag.ConfigKey, p.key, join(path, p.key.Value), "unknown key, it has no effect", suggest(path, p.key.Value, known))
 			continue
 		}
 		d.value(p.key, p.value, field, join(path, p.key.Value))
@@ -149,7 +149,7 @@ func (d *decoder) finite(n *yaml.Node, path string, depth int) {
 	}
 	var f float64
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!float" && n.Decode(&f) == nil && (math.IsNaN(f) || math.IsInf(f, 0)) {
-		d.report(diag.Error, n, path, "must be a number that JSON has, got "+n.Value, "")
+		d.report(diag.Error, diag.ConfigType, n, path, "must be a number that JSON has, got "+n.Value, "")
 	}
 	for _, child := range n.Content {
 		d.finite(child, path, depth+1)
@@ -239,7 +239,7 @@ func (d *decoder) pairs(n *yaml.Node, path string) []pair {
 		p := pair{target(n.Content[i]), n.Content[i+1]}
 		switch {
 		case p.key.Kind != yaml.ScalarNode || isNull(p.key):
-			d.report(diag.Error, p.key, path, "must be a mapping with keys that are strings, got "+describe(p.key), "")
+			d.report(diag.Error, diag.ConfigType, p.key, path, "must be a mapping with keys that are strings, got "+describe(p.key), "")
 		case p.key.ShortTag() == "!!merge":
 			merged = append(merged, mergedPairs(p.value, 0)...)
 		default:
@@ -258,7 +258,7 @@ func (d *decoder) put(pairs []pair, p pair, path string) []pair {
 	for i, old := range pairs {
 		if old.key.Value == p.key.Value {
 			msg := fmt.Sprintf("duplicate key, first at line %d; the last value counts", d.place(old.key).line)
-			d.sloppy(p.key, join(path, p.key.Value), msg, "")
+			d.sloppy(diag.ConfigKeyTwice, p.key, join(path, p.key.Value), msg, "")
 			pairs[i] = p
 			return pairs
 		}

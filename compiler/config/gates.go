@@ -141,7 +141,7 @@ func (v *validator) gates() {
 		fate, other := gatesOfOthers()[name]
 		switch {
 		case ok && g.locked && on != g.on:
-			v.errorf(path, "must be %t or absent, the gate is locked, got %t", g.on, on)
+			v.refuse(path, "must be %t or absent, the gate is locked, got %t", g.on, on)
 		case ok:
 			v.noEffect(path, name)
 		case other:
@@ -149,7 +149,7 @@ func (v *validator) gates() {
 		case slices.Contains(strings.Fields(gatesOfOld), name):
 			v.warnf(path, "has no effect: a gate of an older release")
 		default:
-			v.diags.Add(diag.Diagnostic{Severity: diag.Error, Path: path, Msg: "unknown feature gate", Hint: didYouMean(name, GateNames())})
+			v.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.GateRefused, Path: path, Msg: "unknown feature gate", Hint: didYouMean(name, GateNames())})
 		}
 	}
 	v.gateNeeds(known)
@@ -158,7 +158,7 @@ func (v *validator) gates() {
 // noEffect is the finding about a gate that changes nothing here.
 func (v *validator) noEffect(path, name string) {
 	if !slices.ContainsFunc(Effects(), func(e Effect) bool { return e.Gate == name }) {
-		v.diags.Add(diag.Diagnostic{Severity: diag.Info, Path: path, Msg: "has no effect on proxyc"})
+		v.diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.GateNoEffect, Path: path, Msg: "has no effect on proxyc"})
 	}
 }
 
@@ -176,12 +176,17 @@ func (v *validator) gateNeeds(known map[string]gate) {
 			}
 		}
 		if len(off) > 0 {
-			v.errorf(join("featureGates", name), "is on and needs %s, which must be on, too", strings.Join(off, ", "))
+			v.refuse(join("featureGates", name), "is on and needs %s, which must be on, too", strings.Join(off, ", "))
 		}
 	}
 }
 
+// refuse notes a gate with which kube-proxy does not start.
+func (v *validator) refuse(path, format string, args ...any) {
+	v.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.GateRefused, Path: path, Msg: fmt.Sprintf(format, args...)})
+}
+
 // warnf notes what has no effect, or not the one that was meant.
 func (v *validator) warnf(path, format string, args ...any) {
-	v.diags.Add(diag.Diagnostic{Severity: diag.Warning, Path: path, Msg: fmt.Sprintf(format, args...)})
+	v.diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.GateForeign, Path: path, Msg: fmt.Sprintf(format, args...)})
 }

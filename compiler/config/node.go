@@ -38,12 +38,12 @@ func (r *Resolved) CheckNode(n NodeFamilies) diag.List {
 func (r *Resolved) Advice() diag.List {
 	var list diag.List
 	if r.ModeDefaulted() {
-		list.Add(diag.Diagnostic{Severity: diag.Info, Path: "mode", Msg: fmt.Sprintf("is not set, %s is used", r.Config.Mode),
+		list.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.ModeUnset, Path: "mode", Msg: fmt.Sprintf("is not set, %s is used", r.Config.Mode),
 			Hint: "set it, since kube-proxy 1.40 will use nftables"})
 	}
 	mode := r.Config.ProxyMode()
 	if len(r.Config.NodePortAddresses) == 0 && (mode == ir.ModeIPTables || mode == ir.ModeIPVS) {
-		list.Add(diag.Diagnostic{Severity: diag.Info, Path: "nodePortAddresses",
+		list.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.NodePortsAll, Path: "nodePortAddresses",
 			Msg: "is not set, node ports answer on all addresses of the node", Hint: `set it to ["primary"]`})
 	}
 	r.sources.locate(r.file(), list)
@@ -62,8 +62,8 @@ type nodeCheck struct {
 	diags diag.List
 }
 
-func (v *nodeCheck) add(sev diag.Severity, path, msg, hint string) {
-	v.diags.Add(diag.Diagnostic{Severity: sev, Path: path, Msg: msg, Hint: hint})
+func (v *nodeCheck) add(sev diag.Severity, code diag.Code, path, msg, hint string) {
+	v.diags.Add(diag.Diagnostic{Severity: sev, Code: code, Path: path, Msg: msg, Hint: hint})
 }
 
 func (v *nodeCheck) detectLocal() {
@@ -76,13 +76,13 @@ func (v *nodeCheck) detectLocal() {
 			if v.node.OnlyOne {
 				sev = diag.Error
 			}
-			v.add(sev, "clusterCIDR", fmt.Sprintf("must have an %s CIDR, the node's primary family, got %q", v.node.Primary, v.c.ClusterCIDR), "")
+			v.add(sev, diag.ClusterCIDRFamily, "clusterCIDR", fmt.Sprintf("must have an %s CIDR, the node's primary family, got %q", v.node.Primary, v.c.ClusterCIDR), "")
 		case v.node.DualStack && len(cidrs) == 1:
-			v.add(diag.Warning, "clusterCIDR", fmt.Sprintf("has one family on a dual-stack node, got %q", v.c.ClusterCIDR), "add a CIDR of the other family")
+			v.add(diag.Warning, diag.ClusterCIDRFamily, "clusterCIDR", fmt.Sprintf("has one family on a dual-stack node, got %q", v.c.ClusterCIDR), "add a CIDR of the other family")
 		}
 	case DetectNodeCIDR:
 		if v.otherFamily(v.node.PodCIDRs) {
-			v.add(diag.Error, "detectLocalMode", fmt.Sprintf("must not be %s, as no podCIDR of the Node is %s, its primary family", DetectNodeCIDR, v.node.Primary), "")
+			v.add(diag.Error, diag.NodeCIDRFamily, "detectLocalMode", fmt.Sprintf("must not be %s, as no podCIDR of the Node is %s, its primary family", DetectNodeCIDR, v.node.Primary), "")
 		}
 	}
 }
@@ -98,13 +98,13 @@ func (v *nodeCheck) nodePortAddresses() {
 		cidrs = append(cidrs, p)
 	}
 	if v.otherFamily(cidrs) {
-		v.add(diag.Warning, path, fmt.Sprintf("has no %s CIDR, the node's primary family: node ports answer on all its %s addresses", v.node.Primary, v.node.Primary), "")
+		v.add(diag.Warning, diag.NodePortsFamily, path, fmt.Sprintf("has no %s CIDR, the node's primary family: node ports answer on all its %s addresses", v.node.Primary, v.node.Primary), "")
 	}
 }
 
 func (v *nodeCheck) sourceVip() {
 	if ip, ok := inet.ParseAddr(v.c.Winkernel.SourceVip); ok && !v.node.Primary.Has(ip) {
-		v.add(diag.Warning, "winkernel.sourceVip", fmt.Sprintf("must be %s, the node's primary family, got %q", v.node.Primary, v.c.Winkernel.SourceVip), "")
+		v.add(diag.Warning, diag.AddressFamily, "winkernel.sourceVip", fmt.Sprintf("must be %s, the node's primary family, got %q", v.node.Primary, v.c.Winkernel.SourceVip), "")
 	}
 }
 
@@ -117,14 +117,14 @@ func (v *nodeCheck) singleStack() {
 		}
 	}
 	if v.otherFamily(exclude) {
-		v.add(diag.Warning, "ipvs.excludeCIDRs", fmt.Sprintf("has no %s CIDR, the node's only family", v.node.Primary), "")
+		v.add(diag.Warning, diag.AddressFamily, "ipvs.excludeCIDRs", fmt.Sprintf("has no %s CIDR, the node's only family", v.node.Primary), "")
 	}
 	for _, a := range []struct{ path, value string }{
 		{"healthzBindAddress", v.c.HealthzBindAddress}, {"metricsBindAddress", v.c.MetricsBindAddress},
 	} {
 		host, _, _ := splitHostPort(a.value)
 		if ip, ok := inet.ParseAddr(host); ok && !ip.IsUnspecified() && !v.node.Primary.Has(ip.Unmap()) {
-			v.add(diag.Warning, a.path, fmt.Sprintf("must be %s, the node's only family, got %q", v.node.Primary, a.value), "")
+			v.add(diag.Warning, diag.AddressFamily, a.path, fmt.Sprintf("must be %s, the node's only family, got %q", v.node.Primary, a.value), "")
 		}
 	}
 }

@@ -64,7 +64,7 @@ func (d *decoder) root(data []byte) *yaml.Node {
 	case len(with) > 0:
 		for _, o := range objects {
 			if o != with[0] && (slices.Contains(with, o) || o.Kind != yaml.MappingNode || lookup(o, "kind") == nil) {
-				d.report(diag.Warning, o, "", fmt.Sprintf("is not read: the configuration is the one at line %d", d.place(with[0]).line), "")
+				d.report(diag.Warning, diag.ConfigSecond, o, "", fmt.Sprintf("is not read: the configuration is the one at line %d", d.place(with[0]).line), "")
 			}
 		}
 		if broken != nil {
@@ -75,7 +75,7 @@ func (d *decoder) root(data []byte) *yaml.Node {
 		d.syntax(diag.Error, broken, "")
 		return nil
 	case len(objects) == 0:
-		d.report(diag.Error, &yaml.Node{Line: 1, Column: 1}, "", "no configuration found, the file is empty", "")
+		d.report(diag.Error, diag.ConfigMissing, &yaml.Node{Line: 1, Column: 1}, "", "no configuration found, the file is empty", "")
 		return nil
 	}
 	root := objects[0]
@@ -145,7 +145,7 @@ func (d *decoder) syntax(sev diag.Severity, err error, what string) {
 			at.Line, msg = line, text
 		}
 	}
-	d.report(sev, at, "", what+"not YAML or JSON: "+msg, "")
+	d.report(sev, diag.NotYAML, at, "", what+"not YAML or JSON: "+msg, "")
 }
 
 func isConfigMap(n *yaml.Node) bool { return hasKind(n, "ConfigMap") }
@@ -182,7 +182,7 @@ func (d *decoder) configMap(root *yaml.Node) *yaml.Node {
 	usual := path(configMapKeys[0])
 	data := lookup(root, "data")
 	if data == nil || data.Kind != yaml.MappingNode {
-		d.report(diag.Error, root, usual, "missing, a ConfigMap must have the configuration there", "")
+		d.report(diag.Error, diag.ConfigMissing, root, usual, "missing, a ConfigMap must have the configuration there", "")
 		return nil
 	}
 	in := configText{}
@@ -196,7 +196,7 @@ func (d *decoder) configMap(root *yaml.Node) *yaml.Node {
 		}
 	}
 	if in.text == nil {
-		d.report(diag.Error, data, usual, "missing, a ConfigMap must have the configuration there, or under "+strconv.Quote(configMapKeys[1])+"; it has "+keyList(data), "")
+		d.report(diag.Error, diag.ConfigMissing, data, usual, "missing, a ConfigMap must have the configuration there, or under "+strconv.Quote(configMapKeys[1])+"; it has "+keyList(data), "")
 		return nil
 	}
 	text := in.text
@@ -247,9 +247,9 @@ func (d *decoder) header(root *yaml.Node) bool {
 		}
 		switch {
 		case n == nil || isNull(n):
-			d.report(diag.Error, root, want.key, fmt.Sprintf("missing, must be %q", want.value), "")
+			d.report(diag.Error, diag.ConfigMissing, root, want.key, fmt.Sprintf("missing, must be %q", want.value), "")
 		case n.Kind == yaml.ScalarNode && n.Value != want.value:
-			d.report(diag.Error, keyOf(root, n), want.key, fmt.Sprintf("must be %q, got %q", want.value, n.Value), "")
+			d.report(diag.Error, diag.ConfigMissing, keyOf(root, n), want.key, fmt.Sprintf("must be %q, got %q", want.value, n.Value), "")
 			ok = false
 		}
 	}

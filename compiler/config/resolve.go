@@ -84,7 +84,7 @@ type resolver struct {
 func (r *resolver) load(read func(path string) ([]byte, error), strict bool) {
 	data, err := read(r.file)
 	if err != nil {
-		r.diags.Add(diag.Diagnostic{Severity: diag.Error, File: r.file, Msg: err.Error()})
+		r.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: r.file, Msg: err.Error()})
 		return
 	}
 	r.c, r.sources, r.diags = parse(r.file, data, strict)
@@ -96,11 +96,11 @@ func (r *resolver) load(read func(path string) ([]byte, error), strict bool) {
 }
 
 func (r *resolver) flagError(flag, format string, args ...any) {
-	r.diags.Add(diag.Diagnostic{Severity: diag.Error, Object: flag, Msg: fmt.Sprintf(format, args...)})
+	r.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FlagValue, Object: flag, Msg: fmt.Sprintf(format, args...)})
 }
 
 func (r *resolver) flagNote(sev diag.Severity, flag, format string, args ...any) {
-	r.diags.Add(diag.Diagnostic{Severity: sev, Object: flag, Msg: fmt.Sprintf(format, args...)})
+	r.diags.Add(diag.Diagnostic{Severity: sev, Code: diag.FlagNoEffect, Object: flag, Msg: fmt.Sprintf(format, args...)})
 }
 
 // set puts the value of a flag at a path of the configuration.
@@ -175,7 +175,7 @@ func (r *resolver) dead(tag reflect.StructTag) bool {
 }
 
 func (r *resolver) removedFlag(flag string, tag reflect.StructTag) {
-	d := diag.Diagnostic{Severity: diag.Info, Object: flag, Msg: "has no effect since release " + tag.Get("until")}
+	d := diag.Diagnostic{Severity: diag.Info, Code: diag.FlagNoEffect, Object: flag, Msg: "has no effect since release " + tag.Get("until")}
 	if has(tag, "userspace") {
 		d.Msg += ", except in mode userspace"
 	}
@@ -247,7 +247,7 @@ func (r *resolver) streams() {
 	}
 	for path, s := range map[string]*LogStreams{"logging.options.text.splitStream": &r.c.Logging.Options.Text, "logging.options.json.splitStream": &r.c.Logging.Options.JSON} {
 		if src := r.sources[path]; s.SplitStream && src.Flag == "" {
-			r.diags.Add(r.located(diag.Diagnostic{Severity: diag.Warning, Path: path, Msg: "has no effect unless feature gate " + gateLoggingAlpha + " is on"}))
+			r.diags.Add(r.located(diag.Diagnostic{Severity: diag.Warning, Code: diag.ConfigNoEffect, Path: path, Msg: "has no effect unless feature gate " + gateLoggingAlpha + " is on"}))
 			s.SplitStream = false
 		}
 	}
@@ -374,7 +374,7 @@ func (r *resolver) removed() {
 		if f.Until == "" || src.Line == 0 || src.isDefault || isZero(find(r.c, f.Path)) {
 			continue
 		}
-		d := diag.Diagnostic{Severity: diag.Warning, Path: f.Path, Msg: "has no effect since release " + f.Until}
+		d := diag.Diagnostic{Severity: diag.Warning, Code: diag.ConfigNoEffect, Path: f.Path, Msg: "has no effect since release " + f.Until}
 		if f.Modes == "U" {
 			if r.c.ProxyMode() == ir.ModeUserspace {
 				continue
@@ -387,10 +387,10 @@ func (r *resolver) removed() {
 		r.diags.Add(r.located(d))
 	}
 	if v := r.c.ShowHiddenMetricsForVersion; v != "" && isMinor(v) {
-		r.diags.Add(r.located(diag.Diagnostic{Severity: diag.Warning, Path: "showHiddenMetricsForVersion", Msg: "has no effect: no metric of proxyc is hidden"}))
+		r.diags.Add(r.located(diag.Diagnostic{Severity: diag.Warning, Code: diag.ConfigNoEffect, Path: "showHiddenMetricsForVersion", Msg: "has no effect: no metric of proxyc is hidden"}))
 	}
 	if c := r.c; c.WindowsRunAsService && c.ProxyMode() != ir.ModeKernelspace {
-		r.diags.Add(r.located(diag.Diagnostic{Severity: diag.Warning, Path: "windowsRunAsService", Msg: "has no effect on Linux"}))
+		r.diags.Add(r.located(diag.Diagnostic{Severity: diag.Warning, Code: diag.ConfigNoEffect, Path: "windowsRunAsService", Msg: "has no effect on Linux"}))
 	}
 }
 

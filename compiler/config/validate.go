@@ -40,7 +40,7 @@ type validator struct {
 }
 
 func (v *validator) errorf(path, format string, args ...any) {
-	v.diags.Add(diag.Diagnostic{Severity: diag.Error, Path: path, Msg: fmt.Sprintf(format, args...)})
+	v.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.ConfigValue, Path: path, Msg: fmt.Sprintf(format, args...)})
 }
 
 func (v *validator) general() {
@@ -297,7 +297,7 @@ func (v *validator) atLeast(path string, n, lo int32) {
 
 func (v *validator) oneOf(path, got string, allowed ...string) {
 	msg := fmt.Sprintf("must be one of %s, got %q", strings.Join(allowed, ", "), got)
-	v.diags.Add(diag.Diagnostic{Severity: diag.Error, Path: path, Msg: msg, Hint: didYouMean(got, allowed)})
+	v.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.ConfigValue, Path: path, Msg: msg, Hint: didYouMean(got, allowed)})
 }
 
 // isMinor reports whether a text names a minor release: "1.35".

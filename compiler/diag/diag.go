@@ -27,6 +27,7 @@ func (s Severity) String() string { return [...]string{"no severity", "error", "
 // without the parts that are empty.
 type Diagnostic struct {
 	Severity Severity
+	Code     Code   // the check that found it; not printed by String
 	File     string // input file; "-" is standard input
 	Line     int    // 1-based; 0: not known
 	Column   int    // 1-based, in bytes; 0: not known
@@ -94,7 +95,7 @@ func unseen(r rune) bool { return !strconv.IsPrint(r) }
 func (d Diagnostic) Compare(o Diagnostic) int {
 	return cmp.Or(d.rank()-o.rank(), cmp.Compare(d.File, o.File), cmp.Compare(d.Line, o.Line), cmp.Compare(d.Column, o.Column), cmp.Compare(d.Doc, o.Doc),
 		cmp.Compare(d.Object, o.Object), cmp.Compare(d.Path, o.Path), cmp.Compare(d.Severity, o.Severity),
-		cmp.Compare(d.Msg, o.Msg), cmp.Compare(d.Hint, o.Hint), cmp.Compare(d.More, o.More))
+		cmp.Compare(d.Msg, o.Msg), cmp.Compare(d.Hint, o.Hint), cmp.Compare(d.More, o.More), cmp.Compare(d.Code, o.Code))
 }
 
 func (d Diagnostic) rank() int {
@@ -152,7 +153,7 @@ func (l List) Fewer(most int) List {
 func (d Diagnostic) gist() Diagnostic {
 	kind, _, _ := strings.Cut(d.Object, " ")
 	msg, _, _ := strings.Cut(d.Msg, ", got ")
-	return Diagnostic{Severity: d.Severity, Object: kind, Path: withoutNumbers(d.Path), Msg: msg, Hint: d.Hint}
+	return Diagnostic{Severity: d.Severity, Code: d.Code, Object: kind, Path: withoutNumbers(d.Path), Msg: msg, Hint: d.Hint}
 }
 
 // withoutNumbers leaves the indexes out of a path.

@@ -65,9 +65,10 @@ func TestSortedKeepsList(t *testing.T) {
 	}
 }
 
-// Every Diagnostic in the program says its severity: without one it would not
-// even end the program with the right exit code.
-func TestSeverityIsGiven(t *testing.T) {
+// Every Diagnostic in the program says its severity and its code: without the one it
+// would not even end the program with the right exit code, without the other nobody
+// could suppress it.
+func TestSeverityAndCodeAreGiven(t *testing.T) {
 	files := token.NewFileSet()
 	seen := 0
 	err := filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
@@ -121,12 +122,17 @@ func typeName(e ast.Expr) string {
 
 func check(t *testing.T, files *token.FileSet, lit *ast.CompositeLit) {
 	t.Helper()
+	given := map[string]bool{}
 	for _, e := range lit.Elts {
 		if kv, ok := e.(*ast.KeyValueExpr); ok {
-			if key, ok := kv.Key.(*ast.Ident); ok && key.Name == "Severity" {
-				return
+			if key, ok := kv.Key.(*ast.Ident); ok {
+				given[key.Name] = true
 			}
 		}
 	}
-	t.Errorf("%s: a Diagnostic without Severity", files.Position(lit.Pos()))
+	for _, key := range []string{"Severity", "Code"} {
+		if !given[key] && len(lit.Elts) > 0 {
+			t.Errorf("%s: a Diagnostic without %s", files.Position(lit.Pos()), key)
+		}
+	}
 }

@@ -150,7 +150,7 @@ func (r *Reader) cutOff(to *diag.Gatherer, file string, data []byte, last *part)
 		return
 	}
 	end := len(bytes.TrimRight(data, "\n"))
-	d := diag.Diagnostic{Severity: r.CutOff, File: file, Doc: last.doc, Msg: "may be cut off: it " + why,
+	d := diag.Diagnostic{Severity: r.CutOff, Code: diag.FileCutOff, File: file, Doc: last.doc, Msg: "may be cut off: it " + why,
 		Line:   1 + bytes.Count(data[:end], []byte("\n")),
 		Column: end - bytes.LastIndexByte(data[:end], '\n')}
 	switch {

@@ -64,7 +64,7 @@ func (r *Reader) Decode(s *Snapshot, file string, data []byte, fromDirectory boo
 			for _, o := range result.objects {
 				at.index = o.index
 				if o.put(s) {
-					r.report(&found, placed{line: o.line, index: o.index, Diagnostic: diag.Diagnostic{Severity: diag.Warning, Object: o.name,
+					r.report(&found, placed{line: o.line, index: o.index, Diagnostic: diag.Diagnostic{Severity: diag.Warning, Code: diag.ObjectTwice, Object: o.name,
 						Msg: "given more than once: this one replaces the one before"}}, at)
 				}
 				r.note(o.name, at)
@@ -102,7 +102,7 @@ func (s *Snapshot) Finish() (list diag.List) {
 	for _, svc := range s.Services() {
 		if owned := s.Slices(svc.Name); len(owned) > 0 && owned[0].FromEndpoints {
 			list.Add(diag.Diagnostic{
-				Severity: diag.Info, Object: svc.Object,
+				Severity: diag.Info, Code: diag.FromEndpoints, Object: svc.Object,
 				Msg:  "no EndpointSlice serves it: its v1 Endpoints are used instead",
 				Hint: "they do not tell terminating endpoints or zone hints; add EndpointSlices where the cluster has them",
 			})
@@ -175,7 +175,7 @@ func (p *part) decode() result {
 	var r result
 	switch {
 	case p.problem != "":
-		r.fail(placed{Diagnostic: diag.Diagnostic{Severity: diag.Error, Msg: p.problem}})
+		r.fail(placed{Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.NotYAML, Msg: p.problem}})
 	case p.yaml != nil:
 		p.decodeYAML(&r)
 	default:
@@ -203,12 +203,12 @@ func (p *part) decodeYAML(r *result) {
 	text, lines, err := toJSON(doc)
 	if err != nil {
 		line, column, msg := yamlError(doc, err)
-		r.fail(placed{line: line, column: column, syntax: true, Diagnostic: diag.Diagnostic{Severity: diag.Error, Path: p.path(), Msg: msg}})
+		r.fail(placed{line: line, column: column, syntax: true, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.NotYAML, Path: p.path(), Msg: msg}})
 		return
 	}
 	leaves, err := scanLeaves(text)
 	if err != nil {
-		r.fail(placed{syntax: true, Diagnostic: diag.Diagnostic{Severity: diag.Error, Path: p.path(), Msg: err.Error()}})
+		r.fail(placed{syntax: true, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.NotYAML, Path: p.path(), Msg: err.Error()}})
 		return
 	}
 	where := func(offset int) (line, column int) { return 0, 0 }
@@ -298,14 +298,14 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 		r.fail(at)
 	}
 	if msg := l.problem(); msg != "" {
-		report(placed{untyped: true, Diagnostic: diag.Diagnostic{Severity: diag.Error, Path: l.path(), Msg: msg}})
+		report(placed{untyped: true, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.NoKind, Path: l.path(), Msg: msg}})
 		return
 	}
 	r.typed = true
 	decode := decoderOf(l.apiVersion, l.kind)
 	if decode == nil {
 		if meant := nearKind(l.apiVersion, l.kind); meant != "" {
-			report(placed{field: "kind", Diagnostic: diag.Diagnostic{Severity: diag.Warning, Path: join(l.path(), "kind"),
+			report(placed{field: "kind", Diagnostic: diag.Diagnostic{Severity: diag.Warning, Code: diag.NearKind, Path: join(l.path(), "kind"),
 				Msg: "is no kind that is read: the object is left out: got " + strconv.Quote(l.kind), Hint: "did you mean " + meant + "?"}})
 		}
 		return
@@ -314,7 +314,7 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 	o.line, o.index = line, index
 	if err != nil {
 		offset, path, msg := explain(l.text, err)
-		at := placed{field: path, index: index, Diagnostic: diag.Diagnostic{Severity: diag.Error, Object: o.name, Path: join(l.path(), path), Msg: msg}}
+		at := placed{field: path, index: index, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FieldType, Object: o.name, Path: join(l.path(), path), Msg: msg}}
 		at.line, at.column = where(l.start + offset)
 		at.syntax = path == "" && at.column > 0 && offset > 0
 		r.fail(at)
@@ -323,7 +323,7 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 	usable := true
 	for _, f := range findings {
 		usable = usable && f.severity != diag.Error
-		report(placed{field: f.path, Diagnostic: diag.Diagnostic{Severity: f.severity, Object: o.name, Path: join(l.path(), f.path), Msg: f.msg}})
+		report(placed{field: f.path, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: o.name, Path: join(l.path(), f.path), Msg: f.msg}})
 	}
 	if usable {
 		r.objects = append(r.objects, o)

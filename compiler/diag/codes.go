@@ -1,0 +1,142 @@
+package diag
+
+// Code names the check by which a finding was made. Codes are stable: people put
+// them into annotations and files, and one that went is not used again. Checks
+// describes each; their hundreds are groups.
+type Code string
+
+// Files, and objects as they stand in them.
+const (
+	FileUnreadable Code = "PX101"
+	FilePassedOver Code = "PX102"
+	FileCutOff     Code = "PX103"
+	NotYAML        Code = "PX104"
+	NoKind         Code = "PX105"
+	NearKind       Code = "PX106"
+	FieldType      Code = "PX107"
+	FieldUnknown   Code = "PX108"
+	FieldTwice     Code = "PX109"
+	ObjectTwice    Code = "PX110"
+	ObjectName     Code = "PX111"
+	FieldWord      Code = "PX112"
+	NoServices     Code = "PX113"
+	NoSlices       Code = "PX114"
+	NoClusterIP    Code = "PX115"
+	FromEndpoints  Code = "PX116"
+	NotSuppressing Code = "PX117"
+	OtherProxy     Code = "PX118"
+)
+
+// The configuration, and what is known of the node.
+const (
+	ConfigValue       Code = "PX201"
+	ConfigType        Code = "PX202"
+	ConfigKey         Code = "PX203"
+	ConfigKeyTwice    Code = "PX204"
+	ConfigMissing     Code = "PX205"
+	ConfigSecond      Code = "PX206"
+	ConfigNoEffect    Code = "PX207"
+	FlagNoEffect      Code = "PX208"
+	FlagValue         Code = "PX209"
+	GateRefused       Code = "PX210"
+	GateNoEffect      Code = "PX211"
+	GateForeign       Code = "PX212"
+	ClusterCIDRFamily Code = "PX213"
+	NodeCIDRFamily    Code = "PX214"
+	NodePortsFamily   Code = "PX215"
+	AddressFamily     Code = "PX216"
+	NodePortsAll      Code = "PX217"
+	NoPodRange        Code = "PX218"
+	NodeUnknown       Code = "PX219"
+	NodeAddresses     Code = "PX220"
+)
+
+// What a Service asks for.
+const (
+	PortValue         Code = "PX301"
+	PortTwice         Code = "PX302"
+	VIPValue          Code = "PX303"
+	FamilyNoAddress   Code = "PX304"
+	VIPNotServed      Code = "PX305"
+	VIPTwice          Code = "PX306"
+	VIPBothKinds      Code = "PX307"
+	TooManyFrontends  Code = "PX308"
+	AffinityTimeout   Code = "PX309"
+	HealthPortMissing Code = "PX310"
+	CIDRValue         Code = "PX311"
+)
+
+// Endpoints.
+const (
+	SliceNoService      Code = "PX401"
+	SliceAddressType    Code = "PX402"
+	SlicePort           Code = "PX403"
+	EndpointAddress     Code = "PX404"
+	EndpointUnusable    Code = "PX405"
+	EndpointMulticast   Code = "PX406"
+	EndpointTwice       Code = "PX407"
+	NoEndpoints         Code = "PX410"
+	NoEndpointsByHand   Code = "PX411"
+	NoneReady           Code = "PX412"
+	PortUnserved        Code = "PX413"
+	ProtocolUnserved    Code = "PX414"
+	SliceOrphan         Code = "PX415"
+	EndpointNode        Code = "PX416"
+	EndpointOutside     Code = "PX417"
+	EndpointIsVIP       Code = "PX418"
+	SliceFamily         Code = "PX419"
+	HintsIgnored        Code = "PX420"
+	HintsNowhere        Code = "PX421"
+	ExternalLocalAbsent Code = "PX422"
+	InternalLocalAbsent Code = "PX423"
+)
+
+// Addresses and ports that several want.
+const (
+	VIPClaimed        Code = "PX501"
+	NodePortClaimed   Code = "PX502"
+	NodePortHidden    Code = "PX503"
+	ExternalIPOfNode  Code = "PX504"
+	ExternalIPInside  Code = "PX505"
+	ExternalIPKnown   Code = "PX506"
+	ClusterIPOutside  Code = "PX507"
+	CIDRsOverlap      Code = "PX508"
+	HealthPortClaimed Code = "PX509"
+	OwnPort           Code = "PX510"
+	EndpointShared    Code = "PX511"
+)
+
+// Who is admitted.
+const (
+	RangeValue       Code = "PX601"
+	RangesClosed     Code = "PX602"
+	RangesOneFamily  Code = "PX603"
+	RangesNodePort   Code = "PX604"
+	RangeCovered     Code = "PX605"
+	RangeAll         Code = "PX606"
+	RangeAllIPVS     Code = "PX607"
+	RangesNoEffect   Code = "PX608"
+	RangesExternalIP Code = "PX609"
+)
+
+// What the mode, or a gate, has not.
+const (
+	ModePolicies   Code = "PX701"
+	ModeSources    Code = "PX702"
+	ModeHealth     Code = "PX703"
+	ModeSCTP       Code = "PX704"
+	ModeAffinity   Code = "PX705"
+	ModePorts      Code = "PX706"
+	ModeNodePorts  Code = "PX707"
+	ExternalIPsOff Code = "PX708"
+)
+
+// The calendar: what goes, or changes, in a release to come.
+const (
+	ModeUnset          Code = "PX801"
+	ModeIPVS           Code = "PX802"
+	ExternalIPsEnd     Code = "PX803"
+	PreferClose        Code = "PX804"
+	LocalhostNodePorts Code = "PX805"
+	KernelOld          Code = "PX806"
+)
