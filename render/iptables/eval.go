@@ -23,8 +23,7 @@ type Evaluator struct{ walker *Walker }
 
 // NewEvaluator indexes the rules, which costs what they are.
 func NewEvaluator(r *Ruleset, own *sim.Own) *Evaluator {
-	w := r.Walker(own.Has, nil)
-	w.own = own
+	w := r.Walker(own, nil)
 	w.only = onlyFor(w.nat)
 	return &Evaluator{w}
 }
@@ -70,8 +69,7 @@ type Packet struct {
 
 // Walker leads packets through the chains of a Ruleset.
 type Walker struct {
-	local       func(netip.Addr) bool
-	own         *sim.Own // the same, to tell Cuts; nil: nobody asks
+	own         *sim.Own
 	has         func(p *Packet, set InSet) bool
 	filter, nat chains
 	only        map[string]map[netip.Addr]bool // see reaches; made for an Evaluator
@@ -80,10 +78,10 @@ type Walker struct {
 // chains are the rules of a table's chains, the built-in ones included.
 type chains map[string][]Rule
 
-// Walker returns one for a node whose own addresses local knows, and whose
-// ipsets has looks into; nil where there are none.
-func (r *Ruleset) Walker(local func(netip.Addr) bool, has func(p *Packet, set InSet) bool) *Walker {
-	return &Walker{local: local, has: has, filter: index(&r.Filter), nat: index(&r.Nat)}
+// Walker returns one for a node with its own addresses, and whose ipsets has
+// looks into; nil where there are none.
+func (r *Ruleset) Walker(own *sim.Own, has func(p *Packet, set InSet) bool) *Walker {
+	return &Walker{own: own, has: has, filter: index(&r.Filter), nat: index(&r.Nat)}
 }
 
 // Filter returns what may have become of a packet behind a chain of the filter
@@ -118,7 +116,7 @@ func (e *Walker) journey(t Packet) []Packet {
 		if fromNode {
 			hooks = append(hooks, "OUTPUT")
 		}
-		if e.local(t.Dst) {
+		if e.own.Has(t.Dst) {
 			hooks = append(hooks, "INPUT")
 		} else if !fromNode {
 			hooks = append(hooks, "FORWARD")
@@ -127,7 +125,7 @@ func (e *Walker) journey(t Packet) []Packet {
 		for _, h := range hooks {
 			ways = e.all(e.filter, h, ways)
 		}
-		if e.local(t.Dst) && !fromNode { // delivered, and sent by no interface
+		if e.own.Has(t.Dst) && !fromNode { // delivered, and sent by no interface
 			ends = append(ends, ways...)
 			continue
 		}
@@ -290,7 +288,7 @@ func (e *Walker) matches(r *Rule, t *Packet) bool {
 			return false
 		}
 	}
-	if r.DstLocal && !e.local(t.Dst) {
+	if r.DstLocal && !e.own.Has(t.Dst) {
 		return false
 	}
 	if r.Ports != (PortRange{}) {
@@ -314,18 +312,10 @@ func (e *Walker) matches(r *Rule, t *Packet) bool {
 			return false
 		}
 	}
-	if r.SrcLocal && !holds(SrcType, e.fromOwn(t)) {
+	if r.SrcLocal && !holds(SrcType, e.own.HasSource(t.Src, t.Cuts)) {
 		return false
 	}
 	return r.Rare == nil || r.Rare.holds(e, t) // not Bridged always holds: a sim.Packet comes in by a routed interface
-}
-
-// fromOwn reports whether a packet's source is an address of the node.
-func (e *Walker) fromOwn(t *Packet) bool {
-	if e.own != nil {
-		return e.own.HasSource(t.Src, t.Cuts)
-	}
-	return e.local(t.Src)
 }
 
 func (m InSet) holds(e *Walker, p *Packet) bool { return e.has != nil && e.has(p, m) }

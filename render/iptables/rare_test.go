@@ -68,11 +68,11 @@ func TestMatches(t *testing.T) {
 		p := Packet{Balanced: frontend, Packet: sim.Packet{
 			Src: netip.MustParseAddr("10.244.1.10"), Dst: frontend.Addr, Protocol: ir.TCP, Port: 80, In: "cni0",
 		}}
-		ends := r.Walker(node, sets).Filter("INPUT", p)
+		ends := r.Walker(sim.OwnOf(node), sets).Filter("INPUT", p)
 		if len(ends) != 1 || (ends[0].Fate == Drop) != tt.holds {
 			t.Errorf("%s: got %+v, want that it holds: %v", tt.text, ends, tt.holds)
 		}
-		if ends = r.Walker(node, nil).Filter("INPUT", p); tt.rule.Rare == (InSet{"KUBE-A", "dst,dst"}) && ends[0].Fate == Drop {
+		if ends = r.Walker(sim.OwnOf(node), nil).Filter("INPUT", p); tt.rule.Rare == (InSet{"KUBE-A", "dst,dst"}) && ends[0].Fate == Drop {
 			t.Errorf("%s: holds where there are no sets", tt.text)
 		}
 	}

@@ -19,7 +19,7 @@ func (r *Ruleset) Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome 
 	e := eval{Ruleset: r, local: func(a netip.Addr) bool {
 		return a.IsLoopback() || local(a) || r.has(ElementKey{Set: IPVSIPs, Addr: a})
 	}}
-	e.rules = r.Rules.Walker(e.local, r.inSet)
+	e.rules = r.Rules.Walker(sim.OwnOf(e.local), r.inSet)
 	p := iptables.Packet{Packet: pkt}
 	if pkt.FromNode() {
 		return e.output(p)

@@ -16,7 +16,7 @@ func (r *Ruleset) Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome 
 	if pkt.FromNode() {
 		first = "OUTPUT"
 	}
-	p := r.Rules.Walker(local, nil).Nat(first, iptables.Packet{Packet: pkt})[0] // one, as nothing is left to chance
+	p := r.Rules.Walker(sim.OwnOf(local), nil).Nat(first, iptables.Packet{Packet: pkt})[0] // one, as nothing is left to chance
 	l := r.listener(&p, local)
 	if l == nil {
 		return sim.Outcome{}
