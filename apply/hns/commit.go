@@ -23,16 +23,17 @@ var errUnread = errors.New("HNS: what it has is not known: it has to be read fir
 
 // Commit carries a Plan out.
 func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	p := plan.(*Plan)
+	p, ok := plan.(*Plan)
+	if !ok {
+		return apply.Result{}, fmt.Errorf("hns cannot commit a %T", plan)
+	}
 	if d.state == nil {
 		return apply.Result{}, errUnread
 	}
 	d.commits.Add(1)
 	defer d.commits.Add(1)
 	switch {
-	case p.full:
+	case p.desired.Full:
 		d.wanted = p.want
 	case p.state != nil && p.state != d.state:
 		d.adopt(p)
@@ -44,11 +45,9 @@ func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, 
 		d.state, d.wanted = nil, nil
 		return result, err
 	}
-	if p.full {
-		d.applied.Replace(p.programs)
-	} else {
-		d.applied.Change(p.of)
-	}
+	d.applied.Take(p.desired)
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.absent = c.absent()
 	return result, nil
 }
@@ -196,8 +195,8 @@ func (c *commit) missing() map[netip.Addr]struct{} {
 	for _, ch := range slices.Concat(c.p.changes, c.p.news) {
 		c.missingOf(ch.want, missing)
 	}
-	if !c.p.full {
-		for _, of := range c.p.of.All() {
+	if !c.p.desired.Full {
+		for _, of := range c.p.desired.Changes.All() {
 			for _, one := range of {
 				if one.New == nil {
 					continue
@@ -236,7 +235,7 @@ func (c *commit) lacks(a netip.Addr) bool {
 // absent returns the pods of this node that are wanted and that HNS has no endpoint of.
 func (c *commit) absent() map[netip.Addr]struct{} {
 	out := map[netip.Addr]struct{}{}
-	if !c.p.full && c.Dataplane.absent != nil {
+	if !c.p.desired.Full && c.Dataplane.absent != nil {
 		out = c.Dataplane.absent
 		for a := range out {
 			if c.w.endpoints[a] == nil || !c.lacks(a) {
@@ -265,7 +264,7 @@ func (c *commit) delete(remove func(string) error, id string) error {
 		lost = lost || gone(err)
 		return err
 	}, id)
-	if lost && !c.p.full {
+	if lost && !c.p.desired.Full {
 		return fmt.Errorf("HNS lost %s, which it had", id)
 	}
 	return err
@@ -321,7 +320,7 @@ func (c *commit) addEndpoint(n *need) error {
 	}
 	e, err := c.host.CreateEndpoint(c.s.network.ID, c.s.endpoint(c.w, n))
 	if err != nil {
-		if exists(err) && !c.p.full {
+		if exists(err) && !c.p.desired.Full {
 			return fmt.Errorf("%s: what HNS has is not what it had: %w", endpointObject(n.Address), err)
 		}
 		return c.refuseUsers(n, fmt.Errorf("%s: %w", endpointObject(n.Address), err))
@@ -368,7 +367,8 @@ func (c *commit) changeBalancer(ch change) error {
 		}
 		switch {
 		case has(err, NotImplemented):
-			c.s.can.Modify, c.can.Modify = false, false
+			c.s.can.Modify = false
+			c.cannotModify()
 		case !refused(err) || gone(err):
 			return err
 		}
@@ -395,7 +395,7 @@ func (c *commit) addBalancer(ch change) error {
 func (c *commit) make(ch change, want *rules.HostComputeLoadBalancer) error {
 	id, err := c.host.CreateLoadBalancer(want)
 	if err != nil {
-		if gone(err) || exists(err) && !c.p.full && c.s.foreign[ch.key] == "" {
+		if gone(err) || exists(err) && !c.p.desired.Full && c.s.foreign[ch.key] == "" {
 			return fmt.Errorf("%s: what HNS has is not what it had: %w", ch.object(), err)
 		}
 		if other := c.s.foreign[ch.key]; exists(err) && other != "" {
@@ -433,7 +433,7 @@ func (c *commit) spareOnce(e *Endpoint) {
 
 // removeStale tries again what could not be removed in commits before.
 func (c *commit) removeStale() error {
-	if c.p.full || c.busy != (ir.PerFamily[int]{}) {
+	if c.p.desired.Full || c.busy != (ir.PerFamily[int]{}) {
 		return nil
 	}
 	for _, l := range slices.Clone(c.s.spareBalancers[:min(staleAtOnce, len(c.s.spareBalancers))]) {

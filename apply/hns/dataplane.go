@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -19,13 +20,17 @@ type Dataplane struct {
 	host Host
 	o    Options
 
-	mu      sync.Mutex // held while the host is changed, or what is remembered of it
-	can     *Features  // nil: nobody asked yet
-	state   *state     // nil: not known
-	wanted  *wanted    // what state is to hold
+	can     atomic.Pointer[Features] // nil: nobody asked yet
+	state   *state                   // nil: not known
+	wanted  *wanted                  // what state is to hold
 	applied apply.Applied
-	absent  map[netip.Addr]struct{} // pods of this node that HNS has no endpoint of
-	commits atomic.Uint64           // begun and ended
+	commits atomic.Uint64 // begun and ended
+
+	mu     sync.Mutex              // held while absent is used
+	absent map[netip.Addr]struct{} // pods of this node that HNS has no endpoint of
+
+	cancel  context.CancelFunc // ends what Drift began; nil: nothing
+	looking sync.WaitGroup
 }
 
 var _ apply.Dataplane = (*Dataplane)(nil)
@@ -58,20 +63,19 @@ func New(host Host, o Options) (*Dataplane, error) {
 	return &Dataplane{host: host, o: o}, nil
 }
 
-// Close lets go of the host.
-func (d *Dataplane) Close() error { return nil }
+// Close ends what Drift began, and waits for that.
+func (d *Dataplane) Close() error {
+	if d.cancel != nil {
+		d.cancel()
+	}
+	d.looking.Wait()
+	return nil
+}
 
 // Read lists what the host has.
-func (d *Dataplane) Read(ctx context.Context) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.state = nil
-	s, err := d.read(ctx)
-	if err != nil {
-		return err
-	}
-	d.state = s
-	return nil
+func (d *Dataplane) Read(ctx context.Context) (err error) {
+	d.state, err = d.read(ctx)
+	return err
 }
 
 // read lists what the host has, in calls that do not wait for a commit.
@@ -117,19 +121,27 @@ func (d *Dataplane) network() (*Network, error) {
 
 // features asks for the version of the service, once.
 func (d *Dataplane) features() (Features, error) {
-	if d.can == nil {
-		v, err := d.host.Version()
-		if err != nil {
-			return Features{}, err
-		}
-		can := FeaturesOf(v)
-		if !can.API {
-			return can, fmt.Errorf("HNS %s: needs 9.2 or newer, of Windows Server 2019", v)
-		}
-		d.can = &can
-		d.o.Log.Debug("host networking service", "version", v.String())
+	if can := d.can.Load(); can != nil {
+		return *can, nil
 	}
-	return *d.can, nil
+	v, err := d.host.Version()
+	if err != nil {
+		return Features{}, err
+	}
+	can := FeaturesOf(v)
+	if !can.API {
+		return can, fmt.Errorf("HNS %s: needs 9.2 or newer, of Windows Server 2019", v)
+	}
+	d.can.Store(&can)
+	d.o.Log.Debug("host networking service", "version", v.String())
+	return can, nil
+}
+
+// cannotModify notes that the service says so itself, whatever its version.
+func (d *Dataplane) cannotModify() {
+	can := *d.can.Load()
+	can.Modify = false
+	d.can.Store(&can)
 }
 
 func (d *Dataplane) tellLocal(endpoints []Endpoint) {
@@ -154,14 +166,14 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 		s = newState(Network{}, Features{}, nil, "", nil, nil, &Glance{})
 	}
 	p := compare(s, newWanted(want, &s.network, s.can))
-	p.state, p.full, p.programs = s, true, want
+	p.state, p.desired = s, apply.Desired{Full: true, Programs: want}
 	return p
 }
 
 // PlanChanges plans from the Services that change alone.
 func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	changes = d.applied.From(changes)
-	p := &Plan{want: d.wanted, of: changes}
+	p := &Plan{want: d.wanted, names: map[string]string{}, desired: apply.Desired{Changes: changes}}
 	if d.wanted == nil || d.state == nil {
 		return p
 	}
@@ -212,36 +224,39 @@ const lookEvery = 30 * time.Second
 // set of load balancers or remote endpoints than at the look before, and no
 // commit was between; or when a pod's endpoint is there that a load balancer waits for.
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
+	ctx, d.cancel = context.WithCancel(ctx)
 	drift := make(chan struct{}, 1)
-	go func() {
-		var before map[string]bool // nil: not known
-		var at uint64
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-d.o.Tick(lookEvery):
-			}
-			began := d.commits.Load()
-			g, err := d.host.Glance()
-			if err != nil {
-				d.o.Log.Warn("looking at HNS", "err", err)
-				before = map[string]bool{} // whatever it comes back with is to be compared
-				continue
-			}
-			d.tellLocal(g.Endpoints)
-			now := idsOf(g)
-			quiet := before != nil && at == began && began == d.commits.Load() && began%2 == 0
-			if quiet && !sameIDs(before, now) || d.awaited(g) {
-				select {
-				case drift <- struct{}{}:
-				default:
-				}
-			}
-			before, at = now, began
-		}
-	}()
+	d.looking.Go(func() { d.look(ctx, drift) })
 	return drift, nil
+}
+
+func (d *Dataplane) look(ctx context.Context, drift chan<- struct{}) {
+	var before map[string]bool // nil: not known
+	var at uint64
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.o.Tick(lookEvery):
+		}
+		began := d.commits.Load()
+		g, err := d.host.Glance()
+		if err != nil {
+			d.o.Log.Warn("looking at HNS", "err", err)
+			before = map[string]bool{} // whatever it comes back with is to be compared
+			continue
+		}
+		d.tellLocal(g.Endpoints)
+		now := idsOf(g)
+		quiet := before != nil && at == began && began == d.commits.Load() && began%2 == 0
+		if quiet && !maps.Equal(before, now) || d.awaited(g) {
+			select {
+			case drift <- struct{}{}:
+			default:
+			}
+		}
+		before, at = now, began
+	}
 }
 
 // idsOf are the ids of what a proxy may have made.
@@ -256,18 +271,6 @@ func idsOf(g *Glance) map[string]bool {
 		ids[id] = true
 	}
 	return ids
-}
-
-func sameIDs(a, b map[string]bool) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for id := range a {
-		if !b[id] {
-			return false
-		}
-	}
-	return true
 }
 
 // awaited reports whether there is an endpoint that load balancers lack.

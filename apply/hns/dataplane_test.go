@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,6 +16,7 @@ import (
 	"github.com/proxyc/proxyc/apply/hns"
 	"github.com/proxyc/proxyc/apply/hns/hnstest"
 	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/hns"
 )
 
 var (
@@ -485,4 +487,56 @@ func TestLostBetweenCommits(t *testing.T) {
 		}
 		m.check(w, "after the change")
 	})
+}
+
+// A Plan of another dataplane is an error, as elsewhere.
+func TestForeignPlan(t *testing.T) {
+	m := newMachine(t, server2022, false)
+	if err := m.Read(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Commit(t.Context(), struct{ apply.Plan }{}); err == nil {
+		t.Error("it was committed")
+	}
+}
+
+// boaster is a host that says it can do more than it does.
+type boaster struct {
+	hns.Host
+	asked chan struct{} // closed when it was asked to modify a load balancer
+}
+
+func (boaster) Version() (hns.Version, error) { return hns.Version{Major: 15, Minor: 5}, nil }
+
+func (b boaster) ModifyLoadBalancer(id string, l *rules.HostComputeLoadBalancer) error {
+	err := b.Host.ModifyLoadBalancer(id, l)
+	close(b.asked)
+	return err
+}
+
+// A comparison goes on beside a commit that finds out that the service does less
+// than its version says. It is for the race detector.
+func TestCompareBesideCommit(t *testing.T) {
+	m := newMachine(t, hns.Version{Major: 13, Minor: 0}, false)
+	host := boaster{hnstest.Host{Service: m.Service}, make(chan struct{})}
+	d, err := hns.New(host, hns.Options{Network: "l2", RootEndpoint: "cbr0",
+		HostMACs: func() (map[netip.Addr]string, error) { return nil, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Dataplane = d
+	w := world{1: {remote: []int{1}}}
+	now := w.programs(false)
+	m.settle(ir.Programs{}, now, false)
+	var comparing sync.WaitGroup
+	comparing.Go(func() {
+		<-host.asked
+		if _, err := m.Compare(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	w[1] = &service{remote: []int{1, 2}}
+	m.settle(now, w.programs(false), true)
+	comparing.Wait()
+	m.check(w, "after it")
 }

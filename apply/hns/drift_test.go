@@ -1,7 +1,6 @@
 package hns_test
 
 import (
-	"context"
 	"net/netip"
 	"testing"
 	"time"
@@ -28,9 +27,7 @@ func TestDrift(t *testing.T) {
 	w := world{1: {local: []int{1}, remote: []int{1}}}
 	now := w.programs(false)
 	m.settle(ir.Programs{}, now, false)
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	drift, err := m.Drift(ctx)
+	drift, err := m.Drift(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,6 +77,12 @@ func TestDrift(t *testing.T) {
 	m.pod(21)
 	if !look() {
 		t.Error("the pod that a load balancer waits for is there, and nobody noticed")
+	}
+	m.Close()
+	select {
+	case looks <- time.Time{}:
+		t.Error("closed, and still looking")
+	default:
 	}
 	var last map[netip.Addr]struct{}
 	for len(told) > 0 {

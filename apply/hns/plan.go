@@ -15,9 +15,13 @@ import (
 
 // Plan is the difference between what a host has and what it should have.
 type Plan struct {
+	desired apply.Desired
 	want    *wanted
 	state   *state // that was compared; nil: what was remembered
 	without map[string]bool
+	// names are the addresses of the endpoints of load balancers that go or
+	// change, by id: what the host has will be others after the commit.
+	names map[string]string
 
 	// In the order of commit. Load balancers go before those that come, as a port
 	// is taken once; endpoints come before what leads to them, and go after it.
@@ -27,10 +31,6 @@ type Plan struct {
 	changes  []change // of load balancers: in place, or one after the other
 	news     []change
 	ended    []*Endpoint
-
-	full     bool // all of programs, or else changes
-	programs ir.Programs
-	of       ir.Changes
 }
 
 // removal is a load balancer that goes.
@@ -55,7 +55,7 @@ type change struct {
 
 // compare returns what leads from a state to what is wanted.
 func compare(s *state, w *wanted) *Plan {
-	p := &Plan{want: w}
+	p := &Plan{want: w, names: map[string]string{}}
 	keys := map[key]bool{}
 	for k := range w.balancers {
 		keys[k] = true
@@ -74,6 +74,7 @@ func compare(s *state, w *wanted) *Plan {
 	p.balancers(s, w, keys)
 	for _, l := range s.spareBalancers {
 		k, _ := keyOf(l)
+		p.name(s, l)
 		p.removals = append(p.removals, removal{key: k, have: l})
 	}
 	p.ended = append(p.ended, s.spareEndpoints...)
@@ -136,11 +137,13 @@ func (p *Plan) balancers(s *state, w *wanted, keys map[key]bool) {
 		switch {
 		case wish == nil && !awaits:
 			if have != nil {
+				p.name(s, have)
 				p.removals = append(p.removals, removal{key: k, have: have})
 			}
 		case have == nil:
 			p.news = append(p.news, change{key: k, want: want})
 		case awaits || leaves || !same(have, wish):
+			p.name(s, have)
 			changes = append(changes, change{k, have, want})
 			if want.NoOptimize {
 				anew[want.service] = true
@@ -247,24 +250,24 @@ func claimText(c *claim) string {
 	return mappingText(&c.HCN) + strings.Join(c.HCN.HostComputeEndpoints, " ")
 }
 
-// text is a load balancer of the host, with the addresses of its endpoints.
+// name notes the addresses of the endpoints of a load balancer of the host.
+func (p *Plan) name(s *state, l *LoadBalancer) {
+	for _, id := range l.HostComputeEndpoints {
+		if e := s.byID[strings.ToLower(id)]; e != nil && len(e.Addrs) > 0 {
+			p.names[id] = e.Addrs[0].String()
+		}
+	}
+}
+
+// text is a load balancer of the host, with the addresses of its endpoints, or
+// their ids.
 func (p *Plan) text(l *LoadBalancer) string {
 	var backends []string
 	for _, id := range l.HostComputeEndpoints {
-		backends = append(backends, p.want.addressOf(id, p.state))
+		backends = append(backends, cmp.Or(p.names[id], id))
 	}
 	slices.Sort(backends)
 	return mappingText(&l.HostComputeLoadBalancer) + strings.Join(backends, " ")
-}
-
-// addressOf is the address of an endpoint of the host, or its id.
-func (w *wanted) addressOf(id string, s *state) string {
-	if s != nil {
-		if e := s.byID[strings.ToLower(id)]; e != nil && len(e.Addrs) > 0 {
-			return e.Addrs[0].String()
-		}
-	}
-	return id
 }
 
 func endpointText(e *Endpoint) string {

@@ -257,7 +257,7 @@ func (m *machine) settle(now, next ir.Programs, known bool) (refused []apply.Ref
 		for f, p := range ir.Present(next) {
 			*changes.At(f) = ir.Diff(now.Of(f), p)
 		}
-		result, err := m.Commit(ctx, m.PlanChanges(changes))
+		result, err := m.commit(m.PlanChanges(changes))
 		if err == nil && len(result.Refused) == 0 {
 			return nil, true
 		}
@@ -266,7 +266,7 @@ func (m *machine) settle(now, next ir.Programs, known bool) (refused []apply.Ref
 		if err := m.Read(ctx); err != nil {
 			return refused, false
 		}
-		result, err := m.Commit(ctx, m.Plan(apply.Without(next, refused)))
+		result, err := m.commit(m.Plan(apply.Without(next, refused)))
 		if err != nil {
 			continue
 		}
@@ -276,6 +276,17 @@ func (m *machine) settle(now, next ir.Programs, known bool) (refused []apply.Ref
 		refused = append(refused, result.Refused...)
 	}
 	return refused, false
+}
+
+// commit carries a Plan out, which never changes.
+func (m *machine) commit(p apply.Plan) (apply.Result, error) {
+	m.t.Helper()
+	planned := slices.Collect(p.Differences)
+	result, err := m.Commit(context.Background(), p)
+	if diff := cmp.Diff(planned, slices.Collect(p.Differences)); diff != "" {
+		m.t.Errorf("Commit changed the Plan (-before +after):\n%s", diff)
+	}
+	return result, err
 }
 
 // check holds what the host has against what a new one would be given.
