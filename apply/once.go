@@ -17,27 +17,42 @@ func Once(ctx context.Context, d Dataplane, want ir.Programs, approve func(Plan)
 	if err := d.Read(ctx); err != nil {
 		return nil, done, err
 	}
-	first := d.Plan(want)
-	if first.Empty() || !approve(first) {
-		return first, done, nil
+	plan := d.Plan(want)
+	if plan.Empty() || !approve(plan) {
+		return plan, done, nil
 	}
-	for plan := first; ; plan = d.Plan(want) {
-		result, err := d.Commit(ctx, plan)
+	if err := Converge(ctx, d, want, plan, func(p Plan) ([]Refusal, error) {
+		result, err := d.Commit(ctx, p)
 		done.Refused = append(done.Refused, result.Refused...)
-		if err != nil {
-			return first, done, err
+		return result.Refused, err
+	}); err != nil {
+		return plan, done, err
+	}
+	if err := d.Read(ctx); err != nil {
+		return plan, done, readBack(err)
+	}
+	if rest := d.Plan(Without(want, done.Refused)); !rest.Empty() {
+		_, total := Summary(rest)
+		return plan, done, fmt.Errorf("the node does not hold what was committed (%s to go): somebody else changes the same rules", total)
+	}
+	return plan, done, nil
+}
+
+// Converge commits plan, which leads to want, and then, as long as the kernel
+// refuses Services, reads the node and commits what leads to the rest. commit
+// carries a Plan out, and returns the Services that were refused.
+func Converge(ctx context.Context, d Dataplane, want ir.Programs, plan Plan, commit func(Plan) ([]Refusal, error)) error {
+	for {
+		refused, err := commit(plan)
+		if err != nil || len(refused) == 0 {
+			return err
 		}
 		if err := d.Read(ctx); err != nil {
-			return first, done, fmt.Errorf("reading back what was committed: %w", err)
+			return readBack(err)
 		}
-		if len(result.Refused) == 0 {
-			break
-		}
-		want = Without(want, result.Refused)
+		want = Without(want, refused)
+		plan = d.Plan(want)
 	}
-	if rest := d.Plan(want); !rest.Empty() {
-		_, total := Summary(rest)
-		return first, done, fmt.Errorf("the node does not hold what was committed (%s to go): somebody else changes the same rules", total)
-	}
-	return first, done, nil
 }
+
+func readBack(err error) error { return fmt.Errorf("reading back what was committed: %w", err) }

@@ -75,27 +75,22 @@ func (r *Reconciler) read(ctx context.Context) error {
 }
 
 // settle leads from what was read to the Programs, without the Services that the
-// kernel refuses. Each turn but the last finds more of these.
+// kernel refuses.
 func (r *Reconciler) settle(ctx context.Context, programs ir.Programs, done *Done) error {
-	for {
-		plan := r.Dataplane.Plan(apply.Without(programs, r.allRefused()))
+	want := apply.Without(programs, r.allRefused())
+	err := apply.Converge(ctx, r.Dataplane, want, r.Dataplane.Plan(want), func(plan apply.Plan) ([]apply.Refusal, error) {
 		r.trim() // to plan for a whole cluster leaves much
 		refused, err := r.commit(ctx, plan, done)
-		if err != nil {
-			return err
-		}
-		if len(refused) == 0 {
-			r.Dataplane.PlanChanges(ir.Changes{}) // so that the first change finds ready what it is planned from
-			plan = nil
-			r.trim()
-			done.Refused = r.allRefused()
-			return nil
-		}
 		r.refuse(refused, programs, done)
-		if err := r.read(ctx); err != nil {
-			return err
-		}
+		return refused, err
+	})
+	if err != nil {
+		return err
 	}
+	r.Dataplane.PlanChanges(ir.Changes{}) // so that the first change finds ready what it is planned from
+	r.trim()
+	done.Refused = r.allRefused()
+	return nil
 }
 
 func (r *Reconciler) trim() {
