@@ -28,15 +28,30 @@ func RequireRoot(t testing.TB) {
 	}
 }
 
-// InNamespace runs f in a network namespace of its own, which ends with it. It takes a test without root
-// as [RequireRoot] does. A test that f starts with t.Run is outside: it has a goroutine of its own.
-func InNamespace(t testing.TB, f func()) {
+// RequireNamespace returns a network namespace that ends with the test. It takes a test without root as
+// [RequireRoot] does.
+func RequireNamespace(t testing.TB) *Namespace {
+	t.Helper()
+	ns := requireNamespace(t)
+	t.Cleanup(func() { ns.Close() })
+	return ns
+}
+
+func requireNamespace(t testing.TB) *Namespace {
 	t.Helper()
 	RequireRoot(t)
 	ns, err := NewNamespace(t.Name())
 	if err != nil {
 		t.Fatal(err)
 	}
+	return ns
+}
+
+// InNamespace runs f in a network namespace of its own, which ends with it. It takes a test without root
+// as [RequireRoot] does. A test that f starts with t.Run is outside: it has a goroutine of its own.
+func InNamespace(t testing.TB, f func()) {
+	t.Helper()
+	ns := requireNamespace(t)
 	defer ns.Close()
 	if err := ns.Do(func() error { f(); return nil }); err != nil {
 		t.Fatal(err)

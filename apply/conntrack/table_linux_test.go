@@ -22,12 +22,7 @@ import (
 // kernel returns a namespace of its own with a handle that makes entries.
 func kernel(t testing.TB) (*applytest.Namespace, *table, *vnetlink.Handle) {
 	t.Helper()
-	applytest.RequireRoot(t)
-	ns, err := applytest.NewNamespace("node")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ns.Close() })
+	ns := applytest.RequireNamespace(t)
 	table, err := open(ns.Fd())
 	if err != nil {
 		t.Fatal(err)

@@ -76,24 +76,15 @@ func inEmpty(b *testing.B, v Variant, f func(*Dataplane)) {
 	b.StopTimer()
 	defer b.StartTimer()
 	b.Setenv("XTABLES_LOCKFILE", filepath.Join(b.TempDir(), "lock"))
-	ns, err := applytest.NewNamespace("bench")
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer ns.Close()
-	err = ns.Do(func() error {
+	applytest.InNamespace(b, func() {
 		t, err := Open(b.Context(), apply.Options{IPTables: string(v)})
 		if err != nil {
-			return err
+			b.Fatal(err)
 		}
 		b.StartTimer()
 		f(t)
 		b.StopTimer()
-		return nil
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
 }
 
 // large returns n Services with a ClusterIP and backends each.

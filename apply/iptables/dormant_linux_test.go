@@ -17,14 +17,8 @@ import (
 // A table that somebody put out of force is a difference, and is put in force
 // again when its rules are right.
 func TestDormantTables(t *testing.T) {
-	applytest.RequireRoot(t)
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
-	ns, err := applytest.NewNamespace("iptables")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
-	err = ns.Do(func() error {
+	applytest.InNamespace(t, func() {
 		target := open(t, apply.Options{IPTables: string(NFT)}, 0)
 		want := lower(programs(3))
 		put(t, target, want)
@@ -47,24 +41,14 @@ func TestDormantTables(t *testing.T) {
 		if plan := put(t, target, want); !plan.Empty() {
 			t.Errorf("still to do: %v", opsOf(plan))
 		}
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // Rules of nft's own in our chains, which keep the tools from listing a table,
 // are removed; one in a chain of others stays, and is named.
 func TestNativeRules(t *testing.T) {
-	applytest.RequireRoot(t)
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
-	ns, err := applytest.NewNamespace("iptables")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
-	err = ns.Do(func() error {
+	applytest.InNamespace(t, func() {
 		target := open(t, apply.Options{IPTables: string(NFT)}, 0)
 		want := lower(programs(3))
 		put(t, target, want)
@@ -100,9 +84,5 @@ func TestNativeRules(t *testing.T) {
 		if listed := shell(t, "", "nft", "list chain ip filter FORWARD"); !strings.Contains(listed, "meta cpu") {
 			t.Error("it was removed")
 		}
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -12,14 +12,8 @@ import (
 // Policies and rules of the host that may drop what ours would let pass are
 // named; those of the kubelet, and what nothing leads to, are not.
 func TestMayDrop(t *testing.T) {
-	applytest.RequireRoot(t)
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
-	ns, err := applytest.NewNamespace("iptables")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
-	err = ns.Do(func() error {
+	applytest.InNamespace(t, func() {
 		if got, err := MayDrop(t.Context()); err != nil || got != nil {
 			t.Errorf("nothing is there: %v, %q", err, got)
 		}
@@ -45,7 +39,7 @@ COMMIT
 		shell(t, "", "ip6tables-legacy", "-A", "INPUT", "-p", "tcp", "-j", "REJECT")
 		got, err := MayDrop(t.Context())
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
 		want := []string{
 			"iptables-legacy table filter chain FORWARD: policy DROP",
@@ -55,9 +49,5 @@ COMMIT
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -275,7 +275,6 @@ func TestQuarantineOfOneThatWasThere(t *testing.T) {
 }
 
 func TestVariantInUse(t *testing.T) {
-	applytest.RequireRoot(t)
 	hint := "*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n"
 	services := "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n"
 	other := "*filter\n-A INPUT -j ACCEPT\n-A OUTPUT -j ACCEPT\nCOMMIT\n"
@@ -292,12 +291,7 @@ func TestVariantInUse(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			ns, err := applytest.NewNamespace("variant")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer ns.Close()
-			err = ns.Do(func() error {
+			applytest.InNamespace(t, func() {
 				for v, text := range map[Variant]string{NFT: tt.nft, Legacy: tt.legacy} {
 					if text != "" {
 						shell(t, text, tool(ir.IPv4, v, "restore"), "--noflush")
@@ -306,22 +300,12 @@ func TestVariantInUse(t *testing.T) {
 				if got := open(t, apply.Options{}, 0).Variant; got != tt.want {
 					t.Errorf("got %s, want %s", got, tt.want)
 				}
-				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
 		})
 	}
 }
 
 func TestLockNamesItsHolder(t *testing.T) {
-	applytest.RequireRoot(t)
-	ns, err := applytest.NewNamespace("lock")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
 	path := filepath.Join(t.TempDir(), "lock")
 	t.Setenv("XTABLES_LOCKFILE", path)
 	held, err := os.Create(path)
@@ -332,21 +316,17 @@ func TestLockNamesItsHolder(t *testing.T) {
 	if err := unix.Flock(int(held.Fd()), unix.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	err = ns.Do(func() error {
+	applytest.InNamespace(t, func() {
 		target := open(t, apply.Options{IPTables: string(Legacy), LockTimeout: time.Second}, 0)
 		_, err := once(t.Context(), target, lower(programs(1)))
 		if want := fmt.Sprintf("held by process %d (", os.Getpid()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q in it", err, want)
 		}
 		if err := held.Close(); err != nil {
-			return err
+			t.Fatal(err)
 		}
 		put(t, target, lower(programs(1)))
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func TestCancelledCommit(t *testing.T) {

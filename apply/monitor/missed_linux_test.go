@@ -13,12 +13,7 @@ import (
 // A flood that a small buffer does not hold is told as messages that were
 // missed; and what comes after it is heard again.
 func TestMissedMessages(t *testing.T) {
-	applytest.RequireRoot(t)
-	ns, err := applytest.NewNamespace("monitor")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ns.Close() })
+	ns := applytest.RequireNamespace(t)
 	told := make(chan bool, 10_000)
 	var m *NFT
 	if err := ns.Do(func() (err error) {

@@ -29,19 +29,12 @@ type node struct {
 
 func newNode(t testing.TB) node {
 	t.Helper()
-	applytest.RequireRoot(t)
-	ns, err := applytest.NewNamespace("nftables")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns := applytest.RequireNamespace(t)
 	target, err := OpenIn(ns.Fd(), apply.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		target.Close()
-		ns.Close()
-	})
+	t.Cleanup(func() { target.Close() })
 	return node{ns, target}
 }
 

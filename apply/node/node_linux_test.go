@@ -13,12 +13,7 @@ import (
 )
 
 func TestInterfacesInNamespace(t *testing.T) {
-	applytest.RequireRoot(t)
-	ns, err := applytest.NewNamespace("node")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
+	ns := applytest.RequireNamespace(t)
 	for _, args := range []string{
 		"link add eth0 type bridge", "addr add 192.0.2.11/24 dev eth0", "addr add 192.0.2.12/24 dev eth0", "addr add 2001:db8::11/64 dev eth0 nodad",
 		"link add tun0 type bridge", "addr add 198.51.100.1 peer 198.51.100.2/32 dev tun0",
@@ -47,12 +42,7 @@ func TestInterfacesInNamespace(t *testing.T) {
 
 // Each address that comes or goes is told.
 func TestWatch(t *testing.T) {
-	applytest.RequireRoot(t)
-	ns, err := applytest.NewNamespace("node")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
+	ns := applytest.RequireNamespace(t)
 	ip := func(args string) {
 		t.Helper()
 		if out, err := ns.Run(ns.Command(t.Context(), "ip", strings.Fields(args)...)); err != nil {

@@ -142,21 +142,13 @@ func TestCounts(t *testing.T) {
 	}
 	for _, plane := range countedPlanes {
 		t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
-		ns, err := applytest.NewNamespace("counts")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer ns.Close()
-		err = ns.Do(func() error {
+		applytest.InNamespace(t, func() {
 			opened, err := plane.open(t.Context())
-			if err == nil {
-				found.Counts["kernel, "+plane.name] = opened.count(t, plane.mode)
+			if err != nil {
+				t.Fatal(err)
 			}
-			return err
+			found.Counts["kernel, "+plane.name] = opened.count(t, plane.mode)
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 	found.check(t)
 }

@@ -25,7 +25,6 @@ import (
 func BenchmarkEvent(b *testing.B) {
 	for _, services := range []int{1000, 50_000} {
 		b.Run(fmt.Sprint(services), func(b *testing.B) {
-			applytest.RequireRoot(b)
 			store, synced := runLoop(b, services)
 			wait := func() {
 				for s := range synced {
@@ -65,11 +64,7 @@ func runLoop(b *testing.B, services int) (*watch.Store, <-chan *reconcile.Sync) 
 	}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	f := daemon.NewSource(parseConfig(b, ir.ModeNFTables, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n")), store, compiler.Facts{NodeName: "node1"}, log)
-	ns, err := applytest.NewNamespace("bench")
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { ns.Close() })
+	ns := applytest.RequireNamespace(b)
 	ctx, cancel := context.WithCancel(b.Context())
 	var d apply.Dataplane
 	var drift <-chan struct{}

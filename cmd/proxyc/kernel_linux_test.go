@@ -26,12 +26,7 @@ func TestKernelHolds(t *testing.T) {
 		variant string
 	}{{ir.ModeNFTables, "auto"}, {ir.ModeIPTables, "nft"}, {ir.ModeIPTables, "legacy"}} {
 		t.Run(fmt.Sprintf("%s %s", plane.mode, plane.variant), func(t *testing.T) {
-			ns, err := applytest.NewNamespace("kernel")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer ns.Close()
-			err = ns.Do(func() error {
+			applytest.InNamespace(t, func() {
 				hold := func(what string, programs ir.Programs) {
 					if err := converge(t, programs, plane.variant); err != nil {
 						t.Errorf("%s: %v", what, err)
@@ -46,11 +41,7 @@ func TestKernelHolds(t *testing.T) {
 				for n := range uint64(kernelWorlds) {
 					hold(fmt.Sprintf("-seed=%d, world %d", start, n), newRandom(start, n).world(plane.mode).compile(t))
 				}
-				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
 		})
 	}
 }

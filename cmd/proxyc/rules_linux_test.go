@@ -64,16 +64,11 @@ func readBack(t *testing.T, variant iptables.Variant, mode ir.Mode, programs ir.
 		}
 	}
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
-	ns, err := applytest.NewNamespace("rules")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
-	err = ns.Do(func() error {
+	applytest.InNamespace(t, func() {
 		loadRules(t, variant, mode, programs, want)
 		target, err := iptables.Open(t.Context(), apply.Options{IPTables: string(variant)})
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
 		for _, step := range []struct {
 			name  string
@@ -81,18 +76,18 @@ func readBack(t *testing.T, variant iptables.Variant, mode ir.Mode, programs ir.
 		}{{"loaded", want}, {"without Services", idle}, {"with Services", want}} {
 			have, err := target.Rulesets(t.Context())
 			if err != nil {
-				return err
+				t.Fatal(err)
 			}
 			if plan := target.Difference(have, step.state); !plan.Empty() {
 				if step.name == "loaded" {
 					t.Errorf("the kernel has other rules:\n%s", operationsOf(plan))
 				}
 				if result, err := target.Commit(t.Context(), plan); err != nil || len(result.Refused) > 0 {
-					return errors.Join(err, result.Error())
+					t.Fatal(errors.Join(err, result.Error()))
 				}
 			}
 			if have, err = target.Rulesets(t.Context()); err != nil {
-				return err
+				t.Fatal(err)
 			}
 			if plan := target.Difference(have, step.state); !plan.Empty() {
 				t.Errorf("%s: after the commit there is still to do:\n%s", step.name, operationsOf(plan))
@@ -103,11 +98,7 @@ func readBack(t *testing.T, variant iptables.Variant, mode ir.Mode, programs ir.
 				}
 			}
 		}
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // loadRules gives the tools the texts, the ipsets first.
@@ -139,22 +130,13 @@ func feedTool(t *testing.T, text, name string, args ...string) {
 // hasBalancedMatch reports whether the kernel knows the match on what ipvs took.
 func hasBalancedMatch(t *testing.T, v iptables.Variant) bool {
 	t.Helper()
-	ns, err := applytest.NewNamespace("match")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
 	known := false
-	err = ns.Do(func() error {
+	applytest.InNamespace(t, func() {
 		cmd := exec.Command("iptables-"+string(v)+"-restore", "--noflush")
 		cmd.Env = append(os.Environ(), "XTABLES_LOCKFILE="+filepath.Join(t.TempDir(), "lock"))
 		cmd.Stdin = strings.NewReader("*filter\n-A OUTPUT -m ipvs --vaddr 192.0.2.1 --vproto tcp --vport 80 -j DROP\nCOMMIT\n")
 		known = cmd.Run() == nil
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	return known
 }
 

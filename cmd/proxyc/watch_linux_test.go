@@ -61,12 +61,7 @@ var dataplanes = map[string]struct {
 
 func newWatched(t *testing.T, dataplane string) *watched {
 	t.Helper()
-	applytest.RequireRoot(t)
-	ns, err := applytest.NewNamespace("node")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ns.Close() })
+	ns := applytest.RequireNamespace(t)
 	plane := dataplanes[dataplane]
 	w := &watched{t: t, ns: ns, dir: t.TempDir(), list: plane.list, log: &applytest.Buffer{}}
 	w.args = append([]string{"-c", w.file("config"), "-s", w.file("cluster.yaml"), "--hostname-override", "node1"}, plane.args...)
