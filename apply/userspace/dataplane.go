@@ -171,7 +171,7 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 // changed plans the changes of a family.
 func (d *Dataplane) changed(f ir.Family, now *lowered, changes []ir.Change) *familyPlan {
 	fp := &familyPlan{family: f, next: now, others: map[ir.Name]*rules.Fragment{}, ports: rules.Ports{}}
-	assign := newAssigner(d.proxy, f, now, changes)
+	free := sync.OnceValue(func() *rules.PortRange { return freePorts(d.proxy, f, &now.node, changes) })
 	for _, c := range changes {
 		wanted := map[ir.ServicePort]bool{}
 		if c.New == nil {
@@ -182,7 +182,11 @@ func (d *Dataplane) changed(f ir.Family, now *lowered, changes []ir.Change) *fam
 				if fp.ports[name] != 0 {
 					continue
 				}
-				if n, ok := assign.port(name); ok {
+				n, ok := now.ports[name]
+				if !ok {
+					n, ok = free().Assign(name)
+				}
+				if ok {
 					fp.ports[name] = n
 				} else if !slices.Contains(fp.unserved, name) {
 					fp.unserved = append(fp.unserved, name)
@@ -314,18 +318,14 @@ func (d *Dataplane) elsewhere(f *familyPlan, l *rules.Listener) func(func(uint16
 			yield(0)
 			return
 		}
-		used := map[uint16]bool{}
+		free := rules.NewPortRange(first, last)
 		for _, other := range f.listeners {
-			used[other.Listen.Port()] = true
+			free.Take(other.Listen.Port())
 		}
 		for _, n := range f.next.ports {
-			used[n] = true
+			free.Take(n)
 		}
-		for i := range int(last-first) + 1 {
-			n := uint16(int(first) + (int(l.Listen.Port())-int(first)+i)%(int(last-first)+1))
-			if !used[n] && !yield(n) {
-				return
-			}
+		for n, ok := free.Next(l.Listen.Port()); ok && yield(n); n, ok = free.Next(n) {
 		}
 	}
 }

@@ -204,20 +204,14 @@ func (p *Plan) RemovedFrontends() []ir.Match { return p.rules.RemovedFrontends()
 // Without returns nothing: a chain is written as a whole.
 func (p *Plan) Without(map[string]bool) (apply.Plan, bool) { return nil, false }
 
-// assigner finds proxy ports for Services that change.
-type assigner struct {
-	first, last uint16
-	now         *lowered
-	used        map[uint16]bool
-}
-
-// newAssigner knows which numbers are used, but by the Services that change.
-func newAssigner(p *Proxy, f ir.Family, now *lowered, changes []ir.Change) *assigner {
-	a := &assigner{now: now, used: map[uint16]bool{}}
-	a.first, a.last, _ = rules.ProxyPorts(&now.node)
+// freePorts returns the proxy ports of a family that Services which change may have:
+// nobody listens there, and none of them has it as a node port.
+func freePorts(p *Proxy, f ir.Family, node *ir.Node, changes []ir.Change) *rules.PortRange {
+	first, last, _ := rules.ProxyPorts(node)
+	free := rules.NewPortRange(first, last)
 	for _, k := range p.Keys() {
 		if at, ok := p.At(k); ok && k.Family == f {
-			a.used[at.Port()] = true
+			free.Take(at.Port())
 		}
 	}
 	for _, c := range changes {
@@ -226,28 +220,11 @@ func newAssigner(p *Proxy, f ir.Family, now *lowered, changes []ir.Change) *assi
 		}
 		for i := range c.New.Frontends {
 			if m := c.New.Frontends[i].Match; m.NodeAddrs() {
-				a.used[m.Port] = true
+				free.Take(m.Port)
 			}
 		}
 	}
-	return a
-}
-
-// port returns the number of a service port: the one that it has, or the first
-// free one from where its name says.
-func (a *assigner) port(name ir.ServicePort) (uint16, bool) {
-	if n := a.now.ports[name]; n != 0 {
-		return n, true
-	}
-	from := rules.Preferred(name, a.first, a.last)
-	for i := range int(a.last-a.first) + 1 {
-		n := uint16(int(a.first) + (int(from)-int(a.first)+i)%(int(a.last-a.first)+1))
-		if !a.used[n] {
-			a.used[n] = true
-			return n, true
-		}
-	}
-	return 0, false
+	return free
 }
 
 // same reports whether a listener leads where it should.

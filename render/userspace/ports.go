@@ -23,12 +23,7 @@ func ProxyPorts(n *ir.Node) (first, last uint16, others bool) {
 	return FirstEphemeral, LastEphemeral, true
 }
 
-// Preferred returns the number in a range from which a service port looks for
-// its proxy port.
-func Preferred(name ir.ServicePort, first, last uint16) uint16 {
-	return first + uint16(start(name)%(uint32(last-first)+1))
-}
-
+// start stands for the number from which a service port looks for its proxy port.
 func start(name ir.ServicePort) uint32 { return hash(name.String() + "/" + name.Protocol.String()) }
 
 // AssignPorts assigns every service port of a Program a proxy port of its own
@@ -38,13 +33,13 @@ func start(name ir.ServicePort) uint32 { return hash(name.String() + "/" + name.
 // ports of the Program are not used. What finds none is in unserved.
 func AssignPorts(p *ir.Program, kept Ports) (ports Ports, unserved []ir.ServicePort) {
 	first, last, others := ProxyPorts(&p.Node)
-	free := newPortRange(first, last)
+	free := NewPortRange(first, last)
 	var names []ir.ServicePort
 	for i := range p.Services {
 		for _, f := range p.Services[i].Frontends {
 			names = append(names, f.Port)
 			if f.Match.NodeAddrs() {
-				free.take(f.Match.Port)
+				free.Take(f.Match.Port)
 			}
 		}
 	}
@@ -55,35 +50,35 @@ func AssignPorts(p *ir.Program, kept Ports) (ports Ports, unserved []ir.ServiceP
 	for _, name := range names {
 		if n := kept[name]; n != 0 && !used[n] && (others || first <= n && n <= last) {
 			ports[name], used[n] = n, true
-			free.take(n)
+			free.Take(n)
 		}
 	}
 	for _, name := range names {
 		if ports[name] != 0 {
 			continue
 		}
-		n, ok := free.from(start(name))
+		n, ok := free.Assign(name)
 		if !ok {
 			unserved = append(unserved, name)
 			continue
 		}
-		free.take(n)
 		ports[name] = n
 	}
 	return ports, unserved
 }
 
-// portRange is a range of port numbers, some of which are taken. To find the
+// PortRange is a range of port numbers, some of which are taken. To find the
 // next free one costs next to nothing however full it is: next leads from
 // each number to where the search goes on, a free number to itself, and each
 // search shortens the way for those after it (a disjoint-set forest).
-type portRange struct {
+type PortRange struct {
 	first uint16
 	next  []uint32 // by offset from first; len(next) is the end of the range
 }
 
-func newPortRange(first, last uint16) *portRange {
-	r := &portRange{first: max(first, 1)}
+// NewPortRange returns the numbers from first to last, but for 0, none of them taken.
+func NewPortRange(first, last uint16) *PortRange {
+	r := &PortRange{first: max(first, 1)}
 	if last >= r.first {
 		r.next = make([]uint32, int(last-r.first)+2)
 	}
@@ -94,17 +89,28 @@ func newPortRange(first, last uint16) *portRange {
 }
 
 // size is how many numbers there are, taken or not.
-func (r *portRange) size() uint32 { return uint32(max(0, len(r.next)-1)) }
+func (r *PortRange) size() uint32 { return uint32(max(0, len(r.next)-1)) }
 
-func (r *portRange) take(port uint16) {
+// Take takes a number, if it is one of the range.
+func (r *PortRange) Take(port uint16) {
 	if i := uint32(port) - uint32(r.first); port >= r.first && i < r.size() && r.next[i] == i {
 		r.next[i] = i + 1
 	}
 }
 
-// from returns the first free number from the one that start stands for, round
-// the range; false when all are taken.
-func (r *portRange) from(start uint32) (uint16, bool) {
+// Assign takes the first free number for a service port, from where its name says,
+// round the range; ok is false when all are taken.
+func (r *PortRange) Assign(name ir.ServicePort) (port uint16, ok bool) {
+	return r.takeFrom(start(name))
+}
+
+// Next takes the first free number from port on, round the range; ok is false when
+// all are taken.
+func (r *PortRange) Next(port uint16) (next uint16, ok bool) {
+	return r.takeFrom(uint32(port) - uint32(r.first))
+}
+
+func (r *PortRange) takeFrom(start uint32) (uint16, bool) {
 	if r.size() == 0 {
 		return 0, false
 	}
@@ -112,10 +118,14 @@ func (r *portRange) from(start uint32) (uint16, bool) {
 	if i == r.size() {
 		i = r.find(0)
 	}
-	return r.first + uint16(i), i < r.size()
+	if i == r.size() {
+		return 0, false
+	}
+	r.next[i] = i + 1
+	return r.first + uint16(i), true
 }
 
-func (r *portRange) find(i uint32) uint32 {
+func (r *PortRange) find(i uint32) uint32 {
 	for r.next[i] != i {
 		r.next[i] = r.next[r.next[i]]
 		i = r.next[i]

@@ -351,3 +351,20 @@ func rulesAt(p *ir.Program, ports Ports) *iptables.Ruleset {
 	}
 	return n.Rules(&all)
 }
+
+// A range gives each of its numbers once, round it, and none that is taken.
+func TestPortRange(t *testing.T) {
+	r := NewPortRange(100, 104)
+	r.Take(103)
+	r.Take(99)
+	var got []uint16
+	for n, ok := r.Next(102); ok; n, ok = r.Next(n) {
+		got = append(got, n)
+	}
+	if want := []uint16{102, 104, 100, 101}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if n, ok := NewPortRange(1, 0).Next(5); ok {
+		t.Errorf("an empty range gives %d", n)
+	}
+}
