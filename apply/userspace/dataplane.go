@@ -139,7 +139,7 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 		}
 		for _, k := range d.proxy.Keys() {
 			if k.Family == f && !wanted[k] {
-				fp.shut = append(fp.shut, k)
+				fp.shuts(d, k)
 			}
 		}
 		fp.sort()
@@ -202,7 +202,7 @@ func (d *Dataplane) changed(f ir.Family, now *lowered, changes []ir.Change) *fam
 		old := now.fragments[c.Name]
 		for i := range old.Listeners {
 			if name := old.Listeners[i].Port; !wanted[name] {
-				fp.shut = append(fp.shut, Key{f, name})
+				fp.shuts(d, Key{f, name})
 			}
 		}
 	}
@@ -236,7 +236,7 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 		return apply.Result{}, fmt.Errorf("userspace cannot commit a %T", p)
 	}
 	d.kept = ir.PerFamily[rules.Ports]{}
-	refused := d.open(plan)
+	plan, refused := d.open(plan)
 	result, err := d.rules.Commit(ctx, plan.rules)
 	result.Refused = append(refused, result.Refused...)
 	if err != nil || len(result.Refused) > 0 {
@@ -245,8 +245,8 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 	d.remember(plan)
 	d.proxy.Tidy()
 	for _, f := range ir.Present(plan.families) {
-		for _, k := range f.shut {
-			d.proxy.Shut(k)
+		for _, s := range f.shut {
+			d.proxy.Shut(s.Key)
 		}
 		for _, l := range f.listeners {
 			if err := d.proxy.Hold(f.family, l.Port, l.Hold); err != nil {
@@ -258,10 +258,11 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 }
 
 // open opens and updates the listeners of a Plan. Where one is elsewhere than
-// planned, or cannot be, the rules of the Plan follow.
-func (d *Dataplane) open(p *Plan) (refused []apply.Refusal) {
+// planned, or cannot be, it returns another Plan, whose rules follow.
+func (d *Dataplane) open(p *Plan) (revised *Plan, refused []apply.Refusal) {
+	own := *p
 	again := false
-	for _, f := range ir.Present(p.families) {
+	for family, f := range ir.Present(p.families) {
 		var out map[ir.Name]bool
 		for _, name := range f.unserved {
 			first, last, _ := rules.ProxyPorts(&f.next.node)
@@ -289,13 +290,14 @@ func (d *Dataplane) open(p *Plan) (refused []apply.Refusal) {
 		}
 		if len(moved)+len(out) > 0 {
 			again = true
-			f.revise(moved, out, p.service)
+			*own.families.At(family) = f.revised(moved, out, p.service)
 		}
 	}
-	if again {
-		p.difference()
+	if !again {
+		return p, refused
 	}
-	return refused
+	own.difference()
+	return &own, refused
 }
 
 func refuse(refused []apply.Refusal, out map[ir.Name]bool, name ir.Name, err error) ([]apply.Refusal, map[ir.Name]bool) {

@@ -82,7 +82,11 @@ func (w *world) commit(p apply.Plan) (done []string, r apply.Result) {
 	for op := range p.Operations {
 		done = append(done, op.Verb.String()+" "+op.Object)
 	}
+	planned := slices.Collect(p.Differences)
 	r, err := w.d.Commit(w.Context(), p)
+	if diff := cmp.Diff(planned, slices.Collect(p.Differences)); diff != "" {
+		w.Errorf("Commit changed the Plan (-before +after):\n%s", diff)
+	}
 	if err != nil {
 		w.Fatal(err)
 	}

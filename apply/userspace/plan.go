@@ -1,6 +1,7 @@
 package userspace
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -25,12 +26,24 @@ type familyPlan struct {
 	family    ir.Family
 	listeners []*rules.Listener // to be opened or updated, by service port
 	verbs     map[ir.ServicePort]apply.Verb
-	shut      []Key
+	shut      []shut
 	unserved  []ir.ServicePort
 
 	next   *lowered                    // what is in force in the end, but for others
 	others map[ir.Name]*rules.Fragment // of Services that change; nil: they go
 	ports  rules.Ports                 // of others
+}
+
+// shut is a listener that goes.
+type shut struct {
+	Key
+	at netip.AddrPort
+}
+
+// shuts plans the end of a listener.
+func (f *familyPlan) shuts(d *Dataplane, k Key) {
+	at, _ := d.proxy.At(k)
+	f.shut = append(f.shut, shut{k, at})
 }
 
 // add plans a listener.
@@ -51,7 +64,7 @@ func (f *familyPlan) add(d *Dataplane, l *rules.Listener) {
 
 func (f *familyPlan) sort() {
 	slices.SortFunc(f.listeners, func(a, b *rules.Listener) int { return a.Port.Compare(b.Port) })
-	slices.SortFunc(f.shut, func(a, b Key) int { return a.Port.Compare(b.Port) })
+	slices.SortFunc(f.shut, func(a, b shut) int { return a.Port.Compare(b.Port) })
 	slices.SortFunc(f.unserved, ir.ServicePort.Compare)
 }
 
@@ -98,12 +111,18 @@ func (p *Plan) service(f ir.Family, name ir.Name) *ir.Service {
 	return &all[i]
 }
 
-// revise has the rules follow listeners that are elsewhere, and leaves Services
-// out.
-func (f *familyPlan) revise(moved rules.Ports, out map[ir.Name]bool, service func(ir.Family, ir.Name) *ir.Service) {
-	ports := f.ports
-	if f.others == nil {
-		ports = f.next.ports
+// revised returns the plan with rules that follow listeners which are elsewhere,
+// and without Services that are left out.
+func (f *familyPlan) revised(moved rules.Ports, out map[ir.Name]bool, service func(ir.Family, ir.Name) *ir.Service) *familyPlan {
+	own := *f
+	f = &own
+	ports := maps.Clone(f.ports)
+	if f.others != nil {
+		f.ports, f.others = ports, maps.Clone(f.others)
+	} else {
+		next := *f.next
+		next.ports, next.fragments = maps.Clone(next.ports), maps.Clone(next.fragments)
+		f.next, ports = &next, next.ports
 	}
 	again := map[ir.Name]bool{}
 	for name, n := range moved {
@@ -129,6 +148,7 @@ func (f *familyPlan) revise(moved rules.Ports, out map[ir.Name]bool, service fun
 	for name := range out {
 		put(name, nil)
 	}
+	return f
 }
 
 // object is how messages name a listener.
@@ -188,9 +208,8 @@ func (p *Plan) listenerOperations(yield func(apply.Operation) bool) {
 				return
 			}
 		}
-		for _, k := range f.shut {
-			at, _ := p.dataplane.proxy.At(k)
-			op := apply.Operation{Verb: apply.Remove, Object: "listener " + at.String() + "/" + k.Port.Protocol.String(), Service: k.Port.Service}
+		for _, s := range f.shut {
+			op := apply.Operation{Verb: apply.Remove, Object: "listener " + s.at.String() + "/" + s.Port.Protocol.String(), Service: s.Port.Service}
 			if !yield(op) {
 				return
 			}
