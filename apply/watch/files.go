@@ -48,7 +48,7 @@ func (f *Files) Read() error {
 	}
 	snap := snapshot.New()
 	var diags diag.List
-	reader := snapshot.Reader{Most: sameFindings, CutOff: diag.Error, Forget: true}
+	reader := snapshot.Reader{Most: diag.MostAlike, CutOff: diag.Error, Forget: true}
 	left := cmp.Or(f.Limit, files.Unlimited)
 	for _, file := range found {
 		data, err := files.Read(regular{}, file.Name, &left)
@@ -72,13 +72,10 @@ func (f *Files) Read() error {
 		return fmt.Errorf("%s: has no Service and no Node, and all rules for Services would go: say --allow-empty if that is meant", f.Path)
 	}
 	diags.Add(snap.Finish()...)
-	f.Report(diags.Sorted().Fewer(sameFindings))
+	f.Report(diags.Sorted().Fewer(diag.MostAlike))
 	f.Store.replace(func(s *snapshot.Snapshot) snapshot.Dirty { return s.Update(snap) })
 	return nil
 }
-
-// sameFindings is how many findings that say the same are told one by one.
-const sameFindings = 5
 
 // find returns the files to read. What is no file, and would hold up its reader,
 // is named once, and passed over.

@@ -168,15 +168,12 @@ func (j *job) checkNode(name string) {
 	}
 }
 
-// sameFindings is how many findings that say the same are printed one by one.
-const sameFindings = 5
-
 // findings returns what there is to print: findings about objects with the place
 // of the field, and one with a count for many of the same.
 func (j *job) findings() diag.List {
 	list := j.diags.Sorted()
 	if !j.each {
-		list = list.Fewer(sameFindings)
+		list = list.Fewer(diag.MostAlike)
 	}
 	j.files.Locate(list)
 	if j.Resolved != nil {
@@ -204,7 +201,7 @@ func (e *env) readSnapshot(j *job, names []string, limit int64) bool {
 		j.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: name, Msg: err.Error()})
 	}
 	if !j.each {
-		j.files.Most = sameFindings
+		j.files.Most = diag.MostAlike
 	}
 	j.files.CutOff = cmp.Or(j.files.CutOff, diag.Warning)
 	var all []files.File

@@ -126,6 +126,9 @@ func (l *List) Sort() {
 	*l = slices.Compact(*l)
 }
 
+// MostAlike is how many findings that say the same are told one by one, unless all are wanted.
+const MostAlike = 5
+
 // Fewer returns a list in which the first finding, with a count, stands for
 // those that say the same, if these are more than most: the same severity, text
 // (but for what was found) and field, of objects of one kind.
