@@ -211,7 +211,7 @@ func rebase(routes []ir.Route, index [ir.Local + 1]int) []ir.Route {
 func (b *builder) frontend(p *port, kind ir.Kind, match ir.Match, origin ir.Origin, s *kindRoutes) {
 	f := ir.Frontend{
 		Kind: kind, Match: match, Port: p.ServicePort, Policy: s.policy, Routes: s.routes,
-		Empty: s.empty, EmptyOrigin: s.emptyOrigin, Origin: origin,
+		Else: s.empty, ElseOrigin: s.emptyOrigin, Origin: origin,
 	}
 	if kind == ir.LoadBalancer {
 		f.SourceRanges = b.ranges

@@ -251,14 +251,14 @@ func (c *claims) conflictsPass(e *entry, s *ir.Service) (*ir.Service, diag.List)
 		if o := c.owner(f.Match); o.entry != e {
 			lost = true
 			code := diag.VIPClaimed
-			if f.Match.NodeAddrs() {
+			if f.Match.IsNodePort() {
 				code = diag.NodePortClaimed
 			}
 			diags.Add(diag.Diagnostic{Severity: diag.Error, Code: code, Object: f.Origin.Object, Path: f.Origin.Field,
 				Msg: f.Match.String() + " belongs to Service " + o.name.String() + ", " + o.why(mine) + ": it is left out here"})
 			continue
 		}
-		if f.Match.NodeAddrs() {
+		if f.Match.IsNodePort() {
 			diags.Add(c.hidden(e, f)...)
 		}
 	}

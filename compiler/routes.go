@@ -92,6 +92,6 @@ func (t *nodeTarget) externalRoutes(policy ir.Policy, cluster, local bool) []ir.
 		routes = append(routes, ir.Route{From: ir.Pods, Pool: int(ir.Cluster), Origin: pods})
 	}
 	origin.Reason = "externalTrafficPolicy Local, from the node itself: goes to any node, masqueraded"
-	routes = append(routes, ir.Route{From: ir.Host, Pool: int(ir.Cluster), SNAT: true, Origin: origin})
+	routes = append(routes, ir.Route{From: ir.ThisNode, Pool: int(ir.Cluster), SNAT: true, Origin: origin})
 	return append(routes, outside...)
 }

@@ -13,7 +13,7 @@ const (
 	ModeUserspace   Mode = "userspace"
 )
 
-// Modes are all modes, in the order in which they are listed to people.
+// Modes returns all modes, in the order in which they are listed to people.
 func Modes() []Mode {
 	return []Mode{ModeIPTables, ModeIPVS, ModeNFTables, ModeKernelspace, ModeUserspace}
 }
@@ -110,7 +110,7 @@ func (c Capability) String() string {
 
 const common = Refuses | SourceRanges | TrafficPolicies | KeepsClient | ServesSCTP | Topology | HealthPorts | Masquerades | AffinityTimeout
 
-// Capabilities says how a mode behaves; zero for an unknown mode.
+// Capabilities returns what a mode has; zero for an unknown mode.
 func (m Mode) Capabilities() Capability {
 	switch m {
 	case ModeIPTables:

@@ -54,7 +54,7 @@ func (v *Verdict) UnmarshalText(text []byte) (err error) {
 func (s Scope) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 func (s *Scope) UnmarshalText(text []byte) (err error) {
-	*s, err = parseEnum("scope", text, Any, Pods, Host)
+	*s, err = parseEnum("scope", text, Any, Pods, ThisNode)
 	return err
 }
 

@@ -69,10 +69,10 @@ func (f Family) Loopback() netip.Prefix {
 // PerFamily is a pair: one T for each IP family.
 type PerFamily[T any] struct{ IPv4, IPv6 T }
 
-// Of returns the family's.
+// Of returns the T of a family.
 func (p PerFamily[T]) Of(f Family) T { return *p.At(f) }
 
-// At returns where the family's stands, to be written to.
+// At returns a pointer to the T of a family, to be written to.
 func (p *PerFamily[T]) At(f Family) *T {
 	if f == IPv6 {
 		return &p.IPv6
@@ -80,7 +80,7 @@ func (p *PerFamily[T]) At(f Family) *T {
 	return &p.IPv4
 }
 
-// All yields both, in the order of Families.
+// All yields both with their families, in the order of Families.
 func (p PerFamily[T]) All() iter.Seq2[Family, T] {
 	return func(yield func(Family, T) bool) {
 		_ = yield(IPv4, p.IPv4) && yield(IPv6, p.IPv6)

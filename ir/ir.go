@@ -162,12 +162,12 @@ type Match struct {
 	Port     uint16     `json:"port"`
 }
 
-// NodeAddrs reports whether the match is a node port's.
-func (m Match) NodeAddrs() bool { return !m.Addr.IsValid() }
+// IsNodePort reports whether the match is a node port's.
+func (m Match) IsNodePort() bool { return !m.Addr.IsValid() }
 
 // String returns 10.96.0.10:80/tcp, [fd00::1]:80/tcp, or node:30080/tcp.
 func (m Match) String() string {
-	if m.NodeAddrs() {
+	if m.IsNodePort() {
 		return "node:" + utoa(m.Port) + "/" + m.Protocol.String()
 	}
 	return netip.AddrPortFrom(m.Addr, m.Port).String() + "/" + m.Protocol.String()
@@ -175,8 +175,8 @@ func (m Match) String() string {
 
 // Compare orders node ports last, then by address, port and protocol.
 func (m Match) Compare(o Match) int {
-	if m.NodeAddrs() != o.NodeAddrs() {
-		if m.NodeAddrs() {
+	if m.IsNodePort() != o.IsNodePort() {
+		if m.IsNodePort() {
 			return 1
 		}
 		return -1
@@ -211,10 +211,12 @@ type Frontend struct {
 	SourceRanges []SourceRange `json:"sourceRanges,omitzero"`
 
 	Routes []Route `json:"routes,omitzero"` // the first whose From holds the packet's source decides
-	Empty  Verdict `json:"empty"`           // Reject or Drop: for new connections that no route takes
-	// EmptyOrigin is why packets would be refused: set unless RoutesAll.
-	EmptyOrigin Origin `json:"emptyOrigin,omitzero"`
-	Origin      Origin `json:"origin"`
+	// Else is what becomes of new connections that no route takes, for want of
+	// backends most often. In JSON it is what happens to an empty frontend, as in
+	// documents of earlier versions.
+	Else       Verdict `json:"empty"`
+	ElseOrigin Origin  `json:"emptyOrigin,omitzero"` // why there are such connections: set unless RoutesAll
+	Origin     Origin  `json:"origin"`
 }
 
 // Compare orders by Kind, then Match.
@@ -228,13 +230,13 @@ type SourceRange struct {
 	Origin Origin       `json:"origin"`
 }
 
-// Scope is a set of packet sources. The scopes overlap; order decides.
+// Scope is a set of packet sources. The scopes overlap: the first Route decides.
 type Scope uint8
 
 const (
-	Any  Scope = iota // every source
-	Pods              // local to the cluster by Node.Detector
-	Host              // an address of this node: what its own processes send
+	Any      Scope = iota // every source
+	Pods                  // the cluster's pods, as Node.Detector tells them
+	ThisNode              // an address of this node: what its own processes send
 )
 
 // String returns any, pods or node.

@@ -30,7 +30,7 @@ type Node struct {
 	Userspace *Userspace `json:"userspace,omitzero"`
 }
 
-// MasqueradeMark is 1<<MasqueradeBit (IPT-3).
+// MasqueradeMark returns the bit of the packet mark that asks for masquerade, 1<<MasqueradeBit (IPT-3).
 func (n *Node) MasqueradeMark() uint32 { return 1 << n.MasqueradeBit }
 
 // HasAddr reports whether addr is the node's own: in Addrs, or a loopback address.
@@ -112,10 +112,10 @@ type Detector struct {
 	Origin    Origin       `json:"origin"`
 }
 
-// Local reports whether a packet from src that came in by interface in counts as
-// a pod's. in is empty for what the node itself sends, which no interface
-// detector takes for local.
-func (d *Detector) Local(src netip.Addr, in string) bool {
+// IsPod reports whether a packet from src that came in by interface in counts as
+// a pod's ("local" in detectLocalMode). in is empty for what the node itself
+// sends, which by its interface is never a pod's.
+func (d *Detector) IsPod(src netip.Addr, in string) bool {
 	switch d.Mode {
 	case DetectCIDR:
 		return d.Prefix.Contains(src)

@@ -204,7 +204,7 @@ func (t *text) service(s *Service) {
 			t.line(2, r.Origin, "from", r.From.String(), "-> pool", strconv.Itoa(r.Pool), snat)
 		}
 		if !RoutesAll(f.Routes) {
-			t.line(2, f.EmptyOrigin, "else", f.Empty.String())
+			t.line(2, f.ElseOrigin, "else", f.Else.String())
 		}
 	}
 	if h := s.Health; h != nil {

@@ -177,7 +177,7 @@ func (v *validator) frontend(f *Frontend, s *Service, used []bool) {
 	}
 	v.owner[f.Match] = s.Name
 	v.origin(name, f.Origin)
-	if f.Match.NodeAddrs() != (f.Kind == NodePort) || (!f.Match.NodeAddrs() && !v.family.Has(f.Match.Addr)) {
+	if f.Match.IsNodePort() != (f.Kind == NodePort) || (!f.Match.IsNodePort() && !v.family.Has(f.Match.Addr)) {
 		v.errorf("%s: a %s in %s cannot have this match", name, f.Kind, v.family)
 	}
 	if f.Match.Port == 0 || f.Match.Protocol.String() == "unknown" || f.Match.Protocol != f.Port.Protocol || f.Port.Service != s.Name {
@@ -205,7 +205,7 @@ func (v *validator) frontend(f *Frontend, s *Service, used []bool) {
 		v.origin(name+": route", r.Origin)
 	}
 	if !RoutesAll(f.Routes) {
-		v.origin(name+": "+f.Empty.String(), f.EmptyOrigin)
+		v.origin(name+": "+f.Else.String(), f.ElseOrigin)
 	}
 }
 

@@ -93,7 +93,7 @@ func NewJudge(p *ir.Program, removed []ir.Match) *Judge {
 		}
 	}
 	for _, m := range removed {
-		if m.Protocol == ir.UDP && (m.NodeAddrs() || ir.FamilyOf(m.Addr) == p.Family) {
+		if m.Protocol == ir.UDP && (m.IsNodePort() || ir.FamilyOf(m.Addr) == p.Family) {
 			j.removed[m] = true
 			j.ports[m.Port] = true
 		}

@@ -49,7 +49,7 @@ func (w *Work) of(f ir.Family) *scope {
 		}
 	}
 	for _, m := range w.Removed {
-		if m.Protocol == ir.UDP && (m.NodeAddrs() || ir.FamilyOf(m.Addr) == f) {
+		if m.Protocol == ir.UDP && (m.IsNodePort() || ir.FamilyOf(m.Addr) == f) {
 			s.removed[m] = true
 		}
 	}

@@ -41,7 +41,7 @@ func (t *tally) add(s *ir.Service, n int) {
 		f := &s.Frontends[i]
 		// Drop is for traffic policy Local; without any endpoint it is Reject (PKT-8, PKT-9).
 		at := side{f.Port, f.Kind.External()}
-		if f.Empty != ir.Drop || counted[at] {
+		if f.Else != ir.Drop || counted[at] {
 			continue
 		}
 		if counted == nil {

@@ -22,7 +22,7 @@ func (k key) compare(o key) int {
 
 // object is how operations name the load balancer.
 func (k key) object() string {
-	if k.match.NodeAddrs() && k.family == ir.IPv6 {
+	if k.match.IsNodePort() && k.family == ir.IPv6 {
 		return "load balancer " + k.match.String() + " (IPv6)"
 	}
 	return "load balancer " + k.match.String()

@@ -84,7 +84,7 @@ func packets(ps ...*ir.Program) []sim.Packet {
 		for _, s := range p.Services {
 			for _, f := range s.Frontends {
 				pkt := sim.Packet{Src: p.Node.Detector.Prefix.Addr().Next(), Dst: f.Match.Addr, Protocol: f.Match.Protocol, Port: f.Match.Port, In: "cni0"}
-				if f.Match.NodeAddrs() {
+				if f.Match.IsNodePort() {
 					pkt.Dst = p.Node.IP
 				}
 				outside := pkt

@@ -238,7 +238,7 @@ func freePorts(p *Proxy, f ir.Family, node *ir.Node, changes []ir.Change) *rules
 			continue
 		}
 		for i := range c.New.Frontends {
-			if m := c.New.Frontends[i].Match; m.NodeAddrs() {
+			if m := c.New.Frontends[i].Match; m.IsNodePort() {
 				free.Take(m.Port)
 			}
 		}

@@ -95,7 +95,7 @@ func (s *subject) isMatch(m ir.Match) bool {
 	if s.addr.IsValid() {
 		return m.Addr == s.addr && s.isPort(m.Port, m.Protocol)
 	}
-	return m.NodeAddrs() && s.port != 0 && s.isPort(m.Port, m.Protocol)
+	return m.IsNodePort() && s.port != 0 && s.isPort(m.Port, m.Protocol)
 }
 
 func (s *subject) isBackend(b *ir.Backend, p ir.Protocol) bool {

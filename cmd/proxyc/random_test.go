@@ -269,7 +269,7 @@ func (r *random) packet(p *ir.Program) sim.Packet {
 	}
 	m := pick(r, matches)
 	pkt := sim.Packet{Dst: m.Addr, Protocol: m.Protocol, Port: m.Port}
-	if m.NodeAddrs() {
+	if m.IsNodePort() {
 		pkt.Dst = r.nodeAddr(p)
 	}
 	switch r.IntN(12) {

@@ -332,7 +332,7 @@ func (c category) proxyc(t *testing.T) string {
 	}
 	out := "cluster" + list(picked[ir.Cluster]) + " local" + list(picked[ir.Local])
 	if len(svc.Pools) == 0 {
-		out += " " + svc.Frontends[0].Empty.String()
+		out += " " + svc.Frontends[0].Else.String()
 	}
 	return out
 }

@@ -49,14 +49,14 @@ func Program(mode ir.Mode) *ir.Program {
 	local.clusterIP("10.96.0.11", 80, ir.Cluster, cluster)
 	for _, k := range local.external("", "203.0.113.11", 80, 30081) {
 		local.frontend(k, ir.Local, ir.Drop, ir.Route{From: ir.Pods, Pool: cluster},
-			ir.Route{From: ir.Host, Pool: cluster, SNAT: true}, ir.Route{From: ir.Any, Pool: localPool})
+			ir.Route{From: ir.ThisNode, Pool: cluster, SNAT: true}, ir.Route{From: ir.Any, Pool: localPool})
 	}
 
 	remote := newService("remote", ir.TCP)
 	cluster = remote.pool(ir.Cluster, elsewhere)
 	remote.frontend(key{ir.ClusterIP, "10.96.0.12", 80}, ir.Local, ir.Drop)
 	remote.frontend(key{ir.NodePort, "", 30082}, ir.Local, ir.Drop,
-		ir.Route{From: ir.Pods, Pool: cluster}, ir.Route{From: ir.Host, Pool: cluster, SNAT: true})
+		ir.Route{From: ir.Pods, Pool: cluster}, ir.Route{From: ir.ThisNode, Pool: cluster, SNAT: true})
 
 	none := newService("none", ir.TCP)
 	none.frontend(key{ir.ClusterIP, "10.96.0.13", 80}, ir.Cluster, ir.Reject)
@@ -137,7 +137,7 @@ func (s *service) clusterIP(addr string, port uint16, policy ir.Policy, pool int
 		ir.Route{From: ir.Pods, Pool: pool}, ir.Route{From: ir.Any, Pool: pool, SNAT: true})
 }
 
-func (s *service) frontend(k key, policy ir.Policy, empty ir.Verdict, routes ...ir.Route) *ir.Frontend {
+func (s *service) frontend(k key, policy ir.Policy, otherwise ir.Verdict, routes ...ir.Route) *ir.Frontend {
 	m := ir.Match{Protocol: s.port.Protocol, Port: k.port}
 	if k.addr != "" {
 		m.Addr = netip.MustParseAddr(k.addr)
@@ -145,9 +145,9 @@ func (s *service) frontend(k key, policy ir.Policy, empty ir.Verdict, routes ...
 	for i := range routes {
 		routes[i].Origin = s.s.Origin
 	}
-	f := ir.Frontend{Kind: k.kind, Match: m, Port: s.port, Policy: policy, Routes: routes, Empty: empty, Origin: s.s.Origin}
+	f := ir.Frontend{Kind: k.kind, Match: m, Port: s.port, Policy: policy, Routes: routes, Else: otherwise, Origin: s.s.Origin}
 	if !ir.RoutesAll(routes) {
-		f.EmptyOrigin = ir.Origin{Object: s.s.Origin.Object, Reason: "no ready endpoint"}
+		f.ElseOrigin = ir.Origin{Object: s.s.Origin.Object, Reason: "no ready endpoint"}
 	}
 	s.s.Frontends = append(s.s.Frontends, f)
 	return &s.s.Frontends[len(s.s.Frontends)-1]

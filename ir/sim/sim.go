@@ -62,7 +62,7 @@ func NewEvaluator(p *ir.Program) *Evaluator {
 				key := addrProtocol{f.Match.Addr, f.Match.Protocol}
 				e.byAddr[key] = append(e.byAddr[key], f.Match.Port)
 			}
-			if _, known := e.vips[f.Match.Addr]; !known && !f.Match.NodeAddrs() && (minds || f.Kind == ir.ClusterIP) {
+			if _, known := e.vips[f.Match.Addr]; !known && !f.Match.IsNodePort() && (minds || f.Kind == ir.ClusterIP) {
 				e.vips[f.Match.Addr] = of
 			}
 		}
@@ -139,7 +139,7 @@ func (t *tracer) trace() Outcome {
 		if t.guards(f) && !t.admitted(f) {
 			return Outcome{Fate: Dropped}
 		}
-		t.step(f.EmptyOrigin, "no route: mode %s goes on to node ports", node.Mode)
+		t.step(f.ElseOrigin, "no route: mode %s goes on to node ports", node.Mode)
 	}
 	if answers {
 		t.step(port.Origin, "%s on the node's address %s is the NodePort of %s", port.Match, pkt.Dst, port.Port)
@@ -148,7 +148,7 @@ func (t *tracer) trace() Outcome {
 	if port != nil {
 		t.step(node.NodePorts.Origin, "%d/%s is the NodePort of %s, but node ports do not answer on %s", pkt.Port, pkt.Protocol, port.Port, pkt.Dst)
 		if local && t.caps.Has(ir.EmptyNodePortAnyAddr) && !ir.RoutesAll(port.Routes) {
-			return t.empty(port)
+			return t.noRoute(port)
 		}
 	}
 	return t.unclaimed(local)
@@ -175,7 +175,7 @@ func (t *tracer) frontend(s *ir.Service, f *ir.Frontend) Outcome {
 			return t.accept(f, &s.Pools[r.Pool], r)
 		}
 	}
-	return t.empty(f)
+	return t.noRoute(f)
 }
 
 // guards reports whether a frontend's source ranges are looked at: always when
@@ -225,14 +225,14 @@ func (t *tracer) holds(s ir.Scope) bool {
 	switch s {
 	case ir.Pods:
 		t.cutDetector(&node.Detector)
-		local := node.Detector.Local(t.pkt.Src, t.pkt.In)
+		local := node.Detector.IsPod(t.pkt.Src, t.pkt.In)
 		if local {
 			t.step(node.Detector.Origin, "source %s counts as a pod's", t.sourceText())
 		} else {
 			t.step(node.Detector.Origin, "source %s does not count as a pod's", t.sourceText())
 		}
 		return local
-	case ir.Host:
+	case ir.ThisNode:
 		host := t.own.HasSource(t.pkt.Src, t.cuts)
 		if host {
 			t.step(ir.Origin{Object: "Node " + node.Name}, "source %s is the node itself", t.pkt.Src)
@@ -323,19 +323,19 @@ func (t *tracer) deliveredHere(b *ir.Backend) bool {
 	return t.caps.Has(ir.KeepsClient) && !t.pkt.FromNode() && t.own.Has(b.AddrPort.Addr())
 }
 
-// empty is the fate of a packet that no route takes (PKT-8, PKT-9).
-func (t *tracer) empty(f *ir.Frontend) Outcome {
+// noRoute returns the fate of a packet that no route takes (PKT-8, PKT-9).
+func (t *tracer) noRoute(f *ir.Frontend) Outcome {
 	if !t.caps.Has(ir.Refuses) {
-		t.step(f.EmptyOrigin, "no route: mode %s leaves the packet alone", t.program.Node.Mode)
+		t.step(f.ElseOrigin, "no route: mode %s leaves the packet alone", t.program.Node.Mode)
 		return Outcome{}
 	}
 	vip := f.Kind == ir.ExternalIP || f.Kind == ir.LoadBalancer
 	if vip && t.pkt.FromNode() && !t.caps.Has(ir.EmptyFromNode) && !t.own.Has(t.pkt.Dst) {
-		t.step(f.EmptyOrigin, "no route: mode %s leaves what the node itself sends to an external address alone", t.program.Node.Mode)
+		t.step(f.ElseOrigin, "no route: mode %s leaves what the node itself sends to an external address alone", t.program.Node.Mode)
 		return Outcome{}
 	}
-	t.step(f.EmptyOrigin, "no route: %s", f.Empty)
-	if f.Empty == ir.Drop {
+	t.step(f.ElseOrigin, "no route: %s", f.Else)
+	if f.Else == ir.Drop {
 		return Outcome{Fate: Dropped}
 	}
 	return Outcome{Fate: Rejected}
@@ -490,7 +490,7 @@ func ParsePacket(from, to string) (Packet, error) {
 		match += "/tcp"
 	}
 	m, ok := ir.ParseMatch(match)
-	if !ok || m.NodeAddrs() || m.Port == 0 {
+	if !ok || m.IsNodePort() || m.Port == 0 {
 		return Packet{}, fmt.Errorf("destination %q: must be IP:PORT or IP:PORT/PROTO, with PROTO tcp, udp or sctp", to)
 	}
 	if src.Is4() != m.Addr.Is4() {

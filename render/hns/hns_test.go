@@ -234,7 +234,7 @@ func TestEval(t *testing.T) {
 		for _, s := range p.Services {
 			for _, f := range s.Frontends {
 				ports = append(ports, f.Match.Port)
-				if !f.Match.NodeAddrs() {
+				if !f.Match.IsNodePort() {
 					addrs = append(addrs, f.Match.Addr.String())
 				}
 			}

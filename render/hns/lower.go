@@ -170,7 +170,7 @@ func (n *Node) loadBalancer(s *ir.Service, f *ir.Frontend) LoadBalancer {
 	if n.hns.SourceVIP.IsValid() {
 		lb.HCN.SourceVIP = n.hns.SourceVIP.String()
 	}
-	if !f.Match.NodeAddrs() {
+	if !f.Match.IsNodePort() {
 		lb.HCN.FrontendVIPs = []string{f.Match.Addr.String()}
 	}
 	return lb

@@ -21,7 +21,7 @@ func destinations(p *ir.Program) []string {
 	to := []string{"10.96.0.10:81", "10.96.200.1:80", "192.0.2.11:22", "203.0.113.10:8080", "10.244.1.10:8080", "192.0.2.11:80"}
 	for _, s := range p.Services {
 		for _, f := range s.Frontends {
-			if !f.Match.NodeAddrs() {
+			if !f.Match.IsNodePort() {
 				to = append(to, f.Match.String())
 				continue
 			}

@@ -146,8 +146,8 @@ func TestFrontendsOfAServicePortShareChains(t *testing.T) {
 
 	for i := range web.Frontends { // other routes than its siblings: no compiler makes that, but the IR can say it
 		if f := &web.Frontends[i]; f.Kind == ir.NodePort {
-			f.Routes = []ir.Route{{From: ir.Host, Pool: f.Routes[0].Pool}}
-			f.Empty = ir.Drop
+			f.Routes = []ir.Route{{From: ir.ThisNode, Pool: f.Routes[0].Pool}}
+			f.Else = ir.Drop
 		}
 	}
 	hold(t, p, sources, destinations(p))

@@ -113,7 +113,7 @@ func (l *lowering) enter(d dispatchChain, r Rule) { l.Entries[d] = append(l.Entr
 func (l *lowering) frontend(f *ir.Frontend) {
 	text := f.Port.String()
 	match := Rule{Protocol: f.Match.Protocol, Ports: Port(f.Match.Port)}.For(f)
-	if !f.Match.NodeAddrs() {
+	if !f.Match.IsNodePort() {
 		match.Dst = single(f.Match.Addr)
 	}
 	routes := l.usable(f.Routes)
@@ -121,7 +121,7 @@ func (l *lowering) frontend(f *ir.Frontend) {
 		entry := match
 		entry.Comment, entry.Target = clean(text+label(f.Kind)), Jump
 		entry.Chain = l.target(f, routes, text, match)
-		if f.Match.NodeAddrs() {
+		if f.Match.IsNodePort() {
 			l.enter(dispatchNodePorts, entry)
 		} else {
 			l.enter(dispatchServices, entry)
@@ -133,7 +133,7 @@ func (l *lowering) frontend(f *ir.Frontend) {
 	// Whom no route takes, or no range admits, has been left as he was. The node
 	// port of the same number, which is looked at later, is not for him, unless
 	// there is no backend at all (PKT-18).
-	if len(routes) > 0 && !f.Match.NodeAddrs() && l.node.NodePorts.Has(f.Match.Addr, l.node.HasAddr(f.Match.Addr)) {
+	if len(routes) > 0 && !f.Match.IsNodePort() && l.node.NodePorts.Has(f.Match.Addr, l.node.HasAddr(f.Match.Addr)) {
 		stay := match
 		stay.Comment, stay.Target = clean(text+" is no node port here"), Accept
 		l.enter(dispatchServices, stay)
@@ -175,8 +175,8 @@ func (l *lowering) usable(routes []ir.Route) []ir.Route {
 // stand in the filter table, where an address that was not translated is still
 // the one that the client asked for.
 func (l *lowering) empty(f *ir.Frontend, r Rule, text string) {
-	r.origin = &f.EmptyOrigin
-	switch f.Empty {
+	r.origin = &f.ElseOrigin
+	switch f.Else {
 	case ir.Reject:
 		r.Target, r.Comment = Reject, clean(text+" has no endpoints")
 	case ir.Drop:
@@ -185,7 +185,7 @@ func (l *lowering) empty(f *ir.Frontend, r Rule, text string) {
 		return
 	}
 	switch {
-	case f.Match.NodeAddrs():
+	case f.Match.IsNodePort():
 		r.DstLocal = true // whatever nodePortAddresses says (PKT-15)
 		l.enter(dispatchEmptyNodePort, r)
 	case f.Kind.External():
@@ -305,7 +305,7 @@ func (l *lowering) routes(f *ir.Frontend, routes []ir.Route, text string) []Rule
 		case ir.Pods:
 			who = "pod traffic"
 			r.Detect(&l.node.Detector, false)
-		case ir.Host:
+		case ir.ThisNode:
 			who = "LOCAL traffic"
 			r.SrcLocal = true
 		}

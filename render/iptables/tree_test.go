@@ -28,7 +28,7 @@ func TestEvalIsTraceInTrees(t *testing.T) {
 			s := &p.Services[random.IntN(len(p.Services))]
 			f := &s.Frontends[random.IntN(len(s.Frontends))]
 			pkt := sim.Packet{Src: p.Node.Addrs[0], Dst: f.Match.Addr, Protocol: ir.TCP, Port: f.Match.Port + uint16(random.IntN(8)/7)}
-			if f.Match.NodeAddrs() {
+			if f.Match.IsNodePort() {
 				pkt.Dst = p.Node.Addrs[0]
 			}
 			if len(s.Pools) > 0 && random.IntN(2) == 0 {

@@ -102,7 +102,7 @@ func packets(p *ir.Program) []sim.Packet {
 	ports := []uint16{81, 30080}
 	for _, s := range p.Services {
 		for _, f := range s.Frontends {
-			if f.Match.NodeAddrs() {
+			if f.Match.IsNodePort() {
 				addrs = append(addrs, p.Node.Addrs...)
 			} else {
 				addrs = append(addrs, f.Match.Addr)

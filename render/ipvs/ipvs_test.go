@@ -21,7 +21,7 @@ func program(f ir.Family) *ir.Program {
 	for i := range p.Services {
 		for j := range p.Services[i].Frontends {
 			fe := &p.Services[i].Frontends[j]
-			fe.Empty = ir.Reject
+			fe.Else = ir.Reject
 			if n := len(fe.Routes); fe.Kind.External() && fe.Policy == ir.Local && n > 0 {
 				fe.Routes = []ir.Route{{From: ir.Any, Pool: fe.Routes[n-1].Pool, Origin: fe.Routes[n-1].Origin}}
 			}
@@ -206,7 +206,7 @@ func TestNodePortNowhere(t *testing.T) {
 	p := program(ir.IPv4)
 	p.Node.NodePorts = ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{{Prefix: netip.MustParsePrefix("198.18.0.0/15"), Assigned: true}}}
 	for _, e := range Lower(p).Elements {
-		if e.Match.NodeAddrs() && e.Match.Port != 0 {
+		if e.Match.IsNodePort() && e.Match.Port != 0 {
 			t.Errorf("%s has %s", e.Set, e.ElementKey)
 		}
 	}

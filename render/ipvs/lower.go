@@ -75,7 +75,7 @@ func (n *Node) LowerService(s *ir.Service) Fragment {
 		for _, addr := range n.addrs(f) {
 			x.VirtualServers = append(x.VirtualServers, n.virtualServer(s, f, addr))
 		}
-		if f.Match.NodeAddrs() {
+		if f.Match.IsNodePort() {
 			x.nodePort(f, n)
 			continue
 		}
@@ -99,7 +99,7 @@ func (n *Node) LowerService(s *ir.Service) Fragment {
 
 // addrs are the addresses of a frontend's virtual servers.
 func (n *Node) addrs(f *ir.Frontend) []netip.Addr {
-	if f.Match.NodeAddrs() {
+	if f.Match.IsNodePort() {
 		return n.nodePorts
 	}
 	return []netip.Addr{f.Match.Addr}

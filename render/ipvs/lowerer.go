@@ -234,7 +234,7 @@ func NewRulesLowerer(p *ir.Program) *RulesLowerer {
 func (l *RulesLowerer) put(s *ir.Service) (changed bool) {
 	var rules []iptables.Rule
 	for i := range s.Frontends {
-		if f := &s.Frontends[i]; !f.Match.NodeAddrs() && len(f.SourceRanges) > 0 {
+		if f := &s.Frontends[i]; !f.Match.IsNodePort() && len(f.SourceRanges) > 0 {
 			rules = append(rules, l.node.outFilter(f)...)
 		}
 	}

@@ -108,7 +108,7 @@ func members(p *ir.Pool) map[netip.AddrPort]struct{} {
 // pools they meet.
 func (l *lowering) remember(f *lowerable, pools ...int) {
 	id := AffinityIPs
-	if f.Match.NodeAddrs() {
+	if f.Match.IsNodePort() {
 		id = AffinityPorts
 	}
 	for i, pool := range pools {

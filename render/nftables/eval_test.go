@@ -65,7 +65,7 @@ func destinations(p *ir.Program, svc *ir.Service) []ir.Match {
 	var all []ir.Match
 	for _, f := range svc.Frontends {
 		addrs := []netip.Addr{f.Match.Addr}
-		if f.Match.NodeAddrs() {
+		if f.Match.IsNodePort() {
 			addrs = append(p.Node.Addrs[:len(p.Node.Addrs):len(p.Node.Addrs)], p.Family.Loopback().Addr(),
 				addr(p.Family, "192.0.2.99"), addr(p.Family, "203.0.113.99"))
 		}

@@ -79,7 +79,7 @@ func (l *lowering) reserve(services []ir.Service) {
 	for i := range services {
 		for j := range services[i].Frontends {
 			f := &services[i].Frontends[j]
-			maps := &dispatchMaps[btoi(f.Match.NodeAddrs())]
+			maps := &dispatchMaps[btoi(f.Match.IsNodePort())]
 			n[maps.all]++
 			if f.Kind == ir.ClusterIP {
 				n[ClusterIPs]++
@@ -141,7 +141,7 @@ type choice struct {
 // choose finds the first route that holds the class.
 func choose(f *ir.Frontend, c class) choice {
 	for _, r := range f.Routes {
-		if r.From == ir.Any || r.From == ir.Pods && c == pod || r.From == ir.Host && c == host {
+		if r.From == ir.Any || r.From == ir.Pods && c == pod || r.From == ir.ThisNode && c == host {
 			return choice{r.Pool, r.SNAT}
 		}
 	}
@@ -163,7 +163,7 @@ func (l *lowering) frontend(f *lowerable) {
 	if l.node.Detector.Mode == ir.DetectNone {
 		pods = node // nobody counts as a pod: what the node sends is all of the inside
 	}
-	maps := &dispatchMaps[btoi(f.Match.NodeAddrs())]
+	maps := &dispatchMaps[btoi(f.Match.IsNodePort())]
 	if m, ok := commonMarks(pods, node, others); ok {
 		l.dispatch(f, maps.all, others.pool, target{marks: m})
 		l.remember(f, others.pool)
@@ -177,7 +177,7 @@ func (l *lowering) frontend(f *lowerable) {
 		l.refuse(f, maps.empty)
 	}
 	l.guard(f)
-	if f.Kind == ir.ClusterIP && !f.Match.NodeAddrs() {
+	if f.Kind == ir.ClusterIP && !f.Match.IsNodePort() {
 		l.addShared(ClusterIPs, Element{Key: Key{Addr: f.Match.Addr}, Origin: &f.Origin})
 	}
 }
@@ -224,7 +224,7 @@ func (l *lowering) dispatch(f *lowerable, id SetID, pool int, t target) {
 		return
 	}
 	p := &f.svc.Pools[pool]
-	t.nodePort = f.Match.NodeAddrs()
+	t.nodePort = f.Match.IsNodePort()
 	t.n = len(p.Backends)
 	t.affinity = f.sticky[pool].name
 	l.add(id, f.element(Verdict{Goto, l.chain(t, p)}))
@@ -251,11 +251,11 @@ func hairpin(p ir.Protocol, b *ir.Backend) Element {
 // refuse says what becomes of packets that no route takes (PKT-8, PKT-9).
 func (l *lowering) refuse(f *lowerable, id SetID) {
 	v := Verdict{Kind: Drop}
-	if f.Empty == ir.Reject {
+	if f.Else == ir.Reject {
 		v = Verdict{Goto, chainReject}
 	}
 	e := f.element(v)
-	e.Origin = &f.EmptyOrigin
+	e.Origin = &f.ElseOrigin
 	l.add(id, e)
 }
 

@@ -72,7 +72,7 @@ func (n *Node) LowerService(s *ir.Service, ports Ports) Fragment {
 		if l := &x.Listeners[at]; n.holds(f) {
 			l.Hold = append(l.Hold, netip.AddrPortFrom(n.holdAddr(f), f.Match.Port))
 		}
-		if f.Match.NodeAddrs() {
+		if f.Match.IsNodePort() {
 			x.nodePort(n, f, port)
 		} else {
 			x.portal(n, f, port)
@@ -102,12 +102,12 @@ func (n *Node) listener(s *ir.Service, name ir.ServicePort, port uint16) Listene
 
 // holds reports whether a frontend's port is one that others on the node could take.
 func (n *Node) holds(f *ir.Frontend) bool {
-	return f.Match.NodeAddrs() || f.Kind == ir.ExternalIP && n.node.HasAddr(f.Match.Addr)
+	return f.Match.IsNodePort() || f.Kind == ir.ExternalIP && n.node.HasAddr(f.Match.Addr)
 }
 
 func (n *Node) holdAddr(f *ir.Frontend) netip.Addr {
 	switch {
-	case !f.Match.NodeAddrs():
+	case !f.Match.IsNodePort():
 		return f.Match.Addr
 	case n.family == ir.IPv6:
 		return netip.IPv6Unspecified()

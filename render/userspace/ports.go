@@ -38,7 +38,7 @@ func AssignPorts(p *ir.Program, kept Ports) (ports Ports, unserved []ir.ServiceP
 	for i := range p.Services {
 		for _, f := range p.Services[i].Frontends {
 			names = append(names, f.Port)
-			if f.Match.NodeAddrs() {
+			if f.Match.IsNodePort() {
 				free.Take(f.Match.Port)
 			}
 		}

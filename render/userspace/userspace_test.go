@@ -28,7 +28,7 @@ func program() *ir.Program {
 		s.Pools = slices.DeleteFunc(s.Pools, func(p ir.Pool) bool { return p.Policy == ir.Local })
 		for j := range s.Frontends {
 			f := &s.Frontends[j]
-			f.SourceRanges, f.Empty, f.Routes = nil, ir.Reject, nil
+			f.SourceRanges, f.Else, f.Routes = nil, ir.Reject, nil
 			if len(s.Pools) > 0 {
 				f.Routes = []ir.Route{{From: ir.Any, SNAT: true}}
 			}
@@ -246,7 +246,7 @@ func packets(p *ir.Program) []sim.Packet {
 	for _, s := range p.Services {
 		for _, f := range s.Frontends {
 			ports = append(ports, f.Match.Port)
-			if !f.Match.NodeAddrs() {
+			if !f.Match.IsNodePort() {
 				addrs = append(addrs, f.Match.Addr.String())
 			}
 		}

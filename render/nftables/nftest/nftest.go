@@ -94,18 +94,18 @@ func Service(f ir.Family, proto ir.Protocol, n int, affinity bool) ir.Service {
 	route := func(from ir.Scope, pool int, snat bool) ir.Route {
 		return ir.Route{From: from, Pool: pool, SNAT: snat, Origin: why}
 	}
-	front := func(kind ir.Kind, at string, offset uint16, empty ir.Verdict, routes ...ir.Route) *ir.Frontend {
+	front := func(kind ir.Kind, at string, offset uint16, otherwise ir.Verdict, routes ...ir.Route) *ir.Frontend {
 		m := ir.Match{Protocol: proto, Port: 80 + offset}
 		if at == "" {
 			m.Port = 30000 + uint16(n) + offset
 		} else {
 			m.Addr = Addr(f, at+strconv.Itoa(n))
 		}
-		s.Frontends = append(s.Frontends, ir.Frontend{Kind: kind, Match: m, Port: port, Routes: routes, Empty: empty,
-			EmptyOrigin: why, Origin: why})
+		s.Frontends = append(s.Frontends, ir.Frontend{Kind: kind, Match: m, Port: port, Routes: routes, Else: otherwise,
+			ElseOrigin: why, Origin: why})
 		return &s.Frontends[len(s.Frontends)-1]
 	}
-	inside := []ir.Route{route(ir.Pods, cluster, false), route(ir.Host, cluster, true)}
+	inside := []ir.Route{route(ir.Pods, cluster, false), route(ir.ThisNode, cluster, true)}
 	front(ir.ClusterIP, "10.96.0.", 0, ir.Reject, route(ir.Pods, cluster, false), route(ir.Any, cluster, true))
 	front(ir.ClusterIP, "10.96.0.", 1, ir.Reject, route(ir.Any, local, false))
 	front(ir.ClusterIP, "10.96.0.", 2, ir.Drop)
@@ -177,7 +177,7 @@ func LargeService(i int) ir.Service {
 	if i%20 == 0 {
 		s.Pools = append(s.Pools, ir.Pool{Port: port, Policy: ir.Local, Backends: s.Pools[0].Backends[:1]})
 		add(ir.LoadBalancer, ir.Match{Addr: netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}), Protocol: ir.TCP, Port: 80},
-			pods, ir.Route{From: ir.Host, SNAT: true}, ir.Route{From: ir.Any, Pool: 1})
+			pods, ir.Route{From: ir.ThisNode, SNAT: true}, ir.Route{From: ir.Any, Pool: 1})
 	}
 	return s
 }
@@ -208,7 +208,7 @@ func Sticky(f ir.Family, proto ir.Protocol) *ir.Program {
 		Frontends: []ir.Frontend{
 			front(ir.ClusterIP, ir.Match{Addr: Addr(f, "10.96.0.10"), Port: 80}, ir.Route{From: ir.Pods}, ir.Route{SNAT: true}),
 			front(ir.LoadBalancer, ir.Match{Addr: Addr(f, "203.0.113.10"), Port: 80},
-				ir.Route{From: ir.Pods}, ir.Route{From: ir.Host, SNAT: true}, ir.Route{Pool: 1}),
+				ir.Route{From: ir.Pods}, ir.Route{From: ir.ThisNode, SNAT: true}, ir.Route{Pool: 1}),
 			front(ir.NodePort, ir.Match{Port: 30080}, ir.Route{SNAT: true}),
 		},
 	}
