@@ -9,7 +9,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// manyServices is a snapshot of plain ClusterIP Services with endpoints each.
+// manyServices returns a snapshot of plain ClusterIP Services with endpoints each.
 func manyServices(services, endpoints int) *snapshot.Snapshot {
 	snap := snapshot.New()
 	snap.SetNode(&snapshot.Node{Name: "node1", Zone: "zone-a", Addresses: []snapshot.NodeAddress{{Type: "InternalIP", Address: "192.0.2.11"}}})

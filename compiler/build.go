@@ -72,7 +72,7 @@ type builder struct {
 	out      *ir.Service
 }
 
-// policy is the traffic policy in force for a kind of frontend (SNAP-27).
+// policy returns the traffic policy in force for a kind of frontend (SNAP-27).
 func (s *service) policy(kind ir.Kind) ir.Policy {
 	local := s.InternalLocal
 	if kind.External() {
@@ -92,11 +92,11 @@ func externallyAccessible(s *snapshot.Service) bool {
 
 // kindRoutes is how frontends of one kind send their traffic on.
 type kindRoutes struct {
-	policy      ir.Policy
-	routes      []ir.Route
-	selections  [ir.Local + 1]selection // what the routes' pools hold, by policy
-	emptyOrigin ir.Origin
-	empty       ir.Verdict
+	policy          ir.Policy
+	routes          []ir.Route
+	selections      [ir.Local + 1]selection // what the routes' pools hold, by policy
+	otherwiseOrigin ir.Origin
+	otherwise       ir.Verdict
 }
 
 // port adds the frontends and pools of one service port.
@@ -153,28 +153,28 @@ func (b *builder) sending(kind ir.Kind, p *port, n *endpointCounts, endpoints []
 	out.selections = [...]selection{ir.Cluster: c.cluster, ir.Local: c.local}
 	out.routes = b.t.routes[routeKey{kind.External(), out.policy, c.cluster.n > 0, c.local.n > 0}]
 	if !ir.RoutesAll(out.routes) {
-		b.empty(&out, kind, p, n, &c, endpoints)
+		b.otherwise(&out, kind, p, n, &c, endpoints)
 	}
 	return out
 }
 
-// empty says what happens to sources without a route, and why: endpoints only
+// otherwise says what happens to sources without a route, and why: endpoints only
 // elsewhere are a reason to be silent, so that load balancers try another node
 // (PKT-9), no endpoint at all is one to refuse (PKT-8).
-func (b *builder) empty(out *kindRoutes, kind ir.Kind, p *port, n *endpointCounts, c *endpointChoice, endpoints []endpoint) {
-	out.emptyOrigin = ir.Origin{Object: b.s.object, Field: b.t.names.ports.at(p.index)}
+func (b *builder) otherwise(out *kindRoutes, kind ir.Kind, p *port, n *endpointCounts, c *endpointChoice, endpoints []endpoint) {
+	out.otherwiseOrigin = ir.Origin{Object: b.s.object, Field: b.t.names.ports.at(p.index)}
 	field := ""
 	if c.usable && out.policy == ir.Local {
 		field = "internalTrafficPolicy"
 		if kind.External() {
 			field = "externalTrafficPolicy"
 		}
-		out.emptyOrigin.Field = "spec." + field
+		out.otherwiseOrigin.Field = "spec." + field
 		if b.t.caps.Has(ir.Refuses) && !b.t.caps.Has(ir.LocalFallback) {
-			out.empty = ir.Drop
+			out.otherwise = ir.Drop
 		}
 	}
-	out.emptyOrigin.Reason = b.t.emptyReason(field, n, c, endpoints)
+	out.otherwiseOrigin.Reason = b.t.emptyReason(field, n, c, endpoints)
 }
 
 // pool adds the endpoints of a selection.
@@ -211,7 +211,7 @@ func rebase(routes []ir.Route, index [ir.Local + 1]int) []ir.Route {
 func (b *builder) frontend(p *port, kind ir.Kind, match ir.Match, origin ir.Origin, s *kindRoutes) {
 	f := ir.Frontend{
 		Kind: kind, Match: match, Port: p.ServicePort, Policy: s.policy, Routes: s.routes,
-		Else: s.empty, ElseOrigin: s.emptyOrigin, Origin: origin,
+		Else: s.otherwise, ElseOrigin: s.otherwiseOrigin, Origin: origin,
 	}
 	if kind == ir.LoadBalancer {
 		f.SourceRanges = b.ranges

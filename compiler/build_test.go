@@ -240,7 +240,7 @@ func run(t *testing.T, rows []row) {
 	}
 }
 
-// only is the one Service in a Program.
+// only returns the one Service in a Program.
 func only(t *testing.T, p *ir.Program) ir.Service {
 	t.Helper()
 	if len(p.Services) != 1 {
@@ -249,7 +249,7 @@ func only(t *testing.T, p *ir.Program) ir.Service {
 	return p.Services[0]
 }
 
-// on is a moment: day n.
+// on returns a moment: day n.
 func on(day int) change {
 	return func(s *snapshot.Service) { s.Created = time.Date(2026, 1, day, 0, 0, 0, 0, time.UTC) }
 }

@@ -95,9 +95,9 @@ func newCompiler(cfg *config.Config, shared *cluster, facts Facts) *Compiler {
 	return c
 }
 
-// Moves reports whether with other facts the node is another one in some
-// Program. If not, they need no new Compiler.
-func (c *Compiler) Moves(facts Facts) bool {
+// NodeDiffers reports whether with other facts the ir.Node of some Program would be
+// another one: then a new Compiler is needed.
+func (c *Compiler) NodeDiffers(facts Facts) bool {
 	in := c.node
 	in.facts = facts
 	for f, t := range c.targets.All() {
@@ -108,10 +108,10 @@ func (c *Compiler) Moves(facts Facts) bool {
 	return false
 }
 
-// Host takes the addresses of the node's own pods that HNS has now (WIN-31), and
-// reports whether that makes an endpoint local which was not, or no longer: then
+// SetHNSEndpoints takes the addresses of the node's own pods that HNS has now
+// (Facts.HNSEndpoints, WIN-31), and reports whether that makes an endpoint local which was not, or no longer: then
 // a new Compiler is needed.
-func (c *Compiler) Host(now map[netip.Addr]struct{}) (moves bool) {
+func (c *Compiler) SetHNSEndpoints(now map[netip.Addr]struct{}) (moves bool) {
 	before := c.node.facts.HNSEndpoints
 	c.node.facts.HNSEndpoints = now
 	for _, t := range c.targets.All() {
@@ -187,7 +187,7 @@ func (c *Compiler) resolve(e *entry, f ir.Family) {
 
 // Programs returns the Programs as they are now.
 func (c *Compiler) Programs() ir.Programs {
-	programs := c.Bare()
+	programs := c.WithoutServices()
 	for f, p := range programs.All() {
 		n := 0
 		for _, e := range c.order {
@@ -203,9 +203,9 @@ func (c *Compiler) Programs() ir.Programs {
 	return programs
 }
 
-// Bare returns the Programs without their Services, at no cost that depends on
-// how many these are.
-func (c *Compiler) Bare() (programs ir.Programs) {
+// WithoutServices returns the Programs without their Services, at a cost that does
+// not depend on how many these are.
+func (c *Compiler) WithoutServices() (programs ir.Programs) {
 	for f, t := range c.targets.All() {
 		*programs.At(f) = &ir.Program{Family: f, Node: *t.node}
 	}

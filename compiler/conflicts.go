@@ -146,7 +146,7 @@ func (c *claims) remove(e *entry, s *ir.Service) {
 	}
 }
 
-// matches are what a Service wants, and as what.
+// matches returns what a Service wants, and as what.
 func matches(s *ir.Service) func(func(ir.Match, ir.Kind) bool) {
 	return func(yield func(ir.Match, ir.Kind) bool) {
 		if s == nil {

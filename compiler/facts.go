@@ -15,9 +15,9 @@ type Facts struct {
 	// PodCIDRs are the node's pod ranges as they were last known; they count in
 	// mode NodeCIDR where the Node names none (any more).
 	PodCIDRs []netip.Prefix
-	// Liberal reports whether the kernel accepts out-of-window TCP packets
+	// TCPBeLiberal reports whether the kernel accepts out-of-window TCP packets
 	// (nf_conntrack_tcp_be_liberal), whoever set it.
-	Liberal bool
+	TCPBeLiberal bool
 	// HNSNetworkType is "Overlay" or "L2Bridge" (kernelspace); "" counts as L2Bridge.
 	HNSNetworkType string
 	// HNSEndpoints are addresses of the endpoints that HNS has of this node (kernelspace):
@@ -25,8 +25,8 @@ type Facts struct {
 	HNSEndpoints map[netip.Addr]struct{}
 }
 
-// Known reports whether all addresses of the node are known, so that others are not its own.
-func (f *Facts) Known() bool { return f.Interfaces != nil || len(f.Named) > 0 }
+// AllAddrsKnown reports whether all addresses of the node are known, so that others are not its own.
+func (f *Facts) AllAddrsKnown() bool { return f.Interfaces != nil || len(f.Named) > 0 }
 
 // Interface is a network interface with its addresses.
 type Interface struct {

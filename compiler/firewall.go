@@ -47,7 +47,7 @@ func (c *cluster) sourceRanges(s *service) {
 	}
 }
 
-// nobody is the range of the unspecified address, which no client has.
+// nobody returns the range of the unspecified address, which no client has.
 func nobody(object string, f ir.Family) ir.SourceRange {
 	a := netip.IPv4Unspecified()
 	if f == ir.IPv6 {

@@ -43,8 +43,8 @@ func nodePass(in nodeInput, family ir.Family) (ir.Node, diag.List) {
 	n.Detector = in.detector(family, n.IP, &diags)
 	switch in.mode {
 	case ir.ModeIPTables:
-		n.DropInvalid = !in.cfg.Conntrack.TCPBeLiberal && !in.facts.Liberal
-		if in.facts.Liberal && !in.cfg.Conntrack.TCPBeLiberal && family == ir.IPv4 {
+		n.DropInvalid = !in.cfg.Conntrack.TCPBeLiberal && !in.facts.TCPBeLiberal
+		if in.facts.TCPBeLiberal && !in.cfg.Conntrack.TCPBeLiberal && family == ir.IPv4 {
 			diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.ConfigNoEffect, Object: "config", Path: "conntrack.tcpBeLiberal",
 				Msg: "is false, but this node's kernel has nf_conntrack_tcp_be_liberal: packets in state INVALID are not dropped"})
 		}
@@ -90,7 +90,7 @@ func otherNodes(nodes []*snapshot.Node) string {
 	return text
 }
 
-// primaryAddr is the node's address of a family (SNAP-71); invalid if there is none.
+// primaryAddr returns the node's address of a family (SNAP-71); invalid if there is none.
 func (in nodeInput) primaryAddr(family ir.Family) netip.Addr {
 	for _, a := range in.ownAddrs() {
 		if family.Has(a) {

@@ -369,7 +369,7 @@ func TestMoves(t *testing.T) {
 		{"another address of the other family", interfaces("2001:db8::11/64"), true},
 		{"none left", Facts{NodeName: "node1", Interfaces: []Interface{}}, true},
 	} {
-		if got := c.Moves(tc.facts); got != tc.want {
+		if got := c.NodeDiffers(tc.facts); got != tc.want {
 			t.Errorf("%s: moves: %t, want %t", tc.name, got, tc.want)
 		}
 	}
@@ -384,7 +384,7 @@ func TestBare(t *testing.T) {
 	for _, p := range ir.Present(want) {
 		p.Services = nil
 	}
-	if diff := cmp.Diff(want, c.Bare(), netipValues); diff != "" {
+	if diff := cmp.Diff(want, c.WithoutServices(), netipValues); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -14,7 +14,7 @@ func parseAddr(s string) (netip.Addr, bool) {
 	return a.Unmap(), ok
 }
 
-// number is a valid port number, or not.
+// number returns a port number, and whether it is valid.
 func number(n int32) (uint16, bool) { return uint16(n), n > 0 && n <= 65535 }
 
 // counted returns "1 thing" or "5 things".

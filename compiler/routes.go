@@ -43,7 +43,7 @@ func (t *nodeTarget) modeOrigin(reason string) ir.Origin {
 	return ir.Origin{Object: "config", Field: "mode", Reason: string(t.mode) + ": " + reason}
 }
 
-// internalRoutes are those of ClusterIP frontends (PKT-1, PKT-2).
+// internalRoutes returns those of ClusterIP frontends (PKT-1, PKT-2).
 func (t *nodeTarget) internalRoutes(policy ir.Policy, cluster, local bool) []ir.Route {
 	detector := &t.node.Detector
 	switch {
@@ -68,7 +68,7 @@ func (t *nodeTarget) internalRoutes(policy ir.Policy, cluster, local bool) []ir.
 	return []ir.Route{{From: ir.Pods, Pool: others[0].Pool, Origin: origin}, others[0]}
 }
 
-// externalRoutes are those of all other frontends (PKT-3 to PKT-6).
+// externalRoutes returns those of all other frontends (PKT-3 to PKT-6).
 func (t *nodeTarget) externalRoutes(policy ir.Policy, cluster, local bool) []ir.Route {
 	origin := ir.Origin{Object: "default", Field: "externalTrafficPolicy"}
 	switch {

@@ -190,19 +190,19 @@ func TestHostedEndpointsChange(t *testing.T) {
 	}
 	snap := snapshotOf(newService("web", internalLocal), slice("web-1", "10.1.0.1", "10.2.0.1"))
 	c := New(newConfig(ir.ModeKernelspace), snap, Facts{NodeName: "node1", HNSEndpoints: set("10.1.0.1")})
-	if c.Host(set("10.1.0.1", "10.1.0.9")) || c.Host(set()) {
+	if c.SetHNSEndpoints(set("10.1.0.1", "10.1.0.9")) || c.SetHNSEndpoints(set()) {
 		t.Error("a pod that nodeName knows is no news")
 	}
-	if !c.Host(set("10.2.0.1")) {
+	if !c.SetHNSEndpoints(set("10.2.0.1")) {
 		t.Error("a pod that nodeName has elsewhere is")
 	}
-	if !c.Host(set()) {
+	if !c.SetHNSEndpoints(set()) {
 		t.Error("and it is when it goes")
 	}
-	if New(newConfig(ir.ModeNFTables), snap, Facts{NodeName: "node1"}).Host(set("10.2.0.1")) {
+	if New(newConfig(ir.ModeNFTables), snap, Facts{NodeName: "node1"}).SetHNSEndpoints(set("10.2.0.1")) {
 		t.Error("only mode kernelspace asks HNS")
 	}
-	c.Host(set("10.2.0.1"))
+	c.SetHNSEndpoints(set("10.2.0.1"))
 	changes, _ := c.Update([]ir.Name{{Namespace: "ns", Name: "web"}})
 	if n := len(changes.IPv4[0].New.Pools[0].Backends); n != 2 {
 		t.Errorf("after a change %d endpoints are local, want 2", n)

@@ -295,7 +295,7 @@ func (s *service) outrank(v *view, i int, lb address) {
 	v.addrs[i] = lb
 }
 
-// view is the service in the family of an address.
+// view returns the service in the family of an address.
 func (s *service) view(a netip.Addr) *view {
 	return s.views.At(ir.FamilyOf(a))
 }

@@ -137,7 +137,7 @@ func (t *nodeTarget) choose(n *endpointCounts, useCluster, useLocal bool) endpoi
 	return c
 }
 
-// clusterSelection is the list for traffic of policy Cluster. Hints count only
+// clusterSelection returns the list for traffic of policy Cluster. Hints count only
 // where every ready endpoint has them and one is meant for this node.
 func (t *nodeTarget) clusterSelection(n *endpointCounts) selection {
 	switch {

@@ -30,7 +30,7 @@ func (t *nodeTarget) windowsChoice(s *service, v *view, kind ir.Kind, endpoints 
 	return c
 }
 
-// windowsPolicy is the traffic policy of a kind of frontend: preserved
+// windowsPolicy returns the traffic policy of a kind of frontend: preserved
 // destination addresses need local endpoints (WIN-12).
 func windowsPolicy(s *service, kind ir.Kind) ir.Policy {
 	if (kind == ir.NodePort || kind == ir.LoadBalancer) && s.PreserveDIP {

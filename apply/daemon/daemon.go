@@ -247,7 +247,7 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 		d.log.Warn("this node cannot run the mode of the configuration: another one is taken, until the daemon ends",
 			"wanted", string(wanted), "mode", string(cfg.ProxyMode()), "err", reason)
 	}
-	d.follower = newFollower(cfg, d.store, compiler.Facts{NodeName: name, Liberal: sysctl.Liberal(kernelRoot)}, d.log.Logger, d.events.Send)
+	d.follower = newFollower(cfg, d.store, compiler.Facts{NodeName: name, TCPBeLiberal: sysctl.Liberal(kernelRoot)}, d.log.Logger, d.events.Send)
 	d.follower.interfaces = node.Interfaces
 	if p.BootFrom != "" {
 		d.boot = &bootFile{files: p.Files, path: p.BootFrom, log: d.log.Logger}

@@ -62,9 +62,9 @@ func (f *follower) Take(k reconcile.Kind) (w reconcile.Work) {
 		moved := false
 		if c.Hosted != nil {
 			f.facts.HNSEndpoints = c.Hosted
-			moved = f.compiler != nil && f.compiler.Host(c.Hosted)
+			moved = f.compiler != nil && f.compiler.SetHNSEndpoints(c.Hosted)
 		}
-		if f.compiler == nil || c.Node || moved || c.Interfaces != nil && f.compiler.Moves(f.facts) {
+		if f.compiler == nil || c.Node || moved || c.Interfaces != nil && f.compiler.NodeDiffers(f.facts) {
 			w.All = true
 			f.compiler = compiler.New(f.cfg, snap, f.facts)
 			f.findings.replace(f.compiler.Findings())
@@ -77,7 +77,7 @@ func (f *follower) Take(k reconcile.Kind) (w reconcile.Work) {
 	if k == reconcile.Full || w.All {
 		w.Programs = f.compiler.Programs()
 	} else {
-		w.Programs = f.compiler.Bare()
+		w.Programs = f.compiler.WithoutServices()
 	}
 	return w
 }

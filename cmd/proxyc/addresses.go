@@ -25,7 +25,7 @@ func (in *input) readAddresses(e *env, j *job) (err error) {
 		return fmt.Errorf("--live: %w", err)
 	}
 	j.facts.Interfaces = append(j.facts.Interfaces, j.facts.Named...)
-	j.facts.Liberal = daemon.Liberal()
+	j.facts.TCPBeLiberal = daemon.Liberal()
 	return nil
 }
 
@@ -61,12 +61,12 @@ func parseHNSEndpoints(list []string) (map[netip.Addr]struct{}, error) {
 	return addrs, errors.Join(errs...)
 }
 
-// others are the facts about another node, of which no more is known than its object says.
+// others returns the facts about another node, of which no more is known than its object says.
 func (j *job) others(node string) compiler.Facts {
 	facts := j.facts
 	if node != facts.NodeName {
 		facts.NodeName, facts.Interfaces, facts.Named = node, nil, nil
-		facts.Liberal, facts.HNSEndpoints = false, nil
+		facts.TCPBeLiberal, facts.HNSEndpoints = false, nil
 	}
 	return facts
 }
@@ -74,7 +74,7 @@ func (j *job) others(node string) compiler.Facts {
 // checkAddrs says where text lacks node ports, since mode ipvs has a virtual
 // server for each on every address of the node.
 func (j *job) checkAddrs(facts compiler.Facts, programs ir.Programs) {
-	if facts.Known() || j.Config.ProxyMode() != ir.ModeIPVS {
+	if facts.AllAddrsKnown() || j.Config.ProxyMode() != ir.ModeIPVS {
 		return
 	}
 	for _, p := range programs.All() {

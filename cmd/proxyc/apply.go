@@ -92,7 +92,7 @@ func (c *applyCmd) Run(e *env) error {
 	if j.facts.Interfaces, err = e.interfaces(); err != nil {
 		return j.finish(e, err)
 	}
-	j.facts.Liberal = daemon.Liberal()
+	j.facts.TCPBeLiberal = daemon.Liberal()
 	if err := daemon.HostFacts(j.Config, &j.facts); err != nil {
 		return j.finish(e, err)
 	}
@@ -142,7 +142,7 @@ func (c *applyCmd) finish(e *env, r report, err error) error {
 // is asked for.
 const differencesShown = 20
 
-// operationsShown is how many operations of the plan are printed.
+// operationsShown returns how many operations of the plan are printed.
 func (c *applyCmd) operationsShown() int {
 	switch {
 	case c.Output == "wide":

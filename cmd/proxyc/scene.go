@@ -30,10 +30,10 @@ type scene struct {
 // when nothing tells.
 const outside = "eth0"
 
-// scene is that of an offline verb.
+// scene returns that of an offline verb.
 func (j *job) scene(programs ir.Programs) *scene {
 	s := &scene{snap: j.snap, node: j.facts.NodeName, programs: programs,
-		interfaces: j.facts.Interfaces, known: j.facts.Known()}
+		interfaces: j.facts.Interfaces, known: j.facts.AllAddrsKnown()}
 	if s.interfaces == nil {
 		s.interfaces = j.facts.Named
 	}
@@ -98,7 +98,7 @@ func (s *scene) address(node *ir.Node, from string) (netip.Addr, string, error) 
 	return src, in, nil
 }
 
-// nodeSource is the address from which the node itself sends, as the kernel
+// nodeSource returns the address from which the node itself sends, as the kernel
 // chooses it: the destination when that is the node's own, as those of
 // kube-ipvs0 are in mode ipvs; that of the interface whose network has the
 // destination; else the primary one.
@@ -140,7 +140,7 @@ func (s *scene) network(addr netip.Addr) (name string, own netip.Addr, ok bool) 
 	return name, own, best >= 0
 }
 
-// way is the interface by which packets of an address come in: that of its
+// way returns the interface by which packets of an address come in: that of its
 // network, else that of the node's primary address.
 func (s *scene) way(node *ir.Node, src netip.Addr) string {
 	if name, _, ok := s.network(src); ok {
@@ -198,7 +198,7 @@ func podInterface(node *ir.Node) string {
 	return anyPod
 }
 
-// owner is the Node that has an address by its object, if that is not this one.
+// owner returns the Node that has an address by its object, if that is not this one.
 func (s *scene) owner(addr netip.Addr) string {
 	for _, n := range s.snap.Nodes() {
 		for _, a := range n.Addresses {

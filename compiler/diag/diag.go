@@ -152,7 +152,7 @@ func (l List) Fewer(most int) List {
 	return out
 }
 
-// gist is what findings have in common that say the same.
+// gist returns what findings have in common that say the same.
 func (d Diagnostic) gist() Diagnostic {
 	kind, _, _ := strings.Cut(d.Object, " ")
 	msg, _, _ := strings.Cut(d.Msg, ", got ")

@@ -16,7 +16,7 @@ import (
 
 var everyCut = flag.Bool("every-cut", false, "cut the files of testdata at every byte, and print what is found")
 
-// snapshots are all files of objects in testdata, by name, and a cluster as
+// snapshots returns all files of objects in testdata, by name, and a cluster as
 // kubectl would print it document by document.
 func snapshots(t *testing.T) map[string][]byte {
 	t.Helper()

@@ -34,7 +34,7 @@ func (s *EndpointSlice) bytes() int {
 
 func sizeOf[T any](*T) int { return int(reflect.TypeFor[T]().Size()) }
 
-// arrayOf is the size of the array behind a slice.
+// arrayOf returns the size of the array behind a slice.
 func arrayOf[T any](l []T) int { return cap(l) * int(reflect.TypeFor[T]().Size()) }
 
 // Count returns how many objects of each kind there are.
