@@ -231,7 +231,7 @@ func (d *decoder) quantity(n *yaml.Node, v reflect.Value, path string) {
 
 type pair struct{ key, value *yaml.Node }
 
-// pairs lists the entries of a mapping, each key once: of duplicates the last
+// pairs returns the entries of a mapping, each key once: of duplicates the last
 // one stays (CFG-3), and what a merge key "<<" brings gives way to all others.
 func (d *decoder) pairs(n *yaml.Node, path string) []pair {
 	var own, merged []pair
@@ -266,7 +266,7 @@ func (d *decoder) put(pairs []pair, p pair, path string) []pair {
 	return append(pairs, p)
 }
 
-// mergedPairs lists what "<<: *anchor" or "<<: [*a, *b]" brings; first wins.
+// mergedPairs returns what "<<: *anchor" or "<<: [*a, *b]" brings; first wins.
 // The depth is bounded because an anchor may contain itself.
 func mergedPairs(n *yaml.Node, depth int) []pair {
 	n = target(n)

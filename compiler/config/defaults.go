@@ -73,7 +73,7 @@ func setAddresses(c *Config, s sources) {
 	c.MetricsBindAddress = withPort(c.MetricsBindAddress, MetricsPort)
 }
 
-// Complete is the platform step (CFG-20): what defaults depend on the mode.
+// Complete fills in the defaults that depend on the mode, kube-proxy's platform step (CFG-20).
 // A configuration without a mode is one for Linux and gets iptables, kube-proxy's
 // choice until release 1.40 (CFG-23); one for Windows has to say kernelspace.
 func Complete(c *Config) { complete(c, sources{}) }

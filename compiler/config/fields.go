@@ -19,7 +19,7 @@ func isGone(path string) bool {
 	return path == "udpIdleTimeout" || path == "resourceContainer" || path == "conntrack.max"
 }
 
-// Fields lists all values, in the order of Config.
+// Fields returns all values, in the order of Config.
 func Fields() []Field {
 	return []Field{
 		{Path: "apiVersion", Allowed: "`" + APIVersion + "`", Modes: "all", Means: "Must be there."},

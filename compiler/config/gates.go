@@ -24,7 +24,7 @@ const (
 // Effect is a gate that changes what proxyc does, for the reference manual.
 type Effect struct{ Gate, Means string }
 
-// Effects lists them in order of name.
+// Effects returns the gates that change something, in order of name.
 func Effects() []Effect {
 	return []Effect{
 		{allAlpha, "All gates of stage ALPHA that are not set themselves."},
@@ -71,7 +71,7 @@ type gate struct {
 	locked bool
 }
 
-// gates are all of them, by name, and those that proxyc has besides.
+// gates returns all of them, by name, and those that proxyc has besides.
 func gates() map[string]gate {
 	all := map[string]gate{
 		allAlpha: {stage: "ALPHA"}, allBeta: {stage: "BETA"},
@@ -85,7 +85,7 @@ func gates() map[string]gate {
 	return all
 }
 
-// GateNames lists the names that can stand in featureGates, in order.
+// GateNames returns the names that can stand in featureGates, in order.
 func GateNames() []string {
 	names := strings.Fields(gatesOfOld)
 	names = slices.AppendSeq(names, maps.Keys(gates()))
@@ -101,7 +101,7 @@ type Feature struct {
 	On    bool
 }
 
-// Features lists all known gates as they are in force, in order of name: as set
+// Features returns all known gates as they are in force, in order of name: as set
 // themselves, else as AllAlpha or AllBeta says for their stage, else by default.
 func (c *Config) Features() []Feature {
 	var out []Feature
@@ -155,7 +155,7 @@ func (v *validator) gates() {
 	v.gateNeeds(known)
 }
 
-// noEffect is the finding about a gate that changes nothing here.
+// noEffect reports a gate that changes nothing here.
 func (v *validator) noEffect(path, name string) {
 	if !slices.ContainsFunc(Effects(), func(e Effect) bool { return e.Gate == name }) {
 		v.diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.GateNoEffect, Path: path, Msg: "has no effect on proxyc"})

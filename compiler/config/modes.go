@@ -30,7 +30,7 @@ const DefaultMasqueradeBit = 14
 // The methods below choose among the sections of the modes what is in force,
 // as kube-proxy's conversion to its internal type does (CFG-7).
 
-// ProxyMode is the mode as the IR knows it.
+// ProxyMode returns the mode as the IR knows it.
 func (c *Config) ProxyMode() ir.Mode { return ir.Mode(c.Mode) }
 
 // MasqueradeAll reports whether all packets to a ClusterIP are masqueraded.
@@ -42,7 +42,7 @@ func (c *Config) MasqueradeAll() bool {
 	return c.IPTables.MasqueradeAll
 }
 
-// MasqueradeAllField is the field that MasqueradeAll reads.
+// MasqueradeAllField returns the field that MasqueradeAll reads.
 func (c *Config) MasqueradeAllField() string {
 	if c.ProxyMode() == ir.ModeNFTables {
 		return "nftables.masqueradeAll"
@@ -50,7 +50,7 @@ func (c *Config) MasqueradeAllField() string {
 	return "iptables.masqueradeAll"
 }
 
-// MasqueradeBit is the bit of the packet mark that asks for masquerade.
+// MasqueradeBit returns the bit of the packet mark that asks for masquerade.
 // All modes but nftables read the iptables section.
 func (c *Config) MasqueradeBit() uint8 {
 	bit := c.IPTables.MasqueradeBit
@@ -63,7 +63,7 @@ func (c *Config) MasqueradeBit() uint8 {
 	return uint8(*bit)
 }
 
-// SyncPeriod is the longest wait until a failed sync is tried again.
+// SyncPeriod returns the longest wait until a failed sync is tried again.
 // All modes but ipvs and nftables read the iptables section.
 func (c *Config) SyncPeriod() time.Duration {
 	switch c.ProxyMode() {
@@ -75,7 +75,7 @@ func (c *Config) SyncPeriod() time.Duration {
 	return c.IPTables.SyncPeriod.Duration
 }
 
-// MinSyncPeriod is the shortest time between two writes of rules.
+// MinSyncPeriod returns the shortest time between two writes of rules.
 // All modes but ipvs and nftables read the iptables section.
 func (c *Config) MinSyncPeriod() time.Duration {
 	switch c.ProxyMode() {
@@ -87,7 +87,7 @@ func (c *Config) MinSyncPeriod() time.Duration {
 	return c.IPTables.MinSyncPeriod.Duration
 }
 
-// ClusterCIDRs are the parts of clusterCIDR, one for each family at most.
+// ClusterCIDRs returns the parts of clusterCIDR, one for each family at most.
 func (c *Config) ClusterCIDRs() []netip.Prefix {
 	var out []netip.Prefix
 	for _, part := range strings.Split(c.ClusterCIDR, ",") {
@@ -98,7 +98,7 @@ func (c *Config) ClusterCIDRs() []netip.Prefix {
 	return out
 }
 
-// Scheduler is the ipvs scheduler; round robin unless one is named.
+// Scheduler returns the ipvs scheduler; round robin unless one is named.
 func (c *Config) Scheduler() string {
 	if c.IPVS.Scheduler == "" {
 		return "rr"
@@ -106,7 +106,7 @@ func (c *Config) Scheduler() string {
 	return c.IPVS.Scheduler
 }
 
-// ProxyPorts is the range of the userspace mode's proxy ports. ok is false if
+// ProxyPorts returns the range of the userspace mode's proxy ports. ok is false if
 // the kernel shall pick them: the range is empty or "0-0".
 func (c *Config) ProxyPorts() (lo, hi uint16, ok bool) {
 	lo, hi, valid := parsePortRange(c.PortRange)

@@ -23,7 +23,7 @@ func suggest(section, name string, known []string) string {
 	return ""
 }
 
-// didYouMean is a hint that names the nearest name, if one is near.
+// didYouMean returns a hint that names the nearest name, if one is near.
 func didYouMean(name string, known []string) string {
 	if best := nearest(name, known); best != "" {
 		return "did you mean " + best + "?"

@@ -53,7 +53,7 @@ func (r *Resolved) Advice() diag.List {
 // ModeDefaulted reports whether nobody chose a mode.
 func (r *Resolved) ModeDefaulted() bool { return r.Source("mode").isDefault }
 
-// file is the configuration file, by any value that stands in one.
+// file returns the configuration file, by any value that stands in one.
 func (r *Resolved) file() string { return r.sources["kind"].File }
 
 type nodeCheck struct {

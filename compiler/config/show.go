@@ -14,7 +14,7 @@ type Setting struct {
 	Source string `json:"source"` // "config.yaml:12", "--proxy-mode", "default from bindAddress"
 }
 
-// Show lists all values in force, in the order of the reference manual.
+// Show returns all values in force, in the order of the reference manual.
 // Values that have no effect any more are left out unless they are set.
 func Show(r *Resolved) []Setting {
 	dead := map[string]bool{}

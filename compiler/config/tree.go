@@ -15,7 +15,7 @@ type leaf struct {
 	value reflect.Value
 }
 
-// leaves lists all values of c, in the order of the struct.
+// leaves returns all values of c, in the order of the struct.
 func leaves(c *Config) []leaf {
 	var out []leaf
 	collect(reflect.ValueOf(c).Elem(), "", &out)
@@ -51,7 +51,7 @@ func isDuration(t reflect.Type) bool {
 	return t == reflect.TypeFor[metav1.Duration]() || t == reflect.TypeFor[FlushFrequency]()
 }
 
-// key is the name of a field in the file.
+// key returns the name of a field in the file.
 func key(f reflect.StructField) string {
 	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 	return name
