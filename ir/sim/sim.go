@@ -341,7 +341,7 @@ func (t *tracer) noRoute(f *ir.Frontend) Outcome {
 	return Outcome{Fate: Rejected}
 }
 
-// unclaimed is the fate of a packet that no frontend takes (PKT-12 to PKT-14).
+// unclaimed returns the fate of a packet that no frontend takes (PKT-12 to PKT-14).
 func (t *tracer) unclaimed(local bool) Outcome {
 	if s, kind := t.vipOwner(); s != nil {
 		ports := make([]string, 0, len(s.Frontends))
