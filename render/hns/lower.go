@@ -65,7 +65,7 @@ func LowerNode(f ir.Family, n *ir.Node) *Node {
 
 func (n *Node) overlay() bool { return n.hns.NetworkType == Overlay }
 
-// Endpoints are those that the node has without any Service.
+// Endpoints returns those that the node has without any Service.
 func (n *Node) Endpoints() []Endpoint {
 	vip := n.hns.SourceVIP
 	if !n.overlay() || !vip.IsValid() {
@@ -183,7 +183,7 @@ func settings(s *ir.Service) ir.HNSService {
 	return *s.HNS
 }
 
-// flags are those of a kind's row in the table of load balancers.
+// flags returns those of a kind's row in the table of load balancers.
 func (n *Node) flags(kind Kind, s ir.HNSService) (port PortFlags, lb LoadBalancerFlags) {
 	dsr := s.ExternalLocal
 	switch kind {
@@ -209,7 +209,7 @@ func (n *Node) flags(kind Kind, s ir.HNSService) (port PortFlags, lb LoadBalance
 	return port, lb
 }
 
-// healthPort is the port at which health checks of ingress addresses are
+// healthPort returns the port at which health checks of ingress addresses are
 // answered; 0 where they are not forwarded.
 func (n *Node) healthPort(s *ir.Service) uint16 {
 	switch {

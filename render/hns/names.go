@@ -24,7 +24,7 @@ func MAC(a netip.Addr) string {
 	return string(mac)
 }
 
-// ref is how load balancers name the endpoint of an address before it has an id.
+// ref returns how load balancers name the endpoint of an address before it has an id.
 func ref(a netip.Addr) string { return a.String() }
 
 func utoa(n uint32) string { return strconv.FormatUint(uint64(n), 10) }

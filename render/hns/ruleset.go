@@ -80,7 +80,7 @@ type LoadBalancer struct {
 	NoOptimize bool
 }
 
-// Endpoints are the Refs of the endpoints.
+// Endpoints returns the Refs of the endpoints.
 func (l *LoadBalancer) Endpoints() []string { return l.HCN.HostComputeEndpoints }
 
 // Identity tells load balancers apart (WIN-25): one that the host has with the
@@ -99,8 +99,8 @@ func (l *LoadBalancer) Identity(ids []string) string {
 	return strings.Join([]string{utoa(protocol), utoa(internal), utoa(external), vip, EndpointsHash(ids)}, "/")
 }
 
-// EndpointsHash is the same whatever the order: the exclusive or of the SHA-1
-// sums of the upper-cased ids, in hexadecimal.
+// EndpointsHash returns the exclusive or of the SHA-1 sums of the upper-cased ids,
+// in hexadecimal, which is the same in any order.
 func EndpointsHash(ids []string) string {
 	var hash [sha1.Size]byte
 	for _, id := range ids {
