@@ -16,7 +16,7 @@ var sources = []string{
 	"192.0.2.11", "127.0.0.1", "10.244.1.1",
 }
 
-// destinations are all frontends' addresses, and some that nobody serves.
+// destinations returns all frontends' addresses, and some that nobody serves.
 func destinations(p *ir.Program) []string {
 	to := []string{"10.96.0.10:81", "10.96.200.1:80", "192.0.2.11:22", "203.0.113.10:8080", "10.244.1.10:8080", "192.0.2.11:80"}
 	for _, s := range p.Services {

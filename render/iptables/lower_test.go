@@ -118,7 +118,7 @@ func TestFixedRules(t *testing.T) {
 	}
 }
 
-// text is the Ruleset as it is written.
+// text returns the Ruleset as it is written.
 func text(r *Ruleset) string {
 	var b bytes.Buffer
 	r.WriteTo(&b) // a Buffer takes everything

@@ -39,7 +39,7 @@ func NewLowerer(p *ir.Program) *Lowerer {
 	return l
 }
 
-// Size is the number of rules in each table of the Ruleset, in the order of its Tables.
+// Size returns the number of rules in each table of the Ruleset, in the order of its Tables.
 func (l *Lowerer) Size() [2]int { return l.size }
 
 // Change puts what is new in the place of what was, which must be what the

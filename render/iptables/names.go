@@ -124,7 +124,7 @@ func OfService(chain string) bool {
 	return false
 }
 
-// portKey is what the names of a service port's chains are hashed from:
+// portKey returns what the names of a service port's chains are hashed from:
 // ns/name:port and the protocol, with room for more (IPT-2).
 func portKey(p *ir.ServicePort) []byte {
 	b := make([]byte, 0, len(p.Service.Namespace)+len(p.Service.Name)+len(p.Port)+56)
@@ -144,7 +144,7 @@ func hashed(stem string, key []byte) string {
 	return string(name[:n+16])
 }
 
-// endpointChain is the name of the chain of one endpoint of a service port.
+// endpointChain returns the name of the chain of one endpoint of a service port.
 func endpointChain(key []byte, endpoint netip.AddrPort) string {
 	return hashed(stemEndpoint, endpoint.AppendTo(key))
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// builtInJumps are the jumps from built-in chains in the order in which a packet
+// builtInJumps returns the jumps from built-in chains in the order in which a packet
 // meets them. kube-proxy prepends each in turn, so its list is this one
 // backwards. The comments are fixed: jumps are found again by them.
 func builtInJumps(node *ir.Node) (filter, nat []BuiltInJump) {

@@ -19,7 +19,7 @@ type Ruleset struct {
 // committed: what refuses before what translates, as kube-proxy has it (IPT-30).
 func (r *Ruleset) Tables() [2]*Table { return [2]*Table{&r.Filter, &r.Nat} }
 
-// Size is the number of rules in our chains of each table, in their order.
+// Size returns the number of rules in our chains of each table, in their order.
 func (r *Ruleset) Size() (size [2]int) {
 	for i, t := range r.Tables() {
 		for j := range t.Chains {
@@ -206,7 +206,7 @@ func (r *Rule) Why() (ir.ServicePort, ir.Origin) {
 	return p, ir.Origin{Object: "default", Reason: "fixed rule of the iptables mode"}
 }
 
-// Service is the Service that a rule serves, also of a rule that was read from
+// Service returns the Service that a rule serves, also of a rule that was read from
 // a kernel and has a comment which names one. It is zero where none is known.
 func (r *Rule) Service() ir.Name {
 	if r.port != nil {
@@ -261,7 +261,7 @@ func Hairpin(chain string) bool {
 // and never emptied.
 func Shared(chain string) bool { return chain == chainFirewall }
 
-// WithoutRandomFully is the Ruleset for tools before 1.6.2, whose MASQUERADE
+// WithoutRandomFully returns the Ruleset for tools before 1.6.2, whose MASQUERADE
 // does not know --random-fully.
 func (r *Ruleset) WithoutRandomFully() *Ruleset {
 	plain := *r
@@ -278,7 +278,7 @@ func (r *Ruleset) WithoutRandomFully() *Ruleset {
 	return &plain
 }
 
-// Without is the Ruleset without the rules of some Services. What they share
+// Without returns the Ruleset without the rules of some Services. What they share
 // with others by address stays: it serves nobody alone.
 func (r *Ruleset) Without(services map[ir.Name]bool) *Ruleset {
 	rest := *r

@@ -30,7 +30,7 @@ const (
 	dispatchCount
 )
 
-// table is the place of the dispatch chain's table in Ruleset.Tables.
+// table returns the place of the dispatch chain's table in Ruleset.Tables.
 func (d dispatchChain) table() int {
 	switch d {
 	case dispatchServices, dispatchNodePorts, dispatchHairpin:
@@ -148,7 +148,7 @@ func (l *lowering) frontend(f *ir.Frontend) {
 	}
 }
 
-// label is what the comment of a dispatch rule says after the service port.
+// label returns what the comment of a dispatch rule says after the service port.
 func label(k ir.Kind) string {
 	switch k {
 	case ir.ClusterIP:
@@ -195,7 +195,7 @@ func (l *lowering) empty(f *ir.Frontend, r Rule, text string) {
 	}
 }
 
-// target is the chain to which the frontend's packets go.
+// target returns the chain to which the frontend's packets go.
 func (l *lowering) target(f *ir.Frontend, routes []ir.Route, text string, match Rule) string {
 	var to string
 	if pool, mark, ok := l.direct(f, routes, match); ok {
@@ -293,7 +293,7 @@ func sameAdmission(a, b *ir.Frontend) bool {
 	})
 }
 
-// routes are the rules of a KUBE-EXT- chain. A pool's chain never gives a
+// routes returns the rules of a KUBE-EXT- chain. A pool's chain never gives a
 // packet back, so that what a route marks is not seen by the next.
 func (l *lowering) routes(f *ir.Frontend, routes []ir.Route, text string) []Rule {
 	rules := make([]Rule, 0, 2*len(routes))
@@ -323,7 +323,7 @@ func (l *lowering) routes(f *ir.Frontend, routes []ir.Route, text string) []Rule
 	return rules
 }
 
-// sourceRanges are the rules of a KUBE-FW- chain: those admitted go on, others
+// sourceRanges returns the rules of a KUBE-FW- chain: those admitted go on, others
 // come back untranslated and meet KUBE-PROXY-FIREWALL (PKT-10).
 func sourceRanges(f *ir.Frontend, to, text string) []Rule {
 	rules := make([]Rule, 0, len(f.SourceRanges)+1)

@@ -22,7 +22,7 @@ func (k key) compare(o key) int {
 	return cmp.Or(cmp.Compare(k.hi, o.hi), cmp.Compare(k.lo, o.lo), cmp.Compare(k.tail, o.tail))
 }
 
-// nibble is the i-th group of four bits.
+// nibble returns the i-th group of four bits.
 func (k key) nibble(i int) uint64 {
 	if i < 16 {
 		return k.hi >> (60 - 4*i) & 15
@@ -30,7 +30,7 @@ func (k key) nibble(i int) uint64 {
 	return k.lo >> (124 - 4*i) & 15
 }
 
-// shared is the number of nibbles at which a and b begin alike.
+// shared returns the number of nibbles at which a and b begin alike.
 func shared(a, b key) int {
 	if x := a.hi ^ b.hi; x != 0 {
 		return bits.LeadingZeros64(x) / 4
@@ -104,7 +104,7 @@ func byDst(f ir.Family) space {
 	}
 }
 
-// bySrc is the space of hairpin rules, whose source and destination are one.
+// bySrc returns the space of hairpin rules, whose source and destination are one.
 func bySrc(f ir.Family) space {
 	s := byDst(f)
 	s.key = func(r *Rule) key { return addrKey(r.Src.Addr(), 0) }
@@ -112,7 +112,7 @@ func bySrc(f ir.Family) space {
 	return s
 }
 
-// byPort is the space of protocols and destination ports.
+// byPort returns the space of protocols and destination ports.
 func byPort() space {
 	return space{
 		leaf: 5, // two nibbles of protocol, three of the port

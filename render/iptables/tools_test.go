@@ -64,7 +64,7 @@ func write(t *testing.T, programs ir.Programs) (dir string, outputs []string) {
 	return dir, outputs
 }
 
-// both is the program and its twin in IPv6.
+// both returns the program and its twin in IPv6.
 func both() ir.Programs {
 	return ir.NewPrograms(irtest.Program(ir.ModeIPTables), twin(irtest.Program(ir.ModeIPTables)))
 }

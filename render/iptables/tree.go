@@ -242,7 +242,7 @@ func (t *tree) chains(chains []Chain, n *node) []Chain {
 	return chains
 }
 
-// rules are those of n's chain.
+// rules returns those of n's chain.
 func (t *tree) rules(n *node) []Rule {
 	rules := make([]Rule, 0, len(n.alone)+len(n.below))
 	n.each(func(entries []entry) { rules = t.lowered(rules, entries) }, func(c *node) {
@@ -253,7 +253,7 @@ func (t *tree) rules(n *node) []Rule {
 	return rules
 }
 
-// hidden is the number of rules in the chains below n's.
+// hidden returns the number of rules in the chains below n's.
 func (t *tree) hidden(n *node) int {
 	count := 0
 	for _, c := range n.below {
