@@ -55,7 +55,7 @@ func (e *eval) filter(chain string, p iptables.Packet) sim.Outcome {
 	return sim.Outcome{}
 }
 
-// output is the way of what the node sends. The balancer stands between the
+// output walks what the node itself sends. The balancer stands between the
 // nat and the filter table; what it does not take goes to the node itself, or away.
 func (e *eval) output(p iptables.Packet) sim.Outcome {
 	p = e.nat("OUTPUT", p)

@@ -81,7 +81,7 @@ func admit(p *ir.Program, prefix netip.Prefix) {
 	}
 }
 
-// packets are all pairs of a source and a destination that some rule names, and some that none does.
+// packets returns all pairs of a source and a destination that some rule names, and some that none does.
 func packets(p *ir.Program) []sim.Packet {
 	type source struct {
 		addr netip.Addr

@@ -33,7 +33,7 @@ func program(f ir.Family) *ir.Program {
 	return p
 }
 
-// six is the IPv6 twin of an IPv4 address: fd00::a00:1 for 10.0.0.1.
+// six returns the IPv6 twin of an IPv4 address: fd00::a00:1 for 10.0.0.1.
 func six(a netip.Addr) netip.Addr {
 	if !a.Is4() {
 		return a

@@ -46,7 +46,7 @@ func LowerNode(f ir.Family, n *ir.Node) *Node {
 	return x
 }
 
-// nodePortAddrs are the addresses that get a virtual server for each node port
+// nodePortAddrs returns the addresses that get a virtual server for each node port
 // (IPV-3): never loopback, and IPv6 link-local ones only where nodePortAddresses names them.
 func nodePortAddrs(n *ir.Node) []netip.Addr {
 	var addrs []netip.Addr
@@ -97,7 +97,7 @@ func (n *Node) LowerService(s *ir.Service) Fragment {
 	return x
 }
 
-// addrs are the addresses of a frontend's virtual servers.
+// addrs returns the addresses of a frontend's virtual servers.
 func (n *Node) addrs(f *ir.Frontend) []netip.Addr {
 	if f.Match.IsNodePort() {
 		return n.nodePorts

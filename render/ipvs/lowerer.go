@@ -106,7 +106,7 @@ func (l *Lowerer) Change(changes []ir.Change) *Delta {
 	return d
 }
 
-// Key is that of the virtual server.
+// Key returns that of the virtual server.
 func (d ServerDelta) Key() ir.Match {
 	if d.New != nil {
 		return d.New.Key
@@ -272,5 +272,5 @@ func (l *RulesLowerer) Change(changes []ir.Change) (have, want *iptables.Ruleset
 	return have, l.ruleset()
 }
 
-// Size is the number of rules in each table of the Ruleset, in the order of its Tables.
+// Size returns the number of rules in each table of the Ruleset, in the order of its Tables.
 func (l *RulesLowerer) Size() [2]int { return l.ruleset().Size() }

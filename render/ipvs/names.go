@@ -68,7 +68,7 @@ var setTable = [numSets]struct {
 	IPVSIPs:                {"IPVS-IPS", HashIP},
 }
 
-// Sets are all sets, in the order of creation.
+// Sets returns all sets, in the order of creation.
 func Sets() []Set {
 	s := make([]Set, numSets)
 	for i := range s {
@@ -77,13 +77,13 @@ func Sets() []Set {
 	return s
 }
 
-// Type is the set's ipset type.
+// Type returns the set's ipset type.
 func (s Set) Type() SetType { return setTable[s].typ }
 
 // maxSetName is IPSET_MAXNAMELEN less the closing zero byte.
 const maxSetName = 31
 
-// Name is the set's name in a family. The IPv6 names are cut to the length
+// Name returns the set's name in a family. The IPv6 names are cut to the length
 // that the kernel allows.
 func (s Set) Name(f ir.Family) string {
 	if f != ir.IPv6 {

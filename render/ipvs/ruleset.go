@@ -86,7 +86,7 @@ func (k ElementKey) Compare(o ElementKey) int {
 	)
 }
 
-// Addresses are those of kube-ipvs0, sorted.
+// Addresses returns those of kube-ipvs0, sorted.
 func (r *Ruleset) Addresses() []Element { return r.elements(IPVSIPs) }
 
 // elements returns the elements of one set.

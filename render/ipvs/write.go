@@ -70,7 +70,7 @@ const (
 	minMaxElem = 65536
 )
 
-// MaxElem is the capacity that a set of n elements is created with: a power of
+// MaxElem returns the capacity that a set of n elements is created with: a power of
 // two, so that it changes seldom.
 func MaxElem(n int) int {
 	return max(minMaxElem, 1<<bits.Len(uint(max(n, 1)-1)))

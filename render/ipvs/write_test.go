@@ -271,7 +271,7 @@ func TestDeterministic(t *testing.T) {
 	}
 }
 
-// manyServices is a Program of n Services with 5 backends each.
+// manyServices returns a Program of n Services with 5 backends each.
 func manyServices(n int) *ir.Program {
 	p := program(ir.IPv4)
 	p.Services = nil
