@@ -60,7 +60,7 @@ func allPackets(p *ir.Program) func(func(sim.Packet) bool) {
 	}
 }
 
-// destinations are the frontends of a Service, and what is beside them.
+// destinations returns the frontends of a Service, and what is beside them.
 func destinations(p *ir.Program, svc *ir.Service) []ir.Match {
 	var all []ir.Match
 	for _, f := range svc.Frontends {

@@ -13,11 +13,11 @@ func Fixed(node *ir.Node, family ir.Family) *Ruleset {
 	return &Ruleset{Family: family, Chains: append(baseChains(), fixedChains(node, family)...), Sets: sets}
 }
 
-// fixed is the origin of what is there whatever the objects and the
+// fixed returns the origin of what is there whatever the objects and the
 // configuration say.
 func fixed(reason string) ir.Origin { return ir.Origin{Object: "default", Reason: reason} }
 
-// baseChains are where the kernel calls in. Names and priorities are
+// baseChains returns the chains that the kernel calls. Names and priorities are
 // kube-proxy's. The filter chains before DNAT see the frontend's address; those
 // of priority 0 see it only if nothing translated it.
 func baseChains() []Chain {
@@ -71,7 +71,7 @@ func fixedChains(node *ir.Node, family ir.Family) []Chain {
 	}
 }
 
-// lookup is the verdict of a map of frontends.
+// lookup returns the verdict of a map of frontends.
 func lookup(id SetID) Stmt {
 	return LookupVerdict{frontendTerms(len(fixedSets[id].Key) == len(nodePortKey)), id.String()}
 }

@@ -105,7 +105,7 @@ func TestLoadListReload(t *testing.T) {
 	}
 }
 
-// instructions are what the kernel executes, without handles, and with the
+// instructions returns what the kernel executes, without handles, and with the
 // matches of each rule sorted: nft may list them in another order.
 func instructions(t *testing.T, ns *applytest.Namespace) map[string]int {
 	t.Helper()

@@ -45,7 +45,7 @@ func (l *indexed) addrPart(terms []Term, fields ...Field) part {
 	return 0
 }
 
-// portPart is addrPart for the port to which the packet came, as long as nothing
+// portPart returns addrPart for the port to which the packet came, as long as nothing
 // has translated it.
 func portPart(terms []Term, translated bool) part {
 	n := part(0)
@@ -60,7 +60,7 @@ func portPart(terms []Term, translated bool) part {
 	return 0
 }
 
-// prefix is an address of a key, in a set of that type.
+// prefix returns an address of a key, in a set of that type.
 func (k *Key) prefix(p part, s *Set) netip.Prefix {
 	if p == 1 {
 		return netip.PrefixFrom(k.Addr, k.Addr.BitLen())

@@ -51,7 +51,7 @@ func (f *Fragment) Ruleset(family ir.Family) *Ruleset {
 	return r
 }
 
-// SharedSets are those whose elements several Services may want.
+// SharedSets returns those whose elements several Services may want.
 func SharedSets() []SetID { return []SetID{ClusterIPs, Hairpin} }
 
 // lowering collects the Fragments of Services into one, each shared piece once.
@@ -194,7 +194,7 @@ func commonMarks(pods, node, others choice) (marks, bool) {
 	return insideMarks(pods, node), true
 }
 
-// insideMarks are the marks for pods and the node. Both have the same pool;
+// insideMarks returns the marks for pods and the node. Both have the same pool;
 // and where the node's packets are not masqueraded, the pods' are not.
 func insideMarks(pods, node choice) marks {
 	if node.snat && !pods.snat {
@@ -210,7 +210,7 @@ func marksIf(snat bool) marks {
 	return markNone
 }
 
-// element is the frontend's element of a verdict map.
+// element returns the frontend's element of a verdict map.
 func (f *lowerable) element(v Verdict) Element {
 	return Element{Key: frontendKeyOf(f.Match), Verdict: v, Frontend: f.Frontend, Origin: &f.Origin}
 }
@@ -341,7 +341,7 @@ func (l *lowering) balanceRules(t target) []Rule {
 	}}
 }
 
-// frontendTerms is the key of a packet in the maps of frontends.
+// frontendTerms returns the key of a packet in the maps of frontends.
 func frontendTerms(nodePort bool) []Term {
 	if nodePort {
 		return []Term{{Field: L4Proto}, {Field: DstPort}}

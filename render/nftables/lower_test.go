@@ -30,7 +30,7 @@ func TestFragmentsMakeTheWhole(t *testing.T) {
 	}
 }
 
-// texts are the lines of the script, sorted.
+// texts returns the lines of the script, sorted.
 func texts(r *Ruleset) []string {
 	var b bytes.Buffer
 	Write(&b, NewTables(r))

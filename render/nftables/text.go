@@ -8,7 +8,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// word is nft's name of the family.
+// word returns nft's name of the family.
 func word(f ir.Family) string {
 	if f == ir.IPv6 {
 		return "ip6"
@@ -16,7 +16,7 @@ func word(f ir.Family) string {
 	return "ip"
 }
 
-// typeText is the declaration of a set's type. nft has no name for the type of
+// typeText returns the declaration of a set's type. nft has no name for the type of
 // a slot: maps with slots are declared by an example.
 func (s *Set) typeText(f ir.Family) string {
 	types, addr, data := typeNames, map[ir.Family]string{ir.IPv4: "ipv4_addr", ir.IPv6: "ipv6_addr"}[f], "inet_service"
@@ -50,7 +50,7 @@ var (
 	typeExamples = [...]string{TypeProto: "meta l4proto", TypePort: "th dport", TypeSlot: "numgen random mod 2", TypeNet: ""}
 )
 
-// KeyText is an element's key as nft lists it.
+// KeyText returns an element's key as nft lists it.
 func (s *Set) KeyText(k Key) string { return string(s.appendKey(nil, k)) }
 
 func (s *Set) appendKey(b []byte, k Key) []byte {
@@ -77,7 +77,7 @@ func (s *Set) appendKey(b []byte, k Key) []byte {
 	return b
 }
 
-// ElementText is an element as nft lists it.
+// ElementText returns an element as nft lists it.
 func (s *Set) ElementText(e *Element) string { return string(s.appendElement(nil, e)) }
 
 func (s *Set) appendElement(b []byte, e *Element) []byte {
@@ -107,7 +107,7 @@ func (s *Set) commented() bool { return s.Data == VerdictData && len(s.Key) <= l
 // maxComment is the most that nft takes.
 const maxComment = 128
 
-// Comment is the comment of the element in the set; empty if it has none.
+// Comment returns the comment of the element in the set; empty if it has none.
 func (s *Set) Comment(e *Element) string {
 	if !s.commented() || e.Frontend == nil {
 		return ""
@@ -154,7 +154,7 @@ func (v Verdict) append(b []byte) []byte {
 	return append(b, v.Chain...)
 }
 
-// Text is the rule as nft reads it.
+// Text returns the rule as nft reads it.
 func (r *Rule) Text(f ir.Family) string { return string(r.appendText(nil, f)) }
 
 func (r *Rule) appendText(b []byte, f ir.Family) []byte {

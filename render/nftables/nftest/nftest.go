@@ -125,7 +125,7 @@ func Service(f ir.Family, proto ir.Protocol, n int, affinity bool) ir.Service {
 	return s
 }
 
-// Variants are the settings of a node that change the fixed part.
+// Variants returns the settings of a node that change the fixed part.
 func Variants(f ir.Family) map[string]func(*ir.Node) {
 	return map[string]func(*ir.Node){
 		"cidr":      func(*ir.Node) {},
