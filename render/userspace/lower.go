@@ -9,7 +9,7 @@ import (
 	"github.com/proxyc/proxyc/render/iptables"
 )
 
-// DialTimeouts are the patience of the attempts to reach a backend (USR-5).
+// DialTimeouts returns how long each attempt to reach a backend may take (USR-5).
 func DialTimeouts() []time.Duration {
 	return []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
 }

@@ -239,7 +239,7 @@ func TestEval(t *testing.T) {
 	}
 }
 
-// packets are all pairs of a source and a destination that some rule names, and some that none does.
+// packets returns all pairs of a source and a destination that some rule names, and some that none does.
 func packets(p *ir.Program) []sim.Packet {
 	addrs := []string{"127.0.0.1", "10.244.1.10", "10.244.1.1", "192.0.2.11", "192.0.2.12", "10.96.7.7"}
 	ports := []uint16{81}
@@ -342,7 +342,7 @@ func TestKeptPorts(t *testing.T) {
 	}
 }
 
-// rulesAt are the rules that lead to ports.
+// rulesAt returns the rules that lead to ports.
 func rulesAt(p *ir.Program, ports Ports) *iptables.Ruleset {
 	n := LowerNode(p.Family, &p.Node)
 	var all Fragment
