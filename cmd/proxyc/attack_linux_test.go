@@ -16,7 +16,7 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 )
 
-// peak is the most memory that a process had so far, in bytes.
+// peak returns the most memory that a process had so far, in bytes.
 func peak(t *testing.T, pid int) (bytes int) {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

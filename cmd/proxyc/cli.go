@@ -48,7 +48,7 @@ var errReported = errors.New("reported")
 // parserExit carries kong's wish to end the program, for --help.
 type parserExit int
 
-// run is the whole program; it returns the exit code.
+// run runs the program and returns its exit code.
 func run(e *env) (code int) {
 	defer func() {
 		switch r := recover().(type) {
@@ -73,7 +73,7 @@ func run(e *env) (code int) {
 	return e.exitCode(ctx.Run(e))
 }
 
-// grammar is how the command line is read.
+// grammar returns how the command line is read.
 func grammar(stdout, stderr io.Writer) []kong.Option {
 	return []kong.Option{
 		kong.Name("proxyc"),

@@ -127,7 +127,7 @@ func ofFamily(family string, l *rules.HostComputeLoadBalancer) bool {
 	return (l.Flags&rules.IPv6LB != 0) == (family == applytest.IPv6)
 }
 
-// hnsLine is a load balancer as the record has it; empty where none of its
+// hnsLine returns a load balancer as the record has it; empty where none of its
 // endpoints is there.
 func hnsLine(l *rules.HostComputeLoadBalancer, there map[string]bool) string {
 	var backends []string

@@ -117,7 +117,7 @@ func predictable(f *applytest.Flow) bool {
 	return f.From != "" && f.To != "" && f.Sport == 0 && !f.Unstable
 }
 
-// ofRules is the part of an outcome that rules alone decide.
+// ofRules returns the part of an outcome that rules alone decide.
 func ofRules(t *testing.T, o applytest.Outcome) (out conformanceOutcome) {
 	t.Helper()
 	text, err := json.Marshal(o)
@@ -186,7 +186,7 @@ func (n *conformanceNode) compare(t *testing.T, programs ir.Programs, f *applyte
 	}
 }
 
-// outcome is what a trace says, as the simulator has it.
+// outcome returns what a trace says, as the simulator has it.
 func (j *traceJSON) outcome(t *testing.T) sim.Outcome {
 	t.Helper()
 	fates := []sim.Fate{sim.NotOurs, sim.Accepted, sim.Rejected, sim.Dropped}

@@ -38,13 +38,13 @@ const (
 	allocatedFew      = 10
 )
 
-// goRelease is a version of Go without its patches: "go1.26".
+// goRelease returns a version of Go without its patches: "go1.26".
 func goRelease(version string) string {
 	parts := strings.SplitN(version, ".", 3)
 	return strings.Join(parts[:min(2, len(parts))], ".")
 }
 
-// typical is what several counts have in common, with the median of the allocations.
+// typical returns what several counts have in common, with the median of the allocations.
 func typical(t *testing.T, all []counts) counts {
 	t.Helper()
 	slices.SortFunc(all, func(a, b counts) int { return a[allocated] - b[allocated] })

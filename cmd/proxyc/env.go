@@ -118,7 +118,7 @@ func (e *env) stage(dir string, write func(io.Writer) error) (name string, err e
 	return f.Name(), nil
 }
 
-// calledAs are the words of the command line that the program's own name stands for.
+// calledAs returns the words of the command line that the program's own name stands for.
 func calledAs(name string) []string {
 	if name == "kube-proxy" {
 		return []string{"watch"}

@@ -21,7 +21,7 @@ const udpCluster = `{apiVersion: v1, kind: Service, metadata: {name: u, namespac
 ---
 `
 
-// tracked is how many flows the node tracks.
+// tracked returns how many flows the node tracks.
 func (w *watched) tracked() int {
 	w.t.Helper()
 	out, err := w.ns.Run(w.ns.Command(w.t.Context(), "conntrack", "-C"))

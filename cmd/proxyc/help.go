@@ -22,7 +22,7 @@ const (
 	getAll   = "kubectl get services,endpointslices,nodes,servicecidrs -A -o yaml >cluster.yaml"
 )
 
-// usages are those of all verbs, by path.
+// usages returns those of all verbs, by path.
 func usages() map[string]usage {
 	return map[string]usage{
 		"compile": {[]string{
@@ -180,7 +180,7 @@ func helpText(flagDefaults map[string]string) kong.HelpValueFormatter {
 	}
 }
 
-// kongHelp are the options of the grammar that make its help.
+// kongHelp returns the options of the grammar that make its help.
 func kongHelp(all bool) []kong.Option {
 	return []kong.Option{
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),

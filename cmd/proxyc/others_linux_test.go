@@ -65,7 +65,7 @@ var (
 	ofChains    = regexp.MustCompile(`(?m)^# Warning: .*\n`)
 )
 
-// theirs is all that is not ours, as the tools list it.
+// theirs returns all that is not ours, as the tools list it.
 func (o others) theirs() string {
 	o.t.Helper()
 	var all strings.Builder

@@ -17,7 +17,7 @@ import (
 	"github.com/proxyc/proxyc/render"
 )
 
-// outputs are all texts that can be made of the programs of one node: the
+// outputs returns all texts that can be made of the programs of one node: the
 // mode's own, the first of which is the default, and the IR's two forms.
 func outputs(programs ir.Programs) (own []render.Output, all []render.Output, rendered render.Rendered) {
 	rendered = renderers[programs.IPv4.Node.Mode].Lower(programs)
@@ -167,7 +167,7 @@ func (e *env) removeOthers(dir string, own []render.Output) error {
 	return nil
 }
 
-// allFiles are the names of all files that --out-dir writes, in any mode.
+// allFiles returns the names of all files that --out-dir writes, in any mode.
 func allFiles() []string {
 	files := []string{readmeFile, explainFile}
 	for _, mode := range ir.Modes() {

@@ -121,7 +121,7 @@ func readDir(t *testing.T, dir string) map[string]string {
 	return files
 }
 
-// testEnv is an environment without a machine but its files.
+// testEnv returns an environment without a machine but its files.
 func testEnv(t *testing.T, f disk, args ...string) *env {
 	return &env{
 		args: args, stdin: strings.NewReader(""), stdout: io.Discard, stderr: logWriter{t}, files: f,

@@ -272,7 +272,7 @@ func destinationText(c *prove.Class, more ...sim.Ports) string {
 	return fmt.Sprintf("%s:%s/%s", addr, strings.Join(ports, ","), c.Protocol)
 }
 
-// sourceFlag is the --from of trace.
+// sourceFlag returns the --from of trace.
 func sourceFlag(pkt sim.Packet) string {
 	if pkt.FromNode() {
 		return "node"

@@ -156,7 +156,7 @@ func operationsOf(p apply.Plan) string {
 	return b.String()
 }
 
-// rawRules are those that were read and are none of the kinds that we write.
+// rawRules returns those that were read and are none of the kinds that we write.
 func rawRules(r *rules.Ruleset) (raw []string) {
 	for _, t := range r.Tables() {
 		for _, c := range t.Chains {

@@ -48,7 +48,7 @@ func (t *traced) tell(o ir.Origin, format string, args ...any) {
 	t.steps = append(t.steps, sim.Step{Text: fmt.Sprintf(format, args...), Origin: o})
 }
 
-// fate is the outcome in a word.
+// fate returns the outcome in a word.
 func (t traced) fate() string {
 	if t.unknown {
 		return "not known offline"
@@ -56,7 +56,7 @@ func (t traced) fate() string {
 	return t.outcome.Fate.String()
 }
 
-// result is the outcome in one line.
+// result returns the outcome in one line.
 func (t traced) result() string {
 	if t.unknown {
 		return t.fate()

@@ -34,7 +34,7 @@ items:
   endpoints: [{addresses: [192.0.2.11], nodeName: node1, conditions: {ready: true}}]
 `
 
-// newEcho is a daemon on a node that has a server which sends back what it is sent.
+// newEcho returns a daemon on a node that has a server which sends back what it is sent.
 func newEcho(t *testing.T) *watched {
 	t.Helper()
 	w := newWatched(t, "iptables-nft")

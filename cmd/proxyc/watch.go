@@ -35,7 +35,7 @@ type watchCmd struct {
 	Rest []string `arg:"" optional:"" hidden:""`
 }
 
-// Run is the daemon.
+// Run runs the daemon.
 func (c *watchCmd) Run(e *env, k *kong.Context) error {
 	if c.Version {
 		return versionCmd{}.Run(e)
@@ -76,7 +76,7 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 	})
 }
 
-// options are what the command line asks of the daemon.
+// options returns what the command line asks of the daemon.
 func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 	o := &daemon.Options{
 		Resolve:  func() (*config.Resolved, diag.List) { return c.Resolve(e.readFile, c.Strict) },
@@ -98,7 +98,7 @@ func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 	return o
 }
 
-// deref is a flag's value; "" where it is not given.
+// deref returns a flag's value; "" where it is not given.
 func deref(s *string) string {
 	if s == nil {
 		return ""
@@ -127,7 +127,7 @@ func traceScene(w io.Writer, s daemon.Scene) error {
 	return t.writeText(w)
 }
 
-// version is the program's, as far as the Go tool knows it.
+// version returns the program's, as far as the Go tool knows it.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
