@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/run"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/iptables"
@@ -25,7 +26,7 @@ func MayDrop(ctx context.Context) (all []string, err error) {
 			continue // the kernel has none
 		}
 		for _, table := range slices.Sorted(strings.FieldsSeq(string(tables))) {
-			t := dropping{chains: map[string]*leads{}}
+			t := dropping{chains: map[string]*apply.ChainEffect{}, policies: map[string]string{}}
 			err := run.To(ctx, nil, &t, tool(f, Legacy, "save"), "-t", table)
 			if err != nil {
 				return nil, err
@@ -42,15 +43,10 @@ func MayDrop(ctx context.Context) (all []string, err error) {
 
 // dropping reads what iptables-save writes of a table.
 type dropping struct {
-	begun   []byte
-	builtIn []string
-	chains  map[string]*leads
-}
-
-// leads is what a chain does.
-type leads struct {
-	policy, drops string // "DROP" or "REJECT"; empty: neither
-	to            []string
+	begun    []byte
+	builtIn  []string
+	policies map[string]string // of built-in chains
+	chains   map[string]*apply.ChainEffect
 }
 
 func (d *dropping) Write(text []byte) (int, error) {
@@ -66,9 +62,9 @@ func (d *dropping) Write(text []byte) (int, error) {
 	}
 }
 
-func (d *dropping) chain(name string) *leads {
+func (d *dropping) chain(name string) *apply.ChainEffect {
 	if d.chains[name] == nil {
-		d.chains[name] = &leads{}
+		d.chains[name] = &apply.ChainEffect{}
 	}
 	return d.chains[name]
 }
@@ -80,18 +76,16 @@ func (d *dropping) line(line string) {
 	case words[0][0] == ':' && words[1] != "-": // others than built-in ones have no policy
 		name := words[0][1:]
 		d.builtIn = append(d.builtIn, name)
-		if words[1] == "DROP" {
-			d.chain(name).policy = words[1]
-		}
+		d.policies[name] = words[1]
 	case words[0] == "-A" && !strings.HasPrefix(words[1], "KUBE-"):
 		i := 1 + max(slices.Index(words, "-j"), slices.Index(words, "-g"))
 		if i == 0 || i == len(words) {
 			return
 		}
 		if of := d.chain(words[1]); words[i] == "DROP" || words[i] == "REJECT" {
-			of.drops = words[i]
+			of.Drops = words[i]
 		} else {
-			of.to = append(of.to, words[i])
+			of.To = append(of.To, words[i])
 		}
 	}
 }
@@ -110,20 +104,12 @@ func unquoted(line string) string {
 
 // why tells by what a built-in chain may drop; empty: by nothing.
 func (d *dropping) why(base string) string {
-	seen := map[string]bool{}
-	for todo := []string{base}; len(todo) > 0; todo = todo[1:] {
-		c := d.chains[todo[0]]
-		if c == nil || seen[todo[0]] {
-			continue
-		}
-		seen[todo[0]] = true
-		switch {
-		case c.policy != "":
-			return "policy " + c.policy
-		case c.drops != "":
-			return c.drops + " in chain " + todo[0]
-		}
-		todo = append(todo, c.to...)
+	if policy := d.policies[base]; policy == "DROP" {
+		return "policy " + policy
 	}
-	return ""
+	in, drops, _ := apply.FindDrop(base, func(chain string) (*apply.ChainEffect, error) { return d.chains[chain], nil })
+	if drops == "" {
+		return ""
+	}
+	return drops + " in chain " + in
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
@@ -48,9 +49,8 @@ type chainKey struct{ table, chain string }
 
 // leads is what the rules of a chain do.
 type leads struct {
-	drops string // "drop" or "reject"; empty: neither
-	to    []string
-	maps  []string // of verdicts
+	apply.ChainEffect
+	maps []string // of verdicts
 }
 
 func (c *conn) mayDrop(ctx context.Context, f struct {
@@ -142,10 +142,10 @@ func (l *leads) rule(code []instruction) {
 	for _, c := range code {
 		switch c.name {
 		case "reject":
-			l.drops = "reject"
+			l.Drops = "reject"
 		case "target": // of iptables-nft
 			if c.text(unix.NFTA_TARGET_NAME) == "REJECT" {
-				l.drops = "reject"
+				l.Drops = "reject"
 			}
 		case "immediate":
 			l.verdict(c.fields[unix.NFTA_IMMEDIATE_DATA])
@@ -166,34 +166,28 @@ func (l *leads) verdict(b []byte) {
 	switch v, err := decodeVerdict(b); {
 	case err != nil:
 	case v.Kind == rules.Drop:
-		l.drops = "drop"
+		l.Drops = "drop"
 	case v.Chain != "":
-		l.to = append(l.to, v.Chain)
+		l.To = append(l.To, v.Chain)
 	}
 }
 
 // drops returns in which chain, of those that a base chain leads to, packets are
 // dropped or rejected first.
 func (c *conn) drops(ctx context.Context, family byte, base chainKey, chains map[chainKey]*leads) (in, what string, err error) {
-	seen := map[string]bool{}
-	for todo := []string{base.chain}; len(todo) > 0; todo = todo[1:] {
-		l := chains[chainKey{base.table, todo[0]}]
-		if l == nil || seen[todo[0]] {
-			continue
+	return apply.FindDrop(base.chain, func(chain string) (*apply.ChainEffect, error) {
+		l := chains[chainKey{base.table, chain}]
+		if l == nil {
+			return nil, nil
 		}
-		seen[todo[0]] = true
 		for _, name := range l.maps {
 			if err := c.mapVerdicts(ctx, family, base.table, name, l); err != nil {
-				return "", "", err
+				return nil, err
 			}
 		}
 		l.maps = nil
-		if l.drops != "" {
-			return todo[0], l.drops, nil
-		}
-		todo = append(todo, l.to...)
-	}
-	return "", "", nil
+		return &l.ChainEffect, nil
+	})
 }
 
 // mapVerdicts adds the verdicts of a map.
