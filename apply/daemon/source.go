@@ -53,6 +53,7 @@ func (f *follower) Take(k reconcile.Kind) (w reconcile.Work) {
 	if k == reconcile.Full {
 		f.readInterfaces()
 	}
+	var tell func() // of what was found; not before the Store is free: a log may keep whoever writes waiting
 	f.store.Follow(func(snap *snapshot.Snapshot, c watch.Changes) {
 		f.wait(c)
 		if c.Interfaces != nil {
@@ -67,13 +68,15 @@ func (f *follower) Take(k reconcile.Kind) (w reconcile.Work) {
 		if f.compiler == nil || c.Node || moved || c.Interfaces != nil && f.compiler.NodeDiffers(f.facts) {
 			w.All = true
 			f.compiler = compiler.New(f.cfg, snap, f.facts)
-			f.findings.replace(f.compiler.Findings())
+			found := f.compiler.Findings()
+			tell = func() { f.findings.replace(found) }
 		} else {
 			var found compiler.Findings
 			w.Changes, found = f.compiler.Update(c.Services)
-			f.findings.update(found)
+			tell = func() { f.findings.update(found) }
 		}
 	})
+	tell()
 	if k == reconcile.Full || w.All {
 		w.Programs = f.compiler.Programs()
 	} else {

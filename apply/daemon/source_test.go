@@ -158,3 +158,34 @@ func TestFollowerWaits(t *testing.T) {
 		t.Errorf("still waiting: %+v", rest)
 	}
 }
+
+// writerFunc is a Writer.
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// A log that keeps its writer waiting keeps nobody from the Store: probes ask it, too.
+func TestLogWithoutTheStore(t *testing.T) {
+	store := watch.NewStore(time.Now)
+	written := 0
+	log := slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) {
+		written++
+		free := make(chan struct{})
+		go func() { store.Pending(); close(free) }()
+		select {
+		case <-free:
+		case <-time.After(10 * time.Second):
+			t.Error("the Store waits for the log")
+		}
+		return len(p), nil
+	}), nil))
+	f := newFollower(testConfig(ir.ModeNFTables), store, compiler.Facts{NodeName: "node1"}, log, func(watch.Event) {})
+	for _, name := range []string{"a", "b"} { // the second one is refused its address
+		store.SetService(&snapshot.Service{Name: ir.Name{Namespace: "ns", Name: name}, Type: "ClusterIP", ClusterIP: "10.96.0.10",
+			ClusterIPs: []string{"10.96.0.10"}, IPFamilies: []string{"IPv4"}, Ports: []snapshot.ServicePort{{Protocol: "TCP", Port: 80}}})
+	}
+	f.Take(reconcile.Full)
+	if written == 0 {
+		t.Error("nothing was found")
+	}
+}
