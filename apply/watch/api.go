@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,7 +53,6 @@ type API struct {
 	Contact *Contact
 
 	clients *clients
-	sync    sync.WaitGroup // of those that have not yet told all they have
 }
 
 // NodeState is what decides whether a node gets traffic from load balancers.
@@ -82,7 +82,13 @@ func (a *API) connect(base *rest.Config) (err error) {
 // calls synced once, when all that there was at first is in the Store.
 func (a *API) Run(ctx context.Context, synced func()) {
 	kinds := []kind{a.services(), a.slices(), a.node(), a.serviceCIDRs()}
-	a.sync.Add(len(kinds))
+	var left atomic.Int32 // kinds that have not yet told all they have
+	left.Store(int32(len(kinds)))
+	told := func() {
+		if left.Add(-1) == 0 {
+			synced()
+		}
+	}
 	ctx = quietRetries(ctx, a.Log)
 	var running sync.WaitGroup
 	running.Go(func() { a.Contact.run(ctx) })
@@ -90,20 +96,11 @@ func (a *API) Run(ctx context.Context, synced func()) {
 		a.Contact.expect(k.name, k.optional)
 	}
 	for _, k := range kinds {
-		running.Go(func() { a.follow(ctx, k) })
+		running.Go(func() { a.follow(ctx, k, sync.OnceFunc(told)) })
 	}
 	if a.Events != nil {
 		running.Go(func() { a.Events.run(ctx, a.clients.events) })
 	}
-	running.Go(func() {
-		told := make(chan struct{})
-		go func() { a.sync.Wait(); close(told) }()
-		select {
-		case <-told:
-			synced()
-		case <-ctx.Done():
-		}
-	})
 	running.Wait()
 }
 
@@ -126,10 +123,13 @@ type kind struct {
 	optional bool
 }
 
-// follow keeps the Store at what the server has of a kind.
-func (a *API) follow(ctx context.Context, k kind) {
-	synced := sync.OnceFunc(a.sync.Done)
+// follow keeps the Store at what the server has of a kind, until ctx ends. It calls
+// synced when all that there was at first is in it.
+func (a *API) follow(ctx context.Context, k kind, synced func()) {
 	if k.optional && !a.has(ctx, k) {
+		if ctx.Err() != nil {
+			return
+		}
 		a.Contact.forget(k.name)
 		synced()
 		return
