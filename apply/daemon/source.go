@@ -122,7 +122,7 @@ func (f *follower) wait(c watch.Changes) {
 	if f.waiting.Since.IsZero() {
 		f.waiting.Since = c.Since
 	}
-	f.waiting.Triggers = append(f.waiting.Triggers, c.Triggers...)
+	f.waiting.AddTriggers(c.Triggers...)
 	f.waiting.ServiceEvents += c.ServiceEvents
 	f.waiting.EndpointEvents += c.EndpointEvents
 }

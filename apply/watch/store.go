@@ -35,7 +35,8 @@ type Changes struct {
 	Hosted map[netip.Addr]struct{}
 	// Since is when the oldest of them arrived.
 	Since time.Time
-	// Triggers are what led to new EndpointSlices, as far as these tell.
+	// Triggers are what led to new EndpointSlices, as far as these tell; at most
+	// mostTriggers, the oldest.
 	Triggers []Trigger
 	// ServiceEvents and EndpointEvents are how many changes there were.
 	ServiceEvents, EndpointEvents int
@@ -45,6 +46,15 @@ type Changes struct {
 type Trigger struct {
 	Family ir.Family
 	At     time.Time
+}
+
+// mostTriggers is how many Triggers are kept while nothing comes in force: where
+// the kernel refuses everything they would become more for as long as it does.
+const mostTriggers = 10_000
+
+// AddTriggers adds to Triggers, as long as there is room.
+func (c *Changes) AddTriggers(more ...Trigger) {
+	c.Triggers = append(c.Triggers, more[:min(len(more), mostTriggers-len(c.Triggers))]...)
 }
 
 // NewStore returns an empty Store.
@@ -176,7 +186,7 @@ func (s *Store) SetSlice(slice *snapshot.EndpointSlice) {
 		}
 		c.EndpointEvents++
 		if !slice.Triggered.IsZero() {
-			c.Triggers = append(c.Triggers, Trigger{familyOf(slice), slice.Triggered})
+			c.AddTriggers(Trigger{familyOf(slice), slice.Triggered})
 		}
 		d.Services = snap.SetSlice(slice)
 		return d

@@ -67,3 +67,23 @@ func TestStoreReplace(t *testing.T) {
 	s.Follow(func(*snapshot.Snapshot, Changes) {})
 	want("taken", 0)
 }
+
+// Triggers are bounded, while nobody takes them and while what was taken waits.
+func TestTriggersAreBounded(t *testing.T) {
+	s := NewStore(time.Now)
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for i := range mostTriggers + 10 {
+		s.SetSlice(&snapshot.EndpointSlice{Name: name("a"), Service: name("a"), AddressType: "IPv4", Triggered: at.Add(time.Duration(i))})
+	}
+	var waiting Changes
+	s.Follow(func(_ *snapshot.Snapshot, c Changes) {
+		if n := len(c.Triggers); n != mostTriggers || !c.Triggers[0].At.Equal(at) {
+			t.Errorf("%d triggers from %v", n, c.Triggers[0].At)
+		}
+		waiting.AddTriggers(c.Triggers[:1]...)
+		waiting.AddTriggers(c.Triggers...)
+	})
+	if n := len(waiting.Triggers); n != mostTriggers {
+		t.Errorf("%d triggers wait", n)
+	}
+}
