@@ -2,6 +2,7 @@ package conntrack
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -30,6 +31,7 @@ type Cleaner struct {
 	waiting ir.PerFamily[*scope] // to be cleaned
 	running ir.PerFamily[*scope] // being cleaned
 	failed  ir.PerFamily[bool]   // the last time; what was being cleaned waits again
+	removed map[ir.Match]bool    // as NoteRemoved has it; at most maxRemoved
 }
 
 // Cleaned is the result of one way through the table of a family.
@@ -57,9 +59,38 @@ func (c *Cleaner) Committing() {
 	}
 }
 
+// NoteRemoved notes frontends that may be gone without Ended: a sync that failed
+// was to remove them, and a later one finds no more of them to remove. Their flows
+// are looked at with those of the next sync that compares all.
+func (c *Cleaner) NoteRemoved(removed []ir.Match) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range removed {
+		if m.Protocol != ir.UDP || len(c.removed) >= maxRemoved {
+			continue
+		}
+		if c.removed == nil {
+			c.removed = map[ir.Match]bool{}
+		}
+		c.removed[m] = true
+	}
+}
+
+// takeRemoved returns what NoteRemoved noted, and forgets it.
+func (c *Cleaner) takeRemoved() []ir.Match {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	removed := slices.Collect(maps.Keys(c.removed))
+	c.removed = nil
+	return removed
+}
+
 // Ended notes what is in force after a sync that succeeded, and asks for the
 // flows to be looked at that it has to do with.
 func (c *Cleaner) Ended(w Work) {
+	if w.All { // else a frontend that came back could not be told from one that is gone
+		w.Removed = append(c.takeRemoved(), w.Removed...)
+	}
 	var came ir.PerFamily[*scope]
 	for _, f := range ir.Families() {
 		*came.At(f) = w.of(f)

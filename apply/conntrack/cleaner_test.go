@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -305,4 +306,37 @@ func TestScope(t *testing.T) {
 	if none := (&Work{}).of(ir.IPv4); none != nil || none.over(nil) != nil {
 		t.Errorf("without a Program: %v", none)
 	}
+}
+
+// A frontend that went with a sync which failed is not forgotten: its flows go
+// after the next sync that compares all, unless it is there again.
+func TestCleanerAfterFailedSync(t *testing.T) {
+	frontends := func(matches ...string) []ir.Match {
+		var all []ir.Match
+		for _, m := range matches {
+			all = append(all, ir.Match{Addr: netip.MustParseAddr(m), Protocol: ir.UDP, Port: 53})
+		}
+		return all
+	}
+	synctest.Test(t, func(t *testing.T) {
+		gone := entry(ir.UDP, "192.0.2.200:9", "10.96.0.99:53", oldPod)
+		c, k := cleaning(t, flow(1, newPod), gone)
+		c.Committing()
+		c.NoteRemoved(frontends("10.96.0.99", "10.96.0.10"))
+		c.Committing()
+		w := to(t, newPod)
+		w.All = true
+		w.Programs.IPv4.Services = []ir.Service{*w.Changes.IPv4[0].New}
+		c.Ended(w)
+		k.goOn <- struct{}{}
+		synctest.Wait()
+		left(t, k, flow(1, newPod))
+		var many []ir.Match
+		for port := range uint16(2 * maxRemoved) {
+			many = append(many, ir.Match{Protocol: ir.UDP, Port: port})
+		}
+		if c.NoteRemoved(many); len(c.removed) > maxRemoved {
+			t.Errorf("%d frontends are kept", len(c.removed))
+		}
+	})
 }

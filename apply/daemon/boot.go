@@ -28,9 +28,10 @@ type bootFile struct {
 // was in force a little before does no harm.
 const keepEvery = 30 * time.Second
 
-// put puts in force what the file holds, and reports whether it is. It makes no
-// difference to what comes after if that fails, or there is no file.
-func (b *bootFile) put(ctx context.Context, r *reconcile.Reconciler, mode ir.Mode) bool {
+// put puts in force what the file holds, and reports whether it is; removed is
+// told which frontends went. It makes no difference to what comes after if that
+// fails, or there is no file.
+func (b *bootFile) put(ctx context.Context, r *reconcile.Reconciler, mode ir.Mode, removed func([]ir.Match)) bool {
 	if b == nil {
 		return false
 	}
@@ -47,7 +48,9 @@ func (b *bootFile) put(ctx context.Context, r *reconcile.Reconciler, mode ir.Mod
 	}
 	if err == nil {
 		var done reconcile.Done
-		if done, err = r.Replace(ctx, programs); err == nil {
+		done, err = r.Replace(ctx, programs)
+		removed(done.Removed)
+		if err == nil {
 			b.log.Info("what was last in force is in force", "file", b.path, "operations", done.Operations.String())
 		}
 	}

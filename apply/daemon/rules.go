@@ -81,7 +81,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 		Now:       time.Now, After: time.After,
 		Committing: d.flows.Committing,
 	}
-	d.held = d.boot.put(ctx, r, d.cfg.ProxyMode()) || d.again
+	d.held = d.boot.put(ctx, r, d.cfg.ProxyMode(), d.flows.NoteRemoved) || d.again
 	d.state.setInForce(dataplane.Applied)
 
 	var all sync.WaitGroup
@@ -202,6 +202,7 @@ func (d *daemon) synced(s *reconcile.Sync) {
 	defer d.state.synced(s) // whoever sees it there relies on all of it
 	d.count(s)
 	if s.Err != nil {
+		d.flows.NoteRemoved(s.Done.Removed)
 		d.log.Error("the rules are behind", "err", s.Err)
 		d.health.SetNotReady(s.Err.Error())
 		return
