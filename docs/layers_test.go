@@ -18,7 +18,7 @@ var layers = []string{
 	"compiler/diag compiler/inet | render",
 	"compiler/config compiler/snapshot | render/iptables render/nftables render/hns render/rendertest render/nftables/nftest",
 	"compiler | render/ipvs render/userspace",
-	"apply apply/run",
+	"apply apply/build apply/run",
 	"apply/conntrack apply/files apply/monitor apply/node apply/serve apply/sysctl",
 	"apply/iptables apply/nftables apply/hns apply/watch",
 	"apply/ipvs apply/userspace",

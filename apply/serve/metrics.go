@@ -2,7 +2,6 @@ package serve
 
 import (
 	"net/http"
-	"runtime"
 	"slices"
 	"strconv"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/build"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -179,10 +179,11 @@ func NewMetrics(mode ir.Mode, version string) *Metrics {
 	}
 	feature := r.gauge(everywhere, "kubernetes_feature_enabled", "Whether a feature gate is on.", "name", "stage")
 	m.Feature = func(name, stage string) prometheus.Gauge { return feature(name, stage) }
-	b := newBuild(version)
+	b := build.Read()
+	major, minor := build.MajorMinor(version)
 	r.gauge(everywhere, "kubernetes_build_info", "Always 1; labelled with what the program is built from and with.",
 		"major", "minor", "git_version", "git_commit", "git_tree_state", "build_date", "go_version", "compiler", "platform")(
-		b.major, b.minor, version, b.commit, b.tree, b.date, runtime.Version(), runtime.Compiler, runtime.GOOS+"/"+runtime.GOARCH).Set(1)
+		major, minor, version, b.Commit, b.TreeState(), b.Date, b.Go, b.Compiler, b.Platform).Set(1)
 	r.gauge(everywhere, "proxyc_build_info", "Always 1.", "version", "mode")(version, string(mode)).Set(1)
 	return m
 }

@@ -88,7 +88,7 @@ func usages() map[string]usage {
 			"proxyc demo --write demo",
 		}, [...]string{"done", "", badInput}},
 		"version": {[]string{
-			"proxyc version",
+			"proxyc version -o json",
 		}, [...]string{"done", "", "wrong usage"}},
 	}
 }

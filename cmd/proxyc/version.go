@@ -1,26 +1,37 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
-	"runtime"
-	"runtime/debug"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/proxyc/proxyc/apply/build"
+	"github.com/proxyc/proxyc/ir"
 )
 
-type versionCmd struct{}
+type versionCmd struct {
+	Output string `short:"o" enum:"text,json" default:"text" help:"Output: text or json, which has commit and date, too."`
+}
 
-func (versionCmd) Run(e *env) error { return writeVersion(e.stdout) }
-
-// writeVersion prints the module version that the Go tool put into the
-// program, and what it was built with.
-func writeVersion(w io.Writer) error {
-	version := "(unknown)"
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		version = info.Main.Version
+func (c *versionCmd) Run(e *env) error {
+	if c.Output == "json" {
+		enc := json.NewEncoder(e.stdout)
+		enc.SetIndent("", "  ")
+		return enc.Encode(struct {
+			APIVersion string `json:"apiVersion"`
+			Kind       string `json:"kind"`
+			build.Info
+		}{ir.APIVersion, "Version", build.Read()})
 	}
-	_, err := fmt.Fprintf(w, "proxyc %s %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return writeVersion(e.stdout)
+}
+
+// writeVersion prints the version, and what the program was built with.
+func writeVersion(w io.Writer) error {
+	b := build.Read()
+	_, err := fmt.Fprintf(w, "proxyc %s %s %s\n", b.Version, b.Go, b.Platform)
 	return err
 }
 

@@ -1,18 +1,17 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
+	"github.com/proxyc/proxyc/apply/build"
 	"github.com/proxyc/proxyc/apply/daemon"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -38,7 +37,7 @@ type watchCmd struct {
 // Run runs the daemon.
 func (c *watchCmd) Run(e *env, k *kong.Context) error {
 	if c.Version {
-		return versionCmd{}.Run(e)
+		return writeVersion(e.stdout)
 	}
 	for _, arg := range c.Rest {
 		if arg != "" { // kube-proxy lets empty ones pass, as an unset variable gives them
@@ -85,7 +84,7 @@ func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 		IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout, IPVS: c.ipvsFlags.options(),
 		StatusSocket: c.Socket, UnreadyAfter: c.Unready, DrainTimeout: c.Drain,
 		ModeFallback: c.Fallback,
-		Version:      version(),
+		Version:      build.Read().Version,
 		Flags:        func(cfg *config.Config) map[string]string { return flagValues(k, cfg) },
 		Trace:        traceScene,
 		Hostname:     e.hostname,
@@ -125,13 +124,4 @@ func traceScene(w io.Writer, s daemon.Scene) error {
 		return t.writeJSON(w)
 	}
 	return t.writeText(w)
-}
-
-// version returns the program's, as far as the Go tool knows it.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	return cmp.Or(info.Main.Version, "unknown")
 }
