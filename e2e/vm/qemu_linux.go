@@ -10,9 +10,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -168,6 +170,11 @@ func (m *machine) qemu(ctx context.Context, accel string, start time.Duration, j
 	if j.Shell {
 		cmd.Stdin, watch.silence = os.Stdin, m.timeout
 	}
+	// Whatever ends this process ends the machine, too: it takes a whole core. The
+	// kernel looks at the thread that started it, which therefore has to stay.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	err := cmd.Run()
 	switch cause := context.Cause(ctx); {
 	case cause != nil:
