@@ -10,7 +10,7 @@ WINDOWS_PACKAGES = wine64 gcc-mingw-w64-x86-64-win32
 PACKAGES  = nftables iptables ipset ipvsadm conntrack iproute2 procps
 SUDO      = $(shell test "$$(id -u)" = 0 || echo sudo)
 
-.PHONY: build setup setup-vm setup-windows test-windows check test e2e-tools e2e soak soak-userspace vm test-vm conformance golden verify lint fuzz bench bench-growth bench-peer demo clean
+.PHONY: build setup setup-vm setup-windows test-windows check test e2e-tools e2e soak soak-userspace vm test-vm conformance golden verify lint fuzz bench bench-growth bench-peer release image demo clean
 
 build:
 	$(GO) build -o bin/proxyc ./cmd/proxyc
@@ -27,6 +27,7 @@ setup:
 	$(GO) mod download
 	cd e2e && $(GO) mod download
 	cd e2e/types && $(GO) mod download
+	cd e2e/release && $(GO) mod download
 
 # check runs what any user can run, with nothing but Go: tests that need root, the
 # real tools or other modules are skipped.
@@ -39,6 +40,7 @@ check:
 test:
 	$(GO) build ./...
 	cd e2e/types && $(GO) test ./...
+	cd e2e/release && ../../.ci/untouched $(GO) test -timeout 20m ./...
 	.ci/untouched PROXYC_REQUIRE=all $(GO) test -p 1 -timeout 30m ./...
 	$(MAKE) e2e
 
@@ -122,8 +124,16 @@ bench-growth:
 bench-peer: e2e-tools
 	cd e2e && $(GO) run ./bench $(PEER)
 
+# release writes static programs for each platform, what is in them and their
+# checksums into dist; image writes images of them, too, as OCI layouts.
+release:
+	cd e2e/release && $(GO) run .
+
+image:
+	cd e2e/release && $(GO) run . -images
+
 demo:
 	@$(GO) run ./cmd/proxyc demo
 
 clean:
-	rm -rf bin
+	rm -rf bin dist

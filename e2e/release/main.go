@@ -1,0 +1,151 @@
+// Command release builds what is given to users: static programs for each
+// platform, what is in them (CycloneDX), their checksums, and images (OCI). The
+// same commit gives the same bytes, wherever it is built.
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"debug/buildinfo"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// target is a platform that programs are built for.
+type target struct{ os, arch string }
+
+// targets are all of them.
+var targets = []target{{"linux", "amd64"}, {"linux", "arm64"}, {"windows", "amd64"}, {"darwin", "arm64"}}
+
+func (t target) String() string { return t.os + "/" + t.arch }
+
+// file is the name of the target's program.
+func (t target) file() string {
+	name := "proxyc-" + t.os + "-" + t.arch
+	if t.os == "windows" {
+		name += ".exe"
+	}
+	return name
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	var r release
+	flag.StringVar(&r.source, "source", "../..", "directory of the sources")
+	flag.StringVar(&r.out, "o", "../../dist", "directory to write to")
+	only := flag.String("only", "", "the one platform to build for, as linux/amd64; all by default")
+	images := flag.Bool("images", false, "make images of the programs, too")
+	flag.Parse()
+	if err := r.choose(*only); err != nil {
+		fail(err)
+	}
+	if err := r.make(ctx); err != nil {
+		fail(err)
+	}
+	if *images {
+		if err := r.images(ctx); err != nil {
+			fail(err)
+		}
+	}
+}
+
+func fail(err error) {
+	fmt.Fprintln(os.Stderr, "release:", err)
+	os.Exit(1)
+}
+
+// release is what is to be built.
+type release struct {
+	source, out string
+	targets     []target
+	env         []string // of the builds, beside the process's own
+}
+
+// choose takes one platform, or all.
+func (r *release) choose(only string) error {
+	r.targets = targets
+	if only == "" {
+		return nil
+	}
+	r.targets = slices.DeleteFunc(slices.Clone(targets), func(t target) bool { return t.String() != only })
+	if len(r.targets) == 0 {
+		return fmt.Errorf("-only: must be one of %v, got %q", targets, only)
+	}
+	return nil
+}
+
+// make writes all files of the release into its directory, over those that are
+// there.
+func (r *release) make(ctx context.Context) error {
+	out, err := filepath.Abs(r.out)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return err
+	}
+	var sums bytes.Buffer
+	for _, t := range r.targets {
+		program := filepath.Join(out, t.file())
+		info, err := r.build(ctx, t, program)
+		if err != nil {
+			return fmt.Errorf("%s: %w", t, err)
+		}
+		parts, err := contents(ctx, r.source, info)
+		if err != nil {
+			return fmt.Errorf("%s: %w", t, err)
+		}
+		if err := os.WriteFile(program+".cdx.json", parts, 0o644); err != nil {
+			return err
+		}
+		for _, file := range []string{program, program + ".cdx.json"} {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(data), filepath.Base(file))
+		}
+	}
+	return os.WriteFile(filepath.Join(out, "SHA256SUMS"), sums.Bytes(), 0o644)
+}
+
+// build builds a program, and returns what the Go tool stamped it with.
+func (r *release) build(ctx context.Context, t target, program string) (*buildinfo.BuildInfo, error) {
+	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=true", "-trimpath", "-ldflags=-s -w", "-o", program, "./cmd/proxyc")
+	cmd.Dir = r.source
+	// No level above the first of an architecture: it has to run on any machine.
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+t.os, "GOARCH="+t.arch, "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=", "GOEXPERIMENT=")
+	cmd.Env = append(cmd.Env, r.env...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, &stderr)
+	}
+	info, err := buildinfo.ReadFile(program)
+	if err != nil {
+		return nil, err
+	}
+	if setting(info, "vcs.revision") == "" {
+		return nil, errors.New("the Go tool did not stamp the commit: a release is built in a clone of the repository (no worktree, no archive)")
+	}
+	return info, nil
+}
+
+// setting returns how a program was built: the value of a key; "" where there is none.
+func setting(info *buildinfo.BuildInfo, key string) string {
+	for _, s := range info.Settings {
+		if s.Key == key {
+			return s.Value
+		}
+	}
+	return ""
+}
