@@ -1,8 +1,8 @@
 package iptables
 
 import (
-	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/proxyc/proxyc/ir"
@@ -23,9 +23,7 @@ type Evaluator struct{ walker *Walker }
 
 // NewEvaluator indexes the rules, which costs what they are.
 func NewEvaluator(r *Ruleset, own *sim.Own) *Evaluator {
-	w := r.Walker(own, nil)
-	w.only = onlyFor(w.nat)
-	return &Evaluator{w}
+	return &Evaluator{r.Walker(own, nil)}
 }
 
 // Outcome is Eval; it tells cuts what the packet was compared with.
@@ -41,15 +39,33 @@ func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
 			return
 		}
 	}
-	for _, table := range [...]chains{e.walker.filter, e.walker.nat} {
-		for _, rules := range table {
-			for i := range rules {
-				if rules[i].Dst.IsValid() && !yield(rules[i].Dst) {
-					return
-				}
+	for _, table := range [...]map[string]*chain{e.walker.filter, e.walker.nat} {
+		met := map[*chain]bool{}
+		for _, hook := range builtInChains {
+			if !table[hook].destinations(met, yield) {
+				return
 			}
 		}
 	}
+}
+
+// destinations is Destinations for one chain and those below it, but for what is
+// met with a translated destination alone.
+func (c *chain) destinations(met map[*chain]bool, yield func(netip.Prefix) bool) bool {
+	if c == nil || met[c] {
+		return true
+	}
+	met[c] = true
+	for i := range c.rules {
+		r := &c.rules[i]
+		if r.States == DNATed && r.Not&States == 0 {
+			continue
+		}
+		if r.Dst.IsValid() && !yield(r.Dst) || !r.to.destinations(met, yield) {
+			return false
+		}
+	}
+	return true
 }
 
 // Packet is a packet on its way, and what happened to it so far.
@@ -71,36 +87,21 @@ type Packet struct {
 type Walker struct {
 	own         *sim.Own
 	has         func(p *Packet, set InSet) bool
-	filter, nat chains
-	only        map[string]map[netip.Addr]bool // see reaches; made for an Evaluator
+	filter, nat map[string]*chain // by name, the built-in ones included
 }
 
-// chains are the rules of a table's chains, the built-in ones included.
-type chains map[string][]Rule
-
 // Walker returns one for a node with its own addresses, and whose ipsets has
-// looks into; nil where there are none.
+// looks into; nil where there are none. It costs what the rules are.
 func (r *Ruleset) Walker(own *sim.Own, has func(p *Packet, set InSet) bool) *Walker {
 	return &Walker{own: own, has: has, filter: index(&r.Filter), nat: index(&r.Nat)}
 }
 
-// Filter returns what may have become of a packet behind a chain of the filter
-// table: one packet, but for rules that leave something to chance.
-func (e *Walker) Filter(chain string, p Packet) []Packet { return e.walk(e.filter, chain, p) }
+// Filter returns what may have become of a packet behind a built-in chain of the
+// filter table: one packet, but for rules that leave something to chance.
+func (e *Walker) Filter(chain string, p Packet) []Packet { return e.builtIn(e.filter, chain, p, nil) }
 
 // Nat is Filter for the nat table.
-func (e *Walker) Nat(chain string, p Packet) []Packet { return e.walk(e.nat, chain, p) }
-
-func index(t *Table) chains {
-	chains := make(chains, len(t.Chains))
-	for _, c := range t.Chains {
-		chains[c.Name] = c.Rules
-	}
-	for _, h := range t.Jumps {
-		chains[h.Chain] = append(chains[h.Chain], h.Rule)
-	}
-	return chains
-}
+func (e *Walker) Nat(chain string, p Packet) []Packet { return e.builtIn(e.nat, chain, p, nil) }
 
 // journey returns the packet as it may come out at the end, once for each way in
 // which chance may fall.
@@ -110,8 +111,9 @@ func (e *Walker) journey(t Packet) []Packet {
 	if fromNode {
 		first = "OUTPUT"
 	}
-	var ends []Packet
-	for _, t := range e.walk(e.nat, first, t) {
+	ways := e.Nat(first, t)
+	ends := make([]Packet, 0, len(ways))
+	for _, t := range ways {
 		var hooks []string
 		if fromNode {
 			hooks = append(hooks, "OUTPUT")
@@ -121,88 +123,115 @@ func (e *Walker) journey(t Packet) []Packet {
 		} else if !fromNode {
 			hooks = append(hooks, "FORWARD")
 		}
-		ways := []Packet{t}
+		begun := len(ends)
+		ends = append(ends, t)
 		for _, h := range hooks {
-			ways = e.all(e.filter, h, ways)
+			ends = e.all(e.filter, h, ends, begun)
 		}
-		if e.own.Has(t.Dst) && !fromNode { // delivered, and sent by no interface
-			ends = append(ends, ways...)
-			continue
+		if !e.own.Has(t.Dst) || fromNode { // else delivered, and sent by no interface
+			ends = e.all(e.nat, "POSTROUTING", ends, begun)
 		}
-		ends = append(ends, e.all(e.nat, "POSTROUTING", ways)...)
 	}
 	return ends
 }
 
-// all walks those that are still on their way through a built-in chain.
-func (e *Walker) all(table chains, chain string, ways []Packet) []Packet {
-	var ends []Packet
-	for _, t := range ways {
+// all leads those from one on that are still on their way through a built-in chain.
+func (e *Walker) all(table map[string]*chain, name string, ways []Packet, from int) []Packet {
+	n := len(ways)
+	for i := from; i < n; i++ {
+		t := ways[i]
 		if t.Fate == Drop || t.Fate == Reject {
-			ends = append(ends, t)
 			continue
 		}
-		ends = append(ends, e.walk(table, chain, t)...)
+		// The first that comes out takes its place, the others stand behind.
+		ways = e.builtIn(table, name, t, ways)
+		last := len(ways) - 1
+		ways[i] = ways[last]
+		ways = ways[:last]
 	}
-	return ends
+	return ways
 }
 
-// walk returns what may have become of t behind a chain.
-func (e *Walker) walk(table chains, chain string, t Packet) []Packet {
+// builtIn appends to ends what may have become of t behind a built-in chain:
+// at least one packet.
+func (e *Walker) builtIn(table map[string]*chain, name string, t Packet, ends []Packet) []Packet {
 	t.Fate = Continue
-	var ends []Packet
-	here := []Packet{t} // still in this chain
-	rules := table[chain]
-	for i := range rules {
-		r := &rules[i]
-		missed := here[:0] // those whom the rule does not concern, in the same place
-		var back []Packet  // those who come back from it
-		for _, t := range here {
-			if !e.matches(r, &t) {
-				missed = append(missed, t)
-				continue
+	return e.walk(table[name], 0, t, ends)
+}
+
+// walk appends to ends what may have become of t behind the rules of a chain
+// from one on. Who comes out with Continue goes on behind the jump to the chain.
+func (e *Walker) walk(c *chain, from int, t Packet, ends []Packet) []Packet {
+	at := e.begin(c, &t, from)
+	for i := at.next(); i >= 0; i = at.next() {
+		r := &c.rules[i]
+		if !e.matches(r.Rule, &t) {
+			continue
+		}
+		taken := t
+		taken.Affinity = t.Affinity || r.Recent.Op != RecentNone
+		splits := r.OneIn > 1 || r.Recent.Op == RecentCheck
+		if splits {
+			// Chance, or a list that does not hold the client, as for the first packet.
+			t.Affinity = t.Affinity || r.Recent.Op == RecentCheck
+			if r.OneIn > 1 {
+				taken.Chance /= float64(r.OneIn)
+			} else {
+				taken.Chance = 0
 			}
-			if r.OneIn > 1 || r.Recent.Op == RecentCheck {
-				// Chance, or a list that does not hold the client, as for the first packet.
-				passed := t
-				passed.Affinity = t.Affinity || r.Recent.Op == RecentCheck
-				if r.OneIn > 1 {
-					t.Chance /= float64(r.OneIn)
-				} else {
-					t.Chance = 0
+			t.Chance -= taken.Chance
+		}
+		begun := len(ends)
+		switch r.Target {
+		case Return:
+			ends = append(ends, taken)
+		case Jump:
+			ends = e.walk(r.to, 0, taken, ends)
+			if back := comeBack(ends[begun:]); back > 0 {
+				if back == 1 && !splits {
+					t = ends[begun]
+					ends = slices.Delete(ends, begun, begun+1)
+					continue
 				}
-				passed.Chance -= t.Chance
-				back = append(back, passed)
+				goOn := slices.Clone(ends[begun : begun+back])
+				ends = slices.Delete(ends, begun, begun+back)
+				for _, t := range goOn {
+					ends = e.walk(c, i+1, t, ends)
+				}
 			}
-			t.Affinity = t.Affinity || r.Recent.Op != RecentNone
-			if r.Target != Jump {
-				back, ends = part(decide(r, t), back, ends)
+		default:
+			taken = decide(r.Rule, taken)
+			switch {
+			case taken.Fate != Continue:
+				ends = append(ends, taken)
+			case splits:
+				ends = e.walk(c, i+1, taken, ends)
+			default:
+				t = taken
 				continue
-			}
-			for _, t := range e.walk(table, r.Chain, t) {
-				back, ends = part(t, back, ends)
 			}
 		}
-		if here = append(missed, back...); len(here) == 0 {
+		if !splits {
 			return ends
 		}
 	}
-	return append(ends, here...)
+	return append(ends, t)
 }
 
-// part adds a packet to those who go on with the next rule, or to those who are
-// done with the chain.
-func part(t Packet, back, ends []Packet) (_, _ []Packet) {
-	switch t.Fate {
-	case Continue:
-		return append(back, t), ends
-	case Return: // the chain before this one goes on behind its jump
-		t.Fate = Continue
+// comeBack puts those first who come back from a chain, and returns how many
+// they are.
+func comeBack(ends []Packet) (back int) {
+	for i := range ends {
+		if ends[i].Fate == Continue {
+			ends[back], ends[i] = ends[i], ends[back]
+			back++
+		}
 	}
-	return back, append(ends, t)
+	return back
 }
 
-// decide applies the target of a rule, which is no jump, to a packet that matches.
+// decide applies the target of a rule, neither a jump nor Return, to a packet that
+// matches.
 func decide(r *Rule, t Packet) Packet {
 	switch r.Target {
 	case SetMark:
@@ -213,55 +242,10 @@ func decide(r *Rule, t Packet) Packet {
 		t.Redirected, t.Port, t.DNAT, t.Fate = true, r.To.Port(), true, Accept
 	case Masquerade:
 		t.SNAT, t.Fate = true, Accept
-	case Return, Accept, Drop, Reject:
+	case Accept, Drop, Reject:
 		t.Fate = r.Target
 	}
 	return t
-}
-
-// onlyFor returns for each chain the destinations without which it does nothing;
-// none for chains that may do something to any.
-func onlyFor(table chains) map[string]map[netip.Addr]bool {
-	only := make(map[string]map[netip.Addr]bool, len(table))
-	var of func(chain string) map[netip.Addr]bool
-	of = func(chain string) map[netip.Addr]bool {
-		if known, ok := only[chain]; ok {
-			return known
-		}
-		only[chain] = nil // until it is known, and if it leads to itself
-		addrs := map[netip.Addr]bool{}
-		for i := range table[chain] {
-			switch r := &table[chain][i]; {
-			case r.Raw == "" && r.Dst.IsSingleIP() && r.Not&Dst == 0:
-				addrs[r.Dst.Addr()] = true
-			case r.Raw == "" && r.Target == Jump:
-				below := of(r.Chain)
-				if below == nil {
-					return nil
-				}
-				maps.Copy(addrs, below)
-			default:
-				return nil
-			}
-		}
-		only[chain] = addrs
-		return addrs
-	}
-	for chain := range table {
-		of(chain)
-	}
-	return only
-}
-
-// reaches reports whether a jump can do anything to a packet whose destination
-// is decided. Where it cannot, the source does not matter for it: the tree of
-// hairpin rules goes by sources, and each of its rules is for one destination.
-func (e *Walker) reaches(r *Rule, t *Packet) bool {
-	if r.Target != Jump || !t.DNAT {
-		return true
-	}
-	only := e.only[r.Chain]
-	return only == nil || only[t.Dst]
 }
 
 // matches reports whether all matches of a rule hold. The destination is looked
@@ -275,7 +259,6 @@ func (e *Walker) matches(r *Rule, t *Packet) bool {
 	holds := func(m Match, match bool) bool { return match != (r.Not&m != 0) }
 	if r.Dst.IsValid() && !holds(Dst, r.Dst.Contains(t.Dst)) ||
 		r.Protocol != 0 && r.Protocol != t.Protocol ||
-		!e.reaches(r, t) ||
 		r.Mark.Mask != 0 && !holds(MarkMatch, t.Mark&r.Mark.Mask == r.Mark.Value) {
 		return false
 	}

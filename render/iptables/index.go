@@ -1,0 +1,281 @@
+package iptables
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// chain is a chain as a Walker has it: what a packet meets in it, in order.
+//
+// Chains that do nothing but lead on by address or port, as those of dispatch
+// trees do, are part of the chain that jumps to them: each of their rules with
+// what the jump wants besides. A packet is then compared with what tells it
+// apart, and not with what the tree is made of.
+type chain struct {
+	rules []step
+	index *lookup // nil: all rules are looked at
+}
+
+// step is a rule, and the chain to which it jumps.
+type step struct {
+	*Rule
+	to *chain // empty where there is none of the name
+}
+
+// lookup finds the rules of a chain that a packet can match: lists of their
+// numbers, in order.
+type lookup struct {
+	at    map[place][]int32
+	ports map[place][]uint16 // of the keys of at with a port, under the same key without one
+	rest  []int32            // the rules that are looked at for every packet
+}
+
+// place is what a rule wants of the destination; what it does not mind is zero.
+type place struct {
+	addr     netip.Addr
+	local    bool // an address of the node's own; not with addr
+	protocol ir.Protocol
+	port     uint16
+}
+
+// longChain is the number of rules from which on a chain has a lookup.
+const longChain = 8
+
+// index returns the chains of a table which packets can get into.
+func index(t *Table) map[string]*chain { return indexed(t, longChain) }
+
+// indexed is index with another longChain; 0: rules stay in the chain in which they
+// are, and all are looked at.
+func indexed(t *Table, long int) map[string]*chain {
+	x := indexer{long: long, rules: make(map[string][]Rule, len(t.Chains)), refs: map[string]int{}, made: map[string]*chain{}}
+	for _, c := range t.Chains {
+		x.rules[c.Name] = c.Rules
+	}
+	for _, j := range t.Jumps {
+		x.rules[j.Chain] = append(slices.Clip(x.rules[j.Chain]), j.Rule)
+	}
+	for _, rules := range x.rules {
+		for i := range rules {
+			if rules[i].Target == Jump {
+				x.refs[rules[i].Chain]++
+			}
+		}
+	}
+	for _, name := range builtInChains {
+		x.chain(name)
+	}
+	return x.made
+}
+
+// builtInChains are the chains where the ways of packets begin.
+var builtInChains = [...]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}
+
+// indexer makes chains.
+type indexer struct {
+	long  int
+	rules map[string][]Rule
+	refs  map[string]int // jumps to each chain
+	made  map[string]*chain
+	open  []string // that are being put into others
+}
+
+func (x *indexer) chain(name string) *chain {
+	if c := x.made[name]; c != nil {
+		return c
+	}
+	c := &chain{}
+	x.made[name] = c
+	x.add(c, x.rules[name], nil)
+	if x.long > 0 && len(c.rules) >= x.long {
+		c.index = newLookup(c.rules)
+	}
+	return c
+}
+
+// add enters rules of a chain, with what a jump to it wants.
+func (x *indexer) add(c *chain, rules []Rule, jump *Rule) {
+	for i := range rules {
+		r := &rules[i]
+		if jump != nil {
+			if r = narrowed(r, jump); r == nil {
+				continue
+			}
+		}
+		switch {
+		case r.Target == Jump && r.Raw == "" && x.leadsOn(r):
+			x.open = append(x.open, r.Chain)
+			x.add(c, x.rules[r.Chain], r)
+			x.open = x.open[:len(x.open)-1]
+		case r.Target == Jump && r.Raw == "":
+			c.rules = append(c.rules, step{r, x.chain(r.Chain)})
+		default:
+			c.rules = append(c.rules, step{Rule: r})
+		}
+	}
+}
+
+// leadsOn reports whether a jump minds addresses and ports alone, and is the only
+// one to a chain all of whose rules mind some of them, so that the chain's rules can
+// stand in its place.
+func (x *indexer) leadsOn(jump *Rule) bool {
+	if x.long == 0 || x.refs[jump.Chain] != 1 || slices.Contains(x.open, jump.Chain) || !narrows(jump) {
+		return false
+	}
+	plain := Rule{Src: jump.Src, Dst: jump.Dst, Ports: jump.Ports, Protocol: jump.Protocol, Target: Jump, Chain: jump.Chain, Comment: jump.Comment}
+	if !jump.Equal(&plain) {
+		return false
+	}
+	rules := x.rules[jump.Chain]
+	for i := range rules {
+		if !narrows(&rules[i]) || rules[i].Target == Return {
+			return false
+		}
+	}
+	return true
+}
+
+// narrows reports whether a rule minds an address or a port, in a way that narrowed
+// knows.
+func narrows(r *Rule) bool {
+	return r.Raw == "" && r.Not&(Src|Dst) == 0 && (r.Src.IsValid() || r.Dst.IsValid() || r.Ports != (PortRange{}))
+}
+
+// narrowed returns the rule that holds where r and the matches of jump do, nil if that
+// is nowhere.
+func narrowed(r, jump *Rule) *Rule {
+	src, ok := inner(r.Src, jump.Src)
+	dst, ok2 := inner(r.Dst, jump.Dst)
+	protocol, ports := r.Protocol, r.Ports
+	if protocol == 0 {
+		protocol = jump.Protocol
+	}
+	if jump.Ports != (PortRange{}) {
+		if ports == (PortRange{}) {
+			ports = jump.Ports
+		}
+		ports = PortRange{max(ports.First, jump.Ports.First), min(ports.Last, jump.Ports.Last)}
+		if ports.First > ports.Last {
+			return nil
+		}
+	}
+	if !ok || !ok2 || jump.Protocol != 0 && protocol != jump.Protocol {
+		return nil
+	}
+	if src == r.Src && dst == r.Dst && protocol == r.Protocol && ports == r.Ports {
+		return r
+	}
+	narrow := *r
+	narrow.Src, narrow.Dst, narrow.Protocol, narrow.Ports = src, dst, protocol, ports
+	return &narrow
+}
+
+// inner returns the prefix of those addresses that both hold; the zero Prefix holds
+// all. ok is false if there are none.
+func inner(a, b netip.Prefix) (_ netip.Prefix, ok bool) {
+	switch {
+	case !b.IsValid():
+		return a, true
+	case !a.IsValid():
+		return b, true
+	case !a.Overlaps(b):
+		return netip.Prefix{}, false
+	case a.Bits() >= b.Bits():
+		return a, true
+	}
+	return b, true
+}
+
+func newLookup(rules []step) *lookup {
+	l := &lookup{at: map[place][]int32{}, ports: map[place][]uint16{}}
+	for i := range rules {
+		key, ok := placeOf(rules[i].Rule)
+		if !ok {
+			l.rest = append(l.rest, int32(i))
+			continue
+		}
+		if key.port != 0 && l.at[key] == nil {
+			list := key
+			list.port = 0
+			l.ports[list] = append(l.ports[list], key.port)
+		}
+		l.at[key] = append(l.at[key], int32(i))
+	}
+	return l
+}
+
+// placeOf returns where a packet has to go to match a rule, if that is an address,
+// or a port of any or of the node's own.
+func placeOf(r *Rule) (p place, ok bool) {
+	if r.Protocol != 0 && r.Ports.First != 0 && r.Ports.First == r.Ports.Last {
+		p.protocol, p.port = r.Protocol, r.Ports.First
+	}
+	switch {
+	case r.Raw != "":
+		return place{}, false
+	case r.Dst.IsValid():
+		p.addr = r.Dst.Addr()
+		return p, r.Dst.IsSingleIP() && r.Not&Dst == 0
+	}
+	p.local = r.DstLocal
+	return p, p.port != 0
+}
+
+// cursor goes through the rules of a chain that a packet can match, in order.
+type cursor struct {
+	lists [5][]int32
+	i, n  int // where there are no lists: the next rule and their end
+}
+
+// begin returns a cursor to the rules from one on. The ports with which those that
+// are left out would have compared the packet are told.
+func (e *Walker) begin(c *chain, t *Packet, from int) (at cursor) {
+	if c == nil {
+		return cursor{}
+	}
+	l := c.index
+	if l == nil {
+		return cursor{i: from, n: len(c.rules)}
+	}
+	at.lists[0], at.lists[1] = l.rest, l.at[place{addr: t.Dst}]
+	for i, key := range [...]place{{addr: t.Dst}, {}, {local: true}} {
+		key.protocol = t.Protocol
+		ports := l.ports[key]
+		if ports == nil || key.local && !e.own.Has(t.Dst) {
+			continue
+		}
+		if !t.DNAT {
+			t.Cuts.PortsOf(ports)
+		}
+		key.port = t.Port
+		at.lists[2+i] = l.at[key]
+	}
+	if from > 0 {
+		for i, list := range at.lists {
+			first, _ := slices.BinarySearch(list, int32(from))
+			at.lists[i] = list[first:]
+		}
+	}
+	return at
+}
+
+// next returns the number of the next rule, -1 behind the last one.
+func (c *cursor) next() int {
+	if c.i < c.n {
+		c.i++
+		return c.i - 1
+	}
+	least := -1
+	for i, list := range c.lists {
+		if len(list) > 0 && (least < 0 || list[0] < c.lists[least][0]) {
+			least = i
+		}
+	}
+	if least < 0 {
+		return -1
+	}
+	n := c.lists[least][0]
+	c.lists[least] = c.lists[least][1:]
+	return int(n)
+}

@@ -1,0 +1,232 @@
+package iptables
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/irtest"
+	"github.com/proxyc/proxyc/ir/prove"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+// walkers are those that look at every rule, each in its chain, and those that
+// have lookups wherever that is possible.
+func walkers(r *Ruleset, own *sim.Own) (linear, looking *Evaluator) {
+	of := func(long int) *Evaluator {
+		return &Evaluator{&Walker{own: own, filter: indexed(&r.Filter, long), nat: indexed(&r.Nat, long)}}
+	}
+	return of(0), of(1)
+}
+
+// Rules that are looked up do what they do one after the other, for every packet,
+// whatever rules they are and in whatever order; and they tell as much about what
+// packets were compared with: what differs from them is found by both.
+func TestLookupIsWalk(t *testing.T) {
+	node := prove.Node{Family: ir.IPv4, Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.11")}}
+	own := sim.NewOwn(ir.IPv4.Loopback(), node.Addrs)
+	compare := func(a, b prove.Side) *prove.Result {
+		r, err := prove.Compare(t.Context(), node, a, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	fates, lookups, within, differ := map[sim.Fate]int{}, 0, 0, 0
+	for seed := range uint64(200) {
+		g := generator{rand.New(rand.NewPCG(1, seed))}
+		r := g.ruleset()
+		if seed%5 == 0 {
+			p := irtest.Program(ir.ModeIPTables)
+			node.Addrs, own = p.Node.Addrs, sim.NewOwn(p.Family.Loopback(), p.Node.Addrs)
+			r = Lower(p)
+			g.mutate(r)
+		}
+		linear, looking := walkers(r, own)
+		for _, c := range looking.walker.nat {
+			if c.index != nil {
+				lookups += len(c.index.at)
+			}
+		}
+		within += len(linear.walker.nat) - len(looking.walker.nat)
+		if result := compare(linear, looking); len(result.Differences) > 0 {
+			d := result.Differences[0]
+			t.Fatalf("seed %d: %+v\nlinear:  %s\nlooking: %s\n%s", seed, d.Packet, d.A, d.B, ruleList(r))
+		}
+		other := clone(r)
+		g.mutate(other)
+		linear2, looking2 := walkers(other, own)
+		a, b := compare(linear, linear2), compare(looking, looking2)
+		if a.Equal() != b.Equal() {
+			t.Fatalf("seed %d: with a fault equal is %v where each rule is looked at, %v where they are looked up\n%s\n%s", seed, a.Equal(), b.Equal(), ruleList(r), ruleList(other))
+		}
+		if !a.Equal() {
+			differ++
+		}
+		for _, d := range a.Differences {
+			fates[d.A.Fate]++
+			fates[d.B.Fate]++
+		}
+	}
+	t.Logf("%d places, %d chains within others, %d pairs differ, fates %v", lookups, within, differ, fates)
+	if lookups < 500 || within < 50 || differ < 20 || len(fates) < 4 {
+		t.Error("the rules are not such that the test shows much")
+	}
+}
+
+func ruleList(r *Ruleset) string {
+	var text []byte
+	for _, table := range r.Tables() {
+		for _, c := range table.Chains {
+			for i := range c.Rules {
+				text = fmt.Appendf(text, "%s %s %+v\n", table.Name, c.Name, c.Rules[i].Key())
+			}
+		}
+	}
+	return string(text)
+}
+
+func clone(r *Ruleset) *Ruleset {
+	c := *r
+	for _, table := range c.Tables() {
+		table.Chains = slices.Clone(table.Chains)
+		for i := range table.Chains {
+			table.Chains[i].Rules = slices.Clone(table.Chains[i].Rules)
+		}
+	}
+	return &c
+}
+
+// generator makes rules that few would write, of few addresses and ports, so that
+// they concern the same packets.
+type generator struct{ *rand.Rand }
+
+func (g generator) one(of ...string) string { return of[g.IntN(len(of))] }
+
+func (g generator) ruleset() *Ruleset {
+	r := &Ruleset{Family: ir.IPv4, Filter: Table{Name: "filter"}, Nat: Table{Name: "nat"}}
+	for _, table := range r.Tables() {
+		const chains = 7
+		used := map[int]bool{}
+		for i := range chains {
+			c := Chain{Name: fmt.Sprintf("KUBE-%d", i)}
+			// One in two chains is like those of dispatch trees.
+			dispatch := g.IntN(2) == 0
+			for range 1 + g.IntN(12) {
+				rule := g.rule(table.Name == "nat", dispatch)
+				if rule.Target == Jump {
+					switch {
+					case i+1 == chains || dispatch && used[i+1]:
+						rule.Target = Drop
+					case dispatch:
+						rule.Chain, used[i+1] = fmt.Sprintf("KUBE-%d", i+1), true
+					default:
+						rule.Chain = fmt.Sprintf("KUBE-%d", i+1+g.IntN(chains-i-1))
+					}
+				}
+				c.Rules = append(c.Rules, rule)
+			}
+			table.Chains = append(table.Chains, c)
+		}
+		for _, hook := range builtInChains {
+			if table.Name == "filter" != (hook == "FORWARD" || hook == "INPUT") && hook != "OUTPUT" {
+				continue
+			}
+			table.Jumps = append(table.Jumps, BuiltInJump{Chain: hook, Rule: Rule{Target: Jump, Chain: "KUBE-0"}})
+		}
+	}
+	return r
+}
+
+func (g generator) rule(nat, dispatch bool) (r Rule) {
+	prefix := func() netip.Prefix {
+		return netip.MustParsePrefix(g.one("10.96.0.1/32", "10.96.0.1/32", "10.96.0.2/32", "10.96.0.0/30", "10.96.0.0/16", "192.0.2.11/32", "10.244.0.1/32", "10.244.0.0/24"))
+	}
+	if dispatch || g.IntN(2) == 0 {
+		r.Dst = prefix()
+	}
+	if g.IntN(4) == 0 {
+		r.Src = prefix()
+	}
+	if g.IntN(2) == 0 {
+		r.Protocol = [...]ir.Protocol{ir.TCP, ir.UDP}[g.IntN(2)]
+		if g.IntN(3) > 0 {
+			r.Ports = [...]PortRange{{80, 80}, {81, 81}, {80, 95}, {53, 53}, {64, 127}}[g.IntN(5)]
+		}
+	}
+	if !dispatch {
+		switch g.IntN(12) {
+		case 0:
+			r.States = [...]State{New, DNATed, New | Established, Invalid}[g.IntN(4)]
+		case 1:
+			r.Mark = Mark{0x4000, 0x4000}
+		case 2:
+			r.In = g.one("eth0", "cni+")
+		case 3:
+			r.SrcLocal = true
+		}
+		r.DstLocal = g.IntN(5) == 0
+		switch g.IntN(14) {
+		case 0:
+			r.OneIn = 2
+		case 1:
+			r.Recent = Recent{Op: RecentCheck, Seconds: 1, Name: "a"}
+		case 2:
+			r.Raw = "-m odd"
+		}
+		if g.IntN(5) == 0 {
+			r.Not = Match(g.IntN(int(Bridged)))
+		}
+	}
+	r.Target = [...]Target{Jump, Jump, Jump, Return, Accept, SetMark, Continue}[g.IntN(7)]
+	if dispatch && g.IntN(3) > 0 {
+		r.Target = Jump
+	}
+	switch {
+	case r.Target == SetMark:
+		r.XMark = Mark{0x4000, 0x4000}
+	case r.Target == Accept && nat && r.Protocol != 0:
+		r.Target, r.To = DNAT, netip.AddrPortFrom(netip.MustParseAddr(g.one("10.244.0.1", "10.244.0.2", "10.96.0.2")), uint16(8080+g.IntN(2)))
+	case r.Target == Accept && nat:
+		r.Target = Masquerade
+	case r.Target == Accept:
+		r.Target = [...]Target{Drop, Reject, Accept}[g.IntN(3)]
+	}
+	return r
+}
+
+// mutate changes one thing of a ruleset whose rules are its own.
+func (g generator) mutate(r *Ruleset) {
+	table := r.Tables()[g.IntN(2)]
+	for {
+		c := &table.Chains[g.IntN(len(table.Chains))]
+		if len(c.Rules) == 0 {
+			continue
+		}
+		rules := slices.Clone(c.Rules)
+		i := g.IntN(len(rules))
+		switch rule := &rules[i]; g.IntN(5) {
+		case 0:
+			rules = slices.Delete(rules, i, i+1)
+		case 1:
+			rules[0], rules[i] = rules[i], rules[0]
+		case 2:
+			if rule.Ports != (PortRange{}) {
+				rule.Ports.Last++
+			}
+		case 3:
+			if rule.Dst.IsValid() && rule.Dst.Bits() > 1 {
+				rule.Dst = netip.PrefixFrom(rule.Dst.Addr(), rule.Dst.Bits()-1).Masked()
+			}
+		case 4:
+			if rule.Src.IsValid() && rule.Src.Bits() > 1 {
+				rule.Src = netip.PrefixFrom(rule.Src.Addr(), rule.Src.Bits()-1).Masked()
+			}
+		}
+		c.Rules = rules
+		return
+	}
+}
