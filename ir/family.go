@@ -34,6 +34,14 @@ func (f Family) String() string {
 	return "IPv4"
 }
 
+// NFT returns the family's name in nft: ip or ip6.
+func (f Family) NFT() string {
+	if f == IPv6 {
+		return "ip6"
+	}
+	return "ip"
+}
+
 // Has reports whether addr is of the family. IPv4-mapped IPv6 addresses are not.
 func (f Family) Has(addr netip.Addr) bool {
 	if f == IPv6 {

@@ -36,7 +36,7 @@ func dormant(f ir.Family, table string) (bool, error) {
 				flags = ad.Uint32()
 			}
 		}); err != nil {
-			return false, fmt.Errorf("table %s %s: %w", nftFamily(f), table, err)
+			return false, fmt.Errorf("table %s %s: %w", f.NFT(), table, err)
 		}
 	}
 	return flags&flagDormant != 0, nil

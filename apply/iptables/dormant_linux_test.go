@@ -57,7 +57,7 @@ func TestNativeRules(t *testing.T) {
 				if all, err := natives(f, table); err != nil || len(all) > 0 {
 					t.Errorf("%s %s: rules of iptables are taken for others: %v %v", f, table, all, err)
 				}
-				at := nftFamily(f) + " " + table + " "
+				at := f.NFT() + " " + table + " "
 				for _, rule := range []string{"meta cpu 1 drop", "ct state new counter drop", "tcp dport vmap { 22 : accept, 23 : drop }",
 					"meta l4proto tcp th dport { 80, 81-90 } counter accept", "numgen random mod 2 == 0 counter drop"} {
 					shell(t, "", "nft", "insert rule "+at+chain+" "+rule)

@@ -65,7 +65,7 @@ func natives(f ir.Family, table string) (all []native, err error) {
 				known = knownRule(ad.Bytes())
 			}
 		}); err != nil {
-			return nil, fmt.Errorf("table %s %s: %w", nftFamily(f), table, err)
+			return nil, fmt.Errorf("table %s %s: %w", f.NFT(), table, err)
 		}
 		if !known && n.table == table {
 			all = append(all, n)
@@ -120,7 +120,7 @@ func (d *Dataplane) removeNatives(f ir.Family) (removed bool, err error) {
 		}
 		for _, n := range all {
 			if !n.ours() || d.lookOnly {
-				others = append(others, "table "+nftFamily(f)+" "+table+" "+n.String())
+				others = append(others, "table "+f.NFT()+" "+table+" "+n.String())
 				continue
 			}
 			if err := n.remove(f); err != nil {
@@ -128,7 +128,7 @@ func (d *Dataplane) removeNatives(f ir.Family) (removed bool, err error) {
 			}
 			removed = true
 			if d.log != nil {
-				d.log.Warn("a rule that the tools of iptables cannot read is removed", "table", nftFamily(f)+" "+table, "chain", n.chain, "handle", n.handle)
+				d.log.Warn("a rule that the tools of iptables cannot read is removed", "table", f.NFT()+" "+table, "chain", n.chain, "handle", n.handle)
 			}
 		}
 	}

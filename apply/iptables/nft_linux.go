@@ -56,7 +56,7 @@ func speak(f ir.Family, table string, typ uint16, flags netlink.HeaderFlags, mor
 		Data:   append([]byte{family, 0, 0, 0}, attributes...),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("table %s %s: %w", nftFamily(f), table, err)
+		return nil, fmt.Errorf("table %s %s: %w", f.NFT(), table, err)
 	}
 	return answers, nil
 }

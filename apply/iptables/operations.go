@@ -70,19 +70,11 @@ func (o *operations) all() bool {
 	if !o.diff.wake {
 		return true
 	}
-	op := apply.Operation{Verb: apply.Change, Object: "table " + nftFamily(o.family) + " " + o.diff.name}
+	op := apply.Operation{Verb: apply.Change, Object: "table " + o.family.NFT() + " " + o.diff.name}
 	if o.texts {
 		op.Have = []string{"flags dormant"}
 	}
 	return o.yield(op)
-}
-
-// nftFamily is nft's word.
-func nftFamily(f ir.Family) string {
-	if f == ir.IPv6 {
-		return "ip6"
-	}
-	return "ip"
 }
 
 // object is how messages name a chain, or a rule in it.

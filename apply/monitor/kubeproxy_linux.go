@@ -12,6 +12,9 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
 // Of what kube-proxy makes, what proxyc never does: its table in mode nftables,
@@ -34,23 +37,23 @@ func KubeProxy() (objects []string, err error) {
 	}
 	defer c.Close()
 	for _, f := range [...]struct {
-		number      byte
-		word, tools string
-		legacy      legacyFamily
+		ir.Family
+		number byte
+		legacy legacyFamily
 	}{
-		{unix.NFPROTO_IPV4, "ip", "iptables", legacyFamilies[0]},
-		{unix.NFPROTO_IPV6, "ip6", "ip6tables", legacyFamilies[1]},
+		{ir.IPv4, unix.NFPROTO_IPV4, legacyFamilies[0]},
+		{ir.IPv6, unix.NFPROTO_IPV6, legacyFamilies[1]},
 	} {
 		table, tableErr := there(c, unix.NFT_MSG_GETTABLE, f.number, kubeProxyTable, "")
 		if table {
-			objects = append(objects, "table "+f.word+" "+kubeProxyTable)
+			objects = append(objects, "table "+f.NFT()+" "+kubeProxyTable)
 		}
 		canary, canaryErr := there(c, unix.NFT_MSG_GETCHAIN, f.number, canaryTable, kubeProxyCanary)
 		if canary {
-			objects = append(objects, f.tools+"-nft "+canaryTable+" "+kubeProxyCanary)
+			objects = append(objects, rules.Tool(f.Family)+"-nft "+canaryTable+" "+kubeProxyCanary)
 		}
 		if f.legacy.mentions(canaryTable, kubeProxyCanary) {
-			objects = append(objects, f.tools+"-legacy "+canaryTable+" "+kubeProxyCanary)
+			objects = append(objects, rules.Tool(f.Family)+"-legacy "+canaryTable+" "+kubeProxyCanary)
 		}
 		err = errors.Join(err, tableErr, canaryErr)
 	}

@@ -153,7 +153,7 @@ func TestAffinityMapsGrowAsNeeded(t *testing.T) {
 					t.Fatalf("no map for two backends: %+v", big)
 				}
 				fill := func(clients string) {
-					n.nft(t, "add element "+word(f)+" proxyc "+big.Name+" { "+clients+" }", "-f", "-")
+					n.nft(t, "add element "+f.NFT()+" proxyc "+big.Name+" { "+clients+" }", "-f", "-")
 				}
 				known := 0
 				switch way {
@@ -187,7 +187,7 @@ func TestAffinityMapsGrowAsNeeded(t *testing.T) {
 					t.Errorf("operations: %v", slices.Collect(plan.Operations))
 				}
 				fill(clients(2*rules.MostClients-known, 11, f))
-				listed := n.nft(t, "", "list", "map", word(f), "proxyc", big.Name)
+				listed := n.nft(t, "", "list", "map", f.NFT(), "proxyc", big.Name)
 				if !strings.Contains(listed, "size 131070") {
 					t.Errorf("%.300s", listed)
 				}
@@ -217,7 +217,7 @@ func TestAffinityStrays(t *testing.T) {
 				}
 			}
 			elements := func(client, server string) {
-				n.nft(t, fmt.Sprintf("add element %s proxyc %s { %s : %s }\n", word(f), name,
+				n.nft(t, fmt.Sprintf("add element %s proxyc %s { %s : %s }\n", f.NFT(), name,
 					nftest.AddrPort(f, client+":0").Addr(), nftest.AddrPort(f, server+":0").Addr()), "-f", "-")
 			}
 			elements("198.51.100.1", "10.244.1.10") // a backend
@@ -234,7 +234,7 @@ func TestAffinityStrays(t *testing.T) {
 			for op := range plan.Differences {
 				told = append(told, fmt.Sprintf("%s %s %s", op.Verb, op.Object, strings.Join(op.Have, ", ")))
 			}
-			wanted := fmt.Sprintf("change %s proxyc set %s clients of %s, clients of %s", word(f), name,
+			wanted := fmt.Sprintf("change %s proxyc set %s clients of %s, clients of %s", f.NFT(), name,
 				nftest.AddrPort(f, "203.0.113.66:0").Addr(), nftest.AddrPort(f, "203.0.113.67:0").Addr())
 			if len(told) != 1 || told[0] != wanted || plan.Empty() {
 				t.Errorf("told %q, want %q", told, wanted)
@@ -243,7 +243,7 @@ func TestAffinityStrays(t *testing.T) {
 				t.Fatal(err)
 			}
 			holds(t, "after the repair", n, want)
-			listed := n.nft(t, "", "list", "map", word(f), "proxyc", name)
+			listed := n.nft(t, "", "list", "map", f.NFT(), "proxyc", name)
 			if strings.Count(listed, " expires ") != 1 || !strings.Contains(listed, nftest.AddrPort(f, "198.51.100.1:0").Addr().String()) {
 				t.Error(listed)
 			}

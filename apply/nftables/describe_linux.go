@@ -177,7 +177,7 @@ func payloadName(c instruction, f ir.Family) loaded {
 	if base == unix.NFT_PAYLOAD_NETWORK_HEADER {
 		for field, name := range map[rules.Field]string{rules.SrcAddr: "saddr", rules.DstAddr: "daddr"} {
 			if o, size := addrOffset(field, f); o == int(offset) && int(length) <= size {
-				return loaded{word(f) + " " + name, func(v []byte) string { return addrText(v, size) }}
+				return loaded{f.NFT() + " " + name, func(v []byte) string { return addrText(v, size) }}
 			}
 		}
 	}

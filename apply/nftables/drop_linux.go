@@ -41,7 +41,7 @@ var droppingFamilies = [...]struct {
 	number byte
 	word   string
 }{
-	{unix.NFPROTO_NETDEV, "netdev"}, {unix.NFPROTO_INET, "inet"}, {unix.NFPROTO_IPV4, "ip"}, {unix.NFPROTO_IPV6, "ip6"},
+	{unix.NFPROTO_NETDEV, "netdev"}, {unix.NFPROTO_INET, "inet"}, {unix.NFPROTO_IPV4, ir.IPv4.NFT()}, {unix.NFPROTO_IPV6, ir.IPv6.NFT()},
 }
 
 // chainKey names a chain within a family.

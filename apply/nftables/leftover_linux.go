@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
@@ -32,7 +33,7 @@ func Leftovers(ctx context.Context, inUse bool) ([]apply.Leftover, error) {
 	somebodyElses := sync.OnceValue(func() bool { return foreign(ctx) })
 	var left []apply.Leftover
 	for _, t := range tables {
-		family, known := map[nftables.TableFamily]string{nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6"}[t.Family]
+		family, known := map[nftables.TableFamily]ir.Family{nftables.TableFamilyIPv4: ir.IPv4, nftables.TableFamilyIPv6: ir.IPv6}[t.Family]
 		names := []string{rules.Table, kubeProxyTable}
 		if inUse {
 			names = names[1:]
@@ -44,7 +45,7 @@ func Leftovers(ctx context.Context, inUse bool) ([]apply.Leftover, error) {
 			continue
 		}
 		left = append(left, apply.Leftover{
-			Object: fmt.Sprintf("table %s %s", family, t.Name),
+			Object: fmt.Sprintf("table %s %s", family.NFT(), t.Name),
 			Peer:   t.Name == kubeProxyTable,
 			Remove: func(context.Context) error { return removeTable(t) },
 		})

@@ -180,5 +180,5 @@ func (o *operations) removals() bool {
 			return false
 		}
 	}
-	return !o.kubeProxy || o.yield(apply.Operation{Verb: apply.Remove, Object: "table " + word(o.family) + " " + kubeProxyTable})
+	return !o.kubeProxy || o.yield(apply.Operation{Verb: apply.Remove, Object: "table " + o.family.NFT() + " " + kubeProxyTable})
 }

@@ -373,14 +373,6 @@ func updates(c *rules.Chain) (names []string) {
 	return names
 }
 
-// word is nft's for a family.
-func word(f ir.Family) string {
-	if f == ir.IPv6 {
-		return "ip6"
-	}
-	return "ip"
-}
-
 // chainType is nft's and the kernel's word for the type of a base chain.
 func chainType(base *rules.Base) string {
 	if base.NAT {
@@ -485,7 +477,7 @@ func (p *Plan) Differences(yield func(apply.Operation) bool) { p.operations(true
 
 func (p *Plan) operations(texts bool, yield func(apply.Operation) bool) {
 	for _, c := range ir.Present(p.families) {
-		ops := operations{change: c, texts: texts, table: word(c.family) + " " + rules.Table, yield: yield}
+		ops := operations{change: c, texts: texts, table: c.family.NFT() + " " + rules.Table, yield: yield}
 		if !ops.all() {
 			return
 		}
@@ -508,7 +500,7 @@ func (p *Plan) Without(objects map[string]bool) (apply.Plan, bool) {
 
 func (c *change) but(objects map[string]bool) *change {
 	rest := *c
-	table := word(c.family) + " " + rules.Table
+	table := c.family.NFT() + " " + rules.Table
 	chains := func(all []*rules.Chain) []*rules.Chain {
 		return slices.DeleteFunc(slices.Clone(all), func(ch *rules.Chain) bool { return objects[table+" chain "+ch.Name] })
 	}

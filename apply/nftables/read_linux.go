@@ -124,7 +124,7 @@ func (d *Dataplane) readTable(ctx context.Context, f ir.Family) (_ *rules.Rulese
 	}
 	flags := ours.u32(unix.NFTA_TABLE_FLAGS)
 	if flags&nftTableOwner != 0 {
-		return nil, true, &apply.Foreign{Object: "table " + word(f) + " " + rules.Table, Why: "a process that still runs has made it its own"}
+		return nil, true, &apply.Foreign{Object: "table " + f.NFT() + " " + rules.Table, Why: "a process that still runs has made it its own"}
 	}
 	r.There, r.Flags = true, tableFlags(flags)
 	if err := d.readOthers(ctx, r); err != nil {
@@ -139,7 +139,7 @@ func (d *Dataplane) readTable(ctx context.Context, f ir.Family) (_ *rules.Rulese
 		return nil, true, err
 	}
 	if strange(r) {
-		return nil, true, &apply.Foreign{Object: "table " + word(f) + " " + rules.Table, Why: "it has chains or sets, and none of them is proxyc's"}
+		return nil, true, &apply.Foreign{Object: "table " + f.NFT() + " " + rules.Table, Why: "it has chains or sets, and none of them is proxyc's"}
 	}
 	return r, setsSound && chainsSound, nil
 }

@@ -48,7 +48,7 @@ func TestTouchedElementsAreCompared(t *testing.T) {
 	}
 	var attacks []attack
 	for f, r := range ir.Present(table.PerFamily) {
-		of := word(f) + " proxyc "
+		of := f.NFT() + " proxyc "
 		for i := range r.Sets {
 			s := &r.Sets[i]
 			if len(s.Elements) == 0 {

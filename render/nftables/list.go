@@ -29,7 +29,7 @@ func ParseList(text string) ([]ListedTable, error) {
 		}
 		t := ListedTable{Family: p.next(), Name: p.next(), Ruleset: &Ruleset{There: true}}
 		t.Ruleset.Family = ir.IPv4
-		if t.Family == word(ir.IPv6) {
+		if t.Family == ir.IPv6.NFT() {
 			t.Ruleset.Family = ir.IPv6
 		}
 		if !p.take("{") {

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/proxyc/proxyc/ir"
 )
 
 func (p *listParser) chain(c *Chain) error {
@@ -227,8 +229,9 @@ func (p *listParser) mapOf(s Set) (name string, ok bool) {
 
 // dnat reads what follows "dnat".
 func (p *listParser) dnat() ([]Stmt, bool) {
-	p.take("ip")
-	p.take("ip6")
+	for _, f := range ir.Families() {
+		p.take(f.NFT())
+	}
 	p.take("addr", ".", "port")
 	if !p.take("to") {
 		return nil, false
@@ -307,7 +310,8 @@ func (p *listParser) terms() []Term {
 }
 
 func (p *listParser) term() (Term, bool) {
-	for _, ip := range [...]string{"ip", "ip6"} {
+	for _, f := range ir.Families() {
+		ip := f.NFT()
 		switch {
 		case p.take(ip, "saddr"):
 			return Term{Field: SrcAddr}, true

@@ -45,7 +45,7 @@ func (t Tables) Explain(yield func(render.Entry) bool) {
 }
 
 func (r *Ruleset) explain(yield func(render.Entry) bool) bool {
-	table := word(r.Family) + " " + Table + " "
+	table := r.Family.NFT() + " " + Table + " "
 	for i := range r.Sets {
 		if !r.Sets[i].explain(table, yield) {
 			return false

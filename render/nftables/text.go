@@ -8,14 +8,6 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// word returns nft's name of the family.
-func word(f ir.Family) string {
-	if f == ir.IPv6 {
-		return "ip6"
-	}
-	return "ip"
-}
-
 // typeText returns the declaration of a set's type. nft has no name for the type of
 // a slot: maps with slots are declared by an example.
 func (s *Set) typeText(f ir.Family) string {
@@ -23,7 +15,7 @@ func (s *Set) typeText(f ir.Family) string {
 	keyword := "type "
 	for _, t := range s.Key {
 		if t == TypeSlot {
-			types, addr, data, keyword = typeExamples, word(f)+" daddr", "th dport", "typeof "
+			types, addr, data, keyword = typeExamples, f.NFT()+" daddr", "th dport", "typeof "
 		}
 	}
 	key := make([]string, len(s.Key))
@@ -168,7 +160,7 @@ func (r *Rule) appendText(b []byte, f ir.Family) []byte {
 }
 
 func (f Field) append(b []byte, family ir.Family, mod uint32) []byte {
-	ip := word(family)
+	ip := family.NFT()
 	switch f {
 	case SrcAddr:
 		return append(append(b, ip...), " saddr"...)
@@ -268,7 +260,7 @@ func (l LookupVerdict) appendText(b []byte, f ir.Family) []byte {
 }
 
 func (l LookupDNAT) appendText(b []byte, f ir.Family) []byte {
-	b = append(append(b, "dnat "...), word(f)...)
+	b = append(append(b, "dnat "...), f.NFT()...)
 	if l.Port == 0 {
 		b = append(b, " addr . port"...)
 	}

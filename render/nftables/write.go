@@ -46,7 +46,7 @@ func (o *output) add(parts ...string) {
 }
 
 func (o *output) table(r *Ruleset) {
-	table := "table " + word(r.Family) + " " + Table
+	table := "table " + r.Family.NFT() + " " + Table
 	// Adding it first makes deleting it possible where it is not there yet.
 	o.add("\n", table, "\ndelete ", table, "\n", table, " {\n")
 	for i := range r.Sets {
@@ -65,7 +65,7 @@ func (o *output) table(r *Ruleset) {
 // declared with it, it makes room for all elements at once, 2 MB for 65535.
 func (o *output) size(s *Set, f ir.Family) {
 	if s.Size > MostClients {
-		o.add("add map ", word(f), " ", Table, " ", s.Name, " { ", s.typeText(f), "; size ", strconv.FormatUint(uint64(s.Size), 10),
+		o.add("add map ", f.NFT(), " ", Table, " ", s.Name, " { ", s.typeText(f), "; size ", strconv.FormatUint(uint64(s.Size), 10),
 			"; flags dynamic,timeout; timeout ", strconv.FormatInt(int64(s.Timeout/time.Second), 10), "s; }\n")
 	}
 }
