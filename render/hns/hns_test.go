@@ -4,17 +4,18 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/irtest"
 	"github.com/proxyc/proxyc/ir/sim"
 	"github.com/proxyc/proxyc/render"
+	"github.com/proxyc/proxyc/render/rendertest"
 )
 
 // program is irtest's with the routes that kernelspace mode has: one pool for
@@ -279,33 +280,11 @@ func TestExplain(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	for stop := range want {
-		seen := 0
-		x.Explain(func(render.Entry) bool { seen++; return seen <= stop })
-		if seen != stop+1 {
-			t.Fatalf("stopped after %d entries, saw %d", stop+1, seen)
-		}
-	}
+	rendertest.Explain(t, x, nil)
 }
 
 func manyServices(n int) *ir.Program {
-	p := program()
-	p.Services = nil
-	for i := range n {
-		name := ir.Name{Namespace: "default", Name: fmt.Sprintf("svc-%05d", i)}
-		port := ir.ServicePort{Service: name, Protocol: ir.TCP}
-		s := ir.Service{Name: name, Pools: []ir.Pool{{Port: port}}, Frontends: []ir.Frontend{{
-			Match:  ir.Match{Addr: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), Protocol: ir.TCP, Port: 80},
-			Port:   port,
-			Routes: []ir.Route{{From: ir.Any}},
-		}}}
-		for j := range 5 {
-			addr := netip.AddrFrom4([4]byte{10, byte(128 + j), byte(i >> 8), byte(i)})
-			s.Pools[0].Backends = append(s.Pools[0].Backends, ir.Backend{AddrPort: netip.AddrPortFrom(addr, 8080), Local: j == 0})
-		}
-		p.Services = append(p.Services, s)
-	}
-	return p
+	return rendertest.ManyServices(program(), n, ir.Route{From: ir.Any})
 }
 
 func BenchmarkLower10k(b *testing.B) {
@@ -316,12 +295,4 @@ func BenchmarkLower10k(b *testing.B) {
 	}
 }
 
-func BenchmarkWrite10k(b *testing.B) {
-	x := Renderer.Lower(ir.NewPrograms(manyServices(10000)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := x.Outputs()[0].Write(io.Discard); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
+func BenchmarkWrite10k(b *testing.B) { rendertest.BenchmarkWrite(b, Renderer, manyServices(10000)) }

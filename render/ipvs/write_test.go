@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
-	"io"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/render/rendertest"
 )
@@ -271,25 +271,8 @@ func TestDeterministic(t *testing.T) {
 	}
 }
 
-// manyServices returns a Program of n Services with 5 backends each.
 func manyServices(n int) *ir.Program {
-	p := program(ir.IPv4)
-	p.Services = nil
-	for i := range n {
-		name := ir.Name{Namespace: "default", Name: fmt.Sprintf("svc-%05d", i)}
-		port := ir.ServicePort{Service: name, Protocol: ir.TCP}
-		s := ir.Service{Name: name, Pools: []ir.Pool{{Port: port}}, Frontends: []ir.Frontend{{
-			Match:  ir.Match{Addr: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), Protocol: ir.TCP, Port: 80},
-			Port:   port,
-			Routes: []ir.Route{{From: ir.Pods}, {From: ir.Any, SNAT: true}},
-		}}}
-		for j := range 5 {
-			addr := netip.AddrFrom4([4]byte{10, byte(128 + j), byte(i >> 8), byte(i)})
-			s.Pools[0].Backends = append(s.Pools[0].Backends, ir.Backend{AddrPort: netip.AddrPortFrom(addr, 8080), Local: j == 0})
-		}
-		p.Services = append(p.Services, s)
-	}
-	return p
+	return rendertest.ManyServices(program(ir.IPv4), n, ir.Route{From: ir.Pods}, ir.Route{From: ir.Any, SNAT: true})
 }
 
 func BenchmarkLower10k(b *testing.B) {
@@ -300,14 +283,4 @@ func BenchmarkLower10k(b *testing.B) {
 	}
 }
 
-func BenchmarkWrite10k(b *testing.B) {
-	x := Renderer.Lower(ir.NewPrograms(manyServices(10000)))
-	b.ReportAllocs()
-	for b.Loop() {
-		for _, o := range x.Outputs() {
-			if err := o.Write(io.Discard); err != nil {
-				b.Fatal(err)
-			}
-		}
-	}
-}
+func BenchmarkWrite10k(b *testing.B) { rendertest.BenchmarkWrite(b, Renderer, manyServices(10000)) }

@@ -3,7 +3,6 @@ package userspace
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"net/netip"
 	"slices"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/irtest"
 	"github.com/proxyc/proxyc/ir/sim"
@@ -282,22 +282,8 @@ func TestExplain(t *testing.T) {
 
 func manyServices(n int) *ir.Program {
 	p := program()
-	p.Services, p.Node.Userspace = nil, nil
-	for i := range n {
-		name := ir.Name{Namespace: "default", Name: fmt.Sprintf("svc-%05d", i)}
-		port := ir.ServicePort{Service: name, Protocol: ir.TCP}
-		s := ir.Service{Name: name, Pools: []ir.Pool{{Port: port}}, Frontends: []ir.Frontend{{
-			Match:  ir.Match{Addr: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), Protocol: ir.TCP, Port: 80},
-			Port:   port,
-			Routes: []ir.Route{{From: ir.Any, SNAT: true}},
-		}}}
-		for j := range 5 {
-			addr := netip.AddrFrom4([4]byte{10, byte(128 + j), byte(i >> 8), byte(i)})
-			s.Pools[0].Backends = append(s.Pools[0].Backends, ir.Backend{AddrPort: netip.AddrPortFrom(addr, 8080), Local: j == 0})
-		}
-		p.Services = append(p.Services, s)
-	}
-	return p
+	p.Node.Userspace = nil
+	return rendertest.ManyServices(p, n, ir.Route{From: ir.Any, SNAT: true})
 }
 
 func BenchmarkLower10k(b *testing.B) {
@@ -308,17 +294,7 @@ func BenchmarkLower10k(b *testing.B) {
 	}
 }
 
-func BenchmarkWrite10k(b *testing.B) {
-	x := Renderer.Lower(ir.NewPrograms(manyServices(10000)))
-	b.ReportAllocs()
-	for b.Loop() {
-		for _, o := range x.Outputs() {
-			if err := o.Write(io.Discard); err != nil {
-				b.Fatal(err)
-			}
-		}
-	}
-}
+func BenchmarkWrite10k(b *testing.B) { rendertest.BenchmarkWrite(b, Renderer, manyServices(10000)) }
 
 // Who has a proxy port keeps it, as far as portRange has it.
 func TestKeptPorts(t *testing.T) {
