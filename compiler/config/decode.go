@@ -140,6 +140,24 @@ func (d *decoder) section(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
+// suggest says what an unknown key was probably meant to be: the nearest name
+// in its own section, else the sections that have a key of that name.
+func suggest(section, name string, known []string) string {
+	if hint := diag.DidYouMean(name, known); hint != "" {
+		return hint
+	}
+	var elsewhere []string
+	for _, l := range leaves(new(Config)) {
+		if i := strings.LastIndexByte(l.path, '.'); parent(l.path) != section && strings.EqualFold(l.path[i+1:], name) {
+			elsewhere = append(elsewhere, l.path)
+		}
+	}
+	if len(elsewhere) > 0 {
+		return "did you mean " + strings.Join(elsewhere, " or ") + "?"
+	}
+	return ""
+}
+
 // finite reports numbers that JSON does not have, where nothing else looks at a
 // value: kube-proxy turns all of a file into JSON first. An anchor may contain
 // itself, so that the depth is bounded.

@@ -149,7 +149,7 @@ func (v *validator) gates() {
 		case slices.Contains(strings.Fields(gatesOfOld), name):
 			v.warnf(path, "has no effect: a gate of an older release")
 		default:
-			v.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.GateRefused, Path: path, Msg: "unknown feature gate", Hint: didYouMean(name, GateNames())})
+			v.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.GateRefused, Path: path, Msg: "unknown feature gate", Hint: diag.DidYouMean(name, GateNames())})
 		}
 	}
 	v.gateNeeds(known)

@@ -297,7 +297,7 @@ func (v *validator) atLeast(path string, n, lo int32) {
 
 func (v *validator) oneOf(path, got string, allowed ...string) {
 	msg := fmt.Sprintf("must be one of %s, got %q", strings.Join(allowed, ", "), got)
-	v.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.ConfigValue, Path: path, Msg: msg, Hint: didYouMean(got, allowed)})
+	v.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.ConfigValue, Path: path, Msg: msg, Hint: diag.DidYouMean(got, allowed)})
 }
 
 // isMinor reports whether a text names a minor release: "1.35".

@@ -24,6 +24,7 @@ type finding struct {
 	severity  diag.Severity
 	code      diag.Code
 	path, msg string
+	hint      string
 }
 
 // defaultNamespace is where an object without a namespace goes.
@@ -143,7 +144,7 @@ func checkEnums(s *corev1.Service) []finding {
 	var out []finding
 	check := func(path, got, counts string, allowed ...string) {
 		if got != "" && !slices.Contains(allowed, got) {
-			out = append(out, finding{diag.Warning, diag.FieldWord, path, fmt.Sprintf("must be %s, got %q: %s", strings.Join(allowed, " or "), got, counts)})
+			out = append(out, finding{severity: diag.Warning, code: diag.FieldWord, path: path, msg: fmt.Sprintf("must be %s, got %q: %s", strings.Join(allowed, " or "), got, counts)})
 		}
 	}
 	spec := &s.Spec
@@ -169,10 +170,10 @@ func checkSlice(s *discoveryv1.EndpointSlice) []finding {
 	switch s.AddressType {
 	case discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN:
 	default:
-		out = append(out, finding{diag.Error, diag.SliceAddressType, "addressType", fmt.Sprintf("must be IPv4, IPv6 or FQDN, got %q", s.AddressType)})
+		out = append(out, finding{severity: diag.Error, code: diag.SliceAddressType, path: "addressType", msg: fmt.Sprintf("must be IPv4, IPv6 or FQDN, got %q", s.AddressType)})
 	}
 	if s.Labels[discoveryv1.LabelServiceName] == "" {
-		out = append(out, finding{diag.Warning, diag.SliceNoService, "metadata.labels", "label " + discoveryv1.LabelServiceName + " is missing: the slice serves no Service"})
+		out = append(out, finding{severity: diag.Warning, code: diag.SliceNoService, path: "metadata.labels", msg: "label " + discoveryv1.LabelServiceName + " is missing: the slice serves no Service"})
 	}
 	for i, p := range s.Ports {
 		if p.Name != nil {
@@ -204,7 +205,7 @@ func checkCIDRs(path string, texts []string) []finding {
 	var out []finding
 	for i, text := range texts {
 		if _, ok := inet.ParsePrefix(text); !ok {
-			out = append(out, finding{diag.Error, diag.CIDRValue, fmt.Sprintf("%s[%d]", path, i), fmt.Sprintf("must be a CIDR such as 10.0.0.0/24, got %q", text)})
+			out = append(out, finding{severity: diag.Error, code: diag.CIDRValue, path: fmt.Sprintf("%s[%d]", path, i), msg: fmt.Sprintf("must be a CIDR such as 10.0.0.0/24, got %q", text)})
 		}
 	}
 	return out
@@ -216,12 +217,12 @@ func checkMeta(m *metav1.ObjectMeta) []finding {
 	var out []finding
 	switch {
 	case m.Name == "":
-		out = append(out, finding{diag.Error, diag.ObjectName, "metadata.name", "must be given"})
+		out = append(out, finding{severity: diag.Error, code: diag.ObjectName, path: "metadata.name", msg: "must be given"})
 	case !isName(m.Name, 253, ".-"):
-		out = append(out, finding{diag.Error, diag.ObjectName, "metadata.name", fmt.Sprintf("must be lower-case letters, digits, - and ., at most 253, got %q", m.Name)})
+		out = append(out, finding{severity: diag.Error, code: diag.ObjectName, path: "metadata.name", msg: fmt.Sprintf("must be lower-case letters, digits, - and ., at most 253, got %q", m.Name)})
 	}
 	if m.Namespace != "" && !isName(m.Namespace, 63, "-") {
-		out = append(out, finding{diag.Error, diag.ObjectName, "metadata.namespace", fmt.Sprintf("must be lower-case letters, digits and -, at most 63, got %q", m.Namespace)})
+		out = append(out, finding{severity: diag.Error, code: diag.ObjectName, path: "metadata.namespace", msg: fmt.Sprintf("must be lower-case letters, digits and -, at most 63, got %q", m.Namespace)})
 	}
 	return out
 }
@@ -230,7 +231,7 @@ func checkPortName(path, name string) []finding {
 	if name == "" || isName(name, 63, "-") {
 		return nil
 	}
-	return []finding{{diag.Error, diag.ObjectName, path, fmt.Sprintf("must be lower-case letters, digits and -, at most 63, got %q", name)}}
+	return []finding{{severity: diag.Error, code: diag.ObjectName, path: path, msg: fmt.Sprintf("must be lower-case letters, digits and -, at most 63, got %q", name)}}
 }
 
 // isName reports whether s is a DNS-1123 name of at most limit bytes; inner are

@@ -1,0 +1,53 @@
+package diag
+
+import (
+	"slices"
+	"strings"
+)
+
+// DidYouMean returns a hint that names the known name nearest to one, or nothing if
+// none is near.
+func DidYouMean(name string, known []string) string {
+	if best := Nearest(name, known); best != "" {
+		return "did you mean " + best + "?"
+	}
+	return ""
+}
+
+// Nearest returns the name with the smallest edit distance, or "" if all differ
+// in more than a third of their letters.
+func Nearest(name string, known []string) string {
+	best, bestDistance := "", max(len(name)/3, 2)+1
+	for _, k := range known {
+		if strings.EqualFold(k, name) {
+			return k
+		}
+		if d := distance(name, k); d < bestDistance && d < len(k) {
+			best, bestDistance = k, d
+		}
+	}
+	return best
+}
+
+// distance counts the letters to insert, delete or replace (Levenshtein).
+func distance(a, b string) int {
+	if len(a) > 100 { // no known key is near
+		return len(a)
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		prev := slices.Clone(row)
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			row[j+1] = min(prev[j+1]+1, row[j]+1, prev[j]+cost)
+		}
+	}
+	return row[len(b)]
+}
