@@ -25,6 +25,7 @@ const (
 	FromEndpoints  Code = "PX116"
 	NotSuppressing Code = "PX117"
 	OtherProxy     Code = "PX118"
+	PortsMissing   Code = "PX119"
 )
 
 // The configuration, and what is known of the node.

@@ -9,6 +9,9 @@ import (
 	"strings"
 	"sync"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kjson "sigs.k8s.io/json"
+
 	"github.com/proxyc/proxyc/compiler/diag"
 )
 
@@ -304,9 +307,8 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 	r.typed = true
 	decode := decoderOf(l.apiVersion, l.kind)
 	if decode == nil {
-		if meant := nearKind(l.apiVersion, l.kind); meant != "" {
-			report(placed{field: "kind", Diagnostic: diag.Diagnostic{Severity: diag.Warning, Code: diag.NearKind, Path: join(l.path(), "kind"),
-				Msg: "is no kind that is read: the object is left out: got " + strconv.Quote(l.kind), Hint: "did you mean " + meant + "?"}})
+		if f := misspelt(l.apiVersion, l.kind); f != nil {
+			report(placed{field: f.path, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: l.named(), Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
 		}
 		return
 	}
@@ -323,7 +325,7 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 	usable := true
 	for _, f := range findings {
 		usable = usable && f.severity != diag.Error
-		report(placed{field: f.path, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: o.name, Path: join(l.path(), f.path), Msg: f.msg}})
+		report(placed{field: f.path, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: o.name, Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
 	}
 	if usable {
 		r.objects = append(r.objects, o)
@@ -341,6 +343,15 @@ func (l *leaf) problem() string {
 		return "apiVersion: must be given, such as v1"
 	}
 	return ""
+}
+
+// named returns the name of an object of a kind that is not read.
+func (l *leaf) named() string {
+	var in struct {
+		Metadata metav1.ObjectMeta `json:"metadata"`
+	}
+	_ = kjson.UnmarshalCaseSensitivePreserveInts(l.text, &in) // what is not understood has no name
+	return objectName(l.kind, &in.Metadata)
 }
 
 // shorten cuts a text to what fits into a message.

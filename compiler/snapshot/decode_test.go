@@ -8,15 +8,18 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/yaml"
 
 	"github.com/proxyc/proxyc/ir"
 )
 
 const (
-	svcA   = "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: x}\nspec: {clusterIP: 10.0.0.1}\n"
-	svcB   = "apiVersion: v1\nkind: Service\nmetadata:\n  name: b\nspec:\n  clusterIP: 10.0.0.2\n"
+	svcA   = "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: x}\nspec: {clusterIP: None}\n"
+	svcB   = "apiVersion: v1\nkind: Service\nmetadata:\n  name: b\nspec:\n  clusterIP: None\n"
 	nodeN  = "apiVersion: v1\nkind: Node\nmetadata:\n  name: n1\n"
-	jsonA  = `{"apiVersion":"v1","kind":"Service","metadata":{"name":"a","namespace":"x"},"spec":{"clusterIP":"10.0.0.1"}}`
+	jsonA  = `{"apiVersion":"v1","kind":"Service","metadata":{"name":"a","namespace":"x"},"spec":{"clusterIP":"None"}}`
 	jsonN  = `{"apiVersion":"v1","kind":"Node","metadata":{"name":"n1"}}`
 	podP   = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\nspec: {containers: 7}\n"
 	sliceA = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: a-1, namespace: x, labels: {kubernetes.io/service-name: a}}\naddressType: IPv4\n"
@@ -82,13 +85,13 @@ func TestDecode(t *testing.T) {
 		{name: "empty List", in: "apiVersion: v1\nkind: List\nitems: []\n"},
 		{name: "List with items null", in: "apiVersion: v1\nkind: List\nitems:\n"},
 		{name: "nested Lists", in: list(list(svcA), list(list(svcB), nodeN)), want: "Node n1,Service default/b,Service x/a"},
-		{name: "typed List", in: "apiVersion: v1\nkind: ServiceList\nitems:\n- metadata:\n    name: a\n- metadata: {name: b}\n", want: "Service default/a,Service default/b"},
+		{name: "typed List", in: "apiVersion: v1\nkind: ServiceList\nitems:\n- metadata:\n    name: a\n  spec: {clusterIP: None}\n- {metadata: {name: b}, spec: {clusterIP: None}}\n", want: "Service default/a,Service default/b"},
 		{name: "typed List of another kind", in: `{"apiVersion":"v1","kind":"PodList","items":[{"metadata":{"name":"p"}}]}`},
 		{name: "EndpointSliceList", in: `{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSliceList","items":[{"metadata":{"name":"s","labels":{"kubernetes.io/service-name":"a"}},"addressType":"IPv4"}]}`, want: "EndpointSlice default/s"},
 		{name: "a List in a typed List has no type to inherit", in: `{"apiVersion":"v1","kind":"ServiceList","items":[{"apiVersion":"v1","kind":"List","items":[{"metadata":{"name":"a"}}]}]}`,
 			diags: "error f:1:92: items[0].items[0]: kind: must be given, such as Service or List"},
 		{name: "items that are no List", in: "apiVersion: example.com/v1\nkind: Menu\nitems:\n- soup\n- salad\n"},
-		{name: "anchors across items", in: "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Service\n  metadata: &m\n    name: a\n- apiVersion: v1\n  kind: Node\n  metadata: *m\n", want: "Node a,Service default/a"},
+		{name: "anchors across items", in: "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Service\n  metadata: &m\n    name: a\n  spec: {clusterIP: None}\n- apiVersion: v1\n  kind: Node\n  metadata: *m\n", want: "Node a,Service default/a"},
 		{name: "flow List", in: "{apiVersion: v1, kind: List, items: [" + jsonA + "," + jsonN + "]}", want: "Node n1,Service x/a"},
 		{name: "JSON", in: jsonA, want: "Service x/a"},
 		{name: "JSON after a comment", in: "# from a cluster\n\n" + jsonA, want: "Service x/a"},
@@ -129,18 +132,18 @@ func TestDecode(t *testing.T) {
 		{name: "words that the API does not have", in: svcB + "  type: Foo\n  sessionAffinity: clientIP\n  externalTrafficPolicy: local\n  internalTrafficPolicy: Node\n" +
 			"  ipFamilies: [IPv4, ipv6]\nstatus: {loadBalancer: {ingress: [{ip: 192.0.2.1, ipMode: VIP}, {ip: 192.0.2.2, ipMode: vip}]}}\n", want: "Service default/b",
 			diags: `warning f:7:3: Service default/b: spec.type: must be ClusterIP or NodePort or LoadBalancer or ExternalName, got "Foo": ClusterIP counts` + "\n" +
-				`warning f:8:3: Service default/b: spec.sessionAffinity: must be None or ClientIP, got "clientIP": None counts` + "\n" +
-				`warning f:9:3: Service default/b: spec.externalTrafficPolicy: must be Cluster or Local, got "local": Cluster counts` + "\n" +
+				`warning f:8:3: Service default/b: spec.sessionAffinity: must be None or ClientIP, got "clientIP": None counts (did you mean ClientIP?)` + "\n" +
+				`warning f:9:3: Service default/b: spec.externalTrafficPolicy: must be Cluster or Local, got "local": Cluster counts (did you mean Local?)` + "\n" +
 				`warning f:10:3: Service default/b: spec.internalTrafficPolicy: must be Cluster or Local, got "Node": Cluster counts` + "\n" +
-				`warning f:11:22: Service default/b: spec.ipFamilies[1]: must be IPv4 or IPv6, got "ipv6": its address is left out` + "\n" +
-				`warning f:12:81: Service default/b: status.loadBalancer.ingress[1].ipMode: must be VIP or Proxy, got "vip": Proxy counts`},
+				`warning f:11:22: Service default/b: spec.ipFamilies[1]: must be IPv4 or IPv6, got "ipv6": its address is left out (did you mean IPv6?)` + "\n" +
+				`warning f:12:81: Service default/b: status.loadBalancer.ingress[1].ipMode: must be VIP or Proxy, got "vip": Proxy counts (did you mean VIP?)`},
 		{name: "port name that is none", in: svcB + "  ports:\n  - {port: 80, name: a b}\n",
 			diags: `error f:8:16: Service default/b: spec.ports[0].name: must be lower-case letters, digits and -, at most 63, got "a b"`},
 		{name: "text for a number", in: svcA + "---\n" + svcB + "  ports:\n  - name: ok\n    port: 80\n  - name: p\n    port: \"80\"\n", want: "Service x/a",
 			diags: "error f:16:5: Service default/b: spec.ports[1].port: must be a whole number, got string"},
 		{name: "line after a block of text", in: "apiVersion: v1\nkind: Service\nmetadata:\n  name: b\n  annotations:\n    x: |\n      a\n\n      b\nspec:\n  ports: 7\n",
 			diags: "error f:11:3: Service default/b: spec.ports: must be a list, got number"},
-		{name: "number for text", in: list(strings.Replace(svcB, "10.0.0.2", "12", 1), nodeN), want: "Node n1",
+		{name: "number for text", in: list(strings.Replace(svcB, "None", "12", 1), nodeN), want: "Node n1",
 			diags: "error f:8:5: Service default/b: items[0].spec.clusterIP: must be a string, got number"},
 		{name: "boolean for text", in: "apiVersion: v1\nkind: Service\nmetadata:\n  name: b\n  annotations:\n    x: yes\n",
 			diags: "error f:6:5: Service default/b: metadata.annotations.x: must be a string, got bool"},
@@ -173,7 +176,7 @@ func TestDecode(t *testing.T) {
 		{name: "JSON, broken item", in: `{"apiVersion":"v1","kind":"List","items":[` + "\n" + `{"apiVersion":"v1","kind":"Node","metadata":` + "\n" + `{"name":nil}},` + jsonA + `]}`,
 			want: "Service x/a", diags: "error f:3:10: Node: items[0]: invalid JSON: invalid character 'i' in literal null (expecting 'u')"},
 		{name: "JSON, cut off", in: "{\"apiVersion\":\"v1\",\"items\":[\n" + jsonA + ",\n" + jsonN[:20], want: "Service x/a", diags: "error f:3:20: cut off: the JSON ends before it is complete"},
-		{name: "JSON, cut off after an item", in: "{\"apiVersion\":\"v1\",\"items\":[\n" + jsonA, want: "Service x/a", diags: "error f:2:109: cut off: the JSON ends before it is complete"},
+		{name: "JSON, cut off after an item", in: "{\"apiVersion\":\"v1\",\"items\":[\n" + jsonA, want: "Service x/a", diags: "error f:2:105: cut off: the JSON ends before it is complete"},
 		{name: "JSON, something after", in: jsonA + "\n]", want: "Service x/a", diags: "error f:2:1: invalid JSON: unexpected ']' after the object"},
 		{name: "JSON, no comma", in: `{"apiVersion":"v1" "kind":"Node"}`, diags: `error f:1:20: invalid JSON: unexpected '"' where a comma should be`},
 		{name: "JSON, no colon", in: `{"apiVersion" "v1"}`, diags: `error f:1:15: invalid JSON: unexpected '"' after field name "apiVersion"`},
@@ -187,7 +190,7 @@ func TestDecode(t *testing.T) {
 		{name: "List, cut off after an item", in: list(svcA)[:len(list(svcA))-len("kind: List\nmetadata:\n  resourceVersion: \"\"\n")],
 			diags: "error f:7:1: cut off: the List ends before its kind, which stands behind the items; nothing of it is taken"},
 		{name: "List, cut off in its kind", in: strings.SplitAfter(list(svcA), "kind: Li")[0], diags: "error f:7:9: cut off: the List ends before its kind, which stands behind the items; nothing of it is taken"},
-		{name: "documents, cut off", in: svcA + "---\n" + strings.TrimSuffix(svcB, "10.0.0.2\n") + "'10.", want: "Service x/a",
+		{name: "documents, cut off", in: svcA + "---\n" + strings.TrimSuffix(svcB, "None\n") + "'10.", want: "Service x/a",
 			diags: "error f:11:3: invalid YAML: found unexpected end of stream (the file ends in the middle of a line: is it cut off?)"},
 		{name: "cluster-info dump", in: jsonA + "\n==== START logs for container c of pod x/p ====\n{ [\n---\nkind: {\n==== END logs for container c of pod x/p ====\n" + jsonN + "\n==== START logs for container c of pod x/q ====\n==== END logs for container c of pod x/q ====\n{",
 			want: "Node n1,Service x/a", diags: "error f:10:2: cut off: the JSON ends before it is complete"},
@@ -255,11 +258,12 @@ func TestDecodeFillsIn(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			want := base
 			c.want(&want)
-			s := New()
-			if diags := Decode(s, "f", []byte("{apiVersion: v1, kind: Service, metadata: {name: a}, spec: "+c.spec+"}")); len(diags) > 0 {
-				t.Fatal(diags)
+			var in corev1.Service
+			if err := yaml.UnmarshalStrict([]byte("{metadata: {name: a}, spec: "+c.spec+"}"), &in); err != nil {
+				t.Fatal(err)
 			}
-			if diff := cmp.Diff(&want, s.Service(name), compare); diff != "" {
+			defaultService(&in)
+			if diff := cmp.Diff(&want, FromService(&in), compare); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})
@@ -291,7 +295,7 @@ func TestEndpointsGiveWayToSlices(t *testing.T) {
 		return fmt.Sprintf("apiVersion: v1\nkind: Endpoints\nmetadata: {name: %s, namespace: x}\nsubsets: [{addresses: [{ip: %s}], ports: [{port: 80}]}]\n", name, ip)
 	}
 	service := func(name string) string {
-		return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: x}\nspec: {clusterIP: 10.0.0.9}\n", name)
+		return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: x}\nspec: {clusterIP: 10.0.0.9, ports: [{port: 80}]}\n", name)
 	}
 	docs := []string{service("a"), service("b"), sliceA, endpoints("a", "10.0.0.1"), endpoints("b", "10.0.0.2"), endpoints("orphan", "10.0.0.3")}
 	for range len(docs) {
@@ -333,24 +337,81 @@ func TestFinish(t *testing.T) {
 	}
 }
 
-// A kind that is nearly one that is read is no object of somebody else's.
-func TestNearKinds(t *testing.T) {
-	for kind, meant := range map[string]string{
-		"Servi": "Service", "service": "Service", "Services": "Service", "Endpointslice": "EndpointSlice", "EndpointSli": "EndpointSlice",
-		"ServiceAccount": "", "Pod": "", "EndpointSliceMirror": "",
+// A kind or version that is nearly one that is read is named: the object would go
+// without a word, and with it rules that are in force.
+func TestMisspelt(t *testing.T) {
+	const object = "metadata: {name: a, namespace: b}\n"
+	for _, tt := range [...]struct{ apiVersion, kind, want string }{
+		{"v1", "Servi", `cluster.yaml:2:1: Servi b/a: kind: is no kind that is read: the object is left out: got "Servi" (did you mean Service?)`},
+		{"v1", "Servce", `did you mean Service?`},
+		{"v1", "Sevrice", `did you mean Service?`},
+		{"v1", "service", `did you mean Service?`},
+		{"v1", "Services", `did you mean Service?`},
+		{"v2", "Servce", `did you mean Service?`},
+		{"v1", "Noed", `did you mean Node?`},
+		{"v1", "Lits", `did you mean List?`},
+		{"v1", "Enpoints", `did you mean Endpoints?`},
+		{"discovery.k8s.io/v1", "Endpointslice", `did you mean EndpointSlice?`},
+		{"discovery.k8s.io/v1", "EndpointSli", `did you mean EndpointSlice?`},
+		{"discovery.k8s.io/v1", "EndpontSlices", `did you mean EndpointSlice?`},
+		{"v2", "Service", `error: cluster.yaml:1:1: Service b/a: apiVersion: must be v1, got "v2": the object is left out (did you mean v1?)`},
+		{"V1", "Node", `error: cluster.yaml:1:1: Node b/a: apiVersion: must be v1, got "V1"`},
+		{"v1", "EndpointSlice", `apiVersion: must be discovery.k8s.io/v1 or discovery.k8s.io/v1beta1, got "v1"`},
+		{"discovery.k8s.io/v2", "EndpointSlice", `error: cluster.yaml:1:1: EndpointSlice b/a: apiVersion: must be discovery.k8s.io/v1 or`},
+		{"networking.k8s.io/v1alpha1", "ServiceCIDR", `error: cluster.yaml:1:1: ServiceCIDR b/a: apiVersion: must be networking.k8s.io/v1 or`},
+		{"discovry.k8s.io/v1", "EndpointSlice", `warning: cluster.yaml:1:1: EndpointSlice b/a: apiVersion: must be`},
+		{"serving.knative.dev/v1", "Service", ""},
+		{"longhorn.io/v1beta2", "Node", ""},
+		{"discovery.k8s.io/v1", "EndpointSliceMirror", ""},
 	} {
-		version := "v1"
-		if strings.HasPrefix(kind, "EndpointS") || strings.HasPrefix(kind, "Endpoints") {
-			version = "discovery.k8s.io/v1"
-		}
-		snap := New()
-		diags := Decode(snap, "cluster.yaml", []byte("apiVersion: "+version+"\nkind: "+kind+"\nmetadata: {name: a, namespace: b}\n"))
+		diags := Decode(New(), "cluster.yaml", []byte("apiVersion: "+tt.apiVersion+"\nkind: "+tt.kind+"\n"+object))
 		var got string
 		for _, d := range diags {
-			got += d.String()
+			got += d.Severity.String() + ": " + d.String()
 		}
-		if meant == "" && got != "" || !strings.Contains(got, meant) || meant != "" && !strings.Contains(got, "did you mean "+meant+"?") {
-			t.Errorf("%s: %q, want %q", kind, got, meant)
+		if !strings.Contains(got, tt.want) || tt.want == "" && got != "" {
+			t.Errorf("%s %s: %q, want %q", tt.apiVersion, tt.kind, got, tt.want)
+		}
+	}
+}
+
+// No kind of Kubernetes itself is taken for another one misspelt.
+func TestOtherKindsAreSilent(t *testing.T) {
+	silent := 0
+	for gvk := range scheme.Scheme.AllKnownTypes() {
+		version, kind := gvk.ToAPIVersionAndKind()
+		switch f := misspelt(version, kind); {
+		case decoderOf(version, kind) != nil:
+		case f != nil:
+			t.Errorf("%s %s: %s", version, kind, f.msg)
+		default:
+			silent++
+		}
+	}
+	if silent < 200 {
+		t.Errorf("only %d kinds are silent", silent)
+	}
+}
+
+// A Service that cannot be served says what it lacks.
+func TestServiceLacks(t *testing.T) {
+	for spec, want := range map[string]string{
+		"{clusterIP: 10.96.0.1, prots: [{port: 80}]}":                     "error: f:1:68: Service b/a: spec.ports: must have a port, unless spec.clusterIP is None",
+		"{type: LoadBalancer, ports: [{port: 80}]}":                       "warning: f:1:68: Service b/a: spec.clusterIP: is not given: the Service has no rules (the API server allocates it: take the Service from there, or give an address)",
+		"{clusterIP: None}":                                               "",
+		"{type: ExternalName, externalName: example.com}":                 "",
+		"{type: ClusterIP, clusterIPs: [10.96.0.1], ports: [{port: 80}]}": "",
+	} {
+		snap := New()
+		var got string
+		for _, d := range Decode(snap, "f", []byte("{apiVersion: v1, kind: Service, metadata: {name: a, namespace: b}, spec: "+spec+"}\n")) {
+			got += d.Severity.String() + ": " + d.String()
+		}
+		if got != want {
+			t.Errorf("%s:\ngot  %s\nwant %s", spec, got, want)
+		}
+		if left := len(snap.Services()) == 0; left != strings.HasPrefix(want, "error") {
+			t.Errorf("%s: left out: %v", spec, left)
 		}
 	}
 }

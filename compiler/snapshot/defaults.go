@@ -135,7 +135,24 @@ func checkService(s *corev1.Service) []finding {
 	for i, p := range s.Spec.Ports {
 		out = append(out, checkPortName(fmt.Sprintf("spec.ports[%d].name", i), p.Name)...)
 	}
+	if len(out) == 0 {
+		out = checkServed(&s.Spec)
+	}
 	return append(out, checkEnums(s)...)
+}
+
+// checkServed names what a Service lacks to be served at an address of its own.
+func checkServed(spec *corev1.ServiceSpec) []finding {
+	switch {
+	case spec.Type == corev1.ServiceTypeExternalName || spec.ClusterIP == corev1.ClusterIPNone:
+		return nil
+	case len(spec.Ports) == 0:
+		return []finding{{severity: diag.Error, code: diag.PortsMissing, path: "spec.ports", msg: "must have a port, unless spec.clusterIP is None"}}
+	case spec.ClusterIP == "":
+		return []finding{{severity: diag.Warning, code: diag.NoClusterIP, path: "spec.clusterIP", msg: "is not given: the Service has no rules",
+			hint: "the API server allocates it: take the Service from there, or give an address"}}
+	}
+	return nil
 }
 
 // checkEnums names words that the API does not have. kube-proxy compares with
@@ -144,7 +161,7 @@ func checkEnums(s *corev1.Service) []finding {
 	var out []finding
 	check := func(path, got, counts string, allowed ...string) {
 		if got != "" && !slices.Contains(allowed, got) {
-			out = append(out, finding{severity: diag.Warning, code: diag.FieldWord, path: path, msg: fmt.Sprintf("must be %s, got %q: %s", strings.Join(allowed, " or "), got, counts)})
+			out = append(out, finding{severity: diag.Warning, code: diag.FieldWord, path: path, msg: fmt.Sprintf("must be %s, got %q: %s", strings.Join(allowed, " or "), got, counts), hint: diag.DidYouMean(got, allowed)})
 		}
 	}
 	spec := &s.Spec
@@ -194,7 +211,16 @@ func checkEndpoints(e *corev1.Endpoints) []finding {
 }
 
 func checkNode(n *corev1.Node) []finding {
-	return append(checkMeta(&n.ObjectMeta), checkCIDRs("spec.podCIDRs", podCIDRs(n))...)
+	out := append(checkMeta(&n.ObjectMeta), checkCIDRs("spec.podCIDRs", podCIDRs(n))...)
+	known := []string{"InternalIP", "ExternalIP", "Hostname", "InternalDNS", "ExternalDNS"}
+	for i, a := range n.Status.Addresses {
+		if !slices.Contains(known, string(a.Type)) {
+			out = append(out, finding{severity: diag.Warning, code: diag.FieldWord, path: fmt.Sprintf("status.addresses[%d].type", i),
+				msg:  fmt.Sprintf("must be %s, got %q: the address is not used", strings.Join(known, " or "), a.Type),
+				hint: diag.DidYouMean(string(a.Type), known)})
+		}
+	}
+	return out
 }
 
 func checkServiceCIDR(c *networkingv1.ServiceCIDR) []finding {

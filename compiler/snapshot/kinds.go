@@ -16,42 +16,104 @@ import (
 	discoveryv1beta1 "k8s.io/api/discovery/v1beta1"
 	networkingv1 "k8s.io/api/networking/v1"
 	kjson "sigs.k8s.io/json"
+
+	"github.com/proxyc/proxyc/compiler/diag"
 )
 
 // A decoder reads the JSON of one kind as the API server does. The object has
 // a name even with an error, if it could be read.
 type decoder func(text []byte) (object, []finding, error)
 
+// readKinds are the kinds that a Snapshot has a use for, in each version that is read.
+var readKinds = [...]struct {
+	group, version, kind string
+	decode               decoder
+}{
+	{"", "v1", "Service", decodeService},
+	{"", "v1", "Endpoints", decodeEndpoints},
+	{"", "v1", "Node", decodeNode},
+	{"discovery.k8s.io", "v1", "EndpointSlice", decodeSlice},
+	{"discovery.k8s.io", "v1beta1", "EndpointSlice", decodeSliceV1beta1},
+	{"networking.k8s.io", "v1", "ServiceCIDR", decodeServiceCIDR},
+	{"networking.k8s.io", "v1beta1", "ServiceCIDR", decodeServiceCIDR}, // the versions are alike
+}
+
+// splitVersion takes an apiVersion apart; the core group is "".
+func splitVersion(apiVersion string) (group, version string) {
+	if group, version, ok := strings.Cut(apiVersion, "/"); ok {
+		return group, version
+	}
+	return "", apiVersion
+}
+
 // decoderOf returns the decoder of a kind, or nil if a Snapshot has no use for it.
 func decoderOf(apiVersion, kind string) decoder {
-	switch apiVersion + "/" + kind {
-	case "v1/Service":
-		return decodeService
-	case "v1/Endpoints":
-		return decodeEndpoints
-	case "v1/Node":
-		return decodeNode
-	case "discovery.k8s.io/v1/EndpointSlice":
-		return decodeSlice
-	case "discovery.k8s.io/v1beta1/EndpointSlice":
-		return decodeSliceV1beta1
-	case "networking.k8s.io/v1/ServiceCIDR", "networking.k8s.io/v1beta1/ServiceCIDR":
-		return decodeServiceCIDR // the versions are alike
+	group, version := splitVersion(apiVersion)
+	for i := range readKinds {
+		if k := &readKinds[i]; k.kind == kind && k.group == group && k.version == version {
+			return k.decode
+		}
 	}
 	return nil
 }
 
-// nearKind returns the kind that is read and for which another one of the same
-// apiVersion may stand: written in other cases, cut off, or in the plural.
-func nearKind(apiVersion, kind string) string {
-	for _, known := range [...]string{"Service", "EndpointSlice", "Endpoints", "Node", "ServiceCIDR"} {
-		near := strings.EqualFold(kind, known) || strings.EqualFold(kind, known+"s") ||
-			len(kind) > 3 && len(kind) < len(known) && strings.EqualFold(kind, known[:len(kind)])
-		if near && decoderOf(apiVersion, known) != nil {
-			return known
+// misspelt returns what is wrong with an object that is not read and was probably
+// meant to be; nil for those of other kinds. Groups that are nobody's here may have
+// kinds of the same names, as serving.knative.dev has a Service.
+func misspelt(apiVersion, kind string) *finding {
+	var versions []string
+	known := false // the group is one in which a kind is read, which are all Kubernetes' own
+	group, _ := splitVersion(apiVersion)
+	for _, k := range readKinds {
+		known = known || k.group == group
+		if k.kind == kind {
+			versions = append(versions, strings.TrimPrefix(k.group+"/"+k.version, "/"))
 		}
 	}
-	return ""
+	if len(versions) == 0 {
+		meant := nearKind(group, kind)
+		if meant == "" {
+			return nil
+		}
+		return &finding{severity: diag.Warning, code: diag.NearKind, path: "kind",
+			msg: "is no kind that is read: the object is left out: got " + strconv.Quote(kind), hint: "did you mean " + meant + "?"}
+	}
+	f := finding{severity: diag.Warning, code: diag.NearKind, path: "apiVersion",
+		msg:  "must be " + strings.Join(versions, " or ") + ", got " + strconv.Quote(apiVersion) + ": the object is left out",
+		hint: diag.DidYouMean(apiVersion, versions)}
+	switch {
+	case known:
+		f.severity = diag.Error // the API server refuses it
+	case f.hint == "":
+		return nil
+	}
+	return &f
+}
+
+// nearKind returns the kind that is read and for which another one of the same
+// group may stand: written in other cases, cut off, in the plural, or misspelt.
+func nearKind(group, kind string) string {
+	if isListKind(kind) || group == "" && kind == "Pod" { // two letters from Node
+		return ""
+	}
+	var names []string
+	for _, k := range readKinds {
+		if k.group != group {
+			continue
+		}
+		if strings.EqualFold(kind, k.kind+"s") || len(kind) > 3 && len(kind) < len(k.kind) && strings.EqualFold(kind, k.kind[:len(kind)]) {
+			return k.kind
+		}
+		names = append(names, k.kind)
+	}
+	if group == "" {
+		names = append(names, "List")
+	}
+	meant := diag.Nearest(kind, names)
+	if len(kind) > len(meant)+2 { // another one made of it, as EndpointSliceMirror
+		return ""
+	}
+	return meant
 }
 
 func decodeService(text []byte) (object, []finding, error) {
