@@ -171,7 +171,7 @@ func inTable(table, attr uint16, name string) []byte {
 }
 
 // encodeOther names a named object or a flowtable.
-func encodeOther(o rules.Other) []byte {
+func encodeOther(o rules.Object) []byte {
 	if o.Kind == rules.Flowtable {
 		return inTable(nftaFlowtableTable, nftaFlowtableName, o.Name)
 	}

@@ -282,7 +282,7 @@ func (s *fakeSet) overlaps(k rules.Key) bool {
 // read gives the tables as a reading of the kernel would.
 func (f fake) read() (tables rules.Tables) {
 	for family, t := range f {
-		r := &rules.Ruleset{Family: family, There: true}
+		r := &rules.Ruleset{Family: family, Exists: true}
 		for _, c := range t.chains {
 			r.Chains = append(r.Chains, *c)
 		}

@@ -40,7 +40,7 @@ type change struct {
 	// What goes. A chain that the kernel still holds to stays, empty.
 	goneChains []*rules.Chain
 	goneSets   []*rules.Set
-	goneOthers []rules.Other
+	goneOthers []rules.Object
 	// policy are the base chains that are to let through what no rule decides.
 	policy []*rules.Chain
 	why    []string // the table is made anew: "set backends: size 10"
@@ -104,8 +104,8 @@ func compare(have, want *rules.Ruleset) *change {
 	if c.why = incompatible(have, want); len(c.why) > 0 {
 		c.drop, have = true, &rules.Ruleset{}
 	}
-	c.add = !have.There
-	c.goneOthers = have.Others
+	c.add = !have.Exists
+	c.goneOthers = have.Objects
 	c.compareSets(have, want)
 	c.compareChains(have, want)
 	c.findPurges(have, want)
@@ -547,7 +547,7 @@ func (c *change) without(services map[ir.Name]bool, keep map[string]bool) *chang
 	}
 	rest.chains, rest.flush, rest.fill = chains(c.chains, nil), chains(c.flush, nil), chains(c.fill, nil)
 	rest.goneChains, rest.sets, rest.goneSets = chains(c.goneChains, keep), sets(c.sets, nil), sets(c.goneSets, keep)
-	rest.goneOthers = slices.DeleteFunc(slices.Clone(c.goneOthers), func(o rules.Other) bool { return keep[o.Kind.String()+" "+o.Name] })
+	rest.goneOthers = slices.DeleteFunc(slices.Clone(c.goneOthers), func(o rules.Object) bool { return keep[o.Kind.String()+" "+o.Name] })
 	rest.elements = nil
 	for _, e := range c.elements {
 		elements := func(all []rules.Element) []rules.Element {

@@ -93,7 +93,7 @@ func (d *Dataplane) readOthers(ctx context.Context, r *rules.Ruleset) error {
 	_, err := d.r.dump(ctx, unix.NFT_MSG_GETOBJ, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
 		a, err := parse(b)
 		if a.text(unix.NFTA_OBJ_TABLE) == rules.Table {
-			r.Others = append(r.Others, rules.Other{Kind: rules.ObjectKind(a.u32(unix.NFTA_OBJ_TYPE)), Name: a.text(unix.NFTA_OBJ_NAME)})
+			r.Objects = append(r.Objects, rules.Object{Kind: rules.ObjectKind(a.u32(unix.NFTA_OBJ_TYPE)), Name: a.text(unix.NFTA_OBJ_NAME)})
 		}
 		return err
 	})
@@ -103,7 +103,7 @@ func (d *Dataplane) readOthers(ctx context.Context, r *rules.Ruleset) error {
 	_, err = d.r.dump(ctx, unix.NFT_MSG_GETFLOWTABLE, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
 		a, err := parse(b)
 		if a.text(nftaFlowtableTable) == rules.Table {
-			r.Others = append(r.Others, rules.Other{Kind: rules.Flowtable, Name: a.text(nftaFlowtableName)})
+			r.Objects = append(r.Objects, rules.Object{Kind: rules.Flowtable, Name: a.text(nftaFlowtableName)})
 		}
 		return err
 	})
@@ -126,7 +126,7 @@ func (d *Dataplane) readTable(ctx context.Context, f ir.Family) (_ *rules.Rulese
 	if flags&nftTableOwner != 0 {
 		return nil, true, &apply.Foreign{Object: "table " + f.NFT() + " " + rules.Table, Why: "a process that still runs has made it its own"}
 	}
-	r.There, r.Flags = true, tableFlags(flags)
+	r.Exists, r.Flags = true, tableFlags(flags)
 	if err := d.readOthers(ctx, r); err != nil {
 		return nil, true, err
 	}
@@ -157,7 +157,7 @@ func strange(r *rules.Ruleset) bool {
 			return false
 		}
 	}
-	return len(r.Chains)+len(r.Sets)+len(r.Others) > 0
+	return len(r.Chains)+len(r.Sets)+len(r.Objects) > 0
 }
 
 // maxListings is how often one list is asked for that the kernel does not give

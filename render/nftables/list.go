@@ -27,7 +27,7 @@ func ParseList(text string) ([]ListedTable, error) {
 		if !p.take("table") {
 			return nil, p.errorf("must begin with table, got %q", p.peek())
 		}
-		t := ListedTable{Family: p.next(), Name: p.next(), Ruleset: &Ruleset{There: true}}
+		t := ListedTable{Family: p.next(), Name: p.next(), Ruleset: &Ruleset{Exists: true}}
 		t.Ruleset.Family = ir.IPv4
 		if t.Family == ir.IPv6.NFT() {
 			t.Ruleset.Family = ir.IPv6

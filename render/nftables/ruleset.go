@@ -16,16 +16,16 @@ type Ruleset struct {
 	// KubeProxy reports whether the family has kube-proxy's table as well. Only what
 	// was read from a kernel has it: the table goes when ours comes.
 	KubeProxy bool
-	// There reports whether the table is there, Flags are those that ours has not
-	// ("dormant"), and Others is what ours never has. They, too, are of what was
-	// read from a kernel.
-	There  bool
-	Flags  string
-	Others []Other
+	// Exists reports whether the table is there, Flags are those that ours has not
+	// ("dormant"), and Objects those in it, which ours never has. They, too, are of
+	// what was read from a kernel.
+	Exists  bool
+	Flags   string
+	Objects []Object
 }
 
-// Other is a named object, or a flowtable, in a table of ours.
-type Other struct {
+// Object is a named (stateful) object of nf_tables, or a flowtable.
+type Object struct {
 	Kind ObjectKind
 	Name string
 }
