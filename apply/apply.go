@@ -77,8 +77,8 @@ type Options struct {
 	// LockTimeout is how long to wait for a lock that another program holds; 0
 	// means the dataplane's default.
 	LockTimeout time.Duration
-	// LookOnly tells that nothing is to be changed, whatever reading meets.
-	LookOnly bool
+	// ReadOnly tells that nothing is to be changed, whatever reading meets.
+	ReadOnly bool
 	// Network and RootEndpoint name the HNS network of the cluster, and the host's
 	// endpoint, in mode kernelspace.
 	Network, RootEndpoint string
@@ -88,10 +88,10 @@ type Options struct {
 	// Log is told what the dataplane finds by itself; nil: nobody is.
 	Log  *slog.Logger
 	IPVS IPVS
-	// Before is the dataplane of the same or another mode that is in force, and is
+	// Previous is the dataplane of the same or another mode that is in force, and is
 	// closed when this one is; nil: none. One of the same mode may have what it
 	// holds in the process taken over.
-	Before Dataplane
+	Previous Dataplane
 }
 
 // IPVS are the options of mode ipvs.

@@ -6,9 +6,9 @@ import "context"
 // another mode.
 type Leftover struct {
 	Object string // as its tool lists it: "table ip kube-proxy", "iptables-legacy nat KUBE-SERVICES and 12 more chains"
-	// Peer reports whether only kube-proxy makes it: a sign that it ran here, and may
+	// KubeProxy reports whether only kube-proxy makes it: a sign that it ran here, and may
 	// still run.
-	Peer bool
+	KubeProxy bool
 	// Remove takes it away, and nothing of anybody else's. It is no error when
 	// it is gone already.
 	Remove func(ctx context.Context) error

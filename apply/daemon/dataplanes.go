@@ -118,7 +118,7 @@ func remove(ctx context.Context, leftovers []apply.Leftover) error {
 func peers(leftovers []apply.Leftover) []string {
 	var objects []string
 	for _, l := range leftovers {
-		if l.Peer {
+		if l.KubeProxy {
 			objects = append(objects, l.Object)
 		}
 	}

@@ -64,7 +64,7 @@ func beside(ctx context.Context, known bool) ([]apply.Leftover, error) {
 		return tables, errors.Join(err, serversErr)
 	}
 	chains, chainsErr := iptables.BesideKubeProxy(ctx)
-	ours := slices.DeleteFunc(append(tables, chains...), func(l apply.Leftover) bool { return l.Peer })
+	ours := slices.DeleteFunc(append(tables, chains...), func(l apply.Leftover) bool { return l.KubeProxy })
 	return ours, errors.Join(err, chainsErr)
 }
 

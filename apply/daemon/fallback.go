@@ -35,7 +35,7 @@ func newFallback(ctx context.Context, o *Options) *fallback {
 	return &fallback{chosen: map[ir.Mode]choice{}, possible: func(cfg *config.Config) error {
 		mode := cfg.ProxyMode()
 		options := dataplaneOptions(cfg, o.IPVS)
-		options.IPTables, options.LockTimeout, options.LookOnly = o.IPTables, o.LockTimeout, true
+		options.IPTables, options.LockTimeout, options.ReadOnly = o.IPTables, o.LockTimeout, true
 		dataplane, err := Open(ctx, mode, options)
 		if err != nil {
 			return err

@@ -51,7 +51,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 	o := dataplaneOptions(d.cfg, d.IPVS)
 	o.IPTables, o.LockTimeout, o.Log = d.IPTables, d.Options.LockTimeout, d.log.Logger
 	o.Local = d.store.SetHosted
-	o.Before = d.before.Dataplane
+	o.Previous = d.before.Dataplane
 	dataplane, err := Open(ctx, d.cfg.ProxyMode(), o) // it says what the kernel lacks, before any setting is touched
 	if err != nil {
 		return orDone(ctx, err)

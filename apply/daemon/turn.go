@@ -25,8 +25,8 @@ type Turn struct {
 	IPVS apply.IPVS
 	// LockTimeout is how long to wait for another proxyc, or for the lock of iptables.
 	LockTimeout time.Duration
-	// LookOnly changes nothing.
-	LookOnly bool
+	// DryRun changes nothing.
+	DryRun bool
 	// Takeover takes the node over where kube-proxy's rules are on it.
 	Takeover bool
 	// SettingsOnly brings the kernel's settings to what is wanted, and no more.
@@ -53,7 +53,7 @@ func (r *Report) Empty() bool {
 // kernel settings, rules, what other proxies left, connections of UDP clients
 // that hold on to what is gone. The Report is nil where it did not come to that.
 func (t *Turn) Run(ctx context.Context) (*Report, error) {
-	release, err := lockToWrite(ctx, t.LockTimeout, t.LookOnly)
+	release, err := lockToWrite(ctx, t.LockTimeout, t.DryRun)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func (t *Turn) Run(ctx context.Context) (*Report, error) {
 	if err := checkMode(t.Programs.IPv4.Node.Mode); err != nil && !t.SettingsOnly { // before anything is touched
 		return nil, err
 	}
-	if err := once(t.Programs.IPv4.Node.Mode); err != nil && !t.SettingsOnly && !t.LookOnly {
+	if err := once(t.Programs.IPv4.Node.Mode); err != nil && !t.SettingsOnly && !t.DryRun {
 		return nil, err
 	}
 	out := &Report{}
@@ -73,7 +73,7 @@ func (t *Turn) Run(ctx context.Context) (*Report, error) {
 	}
 	mode := t.Programs.IPv4.Node.Mode
 	o := dataplaneOptions(t.Config, t.IPVS)
-	o.IPTables, o.LockTimeout, o.LookOnly = t.IPTables, t.LockTimeout, t.LookOnly
+	o.IPTables, o.LockTimeout, o.ReadOnly = t.IPTables, t.LockTimeout, t.DryRun
 	dataplane, err := Open(ctx, mode, o) // it says what the kernel lacks, before any setting is named
 	if err != nil {
 		return nil, err
@@ -89,13 +89,13 @@ func (t *Turn) Run(ctx context.Context) (*Report, error) {
 	for _, l := range leftovers {
 		out.Leftovers = append(out.Leftovers, l.Object)
 	}
-	if peer := peers(leftovers); len(peer) > 0 && !t.Takeover && !t.LookOnly {
+	if peer := peers(leftovers); len(peer) > 0 && !t.Takeover && !t.DryRun {
 		return nil, fmt.Errorf("the node carries kube-proxy's rules (%s): stop kube-proxy, then say --yes-takeover", strings.Join(peer, ", "))
 	}
 	if err := t.writeSettings(out.Settings); err != nil {
 		return nil, err
 	}
-	plan, result, err := apply.Once(ctx, dataplane, t.Programs, func(apply.Plan) bool { return !t.LookOnly })
+	plan, result, err := apply.Once(ctx, dataplane, t.Programs, func(apply.Plan) bool { return !t.DryRun })
 	if plan == nil {
 		return nil, err
 	}
@@ -104,12 +104,12 @@ func (t *Turn) Run(ctx context.Context) (*Report, error) {
 		return out, errors.Join(err, result.Error())
 	}
 	err = result.Error()
-	if !t.LookOnly {
+	if !t.DryRun {
 		err = errors.Join(err, remove(ctx, leftovers))
 	}
 	var staleErr error
-	out.Stale, staleErr = staleFlows(ctx, t.Programs, plan.RemovedFrontends(), t.LookOnly)
-	if t.LookOnly {
+	out.Stale, staleErr = staleFlows(ctx, t.Programs, plan.RemovedFrontends(), t.DryRun)
+	if t.DryRun {
 		var dropErr error
 		out.MayDrop, dropErr = mayDrop(ctx)
 		staleErr = errors.Join(staleErr, dropErr)
@@ -118,7 +118,7 @@ func (t *Turn) Run(ctx context.Context) (*Report, error) {
 }
 
 func (t *Turn) writeSettings(settings []sysctl.Setting) error {
-	if t.LookOnly {
+	if t.DryRun {
 		return nil
 	}
 	return sysctl.Write(kernelRoot, settings)

@@ -81,7 +81,7 @@ func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
 
 // OpenWith is Open for the rules of another mode.
 func OpenWith(ctx context.Context, lowering Lowering, o apply.Options) (*Dataplane, error) {
-	d := &Dataplane{Variant: Variant(o.IPTables), lowering: lowering, wait: cmp.Or(o.LockTimeout, 5*time.Second), mostNFT: mostRules, run: run.To, log: o.Log, lookOnly: o.LookOnly}
+	d := &Dataplane{Variant: Variant(o.IPTables), lowering: lowering, wait: cmp.Or(o.LockTimeout, 5*time.Second), mostNFT: mostRules, run: run.To, log: o.Log, lookOnly: o.ReadOnly}
 	if err := d.detect(ctx); err != nil {
 		return nil, err
 	}

@@ -62,7 +62,7 @@ func TestNativeRules(t *testing.T) {
 					"meta l4proto tcp th dport { 80, 81-90 } counter accept", "numgen random mod 2 == 0 counter drop"} {
 					shell(t, "", "nft", "insert rule "+at+chain+" "+rule)
 				}
-				look := open(t, apply.Options{IPTables: string(NFT), LookOnly: true}, 0)
+				look := open(t, apply.Options{IPTables: string(NFT), ReadOnly: true}, 0)
 				if _, err := look.Rulesets(t.Context()); err == nil || !strings.Contains(err.Error(), "table "+at+"chain "+chain+" handle ") {
 					t.Errorf("only looking: %v", err)
 				}

@@ -84,7 +84,7 @@ func (d *Dataplane) leftovers(ctx context.Context, f ir.Family, using bool) ([]a
 			return
 		}
 		left = append(left, apply.Leftover{
-			Object: d.describe(f, chains), Peer: peer,
+			Object: d.describe(f, chains), KubeProxy: peer,
 			Remove: func(ctx context.Context) error { return remove(ctx, f) },
 		})
 	}

@@ -56,7 +56,7 @@ func TestLeftovers(t *testing.T) {
 			other = Legacy
 		}
 		left, err := Leftovers(t.Context(), open(t, apply.Options{IPTables: string(v)}, 0))
-		if err != nil || len(left) != 2 || !left[0].Peer || !left[1].Peer {
+		if err != nil || len(left) != 2 || !left[0].KubeProxy || !left[1].KubeProxy {
 			t.Errorf("of the variant in use all but the canaries is listed: %v, %v", left, err)
 		}
 		left, err = Leftovers(t.Context(), &Dataplane{Variant: other})
@@ -76,7 +76,7 @@ func TestLeftovers(t *testing.T) {
 		if len(objects) != 4 || !strings.HasPrefix(objects[0], "iptables-"+string(v)+" filter KUBE-") || !strings.HasSuffix(objects[0], "more chains") {
 			t.Errorf("listed: %q", objects)
 		}
-		if want := "iptables-" + string(v) + " mangle KUBE-PROXY-CANARY and 2 more chains"; objects[1] != want || !left[1].Peer || left[0].Peer {
+		if want := "iptables-" + string(v) + " mangle KUBE-PROXY-CANARY and 2 more chains"; objects[1] != want || !left[1].KubeProxy || left[0].KubeProxy {
 			t.Errorf("listed: %q, want %q of kube-proxy's second", objects, want)
 		}
 		left, err = Leftovers(t.Context(), nil)

@@ -45,9 +45,9 @@ func Leftovers(ctx context.Context, inUse bool) ([]apply.Leftover, error) {
 			continue
 		}
 		left = append(left, apply.Leftover{
-			Object: fmt.Sprintf("table %s %s", family.NFT(), t.Name),
-			Peer:   t.Name == kubeProxyTable,
-			Remove: func(context.Context) error { return removeTable(t) },
+			Object:    fmt.Sprintf("table %s %s", family.NFT(), t.Name),
+			KubeProxy: t.Name == kubeProxyTable,
+			Remove:    func(context.Context) error { return removeTable(t) },
 		})
 	}
 	return left, nil

@@ -35,12 +35,12 @@ var _ apply.Dataplane = (*Dataplane)(nil)
 // Open opens the Dataplane. It takes the Proxy of another one over, with its
 // listeners and connections, where Options name such a one.
 func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
-	d := &Dataplane{lookOnly: o.LookOnly, log: o.Log}
+	d := &Dataplane{lookOnly: o.ReadOnly, log: o.Log}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
-	before, _ := o.Before.(*Dataplane)
-	o.Before = nil
+	before, _ := o.Previous.(*Dataplane)
+	o.Previous = nil
 	var err error
 	if d.rules, err = iptables.Open(ctx, o); err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
 	}
 	limits := affordable(DefaultLimits)
 	d.proxy = NewProxy(Options{Limits: limits, DialTimeouts: rules.DialTimeouts(), Log: o.Log})
-	if !o.LookOnly {
+	if !o.ReadOnly {
 		d.log.Info("carrying connections in this process", "connections", limits.Connections, "udpClients", limits.Sessions)
 	}
 	return d, nil

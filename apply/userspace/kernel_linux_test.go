@@ -280,7 +280,7 @@ func TestPortRange(t *testing.T) {
 		}
 		// In another life with another range, everybody moves.
 		u = ir.Userspace{PortMin: 21000, PortMax: 21010}
-		next, err := Open(t.Context(), apply.Options{IPTables: "nft", Before: w.d})
+		next, err := Open(t.Context(), apply.Options{IPTables: "nft", Previous: w.d})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -325,7 +325,7 @@ func TestLook(t *testing.T) {
 	inNamespace(t, func(w *world) {
 		want := programs(ir.Userspace{}, service("web", "10.96.0.10", 30080, "10.244.1.10:8080"))
 		look := func() (done []string) {
-			d, err := Open(t.Context(), apply.Options{IPTables: "nft", LookOnly: true})
+			d, err := Open(t.Context(), apply.Options{IPTables: "nft", ReadOnly: true})
 			if err != nil {
 				t.Fatal(err)
 			}

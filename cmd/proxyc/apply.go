@@ -112,7 +112,7 @@ func (c *applyCmd) Run(e *env) error {
 // converge takes the one turn.
 func (c *applyCmd) converge(ctx context.Context, e *env, j *job, programs ir.Programs) error {
 	turn := &daemon.Turn{Config: j.Config, Programs: programs, IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout,
-		IPVS: c.ipvsFlags.options(), LookOnly: c.lookOnly(), Takeover: c.YesTakeover, SettingsOnly: c.InitOnly}
+		IPVS: c.ipvsFlags.options(), DryRun: c.lookOnly(), Takeover: c.YesTakeover, SettingsOnly: c.InitOnly}
 	done, err := turn.Run(ctx)
 	if done == nil {
 		return err
