@@ -101,14 +101,14 @@ func Run(ctx context.Context, o *Options, first *config.Resolved) error {
 		smallHeap(garbageAtStart)
 		log := newLogger(o.Stdout, o.Stderr, &now.Config.Logging)
 		var next *loaded
-		up := false
+		wrote := false
 		d, err := newDaemon(p, now, log)
 		if err == nil {
-			d.again, d.refused = lives > 0, refused
+			d.restarted, d.refused = lives > 0, refused
 			next, err = d.run(ctx)
-			up = d.up.Load()
+			wrote = d.wrote.Load()
 		}
-		if up {
+		if wrote {
 			before = nil
 		}
 		switch {
@@ -120,7 +120,7 @@ func Run(ctx context.Context, o *Options, first *config.Resolved) error {
 			p.drain(log)
 			return err
 		default:
-			if up {
+			if wrote {
 				before = now
 			}
 			now, refused = next, nil
@@ -146,7 +146,7 @@ type process struct {
 	fallback *fallback // nil: there is none
 	started  time.Time
 
-	before   lived           // of the last life; there is one between two lives alone, and until the next one's rules are in force
+	previous previous        // of the last life; there is one between two lives alone, and until the next one's rules are in force
 	draining []apply.Drainer // that are closed, and have connections, perhaps
 	stuck    bool            // a life did not end: what it uses is its own
 }
@@ -209,10 +209,10 @@ type daemon struct {
 
 	hosts      []string       // names of the node
 	configFile *File          // as it is in force
-	again      bool           // another configuration was in force before
-	held       bool           // something is in force, of a configuration or a start before
+	restarted  bool           // another configuration was in force before
+	hasRules   bool           // something is in force, of a configuration or a start before
 	refused    *refusedConfig // that came after this one
-	up         atomic.Bool    // it came as far as to write rules
+	wrote      atomic.Bool    // it came as far as to write rules
 
 	// What Reload asks for, once at a time.
 	configAgain, snapshotAgain chan struct{}
@@ -356,14 +356,14 @@ func (d *daemon) watchConfig(ctx context.Context) error {
 				logDiagnostic(d.log.Logger, f)
 			}
 			d.log.Error("the configuration stays as it is")
-			d.state.setKept(path, firstError(diags))
+			d.state.setRejected(path, firstError(diags))
 			return
 		}
 		if r := d.refused; r != nil && reflect.DeepEqual(now.Config, r.config) {
-			d.state.setKept(path, r.err.Error())
+			d.state.setRejected(path, r.err.Error())
 			return
 		}
-		d.state.setKept(path, "")
+		d.state.setRejected(path, "")
 		if !reflect.DeepEqual(now.Config, d.cfg) {
 			d.log.Info("the configuration changed: starting anew")
 			cancel(&configChanged{d.loaded(now)})

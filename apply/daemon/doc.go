@@ -1,5 +1,5 @@
 // Package daemon keeps the rules of one node: it is proxyc watch, and proxyc
-// apply, which takes one Turn of it.
+// apply, which is its OneShot.
 //
 // What changes in the cluster comes from a watch.Store, which an API server or
 // files fill (source.go). A follower compiles the Services that changed; the
@@ -9,6 +9,6 @@
 // status, boot file and events tell of it.
 //
 // Run goes from one life to the next when the configuration changes; the rules
-// stay. What it shares with a Turn (settings, lock, leftovers, stale flows) is in
+// stay. What it shares with a OneShot (settings, lock, leftovers, stale flows) is in
 // node.go.
 package daemon

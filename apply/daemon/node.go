@@ -12,7 +12,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// What a daemon and a Turn do to a node beside its rules.
+// What a daemon and a OneShot do to a node beside its rules.
 
 // kernelRoot is where the kernel's settings are.
 const kernelRoot = sysctl.Root("/")

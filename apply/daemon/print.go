@@ -126,8 +126,8 @@ func (st *Status) printFiles(line func(name, format string, args ...any)) {
 	for _, d := range st.Down {
 		line("not served", "%s at %s, since %s ago: %s; %s", d.Server, d.Address, age(st.Now, d.Since), d.Reason, inForce)
 	}
-	for _, k := range st.Kept {
-		line("kept", "an older version of %s, since %s ago the newest is refused: %s", k.Path, age(st.Now, k.Since), k.Reason)
+	for _, k := range st.Rejected {
+		line("rejected", "the newest version of %s, since %s ago: %s", k.Path, age(st.Now, k.Since), k.Reason)
 	}
 }
 

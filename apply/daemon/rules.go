@@ -51,13 +51,13 @@ func (d *daemon) proxy(ctx context.Context) error {
 	o := dataplaneOptions(d.cfg, d.IPVS)
 	o.IPTables, o.LockTimeout, o.Log = d.IPTables, d.Options.LockTimeout, d.log.Logger
 	o.Local = d.store.SetHosted
-	o.Previous = d.before.Dataplane
+	o.Previous = d.previous.Dataplane
 	dataplane, err := Open(ctx, d.cfg.ProxyMode(), o) // it says what the kernel lacks, before any setting is touched
 	if err != nil {
 		return orDone(ctx, err)
 	}
 	defer d.leave(ctx, dataplane)
-	if d.before.mode == d.cfg.ProxyMode() {
+	if d.previous.mode == d.cfg.ProxyMode() {
 		d.closeBefore()
 	}
 	if err := d.settings(); err != nil {
@@ -81,7 +81,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 		Now:       time.Now, After: time.After,
 		Committing: d.flows.Committing,
 	}
-	d.held = d.boot.put(ctx, r, d.cfg.ProxyMode(), d.flows.NoteRemoved) || d.again
+	d.hasRules = d.boot.put(ctx, r, d.cfg.ProxyMode(), d.flows.NoteRemoved) || d.restarted
 	d.state.setInForce(dataplane.Applied)
 
 	var all sync.WaitGroup
@@ -104,7 +104,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 	if err := d.checkNode(); err != nil {
 		return err
 	}
-	d.up.Store(true)
+	d.wrote.Store(true)
 	all.Go(func() { d.boot.keep(sourceCtx, dataplane.Applied) })
 	all.Go(func() { d.follower.watchInterfaces(sourceCtx) })
 	all.Go(func() { d.flows.Run(sourceCtx) })

@@ -169,10 +169,10 @@ func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (<-chan struct
 				switch {
 				case err == nil:
 					inForce()
-					d.state.setKept(path, "")
-				case told || d.held: // what is in force stays
+					d.state.setRejected(path, "")
+				case told || d.hasRules: // what is in force stays
 					d.log.Error("the snapshot stays as it is", "err", err)
-					d.state.setKept(path, err.Error())
+					d.state.setRejected(path, err.Error())
 					err = nil
 				}
 				if !told {

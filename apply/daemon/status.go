@@ -43,8 +43,8 @@ type Status struct {
 	Config    *File      `json:"config,omitempty"`   // --config, as it is in force
 	Snapshot  *File      `json:"snapshot,omitempty"` // --snapshot
 	BootFile  *File      `json:"bootFile,omitempty"` // --boot-from
-	// Kept are files of which an older version counts, since the newest was refused.
-	Kept []Kept `json:"kept,omitempty"`
+	// Rejected are files whose newest version was refused: what was in force before stays.
+	Rejected []Rejected `json:"rejected,omitempty"`
 	// Retrying is what follows the rules, failed and is tried again.
 	Retrying []Retry `json:"retrying,omitempty"`
 	// Down are servers that do not serve: another program holds the address, most often.
@@ -88,7 +88,7 @@ type File struct {
 	Error    string    `json:"error,omitempty"`   // why it could not be written
 }
 
-type Kept struct {
+type Rejected struct {
 	Path   string    `json:"path"`
 	Since  time.Time `json:"since"` // the first refusal after a version that was taken
 	Reason string    `json:"reason"`
@@ -206,21 +206,21 @@ func (s *state) setInForce(f func() ir.Programs) {
 	s.inForce = f
 }
 
-// setKept sets why the newest version of a file is not what counts; "": it does.
-func (s *state) setKept(path, why string) {
+// setRejected sets why the newest version of a file is not what counts; "": it does.
+func (s *state) setRejected(path, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	since := s.now()
-	now := slices.DeleteFunc(slices.Clone(s.status.Kept), func(k Kept) bool {
+	now := slices.DeleteFunc(slices.Clone(s.status.Rejected), func(k Rejected) bool {
 		if k.Path == path {
 			since = k.Since
 		}
 		return k.Path == path
 	})
 	if why != "" {
-		now = append(now, Kept{path, since, why})
+		now = append(now, Rejected{path, since, why})
 	}
-	s.status.Kept = now
+	s.status.Rejected = now
 }
 
 // setRetrying sets why something failed that is tried again; nil: it did not. It
@@ -328,9 +328,9 @@ func (st *Status) onClock() {
 	if k := st.KubeProxy; k != nil {
 		st.KubeProxy = &KubeProxy{now(k.Since), k.Objects, k.Stays}
 	}
-	st.Kept = slices.Clone(st.Kept)
-	for i := range st.Kept {
-		st.Kept[i].Since = now(st.Kept[i].Since)
+	st.Rejected = slices.Clone(st.Rejected)
+	for i := range st.Rejected {
+		st.Rejected[i].Since = now(st.Rejected[i].Since)
 	}
 	st.Down = slices.Clone(st.Down)
 	for i := range st.Down {
@@ -378,7 +378,7 @@ func (s *state) programs() ir.Programs {
 // that is, from the API server or as the newest files have it, and others hear
 // of it what they ask.
 func (st *Status) Well() bool {
-	return st.Synced && (st.APIServer == nil || st.APIServer.Lost.IsZero()) && len(st.Kept)+len(st.Down) == 0
+	return st.Synced && (st.APIServer == nil || st.APIServer.Lost.IsZero()) && len(st.Rejected)+len(st.Down) == 0
 }
 
 // UnixPrefix stands before the path of a unix socket in an address.

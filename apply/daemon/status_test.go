@@ -118,11 +118,11 @@ func TestStatusDown(t *testing.T) {
 func TestStatusCutOff(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	st := newState(ir.ModeNFTables, "node1", func() time.Time { return now })
-	st.setKept("/etc/config.yaml", "config.yaml:3: mode: unknown")
-	st.setKept("/etc/live.yaml", "is empty")
+	st.setRejected("/etc/config.yaml", "config.yaml:3: mode: unknown")
+	st.setRejected("/etc/live.yaml", "is empty")
 	now = now.Add(time.Minute)
-	st.setKept("/etc/config.yaml", "config.yaml:4: mode: unknown")
-	st.setKept("/etc/live.yaml", "")
+	st.setRejected("/etc/config.yaml", "config.yaml:4: mode: unknown")
+	st.setRejected("/etc/live.yaml", "")
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now})
 	told := st.told(0)
 	told.Objects = Objects{3, 4, 1}
@@ -141,17 +141,17 @@ API server   https://192.0.2.1:6443
 heard        nodes 40s ago, services never
 config       /etc/config.yaml of 2026-01-02T02:05:05Z
 boot file    /var/boot.json, not there
-kept         an older version of /etc/config.yaml, since 1m0s ago the newest is refused: config.yaml:4: mode: unknown
+rejected     the newest version of /etc/config.yaml, since 1m0s ago: config.yaml:4: mode: unknown
 last sync    2026-01-02T03:05:05Z, full: 0 added, 0 changed, 0 removed
 `
 	well, got := printed(t, told)
 	if diff := cmp.Diff(want, got); diff != "" || well {
 		t.Errorf("well: %t (-want +got):\n%s", well, diff)
 	}
-	st.setKept("/etc/config.yaml", "")
-	told.Kept = nil
-	if well, got := printed(t, told); !well || strings.Contains(got, "kept") {
-		t.Errorf("well: %t, and nothing is kept:\n%s", well, got)
+	st.setRejected("/etc/config.yaml", "")
+	told.Rejected = nil
+	if well, got := printed(t, told); !well || strings.Contains(got, "rejected") {
+		t.Errorf("well: %t, and nothing is rejected:\n%s", well, got)
 	}
 	told.APIServer.Lost, told.APIServer.Cause = now.Add(-6*time.Minute), "services: connection refused"
 	told.Reason = "no contact with the API server for 6m0s"

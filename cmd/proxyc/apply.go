@@ -109,11 +109,11 @@ func (c *applyCmd) Run(e *env) error {
 	return errReported // what is right is in force, and what is wrong was told
 }
 
-// converge takes the one turn.
+// converge brings the node to the Programs once.
 func (c *applyCmd) converge(ctx context.Context, e *env, j *job, programs ir.Programs) error {
-	turn := &daemon.Turn{Config: j.Config, Programs: programs, IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout,
+	once := &daemon.OneShot{Config: j.Config, Programs: programs, IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout,
 		IPVS: c.ipvsFlags.options(), DryRun: c.lookOnly(), Takeover: c.YesTakeover, SettingsOnly: c.InitOnly}
-	done, err := turn.Run(ctx)
+	done, err := once.Run(ctx)
 	if done == nil {
 		return err
 	}

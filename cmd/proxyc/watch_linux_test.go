@@ -385,7 +385,7 @@ func TestWatchConfigNotInForce(t *testing.T) {
 			whole := fmt.Sprintf(watchConfig, "nftables")
 			w.write("config", strings.Replace(whole, change.from, change.to, 1))
 			refused := func(st daemon.Status) bool {
-				return synced(st) && len(st.Kept) == 1 && st.Kept[0].Path == w.file("config") && strings.Contains(st.Kept[0].Reason, change.why)
+				return synced(st) && len(st.Rejected) == 1 && st.Rejected[0].Path == w.file("config") && strings.Contains(st.Rejected[0].Reason, change.why)
 			}
 			st := w.until("the one before is in force again", refused)
 			if st.PID != before.PID || !st.Started.Equal(before.Started) || !st.Config.Modified.Equal(before.Config.Modified) || st.Mode != "nftables" {
@@ -398,7 +398,7 @@ func TestWatchConfigNotInForce(t *testing.T) {
 			w.holds(5*time.Second, "b", true)
 			w.write("config", strings.Replace(whole, "10.244.0.0/16", "10.244.0.0/17", 1))
 			w.until("the next one is in force", func(st daemon.Status) bool {
-				return synced(st) && len(st.Kept) == 0 && st.Config.Modified.After(before.Config.Modified)
+				return synced(st) && len(st.Rejected) == 0 && st.Config.Modified.After(before.Config.Modified)
 			})
 		})
 	}
@@ -412,7 +412,7 @@ func TestWatchConfigChangeWithoutSnapshot(t *testing.T) {
 	w.until("first sync", synced)
 	w.write("cluster.yaml", "")
 	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "10.244.0.0/16", "10.244.0.0/17", 1))
-	w.until("the snapshot is waited for", func(st daemon.Status) bool { return !st.Synced && st.Generation == 0 && len(st.Kept) == 1 })
+	w.until("the snapshot is waited for", func(st daemon.Status) bool { return !st.Synced && st.Generation == 0 && len(st.Rejected) == 1 })
 	if !w.has("a") {
 		t.Error("the rules are gone")
 	}

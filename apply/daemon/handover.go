@@ -10,10 +10,10 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// lived is the dataplane of a life of the daemon before. It stays open until the
+// previous is the dataplane of a life of the daemon before. It stays open until the
 // one after it has its rules in force: a process that carries connections does
 // so until nothing is led to it any longer.
-type lived struct {
+type previous struct {
 	apply.Dataplane // nil: there is none
 	mode            ir.Mode
 }
@@ -22,8 +22,8 @@ type lived struct {
 // If this one has not come as far as to write rules, that is the one before.
 func (d *daemon) leave(ctx context.Context, dataplane apply.Dataplane) {
 	_, another := errors.AsType[*configChanged](context.Cause(ctx))
-	if another && d.before.Dataplane == nil {
-		d.before = lived{dataplane, d.cfg.ProxyMode()}
+	if another && d.previous.Dataplane == nil {
+		d.previous = previous{dataplane, d.cfg.ProxyMode()}
 		return
 	}
 	d.close(dataplane)
@@ -34,9 +34,9 @@ func (d *daemon) leave(ctx context.Context, dataplane apply.Dataplane) {
 
 // closeBefore closes what a life before has left.
 func (d *daemon) closeBefore() {
-	if d.before.Dataplane != nil {
-		d.close(d.before.Dataplane)
-		d.before = lived{}
+	if d.previous.Dataplane != nil {
+		d.close(d.previous.Dataplane)
+		d.previous = previous{}
 	}
 }
 
@@ -57,8 +57,8 @@ func (p *process) drain(log *logger) {
 	if p.stuck {
 		return
 	}
-	if p.before.Dataplane != nil { // the last life did not even begin
-		p.close(p.before.Dataplane, log)
+	if p.previous.Dataplane != nil { // the last life did not even begin
+		p.close(p.previous.Dataplane, log)
 	}
 	carried := 0
 	for _, d := range p.draining {

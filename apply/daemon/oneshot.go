@@ -15,8 +15,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Turn brings a node to Programs once.
-type Turn struct {
+// OneShot brings a node to Programs once.
+type OneShot struct {
 	Config   *config.Config
 	Programs ir.Programs
 	// IPTables is the variant, as in apply.Options.
@@ -33,14 +33,14 @@ type Turn struct {
 	SettingsOnly bool
 }
 
-// Report is what a Turn did, or would do.
+// Report is what a OneShot did, or would do.
 type Report struct {
 	Settings  []sysctl.Setting
 	Leftovers []string // that went
 	Plan      apply.Plan
 	Stale     []conntrack.Stale // flows that were deleted
 	// MayDrop are rules of others, which stay: no difference. They are looked for
-	// by a Turn that only looks.
+	// by one that only looks.
 	MayDrop []string
 }
 
@@ -52,7 +52,7 @@ func (r *Report) Empty() bool {
 // Run brings the node to the Programs, in the order in which packets need it:
 // kernel settings, rules, what other proxies left, connections of UDP clients
 // that hold on to what is gone. The Report is nil where it did not come to that.
-func (t *Turn) Run(ctx context.Context) (*Report, error) {
+func (t *OneShot) Run(ctx context.Context) (*Report, error) {
 	release, err := lockToWrite(ctx, t.LockTimeout, t.DryRun)
 	if err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ func (t *Turn) Run(ctx context.Context) (*Report, error) {
 	return out, errors.Join(err, staleErr)
 }
 
-func (t *Turn) writeSettings(settings []sysctl.Setting) error {
+func (t *OneShot) writeSettings(settings []sysctl.Setting) error {
 	if t.DryRun {
 		return nil
 	}
