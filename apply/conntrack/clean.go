@@ -9,13 +9,13 @@ import (
 // answers to as many fit into a socket's buffer with ease.
 const batch = 64
 
-// Clean goes through the tracked flows of a Judge's family, in the network
+// Clean goes through the tracked flows of a Selector's family, in the network
 // namespace of the calling thread, and hands those that are stale to pick, a few at
 // a time; what pick returns is deleted. Nothing else is kept of the kernel's
 // table, however large it is. When that changes meanwhile, an entry may be
 // handed over twice. An error of pick ends it, as does the end of ctx.
-func Clean(ctx context.Context, j *Judge, pick func([]Stale) ([]Stale, error)) (deleted int, err error) {
-	if j.Idle() {
+func Clean(ctx context.Context, sel *Selector, pick func([]Stale) ([]Stale, error)) (deleted int, err error) {
+	if sel.Idle() {
 		return 0, nil
 	}
 	t, err := open(0)
@@ -23,15 +23,15 @@ func Clean(ctx context.Context, j *Judge, pick func([]Stale) ([]Stale, error)) (
 		return 0, err
 	}
 	stop := context.AfterFunc(ctx, func() { t.close() }) // which ends what waits for the kernel
-	deleted, err = t.clean(j, pick)
+	deleted, err = t.clean(sel, pick)
 	if !stop() {
 		return deleted, context.Cause(ctx)
 	}
 	return deleted, errors.Join(err, t.close())
 }
 
-func (t *table) clean(j *Judge, pick func([]Stale) ([]Stale, error)) (deleted int, err error) {
-	err = t.sweep(j, func(stale []Stale) error {
+func (t *table) clean(sel *Selector, pick func([]Stale) ([]Stale, error)) (deleted int, err error) {
+	err = t.sweep(sel, func(stale []Stale) error {
 		picked, err := pick(stale)
 		if err != nil {
 			return err
@@ -48,7 +48,7 @@ func (t *table) clean(j *Judge, pick func([]Stale) ([]Stale, error)) (deleted in
 }
 
 // sweep hands the stale entries to take, as many at a time as delete deletes at once.
-func (t *table) sweep(j *Judge, take func([]Stale) error) error {
+func (t *table) sweep(sel *Selector, take func([]Stale) error) error {
 	held := make([]Stale, 0, batch)
 	hand := func() (err error) {
 		if len(held) > 0 {
@@ -57,9 +57,9 @@ func (t *table) sweep(j *Judge, take func([]Stale) error) error {
 		held = held[:0]
 		return err
 	}
-	for _, f := range j.filters() {
+	for _, f := range sel.filters() {
 		filtered, err := t.dump(f, func(e Entry) error {
-			s, ok := j.Stale(e)
+			s, ok := sel.Stale(e)
 			if !ok {
 				return nil
 			}

@@ -20,7 +20,7 @@ import (
 // rules may lead a flow to a new endpoint before anybody has said that they are
 // in force, and to what was in force before it would look stale.
 type Cleaner struct {
-	clean   func(context.Context, *Judge, func([]Stale) ([]Stale, error)) (int, error)
+	clean   func(context.Context, *Selector, func([]Stale) ([]Stale, error)) (int, error)
 	done    func(Cleaned)
 	longest time.Duration // to wait after an error
 	wake    chan struct{}
@@ -163,9 +163,9 @@ func (c *Cleaner) run(ctx context.Context) (failed, ended bool) {
 	c.mu.Unlock()
 	for f, s := range ir.Present(c.running) {
 		out := Cleaned{Family: f}
-		if j := s.judge(f); !j.Idle() {
+		if sel := s.selector(f); !sel.Idle() {
 			began := time.Now()
-			out.Deleted, out.Err = c.clean(ctx, j, c.still(ctx, f))
+			out.Deleted, out.Err = c.clean(ctx, sel, c.still(ctx, f))
 			if ctx.Err() != nil {
 				return false, true
 			}
@@ -193,7 +193,7 @@ func (c *Cleaner) ran(f ir.Family, failed bool) {
 // still returns what picks those of the stale entries that are stale by what
 // is in force now. It waits until somebody knows what that is.
 func (c *Cleaner) still(ctx context.Context, f ir.Family) func([]Stale) ([]Stale, error) {
-	var now *Judge
+	var now *Selector
 	by := -1 // the sync after which now is right
 	return func(stale []Stale) ([]Stale, error) {
 		s, ended, err := c.inForce(ctx, f)
@@ -201,7 +201,7 @@ func (c *Cleaner) still(ctx context.Context, f ir.Family) func([]Stale) ([]Stale
 			return nil, err
 		}
 		if ended != by {
-			now, by = s.judge(f), ended
+			now, by = s.selector(f), ended
 		}
 		return slices.DeleteFunc(stale, func(s Stale) bool {
 			_, ok := now.Stale(s.Entry)

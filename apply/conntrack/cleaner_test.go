@@ -25,12 +25,12 @@ type tracking struct {
 	ways    int
 }
 
-func (k *tracking) clean(ctx context.Context, j *Judge, pick func([]Stale) ([]Stale, error)) (deleted int, err error) {
+func (k *tracking) clean(ctx context.Context, sel *Selector, pick func([]Stale) ([]Stale, error)) (deleted int, err error) {
 	k.mu.Lock()
 	k.ways++
 	var stale []Stale
 	for _, e := range k.entries {
-		if s, ok := j.Stale(e); ok {
+		if s, ok := sel.Stale(e); ok {
 			stale = append(stale, s)
 		}
 	}
@@ -171,7 +171,7 @@ func TestCleanerMerges(t *testing.T) {
 
 // An entry that older rules would call stale stays, when what is in force
 // leads there: from the moment at which the kernel may have the new rules.
-func TestCleanerJudgesByWhatIsInForce(t *testing.T) {
+func TestCleanerSelectsByWhatIsInForce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, k := cleaning(t, flow(1, oldPod), flow(2, newPod))
 		c.Ended(to(t, "10.244.9.9:53")) // neither
@@ -202,8 +202,8 @@ func TestCleanerEndsWhileItWaits(t *testing.T) {
 		k := &tracking{goOn: make(chan struct{}, 1), entries: []Entry{flow(1, oldPod)}}
 		c := NewCleaner(time.Minute, func(d Cleaned) { t.Errorf("done: %v", d) })
 		var got error
-		c.clean = func(ctx context.Context, j *Judge, pick func([]Stale) ([]Stale, error)) (int, error) {
-			n, err := k.clean(ctx, j, pick)
+		c.clean = func(ctx context.Context, sel *Selector, pick func([]Stale) ([]Stale, error)) (int, error) {
+			n, err := k.clean(ctx, sel, pick)
 			got = err
 			return n, err
 		}
@@ -238,11 +238,11 @@ func TestCleanerTriesAgain(t *testing.T) {
 		c := NewCleaner(4*time.Second, func(d Cleaned) {
 			told = append(told, fmt.Sprint(time.Since(began), " ", d.Deleted, " ", d.Err))
 		})
-		c.clean = func(ctx context.Context, j *Judge, pick func([]Stale) ([]Stale, error)) (int, error) {
+		c.clean = func(ctx context.Context, sel *Selector, pick func([]Stale) ([]Stale, error)) (int, error) {
 			if fail != nil {
 				return 0, fail
 			}
-			return k.clean(ctx, j, pick)
+			return k.clean(ctx, sel, pick)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup

@@ -48,7 +48,7 @@ func (s Stale) Compare(o Stale) int {
 	return cmp.Or(a.To.Compare(b.To), a.Client.Compare(b.Client), a.From.Compare(b.From), cmp.Compare(a.ID, b.ID))
 }
 
-// Judge distinguishes stale entries of one family from others, by what is in force: the
+// Selector tells stale entries of one family from others, by what is in force: the
 // UDP frontends of a Program's Services, and those that were in force before
 // and are gone (DMN-30). An entry to a frontend is stale when
 //
@@ -60,7 +60,7 @@ func (s Stale) Compare(o Stale) int {
 //     sending into the void, also when endpoints are back.
 //
 // In userspace mode the proxy itself holds the flows: none is stale.
-type Judge struct {
+type Selector struct {
 	family  ir.Family
 	node    *ir.Node
 	current map[ir.Match]frontend
@@ -76,42 +76,42 @@ type frontend struct {
 	backends map[netip.AddrPort]bool
 }
 
-// NewJudge returns the Judge of a Program's family; a frontend that was removed and
+// NewSelector returns the Selector of a Program's family; a frontend that was removed and
 // of the other one is no matter.
-func NewJudge(p *ir.Program, removed []ir.Match) *Judge {
-	j := &Judge{family: p.Family, node: &p.Node, current: map[ir.Match]frontend{}, removed: map[ir.Match]bool{}, ports: map[uint16]bool{}}
+func NewSelector(p *ir.Program, removed []ir.Match) *Selector {
+	sel := &Selector{family: p.Family, node: &p.Node, current: map[ir.Match]frontend{}, removed: map[ir.Match]bool{}, ports: map[uint16]bool{}}
 	if p.Node.Mode == ir.ModeUserspace {
-		return j
+		return sel
 	}
 	for i := range p.Services {
 		s := &p.Services[i]
 		for k := range s.Frontends {
 			if f := &s.Frontends[k]; f.Match.Protocol == ir.UDP {
-				j.current[f.Match] = frontend{service: s.Name, backends: serving(s, f.Port)}
-				j.ports[f.Match.Port] = true
+				sel.current[f.Match] = frontend{service: s.Name, backends: serving(s, f.Port)}
+				sel.ports[f.Match.Port] = true
 			}
 		}
 	}
 	for _, m := range removed {
 		if m.Protocol == ir.UDP && (m.IsNodePort() || ir.FamilyOf(m.Addr) == p.Family) {
-			j.removed[m] = true
-			j.ports[m.Port] = true
+			sel.removed[m] = true
+			sel.ports[m.Port] = true
 		}
 	}
-	return j
+	return sel
 }
 
 // Idle reports whether no entry could be stale: there is no UDP frontend, and
 // was none. Then there is no need to read the table.
-func (j *Judge) Idle() bool { return len(j.ports) == 0 }
+func (sel *Selector) Idle() bool { return len(sel.ports) == 0 }
 
 // Stale reports whether an entry is stale, and why.
-func (j *Judge) Stale(e Entry) (Stale, bool) {
-	if e.Protocol != ir.UDP || e.Zone != 0 || !j.ports[e.To.Port()] {
+func (sel *Selector) Stale(e Entry) (Stale, bool) {
+	if e.Protocol != ir.UDP || e.Zone != 0 || !sel.ports[e.To.Port()] {
 		return Stale{}, false
 	}
 	translated := e.From != e.To
-	m, current, ok := j.of(e.To)
+	m, current, ok := sel.of(e.To)
 	s := Stale{Entry: e, Frontend: m, Service: current.service}
 	switch {
 	case !ok:
@@ -158,22 +158,22 @@ func add(set map[netip.AddrPort]bool, backends []ir.Backend) {
 
 // of finds the frontend that takes, or took, packets to an address: exact
 // addresses before node ports. The backends of one that is gone are nil.
-func (j *Judge) of(to netip.AddrPort) (m ir.Match, current frontend, ok bool) {
+func (sel *Selector) of(to netip.AddrPort) (m ir.Match, current frontend, ok bool) {
 	exact := ir.Match{Addr: to.Addr(), Protocol: ir.UDP, Port: to.Port()}
 	node := ir.Match{Protocol: ir.UDP, Port: to.Port()}
-	own := j.node.HasAddr(to.Addr())
-	if current, ok = j.current[exact]; ok {
+	own := sel.node.HasAddr(to.Addr())
+	if current, ok = sel.current[exact]; ok {
 		return exact, current, true
 	}
-	if j.node.NodePorts.Has(to.Addr(), own) {
-		if current, ok = j.current[node]; ok {
+	if sel.node.NodePorts.Has(to.Addr(), own) {
+		if current, ok = sel.current[node]; ok {
 			return node, current, true
 		}
 	}
-	if j.removed[exact] {
+	if sel.removed[exact] {
 		return exact, frontend{}, true
 	}
 	// What is gone may have answered on other addresses of the node than now.
-	_, still := j.current[node]
-	return node, frontend{}, own && !still && j.removed[node]
+	_, still := sel.current[node]
+	return node, frontend{}, own && !still && sel.removed[node]
 }

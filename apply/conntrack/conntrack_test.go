@@ -55,7 +55,7 @@ func program(t testing.TB, family ir.Family, addrs []string, frontends map[strin
 	return p
 }
 
-func TestJudge(t *testing.T) {
+func TestSelector(t *testing.T) {
 	v4 := func() *ir.Program {
 		p := program(t, ir.IPv4, []string{"192.0.2.11", "198.51.100.11"}, map[string][]int{
 			"10.96.0.10:53/udp":   {0},
@@ -157,14 +157,14 @@ func TestJudge(t *testing.T) {
 				gone = append(gone, match(t, m))
 			}
 			var got string
-			j := NewJudge(p, gone)
-			if s, stale := j.Stale(e); stale {
+			sel := NewSelector(p, gone)
+			if s, stale := sel.Stale(e); stale {
 				if s.Entry != e {
 					t.Errorf("got entry %v, want %v", s.Entry, e)
 				}
 				got = s.Frontend.String() + " " + s.Why
-				if !slices.ContainsFunc(j.filters(), func(f filter) bool { return f.takes(e) }) {
-					t.Errorf("no filter of %v lets it through", j.filters())
+				if !slices.ContainsFunc(sel.filters(), func(f filter) bool { return f.takes(e) }) {
+					t.Errorf("no filter of %v lets it through", sel.filters())
 				}
 			}
 			if got != c.want {
@@ -174,11 +174,11 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-func TestJudgeNamesTheService(t *testing.T) {
+func TestSelectorNamesTheService(t *testing.T) {
 	p := program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:53/udp": {0}}, []string{"10.244.1.5:53"})
-	j := NewJudge(p, []ir.Match{match(t, "10.96.0.99:53/udp")})
+	sel := NewSelector(p, []ir.Match{match(t, "10.96.0.99:53/udp")})
 	for to, want := range map[string]ir.Name{"10.96.0.10:53": {Namespace: "x", Name: "dns"}, "10.96.0.99:53": {}} {
-		s, stale := j.Stale(Entry{Protocol: ir.UDP, To: addrPort(to), From: addrPort("10.244.1.9:53")})
+		s, stale := sel.Stale(Entry{Protocol: ir.UDP, To: addrPort(to), From: addrPort("10.244.1.9:53")})
 		if !stale || s.Service != want {
 			t.Errorf("%s: got stale %v, %v, want %v", to, stale, s.Service, want)
 		}
@@ -205,11 +205,11 @@ func TestIdle(t *testing.T) {
 		{"UDP node port gone", tcp, []ir.Match{match(t, "node:30053/udp")}, false},
 	}
 	for _, c := range cases {
-		j := NewJudge(c.program, c.gone)
-		if got := j.Idle(); got != c.want {
+		sel := NewSelector(c.program, c.gone)
+		if got := sel.Idle(); got != c.want {
 			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
 		}
-		if got := len(j.filters()) == 0; got != c.want && !c.want {
+		if got := len(sel.filters()) == 0; got != c.want && !c.want {
 			t.Errorf("%s: no filters", c.name)
 		}
 	}
@@ -237,7 +237,7 @@ func TestFilters(t *testing.T) {
 		{"all", frontends(mostFilters+1, "10.96.0.9:%d/udp"), nil, []filter{{family: ir.IPv4}}},
 	}
 	for _, c := range cases {
-		got := NewJudge(program(t, ir.IPv4, nil, c.frontends), c.gone).filters()
+		got := NewSelector(program(t, ir.IPv4, nil, c.frontends), c.gone).filters()
 		if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(filter{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 			t.Errorf("%s (-want +got)\n%s", c.name, diff)
 		}

@@ -27,7 +27,7 @@ func (f filter) takes(e Entry) bool {
 // costs it about a tenth of what it costs to send it, and to throw it away here.
 const mostFilters = 8
 
-// filters returns those that let everything through that the Judge may find
+// filters returns those that let everything through that the Selector may find
 // stale, and as little else as they can: one for each frontend, else one for
 // each port, else one for all of UDP. IPv6 addresses are none that the kernel
 // can be asked for: ctnetlink_filter_match_tuple (net/netfilter/nf_conntrack_netlink.c,
@@ -35,26 +35,26 @@ const mostFilters = 8
 // "equals", and so sends the entries of all other addresses instead. Nothing
 // else that it filters by (zone, mark, status, protocol) tells Services apart,
 // and a reply's address goes through the same function.
-func (j *Judge) filters() []filter {
+func (sel *Selector) filters() []filter {
 	matches := map[ir.Match]bool{}
-	for m := range j.current {
+	for m := range sel.current {
 		matches[m] = true
 	}
-	for m := range j.removed {
+	for m := range sel.removed {
 		matches[m] = true
 	}
 	var out []filter
 	switch {
-	case len(matches) <= mostFilters && j.family == ir.IPv4:
+	case len(matches) <= mostFilters && sel.family == ir.IPv4:
 		for _, m := range slices.SortedFunc(maps.Keys(matches), ir.Match.Compare) {
-			out = append(out, filter{j.family, m.Addr, m.Port})
+			out = append(out, filter{sel.family, m.Addr, m.Port})
 		}
-	case len(j.ports) <= mostFilters:
-		for _, port := range slices.Sorted(maps.Keys(j.ports)) {
-			out = append(out, filter{family: j.family, port: port})
+	case len(sel.ports) <= mostFilters:
+		for _, port := range slices.Sorted(maps.Keys(sel.ports)) {
+			out = append(out, filter{family: sel.family, port: port})
 		}
 	default:
-		out = []filter{{family: j.family}}
+		out = []filter{{family: sel.family}}
 	}
 	return out
 }

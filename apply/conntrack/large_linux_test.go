@@ -115,10 +115,10 @@ func TestLargeTableTakesNoMemory(t *testing.T) {
 	for i := range 2 * mostFilters {
 		frontends[fmt.Sprintf("10.96.0.11:%d/udp", i+1000)] = nil
 	}
-	j := NewJudge(program(t, ir.IPv4, nil, frontends, []string{"10.244.1.5:53"}), nil)
+	sel := NewSelector(program(t, ir.IPv4, nil, frontends, []string{"10.244.1.5:53"}), nil)
 	atFirst, peak, ways := liveHeap(), int64(0), 0
 	began := time.Now()
-	deleted, err := tab.clean(j, func(s []Stale) ([]Stale, error) {
+	deleted, err := tab.clean(sel, func(s []Stale) ([]Stale, error) {
 		if len(s) > batch {
 			t.Errorf("%d entries at a time", len(s))
 		}
@@ -171,9 +171,9 @@ func TestKernelFilters(t *testing.T) {
 	}
 	for f, want := range map[ir.Family][]Entry{ir.IPv4: entries[ir.IPv4][:1], ir.IPv6: entries[ir.IPv6][:2]} {
 		vip := map[ir.Family]string{ir.IPv4: "10.96.0.10:53/udp", ir.IPv6: "[fd00::10]:53/udp"}[f]
-		j := NewJudge(program(t, f, nil, map[string][]int{vip: nil}), nil)
+		sel := NewSelector(program(t, f, nil, map[string][]int{vip: nil}), nil)
 		var got []Entry
-		for _, one := range j.filters() {
+		for _, one := range sel.filters() {
 			filtered, err := tab.dump(one, func(e Entry) error {
 				if e.Zone == 0 || filtersZones(t) {
 					got = append(got, e)
@@ -187,7 +187,7 @@ func TestKernelFilters(t *testing.T) {
 		if g, w := fmt.Sprint(texts(got)), fmt.Sprint(texts(want)); g != w {
 			t.Errorf("%s: the kernel sends %s, want %s", f, g, w)
 		}
-		if s := sweep(t, tab, j); len(s) != 1 {
+		if s := sweep(t, tab, sel); len(s) != 1 {
 			t.Errorf("%s: stale %v, want 1", f, s)
 		}
 	}
@@ -251,9 +251,9 @@ func TestKernelsWithoutFilters(t *testing.T) {
 				return nltest.Multipart(out)
 			})
 			tab := &table{reading: conn, writing: conn}
-			j := NewJudge(program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:53/udp": {0}, "10.96.0.10:54/udp": {1}}, []string{"10.244.1.5:53"}, []string{"10.244.1.5:54"}), nil)
+			sel := NewSelector(program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:53/udp": {0}, "10.96.0.10:54/udp": {1}}, []string{"10.244.1.5:53"}, []string{"10.244.1.5:54"}), nil)
 			var got []Entry
-			err := tab.sweep(j, func(s []Stale) error {
+			err := tab.sweep(sel, func(s []Stale) error {
 				for _, one := range s {
 					got = append(got, one.Entry)
 				}
@@ -287,12 +287,12 @@ func TestFullTable(t *testing.T) {
 		t.Fatalf("the kernel tracks more than %d flows", n)
 	}
 	t.Log(err)
-	j := NewJudge(program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:53/udp": {0}}, []string{"10.244.1.5:53"}), nil)
-	deleted, err := tab.clean(j, func(s []Stale) ([]Stale, error) { return s, nil })
+	sel := NewSelector(program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:53/udp": {0}}, []string{"10.244.1.5:53"}), nil)
+	deleted, err := tab.clean(sel, func(s []Stale) ([]Stale, error) { return s, nil })
 	if err != nil || deleted == 0 || deleted > len(stale) {
 		t.Fatalf("deleted %d, %v, want some of %d", deleted, err, len(stale))
 	}
-	if s := sweep(t, tab, j); len(s) != 0 {
+	if s := sweep(t, tab, sel); len(s) != 0 {
 		t.Errorf("%d are left", len(s))
 	}
 }

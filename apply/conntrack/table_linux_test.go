@@ -74,9 +74,9 @@ func all(t testing.TB, tab *table, family ir.Family) (out []Entry) {
 }
 
 // sweep returns what is stale.
-func sweep(t testing.TB, tab *table, j *Judge) (out []Entry) {
+func sweep(t testing.TB, tab *table, sel *Selector) (out []Entry) {
 	t.Helper()
-	err := tab.sweep(j, func(stale []Stale) error {
+	err := tab.sweep(sel, func(stale []Stale) error {
 		for _, s := range stale {
 			out = append(out, s.Entry)
 		}
@@ -122,7 +122,7 @@ func TestTable(t *testing.T) {
 	}
 	var found []Entry
 	for _, p := range ir.Present(programs) {
-		found = append(found, sweep(t, table, NewJudge(p, nil))...)
+		found = append(found, sweep(t, table, NewSelector(p, nil))...)
 	}
 	if diff := cmp.Diff(texts(slices.Concat(stale, []Entry{stale6})), texts(found)); diff != "" {
 		t.Fatalf("stale (-want +got)\n%s", diff)
@@ -250,7 +250,7 @@ func TestClientMovesToTheNewEndpoint(t *testing.T) {
 		t.Fatalf("got %q: the entry should have held the client", got)
 	}
 	p := program(t, ir.IPv4, nil, map[string][]int{vip + "/udp": {0}}, []string{new})
-	stale := sweep(t, table, NewJudge(p, nil))
+	stale := sweep(t, table, NewSelector(p, nil))
 	if len(stale) != 1 {
 		t.Fatalf("stale: %v, want 1", stale)
 	}

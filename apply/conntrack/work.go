@@ -105,13 +105,13 @@ func (s *scope) idle() bool {
 	return len(s.removed) == 0
 }
 
-// judge returns the Judge of the scope.
-func (s *scope) judge(f ir.Family) *Judge {
+// selector returns the Selector of the scope.
+func (s *scope) selector(f ir.Family) *Selector {
 	p := &ir.Program{Family: f, Node: s.node}
 	for _, service := range s.services {
 		if service != nil {
 			p.Services = append(p.Services, *service)
 		}
 	}
-	return NewJudge(p, slices.Collect(maps.Keys(s.removed)))
+	return NewSelector(p, slices.Collect(maps.Keys(s.removed)))
 }

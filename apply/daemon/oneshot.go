@@ -129,7 +129,7 @@ func (t *OneShot) writeSettings(settings []sysctl.Setting) error {
 // only to look.
 func staleFlows(ctx context.Context, programs ir.Programs, gone []ir.Match, lookOnly bool) (stale []conntrack.Stale, err error) {
 	for _, p := range ir.Present(programs) {
-		_, familyErr := conntrack.Clean(ctx, conntrack.NewJudge(p, gone), func(found []conntrack.Stale) ([]conntrack.Stale, error) {
+		_, familyErr := conntrack.Clean(ctx, conntrack.NewSelector(p, gone), func(found []conntrack.Stale) ([]conntrack.Stale, error) {
 			stale = append(stale, found...)
 			if lookOnly {
 				return nil, nil

@@ -124,7 +124,7 @@ func forgetFlows(ctx context.Context, servers []*server) error {
 		if len(keys) == 0 {
 			continue
 		}
-		judge := conntrack.NewJudge(&ir.Program{Family: f, Node: ir.Node{Mode: ir.ModeIPVS}}, keys)
+		judge := conntrack.NewSelector(&ir.Program{Family: f, Node: ir.Node{Mode: ir.ModeIPVS}}, keys)
 		_, err := conntrack.Clean(ctx, judge, func(found []conntrack.Stale) ([]conntrack.Stale, error) { return found, nil })
 		errs = append(errs, err)
 	}

@@ -40,7 +40,7 @@ func TestConntrack(t *testing.T) {
 				if e.From == e.To && e.FromPort == 0 { // not translated, and the test is short about it
 					entry.From = entry.To
 				}
-				_, stale := conntrack.NewJudge(w.program(), nil).Stale(entry)
+				_, stale := conntrack.NewSelector(w.program(), nil).Stale(entry)
 				diffs.compare(t, fmt.Sprintf("%s %s: %s", table, test.Test, entry), kept(e.Kept), kept(!stale))
 			}
 		}
