@@ -97,3 +97,65 @@ func TestServiceBoundsMemory(t *testing.T) {
 		t.Errorf("a Service of 1,000 ports and 1,000 external IPs takes %d MiB, want at most %d", took>>20, most>>20)
 	}
 }
+
+// manyEndpoints makes slices of 100 endpoints each, with n ports as manyPorts names them.
+func manyEndpoints(ports, n int) object {
+	return func(s *snapshot.Snapshot) {
+		for i := 0; i < n; i += 100 {
+			slice := &snapshot.EndpointSlice{Name: ns(fmt.Sprintf("web-%d", i)), Object: fmt.Sprintf("EndpointSlice ns/web-%d", i),
+				Service: ns("web"), AddressType: "IPv4"}
+			for p := range ports {
+				slice.Ports = append(slice.Ports, snapshot.EndpointPort{Name: fmt.Sprintf("p%d", p), Protocol: "TCP", Port: 8080, HasName: true, HasPort: true})
+			}
+			for j := i; j < min(i+100, n); j++ {
+				slice.Endpoints = append(slice.Endpoints, snapshot.Endpoint{Address: fmt.Sprintf("10.%d.%d.%d", 1+j/62500, j/250%250, 1+j%250),
+					Ready: true, Serving: true})
+			}
+			s.SetSlice(slice)
+		}
+	}
+}
+
+// Ports times endpoints, at each address, are bounded: addresses are left out
+// first, then the endpoints of the last ports, which refuse connections.
+func TestServiceBackendBounds(t *testing.T) { // SNAP-41
+	type counts struct{ frontends, backends, refuse int }
+	for _, tc := range []struct {
+		name             string
+		change           []change
+		ports, endpoints int
+		want             counts
+		diags            []string
+	}{
+		{"what real clusters have", []change{loadBalancer("203.0.113.1", "203.0.113.2"), manyPorts(10, true)}, 10, 5000, counts{40, 200_000, 0}, nil},
+		{"a million", []change{manyPorts(1000, false)}, 1000, 1000, counts{1000, 500_000, 500},
+			[]string{"error: Service ns/web: spec.ports[500]: its endpoints and those of 499 more ports are left out, and connections refused: a Service can have at most 500000 backends of frontends in IPv4"}},
+		{"node ports count", []change{manyPorts(1000, true)}, 1000, 1000, counts{2000, 500_000, 1500},
+			[]string{"error: Service ns/web: spec.ports[250]: its endpoints and those of 749 more ports are left out, and connections refused: a Service can have at most 500000 backends of frontends in IPv4"}},
+		{"addresses first", []change{manyPorts(100, false), externalIPs(addresses("198.18", 99)...)}, 100, 1000, counts{500, 500_000, 0},
+			[]string{"error: Service ns/web: spec.externalIPs[4]: 198.18.0.5 and 94 more addresses are left out, with 100 ports each: a Service can have at most 10000 frontends and 500000 backends of frontends in IPv4"}},
+		{"one port is no product", []change{manyPorts(1, false)}, 1, 500_100, counts{1, 500_100, 0}, nil},
+		{"ports without endpoints", []change{manyPorts(9000, false)}, 1, 60_000, counts{9000, 60_000, 8999}, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			programs, diags := compileFor(t, newConfig(ir.ModeNFTables), newService("web", tc.change...), manyEndpoints(tc.ports, tc.endpoints))
+			var got counts
+			for _, s := range programs.IPv4.Services {
+				for _, f := range s.Frontends {
+					got.frontends++
+					if len(f.Routes) == 0 {
+						got.refuse++
+						continue
+					}
+					got.backends += len(s.Pools[f.Routes[0].Pool].Backends)
+				}
+			}
+			if d := cmp.Diff(tc.want, got, cmp.AllowUnexported(counts{})); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+			if d := cmp.Diff(tc.diags, texts(diags)); d != "" {
+				t.Errorf("diagnostics (-want +got):\n%s", d)
+			}
+		})
+	}
+}

@@ -56,7 +56,7 @@ func (t *nodeTarget) compile(s *service) *ir.Service {
 		b.out.HNS = &ir.HNSService{ExternalLocal: s.ExternalLocal, PreserveDIP: s.PreserveDIP, NoOptimize: s.NoOptimize}
 	}
 	for i := range s.ports {
-		b.port(&s.ports[i], v.endpoints[i])
+		b.port(&s.ports[i], v.endpoints[i], v.overs(i))
 	}
 	canonical(b.out)
 	return b.out
@@ -100,8 +100,9 @@ type kindRoutes struct {
 }
 
 // port adds the frontends and pools of one service port.
-func (b *builder) port(p *port, endpoints []endpoint) {
+func (b *builder) port(p *port, endpoints []endpoint, over bool) {
 	n := b.t.countEndpoints(endpoints)
+	n.over = over
 	var sendings [ir.NodePort + 1]kindRoutes
 	var selections [ir.Local + 1]selection
 	for kind := range sendings {

@@ -99,9 +99,8 @@ func (c *cluster) addEndpoints(s *service, family ir.Family, slice *snapshot.End
 		report(diag.SlicePort, c.slicePortField(slice, i)+".protocol", "must be TCP, UDP or SCTP, got "+strconv.Quote(in.Protocol))
 		return
 	}
-	name := ir.ServicePort{Service: s.Name, Port: in.Name, Protocol: protocol}
-	to, found := slices.BinarySearchFunc(s.ports, name, func(p port, name ir.ServicePort) int { return p.ServicePort.Compare(name) })
-	if !found {
+	to, found := s.portOf(in.Name, protocol)
+	if !found || s.views.At(family).overs(to) {
 		return
 	}
 	list := slices.Grow(merged[to], len(slice.Endpoints))
@@ -125,6 +124,12 @@ func (c *cluster) addEndpoints(s *service, family ir.Family, slice *snapshot.End
 		}
 	}
 	merged[to] = list
+}
+
+// portOf returns the place of the service port that an entry of a slice's ports is for.
+func (s *service) portOf(name string, p ir.Protocol) (int, bool) {
+	return slices.BinarySearchFunc(s.ports, ir.ServicePort{Service: s.Name, Port: name, Protocol: p},
+		func(p port, name ir.ServicePort) int { return p.ServicePort.Compare(name) })
 }
 
 // mergeDuplicates sorts a list and keeps one of the entries that have the same

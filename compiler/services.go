@@ -36,6 +36,7 @@ type view struct {
 	ranges    []ir.SourceRange
 	closed    bool         // nobody is within the ranges, as none can be read
 	endpoints [][]endpoint // of each port
+	over      []bool       // which ports have none, as they would be too many; nil: no port
 }
 
 // address is one that the Service is reached at.
@@ -55,6 +56,9 @@ func (v *view) has(kind ir.Kind) bool {
 	}
 	return false
 }
+
+// overs reports whether the endpoints of a port are left out.
+func (v *view) overs(port int) bool { return v.over != nil && v.over[port] }
 
 // externallyAccessible is SNAP-29 for one port.
 func (v *view) externallyAccessible(p *port) bool {
@@ -225,7 +229,7 @@ func (c *cluster) parseAddrs(s *service) {
 		v := s.views.At(f)
 		slices.SortStableFunc(v.addrs, func(a, b address) int { return cmp.Compare(a.kind, b.kind) })
 		v.at = nil
-		s.boundsPass(f)
+		c.boundsPass(s, f)
 	}
 	s.warnClosed()
 }

@@ -42,6 +42,7 @@ type endpointCounts struct {
 	localReady, localTerminating       int
 	nodeHinted, forNode                int // of the ready ones
 	zoneHinted, forZone                int
+	over                               bool // they were left out
 }
 
 // isLocal reports whether an endpoint is on this node: its nodeName says so, or
@@ -234,6 +235,8 @@ func (t *nodeTarget) backendReason(s selection) string {
 // emptyReason returns why there is no endpoint for some traffic.
 func (t *nodeTarget) emptyReason(field string, n *endpointCounts, c *endpointChoice, endpoints []endpoint) string {
 	switch {
+	case n.over:
+		return "the endpoints are left out: the Service has too many backends"
 	case n.total == 0:
 		return "no endpoints"
 	case !c.usable:

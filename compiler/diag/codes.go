@@ -65,6 +65,7 @@ const (
 	AffinityTimeout   Code = "PX309"
 	HealthPortMissing Code = "PX310"
 	CIDRValue         Code = "PX311"
+	TooManyBackends   Code = "PX312"
 )
 
 // Endpoints.
