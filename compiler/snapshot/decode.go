@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"bytes"
+	"errors"
 	"regexp"
 	"runtime"
 	"slices"
@@ -206,12 +207,16 @@ func (p *part) decodeYAML(r *result) {
 	text, lines, err := toJSON(doc)
 	if err != nil {
 		line, column, msg := yamlError(doc, err)
-		r.fail(placed{line: line, column: column, syntax: true, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.NotYAML, Path: p.path(), Msg: msg}})
+		r.fail(placed{line: line, column: column, syntax: true, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: codeOf(err), Path: p.path(), Msg: msg}})
 		return
 	}
 	leaves, err := scanLeaves(text)
 	if err != nil {
-		r.fail(placed{syntax: true, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.NotYAML, Path: p.path(), Msg: err.Error()}})
+		at := placed{syntax: true, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: codeOf(err), Path: p.path(), Msg: err.Error()}}
+		if syntax := (*syntaxError)(nil); lines && errors.As(err, &syntax) {
+			at.line = bytes.Count(text[:syntax.offset], []byte("\n"))
+		}
+		r.fail(at)
 		return
 	}
 	where := func(offset int) (line, column int) { return 0, 0 }
@@ -230,6 +235,16 @@ func (p *part) decodeYAML(r *result) {
 	}
 }
 
+// codeOf returns the code of an error about the text.
+func codeOf(err error) diag.Code {
+	var syntax *syntaxError
+	var twice *twiceError
+	if errors.As(err, &twice) || errors.As(err, &syntax) && syntax.twice != "" {
+		return diag.FieldTwice
+	}
+	return diag.NotYAML
+}
+
 // yamlLine is how the YAML parser gives the place of an error.
 var yamlLine = regexp.MustCompile(`^yaml: line (\d+): `)
 
@@ -237,6 +252,9 @@ var yamlLine = regexp.MustCompile(`^yaml: line (\d+): `)
 // from 1 if it is known, and the rest.
 func yamlError(doc []byte, err error) (line, column int, msg string) {
 	msg = err.Error()
+	if twice := (*twiceError)(nil); errors.As(err, &twice) {
+		return twice.key.Line - 1, twice.key.Column, msg
+	}
 	if m := yamlLine.FindStringSubmatch(msg); m != nil {
 		line, _ = strconv.Atoi(m[1])
 		line, msg = line-1, msg[len(m[0]):]

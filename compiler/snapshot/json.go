@@ -53,13 +53,17 @@ type scanner struct {
 // A syntaxError is a place where the scanner cannot go on.
 type syntaxError struct {
 	offset int
-	cut    bool // where the text ends
+	cut    bool   // where the text ends
+	twice  string // the key of a List that stands there again
 	msg    string
 }
 
 func (e *syntaxError) Error() string {
 	if e.cut {
 		return "cut off: the JSON ends before it is complete"
+	}
+	if e.twice != "" {
+		return "key " + strconv.Quote(e.twice) + " of a List stands twice"
 	}
 	return "invalid JSON: " + e.msg
 }
@@ -103,6 +107,9 @@ func (s *scanner) add(l leaf) {
 	s.leaves = append(s.leaves, l)
 }
 
+// listKeys are the keys of a List that are read.
+var listKeys = [...]string{"apiVersion", "kind", "items"}
+
 // object scans an object at '{'. It is a List if it has items and its kind
 // says so; the kind may come after the items.
 func (s *scanner) object() error {
@@ -112,6 +119,8 @@ func (s *scanner) object() error {
 	start, first := s.pos, len(s.leaves)
 	var l leaf
 	list := false
+	var seen [len(listKeys)]bool
+	var twice *syntaxError
 	s.pos++
 	for n := 0; ; n++ {
 		more, err := s.more('}', n == 0)
@@ -121,9 +130,16 @@ func (s *scanner) object() error {
 		if !more {
 			break
 		}
+		at := s.pos
 		key, err := s.key()
 		if err != nil {
 			return err
+		}
+		if i := slices.Index(listKeys[:], key); i >= 0 {
+			if seen[i] && twice == nil {
+				twice = &syntaxError{offset: at, twice: key}
+			}
+			seen[i] = true
 		}
 		switch {
 		case key == "apiVersion" && s.peek() == '"':
@@ -139,6 +155,10 @@ func (s *scanner) object() error {
 		if err != nil {
 			return err
 		}
+	}
+	if twice != nil && isListKind(l.kind) {
+		s.leaves = s.leaves[:first]
+		return twice
 	}
 	if list && isListKind(l.kind) {
 		inherit(s.leaves[first:], &l, len(s.index))

@@ -116,31 +116,45 @@ func nearKind(group, kind string) string {
 	return meant
 }
 
+// unmarshal decodes as the API server does, and names keys that stand twice. It
+// refuses them where kubectl asks (fieldValidation Strict, its default): of two
+// values nobody knows which was meant, and those of objects would be mixed.
+func unmarshal(text []byte, into any) (twice []finding, err error) {
+	strict, err := kjson.UnmarshalStrict(text, into, kjson.DisallowDuplicateFields)
+	for _, e := range strict {
+		var field kjson.FieldError
+		if errors.As(e, &field) {
+			twice = append(twice, finding{diag.Error, diag.FieldTwice, field.FieldPath(), "stands twice: the object is left out", ""})
+		}
+	}
+	return twice, err
+}
+
 func decodeService(text []byte) (object, []finding, error) {
 	var in corev1.Service
-	err := kjson.UnmarshalCaseSensitivePreserveInts(text, &in)
+	twice, err := unmarshal(text, &in)
 	defaultService(&in)
 	svc := FromService(&in)
 	return object{name: svc.Object, put: func(s *Snapshot) bool {
 		old := s.Service(svc.Name)
 		s.SetService(svc)
 		return old != nil
-	}}, checkService(&in), err
+	}}, append(twice, checkService(&in)...), err
 }
 
 func decodeSlice(text []byte) (object, []finding, error) {
 	var in discoveryv1.EndpointSlice
-	err := kjson.UnmarshalCaseSensitivePreserveInts(text, &in)
-	return finishSlice(&in, text, err)
+	twice, err := unmarshal(text, &in)
+	return finishSlice(&in, text, twice, err)
 }
 
 func decodeSliceV1beta1(text []byte) (object, []finding, error) {
 	var in discoveryv1beta1.EndpointSlice
-	err := kjson.UnmarshalCaseSensitivePreserveInts(text, &in)
-	return finishSlice(sliceFromV1beta1(&in), text, err)
+	twice, err := unmarshal(text, &in)
+	return finishSlice(sliceFromV1beta1(&in), text, twice, err)
 }
 
-func finishSlice(in *discoveryv1.EndpointSlice, text []byte, err error) (object, []finding, error) {
+func finishSlice(in *discoveryv1.EndpointSlice, text []byte, twice []finding, err error) (object, []finding, error) {
 	defaultNamespace(&in.ObjectMeta)
 	defaultEndpointPorts(in.Ports, text)
 	slice := FromEndpointSlice(in)
@@ -148,43 +162,43 @@ func finishSlice(in *discoveryv1.EndpointSlice, text []byte, err error) (object,
 		old := s.slices[slice.Name]
 		s.SetSlice(slice)
 		return old != nil
-	}}, checkSlice(in), err
+	}}, append(twice, checkSlice(in)...), err
 }
 
 func decodeEndpoints(text []byte) (object, []finding, error) {
 	var in corev1.Endpoints
-	err := kjson.UnmarshalCaseSensitivePreserveInts(text, &in)
+	twice, err := unmarshal(text, &in)
 	defaultNamespace(&in.ObjectMeta)
 	name, slices := nameOf(&in.ObjectMeta), FromEndpoints(&in)
 	return object{name: objectName("Endpoints", &in.ObjectMeta), put: func(s *Snapshot) bool {
 		_, old := s.legacy[name]
 		s.SetEndpoints(name, slices)
 		return old
-	}}, checkEndpoints(&in), err
+	}}, append(twice, checkEndpoints(&in)...), err
 }
 
 func decodeNode(text []byte) (object, []finding, error) {
 	var in corev1.Node
-	err := kjson.UnmarshalCaseSensitivePreserveInts(text, &in)
+	twice, err := unmarshal(text, &in)
 	in.Namespace = ""
 	node := FromNode(&in)
 	return object{name: objectName("Node", &in.ObjectMeta), put: func(s *Snapshot) bool {
 		old := s.Node(node.Name)
 		s.SetNode(node)
 		return old != nil
-	}}, checkNode(&in), err
+	}}, append(twice, checkNode(&in)...), err
 }
 
 func decodeServiceCIDR(text []byte) (object, []finding, error) {
 	var in networkingv1.ServiceCIDR
-	err := kjson.UnmarshalCaseSensitivePreserveInts(text, &in)
+	twice, err := unmarshal(text, &in)
 	in.Namespace = ""
 	cidr := FromServiceCIDR(&in)
 	return object{name: objectName("ServiceCIDR", &in.ObjectMeta), put: func(s *Snapshot) bool {
 		old := s.cidrs[cidr.Name]
 		s.SetServiceCIDR(cidr)
 		return old != nil
-	}}, checkServiceCIDR(&in), err
+	}}, append(twice, checkServiceCIDR(&in)...), err
 }
 
 // explain takes an error of the JSON decoder apart: where in the text it is,

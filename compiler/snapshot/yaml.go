@@ -2,8 +2,10 @@ package snapshot
 
 import (
 	"bytes"
+	"strconv"
 	"strings"
 
+	goyaml "go.yaml.in/yaml/v3"
 	"sigs.k8s.io/yaml"
 )
 
@@ -11,13 +13,53 @@ import (
 // those of sigs.k8s.io/yaml. Block YAML as kubectl prints it, which is nearly
 // all there is, takes a way that is some twenty times as fast, and keeps its
 // line breaks, so that a place in the JSON has the line in the YAML.
-// FuzzTranscode holds the two ways against each other.
+// Keys that stand twice are still there in what the fast way writes, and an error
+// of the other one. FuzzTranscode holds the two ways against each other.
 func toJSON(doc []byte) (text []byte, lines bool, err error) {
 	if out, ok := transcode(doc); ok {
 		return out, true, nil
 	}
-	out, err := yaml.YAMLToJSON(doc)
+	out, err := yaml.YAMLToJSONStrict(doc)
+	if err != nil {
+		if twice := findTwice(doc); twice != nil {
+			return nil, false, twice
+		}
+		out, err = yaml.YAMLToJSON(doc) // beside a key that is merged the same one may stand
+	}
 	return out, false, err
+}
+
+// A twiceError is a key that stands in its mapping already.
+type twiceError struct {
+	key *goyaml.Node
+}
+
+func (e *twiceError) Error() string {
+	return "key " + strconv.Quote(e.key.Value) + " stands twice: nothing of it is taken"
+}
+
+// findTwice returns the first such key in a document, or nil.
+func findTwice(doc []byte) *twiceError {
+	var root goyaml.Node
+	if goyaml.Unmarshal(doc, &root) != nil {
+		return nil
+	}
+	var find func(n *goyaml.Node) *twiceError
+	find = func(n *goyaml.Node) *twiceError {
+		seen := map[string]bool{}
+		for i, child := range n.Content {
+			if isKey := n.Kind == goyaml.MappingNode && i%2 == 0 && child.Kind == goyaml.ScalarNode; isKey {
+				if seen[child.Value] {
+					return &twiceError{child}
+				}
+				seen[child.Value] = true
+			} else if e := find(child); e != nil {
+				return e
+			}
+		}
+		return nil
+	}
+	return find(&root)
 }
 
 // A transcoder reads block YAML line by line and writes JSON. Whatever it is
