@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/ir"
@@ -25,48 +26,38 @@ func dialDevice() (*device, error) {
 
 // index returns the device's; 0: there is none.
 func (d *device) index(ctx context.Context) (index uint32, err error) {
-	err = d.dump(ctx,
-		func(b *batch) {
-			b.message(unix.RTM_GETLINK, 0)
-			b.b = append(b.b, make([]byte, unix.SizeofIfInfomsg)...)
-			b.text(unix.IFLA_IFNAME, ir.IPVSDevice)
-		},
-		func() {},
-		func(body []byte) error {
-			index = binary.NativeEndian.Uint32(body[4:])
-			return nil
-		})
+	ask := message(unix.RTM_GETLINK, 0, make([]byte, unix.SizeofIfInfomsg), func(ae *netlink.AttributeEncoder) {
+		ae.String(unix.IFLA_IFNAME, ir.IPVSDevice)
+	})
+	err = d.dump(ctx, ask, unix.SizeofIfInfomsg, func() {}, func(body []byte) { index = binary.NativeEndian.Uint32(body[4:]) })
 	if errors.Is(err, unix.ENODEV) {
 		err = nil
 	}
 	return index, wrapped("device "+ir.IPVSDevice, err)
 }
 
-// link writes a request for a dummy device.
-func link(b *batch, kind, flags uint16, name string, rest func()) {
-	b.message(kind, flags)
-	b.b = append(b.b, make([]byte, unix.SizeofIfInfomsg)...)
-	b.text(unix.IFLA_IFNAME, name)
-	b.nested(unix.IFLA_LINKINFO, func() { b.attribute(unix.IFLA_INFO_KIND, []byte("dummy")...) })
-	if rest != nil {
-		rest()
-	}
+// newLink returns a request for a dummy device; rest adds attributes, where it is
+// not nil.
+func newLink(name string, rest func(*netlink.AttributeEncoder)) netlink.Message {
+	return message(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, make([]byte, unix.SizeofIfInfomsg), func(ae *netlink.AttributeEncoder) {
+		ae.String(unix.IFLA_IFNAME, name)
+		nested(ae, unix.IFLA_LINKINFO, func(ae *netlink.AttributeEncoder) { ae.Bytes(unix.IFLA_INFO_KIND, []byte("dummy")) })
+		if rest != nil {
+			rest(ae)
+		}
+	})
 }
 
 // make makes the device. It stays down: addresses are the node's all the same.
 func (d *device) make(ctx context.Context) error {
-	return d.one(ctx, func(b *batch) {
-		link(b, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, ir.IPVSDevice, nil)
-	})
+	return d.one(ctx, newLink(ir.IPVSDevice, nil))
 }
 
 // remove removes the device with its addresses.
 func (d *device) remove(ctx context.Context) error {
-	err := d.one(ctx, func(b *batch) {
-		b.message(unix.RTM_DELLINK, 0)
-		b.b = append(b.b, make([]byte, unix.SizeofIfInfomsg)...)
-		b.text(unix.IFLA_IFNAME, ir.IPVSDevice)
-	})
+	err := d.one(ctx, message(unix.RTM_DELLINK, 0, make([]byte, unix.SizeofIfInfomsg), func(ae *netlink.AttributeEncoder) {
+		ae.String(unix.IFLA_IFNAME, ir.IPVSDevice)
+	}))
 	if errors.Is(err, unix.ENODEV) {
 		return nil
 	}
@@ -80,9 +71,7 @@ func (d *device) possible(ctx context.Context) error {
 	if index, err := d.index(ctx); err != nil || index != 0 {
 		return err
 	}
-	err := d.one(ctx, func(b *batch) {
-		link(b, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, "proxyc-probe", func() { b.number(unix.IFLA_NUM_TX_QUEUES, 0) })
-	})
+	err := d.one(ctx, newLink("proxyc-probe", func(ae *netlink.AttributeEncoder) { ae.Uint32(unix.IFLA_NUM_TX_QUEUES, 0) }))
 	switch {
 	case errors.Is(err, unix.EOPNOTSUPP):
 		return fmt.Errorf("device %s: the kernel has no dummy devices: modprobe dummy", ir.IPVSDevice)
@@ -92,19 +81,18 @@ func (d *device) possible(ctx context.Context) error {
 	return wrapped("device "+ir.IPVSDevice, err)
 }
 
-// address writes a request for an address. No neighbour is asked whether it has
-// it, too.
-func (d *device) address(b *batch, kind, flags uint16, index uint32, a netip.Addr) {
-	b.message(kind, flags)
+// boundAddress returns a request about an address of a device. No neighbour is
+// asked whether it has it, too.
+func boundAddress(kind, flags uint16, index uint32, a netip.Addr) netlink.Message {
 	const noDAD = 0x02 // IFA_F_NODAD
-	head := [4]byte{byte(addressFamily(a)), byte(a.BitLen()), 0, 0}
+	head := []byte{byte(addressFamily(a)), byte(a.BitLen()), 0, 0}
 	if a.Is6() {
 		head[2] = noDAD
 	}
-	b.b = append(b.b, head[:]...)
-	b.b = binary.NativeEndian.AppendUint32(b.b, index)
-	b.attribute(unix.IFA_LOCAL, a.AsSlice()...)
-	b.attribute(unix.IFA_ADDRESS, a.AsSlice()...)
+	return message(kind, flags, binary.NativeEndian.AppendUint32(head, index), func(ae *netlink.AttributeEncoder) {
+		ae.Bytes(unix.IFA_LOCAL, a.AsSlice())
+		ae.Bytes(unix.IFA_ADDRESS, a.AsSlice())
+	})
 }
 
 // addresses returns those of the device with an index, and those of all others.
@@ -113,13 +101,10 @@ func (d *device) addresses(ctx context.Context, f ir.Family, index uint32) (boun
 	if f == ir.IPv6 {
 		family = unix.AF_INET6
 	}
-	err = d.dump(ctx,
-		func(b *batch) {
-			b.message(unix.RTM_GETADDR, unix.NLM_F_DUMP)
-			b.b = append(b.b, family, 0, 0, 0, 0, 0, 0, 0)
-		},
+	ask := message(unix.RTM_GETADDR, unix.NLM_F_DUMP, []byte{family, 0, 0, 0, 0, 0, 0, 0}, nil)
+	err = d.dump(ctx, ask, unix.SizeofIfAddrmsg,
 		func() { bound, others = map[netip.Addr]bool{}, map[netip.Addr]bool{} },
-		func(body []byte) error {
+		func(body []byte) {
 			a := parseAddress(body)
 			switch on := binary.NativeEndian.Uint32(body[4:]); {
 			case !a.IsValid() || !f.Has(a):
@@ -128,13 +113,12 @@ func (d *device) addresses(ctx context.Context, f ir.Family, index uint32) (boun
 			case !a.IsLinkLocalUnicast(): // the kernel's own, should somebody set the device up
 				bound[a] = true
 			}
-			return nil
 		})
 	return bound, others, wrapped("addresses", err)
 }
 
 func parseAddress(body []byte) (a netip.Addr) {
-	attributes(body[8:], func(kind uint16, value []byte) {
+	attributes(body[unix.SizeofIfAddrmsg:], func(kind uint16, value []byte) {
 		if kind == unix.IFA_LOCAL || kind == unix.IFA_ADDRESS && !a.IsValid() {
 			a, _ = netip.AddrFromSlice(value)
 		}

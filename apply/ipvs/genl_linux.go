@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/ir"
@@ -74,18 +75,15 @@ func dialIPVS(ctx context.Context) (*genl, error) {
 		return nil, err
 	}
 	g := &genl{socket: s}
-	ask := func(b *batch) {
-		b.message(unix.GENL_ID_CTRL, 0)
-		b.b = append(b.b, unix.CTRL_CMD_GETFAMILY, 1, 0, 0)
-		b.text(unix.CTRL_ATTR_FAMILY_NAME, "IPVS")
-	}
-	err = s.dump(ctx, ask, func() {}, func(body []byte) error {
-		attributes(body[4:], func(kind uint16, value []byte) {
+	ask := message(unix.GENL_ID_CTRL, 0, []byte{unix.CTRL_CMD_GETFAMILY, 1, 0, 0}, func(ae *netlink.AttributeEncoder) {
+		ae.String(unix.CTRL_ATTR_FAMILY_NAME, "IPVS")
+	})
+	err = s.dump(ctx, ask, genlHead, func() {}, func(body []byte) {
+		attributes(body[genlHead:], func(kind uint16, value []byte) {
 			if kind == unix.CTRL_ATTR_FAMILY_ID {
 				g.family = binary.NativeEndian.Uint16(value)
 			}
 		})
-		return nil
 	})
 	if errors.Is(err, unix.ENOENT) {
 		err = errNoIPVS
@@ -97,38 +95,41 @@ func dialIPVS(ctx context.Context) (*genl, error) {
 	return g, nil
 }
 
-func (g *genl) command(b *batch, cmd uint8, flags uint16) {
-	b.message(g.family, flags)
-	b.b = append(b.b, cmd, 1, 0, 0)
+// genlHead is the length of what comes before the attributes.
+const genlHead = unix.GENL_HDRLEN
+
+func (g *genl) command(cmd uint8, flags uint16, write func(*netlink.AttributeEncoder)) netlink.Message {
+	return message(g.family, flags, []byte{cmd, 1, 0, 0}, write)
 }
 
-// write writes a request about virtual or real servers.
-func (g *genl) write(b *batch, r *request) {
+// request returns one about virtual or real servers.
+func (g *genl) request(r *request) netlink.Message {
 	cmd := map[operation]uint8{
 		addServer: cmdNewService, setServer: cmdSetService, removeServer: cmdDelService,
 		addDest: cmdNewDest, setDest: cmdSetDest, removeDest: cmdDelDest, setTimeouts: cmdSetConfig,
 	}[r.op]
-	g.command(b, cmd, 0)
-	if r.op == setTimeouts {
-		b.number(attrTimeoutTCP, uint32(r.times.tcp/time.Second))
-		b.number(attrTimeoutTCPFin, uint32(r.times.tcpFin/time.Second))
-		b.number(attrTimeoutUDP, uint32(r.times.udp/time.Second))
-		return
-	}
-	service(b, r.server, r.op == addServer || r.op == setServer)
-	if r.dest != nil {
-		b.nested(attrDest, func() {
-			b.attribute(destAddr, r.dest.AddrPort.Addr().AsSlice()...)
-			b.bigShort(destPort, r.dest.AddrPort.Port())
-			if r.op == removeDest {
-				return
-			}
-			b.number(destMethod, 0)
-			b.number(destWeight, r.dest.Weight)
-			b.number(destUpper, 0)
-			b.number(destLower, 0)
-		})
-	}
+	return g.command(cmd, 0, func(ae *netlink.AttributeEncoder) {
+		if r.op == setTimeouts {
+			ae.Uint32(attrTimeoutTCP, uint32(r.times.tcp/time.Second))
+			ae.Uint32(attrTimeoutTCPFin, uint32(r.times.tcpFin/time.Second))
+			ae.Uint32(attrTimeoutUDP, uint32(r.times.udp/time.Second))
+			return
+		}
+		service(ae, r.server, r.op == addServer || r.op == setServer)
+		if r.dest != nil {
+			nested(ae, attrDest, func(ae *netlink.AttributeEncoder) {
+				ae.Bytes(destAddr, r.dest.AddrPort.Addr().AsSlice())
+				bigShort(ae, destPort, r.dest.AddrPort.Port())
+				if r.op == removeDest {
+					return
+				}
+				ae.Uint32(destMethod, 0)
+				ae.Uint32(destWeight, r.dest.Weight)
+				ae.Uint32(destUpper, 0)
+				ae.Uint32(destLower, 0)
+			})
+		}
+	})
 }
 
 func addressFamily(a netip.Addr) uint16 {
@@ -138,20 +139,20 @@ func addressFamily(a netip.Addr) uint16 {
 	return unix.AF_INET6
 }
 
-func service(b *batch, v *rules.VirtualServer, whole bool) {
-	b.nested(attrService, func() {
-		b.short(svcFamily, addressFamily(v.Key.Addr))
-		b.short(svcProtocol, uint16(v.Key.Protocol))
-		b.attribute(svcAddr, v.Key.Addr.AsSlice()...)
-		b.bigShort(svcPort, v.Key.Port)
+func service(ae *netlink.AttributeEncoder, v *rules.VirtualServer, whole bool) {
+	nested(ae, attrService, func(ae *netlink.AttributeEncoder) {
+		ae.Uint16(svcFamily, addressFamily(v.Key.Addr))
+		ae.Uint16(svcProtocol, uint16(v.Key.Protocol))
+		ae.Bytes(svcAddr, v.Key.Addr.AsSlice())
+		bigShort(ae, svcPort, v.Key.Port)
 		if !whole {
 			return
 		}
-		b.text(svcScheduler, v.Scheduler)
+		ae.String(svcScheduler, v.Scheduler)
 		flags := binary.NativeEndian.AppendUint32(nil, uint32(v.Flags))
-		b.attribute(svcFlags, binary.NativeEndian.AppendUint32(flags, ^uint32(0))...)
-		b.number(svcTimeout, uint32(v.Timeout/time.Second))
-		b.number(svcNetmask, netmask(v.Key.Addr))
+		ae.Bytes(svcFlags, binary.NativeEndian.AppendUint32(flags, ^uint32(0)))
+		ae.Uint32(svcTimeout, uint32(v.Timeout/time.Second))
+		ae.Uint32(svcNetmask, netmask(v.Key.Addr))
 	})
 }
 
@@ -167,20 +168,18 @@ func netmask(a netip.Addr) uint32 {
 // servers returns the virtual servers of a family without their real ones. Those
 // that go by packet marks are nobody's business here.
 func (g *genl) servers(ctx context.Context, f ir.Family) (all []*server, err error) {
-	err = g.dump(ctx,
-		func(b *batch) { g.command(b, cmdGetService, unix.NLM_F_DUMP) },
+	err = g.dump(ctx, g.command(cmdGetService, unix.NLM_F_DUMP, nil), genlHead,
 		func() { all = nil },
-		func(body []byte) error {
+		func(body []byte) {
 			if v := parseServer(body); v != nil && f.Has(v.Key.Addr) {
 				all = append(all, v)
 			}
-			return nil
 		})
 	return all, wrapped("virtual servers", err)
 }
 
 func parseServer(body []byte) (v *server) {
-	attributes(body[4:], func(kind uint16, nested []byte) {
+	attributes(body[genlHead:], func(kind uint16, nested []byte) {
 		if kind != attrService {
 			return
 		}
@@ -235,17 +234,15 @@ func text(value []byte) string { return strings.TrimRight(string(value), "\x00")
 
 // dests returns the real servers of a virtual server; none where that is not there.
 func (g *genl) dests(ctx context.Context, key ir.Match) (all map[netip.AddrPort]dest, err error) {
-	err = g.dump(ctx,
-		func(b *batch) {
-			g.command(b, cmdGetDest, unix.NLM_F_DUMP)
-			service(b, &rules.VirtualServer{Key: key}, false)
-		},
+	ask := g.command(cmdGetDest, unix.NLM_F_DUMP, func(ae *netlink.AttributeEncoder) {
+		service(ae, &rules.VirtualServer{Key: key}, false)
+	})
+	err = g.dump(ctx, ask, genlHead,
 		func() { all = map[netip.AddrPort]dest{} },
-		func(body []byte) error {
+		func(body []byte) {
 			if to, d := parseDest(body, addressFamily(key.Addr)); to.IsValid() {
 				all[to] = d
 			}
-			return nil
 		})
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) {
 		return nil, nil
@@ -254,7 +251,7 @@ func (g *genl) dests(ctx context.Context, key ir.Match) (all map[netip.AddrPort]
 }
 
 func parseDest(body []byte, family uint16) (to netip.AddrPort, d dest) {
-	attributes(body[4:], func(kind uint16, nested []byte) {
+	attributes(body[genlHead:], func(kind uint16, nested []byte) {
 		if kind != attrDest {
 			return
 		}
@@ -287,8 +284,8 @@ func parseDest(body []byte, family uint16) (to netip.AddrPort, d dest) {
 
 // timeouts reads those of the table of connections.
 func (g *genl) timeouts(ctx context.Context) (t timeouts, err error) {
-	err = g.dump(ctx, func(b *batch) { g.command(b, cmdGetConfig, 0) }, func() {}, func(body []byte) error {
-		attributes(body[4:], func(kind uint16, value []byte) {
+	err = g.dump(ctx, g.command(cmdGetConfig, 0, nil), genlHead, func() {}, func(body []byte) {
+		attributes(body[genlHead:], func(kind uint16, value []byte) {
 			if len(value) < 4 {
 				return
 			}
@@ -302,7 +299,6 @@ func (g *genl) timeouts(ctx context.Context) (t timeouts, err error) {
 				t.udp = seconds
 			}
 		})
-		return nil
 	})
 	return t, wrapped("timeouts of ipvs", err)
 }
@@ -311,19 +307,18 @@ func (g *genl) timeouts(ctx context.Context) (t timeouts, err error) {
 // can. It asks for a virtual server that cannot be: the kernel looks for the
 // scheduler first, and then refuses the netmask.
 func (g *genl) scheduler(ctx context.Context, name string) error {
-	err := g.one(ctx, func(b *batch) {
-		g.command(b, cmdNewService, 0)
-		b.nested(attrService, func() {
-			b.short(svcFamily, unix.AF_INET6)
-			b.short(svcProtocol, unix.IPPROTO_TCP)
-			b.attribute(svcAddr, netip.MustParseAddr("2001:db8::1").AsSlice()...)
-			b.bigShort(svcPort, 9)
-			b.text(svcScheduler, name)
-			b.attribute(svcFlags, make([]byte, 8)...)
-			b.number(svcTimeout, 0)
-			b.number(svcNetmask, 0)
+	err := g.one(ctx, g.command(cmdNewService, 0, func(ae *netlink.AttributeEncoder) {
+		nested(ae, attrService, func(ae *netlink.AttributeEncoder) {
+			ae.Uint16(svcFamily, unix.AF_INET6)
+			ae.Uint16(svcProtocol, unix.IPPROTO_TCP)
+			ae.Bytes(svcAddr, netip.MustParseAddr("2001:db8::1").AsSlice())
+			bigShort(ae, svcPort, 9)
+			ae.String(svcScheduler, name)
+			ae.Bytes(svcFlags, make([]byte, 8))
+			ae.Uint32(svcTimeout, 0)
+			ae.Uint32(svcNetmask, 0)
 		})
-	})
+	}))
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return fmt.Errorf("ipvs.scheduler: the kernel has none that is called %q: modprobe ip_vs_%s", name, name)

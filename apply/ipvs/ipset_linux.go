@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -16,7 +17,6 @@ import (
 )
 
 const (
-	nested       = unix.NLA_F_NESTED
 	networkOrder = unix.NLA_F_NET_BYTEORDER
 	hashSize     = 1024 // that sets begin with; they grow
 	// grownName is that of a set while it is filled to take the place of another.
@@ -45,10 +45,15 @@ func dialSets() (*ipset, error) {
 	return &ipset{s}, nil
 }
 
-func (s *ipset) command(b *batch, cmd uint16, flags uint16) {
-	b.message(unix.NFNL_SUBSYS_IPSET<<8|cmd, flags)
-	b.b = append(b.b, unix.AF_INET, nl.NFNETLINK_V0, 0, 0)
-	b.attribute(nl.IPSET_ATTR_PROTOCOL, nl.IPSET_PROTOCOL)
+// setsHead is the length of what comes before the attributes.
+const setsHead = 4 // struct nfgenmsg
+
+// setsCommand returns a request.
+func setsCommand(cmd, flags uint16, write func(*netlink.AttributeEncoder)) netlink.Message {
+	return message(unix.NFNL_SUBSYS_IPSET<<8|cmd, flags, []byte{unix.AF_INET, nl.NFNETLINK_V0, 0, 0}, func(ae *netlink.AttributeEncoder) {
+		ae.Uint8(nl.IPSET_ATTR_PROTOCOL, nl.IPSET_PROTOCOL)
+		write(ae)
+	})
 }
 
 // revision is the oldest form of a type that does what is needed, so that any
@@ -65,12 +70,11 @@ func revision(t rules.SetType) byte {
 
 // hasType finds out whether the kernel has a type of sets, and lets it load it.
 func (s *ipset) hasType(ctx context.Context, t rules.SetType, f ir.Family) error {
-	ask := func(b *batch) {
-		s.command(b, nl.IPSET_CMD_TYPE, 0)
-		b.text(nl.IPSET_ATTR_TYPENAME, t.String())
-		b.attribute(nl.IPSET_ATTR_FAMILY, byte(familyOf(t, f)))
-	}
-	err := s.dump(ctx, ask, func() {}, func([]byte) error { return nil })
+	ask := setsCommand(nl.IPSET_CMD_TYPE, 0, func(ae *netlink.AttributeEncoder) {
+		ae.String(nl.IPSET_ATTR_TYPENAME, t.String())
+		ae.Uint8(nl.IPSET_ATTR_FAMILY, byte(familyOf(t, f)))
+	})
+	err := s.dump(ctx, ask, setsHead, func() {}, func([]byte) {})
 	switch {
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EOPNOTSUPP):
 		return errNoSets
@@ -105,67 +109,68 @@ func familyOf(t rules.SetType, f ir.Family) uint16 {
 	return unix.AF_INET
 }
 
-// write writes a request about an element, or makes a set.
-func (s *ipset) write(b *batch, r *request) {
+// request returns one about an element, or to make a set.
+func (s *ipset) request(r *request) netlink.Message {
 	switch r.op {
 	case makeSet:
-		s.create(b, r.set.Name(r.family), r.set.Type(), r.family, r.max)
+		return newSet(r.set.Name(r.family), r.set.Type(), r.family, r.max)
 	case addElement:
-		s.element(b, nl.IPSET_CMD_ADD, r.element.Set.Name(r.family), &r.element.ElementKey)
-	case removeElement:
-		s.element(b, nl.IPSET_CMD_DEL, r.element.Set.Name(r.family), &r.element.ElementKey)
+		return element(nl.IPSET_CMD_ADD, r.element.Set.Name(r.family), &r.element.ElementKey)
 	}
+	return element(nl.IPSET_CMD_DEL, r.element.Set.Name(r.family), &r.element.ElementKey)
 }
 
-func (s *ipset) create(b *batch, name string, t rules.SetType, f ir.Family, most int) {
-	s.command(b, nl.IPSET_CMD_CREATE, unix.NLM_F_EXCL)
-	b.text(nl.IPSET_ATTR_SETNAME, name)
-	b.text(nl.IPSET_ATTR_TYPENAME, t.String())
-	b.attribute(nl.IPSET_ATTR_REVISION, revision(t))
-	b.attribute(nl.IPSET_ATTR_FAMILY, byte(familyOf(t, f)))
-	b.nested(nl.IPSET_ATTR_DATA|nested, func() {
-		if t == rules.BitmapPort {
-			b.bigShort(nl.IPSET_ATTR_PORT_FROM|networkOrder, 0)
-			b.bigShort(nl.IPSET_ATTR_PORT_TO|networkOrder, 65535)
-			return
-		}
-		b.big(nl.IPSET_ATTR_HASHSIZE|networkOrder, hashSize)
-		b.big(nl.IPSET_ATTR_MAXELEM|networkOrder, uint32(most))
+func newSet(name string, t rules.SetType, f ir.Family, most int) netlink.Message {
+	return setsCommand(nl.IPSET_CMD_CREATE, unix.NLM_F_EXCL, func(ae *netlink.AttributeEncoder) {
+		ae.String(nl.IPSET_ATTR_SETNAME, name)
+		ae.String(nl.IPSET_ATTR_TYPENAME, t.String())
+		ae.Uint8(nl.IPSET_ATTR_REVISION, revision(t))
+		ae.Uint8(nl.IPSET_ATTR_FAMILY, byte(familyOf(t, f)))
+		nested(ae, nl.IPSET_ATTR_DATA, func(ae *netlink.AttributeEncoder) {
+			if t == rules.BitmapPort {
+				bigShort(ae, nl.IPSET_ATTR_PORT_FROM|networkOrder, 0)
+				bigShort(ae, nl.IPSET_ATTR_PORT_TO|networkOrder, 65535)
+				return
+			}
+			big(ae, nl.IPSET_ATTR_HASHSIZE|networkOrder, hashSize)
+			big(ae, nl.IPSET_ATTR_MAXELEM|networkOrder, uint32(most))
+		})
 	})
 }
 
-// element writes a request for one element. That it is there already, or is gone,
+// element returns a request for one element. That it is there already, or is gone,
 // is no error.
-func (s *ipset) element(b *batch, cmd uint16, name string, k *rules.ElementKey) {
-	s.command(b, cmd, 0)
-	b.text(nl.IPSET_ATTR_SETNAME, name)
+func element(cmd uint16, name string, k *rules.ElementKey) netlink.Message {
 	t := k.Set.Type()
-	ip := func(kind uint16, a netip.Addr) {
-		b.nested(kind|nested, func() {
+	ip := func(ae *netlink.AttributeEncoder, kind uint16, a netip.Addr) {
+		nested(ae, kind, func(ae *netlink.AttributeEncoder) {
 			if a.Is4() {
-				b.attribute(nl.IPSET_ATTR_IPADDR_IPV4|networkOrder, a.AsSlice()...)
+				ae.Bytes(nl.IPSET_ATTR_IPADDR_IPV4|networkOrder, a.AsSlice())
 			} else {
-				b.attribute(nl.IPSET_ATTR_IPADDR_IPV6|networkOrder, a.AsSlice()...)
+				ae.Bytes(nl.IPSET_ATTR_IPADDR_IPV6|networkOrder, a.AsSlice())
 			}
 		})
 	}
-	b.nested(nl.IPSET_ATTR_DATA|nested, func() {
-		if t != rules.BitmapPort {
-			ip(nl.IPSET_ATTR_IP, k.Addr)
-		}
-		if t != rules.HashIP {
-			b.bigShort(nl.IPSET_ATTR_PORT|networkOrder, k.Number)
-		}
-		if t != rules.HashIP && t != rules.BitmapPort {
-			b.attribute(nl.IPSET_ATTR_PROTO, byte(k.Protocol))
-		}
-		switch t {
-		case rules.HashIPPortIP:
-			ip(nl.IPSET_ATTR_IP2, k.Source.Addr())
-		case rules.HashIPPortNet:
-			ip(nl.IPSET_ATTR_IP2, k.Source.Addr())
-			b.attribute(nl.IPSET_ATTR_CIDR2, byte(k.Source.Bits()))
-		}
+	return setsCommand(cmd, 0, func(ae *netlink.AttributeEncoder) {
+		ae.String(nl.IPSET_ATTR_SETNAME, name)
+		nested(ae, nl.IPSET_ATTR_DATA, func(ae *netlink.AttributeEncoder) {
+			if t != rules.BitmapPort {
+				ip(ae, nl.IPSET_ATTR_IP, k.Addr)
+			}
+			if t != rules.HashIP {
+				bigShort(ae, nl.IPSET_ATTR_PORT|networkOrder, k.Number)
+			}
+			if t != rules.HashIP && t != rules.BitmapPort {
+				ae.Uint8(nl.IPSET_ATTR_PROTO, byte(k.Protocol))
+			}
+			switch t {
+			case rules.HashIPPortIP:
+				ip(ae, nl.IPSET_ATTR_IP2, k.Source.Addr())
+			case rules.HashIPPortNet:
+				ip(ae, nl.IPSET_ATTR_IP2, k.Source.Addr())
+				ae.Uint8(nl.IPSET_ATTR_CIDR2, byte(k.Source.Bits()))
+			}
+		})
 	})
 }
 
@@ -174,14 +179,13 @@ func (s *ipset) element(b *batch, cmd uint16, name string, k *rules.ElementKey) 
 func (s *ipset) read(ctx context.Context, name rules.Set, f ir.Family) (found *set, err error) {
 	want := name.Type()
 	foreign := ""
-	err = s.dump(ctx,
-		func(b *batch) {
-			s.command(b, nl.IPSET_CMD_LIST, unix.NLM_F_DUMP)
-			b.text(nl.IPSET_ATTR_SETNAME, name.Name(f))
-		},
+	ask := setsCommand(nl.IPSET_CMD_LIST, unix.NLM_F_DUMP, func(ae *netlink.AttributeEncoder) {
+		ae.String(nl.IPSET_ATTR_SETNAME, name.Name(f))
+	})
+	err = s.dump(ctx, ask, setsHead,
 		func() { found = &set{elements: map[rules.ElementKey]bool{}} },
-		func(body []byte) error {
-			attributes(body[4:], func(kind uint16, value []byte) {
+		func(body []byte) {
+			attributes(body[setsHead:], func(kind uint16, value []byte) {
 				switch kind {
 				case nl.IPSET_ATTR_TYPENAME:
 					if text(value) != want.String() {
@@ -201,7 +205,6 @@ func (s *ipset) read(ctx context.Context, name rules.Set, f ir.Family) (found *s
 					attributes(value, func(_ uint16, value []byte) { found.elements[parseElement(name, value)] = true })
 				}
 			})
-			return nil
 		})
 	switch {
 	case errors.Is(err, unix.ENOENT):
@@ -254,7 +257,7 @@ func (s *ipset) grow(ctx context.Context, r *request) error {
 		return errors.Join(err, errMissing)
 	}
 	s.destroy(ctx, grownName) // of a process that was killed; what is wrong with it shows when it is made
-	if err := s.one(ctx, func(b *batch) { s.create(b, grownName, r.set.Type(), r.family, r.max) }); err != nil {
+	if err := s.one(ctx, newSet(grownName, r.set.Type(), r.family, r.max)); err != nil {
 		return err
 	}
 	keys := make([]rules.ElementKey, 0, len(have.elements))
@@ -262,23 +265,21 @@ func (s *ipset) grow(ctx context.Context, r *request) error {
 		keys = append(keys, k)
 	}
 	var no error
-	err = s.all(ctx, len(keys), func(b *batch, i int) { s.element(b, nl.IPSET_CMD_ADD, grownName, &keys[i]) }, func(_ int, err error) { no = err })
+	err = s.all(ctx, len(keys), func(i int) netlink.Message { return element(nl.IPSET_CMD_ADD, grownName, &keys[i]) }, func(_ int, err error) { no = err })
 	if err = errors.Join(err, no); err == nil {
-		err = s.one(ctx, func(b *batch) {
-			s.command(b, nl.IPSET_CMD_SWAP, 0)
-			b.text(nl.IPSET_ATTR_SETNAME, r.set.Name(r.family))
-			b.text(nl.IPSET_ATTR_SETNAME2, grownName)
-		})
+		err = s.one(ctx, setsCommand(nl.IPSET_CMD_SWAP, 0, func(ae *netlink.AttributeEncoder) {
+			ae.String(nl.IPSET_ATTR_SETNAME, r.set.Name(r.family))
+			ae.String(nl.IPSET_ATTR_SETNAME2, grownName)
+		}))
 	}
 	return errors.Join(err, s.destroy(ctx, grownName))
 }
 
 // destroy removes a set, if there is one.
 func (s *ipset) destroy(ctx context.Context, name string) error {
-	err := s.one(ctx, func(b *batch) {
-		s.command(b, nl.IPSET_CMD_DESTROY, 0)
-		b.text(nl.IPSET_ATTR_SETNAME, name)
-	})
+	err := s.one(ctx, setsCommand(nl.IPSET_CMD_DESTROY, 0, func(ae *netlink.AttributeEncoder) {
+		ae.String(nl.IPSET_ATTR_SETNAME, name)
+	}))
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/ir"
@@ -140,9 +141,9 @@ func part(r *request) int {
 func (n *node) some(ctx context.Context, requests []request, fail func(int, error)) error {
 	switch part(&requests[0]) {
 	case partSets:
-		return n.sets.all(ctx, len(requests), func(b *batch, i int) { n.sets.write(b, &requests[i]) }, fail)
+		return n.sets.all(ctx, len(requests), func(i int) netlink.Message { return n.sets.request(&requests[i]) }, fail)
 	case partServers:
-		return n.ipvs.all(ctx, len(requests), func(b *batch, i int) { n.ipvs.write(b, &requests[i]) }, fail)
+		return n.ipvs.all(ctx, len(requests), func(i int) netlink.Message { return n.ipvs.request(&requests[i]) }, fail)
 	case partAddresses:
 		return n.addresses(ctx, requests, fail)
 	}
@@ -171,12 +172,12 @@ func (n *node) addresses(ctx context.Context, requests []request, fail func(int,
 		}
 		return nil
 	}
-	return n.device.all(ctx, len(requests), func(b *batch, i int) {
+	return n.device.all(ctx, len(requests), func(i int) netlink.Message {
 		kind, flags := uint16(unix.RTM_NEWADDR), uint16(unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 		if requests[i].op == removeAddress {
 			kind, flags = unix.RTM_DELADDR, 0
 		}
-		n.device.address(b, kind, flags, index, requests[i].element.Addr)
+		return boundAddress(kind, flags, index, requests[i].element.Addr)
 	}, fail)
 }
 

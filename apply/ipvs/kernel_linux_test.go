@@ -60,6 +60,9 @@ func TestOpenNamesWhatLacks(t *testing.T) {
 			if !strings.Contains(line, ": modprobe ") {
 				t.Errorf("no command mends: %s", line)
 			}
+			if strings.Contains(line, "answer") {
+				t.Errorf("the kernel was not understood: %s", line)
+			}
 		}
 		if diff := cmp.Diff(before, sh(t, "ip link; ipset list -n; iptables-nft-save")); diff != "" {
 			t.Errorf("touched:\n%s", diff)

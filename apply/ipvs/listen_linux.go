@@ -4,8 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"time"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/ir"
@@ -18,8 +18,8 @@ func (n *node) listen(ctx context.Context, tell func()) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, group := range [...]int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR} {
-		if err := unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group); err != nil {
+	for _, group := range [...]uint32{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR} {
+		if err := s.nl.JoinGroup(group); err != nil {
 			s.close()
 			return nil, wrapped("listening to addresses", err)
 		}
@@ -29,17 +29,12 @@ func (n *node) listen(ctx context.Context, tell func()) (func(), error) {
 		s.close()
 		return nil, err
 	}
-	// A short wait, so that the end of ctx is seen.
-	wait := unix.NsecToTimeval(int64(200 * time.Millisecond))
-	if err := unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err != nil {
-		s.close()
-		return nil, err
-	}
 	return func() {
 		defer s.close()
-		l := listener{socket: s, own: n.device.port, index: index}
+		defer context.AfterFunc(ctx, func() { s.close() })() // which ends what waits for news
+		l := listener{nl: s.nl, own: n.device.nl.PID(), index: index}
 		for ctx.Err() == nil {
-			if l.next() {
+			if l.next() && ctx.Err() == nil {
 				tell()
 			}
 		}
@@ -48,41 +43,31 @@ func (n *node) listen(ctx context.Context, tell func()) (func(), error) {
 
 // listener reads news.
 type listener struct {
-	*socket
+	nl    *netlink.Conn
 	own   uint32 // port by which our own changes go
 	index uint32 // of kube-ipvs0; 0: there was none yet
 }
 
-// next waits a while for news, and reports whether others changed something.
+// next waits for news, and reports whether others changed something. Where news
+// were lost, they did as far as anybody knows.
 func (l *listener) next() (foreign bool) {
-	n, _, err := unix.Recvfrom(l.fd, l.buf, 0)
-	if errors.Is(err, unix.ENOBUFS) {
-		return true // nobody knows
+	messages, err := l.nl.Receive()
+	for _, m := range messages {
+		foreign = l.met(m) || foreign
 	}
-	if err != nil || n <= 0 {
-		return false
-	}
-	for b := l.buf[:n]; len(b) >= 16; {
-		size := int(binary.NativeEndian.Uint32(b))
-		if size < 16 || size > len(b) {
-			return true
-		}
-		foreign = l.met(binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint32(b[12:]), b[16:size]) || foreign
-		b = b[min(len(b), (size+3)&^3):]
-	}
-	return foreign
+	return foreign || errors.Is(err, unix.ENOBUFS)
 }
 
 // met reports whether a message tells of another's change. The kernel names the
 // socket by which an address was changed.
-func (l *listener) met(kind uint16, port uint32, body []byte) bool {
-	if len(body) < 8 {
+func (l *listener) met(m netlink.Message) bool {
+	if len(m.Data) < unix.SizeofIfAddrmsg {
 		return false
 	}
-	on := binary.NativeEndian.Uint32(body[4:])
-	switch kind {
+	on := binary.NativeEndian.Uint32(m.Data[4:])
+	switch m.Header.Type {
 	case unix.RTM_NEWLINK:
-		attributes(body[min(len(body), unix.SizeofIfInfomsg):], func(kind uint16, value []byte) {
+		attributes(m.Data[min(len(m.Data), unix.SizeofIfInfomsg):], func(kind uint16, value []byte) {
 			if kind == unix.IFLA_IFNAME && text(value) == ir.IPVSDevice {
 				l.index = on
 			}
@@ -91,8 +76,8 @@ func (l *listener) met(kind uint16, port uint32, body []byte) bool {
 	case unix.RTM_DELLINK:
 		return on == l.index
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
-		a := parseAddress(body)
-		return on == l.index && port != l.own && !a.IsLinkLocalUnicast()
+		a := parseAddress(m.Data)
+		return on == l.index && m.Header.PID != l.own && !a.IsLinkLocalUnicast()
 	}
 	return false
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"unsafe"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply"
@@ -95,13 +96,11 @@ func (n *node) match(ctx context.Context, name string, v iptables.Variant) error
 		compatRev    = 2
 		compatType   = 3 // 0: a match
 	)
-	return missingMatch(n.sets.one(ctx, func(b *batch) {
-		b.message(subsysCompat<<8, 0)
-		b.b = append(b.b, unix.AF_INET, 0, 0, 0)
-		b.text(compatName, name)
-		b.big(compatRev, matchRevision(name))
-		b.big(compatType, 0)
-	}))
+	return missingMatch(n.sets.oneOfMany(ctx, message(subsysCompat<<8, 0, []byte{unix.AF_INET, 0, 0, 0}, func(ae *netlink.AttributeEncoder) {
+		ae.String(compatName, name)
+		big(ae, compatRev, matchRevision(name))
+		big(ae, compatType, 0)
+	})))
 }
 
 // matchRevision is the oldest form of a match that every kernel has which has it.
