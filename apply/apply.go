@@ -102,9 +102,15 @@ type IPVS struct {
 	// kube-proxy does.
 	ManageAll bool
 	// DrainDeadline is how long a backend that is wanted no longer keeps its
-	// connections; 0 means the dataplane's default.
+	// connections, and so a virtual server when the mode is left; 0 means
+	// apply.DrainDeadline.
 	DrainDeadline time.Duration
 }
+
+// DrainDeadline is how long ip_vs keeps connections to what is wanted no longer,
+// by default. It is longer than pods are commonly given to end; after it, who
+// still sends is most likely a client that does not know that its pod is gone.
+const DrainDeadline = time.Hour
 
 // Drain is a backend that serves the connections that it has, and gets no new
 // ones.

@@ -12,4 +12,11 @@ type Leftover struct {
 	// Remove takes it away, and nothing of anybody else's. It is no error when
 	// it is gone already.
 	Remove func(ctx context.Context) error
+	// Ease, where it is not nil, is for a change of modes, once the new rules are in
+	// force: it takes away what has no connections, and returns how many the rest has.
+	// It is called again until there are none.
+	Ease func(ctx context.Context) (connections int, err error)
+	// Eased reports whether it is only there until its connections end: no
+	// difference from what is wanted.
+	Eased bool
 }

@@ -99,7 +99,7 @@ func serveTCP(l net.Listener) {
 		}
 		go func() {
 			defer conn.Close()
-			answer := Answer{addrPort(conn.LocalAddr()), addrPort(conn.RemoteAddr())}
+			answer := Answer{Server: addrPort(conn.LocalAddr()), Client: addrPort(conn.RemoteAddr())}
 			for r := bufio.NewReader(conn); ; {
 				if _, err := r.ReadString('\n'); err != nil {
 					return
@@ -118,7 +118,7 @@ func serveUDP(conn packetConn, port uint16) {
 		if err != nil {
 			return
 		}
-		answer := Answer{netip.AddrPortFrom(at, port), addrPort(peer)}
+		answer := Answer{Server: netip.AddrPortFrom(at, port), Client: addrPort(peer)}
 		conn.write([]byte(answer.String()), at, peer)
 	}
 }

@@ -36,22 +36,35 @@ type LoadReport struct {
 	Tries    map[Probe]int
 	Answers  map[Probe]map[string]int // endpoint → how often it answered
 	Failures []LoadFailure            // in the order of their beginnings
+	// Late are tries that were answered after the client had sent something again, over TCP, or that took
+	// longer than it waits before it does.
+	Late []LoadFailure
 }
 
-// A LoadFailure is one try that got no answer.
+// A LoadFailure is one try that got no answer, or a late one.
 type LoadFailure struct {
-	Probe Probe
-	At    time.Time // when the try began
-	Why   string    // as from [Failure]
+	Probe   Probe
+	At, End time.Time // when the try began, and when it was given up or answered
+	Why     string    // as from [Failure], or resentWhy, or slowWhy
 }
+
+// Why tries are late.
+const (
+	resentWhy = "sent again"
+	slowWhy   = "slow"
+)
+
+// resendAfter is what the kernel waits at least before it sends something again.
+const resendAfter = 200 * time.Millisecond
 
 func (f LoadFailure) String() string {
-	return fmt.Sprintf("%s %s: %s", f.At.Format("15:04:05.000"), f.Probe, f.Why)
+	return fmt.Sprintf("%s %s: %s after %s", f.At.Format("15:04:05.000"), f.Probe, f.Why, f.End.Sub(f.At).Round(time.Millisecond))
 }
 
 // StartLoad begins to ask each probe rate times a second. A try that gets no answer within 0.9 s has
 // failed: a lost SYN is sent again after a second, and no gap may hide behind that. On a slow machine a try
-// has longer, and only what is refused, or lost over UDP, cannot hide.
+// has much longer, a gap shows in what had to be sent again, and each probe makes one try after the other and
+// rests ten times as long: a load that takes the whole machine would only measure itself.
 func (t *Topology) StartLoad(rate int, probes ...Probe) *Load {
 	l := &Load{
 		topo:    t,
@@ -60,10 +73,15 @@ func (t *Topology) StartLoad(rate int, probes ...Probe) *Load {
 		timeout: Patience(900 * time.Millisecond),
 		report:  LoadReport{Tries: map[Probe]int{}, Answers: map[Probe]map[string]int{}},
 	}
+	ask := func(p Probe) { l.keepAsking(p, time.Second/time.Duration(rate)) }
+	if l.timeout > time.Second {
+		l.timeout *= 4
+		ask = l.askOneByOne
+	}
 	l.report.Start = l.start
 	for _, p := range probes {
 		l.report.Answers[p] = map[string]int{}
-		l.probes.Go(func() { l.keepAsking(p, time.Second/time.Duration(rate)) })
+		l.probes.Go(func() { ask(p) })
 	}
 	return l
 }
@@ -73,8 +91,32 @@ func (l *Load) Stop() LoadReport {
 	close(l.stop)
 	l.probes.Wait()
 	l.tries.Wait()
-	slices.SortStableFunc(l.report.Failures, func(a, b LoadFailure) int { return a.At.Compare(b.At) })
+	for _, of := range [][]LoadFailure{l.report.Failures, l.report.Late} {
+		slices.SortStableFunc(of, func(a, b LoadFailure) int { return a.At.Compare(b.At) })
+	}
 	return l.report
+}
+
+// Asked waits until each probe has made n tries more, begun from now on.
+func (l *Load) Asked(n int) {
+	want := map[Probe]int{}
+	l.mu.Lock()
+	for p := range l.report.Answers {
+		want[p] = l.report.Tries[p] + n + 1 // one may be under way
+	}
+	l.mu.Unlock()
+	for {
+		l.mu.Lock()
+		behind := false
+		for p, n := range want {
+			behind = behind || l.report.Tries[p] < n
+		}
+		l.mu.Unlock()
+		if !behind {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
 }
 
 func (l *Load) keepAsking(p Probe, every time.Duration) {
@@ -90,15 +132,62 @@ func (l *Load) keepAsking(p Probe, every time.Duration) {
 	}
 }
 
+func (l *Load) askOneByOne(p Probe) {
+	for {
+		at := time.Now()
+		l.ask(p)
+		select {
+		case <-l.stop:
+			return
+		case <-time.After(10 * min(time.Since(at), resendAfter)):
+		}
+	}
+}
+
 func (l *Load) ask(p Probe) {
-	at := time.Now()
+	f := LoadFailure{Probe: p, At: time.Now()}
 	a, err := l.topo.Try(p.From, p.Proto, 0, p.To, l.timeout)
+	f.End = time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.report.Tries[p]++
 	if err != nil {
-		l.report.Failures = append(l.report.Failures, LoadFailure{Probe: p, At: at, Why: Failure(err)})
+		f.Why = Failure(err)
+		l.report.Failures = append(l.report.Failures, f)
 		return
 	}
+	switch {
+	case a.Resent > 0:
+		f.Why = resentWhy
+		l.report.Late = append(l.report.Late, f)
+	case f.End.Sub(f.At) > resendAfter:
+		f.Why = slowWhy
+		l.report.Late = append(l.report.Late, f)
+	}
 	l.report.Answers[p][l.topo.Name(a.Server.Addr())]++
+}
+
+// Gaps returns the troubles of a load that the rules are to blame for, and those that
+// may as well be the machine's: where something was lost, and at the same time
+// something of the controls, which need no rules. Who was refused was refused by
+// somebody, however slow the machine.
+func (r *LoadReport) Gaps(controls []Probe) (gaps, slow []LoadFailure) {
+	var both []LoadFailure
+	both = append(append(both, r.Failures...), r.Late...)
+	slices.SortStableFunc(both, func(a, b LoadFailure) int { return a.At.Compare(b.At) })
+	excused := func(f LoadFailure) bool {
+		return slices.ContainsFunc(both, func(c LoadFailure) bool {
+			return slices.Contains(controls, c.Probe) && !c.End.Before(f.At) && !f.End.Before(c.At)
+		})
+	}
+	for _, f := range both {
+		switch {
+		case f.Why == slowWhy, slices.Contains(controls, f.Probe):
+		case (f.Why == TimedOut || f.Why == resentWhy) && excused(f):
+			slow = append(slow, f)
+		default:
+			gaps = append(gaps, f)
+		}
+	}
+	return gaps, slow
 }

@@ -39,6 +39,11 @@ func TestLoad(t *testing.T) {
 	report := load.Stop()
 
 	missed := map[Probe]int{}
+	for _, f := range report.Late {
+		if f.Why == resentWhy {
+			missed[f.Probe]++
+		}
+	}
 	for _, f := range report.Failures {
 		missed[f.Probe]++
 		// A try may begin before the gap and be caught in it, but not for longer than it takes.
@@ -46,8 +51,12 @@ func TestLoad(t *testing.T) {
 			t.Errorf("%s: outside of the gap %s to %s", f, gap.Format("15:04:05.000"), mended.Format("15:04:05.000"))
 		}
 	}
+	want := 5
+	if Patience(time.Second) > time.Second {
+		want = 1 // it tries one after the other
+	}
 	for _, p := range []Probe{tcp, udp, sctp} {
-		if missed[p] < 5 {
+		if missed[p] < want {
 			t.Errorf("%s: %d failures of %d tries in a gap of 200 ms at 100 a second", p, missed[p], report.Tries[p])
 		}
 		if report.Answers[p]["pod1a"] == 0 || report.Answers[p]["pod2a"] == 0 {
@@ -56,6 +65,35 @@ func TestLoad(t *testing.T) {
 	}
 	if missed[direct] > 0 || report.Answers[direct]["node1"] != report.Tries[direct] {
 		t.Errorf("%s needs no rules: %d failures, answers %v of %d", direct, missed[direct], report.Answers[direct], report.Tries[direct])
+	}
+}
+
+// TestGaps: what was lost while a control was, too, is nobody's fault for sure; a refusal is.
+func TestGaps(t *testing.T) {
+	vip, direct := Probe{From: "ext"}, Probe{From: "node1"}
+	at := func(p Probe, from, to int, why string) LoadFailure {
+		return LoadFailure{Probe: p, At: time.UnixMilli(int64(from)), End: time.UnixMilli(int64(to)), Why: why}
+	}
+	for _, c := range []struct {
+		name           string
+		failures, late []LoadFailure
+		gaps, slow     int
+	}{
+		{"nothing", nil, nil, 0, 0},
+		{"lost alone", []LoadFailure{at(vip, 10, 20, TimedOut)}, nil, 1, 0},
+		{"late alone", nil, []LoadFailure{at(vip, 10, 20, resentWhy)}, 1, 0},
+		{"lost beside a late control", []LoadFailure{at(vip, 10, 20, TimedOut)}, []LoadFailure{at(direct, 19, 30, resentWhy)}, 0, 1},
+		{"late beside a lost control", []LoadFailure{at(direct, 1, 10, TimedOut)}, []LoadFailure{at(vip, 10, 20, resentWhy)}, 0, 1},
+		{"lost after a control", []LoadFailure{at(direct, 1, 9, TimedOut), at(vip, 10, 20, TimedOut)}, nil, 1, 0},
+		{"refused beside a control", []LoadFailure{at(direct, 1, 30, TimedOut), at(vip, 10, 20, Refused)}, nil, 1, 0},
+		{"sent again beside a slow control", nil, []LoadFailure{at(direct, 1, 300, slowWhy), at(vip, 10, 20, resentWhy)}, 0, 1},
+		{"slow alone", nil, []LoadFailure{at(vip, 10, 300, slowWhy)}, 0, 0},
+		{"a control alone", []LoadFailure{at(direct, 1, 30, TimedOut)}, nil, 0, 0},
+	} {
+		r := LoadReport{Failures: c.failures, Late: c.late}
+		if gaps, slow := r.Gaps([]Probe{direct}); len(gaps) != c.gaps || len(slow) != c.slow {
+			t.Errorf("%s: gaps %v, slow %v; want %d and %d", c.name, gaps, slow, c.gaps, c.slow)
+		}
 	}
 }
 

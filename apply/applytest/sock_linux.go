@@ -117,6 +117,9 @@ func Failure(err error) string {
 // An Answer is what an echo server says: the address it was reached at and the peer it saw.
 type Answer struct {
 	Server, Client netip.AddrPort
+	// Resent is how many segments the client had to send again until it had the answer of a [Namespace.Try]
+	// over TCP; those are left out that the server got twice.
+	Resent int
 }
 
 func (a Answer) String() string { return a.Server.String() + " " + a.Client.String() }
@@ -172,5 +175,23 @@ func (ns *Namespace) Try(proto string, from, to netip.AddrPort, timeout time.Dur
 		return Answer{}, err
 	}
 	defer conn.Close()
-	return Ask(conn, timeout)
+	a, err := Ask(conn, timeout)
+	if tcp, ok := conn.(*net.TCPConn); ok && err == nil {
+		a.Resent, err = resent(tcp)
+	}
+	return a, err
+}
+
+func resent(conn *net.TCPConn) (n int, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	cerr := raw.Control(func(fd uintptr) {
+		var info *unix.TCPInfo
+		if info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			n = max(0, int(info.Total_retrans)-int(info.Dsack_dups))
+		}
+	})
+	return n, errors.Join(cerr, err)
 }

@@ -1,13 +1,20 @@
 package applytest
 
 import (
+	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/nftables"
+
+	"github.com/proxyc/proxyc/ir"
 )
 
 const takeoverDir = "../../testdata/apply/takeover"
@@ -87,8 +94,23 @@ var takeoverProbes = func() (probes []Probe) {
 	return probes
 }()
 
+// controlProbes need no Service: what is lost of them, the machine lost. They go the ways of the others.
+var controlProbes = func() (probes []Probe) {
+	for _, p := range []struct{ from, proto, to string }{
+		{"pod1b", "tcp", "10.244.2.11:8080"},
+		{"ext", "tcp", "10.244.1.11:8080"},
+		{"node1", "tcp", "10.244.2.11:8080"},
+		{"ext", "tcp", "[fd00:10:244:1::11]:8080"},
+		{"ext", "udp", "10.244.1.11:5353"},
+		{"pod1b", "udp", "[fd00:10:244:2::11]:5353"},
+	} {
+		probes = append(probes, Probe{p.from, p.proto, netip.MustParseAddrPort(p.to)})
+	}
+	return probes
+}()
+
 // noFailure fails the test for each failure of a load, and for a probe that hardly asked.
-func noFailure(t *testing.T, r LoadReport) {
+func noFailure(t *testing.T, r LoadReport, controls []Probe) {
 	t.Helper()
 	tries := 0
 	for p, n := range r.Tries {
@@ -97,24 +119,92 @@ func noFailure(t *testing.T, r LoadReport) {
 			t.Errorf("%s: only %d tries", p, n)
 		}
 	}
-	for i, f := range r.Failures {
+	gaps, slow := r.Gaps(controls)
+	for i, f := range gaps {
 		if i == 20 {
 			t.Errorf("and so on")
 			break
 		}
 		t.Errorf("%s (%s after the start)", f, f.At.Sub(r.Start).Round(time.Millisecond))
 	}
-	t.Logf("%d connections, %d failures", tries, len(r.Failures))
+	asked, troubled := 0, 0
+	for _, p := range controls {
+		asked += r.Tries[p]
+	}
+	for _, f := range append(slices.Clone(r.Failures), r.Late...) {
+		if slices.Contains(controls, f.Probe) {
+			troubled++
+		}
+	}
+	if 2*troubled > asked && len(slow) > 0 {
+		t.Errorf("the machine is too slow to tell gaps from its own: of %d questions that need no Service %d were late or lost", asked, troubled)
+	}
+	t.Logf("%d connections, %d failures, %d lost beside controls, of which %d of %d were late or lost", tries, len(gaps), len(slow), troubled, asked)
 }
 
 // during puts a load on the topology while f runs, and some time before and after.
 func during(t *testing.T, topo *Topology, rate int, probes []Probe, f func()) {
 	t.Helper()
-	load := topo.StartLoad(max(1, int(time.Duration(rate)*time.Second/Patience(time.Second))), probes...)
-	waitUntil(t, time.Now().Add(200*time.Millisecond))
+	all := append(slices.Clone(probes), controlProbes...)
+	load := topo.StartLoad(max(1, int(time.Duration(rate)*time.Second/Patience(time.Second))), all...)
+	load.Asked(2)
 	f()
-	waitUntil(t, time.Now().Add(200*time.Millisecond))
-	noFailure(t, load.Stop())
+	load.Asked(2)
+	noFailure(t, load.Stop(), controlProbes)
+}
+
+// stages logs when the objects of mode ipvs and the tables of nftables come and go on a node, until stop is
+// called: beside failures it says which step they belong to.
+func stages(t *testing.T, node *Namespace) (stop func()) {
+	t.Helper()
+	conn, err := nftables.New(nftables.WithNetNSFd(node.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	look := func() (s string) {
+		if tables, err := conn.ListTables(); err == nil {
+			var names []string
+			for _, table := range tables {
+				if strings.HasPrefix(table.Name, "proxyc") || strings.HasPrefix(table.Name, "kube-proxy") {
+					names = append(names, table.Name)
+				}
+			}
+			s = fmt.Sprintf("tables %v", names)
+		}
+		node.Do(func() error {
+			servers, _ := os.ReadFile("/proc/thread-self/net/ip_vs")
+			s += fmt.Sprintf(", %d virtual servers", strings.Count(string(servers), "\nTCP ")+strings.Count(string(servers), "\nUDP "))
+			if link, err := net.InterfaceByName(ir.IPVSDevice); err == nil {
+				addrs, _ := link.Addrs()
+				s += fmt.Sprintf(", %d addresses of %s", len(addrs), link.Name)
+			}
+			return nil
+		})
+		return s
+	}
+	start, ended := time.Now(), make(chan struct{})
+	var told []string
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		last := ""
+		for {
+			at := time.Since(start)
+			if now := look(); now != last {
+				told, last = append(told, fmt.Sprintf("%s: %s", at.Round(time.Millisecond), now)), now
+			}
+			select {
+			case <-ended:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}()
+	return func() {
+		close(ended)
+		<-done
+		t.Logf("stages, from %s on:\n%s", start.Format("15:04:05.000"), strings.Join(told, "\n"))
+	}
 }
 
 // udpClients have asked Services of the recorded cluster, and keep their sockets, as resolvers do.
@@ -130,8 +220,19 @@ func udpClients(t *testing.T, topo *Topology) (clients []*udpClient) {
 	return clients
 }
 
+// allOpen asks over connections that were made before, and closes them.
+func allOpen(t *testing.T, open []*keptConn) {
+	t.Helper()
+	for _, k := range open {
+		if err := k.stillOpen(); err != nil {
+			t.Errorf("connection %s, open since before: %s", k.probe, Failure(err))
+		}
+		k.conn.Close()
+	}
+}
+
 // TestTakeover: a node with kube-proxy's rules is taken over only if that is said, and then without a
-// moment in which anything is not answered.
+// moment in which anything is not answered. Connections that are open go on.
 func TestTakeover(t *testing.T) {
 	for _, from := range peers {
 		t.Run(from.name, func(t *testing.T) {
@@ -153,13 +254,15 @@ func TestTakeover(t *testing.T) {
 				}
 				m.same(before, "apply --check")
 
-				keeping := udpClients(t, topo)
+				keeping, open := udpClients(t, topo), keepOpen(t, topo, takeoverProbes)
 				during(t, topo, 40, takeoverProbes, func() {
+					defer stages(t, m.Namespace)()
 					m.must(0, m.apply(to, config, cluster, "--yes-takeover"))
 				})
 				for _, c := range keeping {
 					c.expectAnswer("after the takeover")
 				}
+				allOpen(t, open)
 				if to.mode != "ipvs" { // which has kube-proxy's words
 					m.lacks(ofPeer...)
 				}
@@ -182,13 +285,15 @@ func TestModeChange(t *testing.T) {
 			for _, step := range []struct{ from, to plane }{{from, to}, {to, from}} {
 				t.Run(step.from.String()+" to "+step.to.String(), func(t *testing.T) {
 					m.must(0, m.apply(step.from, config, cluster))
-					keeping := udpClients(t, topo)
+					keeping, open := udpClients(t, topo), keepOpen(t, topo, takeoverProbes)
 					during(t, topo, 40, takeoverProbes, func() {
+						defer stages(t, m.Namespace)()
 						m.must(0, m.apply(step.to, config, cluster))
 					})
 					for _, c := range keeping {
 						c.expectAnswer("after the change")
 					}
+					allOpen(t, open)
 					m.must(0, m.apply(step.to, config, cluster, "--check"))
 				})
 			}

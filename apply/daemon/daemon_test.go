@@ -136,7 +136,7 @@ func TestRetriesAreTold(t *testing.T) {
 	d.cleaned(conntrack.Cleaned{Family: ir.IPv4, Err: errors.New("no buffer space")})
 	d.cleaned(conntrack.Cleaned{Family: ir.IPv6})
 	busy := apply.Leftover{Object: "table ip kube-proxy", Remove: func(context.Context) error { return errors.New("busy") }}
-	if err := d.removeLeftovers(t.Context(), []apply.Leftover{busy}, nil); err == nil {
+	if _, err := d.removeLeftovers(t.Context(), []apply.Leftover{busy}, nil); err == nil {
 		t.Error("a leftover that stays is no error")
 	}
 	retrying := d.state.told(0).Retrying

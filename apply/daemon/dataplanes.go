@@ -114,6 +114,33 @@ func remove(ctx context.Context, leftovers []apply.Leftover) error {
 	return errors.Join(errs...)
 }
 
+// ease removes leftovers as far as no connection needs them, and returns those that
+// some do: what they are, and how many.
+func ease(ctx context.Context, leftovers []apply.Leftover) (busy []Busy, err error) {
+	var errs []error
+	for _, l := range leftovers {
+		n := 0
+		if l.Ease == nil {
+			err = l.Remove(ctx)
+		} else {
+			n, err = l.Ease(ctx)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", l.Object, err))
+		}
+		if n > 0 {
+			busy = append(busy, Busy{l.Object, n})
+		}
+	}
+	return busy, errors.Join(errs...)
+}
+
+// Busy is a leftover that connections need.
+type Busy struct {
+	Object      string `json:"object"`
+	Connections int    `json:"connections"`
+}
+
 // peers returns the names of the leftovers that only kube-proxy makes.
 func peers(leftovers []apply.Leftover) []string {
 	var objects []string

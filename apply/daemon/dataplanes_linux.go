@@ -58,6 +58,7 @@ func beside(ctx context.Context, known bool) ([]apply.Leftover, error) {
 	tables, err := nftables.Leftovers(ctx, false)
 	if !known {
 		servers, serversErr := ipvs.Leftovers(ctx)
+		servers = slices.DeleteFunc(servers, func(l apply.Leftover) bool { return l.Eased }) // by us
 		if err == nil && serversErr == nil && len(servers) == 0 {
 			err = errNoPeer
 		}

@@ -37,6 +37,7 @@ type OneShot struct {
 type Report struct {
 	Settings  []sysctl.Setting
 	Leftovers []string // that went
+	Kept      []Busy   // leftovers that stay until their connections end: no difference
 	Plan      apply.Plan
 	Stale     []conntrack.Stale // flows that were deleted
 	// MayDrop are rules of others, which stay: no difference. They are looked for
@@ -87,7 +88,9 @@ func (t *OneShot) Run(ctx context.Context) (*Report, error) {
 		return nil, err
 	}
 	for _, l := range leftovers {
-		out.Leftovers = append(out.Leftovers, l.Object)
+		if !l.Eased {
+			out.Leftovers = append(out.Leftovers, l.Object)
+		}
 	}
 	if peer := peers(leftovers); len(peer) > 0 && !t.Takeover && !t.DryRun {
 		return nil, fmt.Errorf("the node carries kube-proxy's rules (%s): stop kube-proxy, then say --yes-takeover", strings.Join(peer, ", "))
@@ -105,7 +108,10 @@ func (t *OneShot) Run(ctx context.Context) (*Report, error) {
 	}
 	err = result.Error()
 	if !t.DryRun {
-		err = errors.Join(err, remove(ctx, leftovers))
+		var easeErr error
+		out.Kept, easeErr = ease(ctx, leftovers)
+		err = errors.Join(err, easeErr)
+		out.Leftovers = gone(leftovers, out.Kept)
 	}
 	var staleErr error
 	out.Stale, staleErr = staleFlows(ctx, t.Programs, plan.RemovedFrontends(), t.DryRun)
@@ -115,6 +121,16 @@ func (t *OneShot) Run(ctx context.Context) (*Report, error) {
 		staleErr = errors.Join(staleErr, dropErr)
 	}
 	return out, errors.Join(err, staleErr)
+}
+
+// gone names the leftovers that are not kept.
+func gone(leftovers []apply.Leftover, kept []Busy) (objects []string) {
+	for _, l := range leftovers {
+		if !slices.ContainsFunc(kept, func(k Busy) bool { return k.Object == l.Object }) {
+			objects = append(objects, l.Object)
+		}
+	}
+	return objects
 }
 
 func (t *OneShot) writeSettings(settings []sysctl.Setting) error {

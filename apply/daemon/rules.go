@@ -108,6 +108,10 @@ func (d *daemon) proxy(ctx context.Context) error {
 	all.Go(func() { d.boot.keep(sourceCtx, dataplane.Applied) })
 	all.Go(func() { d.follower.watchInterfaces(sourceCtx) })
 	all.Go(func() { d.flows.Run(sourceCtx) })
+	eased := make(chan []apply.Leftover)
+	all.Go(func() {
+		d.easeUntil(sourceCtx, &easing{deadline: cmp.Or(d.IPVS.DrainDeadline, apply.DrainDeadline), now: time.Now}, eased)
+	})
 	r.Synced = d.synced
 	watchPeer := sync.OnceFunc(func() { all.Go(func() { kubeProxy.watch(sourceCtx) }) })
 	r.Tidy = func(ctx context.Context) error {
@@ -115,7 +119,13 @@ func (d *daemon) proxy(ctx context.Context) error {
 			return errors.New("kube-proxy runs beside proxyc")
 		}
 		leftovers, err := Leftovers(ctx, d.cfg.ProxyMode(), dataplane)
-		err = d.removeLeftovers(ctx, leftovers, err)
+		kept, err := d.removeLeftovers(ctx, leftovers, err)
+		if kept {
+			select {
+			case eased <- leftovers:
+			case <-ctx.Done():
+			}
+		}
 		d.closeBefore()
 		if err == nil {
 			watchPeer()
@@ -312,18 +322,21 @@ func ask(ctx context.Context, untidy chan<- func()) {
 	<-done
 }
 
-// removeLeftovers takes away what proxies of other modes left; err says why more
-// of that may not have been found.
-func (d *daemon) removeLeftovers(ctx context.Context, leftovers []apply.Leftover, err error) error {
+// removeLeftovers takes away what proxies of other modes left, and reports whether
+// connections need some of it; err says why more of that may not have been found.
+func (d *daemon) removeLeftovers(ctx context.Context, leftovers []apply.Leftover, err error) (kept bool, _ error) {
 	for _, l := range leftovers {
 		d.log.Info("removing", "object", l.Object)
 	}
-	err = errors.Join(err, remove(ctx, leftovers))
-	if err != nil {
+	busy, easeErr := ease(ctx, leftovers)
+	for _, k := range busy {
+		d.log.Info("stays until its connections end", "object", k.Object, "connections", k.Connections)
+	}
+	if err = errors.Join(err, easeErr); err != nil {
 		d.metrics.LeftoverFailures.Inc()
 	}
 	d.retrying("what other proxies left", err)
-	return err
+	return len(busy) > 0, err
 }
 
 // lock waits until no other proxyc writes the node's rules.

@@ -72,7 +72,7 @@ var _ apply.Dataplane = (*Dataplane)(nil)
 func newDataplane(k, reading kernel, tables apply.Dataplane, families []ir.Family, o apply.Options) *Dataplane {
 	return &Dataplane{
 		log: o.Log, families: families, rules: tables, manage: o.IPVS.ManageAll, k: k, reading: reading,
-		drains: newDrains(cmp.Or(o.IPVS.DrainDeadline, DrainDeadline), time.Now),
+		drains: newDrains(cmp.Or(o.IPVS.DrainDeadline, apply.DrainDeadline), time.Now),
 	}
 }
 

@@ -12,12 +12,6 @@ import (
 	rules "github.com/proxyc/proxyc/render/ipvs"
 )
 
-// DrainDeadline is how long a backend that is wanted no longer keeps its
-// connections, by default. It is longer than pods are commonly given to end;
-// after it, who still sends is most likely a client that does not know that its
-// pod is gone.
-const DrainDeadline = time.Hour
-
 // sweepEvery is how often what drains is looked at.
 const sweepEvery = 5 * time.Second
 

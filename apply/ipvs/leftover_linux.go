@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/proxyc/proxyc/apply"
@@ -22,9 +23,9 @@ func Leftovers(ctx context.Context) ([]apply.Leftover, error) {
 		return nil, err
 	}
 	defer n.close()
-	var servers []*server
+	var serving, eased []*server
 	var sets []string
-	device, addresses := false, 0
+	device, bound := false, []netip.Addr(nil)
 	for _, f := range ir.Families() {
 		s, err := n.read(ctx, f)
 		if foreign, ok := errors.AsType[*apply.Foreign](err); ok {
@@ -34,8 +35,12 @@ func Leftovers(ctx context.Context) ([]apply.Leftover, error) {
 			return nil, err
 		}
 		for _, key := range slices.SortedFunc(maps.Keys(s.servers), ir.Match.Compare) {
-			if s.owned(key) {
-				servers = append(servers, s.servers[key])
+			switch v := s.servers[key]; {
+			case !s.owned(key):
+			case v.quiet():
+				eased = append(eased, v)
+			default:
+				serving = append(serving, v)
 			}
 		}
 		for _, name := range rules.Sets() {
@@ -44,23 +49,45 @@ func Leftovers(ctx context.Context) ([]apply.Leftover, error) {
 			}
 		}
 		device = s.device
-		addresses += len(s.bound)
+		bound = slices.AppendSeq(bound, maps.Keys(s.bound))
 	}
 	var left []apply.Leftover
-	if len(servers) > 0 {
-		left = append(left, apply.Leftover{Object: some("virtual server", servers[0].Key.String(), len(servers)), Remove: removal(func(ctx context.Context, n *node) error {
-			return removeServers(ctx, n, servers)
-		})})
+	leave := leaving{}
+	for _, servers := range [][]*server{serving, eased} {
+		if len(servers) > 0 {
+			left = append(left, apply.Leftover{
+				Object: some("virtual server", servers[0].Key.String(), len(servers)),
+				Remove: removal(func(ctx context.Context, n *node) error { return removeServers(ctx, n, servers) }),
+				Ease:   easing(func(ctx context.Context, n *node) (int, error) { return leave.servers(ctx, n, servers) }),
+				Eased:  servers[0].quiet(),
+			})
+		}
 	}
 	if device {
-		left = append(left, apply.Leftover{Object: fmt.Sprintf("device %s with %d addresses", ir.IPVSDevice, addresses), Remove: removal(func(ctx context.Context, n *node) error {
-			return n.device.remove(ctx)
-		})})
+		left = append(left, apply.Leftover{
+			Object: fmt.Sprintf("device %s with %d addresses", ir.IPVSDevice, len(bound)),
+			Remove: removal(func(ctx context.Context, n *node) error { return n.device.remove(ctx) }),
+			Ease: easing(func(ctx context.Context, n *node) (int, error) {
+				if len(leave.busy) == 0 {
+					return 0, n.device.remove(ctx)
+				}
+				return leave.connections(), leave.unbind(ctx, n, bound)
+			}),
+			Eased: len(eased) > 0,
+		})
 	}
 	if len(sets) > 0 {
-		left = append(left, apply.Leftover{Object: some("ipset", sets[0], len(sets)), Remove: removal(func(ctx context.Context, n *node) error {
-			return removeSets(ctx, n, sets)
-		})})
+		left = append(left, apply.Leftover{
+			Object: some("ipset", sets[0], len(sets)),
+			Remove: removal(func(ctx context.Context, n *node) error { return removeSets(ctx, n, sets) }),
+			Ease: easing(func(ctx context.Context, n *node) (int, error) {
+				if len(leave.busy) == 0 {
+					return 0, removeSets(ctx, n, sets)
+				}
+				return leave.connections(), nil // by them virtual servers at the node's own addresses are known as ours
+			}),
+			Eased: len(eased) > 0,
+		})
 	}
 	return left, nil
 }
@@ -89,6 +116,28 @@ func removal(remove func(context.Context, *node) error) func(context.Context) er
 	}
 }
 
+func easing(ease func(context.Context, *node) (int, error)) func(context.Context) (connections int, err error) {
+	return func(ctx context.Context) (connections int, err error) {
+		err = removal(func(ctx context.Context, n *node) (err error) {
+			connections, err = ease(ctx, n)
+			return err
+		})(ctx)
+		return connections, err
+	}
+}
+
+// servers eases virtual servers. UDP flows are forgotten before: what comes
+// next goes by the new rules, while answers that are under way still find what
+// they go back by.
+func (l *leaving) servers(ctx context.Context, n *node, servers []*server) (connections int, err error) {
+	if n.ipvs == nil {
+		return 0, nil
+	}
+	err = forgetFlows(ctx, servers)
+	connections, easeErr := l.ease(ctx, n, servers)
+	return connections, errors.Join(err, easeErr)
+}
+
 func removeServers(ctx context.Context, n *node, servers []*server) error {
 	if n.ipvs == nil {
 		return nil
@@ -97,14 +146,7 @@ func removeServers(ctx context.Context, n *node, servers []*server) error {
 	for i, s := range servers {
 		requests[i] = request{op: removeServer, server: &s.VirtualServer}
 	}
-	failures, err := n.do(ctx, requests)
-	errs := []error{err}
-	for _, f := range failures {
-		if !errors.Is(f.err, errMissing) {
-			errs = append(errs, fmt.Errorf("%s: %w", servers[f.at].Key, f.err))
-		}
-	}
-	return errors.Join(append(errs, forgetFlows(ctx, servers))...)
+	return errors.Join(doAll(ctx, n, requests), forgetFlows(ctx, servers))
 }
 
 // forgetFlows deletes what connection tracking knows of UDP clients of virtual

@@ -161,6 +161,9 @@ func (r *report) print(w io.Writer, operations int) error {
 		for _, l := range r.Leftovers {
 			fmt.Fprintf(w, "remove %s\n", l)
 		}
+		for _, k := range r.Kept {
+			fmt.Fprintf(w, "keep %s # until its connections end: %d\n", k.Object, k.Connections)
+		}
 		for _, s := range r.Stale {
 			fmt.Fprintf(w, "delete flow %s # %s\n", s.Entry, s.Why)
 		}
@@ -193,10 +196,11 @@ func (r *report) printJSON(w io.Writer, _ int) error {
 	return enc.Encode(struct {
 		Settings  []sysctl.Setting `json:"settings"`
 		Leftovers []string         `json:"leftovers"`
+		Kept      []daemon.Busy    `json:"kept,omitempty"`
 		Rules     json.RawMessage  `json:"rules,omitempty"`
 		Flows     []string         `json:"flows"`
 		MayDrop   []string         `json:"mayDrop,omitempty"`
-	}{append([]sysctl.Setting{}, r.Settings...), append([]string{}, r.Leftovers...), rules, flows, r.MayDrop})
+	}{append([]sysctl.Setting{}, r.Settings...), append([]string{}, r.Leftovers...), r.Kept, rules, flows, r.MayDrop})
 }
 
 func (c *cleanupCmd) Run(e *env) error {

@@ -1,0 +1,52 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+)
+
+// What connections need stays until they end, or until their time is up.
+func TestEasing(t *testing.T) {
+	for _, end := range []string{"connections", "deadline"} {
+		conns, eased, removed := 3, 0, 0
+		var fails error
+		l := apply.Leftover{
+			Object: "virtual server",
+			Ease:   func(context.Context) (int, error) { eased++; return conns, fails },
+			Remove: func(context.Context) error { removed++; return nil },
+		}
+		clock := time.Unix(0, 0)
+		e := &easing{deadline: time.Hour, now: func() time.Time { return clock }}
+		e.begin([]apply.Leftover{l})
+		clock = clock.Add(59 * time.Minute)
+		e.begin([]apply.Leftover{l}) // found once more: the time goes on
+		step := func(over int, left bool) {
+			t.Helper()
+			if n, err := e.step(t.Context()); n != over || err != fails || len(e.left) > 0 != left {
+				t.Errorf("%s: %d cut off, error %v, left %v; want %d, %v", end, n, err, e.left, over, left)
+			}
+		}
+		step(0, true)
+		if end == "connections" {
+			conns, fails = 0, errors.New("busy")
+			if _, err := e.step(t.Context()); !errors.Is(err, fails) || len(e.left) == 0 {
+				t.Errorf("an error ends it: %v, left %v", err, e.left)
+			}
+			fails = nil
+			step(0, false)
+			if removed > 0 {
+				t.Error("connections were cut off")
+			}
+			continue
+		}
+		clock = clock.Add(time.Minute)
+		step(3, false)
+		if removed != 1 {
+			t.Errorf("removed %d times", removed)
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/ipvs"
+)
+
+// leaving is a change to another mode, whose rules are in force: they translate new
+// connections before ip_vs sees them. Those that ip_vs has it alone knows; they go
+// on as long as their virtual server, and its address on kube-ipvs0, are there.
+type leaving struct {
+	busy map[ir.Match]int // connections of the virtual servers that stay
+}
+
+func (l *leaving) connections() (all int) {
+	for _, n := range l.busy {
+		all += n
+	}
+	return all
+}
+
+// quiet reports whether a virtual server gets no new connections: it was left
+// to end those that it has.
+func (v *server) quiet() bool {
+	for _, d := range v.dests {
+		if d.weight > 0 {
+			return false
+		}
+	}
+	return len(v.dests) > 0
+}
+
+// ease removes the virtual servers that have no connections, and quiets the
+// others, so that they are known as eased by whoever looks next. Over UDP there are
+// no connections to wait for: the next packet of a client whose flow is forgotten
+// goes by the new rules.
+func (l *leaving) ease(ctx context.Context, k kernel, servers []*server) (connections int, err error) {
+	var requests []request
+	for _, v := range servers {
+		f := ir.FamilyOf(v.Key.Addr)
+		there, err := k.dests(ctx, v.Key)
+		if err != nil {
+			return 0, err
+		}
+		conns := 0
+		for _, d := range there {
+			conns += int(d.conns)
+		}
+		if conns == 0 || v.Key.Protocol == ir.UDP {
+			requests = append(requests, request{op: removeServer, family: f, server: &v.VirtualServer})
+			delete(l.busy, v.Key)
+			continue
+		}
+		if l.busy == nil {
+			l.busy = map[ir.Match]int{}
+		}
+		l.busy[v.Key] = conns
+		connections += conns
+		for _, to := range slices.SortedFunc(maps.Keys(there), netip.AddrPort.Compare) {
+			if there[to].weight > 0 {
+				requests = append(requests, request{op: setDest, family: f, server: &v.VirtualServer, dest: &rules.RealServer{AddrPort: to}})
+			}
+		}
+	}
+	return connections, doAll(ctx, k, requests)
+}
+
+// unbind unbinds those at which nothing is left.
+func (l *leaving) unbind(ctx context.Context, k kernel, bound []netip.Addr) error {
+	needed := map[netip.Addr]bool{}
+	for key := range l.busy {
+		needed[key.Addr] = true
+	}
+	var requests []request
+	for _, a := range bound {
+		if !needed[a] {
+			requests = append(requests, request{op: removeAddress, family: ir.FamilyOf(a),
+				element: &rules.Element{ElementKey: rules.ElementKey{Set: rules.IPVSIPs, Addr: a}}})
+		}
+	}
+	return doAll(ctx, k, requests)
+}
+
+// doAll makes requests; what is gone already is as good as done.
+func doAll(ctx context.Context, k kernel, requests []request) error {
+	failures, err := k.do(ctx, requests)
+	errs := []error{err}
+	for _, f := range failures {
+		if !errors.Is(f.err, errMissing) {
+			errs = append(errs, fmt.Errorf("%s: %w", requests[f.at].object(), f.err))
+		}
+	}
+	return errors.Join(errs...)
+}
