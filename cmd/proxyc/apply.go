@@ -38,7 +38,7 @@ type applyCmd struct {
 // ipvsFlags are what mode ipvs is told beside the configuration.
 type ipvsFlags struct {
 	ManageAll     bool          `name:"ipvs-manage-all" help:"In mode ipvs, remove virtual servers of other programs, too, as kube-proxy does; those in ipvs.excludeCIDRs stay."`
-	DrainDeadline time.Duration `name:"ipvs-drain-deadline" default:"1h" placeholder:"DURATION" help:"In mode ipvs, how long a backend that is wanted no longer may keep its connections."`
+	DrainDeadline time.Duration `name:"ipvs-drain-deadline" default:"1h" placeholder:"DURATION" help:"In mode ipvs, how long a backend that is wanted no longer may keep its connections; and watch keeps those of a mode ipvs that was left."`
 }
 
 func (f ipvsFlags) options() apply.IPVS {
