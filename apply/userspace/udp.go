@@ -42,7 +42,17 @@ type session struct {
 	client  udpClient
 	backend netip.AddrPort
 	conn    *net.UDPConn
-	last    atomic.Int64 // when the client or the backend last sent something, in Unix nanoseconds
+	began   time.Time
+	last    atomic.Int64 // when the client or the backend last sent something, in nanoseconds since began
+}
+
+// heard notes that the client or the backend sent something. What counts is the
+// time that passed, not the time of day: that may be set.
+func (one *session) heard() { one.last.Store(int64(time.Since(one.began))) }
+
+// silent returns when the session ends if nothing more is sent.
+func (one *session) silent(idle time.Duration) time.Time {
+	return one.began.Add(time.Duration(one.last.Load()) + idle)
 }
 
 // listenUDP opens a UDP listener.
@@ -160,7 +170,7 @@ func (s *udpSocket) forward(from udpClient, datagram []byte) bool {
 		if one == nil {
 			return false
 		}
-		one.last.Store(time.Now().UnixNano())
+		one.heard()
 		if _, err := one.conn.Write(datagram); err == nil {
 			return true
 		}
@@ -208,7 +218,7 @@ func (s *udpSocket) connect(from udpClient) *session {
 		s.proxy.complain("a UDP client gets no socket", "servicePort", s.listener.key.Port.String(), "backend", to.String(), "err", err)
 		return nil
 	}
-	return &session{client: from, backend: to, conn: conn}
+	return &session{client: from, backend: to, conn: conn, began: time.Now()}
 }
 
 // answer hands what the backend sends to the client, until both have been silent
@@ -217,13 +227,11 @@ func (s *udpSocket) answer(one *session) {
 	defer s.proxy.sessions.Add(-1)
 	defer s.end(one)
 	from := s.sendFrom(one.client.at)
-	one.last.CompareAndSwap(0, time.Now().UnixNano())
 	for {
-		silent := time.Unix(0, one.last.Load()).Add(time.Duration(s.proxy.idle.Load()))
-		one.conn.SetReadDeadline(silent)
+		one.conn.SetReadDeadline(one.silent(time.Duration(s.proxy.idle.Load())))
 		err := readable(one.conn)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			if time.Now().Before(time.Unix(0, one.last.Load()).Add(time.Duration(s.proxy.idle.Load()))) {
+			if time.Now().Before(one.silent(time.Duration(s.proxy.idle.Load()))) {
 				continue // the client has sent something
 			}
 			return
@@ -234,7 +242,7 @@ func (s *udpSocket) answer(one *session) {
 		buffer := datagrams.Get().(*[maxDatagram]byte)
 		n, err := one.conn.Read(buffer[:])
 		if err == nil {
-			one.last.Store(time.Now().UnixNano())
+			one.heard()
 			_, _, err = s.WriteMsgUDPAddrPort(buffer[:n], from, one.client.from)
 		} else if errors.Is(err, os.ErrDeadlineExceeded) {
 			err = nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -195,4 +196,19 @@ func TestUDPAnswersFromWhereItWasAsked(t *testing.T) {
 	l.Listen = netip.MustParseAddrPort("0.0.0.0:0")
 	at := open(t, p, l)
 	asks(t, dialUDP(t, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.7"), at.Port())), "1")
+}
+
+// How long a client is silent is measured by the time that passes: a clock that is
+// set forwards would end all sessions at once, one set backwards none.
+func TestSilenceIsNotByTheTimeOfDay(t *testing.T) {
+	one := session{began: time.Now()}
+	one.heard()
+	until := one.silent(time.Minute)
+	set := one.began.Round(0).AddDate(1, 0, 0) // what the clock says, set forwards by a year
+	if !strings.Contains(until.String(), " m=+") || !set.After(until) {
+		t.Errorf("silent at %s, which has no monotonic reading", until)
+	}
+	if left := time.Until(until); left <= 0 || left > time.Minute {
+		t.Errorf("%s are left, want at most a minute", left)
+	}
 }
