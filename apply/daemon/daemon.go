@@ -206,6 +206,7 @@ type daemon struct {
 	boot     *bootFile
 	events   *watch.Events  // nil without an API server
 	contact  *watch.Contact // nil without an API server
+	droppers *droppers
 
 	hosts      []string       // names of the node
 	configFile *File          // as it is in force
@@ -231,6 +232,7 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 	d.health.Pending = d.store.Pending
 	d.flows = conntrack.NewCleaner(cfg.SyncPeriod(), d.cleaned)
 	d.health.Following = d.following
+	d.droppers = newDroppers(mayDrop, time.Now)
 	d.metrics = newMetrics(cfg, p.Version)
 	d.measureStore()
 	if p.Snapshot == "" {

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"sync"
 	"time"
 )
 
@@ -19,17 +18,26 @@ type droppers struct {
 	look func(context.Context) ([]string, error)
 	now  func() time.Time
 
-	mu    sync.Mutex
-	at    time.Time // of the last look
-	found []string
-	err   error
+	looking chan struct{} // full while somebody looks, to whom what follows belongs
+	at      time.Time     // of the last look
+	found   []string
+	err     error
+}
+
+func newDroppers(look func(context.Context) ([]string, error), now func() time.Time) *droppers {
+	return &droppers{look: look, now: now, looking: make(chan struct{}, 1)}
 }
 
 // get returns what the last look found, if that was not long ago. One look is
-// under way at a time, and it ends also where who asked for it has gone.
+// under way at a time, and it ends also where who asked for it has gone; who
+// waits for another's look may go.
 func (d *droppers) get(ctx context.Context) ([]string, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	select {
+	case d.looking <- struct{}{}:
+		defer func() { <-d.looking }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 	if d.at.IsZero() || d.now().Sub(d.at) >= droppersEvery {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), droppersTime)
 		defer cancel()

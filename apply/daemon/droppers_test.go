@@ -12,26 +12,36 @@ import (
 func TestDroppers(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	looks := 0
-	d := &droppers{now: func() time.Time { return now }, look: func(ctx context.Context) ([]string, error) {
+	looking, answer := make(chan struct{}), make(chan struct{})
+	d := newDroppers(func(ctx context.Context) ([]string, error) {
 		looks++
+		looking <- struct{}{}
+		<-answer
 		return []string{"policy drop"}, ctx.Err()
-	}}
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
+	}, func() time.Time { return now })
+	asking, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
-	for range 100 {
-		all.Go(func() {
-			if found, err := d.get(gone); err != nil || len(found) != 1 {
-				t.Error(found, err)
-			}
-		})
+	all.Go(func() {
+		if found, err := d.get(asking); err != nil || len(found) != 1 {
+			t.Error(found, err)
+		}
+	})
+	<-looking
+	cancel()
+	for range 100 { // while that look is under way
+		if found, err := d.get(asking); err == nil {
+			t.Errorf("who is gone got %q", found)
+		}
 	}
+	close(answer)
 	all.Wait()
-	if looks != 1 {
-		t.Errorf("looked %d times, want 1", looks)
+	if found, err := d.get(t.Context()); err != nil || len(found) != 1 || looks != 1 {
+		t.Errorf("got %q, %v, after %d looks, want one", found, err, looks)
 	}
 	now = now.Add(droppersEvery)
+	all.Go(func() { <-looking })
 	if d.get(t.Context()); looks != 2 {
 		t.Errorf("looked %d times after a while, want 2", looks)
 	}
+	all.Wait()
 }

@@ -64,11 +64,10 @@ func (d *daemon) statusServer() *serve.Server {
 
 func (d *daemon) statusHandler() *http.ServeMux {
 	mux := http.NewServeMux()
-	others := &droppers{look: mayDrop, now: time.Now}
 	mux.HandleFunc(StatusPath, func(w http.ResponseWriter, r *http.Request) {
 		st := d.status()
 		var err error
-		if st.MayDrop, err = others.get(r.Context()); err != nil {
+		if st.MayDrop, err = d.droppers.get(r.Context()); err != nil {
 			d.log.Debug("rules of others", "err", err)
 		}
 		serveStatus(w, st)
