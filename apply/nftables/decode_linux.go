@@ -378,6 +378,9 @@ func understood(stmts []rules.Stmt, code []instruction, f ir.Family) bool {
 				return false
 			}
 		}
+		if c.name == "counter" { // it has what it counted
+			continue
+		}
 		for t, v := range code[i].fields {
 			if c.fields[t] == nil && !zero(v) {
 				return false
@@ -442,6 +445,8 @@ func decodeStmt(code []instruction, f ir.Family) (rules.Stmt, int) {
 			return v, 1
 		}
 		return nil, 0
+	case "counter":
+		return rules.Counter{}, 1
 	case "reject":
 		return rules.Verdict{Kind: rules.Reject}, 1
 	case "masq":

@@ -56,6 +56,8 @@ func words(bytes int) int { return align(bytes) / 4 }
 
 func (p *program) stmt(s rules.Stmt) {
 	switch s := s.(type) {
+	case rules.Counter:
+		p.expr("counter", func(*builder) {})
 	case rules.MatchNet:
 		p.matchNet(s)
 	case rules.MatchInterface:

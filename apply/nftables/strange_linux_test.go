@@ -143,7 +143,7 @@ func TestStrangeRulesAreTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	for rule, told := range map[string]string{
-		"counter drop":                                 "<counter drop>",
+		"counter drop":                                 "counter drop",
 		"ip saddr 10.0.0.0/8 drop":                     "ip saddr 10.0.0.0/8 drop",
 		"ip daddr 1.2.3.4 tcp dport 80 accept":         "<ip daddr 1.2.3.4 meta l4proto tcp th dport 80 accept>",
 		"ip saddr != 10.1.2.3 udp sport 53-60 counter": "<ip saddr != 10.1.2.3 meta l4proto udp th sport >= 53 th sport <= 60 counter>",

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -44,4 +46,56 @@ func TestProveKernel(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What nft lists of our own rules is read whole, as it writes them with its various
+// options, and with what somebody counts in them. Whatever else is in a chain is named
+// with it.
+func TestProveListing(t *testing.T) {
+	w := newWatched(t, "nftables")
+	run := func(name string, args ...string) (string, int) {
+		cmd := w.ns.Command(t.Context(), name, args...)
+		cmd.Dir = t.TempDir()
+		var out strings.Builder
+		cmd.Stdout, cmd.Stderr = &out, &out
+		w.ns.Run(cmd) // the exit code tells more than the error
+		return out.String(), cmd.ProcessState.ExitCode()
+	}
+	dir := t.TempDir()
+	in := []string{"-c", dir + "/config.yaml", "-s", dir + "/cluster.yaml", "--hostname-override", "node1"}
+	for _, args := range [][]string{{"demo", "--write", dir}, slices.Concat([]string{"apply"}, in)} {
+		if out, code := run("proxyc", args...); code != 0 {
+			t.Fatalf("%s: exit %d:\n%s", args, code, out)
+		}
+	}
+	prove := func(side string) (string, int) {
+		return run("proxyc", slices.Concat([]string{"prove"}, in, []string{"ir", side})...)
+	}
+	listings := func(want string, exit int) {
+		t.Helper()
+		for _, option := range []string{"-y", "-s", "-n", "-a", "-nn"} {
+			listing, code := run("nft", option, "list", "ruleset")
+			file := filepath.Join(dir, "listed"+option)
+			if err := os.WriteFile(file, []byte(listing), 0o600); err != nil || code != 0 {
+				t.Fatal(err, code, listing)
+			}
+			if out, code := prove("dump:" + file); code != exit || !strings.Contains(out, want) {
+				t.Errorf("nft %s list ruleset: exit %d, want %d and %q in:\n%.2000s", option, code, exit, want, out)
+			}
+		}
+		if out, code := prove("kernel"); code != exit || !strings.Contains(out, want) {
+			t.Errorf("kernel: exit %d, want %d and %q in:\n%.2000s", code, exit, want, out)
+		}
+	}
+	listings("equal: ir and ", 0)
+	for _, rule := range []string{"services counter", "masq-lb-1 ip saddr 10.0.0.0/8 counter comment x"} {
+		if out, code := run("nft", append([]string{"insert", "rule", "ip", "proxyc"}, strings.Fields(rule)...)...); code != 0 {
+			t.Fatal(out)
+		}
+	}
+	listings("equal: ir and ", 0)
+	if out, code := run("nft", "insert", "rule", "ip", "proxyc", "services", "limit", "rate", "1/second"); code != 0 {
+		t.Fatal(out)
+	}
+	listings("not understood: ip chain services: limit", 1)
 }

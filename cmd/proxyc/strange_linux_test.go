@@ -68,7 +68,7 @@ func TestWatchUndoesWhateverIsWritten(t *testing.T) {
 		return struct{}{}, err == nil && strings.Contains(string(out), firewall)
 	})
 	for _, attack := range []struct{ command, named, have, trace string }{
-		{"insert rule ip proxyc services counter drop", "ip proxyc chain services", "<counter drop>", "counter packets"},
+		{"insert rule ip proxyc services counter drop", "ip proxyc chain services", "counter drop", "counter packets"},
 		{"add rule ip proxyc nat-prerouting ip saddr { 10.0.0.0/8, 11.0.0.0/8 } drop", "ip proxyc chain nat-prerouting", "ip saddr @__set0 drop", "11.0.0.0/8"},
 		{"add rule ip proxyc nat-prerouting tcp dport vmap { 22 : drop, 23-25 : accept }", "ip proxyc chain nat-prerouting", "meta l4proto tcp th dport vmap @__map0", "23-25"},
 		{"add set ip proxyc mine { type ipv4_addr; flags interval; elements = { 10.0.0.0/8 }; }", "ip proxyc set mine", "", "set mine"},

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
@@ -22,6 +23,7 @@ func (r *Ruleset) Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome 
 // Affinity maps are empty, as for a client's first connection; an Outcome has
 // Affinity if that connection is remembered where the next one looks.
 type Evaluator struct {
+	family  ir.Family
 	own     *sim.Own
 	hooks   [Postrouting + 1][]*Chain // base chains by priority
 	chains  map[string]*Chain
@@ -31,7 +33,7 @@ type Evaluator struct {
 
 // NewEvaluator indexes a table, which costs what it holds.
 func NewEvaluator(r *Ruleset, own *sim.Own) *Evaluator {
-	e := &Evaluator{own: own, chains: make(map[string]*Chain, len(r.Chains)), sets: make(map[string]*indexed, len(r.Sets)), dormant: strings.Contains(r.Flags, "dormant")}
+	e := &Evaluator{family: r.Family, own: own, chains: make(map[string]*Chain, len(r.Chains)), sets: make(map[string]*indexed, len(r.Sets)), dormant: strings.Contains(r.Flags, "dormant")}
 	for i := range r.Chains {
 		c := &r.Chains[i]
 		e.chains[c.Name] = c
@@ -162,6 +164,7 @@ type walk struct {
 	path  []choicePoint // the choices to take, then those that were taken
 	step  int           // how many are taken
 	depth int           // of calls
+	at    string        // the chain
 	// missed are the affinity maps that did not know the client, kept those of them that now do.
 	missed []string
 	kept   bool
@@ -259,8 +262,10 @@ func (w *walk) call(name string) step {
 }
 
 func (w *walk) chain(c *Chain) step {
+	above := w.at
 	w.depth++
-	defer func() { w.depth-- }()
+	w.at = c.Name
+	defer func() { w.depth, w.at = w.depth-1, above }()
 	for i := range c.Rules {
 		switch s := w.rule(&c.Rules[i]); s {
 		case next, endRule:
@@ -313,6 +318,7 @@ func (l LookupVerdict) run(w *walk) step {
 func (w *walk) find(set string, terms []Term) *Element {
 	l := w.sets[set]
 	if l == nil || len(terms) != len(l.Key) {
+		w.cuts.Doubt("set " + set + ": is not there, or has another type") // no kernel has such a rule
 		return nil
 	}
 	if l.Unsupported != "" {
@@ -456,8 +462,10 @@ func (Masquerade) run(w *walk) step {
 	return accepted
 }
 
+func (Counter) run(*walk) step { return next }
+
 // run ends the rule: what it does is not known.
 func (u Unsupported) run(w *walk) step {
-	w.cuts.Doubt(u.What)
+	w.cuts.Doubt(w.family.NFT() + " chain " + w.at + ": " + u.What)
 	return endRule
 }

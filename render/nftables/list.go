@@ -65,6 +65,9 @@ func listTokens(text string) (toks []token) {
 			if s == "" {
 				break
 			}
+			if s[0] == '#' { // the number of nft -a
+				break
+			}
 			if s[0] == '"' {
 				inside, rest, _ := strings.Cut(s[1:], `"`)
 				toks = append(toks, token{inside, true, line})
@@ -94,6 +97,9 @@ type listParser struct {
 	at        int
 	r         *Ruleset
 	anonymous int
+	// portOf is the protocol whose port is among the terms of the last statement: of
+	// "meta l4proto tcp ip daddr . th dport" nft makes "ip daddr . tcp dport".
+	portOf ir.Protocol
 }
 
 func (p *listParser) end() bool { return p.at == len(p.toks) }

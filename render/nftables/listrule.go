@@ -76,11 +76,15 @@ func (p *listParser) base(c *Chain) {
 func (p *listParser) rule() (r Rule) {
 	for !p.end() && p.peek() != "\n" {
 		from := p.at
+		p.portOf = 0
 		stmts, ok := p.stmt()
 		if !ok {
 			p.at = from
 			r.Stmts = append(r.Stmts, Unsupported{p.rest()})
 			break
+		}
+		if p.portOf != 0 {
+			r.Stmts = append(r.Stmts, MatchProto{p.portOf})
 		}
 		r.Stmts = append(r.Stmts, stmts...)
 	}
@@ -98,14 +102,14 @@ func (p *listParser) stmt() ([]Stmt, bool) {
 		for p.take("packets") || p.take("bytes") {
 			p.next()
 		}
-		return nil, true
-	case p.take("ct", "state", "new"):
+		return one(Counter{})
+	case p.take("ct", "state", "new"), p.take("ct", "state", "0x8"):
 		return one(MatchNew{})
-	case p.take("ct", "status", "dnat"):
+	case p.take("ct", "status", "dnat"), p.take("ct", "status", "0x20"):
 		return one(MatchDNAT{})
-	case p.take("fib", "saddr", "type", "local"):
+	case p.take("fib", "saddr", "type", "local"), p.take("fib", "saddr", "type", "2"):
 		return one(MatchLocal{SrcAddr})
-	case p.take("fib", "daddr", "type", "local"):
+	case p.take("fib", "daddr", "type", "local"), p.take("fib", "daddr", "type", "2"):
 		return one(MatchLocal{DstAddr})
 	case p.take("iifname"):
 		not := p.take("!=")
@@ -249,7 +253,10 @@ func (p *listParser) dnat() ([]Stmt, bool) {
 		if l.Map, ok = p.mapOf(Set{Key: types, Data: AddrPortData}); !ok {
 			return nil, false
 		}
-		if p.take(":") {
+		if name, port, more := strings.Cut(l.Map, ":"); more { // without spaces, in nft 1.0.6
+			l.Map = name
+			l.Port, ok = portOf(port)
+		} else if p.take(":") {
 			l.Port, ok = portOf(p.next())
 		}
 		return []Stmt{l}, ok
@@ -321,6 +328,12 @@ func (p *listParser) term() (Term, bool) {
 			return Term{Field: OrigSrcAddr}, true
 		case p.take("ct", "original", ip, "daddr"):
 			return Term{Field: OrigDstAddr}, true
+		}
+	}
+	for _, protocol := range [...]ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
+		if p.take(strings.ToLower(protocol.String()), "dport") {
+			p.portOf = protocol
+			return Term{Field: DstPort}, true
 		}
 	}
 	switch {

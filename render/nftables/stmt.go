@@ -87,6 +87,9 @@ type (
 	}
 	// Masquerade makes the node's address the source of the connection.
 	Masquerade struct{}
+	// Counter counts packets and bytes, and does nothing to them. No rule of ours has
+	// one: it was read from a kernel, or from a listing.
+	Counter struct{}
 	// Unsupported is what no rule of ours has: something that was read from a
 	// kernel and is none of the above. It has no text that nft reads.
 	Unsupported struct{ What string }

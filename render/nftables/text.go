@@ -283,6 +283,8 @@ func (Masquerade) appendText(b []byte, _ ir.Family) []byte {
 
 func (v Verdict) appendText(b []byte, _ ir.Family) []byte { return v.append(b) }
 
+func (Counter) appendText(b []byte, _ ir.Family) []byte { return append(b, "counter"...) }
+
 func (f Unsupported) appendText(b []byte, _ ir.Family) []byte {
 	return append(append(append(b, '<'), f.What...), '>')
 }
