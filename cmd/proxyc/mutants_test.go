@@ -10,6 +10,7 @@ import (
 	"github.com/proxyc/proxyc/ir/prove"
 	"github.com/proxyc/proxyc/ir/sim"
 	"github.com/proxyc/proxyc/render/iptables"
+	"github.com/proxyc/proxyc/render/ipvs"
 	"github.com/proxyc/proxyc/render/nftables"
 )
 
@@ -23,7 +24,7 @@ type mutant struct {
 // at random find, the proof finds; what neither finds is told, by kind.
 func TestMutants(t *testing.T) {
 	for mode, mutate := range map[ir.Mode]func(*ir.Program) []mutant{
-		ir.ModeNFTables: nftMutants, ir.ModeIPTables: iptablesMutants,
+		ir.ModeNFTables: nftMutants, ir.ModeIPTables: iptablesMutants, ir.ModeIPVS: ipvsMutants,
 	} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
@@ -183,6 +184,46 @@ func iptablesMutants(p *ir.Program) (all []mutant) {
 				if rule.To.IsValid() {
 					edit("to another port", func(r *iptables.Rule) { r.To = netip.AddrPortFrom(r.To.Addr(), r.To.Port()+1) })
 				}
+			}
+		}
+	}
+	return all
+}
+
+func ipvsMutants(p *ir.Program) (all []mutant) {
+	add := func(what string, change func(*ipvs.Ruleset)) {
+		all = append(all, mutant{what, func() prove.Side {
+			r := ipvs.Lower(p)
+			change(r)
+			return ipvs.NewEvaluator(r, ownOf(p))
+		}})
+	}
+	of := ipvs.Lower(p)
+	for i, x := range of.Elements {
+		add(fmt.Sprintf("element of %s lost", x.Set), func(r *ipvs.Ruleset) { r.Elements = slices.Delete(r.Elements, i, i+1) })
+		if x.Source.IsValid() && x.Source.Bits() > 1 && !x.Source.IsSingleIP() {
+			add(fmt.Sprintf("element of %s one bit wider", x.Set), func(r *ipvs.Ruleset) {
+				s := &r.Elements[i].Source
+				*s = netip.PrefixFrom(s.Addr(), s.Bits()-1).Masked()
+			})
+		}
+	}
+	for i, v := range of.VirtualServers {
+		add("virtual server lost", func(r *ipvs.Ruleset) { r.VirtualServers = slices.Delete(r.VirtualServers, i, i+1) })
+		add("virtual server with other affinity", func(r *ipvs.Ruleset) { r.VirtualServers[i].Flags ^= ipvs.Persistent })
+		for j := range v.RealServers {
+			add("real server lost", func(r *ipvs.Ruleset) {
+				r.VirtualServers[i].RealServers = slices.Delete(slices.Clone(v.RealServers), j, j+1)
+			})
+		}
+	}
+	for i, table := range of.Rules.Tables() {
+		for j, c := range table.Chains {
+			for k := range c.Rules {
+				add(fmt.Sprintf("%s: rule %d of %s lost", table.Name, k, c.Name), func(r *ipvs.Ruleset) {
+					rules := &r.Rules.Tables()[i].Chains[j].Rules
+					*rules = slices.Delete(slices.Clone(*rules), k, k+1)
+				})
 			}
 		}
 	}

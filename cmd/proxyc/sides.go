@@ -18,14 +18,20 @@ import (
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/prove"
 	"github.com/proxyc/proxyc/ir/sim"
+	"github.com/proxyc/proxyc/render/hns"
 	"github.com/proxyc/proxyc/render/iptables"
+	"github.com/proxyc/proxyc/render/ipvs"
 	"github.com/proxyc/proxyc/render/nftables"
+	"github.com/proxyc/proxyc/render/userspace"
 )
 
 // ruleSides lower a Program to the rules of its mode, to be compared.
 var ruleSides = map[ir.Mode]func(*ir.Program) prove.Side{
-	ir.ModeIPTables: func(p *ir.Program) prove.Side { return iptables.NewEvaluator(iptables.Lower(p), ownOf(p)) },
-	ir.ModeNFTables: func(p *ir.Program) prove.Side { return nftables.NewEvaluator(nftables.Lower(p), ownOf(p)) },
+	ir.ModeIPTables:    func(p *ir.Program) prove.Side { return iptables.NewEvaluator(iptables.Lower(p), ownOf(p)) },
+	ir.ModeNFTables:    func(p *ir.Program) prove.Side { return nftables.NewEvaluator(nftables.Lower(p), ownOf(p)) },
+	ir.ModeIPVS:        func(p *ir.Program) prove.Side { return ipvs.NewEvaluator(ipvs.Lower(p), ownOf(p)) },
+	ir.ModeKernelspace: func(p *ir.Program) prove.Side { return hns.NewEvaluator(hns.Lower(p), ownOf(p)) },
+	ir.ModeUserspace:   func(p *ir.Program) prove.Side { return userspace.NewEvaluator(userspace.Lower(p), ownOf(p)) },
 }
 
 // ownOf returns the addresses of a Program's node.
@@ -35,7 +41,15 @@ func ownOf(p *ir.Program) *sim.Own { return sim.NewOwn(p.Family.Loopback(), p.No
 func nodeOf(p *ir.Program) prove.Node {
 	n := prove.Node{Family: p.Family, Addrs: p.Node.Addrs}
 	if p.Node.Mode.Capabilities().Has(ir.CarriesVIPs) {
-		n.Carries = func(a netip.Addr) bool { return carries(p, a) }
+		carried := map[netip.Addr]bool{}
+		for i := range p.Services {
+			for _, f := range p.Services[i].Frontends {
+				if !f.Match.IsNodePort() {
+					carried[f.Match.Addr] = true
+				}
+			}
+		}
+		n.Carries = func(a netip.Addr) bool { return carried[a] }
 	}
 	return n
 }
@@ -125,7 +139,7 @@ func (d *described) meaning(programs ir.Programs) {
 // ofMode compiles for a mode and takes its rules.
 func (c *proveCmd) ofMode(e *env, j *job, d *described, mode string) error {
 	if ruleSides[ir.Mode(mode)] == nil {
-		return fmt.Errorf("%s: must be one of the modes whose rules can be asked, %s", d.name, strings.Join(provable(), " and "))
+		return fmt.Errorf("%s: must be one of the modes %s", d.name, strings.Join(provable(), ", "))
 	}
 	flags := c.configFlags
 	flags.Mode = &mode

@@ -213,7 +213,7 @@ func (e *explorer) ask(c *Class) {
 // nothing else. ok is false where the class has none, or another one has it.
 func (e *explorer) source(c *Class, first netip.Addr) (src netip.Addr, ok bool) {
 	if !c.Packet.FromNode() {
-		for src = first; src.IsValid() && (e.isOwn[src] || src.IsLoopback()); src = src.Next() {
+		for src = first; src.IsValid() && (e.isOwn[src] || src.IsLoopback() || e.carries(src)); src = src.Next() {
 			if src.IsLoopback() && src.Is4() {
 				src = netip.AddrFrom4([4]byte{127, 255, 255, 255})
 			}
@@ -221,7 +221,7 @@ func (e *explorer) source(c *Class, first netip.Addr) (src netip.Addr, ok bool) 
 		return src, src.IsValid()
 	}
 	own := e.own
-	if dst := c.Packet.Dst; dst.IsLoopback() || !e.isOwn[dst] && e.node.Carries != nil && e.node.Carries(dst) {
+	if dst := c.Packet.Dst; dst.IsLoopback() || !e.isOwn[dst] && e.carries(dst) {
 		own = []netip.Addr{dst} // the kernel takes it for the source, too
 	}
 	i, _ := slices.BinarySearchFunc(own, first, netip.Addr.Compare)
@@ -230,6 +230,9 @@ func (e *explorer) source(c *Class, first netip.Addr) (src netip.Addr, ok bool) 
 	}
 	return own[i], true
 }
+
+// carries reports whether the node has an address as one of a Service.
+func (e *explorer) carries(a netip.Addr) bool { return e.node.Carries != nil && e.node.Carries(a) }
 
 // interfaces are names of input interfaces, one of each class: "" for what the
 // node sends, one for each name that a rule has, and one that none has.

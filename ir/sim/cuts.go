@@ -107,6 +107,13 @@ func NewOwn(loopback netip.Prefix, addrs []netip.Addr) *Own {
 // they are no help to Cuts.
 func OwnOf(has func(netip.Addr) bool) *Own { return &Own{has: has} }
 
+// With returns the addresses with others that the kernel delivers to the node, as
+// those of Services in mode ipvs. They are the source of nothing but what the node
+// sends to that very address.
+func (o *Own) With(also func(netip.Addr) bool) *Own {
+	return &Own{func(a netip.Addr) bool { return o.has(a) || also(a) }, o.prefixes}
+}
+
 // Has reports whether the node has an address.
 func (o *Own) Has(a netip.Addr) bool { return o.has(a) }
 

@@ -34,6 +34,7 @@ type Evaluator struct {
 	own     *Own
 	at      map[ir.Match]frontendOf
 	byAddr  map[addrProtocol][]uint16 // ports of frontends; of node ports under no address
+	checks  []uint16                  // of health checks
 	vips    map[netip.Addr]frontendOf // the first frontend of an address whose undefined ports the mode minds
 }
 
@@ -54,6 +55,9 @@ func NewEvaluator(p *ir.Program) *Evaluator {
 	minds := e.caps.Has(ir.RejectUndefinedVIPPorts)
 	for i := range p.Services {
 		s := &p.Services[i]
+		if s.Health != nil {
+			e.checks = append(e.checks, s.Health.Port)
+		}
 		for j := range s.Frontends {
 			f := &s.Frontends[j]
 			of := frontendOf{s, f}
@@ -344,18 +348,16 @@ func (t *tracer) noRoute(f *ir.Frontend) Outcome {
 // unclaimed returns the fate of a packet that no frontend takes (PKT-12 to PKT-14).
 func (t *tracer) unclaimed(local bool) Outcome {
 	if s, kind := t.vipOwner(); s != nil {
-		ports := make([]string, 0, len(s.Frontends))
-		for _, f := range s.Frontends {
-			if f.Match.Addr == t.pkt.Dst {
-				ports = append(ports, fmt.Sprintf("%d/%s", f.Match.Port, f.Match.Protocol))
-			}
+		if t.checksHealth() {
+			return Outcome{}
 		}
-		o := ir.Origin{Object: s.Origin.Object, Field: "spec.ports"}
-		if t.caps.Has(ir.RejectUndefinedPorts) && !local {
-			t.step(o, "%s is the %s of %s, which has only %s: rejected", t.pkt.Dst, kind, s.Name, strings.Join(ports, ", "))
+		rejects := t.caps.Has(ir.RejectUndefinedPorts) && !local
+		if t.explain {
+			t.undefinedPort(s, kind, rejects)
+		}
+		if rejects {
 			return Outcome{Fate: Rejected}
 		}
-		t.step(o, "%s is the %s of %s, which has only %s: left alone", t.pkt.Dst, kind, s.Name, strings.Join(ports, ", "))
 		return Outcome{}
 	}
 	if t.caps.Has(ir.DropUnallocated) && !local {
@@ -368,6 +370,35 @@ func (t *tracer) unclaimed(local bool) Outcome {
 	}
 	t.step(ir.Origin{}, "no Service has %s", ir.Match{Addr: t.pkt.Dst, Protocol: t.pkt.Protocol, Port: t.pkt.Port})
 	return Outcome{}
+}
+
+// checksHealth reports whether a packet to an address that the node carries finds
+// a health check there, which answers at all of the node's addresses.
+func (t *tracer) checksHealth() bool {
+	if !t.caps.Has(ir.CarriesVIPs) || t.pkt.Protocol != ir.TCP {
+		return false
+	}
+	t.cuts.PortsOf(t.checks)
+	if !slices.Contains(t.checks, t.pkt.Port) {
+		return false
+	}
+	t.step(ir.Origin{Object: "config", Field: "mode", Reason: "the node has the address, and so it answers there"}, "port %d is that of a health check: left alone", t.pkt.Port)
+	return true
+}
+
+// undefinedPort tells of a port that the Service with the packet's destination has not.
+func (t *tracer) undefinedPort(s *ir.Service, kind ir.Kind, rejects bool) {
+	ports := make([]string, 0, len(s.Frontends))
+	for _, f := range s.Frontends {
+		if f.Match.Addr == t.pkt.Dst {
+			ports = append(ports, fmt.Sprintf("%d/%s", f.Match.Port, f.Match.Protocol))
+		}
+	}
+	fate := "left alone"
+	if rejects {
+		fate = "rejected"
+	}
+	t.step(ir.Origin{Object: s.Origin.Object, Field: "spec.ports"}, "%s is the %s of %s, which has only %s: %s", t.pkt.Dst, kind, s.Name, strings.Join(ports, ", "), fate)
 }
 
 // vipOwner returns the Service and the kind of address under which the packet's

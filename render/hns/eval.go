@@ -12,41 +12,80 @@ import (
 // address, but for a pod that reaches itself. Health checks, which the node
 // answers, count as not ours. local reports the node's own addresses.
 func (r *Ruleset) Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome {
-	lb := r.loadBalancer(ir.Match{Addr: pkt.Dst, Protocol: pkt.Protocol, Port: pkt.Port})
-	if lb == nil && local(pkt.Dst) && !pkt.Dst.IsLoopback() {
-		lb = r.loadBalancer(ir.Match{Protocol: pkt.Protocol, Port: pkt.Port})
+	return NewEvaluator(r, sim.OwnOf(local)).Outcome(pkt, nil)
+}
+
+// Evaluator answers for many packets what a Ruleset does to them, which does not
+// change. It may be asked by several goroutines.
+type Evaluator struct {
+	own       *sim.Own
+	at        map[ir.Match]*LoadBalancer // the first of each
+	ports     map[ir.Match][]uint16      // of those, by address and protocol
+	endpoints map[string]*Endpoint       // by Ref
+}
+
+// NewEvaluator indexes a Ruleset, which costs what it holds.
+func NewEvaluator(r *Ruleset, own *sim.Own) *Evaluator {
+	e := &Evaluator{own: own, at: map[ir.Match]*LoadBalancer{}, ports: map[ir.Match][]uint16{}, endpoints: map[string]*Endpoint{}}
+	for i := range r.LoadBalancers {
+		l := &r.LoadBalancers[i]
+		if e.at[l.Match] != nil || l.Kind == HealthCheck {
+			continue
+		}
+		e.at[l.Match] = l
+		list := ir.Match{Addr: l.Match.Addr, Protocol: l.Match.Protocol}
+		e.ports[list] = append(e.ports[list], l.Match.Port)
+	}
+	for i := range r.Endpoints {
+		if x := &r.Endpoints[i]; e.endpoints[x.Ref] == nil {
+			e.endpoints[x.Ref] = x
+		}
+	}
+	return e
+}
+
+// Destinations calls yield for the prefixes that destinations of packets are
+// compared with, some of them several times.
+func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
+	for _, p := range e.own.Prefixes() {
+		if !yield(p) {
+			return
+		}
+	}
+	for m := range e.at {
+		if m.Addr.IsValid() && !yield(netip.PrefixFrom(m.Addr, m.Addr.BitLen())) {
+			return
+		}
+	}
+}
+
+// Outcome is Eval; it tells cuts what the packet was compared with.
+func (e *Evaluator) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
+	lb := e.loadBalancer(pkt.Dst, pkt, cuts)
+	if lb == nil && e.own.Has(pkt.Dst) && !pkt.Dst.IsLoopback() {
+		lb = e.loadBalancer(netip.Addr{}, pkt, cuts)
 	}
 	if lb == nil {
 		return sim.Outcome{}
 	}
 	var ds []sim.Destination
 	for _, ref := range lb.Endpoints() {
-		e := r.endpoint(ref)
-		if e == nil {
+		x := e.endpoints[ref]
+		if x == nil {
 			continue
 		}
-		ds = append(ds, sim.Destination{
-			AddrPort: netip.AddrPortFrom(e.Address, lb.HCN.PortMappings[0].InternalPort),
-			SNAT:     e.Role == LocalPod && e.Address == pkt.Src,
-		})
+		d := sim.Destination{AddrPort: netip.AddrPortFrom(x.Address, lb.HCN.PortMappings[0].InternalPort)}
+		if x.Role == LocalPod {
+			cuts.SourceAddr(x.Address)
+			d.SNAT = x.Address == pkt.Src
+		}
+		ds = append(ds, d)
 	}
 	return sim.NewOutcome(lb.HCN.PortMappings[0].DistributionType == SourceIP, ds)
 }
 
-func (r *Ruleset) loadBalancer(m ir.Match) *LoadBalancer {
-	for i := range r.LoadBalancers {
-		if l := &r.LoadBalancers[i]; l.Match == m && l.Kind != HealthCheck {
-			return l
-		}
-	}
-	return nil
-}
-
-func (r *Ruleset) endpoint(ref string) *Endpoint {
-	for i := range r.Endpoints {
-		if r.Endpoints[i].Ref == ref {
-			return &r.Endpoints[i]
-		}
-	}
-	return nil
+// loadBalancer finds the one of an address for a packet.
+func (e *Evaluator) loadBalancer(addr netip.Addr, pkt sim.Packet, cuts *sim.Cuts) *LoadBalancer {
+	cuts.PortsOf(e.ports[ir.Match{Addr: addr, Protocol: pkt.Protocol}])
+	return e.at[ir.Match{Addr: addr, Protocol: pkt.Protocol, Port: pkt.Port}]
 }

@@ -33,13 +33,16 @@ func (e *Evaluator) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
 
 // Destinations calls yield for the prefixes that destinations of packets are
 // compared with, some of them several times.
-func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
-	for _, p := range e.walker.own.Prefixes() {
+func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) { e.walker.Destinations(yield) }
+
+// Destinations is that of an Evaluator with the same rules.
+func (e *Walker) Destinations(yield func(netip.Prefix) bool) {
+	for _, p := range e.own.Prefixes() {
 		if !yield(p) {
 			return
 		}
 	}
-	for _, table := range [...]map[string]*chain{e.walker.filter, e.walker.nat} {
+	for _, table := range [...]map[string]*chain{e.filter, e.nat} {
 		met := map[*chain]bool{}
 		for _, hook := range builtInChains {
 			if !table[hook].destinations(met, yield) {
@@ -73,7 +76,8 @@ type Packet struct {
 	sim.Packet          // as it is now: DNAT and Redirect change the destination
 	Mark       uint32   // of the packet
 	Balanced   ir.Match // the virtual server of ipvs that took it; zero if none
-	DNAT       bool     // its destination was translated
+	DNAT       bool     // its destination was translated by a rule
+	Translated bool     // its destination was translated by another than a rule
 	SNAT       bool     // it is masqueraded
 	Redirected bool     // to an address of this node, whatever Dst says
 	Affinity   bool     // a list of clients was asked
@@ -275,7 +279,7 @@ func (e *Walker) matches(r *Rule, t *Packet) bool {
 		return false
 	}
 	if r.Ports != (PortRange{}) {
-		if !t.DNAT {
+		if !t.DNAT && !t.Translated {
 			t.Cuts.Range(r.Ports.First, r.Ports.Last)
 		}
 		if t.Port < r.Ports.First || r.Ports.Last < t.Port {
@@ -301,7 +305,13 @@ func (e *Walker) matches(r *Rule, t *Packet) bool {
 	return r.Rare == nil || r.Rare.holds(e, t) // not Bridged always holds: a sim.Packet comes in by a routed interface
 }
 
-func (m InSet) holds(e *Walker, p *Packet) bool { return e.has != nil && e.has(p, m) }
+func (m InSet) holds(e *Walker, p *Packet) bool {
+	if e.has == nil {
+		p.Cuts.Doubt("ipset " + m.Set)
+		return false
+	}
+	return e.has(p, m)
+}
 
 func (m Balanced) holds(_ *Walker, p *Packet) bool { return p.Balanced == ir.Match(m) }
 

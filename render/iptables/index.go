@@ -245,7 +245,7 @@ func (e *Walker) begin(c *chain, t *Packet, from int) (at cursor) {
 		if ports == nil || key.local && !e.own.Has(t.Dst) {
 			continue
 		}
-		if !t.DNAT {
+		if !t.DNAT && !t.Translated {
 			t.Cuts.PortsOf(ports)
 		}
 		key.port = t.Port

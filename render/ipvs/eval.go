@@ -16,36 +16,105 @@ import (
 // are), and on the way out for what the node sends. local reports the node's own
 // addresses, without those of kube-ipvs0.
 func (r *Ruleset) Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome {
-	e := eval{Ruleset: r, local: func(a netip.Addr) bool {
-		return a.IsLoopback() || local(a) || r.has(ElementKey{Set: IPVSIPs, Addr: a})
-	}}
-	e.rules = r.Rules.Walker(sim.OwnOf(e.local), r.inSet)
-	p := iptables.Packet{Packet: pkt}
+	return NewEvaluator(r, sim.OwnOf(func(a netip.Addr) bool { return a.IsLoopback() || local(a) })).Outcome(pkt, nil)
+}
+
+// Evaluator answers for many packets what a Ruleset does to them, which does not
+// change. It may be asked by several goroutines.
+type Evaluator struct {
+	*Ruleset
+	plain *sim.Own // the node's addresses, without those of kube-ipvs0
+	own   *sim.Own // with them
+	rules *iptables.Walker
+	sets  map[string]Set
+	ports map[ElementKey][]uint16 // of elements, by what else they have of set, address and protocol
+	// servers are the ports of virtual servers, by address and protocol.
+	servers map[ir.Match][]uint16
+	strays  []netip.Addr // of ClusterIPs that the node does not have, though they are in the set
+}
+
+// NewEvaluator indexes a Ruleset, which costs what it holds. own are the node's
+// addresses without those of kube-ipvs0.
+func NewEvaluator(r *Ruleset, own *sim.Own) *Evaluator {
+	e := &Evaluator{Ruleset: r, plain: own, sets: map[string]Set{}, ports: map[ElementKey][]uint16{}, servers: map[ir.Match][]uint16{}}
+	e.own = own.With(r.carries)
+	e.rules = r.Rules.Walker(e.own, e.inSet)
+	for _, s := range Sets() {
+		e.sets[s.Name(r.Family)] = s
+	}
+	for _, x := range r.Elements {
+		if x.Number != 0 {
+			list := portless(x.ElementKey)
+			e.ports[list] = append(e.ports[list], x.Number)
+		}
+		if x.Set == ClusterIP && !e.own.Has(x.Addr) {
+			e.strays = append(e.strays, x.Addr)
+		}
+	}
+	for _, v := range r.VirtualServers {
+		list := ir.Match{Addr: v.Key.Addr, Protocol: v.Key.Protocol}
+		e.servers[list] = append(e.servers[list], v.Key.Port)
+	}
+	return e
+}
+
+// portless returns what elements that differ in their ports have in common.
+func portless(k ElementKey) ElementKey {
+	return ElementKey{Set: k.Set, Addr: k.Addr, Protocol: k.Protocol}
+}
+
+// carries reports whether kube-ipvs0 has an address.
+func (r *Ruleset) carries(a netip.Addr) bool { return r.has(ElementKey{Set: IPVSIPs, Addr: a}) }
+
+// Carries reports whether the node has an address of a Service.
+func (e *Evaluator) Carries(a netip.Addr) bool { return e.carries(a) }
+
+// Destinations calls yield for the prefixes that destinations of packets are
+// compared with, some of them several times.
+func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
+	single := func(a netip.Addr) bool { return !a.IsValid() || yield(netip.PrefixFrom(a, a.BitLen())) }
+	for p := range e.rules.Destinations {
+		if !yield(p) {
+			return
+		}
+	}
+	for i := range e.VirtualServers {
+		if !single(e.VirtualServers[i].Key.Addr) {
+			return
+		}
+	}
+	for i := range e.Elements {
+		// What is looked up after balancing alone is no packet's destination before.
+		if e.Elements[i].Set != LoopBack && !single(e.Elements[i].Addr) {
+			return
+		}
+	}
+}
+
+// Outcome is Eval; it tells cuts what the packet was compared with.
+func (e *Evaluator) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
+	p := iptables.Packet{Packet: pkt, Cuts: cuts}
 	if pkt.FromNode() {
 		return e.output(p)
 	}
 	p = e.nat("PREROUTING", p)
-	if !e.local(pkt.Dst) {
+	if !e.own.Has(pkt.Dst) {
 		return e.filter("FORWARD", p)
 	}
 	if out := e.filter("INPUT", p); out.Fate != sim.NotOurs {
 		return out
 	}
-	return e.balance(p, r.server(p))
-}
-
-type eval struct {
-	*Ruleset
-	local func(netip.Addr) bool
-	rules *iptables.Walker
+	return e.balance(p, e.server(p))
 }
 
 // nat returns what a built-in chain of the nat table makes of the packet: one
 // packet, as the rules leave nothing to chance.
-func (e *eval) nat(chain string, p iptables.Packet) iptables.Packet { return e.rules.Nat(chain, p)[0] }
+func (e *Evaluator) nat(chain string, p iptables.Packet) iptables.Packet {
+	return e.rules.Nat(chain, p)[0]
+}
 
 // filter returns what a built-in chain of the filter table says of the packet.
-func (e *eval) filter(chain string, p iptables.Packet) sim.Outcome {
+func (e *Evaluator) filter(chain string, p iptables.Packet) sim.Outcome {
 	switch e.rules.Filter(chain, p)[0].Fate {
 	case iptables.Drop:
 		return sim.Outcome{Fate: sim.Dropped}
@@ -57,11 +126,11 @@ func (e *eval) filter(chain string, p iptables.Packet) sim.Outcome {
 
 // output walks what the node itself sends. The balancer stands between the
 // nat and the filter table; what it does not take goes to the node itself, or away.
-func (e *eval) output(p iptables.Packet) sim.Outcome {
+func (e *Evaluator) output(p iptables.Packet) sim.Outcome {
 	p = e.nat("OUTPUT", p)
 	v := e.server(p)
 	if v == nil {
-		if e.local(p.Dst) {
+		if e.own.Has(p.Dst) {
 			return e.filter("INPUT", p)
 		}
 		return sim.Outcome{}
@@ -76,7 +145,7 @@ func (e *eval) output(p iptables.Packet) sim.Outcome {
 }
 
 // balance returns the real servers, each with what the postrouting hook makes of it.
-func (e *eval) balance(p iptables.Packet, v *VirtualServer) sim.Outcome {
+func (e *Evaluator) balance(p iptables.Packet, v *VirtualServer) sim.Outcome {
 	if v == nil {
 		return sim.Outcome{}
 	}
@@ -86,8 +155,8 @@ func (e *eval) balance(p iptables.Packet, v *VirtualServer) sim.Outcome {
 	ds := make([]sim.Destination, len(v.RealServers))
 	for i, rs := range v.RealServers {
 		after := p
-		after.Dst, after.Port = rs.AddrPort.Addr(), rs.AddrPort.Port()
-		if after.FromNode() || !e.local(after.Dst) { // else delivered, and sent by no interface
+		after.Dst, after.Port, after.Translated = rs.AddrPort.Addr(), rs.AddrPort.Port(), true
+		if after.FromNode() || !e.own.Has(after.Dst) { // else delivered, and sent by no interface
 			after = e.nat("POSTROUTING", after)
 		}
 		ds[i] = sim.Destination{AddrPort: rs.AddrPort, SNAT: after.SNAT}
@@ -95,8 +164,9 @@ func (e *eval) balance(p iptables.Packet, v *VirtualServer) sim.Outcome {
 	return sim.NewOutcome(v.Flags&Persistent != 0, ds)
 }
 
-func (r *Ruleset) server(p iptables.Packet) *VirtualServer {
-	return r.virtualServer(ir.Match{Addr: p.Dst, Protocol: p.Protocol, Port: p.Port})
+func (e *Evaluator) server(p iptables.Packet) *VirtualServer {
+	p.Cuts.PortsOf(e.servers[ir.Match{Addr: p.Dst, Protocol: p.Protocol}])
+	return e.virtualServer(ir.Match{Addr: p.Dst, Protocol: p.Protocol, Port: p.Port})
 }
 
 func (r *Ruleset) has(key ElementKey) bool {
@@ -105,35 +175,56 @@ func (r *Ruleset) has(key ElementKey) bool {
 }
 
 // inSet looks a packet up in an ipset.
-func (r *Ruleset) inSet(p *iptables.Packet, in iptables.InSet) bool {
-	i := slices.IndexFunc(Sets(), func(s Set) bool { return s.Name(r.Family) == in.Set })
-	if i < 0 {
+func (e *Evaluator) inSet(p *iptables.Packet, in iptables.InSet) bool {
+	set, known := e.sets[in.Set]
+	if !known {
+		p.Cuts.Doubt("set " + in.Set)
 		return false
 	}
-	key := ElementKey{Set: Set(i), Addr: p.Dst, Protocol: p.Protocol, Number: p.Port}
+	key := ElementKey{Set: set, Addr: p.Dst, Protocol: p.Protocol, Number: p.Port}
 	if strings.HasPrefix(in.Fields, "src") {
 		key.Addr = p.Src
+		e.cutSource(p)
 	}
-	switch key.Set.Type() {
+	switch set.Type() {
 	case HashIP:
 		key.Protocol, key.Number = 0, 0
 	case BitmapPort:
 		key.Addr, key.Protocol = netip.Addr{}, 0
-	case HashIPPortIP:
-		key.Source = netip.PrefixFrom(p.Src, p.Src.BitLen())
-	case HashIPPortNet:
-		return r.hasNet(key, p.Src)
 	}
-	return r.has(key)
+	if key.Number != 0 && !p.Translated {
+		p.Cuts.PortsOf(e.ports[portless(key)])
+	}
+	switch set.Type() {
+	case HashIPPortIP, HashIPPortNet:
+		return e.hasSource(key, p)
+	}
+	return e.has(key)
 }
 
-// hasNet looks for an element whose network holds src.
-func (r *Ruleset) hasNet(key ElementKey, src netip.Addr) bool {
-	for bits := range src.BitLen() + 1 {
-		key.Source, _ = src.Prefix(bits)
-		if r.has(key) {
-			return true
-		}
+// cutSource tells that the packet's source was compared with addresses of Services. The
+// node has them, so that they are no client's, and its own where it sends to them.
+func (e *Evaluator) cutSource(p *iptables.Packet) {
+	if p.Cuts == nil {
+		return
 	}
-	return false
+	p.Cuts.SourceAddr(p.Dst)
+	e.plain.HasSource(p.Src, p.Cuts)
+	for _, a := range e.strays {
+		p.Cuts.SourceAddr(a)
+	}
+}
+
+// hasSource looks for an element whose second address or network holds the source.
+func (e *Evaluator) hasSource(key ElementKey, p *iptables.Packet) (found bool) {
+	i, _ := slices.BinarySearchFunc(e.Elements, key, func(e Element, k ElementKey) int { return e.Compare(k) })
+	for ; i < len(e.Elements); i++ {
+		x := e.Elements[i].ElementKey
+		if x.Set != key.Set || x.Addr != key.Addr || x.Number != key.Number || x.Protocol != key.Protocol {
+			break
+		}
+		p.Cuts.Source(x.Source)
+		found = found || x.Source.Contains(p.Src)
+	}
+	return found
 }

@@ -3,6 +3,7 @@ package userspace
 import (
 	"net/netip"
 
+	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 	"github.com/proxyc/proxyc/render/iptables"
 )
@@ -12,12 +13,40 @@ import (
 // the node as the client, and without backends the connection is closed, which
 // counts as a refusal. local reports the node's own addresses.
 func (r *Ruleset) Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome {
+	return NewEvaluator(r, sim.OwnOf(local)).Outcome(pkt, nil)
+}
+
+// Evaluator answers for many packets what a Ruleset does to them, which does not
+// change. It may be asked by several goroutines.
+type Evaluator struct {
+	own       *sim.Own
+	rules     *iptables.Walker
+	listeners map[ir.Match][]*Listener // by protocol and port
+}
+
+// NewEvaluator indexes a Ruleset, which costs what it holds.
+func NewEvaluator(r *Ruleset, own *sim.Own) *Evaluator {
+	e := &Evaluator{own: own, rules: r.Rules.Walker(own, nil), listeners: map[ir.Match][]*Listener{}}
+	for i := range r.Listeners {
+		l := &r.Listeners[i]
+		key := ir.Match{Protocol: l.Port.Protocol, Port: l.Listen.Port()}
+		e.listeners[key] = append(e.listeners[key], l)
+	}
+	return e
+}
+
+// Destinations calls yield for the prefixes that destinations of packets are
+// compared with, some of them several times.
+func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) { e.rules.Destinations(yield) }
+
+// Outcome is Eval; it tells cuts what the packet was compared with.
+func (e *Evaluator) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
 	first := "PREROUTING"
 	if pkt.FromNode() {
 		first = "OUTPUT"
 	}
-	p := r.Rules.Walker(sim.OwnOf(local), nil).Nat(first, iptables.Packet{Packet: pkt})[0] // one, as nothing is left to chance
-	l := r.listener(&p, local)
+	p := e.rules.Nat(first, iptables.Packet{Packet: pkt, Cuts: cuts})[0] // one, as nothing is left to chance
+	l := e.listener(&p)
 	if l == nil {
 		return sim.Outcome{}
 	}
@@ -31,13 +60,15 @@ func (r *Ruleset) Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome 
 	return sim.NewOutcome(l.Affinity > 0, ds)
 }
 
-// listener finds the listener that a packet arrives at.
-func (r *Ruleset) listener(p *iptables.Packet, local func(netip.Addr) bool) *Listener {
-	for i := range r.Listeners {
-		l := &r.Listeners[i]
-		at := l.Listen.Addr()
-		arrives := p.Dst == at || at.IsUnspecified() && (p.Redirected || local(p.Dst))
-		if arrives && l.Port.Protocol == p.Protocol && l.Listen.Port() == p.Port {
+// listener finds the listener that rules lead a packet to. Whoever finds out the
+// number of a proxy port and connects to it on the node is served as well, as
+// with kube-proxy; no Service asks for that, so that it counts for nobody's.
+func (e *Evaluator) listener(p *iptables.Packet) *Listener {
+	if !p.DNAT {
+		return nil
+	}
+	for _, l := range e.listeners[ir.Match{Protocol: p.Protocol, Port: p.Port}] {
+		if at := l.Listen.Addr(); p.Dst == at || at.IsUnspecified() && (p.Redirected || e.own.Has(p.Dst)) {
 			return l
 		}
 	}
