@@ -45,7 +45,7 @@ func (r *Reader) Decode(s *Snapshot, file string, data []byte, fromDirectory boo
 	typed := !fromDirectory
 	for first := 0; first < len(parts); first += batch {
 		some := parts[first:min(first+batch, len(parts))]
-		results := decodeAll(some)
+		results := decodeAll(some, r.Strict)
 		if last := len(results) - 1; first+last == len(parts)-1 {
 			if parts[first+last].yaml != nil && data[len(data)-1] != '\n' {
 				results[last].doubt()
@@ -71,7 +71,7 @@ func (r *Reader) Decode(s *Snapshot, file string, data []byte, fromDirectory boo
 					r.report(&found, placed{line: o.line, index: o.index, Diagnostic: diag.Diagnostic{Severity: diag.Warning, Code: diag.ObjectTwice, Object: o.name,
 						Msg: "given more than once: this one replaces the one before"}}, at)
 				}
-				r.note(o.name, at)
+				r.note(&o, at)
 			}
 		}
 	}
@@ -139,6 +139,7 @@ type result struct {
 	objects []object
 	diags   []placed
 	typed   bool // something has an apiVersion and a kind
+	read    unmarshal
 }
 
 type placed struct {
@@ -153,21 +154,22 @@ type placed struct {
 
 // An object is ready to be put into a Snapshot; put reports whether it replaced one.
 type object struct {
-	name  string
-	line  int
-	index []int // in the Lists of a YAML part
-	put   func(*Snapshot) (replaced bool)
+	name    string
+	line    int
+	index   []int // in the Lists of a YAML part
+	put     func(*Snapshot) (replaced bool)
+	written Written
 }
 
 // decodeAll decodes the parts side by side; results come in the order of parts.
-func decodeAll(parts []part) []result {
+func decodeAll(parts []part, strict bool) []result {
 	results := make([]result, len(parts))
 	workers := min(runtime.GOMAXPROCS(0), len(parts))
 	var wg sync.WaitGroup
 	for w := range workers {
 		wg.Go(func() {
 			for i := w; i < len(parts); i += workers {
-				results[i] = parts[i].decode()
+				results[i] = parts[i].decode(strict)
 			}
 		})
 	}
@@ -175,8 +177,11 @@ func decodeAll(parts []part) []result {
 	return results
 }
 
-func (p *part) decode() result {
-	var r result
+func (p *part) decode(strict bool) result {
+	r := result{read: lenient}
+	if strict {
+		r.read = strictly
+	}
 	switch {
 	case p.problem != "":
 		r.fail(placed{Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.NotYAML, Msg: p.problem}})
@@ -330,7 +335,7 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 		}
 		return
 	}
-	o, findings, err := decode(l.text)
+	o, findings, err := decode(l.text, r.read)
 	o.line, o.index = line, index
 	if err != nil {
 		offset, path, msg := explain(l.text, err)

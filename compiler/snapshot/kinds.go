@@ -20,9 +20,9 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 )
 
-// A decoder reads the JSON of one kind as the API server does. The object has
-// a name even with an error, if it could be read.
-type decoder func(text []byte) (object, []finding, error)
+// A decoder reads the JSON of one kind as the API server does, by read. The object
+// has a name even with an error, if it could be read.
+type decoder func(text []byte, read unmarshal) (object, []finding, error)
 
 // readKinds are the kinds that a Snapshot has a use for, in each version that is read.
 var readKinds = [...]struct {
@@ -116,89 +116,75 @@ func nearKind(group, kind string) string {
 	return meant
 }
 
-// unmarshal decodes as the API server does, and names keys that stand twice. It
-// refuses them where kubectl asks (fieldValidation Strict, its default): of two
-// values nobody knows which was meant, and those of objects would be mixed.
-func unmarshal(text []byte, into any) (twice []finding, err error) {
-	strict, err := kjson.UnmarshalStrict(text, into, kjson.DisallowDuplicateFields)
-	for _, e := range strict {
-		var field kjson.FieldError
-		if errors.As(e, &field) {
-			twice = append(twice, finding{diag.Error, diag.FieldTwice, field.FieldPath(), "stands twice: the object is left out", ""})
-		}
-	}
-	return twice, err
-}
-
-func decodeService(text []byte) (object, []finding, error) {
+func decodeService(text []byte, read unmarshal) (object, []finding, error) {
 	var in corev1.Service
-	twice, err := unmarshal(text, &in)
+	strict, err := read(text, &in)
 	defaultService(&in)
 	svc := FromService(&in)
-	return object{name: svc.Object, put: func(s *Snapshot) bool {
+	return object{name: svc.Object, written: writtenService(&in), put: func(s *Snapshot) bool {
 		old := s.Service(svc.Name)
 		s.SetService(svc)
 		return old != nil
-	}}, append(twice, checkService(&in)...), err
+	}}, append(strict, checkService(&in)...), err
 }
 
-func decodeSlice(text []byte) (object, []finding, error) {
+func decodeSlice(text []byte, read unmarshal) (object, []finding, error) {
 	var in discoveryv1.EndpointSlice
-	twice, err := unmarshal(text, &in)
-	return finishSlice(&in, text, twice, err)
+	strict, err := read(text, &in)
+	return finishSlice(&in, text, strict, err)
 }
 
-func decodeSliceV1beta1(text []byte) (object, []finding, error) {
+func decodeSliceV1beta1(text []byte, read unmarshal) (object, []finding, error) {
 	var in discoveryv1beta1.EndpointSlice
-	twice, err := unmarshal(text, &in)
-	return finishSlice(sliceFromV1beta1(&in), text, twice, err)
+	strict, err := read(text, &in)
+	return finishSlice(sliceFromV1beta1(&in), text, strict, err)
 }
 
-func finishSlice(in *discoveryv1.EndpointSlice, text []byte, twice []finding, err error) (object, []finding, error) {
+func finishSlice(in *discoveryv1.EndpointSlice, text []byte, strict []finding, err error) (object, []finding, error) {
 	defaultNamespace(&in.ObjectMeta)
 	defaultEndpointPorts(in.Ports, text)
 	slice := FromEndpointSlice(in)
-	return object{name: slice.Object, put: func(s *Snapshot) bool {
+	return object{name: slice.Object, written: writtenMeta(&in.ObjectMeta), put: func(s *Snapshot) bool {
 		old := s.slices[slice.Name]
 		s.SetSlice(slice)
 		return old != nil
-	}}, append(twice, checkSlice(in)...), err
+	}}, append(strict, checkSlice(in)...), err
 }
 
-func decodeEndpoints(text []byte) (object, []finding, error) {
+func decodeEndpoints(text []byte, read unmarshal) (object, []finding, error) {
 	var in corev1.Endpoints
-	twice, err := unmarshal(text, &in)
+	strict, err := read(text, &in)
 	defaultNamespace(&in.ObjectMeta)
 	name, slices := nameOf(&in.ObjectMeta), FromEndpoints(&in)
-	return object{name: objectName("Endpoints", &in.ObjectMeta), put: func(s *Snapshot) bool {
+	return object{name: objectName("Endpoints", &in.ObjectMeta), written: writtenMeta(&in.ObjectMeta), put: func(s *Snapshot) bool {
 		_, old := s.legacy[name]
 		s.SetEndpoints(name, slices)
 		return old
-	}}, append(twice, checkEndpoints(&in)...), err
+	}}, append(strict, checkEndpoints(&in)...), err
 }
 
-func decodeNode(text []byte) (object, []finding, error) {
+func decodeNode(text []byte, read unmarshal) (object, []finding, error) {
 	var in corev1.Node
-	twice, err := unmarshal(text, &in)
+	strict, err := read(text, &in)
 	in.Namespace = ""
 	node := FromNode(&in)
-	return object{name: objectName("Node", &in.ObjectMeta), put: func(s *Snapshot) bool {
+	return object{name: objectName("Node", &in.ObjectMeta), written: writtenNode(&in), put: func(s *Snapshot) bool {
 		old := s.Node(node.Name)
 		s.SetNode(node)
 		return old != nil
-	}}, append(twice, checkNode(&in)...), err
+	}}, append(strict, checkNode(&in)...), err
 }
 
-func decodeServiceCIDR(text []byte) (object, []finding, error) {
+func decodeServiceCIDR(text []byte, read unmarshal) (object, []finding, error) {
 	var in networkingv1.ServiceCIDR
-	twice, err := unmarshal(text, &in)
+	strict, err := read(text, &in)
 	in.Namespace = ""
 	cidr := FromServiceCIDR(&in)
-	return object{name: objectName("ServiceCIDR", &in.ObjectMeta), put: func(s *Snapshot) bool {
+	return object{name: objectName("ServiceCIDR", &in.ObjectMeta), written: writtenMeta(&in.ObjectMeta), put: func(s *Snapshot) bool {
 		old := s.cidrs[cidr.Name]
 		s.SetServiceCIDR(cidr)
 		return old != nil
-	}}, append(twice, checkServiceCIDR(&in)...), err
+	}}, append(strict, checkServiceCIDR(&in)...), err
 }
 
 // explain takes an error of the JSON decoder apart: where in the text it is,

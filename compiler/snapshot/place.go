@@ -23,13 +23,17 @@ type Reader struct {
 	// CutOff is what it means that a file can be read and may be cut off all the
 	// same; 0: nobody asks. Where the API server would refuse what is left, it is an error.
 	CutOff diag.Severity
+	// Strict also finds fields that the API does not have, which the API server drops, and
+	// remembers what Written returns.
+	Strict bool
 	// Forget does not remember where objects stand: Locate finds nothing then.
 	Forget bool
 
-	at     map[string]place // by the object's name: "Service ns/web"
-	shared map[*part]*yaml.Node
-	last   place // what was asked for last, and its fields
-	fields fields
+	at      map[string]place   // by the object's name: "Service ns/web"
+	written map[string]Written // the same; Strict only
+	shared  map[*part]*yaml.Node
+	last    place // what was asked for last, and its fields
+	fields  fields
 	// What this took.
 	parsed, objects int
 }
@@ -42,15 +46,21 @@ type place struct {
 	index     []int // in the Lists of a YAML part
 }
 
-// note remembers where an object stands.
-func (r *Reader) note(object string, at place) {
+// note remembers where an object stands, and what is written in it.
+func (r *Reader) note(o *object, at place) {
+	if r.Strict {
+		if r.written == nil {
+			r.written = map[string]Written{}
+		}
+		r.written[o.name] = o.written
+	}
 	if r.Forget {
 		return
 	}
 	if r.at == nil {
 		r.at = map[string]place{}
 	}
-	r.at[object] = at
+	r.at[o.name] = at
 }
 
 // Locate completes findings that know their object, and no place, with file,

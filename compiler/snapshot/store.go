@@ -125,3 +125,15 @@ func (s *Snapshot) DeleteServiceCIDR(name string) { delete(s.cidrs, name) }
 func (s *Snapshot) ServiceCIDRs() []*ServiceCIDR {
 	return slices.SortedFunc(maps.Values(s.cidrs), func(a, b *ServiceCIDR) int { return strings.Compare(a.Name, b.Name) })
 }
+
+// Orphans returns the EndpointSlices of Services that do not exist, by name. What was
+// made of v1 Endpoints is none: those are used for other things, too.
+func (s *Snapshot) Orphans() (out []*EndpointSlice) {
+	for service, owned := range s.byOwner {
+		if s.services[service] == nil {
+			out = append(out, owned...)
+		}
+	}
+	slices.SortFunc(out, func(a, b *EndpointSlice) int { return a.Name.Compare(b.Name) })
+	return out
+}

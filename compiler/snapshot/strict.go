@@ -1,0 +1,142 @@
+package snapshot
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kjson "sigs.k8s.io/json"
+
+	"github.com/proxyc/proxyc/compiler/diag"
+)
+
+// AnnotationIgnore names the codes of findings about an object that are accepted,
+// with commas between.
+const AnnotationIgnore = "proxyc.dev/lint-ignore"
+
+// Written is what stands in an object that decides about no packet, and is worth a
+// look all the same.
+type Written struct {
+	Ignore       string // annotation proxyc.dev/lint-ignore
+	Selector     bool   // spec.selector names something
+	DualStack    bool   // spec.ipFamilyPolicy asks for two families
+	NoNodePorts  bool   // spec.allocateLoadBalancerNodePorts is false
+	Distribution string // spec.trafficDistribution
+	Kernel       string // status.nodeInfo.kernelVersion
+}
+
+// Written returns what stands in the objects that were read, by their names as
+// diagnostics have these; Strict only.
+func (r *Reader) Written() map[string]Written { return r.written }
+
+func writtenMeta(m *metav1.ObjectMeta) Written {
+	return Written{Ignore: m.Annotations[AnnotationIgnore]}
+}
+
+func writtenService(s *corev1.Service) Written {
+	w := writtenMeta(&s.ObjectMeta)
+	w.Selector = len(s.Spec.Selector) > 0
+	if p := s.Spec.IPFamilyPolicy; p != nil {
+		w.DualStack = *p != corev1.IPFamilyPolicySingleStack
+	}
+	w.NoNodePorts = !or(s.Spec.AllocateLoadBalancerNodePorts, true)
+	if d := s.Spec.TrafficDistribution; d != nil {
+		w.Distribution = *d
+	}
+	return w
+}
+
+func writtenNode(n *corev1.Node) Written {
+	w := writtenMeta(&n.ObjectMeta)
+	w.Kernel = n.Status.NodeInfo.KernelVersion
+	return w
+}
+
+// An unmarshal reads JSON as the API server does, and tells what that refuses where
+// kubectl asks (fieldValidation Strict, its default).
+type unmarshal func(text []byte, v any) ([]finding, error)
+
+// lenient refuses keys that stand twice: of two values nobody knows which was meant,
+// and those of objects would be mixed.
+func lenient(text []byte, v any) ([]finding, error) {
+	refused, err := kjson.UnmarshalStrict(text, v, kjson.DisallowDuplicateFields)
+	return findings(refused, v), err
+}
+
+// strictly also names fields that the API does not have: it drops them.
+func strictly(text []byte, v any) ([]finding, error) {
+	refused, err := kjson.UnmarshalStrict(text, v)
+	return findings(refused, v), err
+}
+
+// findings are those of an object that was read into v.
+func findings(refused []error, v any) (out []finding) {
+	for _, e := range refused {
+		var field kjson.FieldError
+		if !errors.As(e, &field) {
+			continue
+		}
+		path := field.FieldPath()
+		f := finding{severity: diag.Error, code: diag.FieldTwice, path: path, msg: "stands twice: the object is left out"}
+		if strings.HasPrefix(e.Error(), "unknown") {
+			f.severity, f.code, f.msg = diag.Warning, diag.FieldUnknown, "is no field of the API, which drops it"
+			parent, name := path[:max(strings.LastIndexByte(path, '.'), 0)], path[strings.LastIndexByte(path, '.')+1:]
+			f.hint = diag.DidYouMean(name, keysAt(reflect.TypeOf(v), parent))
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// keysAt returns the JSON keys of the struct at a path below a type; none where it is
+// no struct.
+func keysAt(t reflect.Type, path string) []string {
+	for _, step := range strings.Split(path, ".") {
+		step, _, _ = strings.Cut(step, "[")
+		if t = element(t); step == "" {
+			continue
+		}
+		if t.Kind() != reflect.Struct {
+			return nil
+		}
+		next, ok := fieldAt(t, step)
+		if !ok {
+			return nil
+		}
+		t = next
+	}
+	if t = element(t); t.Kind() != reflect.Struct {
+		return nil
+	}
+	var keys []string
+	for _, f := range reflect.VisibleFields(t) {
+		if key := jsonKey(f); key != "" {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// element returns what pointers and lists lead to.
+func element(t reflect.Type) reflect.Type {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		t = t.Elem()
+	}
+	return t
+}
+
+func fieldAt(t reflect.Type, key string) (reflect.Type, bool) {
+	for _, f := range reflect.VisibleFields(t) {
+		if jsonKey(f) == key {
+			return f.Type, true
+		}
+	}
+	return nil, false
+}
+
+func jsonKey(f reflect.StructField) string {
+	key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return key
+}
