@@ -69,8 +69,10 @@ func usages() map[string]usage {
 		}, [...]string{"equal", "different, or not provable", badInput}},
 		"lint": {[]string{
 			"proxyc lint -c config.yaml -s cluster.yaml",
-			"proxyc lint -c config.yaml -s cluster.yaml --mode nftables --all-findings",
-		}, [...]string{"nothing found", "findings, none of them an error", badInput + ", or findings that are errors"}},
+			"proxyc lint -s manifests/ --fail-on warning -o github",
+			"proxyc lint -c config.yaml -s cluster.yaml --write-baseline known.txt",
+			"proxyc lint -c config.yaml -s cluster.yaml --baseline known.txt -o sarif",
+		}, [...]string{"nothing found, or nothing as grave as --fail-on", "findings, none of them an error", badInput + ", or findings that are errors"}},
 		"config defaults": {[]string{
 			"proxyc config defaults",
 			"proxyc config defaults --proxy-mode nftables",

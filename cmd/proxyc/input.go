@@ -29,6 +29,7 @@ type input struct {
 	Limit          byteSize `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"How much the files of --snapshot may have together, as 256Mi; 0: any amount."`
 	Each           bool     `name:"all-findings" help:"Print each finding, also where one line with a count would stand for many of the same."`
 	anyNode        bool     // the name of the node does not count
+	noSnapshot     bool     // there may be none
 	NodeAddress    []string `name:"node-address" placeholder:"IP@INTERFACE" help:"An address that the node has beside those of its Node object, which is all that is known of it offline; IP may have a prefix length. May be repeated."`
 	Live           bool     `help:"Take the addresses of this machine's network interfaces for the node's."`
 	HNSNetworkType string   `name:"hns-network-type" enum:"L2Bridge,Overlay" default:"L2Bridge" help:"Type of the HNS network in mode kernelspace: L2Bridge or Overlay."`
@@ -76,39 +77,49 @@ func (c *configFlags) resolve(e *env, diags *diag.List) (*config.Resolved, error
 // setConfig replaces the configuration file.
 func (c *configFlags) setConfig(file string) { c.Config = &file }
 
-// load reads configuration and snapshot.
+// load reads configuration and snapshot, and prints why there is nothing to go on with.
 func (in *input) load(e *env) (*job, error) {
-	if err := oneStdin(in.names()...); err != nil {
-		return nil, err
-	}
 	j := &job{snap: snapshot.New(), each: in.Each}
-	resolved, findings := in.Resolve(e.readFile, in.Strict)
-	j.diags.Add(findings...)
-	usable := !findings.HasErrors()
-	switch {
-	case deref(in.WriteConfigTo) != "":
-		_, err := in.resolve(e, &j.diags)
+	usable, err := in.read(e, j)
+	if err != nil {
 		return nil, err
-	case in.Cleanup || in.InitOnly:
-		return nil, errors.New("--cleanup, --init-only: change a node, which compiling does not")
-	case len(in.Snapshot) == 0 && usable:
-		return nil, errNoSnapshot
 	}
-	if !e.readSnapshot(j, in.Snapshot, int64(in.Limit)) || !usable {
+	if !usable {
 		return nil, j.finish(e, errReported)
-	}
-	j.Resolved = resolved
-	j.facts.HNSNetworkType = in.HNSNetworkType
-	if err := e.setNode(j); err != nil {
-		return nil, err
-	}
-	if err := in.readAddresses(e, j); err != nil {
-		return nil, err
 	}
 	if !in.anyNode && j.ofHost && j.snap.Node(j.facts.NodeName) == nil && len(j.snap.Nodes()) > 0 {
 		return nil, j.finish(e, j.noSuchNode())
 	}
 	return j, nil
+}
+
+// read reads configuration and snapshot into a job, and reports whether its findings
+// leave something to go on with.
+func (in *input) read(e *env, j *job) (usable bool, err error) {
+	if err := oneStdin(in.names()...); err != nil {
+		return false, err
+	}
+	resolved, findings := in.Resolve(e.readFile, in.Strict)
+	j.diags.Add(findings...)
+	usable = !findings.HasErrors()
+	switch {
+	case deref(in.WriteConfigTo) != "":
+		_, err := in.resolve(e, &j.diags)
+		return false, err
+	case in.Cleanup || in.InitOnly:
+		return false, errors.New("--cleanup, --init-only: change a node, which compiling does not")
+	case len(in.Snapshot) == 0 && usable && !in.noSnapshot:
+		return false, errNoSnapshot
+	}
+	if !e.readSnapshot(j, in.Snapshot, int64(in.Limit)) || !usable {
+		return false, nil
+	}
+	j.Resolved = resolved
+	j.facts.HNSNetworkType = in.HNSNetworkType
+	if err := e.setNode(j); err != nil {
+		return false, err
+	}
+	return true, in.readAddresses(e, j)
 }
 
 // noSuchNode refuses the name of the machine as that of a node: files are read
@@ -175,11 +186,16 @@ func (j *job) findings() diag.List {
 	if !j.each {
 		list = list.Fewer(diag.MostAlike)
 	}
+	j.locate(list)
+	return list
+}
+
+// locate completes findings with their places.
+func (j *job) locate(list diag.List) {
 	j.files.Locate(list)
 	if j.Resolved != nil {
 		j.Resolved.Locate(list)
 	}
-	return list
 }
 
 // finish prints the diagnostics and returns the error with which the verb ends:
@@ -225,7 +241,7 @@ func (e *env) readSnapshot(j *job, names []string, limit int64) bool {
 		j.diags.Add(j.files.Decode(j.snap, f.Name, data, f.FromDirectory)...)
 	}
 	j.diags.Add(j.snap.Finish()...)
-	if readable && len(j.snap.Services()) == 0 {
+	if readable && len(names) > 0 && len(j.snap.Services()) == 0 {
 		j.diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NoServices, Msg: "the snapshot has no Service: there is nothing to proxy",
 			Hint: "it is what kubectl get services,endpointslices,nodes -A -o yaml prints"})
 	}

@@ -1,25 +1,117 @@
 package main
 
+import (
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+
+	"github.com/proxyc/proxyc/apply/build"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/lint"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+)
+
 type lintCmd struct {
 	input
+	List          bool     `help:"List all checks."`
+	Output        string   `short:"o" enum:"text,json,sarif,github,markdown" default:"text" help:"Output: text, json, sarif (2.1.0), github (commands of its workflows), or markdown."`
+	FailOn        string   `enum:"error,warning,info" default:"info" help:"The least severity that makes the exit code 1: error, warning or info. Errors make it 2."`
+	Suppress      []string `placeholder:"FILE" sep:"none" help:"Findings that are accepted, one a line: CODE, CODE OBJECT or CODE OBJECT: FIELD, with * for any signs, and the reason behind a #. May be repeated. In an object, annotation proxyc.dev/lint-ignore names codes."`
+	Baseline      string   `placeholder:"FILE" help:"Findings that were there already, as --write-baseline wrote them."`
+	WriteBaseline string   `placeholder:"FILE" help:"Write what is found as a baseline, and nothing else."`
 }
 
-// Run prints the diagnostics of a compilation, and nothing else. They are its
-// output, and so go to standard output, also those that are errors.
+// Run prints what is wrong or doubtful. Findings are its output, and so go to standard
+// output, also those that are errors.
 func (c *lintCmd) Run(e *env) error {
-	out := *e
-	out.stderr = e.stdout
-	job, err := c.load(&out)
+	if c.List {
+		return listChecks(e.stdout)
+	}
+	var accepted lint.Suppressions
+	for _, name := range slices.DeleteFunc(append(slices.Clone(c.Suppress), c.Baseline), func(name string) bool { return name == "" }) {
+		text, err := e.readFile(name)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if errs := accepted.Read(name, string(text)); len(errs) > 0 {
+			e.report(errs)
+			return errReported
+		}
+	}
+	c.anyNode, c.noSnapshot = true, deref(c.Config) != ""
+	j := &job{snap: snapshot.New(), each: true}
+	j.files.Strict = true
+	usable, err := c.read(e, j)
 	if err != nil {
 		return err
 	}
-	job.compile()
-	found := len(job.diags) > 0
-	if err := job.finish(&out, nil); err != nil {
+	if usable {
+		j.lint()
+	}
+	if j.Resolved != nil { // the configuration's findings are named by its file
+		j.Resolved.Locate(j.diags)
+	}
+	report := lint.Report{Version: build.Read().Version}
+	report.Findings, report.Suppressed = accepted.Apply(j.diags.Sorted(), j.files.Written())
+	if c.WriteBaseline != "" {
+		return e.writeFile(c.WriteBaseline, func(w io.Writer) error {
+			_, err := io.WriteString(w, lint.Baseline(report.Findings))
+			return err
+		})
+	}
+	fails := func(least diag.Severity) bool {
+		return slices.ContainsFunc(report.Findings, func(d diag.Diagnostic) bool { return d.Severity <= least })
+	}
+	bad, found := fails(diag.Error), fails(severities()[c.FailOn])
+	if people := c.Output == "text" || c.Output == "markdown"; people && !c.Each {
+		report.Findings = report.Findings.Fewer(diag.MostAlike)
+	}
+	j.locate(report.Findings)
+	report.Findings.Sort()
+	for i := range report.Suppressed {
+		one := diag.List{report.Suppressed[i].Diagnostic}
+		j.locate(one)
+		report.Suppressed[i].Diagnostic = one[0]
+	}
+	if err := report.Write(e.stdout, c.Output); err != nil {
 		return err
 	}
-	if found {
+	switch {
+	case bad:
+		return errReported
+	case found:
 		return errFindings
 	}
 	return nil
+}
+
+// lint adds what there is to say about a cluster. Who names no node means all of
+// them: the first one stands for them, and nobody misses one that is not there.
+func (j *job) lint() {
+	unnamed := j.ofHost && j.snap.Node(j.facts.NodeName) == nil
+	if nodes := j.snap.Nodes(); unnamed && len(nodes) > 0 {
+		j.facts.NodeName, unnamed = nodes[0].Name, false
+	}
+	pending := lint.Complete(j.snap, j.files.Written())
+	j.compile()
+	j.diags = pending.Mend(j.diags)
+	j.diags = slices.DeleteFunc(j.diags, func(d diag.Diagnostic) bool { return unnamed && d.Code == diag.NodeUnknown })
+	j.diags.Add(j.Advice()...)
+	j.diags.Add(lint.Check(lint.Input{Config: j.Resolved, Snapshot: j.snap, Written: j.files.Written(), Pending: pending})...)
+}
+
+// severities are those of --fail-on.
+func severities() map[string]diag.Severity {
+	return map[string]diag.Severity{"error": diag.Error, "warning": diag.Warning, "info": diag.Info}
+}
+
+func listChecks(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, g := range diag.Groups() {
+		for _, c := range g.Checks {
+			fmt.Fprintf(t, "%s\t%s\t%s\n", c.Code, c.Severity, c.Title)
+		}
+	}
+	return t.Flush()
 }

@@ -1,0 +1,288 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/proxyc/proxyc/compiler/diag"
+)
+
+const lintCases = "../../testdata/lint"
+
+// A lintCase is a file of testdata/lint: the input in which a check finds something
+// (trigger…), and one in which it nearly does (nearly…). What begins with neither is for
+// both. Lines of the comment give flags:
+//
+//	flags: --mode ipvs
+//	trigger: --strict
+//	link: trigger/x.yaml /dev/null
+type lintCase struct {
+	name    string
+	archive *txtar.Archive
+	dir     string
+	flags   map[string][]string // "flags", "trigger", "nearly"
+	have    map[string]bool
+}
+
+func readLintCase(t *testing.T, code diag.Code) *lintCase {
+	t.Helper()
+	c := &lintCase{name: filepath.Join(lintCases, string(code)+".txtar"), dir: t.TempDir(), flags: map[string][]string{}, have: map[string]bool{}}
+	archive, err := txtar.ParseFile(c.name)
+	if err != nil {
+		t.Fatalf("each check has a case: %v", err)
+	}
+	c.archive = archive
+	if c.name, err = filepath.Abs(c.name); err != nil {
+		t.Fatal(err)
+	}
+	write := func(name string, put func(path string) error) {
+		path := filepath.Join(c.dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := put(path); err != nil {
+			t.Fatal(err)
+		}
+		first, _, _ := strings.Cut(name, "/")
+		c.have[first] = true
+	}
+	for _, f := range archive.Files {
+		write(f.Name, func(path string) error { return os.WriteFile(path, f.Data, 0o644) })
+	}
+	for line := range strings.Lines(string(archive.Comment)) {
+		key, rest, ok := strings.Cut(strings.TrimSpace(line), ": ")
+		switch words := strings.Fields(rest); {
+		case !ok || strings.HasPrefix(key, "#"):
+		case key == "link":
+			write(words[0], func(path string) error { return os.Symlink(words[1], path) })
+		default:
+			c.flags[key] = words
+		}
+	}
+	return c
+}
+
+// args is the command line for "trigger" or "nearly".
+func (c *lintCase) args(side string, more ...string) []string {
+	args := slices.Concat([]string{"lint"}, c.flags["flags"], c.flags[side], more)
+	for _, name := range []string{side + "-config.yaml", "config.yaml"} {
+		if c.have[name] {
+			args = append(args, "-c", name)
+			break
+		}
+	}
+	for _, name := range []string{"both.yaml", side + ".yaml", side} {
+		if c.have[name] {
+			args = append(args, "-s", name)
+		}
+	}
+	return args
+}
+
+// findings runs one side, and returns the lines of what has the code.
+func (c *lintCase) findings(t *testing.T, side string, code diag.Code) (lines []string, severities []string) {
+	t.Helper()
+	t.Chdir(c.dir)
+	e := testEnv(t, osFiles{}, c.args(side, "-o", "json")...)
+	var stdout, stderr bytes.Buffer
+	e.stdout, e.stderr = &stdout, &stderr
+	run(e)
+	var report struct {
+		Findings []struct{ Code, Severity, Object, Field, File, Message, Why, Do string }
+	}
+	if err := json.Unmarshal(stdout.Bytes(), &report); err != nil {
+		t.Fatalf("%s: %v\n%s%s", side, err, &stdout, &stderr)
+	}
+	for _, f := range report.Findings {
+		if f.Code == "" || f.Why == "" || f.Do == "" {
+			t.Errorf("%s: a finding without code, why or what to do: %+v", side, f)
+		}
+		if f.Code == string(code) {
+			severities = append(severities, f.Severity)
+		}
+	}
+	e = testEnv(t, osFiles{}, c.args(side, "--all-findings")...)
+	stdout.Reset()
+	e.stdout, e.stderr = &stdout, &stderr
+	run(e)
+	for line := range strings.Lines(stdout.String()) {
+		if strings.HasSuffix(line, " ["+string(code)+"]\n") {
+			lines = append(lines, line)
+		}
+	}
+	if len(lines) != len(severities) {
+		t.Errorf("%s: %d findings as JSON, %d as text", side, len(severities), len(lines))
+	}
+	return lines, severities
+}
+
+// want returns what the trigger leads to, as it is recorded.
+func (c *lintCase) want() string {
+	for _, f := range c.archive.Files {
+		if f.Name == "want" {
+			return string(f.Data)
+		}
+	}
+	return ""
+}
+
+// Each check has a case in which it finds something, of its usual severity, and one
+// that differs little in which it does not.
+func TestLintChecks(t *testing.T) {
+	for _, g := range diag.Groups() {
+		for _, check := range g.Checks {
+			t.Run(string(check.Code), func(t *testing.T) {
+				c := readLintCase(t, check.Code)
+				lines, severities := c.findings(t, "trigger", check.Code)
+				if len(lines) == 0 || !slices.Contains(severities, check.Severity.String()) {
+					t.Fatalf("finds nothing, or nothing of severity %s: %v", check.Severity, severities)
+				}
+				if nearly, _ := c.findings(t, "nearly", check.Code); len(nearly) > 0 {
+					t.Errorf("what is nearly wrong is found wrong:\n%s", strings.Join(nearly, ""))
+				}
+				if differ := c.differ(); differ > 8 {
+					t.Errorf("trigger and nearly differ in %d lines: that is not near", differ)
+				}
+				if *update {
+					c.record(t, strings.Join(lines, ""))
+				} else if d := cmp.Diff(c.want(), strings.Join(lines, "")); d != "" {
+					t.Errorf("(-want +got):\n%s", d)
+				}
+			})
+		}
+	}
+}
+
+// differ returns how many lines one side has and the other has not.
+func (c *lintCase) differ() int {
+	lines := map[string]int{}
+	for _, f := range c.archive.Files {
+		name, by := f.Name, 1
+		if rest, ok := strings.CutPrefix(name, "trigger"); ok {
+			name = rest
+		} else if rest, ok := strings.CutPrefix(name, "nearly"); ok {
+			name, by = rest, -1
+		} else {
+			continue
+		}
+		for line := range strings.Lines(string(f.Data)) {
+			lines[line] += by
+		}
+	}
+	n := 0
+	for _, count := range lines {
+		n += max(count, -count)
+	}
+	return n
+}
+
+func (c *lintCase) record(t *testing.T, want string) {
+	t.Helper()
+	c.archive.Files = slices.DeleteFunc(c.archive.Files, func(f txtar.File) bool { return f.Name == "want" })
+	c.archive.Files = append(c.archive.Files, txtar.File{Name: "want", Data: []byte(want)})
+	if err := os.WriteFile(c.name, txtar.Format(c.archive), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// No case is without a check, and the table is in order.
+func TestLintTable(t *testing.T) {
+	checks := diag.ByCode()
+	files, err := filepath.Glob(lintCases + "/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if code := strings.TrimSuffix(filepath.Base(file), ".txtar"); checks[diag.Code(code)].Code == "" {
+			t.Errorf("%s: there is no such check", file)
+		}
+	}
+	var last diag.Code
+	n := 0
+	for _, g := range diag.Groups() {
+		for _, c := range g.Checks {
+			if c.Code <= last || c.Severity == 0 || c.Title == "" || !strings.HasSuffix(c.Why, ".") || !strings.HasSuffix(c.Do, ".") {
+				t.Errorf("%s: out of order, or incomplete", c.Code)
+			}
+			last = c.Code
+			n++
+		}
+	}
+	if n < 40 || n != len(checks) {
+		t.Errorf("%d checks, of %d codes", n, len(checks))
+	}
+}
+
+const lintHead = `# Findings of proxyc lint
+
+` + "`proxyc lint`" + ` says what is wrong or doubtful in a configuration and a cluster: what every verb says of its input (errors leave something
+out), and what only somebody who reviews a cluster wants to know. It needs no node, and no rights.
+
+    proxyc lint -c config.yaml -s cluster.yaml
+    proxyc lint -s manifests/ --fail-on warning -o github
+
+- Without ` + "`-c`" + ` the defaults of kube-proxy are judged with; without ` + "`-s`" + `, the configuration alone.
+- Where no node is named, the first Node stands for all.
+- Manifests that were at no API server yet are judged as far as they go (PX115); a field that the API does not have is named (PX108).
+- ` + "`-o`" + `: ` + "`text`, `json`, `sarif`" + ` (2.1.0), ` + "`github`" + ` (workflow commands), ` + "`markdown`" + ` (a comment). ` + "`text` and `markdown`" + ` have one line for more than
+  five of a sort (` + "`--all-findings`" + `: each).
+- Exit codes: 0 nothing as grave as ` + "`--fail-on`" + ` (default ` + "`info`" + `: anything), 1 findings, 2 errors among them, or input that cannot be read.
+- ` + "`lint --list`" + ` lists the checks.
+
+## What is accepted
+
+An annotation of the object names codes:
+
+    metadata:
+      annotations:
+        proxyc.dev/lint-ignore: PX604,PX803
+
+A file (` + "`--suppress FILE`" + `, any number) has a line for each, as findings are printed, as narrow as one likes; ` + "`*`" + ` stands for any signs:
+
+    PX803                                            # externalIPs go next year
+    PX604 Service shop/*                             # the nodes cannot be reached from outside
+    PX501 Service shop/web: spec.externalIPs[0]
+    PX801 config.yaml: mode
+
+` + "`--write-baseline FILE`" + ` writes all that is found now as such a file, and ` + "`--baseline FILE`" + ` takes it: a pipeline then fails by what is new. Lines hold objects
+and fields, not line numbers. What suppresses nothing is told (PX117). Suppressed findings are counted, and stand in JSON and SARIF as such.
+
+This page is generated from the checks and their cases in testdata/lint (` + "`go test ./cmd/proxyc -run TestLint -update`" + `).
+`
+
+// docs/lint.md is made of the checks, with the first line that each case leads to.
+func TestLintDocs(t *testing.T) {
+	const name = "../../docs/lint.md"
+	var b strings.Builder
+	b.WriteString(lintHead)
+	for _, g := range diag.Groups() {
+		fmt.Fprintf(&b, "\n## %s\n", g.Title)
+		for _, check := range g.Checks {
+			example, _, _ := strings.Cut(readLintCase(t, check.Code).want(), "\n")
+			fmt.Fprintf(&b, "\n### %s\n\n**%s** (%s). %s\n\nTo do: %s\n\n    %s\n", check.Code,
+				strings.ToUpper(check.Title[:1])+check.Title[1:], check.Severity, check.Why, check.Do, example)
+		}
+	}
+	if *update {
+		if err := os.WriteFile(name, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	was, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(was), b.String()); d != "" {
+		t.Errorf("%s (-want +got):\n%s", name, d)
+	}
+}

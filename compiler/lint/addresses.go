@@ -1,0 +1,217 @@
+package lint
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/inet"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// knownAddrs are addresses that everybody uses and no Service may have, with whose
+// they are.
+func knownAddrs(a netip.Addr) string {
+	switch a.String() {
+	case "8.8.8.8", "8.8.4.4", "2001:4860:4860::8888", "2001:4860:4860::8844":
+		return "Google's resolver"
+	case "1.1.1.1", "1.0.0.1", "2606:4700:4700::1111", "2606:4700:4700::1001":
+		return "Cloudflare's resolver"
+	case "9.9.9.9", "149.112.112.112", "2620:fe::fe", "2620:fe::9":
+		return "Quad9's resolver"
+	case "208.67.222.222", "208.67.220.220", "2620:119:35::35", "2620:119:53::53":
+		return "OpenDNS's resolver"
+	case "4.2.2.1", "4.2.2.2":
+		return "Level 3's resolver"
+	case "223.5.5.5", "223.6.6.6":
+		return "AliDNS's resolver"
+	case "119.29.29.29":
+		return "DNSPod's resolver"
+	case "77.88.8.8", "77.88.8.1":
+		return "Yandex's resolver"
+	case "168.63.129.16":
+		return "Azure's resolver and health prober"
+	case "169.254.169.254", "fd00:ec2::254":
+		return "the clouds' metadata server"
+	case "169.254.20.10":
+		return "the node-local DNS cache's"
+	}
+	return ""
+}
+
+// externalAddresses is of addresses that are others' (CVE-2020-8554). The compiler
+// leaves out external IPs that cannot be; what load balancers have comes from them,
+// or from whoever may write status.
+func externalAddresses(c *cluster, s *service) {
+	if !s.proxied {
+		return
+	}
+	for i, text := range s.ExternalIPs {
+		addr, ok := parse(text)
+		if !ok {
+			continue
+		}
+		path := at("spec.externalIPs", i)
+		switch node, ofNode := c.nodeAddrs[addr]; {
+		case ofNode:
+			c.warn(s, diag.ExternalIPOfNode, path, text+" is an address of Node "+node+": the Service takes its ports from the node's own programs")
+		case knownAddrs(addr) != "":
+			c.known(s, path, addr)
+		default:
+			if whose := c.inside(s, addr); whose != "" {
+				c.warn(s, diag.ExternalIPInside, path, text+" is "+whose+", whose packets the Service takes")
+			}
+		}
+	}
+	for i, in := range s.LoadBalancer {
+		if addr, ok := parse(in.IP); ok && knownAddrs(addr) != "" {
+			c.known(s, at("status.loadBalancer.ingress", i)+".ip", addr)
+		}
+	}
+}
+
+func (c *cluster) known(s *service, path string, addr netip.Addr) {
+	c.warn(s, diag.ExternalIPKnown, path, addr.String()+" is "+knownAddrs(addr)+": what pods send there goes to the Service's endpoints")
+}
+
+// inside returns whose an external IP is inside the cluster, or nothing.
+func (c *cluster) inside(s *service, addr netip.Addr) string {
+	if v, is := c.vips[addr]; is && v.service != s {
+		return "the " + v.kind.String() + " of " + v.service.Object
+	}
+	if of, is := c.endpoints[addr]; is {
+		return "an endpoint of Service " + of
+	}
+	if c.cidrs.contains(addr) {
+		return "in a ServiceCIDR, where any Service may get it"
+	}
+	if c.pods.contains(addr) {
+		return "in the pods' ranges, where any pod may get it"
+	}
+	return ""
+}
+
+func clusterIPOutside(c *cluster, s *service) {
+	if !s.proxied || s.pending {
+		return
+	}
+	texts := s.ClusterIPs
+	if len(texts) == 0 {
+		texts = []string{s.ClusterIP}
+	}
+	for i, text := range texts {
+		if addr, ok := parse(text); ok && c.cidrs.has(ir.FamilyOf(addr)) && !c.cidrs.contains(addr) {
+			c.warn(s, diag.ClusterIPOutside, at("spec.clusterIPs", i), text+" is in no ServiceCIDR: nobody holds it free for the Service")
+		}
+	}
+}
+
+// cidrsOverlap holds the ServiceCIDRs against the pods' ranges.
+func cidrsOverlap(c *cluster) {
+	for _, s := range c.Snapshot.ServiceCIDRs() {
+		for i, p := range s.CIDRs {
+			if o, overlaps := c.pods.overlapping(p); overlaps {
+				c.found.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.CIDRsOverlap, Object: "ServiceCIDR " + s.Name, Path: at("spec.cidrs", i),
+					Msg: p.String() + " overlaps the pods' range " + o.String()})
+			}
+		}
+	}
+}
+
+// nodePortsFamily is of nodePortAddresses that say nothing of the second family of
+// a node; those that lack the first one, CheckNode tells.
+func nodePortsFamily(c *cluster) {
+	var has ir.PerFamily[bool]
+	for _, entry := range c.config.NodePortAddresses {
+		p, ok := inet.ParsePrefix(entry)
+		if !ok {
+			return // a word, which is for both
+		}
+		*has.At(ir.FamilyOf(p.Addr())) = true
+	}
+	if !has.IPv4 && !has.IPv6 || has.IPv4 && has.IPv6 {
+		return
+	}
+	for _, n := range c.nodes {
+		first := true
+		for _, a := range n.Addresses {
+			addr, ok := parse(a.Address)
+			if !ok || a.Type != "InternalIP" && a.Type != "ExternalIP" {
+				continue
+			}
+			if f := ir.FamilyOf(addr); !first && !has.Of(f) {
+				c.found.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NodePortsFamily, Object: "config", Path: "nodePortAddresses",
+					Msg: "has no " + f.String() + " CIDR: on nodes such as " + n.Name + " node ports answer at all " + f.String() + " addresses"})
+				return
+			} else if first && !has.Of(f) {
+				return
+			}
+			first = false
+		}
+	}
+}
+
+func healthPort(c *cluster, s *service) {
+	if !s.proxied || !s.wantsHealth() {
+		return
+	}
+	const path = "spec.healthCheckNodePort"
+	port := strconv.Itoa(int(s.HealthPort))
+	if other := c.health[s.HealthPort]; other != s {
+		c.warn(s, diag.HealthPortClaimed, path, port+" is that of "+other.Object+" too: one of them cannot listen")
+	}
+	if other := c.nodePorts[uint16(s.HealthPort)]; other != nil {
+		c.warn(s, diag.HealthPortClaimed, path, port+" is a node port of "+other.Object+", which takes the health checks")
+	}
+}
+
+// ownPorts is of ports that the proxy itself listens at.
+func ownPorts(c *cluster, s *service) {
+	if !s.proxied {
+		return
+	}
+	tell := func(path string, port int32) {
+		for _, own := range [...]struct{ field, address string }{
+			{"healthzBindAddress", c.config.HealthzBindAddress}, {"metricsBindAddress", c.config.MetricsBindAddress},
+		} {
+			if a, err := netip.ParseAddrPort(own.address); err == nil && int32(a.Port()) == port {
+				c.warn(s, diag.OwnPort, path, strconv.Itoa(int(port))+" is the port of "+own.field+" "+own.address+", where kube-proxy itself listens")
+			}
+		}
+	}
+	for i, p := range s.Ports {
+		if p.NodePort != 0 && isTCP(p.Protocol) {
+			tell(at("spec.ports", i)+".nodePort", p.NodePort)
+		}
+	}
+	if s.wantsHealth() {
+		tell("spec.healthCheckNodePort", s.HealthPort)
+	}
+}
+
+// localhostNodePorts is of node ports that answer at 127.0.0.1 today.
+func localhostNodePorts(c *cluster) {
+	wanted := c.config.IPTables.LocalhostNodePorts
+	if !c.caps.Has(ir.LocalhostNodePorts) || wanted != nil && !*wanted || !c.loopback() {
+		return
+	}
+	for _, s := range c.services {
+		for _, p := range s.Ports {
+			if s.proxied && p.NodePort != 0 {
+				c.found.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.LocalhostNodePorts, Object: "config", Path: "iptables.localhostNodePorts",
+					Msg: "node ports, such as " + strconv.Itoa(int(p.NodePort)) + " of " + s.Object + ", answer at 127.0.0.1 in mode iptables only: no longer in nftables, the default from 1.40 on (KEP-3866, KEP-5343)"})
+				return
+			}
+		}
+	}
+}
+
+// loopback reports whether nodePortAddresses has 127.0.0.1.
+func (c *cluster) loopback() bool {
+	return len(c.config.NodePortAddresses) == 0 || slices.ContainsFunc(c.config.NodePortAddresses, func(entry string) bool {
+		p, ok := inet.ParsePrefix(entry)
+		return entry == config.NodePortsLocalhost || entry == config.NodePortsAll || ok && p.Overlaps(ir.IPv4.Loopback())
+	})
+}

@@ -1,0 +1,319 @@
+package lint
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// judged reports whether the Service's endpoints are known at all.
+func (c *cluster) judged(s *service) bool {
+	return c.hasSlices && s.proxied && !s.pending
+}
+
+// of returns the slices of a family.
+func (s *service) of(f ir.Family) (out []*snapshot.EndpointSlice) {
+	for _, slice := range s.slices {
+		if slice.AddressType == f.String() {
+			out = append(out, slice)
+		}
+	}
+	return out
+}
+
+// field names endpoint i of a slice.
+func field(slice *snapshot.EndpointSlice, i int) string {
+	if slice.FromEndpoints && i < len(slice.Addresses) {
+		return at("subsets", slice.Subset) + "." + at("addresses", slice.Addresses[i])
+	}
+	return at("endpoints", i)
+}
+
+func (c *cluster) addEndpoint(slice *snapshot.EndpointSlice, severity diag.Severity, code diag.Code, path, msg string) {
+	c.found.Add(diag.Diagnostic{Severity: severity, Code: code, Object: slice.Object, Path: path, Msg: msg})
+}
+
+// noEndpoints is of Services that lead nowhere, in a family that they are in.
+func noEndpoints(c *cluster, s *service) {
+	if !c.judged(s) {
+		return
+	}
+	var total, ready ir.PerFamily[int]
+	var first string
+	for f := range s.inFam.All() {
+		for _, slice := range s.of(f) {
+			for i := range slice.Endpoints {
+				*total.At(f)++
+				if e := &slice.Endpoints[i]; e.Ready {
+					*ready.At(f)++
+				} else if first == "" {
+					first = e.Address
+				}
+			}
+		}
+	}
+	code, path, why := diag.NoEndpoints, "spec.selector", "finds nothing: "
+	if !s.written.Selector {
+		code, path, why = diag.NoEndpointsByHand, "spec", "has no selector, and nobody made its EndpointSlices: "
+	}
+	switch all := total.IPv4 + total.IPv6; {
+	case all == 0:
+		c.warn(s, code, path, why+"the Service has no endpoint, and refuses its clients")
+		return
+	case ready.IPv4+ready.IPv6 == 0:
+		c.warn(s, diag.NoneReady, "", "none of its "+strconv.Itoa(all)+" endpoints is ready, the first of them "+first)
+		return
+	}
+	for f, in := range s.inFam.All() {
+		if in && total.Of(f) == 0 {
+			c.warn(s, code, path, "has no endpoint in "+f.String()+", where the Service has a clusterIP, and refuses its clients there")
+		}
+	}
+}
+
+// unservedPorts is of ports that no slice has, by name or by protocol.
+func unservedPorts(c *cluster, s *service) {
+	if !c.judged(s) {
+		return
+	}
+	protocols := map[string][]string{} // by name
+	for _, slice := range s.slices {
+		if len(slice.Endpoints) == 0 {
+			continue
+		}
+		for _, p := range slice.Ports {
+			protocol := p.Protocol
+			if isTCP(protocol) {
+				protocol = "TCP"
+			}
+			if !slices.Contains(protocols[p.Name], protocol) {
+				protocols[p.Name] = append(protocols[p.Name], protocol)
+			}
+		}
+	}
+	if len(protocols) == 0 {
+		return // it has no endpoints, which is told
+	}
+	for i, p := range s.Ports {
+		protocol := p.Protocol
+		if isTCP(protocol) {
+			protocol = "TCP"
+		}
+		has, named := protocols[p.Name]
+		switch path := at("spec.ports", i); {
+		case !named:
+			c.warn(s, diag.PortUnserved, path+".name", "no EndpointSlice has a port "+quoted(p.Name)+", but "+listed(protocols)+": its clients are refused")
+		case !slices.Contains(has, protocol):
+			slices.Sort(has)
+			c.warn(s, diag.ProtocolUnserved, path+".protocol", "is "+protocol+", and EndpointSlices serve port "+quoted(p.Name)+" with "+strings.Join(has, ", ")+" only: its clients are refused")
+		}
+	}
+}
+
+func quoted(name string) string { return strconv.Quote(name) }
+
+func listed(protocols map[string][]string) string {
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(protocols)) {
+		names = append(names, quoted(name))
+	}
+	return some(names, len(names))
+}
+
+func sliceFamilies(c *cluster, s *service) {
+	if !c.judged(s) {
+		return
+	}
+	for f, in := range s.inFam.All() {
+		for _, slice := range s.of(f) {
+			if !in && len(slice.Endpoints) > 0 {
+				c.addEndpoint(slice, diag.Info, diag.SliceFamily, "addressType", "is "+f.String()+", which "+s.Object+" is not in: its endpoints are not used")
+			}
+		}
+	}
+}
+
+// orphans are slices whose Service does not exist.
+func orphans(c *cluster) {
+	for _, slice := range c.Snapshot.Orphans() {
+		c.addEndpoint(slice, diag.Warning, diag.SliceOrphan, "metadata.labels", "Service "+slice.Service.String()+" does not exist: the slice serves nobody")
+	}
+}
+
+// endpoints judges where the endpoints of a Service are. Of a slice the first of each
+// sort stands for all.
+func endpoints(c *cluster, s *service) {
+	if !s.proxied {
+		return
+	}
+	for _, slice := range s.slices {
+		type sort struct {
+			first, n int
+		}
+		found := map[diag.Code]*sort{}
+		for i := range slice.Endpoints {
+			for _, code := range c.wrong(s, &slice.Endpoints[i]) {
+				if found[code] == nil {
+					found[code] = &sort{first: i}
+				}
+				found[code].n++
+			}
+		}
+		for code, of := range found {
+			c.tellEndpoint(slice, code, of.first, of.n-1)
+		}
+	}
+}
+
+// wrong returns what is wrong with where an endpoint is.
+func (c *cluster) wrong(s *service, e *snapshot.Endpoint) (codes []diag.Code) {
+	addr := e.Addr.Unmap()
+	if e.NodeName != "" && len(c.nodes) > 0 && c.Snapshot.Node(e.NodeName) == nil {
+		codes = append(codes, diag.EndpointNode)
+	}
+	if !addr.IsValid() {
+		return codes
+	}
+	if addr.IsMulticast() && !addr.IsLinkLocalMulticast() {
+		codes = append(codes, diag.EndpointMulticast)
+	}
+	if _, is := c.vips[addr]; is {
+		codes = append(codes, diag.EndpointIsVIP)
+	} else if s.written.Selector && c.outside(e, addr) {
+		codes = append(codes, diag.EndpointOutside)
+	}
+	return codes
+}
+
+// outside reports whether an address is neither a pod's nor a node's, as far as that
+// is known.
+func (c *cluster) outside(e *snapshot.Endpoint, addr netip.Addr) bool {
+	if _, own := c.nodeAddrs[addr]; own || addr.IsMulticast() || !c.pods.has(ir.FamilyOf(addr)) || c.pods.contains(addr) {
+		return false
+	}
+	n := c.Snapshot.Node(e.NodeName)
+	return n == nil || !slices.ContainsFunc(n.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+func (c *cluster) tellEndpoint(slice *snapshot.EndpointSlice, code diag.Code, i, more int) {
+	e, severity, path := &slice.Endpoints[i], diag.Warning, field(slice, i)
+	var msg string
+	switch code {
+	case diag.EndpointNode:
+		path += ".nodeName"
+		msg = e.Address + " is on Node " + quoted(e.NodeName) + ", which does not exist: it is local nowhere"
+	case diag.EndpointMulticast:
+		msg = e.Address + " is a multicast address, to which no connection can be translated"
+	case diag.EndpointIsVIP:
+		v := c.vips[e.Addr.Unmap()]
+		msg = e.Address + " is the " + v.kind.String() + " of " + v.service.Object + ", to which no rule leads from here"
+	case diag.EndpointOutside:
+		severity = diag.Info
+		msg = e.Address + " is outside the pods' ranges, and no node's"
+	}
+	if more > 0 {
+		msg += "; the same holds for " + strconv.Itoa(more) + " more of the slice"
+	}
+	c.addEndpoint(slice, severity, code, path, msg)
+}
+
+// hints is of ready endpoints that turn the hints of the others off.
+func hints(c *cluster, s *service) {
+	if !s.proxied || !c.caps.Has(ir.Topology) {
+		return
+	}
+	for f := range s.inFam.All() {
+		var without *snapshot.EndpointSlice
+		index, hinted, bare := 0, 0, 0
+		for _, slice := range s.of(f) {
+			for i := range slice.Endpoints {
+				switch e := &slice.Endpoints[i]; {
+				case !e.Ready:
+				case len(e.ZoneHints)+len(e.NodeHints) > 0:
+					hinted++
+				default:
+					if bare++; without == nil {
+						without, index = slice, i
+					}
+				}
+			}
+		}
+		if hinted > 0 && bare > 0 {
+			c.addEndpoint(without, diag.Warning, diag.HintsIgnored, field(without, index), without.Endpoints[index].Address+" has no hint, as "+
+				strconv.Itoa(hinted)+" of "+strconv.Itoa(hinted+bare)+" ready endpoints of "+s.Object+" have: the hints of all are ignored")
+		}
+	}
+}
+
+// hintsNowhere is of hints that lead nowhere, each told once a slice.
+func hintsNowhere(c *cluster, s *service) {
+	if !s.proxied || len(c.nodes) == 0 {
+		return
+	}
+	for _, slice := range s.slices {
+		told := map[string]bool{}
+		tell := func(i int, what string) {
+			if !told[what] {
+				told[what] = true
+				c.addEndpoint(slice, diag.Info, diag.HintsNowhere, field(slice, i)+".hints", slice.Endpoints[i].Address+" is hinted for "+what)
+			}
+		}
+		for i := range slice.Endpoints {
+			for _, zone := range slice.Endpoints[i].ZoneHints {
+				if !c.zones[zone] {
+					tell(i, "zone "+quoted(zone)+", in which there is no Node")
+				}
+			}
+			for _, node := range slice.Endpoints[i].NodeHints {
+				if c.Snapshot.Node(node) == nil {
+					tell(i, "Node "+quoted(node)+", which does not exist")
+				}
+			}
+		}
+	}
+}
+
+// localAbsent is of Local policies and the nodes where they find nothing.
+func localAbsent(c *cluster, s *service) {
+	external := s.ExternalLocal && (s.Type == "NodePort" || s.isBalancer() || len(s.ExternalIPs) > 0)
+	if !c.judged(s) || !external && !s.InternalLocal || len(c.nodes) == 0 || !c.caps.Has(ir.TrafficPolicies) || c.caps.Has(ir.LocalFallback) {
+		return
+	}
+	on := map[string]bool{}
+	for _, slice := range s.slices {
+		for i := range slice.Endpoints {
+			if e := &slice.Endpoints[i]; e.Ready && c.Snapshot.Node(e.NodeName) != nil {
+				on[e.NodeName] = true
+			}
+		}
+	}
+	absent := len(c.nodes) - len(on)
+	if absent == 0 || len(on) == 0 { // that it has none at all is told, or is so on nodes that are not known
+		return
+	}
+	var names []string
+	for _, n := range c.nodes {
+		if !on[n.Name] {
+			if names = append(names, n.Name); len(names) == 3 {
+				break
+			}
+		}
+	}
+	where := strconv.Itoa(absent) + " of " + strconv.Itoa(len(c.nodes)) + " nodes: " + some(names, absent)
+	if external {
+		severity, so := diag.Warning, "drop what comes from outside"
+		if s.wantsHealth() && len(s.ExternalIPs) == 0 {
+			severity, so = diag.Info, "drop what comes from outside, and tell the load balancer so by spec.healthCheckNodePort"
+		}
+		c.addService(s, severity, diag.ExternalLocalAbsent, "spec.externalTrafficPolicy", "is Local, and no ready endpoint is on "+where+", which "+so)
+	}
+	if s.InternalLocal {
+		c.warn(s, diag.InternalLocalAbsent, "spec.internalTrafficPolicy", "is Local, and no ready endpoint is on "+where+", whose pods are dropped")
+	}
+}

@@ -1,0 +1,297 @@
+package lint
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/url"
+	"path/filepath"
+	"strings"
+
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Report is what was found.
+type Report struct {
+	Findings   diag.List
+	Suppressed []Suppressed
+	Version    string // of the program
+}
+
+// Formats are the forms in which a Report is written.
+func Formats() []string { return []string{"text", "json", "sarif", "github", "markdown"} }
+
+// Write writes a Report in one of Formats.
+func (r *Report) Write(w io.Writer, format string) error {
+	b := bufio.NewWriter(w)
+	var err error
+	switch format {
+	case "json":
+		err = encode(b, r.json())
+	case "sarif":
+		err = encode(b, r.sarif())
+	case "github":
+		r.github(b)
+	case "markdown":
+		r.markdown(b)
+	default:
+		r.text(b)
+	}
+	if err != nil {
+		return err
+	}
+	return b.Flush()
+}
+
+func encode(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// Line is the one-line form of a finding.
+func Line(d diag.Diagnostic) string {
+	text := fmt.Sprintf("%s: %s", d.Severity, d)
+	if d.Code != "" {
+		text += " [" + string(d.Code) + "]"
+	}
+	return text
+}
+
+func (r *Report) text(w io.Writer) {
+	for _, d := range r.Findings {
+		fmt.Fprintln(w, Line(d))
+	}
+	if n := len(r.Suppressed); n > 0 {
+		fmt.Fprintf(w, "suppressed: %d\n", n)
+	}
+}
+
+// counts are how many findings there are of each severity, those that one stands for
+// included.
+func (r *Report) counts() map[string]int {
+	counts := map[string]int{diag.Error.String(): 0, diag.Warning.String(): 0, diag.Info.String(): 0}
+	for _, d := range r.Findings {
+		counts[d.Severity.String()] += 1 + d.More
+	}
+	return counts
+}
+
+type finding struct {
+	Code     diag.Code `json:"code"`
+	Severity string    `json:"severity"`
+	Title    string    `json:"title"`
+	Object   string    `json:"object,omitempty"`
+	Field    string    `json:"field,omitempty"`
+	File     string    `json:"file,omitempty"`
+	Line     int       `json:"line,omitempty"`
+	Column   int       `json:"column,omitempty"`
+	Document int       `json:"document,omitempty"`
+	Message  string    `json:"message"`
+	Hint     string    `json:"hint,omitempty"`
+	Why      string    `json:"why,omitempty"`
+	Do       string    `json:"do,omitempty"`
+	More     int       `json:"more,omitempty"`
+	By       string    `json:"suppressedBy,omitempty"`
+	Reason   string    `json:"reason,omitempty"`
+}
+
+func findingOf(checks map[diag.Code]diag.Check, d diag.Diagnostic) finding {
+	c := checks[d.Code]
+	f := finding{Code: d.Code, Severity: d.Severity.String(), Title: c.Title, Object: d.Object, Field: d.Path,
+		File: d.File, Line: d.Line, Column: d.Column, Message: d.Msg, Hint: d.Hint, Why: c.Why, Do: c.Do, More: d.More}
+	if d.Line == 0 {
+		f.Document = d.Doc
+	}
+	return f
+}
+
+func (r *Report) json() any {
+	checks := diag.ByCode()
+	out := struct {
+		APIVersion string         `json:"apiVersion"`
+		Kind       string         `json:"kind"`
+		Findings   []finding      `json:"findings"`
+		Suppressed []finding      `json:"suppressed"`
+		Counts     map[string]int `json:"counts"`
+	}{ir.APIVersion, "Findings", []finding{}, []finding{}, r.counts()}
+	for _, d := range r.Findings {
+		out.Findings = append(out.Findings, findingOf(checks, d))
+	}
+	for _, s := range r.Suppressed {
+		f := findingOf(checks, s.Diagnostic)
+		f.By, f.Reason = s.By, s.Why
+		out.Suppressed = append(out.Suppressed, f)
+	}
+	return out
+}
+
+// github writes commands of GitHub's workflows, which show findings in a pull request.
+func (r *Report) github(w io.Writer) {
+	commands := map[diag.Severity]string{diag.Error: "error", diag.Warning: "warning", diag.Info: "notice"}
+	data := strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A")
+	property := strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", ":", "%3A", ",", "%2C")
+	for _, d := range r.Findings {
+		var properties []string
+		if d.File != "" && d.File != "-" {
+			properties = append(properties, "file="+property.Replace(filepath.ToSlash(d.File)))
+			if d.Line > 0 {
+				properties = append(properties, fmt.Sprintf("line=%d", d.Line))
+			}
+			if d.Column > 0 {
+				properties = append(properties, fmt.Sprintf("col=%d", d.Column))
+			}
+		}
+		properties = append(properties, "title="+property.Replace(string(d.Code)))
+		d.File = ""
+		fmt.Fprintf(w, "::%s %s::%s\n", commands[d.Severity], strings.Join(properties, ","), data.Replace(d.String()))
+	}
+}
+
+// markdown writes a comment for a pull request.
+func (r *Report) markdown(w io.Writer) {
+	n := r.counts()
+	fmt.Fprintf(w, "### proxyc lint: %d errors, %d warnings, %d infos", n["error"], n["warning"], n["info"])
+	if s := len(r.Suppressed); s > 0 {
+		fmt.Fprintf(w, " (%d suppressed)", s)
+	}
+	fmt.Fprintln(w)
+	if len(r.Findings) == 0 {
+		return
+	}
+	cell := strings.NewReplacer("|", `\|`, "<", "&lt;", "\r", " ", "\n", " ", "`", "'")
+	fmt.Fprint(w, "\n| | code | where | finding |\n|---|---|---|---|\n")
+	for _, d := range r.Findings {
+		where := ""
+		if d.File != "" {
+			where = "`" + cell.Replace(d.File) + "`"
+			if d.Line > 0 {
+				where = fmt.Sprintf("`%s:%d`", cell.Replace(d.File), d.Line)
+			}
+		}
+		d.File = ""
+		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", d.Severity, d.Code, where, cell.Replace(d.String()))
+	}
+}
+
+// What SARIF 2.1.0 (OASIS) has, as far as it is needed.
+type (
+	sarifText struct {
+		Text string `json:"text"`
+	}
+	sarifRule struct {
+		ID      string    `json:"id"`
+		Short   sarifText `json:"shortDescription"`
+		Full    sarifText `json:"fullDescription"`
+		Help    sarifText `json:"help"`
+		Default struct {
+			Level string `json:"level"`
+		} `json:"defaultConfiguration"`
+	}
+	sarifRegion struct {
+		Line   int `json:"startLine"`
+		Column int `json:"startColumn,omitempty"`
+	}
+	sarifArtifact struct {
+		URI string `json:"uri"`
+	}
+	sarifPhysical struct {
+		Artifact sarifArtifact `json:"artifactLocation"`
+		Region   *sarifRegion  `json:"region,omitempty"`
+	}
+	sarifLogical struct {
+		Name string `json:"fullyQualifiedName"`
+		Kind string `json:"kind"`
+	}
+	sarifLocation struct {
+		Physical *sarifPhysical `json:"physicalLocation,omitempty"`
+		Logical  []sarifLogical `json:"logicalLocations,omitempty"`
+	}
+	sarifSuppression struct {
+		Kind          string `json:"kind"` // inSource, external
+		Justification string `json:"justification,omitempty"`
+	}
+	sarifResult struct {
+		RuleID       string             `json:"ruleId"`
+		RuleIndex    int                `json:"ruleIndex"`
+		Level        string             `json:"level"`
+		Message      sarifText          `json:"message"`
+		Locations    []sarifLocation    `json:"locations,omitempty"`
+		Fingerprints map[string]string  `json:"partialFingerprints"`
+		Suppressions []sarifSuppression `json:"suppressions,omitempty"`
+	}
+	sarifDriver struct {
+		Name    string      `json:"name"`
+		Version string      `json:"version,omitempty"`
+		Rules   []sarifRule `json:"rules"`
+	}
+	sarifRun struct {
+		Tool struct {
+			Driver sarifDriver `json:"driver"`
+		} `json:"tool"`
+		ColumnKind string        `json:"columnKind"`
+		Results    []sarifResult `json:"results"`
+	}
+	sarifLog struct {
+		Schema  string     `json:"$schema"`
+		Version string     `json:"version"`
+		Runs    []sarifRun `json:"runs"`
+	}
+)
+
+func sarifLevel(s diag.Severity) string {
+	if s == diag.Info {
+		return "note"
+	}
+	return s.String()
+}
+
+func (r *Report) sarif() sarifLog {
+	run := sarifRun{ColumnKind: "unicodeCodePoints", Results: []sarifResult{}}
+	run.Tool.Driver = sarifDriver{Name: "proxyc", Version: r.Version}
+	index := map[diag.Code]int{}
+	for _, g := range diag.Groups() {
+		for _, c := range g.Checks {
+			rule := sarifRule{ID: string(c.Code), Short: sarifText{c.Title}, Full: sarifText{c.Why}, Help: sarifText{c.Do}}
+			rule.Default.Level = sarifLevel(c.Severity)
+			index[c.Code] = len(run.Tool.Driver.Rules)
+			run.Tool.Driver.Rules = append(run.Tool.Driver.Rules, rule)
+		}
+	}
+	for _, d := range r.Findings {
+		run.Results = append(run.Results, sarifOf(d, index[d.Code]))
+	}
+	for _, s := range r.Suppressed {
+		result, kind := sarifOf(s.Diagnostic, index[s.Code]), "external"
+		if s.InSource {
+			kind = "inSource"
+		}
+		result.Suppressions = []sarifSuppression{{kind, s.Why}}
+		run.Results = append(run.Results, result)
+	}
+	return sarifLog{"https://json.schemastore.org/sarif-2.1.0.json", "2.1.0", []sarifRun{run}}
+}
+
+func sarifOf(d diag.Diagnostic, rule int) sarifResult {
+	var at sarifLocation
+	if d.File != "" && d.File != "-" {
+		at.Physical = &sarifPhysical{Artifact: sarifArtifact{(&url.URL{Path: filepath.ToSlash(d.File)}).EscapedPath()}}
+		if d.Line > 0 {
+			at.Physical.Region = &sarifRegion{d.Line, d.Column}
+		}
+	}
+	if name := strings.Trim(d.Object+": "+d.Path, ": "); name != "" {
+		at.Logical = []sarifLogical{{name, "object"}}
+	}
+	result := sarifResult{RuleID: string(d.Code), RuleIndex: rule, Level: sarifLevel(d.Severity),
+		Fingerprints: map[string]string{"proxyc/v1": keys(d)[0]}}
+	d.File = ""
+	result.Message.Text = d.String()
+	if at.Physical != nil || at.Logical != nil {
+		result.Locations = []sarifLocation{at}
+	}
+	return result
+}

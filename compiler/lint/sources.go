@@ -1,0 +1,103 @@
+package lint
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/inet"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+const rangesField = "spec.loadBalancerSourceRanges"
+
+// source is an item of spec.loadBalancerSourceRanges.
+type source struct {
+	netip.Prefix
+	index int
+}
+
+// sourceRanges is of whom spec.loadBalancerSourceRanges keeps out, and whom not.
+// Ranges that cannot be read, the compiler tells.
+func sourceRanges(c *cluster, s *service) {
+	if !s.proxied || len(s.SourceRanges) == 0 || !c.caps.Has(ir.SourceRanges) {
+		return
+	}
+	if !s.isBalancer() {
+		c.warn(s, diag.RangesNoEffect, rangesField, "has no effect: the Service is of type "+typeOf(s)+", and has no address of a load balancer")
+		return
+	}
+	var list []source
+	var has, everybody ir.PerFamily[bool]
+	for i, text := range s.SourceRanges {
+		p, ok := inet.ParsePrefix(strings.TrimSpace(text))
+		if !ok {
+			continue
+		}
+		list = append(list, source{p, i})
+		f := ir.FamilyOf(p.Addr())
+		*has.At(f) = true
+		if p.Bits() == 0 {
+			*everybody.At(f) = true
+			c.allowAll(s, i, p)
+		}
+	}
+	if len(list) == 0 || len(list) < len(s.SourceRanges) {
+		return // what cannot be read decides otherwise
+	}
+	c.covered(s, list)
+	for f, in := range s.inFam.All() {
+		if in && !has.Of(f) && s.reached(f) {
+			c.warn(s, diag.RangesOneFamily, rangesField, "has no "+f.String()+" range: every "+f.String()+" client is admitted")
+		}
+	}
+	if everybody.IPv4 && everybody.IPv6 {
+		return
+	}
+	if i := slices.IndexFunc(s.Ports, func(p snapshot.ServicePort) bool { return p.NodePort != 0 }); i >= 0 {
+		c.warn(s, diag.RangesNodePort, at("spec.ports", i)+".nodePort", "admits every client, whatever "+rangesField+" says, which holds at the load balancer's addresses only")
+	} else if s.pending && !s.written.NoNodePorts {
+		c.warn(s, diag.RangesNodePort, rangesField, "does not hold at the node ports that the API server will allocate: these admit every client")
+	}
+	if len(s.ExternalIPs) > 0 {
+		c.warn(s, diag.RangesExternalIP, "spec.externalIPs", "admits every client, whatever "+rangesField+" says, which holds at the load balancer's addresses only")
+	}
+}
+
+func typeOf(s *service) string {
+	if s.Type == "" {
+		return "ClusterIP"
+	}
+	return s.Type
+}
+
+// reached reports whether the load balancer has an address of a family, or may get one.
+func (s *service) reached(f ir.Family) bool {
+	addrs := s.balancers()
+	return len(addrs) == 0 || slices.ContainsFunc(addrs, f.Has)
+}
+
+func (c *cluster) allowAll(s *service, i int, p netip.Prefix) {
+	if c.config.ProxyMode() == ir.ModeIPVS {
+		c.warn(s, diag.RangeAllIPVS, at(rangesField, i), p.String()+" admits nobody with kube-proxy in mode ipvs, whose sets do not hold it, and everybody here")
+		return
+	}
+	c.info(s, diag.RangeAll, at(rangesField, i), p.String()+" admits everybody: the other ranges of the family have no effect")
+}
+
+// covered is of ranges inside others; those inside one that is everybody are told by that.
+func (c *cluster) covered(s *service, list []source) {
+	slices.SortStableFunc(list, func(a, b source) int { return a.Prefix.Compare(b.Prefix) })
+	var last source
+	for i, r := range list {
+		if i > 0 && last.Bits() > 0 && last.Overlaps(r.Prefix) {
+			c.info(s, diag.RangeCovered, at(rangesField, r.index), r.String()+" is inside "+last.String()+" of "+at(rangesField, last.index)+", and admits nobody more")
+			continue
+		}
+		if i == 0 || !last.Overlaps(r.Prefix) {
+			last = r
+		}
+	}
+}
