@@ -84,7 +84,7 @@ func big(ae *netlink.AttributeEncoder, kind uint16, n uint32) {
 // some are refused.
 func (s *socket) all(ctx context.Context, n int, request func(i int) netlink.Message, refused func(i int, err error)) error {
 	for from := 0; from < n; {
-		if err := s.within(ctx); err != nil {
+		if err := ctx.Err(); err != nil {
 			return err
 		}
 		var batch []netlink.Message
@@ -105,19 +105,18 @@ func (s *socket) all(ctx context.Context, n int, request func(i int) netlink.Mes
 	return nil
 }
 
-// within lets the next calls wait for as long as an answer may take.
-func (s *socket) within(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	return s.nl.SetDeadline(time.Now().Add(answerTimeout))
-}
+// wait lets the next answer take its time, from now on: most of the work is done
+// while requests are sent, which is not bounded.
+func (s *socket) wait() error { return s.nl.SetReadDeadline(time.Now().Add(answerTimeout)) }
 
 // answers reads until the last message is answered. Late answers to other requests
 // are none of ours.
 func (s *socket) answers(sent []netlink.Message, refused func(i int, err error)) error {
 	first, last := sent[0].Header.Sequence, sent[len(sent)-1].Header.Sequence
 	for {
+		if err := s.wait(); err != nil {
+			return err
+		}
 		msgs, err := s.nl.Receive()
 		of := uint32(0)
 		var op *netlink.OpError
@@ -160,12 +159,15 @@ func (s *socket) one(ctx context.Context, m netlink.Message) error {
 // oneOfMany makes a request that is answered by one message, which the kernel marks
 // as one of several where none follows: nft_compat does.
 func (s *socket) oneOfMany(ctx context.Context, m netlink.Message) error {
-	if err := s.within(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return err
 	}
 	asked, err := s.nl.Send(m)
 	if err != nil {
 		return fmt.Errorf("asking the kernel: %w", err)
+	}
+	if err := s.wait(); err != nil {
+		return err
 	}
 	for answer, err := range s.nl.ReceiveIter() {
 		if err != nil {
@@ -203,7 +205,7 @@ func (s *socket) dump(ctx context.Context, m netlink.Message, head int, begin fu
 }
 
 func (s *socket) dumped(ctx context.Context, m netlink.Message, head int, begin func(), each func(body []byte)) (interrupted bool, err error) {
-	if err := s.within(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return false, err
 	}
 	asked, err := s.nl.Send(m)
@@ -213,6 +215,9 @@ func (s *socket) dumped(ctx context.Context, m netlink.Message, head int, begin 
 	begin()
 	for ours, others := false, true; !ours && others; {
 		others = false
+		if err := s.wait(); err != nil {
+			return interrupted, err
+		}
 		for answer, err := range s.nl.ReceiveIter() {
 			switch {
 			case err != nil:
@@ -226,6 +231,9 @@ func (s *socket) dumped(ctx context.Context, m netlink.Message, head int, begin 
 			ours = true
 			interrupted = interrupted || answer.Header.Flags&unix.NLM_F_DUMP_INTR != 0
 			each(answer.Data)
+			if err := s.wait(); err != nil { // for the next
+				return interrupted, err
+			}
 		}
 	}
 	return interrupted, nil
