@@ -74,6 +74,7 @@ func (c *proveCmd) Run(e *env) error {
 const (
 	verdictEqual       = "equal"
 	verdictDifferent   = "different"
+	verdictDesign      = "different by design" // by what modes can do, and nothing else
 	verdictNotProvable = "not provable"
 )
 
@@ -98,7 +99,8 @@ type differs struct {
 	In       string         `json:"in,omitempty"`   // interface; empty: any that no rule names, or the node itself
 	A        string         `json:"a"`
 	B        string         `json:"b"`
-	Packet   string         `json:"packet"` // flags of trace for one of them
+	Packet   string         `json:"packet"`           // flags of trace for one of them
+	Design   string         `json:"design,omitempty"` // the capabilities that one mode has and the other has not (docs/ir.md), if that is the reason
 	sources  []prove.Addrs
 	first    prove.Class
 	ports    []sim.Ports // besides those of first
@@ -135,7 +137,7 @@ func proof(ctx context.Context, a, b *described, programs ir.Programs) (*proofJS
 		for _, d := range r.Doubts {
 			out.Unknown = append(out.Unknown, d.Unknown...)
 		}
-		out.Differences = append(out.Differences, grouped(r.Differences, p)...)
+		out.Differences = append(out.Differences, grouped(r.Differences, p, newDesign(a.programs.Of(f), b.programs.Of(f)))...)
 	}
 	if len(out.Families) == 0 {
 		return nil, fmt.Errorf("%s and %s have no family in common", a.name, b.name)
@@ -143,17 +145,19 @@ func proof(ctx context.Context, a, b *described, programs ir.Programs) (*proofJS
 	slices.Sort(out.Unknown)
 	out.Unknown = slices.Compact(out.Unknown)
 	switch {
-	case len(out.Differences) > 0:
+	case slices.ContainsFunc(out.Differences, func(d differs) bool { return d.Design == "" }):
 		out.Verdict = verdictDifferent
 	case len(out.Unknown) > 0:
 		out.Verdict = verdictNotProvable
+	case len(out.Differences) > 0:
+		out.Verdict = verdictDesign
 	}
 	return out, nil
 }
 
 // grouped joins classes that differ in their sources alone, and names the
 // frontend of each.
-func grouped(all []prove.Difference, p *ir.Program) (out []differs) {
+func grouped(all []prove.Difference, p *ir.Program, by *design) (out []differs) {
 	frontends := map[ir.Match]*ir.Frontend{}
 	for i := range p.Services {
 		for k := range p.Services[i].Frontends {
@@ -166,15 +170,16 @@ func grouped(all []prove.Difference, p *ir.Program) (out []differs) {
 		protocol ir.Protocol
 		ports    sim.Ports
 		in, a, b string
+		design   ir.Capability
 	}
 	at := map[kind]int{}
 	for _, d := range all {
-		k := kind{d.Dst, d.Protocol, d.Ports, d.Packet.In, d.A.String(), d.B.String()}
+		k := kind{d.Dst, d.Protocol, d.Ports, d.Packet.In, d.A.String(), d.B.String(), by.of(&d)}
 		i, known := at[k]
 		if !known {
 			i = len(out)
 			at[k] = i
-			one := differs{A: k.a, B: k.b, first: d.Class,
+			one := differs{A: k.a, B: k.b, Design: k.design.String(), first: d.Class,
 				Packet: fmt.Sprintf("--from %s --to %s", sourceFlag(d.Packet), ir.Match{Addr: d.Packet.Dst, Protocol: d.Packet.Protocol, Port: d.Packet.Port})}
 			if !d.AnyIn {
 				one.In = d.Packet.In
@@ -205,11 +210,12 @@ func joinPorts(all []differs) (out []differs) {
 		dst            prove.Addrs
 		protocol       ir.Protocol
 		from, in, a, b string
+		design         string
 	}
 	at := map[kind]int{}
 	for _, d := range all {
 		if d.Frontend == "" {
-			k := kind{d.first.Dst, d.first.Protocol, fmt.Sprint(d.From), d.first.Packet.In, d.A, d.B}
+			k := kind{d.first.Dst, d.first.Protocol, fmt.Sprint(d.From), d.first.Packet.In, d.A, d.B, d.Design}
 			if i, known := at[k]; known {
 				out[i].ports = append(out[i].ports, d.first.Ports)
 				continue
@@ -321,6 +327,9 @@ func (p *proofJSON) writeText(w io.Writer, all bool) error {
 			fmt.Fprintf(w, "%s  %s\n", d.To, cmp.Or(d.Frontend, "no Service's"))
 		}
 		fmt.Fprintf(w, "  from %s\n    %-*s  %s\n    %-*s  %s\n    proxyc trace %s\n", d.from(), width, p.A, d.A, width, p.B, d.B, d.Packet)
+		if d.Design != "" {
+			fmt.Fprintf(w, "    by design: %s\n", d.Design)
+		}
 	}
 	for _, u := range p.Unknown {
 		fmt.Fprintf(w, "not understood: %s\n", u)

@@ -49,8 +49,11 @@ type addrProtocol struct {
 }
 
 // NewEvaluator indexes the Program, which costs what it holds.
-func NewEvaluator(p *ir.Program) *Evaluator {
-	e := &Evaluator{program: p, caps: p.Node.Mode.Capabilities(), own: NewOwn(p.Family.Loopback(), p.Node.Addrs),
+func NewEvaluator(p *ir.Program) *Evaluator { return NewEvaluatorWith(p, p.Node.Mode.Capabilities()) }
+
+// NewEvaluatorWith is NewEvaluator for a mode with other capabilities.
+func NewEvaluatorWith(p *ir.Program, caps ir.Capability) *Evaluator {
+	e := &Evaluator{program: p, caps: caps, own: NewOwn(p.Family.Loopback(), p.Node.Addrs),
 		at: map[ir.Match]frontendOf{}, byAddr: map[addrProtocol][]uint16{}, vips: map[netip.Addr]frontendOf{}}
 	minds := e.caps.Has(ir.RejectUndefinedVIPPorts)
 	for i := range p.Services {

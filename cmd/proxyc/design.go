@@ -1,0 +1,56 @@
+package main
+
+import (
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/prove"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+// design finds out by which capabilities two modes differ that do what their
+// Programs mean.
+type design struct {
+	a, b *ir.Program
+	made map[ir.Capability]*sim.Evaluator // Program a with so many capabilities as b has them
+}
+
+// newDesign returns nil where the sides are not Programs of two modes.
+func newDesign(a, b *ir.Program) *design {
+	if a == nil || b == nil || a.Node.Mode == b.Node.Mode {
+		return nil
+	}
+	return &design{a, b, map[ir.Capability]*sim.Evaluator{}}
+}
+
+// of returns the least set of capabilities that makes of what a does what b does to
+// the packets of a difference; 0 if none does.
+func (x *design) of(d *prove.Difference) ir.Capability {
+	if x == nil {
+		return 0
+	}
+	apart := x.a.Node.Mode.Capabilities() ^ x.b.Node.Mode.Capabilities()
+	if !d.Packet.Dst.IsLoopback() {
+		apart &^= ir.LocalhostNodePorts
+	}
+	explains := func(set ir.Capability) bool { return x.with(set).Outcome(d.Packet, nil).Equal(d.B) }
+	if !x.with(0).Outcome(d.Packet, nil).Equal(d.A) || !explains(apart) {
+		return 0
+	}
+	for bit := ir.Capability(1); bit != 0; bit <<= 1 {
+		if apart&bit != 0 && explains(apart&^bit) {
+			apart &^= bit
+		}
+	}
+	return apart
+}
+
+// with returns what Program a means with some capabilities as b has them.
+func (x *design) with(set ir.Capability) *sim.Evaluator {
+	if x.made[set] == nil {
+		p := *x.a
+		if set.Has(ir.LocalhostNodePorts) { // for loopback alone
+			p.Node.NodePorts = x.b.Node.NodePorts
+		}
+		x.made[set] = sim.NewEvaluatorWith(&p, p.Node.Mode.Capabilities()^set)
+	}
+	return x.made[set]
+}
