@@ -32,8 +32,8 @@ type Options struct {
 	Resolve func() (*config.Resolved, diag.List)
 	// ConfigFile is the file that Resolve reads; "": there is none that could change.
 	ConfigFile string
-	// Snapshot is a file or a directory to follow in place of an API server.
-	Snapshot      string
+	// Snapshot are files and directories to follow in place of an API server.
+	Snapshot      []string
 	SnapshotLimit int64         // bytes; 0: any amount
 	AllowEmpty    bool          // take a snapshot with neither a Service nor a Node
 	Master        string        // of the API server, where no kubeconfig tells
@@ -235,7 +235,7 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 	d.droppers = newDroppers(mayDrop, time.Now)
 	d.metrics = newMetrics(cfg, p.Version)
 	d.measureStore()
-	if p.Snapshot == "" {
+	if len(p.Snapshot) == 0 {
 		d.events = watch.NewEvents(name, d.log.Logger, time.Now)
 		d.contact = watch.NewContact(d.log.Logger, time.Now)
 		d.health.CutOff = d.cutOff

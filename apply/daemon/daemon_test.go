@@ -54,7 +54,7 @@ func TestReadyComesLast(t *testing.T) {
 func newTestDaemon(t *testing.T, mode string) *daemon {
 	t.Helper()
 	cfg := testConfig(ir.Mode(mode))
-	d, err := newDaemon(&process{Options: &Options{Snapshot: "none"}},
+	d, err := newDaemon(&process{Options: &Options{Snapshot: []string{"none"}}},
 		&loaded{Resolved: &config.Resolved{Config: cfg, NodeName: "node1"}}, newLogger(io.Discard, io.Discard, &cfg.Logging))
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +113,7 @@ func TestReadyWaitsForFlows(t *testing.T) {
 	if r := d.health.Ready(); r.Ready || r.Reason != want {
 		t.Errorf("before they were looked at: %+v", r)
 	}
-	d.Snapshot = "" // which nobody has to look at
+	d.Snapshot = nil // which nobody has to look at
 	if st := d.status(); st.Synced || st.Reason != want {
 		t.Errorf("status: synced %v, %q", st.Synced, st.Reason)
 	}
@@ -127,7 +127,7 @@ func TestReadyWaitsForFlows(t *testing.T) {
 func TestRetriesAreTold(t *testing.T) {
 	var log strings.Builder
 	cfg := testConfig(ir.ModeNFTables)
-	d, err := newDaemon(&process{Options: &Options{Snapshot: "none"}},
+	d, err := newDaemon(&process{Options: &Options{Snapshot: []string{"none"}}},
 		&loaded{Resolved: &config.Resolved{Config: cfg, NodeName: "node1"}}, newLogger(io.Discard, &log, &cfg.Logging))
 	if err != nil {
 		t.Fatal(err)

@@ -104,10 +104,15 @@ func (st *Status) printAPI(line func(name, format string, args ...any)) {
 
 // printFiles prints which files count, and which do not.
 func (st *Status) printFiles(line func(name, format string, args ...any)) {
-	for _, f := range []struct {
+	type named struct {
 		name string
 		*File
-	}{{"config", st.Config}, {"snapshot", st.Snapshot}, {"boot file", st.BootFile}} {
+	}
+	files := []named{{"config", st.Config}}
+	for _, f := range st.Snapshot {
+		files = append(files, named{"snapshot", f})
+	}
+	for _, f := range append(files, named{"boot file", st.BootFile}) {
 		switch {
 		case f.File == nil:
 		case f.Modified.IsZero():

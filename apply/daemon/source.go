@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
@@ -155,8 +156,9 @@ func latency(now, then time.Time) float64 { return max(0, now.Sub(then).Seconds(
 // that there is at first is in it.
 func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (<-chan struct{}, error) {
 	synced := make(chan struct{})
-	if path := d.Snapshot; path != "" {
-		files := &watch.Files{Path: path, Store: d.store, Log: d.log.Logger, Limit: d.SnapshotLimit, AllowEmpty: d.AllowEmpty, Again: d.snapshotAgain,
+	if paths := d.Snapshot; len(paths) > 0 {
+		name := strings.Join(paths, ", ")
+		files := &watch.Files{Paths: paths, Store: d.store, Log: d.log.Logger, Limit: d.SnapshotLimit, AllowEmpty: d.AllowEmpty, Again: d.snapshotAgain,
 			Report: func(l diag.List) {
 				for _, f := range l {
 					logDiagnostic(d.log.Logger, f)
@@ -169,10 +171,10 @@ func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (<-chan struct
 				switch {
 				case err == nil:
 					inForce()
-					d.state.setRejected(path, "")
+					d.state.setRejected(name, "")
 				case told || d.hasRules: // what is in force stays
 					d.log.Error("the snapshot stays as it is", "err", err)
-					d.state.setRejected(path, err.Error())
+					d.state.setRejected(name, err.Error())
 					err = nil
 				}
 				if !told {

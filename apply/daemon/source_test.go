@@ -42,7 +42,7 @@ func newFileFollower(t *testing.T) *fileFollower {
 	return &fileFollower{
 		follower: newFollower(testConfig(ir.ModeNFTables), store, compiler.Facts{NodeName: "node1"}, log, func(watch.Event) {}),
 		t:        t, said: said,
-		files: &watch.Files{Path: filepath.Join(t.TempDir(), "cluster.yaml"), Store: store, Log: log, Report: func(diag.List) {}},
+		files: &watch.Files{Paths: []string{filepath.Join(t.TempDir(), "cluster.yaml")}, Store: store, Log: log, Report: func(diag.List) {}},
 	}
 }
 
@@ -58,7 +58,7 @@ func testConfig(mode ir.Mode) *config.Config {
 // set makes the cluster what a text says.
 func (f *fileFollower) set(text string) {
 	f.t.Helper()
-	if err := os.WriteFile(f.files.Path, []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(f.files.Paths[0], []byte(text), 0o644); err != nil {
 		f.t.Fatal(err)
 	}
 	if err := f.files.Read(); err != nil {

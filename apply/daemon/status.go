@@ -41,7 +41,7 @@ type Status struct {
 	// APIServer is not there where the source are files.
 	APIServer *APIServer `json:"apiServer,omitempty"`
 	Config    *File      `json:"config,omitempty"`   // --config, as it is in force
-	Snapshot  *File      `json:"snapshot,omitempty"` // --snapshot
+	Snapshot  []*File    `json:"snapshot,omitempty"` // each --snapshot
 	BootFile  *File      `json:"bootFile,omitempty"` // --boot-from
 	// Rejected are files whose newest version was refused: what was in force before stays.
 	Rejected []Rejected `json:"rejected,omitempty"`
@@ -288,8 +288,8 @@ func (d *daemon) status() Status {
 		}
 	}
 	st.Config = d.configFile
-	if d.Snapshot != "" {
-		st.Snapshot = d.statFile(d.Snapshot)
+	for _, path := range d.Snapshot {
+		st.Snapshot = append(st.Snapshot, d.statFile(path))
 	}
 	if d.BootFrom != "" {
 		st.BootFile = d.statFile(d.BootFrom)

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -17,11 +18,11 @@ import (
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
-// Files is the source for a node without an API server: a file, or a directory
-// with all below it, in the forms that package files reads, which is read again
-// when it changes.
+// Files is the source for a node without an API server: files, and directories
+// with all below them, in the forms that package files reads, which are read again
+// when one of them changes.
 type Files struct {
-	Path  string
+	Paths []string
 	Store *Store
 	Log   *slog.Logger
 	// Limit is how many bytes the files may have together; 0: any number.
@@ -56,7 +57,7 @@ func (f *Files) Read() error {
 			err = files.TooMuch("with it the snapshot", f.Limit)
 		}
 		if err == nil && !f.AllowEmpty && len(bytes.TrimSpace(data)) == 0 {
-			err = errors.New("is empty, as a failed kubectl leaves a file behind: remove it, or say --allow-empty if that is meant")
+			err = errors.New("is empty, as a failed kubectl leaves a file behind: write it again, or say --allow-empty if that is meant")
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", file.Name, err)
@@ -69,7 +70,7 @@ func (f *Files) Read() error {
 		}
 	}
 	if !f.AllowEmpty && len(snap.Services())+len(snap.Nodes()) == 0 {
-		return fmt.Errorf("%s: has no Service and no Node, and all rules for Services would go: say --allow-empty if that is meant", f.Path)
+		return fmt.Errorf("%s: has no Service and no Node, and all rules for Services would go: say --allow-empty if that is meant", strings.Join(f.Paths, ", "))
 	}
 	diags.Add(snap.Finish()...)
 	f.Report(diags.Sorted().Fewer(diag.MostAlike))
@@ -80,23 +81,27 @@ func (f *Files) Read() error {
 // find returns the files to read. What is no file, and would hold up its reader,
 // is named once, and passed over.
 func (f *Files) find() ([]files.File, error) {
-	found, err := files.Find(regular{}, f.Path)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", f.Path, err)
-	}
+	var all []files.File
 	skipped := map[string]bool{}
-	for _, p := range found.Passed {
-		if skipped[p.Name] = true; !f.skipped[p.Name] {
-			f.Log.Warn("is not read: it is no file", "path", p.Name, "is", p.Is)
+	for _, path := range f.Paths {
+		found, err := files.Find(regular{}, path)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
 		}
+		for _, p := range found.Passed {
+			if skipped[p.Name] = true; !f.skipped[p.Name] {
+				f.Log.Warn("is not read: it is no file", "path", p.Name, "is", p.Is)
+			}
+		}
+		for _, u := range found.Unreadable {
+			if !errors.Is(u.Err, fs.ErrNotExist) { // it went, or is a link to nothing
+				return nil, fmt.Errorf("%s: %w", u.Name, u.Err)
+			}
+		}
+		all = append(all, found.Files...)
 	}
 	f.skipped = skipped
-	for _, u := range found.Unreadable {
-		if !errors.Is(u.Err, fs.ErrNotExist) { // it went, or is a link to nothing
-			return nil, fmt.Errorf("%s: %w", u.Name, u.Err)
-		}
-	}
-	return found.Files, nil
+	return all, nil
 }
 
 // regular is the machine's file system, of which files alone can be opened.
@@ -126,7 +131,7 @@ func (regular) Open(name string) (fs.File, error) {
 // ctx ends. What cannot be read later is told, and tried again when something
 // changes, or Again asks for it.
 func (f *Files) Run(ctx context.Context, read func(error)) error {
-	w, err := watchPaths([]string{f.Path}, newNotices)
+	w, err := watchPaths(f.Paths, newNotices)
 	if err == nil && w.polls != nil {
 		f.Log.Warn("changes of the snapshot are looked for every "+pollEvery.String(), "err", w.polls)
 	}

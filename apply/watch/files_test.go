@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,11 +29,11 @@ func write(t *testing.T, path, text string) {
 
 // followFiles runs a Files source and returns its Store as a follower, and the
 // diagnostics of each reading.
-func followFiles(t *testing.T, path string) (*follower, <-chan diag.List) {
+func followFiles(t *testing.T, paths ...string) (*follower, <-chan diag.List) {
 	t.Helper()
 	reports := make(chan diag.List, 100)
 	g := &follower{t: t, API: &API{Store: NewStore(time.Now)}}
-	f := &Files{Path: path, Store: g.Store, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Report: func(l diag.List) { reports <- l }}
+	f := &Files{Paths: paths, Store: g.Store, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Report: func(l diag.List) { reports <- l }}
 	done := make(chan error, 1)
 	go func() {
 		done <- f.Run(t.Context(), func(err error) {
@@ -47,6 +48,24 @@ func followFiles(t *testing.T, path string) (*follower, <-chan diag.List) {
 		}
 	})
 	return g, reports
+}
+
+// Several paths are one snapshot, and a change of any of them counts.
+func TestFilesMerge(t *testing.T) {
+	file, dir := filepath.Join(t.TempDir(), "a.yaml"), t.TempDir()
+	write(t, file, serviceYAML("a", "10.0.0.1"))
+	write(t, filepath.Join(dir, "b.yaml"), serviceYAML("b", "10.0.0.2"))
+	g, _ := followFiles(t, file, dir)
+	all := func(names ...string) func(*snapshot.Snapshot) bool {
+		return func(s *snapshot.Snapshot) bool {
+			return len(s.Services()) == len(names) && !slices.ContainsFunc(names, func(n string) bool { return !has(n)(s) })
+		}
+	}
+	g.until(all("a", "b"))
+	write(t, filepath.Join(dir, "c.yaml"), serviceYAML("c", "10.0.0.3"))
+	g.until(all("a", "b", "c"))
+	write(t, file, serviceYAML("d", "10.0.0.4"))
+	g.until(all("b", "c", "d"))
 }
 
 func has(name_ string) func(*snapshot.Snapshot) bool {
@@ -150,7 +169,7 @@ func TestFilesAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cluster.yaml")
 	write(t, path, serviceYAML("a", "10.0.0.1"))
 	again, reads := make(chan struct{}), make(chan error)
-	f := &Files{Path: path, Store: NewStore(time.Now), Log: slog.New(slog.DiscardHandler), Report: func(diag.List) {}, Again: again}
+	f := &Files{Paths: []string{path}, Store: NewStore(time.Now), Log: slog.New(slog.DiscardHandler), Report: func(diag.List) {}, Again: again}
 	done := make(chan error, 1)
 	go func() { done <- f.Run(t.Context(), func(err error) { reads <- err }) }()
 	t.Cleanup(func() { <-done })
@@ -196,7 +215,7 @@ func TestFilesHalfWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cluster.yaml")
 	write(t, path, serviceYAML("a", "10.0.0.1"))
 	s := NewStore(time.Now)
-	f := &Files{Path: path, Store: s, Log: slog.New(slog.DiscardHandler), Report: func(diag.List) {}}
+	f := &Files{Paths: []string{path}, Store: s, Log: slog.New(slog.DiscardHandler), Report: func(diag.List) {}}
 	if err := f.Read(); err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +290,7 @@ func TestFilesParentReplaced(t *testing.T) {
 	put("dir", "a")
 	put("next", "b")
 	g := &follower{t: t, API: &API{Store: NewStore(time.Now)}}
-	f := &Files{Path: filepath.Join(root, "dir", "live.yaml"), Store: g.Store, Log: slog.New(slog.DiscardHandler), Report: func(diag.List) {}}
+	f := &Files{Paths: []string{filepath.Join(root, "dir", "live.yaml")}, Store: g.Store, Log: slog.New(slog.DiscardHandler), Report: func(diag.List) {}}
 	reads := make(chan error, 100)
 	done := make(chan error, 1)
 	go func() { done <- f.Run(t.Context(), func(err error) { reads <- err }) }()
@@ -423,7 +442,7 @@ func TestFilesRefused(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "cluster.yaml")
 			write(t, path, serviceYAML("a", "10.0.0.1"))
 			s := NewStore(time.Now)
-			f := &Files{Path: path, Store: s, Limit: 1000, Log: slog.New(slog.DiscardHandler), Report: func(diag.List) {}}
+			f := &Files{Paths: []string{path}, Store: s, Limit: 1000, Log: slog.New(slog.DiscardHandler), Report: func(diag.List) {}}
 			if err := f.Read(); err != nil {
 				t.Fatal(err)
 			}

@@ -30,7 +30,7 @@ func TestFilesNotRegular(t *testing.T) {
 	write(t, filepath.Join(dir, "a.yaml"), serviceYAML("a", "10.0.0.1"))
 	var said lockedBuffer
 	g := &follower{t: t, API: &API{Store: NewStore(time.Now)}}
-	f := &Files{Path: dir, Store: g.Store, Log: slog.New(slog.NewTextHandler(&said, nil)), Report: func(diag.List) {}}
+	f := &Files{Paths: []string{dir}, Store: g.Store, Log: slog.New(slog.NewTextHandler(&said, nil)), Report: func(diag.List) {}}
 	done := make(chan error, 1)
 	go func() {
 		done <- f.Run(t.Context(), func(err error) {
@@ -52,7 +52,7 @@ func TestFilesNotRegular(t *testing.T) {
 			t.Errorf("%q is said %d times, want once:\n%s", want, n, said.String())
 		}
 	}
-	if err := (&Files{Path: pipe, Store: g.Store, Log: f.Log}).Read(); err == nil || !strings.Contains(err.Error(), "is a named pipe") {
+	if err := (&Files{Paths: []string{pipe}, Store: g.Store, Log: f.Log}).Read(); err == nil || !strings.Contains(err.Error(), "is a named pipe") {
 		t.Errorf("a named pipe itself: %v", err)
 	}
 }

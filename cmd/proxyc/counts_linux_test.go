@@ -193,7 +193,7 @@ func countedFollower(t *testing.T, mode ir.Mode) *fileSource {
 	store, log := watch.NewStore(time.Now), slog.New(slog.DiscardHandler)
 	return &fileSource{
 		Source: daemon.NewSource(countedConfig(t, mode), store, compiler.Facts{NodeName: "node1"}, log), t: t,
-		files: &watch.Files{Path: filepath.Join(t.TempDir(), "cluster.yaml"), Store: store, Log: log, Report: func(diag.List) {}},
+		files: &watch.Files{Paths: []string{filepath.Join(t.TempDir(), "cluster.yaml")}, Store: store, Log: log, Report: func(diag.List) {}},
 	}
 }
 
@@ -207,7 +207,7 @@ type fileSource struct {
 // set makes the cluster what a text says.
 func (f *fileSource) set(text string) {
 	f.t.Helper()
-	if err := os.WriteFile(f.files.Path, []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(f.files.Paths[0], []byte(text), 0o644); err != nil {
 		f.t.Fatal(err)
 	}
 	if err := f.files.Read(); err != nil {
