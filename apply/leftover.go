@@ -9,6 +9,9 @@ type Leftover struct {
 	// KubeProxy reports whether only kube-proxy makes it: a sign that it ran here, and may
 	// still run.
 	KubeProxy bool
+	// GuardsLocalhost reports whether it keeps other machines from what listens on
+	// localhost only, as is needed where the kernel routes such addresses.
+	GuardsLocalhost bool
 	// Remove takes it away, and nothing of anybody else's. It is no error when
 	// it is gone already.
 	Remove func(ctx context.Context) error

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -101,6 +102,17 @@ func Leftovers(ctx context.Context, mode ir.Mode, inUse apply.Dataplane) ([]appl
 		all, errs = append(all, left...), append(errs, err)
 	}
 	return all, errors.Join(errs...)
+}
+
+// Exposed returns what is to be told where leftovers that went kept other machines from
+// what listens on localhost, and the kernel lets them in without; or nothing. proxyc
+// does not set it back, as kube-proxy does not: another may rely on it.
+func Exposed(gone []apply.Leftover) string {
+	guarded := slices.ContainsFunc(gone, func(l apply.Leftover) bool { return l.GuardsLocalhost })
+	if !guarded || !sysctl.RoutesLocalnet(kernelRoot) {
+		return ""
+	}
+	return "net.ipv4.conf.all.route_localnet is 1 and the rules that guarded localhost are gone: machines on the same link reach what listens on 127.0.0.1 (sysctl -w net.ipv4.conf.all.route_localnet=0, unless another program needs it)"
 }
 
 // remove removes leftovers; one that cannot be removed does not keep the others.

@@ -39,6 +39,7 @@ type Report struct {
 	Leftovers []string // that went
 	Kept      []Busy   // leftovers that stay until their connections end: no difference
 	Plan      apply.Plan
+	Exposed   string            // what Exposed tells of the leftovers
 	Stale     []conntrack.Stale // flows that were deleted
 	// MayDrop are rules of others, which stay: no difference. They are looked for
 	// by one that only looks.
@@ -111,7 +112,7 @@ func (t *OneShot) Run(ctx context.Context) (*Report, error) {
 		var easeErr error
 		out.Kept, easeErr = ease(ctx, leftovers)
 		err = errors.Join(err, easeErr)
-		out.Leftovers = gone(leftovers, out.Kept)
+		out.Leftovers, out.Exposed = gone(leftovers, out.Kept), Exposed(leftovers)
 	}
 	var staleErr error
 	out.Stale, staleErr = staleFlows(ctx, t.Programs, plan.RemovedFrontends(), t.DryRun)

@@ -332,6 +332,9 @@ func (d *daemon) removeLeftovers(ctx context.Context, leftovers []apply.Leftover
 	for _, k := range busy {
 		d.log.Info("stays until its connections end", "object", k.Object, "connections", k.Connections)
 	}
+	if warning := Exposed(leftovers); warning != "" {
+		d.log.Warn(warning)
+	}
 	if err = errors.Join(err, easeErr); err != nil {
 		d.metrics.LeftoverFailures.Inc()
 	}

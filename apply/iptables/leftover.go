@@ -84,7 +84,7 @@ func (d *Dataplane) leftovers(ctx context.Context, f ir.Family, using bool) ([]a
 			return
 		}
 		left = append(left, apply.Leftover{
-			Object: d.describe(f, chains), KubeProxy: peer,
+			Object: d.describe(f, chains), KubeProxy: peer, GuardsLocalhost: f == ir.IPv4 && slices.Contains(chains, "filter KUBE-FIREWALL"),
 			Remove: func(ctx context.Context) error { return remove(ctx, f) },
 		})
 	}

@@ -60,6 +60,15 @@ func Liberal(root Root) bool {
 	return err == nil && value != "0"
 }
 
+// RoutesLocalnet reports whether the kernel takes packets to and from 127.0.0.0/8 that
+// come from other machines.
+func RoutesLocalnet(root Root) bool {
+	value, err := root.Read(routeLocalnet)
+	return err == nil && value == "1"
+}
+
+const routeLocalnet = procSys + "net/ipv4/conf/all/route_localnet"
+
 const beLiberal = "nf_conntrack_tcp_be_liberal"
 
 func conntrack(key, field string, value int64) Setting {
@@ -110,7 +119,7 @@ func iptables(node *ir.Node) []Setting {
 		return nil
 	}
 	return []Setting{{
-		Path: procSys + "net/ipv4/conf/all/route_localnet", Want: "1",
+		Path: routeLocalnet, Want: "1",
 		Why: ir.Origin{Object: "config", Field: "iptables.localhostNodePorts"},
 	}}
 }

@@ -132,6 +132,7 @@ func (c *applyCmd) finish(e *env, r report, err error) error {
 	if printErr := printing(e.stdout, c.operationsShown()); printErr != nil {
 		return cmp.Or(err, printErr)
 	}
+	e.warnExposed(r.Exposed)
 	if err == nil && c.Check && !r.Empty() {
 		return errFindings
 	}
@@ -215,7 +216,9 @@ func cleanUp(ctx context.Context, e *env, keepKubeProxy, dryRun bool) error {
 	if err := needRoot("cleanup"); err != nil {
 		return err
 	}
-	return daemon.Cleanup(ctx, keepKubeProxy, dryRun, func(leftovers []apply.Leftover) {
+	var found []apply.Leftover
+	err := daemon.Cleanup(ctx, keepKubeProxy, dryRun, func(leftovers []apply.Leftover) {
+		found = leftovers
 		for _, l := range leftovers {
 			fmt.Fprintf(e.stdout, "remove %s\n", l.Object)
 		}
@@ -223,6 +226,17 @@ func cleanUp(ctx context.Context, e *env, keepKubeProxy, dryRun bool) error {
 			fmt.Fprintln(e.stdout, "nothing to remove")
 		}
 	})
+	if !dryRun {
+		e.warnExposed(daemon.Exposed(found))
+	}
+	return err
+}
+
+// warnExposed tells what daemon.Exposed does.
+func (e *env) warnExposed(text string) {
+	if text != "" {
+		fmt.Fprintln(e.stderr, "warning: "+text)
+	}
 }
 
 // variantOf reads --iptables-variant; empty: the one that the node uses.
