@@ -70,6 +70,9 @@ const (
 	// NodePortBehindEmpty: at an address of the node that is also a Service's, without
 	// endpoints, the node port of the same number answers (PKT-18).
 	NodePortBehindEmpty
+	// NodePortRefusesFirst: where neither of these two finds an endpoint, what comes from
+	// elsewhere meets what the node port has for that, not what the Service has.
+	NodePortRefusesFirst
 	// Masquerades: clients are told apart (detectLocalMode) and masqueraded where replies would
 	// not come back; without it, KeepsClient holds for every client.
 	Masquerades
@@ -90,7 +93,7 @@ var capabilityNames = [...]string{
 	"EmptyFromNode", "EmptyNodePortAnyAddr", "LocalFallback", "Refuses", "SourceRanges",
 	"TrafficPolicies", "KeepsClient", "ServesSCTP", "Topology", "HealthPorts",
 	"RejectUndefinedVIPPorts", "GuardEmptyFromNode",
-	"MasqueradesOwnVIP", "CarriesVIPs", "NodePortBehindEmpty",
+	"MasqueradesOwnVIP", "CarriesVIPs", "NodePortBehindEmpty", "NodePortRefusesFirst",
 	"Masquerades", "AffinityTimeout", "OneBackendPort", "EndpointsByKind", "ConfusesShared",
 }
 
@@ -116,7 +119,7 @@ func (m Mode) Capabilities() Capability {
 	case ModeIPTables:
 		return common | LocalhostNodePorts | HairpinRemote | EmptyNodePortAnyAddr | NodePortBehindEmpty
 	case ModeNFTables:
-		return common | RejectUndefinedPorts | DropUnallocated | GuardEmpty | GuardEmptyFromNode | EmptyFromNode | NodePortBehindEmpty
+		return common | RejectUndefinedPorts | DropUnallocated | GuardEmpty | GuardEmptyFromNode | EmptyFromNode | NodePortBehindEmpty | NodePortRefusesFirst
 	case ModeIPVS:
 		return common | RejectUndefinedPorts | RejectUndefinedVIPPorts | GuardEmpty | MasqueradesOwnVIP | CarriesVIPs | LocalFallback | EmptyFromNode | ConfusesShared
 	case ModeKernelspace:

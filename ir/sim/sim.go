@@ -140,8 +140,11 @@ func (t *tracer) trace() Outcome {
 	}
 	if f != nil {
 		t.step(f.Origin, "%s is the %s of %s", f.Match, f.Kind, f.Port)
-		if len(f.Routes) > 0 || !answers || !t.caps.Has(ir.NodePortBehindEmpty) {
-			return t.frontend(s, f)
+		if !answers {
+			return t.frontend(s, f, nil)
+		}
+		if len(f.Routes) > 0 || !t.caps.Has(ir.NodePortBehindEmpty) {
+			return t.frontend(s, f, port)
 		}
 		if t.guards(f) && !t.admitted(f) {
 			return Outcome{Fate: Dropped}
@@ -150,7 +153,7 @@ func (t *tracer) trace() Outcome {
 	}
 	if answers {
 		t.step(port.Origin, "%s on the node's address %s is the NodePort of %s", port.Match, pkt.Dst, port.Port)
-		return t.frontend(owner, port)
+		return t.frontend(owner, port, f)
 	}
 	if port != nil {
 		t.step(node.NodePorts.Origin, "%d/%s is the NodePort of %s, but node ports do not answer on %s", pkt.Port, pkt.Protocol, port.Port, pkt.Dst)
@@ -173,7 +176,9 @@ func (t *tracer) find(m ir.Match) (*ir.Service, *ir.Frontend) {
 	return of.service, of.frontend
 }
 
-func (t *tracer) frontend(s *ir.Service, f *ir.Frontend) Outcome {
+// frontend returns the fate of a packet at a frontend. other is another one that
+// has the packet, too, of a node port and an address of the node; nil: there is none.
+func (t *tracer) frontend(s *ir.Service, f, other *ir.Frontend) Outcome {
 	if t.guards(f) && !t.admitted(f) {
 		return Outcome{Fate: Dropped}
 	}
@@ -182,7 +187,27 @@ func (t *tracer) frontend(s *ir.Service, f *ir.Frontend) Outcome {
 			return t.accept(f, &s.Pools[r.Pool], r)
 		}
 	}
-	return t.noRoute(f)
+	return t.noRoute(t.refusing(f, other))
+}
+
+// refusing returns the one of two frontends without a route whose way to refuse
+// counts (PKT-18).
+func (t *tracer) refusing(f, other *ir.Frontend) *ir.Frontend {
+	if other == nil || ir.RoutesAll(other.Routes) {
+		return f
+	}
+	port, vip := f, other
+	if !port.Match.IsNodePort() {
+		port, vip = other, f
+	}
+	first, why := vip, "address"
+	if t.caps.Has(ir.NodePortRefusesFirst) && !t.pkt.FromNode() {
+		first, why = port, "node port"
+	}
+	if first != f {
+		t.step(first.Origin, "no route, and none at %s: in mode %s the %s says how it is refused", first.Match, t.program.Node.Mode, why)
+	}
+	return first
 }
 
 // guards reports whether a frontend's source ranges are looked at: always when

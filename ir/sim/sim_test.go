@@ -139,3 +139,29 @@ func TestParsePacketErrors(t *testing.T) {
 		}
 	}
 }
+
+// An external IP that is an address of the node, and a node port of the same
+// number, without endpoints both: which of the two says how it is refused.
+func TestTraceTwoThatRefuse(t *testing.T) {
+	for _, tt := range []struct {
+		from string
+		want map[ir.Mode]string
+	}{
+		{outside, map[ir.Mode]string{ir.ModeNFTables: "rejected", ir.ModeIPTables: "dropped"}},
+		{node, map[ir.Mode]string{ir.ModeNFTables: "dropped", ir.ModeIPTables: "dropped"}},
+	} {
+		for mode, want := range tt.want {
+			p := irtest.Program(mode)
+			pkt, err := sim.ParsePacket(tt.from, "192.0.2.11:30083")
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := &p.Services[0]
+			s.Frontends = append(s.Frontends, ir.Frontend{Kind: ir.ExternalIP, Else: ir.Drop,
+				Match: ir.Match{Addr: pkt.Dst, Protocol: ir.TCP, Port: 30083}})
+			if got := sim.Trace(p, pkt).String(); got != want {
+				t.Errorf("%s: from %s: got %s, want %s", mode, tt.from, got, want)
+			}
+		}
+	}
+}
