@@ -175,7 +175,7 @@ func (c *lintCase) differ() int {
 			continue
 		}
 		for line := range strings.Lines(string(f.Data)) {
-			lines[line] += by
+			lines[name+": "+line] += by
 		}
 	}
 	n := 0
