@@ -117,6 +117,7 @@ func TestWatchBesideOtherPrograms(t *testing.T) {
 			same("after apply --check")
 			for _, want := range []string{
 				"nothing to change",
+				"inet firewalld chain filter_INPUT, hook input, priority 10: reject in chain filter_INPUT",
 				"ip docker-bridges chain filter-FORWARD, hook forward, priority 0: drop in chain filter-forward-in__docker0",
 				"ip docker-bridges chain raw-PREROUTING, hook prerouting, priority -300: drop in chain raw-PREROUTING",
 				"ip calico chain filter-FORWARD, hook forward, priority 0: drop in chain filter-cali-from-wl-dispatch",
