@@ -233,13 +233,21 @@ func (d Difference) String() string {
 	return s
 }
 
-// recorded returns what came of a flow, or of its twin over IPv4 where nobody played the case over IPv6:
-// an outcome has names in place of addresses.
+// twin is the outcome over IPv6. It has names in place of most addresses, but not of those of Services, which
+// a server may see as its client's.
+func (o Outcome) twin() Outcome {
+	if o == nil {
+		return nil
+	}
+	return twinTree(map[string]any(o.normal())).(map[string]any)
+}
+
+// recorded returns what came of a flow, or of its twin over IPv4 where nobody played the case over IPv6.
 func (r *Records) recorded(family, name, key string) Outcome {
 	if family == IPv6 && r.Results[IPv6][name] == nil {
 		for twin, o := range r.Results[IPv4][name] {
 			if Twin(twin) == key {
-				return o
+				return o.twin()
 			}
 		}
 	}
@@ -252,6 +260,9 @@ func (r *Records) Want(mode, family, name, key string, exceptions []Exception) (
 	for _, e := range exceptions {
 		if e.matches(mode, family, name, key) {
 			want, why = e.Want, e.Why
+			if family == IPv6 {
+				want = want.twin()
+			}
 		}
 	}
 	return want, why

@@ -41,6 +41,7 @@ func TestTwinsRecord(t *testing.T) {
 		IPv4: {
 			"both": {"1.1 ext -> 192.0.2.11:30080/tcp": {"reached": "over IPv4"}},
 			"one":  {"1.1 ext -> 192.0.2.11:30080/tcp": {"reached": "over IPv4"}},
+			"vip":  {"1.1 node1 -> 203.0.113.10:80/tcp": {"reached": map[string]any{"pod1a:8080": []any{"203.0.113.10"}}}},
 		},
 		IPv6: {"both": {"1.1 ext -> 2001:db8:0:1::11:30080/tcp": {"reached": "over IPv6"}}},
 	}}
@@ -51,6 +52,7 @@ func TestTwinsRecord(t *testing.T) {
 		{IPv4, "one", "1.1 ext -> 192.0.2.11:30080/tcp", Outcome{"reached": "over IPv4"}},
 		{IPv6, "one", "1.1 ext -> 2001:db8:0:1::11:30080/tcp", Outcome{"reached": "over IPv4"}},
 		{IPv6, "both", "1.1 ext -> 2001:db8:0:1::11:30080/tcp", Outcome{"reached": "over IPv6"}},
+		{IPv6, "vip", "1.1 node1 -> 2001:db8:203::10:80/tcp", Outcome{"reached": map[string]any{"pod1a:8080": []any{"2001:db8:203::10"}}}},
 		{IPv6, "both", "1.2 ext -> 2001:db8:0:1::11:30080/tcp", nil},
 		{IPv6, "neither", "1.1 ext -> 2001:db8:0:1::11:30080/tcp", nil},
 	} {
