@@ -156,7 +156,9 @@ func decodeElement(b []byte, s *rules.Set, f ir.Family, note func(string) *ir.Fr
 		return e, err
 	}
 	var key, end []byte
+	expires := false
 	for _, a := range all {
+		expires = expires || a.typ == unix.NFTA_SET_ELEM_EXPIRATION
 		switch a.typ {
 		case unix.NFTA_SET_ELEM_KEY:
 			key, err = value(a.data)
@@ -177,6 +179,7 @@ func decodeElement(b []byte, s *rules.Set, f ir.Family, note func(string) *ir.Fr
 			return e, err
 		}
 	}
+	s.Permanent = s.Permanent || s.Timeout > 0 && !expires
 	e.Key, err = decodeKey(key, end, s, f)
 	if err == nil && !sameKey(s, f, &e.Key, key, end) {
 		err = errForeign

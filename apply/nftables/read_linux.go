@@ -210,7 +210,8 @@ func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset) (sound bool,
 			continue
 		}
 		if s.Unsupported != "" || !fixed[s.Name] {
-			continue // it goes as a whole
+			s.Strays = true // nobody has looked: it goes as a whole
+			continue
 		}
 		all, err := d.readElements(ctx, r.Family, s)
 		if err != nil {
@@ -239,6 +240,7 @@ func (d *Dataplane) readRemembered(ctx context.Context, f ir.Family, s *rules.Se
 		return err
 	})
 	slices.SortFunc(s.Remembered, netip.Addr.Compare)
+	s.Permanent = some.Permanent
 	return err
 }
 

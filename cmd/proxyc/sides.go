@@ -34,8 +34,12 @@ var ruleSides = map[ir.Mode]func(*ir.Program) prove.Side{
 	ir.ModeUserspace:   func(p *ir.Program) prove.Side { return userspace.NewEvaluator(userspace.Lower(p), ownOf(p)) },
 }
 
-// ownOf returns the addresses of a Program's node.
-func ownOf(p *ir.Program) *sim.Own { return sim.NewOwn(p.Family.Loopback(), p.Node.Addrs) }
+// ownOf returns what a Program's node has for itself.
+func ownOf(p *ir.Program) *sim.Own {
+	own := sim.NewOwn(p.Family.Loopback(), p.Node.Addrs)
+	own.Mark = p.Node.MasqueradeMark()
+	return own
+}
 
 // nodeOf returns what decides which packets a Program's node meets.
 func nodeOf(p *ir.Program) prove.Node {
@@ -210,25 +214,24 @@ func (d *described) iptablesDump(text string, programs ir.Programs) error {
 	return nil
 }
 
-// proxyTables are the tables of nf_tables that are compared.
-var proxyTables = []string{nftables.Table, "kube-proxy"}
-
 func (d *described) nftDump(text string, programs ir.Programs) error {
 	tables, err := nftables.ParseList(text)
 	if err != nil {
 		return err
 	}
 	for _, t := range tables {
+		if t.Ruleset == nil {
+			d.leftOut = append(d.leftOut, "table "+t.Family+" "+t.Name)
+			continue
+		}
 		p := programs.Of(t.Ruleset.Family)
 		switch {
-		case !slices.Contains(proxyTables, t.Name) || t.Family == "inet":
-			d.leftOut = append(d.leftOut, "table "+t.Family+" "+t.Name)
 		case p == nil:
 			return fmt.Errorf("holds a table of %s, and the node has no %s address", t.Ruleset.Family, t.Ruleset.Family)
 		case d.sides.Of(t.Ruleset.Family) != nil:
 			return fmt.Errorf("holds a table of proxyc and one of kube-proxy: list one of them, with nft list table %s %s", t.Family, t.Name)
 		default:
-			d.set(t.Ruleset.Family, nftables.NewEvaluator(t.Ruleset, ownOf(p)))
+			d.set(t.Ruleset.Family, t.Evaluator(ownOf(p)))
 		}
 	}
 	if d.sides == (ir.PerFamily[*prove.Side]{}) {

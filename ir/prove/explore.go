@@ -1,6 +1,8 @@
 package prove
 
 import (
+	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -26,7 +28,12 @@ type explorer struct {
 type found struct {
 	classes int
 	list    []finding
+	endless string // why it was given up
 }
+
+// mostClasses is how many classes of packets to one destination are looked at. A
+// cluster's rules make some thousands at most.
+const mostClasses = 1 << 21
 
 // finding is a class whose packets are not shown to meet the same fate.
 type finding struct {
@@ -37,10 +44,14 @@ type finding struct {
 func (f *found) add(part found) {
 	f.classes += part.classes
 	f.list = append(f.list, part.list...)
+	f.endless = cmp.Or(f.endless, part.endless)
 }
 
 // result splits what is found into what is sure and what is not.
 func (f *found) result() *Result {
+	if f.endless != "" {
+		return &Result{Doubts: []Doubt{{Unknown: []string{f.endless}}}}
+	}
 	r := &Result{Classes: f.classes}
 	for _, one := range f.list {
 		if len(one.unknown) > 0 {
@@ -73,7 +84,7 @@ func (e *explorer) explore(d destination) found {
 	for _, protocol := range [...]ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
 		from := len(e.list)
 		ports := newPorts()
-		for i := 0; i < len(ports.firsts); i++ {
+		for i := 0; i < len(ports.firsts) && e.endless == ""; i++ {
 			e.port(d, protocol, ports, i)
 		}
 		slices.Sort(ports.firsts)
@@ -96,11 +107,11 @@ func (e *explorer) port(d destination, protocol ir.Protocol, ports *ports, i int
 	if d.First.IsLoopback() {
 		ways.names = ways.names[:1] // nothing comes in for it
 	}
-	for j := 0; j < len(ways.names); j++ {
+	for j := 0; j < len(ways.names) && e.endless == ""; j++ {
 		class.Packet.In = ways.names[j]
 		sources := newSources(e.lowest)
 		from := len(e.list)
-		for k := 0; k < len(sources.firsts); k++ {
+		for k := 0; k < len(sources.firsts) && e.endless == ""; k++ {
 			src, ok := e.source(&class, sources.firsts[k])
 			if !ok || sources.asked[src] {
 				continue
@@ -203,6 +214,9 @@ func (e *explorer) ask(c *Class) {
 	e.cuts.Reset()
 	a := e.sides[0].Outcome(c.Packet, &e.cuts)
 	b := e.sides[1].Outcome(c.Packet, &e.cuts)
+	if e.endless = e.cuts.Endless; e.endless == "" && e.classes == mostClasses {
+		e.endless = fmt.Sprintf("more than %d classes of packets to %s", mostClasses, c.Dst.First)
+	}
 	if len(e.cuts.Unknown) > 0 || !a.Equal(b) {
 		e.list = append(e.list, finding{Difference{*c, a, b}, slices.Clone(e.cuts.Unknown)})
 	}
@@ -235,35 +249,44 @@ func (e *explorer) source(c *Class, first netip.Addr) (src netip.Addr, ok bool) 
 func (e *explorer) carries(a netip.Addr) bool { return e.node.Carries != nil && e.node.Carries(a) }
 
 // interfaces are names of input interfaces, one of each class: "" for what the
-// node sends, one for each name that a rule has, and one that none has.
+// node sends, one for each constant that a rule has, and one that none holds.
 type interfaces struct {
 	names []string
 	known []sim.Interface
 }
 
-// cut adds a constant.
+// cut adds a constant. What only others held before may need another name now.
 func (w *interfaces) cut(in sim.Interface) {
-	if slices.Contains(w.known, in) {
+	if slices.Contains(w.known, in) || in == (sim.Interface{Prefix: true}) {
 		return
 	}
 	w.known = append(w.known, in)
-	name := in.Name
-	if in.Prefix {
-		name = in.Name + "0"
-		for n := 1; w.exact(name); n++ {
-			name = in.Name + strconv.Itoa(n)
+	for _, k := range w.known {
+		if name := w.of(k); !slices.Contains(w.names, name) {
+			w.names = append(w.names, name)
 		}
-	}
-	if !slices.Contains(w.names, name) {
-		w.names = append(w.names, name)
 	}
 	if other := w.other(); !slices.Contains(w.names, other) {
 		w.names = append(w.names, other)
 	}
 }
 
-func (w *interfaces) exact(name string) bool {
-	return slices.Contains(w.known, sim.Interface{Name: name})
+// of returns a name that a constant holds and no narrower one does, if there is such
+// a name.
+func (w *interfaces) of(in sim.Interface) string {
+	if !in.Prefix {
+		return in.Name
+	}
+	narrower := func(name string) bool {
+		return slices.ContainsFunc(w.known, func(k sim.Interface) bool {
+			return k.Holds(name) && (!k.Prefix || len(k.Name) > len(in.Name))
+		})
+	}
+	name := in.Name
+	for n := 0; narrower(name); n++ {
+		name = in.Name + strconv.Itoa(n)
+	}
+	return name
 }
 
 // other returns a name that no constant holds.
@@ -272,8 +295,8 @@ func (w *interfaces) other() string {
 		return slices.ContainsFunc(w.known, func(in sim.Interface) bool { return in.Holds(name) })
 	}
 	name := otherIn
-	for n := 0; holds(name); n++ {
-		name = "other" + strconv.Itoa(n)
+	for first := 'a'; holds(name); first++ { // most first letters are of no constant
+		name = string(first) + "other0"
 	}
 	return name
 }

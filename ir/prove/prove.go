@@ -22,6 +22,21 @@ type Side interface {
 	Destinations(yield func(netip.Prefix) bool)
 }
 
+// Doubter is a Side that knows more doubts once it was asked about all packets.
+type Doubter interface {
+	Doubts() []string
+}
+
+// lastDoubts are those of all packets together.
+func lastDoubts(sides ...Side) (all []string) {
+	for _, s := range sides {
+		if d, ok := s.(Doubter); ok {
+			all = append(all, d.Doubts()...)
+		}
+	}
+	return all
+}
+
 // Node is what decides which packets there are.
 type Node struct {
 	Family ir.Family
@@ -55,8 +70,8 @@ type Difference struct {
 
 // Doubt is a Class whose fate is not known.
 type Doubt struct {
-	Class
-	Unknown []string // the matches and statements that are not understood
+	Class            // zero: not of single packets
+	Unknown []string // what is not understood
 }
 
 // Result is what a comparison came to.
@@ -74,6 +89,8 @@ func (r *Result) Equal() bool { return len(r.Differences)+len(r.Doubts) == 0 }
 func Compare(ctx context.Context, n Node, a, b Side) (*Result, error) {
 	all := destinations(n, a, b)
 	parts := make([]found, len(all))
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	var wait sync.WaitGroup
 	workers := runtime.GOMAXPROCS(0)
 	for w := range workers {
@@ -81,10 +98,16 @@ func Compare(ctx context.Context, n Node, a, b Side) (*Result, error) {
 			e := newExplorer(n, a, b)
 			for i := w; i < len(all) && ctx.Err() == nil; i += workers {
 				parts[i] = e.explore(all[i])
+				if parts[i].endless != "" {
+					stop(endless(parts[i].endless))
+				}
 			}
 		})
 	}
 	wait.Wait()
+	if why, ok := context.Cause(ctx).(endless); ok {
+		return &Result{Doubts: []Doubt{{Unknown: []string{string(why)}}}}, nil
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -92,8 +115,17 @@ func Compare(ctx context.Context, n Node, a, b Side) (*Result, error) {
 	for i := range parts {
 		whole.add(parts[i])
 	}
-	return whole.result(), nil
+	r := whole.result()
+	if doubts := lastDoubts(a, b); len(doubts) > 0 {
+		r.Doubts = append(r.Doubts, Doubt{Unknown: doubts})
+	}
+	return r, nil
 }
+
+// endless is why a comparison was given up.
+type endless string
+
+func (e endless) Error() string { return string(e) }
 
 // To is Compare for the destinations within one prefix, an address for example.
 func To(n Node, a, b Side, dst netip.Prefix) *Result {

@@ -16,6 +16,9 @@ type Cuts struct {
 	// Unknown are matches and statements on the packet's way whose meaning is
 	// not known: the Outcome may be another one.
 	Unknown []string
+	// Endless is why a walk was given up; "": it was not. Then nothing is known of
+	// any packet.
+	Endless string
 }
 
 // Ports are the ports First to Last.
@@ -37,7 +40,7 @@ func (i Interface) Holds(name string) bool {
 
 // Reset forgets what was collected.
 func (c *Cuts) Reset() {
-	*c = Cuts{c.Sources[:0], c.Ports[:0], c.Ranges[:0], c.Interfaces[:0], c.Unknown[:0]}
+	*c = Cuts{c.Sources[:0], c.Ports[:0], c.Ranges[:0], c.Interfaces[:0], c.Unknown[:0], ""}
 }
 
 // Source notes that the source address was compared with a prefix.
@@ -83,8 +86,19 @@ func (c *Cuts) Doubt(what string) {
 	}
 }
 
-// Own are the addresses of a node, loopback included, for evaluators of rules.
+// GiveUp notes that a walk was given up.
+func (c *Cuts) GiveUp(why string) {
+	if c != nil {
+		c.Endless = why
+	}
+}
+
+// Own is what a node has for itself, for evaluators of rules: its addresses,
+// loopback included, and bits of packets' marks.
 type Own struct {
+	// Mark are the bits of marks that nobody else uses: they are clear when a packet
+	// comes. Others are not known.
+	Mark     uint32
 	has      func(netip.Addr) bool
 	prefixes []netip.Prefix
 }
@@ -93,7 +107,7 @@ type Own struct {
 // loopback interface.
 func NewOwn(loopback netip.Prefix, addrs []netip.Addr) *Own {
 	known := make(map[netip.Addr]bool, len(addrs))
-	o := &Own{func(a netip.Addr) bool { return a.IsLoopback() || known[a] }, []netip.Prefix{loopback}}
+	o := &Own{has: func(a netip.Addr) bool { return a.IsLoopback() || known[a] }, prefixes: []netip.Prefix{loopback}}
 	for _, a := range addrs {
 		if !o.has(a) {
 			known[a] = true
@@ -111,7 +125,7 @@ func OwnOf(has func(netip.Addr) bool) *Own { return &Own{has: has} }
 // those of Services in mode ipvs. They are the source of nothing but what the node
 // sends to that very address.
 func (o *Own) With(also func(netip.Addr) bool) *Own {
-	return &Own{func(a netip.Addr) bool { return o.has(a) || also(a) }, o.prefixes}
+	return &Own{o.Mark, func(a netip.Addr) bool { return o.has(a) || also(a) }, o.prefixes}
 }
 
 // Has reports whether the node has an address.

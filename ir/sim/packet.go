@@ -3,7 +3,9 @@
 package sim
 
 import (
+	"math"
 	"net/netip"
+	"time"
 
 	"github.com/proxyc/proxyc/ir"
 )
@@ -44,13 +46,27 @@ type Destination struct {
 // Outcome is everything that can happen to one packet: with Accepted, every
 // destination that load balancing may pick, sorted by address and port
 // without duplicates. Affinity reports whether a client sticks to the one that
-// it met first. Two Outcomes are equal when Fate, Destinations, Affinity and
-// Shares are.
+// it met first. Two Outcomes are equal when Fate, Destinations, Affinity, Timeout,
+// Shares and Else are.
 type Outcome struct {
 	Fate         Fate
 	Destinations []Destination
 	Affinity     bool
+	// Timeout is how long a client with Affinity sticks without a new connection. 0
+	// equals all: no evaluator of ipvs and hns tells it.
+	Timeout time.Duration
 	// Shares are how often each of the Destinations is picked, in parts of a
 	// million; nil: all alike, as a Program has it.
 	Shares []uint32
+	// Else are other Fates that chance may bring, which no Program has.
+	Else []FateShare
 }
+
+// FateShare is how often a packet meets a Fate, in parts of a million.
+type FateShare struct {
+	Fate  Fate
+	Share uint32
+}
+
+// Forever is a Timeout of a client that is never forgotten.
+const Forever = time.Duration(math.MaxInt64)

@@ -320,7 +320,10 @@ func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
 			t.step(p.Affinity.Origin, "a client stays with its backend until %s without a new connection have passed", p.Affinity.Timeout)
 		}
 	}
-	out := Outcome{Fate: Accepted, Affinity: p.Affinity != nil, Destinations: make([]Destination, 0, len(p.Backends))}
+	out := Outcome{Fate: Accepted, Destinations: make([]Destination, 0, len(p.Backends))}
+	if p.Affinity != nil {
+		out.Affinity, out.Timeout = true, p.Affinity.Timeout
+	}
 	for i := range p.Backends {
 		b := &p.Backends[i]
 		hairpin := false
@@ -453,34 +456,53 @@ func NewOutcome(affinity bool, destinations []Destination) Outcome {
 	return o
 }
 
-// Chance is a destination, and how likely it is.
+// Chance is one way in which chance may fall: a fate, the destination if it is
+// Accepted, and how likely it is.
 type Chance struct {
+	Fate Fate
 	Destination
 	Weight float64
 }
 
-// Shared returns an Accepted Outcome in normal form of destinations with their
-// weights, which are added up where one comes several times.
-func Shared(affinity bool, chances []Chance) Outcome {
-	slices.SortFunc(chances, func(a, b Chance) int { return a.Destination.compare(b.Destination) })
-	o := Outcome{Fate: Accepted, Affinity: affinity}
+// Shared returns the Outcome in normal form of all ways in which chance may fall.
+// Weights of one fate and destination are added up. The first fate in the order of
+// Dropped, Rejected, Accepted and NotOurs is the Outcome's, others are Else.
+func Shared(chances []Chance) Outcome {
+	slices.SortStableFunc(chances, func(a, b Chance) int { return a.Destination.compare(b.Destination) })
+	var o Outcome
+	var fates [Dropped + 1]float64
 	var weights []float64
 	total := 0.0
+	last := -1
 	for i, c := range chances {
-		if i > 0 && c.Destination == chances[i-1].Destination {
-			weights[len(weights)-1] += c.Weight
-		} else {
-			o.Destinations, weights = append(o.Destinations, c.Destination), append(weights, c.Weight)
-		}
+		fates[c.Fate] += c.Weight
 		total += c.Weight
+		switch {
+		case c.Fate != Accepted:
+		case last >= 0 && c.Destination == chances[last].Destination:
+			weights[len(weights)-1] += c.Weight
+		default:
+			o.Destinations, weights, last = append(o.Destinations, c.Destination), append(weights, c.Weight), i
+		}
 	}
 	if total == 0 {
 		return o
 	}
+	millionth := func(w, of float64) uint32 { return uint32(w/of*1e6 + 0.5) }
+	known := false
+	for _, f := range [...]Fate{Dropped, Rejected, Accepted, NotOurs} {
+		switch {
+		case fates[f] == 0:
+		case !known:
+			o.Fate, known = f, true
+		default:
+			o.Else = append(o.Else, FateShare{f, millionth(fates[f], total)})
+		}
+	}
 	alike := true
 	shares := make([]uint32, len(weights))
 	for i, w := range weights {
-		shares[i] = uint32(w/total*1e6 + 0.5)
+		shares[i] = millionth(w, fates[Accepted])
 		alike = alike && near(shares[i], shares[0])
 	}
 	if !alike {
@@ -495,15 +517,20 @@ func near(a, b uint32) bool { return max(a, b)-min(a, b) <= 3 }
 // Equal reports whether two outcomes are the same.
 func (o Outcome) Equal(other Outcome) bool {
 	return o.Fate == other.Fate && o.Affinity == other.Affinity && slices.Equal(o.Destinations, other.Destinations) &&
-		slices.EqualFunc(o.Shares, other.Shares, near)
+		(o.Timeout == other.Timeout || o.Timeout == 0 || other.Timeout == 0) &&
+		slices.EqualFunc(o.Shares, other.Shares, near) &&
+		slices.EqualFunc(o.Else, other.Else, func(a, b FateShare) bool { return a.Fate == b.Fate && near(a.Share, b.Share) })
 }
 
 // String returns the outcome in one line: "10.244.1.10:8080 10.244.2.10:8080+snat".
 func (o Outcome) String() string {
-	if o.Fate != Accepted {
-		return o.Fate.String()
-	}
 	var b strings.Builder
+	if o.Fate != Accepted {
+		b.WriteString(o.Fate.String())
+		if o.Destinations != nil {
+			b.WriteString(" or ")
+		}
+	}
 	for i, d := range o.Destinations {
 		if i > 0 {
 			b.WriteByte(' ')
@@ -518,6 +545,9 @@ func (o Outcome) String() string {
 	}
 	if o.Affinity {
 		b.WriteString(" (affinity)")
+	}
+	for _, e := range o.Else {
+		fmt.Fprintf(&b, " or %s (%.4g%%)", e.Fate, float64(e.Share)/1e4)
 	}
 	return b.String()
 }

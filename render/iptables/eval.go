@@ -323,25 +323,25 @@ func inputInterface(pattern string) sim.Interface {
 	return sim.Interface{Name: name, Prefix: prefix}
 }
 
-// outcome says of all ends together what the packet met. Chance picks among
-// destinations only, so that one refusal is the fate of all.
+// outcome says of all ends together what the packet met.
 func outcome(ends []Packet) sim.Outcome {
-	var to []sim.Chance
+	chances := make([]sim.Chance, len(ends))
 	affinity := false
-	for _, t := range ends {
+	for i, t := range ends {
+		c := sim.Chance{Weight: t.Chance}
 		switch {
 		case t.Fate == Drop:
-			return sim.Outcome{Fate: sim.Dropped}
+			c.Fate = sim.Dropped
 		case t.Fate == Reject:
-			return sim.Outcome{Fate: sim.Rejected}
-		case t.DNAT:
-			to = append(to, sim.Chance{Weight: t.Chance,
-				Destination: sim.Destination{AddrPort: netip.AddrPortFrom(t.Dst, t.Port), SNAT: t.SNAT}})
+			c.Fate = sim.Rejected
+		case t.DNAT || t.SNAT:
+			c.Fate = sim.Accepted
+			c.Destination = sim.Destination{AddrPort: netip.AddrPortFrom(t.Dst, t.Port), SNAT: t.SNAT}
 			affinity = affinity || t.Affinity
 		}
+		chances[i] = c
 	}
-	if len(to) == 0 {
-		return sim.Outcome{}
-	}
-	return sim.Shared(affinity, to)
+	o := sim.Shared(chances)
+	o.Affinity = affinity
+	return o
 }

@@ -1,8 +1,11 @@
 package nftables
 
 import (
+	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/proxyc/proxyc/ir"
@@ -19,44 +22,93 @@ func (r *Ruleset) Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome 
 // Evaluator answers for many packets what a table does to them. The table does
 // not change. It may be asked by several goroutines.
 //
-// It knows hooks, statements and sets, and nothing of what the table is for.
-// Affinity maps are empty, as for a client's first connection; an Outcome has
-// Affinity if that connection is remembered where the next one looks.
+// It knows hooks, statements and sets, and nothing of what the table is for. What it
+// cannot follow as the kernel would is a doubt, never a match or none.
+// Maps that rules fill are empty, as for a client's first connection; see memory.
 type Evaluator struct {
-	family  ir.Family
 	own     *sim.Own
+	name    string                    // of the table, with its family
+	family  ir.Family                 // of the table
 	hooks   [Postrouting + 1][]*Chain // base chains by priority
+	beside  [Postrouting + 1]string   // base chains whose order is not known
 	chains  map[string]*Chain
 	sets    map[string]*indexed
 	dormant bool // no packet meets the table
+	flags   string
+
+	mostRules, mostPaths int // of one packet: more than any table of its size has without going in circles
+	seen                 memory
 }
 
 // NewEvaluator indexes a table, which costs what it holds.
 func NewEvaluator(r *Ruleset, own *sim.Own) *Evaluator {
-	e := &Evaluator{family: r.Family, own: own, chains: make(map[string]*Chain, len(r.Chains)), sets: make(map[string]*indexed, len(r.Sets)), dormant: strings.Contains(r.Flags, "dormant")}
+	e := &Evaluator{own: own, name: r.Family.NFT() + " " + Table, family: r.Family,
+		chains: make(map[string]*Chain, len(r.Chains)), sets: make(map[string]*indexed, len(r.Sets)),
+		mostRules: 1 << 12, mostPaths: 1 << 12}
+	for flag := range strings.FieldsFuncSeq(r.Flags, func(c rune) bool { return c == ',' || c == ' ' }) {
+		switch flag {
+		case "dormant":
+			e.dormant = true
+		case "owner", "persist":
+		default:
+			e.flags = flag
+		}
+	}
 	for i := range r.Chains {
 		c := &r.Chains[i]
 		e.chains[c.Name] = c
+		e.mostRules += 8 * len(c.Rules)
 		if c.Base != nil {
 			e.hooks[c.Base.Hook] = append(e.hooks[c.Base.Hook], c)
 		}
 	}
-	for _, chains := range e.hooks {
-		slices.SortStableFunc(chains, func(a, b *Chain) int { return a.Base.Priority - b.Base.Priority })
+	for h, chains := range e.hooks {
+		slices.SortStableFunc(chains, func(a, b *Chain) int {
+			return cmp.Or(a.Base.at()-b.Base.at(), a.Base.Priority-b.Base.Priority)
+		})
+		for i := 1; i < len(chains); i++ {
+			if a, b := chains[i-1], chains[i]; a.Base.at() == b.Base.at() && (a.Base.NAT != b.Base.NAT || a.Base.Priority == b.Base.Priority) {
+				e.beside[h] = fmt.Sprintf("chains %s and %s: of one priority, so that their order is not known", a.Name, b.Name)
+			}
+		}
 	}
 	for i := range r.Sets {
-		e.sets[r.Sets[i].Name] = &indexed{Set: &r.Sets[i]}
+		e.sets[r.Sets[i].Name] = newIndexed(&r.Sets[i])
+		e.mostPaths += len(r.Sets[i].Elements)
 	}
 	for i := range r.Chains {
 		for _, rule := range r.Chains[i].Rules {
 			for _, s := range rule.Stmts {
-				if set, key := keyOf(s); set != "" && e.sets[set] != nil && len(key) == len(e.sets[set].Key) {
+				if set, key := keyOf(s); set != "" && e.sets[set] != nil {
 					e.sets[set].index(key)
 				}
 			}
 		}
 	}
+	for _, l := range e.sets {
+		for _, a := range l.Remembered {
+			e.seen.write(remembered{l.Name, a})
+		}
+	}
 	return e
+}
+
+// Priorities of the kernel's own, before, at or behind which base chains are.
+const (
+	priorityDefrag    = -400
+	priorityConntrack = -200
+)
+
+// at is where the kernel calls a chain among those of its hook: those of type nat
+// all where it translates, in order of their priority.
+func (b *Base) at() int {
+	switch {
+	case !b.NAT:
+		return b.Priority
+	case b.Hook == Prerouting || b.Hook == Output:
+		return PriorityDNAT
+	}
+	return PrioritySNAT
 }
 
 // keyOf returns the set that a statement looks into, and for what; none: "".
@@ -83,21 +135,23 @@ func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
 	for _, c := range e.chains {
 		for _, rule := range c.Rules {
 			for _, s := range rule.Stmts {
-				if m, ok := s.(MatchNet); ok && m.Field != SrcAddr && m.Field != OrigSrcAddr && !yield(m.Prefix) {
+				if m, ok := s.(MatchNet); ok && isDestination(m.Field) && !yield(m.Prefix) {
 					return
 				}
 				set, key := keyOf(s)
 				l := e.sets[set]
-				if l == nil || len(key) != len(l.Key) {
+				if l == nil || !l.fits(key) {
 					continue
 				}
-				part := l.addrPart(key, DstAddr, OrigDstAddr)
-				if part == 0 {
+				parts := l.partsOf(key, isDestination)
+				if parts == 0 {
 					continue
 				}
 				for i := range l.Elements {
-					if !yield(l.Elements[i].Key.prefix(part, l.Set)) {
-						return
+					for _, p := range l.Elements[i].Key.prefixes(parts, l.Set) {
+						if !yield(p) {
+							return
+						}
 					}
 				}
 			}
@@ -108,41 +162,47 @@ func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
 // Outcome walks a packet through the table, and tells cuts what it was compared
 // with.
 func (e *Evaluator) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
+	if e.flags != "" {
+		cuts.Doubt(fmt.Sprintf("table %s: flag %s", e.name, e.flags))
+	}
 	var chances []sim.Chance
-	var fate sim.Fate
+	var stay affinity
+	e.paths(pkt, cuts, nil, func(w *walk, fate sim.Fate) {
+		c := w.chance(fate)
+		chances = append(chances, c)
+		stay.path(w, c)
+	})
+	o := sim.Shared(chances)
+	stay.settle(&o, e, pkt, cuts)
+	return o
+}
+
+// paths walks a packet that is known in some maps along every path that chance may
+// take.
+func (e *Evaluator) paths(pkt sim.Packet, cuts *sim.Cuts, known []remembered, visit func(w *walk, fate sim.Fate)) {
 	var path []choicePoint
-	affinity := true
-	for first := true; ; first = false {
-		w := &walk{Evaluator: e, pkt: pkt, cuts: cuts, src: pkt.Src, dst: pkt.Dst, port: pkt.Port, path: path}
-		end := w.fate()
-		// Paths of one packet that end differently are a fault of the rules: the
-		// worse end shows it.
-		if first || fate == sim.Accepted && end != sim.Accepted {
-			fate = end
+	for n := 0; ; n++ {
+		if n == e.mostPaths {
+			cuts.GiveUp(fmt.Sprintf("table %s: chance leads a packet more ways than %d", e.name, n))
+			return
 		}
-		if end == sim.Accepted {
-			weight := 1.0
-			for _, c := range w.path {
-				weight /= float64(c.of)
-			}
-			to := sim.Destination{AddrPort: netip.AddrPortFrom(w.dst, w.port), SNAT: w.snat}
-			chances = append(chances, sim.Chance{Destination: to, Weight: weight})
-			affinity = affinity && w.kept
+		w := &walk{Evaluator: e, pkt: pkt, cuts: cuts, src: pkt.Src, dst: pkt.Dst, port: pkt.Port, path: path, known: known}
+		fate := w.fate()
+		if w.rules > e.mostRules {
+			cuts.GiveUp(fmt.Sprintf("table %s: a packet meets more rules than %d, some again and again", e.name, e.mostRules))
+			return
 		}
+		visit(w, fate)
 		// The next path: the last choice that has another value takes it.
 		path = w.path
 		for len(path) > 0 && path[len(path)-1].taken+1 >= path[len(path)-1].of {
 			path = path[:len(path)-1]
 		}
 		if len(path) == 0 {
-			break
+			return
 		}
 		path[len(path)-1].taken++
 	}
-	if fate != sim.Accepted {
-		return sim.Outcome{Fate: fate}
-	}
-	return sim.Shared(affinity, chances)
 }
 
 // choicePoint is one random choice on a path.
@@ -161,13 +221,48 @@ type walk struct {
 	dnat     bool
 	snat     bool
 
+	base    *Base // the base chain where the packet is
+	tracked bool  // connection tracking has seen it
+	chain   string
+	rule    int // in chain, from 1
+
 	path  []choicePoint // the choices to take, then those that were taken
 	step  int           // how many are taken
 	depth int           // of calls
-	at    string        // the chain
-	// missed are the affinity maps that did not know the client, kept those of them that now do.
-	missed []string
-	kept   bool
+	rules int           // how many it met
+
+	known  []remembered // what maps know of the client
+	hits   []string     // the maps that were asked and knew it
+	missed []string     // those that did not
+	reads  []read       // those of them that have addresses
+	writes []remembered // what rules remember of it
+}
+
+// doubt notes that what becomes of the packet is not known from here on.
+func (w *walk) doubt(format string, args ...any) {
+	if w.cuts == nil {
+		return
+	}
+	where := "table " + w.name
+	if w.chain != "" {
+		where += ", chain " + w.chain
+	}
+	if w.rule > 0 {
+		where += ", rule " + strconv.Itoa(w.rule)
+	}
+	w.cuts.Doubt(where + ": " + fmt.Sprintf(format, args...))
+}
+
+// chance is the way that the packet took, at the end of it.
+func (w *walk) chance(fate sim.Fate) sim.Chance {
+	c := sim.Chance{Fate: fate, Weight: 1}
+	for _, p := range w.path {
+		c.Weight /= float64(p.of)
+	}
+	if fate == sim.Accepted {
+		c.Destination = sim.Destination{AddrPort: netip.AddrPortFrom(w.dst, w.port), SNAT: w.snat}
+	}
+	return c
 }
 
 // fate walks one path.
@@ -190,7 +285,7 @@ func (w *walk) journey() step {
 		if s := w.hook(Output, true); s != next {
 			return s
 		}
-		if s := w.hook(Postrouting, true); s != next || !w.own.Has(w.dst) {
+		if s := w.postrouting(); s != next || !w.own.Has(w.dst) {
 			return s
 		}
 		// Over the loopback interface it comes back, its NAT decided.
@@ -210,7 +305,16 @@ func (w *walk) journey() step {
 	if s := w.hook(Forward, true); s != next {
 		return s
 	}
-	return w.hook(Postrouting, true)
+	return w.postrouting()
+}
+
+// postrouting is the last hook of what leaves.
+func (w *walk) postrouting() step {
+	s := w.hook(Postrouting, true)
+	if s == next && w.mark&w.own.Mark != 0 {
+		w.doubt("a packet leaves with the mark 0x%x, which others may see", w.mark&w.own.Mark)
+	}
+	return s
 }
 
 // hook calls the base chains of a hook by priority; those of type nat only
@@ -219,14 +323,29 @@ func (w *walk) hook(h Hook, nat bool) step {
 	if w.dormant {
 		return next
 	}
+	if w.beside[h] != "" {
+		w.doubt("%s", w.beside[h])
+	}
 	for _, c := range w.hooks[h] {
-		if c.Base.NAT && !nat {
-			continue
+		if b := c.Base; b.NAT {
+			decided := w.dnat
+			if h == Input || h == Postrouting {
+				decided = w.snat
+			}
+			if !nat || decided {
+				continue
+			}
 		}
+		w.base, w.chain, w.rule = c.Base, c.Name, 0
+		w.tracked = !nat || c.Base.at() > priorityConntrack || h != Prerouting && h != Output
 		if c.Base.Unsupported != "" {
-			w.cuts.Doubt("chain " + c.Name + ": " + c.Base.Unsupported)
+			w.doubt("%s", c.Base.Unsupported)
 		}
-		s := w.chain(c)
+		if c.Base.Priority <= priorityDefrag && len(c.Rules) > 0 {
+			w.doubt("priority %d, where fragments are not put together", c.Base.Priority)
+		}
+		s := w.walk(c)
+		w.chain = ""
 		if s == next && c.Base.Drop {
 			s = dropped
 		}
@@ -252,22 +371,36 @@ const (
 // maxDepth is how deep the kernel lets chains call each other.
 const maxDepth = 16
 
-// call walks a chain by its name.
+// call walks a chain by its name. The kernel would not have loaded a call of one
+// that is not there, or of too many.
 func (w *walk) call(name string) step {
 	c := w.chains[name]
-	if c == nil || w.depth == maxDepth {
-		return dropped // the kernel would not have loaded it
+	switch {
+	case c == nil:
+		w.doubt("chain %s is not there", name)
+	case c.Base != nil:
+		w.doubt("jumps to the base chain %s", name)
+	case w.depth == maxDepth:
+		w.doubt("chains that call each other %d deep", maxDepth)
+	default:
+		return w.walk(c)
 	}
-	return w.chain(c)
+	return dropped
 }
 
-func (w *walk) chain(c *Chain) step {
-	above := w.at
+func (w *walk) walk(c *Chain) step {
+	chain, rule := w.chain, w.rule
 	w.depth++
-	w.at = c.Name
-	defer func() { w.depth, w.at = w.depth-1, above }()
+	defer func() {
+		w.depth--
+		w.chain, w.rule = chain, rule
+	}()
 	for i := range c.Rules {
-		switch s := w.rule(&c.Rules[i]); s {
+		w.chain, w.rule = c.Name, i+1
+		if w.rules++; w.rules > w.mostRules {
+			return dropped
+		}
+		switch s := w.run(&c.Rules[i]); s {
 		case next, endRule:
 		case endChain:
 			return next
@@ -278,7 +411,7 @@ func (w *walk) chain(c *Chain) step {
 	return next
 }
 
-func (w *walk) rule(rule *Rule) step {
+func (w *walk) run(rule *Rule) step {
 	for _, s := range rule.Stmts {
 		if r := s.run(w); r != next {
 			return r
@@ -314,28 +447,45 @@ func (l LookupVerdict) run(w *walk) step {
 	return e.Verdict.run(w)
 }
 
-// find looks the packet's key up. Maps that rules fill are empty.
+// find looks the packet's key up.
 func (w *walk) find(set string, terms []Term) *Element {
 	l := w.sets[set]
-	if l == nil || len(terms) != len(l.Key) {
-		w.cuts.Doubt("set " + set + ": is not there, or has another type") // no kernel has such a rule
+	if l == nil {
+		w.doubt("set %s is not there", set)
 		return nil
 	}
-	if l.Unsupported != "" {
-		w.cuts.Doubt("set " + l.Name + ": " + l.Unsupported)
+	if l.odd != "" {
+		w.doubt("set %s: %s", set, l.odd)
+		return nil
 	}
-	if l.Strays {
-		w.cuts.Doubt("set " + l.Name + ": elements of another form")
+	if !l.fits(terms) {
+		w.doubt("set %s: its keys are not what is looked up", set)
+		return nil
+	}
+	for _, t := range terms {
+		w.needs(t.Field)
 	}
 	if l.Timeout > 0 {
-		w.missed = append(w.missed, l.Name)
-		return nil
+		return w.recall(l, terms)
 	}
 	key := w.key(l.Set, terms)
 	if w.cuts != nil {
 		l.cut(w, key, terms)
 	}
 	return l.find(key)
+}
+
+// needs doubts what connection tracking tells before it has seen the packet.
+func (w *walk) needs(f Field) {
+	if f == OrigSrcAddr || f == OrigDstAddr || f == OrigDstPort {
+		w.needsTracking()
+	}
+}
+
+func (w *walk) needsTracking() {
+	if !w.tracked {
+		w.doubt("a match on the connection at priority %d, before connection tracking (%d)", w.base.Priority, priorityConntrack)
+	}
 }
 
 // key puts the packet's values where the set's type has them.
@@ -401,13 +551,17 @@ func holds(ok bool) step {
 }
 
 func (m MatchNet) run(w *walk) step {
-	if m.Field == SrcAddr || m.Field == OrigSrcAddr {
+	w.needs(m.Field)
+	if isSource(m.Field) {
 		w.cuts.Source(m.Prefix)
 	}
 	return holds(m.Prefix.Contains(w.addr(m.Field)) != m.Not)
 }
 
 func (m MatchInterface) run(w *walk) step {
+	if w.base.Hook == Postrouting {
+		w.doubt("a match on the input interface of what leaves")
+	}
 	with := sim.Interface{Name: m.Name, Prefix: m.Prefix}
 	w.cuts.Interface(with)
 	return holds(with.Holds(w.in) != m.Not)
@@ -415,49 +569,86 @@ func (m MatchInterface) run(w *walk) step {
 
 func (m MatchLocal) run(w *walk) step {
 	a := w.addr(m.Field)
-	if m.Field == SrcAddr || m.Field == OrigSrcAddr {
+	if isSource(m.Field) {
 		return holds(w.own.HasSource(a, w.cuts))
 	}
 	return holds(w.own.Has(a))
 }
 
 func (m MatchProto) run(w *walk) step { return holds(w.pkt.Protocol == m.Protocol) }
-func (MatchNew) run(*walk) step       { return next }
-func (MatchDNAT) run(w *walk) step    { return holds(w.dnat) }
-func (m MatchMark) run(w *walk) step  { return holds(w.mark&m.Mask != 0) }
+
+func (MatchNew) run(w *walk) step {
+	w.needsTracking()
+	return next
+}
+
+func (MatchDNAT) run(w *walk) step {
+	w.needsTracking()
+	return holds(w.dnat)
+}
+
+// ownMark doubts bits of the mark that others may have set, or look at.
+func (w *walk) ownMark(bits uint32) {
+	if others := bits &^ w.own.Mark; others != 0 {
+		w.doubt("bits of the mark that are not the proxy's: 0x%x", others)
+	}
+}
+
+func (m MatchMark) run(w *walk) step {
+	w.ownMark(m.Mask)
+	return holds(w.mark&m.Mask != 0)
+}
 
 func (m MatchSet) run(w *walk) step { return holds((w.find(m.Set, m.Key) != nil) != m.Not) }
 
 func (m SetMark) run(w *walk) step {
+	w.ownMark(m.Mask)
 	w.mark |= m.Mask
 	return next
 }
 
 func (m ClearMark) run(w *walk) step {
+	w.ownMark(m.Mask)
 	w.mark &^= m.Mask
 	return next
 }
 
+func (m FlipMark) run(w *walk) step {
+	w.ownMark(m.Mask)
+	w.mark ^= m.Mask
+	return next
+}
+
 func (l LookupDNAT) run(w *walk) step {
+	if !w.base.NAT || w.base.Hook != Prerouting && w.base.Hook != Output {
+		w.doubt("translates the destination where the kernel does not")
+	}
 	e := w.find(l.Map, l.Key)
+	if set := w.sets[l.Map]; set != nil {
+		if set.Data != AddrData && (set.Data != AddrPortData || l.Port != 0) {
+			w.doubt("map %s: has other than where to translate to", l.Map)
+		}
+		if set.Timeout > 0 {
+			w.reads = append(w.reads, read{l.Map, cmp.Or(l.Port, w.port)})
+		}
+	}
 	if e == nil {
 		return endRule
 	}
-	w.dst, w.port, w.dnat = e.To.Addr(), e.To.Port(), true
-	if l.Port != 0 {
-		w.port = l.Port
+	if !e.To.Addr().IsValid() {
+		w.doubt("map %s: translates to no address", l.Map)
+	}
+	w.dst, w.dnat = e.To.Addr(), true
+	if port := cmp.Or(l.Port, e.To.Port()); port != 0 {
+		w.port = port
 	}
 	return accepted
 }
 
-func (u Update) run(w *walk) step {
-	if (u.Key.Field == OrigSrcAddr || u.Key.Field == SrcAddr) && slices.Contains(w.missed, u.Map) {
-		w.kept = true
-	}
-	return next
-}
-
 func (Masquerade) run(w *walk) step {
+	if !w.base.NAT || w.base.Hook != Postrouting {
+		w.doubt("masquerades where the kernel does not")
+	}
 	w.snat = true
 	return accepted
 }
@@ -466,6 +657,6 @@ func (Counter) run(*walk) step { return next }
 
 // run ends the rule: what it does is not known.
 func (u Unsupported) run(w *walk) step {
-	w.cuts.Doubt(w.family.NFT() + " chain " + w.at + ": " + u.What)
+	w.doubt("%s", u.What)
 	return endRule
 }

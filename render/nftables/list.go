@@ -3,19 +3,31 @@ package nftables
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
 )
 
 // ListedTable is a table as nft lists it: ours, kube-proxy's, or anybody's.
 type ListedTable struct {
-	Family string // nft's word: "ip", "ip6", "inet", …
-	Name   string
-	*Ruleset
+	Family   string // nft's word: "ip", "ip6", "inet", …
+	Name     string
+	*Ruleset // nil of others' tables
 }
+
+// Evaluator is NewEvaluator for the table.
+func (t *ListedTable) Evaluator(own *sim.Own) *Evaluator {
+	e := NewEvaluator(t.Ruleset, own)
+	e.name = t.Family + " " + t.Name
+	return e
+}
+
+// proxies are the tables that are read.
+var proxies = []string{Table, "kube-proxy"}
 
 // ParseList reads what nft list ruleset, or nft list table, prints. Statements
 // that are none of those that kube-proxy and proxyc write are Unsupported, with
@@ -27,14 +39,19 @@ func ParseList(text string) ([]ListedTable, error) {
 		if !p.take("table") {
 			return nil, p.errorf("must begin with table, got %q", p.peek())
 		}
-		t := ListedTable{Family: p.next(), Name: p.next(), Ruleset: &Ruleset{Exists: true}}
-		t.Ruleset.Family = ir.IPv4
-		if t.Family == ir.IPv6.NFT() {
-			t.Ruleset.Family = ir.IPv6
-		}
-		if !p.take("{") {
+		t := ListedTable{Family: p.next(), Name: p.next()}
+		if p.peek() != "{" {
 			return nil, p.errorf("table %s %s: must be followed by {, got %q", t.Family, t.Name, p.peek())
 		}
+		families := ir.Families()
+		i := slices.IndexFunc(families[:], func(f ir.Family) bool { return t.Family == f.NFT() })
+		if i < 0 || !slices.Contains(proxies, t.Name) {
+			p.block()
+			tables = append(tables, t)
+			continue
+		}
+		p.next()
+		t.Ruleset = &Ruleset{Exists: true, Family: families[i]}
 		p.r = t.Ruleset
 		if err := p.table(); err != nil {
 			return nil, fmt.Errorf("table %s %s: %w", t.Family, t.Name, err)
@@ -171,30 +188,43 @@ func (p *listParser) table() error {
 			if err := p.set(&s); err != nil {
 				return fmt.Errorf("set %s: %w", s.Name, err)
 			}
+			if slices.ContainsFunc(p.r.Sets, func(o Set) bool { return o.Name == s.Name }) {
+				return p.errorf("set %s is there twice", s.Name)
+			}
 			p.r.Sets = append(p.r.Sets, s)
 		case p.take("chain"):
 			c := Chain{Name: p.next()}
 			if err := p.chain(&c); err != nil {
 				return fmt.Errorf("chain %s: %w", c.Name, err)
 			}
+			if slices.ContainsFunc(p.r.Chains, func(o Chain) bool { return o.Name == c.Name }) {
+				return p.errorf("chain %s is there twice", c.Name)
+			}
 			p.r.Chains = append(p.r.Chains, c)
-		default: // a flowtable, counter or the like: a name and a block
+		case slices.Contains(named, p.peek()): // which rules name that are not understood
 			for !p.end() && p.peek() != "{" {
 				p.next()
 			}
 			p.block()
+		default:
+			return p.errorf("%q is nothing that a table has", p.peek())
 		}
 	}
 }
+
+// named are the words that begin other things which a table has.
+var named = []string{"flowtable", "counter", "quota", "ct", "limit", "secmark", "synproxy", "tunnel"}
 
 // block skips a block.
 func (p *listParser) block() {
 	depth := 0
 	for !p.end() {
-		switch p.next() {
-		case "{":
+		quoted := p.toks[p.at].quoted
+		switch word := p.next(); {
+		case quoted:
+		case word == "{":
 			depth++
-		case "}":
+		case word == "}":
 			if depth--; depth == 0 {
 				return
 			}
@@ -207,6 +237,7 @@ func (p *listParser) set(s *Set) error {
 		return p.errorf("must be followed by {, got %q", p.peek())
 	}
 	var lists []int // places of elements, read when the type is known
+	dynamic := false
 	for {
 		p.skipLines()
 		switch {
@@ -214,6 +245,9 @@ func (p *listParser) set(s *Set) error {
 			return p.errorf("ends in the middle of a set")
 		case p.take("}"):
 			after := p.at
+			if s.Timeout > 0 && !dynamic {
+				s.Unsupported = "elements that expire"
+			}
 			for _, p.at = range lists {
 				if err := p.elements(s); err != nil {
 					return err
@@ -227,26 +261,61 @@ func (p *listParser) set(s *Set) error {
 			p.typesOf(s)
 		case p.take("flags"):
 			flags := p.rest()
-			if strings.Contains(flags, "interval") {
-				s.Interval = true
-				s.Key[len(s.Key)-1] = TypeNet
-			}
-			if strings.Contains(flags, "dynamic") && s.Timeout == 0 {
-				s.Timeout = 1 // rules fill it
-			}
+			dynamic = dynamic || strings.Contains(flags, "dynamic")
+			setFlags(s, flags)
 		case p.take("timeout"):
-			s.Timeout, _ = time.ParseDuration(p.next())
-			s.Timeout = max(s.Timeout, 1)
+			var ok bool
+			if s.Timeout, ok = durationOf(p.next()); !ok {
+				s.Unsupported = "timeout"
+			}
 		case p.take("size"):
-			n, _ := strconv.ParseUint(p.next(), 10, 32)
+			n, err := strconv.ParseUint(p.next(), 10, 32)
+			if err != nil {
+				s.Unsupported = "size"
+			}
 			s.Size = uint32(n)
 		case p.take("elements", "="):
 			lists = append(lists, p.at)
 			p.block()
-		default: // comment, policy, gc-interval, counter: no matter
+		case p.take("comment"), p.take("policy"), p.take("gc-interval"): // no matter to packets
 			p.next()
+		case p.take("counter"):
+		default:
+			s.Unsupported = p.rest()
 		}
 	}
+}
+
+// setFlags reads "dynamic,timeout".
+func setFlags(s *Set, flags string) {
+	for flag := range strings.FieldsFuncSeq(flags, func(c rune) bool { return c == ',' || c == ' ' }) {
+		switch flag {
+		case "constant":
+		case "interval":
+			s.Interval = true
+			if n := len(s.Key); n > 0 && s.Key[n-1] == TypeAddr {
+				s.Key[n-1] = TypeNet
+			}
+		case "dynamic", "timeout":
+			s.Timeout = max(s.Timeout, noTimeout)
+		default:
+			s.Unsupported = "flags " + flags
+		}
+	}
+}
+
+// durationOf reads "1d2h3m4s5ms".
+func durationOf(s string) (d time.Duration, ok bool) {
+	days, rest, found := strings.Cut(s, "d")
+	if !found {
+		days, rest = "0", s
+	}
+	n, err := strconv.ParseUint(days, 10, 16)
+	if rest != "" && err == nil {
+		d, err = time.ParseDuration(rest)
+	}
+	d += time.Duration(n) * 24 * time.Hour
+	return d, err == nil && d > noTimeout
 }
 
 // types reads what a set declares: "ipv4_addr . inet_service : verdict".
@@ -333,8 +402,8 @@ func (p *listParser) elements(s *Set) error {
 		if p.end() {
 			return p.errorf("ends in the middle of elements")
 		}
-		var key, data []token
-		part := &key
+		e := listed{}
+		part := &e.key
 		for depth := 0; !p.end(); {
 			t := p.toks[p.at]
 			if depth == 0 && !t.quoted && (t.text == "," || t.text == "}") {
@@ -343,46 +412,62 @@ func (p *listParser) elements(s *Set) error {
 			p.at++
 			switch {
 			case t.text == "\n":
-			case t.text == ":" && !t.quoted:
-				part = &data
-			case !t.quoted && (t.text == "comment" || t.text == "timeout" || t.text == "expires" || t.text == "counter"):
-				if t.text == "counter" {
-					for p.take("packets") || p.take("bytes") {
-						p.next()
-					}
-				} else {
+			case t.quoted:
+				*part = append(*part, t)
+			case t.text == ":":
+				part = &e.data
+			case t.text == "counter":
+				for p.take("packets") || p.take("bytes") {
 					p.next()
 				}
+			case t.text == "timeout", t.text == "expires":
+				e.expires = true
+				p.next()
+			case t.text == "comment":
+				p.next()
 			default:
 				*part = append(*part, t)
 			}
 		}
-		if s.Timeout > 0 || s.Unsupported != "" {
-			continue // what rules have filled in is not part of the rules
+		if s.Unsupported != "" || oddShape(s.Key, s.Interval) != "" {
+			continue
 		}
-		if err := p.element(s, key, data); err != nil {
-			return err
+		if !p.element(s, &e) {
+			s.Strays = true // a packet that looks in here meets what is not known
 		}
 	}
 }
 
-func (p *listParser) element(s *Set, key, data []token) error {
-	var e Element
+// listed is an element as it is listed.
+type listed struct {
+	key, data []token
+	expires   bool
+}
+
+// element enters an element in the set; false: the set cannot hold it. Of those that
+// rules have entered only what they lead to is kept.
+func (p *listParser) element(s *Set, of *listed) bool {
+	if s.Timeout > 0 && !of.expires {
+		s.Permanent = true
+	}
+	if of.expires && s.Timeout == 0 || len(of.key) != 2*len(s.Key)-1 {
+		return false
+	}
+	e := Element{}
 	var span []netip.Prefix // of an interval
-	n := 0
 	addrs, ports := 0, 0
-	for _, t := range key {
-		if t.text == "." {
+	for i, t := range of.key {
+		if i%2 == 1 {
+			if t.text != "." {
+				return false
+			}
 			continue
 		}
-		if n == len(s.Key) {
-			return p.errorf("element %s has more parts than the set's type", textOf(key))
-		}
 		ok := true
-		switch s.Key[n] {
+		switch s.Key[i/2] {
 		case TypeAddr:
 			a, err := netip.ParseAddr(t.text)
-			if ok = err == nil; addrs == 0 {
+			if ok = err == nil && p.r.Family.Has(a); addrs == 0 {
 				e.Key.Addr = a
 			} else {
 				e.Key.Addr2 = a
@@ -390,7 +475,7 @@ func (p *listParser) element(s *Set, key, data []token) error {
 			addrs++
 		case TypeNet:
 			span = prefixesOf(t.text)
-			ok = span != nil
+			ok = span != nil && p.r.Family.Has(span[0].Addr())
 		case TypeProto:
 			e.Key.Proto, ok = protocolOf(t.text)
 		case TypePort:
@@ -406,35 +491,40 @@ func (p *listParser) element(s *Set, key, data []token) error {
 			e.Key.Slot, ok = uint32(slot), err == nil
 		}
 		if !ok {
-			s.Strays = true // a packet that looks in here meets what is not known
-			return nil
+			return false
 		}
-		n++
 	}
 	switch s.Data {
+	case NoData:
+		if len(of.data) > 0 {
+			return false
+		}
 	case VerdictData:
-		v, ok := verdictOf(data)
+		v, ok := verdictOf(of.data)
 		if !ok {
-			s.Strays = true
-			return nil
+			return false
 		}
 		e.Verdict = v
 	case AddrPortData, AddrData:
-		to, ok := destinationOf(data)
-		if !ok {
-			s.Strays = true
-			return nil
+		to, ok := destinationOf(of.data)
+		if !ok || !p.r.Family.Has(to.Addr()) || (to.Port() != 0) != (s.Data == AddrPortData) {
+			return false
 		}
 		e.To = to
 	}
-	if span == nil {
+	switch {
+	case s.Timeout > 0:
+		if s.Data != NoData && !slices.Contains(s.Remembered, e.To.Addr()) {
+			s.Remembered = append(s.Remembered, e.To.Addr())
+		}
+	case span == nil:
 		s.Elements = append(s.Elements, e)
 	}
 	for _, of := range span {
 		e.Key.Addr2, e.Key.Bits = of.Addr(), uint8(of.Bits())
 		s.Elements = append(s.Elements, e)
 	}
-	return nil
+	return true
 }
 
 func textOf(toks []token) string {
@@ -451,10 +541,14 @@ func verdictOf(toks []token) (Verdict, bool) {
 	}
 	kinds := map[string]VerdictKind{"drop": Drop, "accept": Accept, "return": Return, "jump": Jump, "goto": Goto}
 	v := Verdict{Kind: kinds[toks[0].text]}
+	words := 1
 	if v.Kind == Jump || v.Kind == Goto {
-		if len(toks) != 2 {
-			return v, false
-		}
+		words = 2
+	}
+	if len(toks) != words {
+		return v, false
+	}
+	if words == 2 {
 		v.Chain = toks[1].text
 	}
 	return v, v.Kind != 0

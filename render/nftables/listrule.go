@@ -24,8 +24,15 @@ func (p *listParser) chain(c *Chain) error {
 		case p.take("type"):
 			p.base(c)
 		case p.take("policy"):
-			if p.next() == "drop" && c.Base != nil {
+			if c.Base == nil {
+				return p.errorf("has a policy and no hook")
+			}
+			switch policy := p.next(); policy {
+			case "accept":
+			case "drop":
 				c.Base.Drop = true
+			default:
+				c.Base.Unsupported = "policy " + policy
 			}
 		default:
 			c.Rules = append(c.Rules, p.rule())
@@ -52,33 +59,45 @@ func (p *listParser) base(c *Chain) {
 	if !known {
 		c.Base.Unsupported = "hook " + hook
 	}
-	for !p.end() && !p.take("priority") && p.peek() != "\n" {
-		p.next() // device
+	if !p.take("priority") {
+		c.Base.Unsupported = p.rest() // a device
+		return
 	}
 	names := map[string]int{"raw": -300, "mangle": -150, "dstnat": PriorityDNAT, "filter": PriorityFilter, "security": 50, "srcnat": PrioritySNAT}
 	first := p.next()
-	if n, err := strconv.Atoi(first); err == nil {
-		c.Base.Priority = n
-	} else {
-		c.Base.Priority = names[first]
+	n, err := strconv.Atoi(first)
+	named, known := names[first]
+	if err != nil && !known {
+		c.Base.Unsupported = "priority " + first
 	}
-	for sign := 1; p.peek() == "+" || p.peek() == "-"; {
-		if p.next() == "-" {
-			sign = -1
+	c.Base.Priority = n + named
+	if sign := p.peek(); sign == "+" || sign == "-" {
+		p.next()
+		n, err := strconv.Atoi(sign + p.next())
+		if err != nil {
+			c.Base.Unsupported = "priority " + first
 		}
-		n, _ := strconv.Atoi(p.next())
-		c.Base.Priority += sign * n
+		c.Base.Priority += n
+	}
+	if next := p.peek(); next != ";" && next != "\n" {
+		c.Base.Unsupported = "priority " + p.rest()
 	}
 }
 
 // rule reads a line. From the first statement that is not known on, it is one
-// Unsupported.
+// Unsupported; so it is from a verdict on that something follows.
 func (p *listParser) rule() (r Rule) {
 	for !p.end() && p.peek() != "\n" {
 		from := p.at
 		p.portOf = 0
 		stmts, ok := p.stmt()
-		if !ok {
+		if ok && len(stmts) > 0 && ends(stmts[len(stmts)-1]) {
+			if p.take("comment") {
+				p.next()
+			}
+			ok = p.end() || p.peek() == "\n"
+		}
+		if !ok || p.goesOn() {
 			p.at = from
 			r.Stmts = append(r.Stmts, Unsupported{p.rest()})
 			break
@@ -89,6 +108,24 @@ func (p *listParser) rule() (r Rule) {
 		r.Stmts = append(r.Stmts, stmts...)
 	}
 	return r
+}
+
+// ends reports whether nothing follows a statement in a rule.
+func ends(s Stmt) bool {
+	switch s.(type) {
+	case Verdict, Masquerade, LookupDNAT:
+		return true
+	}
+	return false
+}
+
+// goesOn reports whether what was read is a part of more: "new" of "new,related".
+func (p *listParser) goesOn() bool {
+	if p.end() || p.toks[p.at].quoted {
+		return false
+	}
+	c := p.toks[p.at].text
+	return c != "" && strings.Contains(",/|&^.-<>=!:", c[:1])
 }
 
 // stmt reads one statement; what has no effect on packets gives none.
@@ -113,8 +150,10 @@ func (p *listParser) stmt() ([]Stmt, bool) {
 		return one(MatchLocal{DstAddr})
 	case p.take("iifname"):
 		not := p.take("!=")
-		name := p.next()
-		stem, prefix := strings.CutSuffix(name, "*")
+		if p.end() || strings.ContainsAny(p.peek(), "{@\\") || p.peek() == "\n" {
+			return nil, false
+		}
+		stem, prefix := strings.CutSuffix(p.next(), "*")
 		return one(MatchInterface{stem, prefix, not})
 	case p.take("meta", "mark"):
 		return p.mark()
@@ -123,7 +162,14 @@ func (p *listParser) stmt() ([]Stmt, bool) {
 		}
 		return one(Masquerade{})
 	case p.take("reject"):
-		for p.take("with") || p.take("icmp") || p.take("icmpv6") || p.take("icmpx") || p.take("type") || p.take("port-unreachable") {
+		if p.take("with") {
+			if !p.take("icmp") && !p.take("icmpv6") && !p.take("icmpx") {
+				return nil, false
+			}
+			p.take("type")
+			if !p.take("port-unreachable") {
+				return nil, false
+			}
 		}
 		return one(Verdict{Kind: Reject})
 	case p.take("drop"):
@@ -166,9 +212,9 @@ func (p *listParser) mark() ([]Stmt, bool) {
 		case and():
 			n, ok := number()
 			return []Stmt{ClearMark{^n}}, ok
-		case p.take("^"), p.take("xor"): // behind a match on the same bits it clears them
+		case p.take("^"), p.take("xor"):
 			n, ok := number()
-			return []Stmt{ClearMark{n}}, ok
+			return []Stmt{FlipMark{n}}, ok
 		}
 		return nil, false
 	}
@@ -208,7 +254,7 @@ func (p *listParser) match() ([]Stmt, bool) {
 		name, ok := p.mapOf(Set{Key: types, Interval: types[len(types)-1] == TypeNet})
 		return []Stmt{MatchSet{key, name, not}}, ok
 	case len(key) == 1 && types[0] == TypeAddr:
-		if of := prefixesOf(next); len(of) == 1 {
+		if of := prefixesOf(next); len(of) == 1 && p.r.Family.Has(of[0].Addr()) {
 			p.next()
 			return []Stmt{MatchNet{key[0].Field, of[0], not}}, true
 		}
@@ -233,10 +279,8 @@ func (p *listParser) mapOf(s Set) (name string, ok bool) {
 
 // dnat reads what follows "dnat".
 func (p *listParser) dnat() ([]Stmt, bool) {
-	for _, f := range ir.Families() {
-		p.take(f.NFT())
-	}
-	p.take("addr", ".", "port")
+	p.take(p.r.Family.NFT())
+	addrPort := p.take("addr", ".", "port")
 	if !p.take("to") {
 		return nil, false
 	}
@@ -253,16 +297,23 @@ func (p *listParser) dnat() ([]Stmt, bool) {
 		if l.Map, ok = p.mapOf(Set{Key: types, Data: AddrPortData}); !ok {
 			return nil, false
 		}
-		if name, port, more := strings.Cut(l.Map, ":"); more { // without spaces, in nft 1.0.6
-			l.Map = name
+		port, with := "", p.take(":")
+		if with {
+			port = p.next()
+		} else {
+			l.Map, port, with = strings.Cut(l.Map, ":") // nft 1.0.6 leaves no space
+		}
+		if with {
 			l.Port, ok = portOf(port)
-		} else if p.take(":") {
-			l.Port, ok = portOf(p.next())
+			ok = ok && l.Port != 0
 		}
 		return []Stmt{l}, ok
 	}
+	if p.end() || addrPort {
+		return nil, false
+	}
 	to, ok := destinationOf(p.toks[p.at : p.at+1])
-	if !ok {
+	if !ok || !p.r.Family.Has(to.Addr()) {
 		return nil, false
 	}
 	p.next()
@@ -277,7 +328,7 @@ func (p *listParser) constant(to netip.AddrPort) string {
 	return name
 }
 
-// update reads "@SET { KEY [timeout T] [: DATA] }".
+// update reads "@SET { KEY [: DATA] }". No rule of ours or of kube-proxy's says a time.
 func (p *listParser) update() ([]Stmt, bool) {
 	name, ok := strings.CutPrefix(p.next(), "@")
 	if !ok || !p.take("{") {
@@ -288,9 +339,6 @@ func (p *listParser) update() ([]Stmt, bool) {
 		return nil, false
 	}
 	u := Update{Map: name, Key: key[0]}
-	if p.take("timeout") {
-		p.next()
-	}
 	if p.take(":") {
 		data := p.terms()
 		if len(data) != 1 {
@@ -317,27 +365,18 @@ func (p *listParser) terms() []Term {
 }
 
 func (p *listParser) term() (Term, bool) {
-	for _, f := range ir.Families() {
-		ip := f.NFT()
-		switch {
-		case p.take(ip, "saddr"):
-			return Term{Field: SrcAddr}, true
-		case p.take(ip, "daddr"):
-			return Term{Field: DstAddr}, true
-		case p.take("ct", "original", ip, "saddr"):
-			return Term{Field: OrigSrcAddr}, true
-		case p.take("ct", "original", ip, "daddr"):
-			return Term{Field: OrigDstAddr}, true
-		}
-	}
-	for _, protocol := range [...]ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
-		if p.take(strings.ToLower(protocol.String()), "dport") {
-			p.portOf = protocol
-			return Term{Field: DstPort}, true
-		}
-	}
-	switch {
-	case p.take("meta", "l4proto"), p.take("ip", "protocol"):
+	switch ip := p.r.Family.NFT(); {
+	case p.take(ip, "saddr"):
+		return Term{Field: SrcAddr}, true
+	case p.take(ip, "daddr"):
+		return Term{Field: DstAddr}, true
+	case p.take("ct", "original", ip, "saddr"):
+		return Term{Field: OrigSrcAddr}, true
+	case p.take("ct", "original", ip, "daddr"):
+		return Term{Field: OrigDstAddr}, true
+	case p.dport():
+		return Term{Field: DstPort}, true
+	case p.take("meta", "l4proto"), ip == "ip" && p.take("ip", "protocol"):
 		return Term{Field: L4Proto}, true
 	case p.take("th", "dport"):
 		return Term{Field: DstPort}, true
@@ -348,4 +387,15 @@ func (p *listParser) term() (Term, bool) {
 		return Term{Field: Random, Mod: uint32(n)}, err == nil && n > 0
 	}
 	return Term{}, false
+}
+
+// dport reads "tcp dport", which asks for the protocol, too.
+func (p *listParser) dport() bool {
+	for _, protocol := range [...]ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
+		if p.take(strings.ToLower(protocol.String()), "dport") {
+			p.portOf = protocol
+			return true
+		}
+	}
+	return false
 }

@@ -9,128 +9,201 @@ import (
 // might have found there.
 type indexed struct {
 	*Set
+	odd    string             // why what packets find there is not known; "": it is
 	full   map[Key]*Element   // of sets without intervals
 	ranges map[Key][]*Element // of sets with intervals: by the key without them
 	others []siblings
 }
 
+// parts are places in a Key.
+type parts uint8
+
+const (
+	partAddr parts = 1 << iota
+	partAddr2
+	partPort
+	partPort2
+	partSlot
+)
+
 // siblings are the elements of a set by all of their key but the parts that
 // vary with the packet: what they differ in tells packets apart.
 type siblings struct {
-	src, port part
-	sources   map[Key][]netip.Prefix // by the key without the source
-	ports     map[Key][]uint16       // by the key without source, port and slot
+	src, port parts
+	sources   map[Key][]netip.Prefix // by the key without the sources
+	ports     map[Key][]uint16       // by the key without sources, ports and slot
 }
 
-// part is a place in a Key: 0 none, 1 the first address or port, 2 the second.
-type part uint8
+// oddShape returns why keys of a type cannot be told apart by a Key; "": they can.
+func oddShape(key []Type, interval bool) string {
+	var n [TypeNet + 1]int
+	for i, t := range key {
+		if t == TypeNet && (!interval || i != len(key)-1) {
+			return "a range within its key"
+		}
+		n[t]++
+	}
+	switch {
+	case interval && n[TypeNet] == 0:
+		return "ranges of other than addresses"
+	case n[TypeAddr]+n[TypeNet] > 2 || n[TypePort] > 2 || n[TypeProto] > 1 || n[TypeSlot] > 1:
+		return "a key of too many parts"
+	}
+	return ""
+}
 
-// addrPart returns the place in the set's keys of the address that a lookup takes
-// from one of the packet's fields.
-func (l *indexed) addrPart(terms []Term, fields ...Field) part {
-	n := part(0)
+// fits reports whether a lookup asks for what the keys of the set are.
+func (l *indexed) fits(terms []Term) bool {
+	if len(terms) != len(l.Key) {
+		return false
+	}
 	for i, t := range terms {
+		if of := typeOf(t.Field); of != l.Key[i] && (of != TypeAddr || l.Key[i] != TypeNet) {
+			return false
+		}
+	}
+	return true
+}
+
+// partsOf returns the places in the set's keys that a lookup fills from fields for
+// which from holds. The address of an interval is always the second.
+func (l *indexed) partsOf(terms []Term, from func(Field) bool) (p parts) {
+	addr, port := partAddr, partPort
+	for i, t := range terms {
+		var at parts
 		switch l.Key[i] {
 		case TypeAddr:
-			n++
+			at, addr = addr, partAddr2
 		case TypeNet:
-			n = 2
-		default:
-			continue
+			at = partAddr2
+		case TypePort:
+			at, port = port, partPort2
+		case TypeSlot:
+			at = partSlot
 		}
-		if slices.Contains(fields, t.Field) {
-			return n
+		if from(t.Field) {
+			p |= at
 		}
 	}
-	return 0
+	return p
 }
 
-// portPart returns addrPart for the port to which the packet came, as long as nothing
-// has translated it.
-func portPart(terms []Term, translated bool) part {
-	n := part(0)
-	for _, t := range terms {
-		switch t.Field {
-		case DstPort, OrigDstPort:
-			if n++; t.Field == OrigDstPort || !translated {
-				return n
-			}
-		}
+func isSource(f Field) bool { return f == SrcAddr || f == OrigSrcAddr }
+
+func isDestination(f Field) bool { return f == DstAddr || f == OrigDstAddr }
+
+// isPort and isOrigPort hold for the port to which the packet came, as long as
+// nothing has translated it, and behind that.
+func isPort(f Field) bool     { return f == DstPort || f == OrigDstPort }
+func isOrigPort(f Field) bool { return f == OrigDstPort }
+
+// prefixes returns the addresses of a key in some places, in a set of that type.
+func (k *Key) prefixes(in parts, s *Set) (all []netip.Prefix) {
+	if in&partAddr != 0 {
+		all = append(all, netip.PrefixFrom(k.Addr, k.Addr.BitLen()))
 	}
-	return 0
+	if in&partAddr2 != 0 {
+		all = append(all, k.second(s))
+	}
+	return all
 }
 
-// prefix returns an address of a key, in a set of that type.
-func (k *Key) prefix(p part, s *Set) netip.Prefix {
-	if p == 1 {
-		return netip.PrefixFrom(k.Addr, k.Addr.BitLen())
-	}
+// second is the second address, or the interval.
+func (k *Key) second(s *Set) netip.Prefix {
 	if s.Interval {
 		return netip.PrefixFrom(k.Addr2, int(k.Bits))
 	}
 	return netip.PrefixFrom(k.Addr2, k.Addr2.BitLen())
 }
 
-func (k Key) withoutAddr(p part) Key {
-	switch p {
-	case 1:
+// without returns the key without some parts, and without the interval, in which no
+// packet's key equals an element's.
+func (l *indexed) without(k Key, p parts) Key {
+	if l.Interval {
+		p |= partAddr2
+	}
+	if p&partAddr != 0 {
 		k.Addr = netip.Addr{}
-	case 2:
+	}
+	if p&partAddr2 != 0 {
 		k.Addr2, k.Bits = netip.Addr{}, 0
 	}
-	return k
-}
-
-func (k Key) withoutPort(p part) Key {
-	switch p {
-	case 1:
+	if p&partPort != 0 {
 		k.Port = 0
-	case 2:
+	}
+	if p&partPort2 != 0 {
 		k.Port2 = 0
 	}
-	k.Slot = 0
+	if p&partSlot != 0 {
+		k.Slot = 0
+	}
 	return k
 }
 
-// index prepares lookups of a key.
-func (l *indexed) index(terms []Term) {
-	if l.full == nil && l.ranges == nil {
-		l.full, l.ranges = map[Key]*Element{}, map[Key][]*Element{}
-		for i := range l.Elements {
-			e := &l.Elements[i]
-			if l.Interval {
-				l.ranges[e.Key.withoutAddr(2)] = append(l.ranges[e.Key.withoutAddr(2)], e)
-			} else {
-				l.full[e.Key] = e
-			}
+// newIndexed prepares lookups in a set.
+func newIndexed(s *Set) *indexed {
+	l := &indexed{Set: s, odd: s.Unsupported}
+	if l.odd == "" {
+		l.odd = oddShape(s.Key, s.Interval)
+	}
+	switch {
+	case l.odd != "":
+		return l
+	case s.Strays:
+		l.odd = "elements of another form"
+	case s.Permanent:
+		l.odd = "a client that it never forgets"
+	}
+	l.full, l.ranges = map[Key]*Element{}, map[Key][]*Element{}
+	for i := range l.Elements {
+		e := &l.Elements[i]
+		switch {
+		case l.Interval:
+			at := l.without(e.Key, 0)
+			l.ranges[at] = append(l.ranges[at], e)
+		case l.full[e.Key] != nil:
+			l.odd = "an element twice"
+		default:
+			l.full[e.Key] = e
 		}
 	}
-	for _, translated := range [...]bool{false, true} {
-		s := siblings{src: l.addrPart(terms, SrcAddr, OrigSrcAddr), port: portPart(terms, translated)}
+	return l
+}
+
+// index prepares telling what lookups of a key tell apart.
+func (l *indexed) index(terms []Term) {
+	if l.full == nil || !l.fits(terms) {
+		return
+	}
+	for _, port := range [...]func(Field) bool{isPort, isOrigPort} {
+		s := siblings{src: l.partsOf(terms, isSource), port: l.partsOf(terms, port)}
 		if slices.ContainsFunc(l.others, func(o siblings) bool { return o.src == s.src && o.port == s.port }) {
 			continue
 		}
 		s.sources, s.ports = map[Key][]netip.Prefix{}, map[Key][]uint16{}
 		for i := range l.Elements {
-			e := &l.Elements[i]
-			without := e.Key.withoutAddr(s.src)
+			k := l.Elements[i].Key
 			if s.src != 0 {
-				s.sources[without] = append(s.sources[without], e.Key.prefix(s.src, l.Set))
+				at := l.without(k, s.src)
+				s.sources[at] = append(s.sources[at], k.prefixes(s.src, l.Set)...)
 			}
-			n := e.Key.Port
-			switch s.port {
-			case 0:
-				continue
-			case 2:
-				n = e.Key.Port2
+			at := l.without(k, s.src|s.port|partSlot)
+			if s.port&partPort != 0 {
+				s.ports[at] = withPort(s.ports[at], k.Port)
 			}
-			without = without.withoutPort(s.port)
-			if ports := s.ports[without]; len(ports) == 0 || ports[len(ports)-1] != n {
-				s.ports[without] = append(ports, n)
+			if s.port&partPort2 != 0 {
+				s.ports[at] = withPort(s.ports[at], k.Port2)
 			}
 		}
 		l.others = append(l.others, s)
 	}
+}
+
+func withPort(list []uint16, n uint16) []uint16 {
+	if len(list) > 0 && list[len(list)-1] == n {
+		return list
+	}
+	return append(list, n)
 }
 
 // find returns the element of a key; nil: there is none.
@@ -138,8 +211,8 @@ func (l *indexed) find(key Key) *Element {
 	if !l.Interval {
 		return l.full[key]
 	}
-	for _, e := range l.ranges[key.withoutAddr(2)] {
-		if e.Key.prefix(2, l.Set).Contains(key.Addr2) {
+	for _, e := range l.ranges[l.without(key, 0)] {
+		if e.Key.second(l.Set).Contains(key.Addr2) {
 			return e
 		}
 	}
@@ -148,20 +221,23 @@ func (l *indexed) find(key Key) *Element {
 
 // cut tells what packets the set tells apart from that of a walk.
 func (l *indexed) cut(w *walk, key Key, terms []Term) {
-	src, port := l.addrPart(terms, SrcAddr, OrigSrcAddr), portPart(terms, w.dnat)
+	port := isPort
+	if w.dnat {
+		port = isOrigPort
+	}
+	src, ports := l.partsOf(terms, isSource), l.partsOf(terms, port)
 	for i := range l.others {
 		s := &l.others[i]
-		if s.port != port || s.src != src {
+		if s.port != ports || s.src != src {
 			continue
 		}
-		without := key.withoutAddr(src)
 		if src != 0 {
-			for _, p := range s.sources[without] {
+			for _, p := range s.sources[l.without(key, src)] {
 				w.cuts.Source(p)
 			}
 		}
-		if port != 0 {
-			w.cuts.PortsOf(s.ports[without.withoutPort(port)])
+		if ports != 0 {
+			w.cuts.PortsOf(s.ports[l.without(key, src|ports|partSlot)])
 		}
 		return
 	}

@@ -121,6 +121,7 @@ type Set struct {
 	// Of a set that was read: what ours never have.
 	Unsupported string       // in its declaration: "size 10"
 	Strays      bool         // elements that none of the above can hold
+	Permanent   bool         // of an affinity map: some of its elements do not expire
 	Remembered  []netip.Addr // of an affinity map: where its elements lead to, each once
 }
 

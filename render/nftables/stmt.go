@@ -67,6 +67,8 @@ type (
 	SetMark struct{ Mask uint32 }
 	// ClearMark clears them.
 	ClearMark struct{ Mask uint32 }
+	// FlipMark inverts them. kube-proxy clears so what it has matched.
+	FlipMark struct{ Mask uint32 }
 	// LookupVerdict does what the map says for the key; the rule ends if that has no such key.
 	LookupVerdict struct {
 		Key []Term

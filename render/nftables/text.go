@@ -255,6 +255,10 @@ func (m ClearMark) appendText(b []byte, _ ir.Family) []byte {
 	return appendMark(append(b, "meta mark set meta mark & "...), ^m.Mask)
 }
 
+func (m FlipMark) appendText(b []byte, _ ir.Family) []byte {
+	return appendMark(append(b, "meta mark set meta mark ^ "...), m.Mask)
+}
+
 func (l LookupVerdict) appendText(b []byte, f ir.Family) []byte {
 	return append(append(appendTerms(b, f, l.Key), " vmap @"...), l.Map...)
 }

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render/iptables"
+)
+
+// demoPrograms compiles the demo's cluster for a mode.
+func demoPrograms(t testing.TB, mode ir.Mode) ir.Programs {
+	t.Helper()
+	j, err := (&demoCmd{Mode: string(mode)}).job(&env{stdout: io.Discard, stderr: io.Discard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return j.compile()
+}
+
+// dumps returns dumps of the demo's rules in a mode: what nft lists, or what each
+// family's iptables is given, IPv4 first.
+func dumps(t testing.TB, programs ir.Programs) (texts []string) {
+	t.Helper()
+	if programs.IPv4.Node.Mode == ir.ModeNFTables {
+		// nft list ruleset, after proxyc apply.
+		text, err := os.ReadFile("../../testdata/prove/demo.nft")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []string{string(text)}
+	}
+	for _, o := range iptables.LowerAll(programs).Outputs() {
+		var out bytes.Buffer
+		if err := o.Write(&out); err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, out.String())
+	}
+	return texts
+}
+
+// proved compares the meaning of Programs with dumps.
+func proved(t testing.TB, programs ir.Programs, texts ...string) *proofJSON {
+	t.Helper()
+	meaning, dumped := &described{name: "ir"}, &described{name: "dump"}
+	meaning.meaning(programs)
+	for _, text := range texts {
+		if err := dumped.dump(text, programs); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := proof(t.Context(), meaning, dumped, programs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// change is an edit of a dump: what matches at is replaced, once.
+type change struct{ name, at, by string }
+
+func (c *change) apply(t *testing.T, text string) string {
+	t.Helper()
+	at := regexp.MustCompile(`(?m)` + c.at)
+	where := at.FindStringSubmatchIndex(text)
+	if where == nil {
+		t.Fatalf("the dump has nothing like %s", c.at)
+	}
+	return text[:where[0]] + string(at.ExpandString(nil, c.by, text, where)) + text[where[1]:]
+}
+
+// top begins a chain with a rule.
+func top(chain, rule string) (at, by string) {
+	return `^(\tchain ` + chain + ` \{\n(?:\t\ttype .*\n)?)`, "$1\t\t" + rule + "\n"
+}
+
+// Changes of a dump that are no harm to look at, and whose packets meet another fate,
+// or one that the model does not know.
+func TestDumpsThatAreNotEqual(t *testing.T) {
+	at := func(name, chain, rule string) change {
+		at, by := top(chain, rule)
+		return change{name, at, by}
+	}
+	const affinity = `affinity-\S*/1h0m0s`
+	for mode, changes := range map[ir.Mode][]change{
+		ir.ModeNFTables: {
+			{"a hook before connection tracking", `hook prerouting priority dstnat - 10`, `hook prerouting priority raw - 10`},
+			{"a hook at connection tracking", `hook output priority -110`, `hook output priority -200`},
+			{"a filter behind the translation", `hook prerouting priority dstnat - 10`, `hook prerouting priority -90`},
+			{"a filter beside the translation", `hook prerouting priority dstnat - 10`, `hook prerouting priority dstnat`},
+			{"a priority that nobody knows", `hook forward priority filter`, `hook forward priority filtre`},
+			{"a policy", `(hook forward priority filter; policy) accept`, `$1 drop`},
+			{"a type of chain", `type filter hook output priority filter`, `type route hook output priority filter`},
+			at("source and destination", "services", "ip saddr . ip daddr { 1.2.3.4 . 10.96.0.10 } drop"),
+			at("source and destination before translation", "filter-prerouting-pre-dnat", "ip saddr . ip daddr { 1.2.3.4 . 10.96.0.10 } drop"),
+			at("source and range of destinations", "services", "ip saddr . ip daddr { 1.2.3.4 . 10.96.0.0/24 } drop"),
+			at("destination and source", "services", "ip daddr . ip saddr { 10.96.0.10 . 1.2.3.4 } drop"),
+			at("a hairpin of two", "masquerading", "ip saddr . ip daddr { 10.244.1.20 . 10.244.2.10 } masquerade"),
+			at("port and destination", "services", "th dport . ip daddr { 4711 . 10.96.0.10 } drop"),
+			at("protocol, port and destination", "services", "meta l4proto . th dport . ip daddr { tcp . 4711 . 10.96.0.10 } drop"),
+			at("both sources", "services", "ip saddr . ct original ip saddr { 1.2.3.4 . 1.2.3.4 } drop"),
+			at("both ports", "services", "th dport . ct original proto-dst . ip daddr { 4711 . 4711 . 1.2.3.4 } drop"),
+			at("three addresses", "services", "ip saddr . ip daddr . ct original ip daddr { 1.2.3.4 . 10.96.0.10 . 10.96.0.10 } drop"),
+			at("a set of interfaces", "services", `iifname { "eth1", "eth2" } drop`),
+			at("an interface by its beginning, and one by more of it", "services", `iifname "cali*" iifname != "cali0*" drop`),
+			at("two states", "services", "ct state new,established drop"),
+			at("two properties", "masquerading", "ct status dnat,snat masquerade"),
+			at("another property", "services", "ct status snat drop"),
+			at("a direction", "services", "ct direction reply drop"),
+			at("a mark of others", "services", "meta mark & 0x00008000 != 0x00000000 drop"),
+			at("a mark of ours and others", "services", "meta mark & 0x0000c000 != 0x00000000 drop"),
+			at("a mark for others", "services", "meta mark set meta mark | 0x00001000"),
+			at("a mark inverted", "services", "meta mark set meta mark ^ 0x00004000"),
+			at("a reset", "cluster-ips-check", "ip daddr @cluster-ips reject with tcp reset"),
+			at("a part of packets", "services", "limit rate 1/second drop"),
+			at("a part of clients", "services", "numgen random mod 2 vmap { 0 : drop }"),
+			at("a verdict of its own", "services", "continue"),
+			at("a queue", "services", "queue to 1"),
+			at("an unknown chain", "services", "jump nowhere"),
+			at("a known chain", "firewall-check", "jump reject-chain"),
+			at("an accept", "nat-postrouting", "accept"),
+			at("a set that is not there", "services", "ip saddr @nothing drop"),
+			at("a set for something else", "services", "ip saddr @service-ips drop"),
+			at("a circle", "services", "jump services"),
+			at("too many ways", "services", "numgen random mod 4294967295 vmap { 4711 : drop }"),
+			{"what masquerades by other ports", `(& 0xffffbfff masquerade) fully-random`, `$1 to :1024-2000`},
+			{"what masquerades marks", `meta mark set meta mark & 0xffffbfff masquerade`, `masquerade`},
+			{"elements that expire", `(10\.96\.0\.10 \. tcp \. 80 comment "shop/web:http") :`, `$1 timeout 8s expires 3s :`},
+			{"cluster-ips that expire", `(set cluster-ips \{\n\t\ttype ipv4_addr\n)`, "$1\t\tflags timeout\n"},
+			{"a set that rules fill", `(set cluster-ips \{\n\t\ttype ipv4_addr\n)`, "$1\t\tflags dynamic\n"},
+			{"a time of a set", `(set firewall-ips \{\n\t\ttype .*\n)`, "$1\t\ttimeout 1h\n"},
+			{"a flag of the table", `^table ip proxyc \{\n`, "$0\tflags dormant\n"},
+			{"affinity to another port", `(map @` + affinity + `:808)0`, `${1}1`},
+			{"affinity remembers the client", `(\{ ct original ip saddr : ip) daddr`, `$1 saddr`},
+			{"affinity remembers what was asked for", `(\{ ct original ip saddr : )ip daddr`, `${1}ct original ip daddr`},
+			{"affinity remembers the backend", `\{ ct original ip saddr : ip daddr`, `{ ip daddr : ip daddr`},
+			{"affinity forgets soon", `(map ` + affinity + ` \{(?:\n\t\t.*)*\n\t\ttimeout) \S+`, `$1 1s`},
+			{"affinity never forgets", `(map ` + affinity + ` \{(?:\n\t\t.*)*\n\t\tflags) dynamic,timeout\n\t\ttimeout \S+\n`, "$1 dynamic\n"},
+			{"affinity of one", `(map ` + affinity + ` \{\n\t\ttype .*\n(?:\t\tsize .*\n)?)`, "$1\t\tsize 1\n"},
+			{"affinity knows for ever", `(map ` + affinity + ` \{(?:\n\t\t.*)*\n\t\ttimeout \S+\n)`, "$1\t\telements = { 10.244.9.9 : 10.244.1.70 }\n"},
+			{"affinity leads elsewhere", `(map ` + affinity + ` \{(?:\n\t\t.*)*\n\t\ttimeout \S+\n)`, "$1\t\telements = { 10.244.9.9 expires 59m : 10.99.99.99 }\n"},
+			at("another chain remembers", "lb-1", `update @affinity-7GLYWDWX-shop/cart/cluster/tcp//8080/1h0m0s { ip saddr : ct original ip daddr }`),
+			at("a list of clients that rules fill", "services", "ip saddr @clients drop\n\t}\n\tset clients {\n\t\ttype ipv4_addr\n\t\tflags dynamic,timeout\n\t\ttimeout 1m\n\t}\n\tchain rest {"),
+		},
+	} {
+		programs := demoPrograms(t, mode)
+		texts := dumps(t, programs)
+		if p := proved(t, programs, texts...); p.Verdict != verdictEqual {
+			t.Fatalf("%s: unchanged: %s: %v %v", mode, p.Verdict, p.Unknown, p.Differences)
+		}
+		for _, c := range changes {
+			t.Run(string(mode)+"/"+c.name, func(t *testing.T) {
+				changed := c.apply(t, texts[0])
+				p := proved(t, programs, append([]string{changed}, texts[1:]...)...)
+				if p.Verdict == verdictEqual {
+					t.Errorf("equal, with %s", changed[strings.LastIndex(changed[:len(changed)-1], "\n"):])
+				}
+				t.Log(p.Verdict, p.Unknown)
+			})
+		}
+	}
+}
+
+// Changes of a dump that are no harm, and are known to be none.
+func TestDumpsThatAreEqual(t *testing.T) {
+	for mode, changes := range map[ir.Mode][]change{
+		ir.ModeNFTables: {
+			{"a check of node ports, of which none lacks endpoints", `hook input priority filter`, `hook forward priority 1`},
+			{"a jump to a chain that has the last word", `(10\.96\.0\.10 \. tcp \. 80 .*) : goto`, `$1 : jump`},
+			{"a priority by its number", `hook prerouting priority dstnat - 10`, `hook prerouting priority -120`},
+			{"a table of others", `^table ip6 proxyc`, "table inet filter {\n\tchain c {\n\t\twhatever \"{\" { it } is\n\t}\n}\n$0"},
+			{"a rule for what does not come", `(\tchain cluster-ips-check \{\n)`, "$1\t\tip daddr . ct original ip daddr { 10.244.1.10 . 9.9.9.9 } drop\n"},
+			{"a client whom affinity knows", `(map affinity-\S*/1h0m0s \{(?:\n\t\t.*)*\n\t\ttimeout \S+\n)`, "$1\t\telements = { 10.244.9.9 expires 59m : 10.244.1.70 }\n"},
+		},
+	} {
+		programs := demoPrograms(t, mode)
+		texts := dumps(t, programs)
+		for _, c := range changes {
+			t.Run(string(mode)+"/"+c.name, func(t *testing.T) {
+				texts := slices.Clone(texts)
+				texts[0] = c.apply(t, texts[0])
+				if p := proved(t, programs, texts...); p.Verdict != verdictEqual {
+					t.Errorf("%s: %v %v", p.Verdict, p.Unknown, p.Differences)
+				}
+			})
+		}
+	}
+}
