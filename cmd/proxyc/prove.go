@@ -147,7 +147,7 @@ func proof(ctx context.Context, a, b *described, programs ir.Programs) (*proofJS
 	switch {
 	case slices.ContainsFunc(out.Differences, func(d differs) bool { return d.Design == "" }):
 		out.Verdict = verdictDifferent
-	case len(out.Unknown) > 0:
+	case len(out.Unknown) > 0, len(out.OneSided) > 0 && len(out.Differences) == 0:
 		out.Verdict = verdictNotProvable
 	case len(out.Differences) > 0:
 		out.Verdict = verdictDesign

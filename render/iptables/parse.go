@@ -29,6 +29,7 @@ type Parser struct {
 	family ir.Family
 	found  *Ruleset
 	table  *Table
+	open   string // the table that has no COMMIT yet
 	chains map[string]int // index into table.Chains
 	chain  int            // to which rules belong
 	rules  []Rule
@@ -70,6 +71,9 @@ func (p *Parser) Ruleset() (*Ruleset, error) {
 	if p.err == nil {
 		p.next(string(p.begun))
 	}
+	if p.err == nil && p.open != "" {
+		p.err = fmt.Errorf("cut off: table %s has no COMMIT at its end", p.open)
+	}
 	if p.err != nil {
 		return nil, p.err
 	}
@@ -79,8 +83,13 @@ func (p *Parser) Ruleset() (*Ruleset, error) {
 
 func (p *Parser) next(line string) {
 	p.lines++
-	if name, ok := strings.CutPrefix(line, "*"); ok {
+	if name, ok := strings.CutPrefix(line, "*"); ok && p.open != "" {
+		p.err = fmt.Errorf("line %d: %q: table %s has no COMMIT at its end", p.lines, line, p.open)
+	} else if ok {
+		p.open = name
 		p.begin(name)
+	} else if line == "COMMIT" {
+		p.open = ""
 	} else if p.table != nil && line != "" {
 		if err := p.line(line); err != nil {
 			p.err = fmt.Errorf("line %d: %q: %w", p.lines, line, err)
