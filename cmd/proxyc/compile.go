@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 
@@ -34,6 +35,10 @@ func (c *compileCmd) Run(e *env) error {
 		return err
 	}
 	if c.AllNodes {
+		// It says whose the --node-address are.
+		if name := deref(c.HostnameOverride); name != "" && job.snap.Node(name) == nil {
+			return job.finish(e, fmt.Errorf("--hostname-override: must be a Node of the snapshot, of which --all-nodes compiles each, got %q", name))
+		}
 		return c.allNodes(e, job)
 	}
 	return job.finish(e, c.write(e, job))

@@ -71,6 +71,9 @@ func (e *env) expand(name string, diags *diag.List) ([]files.File, error) {
 	if name == standardInput {
 		return []files.File{{Name: name}}, nil
 	}
+	if name == "" {
+		return nil, errors.New("-s: must name a file or a directory, got \"\"")
+	}
 	found, err := files.Find(e.files, name)
 	if err != nil {
 		return nil, err

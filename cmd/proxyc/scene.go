@@ -84,12 +84,12 @@ func programFor(programs ir.Programs, addr netip.Addr) *ir.Program {
 
 // address reads IP or IP@INTERFACE, an IPv6 address with brackets or without.
 func (s *scene) address(node *ir.Node, from string) (netip.Addr, string, error) {
-	text, in, _ := strings.Cut(from, "@")
+	text, in, named := strings.Cut(from, "@")
 	if t, ok := strings.CutPrefix(text, "["); ok {
 		text = strings.TrimSuffix(t, "]")
 	}
 	src, err := netip.ParseAddr(text)
-	if err != nil {
+	if err != nil || named && in == "" {
 		return src, "", fmt.Errorf("must be pod:NAMESPACE/NAME, node, IP or IP@INTERFACE, got %q", from)
 	}
 	if in == "" && !node.HasAddr(src) {

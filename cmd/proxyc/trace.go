@@ -14,7 +14,7 @@ import (
 type traceCmd struct {
 	input
 
-	From   string `required:"" placeholder:"SOURCE" help:"Who sends: pod:NAMESPACE/NAME, node, or IP[@INTERFACE]."`
+	From   string `required:"" placeholder:"SOURCE" help:"Who sends: pod:NAMESPACE/NAME, node, or IP[@INTERFACE]; without INTERFACE the one in whose network the address is, or eth0 where nothing tells."`
 	To     string `required:"" placeholder:"IP:PORT/PROTO" help:"To what; /tcp if no protocol is given."`
 	Output string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
 }
