@@ -125,9 +125,11 @@ func (w *watched) until(what string, holds func(daemon.Status) bool) daemon.Stat
 	})
 }
 
-// within tries until a condition holds, and fails the test after a time.
+// within tries until a condition holds, and fails the test after a time, which
+// is that of a fast machine.
 func within[T any](w *watched, limit time.Duration, what string, try func() (T, bool)) T {
 	w.t.Helper()
+	limit = applytest.Patience(limit)
 	deadline := time.After(limit)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

@@ -15,6 +15,7 @@ type suite struct {
 	pkg     string // its directory
 	args    string // $PROXYC is the program
 	modules string // that an administrator would have loaded
+	env     string // beside what all have
 	usual   bool
 }
 
@@ -31,6 +32,7 @@ var suites = []suite{
 	{name: "conformance-iptables", pkg: "apply/applytest", args: "-test.run=TestConformance -modes=iptables -proxyc=$PROXYC"},
 	{name: "node", pkg: "apply/applytest", args: "-test.skip=TestConformance -proxyc=$PROXYC", modules: ipvs},
 	{name: "leaving-ipvs", pkg: "docs", args: "-test.run=TestLeavingIPVS", modules: ipvs, usual: true},
+	{name: "clock", pkg: "cmd/proxyc", args: "-test.run=TestWatchClockIsSet", env: "PROXYC_SETS_CLOCK=1", usual: true},
 	{name: "iptables", pkg: "apply/iptables"},
 	{name: "nftables", pkg: "apply/nftables"},
 	{name: "peer-ipvs", pkg: "e2e/conformance", args: "-peer -ways=^ipvs$ -servers=1", modules: ipvs},
@@ -66,7 +68,7 @@ func build(ctx context.Context, dir string, chosen []suite) (commands []command,
 		}
 		args := strings.Fields(strings.ReplaceAll(s.args, "$PROXYC", w.tool(proxyc)))
 		commands = append(commands, command{Name: s.name, Dir: filepath.Join(w.root, s.pkg), Modules: strings.Fields(s.modules),
-			Env:  []string{"PROXYC_REQUIRE=" + s.require(), "PROXYC_TOOLS=" + w.tool("")},
+			Env:  append(strings.Fields(s.env), "PROXYC_REQUIRE="+s.require(), "PROXYC_TOOLS="+w.tool("")),
 			Args: append([]string{binary, "-test.v", "-test.timeout=60m"}, args...)})
 	}
 	return commands, nil

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/daemon"
+)
+
+// setsClock names the environment variable that lets a test set the clock of the
+// machine, which has to be one that is thrown away.
+const setsClock = "PROXYC_SETS_CLOCK"
+
+// machineClock is the time of day, which somebody sets.
+type machineClock struct{ t *testing.T }
+
+// add sets it, forwards or backwards.
+func (c machineClock) add(d time.Duration) {
+	c.t.Helper()
+	tv := unix.NsecToTimeval(time.Now().Add(d).UnixNano())
+	if err := unix.Settimeofday(&tv); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// Whatever somebody does to the clock of the node, a running daemon follows its
+// source, repairs, and tells ages by the time that passed; and one that starts
+// takes what the one before it left, be it of the future.
+func TestWatchClockIsSet(t *testing.T) {
+	if os.Getenv(setsClock) == "" {
+		t.Skip("sets the clock of the machine: run by make test-vm")
+	}
+	clock := machineClock{t}
+	w := newWatched(t, "nftables")
+	w.args = append(w.args, "--boot-from", w.file("boot"))
+	w.write("cluster.yaml", applytest.Services("a"))
+	w.start("proxyc", "watch")
+	began := time.Now()
+	w.until("first sync", synced)
+	const year = 365 * 24 * time.Hour
+	names := "bcdefgh"
+	for i, jump := range []time.Duration{year, -2 * year, year, 10 * time.Second, -20 * time.Second, time.Hour} {
+		clock.add(jump)
+		name := names[i : i+1]
+		w.write("cluster.yaml", applytest.Services(name))
+		w.holds(10*time.Second, name, true)
+		w.ns.Run(w.ns.Command(t.Context(), "nft", "flush", "chain", "ip", "proxyc", "services"))
+		st := w.until("a repair after "+jump.String(), func(st daemon.Status) bool {
+			return synced(st) && st.LastDrift != nil && w.has(name) && st.LastSync.Equal(st.LastDrift.At)
+		})
+		passed := time.Since(began) // by the clock that nobody sets
+		for what, at := range map[string]time.Time{"start": st.Started, "last sync": st.LastSync, "last drift": st.LastDrift.At} {
+			if age := st.Now.Sub(at); age < 0 || age > passed+time.Minute {
+				t.Errorf("after %s the status says that the %s was %s ago; %s have passed", jump, what, age, passed)
+			}
+		}
+		if off := time.Since(st.Now.Round(0)).Abs(); off > time.Minute {
+			t.Errorf("after %s the status says that it is %s, which is %s off", jump, st.Now, off)
+		}
+		if !st.Well() {
+			t.Errorf("after %s the status is not well: %+v", jump, st)
+		}
+	}
+	for _, jump := range []time.Duration{-year, 2 * year} {
+		w.stop(syscall.SIGTERM)
+		clock.add(jump)
+		w.start("proxyc", "watch")
+		w.until("the first sync of another start", synced)
+		w.holds(10*time.Second, "g", true)
+	}
+}
