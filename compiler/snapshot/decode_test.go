@@ -418,7 +418,7 @@ func TestOtherKindsAreSilent(t *testing.T) {
 // A Service that cannot be served says what it lacks.
 func TestServiceLacks(t *testing.T) {
 	for spec, want := range map[string]string{
-		"{clusterIP: 10.96.0.1, prots: [{port: 80}]}":                     "error: f:1:68: Service b/a: spec.ports: must have a port, unless spec.clusterIP is None",
+		"{clusterIP: 10.96.0.1, quite: [{port: 80}]}":                     "error: f:1:68: Service b/a: spec.ports: must have a port, unless spec.clusterIP is None",
 		"{type: LoadBalancer, ports: [{port: 80}]}":                       "warning: f:1:68: Service b/a: spec.clusterIP: is not given: the Service has no rules (the API server allocates it: take the Service from there, or give an address)",
 		"{clusterIP: None}":                                               "",
 		"{type: ExternalName, externalName: example.com}":                 "",

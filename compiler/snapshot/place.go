@@ -23,8 +23,8 @@ type Reader struct {
 	// CutOff is what it means that a file can be read and may be cut off all the
 	// same; 0: nobody asks. Where the API server would refuse what is left, it is an error.
 	CutOff diag.Severity
-	// Strict also finds fields that the API does not have, which the API server drops, and
-	// remembers what Written returns.
+	// Strict also finds fields that are near none of the API, which the API server drops as
+	// those that are, and remembers what Written returns.
 	Strict bool
 	// Forget does not remember where objects stand: Locate finds nothing then.
 	Forget bool

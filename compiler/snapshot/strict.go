@@ -3,6 +3,7 @@ package snapshot
 import (
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -59,10 +60,12 @@ func writtenNode(n *corev1.Node) Written {
 type unmarshal func(text []byte, v any) ([]finding, error)
 
 // lenient refuses keys that stand twice: of two values nobody knows which was meant,
-// and those of objects would be mixed.
+// and those of objects would be mixed. It also names fields that are nearly one of the
+// API: what they were meant to say would go without a word. Others may be those of a
+// newer API.
 func lenient(text []byte, v any) ([]finding, error) {
-	refused, err := kjson.UnmarshalStrict(text, v, kjson.DisallowDuplicateFields)
-	return findings(refused, v), err
+	found, err := strictly(text, v)
+	return slices.DeleteFunc(found, func(f finding) bool { return f.code == diag.FieldUnknown && f.hint == "" }), err
 }
 
 // strictly also names fields that the API does not have: it drops them.

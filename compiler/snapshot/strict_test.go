@@ -1,13 +1,14 @@
 package snapshot
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-// What the API does not have is named where that is asked for, with its place and what
-// may have been meant, and dropped as ever.
+// What is nearly a field of the API is named, with its place and what may have been
+// meant, and dropped as ever; what is near none is named where that is asked for.
 func TestStrict(t *testing.T) {
 	const head = "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: x}\n"
 	for _, tt := range []struct{ in, want string }{
@@ -26,7 +27,7 @@ func TestStrict(t *testing.T) {
 				got += d.Severity.String() + ": " + d.String()
 			}
 			want := tt.want
-			if !strict {
+			if !strict && !strings.Contains(want, "did you mean") { // it may be a newer API's
 				want = ""
 			}
 			if d := cmp.Diff(want, got); d != "" || len(s.Services()) != 1 {
