@@ -55,7 +55,10 @@ type Options struct {
 	// Flags returns all flags with the values in force, for /flagz.
 	Flags func(*config.Config) map[string]string
 	// Trace writes what happens to a packet, as /debug/proxyc/trace tells it.
-	Trace          func(io.Writer, Scene) error
+	Trace func(io.Writer, Scene) error
+	// Prove holds the rules of a Service, in the Programs' mode, against what they mean, and
+	// returns what differs; nil: nobody wants that.
+	Prove          func(ir.Programs) []Unproved
 	Hostname       func() (string, error)
 	Stdout, Stderr io.Writer
 	Files          Files

@@ -47,6 +47,9 @@ func (st *Status) Print(w io.Writer) error {
 	for _, b := range st.Broken {
 		line("broken", "%s %s: %s", b.Kind, b.Object, b.Reason)
 	}
+	for _, u := range st.Unproved {
+		line("not proved", "Service %s: proxyc trace %s: is %s, must be %s", u.Service, u.Packet, u.Have, u.Want)
+	}
 	for _, f := range st.Findings {
 		line("finding", "%s: %s", f.Severity, f.Text())
 	}

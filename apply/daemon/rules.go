@@ -218,6 +218,7 @@ func (d *daemon) synced(s *reconcile.Sync) {
 		return
 	}
 	d.tell(s)
+	d.prove(s)
 	for _, f := range ir.Families() {
 		d.health.Updated(f)
 	}

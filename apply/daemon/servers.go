@@ -52,9 +52,12 @@ func (d *daemon) healthServer() *serve.Server {
 		Handler: d.health.Handler(d.metrics), Hosts: d.hosts, HardFail: d.cfg.BindAddressHardFail, Log: d.log.Logger}
 }
 
-// statusServer answers proxyc status alone, where the metrics server cannot be reached.
+// statusServer answers proxyc status, where the metrics server cannot be reached, and
+// tells what is in force, as its socket is open to the owner alone.
 func (d *daemon) statusServer() *serve.Server {
-	s := &serve.Server{Name: "status server", Log: d.log.Logger, Handler: d.statusHandler()}
+	mux := d.statusHandler()
+	mux.HandleFunc(IRPath, d.state.serveIR)
+	s := &serve.Server{Name: "status server", Log: d.log.Logger, Handler: mux}
 	if d.StatusSocket != "" {
 		s.Addr = UnixPrefix + d.StatusSocket
 	}

@@ -20,6 +20,9 @@ import (
 // StatusPath is where the metrics server tells the daemon's status.
 const StatusPath = "/proxyc/status"
 
+// IRPath is where the status socket tells the IR in force, as JSON.
+const IRPath = "/proxyc/ir"
+
 // Status is what a daemon is doing.
 type Status struct {
 	Version string    `json:"version"`
@@ -55,6 +58,8 @@ type Status struct {
 	Operations  apply.Count `json:"operations"`
 	Quarantined []Refused   `json:"quarantined,omitempty"`
 	Broken      []Broken    `json:"broken,omitempty"`
+	// Unproved are Services whose rules are not shown to do what is wanted (--prove).
+	Unproved []Unproved `json:"unproved,omitempty"`
 	// Findings are the first of what is wrong or doubtful in objects, of FindingsTotal.
 	Findings      []Finding  `json:"findings,omitempty"`
 	FindingsTotal int        `json:"findingsTotal,omitempty"`
@@ -111,6 +116,14 @@ type Down struct {
 type Refused struct {
 	Service string `json:"service"`
 	Reason  string `json:"reason"`
+}
+
+// Unproved is a Service whose rules are not shown to do what is wanted.
+type Unproved struct {
+	Service string `json:"service"`
+	Packet  string `json:"packet"` // for example: flags of proxyc trace
+	Want    string `json:"want"`
+	Have    string `json:"have"`
 }
 
 // Broken is an object of whose newest version nothing counts.
@@ -190,6 +203,22 @@ func (s *state) setBroken(kind string, why map[string]string) {
 		now = append(now, Broken{kind, object, why[object]})
 	}
 	s.status.Broken = now
+}
+
+// setUnproved replaces what was found of Services; of all that there are where all is true.
+func (s *state) setUnproved(services map[ir.Name]bool, all bool, found []Unproved) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(found)+len(s.status.Unproved) == 0 {
+		return
+	}
+	now := slices.DeleteFunc(slices.Clone(s.status.Unproved), func(u Unproved) bool {
+		namespace, name, _ := strings.Cut(u.Service, "/")
+		return all || services[ir.Name{Namespace: namespace, Name: name}]
+	})
+	now = append(now, found...)
+	slices.SortStableFunc(now, func(a, b Unproved) int { return strings.Compare(a.Service, b.Service) })
+	s.status.Unproved = now
 }
 
 // setKubeProxy sets what was seen of kube-proxy.
@@ -378,7 +407,7 @@ func (s *state) programs() ir.Programs {
 // that is, from the API server or as the newest files have it, and others hear
 // of it what they ask.
 func (st *Status) Well() bool {
-	return st.Synced && (st.APIServer == nil || st.APIServer.Lost.IsZero()) && len(st.Rejected)+len(st.Down) == 0
+	return st.Synced && (st.APIServer == nil || st.APIServer.Lost.IsZero()) && len(st.Rejected)+len(st.Down)+len(st.Unproved) == 0
 }
 
 // UnixPrefix stands before the path of a unix socket in an address.

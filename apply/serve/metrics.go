@@ -58,10 +58,11 @@ type Metrics struct {
 	Feature func(name, stage string) prometheus.Gauge
 
 	// proxyc's own.
-	Operations   PerVerb             // carried out
-	DriftRepairs prometheus.Counter  // operations that undid what somebody else changed
-	Quarantined  prometheus.Gauge    // Services that the kernel refuses
-	EventSeconds prometheus.Observer // from the arrival of an event to its being in force
+	Operations       PerVerb // carried out
+	ProofDifferences prometheus.Counter
+	DriftRepairs     prometheus.Counter  // operations that undid what somebody else changed
+	Quarantined      prometheus.Gauge    // Services that the kernel refuses
+	EventSeconds     prometheus.Observer // from the arrival of an event to its being in force
 	// Failures of what follows the rules, and is tried again.
 	ConntrackFailures PerFamily[prometheus.Counter] // iptables, ipvs, nftables
 	LeftoverFailures  prometheus.Counter
@@ -168,6 +169,8 @@ func NewMetrics(mode ir.Mode, version string) *Metrics {
 			"Operations on rules, chains and elements carried out.", "verb"),
 		DriftRepairs: r.counter(everywhere, "proxyc_drift_repaired_total",
 			"Operations that undid what somebody else changed.")(),
+		ProofDifferences: r.counter(everywhere, "proxyc_proof_differences_total",
+			"Services whose rules were not shown to do what is wanted (--prove), each time that they changed.")(),
 		Quarantined: r.gauge(everywhere, "proxyc_quarantined_services",
 			"Services that the kernel refuses.")(),
 		EventSeconds: r.histogram(everywhere, "proxyc_event_to_kernel_seconds",

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/proxyc/proxyc/apply/applytest/cluster"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -91,6 +93,28 @@ func TestGrowth(t *testing.T) {
 				}
 			})
 		}
+	}
+	// A proof's classes are those of each Service, and each costs what it meets. Mode ipvs
+	// is left out: there node ports answer at the addresses of all Services.
+	for _, mode := range []ir.Mode{ir.ModeIPTables, ir.ModeNFTables, ir.ModeUserspace} {
+		t.Run("prove/"+string(mode), func(t *testing.T) {
+			steps := func(n int) int {
+				snapshot := filepath.Join(dir, "mixed.yaml")
+				var text bytes.Buffer
+				if err := cluster.WriteList(&text, cluster.Cluster{Services: n, Endpoints: 5}.Objects()); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(snapshot, text.Bytes(), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return countSteps(t, program, "prove", "-s", snapshot, "--hostname-override", "node1", "--mode", string(mode), "ir", "mode:"+string(mode))
+			}
+			const n = 200
+			once, twice, fourfold := steps(n), steps(2*n), steps(4*n)
+			if grown := float64(fourfold-twice) / float64(twice-once); grown > 2.3 {
+				t.Errorf("%d take %d steps, %d take %d, %d take %d: the second doubling adds %.1f times as many as the first, want about twice", n, once, 2*n, twice, 4*n, fourfold, grown)
+			}
+		})
 	}
 }
 

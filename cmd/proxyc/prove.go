@@ -20,7 +20,7 @@ import (
 type proveCmd struct {
 	input
 
-	A       string `arg:"" placeholder:"SIDE" help:"One side: mode:MODE (the rules that proxyc writes in that mode), ir (what the configuration and the snapshot mean), ir:FILE (what compile -o ir-json wrote), dump:FILE (what iptables-save, ip6tables-save or nft list ruleset printed: proxyc's rules or kube-proxy's), kernel (what this node holds)."`
+	A       string `arg:"" placeholder:"SIDE" help:"One side: mode:MODE (the rules that proxyc writes in that mode), ir (what the configuration and the snapshot mean), ir:FILE (what compile -o ir-json wrote), dump:FILE (what iptables-save, ip6tables-save or nft list ruleset printed: proxyc's rules or kube-proxy's), live:SOCKET (what the daemon with that --status-socket has in force), kernel (what this node holds)."`
 	B       string `arg:"" placeholder:"SIDE" help:"The other side. The files of a side may have as much as --snapshot-limit says."`
 	Output  string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
 	Variant string `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Which iptables the side kernel reads; auto is the one that the node uses."`
@@ -180,7 +180,7 @@ func grouped(all []prove.Difference, p *ir.Program, by *design) (out []differs) 
 			i = len(out)
 			at[k] = i
 			one := differs{A: k.a, B: k.b, Design: k.design.String(), first: d.Class,
-				Packet: fmt.Sprintf("--from %s --to %s", sourceFlag(d.Packet), ir.Match{Addr: d.Packet.Dst, Protocol: d.Packet.Protocol, Port: d.Packet.Port})}
+				Packet: packetFlags(d.Packet)}
 			if !d.AnyIn {
 				one.In = d.Packet.In
 			}

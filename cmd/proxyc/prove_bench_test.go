@@ -59,3 +59,23 @@ func mixedProgram(t testing.TB, mode ir.Mode, snap *snapshot.Snapshot) *ir.Progr
 	programs, _ := compiler.Compile(cfg, snap, compiler.Facts{NodeName: "node1"})
 	return programs.Of(ir.IPv4)
 }
+
+// BenchmarkProveChange proves a Service that changed, as watch --prove does after
+// the change, in clusters of different size.
+func BenchmarkProveChange(b *testing.B) {
+	for _, n := range []int{1_000, 10_000} {
+		snap := mixedCluster(b, n)
+		for _, mode := range provable() {
+			p := mixedProgram(b, ir.Mode(mode), snap)
+			b.Run(fmt.Sprintf("mode=%s/services=%d", mode, n), func(b *testing.B) {
+				for i := 0; b.Loop(); i++ {
+					one := *p
+					one.Services = p.Services[i%len(p.Services):][:1]
+					if found := unproved(ir.NewPrograms(&one)); len(found) > 0 {
+						b.Fatal(found)
+					}
+				}
+			})
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/daemon"
 )
 
 // What the kernel holds after apply is what the cluster wants, for every packet;
@@ -100,4 +101,29 @@ func TestProveListing(t *testing.T) {
 		t.Fatal(out)
 	}
 	listings("not understood: table ip proxyc, chain services, rule 1: limit", 1)
+}
+
+// The daemon proves each change where it is asked to, and tells at its socket what
+// is in force.
+func TestProveLive(t *testing.T) {
+	w := newWatched(t, "nftables")
+	w.write("cluster.yaml", applytest.Services("a"))
+	w.start("proxyc", "watch", "--prove", "--status-socket", w.file("socket"))
+	w.until("first sync", synced)
+	prove := func() (string, int) {
+		cmd := w.ns.Command(t.Context(), "proxyc", slices.Concat([]string{"prove"}, w.args, []string{"ir", "live:" + w.file("socket")})...)
+		var out strings.Builder
+		cmd.Stdout, cmd.Stderr = &out, &out
+		w.ns.Run(cmd) // the exit code tells more than the error
+		return out.String(), cmd.ProcessState.ExitCode()
+	}
+	if out, code := prove(); code != 0 {
+		t.Fatalf("exit %d:\n%s", code, out)
+	}
+	w.write("cluster.yaml", applytest.Services("a", "b"))
+	w.until("the second Service", func(st daemon.Status) bool { return synced(st) && st.Objects.Services == 2 && len(st.Unproved) == 0 })
+	w.stop(syscall.SIGTERM)
+	if out, code := prove(); code != 2 || !strings.Contains(out, "no daemon answers") {
+		t.Errorf("without a daemon: exit %d:\n%s", code, out)
+	}
 }

@@ -2,10 +2,12 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/irtest"
 	"github.com/proxyc/proxyc/ir/prove"
 	"github.com/proxyc/proxyc/ir/sim"
 )
@@ -39,5 +41,24 @@ func TestEquivalenceForEveryPacket(t *testing.T) {
 			}
 			t.Logf("%d classes", classes)
 		})
+	}
+}
+
+// What watch --prove asks of a Service: nothing is found of what is right, and of
+// what is wrong a packet.
+func TestUnproved(t *testing.T) {
+	sides := ruleSides[ir.ModeNFTables]
+	defer func() { ruleSides[ir.ModeNFTables] = sides }()
+	p := irtest.Program(ir.ModeNFTables)
+	if found := unproved(ir.NewPrograms(p)); len(found) > 0 {
+		t.Errorf("found %+v where all is right", found)
+	}
+	ruleSides[ir.ModeNFTables] = func(p *ir.Program) prove.Side {
+		less := *p
+		less.Services = p.Services[1:]
+		return sides(&less)
+	}
+	if found := unproved(ir.NewPrograms(p)); len(found) != 1 || !strings.HasPrefix(found[0].Packet, "--from ") || found[0].Want == found[0].Have {
+		t.Errorf("found %+v where a Service is missing", found)
 	}
 }

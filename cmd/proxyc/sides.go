@@ -69,7 +69,7 @@ type described struct {
 func (d *described) set(f ir.Family, s prove.Side) { *d.sides.At(f) = &s }
 
 // forms of sides, for errors and help.
-const sideForms = "mode:MODE, ir, ir:FILE, dump:FILE[,FILE] or kernel"
+const sideForms = "mode:MODE, ir, ir:FILE, dump:FILE[,FILE], live:SOCKET or kernel"
 
 // sideFiles returns the files that a side is read from.
 func sideFiles(name string) []string {
@@ -125,6 +125,13 @@ func (c *proveCmd) describe(ctx context.Context, e *env, j *job, programs ir.Pro
 				return nil, fmt.Errorf("%s: %w", file, err)
 			}
 		}
+		return d, nil
+	case kind == "live" && arg != "":
+		read, err := liveIR(ctx, arg)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		d.meaning(read)
 		return d, nil
 	case name == "kernel":
 		return d, d.kernel(ctx, programs, variantOf(c.Variant))

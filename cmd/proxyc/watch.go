@@ -29,6 +29,7 @@ type watchCmd struct {
 	Unready     time.Duration `name:"unready-after" default:"5m" placeholder:"DURATION" help:"How long /readyz stays 200 without contact to the API server; 0: as long as that lasts. /livez does not depend on it."`
 	Drain       time.Duration `name:"drain-timeout" default:"25s" placeholder:"DURATION" help:"How long connections may go on at the end of the process, in mode userspace, where it carries them; 0: not at all."`
 	Fallback    bool          `name:"mode-fallback" help:"Where the kernel lacks what the mode needs, take iptables for ipvs, and userspace for both, until the daemon ends; by default it ends with an error."`
+	Prove       bool          `name:"prove" help:"After each change, hold the rules of the Services that changed against what they mean, for every first packet; a difference is logged, counted and part of the status."`
 	Version     bool          `name:"version" help:"Print the version, and exit."`
 	ipvsFlags
 	Rest []string `arg:"" optional:"" hidden:""`
@@ -90,6 +91,9 @@ func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 		Hostname:     e.hostname,
 		Stdout:       e.stdout, Stderr: e.stderr,
 		Files: fileSystem{e},
+	}
+	if c.Prove {
+		o.Prove = unproved
 	}
 	if file := deref(c.Config); file != "-" {
 		o.ConfigFile = file

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/prove"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+// unproved holds the rules of Programs against what they mean, and returns the first
+// difference of each family.
+func unproved(programs ir.Programs) (found []daemon.Unproved) {
+	for _, p := range ir.Present(programs) {
+		r, err := prove.Compare(context.Background(), nodeOf(p), sim.NewEvaluator(p), ruleSides[p.Node.Mode](p))
+		switch {
+		case err != nil: // of a context that ended: this one does not
+		case len(r.Differences) > 0:
+			d := &r.Differences[0]
+			found = append(found, daemon.Unproved{Packet: packetFlags(d.Packet), Want: d.A.String(), Have: d.B.String()})
+		case len(r.Doubts) > 0:
+			d := &r.Doubts[0]
+			found = append(found, daemon.Unproved{Packet: packetFlags(d.Packet), Want: "known", Have: "not known, because of " + d.Unknown[0]})
+		}
+	}
+	return found
+}
+
+// packetFlags are the flags of trace for a packet.
+func packetFlags(pkt sim.Packet) string {
+	return fmt.Sprintf("--from %s --to %s", sourceFlag(pkt), ir.Match{Addr: pkt.Dst, Protocol: pkt.Protocol, Port: pkt.Port})
+}
+
+// liveIR asks a daemon at its status socket for what is in force.
+func liveIR(ctx context.Context, socket string) (programs ir.Programs, err error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+daemon.IRPath, nil)
+	if err != nil {
+		return programs, err
+	}
+	resp, err := unixClient(socket).Do(req)
+	if err != nil {
+		return programs, fmt.Errorf("no daemon answers: %w", err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return programs, fmt.Errorf("is no status socket of a proxyc daemon: it answers %s", resp.Status)
+	}
+	return ir.ReadJSON(resp.Body)
+}
