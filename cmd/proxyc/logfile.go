@@ -6,10 +6,6 @@ import (
 	"sync"
 )
 
-// logFileSize is how large the log of a service may become, in bytes, before the next one is begun; one
-// old one is kept.
-const logFileSize = 32 << 20
-
 // logFile is a log that does not grow without bound.
 type logFile struct {
 	path string

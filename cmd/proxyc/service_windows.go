@@ -18,6 +18,10 @@ import (
 // may have any.
 const serviceName = "proxyc"
 
+// logFileSize is how large the log of a service may become, in bytes, before the next one is begun; one
+// old one is kept.
+const logFileSize = 32 << 20
+
 // errNoService is the error of --windows-service where nobody listens.
 var errNoService = errors.New("--windows-service: must be started by the service control manager: sc.exe start NAME")
 

@@ -29,7 +29,7 @@ type Parser struct {
 	family ir.Family
 	found  *Ruleset
 	table  *Table
-	open   string // the table that has no COMMIT yet
+	open   string         // the table that has no COMMIT yet
 	chains map[string]int // index into table.Chains
 	chain  int            // to which rules belong
 	rules  []Rule

@@ -527,13 +527,6 @@ func (p *listParser) element(s *Set, of *listed) bool {
 	return true
 }
 
-func textOf(toks []token) string {
-	words := make([]string, len(toks))
-	for i, t := range toks {
-		words[i] = t.text
-	}
-	return strings.Join(words, " ")
-}
 
 func verdictOf(toks []token) (Verdict, bool) {
 	if len(toks) == 0 {
