@@ -527,7 +527,6 @@ func (p *listParser) element(s *Set, of *listed) bool {
 	return true
 }
 
-
 func verdictOf(toks []token) (Verdict, bool) {
 	if len(toks) == 0 {
 		return Verdict{}, false
