@@ -217,8 +217,54 @@ func (d *described) iptablesDump(text string, programs ir.Programs) error {
 	if d.sides.Of(f) != nil {
 		return fmt.Errorf("holds %s rules, as another file does", f)
 	}
+	if strings.Contains(text, "is incompatible, use 'nft' tool") {
+		return fmt.Errorf("is not whole: of a table it says only that it is incompatible")
+	}
+	d.leftOut = append(d.leftOut, othersIn(text, r)...)
 	d.set(f, iptables.NewEvaluator(r, ownOf(p)))
 	return nil
+}
+
+// othersIn names what a dump holds besides the rules that were read of it, and what
+// packets may meet before these: other tables, and rules and policies of built-in
+// chains.
+func othersIn(text string, r *iptables.Ruleset) (others []string) {
+	builtIn := iptables.BuiltInChains()
+	jumps := map[string]int{}
+	for _, t := range r.Tables() {
+		for _, j := range t.Jumps {
+			jumps["table "+t.Name+" chain "+j.Chain]++
+		}
+	}
+	table := ""
+	rules := map[string]int{}
+	for line := range strings.Lines(text) {
+		if name, ok := strings.CutPrefix(line, "*"); ok {
+			table = strings.TrimSpace(name)
+			continue
+		}
+		words := strings.Fields(line)
+		if len(words) > 2 && strings.HasPrefix(words[0], "[") {
+			words = words[1:]
+		}
+		switch {
+		case len(words) < 2:
+		case words[1] == "DROP" && strings.HasPrefix(words[0], ":"):
+			others = append(others, fmt.Sprintf("table %s chain %s: policy DROP", table, words[0][1:]))
+		case words[0] != "-A" && words[0] != "-I":
+		case table != r.Filter.Name && table != r.Nat.Name:
+			rules["table "+table]++
+		case slices.Contains(builtIn[:], words[1]):
+			rules["table "+table+" chain "+words[1]]++
+		}
+	}
+	for where, n := range rules {
+		if n -= jumps[where]; n > 0 {
+			others = append(others, fmt.Sprintf("%s: %d rules of others", where, n))
+		}
+	}
+	slices.Sort(others)
+	return others
 }
 
 func (d *described) nftDump(text string, programs ir.Programs) error {

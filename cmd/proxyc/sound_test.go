@@ -87,6 +87,12 @@ func TestDumpsThatAreNotEqual(t *testing.T) {
 		at, by := top(chain, rule)
 		return change{name, at, by}
 	}
+	first := func(name, chain, rule string) change {
+		return change{name, `^-A ` + chain + ` `, "-A " + chain + " " + rule + "\n$0"}
+	}
+	inNat := func(name, chain, rule string) change {
+		return change{name, `(?s)(\*nat\n.*?)(-A ` + chain + ` )`, "${1}-A " + chain + " " + rule + "\n$2"}
+	}
 	const affinity = `affinity-\S*/1h0m0s`
 	for mode, changes := range map[ir.Mode][]change{
 		ir.ModeNFTables: {
@@ -148,6 +154,54 @@ func TestDumpsThatAreNotEqual(t *testing.T) {
 			at("another chain remembers", "lb-1", `update @affinity-7GLYWDWX-shop/cart/cluster/tcp//8080/1h0m0s { ip saddr : ct original ip daddr }`),
 			at("a list of clients that rules fill", "services", "ip saddr @clients drop\n\t}\n\tset clients {\n\t\ttype ipv4_addr\n\t\tflags dynamic,timeout\n\t\ttimeout 1m\n\t}\n\tchain rest {"),
 		},
+		ir.ModeIPTables: {
+			first("an ipset", "KUBE-SERVICES", "-m set --match-set evil src -j ACCEPT"),
+			first("an ipset of the dropped", "KUBE-FORWARD", "-m set --match-set evil src -j DROP"),
+			first("an ipset of the masqueraded", "KUBE-SERVICES", "-m set --match-set evil src -j KUBE-MARK-MASQ"),
+			first("an ipset inverted", "KUBE-SERVICES", "-m set ! --match-set evil src -j RETURN"),
+			first("what ipvs took", "KUBE-POSTROUTING", "-m ipvs --vaddr 10.96.0.10 --vproto 6 --vport 80 -j ACCEPT"),
+			{"two states", `(-[AI] FORWARD) (-m conntrack --ctstate NEW .*KUBE-PROXY-FIREWALL)`, `$1 -m conntrack --ctstate ESTABLISHED $2`},
+			{"a state and a property", `(-[AI] FORWARD) (-m conntrack --ctstate NEW .*KUBE-PROXY-FIREWALL)`, `$1 -m conntrack --ctstate DNAT $2`},
+			{"another state", `(-[AI] FORWARD -m conntrack --ctstate) NEW( .*KUBE-PROXY-FIREWALL)`, `$1 ESTABLISHED$2`},
+			{"a part of packets to a chain", `(-[AI] FORWARD) (.*KUBE-PROXY-FIREWALL)`, `$1 -m statistic --mode random --probability 0.5 $2`},
+			first("a part of packets", "KUBE-PROXY-FIREWALL", "-m statistic --mode random --probability 0.5 -j RETURN"),
+			first("each second packet", "KUBE-PROXY-FIREWALL", "-m statistic --mode nth --every 2 --packet 0 -j RETURN"),
+			first("a limit", "KUBE-PROXY-FIREWALL", "-m limit -j RETURN"),
+			first("a match without options", "KUBE-PROXY-FIREWALL", "-m rpfilter -j RETURN"),
+			first("a socket", "KUBE-SERVICES", "-m socket -j RETURN"),
+			first("the mark of the connection", "KUBE-SERVICES", "-m connmark --mark 0x1 -j RETURN"),
+			first("any mark", "KUBE-SERVICES", "-m mark ! --mark 0x0 -j ACCEPT"),
+			first("a mark of others", "KUBE-SERVICES", "-m mark --mark 0x8000/0x8000 -j ACCEPT"),
+			first("a mark for others", "KUBE-SERVICES", "-j MARK --set-xmark 0x1000/0x1000"),
+			first("no mark for others", "KUBE-SERVICES", "-j MARK --set-xmark 0x0/0xffffffff"),
+			inNat("a source masqueraded", "KUBE-POSTROUTING", "-s 1.2.3.4/32 -j MASQUERADE"),
+			first("an unknown chain", "KUBE-SERVICES", "-j EVIL"),
+			first("a chain of others", "KUBE-SERVICES", "-d 10.96.0.10/32 -j KUBE-ROUTER-X"),
+			first("a target without options", "KUBE-SERVICES", "-j TARPIT"),
+			first("a queue", "KUBE-SERVICES", "-j NFQUEUE --queue-num 1"),
+			inNat("untracked", "KUBE-SERVICES", "-j CT --notrack"),
+			inNat("a goto", "KUBE-SERVICES", "-g KUBE-NODEPORTS"),
+			inNat("a circle", "KUBE-SERVICES", "-j KUBE-SERVICES"),
+			inNat("a redirection", "KUBE-SERVICES", "-d 10.96.0.10/32 -p tcp -m tcp --dport 80 -j REDIRECT --to-ports 8080"),
+			first("fragments", "KUBE-SERVICES", "-f -j DROP"),
+			first("flags", "KUBE-SERVICES", "-p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN -j DROP"),
+			first("an output interface", "KUBE-POSTROUTING", "-o eth0 -j RETURN"),
+			first("an input interface of what leaves", "KUBE-POSTROUTING", "-i eth0 -j RETURN"),
+			first("loopback", "KUBE-PROXY-FIREWALL", "-i lo -j RETURN"),
+			first("all interfaces", "KUBE-SERVICES", "-i + -j DROP"),
+			first("a reset", "KUBE-SERVICES", "-d 10.96.0.80/32 -p tcp -m tcp --dport 80 -j REJECT --reject-with tcp-reset"),
+			first("addresses by type", "KUBE-SERVICES", "-m addrtype --src-type LOCAL --limit-iface-in -j DROP"),
+			first("counted", "KUBE-SERVICES", "-d 10.96.0.10/32 -j DROP -c 1 2"),
+			{"rules with counters", `(?s)^-A KUBE-PROXY-FIREWALL `, `[12:345] -A KUBE-PROXY-FIREWALL -s 1.2.3.4/32 -d 203.0.113.31/32 -j RETURN` + "\n$0"},
+			{"masquerade without the mark's end", `(?m)^-A KUBE-POSTROUTING -j MARK .*\n`, ""},
+			{"affinity of another list", `(--rcheck .*--name KUBE-SEP-)(\w+)`, `${1}AAAAAAAAAAAAAAAA`},
+			{"affinity remembers in another list", `(--set .*--name KUBE-SEP-)\w+`, `${1}AAAAAAAAAAAAAAAA`},
+			{"affinity forgets soon", `--seconds \d+`, `--seconds 1`},
+			{"affinity does not ask", `(?m)^-A KUBE-SVC-\w+ .*--rcheck.*\n`, ""},
+			{"affinity leads elsewhere", `(?m)^(-A KUBE-SVC-\w+ .*--rcheck.*-j) KUBE-SEP-\w+$`, "$1 KUBE-NODEPORTS"},
+			{"affinity is entered by those who ask", `--rcheck`, "--update"},
+			{"a chain of others that leads here", `(?s)\*nat\n(.*?)\n-A`, "*nat\n:EVIL - [0:0]\n$1\n-A EVIL -j KUBE-MARK-MASQ\n-A"},
+		},
 	} {
 		programs := demoPrograms(t, mode)
 		texts := dumps(t, programs)
@@ -178,6 +232,11 @@ func TestDumpsThatAreEqual(t *testing.T) {
 			{"a rule for what does not come", `(\tchain cluster-ips-check \{\n)`, "$1\t\tip daddr . ct original ip daddr { 10.244.1.10 . 9.9.9.9 } drop\n"},
 			{"a client whom affinity knows", `(map affinity-\S*/1h0m0s \{(?:\n\t\t.*)*\n\t\ttimeout \S+\n)`, "$1\t\telements = { 10.244.9.9 expires 59m : 10.244.1.70 }\n"},
 		},
+		ir.ModeIPTables: {
+			{"rules with counters", `^-A`, "[12:345] -A"},
+			{"a comment", `^-A KUBE-SERVICES `, `-A KUBE-SERVICES -m comment --comment "here we are"` + "\n$0"},
+			{"a state that does not come", `^-A KUBE-SERVICES `, "-A KUBE-SERVICES -m conntrack --ctstate INVALID -j DROP\n$0"},
+		},
 	} {
 		programs := demoPrograms(t, mode)
 		texts := dumps(t, programs)
@@ -190,5 +249,16 @@ func TestDumpsThatAreEqual(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// What packets meet besides the rules that are compared is named.
+func TestDumpsNameOthers(t *testing.T) {
+	programs := demoPrograms(t, ir.ModeIPTables)
+	texts := dumps(t, programs)
+	texts[0] = "*raw\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -j NOTRACK\nCOMMIT\n" + strings.Replace(texts[0], "*filter\n", "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -s 1.2.3.4/32 -j ACCEPT\n", 1)
+	want := []string{"table filter chain FORWARD: 1 rules of others", "table filter chain FORWARD: policy DROP", "table raw: 1 rules of others"}
+	if p := proved(t, programs, texts...); !slices.Equal(p.LeftOut, want) {
+		t.Errorf("named: %q, want %q", p.LeftOut, want)
 	}
 }

@@ -1,9 +1,11 @@
 package iptables
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
@@ -18,17 +20,41 @@ func (r *Ruleset) Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome 
 }
 
 // Evaluator answers for many packets what the rules do to them. The rules do not
-// change. It may be asked by several goroutines.
-type Evaluator struct{ walker *Walker }
+// change. It may be asked by several goroutines. What it cannot follow as the kernel
+// would is a doubt, never a match or none.
+type Evaluator struct {
+	walker *Walker
+	doubts []string
+}
 
 // NewEvaluator indexes the rules, which costs what they are.
 func NewEvaluator(r *Ruleset, own *sim.Own) *Evaluator {
-	return &Evaluator{r.Walker(own, nil)}
+	e := &Evaluator{walker: r.Walker(own, nil)}
+	for _, t := range r.Tables() {
+		for _, chain := range t.Pinned {
+			e.doubts = append(e.doubts, fmt.Sprintf("table %s: a chain of others leads to %s", t.Name, chain))
+		}
+	}
+	return e
 }
+
+// Doubts returns what cannot be said of single packets.
+func (e *Evaluator) Doubts() []string { return e.doubts }
 
 // Outcome is Eval; it tells cuts what the packet was compared with.
 func (e *Evaluator) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
-	return outcome(e.walker.journey(Packet{Packet: pkt, Chance: 1, Cuts: cuts}))
+	ways := func(known []sim.Remembered) []sim.Way {
+		ends := e.walker.journey(Packet{Packet: pkt, Chance: 1, Cuts: cuts, known: known})
+		ways := make([]sim.Way, len(ends))
+		for i := range ends {
+			ways[i] = ends[i].way()
+			if ends[i].Redirected {
+				cuts.Doubt("table nat: a packet is redirected to an address that depends on the interface")
+			}
+		}
+		return ways
+	}
+	return sim.WithAffinity(ways(nil), ways, func(what string) { cuts.Doubt("table nat: " + what) })
 }
 
 // Destinations calls yield for the prefixes that destinations of packets are
@@ -80,11 +106,34 @@ type Packet struct {
 	Translated bool     // its destination was translated by another than a rule
 	SNAT       bool     // it is masqueraded
 	Redirected bool     // to an address of this node, whatever Dst says
-	Affinity   bool     // a list of clients was asked
 	Fate       Target   // what the last built-in chain said: Accept, Drop, Reject, or Continue if nothing
 
 	Chance float64   // of having come this way, of 1
 	Cuts   *sim.Cuts // what it is compared with is told to; nil: nobody
+
+	known       []sim.Remembered // what lists know of the client
+	memory      []sim.Remembered // what they came to know on the way
+	asked, knew []sim.Memory     // lists that did not know it, and that did
+	hook        string           // the built-in chain
+	trip        *trip            // shared by all ways of the packet
+}
+
+// trip is how far all ways of a packet together have come.
+type trip struct{ rules, ways, depth int }
+
+// way is what became of a packet, at the end of it.
+func (t *Packet) way() sim.Way {
+	w := sim.Way{Chance: sim.Chance{Weight: t.Chance}, Memory: t.memory, Asked: t.asked, Knew: t.knew}
+	switch {
+	case t.Fate == Drop:
+		w.Fate = sim.Dropped
+	case t.Fate == Reject:
+		w.Fate = sim.Rejected
+	case t.DNAT || t.SNAT:
+		w.Fate = sim.Accepted
+		w.Destination = sim.Destination{AddrPort: netip.AddrPortFrom(t.Dst, t.Port), SNAT: t.SNAT}
+	}
+	return w
 }
 
 // Walker leads packets through the chains of a Ruleset.
@@ -92,12 +141,21 @@ type Walker struct {
 	own         *sim.Own
 	has         func(p *Packet, set InSet) bool
 	filter, nat map[string]*chain // by name, the built-in ones included
+
+	mostRules, mostWays int // of one packet: more than rules of their number have without going in circles
 }
+
+// mostDepth is how deep chains may call each other. In nf_tables they may 16.
+const mostDepth = 64
 
 // Walker returns one for a node with its own addresses, and whose ipsets has
 // looks into; nil where there are none. It costs what the rules are.
 func (r *Ruleset) Walker(own *sim.Own, has func(p *Packet, set InSet) bool) *Walker {
-	return &Walker{own: own, has: has, filter: index(&r.Filter), nat: index(&r.Nat)}
+	n := 0
+	for _, size := range r.Size() {
+		n += size
+	}
+	return &Walker{own: own, has: has, filter: index(&r.Filter), nat: index(&r.Nat), mostRules: 1<<12 + 8*n, mostWays: 1<<12 + n}
 }
 
 // Filter returns what may have become of a packet behind a built-in chain of the
@@ -115,6 +173,7 @@ func (e *Walker) journey(t Packet) []Packet {
 	if fromNode {
 		first = "OUTPUT"
 	}
+	t.trip = &trip{}
 	ways := e.Nat(first, t)
 	ends := make([]Packet, 0, len(ways))
 	for _, t := range ways {
@@ -130,10 +189,22 @@ func (e *Walker) journey(t Packet) []Packet {
 		begun := len(ends)
 		ends = append(ends, t)
 		for _, h := range hooks {
+			if h == "INPUT" && fromNode { // over the loopback interface
+				for i := range ends[begun:] {
+					ends[begun+i].In = "lo"
+				}
+			}
 			ends = e.all(e.filter, h, ends, begun)
 		}
-		if !e.own.Has(t.Dst) || fromNode { // else delivered, and sent by no interface
-			ends = e.all(e.nat, "POSTROUTING", ends, begun)
+		if e.own.Has(t.Dst) && !fromNode { // delivered, and sent by no interface
+			ends = e.all(e.nat, "INPUT", ends, begun)
+			continue
+		}
+		ends = e.all(e.nat, "POSTROUTING", ends, begun)
+		for i := range ends[begun:] {
+			if t := &ends[begun+i]; t.Mark&e.own.Mark != 0 && t.Fate != Drop && t.Fate != Reject {
+				t.Cuts.Doubt(fmt.Sprintf("table nat, chain POSTROUTING: a packet leaves with the mark 0x%x, which others may see", t.Mark&e.own.Mark))
+			}
 		}
 	}
 	return ends
@@ -159,30 +230,40 @@ func (e *Walker) all(table map[string]*chain, name string, ways []Packet, from i
 // builtIn appends to ends what may have become of t behind a built-in chain:
 // at least one packet.
 func (e *Walker) builtIn(table map[string]*chain, name string, t Packet, ends []Packet) []Packet {
-	t.Fate = Continue
+	t.Fate, t.hook = Continue, name
+	if t.trip == nil {
+		t.trip = &trip{}
+	}
 	return e.walk(table[name], 0, t, ends)
 }
 
 // walk appends to ends what may have become of t behind the rules of a chain
 // from one on. Who comes out with Continue goes on behind the jump to the chain.
 func (e *Walker) walk(c *chain, from int, t Packet, ends []Packet) []Packet {
+	if t.trip.depth++; t.trip.depth > mostDepth {
+		t.Cuts.GiveUp(fmt.Sprintf("table %s, chain %s: chains call each other more than %d deep", c.table, c.name, mostDepth))
+		t.trip.rules = e.mostRules
+	}
+	defer func() { t.trip.depth-- }()
 	at := e.begin(c, &t, from)
 	for i := at.next(); i >= 0; i = at.next() {
+		if t.trip.rules >= e.mostRules || t.trip.ways >= e.mostWays {
+			t.Cuts.GiveUp(fmt.Sprintf("table %s: a packet meets more rules than %d, or goes more ways than %d", c.table, e.mostRules, e.mostWays))
+			break
+		}
+		t.trip.rules++
 		r := &c.rules[i]
-		if !e.matches(r.Rule, &t) {
+		if !e.matches(c, r.Rule, &t) {
 			continue
 		}
+		if r.Target == Jump && r.to.missing {
+			c.doubt(r.Rule, &t, "chain "+r.Chain+" is not there")
+		}
 		taken := t
-		taken.Affinity = t.Affinity || r.Recent.Op != RecentNone
-		splits := r.OneIn > 1 || r.Recent.Op == RecentCheck
+		splits := r.OneIn > 1
 		if splits {
-			// Chance, or a list that does not hold the client, as for the first packet.
-			t.Affinity = t.Affinity || r.Recent.Op == RecentCheck
-			if r.OneIn > 1 {
-				taken.Chance /= float64(r.OneIn)
-			} else {
-				taken.Chance = 0
-			}
+			t.trip.ways++
+			taken.Chance /= float64(r.OneIn)
 			t.Chance -= taken.Chance
 		}
 		begun := len(ends)
@@ -204,6 +285,9 @@ func (e *Walker) walk(c *chain, from int, t Packet, ends []Packet) []Packet {
 				}
 			}
 		default:
+			if r.Target == SetMark {
+				e.ownMark(c, r.Rule, &t, r.XMark.Mask|r.XMark.Value)
+			}
 			taken = decide(r.Rule, taken)
 			switch {
 			case taken.Fate != Continue:
@@ -255,16 +339,21 @@ func decide(r *Rule, t Packet) Packet {
 // matches reports whether all matches of a rule hold. The destination is looked
 // at first: it tells most packets apart. It and the port are the packet's own
 // only until they are translated.
-func (e *Walker) matches(r *Rule, t *Packet) bool {
+func (e *Walker) matches(c *chain, r *Rule, t *Packet) bool {
 	if r.Raw != "" {
-		t.Cuts.Doubt(r.Raw)
+		c.doubt(r, t, "")
 		return false
 	}
 	holds := func(m Match, match bool) bool { return match != (r.Not&m != 0) }
 	if r.Dst.IsValid() && !holds(Dst, r.Dst.Contains(t.Dst)) ||
-		r.Protocol != 0 && r.Protocol != t.Protocol ||
-		r.Mark.Mask != 0 && !holds(MarkMatch, t.Mark&r.Mark.Mask == r.Mark.Value) {
+		r.Protocol != 0 && r.Protocol != t.Protocol {
 		return false
+	}
+	if r.Mark.Mask != 0 {
+		e.ownMark(c, r, t, r.Mark.Mask)
+		if !holds(MarkMatch, t.Mark&r.Mark.Mask == r.Mark.Value) {
+			return false
+		}
 	}
 	if r.States != 0 {
 		state := New
@@ -287,6 +376,9 @@ func (e *Walker) matches(r *Rule, t *Packet) bool {
 		}
 	}
 	if r.In != "" {
+		if t.hook == "POSTROUTING" {
+			c.doubt(r, t, "asks for the input interface of what leaves")
+		}
 		with := inputInterface(r.In)
 		t.Cuts.Interface(with)
 		if !holds(In, with.Holds(t.In)) {
@@ -302,16 +394,67 @@ func (e *Walker) matches(r *Rule, t *Packet) bool {
 	if r.SrcLocal && !holds(SrcType, e.own.HasSource(t.Src, t.Cuts)) {
 		return false
 	}
-	return r.Rare == nil || r.Rare.holds(e, t) // not Bridged always holds: a sim.Packet comes in by a routed interface
-}
-
-func (m InSet) holds(e *Walker, p *Packet) bool {
-	if e.has == nil {
-		p.Cuts.Doubt("ipset " + m.Set)
+	switch r.Rare.(type) {
+	case InSet, Balanced:
+		if e.has == nil {
+			c.doubt(r, t, "what ipsets hold, and ipvs takes, is not known")
+		}
+	}
+	if r.Rare != nil && !r.Rare.holds(e, t) { // not Bridged always holds: a sim.Packet comes in by a routed interface
 		return false
 	}
-	return e.has(p, m)
+	return r.Recent.holds(t)
 }
+
+// holds asks the list for the client, or enters it there.
+func (r *Recent) holds(t *Packet) bool {
+	switch r.Op {
+	case RecentSet:
+		t.memory = append(slices.Clip(t.memory), sim.Remembered{In: r.Name})
+	case RecentCheck:
+		m := sim.Memory{Name: r.Name, Timeout: time.Duration(r.Seconds) * time.Second}
+		if r.Seconds == 0 {
+			m.Timeout = sim.Forever
+		}
+		if !slices.Contains(t.known, sim.Remembered{In: r.Name}) {
+			t.asked = append(slices.Clip(t.asked), m)
+			return false
+		}
+		t.knew = append(slices.Clip(t.knew), m)
+	}
+	return true
+}
+
+// ownMark doubts bits of the mark that others may have set, or look at.
+func (e *Walker) ownMark(c *chain, r *Rule, t *Packet, bits uint32) {
+	if others := bits &^ e.own.Mark; others != 0 {
+		c.doubt(r, t, fmt.Sprintf("bits of the mark that are not the proxy's: 0x%x", others))
+	}
+}
+
+// doubt notes that what becomes of a packet is not known from a rule on.
+func (c *chain) doubt(r *Rule, t *Packet, why string) {
+	if t.Cuts == nil {
+		return
+	}
+	text := r.Raw
+	if text == "" {
+		text = strings.TrimSpace(string(r.Append(nil, familyOf(t.Src))))
+	}
+	if why != "" {
+		text += ": " + why
+	}
+	t.Cuts.Doubt(fmt.Sprintf("table %s, chain %s: %s", c.table, c.name, text))
+}
+
+func familyOf(a netip.Addr) ir.Family {
+	if a.Is4() {
+		return ir.IPv4
+	}
+	return ir.IPv6
+}
+
+func (m InSet) holds(e *Walker, p *Packet) bool { return e.has != nil && e.has(p, m) }
 
 func (m Balanced) holds(_ *Walker, p *Packet) bool { return p.Balanced == ir.Match(m) }
 
@@ -321,27 +464,4 @@ func (Counted) holds(*Walker, *Packet) bool { return true }
 func inputInterface(pattern string) sim.Interface {
 	name, prefix := strings.CutSuffix(pattern, "+")
 	return sim.Interface{Name: name, Prefix: prefix}
-}
-
-// outcome says of all ends together what the packet met.
-func outcome(ends []Packet) sim.Outcome {
-	chances := make([]sim.Chance, len(ends))
-	affinity := false
-	for i, t := range ends {
-		c := sim.Chance{Weight: t.Chance}
-		switch {
-		case t.Fate == Drop:
-			c.Fate = sim.Dropped
-		case t.Fate == Reject:
-			c.Fate = sim.Rejected
-		case t.DNAT || t.SNAT:
-			c.Fate = sim.Accepted
-			c.Destination = sim.Destination{AddrPort: netip.AddrPortFrom(t.Dst, t.Port), SNAT: t.SNAT}
-			affinity = affinity || t.Affinity
-		}
-		chances[i] = c
-	}
-	o := sim.Shared(chances)
-	o.Affinity = affinity
-	return o
 }

@@ -14,6 +14,9 @@ import (
 // what the jump wants besides. A packet is then compared with what tells it
 // apart, and not with what the tree is made of.
 type chain struct {
+	table, name string
+	missing     bool // a rule jumps to it, and it is not there
+
 	rules []step
 	index *lookup // nil: all rules are looked at
 }
@@ -49,11 +52,14 @@ func index(t *Table) map[string]*chain { return indexed(t, longChain) }
 // indexed is index with another longChain; 0: rules stay in the chain in which they
 // are, and all are looked at.
 func indexed(t *Table, long int) map[string]*chain {
-	x := indexer{long: long, rules: make(map[string][]Rule, len(t.Chains)), refs: map[string]int{}, made: map[string]*chain{}}
+	x := indexer{table: t.Name, long: long, rules: make(map[string][]Rule, len(t.Chains)), refs: map[string]int{}, made: map[string]*chain{}}
 	for _, c := range t.Chains {
 		x.rules[c.Name] = c.Rules
 	}
 	for _, j := range t.Jumps {
+		if t.Dormant {
+			break // no packet comes here
+		}
 		x.rules[j.Chain] = append(slices.Clip(x.rules[j.Chain]), j.Rule)
 	}
 	for _, rules := range x.rules {
@@ -74,6 +80,7 @@ var builtInChains = [...]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POS
 
 // indexer makes chains.
 type indexer struct {
+	table string
 	long  int
 	rules map[string][]Rule
 	refs  map[string]int // jumps to each chain
@@ -85,9 +92,11 @@ func (x *indexer) chain(name string) *chain {
 	if c := x.made[name]; c != nil {
 		return c
 	}
-	c := &chain{}
+	c := &chain{table: x.table, name: name}
 	x.made[name] = c
-	x.add(c, x.rules[name], nil)
+	rules, there := x.rules[name]
+	c.missing = !there && !builtIn(name)
+	x.add(c, rules, nil)
 	if x.long > 0 && len(c.rules) >= x.long {
 		c.index = newLookup(c.rules)
 	}
@@ -127,7 +136,10 @@ func (x *indexer) leadsOn(jump *Rule) bool {
 	if !jump.Equal(&plain) {
 		return false
 	}
-	rules := x.rules[jump.Chain]
+	rules, there := x.rules[jump.Chain]
+	if !there {
+		return false
+	}
 	for i := range rules {
 		if !narrows(&rules[i]) || rules[i].Target == Return {
 			return false

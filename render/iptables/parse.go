@@ -2,10 +2,12 @@ package iptables
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"math"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -103,6 +105,9 @@ func (p *Parser) begin(name string) {
 	for _, t := range p.found.Tables() {
 		if t.Name == name {
 			p.table = t
+			if len(t.Chains)+len(t.Jumps) > 0 && p.err == nil {
+				p.err = fmt.Errorf("line %d: table %s is there twice", p.lines, name)
+			}
 		}
 	}
 }
@@ -140,10 +145,20 @@ func (p *Parser) keep(s string) string {
 
 func ours(chain string) bool { return Owned(chain) || chain == chainFirewall }
 
+// counters are those before a rule, of iptables-save -c.
+var counters = regexp.MustCompile(`^\[\d+:\d+\] `)
+
 func (p *Parser) line(line string) error {
+	if line[0] == '[' {
+		line = counters.ReplaceAllString(line, "")
+	}
 	switch {
+	case line[0] == '#', line == "COMMIT":
 	case line[0] == ':':
 		name, _, _ := strings.Cut(line[1:], " ")
+		if _, twice := p.chains[name]; twice {
+			return fmt.Errorf("chain %s is there twice", name)
+		}
 		if ours(name) {
 			name = p.keep(name)
 			p.chains[name] = len(p.table.Chains)
@@ -173,6 +188,8 @@ func (p *Parser) line(line string) error {
 		default:
 			p.table.Jumps = append(p.table.Jumps, h)
 		}
+	default:
+		return errors.New("is nothing that iptables-save prints")
 	}
 	return nil
 }
@@ -197,22 +214,26 @@ func builtIn(chain string) bool {
 // parseRule reads the text of a rule behind its chain. Whatever it does not
 // know makes the whole rule Raw; its target stays known, for who follows jumps.
 func parseRule(f ir.Family, text string) Rule {
-	p := ruleParser{family: f, rest: text}
+	var options [24]string
+	var matches [8]string
+	p := ruleParser{family: f, rest: text, options: options[:0], matches: matches[:0]}
 	for {
 		word, ok := p.next()
 		if !ok {
 			break
 		}
 		if word == "!" {
+			p.bad = p.bad || p.not
 			p.not = true
 			continue
 		}
-		if !p.option(word) {
+		if word != "-m" && slices.Contains(p.options, word) || !p.option(word) {
 			p.bad = true
 		}
 		p.not = false
+		p.options = append(p.options, word)
 	}
-	if p.bad || !p.complete() {
+	if p.bad || p.not || !p.complete() {
 		return Rule{Raw: text, Target: p.rule.Target, Chain: p.rule.Chain}
 	}
 	return p.rule
@@ -225,6 +246,9 @@ type ruleParser struct {
 	not    bool // the next option is negated
 	bad    bool
 	reap   bool
+
+	options []string // that came, each once
+	matches []string // that -m loaded
 }
 
 // next returns the next word, without the quotes that the tools put around some.
@@ -315,7 +339,7 @@ func (p *ruleParser) option(word string) bool {
 		r.Protocol, ok = ir.ParseProtocol(p.value())
 		return ok
 	case "-m":
-		p.value() // its options say what it is
+		p.matches = append(p.matches, p.value())
 	case "--dport":
 		return p.ports()
 	case "--comment":
@@ -435,6 +459,14 @@ func (p *ruleParser) recent(word string) bool {
 // parameter with the match or target that it is for, and none without effect.
 func (p *ruleParser) complete() bool {
 	r := &p.rule
+	for _, m := range p.matches {
+		if !p.used(m) {
+			return false
+		}
+	}
+	if r.OneIn > 1 && r.Recent.Op != RecentNone {
+		return false // which comes first, matters
+	}
 	if r.Recent.Op == RecentNone && r.Recent != (Recent{}) || p.reap != (r.Recent.Op == RecentCheck) {
 		return false
 	}
@@ -448,6 +480,40 @@ func (p *ruleParser) complete() bool {
 		(r.Target == Masquerade || !r.RandomFully) &&
 		r.OneIn != 1 &&
 		isWord(r.In) && isWord(r.Chain) && isWord(r.Recent.Name)
+}
+
+// used reports whether a match that -m loads is one of ours, with the options that
+// make it one: others match without any.
+func (p *ruleParser) used(match string) bool {
+	r := &p.rule
+	switch match {
+	case "tcp", "udp", "sctp":
+		protocol, _ := ir.ParseProtocol(match)
+		return r.Protocol == protocol
+	case "comment":
+		return r.Comment != ""
+	case "conntrack":
+		return r.States != 0
+	case "mark":
+		return r.Mark.Mask != 0
+	case "addrtype":
+		return r.SrcLocal || r.DstLocal
+	case "statistic":
+		return r.OneIn > 1
+	case "recent":
+		return r.Recent.Op != RecentNone
+	case "physdev":
+		return r.Not&Bridged != 0
+	}
+	switch r.Rare.(type) {
+	case InSet:
+		return match == "set"
+	case Balanced:
+		return match == "ipvs"
+	case Counted:
+		return match == "nfacct"
+	}
+	return false
 }
 
 // isWord reports whether the tools read s as one word.

@@ -87,7 +87,7 @@ func NewEvaluator(r *Ruleset, own *sim.Own) *Evaluator {
 	}
 	for _, l := range e.sets {
 		for _, a := range l.Remembered {
-			e.seen.write(remembered{l.Name, a})
+			e.seen.write(sim.Remembered{In: l.Name, To: a})
 		}
 	}
 	return e
@@ -165,21 +165,24 @@ func (e *Evaluator) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
 	if e.flags != "" {
 		cuts.Doubt(fmt.Sprintf("table %s: flag %s", e.name, e.flags))
 	}
-	var chances []sim.Chance
-	var stay affinity
-	e.paths(pkt, cuts, nil, func(w *walk, fate sim.Fate) {
-		c := w.chance(fate)
-		chances = append(chances, c)
-		stay.path(w, c)
+	var reads []read
+	ways := func(known []sim.Remembered) (all []sim.Way) {
+		e.paths(pkt, cuts, known, func(w *walk) {
+			all = append(all, w.way)
+			reads = append(reads, w.reads...)
+		})
+		return all
+	}
+	o := sim.WithAffinity(ways(nil), ways, func(what string) {
+		cuts.Doubt("table " + e.name + ": " + what)
 	})
-	o := sim.Shared(chances)
-	stay.settle(&o, e, pkt, cuts)
+	e.seen.asked(reads, o.Destinations)
 	return o
 }
 
 // paths walks a packet that is known in some maps along every path that chance may
 // take.
-func (e *Evaluator) paths(pkt sim.Packet, cuts *sim.Cuts, known []remembered, visit func(w *walk, fate sim.Fate)) {
+func (e *Evaluator) paths(pkt sim.Packet, cuts *sim.Cuts, known []sim.Remembered, visit func(*walk)) {
 	var path []choicePoint
 	for n := 0; ; n++ {
 		if n == e.mostPaths {
@@ -187,12 +190,12 @@ func (e *Evaluator) paths(pkt sim.Packet, cuts *sim.Cuts, known []remembered, vi
 			return
 		}
 		w := &walk{Evaluator: e, pkt: pkt, cuts: cuts, src: pkt.Src, dst: pkt.Dst, port: pkt.Port, path: path, known: known}
-		fate := w.fate()
+		w.way.Chance = w.chance(w.fate())
 		if w.rules > e.mostRules {
 			cuts.GiveUp(fmt.Sprintf("table %s: a packet meets more rules than %d, some again and again", e.name, e.mostRules))
 			return
 		}
-		visit(w, fate)
+		visit(w)
 		// The next path: the last choice that has another value takes it.
 		path = w.path
 		for len(path) > 0 && path[len(path)-1].taken+1 >= path[len(path)-1].of {
@@ -231,11 +234,9 @@ type walk struct {
 	depth int           // of calls
 	rules int           // how many it met
 
-	known  []remembered // what maps know of the client
-	hits   []string     // the maps that were asked and knew it
-	missed []string     // those that did not
-	reads  []read       // those of them that have addresses
-	writes []remembered // what rules remember of it
+	known []sim.Remembered // what sets know of the client
+	way   sim.Way
+	reads []read // maps that were asked for an address
 }
 
 // doubt notes that what becomes of the packet is not known from here on.

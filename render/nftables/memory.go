@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,17 +12,10 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// Maps that rules fill hold clients of connections before. A packet is walked as
-// that of a client whom none knows; then once more for each of the ways that it
-// took, as the same client's next one, with what rules remembered on the way. If
-// that leads to the same backend the client sticks to it. And whatever a map
-// may hold, it must lead nowhere but to backends of those who look into it.
-
-// remembered is a client in a set that rules fill, or what a map says of it.
-type remembered struct {
-	set string
-	to  netip.Addr // of maps
-}
+// Sets that rules fill hold clients of connections before. A packet is walked as that
+// of a client whom none knows; sim.WithAffinity walks it again with one who is known.
+// And whatever a map may hold, it must lead nowhere but to backends of those who
+// look into it.
 
 // recall looks the client up in a set that rules fill.
 func (w *walk) recall(l *indexed, terms []Term) *Element {
@@ -33,15 +27,14 @@ func (w *walk) recall(l *indexed, terms []Term) *Element {
 	case l.Size > 0 && l.Size < MostClients:
 		w.doubt("set %s: has room for %d clients only", l.Name, l.Size)
 	}
+	m := sim.Memory{Name: l.Name, Timeout: l.forgets(), Leads: l.Data != NoData}
 	for _, k := range w.known {
-		if k.set == l.Name {
-			w.hits = append(w.hits, l.Name)
-			return &Element{To: netip.AddrPortFrom(k.to, 0)}
+		if k.In == l.Name {
+			w.way.Knew = append(w.way.Knew, m)
+			return &Element{To: netip.AddrPortFrom(k.To, 0)}
 		}
 	}
-	if !slices.Contains(w.missed, l.Name) {
-		w.missed = append(w.missed, l.Name)
-	}
+	w.way.Asked = append(w.way.Asked, m)
 	return nil
 }
 
@@ -59,111 +52,23 @@ func (u Update) run(w *walk) step {
 		w.doubt("set %s: a rule fills it with other than clients", u.Map)
 	}
 	w.needs(u.Key.Field)
-	r := remembered{set: u.Map}
+	r := sim.Remembered{In: u.Map}
 	if l.Data != NoData {
 		if l.Data != AddrData || typeOf(u.Data.Field) != TypeAddr {
 			w.doubt("map %s: a rule fills it with other than addresses", u.Map)
 		}
 		w.needs(u.Data.Field)
-		r.to = w.addr(u.Data.Field)
+		r.To = w.addr(u.Data.Field)
 	}
-	w.writes = append(w.writes, r)
+	w.way.Memory = append(w.way.Memory, r)
 	w.seen.write(r)
 	return next
-}
-
-// affinity is what maps make of a client's next connection.
-type affinity struct {
-	paths  []stay
-	missed []string
-	reads  []read
-}
-
-// stay is one way of a packet, and what was remembered on it.
-type stay struct {
-	to     sim.Destination
-	writes []remembered
 }
 
 // read is a map of addresses, and the port to which its answer leads.
 type read struct {
 	set  string
 	port uint16
-}
-
-// path notes what a walk came to.
-func (a *affinity) path(w *walk, c sim.Chance) {
-	for _, set := range w.missed {
-		if !slices.Contains(a.missed, set) {
-			a.missed = append(a.missed, set)
-		}
-	}
-	for _, r := range w.reads {
-		if !slices.Contains(a.reads, r) {
-			a.reads = append(a.reads, r)
-		}
-	}
-	if c.Fate == sim.Accepted {
-		a.paths = append(a.paths, stay{c.Destination, w.writes})
-	}
-}
-
-// settle enters the affinity in the Outcome of all paths together.
-func (a *affinity) settle(o *sim.Outcome, e *Evaluator, pkt sim.Packet, cuts *sim.Cuts) {
-	doubt := func(format string, args ...any) {
-		cuts.Doubt("table " + e.name + ": " + fmt.Sprintf(format, args...))
-	}
-	sticky := 0
-	for _, p := range a.paths {
-		if len(p.writes) == 0 {
-			continue
-		}
-		hit, missed := false, false
-		e.paths(pkt, cuts, p.writes, func(w *walk, fate sim.Fate) {
-			if len(w.hits) == 0 {
-				missed = true
-				return
-			}
-			hit = true
-			if fate != sim.Accepted || w.chance(fate).Destination != p.to {
-				doubt("set %s: leads a client that it knows elsewhere than before", w.hits[0])
-			}
-			timeout := e.sets[w.hits[0]].forgets()
-			if o.Timeout != 0 && o.Timeout != timeout {
-				doubt("set %s: forgets after %s, others after %s", w.hits[0], timeout, o.Timeout)
-			}
-			o.Timeout = timeout
-		})
-		if hit && missed {
-			doubt("set %s: knows a client or not as chance has it", p.writes[0].set)
-		}
-		if hit {
-			sticky++
-		}
-	}
-	o.Affinity = sticky > 0
-	if sticky > 0 && sticky < len(a.paths) {
-		doubt("clients of some backends are remembered, of others not")
-	}
-	for _, set := range a.missed {
-		if e.sets[set].Data != NoData {
-			continue
-		}
-		e.paths(pkt, cuts, []remembered{{set: set}}, func(w *walk, fate sim.Fate) {
-			if len(w.hits) > 0 && (fate != o.Fate || fate == sim.Accepted && !slices.Contains(o.Destinations, w.chance(fate).Destination)) {
-				doubt("set %s: what becomes of a client that it knows becomes of no other", set)
-			}
-		})
-	}
-	if len(a.reads) > 0 {
-		to := make([]netip.AddrPort, len(o.Destinations))
-		for i, d := range o.Destinations {
-			to[i] = d.AddrPort
-		}
-		for _, r := range a.reads {
-			e.seen.read(r, to)
-		}
-	}
 }
 
 // forgets returns how long a set that rules fill holds a client.
@@ -181,35 +86,46 @@ const noTimeout = 1
 // by them.
 type memory struct {
 	lock    sync.Mutex
-	written map[remembered]bool
+	written map[sim.Remembered]bool
 	wanted  map[read][]netip.AddrPort // backends of all who look there
 }
 
-func (m *memory) write(r remembered) {
-	if !r.to.IsValid() {
+func (m *memory) write(r sim.Remembered) {
+	if !r.To.IsValid() {
 		return
 	}
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	if m.written == nil {
-		m.written = map[remembered]bool{}
+		m.written = map[sim.Remembered]bool{}
 	}
 	m.written[r] = true
 }
 
-func (m *memory) read(r read, to []netip.AddrPort) {
+// asked notes where those who look into maps may be led.
+func (m *memory) asked(reads []read, backends []sim.Destination) {
+	if len(reads) == 0 {
+		return
+	}
+	to := make([]netip.AddrPort, len(backends))
+	for i, d := range backends {
+		to[i] = d.AddrPort
+	}
+	slices.SortFunc(reads, func(a, b read) int { return cmp.Or(strings.Compare(a.set, b.set), cmp.Compare(a.port, b.port)) })
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	if m.wanted == nil {
 		m.wanted = map[read][]netip.AddrPort{}
 	}
-	if known, ok := m.wanted[r]; ok {
-		if slices.Equal(known, to) {
-			return
+	for _, r := range slices.Compact(reads) {
+		known, ok := m.wanted[r]
+		switch {
+		case !ok:
+			m.wanted[r] = to
+		case !slices.Equal(known, to):
+			m.wanted[r] = slices.DeleteFunc(slices.Clone(known), func(a netip.AddrPort) bool { return !slices.Contains(to, a) })
 		}
-		to = slices.DeleteFunc(slices.Clone(known), func(a netip.AddrPort) bool { return !slices.Contains(to, a) })
 	}
-	m.wanted[r] = to
 }
 
 // mostTold is how many doubts about maps are told.
@@ -222,7 +138,7 @@ func (e *Evaluator) Doubts() (all []string) {
 	defer e.seen.lock.Unlock()
 	by := map[string][]netip.Addr{}
 	for w := range e.seen.written {
-		by[w.set] = append(by[w.set], w.to)
+		by[w.In] = append(by[w.In], w.To)
 	}
 	for r, to := range e.seen.wanted {
 		for _, a := range by[r.set] {
