@@ -152,11 +152,26 @@ func (b *builder) sending(kind ir.Kind, p *port, n *endpointCounts, endpoints []
 			b.s.InternalLocal || (external && b.s.policy(ir.NodePort) == ir.Local))
 	}
 	out.selections = [...]selection{ir.Cluster: c.cluster, ir.Local: c.local}
-	out.routes = b.t.routes[routeKey{kind.External(), out.policy, c.cluster.n > 0, c.local.n > 0}]
+	key := routeKey{kind.External(), out.policy, c.cluster.n > 0, c.local.n > 0}
+	if out.routes = b.t.routes[key]; key.external && key.policy == ir.Local {
+		out.routes = b.credited(out.routes)
+	}
 	if !ir.RoutesAll(out.routes) {
 		b.otherwise(&out, kind, p, n, &c, endpoints)
 	}
 	return out
+}
+
+// credited returns routes that the Service's own field decided, with the Service
+// named in their origins.
+func (b *builder) credited(routes []ir.Route) []ir.Route {
+	routes = slices.Clone(routes)
+	for i := range routes {
+		if o := &routes[i].Origin; o.Object == "" {
+			o.Object = b.s.object
+		}
+	}
+	return routes
 }
 
 // otherwise says what happens to sources without a route, and why: endpoints only

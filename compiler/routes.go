@@ -10,7 +10,9 @@ type routeKey struct {
 }
 
 // routeTable makes the routes for every key, once for all Services. In them
-// Route.Pool is still the pool's policy; builder.rebase makes it an index.
+// Route.Pool is still the pool's policy; builder.rebase makes it an index. Where
+// the Service's own field decides, Local being no default, their origins name no
+// object; builder.credited does.
 func (t *nodeTarget) routeTable() map[routeKey][]ir.Route {
 	table := map[routeKey][]ir.Route{}
 	bools := [...]bool{false, true}
@@ -70,17 +72,16 @@ func (t *nodeTarget) internalRoutes(policy ir.Policy, cluster, local bool) []ir.
 
 // externalRoutes returns those of all other frontends (PKT-3 to PKT-6).
 func (t *nodeTarget) externalRoutes(policy ir.Policy, cluster, local bool) []ir.Route {
-	origin := ir.Origin{Object: "default", Field: "externalTrafficPolicy"}
 	switch {
 	case !t.caps.Has(ir.KeepsClient):
 		return t.single(policy, cluster, local, true, t.modeOrigin("connections come from the node"))
 	case !t.caps.Has(ir.Masquerades):
 		return t.single(policy, cluster, local, false, t.modeOrigin("the client's address is kept"))
 	case policy == ir.Cluster:
-		origin.Reason = "externalTrafficPolicy Cluster: masqueraded, so that replies come back this way"
-		return t.single(policy, cluster, local, true, origin)
+		return t.single(policy, cluster, local, true, ir.Origin{Object: "default", Field: "externalTrafficPolicy",
+			Reason: "externalTrafficPolicy Cluster: masqueraded, so that replies come back this way"})
 	}
-	origin.Reason = "externalTrafficPolicy Local: the client's address is kept"
+	origin := ir.Origin{Field: "spec.externalTrafficPolicy", Reason: "externalTrafficPolicy Local: the client's address is kept"}
 	outside := t.single(policy, cluster, local, false, origin)
 	if t.caps.Has(ir.LocalFallback) || !cluster {
 		return outside

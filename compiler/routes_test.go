@@ -63,6 +63,38 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
+// Local is no default: where it decides, the Service that says so is named. Cluster
+// is, and its routes are those of all Services.
+func TestRoutesNameTheFieldThatDecides(t *testing.T) {
+	decides := func(mode ir.Mode, changes ...change) (decides []string) {
+		web := newService("web", append(changes, nodePort(30080))...)
+		programs, _ := compileFor(t, newConfig(mode), web, slice("web-1", "10.1.0.1", "10.2.0.1"))
+		for _, f := range only(t, programs.IPv4).Frontends {
+			for _, r := range f.Routes {
+				if f.Kind == ir.NodePort {
+					decides = append(decides, r.From.String()+": "+r.Origin.Object+": "+r.Origin.Field)
+				}
+			}
+		}
+		return decides
+	}
+	const field = "Service ns/web: spec.externalTrafficPolicy"
+	for _, c := range []struct {
+		name string
+		got  []string
+		want []string
+	}{
+		{"Cluster", decides(ir.ModeNFTables), []string{"any: default: externalTrafficPolicy"}},
+		{"Local", decides(ir.ModeNFTables, externalLocal), []string{"pods: config: clusterCIDR", "node: " + field, "any: " + field}},
+		{"Local, ipvs", decides(ir.ModeIPVS, externalLocal), []string{"any: " + field}},
+		{"Local, kernelspace", decides(ir.ModeKernelspace, externalLocal), []string{"any: config: mode"}},
+	} {
+		if d := cmp.Diff(c.want, c.got); d != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, d)
+		}
+	}
+}
+
 // Routes of a second port lead to the pools of that port.
 func TestPoolsOfSeveralPorts(t *testing.T) {
 	web := newService("web", externalLocal, ports(
