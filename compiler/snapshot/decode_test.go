@@ -266,8 +266,8 @@ func TestDecodeFillsIn(t *testing.T) {
 		{"given families stay", "{clusterIP: 10.0.0.1, ipFamilies: [IPv6]}", func(s *Service) {
 			s.ClusterIP, s.ClusterIPs, s.IPFamilies = "10.0.0.1", []string{"10.0.0.1"}, []string{"IPv6"}
 		}},
-		{"affinity timeout", "{sessionAffinity: ClientIP}", func(s *Service) { s.AffinityIP, s.AffinitySecs = true, 10800 }},
-		{"affinity timeout null", "{sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: null}}", func(s *Service) { s.AffinityIP, s.AffinitySecs = true, 10800 }},
+		{"affinity timeout", "{sessionAffinity: ClientIP}", func(s *Service) { s.AffinityIP = true }},
+		{"affinity timeout null", "{sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: null}}", func(s *Service) { s.AffinityIP = true }},
 		{"given affinity timeout", "{sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 7}}}", func(s *Service) { s.AffinityIP, s.AffinitySecs = true, 7 }},
 		{"protocol and target port", "{ports: [{port: 80}, {port: 53, protocol: UDP, targetPort: 5353}, {port: 1, targetPort: x}, {port: 2, targetPort: ''}]}", func(s *Service) {
 			s.Ports = []ServicePort{{Protocol: "TCP", Port: 80}, {Protocol: "UDP", Port: 53}, {Protocol: "TCP", Port: 1}, {Protocol: "TCP", Port: 2}}

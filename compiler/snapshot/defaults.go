@@ -35,8 +35,9 @@ func defaultNamespace(m *metav1.ObjectMeta) {
 }
 
 // defaultService fills in type, cluster IPs and families from one another,
-// protocols, target ports and the affinity timeout. Families come from all of
-// clusterIPs, so that a Service written by hand with two addresses is in both.
+// protocols and target ports. Families come from all of clusterIPs, so that a Service
+// written by hand with two addresses is in both. The affinity timeout is left to the
+// compiler, which says that it is the default.
 func defaultService(s *corev1.Service) {
 	defaultNamespace(&s.ObjectMeta)
 	spec := &s.Spec
@@ -51,9 +52,6 @@ func defaultService(s *corev1.Service) {
 	}
 	if len(spec.IPFamilies) == 0 {
 		spec.IPFamilies = familiesOf(spec.ClusterIPs)
-	}
-	if spec.SessionAffinity == corev1.ServiceAffinityClientIP {
-		defaultAffinity(spec)
 	}
 	for i := range spec.Ports {
 		p := &spec.Ports[i]
@@ -80,15 +78,6 @@ func familiesOf(ips []string) []corev1.IPFamily {
 		}
 	}
 	return out
-}
-
-func defaultAffinity(spec *corev1.ServiceSpec) {
-	c := spec.SessionAffinityConfig
-	if c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
-		return
-	}
-	seconds := corev1.DefaultClientIPServiceAffinitySeconds
-	spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
 }
 
 // defaultEndpointPorts fills in protocols and the empty name. A name that is
