@@ -65,15 +65,26 @@ func (v *view) externallyAccessible(p *port) bool {
 	return p.nodePort != 0 || v.addrs[len(v.addrs)-1].kind.External()
 }
 
-// skipped reports whether kube-proxy does not look at a Service (SNAP-1, SNAP-3).
-func skipped(s *snapshot.Service) bool {
-	return s.ProxyName || s.Type == "ExternalName" || s.ClusterIP == "" || s.ClusterIP == "None"
+// Skipped returns why kube-proxy does not look at a Service, with the field that says
+// so; empty for one that it looks at (SNAP-1, SNAP-3).
+func Skipped(s *snapshot.Service) string {
+	switch {
+	case s.ProxyName:
+		return "metadata.labels: service.kubernetes.io/service-proxy-name leaves it to another proxy"
+	case s.Type == "ExternalName":
+		return "spec.type: ExternalName is for DNS alone"
+	case s.ClusterIP == "None":
+		return "spec.clusterIP: None (headless) is for DNS alone, which gives the addresses of the endpoints"
+	case s.ClusterIP == "":
+		return "spec.clusterIP: is not given"
+	}
+	return ""
 }
 
 // service judges a Service and joins it with its endpoints. It returns nil for
 // one that is skipped.
 func (c *cluster) service(svc *snapshot.Service) *service {
-	if skipped(svc) {
+	if Skipped(svc) != "" {
 		return nil
 	}
 	s := &service{Service: svc, object: svc.Object}

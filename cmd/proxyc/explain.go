@@ -8,6 +8,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/render"
 )
@@ -19,7 +22,8 @@ type explainCmd struct {
 }
 
 // Run prints what the IR and the rules hold of one thing, with the Services
-// and fields behind it; it is a finding (exit 1) when that is nothing.
+// and fields behind it, or why a Service has no rules; it is a finding (exit 1) when
+// that is nothing.
 func (c *explainCmd) Run(e *env) error {
 	job, err := c.load(e)
 	if err != nil {
@@ -27,7 +31,7 @@ func (c *explainCmd) Run(e *env) error {
 	}
 	programs := job.compile()
 	s := newSubject(c.What)
-	found := false
+	found, hint := false, ""
 	err = buffered(e.stdout, func(w io.Writer) (err error) {
 		if found, err = s.writeIR(w, programs); err != nil {
 			return err
@@ -45,11 +49,19 @@ func (c *explainCmd) Run(e *env) error {
 		}
 		return err
 	})
+	if svc := job.snap.Service(s.service); !found && err == nil && svc != nil {
+		if why := compiler.Skipped(svc); why != "" {
+			found = true
+			_, err = fmt.Fprintf(e.stdout, "%s has no rules: %s\n", svc.Object, why)
+		} else {
+			hint = s.nearestPort(svc)
+		}
+	}
 	if err := job.finish(e, err); err != nil {
 		return err
 	}
 	if !found {
-		fmt.Fprintf(e.stderr, "%q: nothing on node %s in mode %s has this name\n", c.What, programs.IPv4.Node.Name, programs.IPv4.Node.Mode)
+		fmt.Fprintf(e.stderr, "%q: nothing on node %s in mode %s has this name%s\n", c.What, programs.IPv4.Node.Name, programs.IPv4.Node.Mode, hint)
 		return errFindings
 	}
 	return nil
@@ -86,6 +98,19 @@ func newSubject(what string) subject {
 		return subject{service: ir.Name{Namespace: text, Name: service}, name: port}
 	}
 	return subject{words: " " + strings.Join(strings.Fields(what), " ") + " "}
+}
+
+// nearestPort returns a hint at the port of a Service whose name is nearly that of the
+// subject; empty for none.
+func (s *subject) nearestPort(svc *snapshot.Service) string {
+	var names []string
+	for _, p := range svc.Ports {
+		names = append(names, p.Name)
+	}
+	if near := diag.Nearest(s.name, names); near != "" {
+		return fmt.Sprintf(" (did you mean %s:%s?)", s.service, near)
+	}
+	return ""
 }
 
 // isAddr reports whether the subject is an address or a port, of any kind.
