@@ -28,36 +28,44 @@ type bootFile struct {
 // was in force a little before does no harm.
 const keepEvery = 30 * time.Second
 
-// put puts in force what the file holds, and reports whether it is; removed is
-// told which frontends went. It makes no difference to what comes after if that
-// fails, or there is no file.
-func (b *bootFile) put(ctx context.Context, r *reconcile.Reconciler, mode ir.Mode, removed func([]ir.Match)) bool {
+// read returns what the file holds, and reports whether that can be put in force. It
+// makes no difference to what comes after if that fails, or there is no file.
+func (b *bootFile) read(mode ir.Mode) (programs ir.Programs, ok bool) {
 	if b == nil {
-		return false
+		return ir.Programs{}, false
 	}
 	data, err := b.files.ReadFile(b.path)
 	if err != nil {
 		if !os.IsNotExist(err) {
 			b.log.Error("what was last in force cannot be read", "file", b.path, "err", err)
 		}
-		return false
+		return ir.Programs{}, false
 	}
-	programs, err := ir.ReadJSON(strings.NewReader(string(data)))
+	programs, err = ir.ReadJSON(strings.NewReader(string(data)))
 	if err == nil && (programs.IPv4 == nil || programs.IPv6 == nil || programs.IPv4.Node.Mode != mode) {
 		err = fmt.Errorf("%s: is not for mode %s", b.path, mode)
 	}
-	if err == nil {
-		var done reconcile.Done
-		done, err = r.Replace(ctx, programs)
-		removed(done.Removed)
-		if err == nil {
-			b.log.Info("what was last in force is in force", "file", b.path, "operations", done.Operations.String())
-		}
-	}
 	if err != nil {
-		b.log.Error("what was last in force is left out", "file", b.path, "err", err)
+		b.leftOut(err)
 	}
-	return err == nil
+	return programs, err == nil
+}
+
+// put puts in force what the file held, and reports whether it is; removed is told
+// which frontends went.
+func (b *bootFile) put(ctx context.Context, r *reconcile.Reconciler, programs ir.Programs, removed func([]ir.Match)) bool {
+	done, err := r.Replace(ctx, programs)
+	removed(done.Removed)
+	if err != nil {
+		b.leftOut(err)
+		return false
+	}
+	b.log.Info("what was last in force is in force", "file", b.path, "operations", done.Operations.String())
+	return true
+}
+
+func (b *bootFile) leftOut(err error) {
+	b.log.Error("what was last in force is left out", "file", b.path, "err", err)
 }
 
 // offer notes that something else is in force now.

@@ -214,7 +214,6 @@ type daemon struct {
 	hosts      []string       // names of the node
 	configFile *File          // as it is in force
 	restarted  bool           // another configuration was in force before
-	hasRules   bool           // something is in force, of a configuration or a start before
 	refused    *refusedConfig // that came after this one
 	wrote      atomic.Bool    // it came as far as to write rules
 

@@ -60,6 +60,20 @@ func (d *daemon) proxy(ctx context.Context) error {
 	if d.previous.mode == d.cfg.ProxyMode() {
 		d.closeBefore()
 	}
+	var all sync.WaitGroup
+	defer all.Wait()
+	sourceCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	synced, first, err := d.source(sourceCtx, &all)
+	if err != nil {
+		return err
+	}
+	last, hasLast := d.boot.read(d.cfg.ProxyMode())
+	if !hasLast && !d.restarted { // there is nothing to go on with: a start that fails changes nothing
+		if err := <-first; err != nil {
+			return err
+		}
+	}
 	if err := d.settings(); err != nil {
 		return err
 	}
@@ -81,16 +95,12 @@ func (d *daemon) proxy(ctx context.Context) error {
 		Now:       time.Now, After: time.After,
 		Committing: d.flows.Committing,
 	}
-	d.hasRules = d.boot.put(ctx, r, d.cfg.ProxyMode(), d.flows.NoteRemoved) || d.restarted
+	hasRules := hasLast && d.boot.put(ctx, r, last, d.flows.NoteRemoved) || d.restarted
 	d.state.setInForce(dataplane.Applied)
-
-	var all sync.WaitGroup
-	defer all.Wait()
-	sourceCtx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	synced, err := d.source(sourceCtx, &all)
-	if err != nil {
+	if err := <-first; err != nil && !hasRules {
 		return err
+	} else if err != nil {
+		d.log.Error("the snapshot stays as it is", "err", err)
 	}
 	d.health.SetNotReady("waiting for the first objects")
 	select {

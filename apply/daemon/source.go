@@ -153,9 +153,10 @@ func logDiagnostic(log *slog.Logger, d diag.Diagnostic) {
 func latency(now, then time.Time) float64 { return max(0, now.Sub(then).Seconds()) }
 
 // source starts to fill the Store, and returns a channel that is closed when all
-// that there is at first is in it.
-func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (<-chan struct{}, error) {
-	synced := make(chan struct{})
+// that there is at first is in it; and one that is closed when it is known that this
+// can be read, or after the reason why not: an API server is waited for.
+func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (synced <-chan struct{}, first <-chan error, err error) {
+	filled, begun := make(chan struct{}), make(chan error, 1)
 	if paths := d.Snapshot; len(paths) > 0 {
 		name := strings.Join(paths, ", ")
 		files := &watch.Files{Paths: paths, Store: d.store, Log: d.log.Logger, Limit: d.SnapshotLimit, AllowEmpty: d.AllowEmpty, Again: d.snapshotAgain,
@@ -164,40 +165,42 @@ func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (<-chan struct
 					logDiagnostic(d.log.Logger, f)
 				}
 			}}
-		first, told := make(chan error, 1), false
-		inForce := sync.OnceFunc(func() { close(synced) })
+		inForce := sync.OnceFunc(func() { close(filled) })
+		told := false
 		all.Go(func() {
 			err := files.Run(ctx, func(err error) {
-				switch {
-				case err == nil:
+				why := ""
+				if err == nil {
 					inForce()
-					d.state.setRejected(name, "")
-				case told || d.hasRules: // what is in force stays
-					d.log.Error("the snapshot stays as it is", "err", err)
-					d.state.setRejected(name, err.Error())
-					err = nil
+				} else {
+					why = err.Error()
 				}
-				if !told {
+				d.state.setRejected(name, why)
+				switch {
+				case !told:
 					told = true
-					first <- err
+					if err != nil {
+						begun <- err
+					}
+					close(begun)
+				case err != nil: // what is in force stays
+					d.log.Error("the snapshot stays as it is", "err", err)
 				}
 			})
 			if err != nil {
 				d.log.Error("changes of the snapshot will not be seen", "err", err)
 			}
 		})
-		if err := <-first; err != nil {
-			return nil, err
-		}
 		d.health.SetNode(&serve.Node{}) // nobody says that it is not eligible
-		return synced, nil
+		return filled, begun, nil
 	}
 	api := &watch.API{NodeName: d.nodeName, Store: d.store, Log: d.log.Logger, NodeState: d.nodeState, Broken: d.state.setBroken,
 		Resync: d.cfg.ConfigSyncPeriod.Duration, Events: d.events, Contact: d.contact}
 	watch.Measure(&d.metrics.Client)
 	if err := api.Connect(d.cfg.ClientConnection, d.Master, "proxyc/"+d.Version); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	all.Go(func() { api.Run(ctx, func() { close(synced) }) })
-	return synced, nil
+	close(begun)
+	all.Go(func() { api.Run(ctx, func() { close(filled) }) })
+	return filled, begun, nil
 }

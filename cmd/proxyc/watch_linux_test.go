@@ -303,6 +303,50 @@ func TestWatchBootFrom(t *testing.T) {
 	w.holds(5*time.Second, "a", true)
 }
 
+// A start that fails for what it is to read changes nothing on the node, as apply
+// does; with a boot file it does not fail.
+func TestWatchReadsFirst(t *testing.T) {
+	w := newWatched(t, "nftables")
+	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "tcpEstablishedTimeout: 0s", "tcpEstablishedTimeout: 1h", 1))
+	timeout := func() (text string) {
+		if err := w.ns.Do(func() error {
+			data, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established")
+			text = strings.TrimSpace(string(data))
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	before, empty := timeout(), w.rules()
+	w.args = append(w.args, "--boot-from", w.file("boot"))
+	w.start("proxyc", "watch")
+	if err := w.wait(); err == nil || !strings.Contains(w.log.String(), "cluster.yaml: no such file") {
+		t.Fatalf("without a snapshot: %v", err)
+	}
+	if now := timeout(); now != before || w.rules() != empty {
+		t.Errorf("a start that failed left timeout %s, was %s, and the rules\n%s", now, before, w.rules())
+	}
+	w.write("cluster.yaml", applytest.Services("a"))
+	w.start("proxyc", "watch")
+	w.until("first sync", synced)
+	if now := timeout(); now != "3600" {
+		t.Errorf("timeout %s, want 3600", now)
+	}
+	w.stop(syscall.SIGTERM) // the boot file is written
+	if err := os.Remove(w.file("cluster.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.ns.Run(w.ns.Command(t.Context(), "nft", "flush", "ruleset")); err != nil {
+		t.Fatal(err)
+	}
+	w.start("proxyc", "watch")
+	w.holds(5*time.Second, "a", true)
+	w.until("the file is missed", func(st daemon.Status) bool { return len(st.Rejected) == 1 })
+	w.write("cluster.yaml", applytest.Services("b"))
+	w.holds(5*time.Second, "b", true)
+}
+
 // withoutServer makes the source an API server that is not there.
 func (w *watched) withoutServer() {
 	w.t.Helper()
