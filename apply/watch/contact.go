@@ -230,7 +230,7 @@ func (l *listener) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch code := resp.StatusCode; {
 	case code < http.StatusBadRequest:
 		l.answer(resource)
-		resp.Body = &heardBody{ReadCloser: resp.Body, of: l.Contact, resource: resource}
+		resp.Body = &heardBody{ReadCloser: resp.Body, of: l.Contact, ctx: r.Context(), resource: resource}
 	case code == http.StatusGone, code == http.StatusUnprocessableEntity, code == http.StatusTooManyRequests:
 		// A version that is too old, or a way of asking that an old server does
 		// not know, or too often: it is asked again in another way, or later.
@@ -266,6 +266,7 @@ func refusalOf(resp *http.Response) string {
 type heardBody struct {
 	io.ReadCloser
 	of       *Contact
+	ctx      context.Context // of the request
 	resource string
 	closed   atomic.Bool // by who reads it
 }
@@ -275,7 +276,9 @@ func (b *heardBody) Read(p []byte) (int, error) {
 	if n > 0 {
 		b.of.hear(b.resource)
 	}
-	if err != nil && err != io.EOF && !b.closed.Load() {
+	// A request that is canceled, as all are when the process ends, says nothing
+	// of the server; one whose time is over does.
+	if err != nil && err != io.EOF && !b.closed.Load() && b.ctx.Err() != context.Canceled {
 		b.of.lose(b.resource, err.Error())
 	}
 	return n, err

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -235,6 +237,32 @@ func TestContactNever(t *testing.T) {
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// A body that breaks tells of the server, unless the request was canceled, as
+// all are when the process ends.
+func TestContactEnds(t *testing.T) {
+	canceled, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("terminated signal received"))
+	over, end := context.WithDeadline(t.Context(), time.Unix(0, 0))
+	defer end()
+	for _, tt := range []struct {
+		name string
+		ctx  context.Context
+		lost bool
+	}{
+		{"the connection broke", t.Context(), true},
+		{"the process ends", canceled, false},
+		{"the server took too long", over, true},
+	} {
+		c := NewContact(slog.New(slog.DiscardHandler), time.Now)
+		c.expect("services", false)
+		b := &heardBody{ReadCloser: io.NopCloser(iotest.ErrReader(errors.New("broken"))), of: c, ctx: tt.ctx, resource: "services"}
+		b.Read(make([]byte, 1))
+		if lost := !c.Outage().Since.IsZero(); lost != tt.lost {
+			t.Errorf("%s: contact lost: %t, want %t", tt.name, lost, tt.lost)
+		}
+	}
+}
 
 // What a server answers decides whether it is heard.
 func TestContactAnswers(t *testing.T) {
