@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"reflect"
-	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -85,20 +84,25 @@ func grammar(stdout, stderr io.Writer) []kong.Option {
 	}
 }
 
-// dashed spells the names of flags with dashes, where they have underscores:
-// kube-proxy takes both.
+// dashed spells flags as kong reads them, where kube-proxy takes other spellings,
+// too: names with underscores, and short flags with a sign of equality before
+// their value.
 func dashed(args []string) []string {
-	out := slices.Clone(args)
-	for i, arg := range out {
+	out := make([]string, 0, len(args))
+	for i, arg := range args {
 		if arg == "--" {
-			break
+			return append(out, args[i:]...)
 		}
-		if name, ok := strings.CutPrefix(arg, "--"); ok {
-			name, value, hasValue := strings.Cut(name, "=")
-			out[i] = "--" + strings.ReplaceAll(name, "_", "-")
-			if hasValue {
-				out[i] += "=" + value
-			}
+		name, value, hasValue := strings.Cut(arg, "=")
+		switch {
+		case strings.HasPrefix(name, "--"):
+			out = append(out, strings.ReplaceAll(name, "_", "-")+arg[len(name):])
+		case !hasValue || len(name) != len("-x") || name[0] != '-':
+			out = append(out, arg)
+		case value == "":
+			out = append(out, name, "")
+		default:
+			out = append(out, name+value)
 		}
 	}
 	return out
