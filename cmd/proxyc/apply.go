@@ -27,7 +27,7 @@ type applyCmd struct {
 
 	DryRun      bool          `help:"Print what would be changed, and change nothing."`
 	Check       bool          `help:"Print what differs, change nothing, and exit 1 if anything does."`
-	AllowEmpty  bool          `help:"Accept a snapshot with neither a Service nor a Node, as a failed kubectl leaves behind; all rules for Services go."`
+	AllowEmpty  bool          `help:"Accept a snapshot with neither a Service nor a Node, or with an empty file, as a failed kubectl leaves behind; all rules for Services go."`
 	YesTakeover bool          `name:"yes-takeover" help:"Take the node over from kube-proxy, whose rules are on it."`
 	Output      string        `short:"o" enum:"text,wide,json" default:"text" help:"How to print the plan: text counts by Service, and tells the first differences of --check; wide lists each operation with its origin and with what the node has and should have; json has both."`
 	Variant     string        `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Which iptables to use; auto is the one that the node uses."`
@@ -76,7 +76,7 @@ func (c *applyCmd) Run(e *env) error {
 	if !c.InitOnly && len(c.Snapshot) == 0 {
 		return errNoSnapshot
 	}
-	j.files.CutOff = diag.Error
+	j.files.CutOff, j.allowEmpty = diag.Error, c.AllowEmpty || c.InitOnly
 	if !e.readSnapshot(j, c.Snapshot, int64(c.Limit)) {
 		return j.finish(e, errReported)
 	}

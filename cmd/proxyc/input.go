@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -45,6 +46,8 @@ type job struct {
 	diags  diag.List
 	ofHost bool // the node's name is that of the machine
 	each   bool // print each finding
+	// allowEmpty takes files with nothing in them for what is meant.
+	allowEmpty bool
 }
 
 var errNoSnapshot = errors.New("-s: a snapshot is needed: what kubectl get services,endpointslices,nodes -A -o yaml prints")
@@ -237,6 +240,9 @@ func (e *env) readSnapshot(j *job, names []string, limit int64) bool {
 		} else if err != nil {
 			fail(f.Name, err)
 			continue
+		}
+		if len(bytes.TrimSpace(data)) == 0 && !j.allowEmpty {
+			j.diags.Add(diag.Diagnostic{Severity: j.files.CutOff, Code: diag.FileCutOff, File: f.Name, Msg: "is empty, as a failed kubectl leaves a file behind", Hint: "write it again"})
 		}
 		j.diags.Add(j.files.Decode(j.snap, f.Name, data, f.FromDirectory)...)
 	}
