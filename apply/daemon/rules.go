@@ -152,19 +152,16 @@ func (d *daemon) proxy(ctx context.Context) error {
 // kube-proxy does (DET-2), and reports false if ctx ended before. Rules that do
 // not tell pods from others must not take the place of those that do.
 func (d *daemon) podsKnown(ctx context.Context) bool {
-	if d.cfg.DetectLocalMode != config.DetectNodeCIDR || !d.cfg.ProxyMode().Capabilities().Has(ir.Masquerades) {
-		return true
-	}
 	told := false
 	for {
-		known := false
-		d.store.View(func(snap *snapshot.Snapshot) { known = len(podCIDRs(snap, d.nodeName)) > 0 })
-		if known {
+		var lack string
+		d.store.View(func(snap *snapshot.Snapshot) { lack = LackOfPods(d.cfg, snap, d.nodeName) })
+		if lack == "" {
 			return true
 		}
 		if !told {
 			told = true
-			why := "waiting for pod ranges of Node " + d.nodeName + ", which detectLocalMode NodeCIDR needs: spec.podCIDRs is empty or the Node is not there"
+			why := "waiting for " + lack
 			d.log.Warn(why + "; the rules stay as they are")
 			d.health.SetNotReady(why)
 		}
@@ -174,6 +171,15 @@ func (d *daemon) podsKnown(ctx context.Context) bool {
 		case <-d.store.Changed():
 		}
 	}
+}
+
+// LackOfPods says what detectLocalMode needs of a Node and does not find, so that
+// no pod could be told from others; "" if nothing (DET-2).
+func LackOfPods(cfg *config.Config, snap *snapshot.Snapshot, nodeName string) string {
+	if cfg.DetectLocalMode != config.DetectNodeCIDR || !cfg.ProxyMode().Capabilities().Has(ir.Masquerades) || len(podCIDRs(snap, nodeName)) > 0 {
+		return ""
+	}
+	return "pod ranges of Node " + nodeName + ", which detectLocalMode NodeCIDR needs: spec.podCIDRs is empty or the Node is not there"
 }
 
 // checkNode holds the configuration against the Node, as far as its addresses

@@ -86,6 +86,9 @@ func (c *applyCmd) Run(e *env) error {
 	if err := e.setNode(j); err != nil {
 		return err
 	}
+	if lack := daemon.LackOfPods(j.Config, j.snap, j.facts.NodeName); lack != "" && !c.InitOnly {
+		return j.finish(e, errors.New("missing: "+lack+"; the rules stay as they are"))
+	}
 	if err := needRoot("apply"); err != nil {
 		return j.finish(e, err)
 	}
