@@ -34,7 +34,7 @@ type dataplane struct {
 
 // Open opens the dataplane of a mode.
 func Open(ctx context.Context, mode ir.Mode, o apply.Options) (apply.Dataplane, error) {
-	if err := checkMode(mode); err != nil {
+	if err := checkMode(mode, true); err != nil {
 		return nil, err
 	}
 	return dataplaneOf(mode).open(ctx, o)
@@ -50,15 +50,16 @@ func dataplaneOf(mode ir.Mode) dataplane {
 	return dataplane{}
 }
 
-// checkMode returns an error where a mode's rules do not come to a node.
-func checkMode(mode ir.Mode) error {
+// checkMode returns an error where a mode's rules do not come to a node. It lists
+// those that do: with processes also the modes whose rules lead to one.
+func checkMode(mode ir.Mode, processes bool) error {
 	var words []string
 	for _, d := range dataplanes {
 		switch {
 		case d.open == nil:
 		case d.mode == mode:
 			return nil
-		default:
+		case processes || !d.process:
 			words = append(words, string(d.mode))
 		}
 	}

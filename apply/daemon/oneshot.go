@@ -60,7 +60,7 @@ func (t *OneShot) Run(ctx context.Context) (*Report, error) {
 		return nil, err
 	}
 	defer release()
-	if err := checkMode(t.Programs.IPv4.Node.Mode); err != nil && !t.SettingsOnly { // before anything is touched
+	if err := checkMode(t.Programs.IPv4.Node.Mode, t.DryRun); err != nil && !t.SettingsOnly { // before anything is touched
 		return nil, err
 	}
 	if err := once(t.Programs.IPv4.Node.Mode); err != nil && !t.SettingsOnly && !t.DryRun {

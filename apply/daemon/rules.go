@@ -45,7 +45,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 		return orDone(ctx, err)
 	}
 	defer lock.Release()
-	if err := checkMode(d.cfg.ProxyMode()); err != nil { // before anything is touched
+	if err := checkMode(d.cfg.ProxyMode(), true); err != nil { // before anything is touched
 		return err
 	}
 	o := dataplaneOptions(d.cfg, d.IPVS)
