@@ -45,7 +45,7 @@ func (c *diffCmd) Run(e *env) error {
 		other.Snapshot = c.NewSnapshot
 	}
 	if c.NewMode != nil {
-		other.Mode = c.NewMode
+		other.Mode, other.modeFlag = c.NewMode, "--new-mode"
 	}
 	is, err := other.load(start())
 	if err != nil {

@@ -31,6 +31,7 @@ type input struct {
 	Each           bool     `name:"all-findings" help:"Print each finding, also where one line with a count would stand for many of the same."`
 	anyNode        bool     // the name of the node does not count
 	noSnapshot     bool     // there may be none
+	modeFlag       string   // the flag that gives the mode; empty: --mode
 	NodeAddress    []string `name:"node-address" placeholder:"IP@INTERFACE" help:"An address that the node has beside those of its Node object, which is all that is known of it offline; IP may have a prefix length. May be repeated."`
 	Live           bool     `help:"Take the addresses of this machine's network interfaces for the node's."`
 	HNSNetworkType string   `name:"hns-network-type" enum:"L2Bridge,Overlay" default:"L2Bridge" help:"Type of the HNS network in mode kernelspace: L2Bridge or Overlay."`
@@ -103,6 +104,11 @@ func (in *input) read(e *env, j *job) (usable bool, err error) {
 		return false, err
 	}
 	resolved, findings := in.Resolve(e.readFile, in.Strict)
+	for i := range findings {
+		if f := &findings[i]; in.modeFlag != "" && f.Object == "--mode" {
+			f.Object, f.Path = in.modeFlag, ""
+		}
+	}
 	j.diags.Add(findings...)
 	usable = !findings.HasErrors()
 	switch {

@@ -56,7 +56,7 @@ func (d Diagnostic) String() string {
 		b.WriteString(": ")
 	}
 	for _, part := range [...]string{d.Object, d.Path} {
-		if part != "" {
+		if part != "" && d.Object != "--"+part { // a flag that has the field's name tells it
 			b.WriteString(part)
 			b.WriteString(": ")
 		}
