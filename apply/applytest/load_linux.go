@@ -81,6 +81,8 @@ func (t *Topology) StartLoad(rate int, probes ...Probe) *Load {
 	l.report.Start = l.start
 	for _, p := range probes {
 		l.report.Answers[p] = map[string]int{}
+	}
+	for _, p := range probes {
 		l.probes.Go(func() { ask(p) })
 	}
 	return l
