@@ -47,8 +47,8 @@ func (f *found) add(part found) {
 	f.endless = cmp.Or(f.endless, part.endless)
 }
 
-// result splits what is found into what is sure and what is not.
-func (f *found) result() *Result {
+// result splits what is found of sides into what is sure and what is not.
+func (f *found) result(sides ...Side) *Result {
 	if f.endless != "" {
 		return &Result{Doubts: []Doubt{{Unknown: []string{f.endless}}}}
 	}
@@ -59,6 +59,9 @@ func (f *found) result() *Result {
 		} else {
 			r.Differences = append(r.Differences, one.Difference)
 		}
+	}
+	if doubts := lastDoubts(sides...); len(doubts) > 0 {
+		r.Doubts = append(r.Doubts, Doubt{Unknown: doubts})
 	}
 	return r
 }

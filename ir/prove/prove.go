@@ -115,11 +115,7 @@ func Compare(ctx context.Context, n Node, a, b Side) (*Result, error) {
 	for i := range parts {
 		whole.add(parts[i])
 	}
-	r := whole.result()
-	if doubts := lastDoubts(a, b); len(doubts) > 0 {
-		r.Doubts = append(r.Doubts, Doubt{Unknown: doubts})
-	}
-	return r, nil
+	return whole.result(a, b), nil
 }
 
 // endless is why a comparison was given up.
@@ -136,7 +132,7 @@ func To(n Node, a, b Side, dst netip.Prefix) *Result {
 			whole.add(e.explore(d))
 		}
 	}
-	return whole.result()
+	return whole.result(a, b)
 }
 
 // destination is one class of destinations.

@@ -39,7 +39,7 @@ func WithAffinity(ways []Way, again func([]Remembered) []Way, doubt func(string)
 	chances := make([]Chance, len(ways))
 	accepted := 0
 	var asked []Memory
-	met := map[Memory]bool{}
+	var met map[Memory]bool
 	for i := range ways {
 		chances[i] = ways[i].Chance
 		if ways[i].Fate == Accepted {
@@ -47,6 +47,9 @@ func WithAffinity(ways []Way, again func([]Remembered) []Way, doubt func(string)
 		}
 		for _, m := range ways[i].Asked {
 			if !met[m] {
+				if met == nil {
+					met = map[Memory]bool{}
+				}
 				met[m] = true
 				asked = append(asked, m)
 			}

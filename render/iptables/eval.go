@@ -44,7 +44,7 @@ func (e *Evaluator) Doubts() []string { return e.doubts }
 // Outcome is Eval; it tells cuts what the packet was compared with.
 func (e *Evaluator) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
 	ways := func(known []sim.Remembered) []sim.Way {
-		ends := e.walker.journey(Packet{Packet: pkt, Chance: 1, Cuts: cuts, known: known})
+		ends := e.walker.journey(Packet{Packet: pkt, Chance: 1, Cuts: cuts, trip: &trip{known: known}})
 		ways := make([]sim.Way, len(ends))
 		for i := range ends {
 			ways[i] = ends[i].way()
@@ -111,19 +111,29 @@ type Packet struct {
 	Chance float64   // of having come this way, of 1
 	Cuts   *sim.Cuts // what it is compared with is told to; nil: nobody
 
-	known       []sim.Remembered // what lists know of the client
-	memory      []sim.Remembered // what they came to know on the way
-	asked, knew []sim.Memory     // lists that did not know it, and that did
-	hook        string           // the built-in chain
-	trip        *trip            // shared by all ways of the packet
+	lists *lists // of this way; nil: none was met
+	trip  *trip  // of all ways of the packet
 }
 
-// trip is how far all ways of a packet together have come.
-type trip struct{ rules, ways, depth int }
+// lists are what a packet made of the lists of recent that it met. They do not change.
+type lists struct {
+	memory      []sim.Remembered // what they came to know of the client
+	asked, knew []sim.Memory     // those that did not know it, and that did
+}
+
+// trip is what all ways of a packet have in common, and how far they came together.
+type trip struct {
+	known              []sim.Remembered // what lists know of the client
+	hook               string           // the built-in chain
+	rules, ways, depth int
+}
 
 // way is what became of a packet, at the end of it.
 func (t *Packet) way() sim.Way {
-	w := sim.Way{Chance: sim.Chance{Weight: t.Chance}, Memory: t.memory, Asked: t.asked, Knew: t.knew}
+	w := sim.Way{Chance: sim.Chance{Weight: t.Chance}}
+	if t.lists != nil {
+		w.Memory, w.Asked, w.Knew = t.lists.memory, t.lists.asked, t.lists.knew
+	}
 	switch {
 	case t.Fate == Drop:
 		w.Fate = sim.Dropped
@@ -173,7 +183,6 @@ func (e *Walker) journey(t Packet) []Packet {
 	if fromNode {
 		first = "OUTPUT"
 	}
-	t.trip = &trip{}
 	ways := e.Nat(first, t)
 	ends := make([]Packet, 0, len(ways))
 	for _, t := range ways {
@@ -230,10 +239,11 @@ func (e *Walker) all(table map[string]*chain, name string, ways []Packet, from i
 // builtIn appends to ends what may have become of t behind a built-in chain:
 // at least one packet.
 func (e *Walker) builtIn(table map[string]*chain, name string, t Packet, ends []Packet) []Packet {
-	t.Fate, t.hook = Continue, name
+	t.Fate = Continue
 	if t.trip == nil {
 		t.trip = &trip{}
 	}
+	t.trip.hook = name
 	return e.walk(table[name], 0, t, ends)
 }
 
@@ -244,7 +254,12 @@ func (e *Walker) walk(c *chain, from int, t Packet, ends []Packet) []Packet {
 		t.Cuts.GiveUp(fmt.Sprintf("table %s, chain %s: chains call each other more than %d deep", c.table, c.name, mostDepth))
 		t.trip.rules = e.mostRules
 	}
-	defer func() { t.trip.depth-- }()
+	ends = e.rules(c, from, t, ends)
+	t.trip.depth--
+	return ends
+}
+
+func (e *Walker) rules(c *chain, from int, t Packet, ends []Packet) []Packet {
 	at := e.begin(c, &t, from)
 	for i := at.next(); i >= 0; i = at.next() {
 		if t.trip.rules >= e.mostRules || t.trip.ways >= e.mostWays {
@@ -376,7 +391,7 @@ func (e *Walker) matches(c *chain, r *Rule, t *Packet) bool {
 		}
 	}
 	if r.In != "" {
-		if t.hook == "POSTROUTING" {
+		if t.trip.hook == "POSTROUTING" {
 			c.doubt(r, t, "asks for the input interface of what leaves")
 		}
 		with := inputInterface(r.In)
@@ -408,21 +423,28 @@ func (e *Walker) matches(c *chain, r *Rule, t *Packet) bool {
 
 // holds asks the list for the client, or enters it there.
 func (r *Recent) holds(t *Packet) bool {
-	switch r.Op {
-	case RecentSet:
-		t.memory = append(slices.Clip(t.memory), sim.Remembered{In: r.Name})
-	case RecentCheck:
-		m := sim.Memory{Name: r.Name, Timeout: time.Duration(r.Seconds) * time.Second}
-		if r.Seconds == 0 {
-			m.Timeout = sim.Forever
-		}
-		if !slices.Contains(t.known, sim.Remembered{In: r.Name}) {
-			t.asked = append(slices.Clip(t.asked), m)
-			return false
-		}
-		t.knew = append(slices.Clip(t.knew), m)
+	if r.Op == RecentNone {
+		return true
 	}
-	return true
+	var l lists
+	if t.lists != nil {
+		l = *t.lists
+	}
+	t.lists = &l
+	if r.Op == RecentSet {
+		l.memory = append(slices.Clip(l.memory), sim.Remembered{In: r.Name})
+		return true
+	}
+	m := sim.Memory{Name: r.Name, Timeout: time.Duration(r.Seconds) * time.Second}
+	if r.Seconds == 0 {
+		m.Timeout = sim.Forever
+	}
+	if slices.Contains(t.trip.known, sim.Remembered{In: r.Name}) {
+		l.knew = append(slices.Clip(l.knew), m)
+		return true
+	}
+	l.asked = append(slices.Clip(l.asked), m)
+	return false
 }
 
 // ownMark doubts bits of the mark that others may have set, or look at.

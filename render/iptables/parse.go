@@ -168,6 +168,9 @@ func (p *Parser) line(line string) error {
 		chain, rest, _ := strings.Cut(line[3:], " ")
 		rest = strings.TrimRight(rest, " ")
 		if ours(chain) {
+			if line[1] == 'I' {
+				return errors.New("enters a rule before others, as iptables-save does not")
+			}
 			i, ok := p.chains[chain]
 			if !ok {
 				return fmt.Errorf("chain %s was not declared", chain)

@@ -414,7 +414,7 @@ func (p *listParser) elements(s *Set) error {
 			case t.text == "\n":
 			case t.quoted:
 				*part = append(*part, t)
-			case t.text == ":":
+			case t.text == ":" && part == &e.key:
 				part = &e.data
 			case t.text == "counter":
 				for p.take("packets") || p.take("bytes") {

@@ -48,7 +48,9 @@ func (p *listParser) base(c *Chain) {
 	if kind != "nat" && kind != "filter" {
 		c.Base.Unsupported = "type " + kind
 	}
-	p.take("hook")
+	if !p.take("hook") {
+		c.Base.Unsupported = "type " + kind + " without a hook"
+	}
 	hook := p.next()
 	known := false
 	for h := Prerouting; h <= Postrouting; h++ {
@@ -78,6 +80,9 @@ func (p *listParser) base(c *Chain) {
 			c.Base.Unsupported = "priority " + first
 		}
 		c.Base.Priority += n
+	}
+	if c.Base.NAT && (c.Base.Hook == Forward || c.Base.Priority <= priorityConntrack) {
+		c.Base.Unsupported = "type nat where the kernel has none"
 	}
 	if next := p.peek(); next != ";" && next != "\n" {
 		c.Base.Unsupported = "priority " + p.rest()
@@ -113,7 +118,7 @@ func (p *listParser) rule() (r Rule) {
 // ends reports whether nothing follows a statement in a rule.
 func ends(s Stmt) bool {
 	switch s.(type) {
-	case Verdict, Masquerade, LookupDNAT:
+	case Verdict, LookupVerdict, Masquerade, LookupDNAT:
 		return true
 	}
 	return false
