@@ -59,6 +59,9 @@ const (
 	// staleAfter is how long nothing may come of a resource before it counts
 	// as lost: an API server sends a bookmark each minute.
 	staleAfter = 3 * time.Minute
+	// silentAfter is staleAfter for a resource of which no bookmark came yet: a
+	// watch lasts 10 minutes at most, as client-go asks, and the next is answered.
+	silentAfter = 15 * time.Minute
 	// listenEvery is how often an outage is looked for.
 	listenEvery = 10 * time.Second
 )
@@ -173,9 +176,12 @@ func (c *Contact) listen() {
 			if h.answered.After(last) {
 				last = h.answered
 			}
-			// A server that sends no bookmarks may have nothing to tell.
-			if (h.marked || h.Last.IsZero()) && h.Lost.IsZero() && c.now().Sub(last) >= staleAfter {
-				h.Lost, h.Cause = c.now(), fmt.Sprintf("no event and no bookmark for %s", staleAfter)
+			most := staleAfter
+			if !h.marked && !h.Last.IsZero() { // it may have nothing to tell
+				most = silentAfter
+			}
+			if h.Lost.IsZero() && c.now().Sub(last) >= most {
+				h.Lost, h.Cause = c.now(), fmt.Sprintf("no event and no bookmark for %s", most)
 			}
 		})
 	}

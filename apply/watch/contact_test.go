@@ -328,7 +328,10 @@ func TestContactSilent(t *testing.T) {
 		{"a little less than long", func() { now = now.Add(staleAfter - time.Second) }, ""},
 		{"long", func() { now = now.Add(time.Second) }, "nodes"},
 		{"longer", func() { now = now.Add(time.Hour) }, "nodes"},
-		{"a bookmark", func() { c.hear("nodes") }, ""},
+		{"a bookmark, and services", func() { c.hear("nodes"); c.hear("services") }, ""},
+		{"services without bookmarks for less than a watch lasts", func() { now = now.Add(silentAfter - time.Second); c.hear("nodes") }, ""},
+		{"for longer", func() { now = now.Add(time.Second) }, "services"},
+		{"the next watch begins", func() { c.answer("services") }, ""},
 	}
 	for _, s := range steps {
 		s.do()
@@ -337,8 +340,8 @@ func TestContactSilent(t *testing.T) {
 			t.Errorf("%s: lost: %q, want %q", s.name, got, s.want)
 		}
 	}
-	if lost, back := strings.Count(said.String(), lostSaid), strings.Count(said.String(), backSaid); lost != 2 || back != 2 {
-		t.Errorf("told %d times that contact is lost, %d times that it is back, want 2:\n%s", lost, back, said.String())
+	if lost, back := strings.Count(said.String(), lostSaid), strings.Count(said.String(), backSaid); lost != 3 || back != 3 {
+		t.Errorf("told %d times that contact is lost, %d times that it is back, want 3:\n%s", lost, back, said.String())
 	}
 }
 
