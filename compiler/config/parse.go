@@ -68,11 +68,11 @@ func (d *decoder) root(data []byte) *yaml.Node {
 			}
 		}
 		if broken != nil {
-			d.syntax(diag.Warning, broken, "what follows the configuration is ")
+			d.syntax(data, diag.Warning, broken, "what follows the configuration is ")
 		}
 		objects = with
 	case broken != nil:
-		d.syntax(diag.Error, broken, "")
+		d.syntax(data, diag.Error, broken, "")
 		return nil
 	case len(objects) == 0:
 		d.report(diag.Error, diag.ConfigMissing, &yaml.Node{Line: 1, Column: 1}, "", "no configuration found, the file is empty", "")
@@ -135,15 +135,18 @@ func hasKind(n *yaml.Node, want string) bool {
 
 func isConfig(n *yaml.Node) bool { return hasKind(n, Kind) }
 
-// syntax reports an error of the YAML parser, which begins "yaml: line 5: ".
-func (d *decoder) syntax(sev diag.Severity, err error, what string) {
+// syntax reports an error of the YAML parser in a text, which begins "yaml: line 5: ".
+func (d *decoder) syntax(text []byte, sev diag.Severity, err error, what string) {
 	msg := strings.TrimPrefix(err.Error(), "yaml: ")
 	at := &yaml.Node{Line: 1}
 	if rest, ok := strings.CutPrefix(msg, "line "); ok {
-		number, text, _ := strings.Cut(rest, ": ")
+		number, problem, _ := strings.Cut(rest, ": ")
 		if line, err := strconv.Atoi(number); err == nil {
-			at.Line, msg = line, text
+			at.Line, msg = line, problem
 		}
+	}
+	if msg == diag.TabIndents {
+		at.Line, at.Column = diag.TabAt(text, at.Line)
 	}
 	d.report(sev, diag.NotYAML, at, "", what+"not YAML or JSON: "+msg, "")
 }

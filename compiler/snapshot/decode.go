@@ -266,8 +266,12 @@ func yamlError(doc []byte, err error) (line, column int, msg string) {
 	} else {
 		msg = strings.TrimPrefix(msg, "yaml: ")
 	}
-	if msg == noToken {
+	switch msg {
+	case noToken:
 		line, column = noTokenAt(doc, line)
+	case diag.TabIndents:
+		line, column = diag.TabAt(doc, line+1)
+		line--
 	}
 	return line, column, "invalid YAML: " + msg
 }
@@ -299,11 +303,11 @@ func noTokenAt(doc []byte, from int) (line, column int) {
 
 func (r *result) fail(d placed) { r.diags = append(r.diags, d) }
 
-// doubt returns a hint with the errors of YAML at the end of a file that has no line
+// doubt gives a hint with what is no object at the end of a file that has no line
 // break there, as one that was cut off.
 func (r *result) doubt() {
 	for i := range r.diags {
-		if d := &r.diags[i]; d.Object == "" && !d.untyped {
+		if d := &r.diags[i]; d.Object == "" {
 			d.Hint = "the file ends in the middle of a line: is it cut off?"
 		}
 	}

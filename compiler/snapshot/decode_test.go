@@ -112,6 +112,8 @@ func TestDecode(t *testing.T) {
 
 		{name: "tab", in: svcA + "---\napiVersion: v1\nkind: Service\nmetadata:\n\tname: b\n---\n" + nodeN, want: "Node n1,Service x/a",
 			diags: "error f:9:1: invalid YAML: found character that cannot start any token"},
+		{name: "tab before a key", in: svcA + "---\napiVersion: v1\n\tkind: Service\n", want: "Service x/a",
+			diags: "error f:7:1: invalid YAML: found a tab character that violates indentation"},
 		{name: "tab in an item", in: list(svcA, "apiVersion: v1\nkind: Service\nmetadata:\n\tname: b", nodeN), want: "Node n1,Service x/a",
 			diags: "error f:10:3: items[1]: invalid YAML: found character that cannot start any token"},
 		{name: "no kind", in: "a: 1\n", diags: "error f:1:1: kind: must be given, such as Service or List"},
@@ -120,6 +122,8 @@ func TestDecode(t *testing.T) {
 		{name: "no object", in: svcA + "---\nhello\n---\n7\n", want: "Service x/a",
 			diags: `error f:6:1: must be an object with apiVersion and kind, got "\"hello\""` + "\n" +
 				`error f:8:1: must be an object with apiVersion and kind, got "7"`},
+		{name: "cut off in the first key of an object", in: svcA + "---\napiV", want: "Service x/a",
+			diags: `error f:6:1: must be an object with apiVersion and kind, got "\"apiV\"" (the file ends in the middle of a line: is it cut off?)`},
 		{name: "YAML array", in: "- " + jsonN + "\n- " + strings.ReplaceAll(svcB, "\n", "\n  ") + "\n- 5\n", want: "Node n1,Service default/b",
 			diags: `error f:9:3: [2]: must be an object with apiVersion and kind, got "5"`},
 		{name: "item that is no object", in: "apiVersion: v1\nkind: List\nitems:\n- 5\n- apiVersion: v1\n  kind: Node\n  metadata:\n    name: n1\n", want: "Node n1",
@@ -217,7 +221,7 @@ func TestDecode(t *testing.T) {
 		{name: "cluster-info dump", in: jsonA + "\n==== START logs for container c of pod x/p ====\n{ [\n---\nkind: {\n==== END logs for container c of pod x/p ====\n" + jsonN + "\n==== START logs for container c of pod x/q ====\n==== END logs for container c of pod x/q ====\n{",
 			want: "Node n1,Service x/a", diags: "error f:10:2: cut off: the JSON ends before it is complete"},
 		{name: "Lists too deep", in: strings.Repeat(`{"kind":"List","items":[`, 20) + strings.Repeat("]}", 20), diags: "error f:1:409: invalid JSON: Lists in Lists more than 16 deep"},
-		{name: "List in a block", in: "x:\n  " + indented, diags: "error f:1:1: kind: must be given, such as Service or List"},
+		{name: "List in a block", in: "x:\n  " + indented, diags: "error f:1:1: kind: must be given, such as Service or List (the file ends in the middle of a line: is it cut off?)"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
