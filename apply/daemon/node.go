@@ -34,8 +34,8 @@ func settings(cfg *config.Config, node *ir.Node) ([]sysctl.Setting, error) {
 
 // lockToWrite takes the node's lock. Who only looks goes without it, so that a
 // daemon, which holds it as long as it runs, can be checked: the kernel gives
-// each table as it is between two commits.
-func lockToWrite(ctx context.Context, timeout time.Duration, lookOnly bool) (release func() error, err error) {
+// each table as it is between two commits. waiting is told as for acquireLock.
+func lockToWrite(ctx context.Context, timeout time.Duration, lookOnly bool, waiting func(why error)) (release func() error, err error) {
 	if lookOnly {
 		return func() error { return nil }, nil
 	}
@@ -44,11 +44,24 @@ func lockToWrite(ctx context.Context, timeout time.Duration, lookOnly bool) (rel
 		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	lock, err := apply.AcquireLock(ctx, lockDir)
+	lock, err := acquireLock(ctx, waiting)
 	if err != nil {
 		return nil, err
 	}
 	return lock.Release, nil
+}
+
+// acquireLock waits until no other proxyc writes the node's rules. waiting is told who
+// does, when that takes longer than a second.
+func acquireLock(ctx context.Context, waiting func(why error)) (*apply.Lock, error) {
+	first, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	lock, err := apply.AcquireLock(first, lockDir)
+	if err != nil && ctx.Err() == nil && first.Err() != nil {
+		waiting(err)
+		lock, err = apply.AcquireLock(ctx, lockDir)
+	}
+	return lock, err
 }
 
 // errNoPeer keeps the rules of a node that has no others.
@@ -61,7 +74,7 @@ const cleanupTimeout = 5 * time.Second
 // family, unless only to look; with keepPeer, what proxyc left on a node to which
 // kube-proxy is back. found is told what there is, before it goes.
 func Cleanup(ctx context.Context, keepPeer, lookOnly bool, found func([]apply.Leftover)) error {
-	release, err := lockToWrite(ctx, cleanupTimeout, lookOnly)
+	release, err := lockToWrite(ctx, cleanupTimeout, lookOnly, func(error) {})
 	if err != nil {
 		return err
 	}

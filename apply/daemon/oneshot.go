@@ -25,6 +25,8 @@ type OneShot struct {
 	IPVS apply.IPVS
 	// LockTimeout is how long to wait for another proxyc, or for the lock of iptables.
 	LockTimeout time.Duration
+	// Waiting is told why, when another proxyc is waited for longer than a second.
+	Waiting func(why error)
 	// DryRun changes nothing.
 	DryRun bool
 	// Takeover takes the node over where kube-proxy's rules are on it.
@@ -55,17 +57,17 @@ func (r *Report) Empty() bool {
 // kernel settings, rules, what other proxies left, connections of UDP clients
 // that hold on to what is gone. The Report is nil where it did not come to that.
 func (t *OneShot) Run(ctx context.Context) (*Report, error) {
-	release, err := lockToWrite(ctx, t.LockTimeout, t.DryRun)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
 	if err := checkMode(t.Programs.IPv4.Node.Mode, t.DryRun); err != nil && !t.SettingsOnly { // before anything is touched
 		return nil, err
 	}
 	if err := once(t.Programs.IPv4.Node.Mode); err != nil && !t.SettingsOnly && !t.DryRun {
 		return nil, err
 	}
+	release, err := lockToWrite(ctx, t.LockTimeout, t.DryRun, t.Waiting)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	out := &Report{}
 	if t.SettingsOnly {
 		if out.Settings, err = settings(t.Config, &t.Programs.IPv4.Node); err != nil {

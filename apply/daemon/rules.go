@@ -361,13 +361,8 @@ func (d *daemon) removeLeftovers(ctx context.Context, leftovers []apply.Leftover
 
 // lock waits until no other proxyc writes the node's rules.
 func (d *daemon) lock(ctx context.Context) (*apply.Lock, error) {
-	first, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	lock, err := apply.AcquireLock(first, lockDir)
-	if err != nil && ctx.Err() == nil && first.Err() != nil {
-		d.log.Warn("waiting for another proxyc to end", "err", err)
-		d.health.SetNotReady("waiting for another proxyc to end: " + err.Error())
-		lock, err = apply.AcquireLock(ctx, lockDir)
-	}
-	return lock, err
+	return acquireLock(ctx, func(why error) {
+		d.log.Warn("waiting for another proxyc to end", "err", why)
+		d.health.SetNotReady("waiting for another proxyc to end: " + why.Error())
+	})
 }

@@ -115,7 +115,8 @@ func (c *applyCmd) Run(e *env) error {
 // converge brings the node to the Programs once.
 func (c *applyCmd) converge(ctx context.Context, e *env, j *job, programs ir.Programs) error {
 	once := &daemon.OneShot{Config: j.Config, Programs: programs, IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout,
-		IPVS: c.ipvsFlags.options(), DryRun: c.lookOnly(), Takeover: c.YesTakeover, SettingsOnly: c.InitOnly}
+		IPVS: c.ipvsFlags.options(), DryRun: c.lookOnly(), Takeover: c.YesTakeover, SettingsOnly: c.InitOnly,
+		Waiting: func(why error) { fmt.Fprintf(e.stderr, "waiting for another proxyc to end: %s\n", why) }}
 	done, err := once.Run(ctx)
 	if done == nil {
 		return err

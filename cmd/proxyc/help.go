@@ -127,6 +127,7 @@ func printHelp(all bool) kong.HelpPrinter {
 		verb := ctx.Selected()
 		hidden := 0
 		if verb != nil {
+			verb.Positional = slices.DeleteFunc(verb.Positional, func(v *kong.Value) bool { return v.Tag.Hidden }) // kong shows them
 			for _, f := range verb.Flags {
 				switch {
 				case all:

@@ -10,6 +10,17 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
+// A flag is listed once, and an argument that is there to be refused is not.
+func TestHelpListsOnce(t *testing.T) {
+	for verb := range usages() {
+		var out strings.Builder
+		run(&env{args: append(strings.Fields(verb), "--help"), stdout: &out, stderr: io.Discard})
+		if n := strings.Count(out.String(), "--version "); n != 1 || strings.Contains(out.String(), "<rest>") {
+			t.Errorf("%s: --version %d times in\n%s", verb, n, &out)
+		}
+	}
+}
+
 // Every verb has examples and exit codes, and each example is one that it takes.
 func TestHelpOfEveryVerb(t *testing.T) {
 	parser := kong.Must(&cli{}, append(grammar(io.Discard, io.Discard), kongHelp(false)...)...)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -125,5 +126,21 @@ func TestProveLive(t *testing.T) {
 	w.stop(syscall.SIGTERM)
 	if out, code := prove(); code != 2 || !strings.Contains(out, "no daemon answers") {
 		t.Errorf("without a daemon: exit %d:\n%s", code, out)
+	}
+}
+
+// Who may not ask the kernel is told what that needs, as by the other verbs.
+func TestProveKernelNeedsRoot(t *testing.T) {
+	if out, err := exec.Command("unshare", "--user", "true").CombinedOutput(); err != nil {
+		t.Skipf("no user namespaces: %v\n%s", err, out)
+	}
+	dir := t.TempDir()
+	if out, err := exec.Command("proxyc", "demo", "--write", dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	cmd := exec.Command("unshare", "--user", "proxyc", "prove", "-c", dir+"/config.yaml", "-s", dir+"/cluster.yaml", "--hostname-override", "node1", "ir", "kernel")
+	out, _ := cmd.CombinedOutput() // the exit code tells more than the error
+	if code := cmd.ProcessState.ExitCode(); code != exitBad || !strings.Contains(string(out), "proxyc: prove: needs root") {
+		t.Errorf("code %d\n%s", code, out)
 	}
 }

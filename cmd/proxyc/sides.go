@@ -134,6 +134,9 @@ func (c *proveCmd) describe(ctx context.Context, e *env, j *job, programs ir.Pro
 		d.meaning(read)
 		return d, nil
 	case name == "kernel":
+		if err := needRoot("prove"); err != nil {
+			return nil, err
+		}
 		return d, d.kernel(ctx, programs, variantOf(c.Variant))
 	}
 	return nil, fmt.Errorf("%q: must be %s", name, sideForms)

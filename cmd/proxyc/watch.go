@@ -30,16 +30,12 @@ type watchCmd struct {
 	Drain       time.Duration `name:"drain-timeout" default:"25s" placeholder:"DURATION" help:"How long connections may go on at the end of the process, in mode userspace, where it carries them; 0: not at all."`
 	Fallback    bool          `name:"mode-fallback" help:"Where the kernel lacks what the mode needs, take iptables for ipvs, and userspace for both, until the daemon ends; by default it ends with an error."`
 	Prove       bool          `name:"prove" help:"After each change, hold the rules of the Services that changed against what they mean, for every first packet; a difference is logged, counted and part of the status."`
-	Version     bool          `name:"version" help:"Print the version, and exit."`
 	ipvsFlags
 	Rest []string `arg:"" optional:"" hidden:""`
 }
 
 // Run runs the daemon.
 func (c *watchCmd) Run(e *env, k *kong.Context) error {
-	if c.Version {
-		return writeVersion(e.stdout)
-	}
 	for _, arg := range c.Rest {
 		if arg != "" { // kube-proxy lets empty ones pass, as an unset variable gives them
 			return fmt.Errorf("watch takes flags alone, got %q", arg)

@@ -545,6 +545,23 @@ func TestWatchNodeAddress(t *testing.T) {
 	}
 }
 
+// Who waits for the daemon says so, and for whom.
+func TestApplyTellsThatItWaits(t *testing.T) {
+	w := newWatched(t, "nftables")
+	w.write("cluster.yaml", applytest.Services("a"))
+	w.start("proxyc", "watch")
+	w.until("first sync", synced)
+	var stderr strings.Builder
+	cmd := w.ns.Command(t.Context(), "proxyc", append([]string{"apply", "--lock-timeout", "1100ms"}, w.args...)...)
+	cmd.Stderr = &stderr
+	w.ns.Run(cmd) // the exit code tells more than the error
+	want := fmt.Sprintf("held by process %d", w.process.Pid)
+	if waiting, ended, _ := strings.Cut(stderr.String(), "proxyc: "); cmd.ProcessState.ExitCode() != exitBad ||
+		!strings.Contains(waiting, "waiting for another proxyc to end: ") || !strings.Contains(waiting, want) || !strings.Contains(ended, want) {
+		t.Errorf("%v, and on stderr\n%s", cmd.ProcessState, &stderr)
+	}
+}
+
 // To look needs no lock, which a daemon holds as long as it runs.
 func TestLookBesideDaemon(t *testing.T) {
 	eachDataplane(t, func(t *testing.T, w *watched) {
