@@ -50,6 +50,19 @@ func followFiles(t *testing.T, paths ...string) (*follower, <-chan diag.List) {
 	return g, reports
 }
 
+// Files that have no Node any more are believed, unlike an API server.
+func TestFilesWithoutTheNode(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "a.yaml"), serviceYAML("a", "10.0.0.1"))
+	write(t, filepath.Join(dir, "nodes.yaml"), "apiVersion: v1\nkind: Node\nmetadata: {name: node1}\n")
+	g, _ := followFiles(t, dir)
+	g.until(func(s *snapshot.Snapshot) bool { return has("a")(s) && s.Node("node1") != nil })
+	if err := os.Remove(filepath.Join(dir, "nodes.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	g.until(func(s *snapshot.Snapshot) bool { return has("a")(s) && s.Node("node1") == nil })
+}
+
 // Several paths are one snapshot, and a change of any of them counts.
 func TestFilesMerge(t *testing.T) {
 	file, dir := filepath.Join(t.TempDir(), "a.yaml"), t.TempDir()
