@@ -41,13 +41,14 @@ func nodePass(in nodeInput, family ir.Family) (ir.Node, diag.List) {
 	n.MasqueradeAll = in.linux() && in.cfg.MasqueradeAll()
 	n.NodePorts = in.nodePorts(family, n.IP, &diags)
 	n.Detector = in.detector(family, n.IP, &diags)
-	switch in.mode {
-	case ir.ModeIPTables:
+	if in.caps().Has(ir.DropsInvalid) {
 		n.DropInvalid = !in.cfg.Conntrack.TCPBeLiberal && !in.facts.TCPBeLiberal
 		if in.facts.TCPBeLiberal && !in.cfg.Conntrack.TCPBeLiberal && family == ir.IPv4 {
 			diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.ConfigNoEffect, Object: "config", Path: "conntrack.tcpBeLiberal",
 				Msg: "is false, but this node's kernel has nf_conntrack_tcp_be_liberal: packets in state INVALID are not dropped"})
 		}
+	}
+	switch in.mode { // each has settings of its own
 	case ir.ModeIPVS:
 		n.IPVS = in.ipvs(family)
 	case ir.ModeKernelspace:
@@ -163,7 +164,9 @@ func (in nodeInput) addrs(family ir.Family, primary netip.Addr) []netip.Addr {
 
 // linux reports whether the mode is rules of a Linux kernel alone; the others read
 // neither detectLocalMode nor masqueradeAll.
-func (in nodeInput) linux() bool { return in.mode.Capabilities().Has(ir.Masquerades) }
+func (in nodeInput) linux() bool { return in.caps().Has(ir.Masquerades) }
+
+func (in nodeInput) caps() ir.Capability { return in.mode.Capabilities() }
 
 // serviceCIDRs returns the ranges of the ServiceCIDR objects in a family (SNAP-65).
 func (in nodeInput) serviceCIDRs(family ir.Family) []ir.CIDR {
@@ -183,7 +186,7 @@ func (in nodeInput) serviceCIDRs(family ir.Family) []ir.CIDR {
 // nodePorts resolves nodePortAddresses (SNAP-73).
 func (in nodeInput) nodePorts(family ir.Family, primary netip.Addr, diags *diag.List) ir.NodePortAddrs {
 	origin := configOrigin("nodePortAddresses")
-	if in.mode == ir.ModeKernelspace {
+	if !in.caps().Has(ir.ListsNodePortAddresses) {
 		if len(in.cfg.NodePortAddresses) > 0 {
 			diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.ModeNodePorts, Object: "config", Path: "nodePortAddresses",
 				Msg: "has no effect in mode " + string(in.mode)})
@@ -247,7 +250,7 @@ func sortPrefixes(list []ir.NodePortPrefix) []ir.NodePortPrefix {
 // loopbackNodePorts reports whether node ports answer at loopback addresses (PKT-16).
 func (in nodeInput) loopbackNodePorts(family ir.Family, addrs ir.NodePortAddrs) bool {
 	wanted := in.cfg.IPTables.LocalhostNodePorts == nil || *in.cfg.IPTables.LocalhostNodePorts
-	if family != ir.IPv4 || !wanted || !in.mode.Capabilities().Has(ir.LocalhostNodePorts) {
+	if family != ir.IPv4 || !wanted || !in.caps().Has(ir.LocalhostNodePorts) {
 		return false
 	}
 	return addrs.All || slices.ContainsFunc(addrs.Prefixes, func(p ir.NodePortPrefix) bool {

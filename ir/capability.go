@@ -83,6 +83,12 @@ const (
 	// EndpointsByKind: each kind of frontend has endpoints of its own choice, of those that are
 	// ready and serve (WIN-22).
 	EndpointsByKind
+	// DropsInvalid: what connection tracking takes for no part of a connection is dropped, if the
+	// configuration does not want it otherwise (conntrack.tcpBeLiberal).
+	DropsInvalid
+	// ListsNodePortAddresses: nodePortAddresses is looked at (SNAP-73); without it, every address
+	// of the node serves node ports.
+	ListsNodePortAddresses
 	// ConfusesShared: connections from one port of a client, whose address is kept, to two
 	// Services that share an endpoint are not told apart (IPV-16).
 	ConfusesShared
@@ -94,7 +100,7 @@ var capabilityNames = [...]string{
 	"TrafficPolicies", "KeepsClient", "ServesSCTP", "Topology", "HealthPorts",
 	"RejectUndefinedVIPPorts", "GuardEmptyFromNode",
 	"MasqueradesOwnVIP", "CarriesVIPs", "NodePortBehindEmpty", "NodePortRefusesFirst",
-	"Masquerades", "AffinityTimeout", "OneBackendPort", "EndpointsByKind", "ConfusesShared",
+	"Masquerades", "AffinityTimeout", "OneBackendPort", "EndpointsByKind", "DropsInvalid", "ListsNodePortAddresses", "ConfusesShared",
 }
 
 // Has reports whether all capabilities of o are in c.
@@ -111,13 +117,14 @@ func (c Capability) String() string {
 	return strings.Join(names, "|")
 }
 
-const common = Refuses | SourceRanges | TrafficPolicies | KeepsClient | ServesSCTP | Topology | HealthPorts | Masquerades | AffinityTimeout
+const common = Refuses | SourceRanges | TrafficPolicies | KeepsClient | ServesSCTP | Topology | HealthPorts | Masquerades | AffinityTimeout |
+	ListsNodePortAddresses
 
 // Capabilities returns what a mode has; zero for an unknown mode.
 func (m Mode) Capabilities() Capability {
 	switch m {
 	case ModeIPTables:
-		return common | LocalhostNodePorts | HairpinRemote | EmptyNodePortAnyAddr | NodePortBehindEmpty
+		return common | LocalhostNodePorts | HairpinRemote | EmptyNodePortAnyAddr | NodePortBehindEmpty | DropsInvalid
 	case ModeNFTables:
 		return common | RejectUndefinedPorts | DropUnallocated | GuardEmpty | GuardEmptyFromNode | EmptyFromNode | NodePortBehindEmpty | NodePortRefusesFirst
 	case ModeIPVS:
@@ -125,7 +132,7 @@ func (m Mode) Capabilities() Capability {
 	case ModeKernelspace:
 		return TrafficPolicies | KeepsClient | ServesSCTP | HealthPorts | NodePortBehindEmpty | OneBackendPort | EndpointsByKind
 	case ModeUserspace:
-		return Refuses | EmptyFromNode | AffinityTimeout
+		return Refuses | EmptyFromNode | AffinityTimeout | ListsNodePortAddresses
 	}
 	return 0
 }

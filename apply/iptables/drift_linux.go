@@ -9,10 +9,10 @@ import (
 // Drift listens to what the kernel tells of others' transactions, or, in the
 // legacy variant, looks at the tables.
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
-	return d.monitor.Start(ctx, d.log, func(suspect func(bool)) (monitor.Monitor, error) {
+	return d.monitor.Start(ctx, d.log, func(notify func(bool)) (monitor.Monitor, error) {
 		if d.Variant == Legacy {
-			return monitor.OpenLegacy(suspect), nil
+			return monitor.OpenLegacy(notify), nil
 		}
-		return monitor.OpenNFT(monitor.IPTables, suspect)
+		return monitor.OpenNFT(monitor.IPTables, notify)
 	})
 }

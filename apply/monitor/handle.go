@@ -26,7 +26,7 @@ type Handle struct {
 // Start opens a Monitor and runs it until ctx ends, or until Close. The channel
 // gives a token when somebody else may have changed the rules; that messages
 // were missed is logged, too, where there is a log.
-func (h *Handle) Start(ctx context.Context, log *slog.Logger, open func(suspect func(missed bool)) (Monitor, error)) (<-chan struct{}, error) {
+func (h *Handle) Start(ctx context.Context, log *slog.Logger, open func(notify func(missed bool)) (Monitor, error)) (<-chan struct{}, error) {
 	tokens := make(chan struct{}, 1)
 	m, err := open(func(missed bool) {
 		select {

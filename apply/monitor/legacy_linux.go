@@ -43,10 +43,10 @@ const (
 	rest = 200
 )
 
-// OpenLegacy looks in the network namespace of the calling thread. suspect is
+// OpenLegacy looks in the network namespace of the calling thread. notify is
 // called when the tables are not as they were at the end of our own work.
-func OpenLegacy(suspect func(missed bool)) *Legacy {
-	return &Legacy{every: lookEvery, tell: suspect, done: make(chan struct{})}
+func OpenLegacy(notify func(missed bool)) *Legacy {
+	return &Legacy{every: lookEvery, tell: notify, done: make(chan struct{})}
 }
 
 // Begin notes that our own work begins.

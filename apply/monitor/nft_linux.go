@@ -31,10 +31,10 @@ type NFT struct {
 // which has one. More than it holds is told as a suspicion.
 const eventBuffer = 8 << 20
 
-// OpenNFT listens in the network namespace of the calling thread. suspect is
+// OpenNFT listens in the network namespace of the calling thread. notify is
 // called when somebody else changed what concerns us, or when messages were
 // missed, so that nobody knows; from another goroutine.
-func OpenNFT(concern Concern, suspect func(missed bool)) (*NFT, error) {
+func OpenNFT(concern Concern, notify func(missed bool)) (*NFT, error) {
 	events, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)})
 	if err != nil {
 		return nil, fmt.Errorf("listening to nf_tables: %w", err)
@@ -44,7 +44,7 @@ func OpenNFT(concern Concern, suspect func(missed bool)) (*NFT, error) {
 		events.Close()
 		return nil, fmt.Errorf("listening to nf_tables: %w", err)
 	}
-	m := &NFT{concern: concern, events: events, asks: asks, tell: suspect}
+	m := &NFT{concern: concern, events: events, asks: asks, tell: notify}
 	if err := events.SetReadBuffer(eventBuffer); err != nil {
 		m.Close()
 		return nil, fmt.Errorf("listening to nf_tables: %w", err)

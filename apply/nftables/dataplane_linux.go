@@ -147,8 +147,8 @@ func (d *Dataplane) Applied() ir.Programs { return d.applied.Programs() }
 
 // Drift listens to what the kernel tells of others' transactions.
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
-	return d.monitor.Start(ctx, d.log, func(suspect func(bool)) (monitor.Monitor, error) {
-		nft, err := monitor.OpenNFT(monitor.NFTables, suspect)
+	return d.monitor.Start(ctx, d.log, func(notify func(bool)) (monitor.Monitor, error) {
+		nft, err := monitor.OpenNFT(monitor.NFTables, notify)
 		d.nft = nft
 		return nft, err
 	})
