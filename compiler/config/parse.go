@@ -89,8 +89,8 @@ func (d *decoder) root(data []byte) *yaml.Node {
 	return root
 }
 
-// objectsOf returns the documents that are not empty, with the items of Lists in
-// place of these, and what is wrong where the text is no YAML any more.
+// objectsOf returns the documents that are not empty, with the items of Lists and
+// arrays in place of these, and what is wrong where the text is no YAML any more.
 func objectsOf(data []byte) (objects []*yaml.Node, err error) {
 	docs := yaml.NewDecoder(bytes.NewReader(asYAML(data)))
 	for {
@@ -113,8 +113,12 @@ func objectsOf(data []byte) (objects []*yaml.Node, err error) {
 	}
 }
 
-// listItems returns the items of a List, nil if it is none or has none.
+// listItems returns the items of a List, or of a bare array of objects, as jq makes
+// one; nil if it is none or has none.
 func listItems(root *yaml.Node) []*yaml.Node {
+	if root.Kind == yaml.SequenceNode && slices.ContainsFunc(root.Content, func(n *yaml.Node) bool { return target(n).Kind == yaml.MappingNode }) {
+		return root.Content
+	}
 	if root.Kind != yaml.MappingNode {
 		return nil
 	}

@@ -228,6 +228,7 @@ func TestLoadFinds(t *testing.T) {
 		{"EKS", inMap("config"), "8:5", nil},
 		{"both keys", strings.Replace(inMap("config.conf"), "data:\n", "data:\n  config: x\n", 1), "9:5", nil},
 		{"a List", inList(other, inMap("config.conf")), "15:7", nil},
+		{"an array", "- {apiVersion: v1, kind: Secret}\n- " + strings.ReplaceAll(strings.TrimSpace(own), "\n", "\n  ") + "\n", "5:3", nil},
 		{"a typed List", strings.Replace(inList(strings.Replace(inMap("config"), "apiVersion: v1\nkind: ConfigMap", "kind: ConfigMap", 1)), "List", "ConfigMapList", 1), "9:7", nil},
 		{"a List of one document", inList(other) + "---\n" + own, "13:1", nil},
 		{"two", own + "---\n" + inMap("config"), "4:1", []string{"warning: c.yaml:6:1: is not read: the configuration is the one at line 1"}},
