@@ -9,9 +9,10 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"proxyc": main, "kube-proxy": main})
-}
+// commands are the programs that tests can start, which are all this one.
+var commands = map[string]func(){"proxyc": main, "kube-proxy": main}
+
+func TestMain(m *testing.M) { testscript.Main(m, commands) }
 
 // TestScript runs the command line as users do: testdata/script.
 func TestScript(t *testing.T) {

@@ -119,10 +119,16 @@ func (w *watched) stop(signal os.Signal) time.Duration {
 // until waits for a status that holds.
 func (w *watched) until(what string, holds func(daemon.Status) bool) daemon.Status {
 	w.t.Helper()
-	return within(w, 20*time.Second, what, func() (st daemon.Status, ok bool) {
-		out, _ := w.ns.Run(w.ns.Command(context.Background(), "proxyc", "status", "-o", "json")) // it fails while there is something to wait for
-		return st, json.Unmarshal(out, &st) == nil && holds(st)
+	return within(w, 20*time.Second, what, func() (daemon.Status, bool) {
+		st, ok := w.status()
+		return st, ok && holds(st)
 	})
+}
+
+// status asks the daemon once; it may not be there yet.
+func (w *watched) status() (st daemon.Status, ok bool) {
+	out, _ := w.ns.Run(w.ns.Command(context.Background(), "proxyc", "status", "-o", "json")) // it fails while there is something to wait for
+	return st, json.Unmarshal(out, &st) == nil
 }
 
 // within tries until a condition holds, and fails the test after a time, which
