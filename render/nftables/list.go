@@ -52,7 +52,7 @@ func ParseList(text string) ([]ListedTable, error) {
 		}
 		p.next()
 		t.Ruleset = &Ruleset{Exists: true, Family: families[i]}
-		p.r = t.Ruleset
+		p.r, p.there = t.Ruleset, map[string]bool{}
 		if err := p.table(); err != nil {
 			return nil, fmt.Errorf("table %s %s: %w", t.Family, t.Name, err)
 		}
@@ -114,6 +114,7 @@ type listParser struct {
 	at        int
 	r         *Ruleset
 	anonymous int
+	there     map[string]bool // "chain services": what the table has so far
 	// portOf is the protocol whose port is among the terms of the last statement: of
 	// "meta l4proto tcp ip daddr . th dport" nft makes "ip daddr . tcp dport".
 	portOf ir.Protocol
@@ -188,7 +189,7 @@ func (p *listParser) table() error {
 			if err := p.set(&s); err != nil {
 				return fmt.Errorf("set %s: %w", s.Name, err)
 			}
-			if slices.ContainsFunc(p.r.Sets, func(o Set) bool { return o.Name == s.Name }) {
+			if p.twice("set " + s.Name) {
 				return p.errorf("set %s is there twice", s.Name)
 			}
 			p.r.Sets = append(p.r.Sets, s)
@@ -197,7 +198,7 @@ func (p *listParser) table() error {
 			if err := p.chain(&c); err != nil {
 				return fmt.Errorf("chain %s: %w", c.Name, err)
 			}
-			if slices.ContainsFunc(p.r.Chains, func(o Chain) bool { return o.Name == c.Name }) {
+			if p.twice("chain " + c.Name) {
 				return p.errorf("chain %s is there twice", c.Name)
 			}
 			p.r.Chains = append(p.r.Chains, c)
@@ -210,6 +211,13 @@ func (p *listParser) table() error {
 			return p.errorf("%q is nothing that a table has", p.peek())
 		}
 	}
+}
+
+// twice reports whether the table has something already, and notes that it has.
+func (p *listParser) twice(what string) bool {
+	was := p.there[what]
+	p.there[what] = true
+	return was
 }
 
 // named are the words that begin other things which a table has.
