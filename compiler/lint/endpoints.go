@@ -88,10 +88,7 @@ func unservedPorts(c *cluster, s *service) {
 			continue
 		}
 		for _, p := range slice.Ports {
-			protocol := p.Protocol
-			if isTCP(protocol) {
-				protocol = "TCP"
-			}
+			protocol := protocolOf(p.Protocol)
 			if !slices.Contains(protocols[p.Name], protocol) {
 				protocols[p.Name] = append(protocols[p.Name], protocol)
 			}
@@ -101,10 +98,7 @@ func unservedPorts(c *cluster, s *service) {
 		return // it has no endpoints, which is told
 	}
 	for i, p := range s.Ports {
-		protocol := p.Protocol
-		if isTCP(protocol) {
-			protocol = "TCP"
-		}
+		protocol := protocolOf(p.Protocol)
 		has, named := protocols[p.Name]
 		switch path := at("spec.ports", i); {
 		case !named:
@@ -300,7 +294,7 @@ func localAbsent(c *cluster, s *service) {
 	var names []string
 	for _, n := range c.nodes {
 		if !on[n.Name] {
-			if names = append(names, n.Name); len(names) == 3 {
+			if names = append(names, n.Name); len(names) == shown {
 				break
 			}
 		}

@@ -204,13 +204,18 @@ func parse(text string) (netip.Addr, bool) {
 	return a.Unmap(), ok
 }
 
-func isTCP(protocol string) bool { return cmp.Or(protocol, "TCP") == "TCP" }
+// protocolOf returns the protocol of a port, which is TCP where it names none.
+func protocolOf(protocol string) string { return cmp.Or(protocol, "TCP") }
+
+func isTCP(protocol string) bool { return protocolOf(protocol) == "TCP" }
 
 func at(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
 
-// some names at most three of a list, and counts the rest.
+// shown is how many of a list some names.
+const shown = 3
+
+// some names the first of a list, and counts the rest.
 func some(names []string, total int) string {
-	const shown = 3
 	text := strings.Join(names[:min(shown, len(names))], ", ")
 	if more := total - min(shown, len(names)); more > 0 {
 		text += " and " + strconv.Itoa(more) + " more"

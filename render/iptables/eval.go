@@ -70,7 +70,7 @@ func (e *Walker) Destinations(yield func(netip.Prefix) bool) {
 	}
 	for _, table := range [...]map[string]*chain{e.filter, e.nat} {
 		met := map[*chain]bool{}
-		for _, hook := range builtInChains {
+		for _, hook := range BuiltInChains() {
 			if !table[hook].destinations(met, yield) {
 				return
 			}
@@ -461,19 +461,12 @@ func (c *chain) doubt(r *Rule, t *Packet, why string) {
 	}
 	text := r.Raw
 	if text == "" {
-		text = strings.TrimSpace(string(r.Append(nil, familyOf(t.Src))))
+		text = strings.TrimSpace(string(r.Append(nil, ir.FamilyOf(t.Src))))
 	}
 	if why != "" {
 		text += ": " + why
 	}
 	t.Cuts.Doubt(fmt.Sprintf("table %s, chain %s: %s", c.table, c.name, text))
-}
-
-func familyOf(a netip.Addr) ir.Family {
-	if a.Is4() {
-		return ir.IPv4
-	}
-	return ir.IPv6
 }
 
 func (m InSet) holds(e *Walker, p *Packet) bool { return e.has != nil && e.has(p, m) }

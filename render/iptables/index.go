@@ -69,14 +69,11 @@ func indexed(t *Table, long int) map[string]*chain {
 			}
 		}
 	}
-	for _, name := range builtInChains {
+	for _, name := range BuiltInChains() { // where the ways of packets begin
 		x.chain(name)
 	}
 	return x.made
 }
-
-// builtInChains are the chains where the ways of packets begin.
-var builtInChains = [...]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}
 
 // indexer makes chains.
 type indexer struct {

@@ -149,7 +149,7 @@ func (g generator) ruleset() *Ruleset {
 			}
 			table.Chains = append(table.Chains, c)
 		}
-		for _, hook := range builtInChains {
+		for _, hook := range BuiltInChains() {
 			if table.Name == "filter" != (hook == "FORWARD" || hook == "INPUT") && hook != "OUTPUT" {
 				continue
 			}
