@@ -71,43 +71,43 @@ var peers = func() []peer {
 // ofPeer are words of which only kube-proxy's rules have any.
 var ofPeer = []string{"kube-proxy", "KUBE-PROXY-CANARY", "KUBE-SEP-IQIBSY2R4USWK4F3", "KUBE-SEP-SN6P7672PLX75ALS"}
 
-// takeoverProbes ask every kind of frontend of the recorded cluster from everywhere.
-var takeoverProbes = func() (probes []Probe) {
-	for _, p := range []struct{ from, proto, to string }{
-		{"pod1b", "tcp", "10.96.0.10:80"},
-		{"node1", "tcp", "10.96.0.10:80"},
-		{"pod1b", "udp", "10.96.0.10:53"},
-		{"pod1b", "tcp", "10.96.0.12:80"},
-		{"ext", "tcp", "192.0.2.11:30080"},
-		{"ext", "udp", "192.0.2.11:30053"},
-		{"node1", "tcp", "192.0.2.11:30080"},
-		{"ext", "tcp", "203.0.113.10:80"},
-		{"ext", "tcp", "203.0.113.11:80"},
-		{"ext", "tcp", "198.18.0.10:80"},
-		{"pod1b", "tcp", "[fd00:10:96::10]:80"},
-		{"node1", "udp", "[fd00:10:96::10]:53"},
-		{"ext", "tcp", "[2001:db8:0:1::11]:30080"},
-		{"ext", "tcp", "[2001:db8:203::10]:80"},
-	} {
-		probes = append(probes, Probe{p.from, p.proto, netip.MustParseAddrPort(p.to)})
+// question is a Probe in words.
+type question struct{ from, proto, to string }
+
+func probesOf(questions []question) (probes []Probe) {
+	for _, q := range questions {
+		probes = append(probes, Probe{q.from, q.proto, netip.MustParseAddrPort(q.to)})
 	}
 	return probes
-}()
+}
+
+// takeoverProbes ask every kind of frontend of the recorded cluster from everywhere.
+var takeoverProbes = probesOf([]question{
+	{"pod1b", "tcp", "10.96.0.10:80"},
+	{"node1", "tcp", "10.96.0.10:80"},
+	{"pod1b", "udp", "10.96.0.10:53"},
+	{"pod1b", "tcp", "10.96.0.12:80"},
+	{"ext", "tcp", "192.0.2.11:30080"},
+	{"ext", "udp", "192.0.2.11:30053"},
+	{"node1", "tcp", "192.0.2.11:30080"},
+	{"ext", "tcp", "203.0.113.10:80"},
+	{"ext", "tcp", "203.0.113.11:80"},
+	{"ext", "tcp", "198.18.0.10:80"},
+	{"pod1b", "tcp", "[fd00:10:96::10]:80"},
+	{"node1", "udp", "[fd00:10:96::10]:53"},
+	{"ext", "tcp", "[2001:db8:0:1::11]:30080"},
+	{"ext", "tcp", "[2001:db8:203::10]:80"},
+})
 
 // controlProbes need no Service: what is lost of them, the machine lost. They go the ways of the others.
-var controlProbes = func() (probes []Probe) {
-	for _, p := range []struct{ from, proto, to string }{
-		{"pod1b", "tcp", "10.244.2.11:8080"},
-		{"ext", "tcp", "10.244.1.11:8080"},
-		{"node1", "tcp", "10.244.2.11:8080"},
-		{"ext", "tcp", "[fd00:10:244:1::11]:8080"},
-		{"ext", "udp", "10.244.1.11:5353"},
-		{"pod1b", "udp", "[fd00:10:244:2::11]:5353"},
-	} {
-		probes = append(probes, Probe{p.from, p.proto, netip.MustParseAddrPort(p.to)})
-	}
-	return probes
-}()
+var controlProbes = probesOf([]question{
+	{"pod1b", "tcp", "10.244.2.11:8080"},
+	{"ext", "tcp", "10.244.1.11:8080"},
+	{"node1", "tcp", "10.244.2.11:8080"},
+	{"ext", "tcp", "[fd00:10:244:1::11]:8080"},
+	{"ext", "udp", "10.244.1.11:5353"},
+	{"pod1b", "udp", "[fd00:10:244:2::11]:5353"},
+})
 
 // noFailure fails the test for each failure of a load, and for a probe that hardly asked.
 func noFailure(t *testing.T, r LoadReport, controls []Probe) {

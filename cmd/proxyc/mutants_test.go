@@ -20,6 +20,15 @@ type mutant struct {
 	side func() prove.Side
 }
 
+// newMutant lowers a Program, changes the rules, and evaluates them, when asked to.
+func newMutant[R any, S prove.Side](what string, p *ir.Program, lower func(*ir.Program) R, change func(R), evaluate func(R, *sim.Own) S) mutant {
+	return mutant{what, func() prove.Side {
+		r := lower(p)
+		change(r)
+		return evaluate(r, ownOf(p))
+	}}
+}
+
 // TestMutants puts single faults into the rules of random clusters. What packets
 // at random find, the proof finds; what neither finds is told, by kind.
 func TestMutants(t *testing.T) {
@@ -71,11 +80,7 @@ func TestMutants(t *testing.T) {
 
 func nftMutants(p *ir.Program) (all []mutant) {
 	add := func(what string, change func(*nftables.Ruleset)) {
-		all = append(all, mutant{what, func() prove.Side {
-			r := nftables.Lower(p)
-			change(r)
-			return nftables.NewEvaluator(r, ownOf(p))
-		}})
+		all = append(all, newMutant(what, p, nftables.Lower, change, nftables.NewEvaluator))
 	}
 	of := nftables.Lower(p)
 	for i, s := range of.Sets {
@@ -129,11 +134,7 @@ func nftMutants(p *ir.Program) (all []mutant) {
 
 func iptablesMutants(p *ir.Program) (all []mutant) {
 	add := func(what string, change func(*iptables.Ruleset)) {
-		all = append(all, mutant{what, func() prove.Side {
-			r := iptables.Lower(p)
-			change(r)
-			return iptables.NewEvaluator(r, ownOf(p))
-		}})
+		all = append(all, newMutant(what, p, iptables.Lower, change, iptables.NewEvaluator))
 	}
 	for i, table := range iptables.Lower(p).Tables() {
 		for j, c := range table.Chains {
@@ -192,11 +193,7 @@ func iptablesMutants(p *ir.Program) (all []mutant) {
 
 func ipvsMutants(p *ir.Program) (all []mutant) {
 	add := func(what string, change func(*ipvs.Ruleset)) {
-		all = append(all, mutant{what, func() prove.Side {
-			r := ipvs.Lower(p)
-			change(r)
-			return ipvs.NewEvaluator(r, ownOf(p))
-		}})
+		all = append(all, newMutant(what, p, ipvs.Lower, change, ipvs.NewEvaluator))
 	}
 	of := ipvs.Lower(p)
 	for i, x := range of.Elements {
