@@ -96,6 +96,7 @@ type play struct {
 	store  *Store
 	daemon Daemon
 	tokens chan struct{}       // one for each try under way
+	turn   sync.Mutex          // held by the flow that starts its tries
 	named  map[string]string   // flow name → endpoint
 	kept   map[string]net.Conn // open connections by name
 }
@@ -208,24 +209,30 @@ func (p *play) flow(f *Flow) Outcome {
 
 func (p *play) timeout() time.Duration { return Patience(cmp.Or(p.Timeout, 1500*time.Millisecond)) }
 
-// tries makes the tries of the flow, in parallel where it allows.
+// tries makes the tries of the flow, in parallel where it allows. No other flow
+// starts one between two of them: flows that took turns at a virtual server of
+// ipvs, whose scheduler takes turns too, would each see the same endpoint always.
 func (p *play) tries(f *Flow, try func() (Answer, error)) *tally {
 	t := &tally{topo: p.topo, reached: map[string]map[string]bool{}, failed: map[string]bool{}}
-	var wg sync.WaitGroup
-	for i := range f.TryCount() {
-		if f.Sequential() {
+	if f.Sequential() {
+		for i := range f.TryCount() {
 			if i > 0 {
 				time.Sleep(seconds(f.Interval))
 			}
 			t.add(try())
-			continue
 		}
+		return t
+	}
+	var wg sync.WaitGroup
+	p.turn.Lock()
+	for range f.TryCount() {
 		p.tokens <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-p.tokens }()
 			t.add(try())
 		})
 	}
+	p.turn.Unlock()
 	wg.Wait()
 	return t
 }

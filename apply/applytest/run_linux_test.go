@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -159,5 +161,26 @@ func TestStartedCommandIsKilledWithItsContext(t *testing.T) {
 	}
 	if _, err := ns.Run(ns.Command(context.Background(), "sh", "-c", "echo told >&2; exit 3")); err == nil || !strings.Contains(err.Error(), "told") {
 		t.Errorf("error of a failing command: %v; want its output in it", err)
+	}
+}
+
+// TestFlowsDoNotTakeTurns: of flows that are tried at once, each starts its tries
+// one after the other, so that a scheduler that takes turns shows it all endpoints.
+func TestFlowsDoNotTakeTurns(t *testing.T) {
+	p := &play{Runner: &Runner{}, topo: &Topology{}, tokens: make(chan struct{}, 1)}
+	var order []byte // of the tries; there is one at a time
+	var wg sync.WaitGroup
+	for _, flow := range []byte("abc") {
+		wg.Go(func() {
+			p.tries(&Flow{Tries: 20}, func() (Answer, error) {
+				time.Sleep(time.Millisecond) // as a packet does, so that the flows wait for each other
+				order = append(order, flow)
+				return Answer{}, nil
+			})
+		})
+	}
+	wg.Wait()
+	if turns := slices.Compact(slices.Clone(order)); len(turns) != 3 || len(order) != 60 {
+		t.Errorf("the tries of three flows were made in the order %s", order)
 	}
 }
