@@ -61,6 +61,9 @@ func (c *applyCmd) Run(e *env) error {
 	if c.DryRun && c.Check {
 		return errors.New("--dry-run, --check: one of them is enough")
 	}
+	if err := oneStdin(append([]string{deref(c.Config)}, c.Snapshot...)...); err != nil {
+		return err
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	j := &job{snap: snapshot.New()}

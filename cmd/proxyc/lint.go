@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"slices"
 	"text/tabwriter"
 
@@ -29,7 +31,15 @@ func (c *lintCmd) Run(e *env) error {
 		return listChecks(e.stdout)
 	}
 	var accepted lint.Suppressions
-	for _, name := range slices.DeleteFunc(append(slices.Clone(c.Suppress), c.Baseline), func(name string) bool { return name == "" }) {
+	suppress := c.Suppress
+	if c.WriteBaseline != "" {
+		if err := c.mayWrite(e); err != nil {
+			return err
+		}
+	} else if c.Baseline != "" { // one that is written has all, also what stands in that before it
+		suppress = append(slices.Clone(suppress), c.Baseline)
+	}
+	for _, name := range suppress {
 		text, err := e.readFile(name)
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
@@ -54,7 +64,10 @@ func (c *lintCmd) Run(e *env) error {
 	}
 	report := lint.Report{Version: build.Read().Version}
 	report.Findings, report.Suppressed = accepted.Apply(j.diags.Sorted(), j.files.Written())
-	if c.WriteBaseline != "" {
+	if unread := slices.DeleteFunc(slices.Clone(report.Findings), func(d diag.Diagnostic) bool { return !d.Code.Unread() }); c.WriteBaseline != "" && len(unread) > 0 {
+		e.report(unread)
+		return errReported
+	} else if c.WriteBaseline != "" {
 		return e.writeFile(c.WriteBaseline, func(w io.Writer) error {
 			_, err := io.WriteString(w, lint.Baseline(report.Findings))
 			return err
@@ -84,6 +97,18 @@ func (c *lintCmd) Run(e *env) error {
 		return errFindings
 	}
 	return nil
+}
+
+// mayWrite refuses to write a baseline over anything else, such as what is linted.
+func (c *lintCmd) mayWrite(e *env) error {
+	if c.WriteBaseline == standardInput {
+		return errors.New("--write-baseline: must name a file, got -")
+	}
+	there, err := e.readFile(c.WriteBaseline)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && (len(there) == 0 || lint.IsBaseline(string(there))) {
+		return nil
+	}
+	return fmt.Errorf("--write-baseline: must be a new file or a baseline, which %s is not", c.WriteBaseline)
 }
 
 // lint adds what there is to say about a cluster. Who names no node means all of

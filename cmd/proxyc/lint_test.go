@@ -254,7 +254,7 @@ A file (` + "`--suppress FILE`" + `, any number) has a line for each, as finding
     PX801 config.yaml: mode
 
 ` + "`--write-baseline FILE`" + ` writes all that is found now as such a file, and ` + "`--baseline FILE`" + ` takes it: a pipeline then fails by what is new. Lines hold objects
-and fields, not line numbers. What suppresses nothing is told (PX117). Suppressed findings are counted, and stand in JSON and SARIF as such.
+and fields, not line numbers. What could not be read (PX101, PX104) is never suppressed: nobody knows what stands there. What suppresses nothing is told (PX117). Suppressed findings are counted, and stand in JSON and SARIF as such.
 
 This page is generated from the checks and their cases in testdata/lint (` + "`go test ./cmd/proxyc -run TestLint -update`" + `).
 `

@@ -34,7 +34,7 @@ func Groups() []Group {
 			{NoKind, Error, "something without apiVersion and kind",
 				"Nobody can tell what it is meant to be, so that it is left out.",
 				"Add apiVersion and kind."},
-			{NearKind, Warning, "a kind or apiVersion that is nearly one that is read",
+			{NearKind, Error, "a kind or apiVersion that is nearly one that is read",
 				"The object is left out; the API server would refuse it.",
 				"Write it as the hint has it."},
 			{FieldType, Error, "a field of the wrong type",
@@ -76,6 +76,9 @@ func Groups() []Group {
 			{PortsMissing, Error, "a Service without ports",
 				"The API server refuses it, unless it is headless; it is left out.",
 				"Give spec.ports, and look for a misspelt field."},
+			{NodeAddress, Warning, "an address of a Node that cannot be read",
+				"The node is taken to be without it: its node ports are not served there, and its family may be the other one.",
+				"Give an IPv4 or IPv6 address."},
 		}},
 		{"The configuration, and what is known of the node", []Check{
 			{ConfigValue, Error, "a value that the configuration must not have",

@@ -5,6 +5,10 @@ package diag
 // describes each; their hundreds are groups.
 type Code string
 
+// Unread reports whether a finding of the code says that text could not be read: what
+// stands there was not judged, and so nobody can accept it.
+func (c Code) Unread() bool { return c == FileUnreadable || c == NotYAML }
+
 // Files, and objects as they stand in them.
 const (
 	FileUnreadable Code = "PX101"
@@ -26,6 +30,7 @@ const (
 	NotSuppressing Code = "PX117"
 	OtherProxy     Code = "PX118"
 	PortsMissing   Code = "PX119"
+	NodeAddress    Code = "PX120"
 )
 
 // The configuration, and what is known of the node.

@@ -124,7 +124,7 @@ func matches(pattern, text string) bool {
 }
 
 // Apply takes out of a list what the lines and the annotations of objects suppress, and
-// adds what of these suppresses nothing.
+// adds what of these suppresses nothing. What could not be read stays.
 func (s *Suppressions) Apply(list diag.List, written map[string]snapshot.Written) (left diag.List, out []Suppressed) {
 	type annotation struct{ object, code string }
 	ignored := map[annotation]bool{} // and whether it is used
@@ -135,7 +135,9 @@ func (s *Suppressions) Apply(list diag.List, written map[string]snapshot.Written
 	}
 	for _, d := range list {
 		key := annotation{d.Object, string(d.Code)}
-		if _, ok := ignored[key]; ok {
+		if d.Code.Unread() {
+			left = append(left, d)
+		} else if _, ok := ignored[key]; ok {
 			ignored[key] = true
 			out = append(out, Suppressed{d, "annotation " + snapshot.AnnotationIgnore, "", true})
 		} else if l := s.find(d); l != nil {
@@ -165,6 +167,13 @@ func codes(annotation string) []string {
 	return strings.FieldsFunc(annotation, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
+// baselineTitle is the first line of a baseline.
+const baselineTitle = "# Findings of proxyc lint that were there already. Remove a line to hear of it again.\n"
+
+// IsBaseline reports whether a text is one that [Baseline] returned, whatever became of
+// its lines.
+func IsBaseline(text string) bool { return strings.HasPrefix(text, baselineTitle) }
+
 // Baseline returns a file of lines that suppress all of a list.
 func Baseline(list diag.List) string {
 	lines := map[string]bool{}
@@ -172,7 +181,7 @@ func Baseline(list diag.List) string {
 		lines[keys(d)[0]] = true
 	}
 	var b strings.Builder
-	b.WriteString("# Findings of proxyc lint that were there already. Remove a line to hear of it again.\n")
+	b.WriteString(baselineTitle)
 	for _, line := range slices.Sorted(maps.Keys(lines)) {
 		b.WriteString(line + "\n")
 	}

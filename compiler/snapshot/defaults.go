@@ -127,7 +127,23 @@ func checkService(s *corev1.Service) []finding {
 	if len(out) == 0 {
 		out = checkServed(&s.Spec)
 	}
-	return append(out, checkEnums(s)...)
+	return slices.Concat(out, checkEnums(s), checkUnused(&s.Spec))
+}
+
+// checkUnused names what the API server refuses in fields that no rule is made of.
+func checkUnused(spec *corev1.ServiceSpec) []finding {
+	var out []finding
+	if ips := spec.ClusterIPs; len(ips) > 0 && spec.ClusterIP != ips[0] {
+		out = append(out, finding{severity: diag.Warning, code: diag.VIPValue, path: "spec.clusterIP",
+			msg: fmt.Sprintf("must be spec.clusterIPs[0], which is %q, got %q: spec.clusterIPs counts", ips[0], spec.ClusterIP)})
+	}
+	for i, p := range spec.Ports {
+		if n := p.TargetPort.IntVal; p.TargetPort.Type == intstr.Int && n != p.Port && (n < 1 || n > 65535) {
+			out = append(out, finding{severity: diag.Warning, code: diag.PortValue, path: fmt.Sprintf("spec.ports[%d].targetPort", i),
+				msg: fmt.Sprintf("must be 1-65535, got %d: the ports of the EndpointSlices count", n)})
+		}
+	}
+	return out
 }
 
 // checkServed names what a Service lacks to be served at an address of its own.
@@ -159,6 +175,9 @@ func checkEnums(s *corev1.Service) []finding {
 	check("spec.externalTrafficPolicy", string(spec.ExternalTrafficPolicy), "Cluster counts", "Cluster", "Local")
 	if p := spec.InternalTrafficPolicy; p != nil {
 		check("spec.internalTrafficPolicy", string(*p), "Cluster counts", "Cluster", "Local")
+	}
+	if p := spec.IPFamilyPolicy; p != nil {
+		check("spec.ipFamilyPolicy", string(*p), "spec.ipFamilies counts", "SingleStack", "PreferDualStack", "RequireDualStack")
 	}
 	for i, f := range spec.IPFamilies {
 		check(fmt.Sprintf("spec.ipFamilies[%d]", i), string(f), "its address is left out", "IPv4", "IPv6")
@@ -203,6 +222,10 @@ func checkNode(n *corev1.Node) []finding {
 	out := append(checkMeta(&n.ObjectMeta), checkCIDRs("spec.podCIDRs", podCIDRs(n))...)
 	known := []string{"InternalIP", "ExternalIP", "Hostname", "InternalDNS", "ExternalDNS"}
 	for i, a := range n.Status.Addresses {
+		if _, ok := inet.ParseAddr(a.Address); !ok && (a.Type == corev1.NodeInternalIP || a.Type == corev1.NodeExternalIP) {
+			out = append(out, finding{severity: diag.Warning, code: diag.NodeAddress, path: fmt.Sprintf("status.addresses[%d].address", i),
+				msg: fmt.Sprintf("must be an IP address, got %q: it is not used", a.Address)})
+		}
 		if !slices.Contains(known, string(a.Type)) {
 			out = append(out, finding{severity: diag.Warning, code: diag.FieldWord, path: fmt.Sprintf("status.addresses[%d].type", i),
 				msg:  fmt.Sprintf("must be %s, got %q: the address is not used", strings.Join(known, " or "), a.Type),

@@ -75,7 +75,7 @@ func misspelt(apiVersion, kind string) *finding {
 		if meant == "" {
 			return nil
 		}
-		return &finding{severity: diag.Warning, code: diag.NearKind, path: "kind",
+		return &finding{severity: diag.Error, code: diag.NearKind, path: "kind", // the group is Kubernetes' own: the API server refuses it
 			msg: "is no kind that is read: the object is left out: got " + strconv.Quote(kind), hint: "did you mean " + meant + "?"}
 	}
 	f := finding{severity: diag.Warning, code: diag.NearKind, path: "apiVersion",
