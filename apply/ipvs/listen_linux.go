@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -12,8 +14,9 @@ import (
 )
 
 // listen calls tell when others change the addresses of kube-ipvs0, or remove the
-// device. What listens is to be run until ctx ends.
-func (n *node) listen(ctx context.Context, tell func()) (func(), error) {
+// device, and with an error when it cannot hear whether they do. What listens is to
+// be run until ctx ends.
+func (n *node) listen(ctx context.Context, tell func(error)) (func(), error) {
 	s, err := dial(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err
@@ -33,29 +36,55 @@ func (n *node) listen(ctx context.Context, tell func()) (func(), error) {
 		defer s.close()
 		defer context.AfterFunc(ctx, func() { s.close() })() // which ends what waits for news
 		l := listener{nl: s.nl, own: n.device.nl.PID(), index: index}
-		for ctx.Err() == nil {
-			if l.next() && ctx.Err() == nil {
-				tell()
-			}
-		}
+		l.run(ctx, tell)
 	}, nil
 }
 
+// deafFor is how long to wait after the kernel gave an error for no reason that goes
+// away by listening on. What is told then is a whole comparison.
+const deafFor = 10 * time.Second
+
 // listener reads news.
 type listener struct {
-	nl    *netlink.Conn
+	nl interface {
+		Receive() ([]netlink.Message, error)
+	}
 	own   uint32 // port by which our own changes go
 	index uint32 // of kube-ipvs0; 0: there was none yet
 }
 
-// next waits for news, and reports whether others changed something. Where news
-// were lost, they did as far as anybody knows.
-func (l *listener) next() (foreign bool) {
+// run tells of news until ctx ends. Where news were lost, others changed something
+// as far as anybody knows.
+func (l *listener) run(ctx context.Context, tell func(error)) {
+	for {
+		foreign, err := l.next()
+		lost := errors.Is(err, unix.ENOBUFS) // there were more than the socket holds
+		switch {
+		case ctx.Err() != nil:
+			return
+		case foreign, lost:
+			tell(nil)
+		case err != nil:
+			tell(fmt.Errorf("listening to addresses: %w", err))
+		}
+		if err == nil || lost {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(deafFor):
+		}
+	}
+}
+
+// next waits for news, and reports whether others changed something.
+func (l *listener) next() (foreign bool, err error) {
 	messages, err := l.nl.Receive()
 	for _, m := range messages {
 		foreign = l.met(m) || foreign
 	}
-	return foreign || errors.Is(err, unix.ENOBUFS)
+	return foreign, err
 }
 
 // met reports whether a message tells of another's change. The kernel names the

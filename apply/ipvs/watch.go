@@ -47,9 +47,14 @@ func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 		})
 	}
 	if listen, ok := d.k.(interface {
-		listen(ctx context.Context, tell func()) (func(), error)
+		listen(ctx context.Context, tell func(error)) (func(), error)
 	}); ok {
-		run, listenErr := listen.listen(ctx, tell)
+		run, listenErr := listen.listen(ctx, func(err error) {
+			if err != nil && d.log != nil {
+				d.log.Error("changes of kube-ipvs0 by others", "err", err)
+			}
+			tell()
+		})
 		if listenErr != nil {
 			return tokens, listenErr
 		}
