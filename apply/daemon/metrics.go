@@ -50,6 +50,9 @@ const counterTimeout = 2 * time.Second
 
 // countPackets exports what the kernel counts of a dataplane.
 func (d *daemon) countPackets(c apply.Counters) {
+	if c.Draining != nil {
+		d.metrics.CountDraining(func() int { return len(c.Draining()) })
+	}
 	if c.InvalidDropped == nil {
 		return
 	}

@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"github.com/proxyc/proxyc/ir"
 )
 
 // Print writes the Status for people.
@@ -40,6 +42,13 @@ func (st *Status) Print(w io.Writer) error {
 	}
 	for _, q := range st.Quarantined {
 		line("quarantined", "Service %s: %s", q.Service, q.Reason)
+	}
+	for _, d := range st.Draining {
+		of := ""
+		if d.Service != (ir.Name{}) {
+			of = "Service " + d.Service.String() + ": "
+		}
+		line("draining", "%s%s -> %s, for %s: %d connections", of, d.Frontend, d.Backend, age(st.Now, d.Since), d.Connections)
 	}
 	for _, r := range st.Retrying {
 		line("retrying", "%s, since %s ago: %s", r.What, age(st.Now, r.Since), r.Error)

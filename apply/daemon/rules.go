@@ -82,6 +82,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 		d.log.Error("changes of the rules by others will be seen late", "err", err)
 	}
 	d.countPackets(dataplane.Counters())
+	d.state.setDraining(dataplane.Counters().Draining)
 	untidy := make(chan func())
 	kubeProxy := newPeer(d, func(ctx context.Context) { ask(ctx, untidy) })
 	r := &reconcile.Reconciler{

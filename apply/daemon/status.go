@@ -67,6 +67,9 @@ type Status struct {
 	LastDrift     *LastDrift `json:"lastDrift,omitempty"`
 	// KubeProxy is kube-proxy, whose rules came back beside the daemon's.
 	KubeProxy *KubeProxy `json:"kubeProxy,omitempty"`
+	// Draining are the backends that serve the connections that they have, and
+	// get no new ones, where the kernel has to be asked about these (mode ipvs).
+	Draining []apply.Drain `json:"draining,omitempty"`
 	// MayDrop are rules of others that see packets before ours and may drop some.
 	MayDrop []string `json:"mayDrop,omitempty"`
 }
@@ -159,6 +162,7 @@ type state struct {
 	now     func() time.Time
 	status  Status
 	inForce func() ir.Programs // nil: not known yet
+	drains  func() []apply.Drain
 	plan    plan
 }
 
@@ -235,6 +239,24 @@ func (s *state) setInForce(f func() ir.Programs) {
 	s.inForce = f
 }
 
+// setDraining sets what tells the backends that drain; nil: nothing does.
+func (s *state) setDraining(f func() []apply.Drain) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drains = f
+}
+
+// draining returns the backends that drain.
+func (s *state) draining() []apply.Drain {
+	s.mu.Lock()
+	drains := s.drains
+	s.mu.Unlock()
+	if drains == nil {
+		return nil
+	}
+	return drains()
+}
+
 // setRejected sets why the newest version of a file is not what counts; "": it does.
 func (s *state) setRejected(path, why string) {
 	s.mu.Lock()
@@ -309,6 +331,7 @@ func (d *daemon) status() Status {
 	d.store.View(func(s *snapshot.Snapshot) {
 		st.Objects.Services, st.Objects.EndpointSlices, st.Objects.Nodes = s.Count()
 	})
+	st.Draining = d.state.draining()
 	st.Findings, st.FindingsTotal = d.follower.findings.first(shownFindings)
 	if d.contact != nil {
 		st.APIServer = &APIServer{Server: d.contact.Server(), Resources: d.contact.Resources()}

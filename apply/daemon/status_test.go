@@ -3,6 +3,7 @@ package daemon
 import (
 	"bytes"
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -26,6 +27,30 @@ func printed(t *testing.T, st Status) (well bool, out string) {
 		t.Fatal(err)
 	}
 	return st.Well(), b.String()
+}
+
+// The status says which backends drain, and since when this process knows.
+func TestStatusOfDrains(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	st := newState(ir.ModeIPVS, "node1", func() time.Time { return at })
+	drain := apply.Drain{
+		Service: ir.Name{Namespace: "ns", Name: "web"}, Since: at.Add(-time.Minute), Connections: 3,
+		Frontend: ir.Match{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: ir.TCP, Port: 80}, Backend: netip.MustParseAddrPort("10.244.0.1:8080"),
+	}
+	older := drain
+	older.Service = ir.Name{} // begun by a process before
+	st.setDraining(func() []apply.Drain { return []apply.Drain{drain, older} })
+	now := st.told(0)
+	now.Draining = st.draining()
+	_, got := printed(t, now)
+	for _, want := range []string{
+		"draining     Service ns/web: 10.96.0.1:80/tcp -> 10.244.0.1:8080, for 1m0s: 3 connections\n",
+		"draining     10.96.0.1:80/tcp -> 10.244.0.1:8080, for 1m0s: 3 connections\n",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("lacks %q:\n%s", want, got)
+		}
+	}
 }
 
 func TestStatus(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -54,6 +55,7 @@ type Dataplane struct {
 	mu     sync.Mutex // held by a commit, and by what looks after drains
 	k      kernel
 	drains drains
+	told   atomic.Pointer[[]apply.Drain] // what drains, for who does not wait for a commit
 
 	reading kernel // a reading does not keep a commit waiting
 
@@ -82,9 +84,7 @@ func (d *Dataplane) Read(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.mu.Lock()
-	d.drains.found(found)
-	d.mu.Unlock()
+	d.noteDrains(found)
 	d.found = found
 	for f, s := range ir.Present(found) {
 		*d.room.At(f) = s.room()
@@ -162,9 +162,7 @@ func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.mu.Lock()
-	d.drains.found(found)
-	d.mu.Unlock()
+	d.noteDrains(found)
 	tables, err := d.rules.Compare(ctx)
 	if err != nil {
 		return nil, err
@@ -184,6 +182,7 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	defer d.tell()
 	d.found = ir.PerFamily[*state]{} // it will be another one
 	c := commit{Dataplane: d, refused: map[ir.Name]bool{}}
 	err := c.carryOut(ctx, plan)
@@ -221,9 +220,10 @@ func (d *Dataplane) Leftovers(ctx context.Context) ([]apply.Leftover, error) {
 // Counters returns what drains.
 func (d *Dataplane) Counters() apply.Counters {
 	return apply.Counters{Draining: func() []apply.Drain {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		return d.drains.list()
+		if told := d.told.Load(); told != nil {
+			return *told
+		}
+		return nil
 	}}
 }
 

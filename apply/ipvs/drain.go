@@ -100,11 +100,26 @@ func (d *drains) list() []apply.Drain {
 	return all
 }
 
+// noteDrains notes what drains in states that were read.
+func (d *Dataplane) noteDrains(found ir.PerFamily[*state]) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.drains.found(found)
+	d.tell()
+}
+
+// tell tells what drains.
+func (d *Dataplane) tell() {
+	list := d.drains.list()
+	d.told.Store(&list)
+}
+
 // sweep ends the real servers that have no connections any longer, or had them
 // long enough.
 func (d *Dataplane) sweep(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	defer d.tell()
 	servers := map[ir.Match]bool{}
 	for k := range d.drains.of {
 		servers[k.server] = true

@@ -1,11 +1,16 @@
 package ipvs
 
 import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	moby "github.com/moby/ipvs"
@@ -162,6 +167,204 @@ func TestLeavingForgetsFlows(t *testing.T) {
 		}
 		if left, err := n.ipvs.servers(t.Context(), ir.IPv4); err != nil || len(left) != 1 || left[0].Key != other.Key {
 			t.Errorf("virtual servers that stay: %v, %v", left, err)
+		}
+	})
+}
+
+// class is what an error means to a commit.
+func class(err error) string {
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, errExists):
+		return "exists"
+	case errors.Is(err, errMissing):
+		return "missing"
+	case errors.Is(err, errEnvironment):
+		return "environment"
+	}
+	return "refused"
+}
+
+// randomRequest is about one of few objects, so that many are there already or
+// are gone.
+func randomRequest(random *rand.Rand) request {
+	addr := netip.MustParseAddr("10.96.0.1")
+	f := ir.IPv4
+	if random.IntN(2) == 0 {
+		f, addr = ir.IPv6, netip.MustParseAddr("fd00::1")
+	}
+	for range random.IntN(2) {
+		addr = addr.Next()
+	}
+	server := &rules.VirtualServer{Key: ir.Match{Addr: addr, Protocol: []ir.Protocol{ir.TCP, ir.UDP}[random.IntN(2)], Port: 80}, Scheduler: []string{"rr", "mh", "none-such"}[random.IntN(3)]}
+	if random.IntN(2) == 0 {
+		server.Flags, server.Timeout = rules.Persistent, 60e9
+	}
+	to := &rules.RealServer{AddrPort: netip.AddrPortFrom(addr, uint16(8080+random.IntN(2))), Weight: uint32(random.IntN(2))}
+	all := []rules.Set{rules.LoopBack, rules.ClusterIP, rules.LoadBalancerSourceCIDR, rules.NodePortTCP, rules.IPVSIPs}
+	set := all[random.IntN(len(all))]
+	element := &rules.Element{ElementKey: rules.ElementKey{Set: set, Addr: addr, Protocol: ir.TCP, Number: uint16(80 + random.IntN(3)), Source: netip.PrefixFrom(addr, addr.BitLen())}}
+	switch t := set.Type(); t {
+	case rules.HashIP:
+		element.Number, element.Protocol, element.Source = 0, 0, netip.Prefix{}
+	case rules.BitmapPort:
+		element.Addr, element.Protocol, element.Source = netip.Addr{}, 0, netip.Prefix{}
+	case rules.HashIPPort:
+		element.Source = netip.Prefix{}
+	case rules.HashIPPortNet:
+		element.Source = netip.PrefixFrom(addr, random.IntN(3)*f.Bits()/4).Masked()
+	}
+	r := request{op: operation(random.IntN(int(removeElement) + 1)), family: f, times: timeouts{600e9, 60e9, 120e9}}
+	switch r.op {
+	case makeSet, growSet:
+		r.set, r.max = set, 1+random.IntN(2)
+	case addElement, removeElement:
+		r.element = element
+	case addAddress, removeAddress:
+		r.element = &rules.Element{ElementKey: rules.ElementKey{Set: rules.IPVSIPs, Addr: addr}}
+	case addServer, setServer, removeServer:
+		r.server = server
+	case addDest, setDest, removeDest:
+		r.server, r.dest = server, to
+	}
+	return r
+}
+
+// The fake refuses what the kernel refuses, for the same reason, and has the same
+// in the end.
+func TestFakeIsTheKernel(t *testing.T) {
+	seed := applytest.Seed(t)
+	withIPVS(t, func(n *node) {
+		random := rand.New(rand.NewPCG(uint64(seed), 3))
+		fake := newFakeKernel()
+		start, err := n.read(t.Context(), ir.IPv4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fake.families.IPv4.times, fake.families.IPv6.times = start.times, start.times
+		for range 40 {
+			var requests []request
+			for range 25 {
+				r := randomRequest(random)
+				if r.op == growSet { // it takes the place of a smaller one, never of a larger
+					of := fake.families.Of(r.family).sets[r.set]
+					if of == nil || of.max == 0 || of.max >= r.max {
+						continue
+					}
+				}
+				requests = append(requests, r)
+				// Alone: what it meets may depend on the last.
+				want, _ := fake.do(t.Context(), []request{r})
+				got, err := n.do(t.Context(), []request{r})
+				if err != nil {
+					t.Fatalf("%s: %v", r.object(), err)
+				}
+				one := func(f []failure) error {
+					if len(f) == 0 {
+						return nil
+					}
+					return f[0].err
+				}
+				if w, g := class(one(want)), class(one(got)); w != g {
+					t.Fatalf("operation %d on %s: the fake says %q (%v), the kernel %q (%v)", r.op, r.object(), w, one(want), g, one(got))
+				}
+			}
+			for _, f := range ir.Families() {
+				got, err := n.read(t.Context(), f)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := fake.families.Of(f)
+				if !reflect.DeepEqual(want.bound, got.bound) || want.times != got.times || want.device != got.device {
+					t.Fatalf("addresses %v, want %v; timeouts %s, want %s; device %t, want %t", got.bound, want.bound, got.times, want.times, got.device, want.device)
+				}
+				if !reflect.DeepEqual(want.sets, got.sets) {
+					t.Fatalf("%s: sets %+v, want %+v", f, describeSets(got), describeSets(want))
+				}
+				if len(want.servers) != len(got.servers) {
+					t.Fatalf("%d virtual servers, want %d", len(got.servers), len(want.servers))
+				}
+				for key, w := range want.servers {
+					g := got.servers[key]
+					if g == nil || !g.Same(&w.VirtualServer) || g.whole != w.whole || !reflect.DeepEqual(g.dests, w.dests) {
+						t.Fatalf("%s: %+v, want %+v", key, g, w)
+					}
+				}
+			}
+		}
+	})
+}
+
+func describeSets(s *state) (all []string) {
+	for name, of := range s.sets {
+		for k := range of.elements {
+			all = append(all, name.String()+" "+k.String())
+		}
+		all = append(all, fmt.Sprint(name, " of ", of.max))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Histories end in the kernel where they end in the fake.
+func TestHistoriesOnTheKernel(t *testing.T) {
+	withIPVS(t, func(n *node) {
+		if err := n.device.one(t.Context(), newLink("eth0", nil)); err != nil {
+			t.Fatal(err)
+		}
+		b := &bench{t: t, tables: &fakeTables{}, now: time.Unix(1e9, 0)}
+		all := program()
+		for _, a := range all.Node.Addrs {
+			sh(t, "ip addr add "+a.String()+"/24 dev eth0")
+		}
+		families := ir.Families()
+		b.Dataplane = newDataplane(n, n, b.tables, families[:], apply.Options{})
+		random := rand.New(rand.NewPCG(5, 5))
+		now := *all
+		now.Services = nil
+		step := func(changes []ir.Change, full bool) {
+			if full {
+				if _, _, err := apply.Once(t.Context(), b.Dataplane, ir.NewPrograms(&now), func(apply.Plan) bool { return true }); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				b.change(changes...)
+			}
+			var as fakeKernel
+			for _, f := range families {
+				s, err := n.read(t.Context(), f)
+				if err != nil {
+					t.Fatal(err)
+				}
+				*as.families.At(f) = s
+			}
+			if why := as.difference(ir.NewPrograms(&now), b.tables); why != "" {
+				t.Fatal(why)
+			}
+		}
+		step(nil, true)
+		for i := range 25 {
+			var changes []ir.Change
+			now.Services = slices.Clone(now.Services)
+			for j := range all.Services {
+				if random.IntN(3) > 0 {
+					continue
+				}
+				name := all.Services[j].Name
+				now.Services = slices.DeleteFunc(now.Services, func(s ir.Service) bool { return s.Name == name })
+				c := ir.Change{Name: name}
+				if random.IntN(3) > 0 {
+					s := all.Services[j]
+					if len(s.Pools) > 0 && random.IntN(2) == 0 {
+						s = *withBackends(&s, s.Pools[0].Backends[:len(s.Pools[0].Backends)/2]...)
+					}
+					c.New = &s
+					now.Services = append(now.Services, s)
+				}
+				changes = append(changes, c)
+			}
+			step(changes, i%5 == 4)
 		}
 	})
 }

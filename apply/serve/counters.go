@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/proxyc/proxyc/ir"
 )
 
 // PacketCounter reads how many packets a rule of the kernel has met.
@@ -22,6 +24,14 @@ func (m *Metrics) CountPackets(c PacketCounters) {
 		"Packets dropped that conntrack could not place.", nil, nil), c.InvalidDropped})
 	m.registry.add(iptables, kernelCounter{prometheus.NewDesc("kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
 		"Connections to node ports at localhost that were accepted.", nil, nil), c.LocalhostNodePorts})
+}
+
+// CountDraining exports how many backends drain, which is asked for at each
+// scrape.
+func (m *Metrics) CountDraining(n func() int) {
+	m.registry.add([]ir.Mode{ir.ModeIPVS}, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "proxyc_draining_backends", Help: "Backends that serve the connections that they have, and get no new ones.",
+	}, func() float64 { return float64(n()) }))
 }
 
 // MeasureStore exports what the Services, EndpointSlices and Nodes that are
