@@ -17,15 +17,30 @@ type easing struct {
 	now      func() time.Time
 
 	left  []apply.Leftover
+	kept  []Busy // of left, when connections were asked for last
 	began time.Time
 }
 
-// begin takes on leftovers of which connections need some.
-func (e *easing) begin(left []apply.Leftover) {
+// eased is leftovers of which connections need some.
+type eased struct {
+	left []apply.Leftover
+	kept []Busy
+}
+
+// begin takes on leftovers.
+func (e *easing) begin(of eased) {
 	if len(e.left) == 0 {
 		e.began = e.now()
 	}
-	e.left = left
+	e.left, e.kept = of.left, of.kept
+}
+
+// told returns what there is to tell of it; nil where nothing is left.
+func (e *easing) told() *Easing {
+	if len(e.left) == 0 {
+		return nil
+	}
+	return &Easing{Since: e.began, Until: e.began.Add(e.deadline), Kept: e.kept}
 }
 
 // step looks once. over is how many connections were cut off, since their time
@@ -38,22 +53,25 @@ func (e *easing) step(ctx context.Context) (over int, err error) {
 		}
 		kept, err = nil, remove(ctx, e.left)
 	}
-	if err == nil && len(kept) == 0 {
-		e.left = nil
+	if err == nil {
+		if e.kept = kept; len(kept) == 0 {
+			e.left = nil
+		}
 	}
 	return over, err
 }
 
 // easeUntil eases what comes from begin until ctx ends.
-func (d *daemon) easeUntil(ctx context.Context, e *easing, begin <-chan []apply.Leftover) {
+func (d *daemon) easeUntil(ctx context.Context, e *easing, begin <-chan eased) {
 	ticker := time.NewTicker(easeEvery)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case left := <-begin:
-			e.begin(left)
+		case of := <-begin:
+			e.begin(of)
+			d.state.setEasing(e.told())
 			continue
 		case <-ticker.C:
 		}
@@ -61,6 +79,7 @@ func (d *daemon) easeUntil(ctx context.Context, e *easing, begin <-chan []apply.
 			continue
 		}
 		over, err := e.step(ctx)
+		d.state.setEasing(e.told())
 		d.retrying("what connections of another mode kept", err)
 		switch {
 		case over > 0:

@@ -6,26 +6,37 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/proxyc/proxyc/apply"
 )
 
 // What connections need stays until they end, or until their time is up.
 func TestEasing(t *testing.T) {
 	for _, end := range []string{"connections", "deadline"} {
-		conns, eased, removed := 3, 0, 0
+		conns, removed := 3, 0
 		var fails error
 		l := apply.Leftover{
 			Object: "virtual server",
-			Ease:   func(context.Context) (int, error) { eased++; return conns, fails },
+			Ease:   func(context.Context) (int, error) { return conns, fails },
 			Remove: func(context.Context) error { removed++; return nil },
 		}
 		clock := time.Unix(0, 0)
 		e := &easing{deadline: time.Hour, now: func() time.Time { return clock }}
-		e.begin([]apply.Leftover{l})
+		e.begin(eased{left: []apply.Leftover{l}})
 		clock = clock.Add(59 * time.Minute)
-		e.begin([]apply.Leftover{l}) // found once more: the time goes on
+		e.begin(eased{left: []apply.Leftover{l}}) // found once more: the time goes on
 		step := func(over int, left bool) {
 			t.Helper()
+			defer func() {
+				var want *Easing
+				if left {
+					want = &Easing{Since: time.Unix(0, 0), Until: time.Unix(3600, 0), Kept: []Busy{{"virtual server", conns}}}
+				}
+				if diff := cmp.Diff(want, e.told()); diff != "" {
+					t.Errorf("%s: told (-want +got):\n%s", end, diff)
+				}
+			}()
 			if n, err := e.step(t.Context()); n != over || err != fails || len(e.left) > 0 != left {
 				t.Errorf("%s: %d cut off, error %v, left %v; want %d, %v", end, n, err, e.left, over, left)
 			}

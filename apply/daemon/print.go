@@ -50,6 +50,12 @@ func (st *Status) Print(w io.Writer) error {
 		}
 		line("draining", "%s%s -> %s, for %s: %d connections", of, d.Frontend, d.Backend, age(st.Now, d.Since), d.Connections)
 	}
+	if e := st.Easing; e != nil {
+		for _, k := range e.Kept {
+			line("kept", "%s, for %s until its connections end: %d", k.Object, age(st.Now, e.Since), k.Connections)
+		}
+		line("", "the rest goes at %s, in %s", e.Until.Format(time.RFC3339), age(e.Until, st.Now))
+	}
 	for _, r := range st.Retrying {
 		line("retrying", "%s, since %s ago: %s", r.What, age(st.Now, r.Since), r.Error)
 	}

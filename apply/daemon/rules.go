@@ -119,9 +119,9 @@ func (d *daemon) proxy(ctx context.Context) error {
 	all.Go(func() { d.boot.keep(sourceCtx, dataplane.Applied) })
 	all.Go(func() { d.follower.watchInterfaces(sourceCtx) })
 	all.Go(func() { d.flows.Run(sourceCtx) })
-	eased := make(chan []apply.Leftover)
+	easings := make(chan eased)
 	all.Go(func() {
-		d.easeUntil(sourceCtx, &easing{deadline: cmp.Or(d.IPVS.DrainDeadline, apply.DrainDeadline), now: time.Now}, eased)
+		d.easeUntil(sourceCtx, &easing{deadline: cmp.Or(d.IPVS.DrainDeadline, apply.DrainDeadline), now: time.Now}, easings)
 	})
 	r.Synced = d.synced
 	watchPeer := sync.OnceFunc(func() { all.Go(func() { kubeProxy.watch(sourceCtx) }) })
@@ -131,9 +131,9 @@ func (d *daemon) proxy(ctx context.Context) error {
 		}
 		leftovers, err := Leftovers(ctx, d.cfg.ProxyMode(), dataplane)
 		kept, err := d.removeLeftovers(ctx, leftovers, err)
-		if kept {
+		if len(kept) > 0 {
 			select {
-			case eased <- leftovers:
+			case easings <- eased{leftovers, kept}:
 			case <-ctx.Done():
 			}
 		}
@@ -340,14 +340,14 @@ func ask(ctx context.Context, untidy chan<- func()) {
 	<-done
 }
 
-// removeLeftovers takes away what proxies of other modes left, and reports whether
-// connections need some of it; err says why more of that may not have been found.
-func (d *daemon) removeLeftovers(ctx context.Context, leftovers []apply.Leftover, err error) (kept bool, _ error) {
+// removeLeftovers takes away what proxies of other modes left, and returns what
+// connections need of it; err says why more of that may not have been found.
+func (d *daemon) removeLeftovers(ctx context.Context, leftovers []apply.Leftover, err error) (kept []Busy, _ error) {
 	for _, l := range leftovers {
 		d.log.Info("removing", "object", l.Object)
 	}
-	busy, easeErr := ease(ctx, leftovers)
-	for _, k := range busy {
+	kept, easeErr := ease(ctx, leftovers)
+	for _, k := range kept {
 		d.log.Info("stays until its connections end", "object", k.Object, "connections", k.Connections)
 	}
 	if warning := Exposed(leftovers); warning != "" {
@@ -357,7 +357,7 @@ func (d *daemon) removeLeftovers(ctx context.Context, leftovers []apply.Leftover
 		d.metrics.LeftoverFailures.Inc()
 	}
 	d.retrying("what other proxies left", err)
-	return len(busy) > 0, err
+	return kept, err
 }
 
 // lock waits until no other proxyc writes the node's rules.

@@ -70,6 +70,8 @@ type Status struct {
 	// Draining are the backends that serve the connections that they have, and
 	// get no new ones, where the kernel has to be asked about these (mode ipvs).
 	Draining []apply.Drain `json:"draining,omitempty"`
+	// Easing is what an earlier mode left, and connections still need; nil: nothing.
+	Easing *Easing `json:"easing,omitempty"`
 	// MayDrop are rules of others that see packets before ours and may drop some.
 	MayDrop []string `json:"mayDrop,omitempty"`
 }
@@ -154,6 +156,14 @@ type KubeProxy struct {
 	// Stays reports whether they are there, and stay: they came back soon after
 	// they had been removed, so kube-proxy seems to run.
 	Stays bool `json:"stays,omitempty"`
+}
+
+// Easing is a change of modes that old connections have not ended: what the earlier
+// mode left for them goes when they do.
+type Easing struct {
+	Since time.Time `json:"since"` // when this daemon began it
+	Until time.Time `json:"until"` // when the rest goes with the connections that there are
+	Kept  []Busy    `json:"kept"`
 }
 
 // state collects the Status.
@@ -255,6 +265,13 @@ func (s *state) draining() []apply.Drain {
 		return nil
 	}
 	return drains()
+}
+
+// setEasing sets what is told of a change of modes that goes on; nil: none does.
+func (s *state) setEasing(e *Easing) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status.Easing = e
 }
 
 // setRejected sets why the newest version of a file is not what counts; "": it does.
@@ -379,6 +396,13 @@ func (st *Status) onClock() {
 	}
 	if k := st.KubeProxy; k != nil {
 		st.KubeProxy = &KubeProxy{now(k.Since), k.Objects, k.Stays}
+	}
+	if e := st.Easing; e != nil {
+		st.Easing = &Easing{now(e.Since), now(e.Until), e.Kept}
+	}
+	st.Draining = slices.Clone(st.Draining)
+	for i := range st.Draining {
+		st.Draining[i].Since = now(st.Draining[i].Since)
 	}
 	st.Rejected = slices.Clone(st.Rejected)
 	for i := range st.Rejected {

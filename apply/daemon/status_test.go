@@ -53,6 +53,27 @@ func TestStatusOfDrains(t *testing.T) {
 	}
 }
 
+// What an earlier mode left is told as long as connections need it. All is well
+// meanwhile.
+func TestStatusOfEasing(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	st := newState(ir.ModeNFTables, "node1", func() time.Time { return at })
+	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: at})
+	st.setEasing(&Easing{Since: at.Add(-time.Minute), Until: at.Add(59 * time.Minute), Kept: []Busy{{"virtual server 10.96.0.1:80/tcp", 3}, {"ipset KUBE-LOOP-BACK", 3}}})
+	well, got := printed(t, st.told(0))
+	const want = `kept         virtual server 10.96.0.1:80/tcp, for 1m0s until its connections end: 3
+kept         ipset KUBE-LOOP-BACK, for 1m0s until its connections end: 3
+             the rest goes at 2026-01-02T04:03:05Z, in 59m0s
+`
+	if !well || !strings.Contains(got, want) {
+		t.Errorf("well: %t, want %q in\n%s", well, want, got)
+	}
+	st.setEasing(nil)
+	if _, got := printed(t, st.told(0)); strings.Contains(got, "kept") {
+		t.Errorf("after its end:\n%s", got)
+	}
+}
+
 func TestStatus(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	st := newState(ir.ModeNFTables, "node1", func() time.Time { return at.Add(10 * time.Second) })
