@@ -40,18 +40,22 @@ func newCluster(cfg *config.Config, snap *snapshot.Snapshot) *cluster {
 	allowed, set := cfg.FeatureGates["AllowServiceExternalIPs"]
 	return &cluster{
 		snap: snap, mode: mode, caps: mode.Capabilities(), externalIPs: allowed || !set, masqueradeAll: cfg.MasqueradeAllField(),
-		names: fieldNames{
-			clusterIPs:  newList("spec.clusterIPs[", "]", clusterIPs),
-			externals:   newList("spec.externalIPs[", "]", namedFields),
-			ingresses:   newList("status.loadBalancer.ingress[", "].ip", namedFields),
-			ranges:      newList("spec.loadBalancerSourceRanges[", "]", namedFields),
-			ports:       newList("spec.ports[", "]", namedFields),
-			portNumbers: newList("spec.ports[", "].port", namedFields),
-			nodePorts:   newList("spec.ports[", "].nodePort", namedFields),
-			protocols:   newList("spec.ports[", "].protocol", namedFields),
-			endpoints:   newList("endpoints[", "]", namedEndpoints),
-			addresses:   newList("addresses[", "]", namedFields),
-			slicePorts:  newList("ports[", "]", namedFields),
-		},
+		names: newFieldNames(),
+	}
+}
+
+func newFieldNames() fieldNames {
+	return fieldNames{
+		clusterIPs:  newList("spec.clusterIPs[", "]", clusterIPs),
+		externals:   newList("spec.externalIPs[", "]", namedFields),
+		ingresses:   newList("status.loadBalancer.ingress[", "].ip", namedFields),
+		ranges:      newList("spec.loadBalancerSourceRanges[", "]", namedFields),
+		ports:       newList("spec.ports[", "]", namedFields),
+		portNumbers: newList("spec.ports[", "].port", namedFields),
+		nodePorts:   newList("spec.ports[", "].nodePort", namedFields),
+		protocols:   newList("spec.ports[", "].protocol", namedFields),
+		endpoints:   newList("endpoints[", "]", namedEndpoints),
+		addresses:   newList("addresses[", "]", namedFields),
+		slicePorts:  newList("ports[", "]", namedFields),
 	}
 }

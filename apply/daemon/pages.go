@@ -11,6 +11,8 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -43,6 +45,24 @@ func newPlan(s *reconcile.Sync) plan {
 func (s *state) serveIR(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	ir.WriteJSON(w, s.programs()) // an error is the client's, who went away
+}
+
+// Known is what a daemon knows of the cluster and the node: another proxyc of the same
+// version compiles from it what the daemon does.
+type Known struct {
+	Config   *config.Config     `json:"config"`
+	Facts    compiler.Facts     `json:"facts"`
+	Snapshot *snapshot.Document `json:"snapshot"`
+}
+
+// serveKnown serves Known. It is newer than the Programs in force where a sync is due.
+func (d *daemon) serveKnown(w http.ResponseWriter, _ *http.Request) {
+	k := Known{Config: d.cfg}
+	d.store.View(func(snap *snapshot.Snapshot) { // the follower's facts change while it follows the Store
+		k.Facts, k.Snapshot = d.follower.facts, snap.Document()
+	})
+	w.Header().Set("Content-Type", "application/json")
+	json.NewEncoder(w).Encode(k) // an error is the client's, who went away
 }
 
 // servePlan serves the last plan.

@@ -57,6 +57,7 @@ func (d *daemon) healthServer() *serve.Server {
 func (d *daemon) statusServer() *serve.Server {
 	mux := d.statusHandler()
 	mux.HandleFunc(IRPath, d.state.serveIR)
+	mux.HandleFunc(KnownPath, d.serveKnown)
 	s := &serve.Server{Name: "status server", Log: d.log.Logger, Handler: mux}
 	if d.StatusSocket != "" {
 		s.Addr = UnixPrefix + d.StatusSocket

@@ -23,6 +23,9 @@ const StatusPath = "/proxyc/status"
 // IRPath is where the status socket tells the IR in force, as JSON.
 const IRPath = "/proxyc/ir"
 
+// KnownPath is where the status socket tells what the IR is made of: Known, as JSON.
+const KnownPath = "/proxyc/known"
+
 // Status is what a daemon is doing.
 type Status struct {
 	Version string    `json:"version"`

@@ -16,7 +16,7 @@ import (
 )
 
 type explainCmd struct {
-	input
+	source
 
 	What string `arg:"" help:"A chain, a map element, IP:PORT[/PROTO] or IP of a frontend or an endpoint, the number of a node port, or NAMESPACE/NAME[:PORT] of a Service."`
 }
@@ -25,11 +25,10 @@ type explainCmd struct {
 // and fields behind it, or why a Service has no rules; it is a finding (exit 1) when
 // that is nothing.
 func (c *explainCmd) Run(e *env) error {
-	job, err := c.load(e)
+	job, programs, err := c.programs(e)
 	if err != nil {
 		return err
 	}
-	programs := job.compile()
 	s := newSubject(c.What)
 	found, hint := false, ""
 	err = buffered(e.stdout, func(w io.Writer) (err error) {

@@ -47,6 +47,8 @@ type job struct {
 	diags  diag.List
 	ofHost bool // the node's name is that of the machine
 	each   bool // print each finding
+	// onlyHere reports that nothing is known of other nodes' rules.
+	onlyHere bool
 	// allowEmpty takes files with nothing in them for what is meant.
 	allowEmpty bool
 }

@@ -123,6 +123,18 @@ func TestProveLive(t *testing.T) {
 	}
 	w.write("cluster.yaml", applytest.Services("a", "b"))
 	w.until("the second Service", func(st daemon.Status) bool { return synced(st) && st.Objects.Services == 2 && len(st.Unproved) == 0 })
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"trace", "--live", "--from", "10.244.1.5@cni0", "--to", "ns/b:80", "--expect", "accepted"}, "=> 10.244.1.98:8080"},
+		{[]string{"explain", "10.96.0.98:80"}, "Service ns/b: spec.clusterIP"},
+	} {
+		out, err := w.ns.Run(w.ns.Command(t.Context(), "proxyc", append(tt.args, "--status-socket", w.file("socket"))...))
+		if err != nil || !strings.Contains(string(out), tt.want) {
+			t.Errorf("%q: %v, want %q in:\n%s", tt.args, err, tt.want, out)
+		}
+	}
 	w.stop(syscall.SIGTERM)
 	if out, code := prove(); code != 2 || !strings.Contains(out, "no daemon answers") {
 		t.Errorf("without a daemon: exit %d:\n%s", code, out)

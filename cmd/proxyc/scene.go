@@ -24,6 +24,21 @@ type scene struct {
 	known bool
 	// elsewhere returns the Programs of another node; nil: they are not known here.
 	elsewhere func(node string) ir.Programs
+
+	evaluators map[*ir.Program]*sim.Evaluator // made as they are asked
+}
+
+// evaluator returns the meaning of a Program.
+func (s *scene) evaluator(p *ir.Program) *sim.Evaluator {
+	e := s.evaluators[p]
+	if e == nil {
+		e = sim.NewEvaluator(p)
+		if s.evaluators == nil {
+			s.evaluators = map[*ir.Program]*sim.Evaluator{}
+		}
+		s.evaluators[p] = e
+	}
+	return e
 }
 
 // outside is the name of the interface by which a packet is taken to come in
@@ -37,8 +52,16 @@ func (j *job) scene(programs ir.Programs) *scene {
 	if s.interfaces == nil {
 		s.interfaces = j.facts.Named
 	}
+	if j.onlyHere {
+		return s
+	}
+	known := map[string]ir.Programs{}
 	s.elsewhere = func(node string) ir.Programs {
-		programs, _ := compiler.Compile(j.Config, j.snap, j.others(node))
+		programs, ok := known[node]
+		if !ok {
+			programs, _ = compiler.Compile(j.Config, j.snap, j.others(node))
+			known[node] = programs
+		}
 		return programs
 	}
 	return s
@@ -46,7 +69,7 @@ func (j *job) scene(programs ir.Programs) *scene {
 
 // sender is where a packet comes from.
 type sender struct {
-	text string // "Pod ns/web"; empty: nothing to tell
+	text string // "Pod ns/web runs on"; empty: nothing to tell
 	node string // whose rules the packet meets first
 }
 
@@ -54,6 +77,9 @@ type sender struct {
 // of the sender's node.
 func (s *scene) packet(from, to string) (pkt sim.Packet, by sender, err error) {
 	by.node = s.node
+	if to, err = s.resolve(to, from); err != nil {
+		return pkt, by, err
+	}
 	// The destination alone tells the family, which a pod or node needs.
 	any4, any6 := "0.0.0.0", "::"
 	if pkt, err = sim.ParsePacket(any4, to); err != nil {
@@ -66,6 +92,8 @@ func (s *scene) packet(from, to string) (pkt sim.Packet, by sender, err error) {
 		pkt.Src, pkt.In, by, err = s.pod(p, pod, pkt.Dst)
 	} else if from == "node" {
 		pkt.Src, err = s.nodeSource(p, pkt.Dst)
+	} else if name, ok := strings.CutPrefix(from, "node:"); ok {
+		pkt.Src, by, err = s.otherNode(name, pkt.Dst)
 	} else {
 		pkt.Src, pkt.In, err = s.address(&p.Node, from)
 	}
@@ -90,7 +118,7 @@ func (s *scene) address(node *ir.Node, from string) (netip.Addr, string, error) 
 	}
 	src, err := netip.ParseAddr(text)
 	if err != nil || named && in == "" {
-		return src, "", fmt.Errorf("must be pod:NAMESPACE/NAME, node, IP or IP@INTERFACE, got %q", from)
+		return src, "", fmt.Errorf("must be pod:NAMESPACE/NAME, node, node:NAME, IP or IP@INTERFACE, got %q", from)
 	}
 	if in == "" && !node.HasAddr(src) {
 		in = s.way(node, src)
@@ -117,6 +145,25 @@ func (s *scene) nodeSource(p *ir.Program, dst netip.Addr) (netip.Addr, error) {
 		return node.IP, nil
 	}
 	return netip.Addr{}, fmt.Errorf("node %q has no address of the family of %s in the snapshot; give IP", node.Name, dst)
+}
+
+// otherNode returns the address from which a Node sends.
+func (s *scene) otherNode(name string, dst netip.Addr) (netip.Addr, sender, error) {
+	by := sender{"the packet comes from", name}
+	if name == s.node {
+		src, err := s.nodeSource(programFor(s.programs, dst), dst)
+		return src, sender{node: name}, err
+	}
+	if s.snap.Node(name) == nil {
+		return netip.Addr{}, by, fmt.Errorf("the snapshot has no Node %q", name)
+	}
+	p, err := s.rules(name, dst)
+	if err != nil {
+		return netip.Addr{}, by, err
+	}
+	there := scene{snap: s.snap, node: name, programs: ir.NewPrograms(p)}
+	src, err := there.nodeSource(p, dst)
+	return src, by, err
 }
 
 // carries reports whether an address is some frontend's.
@@ -165,7 +212,7 @@ func (s *scene) pod(p *ir.Program, pod string, dst netip.Addr) (src netip.Addr, 
 	if !ok {
 		return src, "", by, fmt.Errorf("no EndpointSlice of the snapshot has an %s address of Pod %s/%s; give IP@INTERFACE", p.Family, namespace, name)
 	}
-	by = sender{"Pod " + pod, s.node}
+	by = sender{"Pod " + pod + " runs on", s.node}
 	if p.Node.HasAddr(src) { // host network: what the node sends
 		src, err = s.nodeSource(p, dst)
 		return src, "", by, err
@@ -210,6 +257,27 @@ func (s *scene) owner(addr netip.Addr) string {
 	return ""
 }
 
+// home returns the other node that sends what has an address as its source: its own
+// address or that of one of its pods; "": nothing tells of one.
+func (s *scene) home(src netip.Addr) string {
+	if node := s.owner(src); node != "" {
+		return node
+	}
+	node, known := s.snap.EndpointNode(src)
+	if !known || node == "" {
+		for _, n := range s.snap.Nodes() {
+			if slices.ContainsFunc(n.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(src) }) {
+				node = n.Name
+				break
+			}
+		}
+	}
+	if node == s.node {
+		return ""
+	}
+	return node
+}
+
 // trace follows a packet through the rules of the node where it starts, and
 // then of the one whose address it goes to.
 func (s *scene) trace(from, to string) (traced, error) {
@@ -217,20 +285,29 @@ func (s *scene) trace(from, to string) (traced, error) {
 	if err != nil {
 		return traced{}, err
 	}
-	t := traced{pkt: pkt}
 	end := s.owner(pkt.Dst)
 	if programFor(s.programs, pkt.Dst).Node.HasAddr(pkt.Dst) {
 		end = s.node
 	}
+	if by.text == "" && pkt.In != "" && !strings.Contains(from, "@") { // nobody says that it comes by here
+		if home := s.home(pkt.Src); home != "" {
+			by = sender{pkt.Src.String() + " is of", home}
+			if pkt.In = ""; s.owner(pkt.Src) != home {
+				pkt.In = podInterface(&programFor(s.programs, pkt.Dst).Node)
+			}
+		} else if end != "" {
+			by.node = end
+		}
+	}
+	t := traced{pkt: pkt}
 	start := by.node
-	if end != "" && by.text == "" && pkt.In != "" && !strings.Contains(from, "@") {
-		start = end // it does not come by here, and nobody says that it does
-	}
 	if start != s.node && by.text != "" {
-		t.tell(nodeOrigin(start), "%s runs on Node %s, whose rules its packets meet", by.text, start)
+		t.tell(nodeOrigin(start), "%s Node %s, whose rules its packets meet", by.text, start)
 	}
-	if start != end && !s.at(&t, start, end, pkt) {
-		return t, nil
+	if start != end {
+		if on, err := s.at(&t, start, end, pkt); !on || err != nil {
+			return t, err
+		}
 	}
 	if end == "" {
 		return t, nil
@@ -243,40 +320,67 @@ func (s *scene) trace(from, to string) (traced, error) {
 			pkt.In = s.way(&programFor(s.programs, pkt.Dst).Node, pkt.Src)
 		}
 	}
-	s.at(&t, end, end, pkt)
-	return t, nil
+	_, err = s.at(&t, end, end, pkt)
+	return t, err
+}
+
+// rules returns the Program of a node for packets to an address.
+func (s *scene) rules(node string, dst netip.Addr) (*ir.Program, error) {
+	switch {
+	case node == s.node:
+		return programFor(s.programs, dst), nil
+	case s.elsewhere == nil:
+		return nil, fmt.Errorf("the rules of Node %s decide, and only those of %s are known here: trace with a configuration and a snapshot, or ask the daemon there", node, s.node)
+	}
+	return programFor(s.elsewhere(node), dst), nil
 }
 
 // at traces a packet through the rules of a node, and reports whether it goes
 // on as it was.
-func (s *scene) at(t *traced, node, end string, pkt sim.Packet) bool {
-	programs := s.programs
-	if node != s.node {
-		if s.elsewhere == nil {
-			t.outcome = sim.Outcome{}
-			return false
-		}
-		programs = s.elsewhere(node)
+func (s *scene) at(t *traced, node, end string, pkt sim.Packet) (goesOn bool, err error) {
+	p, err := s.rules(node, pkt.Dst)
+	if err != nil {
+		return false, err
 	}
-	p := programFor(programs, pkt.Dst)
-	outcome, steps := sim.Explain(p, pkt)
+	outcome, steps := s.evaluator(p).Explain(pkt)
 	t.outcome = outcome
+	t.hindrances = s.hindrances(p, pkt)
 	if outcome.Fate != sim.NotOurs {
 		t.steps = append(t.steps, steps...)
-		return false
+		return false, nil
 	}
 	if end != "" && end != node {
-		return true // the rules that decide are there, and what these say of it is no cause
+		return true, nil // the rules that decide are there, and what these say of it is no cause
 	}
 	if f := s.unknown(p, pkt); f != nil {
-		t.unknown = true
+		t.unknown, t.hindrances = true, nil
 		t.tell(ir.Origin{Object: nodeOrigin(s.node).Object, Field: "status.addresses"},
 			"whether Node %s has the address %s is not known offline; there %s is the NodePort of %s: name it with --node-address %s@INTERFACE, or use --live",
 			s.node, pkt.Dst, strings.TrimPrefix(f.Match.String(), "node:"), f.Port, pkt.Dst)
-		return false
+		return false, nil
 	}
 	t.steps = append(t.steps, steps...)
-	return true
+	return true, nil
+}
+
+// hindrances returns all that keeps a packet from passing, with what nearly serves it.
+func (s *scene) hindrances(p *ir.Program, pkt sim.Packet) (all []hindrance) {
+	for _, h := range s.evaluator(p).Hindrances(pkt) {
+		one := hindrance{Step: h.Step}
+		if h.Frontend != nil && (len(s.snap.Services()) > 0) {
+			for _, m := range compiler.Misses(s.snap, p.Node.Name, h.Frontend.Port, p.Family, h.Frontend.Policy == ir.Local) {
+				one.Near = append(one.Near, sim.Step{Text: m.Text, Origin: m.Origin})
+			}
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// hindrance is one thing that would have to be otherwise, and what nearly is.
+type hindrance struct {
+	sim.Step
+	Near []sim.Step `json:"near,omitempty"`
 }
 
 func nodeOrigin(node string) ir.Origin { return ir.Origin{Object: "Node " + node} }
@@ -286,7 +390,10 @@ func nodeOrigin(node string) ir.Origin { return ir.Origin{Object: "Node " + node
 // is known than the Node object says.
 func (s *scene) unknown(p *ir.Program, pkt sim.Packet) *ir.Frontend {
 	if s.known || p.Node.HasAddr(pkt.Dst) || !p.Node.NodePorts.Has(pkt.Dst, true) ||
-		carries(p, pkt.Dst) || s.snap.HasEndpoint(pkt.Dst) {
+		carries(p, pkt.Dst) {
+		return nil
+	}
+	if _, ok := s.snap.EndpointNode(pkt.Dst); ok {
 		return nil
 	}
 	for i := range p.Services {

@@ -6,41 +6,83 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"strings"
 
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
 type traceCmd struct {
-	input
+	source
 
-	From   string `required:"" placeholder:"SOURCE" help:"Who sends: pod:NAMESPACE/NAME, node, or IP[@INTERFACE]; without INTERFACE the one in whose network the address is, or eth0 where nothing tells."`
-	To     string `required:"" placeholder:"IP:PORT/PROTO" help:"To what; /tcp if no protocol is given."`
-	Output string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
+	From    string `placeholder:"SOURCE" help:"Who sends: pod:NAMESPACE/NAME, node (this one), node:NAME, or IP[@INTERFACE]; without INTERFACE the one in whose network the address is, or eth0 where nothing tells."`
+	To      string `placeholder:"DESTINATION" help:"To what: IP:PORT[/PROTO], NAMESPACE/NAME:PORT[/PROTO] or the DNS name of a Service with PORT, by name or number; tcp if no protocol is given."`
+	Expect  string `placeholder:"FATE" help:"What is to become of the packet: accepted, rejected, dropped, \"not ours\", or all its backends as they are printed; exit 1 if it is something else."`
+	Packets string `placeholder:"FILE" help:"Trace many packets: lines of JSON with from, to and, if it is to be checked, expect. - for standard input."`
+	Output  string `short:"o" enum:"text,json" default:"text" help:"Output: text or json; with --packets a line of JSON each."`
 }
 
 func (c *traceCmd) Run(e *env) error {
-	job, err := c.load(e)
+	if err := c.check(); err != nil {
+		return err
+	}
+	wanted := []expectation{{From: c.From, To: c.To, Expect: c.Expect}}
+	if c.Packets != "" {
+		if err := oneStdin(append(c.names(), c.IR, c.Packets)...); err != nil {
+			return err
+		}
+		var err error
+		if wanted, err = e.readPackets(c.Packets, int64(c.Limit)); err != nil {
+			return err
+		}
+	}
+	job, programs, err := c.programs(e)
 	if err != nil {
 		return err
 	}
-	t, err := job.scene(job.compile()).trace(c.From, c.To)
+	results, err := job.scene(programs).traceAll(wanted)
 	if err != nil {
 		return job.finish(e, err)
 	}
-	write := t.writeText
+	write := func(w io.Writer) error { return writeTraces(w, results, c.Packets != "") }
 	if c.Output == "json" {
-		write = t.writeJSON
+		write = func(w io.Writer) error { return writeTracesJSON(w, results, c.Packets != "") }
 	}
-	return job.finish(e, write(e.stdout))
+	if err := job.finish(e, buffered(e.stdout, write)); err != nil {
+		return err
+	}
+	for i := range results {
+		if !results[i].met() {
+			return errFindings
+		}
+	}
+	return nil
+}
+
+// check refuses flags that do not go together.
+func (c *traceCmd) check() error {
+	switch {
+	case c.Packets != "" && c.From+c.To+c.Expect != "":
+		return errors.New("--packets: has --from, --to and --expect of its own in each line")
+	case c.Packets != "":
+		return nil
+	case c.From == "" && c.To == "":
+		return errors.New("missing flags: --from=SOURCE, --to=DESTINATION, or --packets=FILE")
+	case c.From == "":
+		return errors.New("missing flags: --from=SOURCE")
+	case c.To == "":
+		return errors.New("missing flags: --to=DESTINATION")
+	}
+	return expectation{Expect: c.Expect}.check()
 }
 
 // traced is the course of one packet.
 type traced struct {
-	pkt     sim.Packet // where it begins
-	outcome sim.Outcome
-	steps   []sim.Step
-	unknown bool // the outcome depends on what is not known
+	pkt        sim.Packet // where it begins
+	outcome    sim.Outcome
+	steps      []sim.Step
+	hindrances []hindrance // what would have to be otherwise for it to pass
+	unknown    bool        // the outcome depends on what is not known
 }
 
 // tell adds a step that no rule makes.
@@ -49,7 +91,7 @@ func (t *traced) tell(o ir.Origin, format string, args ...any) {
 }
 
 // fate returns the outcome in a word.
-func (t traced) fate() string {
+func (t *traced) fate() string {
 	if t.unknown {
 		return "not known offline"
 	}
@@ -57,38 +99,57 @@ func (t traced) fate() string {
 }
 
 // result returns the outcome in one line.
-func (t traced) result() string {
+func (t *traced) result() string {
 	if t.unknown {
 		return t.fate()
 	}
 	return t.outcome.String()
 }
 
-func (t traced) source() string {
+func (t *traced) sender() string {
 	if t.pkt.FromNode() {
 		return t.pkt.Src.String() + " (the node)"
 	}
 	return t.pkt.Src.String() + "@" + t.pkt.In
 }
 
-func (t traced) destination() string {
+func (t *traced) destination() string {
 	return ir.Match{Addr: t.pkt.Dst, Protocol: t.pkt.Protocol, Port: t.pkt.Port}.String()
 }
 
-func (t traced) writeText(w io.Writer) error {
+// line is a line of a trace: text, and behind it where that comes from.
+func line(indent string, s sim.Step) string {
+	if s.Origin == (ir.Origin{}) {
+		return indent + s.Text
+	}
+	return fmt.Sprintf("%-72s # %s", indent+s.Text, s.Origin)
+}
+
+func (t *traced) writeText(w io.Writer) error {
 	return buffered(w, func(w io.Writer) error {
-		_, err := fmt.Fprintf(w, "%s -> %s\n", t.source(), t.destination())
-		for i, s := range t.steps {
-			line := fmt.Sprintf("%3d. %s", i+1, s.Text)
-			if s.Origin != (ir.Origin{}) {
-				line = fmt.Sprintf("%-72s # %s", line, s.Origin)
-			}
-			_, writing := fmt.Fprintln(w, line)
-			err = errors.Join(err, writing)
-		}
-		_, writing := fmt.Fprintf(w, "  => %s\n", t.result())
-		return errors.Join(err, writing)
+		_, err := io.WriteString(w, t.text())
+		return err
 	})
+}
+
+// text returns the steps, the outcome, and what would have to be otherwise.
+func (t *traced) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s -> %s\n", t.sender(), t.destination())
+	for i, s := range t.steps {
+		fmt.Fprintln(&b, line(fmt.Sprintf("%3d. ", i+1), s))
+	}
+	fmt.Fprintf(&b, "  => %s\n", t.result())
+	if len(t.hindrances) > 0 {
+		fmt.Fprintf(&b, "  for it to pass:\n")
+	}
+	for _, h := range t.hindrances {
+		fmt.Fprintln(&b, line("   - ", h.Step))
+		for _, near := range h.Near {
+			fmt.Fprintln(&b, line("       ", near))
+		}
+	}
+	return b.String()
 }
 
 type traceJSON struct {
@@ -99,6 +160,9 @@ type traceJSON struct {
 	Fate         string            `json:"fate"`
 	Destinations []destinationJSON `json:"destinations,omitempty"`
 	Affinity     bool              `json:"affinity,omitempty"`
+	Hindrances   []hindrance       `json:"hindrances,omitempty"`
+	Expect       string            `json:"expect,omitempty"`
+	Met          *bool             `json:"met,omitempty"` // with Expect
 }
 
 type destinationJSON struct {
@@ -106,20 +170,29 @@ type destinationJSON struct {
 	Masquerade bool           `json:"masquerade"`
 }
 
-func (t traced) writeJSON(w io.Writer) error {
+// json returns the form that is written as JSON.
+func (t *traced) json() traceJSON {
 	out := traceJSON{
-		From:      t.pkt.Src.String(),
-		Interface: t.pkt.In,
-		To:        t.destination(),
-		Steps:     t.steps,
-		Fate:      t.fate(),
-		Affinity:  t.outcome.Affinity,
+		From:       t.pkt.Src.String(),
+		Interface:  t.pkt.In,
+		To:         t.destination(),
+		Steps:      append([]sim.Step{}, t.steps...),
+		Fate:       t.fate(),
+		Affinity:   t.outcome.Affinity,
+		Hindrances: t.hindrances,
 	}
 	for _, d := range t.outcome.Destinations {
 		out.Destinations = append(out.Destinations, destinationJSON{d.AddrPort, d.SNAT})
 	}
+	return out
+}
+
+func (t *traced) writeJSON(w io.Writer) error { return jsonTo(w, "  ").Encode(t.json()) }
+
+// jsonTo returns an encoder of text for people and programs.
+func jsonTo(w io.Writer, indent string) *json.Encoder {
 	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
+	enc.SetIndent("", indent)
 	enc.SetEscapeHTML(false)
-	return enc.Encode(out)
+	return enc
 }

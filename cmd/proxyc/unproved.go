@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/http"
 
 	"github.com/proxyc/proxyc/apply/daemon"
 	"github.com/proxyc/proxyc/ir"
@@ -32,23 +31,4 @@ func unproved(programs ir.Programs) (found []daemon.Unproved) {
 // packetFlags are the flags of trace for a packet.
 func packetFlags(pkt sim.Packet) string {
 	return fmt.Sprintf("--from %s --to %s", sourceFlag(pkt), ir.Match{Addr: pkt.Dst, Protocol: pkt.Protocol, Port: pkt.Port})
-}
-
-// liveIR asks a daemon at its status socket for what is in force.
-func liveIR(ctx context.Context, socket string) (programs ir.Programs, err error) {
-	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+daemon.IRPath, nil)
-	if err != nil {
-		return programs, err
-	}
-	resp, err := unixClient(socket).Do(req)
-	if err != nil {
-		return programs, fmt.Errorf("no daemon answers: %w", err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return programs, fmt.Errorf("is no status socket of a proxyc daemon: it answers %s", resp.Status)
-	}
-	return ir.ReadJSON(resp.Body)
 }

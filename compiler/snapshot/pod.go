@@ -2,7 +2,6 @@ package snapshot
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/proxyc/proxyc/ir"
 )
@@ -39,20 +38,26 @@ func (s *Snapshot) Pod(name ir.Name, family ir.Family) (addr netip.Addr, node st
 	return addr, node, ok
 }
 
-// HasEndpoint reports whether an address is some endpoint's.
-func (s *Snapshot) HasEndpoint(addr netip.Addr) bool {
-	has := func(slice *EndpointSlice) bool {
-		return slices.ContainsFunc(slice.Endpoints, func(e Endpoint) bool { return e.Addr == addr })
+// EndpointNode reports whether an address is some endpoint's, and returns the node
+// that the endpoint is on; "" where that is not known.
+func (s *Snapshot) EndpointNode(addr netip.Addr) (node string, ok bool) {
+	look := func(slice *EndpointSlice) {
+		for i := range slice.Endpoints {
+			if e := &slice.Endpoints[i]; e.Addr == addr {
+				ok = true
+				if e.NodeName != "" && (node == "" || e.NodeName < node) {
+					node = e.NodeName
+				}
+			}
+		}
 	}
 	for _, slice := range s.slices {
-		if has(slice) {
-			return true
-		}
+		look(slice)
 	}
 	for _, owned := range s.legacy {
-		if slices.ContainsFunc(owned, has) {
-			return true
+		for _, slice := range owned {
+			look(slice)
 		}
 	}
-	return false
+	return node, ok
 }

@@ -20,8 +20,11 @@ type Step struct {
 func Trace(p *ir.Program, pkt Packet) Outcome { return NewEvaluator(p).Outcome(pkt, nil) }
 
 // Explain is Trace with the decisions that led to the outcome, in order.
-func Explain(p *ir.Program, pkt Packet) (Outcome, []Step) {
-	t := tracer{Evaluator: NewEvaluator(p), pkt: pkt, explain: true}
+func Explain(p *ir.Program, pkt Packet) (Outcome, []Step) { return NewEvaluator(p).Explain(pkt) }
+
+// Explain is the function of that name.
+func (e *Evaluator) Explain(pkt Packet) (Outcome, []Step) {
+	t := tracer{Evaluator: e, pkt: pkt, explain: true}
 	outcome := t.trace()
 	return outcome, t.steps
 }

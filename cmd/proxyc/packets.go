@@ -1,0 +1,152 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/apply/files"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+// expectation is a packet, and what is to become of it.
+type expectation struct {
+	From   string `json:"from"`
+	To     string `json:"to"`
+	Expect string `json:"expect,omitempty"` // a fate, or backends; empty: anything
+	where  string // "packets.jsonl:3: "; empty: the command line
+}
+
+// result is an expectation with what becomes of the packet.
+type result struct {
+	traced
+	expectation
+}
+
+// readPackets reads lines of JSON. Empty ones, and those that begin with #, are none.
+func (e *env) readPackets(name string, limit int64) (all []expectation, err error) {
+	left := cmp.Or(limit, files.Unlimited)
+	text, err := e.read(name, &left)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	var errs []error
+	for i, l := range bytes.Split(text, []byte("\n")) {
+		l = bytes.TrimSpace(l)
+		if len(l) == 0 || l[0] == '#' {
+			continue
+		}
+		one := expectation{where: fmt.Sprintf("%s:%d: ", name, i+1)}
+		dec := json.NewDecoder(bytes.NewReader(l))
+		dec.DisallowUnknownFields()
+		switch err := dec.Decode(&one); {
+		case err != nil:
+			errs = append(errs, fmt.Errorf(`%smust be JSON such as {"from": "node", "to": "10.96.0.10:80", "expect": "accepted"}: %w`, one.where, err))
+		case dec.More():
+			errs = append(errs, fmt.Errorf("%smust have one packet in a line", one.where))
+		case one.From == "" || one.To == "":
+			errs = append(errs, fmt.Errorf("%smust have from and to", one.where))
+		default:
+			errs = append(errs, one.check())
+			all = append(all, one)
+		}
+	}
+	if err = errors.Join(errs...); err == nil && len(all) == 0 {
+		err = fmt.Errorf("%s: has no packet", name)
+	}
+	return all, err
+}
+
+// fates are what may be expected besides backends.
+var fates = []string{sim.Accepted.String(), sim.Rejected.String(), sim.Dropped.String(), sim.NotOurs.String()}
+
+// check refuses what no packet can meet.
+func (x expectation) check() error {
+	if x.Expect == "" || slices.Contains(fates, x.Expect) {
+		return nil
+	}
+	for _, word := range strings.Fields(x.Expect) {
+		addr, _, _ := strings.Cut(word, "+")
+		if _, err := sim.ParsePacket("::", addr); err == nil {
+			continue
+		}
+		if _, err := sim.ParsePacket("0.0.0.0", addr); err != nil && word != "(affinity)" {
+			return fmt.Errorf("%s--expect: must be %s, or backends such as 10.244.1.10:8080+snat, got %q", x.where, strings.Join(fates, ", "), x.Expect)
+		}
+	}
+	return nil
+}
+
+// met reports whether what becomes of the packet is expected.
+func (r *result) met() bool {
+	if r.Expect == "" || r.Expect == r.fate() {
+		return true
+	}
+	words := strings.Fields(r.Expect)
+	slices.SortFunc(words, strings.Compare)
+	have := strings.Fields(r.result())
+	slices.SortFunc(have, strings.Compare)
+	return !r.unknown && r.outcome.Fate == sim.Accepted && slices.Equal(words, have)
+}
+
+// traceAll traces packets, and returns all that is wrong with any of them.
+func (s *scene) traceAll(wanted []expectation) ([]result, error) {
+	results := make([]result, 0, len(wanted))
+	var errs []error
+	for _, x := range wanted {
+		t, err := s.trace(x.From, x.To)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s%w", x.where, err))
+		}
+		results = append(results, result{t, x})
+	}
+	return results, errors.Join(errs...)
+}
+
+// writeTraces writes each course; of one that is as expected, a line says so.
+func writeTraces(w io.Writer, all []result, many bool) (err error) {
+	say := func(format string, args ...any) {
+		_, writing := fmt.Fprintf(w, format, args...)
+		err = errors.Join(err, writing)
+	}
+	failed := 0
+	for i := range all {
+		r := &all[i]
+		if many && r.Expect != "" && r.met() {
+			say("ok: %s -> %s => %s\n", r.sender(), r.destination(), r.result())
+			continue
+		}
+		say("%s", r.text())
+		if !r.met() {
+			failed++
+			say("  %sexpected: %s\n", r.where, r.Expect)
+		}
+	}
+	if many {
+		say("%d packets, %d not as expected\n", len(all), failed)
+	}
+	return err
+}
+
+func writeTracesJSON(w io.Writer, all []result, many bool) error {
+	enc := jsonTo(w, "  ")
+	if many {
+		enc = jsonTo(w, "")
+	}
+	for i := range all {
+		out := all[i].json()
+		if all[i].Expect != "" {
+			met := all[i].met()
+			out.Expect, out.Met = all[i].Expect, &met
+		}
+		if err := enc.Encode(out); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,157 @@
+package compiler
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Miss is something of a snapshot that nearly serves a service port.
+type Miss struct {
+	Text   string
+	Origin ir.Origin
+}
+
+// missesShown is how many endpoints Misses names of each kind.
+const missesShown = 5
+
+// Misses returns why no endpoint serves a service port in a family: slices that
+// are of another family or Service, whose port has another name or protocol, and endpoints
+// that are not ready. With local it is about those of one node alone, and
+// what is ready elsewhere is a miss, too. It costs what the Service's slices do; where
+// there are none, what the snapshot's do.
+func Misses(snap *snapshot.Snapshot, node string, port ir.ServicePort, f ir.Family, local bool) []Miss {
+	m := misses{cluster: cluster{names: newFieldNames()}, node: node, port: port, local: local, more: map[string]int{}}
+	all := snap.Slices(port.Service)
+	if len(all) == 0 {
+		return m.none(snap)
+	}
+	inFamily := func(s *snapshot.EndpointSlice) bool { return s.AddressType == f.String() }
+	none := !slices.ContainsFunc(all, inFamily)
+	for _, slice := range all {
+		switch {
+		case !inFamily(slice) && none:
+			m.add(ir.Origin{Object: sliceObject(slice), Field: "addressType"}, "the slice is "+slice.AddressType+", not "+f.String())
+		case !inFamily(slice):
+		case slice.Headless:
+			m.add(ir.Origin{Object: sliceObject(slice), Field: "metadata.labels"}, "service.kubernetes.io/headless sets the slice apart")
+		case m.serves(slice):
+			m.endpoints(slice)
+		}
+	}
+	for _, why := range m.order {
+		if n := m.more[why] - missesShown; n > 0 {
+			m.add(ir.Origin{}, counted(n, "more endpoint")+" "+why)
+		}
+	}
+	return m.found
+}
+
+// misses collects what Misses finds.
+type misses struct {
+	cluster
+	node  string
+	port  ir.ServicePort
+	local bool
+	found []Miss
+	order []string       // what is wrong with endpoints, as it was met first
+	more  map[string]int // how many of each
+}
+
+func (m *misses) add(o ir.Origin, text string) { m.found = append(m.found, Miss{text, o}) }
+
+// none tells of a slice that may have been meant, where the Service has none.
+func (m *misses) none(snap *snapshot.Snapshot) []Miss {
+	m.add(ir.Origin{}, "no EndpointSlice has label kubernetes.io/service-name "+strconv.Quote(m.port.Service.Name)+" in namespace "+m.port.Service.Namespace)
+	byOwner := map[string]*snapshot.EndpointSlice{}
+	var owners []string
+	for _, slice := range snap.Orphans() {
+		if owner := slice.Service.Name; slice.Name.Namespace == m.port.Service.Namespace && byOwner[owner] == nil {
+			byOwner[owner] = slice
+			owners = append(owners, owner)
+		}
+	}
+	if near := diag.Nearest(m.port.Service.Name, owners); near != "" {
+		m.add(ir.Origin{Object: sliceObject(byOwner[near]), Field: "metadata.labels"}, "the slice is of a Service "+strconv.Quote(near)+", which does not exist")
+	}
+	return m.found
+}
+
+// serves reports whether a slice has the port; if not, it tells what it has.
+func (m *misses) serves(slice *snapshot.EndpointSlice) bool {
+	is := func(p snapshot.EndpointPort) bool {
+		protocol, known := protocolOf(p.Protocol)
+		_, valid := number(p.Port)
+		return p.HasName && p.HasPort && valid && known && p.Name == m.port.Port && protocol == m.port.Protocol
+	}
+	if slices.ContainsFunc(slice.Ports, is) {
+		return true
+	}
+	want := portName(m.port.Port) + " for " + m.port.Protocol.String()
+	for i := range slice.Ports {
+		p := &slice.Ports[i]
+		protocol, known := protocolOf(p.Protocol)
+		o := ir.Origin{Object: sliceObject(slice), Field: m.slicePortField(slice, i)}
+		switch {
+		case !p.HasName || !p.HasPort || !known:
+			m.add(o, "the port lacks name, number or protocol")
+		case p.Name == m.port.Port:
+			o.Field += ".protocol"
+			m.add(o, portName(p.Name)+" is for "+protocol.String()+", and the Service's is "+want)
+		case protocol == m.port.Protocol:
+			o.Field += ".name"
+			m.add(o, strconv.Itoa(int(p.Port))+" is "+portName(p.Name)+", and the Service's is "+portName(m.port.Port))
+		}
+	}
+	if len(slice.Ports) == 0 {
+		m.add(ir.Origin{Object: sliceObject(slice), Field: "ports"}, "the slice has none, and the Service's is "+want)
+	}
+	return false
+}
+
+func portName(name string) string {
+	if name == "" {
+		return "a port without a name"
+	}
+	return "port " + strconv.Quote(name)
+}
+
+// endpoints tells of endpoints that have the port and do not serve it.
+func (m *misses) endpoints(slice *snapshot.EndpointSlice) {
+	if len(slice.Endpoints) == 0 {
+		m.add(ir.Origin{Object: sliceObject(slice), Field: "endpoints"}, "the slice has none")
+	}
+	for i := range slice.Endpoints {
+		e := &slice.Endpoints[i]
+		why := ""
+		switch here := m.node != "" && e.NodeName == m.node; {
+		case m.local && !here && e.NodeName == "":
+			why = "is on no known node"
+		case m.local && !here:
+			why = "is on node " + e.NodeName
+		}
+		switch {
+		case e.Ready:
+		case why != "":
+			why += ", and not ready"
+		case e.Terminating && !e.Serving:
+			why = "is terminating and does not serve"
+		case e.Terminating:
+			why = "is terminating"
+		default:
+			why = "is not ready"
+		}
+		if why == "" {
+			continue
+		}
+		if m.more[why]++; m.more[why] == 1 {
+			m.order = append(m.order, why)
+		}
+		if m.more[why] <= missesShown {
+			m.add(ir.Origin{Object: sliceObject(slice), Field: m.endpointField(slice, i)}, e.Address+" "+why)
+		}
+	}
+}

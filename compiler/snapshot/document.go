@@ -1,0 +1,54 @@
+package snapshot
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Document is what a Snapshot holds, in a form that JSON can carry from one proxyc
+// to another of the same version. Its objects are the Snapshot's, and not to be changed.
+type Document struct {
+	Services     []*Service       `json:"services"`
+	Slices       []*EndpointSlice `json:"endpointSlices"` // and what was made of v1 Endpoints
+	Nodes        []*Node          `json:"nodes"`
+	ServiceCIDRs []*ServiceCIDR   `json:"serviceCIDRs"`
+}
+
+// Document returns what s holds now.
+func (s *Snapshot) Document() *Document {
+	d := &Document{Services: s.Services(), Nodes: s.Nodes(), ServiceCIDRs: s.ServiceCIDRs(),
+		Slices: slices.AppendSeq(make([]*EndpointSlice, 0, len(s.slices)), maps.Values(s.slices))}
+	for _, made := range s.legacy {
+		d.Slices = append(d.Slices, made...)
+	}
+	slices.SortStableFunc(d.Slices, func(a, b *EndpointSlice) int { return a.Name.Compare(b.Name) })
+	return d
+}
+
+// Snapshot returns what the Document was made of.
+func (d *Document) Snapshot() *Snapshot {
+	s := New()
+	for _, svc := range d.Services {
+		s.SetService(svc)
+	}
+	legacy := map[ir.Name][]*EndpointSlice{}
+	for _, slice := range d.Slices {
+		if slice.FromEndpoints {
+			legacy[slice.Name] = append(legacy[slice.Name], slice)
+		} else {
+			s.SetSlice(slice)
+		}
+	}
+	for name, made := range legacy {
+		s.SetEndpoints(name, made)
+	}
+	for _, n := range d.Nodes {
+		s.SetNode(n)
+	}
+	for _, c := range d.ServiceCIDRs {
+		s.SetServiceCIDR(c)
+	}
+	return s
+}

@@ -1,0 +1,115 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Hindrance is one thing that would have to be otherwise for a packet to pass.
+type Hindrance struct {
+	Step
+	// Frontend is the one that lacks endpoints; nil: it lacks none.
+	Frontend *ir.Frontend `json:"-"`
+}
+
+// Hindrances returns everything that keeps a packet from the backends of the frontend that it is
+// meant for: each of them alone would do so, also where Explain ends at the first.
+// It is empty for a packet that is accepted, and for one whose destination nothing
+// of the Program is like. It costs what the Program holds.
+func (e *Evaluator) Hindrances(pkt Packet) []Hindrance {
+	p := e.program
+	t := tracer{Evaluator: e, pkt: pkt}
+	if t.trace().Fate == Accepted || !p.Family.Has(pkt.Dst) {
+		return nil
+	}
+	h := hindrances{tracer: &t}
+	_, f := t.find(ir.Match{Addr: pkt.Dst, Protocol: pkt.Protocol, Port: pkt.Port})
+	_, port := t.find(ir.Match{Protocol: pkt.Protocol, Port: pkt.Port})
+	local := t.own.Has(pkt.Dst)
+	switch {
+	case f != nil:
+		h.frontend(f)
+	case port != nil && local:
+		h.nodePort(port)
+	case !h.near() && port != nil:
+		h.add(nil, ir.Origin{Object: "Node " + p.Node.Name, Field: "status.addresses"}, "%s must be an address of node %s, for the NodePort of %s", pkt.Dst, p.Node.Name, port.Port)
+		h.nodePort(port)
+	}
+	return h.found
+}
+
+type hindrances struct {
+	*tracer
+	found []Hindrance
+}
+
+func (h *hindrances) add(f *ir.Frontend, o ir.Origin, format string, args ...any) {
+	h.found = append(h.found, Hindrance{Step{fmt.Sprintf(format, args...), o}, f})
+}
+
+// frontend tells of all that a frontend has against the packet.
+func (h *hindrances) frontend(f *ir.Frontend) {
+	if len(f.SourceRanges) > 0 && !h.admitted(f) {
+		ranges := make([]string, len(f.SourceRanges))
+		for i, r := range f.SourceRanges {
+			ranges[i] = r.Prefix.String()
+		}
+		h.add(nil, ir.Origin{Object: f.SourceRanges[0].Origin.Object, Field: "spec.loadBalancerSourceRanges"},
+			"the source ranges must hold %s, and are %s", h.pkt.Src, strings.Join(ranges, ", "))
+	}
+	if slices.ContainsFunc(f.Routes, func(r ir.Route) bool { return h.holds(r.From) }) {
+		return
+	}
+	where := ""
+	if f.Policy == ir.Local {
+		where = " on node " + h.program.Node.Name
+		if f.Else == ir.Drop {
+			where += ", or the traffic policy Cluster"
+		}
+	}
+	h.add(f, f.ElseOrigin, "%s must have a ready endpoint%s", f.Port, where)
+}
+
+// nodePort tells of all that keeps a node port from a packet to the node.
+func (h *hindrances) nodePort(f *ir.Frontend) {
+	if ports := &h.program.Node.NodePorts; !ports.Has(h.pkt.Dst, true) {
+		h.add(nil, ports.Origin, "node ports must answer on %s, for that of %s", h.pkt.Dst, f.Port)
+	}
+	h.frontend(f)
+}
+
+// near tells what there is at the packet's destination in place of its port, and
+// reports whether it is of the Program at all.
+func (h *hindrances) near() bool {
+	ports := map[string][]string{}
+	var of []*ir.Frontend
+	for i := range h.program.Services {
+		s := &h.program.Services[i]
+		for j := range s.Frontends {
+			if f := &s.Frontends[j]; f.Match.Addr == h.pkt.Dst {
+				if name := s.Name.String(); ports[name] == nil {
+					of = append(of, f)
+				}
+				ports[s.Name.String()] = append(ports[s.Name.String()], fmt.Sprintf("%d/%s", f.Match.Port, f.Match.Protocol))
+			}
+		}
+	}
+	for _, f := range of {
+		has := ports[f.Port.Service.String()]
+		h.add(nil, ir.Origin{Object: f.Origin.Object, Field: "spec.ports"}, "%s must have port %d/%s at its %s, and has %s",
+			f.Port.Service, h.pkt.Port, h.pkt.Protocol, f.Kind, strings.Join(slices.Compact(has), ", "))
+	}
+	if len(of) > 0 {
+		return true
+	}
+	for _, c := range h.program.Node.ServiceCIDRs {
+		if c.Prefix.Contains(h.pkt.Dst) {
+			h.add(nil, c.Origin, "a Service must have %s, an address of the service network %s", h.pkt.Dst, c.Prefix)
+			return true
+		}
+	}
+	return false
+}
