@@ -49,7 +49,7 @@ func TestMutants(t *testing.T) {
 					}
 					for _, m := range mutate(p) {
 						side := m.side()
-						result, err := prove.Compare(t.Context(), nodeOf(p), meaning, side)
+						result, err := prove.Compare(t.Context(), prove.NodeOf(p), meaning, side)
 						if err != nil {
 							t.Fatal(err)
 						}

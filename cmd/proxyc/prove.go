@@ -122,10 +122,10 @@ func proof(ctx context.Context, a, b *described, programs ir.Programs) (*proofJS
 			out.OneSided = append(out.OneSided, fmt.Sprintf("%s: only %s has rules of it", f, only))
 			continue
 		}
-		node := nodeOf(p)
+		node := prove.NodeOf(p)
 		for _, d := range [...]*described{a, b} {
 			if of := d.programs.Of(f); of != nil && node.Carries == nil {
-				node.Carries = nodeOf(of).Carries
+				node.Carries = prove.NodeOf(of).Carries
 			}
 		}
 		r, err := prove.Compare(ctx, node, *sideA, *sideB)

@@ -24,7 +24,7 @@ func BenchmarkProve(b *testing.B) {
 				p := mixedProgram(b, ir.Mode(mode), snap)
 				classes := 0
 				for b.Loop() {
-					r, err := prove.Compare(b.Context(), nodeOf(p), sim.NewEvaluator(p), ruleSides[ir.Mode(mode)](p))
+					r, err := prove.Compare(b.Context(), prove.NodeOf(p), sim.NewEvaluator(p), ruleSides[ir.Mode(mode)](p))
 					if err != nil {
 						b.Fatal(err)
 					}

@@ -23,7 +23,7 @@ func TestEquivalenceForEveryPacket(t *testing.T) {
 			for n := range uint64(*packets / 1000) {
 				w := newRandom(start, n).world(mode)
 				for f, p := range ir.Present(w.compile(t)) {
-					r, err := prove.Compare(t.Context(), nodeOf(p), sim.NewEvaluator(p), ruleSides[mode](p))
+					r, err := prove.Compare(t.Context(), prove.NodeOf(p), sim.NewEvaluator(p), ruleSides[mode](p))
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
@@ -39,23 +38,6 @@ func ownOf(p *ir.Program) *sim.Own {
 	own := sim.NewOwn(p.Family.Loopback(), p.Node.Addrs)
 	own.Mark = p.Node.MasqueradeMark()
 	return own
-}
-
-// nodeOf returns what decides which packets a Program's node meets.
-func nodeOf(p *ir.Program) prove.Node {
-	n := prove.Node{Family: p.Family, Addrs: p.Node.Addrs}
-	if p.Node.Mode.Capabilities().Has(ir.CarriesVIPs) {
-		carried := map[netip.Addr]bool{}
-		for i := range p.Services {
-			for _, f := range p.Services[i].Frontends {
-				if !f.Match.IsNodePort() {
-					carried[f.Match.Addr] = true
-				}
-			}
-		}
-		n.Carries = func(a netip.Addr) bool { return carried[a] }
-	}
-	return n
 }
 
 // described is one side of a proof.

@@ -14,7 +14,7 @@ import (
 // difference of each family.
 func unproved(programs ir.Programs) (found []daemon.Unproved) {
 	for _, p := range ir.Present(programs) {
-		r, err := prove.Compare(context.Background(), nodeOf(p), sim.NewEvaluator(p), ruleSides[p.Node.Mode](p))
+		r, err := prove.Compare(context.Background(), prove.NodeOf(p), sim.NewEvaluator(p), ruleSides[p.Node.Mode](p))
 		switch {
 		case err != nil: // of a context that ended: this one does not
 		case len(r.Differences) > 0:

@@ -15,13 +15,12 @@ import (
 // For a destination it cuts ports, for a port interfaces, and for an interface
 // sources, each where a packet that is there was compared with something.
 type explorer struct {
-	node   Node
-	sides  [2]Side
-	own    []netip.Addr // sources of what the node sends, sorted
-	isOwn  map[netip.Addr]bool
-	lowest netip.Addr
-	cuts   sim.Cuts
-	found  // of the destination that is explored
+	node  Node
+	sides [2]Side
+	own   []netip.Addr // sources of what the node sends, sorted
+	isOwn map[netip.Addr]bool
+	cuts  sim.Cuts
+	found // of the destination that is explored
 }
 
 // found is what is found of destinations.
@@ -67,7 +66,7 @@ func (f *found) result(sides ...Side) *Result {
 }
 
 func newExplorer(n Node, a, b Side) *explorer {
-	e := &explorer{node: n, sides: [2]Side{a, b}, lowest: n.Family.Any().Addr(), isOwn: map[netip.Addr]bool{}}
+	e := &explorer{node: n, sides: [2]Side{a, b}, isOwn: map[netip.Addr]bool{}}
 	for _, addr := range n.Addrs {
 		if n.Family.Has(addr) && !e.isOwn[addr] {
 			e.isOwn[addr] = true
@@ -110,9 +109,15 @@ func (e *explorer) port(d destination, protocol ir.Protocol, ports *ports, i int
 	if d.First.IsLoopback() {
 		ways.names = ways.names[:1] // nothing comes in for it
 	}
+	begin := len(e.list)
+	defer func() {
+		for i := range e.list[begin:] {
+			e.list[begin+i].Named = ways.known
+		}
+	}()
 	for j := 0; j < len(ways.names) && e.endless == ""; j++ {
 		class.Packet.In = ways.names[j]
-		sources := newSources(e.lowest)
+		sources := newSources(e.node.Family)
 		from := len(e.list)
 		for k := 0; k < len(sources.firsts) && e.endless == ""; k++ {
 			src, ok := e.source(&class, sources.firsts[k])
@@ -120,7 +125,7 @@ func (e *explorer) port(d destination, protocol ir.Protocol, ports *ports, i int
 				continue
 			}
 			sources.asked[src] = true
-			class.Packet.Src, class.Src.First = src, sources.firsts[k]
+			class.Packet.Src = src
 			e.ask(&class)
 			for _, list := range e.cuts.Ports {
 				ports.cutAll(list)
@@ -141,10 +146,7 @@ func (e *explorer) port(d destination, protocol ir.Protocol, ports *ports, i int
 		for i := range e.list[from:] {
 			c := &e.list[from+i].Class
 			c.AnyIn = c.Packet.In == ways.other()
-			c.Src.Last = ir.LastOf(e.node.Family.Any())
-			if i, _ := slices.BinarySearchFunc(sources.firsts, c.Src.First, netip.Addr.Compare); i+1 < len(sources.firsts) {
-				c.Src.Last = sources.firsts[i+1].Prev()
-			}
+			c.Src = sources.of(c.Packet.Src)
 		}
 	}
 }
@@ -193,13 +195,30 @@ func (p *ports) end(c *sim.Ports) {
 
 // sources are where the classes of sources begin.
 type sources struct {
+	last   netip.Addr // of all
 	firsts []netip.Addr
 	known  map[netip.Addr]bool
 	asked  map[netip.Addr]bool
 }
 
-func newSources(lowest netip.Addr) *sources {
-	return &sources{firsts: []netip.Addr{lowest}, known: map[netip.Addr]bool{lowest: true}, asked: map[netip.Addr]bool{}}
+func newSources(f ir.Family) *sources {
+	lowest := f.Any().Addr()
+	return &sources{last: ir.LastOf(f.Any()), firsts: []netip.Addr{lowest}, known: map[netip.Addr]bool{lowest: true}, asked: map[netip.Addr]bool{}}
+}
+
+// of returns the class that a source is in, once all are known and in order. It is
+// not always that of the address for which the source was asked about: see
+// explorer.source.
+func (s *sources) of(src netip.Addr) Addrs {
+	next, found := slices.BinarySearchFunc(s.firsts, src, netip.Addr.Compare)
+	if found {
+		next++
+	}
+	c := Addrs{s.firsts[next-1], s.last}
+	if next < len(s.firsts) {
+		c.Last = s.firsts[next].Prev()
+	}
+	return c
 }
 
 func (s *sources) cut(p netip.Prefix) {

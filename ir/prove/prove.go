@@ -48,6 +48,23 @@ type Node struct {
 	Carries func(netip.Addr) bool
 }
 
+// NodeOf returns what decides which packets a Program's node meets.
+func NodeOf(p *ir.Program) Node {
+	n := Node{Family: p.Family, Addrs: p.Node.Addrs}
+	if p.Node.Mode.Capabilities().Has(ir.CarriesVIPs) {
+		carried := map[netip.Addr]bool{}
+		for i := range p.Services {
+			for _, f := range p.Services[i].Frontends {
+				if !f.Match.IsNodePort() {
+					carried[f.Match.Addr] = true
+				}
+			}
+		}
+		n.Carries = func(a netip.Addr) bool { return carried[a] }
+	}
+	return n
+}
+
 // Class is a set of packets that meet the same fate on both sides.
 type Class struct {
 	Dst      Addrs
@@ -57,6 +74,9 @@ type Class struct {
 	Src      Addrs
 	Packet   sim.Packet // one of them; its In is "" for what the node sends
 	AnyIn    bool       // In stands for all interfaces that no rule names
+	// Named are the interfaces that rules name for these destinations and ports: the
+	// packet's stands for those that the same ones of them hold.
+	Named []sim.Interface
 }
 
 // Addrs are the addresses First to Last.
@@ -87,7 +107,13 @@ func (r *Result) Equal() bool { return len(r.Differences)+len(r.Doubts) == 0 }
 // Compare holds two sides against each other for every packet of a node. It
 // ends early with the error of ctx.
 func Compare(ctx context.Context, n Node, a, b Side) (*Result, error) {
-	all := destinations(n, a, b)
+	return CompareAt(ctx, n, a, b, func(Addrs) bool { return true })
+}
+
+// CompareAt is Compare for the destinations that the caller does not know to be the
+// same on both sides.
+func CompareAt(ctx context.Context, n Node, a, b Side, at func(Addrs) bool) (*Result, error) {
+	all := slices.DeleteFunc(destinations(n, a, b), func(d destination) bool { return !at(d.Addrs) })
 	parts := make([]found, len(all))
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -122,18 +148,6 @@ func Compare(ctx context.Context, n Node, a, b Side) (*Result, error) {
 type endless string
 
 func (e endless) Error() string { return string(e) }
-
-// To is Compare for the destinations within one prefix, an address for example.
-func To(n Node, a, b Side, dst netip.Prefix) *Result {
-	e := newExplorer(n, a, b)
-	var whole found
-	for _, d := range destinations(n, a, b) {
-		if dst.Contains(d.First) {
-			whole.add(e.explore(d))
-		}
-	}
-	return whole.result(a, b)
-}
 
 // destination is one class of destinations.
 type destination struct {

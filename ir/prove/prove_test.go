@@ -93,6 +93,9 @@ func TestClassesAreAlike(t *testing.T) {
 		for range 20000 {
 			d := r.Differences[rnd.IntN(len(r.Differences))]
 			pkt := d.Packet
+			if d.Src.First.Compare(pkt.Src) > 0 || d.Src.Last.Compare(pkt.Src) < 0 {
+				t.Fatalf("%s: the packet of %+v is not in it", mode, d.Class)
+			}
 			pkt.Port = d.Ports.First + uint16(rnd.IntN(int(d.Ports.Last-d.Ports.First)+1))
 			if !pkt.FromNode() {
 				pkt.Src = between(rnd, d.Src)

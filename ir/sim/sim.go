@@ -29,6 +29,25 @@ func (e *Evaluator) Explain(pkt Packet) (Outcome, []Step) {
 	return outcome, t.steps
 }
 
+// Deciding are the pieces of a Program that lead an Accepted packet, nil for others,
+// and the last decision of all.
+type Deciding struct {
+	Frontend *ir.Frontend
+	Route    *ir.Route
+	Pool     *ir.Pool
+	Last     Step
+}
+
+// Decide returns what decides about a packet.
+func (e *Evaluator) Decide(pkt Packet) Deciding {
+	t := tracer{Evaluator: e, pkt: pkt, explain: true}
+	t.trace()
+	if n := len(t.steps); n > 0 {
+		t.by.Last = t.steps[n-1]
+	}
+	return t.by
+}
+
 // Evaluator answers for many packets what happens to them under one Program,
 // which does not change. It may be asked by several goroutines.
 type Evaluator struct {
@@ -116,6 +135,7 @@ type tracer struct {
 	cuts    *Cuts
 	explain bool
 	steps   []Step
+	by      Deciding
 }
 
 func (t *tracer) step(o ir.Origin, format string, args ...any) {
@@ -304,6 +324,7 @@ func (t *tracer) sourceText() string {
 
 func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
 	masquerade := r.SNAT || t.ownVIP(f)
+	t.by.Frontend, t.by.Route, t.by.Pool = f, r, p
 	if t.explain {
 		switch {
 		case r.SNAT:
