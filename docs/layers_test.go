@@ -15,6 +15,7 @@ var layers = []string{
 	"ir",
 	"ir/sim ir/irtest",
 	"ir/prove",
+	"ir/flow",
 	"compiler/diag compiler/inet | render",
 	"compiler/config compiler/snapshot | render/iptables render/nftables render/hns render/rendertest render/nftables/nftest",
 	"compiler compiler/lint | render/ipvs render/userspace",

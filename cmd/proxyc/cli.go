@@ -28,7 +28,7 @@ type cli struct {
 	Cleanup cleanupCmd `cmd:"" help:"Remove all that proxyc or kube-proxy left on a node, in every mode."`
 	Trace   traceCmd   `cmd:"" help:"Tell what happens to a packet, step by step, and why."`
 	Explain explainCmd `cmd:"" help:"Tell which Services and fields a rule, element, address or port comes from."`
-	Diff    diffCmd    `cmd:"" help:"Show what another snapshot or configuration changes; exit 1 if anything."`
+	Diff    diffCmd    `cmd:"" help:"Show which flows and settings another snapshot or configuration changes; exit 1 if any."`
 	Prove   proveCmd   `cmd:"" help:"Show for every first packet whether two sides do the same: modes, the IR, dumps of rules, this kernel; exit 1 if not."`
 	Lint    lintCmd    `cmd:"" help:"Show what is wrong or doubtful in a configuration and a snapshot; exit 1 if anything."`
 	Config  configCmd  `cmd:"" help:"Show and check configurations."`

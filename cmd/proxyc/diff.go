@@ -2,40 +2,98 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
 
 	"github.com/rogpeppe/go-internal/diff"
 
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/flow"
 )
 
 type diffCmd struct {
 	input
+	nodeChoice
 
 	NewConfig   string   `short:"C" placeholder:"FILE" help:"The other configuration; by default the same."`
 	NewSnapshot []string `short:"S" sep:"none" placeholder:"FILE" help:"The other snapshot; by default the same."`
 	NewMode     *string  `placeholder:"MODE" help:"The other mode; by default the same."`
-	Output      string   `short:"o" default:"ir" placeholder:"FORMAT" help:"What to compare: ir (by Service, the default), or a text that the mode writes, as with compile."`
+	Output      string   `short:"o" default:"text" placeholder:"FORMAT" help:"Output: text, wide (each Service by itself, with a trace for each change), json, markdown, or stat, about which flows change; or the lines that differ in ir, or in a text that the mode writes, as with compile."`
 }
 
-// Run compiles both sides and shows the lines that differ.
+// nodeChoice says for which nodes a verb is asked.
+type nodeChoice struct {
+	Node     []string `placeholder:"NAME" sep:"none" help:"Compare for this Node of the snapshots. May be repeated."`
+	AllNodes bool     `help:"Compare for every Node of the snapshots."`
+}
+
+// chosen reports whether nodes are named.
+func (c *nodeChoice) chosen() bool { return c.AllNodes || len(c.Node) > 0 }
+
+// Run compiles both sides and shows which flows differ, or which lines.
 func (c *diffCmd) Run(e *env) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
 	if c.NewConfig == "" && len(c.NewSnapshot) == 0 && c.NewMode == nil {
 		return errors.New("nothing to compare with: give --new-config, --new-snapshot or --new-mode")
 	}
+	write, byFlow := diffForms[c.Output]
+	if !byFlow && c.chosen() {
+		return fmt.Errorf("-o: must be one of %s with --node and --all-nodes, got %q", strings.Join(diffFormNames(), ", "), c.Output)
+	}
+	was, is, err := c.sides(e)
+	if err != nil {
+		return err
+	}
+	if byFlow {
+		found, err := compareNodes(ctx, was, is, c.nodeChoice)
+		if err := finishBoth(e, was, is, err); err != nil {
+			return err
+		}
+		if err := buffered(e.stdout, func(w io.Writer) error { return write(w, found) }); err != nil {
+			return err
+		}
+		if found.empty() {
+			return nil
+		}
+		return errFindings
+	}
+	text, err := diffRules(was.compile(), is.compile(), c.Output)
+	if err := finishBoth(e, was, is, err); err != nil {
+		return err
+	}
+	if len(text) == 0 {
+		return nil
+	}
+	if _, err := e.stdout.Write(text); err != nil {
+		return err
+	}
+	return errFindings
+}
+
+// sides reads both sides.
+func (c *diffCmd) sides(e *env) (was, is *job, err error) {
 	// Both sides may read standard input, where they read it for the same.
 	if err := oneStdin(append(append(c.names(), c.NewConfig), c.NewSnapshot...)...); err != nil {
-		return err
+		return nil, nil, err
 	}
 	start, err := e.rereading(c.names(), int64(c.Limit))
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	was, err := c.load(start())
-	if err != nil {
-		return err
+	c.wholeFiles, c.anyNode = true, c.chosen()
+	if was, err = c.load(start()); err != nil {
+		return nil, nil, err
 	}
 	other := c.input
 	if c.NewConfig != "" {
@@ -47,80 +105,215 @@ func (c *diffCmd) Run(e *env) error {
 	if c.NewMode != nil {
 		other.Mode, other.modeFlag = c.NewMode, "--new-mode"
 	}
-	is, err := other.load(start())
-	if err != nil {
-		return err
-	}
-	from, to := was.compile(), is.compile()
-	was.diags = append(was.findings(), is.findings()...) // each with the places in its own files
+	is, err = other.load(start())
+	return was, is, err
+}
 
-	var text []byte
-	if c.Output == "ir" {
-		text, err = diffIR(from, to)
-	} else {
-		text, err = diffRules(from, to, c.Output)
+// finishBoth prints what there is to say about both sides, each with the places in its
+// own files, and returns the error with which the verb ends. A side with errors lacks what
+// they are about, and is no side to compare.
+func finishBoth(e *env, was, is *job, err error) error {
+	was.diags = append(was.findings(), is.findings()...)
+	return was.finish(e, err)
+}
+
+// flowDiff is what differs between two sides.
+type flowDiff struct {
+	Nodes    []string // that were compared
+	Config   []config.Difference
+	Facts    []nodeFact
+	Services []flow.Service
+	Classes  int
+}
+
+// nodeFact is something about nodes that differs.
+type nodeFact struct {
+	Nodes         []string
+	What          string
+	Before, After string // "": nothing
+}
+
+func (d *flowDiff) empty() bool { return len(d.Config)+len(d.Facts)+len(d.Services) == 0 }
+
+// compareNodes compares two sides for the nodes that are chosen, or for the one that the
+// configuration names.
+func compareNodes(ctx context.Context, was, is *job, chosen nodeChoice) (*flowDiff, error) {
+	d := &flowDiff{Config: config.Differences(was.Resolved, is.Resolved)}
+	facts := factsByWhat{}
+	nodes := [2][]compiler.Facts{{was.facts}, {is.facts}}
+	if chosen.chosen() {
+		var err error
+		if nodes, err = nodesOf(was, is, chosen, facts); err != nil {
+			return nil, err
+		}
 	}
-	if err == nil {
-		_, err = e.stdout.Write(text)
+	var merged flow.Merger
+	pods := append(podsOf(was), podsOf(is)...)
+	a, stop := compileAll(was, nodes[0])
+	defer stop()
+	b, stopB := compileAll(is, nodes[1])
+	defer stopB()
+	for i, n := range nodes[0] {
+		d.Nodes = append(d.Nodes, n.NodeName)
+		before, after := a(), b()
+		where := flow.Network{Here: append(podsHere(was, n.NodeName), podsHere(is, nodes[1][i].NodeName)...), Pods: pods}
+		for _, f := range ir.Families() {
+			pa, pb := before.Of(f), after.Of(f)
+			if pa == nil && pb == nil {
+				continue
+			}
+			services, classes, err := flow.Compare(ctx, where, pa, pb)
+			if err != nil {
+				return nil, err
+			}
+			d.Classes += classes
+			merged.Add(n.NodeName, services)
+			facts.compare(n.NodeName, f, pa, pb)
+		}
 	}
-	if err := was.finish(e, err); err != nil {
-		return err
+	d.Services, d.Facts = merged.Services(), facts.list()
+	return d, nil
+}
+
+// compileAll returns what compiles for one node after the other, and what ends it.
+func compileAll(j *job, nodes []compiler.Facts) (next func() ir.Programs, stop func()) {
+	if len(nodes) == 1 {
+		return j.compile, func() {}
 	}
-	if len(text) > 0 {
-		return errFindings
+	return pulled(func(yield func(ir.Programs) bool) {
+		compiler.CompileNodes(j.Config, j.snap, nodes, func(i int, programs ir.Programs, diags diag.List) bool {
+			j.diags.Add(diags...)
+			j.checkNode(nodes[i].NodeName)
+			return yield(programs)
+		})
+	})
+}
+
+// nodesOf returns what is known of the nodes that are chosen, on both sides, in the same
+// order. Nodes that one side alone has are facts.
+func nodesOf(was, is *job, chosen nodeChoice, facts factsByWhat) (nodes [2][]compiler.Facts, err error) {
+	names := slices.Clone(chosen.Node)
+	if chosen.AllNodes {
+		for _, j := range [...]*job{was, is} {
+			for _, n := range j.snap.Nodes() {
+				names = append(names, n.Name)
+			}
+		}
+	}
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		switch a, b := was.snap.Node(name), is.snap.Node(name); {
+		case a == nil && b == nil:
+			return nodes, fmt.Errorf("--node: must name a Node of the snapshots, got %q", name)
+		case a == nil:
+			facts.add(name, "Node", "", "in the snapshot")
+		case b == nil:
+			facts.add(name, "Node", "in the snapshot", "")
+		default:
+			nodes[0] = append(nodes[0], was.others(name))
+			nodes[1] = append(nodes[1], is.others(name))
+		}
+	}
+	if len(nodes[0]) == 0 && len(facts) == 0 {
+		return nodes, errors.New("--all-nodes: the snapshots have no Node")
+	}
+	return nodes, nil
+}
+
+// podsOf returns where the pods of a cluster are, as far as it is known.
+func podsOf(j *job) (pods []netip.Prefix) {
+	pods = j.Config.ClusterCIDRs()
+	for _, n := range j.snap.Nodes() {
+		pods = append(pods, n.PodCIDRs...)
+	}
+	return pods
+}
+
+func podsHere(j *job, node string) []netip.Prefix {
+	if n := j.snap.Node(node); n != nil {
+		return slices.Clone(n.PodCIDRs)
 	}
 	return nil
 }
 
-// diffIR compares the node's settings, then Service by Service.
-func diffIR(from, to ir.Programs) ([]byte, error) {
-	var out bytes.Buffer
-	for f, was := range from.All() {
-		is := to.Of(f)
-		node, err := diffText(f.String()+" node", was, is, writeNode)
-		if err != nil {
-			return nil, err
-		}
-		out.Write(node)
-		for _, change := range ir.Diff(was, is) {
-			name := fmt.Sprintf("%s Service %s", f, change.Name)
-			out.Write(diffBytes(name, serviceText(change.Old), serviceText(change.New)))
+// factsByWhat are facts about nodes, with the nodes that they are about.
+type factsByWhat map[nodeFactKey][]string
+
+type nodeFactKey struct{ what, before, after string }
+
+func (f factsByWhat) add(node, what, before, after string) {
+	k := nodeFactKey{what, before, after}
+	f[k] = append(f[k], node)
+}
+
+// compare notes what differs of the node itself in one family, besides what the
+// configuration says.
+func (f factsByWhat) compare(node string, family ir.Family, a, b *ir.Program) {
+	before, after := nodeFacts(a), nodeFacts(b)
+	keys := make([]string, 0, len(before)+len(after))
+	for _, m := range [...]map[string]string{before, after} {
+		for k := range m {
+			keys = append(keys, k)
 		}
 	}
-	return out.Bytes(), nil
-}
-
-// writeNode writes the part of a Program that no Service has a share in.
-func writeNode(w io.Writer, p *ir.Program) error {
-	bare := *p
-	bare.Services = nil
-	return ir.WriteText(w, ir.NewPrograms(&bare))
-}
-
-func serviceText(s *ir.Service) []byte {
-	if s == nil {
-		return nil
+	slices.Sort(keys)
+	for _, k := range slices.Compact(keys) {
+		if before[k] != after[k] {
+			f.add(node, family.String()+" "+k, before[k], after[k])
+		}
 	}
-	return []byte(s.Text())
 }
 
+// nodeFacts are what a Program holds of its node's object and the cluster's.
+func nodeFacts(p *ir.Program) map[string]string {
+	if p == nil {
+		return map[string]string{}
+	}
+	n := &p.Node
+	facts := map[string]string{"zone": n.Zone}
+	if n.IP.IsValid() {
+		facts["address"] = n.IP.String()
+	}
+	var words []string
+	for _, a := range n.Addrs {
+		words = append(words, a.String())
+	}
+	facts["all addresses"] = strings.Join(words, ", ")
+	words = nil
+	for _, c := range n.ServiceCIDRs {
+		words = append(words, c.Prefix.String())
+	}
+	facts["Service networks"] = strings.Join(words, ", ")
+	switch d := &n.Detector; d.Mode {
+	case ir.DetectCIDR:
+		facts["pods"] = d.Prefix.String()
+	case ir.DetectInterface:
+		facts["pods"] = "by interface " + d.Interface
+	case ir.DetectPrefix:
+		facts["pods"] = "by interface " + d.Interface + "*"
+	}
+	return facts
+}
+
+func (f factsByWhat) list() (out []nodeFact) {
+	for k, nodes := range f {
+		out = append(out, nodeFact{nodes, k.what, k.before, k.after})
+	}
+	slices.SortFunc(out, func(a, b nodeFact) int {
+		return slices.Compare([]string{a.What, a.Nodes[0], a.Before}, []string{b.What, b.Nodes[0], b.Before})
+	})
+	return out
+}
+
+// diffRules compares texts line by line.
 func diffRules(from, to ir.Programs, format string) ([]byte, error) {
-	return diffText(format, from, to, func(w io.Writer, p ir.Programs) error { return writeFormat(w, p, format) })
-}
-
-func diffText[T any](name string, from, to T, write func(io.Writer, T) error) ([]byte, error) {
 	var a, b bytes.Buffer
-	if err := errors.Join(write(&a, from), write(&b, to)); err != nil {
+	if err := errors.Join(writeFormat(&a, from, format), writeFormat(&b, to, format)); err != nil {
 		return nil, err
 	}
-	return diffBytes(name, a.Bytes(), b.Bytes()), nil
-}
-
-// diffBytes returns the lines that differ, under a header with the name once.
-func diffBytes(name string, from, to []byte) []byte {
-	_, lines, found := bytes.Cut(diff.Diff(name, from, name, to), []byte("\n"))
+	_, lines, found := bytes.Cut(diff.Diff(format, a.Bytes(), format, b.Bytes()), []byte("\n"))
 	if !found {
-		return nil
+		return nil, nil
 	}
-	return append([]byte("diff "+name+"\n"), lines...)
+	return append([]byte("diff "+format+"\n"), lines...), nil
 }

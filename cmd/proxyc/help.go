@@ -59,6 +59,7 @@ func usages() map[string]usage {
 		}, [...]string{"done", "nothing has this name", badInput}},
 		"diff": {[]string{
 			"proxyc diff -c config.yaml -s old.yaml -S new.yaml",
+			"proxyc diff -c config.yaml -s old.yaml -S new.yaml --all-nodes -o markdown",
 			"proxyc diff -c old.yaml -C new.yaml -s cluster.yaml -o nftables",
 			"proxyc diff -c config.yaml -s cluster.yaml --new-mode nftables",
 		}, [...]string{"no difference", "differences", badInput}},

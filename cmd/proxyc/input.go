@@ -31,6 +31,7 @@ type input struct {
 	Each           bool     `name:"all-findings" help:"Print each finding, also where one line with a count would stand for many of the same."`
 	anyNode        bool     // the name of the node does not count
 	noSnapshot     bool     // there may be none
+	wholeFiles     bool     // a file that was cut off, or has nothing in it, is an error
 	modeFlag       string   // the flag that gives the mode; empty: --mode
 	NodeAddress    []string `name:"node-address" placeholder:"IP@INTERFACE" help:"An address that the node has beside those of its Node object, which is all that is known of it offline; IP may have a prefix length. May be repeated."`
 	Live           bool     `help:"Take the addresses of this machine's network interfaces for the node's."`
@@ -86,6 +87,9 @@ func (c *configFlags) setConfig(file string) { c.Config = &file }
 // load reads configuration and snapshot, and prints why there is nothing to go on with.
 func (in *input) load(e *env) (*job, error) {
 	j := &job{snap: snapshot.New(), each: in.Each}
+	if in.wholeFiles {
+		j.files.CutOff = diag.Error
+	}
 	usable, err := in.read(e, j)
 	if err != nil {
 		return nil, err

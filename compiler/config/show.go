@@ -31,6 +31,25 @@ func Show(r *Resolved) []Setting {
 	return out
 }
 
+// Difference is a setting with other values in force on two sides.
+type Difference struct {
+	Path          string  `json:"path"`
+	Before, After Setting `json:"-"`
+}
+
+// Differences returns all settings that two configurations do not have alike, in the
+// order of the reference manual.
+func Differences(a, b *Resolved) (out []Difference) {
+	before, after := leaves(a.Config), leaves(b.Config)
+	for i, l := range before {
+		was, is := text(l.value), text(after[i].value)
+		if was != is {
+			out = append(out, Difference{l.path, Setting{l.path, was, a.Source(l.path).String()}, Setting{l.path, is, b.Source(l.path).String()}})
+		}
+	}
+	return out
+}
+
 // WriteConfig writes a configuration as YAML, with every field that is not
 // marked otherwise (CFG-6), keys in alphabetical order. Parse returns c again.
 func WriteConfig(c *Config) ([]byte, error) {

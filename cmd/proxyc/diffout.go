@@ -1,0 +1,377 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"html"
+	"io"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/flow"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+// diffForms write what differs.
+var diffForms = map[string]func(io.Writer, *flowDiff) error{
+	"text":     func(w io.Writer, d *flowDiff) error { return d.writeText(w, false) },
+	"wide":     func(w io.Writer, d *flowDiff) error { return d.writeText(w, true) },
+	"json":     func(w io.Writer, d *flowDiff) error { return d.writeJSON(w) },
+	"markdown": func(w io.Writer, d *flowDiff) error { return d.writeMarkdown(w) },
+	"stat":     func(w io.Writer, d *flowDiff) error { return d.writeStat(w) },
+}
+
+func diffFormNames() []string { return slices.Sorted(maps.Keys(diffForms)) }
+
+// pulled returns what gives one value after the other.
+func pulled[T any](seq iter.Seq[T]) (next func() T, stop func()) {
+	pull, stop := iter.Pull(seq)
+	return func() T { v, _ := pull(); return v }, stop
+}
+
+// sign of an action, as terraform and diff have it.
+func sign(a flow.Action) string {
+	return [...]string{flow.Changed: "~", flow.Added: "+", flow.Removed: "-"}[a]
+}
+
+// valueSign is that of a value.
+func valueSign(before, after string) string {
+	switch {
+	case before == "":
+		return "+"
+	case after == "":
+		return "-"
+	}
+	return "~"
+}
+
+func arrow(before, after string) string {
+	none := func(s string) string {
+		if s == "" {
+			return "none"
+		}
+		return s
+	}
+	return none(before) + " → " + none(after)
+}
+
+// onNodes says on which nodes something is so, unless it is on all.
+func (d *flowDiff) onNodes(nodes []string) string {
+	nodes = compacted(nodes)
+	if len(nodes) == len(d.Nodes) {
+		return ""
+	}
+	const shown = 5
+	text := " (on " + strings.Join(nodes[:min(shown, len(nodes))], ", ")
+	if more := len(nodes) - shown; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text + ")"
+}
+
+// compacted returns names once each, in order.
+func compacted(names []string) []string {
+	names = slices.Clone(names)
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func serviceName(n ir.Name) string {
+	if n == (ir.Name{}) {
+		return "no Service's"
+	}
+	return n.String()
+}
+
+// namesText names the first Services of a group, and counts the rest.
+func namesText(names []ir.Name, most int) string {
+	words := make([]string, 0, most)
+	for _, n := range names[:min(most, len(names))] {
+		words = append(words, serviceName(n))
+	}
+	text := strings.Join(words, ", ")
+	if more := len(names) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// shownNames is how many Services of a group a title names.
+const shownNames = 3
+
+// entries returns what there is to tell, each Service by itself if that is wanted.
+func (d *flowDiff) entries(each bool) (entries []flow.Entry) {
+	if !each {
+		return flow.Entries(d.Services)
+	}
+	for _, s := range d.Services {
+		entries = append(entries, flow.Entry{Service: s, Names: []ir.Name{s.Name}})
+	}
+	return entries
+}
+
+func (d *flowDiff) writeText(w io.Writer, wide bool) error {
+	if len(d.Config)+len(d.Facts) > 0 {
+		fmt.Fprintln(w, "settings")
+		for _, c := range d.Config {
+			fmt.Fprintf(w, "  ~ %s: %s%s\n", c.Path, arrow(c.Before.Value, c.After.Value), sources(c, wide))
+		}
+		for _, f := range d.Facts {
+			fmt.Fprintf(w, "  %s %s: %s%s\n", valueSign(f.Before, f.After), f.What, arrow(f.Before, f.After), " on "+strings.Join(compacted(f.Nodes), ", "))
+		}
+	}
+	for _, g := range d.entries(wide) {
+		title := sign(g.Action) + " " + serviceName(g.Name)
+		if n := len(g.Names); n > 1 {
+			title = fmt.Sprintf("%s %d Services, %s, alike; in the first of them:", sign(g.Action), n, namesText(g.Names, shownNames))
+		}
+		fmt.Fprintln(w, title)
+		last := ""
+		for i := range g.Flows {
+			f := &g.Flows[i]
+			if to := flow.DestinationsText(f.To); to != last {
+				fmt.Fprintf(w, "    %s\n", to)
+				last = to
+			}
+			fmt.Fprintf(w, "      %s: %s%s\n", flow.ClientsText(f.From), f.Change.String(), d.onNodes(f.Nodes))
+			fmt.Fprintf(w, "        was: %s\n        is:  %s\n", f.Cause[0], f.Cause[1])
+			if wide {
+				for _, b := range f.Added {
+					fmt.Fprintf(w, "        +%s: %s\n", b.AddrPort, b.Origin)
+				}
+				for _, b := range f.Removed {
+					fmt.Fprintf(w, "        -%s: %s\n", b.AddrPort, b.Origin)
+				}
+				fmt.Fprintf(w, "        proxyc trace %s\n", packetFlags(f.Packet))
+			}
+		}
+		for _, n := range g.Notes {
+			fmt.Fprintf(w, "    %s %s: %s%s\n", n.Family, n.What, arrow(n.Before, n.After), d.onNodes(n.Nodes))
+		}
+	}
+	return d.writeSummary(w, "")
+}
+
+// sources says where a setting comes from.
+func sources(c config.Difference, wide bool) string {
+	if !wide {
+		return ""
+	}
+	return fmt.Sprintf("  # %s, %s", c.Before.Source, c.After.Source)
+}
+
+// writeSummary says how much differs.
+func (d *flowDiff) writeSummary(w io.Writer, mark string) error {
+	if d.empty() {
+		return nil
+	}
+	n := flow.Count(d.Services)
+	var parts []string
+	add := func(count int, one, many string) {
+		switch {
+		case count == 1:
+			parts = append(parts, "1 "+one)
+		case count > 1:
+			parts = append(parts, fmt.Sprintf("%d %s", count, many))
+		}
+	}
+	add(n.Lost, "is no longer served", "are no longer served")
+	add(n.Served, "begins to be served", "begin to be served")
+	add(n.Backends, "has other backends", "have other backends")
+	add(n.Same, "is served otherwise", "are served otherwise")
+	add(n.Other, "is not served, in another way", "are not served, in another way")
+	text := fmt.Sprintf("Services: %d added, %d changed, %d removed.", n.Added, n.Changed, n.Removed)
+	if n.Flows > 0 {
+		text += fmt.Sprintf(" Flows: %s.", strings.Join(parts, ", "))
+	}
+	text += fmt.Sprintf(" Settings: %d changed.", len(d.Config)+len(d.Facts))
+	if len(d.Nodes) > 1 {
+		text += fmt.Sprintf(" Nodes: %d compared.", len(d.Nodes))
+	}
+	_, err := fmt.Fprintf(w, "%s%s%s\n", mark, text, mark)
+	return err
+}
+
+// writeStat writes a line for each Service, with how many flows it is about.
+func (d *flowDiff) writeStat(w io.Writer) error {
+	width := 0
+	for _, s := range d.Services {
+		width = max(width, len(serviceName(s.Name)))
+	}
+	for _, s := range d.Services {
+		n := flow.Count([]flow.Service{s})
+		fmt.Fprintf(w, " %s %-*s | %d lost, %d begin, %d other backends, %d else\n", sign(s.Action), width, serviceName(s.Name),
+			n.Lost, n.Served, n.Backends, n.Same+n.Other+len(s.Notes))
+	}
+	return d.writeSummary(w, "")
+}
+
+// shownEntries is how many entries a comment for a pull request has in full, which may
+// have 64 KiB.
+const shownEntries = 40
+
+// writeMarkdown writes a comment for a pull request.
+func (d *flowDiff) writeMarkdown(w io.Writer) error {
+	fmt.Fprintf(w, "### proxyc diff\n\n")
+	if d.empty() {
+		_, err := fmt.Fprintln(w, "No flow changes, and no setting.")
+		return err
+	}
+	if err := d.writeSummary(w, "**"); err != nil {
+		return err
+	}
+	if len(d.Config)+len(d.Facts) > 0 {
+		fmt.Fprint(w, "\n| setting | before | after |\n|---|---|---|\n")
+		for _, c := range d.Config {
+			fmt.Fprintf(w, "| %s | %s | %s |\n", cell(c.Path), cell(c.Before.Value), cell(c.After.Value))
+		}
+		for _, f := range d.Facts {
+			fmt.Fprintf(w, "| %s (%s) | %s | %s |\n", cell(f.What), cell(strings.Join(compacted(f.Nodes), ", ")), cell(f.Before), cell(f.After))
+		}
+	}
+	if len(d.Services) == 0 {
+		return nil
+	}
+	fmt.Fprint(w, "\n| | Service | to | clients | change | decided by |\n|---|---|---|---|---|---|\n")
+	entries := d.entries(false)
+	for i, g := range entries {
+		if i == shownEntries {
+			fmt.Fprintf(w, "\n%d entries more: `proxyc diff -o text` has them.\n", len(entries)-i)
+			break
+		}
+		name := namesText(g.Names, shownNames)
+		for j := range g.Flows {
+			f := &g.Flows[j]
+			fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s |\n", sign(g.Action), cell(name), cell(flow.DestinationsText(f.To)), cell(flow.ClientsText(f.From)),
+				cell(f.Change.String()+d.onNodes(f.Nodes)), cell(f.Cause[1]))
+			name = ""
+		}
+		for _, n := range g.Notes {
+			fmt.Fprintf(w, "| %s | %s | | | %s | |\n", sign(g.Action), cell(name), cell(n.Family.String()+" "+n.What+": "+arrow(n.Before, n.After)+d.onNodes(n.Nodes)))
+			name = ""
+		}
+	}
+	return nil
+}
+
+var cells = strings.NewReplacer("|", `\|`, "\r", " ", "\n", " ", "`", "'", "*", `\*`, "_", `\_`)
+
+// cell is a text in a table of Markdown.
+func cell(text string) string { return cells.Replace(html.EscapeString(text)) }
+
+// What -o json has.
+type (
+	diffJSON struct {
+		APIVersion string        `json:"apiVersion"`
+		Kind       string        `json:"kind"`
+		Nodes      []string      `json:"nodes"`
+		Settings   []settingJSON `json:"settings"`
+		Services   []serviceJSON `json:"services"`
+		Counts     flow.Counts   `json:"counts"`
+		Classes    int           `json:"classes"` // of packets that were asked about
+	}
+	settingJSON struct {
+		Path    string     `json:"path"`
+		Nodes   []string   `json:"nodes,omitempty"` // of facts about nodes
+		Before  string     `json:"before"`
+		After   string     `json:"after"`
+		Sources *[2]string `json:"sources,omitempty"`
+	}
+	serviceJSON struct {
+		Name   string      `json:"name"` // empty: of no Service
+		Action flow.Action `json:"action"`
+		Flows  []flowJSON  `json:"flows"`
+		Notes  []noteJSON  `json:"notes,omitempty"`
+	}
+	flowJSON struct {
+		Family  ir.Family      `json:"family"`
+		To      []string       `json:"to"`
+		From    []flow.Clients `json:"from"`
+		Before  stateJSON      `json:"before"`
+		After   stateJSON      `json:"after"`
+		Added   []backendJSON  `json:"added,omitempty"`
+		Removed []backendJSON  `json:"removed,omitempty"`
+		Moved   float64        `json:"moved,omitempty"` // share of connections, of 1
+		Nodes   []string       `json:"nodes"`
+		Trace   string         `json:"trace"` // flags
+	}
+	stateJSON struct {
+		Fate          string `json:"fate"`
+		ClientAddress string `json:"clientAddress,omitempty"`
+		Affinity      string `json:"affinity,omitempty"`
+		Exact         string `json:"exact,omitempty"`
+		Cause         string `json:"cause"`
+	}
+	backendJSON struct {
+		Address string `json:"address"`
+		Origin  string `json:"origin"`
+	}
+	noteJSON struct {
+		Family ir.Family `json:"family"`
+		What   string    `json:"what"`
+		Before string    `json:"before"`
+		After  string    `json:"after"`
+		Nodes  []string  `json:"nodes"`
+	}
+)
+
+func (d *flowDiff) writeJSON(w io.Writer) error {
+	out := diffJSON{APIVersion: ir.APIVersion, Kind: "Diff", Nodes: d.Nodes, Settings: []settingJSON{}, Services: []serviceJSON{},
+		Counts: flow.Count(d.Services), Classes: d.Classes}
+	for _, c := range d.Config {
+		out.Settings = append(out.Settings, settingJSON{Path: c.Path, Before: c.Before.Value, After: c.After.Value, Sources: &[2]string{c.Before.Source, c.After.Source}})
+	}
+	for _, f := range d.Facts {
+		out.Settings = append(out.Settings, settingJSON{Path: f.What, Nodes: compacted(f.Nodes), Before: f.Before, After: f.After})
+	}
+	for i := range d.Services {
+		out.Services = append(out.Services, serviceJSONOf(&d.Services[i]))
+	}
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(out)
+}
+
+func serviceJSONOf(s *flow.Service) serviceJSON {
+	out := serviceJSON{Action: s.Action, Flows: []flowJSON{}}
+	if s.Name != (ir.Name{}) {
+		out.Name = s.Name.String()
+	}
+	for i := range s.Flows {
+		f := &s.Flows[i]
+		c := &f.Change
+		one := flowJSON{Family: f.Family, From: f.From, Moved: c.Moved, Nodes: compacted(f.Nodes), Trace: packetFlags(f.Packet)}
+		for j := range f.To {
+			one.To = append(one.To, f.To[j].String())
+		}
+		states := [2]stateJSON{}
+		for side, fate := range [...]sim.Fate{c.Before, c.After} {
+			states[side] = stateJSON{Fate: fate.String(), Exact: c.Exact[side], Cause: f.Cause[side]}
+			if c.TellsAddr() {
+				states[side].ClientAddress = c.Kept[side]
+			}
+			if c.Affinity[side] != 0 {
+				states[side].Affinity = flow.AffinityText(c.Affinity[side])
+			}
+		}
+		one.Before, one.After = states[0], states[1]
+		one.Added, one.Removed = backendsJSON(f.Added), backendsJSON(f.Removed)
+		out.Flows = append(out.Flows, one)
+	}
+	for _, n := range s.Notes {
+		out.Notes = append(out.Notes, noteJSON{n.Family, n.What, n.Before, n.After, compacted(n.Nodes)})
+	}
+	return out
+}
+
+func backendsJSON(all []flow.Backend) (out []backendJSON) {
+	for _, b := range all {
+		out = append(out, backendJSON{b.AddrPort.String(), b.Origin.String()})
+	}
+	return out
+}

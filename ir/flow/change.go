@@ -1,0 +1,238 @@
+package flow
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+// Change is what becomes of a flow on the two sides.
+type Change struct {
+	Before, After sim.Fate
+	// Added and Removed are the backends of one side only, in order.
+	Added, Removed []netip.AddrPort
+	// Kept is what becomes of the client's address at the backends that both sides have, or where
+	// only one has any, at those; "" where the connection is not accepted, and where the client is
+	// the only backend itself, which is masqueraded whatever it says.
+	Kept [2]string
+	// Affinity is how long a client stays with its backend; 0: not at all.
+	Affinity [2]time.Duration
+	// Moved is the share of connections that meet another backend than before, of 1.
+	Moved float64
+	// Exact is how both sides differ where the above does not tell, such as chances of rules.
+	Exact [2]string
+}
+
+// What becomes of a client's address.
+const (
+	kept       = "kept"
+	masked     = "masqueraded"
+	maskedBut  = "masqueraded but to "
+	noAffinity = 0
+)
+
+// changeOf compares the fates of a packet.
+func changeOf(src netip.Addr, a, b sim.Outcome) Change {
+	c := Change{Before: a.Fate, After: b.Fate}
+	c.Added, c.Removed = missing(b, a), missing(a, b)
+	c.Affinity = [2]time.Duration{affinity(a), affinity(b)}
+	both := func(d sim.Destination) bool { return true }
+	if a.Fate == sim.Accepted && b.Fate == sim.Accepted {
+		c.Moved = moved(a, b)
+		if len(c.Added) < len(b.Destinations) { // some are common
+			both = func(d sim.Destination) bool {
+				return !slices.Contains(c.Added, d.AddrPort) && !slices.Contains(c.Removed, d.AddrPort)
+			}
+		}
+	}
+	c.Kept = [2]string{clientAddr(src, a, b, both), clientAddr(src, b, a, both)}
+	if same := c.Before == c.After && c.Affinity[0] == c.Affinity[1] && c.Kept[0] == c.Kept[1] &&
+		len(c.Added)+len(c.Removed) == 0; same || a.Shares != nil || b.Shares != nil || a.Else != nil || b.Else != nil {
+		c.Exact = [2]string{a.String(), b.String()}
+	}
+	return c
+}
+
+// missing returns the backends of a that b has not.
+func missing(a, b sim.Outcome) (out []netip.AddrPort) {
+	for _, d := range a.Destinations {
+		has := func(o sim.Destination) bool { return o.AddrPort == d.AddrPort }
+		if !slices.ContainsFunc(b.Destinations, has) {
+			out = append(out, d.AddrPort)
+		}
+	}
+	return slices.Compact(out)
+}
+
+func affinity(o sim.Outcome) time.Duration {
+	switch {
+	case !o.Affinity:
+		return noAffinity
+	case o.Timeout == 0: // not told
+		return sim.Forever
+	}
+	return o.Timeout
+}
+
+// moved returns the share of connections that meet another backend.
+func moved(a, b sim.Outcome) float64 {
+	shares := map[netip.AddrPort]float64{}
+	add := func(o sim.Outcome, sign float64) {
+		for i, d := range o.Destinations {
+			share := 1 / float64(len(o.Destinations))
+			if o.Shares != nil {
+				share = float64(o.Shares[i]) / 1e6
+			}
+			shares[d.AddrPort] += sign * share
+		}
+	}
+	add(a, 1)
+	add(b, -1)
+	sum := 0.0
+	for _, s := range shares {
+		sum += max(s, 0)
+	}
+	return sum
+}
+
+// clientAddr says what becomes of a client's address at some backends of an outcome. A
+// client that is sent to itself is masqueraded most often, whatever becomes of others: that is
+// told where the other side does otherwise.
+func clientAddr(src netip.Addr, o, other sim.Outcome, at func(sim.Destination) bool) string {
+	var hidden, plain []string
+	itself := ""
+	for _, d := range o.Destinations {
+		switch {
+		case !at(d):
+		case d.AddrPort.Addr() == src:
+			if slices.Contains(other.Destinations, sim.Destination{AddrPort: d.AddrPort, SNAT: !d.SNAT}) {
+				itself = ", to itself " + kept
+				if d.SNAT {
+					itself = ", to itself " + masked
+				}
+			}
+		case d.SNAT:
+			hidden = append(hidden, d.AddrPort.String())
+		default:
+			plain = append(plain, d.AddrPort.String())
+		}
+	}
+	switch {
+	case len(hidden) == 0 && len(plain) == 0:
+		return strings.TrimPrefix(itself, ", ")
+	case len(hidden) == 0:
+		return kept + itself
+	case len(plain) == 0:
+		return masked + itself
+	}
+	return maskedBut + strings.Join(plain, ", ") + itself
+}
+
+// key is equal for changes that are told of as one. anyAddr leaves out the client's
+// address.
+func (c *Change) key(anyAddr bool) string {
+	k := fmt.Sprint(c.Before, c.After, c.Added, "-", c.Removed, c.Affinity, c.Exact)
+	if !anyAddr && c.TellsAddr() {
+		k += strings.Join(c.Kept[:], ">")
+	}
+	return k
+}
+
+// TellsAddr reports whether it is part of the change what becomes of the client's address.
+func (c *Change) TellsAddr() bool { return c.Kept[0] != c.Kept[1] }
+
+// unaddressed reports whether nothing is known of the client's address on a side that
+// serves it.
+func (c *Change) unaddressed() bool {
+	return c.Before == sim.Accepted && c.Kept[0] == "" || c.After == sim.Accepted && c.Kept[1] == ""
+}
+
+// Begins returns which fate begins, and Ends which ends: "refused", "dropped" or
+// "served"; "" where the fate stays.
+func (c *Change) fates() (before, after string) {
+	words := [...]string{sim.NotOurs: "not proxied", sim.Accepted: "served", sim.Rejected: "refused", sim.Dropped: "dropped"}
+	return words[c.Before], words[c.After]
+}
+
+// String returns the change in words: "served → dropped", "+10.244.2.11:8080, 33 % of
+// connections move".
+func (c *Change) String() string {
+	var parts []string
+	before, after := c.fates()
+	if c.Before != c.After {
+		parts = append(parts, before+" → "+after)
+	}
+	if text := backendsText(c.Added, c.Removed); text != "" {
+		parts = append(parts, text)
+	}
+	if c.Before == c.After && c.Moved > 0 {
+		parts = append(parts, percent(c.Moved)+" of connections move")
+	}
+	switch {
+	case !c.TellsAddr():
+	case c.Before != c.After:
+		if address := c.Kept[0] + c.Kept[1]; c.Kept[0] == "" || c.Kept[1] == "" {
+			parts = append(parts, "client address "+address)
+		}
+	default:
+		parts = append(parts, "client address "+orNone(c.Kept[0])+" → "+orNone(c.Kept[1]))
+	}
+	if c.Affinity[0] != c.Affinity[1] && (c.Before == c.After || c.Affinity[1] != noAffinity) {
+		parts = append(parts, "affinity "+AffinityText(c.Affinity[0])+" → "+AffinityText(c.Affinity[1]))
+	}
+	if c.Exact != [2]string{} {
+		parts = append(parts, c.Exact[0]+" → "+c.Exact[1])
+	}
+	return strings.Join(parts, "; ")
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "not known"
+	}
+	return s
+}
+
+// AffinityText says how long a client stays with its backend.
+func AffinityText(d time.Duration) string {
+	switch d {
+	case noAffinity:
+		return "none"
+	case sim.Forever:
+		return "ClientIP"
+	}
+	return d.String()
+}
+
+// shownBackends is how many backends a line names.
+const shownBackends = 6
+
+func backendsText(added, removed []netip.AddrPort) string {
+	var words []string
+	for _, list := range [...]struct {
+		sign string
+		of   []netip.AddrPort
+	}{{"+", added}, {"-", removed}} {
+		for i, b := range list.of {
+			if i == shownBackends {
+				words = append(words, fmt.Sprintf("%s%d more", list.sign, len(list.of)-i))
+				break
+			}
+			words = append(words, list.sign+b.String())
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+func percent(share float64) string {
+	switch p := share * 100; {
+	case p < 1:
+		return "under 1 %"
+	default:
+		return fmt.Sprintf("%.0f %%", p)
+	}
+}

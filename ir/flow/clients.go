@@ -1,0 +1,266 @@
+package flow
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/prove"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+// Kind is a kind of client, as people think of them.
+type Kind uint8
+
+const (
+	Outside       Kind = iota // what is none of the others
+	PodsHere                  // pods on the node
+	PodsElsewhere             // pods on other nodes
+	Pods                      // pods, where nothing tells which node they are on
+	ThisNode                  // the node itself
+)
+
+// String returns the words for a kind.
+func (k Kind) String() string {
+	return [...]string{"outside", "pods on this node", "pods elsewhere", "pods", "this node"}[k]
+}
+
+// MarshalText returns the words.
+func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// Network is where pods are, as far as it is known. It gives clients their names, and
+// decides nothing.
+type Network struct {
+	Here []netip.Prefix // of the pods on the node
+	Pods []netip.Prefix // of all pods
+}
+
+// Clients are clients of one kind: all of them, or some.
+type Clients struct {
+	Kind Kind `json:"kind"`
+	// All is whether there are no others of the kind.
+	All bool `json:"all"`
+	// Prefixes have the addresses of these clients. Where the node has one of them, what
+	// comes in is not meant, since it has no such source.
+	Prefixes []netip.Prefix `json:"prefixes,omitempty"` // empty if All
+	// But are the addresses of the kind that are not meant, unless All.
+	But []netip.Prefix `json:"but,omitempty"`
+	// Interface is the one by which the packets come in, or how its name begins and "*"; "": any.
+	// Pods on the node that the rules tell by their interface have it, whatever their addresses.
+	Interface string `json:"interface,omitempty"`
+	// NotBy are interfaces, likewise, by which they do not.
+	NotBy []string `json:"notBy,omitempty"`
+	// Itself is whether these are backends of the flow.
+	Itself bool `json:"itself,omitempty"`
+}
+
+// String returns the clients in words: "outside", "outside but 192.0.2.0/24",
+// "10.244.1.7 (pods on this node)".
+func (c *Clients) String() string {
+	const few = 4
+	var text string
+	switch {
+	case c.All:
+		text = c.Kind.String()
+	case len(c.But) > 0 && len(c.But) < len(c.Prefixes):
+		text = c.Kind.String() + " but " + some(c.But, few)
+	case c.Itself:
+		text = some(c.Prefixes, few) + " (" + itself(c.Prefixes) + ", " + c.Kind.String() + ")"
+	default:
+		text = some(c.Prefixes, few) + " (" + c.Kind.String() + ")"
+	}
+	if c.Interface != "" && !(c.All && c.Kind == PodsHere) {
+		text += " by " + c.Interface
+	}
+	return text
+}
+
+// itself says that clients are backends.
+func itself(some []netip.Prefix) string {
+	if len(some) == 1 && some[0].IsSingleIP() {
+		return "a backend itself"
+	}
+	return "backends themselves"
+}
+
+// some names the first of a list of prefixes, and counts the rest.
+func some(list []netip.Prefix, most int) string {
+	words := make([]string, 0, most+1)
+	for i, p := range list {
+		if i == most {
+			words = append(words, fmt.Sprintf("%d more", len(list)-most))
+			break
+		}
+		if p.IsSingleIP() {
+			words = append(words, p.Addr().String())
+		} else {
+			words = append(words, p.String())
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
+// ClientsText returns all clients in words.
+func ClientsText(all []Clients) string {
+	whole := map[Kind]bool{}
+	words := make([]string, len(all))
+	for i := range all {
+		words[i] = all[i].String()
+		whole[all[i].Kind] = whole[all[i].Kind] || all[i].All
+	}
+	if whole[Outside] && whole[ThisNode] && (whole[Pods] || whole[PodsElsewhere] && whole[PodsHere]) && len(all) == len(whole) {
+		return "all clients"
+	}
+	return strings.Join(words, ", ")
+}
+
+// network is a Network of one family with what both sides tell apart.
+type network struct {
+	family     ir.Family
+	own        ranges // of the node
+	never      ranges // what comes in has no such source
+	all        ranges
+	here, pods ranges
+	outside    ranges          // no pods
+	elsewhere  ranges          // pods, but not here
+	detectors  []sim.Interface // that tell pods
+}
+
+func newNetwork(n Network, of prove.Node, a, b *ir.Program) *network {
+	x := &network{family: of.Family}
+	own := []netip.Prefix{}
+	for _, addr := range of.Addrs {
+		own = append(own, netip.PrefixFrom(addr, addr.BitLen()))
+	}
+	pods := slices.Concat(n.Pods, n.Here)
+	for _, p := range [...]*ir.Program{a, b} {
+		switch d := &p.Node.Detector; d.Mode {
+		case ir.DetectCIDR:
+			pods = append(pods, d.Prefix)
+		case ir.DetectInterface:
+			x.detectors = append(x.detectors, sim.Interface{Name: d.Interface})
+		case ir.DetectPrefix:
+			x.detectors = append(x.detectors, sim.Interface{Name: d.Interface, Prefix: true})
+		}
+	}
+	if len(x.detectors) == 2 && x.detectors[0] == x.detectors[1] {
+		x.detectors = x.detectors[:1]
+	}
+	x.own = rangesOf(of.Family, own...)
+	x.never = rangesOf(of.Family, append(own, of.Family.Loopback())...)
+	x.here, x.pods = rangesOf(of.Family, n.Here...), rangesOf(of.Family, pods...)
+	x.all = rangesOf(of.Family, of.Family.Any())
+	x.outside, x.elsewhere = x.all.without(x.pods), x.pods.without(x.here)
+	return x
+}
+
+// isPod reports whether what comes in by an interface is a pod's of the node.
+func (n *network) isPod(in string) bool {
+	return slices.ContainsFunc(n.detectors, func(d sim.Interface) bool { return d.Holds(in) })
+}
+
+// split reports whether rules that name some interfaces tell pods by them.
+func (n *network) split(named []sim.Interface) bool {
+	return slices.ContainsFunc(named, func(in sim.Interface) bool { return slices.Contains(n.detectors, in) })
+}
+
+// way is how packets come to the node's rules: from the node itself, by an interface, or
+// by any that no rule names.
+type way struct {
+	node bool
+	in   string
+}
+
+// wayOf returns the way of a class, and the interfaces that it is not about.
+func wayOf(c *prove.Class) (w way, not []string) {
+	if c.Packet.FromNode() {
+		return way{node: true}, nil
+	}
+	for _, in := range c.Named {
+		name := in.Name
+		if in.Prefix {
+			name += "*"
+		}
+		switch {
+		case !in.Holds(c.Packet.In):
+			not = append(not, name)
+		case w.in == "" || !in.Prefix || len(name) > len(w.in): // the narrowest
+			w.in = name
+		}
+	}
+	slices.Sort(not)
+	return w, not
+}
+
+// clients names those whose packets a set of classes holds, all to one destination.
+func (n *network) clients(dst netip.Addr, carried bool, classes []*prove.Class) (out []Clients) {
+	sources := map[way][]prove.Addrs{}
+	notBy := map[way][]string{}
+	for _, c := range classes {
+		w, not := wayOf(c)
+		notBy[w] = not
+		sources[w] = append(sources[w], c.Src)
+	}
+	of := map[way]ranges{}
+	ways := make([]way, 0, len(sources))
+	for w, all := range sources {
+		of[w] = newRanges(all)
+		ways = append(ways, w)
+	}
+	slices.SortFunc(ways, func(a, b way) int { return cmp.Compare(a.in, b.in) })
+	for _, w := range ways {
+		if w.node {
+			own := n.own
+			if carried || dst.IsLoopback() { // the kernel takes it for the source, too
+				own = ranges{{First: dst, Last: dst}}
+			}
+			out = append(out, clientsOf(ThisNode, own, of[w], nil, "")...)
+			continue
+		}
+		from := len(out)
+		out = n.incoming(out, w.in, of[w], n.split(classes[0].Named))
+		for i := range out[from:] {
+			out[from+i].NotBy = notBy[w]
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Clients) int { return cmp.Compare(a.Kind, b.Kind) })
+	return out
+}
+
+// incoming names clients whose packets come in by an interface, or by any that no rule
+// names. split is whether pods are told by interfaces, not by their addresses.
+func (n *network) incoming(out []Clients, in string, of ranges, split bool) []Clients {
+	if in != "" && n.isPod(in) {
+		return append(out, clientsOf(PodsHere, n.all, of, n.never, in)...)
+	}
+	out = append(out, clientsOf(Outside, n.outside, of, n.never, in)...)
+	switch {
+	case split: // those on the node come by another interface
+		return append(out, clientsOf(PodsElsewhere, n.pods, of, n.never, in)...)
+	case len(n.here) == 0:
+		return append(out, clientsOf(Pods, n.pods, of, n.never, in)...)
+	}
+	out = append(out, clientsOf(PodsHere, n.here, of, n.never, in)...)
+	return append(out, clientsOf(PodsElsewhere, n.elsewhere, of, n.never, in)...)
+}
+
+// clientsOf returns the clients of one kind among some, if there are any. never are
+// no clients' addresses.
+func clientsOf(k Kind, all, some, never ranges, in string) []Clients {
+	meant := some.within(all)
+	if len(meant.without(never)) == 0 {
+		return nil
+	}
+	but := all.without(meant).without(never)
+	if len(but) == 0 {
+		return []Clients{{Kind: k, All: true, Interface: in}}
+	}
+	return []Clients{{Kind: k, Prefixes: meant.prefixes(), But: but.prefixes(), Interface: in}}
+}
+
+func allOf[T any](list []T, has func(T) bool) bool {
+	return !slices.ContainsFunc(list, func(v T) bool { return !has(v) })
+}

@@ -1,0 +1,501 @@
+package flow
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/prove"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+// Flow is one change for some clients of some destinations of a Service.
+type Flow struct {
+	Family ir.Family
+	To     []Destination
+	From   []Clients
+	Change Change
+	// Cause is what decides on either side.
+	Cause [2]string
+	// Backends are where those that were added and removed come from.
+	Added, Removed []Backend
+	Packet         sim.Packet // one of the flow
+	Classes        int        // of packets
+	Nodes          []string   // on which it is so
+}
+
+// Backend is a backend and its origin.
+type Backend struct {
+	AddrPort netip.AddrPort
+	Origin   ir.Origin
+}
+
+// Destination is what clients connect to.
+type Destination struct {
+	Kind  string        // "ClusterIP"; "other ports" of a Service's address; "" of no Service's
+	Match ir.Match      // of a frontend; a node port has no address
+	Addrs []prove.Addrs // unless Match has one; of a node port: of those the flow is about
+	Rest  netip.Prefix  // as prove.Class has it
+	Ports []sim.Ports   // unless Match has one
+	Every bool          // of a node port: all addresses at which it answers on either side
+}
+
+// Service is a Service, or what is none's, with all that changes.
+type Service struct {
+	Name   ir.Name // zero: what is no Service's
+	Action Action
+	Flows  []Flow
+	// Notes are about what no first packet meets: health checks, clients that stay.
+	Notes []Note
+}
+
+// Action is what happens to a Service.
+type Action uint8
+
+const (
+	Changed Action = iota
+	Added
+	Removed
+)
+
+// String returns changed, added or removed.
+func (a Action) String() string { return [...]string{"changed", "added", "removed"}[a] }
+
+// MarshalText returns the word.
+func (a Action) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+
+// Note is something beside flows that differs.
+type Note struct {
+	What          string
+	Before, After string // "": nothing
+	Family        ir.Family
+	Nodes         []string
+}
+
+// Compare returns which Services differ between two Programs of one node and family, by
+// name, and in how many classes of packets that was looked for. A nil Program has no
+// Services and no node.
+func Compare(ctx context.Context, where Network, a, b *ir.Program) ([]Service, int, error) {
+	a, b = orEmpty(a, b), orEmpty(b, a)
+	changes := ir.Diff(a, b)
+	node := NodeOf(a, b)
+	ea, eb := sim.NewEvaluator(a), sim.NewEvaluator(b)
+	r, err := prove.CompareAt(ctx, node, ea, eb, touched(a, b, changes))
+	if err != nil {
+		return nil, 0, err
+	}
+	return Describe(where, node, a, b, r.Differences), r.Classes, nil
+}
+
+// orEmpty returns a Program that does nothing in place of none.
+func orEmpty(p, other *ir.Program) *ir.Program {
+	if p != nil {
+		return p
+	}
+	return &ir.Program{Family: other.Family, Node: ir.Node{Name: other.Node.Name, Mode: other.Node.Mode}}
+}
+
+// NodeOf returns the node that has what it has on either side.
+func NodeOf(a, b *ir.Program) prove.Node {
+	n := prove.NodeOf(a)
+	if o := prove.NodeOf(b); n.Carries == nil {
+		n.Carries = o.Carries
+	} else if ours := n.Carries; o.Carries != nil {
+		n.Carries = func(addr netip.Addr) bool { return ours(addr) || o.Carries(addr) }
+	}
+	n.Addrs = slices.Concat(a.Node.Addrs, b.Node.Addrs)
+	slices.SortFunc(n.Addrs, netip.Addr.Compare)
+	n.Addrs = slices.Compact(n.Addrs)
+	return n
+}
+
+// touched returns for which destinations packets may meet another fate: where a
+// Service that is not the same on both sides has a frontend. Where the nodes differ,
+// these are all.
+func touched(a, b *ir.Program, changes []ir.Change) func(prove.Addrs) bool {
+	all := !reflect.DeepEqual(a.Node, b.Node)
+	at := map[netip.Addr]bool{}
+	ports := false
+	for _, c := range changes {
+		for _, s := range [...]*ir.Service{c.Old, c.New} {
+			if s == nil {
+				continue
+			}
+			all = all || s.Health != nil && a.Node.Mode.Capabilities().Has(ir.CarriesVIPs) // it answers at all addresses of Services
+			for i := range s.Frontends {
+				at[s.Frontends[i].Match.Addr] = true
+				ports = ports || s.Frontends[i].Match.IsNodePort()
+			}
+		}
+	}
+	return func(d prove.Addrs) bool {
+		return all || at[d.First] || ports && (a.Node.HasAddr(d.First) || a.Node.NodePorts.Has(d.First, false))
+	}
+}
+
+// describer names the differences of one family.
+type describer struct {
+	*network
+	node   prove.Node
+	sides  [2]*side
+	byName map[ir.Name]*Service
+}
+
+// side is one of two Programs, indexed.
+type side struct {
+	*ir.Program
+	*sim.Evaluator
+	at       map[ir.Match]*ir.Frontend
+	owner    map[netip.Addr]*ir.Frontend // the first frontend of an address
+	services map[ir.Name]*ir.Service
+}
+
+func newSide(p *ir.Program) *side {
+	s := &side{p, sim.NewEvaluator(p), map[ir.Match]*ir.Frontend{}, map[netip.Addr]*ir.Frontend{}, map[ir.Name]*ir.Service{}}
+	for i := range p.Services {
+		svc := &p.Services[i]
+		s.services[svc.Name] = svc
+		for j := range svc.Frontends {
+			f := &svc.Frontends[j]
+			s.at[f.Match] = f
+			if s.owner[f.Match.Addr] == nil {
+				s.owner[f.Match.Addr] = f
+			}
+		}
+	}
+	return s
+}
+
+// Describe names differences that prove found between the sides that do what two
+// Programs mean, and adds what no packet meets.
+func Describe(where Network, node prove.Node, a, b *ir.Program, differences []prove.Difference) []Service {
+	d := &describer{network: newNetwork(where, node, a, b), node: node, sides: [2]*side{newSide(a), newSide(b)}, byName: map[ir.Name]*Service{}}
+	for len(differences) > 0 {
+		first := &differences[0]
+		n := slices.IndexFunc(differences, func(o prove.Difference) bool {
+			return o.Dst != first.Dst || o.Protocol != first.Protocol || o.Ports != first.Ports
+		})
+		if n < 0 {
+			n = len(differences)
+		}
+		d.destination(differences[:n])
+		differences = differences[n:]
+	}
+	d.notes()
+	out := make([]Service, 0, len(d.byName))
+	for _, s := range d.byName {
+		s.Flows = d.joinDestinations(s.Flows)
+		out = append(out, *s)
+	}
+	slices.SortFunc(out, func(a, b Service) int { return a.Name.Compare(b.Name) })
+	return out
+}
+
+// service returns the entry of a Service.
+func (d *describer) service(name ir.Name) *Service {
+	s := d.byName[name]
+	if s == nil {
+		s = &Service{Name: name}
+		if name != (ir.Name{}) {
+			switch was, is := d.sides[0].services[name], d.sides[1].services[name]; {
+			case was == nil:
+				s.Action = Added
+			case is == nil:
+				s.Action = Removed
+			}
+		}
+		d.byName[name] = s
+	}
+	return s
+}
+
+// frontend returns the frontend that has the packets of a class, if one has.
+func (s *side) frontend(c *prove.Class) *ir.Frontend {
+	pkt := &c.Packet
+	if f := s.at[ir.Match{Addr: pkt.Dst, Protocol: pkt.Protocol, Port: pkt.Port}]; f != nil {
+		return f
+	}
+	if s.Node.NodePorts.Has(pkt.Dst, s.Node.HasAddr(pkt.Dst)) {
+		return s.at[ir.Match{Protocol: pkt.Protocol, Port: pkt.Port}]
+	}
+	return nil
+}
+
+// to returns what the packets of a class are for, and whose that is.
+func (d *describer) to(c *prove.Class) (Destination, ir.Name) {
+	for _, s := range [...]*side{d.sides[1], d.sides[0]} {
+		if f := s.frontend(c); f != nil {
+			to := Destination{Kind: f.Kind.String(), Match: f.Match}
+			if f.Match.IsNodePort() {
+				to.Addrs, to.Rest = []prove.Addrs{c.Dst}, c.Rest
+			}
+			return to, f.Port.Service
+		}
+	}
+	to := Destination{Match: ir.Match{Protocol: c.Protocol}, Addrs: []prove.Addrs{c.Dst}, Rest: c.Rest, Ports: []sim.Ports{c.Ports}}
+	for _, s := range [...]*side{d.sides[1], d.sides[0]} {
+		if f := s.owner[c.Packet.Dst]; f != nil && c.Dst.First == c.Dst.Last {
+			to.Kind = "other ports of " + f.Kind.String()
+			return to, f.Port.Service
+		}
+	}
+	return to, ir.Name{}
+}
+
+// destination names the differences of one port of one destination.
+func (d *describer) destination(all []prove.Difference) {
+	type group struct {
+		change  Change
+		first   *prove.Difference
+		classes []*prove.Class
+	}
+	var groups []*group
+	at := map[string]*group{}
+	var loose []int // of clients about whose address nothing is known
+	join := func(key string, i int, c Change) {
+		g := at[key]
+		if g == nil {
+			g = &group{change: c, first: &all[i]}
+			at[key] = g
+			groups = append(groups, g)
+		}
+		g.classes = append(g.classes, &all[i].Class)
+	}
+	changes := make([]Change, len(all))
+	for i := range all {
+		changes[i] = changeOf(all[i].Packet.Src, all[i].A, all[i].B)
+		if changes[i].unaddressed() {
+			loose = append(loose, i)
+			continue
+		}
+		join(changes[i].key(false), i, changes[i])
+	}
+	for _, i := range loose {
+		key := changes[i].key(false)
+		for _, g := range groups {
+			if g.change.key(true) == changes[i].key(true) {
+				key = g.change.key(false)
+				break
+			}
+		}
+		join(key, i, changes[i])
+	}
+	to, name := d.to(&all[0].Class)
+	dst := all[0].Packet.Dst
+	carried := d.node.Carries != nil && d.node.Carries(dst) && !slices.Contains(d.node.Addrs, dst)
+	s := d.service(name)
+	for _, g := range groups {
+		f := Flow{Family: d.family, To: []Destination{to}, From: d.clients(dst, carried, g.classes), Change: g.change, Packet: g.first.Packet, Classes: len(g.classes)}
+		for i := range f.From {
+			f.From[i].Itself = isBackend(&f.From[i], g.first)
+		}
+		d.explain(&f)
+		s.Flows = append(s.Flows, f)
+	}
+}
+
+// isBackend reports whether clients are all backends that some side leads them to.
+func isBackend(c *Clients, of *prove.Difference) bool {
+	backend := func(addr netip.Addr) bool {
+		is := func(d sim.Destination) bool { return d.AddrPort.Addr() == addr }
+		return slices.ContainsFunc(of.A.Destinations, is) || slices.ContainsFunc(of.B.Destinations, is)
+	}
+	for _, p := range c.Prefixes {
+		for at, last := p.Addr(), ir.LastOf(p); ; at = at.Next() {
+			if !backend(at) {
+				return false
+			}
+			if at == last {
+				break
+			}
+		}
+	}
+	return !c.All && c.Kind != ThisNode
+}
+
+// key is equal for flows that are told of as one, wherever they go to.
+func (f *Flow) key() string {
+	var b strings.Builder
+	b.WriteString(f.Family.String())
+	if len(f.To[0].Ports) > 0 {
+		b.WriteString(" of no frontend ")
+	}
+	b.WriteString(f.Change.key(false))
+	for i := range f.From {
+		b.WriteString(f.From[i].String())
+		fmt.Fprint(&b, f.From[i].Prefixes)
+	}
+	return b.String()
+}
+
+// joinDestinations makes one of flows that differ in their destinations alone.
+func (d *describer) joinDestinations(flows []Flow) (out []Flow) {
+	at := map[string]int{}
+	for _, f := range flows {
+		key := f.key()
+		i, known := at[key]
+		if !known {
+			at[key] = len(out)
+			out = append(out, f)
+			continue
+		}
+		o := &out[i]
+		o.Classes += f.Classes
+		o.To = joinTo(o.To, f.To[0])
+	}
+	for i := range out {
+		for j := range out[i].To {
+			d.complete(&out[i].To[j])
+		}
+		slices.SortStableFunc(out[i].To, func(a, b Destination) int { return a.Match.Compare(b.Match) })
+	}
+	return out
+}
+
+// joinTo adds a destination to a list, as part of one of these if it is the same but
+// for addresses or ports.
+func joinTo(list []Destination, to Destination) []Destination {
+	for i := range list {
+		o := &list[i]
+		switch {
+		case o.Kind != to.Kind || o.Match != to.Match:
+		case len(to.Ports) == 0:
+			o.Addrs = append(o.Addrs, to.Addrs...)
+			return list
+		case o.Rest == to.Rest && slices.Equal(o.Addrs, to.Addrs):
+			o.Ports = append(o.Ports, to.Ports...)
+			return list
+		}
+	}
+	return append(list, to)
+}
+
+// complete says of a node port whether the flow is about all addresses at which it
+// answers.
+func (d *describer) complete(to *Destination) {
+	if len(to.Ports) > 0 || !to.Match.IsNodePort() {
+		return
+	}
+	to.Every = allOf(d.node.Addrs, func(a netip.Addr) bool {
+		answers := false
+		for _, s := range d.sides {
+			answers = answers || s.Node.NodePorts.Has(a, true)
+		}
+		return !answers || slices.ContainsFunc(to.Addrs, func(r prove.Addrs) bool { return r.First.Compare(a) <= 0 && r.Last.Compare(a) >= 0 })
+	})
+}
+
+// explain finds what decides on either side.
+func (d *describer) explain(f *Flow) {
+	by := [2]sim.Deciding{d.sides[0].Decide(f.Packet), d.sides[1].Decide(f.Packet)}
+	for i := range d.sides {
+		f.Cause[i] = f.Change.cause(by[i], by[1-i])
+	}
+	ranges := ": spec.loadBalancerSourceRanges"
+	for i := range d.sides {
+		if object, _, found := strings.Cut(f.Cause[1-i], ranges); found && by[i].Frontend != nil {
+			if f.Cause[i] = object + ranges + " (not set)"; len(by[i].Frontend.SourceRanges) > 0 {
+				f.Cause[i] = object + ranges + " (admits them)"
+			}
+		}
+	}
+	if was, is := d.sides[0].Node.Mode, d.sides[1].Node.Mode; f.Cause[0] == f.Cause[1] && was != is {
+		for i, mode := range [...]ir.Mode{was, is} {
+			f.Cause[i] = ir.Origin{Object: "config", Field: "mode", Reason: string(mode)}.String()
+		}
+	}
+	f.Added, f.Removed = backends(by[1].Pool, f.Change.Added), backends(by[0].Pool, f.Change.Removed)
+}
+
+// cause returns what decides on one side.
+func (c *Change) cause(it, other sim.Deciding) string {
+	switch {
+	case it.Pool == nil && it.Last.Origin == (ir.Origin{}):
+		return it.Last.Text
+	case it.Pool == nil:
+		return it.Last.Origin.String()
+	case other.Frontend != nil && it.Frontend.Policy != other.Frontend.Policy, other.Frontend == nil && strings.HasSuffix(other.Last.Origin.Field, "TrafficPolicy"):
+		field := "spec.internalTrafficPolicy"
+		if it.Frontend.Kind.External() {
+			field = "spec.externalTrafficPolicy"
+		}
+		return ir.Origin{Object: "Service " + it.Frontend.Port.Service.String(), Field: field,
+			Reason: it.Frontend.Policy.String() + ": " + it.Pool.Origin.Reason}.String()
+	case len(c.Added)+len(c.Removed) == 0 && c.Before == c.After && c.Kept[0] != c.Kept[1]:
+		return it.Route.Origin.String()
+	case len(c.Added)+len(c.Removed) == 0 && c.Before == c.After && c.Affinity[0] != c.Affinity[1]:
+		if it.Pool.Affinity == nil {
+			return ir.Origin{Object: "Service " + it.Frontend.Port.Service.String(), Field: "spec.sessionAffinity", Reason: "None"}.String()
+		}
+		return it.Pool.Affinity.Origin.String()
+	}
+	return it.Pool.Origin.String()
+}
+
+// backends returns those of a pool with some addresses.
+func backends(p *ir.Pool, some []netip.AddrPort) (out []Backend) {
+	if p == nil {
+		return nil
+	}
+	for _, addr := range some {
+		if i := slices.IndexFunc(p.Backends, func(b ir.Backend) bool { return b.AddrPort == addr }); i >= 0 {
+			out = append(out, Backend{addr, p.Backends[i].Origin})
+		}
+	}
+	return out
+}
+
+// notes adds what no first packet meets.
+func (d *describer) notes() {
+	family := d.sides[0].Family
+	for _, c := range ir.Diff(d.sides[0].Program, d.sides[1].Program) {
+		was, is := notesOf(c.Old), notesOf(c.New)
+		for _, what := range sortedKeys(was, is) {
+			if was[what] != is[what] {
+				s := d.service(c.Name)
+				s.Notes = append(s.Notes, Note{What: what, Before: was[what], After: is[what], Family: family})
+			}
+		}
+	}
+}
+
+// notesOf returns what a Service has beside its flows.
+func notesOf(s *ir.Service) map[string]string {
+	notes := map[string]string{}
+	if s == nil {
+		return notes
+	}
+	if h := s.Health; h != nil {
+		answer := "503, as no ready endpoint is on the node"
+		if h.Local > 0 {
+			answer = "200, as ready endpoints are on the node"
+		}
+		notes[fmt.Sprintf("health check on port %d", h.Port)] = answer
+	}
+	for _, d := range s.Draining {
+		var addrs []string
+		for _, b := range d.Backends {
+			addrs = append(addrs, b.AddrPort.String())
+		}
+		notes["UDP clients that "+cmp.Or(d.Port.Port, "the port")+" keeps"] = strings.Join(addrs, ", ")
+	}
+	if h := s.HNS; h != nil {
+		notes["HNS"] = fmt.Sprintf("preserve destination %t, recreate %t", h.PreserveDIP, h.NoOptimize)
+	}
+	return notes
+}
+
+func sortedKeys(maps ...map[string]string) (keys []string) {
+	for _, m := range maps {
+		for k := range m {
+			keys = append(keys, k)
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}

@@ -1,0 +1,288 @@
+package flow
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+// Merger puts together what differs on several nodes and in both families.
+type Merger struct {
+	services map[ir.Name]*merged
+}
+
+type merged struct {
+	Service
+	flows, notes map[string]int // by all but the nodes
+}
+
+// Add takes what differs on one node in one family.
+func (m *Merger) Add(node string, services []Service) {
+	if m.services == nil {
+		m.services = map[ir.Name]*merged{}
+	}
+	for _, s := range services {
+		to := m.services[s.Name]
+		if to == nil {
+			to = &merged{Service: Service{Name: s.Name, Action: s.Action}, flows: map[string]int{}, notes: map[string]int{}}
+			m.services[s.Name] = to
+		}
+		if s.Action != to.Action { // it has nothing on some nodes, or in one family
+			to.Action = Changed
+		}
+		for _, f := range s.Flows {
+			key := f.key()
+			for i := range f.To {
+				key += f.To[i].String()
+			}
+			i, known := to.flows[key]
+			if !known {
+				i = len(to.Flows)
+				to.flows[key] = i
+				to.Flows = append(to.Flows, f)
+			}
+			to.Flows[i].Nodes = append(to.Flows[i].Nodes, node)
+		}
+		for _, n := range s.Notes {
+			key := fmt.Sprint(n.Family, n.What, "|", n.Before, "|", n.After)
+			i, known := to.notes[key]
+			if !known {
+				i = len(to.Notes)
+				to.notes[key] = i
+				to.Notes = append(to.Notes, n)
+			}
+			to.Notes[i].Nodes = append(to.Notes[i].Nodes, node)
+		}
+	}
+}
+
+// Services returns all that differs, by name.
+func (m *Merger) Services() []Service {
+	out := make([]Service, 0, len(m.services))
+	for _, s := range m.services {
+		out = append(out, s.Service)
+	}
+	slices.SortFunc(out, func(a, b Service) int { return a.Name.Compare(b.Name) })
+	return out
+}
+
+// Entry is what is told of one Service, or of several in which the same changes, of
+// which the first one stands for all.
+type Entry struct {
+	Service
+	Names []ir.Name
+}
+
+// mostApart is how many Services may change alike and still be told of one by one.
+const mostApart = 2
+
+// Entries puts together what changes alike in many Services: for the same kinds of
+// clients on the same nodes, the same fates, and as many backends. What else changes
+// in them stays theirs.
+func Entries(services []Service) (entries []Entry) {
+	in := map[string][]int{} // the Services in which something of one likeness changes
+	for i := range services {
+		for _, key := range services[i].likenesses() {
+			if list := in[key]; len(list) == 0 || list[len(list)-1] != i {
+				in[key] = append(list, i)
+			}
+		}
+	}
+	together := map[string]string{} // of a likeness: the same for those in the same Services
+	for key, list := range in {
+		if len(list) > mostApart {
+			together[key] = fmt.Sprint(list)
+		}
+	}
+	known := map[string]bool{}
+	for i := range services {
+		s := &services[i]
+		own := Entry{Service{Name: s.Name, Action: s.Action}, []ir.Name{s.Name}}
+		shared := map[string]*Entry{}
+		var order []string
+		of := func(key string) *Service {
+			set := together[key]
+			switch {
+			case set == "":
+				return &own.Service
+			case known[set]:
+				return nil // the first of these Services tells it
+			case shared[set] == nil:
+				e := &Entry{Service: Service{Name: s.Name, Action: s.Action}}
+				for _, j := range in[key] {
+					e.Names = append(e.Names, services[j].Name)
+				}
+				shared[set] = e
+				order = append(order, set)
+			}
+			return &shared[set].Service
+		}
+		keys := s.likenesses()
+		for j := range s.Flows {
+			if to := of(keys[j]); to != nil {
+				to.Flows = append(to.Flows, s.Flows[j])
+			}
+		}
+		for j := range s.Notes {
+			if to := of(keys[len(s.Flows)+j]); to != nil {
+				to.Notes = append(to.Notes, s.Notes[j])
+			}
+		}
+		for _, set := range order {
+			known[set] = true
+			entries = append(entries, *shared[set])
+		}
+		if len(own.Flows)+len(own.Notes) > 0 {
+			entries = append(entries, own)
+		}
+	}
+	return entries
+}
+
+// likenesses returns, for each flow and note, what is the same where others are alike.
+func (s *Service) likenesses() (keys []string) {
+	for i := range s.Flows {
+		f := &s.Flows[i]
+		c := &f.Change
+		var b strings.Builder
+		fmt.Fprint(&b, s.Action, s.Name == ir.Name{}, f.Nodes, clientsKind(f.From), c.Before, c.After, len(c.Added), len(c.Removed), percent(c.Moved), c.Affinity, c.Exact)
+		if c.TellsAddr() {
+			for _, what := range c.Kept {
+				if strings.HasPrefix(what, maskedBut) { // to backends of the Service
+					what = maskedBut
+				}
+				b.WriteString(what)
+			}
+		}
+		for j := range f.To {
+			to := &f.To[j]
+			if len(to.Ports) > 0 {
+				fmt.Fprint(&b, "/", to.Kind)
+			} else if to.Match.IsNodePort() && !to.Every {
+				fmt.Fprint(&b, "/", to.addrWords())
+			}
+		}
+		keys = append(keys, b.String())
+	}
+	for _, n := range s.Notes {
+		keys = append(keys, fmt.Sprint("#", s.Action, n.Nodes, n.What, n.Before == "", n.After == ""))
+	}
+	return keys
+}
+
+// clientsKind is ClientsText without addresses that are a Service's own.
+func clientsKind(all []Clients) string {
+	if allOf(all, func(c Clients) bool { return c.Itself }) {
+		return "backends"
+	}
+	return ClientsText(all)
+}
+
+// Counts are how much differs.
+type Counts struct {
+	Added    int `json:"added"` // Services
+	Changed  int `json:"changed"`
+	Removed  int `json:"removed"`
+	Flows    int `json:"flows"`
+	Lost     int `json:"lost"`     // flows that were served, and are not
+	Served   int `json:"served"`   // flows that are served, and were not
+	Other    int `json:"other"`    // that are served neither before nor after
+	Backends int `json:"backends"` // that are served by others
+	Same     int `json:"same"`     // that are served by the same, but else
+}
+
+// Count counts what differs.
+func Count(services []Service) (n Counts) {
+	for i := range services {
+		s := &services[i]
+		switch {
+		case s.Name == (ir.Name{}):
+		case s.Action == Added:
+			n.Added++
+		case s.Action == Removed:
+			n.Removed++
+		default:
+			n.Changed++
+		}
+		n.Flows += len(s.Flows)
+		for j := range s.Flows {
+			c := &s.Flows[j].Change
+			before, after := c.Before == sim.Accepted, c.After == sim.Accepted
+			switch {
+			case before && !after:
+				n.Lost++
+			case !before && after:
+				n.Served++
+			case !before:
+				n.Other++
+			case len(c.Added)+len(c.Removed) > 0:
+				n.Backends++
+			default:
+				n.Same++
+			}
+		}
+	}
+	return n
+}
+
+// DestinationsText returns destinations in words: "ClusterIP 10.96.0.10:80/tcp",
+// "NodePort 30080/tcp", "other ports of ClusterIP 10.96.0.10: 1-79,81-65535/tcp, 1-65535/udp".
+func DestinationsText(all []Destination) string {
+	var words []string
+	for i := range all {
+		d := &all[i]
+		if o := i - 1; i > 0 && len(d.Ports) > 0 && len(all[o].Ports) > 0 && d.addrs() == all[o].addrs() {
+			words = append(words, d.ports())
+			continue
+		}
+		words = append(words, d.String())
+	}
+	return strings.Join(words, ", ")
+}
+
+// String returns the destination in words.
+func (d *Destination) String() string {
+	switch {
+	case len(d.Ports) > 0:
+		return d.addrs() + ": " + d.ports()
+	case !d.Match.IsNodePort():
+		return d.Kind + " " + d.Match.String()
+	case d.Every:
+		return fmt.Sprintf("%s %d/%s", d.Kind, d.Match.Port, d.Match.Protocol)
+	}
+	return fmt.Sprintf("%s %d/%s at %s", d.Kind, d.Match.Port, d.Match.Protocol, d.addrWords())
+}
+
+// addrs is what a destination without a frontend is at.
+func (d *Destination) addrs() string {
+	if d.Kind == "" {
+		return d.addrWords()
+	}
+	return d.Kind + " " + d.addrWords()
+}
+
+func (d *Destination) addrWords() string {
+	if d.Rest.IsValid() {
+		return "the rest of " + d.Rest.String()
+	}
+	return some(newRanges(d.Addrs).prefixes(), len(d.Addrs)+1)
+}
+
+func (d *Destination) ports() string {
+	const shown = 8
+	var ports []string
+	for i, p := range d.Ports {
+		switch {
+		case i == shown:
+			return strings.Join(ports, ",") + ",…/" + d.Match.Protocol.String()
+		case p.First == p.Last:
+			ports = append(ports, fmt.Sprint(p.First))
+		default:
+			ports = append(ports, fmt.Sprintf("%d-%d", p.First, p.Last))
+		}
+	}
+	return strings.Join(ports, ",") + "/" + d.Match.Protocol.String()
+}
