@@ -198,18 +198,18 @@ type daemon struct {
 	log      *logger
 	began    time.Time // this life
 
-	store    *watch.Store
-	follower *follower
-	health   *serve.Health
-	metrics  *serve.Metrics
-	checks   checks
-	flows    *conntrack.Cleaner
-	tallies  ir.PerFamily[tally]
-	state    *state
-	boot     *bootFile
-	events   *watch.Events  // nil without an API server
-	contact  *watch.Contact // nil without an API server
-	droppers *droppers
+	store     *watch.Store
+	follower  *follower
+	health    *serve.Health
+	metrics   *serve.Metrics
+	checks    checks
+	flows     *conntrack.Cleaner
+	tallies   ir.PerFamily[tally]
+	state     *state
+	boot      *bootFile
+	events    *watch.Events  // nil without an API server
+	contact   *watch.Contact // nil without an API server
+	neighbors *neighbors
 
 	hosts      []string       // names of the node
 	configFile *File          // as it is in force
@@ -234,7 +234,7 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 	d.health.Pending = d.store.Pending
 	d.flows = conntrack.NewCleaner(cfg.SyncPeriod(), d.cleaned)
 	d.health.Following = d.following
-	d.droppers = newDroppers(mayDrop, time.Now)
+	d.neighbors = newNeighbors(Interference, time.Now)
 	d.metrics = newMetrics(cfg, p.Version)
 	d.measureStore()
 	if len(p.Snapshot) == 0 {
@@ -292,6 +292,7 @@ func (d *daemon) run(parent context.Context) (next *loaded, err error) {
 	}
 	run(d.serving(d.healthServer(), "FailedToStartProxierHealthcheck"))
 	run(d.serving(d.metricsServer(), "FailedToStartMetricServer"))
+	run(d.neighbors.run)
 	run(d.statusServer().Run)
 	run(d.log.flush)
 	run(d.watchConfig)

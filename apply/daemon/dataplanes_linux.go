@@ -42,12 +42,13 @@ var dataplanes = [...]dataplane{
 	},
 }
 
-// mayDrop returns the base chains of others that see packets before ours and may
-// drop some, and the built-in ones of the older iptables, where it has tables.
-func mayDrop(ctx context.Context) ([]string, error) {
-	tables, err := nftables.MayDrop(ctx)
-	chains, chainsErr := iptables.MayDrop(ctx)
-	return append(tables, chains...), errors.Join(err, chainsErr)
+// Interference returns what the rules of others do to packets to Services, those of
+// the older iptables included, where it has tables.
+func Interference(ctx context.Context) (apply.Interference, error) {
+	all, err := nftables.Interference(ctx)
+	chains, chainsErr := iptables.Interference(ctx)
+	all.Drops, all.Diverts = append(all.Drops, chains.Drops...), append(all.Diverts, chains.Diverts...)
+	return all, errors.Join(err, chainsErr)
 }
 
 // beside returns what proxyc left on a node to which kube-proxy is back, which

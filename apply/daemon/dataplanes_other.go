@@ -18,8 +18,10 @@ var dataplanes []dataplane
 // lockDir is nowhere: there is nothing to lock.
 const lockDir = ""
 
-// mayDrop returns an error: elsewhere than on Linux nothing is known.
-func mayDrop(context.Context) ([]string, error) { return nil, errNotLinux }
+// Interference returns an error: elsewhere than on Linux nothing is known.
+func Interference(context.Context) (apply.Interference, error) {
+	return apply.Interference{}, errNotLinux
+}
 
 // beside returns an error: nothing is left elsewhere than on Linux.
 func beside(context.Context, bool) ([]apply.Leftover, error) { return nil, errNotLinux }

@@ -38,8 +38,8 @@ func DataDir() string {
 	return filepath.Join(root, "proxyc")
 }
 
-// mayDrop returns nothing: nobody filters before HNS.
-func mayDrop(context.Context) ([]string, error) { return nil, nil }
+// Interference returns nothing: nobody filters before HNS.
+func Interference(context.Context) (apply.Interference, error) { return apply.Interference{}, nil }
 
 // beside returns nothing: what proxyc makes, kube-proxy takes over.
 func beside(context.Context, bool) ([]apply.Leftover, error) { return nil, nil }

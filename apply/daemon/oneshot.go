@@ -43,9 +43,9 @@ type Report struct {
 	Plan      apply.Plan
 	Exposed   string            // what Exposed tells of the leftovers
 	Stale     []conntrack.Stale // flows that were deleted
-	// MayDrop are rules of others, which stay: no difference. They are looked for
-	// by one that only looks.
-	MayDrop []string
+	// Others are rules of others, which stay: no difference. They are looked for by
+	// one that only looks.
+	Others apply.Interference
 }
 
 // Empty reports whether there was nothing to do.
@@ -119,9 +119,9 @@ func (t *OneShot) Run(ctx context.Context) (*Report, error) {
 	var staleErr error
 	out.Stale, staleErr = staleFlows(ctx, t.Programs, plan.RemovedFrontends(), t.DryRun)
 	if t.DryRun {
-		var dropErr error
-		out.MayDrop, dropErr = mayDrop(ctx)
-		staleErr = errors.Join(staleErr, dropErr)
+		var othersErr error
+		out.Others, othersErr = Interference(ctx)
+		staleErr = errors.Join(staleErr, othersErr)
 	}
 	return out, errors.Join(err, staleErr)
 }

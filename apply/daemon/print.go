@@ -96,6 +96,9 @@ func (st *Status) Print(w io.Writer) error {
 	for _, rule := range st.MayDrop {
 		line("may drop", "foreign rules that may drop: %s", rule)
 	}
+	for _, rule := range st.MayDivert {
+		line("may divert", "foreign rules that may divert: %s", rule)
+	}
 	return nil
 }
 

@@ -70,10 +70,11 @@ func (d *daemon) statusHandler() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc(StatusPath, func(w http.ResponseWriter, r *http.Request) {
 		st := d.status()
-		var err error
-		if st.MayDrop, err = d.droppers.get(r.Context()); err != nil {
+		others, err := d.neighbors.get(r.Context())
+		if err != nil {
 			d.log.Debug("rules of others", "err", err)
 		}
+		st.MayDrop, st.MayDivert = others.Drops, others.Diverts
 		serveStatus(w, st)
 	})
 	return mux

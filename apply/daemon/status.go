@@ -75,8 +75,10 @@ type Status struct {
 	Draining []apply.Drain `json:"draining,omitempty"`
 	// Easing is what an earlier mode left, and connections still need; nil: nothing.
 	Easing *Easing `json:"easing,omitempty"`
-	// MayDrop are rules of others that see packets before ours and may drop some.
-	MayDrop []string `json:"mayDrop,omitempty"`
+	// MayDrop and MayDivert are rules of others that may drop packets, or keep them
+	// from ours.
+	MayDrop   []string `json:"mayDrop,omitempty"`
+	MayDivert []string `json:"mayDivert,omitempty"`
 }
 
 // Objects counts what is known of the cluster.

@@ -307,6 +307,8 @@ func verdictKind(code int32) rules.VerdictKind {
 	switch code {
 	case nfDrop:
 		return rules.Drop
+	case nfAccept:
+		return rules.Accept
 	case unix.NFT_JUMP:
 		return rules.Jump
 	case unix.NFT_GOTO:

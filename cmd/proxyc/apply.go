@@ -175,8 +175,8 @@ func (r *report) print(w io.Writer, operations int) error {
 		for _, s := range r.Stale {
 			fmt.Fprintf(w, "delete flow %s # %s\n", s.Entry, s.Why)
 		}
-		for _, rule := range r.MayDrop {
-			fmt.Fprintf(w, "foreign rules that may drop: %s\n", rule)
+		for _, line := range r.Others.Lines() {
+			fmt.Fprintln(w, line)
 		}
 		if r.Plan == nil {
 			return nil
@@ -208,7 +208,8 @@ func (r *report) printJSON(w io.Writer, _ int) error {
 		Rules     json.RawMessage  `json:"rules,omitempty"`
 		Flows     []string         `json:"flows"`
 		MayDrop   []string         `json:"mayDrop,omitempty"`
-	}{append([]sysctl.Setting{}, r.Settings...), append([]string{}, r.Leftovers...), r.Kept, rules, flows, r.MayDrop})
+		MayDivert []string         `json:"mayDivert,omitempty"`
+	}{append([]sysctl.Setting{}, r.Settings...), append([]string{}, r.Leftovers...), r.Kept, rules, flows, r.Others.Drops, r.Others.Diverts})
 }
 
 func (c *cleanupCmd) Run(e *env) error {

@@ -117,13 +117,15 @@ func TestWatchBesideOtherPrograms(t *testing.T) {
 			same("after apply --check")
 			for _, want := range []string{
 				"nothing to change",
-				"inet firewalld chain filter_INPUT, hook input, priority 10: reject in chain filter_INPUT",
+				"inet firewalld chain filter_INPUT, hook input, priority 10: drop in chain filter_INPUT",
 				"ip docker-bridges chain filter-FORWARD, hook forward, priority 0: drop in chain filter-forward-in__docker0",
 				"ip docker-bridges chain raw-PREROUTING, hook prerouting, priority -300: drop in chain raw-PREROUTING",
 				"ip calico chain filter-FORWARD, hook forward, priority 0: drop in chain filter-cali-from-wl-dispatch",
 				"ip filter chain FORWARD, hook forward, priority 0: policy drop",
 				"ip6 filter chain FORWARD, hook forward, priority 0: policy drop",
 				"iptables-legacy table filter chain FORWARD: policy DROP",
+				"foreign rules that may divert: ip docker-bridges chain nat-PREROUTING, hook prerouting, priority -100: dnat in chain nat-prerouting-and-output",
+				"foreign rules that may divert: iptables-legacy table raw chain OUTPUT: NOTRACK in chain CILIUM_OUTPUT_raw",
 			} {
 				if !strings.Contains(checked, want) {
 					t.Errorf("apply --check does not tell %q:\n%s", want, checked)

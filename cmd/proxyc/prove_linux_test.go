@@ -52,6 +52,41 @@ func TestProveKernel(t *testing.T) {
 	}
 }
 
+// Rules of others that packets meet are named beside the answer: it is about ours.
+func TestProveKernelNamesOthers(t *testing.T) {
+	for _, tt := range []struct{ plane, rule, named string }{
+		{"nftables", "nft table ip fw { chain pre { type nat hook prerouting priority -150; ip daddr 10.96.0.97 dnat to 192.0.2.1; }; }",
+			"not compared: foreign rules that may divert: ip fw chain pre, hook prerouting, priority -150: dnat in chain pre"},
+		{"nftables", "nft table ip fw { chain late { type filter hook forward priority 50; tcp dport 8080 drop; }; }",
+			"not compared: foreign rules that may drop: ip fw chain late, hook forward, priority 50: drop in chain late"},
+		{"iptables-nft", "iptables-nft -t nat -I PREROUTING 1 -d 10.96.0.97 -j ACCEPT",
+			"not compared: foreign rules that may divert: ip nat chain PREROUTING, hook prerouting, priority -100: accept in chain PREROUTING"},
+		{"iptables-legacy", "iptables-legacy -t nat -I PREROUTING 1 -d 10.96.0.97 -j DNAT --to 192.0.2.1",
+			"not compared: foreign rules that may divert: iptables-legacy table nat chain PREROUTING: DNAT in chain PREROUTING"},
+	} {
+		t.Run(tt.plane, func(t *testing.T) {
+			t.Parallel()
+			w := newWatched(t, tt.plane)
+			w.write("cluster.yaml", applytest.Services("a"))
+			words := strings.Fields(tt.rule)
+			for _, args := range [][]string{slices.Concat([]string{"proxyc", "apply"}, w.args), words} {
+				if out, err := w.ns.Run(w.ns.Command(t.Context(), args[0], args[1:]...)); err != nil {
+					t.Fatalf("%s: %v\n%s", args, err, out)
+				}
+			}
+			for _, verb := range [][]string{{"prove", "ir", "kernel"}, {"apply", "--check"}} {
+				cmd := w.ns.Command(t.Context(), "proxyc", slices.Concat(verb[:1], w.args, verb[1:])...)
+				var out strings.Builder
+				cmd.Stdout, cmd.Stderr = &out, &out
+				w.ns.Run(cmd) // the exit code tells more than the error
+				if want := strings.TrimPrefix(tt.named, "not compared: "); !strings.Contains(out.String(), want) {
+					t.Errorf("proxyc %s does not tell %q:\n%s", verb[0], want, &out)
+				}
+			}
+		})
+	}
+}
+
 // What nft lists of our own rules is read whole, as it writes them with its various
 // options, and with what somebody counts in them. Whatever else is in a chain is named
 // with it.

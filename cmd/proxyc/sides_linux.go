@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon"
 	kerneliptables "github.com/proxyc/proxyc/apply/iptables"
 	kernelnftables "github.com/proxyc/proxyc/apply/nftables"
 	"github.com/proxyc/proxyc/ir"
@@ -52,5 +53,7 @@ func (d *described) kernel(ctx context.Context, programs ir.Programs, variant st
 	default:
 		return fmt.Errorf("kernel: the rules of mode %s cannot be asked", mode)
 	}
-	return nil
+	others, err := daemon.Interference(ctx)
+	d.leftOut = others.Lines()
+	return err
 }

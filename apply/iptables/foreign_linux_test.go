@@ -6,15 +6,17 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
 )
 
-// Policies and rules of the host that may drop what ours would let pass are
-// named; those of the kubelet, and what nothing leads to, are not.
-func TestMayDrop(t *testing.T) {
+// Policies and rules of the host that may drop what ours would let pass, or keep
+// packets from ours, are named; those of the kubelet, those that come after ours, and
+// what nothing leads to, are not.
+func TestInterference(t *testing.T) {
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	applytest.InNamespace(t, func() {
-		if got, err := MayDrop(t.Context()); err != nil || got != nil {
+		if got, err := Interference(t.Context()); err != nil || len(got.Drops)+len(got.Diverts) > 0 {
 			t.Errorf("nothing is there: %v, %q", err, got)
 		}
 		shell(t, `*filter
@@ -35,17 +37,37 @@ COMMIT
 -A TWO -j LOG --log-prefix "-j \"ACCEPT"
 -A TWO -p tcp -j DROP
 COMMIT
+*nat
+:KUBE-SERVICES - [0:0]
+:DOCKER - [0:0]
+:SIDECAR - [0:0]
+-A PREROUTING -d 10.96.0.10 -j ACCEPT
+-A PREROUTING -j KUBE-SERVICES
+-A PREROUTING -j DOCKER
+-A OUTPUT -j KUBE-SERVICES
+-A OUTPUT -p tcp -j SIDECAR
+-A DOCKER -p tcp -j DNAT --to-destination 10.244.1.99:1
+-A SIDECAR -p tcp -j REDIRECT --to-ports 15001
+-A POSTROUTING -s 172.17.0.0/16 -j MASQUERADE
+COMMIT
+*raw
+-A OUTPUT -d 10.96.0.11 -p udp -j CT --notrack
+-A PREROUTING -p tcp -j CT --zone 5
+COMMIT
 `, "iptables-legacy-restore")
 		shell(t, "", "ip6tables-legacy", "-A", "INPUT", "-p", "tcp", "-j", "REJECT")
-		got, err := MayDrop(t.Context())
+		got, err := Interference(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := []string{
+		want := apply.Interference{Drops: []string{
 			"iptables-legacy table filter chain FORWARD: policy DROP",
 			"iptables-legacy table mangle chain PREROUTING: DROP in chain TWO",
 			"ip6tables-legacy table filter chain INPUT: REJECT in chain INPUT",
-		}
+		}, Diverts: []string{
+			"iptables-legacy table nat chain PREROUTING: ACCEPT in chain PREROUTING",
+			"iptables-legacy table raw chain OUTPUT: NOTRACK in chain OUTPUT",
+		}}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}

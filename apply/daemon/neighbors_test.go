@@ -1,0 +1,60 @@
+package daemon
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+)
+
+// However many ask for the status, and go before it comes, the tables of others
+// are looked at now and then only; and who waits for a kernel that is busy has
+// what was known before.
+func TestNeighbors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var looks atomic.Int32
+		answer := make(chan string)
+		n := newNeighbors(func(ctx context.Context) (apply.Interference, error) {
+			looks.Add(1)
+			return apply.Interference{Drops: []string{<-answer}}, ctx.Err()
+		}, time.Now)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go n.run(ctx)
+		gone, leave := context.WithCancel(t.Context())
+		for range 100 {
+			go func() {
+				if found, err := n.get(gone); err == nil {
+					t.Errorf("who is gone got %q", found)
+				}
+			}()
+		}
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		if found, err := n.get(t.Context()); err == nil {
+			t.Errorf("got %q before the first look ended", found)
+		}
+		answer <- "first"
+		synctest.Wait()
+		is := func(want string, looked int32) {
+			t.Helper()
+			if found, err := n.get(t.Context()); err != nil || len(found.Drops) != 1 || found.Drops[0] != want || looks.Load() != looked {
+				t.Errorf("got %q, %v, after %d looks, want %q after %d", found, err, looks.Load(), want, looked)
+			}
+		}
+		is("first", 1)
+		time.Sleep(neighborsEvery)
+		began := time.Now()
+		is("first", 2)
+		if waited := time.Since(began); waited != neighborsPatience {
+			t.Errorf("waited %s for a look that takes long", waited)
+		}
+		answer <- "second"
+		synctest.Wait()
+		is("second", 2)
+	})
+}

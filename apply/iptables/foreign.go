@@ -1,0 +1,133 @@
+package iptables
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/run"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/iptables"
+)
+
+// Interference lists the built-in chains of the legacy variant that may drop what
+// ours would let pass, by their policy, by a rule, or by one in a chain that they lead
+// to; and those in which rules before ours may keep packets from them. Chains named
+// KUBE- do not count. Those of the nft variant are chains of nf_tables like all others
+// there.
+func Interference(ctx context.Context) (all apply.Interference, err error) {
+	for _, f := range ir.Families() {
+		tables, err := os.ReadFile(legacyNames(f))
+		if err != nil {
+			continue // the kernel has none
+		}
+		for _, table := range slices.Sorted(strings.FieldsSeq(string(tables))) {
+			t := foreignTable{chains: map[string][]apply.RuleEffect{}, policies: map[string]string{}}
+			err := run.To(ctx, nil, &t, tool(f, Legacy, "save"), "-t", table)
+			if err != nil {
+				return apply.Interference{}, err
+			}
+			for _, chain := range t.builtIn {
+				told := fmt.Sprintf("%s-legacy table %s chain %s: ", rules.Tool(f), table, chain)
+				if why := t.drops(chain); why != "" {
+					all.Drops = append(all.Drops, told+why)
+				}
+				if why := t.diverts(chain); why != "" {
+					all.Diverts = append(all.Diverts, told+why)
+				}
+			}
+		}
+	}
+	return all, nil
+}
+
+// foreignTable reads what iptables-save writes of a table.
+type foreignTable struct {
+	begun    []byte
+	builtIn  []string
+	policies map[string]string // of built-in chains
+	chains   map[string][]apply.RuleEffect
+}
+
+func (d *foreignTable) Write(text []byte) (int, error) {
+	n := len(text)
+	for {
+		line, rest, ok := bytes.Cut(text, []byte("\n"))
+		d.begun = append(d.begun, line...)
+		if !ok {
+			return n, nil
+		}
+		d.line(string(d.begun))
+		d.begun, text = d.begun[:0], rest
+	}
+}
+
+func (d *foreignTable) line(line string) {
+	words := strings.Fields(unquoted(line))
+	switch {
+	case len(words) < 2:
+	case words[0][0] == ':' && words[1] != "-": // others than built-in ones have no policy
+		name := words[0][1:]
+		d.builtIn = append(d.builtIn, name)
+		d.policies[name] = words[1]
+	case words[0] == "-A" && !strings.HasPrefix(words[1], "KUBE-"):
+		i := 1 + max(slices.Index(words, "-j"), slices.Index(words, "-g"))
+		if i == 0 || i == len(words) {
+			return
+		}
+		does := words[i]
+		switch {
+		case does == "CT" && slices.Contains(words, "--notrack"):
+			does = "NOTRACK"
+		case slices.Contains(verdicts[:], does):
+		default:
+			d.chains[words[1]] = append(d.chains[words[1]], apply.RuleEffect{To: does})
+			return
+		}
+		d.chains[words[1]] = append(d.chains[words[1]], apply.RuleEffect{Does: does})
+	}
+}
+
+// verdicts are the targets that matter; others are chains, or let the packet go on.
+var verdicts = [...]string{"ACCEPT", "DROP", "REJECT", "DNAT", "REDIRECT", "TPROXY", "NOTRACK"}
+
+// unquoted is a line with nothing in quotation marks.
+func unquoted(line string) string {
+	if !strings.Contains(line, `"`) {
+		return line
+	}
+	parts := strings.Split(strings.ReplaceAll(line, `\"`, ""), `"`)
+	for i := 1; i < len(parts); i += 2 {
+		parts[i] = ""
+	}
+	return strings.Join(parts, `"`)
+}
+
+// drops tells by what a built-in chain may drop; empty: by nothing.
+func (d *foreignTable) drops(base string) string {
+	if policy := d.policies[base]; policy == "DROP" {
+		return "policy " + policy
+	}
+	return told(apply.FindRule(base, d.rules, apply.RuleEffect.Drops))
+}
+
+// diverts tells by what a built-in chain may keep packets from ours; empty: by nothing.
+func (d *foreignTable) diverts(base string) string {
+	if base != "PREROUTING" && base != "OUTPUT" {
+		return ""
+	}
+	return told(apply.FindDiversion(base, d.rules))
+}
+
+func (d *foreignTable) rules(chain string) ([]apply.RuleEffect, error) { return d.chains[chain], nil }
+
+func told(in, does string, _ error) string {
+	if does == "" {
+		return ""
+	}
+	return does + " in chain " + in
+}

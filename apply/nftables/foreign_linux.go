@@ -1,0 +1,237 @@
+package nftables
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/nftables"
+)
+
+// Interference lists the base chains of others that may drop what ours would let
+// pass, by their policy, by a rule, or by one in a chain or a verdict map that they
+// lead to; and those before ours that may keep packets from them. Chains named KUBE-,
+// which the kubelet makes on every node, or proxyc in mode iptables, do not count.
+func Interference(ctx context.Context) (all apply.Interference, err error) {
+	c, err := dial(0)
+	if err != nil {
+		return all, err
+	}
+	defer c.nl.Close()
+	for _, f := range servedFamilies {
+		if err := c.interference(ctx, f, &all); err != nil {
+			return apply.Interference{}, err
+		}
+	}
+	return all, nil
+}
+
+// servedFamilies are those whose chains see packets to Services.
+var servedFamilies = [...]struct {
+	number byte
+	word   string
+}{
+	{unix.NFPROTO_NETDEV, "netdev"}, {unix.NFPROTO_INET, "inet"}, {unix.NFPROTO_IPV4, ir.IPv4.NFT()}, {unix.NFPROTO_IPV6, ir.IPv6.NFT()},
+}
+
+// chainKey names a chain within a family.
+type chainKey struct{ table, chain string }
+
+// A foreignRule is one rule, or all elements of the verdict map that it looks up.
+type foreignRule struct {
+	apply.RuleEffect
+	vmap string
+}
+
+func (c *conn) interference(ctx context.Context, f struct {
+	number byte
+	word   string
+}, all *apply.Interference) error {
+	ours := func(table string) bool { return table == rules.Table || table == kubeProxyTable }
+	dormant := map[string]bool{}
+	if _, err := c.dump(ctx, unix.NFT_MSG_GETTABLE, f.number, nil, func(b []byte) error {
+		a, err := parse(b)
+		dormant[a.text(unix.NFTA_TABLE_NAME)] = a.u32(unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0
+		return err
+	}); err != nil {
+		return err
+	}
+	bases := map[chainKey]*rules.Base{}
+	if _, err := c.dump(ctx, unix.NFT_MSG_GETCHAIN, f.number, nil, func(b []byte) error {
+		a, err := parse(b)
+		if err != nil {
+			return err
+		}
+		table := a.text(unix.NFTA_CHAIN_TABLE)
+		ch, _, err := decodeChain(b)
+		if err == nil && ch.Base != nil && !ours(table) && !dormant[table] {
+			bases[chainKey{table, ch.Name}] = ch.Base
+		}
+		return err
+	}); err != nil || len(bases) == 0 {
+		return err
+	}
+	chains := map[chainKey][]foreignRule{}
+	if _, err := c.dump(ctx, unix.NFT_MSG_GETRULE, f.number, nil, func(b []byte) error {
+		a, err := parse(b)
+		if err != nil {
+			return err
+		}
+		k := chainKey{a.text(unix.NFTA_RULE_TABLE), a.text(unix.NFTA_RULE_CHAIN)}
+		if ours(k.table) || strings.HasPrefix(k.chain, "KUBE-") {
+			return nil
+		}
+		if code, err := instructions(a[unix.NFTA_RULE_EXPRESSIONS]); err == nil {
+			chains[k] = append(chains[k], effectsOf(code)...)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	var drops, diverts []string
+	for k, base := range bases {
+		hook := "ingress"
+		if f.number != unix.NFPROTO_NETDEV && base.Unsupported != "another hook" {
+			hook = base.Hook.String()
+		}
+		told := func(why string) string {
+			return fmt.Sprintf("%s %s chain %s, hook %s, priority %d: %s", f.word, k.table, k.chain, hook, base.Priority, why)
+		}
+		rulesOf := func(chain string) ([]apply.RuleEffect, error) {
+			return c.resolve(ctx, f.number, k.table, chains, chain)
+		}
+		if base.Drop {
+			drops = append(drops, told("policy drop"))
+		} else if in, does, err := apply.FindRule(k.chain, rulesOf, apply.RuleEffect.Drops); err != nil {
+			return err
+		} else if does != "" {
+			drops = append(drops, told(does+" in chain "+in))
+		}
+		if !translates(base) {
+			continue
+		}
+		if in, does, err := apply.FindDiversion(k.chain, rulesOf); err != nil {
+			return err
+		} else if does != "" {
+			diverts = append(diverts, told(does+" in chain "+in))
+		}
+	}
+	slices.Sort(drops)
+	slices.Sort(diverts)
+	all.Drops, all.Diverts = append(all.Drops, drops...), append(all.Diverts, diverts...)
+	return nil
+}
+
+// translates reports whether a base chain sees packets at a hook where ours translate
+// destinations, and no later than these.
+func translates(b *rules.Base) bool {
+	if b.Unsupported == "another hook" || b.Hook != rules.Prerouting && b.Hook != rules.Output {
+		return false
+	}
+	for _, ch := range rules.Fixed(&ir.Node{}, ir.IPv4).Chains {
+		if ch.Base != nil && ch.Base.NAT && ch.Base.Hook == b.Hook {
+			return b.Priority <= ch.Base.Priority
+		}
+	}
+	return false
+}
+
+// effectsOf returns what a rule does.
+func effectsOf(code []instruction) (out []foreignRule) {
+	add := func(does string) { out = append(out, foreignRule{RuleEffect: apply.RuleEffect{Does: does}}) }
+	for _, c := range code {
+		switch c.name {
+		case "reject", "tproxy", "notrack":
+			add(c.name)
+		case "redir":
+			add("redirect")
+		case "nat":
+			if c.u32(unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT {
+				add("dnat")
+			}
+		case "target": // of iptables-nft
+			name := c.text(unix.NFTA_TARGET_NAME)
+			if info := c.fields[unix.NFTA_TARGET_INFO]; name == "CT" && len(info) >= 2 && binary.NativeEndian.Uint16(info)&ctNotrack != 0 {
+				name = "NOTRACK"
+			}
+			add(name)
+		case "immediate":
+			if e, ok := verdictEffect(c.fields[unix.NFTA_IMMEDIATE_DATA]); ok {
+				out = append(out, foreignRule{RuleEffect: e})
+			}
+		case "lookup":
+			if c.fields[unix.NFTA_LOOKUP_DREG] != nil && c.u32(unix.NFTA_LOOKUP_DREG) == unix.NFT_REG_VERDICT {
+				out = append(out, foreignRule{vmap: c.text(unix.NFTA_LOOKUP_SET)})
+			}
+		}
+	}
+	return out
+}
+
+// ctNotrack is XT_CT_NOTRACK of struct xt_ct_target_info (linux/netfilter/xt_CT.h).
+const ctNotrack = 1
+
+// verdictEffect returns what a verdict does; false: the data is a value.
+func verdictEffect(b []byte) (apply.RuleEffect, bool) {
+	data, err := parse(b)
+	if err != nil || data[unix.NFTA_DATA_VERDICT] == nil {
+		return apply.RuleEffect{}, false
+	}
+	switch v, err := decodeVerdict(b); {
+	case err != nil:
+		return apply.RuleEffect{}, false
+	case v.Kind == rules.Drop:
+		return apply.RuleEffect{Does: "drop"}, true
+	case v.Kind == rules.Accept:
+		return apply.RuleEffect{Does: "accept"}, true
+	default:
+		return apply.RuleEffect{To: v.Chain}, v.Chain != ""
+	}
+}
+
+// resolve returns what the rules of a chain do, those of verdict maps included, which
+// are read once.
+func (c *conn) resolve(ctx context.Context, family byte, table string, chains map[chainKey][]foreignRule, chain string) (out []apply.RuleEffect, err error) {
+	k := chainKey{table, chain}
+	if slices.ContainsFunc(chains[k], func(r foreignRule) bool { return r.vmap != "" }) {
+		var read []foreignRule
+		for _, r := range chains[k] {
+			if r.vmap == "" {
+				read = append(read, r)
+			} else if err := c.mapVerdicts(ctx, family, table, r.vmap, func(e apply.RuleEffect) { read = append(read, foreignRule{RuleEffect: e}) }); err != nil {
+				return nil, err
+			}
+		}
+		chains[k] = read
+	}
+	for _, r := range chains[k] {
+		out = append(out, r.RuleEffect)
+	}
+	return out, nil
+}
+
+// mapVerdicts gives what the verdicts of a map do.
+func (c *conn) mapVerdicts(ctx context.Context, family byte, table, name string, add func(apply.RuleEffect)) error {
+	query := encode(func(b *builder) {
+		b.text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
+		b.text(unix.NFTA_SET_ELEM_LIST_SET, name)
+	})
+	_, err := c.dump(ctx, unix.NFT_MSG_GETSETELEM, family, query, func(b []byte) error {
+		items, err := elementList(b)
+		for _, item := range items {
+			if e, err := parse(item.data); err == nil && e[unix.NFTA_SET_ELEM_DATA] != nil {
+				if effect, ok := verdictEffect(e[unix.NFTA_SET_ELEM_DATA]); ok {
+					add(effect)
+				}
+			}
+		}
+		return err
+	})
+	return err
+}
