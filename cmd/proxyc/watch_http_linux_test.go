@@ -103,25 +103,30 @@ func TestWatchMetrics(t *testing.T) {
 		}
 		text := w.page("/metrics")
 		value := func(series string) string { t.Helper(); return value(t, text, series) }
-		ipt := strings.HasPrefix(w.list[0], "iptables")
+		ipt := w.plane.mode == "iptables"
 		for _, f := range []string{"IPv4", "IPv6"} {
 			l := `{ip_family="` + f + `"}`
-			for _, series := range []string{
+			some := []string{
 				"kubeproxy_sync_proxy_rules_duration_seconds_count" + l,
-				"kubeproxy_sync_full_proxy_rules_duration_seconds_count" + l,
-				"kubeproxy_sync_partial_proxy_rules_duration_seconds_count" + l,
 				"kubeproxy_sync_proxy_rules_last_timestamp_seconds" + l,
 				"kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds" + l,
-			} {
+			}
+			if w.plane.mode != "ipvs" { // kube-proxy knows no partial syncs there
+				some = append(some, "kubeproxy_sync_full_proxy_rules_duration_seconds_count"+l, "kubeproxy_sync_partial_proxy_rules_duration_seconds_count"+l)
+			}
+			for _, series := range some {
 				if v := value(series); v == "0" {
 					t.Errorf("%s is 0", series)
 				}
 			}
 			zero := []string{"kubeproxy_conntrack_reconciler_deleted_entries_total" + l}
-			if ipt {
+			switch {
+			case ipt:
 				zero = append(zero, "kubeproxy_sync_proxy_rules_iptables_restore_failures_total"+l,
 					"kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total"+l)
-			} else {
+			case w.plane.mode == "ipvs":
+				zero = append(zero, "kubeproxy_sync_proxy_rules_iptables_restore_failures_total"+l)
+			default:
 				zero = append(zero, "kubeproxy_sync_proxy_rules_nftables_sync_failures_total"+l,
 					"kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total"+l)
 			}
@@ -144,6 +149,12 @@ func TestWatchMetrics(t *testing.T) {
 			"proxyc_drift_repaired_total":                                                                     "0",
 			"proxyc_quarantined_services":                                                                     "0",
 			"proxyc_event_to_kernel_seconds_count":                                                            "2",
+		}
+		if w.plane.mode == "ipvs" {
+			want["proxyc_draining_backends"] = "0"
+			for _, policy := range []string{"internal", "external"} { // endpoints elsewhere serve: docs/watch.md
+				want[`kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv4",traffic_policy="`+policy+`"}`] = "0"
+			}
 		}
 		if ipt {
 			want["kubeproxy_iptables_ct_state_invalid_dropped_packets_total"] = "0"
