@@ -19,6 +19,7 @@ var (
 	exceptionsFlag = flag.String("exceptions", "../../docs/conformance.md", "page that lists the differences on purpose")
 	caseFlag       = flag.String("case", "", "play only cases whose names match")
 	modesFlag      = flag.String("modes", "nftables,iptables,userspace", "modes to play")
+	variantFlag    = flag.String("variant", "", "of iptables: nft or legacy; proxyc chooses when empty")
 	familiesFlag   = flag.String("families", "ipv4,ipv6", "families to play")
 	throughFlag    = flag.String("through", "apply", "how rules reach the node: apply (proxyc apply), watch (the daemon), compile (the text, loaded by the distribution's tools)")
 	proxycFlag     = flag.String("proxyc", "", "binary to use; built from this module when empty")
@@ -69,11 +70,15 @@ func throughProxyc(t *testing.T) (ApplyFunc, DaemonFunc) {
 			t.Fatalf("build proxyc: %v\n%s", err, out)
 		}
 	}
+	var args []string
+	if *variantFlag != "" {
+		args = []string{"--iptables-variant", *variantFlag}
+	}
 	switch *throughFlag {
 	case "apply":
-		return ProxycApply(binary), ProxycWatch(binary)
+		return ProxycApply(binary, args...), ProxycWatch(binary, args...)
 	case "watch":
-		return nil, ProxycWatch(binary)
+		return nil, ProxycWatch(binary, args...)
 	case "compile":
 		return loadText(binary), nil
 	}

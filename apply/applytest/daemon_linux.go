@@ -12,11 +12,11 @@ import (
 
 // ProxycWatch is the [DaemonFunc] that runs `proxyc watch` from the given
 // binary, with the snapshot file in place of an API server.
-func ProxycWatch(binary string) DaemonFunc {
+func ProxycWatch(binary string, args ...string) DaemonFunc {
 	return func(ctx context.Context, node *Namespace, configFile, snapshotFile, mode string) (Daemon, error) {
 		d := &watch{node: node, binary: binary}
-		d.cmd = node.Command(context.WithoutCancel(ctx), binary, "watch", "-c", configFile, "--snapshot", snapshotFile,
-			"--hostname-override", "node1", "--mode", mode)
+		d.cmd = node.Command(context.WithoutCancel(ctx), binary, append([]string{"watch", "-c", configFile, "--snapshot", snapshotFile,
+			"--hostname-override", "node1", "--mode", mode}, args...)...)
 		var err error
 		if d.wait, err = node.Start(d.cmd); err != nil {
 			return nil, err

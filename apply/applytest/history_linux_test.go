@@ -47,6 +47,7 @@ func TestHistories(t *testing.T) {
 				w, r := world{}, newWorldRandom(seed)
 				for step := range historySteps {
 					r.change(w)
+					t.Logf("step %d: %d Services", step, len(w)) // a slow machine is seen to be alive
 					snapshot := m.file("snapshot.json", w.snapshot(t))
 					m.must(0, m.apply(p, config, snapshot))
 					fresh := newMachine(t, nil)

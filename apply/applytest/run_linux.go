@@ -33,10 +33,10 @@ type Daemon interface {
 type DaemonFunc func(ctx context.Context, node *Namespace, configFile, snapshotFile, mode string) (Daemon, error)
 
 // ProxycApply is the [ApplyFunc] that runs `proxyc apply` from the given binary.
-func ProxycApply(binary string) ApplyFunc {
+func ProxycApply(binary string, args ...string) ApplyFunc {
 	return func(ctx context.Context, node *Namespace, configFile, snapshotFile, mode string) error {
-		_, err := node.Run(node.Command(ctx, binary, "apply", "-c", configFile, "-s", snapshotFile,
-			"--hostname-override", "node1", "--mode", mode))
+		_, err := node.Run(node.Command(ctx, binary, append([]string{"apply", "-c", configFile, "-s", snapshotFile,
+			"--hostname-override", "node1", "--mode", mode}, args...)...))
 		return err
 	}
 }
