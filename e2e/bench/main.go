@@ -11,6 +11,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
 	"slices"
@@ -56,7 +57,7 @@ func command(ctx context.Context, args []string) error {
 	flags.IntVar(&o.cluster.Services, "services", 1000, "`number` of Services")
 	flags.IntVar(&o.cluster.Endpoints, "endpoints", 5, "`number` of endpoints of each")
 	mix := flags.String("mix", "real", "plain: ClusterIPs with one port; real: mixed kinds")
-	modeNames := flags.String("modes", "nftables", "nftables, iptables-nft, iptables-legacy, by comma")
+	modeNames := flags.String("modes", "nftables", "nftables, iptables-nft, iptables-legacy, ipvs (where the kernel has it), by comma")
 	programNames := flags.String("programs", peerName+","+proxycName, "which to measure, by comma")
 	flags.DurationVar(&o.minSync, "min-sync", 1, "minSyncPeriod of both")
 	order := flags.String("order", "peer-first", "peer-first or proxyc-first")
@@ -78,7 +79,7 @@ func command(ctx context.Context, args []string) error {
 		return err
 	}
 	for _, m := range o.modes {
-		if err := oneOf("modes", m, "nftables", "iptables-nft", "iptables-legacy"); err != nil {
+		if err := oneOf("modes", m, slices.Sorted(maps.Keys(modes))...); err != nil {
 			return err
 		}
 	}

@@ -28,6 +28,7 @@ type mode struct {
 
 var modes = map[string]mode{
 	"nftables":        {proxy: "nftables"},
+	"ipvs":            {proxy: "ipvs", variant: "nft", tools: "xtables-nft-multi"},
 	"iptables-nft":    {proxy: "iptables", variant: "nft", tools: "xtables-nft-multi"},
 	"iptables-legacy": {proxy: "iptables", variant: "legacy", tools: "xtables-legacy-multi"},
 }
@@ -101,6 +102,7 @@ healthzBindAddress: 127.0.0.1:10256
 metricsBindAddress: 127.0.0.1:10249
 iptables: {minSyncPeriod: %[5]s, localhostNodePorts: false}
 nftables: {minSyncPeriod: %[5]s}
+ipvs: {minSyncPeriod: %[5]s}
 # A namespace of its own may not set these.
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 `, s.proxy, kubeconfig, nodeName, podRange, s.minSync)
