@@ -99,6 +99,9 @@ func TestUpdatesLeaveNoGap(t *testing.T) {
 				r.update(w)
 				m.must(0, m.apply(p, config, m.file("snapshot.json", w.snapshot(t))))
 				asExpected(t, topo, w, n)
+				if n%10 == 9 {
+					t.Logf("%d updates", n+1) // a slow machine is seen to be alive
+				}
 				for _, k := range open {
 					if err := k.stillOpen(); err != nil {
 						t.Fatalf("update %d: connection %s: %v", n, k.probe, err)

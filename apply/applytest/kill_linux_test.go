@@ -123,6 +123,7 @@ func TestKill(t *testing.T) {
 			}
 			ended := wait()
 			what := fmt.Sprintf("seed %d, kill %d after %s (exit %d)", seed, n, after.Round(time.Millisecond), ended.code)
+			t.Log(what)
 			if hurry {
 				left["not asked"]++
 			} else {

@@ -61,8 +61,15 @@ func run(ctx context.Context) (ok bool, err error) {
 	flag.IntVar(&m.cpus, "cpus", 1, "processors")
 	flag.IntVar(&m.memory, "memory", 4096, "memory in MB")
 	flag.DurationVar(&m.silence, "silence", 5*time.Minute, "how long nothing may be printed before the machine counts as hung")
-	flag.DurationVar(&m.timeout, "timeout", 2*time.Hour, "how long it may run")
+	flag.DurationVar(&m.timeout, "timeout", 0, "how long it may run; with 0 two hours, or twelve for all suites")
 	flag.Parse()
+	switch {
+	case m.timeout > 0:
+	case *all:
+		m.timeout = 12 * time.Hour
+	default:
+		m.timeout = 2 * time.Hour
+	}
 
 	chosen, err := choose(*only, *all)
 	if err != nil {

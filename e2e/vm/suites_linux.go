@@ -31,7 +31,11 @@ var suites = []suite{
 	{name: "conformance-nftables", pkg: "apply/applytest", args: "-test.run=TestConformance -modes=nftables -proxyc=$PROXYC"},
 	{name: "conformance-iptables-nft", pkg: "apply/applytest", args: "-test.run=TestConformance -modes=iptables -variant=nft -proxyc=$PROXYC"},
 	{name: "conformance-iptables-legacy", pkg: "apply/applytest", args: "-test.run=TestConformance -modes=iptables -variant=legacy -proxyc=$PROXYC"},
-	{name: "node", pkg: "apply/applytest", args: "-test.skip=TestConformance -proxyc=$PROXYC", modules: ipvs},
+	{name: "node", pkg: "apply/applytest", modules: ipvs, args: "-test.skip=^Test(Conformance|Histories|Kill|UpdatesLeaveNoGap|Takeover|ModeChange)$ -proxyc=$PROXYC"},
+	{name: "histories", pkg: "apply/applytest", args: "-test.run=^TestHistories$ -proxyc=$PROXYC", modules: ipvs},
+	{name: "kill", pkg: "apply/applytest", args: "-test.run=^TestKill$ -proxyc=$PROXYC", modules: ipvs},
+	{name: "no-gap", pkg: "apply/applytest", args: "-test.run=^TestUpdatesLeaveNoGap$ -proxyc=$PROXYC", modules: ipvs},
+	{name: "takeover", pkg: "apply/applytest", args: "-test.run=^Test(Takeover|ModeChange)$ -proxyc=$PROXYC", modules: ipvs},
 	{name: "leaving-ipvs", pkg: "docs", args: "-test.run=TestLeavingIPVS", modules: ipvs, usual: true},
 	{name: "watch-ipvs", pkg: "cmd/proxyc", modules: ipvs,
 		args: "-test.run=^(TestWatch(Follows|Restart|RepairsDrift|Metrics|LeavesIPVS)|TestLookBesideDaemon)$/^ipvs$"},
@@ -72,7 +76,7 @@ func build(ctx context.Context, dir string, chosen []suite) (commands []command,
 		args := strings.Fields(strings.ReplaceAll(s.args, "$PROXYC", w.tool(proxyc)))
 		commands = append(commands, command{Name: s.name, Dir: filepath.Join(w.root, s.pkg), Modules: strings.Fields(s.modules),
 			Env:  append(strings.Fields(s.env), "PROXYC_REQUIRE="+s.require(), "PROXYC_TOOLS="+w.tool("")),
-			Args: append([]string{binary, "-test.v", "-test.timeout=60m"}, args...)})
+			Args: append([]string{binary, "-test.v", "-test.timeout=4h"}, args...)})
 	}
 	return commands, nil
 }
