@@ -86,7 +86,7 @@ func grammar(stdout, stderr io.Writer) []kong.Option {
 
 // dashed spells flags as kong reads them, where kube-proxy takes other spellings,
 // too: names with underscores, and short flags with a sign of equality before
-// their value.
+// their value. What has a space behind its first letter is no flag.
 func dashed(args []string) []string {
 	out := make([]string, 0, len(args))
 	for i, arg := range args {
@@ -95,6 +95,8 @@ func dashed(args []string) []string {
 		}
 		name, value, hasValue := strings.Cut(arg, "=")
 		switch {
+		case len(arg) > len("-A ") && arg[0] == '-' && arg[2] == ' ':
+			out = append(out, " "+arg) // a line of rules, for explain
 		case strings.HasPrefix(name, "--"):
 			out = append(out, strings.ReplaceAll(name, "_", "-")+arg[len(name):])
 		case !hasValue || len(name) != len("-x") || name[0] != '-':

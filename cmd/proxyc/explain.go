@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/proxyc/proxyc/compiler"
@@ -18,86 +17,216 @@ import (
 type explainCmd struct {
 	source
 
-	What string `arg:"" help:"A chain, a map element, IP:PORT[/PROTO] or IP of a frontend or an endpoint, the number of a node port, or NAMESPACE/NAME[:PORT] of a Service."`
+	What   string `arg:"" help:"A chain, a map element, a line of iptables-save, nft list ruleset, ipvsadm -Ln, ipset save or conntrack -L, of proxyc's rules or kube-proxy's; IP:PORT[/PROTO] or IP of a frontend or an endpoint, the number of a node port, or NAMESPACE/NAME[:PORT] of a Service."`
+	Output string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
 }
 
 // Run prints what the IR and the rules hold of one thing, with the Services
 // and fields behind it, or why a Service has no rules; it is a finding (exit 1) when
 // that is nothing.
 func (c *explainCmd) Run(e *env) error {
+	if _, _, err := single(strings.TrimSpace(c.What)); err != nil {
+		return err
+	}
 	job, programs, err := c.programs(e)
 	if err != nil {
 		return err
 	}
-	s := newSubject(c.What)
-	found, hint := false, ""
-	err = buffered(e.stdout, func(w io.Writer) (err error) {
-		if found, err = s.writeIR(w, programs); err != nil {
-			return err
-		}
-		_, _, rendered := outputs(programs)
-		pieces := s.pieces(programs)
-		for entry := range rendered.Explain {
-			if !s.isEntry(entry) && !pieces.has(entry) {
-				continue
-			}
-			found = true
-			if err = writeEntry(w, entry); err != nil {
-				break
-			}
-		}
-		return err
-	})
-	if svc := job.snap.Service(s.service); !found && err == nil && svc != nil {
-		if why := compiler.Skipped(svc); why != "" {
-			found = true
-			_, err = fmt.Fprintf(e.stdout, "%s has no rules: %s\n", svc.Object, why)
-		} else {
-			hint = s.nearestPort(svc)
-		}
+	r, err := read(c.What, programs)
+	if err != nil {
+		return job.finish(e, err)
+	}
+	found := explain(r, programs, job.snap)
+	found.What = c.What
+	write := found.writeText
+	if c.Output == "json" {
+		write = func(w io.Writer) error { return jsonTo(w, "  ").Encode(found) }
+	}
+	if !found.empty() {
+		err = buffered(e.stdout, write)
 	}
 	if err := job.finish(e, err); err != nil {
 		return err
 	}
-	if !found {
-		fmt.Fprintf(e.stderr, "%q: nothing on node %s in mode %s has this name%s\n", c.What, programs.IPv4.Node.Name, programs.IPv4.Node.Mode, hint)
+	if found.empty() {
+		fmt.Fprintf(e.stderr, "%q: nothing on node %s in mode %s has this name%s\n", c.What, programs.IPv4.Node.Name, programs.IPv4.Node.Mode, found.hint)
 		return errFindings
 	}
 	return nil
 }
 
-// subject is what somebody wants explained: a Service, an address, a node port,
-// or words.
+// explained is what there is to say of one thing.
+type explained struct {
+	What     string         `json:"what"`
+	Says     []string       `json:"says,omitempty"`     // sentences
+	Services []partOf       `json:"services,omitempty"` // what the IR has of it
+	Entries  []entryJSON    `json:"entries,omitempty"`  // the rules and elements
+	hint     string         // at what may have been meant, where there is nothing
+	entries  []render.Entry // those of Entries
+}
+
+// partOf is a part of a Service in the IR of a family.
+type partOf struct {
+	Family  ir.Family   `json:"family"`
+	Service *ir.Service `json:"service"`
+}
+
+type entryJSON struct {
+	Where  string    `json:"where"`
+	Text   string    `json:"text,omitempty"`
+	Port   string    `json:"port,omitempty"` // "shop/web:http"
+	Origin ir.Origin `json:"origin"`
+}
+
+func (x *explained) empty() bool { return len(x.Says)+len(x.Services)+len(x.Entries) == 0 }
+
+func (x *explained) writeText(w io.Writer) error {
+	for _, s := range x.Says {
+		if _, err := fmt.Fprintln(w, s); err != nil {
+			return err
+		}
+	}
+	for _, p := range x.Services {
+		if _, err := fmt.Fprintf(w, "# %s\n%s\n", p.Family, p.Service.Text()); err != nil {
+			return err
+		}
+	}
+	for _, e := range x.entries {
+		if err := writeEntry(w, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// explain finds what a text names: rules that have its words, or else the first of
+// its subjects that there is.
+func explain(r reading, programs ir.Programs, snap *snapshot.Snapshot) *explained {
+	_, _, rendered := outputs(programs)
+	x := new(explained)
+	if r.words != "" {
+		x.take(rendered, func(e render.Entry) bool {
+			return strings.Contains(" "+e.Where+" ", r.words) || strings.Contains(" "+e.String()+" ", r.words) || e.Text != "" && e.Text == withoutChain(e, r.words)
+		})
+	}
+	for i := range r.subjects {
+		if s := &r.subjects[i]; x.empty() {
+			x.subject(s, programs, rendered, snap)
+		}
+	}
+	if r.flow.IsValid() && !x.empty() {
+		x.Says = append(x.Says, x.answers(r.flow))
+	}
+	if what, ok := fixedChains[strings.TrimSpace(r.words)]; ok && x.empty() {
+		x.Says = append(x.Says, what)
+	}
+	return x
+}
+
+// withoutChain returns the words of a line without the chain that an entry is of.
+func withoutChain(e render.Entry, words string) string {
+	chain, rest, _ := strings.Cut(strings.TrimSpace(words), " ")
+	if !strings.Contains(e.Where, " "+chain+" ") {
+		return ""
+	}
+	return rest
+}
+
+// take adds the rules and elements for which is holds.
+func (x *explained) take(rendered render.Rendered, is func(render.Entry) bool) {
+	for e := range rendered.Explain {
+		if is(e) {
+			x.entries = append(x.entries, e)
+			one := entryJSON{Where: e.Where, Text: e.Text, Origin: e.Origin}
+			if e.Port != (ir.ServicePort{}) {
+				one.Port = e.Port.String()
+			}
+			x.Entries = append(x.Entries, one)
+		}
+	}
+}
+
+// subject adds what there is of a subject, or why its Service has no rules.
+func (x *explained) subject(s *subject, programs ir.Programs, rendered render.Rendered, snap *snapshot.Snapshot) {
+	if s.isNobody() {
+		return
+	}
+	for _, p := range programs.All() {
+		for i := range p.Services {
+			if part, ok := s.part(&p.Services[i]); ok {
+				x.Services = append(x.Services, partOf{p.Family, part})
+			}
+		}
+	}
+	pieces := s.pieces(programs)
+	x.take(rendered, func(e render.Entry) bool { return s.isEntry(e) || pieces.has(e) })
+	switch svc := snap.Service(s.service); {
+	case svc == nil:
+	case x.empty():
+		if why := compiler.Skipped(svc); why != "" {
+			x.Says = append(x.Says, svc.Object+" has no rules: "+why)
+		} else {
+			x.hint = s.nearestPort(svc)
+		}
+	}
+	if s.chain != "" && len(x.Services) > 0 {
+		says := s.chain + " is kube-proxy's chain of " + ir.ServicePort{Service: s.service, Port: s.name}.String()
+		if s.backend.IsValid() {
+			says += " for its endpoint " + s.backend.String()
+		}
+		x.Says = append(x.Says, says)
+	}
+}
+
+// answers says whether a backend that answers in a flow is one of the frontends found.
+func (x *explained) answers(b netip.AddrPort) string {
+	for _, p := range x.Services {
+		for _, pool := range p.Service.Pools {
+			if slices.ContainsFunc(pool.Backends, func(have ir.Backend) bool { return have.AddrPort == b }) {
+				return b.String() + " answers, a backend of " + pool.Port.String()
+			}
+		}
+		for _, k := range p.Service.Draining {
+			if slices.ContainsFunc(k.Backends, func(have ir.Backend) bool { return have.AddrPort == b }) {
+				return b.String() + " answers, which gets no new clients"
+			}
+		}
+	}
+	return b.String() + " answers, which is no backend of it, or no more"
+}
+
+// fixedChains are chains of kube-proxy that are of no single Service.
+var fixedChains = map[string]string{
+	"KUBE-SERVICES":          "KUBE-SERVICES leads packets to the chains of Services, by address and port; in table filter it refuses those without endpoints",
+	"KUBE-NODEPORTS":         "KUBE-NODEPORTS leads packets to node ports to the chains of Services; in table filter it lets health checks in",
+	"KUBE-POSTROUTING":       "KUBE-POSTROUTING masquerades what KUBE-MARK-MASQ has marked",
+	"KUBE-MARK-MASQ":         "KUBE-MARK-MASQ marks packets that KUBE-POSTROUTING is to masquerade",
+	"KUBE-FORWARD":           "KUBE-FORWARD accepts marked packets and those of connections, and drops what connection tracking takes for invalid",
+	"KUBE-PROXY-FIREWALL":    "KUBE-PROXY-FIREWALL drops clients outside loadBalancerSourceRanges",
+	"KUBE-EXTERNAL-SERVICES": "KUBE-EXTERNAL-SERVICES refuses packets to external addresses of Services without endpoints",
+	"KUBE-FIREWALL":          "KUBE-FIREWALL is the kubelet's, too: it drops what comes to loopback addresses from elsewhere",
+	"KUBE-PROXY-CANARY":      "KUBE-PROXY-CANARY is empty: kube-proxy sees by it that somebody flushed the tables",
+	"KUBE-KUBELET-CANARY":    "KUBE-KUBELET-CANARY is the kubelet's: it sees by it that somebody flushed the tables",
+	"mark-for-masquerade":    "mark-for-masquerade marks packets that chain masquerading is to masquerade",
+	"masquerading":           "masquerading masquerades what mark-for-masquerade has marked",
+	"firewall-check":         "firewall-check drops clients outside loadBalancerSourceRanges, by map firewall-ips",
+	"reject-chain":           "reject-chain refuses packets to Services without endpoints",
+	"cluster-ips-check":      "cluster-ips-check refuses packets to ClusterIPs at ports that no Service has, and drops those to ClusterIPs of no Service",
+}
+
+// subject is what somebody wants explained: a Service, an address or a node port.
 type subject struct {
 	service ir.Name
 	name    string     // with service: of one of its ports, empty for all
 	addr    netip.Addr // with port 0: all ports
 	port    uint16     // without addr: a node port
 	proto   ir.Protocol
-	words   string // of a chain or element, with single spaces about it
+	backend netip.AddrPort // only what leads to it; invalid: all
+	chain   string         // of kube-proxy, which stands for it
 }
 
-func newSubject(what string) subject {
-	what = strings.TrimSpace(what)
-	text, protoText, hasProto := strings.Cut(what, "/")
-	proto, isProto := ir.ParseProtocol(protoText)
-	if !hasProto || isProto {
-		if n, err := strconv.ParseUint(text, 10, 16); err == nil && n > 0 {
-			return subject{port: uint16(n), proto: proto}
-		}
-		if ap, err := netip.ParseAddrPort(text); err == nil {
-			return subject{addr: ap.Addr(), port: ap.Port(), proto: proto}
-		}
-		if addr, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil && !hasProto {
-			return subject{addr: addr}
-		}
-	}
-	if hasProto && !strings.ContainsAny(what, " .") && strings.Count(what, "/") == 1 {
-		service, port, _ := strings.Cut(protoText, ":")
-		return subject{service: ir.Name{Namespace: text, Name: service}, name: port}
-	}
-	return subject{words: " " + strings.Join(strings.Fields(what), " ") + " "}
-}
+// isNobody reports whether nothing is known of the subject but the name of its chain.
+func (s *subject) isNobody() bool { return s.service == (ir.Name{}) && !s.isAddr() }
 
 // nearestPort returns a hint at the port of a Service whose name is nearly that of the
 // subject; empty for none.
@@ -132,18 +261,24 @@ func (s *subject) isPort(port uint16, p ir.Protocol) bool {
 
 func (s *subject) isFrontend(f *ir.Frontend) bool {
 	if s.service != (ir.Name{}) {
-		return f.Port.Service == s.service && (s.name == "" || f.Port.Port == s.name)
+		return f.Port.Service == s.service && s.isPortName(f.Port)
 	}
 	return s.isMatch(f.Match)
+}
+
+// isPortName reports whether a port of the Service is the one that is named; a chain
+// names also one without a name.
+func (s *subject) isPortName(p ir.ServicePort) bool {
+	return s.name == "" && s.chain == "" || p.Port == s.name && (s.proto == 0 || p.Protocol == s.proto)
 }
 
 // isEntry reports whether the subject names an entry, or the frontend that it is for.
 func (s *subject) isEntry(e render.Entry) bool {
 	switch {
-	case s.words != "":
-		return strings.Contains(" "+e.Where+" ", s.words) || strings.Contains(" "+e.String()+" ", s.words)
+	case s.backend.IsValid():
+		return false // its pieces are
 	case s.service != (ir.Name{}):
-		return e.Port.Service == s.service && (s.name == "" || e.Port.Port == s.name)
+		return e.Port.Service == s.service && s.isPortName(e.Port)
 	}
 	m, ok := ir.ParseMatch(e.Match)
 	return ok && s.isMatch(m)
@@ -162,7 +297,7 @@ type piece struct {
 // pieces returns the backends behind the address or port that the subject is.
 func (s *subject) pieces(programs ir.Programs) pieces {
 	found := pieces{}
-	if !s.isAddr() {
+	if !s.isAddr() && !s.backend.IsValid() {
 		return found
 	}
 	for _, p := range programs.All() {
@@ -191,11 +326,13 @@ func (p pieces) has(e render.Entry) bool { return p[piece{e.Match, e.Port, e.Ori
 // backends that it names, and the frontends that lead there. Pools are numbered
 // anew.
 func (s *subject) part(svc *ir.Service) (*ir.Service, bool) {
-	if s.service != (ir.Name{}) && s.name == "" {
+	if s.service != (ir.Name{}) && s.name == "" && s.chain == "" {
 		return svc, svc.Name == s.service
 	}
-	part := s.narrow(svc, s.isFrontend, func(ir.Protocol, *ir.Backend) bool { return true })
-	if len(part.Frontends) == 0 {
+	part := s.narrow(svc, s.isFrontend, func(_ ir.Protocol, b *ir.Backend) bool { return !s.backend.IsValid() || b.AddrPort == s.backend })
+	if s.backend.IsValid() {
+		part.Frontends = slices.DeleteFunc(part.Frontends, func(f ir.Frontend) bool { return len(f.Routes) == 0 })
+	} else if len(part.Frontends) == 0 {
 		part = s.narrow(svc, func(*ir.Frontend) bool { return true },
 			func(p ir.Protocol, b *ir.Backend) bool { return s.isBackend(b, p) })
 		part.Frontends = slices.DeleteFunc(part.Frontends, func(f ir.Frontend) bool { return len(f.Routes) == 0 })
@@ -245,24 +382,4 @@ func (s *subject) narrow(svc *ir.Service, frontend func(*ir.Frontend) bool, back
 		}
 	}
 	return part
-}
-
-// writeIR writes what the subject takes of each Service.
-func (s *subject) writeIR(w io.Writer, programs ir.Programs) (found bool, err error) {
-	if s.words != "" {
-		return false, nil
-	}
-	for _, p := range programs.All() {
-		for i := range p.Services {
-			part, ok := s.part(&p.Services[i])
-			if !ok {
-				continue
-			}
-			found = true
-			if _, err := fmt.Fprintf(w, "# %s\n%s\n", p.Family, part.Text()); err != nil {
-				return found, err
-			}
-		}
-	}
-	return found, nil
 }

@@ -149,6 +149,16 @@ func endpointChain(key []byte, endpoint netip.AddrPort) string {
 	return hashed(stemEndpoint, endpoint.AppendTo(key))
 }
 
+// ChainIsOf reports whether a chain is one that kube-proxy or proxyc has for a service
+// port, or for one of its endpoints where that is valid (IPT-2).
+func ChainIsOf(chain string, p ir.ServicePort, endpoint netip.AddrPort) bool {
+	if endpoint.IsValid() {
+		return chain == endpointChain(portKey(&p), endpoint)
+	}
+	stem, _, _ := strings.Cut(strings.TrimPrefix(chain, "KUBE-"), "-")
+	return OfService(chain) && chain == hashed("KUBE-"+stem+"-", portKey(&p))
+}
+
 // clean makes a comment that every version of the tools takes: one line of
 // printable ASCII, of at most 255 bytes as the kernel stores it. Names that the
 // Kubernetes API admits are such already.
