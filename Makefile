@@ -89,7 +89,7 @@ conformance:
 
 # golden rewrites what the tests want, as far as the real tools accept it.
 golden:
-	$(GO) test ./cmd/proxyc -run 'TestGolden|TestScript|TestReadme|TestCapabilityTable|TestLint' -update
+	$(GO) test ./cmd/proxyc -run 'TestGolden|TestScript|TestReadme|TestReview|TestCapabilityTable|TestLint' -update
 	$(GO) test ./compiler/config ./docs -update
 
 verify:

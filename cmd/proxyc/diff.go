@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net/netip"
 	"os"
 	"os/signal"
@@ -141,18 +142,20 @@ func compareNodes(ctx context.Context, was, is *job, chosen nodeChoice) (*flowDi
 	d := &flowDiff{Config: config.Differences(was.Resolved, is.Resolved)}
 	facts := factsByWhat{}
 	nodes := [2][]compiler.Facts{{was.facts}, {is.facts}}
+	a, b := was.compile, is.compile
 	if chosen.chosen() {
 		var err error
 		if nodes, err = nodesOf(was, is, chosen, facts); err != nil {
 			return nil, err
 		}
+		var stopA, stopB func()
+		a, stopA = was.compileEach(nodes[0])
+		defer stopA()
+		b, stopB = is.compileEach(nodes[1])
+		defer stopB()
 	}
 	var merged flow.Merger
 	pods := append(podsOf(was), podsOf(is)...)
-	a, stop := compileAll(was, nodes[0])
-	defer stop()
-	b, stopB := compileAll(is, nodes[1])
-	defer stopB()
 	for i, n := range nodes[0] {
 		d.Nodes = append(d.Nodes, n.NodeName)
 		before, after := a(), b()
@@ -175,18 +178,16 @@ func compareNodes(ctx context.Context, was, is *job, chosen nodeChoice) (*flowDi
 	return d, nil
 }
 
-// compileAll returns what compiles for one node after the other, and what ends it.
-func compileAll(j *job, nodes []compiler.Facts) (next func() ir.Programs, stop func()) {
-	if len(nodes) == 1 {
-		return j.compile, func() {}
-	}
-	return pulled(func(yield func(ir.Programs) bool) {
+// compileEach returns what compiles for one node after the other, and what ends it.
+func (j *job) compileEach(nodes []compiler.Facts) (next func() ir.Programs, stop func()) {
+	pull, stop := iter.Pull(func(yield func(ir.Programs) bool) {
 		compiler.CompileNodes(j.Config, j.snap, nodes, func(i int, programs ir.Programs, diags diag.List) bool {
 			j.diags.Add(diags...)
 			j.checkNode(nodes[i].NodeName)
 			return yield(programs)
 		})
 	})
+	return func() ir.Programs { programs, _ := pull(); return programs }, stop
 }
 
 // nodesOf returns what is known of the nodes that are chosen, on both sides, in the same

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"html"
 	"io"
-	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -26,12 +25,6 @@ var diffForms = map[string]func(io.Writer, *flowDiff) error{
 }
 
 func diffFormNames() []string { return slices.Sorted(maps.Keys(diffForms)) }
-
-// pulled returns what gives one value after the other.
-func pulled[T any](seq iter.Seq[T]) (next func() T, stop func()) {
-	pull, stop := iter.Pull(seq)
-	return func() T { v, _ := pull(); return v }, stop
-}
 
 // sign of an action, as terraform and diff have it.
 func sign(a flow.Action) string {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -14,10 +15,22 @@ import (
 // consoleBlock is a shell session in a Markdown file.
 var consoleBlock = regexp.MustCompile("(?ms)^```console\n(.*?)^```$")
 
-// TestReadme runs the sessions of the README, one after the other in one
-// directory, and compares what they print. -update rewrites them.
-func TestReadme(t *testing.T) {
-	const name = "../../README.md"
+// TestReadme runs the sessions of the README, and TestReview those of docs/review.md, with
+// the files of testdata/review.
+func TestReadme(t *testing.T) { playPage(t, "../../README.md") }
+
+func TestReview(t *testing.T) {
+	dir, err := filepath.Abs("../../testdata/review")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("REVIEW", dir)
+	playPage(t, "../../docs/review.md")
+}
+
+// playPage runs the sessions of a page, one after the other in one directory, and
+// compares what they print. -update rewrites them.
+func playPage(t *testing.T, name string) {
 	was, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
@@ -33,7 +46,7 @@ func TestReadme(t *testing.T) {
 		return
 	}
 	if diff := cmp.Diff(string(was), string(is)); diff != "" {
-		t.Errorf("README.md differs from what the program does (-want +got):\n%s", diff)
+		t.Errorf("%s differs from what the program does (-want +got):\n%s", name, diff)
 	}
 }
 

@@ -16,8 +16,8 @@ type Change struct {
 	// Added and Removed are the backends of one side only, in order.
 	Added, Removed []netip.AddrPort
 	// Kept is what becomes of the client's address at the backends that both sides have, or where
-	// only one has any, at those; "" where the connection is not accepted, and where the client is
-	// the only backend itself, which is masqueraded whatever it says.
+	// only one has any, at those; "" where the connection is not accepted after the change, and
+	// where the client is the only backend itself, which is masqueraded whatever it says.
 	Kept [2]string
 	// Affinity is how long a client stays with its backend; 0: not at all.
 	Affinity [2]time.Duration
@@ -49,7 +49,9 @@ func changeOf(src netip.Addr, a, b sim.Outcome) Change {
 			}
 		}
 	}
-	c.Kept = [2]string{clientAddr(src, a, b, both), clientAddr(src, b, a, both)}
+	if b.Fate == sim.Accepted { // else nobody sees it
+		c.Kept = [2]string{clientAddr(src, a, b, both), clientAddr(src, b, a, both)}
+	}
 	if same := c.Before == c.After && c.Affinity[0] == c.Affinity[1] && c.Kept[0] == c.Kept[1] &&
 		len(c.Added)+len(c.Removed) == 0; same || a.Shares != nil || b.Shares != nil || a.Else != nil || b.Else != nil {
 		c.Exact = [2]string{a.String(), b.String()}
@@ -148,7 +150,7 @@ func (c *Change) TellsAddr() bool { return c.Kept[0] != c.Kept[1] }
 // unaddressed reports whether nothing is known of the client's address on a side that
 // serves it.
 func (c *Change) unaddressed() bool {
-	return c.Before == sim.Accepted && c.Kept[0] == "" || c.After == sim.Accepted && c.Kept[1] == ""
+	return c.After == sim.Accepted && (c.Kept[1] == "" || c.Before == sim.Accepted && c.Kept[0] == "")
 }
 
 // Begins returns which fate begins, and Ends which ends: "refused", "dropped" or
@@ -175,9 +177,7 @@ func (c *Change) String() string {
 	switch {
 	case !c.TellsAddr():
 	case c.Before != c.After:
-		if address := c.Kept[0] + c.Kept[1]; c.Kept[0] == "" || c.Kept[1] == "" {
-			parts = append(parts, "client address "+address)
-		}
+		parts = append(parts, "client address "+c.Kept[1])
 	default:
 		parts = append(parts, "client address "+orNone(c.Kept[0])+" → "+orNone(c.Kept[1]))
 	}

@@ -275,10 +275,13 @@ func (d *describer) destination(all []prove.Difference) {
 		}
 		join(changes[i].key(false), i, changes[i])
 	}
-	for _, i := range loose {
-		key := changes[i].key(false)
+	for _, i := range loose { // with their neighbours, if these are told of alike
+		key, c := changes[i].key(false), &all[i].Class
 		for _, g := range groups {
-			if g.change.key(true) == changes[i].key(true) {
+			beside := func(o *prove.Class) bool {
+				return o.Packet.In == c.Packet.In && (o.Src.Last.Next() == c.Src.First || c.Src.Last.Next() == o.Src.First)
+			}
+			if g.change.key(true) == changes[i].key(true) && slices.ContainsFunc(g.classes, beside) {
 				key = g.change.key(false)
 				break
 			}
