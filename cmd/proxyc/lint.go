@@ -20,6 +20,7 @@ type lintCmd struct {
 	Output        string   `short:"o" enum:"text,json,sarif,github,markdown" default:"text" help:"Output: text, json, sarif (2.1.0), github (commands of its workflows), or markdown."`
 	FailOn        string   `enum:"error,warning,info" default:"info" help:"The least severity that makes the exit code 1: error, warning or info. Errors make it 2."`
 	Suppress      []string `placeholder:"FILE" sep:"none" help:"Findings that are accepted, one a line: CODE, CODE OBJECT or CODE OBJECT: FIELD, with * for any signs, and the reason behind a #. May be repeated. In an object, annotation proxyc.dev/lint-ignore names codes."`
+	NoAnnotations bool     `help:"Take no notice of annotation proxyc.dev/lint-ignore, by which who writes an object suppresses findings about it."`
 	Baseline      string   `placeholder:"FILE" help:"Findings that were there already, as --write-baseline wrote them."`
 	WriteBaseline string   `placeholder:"FILE" help:"Write what is found as a baseline, and nothing else."`
 }
@@ -62,8 +63,12 @@ func (c *lintCmd) Run(e *env) error {
 	if j.Resolved != nil { // the configuration's findings are named by its file
 		j.Resolved.Locate(j.diags)
 	}
+	written := j.files.Written()
+	if c.NoAnnotations {
+		written = nil
+	}
 	report := lint.Report{Version: build.Read().Version}
-	report.Findings, report.Suppressed = accepted.Apply(j.diags.Sorted(), j.files.Written())
+	report.Findings, report.Suppressed = accepted.Apply(j.diags.Sorted(), written)
 	if unread := slices.DeleteFunc(slices.Clone(report.Findings), func(d diag.Diagnostic) bool { return !d.Code.Unread() }); c.WriteBaseline != "" && len(unread) > 0 {
 		e.report(unread)
 		return errReported

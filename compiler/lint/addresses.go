@@ -66,8 +66,21 @@ func externalAddresses(c *cluster, s *service) {
 		}
 	}
 	for i, in := range s.LoadBalancer {
-		if addr, ok := parse(in.IP); ok && knownAddrs(addr) != "" {
-			c.known(s, at("status.loadBalancer.ingress", i)+".ip", addr)
+		addr, ok := parse(in.IP)
+		if !ok {
+			continue
+		}
+		path := at("status.loadBalancer.ingress", i) + ".ip"
+		switch node, ofNode := c.nodeAddrs[addr]; {
+		case ofNode: // as k3s' ServiceLB has it for each Service
+			c.info(s, diag.ExternalIPOfNode, path, in.IP+" is an address of Node "+node+": the Service takes its ports from the node's own programs")
+		case knownAddrs(addr) != "":
+			c.known(s, path, addr)
+		case c.vips[addr].kind == ir.LoadBalancer && c.vips[addr].service != s: // controllers share an address among Services; PX501 tells of a port that two have
+		default:
+			if whose := c.inside(s, addr); whose != "" {
+				c.warn(s, diag.ExternalIPInside, path, in.IP+" is "+whose+", whose packets the Service takes")
+			}
 		}
 	}
 }

@@ -7,9 +7,11 @@ import (
 	"io"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -68,6 +70,26 @@ func (r *Report) text(w io.Writer) {
 	if n := len(r.Suppressed); n > 0 {
 		fmt.Fprintf(w, "suppressed: %d\n", n)
 	}
+	for _, line := range r.annotated() {
+		fmt.Fprintln(w, line)
+	}
+}
+
+// annotated names the objects that suppress findings about themselves, with these, so
+// that nobody hides from a review by an annotation of his own.
+func (r *Report) annotated() (lines []string) {
+	codes := map[string][]string{}
+	for _, s := range r.Suppressed {
+		if s.InSource {
+			codes[s.Object] = append(codes[s.Object], string(s.Code))
+		}
+	}
+	for object, of := range codes {
+		slices.Sort(of)
+		lines = append(lines, fmt.Sprintf("suppressed by an annotation of %s: %s", object, strings.Join(slices.Compact(of), ", ")))
+	}
+	slices.Sort(lines)
+	return lines
 }
 
 // counts are how many findings there are of each severity, those that one stands for
@@ -149,6 +171,9 @@ func (r *Report) github(w io.Writer) {
 		d.File = ""
 		fmt.Fprintf(w, "::%s %s::%s\n", commands[d.Severity], strings.Join(properties, ","), data.Replace(d.String()))
 	}
+	for _, line := range r.annotated() {
+		fmt.Fprintf(w, "::notice title=%s::%s\n", snapshot.AnnotationIgnore, data.Replace(line))
+	}
 }
 
 // markdown writes a comment for a pull request.
@@ -159,6 +184,9 @@ func (r *Report) markdown(w io.Writer) {
 		fmt.Fprintf(w, " (%d suppressed)", s)
 	}
 	fmt.Fprintln(w)
+	for _, line := range r.annotated() {
+		fmt.Fprintf(w, "\n- %s\n", line)
+	}
 	if len(r.Findings) == 0 {
 		return
 	}

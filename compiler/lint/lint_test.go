@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -84,6 +85,15 @@ func TestAnnotations(t *testing.T) {
 	written := map[string]snapshot.Written{"Service a/b": {Ignore: "PX604, PX803,PX501"}}
 	var s Suppressions
 	left, out := s.Apply(diag.List{of("Service a/b", diag.RangesNodePort), of("Service a/c", diag.RangesNodePort), of("Service a/b", diag.ExternalIPsEnd)}, written)
+	grave := of("Service a/b", diag.RangesNodePort)
+	grave.Severity = diag.Error
+	if kept, hidden := s.Apply(diag.List{grave}, written); len(hidden) > 0 || !slices.Contains(kept, grave) {
+		t.Errorf("an error is suppressed by an annotation: %v", hidden)
+	}
+	var text bytes.Buffer
+	if err := (&Report{Suppressed: out}).Write(&text, "text"); err != nil || text.String() != "suppressed: 2\nsuppressed by an annotation of Service a/b: PX604, PX803\n" {
+		t.Errorf("%v\n%s", err, &text)
+	}
 	if len(out) != 2 || !out[0].InSource || len(left) != 2 {
 		t.Errorf("left %v, suppressed %v", left, out)
 	}

@@ -124,7 +124,8 @@ func matches(pattern, text string) bool {
 }
 
 // Apply takes out of a list what the lines and the annotations of objects suppress, and
-// adds what of these suppresses nothing. What could not be read stays.
+// adds what of these suppresses nothing. What could not be read stays, and so do errors
+// that an annotation would hide: who writes the object is not who reviews it.
 func (s *Suppressions) Apply(list diag.List, written map[string]snapshot.Written) (left diag.List, out []Suppressed) {
 	type annotation struct{ object, code string }
 	ignored := map[annotation]bool{} // and whether it is used
@@ -137,7 +138,7 @@ func (s *Suppressions) Apply(list diag.List, written map[string]snapshot.Written
 		key := annotation{d.Object, string(d.Code)}
 		if d.Code.Unread() {
 			left = append(left, d)
-		} else if _, ok := ignored[key]; ok {
+		} else if _, ok := ignored[key]; ok && d.Severity != diag.Error {
 			ignored[key] = true
 			out = append(out, Suppressed{d, "annotation " + snapshot.AnnotationIgnore, "", true})
 		} else if l := s.find(d); l != nil {
