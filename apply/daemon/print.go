@@ -115,7 +115,10 @@ func (st *Status) printAPI(line func(name, format string, args ...any)) {
 	var heard []string
 	for _, r := range api.Resources {
 		ago := "never"
-		if !r.Last.IsZero() {
+		switch {
+		case r.NotGiven != "":
+			ago = "not given: " + r.NotGiven
+		case !r.Last.IsZero():
 			ago = age(st.Now, r.Last).String() + " ago"
 		}
 		heard = append(heard, r.Resource+" "+ago)

@@ -122,6 +122,9 @@ func (d *daemon) cutOff() string {
 func (d *daemon) lastHeard() []serve.LastHeard {
 	var all []serve.LastHeard
 	for _, r := range d.contact.Resources() {
+		if r.NotGiven != "" {
+			continue // it is not waited for
+		}
 		all = append(all, serve.LastHeard{Resource: r.Resource, At: r.Last, Lost: !r.Lost.IsZero()})
 	}
 	return all

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -53,6 +54,7 @@ type API struct {
 	Contact *Contact
 
 	clients *clients
+	after   func(time.Duration) <-chan time.Time // nil: time.After
 }
 
 // NodeState is what decides whether a node gets traffic from load balancers.
@@ -126,41 +128,63 @@ type kind struct {
 // follow keeps the Store at what the server has of a kind, until ctx ends. It calls
 // synced when all that there was at first is in it.
 func (a *API) follow(ctx context.Context, k kind, synced func()) {
-	if k.optional && !a.has(ctx, k) {
-		if ctx.Err() != nil {
-			return
-		}
-		a.Contact.forget(k.name)
-		synced()
+	if k.optional && !a.untilGiven(ctx, k, synced) {
 		return
 	}
-	lw := cache.NewFilteredListWatchFromClient(k.client, k.name, metav1.NamespaceAll, k.options)
+	lw := a.Contact.listening(k.name, cache.NewFilteredListWatchFromClient(k.client, k.name, metav1.NamespaceAll, k.options))
 	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, k.client), k.expected,
 		&sink{kind: k, log: a.Log, synced: synced, onBroken: a.Broken, marked: func() { a.Contact.mark(k.name) }},
 		cache.ReflectorOptions{Name: "proxyc", TypeDescription: k.name, ResyncPeriod: a.Resync})
 	r.RunWithContext(ctx)
 }
 
-// askAgain is how long to wait for a server that gives no clear answer.
-const askAgain = 5 * time.Second
+const (
+	// askAgain is how long to wait for a server that gives no clear answer, and at
+	// first for one that does not give a kind.
+	askAgain = 5 * time.Second
+	// askRarely is how long to wait at most for one that does not: it may be too old
+	// to have it, and every node asks.
+	askRarely = 5 * time.Minute
+)
 
-// has asks whether the server has a kind.
-func (a *API) has(ctx context.Context, k kind) bool {
-	for ctx.Err() == nil {
-		err := k.client.Get().Resource(k.name).Param("limit", "1").Do(ctx).Error()
-		if err == nil {
-			return true
-		}
-		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-			a.Log.Info("the API server does not give "+k.name+": going on without", "err", err)
+// untilGiven waits until the server gives a kind, and reports whether it does before
+// ctx ends. It calls synced once it is known that there is nothing to wait for.
+func (a *API) untilGiven(ctx context.Context, k kind, synced func()) bool {
+	refused := false
+	for rarely := askAgain; ; {
+		wait := askAgain
+		began := a.Contact.now()
+		_, err := k.client.Get().Resource(k.name).Param("limit", "1").Do(ctx).Get()
+		switch {
+		case ctx.Err() != nil:
 			return false
+		case err == nil:
+			if refused {
+				a.Log.Info("the API server gives " + k.name + " now")
+				a.Contact.expect(k.name, k.optional)
+			}
+			return true
+		case apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
+			if !refused {
+				a.Log.Info("the API server does not give "+k.name+": going on without", "err", err)
+			}
+			refused = true
+			a.Contact.without(k.name, cmp.Or(err.Error(), string(apierrors.ReasonForError(err))))
+			synced()
+			wait, rarely = rarely, min(2*rarely, askRarely)
+		default:
+			a.Contact.unreadable(ctx, k.name, began, err)
+		}
+		after := a.after
+		if after == nil {
+			after = time.After
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(askAgain):
+			return false
+		case <-after(wait):
 		}
 	}
-	return false
 }
 
 // sink is the store of a Reflector: it keeps nothing itself. Of an object that

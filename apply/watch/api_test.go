@@ -85,16 +85,37 @@ func followLogging(t *testing.T, f *fakeAPI, log io.Writer) *follower {
 
 func followConfig(t *testing.T, c *rest.Config, log io.Writer) *follower {
 	t.Helper()
+	g := followUnstarted(t, c, log)
+	g.start()
+	return g
+}
+
+func followUnstarted(t *testing.T, c *rest.Config, log io.Writer) *follower {
+	t.Helper()
 	g := &follower{t: t, synced: make(chan struct{}), states: make(chan *NodeState, 100)}
 	g.API = &API{NodeName: "node1", Store: NewStore(time.Now), Log: slog.New(slog.NewTextHandler(log, nil)),
 		NodeState: func(s *NodeState) { g.states <- s }}
 	if err := g.connect(c); err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan struct{})
-	go func() { defer close(done); g.Run(t.Context(), func() { close(g.synced) }) }()
-	t.Cleanup(func() { <-done })
 	return g
+}
+
+// start runs the API until the test ends.
+func (g *follower) start() {
+	done := make(chan struct{})
+	go func() { defer close(done); g.Run(g.t.Context(), func() { close(g.synced) }) }()
+	g.t.Cleanup(func() { <-done })
+}
+
+// eventually waits until something holds.
+func (g *follower) eventually(what string, holds func() bool) {
+	g.t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			g.t.Fatalf("it is not so that %s: %+v", what, g.Contact.Resources())
+		}
+	}
 }
 
 // until follows the Store until a condition holds, and returns what was dirty.

@@ -42,8 +42,12 @@ type Heard struct {
 	// Lost is since when nothing can be heard; zero: it can, as far as is known.
 	Lost  time.Time `json:"lost,omitzero"`
 	Cause string    `json:"cause,omitempty"` // of Lost
+	// NotGiven is why nothing is heard, nor waited for: the server does not have the
+	// resource, or does not let it be read.
+	NotGiven string `json:"notGiven,omitempty"`
 
-	answered time.Time // when the server last answered a request, or began to be asked
+	answered time.Time // when a watch last began, or the server began to be asked
+	told     time.Time // when Cause was
 	marked   bool      // bookmarks come
 	optional bool
 }
@@ -103,9 +107,9 @@ func (c *Contact) expect(resource string, optional bool) {
 	c.heard[resource] = &Heard{Resource: resource, answered: c.now(), optional: optional}
 }
 
-// forget is told of a resource that the server does not have.
-func (c *Contact) forget(resource string) {
-	c.change(resource, func(*Heard) { delete(c.heard, resource) })
+// without is told of a resource that the server does not give.
+func (c *Contact) without(resource, why string) {
+	c.change(resource, func(h *Heard) { *h = Heard{Resource: resource, NotGiven: why, optional: true} })
 }
 
 // change changes what is known of a resource, and says what follows from it.
@@ -136,7 +140,7 @@ func (c *Contact) findOutage() (s Outage) {
 	return s
 }
 
-// answer notes that the server answered a request: it will be heard.
+// answer notes that a watch goes on: the server will be heard.
 func (c *Contact) answer(resource string) {
 	c.change(resource, func(h *Heard) { h.answered, h.Lost, h.Cause = c.now(), time.Time{}, "" })
 }
@@ -161,11 +165,23 @@ func (c *Contact) mark(resource string) {
 
 // lose notes that nothing of a resource can be heard.
 func (c *Contact) lose(resource, cause string) {
+	c.change(resource, func(h *Heard) { h.lose(c.now(), cause) })
+}
+
+// loseUnlessSince is lose, unless something was noted of the resource since then.
+func (c *Contact) loseUnlessSince(resource string, then time.Time, cause string) {
 	c.change(resource, func(h *Heard) {
-		if h.Cause = cause; h.Lost.IsZero() {
-			h.Lost = c.now()
+		if h.told.Before(then) {
+			h.lose(c.now(), cause)
 		}
 	})
+}
+
+func (h *Heard) lose(now time.Time, cause string) {
+	h.told, h.Cause = now, cause
+	if h.Lost.IsZero() {
+		h.Lost = now
+	}
 }
 
 // listen looks for resources of which nothing comes any more.
@@ -180,8 +196,8 @@ func (c *Contact) listen() {
 			if !h.marked && !h.Last.IsZero() { // it may have nothing to tell
 				most = silentAfter
 			}
-			if h.Lost.IsZero() && c.now().Sub(last) >= most {
-				h.Lost, h.Cause = c.now(), fmt.Sprintf("no event and no bookmark for %s", most)
+			if h.Lost.IsZero() && h.NotGiven == "" && c.now().Sub(last) >= most {
+				h.lose(c.now(), fmt.Sprintf("no event and no bookmark for %s", most))
 			}
 		})
 	}
@@ -201,7 +217,7 @@ func (c *Contact) run(ctx context.Context) {
 	}
 }
 
-// over makes requests go over a transport, with all that comes back noted.
+// over makes requests go over a transport, with all that fails noted.
 func (c *Contact) over(next http.RoundTripper, server string) http.RoundTripper {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -209,7 +225,7 @@ func (c *Contact) over(next http.RoundTripper, server string) http.RoundTripper 
 	return &listener{c, next}
 }
 
-// listener is a transport that notes what comes back. Reflectors tell neither
+// listener is a transport that notes what does not come back. Reflectors tell neither
 // of a watch that cannot begin nor of one that broke.
 type listener struct {
 	*Contact
@@ -235,7 +251,9 @@ func (l *listener) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	switch code := resp.StatusCode; {
 	case code < http.StatusBadRequest:
-		l.answer(resource)
+		if why := foreign(resp); why != "" {
+			l.lose(resource, why)
+		}
 		resp.Body = &heardBody{ReadCloser: resp.Body, of: l.Contact, ctx: r.Context(), resource: resource}
 	case code == http.StatusGone, code == http.StatusUnprocessableEntity, code == http.StatusTooManyRequests:
 		// A version that is too old, or a way of asking that an old server does
@@ -267,8 +285,7 @@ func refusalOf(resp *http.Response) string {
 	return resp.Status
 }
 
-// heardBody is the body of an answer: of a watch, each event and bookmark is
-// read from it.
+// heardBody is the body of an answer, which may break.
 type heardBody struct {
 	io.ReadCloser
 	of       *Contact
@@ -279,9 +296,6 @@ type heardBody struct {
 
 func (b *heardBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if n > 0 {
-		b.of.hear(b.resource)
-	}
 	// A request that is canceled, as all are when the process ends, says nothing
 	// of the server; one whose time is over does.
 	if err != nil && err != io.EOF && !b.closed.Load() && b.ctx.Err() != context.Canceled {

@@ -32,7 +32,9 @@ type fakeAPI struct {
 	protobuf bool
 
 	mu       sync.Mutex
-	objects  map[string][]any // by resource
+	instead  func(w http.ResponseWriter, r *http.Request) // answers in its place; nil: nothing does
+	refused  map[string]metav1.StatusReason               // resources that it does not give
+	objects  map[string][]any                             // by resource
 	watchers map[string][]chan event
 	watches  map[string]int // how many there were
 	requests []string
@@ -102,10 +104,17 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	f.mu.Lock()
 	f.requests = append(f.requests, r.URL.Path+" "+query.Get("labelSelector")+" "+query.Get("fieldSelector"))
+	instead, refused := f.instead, f.refused[resource]
 	f.mu.Unlock()
+	if instead != nil {
+		instead(w, r)
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
 	initial := query.Get("sendInitialEvents") == "true"
 	switch {
+	case refused != "":
+		refuse(w, refused, http.StatusForbidden)
 	case f.missing[resource]:
 		refuse(w, metav1.StatusReasonNotFound, http.StatusNotFound)
 	case initial && f.noStream:
@@ -196,11 +205,38 @@ func (f *fakeAPI) End(resource string, objects ...any) {
 	f.watchers[resource] = nil
 }
 
+// Instead has all requests answered by another one, watches included, or again by itself.
+func (f *fakeAPI) Instead(answer func(http.ResponseWriter, *http.Request)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.instead = answer
+	for resource, watchers := range f.watchers {
+		for _, w := range watchers {
+			close(w)
+		}
+		f.watchers[resource] = nil
+	}
+}
+
+// Refuse sets whether a resource may be read.
+func (f *fakeAPI) Refuse(resource string, why metav1.StatusReason) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refused = map[string]metav1.StatusReason{resource: why}
+}
+
 // Watches is how many watches of a resource there were.
 func (f *fakeAPI) Watches(resource string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.watches[resource]
+}
+
+// asked is how many requests there were.
+func (f *fakeAPI) asked() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.requests)
 }
 
 // Requests are the different requests so far: path, label and field selector.
