@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -16,15 +17,27 @@ type checks struct {
 	ir.PerFamily[*serve.HealthChecks]
 }
 
-func newChecks(h *serve.Health, events *watch.Events, log *slog.Logger, hosts []string) (c checks) {
+// newChecks makes checks that tell state of those which do not answer.
+func newChecks(h *serve.Health, state *state, events *watch.Events, log *slog.Logger, hosts []string) (c checks) {
 	for _, f := range ir.Families() {
-		*c.At(f) = &serve.HealthChecks{Family: f, Health: h, Log: log, Hosts: hosts, Failed: func(service ir.Name, port uint16, err error) {
-			log.Error("healthCheckNodePort does not answer", "service", service.String(), "port", port, "err", err)
+		failed := func(service ir.Name, port uint16, err error) {
+			state.setDown("healthCheckNodePort of Service "+service.String(), fmt.Sprintf("port %d (%s)", port, f), err)
+			if err == nil {
+				log.Info("healthCheckNodePort answers, or is not wanted any more", "service", service.String(), "port", port, "family", f.String())
+				return
+			}
+			log.Error("healthCheckNodePort does not answer: will be tried again", "service", service.String(), "port", port, "family", f.String(), "err", err)
 			events.Send(watch.Event{Service: service, Warning: true, Reason: "FailedToStartServiceHealthcheck", Action: "Listen",
 				Note: fmt.Sprintf("healthCheckNodePort %d does not answer: %v", port, err)})
-		}}
+		}
+		*c.At(f) = &serve.HealthChecks{Family: f, Health: h, Log: log, Hosts: hosts, Failed: failed}
 	}
 	return c
+}
+
+// failing says which does not answer, and why; "": all do.
+func (c checks) failing() string {
+	return cmp.Or(c.IPv4.Failing(), c.IPv6.Failing())
 }
 
 // sync follows what a sync changed.

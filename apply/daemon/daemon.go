@@ -244,8 +244,8 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 		d.metrics.MeasureContact(d.lastHeard)
 	}
 	d.hosts = hosts(name, p.Hostname)
-	d.checks = newChecks(d.health, d.events, d.log.Logger, d.hosts)
 	d.state = newState(cfg.ProxyMode(), name, time.Now)
+	d.checks = newChecks(d.health, d.state, d.events, d.log.Logger, d.hosts)
 	if wanted, reason := p.fallback.insteadOf(cfg.ProxyMode()); wanted != "" {
 		d.state.status.InsteadOf, d.state.status.InsteadOfReason = wanted, reason
 		d.log.Warn("this node cannot run the mode of the configuration: another one is taken, until the daemon ends",
@@ -297,6 +297,9 @@ func (d *daemon) run(parent context.Context) (next *loaded, err error) {
 	run(d.log.flush)
 	run(d.watchConfig)
 	run(d.reload)
+	for _, of := range d.checks.All() {
+		all.Go(func() { of.Run(ctx, nil) })
+	}
 	run(d.proxy)
 	<-ctx.Done()
 	d.shutdown(parent, &all)

@@ -301,7 +301,7 @@ func (d *daemon) following() string {
 	if d.flows.Busy() {
 		return "stale UDP flows are being deleted"
 	}
-	return ""
+	return d.checks.failing()
 }
 
 // settings brings the kernel's settings to what configuration and mode want,

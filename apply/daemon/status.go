@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"net/http"
@@ -53,7 +54,8 @@ type Status struct {
 	Rejected []Rejected `json:"rejected,omitempty"`
 	// Retrying is what follows the rules, failed and is tried again.
 	Retrying []Retry `json:"retrying,omitempty"`
-	// Down are servers that do not serve: another program holds the address, most often.
+	// Down are servers, and healthCheckNodePorts, that do not serve: another program
+	// holds the address, most often.
 	Down     []Down    `json:"down,omitempty"`
 	LastSync time.Time `json:"lastSync,omitzero"`
 	LastKind string    `json:"lastKind,omitempty"`
@@ -322,15 +324,18 @@ func (s *state) setDown(server, address string, why error) {
 	defer s.mu.Unlock()
 	since := s.now()
 	now := slices.DeleteFunc(slices.Clone(s.status.Down), func(d Down) bool {
-		if d.Server == server {
+		same := d.Server == server && d.Address == address
+		if same {
 			since = d.Since
 		}
-		return d.Server == server
+		return same
 	})
 	if why != nil {
 		now = append(now, Down{server, address, since, why.Error()})
 	}
-	slices.SortFunc(now, func(a, b Down) int { return strings.Compare(a.Server, b.Server) })
+	slices.SortFunc(now, func(a, b Down) int {
+		return cmp.Or(strings.Compare(a.Server, b.Server), strings.Compare(a.Address, b.Address))
+	})
 	s.status.Down = now
 }
 
@@ -347,7 +352,7 @@ func (s *state) told(pending int) Status {
 // status is all that there is to tell.
 func (d *daemon) status() Status {
 	st := d.state.told(d.store.Pending())
-	st.Synced = st.Synced && d.following() == "" // asked after it: flows follow a sync
+	st.Synced = st.Synced && !d.flows.Busy() // asked after it: flows follow a sync
 	st.Version, st.PID, st.Started = d.Version, os.Getpid(), d.started
 	st.Reason = d.health.Ready().Reason
 	d.store.View(func(s *snapshot.Snapshot) {

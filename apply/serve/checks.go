@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/proxyc/proxyc/ir"
 )
@@ -26,8 +27,9 @@ import (
 type HealthChecks struct {
 	Family ir.Family
 	Health *Health
-	// Failed is told of a port that could not be opened, at each Sync that
-	// tries. kube-proxy reports FailedToStartServiceHealthcheck on the Service.
+	// Failed is told why a port cannot be opened, once for each reason, and nil when
+	// it is open, or not wanted any more. kube-proxy reports
+	// FailedToStartServiceHealthcheck on the Service.
 	Failed func(service ir.Name, port uint16, err error)
 	Log    *slog.Logger
 	// Hosts are the names of this node, as those of a Server.
@@ -37,8 +39,14 @@ type HealthChecks struct {
 	connections *connections // of all checks; nil: there was none yet
 	addrs       []netip.Addr
 	open        map[ir.Name]sockets
-	listening   int                         // sockets
-	failed      map[ir.Name]*ir.HealthCheck // of which some address could not be opened
+	listening   int                 // sockets
+	failed      map[ir.Name]failure // of which some address could not be opened
+}
+
+// failure is a check that does not answer everywhere.
+type failure struct {
+	*ir.HealthCheck
+	err error
 }
 
 // sockets are where one Service's check answers.
@@ -66,7 +74,7 @@ func ListenAddrs(f ir.Family, ports ir.NodePortAddrs, node []netip.Addr) []netip
 
 // Sync makes exactly these checks answer, on these addresses. What is open and
 // still wanted is not touched but for its count. A port that could not be
-// opened is tried again at the next Sync or Change.
+// opened is tried again at the next Sync or Change, and by Run.
 func (c *HealthChecks) Sync(addrs []netip.Addr, checks map[ir.Name]ir.HealthCheck) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,7 +86,6 @@ func (c *HealthChecks) Sync(addrs []netip.Addr, checks map[ir.Name]ir.HealthChec
 	for name, hc := range checks {
 		changes[name] = &hc
 	}
-	c.failed = nil
 	c.change(changes)
 }
 
@@ -88,21 +95,69 @@ func (c *HealthChecks) Change(changes map[ir.Name]*ir.HealthCheck) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	all := make(map[ir.Name]*ir.HealthCheck, len(changes))
-	maps.Copy(all, c.failed)
+	for name, f := range c.failed {
+		all[name] = f.HealthCheck
+	}
 	maps.Copy(all, changes)
-	c.failed = nil
 	c.change(all)
 }
 
+// Run tries every 5 s what could not be opened, until ctx ends: who held a port
+// tells nobody that it is free. after waits; nil is time.After.
+func (c *HealthChecks) Run(ctx context.Context, after func(time.Duration) <-chan time.Time) {
+	if after == nil {
+		after = time.After
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-after(bindRetry):
+		}
+		if c.Failing() != "" {
+			c.Change(nil)
+		}
+	}
+}
+
+// Failing says which health check does not answer, the first of them, and why; "": all do.
+func (c *HealthChecks) Failing() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.failed) == 0 {
+		return ""
+	}
+	first := slices.MinFunc(slices.Collect(maps.Keys(c.failed)), ir.Name.Compare)
+	return fmt.Sprintf("healthCheckNodePort %d of Service %s does not answer: %v", c.failed[first].Port, first, c.failed[first].err)
+}
+
 // change closes ports that go before it opens others, so that a Service can
-// take over another's.
+// take over another's. All that failed before is among the changes.
 func (c *HealthChecks) change(changes map[ir.Name]*ir.HealthCheck) {
+	before := c.failed
+	c.failed = nil
+	defer func() { c.tell(before) }()
 	for name, hc := range changes {
 		c.closeBut(name, hc)
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(changes), ir.Name.Compare) {
 		if hc := changes[name]; hc != nil {
 			c.serve(name, hc)
+		}
+	}
+}
+
+// tell tells what fails otherwise than before.
+func (c *HealthChecks) tell(before map[ir.Name]failure) {
+	for _, name := range slices.SortedFunc(maps.Keys(before), ir.Name.Compare) {
+		if now, still := c.failed[name]; !still || now.Port != before[name].Port {
+			c.Failed(name, before[name].Port, nil)
+		}
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(c.failed), ir.Name.Compare) {
+		was, now := before[name], c.failed[name]
+		if was.HealthCheck == nil || was.Port != now.Port || was.err.Error() != now.err.Error() {
+			c.Failed(name, now.Port, now.err)
 		}
 	}
 }
@@ -146,8 +201,7 @@ func (c *HealthChecks) serve(name ir.Name, hc *ir.HealthCheck) {
 		set(&c.open, name, open)
 	}
 	if len(errs) > 0 {
-		set(&c.failed, name, hc)
-		c.Failed(name, hc.Port, errors.Join(errs...))
+		set(&c.failed, name, failure{hc, errors.Join(errs...)})
 	}
 }
 

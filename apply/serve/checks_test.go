@@ -2,13 +2,16 @@ package serve
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -211,21 +214,59 @@ func TestCheckPortInUse(t *testing.T) {
 	taken, free := freePort(t), freePort(t)
 	l := occupy(t, fmt.Sprintf("127.0.0.1:%d", taken))
 	want := checks{web: {Port: taken, Local: 1}, api: {Port: free, Local: 2}}
-	for range 2 {
-		*failed = nil
+	for range 2 { // it is told once
 		c.Sync(loopback, want)
 		if len(*failed) != 1 || !strings.Contains((*failed)[0], fmt.Sprintf("ns/web %d: listen tcp4 127.0.0.1:%d", taken, taken)) {
 			t.Errorf("failed: got %q, want one of ns/web", *failed)
 		}
 		wantWeights(t, "the other Service", map[uint16]int{free: 2})
 	}
+	if why := c.Failing(); !strings.Contains(why, fmt.Sprintf("healthCheckNodePort %d of Service ns/web does not answer: listen tcp4", taken)) {
+		t.Errorf("failing: %q", why)
+	}
 	*failed = nil
 	l.Close()
 	c.Sync(loopback, want)
 	wantWeights(t, "released", map[uint16]int{taken: 1, free: 2})
-	if len(*failed) > 0 {
-		t.Errorf("failed after release: got %q", *failed)
+	if want := []string{fmt.Sprintf("ns/web %d: <nil>", taken)}; !slices.Equal(*failed, want) || c.Failing() != "" {
+		t.Errorf("after release: told %q, want %q; failing: %q", *failed, want, c.Failing())
 	}
+}
+
+// A port is opened when it is free, whether or not anything changes; another that a
+// Service asks for instead is told of anew.
+func TestCheckTriedAgain(t *testing.T) {
+	c, failed := newChecks(t, ir.IPv4)
+	one, two := freePort(t), freePort(t)
+	first, second := occupy(t, fmt.Sprintf("127.0.0.1:%d", one)), occupy(t, fmt.Sprintf("127.0.0.1:%d", two))
+	defer second.Close()
+	c.Sync(loopback, checks{web: {Port: two, Local: 1}})
+	c.Change(map[ir.Name]*ir.HealthCheck{web: {Port: one, Local: 1}})
+	if len(*failed) != 3 || (*failed)[1] != fmt.Sprintf("ns/web %d: <nil>", two) {
+		t.Fatalf("told: %q, want a port that fails, that it is over, and another", *failed)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	again, ended := make(chan time.Time), make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.Run(ctx, func(d time.Duration) <-chan time.Time {
+			if d != 5*time.Second {
+				t.Errorf("waits %s, want 5s", d)
+			}
+			return again
+		})
+	}()
+	again <- time.Time{}
+	again <- time.Time{} // the first try has ended
+	if len(*failed) != 3 {
+		t.Errorf("told at each try: %q", *failed)
+	}
+	first.Close()
+	again <- time.Time{}
+	again <- time.Time{}
+	wantWeights(t, "free", map[uint16]int{one: 1})
+	cancel()
+	<-ended
 }
 
 // Two Services with the same port: one has it, always the same, until it goes.
@@ -258,8 +299,8 @@ func TestChecksChange(t *testing.T) {
 
 	c.Change(map[ir.Name]*ir.HealthCheck{web: {Port: taken, Local: 4}})
 	c.Change(nil)
-	if len(*failed) != 2 {
-		t.Errorf("failed: got %q, want two attempts", *failed)
+	if len(*failed) != 1 {
+		t.Errorf("failed: got %q, want that it is told once", *failed)
 	}
 	l.Close()
 	c.Change(map[ir.Name]*ir.HealthCheck{api: nil})

@@ -27,8 +27,9 @@ func TestHealthChecksFewFiles(t *testing.T) {
 	failed := 0
 	c := &HealthChecks{Family: ir.IPv4, Health: NewHealth(timeout, newClock().now), Log: quiet(),
 		Failed: func(_ ir.Name, _ uint16, err error) {
-			failed++
-			t.Log(err)
+			if t.Log(err); err != nil {
+				failed++
+			}
 		}}
 	t.Cleanup(c.Close)
 	checks := map[ir.Name]ir.HealthCheck{}
