@@ -58,7 +58,7 @@ type Options struct {
 	Trace func(io.Writer, Scene) error
 	// Prove holds the rules of a Service, in the Programs' mode, against what they mean, and
 	// returns what differs; nil: nobody wants that.
-	Prove          func(ir.Programs) []Unproved
+	Prove          func(context.Context, ir.Programs) []Unproved
 	Hostname       func() (string, error)
 	Stdout, Stderr io.Writer
 	Files          Files

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +20,7 @@ func TestProvedChanges(t *testing.T) {
 	a, b := &p.Services[0], &p.Services[1]
 	var asked []ir.Name
 	wrong := map[ir.Name]bool{b.Name: true}
-	prove := func(programs ir.Programs) (found []Unproved) {
+	prove := func(_ context.Context, programs ir.Programs) (found []Unproved) {
 		for _, p := range ir.Present(programs) {
 			if len(p.Services) != 1 || p.Node.Mode != ir.ModeNFTables {
 				t.Errorf("asked about %d Services in mode %s", len(p.Services), p.Node.Mode)
@@ -36,7 +37,7 @@ func TestProvedChanges(t *testing.T) {
 	change := func(all bool, changes ...ir.Change) {
 		w := reconcile.Work{Programs: ir.NewPrograms(&node), All: all}
 		*w.Changes.At(p.Family) = changes
-		names, found := provedChanges(prove, w)
+		names, found := provedChanges(t.Context(), prove, w)
 		st.setUnproved(names, all, found)
 	}
 	line := "not proved   Service " + b.Name.String() + ": proxyc trace --from node --to 10.96.0.10:80/tcp: is rejected, must be dropped\n"

@@ -133,7 +133,7 @@ type Refused struct {
 // Unproved is a Service whose rules are not shown to do what is wanted.
 type Unproved struct {
 	Service string `json:"service"`
-	Packet  string `json:"packet"` // for example: flags of proxyc trace
+	Packet  string `json:"packet"` // for example: flags of proxyc trace; empty: it is not known
 	Want    string `json:"want"`
 	Have    string `json:"have"`
 }

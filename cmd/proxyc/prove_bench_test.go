@@ -71,7 +71,7 @@ func BenchmarkProveChange(b *testing.B) {
 				for i := 0; b.Loop(); i++ {
 					one := *p
 					one.Services = p.Services[i%len(p.Services):][:1]
-					if found := unproved(ir.NewPrograms(&one)); len(found) > 0 {
+					if found := unproved(b.Context(), ir.NewPrograms(&one)); len(found) > 0 {
 						b.Fatal(found)
 					}
 				}

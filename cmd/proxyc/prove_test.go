@@ -1,11 +1,15 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/daemon"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/irtest"
 	"github.com/proxyc/proxyc/ir/prove"
@@ -50,7 +54,7 @@ func TestUnproved(t *testing.T) {
 	sides := ruleSides[ir.ModeNFTables]
 	defer func() { ruleSides[ir.ModeNFTables] = sides }()
 	p := irtest.Program(ir.ModeNFTables)
-	if found := unproved(ir.NewPrograms(p)); len(found) > 0 {
+	if found := unproved(t.Context(), ir.NewPrograms(p)); len(found) > 0 {
 		t.Errorf("found %+v where all is right", found)
 	}
 	ruleSides[ir.ModeNFTables] = func(p *ir.Program) prove.Side {
@@ -58,7 +62,13 @@ func TestUnproved(t *testing.T) {
 		less.Services = p.Services[1:]
 		return sides(&less)
 	}
-	if found := unproved(ir.NewPrograms(p)); len(found) != 1 || !strings.HasPrefix(found[0].Packet, "--from ") || found[0].Want == found[0].Have {
+	if found := unproved(t.Context(), ir.NewPrograms(p)); len(found) != 1 || !strings.HasPrefix(found[0].Packet, "--from ") || found[0].Want == found[0].Have {
 		t.Errorf("found %+v where a Service is missing", found)
+	}
+	late, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("it takes too long"))
+	want := []daemon.Unproved{{Want: "known", Have: "not known: it takes too long"}}
+	if found := unproved(late, ir.NewPrograms(p)); !slices.Equal(found, want) {
+		t.Errorf("found %+v after the time was over, want %+v", found, want)
 	}
 }

@@ -10,13 +10,14 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// unproved holds the rules of Programs against what they mean, and returns the first
-// difference of each family.
-func unproved(programs ir.Programs) (found []daemon.Unproved) {
+// unproved holds the rules of Programs against what they mean, as long as ctx allows, and
+// returns the first difference of each family.
+func unproved(ctx context.Context, programs ir.Programs) (found []daemon.Unproved) {
 	for _, p := range ir.Present(programs) {
-		r, err := prove.Compare(context.Background(), prove.NodeOf(p), sim.NewEvaluator(p), ruleSides[p.Node.Mode](p))
+		r, err := prove.Compare(ctx, prove.NodeOf(p), sim.NewEvaluator(p), ruleSides[p.Node.Mode](p))
 		switch {
-		case err != nil: // of a context that ended: this one does not
+		case err != nil:
+			found = append(found, daemon.Unproved{Want: "known", Have: "not known: " + context.Cause(ctx).Error()})
 		case len(r.Differences) > 0:
 			d := &r.Differences[0]
 			found = append(found, daemon.Unproved{Packet: packetFlags(d.Packet), Want: d.A.String(), Have: d.B.String()})
