@@ -2,6 +2,7 @@
 // start of the process until all Services are in the kernel, its memory, and
 // the time and CPU of a change, each for clusters of several sizes. Every
 // daemon has a network namespace of its own, and mode nftables. It needs root.
+// With -beside it measures kube-proxy, too, in the mode that is named.
 package main
 
 import (
@@ -68,9 +69,10 @@ func main() {
 	rounds := flag.Int("rounds", 50, "how many changes of each kind")
 	plain := flag.Bool("plain", false, "ClusterIP Services with one port only")
 	binary := flag.String("proxyc", "", "the program; by default it is built")
+	beside := flag.String("beside", "", "measure proxyc and kube-proxy in a mode instead: nftables or ipvs (where the kernel has it)")
 	out := flag.String("json", "", "write a report to a file as well")
 	flag.Parse()
-	r := runner{rounds: *rounds, plain: *plain, binary: *binary, log: os.Stderr}
+	r := runner{rounds: *rounds, plain: *plain || *beside != "", besideIn: *beside, binary: *binary, log: os.Stderr}
 	if err := r.main(context.Background(), *sizes, *out, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "growth:", err)
 		os.Exit(1)
@@ -84,6 +86,8 @@ type runner struct {
 	rounds int
 	plain  bool
 	log    io.Writer
+
+	besideIn string // the mode in which kube-proxy is measured, too; empty: it is not
 }
 
 func (r *runner) main(ctx context.Context, sizes, file string, out io.Writer) (err error) {
@@ -103,11 +107,20 @@ func (r *runner) main(ctx context.Context, sizes, file string, out io.Writer) (e
 			return fmt.Errorf("-sizes: want 1000x10, got %q", size)
 		}
 		fmt.Fprintln(r.log, "measuring", size)
+		if r.besideIn != "" {
+			if err := r.beside(ctx, r.besideIn, c, out); err != nil {
+				return fmt.Errorf("%s: %w", size, err)
+			}
+			continue
+		}
 		row, err := r.measure(ctx, c)
 		if err != nil {
 			return fmt.Errorf("%s: %w", size, err)
 		}
 		found.Rows = append(found.Rows, row)
+	}
+	if r.besideIn != "" {
+		return nil
 	}
 	found.Slopes = fit(found.Rows)
 	found.print(out)

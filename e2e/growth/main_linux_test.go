@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -43,6 +44,21 @@ func TestGrowth(t *testing.T) {
 	}
 	if !strings.Contains(table.String(), "| 40 x 2") {
 		t.Errorf("the table has no row:\n%s", &table)
+	}
+}
+
+// Both programs are measured.
+func TestBeside(t *testing.T) {
+	applytest.RequireRoot(t)
+	var told strings.Builder
+	r := runner{rounds: 2, besideIn: "nftables", plain: true, log: t.Output()}
+	if err := r.main(t.Context(), "40x2", "", &told); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"proxyc", "kube-proxy"} {
+		if !regexp.MustCompile(`(?m)^` + name + ` nftables 40x2: all in force after \d+\.\d\d s, an endpoint after \d\.\d{4} s \(median of 2, `).MatchString(told.String()) {
+			t.Errorf("nothing of %s:\n%s", name, &told)
+		}
 	}
 }
 
