@@ -52,6 +52,12 @@ func answers(t *testing.T, topo *Topology, olds, news world, what string) (bySta
 		wg.Go(func() {
 			defer func() { <-tokens }()
 			a, err := topo.Try(from, "tcp", 0, at, Patience(2*time.Second))
+			if slowness() > 1 && err != nil && Failure(err) == TimedOut {
+				t.Logf("%s: %s: asked three times more", what, at) // the rules rest: what is broken stays so
+				for n := 0; n < 3 && (n == 0 || err == nil); n++ {
+					a, err = topo.Try(from, "tcp", 0, at, Patience(2*time.Second))
+				}
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			name := topo.Name(a.Server.Addr())
@@ -107,7 +113,8 @@ func TestKill(t *testing.T) {
 		const seed = 9
 		r := newWorldRandom(seed)
 		left := map[string]int{}
-		for n := range k.times {
+		times := fewer(k.times)
+		for n := range times {
 			to, from := n%2, 1-n%2
 			after := time.Duration(r.Int64N(int64(whole)))
 			group := r.chance(2) // the tools that it started, as well
@@ -146,6 +153,6 @@ func TestKill(t *testing.T) {
 				return
 			}
 		}
-		t.Logf("%d kills within %s; %d Services: %v", k.times, whole.Round(time.Millisecond), k.services, left)
+		t.Logf("%d kills within %s; %d Services: %v", times, whole.Round(time.Millisecond), k.services, left)
 	})
 }
