@@ -227,7 +227,7 @@ type Operation struct {
 	// Have and Want are what the node has of the object and should not have, and
 	// what it lacks: rules, an element, or words of a declaration, as the
 	// dataplane's tool lists them. Both have the same lines where only their order
-	// is not alike, none where Object says all. Only Differences gives them.
+	// is not alike. Only Differences gives them.
 	Have []string `json:"have,omitempty"`
 	Want []string `json:"want,omitempty"`
 }

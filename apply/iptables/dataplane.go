@@ -399,3 +399,8 @@ func (d *Dataplane) possible(r *rules.Ruleset) *rules.Ruleset {
 	}
 	return r.WithoutRandomFully()
 }
+
+// Saved returns what the variant's iptables-save prints of all tables of a family.
+func (d *Dataplane) Saved(ctx context.Context, f ir.Family) (string, error) {
+	return d.output(ctx, tool(f, d.Variant, "save"))
+}

@@ -105,6 +105,14 @@ func (o *operations) rule(v apply.Verb, chain string, r *rules.Rule) bool {
 	if v != apply.Remove {
 		_, op.Origin = r.Why()
 	}
+	if text := []string{string(r.Append(nil, o.family))}; o.texts {
+		if v != apply.Add {
+			op.Have = text
+		}
+		if v != apply.Remove {
+			op.Want = text
+		}
+	}
 	return o.yield(op)
 }
 

@@ -3,12 +3,17 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
+	"slices"
+	"strings"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon"
 	kerneliptables "github.com/proxyc/proxyc/apply/iptables"
 	kernelnftables "github.com/proxyc/proxyc/apply/nftables"
+	tools "github.com/proxyc/proxyc/apply/run"
 	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
 	"github.com/proxyc/proxyc/render/iptables"
 	"github.com/proxyc/proxyc/render/nftables"
 )
@@ -56,4 +61,85 @@ func (d *described) kernel(ctx context.Context, programs ir.Programs, variant st
 	others, err := daemon.Interference(ctx)
 	d.leftOut = others.Lines()
 	return err
+}
+
+// inKernel follows a packet through all rules that this kernel holds; left is what
+// is not looked at.
+func inKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant string) (c course, left []string, err error) {
+	listed, err := tools.Run(ctx, nil, "nft", "list", "ruleset")
+	if err != nil {
+		left = append(left, "nf_tables of others: "+err.Error())
+	}
+	if p.Node.Mode == ir.ModeNFTables {
+		if err != nil {
+			return c, nil, fmt.Errorf("--kernel: %w", err)
+		}
+		r, left, err := nftables.ParseWhole(p.Family, string(listed), nil)
+		if err != nil {
+			return c, nil, err
+		}
+		for _, table := range legacyTables(p.Family) {
+			left = append(left, "legacy iptables: table "+table)
+		}
+		return followNFT(r, ownOf(p), pkt), left, nil
+	}
+	dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: variant})
+	if err != nil {
+		return c, nil, err
+	}
+	defer dataplane.Close()
+	saved, err := dataplane.Saved(ctx, p.Family)
+	if err != nil {
+		return c, nil, err
+	}
+	r, others, err := iptables.ParseWhole(p.Family, saved)
+	if err != nil {
+		return c, nil, err
+	}
+	left = append(left, others...)
+	c = followIPTables(r, ownOf(p), pkt)
+	beside, others, err := nftables.ParseWhole(p.Family, string(listed), ofIPTables)
+	if err != nil {
+		return c, nil, err
+	}
+	return c.through(beside, ownOf(p), pkt), append(left, others...), nil
+}
+
+// ofIPTables reports whether iptables-nft shows a table of nf_tables.
+func ofIPTables(family, table string) bool {
+	return family != "inet" && slices.Contains([]string{"filter", "nat", "mangle", "raw", "security"}, table)
+}
+
+// through leads what came out of iptables through nf_tables of others: as it came,
+// and as it was translated.
+func (c course) through(r *nftables.Ruleset, own *sim.Own, pkt sim.Packet) course {
+	packets := []sim.Packet{pkt}
+	for _, d := range c.outcome.Destinations {
+		pkt.Dst, pkt.Port = d.AddrPort.Addr(), d.AddrPort.Port()
+		packets = append(packets, pkt)
+	}
+	for _, pkt := range packets {
+		beside := followNFT(r, own, pkt)
+		c.unknown = append(c.unknown, beside.unknown...)
+		for _, m := range beside.met {
+			if !slices.Contains(c.met, m) {
+				c.met = append(c.met, m)
+			}
+		}
+		if o := beside.outcome; o.Fate == sim.Dropped || o.Fate == sim.Rejected {
+			c.outcome = o
+		}
+	}
+	slices.Sort(c.unknown)
+	c.unknown = slices.Compact(c.unknown)
+	return c
+}
+
+// legacyTables returns the tables of legacy iptables that packets of a family meet.
+func legacyTables(f ir.Family) []string {
+	names, err := os.ReadFile("/proc/net/" + map[ir.Family]string{ir.IPv4: "ip", ir.IPv6: "ip6"}[f] + "_tables_names")
+	if err != nil {
+		return nil // the kernel has none
+	}
+	return strings.Fields(string(names))
 }

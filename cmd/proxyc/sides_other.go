@@ -7,9 +7,15 @@ import (
 	"errors"
 
 	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
 )
 
 // kernel returns an error: elsewhere than on Linux there are no such rules.
 func (d *described) kernel(context.Context, ir.Programs, string) error {
 	return errors.New("kernel: needs Linux")
+}
+
+// inKernel returns an error, likewise.
+func inKernel(context.Context, *ir.Program, sim.Packet, string) (course, []string, error) {
+	return course{}, nil, errors.New("--kernel: needs Linux")
 }

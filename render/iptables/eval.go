@@ -123,8 +123,9 @@ type lists struct {
 
 // trip is what all ways of a packet have in common, and how far they came together.
 type trip struct {
-	known              []sim.Remembered // what lists know of the client
-	hook               string           // the built-in chain
+	known              []sim.Remembered  // what lists know of the client
+	hook               string            // the built-in chain
+	tell               func(*chain, int) // what the packet met; nil: nobody asks
 	rules, ways, depth int
 }
 
@@ -273,6 +274,9 @@ func (e *Walker) rules(c *chain, from int, t Packet, ends []Packet) []Packet {
 		}
 		if r.Target == Jump && r.to.missing {
 			c.doubt(r.Rule, &t, "chain "+r.Chain+" is not there")
+		}
+		if t.trip.tell != nil && (r.Target != Continue || r.Raw != "") {
+			t.trip.tell(c, i)
 		}
 		taken := t
 		splits := r.OneIn > 1

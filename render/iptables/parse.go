@@ -39,6 +39,9 @@ type Parser struct {
 	begun  []byte // a line without its end
 	lines  int
 	err    error // the first
+
+	whole bool            // chains of everybody are kept
+	drops map[string]bool // with whole: "filter FORWARD" of policy DROP
 }
 
 var _ io.Writer = (*Parser)(nil)
@@ -159,7 +162,13 @@ func (p *Parser) line(line string) error {
 		if _, twice := p.chains[name]; twice {
 			return fmt.Errorf("chain %s is there twice", name)
 		}
-		if ours(name) {
+		if p.whole && strings.HasPrefix(line[1+len(name):], " DROP") {
+			if p.drops == nil {
+				p.drops = map[string]bool{}
+			}
+			p.drops[p.table.Name+" "+name] = true
+		}
+		if p.whole || ours(name) {
 			name = p.keep(name)
 			p.chains[name] = len(p.table.Chains)
 			p.table.Chains = append(p.table.Chains, Chain{Name: name})
@@ -167,7 +176,7 @@ func (p *Parser) line(line string) error {
 	case strings.HasPrefix(line, "-A "), strings.HasPrefix(line, "-I "):
 		chain, rest, _ := strings.Cut(line[3:], " ")
 		rest = strings.TrimRight(rest, " ")
-		if ours(chain) {
+		if p.whole || ours(chain) {
 			if line[1] == 'I' {
 				return errors.New("enters a rule before others, as iptables-save does not")
 			}

@@ -34,6 +34,7 @@ type Evaluator struct {
 	chains  map[string]*Chain
 	sets    map[string]*indexed
 	dormant bool // no packet meets the table
+	follows bool // rules that do something are told
 	flags   string
 
 	mostRules, mostPaths int // of one packet: more than any table of its size has without going in circles
@@ -236,6 +237,7 @@ type walk struct {
 
 	known []sim.Remembered // what sets know of the client
 	way   sim.Way
+	met   []Met  // rules that did something
 	reads []read // maps that were asked for an address
 }
 
@@ -245,7 +247,10 @@ func (w *walk) doubt(format string, args ...any) {
 		return
 	}
 	where := "table " + w.name
-	if w.chain != "" {
+	switch {
+	case strings.Contains(w.chain, ", chain "): // of a Ruleset that was qualified
+		where = "table " + w.chain
+	case w.chain != "":
 		where += ", chain " + w.chain
 	}
 	if w.rule > 0 {
@@ -346,10 +351,12 @@ func (w *walk) hook(h Hook, nat bool) step {
 			w.doubt("priority %d, where fragments are not put together", c.Base.Priority)
 		}
 		s := w.walk(c)
-		w.chain = ""
 		if s == next && c.Base.Drop {
+			w.chain, w.rule = c.Name, 0
+			w.tell(nil, true)
 			s = dropped
 		}
+		w.chain, w.rule = "", 0
 		if s == dropped || s == rejected {
 			return s
 		}
@@ -422,6 +429,12 @@ func (w *walk) run(rule *Rule) step {
 }
 
 func (v Verdict) run(w *walk) step {
+	w.tell(nil, v.Kind == Drop || v.Kind == Reject)
+	return v.decide(w)
+}
+
+// decide does what the verdict says, of a rule or of an element.
+func (v Verdict) decide(w *walk) step {
 	switch v.Kind {
 	case Drop:
 		return dropped
@@ -445,7 +458,8 @@ func (l LookupVerdict) run(w *walk) step {
 	if e == nil {
 		return endRule
 	}
-	return e.Verdict.run(w)
+	w.tell(&e.Verdict, e.Verdict.Kind == Drop || e.Verdict.Kind == Reject)
+	return e.Verdict.decide(w)
 }
 
 // find looks the packet's key up.
@@ -604,6 +618,7 @@ func (m MatchSet) run(w *walk) step { return holds((w.find(m.Set, m.Key) != nil)
 
 func (m SetMark) run(w *walk) step {
 	w.ownMark(m.Mask)
+	w.tell(nil, false)
 	w.mark |= m.Mask
 	return next
 }
@@ -639,6 +654,7 @@ func (l LookupDNAT) run(w *walk) step {
 	if !e.To.Addr().IsValid() {
 		w.doubt("map %s: translates to no address", l.Map)
 	}
+	w.tell(nil, false)
 	w.dst, w.dnat = e.To.Addr(), true
 	if port := cmp.Or(l.Port, e.To.Port()); port != 0 {
 		w.port = port
@@ -650,6 +666,7 @@ func (Masquerade) run(w *walk) step {
 	if !w.base.NAT || w.base.Hook != Postrouting {
 		w.doubt("masquerades where the kernel does not")
 	}
+	w.tell(nil, false)
 	w.snat = true
 	return accepted
 }

@@ -110,6 +110,8 @@ func listTokens(text string) (toks []token) {
 }
 
 type listParser struct {
+	whole     bool   // of everybody's tables
+	other     string // with whole: nft's word for the other family
 	toks      []token
 	at        int
 	r         *Ruleset

@@ -92,6 +92,10 @@ func (p *listParser) base(c *Chain) {
 // rule reads a line. From the first statement that is not known on, it is one
 // Unsupported; so it is from a verdict on that something follows.
 func (p *listParser) rule() (r Rule) {
+	if p.whole && p.ofOther() {
+		p.rest()
+		return Rule{Stmts: []Stmt{MatchProto{}}}
+	}
 	for !p.end() && p.peek() != "\n" {
 		from := p.at
 		p.portOf = 0
@@ -191,6 +195,11 @@ func (p *listParser) stmt() ([]Stmt, bool) {
 		return p.dnat()
 	case p.take("update"):
 		return p.update()
+	}
+	if p.whole {
+		if stmts, ok := p.others(); ok {
+			return stmts, true
+		}
 	}
 	if from := p.at; p.take("meta", "l4proto") {
 		if proto, ok := protocolOf(p.peek()); ok {

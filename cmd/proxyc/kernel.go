@@ -1,0 +1,204 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
+	"github.com/proxyc/proxyc/render/iptables"
+	"github.com/proxyc/proxyc/render/nftables"
+)
+
+// followed is the course of a packet through the rules that a kernel holds.
+type followed struct {
+	From    string   `json:"from"`
+	To      string   `json:"to"`
+	Rules   []met    `json:"rules"` // that did something to the packet, in order
+	Result  string   `json:"result"`
+	Wanted  string   `json:"wanted"`            // what is to become of it; Result: it does
+	Causes  []string `json:"causes,omitempty"`  // why it is not what is wanted
+	Unknown []string `json:"unknown,omitempty"` // what is not understood on its way
+	Left    []string `json:"left,omitempty"`    // what was not looked at
+}
+
+// met is a rule of anybody.
+type met struct {
+	Table   string `json:"table"`
+	Chain   string `json:"chain"`
+	Rule    int    `json:"rule,omitempty"` // from 1; 0: the chain's policy
+	Text    string `json:"text"`
+	Drops   bool   `json:"drops,omitempty"`
+	Foreign bool   `json:"foreign,omitempty"` // neither proxyc's nor kube-proxy's
+}
+
+func (m *met) where() string {
+	where := fmt.Sprintf("table %s, chain %s", m.Table, m.Chain)
+	if m.Rule > 0 {
+		where += fmt.Sprintf(", rule %d", m.Rule)
+	}
+	return where
+}
+
+// same reports whether two are the same rule, wherever in its chain.
+func (m *met) same(o *met) bool {
+	return m.Table == o.Table && m.Chain == o.Chain && m.Text == o.Text
+}
+
+// course is what rules do to a packet.
+type course struct {
+	outcome sim.Outcome
+	met     []met
+	unknown []string
+}
+
+// followNFT follows a packet through tables of nf_tables.
+func followNFT(r *nftables.Ruleset, own *sim.Own, pkt sim.Packet) (c course) {
+	o, rules, unknown := nftables.NewFollower(r, own).Follow(pkt)
+	c.outcome, c.unknown = o, unknown
+	for _, m := range rules {
+		table, chain, _ := strings.Cut(m.Chain, ", chain ")
+		_, name, _ := strings.Cut(table, " ")
+		c.met = append(c.met, met{table, chain, m.Rule, m.Text, m.Drops, name != nftables.Table && name != "kube-proxy"})
+	}
+	return c
+}
+
+// followIPTables follows a packet through tables of iptables.
+func followIPTables(r *iptables.Ruleset, own *sim.Own, pkt sim.Packet) (c course) {
+	o, rules, unknown := iptables.Follow(r, own, pkt)
+	c.outcome, c.unknown = o, unknown
+	for _, m := range rules {
+		foreign := !iptables.Owned(m.Chain) && !strings.Contains(m.Text, "-j KUBE-")
+		c.met = append(c.met, met{m.Table, m.Chain, m.Rule, m.Text, m.Drops, foreign})
+	}
+	return c
+}
+
+// wants returns what rules that proxyc writes for a Program do to a packet.
+func wants(p *ir.Program, pkt sim.Packet) (course, error) {
+	switch p.Node.Mode {
+	case ir.ModeNFTables:
+		r := nftables.Lower(p)
+		r.Qualify(p.Family.NFT() + " " + nftables.Table)
+		return followNFT(r, ownOf(p), pkt), nil
+	case ir.ModeIPTables:
+		return followIPTables(iptables.Lower(p), ownOf(p), pkt), nil
+	}
+	return course{}, fmt.Errorf("--kernel: the rules of mode %s cannot be followed", p.Node.Mode)
+}
+
+// compare tells how the course in the kernel departs from what is wanted.
+func (f *followed) compare(want, have course) {
+	f.Rules, f.Unknown = have.met, have.unknown
+	f.Result, f.Wanted = have.outcome.String(), want.outcome.String()
+	if have.outcome.Equal(want.outcome) {
+		return
+	}
+	for i := range have.met {
+		if m := &have.met[i]; m.Foreign {
+			does := "decides about"
+			if m.Drops {
+				does = "drops"
+			}
+			f.Causes = append(f.Causes, fmt.Sprintf("%s, which is none of proxyc's, %s the packet: %s", m.where(), does, m.Text))
+		}
+	}
+	foreign := func(m met) bool { return m.Foreign }
+	ours, wanted := slices.DeleteFunc(slices.Clone(have.met), foreign), slices.DeleteFunc(slices.Clone(want.met), foreign)
+	i := 0
+	for i < len(ours) && i < len(wanted) && ours[i].same(&wanted[i]) {
+		i++
+	}
+	has := func(list []met, m *met) bool {
+		return slices.ContainsFunc(list, func(o met) bool { return m.same(&o) })
+	}
+	switch {
+	case i < len(ours) && !has(wanted, &ours[i]):
+		f.Causes = append(f.Causes, fmt.Sprintf("%s is not wanted: %s", ours[i].where(), ours[i].Text))
+	case i == len(ours) && len(f.Causes) > 0: // it went no further
+		return
+	}
+	if i < len(wanted) && !has(ours, &wanted[i]) {
+		wanted[i].Rule = 0
+		f.Causes = append(f.Causes, fmt.Sprintf("%s lacks, or does not come to: %s", wanted[i].where(), wanted[i].Text))
+	}
+}
+
+// well reports whether the kernel does what is wanted, as far as is known.
+func (f *followed) well() bool { return f.Result == f.Wanted && len(f.Unknown) == 0 }
+
+func (f *followed) writeText(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s -> %s by the rules of this kernel\n", f.From, f.To)
+	for i := range f.Rules {
+		m := &f.Rules[i]
+		text := fmt.Sprintf("%3d. %s: %s", i+1, m.where(), m.Text)
+		if m.Foreign {
+			text += "  # none of proxyc's"
+		}
+		fmt.Fprintln(&b, text)
+	}
+	fmt.Fprintf(&b, "  => %s\n", f.Result)
+	if f.Result != f.Wanted {
+		fmt.Fprintf(&b, "  wanted: %s\n", f.Wanted)
+	}
+	for _, c := range f.Causes {
+		fmt.Fprintf(&b, "  because: %s\n", c)
+	}
+	for _, u := range f.Unknown {
+		fmt.Fprintf(&b, "  not understood: %s\n", u)
+	}
+	for _, l := range f.Left {
+		fmt.Fprintf(&b, "  not looked at: %s\n", l)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// kernel follows the packet through what this kernel holds.
+func (c *traceCmd) kernel(e *env) error {
+	if err := needRoot("trace --kernel"); err != nil {
+		return err
+	}
+	c.Live = c.IR == "" && c.Socket == "" || c.Live
+	job, programs, err := c.programs(e)
+	if err != nil {
+		return err
+	}
+	s := job.scene(programs)
+	pkt, by, err := s.packet(c.From, c.To)
+	if err == nil && by.node != s.node {
+		err = fmt.Errorf("--kernel: the packet meets the rules of Node %s, whose kernel is not this one", by.node)
+	}
+	if err != nil {
+		return job.finish(e, err)
+	}
+	p := programFor(programs, pkt.Dst)
+	want, err := wants(p, pkt)
+	if err != nil {
+		return job.finish(e, err)
+	}
+	t := traced{pkt: pkt}
+	f := &followed{From: t.sender(), To: t.destination()}
+	have, left, err := inKernel(context.Background(), p, pkt, variantOf(c.Variant))
+	if err != nil {
+		return job.finish(e, err)
+	}
+	f.Left = left
+	f.compare(want, have)
+	write := f.writeText
+	if c.Output == "json" {
+		write = func(w io.Writer) error { return jsonTo(w, "  ").Encode(f) }
+	}
+	if err := job.finish(e, buffered(e.stdout, write)); err != nil {
+		return err
+	}
+	if !f.well() {
+		return errFindings
+	}
+	return nil
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+)
+
+// A fault that is planted in what the kernel holds is named by prove, by trace --kernel with
+// the rule, and by apply --check -o wide with what is there and should not be, or the other
+// way round. What others have is followed, too, as far as it is understood.
+func TestPlantedFaults(t *testing.T) {
+	for _, tt := range []struct {
+		name, plane, fault string
+		trace              []string // what trace --kernel tells
+		check              string   // what apply --check -o wide tells
+	}{
+		{"element deleted", "nftables", "nft delete element ip proxyc service-ips { 10.96.0.97 . tcp . 80 }",
+			[]string{"=> rejected", "wanted: 10.244.1.97:8080", "chain services lacks, or does not come to: ", "goto "},
+			"want: 10.96.0.97 . tcp . 80"},
+		{"rule inserted", "nftables", "nft insert rule ip proxyc services ip daddr 10.96.0.97 counter drop",
+			[]string{"=> dropped", "because: table ip proxyc, chain services, rule 1 is not wanted: ip daddr 10.96.0.97 counter drop"},
+			"have: ip daddr 10.96.0.97 counter drop"},
+		{"chain flushed", "nftables", "nft flush chain ip proxyc services",
+			[]string{"wanted: 10.244.1.97:8080", "table ip proxyc, chain services lacks, or does not come to: "}, "want: "},
+		{"foreign drop", "nftables", "nft table inet fw { chain late { type filter hook forward priority 50; policy accept; ct state established,related accept; ip6 saddr fd00::/8 drop; tcp dport 8080 log prefix \"x\" drop; }; }",
+			[]string{"=> dropped", "because: table inet fw, chain late, rule 3, which is none of proxyc's, drops the packet: "},
+			"foreign rules that may drop: inet fw chain late"},
+		{"foreign policy", "nftables", "nft table inet fw { chain late { type filter hook forward priority 50; policy drop; ct state vmap { established : accept, invalid : drop }; }; }",
+			[]string{"=> dropped", "because: table inet fw, chain late, which is none of proxyc's, drops the packet: policy drop"}, "foreign rules that may drop: inet fw chain late"},
+		{"foreign, not understood", "nftables", "nft table inet fw { chain late { type filter hook forward priority 50; limit rate 1/second drop; }; }",
+			[]string{"=> 10.244.1.97:8080", "not understood: table inet fw, chain late, rule 1: limit rate"}, "foreign rules that may drop: inet fw chain late"},
+		{"rule inserted", "iptables-nft", "iptables-nft -t nat -I KUBE-SERVICES -d 10.96.0.97 -j ACCEPT",
+			[]string{"=> not ours", "because: table nat, chain KUBE-SERVICES, rule 1 is not wanted: -d 10.96.0.97/32 -j ACCEPT"},
+			"have: -d 10.96.0.97/32 -j ACCEPT"},
+		{"foreign drop", "iptables-nft", "iptables-nft -I FORWARD -d 10.244.0.0/16 -j DROP",
+			[]string{"=> dropped", "because: table filter, chain FORWARD, rule 1, which is none of proxyc's, drops the packet: -d 10.244.0.0/16 -j DROP"},
+			"foreign rules that may drop: ip filter chain FORWARD"},
+		{"foreign policy", "iptables-legacy", "iptables-legacy -P FORWARD DROP",
+			[]string{"=> dropped", "because: table filter, chain FORWARD, which is none of proxyc's, drops the packet: policy DROP"},
+			"foreign rules that may drop: iptables-legacy table filter chain FORWARD"},
+		{"foreign nf_tables", "iptables-nft", "nft table inet fw { chain late { type filter hook forward priority 50; ip daddr 10.244.1.97 drop; }; }",
+			[]string{"=> dropped", "because: table inet fw, chain late, rule 1, which is none of proxyc's, drops the packet: "},
+			"foreign rules that may drop: inet fw chain late"},
+		{"chain flushed", "iptables-legacy", "iptables-legacy -t nat -F KUBE-SERVICES",
+			[]string{"=> not ours", "chain KUBE-SERVICES lacks, or does not come to: ", "-d 10.96.0.97/32"}, "want: "},
+	} {
+		t.Run(tt.plane+" "+tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWatched(t, tt.plane)
+			w.write("cluster.yaml", applytest.Services("a"))
+			proxyc := func(verb string, args ...string) (string, int) {
+				cmd := w.ns.Command(t.Context(), "proxyc", slices.Concat([]string{verb}, w.args, args)...)
+				var out strings.Builder
+				cmd.Stdout, cmd.Stderr = &out, &out
+				w.ns.Run(cmd) // the exit code tells more than the error
+				return out.String(), cmd.ProcessState.ExitCode()
+			}
+			trace := func() (string, int) {
+				return proxyc("trace", "--kernel", "--from", "10.244.1.5@cni0", "--to", "ns/a:80")
+			}
+			if out, code := proxyc("apply"); code != 0 {
+				t.Fatal(out)
+			}
+			if out, code := trace(); code != 0 || strings.Contains(out, "wanted") || strings.Contains(out, "not understood") {
+				t.Fatalf("before: exit %d\n%s", code, out)
+			}
+			if out, err := w.ns.Run(w.ns.Command(t.Context(), "sh", "-c", quotedFault(tt.fault))); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			out, code := trace()
+			for _, want := range tt.trace {
+				if code != exitFindings || !strings.Contains(out, want) {
+					t.Errorf("trace: exit %d, want 1 and %q in:\n%s", code, want, out)
+				}
+			}
+			if out, _ := proxyc("apply", "--check", "-o", "wide"); !strings.Contains(out, tt.check) {
+				t.Errorf("check: want %q in:\n%s", tt.check, out)
+			}
+			if out, code := proxyc("prove", "ir", "kernel"); !strings.Contains(tt.name, "foreign") && code != exitFindings || strings.Contains(tt.name, "foreign") && !strings.Contains(out, "foreign rules that may drop") {
+				t.Errorf("prove: exit %d\n%s", code, out)
+			}
+		})
+	}
+}
+
+// quotedFault keeps braces and semicolons of nft's language from the shell.
+func quotedFault(fault string) string {
+	if rest, ok := strings.CutPrefix(fault, "nft "); ok {
+		return "nft '" + rest + "'"
+	}
+	return fault
+}

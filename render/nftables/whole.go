@@ -1,0 +1,170 @@
+package nftables
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+// ParseWhole reads what nft list ruleset prints as one Ruleset of all tables that
+// packets of a family meet, in which chains have the names of their tables, too: "inet fw,
+// chain forward". Of others' tables it follows more than ParseList does of ours, for the
+// first packet of a connection. left is what it does not follow at all. Tables for which
+// skip holds are left out.
+func ParseWhole(f ir.Family, text string, skip func(family, table string) bool) (r *Ruleset, left []string, err error) {
+	p := &listParser{toks: listTokens(text), whole: true, other: otherFamily(f).NFT()}
+	whole := &Ruleset{Exists: true, Family: f}
+	for p.skipLines(); !p.end(); p.skipLines() {
+		if !p.take("table") {
+			return nil, nil, p.errorf("must begin with table, got %q", p.peek())
+		}
+		family, name := p.next(), p.next()
+		if p.peek() != "{" {
+			return nil, nil, p.errorf("table %s %s: must be followed by {, got %q", family, name, p.peek())
+		}
+		begin := p.at
+		if family == "netdev" {
+			left = append(left, "table netdev "+name+": sees packets before")
+		}
+		if family != f.NFT() && family != "inet" || skip != nil && skip(family, name) {
+			p.block()
+			continue
+		}
+		p.next()
+		p.r, p.there = &Ruleset{Family: f}, map[string]bool{}
+		err := p.table()
+		switch {
+		case err != nil:
+			left = append(left, fmt.Sprintf("table %s %s: %v", family, name, err))
+			p.at = begin
+			p.block()
+		case strings.Contains(p.r.Flags, "dormant"): // no packet meets it
+		default:
+			p.r.Qualify(family + " " + name)
+			whole.Chains = append(whole.Chains, p.r.Chains...)
+			whole.Sets = append(whole.Sets, p.r.Sets...)
+		}
+	}
+	return whole, left, nil
+}
+
+func otherFamily(f ir.Family) ir.Family {
+	if f == ir.IPv4 {
+		return ir.IPv6
+	}
+	return ir.IPv4
+}
+
+// Qualify gives chains and sets the name of their table, too, as ParseWhole does: "ip proxyc".
+func (r *Ruleset) Qualify(table string) {
+	chain := func(name string) string { return table + ", chain " + name }
+	set := func(name string) string { return table + ", set " + name }
+	verdict := func(v Verdict) Verdict {
+		if v.Chain != "" {
+			v.Chain = chain(v.Chain)
+		}
+		return v
+	}
+	r.Sets, r.Chains = slices.Clone(r.Sets), slices.Clone(r.Chains)
+	for i := range r.Sets {
+		s := &r.Sets[i]
+		s.Name = set(s.Name)
+		if s.Data == VerdictData {
+			s.Elements = slices.Clone(s.Elements)
+			for j := range s.Elements {
+				s.Elements[j].Verdict = verdict(s.Elements[j].Verdict)
+			}
+		}
+	}
+	for i := range r.Chains {
+		c := &r.Chains[i]
+		c.Name = chain(c.Name)
+		c.Rules = slices.Clone(c.Rules)
+		for j := range c.Rules {
+			stmts := slices.Clone(c.Rules[j].Stmts)
+			for k, s := range stmts {
+				switch s := s.(type) {
+				case Verdict:
+					stmts[k] = verdict(s)
+				case MatchSet:
+					s.Set = set(s.Set)
+					stmts[k] = s
+				case LookupVerdict:
+					s.Map = set(s.Map)
+					stmts[k] = s
+				case LookupDNAT:
+					s.Map = set(s.Map)
+					stmts[k] = s
+				case Update:
+					s.Map = set(s.Map)
+					stmts[k] = s
+				}
+			}
+			c.Rules[j].Stmts = stmts
+		}
+	}
+}
+
+// Met is a rule that did something to a packet.
+type Met struct {
+	Chain string // "ip proxyc, chain services", of a Ruleset that was qualified
+	Rule  int    // from 1; 0: the policy
+	Text  string // the rule, and which element of a map it found
+	Drops bool
+}
+
+// NewFollower returns an Evaluator that can Follow packets. It takes the order of chains of
+// one priority to be that in which they are listed.
+func NewFollower(r *Ruleset, own *sim.Own) *Evaluator {
+	e := NewEvaluator(r, own)
+	clear(e.beside[:])
+	e.follows = true
+	return e
+}
+
+// Follow returns what becomes of a packet, with the rules that it meets in order, on the
+// first of the ways that chance may lead it and on one to another fate; and what is not
+// understood on its way.
+func (e *Evaluator) Follow(pkt sim.Packet) (o sim.Outcome, met []Met, unknown []string) {
+	var cuts sim.Cuts
+	var chances []sim.Chance
+	var fates [sim.Dropped + 1]bool
+	e.paths(pkt, &cuts, nil, func(w *walk) {
+		chances = append(chances, w.way.Chance)
+		if fates[w.way.Fate] {
+			return
+		}
+		fates[w.way.Fate] = true
+		for _, m := range w.met {
+			if !slices.Contains(met, m) {
+				met = append(met, m)
+			}
+		}
+	})
+	if cuts.Endless != "" {
+		cuts.Unknown = append(cuts.Unknown, cuts.Endless)
+	}
+	slices.Sort(cuts.Unknown)
+	return sim.Shared(chances), met, slices.Compact(cuts.Unknown)
+}
+
+// tell notes that the rule that is run did something: what it says, or a verdict that it found.
+func (w *walk) tell(found *Verdict, drops bool) {
+	if !w.follows {
+		return
+	}
+	m := Met{Chain: w.chain, Rule: w.rule, Text: "policy drop", Drops: drops}
+	if w.rule > 0 {
+		m.Text = w.chains[w.chain].Rules[w.rule-1].Text(w.family)
+		if found != nil {
+			m.Text += ": " + string(found.append(nil))
+		}
+		if table, _, ok := strings.Cut(w.chain, ", chain "); ok {
+			m.Text = strings.NewReplacer(table+", chain ", "", table+", set ", "").Replace(m.Text)
+		}
+	}
+	w.met = append(w.met, m)
+}
