@@ -66,6 +66,14 @@ func (f Family) Any() netip.Prefix {
 	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 }
 
+// Localhost returns the address that localhost stands for: 127.0.0.1 or ::1.
+func (f Family) Localhost() netip.Addr {
+	if f == IPv6 {
+		return netip.IPv6Loopback()
+	}
+	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+}
+
 // Loopback returns the family's loopback network: 127.0.0.0/8 or ::1/128.
 func (f Family) Loopback() netip.Prefix {
 	if f == IPv6 {

@@ -177,3 +177,12 @@ func TestDiff(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 }
+
+// What localhost stands for is a loopback address, in IPv6 too, where there is one alone.
+func TestLocalhost(t *testing.T) {
+	for _, f := range ir.Families() {
+		if a := f.Localhost(); !f.Has(a) || !f.Loopback().Contains(a) {
+			t.Errorf("%s: %s is no address of %s", f, a, f.Loopback())
+		}
+	}
+}

@@ -60,7 +60,7 @@ func (c checks) sync(s *reconcile.Sync) {
 				wanted[s.Name] = *s.Health
 			}
 		}
-		addrs := append([]netip.Addr{loopback(p.Family)}, p.Node.Addrs...)
+		addrs := append([]netip.Addr{p.Family.Localhost()}, p.Node.Addrs...)
 		c.Of(f).Sync(serve.ListenAddrs(p.Family, p.Node.NodePorts, addrs), wanted)
 	}
 }
@@ -70,5 +70,3 @@ func (c checks) close() {
 		of.Close()
 	}
 }
-
-func loopback(f ir.Family) netip.Addr { return f.Loopback().Addr().Next() }
