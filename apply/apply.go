@@ -123,8 +123,8 @@ type Drain struct {
 	Connections int       `json:"connections"`
 }
 
-// Counters read what the kernel counts of packets; nil where it does not. They
-// may be called while the Dataplane is at work.
+// Counters read what the kernel counts of packets, and a process of what it
+// carries; nil where they do not. They may be called while the Dataplane is at work.
 type Counters struct {
 	// InvalidDropped returns how many packets were dropped that connection
 	// tracking could not place.
@@ -135,6 +135,23 @@ type Counters struct {
 	// Draining returns the backends that drain, where the kernel has to be asked
 	// about their connections.
 	Draining func() []Drain
+	// Proxied returns what the process carries itself, for each family and protocol.
+	Proxied func() []Proxied
+}
+
+// Proxied counts what a process carries of one family and protocol.
+type Proxied struct {
+	Family   ir.Family
+	Protocol ir.Protocol
+	// Listeners are those that have a backend.
+	Listeners int
+	// Clients are those under way: TCP connections, UDP clients that have a socket.
+	Clients int
+	// The others are of all the time: clients that came; attempts to reach a backend
+	// that failed; TCP connections hung up on, as no backend answered; TCP
+	// connections that waited for the end of another one; and UDP datagrams that
+	// were dropped, for want of a backend or as there are too many clients.
+	Accepted, DialFailures, Unreachable, Waited, Dropped uint64
 }
 
 // Plan is the difference between what a node has and what it should have. It

@@ -69,6 +69,13 @@ func (d *daemon) countPackets(c apply.Counters) {
 	})
 }
 
+// countProxied exports what the process carries itself, if it does.
+func (d *daemon) countProxied(c apply.Counters) {
+	if c.Proxied != nil {
+		d.metrics.MeasureProxy(c.Proxied)
+	}
+}
+
 // count keeps the metrics.
 func (d *daemon) count(s *reconcile.Sync) {
 	seconds := s.Ended.Sub(s.Began).Seconds()

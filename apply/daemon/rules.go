@@ -83,6 +83,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 	}
 	d.countPackets(dataplane.Counters())
 	d.state.setDraining(dataplane.Counters().Draining)
+	d.countProxied(dataplane.Counters())
 	untidy := make(chan func())
 	kubeProxy := newPeer(d, func(ctx context.Context) { ask(ctx, untidy) })
 	r := &reconcile.Reconciler{

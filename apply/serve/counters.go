@@ -2,11 +2,13 @@ package serve
 
 import (
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -32,6 +34,58 @@ func (m *Metrics) CountDraining(n func() int) {
 	m.registry.add([]ir.Mode{ir.ModeIPVS}, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "proxyc_draining_backends", Help: "Backends that serve the connections that they have, and get no new ones.",
 	}, func() float64 { return float64(n()) }))
+}
+
+// MeasureProxy exports what the process carries itself, which is asked for at each
+// scrape.
+func (m *Metrics) MeasureProxy(counts func() []apply.Proxied) {
+	c := &proxied{counts: counts}
+	add := func(name, help string, kind prometheus.ValueType, value func(*apply.Proxied) float64, only ...ir.Protocol) {
+		c.series = append(c.series, proxiedSeries{prometheus.NewDesc("proxyc_proxy_"+name, help, []string{familyLabel, "protocol"}, nil), kind, value, only})
+	}
+	add("listeners", "Ports on which the process takes clients of Services, and has a backend for them.", prometheus.GaugeValue,
+		func(p *apply.Proxied) float64 { return float64(p.Listeners) })
+	add("clients", "TCP connections, and UDP clients, that the process carries.", prometheus.GaugeValue,
+		func(p *apply.Proxied) float64 { return float64(p.Clients) })
+	add("clients_total", "TCP connections, and UDP clients, that came.", prometheus.CounterValue,
+		func(p *apply.Proxied) float64 { return float64(p.Accepted) })
+	add("dial_failures_total", "Attempts to reach a backend that failed.", prometheus.CounterValue,
+		func(p *apply.Proxied) float64 { return float64(p.DialFailures) })
+	add("unreachable_total", "TCP connections hung up on, as no backend answered.", prometheus.CounterValue,
+		func(p *apply.Proxied) float64 { return float64(p.Unreachable) }, ir.TCP)
+	add("waited_total", "TCP connections that waited for the end of another one, as there were too many.", prometheus.CounterValue,
+		func(p *apply.Proxied) float64 { return float64(p.Waited) }, ir.TCP)
+	add("dropped_datagrams_total", "UDP datagrams dropped, for want of a backend or as there were too many clients.", prometheus.CounterValue,
+		func(p *apply.Proxied) float64 { return float64(p.Dropped) }, ir.UDP)
+	m.registry.add(proxying, c)
+}
+
+type proxied struct {
+	counts func() []apply.Proxied
+	series []proxiedSeries
+}
+
+type proxiedSeries struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(*apply.Proxied) float64
+	only  []ir.Protocol // empty: all that are counted
+}
+
+func (c *proxied) Describe(ch chan<- *prometheus.Desc) {
+	for _, s := range c.series {
+		ch <- s.desc
+	}
+}
+
+func (c *proxied) Collect(ch chan<- prometheus.Metric) {
+	for _, p := range c.counts() {
+		for _, s := range c.series {
+			if len(s.only) == 0 || slices.Contains(s.only, p.Protocol) {
+				ch <- prometheus.MustNewConstMetric(s.desc, s.kind, s.value(&p), p.Family.String(), p.Protocol.String())
+			}
+		}
+	}
 }
 
 // MeasureStore exports what the Services, EndpointSlices and Nodes that are

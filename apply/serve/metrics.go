@@ -46,6 +46,10 @@ type Metrics struct {
 	PartialRestoreFailures PerFamily[prometheus.Counter] // iptables
 	NFTSyncFailures        PerFamily[prometheus.Counter] // nftables
 	NFTCleanupFailures     PerFamily[prometheus.Counter] // nftables
+	// LocalhostListeners serve node ports at localhost; those that could not be
+	// opened are counted at each try.
+	LocalhostListeners PerFamily[prometheus.Gauge]   // nftables
+	LocalhostFailures  PerFamily[prometheus.Counter] // nftables
 
 	ConntrackSeconds PerFamily[prometheus.Observer] // iptables, ipvs, nftables
 	ConntrackDeleted PerFamily[prometheus.Counter]  // iptables, ipvs, nftables
@@ -105,6 +109,7 @@ var (
 	restoring  = []ir.Mode{ir.ModeIPTables, ir.ModeIPVS}
 	iptables   = []ir.Mode{ir.ModeIPTables}
 	nftables   = []ir.Mode{ir.ModeNFTables}
+	proxying   = []ir.Mode{ir.ModeUserspace, ir.ModeNFTables} // in nftables, what goes to localhost
 )
 
 // NewMetrics makes the metrics of a mode, and those of the process. version is
@@ -154,6 +159,10 @@ func NewMetrics(mode ir.Mode, version string) *Metrics {
 			"nftables transactions that failed.", familyLabel),
 		NFTCleanupFailures: r.counter(nftables, "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
 			"nftables transactions that failed to remove stale chains.", familyLabel),
+		LocalhostListeners: r.gauge(nftables, "kubeproxy_nftables_localhost_nodeport_listeners",
+			"Listeners that serve node ports at localhost.", familyLabel),
+		LocalhostFailures: r.counter(nftables, "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total",
+			"Listeners for node ports at localhost that could not be opened.", familyLabel),
 
 		ConntrackSeconds: r.histogram(linux, "kubeproxy_conntrack_reconciler_sync_duration_seconds",
 			"Duration of a search for stale conntrack entries.", syncBuckets(), familyLabel),

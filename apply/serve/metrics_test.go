@@ -32,13 +32,13 @@ func touch(m *Metrics) {
 	}
 	for _, g := range []prometheus.Gauge{
 		m.LastSync.Of(f), m.LastQueued.Of(f), m.EndpointChangesPending, m.ServiceChangesPending, m.NoLocalEndpoints.Of(false, f),
-		m.RulesTotal.Of("nat", f), m.RulesLastSync.Of("filter", f), m.Quarantined, m.Feature("ContextualLogging", "BETA"), m.Client.Transports,
+		m.LocalhostListeners.Of(f), m.RulesTotal.Of("nat", f), m.RulesLastSync.Of("filter", f), m.Quarantined, m.Feature("ContextualLogging", "BETA"), m.Client.Transports,
 	} {
 		g.Set(1)
 	}
 	for _, c := range []prometheus.Counter{
 		m.EndpointChanges, m.ServiceChanges, m.RestoreFailures.Of(f), m.PartialRestoreFailures.Of(f), m.NFTSyncFailures.Of(f), m.NFTCleanupFailures.Of(f),
-		m.ConntrackDeleted.Of(f), m.ConntrackFailures.Of(f), m.LeftoverFailures, m.Healthz.Of(200), m.Livez.Of(503), m.Operations.Of(apply.Change), m.DriftRepairs, m.ProofDifferences,
+		m.LocalhostFailures.Of(f), m.ConntrackDeleted.Of(f), m.ConntrackFailures.Of(f), m.LeftoverFailures, m.Healthz.Of(200), m.Livez.Of(503), m.Operations.Of(apply.Change), m.DriftRepairs, m.ProofDifferences,
 		m.Client.Requests("200", "GET", "h:1"), m.Client.Retries("500", "GET", "h:1"),
 		m.Client.TransportCalls("miss"), m.Client.TransportsCollected("deleted"), m.Client.RotationsCollected,
 		m.Client.CAReloads("success", "updated"), m.Client.PluginCalls("0", "no_error"),
@@ -48,6 +48,9 @@ func touch(m *Metrics) {
 	one := func() (uint64, error) { return 1, nil }
 	m.CountPackets(PacketCounters{one, one})
 	m.MeasureStore(func() int { return 1 })
+	m.MeasureProxy(func() []apply.Proxied {
+		return []apply.Proxied{{Family: f, Protocol: ir.TCP}, {Family: f, Protocol: ir.UDP}}
+	})
 	m.MeasureContact(func() []LastHeard { return []LastHeard{{Resource: "services"}} })
 }
 
@@ -82,9 +85,10 @@ func TestMetricsByMode(t *testing.T) {
 		nft = 1 << iota
 		ipt
 		ipvs
-		rest // kernelspace, userspace
-		lin  = nft | ipt | ipvs
-		all  = lin | rest
+		usp
+		hns
+		lin = nft | ipt | ipvs
+		all = lin | usp | hns
 	)
 	table := []struct {
 		modes int
@@ -106,6 +110,19 @@ func TestMetricsByMode(t *testing.T) {
 		{ipt, "counter kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total {ip_family=IPv6}"},
 		{nft, "counter kubeproxy_sync_proxy_rules_nftables_sync_failures_total {ip_family=IPv6}"},
 		{nft, "counter kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total {ip_family=IPv6}"},
+		{nft, "gauge kubeproxy_nftables_localhost_nodeport_listeners {ip_family=IPv6}"},
+		{nft, "counter kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total {ip_family=IPv6}"},
+		{nft | usp, "gauge proxyc_proxy_listeners {ip_family=IPv6,protocol=tcp}"},
+		{nft | usp, "gauge proxyc_proxy_listeners {ip_family=IPv6,protocol=udp}"},
+		{nft | usp, "gauge proxyc_proxy_clients {ip_family=IPv6,protocol=tcp}"},
+		{nft | usp, "gauge proxyc_proxy_clients {ip_family=IPv6,protocol=udp}"},
+		{nft | usp, "counter proxyc_proxy_clients_total {ip_family=IPv6,protocol=tcp}"},
+		{nft | usp, "counter proxyc_proxy_clients_total {ip_family=IPv6,protocol=udp}"},
+		{nft | usp, "counter proxyc_proxy_dial_failures_total {ip_family=IPv6,protocol=tcp}"},
+		{nft | usp, "counter proxyc_proxy_dial_failures_total {ip_family=IPv6,protocol=udp}"},
+		{nft | usp, "counter proxyc_proxy_unreachable_total {ip_family=IPv6,protocol=tcp}"},
+		{nft | usp, "counter proxyc_proxy_waited_total {ip_family=IPv6,protocol=tcp}"},
+		{nft | usp, "counter proxyc_proxy_dropped_datagrams_total {ip_family=IPv6,protocol=udp}"},
 		{lin, "gauge kubeproxy_sync_proxy_rules_no_local_endpoints_total {ip_family=IPv6,traffic_policy=internal}"},
 		{all, "counter kubeproxy_proxy_healthz_total {code=200}"},
 		{all, "counter kubeproxy_proxy_livez_total {code=503}"},
@@ -141,7 +158,7 @@ func TestMetricsByMode(t *testing.T) {
 		{all, "gauge proxyc_api_last_event_timestamp_seconds {resource=services}"},
 		{all, "gauge proxyc_api_contact {resource=services}"},
 	}
-	bits := map[ir.Mode]int{ir.ModeNFTables: nft, ir.ModeIPTables: ipt, ir.ModeIPVS: ipvs, ir.ModeKernelspace: rest, ir.ModeUserspace: rest}
+	bits := map[ir.Mode]int{ir.ModeNFTables: nft, ir.ModeIPTables: ipt, ir.ModeIPVS: ipvs, ir.ModeKernelspace: hns, ir.ModeUserspace: usp}
 	for _, mode := range ir.Modes() {
 		t.Run(string(mode), func(t *testing.T) {
 			want := []string{"gauge proxyc_build_info {mode=" + string(mode) + ",version=v1.2.3}"}

@@ -372,7 +372,7 @@ func (d *Dataplane) Leftovers(ctx context.Context) ([]apply.Leftover, error) {
 }
 
 // Counters returns what the Proxy counts.
-func (d *Dataplane) Counters() apply.Counters { return apply.Counters{} }
+func (d *Dataplane) Counters() apply.Counters { return apply.Counters{Proxied: d.proxy.Counts} }
 
 // closeTimeout is how long Close tries to remove the rules.
 const closeTimeout = 5 * time.Second
@@ -425,7 +425,7 @@ func (d *Dataplane) Carried() int {
 	if d.proxy == nil {
 		return 0
 	}
-	return d.proxy.Stats().Open
+	return d.proxy.Connections()
 }
 
 // inUse reports whether somebody listens where a listener is to be.

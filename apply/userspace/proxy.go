@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/userspace"
 )
@@ -61,20 +62,22 @@ type Proxy struct {
 	told      time.Time         // when the log last heard of a limit
 	work      sync.WaitGroup    // all goroutines
 
-	counts counts
+	counts ir.PerFamily[[2]counts] // of TCP and UDP
 }
 
-// counts are what a Proxy did, for its metrics.
-type counts struct{ connections, unreachable, dropped, waited atomic.Uint64 }
+// counts are the numbers of apply.Proxied.
+type counts struct {
+	clients                                              atomic.Int64
+	accepted, dialFailures, unreachable, waited, dropped atomic.Uint64
+}
 
-// Stats are the numbers of a Proxy.
-type Stats struct {
-	Open        int    // TCP connections
-	Sessions    int    // UDP clients that have a socket
-	Connections uint64 // that were accepted
-	Unreachable uint64 // of those, hung up on as no backend answered
-	Dropped     uint64 // datagrams: no backend, or too many clients
-	Waited      uint64 // connections that waited for the end of another one
+// countsOf returns the counts of a listener's family and protocol.
+func (p *Proxy) countsOf(k Key) *counts {
+	of := p.counts.At(k.Family)
+	if k.Port.Protocol == ir.UDP {
+		return &of[1]
+	}
+	return &of[0]
 }
 
 // NewProxy returns a Proxy without listeners.
@@ -88,13 +91,32 @@ func NewProxy(o Options) *Proxy {
 // SetUDPIdle changes UDPIdle for all clients.
 func (p *Proxy) SetUDPIdle(d time.Duration) { p.idle.Store(int64(d)) }
 
-// Stats returns the numbers as they are now.
-func (p *Proxy) Stats() Stats {
-	return Stats{
-		Open: len(p.slots), Sessions: int(p.sessions.Load()), Connections: p.counts.connections.Load(),
-		Unreachable: p.counts.unreachable.Load(), Dropped: p.counts.dropped.Load(), Waited: p.counts.waited.Load(),
+// Counts returns the numbers as they are now, of each family and protocol.
+func (p *Proxy) Counts() []apply.Proxied {
+	listening := map[*counts]int{}
+	p.mu.Lock()
+	for k, l := range p.listeners {
+		if !l.parked.Load() {
+			listening[p.countsOf(k)]++
+		}
 	}
+	p.mu.Unlock()
+	var all []apply.Proxied
+	for _, f := range ir.Families() {
+		for i, protocol := range [...]ir.Protocol{ir.TCP, ir.UDP} {
+			c := &p.counts.At(f)[i]
+			all = append(all, apply.Proxied{
+				Family: f, Protocol: protocol, Listeners: listening[c], Clients: int(c.clients.Load()),
+				Accepted: c.accepted.Load(), DialFailures: c.dialFailures.Load(), Unreachable: c.unreachable.Load(),
+				Waited: c.waited.Load(), Dropped: c.dropped.Load(),
+			})
+		}
+	}
+	return all
 }
+
+// Connections returns how many TCP connections are under way.
+func (p *Proxy) Connections() int { return len(p.slots) }
 
 // listener is a port, what serves it, and the sockets that it holds.
 type listener struct {
@@ -102,8 +124,8 @@ type listener struct {
 	at       netip.AddrPort
 	balancer balancer
 	socket   io.Closer
-	changed  func() // what is to be done when the backends are others; nil: nothing
-	parked   bool   // nobody listens, as there is no backend: the kernel refuses
+	changed  func()      // what is to be done when the backends are others; nil: nothing
+	parked   atomic.Bool // nobody listens, as there is no backend: the kernel refuses
 	hold     map[netip.AddrPort]io.Closer
 	closed   chan struct{}
 }
@@ -149,7 +171,7 @@ func (p *Proxy) Open(f ir.Family, want *rules.Listener, elsewhere func(yield fun
 // park has a listener that leads nowhere keep its port without listening there,
 // so that clients are refused at once, and listen again when it leads somewhere.
 func (p *Proxy) park(l *listener, on bool) {
-	if l.parked == on {
+	if l.parked.Load() == on {
 		return
 	}
 	do := p.parkTCP
@@ -158,7 +180,7 @@ func (p *Proxy) park(l *listener, on bool) {
 	}
 	switch err := do(l, on); {
 	case err == nil:
-		l.parked = on
+		l.parked.Store(on)
 	case !errors.Is(err, errors.ErrUnsupported): // then clients are taken, and hung up on
 		p.complain("a listener does not follow its backends", "servicePort", l.key.Port.String(), "listen", l.at.String(), "err", err)
 	}

@@ -8,12 +8,14 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/userspace"
 )
@@ -37,6 +39,16 @@ func port(protocol ir.Protocol) ir.ServicePort {
 
 func listenerTo(protocol ir.Protocol, backends ...netip.AddrPort) *rules.Listener {
 	return &rules.Listener{Port: port(protocol), Listen: netip.MustParseAddrPort("127.0.0.1:0"), Backends: backends}
+}
+
+// counted returns what a Proxy counts of a protocol over IPv4.
+func counted(p *Proxy, protocol ir.Protocol) apply.Proxied {
+	for _, c := range p.Counts() {
+		if c.Family == ir.IPv4 && c.Protocol == protocol {
+			return c
+		}
+	}
+	return apply.Proxied{}
 }
 
 // open opens a listener of a Proxy.
@@ -223,8 +235,32 @@ func TestDeadBackends(t *testing.T) {
 	if !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("nobody alive: want a reset, got %v", err)
 	}
-	if s := p.Stats(); s.Unreachable != 1 || s.Connections != 4 {
+	if s := counted(p, ir.TCP); s.Unreachable != 1 || s.Accepted != 4 || s.DialFailures < 4 || s.DialFailures > 7 || s.Listeners != 1 {
 		t.Errorf("counted %+v", s)
+	}
+}
+
+// A family and a protocol count for themselves; a listener without a backend is none.
+func TestCounts(t *testing.T) {
+	p := newTestProxy(t, DefaultLimits)
+	at := open(t, p, listenerTo(ir.TCP, named(t, "a")))
+	open(t, p, listenerTo(ir.UDP))
+	hello(t, dialTCP(t, at))
+	var got []apply.Proxied
+	for _, c := range p.Counts() {
+		if c.Listeners+c.Clients > 0 || c.Accepted > 0 {
+			got = append(got, c)
+		}
+	}
+	want := []apply.Proxied{{Family: ir.IPv4, Protocol: ir.TCP, Listeners: 1, Clients: 1, Accepted: 1}}
+	if runtime.GOOS != "linux" { // nobody can keep a port there without listening
+		t.Skip("the listener without a backend counts")
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if n := len(p.Counts()); n != 4 {
+		t.Errorf("%d rows, want one for each family and protocol", n)
 	}
 }
 
@@ -330,7 +366,7 @@ func TestDrain(t *testing.T) {
 		t.Fatal("did not wait for the other one")
 	default:
 	}
-	for p.Stats().Open > 1 { // those that were tried
+	for p.Connections() > 1 { // those that were tried
 		time.Sleep(time.Millisecond)
 	}
 	echoes(t, long, "going on")
@@ -426,10 +462,10 @@ func TestLimit(t *testing.T) {
 	hello(t, first)
 	hello(t, second)
 	third := dialTCP(t, at) // the kernel takes it
-	for p.Stats().Waited == 0 {
+	for counted(p, ir.TCP).Waited == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	if n := p.Stats().Open; n != 2 {
+	if n := p.Connections(); n != 2 {
 		t.Errorf("%d connections are carried", n)
 	}
 	first.CloseWrite()

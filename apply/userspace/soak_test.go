@@ -43,7 +43,7 @@ func TestSoak(t *testing.T) {
 		all.Wait()
 		total += atOnce
 		if round%10 == 9 {
-			for p.Stats().Open > 0 {
+			for p.Connections() > 0 {
 				time.Sleep(time.Millisecond)
 			}
 			runtime.GC()
@@ -52,7 +52,7 @@ func TestSoak(t *testing.T) {
 			heap = append(heap, m.HeapInuse)
 		}
 	}
-	if s := p.Stats(); s.Unreachable > 0 || int(s.Connections) != total {
+	if s := counted(p, ir.TCP); s.Unreachable > 0 || int(s.Accepted) != total {
 		t.Errorf("of %d connections: %+v", total, s)
 	}
 	t.Logf("%d connections, heap at first %d kB, at last %d kB, %d goroutines", total, heap[0]>>10, heap[len(heap)-1]>>10, runtime.NumGoroutine())

@@ -73,6 +73,7 @@ const (
 
 // accept takes connections until the listener is closed.
 func (p *Proxy) accept(l *listener, socket *tcpSocket) {
+	counts := p.countsOf(l.key)
 	pause := firstPause
 	for {
 		conn, err := socket.AcceptTCP()
@@ -98,11 +99,11 @@ func (p *Proxy) accept(l *listener, socket *tcpSocket) {
 			continue
 		}
 		pause = firstPause
-		p.counts.connections.Add(1)
+		counts.accepted.Add(1)
 		select {
 		case p.slots <- struct{}{}:
 		default:
-			p.counts.waited.Add(1)
+			counts.waited.Add(1)
 			p.complain("as many connections as can be carried: others wait", "limit", p.Connections, "servicePort", l.key.Port.String())
 			select {
 			case p.slots <- struct{}{}:
@@ -111,8 +112,12 @@ func (p *Proxy) accept(l *listener, socket *tcpSocket) {
 				return
 			}
 		}
+		counts.clients.Add(1)
 		p.work.Go(func() {
-			defer func() { <-p.slots }()
+			defer func() {
+				<-p.slots
+				counts.clients.Add(-1)
+			}()
 			p.carry(l, conn)
 		})
 	}
@@ -153,7 +158,7 @@ func (p *Proxy) carry(l *listener, conn *net.TCPConn) {
 	}
 	backend := p.dial(ctx, l, conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap())
 	if backend == nil {
-		p.counts.unreachable.Add(1)
+		p.countsOf(l.key).unreachable.Add(1)
 		reset(conn)
 		return
 	}
@@ -180,6 +185,7 @@ func (p *Proxy) dial(ctx context.Context, l *listener, from netip.Addr) *net.TCP
 		if err == nil {
 			return conn.(*net.TCPConn)
 		}
+		p.countsOf(l.key).dialFailures.Add(1)
 		if p.Log != nil {
 			p.Log.Debug("a backend does not answer", "servicePort", l.key.Port.String(), "backend", to.String(), "err", err)
 		}

@@ -26,6 +26,7 @@ type udpSocket struct {
 	*net.UDPConn
 	proxy    *Proxy
 	listener *listener
+	counts   *counts
 	mu       sync.Mutex
 	sessions map[udpClient]*session
 }
@@ -73,7 +74,7 @@ func (p *Proxy) listenUDP(l *listener, at netip.AddrPort) (serve func(), err err
 			p.Log.Debug("to which address a datagram was sent is not known", "servicePort", l.key.Port.String(), "err", err)
 		}
 	}
-	s := &udpSocket{UDPConn: conn, proxy: p, listener: l, sessions: map[udpClient]*session{}}
+	s := &udpSocket{UDPConn: conn, proxy: p, listener: l, counts: p.countsOf(l.key), sessions: map[udpClient]*session{}}
 	l.socket, l.at, l.changed = s, netip.AddrPortFrom(at.Addr(), conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()), s.recheck
 	return s.serve, nil
 }
@@ -156,7 +157,7 @@ func (s *udpSocket) serve() {
 			return
 		case err != nil: // a message of ICMP about an answer, which its client is to worry about
 		case !s.forward(udpClient{netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), s.sentTo(oob[:control])}, buffer[:n]):
-			s.proxy.counts.dropped.Add(1)
+			s.counts.dropped.Add(1)
 		}
 		datagrams.Put(buffer)
 	}
@@ -203,6 +204,8 @@ func (s *udpSocket) session(from udpClient) *session {
 		return nil
 	}
 	s.sessions[from] = one
+	s.counts.accepted.Add(1)
+	s.counts.clients.Add(1)
 	s.proxy.work.Go(func() { s.answer(one) })
 	return one
 }
@@ -215,6 +218,7 @@ func (s *udpSocket) connect(from udpClient) *session {
 	}
 	conn, err := net.DialUDP(network(s.listener.key), nil, net.UDPAddrFromAddrPort(to))
 	if err != nil {
+		s.counts.dialFailures.Add(1)
 		s.proxy.complain("a UDP client gets no socket", "servicePort", s.listener.key.Port.String(), "backend", to.String(), "err", err)
 		return nil
 	}
@@ -225,6 +229,7 @@ func (s *udpSocket) connect(from udpClient) *session {
 // for long enough, or the backend does not listen.
 func (s *udpSocket) answer(one *session) {
 	defer s.proxy.sessions.Add(-1)
+	defer s.counts.clients.Add(-1)
 	defer s.end(one)
 	from := s.sendFrom(one.client.at)
 	for {

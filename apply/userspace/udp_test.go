@@ -91,7 +91,7 @@ func TestUDP(t *testing.T) {
 	if len(sources) != 2 {
 		t.Errorf("two clients came from %d sockets", len(sources))
 	}
-	if n := p.Stats().Sessions; n != 2 {
+	if n := counted(p, ir.UDP).Clients; n != 2 {
 		t.Errorf("%d sessions", n)
 	}
 }
@@ -106,7 +106,7 @@ func TestUDPIdle(t *testing.T) {
 	c := dialUDP(t, at)
 	asks(t, c, "1")
 	first := <-from
-	for p.Stats().Sessions > 0 {
+	for counted(p, ir.UDP).Clients > 0 {
 		time.Sleep(time.Millisecond)
 	}
 	asks(t, c, "2")
@@ -133,7 +133,7 @@ func TestUDPBackendGoes(t *testing.T) {
 		}
 	}
 	p.Shut(Key{ir.IPv4, port(ir.UDP)})
-	for p.Stats().Sessions > 0 {
+	for counted(p, ir.UDP).Clients > 0 {
 		time.Sleep(time.Millisecond)
 	}
 }
@@ -174,7 +174,7 @@ func TestUDPLimit(t *testing.T) {
 	asks(t, first, "1")
 	<-from
 	second.Write([]byte("2"))
-	for p.Stats().Dropped == 0 {
+	for counted(p, ir.UDP).Dropped == 0 {
 		time.Sleep(time.Millisecond)
 	}
 	if len(from) > 0 {
@@ -182,7 +182,7 @@ func TestUDPLimit(t *testing.T) {
 	}
 	p.SetUDPIdle(time.Millisecond)
 	asks(t, first, "1") // and learns of it
-	for p.Stats().Sessions > 0 {
+	for counted(p, ir.UDP).Clients > 0 {
 		time.Sleep(time.Millisecond)
 	}
 	asks(t, second, "3")
