@@ -195,10 +195,15 @@ func (in nodeInput) nodePorts(family ir.Family, primary netip.Addr, diags *diag.
 		return ir.NodePortAddrs{All: true, Origin: origin}
 	}
 	addrs := ir.NodePortAddrs{Origin: origin}
-	named := false // an entry speaks of this family
+	named := false      // an entry speaks of this family
+	var localhost []int // entries that are about it
 	for i, entry := range in.cfg.NodePortAddresses {
 		o := configOrigin("nodePortAddresses[" + strconv.Itoa(i) + "]")
-		switch p, ok := inet.ParsePrefix(entry); {
+		p, ok := inet.ParsePrefix(entry)
+		if namesLocalhost(family, entry, p) {
+			localhost = append(localhost, i)
+		}
+		switch {
 		case entry == config.NodePortsAll:
 			addrs.All, named = true, true
 		case entry == config.NodePortsLocalhost:
@@ -231,7 +236,37 @@ func (in nodeInput) nodePorts(family ir.Family, primary netip.Addr, diags *diag.
 	}
 	addrs.Prefixes = sortPrefixes(addrs.Prefixes)
 	addrs.Loopback = in.loopbackNodePorts(family, addrs)
+	addrs.Proxied = len(localhost) > 0 && in.caps().Has(ir.ProxiesLocalhost) && in.cfg.Enabled(config.GateLocalhost)
+	if !addrs.Loopback && !addrs.Proxied {
+		in.checkLocalhost(family, localhost, diags)
+	}
 	return addrs
+}
+
+// namesLocalhost reports whether an entry of nodePortAddresses is about localhost, and
+// not only holds it among all else: kube-proxy serves it in mode nftables then alone (KEP-6032).
+func namesLocalhost(family ir.Family, entry string, p netip.Prefix) bool {
+	return entry == config.NodePortsLocalhost ||
+		p.IsValid() && p.Contains(family.Localhost()) && p.Bits() >= family.Loopback().Bits()
+}
+
+// checkLocalhost tells of entries of nodePortAddresses that ask for what the mode
+// does not serve. The word localhost is judged by IPv4 alone: where that answers, ::1 is seldom missed.
+func (in nodeInput) checkLocalhost(family ir.Family, entries []int, diags *diag.List) {
+	why := "in mode " + string(in.mode)
+	switch caps := in.caps(); {
+	case caps.Has(ir.LocalhostNodePorts) && family == ir.IPv4:
+		why = "while iptables.localhostNodePorts is false"
+	case caps.Has(ir.ProxiesLocalhost):
+		why = "in mode " + string(in.mode) + " while feature gate " + config.GateLocalhost + " is off"
+	}
+	for _, i := range entries {
+		if family == ir.IPv6 && in.cfg.NodePortAddresses[i] == config.NodePortsLocalhost {
+			continue
+		}
+		diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.ModeLocalhost, Object: "config", Path: "nodePortAddresses[" + strconv.Itoa(i) + "]",
+			Msg: "node ports do not answer at " + family.Localhost().String() + " " + why})
+	}
 }
 
 func sortPrefixes(list []ir.NodePortPrefix) []ir.NodePortPrefix {

@@ -34,6 +34,10 @@ func prefix(s string, assigned bool) ir.NodePortPrefix {
 	return ir.NodePortPrefix{Prefix: netip.MustParsePrefix(s), Assigned: assigned}
 }
 
+func gateLocalhost(c *config.Config) {
+	c.FeatureGates = map[string]bool{config.GateLocalhost: true}
+}
+
 func TestNodePortAddresses(t *testing.T) { // SNAP-73, PKT-16
 	all := ir.NodePortAddrs{All: true}
 	for _, c := range []struct {
@@ -65,7 +69,24 @@ func TestNodePortAddresses(t *testing.T) { // SNAP-73, PKT-16
 		{name: "ranges that hold loopback, iptables", mode: ir.ModeIPTables, entries: []string{"127.0.0.0/8", "192.0.2.0/24"},
 			want4: ir.NodePortAddrs{Loopback: true, Prefixes: []ir.NodePortPrefix{prefix("127.0.0.0/8", true), prefix("192.0.2.0/24", true)}}, want6: all},
 		{name: "ranges that hold loopback, nftables", mode: ir.ModeNFTables, entries: []string{"127.0.0.1/32"},
-			want4: ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{prefix("127.0.0.1/32", true)}}, want6: all},
+			want4: ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{prefix("127.0.0.1/32", true)}}, want6: all,
+			diagText: []string{"warning: config: nodePortAddresses[0]: node ports do not answer at 127.0.0.1 in mode nftables while feature gate KubeProxyNFTablesLocalhostNodePorts is off"}},
+		{name: "KEP-6032 localhost, nftables", mode: ir.ModeNFTables, entries: []string{"primary", "localhost"}, edit: gateLocalhost,
+			want4: ir.NodePortAddrs{Proxied: true, Prefixes: []ir.NodePortPrefix{prefix("127.0.0.0/8", true), prefix("192.0.2.11/32", false)}},
+			want6: ir.NodePortAddrs{Proxied: true, Prefixes: []ir.NodePortPrefix{prefix("::1/128", true), prefix("2001:db8::11/128", false)}}},
+		{name: "KEP-6032 all, and localhost of one family", mode: ir.ModeNFTables, entries: []string{"0.0.0.0/0", "127.0.0.1/32", "::/0"}, edit: gateLocalhost,
+			want4: ir.NodePortAddrs{All: true, Proxied: true}, want6: all},
+		{name: "KEP-6032 all is not localhost", mode: ir.ModeNFTables, entries: []string{"all", "64.0.0.0/2"}, edit: gateLocalhost, want4: all, want6: all},
+		{name: "KEP-6032 the gate is nftables' alone", mode: ir.ModeIPVS, entries: []string{"localhost", "::1/128"}, edit: gateLocalhost,
+			want4: ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{prefix("127.0.0.0/8", true)}},
+			want6: ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{prefix("::1/128", true)}},
+			diagText: []string{"warning: config: nodePortAddresses[0]: node ports do not answer at 127.0.0.1 in mode ipvs",
+				"warning: config: nodePortAddresses[1]: node ports do not answer at ::1 in mode ipvs"}},
+		{name: "localhost turned off, iptables", mode: ir.ModeIPTables, entries: []string{"localhost"},
+			edit:     func(c *config.Config) { c.IPTables.LocalhostNodePorts = new(false) },
+			want4:    ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{prefix("127.0.0.0/8", true)}},
+			want6:    ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{prefix("::1/128", true)}},
+			diagText: []string{"warning: config: nodePortAddresses[0]: node ports do not answer at 127.0.0.1 while iptables.localhostNodePorts is false"}},
 		{name: "localhost with primary", mode: ir.ModeIPTables, entries: []string{"primary", "localhost"},
 			want4: ir.NodePortAddrs{Loopback: true, Prefixes: []ir.NodePortPrefix{prefix("127.0.0.0/8", true), prefix("192.0.2.11/32", false)}},
 			want6: ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{prefix("::1/128", true), prefix("2001:db8::11/128", false)}}},

@@ -92,6 +92,9 @@ const (
 	// ConfusesShared: connections from one port of a client, whose address is kept, to two
 	// Services that share an endpoint are not told apart (IPV-16).
 	ConfusesShared
+	// ProxiesLocalhost: a process can serve node ports at localhost over TCP, where the
+	// rules do not (KEP-6032); UDP and SCTP are refused there, as nobody listens.
+	ProxiesLocalhost
 )
 
 var capabilityNames = [...]string{
@@ -101,6 +104,7 @@ var capabilityNames = [...]string{
 	"RejectUndefinedVIPPorts", "GuardEmptyFromNode",
 	"MasqueradesOwnVIP", "CarriesVIPs", "NodePortBehindEmpty", "NodePortRefusesFirst",
 	"Masquerades", "AffinityTimeout", "OneBackendPort", "EndpointsByKind", "DropsInvalid", "ListsNodePortAddresses", "ConfusesShared",
+	"ProxiesLocalhost",
 }
 
 // Has reports whether all capabilities of o are in c.
@@ -126,7 +130,7 @@ func (m Mode) Capabilities() Capability {
 	case ModeIPTables:
 		return common | LocalhostNodePorts | HairpinRemote | EmptyNodePortAnyAddr | NodePortBehindEmpty | DropsInvalid
 	case ModeNFTables:
-		return common | RejectUndefinedPorts | DropUnallocated | GuardEmpty | GuardEmptyFromNode | EmptyFromNode | NodePortBehindEmpty | NodePortRefusesFirst
+		return common | RejectUndefinedPorts | DropUnallocated | GuardEmpty | GuardEmptyFromNode | EmptyFromNode | NodePortBehindEmpty | NodePortRefusesFirst | ProxiesLocalhost
 	case ModeIPVS:
 		return common | RejectUndefinedPorts | RejectUndefinedVIPPorts | GuardEmpty | MasqueradesOwnVIP | CarriesVIPs | LocalFallback | EmptyFromNode | ConfusesShared
 	case ModeKernelspace:

@@ -58,7 +58,10 @@ type NodePortAddrs struct {
 	All      bool             `json:"all,omitzero"` // every address of the node; Prefixes is empty
 	Prefixes []NodePortPrefix `json:"prefixes,omitzero"`
 	Loopback bool             `json:"loopback,omitzero"` // also loopback addresses, as far as All or Prefixes hold them (iptables, IPv4)
-	Origin   Origin           `json:"origin"`
+	// Proxied tells that a process serves node ports at Localhost over TCP, where
+	// the rules let them pass (nftables, KEP-6032).
+	Proxied bool   `json:"proxied,omitzero"`
+	Origin  Origin `json:"origin"`
 }
 
 // Assigned reports whether which addresses these are depends on which the node has.

@@ -90,8 +90,11 @@ func (t *text) program(p *Program) {
 	}
 	a := &n.NodePorts
 	loopback := ""
-	if a.Loopback {
+	switch {
+	case a.Loopback:
 		loopback = "loopback"
+	case a.Proxied:
+		loopback = "localhost-proxied"
 	}
 	if a.All {
 		t.line(1, a.Origin, "node-ports all", loopback)

@@ -18,6 +18,7 @@ import (
 	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/sysctl"
+	"github.com/proxyc/proxyc/apply/userspace"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
@@ -151,7 +152,9 @@ type process struct {
 
 	previous previous        // of the last life; there is one between two lives alone, and until the next one's rules are in force
 	draining []apply.Drainer // that are closed, and have connections, perhaps
-	stuck    bool            // a life did not end: what it uses is its own
+
+	localhost userspace.Localhost
+	stuck     bool // a life did not end: what it uses is its own
 }
 
 // loaded is a configuration, and the file that it is from.
@@ -246,6 +249,7 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 	d.hosts = hosts(name, p.Hostname)
 	d.state = newState(cfg.ProxyMode(), name, time.Now)
 	d.checks = newChecks(d.health, d.state, d.events, d.log.Logger, d.hosts)
+	d.localhost.Follow(d.log.Logger, d.localhostTold)
 	if wanted, reason := p.fallback.insteadOf(cfg.ProxyMode()); wanted != "" {
 		d.state.status.InsteadOf, d.state.status.InsteadOfReason = wanted, reason
 		d.log.Warn("this node cannot run the mode of the configuration: another one is taken, until the daemon ends",

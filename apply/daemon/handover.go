@@ -28,6 +28,7 @@ func (d *daemon) leave(ctx context.Context, dataplane apply.Dataplane) {
 	}
 	d.close(dataplane)
 	if !another {
+		d.localhost.Close() // before another process may write, and listen
 		d.closeBefore()
 	}
 }
@@ -60,8 +61,9 @@ func (p *process) drain(log *logger) {
 	if p.previous.Dataplane != nil { // the last life did not even begin
 		p.close(p.previous.Dataplane, log)
 	}
+	draining := append(p.draining, &p.localhost)
 	carried := 0
-	for _, d := range p.draining {
+	for _, d := range draining {
 		carried += d.Carried()
 	}
 	if carried > 0 {
@@ -70,7 +72,7 @@ func (p *process) drain(log *logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), p.DrainTimeout)
 	defer cancel()
 	cut := 0
-	for _, d := range p.draining {
+	for _, d := range draining {
 		cut += d.Drain(ctx)
 	}
 	if cut > 0 {

@@ -31,6 +31,12 @@ func newMetrics(cfg *config.Config, version string) *serve.Metrics {
 		m.ConntrackDeleted.Of(f)
 		m.ConntrackFailures.Of(f)
 	}
+	if servesLocalhost(cfg) {
+		for _, f := range ir.Families() {
+			m.LocalhostListeners.Of(f)
+			m.LocalhostFailures.Of(f)
+		}
+	}
 	for _, v := range [...]apply.Verb{apply.Add, apply.Change, apply.Remove} {
 		m.Operations.Of(v)
 	}
@@ -71,6 +77,9 @@ func (d *daemon) countPackets(c apply.Counters) {
 
 // countProxied exports what the process carries itself, if it does.
 func (d *daemon) countProxied(c apply.Counters) {
+	if c.Proxied == nil && servesLocalhost(d.cfg) {
+		c.Proxied = d.localhost.Counts
+	}
 	if c.Proxied != nil {
 		d.metrics.MeasureProxy(c.Proxied)
 	}

@@ -46,6 +46,9 @@ type Report struct {
 	// Others are rules of others, which stay: no difference. They are looked for by
 	// one that only looks.
 	Others apply.Interference
+	// Unserved are the node ports that are wanted at localhost, and that no process
+	// serves there: no difference, as rules do not make one.
+	Unserved []string
 }
 
 // Empty reports whether there was nothing to do.
@@ -105,7 +108,7 @@ func (t *OneShot) Run(ctx context.Context) (*Report, error) {
 	if plan == nil {
 		return nil, err
 	}
-	out.Plan = plan
+	out.Plan, out.Unserved = plan, unserved(t.Programs)
 	if err != nil {
 		return out, errors.Join(err, result.Error())
 	}

@@ -242,6 +242,7 @@ func (d *daemon) synced(s *reconcile.Sync) {
 	}
 	d.flows.Ended(conntrack.Work{Programs: s.Work.Programs, Changes: s.Work.Changes, All: s.Kind == reconcile.Full, Removed: s.Done.Removed})
 	d.checks.sync(s)
+	d.serveLocalhost(s)
 	d.boot.offer()
 	if n := len(s.Done.Refused); n > 0 {
 		d.health.SetNotReady(fmt.Sprintf("the kernel refuses the rules of %d Services", n))

@@ -178,6 +178,9 @@ func (r *report) print(w io.Writer, operations int) error {
 		for _, line := range r.Others.Lines() {
 			fmt.Fprintln(w, line)
 		}
+		for _, port := range r.Unserved {
+			fmt.Fprintf(w, "not served: %s\n", port)
+		}
 		if r.Plan == nil {
 			return nil
 		}
@@ -209,7 +212,8 @@ func (r *report) printJSON(w io.Writer, _ int) error {
 		Flows     []string         `json:"flows"`
 		MayDrop   []string         `json:"mayDrop,omitempty"`
 		MayDivert []string         `json:"mayDivert,omitempty"`
-	}{append([]sysctl.Setting{}, r.Settings...), append([]string{}, r.Leftovers...), r.Kept, rules, flows, r.Others.Drops, r.Others.Diverts})
+		Unserved  []string         `json:"unserved,omitempty"`
+	}{append([]sysctl.Setting{}, r.Settings...), append([]string{}, r.Leftovers...), r.Kept, rules, flows, r.Others.Drops, r.Others.Diverts, r.Unserved})
 }
 
 func (c *cleanupCmd) Run(e *env) error {

@@ -133,7 +133,7 @@ func (s *scene) address(node *ir.Node, from string) (netip.Addr, string, error) 
 func (s *scene) nodeSource(p *ir.Program, dst netip.Addr) (netip.Addr, error) {
 	node := &p.Node
 	if dst.IsLoopback() {
-		return p.Family.Loopback().Masked().Addr().Next(), nil
+		return p.Family.Localhost(), nil
 	}
 	if node.HasAddr(dst) || node.Mode.Capabilities().Has(ir.CarriesVIPs) && carries(p, dst) {
 		return dst, nil
@@ -349,6 +349,9 @@ func (s *scene) at(t *traced, node, end string, pkt sim.Packet) (goesOn bool, er
 		t.steps = append(t.steps, steps...)
 		return false, nil
 	}
+	if t.localhost(p, pkt, steps) {
+		return false, nil
+	}
 	if end != "" && end != node {
 		return true, nil // the rules that decide are there, and what these say of it is no cause
 	}
@@ -396,12 +399,6 @@ func (s *scene) unknown(p *ir.Program, pkt sim.Packet) *ir.Frontend {
 	if _, ok := s.snap.EndpointNode(pkt.Dst); ok {
 		return nil
 	}
-	for i := range p.Services {
-		for j := range p.Services[i].Frontends {
-			if f := &p.Services[i].Frontends[j]; f.Match == (ir.Match{Protocol: pkt.Protocol, Port: pkt.Port}) {
-				return f
-			}
-		}
-	}
-	return nil
+	_, f := nodePort(p, pkt)
+	return f
 }

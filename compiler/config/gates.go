@@ -13,6 +13,7 @@ import (
 const (
 	gateExternalIPs  = "AllowServiceExternalIPs"
 	gateIPVS         = "KubeProxyIPVS"
+	GateLocalhost    = "KubeProxyNFTablesLocalhostNodePorts"
 	gateLoggingAlpha = "LoggingAlphaOptions"
 	gateLoggingBeta  = "LoggingBetaOptions"
 	GateFlagz        = "ComponentFlagz"
@@ -33,6 +34,7 @@ func Effects() []Effect {
 		{GateFlagz, "`/flagz` of the metrics server."},
 		{GateStatusz, "`/statusz` of the metrics server."},
 		{gateIPVS, "Mode `ipvs` can be chosen (a gate of release 1.37)."},
+		{GateLocalhost, "`watch` in mode `nftables` serves node ports at 127.0.0.1 and ::1 over TCP, where nodePortAddresses names these (KEP-6032, a gate of release 1.37)."},
 		{gateLoggingAlpha, "logging.options.*.splitStream and infoBufferSize can be set."},
 		{gateLoggingBeta, "logging.format `json` can be chosen."},
 	}
@@ -59,8 +61,7 @@ func gatesOfOthers() map[string]string {
 		"ServiceTrafficDistribution":        "always on since release 1.33",
 		"StableLoadBalancerNodeSet":         "always on since release 1.30",
 
-		"NFTablesNetlink":                     "of release 1.37; proxyc always speaks netlink",
-		"KubeProxyNFTablesLocalhostNodePorts": "of release 1.37; node ports at loopback addresses are not served in mode nftables",
+		"NFTablesNetlink": "of release 1.37; proxyc always speaks netlink",
 	}
 }
 
@@ -75,7 +76,7 @@ type gate struct {
 func gates() map[string]gate {
 	all := map[string]gate{
 		allAlpha: {stage: "ALPHA"}, allBeta: {stage: "BETA"},
-		gateIPVS: {stage: "DEPRECATED", on: true},
+		gateIPVS: {stage: "DEPRECATED", on: true}, GateLocalhost: {stage: "ALPHA"},
 	}
 	for _, g := range gateGroups() {
 		for name := range strings.FieldsSeq(g.names) {

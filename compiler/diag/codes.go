@@ -136,6 +136,7 @@ const (
 	ModePorts      Code = "PX706"
 	ModeNodePorts  Code = "PX707"
 	ExternalIPsOff Code = "PX708"
+	ModeLocalhost  Code = "PX709"
 )
 
 // The calendar: what goes, or changes, in a release to come.

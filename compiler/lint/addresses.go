@@ -214,7 +214,8 @@ func localhostNodePorts(c *cluster) {
 		for _, p := range s.Ports {
 			if s.proxied && p.NodePort != 0 {
 				c.found.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.LocalhostNodePorts, Object: "config", Path: "iptables.localhostNodePorts",
-					Msg: "node ports, such as " + strconv.Itoa(int(p.NodePort)) + " of " + s.Object + ", answer at 127.0.0.1 in mode iptables only: no longer in nftables, the default from 1.40 on (KEP-3866, KEP-5343)"})
+					Msg: "node ports, such as " + strconv.Itoa(int(p.NodePort)) + " of " + s.Object + ", answer at 127.0.0.1: in nftables, the default from 1.40 on, only over TCP, with feature gate " +
+						config.GateLocalhost + " and localhost in nodePortAddresses (KEP-5343, KEP-6032)"})
 				return
 			}
 		}

@@ -88,7 +88,12 @@ func (n *Node) listener(s *ir.Service, name ir.ServicePort, port uint16) Listene
 	if !found {
 		return l
 	}
-	p := &s.Pools[i]
+	l.leadTo(&s.Pools[i])
+	return l
+}
+
+// leadTo has a listener lead to the backends of a pool.
+func (l *Listener) leadTo(p *ir.Pool) {
 	l.Origin = p.Origin
 	for _, b := range p.Backends {
 		l.Backends = append(l.Backends, b.AddrPort)
@@ -97,7 +102,6 @@ func (n *Node) listener(s *ir.Service, name ir.ServicePort, port uint16) Listene
 	if p.Affinity != nil {
 		l.Affinity = p.Affinity.Timeout
 	}
-	return l
 }
 
 // holds reports whether a frontend's port is one that others on the node could take.

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/proxyc/proxyc/apply/daemon"
+)
+
+// localhostCluster is a Service of both families, whose endpoints are the node itself.
+const localhostCluster = `apiVersion: v1
+kind: List
+items:
+- apiVersion: v1
+  kind: Node
+  metadata: {name: node1}
+  status: {addresses: [{type: InternalIP, address: 192.0.2.11}, {type: InternalIP, address: "2001:db8::11"}]}
+- apiVersion: v1
+  kind: Service
+  metadata: {name: web, namespace: default}
+  spec: {type: NodePort, ipFamilies: [IPv4, IPv6], clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10, "fd00:10:96::10"], ports: [{port: 80, nodePort: 30080, protocol: TCP}]}
+- apiVersion: v1
+  kind: Service
+  metadata: {name: dns, namespace: default}
+  spec: {type: NodePort, clusterIP: 10.96.0.53, clusterIPs: [10.96.0.53], ports: [{port: 53, nodePort: 30053, protocol: UDP}]}
+- apiVersion: discovery.k8s.io/v1
+  kind: EndpointSlice
+  metadata: {name: web-4, namespace: default, labels: {kubernetes.io/service-name: web}}
+  addressType: IPv4
+  ports: [{name: "", port: 8080, protocol: TCP}]
+  endpoints: [{addresses: [192.0.2.11], nodeName: node1, conditions: {ready: true}}]
+- apiVersion: discovery.k8s.io/v1
+  kind: EndpointSlice
+  metadata: {name: web-6, namespace: default, labels: {kubernetes.io/service-name: web}}
+  addressType: IPv6
+  ports: [{name: "", port: 8080, protocol: TCP}]
+  endpoints: [{addresses: ["2001:db8::11"], nodeName: node1, conditions: {ready: true}}]
+`
+
+// localhostConfig asks for node ports at localhost in mode nftables, with the gate or without.
+func localhostConfig(gate bool) string {
+	return fmt.Sprintf(watchConfig, "nftables") + fmt.Sprintf("nodePortAddresses: [primary, localhost]\nfeatureGates: {KubeProxyNFTablesLocalhostNodePorts: %t}\n", gate)
+}
+
+// newLocalhost returns a daemon on a node whose servers send back what they are sent.
+func newLocalhost(t *testing.T) *watched {
+	t.Helper()
+	w := newWatched(t, "nftables")
+	for _, args := range []string{"link add pods type bridge", "addr add 192.0.2.11/24 dev pods", "addr add 2001:db8::11/64 dev pods nodad", "link set pods up"} {
+		w.ip(args)
+	}
+	for _, at := range []string{"192.0.2.11:8080", "[2001:db8::11]:8080"} {
+		l := w.listen(at)
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					defer conn.Close()
+					io.Copy(conn, conn)
+				}()
+			}
+		}()
+	}
+	w.write("cluster.yaml", localhostCluster)
+	w.write("config", localhostConfig(true))
+	return w
+}
+
+// listen listens on the node until the test ends.
+func (w *watched) listen(at string) net.Listener {
+	w.t.Helper()
+	var l net.Listener
+	if err := w.ns.Do(func() (err error) {
+		l, err = net.Listen("tcp", at)
+		return err
+	}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// refused waits until nobody answers at an address.
+func (w *watched) refused(what, to string) {
+	w.t.Helper()
+	within(w, 10*time.Second, what+": a refusal at "+to, func() (struct{}, bool) {
+		conn, err := w.connect(to)
+		if err == nil {
+			conn.Close()
+		}
+		return struct{}{}, err != nil && strings.Contains(err.Error(), "refused")
+	})
+}
+
+// answered waits until an address answers, and returns the connection.
+func (w *watched) answered(what, to string) net.Conn {
+	w.t.Helper()
+	return within(w, 10*time.Second, what+": an answer at "+to, func() (net.Conn, bool) {
+		conn, err := w.reaches(to)
+		return conn, err == nil
+	})
+}
+
+const atLocalhost4, atLocalhost6, atNode = "127.0.0.1:30080", "[::1]:30080", "192.0.2.11:30080"
+
+// KEP-6032: node ports answer at localhost over TCP, in both families. Connections
+// outlive what becomes of endpoints, Service and configuration.
+func TestLocalhost(t *testing.T) {
+	w := newLocalhost(t)
+	w.start("proxyc", "watch")
+	w.until("first sync", synced)
+	kept := w.answered("first", atLocalhost4)
+	w.answered("first", atLocalhost6)
+	w.answered("first", atNode)
+	if conn, err := w.ns.Dial(t.Context(), "udp", netip.AddrPort{}, netip.MustParseAddrPort("127.0.0.1:30053")); err == nil {
+		conn.SetDeadline(time.Now().Add(5 * time.Second))
+		io.WriteString(conn, "?")
+		if _, err := conn.Read(make([]byte, 1)); err == nil || !strings.Contains(err.Error(), "refused") {
+			t.Errorf("UDP at localhost: want a refusal, got %v", err)
+		}
+	}
+	metrics := w.page("/metrics")
+	for _, want := range []string{
+		`kubeproxy_nftables_localhost_nodeport_listeners{ip_family="IPv4"} 1`, `kubeproxy_nftables_localhost_nodeport_listeners{ip_family="IPv6"} 1`,
+		`kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total{ip_family="IPv4"} 0`,
+		`proxyc_proxy_clients_total{ip_family="IPv6",protocol="tcp"} 1`,
+	} {
+		if !strings.Contains(metrics, want+"\n") {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
+
+	w.write("cluster.yaml", strings.Replace(localhostCluster, "addresses: [192.0.2.11], nodeName: node1, conditions: {ready: true}", "addresses: [192.0.2.11], nodeName: node1, conditions: {ready: false}", 1))
+	w.refused("no endpoint", atLocalhost4)
+	w.answered("no endpoint of the other family", atLocalhost6)
+	w.write("cluster.yaml", localhostCluster)
+	w.answered("an endpoint again", atLocalhost4)
+
+	// Only endpoints of the node count under policy Local.
+	elsewhere := strings.NewReplacer("ports: [{port: 80,", "externalTrafficPolicy: Local, ports: [{port: 80,",
+		"[192.0.2.11], nodeName: node1", "[192.0.2.11], nodeName: node2").Replace(localhostCluster)
+	w.write("cluster.yaml", elsewhere)
+	w.refused("policy Local, an endpoint elsewhere", atLocalhost4)
+	w.answered("policy Local, an endpoint here", atLocalhost6)
+	w.write("cluster.yaml", localhostCluster)
+	w.answered("policy Cluster", atLocalhost4)
+
+	w.write("config", localhostConfig(false))
+	w.refused("without the gate", atLocalhost4)
+	w.refused("without the gate", atLocalhost6)
+	w.answered("without the gate", atNode)
+	if strings.Contains(w.page("/metrics"), "localhost_nodeport") {
+		t.Error("without the gate there are metrics of it")
+	}
+	w.write("config", localhostConfig(true))
+	w.answered("with the gate again", atLocalhost4)
+	w.write("config", fmt.Sprintf(watchConfig, "iptables"))
+	w.refused("mode iptables", atLocalhost4)
+	if err := answers(kept); err != nil {
+		t.Errorf("the connection that there was: %v", err)
+	}
+}
+
+// Another process takes over: the next one listens when this one has ended, also
+// while this one lets its connections end, and after it was killed.
+func TestLocalhostEnds(t *testing.T) {
+	w := newLocalhost(t)
+	w.start("proxyc", "watch", "--drain-timeout=60s")
+	w.until("first sync", synced)
+	kept := w.answered("first", atLocalhost4)
+	first, wait := w.process, w.wait
+	first.Signal(syscall.SIGTERM)
+	w.refused("at the end", atLocalhost4)
+	w.start("proxyc", "watch")
+	w.until("the next process", synced)
+	w.answered("the next process", atLocalhost4)
+	if err := answers(kept); err != nil {
+		t.Errorf("the connection that there was: %v", err)
+	}
+	kept.Close()
+	if err := wait(); err != nil {
+		t.Errorf("the first process: %v", err)
+	}
+	w.stop(syscall.SIGKILL)
+	w.refused("after the kill", atLocalhost4)
+	w.start("proxyc", "watch")
+	w.answered("after the kill", atLocalhost4)
+	w.stop(syscall.SIGTERM)
+	if out, err := w.ns.Run(w.ns.Command(t.Context(), "proxyc", "cleanup")); err != nil || !strings.Contains(string(out), "remove table ip proxyc") {
+		t.Errorf("cleanup: %s, %v", out, err)
+	}
+}
+
+// A node port that another program has at localhost is told of, keeps nothing else
+// from being served, and is served when that program has gone.
+func TestLocalhostTaken(t *testing.T) {
+	w := newLocalhost(t)
+	other := w.listen("127.0.0.1:30080")
+	w.start("proxyc", "watch")
+	down := func(st daemon.Status) bool { return len(st.Down) > 0 }
+	st := w.until("what is not served", down)
+	if d := st.Down[0]; d.Server != "node port of default/web at localhost" || d.Address != atLocalhost4 || !strings.Contains(d.Reason, "address already in use") {
+		t.Errorf("status tells %+v", d)
+	}
+	w.answered("the other family", atLocalhost6)
+	w.answered("the node's address", atNode)
+	if metrics := w.page("/metrics"); !strings.Contains(metrics, `kubeproxy_nftables_localhost_nodeport_listeners{ip_family="IPv4"} 0`+"\n") ||
+		strings.Contains(metrics, `creation_failures_total{ip_family="IPv4"} 0`+"\n") {
+		t.Error("the metrics do not tell")
+	}
+	other.Close()
+	w.answered("the port is free", atLocalhost4)
+	w.until("all served", func(st daemon.Status) bool { return !down(st) })
+}
+
+// apply writes rules, which do not serve node ports at localhost, and says so.
+func TestLocalhostApply(t *testing.T) {
+	w := newLocalhost(t)
+	run := func(args ...string) string {
+		t.Helper()
+		out, err := w.ns.Run(w.ns.Command(t.Context(), "proxyc", append(append([]string{"apply"}, args...), w.args...)...))
+		if err != nil {
+			t.Errorf("apply %s: %s, %v", args, out, err)
+		}
+		return string(out)
+	}
+	const line = "not served: 127.0.0.1:30080/tcp of default/web: proxyc watch serves node ports at localhost"
+	if out := run(); !strings.Contains(out, line) {
+		t.Errorf("apply does not say that it does not serve:\n%s", out)
+	}
+	if out := run("--check"); !strings.Contains(out, line) {
+		t.Errorf("--check does not say that nobody serves:\n%s", out)
+	}
+	w.start("proxyc", "watch")
+	w.answered("watch", atLocalhost4)
+	w.answered("watch", atLocalhost6)
+	if out := run("--check"); strings.Contains(out, "not served") {
+		t.Errorf("--check beside watch:\n%s", out)
+	}
+}
