@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -39,6 +40,9 @@ func killWorld(n int, state string) world {
 	return w
 }
 
+// clientPorts counts the ports that clients were given.
+var clientPorts atomic.Uint32
+
 // answers asks every Service that both states have, and returns how many are of each state. One that does
 // not answer, or as in neither state, fails the test.
 func answers(t *testing.T, topo *Topology, olds, news world, what string) (byState map[string]int) {
@@ -47,15 +51,18 @@ func answers(t *testing.T, topo *Topology, olds, news world, what string) (bySta
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	tokens := make(chan struct{}, 50)
+	// Services share endpoints here, and ip_vs does not tell apart connections from one
+	// port of a client to such (kubernetes#107249): each has a port of its own.
+	port := func() uint16 { return uint16(10_000 + clientPorts.Add(1)%20_000) }
 	ask := func(from string, at netip.AddrPort, i int) {
 		tokens <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-tokens }()
-			a, err := topo.Try(from, "tcp", 0, at, Patience(2*time.Second))
+			a, err := topo.Try(from, "tcp", port(), at, Patience(2*time.Second))
 			if slowness() > 1 && err != nil && Failure(err) == TimedOut {
 				t.Logf("%s: %s: asked three times more", what, at) // the rules rest: what is broken stays so
 				for n := 0; n < 3 && (n == 0 || err == nil); n++ {
-					a, err = topo.Try(from, "tcp", 0, at, Patience(2*time.Second))
+					a, err = topo.Try(from, "tcp", port(), at, Patience(2*time.Second))
 				}
 			}
 			mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -51,6 +52,7 @@ type Dataplane struct {
 	families []ir.Family
 	rules    apply.Dataplane // of iptables
 	manage   bool            // --ipvs-manage-all
+	lookOnly bool
 
 	mu     sync.Mutex // held by a commit, and by what looks after drains
 	k      kernel
@@ -73,7 +75,7 @@ var _ apply.Dataplane = (*Dataplane)(nil)
 // second connection.
 func newDataplane(k, reading kernel, tables apply.Dataplane, families []ir.Family, o apply.Options) *Dataplane {
 	return &Dataplane{
-		log: o.Log, families: families, rules: tables, manage: o.IPVS.ManageAll, k: k, reading: reading,
+		log: o.Log, families: families, rules: tables, manage: o.IPVS.ManageAll, lookOnly: o.ReadOnly, k: k, reading: reading,
 		drains: newDrains(cmp.Or(o.IPVS.DrainDeadline, apply.DrainDeadline), time.Now),
 	}
 }
@@ -123,6 +125,9 @@ func (d *Dataplane) difference(have ir.PerFamily[*state], want ir.Programs) *Pla
 	d.mu.Lock()
 	known := d.drains.known()
 	d.mu.Unlock()
+	if d.lookOnly { // one that has drained changes no packet's way: who writes next removes it
+		known = func(ir.Match, netip.AddrPort) bool { return true }
+	}
 	for f, program := range ir.Present(want) {
 		h := have.Of(f)
 		if h == nil {

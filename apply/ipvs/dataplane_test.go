@@ -285,6 +285,37 @@ func TestDrainEndsWhenWanted(t *testing.T) {
 	b.holds(ir.NewPrograms(p))
 }
 
+// One that has drained while nobody looked is no difference to who looks, and
+// removed by who writes.
+func TestDrainedUnseen(t *testing.T) {
+	b := newBench(t)
+	p := program()
+	svc, key := firstTCP(p)
+	all := svc.Pools[0].Backends
+	b.once(p)
+	b.k.connect(key, all[0].AddrPort, 3)
+	b.change(ir.Change{Name: svc.Name, New: withBackends(svc, all[1:]...)})
+	b.k.connect(key, all[0].AddrPort, 0)
+	less := program()
+	svc, _ = firstTCP(less)
+	*svc = *withBackends(svc, all[1:]...)
+	families := ir.Families()
+	looks := newDataplane(b.k, b.k, b.tables, families[:], apply.Options{ReadOnly: true})
+	if err := looks.Read(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if plan := looks.Plan(ir.NewPrograms(less)); !plan.Empty() {
+		t.Errorf("to who looks: %v", operations(plan))
+	}
+	b.restart(apply.IPVS{})
+	if plan := b.once(less); plan.Empty() {
+		t.Error("to who writes there is nothing to do")
+	}
+	if _, there := b.k.families.IPv4.servers[key].dests[all[0].AddrPort]; there {
+		t.Error("it is there still")
+	}
+}
+
 // A process that starts while backends drain goes on with them, and counts their
 // time from its own start.
 func TestDrainSurvivesRestart(t *testing.T) {
