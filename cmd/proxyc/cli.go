@@ -30,6 +30,7 @@ type cli struct {
 	Explain explainCmd `cmd:"" help:"Tell which Services and fields a rule, element, address or port comes from."`
 	Diff    diffCmd    `cmd:"" help:"Show which flows and settings another snapshot or configuration changes; exit 1 if any."`
 	Prove   proveCmd   `cmd:"" help:"Show for every first packet whether two sides do the same: modes, the IR, dumps of rules, this kernel; exit 1 if not."`
+	Migrate migrateCmd `cmd:"" help:"Show what another mode changes for a cluster, what it needs, and the way there and back; exit 1 if anything changes."`
 	Lint    lintCmd    `cmd:"" help:"Show what is wrong or doubtful in a configuration and a snapshot; exit 1 if anything."`
 	Config  configCmd  `cmd:"" help:"Show and check configurations."`
 	Demo    demoCmd    `cmd:"" help:"Compile a small cluster that proxyc carries with it, and trace packets through it."`

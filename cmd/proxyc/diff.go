@@ -57,7 +57,7 @@ func (c *diffCmd) Run(e *env) error {
 		return err
 	}
 	if byFlow {
-		found, err := compareNodes(ctx, was, is, c.nodeChoice)
+		found, err := compareNodes(ctx, was, is, c.nodeChoice, flow.Compare)
 		if err := finishBoth(e, was, is, err); err != nil {
 			return err
 		}
@@ -136,9 +136,13 @@ type nodeFact struct {
 
 func (d *flowDiff) empty() bool { return len(d.Config)+len(d.Facts)+len(d.Services) == 0 }
 
+// comparison returns what changes between two Programs of a node and family, and how many
+// classes of packets were asked about.
+type comparison func(ctx context.Context, where flow.Network, a, b *ir.Program) ([]flow.Service, int, error)
+
 // compareNodes compares two sides for the nodes that are chosen, or for the one that the
 // configuration names.
-func compareNodes(ctx context.Context, was, is *job, chosen nodeChoice) (*flowDiff, error) {
+func compareNodes(ctx context.Context, was, is *job, chosen nodeChoice, compare comparison) (*flowDiff, error) {
 	d := &flowDiff{Config: config.Differences(was.Resolved, is.Resolved)}
 	facts := factsByWhat{}
 	nodes := [2][]compiler.Facts{{was.facts}, {is.facts}}
@@ -165,7 +169,7 @@ func compareNodes(ctx context.Context, was, is *job, chosen nodeChoice) (*flowDi
 			if pa == nil && pb == nil {
 				continue
 			}
-			services, classes, err := flow.Compare(ctx, where, pa, pb)
+			services, classes, err := compare(ctx, where, pa, pb)
 			if err != nil {
 				return nil, err
 			}

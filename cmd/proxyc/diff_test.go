@@ -46,7 +46,7 @@ func TestDiffOfTheSame(t *testing.T) {
 			shuffled.slices[i], shuffled.slices[j] = shuffled.slices[j], shuffled.slices[i]
 		})
 		for name, other := range map[string]*world{"itself": w, "shuffled": &shuffled} {
-			d, err := compareNodes(t.Context(), w.job(), other.job(), nodeChoice{AllNodes: n%2 == 0})
+			d, err := compareNodes(t.Context(), w.job(), other.job(), nodeChoice{AllNodes: n%2 == 0}, flow.Compare)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -146,11 +146,11 @@ func TestDiffNamesAll(t *testing.T) {
 			}
 			for _, one := range all {
 				flows++
-				if got, want := ea.Outcome(one.Packet, nil), eb.Outcome(one.Packet, nil); got.Equal(want) {
-					t.Fatalf("-seed=%d, world %d: %v is named, and is %s on both sides", start, n, one.Packet, got)
+				if got, want := ea.Outcome(one.Example.Packet, nil), eb.Outcome(one.Example.Packet, nil); got.Equal(want) {
+					t.Fatalf("-seed=%d, world %d: %v is named, and is %s on both sides", start, n, one.Example.Packet, got)
 				}
-				if !(&scope{where, a, b}).holds(one, one.Packet) {
-					t.Fatalf("-seed=%d, world %d: %v is not one of the flow that it stands for: %s from %s %+v", start, n, one.Packet,
+				if !(&scope{where, a, b}).holds(one, one.Example.Packet) {
+					t.Fatalf("-seed=%d, world %d: %v is not one of the flow that it stands for: %s from %s %+v", start, n, one.Example.Packet,
 						flow.DestinationsText(one.To), flow.ClientsText(one.From), one.From)
 				}
 			}
@@ -203,7 +203,7 @@ func (r *random) packetsOf(a, b *ir.Program, flows []*flow.Flow) (out []sim.Pack
 	for _, f := range flows { // other clients of the same
 		for range 3 {
 			pkt := r.packet(pick(r, []*ir.Program{a, b}))
-			pkt.Dst, pkt.Protocol, pkt.Port = f.Packet.Dst, f.Packet.Protocol, f.Packet.Port
+			pkt.Dst, pkt.Protocol, pkt.Port = f.Example.Packet.Dst, f.Example.Packet.Protocol, f.Example.Packet.Port
 			if pkt.FromNode() && len(node.Addrs) > 0 {
 				pkt.Src = pick(r, node.Addrs)
 			}
@@ -321,7 +321,7 @@ func BenchmarkDiff(b *testing.B) {
 	}{{"one", ir.ModeNFTables, less(1)}, {"all", ir.ModeNFTables, less(services)}, {"mode", ir.ModeIPTables, snap}} {
 		b.Run(bb.name, func(b *testing.B) {
 			for b.Loop() {
-				d, err := compareNodes(b.Context(), job(ir.ModeNFTables, snap), job(bb.mode, bb.snap), nodeChoice{})
+				d, err := compareNodes(b.Context(), job(ir.ModeNFTables, snap), job(bb.mode, bb.snap), nodeChoice{}, flow.Compare)
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -132,6 +132,9 @@ func (d *flowDiff) writeText(w io.Writer, wide bool) error {
 			}
 			fmt.Fprintf(w, "      %s: %s%s\n", flow.ClientsText(f.From), f.Change.String(), d.onNodes(f.Nodes))
 			fmt.Fprintf(w, "        was: %s\n        is:  %s\n", f.Cause[0], f.Cause[1])
+			if f.Design != 0 {
+				fmt.Fprintf(w, "        by design: %s\n", f.Design)
+			}
 			if wide {
 				for _, b := range f.Added {
 					fmt.Fprintf(w, "        +%s: %s\n", b.AddrPort, b.Origin)
@@ -139,7 +142,7 @@ func (d *flowDiff) writeText(w io.Writer, wide bool) error {
 				for _, b := range f.Removed {
 					fmt.Fprintf(w, "        -%s: %s\n", b.AddrPort, b.Origin)
 				}
-				fmt.Fprintf(w, "        proxyc trace %s\n", packetFlags(f.Packet))
+				fmt.Fprintf(w, "        proxyc trace %s\n", packetFlags(f.Example.Packet))
 			}
 		}
 		for _, n := range g.Notes {
@@ -288,7 +291,8 @@ type (
 		After   stateJSON      `json:"after"`
 		Added   []backendJSON  `json:"added,omitempty"`
 		Removed []backendJSON  `json:"removed,omitempty"`
-		Moved   float64        `json:"moved,omitempty"` // share of connections, of 1
+		Moved   float64        `json:"moved,omitempty"`  // share of connections, of 1
+		Design  string         `json:"design,omitempty"` // capabilities in which the modes differ, if that is the reason
 		Nodes   []string       `json:"nodes"`
 		Trace   string         `json:"trace"` // flags
 	}
@@ -338,7 +342,7 @@ func serviceJSONOf(s *flow.Service) serviceJSON {
 	for i := range s.Flows {
 		f := &s.Flows[i]
 		c := &f.Change
-		one := flowJSON{Family: f.Family, From: f.From, Moved: c.Moved, Nodes: compacted(f.Nodes), Trace: packetFlags(f.Packet)}
+		one := flowJSON{Family: f.Family, From: f.From, Moved: c.Moved, Design: f.Design.String(), Nodes: compacted(f.Nodes), Trace: packetFlags(f.Example.Packet)}
 		for j := range f.To {
 			one.To = append(one.To, f.To[j].String())
 		}

@@ -68,6 +68,10 @@ func usages() map[string]usage {
 			"proxyc prove -c config.yaml -s cluster.yaml --mode iptables ir dump:node17.iptables-save",
 			"proxyc prove -c config.yaml -s cluster.yaml mode:iptables mode:nftables",
 		}, [...]string{"equal", "different, or not provable", badInput}},
+		"migrate": {[]string{
+			"proxyc migrate -c config.yaml -s cluster.yaml --from iptables --to nftables --all-nodes",
+			"proxyc migrate -c config.yaml -s cluster.yaml --to nftables --dump node17.iptables-save -o json",
+		}, [...]string{"nothing changes", "something changes, or cannot be shown", badInput}},
 		"lint": {[]string{
 			"proxyc lint -c config.yaml -s cluster.yaml",
 			"proxyc lint -s manifests/ --fail-on warning -o github",
@@ -117,7 +121,7 @@ func helpArgs(args []string) (rest []string, all bool) {
 
 // offline are the verbs that neither change a node nor run on one, and have no
 // use for the flags with which the daemon does.
-var offline = []string{"compile", "trace", "explain", "diff", "prove", "lint", "config defaults", "config show"}
+var offline = []string{"compile", "trace", "explain", "diff", "prove", "migrate", "lint", "config defaults", "config show"}
 
 // printHelp prints the help of what a command line names. Of kube-proxy's flags
 // it leaves out those that have no effect on the verb, and those that lost it;

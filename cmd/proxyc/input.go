@@ -32,6 +32,7 @@ type input struct {
 	anyNode        bool     // the name of the node does not count
 	noSnapshot     bool     // there may be none
 	wholeFiles     bool     // a file that was cut off, or has nothing in it, is an error
+	asWritten      bool     // what objects say beside what rules need is wanted, for lint
 	modeFlag       string   // the flag that gives the mode; empty: --mode
 	NodeAddress    []string `name:"node-address" placeholder:"IP@INTERFACE" help:"An address that the node has beside those of its Node object, which is all that is known of it offline; IP may have a prefix length. May be repeated."`
 	Live           bool     `help:"Take the addresses of this machine's network interfaces for the node's."`
@@ -90,6 +91,7 @@ func (in *input) load(e *env) (*job, error) {
 	if in.wholeFiles {
 		j.files.CutOff = diag.Error
 	}
+	j.files.Strict = in.asWritten
 	usable, err := in.read(e, j)
 	if err != nil {
 		return nil, err

@@ -137,7 +137,7 @@ func proof(ctx context.Context, a, b *described, programs ir.Programs) (*proofJS
 		for _, d := range r.Doubts {
 			out.Unknown = append(out.Unknown, d.Unknown...)
 		}
-		out.Differences = append(out.Differences, grouped(r.Differences, p, newDesign(a.programs.Of(f), b.programs.Of(f)))...)
+		out.Differences = append(out.Differences, grouped(r.Differences, p, prove.NewDesign(a.programs.Of(f), b.programs.Of(f)))...)
 	}
 	if len(out.Families) == 0 {
 		return nil, fmt.Errorf("%s and %s have no family in common", a.name, b.name)
@@ -157,7 +157,7 @@ func proof(ctx context.Context, a, b *described, programs ir.Programs) (*proofJS
 
 // grouped joins classes that differ in their sources alone, and names the
 // frontend of each.
-func grouped(all []prove.Difference, p *ir.Program, by *design) (out []differs) {
+func grouped(all []prove.Difference, p *ir.Program, by *prove.Design) (out []differs) {
 	frontends := map[ir.Match]*ir.Frontend{}
 	for i := range p.Services {
 		for k := range p.Services[i].Frontends {
@@ -174,7 +174,7 @@ func grouped(all []prove.Difference, p *ir.Program, by *design) (out []differs) 
 	}
 	at := map[kind]int{}
 	for _, d := range all {
-		k := kind{d.Dst, d.Protocol, d.Ports, d.Packet.In, d.A.String(), d.B.String(), by.of(&d)}
+		k := kind{d.Dst, d.Protocol, d.Ports, d.Packet.In, d.A.String(), d.B.String(), by.Of(&d)}
 		i, known := at[k]
 		if !known {
 			i = len(out)

@@ -24,9 +24,11 @@ type Flow struct {
 	Cause [2]string
 	// Backends are where those that were added and removed come from.
 	Added, Removed []Backend
-	Packet         sim.Packet // one of the flow
-	Classes        int        // of packets
-	Nodes          []string   // on which it is so
+	Example        prove.Difference // the first class of the flow
+	// Design is in what the modes of the sides differ, if that is the reason.
+	Design  ir.Capability
+	Classes int      // of packets
+	Nodes   []string // on which it is so
 }
 
 // Backend is a backend and its origin.
@@ -142,6 +144,7 @@ func touched(a, b *ir.Program, changes []ir.Change) func(prove.Addrs) bool {
 type describer struct {
 	*network
 	node   prove.Node
+	design *prove.Design
 	sides  [2]*side
 	byName map[ir.Name]*Service
 }
@@ -171,10 +174,10 @@ func newSide(p *ir.Program) *side {
 	return s
 }
 
-// Describe names differences that prove found between the sides that do what two
-// Programs mean, and adds what no packet meets.
+// Describe names differences that prove found between two sides that do what two
+// Programs mean, be it their rules, and adds what no packet meets.
 func Describe(where Network, node prove.Node, a, b *ir.Program, differences []prove.Difference) []Service {
-	d := &describer{network: newNetwork(where, node, a, b), node: node, sides: [2]*side{newSide(a), newSide(b)}, byName: map[ir.Name]*Service{}}
+	d := &describer{network: newNetwork(where, node, a, b), node: node, design: prove.NewDesign(a, b), sides: [2]*side{newSide(a), newSide(b)}, byName: map[ir.Name]*Service{}}
 	for len(differences) > 0 {
 		first := &differences[0]
 		n := slices.IndexFunc(differences, func(o prove.Difference) bool {
@@ -293,7 +296,7 @@ func (d *describer) destination(all []prove.Difference) {
 	carried := d.node.Carries != nil && d.node.Carries(dst) && !slices.Contains(d.node.Addrs, dst)
 	s := d.service(name)
 	for _, g := range groups {
-		f := Flow{Family: d.family, To: []Destination{to}, From: d.clients(dst, carried, g.classes), Change: g.change, Packet: g.first.Packet, Classes: len(g.classes)}
+		f := Flow{Family: d.family, To: []Destination{to}, From: d.clients(dst, carried, g.classes), Change: g.change, Example: *g.first, Design: d.design.Of(g.first), Classes: len(g.classes)}
 		for i := range f.From {
 			f.From[i].Itself = isBackend(&f.From[i], g.first)
 		}
@@ -355,7 +358,12 @@ func (d *describer) joinDestinations(flows []Flow) (out []Flow) {
 		for j := range out[i].To {
 			d.complete(&out[i].To[j])
 		}
-		slices.SortStableFunc(out[i].To, func(a, b Destination) int { return a.Match.Compare(b.Match) })
+		slices.SortStableFunc(out[i].To, func(a, b Destination) int {
+			if len(a.Ports) == 0 || len(b.Ports) == 0 {
+				return a.Match.Compare(b.Match)
+			}
+			return cmp.Or(a.Addrs[0].First.Compare(b.Addrs[0].First), cmp.Compare(a.Match.Protocol, b.Match.Protocol))
+		})
 	}
 	return out
 }
@@ -379,9 +387,22 @@ func joinTo(list []Destination, to Destination) []Destination {
 }
 
 // complete says of a node port whether the flow is about all addresses at which it
-// answers.
+// answers, and joins ports that are neighbours.
 func (d *describer) complete(to *Destination) {
-	if len(to.Ports) > 0 || !to.Match.IsNodePort() {
+	if len(to.Ports) > 0 {
+		slices.SortFunc(to.Ports, func(a, b sim.Ports) int { return cmp.Compare(a.First, b.First) })
+		joined := to.Ports[:1]
+		for _, p := range to.Ports[1:] {
+			if last := &joined[len(joined)-1]; int(last.Last)+1 == int(p.First) {
+				last.Last = p.Last
+			} else {
+				joined = append(joined, p)
+			}
+		}
+		to.Ports = joined
+		return
+	}
+	if !to.Match.IsNodePort() {
 		return
 	}
 	to.Every = allOf(d.node.Addrs, func(a netip.Addr) bool {
@@ -395,7 +416,7 @@ func (d *describer) complete(to *Destination) {
 
 // explain finds what decides on either side.
 func (d *describer) explain(f *Flow) {
-	by := [2]sim.Deciding{d.sides[0].Decide(f.Packet), d.sides[1].Decide(f.Packet)}
+	by := [2]sim.Deciding{d.sides[0].Decide(f.Example.Packet), d.sides[1].Decide(f.Example.Packet)}
 	for i := range d.sides {
 		f.Cause[i] = f.Change.cause(by[i], by[1-i])
 	}

@@ -148,7 +148,10 @@ func (s *Service) likenesses() (keys []string) {
 		f := &s.Flows[i]
 		c := &f.Change
 		var b strings.Builder
-		fmt.Fprint(&b, s.Action, s.Name == ir.Name{}, f.Nodes, clientsKind(f.From), c.Before, c.After, len(c.Added), len(c.Removed), percent(c.Moved), c.Affinity, c.Exact)
+		fmt.Fprint(&b, s.Action, s.Name == ir.Name{}, f.Nodes, clientsKind(f.From), c.Before, c.After, len(c.Added), len(c.Removed), percent(c.Moved), c.Exact, f.Design)
+		if c.Affinity[0] != c.Affinity[1] {
+			fmt.Fprint(&b, c.Affinity)
+		}
 		if c.TellsAddr() {
 			for _, what := range c.Kept {
 				if strings.HasPrefix(what, maskedBut) { // to backends of the Service

@@ -1,29 +1,28 @@
-package main
+package prove
 
 import (
 	"github.com/proxyc/proxyc/ir"
-	"github.com/proxyc/proxyc/ir/prove"
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// design finds out by which capabilities two modes differ that do what their
+// Design finds out by which capabilities two modes differ that do what their
 // Programs mean.
-type design struct {
+type Design struct {
 	a, b *ir.Program
 	made map[ir.Capability]*sim.Evaluator // Program a with so many capabilities as b has them
 }
 
-// newDesign returns nil where the sides are not Programs of two modes.
-func newDesign(a, b *ir.Program) *design {
+// NewDesign returns nil where the sides are not Programs of two modes.
+func NewDesign(a, b *ir.Program) *Design {
 	if a == nil || b == nil || a.Node.Mode == b.Node.Mode {
 		return nil
 	}
-	return &design{a, b, map[ir.Capability]*sim.Evaluator{}}
+	return &Design{a, b, map[ir.Capability]*sim.Evaluator{}}
 }
 
-// of returns the least set of capabilities that makes of what a does what b does to
+// Of returns the least set of capabilities that makes of what a does what b does to
 // the packets of a difference; 0 if none does.
-func (x *design) of(d *prove.Difference) ir.Capability {
+func (x *Design) Of(d *Difference) ir.Capability {
 	if x == nil {
 		return 0
 	}
@@ -44,7 +43,7 @@ func (x *design) of(d *prove.Difference) ir.Capability {
 }
 
 // with returns what Program a means with some capabilities as b has them.
-func (x *design) with(set ir.Capability) *sim.Evaluator {
+func (x *Design) with(set ir.Capability) *sim.Evaluator {
 	if x.made[set] == nil {
 		p := *x.a
 		if set.Has(ir.LocalhostNodePorts) { // for loopback alone
