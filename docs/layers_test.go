@@ -25,6 +25,7 @@ var layers = []string{
 	"apply/ipvs apply/userspace",
 	"apply/daemon/reconcile apply/hns/hnstest",
 	"apply/daemon",
+	"apply/doctor",
 	"cmd/proxyc",
 }
 

@@ -51,6 +51,16 @@ func Interference(ctx context.Context) (apply.Interference, error) {
 	return all, errors.Join(err, chainsErr)
 }
 
+// Held returns how many rules each variant of iptables holds.
+func Held(ctx context.Context) (map[string]int, error) {
+	held, err := iptables.Held(ctx)
+	out := map[string]int{}
+	for v, n := range held {
+		out[string(v)] = n
+	}
+	return out, err
+}
+
 // beside returns what proxyc left on a node to which kube-proxy is back, which
 // its own rules tell where known. In mode ipvs it makes nothing that proxyc does
 // not make in that mode: what is there serves, whoever made it, and has the chains

@@ -28,3 +28,6 @@ func beside(context.Context, bool) ([]apply.Leftover, error) { return nil, errNo
 
 // HostFacts adds nothing: only Windows knows more of a node than its interfaces.
 func HostFacts(*config.Config, *compiler.Facts) error { return nil }
+
+// Held returns nothing: iptables is Linux's.
+func Held(context.Context) (map[string]int, error) { return nil, errNotLinux }

@@ -72,3 +72,6 @@ func HostFacts(cfg *config.Config, facts *compiler.Facts) error {
 	}
 	return nil
 }
+
+// Held returns nothing: iptables is Linux's.
+func Held(context.Context) (map[string]int, error) { return nil, nil }

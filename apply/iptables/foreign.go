@@ -3,8 +3,11 @@ package iptables
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 
@@ -43,6 +46,29 @@ func Interference(ctx context.Context) (all apply.Interference, err error) {
 		}
 	}
 	return all, nil
+}
+
+// Held returns how many rules each variant holds in both families, where its tools are
+// on the node: none at all where neither is.
+func Held(ctx context.Context) (map[Variant]int, error) {
+	held := map[Variant]int{}
+	var errs []error
+	for _, v := range []Variant{NFT, Legacy} {
+		for _, f := range ir.Families() {
+			if names, err := os.ReadFile(legacyNames(f)); v == Legacy && len(names) == 0 {
+				if err == nil || errors.Is(err, fs.ErrNotExist) {
+					continue // asking would make tables
+				}
+			}
+			out, err := run.Run(ctx, nil, tool(f, v, "save"))
+			if errors.Is(err, exec.ErrNotFound) {
+				continue
+			}
+			errs = append(errs, err)
+			held[v] += bytes.Count(out, []byte("\n-A "))
+		}
+	}
+	return held, errors.Join(errs...)
 }
 
 // foreignTable reads what iptables-save writes of a table.

@@ -43,8 +43,14 @@ func Run(ctx context.Context, stdin io.Reader, name string, args ...string) (std
 // To is Run for programs that print much: it hands on what they print.
 func To(ctx context.Context, stdin io.Reader, stdout io.Writer, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdin, cmd.Stdout = stdin, stdout
+	return finish(cmd)
+}
+
+// finish runs a command to its end. The error is an *Error.
+func finish(cmd *exec.Cmd) error {
 	var words bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, &words
+	cmd.Stderr = &words
 	err := cmd.Run()
 	if err == nil {
 		return nil
@@ -53,5 +59,5 @@ func To(ctx context.Context, stdin io.Reader, stdout io.Writer, name string, arg
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		code = exit.ExitCode()
 	}
-	return &Error{Name: name, Args: args, Code: code, Stderr: strings.TrimSpace(words.String()), Err: err}
+	return &Error{Name: cmd.Args[0], Args: cmd.Args[1:], Code: code, Stderr: strings.TrimSpace(words.String()), Err: err}
 }

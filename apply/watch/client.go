@@ -2,8 +2,10 @@ package watch
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -56,6 +58,21 @@ func restConfig(c config.ClientConnection, master, userAgent string) (*rest.Conf
 	out.QPS, out.Burst = c.QPS, int(c.Burst)
 	out.UserAgent = userAgent
 	return out, nil
+}
+
+// Client returns the address of the API server and a client that may ask it, as the
+// configuration says.
+func Client(c config.ClientConnection, master, userAgent string) (server string, client *http.Client, err error) {
+	base, err := restConfig(c, master, userAgent)
+	if err != nil {
+		return "", nil, err
+	}
+	client, err = rest.HTTPClientFor(base)
+	u, _, urlErr := rest.DefaultServerUrlFor(base)
+	if err := errors.Join(err, urlErr); err != nil {
+		return "", nil, err
+	}
+	return strings.TrimSuffix(u.String(), "/"), client, nil
 }
 
 // newCodecs are how objects of the groups are read and written.

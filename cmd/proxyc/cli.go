@@ -25,6 +25,7 @@ type cli struct {
 	Apply   applyCmd   `cmd:"" help:"Bring a node's kernel to what configuration and snapshot want, or show what that would change."`
 	Watch   watchCmd   `cmd:"" help:"Keep a node's kernel at what a cluster wants: the daemon, in place of kube-proxy."`
 	Status  statusCmd  `cmd:"" help:"Ask the daemon of this node what it is doing."`
+	Doctor  doctorCmd  `cmd:"" help:"Look at this node before there is trouble: what its kernel can do, who else has rules, the API server; exit 1 on an error."`
 	Cleanup cleanupCmd `cmd:"" help:"Remove all that proxyc or kube-proxy left on a node, in every mode."`
 	Trace   traceCmd   `cmd:"" help:"Tell what happens to a packet, step by step, and why."`
 	Explain explainCmd `cmd:"" help:"Tell which Services and fields a rule, element, address or port comes from."`

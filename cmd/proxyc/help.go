@@ -44,6 +44,10 @@ func usages() map[string]usage {
 			"proxyc status",
 			"proxyc status --address unix:/run/proxyc.sock -o json",
 		}, [...]string{"the daemon answers, and the kernel is as it should be", "the daemon answers, and the kernel is not, or is not known to be, as it should be", "no daemon answers, or wrong usage"}},
+		"doctor": {[]string{
+			"proxyc doctor",
+			"proxyc doctor --config config.yaml --try nftables -o json",
+		}, [...]string{"nothing is an error; there may be warnings", "something is an error", "wrong usage, or no rights"}},
 		"cleanup": {[]string{
 			"proxyc cleanup --dry-run",
 			"proxyc cleanup",

@@ -14,9 +14,9 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
-// serviceName is that under which the event log knows the program; the service
+// windowsServiceName is that under which the event log knows the program; the service
 // may have any.
-const serviceName = "proxyc"
+const windowsServiceName = "proxyc"
 
 // logFileSize is how large the log of a service may become, in bytes, before the next one is begun; one
 // old one is kept.
@@ -42,7 +42,7 @@ func asService(ctx context.Context, e *env, cfg *config.Config, run func(context
 	defer log.Close()
 	e.stdout, e.stderr = log, log
 	s := &service{ctx: ctx, run: run, log: log}
-	return errors.Join(svc.Run(serviceName, s), s.err)
+	return errors.Join(svc.Run(windowsServiceName, s), s.err)
 }
 
 // service is the daemon as the service control manager sees it.
@@ -57,7 +57,7 @@ type service struct {
 func (s *service) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (specific bool, code uint32) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
-	events, err := eventlog.Open(serviceName)
+	events, err := eventlog.Open(windowsServiceName)
 	if err == nil {
 		defer events.Close()
 		_ = events.Info(1, "proxyc starts")

@@ -1,0 +1,185 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// API is an API server, and how it is asked.
+type API struct {
+	Server string // https://host:6443
+	Client *http.Client
+	Err    error // why there is no client
+}
+
+// Clocks that differ by more than these are told: certificates and tokens of a
+// cluster are checked against them.
+const (
+	skewWarning = 30 * time.Second
+	skewError   = 5 * time.Minute
+)
+
+// rights are what the daemon needs (docs/deploy/proxyc.yaml).
+var rights = [...]struct {
+	group, resource string
+	verbs           []string
+	needless        bool // it works without
+}{
+	{"", "services", []string{"list", "watch"}, false},
+	{"discovery.k8s.io", "endpointslices", []string{"list", "watch"}, false},
+	{"", "nodes", []string{"get", "list", "watch"}, false},
+	{"networking.k8s.io", "servicecidrs", []string{"list", "watch"}, true},
+	{"events.k8s.io", "events", []string{"create", "patch", "update"}, true},
+}
+
+// api is whether the API server can be heard, what it lets this client do, what its
+// clock says, and what it knows of the node.
+func (e *examination) api(ctx context.Context) {
+	if e.API == nil {
+		return
+	}
+	const check = "API server"
+	if e.API.Err != nil {
+		e.add(check, Error, "mend clientConnection.kubeconfig", "%s", e.API.Err)
+		return
+	}
+	var version struct{ GitVersion string }
+	date, err := e.API.ask(ctx, http.MethodGet, "/version", nil, &version)
+	if err != nil {
+		e.add(check, Error, "see that "+e.API.Server+" is the API server's address, and that it can be reached from here without a Service", "%s", err)
+		return
+	}
+	e.add(check, OK, "", "%s is %s", e.API.Server, version.GitVersion)
+	e.clock(date)
+	e.rights(ctx)
+	e.node(ctx)
+}
+
+func (e *examination) clock(theirs time.Time) {
+	if theirs.IsZero() {
+		return
+	}
+	const check, do = "clock", "set the clock (chronyc makestep, timedatectl set-ntp true)"
+	skew := e.Now().Sub(theirs).Abs().Round(time.Second)
+	switch {
+	case skew > skewError:
+		e.add(check, Error, do, "differs from the API server's by %s: certificates and tokens may not be valid", skew)
+	case skew > skewWarning:
+		e.add(check, Warning, do, "differs from the API server's by %s", skew)
+	default:
+		e.add(check, OK, "", "agrees with the API server's")
+	}
+}
+
+func (e *examination) rights(ctx context.Context) {
+	const check = "rights"
+	well := true
+	for _, r := range rights {
+		var refused []string
+		for _, verb := range r.verbs {
+			review := authorizationv1.SelfSubjectAccessReview{
+				TypeMeta: metav1.TypeMeta{APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview"},
+				Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+					Group: r.group, Resource: r.resource, Verb: verb}},
+			}
+			if _, err := e.API.ask(ctx, http.MethodPost, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review, &review); err != nil {
+				e.add(check, Warning, "ask with kubectl auth can-i", "are not known: %s", err)
+				return
+			}
+			if !review.Status.Allowed {
+				refused = append(refused, verb)
+			}
+		}
+		if len(refused) == 0 {
+			continue
+		}
+		well = false
+		s, without := Error, ""
+		if r.needless {
+			s, without = Warning, "; proxyc works without"
+		}
+		e.add(check, s, "grant them by a ClusterRole, as docs/deploy/proxyc.yaml does", "may not %s %s%s", strings.Join(refused, ", "), r.resource, without)
+	}
+	if well {
+		e.add(check, OK, "", "are all there")
+	}
+}
+
+// node holds the Node object against the machine.
+func (e *examination) node(ctx context.Context) {
+	const check = "Node"
+	var node corev1.Node
+	if _, err := e.API.ask(ctx, http.MethodGet, "/api/v1/nodes/"+e.NodeName, nil, &node); err != nil {
+		e.add(check, Error, "name the node with --hostname-override, as the kubelet has it", "%s: %s", e.NodeName, err)
+		return
+	}
+	well := true
+	for _, a := range node.Status.Addresses {
+		if a.Type != corev1.NodeInternalIP {
+			continue
+		}
+		addr, err := netip.ParseAddr(a.Address)
+		if err == nil && !slices.Contains(e.byFamily.Of(ir.FamilyOf(addr)), addr.Unmap().String()) {
+			well = false
+			e.add(check, Error, "run it in the node's network namespace, or mend --node-ip of the kubelet", "%s has address %s, which no interface here has", e.NodeName, a.Address)
+		}
+	}
+	if well {
+		e.add(check, OK, "", "%s has addresses of this machine", e.NodeName)
+	}
+}
+
+// ask sends a request, reads the answer into out, and returns when the server says it is.
+func (a *API) ask(ctx context.Context, method, path string, in, out any) (date time.Time, err error) {
+	var body io.Reader
+	if in != nil {
+		text, err := json.Marshal(in)
+		if err != nil {
+			return date, err
+		}
+		body = bytes.NewReader(text)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(a.Server, "/")+path, body)
+	if err != nil {
+		return date, err
+	}
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := a.Client.Do(req)
+	if err != nil {
+		return date, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 4<<20))
+	if err != nil {
+		return date, err
+	}
+	if resp.StatusCode/100 != 2 {
+		var status metav1.Status
+		if json.Unmarshal(text, &status) == nil && status.Message != "" {
+			return date, fmt.Errorf("%s: %s", resp.Status, status.Message)
+		}
+		return date, fmt.Errorf("answers %s", resp.Status)
+	}
+	if err := json.Unmarshal(text, out); err != nil {
+		return date, fmt.Errorf("answers %s with what is no JSON: is another server there?", resp.Status)
+	}
+	date, _ = http.ParseTime(resp.Header.Get("Date")) // none: it is not held against ours
+	return date, nil
+}

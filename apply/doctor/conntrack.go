@@ -1,0 +1,70 @@
+package doctor
+
+import (
+	"bufio"
+	"context"
+	"strconv"
+	"strings"
+)
+
+// Fill of the table of connections at which it is told.
+const (
+	fullWarning = 75 // percent
+	fullError   = 95
+)
+
+// conntrack is how full the table of connections is, and what it lost.
+func (e *examination) conntrack(context.Context) {
+	const check = "conntrack"
+	number := func(name string) (int, bool) {
+		text, err := e.Root.Read("proc/sys/net/netfilter/" + name)
+		n, numErr := strconv.Atoi(text)
+		return n, err == nil && numErr == nil
+	}
+	count, ok := number("nf_conntrack_count")
+	most, okMost := number("nf_conntrack_max")
+	if !ok || !okMost || most == 0 {
+		e.add(check, Warning, "modprobe nf_conntrack", "the kernel does not track connections yet")
+		return
+	}
+	const raise = "raise conntrack.maxPerCore of the configuration, or find who opens so many (conntrack -L)"
+	switch percent := count * 100 / most; {
+	case percent >= fullError:
+		e.add(check, Error, raise, "%d of %d entries are used: new connections are dropped", count, most)
+	case percent >= fullWarning:
+		e.add(check, Warning, raise, "%d of %d entries are used", count, most)
+	default:
+		e.add(check, OK, "", "%d of %d entries are used", count, most)
+	}
+	text, err := e.Root.Read("proc/net/stat/nf_conntrack")
+	if err != nil {
+		return
+	}
+	lost := conntrackLosses(text)
+	for _, of := range [...]struct{ column, means, do string }{
+		{"drop", "packets were dropped, as the table was full or an entry could not be made", raise},
+		{"early_drop", "connections were forgotten to make room", raise},
+		{"insert_failed", "packets were dropped, as two of one flow raced", "nothing where it stays; DNS over UDP from many clients at once is the usual cause"},
+	} {
+		if n := lost[of.column]; n > 0 {
+			e.add(check+" "+of.column, Warning, of.do, "%d %s since the kernel started", n, of.means)
+		}
+	}
+}
+
+// conntrackLosses returns the sums of the columns of /proc/net/stat/nf_conntrack, which
+// has a line of hexadecimal numbers for each CPU.
+func conntrackLosses(text string) map[string]uint64 {
+	sums := map[string]uint64{}
+	lines := bufio.NewScanner(strings.NewReader(text))
+	lines.Scan()
+	names := strings.Fields(lines.Text())
+	for lines.Scan() {
+		for i, word := range strings.Fields(lines.Text()) {
+			if n, err := strconv.ParseUint(word, 16, 64); err == nil && i < len(names) {
+				sums[names[i]] += n
+			}
+		}
+	}
+	return sums
+}

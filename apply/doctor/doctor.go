@@ -1,0 +1,254 @@
+// Package doctor looks at a node before there is trouble: what its kernel can do, what
+// others do to packets there, and whether the API server can be heard. It changes
+// nothing.
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/sysctl"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Status is how well what was looked at is.
+type Status string
+
+const (
+	OK      Status = "ok"
+	Warning Status = "warning" // it may be meant; or it goes wrong later
+	Error   Status = "error"   // proxyc does not work here
+)
+
+// Finding is what a check came to.
+type Finding struct {
+	Check  string `json:"check"` // "mode nftables"
+	Status Status `json:"status"`
+	Found  string `json:"found"`
+	Do     string `json:"do,omitempty"` // what would mend it
+}
+
+// Node is what is asked. A function that is nil is not asked.
+type Node struct {
+	Root       sysctl.Root // of the kernel's files
+	Mode       ir.Mode     // that the configuration asks for
+	Modes      []ir.Mode   // that are tried
+	Try        func(ctx context.Context, mode ir.Mode) error
+	Settings   func() ([]sysctl.Setting, error) // that are not as wanted
+	Held       func(ctx context.Context) (map[string]int, error)
+	Others     func(ctx context.Context) (apply.Interference, error)
+	Leftovers  func(ctx context.Context) ([]apply.Leftover, error)
+	Interfaces func() ([]compiler.Interface, error)
+	Lock       func(ctx context.Context) error // nil: nobody has it
+	API        *API                            // nil: there is none to ask
+	NodeName   string
+	Now        func() time.Time
+}
+
+// limit is how long a check may take.
+const limit = 30 * time.Second
+
+// Examine makes all checks, one after the other, and returns what each came to.
+func (n *Node) Examine(ctx context.Context) []Finding {
+	e := &examination{Node: n}
+	for _, check := range []func(context.Context){
+		e.modes, e.settings, e.forwarding, e.conntrack, e.variants, e.interference, e.leftovers, e.lock, e.interfaces, e.api,
+	} {
+		limited, cancel := context.WithTimeout(ctx, limit)
+		check(limited)
+		cancel()
+	}
+	return e.found
+}
+
+// Well reports whether nothing is an error.
+func Well(found []Finding) bool {
+	for _, f := range found {
+		if f.Status == Error {
+			return false
+		}
+	}
+	return true
+}
+
+type examination struct {
+	*Node
+	found    []Finding
+	byFamily ir.PerFamily[[]string] // addresses of interfaces
+}
+
+func (e *examination) add(check string, s Status, do, found string, args ...any) {
+	e.found = append(e.found, Finding{Check: check, Status: s, Found: strings.TrimSpace(fmt.Sprintf(found, args...)), Do: do})
+}
+
+// modes tries each mode for real.
+func (e *examination) modes(ctx context.Context) {
+	for _, m := range e.Modes {
+		check := "mode " + string(m)
+		switch err := e.Try(ctx, m); {
+		case err == nil:
+			e.add(check, OK, "", "the rules of a small cluster were written, in a network namespace made for that")
+		case m == e.Mode:
+			e.add(check, Error, "do as it says, or choose another mode", "is the configured one and does not work: %s", err)
+		default:
+			e.add(check, Warning, "nothing, unless you want this mode", "does not work: %s", err)
+		}
+	}
+}
+
+// settings are the kernel's that the configuration wants otherwise.
+func (e *examination) settings(context.Context) {
+	if e.Settings == nil {
+		return
+	}
+	differ, err := e.Settings()
+	for _, s := range differ {
+		e.add("setting "+s.Name(), Warning, "proxyc apply --init-only", "is %s, must be %s", s.Have, s.Want)
+	}
+	switch {
+	case err != nil:
+		e.add("settings", Warning, "mount /proc/sys, or run in the node's namespaces", "%s", err)
+	case len(differ) == 0:
+		e.add("settings", OK, "", "are as the configuration wants them")
+	}
+}
+
+// forwarding is the one setting that nobody's configuration names.
+func (e *examination) forwarding(context.Context) {
+	for _, f := range [...]struct{ path, name string }{
+		{"proc/sys/net/ipv4/ip_forward", "net.ipv4.ip_forward"}, {"proc/sys/net/ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding"},
+	} {
+		switch value, err := e.Root.Read(f.path); {
+		case err != nil: // no such family
+		case value == "0":
+			e.add("forwarding", Warning, "sysctl -w "+f.name+"=1, as pod networks do", "%s is 0: no packet of a pod, or to one, leaves the node", f.name)
+		default:
+			e.add("forwarding", OK, "", "%s is %s", f.name, value)
+		}
+	}
+}
+
+// variants are those of iptables that hold rules: those of one do not see the others'.
+func (e *examination) variants(ctx context.Context) {
+	if e.Held == nil {
+		return
+	}
+	const check = "iptables"
+	held, err := e.Held(ctx)
+	if err != nil {
+		e.add(check, Warning, "run it by hand", "%s", err)
+		return
+	}
+	nft, hasNFT := held["nft"]
+	legacy, hasLegacy := held["legacy"]
+	switch {
+	case nft > 0 && legacy > 0:
+		e.add(check, Warning, "have all programs use one of them (update-alternatives --set iptables …), and flush the other", "both variants hold rules, and packets meet both: %d of nft, %d of legacy", nft, legacy)
+	case !hasNFT && !hasLegacy:
+		e.add(check, OK, "", "its tools are not here, or hold no tables; mode nftables needs none")
+	default:
+		e.add(check, OK, "", "rules: %d of nft, %d of legacy", nft, legacy)
+	}
+}
+
+// interference is what rules of others do to packets to Services.
+func (e *examination) interference(ctx context.Context) {
+	if e.Others == nil {
+		return
+	}
+	const check = "rules of others"
+	others, err := e.Others(ctx)
+	if err != nil {
+		e.add(check, Warning, "run as root, in the node's network namespace", "%s", err)
+	}
+	for _, rule := range others.Drops {
+		e.add(check, Warning, "see that it lets packets to Services, and from them to pods, pass", "may drop: %s (%s)", rule, owner(rule))
+	}
+	for _, rule := range others.Diverts {
+		e.add(check, Warning, "see that it does not match addresses of Services", "may divert: %s (%s)", rule, owner(rule))
+	}
+	if err == nil && len(others.Drops)+len(others.Diverts) == 0 {
+		e.add(check, OK, "", "none that packets to Services meet")
+	}
+}
+
+// owner returns whose a chain probably is, by its name.
+func owner(rule string) string {
+	lower := strings.ToLower(rule)
+	for _, o := range [...]struct{ sign, name string }{
+		{"firewalld", "firewalld"}, {"docker", "Docker"}, {"cali", "Calico"}, {"cilium", "Cilium"}, {"antrea", "Antrea"}, {"flannel", "flannel"},
+		{"kube-router", "kube-router"}, {"weave", "Weave"}, {"cni-", "a CNI plugin"}, {"ufw", "ufw"}, {"istio", "Istio"}, {"fail2ban", "fail2ban"}, {"f2b-", "fail2ban"},
+		{"libvirt", "libvirt"}, {"lxc", "LXC"}, {"podman", "Podman"}, {"netavark", "Podman"},
+	} {
+		if strings.Contains(lower, o.sign) {
+			return o.name + "'s, by its name"
+		}
+	}
+	return "nobody's that is known by its name"
+}
+
+// leftovers are what kube-proxy, or proxyc in other modes, wrote.
+func (e *examination) leftovers(ctx context.Context) {
+	if e.Leftovers == nil {
+		return
+	}
+	const check = "kube-proxy"
+	left, err := e.Leftovers(ctx)
+	if err != nil {
+		e.add(check, Warning, "run as root, in the node's network namespace", "%s", err)
+		return
+	}
+	var peer []string
+	for _, l := range left {
+		if l.KubeProxy {
+			peer = append(peer, l.Object)
+		}
+	}
+	if len(peer) == 0 {
+		e.add(check, OK, "", "has no rules here")
+		return
+	}
+	e.add(check, Warning, "nothing, to review beside it; to take the node over: stop it, then proxyc apply --yes-takeover, or proxyc watch", "its rules are here: %s", strings.Join(peer, ", "))
+}
+
+func (e *examination) lock(ctx context.Context) {
+	if e.Lock == nil {
+		return
+	}
+	if err := e.Lock(ctx); err != nil {
+		e.add("lock", OK, "", "the node has a daemon, or somebody writes: %s", err)
+		return
+	}
+	e.add("lock", OK, "", "no proxyc writes this node's rules")
+}
+
+func (e *examination) interfaces(context.Context) {
+	if e.Interfaces == nil {
+		return
+	}
+	all, err := e.Interfaces()
+	if err != nil {
+		e.add("addresses", Error, "run in the node's network namespace", "%s", err)
+		return
+	}
+	for _, i := range all {
+		for _, a := range i.Addrs {
+			if addr := a.Addr(); addr.IsGlobalUnicast() {
+				of := e.byFamily.At(ir.FamilyOf(addr))
+				*of = append(*of, addr.String())
+			}
+		}
+	}
+	for _, f := range ir.Families() {
+		if of := e.byFamily.Of(f); len(of) > 0 {
+			e.add("addresses", OK, "", "%s: %s", f, strings.Join(of, ", "))
+		}
+	}
+	if len(e.byFamily.IPv4)+len(e.byFamily.IPv6) == 0 {
+		e.add("addresses", Error, "run in the node's network namespace (hostNetwork: true)", "no interface has one that other machines could know")
+	}
+}

@@ -1,0 +1,135 @@
+package doctor
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+
+	"github.com/proxyc/proxyc/apply/sysctl"
+	"github.com/proxyc/proxyc/compiler"
+)
+
+// is reports whether some check has a status and a text.
+func is(found []Finding, check string, s Status, text string) bool {
+	for _, f := range found {
+		if f.Check == check && f.Status == s && strings.Contains(f.Found, text) && (f.Do != "" || s == OK) {
+			return true
+		}
+	}
+	return false
+}
+
+func expect(t *testing.T, found []Finding, check string, s Status, text string) {
+	t.Helper()
+	if !is(found, check, s, text) {
+		t.Errorf("want %s %s: …%s… among %+v", s, check, text, found)
+	}
+}
+
+func TestConntrack(t *testing.T) {
+	const stat = "entries  clashres found new invalid ignore delete delete_list insert insert_failed drop early_drop icmp_error\n" +
+		"00000010  00000000 0 0 0 0 0 0 0 00000000 00000000 00000000 0\n00000010  00000000 0 0 0 0 0 0 0 0000000a 00000000 0000001f 0\n"
+	for _, tt := range []struct {
+		count string
+		want  Status
+	}{{"0", OK}, {"749", OK}, {"750", Warning}, {"949", Warning}, {"950", Error}, {"1000", Error}} {
+		root := t.TempDir()
+		for name, text := range map[string]string{
+			"proc/sys/net/netfilter/nf_conntrack_count": tt.count, "proc/sys/net/netfilter/nf_conntrack_max": "1000", "proc/net/stat/nf_conntrack": stat,
+		} {
+			path := filepath.Join(root, name)
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, []byte(text+"\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		found := (&Node{Root: sysctl.Root(root)}).Examine(t.Context())
+		expect(t, found, "conntrack", tt.want, tt.count+" of 1000 entries")
+		expect(t, found, "conntrack early_drop", Warning, "31 connections")
+		expect(t, found, "conntrack insert_failed", Warning, "10 packets")
+		if is(found, "conntrack drop", Warning, "") {
+			t.Errorf("a column of zeros is told: %+v", found)
+		}
+	}
+	expect(t, (&Node{Root: sysctl.Root(t.TempDir())}).Examine(t.Context()), "conntrack", Warning, "does not track")
+}
+
+// An API server that says what a test wants.
+type fakeAPI struct {
+	version string
+	status  int
+	refused string // a resource
+	date    time.Time
+	address string // of the Node; empty: there is none
+}
+
+func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Date", f.date.UTC().Format(http.TimeFormat))
+	switch {
+	case f.status != 0:
+		w.WriteHeader(f.status)
+		w.Write([]byte(f.version))
+	case r.URL.Path == "/version":
+		w.Write([]byte(f.version))
+	case r.Method == http.MethodPost:
+		var review authorizationv1.SelfSubjectAccessReview
+		json.NewDecoder(r.Body).Decode(&review)
+		review.Status.Allowed = review.Spec.ResourceAttributes.Resource != f.refused
+		json.NewEncoder(w).Encode(review)
+	case f.address == "":
+		w.WriteHeader(http.StatusNotFound)
+		w.Write([]byte(`{"kind":"Status","message":"nodes \"node1\" not found"}`))
+	default:
+		w.Write([]byte(`{"status":{"addresses":[{"type":"InternalIP","address":"` + f.address + `"},{"type":"Hostname","address":"node1"}]}}`))
+	}
+}
+
+func TestAPI(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	const well = `{"gitVersion":"v1.36.3"}`
+	for _, tt := range []struct {
+		name  string
+		api   fakeAPI
+		check string
+		want  Status
+		text  string
+	}{
+		{"well", fakeAPI{version: well, date: now, address: "192.0.2.11"}, "Node", OK, "node1 has addresses"},
+		{"well", fakeAPI{version: well, date: now, address: "192.0.2.11"}, "rights", OK, "all there"},
+		{"well", fakeAPI{version: well, date: now, address: "192.0.2.11"}, "clock", OK, "agrees"},
+		{"well", fakeAPI{version: well, date: now, address: "192.0.2.11"}, "API server", OK, "v1.36.3"},
+		{"another node", fakeAPI{version: well, date: now, address: "192.0.2.12"}, "Node", Error, "192.0.2.12, which no interface"},
+		{"no such node", fakeAPI{version: well, date: now}, "Node", Error, `nodes "node1" not found`},
+		{"a clock that is a minute late", fakeAPI{version: well, date: now.Add(-time.Minute), address: "192.0.2.11"}, "clock", Warning, "1m0s"},
+		{"a clock that is an hour early", fakeAPI{version: well, date: now.Add(time.Hour), address: "192.0.2.11"}, "clock", Error, "1h0m0s"},
+		{"no slices", fakeAPI{version: well, date: now, refused: "endpointslices", address: "192.0.2.11"}, "rights", Error, "may not list, watch endpointslices"},
+		{"no events", fakeAPI{version: well, date: now, refused: "events", address: "192.0.2.11"}, "rights", Warning, "create, patch, update events; proxyc works without"},
+		{"refused", fakeAPI{status: 401, date: now}, "API server", Error, "401"},
+		{"another server", fakeAPI{version: "<html>", date: now}, "API server", Error, "no JSON"},
+	} {
+		server := httptest.NewServer(&tt.api)
+		n := &Node{Root: sysctl.Root(t.TempDir()), NodeName: "node1", Now: func() time.Time { return now },
+			API: &API{Server: server.URL, Client: server.Client()},
+			Interfaces: func() ([]compiler.Interface, error) {
+				return []compiler.Interface{{Name: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.11/24")}}}, nil
+			}}
+		found := n.Examine(t.Context())
+		t.Run(tt.name, func(t *testing.T) { expect(t, found, tt.check, tt.want, tt.text) })
+		if Well(found) != (tt.want != Error) {
+			t.Errorf("%s: well: %t: %+v", tt.name, Well(found), found)
+		}
+		server.Close()
+		found = n.Examine(t.Context())
+		expect(t, found, "API server", Error, "connection refused")
+	}
+}

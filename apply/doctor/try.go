@@ -1,0 +1,41 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/proxyc/proxyc/apply/run"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// tried is the configuration with which a mode is tried: nothing of it reaches what
+// network namespaces share.
+const tried = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+clusterCIDR: 10.244.0.0/16,fd00:10:244::/48
+hostnameOverride: node1
+conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+mode: `
+
+// Try has a program, which is this one, write the rules of a cluster in a mode, in a
+// network namespace of its own. The error says what the node lacks.
+func Try(ctx context.Context, self string, cluster []byte, mode ir.Mode) error {
+	dir, err := os.MkdirTemp("", "proxyc-doctor-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	config, snapshot := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "cluster.yaml")
+	err = errors.Join(os.WriteFile(config, []byte(tried+string(mode)+"\n"), 0o600), os.WriteFile(snapshot, cluster, 0o600))
+	if err != nil {
+		return err
+	}
+	_, err = run.Scratch(ctx, nil, self, "apply", "-c", config, "-s", snapshot)
+	if failed, ok := errors.AsType[*run.Error](err); ok && failed.Stderr != "" { // in the words of this program
+		return errors.New(strings.ReplaceAll(strings.TrimPrefix(failed.Stderr, "proxyc: "), "\n", "; "))
+	}
+	return err
+}

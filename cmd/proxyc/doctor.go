@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/build"
+	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/doctor"
+	"github.com/proxyc/proxyc/apply/node"
+	"github.com/proxyc/proxyc/apply/sysctl"
+	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+type doctorCmd struct {
+	configFlags
+	Modes  []string `name:"try" enum:"nftables,iptables,ipvs" default:"nftables,iptables,ipvs" placeholder:"MODE,..." help:"Modes that are tried, in a network namespace made for that."`
+	Output string   `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
+}
+
+// Run examines this node. Errors are exit code 1: something is wrong with the node.
+func (c *doctorCmd) Run(e *env) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	var diags diag.List
+	resolved, err := c.resolve(e, &diags)
+	if err != nil {
+		return err
+	}
+	e.report(diags)
+	if err := needRoot("doctor"); err != nil {
+		return err
+	}
+	name, err := node.Name(resolved.NodeName, e.hostname)
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cluster, err := demoFiles.ReadFile("demo/cluster.yaml")
+	if err != nil {
+		return err
+	}
+	programs, _ := compiler.Compile(resolved.Config, snapshot.New(), compiler.Facts{NodeName: name}) // what it finds is lint's matter
+	n := &doctor.Node{Root: "/", Mode: resolved.Config.ProxyMode(), NodeName: name, Now: time.Now,
+		Try:      func(ctx context.Context, mode ir.Mode) error { return doctor.Try(ctx, self, cluster, mode) },
+		Settings: func() ([]sysctl.Setting, error) { return daemon.Settings(resolved.Config, programs) },
+		Held:     daemon.Held, Others: daemon.Interference, Lock: daemon.Locked, Interfaces: e.interfaces,
+		Leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return daemon.Leftovers(ctx, "", nil) },
+	}
+	for _, m := range c.Modes {
+		n.Modes = append(n.Modes, ir.Mode(m))
+	}
+	if resolved.Config.ClientConnection.Kubeconfig != "" || deref(c.Master) != "" || os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
+		n.API = &doctor.API{}
+		n.API.Server, n.API.Client, n.API.Err = watch.Client(resolved.Config.ClientConnection, deref(c.Master), "proxyc/"+build.Read().Version)
+	}
+	found := n.Examine(ctx)
+	if err := c.print(e.stdout, found); err != nil {
+		return err
+	}
+	if !doctor.Well(found) {
+		return errFindings
+	}
+	return nil
+}
+
+func (c *doctorCmd) print(w io.Writer, found []doctor.Finding) error {
+	if c.Output == "json" {
+		enc := json.NewEncoder(w)
+		enc.SetEscapeHTML(false)
+		enc.SetIndent("", "  ")
+		return enc.Encode(struct {
+			Well     bool             `json:"well"`
+			Findings []doctor.Finding `json:"findings"`
+		}{doctor.Well(found), found})
+	}
+	return buffered(w, func(w io.Writer) error {
+		for _, f := range found {
+			fmt.Fprintf(w, "%-8s %s: %s\n", f.Status, f.Check, f.Found)
+			if f.Do != "" {
+				fmt.Fprintf(w, "         → %s\n", f.Do)
+			}
+		}
+		return nil
+	})
+}

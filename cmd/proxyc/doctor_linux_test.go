@@ -1,0 +1,82 @@
+package main
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/doctor"
+)
+
+// On a node where nothing is wrong doctor finds no error and tries each mode that works
+// here for real; what is planted is found, with what would mend it.
+func TestDoctor(t *testing.T) {
+	w := newWatched(t, "nftables")
+	w.write("cluster.yaml", applytest.Services("a"))
+	run := func(args ...string) (string, int) {
+		cmd := w.ns.Command(t.Context(), args[0], args[1:]...)
+		var out strings.Builder
+		cmd.Stdout, cmd.Stderr = &out, &out
+		w.ns.Run(cmd) // the exit code tells more than the error
+		return out.String(), cmd.ProcessState.ExitCode()
+	}
+	must := func(args ...string) {
+		t.Helper()
+		if out, code := run(args...); code != 0 {
+			t.Fatalf("%s: exit %d:\n%s", args, code, out)
+		}
+	}
+	look := func(want int, flags ...string) []doctor.Finding {
+		t.Helper()
+		out, code := run(slices.Concat([]string{"proxyc", "doctor", "-o", "json"}, flags)...)
+		var report struct {
+			Well     bool
+			Findings []doctor.Finding
+		}
+		if err := json.Unmarshal([]byte(out), &report); err != nil || code != want || report.Well != (want == 0) {
+			t.Fatalf("exit %d, want %d: %v\n%s", code, want, err, out)
+		}
+		return report.Findings
+	}
+	expect := func(found []doctor.Finding, check string, s doctor.Status, text string) {
+		t.Helper()
+		if !slices.ContainsFunc(found, func(f doctor.Finding) bool {
+			return f.Check == check && f.Status == s && strings.Contains(f.Found, text) && (s == doctor.OK || f.Do != "")
+		}) {
+			t.Errorf("want %s %s: …%s… among %+v", s, check, text, found)
+		}
+	}
+	must("ip", "address", "add", "192.0.2.11/32", "dev", "lo")
+	well := look(0, "--proxy-mode", "nftables", "--try", "nftables,iptables")
+	expect(well, "mode nftables", doctor.OK, "were written")
+	expect(well, "mode iptables", doctor.OK, "were written")
+	expect(well, "rules of others", doctor.OK, "none")
+	expect(well, "kube-proxy", doctor.OK, "no rules")
+	expect(well, "addresses", doctor.OK, "192.0.2.11")
+	expect(well, "lock", doctor.OK, "no proxyc")
+	if out, code := run("nft", "list", "ruleset"); code != 0 || out != "" {
+		t.Errorf("doctor left rules on the node:\n%s", out)
+	}
+
+	must("sysctl", "-w", "net.ipv4.ip_forward=0")
+	must("nft", "table inet firewalld { chain f { type filter hook forward priority 10; policy drop; }; }")
+	must("iptables-legacy", "-A", "INPUT", "-p", "tcp", "--dport", "22", "-j", "ACCEPT")
+	must("iptables-nft", "-A", "INPUT", "-p", "tcp", "--dport", "22", "-j", "ACCEPT")
+	w.start("proxyc", "watch")
+	w.until("first sync", synced)
+	must("nft", "table ip kube-proxy { chain services { }; }")
+	ill := look(0, "--try", "nftables")
+	expect(ill, "forwarding", doctor.Warning, "net.ipv4.ip_forward is 0")
+	expect(ill, "rules of others", doctor.Warning, "inet firewalld chain f, hook forward, priority 10: policy drop (firewalld's, by its name)")
+	expect(ill, "iptables", doctor.Warning, "both variants hold rules")
+	expect(ill, "lock", doctor.OK, "held by process ")
+	expect(ill, "kube-proxy", doctor.Warning, "table ip kube-proxy")
+
+	without := look(1, "--try", "nftables", "--kubeconfig", "none")
+	expect(without, "API server", doctor.Error, "none")
+	if out, code := run("unshare", "--user", "proxyc", "doctor"); code != exitBad || !strings.Contains(out, "doctor: needs root") {
+		t.Errorf("without rights: exit %d:\n%s", code, out)
+	}
+}
