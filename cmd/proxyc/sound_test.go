@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"bytes"
 	"io"
 	"os"
@@ -50,10 +51,14 @@ func proved(t testing.TB, programs ir.Programs, texts ...string) *proofJSON {
 	t.Helper()
 	meaning, dumped := &described{name: "ir"}, &described{name: "dump"}
 	meaning.meaning(programs)
-	for _, text := range texts {
-		if err := dumped.dump(text, programs); err != nil {
+	files := dumpFiles{described: dumped, programs: programs}
+	for i, text := range texts {
+		if err := files.add(fmt.Sprintf("dump%d", i), text); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := files.end(); err != nil {
+		t.Fatal(err)
 	}
 	p, err := proof(t.Context(), meaning, dumped, programs)
 	if err != nil {

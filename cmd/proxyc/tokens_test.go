@@ -33,7 +33,8 @@ func TestTokens(t *testing.T) {
 			made++
 			meaning, dumped := &described{name: "ir"}, &described{name: "dump"}
 			meaning.meaning(programs)
-			if dumped.dump(changed, programs) != nil {
+			files := dumpFiles{described: dumped, programs: programs}
+			if files.add("dump", changed) != nil || files.end() != nil {
 				return
 			}
 			p, err := proof(t.Context(), meaning, dumped, programs)

@@ -1,15 +1,11 @@
 package ipvs
 
 import (
-	"bufio"
 	"bytes"
-	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -120,82 +116,6 @@ func TestOutFilter(t *testing.T) {
 	}
 }
 
-// parseIPVS reads what ipvsadm -S writes and -R reads, by the grammar of ipvsadm(8).
-func parseIPVS(text string) ([]VirtualServer, error) {
-	var vs []VirtualServer
-	scan := bufio.NewScanner(strings.NewReader(text))
-	for scan.Scan() {
-		args := strings.Fields(scan.Text())
-		if len(args) < 3 {
-			return nil, fmt.Errorf("%q: too short", scan.Text())
-		}
-		v, r, err := parseCommand(args)
-		if err != nil {
-			return nil, fmt.Errorf("%q: %w", scan.Text(), err)
-		}
-		switch i := slices.IndexFunc(vs, func(o VirtualServer) bool { return o.Key == v.Key }); {
-		case args[0] == "-A" && i < 0 && v.Scheduler != "" && !r.AddrPort.IsValid():
-			vs = append(vs, v)
-		case args[0] == "-a" && i >= 0 && r.AddrPort.IsValid() && v.Scheduler == "":
-			vs[i].RealServers = append(vs[i].RealServers, r)
-		default:
-			return nil, fmt.Errorf("%q: the kernel would refuse this", scan.Text())
-		}
-	}
-	return vs, scan.Err()
-}
-
-func parseCommand(args []string) (v VirtualServer, r RealServer, err error) {
-	proto, ok := map[string]ir.Protocol{"-t": ir.TCP, "-u": ir.UDP, "--sctp-service": ir.SCTP}[args[1]]
-	if !ok {
-		return v, r, fmt.Errorf("no protocol in %s", args[1])
-	}
-	ap, err := netip.ParseAddrPort(args[2])
-	v.Key = ir.Match{Addr: ap.Addr(), Port: ap.Port(), Protocol: proto}
-	masq := false
-	for rest := args[3:]; len(rest) > 0 && err == nil; rest = rest[1:] {
-		if rest[0] == "-m" {
-			masq = true
-			continue
-		}
-		if len(rest) == 1 {
-			return v, r, fmt.Errorf("%s has no value", rest[0])
-		}
-		opt, value := rest[0], rest[1]
-		rest = rest[1:]
-		var n int
-		switch opt {
-		case "-s":
-			v.Scheduler = value
-		case "-p":
-			n, err = strconv.Atoi(value)
-			v.Flags, v.Timeout = v.Flags|Persistent, time.Duration(n)*time.Second
-		case "-b":
-			for flag := range strings.SplitSeq(value, ",") {
-				switch flag {
-				case "mh-fallback", "sh-fallback":
-					v.Flags |= Fallback
-				case "mh-port", "sh-port":
-					v.Flags |= SourceHash
-				default:
-					return v, r, fmt.Errorf("flag %s", flag)
-				}
-			}
-		case "-r":
-			r.AddrPort, err = netip.ParseAddrPort(value)
-		case "-w":
-			n, err = strconv.Atoi(value)
-			r.Weight = uint32(n)
-		default:
-			return v, r, fmt.Errorf("option %s", opt)
-		}
-	}
-	if err == nil && r.AddrPort.IsValid() && !masq {
-		err = fmt.Errorf("real server without -m")
-	}
-	return v, r, err
-}
-
 // There is no ipvs in every kernel to try the text on: a reader of the
 // manual's grammar must find in it what was lowered.
 func TestIPVSRoundTrip(t *testing.T) {
@@ -209,7 +129,7 @@ func TestIPVSRoundTrip(t *testing.T) {
 			*programs.At(f) = p
 			want = append(want, Lower(p).VirtualServers...)
 		}
-		got, err := parseIPVS(output(t, programs, "ipvsadm"))
+		got, err := ParseServers(output(t, programs, "ipvsadm"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,182 @@
+package ipvs
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// ParseServers reads what ipvsadm -Sn writes, of both families. Each server and each real
+// server is a line; what is not masqueraded, or has weight 0, is an error.
+func ParseServers(text string) (servers []VirtualServer, err error) {
+	at := map[ir.Match]int{}
+	n := 0
+	for line := range strings.Lines(text) {
+		n++
+		args := strings.Fields(line)
+		if len(args) == 0 {
+			continue
+		}
+		if len(args) < 3 {
+			return nil, fmt.Errorf("line %d: %q: is nothing that ipvsadm -Sn prints", n, strings.TrimSpace(line))
+		}
+		v, r, err := parseCommand(args)
+		i, known := at[v.Key]
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("line %d: %w", n, err)
+		case args[0] == "-A" && !known && v.Scheduler != "" && !r.AddrPort.IsValid():
+			at[v.Key] = len(servers)
+			servers = append(servers, v)
+		case args[0] == "-a" && known && r.AddrPort.IsValid() && v.Scheduler == "":
+			switch r.Weight {
+			case 0:
+			case 1:
+				servers[i].RealServers = append(servers[i].RealServers, r)
+			default:
+				return nil, fmt.Errorf("line %d: real server %s must have weight 1, has %d: shares are not followed", n, r.AddrPort, r.Weight)
+			}
+		default:
+			return nil, fmt.Errorf("line %d: %q: the kernel would refuse this", n, strings.TrimSpace(line))
+		}
+	}
+	slices.SortStableFunc(servers, func(a, b VirtualServer) int { return a.Key.Compare(b.Key) })
+	return servers, nil
+}
+
+// parseCommand reads a line by the grammar of ipvsadm(8).
+func parseCommand(args []string) (v VirtualServer, r RealServer, err error) {
+	proto, ok := map[string]ir.Protocol{"-t": ir.TCP, "-u": ir.UDP, "--sctp-service": ir.SCTP}[args[1]]
+	if !ok {
+		return v, r, fmt.Errorf("must have -t, -u or --sctp-service, got %q", args[1])
+	}
+	ap, err := netip.ParseAddrPort(args[2])
+	v.Key = ir.Match{Addr: ap.Addr(), Port: ap.Port(), Protocol: proto}
+	masq := false
+	for rest := args[3:]; len(rest) > 0 && err == nil; rest = rest[1:] {
+		if rest[0] == "-m" {
+			masq = true
+			continue
+		}
+		if len(rest) == 1 {
+			return v, r, fmt.Errorf("%s has no value", rest[0])
+		}
+		opt, value := rest[0], rest[1]
+		rest = rest[1:]
+		var n int
+		switch opt {
+		case "-s":
+			v.Scheduler = value
+		case "-p":
+			n, err = strconv.Atoi(value)
+			v.Flags, v.Timeout = v.Flags|Persistent, time.Duration(n)*time.Second
+		case "-b":
+			for flag := range strings.SplitSeq(value, ",") {
+				switch flag {
+				case "mh-fallback", "sh-fallback":
+					v.Flags |= Fallback
+				case "mh-port", "sh-port":
+					v.Flags |= SourceHash
+				default:
+					return v, r, fmt.Errorf("flag %s is not known", flag)
+				}
+			}
+		case "-r":
+			r.AddrPort, err = netip.ParseAddrPort(value)
+		case "-w":
+			n, err = strconv.Atoi(value)
+			r.Weight = uint32(n)
+		default:
+			return v, r, fmt.Errorf("option %s is not known", opt)
+		}
+	}
+	if err == nil && r.AddrPort.IsValid() && !masq {
+		err = fmt.Errorf("real server %s must be masqueraded (-m)", r.AddrPort)
+	}
+	return v, r, err
+}
+
+// ParseSets reads what ipset save writes: the elements of the sets that mode ipvs
+// has in a family, in order. Those of others are passed over.
+func ParseSets(f ir.Family, text string) (elements []Element, err error) {
+	sets := map[string]Set{}
+	for _, s := range Sets() {
+		sets[s.Name(f)] = s
+	}
+	n := 0
+	for line := range strings.Lines(text) {
+		n++
+		words := strings.Fields(line)
+		if len(words) < 3 {
+			continue
+		}
+		s, ours := sets[words[1]]
+		switch {
+		case !ours:
+		case words[0] == "create" && words[2] != s.Type().String():
+			return nil, fmt.Errorf("line %d: set %s must be %s, got %s", n, words[1], s.Type(), words[2])
+		case words[0] == "add":
+			e, err := parseElement(s, f, words[2])
+			if err == nil && len(words) > 3 {
+				err = fmt.Errorf("%q is not known", strings.Join(words[3:], " "))
+			}
+			if err != nil {
+				return nil, fmt.Errorf("line %d: set %s: %w", n, words[1], err)
+			}
+			elements = append(elements, Element{ElementKey: e})
+		}
+	}
+	slices.SortFunc(elements, func(a, b Element) int { return a.Compare(b.ElementKey) })
+	return elements, nil
+}
+
+// parseElement reads 10.96.0.10,tcp:80,10.0.0.0/8 or the part of it that the type has.
+func parseElement(s Set, f ir.Family, text string) (k ElementKey, err error) {
+	k.Set = s
+	parts := strings.Split(text, ",")
+	wrong := fmt.Errorf("%q is no element of %s", text, s.Type())
+	number := func(text string) bool {
+		n, err := strconv.ParseUint(text, 10, 16)
+		k.Number = uint16(n)
+		return err == nil
+	}
+	if s.Type() == BitmapPort {
+		if len(parts) != 1 || !number(parts[0]) {
+			return k, wrong
+		}
+		return k, nil
+	}
+	if k.Addr, err = netip.ParseAddr(parts[0]); err != nil || !f.Has(k.Addr) {
+		return k, wrong
+	}
+	if len(parts) != map[SetType]int{HashIP: 1, HashIPPort: 2, HashIPPortIP: 3, HashIPPortNet: 3}[s.Type()] {
+		return k, wrong
+	}
+	if len(parts) > 1 {
+		protocol, port, _ := strings.Cut(parts[1], ":")
+		if k.Protocol, _ = ir.ParseProtocol(protocol); k.Protocol == 0 || !number(port) {
+			return k, wrong
+		}
+	}
+	if len(parts) > 2 {
+		if a, err := netip.ParseAddr(parts[2]); err == nil {
+			k.Source = netip.PrefixFrom(a, a.BitLen())
+		} else if k.Source, err = netip.ParsePrefix(parts[2]); err != nil {
+			return k, wrong
+		}
+		if !f.Has(k.Source.Addr()) {
+			return k, wrong
+		}
+	}
+	return k, nil
+}
+
+// Of returns the virtual servers of a family.
+func Of(f ir.Family, servers []VirtualServer) []VirtualServer {
+	return slices.DeleteFunc(slices.Clone(servers), func(v VirtualServer) bool { return !f.Has(v.Key.Addr) })
+}
