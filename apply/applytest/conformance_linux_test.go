@@ -76,7 +76,7 @@ func throughProxyc(t *testing.T) (ApplyFunc, DaemonFunc) {
 	}
 	switch *throughFlag {
 	case "apply":
-		return ProxycApply(binary, args...), ProxycWatch(binary, args...)
+		return proved(ProxycApply(binary, args...), binary, args...), ProxycWatch(binary, args...)
 	case "watch":
 		return nil, ProxycWatch(binary, args...)
 	case "compile":
@@ -84,6 +84,22 @@ func throughProxyc(t *testing.T) (ApplyFunc, DaemonFunc) {
 	}
 	t.Fatalf("-through must be apply, watch or compile, got %q", *throughFlag)
 	return nil, nil
+}
+
+// proved also proves after each apply that the kernel holds what the case means, for every
+// first packet and not for the case's flows alone. Only kernels of modes nftables and
+// iptables can be asked.
+func proved(apply ApplyFunc, binary string, args ...string) ApplyFunc {
+	return func(ctx context.Context, node *Namespace, configFile, snapshotFile, mode string) error {
+		if err := apply(ctx, node, configFile, snapshotFile, mode); err != nil || mode != "nftables" && mode != "iptables" {
+			return err
+		}
+		cmd := append([]string{"prove", "-c", configFile, "-s", snapshotFile, "--hostname-override", "node1", "--mode", mode, "--live"}, args...)
+		if out, err := node.Run(node.Command(ctx, binary, append(cmd, "ir", "kernel")...)); err != nil {
+			return fmt.Errorf("%w\n%s", err, out)
+		}
+		return nil
+	}
 }
 
 // loadText compiles to text and loads that, as a person without proxyc on the node would. It replaces
