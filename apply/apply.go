@@ -58,6 +58,29 @@ type Dataplane interface {
 	Close() error
 }
 
+// Gone is something of ours that is not there, and with it all that was in it.
+type Gone struct {
+	What   string // "table ip proxyc"
+	Within string // what the Objects of operations begin with that make anew what was in it
+}
+
+// GoneIn returns what is not there that a Plan makes anew, where it tells.
+func GoneIn(p Plan) []Gone {
+	if p, ok := p.(interface{ Gone() []Gone }); ok {
+		return p.Gone()
+	}
+	return nil
+}
+
+// ChangedBy returns who changed the rules of a Dataplane since it was asked last, where it
+// knows: "nft (process 4711)".
+func ChangedBy(d any) []string {
+	if d, ok := d.(interface{ ChangedBy() []string }); ok {
+		return d.ChangedBy()
+	}
+	return nil
+}
+
 // CompareEvery is how often all that a node has is compared with what it should
 // have, if nothing else gives a reason to (DMN-21).
 const CompareEvery = time.Hour

@@ -214,6 +214,7 @@ type daemon struct {
 	contact   *watch.Contact // nil without an API server
 	neighbors *neighbors
 
+	drifts     driftLog
 	hosts      []string       // names of the node
 	configFile *File          // as it is in force
 	restarted  bool           // another configuration was in force before
@@ -238,6 +239,7 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 	d.flows = conntrack.NewCleaner(cfg.SyncPeriod(), d.cleaned)
 	d.health.Following = d.following
 	d.neighbors = newNeighbors(Interference, time.Now)
+	d.drifts = driftLog{log: d.log.Logger, now: time.Now}
 	d.metrics = newMetrics(cfg, p.Version)
 	d.measureStore()
 	if len(p.Snapshot) == 0 {

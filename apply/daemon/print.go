@@ -79,16 +79,7 @@ func (st *Status) Print(w io.Writer) error {
 		line("last error", "%s, %s ago: %s", st.LastError.At.Format(time.RFC3339), age(st.Now, st.LastError.At), st.LastError.Error)
 	}
 	if st.LastDrift != nil {
-		line("last drift", "%s: %s", st.LastDrift.At.Format(time.RFC3339), st.LastDrift.Operations)
-		for _, op := range st.LastDrift.First {
-			line("", "%s %s", op.Verb, op.Object)
-			for _, l := range op.Have {
-				line("", "  have: %s", l)
-			}
-			for _, l := range op.Want {
-				line("", "  want: %s", l)
-			}
-		}
+		st.LastDrift.print(line)
 	}
 	if k := st.KubeProxy; k != nil {
 		what := "its rules came, and were removed"

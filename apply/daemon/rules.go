@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"time"
 
@@ -253,18 +252,14 @@ func (d *daemon) synced(s *reconcile.Sync) {
 
 // tell logs what a sync did.
 func (d *daemon) tell(s *reconcile.Sync) {
-	if n := total(s.Done.Drift); n > 0 {
-		for _, op := range s.Done.DriftFirst {
-			d.log.Warn("somebody else changed the rules", "repair", op.Verb.String(), "object", op.Object, "service", op.Service.String(),
-				"have", strings.Join(op.Have, "; "), "want", strings.Join(op.Want, "; "))
-		}
-		d.log.Warn("the rules are repaired", "operations", n)
+	if total(s.Done.Drift) > 0 {
+		d.drifts.tell(&s.Done)
 	}
 	for _, r := range s.Done.RefusedNow {
 		d.log.Error("the kernel refuses the rules of a Service, which is left out until it changes or the next full comparison", "service", r.Service.String(), "err", r.Reason)
 	}
 	say := d.log.Debug
-	if total(s.Done.Operations) > 0 && s.Kind == reconcile.Full {
+	if total(s.Done.Operations) > 0 && s.Kind == reconcile.Full && total(s.Done.Drift) == 0 {
 		say = d.log.Info
 	}
 	say("synced", "kind", s.Kind.String(), "operations", s.Done.Operations.String(), "took", s.Ended.Sub(s.Began))

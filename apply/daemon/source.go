@@ -16,6 +16,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
 )
 
 // follower compiles what changes in a Store: it is the Source of the daemon's
@@ -146,7 +147,19 @@ func logDiagnostic(log *slog.Logger, d diag.Diagnostic) {
 	case diag.Info:
 		say = log.Debug
 	}
+	if object == "" {
+		say(d.String())
+		return
+	}
 	say(d.String(), "object", object)
+}
+
+// withService adds to what is logged which Service it is about, if it is about one.
+func withService(args []any, service ir.Name) []any {
+	if service == (ir.Name{}) {
+		return args
+	}
+	return append(args, "service", service.String())
 }
 
 // latency is how long ago something happened, never negative.

@@ -150,12 +150,6 @@ type LastError struct {
 	Error string    `json:"error"`
 }
 
-type LastDrift struct {
-	At         time.Time         `json:"at"`
-	Operations apply.Count       `json:"operations"`
-	First      []apply.Operation `json:"first"` // of those that repaired it, with what was found
-}
-
 // KubeProxy is what a daemon saw of kube-proxy since its own start.
 type KubeProxy struct {
 	Since   time.Time `json:"since"`   // when its rules were seen last that had not been there
@@ -181,6 +175,7 @@ type state struct {
 	inForce func() ir.Programs // nil: not known yet
 	drains  func() []apply.Drain
 	plan    plan
+	repairs []time.Time // of what others changed, the newest; at most mostRepairs
 }
 
 func newState(mode ir.Mode, node string, now func() time.Time) *state {
@@ -200,6 +195,7 @@ func (s *state) synced(sync *reconcile.Sync) {
 	defer s.mu.Unlock()
 	s.plan = p
 	st := &s.status
+	s.repaired(sync)
 	if st.Synced = sync.Err == nil; !st.Synced {
 		st.LastError = &LastError{sync.Ended, sync.Err.Error()}
 		return
@@ -209,9 +205,6 @@ func (s *state) synced(sync *reconcile.Sync) {
 	st.Quarantined = nil
 	for _, r := range sync.Done.Refused {
 		st.Quarantined = append(st.Quarantined, Refused{r.Service.String(), r.Reason.Error()})
-	}
-	if total(sync.Done.Drift) > 0 {
-		st.LastDrift = &LastDrift{At: sync.Ended, Operations: sync.Done.Drift, First: sync.Done.DriftFirst}
 	}
 }
 
@@ -345,6 +338,11 @@ func (s *state) told(pending int) Status {
 	defer s.mu.Unlock()
 	st := s.status
 	st.Now, st.Pending = s.now(), pending
+	if st.LastDrift != nil {
+		last := *st.LastDrift
+		last.Lately = s.lately()
+		st.LastDrift = &last
+	}
 	st.Synced = st.Synced && pending == 0
 	return st
 }
@@ -402,7 +400,9 @@ func (st *Status) onClock() {
 		st.LastError = &LastError{now(e.At), e.Error}
 	}
 	if d := st.LastDrift; d != nil {
-		st.LastDrift = &LastDrift{now(d.At), d.Operations, d.First}
+		last := *d
+		last.At = now(d.At)
+		st.LastDrift = &last
 	}
 	if k := st.KubeProxy; k != nil {
 		st.KubeProxy = &KubeProxy{now(k.Since), k.Objects, k.Stays}
@@ -460,11 +460,11 @@ func (s *state) programs() ir.Programs {
 	return inForce()
 }
 
-// Well reports whether the kernel holds what is wanted, the daemon hears what
-// that is, from the API server or as the newest files have it, and others hear
-// of it what they ask.
+// Well reports whether the kernel holds what is wanted, and nobody else goes on to change
+// that; the daemon hears what that is, from the API server or as the newest files
+// have it, and others hear of it what they ask.
 func (st *Status) Well() bool {
-	return st.Synced && (st.APIServer == nil || st.APIServer.Lost.IsZero()) && len(st.Rejected)+len(st.Down)+len(st.Unproved) == 0
+	return st.Synced && !st.LastDrift.fought() && (st.APIServer == nil || st.APIServer.Lost.IsZero()) && len(st.Rejected)+len(st.Down)+len(st.Unproved) == 0
 }
 
 // UnixPrefix stands before the path of a unix socket in an address.

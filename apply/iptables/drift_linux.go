@@ -6,6 +6,10 @@ import (
 	"github.com/proxyc/proxyc/apply/monitor"
 )
 
+// ChangedBy returns who changed our chains since it was called last; nothing in the
+// legacy variant, of which the kernel tells nothing.
+func (d *Dataplane) ChangedBy() []string { return d.monitor.ChangedBy() }
+
 // Drift listens to what the kernel tells of others' transactions, or, in the
 // legacy variant, looks at the tables.
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {

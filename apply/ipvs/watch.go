@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/proxyc/proxyc/apply"
 )
 
 // watching is what goes on beside the Dataplane's own work: listening to others,
@@ -19,6 +21,9 @@ func (w *watching) close() {
 	}
 	w.all.Wait()
 }
+
+// ChangedBy returns who changed the rules since it was called last.
+func (d *Dataplane) ChangedBy() []string { return apply.ChangedBy(d.rules) }
 
 // Drift tells of changes of the rules and of addresses as soon as the kernel
 // does. Of ip_vs and of sets it tells nothing: they are compared every

@@ -64,6 +64,14 @@ func (h *Handle) End() {
 	}
 }
 
+// ChangedBy returns who changed the rules since it was called last, where a Monitor knows.
+func (h *Handle) ChangedBy() []string {
+	if m, ok := h.monitor.(interface{ ChangedBy() []string }); ok {
+		return m.ChangedBy()
+	}
+	return nil
+}
+
 // Close ends the Monitor, and waits for that.
 func (h *Handle) Close() error {
 	if h.monitor == nil {

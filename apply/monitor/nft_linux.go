@@ -90,6 +90,16 @@ func (m *NFT) Touched() Touched {
 	return touched
 }
 
+// ChangedBy returns who changed what concerns us since it was called last, as the kernel
+// names programs: "nft (process 4711)".
+func (m *NFT) ChangedBy() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	by := m.seen.by
+	m.seen.by = nil
+	return by
+}
+
 // Close ends Run.
 func (m *NFT) Close() error {
 	m.mu.Lock()
@@ -181,6 +191,8 @@ func parseGeneration(data []byte) (t transaction) {
 			t.generation = binary.BigEndian.Uint32(value)
 		case kind == unix.NFTA_GEN_PROC_NAME:
 			t.program = text(value)
+		case kind == unix.NFTA_GEN_PROC_PID && len(value) == 4:
+			t.process = binary.BigEndian.Uint32(value)
 		}
 	})
 	return t

@@ -1,11 +1,15 @@
 package monitor
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
 
 // transaction is one change of nf_tables that the kernel told of.
 type transaction struct {
 	generation uint32
 	program    string // that made it, by the kernel's name of at most 15 bytes
+	process    uint32 // its number
 	touched    Touched
 }
 
@@ -41,7 +45,19 @@ type transactions struct {
 	until uint32        // generation at the end of our last work
 	held  []transaction // that happened during it
 
-	touched Touched // by others, and not taken yet
+	touched Touched  // by others, and not taken yet
+	by      []string // who these were, the first of them
+}
+
+// mostBy is how many programs are remembered that changed something.
+const mostBy = 5
+
+// name is how messages name who made a transaction.
+func (t *transaction) name() string {
+	if t.program == "" {
+		return "a program that the kernel does not name"
+	}
+	return fmt.Sprintf("%s (process %d)", t.program, t.process)
 }
 
 // begin notes that our own work begins.
@@ -73,5 +89,8 @@ func (t *transactions) met(one transaction) (foreign bool) {
 		return false
 	}
 	t.touched.add(one.touched)
+	if name := one.name(); len(t.by) < mostBy && !slices.Contains(t.by, name) {
+		t.by = append(t.by, name)
+	}
 	return true
 }

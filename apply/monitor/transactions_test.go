@@ -1,17 +1,20 @@
 package monitor
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 func TestTransactions(t *testing.T) {
-	ours := func(generation uint32) transaction { return transaction{generation, "proxyc", Touched{More: true}} }
-	others := func(generation uint32) transaction { return transaction{generation, "nft", Touched{More: true}} }
+	ours := func(generation uint32) transaction { return transaction{generation, "proxyc", 7, Touched{More: true}} }
+	others := func(generation uint32) transaction { return transaction{generation, "nft", 7, Touched{More: true}} }
 	for _, tc := range []struct {
 		name string
 		play func(*transactions) (foreign bool)
 		want bool
 	}{
 		{"somebody else", func(s *transactions) bool { return s.met(others(5)) }, true},
-		{"not about us", func(s *transactions) bool { return s.met(transaction{5, "nft", Touched{}}) }, false},
+		{"not about us", func(s *transactions) bool { return s.met(transaction{5, "nft", 7, Touched{}}) }, false},
 		{"our own", func(s *transactions) bool {
 			s.begin()
 			return s.met(ours(5)) || s.end(5)
@@ -50,7 +53,7 @@ func TestTransactions(t *testing.T) {
 func TestTouched(t *testing.T) {
 	s := transactions{own: []string{"proxyc"}}
 	one := func(program string, elements int) transaction {
-		return transaction{5, program, Touched{Elements: make([][]byte, elements)}}
+		return transaction{5, program, 7, Touched{Elements: make([][]byte, elements)}}
 	}
 	s.begin()
 	s.met(one("proxyc", 7))
@@ -85,5 +88,25 @@ func TestConcerns(t *testing.T) {
 		if got := tc.c(tc.table, tc.chain, tc.loss); got != tc.want {
 			t.Errorf("%s %s, loss %t: %t, want %t", tc.table, tc.chain, tc.loss, got, tc.want)
 		}
+	}
+}
+
+// Who changed something of ours is remembered until it is asked for, by what the
+// kernel says of them; a few of them.
+func TestTransactionsBy(t *testing.T) {
+	s := transactions{own: []string{"proxyc"}}
+	more := Touched{More: true}
+	s.met(transaction{5, "nft", 7, more})
+	s.met(transaction{6, "nft", 7, more})
+	s.met(transaction{7, "iptables", 8, Touched{}}) // nothing of ours
+	s.met(transaction{8, "", 0, more})
+	if want := []string{"nft (process 7)", "a program that the kernel does not name"}; !slices.Equal(s.by, want) {
+		t.Errorf("got %q, want %q", s.by, want)
+	}
+	for i := range uint32(100) {
+		s.met(transaction{9 + i, "nft", 100 + i, more})
+	}
+	if len(s.by) != mostBy {
+		t.Errorf("%d are remembered, want %d", len(s.by), mostBy)
 	}
 }

@@ -154,6 +154,9 @@ func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 	})
 }
 
+// ChangedBy returns who changed our tables since it was called last.
+func (d *Dataplane) ChangedBy() []string { return d.monitor.ChangedBy() }
+
 // Leftovers returns what proxies of other modes left in nf_tables: kube-proxy.
 func (d *Dataplane) Leftovers(ctx context.Context) ([]apply.Leftover, error) {
 	return Leftovers(ctx, true)

@@ -391,6 +391,16 @@ func (p *Plan) Empty() bool {
 	return !p.forgets
 }
 
+// Gone returns the tables that are not there.
+func (p *Plan) Gone() (all []apply.Gone) {
+	for _, c := range ir.Present(p.families) {
+		if table := c.family.NFT() + " " + rules.Table; c.add && !c.drop {
+			all = append(all, apply.Gone{What: "table " + table, Within: table + " "})
+		}
+	}
+	return all
+}
+
 // RemovedFrontends returns the frontends that the node has and will not have any longer: a
 // removed element that no added one replaces.
 func (p *Plan) RemovedFrontends() []ir.Match {

@@ -247,7 +247,7 @@ func (c *HealthChecks) listen(service ir.Name, at netip.AddrPort) (*check, error
 	go func() {
 		defer close(check.done)
 		if err := check.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			c.Log.Error("health check ended", "service", service, "address", at, "err", err)
+			c.Log.Error("health check ended", "service", service.String(), "address", at, "err", err)
 		}
 	}()
 	return check, nil

@@ -362,6 +362,9 @@ func (d *Dataplane) remember(p *Plan) {
 // Applied returns the Programs that were in force when that was last known.
 func (d *Dataplane) Applied() ir.Programs { return d.applied.Programs() }
 
+// ChangedBy returns who changed the rules since it was called last.
+func (d *Dataplane) ChangedBy() []string { return apply.ChangedBy(d.rules) }
+
 // Drift looks for changes of the rules.
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) { return d.rules.Drift(ctx) }
 

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/daemon"
 )
 
@@ -55,5 +57,29 @@ func TestWatchHealthCheckTaken(t *testing.T) {
 	})
 	if n := strings.Count(w.log.String(), fmt.Sprintf("%q", "healthCheckNodePort does not answer: will be tried again")); n != 1 {
 		t.Errorf("told %d times in the log, want once", n)
+	}
+}
+
+// A table that is deleted is called that, with who did it; where somebody goes on to
+// delete it, all is not well.
+func TestWatchTableGone(t *testing.T) {
+	w := newWatched(t, "nftables")
+	w.write("cluster.yaml", applytest.Services("a"))
+	w.start("proxyc", "watch")
+	w.until("the first sync", synced)
+	for i := range 3 {
+		if _, err := w.ns.Run(w.ns.Command(t.Context(), "nft", "delete", "table", "ip", "proxyc")); err != nil {
+			t.Fatal(err)
+		}
+		st := w.until("the repair", func(st daemon.Status) bool { return synced(st) && st.LastDrift != nil && st.LastDrift.Lately > i })
+		if d := st.LastDrift; !slices.Equal(d.Gone, []string{"table ip proxyc"}) || len(d.First) != 0 || len(d.By) != 1 || !strings.HasPrefix(d.By[0], "nft (process ") {
+			t.Errorf("last drift: %+v", d)
+		}
+		if st.Well() != (i < 2) {
+			t.Errorf("well after %d times: %t", i+1, st.Well())
+		}
+	}
+	if !strings.Contains(w.log.String(), `"somebody else removed what is ours: it is gone" object="table ip proxyc" by="nft (process `) {
+		t.Error("the log does not say that the table is gone, and who did it")
 	}
 }

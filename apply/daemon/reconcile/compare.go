@@ -113,7 +113,7 @@ func (r *Reconciler) repair(ctx context.Context, c *comparison) (done Done, err 
 			return done, errAgain
 		}
 	}
-	done.drifted(plan)
+	done.drifted(plan, apply.ChangedBy(r.Dataplane))
 	refused, err := r.commit(ctx, plan, &done)
 	// A listing in which things come and go may lack what was there all along;
 	// the kernel does not make it twice.

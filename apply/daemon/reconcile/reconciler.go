@@ -37,9 +37,14 @@ type Done struct {
 	Commits    []Commit
 	RefusedNow []apply.Refusal // those that were tried in this sync
 	// Drift are operations that undo what somebody else did; only a full sync
-	// finds any. DriftFirst are the first of them.
+	// finds any. DriftFirst are the first of them, without those on what is in
+	// DriftGone, and DriftMore is how many follow these. DriftBy is who did it, as
+	// far as the kernel tells.
 	Drift      apply.Count
+	DriftGone  []string // "table ip proxyc"
 	DriftFirst []apply.Operation
+	DriftMore  int
+	DriftBy    []string
 }
 
 // Commit is what is told of a Plan that was carried out. The Plan itself may

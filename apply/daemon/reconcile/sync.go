@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
@@ -26,7 +27,7 @@ func (r *Reconciler) Replace(ctx context.Context, programs ir.Programs) (done Do
 		return done, err
 	}
 	if r.known {
-		done.drifted(r.Dataplane.Plan(r.Dataplane.Applied()))
+		done.drifted(r.Dataplane.Plan(r.Dataplane.Applied()), apply.ChangedBy(r.Dataplane))
 	}
 	r.refused = nil
 	err = r.settle(ctx, programs, &done)
@@ -99,15 +100,32 @@ func (r *Reconciler) trim() {
 	}
 }
 
-// drifted notes the operations that repair what somebody else did.
-func (d *Done) drifted(plan apply.Plan) {
+// drifted notes the operations that repair what somebody else did, and who that was.
+func (d *Done) drifted(plan apply.Plan, by []string) {
 	if plan.Empty() {
 		return
 	}
+	d.DriftBy = by
 	_, d.Drift = apply.Summary(plan)
+	gone := apply.GoneIn(plan)
+	for _, g := range gone {
+		d.DriftGone = append(d.DriftGone, g.What)
+	}
+	told := func(op apply.Operation) bool {
+		return slices.ContainsFunc(gone, func(g apply.Gone) bool { return strings.HasPrefix(op.Object, g.Within) })
+	}
 	for op := range plan.Differences {
+		if told(op) {
+			continue
+		}
 		if d.DriftFirst = append(d.DriftFirst, op); len(d.DriftFirst) == driftShown {
-			return
+			break
+		}
+	}
+	d.DriftMore = -len(d.DriftFirst)
+	for op := range plan.Operations { // which costs less, as it tells no rules
+		if !told(op) {
+			d.DriftMore++
 		}
 	}
 }

@@ -1,0 +1,145 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon/reconcile"
+)
+
+const (
+	// driftSpan is the time of which repairs are counted, and in which the log tells
+	// of few.
+	driftSpan = time.Minute
+	// fought is how many repairs in that time tell that somebody goes on to change the
+	// rules, and what is repaired does not stay.
+	fought = 3
+	// driftLines is how many lines about repairs the log has in that time, but for those
+	// of the first.
+	driftLines = 25
+	// mostRepairs is how many repairs are counted.
+	mostRepairs = 1000
+)
+
+// driftLog tells in the log what others changed: all of it at first, and where they go
+// on how often.
+type driftLog struct {
+	log   *slog.Logger
+	now   func() time.Time
+	began time.Time // of the span
+	lines int       // told in it
+	quiet int       // repairs in it of which nothing was told
+}
+
+// tell tells what a sync repaired.
+func (l *driftLog) tell(done *reconcile.Done) {
+	if l.began.IsZero() || l.now().Sub(l.began) >= driftSpan {
+		if l.quiet > 0 {
+			l.log.Warn("somebody else goes on to change the rules: proxyc status tells how often", "not told", l.quiet, "by", by(done.DriftBy))
+		}
+		l.began, l.lines, l.quiet = l.now(), 0, 0
+	}
+	lines := len(done.DriftGone) + len(done.DriftFirst) + 1
+	level := slog.LevelWarn
+	if l.lines > 0 && l.lines+lines > driftLines {
+		l.quiet++
+		level = slog.LevelDebug
+	} else {
+		l.lines += lines
+	}
+	say := func(msg string, args ...any) { l.log.Log(context.Background(), level, msg, args...) }
+	for _, what := range done.DriftGone {
+		say("somebody else removed what is ours: it is gone", "object", what, "by", by(done.DriftBy))
+	}
+	for _, op := range done.DriftFirst {
+		args := []any{"repair", op.Verb.String(), "object", op.Object}
+		say("somebody else changed the rules", append(withService(args, op.Service), "by", by(done.DriftBy),
+			"have", strings.Join(op.Have, "; "), "want", strings.Join(op.Want, "; "))...)
+	}
+	args := []any{"operations", total(done.Drift)}
+	if done.DriftMore > 0 {
+		args = append(args, "not told", done.DriftMore)
+	}
+	say("the rules are repaired", args...)
+}
+
+// by is how messages name who changed the rules.
+func by(programs []string) string {
+	if len(programs) == 0 {
+		return "unknown"
+	}
+	return strings.Join(programs, ", ")
+}
+
+// LastDrift is what others changed last, and how often they did.
+type LastDrift struct {
+	At         time.Time   `json:"at"`
+	Operations apply.Count `json:"operations"`
+	// Gone is what was not there at all: "table ip proxyc". Operations that made anew
+	// what had been in it are not in First.
+	Gone []string `json:"gone,omitempty"`
+	// First are the first operations that repaired it, with what was found, and More
+	// is how many follow.
+	First []apply.Operation `json:"first"`
+	More  int               `json:"more,omitempty"`
+	// By is who did it, as far as the kernel tells: "nft (process 4711)".
+	By []string `json:"by,omitempty"`
+	// Lately is how many times that was in the last minute.
+	Lately int `json:"lately,omitempty"`
+}
+
+// repaired notes what a sync repaired. The state is locked.
+func (s *state) repaired(sync *reconcile.Sync) {
+	done := &sync.Done
+	if total(done.Drift) == 0 {
+		return
+	}
+	if len(s.repairs) == mostRepairs {
+		s.repairs = s.repairs[1:]
+	}
+	s.repairs = append(s.repairs, sync.Ended)
+	s.status.LastDrift = &LastDrift{At: sync.Ended, Operations: done.Drift, Gone: done.DriftGone, First: done.DriftFirst, More: done.DriftMore, By: done.DriftBy}
+}
+
+// lately returns how many repairs there were in the last minute. The state is locked.
+func (s *state) lately() int {
+	n := 0
+	for _, at := range s.repairs {
+		if s.now().Sub(at) < driftSpan {
+			n++
+		}
+	}
+	return n
+}
+
+// fought reports whether somebody goes on to change the rules.
+func (d *LastDrift) fought() bool { return d != nil && d.Lately >= fought }
+
+// print prints it.
+func (d *LastDrift) print(line func(name, format string, args ...any)) {
+	if d.fought() {
+		line("fought", "rules were changed by somebody else %d times in the last minute, and repaired: find out who it is, and stop that (%s)", d.Lately, by(d.By))
+	}
+	line("last drift", "%s: %s", d.At.Format(time.RFC3339), d.Operations)
+	if len(d.By) > 0 {
+		line("", "by %s", by(d.By))
+	}
+	for _, what := range d.Gone {
+		line("", "%s is gone", what)
+	}
+	for _, op := range d.First {
+		line("", "%s %s", op.Verb, op.Object)
+		for _, l := range op.Have {
+			line("", "  have: %s", l)
+		}
+		for _, l := range op.Want {
+			line("", "  want: %s", l)
+		}
+	}
+	if d.More > 0 {
+		line("", "and %d more", d.More)
+	}
+}

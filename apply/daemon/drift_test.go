@@ -1,0 +1,80 @@
+package daemon
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon/reconcile"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// tableGone is what a sync did that found our table deleted.
+var tableGone = reconcile.Done{Drift: apply.Count{Added: 88}, DriftGone: []string{"table ip proxyc"}, DriftBy: []string{"nft (process 7)"}}
+
+// Somebody who goes on to change the rules is told by how often, and all is not well
+// until a minute has passed.
+func TestStatusFought(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	st := newState(ir.ModeNFTables, "node1", func() time.Time { return now })
+	for i := range 18 {
+		st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now, Done: tableGone})
+		well, got := printed(t, st.told(0))
+		if fought := i >= 2; well == fought || strings.Contains(got, "fought") != fought {
+			t.Errorf("after repair %d, well: %t:\n%s", i+1, well, got)
+		}
+		now = now.Add(time.Second)
+	}
+	_, got := printed(t, st.told(0))
+	for _, want := range []string{
+		"fought       rules were changed by somebody else 18 times in the last minute, and repaired: find out who it is, and stop that (nft (process 7))\n",
+		"last drift   2026-01-02T03:04:22Z: 88 added, 0 changed, 0 removed\n             by nft (process 7)\n             table ip proxyc is gone\n",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("want %q in:\n%s", want, got)
+		}
+	}
+	now = now.Add(time.Minute)
+	if well, got := printed(t, st.told(0)); !well || strings.Contains(got, "fought") || !strings.Contains(got, "last drift") {
+		t.Errorf("a minute after, well: %t:\n%s", well, got)
+	}
+	more := reconcile.Done{Drift: apply.Count{Added: 30}, DriftFirst: []apply.Operation{{Verb: apply.Add, Object: "ip proxyc set a"}}, DriftMore: 29}
+	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now, Done: more})
+	if _, got := printed(t, st.told(0)); !strings.Contains(got, "             add ip proxyc set a\n             and 29 more\n") {
+		t.Errorf("a list that is cut does not say what follows:\n%s", got)
+	}
+}
+
+// The log tells of repairs in a bounded number of lines, and names a Service only where
+// there is one.
+func TestDriftLog(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	var said bytes.Buffer
+	l := driftLog{log: slog.New(slog.NewTextHandler(&said, nil)), now: func() time.Time { return now }}
+	change := reconcile.Done{Drift: apply.Count{Added: 90, Changed: 1}, DriftBy: []string{"nft (process 7)"}, DriftMore: 71}
+	for range 20 {
+		change.DriftFirst = append(change.DriftFirst, apply.Operation{Verb: apply.Change, Object: "ip proxyc chain services", Have: []string{"drop"}})
+	}
+	l.tell(&change)
+	if n := strings.Count(said.String(), "\n"); n != 21 {
+		t.Errorf("the first repair is told in %d lines, want 21:\n%s", n, said.String())
+	}
+	if got := said.String(); strings.Contains(got, "service=") || !strings.Contains(got, `by="nft (process 7)" have=drop`) || !strings.Contains(got, `operations=91 "not told"=71`) {
+		t.Errorf("said:\n%s", got)
+	}
+	for range 150 { // each 0.4 s
+		l.tell(&tableGone)
+		now = now.Add(400 * time.Millisecond)
+	}
+	if n := strings.Count(said.String(), "\n"); n > 26 {
+		t.Errorf("%d lines in a minute:\n%s", n, said.String())
+	}
+	l.tell(&tableGone)
+	if got := said.String(); !strings.Contains(got, `msg="somebody else goes on to change the rules: proxyc status tells how often" "not told"=148`) ||
+		!strings.Contains(got, `msg="somebody else removed what is ours: it is gone" object="table ip proxyc" by="nft (process 7)"`) {
+		t.Errorf("said after a minute:\n%s", got)
+	}
+}
