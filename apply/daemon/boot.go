@@ -101,12 +101,15 @@ func (b *bootFile) write(inForce func() ir.Programs) bool {
 	}
 	programs := inForce()
 	if err := b.files.WriteFile(b.path, func(w io.Writer) error { return ir.WriteJSON(w, programs) }); err != nil {
-		b.log.Error("the boot file does not have what is in force", "file", b.path, "err", err)
 		b.changed.Store(true) // a disk that is full now may not be so later
 		why := err.Error()
-		b.failed.Store(&why)
+		if was := b.failed.Swap(&why); was == nil || *was != why {
+			b.log.Error("the boot file does not have what is in force: will be tried again", "file", b.path, "err", err)
+		}
 		return true
 	}
-	b.failed.Store(nil)
+	if b.failed.Swap(nil) != nil {
+		b.log.Info("the boot file has what is in force, after failures", "file", b.path)
+	}
 	return true
 }

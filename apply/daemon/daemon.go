@@ -242,6 +242,7 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 	d.drifts = driftLog{log: d.log.Logger, now: time.Now}
 	d.metrics = newMetrics(cfg, p.Version)
 	d.measureStore()
+	d.measureTroubles()
 	if len(p.Snapshot) == 0 {
 		d.events = watch.NewEvents(name, d.log.Logger, time.Now)
 		d.contact = watch.NewContact(d.log.Logger, time.Now)
@@ -299,6 +300,7 @@ func (d *daemon) run(parent context.Context) (next *loaded, err error) {
 	run(d.serving(d.healthServer(), "FailedToStartProxierHealthcheck"))
 	run(d.serving(d.metricsServer(), "FailedToStartMetricServer"))
 	run(d.neighbors.run)
+	run(d.tellNeighbors)
 	run(d.statusServer().Run)
 	run(d.log.flush)
 	run(d.watchConfig)

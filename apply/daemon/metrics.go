@@ -43,6 +43,18 @@ func newMetrics(cfg *config.Config, version string) *serve.Metrics {
 	return m
 }
 
+// measureTroubles exports what status tells beside the rules.
+func (d *daemon) measureTroubles() {
+	d.metrics.MeasureTroubles(func() serve.Troubles {
+		st := d.state.told(0)
+		others := d.neighbors.last()
+		return serve.Troubles{Rejected: len(st.Rejected), NotServed: len(st.Down),
+			BootFile:  d.boot != nil && d.boot.failed.Load() != nil,
+			KubeProxy: st.KubeProxy != nil && st.KubeProxy.Stays,
+			MayDrop:   len(others.Drops), MayDivert: len(others.Diverts)}
+	})
+}
+
 // measureStore exports the memory of the Store.
 func (d *daemon) measureStore() {
 	d.metrics.MeasureStore(func() (bytes int) {

@@ -3,6 +3,9 @@ package daemon
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -56,6 +59,13 @@ func (n *neighbors) run(ctx context.Context) error {
 	}
 }
 
+// last returns what the last look found, without a new one.
+func (n *neighbors) last() apply.Interference {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.found
+}
+
 // get returns what the last look found, after a new one if that was long ago. It does
 // not wait long for it.
 func (n *neighbors) get(ctx context.Context) (apply.Interference, error) {
@@ -84,4 +94,47 @@ func (n *neighbors) ask() <-chan struct{} {
 		n.wake <- struct{}{}
 	}
 	return n.looking
+}
+
+// neighborsTold is how often the log looks at what others do.
+const neighborsTold = 5 * time.Minute
+
+// tellNeighbors logs rules of others when they are new, and when they have gone, until
+// ctx ends.
+func (d *daemon) tellNeighbors(ctx context.Context) error {
+	var told toldRules
+	for {
+		if found, err := d.neighbors.get(ctx); err == nil {
+			told.tell(d.log.Logger, found)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(neighborsTold):
+		}
+	}
+}
+
+// toldRules are those of others that were logged, with what was said of them.
+type toldRules map[string]string
+
+func (told *toldRules) tell(log *slog.Logger, found apply.Interference) {
+	now := toldRules{}
+	for _, rule := range found.Drops {
+		now[rule] = "a rule of others may drop packets to Services"
+	}
+	for _, rule := range found.Diverts {
+		now[rule] = "a rule of others may keep packets from the rules of Services"
+	}
+	for _, rule := range slices.Sorted(maps.Keys(now)) {
+		if (*told)[rule] == "" {
+			log.Warn(now[rule], "rule", rule)
+		}
+	}
+	for _, rule := range slices.Sorted(maps.Keys(*told)) {
+		if now[rule] == "" {
+			log.Info("a rule of others is gone", "rule", rule)
+		}
+	}
+	*told = now
 }

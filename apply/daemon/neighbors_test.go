@@ -1,7 +1,10 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -57,4 +60,24 @@ func TestNeighbors(t *testing.T) {
 		synctest.Wait()
 		is("second", 2)
 	})
+}
+
+// Rules of others are logged once, and that they have gone.
+func TestToldRules(t *testing.T) {
+	var said bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&said, nil))
+	var told toldRules
+	for range 3 {
+		told.tell(log, apply.Interference{Drops: []string{"nft ip filter forward"}, Diverts: []string{"iptables nat PREROUTING"}})
+	}
+	told.tell(log, apply.Interference{Drops: []string{"nft ip filter forward"}})
+	for want, times := range map[string]int{
+		`level=WARN msg="a rule of others may drop packets to Services" rule="nft ip filter forward"`:                  1,
+		`level=WARN msg="a rule of others may keep packets from the rules of Services" rule="iptables nat PREROUTING"`: 1,
+		`level=INFO msg="a rule of others is gone" rule="iptables nat PREROUTING"`:                                     1,
+	} {
+		if n := strings.Count(said.String(), want); n != times {
+			t.Errorf("%q is told %d times, want %d:\n%s", want, n, times, said.String())
+		}
+	}
 }

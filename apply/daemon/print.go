@@ -40,6 +40,9 @@ func (st *Status) Print(w io.Writer) error {
 	if !st.LastSync.IsZero() {
 		line("last sync", "%s, %s: %s", st.LastSync.Format(time.RFC3339), st.LastKind, st.Operations)
 	}
+	if c := st.LastChange; c != nil && c.At.Before(st.LastSync) && total(st.Operations) == 0 {
+		line("last change", "%s, %s: %s", c.At.Format(time.RFC3339), c.Kind, c.Operations)
+	}
 	for _, q := range st.Quarantined {
 		line("quarantined", "Service %s: %s", q.Service, q.Reason)
 	}
@@ -151,7 +154,10 @@ func (st *Status) printFiles(line func(name, format string, args ...any)) {
 		line("not served", "%s at %s, since %s ago: %s; %s", d.Server, d.Address, age(st.Now, d.Since), d.Reason, inForce)
 	}
 	for _, k := range st.Rejected {
-		line("rejected", "the newest version of %s, since %s ago: %s", k.Path, age(st.Now, k.Since), k.Reason)
+		line("rejected", "the newest version of %s, %s ago: %s", k.Path, age(st.Now, k.At), k.Reason)
+		if k.At.Sub(k.Since) >= time.Second {
+			line("", "and those before it, since %s ago", age(st.Now, k.Since))
+		}
 	}
 }
 

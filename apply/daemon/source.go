@@ -172,7 +172,14 @@ func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (synced <-chan
 	filled, begun := make(chan struct{}), make(chan error, 1)
 	if paths := d.Snapshot; len(paths) > 0 {
 		name := strings.Join(paths, ", ")
+		var seen []*File // that are read, by one goroutine
 		files := &watch.Files{Paths: paths, Store: d.store, Log: d.log.Logger, Limit: d.SnapshotLimit, AllowEmpty: d.AllowEmpty, Again: d.snapshotAgain,
+			Begin: func() { // before they are read: a change meanwhile is told as one that came after
+				seen = nil
+				for _, path := range paths {
+					seen = append(seen, d.statFile(path))
+				}
+			},
 			Report: func(l diag.List) {
 				for _, f := range l {
 					logDiagnostic(d.log.Logger, f)
@@ -184,6 +191,7 @@ func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (synced <-chan
 			err := files.Run(ctx, func(err error) {
 				why := ""
 				if err == nil {
+					d.state.setSnapshot(seen)
 					inForce()
 				} else {
 					why = err.Error()

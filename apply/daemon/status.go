@@ -48,7 +48,7 @@ type Status struct {
 	// APIServer is not there where the source are files.
 	APIServer *APIServer `json:"apiServer,omitempty"`
 	Config    *File      `json:"config,omitempty"`   // --config, as it is in force
-	Snapshot  []*File    `json:"snapshot,omitempty"` // each --snapshot
+	Snapshot  []*File    `json:"snapshot,omitempty"` // each --snapshot, as it is in force; none while nothing of it is
 	BootFile  *File      `json:"bootFile,omitempty"` // --boot-from
 	// Rejected are files whose newest version was refused: what was in force before stays.
 	Rejected []Rejected `json:"rejected,omitempty"`
@@ -70,6 +70,8 @@ type Status struct {
 	FindingsTotal int        `json:"findingsTotal,omitempty"`
 	LastError     *LastError `json:"lastError,omitempty"` // stays after it is overcome
 	LastDrift     *LastDrift `json:"lastDrift,omitempty"`
+	// LastChange is the last sync that changed something; LastSync may have come after it.
+	LastChange *LastChange `json:"lastChange,omitempty"`
 	// KubeProxy is kube-proxy, whose rules came back beside the daemon's.
 	KubeProxy *KubeProxy `json:"kubeProxy,omitempty"`
 	// Draining are the backends that serve the connections that they have, and
@@ -108,6 +110,7 @@ type File struct {
 type Rejected struct {
 	Path   string    `json:"path"`
 	Since  time.Time `json:"since"` // the first refusal after a version that was taken
+	At     time.Time `json:"at"`    // of the newest version's
 	Reason string    `json:"reason"`
 }
 
@@ -148,6 +151,12 @@ type Broken struct {
 type LastError struct {
 	At    time.Time `json:"at"`
 	Error string    `json:"error"`
+}
+
+type LastChange struct {
+	At         time.Time   `json:"at"`
+	Kind       string      `json:"kind"`
+	Operations apply.Count `json:"operations"`
 }
 
 // KubeProxy is what a daemon saw of kube-proxy since its own start.
@@ -202,6 +211,9 @@ func (s *state) synced(sync *reconcile.Sync) {
 	}
 	st.Generation++
 	st.LastSync, st.LastKind, st.Operations = sync.Ended, sync.Kind.String(), sync.Done.Operations
+	if total(st.Operations) > 0 {
+		st.LastChange = &LastChange{st.LastSync, st.LastKind, st.Operations}
+	}
 	st.Quarantined = nil
 	for _, r := range sync.Done.Refused {
 		st.Quarantined = append(st.Quarantined, Refused{r.Service.String(), r.Reason.Error()})
@@ -274,11 +286,19 @@ func (s *state) setEasing(e *Easing) {
 	s.status.Easing = e
 }
 
+// setSnapshot sets the files of the snapshot that is in force.
+func (s *state) setSnapshot(files []*File) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status.Snapshot = files
+}
+
 // setRejected sets why the newest version of a file is not what counts; "": it does.
 func (s *state) setRejected(path, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	since := s.now()
+	at := s.now()
+	since := at
 	now := slices.DeleteFunc(slices.Clone(s.status.Rejected), func(k Rejected) bool {
 		if k.Path == path {
 			since = k.Since
@@ -286,7 +306,7 @@ func (s *state) setRejected(path, why string) {
 		return k.Path == path
 	})
 	if why != "" {
-		now = append(now, Rejected{path, since, why})
+		now = append(now, Rejected{path, since, at, why})
 	}
 	s.status.Rejected = now
 }
@@ -365,9 +385,6 @@ func (d *daemon) status() Status {
 		}
 	}
 	st.Config = d.configFile
-	for _, path := range d.Snapshot {
-		st.Snapshot = append(st.Snapshot, d.statFile(path))
-	}
 	if d.BootFrom != "" {
 		st.BootFile = d.statFile(d.BootFrom)
 		if why := d.boot.failed.Load(); why != nil {
@@ -396,6 +413,9 @@ func (st *Status) onClock() {
 		return then
 	}
 	st.Started, st.LastSync = now(st.Started), now(st.LastSync)
+	if c := st.LastChange; c != nil {
+		st.LastChange = &LastChange{now(c.At), c.Kind, c.Operations}
+	}
 	if e := st.LastError; e != nil {
 		st.LastError = &LastError{now(e.At), e.Error}
 	}
@@ -416,7 +436,7 @@ func (st *Status) onClock() {
 	}
 	st.Rejected = slices.Clone(st.Rejected)
 	for i := range st.Rejected {
-		st.Rejected[i].Since = now(st.Rejected[i].Since)
+		st.Rejected[i].Since, st.Rejected[i].At = now(st.Rejected[i].Since), now(st.Rejected[i].At)
 	}
 	st.Down = slices.Clone(st.Down)
 	for i := range st.Down {
@@ -462,9 +482,11 @@ func (s *state) programs() ir.Programs {
 
 // Well reports whether the kernel holds what is wanted, and nobody else goes on to change
 // that; the daemon hears what that is, from the API server or as the newest files
-// have it, and others hear of it what they ask.
+// have it, and others hear of it what they ask; a next start would find it, and
+// kube-proxy does not write beside it.
 func (st *Status) Well() bool {
-	return st.Synced && !st.LastDrift.fought() && (st.APIServer == nil || st.APIServer.Lost.IsZero()) && len(st.Rejected)+len(st.Down)+len(st.Unproved) == 0
+	return st.Synced && !st.LastDrift.fought() &&
+		(st.BootFile == nil || st.BootFile.Error == "") && (st.KubeProxy == nil || !st.KubeProxy.Stays) && (st.APIServer == nil || st.APIServer.Lost.IsZero()) && len(st.Rejected)+len(st.Down)+len(st.Unproved) == 0
 }
 
 // UnixPrefix stands before the path of a unix socket in an address.

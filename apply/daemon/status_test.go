@@ -187,7 +187,8 @@ API server   https://192.0.2.1:6443
 heard        nodes 40s ago, services never
 config       /etc/config.yaml of 2026-01-02T02:05:05Z
 boot file    /var/boot.json, not there
-rejected     the newest version of /etc/config.yaml, since 1m0s ago: config.yaml:4: mode: unknown
+rejected     the newest version of /etc/config.yaml, 0s ago: config.yaml:4: mode: unknown
+             and those before it, since 1m0s ago
 last sync    2026-01-02T03:05:05Z, full: 0 added, 0 changed, 0 removed
 `
 	well, got := printed(t, told)
@@ -209,5 +210,43 @@ last sync    2026-01-02T03:05:05Z, full: 0 added, 0 changed, 0 removed
 		if !strings.Contains(got, line) || well {
 			t.Errorf("well: %t, want %q in\n%s", well, line, got)
 		}
+	}
+}
+
+// The newest refusal has an age of its own beside that of the first; and what is not
+// written for the next start, or has kube-proxy beside it, is not well.
+func TestStatusTroubles(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	st := newState(ir.ModeNFTables, "node1", func() time.Time { return now })
+	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now, Done: reconcile.Done{Operations: apply.Count{Removed: 12}}})
+	now = now.Add(time.Minute)
+	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now})
+	want := "last sync    2026-01-02T03:05:05Z, full: 0 added, 0 changed, 0 removed\nlast change  2026-01-02T03:04:05Z, full: 0 added, 0 changed, 12 removed\n"
+	if well, got := printed(t, st.told(0)); !well || !strings.Contains(got, want) {
+		t.Errorf("well: %t, want %q in:\n%s", well, want, got)
+	}
+	st.setRejected("s.yaml", "is cut off")
+	now = now.Add(40 * time.Second)
+	if _, got := printed(t, st.told(0)); !strings.Contains(got, "rejected     the newest version of s.yaml, 40s ago: is cut off\n") || strings.Contains(got, "before it") {
+		t.Errorf("one refusal:\n%s", got)
+	}
+	st.setRejected("s.yaml", "is empty")
+	now = now.Add(2 * time.Second)
+	if _, got := printed(t, st.told(0)); !strings.Contains(got, "rejected     the newest version of s.yaml, 2s ago: is empty\n             and those before it, since 42s ago\n") {
+		t.Errorf("two refusals:\n%s", got)
+	}
+	st.setRejected("s.yaml", "")
+	told := st.told(0)
+	told.BootFile = &File{Path: "boot", Error: "no space left on device"}
+	if well, _ := printed(t, told); well {
+		t.Error("well, although the boot file cannot be written")
+	}
+	st.setKubeProxy(&KubeProxy{Since: now})
+	if well, _ := printed(t, st.told(0)); !well {
+		t.Error("not well, although what kube-proxy left was removed")
+	}
+	st.setKubeProxy(&KubeProxy{Since: now, Stays: true})
+	if well, _ := printed(t, st.told(0)); well {
+		t.Error("well, although kube-proxy runs beside")
 	}
 }

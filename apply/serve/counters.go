@@ -96,6 +96,41 @@ func (m *Metrics) MeasureStore(bytes func() int) {
 	}, func() float64 { return float64(bytes()) }))
 }
 
+// Troubles is what is wrong beside the rules, for alerts.
+type Troubles struct {
+	Rejected  int  // files whose newest version was refused
+	NotServed int  // servers and healthCheckNodePorts
+	BootFile  bool // the boot file does not have what is in force
+	KubeProxy bool // kube-proxy's rules are there, and stay
+	MayDrop   int  // rules of others
+	MayDivert int
+}
+
+// MeasureTroubles exports what is wrong beside the rules, which is asked for at each
+// scrape.
+func (m *Metrics) MeasureTroubles(now func() Troubles) {
+	one := func(is bool) int {
+		if is {
+			return 1
+		}
+		return 0
+	}
+	for _, g := range []struct {
+		name, help string
+		of         func(Troubles) int
+	}{
+		{"proxyc_rejected_files", "Configurations and snapshots whose newest version was refused.", func(t Troubles) int { return t.Rejected }},
+		{"proxyc_not_served", "Servers and healthCheckNodePorts that do not serve.", func(t Troubles) int { return t.NotServed }},
+		{"proxyc_boot_file_failed", "Whether the boot file could not be written.", func(t Troubles) int { return one(t.BootFile) }},
+		{"proxyc_kube_proxy_beside", "Whether kube-proxy seems to run beside proxyc.", func(t Troubles) int { return one(t.KubeProxy) }},
+		{"proxyc_foreign_rules_may_drop", "Rules of others that may drop packets to Services, as last looked.", func(t Troubles) int { return t.MayDrop }},
+		{"proxyc_foreign_rules_may_divert", "Rules of others that may keep packets from the rules of Services, as last looked.", func(t Troubles) int { return t.MayDivert }},
+	} {
+		m.registry.add(everywhere, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: g.name, Help: g.help},
+			func() float64 { return float64(g.of(now())) }))
+	}
+}
+
 // LastHeard is when the API server last told something of a resource: an
 // event, a bookmark, or first objects.
 type LastHeard struct {

@@ -51,6 +51,7 @@ func touch(m *Metrics) {
 	m.MeasureProxy(func() []apply.Proxied {
 		return []apply.Proxied{{Family: f, Protocol: ir.TCP}, {Family: f, Protocol: ir.UDP}}
 	})
+	m.MeasureTroubles(func() Troubles { return Troubles{} })
 	m.MeasureContact(func() []LastHeard { return []LastHeard{{Resource: "services"}} })
 }
 
@@ -155,6 +156,12 @@ func TestMetricsByMode(t *testing.T) {
 		{lin, "counter proxyc_conntrack_failures_total {ip_family=IPv6}"},
 		{all, "counter proxyc_leftover_failures_total {}"},
 		{all, "gauge proxyc_store_bytes {}"},
+		{all, "gauge proxyc_rejected_files {}"},
+		{all, "gauge proxyc_not_served {}"},
+		{all, "gauge proxyc_boot_file_failed {}"},
+		{all, "gauge proxyc_kube_proxy_beside {}"},
+		{all, "gauge proxyc_foreign_rules_may_drop {}"},
+		{all, "gauge proxyc_foreign_rules_may_divert {}"},
 		{all, "gauge proxyc_api_last_event_timestamp_seconds {resource=services}"},
 		{all, "gauge proxyc_api_contact {resource=services}"},
 	}

@@ -376,7 +376,7 @@ func (a *API) services() kind {
 			})
 		},
 		replace: func(all []any) {
-			a.Store.replace(func(s *snapshot.Snapshot) snapshot.Dirty {
+			a.Store.replace(a.Log, func(s *snapshot.Snapshot) snapshot.Dirty {
 				return s.ReplaceServices(typed[snapshot.Service](all))
 			})
 		},
@@ -398,7 +398,7 @@ func (a *API) slices() kind {
 			})
 		},
 		replace: func(all []any) {
-			a.Store.replace(func(s *snapshot.Snapshot) snapshot.Dirty {
+			a.Store.replace(a.Log, func(s *snapshot.Snapshot) snapshot.Dirty {
 				return s.ReplaceSlices(typed[snapshot.EndpointSlice](all))
 			})
 		},
@@ -470,7 +470,7 @@ func (a *API) serviceCIDRs() kind {
 		},
 		optional: true,
 		replace: func(all []any) {
-			a.Store.replace(func(s *snapshot.Snapshot) snapshot.Dirty {
+			a.Store.replace(a.Log, func(s *snapshot.Snapshot) snapshot.Dirty {
 				return s.ReplaceServiceCIDRs(typed[snapshot.ServiceCIDR](all))
 			})
 		},

@@ -30,6 +30,8 @@ type Files struct {
 	// AllowEmpty takes a snapshot that is empty for one of a cluster without
 	// Services, and not for what a failed kubectl left.
 	AllowEmpty bool
+	// Begin, if set, is called before each reading.
+	Begin func()
 	// Report is told what there is to say about the files each time they are
 	// read. Objects with errors are left out.
 	Report func(diag.List)
@@ -43,6 +45,9 @@ type Files struct {
 // of those that have no Service and no Node, nothing is taken: then the Store
 // stays as it is, and the error says why.
 func (f *Files) Read() error {
+	if f.Begin != nil {
+		f.Begin()
+	}
 	found, err := f.find()
 	if err != nil {
 		return err
@@ -74,7 +79,7 @@ func (f *Files) Read() error {
 	}
 	diags.Add(snap.Finish()...)
 	f.Report(diags.Sorted().Fewer(diag.MostAlike))
-	f.Store.replace(func(s *snapshot.Snapshot) snapshot.Dirty { return s.Update(snap) })
+	f.Store.replace(f.Log, func(s *snapshot.Snapshot) snapshot.Dirty { return s.Update(snap) })
 	return nil
 }
 

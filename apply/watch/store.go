@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"log/slog"
 	"maps"
 	"net/netip"
 	"reflect"
@@ -230,15 +231,30 @@ func (s *Store) deleteServiceCIDR(name string) {
 	})
 }
 
-// replace carries out a Replace of the Snapshot.
-func (s *Store) replace(change func(*snapshot.Snapshot) snapshot.Dirty) {
+// replace carries out a Replace of the Snapshot. That most of what there was has gone is
+// put in force like all else, as kube-proxy does, and told: a server that was
+// restored from nothing says so, too.
+func (s *Store) replace(log *slog.Logger, change func(*snapshot.Snapshot) snapshot.Dirty) {
+	var before, after [2]int
+	var d snapshot.Dirty
 	s.update(func(snap *snapshot.Snapshot, c *Changes) snapshot.Dirty {
-		d := change(snap)
+		before[0], before[1], _ = snap.Count()
+		d = change(snap)
+		after[0], after[1], _ = snap.Count()
 		c.ServiceEvents += d.ServiceObjects
 		c.EndpointEvents += d.SliceObjects
 		return d
 	})
+	for i, gone := range [...]int{d.ServicesGone, d.SlicesGone} {
+		if all := after[i] == 0 && gone > 0; all || gone >= mostGone && gone > before[i]/2 {
+			log.Warn("most objects are gone at once: their rules go, too", "kind", [...]string{"Services", "EndpointSlices"}[i],
+				"before", before[i], "removed", gone, "now", after[i])
+		}
+	}
 }
+
+// mostGone is how many objects may go at once without a word, where others stay.
+const mostGone = 10
 
 func familyOf(slice *snapshot.EndpointSlice) ir.Family {
 	if slice.AddressType == ir.IPv6.String() {

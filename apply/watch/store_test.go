@@ -1,6 +1,9 @@
 package watch
 
 import (
+	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -43,7 +46,7 @@ func TestStorePending(t *testing.T) {
 func TestStoreReplace(t *testing.T) {
 	s := NewStore(time.Now)
 	all := func(names ...string) {
-		s.replace(func(snap *snapshot.Snapshot) snapshot.Dirty {
+		s.replace(slog.New(slog.DiscardHandler), func(snap *snapshot.Snapshot) snapshot.Dirty {
 			o := snapshot.New()
 			for _, n := range names {
 				o.SetService(&snapshot.Service{Name: name(n)})
@@ -85,5 +88,37 @@ func TestTriggersAreBounded(t *testing.T) {
 	})
 	if n := len(waiting.Triggers); n != mostTriggers {
 		t.Errorf("%d triggers wait", n)
+	}
+}
+
+// That all of a kind has gone at once, or most of it, is told with numbers; a few that
+// go, or one that another replaces, are not.
+func TestStoreGone(t *testing.T) {
+	for _, tc := range []struct {
+		before, stay, new int
+		want              string
+	}{
+		{2, 0, 0, "level=WARN msg=\"most objects are gone at once: their rules go, too\" kind=Services before=2 removed=2 now=0"},
+		{30, 10, 1, "kind=Services before=30 removed=20 now=11"},
+		{30, 20, 0, ""},
+		{9, 1, 0, ""},
+		{1, 0, 1, ""},
+		{0, 0, 0, ""},
+	} {
+		var said strings.Builder
+		s := NewStore(time.Now)
+		log := slog.New(slog.NewTextHandler(&said, nil))
+		replace := func(from, to int) {
+			var all []*snapshot.Service
+			for i := from; i < to; i++ {
+				all = append(all, &snapshot.Service{Name: name(fmt.Sprint(i)), ClusterIP: "10.0.0.1"})
+			}
+			s.replace(log, func(snap *snapshot.Snapshot) snapshot.Dirty { return snap.ReplaceServices(all) })
+		}
+		replace(0, tc.before)
+		replace(tc.before-tc.stay, tc.before+tc.new)
+		if got := said.String(); !strings.Contains(got, tc.want) || tc.want == "" && got != "" {
+			t.Errorf("%d, of which %d stay, and %d new: said %q, want %q", tc.before, tc.stay, tc.new, got, tc.want)
+		}
 	}
 }

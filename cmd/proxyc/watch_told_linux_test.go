@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -81,5 +82,29 @@ func TestWatchTableGone(t *testing.T) {
 	}
 	if !strings.Contains(w.log.String(), `"somebody else removed what is ours: it is gone" object="table ip proxyc" by="nft (process `) {
 		t.Error("the log does not say that the table is gone, and who did it")
+	}
+}
+
+// Status tells the snapshot that is in force, not the one that was refused, and metrics
+// count what was refused and cannot be written.
+func TestWatchRejectedSnapshot(t *testing.T) {
+	w := newWatched(t, "nftables")
+	w.write("cluster.yaml", applytest.Services("a"))
+	then := time.Now().Add(-time.Hour).Truncate(time.Second)
+	if err := os.Chtimes(w.file("cluster.yaml"), then, then); err != nil {
+		t.Fatal(err)
+	}
+	w.start("proxyc", "watch", "--boot-from", w.file("missing/boot"))
+	w.until("the first sync", synced)
+	w.write("cluster.yaml", "")
+	st := w.until("the refusal", func(st daemon.Status) bool { return len(st.Rejected) > 0 && st.BootFile.Error != "" })
+	if len(st.Snapshot) != 1 || !st.Snapshot[0].Modified.Equal(then) {
+		t.Errorf("in force: %+v, want that of %s", st.Snapshot, then)
+	}
+	page := w.page("/metrics")
+	for series, want := range map[string]string{"proxyc_rejected_files": "1", "proxyc_boot_file_failed": "1", "proxyc_not_served": "0", "proxyc_kube_proxy_beside": "0"} {
+		if got := value(t, page, series); got != want {
+			t.Errorf("%s is %s, want %s", series, got, want)
+		}
 	}
 }

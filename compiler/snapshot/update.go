@@ -12,6 +12,8 @@ type Dirty struct {
 	Node     bool      // Nodes or ServiceCIDRs differ
 	// ServiceObjects and SliceObjects are how many of these Update found to differ.
 	ServiceObjects, SliceObjects int
+	// ServicesGone and SlicesGone are how many of them are not there any more.
+	ServicesGone, SlicesGone int
 }
 
 // Empty reports whether nothing differs.
@@ -33,10 +35,14 @@ func (s *Snapshot) Update(o *Snapshot) Dirty {
 		setOrDelete(s.services, name, new)
 		d.Services = append(d.Services, name)
 		d.ServiceObjects++
+		if new == nil {
+			d.ServicesGone++
+		}
 	})
 	update(s.slices, o.slices, func(name ir.Name, new *EndpointSlice) {
 		d.SliceObjects++
 		if new == nil {
+			d.SlicesGone++
 			d.Services = append(d.Services, s.DeleteSlice(name)...)
 		} else {
 			d.Services = append(d.Services, s.SetSlice(new)...)
