@@ -12,5 +12,8 @@ func AcquireLock(context.Context, string) (*Lock, error) {
 	return nil, errors.New("lock: not on this system")
 }
 
+// LockOwner returns nothing: only Unix has the lock.
+func LockOwner(string) string { return "" }
+
 // Release gives the lock back.
 func (*Lock) Release() error { return nil }

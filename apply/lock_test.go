@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -76,5 +78,43 @@ func TestLockIsItsOwners(t *testing.T) {
 	}
 	if _, err := AcquireLock(t.Context(), others); err == nil || !strings.Contains(err.Error(), "must be a directory of user 0") {
 		t.Errorf("in a directory of somebody else: %v", err)
+	}
+}
+
+// The lock's file goes with the lock, and however many come and go, one at a time has it.
+func TestLockLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	var holders, most atomic.Int32
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 25 {
+				lock, err := AcquireLock(t.Context(), dir)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if n := holders.Add(1); n > most.Load() {
+					most.Store(n)
+				}
+				if owner := LockOwner(dir); !strings.HasPrefix(owner, fmt.Sprintf("process %d (", os.Getpid())) {
+					t.Errorf("owner: %q", owner)
+				}
+				holders.Add(-1)
+				if err := lock.Release(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if most.Load() != 1 {
+		t.Errorf("%d held the lock at once", most.Load())
+	}
+	if files, err := os.ReadDir(dir); err != nil || len(files) != 0 {
+		t.Errorf("left: %v, %v", files, err)
+	}
+	if owner := LockOwner(dir); owner != "" {
+		t.Errorf("owner of a lock that nobody holds: %q", owner)
 	}
 }

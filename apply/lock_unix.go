@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,23 +23,34 @@ import (
 // dir is made, and is its owner's alone: who can open the file can hold the
 // lock, and keep proxyc from starting.
 func AcquireLock(ctx context.Context, dir string) (*Lock, error) {
-	var ns unix.Stat_t
-	if err := unix.Stat("/proc/thread-self/ns/net", &ns); err != nil {
-		return nil, fmt.Errorf("lock: network namespace: %w", err)
+	path, err := lockPath(dir)
+	if err != nil {
+		return nil, err
 	}
 	if err := ownDir(dir); err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
-	path := filepath.Join(dir, fmt.Sprintf("proxyc-%d.lock", ns.Ino))
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("lock: %w", err)
-	}
-	try := func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
-	if err := waitForLock(ctx, try, unix.EWOULDBLOCK); err != nil {
-		err = lockError(path, path, err, unix.EWOULDBLOCK)
+	var f *os.File
+	for { // until what is locked is what the next one opens, too: who releases it removes the file
+		if f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600); err != nil {
+			return nil, fmt.Errorf("lock: %w", err)
+		}
+		try := func() error {
+			if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) || isAt(f, path) {
+				return err
+			}
+			return errGone // who holds it has removed it already: another file has its place
+		}
+		err = waitForLock(ctx, try, unix.EWOULDBLOCK)
+		if err == nil && isAt(f, path) {
+			break
+		}
+		if err != nil && !errors.Is(err, errGone) {
+			err = lockError(path, path, err, unix.EWOULDBLOCK)
+			f.Close()
+			return nil, err
+		}
 		f.Close()
-		return nil, err
 	}
 	_, err = unix.FcntlInt(f.Fd(), unix.F_SETFD, 0) // started programs inherit it
 	if err := errors.Join(err, f.Truncate(0), writeAt(f, lockOwner())); err != nil {
@@ -45,6 +58,45 @@ func AcquireLock(ctx context.Context, dir string) (*Lock, error) {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	return &Lock{f}, nil
+}
+
+// errGone has a lock's file opened anew.
+var errGone = errors.New("the lock's file is gone")
+
+// isAt reports whether a path leads to an open file.
+func isAt(f *os.File, path string) bool {
+	is, err := f.Stat()
+	at, errAt := os.Lstat(path)
+	return err == nil && errAt == nil && os.SameFile(is, at)
+}
+
+// LockOwner returns who holds the lock of the calling thread's network namespace under
+// dir, as it wrote itself: "process 4711 (proxyc watch)"; "" where nobody does, or that
+// cannot be read.
+func LockOwner(dir string) string {
+	path, err := lockPath(dir)
+	if err != nil {
+		return ""
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+		return ""
+	}
+	owner, _ := io.ReadAll(io.LimitReader(f, 4096))
+	return strings.TrimSpace(string(owner))
+}
+
+// lockPath is the file of the calling thread's network namespace under dir.
+func lockPath(dir string) (string, error) {
+	var ns unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &ns); err != nil {
+		return "", fmt.Errorf("lock: network namespace: %w", err)
+	}
+	return filepath.Join(dir, fmt.Sprintf("proxyc-%d.lock", ns.Ino)), nil
 }
 
 // ownDir makes a directory one that nobody else can look into.
@@ -70,7 +122,8 @@ func writeAt(f *os.File, s string) error {
 	return err
 }
 
-// Release gives the lock back.
+// Release gives the lock back, and removes its file: network namespaces come and go, and
+// each has one. Who opened it meanwhile sees that it is gone.
 func (l *Lock) Release() error {
-	return errors.Join(unix.Flock(int(l.file.Fd()), unix.LOCK_UN), l.file.Close())
+	return errors.Join(os.Remove(l.file.Name()), unix.Flock(int(l.file.Fd()), unix.LOCK_UN), l.file.Close())
 }

@@ -68,6 +68,10 @@ func lockToWrite(ctx context.Context, timeout time.Duration, lookOnly bool, wait
 	return lock.Release, nil
 }
 
+// Writer returns which proxyc writes the node's rules: "process 4711 (proxyc watch)"; "" where
+// none does, or that cannot be read.
+func Writer() string { return apply.LockOwner(lockDir) }
+
 // acquireLock waits until no other proxyc writes the node's rules. waiting is told who
 // does, when that takes longer than a second.
 func acquireLock(ctx context.Context, waiting func(why error)) (*apply.Lock, error) {

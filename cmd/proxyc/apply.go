@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"time"
 
@@ -84,6 +85,9 @@ func (c *applyCmd) Run(e *env) error {
 		return j.finish(e, errReported)
 	}
 	if !c.InitOnly && !c.AllowEmpty && len(j.snap.Services())+len(j.snap.Nodes()) == 0 {
+		if wholeFile(j.diags) { // why it is empty: a file that is cut off is not meant
+			return j.finish(e, errReported)
+		}
 		return j.finish(e, errEmpty)
 	}
 	if err := e.setNode(j); err != nil {
@@ -104,15 +108,18 @@ func (c *applyCmd) Run(e *env) error {
 	}
 	programs := j.compile()
 	e.report(j.findings())
-	for _, d := range j.diags {
-		if d.Severity == diag.Error && d.Object == "" {
-			return errReported
-		}
+	if wholeFile(j.diags) {
+		return errReported
 	}
 	if err := c.converge(ctx, e, j, programs); err != nil && !errors.Is(err, errFindings) || !j.diags.HasErrors() {
 		return err
 	}
 	return errReported // what is right is in force, and what is wrong was told
+}
+
+// wholeFile reports whether there is an error about more than an object: a file that cannot be used.
+func wholeFile(all diag.List) bool {
+	return slices.ContainsFunc(all, func(d diag.Diagnostic) bool { return d.Severity == diag.Error && d.Object == "" })
 }
 
 // converge brings the node to the Programs once.

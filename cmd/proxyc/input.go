@@ -256,7 +256,11 @@ func (e *env) readSnapshot(j *job, names []string, limit int64) bool {
 			continue
 		}
 		if len(bytes.TrimSpace(data)) == 0 && !j.allowEmpty {
-			j.diags.Add(diag.Diagnostic{Severity: j.files.CutOff, Code: diag.FileCutOff, File: f.Name, Msg: "is empty, as a failed kubectl leaves a file behind", Hint: "write it again"})
+			hint := "write it again"
+			if j.files.CutOff == diag.Error { // of a verb that could take it
+				hint += ", or say --allow-empty if that is meant"
+			}
+			j.diags.Add(diag.Diagnostic{Severity: j.files.CutOff, Code: diag.FileCutOff, File: f.Name, Msg: "is empty, as a failed kubectl leaves a file behind", Hint: hint})
 		}
 		j.diags.Add(j.files.Decode(j.snap, f.Name, data, f.FromDirectory)...)
 	}

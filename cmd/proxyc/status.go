@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -34,12 +36,12 @@ func (c *statusCmd) Run(e *env) error {
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("no daemon answers: %w", err)
+		return c.nobody(err, daemon.Writer())
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return err
+		return c.nobody(err, daemon.Writer())
 	}
 	var st daemon.Status
 	if err := json.Unmarshal(body, &st); err != nil || resp.StatusCode != http.StatusOK {
@@ -54,6 +56,25 @@ func (c *statusCmd) Run(e *env) error {
 		return errFindings
 	}
 	return err
+}
+
+// nobody says that no daemon answers, and which process writes the rules all the same;
+// "": none is known.
+func (c *statusCmd) nobody(err error, writer string) error {
+	if failed, ok := errors.AsType[*url.Error](err); ok {
+		err = failed.Err // the address is told
+	}
+	why := fmt.Sprintf("no daemon answers at %s: %v", c.Address, err)
+	if errors.Is(err, context.DeadlineExceeded) {
+		why = fmt.Sprintf("the daemon at %s does not answer within %s: it is stopped, or hangs", c.Address, statusTimeout)
+	}
+	switch {
+	case writer != "":
+		why += "; " + writer + " writes this node's rules: ask it at the address of its metrics server (--address), or with --address unix:PATH at its --status-socket"
+	case !strings.HasPrefix(c.Address, daemon.UnixPrefix):
+		why += "; if it runs with another metricsBindAddress or with --status-socket PATH, say --address (unix:PATH)"
+	}
+	return errors.New(why)
 }
 
 // unixClient asks at a unix socket, whatever the host.

@@ -2,9 +2,12 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -58,5 +61,26 @@ func TestCalledAs(t *testing.T) {
 	}
 	if got := calledAs("proxyc"); got != nil {
 		t.Errorf("proxyc: %v", got)
+	}
+}
+
+// Who writes the rules is named where no daemon answers, and one that hangs is told from one
+// that is not there.
+func TestStatusSays(t *testing.T) {
+	c := &statusCmd{Address: "127.0.0.1:10249"}
+	for _, tc := range []struct {
+		err          error
+		writer, want string
+	}{
+		{&url.Error{Op: "Get", URL: "http://127.0.0.1:10249/proxyc/status", Err: errors.New("connection refused")}, "",
+			"no daemon answers at 127.0.0.1:10249: connection refused; if it runs with another metricsBindAddress or with --status-socket PATH, say --address (unix:PATH)"},
+		{errors.New("connection refused"), "process 7 (proxyc watch)",
+			"no daemon answers at 127.0.0.1:10249: connection refused; process 7 (proxyc watch) writes this node's rules: ask it at the address of its metrics server (--address), or with --address unix:PATH at its --status-socket"},
+		{&url.Error{Op: "Get", Err: context.DeadlineExceeded}, "process 7 (proxyc watch)",
+			"the daemon at 127.0.0.1:10249 does not answer within 5s: it is stopped, or hangs; process 7 (proxyc watch) writes this node's rules: ask it at the address of its metrics server (--address), or with --address unix:PATH at its --status-socket"},
+	} {
+		if got := c.nobody(tc.err, tc.writer).Error(); got != tc.want {
+			t.Errorf("%v, %q:\ngot  %s\nwant %s", tc.err, tc.writer, got, tc.want)
+		}
 	}
 }
