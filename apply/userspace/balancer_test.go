@@ -118,6 +118,38 @@ func TestAffinity(t *testing.T) {
 	}
 }
 
+// Clients stay with their backends when another one's goes, and when one comes; it
+// is the next in turn for whoever is new, and no client moves to it by itself.
+func TestAffinityOutlivesOthers(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	three := addrs("10.0.0.1:1", "10.0.0.2:2", "10.0.0.3:3")
+	var b balancer
+	b.set(three, time.Hour)
+	clients := []string{"192.0.2.1", "192.0.2.2", "192.0.2.3"}
+	before := take(&b, now, clients...)
+	gone := before[1]
+	two := slices.DeleteFunc(slices.Clone(three), func(a netip.AddrPort) bool { return a == gone })
+	b.set(two, time.Hour)
+	after := take(&b, now, clients...)
+	if after[0] != before[0] || after[2] != before[2] || after[1] == gone {
+		t.Errorf("%v goes: %v became %v", gone, before, after)
+	}
+	b.set(append(two, addrs("10.0.0.4:4")...), time.Hour)
+	if again := take(&b, now, clients...); !slices.Equal(again, after) {
+		t.Errorf("one comes: %v became %v", after, again)
+	}
+	if fresh := take(&b, now, "192.0.2.4", "192.0.2.5", "192.0.2.6"); fresh[0] == fresh[1] || fresh[1] == fresh[2] || fresh[2] == fresh[0] {
+		t.Errorf("new clients are not spread over all: %v", fresh)
+	}
+	// All that there was may go at once: nobody is led there any more.
+	b.set(addrs("10.0.0.8:8"), time.Hour)
+	for i, got := range take(&b, now, clients...) {
+		if got != netip.MustParseAddrPort("10.0.0.8:8") {
+			t.Errorf("client %d is led to %v, which is gone", i, got)
+		}
+	}
+}
+
 // However many clients come, few are remembered, and those whose time is over first go.
 func TestAffinityIsBounded(t *testing.T) {
 	begin := time.Unix(1e9, 0)

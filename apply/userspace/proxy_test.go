@@ -240,6 +240,45 @@ func TestDeadBackends(t *testing.T) {
 	}
 }
 
+// Each port of a Service is a listener of its own, with turn and affinity of its
+// own; one goes and comes back at the same number, and the others do not notice.
+func TestPortsOfAService(t *testing.T) {
+	p := newTestProxy(t, DefaultLimits)
+	tcp, udp := listenerTo(ir.TCP, named(t, "a"), named(t, "b")), listenerTo(ir.UDP)
+	answering, _ := udpBackend(t, "u")
+	udp.Backends = []netip.AddrPort{answering}
+	other := listenerTo(ir.TCP, named(t, "c"))
+	other.Port.Port = "q"
+	tcp.Affinity = time.Hour
+	tcp.Listen, udp.Listen = open(t, p, tcp), open(t, p, udp)
+	otherAt := open(t, p, other)
+	bound := hello(t, dialTCP(t, tcp.Listen))
+	for range 3 {
+		if got := hello(t, dialTCP(t, otherAt)); got != "c" {
+			t.Errorf("the other port leads to %q", got)
+		}
+		if got := hello(t, dialTCP(t, tcp.Listen)); got != bound {
+			t.Errorf("bound to %q, led to %q", bound, got)
+		}
+	}
+	for _, l := range []*rules.Listener{tcp, udp} {
+		p.Shut(Key{ir.IPv4, l.Port})
+		if _, is := p.At(Key{ir.IPv4, l.Port}); is {
+			t.Errorf("%s is there after its end", l.Port)
+		}
+		if got := hello(t, dialTCP(t, otherAt)); got != "c" {
+			t.Errorf("without %s the other port leads to %q", l.Port, got)
+		}
+		if again := open(t, p, l); again != l.Listen {
+			t.Errorf("%s comes back at %v, not at %v", l.Port, again, l.Listen)
+		}
+	}
+	hello(t, dialTCP(t, tcp.Listen))
+	if got := asks(t, dialUDP(t, udp.Listen), "?"); got != "u?" {
+		t.Errorf("UDP answers %q", got)
+	}
+}
+
 // A family and a protocol count for themselves; a listener without a backend is none.
 func TestCounts(t *testing.T) {
 	p := newTestProxy(t, DefaultLimits)
