@@ -2,6 +2,7 @@ package userspace
 
 import (
 	"flag"
+	"io"
 	"net"
 	"runtime"
 	"sync"
@@ -12,51 +13,107 @@ import (
 	rules "github.com/proxyc/proxyc/render/userspace"
 )
 
-var soakFlag = flag.Duration("soak", 0, "how long TestSoak opens and closes connections; 0: a few rounds")
+var soakFlag = flag.Duration("soak", 0, "how long TestSoak opens and closes connections, with 5,000 open at once or as many as the process may have files for; 0: a few rounds, with 200")
 
-// TestSoak: connections by the thousand come and go while backends change. None
-// is lost, and nothing of them is left.
+// TestSoak: connections by the thousand come, stay and go while backends change.
+// None is lost, and nothing of them is left.
 func TestSoak(t *testing.T) {
 	p := newTestProxy(t, affordable(DefaultLimits))
 	a, b, c := named(t, "a"), named(t, "b"), named(t, "c")
 	at := open(t, p, listenerTo(ir.TCP, a, b))
-	const atOnce = 50
+	atOnce, batch := 200, 50
+	if *soakFlag > 0 { // clients and backends have descriptors of this process, too: twelve of each connection at most
+		batch = 250
+		atOnce = min(5000, affordable(Limits{Connections: 10000}).Connections/2/batch*batch)
+	}
+	var held [][]net.Conn // batches, the oldest first
 	var heap []uint64
 	end := time.Now().Add(*soakFlag)
-	total := 0
-	for round := 0; round < 10 || time.Now().Before(end); round++ {
+	total, lost := 0, 0
+	for round := 0; round < 3*atOnce/batch || time.Now().Before(end); round++ {
 		p.Update(ir.IPv4, []*rules.Listener{listenerTo(ir.TCP, a, b), listenerTo(ir.TCP, b, c), listenerTo(ir.TCP, a, c)}[round%3])
+		if len(held) == atOnce/batch {
+			if n := p.Connections(); n < atOnce-batch {
+				t.Errorf("round %d: %d connections are open, want %d", round, n, atOnce)
+			}
+			lost += each(held[0], func(c net.Conn) bool { return exchanges(c, "pong") && c.Close() == nil })
+			held = held[1:]
+		}
+		next := make([]net.Conn, batch)
 		var all sync.WaitGroup
-		for range atOnce {
+		for i := range next {
 			all.Go(func() {
-				conn, err := net.Dial("tcp4", at.String()) // not dialTCP, which keeps each until the end
-				if err != nil {
+				if conn, err := net.Dial("tcp4", at.String()); err != nil {
 					t.Error(err)
-					return
+				} else if next[i] = conn; !greets(conn) || !exchanges(conn, "ping") {
+					t.Error("a new connection does not answer")
 				}
-				defer conn.Close()
-				conn.SetDeadline(time.Now().Add(20 * time.Second))
-				hello(t, conn)
-				echoes(t, conn, "ping")
 			})
 		}
 		all.Wait()
-		total += atOnce
-		if round%10 == 9 {
-			for p.Connections() > 0 {
-				time.Sleep(time.Millisecond)
-			}
+		if t.Failed() {
+			break
+		}
+		held = append(held, next)
+		total += batch
+		if len(held) == atOnce/batch && round%(atOnce/batch) == 0 {
 			runtime.GC()
 			var m runtime.MemStats
 			runtime.ReadMemStats(&m)
-			heap = append(heap, m.HeapInuse)
+			heap = append(heap, m.HeapInuse+m.StackInuse)
 		}
 	}
-	if s := counted(p, ir.TCP); s.Unreachable > 0 || int(s.Accepted) != total {
-		t.Errorf("of %d connections: %+v", total, s)
+	for _, batch := range held {
+		lost += each(batch, func(c net.Conn) bool { return exchanges(c, "pong") && c.Close() == nil })
 	}
-	t.Logf("%d connections, heap at first %d kB, at last %d kB, %d goroutines", total, heap[0]>>10, heap[len(heap)-1]>>10, runtime.NumGoroutine())
-	if first, last := heap[0], heap[len(heap)-1]; last > 2*first+4<<20 {
-		t.Errorf("the heap grew from %d to %d bytes", first, last)
+	for p.Connections() > 0 {
+		time.Sleep(time.Millisecond)
 	}
+	if s := counted(p, ir.TCP); s.Unreachable > 0 || s.Clients > 0 || int(s.Accepted) != total || lost > 0 {
+		t.Errorf("of %d connections %d broke: %+v", total, lost, s)
+	}
+	if len(heap) == 0 {
+		t.Fatal("nothing was measured")
+	}
+	first, last := heap[0], heap[len(heap)-1]
+	t.Logf("%d connections, %d at once, %d lost; heap and stacks of proxy, clients and backends with all of them open: at first %d kB, at last %d kB; %d goroutines at the end",
+		total, atOnce, lost, first>>10, last>>10, runtime.NumGoroutine())
+	if last > first+first/4+4<<20 {
+		t.Errorf("memory grew from %d to %d bytes", first, last)
+	}
+}
+
+// each calls do for all connections at once, and returns for how many it is false.
+func each(conns []net.Conn, do func(net.Conn) bool) (failed int) {
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for _, c := range conns {
+		all.Go(func() {
+			if !do(c) {
+				mu.Lock()
+				defer mu.Unlock()
+				failed++
+			}
+		})
+	}
+	all.Wait()
+	return failed
+}
+
+// greets reads the name of a backend, which it sends first.
+func greets(c net.Conn) bool {
+	c.SetDeadline(time.Now().Add(time.Minute))
+	_, err := io.ReadFull(c, make([]byte, len("a\n")))
+	return err == nil
+}
+
+// exchanges reports whether a connection gives back what it is sent.
+func exchanges(c net.Conn, text string) bool {
+	c.SetDeadline(time.Now().Add(time.Minute))
+	got := make([]byte, len(text))
+	if _, err := io.WriteString(c, text); err != nil {
+		return false
+	}
+	_, err := io.ReadFull(c, got)
+	return err == nil && string(got) == text
 }
