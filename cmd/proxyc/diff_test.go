@@ -293,6 +293,41 @@ func (s *scope) isFrom(c *flow.Clients, pkt sim.Packet) bool {
 	return some && in(pods)
 }
 
+// The same change in many Services is told once, and each of them is named.
+func TestDiffAlike(t *testing.T) {
+	const services = 200
+	was, is := mixedCluster(t, services), mixedCluster(t, services)
+	for _, svc := range is.Services() {
+		for _, s := range is.Slices(svc.Name) {
+			c := *s
+			c.Endpoints = c.Endpoints[1:]
+			is.SetSlice(&c)
+		}
+	}
+	a, b := mixedProgram(t, ir.ModeNFTables, was), mixedProgram(t, ir.ModeNFTables, is)
+	found, _, err := flow.Compare(t.Context(), flow.Network{}, a, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var merged flow.Merger
+	merged.Add("node1", found)
+	entries := flow.Entries(merged.Services())
+	if len(found) < services*9/10 || len(entries) > 12 {
+		t.Errorf("%d Services change, in %d entries", len(found), len(entries))
+	}
+	named := map[ir.Name]bool{}
+	flows := 0
+	for _, e := range entries {
+		flows += len(e.Flows) * len(e.Names)
+		for _, n := range e.Names {
+			named[n] = true
+		}
+	}
+	if all := flow.Count(merged.Services()).Flows; len(named) != len(found) || flows < all {
+		t.Errorf("%d of %d Services and %d of %d flows are in an entry", len(named), len(found), flows, all)
+	}
+}
+
 // BenchmarkDiff compares decoded snapshots of Services of all kinds with five
 // endpoints each; compiling both sides is counted. One Service has another endpoint, each
 // has one less, or the mode is another.

@@ -91,6 +91,9 @@ func Compare(ctx context.Context, where Network, a, b *ir.Program) ([]Service, i
 	if err != nil {
 		return nil, 0, err
 	}
+	if len(r.Doubts) > 0 { // Programs have none, but too many classes are one
+		return nil, 0, fmt.Errorf("node %s: cannot be compared, because of %s", b.Node.Name, r.Doubts[0].Unknown[0])
+	}
 	return Describe(where, node, a, b, r.Differences), r.Classes, nil
 }
 
