@@ -37,7 +37,7 @@ func TestUpdate(t *testing.T) {
 			Dirty{Node: true}},
 		{"ServiceCIDR comes", base + `{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: k}, spec: {cidrs: [10.0.0.0/16]}}`,
 			Dirty{Node: true}},
-		{"all goes", "", Dirty{Services: []ir.Name{a, b}, Node: true, ServiceObjects: 2, SliceObjects: 1}},
+		{"all goes", "", Dirty{Services: []ir.Name{a, b}, Node: true, ServiceObjects: 2, SliceObjects: 1, ServicesGone: 2, SlicesGone: 1}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s, to := decoded(t, base), decoded(t, tc.to)
