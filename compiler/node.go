@@ -317,7 +317,16 @@ func (in nodeInput) detector(family ir.Family, primary netip.Addr, diags *diag.L
 		}
 		return cidrDetector(in.facts.PodCIDRs, family, primary, origin, diags)
 	}
-	return cidrDetector(in.cfg.ClusterCIDRs(), family, primary, configOrigin("clusterCIDR"), diags)
+	d := cidrDetector(in.cfg.ClusterCIDRs(), family, primary, configOrigin("clusterCIDR"), diags)
+	if d.Mode == ir.DetectCIDR && in.object != nil {
+		for _, p := range in.object.PodCIDRs {
+			if family.Has(p.Addr()) && (p.Bits() < d.Prefix.Bits() || !d.Prefix.Contains(p.Addr())) {
+				diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.PodRangeOutside, Object: "config", Path: "clusterCIDR",
+					Msg: d.Prefix.String() + " does not hold the pods' range " + p.String() + " of Node " + in.facts.NodeName + ": its pods count as outsiders, and are masqueraded"})
+			}
+		}
+	}
+	return d
 }
 
 func configOrigin(field string) ir.Origin { return ir.Origin{Object: "config", Field: field} }

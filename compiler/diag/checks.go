@@ -141,6 +141,9 @@ func Groups() []Group {
 			{NodeAddresses, Info, "only the addresses of the Node object are known",
 				"In mode ipvs node ports have a virtual server at each address; those at others are not shown.",
 				"Name the others with --node-address, or use --live."},
+			{PodRangeOutside, Warning, "clusterCIDR does not hold the node's pod range",
+				"Pods of the node are not told from others: they count as outsiders, and what they send to Services is masqueraded.",
+				"Make clusterCIDR the range of all pods, or set detectLocalMode to NodeCIDR."},
 		}},
 		{"What a Service asks for", []Check{
 			{PortValue, Error, "a port or protocol that cannot be",

@@ -55,6 +55,7 @@ const (
 	NoPodRange        Code = "PX218"
 	NodeUnknown       Code = "PX219"
 	NodeAddresses     Code = "PX220"
+	PodRangeOutside   Code = "PX221"
 )
 
 // What a Service asks for.
