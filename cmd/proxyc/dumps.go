@@ -32,6 +32,12 @@ func (d *dumpFiles) add(file, text string) error {
 			return d.iptables(file, text)
 		case strings.HasPrefix(line, "table "):
 			return d.nft(file, text)
+		case strings.HasPrefix(line, `{"nftables"`), strings.TrimSpace(line) == "{":
+			list, err := nftables.ListOfJSON(text)
+			if err != nil {
+				return err
+			}
+			return d.nft(file, list)
 		case strings.HasPrefix(line, "create "):
 			if d.ipvs[0] != "" {
 				return fmt.Errorf("holds sets, as %s does", d.ipvs[0])
