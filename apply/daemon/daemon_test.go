@@ -31,7 +31,10 @@ func TestReadyComesLast(t *testing.T) {
 	d := newTestDaemon(t, "iptables")
 	defer d.checks.close()
 	tried := false
-	d.checks.IPv4.Failed = func(ir.Name, uint16, error) {
+	d.checks.IPv4.Failed = func(_ ir.Name, _ uint16, err error) {
+		if err == nil {
+			return
+		}
 		tried = true
 		if d.health.Ready().Ready {
 			t.Error("ready before the health checks were opened")
@@ -45,6 +48,11 @@ func TestReadyComesLast(t *testing.T) {
 	if !tried {
 		t.Error("the health check was not opened")
 	}
+	if r := d.health.Ready(); r.Ready || !strings.Contains(r.Reason, "does not answer") {
+		t.Errorf("while a health check does not answer: %+v", r)
+	}
+	taken.Close()
+	d.checks.IPv4.Change(nil)
 	if r := d.health.Ready(); !r.Ready {
 		t.Errorf("not ready after a sync: %+v", r)
 	}

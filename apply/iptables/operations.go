@@ -105,7 +105,8 @@ func (o *operations) rule(v apply.Verb, chain string, r *rules.Rule) bool {
 	if v != apply.Remove {
 		_, op.Origin = r.Why()
 	}
-	if text := []string{string(r.Append(nil, o.family))}; o.texts {
+	if o.texts {
+		text := []string{string(r.Append(nil, o.family))}
 		if v != apply.Add {
 			op.Have = text
 		}

@@ -35,6 +35,8 @@ type HealthChecks struct {
 	// Hosts are the names of this node, as those of a Server.
 	Hosts []string
 
+	changing sync.Mutex // held by who changes, until what came of it is told
+
 	mu          sync.Mutex
 	connections *connections // of all checks; nil: there was none yet
 	addrs       []netip.Addr
@@ -76,8 +78,9 @@ func ListenAddrs(f ir.Family, ports ir.NodePortAddrs, node []netip.Addr) []netip
 // still wanted is not touched but for its count. A port that could not be
 // opened is tried again at the next Sync or Change, and by Run.
 func (c *HealthChecks) Sync(addrs []netip.Addr, checks map[ir.Name]ir.HealthCheck) {
+	c.changing.Lock()
+	defer c.changing.Unlock()
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.addrs = addrs
 	changes := make(map[ir.Name]*ir.HealthCheck, len(checks))
 	for name := range c.open {
@@ -86,20 +89,39 @@ func (c *HealthChecks) Sync(addrs []netip.Addr, checks map[ir.Name]ir.HealthChec
 	for name, hc := range checks {
 		changes[name] = &hc
 	}
-	c.change(changes)
+	told := c.change(changes)
+	c.mu.Unlock()
+	c.tell(told)
 }
 
 // Change makes these checks answer, where the last Sync said; those that are
 // nil no longer. The others stay, so that the cost follows the change.
 func (c *HealthChecks) Change(changes map[ir.Name]*ir.HealthCheck) {
+	c.changing.Lock()
+	defer c.changing.Unlock()
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	all := make(map[ir.Name]*ir.HealthCheck, len(changes))
 	for name, f := range c.failed {
 		all[name] = f.HealthCheck
 	}
 	maps.Copy(all, changes)
-	c.change(all)
+	told := c.change(all)
+	c.mu.Unlock()
+	c.tell(told)
+}
+
+// telling is what Failed is told of a check.
+type telling struct {
+	service ir.Name
+	port    uint16
+	err     error
+}
+
+// tell comes without mu, so that a log that is blocked keeps nobody from asking.
+func (c *HealthChecks) tell(all []telling) {
+	for _, t := range all {
+		c.Failed(t.service, t.port, t.err)
+	}
 }
 
 // Run tries every 5 s what could not be opened, until ctx ends: who held a port
@@ -132,11 +154,11 @@ func (c *HealthChecks) Failing() string {
 }
 
 // change closes ports that go before it opens others, so that a Service can
-// take over another's. All that failed before is among the changes.
-func (c *HealthChecks) change(changes map[ir.Name]*ir.HealthCheck) {
+// take over another's. All that failed before is among the changes. It returns
+// what fails otherwise than before.
+func (c *HealthChecks) change(changes map[ir.Name]*ir.HealthCheck) (told []telling) {
 	before := c.failed
 	c.failed = nil
-	defer func() { c.tell(before) }()
 	for name, hc := range changes {
 		c.closeBut(name, hc)
 	}
@@ -145,21 +167,18 @@ func (c *HealthChecks) change(changes map[ir.Name]*ir.HealthCheck) {
 			c.serve(name, hc)
 		}
 	}
-}
-
-// tell tells what fails otherwise than before.
-func (c *HealthChecks) tell(before map[ir.Name]failure) {
 	for _, name := range slices.SortedFunc(maps.Keys(before), ir.Name.Compare) {
 		if now, still := c.failed[name]; !still || now.Port != before[name].Port {
-			c.Failed(name, before[name].Port, nil)
+			told = append(told, telling{name, before[name].Port, nil})
 		}
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(c.failed), ir.Name.Compare) {
 		was, now := before[name], c.failed[name]
 		if was.HealthCheck == nil || was.Port != now.Port || was.err.Error() != now.err.Error() {
-			c.Failed(name, now.Port, now.err)
+			told = append(told, telling{name, now.Port, now.err})
 		}
 	}
+	return told
 }
 
 // closeBut closes the sockets of a Service that are not wanted or ended by

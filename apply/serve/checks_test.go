@@ -246,24 +246,28 @@ func TestCheckTriedAgain(t *testing.T) {
 		t.Fatalf("told: %q, want a port that fails, that it is over, and another", *failed)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	again, ended := make(chan time.Time), make(chan struct{})
+	again, waits, ended := make(chan time.Time), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
 		c.Run(ctx, func(d time.Duration) <-chan time.Time {
 			if d != 5*time.Second {
 				t.Errorf("waits %s, want 5s", d)
 			}
+			waits <- struct{}{}
 			return again
 		})
 	}()
-	again <- time.Time{}
-	again <- time.Time{} // the first try has ended
+	try := func() {
+		again <- time.Time{}
+		<-waits // it has ended
+	}
+	<-waits
+	try()
 	if len(*failed) != 3 {
 		t.Errorf("told at each try: %q", *failed)
 	}
 	first.Close()
-	again <- time.Time{}
-	again <- time.Time{}
+	try()
 	wantWeights(t, "free", map[uint16]int{one: 1})
 	cancel()
 	<-ended

@@ -1,5 +1,6 @@
 # The daemon's part of docs/architecture.md: one endpoint becomes ready, and
-# somebody deletes an element of ours. Prints what the daemon logs; of the header of a line its letter.
+# somebody deletes an element of ours. Prints what the daemon logs; of the header of a line its letter,
+# and of a process no number.
 set -e
 ip link set lo up
 cp cluster.yaml live.yaml
@@ -24,4 +25,4 @@ mv next.yaml live.yaml
 await 1 '"synced" kind="change"'
 nft delete element ip proxyc backends '{ 10.96.0.10 . tcp . 80 . 2 }'
 await 2 '"synced" kind="full"'
-sed -n 's/^\(.\)[^]]*\]/\1/; s/ took=.*//; /changed the rules\|synced/p' log
+sed -n 's|^\(.\)[^]]*\]|\1|; s| took=.*||; s|(process [0-9]*)|(process …)|; /changed the rules\|synced/p' log
