@@ -244,7 +244,6 @@ func TestFakeIsTheKernel(t *testing.T) {
 		}
 		fake.families.IPv4.times, fake.families.IPv6.times = start.times, start.times
 		for range 40 {
-			var requests []request
 			for range 25 {
 				r := randomRequest(random)
 				if r.op == growSet { // it takes the place of a smaller one, never of a larger
@@ -253,7 +252,6 @@ func TestFakeIsTheKernel(t *testing.T) {
 						continue
 					}
 				}
-				requests = append(requests, r)
 				// Alone: what it meets may depend on the last.
 				want, _ := fake.do(t.Context(), []request{r})
 				got, err := n.do(t.Context(), []request{r})
