@@ -27,17 +27,6 @@ func Settings(cfg *config.Config, programs ir.Programs) ([]sysctl.Setting, error
 	return settings(cfg, &programs.IPv4.Node)
 }
 
-// Locked returns an error that names who writes the node's rules; nil: nobody does.
-func Locked(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-	defer cancel()
-	lock, err := apply.AcquireLock(ctx, lockDir)
-	if err != nil {
-		return err
-	}
-	return lock.Release()
-}
-
 // settings returns the kernel settings that are not as configuration and mode
 // want them.
 func settings(cfg *config.Config, node *ir.Node) ([]sysctl.Setting, error) {

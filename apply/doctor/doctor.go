@@ -43,8 +43,8 @@ type Node struct {
 	Others     func(ctx context.Context) (apply.Interference, error)
 	Leftovers  func(ctx context.Context) ([]apply.Leftover, error)
 	Interfaces func() ([]compiler.Interface, error)
-	Lock       func(ctx context.Context) error // nil: nobody has it
-	API        *API                            // nil: there is none to ask
+	Writer     func() string // who writes the node's rules; "": nobody
+	API        *API          // nil: there is none to ask
 	NodeName   string
 	Now        func() time.Time
 }
@@ -56,7 +56,7 @@ const limit = 30 * time.Second
 func (n *Node) Examine(ctx context.Context) []Finding {
 	e := &examination{Node: n}
 	for _, check := range []func(context.Context){
-		e.modes, e.settings, e.forwarding, e.conntrack, e.variants, e.interference, e.leftovers, e.lock, e.interfaces, e.api,
+		e.modes, e.settings, e.forwarding, e.conntrack, e.variants, e.interference, e.leftovers, e.writer, e.interfaces, e.api,
 	} {
 		limited, cancel := context.WithTimeout(ctx, limit)
 		check(limited)
@@ -215,12 +215,12 @@ func (e *examination) leftovers(ctx context.Context) {
 	e.add(check, Warning, "nothing, to review beside it; to take the node over: stop it, then proxyc apply --yes-takeover, or proxyc watch", "its rules are here: %s", strings.Join(peer, ", "))
 }
 
-func (e *examination) lock(ctx context.Context) {
-	if e.Lock == nil {
+func (e *examination) writer(context.Context) {
+	if e.Writer == nil {
 		return
 	}
-	if err := e.Lock(ctx); err != nil {
-		e.add("lock", OK, "", "the node has a daemon, or somebody writes: %s", err)
+	if who := e.Writer(); who != "" {
+		e.add("lock", OK, "", "this node's rules are written by %s", who)
 		return
 	}
 	e.add("lock", OK, "", "no proxyc writes this node's rules")

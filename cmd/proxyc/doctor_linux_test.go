@@ -71,7 +71,7 @@ func TestDoctor(t *testing.T) {
 	expect(ill, "forwarding", doctor.Warning, "net.ipv4.ip_forward is 0")
 	expect(ill, "rules of others", doctor.Warning, "inet firewalld chain f, hook forward, priority 10: policy drop (firewalld's, by its name)")
 	expect(ill, "iptables", doctor.Warning, "both variants hold rules")
-	expect(ill, "lock", doctor.OK, "held by process ")
+	expect(ill, "lock", doctor.OK, "written by process ")
 	expect(ill, "kube-proxy", doctor.Warning, "table ip kube-proxy")
 
 	without := look(1, "--try", "nftables", "--kubeconfig", "none")
