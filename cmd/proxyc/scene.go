@@ -289,18 +289,18 @@ func (s *scene) trace(from, to string) (traced, error) {
 	if programFor(s.programs, pkt.Dst).Node.HasAddr(pkt.Dst) {
 		end = s.node
 	}
-	if by.text == "" && pkt.In != "" && !strings.Contains(from, "@") { // nobody says that it comes by here
-		if home := s.home(pkt.Src); home != "" {
-			by = sender{pkt.Src.String() + " is of", home}
-			if pkt.In = ""; s.owner(pkt.Src) != home {
-				pkt.In = podInterface(&programFor(s.programs, pkt.Dst).Node)
-			}
-		} else if end != "" {
+	home := ""
+	if by.text == "" && pkt.In != "" && !strings.Contains(from, "@") { // an address, and nobody says that it comes by here
+		home = s.home(pkt.Src)
+		if end != "" {
 			by.node = end
 		}
 	}
 	t := traced{pkt: pkt}
 	start := by.node
+	if home != "" && home != start {
+		t.tell(nodeOrigin(home), "%s is of Node %s, whose rules its packets meet first (--hostname-override %s); this is one that comes to %s as it was sent", pkt.Src, home, home, start)
+	}
 	if start != s.node && by.text != "" {
 		t.tell(nodeOrigin(start), "%s Node %s, whose rules its packets meet", by.text, start)
 	}
