@@ -56,37 +56,11 @@ func newLocalhost(t *testing.T) *watched {
 		w.ip(args)
 	}
 	for _, at := range []string{"192.0.2.11:8080", "[2001:db8::11]:8080"} {
-		l := w.listen(at)
-		go func() {
-			for {
-				conn, err := l.Accept()
-				if err != nil {
-					return
-				}
-				go func() {
-					defer conn.Close()
-					io.Copy(conn, conn)
-				}()
-			}
-		}()
+		w.echo(at)
 	}
 	w.write("cluster.yaml", localhostCluster)
 	w.write("config", localhostConfig(true))
 	return w
-}
-
-// listen listens on the node until the test ends.
-func (w *watched) listen(at string) net.Listener {
-	w.t.Helper()
-	var l net.Listener
-	if err := w.ns.Do(func() (err error) {
-		l, err = net.Listen("tcp", at)
-		return err
-	}); err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() { l.Close() })
-	return l
 }
 
 // refused waits until nobody answers at an address.

@@ -42,14 +42,30 @@ func newEcho(t *testing.T) *watched {
 	w.ip("addr add 192.0.2.11/24 dev pods")
 	w.ip("link set pods up")
 	w.ip("route add 10.96.0.0/16 dev pods")
+	w.echo("192.0.2.11:8080")
+	w.write("cluster.yaml", userspaceCluster)
+	w.write("config", fmt.Sprintf(watchConfig, "userspace"))
+	return w
+}
+
+// listen listens on the node until the test ends.
+func (w *watched) listen(at string) net.Listener {
+	w.t.Helper()
 	var l net.Listener
 	if err := w.ns.Do(func() (err error) {
-		l, err = net.Listen("tcp", "192.0.2.11:8080")
+		l, err = net.Listen("tcp", at)
 		return err
 	}); err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
 	}
-	t.Cleanup(func() { l.Close() })
+	w.t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// echo sends back on the node what it is sent there, until the test ends.
+func (w *watched) echo(at string) {
+	w.t.Helper()
+	l := w.listen(at)
 	go func() {
 		for {
 			conn, err := l.Accept()
@@ -62,9 +78,6 @@ func newEcho(t *testing.T) *watched {
 			}()
 		}
 	}()
-	w.write("cluster.yaml", userspaceCluster)
-	w.write("config", fmt.Sprintf(watchConfig, "userspace"))
-	return w
 }
 
 func (w *watched) connect(to string) (net.Conn, error) {
