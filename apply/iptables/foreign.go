@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -24,11 +22,8 @@ import (
 // there.
 func Interference(ctx context.Context) (all apply.Interference, err error) {
 	for _, f := range ir.Families() {
-		tables, err := os.ReadFile(legacyNames(f))
-		if err != nil {
-			continue // the kernel has none
-		}
-		for _, table := range slices.Sorted(strings.FieldsSeq(string(tables))) {
+		tables, _ := LegacyTables(f) // none for who is not root
+		for _, table := range tables {
 			t := foreignTable{chains: map[string][]apply.RuleEffect{}, policies: map[string]string{}}
 			err := run.To(ctx, nil, &t, tool(f, Legacy, "save"), "-t", table)
 			if err != nil {
@@ -55,10 +50,9 @@ func Held(ctx context.Context) (map[Variant]int, error) {
 	var errs []error
 	for _, v := range []Variant{NFT, Legacy} {
 		for _, f := range ir.Families() {
-			if names, err := os.ReadFile(legacyNames(f)); v == Legacy && len(names) == 0 {
-				if err == nil || errors.Is(err, fs.ErrNotExist) {
-					continue // asking would make tables
-				}
+			if tables, err := LegacyTables(f); v == Legacy && len(tables) == 0 {
+				errs = append(errs, err)
+				continue // asking would make tables
 			}
 			out, err := run.Run(ctx, nil, tool(f, v, "save"))
 			if errors.Is(err, exec.ErrNotFound) {
@@ -93,45 +87,36 @@ func (d *foreignTable) Write(text []byte) (int, error) {
 }
 
 func (d *foreignTable) line(line string) {
-	words := strings.Fields(unquoted(line))
-	switch {
-	case len(words) < 2:
-	case words[0][0] == ':' && words[1] != "-": // others than built-in ones have no policy
-		name := words[0][1:]
+	words := rules.SavedWords(line)
+	if len(words) < 2 {
+		return
+	}
+	if name, declared := strings.CutPrefix(words[0], ":"); declared && words[1] != "-" { // others than built-in ones have no policy
 		d.builtIn = append(d.builtIn, name)
 		d.policies[name] = words[1]
-	case words[0] == "-A" && !strings.HasPrefix(words[1], "KUBE-"):
-		i := 1 + max(slices.Index(words, "-j"), slices.Index(words, "-g"))
-		if i == 0 || i == len(words) {
-			return
-		}
-		does := words[i]
-		switch {
-		case does == "CT" && slices.Contains(words, "--notrack"):
-			does = "NOTRACK"
-		case slices.Contains(verdicts[:], does):
-		default:
-			d.chains[words[1]] = append(d.chains[words[1]], apply.RuleEffect{To: does})
-			return
-		}
-		d.chains[words[1]] = append(d.chains[words[1]], apply.RuleEffect{Does: does})
+	}
+	if words[0] != "-A" || strings.HasPrefix(words[1], "KUBE-") {
+		return
+	}
+	if e := effectOf(words); e != (apply.RuleEffect{}) {
+		d.chains[words[1]] = append(d.chains[words[1]], e)
+	}
+}
+
+// effectOf returns what a rule of these words does; zero: nothing.
+func effectOf(words []string) apply.RuleEffect {
+	switch target := rules.SavedTarget(words); {
+	case target == "CT" && slices.Contains(words, "--notrack"):
+		return apply.RuleEffect{Does: "NOTRACK"}
+	case slices.Contains(verdicts[:], target):
+		return apply.RuleEffect{Does: target}
+	default:
+		return apply.RuleEffect{To: target}
 	}
 }
 
 // verdicts are the targets that matter; others are chains, or let the packet go on.
 var verdicts = [...]string{"ACCEPT", "DROP", "REJECT", "DNAT", "REDIRECT", "TPROXY", "NOTRACK"}
-
-// unquoted is a line with nothing in quotation marks.
-func unquoted(line string) string {
-	if !strings.Contains(line, `"`) {
-		return line
-	}
-	parts := strings.Split(strings.ReplaceAll(line, `\"`, ""), `"`)
-	for i := 1; i < len(parts); i += 2 {
-		parts[i] = ""
-	}
-	return strings.Join(parts, `"`)
-}
 
 // drops tells by what a built-in chain may drop; empty: by nothing.
 func (d *foreignTable) drops(base string) string {

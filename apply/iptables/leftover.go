@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
@@ -34,7 +36,7 @@ func eachFamily(ctx context.Context, inUse *Dataplane, find func(*Dataplane, ir.
 	for _, v := range [...]Variant{NFT, Legacy} {
 		t := inUse
 		if t == nil || t.Variant != v {
-			if v == Legacy && !legacyTables() {
+			if v == Legacy && !hasLegacyTables() {
 				continue
 			}
 			var err error
@@ -56,23 +58,26 @@ func eachFamily(ctx context.Context, inUse *Dataplane, find func(*Dataplane, ir.
 	return left, nil
 }
 
-// legacyTables reports whether the kernel has tables of the legacy variant. To
-// ask the tools for one would make it.
-func legacyTables() bool {
+// hasLegacyTables reports whether the kernel has any table of the legacy variant that can be
+// read of.
+func hasLegacyTables() bool {
 	for _, f := range ir.Families() {
-		if text, err := os.ReadFile(legacyNames(f)); err == nil && len(text) > 0 {
+		if tables, _ := LegacyTables(f); len(tables) > 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// legacyNames is where the kernel tells the tables of the legacy variant.
-func legacyNames(f ir.Family) string {
-	if f == ir.IPv6 {
-		return "/proc/thread-self/net/ip6_tables_names"
+// LegacyTables returns the tables of the legacy variant that the kernel has in a family, in
+// order: none where it lacks the variant. To ask the tools for one would make it. It is an
+// error for who is not root, even with CAP_NET_ADMIN.
+func LegacyTables(f ir.Family) ([]string, error) {
+	names, err := os.ReadFile("/proc/thread-self/net/" + map[ir.Family]string{ir.IPv4: "ip", ir.IPv6: "ip6"}[f] + "_tables_names")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
 	}
-	return "/proc/thread-self/net/ip_tables_names"
+	return slices.Sorted(strings.FieldsSeq(string(names))), nil
 }
 
 // leftovers returns what a family has, in two pieces: what proxyc makes as well,

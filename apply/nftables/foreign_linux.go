@@ -32,11 +32,14 @@ func Interference(ctx context.Context) (all apply.Interference, err error) {
 	return all, nil
 }
 
-// servedFamilies are those whose chains see packets to Services.
-var servedFamilies = [...]struct {
+// servedFamily is a family of tables, by its number in the kernel and by nft's word.
+type servedFamily struct {
 	number byte
 	word   string
-}{
+}
+
+// servedFamilies are those whose chains see packets to Services.
+var servedFamilies = [...]servedFamily{
 	{unix.NFPROTO_NETDEV, "netdev"}, {unix.NFPROTO_INET, "inet"}, {unix.NFPROTO_IPV4, ir.IPv4.NFT()}, {unix.NFPROTO_IPV6, ir.IPv6.NFT()},
 }
 
@@ -49,10 +52,7 @@ type foreignRule struct {
 	vmap string
 }
 
-func (c *conn) interference(ctx context.Context, f struct {
-	number byte
-	word   string
-}, all *apply.Interference) error {
+func (c *conn) interference(ctx context.Context, f servedFamily, all *apply.Interference) error {
 	ours := func(table string) bool { return table == rules.Table || table == kubeProxyTable }
 	dormant := map[string]bool{}
 	if _, err := c.dump(ctx, unix.NFT_MSG_GETTABLE, f.number, nil, func(b []byte) error {

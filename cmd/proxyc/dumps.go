@@ -175,10 +175,7 @@ func othersIn(text string, r *iptables.Ruleset) (others []string) {
 			table = strings.TrimSpace(name)
 			continue
 		}
-		words := strings.Fields(line)
-		if len(words) > 2 && strings.HasPrefix(words[0], "[") {
-			words = words[1:]
-		}
+		words := iptables.SavedWords(line)
 		switch {
 		case len(words) < 2:
 		case words[1] == "DROP" && strings.HasPrefix(words[0], ":"):

@@ -17,6 +17,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/flow"
 	"github.com/proxyc/proxyc/ir/prove"
+	"github.com/proxyc/proxyc/render/iptables"
 )
 
 type migrateCmd struct {
@@ -211,23 +212,16 @@ func neighbours(file, text string) (found []string) {
 			table = name
 			continue
 		}
-		words := strings.Fields(line)
-		if len(words) > 0 && strings.HasPrefix(words[0], "[") { // counters
-			words = words[1:]
-		}
+		words := iptables.SavedWords(line)
 		if len(words) < 2 || words[0] != "-A" {
 			continue
 		}
-		at := slices.IndexFunc(words, func(w string) bool { return w == "-j" || w == "-g" })
-		if at < 0 || at+1 == len(words) {
-			continue
-		}
-		chain, target := words[1], words[at+1]
+		chain, target := words[1], iptables.SavedTarget(words)
 		builtIn := chain == strings.ToUpper(chain) && !strings.ContainsAny(chain, "-_") // PREROUTING
 		switch ours := strings.HasPrefix(chain, "KUBE-"); {
 		case strings.HasPrefix(target, "KUBE-") && !ours && !builtIn:
 			found = append(found, fmt.Sprintf("%s: table %s: chain %s leads to %s: %s", file, table, chain, target, line))
-		case ours && !strings.HasPrefix(target, "KUBE-") && !slices.Contains(ownTargets, target):
+		case ours && target != "" && !strings.HasPrefix(target, "KUBE-") && !slices.Contains(ownTargets, target):
 			found = append(found, fmt.Sprintf("%s: table %s: chain %s leads to %s, which is not kube-proxy's: %s", file, table, chain, target, line))
 		}
 	}

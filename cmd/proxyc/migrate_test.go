@@ -153,6 +153,9 @@ COMMIT
 *filter
 -A KUBE-FORWARD -g MY-AUDIT
 -A cali-FORWARD -j ACCEPT
+-A cali-FORWARD -m comment --comment "never -j KUBE-MARK-DROP" -j ACCEPT
+-A KUBE-FORWARD -m comment --comment "was -j OTHERS" -j ACCEPT
+-A KUBE-FORWARD -m comment --comment "counts"
 COMMIT
 `
 	found := neighbours("node1.save", dump)

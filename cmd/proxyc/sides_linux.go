@@ -3,9 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
-	"strings"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon"
@@ -78,7 +76,11 @@ func inKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant string
 		if err != nil {
 			return c, nil, err
 		}
-		for _, table := range legacyTables(p.Family) {
+		legacy, err := kerneliptables.LegacyTables(p.Family)
+		if err != nil {
+			left = append(left, "legacy iptables: "+err.Error())
+		}
+		for _, table := range legacy {
 			left = append(left, "legacy iptables: table "+table)
 		}
 		return followNFT(r, ownOf(p), pkt), left, nil
@@ -133,13 +135,4 @@ func (c course) through(r *nftables.Ruleset, own *sim.Own, pkt sim.Packet) cours
 	slices.Sort(c.unknown)
 	c.unknown = slices.Compact(c.unknown)
 	return c
-}
-
-// legacyTables returns the tables of legacy iptables that packets of a family meet.
-func legacyTables(f ir.Family) []string {
-	names, err := os.ReadFile("/proc/net/" + map[ir.Family]string{ir.IPv4: "ip", ir.IPv6: "ip6"}[f] + "_tables_names")
-	if err != nil {
-		return nil // the kernel has none
-	}
-	return strings.Fields(string(names))
 }

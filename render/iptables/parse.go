@@ -263,45 +263,12 @@ type ruleParser struct {
 	matches []string // that -m loaded
 }
 
-// next returns the next word, without the quotes that the tools put around some.
+// next returns the next word; false: there is none.
 func (p *ruleParser) next() (string, bool) {
-	p.rest = strings.TrimLeft(p.rest, " ")
-	if p.rest == "" {
-		return "", false
-	}
-	if p.rest[0] != '"' {
-		var word string
-		word, p.rest, _ = strings.Cut(p.rest, " ")
-		return word, true
-	}
-	for i := 1; i < len(p.rest); i++ {
-		switch p.rest[i] {
-		case '\\':
-			i++
-		case '"':
-			word := p.rest[1:i]
-			p.rest = p.rest[i+1:]
-			return unescape(word), true
-		}
-	}
-	p.bad = true
-	word := p.rest
-	p.rest = ""
-	return word, true
-}
-
-func unescape(s string) string {
-	if strings.IndexByte(s, '\\') < 0 {
-		return s
-	}
-	b := make([]byte, 0, len(s))
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+1 < len(s) {
-			i++
-		}
-		b = append(b, s[i])
-	}
-	return string(b)
+	word, behind, whole := cutWord(p.rest)
+	found := behind != p.rest
+	p.rest, p.bad = behind, p.bad || !whole
+	return word, found
 }
 
 // value returns the argument of an option; "" where there is none.

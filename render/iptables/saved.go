@@ -1,0 +1,70 @@
+package iptables
+
+import "strings"
+
+// SavedWords splits a line that iptables-save printed into its words: without the counters
+// before a rule, and without the quotes about some. A comment "" is a word, too.
+func SavedWords(line string) (words []string) {
+	rest := strings.TrimSpace(line)
+	if strings.HasPrefix(rest, "[") {
+		rest = counters.ReplaceAllString(rest, "")
+	}
+	for {
+		word, after, _ := cutWord(rest)
+		if after == rest {
+			return words
+		}
+		words, rest = append(words, word), after
+	}
+}
+
+// SavedTarget returns the target of a rule, or the chain that it jumps or goes to, of its
+// words; empty: it has none.
+func SavedTarget(words []string) string {
+	for i := 0; i+1 < len(words); i++ {
+		switch words[i] {
+		case "--comment":
+			i++ // may be anything, -j too
+		case "-j", "-g":
+			return words[i+1]
+		}
+	}
+	return ""
+}
+
+// cutWord returns the first word of the rest of a line, without the quotes that the tools
+// put around some, and what comes behind it. It is not whole if its quote has no end. Where
+// there is no word, behind is rest.
+func cutWord(rest string) (word, behind string, whole bool) {
+	from := strings.TrimLeft(rest, " ")
+	if from == "" {
+		return "", rest, true
+	}
+	if from[0] != '"' {
+		word, behind, _ = strings.Cut(from, " ")
+		return word, behind, true
+	}
+	for i := 1; i < len(from); i++ {
+		switch from[i] {
+		case '\\':
+			i++
+		case '"':
+			return unescape(from[1:i]), from[i+1:], true
+		}
+	}
+	return from, "", false
+}
+
+func unescape(s string) string {
+	if strings.IndexByte(s, '\\') < 0 {
+		return s
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+1 < len(s) {
+			i++
+		}
+		b = append(b, s[i])
+	}
+	return string(b)
+}
