@@ -8,7 +8,9 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/sysctl"
+	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -21,9 +23,10 @@ const kernelRoot = sysctl.Root("/")
 // compiler.Facts.
 func Liberal() bool { return sysctl.Liberal(kernelRoot) }
 
-// Settings returns the kernel settings that are not as configuration and Programs
-// want them.
-func Settings(cfg *config.Config, programs ir.Programs) ([]sysctl.Setting, error) {
+// Settings returns the kernel settings that are not as a configuration wants them on a
+// node of this name. What compiling it finds is lint's matter.
+func Settings(cfg *config.Config, nodeName string) ([]sysctl.Setting, error) {
+	programs, _ := compiler.Compile(cfg, snapshot.New(), compiler.Facts{NodeName: nodeName})
 	return settings(cfg, &programs.IPv4.Node)
 }
 

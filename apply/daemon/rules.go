@@ -304,8 +304,7 @@ func (d *daemon) following() string {
 // settings brings the kernel's settings to what configuration and mode want,
 // and says which were changed.
 func (d *daemon) settings() error {
-	programs, _ := compiler.Compile(d.cfg, snapshot.New(), compiler.Facts{NodeName: d.nodeName})
-	differ, err := settings(d.cfg, &programs.IPv4.Node)
+	differ, err := Settings(d.cfg, d.nodeName)
 	if err := errors.Join(err, sysctl.Write(kernelRoot, differ)); err != nil {
 		return err
 	}

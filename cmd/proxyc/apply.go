@@ -208,10 +208,7 @@ func (r *report) printJSON(w io.Writer, _ int) error {
 	for i, s := range r.Stale {
 		flows[i] = s.Entry.String()
 	}
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	return enc.Encode(struct {
+	return jsonTo(w, "  ").Encode(struct {
 		Settings  []sysctl.Setting `json:"settings"`
 		Leftovers []string         `json:"leftovers"`
 		Kept      []daemon.Busy    `json:"kept,omitempty"`

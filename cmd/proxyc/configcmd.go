@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -69,10 +68,7 @@ func (c *configShowCmd) Run(e *env) error {
 	e.report(diags)
 	settings := config.Show(resolved)
 	if c.Output == "json" {
-		enc := json.NewEncoder(e.stdout)
-		enc.SetIndent("", "  ")
-		enc.SetEscapeHTML(false)
-		return enc.Encode(settings)
+		return jsonTo(e.stdout, "  ").Encode(settings)
 	}
 	return writeSettings(e.stdout, settings)
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"html"
 	"io"
@@ -328,10 +327,7 @@ func (d *flowDiff) writeJSON(w io.Writer) error {
 	for i := range d.Services {
 		out.Services = append(out.Services, serviceJSONOf(&d.Services[i]))
 	}
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	return enc.Encode(out)
+	return jsonTo(w, "  ").Encode(out)
 }
 
 func serviceJSONOf(s *flow.Service) serviceJSON {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -16,9 +15,7 @@ import (
 	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/apply/watch"
-	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/diag"
-	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -53,10 +50,9 @@ func (c *doctorCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	programs, _ := compiler.Compile(resolved.Config, snapshot.New(), compiler.Facts{NodeName: name}) // what it finds is lint's matter
 	n := &doctor.Node{Root: "/", Mode: resolved.Config.ProxyMode(), NodeName: name, Now: time.Now,
 		Try:      func(ctx context.Context, mode ir.Mode) error { return doctor.Try(ctx, self, cluster, mode) },
-		Settings: func() ([]sysctl.Setting, error) { return daemon.Settings(resolved.Config, programs) },
+		Settings: func() ([]sysctl.Setting, error) { return daemon.Settings(resolved.Config, name) },
 		Held:     daemon.Held, Others: daemon.Interference, Writer: daemon.Writer, Interfaces: e.interfaces,
 		Leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return daemon.Leftovers(ctx, "", nil) },
 	}
@@ -79,10 +75,7 @@ func (c *doctorCmd) Run(e *env) error {
 
 func (c *doctorCmd) print(w io.Writer, found []doctor.Finding) error {
 	if c.Output == "json" {
-		enc := json.NewEncoder(w)
-		enc.SetEscapeHTML(false)
-		enc.SetIndent("", "  ")
-		return enc.Encode(struct {
+		return jsonTo(w, "  ").Encode(struct {
 			Well     bool             `json:"well"`
 			Findings []doctor.Finding `json:"findings"`
 		}{doctor.Well(found), found})

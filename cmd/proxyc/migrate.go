@@ -340,8 +340,5 @@ func (m *migration) writeJSON(w io.Writer) error {
 	for _, d := range m.Findings {
 		out.Findings = append(out.Findings, lint.Line(d))
 	}
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	return enc.Encode(out)
+	return jsonTo(w, "  ").Encode(out)
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -73,6 +74,14 @@ func buffered(w io.Writer, write func(io.Writer) error) error {
 		return err
 	}
 	return b.Flush()
+}
+
+// jsonTo returns an encoder of JSON for people and programs, who need no escapes of HTML.
+func jsonTo(w io.Writer, indent string) *json.Encoder {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", indent)
+	enc.SetEscapeHTML(false)
+	return enc
 }
 
 // dirName is a directory to write to.

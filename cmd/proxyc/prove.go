@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/netip"
@@ -349,8 +348,5 @@ func (p *proofJSON) writeText(w io.Writer, all bool) error {
 }
 
 func (p *proofJSON) writeJSON(w io.Writer) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	return enc.Encode(p)
+	return jsonTo(w, "  ").Encode(p)
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -195,11 +194,3 @@ func (t *traced) json() traceJSON {
 }
 
 func (t *traced) writeJSON(w io.Writer) error { return jsonTo(w, "  ").Encode(t.json()) }
-
-// jsonTo returns an encoder of text for people and programs.
-func jsonTo(w io.Writer, indent string) *json.Encoder {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", indent)
-	enc.SetEscapeHTML(false)
-	return enc
-}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 
@@ -17,9 +16,7 @@ type versionCmd struct {
 
 func (c *versionCmd) Run(e *env) error {
 	if c.Output == "json" {
-		enc := json.NewEncoder(e.stdout)
-		enc.SetIndent("", "  ")
-		return enc.Encode(struct {
+		return jsonTo(e.stdout, "  ").Encode(struct {
 			APIVersion string `json:"apiVersion"`
 			Kind       string `json:"kind"`
 			build.Info
