@@ -75,27 +75,16 @@ func replay(t *testing.T, c *applytest.Case, mode ir.Mode, want func(key string)
 	}
 	offline := &conformanceNode{mode: mode, files: memFiles{"config.yaml": configFile}}
 	cfg := parseConfig(t, mode, configFile)
-	objects, err := applytest.NewStore()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, stage := range c.Stages() {
-		if err := objects.Step(stage); err != nil {
-			t.Fatal(err)
-		}
-		data, err := objects.File()
-		if err != nil {
-			t.Fatal(err)
-		}
-		snap, diags := decode(data)
+	eachStage(t, c, func(n int, stage applytest.Step, cluster []byte) {
+		snap, diags := decode(cluster)
 		if diags.HasErrors() {
 			t.Fatalf("snapshot: %v", diags)
 		}
-		offline.files["cluster.yaml"] = data
+		offline.files["cluster.yaml"] = cluster
 		programs, _ := compile(t, cfg, snap, topologyFacts())
 		for j := range stage.Flows {
 			f := &stage.Flows[j]
-			key := f.Key(i+1, j+1)
+			key := f.Key(n, j+1)
 			if !predictable(f) {
 				continue
 			}
@@ -107,8 +96,28 @@ func replay(t *testing.T, c *applytest.Case, mode ir.Mode, want func(key string)
 				offline.compare(t, programs, f, key, ofRules(t, wanted))
 			}
 		}
-	}
+	})
 	return compared
+}
+
+// eachStage goes through the stages of a case, numbered from 1, with the objects that the
+// cluster has then, as a file.
+func eachStage(t *testing.T, c *applytest.Case, visit func(n int, stage applytest.Step, cluster []byte)) {
+	t.Helper()
+	objects, err := applytest.NewStore()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, stage := range c.Stages() {
+		if err := objects.Step(stage); err != nil {
+			t.Fatal(err)
+		}
+		cluster, err := objects.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		visit(i+1, stage, cluster)
+	}
 }
 
 // predictable reports whether the flow's outcome follows from the rules alone:

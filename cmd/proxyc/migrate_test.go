@@ -38,19 +38,8 @@ func TestMigrateConformance(t *testing.T) {
 			if c.Daemon || records[0].Results[family][c.Name] == nil || records[1].Results[family][c.Name] == nil {
 				continue
 			}
-			objects, err := applytest.NewStore()
-			if err != nil {
-				t.Fatal(err)
-			}
-			for i, stage := range c.Stages() {
-				if err := objects.Step(stage); err != nil {
-					t.Fatal(err)
-				}
-				data, err := objects.File()
-				if err != nil {
-					t.Fatal(err)
-				}
-				snap, _ := decode(data)
+			eachStage(t, c, func(n int, stage applytest.Step, cluster []byte) {
+				snap, _ := decode(cluster)
 				var sides [2]ir.Programs
 				for m, mode := range modes {
 					text, err := c.ConfigFile(string(mode))
@@ -80,7 +69,7 @@ func TestMigrateConformance(t *testing.T) {
 					if !predictable(f) {
 						continue
 					}
-					key := f.Key(i+1, j+1)
+					key := f.Key(n, j+1)
 					where := fmt.Sprintf("%s/%s/%s", family, c.Name, key)
 					var want, got [2]conformanceOutcome
 					unstable := false
@@ -115,7 +104,7 @@ func TestMigrateConformance(t *testing.T) {
 						same++
 					}
 				}
-			}
+			})
 		}
 	}
 	t.Logf("%d flows differ between the modes, %d do not", different, same)
