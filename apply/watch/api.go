@@ -83,7 +83,10 @@ func (a *API) connect(base *rest.Config) (err error) {
 // Run follows the API server until ctx ends, and goes on after all errors. It
 // calls synced once, when all that there was at first is in the Store.
 func (a *API) Run(ctx context.Context, synced func()) {
-	kinds := []kind{a.services(), a.slices(), a.node(), a.serviceCIDRs()}
+	a.run(ctx, []kind{a.services(), a.slices(), a.node(), a.serviceCIDRs()}, synced)
+}
+
+func (a *API) run(ctx context.Context, kinds []kind, synced func()) {
 	var left atomic.Int32 // kinds that have not yet told all they have
 	left.Store(int32(len(kinds)))
 	told := func() {

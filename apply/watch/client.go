@@ -60,6 +60,23 @@ func restConfig(c config.ClientConnection, master, userAgent string) (*rest.Conf
 	return out, nil
 }
 
+// asKubectl is how kubectl would reach a cluster: as file says, or without one $KUBECONFIG,
+// ~/.kube/config or the pod's own account; by the context of that name, or the current one.
+func asKubectl(file, context, userAgent string) (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = file
+	out, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: context}).ClientConfig()
+	switch {
+	case clientcmd.IsEmptyConfig(err):
+		return nil, errors.New("--kubeconfig: no cluster is known: give a file, or set KUBECONFIG; there is no ~/.kube/config, and this is no pod of a cluster")
+	case err != nil:
+		return nil, fmt.Errorf("--kubeconfig: %w", err)
+	}
+	out.ContentType, out.UserAgent = runtime.ContentTypeProtobuf, userAgent
+	out.QPS = -1 // the server says when it is too much
+	return out, nil
+}
+
 // Client returns the address of the API server and a client that may ask it, as the
 // configuration says.
 func Client(c config.ClientConnection, master, userAgent string) (server string, client *http.Client, err error) {

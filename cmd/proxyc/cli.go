@@ -21,21 +21,22 @@ const (
 
 // cli is the grammar of the command line.
 type cli struct {
-	Compile compileCmd `cmd:"" help:"Compile a configuration and a snapshot of a cluster into the rules of a node."`
-	Apply   applyCmd   `cmd:"" help:"Bring a node's kernel to what configuration and snapshot want, or show what that would change."`
-	Watch   watchCmd   `cmd:"" help:"Keep a node's kernel at what a cluster wants: the daemon, in place of kube-proxy."`
-	Status  statusCmd  `cmd:"" help:"Ask the daemon of this node what it is doing."`
-	Doctor  doctorCmd  `cmd:"" help:"Look at this node before there is trouble: what its kernel can do, who else has rules, the API server; exit 1 on an error."`
-	Cleanup cleanupCmd `cmd:"" help:"Remove all that proxyc or kube-proxy left on a node, in every mode."`
-	Trace   traceCmd   `cmd:"" help:"Tell what happens to a packet, step by step, and why."`
-	Explain explainCmd `cmd:"" help:"Tell which Services and fields a rule, element, address or port comes from."`
-	Diff    diffCmd    `cmd:"" help:"Show which flows and settings another snapshot or configuration changes; exit 1 if any."`
-	Prove   proveCmd   `cmd:"" help:"Show for every first packet whether two sides do the same: modes, the IR, dumps of rules, this kernel; exit 1 if not."`
-	Migrate migrateCmd `cmd:"" help:"Show what another mode changes for a cluster, what it needs, and the way there and back; exit 1 if anything changes."`
-	Lint    lintCmd    `cmd:"" help:"Show what is wrong or doubtful in a configuration and a snapshot; exit 1 if anything."`
-	Config  configCmd  `cmd:"" help:"Show and check configurations."`
-	Demo    demoCmd    `cmd:"" help:"Compile a small cluster that proxyc carries with it, and trace packets through it."`
-	Version versionCmd `cmd:"" help:"Print the version."`
+	Compile  compileCmd  `cmd:"" help:"Compile a configuration and a snapshot of a cluster into the rules of a node."`
+	Apply    applyCmd    `cmd:"" help:"Bring a node's kernel to what configuration and snapshot want, or show what that would change."`
+	Watch    watchCmd    `cmd:"" help:"Keep a node's kernel at what a cluster wants: the daemon, in place of kube-proxy."`
+	Status   statusCmd   `cmd:"" help:"Ask the daemon of this node what it is doing."`
+	Doctor   doctorCmd   `cmd:"" help:"Look at this node before there is trouble: what its kernel can do, who else has rules, the API server; exit 1 on an error."`
+	Cleanup  cleanupCmd  `cmd:"" help:"Remove all that proxyc or kube-proxy left on a node, in every mode."`
+	Trace    traceCmd    `cmd:"" help:"Tell what happens to a packet, step by step, and why."`
+	Explain  explainCmd  `cmd:"" help:"Tell which Services and fields a rule, element, address or port comes from."`
+	Diff     diffCmd     `cmd:"" help:"Show which flows and settings another snapshot or configuration changes; exit 1 if any."`
+	Prove    proveCmd    `cmd:"" help:"Show for every first packet whether two sides do the same: modes, the IR, dumps of rules, this kernel; exit 1 if not."`
+	Migrate  migrateCmd  `cmd:"" help:"Show what another mode changes for a cluster, what it needs, and the way there and back; exit 1 if anything changes."`
+	Lint     lintCmd     `cmd:"" help:"Show what is wrong or doubtful in a configuration and a snapshot; exit 1 if anything."`
+	Config   configCmd   `cmd:"" help:"Show and check configurations."`
+	Snapshot snapshotCmd `cmd:"" help:"Write what compile reads of a cluster to a file: from an API server, a daemon or files; --redact replaces names and addresses."`
+	Demo     demoCmd     `cmd:"" help:"Compile a small cluster that proxyc carries with it, and trace packets through it."`
+	Version  versionCmd  `cmd:"" help:"Print the version."`
 
 	PrintVersion versionFlag `name:"version" help:"Print the version, and exit."`
 }

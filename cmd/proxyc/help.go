@@ -94,6 +94,11 @@ func usages() map[string]usage {
 			"proxyc config show config.yaml",
 			"proxyc config show --cluster-cidr 10.244.0.0/16 -o json",
 		}, [...]string{"done", "", badInput}},
+		"snapshot": {[]string{
+			"proxyc snapshot -o cluster.json.gz",
+			"proxyc snapshot --kubeconfig ~/.kube/prod --context prod -o cluster.json",
+			"proxyc snapshot --status-socket /run/proxyc.sock -o node1.json",
+		}, [...]string{"done", "", badInput + "; objects that are right are written beside one that is not"}},
 		"demo": {[]string{
 			"proxyc demo --mode iptables",
 			"proxyc demo --write demo",

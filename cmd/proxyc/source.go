@@ -78,8 +78,7 @@ func liveJob(socket string) (*job, ir.Programs, error) {
 	var programs ir.Programs
 	ctx, cancel := context.WithTimeout(context.Background(), statusTimeout)
 	defer cancel()
-	var known daemon.Known
-	err := askDaemon(ctx, socket, daemon.KnownPath, func(r io.Reader) error { return json.NewDecoder(r).Decode(&known) })
+	known, err := askKnown(ctx, socket)
 	if err == nil {
 		programs, err = liveIR(ctx, socket)
 	}
@@ -89,10 +88,16 @@ func liveJob(socket string) (*job, ir.Programs, error) {
 	if err != nil {
 		return nil, programs, fmt.Errorf("--status-socket %s: %w", socket, err)
 	}
+	return &job{Resolved: &config.Resolved{Config: known.Config}, snap: known.Snapshot.Snapshot(), facts: known.Facts}, programs, nil
+}
+
+// askKnown asks a daemon at its status socket for what it knows.
+func askKnown(ctx context.Context, socket string) (known daemon.Known, err error) {
+	err = askDaemon(ctx, socket, daemon.KnownPath, func(r io.Reader) error { return json.NewDecoder(r).Decode(&known) })
 	if known.Snapshot == nil {
 		known.Snapshot = new(snapshot.Document)
 	}
-	return &job{Resolved: &config.Resolved{Config: known.Config}, snap: known.Snapshot.Snapshot(), facts: known.Facts}, programs, nil
+	return known, err
 }
 
 // liveIR asks a daemon at its status socket for what is in force.

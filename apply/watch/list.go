@@ -1,0 +1,133 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+
+	"github.com/proxyc/proxyc/compiler/snapshot"
+)
+
+// Cluster is what an API server has of all that compiling takes: every Service,
+// EndpointSlice, Node and ServiceCIDR, of any proxy's and headless ones, too.
+type Cluster struct {
+	api API
+}
+
+// NewCluster prepares to ask the API server that kubectl would, with a kubeconfig file and
+// the name of a context, or none; nothing is sent yet. log is told when contact
+// is lost, and when it is back.
+func NewCluster(kubeconfig, context, userAgent string, log *slog.Logger) (*Cluster, error) {
+	base, err := asKubectl(kubeconfig, context, userAgent)
+	if err != nil {
+		return nil, err
+	}
+	return newCluster(base, log)
+}
+
+func newCluster(base *rest.Config, log *slog.Logger) (*Cluster, error) {
+	c := &Cluster{API{Log: log}}
+	return c, c.api.connect(base)
+}
+
+// everything is one kind, of which all is asked for.
+type everything struct {
+	resource, kind string
+	group          string // "" for the core group
+	client         rest.Interface
+	list           runtime.Object
+	expected       any
+	optional       bool
+}
+
+func (c *Cluster) kinds() []everything {
+	a := &c.api
+	return []everything{
+		{"services", "Service", "", a.clients.core, &corev1.ServiceList{}, &corev1.Service{}, false},
+		{"endpointslices", "EndpointSlice", "discovery.k8s.io", a.clients.discovery, &discoveryv1.EndpointSliceList{}, &discoveryv1.EndpointSlice{}, false},
+		{"nodes", "Node", "", a.clients.core, &corev1.NodeList{}, &corev1.Node{}, false},
+		{"servicecidrs", "ServiceCIDR", "networking.k8s.io", a.clients.networking, &networkingv1.ServiceCIDRList{}, &networkingv1.ServiceCIDR{}, true},
+	}
+}
+
+// pageSize is how many objects are asked for at a time.
+const pageSize = 500
+
+// List returns all objects, of each kind as they were at one resourceVersion. What is
+// wrong with the kinds is told at once; a server may be without ServiceCIDRs. broken names
+// the objects that cannot be decoded, and are left out.
+func (c *Cluster) List(ctx context.Context) (all *snapshot.Objects, broken, err error) {
+	all = &snapshot.Objects{Versions: map[string]string{}}
+	var errs, left []error
+	for _, k := range c.kinds() {
+		objects, version, without, err := k.all(ctx)
+		switch {
+		case err == nil:
+			all.Versions[k.kind] = version
+			for _, o := range objects {
+				all.Add(o)
+			}
+			left = append(left, without...)
+		case k.optional && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
+		default:
+			errs = append(errs, k.explain(err, "list"))
+		}
+	}
+	return all, errors.Join(left...), errors.Join(errs...)
+}
+
+// explain says which right is lacking, where one is.
+func (k *everything) explain(err error, verb string) error {
+	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+		return fmt.Errorf("%s: the account needs the right to %s %s (API group %q) in all namespaces: %w", k.resource, verb, k.resource, k.group, err)
+	}
+	return fmt.Errorf("%s: %w", k.resource, err)
+}
+
+// all returns what Trim leaves of all objects of a kind, and why others are broken.
+func (k *everything) all(ctx context.Context) (objects []any, version string, broken []error, err error) {
+	options := metav1.ListOptions{Limit: pageSize}
+	for {
+		page := k.list.DeepCopyObject()
+		err := k.client.Get().Resource(k.resource).VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(page)
+		if options.Continue != "" && apierrors.IsResourceExpired(err) { // the rest would be of another version
+			objects, broken, options = nil, nil, metav1.ListOptions{}
+			continue
+		}
+		if err != nil {
+			return nil, "", nil, err
+		}
+		meta, err := apimeta.ListAccessor(page)
+		if err != nil {
+			return nil, "", nil, err
+		}
+		version = meta.GetResourceVersion()
+		err = apimeta.EachListItem(page, func(item runtime.Object) error {
+			o, err := apimeta.Accessor(item)
+			if err != nil {
+				return err
+			}
+			if why := o.GetAnnotations()[brokenMark]; why != "" {
+				name := strings.TrimPrefix(o.GetNamespace()+"/"+o.GetName(), "/")
+				broken = append(broken, fmt.Errorf("%s %s: is left out: %s", k.kind, name, why))
+				return nil
+			}
+			objects = append(objects, snapshot.Trim(item))
+			return nil
+		})
+		if options.Continue = meta.GetContinue(); err != nil || options.Continue == "" {
+			return objects, version, broken, err
+		}
+	}
+}

@@ -1,0 +1,176 @@
+package watch
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/proxyc/proxyc/compiler/snapshot"
+)
+
+// pages is an API server that gives Services, two at a time, and adds one between any two
+// requests: what is asked for anew is newer.
+type pages struct {
+	t       *testing.T
+	refused map[string]int // code by resource
+	expired int            // how many tokens are too old
+	broken  int            // a Service that cannot be decoded, from 1
+	now     int            // the resourceVersion, and how many Services there are
+	asked   []string
+}
+
+func (p *pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	resource := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+	q := r.URL.Query()
+	p.asked = append(p.asked, resource+" "+q.Get("limit")+" "+q.Get("continue"))
+	w.Header().Set("Content-Type", "application/json")
+	fail := func(code int, reason metav1.StatusReason) {
+		w.WriteHeader(code)
+		json.NewEncoder(w).Encode(metav1.Status{TypeMeta: typeMeta("v1", "Status"), Status: "Failure", Reason: reason, Message: resource + " is refused", Code: int32(code)})
+	}
+	if code := p.refused[resource]; code != 0 {
+		fail(code, map[int]metav1.StatusReason{403: metav1.StatusReasonForbidden, 404: metav1.StatusReasonNotFound, 401: metav1.StatusReasonUnauthorized, 500: metav1.StatusReasonInternalError}[code])
+		return
+	}
+	kinds := map[string][2]string{"services": {"v1", "ServiceList"}, "endpointslices": {"discovery.k8s.io/v1", "EndpointSliceList"},
+		"nodes": {"v1", "NodeList"}, "servicecidrs": {"networking.k8s.io/v1", "ServiceCIDRList"}}
+	list := map[string]any{"apiVersion": kinds[resource][0], "kind": kinds[resource][1]}
+	if resource != "services" {
+		list["metadata"], list["items"] = metav1.ListMeta{ResourceVersion: "9"}, []any{}
+		json.NewEncoder(w).Encode(list)
+		return
+	}
+	version, from := p.now, 0
+	p.now++
+	if token := q.Get("continue"); token != "" {
+		if p.expired > 0 {
+			p.expired--
+			fail(http.StatusGone, metav1.StatusReasonExpired)
+			return
+		}
+		if _, err := fmt.Sscanf(token, "%d-%d", &version, &from); err != nil {
+			p.t.Error(err)
+		}
+	}
+	to, meta := version, metav1.ListMeta{ResourceVersion: strconv.Itoa(version)}
+	if q.Get("limit") != "" && from+2 < version {
+		to = from + 2
+		meta.Continue = fmt.Sprintf("%d-%d", version, to)
+	}
+	var items []any
+	for i := from; i < to; i++ {
+		svc := corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("s%d", i), UID: "uid",
+			Annotations:   map[string]string{corev1.LastAppliedConfigAnnotation: "secret", "winProxyOptimization": "disabled"},
+			Labels:        map[string]string{"team": "secret"},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "secret"}}},
+			Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1", Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Port: 80}}}}
+		if items = append(items, svc); i == p.broken-1 {
+			items[i-from] = map[string]any{"metadata": map[string]string{"namespace": "ns", "name": svc.Name}, "spec": 1}
+		}
+	}
+	list["metadata"], list["items"] = meta, items
+	json.NewEncoder(w).Encode(list)
+}
+
+func (p *pages) list(t *testing.T) (*snapshot.Objects, error, error) {
+	t.Helper()
+	p.t = t
+	server := httptest.NewServer(p)
+	t.Cleanup(server.Close)
+	c, err := newCluster(&rest.Config{Host: server.URL}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.List(t.Context())
+}
+
+func textOf(t *testing.T, all *snapshot.Objects) string {
+	t.Helper()
+	var out strings.Builder
+	if err := all.Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// A list is of one resourceVersion, in pages or, where the server forgot that one between
+// two, as a whole of a later one.
+func TestListIsOfOneVersion(t *testing.T) {
+	for _, c := range []struct {
+		expired, version int
+		asked            []string
+	}{
+		{0, 5, []string{"services 500 ", "services 500 5-2", "services 500 5-4"}},
+		{1, 7, []string{"services 500 ", "services 500 5-2", "services  "}},
+	} {
+		p := &pages{now: 5, expired: c.expired}
+		all, left, err := p.list(t)
+		if err != nil || left != nil {
+			t.Fatal(err, left)
+		}
+		if got := all.Versions["Service"]; got != strconv.Itoa(c.version) || len(all.Services) != c.version {
+			t.Errorf("%d Services at resourceVersion %s, want %d of each", len(all.Services), got, c.version)
+		}
+		if asked := p.asked[:len(p.asked)-3]; !slices.Equal(asked, c.asked) {
+			t.Errorf("asked for %q, want %q", asked, c.asked)
+		}
+	}
+}
+
+// What is written is what compiling and lint look at, one object a line.
+func TestListIsTrimmed(t *testing.T) {
+	all, _, err := (&pages{now: 1}).list(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `{"apiVersion":"v1","kind":"List","items":[
+{"apiVersion":"v1","kind":"ServiceList","metadata":{"resourceVersion":"1"},"items":[
+{"apiVersion":"v1","kind":"Service","metadata":{"annotations":{"winProxyOptimization":"DISABLED"},"name":"s0","namespace":"ns"},"spec":{"clusterIP":"10.96.0.1","ports":[{"port":80}],"selector":{"app":"web"}}}]},
+{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSliceList","metadata":{"resourceVersion":"9"},"items":[]},
+{"apiVersion":"v1","kind":"NodeList","metadata":{"resourceVersion":"9"},"items":[]},
+{"apiVersion":"networking.k8s.io/v1","kind":"ServiceCIDRList","metadata":{"resourceVersion":"9"},"items":[]}
+]}
+`
+	if got := textOf(t, all); got != want {
+		t.Errorf("got %s", got)
+	}
+}
+
+// An object that cannot be decoded is named, and the others are there.
+func TestListWithoutBroken(t *testing.T) {
+	all, broken, err := (&pages{now: 3, broken: 2}).list(t)
+	if err != nil || len(all.Services) != 2 || broken == nil || !strings.HasPrefix(broken.Error(), "Service ns/s1: is left out: ") {
+		t.Errorf("%d Services, %v, %v", len(all.Services), broken, err)
+	}
+}
+
+// All that is refused is told at once, with the right that is lacking; ServiceCIDRs may be.
+func TestListTellsWhatIsRefused(t *testing.T) {
+	_, _, err := (&pages{refused: map[string]int{"services": 403, "endpointslices": 401, "nodes": 500, "servicecidrs": 403}}).list(t)
+	for _, want := range []string{
+		`services: the account needs the right to list services (API group "") in all namespaces: services is refused`,
+		`endpointslices: the account needs the right to list endpointslices (API group "discovery.k8s.io") in all namespaces`,
+		"nodes: ",
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("does not say %q: %v", want, err)
+		}
+	}
+	if err != nil && strings.Contains(err.Error(), "servicecidrs") {
+		t.Error(err)
+	}
+	all, _, err := (&pages{now: 1, refused: map[string]int{"servicecidrs": 404}}).list(t)
+	if err != nil || strings.Contains(textOf(t, all), "ServiceCIDR") {
+		t.Error(err, "a server without ServiceCIDRs has none")
+	}
+}

@@ -1,0 +1,358 @@
+package snapshot
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"io"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Objects are the API's objects of which a Snapshot is made, with what decides about
+// packets and what lint looks at, and nothing else: no managed fields, no annotation
+// that nobody reads, nothing of pods but their names.
+type Objects struct {
+	Services     []*corev1.Service
+	Slices       []*discoveryv1.EndpointSlice
+	Endpoints    []*corev1.Endpoints
+	Nodes        []*corev1.Node
+	ServiceCIDRs []*networkingv1.ServiceCIDR
+	// Versions are the resourceVersions at which an API server gave the lists, by kind:
+	// "Service". A kind that it did not give has none.
+	Versions map[string]string
+}
+
+// Trim returns an object of the API with the fields that Objects have; nil for kinds that a
+// Snapshot has no use for. The object is not changed.
+func Trim(obj any) any {
+	switch in := obj.(type) {
+	case *corev1.Service:
+		out := FromService(in).api()
+		keepIgnore(&out.ObjectMeta, &in.ObjectMeta)
+		out.Spec.Selector, out.Spec.IPFamilyPolicy = in.Spec.Selector, in.Spec.IPFamilyPolicy
+		out.Spec.AllocateLoadBalancerNodePorts, out.Spec.TrafficDistribution = in.Spec.AllocateLoadBalancerNodePorts, in.Spec.TrafficDistribution
+		return out
+	case *discoveryv1.EndpointSlice:
+		out := FromEndpointSlice(in).api()
+		keepIgnore(&out.ObjectMeta, &in.ObjectMeta)
+		return out
+	case *corev1.Node:
+		out := FromNode(in).api()
+		keepIgnore(&out.ObjectMeta, &in.ObjectMeta)
+		out.Status.NodeInfo.KernelVersion = in.Status.NodeInfo.KernelVersion
+		return out
+	case *networkingv1.ServiceCIDR:
+		out := FromServiceCIDR(in).api()
+		keepIgnore(&out.ObjectMeta, &in.ObjectMeta)
+		return out
+	}
+	return nil
+}
+
+func keepIgnore(out, in *metav1.ObjectMeta) {
+	if text, ok := in.Annotations[AnnotationIgnore]; ok {
+		metav1.SetMetaDataAnnotation(out, AnnotationIgnore, text)
+	}
+}
+
+// Add adds an object that Trim returned.
+func (o *Objects) Add(obj any) {
+	switch obj := obj.(type) {
+	case *corev1.Service:
+		o.Services = append(o.Services, obj)
+	case *discoveryv1.EndpointSlice:
+		o.Slices = append(o.Slices, obj)
+	case *corev1.Node:
+		o.Nodes = append(o.Nodes, obj)
+	case *networkingv1.ServiceCIDR:
+		o.ServiceCIDRs = append(o.ServiceCIDRs, obj)
+	}
+}
+
+// Objects returns objects of which the Document's Snapshot could have been made.
+func (d *Document) Objects() *Objects {
+	out := new(Objects)
+	for _, svc := range d.Services {
+		out.Services = append(out.Services, svc.api())
+	}
+	legacy := map[string]*corev1.Endpoints{}
+	for _, slice := range d.Slices {
+		if !slice.FromEndpoints {
+			out.Slices = append(out.Slices, slice.api())
+			continue
+		}
+		e := legacy[slice.Object]
+		if e == nil {
+			e = &corev1.Endpoints{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Endpoints"}, ObjectMeta: slice.meta()}
+			legacy[slice.Object] = e
+			out.Endpoints = append(out.Endpoints, e)
+		}
+		slice.addTo(e)
+	}
+	for _, n := range d.Nodes {
+		out.Nodes = append(out.Nodes, n.api())
+	}
+	for _, c := range d.ServiceCIDRs {
+		out.ServiceCIDRs = append(out.ServiceCIDRs, c.api())
+	}
+	return out
+}
+
+// api is the inverse of FromService.
+func (s *Service) api() *corev1.Service {
+	out := &corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.Name.Namespace, Name: s.Name.Name, CreationTimestamp: metav1.NewTime(s.Created)},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceType(s.Type), ClusterIP: s.ClusterIP, ClusterIPs: clone(s.ClusterIPs),
+			ExternalIPs: clone(s.ExternalIPs), LoadBalancerSourceRanges: clone(s.SourceRanges), HealthCheckNodePort: s.HealthPort}}
+	spec := &out.Spec
+	if s.ProxyName {
+		metav1.SetMetaDataLabel(&out.ObjectMeta, labelProxyName, "other")
+	}
+	if s.PreserveDIP {
+		metav1.SetMetaDataAnnotation(&out.ObjectMeta, annotationPreserveDIP, "true")
+	}
+	if s.NoOptimize {
+		metav1.SetMetaDataAnnotation(&out.ObjectMeta, annotationNoOptimize, "DISABLED")
+	}
+	for _, f := range s.IPFamilies {
+		spec.IPFamilies = append(spec.IPFamilies, corev1.IPFamily(f))
+	}
+	if s.AffinityIP {
+		spec.SessionAffinity = corev1.ServiceAffinityClientIP
+	}
+	if s.AffinitySecs != 0 {
+		spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(s.AffinitySecs)}}
+	}
+	if s.InternalLocal {
+		spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal)
+	}
+	if s.ExternalLocal {
+		spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	}
+	for _, p := range s.Ports {
+		spec.Ports = append(spec.Ports, corev1.ServicePort{Name: p.Name, Protocol: corev1.Protocol(p.Protocol), Port: p.Port, NodePort: p.NodePort})
+	}
+	for _, in := range s.LoadBalancer {
+		ingress := corev1.LoadBalancerIngress{IP: in.IP}
+		if in.IPMode != "" {
+			ingress.IPMode = new(corev1.LoadBalancerIPMode(in.IPMode))
+		}
+		out.Status.LoadBalancer.Ingress = append(out.Status.LoadBalancer.Ingress, ingress)
+	}
+	return out
+}
+
+func (s *EndpointSlice) meta() metav1.ObjectMeta {
+	out := metav1.ObjectMeta{Namespace: s.Name.Namespace, Name: s.Name.Name}
+	if s.Headless {
+		metav1.SetMetaDataLabel(&out, corev1.IsHeadlessService, "")
+	}
+	return out
+}
+
+// api is the inverse of FromEndpointSlice, but for a port's name that is null, which an
+// API server never gives.
+func (s *EndpointSlice) api() *discoveryv1.EndpointSlice {
+	out := &discoveryv1.EndpointSlice{TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
+		ObjectMeta: s.meta(), AddressType: discoveryv1.AddressType(s.AddressType)}
+	if s.Service.Name != "" {
+		metav1.SetMetaDataLabel(&out.ObjectMeta, discoveryv1.LabelServiceName, s.Service.Name)
+	}
+	for _, p := range s.Ports {
+		var port discoveryv1.EndpointPort
+		if p.HasName {
+			port.Name = new(p.Name)
+		}
+		if p.HasPort {
+			port.Port = new(p.Port)
+		}
+		if p.Protocol != "" {
+			port.Protocol = new(corev1.Protocol(p.Protocol))
+		}
+		out.Ports = append(out.Ports, port)
+	}
+	for i := range s.Endpoints {
+		out.Endpoints = append(out.Endpoints, s.Endpoints[i].api())
+	}
+	return out
+}
+
+func (e *Endpoint) api() discoveryv1.Endpoint {
+	out := discoveryv1.Endpoint{TargetRef: podReference(e.Pod), Conditions: discoveryv1.EndpointConditions{
+		Ready: new(e.Ready), Serving: new(e.Serving), Terminating: new(e.Terminating)}}
+	if e.Address != "" {
+		out.Addresses = []string{e.Address}
+	}
+	if e.NodeName != "" {
+		out.NodeName = new(e.NodeName)
+	}
+	if len(e.ZoneHints)+len(e.NodeHints) > 0 {
+		out.Hints = new(discoveryv1.EndpointHints)
+	}
+	for _, z := range e.ZoneHints {
+		out.Hints.ForZones = append(out.Hints.ForZones, discoveryv1.ForZone{Name: z})
+	}
+	for _, n := range e.NodeHints {
+		out.Hints.ForNodes = append(out.Hints.ForNodes, discoveryv1.ForNode{Name: n})
+	}
+	return out
+}
+
+func podReference(pod string) *corev1.ObjectReference {
+	if pod == "" {
+		return nil
+	}
+	return &corev1.ObjectReference{Kind: "Pod", Name: pod}
+}
+
+// addTo puts what was made of a subset of v1 Endpoints back there.
+func (s *EndpointSlice) addTo(e *corev1.Endpoints) {
+	for len(e.Subsets) <= s.Subset {
+		e.Subsets = append(e.Subsets, corev1.EndpointSubset{})
+	}
+	subset := &e.Subsets[s.Subset]
+	if len(subset.Ports) == 0 { // the other family may have brought them
+		for _, p := range s.Ports {
+			subset.Ports = append(subset.Ports, corev1.EndpointPort{Name: p.Name, Protocol: corev1.Protocol(p.Protocol), Port: p.Port})
+		}
+	}
+	for i := range s.Endpoints {
+		one := corev1.EndpointAddress{IP: s.Endpoints[i].Address, TargetRef: podReference(s.Endpoints[i].Pod)}
+		if node := s.Endpoints[i].NodeName; node != "" {
+			one.NodeName = new(node)
+		}
+		for len(subset.Addresses) <= s.Addresses[i] {
+			subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{})
+		}
+		subset.Addresses[s.Addresses[i]] = one
+	}
+}
+
+// api is the inverse of FromNode.
+func (n *Node) api() *corev1.Node {
+	out := &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: n.Name},
+		Spec: corev1.NodeSpec{PodCIDRs: texts(n.PodCIDRs)}}
+	if n.Zone != "" {
+		metav1.SetMetaDataLabel(&out.ObjectMeta, corev1.LabelTopologyZone, n.Zone)
+	}
+	for _, a := range n.Addresses {
+		out.Status.Addresses = append(out.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeAddressType(a.Type), Address: a.Address})
+	}
+	return out
+}
+
+// api is the inverse of FromServiceCIDR.
+func (c *ServiceCIDR) api() *networkingv1.ServiceCIDR {
+	return &networkingv1.ServiceCIDR{TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "ServiceCIDR"},
+		ObjectMeta: metav1.ObjectMeta{Name: c.Name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: texts(c.CIDRs)}}
+}
+
+func texts(prefixes []netip.Prefix) (out []string) {
+	for _, p := range prefixes {
+		out = append(out, p.String())
+	}
+	return out
+}
+
+// Write writes the objects as one List of JSON, in which each stands on a line of its own,
+// by kind, namespace and name: the same objects give the same bytes. It holds
+// a List of each kind, with the resourceVersion.
+func (o *Objects) Write(w io.Writer) error {
+	var out bytes.Buffer
+	out.WriteString(`{"apiVersion":"v1","kind":"List","items":[` + "\n")
+	err := cmp.Or(
+		writeList(&out, o, "v1", "Service", o.Services, false),
+		writeList(&out, o, "discovery.k8s.io/v1", "EndpointSlice", o.Slices, false),
+		writeList(&out, o, "v1", "Endpoints", o.Endpoints, true),
+		writeList(&out, o, "v1", "Node", o.Nodes, false),
+		writeList(&out, o, "networking.k8s.io/v1", "ServiceCIDR", o.ServiceCIDRs, true))
+	if err != nil {
+		return err
+	}
+	out.Truncate(out.Len() - len(",\n"))
+	out.WriteString("\n]}\n")
+	_, err = out.WriteTo(w)
+	return err
+}
+
+// writeList writes a List of one kind. An optional one that nobody gave is left out.
+func writeList[T metav1.Object](out *bytes.Buffer, o *Objects, apiVersion, kind string, items []T, optional bool) error {
+	version, given := o.Versions[kind]
+	if optional && !given && len(items) == 0 {
+		return nil
+	}
+	head, err := json.Marshal(struct {
+		APIVersion string            `json:"apiVersion"`
+		Kind       string            `json:"kind"`
+		Metadata   map[string]string `json:"metadata"`
+	}{apiVersion, kind + "List", map[string]string{"resourceVersion": version}})
+	if err != nil {
+		return err
+	}
+	out.Write(head[:len(head)-1])
+	out.WriteString(`,"items":[`)
+	slices.SortFunc(items, func(a, b T) int {
+		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
+	})
+	for i, item := range items {
+		text, err := Line(item)
+		if err != nil {
+			return err
+		}
+		if i > 0 {
+			out.WriteByte(',')
+		}
+		out.WriteByte('\n')
+		out.Write(text)
+	}
+	out.WriteString("]},\n")
+	return nil
+}
+
+// Line returns the JSON of an object of the API on one line, without what is empty.
+func Line(obj any) ([]byte, error) {
+	text, err := json.Marshal(obj)
+	if err != nil {
+		return nil, err
+	}
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.UseNumber()
+	var fields map[string]any
+	if err := dec.Decode(&fields); err != nil {
+		return nil, err
+	}
+	dropEmpty(fields)
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	err = enc.Encode(fields)
+	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), err
+}
+
+// dropEmpty takes null, "", {} and [] out of a mapping and of those in it.
+func dropEmpty(fields map[string]any) {
+	for key, value := range fields {
+		drop := value == nil || value == "" || key == "targetPort" // which is none here
+		switch value := value.(type) {
+		case map[string]any:
+			dropEmpty(value)
+			drop = len(value) == 0
+		case []any:
+			for _, item := range value {
+				if item, ok := item.(map[string]any); ok {
+					dropEmpty(item)
+				}
+			}
+			drop = len(value) == 0
+		}
+		if drop && key != corev1.IsHeadlessService {
+			delete(fields, key)
+		}
+	}
+}
