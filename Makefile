@@ -7,7 +7,7 @@ SOAK     ?= 10m
 PLANE    ?= nftables
 VM_PACKAGES = qemu-system-x86 kmod
 WINDOWS_PACKAGES = wine64 gcc-mingw-w64-x86-64-win32
-PACKAGES  = nftables iptables ipset ipvsadm conntrack iproute2 procps
+PACKAGES  = nftables iptables ipset ipvsadm conntrack iproute2 procps zsh fish
 SUDO      = $(shell test "$$(id -u)" = 0 || echo sudo)
 
 .PHONY: build setup setup-vm setup-windows test-windows check test e2e-tools e2e soak soak-userspace vm test-vm conformance golden verify lint fuzz bench bench-growth bench-peer release image demo clean

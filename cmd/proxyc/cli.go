@@ -38,6 +38,9 @@ type cli struct {
 	Demo     demoCmd     `cmd:"" help:"Compile a small cluster that proxyc carries with it, and trace packets through it."`
 	Version  versionCmd  `cmd:"" help:"Print the version."`
 
+	Completion completionCmd `cmd:"" help:"Print a script by which a shell completes proxyc's command line."`
+	Man        manCmd        `cmd:"" help:"Print the manual page of a verb, or write all of them into a directory."`
+
 	PrintVersion versionFlag `name:"version" help:"Print the version, and exit."`
 }
 
@@ -66,6 +69,9 @@ func run(e *env) (code int) {
 	var c cli
 	args, all := helpArgs(dashed(e.args))
 	parser := kong.Must(&c, append(grammar(e.stdout, e.stderr), kongHelp(all)...)...)
+	if len(e.args) > 0 && e.args[0] == completeVerb {
+		return e.exitCode(writeCandidates(e.stdout, parser.Model, e.args[1:]))
+	}
 	ctx, err := parser.Parse(args)
 	if err != nil {
 		fmt.Fprintf(e.stderr, "proxyc: %s\n", strings.TrimSpace(err.Error()))

@@ -106,6 +106,17 @@ func usages() map[string]usage {
 		"version": {[]string{
 			"proxyc version -o json",
 		}, [...]string{"done", "", "wrong usage"}},
+		"completion": {[]string{
+			"proxyc completion bash",
+			"proxyc completion zsh",
+			"proxyc completion fish",
+			"proxyc completion powershell",
+		}, [...]string{"done", "", "wrong usage"}},
+		"man": {[]string{
+			"proxyc man",
+			"proxyc man trace",
+			"proxyc man --write /usr/local/share/man/man1",
+		}, [...]string{"done", "", "wrong usage, or a file that cannot be written"}},
 	}
 }
 
