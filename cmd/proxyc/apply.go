@@ -208,7 +208,7 @@ func (r *report) printJSON(w io.Writer, _ int) error {
 	for i, s := range r.Stale {
 		flows[i] = s.Entry.String()
 	}
-	return jsonTo(w, "  ").Encode(struct {
+	return writeDocument(w, "Plan", "  ", struct {
 		Settings  []sysctl.Setting `json:"settings"`
 		Leftovers []string         `json:"leftovers"`
 		Kept      []daemon.Busy    `json:"kept,omitempty"`

@@ -68,7 +68,7 @@ func (c *configShowCmd) Run(e *env) error {
 	e.report(diags)
 	settings := config.Show(resolved)
 	if c.Output == "json" {
-		return jsonTo(e.stdout, "  ").Encode(settings)
+		return writeDocument(e.stdout, "Settings", "  ", settings)
 	}
 	return writeSettings(e.stdout, settings)
 }

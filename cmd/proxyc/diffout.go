@@ -261,13 +261,11 @@ func cell(text string) string { return cells.Replace(html.EscapeString(text)) }
 // What -o json has.
 type (
 	diffJSON struct {
-		APIVersion string        `json:"apiVersion"`
-		Kind       string        `json:"kind"`
-		Nodes      []string      `json:"nodes"`
-		Settings   []settingJSON `json:"settings"`
-		Services   []serviceJSON `json:"services"`
-		Counts     flow.Counts   `json:"counts"`
-		Classes    int           `json:"classes"` // of packets that were asked about
+		Nodes    []string      `json:"nodes"`
+		Settings []settingJSON `json:"settings"`
+		Services []serviceJSON `json:"services"`
+		Counts   flow.Counts   `json:"counts"`
+		Classes  int           `json:"classes"` // of packets that were asked about
 	}
 	settingJSON struct {
 		Path    string     `json:"path"`
@@ -316,7 +314,7 @@ type (
 )
 
 func (d *flowDiff) writeJSON(w io.Writer) error {
-	out := diffJSON{APIVersion: ir.APIVersion, Kind: "Diff", Nodes: d.Nodes, Settings: []settingJSON{}, Services: []serviceJSON{},
+	out := diffJSON{Nodes: d.Nodes, Settings: []settingJSON{}, Services: []serviceJSON{},
 		Counts: flow.Count(d.Services), Classes: d.Classes}
 	for _, c := range d.Config {
 		out.Settings = append(out.Settings, settingJSON{Path: c.Path, Before: c.Before.Value, After: c.After.Value, Sources: &[2]string{c.Before.Source, c.After.Source}})
@@ -327,7 +325,7 @@ func (d *flowDiff) writeJSON(w io.Writer) error {
 	for i := range d.Services {
 		out.Services = append(out.Services, serviceJSONOf(&d.Services[i]))
 	}
-	return jsonTo(w, "  ").Encode(out)
+	return writeDocument(w, "Diff", "  ", out)
 }
 
 func serviceJSONOf(s *flow.Service) serviceJSON {

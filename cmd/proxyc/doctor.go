@@ -75,7 +75,7 @@ func (c *doctorCmd) Run(e *env) error {
 
 func (c *doctorCmd) print(w io.Writer, found []doctor.Finding) error {
 	if c.Output == "json" {
-		return jsonTo(w, "  ").Encode(struct {
+		return writeDocument(w, "Examination", "  ", struct {
 			Well     bool             `json:"well"`
 			Findings []doctor.Finding `json:"findings"`
 		}{doctor.Well(found), found})

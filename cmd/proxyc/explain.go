@@ -40,7 +40,7 @@ func (c *explainCmd) Run(e *env) error {
 	found.What = c.What
 	write := found.writeText
 	if c.Output == "json" {
-		write = func(w io.Writer) error { return jsonTo(w, "  ").Encode(found) }
+		write = func(w io.Writer) error { return writeDocument(w, "Explanation", "  ", found) }
 	}
 	if !found.empty() {
 		err = buffered(e.stdout, write)

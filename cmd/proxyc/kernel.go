@@ -192,7 +192,7 @@ func (c *traceCmd) kernel(e *env) error {
 	f.compare(want, have)
 	write := f.writeText
 	if c.Output == "json" {
-		write = func(w io.Writer) error { return jsonTo(w, "  ").Encode(f) }
+		write = func(w io.Writer) error { return writeDocument(w, "KernelTrace", "  ", f) }
 	}
 	if err := job.finish(e, buffered(e.stdout, write)); err != nil {
 		return err

@@ -326,8 +326,6 @@ func (m *migration) writeJSON(w io.Writer) error {
 	}
 	lines := func(list []string) []string { return append([]string{}, list...) }
 	out := struct {
-		APIVersion string          `json:"apiVersion"`
-		Kind       string          `json:"kind"`
 		From       ir.Mode         `json:"from"`
 		To         ir.Mode         `json:"to"`
 		Flows      json.RawMessage `json:"flows"`
@@ -336,9 +334,9 @@ func (m *migration) writeJSON(w io.Writer) error {
 		Findings   []string        `json:"findings"`
 		Neighbours []string        `json:"neighbours"`
 		Steps      []migrationStep `json:"steps"`
-	}{ir.APIVersion, "Migration", m.From, m.To, json.RawMessage(flows.String()), lines(m.Unknown), lines(m.Needs), []string{}, lines(m.Neighbours), m.Steps}
+	}{m.From, m.To, json.RawMessage(flows.String()), lines(m.Unknown), lines(m.Needs), []string{}, lines(m.Neighbours), m.Steps}
 	for _, d := range m.Findings {
 		out.Findings = append(out.Findings, lint.Line(d))
 	}
-	return jsonTo(w, "  ").Encode(out)
+	return writeDocument(w, "Migration", "  ", out)
 }

@@ -76,12 +76,26 @@ func buffered(w io.Writer, write func(io.Writer) error) error {
 	return b.Flush()
 }
 
-// jsonTo returns an encoder of JSON for people and programs, who need no escapes of HTML.
-func jsonTo(w io.Writer, indent string) *json.Encoder {
-	enc := json.NewEncoder(w)
+// writeDocument writes JSON of a kind: apiVersion and kind, and then the fields of v, or
+// its items where it is a list. People and programs need no escapes of HTML.
+func writeDocument(w io.Writer, kind, indent string, v any) error {
+	var fields bytes.Buffer
+	enc := json.NewEncoder(&fields)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	rest, isObject := bytes.CutPrefix(fields.Bytes(), []byte("{"))
+	document := fmt.Appendf(nil, `{"apiVersion":%q,"kind":%q,`, ir.APIVersion, kind)
+	if isObject {
+		document = append(document, rest...)
+	} else {
+		document = fmt.Appendf(document, `"items":%s}`, fields.Bytes())
+	}
+	enc = json.NewEncoder(w)
 	enc.SetIndent("", indent)
 	enc.SetEscapeHTML(false)
-	return enc
+	return enc.Encode(json.RawMessage(document))
 }
 
 // dirName is a directory to write to.

@@ -134,9 +134,9 @@ func writeTraces(w io.Writer, all []result, many bool) (err error) {
 }
 
 func writeTracesJSON(w io.Writer, all []result, many bool) error {
-	enc := jsonTo(w, "  ")
+	indent := "  "
 	if many {
-		enc = jsonTo(w, "")
+		indent = ""
 	}
 	for i := range all {
 		out := all[i].json()
@@ -144,7 +144,7 @@ func writeTracesJSON(w io.Writer, all []result, many bool) error {
 			met := all[i].met()
 			out.Expect, out.Met = all[i].Expect, &met
 		}
-		if err := enc.Encode(out); err != nil {
+		if err := writeDocument(w, "Trace", indent, out); err != nil {
 			return err
 		}
 	}

@@ -348,5 +348,5 @@ func (p *proofJSON) writeText(w io.Writer, all bool) error {
 }
 
 func (p *proofJSON) writeJSON(w io.Writer) error {
-	return jsonTo(w, "  ").Encode(p)
+	return writeDocument(w, "Proof", "  ", p)
 }

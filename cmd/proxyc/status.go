@@ -48,7 +48,7 @@ func (c *statusCmd) Run(e *env) error {
 		return fmt.Errorf("%s: is no proxyc daemon: it answers %s", c.Address, resp.Status)
 	}
 	if c.Output == "json" {
-		_, err = e.stdout.Write(body)
+		err = writeDocument(e.stdout, "Status", "  ", json.RawMessage(body))
 	} else {
 		err = buffered(e.stdout, func(w io.Writer) error { return st.Print(w) })
 	}

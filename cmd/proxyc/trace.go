@@ -193,4 +193,4 @@ func (t *traced) json() traceJSON {
 	return out
 }
 
-func (t *traced) writeJSON(w io.Writer) error { return jsonTo(w, "  ").Encode(t.json()) }
+func (t *traced) writeJSON(w io.Writer) error { return writeDocument(w, "Trace", "  ", t.json()) }

@@ -7,7 +7,6 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/proxyc/proxyc/apply/build"
-	"github.com/proxyc/proxyc/ir"
 )
 
 type versionCmd struct {
@@ -16,11 +15,7 @@ type versionCmd struct {
 
 func (c *versionCmd) Run(e *env) error {
 	if c.Output == "json" {
-		return jsonTo(e.stdout, "  ").Encode(struct {
-			APIVersion string `json:"apiVersion"`
-			Kind       string `json:"kind"`
-			build.Info
-		}{ir.APIVersion, "Version", build.Read()})
+		return writeDocument(e.stdout, "Version", "  ", build.Read())
 	}
 	return writeVersion(e.stdout)
 }
