@@ -12,9 +12,14 @@ import (
 )
 
 // ParseServers reads what ipvsadm -Sn writes, of both families. Each server and each real
-// server is a line; what is not masqueraded, or has weight 0, is an error.
+// server is a line. Real servers of weight 0, which get no new connections, are left out; those
+// of another weight than 1, and those that are not masqueraded, are errors.
 func ParseServers(text string) (servers []VirtualServer, err error) {
-	at := map[ir.Match]int{}
+	type realKey struct {
+		server int
+		real   netip.AddrPort
+	}
+	at, have := map[ir.Match]int{}, map[realKey]bool{}
 	n := 0
 	for line := range strings.Lines(text) {
 		n++
@@ -33,7 +38,8 @@ func ParseServers(text string) (servers []VirtualServer, err error) {
 		case args[0] == "-A" && !known && v.Scheduler != "" && !r.AddrPort.IsValid():
 			at[v.Key] = len(servers)
 			servers = append(servers, v)
-		case args[0] == "-a" && known && r.AddrPort.IsValid() && v.Scheduler == "":
+		case args[0] == "-a" && known && r.AddrPort.IsValid() && v.Scheduler == "" && !have[realKey{i, r.AddrPort}]:
+			have[realKey{i, r.AddrPort}] = true
 			switch r.Weight {
 			case 0:
 			case 1:
@@ -57,10 +63,11 @@ func parseCommand(args []string) (v VirtualServer, r RealServer, err error) {
 	}
 	ap, err := netip.ParseAddrPort(args[2])
 	v.Key = ir.Match{Addr: ap.Addr(), Port: ap.Port(), Protocol: proto}
+	r.Weight = 1
 	masq := false
 	for rest := args[3:]; len(rest) > 0 && err == nil; rest = rest[1:] {
-		if rest[0] == "-m" {
-			masq = true
+		if slices.Contains([]string{"-m", "-g", "-i"}, rest[0]) {
+			masq = rest[0] == "-m"
 			continue
 		}
 		if len(rest) == 1 {
@@ -68,13 +75,18 @@ func parseCommand(args []string) (v VirtualServer, r RealServer, err error) {
 		}
 		opt, value := rest[0], rest[1]
 		rest = rest[1:]
-		var n int
+		number := func() uint32 {
+			n, wrong := strconv.ParseUint(value, 10, 32)
+			if wrong != nil {
+				err = fmt.Errorf("%s must be a number, got %q", opt, value)
+			}
+			return uint32(n)
+		}
 		switch opt {
 		case "-s":
 			v.Scheduler = value
 		case "-p":
-			n, err = strconv.Atoi(value)
-			v.Flags, v.Timeout = v.Flags|Persistent, time.Duration(n)*time.Second
+			v.Flags, v.Timeout = v.Flags|Persistent, time.Duration(number())*time.Second
 		case "-b":
 			for flag := range strings.SplitSeq(value, ",") {
 				switch flag {
@@ -89,8 +101,7 @@ func parseCommand(args []string) (v VirtualServer, r RealServer, err error) {
 		case "-r":
 			r.AddrPort, err = netip.ParseAddrPort(value)
 		case "-w":
-			n, err = strconv.Atoi(value)
-			r.Weight = uint32(n)
+			r.Weight = number()
 		default:
 			return v, r, fmt.Errorf("option %s is not known", opt)
 		}
