@@ -24,6 +24,8 @@ func ListOfJSON(text string) (string, error) {
 		heads  map[string]string
 		rest   []string
 		sets   []jsonObject
+		// updated are the sets that rules update. nft tells that of them, but not in JSON.
+		updated map[string]bool
 	}
 	tables := map[string]*table{}
 	var order []string
@@ -33,10 +35,14 @@ func ListOfJSON(text string) (string, error) {
 				continue
 			}
 			var x jsonObject
-			dec := json.NewDecoder(bytes.NewReader(raw))
-			dec.UseNumber()
-			if err := dec.Decode(&x); err != nil {
-				return "", fmt.Errorf("%s: %w", kind, err)
+			err := json.Unmarshal(raw, &x.jsonName)
+			if slices.Contains([]string{"table", "chain", "rule", "set", "map"}, kind) && err == nil {
+				dec := json.NewDecoder(bytes.NewReader(raw))
+				dec.UseNumber()
+				err = dec.Decode(&x)
+			}
+			if err != nil {
+				return "", fmt.Errorf("%s: %w", strings.Join(strings.Fields(strings.Join([]string{kind, x.Family, x.Table, x.Chain, x.Name}, " ")), " "), err)
 			}
 			name := x.Family + " " + x.Table
 			if kind == "table" {
@@ -44,7 +50,7 @@ func ListOfJSON(text string) (string, error) {
 			}
 			t := tables[name]
 			if t == nil {
-				t = &table{head: "table " + name + " {\n", rules: map[string][]string{}, heads: map[string]string{}}
+				t = &table{head: "table " + name + " {\n", rules: map[string][]string{}, heads: map[string]string{}, updated: map[string]bool{}}
 				tables[name] = t
 				order = append(order, name)
 			}
@@ -61,7 +67,12 @@ func ListOfJSON(text string) (string, error) {
 			case "rule":
 				words := make([]string, 0, len(x.Expr))
 				for _, e := range x.Expr {
-					words = append(words, jsonStmt(e))
+					stmt := jsonStmt(e)
+					if set, ok := strings.CutPrefix(stmt, "update @"); ok {
+						set, _, _ = strings.Cut(set, " ")
+						t.updated[set] = true
+					}
+					words = append(words, stmt)
 				}
 				t.rules[x.Chain] = append(t.rules[x.Chain], strings.Join(words, " "))
 			case "set", "map":
@@ -79,7 +90,7 @@ func ListOfJSON(text string) (string, error) {
 			b.WriteString("\t" + r + "\n")
 		}
 		for i := range t.sets {
-			b.WriteString("\t" + t.sets[i].set(t.rules) + "\n")
+			b.WriteString("\t" + t.sets[i].set(t.updated[t.sets[i].Name]) + "\n")
 		}
 		for _, c := range t.chains {
 			b.WriteString("\tchain " + c + " {\n" + t.heads[c])
@@ -93,39 +104,39 @@ func ListOfJSON(text string) (string, error) {
 	return b.String(), nil
 }
 
+// jsonName is what names any object.
+type jsonName struct{ Family, Table, Chain, Name string }
+
 // jsonObject is a table, chain, rule, set or map.
 type jsonObject struct {
-	Family, Table, Name, Chain string
-	Type                       any
-	Hook, Policy               string
-	Prio                       int
-	Flags                      any
-	Expr                       []any
-	Map                        any
-	Elem                       []any
-	Timeout, Size              json.Number
+	jsonName
+	Type          any
+	Hook, Policy  string
+	Prio          int
+	Flags         any
+	Expr          []any
+	Map           any
+	Elem          []any
+	Timeout, Size json.Number
 }
 
-// set writes a set or map. nft tells that of one which rules update it is dynamic, but not in JSON.
-func (x *jsonObject) set(rules map[string][]string) string {
+// set writes a set or map, which is dynamic if rules update it.
+func (x *jsonObject) set(updated bool) string {
 	var b strings.Builder
 	kind := "set"
 	if x.Map != nil {
 		kind = "map"
-	}
-	updated := false
-	for _, chain := range rules {
-		updated = updated || slices.ContainsFunc(chain, func(r string) bool { return strings.Contains(r, "update @"+x.Name+" ") })
 	}
 	fmt.Fprintf(&b, "%s %s {\n\t\ttype %s", kind, x.Name, jsonList(x.Type, " . "))
 	if kind == "map" {
 		b.WriteString(" : " + jsonList(x.Map, " . "))
 	}
 	b.WriteString("\n")
-	if flags := jsonWords(x.Flags); flags != "" {
-		if updated && !strings.Contains(flags, "dynamic") {
-			flags = "dynamic," + flags
-		}
+	flags := jsonWords(x.Flags)
+	if updated && !strings.Contains(flags, "dynamic") {
+		flags = strings.TrimSuffix("dynamic,"+flags, ",")
+	}
+	if flags != "" {
 		fmt.Fprintf(&b, "\t\tflags %s\n", flags)
 	}
 	if x.Timeout != "" {
@@ -209,10 +220,19 @@ func jsonStmt(v any) string {
 	case "counter":
 		return "counter"
 	case "masquerade":
+		if !has("flags") {
+			return unknownJSON(v)
+		}
 		return strings.TrimSpace("masquerade " + strings.ReplaceAll(jsonWords(m["flags"]), ",", " "))
 	case "reject":
 		if m == nil {
 			return "reject"
+		}
+		if !has("type", "expr") {
+			return unknownJSON(v)
+		}
+		if m["expr"] == nil {
+			return "reject with " + jsonExpr(m["type"])
 		}
 		return fmt.Sprintf("reject with %s type %s", jsonExpr(m["type"]), jsonExpr(m["expr"]))
 	case "match":
@@ -300,6 +320,9 @@ func jsonExpr(v any) string {
 	case "fib":
 		return "fib " + jsonList(m["flags"], " . ") + " " + jsonExpr(m["result"])
 	case "numgen":
+		if from := m["offset"]; from != nil && jsonExpr(from) != "0" {
+			return unknownJSON(v)
+		}
 		return "numgen " + jsonExpr(m["mode"]) + " mod " + jsonExpr(m["mod"])
 	case "prefix":
 		return jsonExpr(m["addr"]) + "/" + jsonExpr(m["len"])
@@ -313,9 +336,14 @@ func jsonExpr(v any) string {
 		return key + " " + jsonExpr(m["target"])
 	case "|", "&", "^":
 		list, _ := value.([]any)
-		if len(list) == 2 {
+		if len(list) == 2 && !isOperation(list[1]) { // words are read from left to right
 			return jsonExpr(list[0]) + " " + key + " " + jsonExpr(list[1])
 		}
 	}
 	return unknownJSON(v)
+}
+
+func isOperation(v any) bool {
+	key, _, ok := only(v)
+	return ok && slices.Contains([]string{"|", "&", "^", "<<", ">>"}, key)
 }

@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -53,7 +54,7 @@ func (p *listParser) others() ([]Stmt, bool) {
 			return never, true
 		}
 	case p.take("iif"):
-		if name := p.peek(); !strings.ContainsAny(name, "{@\n") && name != "!=" {
+		if name := p.peek(); !strings.ContainsAny(name, "{@\n") && name != "!=" && !p.isMap() {
 			return []Stmt{MatchInterface{Name: p.next()}}, true
 		}
 	case p.take("meta", "l4proto"), p.take("ip", "protocol"):
@@ -82,6 +83,11 @@ func (p *listParser) others() ([]Stmt, bool) {
 	return nil, false
 }
 
+// isMap reports whether what follows is looked up in a map, and compared with nothing.
+func (p *listParser) isMap() bool {
+	return !p.end() && !p.toks[p.at].quoted && (p.peek() == "vmap" || p.peek() == "map")
+}
+
 // areStates reports whether a word is states of connection tracking, with commas between.
 func areStates(word string) bool {
 	for s := range strings.SplitSeq(word, ",") {
@@ -97,9 +103,10 @@ var (
 	notTransport = []string{"icmp", "icmpv6", "ipv6-icmp", "igmp", "esp", "ah", "gre", "ipip", "vrrp", "ospf"}
 )
 
-// stateMap reads "established : accept, new : jump x }" and returns what becomes of a new packet.
+// stateMap reads "established : accept, new : jump x }" and returns what becomes of a new packet:
+// without an element of its own it gets no further in the rule.
 func (p *listParser) stateMap() ([]Stmt, bool) {
-	var of []Stmt
+	of := []Stmt{MatchProto{}}
 	for !p.take("}") {
 		state := p.next()
 		if !slices.Contains(states, state) || !p.take(":") {
@@ -126,7 +133,7 @@ func (p *listParser) stateMap() ([]Stmt, bool) {
 // add enters a set without a name.
 func (p *listParser) add(s Set) string {
 	p.anonymous++
-	s.Name = "anonymous " + strings.Repeat("'", p.anonymous)
+	s.Name = "anonymous " + strconv.Itoa(p.anonymous)
 	p.r.Sets = append(p.r.Sets, s)
 	return s.Name
 }

@@ -159,7 +159,7 @@ func (p *listParser) stmt() ([]Stmt, bool) {
 		return one(MatchLocal{DstAddr})
 	case p.take("iifname"):
 		not := p.take("!=")
-		if p.end() || strings.ContainsAny(p.peek(), "{@\\") || p.peek() == "\n" {
+		if p.end() || strings.ContainsAny(p.peek(), "{@\\") || p.peek() == "\n" || p.isMap() {
 			return nil, false
 		}
 		stem, prefix := strings.CutSuffix(p.next(), "*")
@@ -282,13 +282,10 @@ func (p *listParser) mapOf(s Set) (name string, ok bool) {
 		p.next()
 		return name, true
 	}
-	p.anonymous++
-	s.Name = "anonymous " + strconv.Itoa(p.anonymous)
 	if p.elements(&s) != nil {
 		return "", false
 	}
-	p.r.Sets = append(p.r.Sets, s)
-	return s.Name, true
+	return p.add(s), true
 }
 
 // dnat reads what follows "dnat".
@@ -336,10 +333,7 @@ func (p *listParser) dnat() ([]Stmt, bool) {
 
 // constant makes a map that has one answer.
 func (p *listParser) constant(to netip.AddrPort) string {
-	p.anonymous++
-	name := "anonymous " + strconv.Itoa(p.anonymous)
-	p.r.Sets = append(p.r.Sets, Set{Name: name, Data: AddrPortData, Elements: []Element{{To: to}}})
-	return name
+	return p.add(Set{Data: AddrPortData, Elements: []Element{{To: to}}})
 }
 
 // update reads "@SET { KEY [: DATA] }". No rule of ours or of kube-proxy's says a time.
