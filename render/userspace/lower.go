@@ -150,13 +150,13 @@ func serve(f *ir.Frontend, addr netip.Addr, port uint16) iptables.Rule {
 }
 
 // portal leads an address of a Service to its proxy port. Of connections to
-// external addresses those from containers behind a bridge are left to find
-// their way through the outside, unless the address is the node's own.
+// external IPs those from containers behind a bridge are left to find their way
+// through the outside, unless the address is the node's own.
 func (x *Fragment) portal(n *Node, f *ir.Frontend, port uint16) {
 	match := serve(f, f.Match.Addr, f.Match.Port)
 	x.PortalsHost = append(x.PortalsHost, n.toHost(match, port))
 	in := n.toContainer(match, port)
-	if !f.Kind.External() {
+	if f.Kind != ir.ExternalIP {
 		x.PortalsContainer = append(x.PortalsContainer, in)
 		return
 	}

@@ -73,8 +73,7 @@ COMMIT
 -A KUBE-PORTALS-CONTAINER -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -m comment --comment "default/web" -j REDIRECT --to-ports 20091
 -A KUBE-PORTALS-CONTAINER -d 198.18.0.10/32 -p tcp -m tcp --dport 80 -m physdev ! --physdev-is-in -m addrtype ! --src-type LOCAL -m comment --comment "default/web" -j REDIRECT --to-ports 20091
 -A KUBE-PORTALS-CONTAINER -d 198.18.0.10/32 -p tcp -m tcp --dport 80 -m addrtype --dst-type LOCAL -m comment --comment "default/web" -j REDIRECT --to-ports 20091
--A KUBE-PORTALS-CONTAINER -d 203.0.113.10/32 -p tcp -m tcp --dport 80 -m physdev ! --physdev-is-in -m addrtype ! --src-type LOCAL -m comment --comment "default/web" -j REDIRECT --to-ports 20091
--A KUBE-PORTALS-CONTAINER -d 203.0.113.10/32 -p tcp -m tcp --dport 80 -m addrtype --dst-type LOCAL -m comment --comment "default/web" -j REDIRECT --to-ports 20091
+-A KUBE-PORTALS-CONTAINER -d 203.0.113.10/32 -p tcp -m tcp --dport 80 -m comment --comment "default/web" -j REDIRECT --to-ports 20091
 -A KUBE-PORTALS-HOST -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -m comment --comment "default/web" -j DNAT --to-destination 192.0.2.11:20091
 -A KUBE-PORTALS-HOST -d 198.18.0.10/32 -p tcp -m tcp --dport 80 -m comment --comment "default/web" -j DNAT --to-destination 192.0.2.11:20091
 -A KUBE-PORTALS-HOST -d 203.0.113.10/32 -p tcp -m tcp --dport 80 -m comment --comment "default/web" -j DNAT --to-destination 192.0.2.11:20091
