@@ -27,6 +27,7 @@ setup:
 	$(GO) mod download
 	cd e2e && $(GO) mod download
 	cd e2e/types && $(GO) mod download
+	cd e2e/userspace && $(GO) mod download
 	cd e2e/release && $(GO) mod download
 
 # check runs what any user can run, with nothing but Go: tests that need root, the
@@ -44,9 +45,11 @@ test:
 	.ci/untouched PROXYC_REQUIRE=all $(GO) test -p 1 -timeout 30m ./...
 	$(MAKE) e2e
 
-# e2e-tools builds the real etcd, kube-apiserver and kube-proxy, minutes the first time; then they are in Go's cache.
+# e2e-tools builds the real etcd, kube-apiserver and kube-proxy, and of 1.25 what is gone since, minutes the first time;
+# then they are in Go's cache.
 e2e-tools:
 	cd e2e && for tool in $$($(GO) list tool); do $(GO) tool -n $$tool || exit 1; done
+	cd e2e/userspace && $(GO) build -o /dev/null .
 
 # e2e plays proxyc against them, with real packets.
 e2e: e2e-tools

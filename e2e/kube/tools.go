@@ -60,6 +60,24 @@ func Proxyc(ctx context.Context, dir string) (string, error) {
 	return binary, err
 }
 
+// userspace's package, in a module of its own.
+const userspace = "github.com/proxyc/proxyc/e2e/userspace"
+
+// Userspace builds the program that runs kube-proxy 1.25's mode userspace, and
+// returns the path of its executable in dir.
+func Userspace(ctx context.Context, dir string) (string, error) {
+	if binary, ok := prepared(userspace); ok {
+		return binary, nil
+	}
+	root, err := Root(ctx)
+	if err != nil {
+		return "", err
+	}
+	binary := filepath.Join(dir, "userspace")
+	_, err = goCommand(ctx, filepath.Join(root, "e2e", "userspace"), "build", "-o", binary, ".")
+	return binary, err
+}
+
 func once(key string, build func() (string, error)) (string, error) {
 	f, _ := built.LoadOrStore(key, sync.OnceValues(build))
 	return f.(func() (string, error))()

@@ -1,0 +1,211 @@
+package conformance
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/e2e/kube"
+)
+
+// beyond are the cases that kube-proxy 1.25's proxier of mode userspace alone cannot play.
+var beyond = map[string]string{
+	"dual-stack":           "it has one IP family",
+	"healthcheck-nodeport": "it has no HTTP server",
+	"proxy-health":         "it has no HTTP server",
+}
+
+// TestUserspace plays the cases through kube-proxy 1.25's proxier of mode userspace, and then through proxyc's. What
+// came of each flow must be the same, but for what the page of this mode lists.
+func TestUserspace(t *testing.T) {
+	applytest.RequireRoot(t)
+	if *peerFlag {
+		t.Skip("-peer is of the newest kube-proxy, which has no mode userspace")
+	}
+	chosen, err := regexp.Compile(*caseFlag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed, err := readDifferences("../../docs/userspace.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	peer, err := kube.Userspace(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := program(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	only := func(name string) bool { return beyond[name] == "" && chosen.MatchString(name) }
+	for _, family := range []string{applytest.IPv4, applytest.IPv6} {
+		t.Run(family, func(t *testing.T) {
+			play := func(name string, daemon applytest.DaemonFunc) map[string]map[string]applytest.Outcome {
+				records := &applytest.Records{Results: map[string]map[string]map[string]applytest.Outcome{}}
+				suite := &applytest.Suite{
+					Runner: &applytest.Runner{Mode: "userspace", Daemon: daemon},
+					Family: family, Dir: os.DirFS("../../testdata/conformance"), Only: only, Jobs: *serversFlag, Record: records,
+				}
+				score := suite.Play(t)
+				t.Logf("%s: %d cases, %d flows, %.0f s", name, score.Cases, score.Flows, score.Took.Seconds())
+				return records.Results[family]
+			}
+			theirs := play("kube-proxy 1.25", oldProxier(peer, family))
+			ours := play(program.name, applytest.ProxycWatch(program.path))
+			cases, err := applytest.LoadCases(os.DirFS("../../testdata/conformance/cases"), family)
+			if err != nil || t.Failed() {
+				t.Fatal(err)
+			}
+			for _, c := range cases {
+				if only(c.Name) {
+					listed.compare(t, family, c, theirs[c.Name], ours[c.Name])
+				}
+			}
+		})
+	}
+}
+
+// A difference is what proxyc does on purpose otherwise than kube-proxy 1.25.
+type difference struct {
+	Why       string   `json:"why"`
+	KubeProxy string   `json:"kube-proxy"` // the fate of the flows, see fate
+	Proxyc    string   `json:"proxyc"`
+	Families  []string `json:"families"` // empty: both
+	Flows     []string `json:"flows"`    // "case stage.flow"
+}
+
+type differences []*difference
+
+// readDifferences reads the list in a page.
+func readDifferences(file string) (list differences, err error) {
+	page, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	_, after, _ := strings.Cut(string(page), "```yaml\n")
+	text, _, found := strings.Cut(after, "```")
+	if !found {
+		return nil, fmt.Errorf("%s: no list of differences", file)
+	}
+	if err := yaml.UnmarshalStrict([]byte(text), &list); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	for i, d := range list {
+		if d.Why == "" || d.KubeProxy == "" || d.Proxyc == "" || d.KubeProxy == d.Proxyc || len(d.Flows) == 0 {
+			return nil, fmt.Errorf("%s: difference %d: needs why, flows, and fates that differ", file, i+1)
+		}
+	}
+	return list, nil
+}
+
+// of returns the difference that lists a flow.
+func (list differences) of(family, flow string) *difference {
+	i := slices.IndexFunc(list, func(d *difference) bool {
+		return slices.Contains(d.Flows, flow) && (len(d.Families) == 0 || slices.Contains(d.Families, family))
+	})
+	if i < 0 {
+		return nil
+	}
+	return list[i]
+}
+
+// compare holds what came of the flows of a case, by their keys, against each other and the list.
+func (list differences) compare(t *testing.T, family string, c *applytest.Case, theirs, ours map[string]applytest.Outcome) {
+	known := map[string]bool{}
+	for i, stage := range c.Stages() {
+		for j := range stage.Flows {
+			f := &stage.Flows[j]
+			key := f.Key(i+1, j+1)
+			flow := fmt.Sprintf("%s %d.%d", c.Name, i+1, j+1)
+			known[flow] = true
+			switch d := list.of(family, flow); {
+			case d == nil && !f.Same(theirs[key], ours[key]):
+				t.Errorf("%s %s\n  kube-proxy 1.25: %s\n  proxyc:          %s", c.Name, key, theirs[key], ours[key])
+			case d != nil && (fate(theirs[key]) != d.KubeProxy || fate(ours[key]) != d.Proxyc):
+				t.Errorf("%s %s: listed as %s and %s\n  kube-proxy 1.25: %s\n  proxyc:          %s", c.Name, key, d.KubeProxy, d.Proxyc, theirs[key], ours[key])
+			}
+		}
+	}
+	for _, d := range list {
+		for _, flow := range d.Flows {
+			if strings.HasPrefix(flow, c.Name+" ") && !known[flow] {
+				t.Errorf("%s is listed, and no flow", flow)
+			}
+		}
+	}
+}
+
+// fate is an outcome in a word: served, or how tries failed.
+func fate(o applytest.Outcome) string {
+	switch failed, ok := o["failed"].([]any); {
+	case ok:
+		return strings.TrimSuffix(fmt.Sprintln(failed...), "\n")
+	case o["reached"] != nil:
+		return "served"
+	}
+	return o.String()
+}
+
+// oldProxy is kube-proxy's old proxier on a node.
+type oldProxy struct {
+	files   io.WriteCloser
+	answers *bufio.Scanner
+	log     *applytest.Buffer
+	wait    func() error
+}
+
+// nodeIPs are the node's, one of which the proxier has for its own, and that family.
+var nodeIPs = map[string]string{applytest.IPv4: "192.0.2.11", applytest.IPv6: "2001:db8:0:1::11"}
+
+// oldProxier gives what starts the proxier for a case.
+func oldProxier(binary, family string) applytest.DaemonFunc {
+	return func(ctx context.Context, node *applytest.Namespace, _, snapshotFile, _ string) (applytest.Daemon, error) {
+		p := &oldProxy{log: &applytest.Buffer{}}
+		cmd := node.Command(context.WithoutCancel(ctx), binary, "-node-ip", nodeIPs[family])
+		cmd.Stderr = p.log
+		stdout, err := cmd.StdoutPipe()
+		if err != nil {
+			return nil, err
+		}
+		p.answers = bufio.NewScanner(stdout)
+		if p.files, err = cmd.StdinPipe(); err != nil {
+			return nil, err
+		}
+		if p.wait, err = node.Start(cmd); err != nil {
+			return nil, err
+		}
+		if err := p.Update(ctx, snapshotFile); err != nil {
+			return nil, errors.Join(err, p.Stop())
+		}
+		return p, nil
+	}
+}
+
+// Update hands the proxier a snapshot file, and waits for its rules.
+func (p *oldProxy) Update(_ context.Context, snapshotFile string) error {
+	if _, err := fmt.Fprintln(p.files, snapshotFile); err != nil {
+		return fmt.Errorf("%w\n%s", err, p.log)
+	}
+	if !p.answers.Scan() || p.answers.Text() != "ok" {
+		return fmt.Errorf("kube-proxy 1.25: %q\n%s", p.answers.Text(), p.log)
+	}
+	return nil
+}
+
+// Stop ends the proxier.
+func (p *oldProxy) Stop() error {
+	p.files.Close()
+	return p.wait()
+}

@@ -1,0 +1,1 @@
+// So that go:linkname functions may lack a body.
