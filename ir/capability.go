@@ -62,7 +62,8 @@ const (
 	// GuardEmptyFromNode: GuardEmpty holds for what the node itself sends as well.
 	GuardEmptyFromNode
 	// MasqueradesOwnVIP: what the node sends to a ClusterIP with that very address as its
-	// source, as it does where it has the address, is always masqueraded.
+	// source, as it does where it has the address, is masqueraded where nothing tells pods
+	// from others.
 	MasqueradesOwnVIP
 	// CarriesVIPs: the node has the addresses of Services itself, so that what it sends to them
 	// has them as its source; source ranges then admit it if they admit the node's address.

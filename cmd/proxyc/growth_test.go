@@ -94,9 +94,8 @@ func TestGrowth(t *testing.T) {
 			})
 		}
 	}
-	// A proof's classes are those of each Service, and each costs what it meets. Mode ipvs
-	// is left out: there node ports answer at the addresses of all Services.
-	for _, mode := range []ir.Mode{ir.ModeIPTables, ir.ModeNFTables, ir.ModeUserspace} {
+	// A proof's classes are those of each Service, and each costs what it meets.
+	for _, mode := range ir.Modes() {
 		t.Run("prove/"+string(mode), func(t *testing.T) {
 			steps := func(n int) int {
 				snapshot := filepath.Join(dir, "mixed.yaml")

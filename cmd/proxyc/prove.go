@@ -102,7 +102,7 @@ type differs struct {
 	Design   string         `json:"design,omitempty"` // the capabilities that one mode has and the other has not (docs/ir.md), if that is the reason
 	sources  []prove.Addrs
 	first    prove.Class
-	ports    []sim.Ports // besides those of first
+	ports    []sim.Ports
 }
 
 // proof compares family by family.
@@ -167,13 +167,13 @@ func grouped(all []prove.Difference, p *ir.Program, by *prove.Design) (out []dif
 	type kind struct {
 		dst      prove.Addrs
 		protocol ir.Protocol
-		ports    sim.Ports
+		port     uint16
 		in, a, b string
 		design   ir.Capability
 	}
 	at := map[kind]int{}
 	for _, d := range all {
-		k := kind{d.Dst, d.Protocol, d.Ports, d.Packet.In, d.A.String(), d.B.String(), by.Of(&d)}
+		k := kind{d.Dst, d.Protocol, d.Packet.Port, d.Packet.In, d.A.String(), d.B.String(), by.Of(&d)}
 		i, known := at[k]
 		if !known {
 			i = len(out)
@@ -216,18 +216,19 @@ func joinPorts(all []differs) (out []differs) {
 		if d.Frontend == "" {
 			k := kind{d.first.Dst, d.first.Protocol, fmt.Sprint(d.From), d.first.Packet.In, d.A, d.B, d.Design}
 			if i, known := at[k]; known {
-				out[i].ports = append(out[i].ports, d.first.Ports)
+				out[i].ports = append(out[i].ports, d.first.Ports()...)
 				continue
 			}
 			at[k] = len(out)
 		}
+		d.ports = d.first.Ports()
 		out = append(out, d)
 	}
 	for i := range out {
-		out[i].To = destinationText(&out[i].first, out[i].ports...)
+		out[i].To = destinationText(&out[i].first, sim.JoinPorts(out[i].ports))
 	}
 	slices.SortStableFunc(out, func(a, b differs) int {
-		return cmp.Or(a.first.Dst.First.Compare(b.first.Dst.First), cmp.Compare(a.first.Protocol, b.first.Protocol), cmp.Compare(a.first.Ports.First, b.first.Ports.First))
+		return cmp.Or(a.first.Dst.First.Compare(b.first.Dst.First), cmp.Compare(a.first.Protocol, b.first.Protocol), cmp.Compare(a.first.Packet.Port, b.first.Packet.Port))
 	})
 	return out
 }
@@ -248,7 +249,7 @@ func joined(ranges []prove.Addrs) (prefixes []netip.Prefix) {
 // shownPorts is how many ranges of ports a destination names.
 const shownPorts = 8
 
-func destinationText(c *prove.Class, more ...sim.Ports) string {
+func destinationText(c *prove.Class, of []sim.Ports) string {
 	addr := c.Dst.First.String()
 	switch {
 	case c.Rest.IsValid():
@@ -259,7 +260,7 @@ func destinationText(c *prove.Class, more ...sim.Ports) string {
 		addr = "[" + addr + "]"
 	}
 	var ports []string
-	for i, p := range append([]sim.Ports{c.Ports}, more...) {
+	for i, p := range of {
 		if i == shownPorts {
 			ports = append(ports, "…")
 			break

@@ -61,7 +61,7 @@ func (r *random) world(mode ir.Mode) *world {
 
 func (r *random) config(mode ir.Mode) func(*config.Config) {
 	all, localhost, bit := r.chance(4), r.chance(2), int32(r.IntN(31))
-	detect := r.IntN(7)
+	detect := r.IntN(8)
 	nodePorts := pick(r, [][]string{nil, nil, {"192.0.2.0/24"}, {"primary"}, {"127.0.0.0/8", "192.0.2.11/32"},
 		{"0.0.0.0/0"}, {"2001:db8:0:1::/64"}, {"203.0.113.0/24", "::/0"}})
 	return func(c *config.Config) {
@@ -80,6 +80,8 @@ func (r *random) config(mode ir.Mode) func(*config.Config) {
 			c.DetectLocalMode = "NodeCIDR"
 		case 3:
 			c.DetectLocalMode, c.DetectLocal.BridgeInterface = "BridgeInterface", podBridge
+		case 5:
+			c.ClusterCIDR = "10.0.0.0/8" // Services are in it, too
 		case 4:
 			c.DetectLocalMode, c.DetectLocal.InterfaceNamePrefix = "InterfaceNamePrefix", podPrefix
 		}

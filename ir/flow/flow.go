@@ -184,7 +184,7 @@ func Describe(where Network, node prove.Node, a, b *ir.Program, differences []pr
 	for len(differences) > 0 {
 		first := &differences[0]
 		n := slices.IndexFunc(differences, func(o prove.Difference) bool {
-			return o.Dst != first.Dst || o.Protocol != first.Protocol || o.Ports != first.Ports
+			return o.Dst != first.Dst || o.Protocol != first.Protocol || o.Packet.Port != first.Packet.Port
 		})
 		if n < 0 {
 			n = len(differences)
@@ -243,7 +243,7 @@ func (d *describer) to(c *prove.Class) (Destination, ir.Name) {
 			return to, f.Port.Service
 		}
 	}
-	to := Destination{Match: ir.Match{Protocol: c.Protocol}, Addrs: []prove.Addrs{c.Dst}, Rest: c.Rest, Ports: []sim.Ports{c.Ports}}
+	to := Destination{Match: ir.Match{Protocol: c.Protocol}, Addrs: []prove.Addrs{c.Dst}, Rest: c.Rest, Ports: c.Ports()}
 	for _, s := range [...]*side{d.sides[1], d.sides[0]} {
 		if f := s.owner[c.Packet.Dst]; f != nil && c.Dst.First == c.Dst.Last {
 			to.Kind = "other ports of " + f.Kind.String()
@@ -393,16 +393,7 @@ func joinTo(list []Destination, to Destination) []Destination {
 // answers, and joins ports that are neighbours.
 func (d *describer) complete(to *Destination) {
 	if len(to.Ports) > 0 {
-		slices.SortFunc(to.Ports, func(a, b sim.Ports) int { return cmp.Compare(a.First, b.First) })
-		joined := to.Ports[:1]
-		for _, p := range to.Ports[1:] {
-			if last := &joined[len(joined)-1]; int(last.Last)+1 == int(p.First) {
-				last.Last = p.Last
-			} else {
-				joined = append(joined, p)
-			}
-		}
-		to.Ports = joined
+		to.Ports = sim.JoinPorts(to.Ports)
 		return
 	}
 	if !to.Match.IsNodePort() {

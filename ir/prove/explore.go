@@ -19,6 +19,7 @@ type explorer struct {
 	sides [2]Side
 	own   []netip.Addr // sources of what the node sends, sorted
 	isOwn map[netip.Addr]bool
+	kinds *kinds // of ports, before any were compared
 	cuts  sim.Cuts
 	found // of the destination that is explored
 }
@@ -66,7 +67,7 @@ func (f *found) result(sides ...Side) *Result {
 }
 
 func newExplorer(n Node, a, b Side) *explorer {
-	e := &explorer{node: n, sides: [2]Side{a, b}, isOwn: map[netip.Addr]bool{}}
+	e := &explorer{node: n, sides: [2]Side{a, b}, isOwn: map[netip.Addr]bool{}, kinds: &kinds{all: [][]sim.Ports{{{First: 1, Last: 65535}}}}}
 	for _, addr := range n.Addrs {
 		if n.Family.Has(addr) && !e.isOwn[addr] {
 			e.isOwn[addr] = true
@@ -85,26 +86,24 @@ func (e *explorer) explore(d destination) found {
 	e.found = found{}
 	for _, protocol := range [...]ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
 		from := len(e.list)
-		ports := newPorts()
-		for i := 0; i < len(ports.firsts) && e.endless == ""; i++ {
-			e.port(d, protocol, ports, i)
+		ports := newPorts(e.kinds)
+		for port := ports.next(); port != 0 && e.endless == ""; port = ports.next() {
+			e.port(d, protocol, ports, port)
 		}
-		slices.Sort(ports.firsts)
 		list := e.list[from:]
 		for i := range list {
-			ports.end(&list[i].Ports)
+			ports.complete(&list[i].Class)
 		}
 		slices.SortStableFunc(list, func(a, b finding) int { return a.compare(&b.Class) })
 	}
 	return e.found
 }
 
-// port compares what comes to the i-th of the ports, and cuts these where it
-// was compared with others.
-func (e *explorer) port(d destination, protocol ir.Protocol, ports *ports, i int) {
-	first := ports.firsts[i]
-	class := Class{Dst: d.Addrs, Rest: d.rest, Protocol: protocol, Ports: sim.Ports{First: first},
-		Packet: sim.Packet{Dst: d.First, Protocol: protocol, Port: first}}
+// port compares what comes to one of the ports, and cuts these where it was compared
+// with others.
+func (e *explorer) port(d destination, protocol ir.Protocol, ports *ports, port uint16) {
+	class := Class{Dst: d.Addrs, Rest: d.rest, Protocol: protocol,
+		Packet: sim.Packet{Dst: d.First, Protocol: protocol, Port: port}}
 	ways := interfaces{names: []string{"", otherIn}}
 	if d.First.IsLoopback() {
 		ways.names = ways.names[:1] // nothing comes in for it
@@ -133,6 +132,9 @@ func (e *explorer) port(d destination, protocol ir.Protocol, ports *ports, i int
 			for _, r := range e.cuts.Ranges {
 				ports.cut(r)
 			}
+			for _, set := range e.cuts.PortSets {
+				ports.split(set)
+			}
 			for _, in := range e.cuts.Interfaces {
 				ways.cut(in)
 			}
@@ -148,48 +150,6 @@ func (e *explorer) port(d destination, protocol ir.Protocol, ports *ports, i int
 			c.AnyIn = c.Packet.In == ways.other()
 			c.Src = sources.of(c.Packet.Src)
 		}
-	}
-}
-
-// ports are where the classes of destination ports begin, in the order in which
-// they were found.
-type ports struct {
-	firsts []uint16
-	known  map[uint16]bool
-	lists  map[*uint16]bool // that were cut at already
-}
-
-func newPorts() *ports {
-	return &ports{firsts: []uint16{1}, known: map[uint16]bool{1: true}, lists: map[*uint16]bool{}}
-}
-
-func (p *ports) begin(first uint32) {
-	if n := uint16(first); first > 0 && first <= 65535 && !p.known[n] {
-		p.known[n] = true
-		p.firsts = append(p.firsts, n)
-	}
-}
-
-func (p *ports) cut(r sim.Ports) {
-	p.begin(uint32(r.First))
-	p.begin(uint32(r.Last) + 1)
-}
-
-func (p *ports) cutAll(list []uint16) {
-	if p.lists[&list[0]] {
-		return
-	}
-	p.lists[&list[0]] = true
-	for _, n := range list {
-		p.cut(sim.Ports{First: n, Last: n})
-	}
-}
-
-// end completes a class, once all are known and in order.
-func (p *ports) end(c *sim.Ports) {
-	c.Last = 65535
-	if i, _ := slices.BinarySearch(p.firsts, c.First); i+1 < len(p.firsts) {
-		c.Last = p.firsts[i+1] - 1
 	}
 }
 
@@ -325,7 +285,7 @@ func (w *interfaces) other() string {
 
 func (c *Class) compare(o *Class) int {
 	for _, d := range [...]int{
-		c.Dst.First.Compare(o.Dst.First), int(c.Protocol) - int(o.Protocol), int(c.Ports.First) - int(o.Ports.First),
+		c.Dst.First.Compare(o.Dst.First), int(c.Protocol) - int(o.Protocol), int(c.Packet.Port) - int(o.Packet.Port),
 	} {
 		if d != 0 {
 			return d

@@ -70,13 +70,15 @@ type Class struct {
 	Dst      Addrs
 	Rest     netip.Prefix // what the rules do not name in this prefix is meant, of which Dst is some; zero: Dst is all
 	Protocol ir.Protocol
-	Ports    sim.Ports // destination ports
 	Src      Addrs
-	Packet   sim.Packet // one of them; its In is "" for what the node sends
+	Packet   sim.Packet // one of them, that to the first of the ports; its In is "" for what the node sends
 	AnyIn    bool       // In stands for all interfaces that no rule names
 	// Named are the interfaces that rules name for these destinations and ports: the
 	// packet's stands for those that the same ones of them hold.
 	Named []sim.Interface
+
+	within sim.Ports   // destination ports: those that are in it
+	kind   []sim.Ports // and of this kind
 }
 
 // Addrs are the addresses First to Last.

@@ -2,10 +2,12 @@ package prove_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/irtest"
@@ -96,7 +98,8 @@ func TestClassesAreAlike(t *testing.T) {
 			if d.Src.First.Compare(pkt.Src) > 0 || d.Src.Last.Compare(pkt.Src) < 0 {
 				t.Fatalf("%s: the packet of %+v is not in it", mode, d.Class)
 			}
-			pkt.Port = d.Ports.First + uint16(rnd.IntN(int(d.Ports.Last-d.Ports.First)+1))
+			of := d.Ports()[rnd.IntN(len(d.Ports()))]
+			pkt.Port = of.First + uint16(rnd.IntN(int(of.Last-of.First)+1))
 			if !pkt.FromNode() {
 				pkt.Src = between(rnd, d.Src)
 				if slices.Contains(p.Node.Addrs, pkt.Src) || pkt.Src.IsLoopback() {
@@ -109,6 +112,100 @@ func TestClassesAreAlike(t *testing.T) {
 		}
 	}
 }
+
+// Every port is in one class, and in it all meet one fate, be they compared with lists, with
+// ranges, or only looked for in sets.
+func TestPortClasses(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 4))
+	some := func(most int) (ports []uint16) {
+		for range rnd.IntN(most) {
+			at := 1 + rnd.Uint32N(65535)
+			if rnd.IntN(4) == 0 {
+				at = []uint32{1, 2, 65534, 65535}[rnd.IntN(4)]
+			}
+			for range 1 + rnd.IntN(3) {
+				if at <= 65535 {
+					ports = append(ports, uint16(at))
+				}
+				at++
+			}
+		}
+		return ports
+	}
+	n := prove.Node{Family: ir.IPv4, Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
+	for round := range 25 {
+		side := byPort{list: some(8), ranges: []sim.Ports{{First: uint16(1 + rnd.IntN(30000)), Last: uint16(30001 + rnd.IntN(35000))}}}
+		for range 1 + rnd.IntN(3) {
+			side.sets = append(side.sets, sim.NewPortSet(some(300)))
+		}
+		r, err := prove.Compare(t.Context(), n, side, nothing{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := map[string][]sim.Outcome{}
+		for _, d := range r.Differences {
+			key := fmt.Sprint(d.Dst, d.Protocol, d.Packet.In)
+			if found[key] == nil {
+				found[key] = make([]sim.Outcome, 65536)
+			}
+			for _, p := range d.Ports() {
+				for port := int(p.First); port <= int(p.Last); port++ {
+					if found[key][port].Timeout != 0 {
+						t.Fatalf("round %d: port %d is in two classes", round, port)
+					}
+					found[key][port] = d.A
+				}
+			}
+		}
+		if len(found) == 0 {
+			t.Fatal("no classes")
+		}
+		for key, ports := range found {
+			for port := 1; port <= 65535; port++ {
+				if want := side.at(uint16(port), nil); ports[port].Timeout != want.Timeout {
+					t.Fatalf("round %d: %s: port %d is in a class of %d, want %d", round, key, port, ports[port].Timeout, want.Timeout)
+				}
+			}
+		}
+		if most := 64 * len(found) * (2 + 2*len(side.list)); r.Classes > most {
+			t.Errorf("round %d: %d classes, want %d at most: ports of sets count alike", round, r.Classes, most)
+		}
+	}
+}
+
+// byPort tells packets apart by their ports.
+type byPort struct {
+	sets   []*sim.PortSet
+	list   []uint16
+	ranges []sim.Ports
+}
+
+// at has a Timeout for all that count alike, from 1.
+func (b byPort) at(port uint16, cuts *sim.Cuts) sim.Outcome {
+	id := 1
+	for i, s := range b.sets {
+		if i == 2 && id%2 == 0 {
+			break // the last is not always asked
+		}
+		if s.Has(port, cuts) {
+			id += 1 << i
+		}
+	}
+	cuts.PortsOf(b.list)
+	if i := slices.Index(b.list, port); i >= 0 {
+		id += 8 * (1 + i)
+	}
+	for _, r := range b.ranges {
+		cuts.Range(r.First, r.Last)
+		if r.First <= port && port <= r.Last {
+			id += 1 << 10
+		}
+	}
+	return sim.Outcome{Timeout: time.Duration(id)}
+}
+
+func (b byPort) Outcome(p sim.Packet, cuts *sim.Cuts) sim.Outcome { return b.at(p.Port, cuts) }
+func (byPort) Destinations(func(netip.Prefix) bool)               {}
 
 // nothing is a side that knows no packet.
 type nothing struct{}

@@ -1,6 +1,9 @@
 package sim
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // Cuts collect the constants that a walk through rules compared with fields of
 // its packet. Two packets that are on the same side of each of them take the
@@ -11,6 +14,7 @@ import "net/netip"
 type Cuts struct {
 	Sources    []netip.Prefix
 	Ports      [][]uint16 // lists of destination ports, which are not to be changed
+	PortSets   []*PortSet // of which destination ports are or are not; which of them does not count
 	Ranges     []Ports    // of destination ports
 	Interfaces []Interface
 	// Unknown are matches and statements on the packet's way whose meaning is
@@ -23,6 +27,49 @@ type Cuts struct {
 
 // Ports are the ports First to Last.
 type Ports struct{ First, Last uint16 }
+
+// JoinPorts puts ports in order and makes one range of neighbours, in the same memory.
+func JoinPorts(all []Ports) []Ports {
+	slices.SortFunc(all, func(a, b Ports) int { return int(a.First) - int(b.First) })
+	out := all[:0]
+	for _, p := range all {
+		if n := len(out); n > 0 && int(out[n-1].Last)+1 >= int(p.First) {
+			out[n-1].Last = max(out[n-1].Last, p.Last)
+		} else {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// PortSet are ports of which all count alike: who looks for a packet's among them
+// asks for no more than whether it is there. It does not change.
+type PortSet struct {
+	in  [1 << 16 / 64]uint64
+	all []Ports
+}
+
+// NewPortSet returns the set of some ports.
+func NewPortSet(ports []uint16) *PortSet {
+	s := &PortSet{}
+	for _, n := range ports {
+		s.in[n/64] |= 1 << (n % 64)
+		s.all = append(s.all, Ports{n, n})
+	}
+	s.all = JoinPorts(s.all)
+	return s
+}
+
+// Has reports whether a destination port is in the set, and notes that it was asked.
+func (s *PortSet) Has(port uint16, cuts *Cuts) bool {
+	if cuts != nil {
+		cuts.PortSets = append(cuts.PortSets, s)
+	}
+	return s.in[port/64]&(1<<(port%64)) != 0
+}
+
+// Ports returns the ports in order, neighbours together. They are not to be changed.
+func (s *PortSet) Ports() []Ports { return s.all }
 
 // Interface is the name of an input interface, or how it begins.
 type Interface struct {
@@ -40,7 +87,7 @@ func (i Interface) Holds(name string) bool {
 
 // Reset forgets what was collected.
 func (c *Cuts) Reset() {
-	*c = Cuts{c.Sources[:0], c.Ports[:0], c.Ranges[:0], c.Interfaces[:0], c.Unknown[:0], ""}
+	*c = Cuts{c.Sources[:0], c.Ports[:0], c.PortSets[:0], c.Ranges[:0], c.Interfaces[:0], c.Unknown[:0], ""}
 }
 
 // Source notes that the source address was compared with a prefix.

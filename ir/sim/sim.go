@@ -56,7 +56,7 @@ type Evaluator struct {
 	own     *Own
 	at      map[ir.Match]frontendOf
 	byAddr  map[addrProtocol][]uint16 // ports of frontends; of node ports under no address
-	checks  []uint16                  // of health checks
+	checks  *PortSet                  // of health checks
 	vips    map[netip.Addr]frontendOf // the first frontend of an address whose undefined ports the mode minds
 }
 
@@ -78,10 +78,11 @@ func NewEvaluatorWith(p *ir.Program, caps ir.Capability) *Evaluator {
 	e := &Evaluator{program: p, caps: caps, own: NewOwn(p.Family.Loopback(), p.Node.Addrs),
 		at: map[ir.Match]frontendOf{}, byAddr: map[addrProtocol][]uint16{}, vips: map[netip.Addr]frontendOf{}}
 	minds := e.caps.Has(ir.RejectUndefinedVIPPorts)
+	var checks []uint16
 	for i := range p.Services {
 		s := &p.Services[i]
 		if s.Health != nil {
-			e.checks = append(e.checks, s.Health.Port)
+			checks = append(checks, s.Health.Port)
 		}
 		for j := range s.Frontends {
 			f := &s.Frontends[j]
@@ -96,6 +97,7 @@ func NewEvaluatorWith(p *ir.Program, caps ir.Capability) *Evaluator {
 			}
 		}
 	}
+	e.checks = NewPortSet(checks)
 	return e
 }
 
@@ -370,9 +372,10 @@ func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
 	return out
 }
 
-// ownVIP reports whether the node uses the very address that it connects to.
+// ownVIP reports whether the node uses the very address that it connects to, where that
+// alone tells who is to be masqueraded.
 func (t *tracer) ownVIP(f *ir.Frontend) bool {
-	return t.caps.Has(ir.MasqueradesOwnVIP) && f.Kind == ir.ClusterIP && t.pkt.FromNode() && t.toItself()
+	return t.program.Node.Detector.Mode == ir.DetectNone && t.caps.Has(ir.MasqueradesOwnVIP) && f.Kind == ir.ClusterIP && t.pkt.FromNode() && t.toItself()
 }
 
 // deliveredHere reports whether a packet from elsewhere ends at the node itself,
@@ -433,8 +436,7 @@ func (t *tracer) checksHealth() bool {
 	if !t.caps.Has(ir.CarriesVIPs) || t.pkt.Protocol != ir.TCP {
 		return false
 	}
-	t.cuts.PortsOf(t.checks)
-	if !slices.Contains(t.checks, t.pkt.Port) {
+	if !t.checks.Has(t.pkt.Port, t.cuts) {
 		return false
 	}
 	t.step(ir.Origin{Object: "config", Field: "mode", Reason: "the node has the address, and so it answers there"}, "port %d is that of a health check: left alone", t.pkt.Port)

@@ -28,6 +28,8 @@ type Evaluator struct {
 	rules *iptables.Walker
 	sets  map[string]Set
 	ports map[ElementKey][]uint16 // of elements, by what else they have of set, address and protocol
+	// alike are the elements of sets that hold ports alone.
+	alike map[Set]*sim.PortSet
 	// servers are the ports of virtual servers, by address and protocol.
 	servers map[ir.Match][]uint16
 	strays  []netip.Addr // of ClusterIPs that the node does not have, though they are in the set
@@ -36,12 +38,9 @@ type Evaluator struct {
 // NewEvaluator indexes a Ruleset, which costs what it holds. own are the node's
 // addresses without those of kube-ipvs0.
 func NewEvaluator(r *Ruleset, own *sim.Own) *Evaluator {
-	e := &Evaluator{Ruleset: r, plain: own, sets: map[string]Set{}, ports: map[ElementKey][]uint16{}, servers: map[ir.Match][]uint16{}}
+	e := &Evaluator{Ruleset: r, plain: own, sets: map[string]Set{}, ports: map[ElementKey][]uint16{}, alike: map[Set]*sim.PortSet{}, servers: map[ir.Match][]uint16{}}
 	e.own = own.With(r.carries)
 	e.rules = r.Rules.Walker(e.own, e.inSet)
-	for _, s := range Sets() {
-		e.sets[s.Name(r.Family)] = s
-	}
 	for _, x := range r.Elements {
 		if x.Number != 0 {
 			list := portless(x.ElementKey)
@@ -49,6 +48,12 @@ func NewEvaluator(r *Ruleset, own *sim.Own) *Evaluator {
 		}
 		if x.Set == ClusterIP && !e.own.Has(x.Addr) {
 			e.strays = append(e.strays, x.Addr)
+		}
+	}
+	for _, s := range Sets() {
+		e.sets[s.Name(r.Family)] = s
+		if s.Type() == BitmapPort {
+			e.alike[s] = sim.NewPortSet(e.ports[ElementKey{Set: s}])
 		}
 	}
 	for _, v := range r.VirtualServers {
@@ -190,7 +195,10 @@ func (e *Evaluator) inSet(p *iptables.Packet, in iptables.InSet) bool {
 	case HashIP:
 		key.Protocol, key.Number = 0, 0
 	case BitmapPort:
-		key.Addr, key.Protocol = netip.Addr{}, 0
+		if p.Translated {
+			return e.alike[set].Has(p.Port, nil)
+		}
+		return e.alike[set].Has(p.Port, p.Cuts)
 	}
 	if key.Number != 0 && !p.Translated {
 		p.Cuts.PortsOf(e.ports[portless(key)])
