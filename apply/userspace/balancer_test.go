@@ -116,6 +116,11 @@ func TestAffinity(t *testing.T) {
 	if got := take(&b, at, clients[0], clients[0]); got[0] == got[1] || b.clients != nil {
 		t.Errorf("affinity that was taken away: %v", got)
 	}
+	// It may come when the backends are there already.
+	b.set(rest, timeout)
+	if got := take(&b, at, clients[0], clients[0]); got[0] != got[1] {
+		t.Errorf("affinity that was added: %v", got)
+	}
 }
 
 // Clients stay with their backends when another one's goes, and when one comes; it

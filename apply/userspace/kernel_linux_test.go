@@ -199,6 +199,49 @@ func TestDataplane(t *testing.T) {
 	})
 }
 
+// Another port, another address, no address and the first again: the rules follow, and
+// the listener stays where it is as long as there is something that leads to it.
+func TestAddressesFollow(t *testing.T) {
+	inNamespace(t, func(w *world) {
+		web := func(change func(*ir.Service)) ir.Programs {
+			s := service("web", "10.96.0.10", 0, "10.244.1.10:8080")
+			change(&s)
+			return programs(ir.Userspace{}, s)
+		}
+		first := web(func(*ir.Service) {})
+		w.apply(first)
+		at := w.at("web")
+		follows := func(what string, want ir.Programs, ports ...uint16) {
+			t.Helper()
+			w.apply(want)
+			if now := w.at("web"); now != at {
+				t.Errorf("%s: moved from %d to %d", what, at, now)
+			}
+			var rules []string
+			for _, p := range ports {
+				rules = append(rules, w.leads("web", p))
+			}
+			if diff := cmp.Diff(rules, w.nat()); diff != "" {
+				t.Errorf("%s: rules (-want +got):\n%s", what, diff)
+			}
+		}
+		follows("another port", web(func(s *ir.Service) { s.Frontends[0].Match.Port = 81 }), 81)
+		follows("an external IP", web(func(s *ir.Service) {
+			external := s.Frontends[0]
+			external.Kind, external.Match.Addr = ir.LoadBalancer, netip.MustParseAddr("203.0.113.10")
+			s.Frontends = append(s.Frontends, external)
+		}), 80, 80)
+		w.apply(web(func(s *ir.Service) { s.Frontends, s.Pools = nil, nil }))
+		if list := w.nat(); len(list) > 0 || w.at("web") != 0 || connects(fmt.Sprintf("127.0.0.1:%d", at)) {
+			t.Errorf("without an address there are rules, or a listener: %q", list)
+		}
+		follows("the first again", first, 80)
+		if !connects(fmt.Sprintf("127.0.0.1:%d", at)) {
+			t.Error("nobody listens")
+		}
+	})
+}
+
 // Where another program has the port the rules lead elsewhere, and Services
 // that change keep where they are.
 func TestTakenProxyPort(t *testing.T) {
@@ -278,6 +321,23 @@ func TestPortRange(t *testing.T) {
 		if n := len(w.nat()); n != 2 {
 			t.Errorf("%d rules: %q", n, w.nat())
 		}
+		// Who waited gets the port of one that goes.
+		stays, waits := a, c
+		for _, s := range []ir.Service{a, b, c} {
+			if w.at(s.Name.Name) == 0 {
+				waits = s
+			} else {
+				stays = s
+			}
+		}
+		before := w.at(stays.Name.Name)
+		w.apply(programs(u, stays))
+		_, r = w.apply(programs(u, stays, waits))
+		got := w.at(waits.Name.Name)
+		if len(r.Refused) != 0 || w.at(stays.Name.Name) != before || got != 20000 && got != 20002 || got == before {
+			t.Errorf("a port became free: %s at %d, %s at %d, refused %v", stays.Name, w.at(stays.Name.Name), waits.Name, got, r.Error())
+		}
+
 		// In another life with another range, everybody moves.
 		u = ir.Userspace{PortMin: 21000, PortMax: 21010}
 		next, err := Open(t.Context(), apply.Options{IPTables: "nft", Previous: w.d})
@@ -285,9 +345,9 @@ func TestPortRange(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer next.Close()
-		before := w.d
+		last := w.d
 		w.d = next
-		if err := before.Close(); err != nil {
+		if err := last.Close(); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(w.nat()); n != 2 {
