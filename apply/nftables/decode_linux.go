@@ -558,8 +558,8 @@ func comparison(load instruction, and, v []byte, not bool, f ir.Family) rules.St
 		}
 	case "meta":
 		switch key := load.u32(unix.NFTA_META_KEY); {
-		case key == unix.NFT_META_MARK && len(and) == 4 && not:
-			return rules.MatchMark{Mask: binary.NativeEndian.Uint32(and)}
+		case key == unix.NFT_META_MARK && len(and) == 4:
+			return rules.MatchMark{Mask: binary.NativeEndian.Uint32(and), Clear: !not}
 		case key == unix.NFT_META_L4PROTO && len(v) == 1 && !not:
 			return rules.MatchProto{Protocol: ir.Protocol(v[0])}
 		case key == unix.NFT_META_IIFNAME:

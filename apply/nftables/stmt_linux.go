@@ -92,7 +92,7 @@ func (p *program) stmt(s rules.Stmt) {
 	case rules.MatchMark:
 		p.meta(unix.NFT_META_MARK, 0)
 		p.bits(s.Mask, 0)
-		p.compare(true, make([]byte, 4))
+		p.compare(!s.Clear, make([]byte, 4))
 	case rules.SetMark:
 		p.meta(unix.NFT_META_MARK, 0)
 		p.bits(^s.Mask, s.Mask)

@@ -27,7 +27,9 @@ func TestScript(t *testing.T) {
 			e.Setenv("HOME", e.WorkDir)
 			takeover, err := filepath.Abs("../../testdata/apply/takeover")
 			e.Setenv("TAKEOVER", takeover)
-			return err
+			releases, err2 := filepath.Abs("../../testdata/prove")
+			e.Setenv("RELEASES", releases)
+			return errors.Join(err, err2)
 		},
 	})
 }

@@ -611,7 +611,7 @@ func (w *walk) ownMark(bits uint32) {
 
 func (m MatchMark) run(w *walk) step {
 	w.ownMark(m.Mask)
-	return holds(w.mark&m.Mask != 0)
+	return holds((w.mark&m.Mask == 0) == m.Clear)
 }
 
 func (m MatchSet) run(w *walk) step { return holds((w.find(m.Set, m.Key) != nil) != m.Not) }

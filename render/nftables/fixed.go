@@ -145,7 +145,7 @@ func affinityRules() []Rule {
 func masquerading(node *ir.Node) []Rule {
 	mark := node.MasqueradeMark()
 	return []Rule{
-		{[]Stmt{MatchMark{mark}, ClearMark{mark}, Masquerade{}}, fixed("connections marked for masquerade")},
+		{[]Stmt{MatchMark{Mask: mark}, ClearMark{mark}, Masquerade{}}, fixed("connections marked for masquerade")},
 		{[]Stmt{MatchDNAT{}, MatchSet{Key: []Term{{Field: SrcAddr}, {Field: DstAddr}, {Field: L4Proto}, {Field: DstPort}}, Set: Hairpin.String()},
 			Masquerade{}}, fixed("a backend's connection to itself must come back through the node")},
 	}

@@ -71,13 +71,6 @@ func (p *listParser) others() ([]Stmt, bool) {
 			p.next()
 		}
 		return always, true
-	case p.dport():
-		if n, ok := portOf(p.peek()); ok {
-			p.next()
-			s := Set{Key: []Type{TypePort}, Elements: []Element{{Key: Key{Port: n}}}}
-			return []Stmt{MatchSet{Key: []Term{{Field: DstPort}}, Set: p.add(s)}}, true
-		}
-		p.portOf = 0
 	}
 	p.at = from
 	return nil, false

@@ -151,6 +151,8 @@ func (p *listParser) stmt() ([]Stmt, bool) {
 		return one(Counter{})
 	case p.take("ct", "state", "new"), p.take("ct", "state", "0x8"):
 		return one(MatchNew{})
+	case p.take("ct", "state", "invalid"): // kube-proxy before 1.31 drops such; a first packet is none
+		return one(MatchProto{})
 	case p.take("ct", "status", "dnat"), p.take("ct", "status", "0x20"):
 		return one(MatchDNAT{})
 	case p.take("fib", "saddr", "type", "local"), p.take("fib", "saddr", "type", "2"):
@@ -236,11 +238,12 @@ func (p *listParser) mark() ([]Stmt, bool) {
 		return nil, false
 	}
 	n, ok := number()
-	if !ok || !p.take("!=") {
+	clear := p.take("==")
+	if !ok || !clear && !p.take("!=") {
 		return nil, false
 	}
 	zero, ok := number()
-	return []Stmt{MatchMark{n}}, ok && zero == 0
+	return []Stmt{MatchMark{n, clear}}, ok && zero == 0
 }
 
 // match reads "TERMS [!=] @SET | { … } | VALUE", or "TERMS vmap …".
@@ -271,6 +274,12 @@ func (p *listParser) match() ([]Stmt, bool) {
 		if of := prefixesOf(next); len(of) == 1 && p.r.Family.Has(of[0].Addr()) {
 			p.next()
 			return []Stmt{MatchNet{key[0].Field, of[0], not}}, true
+		}
+	case len(key) == 1 && types[0] == TypePort:
+		if n, ok := portOf(next); ok {
+			p.next()
+			s := Set{Key: types, Elements: []Element{{Key: Key{Port: n}}}}
+			return []Stmt{MatchSet{key, p.add(s), not}}, true
 		}
 	}
 	return nil, false

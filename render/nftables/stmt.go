@@ -55,8 +55,11 @@ type (
 	MatchNew struct{}
 	// MatchDNAT holds for connections whose destination was translated.
 	MatchDNAT struct{}
-	// MatchMark holds if a bit of Mask is set in the packet's mark.
-	MatchMark struct{ Mask uint32 }
+	// MatchMark holds if a bit of Mask is set in the packet's mark, or, with Clear, if none is.
+	MatchMark struct {
+		Mask  uint32
+		Clear bool
+	}
 	// MatchSet holds if the key is in the set, or is not.
 	MatchSet struct {
 		Key []Term

@@ -239,7 +239,11 @@ func (MatchNew) appendText(b []byte, _ ir.Family) []byte  { return append(b, "ct
 func (MatchDNAT) appendText(b []byte, _ ir.Family) []byte { return append(b, "ct status dnat"...) }
 
 func (m MatchMark) appendText(b []byte, _ ir.Family) []byte {
-	return append(appendMark(append(b, "meta mark & "...), m.Mask), " != 0x00000000"...)
+	b = appendMark(append(b, "meta mark & "...), m.Mask)
+	if m.Clear {
+		return append(b, " == 0x00000000"...)
+	}
+	return append(b, " != 0x00000000"...)
 }
 
 func (m MatchSet) appendText(b []byte, f ir.Family) []byte {
