@@ -82,7 +82,7 @@ type Reconciler struct {
 	Committing func()
 	// Tidy does what can wait until the rules are in force: it is called once after
 	// the first sync that succeeds, and again, later each time, as long as it gives
-	// an error. nil: there is nothing.
+	// an error. Changes go on beside it. nil: there is nothing.
 	Tidy func(context.Context) error
 	// Untidy has something when Tidy is to be called again: what is to be called
 	// after it. nil: it never is.
@@ -104,6 +104,7 @@ type Reconciler struct {
 	known bool
 
 	tidied   bool             // Tidy was called
+	tidying  chan error       // gets what the Tidy under way ends with; nil: none is
 	untidy   int              // how often it failed
 	tidyNext <-chan time.Time // when it is called again; nil: it is not
 }
@@ -138,11 +139,12 @@ func (r *Reconciler) Run(ctx context.Context) {
 			r.ask(Change)
 		case <-r.Drift:
 			r.ask(Full)
+		case err := <-r.tidying:
+			r.finishTidying(err)
 		case <-r.tidyNext:
-			r.tidy(ctx)
-		case tidied := <-r.Untidy:
-			r.tidy(ctx)
-			tidied()
+			r.tidy(ctx, func() {})
+		case tidied := <-r.askedToTidy():
+			r.tidy(ctx, tidied)
 		case <-r.After(wait):
 			r.sync(ctx) // it is due, also where Now stands still
 		}
@@ -185,13 +187,33 @@ func (r *Reconciler) end(ctx context.Context, s *Sync) {
 	r.Synced(s)
 	if s.Err == nil && !r.tidied && r.Tidy != nil {
 		r.tidied = true
-		r.tidy(ctx)
+		r.tidy(ctx, func() {})
 	}
 }
 
-func (r *Reconciler) tidy(ctx context.Context) {
+// tidy begins to tidy up, and calls a function after it.
+func (r *Reconciler) tidy(ctx context.Context, then func()) {
 	r.tidyNext = nil
-	if r.Tidy(ctx) == nil {
+	done := make(chan error, 1)
+	r.tidying = done
+	go func() {
+		err := r.Tidy(ctx)
+		then()
+		done <- err
+	}()
+}
+
+// askedToTidy has something when Tidy is to be called again, and can be.
+func (r *Reconciler) askedToTidy() <-chan func() {
+	if r.tidying != nil {
+		return nil
+	}
+	return r.Untidy
+}
+
+func (r *Reconciler) finishTidying(err error) {
+	r.tidying = nil
+	if err == nil {
 		r.untidy = 0
 		return
 	}
@@ -250,9 +272,12 @@ func (r *Reconciler) finish(ctx context.Context, c compared) {
 	r.end(ctx, s)
 }
 
-// shutdown waits for the comparison under way.
+// shutdown waits for what is under way beside changes.
 func (r *Reconciler) shutdown() {
 	if r.compared != nil {
 		<-r.compared
+	}
+	if r.tidying != nil {
+		<-r.tidying
 	}
 }

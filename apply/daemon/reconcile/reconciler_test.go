@@ -252,6 +252,36 @@ func TestReconcilerComparesAlone(t *testing.T) {
 	})
 }
 
+// A change does not wait for what can wait: to look for what other proxies left
+// takes long on a slow machine. Whoever asks for it meanwhile gets a round of its own.
+func TestReconcilerChangesBesideTidying(t *testing.T) {
+	var tidied chan error
+	var untidy chan func()
+	runWith(t, func(w *world) {
+		tidied, untidy = make(chan error), make(chan func())
+		w.Untidy = untidy
+		w.Tidy = func(context.Context) error { return <-tidied }
+	}, func(w *world) {
+		w.want(svc("a", 1))
+		w.pass(time.Minute)
+		w.logged("0s full", "1s change")
+		told := make(chan struct{})
+		go func() { untidy <- func() { close(told) } }()
+		tidied <- nil
+		w.pass(time.Minute)
+		select {
+		case <-told:
+			t.Error("told before the round that was asked for")
+		default:
+		}
+		w.want(svc("a", 2))
+		w.pass(time.Minute)
+		w.logged("0s full", "1s change", "2m0s change")
+		tidied <- nil
+		<-told
+	})
+}
+
 // A Reconciler ends after the comparison under way, and a reading that fails is tried again.
 func TestReconcilerComparisonEnds(t *testing.T) {
 	run(t, func(w *world) {
