@@ -24,7 +24,7 @@ type Legacy struct {
 
 	mu   sync.Mutex
 	busy bool
-	seen *state    // since the end of our last work; nil: not known, or told of
+	seen *state    // since the end of our last work, or what was told of last; nil: not known
 	next time.Time // when all may be read again
 }
 
@@ -44,7 +44,8 @@ const (
 )
 
 // OpenLegacy looks in the network namespace of the calling thread. notify is
-// called when the tables are not as they were at the end of our own work.
+// called when the tables are not as they were at the end of our own work, or when
+// it was called last.
 func OpenLegacy(notify func(missed bool)) *Legacy {
 	return &Legacy{every: lookEvery, tell: notify, done: make(chan struct{})}
 }
@@ -87,7 +88,7 @@ func (m *Legacy) Run(ctx context.Context) {
 	}
 }
 
-// look reports, once, that the tables are not as they were.
+// look reports, once for each change, that the tables are not as they were.
 func (m *Legacy) look() {
 	m.mu.Lock()
 	was, busy := m.seen, m.busy
@@ -101,7 +102,7 @@ func (m *Legacy) look() {
 	switch {
 	case m.busy || m.seen != was: // our own work began meanwhile, or somebody else looked
 	case now.sizes != was.sizes, now.read && was.read && now.digest != was.digest:
-		m.seen = nil
+		m.seen = &now // it may be left as it is
 		m.tell(false)
 	case !was.read:
 		m.seen = &now

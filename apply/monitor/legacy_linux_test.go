@@ -118,6 +118,20 @@ func TestLegacyAtOnce(t *testing.T) {
 	})
 }
 
+// TestLegacyGoesOn: what others do is told also where what they did before was left
+// as it is, since it is no difference: nothing of ours followed it.
+func TestLegacyGoesOn(t *testing.T) {
+	watched(t, func(m *Legacy, told *int) {
+		for i, chain := range []string{"OTHERS", "MORE-OF-OTHERS"} {
+			legacy(t, "iptables", "", "-t", "nat", "-N", chain)
+			m.look()
+			if m.look(); *told != i+1 {
+				t.Errorf("told %d times after change %d", *told, i+1)
+			}
+		}
+	})
+}
+
 // watched runs f with a monitor whose own work left rules, which counts what it tells.
 func watched(t *testing.T, f func(m *Legacy, told *int)) {
 	t.Helper()
