@@ -98,6 +98,7 @@ func usages() map[string]usage {
 			"proxyc snapshot -o cluster.json.gz",
 			"proxyc snapshot --kubeconfig ~/.kube/prod --context prod -o cluster.json",
 			"proxyc snapshot --status-socket /run/proxyc.sock -o node1.json",
+			"proxyc snapshot -c config.yaml --redact -o cluster.json --config-out redacted.yaml --stand-ins keep.txt",
 		}, [...]string{"done", "", badInput + "; objects that are right are written beside one that is not"}},
 		"demo": {[]string{
 			"proxyc demo --mode iptables",

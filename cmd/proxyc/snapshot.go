@@ -7,12 +7,17 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"os/signal"
 	"strings"
 	"syscall"
 
 	"github.com/proxyc/proxyc/apply/build"
 	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/redact"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
@@ -29,11 +34,23 @@ func (c *clusterFlags) cluster(log *slog.Logger) (*watch.Cluster, error) {
 
 type snapshotCmd struct {
 	clusterFlags
-	Snapshot []string `short:"s" placeholder:"FILE" sep:"none" help:"Take files, in the forms that compile -s reads, in place of an API server. May be repeated."`
-	Limit    byteSize `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"How much the files of --snapshot may have together, as 256Mi; 0: any amount."`
-	Live     bool     `help:"Take what a daemon knows; --status-socket says which."`
-	Socket   string   `name:"status-socket" placeholder:"PATH" help:"Take what the daemon with this --status-socket knows."`
-	Out      string   `short:"o" name:"output" default:"-" placeholder:"FILE" help:"Where to: a file, compressed with gzip if its name ends in .gz; - for standard output."`
+	Snapshot  []string `short:"s" placeholder:"FILE" sep:"none" help:"Take files, in the forms that compile -s reads, in place of an API server. May be repeated."`
+	Limit     byteSize `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"How much the files of --snapshot may have together, as 256Mi; 0: any amount."`
+	Live      bool     `help:"Take what a daemon knows; --status-socket says which."`
+	Socket    string   `name:"status-socket" placeholder:"PATH" help:"Take what the daemon with this --status-socket knows."`
+	Out       string   `short:"o" name:"output" default:"-" placeholder:"FILE" help:"Where to: a file, compressed with gzip if its name ends in .gz; - for standard output."`
+	Redact    bool     `help:"Replace names, labels and addresses by stand-ins that tell nothing but what is equal, in which order, and which address is in which range."`
+	StandIns  string   `name:"stand-ins" placeholder:"FILE" help:"With --redact, write each stand-in with its original, to be kept."`
+	Config    string   `short:"c" placeholder:"FILE" help:"A configuration, of which --config-out gets the stand-ins that the snapshot has; a daemon has its own."`
+	ConfigOut string   `name:"config-out" placeholder:"FILE" help:"Where the configuration in force goes to."`
+}
+
+// taken is what a snapshot is written of.
+type taken struct {
+	objects *snapshot.Objects
+	config  *config.Config // nil: none is known
+	facts   compiler.Facts // of the daemon's node, if there is one
+	left    error          // about what is not among the objects
 }
 
 // Run writes a snapshot. Objects that are broken are errors, and do not keep the others
@@ -41,50 +58,141 @@ type snapshotCmd struct {
 func (c *snapshotCmd) Run(e *env) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	objects, left, err := c.objects(ctx, e)
+	if err := c.check(); err != nil {
+		return err
+	}
+	t, err := c.take(ctx, e)
 	if err != nil {
 		return err
 	}
-	if err := e.writeOut(c.Out, objects.Write); err != nil {
+	if c.Redact {
+		if err := c.redact(e, t); err != nil {
+			return err
+		}
+	}
+	if c.ConfigOut != "" {
+		data, err := config.WriteConfig(t.config)
+		if err == nil {
+			err = e.writeOut(c.ConfigOut, func(w io.Writer) error { _, err := w.Write(data); return err })
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := e.writeOut(c.Out, t.objects.Write); err != nil {
 		return err
 	}
 	if c.Out != standardInput {
-		fmt.Fprintf(e.stderr, "%s: %s\n", c.Out, countsOf(objects))
+		fmt.Fprintf(e.stderr, "%s: %s\n", c.Out, countsOf(t.objects))
 	}
-	return left
+	if flags := nodeFlags(&t.facts); flags != "" {
+		fmt.Fprintf(e.stderr, "the node: %s\n", flags)
+	}
+	return t.left
 }
 
-// objects returns what is to be written; left is the error about what is not among it.
-func (c *snapshotCmd) objects(ctx context.Context, e *env) (objects *snapshot.Objects, left, err error) {
-	live := c.Socket != ""
+// check refuses flags that do not go together.
+func (c *snapshotCmd) check() error {
+	live, kubeconfig := c.Socket != "", c.Kubeconfig+c.Context != ""
 	switch {
 	case c.Live && !live:
-		return nil, nil, errors.New("--live: name the daemon's --status-socket PATH")
-	case live && (len(c.Snapshot) > 0 || c.Kubeconfig+c.Context != ""), len(c.Snapshot) > 0 && c.Kubeconfig+c.Context != "":
-		return nil, nil, errors.New("--snapshot, --status-socket, --kubeconfig and --context: give one source")
-	case live:
+		return errors.New("--live: name the daemon's --status-socket PATH")
+	case live && (len(c.Snapshot) > 0 || kubeconfig), len(c.Snapshot) > 0 && kubeconfig:
+		return errors.New("--snapshot, --status-socket, --kubeconfig and --context: give one source")
+	case c.StandIns != "" && !c.Redact:
+		return errors.New("--stand-ins: only with --redact")
+	case live && c.Config != "":
+		return errors.New("--config: the daemon has a configuration of its own")
+	case c.ConfigOut != "" && c.Config == "" && !live:
+		return errors.New("--config-out: only with --config or --status-socket")
+	}
+	return oneStdin(append([]string{c.Config}, c.Snapshot...)...)
+}
+
+// take reads what is to be written.
+func (c *snapshotCmd) take(ctx context.Context, e *env) (*taken, error) {
+	t := new(taken)
+	if c.Config != "" {
+		var diags diag.List
+		flags := configFlags{}
+		flags.setConfig(c.Config)
+		resolved, err := flags.resolve(e, &diags)
+		if err != nil {
+			return nil, err
+		}
+		e.report(diags)
+		t.config = resolved.Config
+	}
+	switch {
+	case c.Socket != "":
 		ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 		defer cancel()
 		known, err := askKnown(ctx, c.Socket)
 		if err != nil {
-			return nil, nil, fmt.Errorf("--status-socket %s: %w", c.Socket, err)
+			return nil, fmt.Errorf("--status-socket %s: %w", c.Socket, err)
 		}
-		return known.Snapshot.Objects(), nil, nil
+		t.objects, t.config, t.facts = known.Snapshot.Objects(), known.Config, known.Facts
+		return t, nil
 	case len(c.Snapshot) > 0:
 		j := &job{snap: snapshot.New()}
 		readable := e.readSnapshot(j, c.Snapshot, int64(c.Limit))
-		if err := j.finish(e, nil); !readable {
-			return nil, nil, errReported
-		} else {
-			left = err
+		if t.left = j.finish(e, nil); !readable {
+			return nil, errReported
 		}
-		return j.snap.Document().Objects(), left, nil
+		t.objects = j.snap.Document().Objects()
+		return t, nil
 	}
 	cluster, err := c.cluster(slog.New(slog.DiscardHandler))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return cluster.List(ctx)
+	t.objects, t.left, err = cluster.List(ctx)
+	return t, err
+}
+
+// redact puts stand-ins in place of what is to be written.
+func (c *snapshotCmd) redact(e *env, t *taken) error {
+	var addrs []netip.Prefix
+	for _, i := range t.facts.Interfaces {
+		addrs = append(addrs, i.Addrs...)
+	}
+	r := redact.New(t.objects, t.config, addrs...)
+	r.Objects(t.objects)
+	if t.config != nil {
+		t.config = r.Config(t.config)
+	}
+	t.facts.NodeName = r.Name(redact.Node, t.facts.NodeName)
+	for i := range t.facts.Interfaces {
+		for j, a := range t.facts.Interfaces[i].Addrs {
+			t.facts.Interfaces[i].Addrs[j] = r.Prefix(a)
+		}
+	}
+	if c.StandIns == "" {
+		return nil
+	}
+	return e.writeOut(c.StandIns, func(w io.Writer) (err error) {
+		for standIn, original := range r.All {
+			if _, err = fmt.Fprintf(w, "%s\t%s\n", standIn, original); err != nil {
+				break
+			}
+		}
+		return err
+	})
+}
+
+// nodeFlags are the flags with which compile takes what a daemon knows of its node; empty
+// where there is none.
+func nodeFlags(f *compiler.Facts) string {
+	if f.NodeName == "" {
+		return ""
+	}
+	words := []string{"--hostname-override " + f.NodeName}
+	for _, i := range f.Interfaces {
+		for _, a := range i.Addrs {
+			words = append(words, fmt.Sprintf("--node-address %s@%s", a, i.Name))
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 // countsOf tells how many objects there are of each kind, and of which version.

@@ -338,7 +338,7 @@ func Line(obj any) ([]byte, error) {
 // dropEmpty takes null, "", {} and [] out of a mapping and of those in it.
 func dropEmpty(fields map[string]any) {
 	for key, value := range fields {
-		drop := value == nil || value == "" || key == "targetPort" // which is none here
+		drop := value == nil || value == "" || key == "targetPort" || key == "daemonEndpoints" // of which there are none here
 		switch value := value.(type) {
 		case map[string]any:
 			dropEmpty(value)

@@ -1,0 +1,149 @@
+package redact
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+)
+
+// random makes an address near others, at times in a range with a meaning.
+func random(r *rand.Rand) netip.Addr {
+	bases := []string{"10.96.0.0", "10.244.1.0", "192.0.2.0", "203.0.113.0", "127.0.0.0", "169.254.1.0", "224.0.0.0", "0.0.0.0", "172.20.3.0",
+		"fd00:10:96::", "2001:db8::", "fe80::", "::", "::ffff:10.96.0.0", "ff02::"}
+	bytes := netip.MustParseAddr(bases[r.IntN(len(bases))]).AsSlice()
+	for range r.IntN(4) {
+		bytes[len(bytes)-1-r.IntN(3)] ^= 1 << r.IntN(8)
+	}
+	a, _ := netip.AddrFromSlice(bytes)
+	return a
+}
+
+func common(a, b netip.Addr) int {
+	n := 0
+	for n < a.BitLen() && bit(a.AsSlice(), n) == bit(b.AsSlice(), n) {
+		n++
+	}
+	return n
+}
+
+// Addresses keep family, order, and how many first bits they share, and stay in the ranges
+// that have a meaning; the stand-ins tell nothing else.
+func TestAddresses(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		var seen []netip.Prefix
+		for range 1 + r.IntN(30) {
+			a := random(r).Unmap()
+			p, _ := a.Prefix(a.BitLen() - r.IntN(2)*r.IntN(a.BitLen()+1))
+			seen = append(seen, p)
+		}
+		red := New(new(snapshot.Objects), nil, seen...)
+		again := make([]netip.Prefix, len(seen))
+		for i, p := range seen {
+			if again[i] = red.Prefix(p); again[i].Bits() != p.Bits() || again[i] != again[i].Masked() {
+				t.Fatalf("seed %d: %s becomes %s", seed, p, again[i])
+			}
+		}
+		same := New(new(snapshot.Objects), nil, again...)
+		for _, p := range again {
+			if same.Prefix(p) != p {
+				t.Errorf("seed %d: %s becomes %s: it is not known by its structure alone", seed, p, same.Prefix(p))
+			}
+		}
+		for range 100 {
+			a, b := random(r), random(r)
+			if r.IntN(2) == 0 {
+				a, b = seen[r.IntN(len(seen))].Addr(), seen[r.IntN(len(seen))].Addr()
+				if x, y := red.Addr(a), red.Addr(b); a.BitLen() == b.BitLen() && isSingle(seen, a, b) && a.Compare(b) != x.Compare(y) {
+					t.Errorf("seed %d: order of %s and %s: %s, %s", seed, a, b, x, y)
+				}
+			}
+			x, y := red.Addr(a), red.Addr(b)
+			if a.BitLen() == b.BitLen() && !a.Is4In6() && !b.Is4In6() && common(a, b) != common(x, y) || a.BitLen() != x.BitLen() || a.Is4In6() != x.Is4In6() {
+				t.Errorf("seed %d: %s, %s become %s, %s", seed, a, b, x, y)
+			}
+			for _, special := range ranges {
+				if special.Contains(a) != special.Contains(x) || special.itself && special.Contains(a) && a != x {
+					t.Errorf("seed %d: %s becomes %s: %s", seed, a, x, special.Prefix)
+				}
+			}
+		}
+	}
+}
+
+// isSingle reports whether both are addresses, not ranges, that were seen.
+func isSingle(seen []netip.Prefix, all ...netip.Addr) bool {
+	return !slices.ContainsFunc(all, func(a netip.Addr) bool {
+		return !slices.Contains(seen, netip.PrefixFrom(a, a.BitLen()))
+	})
+}
+
+const objects = `{apiVersion: v1, kind: Service, metadata: {name: secret-b, namespace: secret, labels: {service.kubernetes.io/service-proxy-name: secret}, annotations: {preserve-destination: "true"}}, spec: {type: LoadBalancer, clusterIP: 010.99.7.1, clusterIPs: [010.99.7.1, "fd99::77"], ipFamilies: [IPv4, IPv6], externalIPs: [203.0.113.77, secret.example, "::ffff:10.99.7.1"], ports: [{name: secret-z, port: 80}, {name: secret-a, port: 81}], loadBalancerSourceRanges: [" 198.51.77.0/24 ", 198.51.77.128/24, secret, "::ffff:10.99.0.0/112", 0.0.0.0/0]}, status: {loadBalancer: {ingress: [{ip: 203.0.113.78}, {ip: 127.0.0.1}]}}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: secret-a, namespace: secret}, spec: {clusterIP: None, ports: [{port: 80}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: secret-a-1, namespace: secret, labels: {kubernetes.io/service-name: secret-b}}, addressType: IPv4, endpoints: [{addresses: [10.99.1.77], nodeName: secret-node, targetRef: {kind: Pod, name: secret-pod}, hints: {forZones: [{name: secret-zone}], forNodes: [{name: secret-node}]}}], ports: [{name: secret-a, port: 80}]}
+---
+{apiVersion: v1, kind: Endpoints, metadata: {name: secret-a, namespace: secret}, subsets: [{addresses: [{ip: 10.99.1.77, nodeName: secret-node, targetRef: {kind: Pod, name: secret-pod}}], ports: [{name: secret-a, port: 80}]}]}
+---
+{apiVersion: v1, kind: Node, metadata: {name: secret-node, labels: {topology.kubernetes.io/zone: secret-zone}}, spec: {podCIDR: 10.99.1.0/24}, status: {addresses: [{type: InternalIP, address: 192.0.2.77}, {type: Hostname, address: secret-node}]}}
+---
+{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: secret}, spec: {cidrs: [10.99.0.0/16]}}
+`
+
+// Nothing of the originals is left, and what is equal or in order is so again.
+func TestObjects(t *testing.T) {
+	snap := snapshot.New()
+	for _, d := range snapshot.Decode(snap, "file", []byte(objects)) {
+		if d.Severity == diag.Error {
+			t.Fatal(d)
+		}
+	}
+	o := snap.Document().Objects()
+	o.Services[1].Spec.Selector = map[string]string{"secret": "secret-value"}
+	New(o, nil).Objects(o)
+	var out bytes.Buffer
+	if err := o.Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	text := out.String()
+	for _, secret := range []string{"secret", "99", "77", "78", "198", "203", "192.0.2"} {
+		if strings.Contains(text, secret) {
+			t.Errorf("%s is still there: %s", secret, text)
+		}
+	}
+	for _, want := range []string{
+		`"name":"svc-2"`, `"kubernetes.io/service-name":"svc-2"`, `"selector":{"label-1":"label-2"}`, `"clusterIP":"None"`, `"clusterIP":"010.`,
+		`"ports":[{"name":"port-2","port":80,"protocol":"TCP"},{"name":"port-1","port":81,"protocol":"TCP"}]`, `"externalIPs":["200.0.0.0","text-3","::ffff:10.0.4.0"]`,
+		`"loadBalancerSourceRanges":[" 196.0.0.0/24 ","196.0.0.1/24","text-1","10.0.0.0/16","0.0.0.0/0"]`, `"forNodes":[{"name":"node-1"}]`, `"127.0.0.1"`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("has no %s: %s", want, text)
+		}
+	}
+}
+
+// A configuration has the stand-ins of the objects, and no way to the API server.
+func TestConfig(t *testing.T) {
+	c := &config.Config{HostnameOverride: "secret", BindAddress: "0.0.0.0", MetricsBindAddress: "192.0.2.77:10249", HealthzBindAddress: "[fd99::77]:1", ClusterCIDR: "10.99.0.0/16,fd99::/64",
+		NodePortAddresses: []string{"primary", "192.0.2.0/24"}, IPVS: config.IPVS{ExcludeCIDRs: []string{"192.0.2.77/32"}}, Winkernel: config.Winkernel{SourceVip: "10.99.1.2"},
+		ClientConnection: config.ClientConnection{Kubeconfig: "/secret"}}
+	before := fmt.Sprintf("%+v", c)
+	got := New(new(snapshot.Objects), c).Config(c)
+	if fmt.Sprintf("%+v", c) != before {
+		t.Errorf("the configuration itself became %+v", c)
+	}
+	want := &config.Config{HostnameOverride: "node-1", BindAddress: "0.0.0.0", MetricsBindAddress: "192.0.0.0:10249", HealthzBindAddress: "[fd00::]:1", ClusterCIDR: "10.0.0.0/16,fd00::/64",
+		NodePortAddresses: []string{"primary", "192.0.0.0/24"}, IPVS: config.IPVS{ExcludeCIDRs: []string{"192.0.0.0/32"}}, Winkernel: config.Winkernel{SourceVip: "10.0.0.0"}}
+	if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
