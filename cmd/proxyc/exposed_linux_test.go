@@ -1,6 +1,9 @@
 package main
 
 import (
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -21,7 +24,7 @@ func TestLocalhostExposed(t *testing.T) {
 		}
 		return stderr.String()
 	}
-	run("demo", "--write", dir)
+	writeDemo(t, dir)
 	apply := func(mode string) string {
 		return run(slices.Concat([]string{"apply", "-c", dir + "/config.yaml", "-s", dir + "/cluster.yaml", "--hostname-override", "node1", "--mode", mode})...)
 	}
@@ -36,5 +39,22 @@ func TestLocalhostExposed(t *testing.T) {
 		if said := run("cleanup"); strings.Contains(said, warning) {
 			t.Errorf("nothing went, and yet: %s", said)
 		}
+	}
+}
+
+// writeDemo writes the demo's files into a directory, with settings that a network
+// namespace can have: the size of the kernel's table of connections is the machine's.
+func writeDemo(t *testing.T, dir string) {
+	t.Helper()
+	if out, err := exec.Command("proxyc", "demo", "--write", dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	name := filepath.Join(dir, "config.yaml")
+	config, err := os.ReadFile(name)
+	if err == nil {
+		err = os.WriteFile(name, append(config, "conntrack: {maxPerCore: 0, min: 0}\n"...), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }

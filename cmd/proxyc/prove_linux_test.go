@@ -102,10 +102,9 @@ func TestProveListing(t *testing.T) {
 	}
 	dir := t.TempDir()
 	in := []string{"-c", dir + "/config.yaml", "-s", dir + "/cluster.yaml", "--hostname-override", "node1"}
-	for _, args := range [][]string{{"demo", "--write", dir}, slices.Concat([]string{"apply"}, in)} {
-		if out, code := run("proxyc", args...); code != 0 {
-			t.Fatalf("%s: exit %d:\n%s", args, code, out)
-		}
+	writeDemo(t, dir)
+	if out, code := run("proxyc", slices.Concat([]string{"apply"}, in)...); code != 0 {
+		t.Fatalf("apply: exit %d:\n%s", code, out)
 	}
 	prove := func(side string) (string, int) {
 		return run("proxyc", slices.Concat([]string{"prove"}, in, []string{"ir", side})...)
@@ -211,7 +210,8 @@ func TestProveJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sh("proxyc demo --write .; proxyc apply -c config.yaml -s cluster.yaml --hostname-override node1 2>&1")
+	writeDemo(t, dir)
+	sh("proxyc apply -c config.yaml -s cluster.yaml --hostname-override node1 2>&1")
 	for _, input := range []string{"-c config.yaml -s cluster.yaml --hostname-override node1", "-c " + takeover + "/config.yaml -s " + takeover + "/cluster.yaml"} {
 		out := sh("nft list ruleset >listed; nft -j list ruleset >listed.json; proxyc prove " + input + " dump:listed dump:listed.json || true")
 		if !strings.Contains(out, "equal: dump:listed and dump:listed.json, IPv4 and IPv6") {
