@@ -98,6 +98,9 @@ func (m *misses) serves(slice *snapshot.EndpointSlice) bool {
 		switch {
 		case !p.HasName || !p.HasPort || !known:
 			m.add(o, "the port lacks name, number or protocol")
+		case p.Name == m.port.Port && protocol == m.port.Protocol:
+			o.Field += ".port"
+			m.add(o, "must be 1-65535, got "+strconv.Itoa(int(p.Port)))
 		case p.Name == m.port.Port:
 			o.Field += ".protocol"
 			m.add(o, portName(p.Name)+" is for "+protocol.String()+", and the Service's is "+want)
