@@ -26,6 +26,7 @@ var layers = []string{
 	"apply/daemon/reconcile apply/hns/hnstest",
 	"apply/daemon",
 	"apply/doctor",
+	"cmd/proxyc/page",
 	"cmd/proxyc",
 }
 

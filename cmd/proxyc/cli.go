@@ -33,6 +33,7 @@ type cli struct {
 	Prove    proveCmd    `cmd:"" help:"Show for every first packet whether two sides do the same: modes, the IR, dumps of rules, this kernel; exit 1 if not."`
 	Migrate  migrateCmd  `cmd:"" help:"Show what another mode changes for a cluster, what it needs, and the way there and back; exit 1 if anything changes."`
 	Lint     lintCmd     `cmd:"" help:"Show what is wrong or doubtful in a configuration and a snapshot; exit 1 if anything."`
+	Report   reportCmd   `cmd:"" help:"Write what there is to say about a cluster as one page of HTML, or as Markdown: each Service's way, who may reach what, findings, differences."`
 	Config   configCmd   `cmd:"" help:"Show and check configurations."`
 	Snapshot snapshotCmd `cmd:"" help:"Write what compile reads of a cluster to a file: from an API server, a daemon or files; --redact replaces names and addresses."`
 	Demo     demoCmd     `cmd:"" help:"Compile a small cluster that proxyc carries with it, and trace packets through it."`

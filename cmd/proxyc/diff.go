@@ -34,8 +34,8 @@ type diffCmd struct {
 
 // nodeChoice says for which nodes a verb is asked.
 type nodeChoice struct {
-	Node     []string `placeholder:"NAME" sep:"none" help:"Compare for this Node of the snapshots. May be repeated."`
-	AllNodes bool     `help:"Compare for every Node of the snapshots."`
+	Node     []string `placeholder:"NAME" sep:"none" help:"The Node of the snapshots that is meant. May be repeated."`
+	AllNodes bool     `help:"Every Node of the snapshots is meant."`
 }
 
 // chosen reports whether nodes are named.

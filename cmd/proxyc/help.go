@@ -82,6 +82,11 @@ func usages() map[string]usage {
 			"proxyc lint -c config.yaml -s cluster.yaml --write-baseline known.txt",
 			"proxyc lint -c config.yaml -s cluster.yaml --baseline known.txt -o sarif",
 		}, [...]string{"nothing found, or nothing as grave as --fail-on", "findings, none of them an error", badInput + ", or findings that are errors"}},
+		"report": {[]string{
+			"proxyc report -c config.yaml -s cluster.yaml -o report.html",
+			"proxyc report -c config.yaml -s new.yaml --against old.yaml --all-nodes -o report.html",
+			"proxyc report -c config.yaml -s new.yaml --against old.yaml -o markdown",
+		}, [...]string{"done", "", badInput + ", or findings that are errors; without --against the report of all that is right is written"}},
 		"config defaults": {[]string{
 			"proxyc config defaults",
 			"proxyc config defaults --proxy-mode nftables",
@@ -142,7 +147,7 @@ func helpArgs(args []string) (rest []string, all bool) {
 
 // offline are the verbs that neither change a node nor run on one, and have no
 // use for the flags with which the daemon does.
-var offline = []string{"compile", "trace", "explain", "diff", "prove", "migrate", "lint", "config defaults", "config show"}
+var offline = []string{"compile", "trace", "explain", "diff", "prove", "migrate", "lint", "report", "config defaults", "config show"}
 
 // printHelp prints the help of what a command line names. Of kube-proxy's flags
 // it leaves out those that have no effect on the verb, and those that lost it;
