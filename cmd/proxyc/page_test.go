@@ -1,0 +1,240 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"html"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+// askedOfPage are packets under one Program.
+type askedOfPage struct {
+	Caps    []string    `json:"caps"`
+	Program *ir.Program `json:"program"`
+	Packets [][2]string `json:"packets"` // from and to, as they are typed in the page
+
+	where   string
+	packets []sim.Packet
+}
+
+func newAskedOfPage(where string, p *ir.Program) *askedOfPage {
+	return &askedOfPage{Caps: strings.Split(p.Node.Mode.Capabilities().String(), "|"), Program: p, where: where}
+}
+
+func (a *askedOfPage) add(pkt sim.Packet) {
+	from := pkt.Src.String()
+	if !pkt.FromNode() {
+		from += "@" + pkt.In
+	}
+	a.packets = append(a.packets, pkt)
+	a.Packets = append(a.Packets, [2]string{from, ir.Match{Addr: pkt.Dst, Protocol: pkt.Protocol, Port: pkt.Port}.String()})
+}
+
+// pageAnswer is what sim.js says of a packet.
+type pageAnswer struct {
+	Fate         string            `json:"fate"`
+	Destinations []destinationJSON `json:"destinations"`
+	Affinity     string            `json:"affinity"`
+	Steps        []pageStep        `json:"steps"`
+	Hindrances   []pageStep        `json:"hindrances"`
+}
+
+type pageStep struct {
+	Text   string `json:"text"`
+	Origin string `json:"origin"`
+}
+
+// want is what ir/sim says of it.
+func (a *askedOfPage) want(e *sim.Evaluator, pkt sim.Packet) pageAnswer {
+	o, steps := e.Explain(pkt)
+	out := pageAnswer{Fate: o.Fate.String(), Destinations: []destinationJSON{}, Steps: []pageStep{}, Hindrances: []pageStep{}}
+	for _, d := range o.Destinations {
+		out.Destinations = append(out.Destinations, destinationJSON{d.AddrPort, d.SNAT})
+	}
+	if o.Affinity {
+		out.Affinity = o.Timeout.String()
+	}
+	for _, s := range steps {
+		out.Steps = append(out.Steps, pageStep{s.Text, originOf(s.Origin)})
+	}
+	for _, h := range e.Hindrances(pkt) {
+		out.Hindrances = append(out.Hindrances, pageStep{h.Text, originOf(h.Origin)})
+	}
+	return out
+}
+
+func originOf(o ir.Origin) string {
+	if o == (ir.Origin{}) {
+		return ""
+	}
+	return o.String()
+}
+
+// TestPageTraces holds the trace in the page of a report against ir/sim, step by step: for
+// random worlds in every mode, and for the flows of the conformance cases. It runs
+// sim.js in a browser.
+func TestPageTraces(t *testing.T) {
+	browser, err := exec.LookPath("chromium")
+	if err != nil {
+		if slices.ContainsFunc([]string{"chromium", "all"}, func(name string) bool {
+			return slices.Contains(strings.Split(os.Getenv("PROXYC_REQUIRE"), ","), name)
+		}) {
+			t.Fatalf("PROXYC_REQUIRE: %v", err)
+		}
+		t.Skipf("needs chromium, see make setup: %v", err)
+	}
+	asked := append(randomAsked(t), conformanceAsked(t)...)
+	answers := askPage(t, browser, asked)
+	fates, modes, wrong := map[string]int{}, map[ir.Mode]int{}, 0
+	for i, a := range asked {
+		e := sim.NewEvaluator(a.Program)
+		if len(answers[i]) != len(a.packets) {
+			t.Fatalf("%s: %d answers for %d packets", a.where, len(answers[i]), len(a.packets))
+		}
+		for j, pkt := range a.packets {
+			want, got := a.want(e, pkt), answers[i][j]
+			fates[want.Fate]++
+			modes[a.Program.Node.Mode]++
+			if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b destinationJSON) bool { return a == b })); diff != "" && wrong < 10 {
+				wrong++
+				t.Errorf("%s: mode %s: from %s to %s (-ir/sim +page):\n%s", a.where, a.Program.Node.Mode, a.Packets[j][0], a.Packets[j][1], diff)
+			}
+		}
+	}
+	t.Logf("%v %v", fates, modes)
+	if len(fates) != 4 || len(modes) != len(ir.Modes()) {
+		t.Error("not every fate, or not every mode: the test shows too little")
+	}
+}
+
+func randomAsked(t *testing.T) (all []*askedOfPage) {
+	seed := applytest.Seed(t)
+	for n := range uint64(25) {
+		for _, mode := range ir.Modes() {
+			r := newRandom(seed, n)
+			for _, p := range ir.Present(r.world(mode).compile(t)) {
+				a := newAskedOfPage(fmt.Sprintf("-seed=%d, world %d", seed, n), p)
+				for range 30 {
+					a.add(r.packet(p))
+				}
+				all = append(all, a)
+			}
+		}
+	}
+	return all
+}
+
+func conformanceAsked(t *testing.T) (all []*askedOfPage) {
+	for _, mode := range []ir.Mode{ir.ModeIPTables, ir.ModeNFTables, ir.ModeIPVS} {
+		for _, family := range []string{applytest.IPv4, applytest.IPv6} {
+			cases, err := applytest.LoadCases(os.DirFS(conformanceDir+"/cases"), family)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range cases {
+				all = append(all, caseAsked(t, c, mode)...)
+			}
+		}
+	}
+	return all
+}
+
+func caseAsked(t *testing.T, c *applytest.Case, mode ir.Mode) (all []*askedOfPage) {
+	file, err := c.ConfigFile(string(mode))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := parseConfig(t, mode, file)
+	objects, err := applytest.NewStore()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, stage := range c.Stages() {
+		if err := objects.Step(stage); err != nil {
+			t.Fatal(err)
+		}
+		data, err := objects.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		snap, _ := decode(data)
+		programs, _ := compile(t, cfg, snap, topologyFacts())
+		scene := (&job{Resolved: &config.Resolved{Config: cfg}, snap: snap, facts: topologyFacts()}).scene(programs)
+		of := map[*ir.Program]*askedOfPage{}
+		for j := range stage.Flows {
+			f := &stage.Flows[j]
+			if f.From == "" || f.To == "" {
+				continue
+			}
+			dst, proto, err := f.Target()
+			if err != nil {
+				t.Fatal(err)
+			}
+			pkt, _, err := scene.packet(sourceOf(t, f.From, dst.Addr()), dst.String()+"/"+proto)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := programFor(programs, pkt.Dst)
+			if of[p] == nil {
+				of[p] = newAskedOfPage(fmt.Sprintf("case %s, step %d", c.Name, i+1), p)
+				all = append(all, of[p])
+			}
+			of[p].add(pkt)
+		}
+	}
+	return all
+}
+
+// askPage has a browser run sim.js for all packets.
+func askPage(t *testing.T, browser string, asked []*askedOfPage) (answers [][]pageAnswer) {
+	t.Helper()
+	program, err := os.ReadFile("page/sim.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := json.Marshal(asked) // which escapes < in texts
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(t.TempDir(), "ask.html")
+	text := fmt.Sprintf(`<!doctype html><meta charset="utf-8"><script type="application/json" id="data">%s</script><pre id="out"></pre><script>%s
+document.getElementById("out").textContent = JSON.stringify(JSON.parse(document.getElementById("data").textContent).map(a => {
+	const x = sim.index(a.program, a.caps);
+	return a.packets.map(([from, to]) => sim.trace(x, sim.packet(from, to)));
+}));
+document.getElementById("data").remove();
+</script>`, data, program)
+	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--user-data-dir="+t.TempDir(), "--dump-dom", "file://"+name)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, &stderr)
+	}
+	_, rest, _ := strings.Cut(string(out), `<pre id="out">`)
+	rest, _, _ = strings.Cut(rest, "</pre>")
+	if err := json.Unmarshal([]byte(html.UnescapeString(rest)), &answers); err != nil {
+		t.Fatalf("%v\n%.2000s\n%s", err, out, &stderr)
+	}
+	if len(answers) != len(asked) {
+		t.Fatalf("%d answers, want %d", len(answers), len(asked))
+	}
+	return answers
+}
