@@ -8,6 +8,7 @@ PLANE    ?= nftables
 VM_PACKAGES = qemu-system-x86 kmod
 WINDOWS_PACKAGES = wine64 gcc-mingw-w64-x86-64-win32
 PACKAGES  = nftables iptables ipset ipvsadm conntrack iproute2 procps zsh fish
+PAGE_PACKAGES = chromium
 SUDO      = $(shell test "$$(id -u)" = 0 || echo sudo)
 
 .PHONY: build setup setup-vm setup-windows test-windows check test e2e-tools e2e soak soak-userspace vm test-vm conformance golden verify lint fuzz bench bench-growth bench-peer release image demo clean
@@ -23,11 +24,12 @@ install = @missing=$$(for p in $(1); do dpkg-query -W -f '$${Status}' $$p 2>/dev
 
 # setup installs the Debian packages whose tools the tests call, and the Go modules.
 setup:
-	$(call install,$(PACKAGES))
+	$(call install,$(PACKAGES) $(PAGE_PACKAGES))
 	$(GO) mod download
 	cd e2e && $(GO) mod download
 	cd e2e/types && $(GO) mod download
 	cd e2e/userspace && $(GO) mod download
+	cd e2e/page && $(GO) mod download
 	cd e2e/release && $(GO) mod download
 
 # check runs what any user can run, with nothing but Go: tests that need root, the
@@ -41,6 +43,7 @@ check:
 test:
 	$(GO) build ./...
 	cd e2e/types && $(GO) test ./...
+	cd e2e/page && PROXYC_REQUIRE=all $(GO) test -timeout 20m ./...
 	cd e2e/release && ../../.ci/untouched $(GO) test -timeout 20m ./...
 	.ci/untouched PROXYC_REQUIRE=all $(GO) test -p 1 -timeout 30m ./...
 	$(MAKE) e2e

@@ -1,6 +1,6 @@
 #!/bin/sh
 # ci.sh CONFIG OLD NEW FLOWS OUT reviews a change of a cluster's Services, as a pull request has it.
-# It writes OUT/comment.md and OUT/lint.sarif, and exits with 1 where the change is not to be
+# It writes OUT/comment.md, OUT/lint.sarif and OUT/report.html, and exits with 1 where the change is not to be
 # merged: findings that are errors or new warnings, flows that are not as FLOWS expects, or rules that do
 # not do what the cluster means; and with 2 where something cannot be read.
 set -u
@@ -31,6 +31,9 @@ if [ $changed -gt 1 ]; then
 fi
 echo >>"$out/comment.md"
 proxyc lint -c "$config" -s "$new" --baseline "$out/known.txt" -o markdown >>"$out/comment.md"
+
+# The page for those who want to look closer.
+proxyc report -c "$config" -s "$new" --against "$old" --all-nodes -o "$out/report.html" || ran report $?
 
 # What must hold of it, whatever changes.
 proxyc trace -c "$config" -s "$new" --hostname-override node1 --packets "$flows" >"$out/flows.txt"

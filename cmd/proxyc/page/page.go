@@ -103,7 +103,8 @@ type client struct {
 
 // reachOf makes rows of flows. What backends meet that connect to themselves is left out:
 // they are served as their neighbours are, and masqueraded.
-func reachOf(services []flow.Service) (rows []reach) {
+func reachOf(services []flow.Service) []reach {
+	rows := []reach{}
 	for i := range services {
 		s := &services[i]
 		at := map[string]int{}
@@ -115,7 +116,7 @@ func reachOf(services []flow.Service) (rows []reach) {
 				if !known {
 					row = len(rows)
 					at[to] = row
-					rows = append(rows, reach{Service: s.Name.String(), To: to})
+					rows = append(rows, reach{Service: s.Name.String(), To: to, From: []client{}})
 				}
 				for c := range f.From {
 					if who := &f.From[c]; !who.Itself {

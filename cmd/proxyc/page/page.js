@@ -158,8 +158,8 @@
     const name = shown[chosen] && shown[chosen].name;
     shown = all.filter(s => of(s) && words.every(w => s.words.includes(w)));
     if (words.length > 0) { // what has the words in its name comes first
-      const named = s => words.every(w => s.name.includes(w)) ? 0 : 1;
-      shown.sort((a, b) => named(a) - named(b));
+      const named = s => words.every(w => s.name.includes(w));
+      shown = [...shown.filter(named), ...shown.filter(s => !named(s))];
     }
     chosen = shown.findIndex(s => s.name === name);
     $("found").textContent = shown.length === all.length ? count(all.length, "Service") : shown.length.toLocaleString("en") + " of " + count(all.length, "Service");
@@ -668,7 +668,10 @@
   addEventListener("hashchange", route);
   addEventListener("resize", () => { if (list && !$("services").hidden) rows(); });
   $("words").addEventListener("input", () => {
-    if ($("services").hidden) location.replace("#services"), route();
+    if ($("services").hidden) { // not by the location, which would take the focus
+      history.pushState(null, "", "#services");
+      route();
+    }
     filter();
   });
   $("words").addEventListener("keydown", e => {
@@ -697,7 +700,11 @@
     await choose(0);
     $("opening").hidden = true;
     route();
+    performance.mark("ready");
     document.documentElement.dataset.ready = "true";
   }
-  start().catch(err => { $("opening").textContent = "This page could not be opened: " + err.message; });
+  start().catch(err => {
+    $("opening").textContent = "This page could not be opened: " + err.message;
+    document.documentElement.dataset.ready = "false";
+  });
 })();

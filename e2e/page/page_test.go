@@ -1,0 +1,537 @@
+package page
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/accessibility"
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+const repository = "../.."
+
+// proxyc builds the program, once.
+var proxyc = func() func(*testing.T) string {
+	built := ""
+	return func(t *testing.T) string {
+		t.Helper()
+		if built == "" {
+			dir, err := os.MkdirTemp("", "proxyc-page")
+			if err != nil {
+				t.Fatal(err)
+			}
+			name := filepath.Join(dir, "proxyc")
+			cmd := exec.Command("go", "build", "-o", name, "./cmd/proxyc")
+			cmd.Dir = repository
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			built = name
+		}
+		return built
+	}
+}()
+
+func TestMain(m *testing.M) { os.Exit(m.Run()) }
+
+// run runs proxyc, and returns what it prints.
+func run(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(proxyc(t), args...)
+	cmd.Dir = dir
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("proxyc %s: %v\n%s", strings.Join(args, " "), err, &stderr)
+	}
+	return string(out)
+}
+
+// tab is a page in a browser.
+type tab struct {
+	*testing.T
+	ctx    context.Context
+	asked  []string // what the page asked the network for
+	thrown []string // errors of its program, and what its policy refused
+}
+
+// open opens a page, and waits until it is ready. The test is skipped without a browser, unless the environment
+// variable PROXYC_REQUIRE names "chromium" (or "all").
+func open(t *testing.T, file string) *tab {
+	t.Helper()
+	if _, err := exec.LookPath("chromium"); err != nil {
+		if required := strings.Split(os.Getenv("PROXYC_REQUIRE"), ","); slices.Contains(required, "chromium") || slices.Contains(required, "all") {
+			t.Fatalf("PROXYC_REQUIRE: %v", err)
+		}
+		t.Skipf("needs chromium, see make setup: %v", err)
+	}
+	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.Flag("disable-quic", true),
+		chromedp.Flag("disable-component-update", true), chromedp.UserDataDir(t.TempDir()), chromedp.WindowSize(1400, 1000), chromedp.WSURLReadTimeout(2*time.Minute))
+	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(stop)
+	ctx, stop = chromedp.NewExecAllocator(ctx, options...)
+	t.Cleanup(stop)
+	ctx, stop = chromedp.NewContext(ctx)
+	t.Cleanup(stop)
+	b := &tab{T: t, ctx: ctx}
+	chromedp.ListenTarget(ctx, func(event any) {
+		switch e := event.(type) {
+		case *network.EventRequestWillBeSent:
+			b.asked = append(b.asked, e.Request.URL)
+		case *runtime.EventExceptionThrown:
+			b.thrown = append(b.thrown, e.ExceptionDetails.Error())
+		case *runtime.EventConsoleAPICalled:
+			if e.Type == runtime.APITypeError {
+				b.thrown = append(b.thrown, fmt.Sprint(e.Args))
+			}
+		}
+	})
+	b.do(network.Enable(), emulation.SetFocusEmulationEnabled(true), chromedp.Navigate("file://"+file), chromedp.WaitReady("html[data-ready]", chromedp.ByQuery))
+	if eval[string](b, `document.documentElement.dataset.ready`) != "true" {
+		t.Fatal(b.text("#opening"))
+	}
+	t.Cleanup(func() {
+		for _, url := range b.asked {
+			if !strings.HasPrefix(url, "file://"+file) && !strings.HasPrefix(url, "blob:") {
+				t.Errorf("the page asked for %s", url)
+			}
+		}
+		for _, what := range b.thrown {
+			t.Errorf("the page's program: %s", what)
+		}
+	})
+	return b
+}
+
+func (b *tab) do(actions ...chromedp.Action) {
+	b.Helper()
+	if err := chromedp.Run(b.ctx, actions...); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// eval returns what an expression is in the page.
+func eval[T any](b *tab, expression string, args ...any) (v T) {
+	b.Helper()
+	b.do(chromedp.Evaluate(fmt.Sprintf(expression, args...), &v))
+	return v
+}
+
+// text returns what can be read at a selector.
+func (b *tab) text(selector string) string {
+	b.Helper()
+	return eval[string](b, `document.querySelector(%q).innerText`, selector)
+}
+
+func (b *tab) has(selector string, wants ...string) {
+	b.Helper()
+	text := b.text(selector)
+	for _, want := range wants {
+		if !strings.Contains(text, want) {
+			b.Errorf("%s: has no %q:\n%s", selector, want, text)
+		}
+	}
+}
+
+// to goes to a part of the page.
+func (b *tab) to(hash string) {
+	b.Helper()
+	b.do(chromedp.Evaluate(fmt.Sprintf(`new Promise(done => { if (location.hash === %q) return done(true);
+		addEventListener("hashchange", () => done(true), {once: true}); location.hash = %q; })`, hash, hash), nil,
+		func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))
+}
+
+// review writes the report of the change that docs/review.md walks through.
+func review(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs(repository + "/testdata/review")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "report.html")
+	run(t, dir, "report", "-c", "config.yaml", "-s", "new", "--against", "old", "--all-nodes", "-o", file)
+	return file
+}
+
+func TestPage(t *testing.T) {
+	b := open(t, review(t))
+	b.has("#overview", "Mode nftables", "node node1", "6 changed", "shop/web")
+
+	b.to("#findings")
+	b.has("#findings", "PX413", "new", "new/services.yaml:22", "Why it matters")
+	b.to("#diff")
+	b.has("#diff", "5 are no longer served", "3 Services, alike", "shop/cart", "served → dropped", "on node1")
+	b.to("#reach")
+	b.has("#reach", "LoadBalancer 203.0.113.30:443/tcp", "all but 198.51.100.0/24", "dropped")
+	b.do(chromedp.SetValue("#reach-fate", "refused"), chromedp.Evaluate(`document.getElementById("reach-fate").dispatchEvent(new Event("change"))`, nil))
+	if text := b.text("#reach"); !strings.Contains(text, "shop/web") || strings.Contains(text, "shop/edge") {
+		t.Errorf("refused: %s", text)
+	}
+
+	b.to("#services/shop%2Fedge")
+	b.has("#service", "shop/edge", "Who may reach it", "PX422", "Differences")
+	drawn := eval[string](b, `document.querySelector("#service svg").textContent`)
+	for _, want := range []string{"LoadBalancer 203.0.113.10:443/tcp", "Local", "this node: masqueraded", "https Cluster", "10.244.1.10:8443 here", "−\u00a010.244.3.10:8443"} {
+		if !strings.Contains(drawn, want) {
+			t.Errorf("the drawing has no %q: %s", want, drawn)
+		}
+	}
+	// Another node has another view of it.
+	b.do(chromedp.SetValue("#node", "1"), chromedp.Evaluate(`document.getElementById("node").dispatchEvent(new Event("change"))`, nil),
+		chromedp.Poll(`document.querySelector("#service figcaption")?.textContent.includes("node2")`, nil))
+	b.has("#service", "dropped")
+}
+
+// TestKeyboard goes through the page without a mouse.
+func TestKeyboard(t *testing.T) {
+	b := open(t, review(t))
+	focused := func() string { return eval[string](b, `document.activeElement.id`) }
+	b.do(input.DispatchKeyEvent(input.KeyRawDown).WithKey("/")) // a key that is taken makes no sign
+	if focused() != "words" {
+		t.Fatalf("/ goes to %q", focused())
+	}
+	b.do(chromedp.KeyEvent("203.0.113"))
+	if focused() != "words" {
+		t.Errorf("typing goes to %q", focused())
+	}
+	if got := b.text("#found"); got != "2 of 6 Services" {
+		t.Errorf("found %q", got)
+	}
+	b.do(chromedp.KeyEvent(kb.ArrowDown))
+	if focused() != "list" {
+		t.Errorf("the arrow goes to %q", focused())
+	}
+	b.has("#service", "shop/admin")
+	b.do(chromedp.KeyEvent(kb.ArrowDown))
+	b.has("#service", "shop/edge")
+	selected := eval[[]string](b, `[...document.querySelectorAll('#list [aria-selected=true]')].map(e => e.id + " " + e.getAttribute("aria-posinset") + "/" + e.getAttribute("aria-setsize") + " " + document.getElementById("list").getAttribute("aria-activedescendant"))`)
+	if !slices.Equal(selected, []string{"row-1 2/2 row-1"}) {
+		t.Errorf("selected: %v", selected)
+	}
+	b.do(chromedp.KeyEvent(kb.Home))
+	b.has("#service", "shop/admin")
+
+	// Every link of the sections can be reached, and opens its section.
+	b.do(chromedp.Evaluate(`document.querySelector("nav a[href='#trace']").focus()`, nil), chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible("#from"))
+	b.do(chromedp.Focus("#from"), chromedp.KeyEvent("192.0.2.200"), chromedp.Focus("#to"), chromedp.KeyEvent("203.0.113.30:443"), chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible("#course .outcome"))
+	b.has("#course", "dropped", "outside the ranges 198.51.100.0/24", "the source ranges must hold 192.0.2.200")
+}
+
+// TestTrace holds the form against proxyc trace, by what it takes for a packet.
+func TestTrace(t *testing.T) {
+	b := open(t, review(t))
+	dir := repository + "/testdata/review"
+	for _, packet := range [][2]string{
+		{"192.0.2.200", "203.0.113.10:443"}, {"192.0.2.200", "203.0.113.30:443"}, {"198.51.100.7", "203.0.113.30:443"},
+		{"10.244.1.40@pod", "10.96.0.20:80"}, {"10.244.1.40@pod", "shop/edge:https"}, {"192.0.2.11", "shop/edge:443"}, {"10.244.9.9", "192.0.2.11:30443"}, {"10.244.9.9", "10.96.0.99:1/udp"},
+	} {
+		b.to("#trace?from=" + packet[0] + "&to=" + packet[1])
+		var want struct {
+			Fate  string
+			Steps []struct{ Text string }
+		}
+		if err := json.Unmarshal([]byte(run(t, dir, "trace", "-c", "config.yaml", "-s", "new", "--hostname-override", "node1", "--from", packet[0], "--to", packet[1], "-o", "json")), &want); err != nil {
+			t.Fatal(err)
+		}
+		word := map[string]string{"accepted": "served", "rejected": "refused", "dropped": "dropped", "not ours": "not proxied"}[want.Fate]
+		b.has("#course .outcome", word)
+		for _, s := range want.Steps {
+			b.has("#course .steps", s.Text)
+		}
+	}
+	for input, want := range map[string]string{"from=nonsense&to=10.96.0.1:80": "must be IP or IP@INTERFACE", "from=10.1.1.1&to=shop/none:1": "there is no Service shop/none"} {
+		b.to("#trace?" + input)
+		b.has("#course", want)
+	}
+}
+
+// TestInjection: nothing of a cluster can become a part of the page.
+func TestInjection(t *testing.T) {
+	dir := t.TempDir()
+	const evil = `</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>`
+	quoted, _ := json.Marshal(evil)
+	files := map[string]string{
+		"config.yaml": "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\nclusterCIDR: 10.244.0.0/16\n",
+		"cluster.yaml": strings.ReplaceAll(`apiVersion: v1
+kind: Node
+metadata: {name: EVIL}
+spec: {podCIDR: 10.244.1.0/24}
+status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop, annotations: {note: EVIL, proxyc.dev/lint-ignore: EVIL}, labels: {x: EVIL}}
+spec: {clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10], ipFamilies: [IPv4], type: LoadBalancer, loadBalancerSourceRanges: [EVIL], selector: {a: EVIL}, ports: [{name: EVIL, port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: EVIL, namespace: EVIL}
+spec: {clusterIP: 10.96.0.11, clusterIPs: [10.96.0.11], ipFamilies: [IPv4], ports: [{name: http, port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: EVIL, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: EVIL, port: 8080}]
+endpoints: [{addresses: [10.244.1.10], nodeName: EVIL, zone: EVIL, conditions: {ready: true}}]
+`, "EVIL", string(quoted)),
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command(proxyc(t), "report", "-c", "config.yaml", "-s", "cluster.yaml", "-o", "report.html")
+	cmd.Dir = dir
+	out, _ := cmd.CombinedOutput() // exit code 2: not all of it is right
+	file := filepath.Join(dir, "report.html")
+	if _, err := os.Stat(file); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	b := open(t, file)
+	for _, hash := range []string{"#services", "#services/shop%2Fweb", "#reach", "#findings", "#diff", "#trace?from=10.1.1.1&to=10.96.0.10:80", "#overview"} {
+		b.to(hash)
+	}
+	b.do(chromedp.Evaluate(`dispatchEvent(new Event("beforeprint"))`, nil))
+	if !eval[bool](b, `window.pwned === undefined && document.querySelectorAll("img").length === 0 && document.body.innerText.includes("onerror=window.pwned")`) {
+		t.Error("a name became a part of the page, or none is shown")
+	}
+	// Even what gets into the page does not run.
+	if eval[bool](b, `(() => { const s = document.createElement("script"); try { s.text = "window.pwned = 1"; } catch { return false; } document.body.append(s); return window.pwned === 1; })()`) {
+		t.Error("a script that is not the page's own runs")
+	}
+}
+
+// TestNames: whatever can be used or seen has a name for those who do not see it, and can be told from
+// its paper.
+func TestNames(t *testing.T) {
+	b := open(t, review(t))
+	need := []string{"textbox", "searchbox", "combobox", "button", "link", "listbox", "option", "image", "table", "region", "navigation"}
+	seen := map[string]int{}
+	for _, hash := range parts {
+		b.to(hash)
+		b.do(chromedp.ActionFunc(func(ctx context.Context) error {
+			type value struct {
+				Value any `json:"value"`
+			}
+			var tree struct { // of which the library knows less than newer browsers tell
+				Nodes []struct {
+					Ignored bool  `json:"ignored"`
+					Role    value `json:"role"`
+					Name    value `json:"name"`
+				} `json:"nodes"`
+			}
+			err := cdp.Execute(ctx, accessibility.CommandGetFullAXTree, nil, &tree)
+			for _, n := range tree.Nodes {
+				role := fmt.Sprint(n.Role.Value)
+				if n.Ignored || !slices.Contains(need, role) {
+					continue
+				}
+				seen[role]++
+				if name, _ := n.Name.Value.(string); strings.TrimSpace(name) == "" {
+					t.Errorf("%s: a %s has no name", hash, role)
+				}
+			}
+			return err
+		}))
+		if levels := eval[[]int](b, `[...document.querySelectorAll("main section:not([hidden]) :is(h2,h3,h4)")].map(e => Number(e.tagName[1]))`); len(levels) == 0 || levels[0] != 2 {
+			t.Errorf("%s: headings %v", hash, levels)
+		} else {
+			for i := 1; i < len(levels); i++ {
+				if levels[i] > levels[i-1]+1 {
+					t.Errorf("%s: headings leave out a level: %v", hash, levels)
+				}
+			}
+		}
+	}
+	for _, role := range []string{"searchbox", "listbox", "option", "image", "table", "link"} {
+		if seen[role] == 0 {
+			t.Errorf("the test saw no %s: %v", role, seen)
+		}
+	}
+	for _, scheme := range []string{"light", "dark"} {
+		b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}))
+		for _, pair := range eval[[]string](b, `(() => {
+			const style = getComputedStyle(document.documentElement), probe = document.createElement("i");
+			document.body.append(probe);
+			const light = name => {
+				probe.style.color = style.getPropertyValue(name);
+				const [r, g, b] = getComputedStyle(probe).color.match(/[\d.]+/g).map(v => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; });
+				return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+			};
+			const pairs = [];
+			for (const ink of ["--ink", "--faint", "--mark", "--good", "--bad", "--warn"]) for (const paper of ["--paper", "--sheet"]) pairs.push([ink, paper]);
+			pairs.push(["--good", "--good-sheet"], ["--bad", "--bad-sheet"], ["--warn", "--warn-sheet"], ["--ink", "--chosen"], ["--faint", "--chosen"], ["--on-mark", "--mark"]);
+			return pairs.map(([a, b]) => { const x = light(a), y = light(b), c = (Math.max(x, y) + 0.05) / (Math.min(x, y) + 0.05); return c < 4.5 ? a + " on " + b + ": " + c.toFixed(2) : ""; }).filter(Boolean);
+		})()`) {
+			t.Errorf("%s: contrast is less than 4.5: %s", scheme, pair)
+		}
+	}
+}
+
+// TestPrint prints the page.
+func TestPrint(t *testing.T) {
+	b := open(t, review(t))
+	b.to("#services")
+	b.do(chromedp.ActionFunc(func(ctx context.Context) error {
+		pdf, _, err := page.PrintToPDF().WithPrintBackground(true).Do(ctx)
+		if err == nil && len(pdf) < 20_000 {
+			t.Errorf("the PDF has %d bytes", len(pdf))
+		}
+		if name := os.Getenv("PROXYC_PICTURES"); name != "" && err == nil {
+			err = os.WriteFile(filepath.Join(name, "print.pdf"), pdf, 0o644)
+		}
+		return err
+	}))
+	if eval[bool](b, `!document.getElementById("printed").hidden || document.getElementById("services").hidden`) {
+		t.Error("what is printed stays on the screen")
+	}
+	b.do(emulation.SetEmulatedMedia().WithMedia("print"), chromedp.Evaluate(`dispatchEvent(new Event("beforeprint"))`, nil))
+	if n := eval[int](b, `[...document.querySelectorAll("#printed svg")].filter(e => e.checkVisibility()).length`); n != 6 {
+		t.Errorf("%d drawings are printed, want 6", n)
+	}
+	if eval[bool](b, `["nav", "#list", "header form"].some(s => document.querySelector(s).checkVisibility())`) {
+		t.Error("forms are printed")
+	}
+	b.has("main", "Overview", "PX413", "5 are no longer served", "shop/stock")
+}
+
+// TestPictures takes pictures to be looked at, where PROXYC_PICTURES names a directory.
+func TestPictures(t *testing.T) {
+	dir := os.Getenv("PROXYC_PICTURES")
+	if dir == "" {
+		t.Skip("PROXYC_PICTURES is not set")
+	}
+	b := open(t, review(t))
+	for _, look := range []struct {
+		name, scheme  string
+		width, height int64
+	}{{"light", "light", 1400, 1000}, {"dark", "dark", 1400, 1000}, {"narrow", "light", 390, 800}} {
+		b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: look.scheme}}),
+			emulation.SetDeviceMetricsOverride(look.width, look.height, 1, look.name == "narrow"))
+		for _, hash := range parts {
+			b.to(hash)
+			var picture []byte
+			b.do(chromedp.CaptureScreenshot(&picture))
+			part, _, _ := strings.Cut(strings.TrimPrefix(hash, "#"), "/")
+			part, _, _ = strings.Cut(part, "?")
+			if err := os.WriteFile(filepath.Join(dir, look.name+"-"+part+".png"), picture, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// parts are all parts of the page.
+var parts = []string{"#overview", "#services/shop%2Fedge", "#reach", "#findings", "#diff", "#trace?from=192.0.2.200&to=203.0.113.30:443"}
+
+// TestNarrow: on a narrow screen nothing is wider than it.
+func TestNarrow(t *testing.T) {
+	b := open(t, review(t))
+	b.do(emulation.SetDeviceMetricsOverride(360, 740, 2, true))
+	for _, hash := range parts {
+		b.to(hash)
+		if width := eval[int](b, `document.documentElement.scrollWidth`); width > 360 {
+			t.Errorf("%s: is %d pixels wide", hash, width)
+		}
+	}
+}
+
+// TestLarge opens a large cluster, and tells how long that and a search take.
+func TestLarge(t *testing.T) {
+	const services, endpoints = 10_000, 5
+	dir := t.TempDir()
+	writeCluster(t, filepath.Join(dir, "cluster.json"), services, endpoints)
+	if err := os.WriteFile(filepath.Join(dir, "config.yaml"), []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\nclusterCIDR: 10.128.0.0/9\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	run(t, dir, "report", "-c", "config.yaml", "-s", "cluster.json", "-o", "report.html")
+	t.Logf("written in %s, with reading the cluster", time.Since(began).Round(10*time.Millisecond))
+	info, err := os.Stat(filepath.Join(dir, "report.html"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Size() > 15<<20 {
+		t.Errorf("the page has %d bytes, and may have 15 MiB", info.Size())
+	}
+	b := open(t, filepath.Join(dir, "report.html"))
+	ready := eval[float64](b, `performance.getEntriesByName("ready")[0].startTime`)
+	b.to("#services")
+	search := eval[[]float64](b, `["svc-09", "10.96.20.1", "10.128.40", "zzz", "p0 loadbalancer", ""].map(words => {
+		const input = document.getElementById("words"), from = performance.now();
+		input.value = words;
+		input.dispatchEvent(new Event("input"));
+		document.getElementById("list").getBoundingClientRect(); // layout, too
+		return performance.now() - from;
+	})`)
+	t.Logf("%d bytes; open after %.0f ms; a search takes at most %.0f ms of %.0f", info.Size(), ready, slices.Max(search), search)
+	if got := b.text("#found"); got != "10,000 Services" {
+		t.Errorf("found %q", got)
+	}
+	if n := eval[int](b, `document.querySelectorAll("*").length`); n > 2000 {
+		t.Errorf("the page has %d elements: more than what is seen", n)
+	}
+	b.do(chromedp.Evaluate(`document.getElementById("list").focus()`, nil), chromedp.KeyEvent(kb.End))
+	b.has("#service", "svc-09999")
+}
+
+// writeCluster writes a cluster of ClusterIP Services, every tenth of which is a LoadBalancer.
+func writeCluster(t *testing.T, name string, services, endpoints int) {
+	t.Helper()
+	type object = map[string]any
+	address := func(base, i int) string {
+		i += base
+		return fmt.Sprintf("%d.%d.%d.%d", i>>24, i>>16&255, i>>8&255, i&255)
+	}
+	var items []object
+	const nodes = 100
+	for n := range nodes {
+		items = append(items, object{"apiVersion": "v1", "kind": "Node", "metadata": object{"name": fmt.Sprintf("node%d", n+1)},
+			"spec":   object{"podCIDR": fmt.Sprintf("10.64.%d.0/24", n)},
+			"status": object{"addresses": []object{{"type": "InternalIP", "address": address(192<<24|2<<8|11, n)}}}})
+	}
+	for i := range services {
+		ip, svc := address(10<<24|96<<16|10, i), fmt.Sprintf("svc-%05d", i)
+		port := object{"name": "p0", "protocol": "TCP", "port": 80}
+		spec := object{"type": "ClusterIP", "clusterIP": ip, "clusterIPs": []string{ip}, "ipFamilies": []string{"IPv4"}, "ports": []object{port}, "selector": object{"app": svc}}
+		status := object{}
+		if i%10 == 0 {
+			port["nodePort"] = 30000 + i/10
+			spec["type"], spec["externalTrafficPolicy"] = "LoadBalancer", "Cluster"
+			status["loadBalancer"] = object{"ingress": []object{{"ip": address(203<<24|112<<8, i)}}}
+		}
+		items = append(items, object{"apiVersion": "v1", "kind": "Service", "metadata": object{"name": svc, "namespace": "ns"}, "spec": spec, "status": status})
+		var list []object
+		for e := range endpoints {
+			list = append(list, object{"addresses": []string{address(10<<24|128<<16|1, i*endpoints+e)}, "nodeName": fmt.Sprintf("node%d", (i+e)%nodes+1), "conditions": object{"ready": true}})
+		}
+		items = append(items, object{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+			"metadata":  object{"name": svc + "-x", "namespace": "ns", "labels": object{"kubernetes.io/service-name": svc}},
+			"ports":     []object{{"name": "p0", "protocol": "TCP", "port": 8080}},
+			"endpoints": list})
+	}
+	text, err := json.Marshal(object{"apiVersion": "v1", "kind": "List", "items": items})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
