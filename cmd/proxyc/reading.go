@@ -108,7 +108,7 @@ func address(text, protoText string, hasProto bool) (s subject, err error) {
 		s.addr = s.addr.Unmap()
 	}
 	if hasProto && s.port == 0 {
-		return s, fmt.Errorf("%s: a protocol needs a port, as in %s:PORT/%s", whole, host, protoText)
+		return s, fmt.Errorf("%s: a protocol needs a port, as in %s/%s", whole, hostPort(strings.Trim(host, "[]"), "PORT"), protoText)
 	}
 	return s, nil
 }
@@ -173,6 +173,7 @@ var (
 
 // readMatch reads the destination that a rule of iptables or nft matches.
 func readMatch(line string, r *reading) {
+	line = negated.ReplaceAllString(line, "")
 	addr := destination.FindStringSubmatch(line)
 	port := dport.FindStringSubmatch(line)
 	protocol := protocolMatch.FindStringSubmatch(line)
@@ -195,7 +196,8 @@ func readMatch(line string, r *reading) {
 
 var (
 	destination   = regexp.MustCompile(`(?:^| )-d ([0-9a-f.:]+)(?:/32|/128)?(?: |$)|ip6? daddr ([0-9a-f.:]+)(?: |$)`)
-	dport         = regexp.MustCompile(`(?:--dport|dport) (\d+)`)
+	dport         = regexp.MustCompile(`(?:--dport|dport) (\d+)(?:[^\d:-]|$)`)
+	negated       = regexp.MustCompile(`(?:^| )! -d \S+|ip6? daddr != \S+`)
 	protocolMatch = regexp.MustCompile(`-p (tcp|udp|sctp)|\b(tcp|udp|sctp) dport`)
 )
 
@@ -207,7 +209,7 @@ func chainsOf(programs ir.Programs) func(string, *reading) {
 			s := subject{service: ir.Name{Namespace: m[2], Name: m[3]}, name: m[5], chain: m[0]}
 			s.proto, _ = ir.ParseProtocol(m[4])
 			if m[6] != "" {
-				s.backend, _ = netip.ParseAddrPort(hostPort(m[6], m[7]))
+				s.backend = chainEndpoint(m[6], m[7])
 			}
 			r.add(s)
 		}
@@ -216,6 +218,16 @@ func chainsOf(programs ir.Programs) func(string, *reading) {
 			r.subjects = append(r.subjects, ofChain(chains[i], programs))
 		}
 	}
+}
+
+// chainEndpoint reads the endpoint in a chain's name, where kube-proxy writes dots for the colons of IPv6.
+func chainEndpoint(host, port string) netip.AddrPort {
+	addr, err := netip.ParseAddr(host)
+	if err != nil {
+		addr, _ = netip.ParseAddr(strings.ReplaceAll(host, ".", ":"))
+	}
+	n, _ := strconv.ParseUint(port, 10, 16)
+	return netip.AddrPortFrom(addr, uint16(n))
 }
 
 var (
