@@ -65,6 +65,8 @@ func run(e *env) (code int) {
 			panic(r)
 		}
 	}()
+	e, over := e.telling()
+	defer over()
 	e, end := e.visibly()
 	defer end()
 	var c cli

@@ -57,7 +57,7 @@ func (c *diffCmd) Run(e *env) error {
 		return err
 	}
 	if byFlow {
-		found, err := compareNodes(ctx, was, is, c.nodeChoice, flow.Compare)
+		found, err := compareNodes(e.comparing(ctx), was, is, c.nodeChoice, flow.Compare)
 		if err := finishBoth(e, was, is, err); err != nil {
 			return err
 		}

@@ -22,6 +22,10 @@ type env struct {
 	hostname func() (string, error)
 	// interfaces reads the machine's network interfaces.
 	interfaces func() ([]compiler.Interface, error)
+	terminal   bool // stderr is one
+	// regularly is the function of that name.
+	regularly func(after, every time.Duration, f func()) (stop func())
+	progress  *progress
 }
 
 // disk is the part of a file system that the verbs use.
@@ -52,6 +56,8 @@ func osEnv() *env {
 		files:      osFiles{},
 		hostname:   os.Hostname,
 		interfaces: node.Interfaces,
+		terminal:   isTerminal(os.Stderr),
+		regularly:  regularly,
 	}
 }
 

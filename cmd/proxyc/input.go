@@ -102,6 +102,7 @@ func (in *input) load(e *env) (*job, error) {
 	if !in.anyNode && j.ofHost && j.snap.Node(j.facts.NodeName) == nil && len(j.snap.Nodes()) > 0 {
 		return nil, j.finish(e, j.noSuchNode())
 	}
+	e.doing("compiling")
 	return j, nil
 }
 
@@ -228,6 +229,7 @@ func (j *job) finish(e *env, err error) error {
 // readSnapshot decodes all files of a snapshot, and reports whether all could
 // be read.
 func (e *env) readSnapshot(j *job, names []string, limit int64) bool {
+	e.doing("reading the cluster")
 	readable := true
 	fail := func(name string, err error) {
 		readable = false

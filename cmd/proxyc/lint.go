@@ -58,6 +58,7 @@ func (c *lintCmd) Run(e *env) error {
 		return err
 	}
 	if usable {
+		e.doing("linting")
 		j.lint()
 	}
 	if j.Resolved != nil { // the configuration's findings are named by its file

@@ -12,7 +12,7 @@ func main() {
 		// A compilation builds a lot, keeps it and ends: collecting seldom takes a
 		// third off its time, and the limit keeps big clusters within bounds.
 		debug.SetGCPercent(400)
-		debug.SetMemoryLimit(512 << 20)
+		debug.SetMemoryLimit(640 << 20)
 	}
 	os.Exit(run(osEnv()))
 }

@@ -73,7 +73,7 @@ func (c *migrateCmd) Run(e *env) error {
 		m.Neighbours = append(m.Neighbours, neighbours(name, string(text))...)
 	}
 	m.dumped = len(c.Dump) > 0
-	m.flows, err = compareNodes(ctx, was, is, c.nodeChoice, m.prove)
+	m.flows, err = compareNodes(e.comparing(ctx), was, is, c.nodeChoice, m.prove)
 	if err := finishBoth(e, was, is, err); err != nil {
 		return err
 	}

@@ -52,7 +52,7 @@ func (c *proveCmd) Run(e *env) error {
 	if err != nil {
 		return j.finish(e, err)
 	}
-	p, err := proof(ctx, a, b, programs)
+	p, err := proof(e.comparing(ctx), a, b, programs)
 	if err != nil {
 		return j.finish(e, err)
 	}

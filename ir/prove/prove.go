@@ -112,11 +112,25 @@ func Compare(ctx context.Context, n Node, a, b Side) (*Result, error) {
 	return CompareAt(ctx, n, a, b, func(Addrs) bool { return true })
 }
 
+// WithProgress returns a context whose comparisons tell f how far they are: how many more
+// destinations were compared, and how many more there are to compare. f is called by
+// several goroutines at once.
+func WithProgress(ctx context.Context, f func(done, all int)) context.Context {
+	return context.WithValue(ctx, progressKey{}, f)
+}
+
+type progressKey struct{}
+
 // CompareAt is Compare for the destinations that the caller does not know to be the
 // same on both sides.
 func CompareAt(ctx context.Context, n Node, a, b Side, at func(Addrs) bool) (*Result, error) {
 	all := slices.DeleteFunc(destinations(n, a, b), func(d destination) bool { return !at(d.Addrs) })
 	parts := make([]found, len(all))
+	progress, _ := ctx.Value(progressKey{}).(func(done, all int))
+	if progress == nil {
+		progress = func(int, int) {}
+	}
+	progress(0, len(all))
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var wait sync.WaitGroup
@@ -126,6 +140,7 @@ func CompareAt(ctx context.Context, n Node, a, b Side, at func(Addrs) bool) (*Re
 			e := newExplorer(n, a, b)
 			for i := w; i < len(all) && ctx.Err() == nil; i += workers {
 				parts[i] = e.explore(all[i])
+				progress(1, 0)
 				if parts[i].endless != "" {
 					stop(endless(parts[i].endless))
 				}

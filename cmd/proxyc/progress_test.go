@@ -1,0 +1,99 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Whoever waits at a terminal is told for what, after a second; the line is gone before
+// anything else is printed, and elsewhere there is none.
+func TestProgress(t *testing.T) {
+	const config = "testdata/review/config.yaml"
+	for _, verb := range []struct {
+		args []string
+		says []string
+	}{
+		{[]string{"diff", "-c", "../../" + config, "-s", "../../testdata/review/old", "-S", "../../testdata/review/new", "--all-nodes"}, []string{"reading the cluster", "compiling", "comparing what becomes of packets"}},
+		{[]string{"prove", "-c", "../../" + config, "-s", "../../testdata/review/old", "--hostname-override", "node1", "ir", "mode:nftables"}, []string{"reading the cluster", "compiling", "comparing what becomes of packets"}},
+		{[]string{"lint", "-c", "../../" + config, "-s", "../../testdata/review/old"}, []string{"reading the cluster", "linting"}},
+		{[]string{"migrate", "-c", "../../" + config, "-s", "../../testdata/review/old", "--from", "iptables", "--to", "nftables", "--all-nodes"}, []string{"reading the cluster", "compiling", "comparing what becomes of packets"}},
+		{[]string{"compile", "-c", "../../" + config, "-s", "../../testdata/review/old", "--hostname-override", "node1"}, []string{"reading the cluster", "compiling"}},
+	} {
+		run := func(terminal bool) (string, []string) {
+			var all bytes.Buffer
+			var lines []string
+			stopped := false
+			e := testEnv(t, osFiles{}, verb.args...)
+			e.terminal = terminal
+			e.stdout, e.stderr = &all, &all
+			e.regularly = func(after, every time.Duration, f func()) func() {
+				if after != time.Second {
+					t.Errorf("%s: told after %s, want a second", verb.args[0], after)
+				}
+				f()
+				return func() { stopped = true }
+			}
+			if code := run(e); code == exitBad {
+				t.Fatalf("%v: %s", verb.args, all.String())
+			}
+			if terminal && !stopped {
+				t.Errorf("%s: the line is written for ever", verb.args[0])
+			}
+			text := all.String()
+			for {
+				at := strings.Index(text, clearLine+"proxyc: ")
+				if at < 0 {
+					break
+				}
+				end := strings.Index(text[at+len(clearLine):], clearLine)
+				if at > 0 || end < 0 {
+					t.Fatalf("%s: a line is not taken away, or comes behind output: %q", verb.args[0], all.String())
+				}
+				lines = append(lines, text[:len(clearLine)+end])
+				text = text[len(clearLine)+end:]
+			}
+			return strings.TrimPrefix(text, clearLine), lines
+		}
+		quiet, none := run(false)
+		out, lines := run(true)
+		if len(none) > 0 || quiet != out {
+			t.Errorf("%s: another output without a terminal, or a line there: %q", verb.args[0], none)
+		}
+		if got := strings.Join(lines, "\n"); !inOrder(got, verb.says) {
+			t.Errorf("%s: got %q, want %q in it", verb.args[0], got, verb.says)
+		}
+	}
+}
+
+func inOrder(text string, parts []string) bool {
+	for _, part := range parts {
+		at := strings.Index(text, part)
+		if at < 0 {
+			return false
+		}
+		text = text[at:]
+	}
+	return true
+}
+
+// What is counted is told when the line is written again.
+func TestProgressCounts(t *testing.T) {
+	var out bytes.Buffer
+	var show func()
+	e, end := (&env{stderr: &out, terminal: true, regularly: func(_, _ time.Duration, f func()) func() { show = f; return func() {} }}).telling()
+	ctx := e.comparing(t.Context())
+	if ctx == t.Context() || out.Len() > 0 {
+		t.Fatalf("told at once: %q", out.String())
+	}
+	e.progress.count(0, 40)
+	e.progress.count(3, 0)
+	show()
+	end()
+	show()
+	want := clearLine + "proxyc: comparing what becomes of packets, destinations: 3 of 40 ..." + clearLine
+	if out.String() != want {
+		t.Errorf("got %q, want %q", out.String(), want)
+	}
+}
