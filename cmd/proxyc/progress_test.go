@@ -61,13 +61,13 @@ func TestProgress(t *testing.T) {
 		if len(none) > 0 || quiet != out {
 			t.Errorf("%s: another output without a terminal, or a line there: %q", verb.args[0], none)
 		}
-		if got := strings.Join(lines, "\n"); !inOrder(got, verb.says) {
+		if got := strings.Join(lines, "\n"); !oneAfterOther(got, verb.says) {
 			t.Errorf("%s: got %q, want %q in it", verb.args[0], got, verb.says)
 		}
 	}
 }
 
-func inOrder(text string, parts []string) bool {
+func oneAfterOther(text string, parts []string) bool {
 	for _, part := range parts {
 		at := strings.Index(text, part)
 		if at < 0 {
