@@ -61,6 +61,9 @@ func (c *Cluster) kinds() []everything {
 	}
 }
 
+// noSelector asks for everything.
+func noSelector(*metav1.ListOptions) {}
+
 // pageSize is how many objects are asked for at a time.
 const pageSize = 500
 

@@ -36,6 +36,8 @@ type cli struct {
 	Report   reportCmd   `cmd:"" help:"Write what there is to say about a cluster as one page of HTML, or as Markdown: each Service's way, who may reach what, findings, differences."`
 	Config   configCmd   `cmd:"" help:"Show and check configurations."`
 	Snapshot snapshotCmd `cmd:"" help:"Write what compile reads of a cluster to a file: from an API server, a daemon or files; --redact replaces names and addresses."`
+	Record   recordCmd   `cmd:"" help:"Write what an API server has, and each change of it, until a signal comes."`
+	Replay   replayCmd   `cmd:"" help:"Play what record wrote, change by change: which flows each changed, and which broke what is expected; exit 1 if one did."`
 	Demo     demoCmd     `cmd:"" help:"Compile a small cluster that proxyc carries with it, and trace packets through it."`
 	Version  versionCmd  `cmd:"" help:"Print the version."`
 

@@ -35,6 +35,8 @@ type disk interface {
 	Stat(name string) (fs.FileInfo, error)
 	ReadDir(name string) ([]fs.DirEntry, error)
 	MkdirAll(dir string) error
+	// Create makes a new file, which only its owner reads, to be written bit by bit.
+	Create(name string) (io.WriteCloser, error)
 	// CreateTemp makes a new file in dir, whose name begins with a dot.
 	CreateTemp(dir string) (tempFile, error)
 	Rename(from, to string) error
@@ -68,8 +70,11 @@ func (osFiles) Open(name string) (fs.File, error)          { return os.Open(name
 func (osFiles) Stat(name string) (fs.FileInfo, error)      { return os.Stat(name) }
 func (osFiles) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir(name) }
 func (osFiles) MkdirAll(dir string) error                  { return os.MkdirAll(dir, 0o755) }
-func (osFiles) Rename(from, to string) error               { return os.Rename(from, to) }
-func (osFiles) Remove(name string) error                   { return os.Remove(name) }
+func (osFiles) Create(name string) (io.WriteCloser, error) {
+	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+}
+func (osFiles) Rename(from, to string) error { return os.Rename(from, to) }
+func (osFiles) Remove(name string) error     { return os.Remove(name) }
 
 // abandoned is how old a temporary file is that nobody will rename: a program
 // that was killed left it.

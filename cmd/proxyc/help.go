@@ -105,6 +105,14 @@ func usages() map[string]usage {
 			"proxyc snapshot --status-socket /run/proxyc.sock -o node1.json",
 			"proxyc snapshot -c config.yaml --redact -o cluster.json --config-out redacted.yaml --stand-ins keep.txt",
 		}, [...]string{"done", "", badInput + "; objects that are right are written beside one that is not"}},
+		"record": {[]string{
+			"proxyc record -o run.jsonl",
+		}, [...]string{"ended by a signal", "", badInput}},
+		"replay": {[]string{
+			"proxyc replay -c config.yaml --hostname-override node1 run.jsonl",
+			"proxyc replay -c config.yaml --hostname-override node1 run.jsonl --packets packets.jsonl -o none",
+			"proxyc replay -c config.yaml --hostname-override node1 run.jsonl --until 2026-01-02T03:04:05Z --netns scratch",
+		}, [...]string{"played to the end, or to --until", "a packet met another fate, or rules do not do what is wanted", badInput + ", or a kernel that refuses something"}},
 		"demo": {[]string{
 			"proxyc demo --mode iptables",
 			"proxyc demo --write demo",
@@ -147,7 +155,7 @@ func helpArgs(args []string) (rest []string, all bool) {
 
 // offline are the verbs that neither change a node nor run on one, and have no
 // use for the flags with which the daemon does.
-var offline = []string{"compile", "trace", "explain", "diff", "prove", "migrate", "lint", "report", "config defaults", "config show"}
+var offline = []string{"compile", "trace", "explain", "diff", "prove", "migrate", "lint", "report", "replay", "config defaults", "config show"}
 
 // printHelp prints the help of what a command line names. Of kube-proxy's flags
 // it leaves out those that have no effect on the verb, and those that lost it;

@@ -224,6 +224,7 @@ func (m memFiles) Open(name string) (fs.File, error) {
 func (m memFiles) Stat(string) (fs.FileInfo, error)    { return memInfo{}, nil }
 func (memFiles) ReadDir(string) ([]fs.DirEntry, error) { return nil, fs.ErrPermission }
 func (memFiles) MkdirAll(string) error                 { return fs.ErrPermission }
+func (memFiles) Create(string) (io.WriteCloser, error) { return nil, fs.ErrPermission }
 func (memFiles) CreateTemp(string) (tempFile, error)   { return nil, fs.ErrPermission }
 func (memFiles) Rename(string, string) error           { return fs.ErrPermission }
 func (memFiles) Remove(string) error                   { return fs.ErrPermission }

@@ -1,0 +1,152 @@
+package watch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/proxyc/proxyc/compiler/snapshot"
+)
+
+// lines is a recording that is being written.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	came chan struct{}
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer func() { l.came <- struct{}{} }()
+	return l.text.Write(p)
+}
+
+// recorded returns the events once there are n.
+func (l *lines) recorded(t *testing.T, n int) []Recorded {
+	t.Helper()
+	limit := time.After(time.Minute)
+	for {
+		l.mu.Lock()
+		events, cut, err := ReadRecording(l.text.Bytes())
+		l.mu.Unlock()
+		if len(events) >= n && (err != nil || cut) {
+			t.Fatal(err, cut)
+		}
+		if len(events) >= n {
+			return events
+		}
+		select {
+		case <-l.came:
+		case <-limit:
+			t.Fatalf("%d events, want %d: %v", len(events), n, events)
+		}
+	}
+}
+
+func words(events []Recorded) (out []string) {
+	for _, e := range events {
+		out = append(out, e.String())
+	}
+	return out
+}
+
+// A recording has what there was, and each change that matters, also those that are only
+// seen when all is read anew; played again it gives the same.
+func TestRecord(t *testing.T) {
+	server := newFakeAPI(t)
+	svc := service("web", "10.0.0.1")
+	other := service("other", "10.0.0.2")
+	server.objects["services"] = []any{svc, other}
+	c, err := newCluster(server.config(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	out := &lines{came: make(chan struct{}, 100)}
+	ended := make(chan error)
+	go func() { ended <- c.Record(ctx, out, time.Now, func() {}) }()
+	if got := out.recorded(t, 3); got[2].Type != Synced {
+		t.Errorf("first: %q", words(got))
+	}
+	same := svc.DeepCopy()
+	same.Labels = map[string]string{"nobody": "reads"}
+	server.Send("services", "MODIFIED", same)
+	changed := svc.DeepCopy()
+	changed.Spec.ClusterIP = "10.0.0.3"
+	server.Send("services", "MODIFIED", changed)
+	out.recorded(t, 4)
+	server.End("services", changed, service("third", "10.0.0.4"))
+	got := out.recorded(t, 6)
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	want := "ADDED Service ns/other|ADDED Service ns/web|SYNCED|MODIFIED Service ns/web|ADDED Service ns/third|DELETED Service ns/other"
+	if text := strings.Join(words(got), "|"); text != want {
+		t.Errorf("got  %s\nwant %s", text, want)
+	}
+	store := NewStore(time.Now)
+	for i := range got {
+		if diags := store.Play(&got[i]); diags.HasErrors() {
+			t.Error(diags)
+		}
+	}
+	var names []string
+	store.View(func(s *snapshot.Snapshot) {
+		for _, svc := range s.Services() {
+			names = append(names, svc.Name.String()+" "+svc.ClusterIP)
+		}
+	})
+	if text := strings.Join(names, ", "); text != "ns/third 10.0.0.4, ns/web 10.0.0.3" {
+		t.Errorf("played: %s", text)
+	}
+}
+
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("disk full") }
+
+func TestRecordEndsWhereNothingCanBeWritten(t *testing.T) {
+	server := newFakeAPI(t)
+	c, err := newCluster(server.config(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Record(t.Context(), full{}, time.Now, func() {}); err == nil || err.Error() != "disk full" {
+		t.Error(err)
+	}
+}
+
+// A recording that was cut off is read up to there; what is none is named by its line.
+func TestReadRecording(t *testing.T) {
+	const good = `{"at":"2026-01-02T03:04:05Z","type":"SYNCED"}` + "\n"
+	for _, c := range []struct {
+		text   string
+		events int
+		cut    bool
+		err    string
+	}{
+		{good + good, 2, false, ""},
+		{good + good[:20], 1, true, ""},
+		{good + good[:len(good)-1], 1, true, ""},
+		{good[:20], 0, true, "has no event"},
+		{"", 0, false, "has no event"},
+		{good + "x\n" + strings.Replace(good, "SYNCED", "NONE", 1), 1, false, "line 2: must be an event such as proxyc record writes: invalid character 'x' looking for beginning of value\n" +
+			`line 3: must be an event such as proxyc record writes: type: must be ADDED, MODIFIED, DELETED, SYNCED, got "NONE"`},
+	} {
+		events, cut, err := ReadRecording([]byte(c.text))
+		text := ""
+		if err != nil {
+			text = err.Error()
+		}
+		if len(events) != c.events || cut != c.cut || text != c.err {
+			t.Errorf("%q: %d events, cut %t, %v", c.text, len(events), cut, err)
+		}
+	}
+}
