@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// balancer chooses the backends of one listener, one after the other.
+// balancer chooses the backends of one service port, one after the other.
 type balancer struct {
+	users    int // how many listeners have it; the Proxy's lock is held
 	mu       sync.Mutex
 	backends []netip.AddrPort
 	next     int

@@ -133,7 +133,7 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 		wanted := map[Key]bool{}
 		for _, x := range next.fragments {
 			for i := range x.Listeners {
-				wanted[Key{f, x.Listeners[i].Port}] = true
+				wanted[KeyOf(f, &x.Listeners[i])] = true
 				fp.add(d, &x.Listeners[i])
 			}
 		}
@@ -202,7 +202,7 @@ func (d *Dataplane) changed(f ir.Family, now *lowered, changes []ir.Change) *fam
 		old := now.fragments[c.Name]
 		for i := range old.Listeners {
 			if name := old.Listeners[i].Port; !wanted[name] {
-				fp.shuts(d, Key{f, name})
+				fp.shuts(d, Key{Family: f, Port: name})
 			}
 		}
 	}
@@ -431,8 +431,9 @@ func (d *Dataplane) Carried() int {
 	return d.proxy.Connections()
 }
 
-// inUse reports whether somebody listens where a listener is to be.
-func inUse(k Key, l *rules.Listener) bool {
+// InUse reports whether somebody listens where a listener is to be.
+func InUse(f ir.Family, l *rules.Listener) bool {
+	k := KeyOf(f, l)
 	var c interface{ Close() error }
 	var err error
 	if k.Port.Protocol == ir.UDP {

@@ -112,7 +112,7 @@ func (w *world) nat() (list []string) {
 
 // at is the port of a Service's listener.
 func (w *world) at(name string) uint16 {
-	at, _ := w.d.proxy.At(Key{ir.IPv4, ir.ServicePort{Service: ir.Name{Namespace: "default", Name: name}, Protocol: ir.TCP}})
+	at, _ := w.d.proxy.At(Key{Family: ir.IPv4, Port: ir.ServicePort{Service: ir.Name{Namespace: "default", Name: name}, Protocol: ir.TCP}})
 	return at.Port()
 }
 

@@ -117,7 +117,7 @@ func (l *Localhost) change(f ir.Family, wanted map[ir.Name][]rules.Listener) {
 }
 
 func (l *Localhost) shut(f ir.Family, old *rules.Listener) {
-	key := Key{f, old.Port}
+	key := KeyOf(f, old)
 	if l.failed[key] != nil {
 		delete(l.failed, key)
 		l.tell(f, old, nil)
@@ -135,7 +135,7 @@ func (l *Localhost) open(f ir.Family, want *rules.Listener) {
 		p = NewProxy(Options{Limits: Limits{Connections: affordable(DefaultLimits).Connections}, DialTimeouts: rules.DialTimeouts(), Log: l.log})
 		l.proxy.Store(p)
 	}
-	key := Key{f, want.Port}
+	key := KeyOf(f, want)
 	before := l.failed[key] != nil
 	if _, err := p.Open(f, want, nil); err != nil {
 		if l.failed == nil {
@@ -216,7 +216,7 @@ func Unserved(programs ir.Programs) []rules.Listener {
 		}
 		for i := range p.Services {
 			for _, l := range rules.Localhost(f, &p.Services[i]) {
-				if len(l.Backends) > 0 && !inUse(Key{f, l.Port}, &l) {
+				if len(l.Backends) > 0 && !InUse(f, &l) {
 					all = append(all, l)
 				}
 			}

@@ -51,12 +51,11 @@ func (f *familyPlan) add(d *Dataplane, l *rules.Listener) {
 	if f.verbs == nil {
 		f.verbs = map[ir.ServicePort]apply.Verb{}
 	}
-	k := Key{f.family, l.Port}
-	switch open := d.proxy.get(k); {
-	case open == nil && d.lookOnly && inUse(k, l): // by the daemon, as far as can be told
-	case open == nil:
+	switch open, same := d.proxy.Leads(f.family, l); {
+	case !open && d.lookOnly && InUse(f.family, l): // by the daemon, as far as can be told
+	case !open:
 		f.verbs[l.Port] = apply.Add
-	case !open.balancer.same(l.Backends, l.Affinity):
+	case !same:
 		f.verbs[l.Port] = apply.Change
 	}
 	f.listeners = append(f.listeners, l)
@@ -151,11 +150,6 @@ func (f *familyPlan) revised(moved rules.Ports, out map[ir.Name]bool, service fu
 	return f
 }
 
-// object is how messages name a listener.
-func object(l *rules.Listener) string {
-	return "listener " + l.Listen.String() + "/" + l.Port.Protocol.String()
-}
-
 // Empty reports whether there is nothing to do.
 func (p *Plan) Empty() bool {
 	for range p.listenerOperations {
@@ -199,7 +193,7 @@ func (p *Plan) listenerOperations(yield func(apply.Operation) bool) {
 			if !some {
 				continue
 			}
-			op := apply.Operation{Verb: verb, Object: object(l), Service: l.Port.Service, Origin: l.Origin}
+			op := apply.Operation{Verb: verb, Object: l.Object(), Service: l.Port.Service, Origin: l.Origin}
 			for _, b := range l.Backends {
 				op.Want = append(op.Want, "backend "+b.String())
 			}

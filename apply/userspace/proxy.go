@@ -1,6 +1,7 @@
 package userspace
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,10 @@ type Options struct {
 	// backend of a TCP connection, each with the next one (USR-5).
 	DialTimeouts []time.Duration
 	UDPIdle      time.Duration // how long a silent UDP client keeps its backend
-	Log          *slog.Logger  // nil: nobody is told
+	// Suffixes are tried, one after the other, with names that a DNS service does
+	// not know; the first may be empty. None: names are left alone (USR-21).
+	Suffixes []string
+	Log      *slog.Logger // nil: nobody is told
 }
 
 // DefaultLimits are those of mode userspace, as far as the process may have as
@@ -44,7 +48,20 @@ var DefaultLimits = Limits{Connections: 10000, Sessions: 10000}
 type Key struct {
 	Family ir.Family
 	Port   ir.ServicePort
+	At     netip.AddrPort // of a listener that serves one frontend; zero: of one that serves all of the service port
 }
+
+// KeyOf names a listener.
+func KeyOf(f ir.Family, l *rules.Listener) Key {
+	k := Key{Family: f, Port: l.Port}
+	if l.Frontend != nil {
+		k.At = l.Listen
+	}
+	return k
+}
+
+// Compare orders Keys of a family.
+func (k Key) Compare(o Key) int { return cmp.Or(k.Port.Compare(o.Port), k.At.Compare(o.At)) }
 
 // Proxy serves listeners. Its methods may be called by several goroutines; what
 // changes listeners is called by one at a time.
@@ -56,6 +73,7 @@ type Proxy struct {
 
 	mu        sync.Mutex
 	listeners map[Key]*listener
+	balancers map[Key]*balancer // of service ports: their listeners take turns together
 	aside     []*listener       // others have taken their place
 	carried   map[*carried]bool // TCP connections
 	cutting   bool              // whoever comes now is too late
@@ -83,7 +101,7 @@ func (p *Proxy) countsOf(k Key) *counts {
 // NewProxy returns a Proxy without listeners.
 func NewProxy(o Options) *Proxy {
 	p := &Proxy{Options: o, slots: make(chan struct{}, o.Connections),
-		listeners: map[Key]*listener{}, carried: map[*carried]bool{}}
+		listeners: map[Key]*listener{}, balancers: map[Key]*balancer{}, carried: map[*carried]bool{}}
 	p.SetUDPIdle(o.UDPIdle)
 	return p
 }
@@ -122,7 +140,7 @@ func (p *Proxy) Connections() int { return len(p.slots) }
 type listener struct {
 	key      Key
 	at       netip.AddrPort
-	balancer balancer
+	balancer *balancer
 	socket   io.Closer
 	changed  func()      // what is to be done when the backends are others; nil: nothing
 	parked   atomic.Bool // nobody listens, as there is no backend: the kernel refuses
@@ -134,12 +152,12 @@ type listener struct {
 // elsewhere leads: at ports that it yields, 0 standing for any. It returns where
 // it is. One that is open elsewhere than it wants to be is put aside, until Tidy.
 func (p *Proxy) Open(f ir.Family, want *rules.Listener, elsewhere func(yield func(uint16) bool)) (netip.AddrPort, error) {
-	key := Key{f, want.Port}
+	key := KeyOf(f, want)
 	old := p.get(key)
 	if old != nil && old.at == want.Listen {
 		return old.at, nil
 	}
-	l := &listener{key: key, hold: map[netip.AddrPort]io.Closer{}, closed: make(chan struct{})}
+	l := &listener{key: key, balancer: p.balancerOf(key), hold: map[netip.AddrPort]io.Closer{}, closed: make(chan struct{})}
 	l.balancer.set(want.Backends, want.Affinity)
 	serve, err := p.listen(l, want.Listen)
 	first := err
@@ -151,6 +169,7 @@ func (p *Proxy) Open(f ir.Family, want *rules.Listener, elsewhere func(yield fun
 		}
 	}
 	if err != nil {
+		p.leave(l)
 		if taken(err) {
 			err = first // names the port that was wanted
 		}
@@ -166,6 +185,31 @@ func (p *Proxy) Open(f ir.Family, want *rules.Listener, elsewhere func(yield fun
 	p.work.Go(serve)
 	p.park(l, len(want.Backends) == 0)
 	return l.at, nil
+}
+
+// balancerOf returns the balancer of a listener's service port, for one more listener.
+func (p *Proxy) balancerOf(k Key) *balancer {
+	k.At = netip.AddrPort{}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b := p.balancers[k]
+	if b == nil {
+		b = &balancer{}
+		p.balancers[k] = b
+	}
+	b.users++
+	return b
+}
+
+// leave tells that a listener needs its balancer no longer.
+func (p *Proxy) leave(l *listener) {
+	k := l.key
+	k.At = netip.AddrPort{}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l.balancer.users--; l.balancer.users == 0 {
+		delete(p.balancers, k)
+	}
 }
 
 // park has a listener that leads nowhere keep its port without listening there,
@@ -193,7 +237,7 @@ func (p *Proxy) Tidy() {
 	p.aside = nil
 	p.mu.Unlock()
 	for _, l := range aside {
-		l.shut()
+		p.shut(l)
 	}
 }
 
@@ -222,6 +266,15 @@ func (p *Proxy) get(k Key) *listener {
 	return p.listeners[k]
 }
 
+// Leads reports whether a listener is open and leads where it should.
+func (p *Proxy) Leads(f ir.Family, want *rules.Listener) (open, same bool) {
+	l := p.get(KeyOf(f, want))
+	if l == nil {
+		return false, false
+	}
+	return true, l.balancer.same(want.Backends, want.Affinity)
+}
+
 // At returns where a listener is; ok is false where it is not open.
 func (p *Proxy) At(k Key) (at netip.AddrPort, ok bool) {
 	if l := p.get(k); l != nil {
@@ -233,7 +286,7 @@ func (p *Proxy) At(k Key) (at netip.AddrPort, ok bool) {
 // Update leads an open listener elsewhere. TCP connections to backends that are
 // gone go on; UDP clients of such choose anew.
 func (p *Proxy) Update(f ir.Family, want *rules.Listener) {
-	l := p.get(Key{f, want.Port})
+	l := p.get(KeyOf(f, want))
 	if l == nil {
 		return
 	}
@@ -247,7 +300,7 @@ func (p *Proxy) Update(f ir.Family, want *rules.Listener) {
 // Hold has a listener hold just these sockets. What cannot be held, since
 // another program has it, is named in the error; the others are.
 func (p *Proxy) Hold(f ir.Family, name ir.ServicePort, at []netip.AddrPort) error {
-	l := p.get(Key{f, name})
+	l := p.get(Key{Family: f, Port: name})
 	if l == nil {
 		return nil
 	}
@@ -281,11 +334,12 @@ func (p *Proxy) Shut(k Key) {
 	delete(p.listeners, k)
 	p.mu.Unlock()
 	if l != nil {
-		l.shut()
+		p.shut(l)
 	}
 }
 
-func (l *listener) shut() {
+func (p *Proxy) shut(l *listener) {
+	p.leave(l)
 	close(l.closed)
 	l.socket.Close()
 	for _, s := range l.hold {

@@ -269,8 +269,8 @@ func TestPortsOfAService(t *testing.T) {
 		}
 	}
 	for _, l := range []*rules.Listener{tcp, udp} {
-		p.Shut(Key{ir.IPv4, l.Port})
-		if _, is := p.At(Key{ir.IPv4, l.Port}); is {
+		p.Shut(Key{Family: ir.IPv4, Port: l.Port})
+		if _, is := p.At(Key{Family: ir.IPv4, Port: l.Port}); is {
 			t.Errorf("%s is there after its end", l.Port)
 		}
 		inTurn()
@@ -329,7 +329,7 @@ func TestRefusesWithoutBackends(t *testing.T) {
 		p.Update(ir.IPv4, listenerTo(ir.TCP))
 		echoes(t, c, "going on")
 	}
-	p.Shut(Key{ir.IPv4, port(ir.TCP)})
+	p.Shut(Key{Family: ir.IPv4, Port: port(ir.TCP)})
 
 	b, _ := udpBackend(t, "b")
 	l := listenerTo(ir.UDP)
@@ -365,7 +365,7 @@ func TestConnectionsGoOn(t *testing.T) {
 	if got := hello(t, dialTCP(t, at)); got != "new" {
 		t.Errorf("a new connection reached %q", got)
 	}
-	p.Shut(Key{ir.IPv4, port(ir.TCP)})
+	p.Shut(Key{Family: ir.IPv4, Port: port(ir.TCP)})
 	echoes(t, c, "and here")
 	if conn, err := net.Dial("tcp4", at.String()); err == nil {
 		conn.Close()
@@ -460,7 +460,7 @@ func TestTakenPort(t *testing.T) {
 		if err != nil || at.Port() == 0 || at.Port() == other.Port() || len(asked) != 2 {
 			t.Errorf("%s: at %s, %v, after ports %v", protocol, at, err, asked)
 		}
-		if got, ok := p.At(Key{ir.IPv4, port(protocol)}); !ok || got != at {
+		if got, ok := p.At(Key{Family: ir.IPv4, Port: port(protocol)}); !ok || got != at {
 			t.Errorf("%s: At says %s", protocol, got)
 		}
 	}

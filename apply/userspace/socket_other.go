@@ -11,13 +11,6 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// taken reports whether a port may belong to somebody else: any error may mean
-// that here.
-func taken(err error) bool { return err != nil }
-
-// readable does not wait: the one who reads has its buffer meanwhile.
-func readable(*net.UDPConn) error { return nil }
-
 // hold listens, and never accepts: nobody else gets the number.
 func hold(k Key, at netip.AddrPort) (io.Closer, error) {
 	if k.Port.Protocol == ir.UDP {

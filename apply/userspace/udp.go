@@ -43,6 +43,7 @@ type session struct {
 	client  udpClient
 	backend netip.AddrPort
 	conn    *net.UDPConn
+	lookups *lookups // nil: it does not speak DNS, or names are left alone
 	began   time.Time
 	last    atomic.Int64 // when the client or the backend last sent something, in nanoseconds since began
 }
@@ -172,7 +173,11 @@ func (s *udpSocket) forward(from udpClient, datagram []byte) bool {
 			return false
 		}
 		one.heard()
-		if _, err := one.conn.Write(datagram); err == nil {
+		send := datagram
+		if one.lookups != nil {
+			send = one.lookups.ask(datagram)
+		}
+		if _, err := one.conn.Write(send); err == nil {
 			return true
 		}
 		s.end(one)
@@ -222,7 +227,11 @@ func (s *udpSocket) connect(from udpClient) *session {
 		s.proxy.complain("a UDP client gets no socket", "servicePort", s.listener.key.Port.String(), "backend", to.String(), "err", err)
 		return nil
 	}
-	return &session{client: from, backend: to, conn: conn, began: time.Now()}
+	one := &session{client: from, backend: to, conn: conn, began: time.Now()}
+	if suffixes := s.proxy.Suffixes; len(suffixes) > 0 && s.listener.key.Port.Port == dnsPort {
+		one.lookups = &lookups{suffixes: suffixes}
+	}
+	return one
 }
 
 // answer hands what the backend sends to the client, until both have been silent
@@ -248,7 +257,15 @@ func (s *udpSocket) answer(one *session) {
 		n, err := one.conn.Read(buffer[:])
 		if err == nil {
 			one.heard()
-			_, _, err = s.WriteMsgUDPAddrPort(buffer[:n], from, one.client.from)
+			client, server := buffer[:n], []byte(nil)
+			if one.lookups != nil {
+				client, server = one.lookups.answer(client)
+			}
+			if server != nil {
+				_, err = one.conn.Write(server)
+			} else {
+				_, _, err = s.WriteMsgUDPAddrPort(client, from, one.client.from)
+			}
 		} else if errors.Is(err, os.ErrDeadlineExceeded) {
 			err = nil
 		}

@@ -132,7 +132,7 @@ func TestUDPBackendGoes(t *testing.T) {
 			t.Errorf("the client of %s reaches %q", had, got)
 		}
 	}
-	p.Shut(Key{ir.IPv4, port(ir.UDP)})
+	p.Shut(Key{Family: ir.IPv4, Port: port(ir.UDP)})
 	for counted(p, ir.UDP).Clients > 0 {
 		time.Sleep(time.Millisecond)
 	}

@@ -46,7 +46,7 @@ func (x rendered) Explain(yield func(render.Entry) bool) {
 func (r *Ruleset) explain(yield func(render.Entry) bool) bool {
 	for i := range r.Listeners {
 		l := &r.Listeners[i]
-		where := "listener " + l.Listen.String() + "/" + l.Port.Protocol.String()
+		where := l.Object()
 		if !yield(render.Entry{Where: where, Port: l.Port, Origin: l.Origin}) {
 			return false
 		}

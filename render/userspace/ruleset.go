@@ -31,11 +31,19 @@ type Listener struct {
 	Listen   netip.AddrPort
 	Backends []netip.AddrPort // in turn, from the first after every change; none: connections are closed
 	Affinity time.Duration    // how long a client keeps its backend, from its last connection; 0: no affinity
+	// Frontend is the one that a listener serves at its own address and port, as
+	// Portals has them; nil: all of the service port are led here.
+	Frontend *ir.Frontend
 	// Hold are sockets that are bound and never served, so that nobody else
 	// on the node takes the number of a node port or an external IP's port (USR-3).
 	Hold    []netip.AddrPort
 	Origin  ir.Origin   // of the pool, or of the Service where nothing is ready
 	origins []ir.Origin // of Backends
+}
+
+// Object is how messages name a listener: "listener 10.96.0.10:80/tcp".
+func (l *Listener) Object() string {
+	return "listener " + l.Listen.String() + "/" + l.Port.Protocol.String()
 }
 
 // Ports are the proxy ports of service ports.
