@@ -23,7 +23,7 @@ var layers = []string{
 	"apply/conntrack apply/files apply/monitor apply/node apply/serve apply/sysctl",
 	"apply/iptables apply/nftables apply/hns apply/watch",
 	"apply/ipvs apply/userspace",
-	"apply/daemon/reconcile apply/hns/hnstest",
+	"apply/daemon/reconcile apply/hns/hnstest apply/winuserspace",
 	"apply/daemon",
 	"apply/doctor",
 	"cmd/proxyc/page",

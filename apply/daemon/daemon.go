@@ -259,7 +259,7 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 			"wanted", string(wanted), "mode", string(cfg.ProxyMode()), "err", reason)
 	}
 	d.follower = newFollower(cfg, d.store, compiler.Facts{NodeName: name, TCPBeLiberal: sysctl.Liberal(kernelRoot)}, d.log.Logger, d.events.Send)
-	d.follower.interfaces = node.Interfaces
+	d.follower.interfaces = Interfaces
 	if p.BootFrom != "" {
 		d.boot = &bootFile{files: p.Files, path: p.BootFrom, log: d.log.Logger}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/proxyc/proxyc/apply/iptables"
 	"github.com/proxyc/proxyc/apply/ipvs"
 	"github.com/proxyc/proxyc/apply/nftables"
+	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/userspace"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
@@ -83,6 +84,9 @@ func beside(ctx context.Context, known bool) ([]apply.Leftover, error) {
 // lockDir holds the lock files of the node's network namespaces. It is root's
 // alone; a pod has to have the node's.
 const lockDir = "/run/proxyc"
+
+// Interfaces returns the network interfaces by name.
+func Interfaces() ([]compiler.Interface, error) { return node.Interfaces() }
 
 // HostFacts adds nothing: the kernel knows no more of a node than its interfaces.
 func HostFacts(*config.Config, *compiler.Facts) error { return nil }

@@ -7,6 +7,7 @@ import (
 	"errors"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
 )
@@ -25,6 +26,9 @@ func Interference(context.Context) (apply.Interference, error) {
 
 // beside returns an error: nothing is left elsewhere than on Linux.
 func beside(context.Context, bool) ([]apply.Leftover, error) { return nil, errNotLinux }
+
+// Interfaces returns the network interfaces by name.
+func Interfaces() ([]compiler.Interface, error) { return node.Interfaces() }
 
 // HostFacts adds nothing: only Windows knows more of a node than its interfaces.
 func HostFacts(*config.Config, *compiler.Facts) error { return nil }

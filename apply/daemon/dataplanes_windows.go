@@ -5,9 +5,12 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/hns"
+	"github.com/proxyc/proxyc/apply/node"
+	"github.com/proxyc/proxyc/apply/winuserspace"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/ir"
@@ -24,6 +27,15 @@ var dataplanes = [...]dataplane{
 			return hns.Leftovers(ctx, hns.Local(), hns.Options{Network: os.Getenv("KUBE_NETWORK"), HostMACs: hns.Interfaces})
 		},
 	},
+	{
+		mode: ir.ModeUserspace, process: true,
+		open: func(_ context.Context, o apply.Options) (apply.Dataplane, error) {
+			return winuserspace.Open(addressFile(), o), nil
+		},
+		leftovers: func(context.Context) ([]apply.Leftover, error) {
+			return winuserspace.Leftovers(winuserspace.Local(), addressFile())
+		},
+	},
 }
 
 // lockDir holds the node's lock file.
@@ -36,6 +48,26 @@ func DataDir() string {
 		root = `C:\ProgramData`
 	}
 	return filepath.Join(root, "proxyc")
+}
+
+// addressFile lists the addresses that mode userspace added.
+func addressFile() string { return filepath.Join(DataDir(), "addresses.json") }
+
+// Interfaces returns the network interfaces by name, without the addresses of
+// Services that mode userspace gave them: these are not the node's own.
+func Interfaces() ([]compiler.Interface, error) {
+	all, err := node.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	added, err := winuserspace.Added(addressFile())
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		all[i].Addrs = slices.DeleteFunc(all[i].Addrs, func(p netip.Prefix) bool { return added[p.Addr()] })
+	}
+	return slices.DeleteFunc(all, func(i compiler.Interface) bool { return len(i.Addrs) == 0 }), nil
 }
 
 // Interference returns nothing: nobody filters before HNS.

@@ -13,7 +13,6 @@ import (
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/conntrack"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
-	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
@@ -186,7 +185,7 @@ func LackOfPods(cfg *config.Config, snap *snapshot.Snapshot, nodeName string) st
 // checkNode holds the configuration against the Node, as far as its addresses
 // are known (CFG-14, CFG-15).
 func (d *daemon) checkNode() error {
-	interfaces, err := node.Interfaces()
+	interfaces, err := Interfaces()
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/proxyc/proxyc/apply/node"
+	"github.com/proxyc/proxyc/apply/daemon"
 	"github.com/proxyc/proxyc/compiler"
 )
 
@@ -57,7 +57,7 @@ func osEnv() *env {
 		stderr:     os.Stderr,
 		files:      osFiles{},
 		hostname:   os.Hostname,
-		interfaces: node.Interfaces,
+		interfaces: daemon.Interfaces,
 		terminal:   isTerminal(os.Stderr),
 		regularly:  regularly,
 	}

@@ -1,0 +1,216 @@
+package winuserspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// An address that is added can be listened at when the system has made sure that no
+// other machine has it: some three seconds, where it asks.
+const (
+	readyWithin = 15 * time.Second
+	readyEvery  = 100 * time.Millisecond
+)
+
+// Commit carries a Plan out. A Service whose address or listener is not to be had is
+// refused, and the rest put in force.
+func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, error) {
+	p, ok := plan.(*Plan)
+	if !ok {
+		return apply.Result{}, fmt.Errorf("winuserspace cannot commit a %T", plan)
+	}
+	if d.state == nil {
+		return apply.Result{}, errUnread
+	}
+	d.commits.Add(1)
+	defer d.commits.Add(1)
+	if p.found != nil {
+		d.state = p.found
+	}
+	if p.want != nil {
+		d.proxy.SetUDPIdle(p.want.idle)
+	}
+	c := &commit{Dataplane: d, p: p, s: d.state, refusals: map[ir.Name]error{}}
+	err := c.run(ctx)
+	result := c.result()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil || len(c.refusals) > 0 {
+		d.state, d.wanted = nil, nil
+		return result, err
+	}
+	if p.want != nil {
+		d.wanted = p.want
+	}
+	for f, of := range p.services.All() {
+		for name, listeners := range of {
+			d.wanted.put(f, name, listeners)
+		}
+	}
+	d.applied.Take(p.desired)
+	return result, nil
+}
+
+// commit is a Plan under way.
+type commit struct {
+	*Dataplane
+	p        *Plan
+	s        *state
+	refusals map[ir.Name]error
+	busy     ir.PerFamily[int]
+}
+
+func (c *commit) result() (r apply.Result) {
+	for _, name := range slices.SortedFunc(maps.Keys(c.refusals), ir.Name.Compare) {
+		r.Refused = append(r.Refused, apply.Refusal{Service: name, Reason: c.refusals[name]})
+	}
+	r.Busy = c.busy
+	return r
+}
+
+// refuse leaves a Service out.
+func (c *commit) refuse(name ir.Name, err error) {
+	if c.refusals[name] == nil {
+		c.refusals[name] = err
+	}
+}
+
+// refuseAt leaves out the Services that are to be served at an address.
+func (c *commit) refuseAt(a netip.Addr, err error) {
+	for _, l := range c.p.open {
+		if vip(l.Listener) == a {
+			c.refuse(l.Port.Service, fmt.Errorf("address %s: %w", a, err))
+		}
+	}
+}
+
+// run shuts what goes before it opens what comes, so that a Service can take over
+// another's address and port.
+func (c *commit) run(ctx context.Context) error {
+	for _, k := range c.p.shut {
+		c.proxy.Shut(k)
+	}
+	noted := maps.Clone(c.s.noted)
+	maps.DeleteFunc(noted, func(a netip.Addr, _ bool) bool { return !c.s.has(a) }) // gone with the system's last start, or by hand
+	before := maps.Clone(noted)
+	for _, a := range c.p.add {
+		noted[a] = true
+	}
+	if err := c.note(noted); err != nil {
+		return err
+	}
+	for _, a := range c.p.add {
+		switch err := c.host.Add(a); {
+		case isNoInterface(err):
+			return errors.Join(err, c.note(before))
+		case err != nil:
+			c.refuseAt(a, err)
+			delete(noted, a)
+		default:
+			c.s.addrs[a] = Address{Addr: a, Service: true, Alone: true, State: Tentative}
+		}
+	}
+	if err := c.ready(ctx); err != nil {
+		return err
+	}
+	c.listen()
+	for _, a := range c.p.remove {
+		if err := c.host.Remove(a); err != nil {
+			c.o.Log.Warn("an address that no Service wants any longer stays", "address", a.String(), "err", err)
+			*c.busy.At(ir.FamilyOf(a))++
+			continue
+		}
+		delete(c.s.addrs, a)
+		delete(noted, a)
+	}
+	return c.note(noted)
+}
+
+// note writes which addresses were added, if these are others than are written.
+func (c *commit) note(noted map[netip.Addr]bool) error {
+	if maps.Equal(noted, c.s.noted) {
+		return nil
+	}
+	if err := c.notes.write(noted); err != nil {
+		return fmt.Errorf("noting the addresses of Services: %w", err)
+	}
+	c.s.noted = maps.Clone(noted)
+	return nil
+}
+
+// ready waits until the addresses can be listened at.
+func (c *commit) ready(ctx context.Context) error {
+	waiting := map[netip.Addr]bool{}
+	for _, l := range c.p.open {
+		if a := vip(l.Listener); a.IsValid() && c.refusals[l.Port.Service] == nil && c.s.addrs[a].State != Ready {
+			waiting[a] = true
+		}
+	}
+	if len(waiting) == 0 {
+		return nil
+	}
+	late := c.o.Tick(readyWithin)
+	for {
+		addrs, err := c.host.Addresses()
+		if err != nil {
+			return err
+		}
+		c.s.addrs = newState(addrs, nil).addrs
+		for a := range waiting {
+			switch now, is := c.s.addrs[a]; {
+			case is && now.State == Ready:
+				delete(waiting, a)
+			case is && now.State == Duplicate:
+				c.refuseAt(a, errors.New("another machine on the service interface's network has it"))
+				delete(waiting, a)
+			}
+		}
+		if len(waiting) == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-late:
+			for a := range waiting {
+				c.refuseAt(a, fmt.Errorf("cannot be listened at %s after it was added", readyWithin))
+			}
+			return nil
+		case <-c.o.Tick(readyEvery):
+		}
+	}
+}
+
+// listen opens and leads listeners. Those at an address that was gone begin anew.
+func (c *commit) listen() {
+	came := make(map[netip.Addr]bool, len(c.p.add))
+	for _, a := range c.p.add {
+		came[a] = true
+	}
+	for _, l := range c.p.open {
+		if c.refusals[l.Port.Service] != nil {
+			continue
+		}
+		if came[vip(l.Listener)] {
+			c.proxy.Shut(l.key())
+		}
+		if _, err := c.proxy.Open(l.family, l.Listener, nil); err != nil {
+			c.refuse(l.Port.Service, fmt.Errorf("%s: %w", l.Object(), err))
+			continue
+		}
+		c.proxy.Update(l.family, l.Listener)
+	}
+}
+
+func isNoInterface(err error) bool {
+	var missing *NoInterface
+	return errors.As(err, &missing)
+}

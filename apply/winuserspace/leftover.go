@@ -1,0 +1,46 @@
+package winuserspace
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/proxyc/proxyc/apply"
+)
+
+// Leftovers returns nothing: what was added before is taken over.
+func (d *Dataplane) Leftovers(context.Context) ([]apply.Leftover, error) { return nil, nil }
+
+// Leftovers returns the addresses that proxyc added to the service interface of a node. Those of kube-proxy
+// cannot be told from anybody's.
+func Leftovers(host Host, file string) ([]apply.Leftover, error) {
+	noted, err := notes(file).read()
+	if err != nil || len(noted) == 0 {
+		return nil, err
+	}
+	addrs, err := host.Addresses()
+	if err != nil {
+		return nil, err
+	}
+	s := newState(addrs, noted)
+	ours := slices.DeleteFunc(slices.SortedFunc(maps.Keys(noted), netip.Addr.Compare), func(a netip.Addr) bool { return !s.ours(a) })
+	if len(ours) == 0 {
+		return nil, nil
+	}
+	return []apply.Leftover{{
+		Object: fmt.Sprintf("%d addresses of Services on the service interface", len(ours)),
+		Remove: func(ctx context.Context) error {
+			for _, a := range ours {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				if err := host.Remove(a); err != nil {
+					return fmt.Errorf("address %s: %w", a, err)
+				}
+			}
+			return notes(file).write(nil)
+		},
+	}}, nil
+}

@@ -1,0 +1,193 @@
+package winuserspace
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/userspace"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/userspace"
+)
+
+// Plan is what to do about addresses and listeners.
+type Plan struct {
+	desired apply.Desired
+	found   *state  // what Compare read; nil: what the Dataplane remembers holds
+	want    *wanted // of a full Plan
+	// services are the listeners of Services that change.
+	services ir.PerFamily[map[ir.Name][]rules.Listener]
+
+	shut        []userspace.Key
+	add, remove []netip.Addr
+	open        []listen
+}
+
+// listen is a listener to be opened, or to be led elsewhere.
+type listen struct {
+	family ir.Family
+	*rules.Listener
+	verb apply.Verb
+}
+
+func (l listen) key() userspace.Key { return userspace.KeyOf(l.family, l.Listener) }
+
+// listeners plans those of a Service. add tells which addresses come: who listens at
+// one that was gone has to begin anew.
+func (d *Dataplane) listeners(p *Plan, f ir.Family, s *state, listeners []rules.Listener) {
+	for i := range listeners {
+		l := &listeners[i]
+		there := !vip(l).IsValid() || s.has(vip(l))
+		switch open, same := d.proxy.Leads(f, l); {
+		case !open && d.o.ReadOnly && there && userspace.InUse(f, l): // by the daemon, as far as can be told
+		case !open:
+			p.open = append(p.open, listen{f, l, apply.Add})
+		case !same, !there:
+			p.open = append(p.open, listen{f, l, apply.Change})
+		}
+	}
+}
+
+// full plans what leads to all that is wanted.
+func (d *Dataplane) full(s *state, w *wanted) *Plan {
+	p := &Plan{want: w}
+	keys := map[userspace.Key]bool{}
+	for f, of := range w.listeners.All() {
+		for _, listeners := range of {
+			for i := range listeners {
+				keys[userspace.KeyOf(f, &listeners[i])] = true
+			}
+			d.listeners(p, f, s, listeners)
+		}
+	}
+	for _, k := range d.proxy.Keys() {
+		if !keys[k] {
+			p.shut = append(p.shut, k)
+		}
+	}
+	for a := range w.users {
+		if !s.has(a) {
+			p.add = append(p.add, a)
+		}
+	}
+	for a := range s.noted {
+		if s.ours(a) && w.users[a] == nil {
+			p.remove = append(p.remove, a)
+		}
+	}
+	p.sort()
+	return p
+}
+
+// changes plans from what is wanted now to what it is after Services change, from
+// these alone.
+func (d *Dataplane) changes(s *state, w *wanted, changes ir.Changes) *Plan {
+	p := &Plan{}
+	for f, of := range changes.All() {
+		n := w.nodes.Of(f)
+		if n == nil || len(of) == 0 {
+			continue
+		}
+		next := make(map[ir.Name][]rules.Listener, len(of))
+		*p.services.At(f) = next
+		keys, needed, touched := map[userspace.Key]bool{}, map[netip.Addr]bool{}, map[netip.Addr]bool{}
+		for _, c := range of {
+			next[c.Name] = nil
+			if c.New != nil {
+				next[c.Name] = n.Portals(c.New)
+			}
+			for i := range next[c.Name] {
+				keys[userspace.KeyOf(f, &next[c.Name][i])] = true
+			}
+			for _, a := range vips(next[c.Name]) {
+				needed[a], touched[a] = true, true
+			}
+			for _, a := range vips(w.listeners.Of(f)[c.Name]) {
+				touched[a] = true
+			}
+			d.listeners(p, f, s, next[c.Name])
+		}
+		for _, c := range of {
+			for i := range w.listeners.Of(f)[c.Name] {
+				if k := userspace.KeyOf(f, &w.listeners.Of(f)[c.Name][i]); !keys[k] {
+					p.shut = append(p.shut, k)
+				}
+			}
+		}
+		for a := range touched {
+			for name := range w.users[a] {
+				if _, changes := next[name]; !changes {
+					needed[a] = true
+				}
+			}
+			switch {
+			case needed[a] && !s.has(a):
+				p.add = append(p.add, a)
+			case !needed[a] && s.ours(a):
+				p.remove = append(p.remove, a)
+			}
+		}
+	}
+	p.sort()
+	return p
+}
+
+func (p *Plan) sort() {
+	slices.SortFunc(p.add, netip.Addr.Compare)
+	slices.SortFunc(p.remove, netip.Addr.Compare)
+	slices.SortFunc(p.shut, func(a, b userspace.Key) int {
+		if a.Family != b.Family {
+			return int(a.Family) - int(b.Family)
+		}
+		return a.Compare(b)
+	})
+	slices.SortFunc(p.open, func(a, b listen) int {
+		if a.family != b.family {
+			return int(a.family) - int(b.family)
+		}
+		return a.key().Compare(b.key())
+	})
+}
+
+// Empty reports whether there is nothing to do.
+func (p *Plan) Empty() bool {
+	return len(p.shut)+len(p.add)+len(p.open)+len(p.remove) == 0
+}
+
+// Operations yields listeners that go, addresses that come, listeners that come or
+// lead elsewhere, and addresses that go.
+func (p *Plan) Operations(yield func(apply.Operation) bool) {
+	for _, k := range p.shut {
+		if !yield(apply.Operation{Verb: apply.Remove, Object: "listener " + k.At.String() + "/" + k.Port.Protocol.String(), Service: k.Port.Service}) {
+			return
+		}
+	}
+	for _, a := range p.add {
+		if !yield(apply.Operation{Verb: apply.Add, Object: "address " + a.String()}) {
+			return
+		}
+	}
+	for _, l := range p.open {
+		op := apply.Operation{Verb: l.verb, Object: l.Object(), Service: l.Port.Service, Origin: l.Origin}
+		for _, b := range l.Backends {
+			op.Want = append(op.Want, "backend "+b.String())
+		}
+		if op.Want = apply.Lines(op.Want); !yield(op) {
+			return
+		}
+	}
+	for _, a := range p.remove {
+		if !yield(apply.Operation{Verb: apply.Remove, Object: "address " + a.String()}) {
+			return
+		}
+	}
+}
+
+// Differences returns the Operations: they tell all that there is.
+func (p *Plan) Differences(yield func(apply.Operation) bool) { p.Operations(yield) }
+
+// RemovedFrontends returns nothing: connections to what goes are the Proxy's own.
+func (p *Plan) RemovedFrontends() []ir.Match { return nil }
+
+// Without returns nothing: it is planned anew.
+func (p *Plan) Without(map[string]bool) (apply.Plan, bool) { return nil, false }
