@@ -163,7 +163,7 @@ func sameKeys(a, b map[string]interest) bool {
 func (w *watched) lead(path string, end bool) {
 	const maxLinks = 40 // as the kernel has it
 	rest := parts(path)
-	at := string(filepath.Separator)
+	at := root(path)
 	for links := 0; len(rest) > 0 && links < maxLinks; {
 		name := rest[0]
 		rest = rest[1:]
@@ -186,7 +186,7 @@ func (w *watched) lead(path string, end bool) {
 			return
 		}
 		if links++; filepath.IsAbs(to) {
-			at = string(filepath.Separator)
+			at = root(to)
 		}
 		rest = append(parts(to), rest...)
 	}
@@ -225,10 +225,13 @@ func (w *watched) note(dir, name string, file bool) {
 	w.concern[dir] = i
 }
 
-// parts are the names in a path, without those that lead nowhere.
+// root is the directory in which an absolute path begins: on Windows each volume has one.
+func root(path string) string { return filepath.VolumeName(path) + string(filepath.Separator) }
+
+// parts are the names in a path below its root, without those that lead nowhere.
 func parts(path string) []string {
 	var out []string
-	for name := range strings.SplitSeq(path, string(filepath.Separator)) {
+	for name := range strings.SplitSeq(path[len(filepath.VolumeName(path)):], string(filepath.Separator)) {
 		if name != "" && name != "." {
 			out = append(out, name)
 		}
