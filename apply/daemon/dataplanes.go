@@ -28,7 +28,7 @@ type dataplane struct {
 	// leftovers are what there is where it is not open; nil: those of within
 	// are all.
 	leftovers func(context.Context) ([]apply.Leftover, error)
-	// process tells that the rules lead to a process, and are nothing without it.
+	// process tells that a process carries the connections, and all else is nothing without it.
 	process bool
 }
 
@@ -77,10 +77,13 @@ func checkMode(mode ir.Mode, processes bool) error {
 // once returns an error where rules of a mode cannot be written once and left alone.
 func once(mode ir.Mode) error {
 	if dataplaneOf(mode).process {
-		return fmt.Errorf("mode: rules of mode %s lead to a process that carries the connections, and would lead nowhere when apply has ended: say watch, which is that process, or --dry-run or --check to look only", mode)
+		return fmt.Errorf("mode: in mode %s a process carries the connections, and none would when apply has ended: say watch, which is that process, or --dry-run or --check to look only", mode)
 	}
 	return nil
 }
+
+// errUnasked is the error of leftovers for which nobody can look, as nothing says where.
+var errUnasked = errors.New("leftovers were not looked for")
 
 // Leftovers returns what proxyc and kube-proxy left on the node, in every mode:
 // all but the rules of the dataplane that is in use, if there is one, of a mode.
@@ -100,6 +103,9 @@ func Leftovers(ctx context.Context, mode ir.Mode, inUse apply.Dataplane) ([]appl
 			continue
 		}
 		left, err := find(ctx)
+		if inUse != nil && errors.Is(err, errUnasked) {
+			continue // it belongs to a node that never had that mode
+		}
 		all, errs = append(all, left...), append(errs, err)
 	}
 	return all, errors.Join(errs...)

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -24,7 +25,11 @@ var dataplanes = [...]dataplane{
 		mode: ir.ModeKernelspace,
 		open: func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return hns.Open(ctx, o) },
 		leftovers: func(ctx context.Context) ([]apply.Leftover, error) {
-			return hns.Leftovers(ctx, hns.Local(), hns.Options{Network: os.Getenv("KUBE_NETWORK"), HostMACs: hns.Interfaces})
+			network := os.Getenv("KUBE_NETWORK")
+			if network == "" {
+				return nil, fmt.Errorf("mode %s: %w: KUBE_NETWORK is to name the cluster's HNS network, and is not set", ir.ModeKernelspace, errUnasked)
+			}
+			return hns.Leftovers(ctx, hns.Local(), hns.Options{Network: network, HostMACs: hns.Interfaces})
 		},
 	},
 	{

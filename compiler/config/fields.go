@@ -97,6 +97,6 @@ func Fields() []Field {
 		{Path: "portRange", Allowed: "empty, `A-B`, `A+N`, or a port", Modes: "U", Until: "1.26", Means: "Proxy ports; empty: the kernel picks."},
 		{Path: "udpIdleTimeout", Depends: "`250ms` in mode userspace", Allowed: "more than 0", Modes: "U", Until: "1.26", Means: "Time-out of idle UDP."},
 		{Path: "resourceContainer", Modes: "none", Until: "1.16", Means: "Container in which the process put itself."},
-		{Path: "windowsRunAsService", Modes: "W", Since: "1.31", Means: "Run as a Windows service."},
+		{Path: "windowsRunAsService", Modes: "W U", Since: "1.31", Means: "Run as a Windows service."},
 	}
 }

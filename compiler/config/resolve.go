@@ -389,7 +389,7 @@ func (r *resolver) removed() {
 	if v := r.c.ShowHiddenMetricsForVersion; v != "" && isMinor(v) {
 		r.diags.Add(r.located(diag.Diagnostic{Severity: diag.Warning, Code: diag.ConfigNoEffect, Path: "showHiddenMetricsForVersion", Msg: "has no effect: no metric of proxyc is hidden"}))
 	}
-	if c := r.c; c.WindowsRunAsService && c.ProxyMode() != ir.ModeKernelspace {
+	if c := r.c; c.WindowsRunAsService && c.ProxyMode() != ir.ModeKernelspace && c.ProxyMode() != ir.ModeUserspace {
 		r.diags.Add(r.located(diag.Diagnostic{Severity: diag.Warning, Code: diag.ConfigNoEffect, Path: "windowsRunAsService", Msg: "has no effect on Linux"}))
 	}
 }
