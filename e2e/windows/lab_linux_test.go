@@ -265,6 +265,7 @@ type host struct {
 	*hnstest.Service
 	lab      *lab
 	listener net.Listener
+	more     []string // of the environment
 }
 
 // kinds of hosts, by the network of the cluster.
@@ -304,5 +305,5 @@ func (l *lab) newHost(t *testing.T, v hns.Version, kind string) *host {
 }
 
 func (h *host) env() []string {
-	return []string{"KUBE_NETWORK=l2", fmt.Sprintf("HCN_PORT=%d", h.listener.Addr().(*net.TCPAddr).Port)}
+	return append([]string{"KUBE_NETWORK=l2", fmt.Sprintf("HCN_PORT=%d", h.listener.Addr().(*net.TCPAddr).Port)}, h.more...)
 }
