@@ -82,8 +82,8 @@ func open(t *testing.T, file string) *tab {
 		t.Skipf("needs chromium, see make setup: %v", err)
 	}
 	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.Flag("disable-quic", true),
-		chromedp.Flag("disable-component-update", true), chromedp.UserDataDir(t.TempDir()), chromedp.WindowSize(1400, 1000), chromedp.WSURLReadTimeout(2*time.Minute))
-	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
+		chromedp.Flag("disable-component-update", true), chromedp.UserDataDir(t.TempDir()), chromedp.WindowSize(1400, 1000), chromedp.WSURLReadTimeout(5*time.Minute))
+	ctx, stop := context.WithTimeout(t.Context(), 10*time.Minute)
 	t.Cleanup(stop)
 	ctx, stop = chromedp.NewExecAllocator(ctx, options...)
 	t.Cleanup(stop)
@@ -419,23 +419,29 @@ func TestPictures(t *testing.T) {
 		t.Skip("PROXYC_PICTURES is not set")
 	}
 	b := open(t, review(t))
+	take := func(name string) {
+		t.Helper()
+		var picture []byte
+		b.do(chromedp.FullScreenshot(&picture, 100))
+		if err := os.WriteFile(filepath.Join(dir, name+".png"), picture, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, look := range []struct {
 		name, scheme  string
 		width, height int64
-	}{{"light", "light", 1400, 1000}, {"dark", "dark", 1400, 1000}, {"narrow", "light", 390, 800}} {
+	}{{"narrow", "light", 390, 800}, {"light", "light", 1400, 1000}, {"dark", "dark", 1400, 1000}} {
 		b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: look.scheme}}),
 			emulation.SetDeviceMetricsOverride(look.width, look.height, 1, look.name == "narrow"))
 		for _, hash := range parts {
 			b.to(hash)
-			var picture []byte
-			b.do(chromedp.CaptureScreenshot(&picture))
 			part, _, _ := strings.Cut(strings.TrimPrefix(hash, "#"), "/")
 			part, _, _ = strings.Cut(part, "?")
-			if err := os.WriteFile(filepath.Join(dir, look.name+"-"+part+".png"), picture, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			take(look.name + "-" + part)
 		}
 	}
+	b.do(emulation.SetDeviceMetricsOverride(800, 1100, 1, false), emulation.SetEmulatedMedia().WithMedia("print"), chromedp.Evaluate(`dispatchEvent(new Event("beforeprint"))`, nil))
+	take("print")
 }
 
 // parts are all parts of the page.

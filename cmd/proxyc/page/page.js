@@ -414,7 +414,7 @@
         const clients = r.from.filter(c => c.kind === k);
         return h("td", {}, clients.length === 0 ? tag("faint", "– not proxied") : clients.map(c => h("div", {}, tag(...fates[c.fate]),
           c.who !== k && h("span", {class: "mono"}, " " + c.who.replace(" (" + k + ")", "").replace(k + " but ", "all but ")),
-          c.fate === "accepted" && h("span", {class: "faint"}, " " + count(c.backends, "backend") + (c.addr ? ", address " + c.addr : "")))));
+          c.fate === "accepted" && h("span", {class: "origin"}, count(c.backends, "backend") + (c.addr ? ", address " + c.addr : "")))));
       }))));
   }
 
