@@ -350,6 +350,10 @@ func TestNames(t *testing.T) {
 			}
 			return err
 		}))
+		seenSections := eval[string](b, `[...document.querySelectorAll("main section")].filter(e => e.checkVisibility()).map(e => "#" + e.id).join()`)
+		if !strings.HasPrefix(hash, seenSections) {
+			t.Errorf("%s: shows %s", hash, seenSections)
+		}
 		if levels := eval[[]int](b, `[...document.querySelectorAll("main section:not([hidden]) :is(h2,h3,h4)")].map(e => Number(e.tagName[1]))`); len(levels) == 0 || levels[0] != 2 {
 			t.Errorf("%s: headings %v", hash, levels)
 		} else {

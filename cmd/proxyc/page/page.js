@@ -619,6 +619,7 @@
 
   function route() {
     const [name, rest] = location.hash.slice(1).split(/[/?](.*)/s), section = sections.includes(name) ? name : "overview";
+    if ($(section).hidden) scrollTo(0, 0);
     for (const id of sections) $(id).hidden = id !== section;
     for (const a of document.querySelectorAll("nav a")) {
       if (a.getAttribute("href") === "#" + section) a.setAttribute("aria-current", "page");
