@@ -125,6 +125,21 @@ type flowDiff struct {
 	Facts    []nodeFact
 	Services []flow.Service
 	Classes  int
+	sides    [2]*job // where what decides stands
+}
+
+// place returns where what decides on a side stands, as FILE:LINE:COLUMN; "" where that is
+// in no file.
+func (d *flowDiff) place(side int, c flow.Cause) string {
+	if c.Object == "" || d.sides[side] == nil {
+		return ""
+	}
+	one := diag.List{{Object: c.Object, Path: c.Field}}
+	d.sides[side].locate(one)
+	if one[0].File == "" || one[0].Line == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s:%d:%d", one[0].File, one[0].Line, one[0].Column)
 }
 
 // nodeFact is something about nodes that differs.
@@ -143,7 +158,7 @@ type comparison func(ctx context.Context, where flow.Network, a, b *ir.Program) 
 // compareNodes compares two sides for the nodes that are chosen, or for the one that the
 // configuration names.
 func compareNodes(ctx context.Context, was, is *job, chosen nodeChoice, compare comparison) (*flowDiff, error) {
-	d := &flowDiff{Config: config.Differences(was.Resolved, is.Resolved)}
+	d := &flowDiff{Config: config.Differences(was.Resolved, is.Resolved), sides: [2]*job{was, is}}
 	facts := factsByWhat{}
 	nodes := [2][]compiler.Facts{{was.facts}, {is.facts}}
 	a, b := was.compile, is.compile

@@ -130,7 +130,7 @@ func (d *flowDiff) writeText(w io.Writer, wide bool) error {
 				last = to
 			}
 			fmt.Fprintf(w, "      %s: %s%s\n", flow.ClientsText(f.From), f.Change.String(), d.onNodes(f.Nodes))
-			fmt.Fprintf(w, "        was: %s\n        is:  %s\n", f.Cause[0], f.Cause[1])
+			fmt.Fprintf(w, "        was: %s\n        is:  %s\n", d.cause(f, 0, "  # "), d.cause(f, 1, "  # "))
 			if f.Design != 0 {
 				fmt.Fprintf(w, "        by design: %s\n", f.Design)
 			}
@@ -149,6 +149,15 @@ func (d *flowDiff) writeText(w io.Writer, wide bool) error {
 		}
 	}
 	return d.writeSummary(w, "")
+}
+
+// cause says what decides on a side, and where that stands.
+func (d *flowDiff) cause(f *flow.Flow, side int, at string) string {
+	text := f.Cause[side].String()
+	if place := d.place(side, f.Cause[side]); place != "" {
+		text += at + place
+	}
+	return text
 }
 
 // sources says where a setting comes from.
@@ -242,7 +251,7 @@ func (d *flowDiff) writeMarkdown(w io.Writer) error {
 		for j := range g.Flows {
 			f := &g.Flows[j]
 			fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s |\n", sign(g.Action), cell(name), cell(flow.DestinationsText(f.To)), cell(flow.ClientsText(f.From)),
-				cell(f.Change.String()+d.onNodes(f.Nodes)), cell(f.Cause[1]))
+				cell(f.Change.String()+d.onNodes(f.Nodes)), "was: "+cell(d.cause(f, 0, ", "))+"<br>is: "+cell(d.cause(f, 1, ", ")))
 			name = ""
 		}
 		for _, n := range g.Notes {
@@ -299,6 +308,7 @@ type (
 		Affinity      string `json:"affinity,omitempty"`
 		Exact         string `json:"exact,omitempty"`
 		Cause         string `json:"cause"`
+		Place         string `json:"place,omitempty"` // of the cause: FILE:LINE:COLUMN
 	}
 	backendJSON struct {
 		Address string `json:"address"`
@@ -323,12 +333,12 @@ func (d *flowDiff) writeJSON(w io.Writer) error {
 		out.Settings = append(out.Settings, settingJSON{Path: f.What, Nodes: compacted(f.Nodes), Before: f.Before, After: f.After})
 	}
 	for i := range d.Services {
-		out.Services = append(out.Services, serviceJSONOf(&d.Services[i]))
+		out.Services = append(out.Services, d.serviceJSON(&d.Services[i]))
 	}
 	return writeDocument(w, "Diff", "  ", out)
 }
 
-func serviceJSONOf(s *flow.Service) serviceJSON {
+func (d *flowDiff) serviceJSON(s *flow.Service) serviceJSON {
 	out := serviceJSON{Action: s.Action, Flows: []flowJSON{}}
 	if s.Name != (ir.Name{}) {
 		out.Name = s.Name.String()
@@ -342,7 +352,7 @@ func serviceJSONOf(s *flow.Service) serviceJSON {
 		}
 		states := [2]stateJSON{}
 		for side, fate := range [...]sim.Fate{c.Before, c.After} {
-			states[side] = stateJSON{Fate: fate.String(), Exact: c.Exact[side], Cause: f.Cause[side]}
+			states[side] = stateJSON{Fate: fate.String(), Exact: c.Exact[side], Cause: f.Cause[side].String(), Place: d.place(side, f.Cause[side])}
 			if c.TellsAddr() {
 				states[side].ClientAddress = c.Kept[side]
 			}

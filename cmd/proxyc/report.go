@@ -240,7 +240,7 @@ func (r *clusterReport) differences() (json.RawMessage, error) {
 	summary, err := raw(func(w io.Writer) error { return r.diff.writeSummary(w, "") })
 	out.Summary = strings.TrimSpace(string(summary))
 	for _, g := range r.diff.entries(false) {
-		one := entry{Service: serviceJSONOf(&g.Service)}
+		one := entry{Service: r.diff.serviceJSON(&g.Service)}
 		for _, n := range g.Names {
 			name := ""
 			if n != (ir.Name{}) {

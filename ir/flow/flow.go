@@ -21,7 +21,7 @@ type Flow struct {
 	From   []Clients
 	Change Change
 	// Cause is what decides on either side.
-	Cause [2]string
+	Cause [2]Cause
 	// Backends are where those that were added and removed come from.
 	Added, Removed []Backend
 	Example        prove.Difference // the first class of the flow
@@ -29,6 +29,20 @@ type Flow struct {
 	Design  ir.Capability
 	Classes int      // of packets
 	Nodes   []string // on which it is so
+}
+
+// Cause is the field that decides, or, where none does, what there is instead in words.
+type Cause struct {
+	ir.Origin
+	Text string
+}
+
+// String returns it in one line.
+func (c Cause) String() string {
+	if c.Text != "" {
+		return c.Text
+	}
+	return c.Origin.String()
 }
 
 // Backend is a backend and its origin.
@@ -414,45 +428,51 @@ func (d *describer) explain(f *Flow) {
 	for i := range d.sides {
 		f.Cause[i] = f.Change.cause(by[i], by[1-i])
 	}
-	ranges := ": spec.loadBalancerSourceRanges"
+	const ranges = "spec.loadBalancerSourceRanges"
 	for i := range d.sides {
-		if object, _, found := strings.Cut(f.Cause[1-i], ranges); found && by[i].Frontend != nil {
-			if f.Cause[i] = object + ranges + " (not set)"; len(by[i].Frontend.SourceRanges) > 0 {
-				f.Cause[i] = object + ranges + " (admits them)"
+		if other := &f.Cause[1-i]; strings.HasPrefix(other.Field, ranges) && by[i].Frontend != nil {
+			f.Cause[i] = Cause{Origin: ir.Origin{Object: other.Object, Field: ranges, Reason: "not set"}}
+			if len(by[i].Frontend.SourceRanges) > 0 {
+				f.Cause[i].Reason = "admits them"
 			}
 		}
 	}
 	if was, is := d.sides[0].Node.Mode, d.sides[1].Node.Mode; f.Cause[0] == f.Cause[1] && was != is {
 		for i, mode := range [...]ir.Mode{was, is} {
-			f.Cause[i] = ir.Origin{Object: "config", Field: "mode", Reason: string(mode)}.String()
+			f.Cause[i] = Cause{Origin: ir.Origin{Object: "config", Field: "mode", Reason: string(mode)}}
 		}
 	}
 	f.Added, f.Removed = backends(by[1].Pool, f.Change.Added), backends(by[0].Pool, f.Change.Removed)
 }
 
 // cause returns what decides on one side.
-func (c *Change) cause(it, other sim.Deciding) string {
+func (c *Change) cause(it, other sim.Deciding) Cause {
+	if it.Pool == nil && it.Last.Origin == (ir.Origin{}) {
+		return Cause{Text: it.Last.Text}
+	}
+	return Cause{Origin: c.origin(it, other)}
+}
+
+func (c *Change) origin(it, other sim.Deciding) ir.Origin {
 	switch {
-	case it.Pool == nil && it.Last.Origin == (ir.Origin{}):
-		return it.Last.Text
 	case it.Pool == nil:
-		return it.Last.Origin.String()
+		return it.Last.Origin
 	case other.Frontend != nil && it.Frontend.Policy != other.Frontend.Policy, other.Frontend == nil && strings.HasSuffix(other.Last.Origin.Field, "TrafficPolicy"):
 		field := "spec.internalTrafficPolicy"
 		if it.Frontend.Kind.External() {
 			field = "spec.externalTrafficPolicy"
 		}
 		return ir.Origin{Object: "Service " + it.Frontend.Port.Service.String(), Field: field,
-			Reason: it.Frontend.Policy.String() + ": " + it.Pool.Origin.Reason}.String()
+			Reason: it.Frontend.Policy.String() + ": " + it.Pool.Origin.Reason}
 	case len(c.Added)+len(c.Removed) == 0 && c.Before == c.After && c.Kept[0] != c.Kept[1]:
-		return it.Route.Origin.String()
+		return it.Route.Origin
 	case len(c.Added)+len(c.Removed) == 0 && c.Before == c.After && c.Affinity[0] != c.Affinity[1]:
 		if it.Pool.Affinity == nil {
-			return ir.Origin{Object: "Service " + it.Frontend.Port.Service.String(), Field: "spec.sessionAffinity", Reason: "None"}.String()
+			return ir.Origin{Object: "Service " + it.Frontend.Port.Service.String(), Field: "spec.sessionAffinity", Reason: "None"}
 		}
-		return it.Pool.Affinity.Origin.String()
+		return it.Pool.Affinity.Origin
 	}
-	return it.Pool.Origin.String()
+	return it.Pool.Origin
 }
 
 // backends returns those of a pool with some addresses.
