@@ -242,6 +242,7 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 	d.drifts = driftLog{log: d.log.Logger, now: time.Now}
 	d.metrics = newMetrics(cfg, p.Version)
 	d.measureStore()
+	d.measureConntrack()
 	d.measureTroubles()
 	if len(p.Snapshot) == 0 {
 		d.events = watch.NewEvents(name, d.log.Logger, time.Now)

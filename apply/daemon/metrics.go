@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -55,6 +56,20 @@ func (d *daemon) measureTroubles() {
 	})
 }
 
+// measureConntrack exports how full the node's table of connections is.
+func (d *daemon) measureConntrack() {
+	number := func(name string) serve.KernelNumber {
+		return func() (uint64, error) {
+			text, err := kernelRoot.Read("proc/sys/net/netfilter/" + name)
+			if err != nil {
+				return 0, err
+			}
+			return strconv.ParseUint(text, 10, 64)
+		}
+	}
+	d.metrics.MeasureConntrack(number("nf_conntrack_count"), number("nf_conntrack_max"))
+}
+
 // measureStore exports the memory of the Store.
 func (d *daemon) measureStore() {
 	d.metrics.MeasureStore(func() (bytes int) {
@@ -74,7 +89,7 @@ func (d *daemon) countPackets(c apply.Counters) {
 	if c.InvalidDropped == nil {
 		return
 	}
-	bounded := func(read func(context.Context) (uint64, error)) serve.PacketCounter {
+	bounded := func(read func(context.Context) (uint64, error)) serve.KernelNumber {
 		return func() (uint64, error) {
 			ctx, cancel := context.WithTimeout(context.Background(), counterTimeout)
 			defer cancel()

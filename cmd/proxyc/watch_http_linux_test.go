@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -103,6 +104,11 @@ func TestWatchMetrics(t *testing.T) {
 		}
 		text := w.page("/metrics")
 		value := func(series string) string { t.Helper(); return value(t, text, series) }
+		for _, series := range []string{"proxyc_conntrack_entries", "proxyc_conntrack_entries_limit"} {
+			if n, err := strconv.ParseFloat(value(series), 64); err != nil || n < 0 {
+				t.Errorf("%s is %v, %v", series, n, err)
+			}
+		}
 		ipt := w.plane.mode == "iptables"
 		for _, f := range []string{"IPv4", "IPv6"} {
 			l := `{ip_family="` + f + `"}`
