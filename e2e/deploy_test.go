@@ -70,6 +70,16 @@ func TestDaemonSet(t *testing.T) {
 			return nil
 		})
 	}
+	eventually(t, 30*time.Second, "the boot file", func() error {
+		_, err := os.Stat(filepath.Join(machine.Files[filepath.Dir(bootDir)], "proxyc/boot.json"))
+		return err
+	})
+	status := *machine
+	status.Capabilities = []string{}
+	q := n.runAs(t, "status", &status, "/usr/local/bin/proxyc", "status", "--address=unix:/run/proxyc/status.sock")
+	if err := q.Wait(ctx); err != nil {
+		t.Errorf("status at the socket: %v\n%s", err, q.Tail())
+	}
 	if took, err := p.Stop(); err != nil || took > time.Second {
 		t.Errorf("ended after %s: %v", took, err)
 	}
@@ -88,7 +98,7 @@ func (n *node) runPod(t *testing.T, machine *kube.Container, c *corev1.Container
 		run.ReadOnly = []string{"/proc/sys"}
 	}
 	for _, m := range c.VolumeMounts {
-		if !slices.Contains([]string{configDir, "/run/xtables.lock", "/run/proxyc", "/lib/modules"}, m.MountPath) {
+		if !slices.Contains([]string{configDir, "/run/xtables.lock", "/run/proxyc", bootDir, "/lib/modules"}, m.MountPath) {
 			t.Errorf("container %s: volumeMounts: %s is not where anybody looks", c.Name, m.MountPath)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 // Where kube-proxy finds what it needs in its container, by tradition.
 const (
 	configDir    = "/var/lib/kube-proxy"
+	bootDir      = "/var/lib/proxyc"
 	accountDir   = "/run/secrets/kubernetes.io/serviceaccount"
 	peerPath     = "/usr/local/bin/kube-proxy"
 	conntrackMax = "/proc/sys/net/netfilter/nf_conntrack_max"
@@ -139,7 +140,7 @@ func (n *node) container(t *testing.T, binary, user string) *kube.Container {
 	for name, text := range files {
 		writeFile(t, filepath.Join(dir, name), text)
 	}
-	for _, empty := range []string{"run", "lib", "bin"} {
+	for _, empty := range []string{"run", "lib/proxyc", "bin"} {
 		if err := os.MkdirAll(filepath.Join(dir, empty), 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,85 @@
+package deploy
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// kubectl stands for one that reaches a cluster of two nodes: FAULT says what is
+// wrong there, and proxyc's arguments go to the file ASKED.
+const kubectl = `#!/bin/sh
+case "$*" in
+*"rollout status daemonset/proxyc-canary "*) [ "$FAULT" != rollout ] ;;
+*"get pods -l k8s-app=proxyc-canary "*)
+	restarts=0
+	[ "$FAULT" = restarts ] && restarts=2
+	printf 'p1 n1 0\np2 n2 %s\n' $restarts ;;
+"get services,endpointslices,nodes -A -o json") echo '{"kind": "List"}' ;;
+*" exec "*)
+	echo "$*" | sed 's,.* exec ,,' >>"$ASKED"
+	case "$*" in
+	*" status "*) [ "$FAULT" != status ] ;;
+	*" prove "*)
+		read -r list && [ "$list" = '{"kind": "List"}' ] || exit 2
+		[ "$FAULT" = once ] && { [ -e "$ASKED.once" ] || { : >"$ASKED.once"; exit 1; }; }
+		[ "$FAULT" != prove ] ;;
+	*) exit 2 ;;
+	esac ;;
+*) echo "kubectl $*: not expected" >&2; exit 2 ;;
+esac
+`
+
+func TestGate(t *testing.T) {
+	gate, err := filepath.Abs(manifests + "/gate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte(kubectl), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	answer := ""
+	prometheus := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write([]byte(answer)) }))
+	defer prometheus.Close()
+	const calm = `{"status":"success","data":{"resultType":"vector","result":[]}}`
+	for _, tt := range []struct {
+		name, fault, nodes, alerts, want string
+		fails                            bool
+	}{
+		{name: "well", nodes: "2", alerts: calm, want: "well on 2 nodes"},
+		{name: "a change meanwhile", fault: "once", nodes: "2", alerts: calm, want: "well on 2 nodes"},
+		{name: "a label is missing", nodes: "5", alerts: calm, fails: true, want: "on 2 nodes, not on 5"},
+		{name: "image does not start", fault: "rollout", nodes: "2", alerts: calm, fails: true, want: "not rolled out"},
+		{name: "restarts", fault: "restarts", nodes: "2", alerts: calm, fails: true, want: "p2 on n2 was started anew 2 times"},
+		{name: "status", fault: "status", nodes: "2", alerts: calm, fails: true, want: "n1 is not well"},
+		{name: "other rules", fault: "prove", nodes: "2", alerts: calm, fails: true, want: "the rules of n1 are not shown"},
+		{name: "an alert", nodes: "2", alerts: `{"status":"success","data":{"resultType":"vector","result":[{"metric":{"alertname":"ProxycBehind"}}]}}`, fails: true, want: "ProxycBehind"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			answer = tt.alerts
+			asked := filepath.Join(t.TempDir(), "asked")
+			cmd := exec.CommandContext(t.Context(), gate, "proxyc-canary", tt.nodes)
+			cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "FAULT="+tt.fault, "ASKED="+asked, "PROMETHEUS="+prometheus.URL)
+			out, err := cmd.CombinedOutput()
+			if (err != nil) != tt.fails || !strings.Contains(string(out), tt.want) {
+				t.Fatalf("%v, want %q in:\n%s", err, tt.want, out)
+			}
+			if tt.fails {
+				return
+			}
+			for _, want := range []string{
+				"p1 -c proxyc -- /usr/local/bin/proxyc status --address unix:/run/proxyc/status.sock",
+				"p2 -c proxyc -- /usr/local/bin/proxyc prove -c /var/lib/kube-proxy/config.conf --hostname-override n2 -s - ir kernel",
+			} {
+				if calls := string(read(t, asked)); !strings.Contains(calls, want) {
+					t.Errorf("%q was not asked, but:\n%s", want, calls)
+				}
+			}
+		})
+	}
+}
