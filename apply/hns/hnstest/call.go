@@ -128,7 +128,9 @@ func (s *Service) behind(kind string, h int64) any {
 }
 
 // enumerate returns ids; a query may ask for an ID, a Name, or the endpoints of
-// a VirtualNetwork, which is what version 1 calls the network [hnslib].
+// a VirtualNetwork, which is what version 1 calls the network [hnslib]. Nothing has
+// an empty ID: kube-proxy asks for that wherever it deletes a load balancer that it has
+// not made, and deletes what it finds [winkernel].
 func (s *Service) enumerate(kind, query string) (uint32, int64, string) {
 	var q struct{ Filter string }
 	filter := map[string]string{}
@@ -142,10 +144,12 @@ func (s *Service) enumerate(kind, query string) (uint32, int64, string) {
 	}
 	ids := []string{}
 	add := func(id, name, network string) {
-		if (filter["ID"] == "" || strings.EqualFold(filter["ID"], id)) && (filter["Name"] == "" || filter["Name"] == name) &&
-			(filter["VirtualNetwork"] == "" || strings.EqualFold(filter["VirtualNetwork"], network)) {
-			ids = append(ids, id)
+		for property, is := range map[string]string{"ID": id, "Name": name, "VirtualNetwork": network} {
+			if want, asked := filter[property]; asked && want != is && (property == "Name" || !strings.EqualFold(want, is)) {
+				return
+			}
 		}
+		ids = append(ids, id)
 	}
 	switch kind {
 	case "Network":

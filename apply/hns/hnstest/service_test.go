@@ -1,6 +1,7 @@
 package hnstest_test
 
 import (
+	"encoding/json"
 	"errors"
 	"net"
 	"net/netip"
@@ -131,6 +132,28 @@ func TestLoadBalancers(t *testing.T) {
 	wantCode(t, "modify to another address", h.ModifyLoadBalancer(id, balancer("10.96.0.11", 80, 0, four)), 0x803b000d)
 	if l := s.LoadBalancers(); len(l) != 1 || l[0].HostComputeEndpoints[0] != four {
 		t.Errorf("after modifying: %v", l)
+	}
+}
+
+// A filter finds what has the property, and nothing has an empty id.
+func TestEnumerate(t *testing.T) {
+	s, h, n := newService(server, "L2Bridge")
+	pod := s.AddPod(n, netip.MustParseAddr("10.244.1.10"))
+	id, _ := h.CreateLoadBalancer(balancer("10.96.0.10", 80, 0, pod))
+	for _, row := range []struct{ kind, filter, want string }{
+		{"LoadBalancer", `{}`, id}, {"LoadBalancer", `{"ID":"` + strings.ToUpper(id) + `"}`, id}, {"LoadBalancer", `{"ID":""}`, ""},
+		{"Endpoint", `{"VirtualNetwork":"` + n + `"}`, pod}, {"Endpoint", `{"VirtualNetwork":""}`, ""}, {"Endpoint", `{"Name":"pod"}`, pod},
+		{"Endpoint", `{"Name":"cbr0"}`, ""}, {"Network", `{"Name":"l2"}`, n},
+	} {
+		text, _ := json.Marshal(map[string]string{"Filter": row.filter})
+		_, _, found := s.Call(hnstest.Call{Name: "Enumerate" + row.kind, Text: string(text)})
+		want := "[]"
+		if row.want != "" {
+			want = `["` + row.want + `"]`
+		}
+		if found != want {
+			t.Errorf("%s %s: %s, want %s", row.kind, row.filter, found, want)
+		}
 	}
 }
 
