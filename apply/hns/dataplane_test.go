@@ -59,7 +59,7 @@ func TestApply(t *testing.T) {
 			"node 6 30001->8080 flags 18 distribution 0 flags 0 source - -> 10.244.1.16 10.244.2.16",
 		}, []string{"10.244.2.16 mac 02-11-0a-f4-02-10 flags 1"}},
 		{server2022, true, []string{
-			"10.96.0.12 6 80->8080 flags 0 distribution 2 flags 0 source 10.244.1.254 -> 10.244.1.16 10.244.2.16",
+			"10.96.0.12 6 80->8080 flags 0 distribution 2 flags 1 source 10.244.1.254 -> 10.244.1.16 10.244.2.16",
 			foreignLine,
 			"node 6 30001->8080 flags 18 distribution 2 flags 0 source 10.244.1.254 -> 10.244.1.16 10.244.2.16",
 		}, []string{
@@ -433,6 +433,30 @@ func TestSourceOnOverlay(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", backend, balancers[0], want)
 		}
 	}
+}
+
+// An overlay network is there before the host has its management address: nothing is written, with the reason, until
+// it has, and then all is.
+func TestOverlayAwaitsAddress(t *testing.T) {
+	ctx := context.Background()
+	m := newMachine(t, server2022, true)
+	m.noMAC = true
+	w := world{1: {remote: []int{1}}}
+	now := w.programs(true)
+	if err := m.Read(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Commit(ctx, m.Plan(now)); err == nil || !strings.Contains(err.Error(), "192.0.2.11 must be on an interface of the host") {
+		t.Errorf("without the address: %v", err)
+	}
+	if balancers, endpoints := m.State(hostMAC); !slices.Equal(balancers, []string{foreignLine}) || len(endpoints) > 0 {
+		t.Errorf("without the address the host got %q, %q", balancers, endpoints)
+	}
+	m.noMAC = false
+	if refused, ok := m.settle(ir.Programs{}, now, false); !ok || len(refused) > 0 {
+		t.Errorf("with the address: %v, refused %v", ok, refused)
+	}
+	m.check(w, "with the address")
 }
 
 // Two Services share an address, and so one load balancer for its health checks:

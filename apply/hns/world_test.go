@@ -29,7 +29,8 @@ type machine struct {
 	*hnstest.Service
 	t       *testing.T
 	network string
-	overlay bool
+	overlay bool // with direct server return, as overlays should have it
+	noMAC   bool // no interface has the node's address
 }
 
 // newMachine returns a host with some pods, and objects of somebody else.
@@ -56,7 +57,12 @@ func newMachine(t *testing.T, v hns.Version, overlay bool) *machine {
 // restart begins with a Dataplane that knows nothing.
 func (m *machine) restart() {
 	d, err := hns.New(hnstest.Host{Service: m.Service}, hns.Options{Network: "l2", RootEndpoint: "cbr0",
-		HostMACs: func() (map[netip.Addr]string, error) { return map[netip.Addr]string{nodeIP: hostMAC}, nil }})
+		HostMACs: func() (map[netip.Addr]string, error) {
+			if m.noMAC {
+				return nil, nil
+			}
+			return map[netip.Addr]string{nodeIP: hostMAC}, nil
+		}})
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -132,7 +138,7 @@ func (w world) program(f ir.Family, overlay bool) *ir.Program {
 		p.Node.IP = netip.MustParseAddr("2001:db8::11")
 	}
 	if overlay {
-		p.Node.HNS.SourceVIP = sourceVIP
+		p.Node.HNS.SourceVIP, p.Node.HNS.EnableDSR = sourceVIP, true
 	}
 	for i, s := range w {
 		p.Services = append(p.Services, s.compile(f, i))
