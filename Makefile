@@ -64,10 +64,10 @@ e2e: e2e-tools
 setup-windows:
 	$(call install,$(WINDOWS_PACKAGES))
 
-# test-windows runs proxyc.exe and, with BESIDE=1, the real kube-proxy.exe under wine, against a Host Networking Service for
-# tests and a real API server.
+# test-windows runs proxyc.exe and the real kube-proxy.exe under wine, against a Host Networking Service for tests and a real
+# API server: a choice of cases and versions of Windows, or with ALL=1 all of them, which takes hours.
 test-windows: setup-windows e2e-tools
-	cd e2e && PROXYC_REQUIRE=all $(GO) test -timeout 30m $(if $(BESIDE),,-skip TestBesideKubeProxy) ./windows
+	cd e2e && PROXYC_REQUIRE=all $(GO) test $(if $(ALL),-timeout 10h -v,-timeout 30m) ./windows $(if $(ALL),-all)
 
 # soak changes 1,000 Services at random for SOAK, with connections all the time.
 soak: e2e-tools

@@ -3,6 +3,7 @@ package windows
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,7 +21,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/apply/hns"
 	"github.com/proxyc/proxyc/apply/hns/hnstest"
 	"github.com/proxyc/proxyc/e2e/kube"
 )
@@ -263,9 +264,10 @@ func windowsPath(path string) string { return `Z:` + strings.ReplaceAll(path, "/
 // host is a Windows host as the records have it.
 type host struct {
 	*hnstest.Service
-	lab      *lab
-	listener net.Listener
-	more     []string // of the environment
+	lab       *lab
+	listener  net.Listener
+	balancers sync.Map // when one was made or modified last, by its address
+	more      []string // of the environment
 }
 
 // kinds of hosts, by the network of the cluster.
@@ -275,23 +277,32 @@ const (
 )
 
 // newHost starts a host with the pods of node1.
-func (l *lab) newHost(t *testing.T, v hns.Version, kind string) *host {
+func (l *lab) newHost(t *testing.T, w world) *host {
 	t.Helper()
-	s := hnstest.New(v)
-	n := hnstest.Network{Name: "l2", Type: kind, Ipams: hnstest.Subnets("10.244.1.0/24", "fd00:10:244:1::/64")}
-	if kind == overlay {
+	s := hnstest.New(w.version)
+	n := hnstest.Network{Name: "l2", Type: w.kind, Ipams: hnstest.Subnets("10.244.1.0/24", "fd00:10:244:1::/64")}
+	if w.kind == overlay {
 		n.Policies = []hnstest.Policy{hnstest.RemoteSubnet("10.244.2.0/24", "192.0.2.12")}
 	}
 	network := s.AddNetwork(n)
 	four, six := applytest.HNSPods(applytest.IPv4), applytest.HNSPods(applytest.IPv6)
 	for i := range four {
 		addrs := []netip.Addr{four[i]}
-		if kind == l2bridge {
+		if w.dualStack() {
 			addrs = append(addrs, six[i])
 		}
 		s.AddPod(network, addrs...)
 	}
 	h := &host{Service: s, lab: l}
+	s.After = func(c hnstest.Call) uint32 {
+		var made struct{ FrontendVIPs []string }
+		if (c.Name == "CreateLoadBalancer" || c.Name == "ModifyLoadBalancer") && json.Unmarshal([]byte(c.Text), &made) == nil {
+			for _, vip := range made.FrontendVIPs {
+				h.balancers.Store(vip, time.Now())
+			}
+		}
+		return 0
+	}
 	err := l.node.Do(func() (err error) {
 		h.listener, err = net.Listen("tcp", "127.0.0.1:0")
 		return err
@@ -302,6 +313,15 @@ func (l *lab) newHost(t *testing.T, v hns.Version, kind string) *host {
 	go s.Serve(h.listener)
 	t.Cleanup(func() { h.listener.Close() })
 	return h
+}
+
+// made returns when a load balancer of an address was made or modified last.
+func (h *host) made(vip string) (time.Time, bool) {
+	at, ok := h.balancers.Load(vip)
+	if !ok {
+		return time.Time{}, false
+	}
+	return at.(time.Time), true
 }
 
 func (h *host) env() []string {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,28 +19,37 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// patience is how long a program may take for a change, and for its start.
+// patience is how long a program may take for a change, and for its start, in a small cluster.
 const patience = 90 * time.Second
 
-// peerPatience is how long kube-proxy.exe may take for what it has begun: it rests
-// for seconds, and what it has not done then it never does.
-const peerPatience = 20 * time.Second
+// afterwards is how long kube-proxy.exe may take for what it still does when it has told that it
+// has synced: it removes what is stale then, and its other family may be on its way.
+const afterwards = 20 * time.Second
 
 // player keeps a cluster's objects at those of a case, and a program that follows them.
 type player struct {
 	*lab
-	t    *testing.T
-	host *host
-	dir  string
-	dsr  bool
-	kind string
-	// family is that of the cases: the records have one at a time.
-	family string
+	world
+	host   *host
+	dir    string
+	family string // that of the cases
 	peer   string // kube-proxy.exe; empty: proxyc.exe
+	resync string // the period in which all is synced; empty: the case's
+	// patience is how long the program may take for a change, and for its start.
+	patience time.Duration
 
 	proxy  *kube.Proxy
-	config string // with which the program runs
+	began  time.Time // when the program was started
+	config string    // with which the program runs
 	sent   map[string]kube.Object
+}
+
+// newPlayer returns a player of proxyc.exe, or of a peer, on a new host.
+func (l *lab) newPlayer(t *testing.T, w world, family, peer string) *player {
+	t.Helper()
+	p := &player{lab: l, world: w, host: l.newHost(t, w), dir: t.TempDir(), family: family, peer: peer, patience: patience}
+	t.Cleanup(func() { _ = p.stop() })
+	return p
 }
 
 // send makes the cluster's objects those of a case and moves the mark.
@@ -70,6 +80,9 @@ func (p *player) send(ctx context.Context, objects *applytest.Store) error {
 			if o["kind"] == "Service" && o["status"] == nil {
 				o["status"] = kube.Object{"loadBalancer": kube.Object{}} // addresses go, as a controller takes them away
 			}
+			if addresses(before[id]) > addresses(o) {
+				gone = append(gone, o) // an API server that is told of one address less does not let go of it for a while
+			}
 			changed = append(changed, o)
 		}
 	}
@@ -85,40 +98,60 @@ func (p *player) send(ctx context.Context, objects *applytest.Store) error {
 		return err
 	}
 	p.marks++
-	return p.cluster.Apply(ctx, mark(p.marks)...)
+	return p.cluster.Apply(ctx, marks[p.family].objects(p.marks)...)
 }
 
-// The mark is a Service that no case uses, with an endpoint elsewhere. Its port moves after all
-// else was sent: a host that has it has what was sent before, or is about to. No port comes twice, as the
-// API server may still tell of the one before.
-const (
-	firstMark = 20000
-	markVIP   = "10.96.255.254"
-	markPod   = "10.244.255.254"
-)
+// addresses returns how many addresses a Service has.
+func addresses(o kube.Object) int {
+	spec, _ := o["spec"].(kube.Object)
+	ips, _ := spec["clusterIPs"].([]any)
+	return len(ips)
+}
 
-func mark(n int) []kube.Object {
+// The mark is a Service that no case uses, with an endpoint elsewhere, in the family of the case. Its port
+// moves after all else was sent: a host that has it has what was sent before, or is about to. No port comes
+// twice, as the API server may still tell of the one before.
+const firstMark = 20000
+
+type mark struct{ family, vip, pod string }
+
+var marks = map[string]mark{
+	applytest.IPv4: {"IPv4", "10.96.255.254", "10.244.255.254"},
+	applytest.IPv6: {"IPv6", "fd00:10:96::fffe", "fd00:10:244:ff::fffe"},
+}
+
+func (m mark) objects(n int) []kube.Object {
 	port := fmt.Sprintf("m%d", n) // without this name's twin in the slice there is no endpoint
+	name := "mark-" + strings.ToLower(m.family)
 	return []kube.Object{
-		{"apiVersion": "v1", "kind": "Service", "metadata": kube.Object{"name": "mark", "namespace": "default"},
-			"spec": kube.Object{"clusterIP": markVIP, "clusterIPs": []any{markVIP}, "ipFamilies": []any{"IPv4"},
+		{"apiVersion": "v1", "kind": "Service", "metadata": kube.Object{"name": name, "namespace": "default"},
+			"spec": kube.Object{"clusterIP": m.vip, "clusterIPs": []any{m.vip}, "ipFamilies": []any{m.family},
 				"ports": []any{kube.Object{"name": port, "port": firstMark + n}}}},
 		{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-			"metadata":    kube.Object{"name": "mark-4", "namespace": "default", "labels": kube.Object{"kubernetes.io/service-name": "mark"}},
-			"addressType": "IPv4",
+			"metadata":    kube.Object{"name": name, "namespace": "default", "labels": kube.Object{"kubernetes.io/service-name": name}},
+			"addressType": m.family,
 			"ports":       []any{kube.Object{"name": port, "port": firstMark + n, "protocol": "TCP"}},
-			"endpoints":   []any{kube.Object{"addresses": []any{markPod}, "conditions": kube.Object{"ready": true}}}},
+			"endpoints":   []any{kube.Object{"addresses": []any{m.pod}, "conditions": kube.Object{"ready": true}}}},
 	}
 }
 
-// state is what the host holds in the family, without the mark.
+// in reports whether a line of the state is the mark's.
+func (m mark) in(line string) bool {
+	return strings.Contains(line+" ", m.vip+" ") || strings.Contains(line+" ", m.pod+" ")
+}
+
+// state is what the host holds, without the mark.
 func (p *player) state() applytest.HNSState {
 	balancers, endpoints := p.host.State(p.hostMAC)
-	marked := func(line string) bool {
-		return strings.Contains(line+" ", markVIP+" ") || strings.Contains(line+" ", markPod+" ") ||
-			strings.Contains(line, "::") != (p.family == applytest.IPv6)
-	}
+	marked := marks[p.family].in
 	return applytest.HNSState{LoadBalancers: slices.DeleteFunc(balancers, marked), Endpoints: slices.DeleteFunc(endpoints, marked)}
+}
+
+// familyState is the part of it that a record has, which is of one family.
+func (p *player) familyState() applytest.HNSState {
+	s := p.state()
+	other := func(line string) bool { return strings.Contains(line, "::") != (p.family == applytest.IPv6) }
+	return applytest.HNSState{LoadBalancers: slices.DeleteFunc(s.LoadBalancers, other), Endpoints: slices.DeleteFunc(s.Endpoints, other)}
 }
 
 const (
@@ -143,6 +176,9 @@ func (p *player) configuration(c *applytest.Case) (string, error) {
 	kubeconfig, err := p.gate.Kubeconfig(p.dir, user)
 	if err != nil {
 		return "", err
+	}
+	if p.resync != "" {
+		config["iptables"] = kube.Object{"syncPeriod": p.resync, "minSyncPeriod": "10ms"} // kube-proxy.exe has it from there
 	}
 	config["clientConnection"] = kube.Object{"kubeconfig": windowsPath(kubeconfig)}
 	config["winkernel"] = kube.Object{"networkName": "l2", "enableDSR": p.dsr}
@@ -177,6 +213,7 @@ func (p *player) begin(ctx context.Context, c *applytest.Case) error {
 	if p.peer != "" {
 		args = append(args, "--v=2")
 	}
+	p.began = time.Now()
 	p.proxy, err = p.start(p.host, p.dir, name, program, args...)
 	p.config = config
 	return err
@@ -191,43 +228,50 @@ func (p *player) stop() error {
 	return err
 }
 
-// comesTo waits until the host has the load balancers of a record: kube-proxy.exe
-// does not tell when it has done what it was asked to, and rests for seconds in between.
-func (p *player) comesTo(ctx context.Context, want applytest.HNSState) error {
-	ctx, cancel := context.WithTimeout(ctx, peerPatience)
-	defer cancel()
-	return kube.Until(ctx, 50*time.Millisecond, func(context.Context) error {
-		if got := p.state().LoadBalancers; !slices.Equal(got, want.LoadBalancers) {
-			return fmt.Errorf("the host has %q, recorded are %q\n%s", got, want.LoadBalancers, p.proxy.Tail())
-		}
-		return nil
-	})
-}
-
 // inForce waits until the host has the mark and the program is at rest.
 func (p *player) inForce(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, p.patience)
 	defer cancel()
+	synced := p.synced
+	if p.peer != "" {
+		synced = func(ctx context.Context) error { return p.peerSynced(ctx, marks[p.family].vip) }
+	}
 	err := kube.Until(ctx, 20*time.Millisecond, func(ctx context.Context) error {
-		if p.peer == "" {
-			if err := p.synced(ctx); err != nil {
-				return err
-			}
+		if err := synced(ctx); err != nil && p.peer == "" {
+			return err
 		}
 		balancers, _ := p.host.State("")
-		want := fmt.Sprintf("%s 6 %d->", markVIP, firstMark+p.marks)
+		want := fmt.Sprintf("%s 6 %d->", marks[p.family].vip, firstMark+p.marks)
 		if !slices.ContainsFunc(balancers, func(l string) bool { return strings.HasPrefix(l, want) }) {
 			return fmt.Errorf("mark %d is not on the host", p.marks)
 		}
-		if p.peer == "" {
-			return p.synced(ctx)
-		}
-		return nil
+		return synced(ctx)
 	})
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, p.proxy.Tail())
 	}
 	return nil
+}
+
+// peerSynced tells whether kube-proxy.exe has synced the family since it made the load balancer of an address: what comes
+// with that may come after it.
+func (p *player) peerSynced(ctx context.Context, vip string) error {
+	_, body, err := p.proxy.Get(ctx, fmt.Sprintf("http://127.0.0.1:%d/metrics", metricsPort))
+	if err != nil {
+		return err
+	}
+	prefix := fmt.Sprintf("kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=%q} ", marks[p.family].family)
+	for line := range strings.Lines(body) {
+		if text, ok := strings.CutPrefix(line, prefix); ok {
+			at, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+			made, ok := p.host.made(vip)
+			if err == nil && (!ok || made.Before(p.began) || at < float64(made.UnixNano())/1e9) {
+				return fmt.Errorf("kube-proxy.exe synced at %f, began at %v, and %s was made at %v", at, p.began, vip, made)
+			}
+			return err
+		}
+	}
+	return fmt.Errorf("kube-proxy.exe tells nothing of %q", prefix)
 }
 
 // synced tells whether proxyc has nothing left to do.

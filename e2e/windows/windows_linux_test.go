@@ -23,8 +23,7 @@ import (
 
 var (
 	caseFlag = flag.String("case", "", "play only cases whose names match")
-	besides  = flag.String("beside", "^(clusterip-tcp|nodeport|lb-vip-etp-local|itp-local|named-port-different-numbers|affinity-clientip|external-ips)$",
-		"cases in which kube-proxy.exe is played, too: each takes it ten seconds and more, and each further step as long")
+	allFlag  = flag.Bool("all", false, "play all cases in all worlds, and kube-proxy.exe beside proxyc.exe in each: it takes hours")
 )
 
 const conformance = "../../testdata/conformance"
@@ -32,44 +31,95 @@ const conformance = "../../testdata/conformance"
 // server2022 is the version of the records.
 var server2022 = hns.Version{Major: 15, Minor: 1}
 
-// world is a kind of host, and which families it has.
+// world is a kind of host.
 type world struct {
-	name     string
-	record   string
-	version  hns.Version
-	kind     string
-	dsr      bool
-	families []string
+	version hns.Version
+	kind    string
+	dsr     bool
 }
 
-var worlds = []world{
-	{"L2Bridge", "hns.json", server2022, l2bridge, false, []string{applytest.IPv4, applytest.IPv6}},
-	{"L2Bridge, load balancers are modified", "hns.json", hns.Version{Major: 16}, l2bridge, false, []string{applytest.IPv4}},
-	{"Overlay with DSR", "hns-overlay.json", server2022, overlay, true, []string{applytest.IPv4}},
+func (w world) String() string {
+	name := w.kind
+	if w.dsr {
+		name += " with DSR"
+	}
+	return name + " " + w.version.String()
 }
 
-// Each case and step: the host holds what kube-proxy.exe made it hold when it was
+// dualStack reports whether the host has two families.
+func (w world) dualStack() bool { return w.kind == l2bridge && hns.FeaturesOf(w.version).DualStack }
+
+// record is that of what kube-proxy.exe made such a host hold, whatever its version; empty: there is none.
+func (w world) record() string {
+	switch {
+	case w.kind == l2bridge && !w.dsr:
+		return "expected/hns.json"
+	case w.kind == overlay && w.dsr:
+		return "expected/hns-overlay.json"
+	}
+	return ""
+}
+
+// records are what kube-proxy.exe made such a host hold, on an older one without what that has not.
+func (w world) records(t *testing.T) func(family string, c *applytest.Case, step int) (applytest.HNSState, bool) {
+	t.Helper()
+	if w.record() == "" {
+		return func(string, *applytest.Case, int) (none applytest.HNSState, ok bool) { return none, false }
+	}
+	all, err := applytest.LoadHNSRecords(os.DirFS(conformance), w.record())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(family string, c *applytest.Case, step int) (applytest.HNSState, bool) {
+		s, ok := all.Results[family][c.Name][strconv.Itoa(step)]
+		if !hns.FeaturesOf(w.version).SessionAffinity {
+			s.LoadBalancers = slices.Clone(s.LoadBalancers)
+			for i, l := range s.LoadBalancers {
+				s.LoadBalancers[i] = strings.Replace(l, "distribution 2", "distribution 0", 1)
+			}
+		}
+		return s, ok
+	}
+}
+
+// some are cases in which versions differ, or may.
+const some = "^(affinity-clientip|clusterip-sctp|endpoint-updates|etp-local|itp-local|lb-vip|lb-vip-etp-local|nodeport|type-change)$"
+
+// TestConformance plays each case and step: the host holds what kube-proxy.exe made it hold when it was
 // recorded, but for endpoints that nothing uses.
 func TestConformance(t *testing.T) {
 	l := inLab(t)
-	chosen := regexp.MustCompile(*caseFlag)
-	for _, w := range worlds {
-		t.Run(w.name, func(t *testing.T) {
-			records, err := applytest.LoadHNSRecords(os.DirFS(conformance), "expected/"+w.record)
-			if err != nil {
-				t.Fatal(err)
-			}
-			steps := 0
-			for _, family := range w.families {
+	for _, row := range []struct {
+		world
+		families []string
+		cases    string
+	}{
+		{world{server2022, l2bridge, false}, []string{applytest.IPv4, applytest.IPv6}, ""},
+		{world{server2022, overlay, true}, []string{applytest.IPv4}, ""},
+		{world{hns.Version{Major: 16}, l2bridge, false}, []string{applytest.IPv4}, ""}, // load balancers are modified
+		{world{hns.Version{Major: 16}, overlay, true}, []string{applytest.IPv4}, some},
+		{world{hns.Version{Major: 14, Minor: 1}, l2bridge, false}, []string{applytest.IPv4, applytest.IPv6}, some},
+		{world{hns.Version{Major: 13, Minor: 3}, l2bridge, false}, []string{applytest.IPv4, applytest.IPv6}, some},
+		{world{hns.Version{Major: 12}, l2bridge, false}, []string{applytest.IPv4, applytest.IPv6}, some},
+		{world{hns.Version{Major: 11, Minor: 10}, l2bridge, false}, []string{applytest.IPv4, applytest.IPv6}, some}, // two families, no affinity
+		{world{hns.Version{Major: 10, Minor: 2}, l2bridge, false}, []string{applytest.IPv4}, some},
+		{world{hns.Version{Major: 9, Minor: 5}, l2bridge, false}, []string{applytest.IPv4}, some}, // Windows Server 2019
+		{world{hns.Version{Major: 9, Minor: 5}, overlay, true}, []string{applytest.IPv4}, some},
+	} {
+		t.Run(row.String(), func(t *testing.T) {
+			steps, records := 0, row.records(t)
+			for _, family := range row.families {
 				if err := l.cluster.DeleteAll(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				p := &player{lab: l, t: t, host: l.newHost(t, w.version, w.kind), dir: t.TempDir(), dsr: w.dsr, kind: w.kind, family: family}
-				defer p.stop()
-				for _, c := range cases(t, family) {
-					if chosen.MatchString(c.Name) && records.Results[family][c.Name] != nil {
-						steps += p.play(t, c, func(step int) applytest.HNSState {
-							return records.Results[family][c.Name][strconv.Itoa(step)]
+				p := l.newPlayer(t, row.world, family, "")
+				for _, c := range cases(t, family, row.cases) {
+					if _, ok := records(family, c, 1); ok {
+						steps += p.play(t, c, func(t *testing.T, step int) {
+							want, _ := records(family, c, step)
+							if diff := row.difference(want, p.familyState()); diff != "" {
+								t.Errorf("step %d (-record +proxyc.exe):\n%s", step, diff)
+							}
 						})
 					}
 				}
@@ -85,17 +135,32 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-func cases(t *testing.T, family string) []*applytest.Case {
+// cases are those of a family that match, and the flag, too; with -all all that the flag leaves.
+func cases(t *testing.T, family, match string) []*applytest.Case {
 	t.Helper()
 	all, err := applytest.LoadCases(os.DirFS(conformance+"/cases"), family)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return all
+	if *allFlag {
+		match = ""
+	}
+	a, b := regexp.MustCompile(match), regexp.MustCompile(*caseFlag)
+	return slices.DeleteFunc(all, func(c *applytest.Case) bool { return !a.MatchString(c.Name) || !b.MatchString(c.Name) })
 }
 
-// play plays a case and compares each step with what is wanted. It returns how many there were.
-func (p *player) play(t *testing.T, c *applytest.Case, want func(step int) applytest.HNSState) (steps int) {
+// named is a case of IPv4.
+func named(t *testing.T, name string) *applytest.Case {
+	t.Helper()
+	all, err := applytest.LoadCases(os.DirFS(conformance+"/cases"), applytest.IPv4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all[slices.IndexFunc(all, func(c *applytest.Case) bool { return c.Name == name })]
+}
+
+// play plays a case and has each step looked at once it is in force. It returns how many there were.
+func (p *player) play(t *testing.T, c *applytest.Case, look func(t *testing.T, step int)) (steps int) {
 	t.Helper()
 	t.Run(p.family+"/"+c.Name, func(t *testing.T) {
 		ctx := t.Context()
@@ -118,117 +183,35 @@ func (p *player) play(t *testing.T, c *applytest.Case, want func(step int) apply
 			if err := p.inForce(ctx); err != nil {
 				t.Fatalf("step %d: %v", i+1, err)
 			}
-			if wanted := want(i + 1); p.peer == "" {
-				p.compare(t, i+1, wanted, p.state())
-			}
+			look(t, i+1)
 			steps++
 		}
 	})
 	return steps
 }
 
-// compare holds what the host has against what was recorded. Endpoints that nothing
-// uses are not made, but for the source of an overlay, which the mark uses.
-func (p *player) compare(t *testing.T, step int, want, got applytest.HNSState) {
-	t.Helper()
-	if diff := cmp.Diff(want.LoadBalancers, got.LoadBalancers); diff != "" {
-		t.Errorf("step %d: load balancers (-record +proxyc.exe):\n%s", step, diff)
-	}
-	endpoints := want.UsedEndpoints()
+// difference is what a host has that is not what kube-proxy.exe makes it have; empty: nothing. Endpoints that
+// nothing uses are not made, but for the source of an overlay, which the mark uses.
+func (w world) difference(peer, own applytest.HNSState) string {
+	endpoints := peer.UsedEndpoints()
 	source := "10.244.1.254 mac host flags 0"
-	if p.kind == overlay && !slices.Contains(endpoints, source) {
+	if w.kind == overlay && !slices.Contains(endpoints, source) {
 		endpoints = append(endpoints, source)
 		slices.Sort(endpoints)
 	}
-	if diff := cmp.Diff(endpoints, got.Endpoints); diff != "" {
-		t.Errorf("step %d: endpoints (-record +proxyc.exe):\n%s", step, diff)
-	}
-}
-
-// peerAttempts is how often kube-proxy.exe is started before its failure counts.
-const peerAttempts = 4
-
-// The real kube-proxy.exe beside it, in the same run: it comes to what was recorded of it, and
-// proxyc.exe to the same, with fewer calls.
-func TestBesideKubeProxy(t *testing.T) {
-	l := inLab(t)
-	peer := *peerFlag
-	if peer == "" {
-		peer = filepath.Join(l.dir, "kube-proxy.exe")
-		if err := buildForWindows(t.Context(), ".", peer, kube.KubeProxy); err != nil {
-			t.Fatal(err)
-		}
-	}
-	records, err := applytest.LoadHNSRecords(os.DirFS(conformance), "expected/hns.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	chosen, beside := regexp.MustCompile(*caseFlag), regexp.MustCompile(*besides)
-	w := worlds[0]
-	for _, c := range cases(t, applytest.IPv4) {
-		if !chosen.MatchString(c.Name) || !beside.MatchString(c.Name) {
-			continue
-		}
-		states, calls := map[int]applytest.HNSState{}, map[string]int{}
-		play := func(t *testing.T, program string, want func(p *player, step int) applytest.HNSState) int {
-			if err := l.cluster.DeleteAll(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			p := &player{lab: l, t: t, host: l.newHost(t, w.version, w.kind), dir: t.TempDir(), kind: w.kind, family: applytest.IPv4, peer: program}
-			defer p.stop()
-			p.play(t, c, func(step int) applytest.HNSState { return want(p, step) })
-			return p.host.Calls()
-		}
-		t.Run("kube-proxy.exe", func(t *testing.T) {
-			// It trusts what it remembers, and its two families clean up behind each
-			// other at the start: at times a load balancer is gone for good.
-			for attempt := 1; ; attempt++ {
-				var lost error
-				calls["kube-proxy.exe"] = play(t, peer, func(p *player, step int) applytest.HNSState {
-					if lost == nil {
-						lost = p.comesTo(t.Context(), records.Results[applytest.IPv4][c.Name][strconv.Itoa(step)])
-					}
-					states[step] = p.state() // it is what proxyc.exe is to be like
-					return states[step]
-				})
-				if lost == nil {
-					return
-				}
-				if attempt == peerAttempts {
-					t.Fatalf("%d starts: %v", attempt, lost)
-				}
-				t.Logf("start %d of kube-proxy.exe: %v", attempt, lost)
-			}
-		})
-		if len(states) == 0 {
-			continue
-		}
-		t.Run("proxyc.exe", func(t *testing.T) {
-			calls["proxyc.exe"] = play(t, "", func(_ *player, step int) applytest.HNSState { return states[step] })
-		})
-		t.Logf("%s: calls of the host: kube-proxy.exe %d, proxyc.exe %d", c.Name, calls["kube-proxy.exe"], calls["proxyc.exe"])
-		if calls["proxyc.exe"] >= calls["kube-proxy.exe"] {
-			t.Errorf("%s: proxyc.exe calls the host more often", c.Name)
-		}
-	}
+	return cmp.Diff(applytest.HNSState{LoadBalancers: peer.LoadBalancers, Endpoints: endpoints}, own)
 }
 
 // apply, --check and cleanup, each a process of its own.
 func TestApply(t *testing.T) {
 	l := inLab(t)
-	h := l.newHost(t, server2022, l2bridge)
+	h := l.newHost(t, world{server2022, l2bridge, false})
 	dir := t.TempDir()
 	objects, err := applytest.NewStore()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var nodeport *applytest.Case
-	for _, c := range cases(t, applytest.IPv4) {
-		if c.Name == "nodeport" {
-			nodeport = c
-		}
-	}
-	if err := objects.Step(nodeport.Stages()[0]); err != nil {
+	if err := objects.Step(named(t, "nodeport").Stages()[0]); err != nil {
 		t.Fatal(err)
 	}
 	data, err := objects.File()
@@ -312,14 +295,8 @@ func restartOfHNS(t *testing.T, l *lab, lost bool) {
 	if err := l.cluster.DeleteAll(ctx); err != nil {
 		t.Fatal(err)
 	}
-	p := &player{lab: l, t: t, host: l.newHost(t, server2022, l2bridge), dir: t.TempDir(), kind: l2bridge, family: applytest.IPv4}
-	defer p.stop()
-	var c *applytest.Case
-	for _, one := range cases(t, applytest.IPv4) {
-		if one.Name == "nodeport" {
-			c = one
-		}
-	}
+	p := l.newPlayer(t, world{server2022, l2bridge, false}, applytest.IPv4, "")
+	c := named(t, "nodeport")
 	objects, err := applytest.NewStore()
 	if err != nil {
 		t.Fatal(err)
