@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -16,6 +17,14 @@ func resolveHere(f *config.Flags, read func(string) ([]byte, error), strict bool
 
 // asService runs the daemon: only Windows has a service control manager that it
 // could belong to.
-func asService(ctx context.Context, _ *env, _ *config.Config, run func(context.Context) error) error {
+func asService(ctx context.Context, _ *env, _ bool, run func(context.Context) error) error {
 	return run(ctx)
+}
+
+// setPriority sets nothing: classes of priority are Windows'.
+func setPriority(class string) error {
+	if class != "" {
+		return errors.New("--windows-priorityclass: must be left out: this system is not Windows")
+	}
+	return nil
 }

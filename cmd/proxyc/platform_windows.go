@@ -37,3 +37,24 @@ func resolveHere(f *config.Flags, read func(string) ([]byte, error), strict bool
 	}
 	return r, diags
 }
+
+// priorityClasses are those of Windows, by the names that kubelet's flag has for them.
+var priorityClasses = map[string]uint32{
+	"IDLE_PRIORITY_CLASS":         windows.IDLE_PRIORITY_CLASS,
+	"BELOW_NORMAL_PRIORITY_CLASS": windows.BELOW_NORMAL_PRIORITY_CLASS,
+	"NORMAL_PRIORITY_CLASS":       windows.NORMAL_PRIORITY_CLASS,
+	"ABOVE_NORMAL_PRIORITY_CLASS": windows.ABOVE_NORMAL_PRIORITY_CLASS,
+	"HIGH_PRIORITY_CLASS":         windows.HIGH_PRIORITY_CLASS,
+	"REALTIME_PRIORITY_CLASS":     windows.REALTIME_PRIORITY_CLASS,
+}
+
+// setPriority gives the process a class of priority; "" leaves it as it is.
+func setPriority(class string) error {
+	if class == "" {
+		return nil
+	}
+	if err := windows.SetPriorityClass(windows.CurrentProcess(), priorityClasses[class]); err != nil {
+		return fmt.Errorf("--windows-priorityclass: %s: %w", class, err)
+	}
+	return nil
+}

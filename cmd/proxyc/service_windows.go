@@ -4,14 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
+	"time"
 
+	"golang.org/x/sys/windows"
 	"golang.org/x/sys/windows/svc"
 	"golang.org/x/sys/windows/svc/eventlog"
 
 	"github.com/proxyc/proxyc/apply/daemon"
-	"github.com/proxyc/proxyc/compiler/config"
 )
 
 // windowsServiceName is that under which the event log knows the program; the service
@@ -22,39 +22,38 @@ const windowsServiceName = "proxyc"
 // old one is kept.
 const logFileSize = 32 << 20
 
+// stopHint is how long the service may take to stop, as the service control manager is told:
+// connections of mode userspace may go on for --drain-timeout.
+const stopHint = 30 * time.Second
+
 // errNoService is the error of --windows-service where nobody listens.
 var errNoService = errors.New("--windows-service: must be started by the service control manager: sc.exe start NAME")
 
-// asService runs the daemon as the service that the configuration asks for: until
-// the service control manager stops it. It has no console, so its log goes to a file,
+// asService runs the daemon, as a service if that is asked for: until the service
+// control manager stops it. It has no console, so its log goes to a file,
 // and how it begins and ends to the event log.
-func asService(ctx context.Context, e *env, cfg *config.Config, run func(context.Context) error) error {
-	if !cfg.WindowsRunAsService {
+func asService(ctx context.Context, e *env, service bool, run func(context.Context) error) error {
+	if !service {
 		return run(ctx)
 	}
-	if is, err := svc.IsWindowsService(); err != nil || !is {
-		return errors.Join(errNoService, err)
+	s := &handler{ctx: ctx, env: e, run: run}
+	err := svc.Run(windowsServiceName, s)
+	if errors.Is(err, windows.ERROR_FAILED_SERVICE_CONTROLLER_CONNECT) {
+		return errNoService
 	}
-	log, err := openLogFile(filepath.Join(daemon.DataDir(), "proxyc.log"), logFileSize)
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	e.stdout, e.stderr = log, log
-	s := &service{ctx: ctx, run: run, log: log}
-	return errors.Join(svc.Run(windowsServiceName, s), s.err)
+	return errors.Join(err, s.err)
 }
 
-// service is the daemon as the service control manager sees it.
-type service struct {
+// handler is the daemon as the service control manager sees it.
+type handler struct {
 	ctx context.Context
+	env *env // its output becomes the log
 	run func(context.Context) error
-	log io.Writer
 	err error // with which the daemon ended
 }
 
 // Execute implements svc.Handler.
-func (s *service) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (specific bool, code uint32) {
+func (s *handler) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (specific bool, code uint32) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
 	events, err := eventlog.Open(windowsServiceName)
@@ -63,16 +62,18 @@ func (s *service) Execute(_ []string, requests <-chan svc.ChangeRequest, status 
 		_ = events.Info(1, "proxyc starts")
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- s.run(ctx) }()
+	go func() { ended <- s.logged(ctx) }()
 	const accepts = svc.AcceptStop | svc.AcceptShutdown
 	status <- svc.Status{State: svc.Running, Accepts: accepts}
 	for {
 		select {
 		case s.err = <-ended:
 			if s.err == nil {
+				if events != nil {
+					_ = events.Info(1, "proxyc ends")
+				}
 				return false, 0
 			}
-			fmt.Fprintln(s.log, "proxyc:", s.err)
 			if events != nil {
 				_ = events.Error(2, "proxyc ends: "+s.err.Error())
 			}
@@ -82,9 +83,26 @@ func (s *service) Execute(_ []string, requests <-chan svc.ChangeRequest, status 
 			case svc.Interrogate:
 				status <- r.CurrentStatus
 			case svc.Stop, svc.Shutdown:
-				status <- svc.Status{State: svc.StopPending}
+				status <- svc.Status{State: svc.StopPending, WaitHint: uint32(stopHint.Milliseconds())}
 				cancel()
 			}
 		}
 	}
+}
+
+// logged runs the daemon with its output in the log.
+func (s *handler) logged(ctx context.Context) error {
+	log, err := openLogFile(filepath.Join(daemon.DataDir(), "proxyc.log"), logFileSize)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	s.env.stdout, s.env.stderr = log, log
+	switch err = s.run(ctx); {
+	case errors.Is(err, errReported):
+		return fmt.Errorf("see %s", log.path)
+	case err != nil:
+		fmt.Fprintln(log, "proxyc:", err)
+	}
+	return err
 }

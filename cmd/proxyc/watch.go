@@ -30,6 +30,7 @@ type watchCmd struct {
 	Drain       time.Duration `name:"drain-timeout" default:"25s" placeholder:"DURATION" help:"How long connections may go on at the end of the process, in mode userspace, where it carries them; 0: not at all."`
 	Fallback    bool          `name:"mode-fallback" help:"Where the kernel lacks what the mode needs, take iptables for ipvs, and userspace for both, until the daemon ends; by default it ends with an error."`
 	Prove       bool          `name:"prove" help:"After each change, hold the rules of the Services that changed against what they mean, for every first packet; a difference is logged, counted and part of the status."`
+	Priority    string        `name:"windows-priorityclass" enum:",IDLE_PRIORITY_CLASS,BELOW_NORMAL_PRIORITY_CLASS,NORMAL_PRIORITY_CLASS,ABOVE_NORMAL_PRIORITY_CLASS,HIGH_PRIORITY_CLASS,REALTIME_PRIORITY_CLASS" default:"" placeholder:"CLASS" help:"Windows' priority of the process, named as kubelet's flag names it; by default that of who starts it."`
 	ipvsFlags
 	Rest []string `arg:"" optional:"" hidden:""`
 }
@@ -42,13 +43,19 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 		}
 	}
 	var diags diag.List
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
 	resolved, err := c.resolve(e, &diags)
 	if err != nil {
+		if c.WindowsService != nil && *c.WindowsService { // it has nobody to tell but its log
+			return asService(ctx, e, true, func(context.Context) error {
+				_, err := c.resolve(e, &diag.List{})
+				return err
+			})
+		}
 		return err
 	}
 	e.report(diags)
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
 	switch {
 	case deref(c.WriteConfigTo) != "":
 		return writeConfigTo(e, *c.WriteConfigTo, resolved.Config)
@@ -66,7 +73,10 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 	if c.InitOnly {
 		return daemon.InitOnly(o, resolved)
 	}
-	return asService(ctx, e, resolved.Config, func(ctx context.Context) error {
+	if err := setPriority(c.Priority); err != nil {
+		return err
+	}
+	return asService(ctx, e, resolved.Config.WindowsRunAsService, func(ctx context.Context) error {
 		o.Stdout, o.Stderr = e.stdout, e.stderr // which a service has elsewhere
 		return daemon.Run(ctx, o, resolved)
 	})

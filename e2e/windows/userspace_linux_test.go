@@ -355,7 +355,7 @@ spec:
 // come where they should, and only what proxyc added goes at cleanup.
 func TestUserspace(t *testing.T) {
 	l := inLab(t)
-	h, helper := l.newHost(t, server2022, l2bridge), l.newIPHelper(t)
+	h, helper := l.newHost(t, world{server2022, l2bridge, false}), l.newIPHelper(t)
 	h.more = helper.env()
 	const byHand = "10.96.0.53/32"
 	addr, err := netlink.ParseAddr(byHand)

@@ -1,5 +1,6 @@
 // computenetwork.dll and vmcompute.dll, as far as hnslib calls them: each call goes
-// over loopback to a server at port HCN_PORT, package apply/hns/hnstest. Numbers
+// over loopback to a server at port HCN_PORT, package apply/hns/hnstest; services,
+// which have no environment of their own, find it in HCN_PORT_OF_SERVICES. Numbers
 // are little-endian, and a text has its length before it.
 //
 //	call:   name, id, handle (8 bytes), text, method
@@ -30,7 +31,7 @@ static int dial(void)
 {
 	WSADATA data;
 	struct sockaddr_in to = {0};
-	const char *port = getenv("HCN_PORT");
+	const char *own = getenv("HCN_PORT"), *port = own ? own : getenv("HCN_PORT_OF_SERVICES");
 	BOOL yes = TRUE;
 
 	if (!port || WSAStartup(MAKEWORD(2, 2), &data))
