@@ -15,7 +15,8 @@
   // parts are nodes and texts of lists in lists, without what there is not.
   const parts = list => list.flat(Infinity).filter(c => c !== undefined && c !== null && c !== false && c !== "");
   const fill = (e, ...children) => e.replaceChildren(...parts(children));
-  const count = (n, one, many) => n.toLocaleString("en") + " " + (n === 1 ? one : many || one + "s");
+  const numbers = new Intl.NumberFormat("en"), figure = n => numbers.format(n);
+  const count = (n, one, many) => figure(n) + " " + (n === 1 ? one : many || one + "s");
   const tag = (kind, text) => h("span", {class: "tag " + kind}, text || kind);
   const fates = {"accepted": ["served", "✓ served"], "rejected": ["refused", "✕ refused"], "dropped": ["dropped", "⌀ dropped"], "not ours": ["faint", "– not proxied"]};
   const serviceLink = name => h("a", {href: "#services/" + encodeURIComponent(name)}, name);
@@ -100,7 +101,7 @@
     const o = page.overview, counts = {error: 0, warning: 0, info: 0};
     for (const f of page.findings.findings) counts[f.severity] += 1 + (f.more || 0);
     const kinds = ["ClusterIP", "external IP", "load balancer", "node port"];
-    const tile = (n, what, href) => h("li", {}, h("b", {}, n.toLocaleString("en")), href ? h("a", {href}, what) : h("span", {}, what));
+    const tile = (n, what, href) => h("li", {}, h("b", {}, figure(n)), href ? h("a", {href}, what) : h("span", {}, what));
     const changed = page.diff ? page.diff.doc.counts : null;
     fill($("overview"), 
       h("h2", {id: "overview-h"}, "Overview"),
@@ -162,7 +163,7 @@
       shown = [...shown.filter(named), ...shown.filter(s => !named(s))];
     }
     chosen = shown.findIndex(s => s.name === name);
-    $("found").textContent = shown.length === all.length ? count(all.length, "Service") : shown.length.toLocaleString("en") + " of " + count(all.length, "Service");
+    $("found").textContent = shown.length === all.length ? count(all.length, "Service") : figure(shown.length) + " of " + count(all.length, "Service");
     room.style.height = shown.length * rowHeight + "px";
     list.scrollTop = Math.max(0, chosen) * rowHeight;
     rows();
@@ -425,7 +426,7 @@
     const go = to => {
       first = Math.max(0, Math.min(to, Math.floor(Math.max(0, rows.length - 1) / size) * size));
       fill(body, render(rows.slice(first, first + size)));
-      at.textContent = rows.length === 0 ? "none" : (first + 1).toLocaleString("en") + "–" + Math.min(rows.length, first + size).toLocaleString("en") + " of " + rows.length.toLocaleString("en");
+      at.textContent = rows.length === 0 ? "none" : figure(first + 1) + "–" + figure(Math.min(rows.length, first + size)) + " of " + figure(rows.length);
       back.disabled = first === 0;
       next.disabled = first + size >= rows.length;
     };
