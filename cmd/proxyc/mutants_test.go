@@ -5,13 +5,16 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/prove"
 	"github.com/proxyc/proxyc/ir/sim"
+	"github.com/proxyc/proxyc/render/hns"
 	"github.com/proxyc/proxyc/render/iptables"
 	"github.com/proxyc/proxyc/render/ipvs"
 	"github.com/proxyc/proxyc/render/nftables"
+	"github.com/proxyc/proxyc/render/userspace"
 )
 
 // mutant is a ruleset with one fault.
@@ -34,6 +37,7 @@ func newMutant[R any, S prove.Side](what string, p *ir.Program, lower func(*ir.P
 func TestMutants(t *testing.T) {
 	for mode, mutate := range map[ir.Mode]func(*ir.Program) []mutant{
 		ir.ModeNFTables: nftMutants, ir.ModeIPTables: iptablesMutants, ir.ModeIPVS: ipvsMutants,
+		ir.ModeUserspace: userspaceMutants, ir.ModeKernelspace: hnsMutants,
 	} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
@@ -136,7 +140,13 @@ func iptablesMutants(p *ir.Program) (all []mutant) {
 	add := func(what string, change func(*iptables.Ruleset)) {
 		all = append(all, newMutant(what, p, iptables.Lower, change, iptables.NewEvaluator))
 	}
-	for i, table := range iptables.Lower(p).Tables() {
+	ruleMutants(iptables.Lower(p), add)
+	return all
+}
+
+// ruleMutants adds those of all rules of iptables.
+func ruleMutants(of *iptables.Ruleset, add func(what string, change func(*iptables.Ruleset))) {
+	for i, table := range of.Tables() {
 		for j, c := range table.Chains {
 			for k, rule := range c.Rules {
 				stem, _, _ := cutLast(c.Name)
@@ -188,6 +198,44 @@ func iptablesMutants(p *ir.Program) (all []mutant) {
 			}
 		}
 	}
+}
+
+func userspaceMutants(p *ir.Program) (all []mutant) {
+	add := func(what string, change func(*userspace.Ruleset)) {
+		all = append(all, newMutant(what, p, userspace.Lower, change, userspace.NewEvaluator))
+	}
+	of := userspace.Lower(p)
+	for i, l := range of.Listeners {
+		add("listener lost", func(r *userspace.Ruleset) { r.Listeners = slices.Delete(r.Listeners, i, i+1) })
+		add("listener with other affinity", func(r *userspace.Ruleset) { r.Listeners[i].Affinity = time.Hour - r.Listeners[i].Affinity })
+		for j := range l.Backends {
+			add("backend lost", func(r *userspace.Ruleset) {
+				r.Listeners[i].Backends = slices.Delete(slices.Clone(l.Backends), j, j+1)
+			})
+		}
+	}
+	ruleMutants(of.Rules, func(what string, change func(*iptables.Ruleset)) {
+		add(what, func(r *userspace.Ruleset) { change(r.Rules) })
+	})
+	return all
+}
+
+func hnsMutants(p *ir.Program) (all []mutant) {
+	add := func(what string, change func(*hns.Ruleset)) {
+		all = append(all, newMutant(what, p, hns.Lower, change, hns.NewEvaluator))
+	}
+	of := hns.Lower(p)
+	for i := range of.LoadBalancers {
+		add("load balancer lost", func(r *hns.Ruleset) { r.LoadBalancers = slices.Delete(r.LoadBalancers, i, i+1) })
+		add("load balancer at another port", func(r *hns.Ruleset) { r.LoadBalancers[i].Match.Port++ })
+		add("load balancer to another port", func(r *hns.Ruleset) {
+			r.LoadBalancers[i].HCN.PortMappings = slices.Clone(r.LoadBalancers[i].HCN.PortMappings)
+			r.LoadBalancers[i].HCN.PortMappings[0].InternalPort++
+		})
+	}
+	for i := range of.Endpoints {
+		add("endpoint lost", func(r *hns.Ruleset) { r.Endpoints = slices.Delete(r.Endpoints, i, i+1) })
+	}
 	return all
 }
 
@@ -214,16 +262,9 @@ func ipvsMutants(p *ir.Program) (all []mutant) {
 			})
 		}
 	}
-	for i, table := range of.Rules.Tables() {
-		for j, c := range table.Chains {
-			for k := range c.Rules {
-				add(fmt.Sprintf("%s: rule %d of %s lost", table.Name, k, c.Name), func(r *ipvs.Ruleset) {
-					rules := &r.Rules.Tables()[i].Chains[j].Rules
-					*rules = slices.Delete(slices.Clone(*rules), k, k+1)
-				})
-			}
-		}
-	}
+	ruleMutants(of.Rules, func(what string, change func(*iptables.Ruleset)) {
+		add(what, func(r *ipvs.Ruleset) { change(r.Rules) })
+	})
 	return all
 }
 
