@@ -80,7 +80,7 @@ func (c *churn) step(ctx context.Context) error {
 		c.absent[i] = false
 		return cluster.Apply(ctx, n.objects()...)
 	}
-	objects := n.objects
+	objects := func() []kube.Object { return n.objects() } // as it is then
 	service := func() kube.Object { return objects()[0] }
 	slice := func() kube.Object { return objects()[1] }
 	switch c.r.IntN(8) {
