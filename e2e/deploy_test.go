@@ -74,11 +74,19 @@ func TestDaemonSet(t *testing.T) {
 		_, err := os.Stat(filepath.Join(machine.Files[filepath.Dir(bootDir)], "proxyc/boot.json"))
 		return err
 	})
-	status := *machine
-	status.Capabilities = []string{}
-	q := n.runAs(t, "status", &status, "/usr/local/bin/proxyc", "status", "--address=unix:/run/proxyc/status.sock")
+	within := *machine // as kubectl exec: with the container's capabilities
+	within.Capabilities = []string{"net_admin", "net_raw"}
+	q := n.runAs(t, "status", &within, "/usr/local/bin/proxyc", "status", "--address=unix:/run/proxyc/status.sock")
 	if err := q.Wait(ctx); err != nil {
 		t.Errorf("status at the socket: %v\n%s", err, q.Tail())
+	}
+	snapshot := filepath.Join(t.TempDir(), "cluster.json")
+	if err := cluster.Snapshot(ctx, snapshot); err != nil {
+		t.Fatal(err)
+	}
+	q = n.runAs(t, "prove", &within, "/usr/local/bin/proxyc", "prove", "-c", configDir+"/config.conf", "--hostname-override=node1", "-s", snapshot, "ir", "kernel")
+	if err := q.Wait(ctx); err != nil {
+		t.Errorf("prove: %v\n%s", err, q.Tail())
 	}
 	if took, err := p.Stop(); err != nil || took > time.Second {
 		t.Errorf("ended after %s: %v", took, err)

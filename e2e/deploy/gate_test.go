@@ -19,7 +19,8 @@ case "$*" in
 	restarts=0
 	[ "$FAULT" = restarts ] && restarts=2
 	printf 'p1 n1 0\np2 n2 %s\n' $restarts ;;
-"get services,endpointslices,nodes -A -o json") echo '{"kind": "List"}' ;;
+"get servicecidrs") ;;
+"get services,endpointslices,nodes,servicecidrs -A -o json") echo '{"kind": "List"}' ;;
 *" exec "*)
 	echo "$*" | sed 's,.* exec ,,' >>"$ASKED"
 	case "$*" in
