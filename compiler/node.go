@@ -285,7 +285,7 @@ func sortPrefixes(list []ir.NodePortPrefix) []ir.NodePortPrefix {
 // loopbackNodePorts reports whether node ports answer at loopback addresses (PKT-16).
 func (in nodeInput) loopbackNodePorts(family ir.Family, addrs ir.NodePortAddrs) bool {
 	wanted := in.cfg.IPTables.LocalhostNodePorts == nil || *in.cfg.IPTables.LocalhostNodePorts
-	if family != ir.IPv4 || !wanted || !in.caps().Has(ir.LocalhostNodePorts) {
+	if caps := in.caps(); !caps.Has(ir.LocalhostNodePorts) || !caps.Has(ir.LocalhostByProcess) && (family != ir.IPv4 || !wanted) {
 		return false
 	}
 	return addrs.All || slices.ContainsFunc(addrs.Prefixes, func(p ir.NodePortPrefix) bool {

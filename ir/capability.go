@@ -96,6 +96,9 @@ const (
 	// ProxiesLocalhost: a process can serve node ports at localhost over TCP, where the
 	// rules do not (KEP-6032); UDP and SCTP are refused there, as nobody listens.
 	ProxiesLocalhost
+	// LocalhostByProcess: LocalhostNodePorts holds at ::1 too, and does not depend on
+	// iptables.localhostNodePorts: rules lead to a process on the node.
+	LocalhostByProcess
 )
 
 var capabilityNames = [...]string{
@@ -105,7 +108,7 @@ var capabilityNames = [...]string{
 	"RejectUndefinedVIPPorts", "GuardEmptyFromNode",
 	"MasqueradesOwnVIP", "CarriesVIPs", "NodePortBehindEmpty", "NodePortRefusesFirst",
 	"Masquerades", "AffinityTimeout", "OneBackendPort", "EndpointsByKind", "DropsInvalid", "ListsNodePortAddresses", "ConfusesShared",
-	"ProxiesLocalhost",
+	"ProxiesLocalhost", "LocalhostByProcess",
 }
 
 // Has reports whether all capabilities of o are in c.
@@ -137,7 +140,7 @@ func (m Mode) Capabilities() Capability {
 	case ModeKernelspace:
 		return TrafficPolicies | KeepsClient | ServesSCTP | HealthPorts | NodePortBehindEmpty | OneBackendPort | EndpointsByKind
 	case ModeUserspace:
-		return Refuses | EmptyFromNode | AffinityTimeout | ListsNodePortAddresses
+		return Refuses | EmptyFromNode | AffinityTimeout | ListsNodePortAddresses | LocalhostNodePorts | LocalhostByProcess
 	}
 	return 0
 }

@@ -57,7 +57,7 @@ type CIDR struct {
 type NodePortAddrs struct {
 	All      bool             `json:"all,omitzero"` // every address of the node; Prefixes is empty
 	Prefixes []NodePortPrefix `json:"prefixes,omitzero"`
-	Loopback bool             `json:"loopback,omitzero"` // also loopback addresses, as far as All or Prefixes hold them (iptables, IPv4)
+	Loopback bool             `json:"loopback,omitzero"` // also loopback addresses, as far as All or Prefixes hold them (iptables: IPv4; userspace)
 	// Proxied tells that a process serves node ports at Localhost over TCP, where
 	// the rules let them pass (nftables, KEP-6032).
 	Proxied bool   `json:"proxied,omitzero"`

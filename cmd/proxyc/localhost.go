@@ -54,6 +54,8 @@ func whyNotLocalhost(p *ir.Program, pkt sim.Packet) string {
 		return "watch serves them at " + localhost + " alone"
 	case caps.Has(ir.ProxiesLocalhost):
 		return "in mode " + string(p.Node.Mode) + " watch serves them at " + localhost + " over TCP with feature gate " + config.GateLocalhost + " and localhost in nodePortAddresses"
+	case caps.Has(ir.LocalhostByProcess):
+		return "nodePortAddresses does not hold it"
 	case caps.Has(ir.LocalhostNodePorts) && p.Family == ir.IPv4:
 		return "iptables.localhostNodePorts is false, or nodePortAddresses does not hold it"
 	}

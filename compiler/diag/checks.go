@@ -335,7 +335,7 @@ func Groups() []Group {
 				"They are not served.",
 				"Remove them, or turn AllowServiceExternalIPs on."},
 			{ModeLocalhost, Warning, "nodePortAddresses names localhost, where node ports do not answer",
-				"Clients on the node that connect to 127.0.0.1 or ::1 are refused. Mode iptables serves 127.0.0.1 by rules; mode nftables serves both over TCP, by the process, with feature gate KubeProxyNFTablesLocalhostNodePorts (KEP-6032); the others serve neither.",
+				"Clients on the node that connect to 127.0.0.1 or ::1 are refused. Mode iptables serves 127.0.0.1 by rules, mode userspace both; mode nftables serves both over TCP, by the process, with feature gate KubeProxyNFTablesLocalhostNodePorts (KEP-6032); the others serve neither.",
 				"Set what the message names, remove the entry, or connect to the node's address."},
 		}},
 		{"The calendar", []Check{

@@ -207,7 +207,7 @@ func ownPorts(c *cluster, s *service) {
 // localhostNodePorts is of node ports that answer at 127.0.0.1 today.
 func localhostNodePorts(c *cluster) {
 	wanted := c.config.IPTables.LocalhostNodePorts
-	if !c.caps.Has(ir.LocalhostNodePorts) || wanted != nil && !*wanted || !c.loopback() {
+	if !c.caps.Has(ir.LocalhostNodePorts) || c.caps.Has(ir.LocalhostByProcess) || wanted != nil && !*wanted || !c.loopback() {
 		return
 	}
 	for _, s := range c.services {

@@ -179,6 +179,10 @@ func (x *Fragment) nodePort(n *Node, f *ir.Frontend, port uint16) {
 // Rules puts the fixed rules around those of the Services.
 func (n *Node) Rules(x *Fragment) *iptables.Ruleset {
 	const first = "handle ClusterIPs; NOTE: this must be before the NodePort rules"
+	host := x.NodePortHost
+	if !n.node.NodePorts.Loopback {
+		host = n.notLoopback(host)
+	}
 	return &iptables.Ruleset{Family: n.family,
 		Filter: iptables.Table{Name: "filter", Chains: []iptables.Chain{
 			{Name: iptables.ChainNodePortNonLocal, Rules: append(slices.Clip(x.NodePortNonLocal), tracked())},
@@ -189,7 +193,7 @@ func (n *Node) Rules(x *Fragment) *iptables.Ruleset {
 			{Name: iptables.ChainPortalsContainer, Rules: x.PortalsContainer},
 			{Name: iptables.ChainPortalsHost, Rules: x.PortalsHost},
 			{Name: iptables.ChainNodePortContainer, Rules: n.notLoopback(x.NodePortContainer)},
-			{Name: iptables.ChainNodePortHost, Rules: n.notLoopback(x.NodePortHost)},
+			{Name: iptables.ChainNodePortHost, Rules: host},
 		}, Jumps: slices.Concat(
 			builtInJumps("OUTPUT", jump(iptables.ChainPortalsHost, first)),
 			builtInJumps("OUTPUT", n.toNodePorts(iptables.ChainNodePortHost)...),
@@ -239,8 +243,7 @@ func (n *Node) toNodePorts(chain string) []iptables.Rule {
 	return rules
 }
 
-// notLoopback leaves loopback addresses alone: the answer would find no way
-// back to a client at one (USR-7).
+// notLoopback leaves loopback addresses alone. Nothing may come in for them.
 func (n *Node) notLoopback(rules []iptables.Rule) []iptables.Rule {
 	return append([]iptables.Rule{fixed(iptables.Rule{Dst: n.family.Loopback(), Target: iptables.Return})}, rules...)
 }

@@ -226,11 +226,18 @@ func TestEval(t *testing.T) {
 		func(p *ir.Program) {
 			p.Node.NodePorts = ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{{Prefix: netip.MustParsePrefix("10.0.0.0/8"), Assigned: true}}}
 		},
+		func(p *ir.Program) { p.Node.NodePorts.Loopback = true },
+		func(p *ir.Program) {
+			p.Node.NodePorts = ir.NodePortAddrs{Loopback: true, Prefixes: []ir.NodePortPrefix{{Prefix: ir.IPv4.Loopback(), Assigned: true}}}
+		},
 	} {
 		p := program()
 		change(p)
 		r := Lower(p)
 		for _, pkt := range packets(p) {
+			if pkt.Dst.IsLoopback() && !pkt.FromNode() { // does not come in
+				continue
+			}
 			if got, want := r.Eval(pkt, p.Node.HasAddr), sim.Trace(p, pkt); !got.Equal(want) {
 				t.Errorf("%s by %q -> %s:%d/%s\n got %s\nwant %s", pkt.Src, pkt.In, pkt.Dst, pkt.Port, pkt.Protocol, got, want)
 			}
