@@ -33,7 +33,7 @@ const (
 	skewError   = 5 * time.Minute
 )
 
-// rights are what the daemon needs (docs/deploy/proxyc.yaml).
+// rights are what the daemon needs (docs/deploy/rbac.yaml).
 var rights = [...]struct {
 	group, resource string
 	verbs           []string
@@ -112,7 +112,7 @@ func (e *examination) rights(ctx context.Context) {
 		if r.needless {
 			s, without = Warning, "; proxyc works without"
 		}
-		e.add(check, s, "grant them by a ClusterRole, as docs/deploy/proxyc.yaml does", "may not %s %s%s", strings.Join(refused, ", "), r.resource, without)
+		e.add(check, s, "grant them by a ClusterRole, as docs/deploy/rbac.yaml does", "may not %s %s%s", strings.Join(refused, ", "), r.resource, without)
 	}
 	if well {
 		e.add(check, OK, "", "are all there")
