@@ -229,7 +229,7 @@ const sim = (() => {
     }
 
     accept(f, pool, r) {
-      const ownVIP = this.can("MasqueradesOwnVIP") && f.kind === "ClusterIP" && this.fromNode && this.src === this.dst;
+      const ownVIP = this.node.detector.mode === "none" && this.can("MasqueradesOwnVIP") && f.kind === "ClusterIP" && this.fromNode && this.src === this.dst;
       const masquerade = Boolean(r.snat) || ownVIP;
       if (r.snat) this.step(r.origin, "route from " + r.from + ": masqueraded");
       else if (masquerade) {
