@@ -123,6 +123,7 @@ func (d *dumpFiles) nft(file, text string) error {
 			return fmt.Errorf("table %s %s: %w", t.Family, t.Name, err)
 		}
 		d.set(f, t.Evaluator(ownOf(p)))
+		*d.follow.At(f) = inNFT(t.Family+" "+t.Name, t.Ruleset, ownOf(p))
 	}
 	if !found {
 		return fmt.Errorf("holds no table of proxyc or kube-proxy")
@@ -146,6 +147,7 @@ func (d *dumpFiles) end() error {
 		own := ownOf(d.programs.Of(f))
 		if d.ipvs[0] == "" {
 			d.set(f, iptables.NewEvaluator(r, own))
+			*d.follow.At(f) = inIPTables(r, own)
 			continue
 		}
 		elements, err := ipvs.ParseSets(f, d.sets)

@@ -56,6 +56,7 @@ func (c *proveCmd) Run(e *env) error {
 	if err != nil {
 		return j.finish(e, err)
 	}
+	p.blame(a, b, c.All)
 	write := func(w io.Writer) error { return p.writeText(w, c.All) }
 	if c.Output == "json" {
 		write = p.writeJSON
@@ -98,6 +99,8 @@ type differs struct {
 	In       string         `json:"in,omitempty"`   // interface; empty: any that no rule names, or the node itself
 	A        string         `json:"a"`
 	B        string         `json:"b"`
+	RuleA    *met           `json:"ruleA,omitempty"` // that decides about one of them, where the side has rules that can be followed
+	RuleB    *met           `json:"ruleB,omitempty"`
 	Packet   string         `json:"packet"`           // flags of trace for one of them
 	Design   string         `json:"design,omitempty"` // the capabilities that one mode has and the other has not (docs/ir.md), if that is the reason
 	sources  []prove.Addrs
@@ -310,6 +313,52 @@ func (d *differs) from() string {
 	return text
 }
 
+// blame names the rules that make the difference, for the destinations that are told of.
+func (p *proofJSON) blame(a, b *described, all bool) {
+	last, told := "", 0
+	for i := range p.Differences {
+		d := &p.Differences[i]
+		if d.To != last {
+			if last, told = d.To, told+1; told > mostDestinations && !all {
+				return
+			}
+		}
+		pkt := d.first.Packet
+		f := ir.FamilyOf(pkt.Dst)
+		course := func(side *described) []met {
+			if follow := side.follow.Of(f); follow != nil {
+				return follow(pkt)
+			}
+			return nil
+		}
+		d.RuleA, d.RuleB = parting(course(a), course(b))
+	}
+}
+
+// parting returns where two courses of a packet part: rules that one has and the other
+// does not meet. Where all are strange to each other, as proxyc's and kube-proxy's are, it is the last
+// of each that drops, accepts or translates.
+func parting(a, b []met) (ruleA, ruleB *met) {
+	i := 0
+	for i < len(a) && i < len(b) && a[i].same(&b[i]) {
+		i++
+	}
+	at := func(list, other []met) *met {
+		switch {
+		case i == 0:
+			for k := len(list) - 1; k >= 0; k-- {
+				if text := strings.ToLower(list[k].Text); list[k].Drops || strings.Contains(text, "dnat") || strings.HasSuffix(text, "accept") {
+					return &list[k]
+				}
+			}
+		case i < len(list) && !slices.ContainsFunc(other, func(o met) bool { return list[i].same(&o) }):
+			return &list[i]
+		}
+		return nil
+	}
+	return at(a, b), at(b, a)
+}
+
 // mostDestinations is how many destinations are told of unless all are wanted.
 const mostDestinations = 20
 
@@ -326,7 +375,16 @@ func (p *proofJSON) writeText(w io.Writer, all bool) error {
 			last = d.To
 			fmt.Fprintf(w, "%s  %s\n", d.To, cmp.Or(d.Frontend, "no Service's"))
 		}
-		fmt.Fprintf(w, "  from %s\n    %-*s  %s\n    %-*s  %s\n    proxyc trace %s\n", d.from(), width, p.A, d.A, width, p.B, d.B, d.Packet)
+		fmt.Fprintf(w, "  from %s\n", d.from())
+		side := func(name, fate string, by *met) {
+			fmt.Fprintf(w, "    %-*s  %s\n", width, name, fate)
+			if by != nil {
+				fmt.Fprintf(w, "      %s: %s\n", by.where(), by.Text)
+			}
+		}
+		side(p.A, d.A, d.RuleA)
+		side(p.B, d.B, d.RuleB)
+		fmt.Fprintf(w, "    proxyc trace %s\n", d.Packet)
 		if d.Design != "" {
 			fmt.Fprintf(w, "    by design: %s\n", d.Design)
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/compiler"
@@ -43,11 +44,54 @@ func ownOf(p *ir.Program) *sim.Own {
 type described struct {
 	name     string
 	sides    ir.PerFamily[*prove.Side] // nil: the side says nothing of the family
+	follow   ir.PerFamily[follow]      // nil: rules of this kind cannot be followed, or there are none
 	programs ir.Programs               // what it was made of; nil for a dump
 	leftOut  []string                  // what a dump holds besides, which is not compared
 }
 
 func (d *described) set(f ir.Family, s prove.Side) { *d.sides.At(f) = &s }
+
+// follow tells which rules a packet meets.
+type follow func(sim.Packet) []met
+
+// lazily makes what follows packets when there is one to follow, which costs an index of
+// all rules.
+func lazily(make func() follow) follow {
+	made := sync.OnceValue(make)
+	return func(pkt sim.Packet) []met { return made()(pkt) }
+}
+
+// inNFT follows packets through one table of nf_tables: "ip proxyc".
+func inNFT(name string, r *nftables.Ruleset, own *sim.Own) follow {
+	return lazily(func() follow {
+		follower := nftables.NewFollower(r, own)
+		return func(pkt sim.Packet) (all []met) {
+			_, rules, _ := follower.Follow(pkt)
+			for _, m := range rules {
+				all = append(all, met{Table: name, Chain: m.Chain, Rule: m.Rule, Text: m.Text, Drops: m.Drops})
+			}
+			return all
+		}
+	})
+}
+
+func inIPTables(r *iptables.Ruleset, own *sim.Own) follow {
+	return func(pkt sim.Packet) []met { return followIPTables(r, own, pkt).met }
+}
+
+// inRules follows packets through the rules of a Program; nil in modes in which they cannot be followed.
+func inRules(p *ir.Program) follow {
+	switch p.Node.Mode {
+	case ir.ModeNFTables:
+		return lazily(func() follow { return inNFT(tableOf(p.Family), nftables.Lower(p), ownOf(p)) })
+	case ir.ModeIPTables:
+		return lazily(func() follow { return inIPTables(iptables.Lower(p), ownOf(p)) })
+	}
+	return nil
+}
+
+// tableOf is the name of proxyc's table of a family.
+func tableOf(f ir.Family) string { return f.NFT() + " " + nftables.Table }
 
 // forms of sides, for errors and help.
 const sideForms = "mode:MODE, ir, ir:FILE, dump:FILE[,FILE], live:SOCKET or kernel"
@@ -158,6 +202,7 @@ func (d *described) lower(resolved *config.Resolved, j *job) {
 	}
 	for f, p := range ir.Present(d.programs) {
 		d.set(f, ruleSides[p.Node.Mode](p))
+		*d.follow.At(f) = inRules(p)
 	}
 }
 

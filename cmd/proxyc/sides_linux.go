@@ -36,6 +36,7 @@ func (d *described) kernel(ctx context.Context, programs ir.Programs, variant st
 		for f, p := range ir.Present(programs) {
 			if r := tables.Of(f); r != nil {
 				d.set(f, nftables.NewEvaluator(r, ownOf(p)))
+				*d.follow.At(f) = inNFT(tableOf(f), r, ownOf(p))
 			}
 		}
 	case ir.ModeIPTables:
@@ -51,6 +52,7 @@ func (d *described) kernel(ctx context.Context, programs ir.Programs, variant st
 		for f, p := range ir.Present(programs) {
 			if r := rulesets.Of(f); r != nil {
 				d.set(f, iptables.NewEvaluator(r, ownOf(p)))
+				*d.follow.At(f) = inIPTables(r, ownOf(p))
 			}
 		}
 	default:
