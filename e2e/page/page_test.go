@@ -1,14 +1,18 @@
+//go:build linux
+
 package page
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -81,8 +85,22 @@ func open(t *testing.T, file string) *tab {
 		}
 		t.Skipf("needs chromium, see make setup: %v", err)
 	}
+	dir := t.TempDir()
+	var browser *exec.Cmd
+	// A browser is a group of processes, and what remains of it after its first has ended still writes its files.
+	t.Cleanup(func() {
+		for end := time.Now().Add(time.Minute); browser != nil && browser.Process != nil && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			if errors.Is(syscall.Kill(-browser.Process.Pid, syscall.SIGKILL), syscall.ESRCH) {
+				return
+			}
+		}
+	})
 	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.Flag("disable-quic", true),
-		chromedp.Flag("disable-component-update", true), chromedp.UserDataDir(t.TempDir()), chromedp.WindowSize(1400, 1000), chromedp.WSURLReadTimeout(5*time.Minute))
+		chromedp.Flag("disable-component-update", true), chromedp.UserDataDir(dir), chromedp.WindowSize(1400, 1000), chromedp.WSURLReadTimeout(5*time.Minute),
+		chromedp.ModifyCmdFunc(func(cmd *exec.Cmd) {
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+			browser = cmd
+		}))
 	ctx, stop := context.WithTimeout(t.Context(), 10*time.Minute)
 	t.Cleanup(stop)
 	ctx, stop = chromedp.NewExecAllocator(ctx, options...)
