@@ -91,3 +91,22 @@ func TestPerformanceIsLogged(t *testing.T) {
 		t.Errorf("only %d figures found", figures)
 	}
 }
+
+// TestModulesAreNamed: who wants to change proxyc finds each module beside the
+// first one in development.md, and make setup fetches what it needs.
+func TestModulesAreNamed(t *testing.T) {
+	modules, err := filepath.Glob(root + "/e2e/*/go.mod")
+	if err != nil || len(modules) == 0 {
+		t.Fatalf("no modules: %v", err)
+	}
+	page, makefile := readFile(t, "development.md"), readFile(t, root+"/Makefile")
+	for _, m := range modules {
+		name := "e2e/" + filepath.Base(filepath.Dir(m))
+		if !strings.Contains(page, "`"+name+"`") {
+			t.Errorf("development.md does not name the module %s", name)
+		}
+		if !strings.Contains(makefile, "cd "+name+" && $(GO) mod download\n") {
+			t.Errorf("make setup does not fetch the modules of %s", name)
+		}
+	}
+}
