@@ -11,10 +11,13 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// fallbacks are the modes in the order in which kube-proxy fell back until 1.20,
-// where the kernel lacked what a mode needs (MODE-2 of the documents of 1.14 and
-// 1.16: "will fall back").
-var fallbacks = []ir.Mode{ir.ModeIPVS, ir.ModeIPTables, ir.ModeUserspace}
+// fallbacks are the modes in the orders in which kube-proxy fell back until 1.25,
+// where the node lacked what a mode needs (CFG-21; the documents of 1.14 and 1.16:
+// "will fall back"), on Linux and on Windows.
+var fallbacks = [][]ir.Mode{
+	{ir.ModeIPVS, ir.ModeIPTables, ir.ModeUserspace},
+	{ir.ModeKernelspace, ir.ModeUserspace},
+}
 
 // fallback chooses a mode that the node can run. What it chose once for a mode
 // stays, whatever the kernel learns meanwhile: rules do not change their kind
@@ -68,19 +71,21 @@ func inMode(r *config.Resolved, mode ir.Mode) *config.Resolved {
 
 func (f *fallback) choose(cfg *config.Config) choice {
 	wanted := cfg.ProxyMode()
-	first := slices.Index(fallbacks, wanted)
-	if first < 0 {
-		return choice{mode: wanted}
-	}
-	var errs []error
-	for _, mode := range fallbacks[first:] {
-		one := *cfg
-		one.Mode = string(mode)
-		err := f.possible(&one)
-		if err == nil {
-			return choice{mode, errors.Join(errs...)}
+	for _, order := range fallbacks {
+		first := slices.Index(order, wanted)
+		if first < 0 || first == len(order)-1 {
+			continue
 		}
-		errs = append(errs, fmt.Errorf("mode %s: %w", mode, err))
+		var errs []error
+		for _, mode := range order[first:] {
+			one := *cfg
+			one.Mode = string(mode)
+			err := f.possible(&one)
+			if err == nil {
+				return choice{mode, errors.Join(errs...)}
+			}
+			errs = append(errs, fmt.Errorf("mode %s: %w", mode, err))
+		}
 	}
 	return choice{mode: wanted}
 }

@@ -21,6 +21,8 @@ func TestFallback(t *testing.T) {
 		{"neither", ir.ModeIPVS, map[ir.Mode]bool{ir.ModeIPVS: true, ir.ModeIPTables: true}, ir.ModeUserspace, true},
 		{"iptables", ir.ModeIPTables, map[ir.Mode]bool{ir.ModeIPTables: true}, ir.ModeUserspace, true},
 		{"nothing works", ir.ModeIPVS, map[ir.Mode]bool{ir.ModeIPVS: true, ir.ModeIPTables: true, ir.ModeUserspace: true}, ir.ModeIPVS, false},
+		{"no HNS", ir.ModeKernelspace, map[ir.Mode]bool{ir.ModeKernelspace: true}, ir.ModeUserspace, true},
+		{"userspace itself", ir.ModeUserspace, map[ir.Mode]bool{ir.ModeUserspace: true}, ir.ModeUserspace, false},
 		{"no document has one for nftables", ir.ModeNFTables, map[ir.Mode]bool{ir.ModeNFTables: true}, ir.ModeNFTables, false},
 	}
 	for _, tt := range tests {

@@ -49,7 +49,11 @@ type Options struct {
 	Tick func(time.Duration) <-chan time.Time
 }
 
-// New returns the Dataplane of a host.
+// errTooOld says that a host's service has no schema 2, which no later time mends.
+var errTooOld = errors.New("needs 9.2 or newer, of Windows Server 2019")
+
+// New returns the Dataplane of a host. A service that is too old is refused; one that
+// does not answer yet is asked again with each Read.
 func New(host Host, o Options) (*Dataplane, error) {
 	if o.Network == "" {
 		return nil, errors.New("winkernel.networkName: must be the name of the HNS network, and KUBE_NETWORK is not set")
@@ -60,7 +64,11 @@ func New(host Host, o Options) (*Dataplane, error) {
 	if o.Tick == nil {
 		o.Tick = time.After
 	}
-	return &Dataplane{host: host, o: o}, nil
+	d := &Dataplane{host: host, o: o}
+	if _, err := d.features(); errors.Is(err, errTooOld) {
+		return nil, err
+	}
+	return d, nil
 }
 
 // Close ends what Drift began, and waits for that.
@@ -130,7 +138,7 @@ func (d *Dataplane) features() (Features, error) {
 	}
 	can := FeaturesOf(v)
 	if !can.API {
-		return can, fmt.Errorf("HNS %s: needs 9.2 or newer, of Windows Server 2019", v)
+		return can, fmt.Errorf("HNS %s: %w", v, errTooOld)
 	}
 	d.can.Store(&can)
 	d.o.Log.Debug("host networking service", "version", v.String())

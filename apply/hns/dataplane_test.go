@@ -375,11 +375,17 @@ func TestCompareRepairs(t *testing.T) {
 // was asked for is not left out in silence.
 func TestOldHost(t *testing.T) {
 	w := world{1: {remote: []int{1}}}
-	m := newMachine(t, hns.Version{Major: 9, Minor: 1}, false)
-	if err := m.Read(context.Background()); err == nil || !strings.Contains(err.Error(), "HNS 9.1: needs 9.2") {
+	old := hnstest.New(hns.Version{Major: 9, Minor: 1})
+	if _, err := hns.New(hnstest.Host{Service: old}, hns.Options{Network: "l2"}); err == nil || !strings.Contains(err.Error(), "HNS 9.1: needs 9.2") {
 		t.Errorf("HNS 9.1: %v", err)
 	}
-	m = newMachine(t, hns.Version{Major: 10, Minor: 1}, false)
+	old.Stop()
+	if d, err := hns.New(hnstest.Host{Service: old}, hns.Options{Network: "l2"}); err != nil {
+		t.Errorf("a service that does not answer yet: %v", err)
+	} else if old.Start(hnstest.Nothing); d.Read(context.Background()) == nil {
+		t.Error("HNS 9.1 is read")
+	}
+	m := newMachine(t, hns.Version{Major: 10, Minor: 1}, false)
 	programs := w.programs(false)
 	programs.IPv4.Node.HNS.EnableDSR = true
 	if err := m.Read(context.Background()); err != nil {

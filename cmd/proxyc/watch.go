@@ -28,7 +28,7 @@ type watchCmd struct {
 	Socket      string        `name:"status-socket" placeholder:"PATH" help:"Tell the status at a unix socket, too, which only the owner can open."`
 	Unready     time.Duration `name:"unready-after" default:"5m" placeholder:"DURATION" help:"How long /readyz stays 200 without contact to the API server; 0: as long as that lasts. /livez does not depend on it."`
 	Drain       time.Duration `name:"drain-timeout" default:"25s" placeholder:"DURATION" help:"How long connections may go on at the end of the process, in mode userspace, where it carries them; 0: not at all."`
-	Fallback    bool          `name:"mode-fallback" help:"Where the kernel lacks what the mode needs, take iptables for ipvs, and userspace for both, until the daemon ends; by default it ends with an error."`
+	Fallback    bool          `name:"mode-fallback" help:"Where the node lacks what the mode needs, take iptables for ipvs, and userspace for both and for kernelspace, until the daemon ends; by default it ends with an error."`
 	Prove       bool          `name:"prove" help:"After each change, hold the rules of the Services that changed against what they mean, for every first packet; a difference is logged, counted and part of the status."`
 	Priority    string        `name:"windows-priorityclass" enum:",IDLE_PRIORITY_CLASS,BELOW_NORMAL_PRIORITY_CLASS,NORMAL_PRIORITY_CLASS,ABOVE_NORMAL_PRIORITY_CLASS,HIGH_PRIORITY_CLASS,REALTIME_PRIORITY_CLASS" default:"" placeholder:"CLASS" help:"Windows' priority of the process, named as kubelet's flag names it; by default that of who starts it."`
 	ipvsFlags
