@@ -37,7 +37,11 @@ func Open(ctx context.Context, mode ir.Mode, o apply.Options) (apply.Dataplane, 
 	if err := checkMode(mode, true); err != nil {
 		return nil, err
 	}
-	return dataplaneOf(mode).open(ctx, o)
+	d, err := dataplaneOf(mode).open(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("mode %s: %w", mode, err)
+	}
+	return d, nil
 }
 
 // dataplaneOf returns that of a mode; the zero value where there is none.

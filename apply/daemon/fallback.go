@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/proxyc/proxyc/compiler/config"
@@ -84,7 +83,7 @@ func (f *fallback) choose(cfg *config.Config) choice {
 			if err == nil {
 				return choice{mode, errors.Join(errs...)}
 			}
-			errs = append(errs, fmt.Errorf("mode %s: %w", mode, err))
+			errs = append(errs, err)
 		}
 	}
 	return choice{mode: wanted}

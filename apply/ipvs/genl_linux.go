@@ -66,7 +66,7 @@ type genl struct {
 }
 
 // errNoIPVS is that of a kernel without ip_vs.
-var errNoIPVS = errors.New("mode ipvs: the kernel has no ip_vs")
+var errNoIPVS = errors.New("the kernel has no ip_vs")
 
 // dialIPVS finds ip_vs; errNoIPVS where there is none.
 func dialIPVS(ctx context.Context) (*genl, error) {

@@ -32,7 +32,7 @@ const (
 )
 
 // errNoSets is that of a kernel without ip_set.
-var errNoSets = errors.New("mode ipvs: the kernel has no ip_set")
+var errNoSets = errors.New("the kernel has no ip_set")
 
 // ipset speaks to ip_set.
 type ipset struct{ *socket }

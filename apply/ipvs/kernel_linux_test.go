@@ -54,7 +54,7 @@ func TestOpenNamesWhatLacks(t *testing.T) {
 		}
 		want := []string{`ipvs.scheduler: the kernel has none that is called "none-such": modprobe ip_vs_none-such`}
 		if _, noIPVS := dialIPVS(t.Context()); noIPVS != nil {
-			want = []string{"mode ipvs: the kernel has no ip_vs: modprobe ip_vs"}
+			want = []string{"the kernel has no ip_vs: modprobe ip_vs"}
 		}
 		for _, w := range want {
 			if !strings.Contains(err.Error(), w) {
