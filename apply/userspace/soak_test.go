@@ -21,9 +21,9 @@ func TestSoak(t *testing.T) {
 	p := newTestProxy(t, affordable(DefaultLimits))
 	a, b, c := named(t, "a"), named(t, "b"), named(t, "c")
 	at := open(t, p, listenerTo(ir.TCP, a, b))
-	atOnce, batch := 200, 50
+	const batch = 50
+	atOnce := 200
 	if *soakFlag > 0 { // clients and backends have descriptors of this process, too: twelve of each connection at most
-		batch = 250
 		atOnce = min(5000, affordable(Limits{Connections: 10000}).Connections/2/batch*batch)
 	}
 	var held [][]net.Conn // batches, the oldest first
