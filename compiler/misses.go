@@ -1,8 +1,10 @@
 package compiler
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -44,11 +46,17 @@ func Misses(snap *snapshot.Snapshot, node string, port ir.ServicePort, f ir.Fami
 	}
 	for _, why := range m.order {
 		if n := m.more[why] - missesShown; n > 0 {
+			if n > 1 {
+				why = plural.Replace(why)
+			}
 			m.add(ir.Origin{}, counted(n, "more endpoint")+" "+why)
 		}
 	}
 	return m.found
 }
+
+// plural makes what is said of one endpoint true of several.
+var plural = strings.NewReplacer("is ", "are ", " does ", " do ")
 
 // misses collects what Misses finds.
 type misses struct {
@@ -91,6 +99,8 @@ func (m *misses) serves(slice *snapshot.EndpointSlice) bool {
 		return true
 	}
 	want := portName(m.port.Port) + " for " + m.port.Protocol.String()
+	var has []string
+	before := len(m.found)
 	for i := range slice.Ports {
 		p := &slice.Ports[i]
 		protocol, known := protocolOf(p.Protocol)
@@ -107,10 +117,12 @@ func (m *misses) serves(slice *snapshot.EndpointSlice) bool {
 		case protocol == m.port.Protocol:
 			o.Field += ".name"
 			m.add(o, strconv.Itoa(int(p.Port))+" is "+portName(p.Name)+", and the Service's is "+portName(m.port.Port))
+		default:
+			has = append(has, portName(p.Name)+" for "+protocol.String())
 		}
 	}
-	if len(slice.Ports) == 0 {
-		m.add(ir.Origin{Object: sliceObject(slice), Field: "ports"}, "the slice has none, and the Service's is "+want)
+	if len(m.found) == before {
+		m.add(ir.Origin{Object: sliceObject(slice), Field: "ports"}, "the slice has "+cmp.Or(strings.Join(has, ", "), "none")+", and the Service's is "+want)
 	}
 	return false
 }
