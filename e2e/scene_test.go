@@ -33,6 +33,8 @@ type scene struct {
 	topo  *applytest.Topology
 	args  []string // of the daemon
 	proxy *kube.Proxy
+	// binary is the program that check runs: the daemon's.
+	binary string
 }
 
 func newScene(t *testing.T, plane string) *scene {
@@ -43,7 +45,7 @@ func newScene(t *testing.T, plane string) *scene {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { topo.Close() })
-	s := &scene{node: nodeIn(t, topo.Namespace("node1")), t: t, topo: topo,
+	s := &scene{node: nodeIn(t, topo.Namespace("node1")), t: t, topo: topo, binary: proxyc,
 		args: append([]string{"--cluster-cidr", "10.244.0.0/16", "--profiling"}, planes[plane]...)}
 	t.Cleanup(func() {
 		if err := cluster.DeleteAll(context.Background()); err != nil {
@@ -241,7 +243,7 @@ func (s *scene) check(verb ...string) (string, error) {
 	if err := cluster.Snapshot(s.t.Context(), file); err != nil {
 		return "", err
 	}
-	args := []string{"-m", "sh", "-c", `mount -t tmpfs tmpfs /run && exec "$0" "$@"`, proxyc}
+	args := []string{"-m", "sh", "-c", `mount -t tmpfs tmpfs /run && exec "$0" "$@"`, s.binary}
 	args = append(append(args, verb...), "-s", file, "--hostname-override", "node1", "--conntrack-max-per-core", "0", "--conntrack-min", "0")
 	for i := 0; i < len(s.args); i++ {
 		if verb[0] == "compile" && s.args[i] == "--iptables-variant" {

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -45,6 +46,67 @@ func Tool(ctx context.Context, pkg string) (string, error) {
 func Root(ctx context.Context) (string, error) {
 	return goCommand(ctx, ".", "list", "-m", "-f", "{{.Dir}}", "github.com/proxyc/proxyc")
 }
+
+// errNoHistory is that there is no earlier proxyc to be built.
+var errNoHistory = errors.New("no earlier revision of proxyc")
+
+// releaseApart is how many commits lie between two releases, as long as no tag says it.
+const releaseApart = 100
+
+// Previous builds proxyc as it was at a revision, and returns the path of its
+// executable in dir, and the commit's name. The revision "" is the release before this one: the newest
+// tag before the last commit or, without any, the commit releaseApart before it, or the first that
+// a shallow clone has. Where the source is no clone, has one commit alone, or nothing can be
+// built, NoHistory tells that from other errors.
+func Previous(ctx context.Context, dir, revision string) (binary, commit string, err error) {
+	if _, ok := prepared(proxyc); ok {
+		return "", "", fmt.Errorf("%w: nothing can be built here", errNoHistory)
+	}
+	root, err := Root(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	git := func(args ...string) (string, error) {
+		out, err := exec.CommandContext(ctx, "git", append([]string{"-C", root}, args...)...).Output()
+		return strings.TrimSpace(string(out)), err
+	}
+	head, err := git("rev-parse", "HEAD")
+	if err != nil {
+		return "", "", fmt.Errorf("%w: %s: git rev-parse HEAD: %w", errNoHistory, root, err)
+	}
+	if revision == "" {
+		if revision, err = git("describe", "--tags", "--abbrev=0", "HEAD^"); err != nil {
+			log, err := git("rev-list", "--first-parent", fmt.Sprintf("--max-count=%d", releaseApart+1), "HEAD")
+			if err != nil {
+				return "", "", err
+			}
+			revision = log[strings.LastIndexByte(log, '\n')+1:]
+		}
+	}
+	if commit, err = git("rev-parse", "--verify", revision+"^{commit}"); err != nil {
+		return "", "", fmt.Errorf("git rev-parse %s: %w", revision, err)
+	}
+	if commit == head {
+		return "", "", fmt.Errorf("%w: %s has the last commit alone", errNoHistory, root)
+	}
+	source := filepath.Join(dir, "previous")
+	if err := os.Mkdir(source, 0o700); err != nil {
+		return "", "", err
+	}
+	archive := filepath.Join(dir, "previous.tar")
+	if _, err := git("archive", "--format=tar", "--output="+archive, commit); err != nil {
+		return "", "", fmt.Errorf("git archive %s: %w", commit, err)
+	}
+	if out, err := exec.CommandContext(ctx, "tar", "-xf", archive, "-C", source).CombinedOutput(); err != nil {
+		return "", "", fmt.Errorf("tar -xf %s: %w: %s", archive, err, out)
+	}
+	binary = filepath.Join(dir, "proxyc-previous")
+	_, err = goCommand(ctx, source, "build", "-buildvcs=false", "-o", binary, "./cmd/proxyc")
+	return binary, commit, err
+}
+
+// NoHistory reports whether an error of Previous is that there is nothing to be built.
+func NoHistory(err error) bool { return errors.Is(err, errNoHistory) }
 
 // Proxyc builds proxyc, and returns the path of its executable in dir.
 func Proxyc(ctx context.Context, dir string) (string, error) {

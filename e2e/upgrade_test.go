@@ -1,0 +1,142 @@
+package e2e
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/e2e/kube"
+)
+
+var previousFlag = flag.String("previous", "", "revision to upgrade from and downgrade to; the release before this one when empty")
+
+// TestUpgrade changes from the release before this one to this one and back, and
+// starts each of them anew, while Services change and are asked. No connection fails, neither one that
+// is open nor a new one; each takes over what the other left in the kernel, and
+// reads what it left on the disk: with that alone it serves a node that starts while no API server answers.
+func TestUpgrade(t *testing.T) {
+	applytest.RequireRoot(t)
+	previous, commit, err := kube.Previous(t.Context(), t.TempDir(), *previousFlag)
+	if kube.NoHistory(err) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for plane := range planes {
+		t.Run(plane, func(t *testing.T) {
+			u := newUpgraded(t, plane)
+			steady := some(0, 3, "pod1a", "pod2a")
+			u.set(append(some(3, manyServices, "pod1a"), steady...)...)
+			u.begin(previous)
+			end := u.load(steady...)
+			for _, next := range []string{proxyc, proxyc, previous, previous, proxyc} {
+				u.swap(next)
+			}
+			end()
+			u.reboot(previous)
+			u.reboot(proxyc)
+			t.Logf("from and to commit %s", commit)
+		})
+	}
+}
+
+// upgraded is a scene whose daemons are of two versions, one after the other.
+type upgraded struct {
+	*scene
+	boot    string
+	changed int // Services, so far
+	starts  int
+}
+
+func newUpgraded(t *testing.T, plane string) *upgraded {
+	u := &upgraded{scene: newScene(t, plane)}
+	u.boot = u.dir + "/boot"
+	u.args = append(u.args, "--iptables-min-sync-period", "100ms")
+	return u
+}
+
+// begin launches a version, and waits until all is in force.
+func (u *upgraded) begin(binary string) {
+	u.t.Helper()
+	u.starts++
+	u.binary = binary
+	u.launch(binary, u.command(u.t, append(u.args, "--boot-from", u.boot)...)...)
+	u.converges(20*time.Second, "start of "+binary)
+}
+
+// swap ends the version that runs and begins another. Services change before, between
+// and after.
+func (u *upgraded) swap(binary string) {
+	u.t.Helper()
+	u.change()
+	if _, err := u.proxy.Stop(); err != nil {
+		u.t.Error(err)
+	}
+	u.change()
+	u.begin(binary)
+	u.read()
+	u.change()
+	u.converges(10*time.Second, "a change under "+binary)
+}
+
+// change gives a Service other endpoints, removes one, and adds one.
+func (u *upgraded) change() {
+	u.t.Helper()
+	n := 3 + 2*u.changed
+	u.changed++
+	u.set(some(n, n+1, "pod1c", "pod2b")...)
+	u.unset(some(n+1, n+2)...)
+	u.set(some(manyServices+u.changed, manyServices+u.changed+1, "pod2c")...)
+}
+
+// read holds that each start but the first put in force what the boot file had.
+func (u *upgraded) read() {
+	u.t.Helper()
+	log, err := os.ReadFile(u.proxy.Log)
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	if got := strings.Count(string(log), "what was last in force is in force"); got != u.starts-1 {
+		u.t.Fatalf("of %d boot files %d were put in force:\n%s", u.starts-1, got, u.proxy.Tail())
+	}
+}
+
+// reboot begins a version on a node without a rule, and without a way to the API server.
+func (u *upgraded) reboot(binary string) {
+	u.t.Helper()
+	if _, err := u.proxy.Stop(); err != nil {
+		u.t.Error(err)
+	}
+	u.empty()
+	if _, err := u.check("apply", "--check"); err == nil {
+		u.t.Fatal("the rules are there, and nobody has written them")
+	}
+	u.gate.Shut()
+	u.begin(binary)
+	u.read()
+	if _, err := u.topo.Try("pod1b", "tcp", 0, some(0, 1)[0].vip(), time.Second); err != nil {
+		u.t.Error(err)
+	}
+	u.gate.Open()
+	u.change()
+	u.converges(catchUp, "a change after the API server is back")
+}
+
+// empty removes all rules of the node.
+func (u *upgraded) empty() {
+	u.t.Helper()
+	flush := []string{"nft flush ruleset"}
+	for _, tool := range []string{"iptables-legacy", "ip6tables-legacy"} {
+		for _, table := range []string{"nat", "filter", "mangle"} {
+			flush = append(flush, fmt.Sprintf("%[1]s -t %[2]s -F && %[1]s -t %[2]s -X", tool, table))
+		}
+	}
+	if out, err := u.Run(u.Command(u.t.Context(), "sh", "-ec", strings.Join(flush, "\n"))); err != nil {
+		u.t.Fatalf("%v\n%s", err, out)
+	}
+}
