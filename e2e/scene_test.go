@@ -276,6 +276,7 @@ type status struct {
 	Synced     bool
 	Generation int
 	Pending    int
+	APIServer  struct{ Lost time.Time }
 }
 
 func (s *scene) status() (st status, err error) {
@@ -305,4 +306,18 @@ func (s *scene) metric(name string) (sum float64) {
 		s.t.Fatalf("no metric %s", name)
 	}
 	return sum
+}
+
+// empty removes all rules of the node.
+func (s *scene) empty() {
+	s.t.Helper()
+	flush := []string{"nft flush ruleset"}
+	for _, tool := range []string{"iptables-legacy", "ip6tables-legacy"} {
+		for _, table := range []string{"nat", "filter", "mangle"} {
+			flush = append(flush, fmt.Sprintf("%[1]s -t %[2]s -F && %[1]s -t %[2]s -X", tool, table))
+		}
+	}
+	if out, err := s.Run(s.Command(s.t.Context(), "sh", "-ec", strings.Join(flush, "\n"))); err != nil {
+		s.t.Fatalf("%v\n%s", err, out)
+	}
 }

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"flag"
-	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -125,18 +124,4 @@ func (u *upgraded) reboot(binary string) {
 	u.gate.Open()
 	u.change()
 	u.converges(catchUp, "a change after the API server is back")
-}
-
-// empty removes all rules of the node.
-func (u *upgraded) empty() {
-	u.t.Helper()
-	flush := []string{"nft flush ruleset"}
-	for _, tool := range []string{"iptables-legacy", "ip6tables-legacy"} {
-		for _, table := range []string{"nat", "filter", "mangle"} {
-			flush = append(flush, fmt.Sprintf("%[1]s -t %[2]s -F && %[1]s -t %[2]s -X", tool, table))
-		}
-	}
-	if out, err := u.Run(u.Command(u.t.Context(), "sh", "-ec", strings.Join(flush, "\n"))); err != nil {
-		u.t.Fatalf("%v\n%s", err, out)
-	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 )
 
-// A Gate is a way from a node to the API server: an address of the node's
-// loopback interface that leads there.
+// A Gate is a way from a node to the API server: an address, most often of the node's
+// loopback interface, that leads there.
 type Gate struct {
 	// FromServer and ToServer count the bytes that went through, with TLS.
 	FromServer, ToServer atomic.Int64
@@ -32,12 +32,15 @@ type Gate struct {
 	thaw chan struct{} // closed while bytes go through
 }
 
-// Gate opens a gate in a namespace.
-func (c *Cluster) Gate(ns *applytest.Namespace) (*Gate, error) {
+// Gate opens a gate in a namespace, at its loopback interface.
+func (c *Cluster) Gate(ns *applytest.Namespace) (*Gate, error) { return c.GateAt(ns, "127.0.0.1:0") }
+
+// GateAt opens a gate at an address of a namespace.
+func (c *Cluster) GateAt(ns *applytest.Namespace, addr string) (*Gate, error) {
 	g := &Gate{cluster: c, open: map[net.Conn]bool{}, thaw: make(chan struct{})}
 	close(g.thaw)
 	err := ns.Do(func() (err error) {
-		g.listener, err = net.Listen("tcp", "127.0.0.1:0")
+		g.listener, err = net.Listen("tcp", addr)
 		return err
 	})
 	if err != nil {
