@@ -141,7 +141,7 @@ func TestRedactKeepsShape(t *testing.T) {
 		}
 		snap := w.snapshot(nil)
 		objects := snap.Document().Objects()
-		red := redacted{redact.New(objects, cfg, addrs...)}
+		red := redacted{redact.New(objects, cfg, w.facts.NodeName, addrs...)}
 		red.Objects(objects)
 		var file strings.Builder
 		if err := objects.Write(&file); err != nil {
@@ -175,6 +175,18 @@ func TestRedactKeepsShape(t *testing.T) {
 		if t.Failed() {
 			return
 		}
+	}
+}
+
+// A daemon's node may stand in no object: its name goes all the same.
+func TestRedactNodeAlone(t *testing.T) {
+	taken := &taken{objects: new(snapshot.Objects), facts: compiler.Facts{NodeName: "secret",
+		Interfaces: []compiler.Interface{{Name: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.77/24")}}}}}
+	if err := new(snapshotCmd).redact(testEnv(t, memFiles{}), taken); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := nodeFlags(&taken.facts), "--hostname-override node-1 --node-address 192.0.0.0/24@eth0"; got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
 }
 

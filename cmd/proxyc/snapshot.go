@@ -156,7 +156,7 @@ func (c *snapshotCmd) redact(e *env, t *taken) error {
 	for _, i := range t.facts.Interfaces {
 		addrs = append(addrs, i.Addrs...)
 	}
-	r := redact.New(t.objects, t.config, addrs...)
+	r := redact.New(t.objects, t.config, t.facts.NodeName, addrs...)
 	r.Objects(t.objects)
 	if t.config != nil {
 		t.config = r.Config(t.config)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -30,7 +31,7 @@ const (
 	Port      Class = "port"
 	Range     Class = "range" // ServiceCIDRs
 	Label     Class = "label"
-	Text      Class = "text" // where an address should stand
+	Text      Class = "text" // where an address should stand, or a finding's code
 )
 
 // Redactor knows the stand-ins of what it was made for.
@@ -40,9 +41,10 @@ type Redactor struct {
 	names  map[Class]map[string]string
 }
 
-// New makes stand-ins for what stands in objects and a configuration, which may be nil,
-// and for more ranges, or addresses with the length of theirs.
-func New(o *snapshot.Objects, c *config.Config, more ...netip.Prefix) *Redactor {
+// New makes stand-ins for what stands in objects and a configuration, which may be nil, for
+// the name of a node, which may be none, and for more ranges, or addresses with the length
+// of theirs.
+func New(o *snapshot.Objects, c *config.Config, node string, more ...netip.Prefix) *Redactor {
 	r := &Redactor{v4: newAddresses(false), v6: newAddresses(true), seen: map[netip.Prefix]bool{}, names: map[Class]map[string]string{}}
 	see := &visitor{
 		name: func(of Class, name string) string {
@@ -64,6 +66,7 @@ func New(o *snapshot.Objects, c *config.Config, more ...netip.Prefix) *Redactor 
 	if c != nil {
 		see.config(c)
 	}
+	see.set(Node, &node)
 	for _, p := range more {
 		see.prefix(p)
 		if p != p.Masked() {
@@ -186,7 +189,22 @@ func (v *visitor) meta(m *metav1.ObjectMeta, of Class) {
 			m.Labels[label] = value
 		}
 	}
+	if text, ok := m.Annotations[snapshot.AnnotationIgnore]; ok {
+		m.Annotations[snapshot.AnnotationIgnore] = ignoreWords.ReplaceAllStringFunc(text, func(word string) string {
+			if !code.MatchString(word) { // somebody's reason, maybe
+				v.set(Text, &word)
+			}
+			return word
+		})
+	}
 }
+
+// What the annotation of findings that are accepted has: words between commas and
+// blanks, which should be codes.
+var (
+	ignoreWords = regexp.MustCompile(`[^, ]+`)
+	code        = regexp.MustCompile(`^PX\d+$`)
+)
 
 // set replaces a name; none stays none.
 func (v *visitor) set(of Class, name *string) {

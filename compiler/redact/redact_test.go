@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -45,14 +47,14 @@ func TestAddresses(t *testing.T) {
 			p, _ := a.Prefix(a.BitLen() - r.IntN(2)*r.IntN(a.BitLen()+1))
 			seen = append(seen, p)
 		}
-		red := New(new(snapshot.Objects), nil, seen...)
+		red := New(new(snapshot.Objects), nil, "", seen...)
 		again := make([]netip.Prefix, len(seen))
 		for i, p := range seen {
 			if again[i] = red.Prefix(p); again[i].Bits() != p.Bits() || again[i] != again[i].Masked() {
 				t.Fatalf("seed %d: %s becomes %s", seed, p, again[i])
 			}
 		}
-		same := New(new(snapshot.Objects), nil, again...)
+		same := New(new(snapshot.Objects), nil, "", again...)
 		for _, p := range again {
 			if same.Prefix(p) != p {
 				t.Errorf("seed %d: %s becomes %s: it is not known by its structure alone", seed, p, same.Prefix(p))
@@ -109,7 +111,10 @@ func TestObjects(t *testing.T) {
 	}
 	o := snap.Document().Objects()
 	o.Services[1].Spec.Selector = map[string]string{"secret": "secret-value"}
-	New(o, nil).Objects(o)
+	for _, m := range []*metav1.ObjectMeta{&o.Services[1].ObjectMeta, &o.Slices[0].ObjectMeta, &o.Nodes[0].ObjectMeta, &o.ServiceCIDRs[0].ObjectMeta} {
+		m.Annotations = map[string]string{snapshot.AnnotationIgnore: "PX604, secret,PX803 PX99secret"}
+	}
+	New(o, nil, "").Objects(o)
 	var out bytes.Buffer
 	if err := o.Write(&out); err != nil {
 		t.Fatal(err)
@@ -122,8 +127,9 @@ func TestObjects(t *testing.T) {
 	}
 	for _, want := range []string{
 		`"name":"svc-2"`, `"kubernetes.io/service-name":"svc-2"`, `"selector":{"label-1":"label-2"}`, `"clusterIP":"None"`, `"clusterIP":"010.`,
-		`"ports":[{"name":"port-2","port":80,"protocol":"TCP"},{"name":"port-1","port":81,"protocol":"TCP"}]`, `"externalIPs":["200.0.0.0","text-3","::ffff:10.0.4.0"]`,
-		`"loadBalancerSourceRanges":[" 196.0.0.0/24 ","196.0.0.1/24","text-1","10.0.0.0/16","0.0.0.0/0"]`, `"forNodes":[{"name":"node-1"}]`, `"127.0.0.1"`,
+		`"ports":[{"name":"port-2","port":80,"protocol":"TCP"},{"name":"port-1","port":81,"protocol":"TCP"}]`, `"externalIPs":["200.0.0.0","text-4","::ffff:10.0.4.0"]`,
+		`"loadBalancerSourceRanges":[" 196.0.0.0/24 ","196.0.0.1/24","text-2","10.0.0.0/16","0.0.0.0/0"]`, `"forNodes":[{"name":"node-1"}]`, `"127.0.0.1"`,
+		`"annotations":{"proxyc.dev/lint-ignore":"PX604, text-2,PX803 text-1"}`,
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("has no %s: %s", want, text)
@@ -137,7 +143,7 @@ func TestConfig(t *testing.T) {
 		NodePortAddresses: []string{"primary", "192.0.2.0/24"}, IPVS: config.IPVS{ExcludeCIDRs: []string{"192.0.2.77/32"}}, Winkernel: config.Winkernel{SourceVip: "10.99.1.2"},
 		ClientConnection: config.ClientConnection{Kubeconfig: "/secret"}}
 	before := fmt.Sprintf("%+v", c)
-	got := New(new(snapshot.Objects), c).Config(c)
+	got := New(new(snapshot.Objects), c, "").Config(c)
 	if fmt.Sprintf("%+v", c) != before {
 		t.Errorf("the configuration itself became %+v", c)
 	}
