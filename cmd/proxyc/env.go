@@ -38,7 +38,7 @@ type disk interface {
 	// Create makes a new file, which only its owner reads, to be written bit by bit.
 	Create(name string) (io.WriteCloser, error)
 	// CreateTemp makes a new file in dir, whose name begins with a dot.
-	CreateTemp(dir string) (tempFile, error)
+	CreateTemp(dir string, mode fs.FileMode) (tempFile, error)
 	Rename(from, to string) error
 	Remove(name string) error
 }
@@ -71,7 +71,7 @@ func (osFiles) Stat(name string) (fs.FileInfo, error)      { return os.Stat(name
 func (osFiles) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir(name) }
 func (osFiles) MkdirAll(dir string) error                  { return os.MkdirAll(dir, 0o755) }
 func (osFiles) Create(name string) (io.WriteCloser, error) {
-	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, ownerOnly)
 }
 func (osFiles) Rename(from, to string) error { return os.Rename(from, to) }
 func (osFiles) Remove(name string) error     { return os.Remove(name) }
@@ -84,7 +84,7 @@ const abandoned = time.Hour
 const tempPrefix = ".proxyc-"
 
 // CreateTemp also removes what was left by programs that were killed.
-func (osFiles) CreateTemp(dir string) (tempFile, error) {
+func (osFiles) CreateTemp(dir string, mode fs.FileMode) (tempFile, error) {
 	entries, _ := os.ReadDir(dir) // what is wrong with it, the next step tells
 	for _, e := range entries {
 		info, err := e.Info()
@@ -96,12 +96,22 @@ func (osFiles) CreateTemp(dir string) (tempFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	return f, f.Chmod(0o644)
+	return f, f.Chmod(mode)
 }
+
+// Who may read a file.
+const (
+	everybody fs.FileMode = 0o644
+	ownerOnly fs.FileMode = 0o600
+)
 
 // writeFile writes a file whole or not at all.
 func (e *env) writeFile(name string, write func(io.Writer) error) error {
-	temp, err := e.stage(filepath.Dir(name), write)
+	return e.writeFileFor(everybody, name, write)
+}
+
+func (e *env) writeFileFor(readers fs.FileMode, name string, write func(io.Writer) error) error {
+	temp, err := e.stage(filepath.Dir(name), readers, write)
 	if err != nil {
 		return err
 	}
@@ -113,8 +123,8 @@ func (e *env) writeFile(name string, write func(io.Writer) error) error {
 }
 
 // stage writes a temporary file in dir and returns its name.
-func (e *env) stage(dir string, write func(io.Writer) error) (name string, err error) {
-	f, err := e.files.CreateTemp(dir)
+func (e *env) stage(dir string, readers fs.FileMode, write func(io.Writer) error) (name string, err error) {
+	f, err := e.files.CreateTemp(dir, readers)
 	if err != nil {
 		return "", err
 	}

@@ -142,7 +142,7 @@ func (e *env) writeDir(dir string, programs ir.Programs, explain bool) error {
 		}
 	}()
 	for _, o := range own {
-		name, err := e.stage(dir, func(w io.Writer) error { return buffered(w, o.Write) })
+		name, err := e.stage(dir, everybody, func(w io.Writer) error { return buffered(w, o.Write) })
 		if err != nil {
 			return fmt.Errorf("%s: %w", filepath.Join(dir, o.File), err)
 		}

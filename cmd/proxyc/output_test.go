@@ -30,11 +30,11 @@ func (f *faultyFiles) fault() error {
 	return nil
 }
 
-func (f *faultyFiles) CreateTemp(dir string) (tempFile, error) {
+func (f *faultyFiles) CreateTemp(dir string, mode fs.FileMode) (tempFile, error) {
 	if err := f.fault(); err != nil {
 		return nil, err
 	}
-	file, err := f.osFiles.CreateTemp(dir)
+	file, err := f.osFiles.CreateTemp(dir, mode)
 	return &faultyFile{file, f}, err
 }
 
@@ -221,13 +221,13 @@ func (m memFiles) Open(name string) (fs.File, error) {
 	return files.Open(name)
 }
 
-func (m memFiles) Stat(string) (fs.FileInfo, error)    { return memInfo{}, nil }
-func (memFiles) ReadDir(string) ([]fs.DirEntry, error) { return nil, fs.ErrPermission }
-func (memFiles) MkdirAll(string) error                 { return fs.ErrPermission }
-func (memFiles) Create(string) (io.WriteCloser, error) { return nil, fs.ErrPermission }
-func (memFiles) CreateTemp(string) (tempFile, error)   { return nil, fs.ErrPermission }
-func (memFiles) Rename(string, string) error           { return fs.ErrPermission }
-func (memFiles) Remove(string) error                   { return fs.ErrPermission }
+func (m memFiles) Stat(string) (fs.FileInfo, error)               { return memInfo{}, nil }
+func (memFiles) ReadDir(string) ([]fs.DirEntry, error)            { return nil, fs.ErrPermission }
+func (memFiles) MkdirAll(string) error                            { return fs.ErrPermission }
+func (memFiles) Create(string) (io.WriteCloser, error)            { return nil, fs.ErrPermission }
+func (memFiles) CreateTemp(string, fs.FileMode) (tempFile, error) { return nil, fs.ErrPermission }
+func (memFiles) Rename(string, string) error                      { return fs.ErrPermission }
+func (memFiles) Remove(string) error                              { return fs.ErrPermission }
 
 // memInfo describes a plain file.
 type memInfo struct{ fs.FileInfo }

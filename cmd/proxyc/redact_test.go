@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -10,6 +12,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/diff"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/compiler"
@@ -187,6 +191,25 @@ func TestRedactNodeAlone(t *testing.T) {
 	}
 	if got, want := nodeFlags(&taken.facts), "--hostname-override node-1 --node-address 192.0.0.0/24@eth0"; got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// Who may read the redacted file need not read the originals.
+func TestStandInsAreTheOwners(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "keep")
+	taken := &taken{objects: &snapshot.Objects{Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "secret"}}}}}
+	if err := (&snapshotCmd{StandIns: file}).redact(testEnv(t, osFiles{}), taken); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mode := info.Mode(); mode != ownerOnly {
+		t.Errorf("mode %s", mode)
+	}
+	if text, err := os.ReadFile(file); err != nil || string(text) != "node-1\tsecret\n" {
+		t.Errorf("%q, %v", text, err)
 	}
 }
 

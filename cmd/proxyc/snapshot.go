@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/netip"
 	"os/signal"
@@ -106,7 +107,25 @@ func (c *snapshotCmd) check() error {
 	case c.ConfigOut != "" && c.Config == "" && !live:
 		return errors.New("--config-out: only with --config or --status-socket")
 	}
+	if err := c.apart(); err != nil {
+		return err
+	}
 	return oneStdin(append([]string{c.Config}, c.Snapshot...)...)
+}
+
+// apart refuses to write two things to one place, above all originals to where the
+// stand-ins go.
+func (c *snapshotCmd) apart() error {
+	flags := map[string]string{c.Out: "--output"}
+	for _, one := range []struct{ flag, file string }{{"--config-out", c.ConfigOut}, {"--stand-ins", c.StandIns}} {
+		if before := flags[one.file]; before != "" {
+			return fmt.Errorf("%s: must be another file than that of %s, got %s", one.flag, before, one.file)
+		}
+		if one.file != "" {
+			flags[one.file] = one.flag
+		}
+	}
+	return nil
 }
 
 // take reads what is to be written.
@@ -170,7 +189,7 @@ func (c *snapshotCmd) redact(e *env, t *taken) error {
 	if c.StandIns == "" {
 		return nil
 	}
-	return e.writeOut(c.StandIns, func(w io.Writer) (err error) {
+	return e.writeOutFor(ownerOnly, c.StandIns, func(w io.Writer) (err error) {
 		for standIn, original := range r.All {
 			if _, err = fmt.Fprintf(w, "%s\t%s\n", standIn, original); err != nil {
 				break
@@ -218,10 +237,14 @@ func countsOf(o *snapshot.Objects) string {
 // writeOut writes standard output for "-", or a file whole or not at all, compressed if
 // its name says so.
 func (e *env) writeOut(name string, write func(io.Writer) error) error {
+	return e.writeOutFor(everybody, name, write)
+}
+
+func (e *env) writeOutFor(readers fs.FileMode, name string, write func(io.Writer) error) error {
 	if name == standardInput {
 		return buffered(e.stdout, write)
 	}
-	return e.writeFile(name, func(w io.Writer) error {
+	return e.writeFileFor(readers, name, func(w io.Writer) error {
 		if !strings.HasSuffix(name, ".gz") {
 			return write(w)
 		}
