@@ -282,7 +282,9 @@ func localAbsent(c *cluster, s *service) {
 	on := map[string]bool{}
 	for _, slice := range s.slices {
 		for i := range slice.Endpoints {
-			if e := &slice.Endpoints[i]; e.Ready && c.Snapshot.Node(e.NodeName) != nil {
+			e := &slice.Endpoints[i]
+			falls := e.Serving && e.Terminating && c.caps.Has(ir.Topology) // where no other is on the node
+			if (e.Ready || falls) && c.Snapshot.Node(e.NodeName) != nil {
 				on[e.NodeName] = true
 			}
 		}
