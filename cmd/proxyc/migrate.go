@@ -231,8 +231,11 @@ func neighbours(file, text string) (found []string) {
 // steps makes the way: one node first, then the others, and the way back.
 func (m *migration) steps(c *migrateCmd) {
 	node := m.flows.Nodes[0]
-	in := "-c " + cmp.Or(deref(c.Config), "config.yaml") + " -s " + strings.Join(c.Snapshot, " -s ")
-	on := fmt.Sprintf("%s --hostname-override %s", in, node)
+	in := "-c " + shellWord(cmp.Or(deref(c.Config), "config.yaml"))
+	for _, name := range c.Snapshot {
+		in += " -s " + shellWord(name)
+	}
+	on := in + " --hostname-override " + shellWord(node)
 	apply := func(mode ir.Mode, more string) string {
 		if mode == ir.ModeUserspace {
 			return fmt.Sprintf("proxyc watch %s --mode %s", in, mode)
@@ -242,6 +245,9 @@ func (m *migration) steps(c *migrateCmd) {
 	dump := map[ir.Mode]string{ir.ModeNFTables: "nft list ruleset >before"}[m.From]
 	if dump == "" {
 		dump = "iptables-save >before; ip6tables-save >before6"
+	}
+	if m.From == ir.ModeIPVS {
+		dump += "; ipset save >before.ipset; ipvsadm -Sn >before.ipvs"
 	}
 	look := func(mode ir.Mode) string {
 		if mode == ir.ModeNFTables || mode == ir.ModeIPTables {

@@ -60,6 +60,18 @@ func writeEntry(w io.Writer, entry render.Entry) error {
 	return err
 }
 
+// shellWord quotes a word of a command where a shell would take it for more: names of files,
+// and of interfaces on Windows.
+func shellWord(word string) string {
+	plain := func(r rune) bool {
+		return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_@%+=:,./[]-", r)
+	}
+	if word != "" && !strings.ContainsFunc(word, func(r rune) bool { return !plain(r) }) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
 // portText names a service port, "-" for what belongs to none.
 func portText(p ir.ServicePort) string {
 	if p == (ir.ServicePort{}) {

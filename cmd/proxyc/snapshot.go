@@ -205,10 +205,10 @@ func nodeFlags(f *compiler.Facts) string {
 	if f.NodeName == "" {
 		return ""
 	}
-	words := []string{"--hostname-override " + f.NodeName}
+	words := []string{"--hostname-override " + shellWord(f.NodeName)}
 	for _, i := range f.Interfaces {
 		for _, a := range i.Addrs {
-			words = append(words, fmt.Sprintf("--node-address %s@%s", a, i.Name))
+			words = append(words, "--node-address "+shellWord(a.String()+"@"+i.Name))
 		}
 	}
 	return strings.Join(words, " ")

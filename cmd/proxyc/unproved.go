@@ -31,5 +31,5 @@ func unproved(ctx context.Context, programs ir.Programs) (found []daemon.Unprove
 
 // packetFlags are the flags of trace for a packet.
 func packetFlags(pkt sim.Packet) string {
-	return fmt.Sprintf("--from %s --to %s", sourceFlag(pkt), ir.Match{Addr: pkt.Dst, Protocol: pkt.Protocol, Port: pkt.Port})
+	return fmt.Sprintf("--from %s --to %s", shellWord(sourceFlag(pkt)), ir.Match{Addr: pkt.Dst, Protocol: pkt.Protocol, Port: pkt.Port})
 }
