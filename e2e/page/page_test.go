@@ -216,6 +216,25 @@ func TestPage(t *testing.T) {
 	b.has("#service", "dropped")
 }
 
+// TestNobodys: what changes of no Service's is a difference, and no Service.
+func TestNobodys(t *testing.T) {
+	dir := t.TempDir()
+	run(t, dir, "demo", "--write", ".")
+	network := "apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: more}\nspec: {cidrs: [10.97.0.0/16]}\n"
+	if err := os.WriteFile(filepath.Join(dir, "network.yaml"), []byte(network), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	run(t, dir, "report", "-c", "config.yaml", "-s", "cluster.yaml", "-s", "network.yaml", "--against", "cluster.yaml", "-o", "report.html")
+	b := open(t, filepath.Join(dir, "report.html"))
+	b.to("#diff")
+	b.has("#diff", "no Service's", "the rest of 10.97.0.0/16")
+	b.to("#services")
+	b.do(chromedp.SetValue("#show", "changed"), chromedp.Evaluate(`document.getElementById("show").dispatchEvent(new Event("change"))`, nil))
+	if names := eval[[]string](b, `[...document.querySelectorAll("#list .row")].map(e => e.innerText)`); len(names) > 0 {
+		t.Errorf("Services that changed: %q", names)
+	}
+}
+
 // TestKeyboard goes through the page without a mouse.
 func TestKeyboard(t *testing.T) {
 	b := open(t, review(t))
@@ -273,6 +292,9 @@ func TestTrace(t *testing.T) {
 			b.has("#course .steps", s.Text)
 		}
 	}
+	// Who sends a link chooses words of a command that others copy.
+	b.to("#trace?from=10.1.1.1%40%24(id)%3B'&to=10.96.0.10:80")
+	b.has("#course pre", ` --from '10.1.1.1@$(id);'\''' --to 10.96.0.10:80/tcp`)
 	for input, want := range map[string]string{"from=nonsense&to=10.96.0.1:80": "must be IP or IP@INTERFACE", "from=10.1.1.1&to=shop/none:1": "there is no Service shop/none"} {
 		b.to("#trace?" + input)
 		b.has("#course", want)

@@ -61,7 +61,7 @@
       for (const s of p.services || []) of(sim.nameText(s.name)).families[p.family] = s;
     }
     for (const w of page.without || []) of(w.name).why = w.why;
-    for (const name of changes.keys()) of(name);
+    for (const name of changes.keys()) if (name) of(name); // what changes of no Service's has none
     for (const row of node.reach) if (byName.has(row.service)) of(row.service).reach.push(row);
     all = [...byName.values()].sort((a, b) => a.name < b.name ? -1 : a.name > b.name ? 1 : 0);
     for (const s of all) {
@@ -592,6 +592,9 @@
     return sim.matchText(f.match);
   }
 
+  // shellWord quotes a word of a command where a shell would take it for more: a link may name any interface.
+  const shellWord = word => /^[\w@%+=:,./[\]-]+$/.test(word) ? word : "'" + word.replaceAll("'", "'\\''") + "'";
+
   function course(from, to) {
     const pkt = sim.packet(from, resolve(to)), side = node.sides[sim.familyOf(pkt.dst)];
     if (!side) throw new Error("node " + node.name + " has no rules of this family");
@@ -608,7 +611,7 @@
       elsewhere && elsewhere !== node.name && t.fate === "not ours" && h("p", {}, dst + " is an address of node " + elsewhere + ", whose rules decide: choose that node."),
       h("h4", {}, "Step by step"), h("ol", {class: "steps"}, steps(t.steps)),
       t.hindrances.length > 0 && [h("h4", {}, "For it to pass"), h("ul", {class: "plain"}, steps(t.hindrances))],
-      h("h4", {}, "The same on the command line"), h("pre", {}, "proxyc trace -c CONFIG -s SNAPSHOT --hostname-override " + node.name + " --from " + src + (pkt.in ? "@" + pkt.in : "") + " --to " + at),
+      h("h4", {}, "The same on the command line"), h("pre", {}, "proxyc trace -c CONFIG -s SNAPSHOT --hostname-override " + shellWord(node.name) + " --from " + shellWord(src + (pkt.in ? "@" + pkt.in : "")) + " --to " + at),
     ];
   }
 
