@@ -121,7 +121,7 @@ type fileSystem struct{ *env }
 func (f fileSystem) ReadFile(name string) ([]byte, error)  { return f.files.ReadFile(name) }
 func (f fileSystem) Stat(name string) (fs.FileInfo, error) { return f.files.Stat(name) }
 func (f fileSystem) WriteFile(name string, write func(io.Writer) error) error {
-	return f.writeFile(name, write)
+	return f.writeFileFor(ownerOnly, name, write)
 }
 
 // traceScene traces a packet as the verb does.

@@ -46,7 +46,8 @@ type watched struct {
 	process *os.Process
 	wait    func() error
 	log     *applytest.Buffer
-	cwd     string // the daemon's; empty: the test's
+	cwd     string    // the daemon's; empty: the test's
+	record  *recorder // of the system calls in a container
 }
 
 // A watchedPlane is a way in which a daemon can write rules, with the command that

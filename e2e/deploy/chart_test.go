@@ -177,6 +177,8 @@ func TestWrongValues(t *testing.T) {
 		"{image: i, nodeSelectors: {a: b}}":                                       "nodeSelectors",
 		"{image: i, podMonitor: {enabled: true}}":                                 "podMonitor: metrics are at 127.0.0.1:10249",
 		"{image: i, windows: {enabled: true}}":                                    "windows.image",
+		"{image: i, seccompProfile: {type: Local}}":                               "seccompProfile/type",
+		"{image: i, seccompProfile: {type: Localhost}}":                           "seccompProfile",
 		"{image: i, updateStrategy: {type: Rolling}}":                             "updateStrategy/type",
 	} {
 		if _, err := render(t, values); err == nil || !strings.Contains(err.Error(), want) {

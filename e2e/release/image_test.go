@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -126,8 +127,22 @@ setpriv --bounding-set="$caps" --inh-caps="$caps" chroot "$root" /usr/local/bin/
 nft list ruleset
 `
 
+// given are the capabilities of the manifest.
+var given = regexp.MustCompile(`(?m)^ *add: \[(.*)\]`)
+
 // rights are those of the manifest, and the one with which the test enters the image.
-const rights = "-all,+net_admin,+net_raw,+sys_chroot"
+func rights(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/deploy/daemonset.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := given.FindSubmatch(text)
+	if m == nil {
+		t.Fatal("daemonset.yaml names no capabilities")
+	}
+	return "-all,+sys_chroot,+" + strings.ReplaceAll(strings.ToLower(string(m[1])), ", ", ",+")
+}
 
 func start(t *testing.T, root, mode string) {
 	t.Helper()
@@ -145,7 +160,7 @@ func start(t *testing.T, root, mode string) {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.CommandContext(t.Context(), "unshare", "--net", "--mount", "--propagation=private", "sh", "-ec", container, "sh", root, run, rights)
+	cmd := exec.CommandContext(t.Context(), "unshare", "--net", "--mount", "--propagation=private", "sh", "-ec", container, "sh", root, run, rights(t))
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "10.244.1.10") {
 		t.Errorf("%v\n%s", err, out)

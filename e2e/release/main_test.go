@@ -158,7 +158,8 @@ func checkContents(t *testing.T, document []byte) {
 
 // testOnly are the modules that tests alone need.
 var testOnly = map[string]bool{"github.com/google/go-cmp": true, "github.com/rogpeppe/go-internal": true, "github.com/moby/ipvs": true,
-	"github.com/Microsoft/hnslib": true /* Windows */}
+	"github.com/elastic/go-seccomp-bpf": true,
+	"github.com/Microsoft/hnslib":       true /* Windows */}
 
 // lines yields those of the first block of a file that a line opens.
 func lines(t *testing.T, path, opens string) func(func(string) bool) {
