@@ -1,6 +1,7 @@
 package userspace
 
 import (
+	"slices"
 	"strings"
 	"sync"
 
@@ -10,8 +11,8 @@ import (
 // dnsPort is the name of a service port whose datagrams are those of DNS (USR-21).
 const dnsPort = "dns"
 
-// maxLookups is how many questions of a client are under way at once. What it asks
-// beyond them is handed on as it is.
+// maxLookups is how many questions of a client are under way at once. Of more the
+// oldest, whose answer may never come, gets what the server says to it.
 const maxLookups = 64
 
 // lookups are the questions of one client of a DNS service. A name that the server
@@ -23,6 +24,7 @@ type lookups struct {
 
 	mu    sync.Mutex
 	asked map[uint16]*lookup // by the number that the client gave
+	order []uint16           // the numbers, the oldest first
 }
 
 // lookup is a question of a client.
@@ -44,18 +46,27 @@ func (s *lookups) ask(datagram []byte) []byte {
 	if before := s.asked[m.ID]; before != nil && before.message.Questions[0] == m.Questions[0] {
 		return before.datagram // it was lost
 	}
-	if len(s.asked) >= maxLookups {
-		return datagram
-	}
-	if s.asked == nil {
-		s.asked = map[uint16]*lookup{}
-	}
 	l := &lookup{message: m, name: m.Questions[0].Name.String(), tried: -1}
 	if !l.next(s.suffixes) {
 		return datagram
 	}
-	s.asked[m.ID] = l
+	s.forget(m.ID)
+	if len(s.order) == maxLookups {
+		s.forget(s.order[0])
+	}
+	if s.asked == nil {
+		s.asked = map[uint16]*lookup{}
+	}
+	s.asked[m.ID], s.order = l, append(s.order, m.ID)
 	return l.datagram
+}
+
+// forget ends a lookup, if there is one of that number.
+func (s *lookups) forget(id uint16) {
+	if s.asked[id] != nil {
+		delete(s.asked, id)
+		s.order = slices.DeleteFunc(s.order, func(other uint16) bool { return other == id })
+	}
 }
 
 // answer takes what the server sends, and returns what the client is to be sent, or
@@ -74,7 +85,7 @@ func (s *lookups) answer(datagram []byte) (client, server []byte) {
 	if m.RCode != dnsmessage.RCodeSuccess && l.next(s.suffixes) {
 		return nil, l.datagram
 	}
-	delete(s.asked, m.ID)
+	s.forget(m.ID)
 	if s.suffixes[l.tried] == "" {
 		return datagram, nil
 	}

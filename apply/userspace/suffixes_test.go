@@ -191,8 +191,15 @@ func TestQuestionsAtOnce(t *testing.T) {
 	for i := range 3 * maxLookups {
 		s.ask(question(t, uint16(i), "many.", dnsmessage.TypeA))
 	}
-	if n := len(s.asked); n > maxLookups {
-		t.Errorf("%d questions are kept", n)
+	if n := len(s.asked); n != maxLookups || len(s.order) != n {
+		t.Errorf("%d questions are kept, in an order of %d", n, len(s.order))
+	}
+	// Answers that never came keep no later question from being tried.
+	if _, next := fails(s.ask(question(t, 9999, "late.", dnsmessage.TypeA))); next == nil || name(next) != "late.a." {
+		t.Errorf("after many that were lost, tried %q", next)
+	}
+	if _, oldest := fails(question(t, 2*maxLookups, "many.", dnsmessage.TypeA)); oldest != nil {
+		t.Errorf("the oldest is tried on")
 	}
 	if got := s.ask([]byte("no DNS")); string(got) != "no DNS" {
 		t.Errorf("%q", got)
