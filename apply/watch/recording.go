@@ -75,11 +75,23 @@ func (r *recorder) kind(k everything) kind {
 	return kind{
 		name: k.resource, client: k.client, expected: k.expected, optional: k.optional,
 		options: noSelector, reduce: snapshot.Trim,
-		last:    func(_, _ string) any { return nil },
+		last:    func(namespace, name string) any { return r.last(k.kind, ir.Name{Namespace: namespace, Name: name}) },
 		set:     func(obj any) { r.set(k.kind, obj) },
 		remove:  func(namespace, name string) { r.remove(&k, ir.Name{Namespace: namespace, Name: name}) },
 		replace: func(all []any) { r.replace(&k, all) },
 	}
+}
+
+// kept stands for an object that is broken now, and stays as it was.
+type kept ir.Name
+
+func (r *recorder) last(kind string, name ir.Name) any {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, known := r.known[kind][name]; known {
+		return kept(name)
+	}
+	return nil
 }
 
 // set writes an object, if it is not known to be like this.
@@ -139,8 +151,15 @@ func (r *recorder) remove(k *everything, name ir.Name) {
 
 // replace writes what differs from all that is known of a kind.
 func (r *recorder) replace(k *everything, all []any) {
-	slices.SortFunc(all, func(a, b any) int { return nameOf(a).Compare(nameOf(b)) })
 	there := map[ir.Name]bool{}
+	all = slices.DeleteFunc(all, func(obj any) bool {
+		name, is := obj.(kept)
+		if is {
+			there[ir.Name(name)] = true
+		}
+		return is
+	})
+	slices.SortFunc(all, func(a, b any) int { return nameOf(a).Compare(nameOf(b)) })
 	for _, obj := range all {
 		there[r.set(k.kind, obj)] = true
 	}

@@ -108,6 +108,36 @@ func TestRecord(t *testing.T) {
 	}
 }
 
+// An object that cannot be decoded any more stays as it was, as for the daemon, and one
+// that never could is left out.
+func TestRecordBroken(t *testing.T) {
+	server := newFakeAPI(t)
+	server.objects["services"] = []any{service("a", "10.0.0.1"), brokenService("b")}
+	c, err := newCluster(server.config(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	out := &lines{came: make(chan struct{}, 100)}
+	ended := make(chan error)
+	go func() { ended <- c.Record(ctx, out, time.Now, func() {}) }()
+	out.recorded(t, 2)
+	server.End("services", brokenService("a"), brokenService("b"), service("c", "10.0.0.3"))
+	out.recorded(t, 3)
+	server.Send("services", "MODIFIED", service("c", "10.0.0.4"))
+	out.recorded(t, 4)
+	server.Send("services", "DELETED", brokenService("a"))
+	got := out.recorded(t, 5)
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	want := "ADDED Service ns/a|SYNCED|ADDED Service ns/c|MODIFIED Service ns/c|DELETED Service ns/a"
+	if text := strings.Join(words(got), "|"); text != want {
+		t.Errorf("got  %s\nwant %s", text, want)
+	}
+}
+
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errors.New("disk full") }
