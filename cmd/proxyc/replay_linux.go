@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,13 +16,18 @@ func enter(name string) error {
 	if err != nil {
 		return err
 	}
-	namespace, err := os.Open(filepath.Join("/run/netns", filepath.Base(name)))
+	const must = "--netns: must name a network namespace, as ip netns add makes one"
+	if name != filepath.Base(name) {
+		return fmt.Errorf("%s, got path %s", must, name)
+	}
+	namespace, err := os.Open(filepath.Join("/run/netns", name))
 	if err != nil {
-		return fmt.Errorf("--netns: must name a network namespace, as ip netns add makes one: %w", err)
+		return fmt.Errorf("%s: %w", must, err)
 	}
 	runtime.LockOSThread() // the namespace is that of this thread, and then the program's
 	if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("--netns: %w", err)
 	}
-	return unix.Exec(self, append(os.Args[:len(os.Args):len(os.Args)], "--entered"), os.Environ())
+	verb := slices.Index(os.Args, "replay") // behind a -- there is no flag
+	return unix.Exec(self, slices.Insert(slices.Clone(os.Args), verb+1, "--entered"), os.Environ())
 }
