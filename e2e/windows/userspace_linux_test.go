@@ -389,7 +389,8 @@ func TestUserspace(t *testing.T) {
 		}
 		return string(out)
 	}
-	flags := []string{"--mode", "userspace", "-s", windowsPath(file), "--hostname-override", "node1"}
+	// No answer of a slow machine comes after a client was forgotten.
+	flags := []string{"--mode", "userspace", "--udp-timeout", "1m", "-s", windowsPath(file), "--hostname-override", "node1"}
 	apply := func(code int, args ...string) string {
 		t.Helper()
 		return run(code, append(append([]string{"apply"}, flags...), args...)...)
