@@ -64,7 +64,14 @@ func (n notes) write(all map[netip.Addr]bool) error {
 		return err
 	}
 	next := string(n) + ".new"
-	if err := os.WriteFile(next, data, 0o600); err != nil {
+	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	// It is on the disk before it has its name: a machine that loses power would find it
+	// empty, and the daemon not start.
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
 	return os.Rename(next, string(n))
