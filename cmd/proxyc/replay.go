@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -187,6 +188,11 @@ func (p *player) step(ctx context.Context, event *watch.Recorded) error {
 	work := p.source.Take(kind)
 	var done reconcile.Done
 	var err error
+	if first {
+		if err = p.canShow(work.Programs); err != nil {
+			return err
+		}
+	}
 	if first || work.All {
 		was = p.plane.Applied()
 		done, err = p.loop.Replace(ctx, work.Programs)
@@ -218,6 +224,25 @@ func (p *player) step(ctx context.Context, event *watch.Recorded) error {
 		}
 	}
 	return p.expect(at)
+}
+
+// shownForms are those in which a change is shown without a line of rules.
+var shownForms = []string{"none", "stat", "text", "wide"}
+
+// canShow returns an error where what is to be shown of Programs is nothing that there is.
+func (p *player) canShow(programs ir.Programs) error {
+	if slices.Contains(shownForms, p.options.Output) {
+		return nil
+	}
+	_, texts, _ := outputs(programs)
+	forms := slices.Clone(shownForms)
+	for _, t := range texts {
+		forms = append(forms, t.Format)
+	}
+	if !slices.Contains(forms, p.options.Output) {
+		return fmt.Errorf("-o: must be one of %s in mode %s, got %q", strings.Join(forms, ", "), p.Resolved.Config.ProxyMode(), p.options.Output)
+	}
+	return nil
 }
 
 // only returns the Programs of a Work with one version of the Services that changed.
