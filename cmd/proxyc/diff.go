@@ -134,7 +134,8 @@ func (d *flowDiff) place(side int, c flow.Cause) string {
 	if c.Object == "" || d.sides[side] == nil {
 		return ""
 	}
-	one := diag.List{{Object: c.Object, Path: c.Field}}
+	one := make(diag.List, 1) // places are those of findings
+	one[0].Object, one[0].Path = c.Object, c.Field
 	d.sides[side].locate(one)
 	if one[0].File == "" || one[0].Line == 0 {
 		return ""
