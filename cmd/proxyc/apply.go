@@ -80,7 +80,7 @@ func (c *applyCmd) Run(e *env) error {
 	if !c.InitOnly && len(c.Snapshot) == 0 {
 		return errNoSnapshot
 	}
-	j.files.CutOff, j.allowEmpty = diag.Error, c.AllowEmpty || c.InitOnly
+	j.files.CutOff, j.allowEmpty, j.emptyHint = diag.Error, c.AllowEmpty || c.InitOnly, ", or say --allow-empty if that is meant"
 	if !e.readSnapshot(j, c.Snapshot, int64(c.Limit)) {
 		return j.finish(e, errReported)
 	}

@@ -329,7 +329,10 @@ func (f factsByWhat) list() (out []nodeFact) {
 // diffRules compares texts line by line.
 func diffRules(from, to ir.Programs, format string) ([]byte, error) {
 	var a, b bytes.Buffer
-	if err := errors.Join(writeFormat(&a, from, format), writeFormat(&b, to, format)); err != nil {
+	if err := writeFormat(&a, from, format); err != nil {
+		return nil, err
+	}
+	if err := writeFormat(&b, to, format); err != nil {
 		return nil, err
 	}
 	_, lines, found := bytes.Cut(diff.Diff(format, a.Bytes(), format, b.Bytes()), []byte("\n"))

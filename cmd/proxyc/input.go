@@ -51,8 +51,10 @@ type job struct {
 	each   bool // print each finding
 	// onlyHere reports that nothing is known of other nodes' rules.
 	onlyHere bool
-	// allowEmpty takes files with nothing in them for what is meant.
+	// allowEmpty takes files with nothing in them for what is meant; emptyHint is what to do in a
+	// verb where that can be said.
 	allowEmpty bool
+	emptyHint  string
 }
 
 var errNoSnapshot = errors.New("-s: a snapshot is needed: what kubectl get services,endpointslices,nodes -A -o yaml prints")
@@ -258,11 +260,7 @@ func (e *env) readSnapshot(j *job, names []string, limit int64) bool {
 			continue
 		}
 		if len(bytes.TrimSpace(data)) == 0 && !j.allowEmpty {
-			hint := "write it again"
-			if j.files.CutOff == diag.Error { // of a verb that could take it
-				hint += ", or say --allow-empty if that is meant"
-			}
-			j.diags.Add(diag.Diagnostic{Severity: j.files.CutOff, Code: diag.FileCutOff, File: f.Name, Msg: "is empty, as a failed kubectl leaves a file behind", Hint: hint})
+			j.diags.Add(diag.Diagnostic{Severity: j.files.CutOff, Code: diag.FileCutOff, File: f.Name, Msg: "is empty, as a failed kubectl leaves a file behind", Hint: "write it again" + j.emptyHint})
 		}
 		j.diags.Add(j.files.Decode(j.snap, f.Name, data, f.FromDirectory)...)
 	}
