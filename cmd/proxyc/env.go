@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -113,13 +115,24 @@ func (e *env) writeFile(name string, write func(io.Writer) error) error {
 func (e *env) writeFileFor(readers fs.FileMode, name string, write func(io.Writer) error) error {
 	temp, err := e.stage(filepath.Dir(name), readers, write)
 	if err != nil {
-		return err
+		return ofFile(name, err)
 	}
 	if err := e.files.Rename(temp, name); err != nil {
 		e.files.Remove(temp)
-		return err
+		return ofFile(name, err)
 	}
 	return nil
+}
+
+// ofFile names the file that is wanted in place of the temporary one.
+func ofFile(name string, err error) error {
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
+		return fmt.Errorf("%s: %w", name, at.Err)
+	}
+	if at, ok := errors.AsType[*os.LinkError](err); ok {
+		return fmt.Errorf("%s: %w", name, at.Err)
+	}
+	return err
 }
 
 // stage writes a temporary file in dir and returns its name.
