@@ -58,6 +58,7 @@ type Evaluator struct {
 	byAddr  map[addrProtocol][]uint16 // ports of frontends; of node ports under no address
 	checks  *PortSet                  // of health checks
 	vips    map[netip.Addr]frontendOf // the first frontend of an address whose undefined ports the mode minds
+	carried map[netip.Addr]bool       // addresses of Services that the node has itself
 }
 
 type frontendOf struct {
@@ -76,7 +77,7 @@ func NewEvaluator(p *ir.Program) *Evaluator { return NewEvaluatorWith(p, p.Node.
 // NewEvaluatorWith is NewEvaluator for a mode with other capabilities.
 func NewEvaluatorWith(p *ir.Program, caps ir.Capability) *Evaluator {
 	e := &Evaluator{program: p, caps: caps, own: NewOwn(p.Family.Loopback(), p.Node.Addrs),
-		at: map[ir.Match]frontendOf{}, byAddr: map[addrProtocol][]uint16{}, vips: map[netip.Addr]frontendOf{}}
+		at: map[ir.Match]frontendOf{}, byAddr: map[addrProtocol][]uint16{}, vips: map[netip.Addr]frontendOf{}, carried: map[netip.Addr]bool{}}
 	minds := e.caps.Has(ir.RejectUndefinedVIPPorts)
 	var checks []uint16
 	for i := range p.Services {
@@ -94,6 +95,9 @@ func NewEvaluatorWith(p *ir.Program, caps ir.Capability) *Evaluator {
 			}
 			if _, known := e.vips[f.Match.Addr]; !known && !f.Match.IsNodePort() && (minds || f.Kind == ir.ClusterIP) {
 				e.vips[f.Match.Addr] = of
+			}
+			if e.caps.Has(ir.CarriesVIPs) && !f.Match.IsNodePort() {
+				e.carried[f.Match.Addr] = true
 			}
 		}
 	}
@@ -358,7 +362,9 @@ func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
 			hairpin = b.AddrPort.Addr() == t.pkt.Src
 		}
 		here := t.deliveredHere(b)
-		switch {
+		switch addr := b.AddrPort.Addr(); {
+		case t.carried[addr] && !t.own.Has(addr):
+			t.step(b.Origin, "%s: the node has the address itself, as one of a Service: the packet ends there", b.AddrPort)
 		case here && masquerade:
 			t.step(b.Origin, "%s: on the node itself, where nothing is masqueraded", b.AddrPort)
 		case hairpin && !masquerade:
@@ -379,10 +385,12 @@ func (t *tracer) ownVIP(f *ir.Frontend) bool {
 }
 
 // deliveredHere reports whether a packet from elsewhere ends at the node itself,
-// for a backend with its address (host network). It then leaves by no
-// interface, and so passes no postrouting hook, where masquerade happens.
+// for a backend with its address (host network), or with one of a Service that it
+// carries. It then leaves by no interface, and so passes no postrouting hook, where
+// masquerade happens.
 func (t *tracer) deliveredHere(b *ir.Backend) bool {
-	return t.caps.Has(ir.KeepsClient) && !t.pkt.FromNode() && t.own.Has(b.AddrPort.Addr())
+	addr := b.AddrPort.Addr()
+	return t.caps.Has(ir.KeepsClient) && !t.pkt.FromNode() && (t.own.Has(addr) || t.carried[addr])
 }
 
 // noRoute returns the fate of a packet that no route takes (PKT-8, PKT-9).

@@ -99,13 +99,14 @@ const sim = (() => {
 
   // index makes of a Program what trace asks. caps are the capabilities of its mode.
   function index(program, caps) {
-    const x = {program, caps: new Set(caps), at: new Map(), vips: new Map(), checks: new Set(), own: new Set(program.node.addrs || [])};
+    const x = {program, caps: new Set(caps), at: new Map(), vips: new Map(), checks: new Set(), carried: new Set(), own: new Set(program.node.addrs || [])};
     for (const service of program.services || []) {
       if (service.health) x.checks.add(service.health.port);
       for (const frontend of service.frontends || []) {
         const m = frontend.match, k = key(m.addr, m.protocol, m.port);
         if (!x.at.has(k)) x.at.set(k, {service, frontend});
         const minds = x.caps.has("RejectUndefinedVIPPorts") || frontend.kind === "ClusterIP";
+        if (m.addr !== undefined && x.caps.has("CarriesVIPs")) x.carried.add(m.addr);
         if (m.addr !== undefined && minds && !x.vips.has(m.addr)) x.vips.set(m.addr, {service, frontend});
       }
     }
@@ -244,8 +245,9 @@ const sim = (() => {
       for (const b of pool.backends) {
         const [addr, port] = splitHostPort(b.addrPort), a = parseAddr(addr);
         const hairpin = Boolean(b.local || this.can("HairpinRemote")) && addr === this.src;
-        const here = this.can("KeepsClient") && !this.fromNode && this.own(a, addr);
-        if (here && masquerade) this.step(b.origin, b.addrPort + ": on the node itself, where nothing is masqueraded");
+        const here = this.can("KeepsClient") && !this.fromNode && (this.own(a, addr) || this.x.carried.has(addr));
+        if (this.x.carried.has(addr) && !this.own(a, addr)) this.step(b.origin, b.addrPort + ": the node has the address itself, as one of a Service: the packet ends there");
+        else if (here && masquerade) this.step(b.origin, b.addrPort + ": on the node itself, where nothing is masqueraded");
         else if (hairpin && !masquerade) this.step(b.origin, b.addrPort + ": the source itself, so masqueraded (hairpin)");
         else this.step(b.origin, b.addrPort);
         const snat = (masquerade || hairpin) && !here;
