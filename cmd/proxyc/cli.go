@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -69,19 +71,24 @@ func run(e *env) (code int) {
 	}()
 	e, over := e.telling()
 	defer over()
+	e, colours, plain := e.colouring()
+	defer plain()
 	e, end := e.visibly()
 	defer end()
 	var c cli
 	args, all := helpArgs(dashed(e.args))
-	parser := kong.Must(&c, append(grammar(e.stdout, e.stderr), kongHelp(all)...)...)
+	parser := kong.Must(&c, append(grammar(e.stdout, e.stderr), append(kongHelp(all, e.calls), kong.Name(cmp.Or(e.name, programName)))...)...)
 	if len(e.args) > 0 && e.args[0] == completeVerb {
 		return e.exitCode(writeCandidates(e.stdout, parser.Model, e.args[1:]))
 	}
 	ctx, err := parser.Parse(args)
 	if err != nil {
 		fmt.Fprintf(e.stderr, "proxyc: %s\n", strings.TrimSpace(err.Error()))
-		fmt.Fprintf(e.stderr, "Run \"proxyc --help\" for how it is used.\n")
+		fmt.Fprintf(e.stderr, "Run \"%s\" for how it is used.\n", e.calls("proxyc --help"))
 		return exitBad
+	}
+	if slices.Contains(coloured, ctx.Selected().Path()) {
+		colours()
 	}
 	return e.exitCode(ctx.Run(e))
 }
@@ -89,7 +96,7 @@ func run(e *env) (code int) {
 // grammar returns how the command line is read.
 func grammar(stdout, stderr io.Writer) []kong.Option {
 	return []kong.Option{
-		kong.Name("proxyc"),
+		kong.Name(programName),
 		kong.Description("A compiler for Kubernetes Service proxies: kube-proxy's configuration and a snapshot of a cluster in, the rules of a node out."),
 		kong.UsageOnError(),
 		kong.Writers(stdout, stderr),

@@ -33,6 +33,10 @@ func (c *completionCmd) Run(e *env) error {
 // to the cursor. It is no verb of the grammar: whatever was typed so far is taken.
 const completeVerb = "__complete"
 
+// completeForKubectl is the first of them where kubectl asks, which wants a number behind
+// the candidates: 0, names of files may be meant where there are none.
+const completeForKubectl = "--for-kubectl"
+
 // A candidate is what a word of the command line may become.
 type candidate struct{ word, help string }
 
@@ -40,9 +44,16 @@ type candidate struct{ word, help string }
 // Nothing is written where the shell knows better, which is for names of files.
 func writeCandidates(w io.Writer, app *kong.Application, words []string) error {
 	var b strings.Builder
+	forKubectl := len(words) > 0 && words[0] == completeForKubectl
+	if forKubectl {
+		words = words[1:]
+	}
 	for _, c := range complete(app, words) {
 		help, _, _ := strings.Cut(c.help, "\n")
 		fmt.Fprintf(&b, "%s\t%s\n", c.word, help)
+	}
+	if forKubectl {
+		b.WriteString(":0\n")
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -25,6 +25,7 @@ import (
 type diffCmd struct {
 	input
 	nodeChoice
+	namespaceChoice
 
 	NewConfig   string   `short:"C" placeholder:"FILE" help:"The other configuration; by default the same."`
 	NewSnapshot []string `short:"S" sep:"none" placeholder:"FILE" help:"The other snapshot; by default the same."`
@@ -52,8 +53,14 @@ func (c *diffCmd) Run(e *env) error {
 	if !byFlow && c.chosen() {
 		return fmt.Errorf("-o: must be one of %s with --node and --all-nodes, got %q", strings.Join(diffFormNames(), ", "), c.Output)
 	}
+	if !byFlow && c.Namespace != "" {
+		return fmt.Errorf("-o: must be one of %s with --namespace, got %q", strings.Join(diffFormNames(), ", "), c.Output)
+	}
 	was, is, err := c.sides(e)
 	if err != nil {
+		return err
+	}
+	if err := c.namespaceChoice.check(nil, was.snap, is.snap); err != nil {
 		return err
 	}
 	if byFlow {
@@ -61,6 +68,7 @@ func (c *diffCmd) Run(e *env) error {
 		if err := finishBoth(e, was, is, err); err != nil {
 			return err
 		}
+		found.Services = slices.DeleteFunc(found.Services, func(s flow.Service) bool { return !c.has(s.Name) })
 		if err := buffered(e.stdout, func(w io.Writer) error { return write(w, found) }); err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 
 // env is all that proxyc sees of the machine. Tests replace its parts.
 type env struct {
+	name     string   // by which users call the program; empty: proxyc
 	args     []string // without the program's name
 	stdin    io.Reader
 	stdout   io.Writer
@@ -25,6 +27,8 @@ type env struct {
 	// interfaces reads the machine's network interfaces.
 	interfaces func() ([]compiler.Interface, error)
 	terminal   bool // stderr is one
+	// colourOut and colourErr report whether stdout and stderr show colours.
+	colourOut, colourErr bool
 	// regularly is the function of that name.
 	regularly func(after, every time.Duration, f func()) (stop func())
 	progress  *progress
@@ -52,8 +56,13 @@ type tempFile interface {
 }
 
 func osEnv() *env {
+	name, words := calledAs(filepath.Base(os.Args[0]))
+	colours := wantsColours(os.Getenv)
 	return &env{
-		args:       append(calledAs(filepath.Base(os.Args[0])), os.Args[1:]...),
+		colourOut:  colours && isTerminal(os.Stdout),
+		colourErr:  colours && isTerminal(os.Stderr),
+		name:       name,
+		args:       append(words, os.Args[1:]...),
 		stdin:      os.Stdin,
 		stdout:     os.Stdout,
 		stderr:     os.Stderr,
@@ -152,10 +161,28 @@ func (e *env) stage(dir string, readers fs.FileMode, write func(io.Writer) error
 	return f.Name(), nil
 }
 
-// calledAs returns the words of the command line that the program's own name stands for.
-func calledAs(name string) []string {
-	if name == "kube-proxy" {
-		return []string{"watch"}
+// programName is how users call the program where it is no plugin.
+const programName = "proxyc"
+
+// calledAs returns how users call a program of a name, and the words of the command line
+// that the name stands for. kubectl runs PATH's kubectl-proxyc for "kubectl proxyc", and
+// asks kubectl_complete-proxyc what may follow.
+func calledAs(file string) (name string, words []string) {
+	switch strings.TrimSuffix(file, ".exe") {
+	case "kube-proxy":
+		return programName, []string{"watch"}
+	case "kubectl-proxyc":
+		return "kubectl " + programName, nil
+	case "kubectl_complete-proxyc":
+		return programName, []string{completeVerb, completeForKubectl}
 	}
-	return nil
+	return programName, nil
+}
+
+// calls spells a command line for users.
+func (e *env) calls(command string) string {
+	if rest, ok := strings.CutPrefix(command, programName+" "); ok {
+		return cmp.Or(e.name, programName) + " " + rest
+	}
+	return command
 }

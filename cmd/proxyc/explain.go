@@ -16,6 +16,7 @@ import (
 
 type explainCmd struct {
 	source
+	namespaceFlag
 
 	What   string `arg:"" help:"A chain, a map element, a line of iptables-save, nft list ruleset, ipvsadm -Ln, ipset save or conntrack -L, of proxyc's rules or kube-proxy's; IP:PORT[/PROTO] or IP of a frontend or an endpoint, the number of a node port, or NAMESPACE/NAME[:PORT] of a Service."`
 	Output string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
@@ -25,6 +26,7 @@ type explainCmd struct {
 // and fields behind it, or why a Service has no rules; it is a finding (exit 1) when
 // that is nothing.
 func (c *explainCmd) Run(e *env) error {
+	c.What = c.service(c.What)
 	if _, _, err := single(strings.TrimSpace(c.What)); err != nil {
 		return err
 	}

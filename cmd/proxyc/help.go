@@ -159,8 +159,8 @@ var offline = []string{"compile", "trace", "explain", "diff", "prove", "migrate"
 
 // printHelp prints the help of what a command line names. Of kube-proxy's flags
 // it leaves out those that have no effect on the verb, and those that lost it;
-// all shows them.
-func printHelp(all bool) kong.HelpPrinter {
+// all shows them. calls spells the command lines of examples.
+func printHelp(all bool, calls func(string) string) kong.HelpPrinter {
 	return func(options kong.HelpOptions, ctx *kong.Context) error {
 		ctx.Model.HelpFlag.Help = "Show help; --help=all shows all flags, also those that have no effect."
 		verb := ctx.Selected()
@@ -192,7 +192,7 @@ func printHelp(all bool) kong.HelpPrinter {
 		u := usages()[verb.Path()]
 		b.WriteString("\nExamples:\n")
 		for _, example := range u.examples {
-			b.WriteString("  " + example + "\n")
+			b.WriteString("  " + calls(example) + "\n")
 		}
 		b.WriteString("\nExit codes:\n")
 		for code, means := range u.exits {
@@ -223,10 +223,10 @@ func helpText(flagDefaults map[string]string) kong.HelpValueFormatter {
 }
 
 // kongHelp returns the options of the grammar that make its help.
-func kongHelp(all bool) []kong.Option {
+func kongHelp(all bool, calls func(string) string) []kong.Option {
 	return []kong.Option{
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
-		kong.Help(printHelp(all)),
+		kong.Help(printHelp(all, calls)),
 		kong.ValueFormatter(helpText(config.FlagDefaults())),
 	}
 }

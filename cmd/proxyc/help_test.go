@@ -23,7 +23,7 @@ func TestHelpListsOnce(t *testing.T) {
 
 // Every verb has examples and exit codes, and each example is one that it takes.
 func TestHelpOfEveryVerb(t *testing.T) {
-	parser := kong.Must(&cli{}, append(grammar(io.Discard, io.Discard), kongHelp(false)...)...)
+	parser := kong.Must(&cli{}, append(grammar(io.Discard, io.Discard), kongHelp(false, new(env).calls)...)...)
 	all := usages()
 	for _, verb := range parser.Model.Leaves(true) {
 		u, ok := all[verb.Path()]

@@ -16,6 +16,7 @@ import (
 
 type lintCmd struct {
 	input
+	namespaceChoice
 	List          bool     `help:"List all checks."`
 	Output        string   `short:"o" enum:"text,json,sarif,github,markdown" default:"text" help:"Output: text, json, sarif (2.1.0), github (commands of its workflows), or markdown."`
 	FailOn        string   `enum:"error,warning,info" default:"info" help:"The least severity that makes the exit code 1: error, warning or info. Errors make it 2."`
@@ -60,6 +61,9 @@ func (c *lintCmd) Run(e *env) error {
 	if usable {
 		e.doing("linting")
 		j.lint()
+		if err := c.namespaceChoice.check(j.diags, j.snap); err != nil {
+			return err
+		}
 	}
 	if j.Resolved != nil { // the configuration's findings are named by its file
 		j.Resolved.Locate(j.diags)
@@ -69,7 +73,7 @@ func (c *lintCmd) Run(e *env) error {
 		written = nil
 	}
 	report := lint.Report{Version: build.Read().Version}
-	report.Findings, report.Suppressed = accepted.Apply(j.diags.Sorted(), written)
+	report.Findings, report.Suppressed = accepted.Apply(c.of(j.diags.Sorted()), written)
 	if unread := slices.DeleteFunc(slices.Clone(report.Findings), func(d diag.Diagnostic) bool { return !d.Code.Unread() }); c.WriteBaseline != "" && len(unread) > 0 {
 		e.report(unread)
 		return errReported

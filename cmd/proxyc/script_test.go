@@ -11,7 +11,7 @@ import (
 )
 
 // commands are the programs that tests can start, which are all this one.
-var commands = map[string]func(){"proxyc": main, "kube-proxy": main}
+var commands = map[string]func(){"proxyc": main, "kube-proxy": main, "kubectl-proxyc": main, "kubectl_complete-proxyc": main}
 
 func TestMain(m *testing.M) { testscript.Main(m, commands) }
 

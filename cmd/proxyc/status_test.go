@@ -5,14 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/proxyc/proxyc/apply/daemon"
 )
@@ -56,11 +55,18 @@ func TestStatusNobody(t *testing.T) {
 }
 
 func TestCalledAs(t *testing.T) {
-	if got := calledAs("kube-proxy"); !cmp.Equal(got, []string{"watch"}) {
-		t.Errorf("kube-proxy: %v", got)
-	}
-	if got := calledAs("proxyc"); got != nil {
-		t.Errorf("proxyc: %v", got)
+	for file, want := range map[string]string{
+		"kube-proxy":              "proxyc [watch]",
+		"proxyc":                  "proxyc []",
+		"proxyc.exe":              "proxyc []",
+		"kubectl-proxyc":          "kubectl proxyc []",
+		"kubectl-proxyc.exe":      "kubectl proxyc []",
+		"kubectl_complete-proxyc": "proxyc [__complete --for-kubectl]",
+	} {
+		name, words := calledAs(file)
+		if got := fmt.Sprint(name, " ", words); got != want {
+			t.Errorf("%s: %s, want %s", file, got, want)
+		}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 type traceCmd struct {
 	source
+	namespaceFlag
 
 	From    string `placeholder:"SOURCE" help:"Who sends: pod:NAMESPACE/NAME, node (this one), node:NAME, or IP[@INTERFACE]; without INTERFACE the one in whose network the address is, or eth0 where nothing tells."`
 	To      string `placeholder:"DESTINATION" help:"To what: IP:PORT[/PROTO], NAMESPACE/NAME:PORT[/PROTO] or the DNS name of a Service with PORT, by name or number; tcp if no protocol is given."`
@@ -27,6 +28,7 @@ func (c *traceCmd) Run(e *env) error {
 	if err := c.check(); err != nil {
 		return err
 	}
+	c.From, c.To = c.pod(c.From), c.service(c.To)
 	if c.Kernel {
 		return c.kernel(e)
 	}
@@ -38,6 +40,9 @@ func (c *traceCmd) Run(e *env) error {
 		var err error
 		if wanted, err = e.readPackets(c.Packets, int64(c.Limit)); err != nil {
 			return err
+		}
+		for i := range wanted {
+			wanted[i].From, wanted[i].To = c.pod(wanted[i].From), c.service(wanted[i].To)
 		}
 	}
 	job, programs, err := c.programs(e)

@@ -1,6 +1,6 @@
 // Command release builds what is given to users: static programs for each
-// platform, what is in them (CycloneDX), their checksums, and images (OCI). The
-// same commit gives the same bytes, wherever it is built.
+// platform, what is in them (CycloneDX), their checksums, archives of them as plugins
+// of kubectl with krew's manifest, and images (OCI). The same commit gives the same bytes, wherever it is built.
 package main
 
 import (
@@ -94,6 +94,7 @@ func (r *release) make(ctx context.Context) error {
 		return err
 	}
 	var sums bytes.Buffer
+	version, archives := "", map[string]string{}
 	for _, t := range r.targets {
 		program := filepath.Join(out, t.file())
 		info, err := r.build(ctx, t, program)
@@ -107,13 +108,28 @@ func (r *release) make(ctx context.Context) error {
 		if err := os.WriteFile(program+".cdx.json", parts, 0o644); err != nil {
 			return err
 		}
-		for _, file := range []string{program, program + ".cdx.json"} {
-			data, err := os.ReadFile(file)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(data), filepath.Base(file))
+		data, err := os.ReadFile(program)
+		if err != nil {
+			return err
 		}
+		archive, err := r.pack(t, data)
+		if err != nil {
+			return fmt.Errorf("%s: %w", t, err)
+		}
+		if err := os.WriteFile(filepath.Join(out, t.archive()), archive, 0o644); err != nil {
+			return err
+		}
+		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(data), t.file())
+		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(parts), t.file()+".cdx.json")
+		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(archive), t.archive())
+		version, archives[t.archive()] = info.Main.Version, fmt.Sprintf("%x", sha256.Sum256(archive))
+	}
+	manifest, err := r.krew(version, archives)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(out, krewFile), manifest, 0o644); err != nil {
+		return err
 	}
 	return os.WriteFile(filepath.Join(out, "SHA256SUMS"), sums.Bytes(), 0o644)
 }

@@ -69,15 +69,17 @@ func TestRelease(t *testing.T) {
 			t.Errorf("%s differs", name)
 		}
 	}
-	if len(a) != 3 || len(b) != 3 {
-		t.Errorf("got %d and %d files, want 3", len(a), len(b))
+	if len(a) != 5 || len(b) != 5 {
+		t.Errorf("got %d and %d files, want 5", len(a), len(b))
 	}
 	program := "proxyc-linux-" + runtime.GOARCH
 	checkStatic(t, a[program])
 	checkVersion(t, a[program])
 	checkContents(t, a[program+".cdx.json"])
 	var sums strings.Builder
-	for _, name := range []string{program, program + ".cdx.json"} {
+	archive := r.targets[0].archive()
+	checkPlugin(t, a[krewFile], archive, a[archive], a[program])
+	for _, name := range []string{program, program + ".cdx.json", archive} {
 		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(a[name]), name)
 	}
 	if diff := cmp.Diff(sums.String(), string(a["SHA256SUMS"])); diff != "" {
