@@ -47,14 +47,14 @@ func (c *explainCmd) Run(e *env) error {
 	if !found.empty() {
 		err = buffered(e.stdout, write)
 	}
-	if err := job.finish(e, err); err != nil {
-		return err
-	}
+	err = job.finish(e, err)
 	if found.empty() {
 		fmt.Fprintf(e.stderr, "%q: nothing on node %s in mode %s has this name%s\n", c.What, programs.IPv4.Node.Name, programs.IPv4.Node.Mode, found.hint)
-		return errFindings
+		if err == nil {
+			return errFindings
+		}
 	}
-	return nil
+	return err
 }
 
 // explained is what there is to say of one thing.
