@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -119,11 +120,17 @@ func explain(r reading, programs ir.Programs, snap *snapshot.Snapshot) *explaine
 	if r.flow.IsValid() && !x.empty() {
 		x.Says = append(x.Says, x.answers(r.flow))
 	}
-	if what, ok := fixedChains[strings.TrimSpace(r.words)]; ok && x.empty() {
+	if what := fixed[strings.TrimSpace(r.words)]; what != "" && x.empty() {
 		x.Says = append(x.Says, what)
+	}
+	if m := leadsTo.FindStringSubmatch(r.words); m != nil && fixed[m[1]] != "" && x.empty() {
+		x.Says = append(x.Says, fixed[m[1]])
 	}
 	return x
 }
+
+// leadsTo is where a line of rules leads that is of no Service.
+var leadsTo = regexp.MustCompile(` (?:-j|jump|goto) (\S+) $`)
 
 // withoutChain returns the words of a line without the chain that an entry is of.
 func withoutChain(e render.Entry, words string) string {
@@ -197,8 +204,8 @@ func (x *explained) answers(b netip.AddrPort) string {
 	return b.String() + " answers, which is no backend of it, or no more"
 }
 
-// fixedChains are chains of kube-proxy that are of no single Service.
-var fixedChains = map[string]string{
+// fixed are chains of kube-proxy and sets of proxyc that are of no single Service.
+var fixed = map[string]string{
 	"KUBE-SERVICES":          "KUBE-SERVICES leads packets to the chains of Services, by address and port; in table filter it refuses those without endpoints",
 	"KUBE-NODEPORTS":         "KUBE-NODEPORTS leads packets to node ports to the chains of Services; in table filter it lets health checks in",
 	"KUBE-POSTROUTING":       "KUBE-POSTROUTING masquerades what KUBE-MARK-MASQ has marked",
@@ -214,6 +221,25 @@ var fixedChains = map[string]string{
 	"firewall-check":         "firewall-check drops clients outside loadBalancerSourceRanges, by map firewall-ips",
 	"reject-chain":           "reject-chain refuses packets to Services without endpoints",
 	"cluster-ips-check":      "cluster-ips-check refuses packets to ClusterIPs at ports that no Service has, and drops those to ClusterIPs of no Service",
+
+	"service-ips":               "map service-ips leads packets to the chains of Services, by address and port, and has nothing now",
+	"service-nodeports":         "map service-nodeports leads packets to node ports to the chains of Services, and has nothing now",
+	"inside-ips":                "map inside-ips leads pods and the node itself where the source decides (externalTrafficPolicy Local), by address and port, and has nothing now",
+	"inside-nodeports":          "map inside-nodeports leads pods and the node itself where the source decides (externalTrafficPolicy Local), by node port, and has nothing now",
+	"outside-ips":               "map outside-ips leads other clients where the source decides (externalTrafficPolicy Local), by address and port, and has nothing now",
+	"outside-nodeports":         "map outside-nodeports leads other clients where the source decides (externalTrafficPolicy Local), by node port, and has nothing now",
+	"backends":                  "map backends has the backends of each address and port, and has nothing now",
+	"nodeport-backends":         "map nodeport-backends has the backends of each node port, and has nothing now",
+	"outside-backends":          "map outside-backends has the backends of each address and port for clients from outside, and has nothing now",
+	"outside-nodeport-backends": "map outside-nodeport-backends has the backends of each node port for clients from outside, and has nothing now",
+	"no-endpoint-services":      "map no-endpoint-services refuses or drops packets to addresses and ports of Services without endpoints, and has nothing now",
+	"no-endpoint-nodeports":     "map no-endpoint-nodeports refuses or drops packets to node ports of Services without endpoints, and has nothing now",
+	"firewall-ips":              "set firewall-ips has the addresses and ports at which loadBalancerSourceRanges hold, and has nothing now",
+	"firewall-sources":          "set firewall-sources has the ranges that loadBalancerSourceRanges admit, and has nothing now",
+	"cluster-ips":               "set cluster-ips has every ClusterIP, and has nothing now",
+	"hairpin-connections":       "set hairpin-connections has the backends on this node, as their own clients, and has nothing now",
+	"affinity-ips":              "map affinity-ips leads connections to the chains that remember clients, by backend and frontend, and has nothing now",
+	"affinity-nodeports":        "map affinity-nodeports leads connections to node ports to the chains that remember clients, and has nothing now",
 }
 
 // subject is what somebody wants explained: a Service, an address or a node port.

@@ -52,7 +52,7 @@ func single(what string) (s subject, ok bool, err error) {
 	if what == "" {
 		return s, false, fmt.Errorf("must be a chain, an element, a line of rules, IP:PORT[/PROTO], IP, PORT or NAMESPACE/NAME[:PORT], got %q", what)
 	}
-	text, protoText, hasProto := strings.Cut(what, "/")
+	text, protoText, hasProto := strings.Cut(strings.TrimPrefix(what, "node:"), "/") // as the IR writes node ports
 	if strings.ContainsAny(what, " \t\n") {
 		return s, false, nil
 	}
