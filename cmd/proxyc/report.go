@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -264,7 +265,7 @@ const shownUnserved = 20
 func (r *clusterReport) writeMarkdown(w io.Writer) error {
 	o := &r.overview
 	fmt.Fprintf(w, "### proxyc report\n\nMode %s, %s, as node %s has it: **%d Services** with rules, %d without; %d backends behind %s.\n",
-		o.Mode, strings.Join(o.Families, " and "), cell(o.Node), o.Services, o.Without, o.Backends, o.FrontendsText())
+		o.Mode, cmp.Or(strings.Join(o.Families, " and "), "no Service of any family"), cell(o.Node), o.Services, o.Without, o.Backends, o.FrontendsText())
 	if n := len(o.Unserved); n > 0 {
 		names := o.Unserved[:min(n, shownUnserved)]
 		more := ""

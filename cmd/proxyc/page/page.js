@@ -105,7 +105,7 @@
     const changed = page.diff ? page.diff.doc.counts : null;
     fill($("overview"), 
       h("h2", {id: "overview-h"}, "Overview"),
-      h("p", {}, "Mode ", h("b", {}, o.mode), ", " + (o.families || []).join(" and ") + ", as node ", h("b", {}, o.node), " has it",
+      h("p", {}, "Mode ", h("b", {}, o.mode), ", " + ((o.families || []).join(" and ") || "no Service of any family") + ", as node ", h("b", {}, o.node), " has it",
         o.nodes > 1 ? ", of " + count(o.nodes, "node") : "", "."),
       h("ul", {class: "tiles"},
         tile(o.services, o.services === 1 ? "Service with rules" : "Services with rules", "#services"),
