@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/proxyc/proxyc/ir"
 )
 
 // completionScripts are those that shells source; each asks proxyc itself, so
@@ -125,7 +127,11 @@ func childOf(node *kong.Node, name string) *kong.Node {
 // values are those that a flag or argument takes where it takes a few: after commas, too,
 // where it takes several.
 func values(v *kong.Value, before, last string) []candidate {
-	if v.Enum == "" {
+	enum := v.Enum
+	if v.Tag.PlaceHolder == "MODE" && v.Name != "detect-local-mode" { // kube-proxy's own errors tell more than an enum's
+		enum = strings.Join(modeWords(), ",")
+	}
+	if enum == "" {
 		return nil
 	}
 	typed := strings.TrimPrefix(last, before)
@@ -133,10 +139,17 @@ func values(v *kong.Value, before, last string) []candidate {
 		before += typed[:strings.LastIndex(typed, ",")+1]
 	}
 	var out []candidate
-	for _, value := range strings.Split(v.Enum, ",") {
+	for _, value := range strings.Split(enum, ",") {
 		out = append(out, candidate{before + value, ""})
 	}
 	return starting(out, last)
+}
+
+func modeWords() (words []string) {
+	for _, m := range ir.Modes() {
+		words = append(words, string(m))
+	}
+	return words
 }
 
 func verbs(node *kong.Node) []candidate {
