@@ -1,10 +1,13 @@
 package docs
 
 import (
+	"encoding/xml"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -108,5 +111,95 @@ func TestModulesAreNamed(t *testing.T) {
 		if !strings.Contains(makefile, "cd "+name+" && $(GO) mod download\n") {
 			t.Errorf("make setup does not fetch the modules of %s", name)
 		}
+	}
+}
+
+// TestReadmeRatios: what the README says of kube-proxy's times and memory is what the
+// figures of performance.md come to, in two digits.
+func TestReadmeRatios(t *testing.T) {
+	rows := func(page, cells string) map[string][]string {
+		out := map[string][]string{}
+		_, section, _ := strings.Cut(readFile(t, page), "## Beside kube-proxy\n")
+		section, _, _ = strings.Cut(section, "\n## ")
+		for line := range strings.SplitSeq(section, "\n") {
+			if row := strings.Split(strings.Trim(line, "| "), " | "); strings.HasPrefix(line, "| ") && len(row) == len(strings.Split(cells, " ")) {
+				out[row[0]] = row[1:]
+			}
+		}
+		return out
+	}
+	figures := rows("performance.md", "what p k p k p k")
+	said := rows(root+"/README.md", "what nftables nft legacy")
+	for what, of := range figures {
+		for i := range 3 {
+			ours, theirs := figure(t, of[2*i]), figure(t, of[2*i+1])
+			ratio := theirs / ours
+			if strings.HasSuffix(of[2*i], "/s") {
+				ratio = 1 / ratio
+			}
+			got := said[what]
+			if got == nil {
+				t.Errorf("README.md does not have %q", what)
+				break
+			}
+			if want, err := strconv.ParseFloat(fmt.Sprintf("%.1e", ratio), 64); err != nil || figure(t, got[i]) != want {
+				t.Errorf("README.md: %s, column %d: %s, and %s beside %s are %v", what, i+1, got[i], of[2*i], of[2*i+1], want)
+			}
+		}
+	}
+	if len(figures) < 7 || len(said) != len(figures) {
+		t.Errorf("%d rows of figures, %d in the README", len(figures), len(said))
+	}
+}
+
+// figure returns a number with a unit, in seconds where it is a time.
+func figure(t *testing.T, text string) float64 {
+	t.Helper()
+	number, unit, _ := strings.Cut(strings.TrimSuffix(text, "/s"), " ")
+	n, err := strconv.ParseFloat(strings.ReplaceAll(number, ",", ""), 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if unit == "ms" {
+		n /= 1000
+	}
+	return n
+}
+
+// TestDrawing: the drawing is for light and dark pages and for who does not see it, shows
+// no font or colour of a reader's other scheme, and names packages that there are.
+func TestDrawing(t *testing.T) {
+	var svg struct {
+		Title string `xml:"title"`
+		Desc  string `xml:"desc"`
+		Style string `xml:"style"`
+		Texts []struct {
+			Class string `xml:"class,attr"`
+			Text  string `xml:",chardata"`
+		} `xml:"text"`
+	}
+	if err := xml.Unmarshal([]byte(readFile(t, "way.svg")), &svg); err != nil {
+		t.Fatal(err)
+	}
+	light, dark, _ := strings.Cut(svg.Style, "@media (prefers-color-scheme: dark)")
+	for _, class := range []string{"text ", ".small", ".code", ".box", ".core", ".node", ".way", ".head"} {
+		if !strings.Contains(light, class) || !strings.Contains(dark, class) {
+			t.Errorf("way.svg: %s: has not a colour for each scheme", class)
+		}
+	}
+	packages := 0
+	for _, text := range svg.Texts {
+		if text.Class != "code" {
+			continue
+		}
+		for dir := range strings.FieldsSeq(text.Text) {
+			packages++
+			if _, err := os.Stat(filepath.Join(root, dir)); err != nil {
+				t.Errorf("way.svg: %v", err)
+			}
+		}
+	}
+	if packages < 6 || len(svg.Title) == 0 || len(svg.Desc) < 100 {
+		t.Errorf("way.svg has %d packages, title %q, description %q", packages, svg.Title, svg.Desc)
 	}
 }
