@@ -522,7 +522,7 @@ func notesOf(s *ir.Service) map[string]string {
 		}
 		notes["UDP clients that "+cmp.Or(d.Port.Port, "the port")+" keeps"] = strings.Join(addrs, ", ")
 	}
-	if h := s.HNS; h != nil {
+	if h := s.HNS; h != nil && (h.PreserveDIP || h.NoOptimize) {
 		notes["HNS"] = fmt.Sprintf("preserve destination %t, recreate %t", h.PreserveDIP, h.NoOptimize)
 	}
 	return notes
