@@ -101,7 +101,9 @@ func (d *dumpFiles) iptables(file, text string) error {
 
 func (d *dumpFiles) nft(file, text string) error {
 	tables, err := nftables.ParseList(text)
-	if err != nil {
+	if err != nil && strings.Contains(text, "\ndelete table ") {
+		return fmt.Errorf("is what nft -f loads, as compile writes it, and not what nft list ruleset prints: the rules that compile writes are the side mode:nftables")
+	} else if err != nil {
 		return err
 	}
 	found := false
