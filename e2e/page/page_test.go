@@ -210,6 +210,8 @@ func TestPage(t *testing.T) {
 			t.Errorf("the drawing has no %q: %s", want, drawn)
 		}
 	}
+	b.to("#services/shop%2Fedge%2") // cut off: nothing that is there
+	b.to("#services/shop%2Fedge")
 	// Another node has another view of it.
 	b.do(chromedp.SetValue("#node", "1"), chromedp.Evaluate(`document.getElementById("node").dispatchEvent(new Event("change"))`, nil),
 		chromedp.Poll(`document.querySelector("#service figcaption")?.textContent.includes("node2")`, nil))

@@ -19,6 +19,8 @@
   const count = (n, one, many) => figure(n) + " " + (n === 1 ? one : many || one + "s");
   const tag = (kind, text) => h("span", {class: "tag " + kind}, text || kind);
   const fates = {"accepted": ["served", "✓ served"], "rejected": ["refused", "✕ refused"], "dropped": ["dropped", "⌀ dropped"], "not ours": ["faint", "– not proxied"]};
+  // decoded is a part of the page's address, which may be cut off.
+  const decoded = text => { try { return decodeURIComponent(text); } catch { return text; } };
   const serviceLink = name => h("a", {href: "#services/" + encodeURIComponent(name)}, name);
 
   // table makes a table that scrolls by itself where it is too wide.
@@ -635,7 +637,7 @@
     }
     if (section === "services") {
       rows();
-      if (rest) open(decodeURIComponent(rest));
+      if (rest) open(decoded(rest));
     }
     if (section === "trace" && rest) {
       const q = new URLSearchParams(rest);
