@@ -187,6 +187,29 @@ func TestWrongValues(t *testing.T) {
 	}
 }
 
+// Values are strings in the objects, whatever is in them.
+func TestChartQuotesValues(t *testing.T) {
+	o := rendered(t, `{image: PROXYC_IMAGE, kubeadm: {configMap: "123"}, priorityClassName: "on", bootFile: "/var/lib/1: 2/boot.json", windows: {enabled: true, image: PROXYC_IMAGE, configMap: "0x1", network: "Overlay #1"}}`)
+	linux, windows := o["DaemonSet proxyc"], o["DaemonSet proxyc-windows"]
+	pod := []any{"spec", "template", "spec"}
+	for _, v := range []struct {
+		of   object
+		path []any
+		want string
+	}{
+		{linux, []any{"priorityClassName"}, "on"},
+		{linux, []any{"volumes", 0, "configMap", "name"}, "123"},
+		{linux, []any{"containers", 0, "args", 2}, "--boot-from=/var/lib/1: 2/boot.json"},
+		{linux, []any{"volumes", 3, "hostPath", "path"}, "/var/lib/1: 2"},
+		{windows, []any{"containers", 0, "env", 1, "value"}, "Overlay #1"},
+		{windows, []any{"volumes", 0, "configMap", "name"}, "0x1"},
+	} {
+		if got := at(v.of, append(pod[:3:3], v.path...)...); got != v.want {
+			t.Errorf("%v: %v, want %q", v.path, got, v.want)
+		}
+	}
+}
+
 // Probes and scrapes go where the configuration has the servers.
 func TestFollowsTheConfiguration(t *testing.T) {
 	const set, container = "DaemonSet proxyc", "containers"
