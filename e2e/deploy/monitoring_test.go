@@ -270,14 +270,19 @@ var alertCases = map[string]struct{ fires, quiet string }{
 		`proxyc_api_contact{instance="a", resource="services"} 1+0x10 0+0x50`,
 		`proxyc_api_contact{instance="a", resource="services"} 1 0 1+0x58`},
 	"ProxycBehind": {
-		"kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{instance=\"a\"} 100+60x60\n  kubeproxy_sync_proxy_rules_last_timestamp_seconds{instance=\"a\"} 99+0x60",
-		"kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{instance=\"a\"} 100+60x60\n  kubeproxy_sync_proxy_rules_last_timestamp_seconds{instance=\"a\"} 99+60x60"},
+		"kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{instance=\"a\"} 100+60x60\n  kubeproxy_sync_proxy_rules_last_timestamp_seconds{instance=\"a\"} 99+0x60\n" +
+			"  proxyc_build_info{instance=\"a\"} 1+0x60",
+		// b is kube-proxy's, which has metrics of these names, too
+		"kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{instance=\"a\"} 100+60x60\n  kubeproxy_sync_proxy_rules_last_timestamp_seconds{instance=\"a\"} 99+60x60\n" +
+			"  kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{instance=\"b\"} 100+60x60\n  kubeproxy_sync_proxy_rules_last_timestamp_seconds{instance=\"b\"} 99+0x60\n" +
+			"  proxyc_build_info{instance=\"a\"} 1+0x60"},
 	"ProxycProxyHangsUp": {
 		"proxyc_proxy_unreachable_total{instance=\"a\", protocol=\"tcp\"} 0+1x60\n  proxyc_proxy_clients_total{instance=\"a\", protocol=\"tcp\"} 0+10x60",
 		"proxyc_proxy_unreachable_total{instance=\"a\", protocol=\"tcp\"} 0+1x60\n  proxyc_proxy_clients_total{instance=\"a\", protocol=\"tcp\"} 0+100x60"},
 	"ProxycLocalhostPortTaken": {
-		`kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total{instance="a"} 0+30x60`,
-		`kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total{instance="a"} 0 5+0x59`},
+		"kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total{instance=\"a\"} 0+30x60\n  proxyc_build_info{instance=\"a\"} 1+0x60",
+		"kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total{instance=\"a\"} 0 5+0x59\n" +
+			"  kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total{instance=\"b\"} 0+30x60\n  proxyc_build_info{instance=\"a\"} 1+0x60"},
 	"ProxycServicesLeftOut": {`proxyc_quarantined_services{instance="a"} 1+0x60`, `proxyc_quarantined_services{instance="a"} 1 1 1 0+0x57`},
 	"ProxycRejected":        {`proxyc_rejected_files{instance="a"} 1+0x60`, `proxyc_rejected_files{instance="a"} 1 1 1 0+0x57`},
 	"ProxycNotServed":       {`proxyc_not_served{instance="a"} 1+0x60`, `proxyc_not_served{instance="a"} 1 1 1 0+0x57`},
