@@ -28,7 +28,9 @@ case "$*" in
 	*" prove "*)
 		read -r list && [ "$list" = '{"kind": "List"}' ] || exit 2
 		[ "$FAULT" = once ] && { [ -e "$ASKED.once" ] || { : >"$ASKED.once"; exit 1; }; }
-		[ "$FAULT" != prove ] ;;
+		[ "$FAULT" != prove ] || exit 1
+		echo "equal: ir and kernel, IPv4, 30 classes of packets"
+		[ "$FAULT" != finding ] || { echo "error: Service shop/web: spec.externalIPs[0]: belongs to another" >&2; exit 2; } ;;
 	*) exit 2 ;;
 	esac ;;
 *) echo "kubectl $*: not expected" >&2; exit 2 ;;
@@ -54,6 +56,7 @@ func TestGate(t *testing.T) {
 	}{
 		{name: "well", nodes: "2", alerts: calm, want: "well on 2 nodes"},
 		{name: "a change meanwhile", fault: "once", nodes: "2", alerts: calm, want: "well on 2 nodes"},
+		{name: "a Service is wrong, and left out", fault: "finding", nodes: "2", alerts: calm, want: "well on 2 nodes"},
 		{name: "a label is missing", nodes: "5", alerts: calm, fails: true, want: "on 2 nodes, not on 5"},
 		{name: "image does not start", fault: "rollout", nodes: "2", alerts: calm, fails: true, want: "not rolled out"},
 		{name: "restarts", fault: "restarts", nodes: "2", alerts: calm, fails: true, want: "p2 on n2 was started anew 2 times"},
