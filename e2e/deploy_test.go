@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -142,11 +143,13 @@ func TestInCluster(t *testing.T) {
 func TestRBAC(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
+	put(ctx, t, dropinNode())
 	n := newNode(t)
+	n.grant(t)
 	c := n.container(t, proxyc, kube.ProxycUser)
 	for _, lists := range []string{"false", "true"} { // the client lists where a server cannot begin a watch with all objects
 		c.Env = []string{"KUBE_FEATURE_WatchListClient=" + lists}
-		p := n.runAs(t, "proxyc", c, peerPath, "--config="+configDir+"/config.conf", "--hostname-override=node1")
+		p := n.runAs(t, "proxyc", c, peerPath, "--config="+configDir+"/config.conf", "--hostname-override=node1", "--node-condition")
 		if err := p.Ready(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -158,8 +161,12 @@ func TestRBAC(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	more, err := kube.Manifests("../docs/deploy/node-condition/rbac.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
 	allowed := map[string]bool{}
-	for _, o := range objects {
+	for _, o := range append(objects, more...) {
 		if o["kind"] != "ClusterRole" {
 			continue
 		}
@@ -189,6 +196,9 @@ func TestRBAC(t *testing.T) {
 	})
 }
 
+// revoked is when a test had taken the daemon's rights away.
+var revoked struct{ from, to time.Time }
+
 // requests are those of a user, which were all let through.
 func requests(t *testing.T, user string) map[string]bool {
 	t.Helper()
@@ -205,16 +215,17 @@ func requests(t *testing.T, user string) map[string]bool {
 			User           struct{ Username string }
 			Verb           string
 			RequestURI     string
-			ObjectRef      struct{ Resource, APIGroup string }
+			ObjectRef      struct{ Resource, Subresource, APIGroup string }
 			ResponseStatus struct{ Code int }
+			Received       time.Time `json:"requestReceivedTimestamp"`
 		}
 		if json.Unmarshal(lines.Bytes(), &r) != nil || r.User.Username != user {
 			continue // the last line may be half written
 		}
-		if r.ResponseStatus.Code == 403 {
+		if r.ResponseStatus.Code == 403 && (r.Received.Before(revoked.from) || r.Received.After(revoked.to)) {
 			t.Errorf("forbidden: %s %s", r.Verb, r.RequestURI)
 		}
-		asked[fmt.Sprintf("%s %s/%s", r.Verb, r.ObjectRef.APIGroup, r.ObjectRef.Resource)] = true
+		asked[fmt.Sprintf("%s %s/%s", r.Verb, r.ObjectRef.APIGroup, path.Join(r.ObjectRef.Resource, r.ObjectRef.Subresource))] = true
 	}
 	return asked
 }

@@ -52,7 +52,9 @@ type Options struct {
 	// UnreadyAfter is how long /readyz stays 200 without contact to the API
 	// server; 0: as long as that lasts.
 	UnreadyAfter time.Duration
-	Version      string // of the program
+	// NodeCondition keeps condition ServicesProgrammed on the Node.
+	NodeCondition bool
+	Version       string // of the program
 	// Flags returns all flags with the values in force, for /flagz.
 	Flags func(*config.Config) map[string]string
 	// Trace writes what happens to a packet, as /debug/proxyc/trace tells it.
@@ -155,6 +157,8 @@ type process struct {
 
 	localhost userspace.Localhost
 	stuck     bool // a life did not end: what it uses is its own
+
+	programmed atomic.Bool // what an API server's objects mean was in force once
 }
 
 // loaded is a configuration, and the file that it is from.
@@ -210,8 +214,9 @@ type daemon struct {
 	tallies   ir.PerFamily[tally]
 	state     *state
 	boot      *bootFile
-	events    *watch.Events  // nil without an API server
-	contact   *watch.Contact // nil without an API server
+	events    *watch.Events        // nil without an API server
+	contact   *watch.Contact       // nil without an API server
+	condition *watch.NodeCondition // nil: nobody asked for it
 	neighbors *neighbors
 
 	drifts     driftLog
@@ -248,6 +253,7 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 		d.events = watch.NewEvents(name, d.log.Logger, time.Now)
 		d.contact = watch.NewContact(d.log.Logger, time.Now)
 		d.health.CutOff = d.cutOff
+		d.condition = d.newCondition()
 		d.metrics.MeasureContact(d.lastHeard)
 	}
 	d.hosts = hosts(name, p.Hostname)

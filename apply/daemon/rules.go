@@ -242,6 +242,9 @@ func (d *daemon) synced(s *reconcile.Sync) {
 	d.checks.sync(s)
 	d.serveLocalhost(s)
 	d.boot.offer()
+	if !d.programmed.Swap(true) {
+		defer d.condition.Poke()
+	}
 	if n := len(s.Done.Refused); n > 0 {
 		d.health.SetNotReady(fmt.Sprintf("the kernel refuses the rules of %d Services", n))
 	} else {

@@ -216,7 +216,7 @@ func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (synced <-chan
 		return filled, begun, nil
 	}
 	api := &watch.API{NodeName: d.nodeName, Store: d.store, Log: d.log.Logger, NodeState: d.nodeState, Broken: d.state.setBroken,
-		Resync: d.cfg.ConfigSyncPeriod.Duration, Events: d.events, Contact: d.contact}
+		Resync: d.cfg.ConfigSyncPeriod.Duration, Events: d.events, Contact: d.contact, Condition: d.condition}
 	watch.Measure(&d.metrics.Client)
 	if err := api.Connect(d.cfg.ClientConnection, d.Master, "proxyc/"+d.Version); err != nil {
 		return nil, nil, err

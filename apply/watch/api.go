@@ -50,6 +50,8 @@ type API struct {
 	Resync time.Duration
 	// Events, if set, are sent while Run runs.
 	Events *Events
+	// Condition, if set, is kept on the Node while Run runs.
+	Condition *NodeCondition
 	// Contact, if set, is told what is heard of the server.
 	Contact *Contact
 
@@ -105,6 +107,9 @@ func (a *API) run(ctx context.Context, kinds []kind, synced func()) {
 	}
 	if a.Events != nil {
 		running.Go(func() { a.Events.run(ctx, a.clients.events) })
+	}
+	if a.Condition != nil {
+		running.Go(func() { a.Condition.run(ctx, a.clients.core) })
 	}
 	running.Wait()
 }
@@ -410,12 +415,13 @@ func (a *API) slices() kind {
 
 // ownNode is a Node with its state.
 type ownNode struct {
-	node  *snapshot.Node
-	state NodeState
+	node      *snapshot.Node
+	state     NodeState
+	condition *Condition
 }
 
 func reduceNode(in *corev1.Node) *ownNode {
-	out := &ownNode{node: snapshot.FromNode(in), state: NodeState{Terminating: in.DeletionTimestamp != nil}}
+	out := &ownNode{node: snapshot.FromNode(in), state: NodeState{Terminating: in.DeletionTimestamp != nil}, condition: conditionOf(in)}
 	for _, t := range in.Spec.Taints {
 		out.state.Taints = append(out.state.Taints, t.Key)
 	}
@@ -429,10 +435,12 @@ func (a *API) node() kind {
 		n := obj.(*ownNode)
 		a.Store.setNode(n.node)
 		a.NodeState(&n.state)
+		a.Condition.seen(true, n.condition)
 	}
 	gone := func() {
 		last = nil
 		a.NodeState(nil)
+		a.Condition.seen(false, nil)
 	}
 	return kind{
 		name: "nodes", client: a.clients.core, expected: &corev1.Node{},

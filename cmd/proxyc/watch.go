@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -27,6 +28,7 @@ type watchCmd struct {
 	LockTimeout time.Duration `default:"30s" placeholder:"DURATION" help:"How long to wait while another program holds the lock of iptables."`
 	Socket      string        `name:"status-socket" placeholder:"PATH" help:"Tell the status at a unix socket, too, which only the owner can open."`
 	Unready     time.Duration `name:"unready-after" default:"5m" placeholder:"DURATION" help:"How long /readyz stays 200 without contact to the API server; 0: as long as that lasts. /livez does not depend on it."`
+	Condition   bool          `name:"node-condition" help:"Keep condition ServicesProgrammed on the Node: whether the rules do what the Services mean. It needs the right to patch nodes/status."`
 	Drain       time.Duration `name:"drain-timeout" default:"25s" placeholder:"DURATION" help:"How long connections may go on at the end of the process, in mode userspace, where it carries them; 0: not at all."`
 	Fallback    bool          `name:"mode-fallback" help:"Where the node lacks what the mode needs, take iptables for ipvs, and userspace for both and for kernelspace, until the daemon ends; by default it ends with an error."`
 	Prove       bool          `name:"prove" help:"After each change, hold the rules of the Services that changed against what they mean, for every first packet; a difference is logged, counted and part of the status."`
@@ -62,6 +64,9 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 	case c.Cleanup:
 		return cleanUp(ctx, e, false, false)
 	}
+	if c.Condition && len(c.Snapshot) > 0 {
+		return errors.New("--node-condition: needs an API server, got --snapshot")
+	}
 	if err := needRoot("watch"); err != nil {
 		return err
 	}
@@ -89,7 +94,7 @@ func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 		Snapshot: c.Snapshot, SnapshotLimit: int64(c.Limit), AllowEmpty: c.AllowEmpty,
 		BootFrom: c.BootFrom, Master: deref(c.Master),
 		IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout, IPVS: c.ipvsFlags.options(),
-		StatusSocket: c.Socket, UnreadyAfter: c.Unready, DrainTimeout: c.Drain,
+		StatusSocket: c.Socket, UnreadyAfter: c.Unready, NodeCondition: c.Condition, DrainTimeout: c.Drain,
 		ModeFallback: c.Fallback,
 		Version:      build.Read().Version,
 		Flags:        func(cfg *config.Config) map[string]string { return flagValues(k, cfg) },

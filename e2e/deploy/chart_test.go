@@ -172,6 +172,7 @@ func TestWrongValues(t *testing.T) {
 		"{image: i, clusterSize: {services: -1, endpoints: 1}}":                   "clusterSize/services",
 		"{image: i, kubeadm: {healthzBindAddress: '10256'}}":                      "kubeadm/healthzBindAddress",
 		"{image: i, statusSocket: /tmp/proxyc.sock}":                              "statusSocket",
+		"{image: i, nodeCondition: on it}":                                        "nodeCondition",
 		"{image: i, bootFile: boot.json}":                                         "bootFile",
 		"{image: i, extraArgs: [v=4]}":                                            "extraArgs",
 		"{image: i, nodeSelectors: {a: b}}":                                       "nodeSelectors",
@@ -280,6 +281,20 @@ func TestKustomize(t *testing.T) {
 	}
 }
 
+// The chart's value and the component are the same: a right and a flag more.
+func TestNodeCondition(t *testing.T) {
+	chart, component := rendered(t, "{image: PROXYC_IMAGE, nodeCondition: true}"), kustomized(t, "resources: [deploy]\ncomponents: [deploy/node-condition]\n")
+	if d := cmp.Diff(component, chart); d != "" {
+		t.Errorf("(-kustomize +chart):\n%s", d)
+	}
+	want := plain(t, "rbac.yaml", "daemonset.yaml", "node-condition/rbac.yaml")
+	main := at(want["DaemonSet proxyc"], "spec", "template", "spec", "containers", 0).(object)
+	main["args"] = append(main["args"].([]any), "--node-condition")
+	if d := cmp.Diff(want, chart); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
 func only(objects map[string]object, kind string) map[string]object {
 	maps.DeleteFunc(objects, func(name string, _ object) bool { return !strings.HasPrefix(name, kind+" ") })
 	return objects
@@ -292,7 +307,8 @@ func kustomized(t *testing.T, text string) map[string]object {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range []string{"rbac.yaml", "daemonset.yaml", "kustomization.yaml", "canary/kustomization.yaml"} {
+	for _, file := range []string{"rbac.yaml", "daemonset.yaml", "kustomization.yaml", "canary/kustomization.yaml",
+		"node-condition/kustomization.yaml", "node-condition/rbac.yaml"} {
 		to := filepath.Join(dir, "deploy", file)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, read(t, filepath.Join(manifests, file)), 0o644)); err != nil {
 			t.Fatal(err)

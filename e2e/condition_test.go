@@ -1,0 +1,171 @@
+package e2e
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/proxyc/proxyc/e2e/kube"
+)
+
+// TestNodeCondition: Node condition ServicesProgrammed says whether the rules do what the Services mean, and
+// is written when that changes, and never otherwise.
+func TestNodeCondition(t *testing.T) {
+	s := newScene(t, "iptables-legacy")
+	s.grant(t)
+	s.args = append(s.args, "--iptables-sync-period", "1s", "--iptables-min-sync-period", "10ms", "--lock-timeout", "1s")
+	machine := s.container(t, proxyc, kube.ProxycUser)
+	host, port, _ := strings.Cut(s.gate.Addr(), ":")
+	machine.Env = []string{"KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port}
+	start := func() {
+		t.Helper()
+		s.proxy = s.runAs(t, "proxyc", machine, slices.Concat([]string{peerPath, "--node-condition", "--unready-after", "1s", "--hostname-override", "node1"}, s.args)...)
+		if err := s.proxy.Ready(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop := func() {
+		t.Helper()
+		if _, err := s.proxy.Stop(); err != nil {
+			t.Fatalf("%v\n%s", err, s.proxy.Tail())
+		}
+	}
+	began := time.Now()
+	patches := func() int { return s.patches(t, began) }
+
+	s.set(some(0, 5, "pod1a")...)
+	start()
+	s.says(t, corev1.ConditionTrue, "RulesInForce")
+	if n := patches(); n != 1 {
+		t.Errorf("%d patches for a start, want one", n)
+	}
+	before := patches()
+	for n := range 5 {
+		s.set(some(5+n, 6+n, "pod1c")...)
+	}
+	s.converges(10*time.Second, "changes")
+	if n := patches(); n != before {
+		t.Errorf("%d patches while Services change and rules follow, want none", n-before)
+	}
+
+	lock, err := os.OpenFile(filepath.Join(machine.Files["/run"], "xtables.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	s.set(some(20, 21, "pod1c")...)
+	s.says(t, corev1.ConditionFalse, "Behind")
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_UN); err != nil {
+		t.Fatal(err)
+	}
+	s.says(t, corev1.ConditionTrue, "RulesInForce")
+
+	binding := kube.Object{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": kube.Object{"name": "proxyc"}}
+	revoked.from = time.Now()
+	if err := cluster.Delete(t.Context(), binding); err != nil {
+		t.Fatal(err)
+	}
+	rbac, err := kube.Manifests("../docs/deploy/rbac.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		s.send(rbac...)
+		revoked.to = time.Now()
+	}()
+	s.gate.Cut() // what it watches is refused from now on
+	s.says(t, corev1.ConditionUnknown, "InputStale")
+	s.send(rbac...)
+	set := s.says(t, corev1.ConditionTrue, "RulesInForce")
+	if n := patches() - before; n != 4 {
+		t.Errorf("%d patches, want 4: behind and back, stale and back", n)
+	}
+
+	before = patches()
+	stop()
+	start() // the rules stayed
+	s.set(some(21, 22, "pod1c")...)
+	s.converges(10*time.Second, "a change after a restart")
+	if n := patches(); n != before {
+		t.Errorf("%d patches for a restart, want none", n-before)
+	}
+	stop()
+	uptime := filepath.Join(t.TempDir(), "uptime")
+	writeFile(t, uptime, "0.00 0.00\n")
+	machine.Files["/proc/uptime"] = uptime // the machine starts, and its rules are gone
+	s.empty()
+	start()
+	eventually(t, 20*time.Second, "the condition is of the machine's start", func() error {
+		if c := s.condition(t); c.Status != corev1.ConditionTrue || !c.LastTransitionTime.After(set.LastTransitionTime.Time) {
+			return fmt.Errorf("%+v", c)
+		}
+		return nil
+	})
+}
+
+// grant gives the daemon the right to write the condition.
+func (n *node) grant(t *testing.T) {
+	t.Helper()
+	objects, err := kube.Manifests("../docs/deploy/node-condition/rbac.yaml")
+	if err == nil {
+		err = cluster.Apply(t.Context(), objects...)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// condition is what the Node has of it now.
+func (s *scene) condition(t *testing.T) (c corev1.NodeCondition) {
+	t.Helper()
+	n, err := cluster.Client().CoreV1().Nodes().Get(t.Context(), "node1", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == "ServicesProgrammed" {
+			return c
+		}
+	}
+	return c
+}
+
+// says waits until the Node says something.
+func (s *scene) says(t *testing.T, status corev1.ConditionStatus, reason string) (c corev1.NodeCondition) {
+	t.Helper()
+	took := eventually(t, catchUp, cmp.Or(reason, "no reason"), func() error {
+		if c = s.condition(t); c.Status != status || c.Reason != reason {
+			return fmt.Errorf("the Node says %+v\n%s", c, s.proxy.Tail())
+		}
+		return nil
+	})
+	t.Logf("after %s %s %s: %s", took.Round(time.Millisecond), c.Status, c.Reason, c.Message)
+	return c
+}
+
+// patches counts what was written to Nodes since a time.
+func (s *scene) patches(t *testing.T, since time.Time) (n int) {
+	t.Helper()
+	requests, err := cluster.Requests(kube.ProxycUser, since)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range requests {
+		if r.Verb == "patch" && r.ObjectRef.Resource == "nodes" {
+			n++
+		}
+	}
+	return n
+}
