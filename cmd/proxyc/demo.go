@@ -2,6 +2,7 @@ package main
 
 import (
 	"embed"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -12,15 +13,17 @@ import (
 )
 
 // demoFiles are a configuration and a cluster of ten Services, each of which
-// shows one feature.
+// shows one feature, and the smaller cluster that is played live.
 //
-//go:embed demo/config.yaml demo/cluster.yaml
+//go:embed demo/config.yaml demo/cluster.yaml demo/live.yaml
 var demoFiles embed.FS
 
 type demoCmd struct {
 	Mode  string  `default:"nftables" placeholder:"MODE" help:"Proxy mode."`
 	Write dirName `placeholder:"DIR" help:"Write the demo's configuration and cluster into a directory instead, to play with."`
 	Force bool    `help:"With --write: overwrite files that are there."`
+	Live  bool    `help:"Play a small cluster in network namespaces of its own instead: real rules and connections, an endpoint that dies, a rule of somebody else's. As root, on Linux; nothing of it is left."`
+	Part  string  `hidden:"" enum:",node,pod" default:"" help:"Which process of --live this is."`
 }
 
 // demoPackets are the packets that the demo traces.
@@ -32,7 +35,14 @@ var demoPackets = []struct{ shows, from, to string }{
 }
 
 func (c *demoCmd) Run(e *env) error {
-	if c.Write != "" {
+	switch {
+	case c.Part != "":
+		return c.play(e)
+	case c.Live && c.Write != "":
+		return errors.New("--live, --write: one of them")
+	case c.Live:
+		return c.live(e)
+	case c.Write != "":
 		return c.write(e)
 	}
 	j, err := c.job(e)

@@ -116,7 +116,8 @@ func usages() map[string]usage {
 		"demo": {[]string{
 			"proxyc demo --mode iptables",
 			"proxyc demo --write demo",
-		}, [...]string{"done", "", badInput}},
+			"proxyc demo --live",
+		}, [...]string{"done", "with --live: a connection went otherwise than trace says", badInput}},
 		"version": {[]string{
 			"proxyc version -o json",
 		}, [...]string{"done", "", "wrong usage"}},

@@ -100,6 +100,12 @@ func askKnown(ctx context.Context, socket string) (known daemon.Known, err error
 	return known, err
 }
 
+// askStatus asks a daemon at its status socket what it is doing.
+func askStatus(ctx context.Context, socket string) (st daemon.Status, err error) {
+	err = askDaemon(ctx, socket, daemon.StatusPath, func(r io.Reader) error { return json.NewDecoder(r).Decode(&st) })
+	return st, err
+}
+
 // liveIR asks a daemon at its status socket for what is in force.
 func liveIR(ctx context.Context, socket string) (programs ir.Programs, err error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
