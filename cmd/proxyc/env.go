@@ -45,6 +45,9 @@ type disk interface {
 	Create(name string) (io.WriteCloser, error)
 	// CreateTemp makes a new file in dir, whose name begins with a dot.
 	CreateTemp(dir string, mode fs.FileMode) (tempFile, error)
+	// Destination returns where a name leads by symbolic links; of a device or a pipe, in whose
+	// place no file may come, also what writes to it.
+	Destination(name string) (file string, special io.WriteCloser, err error)
 	Rename(from, to string) error
 	Remove(name string) error
 }
@@ -84,6 +87,19 @@ func (osFiles) MkdirAll(dir string) error                  { return os.MkdirAll(
 func (osFiles) Create(name string) (io.WriteCloser, error) {
 	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, ownerOnly)
 }
+func (osFiles) Destination(name string) (string, io.WriteCloser, error) {
+	if is, err := os.Stat(name); err == nil && !is.Mode().IsRegular() && !is.IsDir() {
+		special, err := os.OpenFile(name, os.O_WRONLY, 0)
+		if err != nil {
+			return "", nil, err
+		}
+		return name, special, nil
+	}
+	if to, err := filepath.EvalSymlinks(name); err == nil {
+		name = to
+	}
+	return name, nil, nil
+}
 func (osFiles) Rename(from, to string) error { return os.Rename(from, to) }
 func (osFiles) Remove(name string) error     { return os.Remove(name) }
 
@@ -116,17 +132,24 @@ const (
 	ownerOnly fs.FileMode = 0o600
 )
 
-// writeFile writes a file whole or not at all.
+// writeFile writes a file whole or not at all, or to a device or a pipe.
 func (e *env) writeFile(name string, write func(io.Writer) error) error {
 	return e.writeFileFor(everybody, name, write)
 }
 
 func (e *env) writeFileFor(readers fs.FileMode, name string, write func(io.Writer) error) error {
-	temp, err := e.stage(filepath.Dir(name), readers, write)
+	file, special, err := e.files.Destination(name)
 	if err != nil {
 		return ofFile(name, err)
 	}
-	if err := e.files.Rename(temp, name); err != nil {
+	if special != nil {
+		return errors.Join(write(special), special.Close())
+	}
+	temp, err := e.stage(filepath.Dir(file), readers, write)
+	if err != nil {
+		return ofFile(name, err)
+	}
+	if err := e.files.Rename(temp, file); err != nil {
 		e.files.Remove(temp)
 		return ofFile(name, err)
 	}

@@ -226,8 +226,11 @@ func (memFiles) ReadDir(string) ([]fs.DirEntry, error)            { return nil, 
 func (memFiles) MkdirAll(string) error                            { return fs.ErrPermission }
 func (memFiles) Create(string) (io.WriteCloser, error)            { return nil, fs.ErrPermission }
 func (memFiles) CreateTemp(string, fs.FileMode) (tempFile, error) { return nil, fs.ErrPermission }
-func (memFiles) Rename(string, string) error                      { return fs.ErrPermission }
-func (memFiles) Remove(string) error                              { return fs.ErrPermission }
+func (memFiles) Destination(name string) (string, io.WriteCloser, error) {
+	return name, nil, nil
+}
+func (memFiles) Rename(string, string) error { return fs.ErrPermission }
+func (memFiles) Remove(string) error         { return fs.ErrPermission }
 
 // memInfo describes a plain file.
 type memInfo struct{ fs.FileInfo }
