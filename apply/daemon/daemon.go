@@ -212,6 +212,7 @@ type daemon struct {
 	checks    checks
 	flows     *conntrack.Cleaner
 	tallies   ir.PerFamily[tally]
+	followed  bool // a sync has succeeded: what comes is a change
 	state     *state
 	boot      *bootFile
 	events    *watch.Events        // nil without an API server

@@ -10,12 +10,14 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/conntrack"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
+	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -198,5 +200,35 @@ func TestStartEvents(t *testing.T) {
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", tt.config, diff)
 		}
+	}
+}
+
+// A change is timed when it is in force: not at a start, not while its Service is refused, and
+// from its trigger on where that is of this process's time.
+func TestChangesAreTimed(t *testing.T) {
+	d := newTestDaemon(t, "nftables")
+	programs := ir.NewPrograms(&ir.Program{Family: ir.IPv4}, &ir.Program{Family: ir.IPv6})
+	web, bad := ir.Name{Namespace: "ns", Name: "web"}, ir.Name{Namespace: "ns", Name: "bad"}
+	now := d.began.Add(time.Minute)
+	sync := func(refused []apply.Refusal, err error) {
+		d.follower.wait(watch.Changes{ServiceEvents: 3, Arrivals: []watch.Arrival{{Service: web, At: now.Add(-3 * time.Second)},
+			{Service: web, At: now.Add(-3 * time.Second), Triggered: now.Add(-7 * time.Second)}, {Service: bad, At: now.Add(-time.Hour), Triggered: d.began.Add(-time.Hour)}}})
+		d.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now, Work: reconcile.Work{Programs: programs}, Err: err, Done: reconcile.Done{Refused: refused}})
+	}
+	sync(nil, nil)
+	sync([]apply.Refusal{{Service: bad, Reason: errors.New("no")}}, nil)
+	page := httptest.NewRecorder()
+	d.metricsServer().Handler.ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
+	for _, want := range []string{`_count{since="arrival"} 2`, `_sum{since="arrival"} 6`, `_count{since="trigger"} 1`, `_sum{since="trigger"} 7`} {
+		if !strings.Contains(page.Body.String(), "proxyc_change_to_packet_seconds"+want+"\n") {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
+	sync(nil, errors.New("the kernel said no"))
+	sync(nil, nil)
+	page = httptest.NewRecorder()
+	d.metricsServer().Handler.ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
+	if want := `proxyc_change_to_packet_seconds_count{since="arrival"} 8` + "\n"; !strings.Contains(page.Body.String(), want) {
+		t.Errorf("after a sync that failed, and one that did not: metrics lack %s", want)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/serve"
+	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
@@ -141,6 +142,7 @@ func (d *daemon) count(s *reconcile.Sync) {
 			m.ProgrammingSeconds.Of(t.Family).Observe(latency(s.Ended, t.At))
 		}
 	}
+	d.countChanges(s, c.Arrivals)
 	m.Operations.Of(apply.Add).Add(float64(s.Done.Operations.Added))
 	m.Operations.Of(apply.Change).Add(float64(s.Done.Operations.Changed))
 	m.Operations.Of(apply.Remove).Add(float64(s.Done.Operations.Removed))
@@ -158,6 +160,28 @@ func (d *daemon) count(s *reconcile.Sync) {
 		}
 		m.NoLocalEndpoints.Of(false, f).Set(float64(t.internal))
 		m.NoLocalEndpoints.Of(true, f).Set(float64(t.external))
+	}
+}
+
+// countChanges observes how long changes took that are in force now. What the first sync of a
+// configuration finds is a start and no change, and a Service that the kernel refuses is not in force.
+func (d *daemon) countChanges(s *reconcile.Sync, arrivals []watch.Arrival) {
+	first := !d.followed
+	if d.followed = true; first {
+		return
+	}
+	refused := map[ir.Name]bool{}
+	for _, r := range s.Done.Refused {
+		refused[r.Service] = true
+	}
+	for _, a := range arrivals {
+		if refused[a.Service] {
+			continue
+		}
+		d.metrics.ChangeSeconds.Of(serve.SinceArrival).Observe(latency(s.Ended, a.At))
+		if a.Triggered.After(d.began) {
+			d.metrics.ChangeSeconds.Of(serve.SinceTrigger).Observe(latency(s.Ended, a.Triggered))
+		}
 	}
 }
 

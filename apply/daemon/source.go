@@ -125,6 +125,7 @@ func (f *follower) wait(c watch.Changes) {
 		f.waiting.Since = c.Since
 	}
 	f.waiting.AddTriggers(c.Triggers...)
+	f.waiting.AddArrivals(c.Arrivals...)
 	f.waiting.ServiceEvents += c.ServiceEvents
 	f.waiting.EndpointEvents += c.EndpointEvents
 }

@@ -67,6 +67,9 @@ type Metrics struct {
 	DriftRepairs     prometheus.Counter  // operations that undid what somebody else changed
 	Quarantined      prometheus.Gauge    // Services that the kernel refuses
 	EventSeconds     prometheus.Observer // from the arrival of an event to its being in force
+	// ChangeSeconds is observed once for each change of a Service or an EndpointSlice,
+	// deletions included and starts excluded, when the rules were committed that follow it.
+	ChangeSeconds PerSince
 	// Failures of what follows the rules, and is tried again.
 	ConntrackFailures PerFamily[prometheus.Counter] // iptables, ipvs, nftables
 	LeftoverFailures  prometheus.Counter
@@ -79,6 +82,7 @@ type (
 	PerTrafficPolicy[M any] func(labels ...string) M
 	PerCode                 func(labels ...string) prometheus.Counter
 	PerVerb                 func(labels ...string) prometheus.Counter
+	PerSince                func(labels ...string) prometheus.Observer
 )
 
 // Of returns the metric of a family.
@@ -100,6 +104,19 @@ func (p PerCode) Of(code int) prometheus.Counter { return p(strconv.Itoa(code)) 
 
 // Of returns the counter of a verb.
 func (p PerVerb) Of(v apply.Verb) prometheus.Counter { return p(v.String()) }
+
+// Since is from when on a change is timed.
+type Since string
+
+// A change arrives at the daemon, after it has happened: what triggered an EndpointSlice is told by
+// its annotation, often in whole seconds, and by another machine's clock.
+const (
+	SinceArrival Since = "arrival"
+	SinceTrigger Since = "trigger"
+)
+
+// Of returns the histogram of changes since then.
+func (p PerSince) Of(s Since) prometheus.Observer { return p(string(s)) }
 
 // Sets of modes that have a metric.
 var (
@@ -184,6 +201,8 @@ func NewMetrics(mode ir.Mode, version string) *Metrics {
 			"Services that the kernel refuses.")(),
 		EventSeconds: r.histogram(everywhere, "proxyc_event_to_kernel_seconds",
 			"Time from the arrival of an event until the kernel followed.", syncBuckets())(),
+		ChangeSeconds: PerSince(r.histogram(everywhere, "proxyc_change_to_packet_seconds",
+			"Time from a change of a Service or its endpoints until packets meet it: deletions included, starts excluded.", syncBuckets(), "since")),
 		ConntrackFailures: r.counter(linux, "proxyc_conntrack_failures_total",
 			"Searches for stale conntrack entries that failed.", familyLabel),
 		LeftoverFailures: r.counter(everywhere, "proxyc_leftover_failures_total",

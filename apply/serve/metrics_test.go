@@ -21,7 +21,7 @@ import (
 func touch(m *Metrics) {
 	f := ir.IPv6
 	for _, o := range []prometheus.Observer{
-		m.SyncSeconds.Of(f), m.SyncFullSeconds.Of(f), m.SyncPartialSeconds.Of(f), m.ProgrammingSeconds.Of(f), m.ConntrackSeconds.Of(f), m.EventSeconds,
+		m.SyncSeconds.Of(f), m.SyncFullSeconds.Of(f), m.SyncPartialSeconds.Of(f), m.ProgrammingSeconds.Of(f), m.ConntrackSeconds.Of(f), m.EventSeconds, m.ChangeSeconds.Of(SinceArrival),
 		m.Client.RequestSeconds("GET", "h:1"), m.Client.RateLimiterSeconds("GET", "h:1"), m.Client.RequestBytes("GET", "h:1"), m.Client.ResponseBytes("GET", "h:1"),
 		m.Client.CertificateAge,
 	} {
@@ -151,6 +151,7 @@ func TestMetricsByMode(t *testing.T) {
 		{all, "counter proxyc_proof_differences_total {}"},
 		{all, "gauge proxyc_quarantined_services {}"},
 		{all, "histogram proxyc_event_to_kernel_seconds {}"},
+		{all, "histogram proxyc_change_to_packet_seconds {since=arrival}"},
 		{lin, "counter proxyc_conntrack_failures_total {ip_family=IPv6}"},
 		{all, "counter proxyc_leftover_failures_total {}"},
 		{lin, "gauge proxyc_conntrack_entries {}"},

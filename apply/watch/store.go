@@ -24,6 +24,7 @@ type Store struct {
 	interfaces []compiler.Interface
 	hosted     map[netip.Addr]struct{}
 	pending    Changes
+	arriving   Arrival // what update is about
 }
 
 // Changes are what happened since they were last taken.
@@ -39,6 +40,9 @@ type Changes struct {
 	// Triggers are what led to new EndpointSlices, as far as these tell; at most
 	// mostTriggers, the oldest.
 	Triggers []Trigger
+	// Arrivals are the changes of Services and EndpointSlices, deletions included; at most mostTriggers,
+	// the oldest. Of what was listed anew there is one for each object that differs.
+	Arrivals []Arrival
 	// ServiceEvents and EndpointEvents are how many changes there were.
 	ServiceEvents, EndpointEvents int
 }
@@ -49,13 +53,26 @@ type Trigger struct {
 	At     time.Time
 }
 
-// mostTriggers is how many Triggers are kept while nothing comes in force: where
+// Arrival is when a change arrived that is about a Service.
+type Arrival struct {
+	Service ir.Name
+	At      time.Time
+	// Triggered is when it happened, as far as a new version of an EndpointSlice tells; else zero.
+	Triggered time.Time
+}
+
+// mostTriggers is how many Triggers and Arrivals are kept while nothing comes in force: where
 // the kernel refuses everything they would become more for as long as it does.
 const mostTriggers = 10_000
 
 // AddTriggers adds to Triggers, as long as there is room.
 func (c *Changes) AddTriggers(more ...Trigger) {
 	c.Triggers = append(c.Triggers, more[:min(len(more), mostTriggers-len(c.Triggers))]...)
+}
+
+// AddArrivals adds to Arrivals, as long as there is room.
+func (c *Changes) AddArrivals(more ...Arrival) {
+	c.Arrivals = append(c.Arrivals, more[:min(len(more), mostTriggers-len(c.Arrivals))]...)
 }
 
 // NewStore returns an empty Store.
@@ -111,11 +128,21 @@ func (s *Store) Pending() int {
 func (s *Store) update(change func(*snapshot.Snapshot, *Changes) snapshot.Dirty) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	before := s.pending.ServiceEvents + s.pending.EndpointEvents
+	s.arriving = Arrival{At: s.now()}
 	d := change(s.snap, &s.pending)
 	if d.Empty() {
 		return
 	}
+	if s.pending.ServiceEvents+s.pending.EndpointEvents > before {
+		for _, s.arriving.Service = range d.Services {
+			s.pending.AddArrivals(s.arriving)
+		}
+	}
 	s.pending.Merge(d)
+	if s.pending.Since.IsZero() {
+		s.pending.Since = s.arriving.At
+	}
 	s.notify()
 }
 
@@ -182,10 +209,14 @@ func (s *Store) DeleteService(name ir.Name) {
 // SetSlice adds or replaces an EndpointSlice.
 func (s *Store) SetSlice(slice *snapshot.EndpointSlice) {
 	s.update(func(snap *snapshot.Snapshot, c *Changes) (d snapshot.Dirty) {
-		if reflect.DeepEqual(snap.Slice(slice.Name), slice) {
+		old := snap.Slice(slice.Name)
+		if reflect.DeepEqual(old, slice) {
 			return d
 		}
 		c.EndpointEvents++
+		if old == nil || !old.Triggered.Equal(slice.Triggered) { // else it tells of an earlier change
+			s.arriving.Triggered = slice.Triggered
+		}
 		if !slice.Triggered.IsZero() {
 			c.AddTriggers(Trigger{familyOf(slice), slice.Triggered})
 		}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
@@ -121,4 +123,33 @@ func TestStoreGone(t *testing.T) {
 			t.Errorf("%d, of which %d stay, and %d new: said %q, want %q", tc.before, tc.stay, tc.new, got, tc.want)
 		}
 	}
+}
+
+// Each change arrives once, deletions included; what an EndpointSlice tells of when it
+// happened counts for the version that was new with it.
+func TestArrivals(t *testing.T) {
+	s := NewStore(func() time.Time { return time.Unix(5, 0) })
+	trigger := time.Unix(3, 0)
+	slice := func(ports ...snapshot.EndpointPort) *snapshot.EndpointSlice {
+		return &snapshot.EndpointSlice{Name: name("a-1"), Service: name("a"), AddressType: "IPv4", Triggered: trigger, Ports: ports}
+	}
+	s.SetService(&snapshot.Service{Name: name("a")})
+	s.SetService(&snapshot.Service{Name: name("a")})
+	s.SetSlice(slice())
+	s.SetSlice(slice(snapshot.EndpointPort{Port: 80}))
+	s.DeleteSlice(name("a-1"))
+	s.DeleteSlice(name("a-1"))
+	s.setNode(&snapshot.Node{Name: "node1"})
+	at := Arrival{Service: name("a"), At: time.Unix(5, 0)}
+	told := at
+	told.Triggered = trigger
+	s.Follow(func(_ *snapshot.Snapshot, c Changes) {
+		if diff := cmp.Diff([]Arrival{at, told, at, at}, c.Arrivals); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		c.AddArrivals(make([]Arrival, mostTriggers)...)
+		if n := len(c.Arrivals); n != mostTriggers {
+			t.Errorf("%d arrivals are kept, want %d", n, mostTriggers)
+		}
+	})
 }

@@ -155,6 +155,7 @@ func TestWatchMetrics(t *testing.T) {
 			"proxyc_drift_repaired_total":                                                                     "0",
 			"proxyc_quarantined_services":                                                                     "0",
 			"proxyc_event_to_kernel_seconds_count":                                                            "2",
+			`proxyc_change_to_packet_seconds_count{since="arrival"}`:                                          "4", // the start does not count
 		}
 		if w.plane.mode == "ipvs" {
 			want["proxyc_draining_backends"] = "0"

@@ -102,7 +102,7 @@ func check(t *testing.T, known map[string][]string, query string) {
 
 // more are values of labels that a daemon has beside the example's.
 var more = map[string][]string{
-	"code=200": {"200", "304", "409", "500"}, "verb=GET": {"GET", "POST"}, "ip_family=IPv6": {"IPv4", "IPv6"},
+	"code=200": {"200", "304", "409", "500"}, "verb=GET": {"GET", "POST"}, "ip_family=IPv6": {"IPv4", "IPv6"}, "since=arrival": {"arrival", "trigger"},
 }
 
 // series are an hour of all metrics of a daemon, as promtool's tests write them.
@@ -295,6 +295,10 @@ var alertCases = map[string]struct{ fires, quiet string }{
 	"ProxycRestarts": {
 		"process_start_time_seconds{job=\"p\", instance=\"a\"} 0+60x60\n  proxyc_build_info{job=\"p\", instance=\"a\"} 1+0x60",
 		"process_start_time_seconds{job=\"p\", instance=\"a\"} 0+0x30 60+0x30\n  proxyc_build_info{job=\"p\", instance=\"a\"} 1+0x60\n  process_start_time_seconds{job=\"other\", instance=\"a\"} 0+60x60"},
+	"ProxycMissesObjective": {
+		"proxyc_change_to_packet_seconds_bucket{instance=\"a\", since=\"arrival\", le=\"2.048\"} 0+98x60\n  proxyc_change_to_packet_seconds_count{instance=\"a\", since=\"arrival\"} 0+100x60",
+		"proxyc_change_to_packet_seconds_bucket{instance=\"a\", since=\"arrival\", le=\"2.048\"} 0+999x60\n  proxyc_change_to_packet_seconds_count{instance=\"a\", since=\"arrival\"} 0+1000x60\n" +
+			"  proxyc_change_to_packet_seconds_bucket{instance=\"a\", since=\"trigger\", le=\"2.048\"} 0+9x60\n  proxyc_change_to_packet_seconds_count{instance=\"a\", since=\"trigger\"} 0+100x60"},
 	"ProxycSlow": {
 		"proxyc_event_to_kernel_seconds_bucket{instance=\"a\", le=\"4.096\"} 0+90x60\n  proxyc_event_to_kernel_seconds_bucket{instance=\"a\", le=\"16.384\"} 0+100x60\n" +
 			"  proxyc_event_to_kernel_seconds_bucket{instance=\"a\", le=\"+Inf\"} 0+100x60",
