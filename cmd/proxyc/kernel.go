@@ -68,8 +68,12 @@ func followNFT(r *nftables.Ruleset, own *sim.Own, pkt sim.Packet) (c course) {
 }
 
 // followIPTables follows a packet through tables of iptables.
-func followIPTables(r *iptables.Ruleset, own *sim.Own, pkt sim.Packet) (c course) {
-	o, rules, unknown := iptables.Follow(r, own, pkt)
+func followIPTables(r *iptables.Ruleset, own *sim.Own, pkt sim.Packet) course {
+	return courseOf(iptables.NewFollower(r, own), pkt)
+}
+
+func courseOf(f *iptables.Follower, pkt sim.Packet) (c course) {
+	o, rules, unknown := f.Follow(pkt)
 	c.outcome, c.unknown = o, unknown
 	for _, m := range rules {
 		foreign := !iptables.Owned(m.Chain) && !strings.Contains(m.Text, "-j KUBE-")

@@ -76,7 +76,10 @@ func inNFT(name string, r *nftables.Ruleset, own *sim.Own) follow {
 }
 
 func inIPTables(r *iptables.Ruleset, own *sim.Own) follow {
-	return func(pkt sim.Packet) []met { return followIPTables(r, own, pkt).met }
+	return lazily(func() follow {
+		follower := iptables.NewFollower(r, own)
+		return func(pkt sim.Packet) []met { return courseOf(follower, pkt).met }
+	})
 }
 
 // inRules follows packets through the rules of a Program; nil in modes in which they cannot be followed.

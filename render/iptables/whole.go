@@ -50,18 +50,28 @@ type Met struct {
 	Drops        bool
 }
 
-// Follow returns what becomes of a packet under a Ruleset that ParseWhole read, or one of
-// ours, with the rules that it meets on the first of the ways that chance may lead it and on
-// one to another fate; and what is not understood on its way.
-func Follow(r *Ruleset, own *sim.Own, pkt sim.Packet) (o sim.Outcome, met []Met, unknown []string) {
-	e := &Walker{own: own, filter: indexed(&r.Filter, 0), nat: indexed(&r.Nat, 0), mostRules: 1 << 20, mostWays: 1 << 16}
+// Follower tells which rules packets meet under a Ruleset that ParseWhole read, or one of
+// ours.
+type Follower struct {
+	family ir.Family
+	walker *Walker
+}
+
+// NewFollower indexes the rules, which costs what they are.
+func NewFollower(r *Ruleset, own *sim.Own) *Follower {
+	return &Follower{r.Family, &Walker{own: own, filter: indexed(&r.Filter, 0), nat: indexed(&r.Nat, 0), mostRules: 1 << 20, mostWays: 1 << 16}}
+}
+
+// Follow returns what becomes of a packet, with the rules that it meets on the first of the
+// ways that chance may lead it and on one to another fate; and what is not understood on its way.
+func (f *Follower) Follow(pkt sim.Packet) (o sim.Outcome, met []Met, unknown []string) {
 	var cuts sim.Cuts
 	t := &trip{}
 	t.tell = func(c *chain, i int) {
 		rule := c.rules[i].Rule
 		m := Met{c.name, c.name, i + 1, rule.Raw, rule.Target == Drop || rule.Target == Reject}
 		if m.Table = c.table; m.Text == "" {
-			m.Text = strings.TrimSpace(string(rule.Append(nil, r.Family)))
+			m.Text = strings.TrimSpace(string(rule.Append(nil, f.family)))
 		}
 		if m.Text == "-j DROP" && i+1 == len(c.rules) && builtIn(c.name) {
 			m.Rule, m.Text = 0, "policy DROP"
@@ -71,7 +81,7 @@ func Follow(r *Ruleset, own *sim.Own, pkt sim.Packet) (o sim.Outcome, met []Met,
 		}
 	}
 	var chances []sim.Chance
-	for _, end := range e.journey(Packet{Packet: pkt, Chance: 1, Cuts: &cuts, trip: t}) {
+	for _, end := range f.walker.journey(Packet{Packet: pkt, Chance: 1, Cuts: &cuts, trip: t}) {
 		way := end.way()
 		chances = append(chances, way.Chance)
 	}
