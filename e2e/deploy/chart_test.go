@@ -18,9 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
-	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
-	"helm.sh/helm/v3/pkg/engine"
 	"helm.sh/helm/v3/pkg/lint"
 	"helm.sh/helm/v3/pkg/lint/support"
 	"sigs.k8s.io/kustomize/api/krusty"
@@ -97,19 +95,7 @@ func plain(t *testing.T, files ...string) map[string]object {
 // render gives what helm template would print, with values as a user's file has them.
 func render(t *testing.T, values string) (map[string]object, error) {
 	t.Helper()
-	chart, err := loader.Load(chartDir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	given, err := chartutil.ReadValues([]byte(values))
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := chartutil.ToRenderValues(chart, given, chartutil.ReleaseOptions{Name: "proxyc", Namespace: "kube-system", IsInstall: true}, chartutil.DefaultCapabilities)
-	if err != nil {
-		return nil, err
-	}
-	texts, err := engine.Render(chart, all)
+	texts, err := Render(chartDir, []byte(values))
 	if err != nil {
 		return nil, err
 	}

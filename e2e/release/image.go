@@ -40,6 +40,9 @@ const (
 // all of Linux' targets.
 func (r *release) images(ctx context.Context) error {
 	for _, f := range flavours {
+		if r.flavour != "" && r.flavour != f.name {
+			continue
+		}
 		if err := r.image(ctx, f); err != nil {
 			return fmt.Errorf("image %s: %w", f.name, err)
 		}

@@ -44,6 +44,7 @@ func main() {
 	flag.StringVar(&r.out, "o", "../../dist", "directory to write to")
 	only := flag.String("only", "", "the one platform to build for, as linux/amd64; all by default")
 	images := flag.Bool("images", false, "make images of the programs, too")
+	flag.StringVar(&r.flavour, "flavour", "", "the one image to make, as nftables; all by default")
 	flag.Parse()
 	if err := r.choose(*only); err != nil {
 		fail(err)
@@ -68,6 +69,7 @@ type release struct {
 	source, out string
 	targets     []target
 	env         []string // of the builds, beside the process's own
+	flavour     string   // of images; empty: all
 }
 
 // choose takes one platform, or all.

@@ -1,0 +1,25 @@
+package deploy
+
+import (
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+)
+
+// Render returns what helm template would print of the chart in a directory, by file, with
+// values as a user's file has them.
+func Render(dir string, values []byte) (map[string]string, error) {
+	chart, err := loader.Load(dir)
+	if err != nil {
+		return nil, err
+	}
+	given, err := chartutil.ReadValues(values)
+	if err != nil {
+		return nil, err
+	}
+	all, err := chartutil.ToRenderValues(chart, given, chartutil.ReleaseOptions{Name: "proxyc", Namespace: "kube-system", IsInstall: true}, chartutil.DefaultCapabilities)
+	if err != nil {
+		return nil, err
+	}
+	return engine.Render(chart, all)
+}
