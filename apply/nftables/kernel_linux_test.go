@@ -296,11 +296,11 @@ func TestRepair(t *testing.T) {
 		"an element is changed":    "delete element ip proxyc backends { 10.96.0.10 . tcp . 80 . 0 }; add element ip proxyc backends { 10.96.0.10 . tcp . 80 . 0 : 1.2.3.4 . 5 }",
 		"an element is too many":   "add element ip6 proxyc cluster-ips { fd00::1 }",
 		"a rule is too many":       "add rule ip proxyc services counter drop",
-		"a rule matches otherwise": "flush chain ip proxyc filter-forward; add rule ip proxyc filter-forward ct state established jump service-endpoints-check; add rule ip proxyc filter-forward ct state new jump cluster-ips-check",
-		"a rule is gone":           "flush chain ip proxyc masquerading",
+		"a rule matches otherwise": "flush chain ip proxyc filter-forward; add rule ip proxyc filter-forward ct state established jump cluster-ips-check",
+		"a rule is gone":           "flush chain ip proxyc nat-postrouting",
 		"a rule looks like ours":   "flush chain ip proxyc reject-chain; add rule ip proxyc reject-chain reject with icmp type host-unreachable",
-		"masquerade is not random": "flush chain ip proxyc masquerading; add rule ip proxyc masquerading masquerade",
-		"a chain is too many":      "add chain ip proxyc mine; add rule ip proxyc mine jump lb-3",
+		"masquerade is not random": "flush chain ip proxyc nat-postrouting; add rule ip proxyc nat-postrouting masquerade",
+		"a chain is too many":      "add chain ip proxyc mine; add rule ip proxyc mine jump reject-chain",
 		"a set is too many":        "add set ip proxyc mine { type ether_addr; }",
 		"a map is of another type": "delete table ip proxyc; table ip proxyc { map service-ips { type ipv4_addr : verdict; }; }",
 		"the table is flushed":     "flush table ip6 proxyc",
@@ -371,7 +371,8 @@ func TestBusy(t *testing.T) {
 		t.Fatal(err)
 	}
 	plan := newPlan(have, less)
-	stale := plan.families.IPv4.goneChains[0].Name
+	gone := plan.families.IPv4.goneChains
+	stale := gone[slices.IndexFunc(gone, func(c *rules.Chain) bool { return strings.HasPrefix(c.Name, "lb-") })].Name
 	n.nft(t, "add chain ip proxyc mine\nadd rule ip proxyc mine jump "+stale+"\n", "-f", "/dev/stdin")
 	result, err := n.Commit(t.Context(), plan)
 	if err != nil {

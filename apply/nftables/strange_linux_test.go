@@ -132,7 +132,7 @@ var written = []struct {
 
 func remade(declaration string) string {
 	return "delete chain $T filter-forward; add chain $T filter-forward " + declaration +
-		"; add rule $T filter-forward ct state new jump service-endpoints-check; add rule $T filter-forward ct state new jump cluster-ips-check"
+		"; add rule $T filter-forward ct state new jump cluster-ips-check"
 }
 
 // Whoever looks at what somebody else wrote finds it again.

@@ -142,6 +142,10 @@ func (l *lowering) rememberIn(f *lowerable, pool int, b *ir.Backend) string {
 	if slices.ContainsFunc(l.frag.Chains, func(c Chain) bool { return c.Name == name }) {
 		return name
 	}
+	if !l.remembers {
+		l.remembers = true
+		l.frag.Chains = append(l.frag.Chains, affinityChains()...)
+	}
 	c := Chain{Name: name, Port: p.Port}
 	for _, p := range pools {
 		c.Rules = append(c.Rules, Rule{
@@ -153,15 +157,16 @@ func (l *lowering) rememberIn(f *lowerable, pool int, b *ir.Backend) string {
 	return name
 }
 
-// stickyRules send a known client to its backend and balance the others.
-func (l *lowering) stickyRules(t target, p *ir.Pool) []Rule {
-	var rules []Rule
+// stickyRules send a known client of a pool with affinity to its backend.
+func stickyRules(t target, p *ir.Pool) (rules []Rule) {
+	if t.affinity == "" {
+		return nil
+	}
 	for _, port := range backendPorts(p) {
 		rules = append(rules, Rule{
 			[]Stmt{MatchProto{p.Port.Protocol}, LookupDNAT{Key: []Term{{Field: SrcAddr}}, Map: affinityMap(p, port), Port: port}},
 			p.Affinity.Origin,
 		})
 	}
-	t.affinity = ""
-	return append(rules, Rule{[]Stmt{Verdict{Goto, l.chain(t, p)}}, p.Origin})
+	return rules
 }

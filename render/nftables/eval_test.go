@@ -114,11 +114,13 @@ func TestEvalSeesFaults(t *testing.T) {
 		"a backend is missing":    func(r *Ruleset) { r.Sets[Backends].Elements = r.Sets[Backends].Elements[1:] },
 		"the hairpin is missing":  func(r *Ruleset) { r.Sets[Hairpin].Elements = nil },
 		"nothing is remembered":   func(r *Ruleset) { r.Sets[AffinityIPs].Elements = nil },
+		"backends are forgotten":  func(r *Ruleset) { removeRules(r, chainAffinityPostrouting) },
+		"guards are not called":   func(r *Ruleset) { removeRules(r, chainFilterPrerouting) },
 		"nobody is admitted":      func(r *Ruleset) { r.Sets[FirewallSources].Elements = nil },
 		"nothing is refused":      func(r *Ruleset) { r.Sets[NoEndpointIPs].Elements = nil },
 		"local is cluster":        func(r *Ruleset) { r.Sets[OutsideIPs].Elements = nil },
 		"no reject of ClusterIPs": func(r *Ruleset) { r.Sets[ClusterIPs].Elements = nil },
-		"no masquerade":           func(r *Ruleset) { removeRules(r, chainMasquerading) },
+		"no masquerade":           func(r *Ruleset) { removeRules(r, chainNATPostrouting) },
 		"no node ports":           func(r *Ruleset) { r.Sets[ServicePorts].Elements = nil },
 	}
 	for name, spoil := range faults {

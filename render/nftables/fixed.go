@@ -10,64 +10,60 @@ import (
 func Fixed(node *ir.Node, family ir.Family) *Ruleset {
 	sets := make([]Set, setCount)
 	copy(sets, fixedSets[:])
-	return &Ruleset{Family: family, Chains: append(baseChains(), fixedChains(node, family)...), Sets: sets}
+	return &Ruleset{Family: family, Chains: append(baseChains(node), fixedChains(node, family)...), Sets: sets}
 }
 
 // fixed returns the origin of what is there whatever the objects and the
 // configuration say.
 func fixed(reason string) ir.Origin { return ir.Origin{Object: "default", Reason: reason} }
 
-// baseChains returns the chains that the kernel calls. Names and priorities are
-// kube-proxy's. The filter chains before DNAT see the frontend's address; those
-// of priority 0 see it only if nothing translated it.
-func baseChains() []Chain {
-	ifNew := func(chain string) Rule {
-		return Rule{[]Stmt{MatchNew{}, Verdict{Jump, chain}}, fixed("only the first packets of a connection are looked at")}
-	}
-	always := func(chain string) Rule {
-		return Rule{[]Stmt{Verdict{Jump, chain}}, fixed("the kernel shows the first packet of a connection only")}
-	}
+// baseChains returns the chains that the kernel calls in every cluster; guardChains
+// and affinityChains have those that it calls where a Service needs them. Names are
+// kube-proxy's where the chain is the same thing, and so are priorities. The filter
+// chains before DNAT see the frontend's address; those of priority 0 see it only if
+// nothing translated it.
+func baseChains(node *ir.Node) []Chain {
+	always := []Rule{{[]Stmt{Verdict{Jump, chainServices}}, fixed("the kernel shows the first packet of a connection only")}}
 	return []Chain{
-		{Name: chainFilterPrerouting, Base: &Base{Hook: Prerouting, Priority: PriorityDNAT - 10},
-			Rules: []Rule{ifNew(chainFirewallCheck)}},
-		{Name: chainFilterOutputPre, Base: &Base{Hook: Output, Priority: PriorityDNAT - 10},
-			Rules: []Rule{ifNew(chainFirewallCheck)}},
-		{Name: chainFilterInput, Base: &Base{Hook: Input, Priority: PriorityFilter},
-			Rules: []Rule{ifNew(chainPortEndpoints), ifNew(chainServiceEndpoints)}},
-		{Name: chainFilterForward, Base: &Base{Hook: Forward, Priority: PriorityFilter},
-			Rules: []Rule{ifNew(chainServiceEndpoints), ifNew(chainClusterIPsCheck)}},
-		{Name: chainFilterOutput, Base: &Base{Hook: Output, Priority: PriorityFilter},
-			Rules: []Rule{ifNew(chainServiceEndpoints), ifNew(chainClusterIPsCheck)}},
-		{Name: chainNATPrerouting, Base: &Base{NAT: true, Hook: Prerouting, Priority: PriorityDNAT},
-			Rules: []Rule{always(chainServices)}},
-		{Name: chainNATOutput, Base: &Base{NAT: true, Hook: Output, Priority: PriorityDNAT},
-			Rules: []Rule{always(chainServices)}},
-		// Backends on the node itself are reached through input, not postrouting.
-		{Name: chainNATInput, Base: &Base{NAT: true, Hook: Input, Priority: PrioritySNAT},
-			Rules: []Rule{always(chainAffinity)}},
-		{Name: chainNATPostrouting, Base: &Base{NAT: true, Hook: Postrouting, Priority: PrioritySNAT},
-			Rules: []Rule{always(chainAffinity), always(chainMasquerading)}},
+		{Name: chainFilterInput, Base: &Base{Hook: Input, Priority: PriorityFilter}, Rules: ifNew(chainServiceEndpoints)},
+		{Name: chainFilterForward, Base: &Base{Hook: Forward, Priority: PriorityFilter}, Rules: ifNew(chainClusterIPsCheck)},
+		{Name: chainFilterOutput, Base: &Base{Hook: Output, Priority: PriorityFilter}, Rules: ifNew(chainClusterIPsCheck)},
+		{Name: chainNATPrerouting, Base: &Base{NAT: true, Hook: Prerouting, Priority: PriorityDNAT}, Rules: always},
+		{Name: chainNATOutput, Base: &Base{NAT: true, Hook: Output, Priority: PriorityDNAT}, Rules: always},
+		{Name: chainNATPostrouting, Base: &Base{NAT: true, Hook: Postrouting, Priority: PrioritySNAT}, Rules: masquerading(node)},
 	}
 }
 
+// ifNew has one rule, since other packets pass it as well.
+func ifNew(chain string) []Rule {
+	return []Rule{{[]Stmt{MatchNew{}, Verdict{Jump, chain}}, fixed("only the first packets of a connection are looked at")}}
+}
+
 func fixedChains(node *ir.Node, family ir.Family) []Chain {
+	noEndpoints := Rule{[]Stmt{lookup(NoEndpointIPs)}, fixed("frontends without endpoints")}
 	return []Chain{
 		{Name: chainServices, Rules: append(
 			[]Rule{{[]Stmt{lookup(ServiceIPs)}, fixed("addresses come before node ports")}},
 			nodePortRules(node, family, ServicePorts)...)},
 		{Name: chainIPsBySource, Rules: bySource(node, InsideIPs, OutsideIPs)},
 		{Name: chainPortsBySource, Rules: bySource(node, InsidePorts, OutsidePorts)},
+		{Name: chainServiceEndpoints, Rules: append(nodePortRules(node, family, NoEndpointPorts), noEndpoints)},
+		{Name: chainClusterIPsCheck, Rules: append([]Rule{noEndpoints}, clusterIPsCheck(node)...)},
+		{Name: chainReject, Rules: []Rule{{[]Stmt{Verdict{Kind: Reject}}, fixed("a map cannot hold a reject")}}},
+	}
+}
+
+// guardChains drop what loadBalancerSourceRanges do not admit. Services that have
+// some share them.
+func guardChains() []Chain {
+	return []Chain{
+		{Name: chainFilterPrerouting, Base: &Base{Hook: Prerouting, Priority: PriorityDNAT - 10}, Rules: ifNew(chainFirewallCheck)},
+		{Name: chainFilterOutputPre, Base: &Base{Hook: Output, Priority: PriorityDNAT - 10}, Rules: ifNew(chainFirewallCheck)},
 		{Name: chainFirewallCheck, Rules: []Rule{{[]Stmt{
 			MatchSet{Key: frontendTerms(false), Set: FirewallIPs.String()},
 			MatchSet{Key: append(slices.Clip(frontendTerms(false)), Term{Field: SrcAddr}), Set: FirewallSources.String(), Not: true},
 			Verdict{Kind: Drop},
 		}, fixed("what loadBalancerSourceRanges do not admit")}}},
-		{Name: chainServiceEndpoints, Rules: []Rule{{[]Stmt{lookup(NoEndpointIPs)}, fixed("frontends without endpoints")}}},
-		{Name: chainPortEndpoints, Rules: nodePortRules(node, family, NoEndpointPorts)},
-		{Name: chainClusterIPsCheck, Rules: clusterIPsCheck(node)},
-		{Name: chainReject, Rules: []Rule{{[]Stmt{Verdict{Kind: Reject}}, fixed("a map cannot hold a reject")}}},
-		{Name: chainAffinity, Rules: affinityRules()},
-		{Name: chainMasquerading, Rules: masquerading(node)},
 	}
 }
 
@@ -121,23 +117,30 @@ func clusterIPsCheck(node *ir.Node) []Rule {
 	return rules
 }
 
-// affinityRules remember which backend a client met. There is one rule for
-// each protocol because nft 1.0.6 takes the original port of a connection only
-// where the rule names the protocol.
-func affinityRules() []Rule {
+// affinityChains remember which backend a client met. Services with affinity share
+// them. There is one rule for each protocol because nft 1.0.6 takes the original port
+// of a connection only where the rule names the protocol.
+func affinityChains() []Chain {
 	backend := []Term{{Field: DstAddr}, {Field: DstPort}}
 	origin := fixed("remembered for session affinity")
 	var rules []Rule
 	for _, p := range [...]ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
 		rules = append(rules,
-			Rule{[]Stmt{MatchDNAT{}, MatchProto{p}, LookupVerdict{
+			Rule{[]Stmt{MatchProto{p}, LookupVerdict{
 				append(slices.Clip(backend), Term{Field: OrigDstAddr}, Term{Field: L4Proto}, Term{Field: OrigDstPort}),
 				AffinityIPs.String()}}, origin},
-			Rule{[]Stmt{MatchDNAT{}, MatchProto{p}, LookupVerdict{
+			Rule{[]Stmt{MatchProto{p}, LookupVerdict{
 				append(slices.Clip(backend), Term{Field: L4Proto}, Term{Field: OrigDstPort}),
 				AffinityPorts.String()}}, origin})
 	}
-	return rules
+	translated := []Rule{{[]Stmt{MatchDNAT{}, Verdict{Jump, chainAffinity}}, origin}}
+	return []Chain{
+		// Backends on the node itself are reached through input, not postrouting.
+		{Name: chainAffinityInput, Base: &Base{NAT: true, Hook: Input, Priority: PrioritySNAT}, Rules: translated},
+		// Masquerading ends the walk through all chains of type nat, so this one comes before it.
+		{Name: chainAffinityPostrouting, Base: &Base{NAT: true, Hook: Postrouting, Priority: PrioritySNAT - 1}, Rules: translated},
+		{Name: chainAffinity, Rules: rules},
+	}
 }
 
 // masquerading gives marked connections the node's address, and those of a

@@ -29,6 +29,7 @@ func Lower(p *ir.Program) *Ruleset {
 	slices.SortFunc(l.frag.Chains, func(a, b Chain) int { return cmp.Compare(a.Name, b.Name) })
 	slices.SortFunc(l.frag.Maps, func(a, b Set) int { return cmp.Compare(a.Name, b.Name) })
 	r.Chains = append(r.Chains, l.frag.Chains...)
+	slices.SortStableFunc(r.Chains, func(a, b Chain) int { return btoi(a.Base == nil) - btoi(b.Base == nil) })
 	r.Sets = append(r.Sets, l.frag.Maps...)
 	return r
 }
@@ -56,11 +57,12 @@ func SharedSets() []SetID { return []SetID{ClusterIPs, Hairpin} }
 
 // lowering collects the Fragments of Services into one, each shared piece once.
 type lowering struct {
-	node   *ir.Node
-	family ir.Family
-	frag   Fragment
-	names  map[target]string // the chains that frag has
-	shared map[sharedElement]struct{}
+	node              *ir.Node
+	family            ir.Family
+	frag              Fragment
+	names             map[target]string // the chains that frag has
+	shared            map[sharedElement]struct{}
+	guards, remembers bool // whether frag has guardChains, affinityChains
 }
 
 type sharedElement struct {
@@ -264,6 +266,10 @@ func (l *lowering) guard(f *lowerable) {
 	if len(f.SourceRanges) == 0 {
 		return
 	}
+	if !l.guards {
+		l.guards = true
+		l.frag.Chains = append(l.frag.Chains, guardChains()...)
+	}
 	l.add(FirewallIPs, Element{Key: frontendKeyOf(f.Match), Frontend: f.Frontend, Origin: &f.SourceRanges[0].Origin})
 	for _, r := range outermost(f.SourceRanges) {
 		key := frontendKeyOf(f.Match)
@@ -300,40 +306,29 @@ func (l *lowering) chain(t target, p *ir.Pool) string {
 	if name, ok := l.names[t]; ok {
 		return name
 	}
-	c := Chain{Name: t.name()}
+	c := Chain{Name: t.name(), Rules: slices.Concat(l.markRules(t), stickyRules(t, p), balanceRules(t))}
 	l.names[t] = c.Name
 	if t.affinity != "" {
 		c.Port = p.Port
-	}
-	switch {
-	case t.marks != markNone:
-		c.Rules = l.markRules(t, p)
-	case t.affinity != "":
-		c.Rules = l.stickyRules(t, p)
-	default:
-		c.Rules = l.balanceRules(t)
 	}
 	l.frag.Chains = append(l.frag.Chains, c)
 	return c.Name
 }
 
-// markRules mark what is to be masqueraded and go on to the chain that does not.
-func (l *lowering) markRules(t target, p *ir.Pool) []Rule {
+// markRules mark what is to be masqueraded.
+func (l *lowering) markRules(t target) []Rule {
 	mark := []Stmt{SetMark{l.node.MasqueradeMark()}}
-	origin := ir.Origin{Object: "config", Field: "masqueradeBit", Reason: "these connections are masqueraded"}
-	if t.marks == markNonLocal {
-		mark = slices.Concat(fromPods(&l.node.Detector, true), mark)
-		origin = l.node.Detector.Origin
+	switch t.marks {
+	case markNone:
+		return nil
+	case markNonLocal:
+		return []Rule{{slices.Concat(fromPods(&l.node.Detector, true), mark), l.node.Detector.Origin}}
 	}
-	t.marks = markNone
-	return []Rule{
-		{mark, origin},
-		{[]Stmt{Verdict{Goto, l.chain(t, p)}}, origin},
-	}
+	return []Rule{{mark, ir.Origin{Object: "config", Field: "masqueradeBit", Reason: "these connections are masqueraded"}}}
 }
 
 // balanceRules pick one of n backends at random.
-func (l *lowering) balanceRules(t target) []Rule {
+func balanceRules(t target) []Rule {
 	key := append(slices.Clip(frontendTerms(t.nodePort)), Term{Random, uint32(t.n)})
 	return []Rule{{
 		[]Stmt{LookupDNAT{Key: key, Map: t.table().set.String()}},

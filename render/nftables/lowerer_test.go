@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/proxyc/proxyc/ir"
@@ -28,4 +29,47 @@ func TestLowererLetsGo(t *testing.T) {
 	if len(l.users)+len(l.wanters) > 0 {
 		t.Errorf("without Services it remembers %v and %v", l.users, l.wanters)
 	}
+}
+
+// What few Services need is in no packet's way until one of them comes, and after the
+// last has gone.
+func TestRareChains(t *testing.T) {
+	const n = 3
+	services := func(affinity, ranges bool) (all []ir.Service) {
+		for i := range n {
+			s := richService(ir.IPv4, ir.TCP, 10+10*i, affinity)
+			for j := range s.Frontends {
+				if !ranges {
+					s.Frontends[j].SourceRanges = nil
+				}
+			}
+			all = append(all, s)
+		}
+		return all
+	}
+	for chain, with := range map[string][]ir.Service{chainAffinity: services(true, false), chainFirewallCheck: services(false, true)} {
+		p := &ir.Program{Family: ir.IPv4, Node: testNode(ir.IPv4), Services: services(false, false)}
+		for _, c := range Lower(p).Chains {
+			if c.Name == chain || calls(&c, chain) {
+				t.Errorf("chain %s is there, and no Service needs %s", c.Name, chain)
+			}
+		}
+		l := NewLowerer(ir.IPv4)
+		for i := range with {
+			d := l.Change(&p.Node, ir.Change{Name: with[i].Name, New: &with[i]})
+			if hooks := slices.DeleteFunc(d.AddedChains, func(c *Chain) bool { return c.Base == nil || !calls(c, chain) }); len(hooks) != 2*btoi(i == 0) {
+				t.Errorf("%s: Service %d of %d hooks it in %d times", chain, i+1, n, len(hooks))
+			}
+		}
+		for i := range with {
+			d := l.Change(&p.Node, ir.Change{Name: with[i].Name, Old: &with[i]})
+			if hooks := slices.DeleteFunc(d.RemovedChains, func(c *Chain) bool { return c.Base == nil || !calls(c, chain) }); len(hooks) != 2*btoi(i == n-1) {
+				t.Errorf("%s: Service %d of %d hooks it out %d times", chain, i+1, n, len(hooks))
+			}
+		}
+	}
+}
+
+func calls(c *Chain, chain string) bool {
+	return slices.ContainsFunc(c.Rules, func(r Rule) bool { return slices.Contains(r.Stmts, Stmt(Verdict{Jump, chain})) })
 }

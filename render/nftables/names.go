@@ -21,19 +21,19 @@ const (
 	chainFilterOutput     = "filter-output"
 	chainNATPrerouting    = "nat-prerouting"
 	chainNATOutput        = "nat-output"
-	chainNATInput         = "nat-input"
 	chainNATPostrouting   = "nat-postrouting"
+
+	chainAffinityInput       = "affinity-input"
+	chainAffinityPostrouting = "affinity-postrouting"
 
 	chainServices         = "services"
 	chainIPsBySource      = "service-ips-by-source"
 	chainPortsBySource    = "service-nodeports-by-source"
 	chainFirewallCheck    = "firewall-check"
 	chainServiceEndpoints = "service-endpoints-check"
-	chainPortEndpoints    = "nodeport-endpoints-check"
 	chainClusterIPsCheck  = "cluster-ips-check"
 	chainReject           = "reject-chain"
 	chainAffinity         = "affinity"
-	chainMasquerading     = "masquerading"
 )
 
 // maxName is how long names of chains and sets get; the kernel takes 255 bytes.
