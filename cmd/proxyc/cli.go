@@ -102,6 +102,10 @@ func grammar(stdout, stderr io.Writer) []kong.Option {
 		kong.Writers(stdout, stderr),
 		kong.KindMapper(reflect.Bool, switches{}),
 		kong.Exit(func(code int) { panic(parserExit(code)) }),
+		kong.PostBuild(func(k *kong.Kong) error {
+			k.Model.HelpFlag.Help = "Show help; --help=all shows all flags, also those that have no effect."
+			return nil
+		}),
 	}
 }
 

@@ -163,7 +163,6 @@ var offline = []string{"compile", "trace", "explain", "diff", "prove", "migrate"
 // all shows them. calls spells the command lines of examples.
 func printHelp(all bool, calls func(string) string) kong.HelpPrinter {
 	return func(options kong.HelpOptions, ctx *kong.Context) error {
-		ctx.Model.HelpFlag.Help = "Show help; --help=all shows all flags, also those that have no effect."
 		verb := ctx.Selected()
 		hidden := 0
 		if verb != nil {
