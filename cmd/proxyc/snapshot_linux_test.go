@@ -1,0 +1,60 @@
+package main
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/daemon"
+)
+
+// TestSnapshotLive asks a daemon what it knows: it compiles to what the daemon's own files do, after a
+// change, too, and redacted it has no name of theirs.
+func TestSnapshotLive(t *testing.T) {
+	w := newWatched(t, "nftables")
+	w.args = append(w.args, "--status-socket", w.file("socket"))
+	run := func(args ...string) string {
+		t.Helper()
+		out, err := w.ns.Run(w.ns.Command(t.Context(), "proxyc", args...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out)
+	}
+	// take gives what proxyc says of the node, as flags.
+	take := func(more ...string) []string {
+		t.Helper()
+		script := append([]string{"-c", `exec proxyc snapshot --live "$@" 2>&1 >/dev/null`, "sh", "--status-socket", w.file("socket"),
+			"-o", w.file("live.json"), "--config-out", w.file("live.yaml")}, more...)
+		out, err := w.ns.Run(w.ns.Command(t.Context(), "sh", script...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		flags := regexp.MustCompile(`(?m)^the node: (.*)$`).FindSubmatch(out)
+		if flags == nil {
+			t.Fatalf("no flags of the node: %s", out)
+		}
+		return strings.Fields(string(flags[1]))
+	}
+	compiled := func(config, snapshot string, flags []string) string {
+		t.Helper()
+		return run(append([]string{"compile", "-c", w.file(config), "-s", w.file(snapshot), "-o", "nftables"}, flags...)...)
+	}
+	w.write("cluster.yaml", applytest.Services("a", "b"))
+	w.start("proxyc", "watch")
+	w.until("first sync", func(st daemon.Status) bool { return synced(st) && w.has("b") })
+	for _, names := range [][]string{{"a", "b"}, {"b", "c"}} {
+		w.write("cluster.yaml", applytest.Services(names...))
+		w.until("the Services", func(st daemon.Status) bool { return synced(st) && w.has(names[0]) && w.has(names[1]) && w.has("a") == (names[0] == "a") })
+		flags := take()
+		if want, got := compiled("config", "cluster.yaml", flags), compiled("live.yaml", "live.json", flags); got != want {
+			t.Errorf("Services %s: the daemon's compile to\n%s\nwant\n%s", names, got, want)
+		}
+	}
+	flags := take("--redact")
+	rules := compiled("live.yaml", "live.json", flags)
+	if strings.Contains(rules, "ns/") || strings.Contains(rules, "10.96.0.") || !strings.Contains(rules, "svc-1") {
+		t.Errorf("redacted, the rules name what is the cluster's, or nothing:\n%s", rules)
+	}
+}
