@@ -11,7 +11,7 @@ PACKAGES  = nftables iptables ipset ipvsadm conntrack iproute2 procps zsh fish
 PAGE_PACKAGES = chromium
 SUDO      = $(shell test "$$(id -u)" = 0 || echo sudo)
 
-.PHONY: build setup setup-vm setup-windows test-windows check test e2e-tools e2e soak soak-userspace vm test-vm conformance golden verify lint fuzz bench bench-growth bench-peer release image demo clean
+.PHONY: build setup setup-vm setup-windows test-windows check test e2e-tools e2e soak soak-userspace vm test-vm conformance golden verify lint fuzz bench bench-growth bench-fleet bench-peer release image demo clean
 
 build:
 	$(GO) build -o bin/proxyc ./cmd/proxyc
@@ -126,6 +126,10 @@ bench:
 # its flags. It takes some ten minutes.
 bench-growth:
 	cd e2e && $(GO) run ./growth $(GROWTH)
+
+# bench-fleet measures many simulated nodes against one API server; FLEET are its flags.
+bench-fleet: e2e-tools
+	cd e2e && $(GO) run ./fleet $(FLEET)
 
 # bench-peer measures kube-proxy and proxyc side by side; PEER are its flags, with
 # files named as from e2e.

@@ -123,7 +123,7 @@ func (c *replayCmd) player(ctx context.Context, e *env) (*player, error) {
 	if p.facts.Named, err = parseNodeAddresses(c.NodeAddress); err != nil {
 		return nil, err
 	}
-	p.plane = new(memory)
+	p.plane = new(apply.Memory)
 	if c.Netns != "" {
 		if p.plane, err = daemon.Open(ctx, p.Resolved.Config.ProxyMode(), apply.Options{IPTables: variantOf(c.Variant)}); err != nil {
 			return nil, err
@@ -331,34 +331,3 @@ func (p *player) expect(at string) error {
 	}
 	return nil
 }
-
-// memory is a Dataplane without a kernel: it has what it is given.
-type memory struct{ applied apply.Applied }
-
-func (*memory) Read(context.Context) error { return nil }
-func (*memory) Plan(want ir.Programs) apply.Plan {
-	return given{apply.Desired{Full: true, Programs: want}}
-}
-func (*memory) PlanChanges(changes ir.Changes) apply.Plan {
-	return given{apply.Desired{Changes: changes}}
-}
-func (*memory) Compare(context.Context) (apply.Plan, error)         { return given{}, nil }
-func (m *memory) Applied() ir.Programs                              { return m.applied.Programs() }
-func (*memory) Drift(context.Context) (<-chan struct{}, error)      { return nil, nil }
-func (*memory) Leftovers(context.Context) ([]apply.Leftover, error) { return nil, nil }
-func (*memory) Counters() apply.Counters                            { return apply.Counters{} }
-func (*memory) Close() error                                        { return nil }
-
-func (m *memory) Commit(_ context.Context, p apply.Plan) (apply.Result, error) {
-	m.applied.Take(p.(given).Desired)
-	return apply.Result{}, nil
-}
-
-// given is a Plan that names no operation.
-type given struct{ apply.Desired }
-
-func (given) Empty() bool                                { return false }
-func (given) Operations(func(apply.Operation) bool)      {}
-func (given) Differences(func(apply.Operation) bool)     {}
-func (given) RemovedFrontends() []ir.Match               { return nil }
-func (given) Without(map[string]bool) (apply.Plan, bool) { return nil, false }

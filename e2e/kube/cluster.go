@@ -160,6 +160,13 @@ func (c *Cluster) StartAPI(ctx context.Context) error {
 	return Until(ctx, 100*time.Millisecond, c.ready)
 }
 
+// APIPid is the API server's process.
+func (c *Cluster) APIPid() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.api.Pid()
+}
+
 // ready asks the API server whether it is, and etcd with it.
 func (c *Cluster) ready(ctx context.Context) error {
 	_, err := c.client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)

@@ -35,15 +35,19 @@ type Gate struct {
 // Gate opens a gate in a namespace, at its loopback interface.
 func (c *Cluster) Gate(ns *applytest.Namespace) (*Gate, error) { return c.GateAt(ns, "127.0.0.1:0") }
 
-// GateAt opens a gate at an address of a namespace.
+// GateAt opens a gate at an address of a namespace; nil: the one of this process.
 func (c *Cluster) GateAt(ns *applytest.Namespace, addr string) (*Gate, error) {
 	g := &Gate{cluster: c, open: map[net.Conn]bool{}, thaw: make(chan struct{})}
 	close(g.thaw)
-	err := ns.Do(func() (err error) {
+	listen := func() (err error) {
 		g.listener, err = net.Listen("tcp", addr)
 		return err
-	})
-	if err != nil {
+	}
+	do := func(f func() error) error { return f() }
+	if ns != nil {
+		do = ns.Do
+	}
+	if err := do(listen); err != nil {
 		return nil, err
 	}
 	g.running.Go(g.accept)
