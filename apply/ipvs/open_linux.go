@@ -51,6 +51,24 @@ func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
 	return newDataplane(n, reading, tables, tables.Families(), o), nil
 }
 
+// Held returns what the kernel holds of a family in the network namespace of the calling
+// thread, without rules of iptables, and changes nothing.
+func Held(ctx context.Context, f ir.Family) (*rules.Ruleset, error) {
+	n, lacks, err := dialNode(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer n.close()
+	if len(lacks) > 0 {
+		return nil, errors.Join(lacks...)
+	}
+	s, err := n.read(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	return s.ruleset(f), nil
+}
+
 // probe returns what the mode needs and the kernel does not have. Nothing is
 // changed; the kernel may load modules by itself, as it does when they are used.
 func (n *node) probe(ctx context.Context, scheduler string, tables *iptables.Dataplane) (lacks []error) {

@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -112,6 +113,43 @@ func (s *state) frontend(key ir.Match) ir.Match {
 		key.Addr = netip.Addr{}
 	}
 	return key
+}
+
+// ruleset is the state as a Ruleset, without rules. A real server of weight 0 gets no new
+// connections, and is left out.
+func (s *state) ruleset(f ir.Family) *rules.Ruleset {
+	r := &rules.Ruleset{Family: f, Bound: s.bound, Unclear: map[ir.Match]string{}}
+	for key, have := range s.servers {
+		v := have.VirtualServer
+		const followed = rules.Persistent | rules.Fallback | rules.SourceHash
+		switch {
+		case v.Flags&rules.Persistent != 0 && !have.whole:
+			r.Unclear[key] = "clients stick by networks"
+		case v.Flags&^followed != 0:
+			r.Unclear[key] = "has flags besides, in " + describe(&v)
+		}
+		for to, d := range have.dests {
+			switch {
+			case d.weight == 0:
+				continue
+			case !d.plain:
+				r.Unclear[key] = "real server " + to.String() + " is not masqueraded, or takes a limited number of connections"
+			case d.weight > 1:
+				r.Unclear[key] = "real server " + to.String() + " has another weight than 1"
+			}
+			v.RealServers = append(v.RealServers, rules.RealServer{AddrPort: to, Weight: d.weight})
+		}
+		slices.SortFunc(v.RealServers, func(a, b rules.RealServer) int { return a.AddrPort.Compare(b.AddrPort) })
+		r.VirtualServers = append(r.VirtualServers, v)
+	}
+	for _, of := range s.sets {
+		for key := range of.elements {
+			r.Elements = append(r.Elements, rules.Element{ElementKey: key})
+		}
+	}
+	slices.SortFunc(r.VirtualServers, func(a, b rules.VirtualServer) int { return a.Key.Compare(b.Key) })
+	slices.SortFunc(r.Elements, func(a, b rules.Element) int { return a.Compare(b.ElementKey) })
+	return r
 }
 
 // operation is what a request does.

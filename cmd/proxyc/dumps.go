@@ -156,7 +156,7 @@ func (d *dumpFiles) end() error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", d.ipvs[0], err)
 		}
-		d.set(f, ipvs.NewEvaluator(&ipvs.Ruleset{Family: f, VirtualServers: ipvs.Of(f, d.servers), Elements: elements, Rules: r}, own))
+		d.ipvsRules(f, &ipvs.Ruleset{Family: f, VirtualServers: ipvs.Of(f, d.servers), Elements: elements, Rules: r}, own)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 	"github.com/proxyc/proxyc/render/iptables"
+	"github.com/proxyc/proxyc/render/ipvs"
 	"github.com/proxyc/proxyc/render/nftables"
 )
 
@@ -36,11 +37,19 @@ type met struct {
 }
 
 func (m *met) where() string {
+	if m.ofIPVS() {
+		return m.Table + " " + m.Chain
+	}
 	where := fmt.Sprintf("table %s, chain %s", m.Table, m.Chain)
 	if m.Rule > 0 {
 		where += fmt.Sprintf(", rule %d", m.Rule)
 	}
 	return where
+}
+
+// ofIPVS reports whether it is no rule but a server, the element of a set or an address.
+func (m *met) ofIPVS() bool {
+	return m.Table == ipvs.TableServers || m.Table == ipvs.TableSets || m.Table == ipvs.TableDevice
 }
 
 // same reports whether two are the same rule, wherever in its chain.
@@ -72,12 +81,23 @@ func followIPTables(r *iptables.Ruleset, own *sim.Own, pkt sim.Packet) course {
 	return courseOf(iptables.NewFollower(r, own), pkt)
 }
 
-func courseOf(f *iptables.Follower, pkt sim.Packet) (c course) {
+// followIPVS follows a packet through tables of iptables, ipsets and virtual servers.
+func followIPVS(r *ipvs.Ruleset, own *sim.Own, pkt sim.Packet) course {
+	return courseOf(ipvs.NewFollower(r, own), pkt)
+}
+
+// follower follows packets through rules of iptables, and what belongs to them.
+type follower interface {
+	Follow(sim.Packet) (o sim.Outcome, met []iptables.Met, unknown []string)
+}
+
+func courseOf(f follower, pkt sim.Packet) (c course) {
 	o, rules, unknown := f.Follow(pkt)
 	c.outcome, c.unknown = o, unknown
 	for _, m := range rules {
-		foreign := !iptables.Owned(m.Chain) && !strings.Contains(m.Text, "-j KUBE-")
-		c.met = append(c.met, met{m.Table, m.Chain, m.Rule, m.Text, m.Drops, foreign})
+		one := met{Table: m.Table, Chain: m.Chain, Rule: m.Rule, Text: m.Text, Drops: m.Drops}
+		one.Foreign = !one.ofIPVS() && !iptables.Owned(m.Chain) && !strings.Contains(m.Text, "-j KUBE-")
+		c.met = append(c.met, one)
 	}
 	return c
 }
@@ -91,6 +111,8 @@ func wants(p *ir.Program, pkt sim.Packet) (course, error) {
 		return followNFT(r, ownOf(p), pkt), nil
 	case ir.ModeIPTables:
 		return followIPTables(iptables.Lower(p), ownOf(p), pkt), nil
+	case ir.ModeIPVS:
+		return followIPVS(ipvs.Lower(p), ownOf(p), pkt), nil
 	}
 	return course{}, fmt.Errorf("--kernel: the rules of mode %s cannot be followed", p.Node.Mode)
 }
@@ -120,13 +142,15 @@ func (f *followed) compare(want, have course) {
 	has := func(list []met, m *met) bool {
 		return slices.ContainsFunc(list, func(o met) bool { return m.same(&o) })
 	}
+	lacks := i < len(wanted) && !has(ours, &wanted[i])
 	switch {
+	case lacks && wanted[i].ofIPVS(): // without it the packet meets other rules, which are no cause
 	case i < len(ours) && !has(wanted, &ours[i]):
 		f.Causes = append(f.Causes, fmt.Sprintf("%s is not wanted: %s", ours[i].where(), ours[i].Text))
 	case i == len(ours) && len(f.Causes) > 0: // it went no further
 		return
 	}
-	if i < len(wanted) && !has(ours, &wanted[i]) {
+	if lacks {
 		wanted[i].Rule = 0
 		f.Causes = append(f.Causes, fmt.Sprintf("%s lacks, or does not come to: %s", wanted[i].where(), wanted[i].Text))
 	}

@@ -12,43 +12,75 @@ import (
 // the rule, and by apply --check -o wide with what is there and should not be, or the other
 // way round. What others have is followed, too, as far as it is understood.
 func TestPlantedFaults(t *testing.T) {
+	haveIPVS := applytest.HaveIPVS(t)
 	for _, tt := range []struct {
 		name, plane, fault string
 		trace              []string // what trace --kernel tells
 		check              string   // what apply --check -o wide tells
+		prove              string   // what prove tells of it
 	}{
 		{"element deleted", "nftables", "nft delete element ip proxyc service-ips { 10.96.0.97 . tcp . 80 }",
 			[]string{"=> rejected", "wanted: 10.244.1.97:8080", "chain services lacks, or does not come to: ", "goto "},
-			"want: 10.96.0.97 . tcp . 80"},
+			"want: 10.96.0.97 . tcp . 80", ""},
 		{"rule inserted", "nftables", "nft insert rule ip proxyc services ip daddr 10.96.0.97 counter drop",
 			[]string{"=> dropped", "because: table ip proxyc, chain services, rule 1 is not wanted: ip daddr 10.96.0.97 counter drop"},
-			"have: ip daddr 10.96.0.97 counter drop"},
+			"have: ip daddr 10.96.0.97 counter drop", ""},
 		{"chain flushed", "nftables", "nft flush chain ip proxyc services",
-			[]string{"wanted: 10.244.1.97:8080", "table ip proxyc, chain services lacks, or does not come to: "}, "want: "},
+			[]string{"wanted: 10.244.1.97:8080", "table ip proxyc, chain services lacks, or does not come to: "}, "want: ", ""},
 		{"foreign drop", "nftables", "nft table inet fw { chain late { type filter hook forward priority 50; policy accept; ct state established,related accept; ip6 saddr fd00::/8 drop; tcp dport 8080 log prefix \"x\" drop; }; }",
 			[]string{"=> dropped", "because: table inet fw, chain late, rule 3, which is none of proxyc's, drops the packet: "},
-			"foreign rules that may drop: inet fw chain late"},
+			"foreign rules that may drop: inet fw chain late", ""},
 		{"foreign policy", "nftables", "nft table inet fw { chain late { type filter hook forward priority 50; policy drop; ct state vmap { established : accept, invalid : drop }; }; }",
-			[]string{"=> dropped", "because: table inet fw, chain late, which is none of proxyc's, drops the packet: policy drop"}, "foreign rules that may drop: inet fw chain late"},
+			[]string{"=> dropped", "because: table inet fw, chain late, which is none of proxyc's, drops the packet: policy drop"}, "foreign rules that may drop: inet fw chain late", ""},
 		{"foreign, not understood", "nftables", "nft table inet fw { chain late { type filter hook forward priority 50; limit rate 1/second drop; }; }",
-			[]string{"=> 10.244.1.97:8080", "not understood: table inet fw, chain late, rule 1: limit rate"}, "foreign rules that may drop: inet fw chain late"},
+			[]string{"=> 10.244.1.97:8080", "not understood: table inet fw, chain late, rule 1: limit rate"}, "foreign rules that may drop: inet fw chain late", ""},
 		{"rule inserted", "iptables-nft", "iptables-nft -t nat -I KUBE-SERVICES -d 10.96.0.97 -j ACCEPT",
 			[]string{"=> not ours", "because: table nat, chain KUBE-SERVICES, rule 1 is not wanted: -d 10.96.0.97/32 -j ACCEPT"},
-			"have: -d 10.96.0.97/32 -j ACCEPT"},
+			"have: -d 10.96.0.97/32 -j ACCEPT", ""},
 		{"foreign drop", "iptables-nft", "iptables-nft -I FORWARD -d 10.244.0.0/16 -j DROP",
 			[]string{"=> dropped", "because: table filter, chain FORWARD, rule 1, which is none of proxyc's, drops the packet: -d 10.244.0.0/16 -j DROP"},
-			"foreign rules that may drop: ip filter chain FORWARD"},
+			"foreign rules that may drop: ip filter chain FORWARD", ""},
 		{"foreign policy", "iptables-legacy", "iptables-legacy -P FORWARD DROP",
 			[]string{"=> dropped", "because: table filter, chain FORWARD, which is none of proxyc's, drops the packet: policy DROP"},
-			"foreign rules that may drop: iptables-legacy table filter chain FORWARD"},
+			"foreign rules that may drop: iptables-legacy table filter chain FORWARD", ""},
 		{"foreign nf_tables", "iptables-nft", "nft table inet fw { chain late { type filter hook forward priority 50; ip daddr 10.244.1.97 drop; }; }",
 			[]string{"=> dropped", "because: table inet fw, chain late, rule 1, which is none of proxyc's, drops the packet: "},
-			"foreign rules that may drop: inet fw chain late"},
+			"foreign rules that may drop: inet fw chain late", ""},
 		{"chain flushed", "iptables-legacy", "iptables-legacy -t nat -F KUBE-SERVICES",
-			[]string{"=> not ours", "chain KUBE-SERVICES lacks, or does not come to: ", "-d 10.96.0.97/32"}, "want: "},
+			[]string{"=> not ours", "chain KUBE-SERVICES lacks, or does not come to: ", "-d 10.96.0.97/32"}, "want: ", ""},
+		{"real server removed", "ipvs", "ipvsadm -d -t 10.96.0.97:80 -r 10.244.1.97:8080",
+			[]string{"=> rejected", "wanted: 10.244.1.97:8080", "because: ipvs 10.96.0.97:80/tcp lacks, or does not come to: -a -t 10.96.0.97:80 -r 10.244.1.97:8080 -m -w 1"},
+			"ipvs 10.96.0.97:80/tcp -> 10.244.1.97:8080", "ipvs 10.96.0.97:80/tcp: -a -t 10.96.0.97:80 -r 10.244.1.97:8080"},
+		{"virtual server removed", "ipvs", "ipvsadm -D -t 10.96.0.97:80",
+			[]string{"=> not ours", "because: ipvs 10.96.0.97:80/tcp lacks, or does not come to: -A -t 10.96.0.97:80 -s rr"},
+			"ipvs 10.96.0.97:80/tcp", "ipvs 10.96.0.97:80/tcp: -A -t 10.96.0.97:80"},
+		{"element removed", "ipvs", "ipset del KUBE-CLUSTER-IP 10.96.0.97,tcp:80",
+			[]string{"=> rejected", "because: ipset KUBE-CLUSTER-IP lacks, or does not come to: 10.96.0.97,tcp:80"},
+			"ipset KUBE-CLUSTER-IP 10.96.0.97,tcp:80", "ipset KUBE-CLUSTER-IP: 10.96.0.97,tcp:80"},
+		{"address gone", "ipvs", "ip addr del 10.96.0.97/32 dev kube-ipvs0",
+			[]string{"=> not ours", "because: device kube-ipvs0 lacks, or does not come to: 10.96.0.97"},
+			"kube-ipvs0 10.96.0.97", "device kube-ipvs0: 10.96.0.97"},
+		{"rule inserted", "ipvs", "iptables-nft -t nat -I KUBE-SERVICES -d 10.96.0.97 -j KUBE-MARK-MASQ",
+			[]string{"=> 10.244.1.97:8080+snat", "because: table nat, chain KUBE-SERVICES, rule 1 is not wanted: -d 10.96.0.97/32 -j KUBE-MARK-MASQ"},
+			"have: -d 10.96.0.97/32 -j KUBE-MARK-MASQ", "table nat, chain KUBE-SERVICES, rule 1: -d 10.96.0.97/32 -j KUBE-MARK-MASQ"},
+		{"another weight", "ipvs", "ipvsadm -e -t 10.96.0.97:80 -r 10.244.1.97:8080 -m -w 3",
+			[]string{"=> 10.244.1.97:8080", "not understood: ipvs 10.96.0.97:80/tcp: real server 10.244.1.97:8080 has another weight than 1"},
+			"ipvs 10.96.0.97:80/tcp -> 10.244.1.97:8080", "not understood: ipvs 10.96.0.97:80/tcp: real server 10.244.1.97:8080 has another weight than 1"},
+		{"foreign drop", "ipvs", "iptables-nft -I INPUT -d 10.96.0.97 -j DROP",
+			[]string{"=> dropped", "because: table filter, chain INPUT, rule 1, which is none of proxyc's, drops the packet: -d 10.96.0.97/32 -j DROP"},
+			"foreign rules that may drop: ip filter chain INPUT", "foreign rules that may drop: ip filter chain INPUT"},
+		{"foreign drop of the backend", "ipvs", "iptables-nft -I OUTPUT -d 10.244.1.97 -j DROP",
+			[]string{"=> dropped", "because: table filter, chain OUTPUT, rule 1, which is none of proxyc's, drops the packet: -d 10.244.1.97/32 -j DROP"},
+			"foreign rules that may drop: ip filter chain OUTPUT", "foreign rules that may drop: ip filter chain OUTPUT"},
+		{"foreign nf_tables", "ipvs", "nft table inet fw { chain late { type filter hook input priority 50; ip daddr 10.96.0.97 drop; }; }",
+			[]string{"=> dropped", "because: table inet fw, chain late, rule 1, which is none of proxyc's, drops the packet: "},
+			"foreign rules that may drop: inet fw chain late", "foreign rules that may drop: inet fw chain late"},
 	} {
 		t.Run(tt.plane+" "+tt.name, func(t *testing.T) {
 			t.Parallel()
+			if tt.plane == "ipvs" && !haveIPVS {
+				t.Skip("the kernel has no ip_vs")
+			}
 			w := newWatched(t, tt.plane)
 			w.write("cluster.yaml", applytest.Services("a"))
 			proxyc := func(verb string, args ...string) (string, int) {
@@ -79,7 +111,7 @@ func TestPlantedFaults(t *testing.T) {
 			if out, _ := proxyc("apply", "--check", "-o", "wide"); !strings.Contains(out, tt.check) {
 				t.Errorf("check: want %q in:\n%s", tt.check, out)
 			}
-			if out, code := proxyc("prove", "ir", "kernel"); !strings.Contains(tt.name, "foreign") && code != exitFindings || strings.Contains(tt.name, "foreign") && !strings.Contains(out, "foreign rules that may drop") {
+			if out, code := proxyc("prove", "mode:"+w.plane.mode, "kernel"); !strings.Contains(out, tt.prove) || !strings.Contains(tt.name, "foreign") && code != exitFindings || strings.Contains(tt.name, "foreign") && !strings.Contains(out, "foreign rules that may drop") {
 				t.Errorf("prove: exit %d\n%s", code, out)
 			}
 		})

@@ -14,6 +14,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/prove"
 	"github.com/proxyc/proxyc/ir/sim"
+	"github.com/proxyc/proxyc/render/ipvs"
 )
 
 type proveCmd struct {
@@ -337,7 +338,7 @@ func (p *proofJSON) blame(a, b *described, all bool) {
 
 // parting returns where two courses of a packet part: rules that one has and the other
 // does not meet. Where all are strange to each other, as proxyc's and kube-proxy's are, it is the last
-// of each that drops, accepts or translates.
+// of each that drops, accepts, translates or balances.
 func parting(a, b []met) (ruleA, ruleB *met) {
 	i := 0
 	for i < len(a) && i < len(b) && a[i].same(&b[i]) {
@@ -347,7 +348,7 @@ func parting(a, b []met) (ruleA, ruleB *met) {
 		switch {
 		case i == 0:
 			for k := len(list) - 1; k >= 0; k-- {
-				if text := strings.ToLower(list[k].Text); list[k].Drops || strings.Contains(text, "dnat") || strings.HasSuffix(text, "accept") {
+				if text := strings.ToLower(list[k].Text); list[k].Drops || list[k].Table == ipvs.TableServers || strings.Contains(text, "dnat") || strings.HasSuffix(text, "accept") {
 					return &list[k]
 				}
 			}

@@ -16,6 +16,7 @@ import (
 // What the kernel holds after apply is what the cluster wants, for every packet;
 // a fault that is planted in it is found, with the clients whom it concerns.
 func TestProveKernel(t *testing.T) {
+	haveIPVS := applytest.HaveIPVS(t)
 	for _, tt := range []struct{ plane, mode, fault, finds string }{
 		{"nftables", "nftables", "nft delete element ip proxyc service-ips { 10.96.0.97 . tcp . 80 }", "kernel  rejected"},
 		{"nftables", "nftables", "nft insert rule ip proxyc services ip daddr 10.96.0.97 drop", "kernel  dropped"},
@@ -23,9 +24,15 @@ func TestProveKernel(t *testing.T) {
 		{"nftables", "nftables", "nft add set ip proxyc evil { type ipv4_addr ; elements = { 192.0.2.77 } ; } ; insert rule ip proxyc services ip saddr @evil drop", "not understood: table ip proxyc, chain services, rule 1: "},
 		{"iptables-nft", "iptables", "iptables-nft -t nat -I KUBE-SERVICES -d 10.96.0.97 -j ACCEPT", "kernel  not ours"},
 		{"iptables-legacy", "iptables", "iptables-legacy -t filter -I KUBE-FORWARD -s 198.51.100.7 -j DROP", "from 198.51.100.7/32"},
+		{"ipvs", "ipvs", "ipvsadm -d -t 10.96.0.97:80 -r 10.244.1.97:8080", "kernel  rejected"},
+		{"ipvs", "ipvs", "ipset del KUBE-CLUSTER-IP 10.96.0.97,tcp:80", "kernel  rejected"},
+		{"ipvs", "ipvs", "ip addr del 10.96.0.97/32 dev kube-ipvs0", "kernel  not ours"},
 	} {
-		t.Run(tt.fault, func(t *testing.T) {
+		t.Run(tt.plane+" "+tt.fault, func(t *testing.T) {
 			t.Parallel()
+			if tt.plane == "ipvs" && !haveIPVS {
+				t.Skip("the kernel has no ip_vs")
+			}
 			w := newWatched(t, tt.plane)
 			w.write("cluster.yaml", applytest.Services("a"))
 			w.start("proxyc", "watch")

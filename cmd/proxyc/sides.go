@@ -82,6 +82,13 @@ func inIPTables(r *iptables.Ruleset, own *sim.Own) follow {
 	})
 }
 
+func inIPVS(r *ipvs.Ruleset, own *sim.Own) follow {
+	return lazily(func() follow {
+		follower := ipvs.NewFollower(r, own)
+		return func(pkt sim.Packet) []met { return courseOf(follower, pkt).met }
+	})
+}
+
 // inRules follows packets through the rules of a Program; nil in modes in which they cannot be followed.
 func inRules(p *ir.Program) follow {
 	switch p.Node.Mode {
@@ -89,8 +96,16 @@ func inRules(p *ir.Program) follow {
 		return lazily(func() follow { return inNFT(tableOf(p.Family), nftables.Lower(p), ownOf(p)) })
 	case ir.ModeIPTables:
 		return lazily(func() follow { return inIPTables(iptables.Lower(p), ownOf(p)) })
+	case ir.ModeIPVS:
+		return lazily(func() follow { return inIPVS(ipvs.Lower(p), ownOf(p)) })
 	}
 	return nil
+}
+
+// ipvsRules takes what a node in mode ipvs holds of a family.
+func (d *described) ipvsRules(f ir.Family, r *ipvs.Ruleset, own *sim.Own) {
+	d.set(f, ipvs.NewEvaluator(r, own))
+	*d.follow.At(f) = inIPVS(r, own)
 }
 
 // tableOf is the name of proxyc's table of a family.

@@ -8,6 +8,7 @@ import (
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon"
 	kerneliptables "github.com/proxyc/proxyc/apply/iptables"
+	kernelipvs "github.com/proxyc/proxyc/apply/ipvs"
 	kernelnftables "github.com/proxyc/proxyc/apply/nftables"
 	tools "github.com/proxyc/proxyc/apply/run"
 	"github.com/proxyc/proxyc/ir"
@@ -39,8 +40,8 @@ func (d *described) kernel(ctx context.Context, programs ir.Programs, variant st
 				*d.follow.At(f) = inNFT(tableOf(f), r, ownOf(p))
 			}
 		}
-	case ir.ModeIPTables:
-		dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: variant})
+	case ir.ModeIPTables, ir.ModeIPVS:
+		dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: variant, ReadOnly: true})
 		if err != nil {
 			return err
 		}
@@ -50,7 +51,17 @@ func (d *described) kernel(ctx context.Context, programs ir.Programs, variant st
 			return err
 		}
 		for f, p := range ir.Present(programs) {
-			if r := rulesets.Of(f); r != nil {
+			r := rulesets.Of(f)
+			switch {
+			case r == nil:
+			case mode == ir.ModeIPVS:
+				held, err := kernelipvs.Held(ctx, f)
+				if err != nil {
+					return err
+				}
+				held.Rules = r
+				d.ipvsRules(f, held, ownOf(p))
+			default:
 				d.set(f, iptables.NewEvaluator(r, ownOf(p)))
 				*d.follow.At(f) = inIPTables(r, ownOf(p))
 			}
@@ -87,7 +98,7 @@ func inKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant string
 		}
 		return followNFT(r, ownOf(p), pkt), left, nil
 	}
-	dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: variant})
+	dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: variant, ReadOnly: true})
 	if err != nil {
 		return c, nil, err
 	}
@@ -101,12 +112,22 @@ func inKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant string
 		return c, nil, err
 	}
 	left = append(left, others...)
-	c = followIPTables(r, ownOf(p), pkt)
 	beside, others, err := nftables.ParseWhole(p.Family, string(listed), ofIPTables)
 	if err != nil {
 		return c, nil, err
 	}
-	return c.through(beside, ownOf(p), pkt), append(left, others...), nil
+	left, own := append(left, others...), ownOf(p)
+	if p.Node.Mode != ir.ModeIPVS {
+		c = followIPTables(r, own, pkt)
+		return c.through(beside, own, pkt, pkt.In), left, nil
+	}
+	held, err := kernelipvs.Held(ctx, p.Family)
+	if err != nil {
+		return c, nil, err
+	}
+	held.Rules = r
+	c = followIPVS(held, own, pkt)
+	return c.through(beside, own.With(held.Carries), pkt, ""), left, nil // ipvs sends as the node does
 }
 
 // ofIPTables reports whether iptables-nft shows a table of nf_tables.
@@ -115,12 +136,16 @@ func ofIPTables(family, table string) bool {
 }
 
 // through leads what came out of iptables through nf_tables of others: as it came,
-// and as it was translated.
-func (c course) through(r *nftables.Ruleset, own *sim.Own, pkt sim.Packet) course {
+// and as it was translated, when in is its interface.
+func (c course) through(r *nftables.Ruleset, own *sim.Own, pkt sim.Packet, in string) course {
 	packets := []sim.Packet{pkt}
 	for _, d := range c.outcome.Destinations {
-		pkt.Dst, pkt.Port = d.AddrPort.Addr(), d.AddrPort.Port()
-		packets = append(packets, pkt)
+		if in != pkt.In && own.Has(d.AddrPort.Addr()) {
+			continue // it is where it was to go
+		}
+		to := pkt
+		to.Dst, to.Port, to.In = d.AddrPort.Addr(), d.AddrPort.Port(), in
+		packets = append(packets, to)
 	}
 	for _, pkt := range packets {
 		beside := followNFT(r, own, pkt)

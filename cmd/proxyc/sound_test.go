@@ -11,7 +11,9 @@ import (
 	"testing"
 
 	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render"
 	"github.com/proxyc/proxyc/render/iptables"
+	"github.com/proxyc/proxyc/render/ipvs"
 )
 
 // demoPrograms compiles the demo's cluster for a mode.
@@ -25,7 +27,7 @@ func demoPrograms(t testing.TB, mode ir.Mode) ir.Programs {
 }
 
 // dumps returns dumps of the demo's rules in a mode: what nft lists, or what each
-// family's iptables is given, IPv4 first.
+// family's iptables is given, IPv4 first; of mode ipvs what ipvsadm and ipset are, before.
 func dumps(t testing.TB, programs ir.Programs) (texts []string) {
 	t.Helper()
 	if programs.IPv4.Node.Mode == ir.ModeNFTables {
@@ -36,7 +38,12 @@ func dumps(t testing.TB, programs ir.Programs) (texts []string) {
 		}
 		return []string{string(text)}
 	}
-	for _, o := range iptables.LowerAll(programs).Outputs() {
+	outputs := iptables.LowerAll(programs).Outputs()
+	if programs.IPv4.Node.Mode == ir.ModeIPVS {
+		outputs = ipvs.Renderer.Lower(programs).Outputs()
+		outputs = slices.DeleteFunc(outputs, func(o render.Output) bool { return o.Format == "addresses" })
+	}
+	for _, o := range outputs {
 		var out bytes.Buffer
 		if err := o.Write(&out); err != nil {
 			t.Fatal(err)
@@ -78,6 +85,14 @@ func (c *change) apply(t *testing.T, text string) string {
 		t.Fatalf("the dump has nothing like %s", c.at)
 	}
 	return text[:where[0]] + string(at.ExpandString(nil, c.by, text, where)) + text[where[1]:]
+}
+
+// changeOne changes the first of some texts that has what is to be changed.
+func changeOne(t *testing.T, texts []string, c change) {
+	t.Helper()
+	at := regexp.MustCompile(`(?m)` + c.at)
+	i := slices.IndexFunc(texts, at.MatchString)
+	texts[max(i, 0)] = c.apply(t, texts[max(i, 0)])
 }
 
 // top begins a chain with a rule.
@@ -207,6 +222,29 @@ func TestDumpsThatAreNotEqual(t *testing.T) {
 			{"affinity is entered by those who ask", `--rcheck`, "--update"},
 			{"a chain of others that leads here", `(?s)\*nat\n(.*?)\n-A`, "*nat\n:EVIL - [0:0]\n$1\n-A EVIL -j KUBE-MARK-MASQ\n-A"},
 		},
+		ir.ModeIPVS: {
+			{"a real server less", `^-a -t 10\.96\.0\.10:80 -r 10\.244\.1\.10:8080 .*\n`, ""},
+			{"a virtual server less", `^-A -t 10\.96\.0\.80:80 .*\n`, ""},
+			{"a virtual server of all ports", `^-A -t 10\.96\.0\.10:80 `, "-A -t 10.96.0.10:0 -s rr -p 60\n$0"},
+			{"affinity", `^(-A -t 10\.96\.0\.10:80 -s rr)`, "$1 -p 60"},
+			{"affinity that forgets soon", `^(-A .* -p) \d+`, "$1 1"},
+			{"an element less", `^add KUBE-CLUSTER-IP 10\.96\.0\.10,tcp:80\n`, ""},
+			{"an address less", `^add KUBE-IPVS-IPS 10\.96\.0\.10\n`, ""},
+			{"a port more", `^add KUBE-NODE-PORT-LOCAL-TCP .*\n`, "add KUBE-NODE-PORT-LOCAL-TCP 30080\n$0"},
+			inNat("a masqueraded source, of no Service's", "KUBE-POSTROUTING", "-s 1.2.3.4/32 -j MASQUERADE"),
+			inNat("a translated destination, of no Service's", "KUBE-SERVICES", "-d 1.2.3.4/32 -p tcp -m tcp --dport 80 -j DNAT --to-destination 4.3.2.1:80"),
+			inNat("a translated VIP", "KUBE-SERVICES", "-d 10.96.0.10/32 -p tcp -m tcp --dport 80 -j DNAT --to-destination 4.3.2.1:80"),
+			inNat("a VIP translated to another", "KUBE-SERVICES", "-d 10.96.0.10/32 -p tcp -m tcp --dport 80 -j DNAT --to-destination 10.96.0.20:443"),
+			inNat("a redirection", "KUBE-SERVICES", "-d 10.96.0.10/32 -p tcp -m tcp --dport 80 -j REDIRECT --to-ports 8080"),
+			inNat("a part of packets", "KUBE-SERVICES", "-m statistic --mode random --probability 0.5 -j RETURN"),
+			inNat("a drop", "KUBE-SERVICES", "-d 10.96.0.10/32 -j DROP"),
+			inNat("a set of others", "KUBE-SERVICES", "-m set --match-set evil src -j RETURN"),
+			first("a drop before balancing", "KUBE-IPVS-FILTER", "-s 1.2.3.4/32 -j DROP"),
+			first("a drop of what passes", "KUBE-PROXY-FIREWALL", "-d 1.2.3.4/32 -j DROP"),
+			first("a drop of what the node sends", "KUBE-IPVS-OUT-FILTER", "-d 1.2.3.4/32 -j DROP"),
+			{"masquerade without the mark's end", `(?m)^-A KUBE-POSTROUTING -j MARK .*\n`, ""},
+			{"a chain of others that leads here", `(?s)\*nat\n(.*?)\n-A`, "*nat\n:EVIL - [0:0]\n$1\n-A EVIL -j KUBE-MARK-MASQ\n-A"},
+		},
 	} {
 		programs := demoPrograms(t, mode)
 		texts := dumps(t, programs)
@@ -215,10 +253,11 @@ func TestDumpsThatAreNotEqual(t *testing.T) {
 		}
 		for _, c := range changes {
 			t.Run(string(mode)+"/"+c.name, func(t *testing.T) {
-				changed := c.apply(t, texts[0])
-				p := proved(t, programs, append([]string{changed}, texts[1:]...)...)
+				changed := slices.Clone(texts)
+				changeOne(t, changed, c)
+				p := proved(t, programs, changed...)
 				if p.Verdict == verdictEqual {
-					t.Errorf("equal, with %s", changed[strings.LastIndex(changed[:len(changed)-1], "\n"):])
+					t.Error("equal")
 				}
 				t.Log(p.Verdict, p.Unknown)
 			})

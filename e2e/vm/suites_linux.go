@@ -39,6 +39,7 @@ var suites = []suite{
 	{name: "leaving-ipvs", pkg: "docs", args: "-test.run=TestLeavingIPVS", modules: ipvs, usual: true},
 	{name: "watch-ipvs", pkg: "cmd/proxyc", modules: ipvs,
 		args: "-test.run=^(TestWatch(Follows|Restart|RepairsDrift|Metrics|LeavesIPVS)|TestLookBesideDaemon)$/^ipvs$"},
+	{name: "held-ipvs", pkg: "cmd/proxyc", modules: ipvs, args: "-test.run=^(TestPlantedFaults|TestProveKernel)$/^ipvs", usual: true},
 	{name: "clock", pkg: "cmd/proxyc", args: "-test.run=TestWatchClockIsSet", env: "PROXYC_SETS_CLOCK=1", usual: true},
 	{name: "iptables", pkg: "apply/iptables"},
 	{name: "nftables", pkg: "apply/nftables"},

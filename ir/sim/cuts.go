@@ -140,6 +140,16 @@ func (c *Cuts) GiveUp(why string) {
 	}
 }
 
+// Doubts returns what is not known of the packet, each once, in order.
+func (c *Cuts) Doubts() []string {
+	all := slices.Clone(c.Unknown)
+	if c.Endless != "" {
+		all = append(all, c.Endless)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
 // Own is what a node has for itself, for evaluators of rules: its addresses,
 // loopback included, and bits of packets' marks.
 type Own struct {

@@ -53,7 +53,7 @@ type Outcome struct {
 	Destinations []Destination
 	Affinity     bool
 	// Timeout is how long a client with Affinity sticks without a new connection. 0
-	// equals all: no evaluator of ipvs and hns tells it.
+	// equals all: no evaluator of hns tells it.
 	Timeout time.Duration
 	// Shares are how often each of the Destinations is picked, in parts of a
 	// million; nil: all alike, as a Program has it.

@@ -29,13 +29,17 @@ type Evaluator struct {
 
 // NewEvaluator indexes the rules, which costs what they are.
 func NewEvaluator(r *Ruleset, own *sim.Own) *Evaluator {
-	e := &Evaluator{walker: r.Walker(own, nil)}
+	return &Evaluator{walker: r.Walker(own, nil), doubts: r.Doubts()}
+}
+
+// Doubts returns what cannot be said of single packets: chains of others that lead to ours.
+func (r *Ruleset) Doubts() (doubts []string) {
 	for _, t := range r.Tables() {
 		for _, chain := range t.Pinned {
-			e.doubts = append(e.doubts, fmt.Sprintf("table %s: a chain of others leads to %s", t.Name, chain))
+			doubts = append(doubts, fmt.Sprintf("table %s: a chain of others leads to %s", t.Name, chain))
 		}
 	}
-	return e
+	return doubts
 }
 
 // Doubts returns what cannot be said of single packets.
@@ -212,12 +216,17 @@ func (e *Walker) journey(t Packet) []Packet {
 		}
 		ends = e.all(e.nat, "POSTROUTING", ends, begun)
 		for i := range ends[begun:] {
-			if t := &ends[begun+i]; t.Mark&e.own.Mark != 0 && t.Fate != Drop && t.Fate != Reject {
-				t.Cuts.Doubt(fmt.Sprintf("table nat, chain POSTROUTING: a packet leaves with the mark 0x%x, which others may see", t.Mark&e.own.Mark))
-			}
+			ends[begun+i].Leaves(e.own)
 		}
 	}
 	return ends
+}
+
+// Leaves doubts marks of the proxy's that a packet has when it leaves.
+func (t *Packet) Leaves(own *sim.Own) {
+	if t.Mark&own.Mark != 0 && t.Fate != Drop && t.Fate != Reject {
+		t.Cuts.Doubt(fmt.Sprintf("table nat, chain POSTROUTING: a packet leaves with the mark 0x%x, which others may see", t.Mark&own.Mark))
+	}
 }
 
 // all leads those from one on that are still on their way through a built-in chain.

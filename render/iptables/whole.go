@@ -50,6 +50,31 @@ type Met struct {
 	Drops        bool
 }
 
+// Plain is Walker, but for chains that stay as they are: each rule is looked at in turn, so
+// that it can be told of.
+func (r *Ruleset) Plain(own *sim.Own, has func(p *Packet, set InSet) bool) *Walker {
+	return &Walker{own: own, has: has, filter: indexed(&r.Filter, 0), nat: indexed(&r.Nat, 0), mostRules: 1 << 20, mostWays: 1 << 16}
+}
+
+// Telling returns a packet for a Plain Walker of a family's rules: tell is called with each rule
+// that does something to it.
+func (p Packet) Telling(f ir.Family, tell func(Met)) Packet {
+	p.trip = &trip{tell: func(c *chain, i int) {
+		rule := c.rules[i].Rule
+		m := Met{c.table, c.name, i + 1, rule.Raw, rule.Target == Drop || rule.Target == Reject}
+		if m.Text == "" {
+			one := *rule
+			one.CommentLast = false // nobody can tell of rules that were read
+			m.Text = strings.TrimSpace(string(one.Append(nil, f)))
+		}
+		if m.Text == "-j DROP" && i+1 == len(c.rules) && builtIn(c.name) {
+			m.Rule, m.Text = 0, "policy DROP"
+		}
+		tell(m)
+	}}
+	return p
+}
+
 // Follower tells which rules packets meet under a Ruleset that ParseWhole read, or one of
 // ours.
 type Follower struct {
@@ -59,35 +84,22 @@ type Follower struct {
 
 // NewFollower indexes the rules, which costs what they are.
 func NewFollower(r *Ruleset, own *sim.Own) *Follower {
-	return &Follower{r.Family, &Walker{own: own, filter: indexed(&r.Filter, 0), nat: indexed(&r.Nat, 0), mostRules: 1 << 20, mostWays: 1 << 16}}
+	return &Follower{r.Family, r.Plain(own, nil)}
 }
 
 // Follow returns what becomes of a packet, with the rules that it meets on the first of the
 // ways that chance may lead it and on one to another fate; and what is not understood on its way.
 func (f *Follower) Follow(pkt sim.Packet) (o sim.Outcome, met []Met, unknown []string) {
 	var cuts sim.Cuts
-	t := &trip{}
-	t.tell = func(c *chain, i int) {
-		rule := c.rules[i].Rule
-		m := Met{c.name, c.name, i + 1, rule.Raw, rule.Target == Drop || rule.Target == Reject}
-		if m.Table = c.table; m.Text == "" {
-			m.Text = strings.TrimSpace(string(rule.Append(nil, f.family)))
-		}
-		if m.Text == "-j DROP" && i+1 == len(c.rules) && builtIn(c.name) {
-			m.Rule, m.Text = 0, "policy DROP"
-		}
+	start := Packet{Packet: pkt, Chance: 1, Cuts: &cuts}.Telling(f.family, func(m Met) {
 		if !slices.Contains(met, m) {
 			met = append(met, m)
 		}
-	}
+	})
 	var chances []sim.Chance
-	for _, end := range f.walker.journey(Packet{Packet: pkt, Chance: 1, Cuts: &cuts, trip: t}) {
+	for _, end := range f.walker.journey(start) {
 		way := end.way()
 		chances = append(chances, way.Chance)
 	}
-	if cuts.Endless != "" {
-		cuts.Unknown = append(cuts.Unknown, cuts.Endless)
-	}
-	slices.Sort(cuts.Unknown)
-	return sim.Shared(chances), met, slices.Compact(cuts.Unknown)
+	return sim.Shared(chances), met, cuts.Doubts()
 }

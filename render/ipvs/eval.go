@@ -33,14 +33,22 @@ type Evaluator struct {
 	// servers are the ports of virtual servers, by address and protocol.
 	servers map[ir.Match][]uint16
 	strays  []netip.Addr // of ClusterIPs that the node does not have, though they are in the set
+	sent    bool         // OUTPUT is walked with what is balanced, as rules of others there may look at it
+
+	told func(iptables.Met) // what packets meet; nil: nobody asks
 }
 
 // NewEvaluator indexes a Ruleset, which costs what it holds. own are the node's
 // addresses without those of kube-ipvs0.
 func NewEvaluator(r *Ruleset, own *sim.Own) *Evaluator {
+	return newEvaluator(r, own, r.Rules.Walker)
+}
+
+func newEvaluator(r *Ruleset, own *sim.Own, walker func(*sim.Own, func(*iptables.Packet, iptables.InSet) bool) *iptables.Walker) *Evaluator {
 	e := &Evaluator{Ruleset: r, plain: own, sets: map[string]Set{}, ports: map[ElementKey][]uint16{}, alike: map[Set]*sim.PortSet{}, servers: map[ir.Match][]uint16{}}
-	e.own = own.With(r.carries)
-	e.rules = r.Rules.Walker(e.own, e.inSet)
+	e.own = own.With(r.Carries)
+	e.rules = walker(e.own, e.inSet)
+	e.sent = slices.ContainsFunc(r.Rules.Filter.Chains, func(c iptables.Chain) bool { return c.Name == "OUTPUT" })
 	for _, x := range r.Elements {
 		if x.Number != 0 {
 			list := portless(x.ElementKey)
@@ -68,29 +76,39 @@ func portless(k ElementKey) ElementKey {
 	return ElementKey{Set: k.Set, Addr: k.Addr, Protocol: k.Protocol}
 }
 
-// carries reports whether kube-ipvs0 has an address.
-func (r *Ruleset) carries(a netip.Addr) bool { return r.has(ElementKey{Set: IPVSIPs, Addr: a}) }
+// Carries reports whether kube-ipvs0 has an address, which is one of a Service.
+func (r *Ruleset) Carries(a netip.Addr) bool {
+	if r.Bound != nil {
+		return r.Bound[a]
+	}
+	return r.has(ElementKey{Set: IPVSIPs, Addr: a})
+}
 
-// Carries reports whether the node has an address of a Service.
-func (e *Evaluator) Carries(a netip.Addr) bool { return e.carries(a) }
+// Doubts returns what cannot be said of single packets.
+func (e *Evaluator) Doubts() []string { return e.Rules.Doubts() }
 
 // Destinations calls yield for the prefixes that destinations of packets are
 // compared with, some of them several times.
 func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
-	single := func(a netip.Addr) bool { return !a.IsValid() || yield(netip.PrefixFrom(a, a.BitLen())) }
+	one := func(a netip.Addr) bool { return !a.IsValid() || yield(netip.PrefixFrom(a, a.BitLen())) }
 	for p := range e.rules.Destinations {
 		if !yield(p) {
 			return
 		}
 	}
 	for i := range e.VirtualServers {
-		if !single(e.VirtualServers[i].Key.Addr) {
+		if !one(e.VirtualServers[i].Key.Addr) {
+			return
+		}
+	}
+	for a := range e.Bound {
+		if !one(a) {
 			return
 		}
 	}
 	for i := range e.Elements {
 		// What is looked up after balancing alone is no packet's destination before.
-		if e.Elements[i].Set != LoopBack && !single(e.Elements[i].Addr) {
+		if e.Elements[i].Set != LoopBack && !one(e.Elements[i].Addr) {
 			return
 		}
 	}
@@ -98,35 +116,18 @@ func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
 
 // Outcome is Eval; it tells cuts what the packet was compared with.
 func (e *Evaluator) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
-	p := iptables.Packet{Packet: pkt, Cuts: cuts}
-	if pkt.FromNode() {
+	return e.outcome(iptables.Packet{Packet: pkt, Cuts: cuts})
+}
+
+func (e *Evaluator) outcome(p iptables.Packet) sim.Outcome {
+	if p.FromNode() {
 		return e.output(p)
 	}
 	p = e.nat("PREROUTING", p)
-	if !e.own.Has(pkt.Dst) {
-		return e.filter("FORWARD", p)
+	if !e.delivered(p.Dst) {
+		return e.through("FORWARD", p, e.leave)
 	}
-	if out := e.filter("INPUT", p); out.Fate != sim.NotOurs {
-		return out
-	}
-	return e.balance(p, e.server(p))
-}
-
-// nat returns what a built-in chain of the nat table makes of the packet: one
-// packet, as the rules leave nothing to chance.
-func (e *Evaluator) nat(chain string, p iptables.Packet) iptables.Packet {
-	return e.rules.Nat(chain, p)[0]
-}
-
-// filter returns what a built-in chain of the filter table says of the packet.
-func (e *Evaluator) filter(chain string, p iptables.Packet) sim.Outcome {
-	switch e.rules.Filter(chain, p)[0].Fate {
-	case iptables.Drop:
-		return sim.Outcome{Fate: sim.Dropped}
-	case iptables.Reject:
-		return sim.Outcome{Fate: sim.Rejected}
-	}
-	return sim.Outcome{}
+	return e.through("INPUT", p, func(p iptables.Packet) sim.Outcome { return e.balance(p, e.server(p)) })
 }
 
 // output walks what the node itself sends. The balancer stands between the
@@ -134,44 +135,155 @@ func (e *Evaluator) filter(chain string, p iptables.Packet) sim.Outcome {
 func (e *Evaluator) output(p iptables.Packet) sim.Outcome {
 	p = e.nat("OUTPUT", p)
 	v := e.server(p)
-	if v == nil {
-		if e.own.Has(p.Dst) {
-			return e.filter("INPUT", p)
+	switch {
+	case v != nil && (e.sent || len(v.RealServers) == 0):
+		return e.balance(p, v)
+	case v != nil:
+		p.Balanced = v.Key // nothing else is asked of it, wherever it goes
+	}
+	return e.through("OUTPUT", p, func(p iptables.Packet) sim.Outcome {
+		switch {
+		case v != nil:
+			return e.balance(p, v)
+		case e.own.Has(p.Dst): // by the loopback interface, as whose source any address of the node will do
+			return e.through("INPUT", p, translated)
 		}
+		return e.leave(p)
+	})
+}
+
+// delivered reports whether the node takes what is sent to an address.
+func (e *Evaluator) delivered(a netip.Addr) bool {
+	if e.told != nil && e.Carries(a) {
+		e.told(iptables.Met{Table: TableDevice, Chain: ir.IPVSDevice, Text: a.String()})
+	}
+	return e.own.Has(a)
+}
+
+// nat returns what a built-in chain of the nat table makes of the packet: one
+// packet, as our rules leave nothing to chance.
+func (e *Evaluator) nat(chain string, p iptables.Packet) iptables.Packet {
+	return single("nat", chain, e.rules.Nat(chain, p))
+}
+
+// through returns what becomes of a packet that a built-in chain of the filter table lets
+// pass, or what the chain says.
+func (e *Evaluator) through(chain string, p iptables.Packet, then func(iptables.Packet) sim.Outcome) sim.Outcome {
+	switch p := single("filter", chain, e.rules.Filter(chain, p)); p.Fate {
+	case iptables.Drop:
+		return sim.Outcome{Fate: sim.Dropped}
+	case iptables.Reject:
+		return sim.Outcome{Fate: sim.Rejected}
+	default:
+		return then(p)
+	}
+}
+
+// single returns the first of the ways that a packet may go, with a doubt if there are more.
+func single(table, chain string, ways []iptables.Packet) iptables.Packet {
+	p := ways[0]
+	switch {
+	case len(ways) > 1:
+		p.Cuts.Doubt("table " + table + ", chain " + chain + ": leaves to chance what becomes of a packet before ipvs has it")
+	case table == "nat" && (p.Fate == iptables.Drop || p.Fate == iptables.Reject):
+		p.Cuts.Doubt("table " + table + ", chain " + chain + ": a packet ends there")
+	case p.Redirected:
+		p.Cuts.Doubt("table " + table + ", chain " + chain + ": a packet is redirected to an address that depends on the interface")
+	}
+	return p
+}
+
+// leave returns what becomes of a packet that leaves the node, or comes out by the filter.
+func (e *Evaluator) leave(p iptables.Packet) sim.Outcome {
+	p = e.nat("POSTROUTING", p)
+	p.Leaves(e.own)
+	return translated(p)
+}
+
+// translated returns what became of a packet that ipvs did not take.
+func translated(p iptables.Packet) sim.Outcome {
+	if !p.DNAT && !p.SNAT {
 		return sim.Outcome{}
 	}
-	if len(v.RealServers) > 0 {
-		p.Balanced = v.Key
-		if out := e.filter("OUTPUT", p); out.Fate != sim.NotOurs {
-			return out
-		}
-	}
-	return e.balance(p, v)
+	return sim.NewOutcome(false, []sim.Destination{{AddrPort: netip.AddrPortFrom(p.Dst, p.Port), SNAT: p.SNAT}})
 }
 
 // balance returns the real servers, each with what the postrouting hook makes of it.
 func (e *Evaluator) balance(p iptables.Packet, v *VirtualServer) sim.Outcome {
 	if v == nil {
-		return sim.Outcome{}
+		return translated(p)
+	}
+	if doubt := e.Unclear[v.Key]; doubt != "" {
+		p.Cuts.Doubt("ipvs " + v.Key.String() + ": " + doubt)
 	}
 	if len(v.RealServers) == 0 {
 		return sim.Outcome{Fate: sim.Rejected}
 	}
-	ds := make([]sim.Destination, len(v.RealServers))
+	ways := make([]sim.Chance, len(v.RealServers))
+	stopped := false
 	for i, rs := range v.RealServers {
+		if e.told != nil {
+			e.told(iptables.Met{Table: TableServers, Chain: v.Key.String(), Text: line(rs.append(nil, v.Key))})
+		}
 		after := p
 		after.Dst, after.Port, after.Translated = rs.AddrPort.Addr(), rs.AddrPort.Port(), true
-		if after.FromNode() || !e.own.Has(after.Dst) { // else delivered, and sent by no interface
-			after = e.nat("POSTROUTING", after)
+		ways[i] = sim.Chance{Fate: sim.Accepted, Destination: sim.Destination{AddrPort: rs.AddrPort}, Weight: 1}
+		if !after.FromNode() && e.own.Has(after.Dst) { // delivered, and sent by no interface
+			continue
 		}
-		ds[i] = sim.Destination{AddrPort: rs.AddrPort, SNAT: after.SNAT}
+		if e.sent {
+			after.Balanced = v.Key
+			o := e.through("OUTPUT", after, func(iptables.Packet) sim.Outcome { return sim.Outcome{} })
+			if o.Fate != sim.NotOurs {
+				ways[i], stopped = sim.Chance{Fate: o.Fate, Weight: 1}, true
+				continue
+			}
+		}
+		after = e.nat("POSTROUTING", after)
+		if after.Mark != 0 && !e.hairpin(after) {
+			after.Leaves(e.own)
+		}
+		ways[i].SNAT = after.SNAT
 	}
-	return sim.NewOutcome(v.Flags&Persistent != 0, ds)
+	var o sim.Outcome
+	if stopped {
+		o = sim.Shared(ways)
+	} else {
+		ds := make([]sim.Destination, len(ways))
+		for i := range ways {
+			ds[i] = ways[i].Destination
+		}
+		o = sim.NewOutcome(false, ds)
+	}
+	if v.Flags&Persistent != 0 && len(o.Destinations) > 0 {
+		o.Affinity, o.Timeout = true, v.Timeout
+	}
+	return o
 }
 
+// hairpin reports whether a packet goes back to its sender, a pod of the node. Such are
+// masqueraded before the mark is cleared, which nobody sees on the way to a pod.
+func (e *Evaluator) hairpin(p iptables.Packet) bool {
+	p.Cuts = nil
+	_, is := e.withSource(ElementKey{Set: LoopBack, Addr: p.Dst, Protocol: p.Protocol, Number: p.Port}, &p)
+	return is
+}
+
+// server returns the virtual server that takes a packet; nil if there is none.
 func (e *Evaluator) server(p iptables.Packet) *VirtualServer {
-	p.Cuts.PortsOf(e.servers[ir.Match{Addr: p.Dst, Protocol: p.Protocol}])
-	return e.virtualServer(ir.Match{Addr: p.Dst, Protocol: p.Protocol, Port: p.Port})
+	key := ir.Match{Addr: p.Dst, Protocol: p.Protocol, Port: p.Port}
+	ports := e.servers[ir.Match{Addr: p.Dst, Protocol: p.Protocol}]
+	if !p.DNAT {
+		p.Cuts.PortsOf(ports)
+	}
+	v := e.virtualServer(key)
+	switch {
+	case v == nil && slices.Contains(ports, 0):
+		p.Cuts.Doubt("ipvs " + ir.Match{Addr: p.Dst, Protocol: p.Protocol}.String() + ": a virtual server takes the ports that no other does")
+	case v != nil && e.told != nil:
+		e.told(iptables.Met{Table: TableServers, Chain: key.String(), Text: line(v.append(nil))})
+	}
+	return v
 }
 
 func (r *Ruleset) has(key ElementKey) bool {
@@ -181,33 +293,44 @@ func (r *Ruleset) has(key ElementKey) bool {
 
 // inSet looks a packet up in an ipset.
 func (e *Evaluator) inSet(p *iptables.Packet, in iptables.InSet) bool {
+	key, has := e.lookUp(p, in)
+	if has && e.told != nil {
+		e.told(iptables.Met{Table: TableSets, Chain: in.Set, Text: key.String()})
+	}
+	return has
+}
+
+// lookUp returns the element that has a packet, if a set has one.
+func (e *Evaluator) lookUp(p *iptables.Packet, in iptables.InSet) (key ElementKey, has bool) {
 	set, known := e.sets[in.Set]
 	if !known {
 		p.Cuts.Doubt("set " + in.Set)
-		return false
+		return key, false
 	}
-	key := ElementKey{Set: set, Addr: p.Dst, Protocol: p.Protocol, Number: p.Port}
+	key = ElementKey{Set: set, Addr: p.Dst, Protocol: p.Protocol, Number: p.Port}
 	if strings.HasPrefix(in.Fields, "src") {
 		key.Addr = p.Src
 		e.cutSource(p)
 	}
+	first := !p.Translated && !p.DNAT // its port is the one that it came with
 	switch set.Type() {
 	case HashIP:
 		key.Protocol, key.Number = 0, 0
 	case BitmapPort:
-		if p.Translated {
-			return e.alike[set].Has(p.Port, nil)
+		key.Addr, key.Protocol = netip.Addr{}, 0
+		if !first {
+			return key, e.alike[set].Has(p.Port, nil)
 		}
-		return e.alike[set].Has(p.Port, p.Cuts)
+		return key, e.alike[set].Has(p.Port, p.Cuts)
 	}
-	if key.Number != 0 && !p.Translated {
+	if key.Number != 0 && first {
 		p.Cuts.PortsOf(e.ports[portless(key)])
 	}
 	switch set.Type() {
 	case HashIPPortIP, HashIPPortNet:
-		return e.hasSource(key, p)
+		return e.withSource(key, p)
 	}
-	return e.has(key)
+	return key, e.has(key)
 }
 
 // cutSource tells that the packet's source was compared with addresses of Services. The
@@ -223,8 +346,8 @@ func (e *Evaluator) cutSource(p *iptables.Packet) {
 	}
 }
 
-// hasSource looks for an element whose second address or network holds the source.
-func (e *Evaluator) hasSource(key ElementKey, p *iptables.Packet) (found bool) {
+// withSource looks for an element whose second address or network holds the source.
+func (e *Evaluator) withSource(key ElementKey, p *iptables.Packet) (found ElementKey, has bool) {
 	i, _ := slices.BinarySearchFunc(e.Elements, key, func(e Element, k ElementKey) int { return e.Compare(k) })
 	for ; i < len(e.Elements); i++ {
 		x := e.Elements[i].ElementKey
@@ -232,7 +355,9 @@ func (e *Evaluator) hasSource(key ElementKey, p *iptables.Packet) (found bool) {
 			break
 		}
 		p.Cuts.Source(x.Source)
-		found = found || x.Source.Contains(p.Src)
+		if !has && x.Source.Contains(p.Src) {
+			found, has = x, true
+		}
 	}
-	return found
+	return found, has
 }

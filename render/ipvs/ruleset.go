@@ -18,6 +18,10 @@ type Ruleset struct {
 	Rules          *iptables.Ruleset
 	// ExcludeCIDRs hold virtual servers of others, which stay (ipvs.excludeCIDRs, IPV-7).
 	ExcludeCIDRs []netip.Prefix
+	// Bound are the addresses of kube-ipvs0, where a kernel was asked; nil: those of set IPVSIPs.
+	Bound map[netip.Addr]bool
+	// Unclear is, by virtual server, what a kernel does there and an Evaluator does not follow.
+	Unclear map[ir.Match]string
 }
 
 // Fragment is what one Service adds to a Ruleset.

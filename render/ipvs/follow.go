@@ -1,0 +1,45 @@
+package ipvs
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/ir/sim"
+	"github.com/proxyc/proxyc/render/iptables"
+)
+
+// Tables of what packets meet beside rules: Chain is a set, an address and port, a device.
+const (
+	TableSets    = "ipset"
+	TableServers = "ipvs"
+	TableDevice  = "device"
+)
+
+// Follower tells what packets meet under a Ruleset, whose rules may be those that
+// iptables.ParseWhole read. It follows one packet at a time.
+type Follower struct{ evaluator *Evaluator }
+
+// NewFollower indexes a Ruleset, which costs what it holds.
+func NewFollower(r *Ruleset, own *sim.Own) *Follower {
+	e := newEvaluator(r, own, r.Rules.Plain)
+	e.sent = true // rules are told of where the kernel comes to them
+	return &Follower{e}
+}
+
+// Follow returns what becomes of a packet, with the rules, elements of sets, virtual and real
+// servers, and the address of kube-ipvs0 that it meets, in order; and what is not understood
+// on its way.
+func (f *Follower) Follow(pkt sim.Packet) (o sim.Outcome, met []iptables.Met, unknown []string) {
+	e := f.evaluator
+	e.told = func(m iptables.Met) {
+		if !slices.Contains(met, m) {
+			met = append(met, m)
+		}
+	}
+	var cuts sim.Cuts
+	o = e.outcome(iptables.Packet{Packet: pkt, Cuts: &cuts}.Telling(e.Family, e.told))
+	return o, met, cuts.Doubts()
+}
+
+// line returns a line of ipvsadm's as it is written, without its end.
+func line(text []byte) string { return strings.TrimSuffix(string(text), "\n") }
