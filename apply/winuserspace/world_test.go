@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -17,6 +18,23 @@ import (
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
 )
+
+// TestMain waits until no other run of these tests, as of another checkout, has their
+// addresses and ports, which are the same each time.
+func TestMain(m *testing.M) {
+	const mine = "127.96.0.1:20079"
+	var turn net.Listener
+	for end := time.Now().Add(5 * time.Minute); turn == nil; time.Sleep(10 * time.Millisecond) {
+		var err error
+		if turn, err = net.Listen("tcp4", mine); err != nil && time.Now().After(end) {
+			fmt.Fprintln(os.Stderr, "another run of these tests, or a program, does not let go:", err)
+			os.Exit(1)
+		}
+	}
+	code := m.Run()
+	turn.Close()
+	os.Exit(code)
+}
 
 // fakeHost is a node in memory. Its addresses are those of loopback, at which
 // anybody can listen.
