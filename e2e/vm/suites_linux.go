@@ -40,6 +40,7 @@ var suites = []suite{
 	{name: "watch-ipvs", pkg: "cmd/proxyc", modules: ipvs,
 		args: "-test.run=^(TestWatch(Follows|Restart|RepairsDrift|Metrics|LeavesIPVS)|TestLookBesideDaemon)$/^ipvs$"},
 	{name: "held-ipvs", pkg: "cmd/proxyc", modules: ipvs, args: "-test.run=^(TestPlantedFaults|TestProveKernel)$/^ipvs", usual: true},
+	{name: "privilege-ipvs", pkg: "cmd/proxyc", modules: ipvs, args: "-test.run=^Test(LeastPrivilege|SeccompProfile)$/^(ipvs|recorded|in_force)$/^(ipvs)?$"},
 	{name: "clock", pkg: "cmd/proxyc", args: "-test.run=TestWatchClockIsSet", env: "PROXYC_SETS_CLOCK=1", usual: true},
 	{name: "iptables", pkg: "apply/iptables"},
 	{name: "nftables", pkg: "apply/nftables"},
