@@ -279,6 +279,10 @@ func TestNodeCondition(t *testing.T) {
 	if d := cmp.Diff(want, chart); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
+	windows := rendered(t, "{image: i, nodeCondition: true, windows: {enabled: true, image: w}}")["DaemonSet proxyc-windows"]
+	if args, _ := at(windows, "spec", "template", "spec", "containers", 0, "args").([]any); !slices.Contains(args, any("--node-condition")) {
+		t.Errorf("Windows nodes run with %v", args)
+	}
 }
 
 func only(objects map[string]object, kind string) map[string]object {
