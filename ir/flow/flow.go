@@ -4,10 +4,14 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
+	"maps"
 	"net/netip"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/prove"
@@ -100,15 +104,29 @@ func Compare(ctx context.Context, where Network, a, b *ir.Program) ([]Service, i
 	a, b = orEmpty(a, b), orEmpty(b, a)
 	changes := ir.Diff(a, b)
 	node := NodeOf(a, b)
-	ea, eb := sim.NewEvaluator(a), sim.NewEvaluator(b)
-	r, err := prove.CompareAt(ctx, node, ea, eb, touched(a, b, changes))
+	d := newDescriber(where, node, a, b)
+	var mu sync.Mutex
+	parts := map[int][]owned{} // by the number of the destination
+	r, err := prove.CompareAt(ctx, node, d.sides[0], d.sides[1], touched(a, b, changes), func(i int, of []prove.Difference) {
+		flows := d.flows(of)
+		mu.Lock()
+		defer mu.Unlock()
+		parts[i] = flows
+	})
 	if err != nil {
 		return nil, 0, err
 	}
 	if len(r.Doubts) > 0 { // Programs have none, but too many classes are one
 		return nil, 0, fmt.Errorf("node %s: cannot be compared, because of %s", b.Node.Name, r.Doubts[0].Unknown[0])
 	}
-	return Describe(where, node, a, b, r.Differences), r.Classes, nil
+	return d.services(func(yield func([]owned) bool) {
+		for _, i := range slices.Sorted(maps.Keys(parts)) {
+			if !yield(parts[i]) {
+				return
+			}
+			delete(parts, i)
+		}
+	}), r.Classes, nil
 }
 
 // orEmpty returns a Program that does nothing in place of none.
@@ -191,10 +209,25 @@ func newSide(p *ir.Program) *side {
 	return s
 }
 
+func newDescriber(where Network, node prove.Node, a, b *ir.Program) *describer {
+	return &describer{network: newNetwork(where, node, a, b), node: node, design: prove.NewDesign(a, b), sides: [2]*side{newSide(a), newSide(b)}, byName: map[ir.Name]*Service{}}
+}
+
 // Describe names differences that prove found between two sides that do what two
 // Programs mean, be it their rules, and adds what no packet meets.
 func Describe(where Network, node prove.Node, a, b *ir.Program, differences []prove.Difference) []Service {
-	d := &describer{network: newNetwork(where, node, a, b), node: node, design: prove.NewDesign(a, b), sides: [2]*side{newSide(a), newSide(b)}, byName: map[ir.Name]*Service{}}
+	d := newDescriber(where, node, a, b)
+	return d.services(slices.Values([][]owned{d.flows(differences)}))
+}
+
+// owned is a flow of a Service.
+type owned struct {
+	name ir.Name
+	Flow
+}
+
+// flows names differences, which stand in order. It may be called by several goroutines.
+func (d *describer) flows(differences []prove.Difference) (all []owned) {
 	for len(differences) > 0 {
 		first := &differences[0]
 		n := slices.IndexFunc(differences, func(o prove.Difference) bool {
@@ -203,16 +236,36 @@ func Describe(where Network, node prove.Node, a, b *ir.Program, differences []pr
 		if n < 0 {
 			n = len(differences)
 		}
-		d.destination(differences[:n])
+		all = append(all, d.destination(differences[:n])...)
 		differences = differences[n:]
+	}
+	return all
+}
+
+// services puts flows together by Service, in order of their names.
+func (d *describer) services(parts iter.Seq[[]owned]) []Service {
+	for flows := range parts {
+		for i := range flows {
+			s := d.service(flows[i].name)
+			s.Flows = append(s.Flows, flows[i].Flow)
+		}
 	}
 	d.notes()
 	out := make([]Service, 0, len(d.byName))
 	for _, s := range d.byName {
-		s.Flows = d.joinDestinations(s.Flows)
 		out = append(out, *s)
 	}
 	slices.SortFunc(out, func(a, b Service) int { return a.Name.Compare(b.Name) })
+	var wait sync.WaitGroup
+	workers := runtime.GOMAXPROCS(0)
+	for w := range workers {
+		wait.Go(func() {
+			for i := w; i < len(out); i += workers {
+				out[i].Flows = d.joinDestinations(out[i].Flows)
+			}
+		})
+	}
+	wait.Wait()
 	return out
 }
 
@@ -268,7 +321,7 @@ func (d *describer) to(c *prove.Class) (Destination, ir.Name) {
 }
 
 // destination names the differences of one port of one destination.
-func (d *describer) destination(all []prove.Difference) {
+func (d *describer) destination(all []prove.Difference) (flows []owned) {
 	type group struct {
 		change  Change
 		first   *prove.Difference
@@ -311,15 +364,15 @@ func (d *describer) destination(all []prove.Difference) {
 	to, name := d.to(&all[0].Class)
 	dst := all[0].Packet.Dst
 	carried := d.node.Carries != nil && d.node.Carries(dst) && !slices.Contains(d.node.Addrs, dst)
-	s := d.service(name)
 	for _, g := range groups {
 		f := Flow{Family: d.family, To: []Destination{to}, From: d.clients(dst, carried, g.classes), Change: g.change, Example: *g.first, Design: d.design.Of(g.first), Classes: len(g.classes)}
 		for i := range f.From {
 			f.From[i].Itself = isBackend(&f.From[i], g.first)
 		}
 		d.explain(&f)
-		s.Flows = append(s.Flows, f)
+		flows = append(flows, owned{name, f})
 	}
+	return flows
 }
 
 // isBackend reports whether clients are all backends that some side leads them to.

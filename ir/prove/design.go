@@ -1,14 +1,18 @@
 package prove
 
 import (
+	"sync"
+
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
 // Design finds out by which capabilities two modes differ that do what their
-// Programs mean.
+// Programs mean. It may be asked by several goroutines.
 type Design struct {
 	a, b *ir.Program
+
+	mu   sync.Mutex
 	made map[ir.Capability]*sim.Evaluator // Program a with so many capabilities as b has them
 }
 
@@ -17,7 +21,7 @@ func NewDesign(a, b *ir.Program) *Design {
 	if a == nil || b == nil || a.Node.Mode == b.Node.Mode {
 		return nil
 	}
-	return &Design{a, b, map[ir.Capability]*sim.Evaluator{}}
+	return &Design{a: a, b: b, made: map[ir.Capability]*sim.Evaluator{}}
 }
 
 // Of returns the least set of capabilities that makes of what a does what b does to
@@ -44,6 +48,8 @@ func (x *Design) Of(d *Difference) ir.Capability {
 
 // with returns what Program a means with some capabilities as b has them.
 func (x *Design) with(set ir.Capability) *sim.Evaluator {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	if x.made[set] == nil {
 		p := *x.a
 		if set.Has(ir.LocalhostNodePorts) { // for loopback alone

@@ -22,6 +22,9 @@ type explorer struct {
 	kinds *kinds // of ports, before any were compared
 	cuts  sim.Cuts
 	found // of the destination that is explored
+
+	spare []finding // memory for the next found.list
+	sure  []Difference
 }
 
 // found is what is found of destinations.
@@ -45,6 +48,22 @@ func (f *found) add(part found) {
 	f.classes += part.classes
 	f.list = append(f.list, part.list...)
 	f.endless = cmp.Or(f.endless, part.endless)
+}
+
+// handOver returns what is sure, and keeps the rest. The memory of both lists is the explorer's
+// for its next destination.
+func (f *found) handOver(e *explorer) (sure []Difference) {
+	e.spare, sure = f.list[:0], e.sure[:0]
+	var rest []finding
+	for i := range f.list {
+		if one := &f.list[i]; len(one.unknown) > 0 {
+			rest = append(rest, *one)
+		} else {
+			sure = append(sure, one.Difference)
+		}
+	}
+	f.list = rest
+	return sure
 }
 
 // result splits what is found of sides into what is sure and what is not.
@@ -83,7 +102,8 @@ const otherIn = "eth0"
 
 // explore compares the fates of all packets to a destination.
 func (e *explorer) explore(d destination) found {
-	e.found = found{}
+	e.found = found{list: e.spare}
+	e.spare = nil
 	for _, protocol := range [...]ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
 		from := len(e.list)
 		ports := newPorts(e.kinds)

@@ -109,7 +109,7 @@ func (r *Result) Equal() bool { return len(r.Differences)+len(r.Doubts) == 0 }
 // Compare holds two sides against each other for every packet of a node. It
 // ends early with the error of ctx.
 func Compare(ctx context.Context, n Node, a, b Side) (*Result, error) {
-	return CompareAt(ctx, n, a, b, func(Addrs) bool { return true })
+	return CompareAt(ctx, n, a, b, func(Addrs) bool { return true }, nil)
 }
 
 // WithProgress returns a context whose comparisons tell f how far they are: how many more
@@ -122,8 +122,10 @@ func WithProgress(ctx context.Context, f func(done, all int)) context.Context {
 type progressKey struct{}
 
 // CompareAt is Compare for the destinations that the caller does not know to be the
-// same on both sides.
-func CompareAt(ctx context.Context, n Node, a, b Side, at func(Addrs) bool) (*Result, error) {
+// same on both sides. Where take is not nil it gets the differences of the i-th of these as soon
+// as they are found, in order, and the Result has none: they need not all be there at once. They
+// are its own until it returns. It is called by several goroutines at once.
+func CompareAt(ctx context.Context, n Node, a, b Side, at func(Addrs) bool, take func(i int, of []Difference)) (*Result, error) {
 	all := slices.DeleteFunc(destinations(n, a, b), func(d destination) bool { return !at(d.Addrs) })
 	parts := make([]found, len(all))
 	progress, _ := ctx.Value(progressKey{}).(func(done, all int))
@@ -140,6 +142,11 @@ func CompareAt(ctx context.Context, n Node, a, b Side, at func(Addrs) bool) (*Re
 			e := newExplorer(n, a, b)
 			for i := w; i < len(all) && ctx.Err() == nil; i += workers {
 				parts[i] = e.explore(all[i])
+				if take != nil {
+					if e.sure = parts[i].handOver(e); len(e.sure) > 0 {
+						take(i, e.sure)
+					}
+				}
 				progress(1, 0)
 				if parts[i].endless != "" {
 					stop(endless(parts[i].endless))
