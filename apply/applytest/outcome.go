@@ -54,6 +54,14 @@ func (o Outcome) String() string {
 	return string(bytes.TrimSpace(b.Bytes()))
 }
 
+// The words for a try that did not get through, as in the records.
+const (
+	Refused     = "refused"     // RST, or ICMP port unreachable
+	Unreachable = "unreachable" // another ICMP error, or no route
+	TimedOut    = "timeout"
+	WasReset    = "reset" // an established connection was cut
+)
+
 // Same reports whether got is what want recorded of the flow.
 func (f *Flow) Same(want, got Outcome) bool {
 	switch {
@@ -223,6 +231,16 @@ type Difference struct {
 	Case, Flow string
 	Want, Got  Outcome
 	Why        string // why Want is not what was recorded, where it is not
+}
+
+// late reports whether what is wanted came, too, and all that is wrong is that some tries had no answer in time.
+func (d Difference) late() bool {
+	want, got := d.Want.normal(), maps.Clone(d.Got.normal())
+	if want["reached"] == nil || want["failed"] != nil || !reflect.DeepEqual(got["failed"], Outcome{"failed": []string{TimedOut}}.normal()["failed"]) {
+		return false
+	}
+	delete(got, "failed")
+	return reflect.DeepEqual(want, got)
 }
 
 func (d Difference) String() string {

@@ -85,3 +85,23 @@ func TestSame(t *testing.T) {
 		}
 	}
 }
+
+// TestLate: single tries without an answer, among right ones, may be a busy machine's.
+func TestLate(t *testing.T) {
+	reached := map[string]any{"a:80": []any{"node1"}}
+	for _, tt := range []struct {
+		want, got Outcome
+		late      bool
+	}{
+		{Outcome{"reached": reached}, Outcome{"reached": reached, "failed": []any{"timeout"}}, true},
+		{Outcome{"reached": reached}, Outcome{"reached": reached, "failed": []any{"refused"}}, false},
+		{Outcome{"reached": reached}, Outcome{"reached": reached, "failed": []any{"refused", "timeout"}}, false},
+		{Outcome{"reached": reached}, Outcome{"reached": map[string]any{"b:80": []any{"node1"}}, "failed": []any{"timeout"}}, false},
+		{Outcome{"reached": reached}, Outcome{"failed": []any{"timeout"}}, false},
+		{Outcome{"failed": []any{"refused"}}, Outcome{"failed": []any{"timeout"}}, false},
+	} {
+		if d := (Difference{Want: tt.want, Got: tt.got}); d.late() != tt.late {
+			t.Errorf("%s: late is %v", d, d.late())
+		}
+	}
+}

@@ -90,14 +90,6 @@ func unspecified(like netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// The words for a try that did not get through, as in the records.
-const (
-	Refused     = "refused"     // RST, or ICMP port unreachable
-	Unreachable = "unreachable" // another ICMP error, or no route
-	TimedOut    = "timeout"
-	WasReset    = "reset" // an established connection was cut
-)
-
 // Failure returns the word for why a try failed, or the error itself where no word is known.
 func Failure(err error) string {
 	switch {

@@ -29,7 +29,8 @@ type Score struct {
 }
 
 // Play plays the cases. Each difference, and each case that could not be
-// played to its end, is an error of the test.
+// played to its end, is an error of the test. A case in which some tries got no
+// answer, and all others the right ones, is played once more before it counts.
 func (s *Suite) Play(t testing.TB) (score Score) {
 	began := time.Now()
 	records := s.Record
@@ -58,12 +59,18 @@ func (s *Suite) Play(t testing.TB) (score Score) {
 		wg.Go(func() {
 			defer func() { <-jobs }()
 			results, err := s.Runner.Run(context.Background(), c)
+			diffs := records.Compare(s.Runner.Mode, s.Family, c, results, s.Exceptions)
+			if err == nil && len(diffs) > 0 && !slices.ContainsFunc(diffs, func(d Difference) bool { return !d.late() }) {
+				t.Logf("%s: played once more, for a busy machine leaves single tries without an answer: %s", c.Name, diffs)
+				results, err = s.Runner.Run(context.Background(), c)
+				diffs = records.Compare(s.Runner.Mode, s.Family, c, results, s.Exceptions)
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			if s.Record != nil && err == nil {
 				s.Record.Add(s.Family, c.Name, results)
 			}
-			score.add(t, c, results, err, records.Compare(s.Runner.Mode, s.Family, c, results, s.Exceptions))
+			score.add(t, c, results, err, diffs)
 		})
 	}
 	wg.Wait()
