@@ -46,7 +46,9 @@ func TestSnapshotLive(t *testing.T) {
 	w.until("first sync", func(st daemon.Status) bool { return synced(st) && w.has("b") })
 	for _, names := range [][]string{{"a", "b"}, {"b", "c"}} {
 		w.write("cluster.yaml", applytest.Services(names...))
-		w.until("the Services", func(st daemon.Status) bool { return synced(st) && w.has(names[0]) && w.has(names[1]) && w.has("a") == (names[0] == "a") })
+		w.until("the Services", func(st daemon.Status) bool {
+			return synced(st) && w.has(names[0]) && w.has(names[1]) && w.has("a") == (names[0] == "a")
+		})
 		flags := take()
 		if want, got := compiled("config", "cluster.yaml", flags), compiled("live.yaml", "live.json", flags); got != want {
 			t.Errorf("Services %s: the daemon's compile to\n%s\nwant\n%s", names, got, want)
