@@ -102,6 +102,8 @@ type Options struct {
 	LockTimeout time.Duration
 	// ReadOnly tells that nothing is to be changed, whatever reading meets.
 	ReadOnly bool
+	// OwnTables has the kernel keep others from the tables of mode nftables, where it can.
+	OwnTables bool
 	// Network and RootEndpoint name the HNS network of the cluster, and the host's
 	// endpoint, in mode kernelspace.
 	Network, RootEndpoint string

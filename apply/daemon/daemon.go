@@ -46,6 +46,8 @@ type Options struct {
 	// ModeFallback takes another mode where the kernel lacks what the configured
 	// one needs: iptables for ipvs, userspace for both.
 	ModeFallback bool
+	// OwnTables has the kernel keep others from the tables of mode nftables.
+	OwnTables bool
 	// DrainTimeout is how long connections that the process carries may go on when
 	// it ends.
 	DrainTimeout time.Duration

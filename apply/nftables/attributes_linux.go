@@ -21,6 +21,8 @@ const (
 	nftTableOwner   = 2 // NFT_TABLE_F_OWNER: it belongs to one process and to nobody else
 	nftTablePersist = 4 // NFT_TABLE_F_PERSIST: it stays when its owner ends
 
+	nftaTableOwner = 7 // NFTA_TABLE_OWNER
+
 	nftaFlowtableTable = 1 // NFTA_FLOWTABLE_TABLE
 	nftaFlowtableName  = 2 // NFTA_FLOWTABLE_NAME
 

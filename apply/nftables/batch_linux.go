@@ -57,7 +57,10 @@ func (b *batch) change(c *change, entries stale) {
 		b.add(c, unix.NFT_MSG_DELTABLE, encodeTable(rules.Table), about{object: "table"})
 	}
 	if c.add || c.drop {
-		b.create(c, unix.NFT_MSG_NEWTABLE, encodeTable(rules.Table), about{object: "table"})
+		b.create(c, unix.NFT_MSG_NEWTABLE, encodeTableWith(rules.Table, c.flags), about{object: "table"})
+	}
+	if c.adopt {
+		b.add(c, unix.NFT_MSG_NEWTABLE, encodeTableWith(rules.Table, c.flags), about{object: "table"})
 	}
 	for _, s := range c.sets {
 		b.lastSet++

@@ -18,6 +18,9 @@ import (
 type Dataplane struct {
 	log *slog.Logger // nil: nobody is told
 
+	owns     bool // the tables are to be this process's
+	lookOnly bool
+
 	mu      sync.Mutex // held by a commit; what else uses c waits
 	c       *conn
 	commits atomic.Uint64 // begun and ended
@@ -46,13 +49,16 @@ func OpenIn(netns int, o apply.Options) (*Dataplane, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Dataplane{c: c, log: o.Log}
+	d := &Dataplane{c: c, log: o.Log, lookOnly: o.ReadOnly}
 	if d.r, err = dial(netns); err == nil {
 		d.others, err = dialListener(netns, c)
 	}
 	if err != nil {
 		d.Close()
 		return nil, err
+	}
+	if o.OwnTables && !o.ReadOnly {
+		d.own()
 	}
 	return d, nil
 }
@@ -84,7 +90,7 @@ func (d *Dataplane) Tables(ctx context.Context) (rules.Tables, error) { return d
 
 // Plan compares what was read with what the Programs want.
 func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
-	p := newPlan(d.found, rules.LowerAll(want))
+	p := newPlan(d.found, d.wanted(want))
 	p.desired = apply.Desired{Full: true, Programs: want}
 	if d.unforgotten {
 		p.forgetAll()
@@ -119,7 +125,7 @@ func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newPlan(found, rules.LowerAll(d.applied.Programs())), nil
+	return newPlan(found, d.wanted(d.applied.Programs())), nil
 }
 
 // lowerersOf returns the Lowerers of tables that hold the Programs.

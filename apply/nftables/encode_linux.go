@@ -68,6 +68,16 @@ func encodeTable(name string) []byte {
 	return encode(func(b *builder) { b.text(unix.NFTA_TABLE_NAME, name) })
 }
 
+// encodeTableWith is a table with flags: none, or flagsOwned.
+func encodeTableWith(name, flags string) []byte {
+	return encode(func(b *builder) {
+		b.text(unix.NFTA_TABLE_NAME, name)
+		if flags == flagsOwned {
+			b.u32(unix.NFTA_TABLE_FLAGS, nftTableOwner|nftTablePersist)
+		}
+	})
+}
+
 // setFlags are the flags of a set.
 func setFlags(s *rules.Set) (flags uint32) {
 	if s.Data != rules.NoData {

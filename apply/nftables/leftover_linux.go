@@ -55,7 +55,7 @@ func Leftovers(ctx context.Context, inUse bool) ([]apply.Leftover, error) {
 
 // foreign reports whether somebody else has tables of our name.
 func foreign(ctx context.Context) bool {
-	d, err := Open(ctx, apply.Options{})
+	d, err := Open(ctx, apply.Options{ReadOnly: true})
 	if err != nil {
 		return false
 	}
@@ -65,14 +65,18 @@ func foreign(ctx context.Context) bool {
 	return is
 }
 
-// removeTable deletes a table, which may be gone already: adding it first
-// makes the deletion good in either case, in one transaction.
+// removeTable deletes a table, which may be gone already.
 func removeTable(t *nftables.Table) error {
 	c, err := nftables.New()
 	if err != nil {
 		return err
 	}
-	c.AddTable(t)
 	c.DelTable(t)
-	return c.Flush()
+	switch err = c.Flush(); {
+	case errors.Is(err, unix.ENOENT):
+		return nil
+	case errors.Is(err, unix.EPERM): // the listing was allowed: it has an owner
+		return fmt.Errorf("%w: %s", err, whyOwned)
+	}
+	return err
 }

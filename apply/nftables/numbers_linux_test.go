@@ -107,7 +107,7 @@ func TestNumbersAreTheKernels(t *testing.T) {
 		"NFTA_SET_EXPR": nftaSetExpr, "NFTA_SET_EXPRESSIONS": nftaSetExpressions, "NFT_SET_CONCAT": nftSetConcat,
 		"NFTA_SET_DESC_CONCAT": nftaSetDescConcat, "NFTA_SET_FIELD_LEN": nftaSetFieldLen, "NFTA_SET_ELEM_KEY_END": nftaSetElemKeyEnd,
 		"NFTA_BITWISE_OP": nftaBitwiseOp, "NFT_BITWISE_MASK_XOR": nftBitwiseMaskXor, "NFT_BITWISE_BOOL": nftBitwiseMaskXor,
-		"NFT_TABLE_F_OWNER": nftTableOwner, "NFT_TABLE_F_PERSIST": nftTablePersist,
+		"NFT_TABLE_F_OWNER": nftTableOwner, "NFTA_TABLE_OWNER": nftaTableOwner, "NFT_TABLE_F_PERSIST": nftTablePersist,
 		"NFTA_FLOWTABLE_TABLE": nftaFlowtableTable, "NFTA_FLOWTABLE_NAME": nftaFlowtableName,
 	}
 	known := 0

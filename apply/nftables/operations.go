@@ -20,6 +20,9 @@ func (o *operations) all() bool {
 	if o.drop && !o.yield(apply.Operation{Verb: apply.Change, Object: "table " + o.table, Have: o.lines(o.why)}) {
 		return false
 	}
+	if o.adopt && !o.yield(apply.Operation{Verb: apply.Change, Object: "table " + o.table, Have: o.lines([]string{flagPersist}), Want: o.lines([]string{flagsOwned})}) {
+		return false
+	}
 	return o.declarations() && o.rules() && o.elementsAll() && o.strays() && o.removals()
 }
 

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -30,6 +31,8 @@ type Plan struct {
 type change struct {
 	family    ir.Family
 	drop, add bool         // the table: remove what is there, make it
+	flags     string       // what it is made with
+	adopt     bool         // the table, which had an owner before
 	kubeProxy bool         // remove kube-proxy's table
 	sets      []*rules.Set // to declare
 	resize    []resize
@@ -79,7 +82,7 @@ type purge struct {
 }
 
 func (c *change) empty() bool {
-	return !c.drop && !c.add && !c.kubeProxy &&
+	return !c.drop && !c.add && !c.adopt && !c.kubeProxy &&
 		len(c.sets)+len(c.resize)+len(c.chains)+len(c.elements)+len(c.flush)+len(c.fill)+len(c.policy)+
 			len(c.goneChains)+len(c.goneSets)+len(c.goneOthers) == 0 &&
 		!slices.ContainsFunc(c.purge, func(p purge) bool { return len(p.strays) > 0 })
@@ -100,11 +103,12 @@ func newPlan(have, want rules.Tables) *Plan {
 
 // compare returns what makes want out of have.
 func compare(have, want *rules.Ruleset) *change {
-	c := &change{family: want.Family, kubeProxy: have.KubeProxy, owners: ownersIn(have)}
+	c := &change{family: want.Family, kubeProxy: have.KubeProxy, owners: ownersIn(have), flags: want.Flags}
 	if c.why = incompatible(have, want); len(c.why) > 0 {
 		c.drop, have = true, &rules.Ruleset{}
 	}
 	c.add = !have.Exists
+	c.adopt = have.Exists && have.Flags == flagPersist && want.Flags == flagsOwned
 	c.goneOthers = have.Objects
 	c.compareSets(have, want)
 	c.compareChains(have, want)
@@ -116,8 +120,8 @@ func compare(have, want *rules.Ruleset) *change {
 // and base chains that both have, is not alike. The kernel cannot change most of
 // it: the table is made anew.
 func incompatible(have, want *rules.Ruleset) (why []string) {
-	if have.Flags != "" {
-		why = append(why, "flags "+have.Flags)
+	if have.Exists && !sameFlags(have.Flags, want.Flags) {
+		why = append(why, "flags "+cmp.Or(have.Flags, "none"))
 	}
 	sets, chains := setsByName(have), chainsByName(have)
 	for i := range want.Sets {
@@ -137,6 +141,19 @@ func incompatible(have, want *rules.Ruleset) (why []string) {
 		}
 	}
 	return why
+}
+
+// Flags of tables, in nft's words. An owner keeps others from changing a table, and
+// persist keeps the table when the owner has ended; then a next one can adopt it.
+const (
+	flagPersist = "persist"
+	flagsOwned  = "owner,persist"
+)
+
+// sameFlags reports whether a table can stay. One that belongs to a daemon is as good to
+// who only looks.
+func sameFlags(have, want string) bool {
+	return have == want || have == flagsOwned || have == flagPersist && want == flagsOwned
 }
 
 // otherSet returns what is not alike in two declarations of a set.

@@ -75,13 +75,15 @@ func (d *Dataplane) readOnce(ctx context.Context) (tables rules.Tables, whole bo
 	return tables, whole && !d.others.touched(before, after), err
 }
 
-// tableFlags returns nft's words for flags of a table, of which ours has none.
+// tableFlags returns nft's words for flags of a table.
 func tableFlags(flags uint32) string {
 	switch {
 	case flags&unix.NFT_TABLE_F_DORMANT != 0: // nothing in it is in force
 		return "dormant"
 	case flags == nftTablePersist:
-		return "persist"
+		return flagPersist
+	case flags == nftTableOwner|nftTablePersist:
+		return flagsOwned
 	case flags != 0:
 		return fmt.Sprintf("%#x", flags)
 	}
@@ -123,8 +125,8 @@ func (d *Dataplane) readTable(ctx context.Context, f ir.Family) (_ *rules.Rulese
 		return r, true, err
 	}
 	flags := ours.u32(unix.NFTA_TABLE_FLAGS)
-	if flags&nftTableOwner != 0 {
-		return nil, true, &apply.Foreign{Object: "table " + f.NFT() + " " + rules.Table, Why: "a process that still runs has made it its own"}
+	if flags&nftTableOwner != 0 && !d.mayRead(flags, ours.u32(nftaTableOwner)) {
+		return nil, true, &apply.Foreign{Object: "table " + f.NFT() + " " + rules.Table, Why: whyOwned}
 	}
 	r.Exists, r.Flags = true, tableFlags(flags)
 	if err := d.readOthers(ctx, r); err != nil {

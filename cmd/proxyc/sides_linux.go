@@ -25,7 +25,7 @@ func (d *described) kernel(ctx context.Context, programs ir.Programs, variant st
 	}
 	switch mode {
 	case ir.ModeNFTables:
-		dataplane, err := kernelnftables.Open(ctx, apply.Options{})
+		dataplane, err := kernelnftables.Open(ctx, apply.Options{ReadOnly: true})
 		if err != nil {
 			return err
 		}

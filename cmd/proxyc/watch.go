@@ -31,6 +31,7 @@ type watchCmd struct {
 	Condition   bool          `name:"node-condition" help:"Keep condition ServicesProgrammed on the Node: whether the rules do what the Services mean. It needs the right to patch nodes/status."`
 	Drain       time.Duration `name:"drain-timeout" default:"25s" placeholder:"DURATION" help:"How long connections may go on at the end of the process, in mode userspace, where it carries them; 0: not at all."`
 	Fallback    bool          `name:"mode-fallback" help:"Where the node lacks what the mode needs, take iptables for ipvs, and userspace for both and for kernelspace, until the daemon ends; by default it ends with an error."`
+	OwnTables   bool          `name:"nftables-owner" help:"Own the tables of mode nftables, from Linux 6.9 on: the kernel refuses what others would change in them, and keeps them when the process ends."`
 	Prove       bool          `name:"prove" help:"After each change, hold the rules of the Services that changed against what they mean, for every first packet; a difference is logged, counted and part of the status."`
 	Priority    string        `name:"windows-priorityclass" enum:",IDLE_PRIORITY_CLASS,BELOW_NORMAL_PRIORITY_CLASS,NORMAL_PRIORITY_CLASS,ABOVE_NORMAL_PRIORITY_CLASS,HIGH_PRIORITY_CLASS,REALTIME_PRIORITY_CLASS" default:"" placeholder:"CLASS" help:"Windows' priority of the process, named as kubelet's flag names it; by default that of who starts it."`
 	ipvsFlags
@@ -95,12 +96,12 @@ func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 		BootFrom: c.BootFrom, Master: deref(c.Master),
 		IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout, IPVS: c.ipvsFlags.options(),
 		StatusSocket: c.Socket, UnreadyAfter: c.Unready, NodeCondition: c.Condition, DrainTimeout: c.Drain,
-		ModeFallback: c.Fallback,
-		Version:      build.Read().Version,
-		Flags:        func(cfg *config.Config) map[string]string { return flagValues(k, cfg) },
-		Trace:        traceScene,
-		Hostname:     e.hostname,
-		Stdout:       e.stdout, Stderr: e.stderr,
+		ModeFallback: c.Fallback, OwnTables: c.OwnTables,
+		Version:  build.Read().Version,
+		Flags:    func(cfg *config.Config) map[string]string { return flagValues(k, cfg) },
+		Trace:    traceScene,
+		Hostname: e.hostname,
+		Stdout:   e.stdout, Stderr: e.stderr,
 		Files: fileSystem{e},
 	}
 	if c.Prove {

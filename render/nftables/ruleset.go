@@ -16,9 +16,9 @@ type Ruleset struct {
 	// KubeProxy reports whether the family has kube-proxy's table as well. Only what
 	// was read from a kernel has it: the table goes when ours comes.
 	KubeProxy bool
-	// Exists reports whether the table is there, Flags are those that ours has not
-	// ("dormant"), and Objects those in it, which ours never has. They, too, are of
-	// what was read from a kernel.
+	// Exists reports whether the table is there, and Objects are those in it, which ours
+	// never has. They, too, are of what was read from a kernel. Flags are the table's, as
+	// "dormant"; ours has some only where it is to have an owner.
 	Exists  bool
 	Flags   string
 	Objects []Object

@@ -1,0 +1,65 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/nftables"
+)
+
+// An owned table belongs to the socket that made or adopted it, which is the one
+// that commits: the kernel refuses what comes over another one, flush ruleset
+// included. With flag persist (Linux 6.9) it stays when that socket is closed, without
+// an owner, and the next one adopts it.
+
+// whyOwned tells who is refused what can be done.
+const whyOwned = "a process that still runs has made it its own (proxyc watch --nftables-owner, or nft): it has to end first"
+
+// own has the tables owned where the kernel knows that.
+func (d *Dataplane) own() {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	d.owns = true
+	if err := d.c.tryOwner(ctx); err != nil {
+		d.owns = false
+		if d.log != nil {
+			d.log.Warn("the kernel knows no tables with an owner that persist (Linux 6.9): changes of others are repaired, not prevented", "err", err)
+		}
+	}
+}
+
+// probeTable is made and removed in one transaction, so that nobody meets it.
+const probeTable = rules.Table + "-probe"
+
+// tryOwner returns the kernel's reason not to make a table that is owned and persists.
+func (c *conn) tryOwner(ctx context.Context) error {
+	b, none := &batch{}, &change{family: ir.IPv4}
+	b.create(none, unix.NFT_MSG_NEWTABLE, encodeTableWith(probeTable, flagsOwned), about{object: "table " + probeTable})
+	b.add(none, unix.NFT_MSG_DELTABLE, encodeTable(probeTable), about{object: "table " + probeTable})
+	refusals, err := c.send(ctx, b)
+	for _, r := range refusals {
+		err = errors.Join(err, r)
+	}
+	return err
+}
+
+// mayRead reports whether the tables of an owner may be read: by itself, and by who
+// changes nothing if they persist, as proxyc's do.
+func (d *Dataplane) mayRead(flags, owner uint32) bool {
+	return owner == d.c.nl.PID() || d.lookOnly && flags&nftTablePersist != 0
+}
+
+// wanted are the tables of Programs, with their flags.
+func (d *Dataplane) wanted(programs ir.Programs) rules.Tables {
+	tables := rules.LowerAll(programs)
+	if d.owns {
+		for _, r := range ir.Present(tables.PerFamily) {
+			r.Flags = flagsOwned
+		}
+	}
+	return tables
+}
