@@ -77,15 +77,18 @@ func TestDaemonSet(t *testing.T) {
 	})
 	within := *machine // as kubectl exec: with the container's capabilities
 	within.Capabilities = []string{"net_admin", "net_raw"}
-	q := n.runAs(t, "status", &within, "/usr/local/bin/proxyc", "status", "--address=unix:/run/proxyc/status.sock")
-	if err := q.Wait(ctx); err != nil {
-		t.Errorf("status at the socket: %v\n%s", err, q.Tail())
-	}
+	eventually(t, 30*time.Second, "status at the socket", func() error {
+		q := n.runAs(t, "status", &within, "/usr/local/bin/proxyc", "status", "--address=unix:/run/proxyc/status.sock")
+		if err := q.Wait(ctx); err != nil {
+			return fmt.Errorf("%w\n%s", err, q.Tail())
+		}
+		return nil
+	})
 	snapshot := filepath.Join(t.TempDir(), "cluster.json")
 	if err := cluster.Snapshot(ctx, snapshot); err != nil {
 		t.Fatal(err)
 	}
-	q = n.runAs(t, "prove", &within, "/usr/local/bin/proxyc", "prove", "-c", configDir+"/config.conf", "--hostname-override=node1", "-s", snapshot, "ir", "kernel")
+	q := n.runAs(t, "prove", &within, "/usr/local/bin/proxyc", "prove", "-c", configDir+"/config.conf", "--hostname-override=node1", "-s", snapshot, "ir", "kernel")
 	if err := q.Wait(ctx); err != nil {
 		t.Errorf("prove: %v\n%s", err, q.Tail())
 	}
