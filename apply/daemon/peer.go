@@ -26,19 +26,20 @@ const (
 // than two that serve the same Services.
 type peer struct {
 	look   func() ([]string, error)
-	remove func(context.Context)
+	remove func(context.Context) error // what failed is tried again by itself
 	now    func() time.Time
 	log    *slog.Logger
 	tell   func(*KubeProxy)
 	send   func(watch.Event)
 
 	removed time.Time   // last; zero: there was nothing to remove
+	going   bool        // they are being removed: they have not come back
 	there   atomic.Bool // it runs: its rules stay
 }
 
 // newPeer looks once: what is there before the daemon's first sync is taken
 // over by that.
-func newPeer(d *daemon, remove func(context.Context)) *peer {
+func newPeer(d *daemon, remove func(context.Context) error) *peer {
 	p := &peer{look: monitor.KubeProxy, remove: remove, now: time.Now, log: d.log.Logger, tell: d.state.setKubeProxy, send: d.events.Send}
 	if found, _ := p.look(); len(found) > 0 {
 		p.removed = p.now()
@@ -71,7 +72,12 @@ func (p *peer) step(ctx context.Context) {
 		p.tell(nil)
 		p.log.Info("kube-proxy's rules are gone")
 		return
-	case len(found) == 0 || p.there.Load():
+	case len(found) == 0:
+		if p.going && err == nil {
+			p.going, p.removed = false, p.now()
+		}
+		return
+	case p.there.Load() || p.going:
 		return
 	}
 	seen := &KubeProxy{Since: p.now(), Objects: found, Stays: !p.removed.IsZero() && p.now().Sub(p.removed) < peerAgain}
@@ -84,7 +90,7 @@ func (p *peer) step(ctx context.Context) {
 	p.tell(seen)
 	p.there.Store(seen.Stays)
 	if !seen.Stays {
-		p.remove(ctx)
+		p.going = p.remove(ctx) != nil
 		p.removed = p.now()
 	}
 }

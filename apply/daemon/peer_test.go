@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -18,10 +19,16 @@ func TestPeer(t *testing.T) {
 	var there []string
 	var told *KubeProxy
 	removed, events := 0, 0
+	var busy error
 	p := &peer{
-		look:   func() ([]string, error) { return there, nil },
-		remove: func(context.Context) { removed++; there = nil },
-		now:    func() time.Time { return now }, log: slog.New(slog.DiscardHandler),
+		look: func() ([]string, error) { return there, nil },
+		remove: func(context.Context) error {
+			if removed++; busy == nil {
+				there = nil
+			}
+			return busy
+		},
+		now: func() time.Time { return now }, log: slog.New(slog.DiscardHandler),
 		tell: func(k *KubeProxy) { told = k },
 		send: func(watch.Event) { events++ },
 	}
@@ -50,4 +57,11 @@ func TestPeer(t *testing.T) {
 	step("it stays", time.Hour, true, 2, 3, again)
 	there = nil
 	step("it was stopped", time.Second, false, 2, 3, nil)
+	busy = errors.New("busy")
+	last := &KubeProxy{Since: now.Add(peerAgain), Objects: table}
+	step("it comes when nothing can be removed", peerAgain, true, 3, 4, last)
+	step("it is there still, and did not come back", 2*time.Second, false, 3, 4, last)
+	there, busy = nil, nil // the removal was tried again
+	step("it is gone at last", time.Minute, false, 3, 4, last)
+	step("and comes back", peerAgain-time.Second, true, 3, 5, &KubeProxy{Since: now.Add(peerAgain - time.Second), Objects: table, Stays: true})
 }

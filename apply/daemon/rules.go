@@ -82,8 +82,8 @@ func (d *daemon) proxy(ctx context.Context) error {
 	d.countPackets(dataplane.Counters())
 	d.state.setDraining(dataplane.Counters().Draining)
 	d.countProxied(dataplane.Counters())
-	untidy := make(chan func())
-	kubeProxy := newPeer(d, func(ctx context.Context) { ask(ctx, untidy) })
+	untidy := make(chan func(error))
+	kubeProxy := newPeer(d, func(ctx context.Context) error { return ask(ctx, untidy) })
 	r := &reconcile.Reconciler{
 		Schedule:  scheduleOf(d.cfg),
 		Source:    d.follower,
@@ -327,15 +327,15 @@ func (d *daemon) oomScore() {
 	}
 }
 
-// ask has the Reconciler tidy up again, and waits until it has.
-func ask(ctx context.Context, untidy chan<- func()) {
-	done := make(chan struct{})
+// ask has the Reconciler tidy up again, and waits for what comes of it.
+func ask(ctx context.Context, untidy chan<- func(error)) error {
+	done := make(chan error, 1)
 	select {
-	case untidy <- func() { close(done) }:
+	case untidy <- func(err error) { done <- err }:
 	case <-ctx.Done():
-		return
+		return ctx.Err()
 	}
-	<-done
+	return <-done
 }
 
 // removeLeftovers takes away what proxies of other modes left, and returns what

@@ -66,11 +66,16 @@ func TestWatchKubeProxyComesBack(t *testing.T) {
 				return strings.Contains(string(out), tc.sign)
 			}
 			comes := func() { t.Helper(); w.recorded(tc.file, strings.Fields(tc.tool)...) }
+			gone := true // when the status was asked for
 			w.until("kube-proxy in the status", func(st daemon.Status) bool {
-				if st.KubeProxy == nil && !there() { // what comes before the start has ended goes with it
+				if st.KubeProxy != nil {
+					return !st.KubeProxy.Stays
+				}
+				if gone { // what comes before the start has ended goes with it
 					comes()
 				}
-				return st.KubeProxy != nil && !st.KubeProxy.Stays
+				gone = !there()
+				return false
 			})
 			within(w, 20*time.Second, "its rules are removed", func() (struct{}, bool) { return struct{}{}, !there() })
 			if log := w.log.String(); !strings.Contains(log, "kube-proxy's rules are there: they are removed") {

@@ -84,9 +84,9 @@ type Reconciler struct {
 	// the first sync that succeeds, and again, later each time, as long as it gives
 	// an error. Changes go on beside it. nil: there is nothing.
 	Tidy func(context.Context) error
-	// Untidy has something when Tidy is to be called again: what is to be called
-	// after it. nil: it never is.
-	Untidy <-chan func()
+	// Untidy has something when Tidy is to be called again: what is to be told the
+	// error of that call. nil: it never is.
+	Untidy <-chan func(error)
 	// Trim is called where much garbage is left, just when others need memory,
 	// too: the tools and the kernel; nil: nothing is done about it.
 	Trim  func()
@@ -142,7 +142,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 		case err := <-r.tidying:
 			r.finishTidying(err)
 		case <-r.tidyNext:
-			r.tidy(ctx, func() {})
+			r.tidy(ctx, func(error) {})
 		case tidied := <-r.askedToTidy():
 			r.tidy(ctx, tidied)
 		case <-r.After(wait):
@@ -187,24 +187,24 @@ func (r *Reconciler) end(ctx context.Context, s *Sync) {
 	r.Synced(s)
 	if s.Err == nil && !r.tidied && r.Tidy != nil {
 		r.tidied = true
-		r.tidy(ctx, func() {})
+		r.tidy(ctx, func(error) {})
 	}
 }
 
-// tidy begins to tidy up, and calls a function after it.
-func (r *Reconciler) tidy(ctx context.Context, then func()) {
+// tidy begins to tidy up, and tells a function what came of it.
+func (r *Reconciler) tidy(ctx context.Context, then func(error)) {
 	r.tidyNext = nil
 	done := make(chan error, 1)
 	r.tidying = done
 	go func() {
 		err := r.Tidy(ctx)
-		then()
+		then(err)
 		done <- err
 	}()
 }
 
 // askedToTidy has something when Tidy is to be called again, and can be.
-func (r *Reconciler) askedToTidy() <-chan func() {
+func (r *Reconciler) askedToTidy() <-chan func(error) {
 	if r.tidying != nil {
 		return nil
 	}

@@ -147,11 +147,11 @@ func TestReconcilerRetries(t *testing.T) {
 // changes go on.
 func TestReconcilerTidies(t *testing.T) {
 	busy := errors.New("busy")
-	var untidy chan func()
+	var untidy chan func(error)
 	runWith(t, func(w *world) {
 		w.dataplane.fail = busy
 		outcomes := []error{busy, busy, busy, nil, busy, nil}
-		untidy = make(chan func(), 1)
+		untidy = make(chan func(error), 1)
 		w.Untidy = untidy
 		w.Tidy = func(context.Context) error {
 			err := outcomes[0]
@@ -165,9 +165,9 @@ func TestReconcilerTidies(t *testing.T) {
 		w.pass(time.Minute)
 		w.logged("0s full: busy", "1s full", "1s tidy: busy", "2s tidy: busy", "4s tidy: busy", "5s change", "8s tidy: <nil>")
 		w.log = nil
-		untidy <- func() { w.log = append(w.log, "told") }
+		untidy <- func(err error) { w.log = append(w.log, fmt.Sprint("told: ", err)) }
 		w.pass(time.Minute)
-		w.logged("1m5s tidy: busy", "told", "1m6s tidy: <nil>")
+		w.logged("1m5s tidy: busy", "told: busy", "1m6s tidy: <nil>")
 	})
 }
 
@@ -256,9 +256,9 @@ func TestReconcilerComparesAlone(t *testing.T) {
 // takes long on a slow machine. Whoever asks for it meanwhile gets a round of its own.
 func TestReconcilerChangesBesideTidying(t *testing.T) {
 	var tidied chan error
-	var untidy chan func()
+	var untidy chan func(error)
 	runWith(t, func(w *world) {
-		tidied, untidy = make(chan error), make(chan func())
+		tidied, untidy = make(chan error), make(chan func(error))
 		w.Untidy = untidy
 		w.Tidy = func(context.Context) error { return <-tidied }
 	}, func(w *world) {
@@ -266,7 +266,7 @@ func TestReconcilerChangesBesideTidying(t *testing.T) {
 		w.pass(time.Minute)
 		w.logged("0s full", "1s change")
 		told := make(chan struct{})
-		go func() { untidy <- func() { close(told) } }()
+		go func() { untidy <- func(error) { close(told) } }()
 		tidied <- nil
 		w.pass(time.Minute)
 		select {
