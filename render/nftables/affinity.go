@@ -139,13 +139,13 @@ func (l *lowering) rememberIn(f *lowerable, pool int, b *ir.Backend) string {
 	}
 	port := b.AddrPort.Port()
 	name := cut("remember-" + poolName(p.Port, what, strconv.Itoa(int(port))))
-	if slices.ContainsFunc(l.frag.Chains, func(c Chain) bool { return c.Name == name }) {
+	if _, ok := l.remembers[name]; ok {
 		return name
 	}
-	if !l.remembers {
-		l.remembers = true
+	if len(l.remembers) == 0 {
 		l.frag.Chains = append(l.frag.Chains, affinityChains()...)
 	}
+	l.remembers[name] = struct{}{}
 	c := Chain{Name: name, Port: p.Port}
 	for _, p := range pools {
 		c.Rules = append(c.Rules, Rule{

@@ -57,12 +57,13 @@ func SharedSets() []SetID { return []SetID{ClusterIPs, Hairpin} }
 
 // lowering collects the Fragments of Services into one, each shared piece once.
 type lowering struct {
-	node              *ir.Node
-	family            ir.Family
-	frag              Fragment
-	names             map[target]string // the chains that frag has
-	shared            map[sharedElement]struct{}
-	guards, remembers bool // whether frag has guardChains, affinityChains
+	node      *ir.Node
+	family    ir.Family
+	frag      Fragment
+	names     map[target]string   // the chains that frag has
+	remembers map[string]struct{} // its chains that remember a backend
+	guards    bool                // whether it has guardChains
+	shared    map[sharedElement]struct{}
 }
 
 type sharedElement struct {
@@ -71,7 +72,7 @@ type sharedElement struct {
 }
 
 func newLowering(node *ir.Node, family ir.Family) *lowering {
-	return &lowering{node: node, family: family, names: map[target]string{}, shared: map[sharedElement]struct{}{}}
+	return &lowering{node: node, family: family, names: map[target]string{}, remembers: map[string]struct{}{}, shared: map[sharedElement]struct{}{}}
 }
 
 // reserve makes room in the sets that grow with the Services, which saves
