@@ -21,7 +21,7 @@ func ProxycWatch(binary string, args ...string) DaemonFunc {
 		if d.wait, err = node.Start(d.cmd); err != nil {
 			return nil, err
 		}
-		if err := d.follow(ctx); err != nil {
+		if err := d.Update(ctx, snapshotFile); err != nil {
 			return nil, errors.Join(err, d.Stop())
 		}
 		return d, nil
@@ -30,56 +30,51 @@ func ProxycWatch(binary string, args ...string) DaemonFunc {
 
 // watch is a running `proxyc watch`.
 type watch struct {
-	node       *Namespace
-	binary     string
-	cmd        *exec.Cmd
-	wait       func() error
-	generation int // of the rules that are in force
+	node   *Namespace
+	binary string
+	cmd    *exec.Cmd
+	wait   func() error
 }
 
-// Update waits for the rules after the snapshot file has changed.
-func (d *watch) Update(ctx context.Context, _ string) error { return d.follow(ctx) }
-
-// follow waits until newer rules are in force. A change of the file that
-// changes no rule makes none: three seconds without news have to do then.
-func (d *watch) follow(ctx context.Context) error {
-	patience := Patience(3 * time.Second)
-	if d.generation == 0 {
-		patience = Patience(30 * time.Second)
+// Update waits until the snapshot file, as it is now, is in force.
+func (d *watch) Update(ctx context.Context, snapshotFile string) error {
+	file, err := os.Stat(snapshotFile)
+	if err != nil {
+		return err
 	}
+	patience := Patience(30 * time.Second)
 	deadline := time.After(patience)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		synced, generation, err := d.status(ctx)
-		if err == nil && synced && generation > d.generation {
-			d.generation = generation
+		synced, modified, err := d.status(ctx)
+		if err == nil && synced && modified.Equal(file.ModTime()) {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-deadline:
-			if d.generation == 0 {
-				return fmt.Errorf("proxyc watch has written no rules within %s: %w", patience, err)
-			}
-			return err
+			return fmt.Errorf("proxyc watch has not put the snapshot of %s in force within %s, but that of %s (synced: %t): %v", file.ModTime(), patience, modified, synced, err)
 		case <-tick.C:
 		}
 	}
 }
 
-func (d *watch) status(ctx context.Context) (synced bool, generation int, err error) {
+// status returns whether the kernel holds what is wanted, and of when the snapshot is that is in force.
+func (d *watch) status(ctx context.Context) (synced bool, modified time.Time, err error) {
 	out, err := d.node.Run(d.node.Command(ctx, d.binary, "status", "-o", "json"))
 	if err != nil {
-		return false, 0, err
+		return false, modified, err
 	}
 	var s struct {
-		Synced     bool
-		Generation int
+		Synced   bool
+		Snapshot []struct{ Modified time.Time }
 	}
-	err = json.Unmarshal(out, &s)
-	return s.Synced, s.Generation, err
+	if err = json.Unmarshal(out, &s); err == nil && len(s.Snapshot) > 0 {
+		modified = s.Snapshot[0].Modified
+	}
+	return s.Synced, modified, err
 }
 
 // Stop ends the daemon as a node does; its rules stay.

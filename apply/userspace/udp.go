@@ -94,8 +94,12 @@ func (p *Proxy) parkUDP(l *listener, on bool) error {
 			}
 		}
 		conn, err := net.DialUDP(network(l.key), net.UDPAddrFromAddrPort(l.at), net.UDPAddrFromAddrPort(to))
-		if err != nil {
-			return err
+		if err != nil { // it listens on, and drops what it hears
+			serve, again := p.listenUDP(l, l.at)
+			if again == nil {
+				p.work.Go(serve)
+			}
+			return errors.Join(err, again)
 		}
 		l.socket, l.changed = conn, nil
 		return nil
