@@ -13,18 +13,23 @@ import (
 	rules "github.com/proxyc/proxyc/render/userspace"
 )
 
-var soakFlag = flag.Duration("soak", 0, "how long TestSoak opens and closes connections, with 5,000 open at once or as many as the process may have files for; 0: a few rounds, with 200")
+var (
+	soakFlag   = flag.Duration("soak", 0, "how long TestSoak opens and closes connections; 0: a few rounds, with 200 open at once")
+	atOnceFlag = flag.Int("at-once", 5000, "how many are open at once, if the process may have files for so many")
+)
 
 // TestSoak: connections by the thousand come, stay and go while backends change.
 // None is lost, and nothing of them is left.
 func TestSoak(t *testing.T) {
-	p := newTestProxy(t, affordable(DefaultLimits))
+	// Clients and backends have descriptors of this process, too: twelve of each connection at most.
+	may := affordable(Limits{Connections: 2 * *atOnceFlag, Sessions: DefaultLimits.Sessions})
+	p := newTestProxy(t, may)
 	a, b, c := named(t, "a"), named(t, "b"), named(t, "c")
 	at := open(t, p, listenerTo(ir.TCP, a, b))
 	const batch = 50
 	atOnce := 200
-	if *soakFlag > 0 { // clients and backends have descriptors of this process, too: twelve of each connection at most
-		atOnce = min(5000, affordable(Limits{Connections: 10000}).Connections/2/batch*batch)
+	if *soakFlag > 0 {
+		atOnce = min(*atOnceFlag, may.Connections/2) / batch * batch
 	}
 	var held [][]net.Conn // batches, the oldest first
 	var heap []uint64
