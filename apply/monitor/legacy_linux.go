@@ -24,7 +24,7 @@ type Legacy struct {
 
 	mu   sync.Mutex
 	busy bool
-	seen *state    // since the end of our last work, or what was told of last; nil: not known
+	seen *state    // since the end of our last work, or what was told of last, with its digest; nil: not known
 	next time.Time // when all may be read again
 }
 
@@ -38,8 +38,8 @@ type state struct {
 const (
 	// lookEvery is how often the tables are looked at.
 	lookEvery = time.Second
-	// rest is how much longer the pause between two readings of all that is in
-	// the tables is than the processor time that a reading takes.
+	// rest is how much longer the pause before a look at all that is in the
+	// tables is than the processor time that the last reading took.
 	rest = 200
 )
 
@@ -60,7 +60,7 @@ func (m *Legacy) Begin() {
 
 // End notes that our own work has ended.
 func (m *Legacy) End() {
-	now := m.read()
+	now := m.read(true) // at once: what others do next is not to be taken for ours
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.busy, m.seen = false, &now
@@ -96,24 +96,25 @@ func (m *Legacy) look() {
 	if busy || was == nil {
 		return
 	}
-	now := m.read()
+	now := m.read(false)
+	if now.sizes != was.sizes && !now.read {
+		now = m.read(true)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
 	case m.busy || m.seen != was: // our own work began meanwhile, or somebody else looked
-	case now.sizes != was.sizes, now.read && was.read && now.digest != was.digest:
+	case now.sizes != was.sizes, now.read && now.digest != was.digest:
 		m.seen = &now // it may be left as it is
 		m.tell(false)
-	case !was.read:
-		m.seen = &now
 	}
 }
 
-// read reads the sizes, and all that is in the tables if that is due.
-func (m *Legacy) read() state {
+// read reads the sizes, and all that is in the tables if that is due, or wanted now.
+func (m *Legacy) read(all bool) state {
 	began := time.Now()
 	m.mu.Lock()
-	due := !began.Before(m.next)
+	due := all || !began.Before(m.next)
 	m.mu.Unlock()
 	now := state{sizes: sizes(), read: due}
 	if due {

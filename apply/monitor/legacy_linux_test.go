@@ -75,7 +75,7 @@ func TestLegacy(t *testing.T) {
 				m.Begin()
 				m.End()
 				look(false, 0, "of the sizes that we made")
-				m.Begin() // and all of it is not read at its end
+				m.Begin()
 				m.End()
 				look(true, 0, "of what we did")
 				legacy(t, tc.tool, tc.stdin, strings.Fields(tc.args)...)
@@ -111,6 +111,24 @@ func TestLegacyBetween(t *testing.T) {
 func TestLegacyAtOnce(t *testing.T) {
 	watched(t, func(m *Legacy, told *int) {
 		legacy(t, "iptables", "", "-t", "nat", "-R", "KUBE-SERVICES", "1", "-d", "10.96.0.2/32", "-j", "KUBE-SVC-A")
+		m.next = time.Time{}
+		if m.look(); *told != 1 {
+			t.Errorf("told %d times of a rule that was replaced, want 1", *told)
+		}
+	})
+}
+
+// TestLegacyRightAfter: what others do right after our own work is not taken for that,
+// though reading all that is in the tables was to rest.
+func TestLegacyRightAfter(t *testing.T) {
+	watched(t, func(m *Legacy, told *int) {
+		m.next = time.Now().Add(time.Hour)
+		m.Begin()
+		m.End()
+		legacy(t, "iptables", "", "-t", "nat", "-R", "KUBE-SERVICES", "1", "-d", "10.96.0.2/32", "-j", "KUBE-SVC-A")
+		if m.look(); *told != 0 {
+			t.Errorf("told %d times while it rests", *told)
+		}
 		m.next = time.Time{}
 		if m.look(); *told != 1 {
 			t.Errorf("told %d times of a rule that was replaced, want 1", *told)
