@@ -59,7 +59,10 @@ func (s *Suite) Play(t testing.TB) (score Score) {
 		wg.Go(func() {
 			defer func() { <-jobs }()
 			results, err := s.Runner.Run(context.Background(), c)
-			diffs := records.Compare(s.Runner.Mode, s.Family, c, results, s.Exceptions)
+			var diffs []Difference
+			if s.Record == nil { // else it is the record
+				diffs = records.Compare(s.Runner.Mode, s.Family, c, results, s.Exceptions)
+			}
 			if err == nil && len(diffs) > 0 && !slices.ContainsFunc(diffs, func(d Difference) bool { return !d.late() }) {
 				t.Logf("%s: played once more, for a busy machine leaves single tries without an answer: %s", c.Name, diffs)
 				results, err = s.Runner.Run(context.Background(), c)
