@@ -3,6 +3,7 @@ package windows
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -213,10 +214,29 @@ func (p *player) begin(ctx context.Context, c *applytest.Case) error {
 	if p.peer != "" {
 		args = append(args, "--v=2")
 	}
-	p.began = time.Now()
-	p.proxy, err = p.start(p.host, p.dir, name, program, args...)
 	p.config = config
-	return err
+	before := p.host.Calls()
+	for try := 1; ; try++ {
+		p.began = time.Now()
+		if p.proxy, err = p.start(p.host, p.dir, name, program, args...); err != nil || p.peer == "" || try == 3 {
+			return err
+		}
+		// Now and then kube-proxy.exe hangs under wine before it has asked the host anything.
+		waiting, cancel := context.WithTimeout(ctx, 45*time.Second)
+		err = kube.Until(waiting, 50*time.Millisecond, func(context.Context) error {
+			if p.host.Calls() == before {
+				return errors.New("no call of the host")
+			}
+			return nil
+		})
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		if err := p.stop(); err != nil {
+			return err
+		}
+	}
 }
 
 func (p *player) stop() error {
