@@ -44,7 +44,8 @@ type Dataplane interface {
 	// where Services were refused, nobody knows what the node has: Read and Plan
 	// come next. With an error, what the Result says is what was done until then.
 	Commit(ctx context.Context, p Plan) (Result, error)
-	// Applied returns the Programs of the last successful commit: nothing at first.
+	// Applied returns the Programs of the last successful commit: nothing at first. Their
+	// pools are in the order in which they are in force.
 	Applied() ir.Programs
 	// Drift begins to look for changes of the rules by others, until ctx ends,
 	// and returns a channel that gives a token when there may be any.

@@ -261,7 +261,7 @@ func RoutesAll(routes []Route) bool {
 type Pool struct {
 	Port     ServicePort `json:"port"`
 	Policy   Policy      `json:"policy"`
-	Backends []Backend   `json:"backends"`          // by AddrPort text order, as kube-proxy has it (SNAP-46); never empty
+	Backends []Backend   `json:"backends"`          // compiled: by AddrPort text order, as kube-proxy has it (SNAP-46); never empty
 	Affinity *Affinity   `json:"affinity,omitzero"` // nil: none
 	// Origin's Reason says how the backends were chosen, and why others were not.
 	Origin Origin `json:"origin"`

@@ -91,6 +91,9 @@ func (d *Dataplane) Tables(ctx context.Context) (rules.Tables, error) { return d
 // Plan compares what was read with what the Programs want.
 func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 	p := newPlan(d.found, d.wanted(want))
+	if adopted, ok := adoptSlots(p, want); ok {
+		want, p = adopted, newPlan(d.found, d.wanted(adopted))
+	}
 	p.desired = apply.Desired{Full: true, Programs: want}
 	if d.unforgotten {
 		p.forgetAll()
@@ -101,6 +104,11 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 // PlanChanges plans from the Services that change alone.
 func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	changes = d.applied.From(changes)
+	for _, of := range changes.All() {
+		for i := range of { // they are a copy
+			of[i].New = keepSlots(of[i].Old, of[i].New)
+		}
+	}
 	if d.lowerers.IPv4 == nil {
 		d.lowerers = lowerersOf(d.applied.Programs())
 	}

@@ -190,6 +190,16 @@ func otherBase(h, w *rules.Base) string {
 	return ""
 }
 
+// fixedSet returns the fixed set of a name.
+func fixedSet(name string) (id rules.SetID, ok bool) {
+	for id := range rules.SetID(len(rules.Fragment{}.Elements)) {
+		if id.String() == name {
+			return id, true
+		}
+	}
+	return 0, false
+}
+
 func setsByName(r *rules.Ruleset) map[string]*rules.Set {
 	m := make(map[string]*rules.Set, len(r.Sets))
 	for i := range r.Sets {

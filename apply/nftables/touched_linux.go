@@ -60,16 +60,6 @@ func touchedBy(what monitor.Touched) (t ir.PerFamily[touched], ok bool) {
 	return t, true
 }
 
-// fixedSet returns the fixed set of a name.
-func fixedSet(name string) (id rules.SetID, ok bool) {
-	for id := range rules.SetID(len(rules.Fragment{}.Elements)) {
-		if id.String() == name {
-			return id, true
-		}
-	}
-	return 0, false
-}
-
 // compareTouched returns what leads from what the node has of some elements to
 // what was applied last; nil where that cannot be told from them alone. It costs
 // what they are, and a look at each Service.

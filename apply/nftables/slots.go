@@ -1,0 +1,176 @@
+package nftables
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/nftables"
+)
+
+// A backend's slot is its place in its pool, and means nothing: each is drawn as
+// often as the others. So what stays keeps its slot, however the pool is ordered
+// that the compiler made, and an endpoint that comes or goes is one element or two.
+// The order in which pools are in force is that of what was applied.
+
+// keepSlots returns a Service with the slots of what it was before, as far as its
+// pools have the same backends.
+func keepSlots(old, now *ir.Service) *ir.Service {
+	if old == nil || now == nil {
+		return now
+	}
+	return withSlots(now, func(p int) []netip.AddrPort {
+		pool := &now.Pools[p]
+		i := slices.IndexFunc(old.Pools, func(o ir.Pool) bool { return o.Port == pool.Port && o.Policy == pool.Policy })
+		if i < 0 {
+			return nil
+		}
+		slots := make([]netip.AddrPort, len(old.Pools[i].Backends))
+		for j := range slots {
+			slots[j] = old.Pools[i].Backends[j].AddrPort
+		}
+		return slots
+	})
+}
+
+// adoptSlots returns Programs with the slots that a node has, whoever gave them: those of
+// which a Plan for these Programs would change some. It returns false if there are none.
+func adoptSlots(plan *Plan, want ir.Programs) (adopted ir.Programs, ok bool) {
+	for f, p := range ir.Present(want) {
+		*adopted.At(f) = p
+		moved := movedIn(plan.families.Of(f))
+		if len(moved.services) == 0 {
+			continue
+		}
+		ok = true
+		q := *p
+		q.Services = slices.Clone(p.Services)
+		for i := range q.Services {
+			if s := &p.Services[i]; moved.services[s.Name] {
+				q.Services[i] = *withSlots(s, moved.slots(rules.LowerService(&p.Node, f, s), s))
+			}
+		}
+		*adopted.At(f) = &q
+	}
+	return adopted, ok
+}
+
+// backendMaps have a slot in their keys.
+var backendMaps = [...]rules.SetID{rules.Backends, rules.PortBackends, rules.OutsideBackends, rules.OutsidePortBackends}
+
+// slot is a place in a map.
+type slot struct {
+	of  rules.SetID
+	key rules.Key
+}
+
+// moved are the slots that a Plan changes, and the Services of which it changes some that
+// the node has.
+type moved struct {
+	services map[ir.Name]bool
+	had      map[slot]netip.AddrPort // zero: nothing
+}
+
+func movedIn(c *change) moved {
+	m := moved{map[ir.Name]bool{}, map[slot]netip.AddrPort{}}
+	for _, e := range c.elements {
+		id, ok := fixedSet(e.set.Name)
+		if !ok || !slices.Contains(backendMaps[:], id) || len(e.gone) == 0 {
+			continue
+		}
+		for i := range e.add {
+			m.had[slot{id, e.add[i].Key}] = netip.AddrPort{}
+		}
+		for i := range e.gone {
+			m.had[slot{id, e.gone[i].Key}] = e.gone[i].To
+		}
+		for i := range e.add {
+			if f := e.add[i].Frontend; f != nil && m.had[slot{id, e.add[i].Key}].IsValid() {
+				m.services[f.Port.Service] = true
+			}
+		}
+	}
+	return m
+}
+
+// slots returns what the slots of a Service's pools lead to on the node. A pool is in as
+// many maps, and as often, as frontends have it: the first tells.
+func (m moved) slots(lowered rules.Fragment, svc *ir.Service) func(pool int) []netip.AddrPort {
+	return func(pool int) []netip.AddrPort {
+		backends := svc.Pools[pool].Backends
+		for _, id := range backendMaps {
+			elements := lowered.Elements[id]
+			// An element has the origin of its own backend.
+			i := slices.IndexFunc(elements, func(e rules.Element) bool { return e.Origin == &backends[0].Origin })
+			if i < 0 {
+				continue
+			}
+			slots := make([]netip.AddrPort, len(backends))
+			for n := range slots {
+				at := slot{id, elements[i].Key}
+				at.key.Slot = uint32(n)
+				had, changes := m.had[at]
+				if !changes {
+					had = backends[n].AddrPort
+				}
+				slots[n] = had
+			}
+			return slots
+		}
+		return nil
+	}
+}
+
+// withSlots returns the Service with its pools in the order of what slots tells, without
+// changing it.
+func withSlots(svc *ir.Service, slots func(pool int) []netip.AddrPort) *ir.Service {
+	var out *ir.Service
+	for i := range svc.Pools {
+		ordered := inSlots(svc.Pools[i].Backends, slots(i))
+		if ordered == nil {
+			continue
+		}
+		if out == nil {
+			c := *svc
+			c.Pools = slices.Clone(svc.Pools)
+			out = &c
+		}
+		out.Pools[i].Backends = ordered
+	}
+	if out == nil {
+		return svc
+	}
+	return out
+}
+
+// inSlots returns backends where what has a slot is in it, and the others fill those that
+// are free; nil if they are so already.
+func inSlots(backends []ir.Backend, slots []netip.AddrPort) []ir.Backend {
+	slots = slots[:min(len(slots), len(backends))]
+	same := 0
+	for same < len(slots) && backends[same].AddrPort == slots[same] {
+		same++
+	}
+	if same == len(slots) {
+		return nil
+	}
+	at := make(map[netip.AddrPort]int, len(slots))
+	for i, a := range slots {
+		at[a] = i
+	}
+	out, taken := make([]ir.Backend, len(backends)), make([]bool, len(backends))
+	var rest []ir.Backend
+	for _, b := range backends {
+		if i, ok := at[b.AddrPort]; ok && !taken[i] {
+			out[i], taken[i] = b, true
+		} else {
+			rest = append(rest, b)
+		}
+	}
+	for i := range out {
+		if !taken[i] {
+			out[i], rest = rest[0], rest[1:]
+		}
+	}
+	return out
+}

@@ -1,0 +1,169 @@
+package nftables
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
+	rules "github.com/proxyc/proxyc/render/nftables"
+	"github.com/proxyc/proxyc/render/nftables/nftest"
+)
+
+// An endpoint that comes, goes or is replaced is one element or two of each map, whatever
+// the order of the pool; another process goes on from what the kernel has; and each
+// backend is met as often as the others, all the time.
+func TestSlots(t *testing.T) {
+	random := rand.New(rand.NewPCG(applytest.Seed(t), 3))
+	n := newNode(t)
+	program := func(hosts []int) ir.Programs {
+		return ir.NewPrograms(pooled(ir.IPv4, hosts), pooled(ir.IPv6, hosts))
+	}
+	hosts := random.Perm(40)
+	replace(t, n.Dataplane, program(hosts))
+	for step := range 60 {
+		was := slices.Clone(hosts)
+		switch fresh := 40 + step; {
+		case step%3 == 0: // the last one fills its place
+			hosts = slices.Delete(hosts, 7, 8)
+		case step%3 == 1:
+			hosts = append(hosts, fresh)
+		default:
+			hosts[3] = fresh
+		}
+		random.Shuffle(len(hosts), func(i, j int) { hosts[i], hosts[j] = hosts[j], hosts[i] })
+		var changes ir.Changes
+		for f, p := range program(hosts).All() {
+			*changes.At(f) = ir.Diff(program(was).Of(f), p)
+		}
+		plan := n.PlanChanges(changes).(*Plan)
+		if got := mostAdded(plan); got > 1 {
+			t.Fatalf("step %d: %d elements of a frontend are added, want one:\n%v", step, got, slices.Collect(plan.Operations))
+		}
+		if _, err := n.Commit(t.Context(), plan); err != nil {
+			t.Fatal(err)
+		}
+		if step%10 > 0 {
+			continue
+		}
+		have, err := n.read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for f, p := range program(hosts).All() {
+			meaning, kernel := sim.NewEvaluator(p), rules.NewEvaluator(have.Of(f), sim.NewOwn(f.Loopback(), p.Node.Addrs))
+			for i := range p.Services[0].Frontends {
+				m := p.Services[0].Frontends[i].Match
+				if m.IsNodePort() {
+					m.Addr = p.Node.IP
+				}
+				pkt := sim.Packet{Src: nftest.Addr(f, "198.51.100.1"), Dst: m.Addr, Port: m.Port, Protocol: m.Protocol, In: "eth0"}
+				if want, got := meaning.Outcome(pkt, nil), kernel.Outcome(pkt, nil); !got.Equal(want) {
+					t.Fatalf("step %d: %v meets %v, want %v", step, pkt, got, want)
+				}
+			}
+		}
+		again, err := OpenIn(n.Fd(), apply.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if plan := replace(t, again, program(hosts)); !plan.Empty() {
+			t.Fatalf("step %d: the next process does %v", step, slices.Collect(plan.Operations))
+		}
+		n.Dataplane.Close()
+		n.Dataplane = again
+		t.Cleanup(func() { again.Close() })
+	}
+}
+
+// replace has the dataplane read, and make all of the Programs.
+func replace(t testing.TB, d *Dataplane, want ir.Programs) *Plan {
+	t.Helper()
+	if err := d.Read(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	plan := d.Plan(want).(*Plan)
+	if result, err := d.Commit(t.Context(), plan); err != nil || result.Error() != nil {
+		t.Fatal(err, result.Error())
+	}
+	return plan
+}
+
+// pooled has one Service, all of whose pools have the backends of these hosts, in this order.
+func pooled(f ir.Family, hosts []int) *ir.Program {
+	p := nftest.Program(f)
+	p.Services = p.Services[:1]
+	pools := slices.Clone(p.Services[0].Pools)
+	for i := range pools {
+		pools[i].Backends = nil
+		for _, h := range hosts {
+			to := nftest.AddrPort(f, fmt.Sprintf("10.244.2.%d:8080", h+1))
+			pools[i].Backends = append(pools[i].Backends, ir.Backend{AddrPort: to, Origin: ir.Origin{Object: "EndpointSlice ns/a", Field: to.String()}})
+		}
+	}
+	p.Services[0].Pools = pools
+	return p
+}
+
+// mostAdded is how many elements of one frontend a Plan adds to one map of backends, at most.
+func mostAdded(p *Plan) (most int) {
+	for f, c := range ir.Present(p.families) {
+		n := map[string]int{}
+		for _, e := range c.elements {
+			for i := range e.add {
+				if to := e.add[i].To; to != (netip.AddrPort{}) {
+					n[fmt.Sprint(f, e.set.Name, matchOf(e.set, &e.add[i].Key))]++
+				}
+			}
+		}
+		for _, k := range n {
+			most = max(most, k)
+		}
+	}
+	return most
+}
+
+// BenchmarkPool has an endpoint of a Service of 1,000 come and go: as slots are kept, and, beside it, as they
+// were numbered anew by the order of the pool.
+func BenchmarkPool(b *testing.B) {
+	hosts := func(n int) (all []ir.Backend) {
+		for i := range n {
+			all = append(all, ir.Backend{AddrPort: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}), 8080)})
+		}
+		return all
+	}
+	service := func(backends []ir.Backend) *ir.Service {
+		s := nftest.LargeService(1)
+		s.Pools[0].Backends = backends
+		return &s
+	}
+	with := service(hosts(1000))
+	without := service(slices.Delete(hosts(1000), 7, 8))
+	empty := ir.NewPrograms(&ir.Program{Family: ir.IPv4, Node: nftest.Node(ir.IPv4), Services: []ir.Service{*with}})
+	for name, plan := range map[string]func(n node, l *rules.Lowerer, c ir.Change) apply.Plan{
+		"kept": func(n node, _ *rules.Lowerer, c ir.Change) apply.Plan {
+			return n.PlanChanges(ir.Changes{IPv4: []ir.Change{c}})
+		},
+		"by order": func(_ node, l *rules.Lowerer, c ir.Change) apply.Plan {
+			return planOf(update(l, &empty.IPv4.Node, c))
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			n := newNode(b)
+			replace(b, n.Dataplane, empty)
+			l := rules.NewLowerer(ir.IPv4)
+			update(l, &empty.IPv4.Node, ir.Change{Name: with.Name, New: with})
+			versions := [2]*ir.Service{without, with}
+			for i := 0; b.Loop(); i++ {
+				if _, err := n.Commit(b.Context(), plan(n, l, ir.Change{Name: with.Name, Old: versions[1-i%2], New: versions[i%2]})); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
