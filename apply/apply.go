@@ -10,7 +10,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/proxyc/proxyc/ir"
@@ -216,6 +218,24 @@ type Result struct {
 type Refusal struct {
 	Service ir.Name
 	Reason  error // the kernel's
+}
+
+// Refusals are the Services that a commit leaves out, with the first reason of each.
+type Refusals map[ir.Name]error
+
+// Add leaves a Service out.
+func (r Refusals) Add(service ir.Name, reason error) {
+	if r[service] == nil {
+		r[service] = reason
+	}
+}
+
+// List returns them by name.
+func (r Refusals) List() (all []Refusal) {
+	for _, name := range slices.SortedFunc(maps.Keys(r), ir.Name.Compare) {
+		all = append(all, Refusal{Service: name, Reason: r[name]})
+	}
+	return all
 }
 
 // Error joins the Refusals into one error; nil if there are none.

@@ -38,9 +38,9 @@ func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, 
 	case p.state != nil && p.state != d.state:
 		d.adopt(p)
 	}
-	c := &commit{Dataplane: d, ctx: ctx, p: p, s: d.state, w: d.wanted, refusals: map[ir.Name]error{}}
+	c := &commit{Dataplane: d, ctx: ctx, p: p, s: d.state, w: d.wanted, refusals: apply.Refusals{}}
 	err := c.run()
-	result := c.result()
+	result := apply.Result{Refused: c.refusals.List(), Busy: c.busy}
 	if err != nil || len(c.refusals) > 0 {
 		d.state, d.wanted = nil, nil
 		return result, err
@@ -87,16 +87,8 @@ type commit struct {
 	p        *Plan
 	s        *state
 	w        *wanted
-	refusals map[ir.Name]error
+	refusals apply.Refusals
 	busy     ir.PerFamily[int]
-}
-
-func (c *commit) result() (r apply.Result) {
-	for _, name := range slices.SortedFunc(maps.Keys(c.refusals), ir.Name.Compare) {
-		r.Refused = append(r.Refused, apply.Refusal{Service: name, Reason: c.refusals[name]})
-	}
-	r.Busy = c.busy
-	return r
 }
 
 // refuse leaves a Service out; an error that is not the service's answer ends the commit.
@@ -104,9 +96,7 @@ func (c *commit) refuse(name ir.Name, err error) error {
 	if !refused(err) || name == (ir.Name{}) {
 		return err
 	}
-	if c.refusals[name] == nil {
-		c.refusals[name] = err
-	}
+	c.refusals.Add(name, err)
 	return nil
 }
 

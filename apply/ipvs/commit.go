@@ -14,7 +14,7 @@ import (
 // commit is a Plan under way.
 type commit struct {
 	*Dataplane
-	refused  map[ir.Name]bool
+	refused  apply.Refusals
 	result   apply.Result
 	draining []request
 }
@@ -54,16 +54,9 @@ func (c *commit) tables(ctx context.Context, p *Plan) error {
 	result, err := c.rules.Commit(ctx, p.rules)
 	c.result.Tables, c.result.Failed = result.Tables, result.Failed
 	for _, r := range result.Refused {
-		c.refuse(r)
+		c.refused.Add(r.Service, r.Reason)
 	}
 	return err
-}
-
-func (c *commit) refuse(r apply.Refusal) {
-	if !c.refused[r.Service] {
-		c.refused[r.Service] = true
-		c.result.Refused = append(c.result.Refused, r)
-	}
 }
 
 // do makes requests, but for those of Services that were refused. What others
@@ -71,7 +64,7 @@ func (c *commit) refuse(r apply.Refusal) {
 func (c *commit) do(ctx context.Context, requests []request) error {
 	if len(c.refused) > 0 {
 		requests = slices.DeleteFunc(slices.Clone(requests), func(r request) bool {
-			return c.refused[r.service()] && r.op < removeAddress
+			return c.refused[r.service()] != nil && r.op < removeAddress
 		})
 	}
 	if len(requests) == 0 {
@@ -105,8 +98,8 @@ func (c *commit) judge(requests []request, failures []failure) (again []request,
 			next.op = setDest
 		default:
 			err := fmt.Errorf("%s: %w", r.object(), f.err)
-			if s := r.service(); s != (ir.Name{}) && r.op < removeAddress && (c.refused[s] || isRefusal(f.err)) {
-				c.refuse(apply.Refusal{Service: s, Reason: err})
+			if s := r.service(); s != (ir.Name{}) && r.op < removeAddress && (c.refused[s] != nil || isRefusal(f.err)) {
+				c.refused.Add(s, err)
 			} else {
 				errs = append(errs, err)
 			}
@@ -174,13 +167,13 @@ func (c *commit) withdraw(ctx context.Context, p *Plan) error {
 	}
 	var back []request
 	for i := range p.bind {
-		if r := p.bind[i]; c.refused[r.service()] {
+		if r := p.bind[i]; c.refused[r.service()] != nil {
 			r.op = removeAddress
 			back = append(back, r)
 		}
 	}
 	for i := range p.grow {
-		if r := p.grow[i]; r.op == addServer && c.refused[r.service()] {
+		if r := p.grow[i]; r.op == addServer && c.refused[r.service()] != nil {
 			r.op = removeServer
 			back = append(back, r)
 		}

@@ -189,11 +189,12 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 	defer d.mu.Unlock()
 	defer d.tell()
 	d.found = ir.PerFamily[*state]{} // it will be another one
-	c := commit{Dataplane: d, refused: map[ir.Name]bool{}}
+	c := commit{Dataplane: d, refused: apply.Refusals{}}
 	err := c.carryOut(ctx, plan)
-	if err == nil && len(c.result.Refused) == 0 {
+	if err == nil && len(c.refused) == 0 {
 		d.remember(plan)
 	}
+	c.result.Refused = c.refused.List()
 	return c.result, err
 }
 

@@ -150,7 +150,7 @@ func (d *Dataplane) sweep(ctx context.Context) error {
 	if len(over) == 0 {
 		return nil
 	}
-	c := commit{Dataplane: d, refused: map[ir.Name]bool{}}
+	c := commit{Dataplane: d, refused: apply.Refusals{}}
 	return c.do(ctx, over)
 }
 

@@ -263,23 +263,23 @@ func (d *Dataplane) open(p *Plan) (revised *Plan, refused []apply.Refusal) {
 	own := *p
 	again := false
 	for family, f := range ir.Present(p.families) {
-		var out map[ir.Name]bool
+		out := apply.Refusals{}
 		for _, name := range f.unserved {
 			first, last, _ := rules.ProxyPorts(&f.next.node)
 			err := fmt.Errorf("no proxy port is left for %s: portRange has %d-%d", name, first, last)
-			refused, out = refuse(refused, out, name.Service, err)
+			out.Add(name.Service, err)
 		}
 		if u := f.next.node.Userspace; u != nil {
 			d.proxy.SetUDPIdle(u.UDPIdleTimeout)
 		}
 		moved := rules.Ports{}
 		for _, l := range f.listeners {
-			if out[l.Port.Service] {
+			if out[l.Port.Service] != nil {
 				continue
 			}
 			at, err := d.proxy.Open(f.family, l, d.elsewhere(f, l))
 			if err != nil {
-				refused, out = refuse(refused, out, l.Port.Service, fmt.Errorf("its listener: %w", err))
+				out.Add(l.Port.Service, fmt.Errorf("its listener: %w", err))
 				continue
 			}
 			if at.Port() != l.Listen.Port() {
@@ -292,23 +292,13 @@ func (d *Dataplane) open(p *Plan) (revised *Plan, refused []apply.Refusal) {
 			again = true
 			*own.families.At(family) = f.revised(moved, out, p.service)
 		}
+		refused = append(refused, out.List()...)
 	}
 	if !again {
 		return p, refused
 	}
 	own.difference()
 	return &own, refused
-}
-
-func refuse(refused []apply.Refusal, out map[ir.Name]bool, name ir.Name, err error) ([]apply.Refusal, map[ir.Name]bool) {
-	if out == nil {
-		out = map[ir.Name]bool{}
-	}
-	if out[name] {
-		return refused, out
-	}
-	out[name] = true
-	return append(refused, apply.Refusal{Service: name, Reason: err}), out
 }
 
 // elsewhere yields the ports to try where a listener's is taken: any, or those
@@ -417,17 +407,11 @@ func (d *Dataplane) withdraw(ctx context.Context) error {
 // Drain lets connections go on until ctx ends, and returns how many it cut off
 // then. It comes after Close.
 func (d *Dataplane) Drain(ctx context.Context) (cut int) {
-	if d.proxy == nil {
-		return 0
-	}
 	return d.proxy.Close(ctx)
 }
 
 // Carried returns how many TCP connections Drain would wait for.
 func (d *Dataplane) Carried() int {
-	if d.proxy == nil {
-		return 0
-	}
 	return d.proxy.Connections()
 }
 

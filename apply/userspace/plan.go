@@ -112,7 +112,7 @@ func (p *Plan) service(f ir.Family, name ir.Name) *ir.Service {
 
 // revised returns the plan with rules that follow listeners which are elsewhere,
 // and without Services that are left out.
-func (f *familyPlan) revised(moved rules.Ports, out map[ir.Name]bool, service func(ir.Family, ir.Name) *ir.Service) *familyPlan {
+func (f *familyPlan) revised(moved rules.Ports, out apply.Refusals, service func(ir.Family, ir.Name) *ir.Service) *familyPlan {
 	own := *f
 	f = &own
 	ports := maps.Clone(f.ports)

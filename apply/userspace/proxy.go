@@ -133,8 +133,13 @@ func (p *Proxy) Counts() []apply.Proxied {
 	return all
 }
 
-// Connections returns how many TCP connections are under way.
-func (p *Proxy) Connections() int { return len(p.slots) }
+// Connections returns how many TCP connections are under way: none without a Proxy.
+func (p *Proxy) Connections() int {
+	if p == nil {
+		return 0
+	}
+	return len(p.slots)
+}
 
 // listener is a port, what serves it, and the sockets that it holds.
 type listener struct {
@@ -359,8 +364,12 @@ func (p *Proxy) Keys() []Key {
 }
 
 // Close shuts all listeners, lets TCP connections go on until ctx ends, and cuts
-// off those that are left. It returns how many these were.
+// off those that are left. It returns how many these were. A dataplane that only
+// looks has no Proxy, and nothing to close.
 func (p *Proxy) Close(ctx context.Context) (cut int) {
+	if p == nil {
+		return 0
+	}
 	for _, k := range p.Keys() {
 		p.Shut(k)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -38,9 +37,9 @@ func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, 
 	if p.want != nil {
 		d.proxy.SetUDPIdle(p.want.idle)
 	}
-	c := &commit{Dataplane: d, p: p, s: d.state, refusals: map[ir.Name]error{}}
+	c := &commit{Dataplane: d, p: p, s: d.state, refusals: apply.Refusals{}}
 	err := c.run(ctx)
-	result := c.result()
+	result := apply.Result{Refused: c.refusals.List(), Busy: c.busy}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err != nil || len(c.refusals) > 0 {
@@ -64,30 +63,15 @@ type commit struct {
 	*Dataplane
 	p        *Plan
 	s        *state
-	refusals map[ir.Name]error
+	refusals apply.Refusals
 	busy     ir.PerFamily[int]
-}
-
-func (c *commit) result() (r apply.Result) {
-	for _, name := range slices.SortedFunc(maps.Keys(c.refusals), ir.Name.Compare) {
-		r.Refused = append(r.Refused, apply.Refusal{Service: name, Reason: c.refusals[name]})
-	}
-	r.Busy = c.busy
-	return r
-}
-
-// refuse leaves a Service out.
-func (c *commit) refuse(name ir.Name, err error) {
-	if c.refusals[name] == nil {
-		c.refusals[name] = err
-	}
 }
 
 // refuseAt leaves out the Services that are to be served at an address.
 func (c *commit) refuseAt(a netip.Addr, err error) {
 	for _, l := range c.p.open {
 		if vip(l.Listener) == a {
-			c.refuse(l.Port.Service, fmt.Errorf("address %s: %w", a, err))
+			c.refusals.Add(l.Port.Service, fmt.Errorf("address %s: %w", a, err))
 		}
 	}
 }
@@ -203,7 +187,7 @@ func (c *commit) listen() {
 			c.proxy.Shut(l.key())
 		}
 		if _, err := c.proxy.Open(l.family, l.Listener, nil); err != nil {
-			c.refuse(l.Port.Service, fmt.Errorf("%s: %w", l.Object(), err))
+			c.refusals.Add(l.Port.Service, fmt.Errorf("%s: %w", l.Object(), err))
 			continue
 		}
 		c.proxy.Update(l.family, l.Listener)

@@ -198,16 +198,10 @@ func (d *Dataplane) Close() error {
 // Drain lets connections go on until ctx ends, and returns how many it cut off
 // then. It comes after Close.
 func (d *Dataplane) Drain(ctx context.Context) (cut int) {
-	if d.proxy == nil {
-		return 0
-	}
 	return d.proxy.Close(ctx)
 }
 
 // Carried returns how many TCP connections Drain would wait for.
 func (d *Dataplane) Carried() int {
-	if d.proxy == nil {
-		return 0
-	}
 	return d.proxy.Connections()
 }
