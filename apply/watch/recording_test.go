@@ -56,6 +56,26 @@ func words(events []Recorded) (out []string) {
 	return out
 }
 
+// record records what a server has until stop is called.
+func record(t *testing.T, server *fakeAPI) (out *lines, stop func()) {
+	t.Helper()
+	c, err := newCluster(server.config(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	out = &lines{came: make(chan struct{}, 100)}
+	ended := make(chan error)
+	go func() { ended <- c.Record(ctx, out, time.Now, func() {}) }()
+	return out, func() {
+		t.Helper()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // A recording has what there was, and each change that matters, also those that are only
 // seen when all is read anew; played again it gives the same.
 func TestRecord(t *testing.T) {
@@ -63,14 +83,7 @@ func TestRecord(t *testing.T) {
 	svc := service("web", "10.0.0.1")
 	other := service("other", "10.0.0.2")
 	server.objects["services"] = []any{svc, other}
-	c, err := newCluster(server.config(), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	out := &lines{came: make(chan struct{}, 100)}
-	ended := make(chan error)
-	go func() { ended <- c.Record(ctx, out, time.Now, func() {}) }()
+	out, stop := record(t, server)
 	if got := out.recorded(t, 3); got[2].Type != Synced {
 		t.Errorf("first: %q", words(got))
 	}
@@ -84,9 +97,6 @@ func TestRecord(t *testing.T) {
 	server.End("services", changed, service("third", "10.0.0.4"))
 	got := out.recorded(t, 6)
 	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
 	want := "ADDED Service ns/other|ADDED Service ns/web|SYNCED|MODIFIED Service ns/web|ADDED Service ns/third|DELETED Service ns/other"
 	if text := strings.Join(words(got), "|"); text != want {
 		t.Errorf("got  %s\nwant %s", text, want)
@@ -113,14 +123,7 @@ func TestRecord(t *testing.T) {
 func TestRecordBroken(t *testing.T) {
 	server := newFakeAPI(t)
 	server.objects["services"] = []any{service("a", "10.0.0.1"), brokenService("b")}
-	c, err := newCluster(server.config(), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	out := &lines{came: make(chan struct{}, 100)}
-	ended := make(chan error)
-	go func() { ended <- c.Record(ctx, out, time.Now, func() {}) }()
+	out, stop := record(t, server)
 	out.recorded(t, 2)
 	server.End("services", brokenService("a"), brokenService("b"), service("c", "10.0.0.3"))
 	out.recorded(t, 3)
@@ -129,9 +132,6 @@ func TestRecordBroken(t *testing.T) {
 	server.Send("services", "DELETED", brokenService("a"))
 	got := out.recorded(t, 5)
 	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
 	want := "ADDED Service ns/a|SYNCED|ADDED Service ns/c|MODIFIED Service ns/c|DELETED Service ns/a"
 	if text := strings.Join(words(got), "|"); text != want {
 		t.Errorf("got  %s\nwant %s", text, want)

@@ -158,18 +158,7 @@ func caseAsked(t *testing.T, c *applytest.Case, mode ir.Mode) (all []*askedOfPag
 		t.Fatal(err)
 	}
 	cfg := parseConfig(t, mode, file)
-	objects, err := applytest.NewStore()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, stage := range c.Stages() {
-		if err := objects.Step(stage); err != nil {
-			t.Fatal(err)
-		}
-		data, err := objects.File()
-		if err != nil {
-			t.Fatal(err)
-		}
+	eachStage(t, c, func(n int, stage applytest.Step, data []byte) {
 		snap, _ := decode(data)
 		programs, _ := compile(t, cfg, snap, topologyFacts())
 		scene := (&job{Resolved: &config.Resolved{Config: cfg}, snap: snap, facts: topologyFacts()}).scene(programs)
@@ -189,12 +178,12 @@ func caseAsked(t *testing.T, c *applytest.Case, mode ir.Mode) (all []*askedOfPag
 			}
 			p := programFor(programs, pkt.Dst)
 			if of[p] == nil {
-				of[p] = newAskedOfPage(fmt.Sprintf("case %s, step %d", c.Name, i+1), p)
+				of[p] = newAskedOfPage(fmt.Sprintf("case %s, step %d", c.Name, n), p)
 				all = append(all, of[p])
 			}
 			of[p].add(pkt)
 		}
-	}
+	})
 	return all
 }
 

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/hns/hnstest"
 	"github.com/proxyc/proxyc/e2e/kube"
 )
@@ -117,21 +116,7 @@ func TestService(t *testing.T) {
 	h := l.newHost(t, w)
 	c := l.newControl(t, h)
 	dir := t.TempDir()
-	objects, err := applytest.NewStore()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := objects.Step(named(t, "nodeport").Stages()[0]); err != nil {
-		t.Fatal(err)
-	}
-	data, err := objects.File()
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(dir, "cluster.yaml")
-	if err := os.WriteFile(file, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := clusterFile(t, dir, "nodeport")
 	config := filepath.Join(dir, "config.yaml")
 	// The directory of programs' data, which wine's services have elsewhere.
 	log := filepath.Join(l.prefix, "drive_c/users/Public/proxyc/proxyc.log")

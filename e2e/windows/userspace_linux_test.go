@@ -379,15 +379,7 @@ func TestUserspace(t *testing.T) {
 	write(userspaceCluster + goingService)
 	run := func(code int, args ...string) string {
 		t.Helper()
-		cmd := l.proxycExe(t.Context(), h, args...)
-		out, err := l.node.Run(cmd)
-		if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != code {
-			t.Fatalf("%v: %v, want exit code %d\n%s", args, err, code, out)
-		}
-		if err != nil {
-			return string(out) + err.Error()
-		}
-		return string(out)
+		return l.run(t, h, code, args...)
 	}
 	// No answer of a slow machine comes after a client was forgotten.
 	flags := []string{"--mode", "userspace", "--udp-timeout", "1m", "-s", windowsPath(file), "--hostname-override", "node1"}

@@ -202,16 +202,14 @@ func (w world) difference(peer, own applytest.HNSState) string {
 	return cmp.Diff(applytest.HNSState{LoadBalancers: peer.LoadBalancers, Endpoints: endpoints}, own)
 }
 
-// apply, --check and cleanup, each a process of its own.
-func TestApply(t *testing.T) {
-	l := inLab(t)
-	h := l.newHost(t, world{server2022, l2bridge, false})
-	dir := t.TempDir()
+// clusterFile writes the objects that a case begins with.
+func clusterFile(t *testing.T, dir, name string) string {
+	t.Helper()
 	objects, err := applytest.NewStore()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := objects.Step(named(t, "nodeport").Stages()[0]); err != nil {
+	if err := objects.Step(named(t, name).Stages()[0]); err != nil {
 		t.Fatal(err)
 	}
 	data, err := objects.File()
@@ -222,17 +220,32 @@ func TestApply(t *testing.T) {
 	if err := os.WriteFile(file, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return file
+}
+
+// run runs proxyc.exe on the host until it ends with a code, and returns what it wrote.
+func (l *lab) run(t *testing.T, h *host, code int, args ...string) string {
+	t.Helper()
+	cmd := l.proxycExe(t.Context(), h, args...)
+	out, err := l.node.Run(cmd)
+	if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != code {
+		t.Fatalf("%v: %v, want exit code %d\n%s", args, err, code, out)
+	}
+	if err != nil {
+		return string(out) + err.Error() // which has what was written to standard error
+	}
+	return string(out)
+}
+
+// apply, --check and cleanup, each a process of its own.
+func TestApply(t *testing.T) {
+	l := inLab(t)
+	h := l.newHost(t, world{server2022, l2bridge, false})
+	dir := t.TempDir()
+	file := clusterFile(t, dir, "nodeport")
 	run := func(code int, args ...string) string {
 		t.Helper()
-		cmd := l.proxycExe(t.Context(), h, args...)
-		out, err := l.node.Run(cmd)
-		if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != code {
-			t.Fatalf("%v: %v, want exit code %d\n%s", args, err, code, out)
-		}
-		if err != nil {
-			return err.Error() // it has what was written to standard error
-		}
-		return string(out)
+		return l.run(t, h, code, args...)
 	}
 	apply := func(code int, args ...string) string { // the mode and the network are Windows' own defaults
 		t.Helper()
