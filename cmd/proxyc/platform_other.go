@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -17,7 +18,7 @@ func resolveHere(f *config.Flags, read func(string) ([]byte, error), strict bool
 
 // asService runs the daemon: only Windows has a service control manager that it
 // could belong to.
-func asService(ctx context.Context, _ *env, _ bool, run func(context.Context) error) error {
+func asService(ctx context.Context, _ *env, _ bool, _ time.Duration, run func(context.Context) error) error {
 	return run(ctx)
 }
 

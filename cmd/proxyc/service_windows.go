@@ -22,21 +22,21 @@ const windowsServiceName = "proxyc"
 // old one is kept.
 const logFileSize = 32 << 20
 
-// stopHint is how long the service may take to stop, as the service control manager is told:
-// connections of mode userspace may go on for --drain-timeout.
-const stopHint = 30 * time.Second
+// stopsWithin is how long the service may take to stop beside its connections' end, as the
+// service control manager is told.
+const stopsWithin = 5 * time.Second
 
 // errNoService is the error of --windows-service where nobody listens.
 var errNoService = errors.New("--windows-service: must be started by the service control manager: sc.exe start NAME")
 
 // asService runs the daemon, as a service if that is asked for: until the service
 // control manager stops it. It has no console, so its log goes to a file,
-// and how it begins and ends to the event log.
-func asService(ctx context.Context, e *env, service bool, run func(context.Context) error) error {
+// and how it begins and ends to the event log. Its connections may take drain to end.
+func asService(ctx context.Context, e *env, service bool, drain time.Duration, run func(context.Context) error) error {
 	if !service {
 		return run(ctx)
 	}
-	s := &handler{ctx: ctx, env: e, run: run}
+	s := &handler{ctx: ctx, env: e, drain: drain, run: run}
 	err := svc.Run(windowsServiceName, s)
 	if errors.Is(err, windows.ERROR_FAILED_SERVICE_CONTROLLER_CONNECT) {
 		return errNoService
@@ -46,10 +46,11 @@ func asService(ctx context.Context, e *env, service bool, run func(context.Conte
 
 // handler is the daemon as the service control manager sees it.
 type handler struct {
-	ctx context.Context
-	env *env // its output becomes the log
-	run func(context.Context) error
-	err error // with which the daemon ended
+	ctx   context.Context
+	env   *env // its output becomes the log
+	drain time.Duration
+	run   func(context.Context) error
+	err   error // with which the daemon ended
 }
 
 // Execute implements svc.Handler.
@@ -83,7 +84,7 @@ func (s *handler) Execute(_ []string, requests <-chan svc.ChangeRequest, status 
 			case svc.Interrogate:
 				status <- r.CurrentStatus
 			case svc.Stop, svc.Shutdown:
-				status <- svc.Status{State: svc.StopPending, WaitHint: uint32(stopHint.Milliseconds())}
+				status <- svc.Status{State: svc.StopPending, WaitHint: uint32((s.drain + stopsWithin).Milliseconds())}
 				cancel()
 			}
 		}

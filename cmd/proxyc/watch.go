@@ -51,7 +51,7 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 	resolved, err := c.resolve(e, &diags)
 	if err != nil {
 		if c.WindowsService != nil && *c.WindowsService { // it has nobody to tell but its log
-			return asService(ctx, e, true, func(context.Context) error {
+			return asService(ctx, e, true, c.Drain, func(context.Context) error {
 				_, err := c.resolve(e, &diag.List{})
 				return err
 			})
@@ -82,7 +82,7 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 	if err := setPriority(c.Priority); err != nil {
 		return err
 	}
-	return asService(ctx, e, resolved.Config.WindowsRunAsService, func(ctx context.Context) error {
+	return asService(ctx, e, resolved.Config.WindowsRunAsService, c.Drain, func(ctx context.Context) error {
 		o.Stdout, o.Stderr = e.stdout, e.stderr // which a service has elsewhere
 		return daemon.Run(ctx, o, resolved)
 	})
