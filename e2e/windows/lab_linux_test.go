@@ -39,7 +39,8 @@ var (
 // lab is what all tests share: a node, wine in it, an API server, and the programs.
 type lab struct {
 	dir     string
-	prefix  string // wine's directory
+	prefix  string   // wine's directory
+	inUse   *os.File // a lock of it; nil: none
 	node    *applytest.Namespace
 	hostMAC string
 	cluster *kube.Cluster
@@ -143,6 +144,9 @@ func (l *lab) close() (err error) {
 		err = l.wine(context.Background(), wineserver, "-k").Run()
 		err = nil // it may have ended by itself
 	}
+	if l.inUse != nil {
+		err = errors.Join(err, l.inUse.Close())
+	}
 	if l.gate != nil {
 		err = errors.Join(err, l.gate.Close())
 	}
@@ -192,7 +196,7 @@ func (l *lab) openWine(ctx context.Context) error {
 	if err := os.MkdirAll(l.prefix, 0o700); err != nil {
 		return err
 	}
-	if err := lockFile(filepath.Join(l.prefix, "in-use")); err != nil {
+	if l.inUse, err = lockFile(filepath.Join(l.prefix, "in-use")); err != nil {
 		return err
 	}
 	_ = l.wine(ctx, wineserver, "-k").Run() // one of another namespace
@@ -219,13 +223,16 @@ func (l *lab) openWine(ctx context.Context) error {
 	return nil
 }
 
-// lockFile holds a file as long as the process lives: two tests cannot share one wine.
-func lockFile(path string) error {
+// lockFile waits until nobody else holds a file, and holds it as long as it is open: two tests cannot share one wine.
+func lockFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return unix.Flock(int(f.Fd()), unix.LOCK_EX) // goes with the process, which keeps f open
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // wine is a program of wine, or under it.
