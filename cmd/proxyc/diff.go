@@ -65,27 +65,36 @@ func (c *diffCmd) Run(e *env) error {
 	}
 	if byFlow {
 		found, err := compareNodes(e.comparing(ctx), was, is, c.nodeChoice, flow.Compare)
-		if err := finishBoth(e, was, is, err); err != nil {
+		wrong, err := finishBoth(e, was, is, err)
+		if err != nil {
 			return err
 		}
+		found.Wrong = wrong
 		found.Services = slices.DeleteFunc(found.Services, func(s flow.Service) bool { return !c.has(s.Name) })
 		if err := buffered(e.stdout, func(w io.Writer) error { return write(w, found) }); err != nil {
 			return err
 		}
-		if found.empty() {
-			return nil
-		}
-		return errFindings
+		return compared(found.empty(), wrong)
 	}
 	text, err := diffRules(was.compile(), is.compile(), c.Output)
-	if err := finishBoth(e, was, is, err); err != nil {
+	wrong, err := finishBoth(e, was, is, err)
+	if err != nil {
 		return err
-	}
-	if len(text) == 0 {
-		return nil
 	}
 	if _, err := e.stdout.Write(text); err != nil {
 		return err
+	}
+	return compared(len(text) == 0, wrong)
+}
+
+// compared returns the error with which a comparison ends: whether nothing differs, and how many objects
+// have errors.
+func compared(same bool, wrong int) error {
+	switch {
+	case wrong > 0:
+		return errReported
+	case same:
+		return nil
 	}
 	return errFindings
 }
@@ -119,11 +128,33 @@ func (c *diffCmd) sides(e *env) (was, is *job, err error) {
 }
 
 // finishBoth prints what there is to say about both sides, each with the places in its
-// own files, and returns the error with which the verb ends. A side with errors lacks what
-// they are about, and is no side to compare.
-func finishBoth(e *env, was, is *job, err error) error {
+// own files. It returns how many objects have errors, which are compared as nodes would have
+// them, without what is wrong: else whoever writes one object would keep all others from
+// being looked at. A side of which something could not be read is none to compare, which
+// the error with which the verb ends says.
+func finishBoth(e *env, was, is *job, err error) (wrong int, _ error) {
 	was.diags = append(was.findings(), is.findings()...)
-	return was.finish(e, err)
+	wrong, all := wrongObjects(was.diags)
+	if finished := was.finish(e, err); err != nil || !all {
+		return 0, finished
+	}
+	return wrong, nil
+}
+
+// wrongObjects returns how many objects have errors, and whether all errors are about
+// objects: others are about files or settings.
+func wrongObjects(findings diag.List) (n int, all bool) {
+	objects := map[string]bool{}
+	for _, d := range findings {
+		if d.Severity != diag.Error {
+			continue
+		}
+		if d.Object == "" || strings.HasPrefix(d.Object, "--") {
+			return 0, false
+		}
+		objects[d.Object] = true
+	}
+	return len(objects), true
 }
 
 // flowDiff is what differs between two sides.
@@ -133,6 +164,7 @@ type flowDiff struct {
 	Facts    []nodeFact
 	Services []flow.Service
 	Classes  int
+	Wrong    int // objects with errors, which are left out as far as they are wrong
 	sides    [2]*job // where what decides stands
 }
 

@@ -170,8 +170,19 @@ func sources(c config.Difference, wide bool) string {
 
 // writeSummary says how much differs.
 func (d *flowDiff) writeSummary(w io.Writer, mark string) error {
+	wrong := ""
+	if d.Wrong > 0 {
+		wrong = fmt.Sprintf(" Errors: in %d objects, which are compared without what is wrong.", d.Wrong)
+		if d.Wrong == 1 {
+			wrong = " Errors: in 1 object, which is compared without what is wrong."
+		}
+	}
 	if d.empty() {
-		return nil
+		if wrong == "" {
+			return nil
+		}
+		_, err := fmt.Fprintf(w, "%s%s%s\n", mark, "Nothing else differs."+wrong, mark)
+		return err
 	}
 	n := flow.Count(d.Services)
 	var parts []string
@@ -196,7 +207,7 @@ func (d *flowDiff) writeSummary(w io.Writer, mark string) error {
 	if len(d.Nodes) > 1 {
 		text += fmt.Sprintf(" Nodes: %d compared.", len(d.Nodes))
 	}
-	_, err := fmt.Fprintf(w, "%s%s%s\n", mark, text, mark)
+	_, err := fmt.Fprintf(w, "%s%s%s\n", mark, text+wrong, mark)
 	return err
 }
 
@@ -221,7 +232,7 @@ const shownEntries = 40
 // writeMarkdown writes a comment for a pull request.
 func (d *flowDiff) writeMarkdown(w io.Writer) error {
 	fmt.Fprintf(w, "### proxyc diff\n\n")
-	if d.empty() {
+	if d.empty() && d.Wrong == 0 {
 		_, err := fmt.Fprintln(w, "No flow changes, and no setting.")
 		return err
 	}
@@ -275,6 +286,7 @@ type (
 		Services []serviceJSON `json:"services"`
 		Counts   flow.Counts   `json:"counts"`
 		Classes  int           `json:"classes"` // of packets that were asked about
+		Wrong    int           `json:"objectsWithErrors,omitzero"`
 	}
 	settingJSON struct {
 		Path    string     `json:"path"`
@@ -325,7 +337,7 @@ type (
 
 func (d *flowDiff) writeJSON(w io.Writer) error {
 	out := diffJSON{Nodes: d.Nodes, Settings: []settingJSON{}, Services: []serviceJSON{},
-		Counts: flow.Count(d.Services), Classes: d.Classes}
+		Counts: flow.Count(d.Services), Classes: d.Classes, Wrong: d.Wrong}
 	for _, c := range d.Config {
 		out.Settings = append(out.Settings, settingJSON{Path: c.Path, Before: c.Before.Value, After: c.After.Value, Sources: &[2]string{c.Before.Source, c.After.Source}})
 	}

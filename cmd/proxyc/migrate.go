@@ -74,8 +74,12 @@ func (c *migrateCmd) Run(e *env) error {
 	}
 	m.dumped = len(c.Dump) > 0
 	m.flows, err = compareNodes(e.comparing(ctx), was, is, c.nodeChoice, m.prove)
-	if err := finishBoth(e, was, is, err); err != nil {
+	wrong, err := finishBoth(e, was, is, err)
+	if err != nil {
 		return err
+	}
+	if wrong > 0 { // a plan is for what is right
+		return errReported
 	}
 	m.Findings = newFindings(was, is)
 	m.steps(c)

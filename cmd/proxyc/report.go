@@ -52,9 +52,13 @@ func (c *reportCmd) Run(e *env) error {
 	}
 	r, err := c.report(ctx, was, is)
 	errs := r.errors()
-	if err != nil || was != nil && len(errs) > 0 { // a side that lacks something is none to compare
+	wrong, all := wrongObjects(errs)
+	if err != nil || was != nil && !all { // a side that could not be read is none to compare
 		e.report(errs)
 		return reportedIf(errs, err)
+	}
+	if r.diff != nil {
+		r.diff.Wrong = wrong
 	}
 	whole := func(w io.Writer) error { return buffered(w, func(w io.Writer) error { return write(r, w) }) }
 	if file != "" {
