@@ -41,6 +41,12 @@ func (b *bootFile) read(mode ir.Mode) (programs ir.Programs, ok bool) {
 		}
 		return ir.Programs{}, false
 	}
+	if file, err := b.files.Stat(b.path); err == nil {
+		if err := trusted(file); err != nil {
+			b.leftOut(err)
+			return ir.Programs{}, false
+		}
+	}
 	programs, err = ir.ReadJSON(strings.NewReader(string(data)))
 	if err == nil && (programs.IPv4 == nil || programs.IPv6 == nil || programs.IPv4.Node.Mode != mode) {
 		err = fmt.Errorf("%s: is not for mode %s", b.path, mode)

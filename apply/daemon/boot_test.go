@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -34,6 +35,38 @@ func (d *diskFiles) WriteFile(name string, write func(io.Writer) error) error {
 		return err
 	}
 	return os.WriteFile(name, b.Bytes(), 0o600)
+}
+
+// A file that others can write is nobody's word: whoever put it there would decide about the node's packets.
+func TestBootFileOfOthers(t *testing.T) {
+	inForce := func() ir.Programs {
+		node := ir.Node{Mode: ir.ModeNFTables}
+		return ir.NewPrograms(&ir.Program{Family: ir.IPv4, Node: node}, &ir.Program{Family: ir.IPv6, Node: node})
+	}
+	var log bytes.Buffer
+	b := &bootFile{files: &diskFiles{}, path: filepath.Join(t.TempDir(), "boot"), log: slog.New(slog.NewTextHandler(&log, nil))}
+	b.offer()
+	b.write(inForce)
+	if _, ok := b.read(ir.ModeNFTables); !ok {
+		t.Fatalf("its own file is left out: %s", &log)
+	}
+	for what, change := range map[string]func() error{
+		"must be written by its owner alone, has mode 0622":                     func() error { return os.Chmod(b.path, 0o622) },
+		"must belong to root, or to who runs the daemon, belongs to user 65534": func() error { return errors.Join(os.Chmod(b.path, 0o600), os.Chown(b.path, 65534, -1)) },
+	} {
+		if err := change(); errors.Is(err, os.ErrPermission) {
+			continue // only root can give a file away
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		log.Reset()
+		if _, ok := b.read(ir.ModeNFTables); ok || !strings.Contains(log.String(), what) {
+			t.Errorf("read %v, and logged %q, want %q", ok, &log, what)
+		}
+		if err := os.Chown(b.path, os.Geteuid(), -1); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // What could not be written is written later, although nothing has changed since.

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	"net/http"
 	"slices"
 	"strconv"
@@ -264,7 +265,25 @@ func (r registrar) histogram(modes []ir.Mode, name, help string, buckets []float
 	return v.WithLabelValues
 }
 
-// Handler answers /metrics.
+// Handler answers /metrics. A client that does not take its answer keeps nobody else from
+// asking: it is one of maxScrapes only until the answer is made.
 func (m *Metrics) Handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
+	gather := promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a := scrape{header: w.Header(), code: http.StatusOK}
+		gather.ServeHTTP(&a, r)
+		w.WriteHeader(a.code)
+		w.Write(a.body.Bytes()) // an error is the client's, who went away
+	})
 }
+
+// scrape is an http.ResponseWriter that keeps what is written.
+type scrape struct {
+	header http.Header
+	code   int
+	body   bytes.Buffer
+}
+
+func (a *scrape) Header() http.Header         { return a.header }
+func (a *scrape) WriteHeader(code int)        { a.code = code }
+func (a *scrape) Write(b []byte) (int, error) { return a.body.Write(b) }

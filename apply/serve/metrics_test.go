@@ -3,10 +3,13 @@ package serve
 import (
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -284,4 +287,35 @@ func TestProcessMetrics(t *testing.T) {
 			t.Errorf("%s is missing", name)
 		}
 	}
+}
+
+// deaf is a client that does not take its answer.
+type deaf struct {
+	*httptest.ResponseRecorder
+	writing chan<- bool
+	until   <-chan struct{}
+}
+
+func (d deaf) Write(b []byte) (int, error) {
+	d.writing <- true
+	<-d.until
+	return len(b), nil
+}
+
+// Clients that do not take their answers keep nobody else from scraping.
+func TestScrapeBesideDeaf(t *testing.T) {
+	h := NewMetrics(ir.ModeNFTables, "v1").Handler()
+	writing, until := make(chan bool), make(chan struct{})
+	var all sync.WaitGroup
+	for range 2 * maxScrapes {
+		all.Go(func() {
+			h.ServeHTTP(deaf{httptest.NewRecorder(), writing, until}, httptest.NewRequest("GET", "/metrics", nil))
+		})
+		<-writing
+	}
+	if got := ask(h, "GET", "/metrics", nil); got.Code != http.StatusOK || !strings.Contains(got.Body, "go_goroutines") {
+		t.Errorf("beside %d that do not read: %d", 2*maxScrapes, got.Code)
+	}
+	close(until)
+	all.Wait()
 }

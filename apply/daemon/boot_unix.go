@@ -1,0 +1,22 @@
+//go:build unix
+
+package daemon
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// trusted returns why a file may be somebody else's word; nil: only root, or who runs the
+// daemon, can have written it.
+func trusted(file fs.FileInfo) error {
+	if stat, ok := file.Sys().(*syscall.Stat_t); ok && stat.Uid != 0 && int(stat.Uid) != os.Geteuid() {
+		return fmt.Errorf("must belong to root, or to who runs the daemon, belongs to user %d", stat.Uid)
+	}
+	if mode := file.Mode().Perm(); mode&0o022 != 0 {
+		return fmt.Errorf("must be written by its owner alone, has mode %04o", mode)
+	}
+	return nil
+}
