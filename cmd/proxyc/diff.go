@@ -164,7 +164,7 @@ type flowDiff struct {
 	Facts    []nodeFact
 	Services []flow.Service
 	Classes  int
-	Wrong    int // objects with errors, which are left out as far as they are wrong
+	Wrong    int     // objects with errors, which are left out as far as they are wrong
 	sides    [2]*job // where what decides stands
 }
 

@@ -2,13 +2,13 @@ package main
 
 import (
 	"fmt"
-	"html"
 	"io"
 	"maps"
 	"slices"
 	"strings"
 
 	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/lint"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/flow"
 	"github.com/proxyc/proxyc/ir/sim"
@@ -242,10 +242,10 @@ func (d *flowDiff) writeMarkdown(w io.Writer) error {
 	if len(d.Config)+len(d.Facts) > 0 {
 		fmt.Fprint(w, "\n| setting | before | after |\n|---|---|---|\n")
 		for _, c := range d.Config {
-			fmt.Fprintf(w, "| %s | %s | %s |\n", cell(c.Path), cell(c.Before.Value), cell(c.After.Value))
+			fmt.Fprintf(w, "| %s | %s | %s |\n", lint.Cell(c.Path), lint.Cell(c.Before.Value), lint.Cell(c.After.Value))
 		}
 		for _, f := range d.Facts {
-			fmt.Fprintf(w, "| %s (%s) | %s | %s |\n", cell(f.What), cell(strings.Join(compacted(f.Nodes), ", ")), cell(f.Before), cell(f.After))
+			fmt.Fprintf(w, "| %s (%s) | %s | %s |\n", lint.Cell(f.What), lint.Cell(strings.Join(compacted(f.Nodes), ", ")), lint.Cell(f.Before), lint.Cell(f.After))
 		}
 	}
 	if len(d.Services) == 0 {
@@ -261,22 +261,17 @@ func (d *flowDiff) writeMarkdown(w io.Writer) error {
 		name := namesText(g.Names, shownNames)
 		for j := range g.Flows {
 			f := &g.Flows[j]
-			fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s |\n", sign(g.Action), cell(name), cell(flow.DestinationsText(f.To)), cell(flow.ClientsText(f.From)),
-				cell(f.Change.String()+d.onNodes(f.Nodes)), "was: "+cell(d.cause(f, 0, ", "))+"<br>is: "+cell(d.cause(f, 1, ", ")))
+			fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s |\n", sign(g.Action), lint.Cell(name), lint.Cell(flow.DestinationsText(f.To)), lint.Cell(flow.ClientsText(f.From)),
+				lint.Cell(f.Change.String()+d.onNodes(f.Nodes)), "was: "+lint.Cell(d.cause(f, 0, ", "))+"<br>is: "+lint.Cell(d.cause(f, 1, ", ")))
 			name = ""
 		}
 		for _, n := range g.Notes {
-			fmt.Fprintf(w, "| %s | %s | | | %s | |\n", sign(g.Action), cell(name), cell(n.Family.String()+" "+n.What+": "+arrow(n.Before, n.After)+d.onNodes(n.Nodes)))
+			fmt.Fprintf(w, "| %s | %s | | | %s | |\n", sign(g.Action), lint.Cell(name), lint.Cell(n.Family.String()+" "+n.What+": "+arrow(n.Before, n.After)+d.onNodes(n.Nodes)))
 			name = ""
 		}
 	}
 	return nil
 }
-
-var cells = strings.NewReplacer("|", `\|`, "\r", " ", "\n", " ", "`", "'", "*", `\*`, "_", `\_`)
-
-// cell is a text in a table of Markdown.
-func cell(text string) string { return cells.Replace(html.EscapeString(text)) }
 
 // What -o json has.
 type (

@@ -269,14 +269,14 @@ const shownUnserved = 20
 func (r *clusterReport) writeMarkdown(w io.Writer) error {
 	o := &r.overview
 	fmt.Fprintf(w, "### proxyc report\n\nMode %s, %s, as node %s has it: **%d Services** with rules, %d without; %d backends behind %s.\n",
-		o.Mode, cmp.Or(strings.Join(o.Families, " and "), "no Service of any family"), cell(o.Node), o.Services, o.Without, o.Backends, o.FrontendsText())
+		o.Mode, cmp.Or(strings.Join(o.Families, " and "), "no Service of any family"), lint.Cell(o.Node), o.Services, o.Without, o.Backends, o.FrontendsText())
 	if n := len(o.Unserved); n > 0 {
 		names := o.Unserved[:min(n, shownUnserved)]
 		more := ""
 		if n > len(names) {
 			more = fmt.Sprintf(" and %d more", n-len(names))
 		}
-		fmt.Fprintf(w, "\nServices that leave some clients unserved: %s%s.\n", cell(strings.Join(names, ", ")), more)
+		fmt.Fprintf(w, "\nServices that leave some clients unserved: %s%s.\n", lint.Cell(strings.Join(names, ", ")), more)
 	}
 	found := &r.findings
 	if r.diff != nil {

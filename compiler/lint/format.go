@@ -176,6 +176,18 @@ func (r *Report) github(w io.Writer) {
 	}
 }
 
+// cells makes a text mean itself in Markdown. GitHub makes links of what looks like one, and
+// tells whoever is mentioned, also where a backslash stands before it: a space without width does not look so.
+var cells = strings.NewReplacer("|", `\|`, "\r", " ", "\n", " ", "`", "'", "&", "&amp;", "<", "&lt;",
+	"*", `\*`, "_", `\_`, "~", `\~`, "](", `]\(`, "@", "@&#8203;", "#", "#&#8203;", "://", ":&#8203;//", "www.", "www&#8203;.")
+
+// inCode is for what stands between backquotes in a table.
+var inCode = strings.NewReplacer("|", `\|`, "\r", " ", "\n", " ", "`", "'")
+
+// Cell returns a text for a table or a line of Markdown in which nothing is markup, a link,
+// an image or a mention, whoever wrote it: objects' authors have a say in what findings tell.
+func Cell(text string) string { return cells.Replace(text) }
+
 // markdown writes a comment for a pull request.
 func (r *Report) markdown(w io.Writer) {
 	n := r.counts()
@@ -185,23 +197,22 @@ func (r *Report) markdown(w io.Writer) {
 	}
 	fmt.Fprintln(w)
 	for _, line := range r.annotated() {
-		fmt.Fprintf(w, "\n- %s\n", line)
+		fmt.Fprintf(w, "\n- %s\n", Cell(line))
 	}
 	if len(r.Findings) == 0 {
 		return
 	}
-	cell := strings.NewReplacer("|", `\|`, "<", "&lt;", "\r", " ", "\n", " ", "`", "'")
 	fmt.Fprint(w, "\n| | code | where | finding |\n|---|---|---|---|\n")
 	for _, d := range r.Findings {
 		where := ""
 		if d.File != "" {
-			where = "`" + cell.Replace(d.File) + "`"
-			if d.Line > 0 {
-				where = fmt.Sprintf("`%s:%d`", cell.Replace(d.File), d.Line)
+			if where = d.File; d.Line > 0 {
+				where = fmt.Sprintf("%s:%d", d.File, d.Line)
 			}
+			where = "`" + inCode.Replace(where) + "`"
 		}
 		d.File = ""
-		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", d.Severity, d.Code, where, cell.Replace(d.String()))
+		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", d.Severity, d.Code, where, Cell(d.String()))
 	}
 }
 
