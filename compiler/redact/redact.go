@@ -31,7 +31,7 @@ const (
 	Port      Class = "port"
 	Range     Class = "range" // ServiceCIDRs
 	Label     Class = "label"
-	Text      Class = "text" // where an address should stand, or a finding's code
+	Text      Class = "text" // where an address, a finding's code or one of a few words should stand
 )
 
 // Redactor knows the stand-ins of what it was made for.
@@ -171,6 +171,7 @@ func (v *visitor) objects(o *snapshot.Objects) {
 		v.meta(&n.ObjectMeta, Node)
 		v.cidrs(n.Spec.PodCIDRs)
 		for i := range n.Status.Addresses {
+			word(v, &n.Status.Addresses[i].Type)
 			v.addr(&n.Status.Addresses[i].Address)
 		}
 	}
@@ -213,15 +214,31 @@ func (v *visitor) set(of Class, name *string) {
 	}
 }
 
+// words are those that may stand where one of a few must.
+var words = []string{"", "ClusterIP", "NodePort", "LoadBalancer", "ExternalName", "TCP", "UDP", "SCTP", "IPv4", "IPv6", "FQDN", "VIP", "Proxy",
+	"InternalIP", "ExternalIP", "Hostname", "InternalDNS", "ExternalDNS"}
+
+// word replaces what is none of the few that may stand there: it may be anything.
+func word[T ~string](v *visitor, text *T) {
+	if !slices.Contains(words, string(*text)) {
+		*text = T(v.name(Text, string(*text)))
+	}
+}
+
 func (v *visitor) service(s *corev1.Service) {
 	v.meta(&s.ObjectMeta, Service)
 	spec := &s.Spec
+	word(v, &spec.Type)
+	for i := range spec.IPFamilies {
+		word(v, &spec.IPFamilies[i])
+	}
 	v.addr(&spec.ClusterIP)
 	v.addrs(spec.ClusterIPs)
 	v.addrs(spec.ExternalIPs)
 	v.cidrs(spec.LoadBalancerSourceRanges)
 	for i := range spec.Ports {
 		v.set(Port, &spec.Ports[i].Name)
+		word(v, &spec.Ports[i].Protocol)
 	}
 	if len(spec.Selector) > 0 {
 		selector := map[string]string{}
@@ -231,15 +248,23 @@ func (v *visitor) service(s *corev1.Service) {
 		spec.Selector = selector
 	}
 	for i := range s.Status.LoadBalancer.Ingress {
-		v.addr(&s.Status.LoadBalancer.Ingress[i].IP)
+		in := &s.Status.LoadBalancer.Ingress[i]
+		v.addr(&in.IP)
+		if in.IPMode != nil {
+			word(v, in.IPMode)
+		}
 	}
 }
 
 func (v *visitor) slice(s *discoveryv1.EndpointSlice) {
 	v.meta(&s.ObjectMeta, Slice)
+	word(v, &s.AddressType)
 	for i := range s.Ports {
 		if name := s.Ports[i].Name; name != nil {
 			v.set(Port, name)
+		}
+		if s.Ports[i].Protocol != nil {
+			word(v, s.Ports[i].Protocol)
 		}
 	}
 	for i := range s.Endpoints {
@@ -261,6 +286,7 @@ func (v *visitor) slice(s *discoveryv1.EndpointSlice) {
 func (v *visitor) subset(s *corev1.EndpointSubset) {
 	for i := range s.Ports {
 		v.set(Port, &s.Ports[i].Name)
+		word(v, &s.Ports[i].Protocol)
 	}
 	for i := range s.Addresses {
 		v.addr(&s.Addresses[i].IP)
