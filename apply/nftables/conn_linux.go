@@ -16,6 +16,9 @@ import (
 type conn struct {
 	nl   *netlink.Conn
 	room int // bytes that a batch may have now
+	// sequence is the last number of a message of a batch. The library counts those of requests, from a
+	// number of its own on.
+	sequence uint32
 	// request makes a request, with a batch or, with nil, without: it calls do.
 	// Tests let requests fail, before they take effect or after.
 	request func(b *batch, do func() error) error
@@ -93,38 +96,69 @@ func (c *conn) exchange(ctx context.Context, b *batch) ([]refused, error) {
 	if err := c.within(ctx); err != nil {
 		return nil, err
 	}
-	msgs := make([]netlink.Message, 0, len(b.messages)+2)
-	frame := func(t uint16) netlink.Message {
-		res := binary.BigEndian.AppendUint16([]byte{0, 0}, unix.NFNL_SUBSYS_NFTABLES)
-		return netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(t), Flags: netlink.Request}, Data: res}
+	first := c.sequence + 1
+	data := c.encode(b)
+	if err := c.makeRoom(len(data) + 4096); err != nil {
+		return nil, err
 	}
-	size := 0
-	msgs = append(msgs, frame(unix.NFNL_MSG_BATCH_BEGIN))
+	if err := c.write(data); err != nil {
+		return nil, fmt.Errorf("send %d bytes to nf_tables: %w", len(data), err)
+	}
+	return c.answers(b, first)
+}
+
+// encode writes a batch as the socket takes it: one piece of memory, as large as it must be, since
+// that of a whole cluster is tens of megabytes.
+func (c *conn) encode(b *batch) []byte {
+	frame := binary.BigEndian.AppendUint16([]byte{0, 0}, unix.NFNL_SUBSYS_NFTABLES)
+	size := 2 * (netlinkHead + len(frame))
+	for i := range b.messages {
+		size += netlinkHead + align(len(b.messages[i].data))
+	}
+	out := make([]byte, 0, size)
+	add := func(typ uint16, flags netlink.HeaderFlags, data []byte) {
+		c.sequence++
+		length := align(netlinkHead + len(data))
+		out = binary.NativeEndian.AppendUint32(out, uint32(length))
+		out = binary.NativeEndian.AppendUint16(out, typ)
+		out = binary.NativeEndian.AppendUint16(out, uint16(netlink.Request|flags))
+		out = binary.NativeEndian.AppendUint32(out, c.sequence)
+		out = binary.NativeEndian.AppendUint32(out, c.nl.PID())
+		out = append(out, data...)
+		out = append(out, make([]byte, align(len(data))-len(data))...)
+	}
+	add(unix.NFNL_MSG_BATCH_BEGIN, 0, frame)
 	for i := range b.messages {
 		m := &b.messages[i]
-		flags := netlink.Request
+		var flags netlink.HeaderFlags
 		switch {
 		case m.atEnd:
-			flags |= netlink.Create | netlink.Append
+			flags = netlink.Create | netlink.Append
 		case m.create: // what is there already was not known to the plan
-			flags |= netlink.Create | netlink.Excl
+			flags = netlink.Create | netlink.Excl
 		}
 		// An answer to the last one stands for all: errors come unasked.
 		if i == len(b.messages)-1 {
 			flags |= netlink.Acknowledge
 		}
-		msgs = append(msgs, netlink.Message{Header: netlink.Header{Type: nfType(m.typ), Flags: flags}, Data: m.data})
-		size += netlinkHead + align(len(m.data))
+		add(uint16(nfType(m.typ)), flags, m.data)
 	}
-	msgs = append(msgs, frame(unix.NFNL_MSG_BATCH_END))
-	if err := c.makeRoom(size + 4096); err != nil {
-		return nil, err
-	}
-	sent, err := c.nl.SendMessages(msgs)
+	add(unix.NFNL_MSG_BATCH_END, 0, frame)
+	return out
+}
+
+// write sends messages at once.
+func (c *conn) write(data []byte) error {
+	raw, err := c.nl.SyscallConn()
 	if err != nil {
-		return nil, fmt.Errorf("send %d bytes to nf_tables: %w", size, err)
+		return err
 	}
-	return c.answers(b, sent)
+	var sent error
+	err = raw.Write(func(fd uintptr) bool {
+		sent = unix.Sendto(int(fd), data, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		return !errors.Is(sent, unix.EAGAIN)
+	})
+	return errors.Join(err, sent)
 }
 
 // makeRoom lets a batch of n bytes pass through the socket in one piece.
@@ -141,9 +175,9 @@ func (c *conn) makeRoom(n int) error {
 
 // answers collects the refusals. The kernel is done with the batch when sending
 // returns, and has queued all of its answers.
-func (c *conn) answers(b *batch, sent []netlink.Message) ([]refused, error) {
+func (c *conn) answers(b *batch, first uint32) ([]refused, error) {
 	var all []refused
-	first, last := sent[0].Header.Sequence, sent[len(sent)-2].Header.Sequence
+	last := first + uint32(len(b.messages))
 	for {
 		msgs, err := c.nl.Receive()
 		var op *netlink.OpError
