@@ -12,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -55,6 +54,7 @@ type API struct {
 	// Contact, if set, is told what is heard of the server.
 	Contact *Contact
 
+	whole   bool // objects are decoded whole: more than a reduce keeps is looked at
 	clients *clients
 	after   func(time.Duration) <-chan time.Time // nil: time.After
 }
@@ -77,6 +77,10 @@ func (a *API) Connect(c config.ClientConnection, master, userAgent string) error
 func (a *API) connect(base *rest.Config) (err error) {
 	if a.Contact == nil {
 		a.Contact = NewContact(a.Log, time.Now)
+	}
+	if !a.whole {
+		base = rest.CopyConfig(base)
+		base.NegotiatedSerializer = reducingCodecs{newCodecs()}
 	}
 	a.clients, err = newClients(base, a.Contact)
 	return err
@@ -118,7 +122,7 @@ func (a *API) run(ctx context.Context, kinds []kind, synced func()) {
 type kind struct {
 	name     string // in the path
 	client   rest.Interface
-	expected any
+	expected any // an object as it is decoded; nil: it may be reduced by then
 	options  func(*metav1.ListOptions)
 	// reduce returns what is kept of an object; it returns what is reduced already
 	// as it is.
@@ -345,6 +349,8 @@ func reducer[In, Out any](from func(*In) *Out) func(any) any {
 			return from(obj)
 		case *Out:
 			return obj
+		case *reduced:
+			return obj.object
 		}
 		return nil
 	}
@@ -371,7 +377,7 @@ func typed[T any](all []any) []*T {
 
 func (a *API) services() kind {
 	return kind{
-		name: "services", client: a.clients.core, expected: &corev1.Service{},
+		name: "services", client: a.clients.core,
 		options: func(o *metav1.ListOptions) { o.LabelSelector, o.FieldSelector = serviceLabels, serviceFields },
 		reduce:  reducer(snapshot.FromService),
 		set:     func(obj any) { a.Store.SetService(obj.(*snapshot.Service)) },
@@ -393,7 +399,7 @@ func (a *API) services() kind {
 
 func (a *API) slices() kind {
 	return kind{
-		name: "endpointslices", client: a.clients.discovery, expected: &discoveryv1.EndpointSlice{},
+		name: "endpointslices", client: a.clients.discovery,
 		options: func(o *metav1.ListOptions) { o.LabelSelector = sliceLabels },
 		reduce:  reducer(snapshot.FromEndpointSlice),
 		set:     func(obj any) { a.Store.SetSlice(obj.(*snapshot.EndpointSlice)) },

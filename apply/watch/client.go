@@ -105,7 +105,9 @@ func newCodecs() runtime.NegotiatedSerializer {
 
 func newClients(base *rest.Config, contact *Contact) (*clients, error) {
 	shared := rest.CopyConfig(base)
-	shared.NegotiatedSerializer = newCodecs()
+	if shared.NegotiatedSerializer == nil {
+		shared.NegotiatedSerializer = newCodecs()
+	}
 	if shared.RateLimiter == nil && shared.QPS > 0 {
 		shared.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(shared.QPS, max(1, shared.Burst))
 	}

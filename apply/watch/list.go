@@ -37,7 +37,7 @@ func NewCluster(kubeconfig, context, userAgent string, log *slog.Logger) (*Clust
 }
 
 func newCluster(base *rest.Config, log *slog.Logger) (*Cluster, error) {
-	c := &Cluster{API{Log: log}}
+	c := &Cluster{API{Log: log, whole: true}}
 	return c, c.api.connect(base)
 }
 

@@ -30,7 +30,7 @@ func FromService(in *corev1.Service) *Service {
 	spec := &in.Spec
 	out := &Service{
 		Name:          nameOf(&in.ObjectMeta),
-		Object:        objectName("Service", &in.ObjectMeta),
+		Object:        objectName("Service", nameOf(&in.ObjectMeta)),
 		Created:       in.CreationTimestamp.Time,
 		ProxyName:     has(in.Labels, labelProxyName),
 		Type:          intern(string(spec.Type)),
@@ -74,12 +74,12 @@ func FromService(in *corev1.Service) *Service {
 func FromEndpointSlice(in *discoveryv1.EndpointSlice) *EndpointSlice {
 	out := &EndpointSlice{
 		Name:        nameOf(&in.ObjectMeta),
-		Object:      objectName("EndpointSlice", &in.ObjectMeta),
+		Object:      objectName("EndpointSlice", nameOf(&in.ObjectMeta)),
 		Headless:    has(in.Labels, corev1.IsHeadlessService),
 		AddressType: intern(string(in.AddressType)),
 		Ports:       make([]EndpointPort, len(in.Ports)),
 		Endpoints:   make([]Endpoint, len(in.Endpoints)),
-		Triggered:   triggered(&in.ObjectMeta),
+		Triggered:   triggered(in.Annotations[corev1.EndpointsLastChangeTriggerTime]),
 	}
 	if service := in.Labels[discoveryv1.LabelServiceName]; service != "" {
 		out.Service = ir.Name{Namespace: out.Name.Namespace, Name: intern(service)}
@@ -210,7 +210,7 @@ func FromEndpoints(in *corev1.Endpoints) []*EndpointSlice {
 			if endpoints, addresses := readyAddresses(&in.Subsets[i], family); endpoints != nil {
 				out = append(out, &EndpointSlice{
 					Name:          nameOf(&in.ObjectMeta),
-					Object:        objectName("Endpoints", &in.ObjectMeta),
+					Object:        objectName("Endpoints", nameOf(&in.ObjectMeta)),
 					Service:       nameOf(&in.ObjectMeta),
 					Headless:      has(in.Labels, corev1.IsHeadlessService),
 					AddressType:   family.String(),
@@ -219,7 +219,7 @@ func FromEndpoints(in *corev1.Endpoints) []*EndpointSlice {
 					FromEndpoints: true,
 					Subset:        i,
 					Addresses:     addresses,
-					Triggered:     triggered(&in.ObjectMeta),
+					Triggered:     triggered(in.Annotations[corev1.EndpointsLastChangeTriggerTime]),
 				})
 			}
 		}
@@ -301,20 +301,20 @@ func nameOf(m *metav1.ObjectMeta) ir.Name {
 
 // objectName returns "Service ns/web", "Node a" where there is no namespace, and
 // the kind alone where there is no name.
-func objectName(kind string, m *metav1.ObjectMeta) string {
+func objectName(kind string, n ir.Name) string {
 	switch {
-	case m.Name == "":
+	case n.Name == "":
 		return kind
-	case m.Namespace == "":
-		return kind + " " + m.Name
+	case n.Namespace == "":
+		return kind + " " + n.Name
 	}
-	return kind + " " + m.Namespace + "/" + m.Name
+	return kind + " " + n.Namespace + "/" + n.Name
 }
 
 // triggered returns when the change that led to this object happened (SNAP-47),
-// or the zero time.
-func triggered(m *metav1.ObjectMeta) time.Time {
-	t, err := time.Parse(time.RFC3339Nano, m.Annotations[corev1.EndpointsLastChangeTriggerTime])
+// by the text of its annotation, or the zero time.
+func triggered(text string) time.Time {
+	t, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
 		return time.Time{}
 	}

@@ -378,7 +378,7 @@ func (l *leaf) named() string {
 		Metadata metav1.ObjectMeta `json:"metadata"`
 	}
 	_ = kjson.UnmarshalCaseSensitivePreserveInts(l.text, &in) // what is not understood has no name
-	return objectName(l.kind, &in.Metadata)
+	return objectName(l.kind, nameOf(&in.Metadata))
 }
 
 // shorten cuts a text to what fits into a message.

@@ -156,7 +156,7 @@ func decodeEndpoints(text []byte, read unmarshal) (object, []finding, error) {
 	strict, err := read(text, &in)
 	defaultNamespace(&in.ObjectMeta)
 	name, slices := nameOf(&in.ObjectMeta), FromEndpoints(&in)
-	return object{name: objectName("Endpoints", &in.ObjectMeta), written: writtenMeta(&in.ObjectMeta), put: func(s *Snapshot) bool {
+	return object{name: objectName("Endpoints", nameOf(&in.ObjectMeta)), written: writtenMeta(&in.ObjectMeta), put: func(s *Snapshot) bool {
 		_, old := s.legacy[name]
 		s.SetEndpoints(name, slices)
 		return old
@@ -168,7 +168,7 @@ func decodeNode(text []byte, read unmarshal) (object, []finding, error) {
 	strict, err := read(text, &in)
 	in.Namespace = ""
 	node := FromNode(&in)
-	return object{name: objectName("Node", &in.ObjectMeta), written: writtenNode(&in), put: func(s *Snapshot) bool {
+	return object{name: objectName("Node", nameOf(&in.ObjectMeta)), written: writtenNode(&in), put: func(s *Snapshot) bool {
 		old := s.Node(node.Name)
 		s.SetNode(node)
 		return old != nil
@@ -180,7 +180,7 @@ func decodeServiceCIDR(text []byte, read unmarshal) (object, []finding, error) {
 	strict, err := read(text, &in)
 	in.Namespace = ""
 	cidr := FromServiceCIDR(&in)
-	return object{name: objectName("ServiceCIDR", &in.ObjectMeta), written: writtenMeta(&in.ObjectMeta), put: func(s *Snapshot) bool {
+	return object{name: objectName("ServiceCIDR", nameOf(&in.ObjectMeta)), written: writtenMeta(&in.ObjectMeta), put: func(s *Snapshot) bool {
 		old := s.cidrs[cidr.Name]
 		s.SetServiceCIDR(cidr)
 		return old != nil

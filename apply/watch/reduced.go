@@ -1,0 +1,151 @@
+package watch
+
+import (
+	"bytes"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// reduced stands for an object that was reduced while it was read: the object itself never was.
+type reduced struct {
+	metav1.TypeMeta
+	metav1.ObjectMeta     // name and resourceVersion
+	object            any // as a kind's reduce returns it
+}
+
+func (r *reduced) DeepCopyObject() runtime.Object {
+	out := *r
+	out.ObjectMeta = *r.ObjectMeta.DeepCopy()
+	return &out
+}
+
+func newReduced(object any, name ir.Name, version string) *reduced {
+	return &reduced{object: object, ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name, ResourceVersion: version}}
+}
+
+// reducingCodecs reduce what they read, where it is in protobuf.
+type reducingCodecs struct{ runtime.NegotiatedSerializer }
+
+func (c reducingCodecs) SupportedMediaTypes() []runtime.SerializerInfo {
+	all := slices.Clone(c.NegotiatedSerializer.SupportedMediaTypes())
+	for i := range all {
+		if info := &all[i]; info.MediaType == runtime.ContentTypeProtobuf && info.StreamSerializer != nil {
+			stream := *info.StreamSerializer
+			stream.Serializer = inPlace{stream.Serializer}
+			info.Serializer, info.StreamSerializer = reducing{info.Serializer}, &stream
+		}
+	}
+	return all
+}
+
+// reducing decodes Services and EndpointSlices in protobuf as reduced, one by one as a watch tells them.
+// All else, and what is not as it should be, is for the Serializer that it holds.
+type reducing struct{ runtime.Serializer }
+
+func (r reducing) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	if into == nil {
+		if kind, raw, ok := peek(data); ok {
+			switch kind {
+			case corev1.SchemeGroupVersion.WithKind("Service"):
+				if svc, version, ok := snapshot.ServiceFromProto(raw); ok {
+					return newReduced(svc, svc.Name, version), &kind, nil
+				}
+			case discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"):
+				if slice, version, ok := snapshot.EndpointSliceFromProto(raw); ok {
+					return newReduced(slice, slice.Name, version), &kind, nil
+				}
+			}
+		}
+	}
+	return r.Serializer.Decode(data, defaults, into)
+}
+
+// peek opens an envelope without a copy of what is in it.
+func peek(data []byte) (kind schema.GroupVersionKind, raw []byte, ok bool) {
+	rest, ok := bytes.CutPrefix(data, protoPrefix)
+	var version, name []byte
+	for ok && len(rest) > 0 {
+		tag, value, after, err := field(rest)
+		rest = after
+		switch {
+		case err != nil:
+			return kind, nil, false
+		case tag == typeTag:
+			for len(value) > 0 {
+				var text []byte
+				if tag, text, value, err = field(value); err != nil {
+					return kind, nil, false
+				}
+				switch tag {
+				case versionTag:
+					version = text
+				case kindTag:
+					name = text
+				}
+			}
+		case tag == rawTag:
+			raw = value
+		case len(value) > 0: // encoding, or type of content
+			return kind, nil, false
+		}
+	}
+	return schema.FromAPIVersionAndKind(string(version), string(name)), raw, ok
+}
+
+// Tags of an envelope, and of the type in it.
+const (
+	typeTag    = 1<<3 | 2
+	rawTag     = 2<<3 | 2
+	versionTag = 1<<3 | 2
+	kindTag    = 2<<3 | 2
+)
+
+// inPlace decodes the events of a watch in protobuf without a copy of the object, which is decoded before
+// the next event is read.
+type inPlace struct{ runtime.Serializer }
+
+func (s inPlace) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	if e, ok := into.(*metav1.WatchEvent); ok && readEvent(data, e) {
+		return e, defaults, nil
+	}
+	return s.Serializer.Decode(data, defaults, into)
+}
+
+// readEvent reports whether all of an event was read.
+func readEvent(data []byte, e *metav1.WatchEvent) bool {
+	var what, raw []byte
+	for len(data) > 0 {
+		tag, value, rest, err := field(data)
+		if err != nil {
+			return false
+		}
+		data = rest
+		switch tag {
+		case eventTypeTag:
+			what = value
+		case eventObjectTag:
+			if tag, raw, rest, err = field(value); err != nil || tag != objectRawTag || len(rest) > 0 {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+	e.Type, e.Object.Raw = string(what), raw
+	return true
+}
+
+// Tags of an event, and of the object in it.
+const (
+	eventTypeTag   = 1<<3 | 2
+	eventObjectTag = 2<<3 | 2
+	objectRawTag   = 1<<3 | 2
+)

@@ -1,0 +1,96 @@
+package watch
+
+import (
+	"bytes"
+	"reflect"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/proxyc/proxyc/compiler/snapshot"
+)
+
+// What comes in protobuf is reduced while it is read; all else is decoded as it was.
+func TestReducing(t *testing.T) {
+	meta := metav1.ObjectMeta{Namespace: "ns", Name: "web", ResourceVersion: "7"}
+	mark := metav1.ObjectMeta{ResourceVersion: "8", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}
+	svc := &corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: meta, Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1"}}
+	slice := &discoveryv1.EndpointSlice{TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"}, ObjectMeta: meta, AddressType: "IPv4"}
+	codecs := reducingCodecs{newCodecs()}
+	in := func(contentType string) runtime.SerializerInfo {
+		info, ok := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), contentType)
+		if !ok {
+			t.Fatalf("no %s", contentType)
+		}
+		return info
+	}
+	for _, c := range []struct {
+		name, form string
+		obj        runtime.Object
+		want       any // what it is reduced to; nil: it is decoded whole
+	}{
+		{"Service", runtime.ContentTypeProtobuf, svc, snapshot.FromService(svc)},
+		{"EndpointSlice", runtime.ContentTypeProtobuf, slice, snapshot.FromEndpointSlice(slice)},
+		{"JSON", runtime.ContentTypeJSON, svc, nil},
+		{"Node", runtime.ContentTypeProtobuf, &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: meta}, nil},
+		{"end of the first objects", runtime.ContentTypeProtobuf, &corev1.Service{TypeMeta: svc.TypeMeta, ObjectMeta: mark}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			info := in(c.form)
+			var text bytes.Buffer
+			if err := info.Serializer.Encode(c.obj, &text); err != nil {
+				t.Fatal(err)
+			}
+			got, kind, err := info.Serializer.Decode(text.Bytes(), nil, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := c.obj.GetObjectKind().GroupVersionKind(); *kind != want {
+				t.Errorf("kind %v, want %v", *kind, want)
+			}
+			r, ok := got.(*reduced)
+			switch {
+			case c.want == nil && reflect.TypeOf(got) != reflect.TypeOf(c.obj):
+				t.Errorf("is decoded as %T, want %T", got, c.obj)
+			case c.want == nil:
+			case !ok:
+				t.Errorf("is decoded as %T", got)
+			default:
+				if diff := cmp.Diff(c.want, r.object); diff != "" {
+					t.Errorf("(-want +got)\n%s", diff)
+				}
+				if diff := cmp.Diff(meta, r.ObjectMeta); diff != "" {
+					t.Errorf("metadata (-want +got)\n%s", diff)
+				}
+			}
+			// So it is with an event that holds the object.
+			event := &metav1.WatchEvent{Type: "ADDED", Object: runtime.RawExtension{Raw: text.Bytes()}}
+			if c.form == runtime.ContentTypeProtobuf {
+				data := must(event.Marshal())
+				var read metav1.WatchEvent
+				if _, _, err := info.StreamSerializer.Decode(data, nil, &read); err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(*event, read); diff != "" {
+					t.Errorf("event (-want +got)\n%s", diff)
+				}
+				if &read.Object.Raw[0] != &data[len(data)-len(text.Bytes())] {
+					t.Error("the object of an event is copied")
+				}
+			}
+		})
+	}
+}
+
+// What is no event as an API server writes it is for the event's own decoder.
+func TestOddEvent(t *testing.T) {
+	for _, data := range [][]byte{{0x08, 0x01}, {0x0a}, {0x12, 0x02, 0x12, 0x00}, {0x1a, 0x00}, {0x12, 0x00}} {
+		if readEvent(data, &metav1.WatchEvent{}) {
+			t.Errorf("%x is read", data)
+		}
+	}
+}

@@ -1,0 +1,366 @@
+package snapshot
+
+import (
+	"encoding/binary"
+	"iter"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// An API server's stream at a start is most of what a daemon ever decodes. What is kept of an
+// object is a small part of it, so it is read from the message without the object: what is
+// skipped costs neither time nor memory. Field numbers are those of generated.proto in
+// k8s.io/api and k8s.io/apimachinery.
+
+// ServiceFromProto returns what FromService returns of a v1 Service in protobuf, and its resourceVersion. It
+// returns false for a message of which the object's own decoder must say what is wrong. What is skipped is not
+// looked into. A field that stands there twice counts as it does for that decoder.
+func ServiceFromProto(data []byte) (out *Service, version string, ok bool) {
+	var r protoReader
+	var meta protoMeta
+	out = &Service{}
+	for f := range r.fields(data) {
+		switch f.number {
+		case 1:
+			r.meta(f, &meta)
+		case 2:
+			r.serviceSpec(f, out)
+		case 3:
+			for f := range r.message(f) {
+				if f.number == 1 { // loadBalancer
+					for f := range r.message(f) {
+						if f.number == 1 {
+							out.LoadBalancer = append(out.LoadBalancer, r.ingress(f))
+						}
+					}
+				}
+			}
+		}
+	}
+	if r.odd || meta.end {
+		return nil, "", false
+	}
+	out.Name, out.Object, out.Created = meta.Name, objectName("Service", meta.Name), meta.created.Time
+	out.ProxyName = meta.proxyName
+	out.PreserveDIP, out.NoOptimize = meta.preserveDIP, meta.noOptimize
+	if out.Ports == nil {
+		out.Ports = []ServicePort{}
+	}
+	return out, meta.version, true
+}
+
+func (r *protoReader) serviceSpec(f protoField, out *Service) {
+	for f := range r.message(f) {
+		switch f.number {
+		case 1:
+			out.Ports = append(out.Ports, r.servicePort(f))
+		case 3:
+			out.ClusterIP = string(r.bytes(f))
+		case 4:
+			out.Type = r.name(f)
+		case 5:
+			out.ExternalIPs = append(out.ExternalIPs, string(r.bytes(f)))
+		case 7:
+			out.AffinityIP = string(r.bytes(f)) == string(corev1.ServiceAffinityClientIP)
+		case 9:
+			out.SourceRanges = append(out.SourceRanges, string(r.bytes(f)))
+		case 11:
+			out.ExternalLocal = string(r.bytes(f)) == string(corev1.ServiceExternalTrafficPolicyLocal)
+		case 12:
+			out.HealthPort = int32(r.varint(f))
+		case 14: // sessionAffinityConfig
+			for f := range r.message(f) {
+				if f.number == 1 { // clientIP
+					for f := range r.message(f) {
+						if f.number == 1 {
+							out.AffinitySecs = int32(r.varint(f))
+						}
+					}
+				}
+			}
+		case 18:
+			out.ClusterIPs = append(out.ClusterIPs, string(r.bytes(f)))
+		case 19:
+			out.IPFamilies = append(out.IPFamilies, r.name(f))
+		case 22:
+			out.InternalLocal = string(r.bytes(f)) == string(corev1.ServiceInternalTrafficPolicyLocal)
+		}
+	}
+}
+
+func (r *protoReader) servicePort(f protoField) (out ServicePort) {
+	for f := range r.message(f) {
+		switch f.number {
+		case 1:
+			out.Name = r.name(f)
+		case 2:
+			out.Protocol = r.name(f)
+		case 3:
+			out.Port = int32(r.varint(f))
+		case 5:
+			out.NodePort = int32(r.varint(f))
+		}
+	}
+	return out
+}
+
+func (r *protoReader) ingress(f protoField) (out Ingress) {
+	for f := range r.message(f) {
+		switch f.number {
+		case 1:
+			out.IP = string(r.bytes(f))
+		case 3:
+			out.IPMode = r.name(f)
+		}
+	}
+	return out
+}
+
+// EndpointSliceFromProto is ServiceFromProto for FromEndpointSlice and a discovery.k8s.io/v1 EndpointSlice.
+func EndpointSliceFromProto(data []byte) (out *EndpointSlice, version string, ok bool) {
+	var r protoReader
+	var meta protoMeta
+	out = &EndpointSlice{Ports: []EndpointPort{}}
+	endpoints := 0
+	for f := range r.fields(data) {
+		if f.number == 2 {
+			endpoints++
+		}
+	}
+	out.Endpoints = make([]Endpoint, 0, endpoints)
+	var shared hints
+	for f := range r.fields(data) {
+		switch f.number {
+		case 1:
+			r.meta(f, &meta)
+		case 2:
+			out.Endpoints = append(out.Endpoints, r.endpoint(f, &shared))
+		case 3:
+			out.Ports = append(out.Ports, r.endpointPort(f))
+		case 4:
+			out.AddressType = r.name(f)
+		}
+	}
+	if r.odd || meta.end {
+		return nil, "", false
+	}
+	out.Name, out.Object, out.Triggered = meta.Name, objectName("EndpointSlice", meta.Name), triggered(meta.triggered)
+	out.Headless = meta.headless
+	if meta.service != "" {
+		out.Service = ir.Name{Namespace: out.Name.Namespace, Name: meta.service}
+	}
+	return out, meta.version, true
+}
+
+func (r *protoReader) endpoint(f protoField, shared *hints) Endpoint {
+	out := Endpoint{Ready: true, Serving: true}
+	var target, name []byte
+	var in discoveryv1.EndpointHints
+	first := true
+	for f := range r.message(f) {
+		switch f.number {
+		case 1:
+			if text := r.bytes(f); first {
+				first = false
+				out.Address = string(text)
+				out.Addr = address(out.Address)
+			}
+		case 2: // conditions
+			for f := range r.message(f) {
+				switch f.number {
+				case 1:
+					out.Ready = r.varint(f) != 0
+				case 2:
+					out.Serving = r.varint(f) != 0
+				case 3:
+					out.Terminating = r.varint(f) != 0
+				}
+			}
+		case 4: // targetRef
+			for f := range r.message(f) {
+				switch f.number {
+				case 1:
+					target = r.bytes(f)
+				case 3:
+					name = r.bytes(f)
+				}
+			}
+		case 6:
+			out.NodeName = r.name(f)
+		case 8:
+			r.odd = r.odd || in.Unmarshal(r.bytes(f)) != nil
+			shared.set(&in)
+			out.ZoneHints, out.NodeHints = shared.zones, shared.nodes
+		}
+	}
+	if string(target) == "Pod" {
+		out.Pod = string(name)
+	}
+	return out
+}
+
+func (r *protoReader) endpointPort(f protoField) (out EndpointPort) {
+	for f := range r.message(f) {
+		switch f.number {
+		case 1:
+			out.Name, out.HasName = r.name(f), true
+		case 2:
+			out.Protocol = r.name(f)
+		case 3:
+			out.Port, out.HasPort = int32(r.varint(f)), true
+		}
+	}
+	return out
+}
+
+// protoMeta is what is read of an object's metadata.
+type protoMeta struct {
+	ir.Name
+	version     string
+	created     metav1.Time
+	service     string // label kubernetes.io/service-name
+	triggered   string
+	proxyName   bool
+	headless    bool
+	preserveDIP bool
+	noOptimize  bool
+	end         bool // it is no object, but marks the end of the first ones
+}
+
+func (r *protoReader) meta(f protoField, out *protoMeta) {
+	for f := range r.message(f) {
+		switch f.number {
+		case 1:
+			out.Name.Name = r.name(f)
+		case 3:
+			out.Namespace = r.name(f)
+		case 6:
+			out.version = string(r.bytes(f))
+		case 8:
+			r.odd = r.odd || out.created.Unmarshal(r.bytes(f)) != nil
+		case 11:
+			switch key, value := r.entry(f); string(key) {
+			case discoveryv1.LabelServiceName:
+				out.service = intern(string(value))
+			case labelProxyName:
+				out.proxyName = true
+			case corev1.IsHeadlessService:
+				out.headless = true
+			}
+		case 12:
+			switch key, value := r.entry(f); string(key) {
+			case corev1.EndpointsLastChangeTriggerTime:
+				out.triggered = string(value)
+			case annotationPreserveDIP:
+				out.preserveDIP = string(value) == "true"
+			case annotationNoOptimize:
+				out.noOptimize = strings.EqualFold(string(value), "DISABLED")
+			case metav1.InitialEventsAnnotationKey:
+				out.end = true
+			}
+		}
+	}
+}
+
+// protoReader reads messages, and notes where one is not as it should be.
+type protoReader struct{ odd bool }
+
+// protoField is a field of a message.
+type protoField struct {
+	number uint64
+	wire   uint64
+	value  uint64 // of a varint
+	data   []byte // of what has a length
+}
+
+// The ways in which values are written.
+const (
+	wireVarint = 0
+	wireFixed8 = 1
+	wireBytes  = 2
+	wireFixed4 = 5
+)
+
+// fields are those of a message up to the first one that is none.
+func (r *protoReader) fields(data []byte) iter.Seq[protoField] {
+	return func(yield func(protoField) bool) {
+		for len(data) > 0 {
+			tag, n := binary.Uvarint(data)
+			if n <= 0 || tag>>3 == 0 || tag>>3 >= 1<<29 {
+				r.odd = true
+				return
+			}
+			data = data[n:]
+			f := protoField{number: tag >> 3, wire: tag & 7}
+			size := uint64(0)
+			switch f.wire {
+			case wireVarint:
+				if f.value, n = binary.Uvarint(data); n <= 0 {
+					r.odd = true
+					return
+				}
+				size = uint64(n)
+			case wireBytes:
+				length, n := binary.Uvarint(data)
+				if n <= 0 {
+					r.odd = true
+					return
+				}
+				data, size = data[n:], length
+			case wireFixed4:
+				size = 4
+			case wireFixed8:
+				size = 8
+			default:
+				r.odd = true
+				return
+			}
+			if size > uint64(len(data)) {
+				r.odd = true
+				return
+			}
+			f.data, data = data[:size], data[size:]
+			if !yield(f) {
+				return
+			}
+		}
+	}
+}
+
+// bytes returns the value of a field that has a length.
+func (r *protoReader) bytes(f protoField) []byte {
+	if f.wire != wireBytes {
+		r.odd = true
+		return nil
+	}
+	return f.data
+}
+
+// name returns the value as a text that occurs in many objects.
+func (r *protoReader) name(f protoField) string { return intern(string(r.bytes(f))) }
+
+func (r *protoReader) varint(f protoField) uint64 {
+	r.odd = r.odd || f.wire != wireVarint
+	return f.value
+}
+
+// message returns the fields of a message within one.
+func (r *protoReader) message(f protoField) iter.Seq[protoField] { return r.fields(r.bytes(f)) }
+
+// entry returns key and value of an entry of a mapping.
+func (r *protoReader) entry(f protoField) (key, value []byte) {
+	for f := range r.message(f) {
+		switch f.number {
+		case 1:
+			key = r.bytes(f)
+		case 2:
+			value = r.bytes(f)
+		}
+	}
+	return key, value
+}
