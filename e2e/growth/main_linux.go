@@ -41,8 +41,10 @@ type machine struct {
 type row struct {
 	Services  int `json:"services"`
 	Endpoints int `json:"endpoints"` // of each Service
-	// Snapshot is the daemon on a file, API the one on an API server.
+	// Snapshot is the daemon on a file, API the one on an API server. Client is client-go alone, which
+	// only holds what the API server has, as the daemon's objects come.
 	Snapshot start `json:"snapshot"`
+	Client   start `json:"clientGo"`
 	API      start `json:"api"`
 	// What the daemon on an API server needs from an event to the kernel.
 	Endpoint change `json:"endpointChanged"`
@@ -71,7 +73,15 @@ func main() {
 	binary := flag.String("proxyc", "", "the program; by default it is built")
 	beside := flag.String("beside", "", "measure proxyc and kube-proxy in a mode instead: nftables or ipvs (where the kernel has it)")
 	out := flag.String("json", "", "write a report to a file as well")
+	holds := flag.String("hold", "", "only hold what the API server of a URL has, until the end of the process")
 	flag.Parse()
+	if *holds != "" {
+		if err := hold(context.Background(), *holds); err != nil {
+			fmt.Fprintln(os.Stderr, "growth:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	r := runner{rounds: *rounds, plain: *plain || *beside != "", besideIn: *beside, binary: *binary, log: os.Stderr}
 	if err := r.main(context.Background(), *sizes, *out, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "growth:", err)
@@ -153,7 +163,7 @@ func (r *report) print(to io.Writer) {
 		for _, s := range []struct {
 			from string
 			start
-		}{{"file", row.Snapshot}, {"API", row.API}} {
+		}{{"file", row.Snapshot}, {"API, client-go alone", row.Client}, {"API", row.API}} {
 			fmt.Fprintf(w, "| %d x %d\t| %s\t| %.2f s\t| %.2f s\t| %.0f MB\t| %.0f MB\t| %.0f MB\t|\n", row.Services, row.Endpoints, s.from,
 				s.Seconds, s.CPUSeconds, s.Resident/mb, s.Peak/mb, s.Live/mb)
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"math"
 	"os"
@@ -11,6 +12,15 @@ import (
 
 	"github.com/proxyc/proxyc/apply/applytest"
 )
+
+// TestMain is also what is measured beside the daemon.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == "-hold" { // as client-go alone
+		hold(context.Background(), os.Args[2])
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
 
 // The program runs, at sizes too small to tell anything.
 func TestGrowth(t *testing.T) {
@@ -32,7 +42,7 @@ func TestGrowth(t *testing.T) {
 	if len(got.Rows) != 1 || got.Slopes != nil {
 		t.Fatalf("%d rows and slopes %v, want 1 and none: one size tells no slope", len(got.Rows), got.Slopes)
 	}
-	for _, s := range []start{got.Rows[0].Snapshot, got.Rows[0].API} {
+	for _, s := range []start{got.Rows[0].Snapshot, got.Rows[0].Client, got.Rows[0].API} {
 		if s.Seconds <= 0 || s.CPUSeconds <= 0 || s.Live <= 0 || s.Resident <= s.Live || s.Peak < s.Resident {
 			t.Errorf("start: %+v", s)
 		}

@@ -46,6 +46,9 @@ func (r *runner) measure(ctx context.Context, c cluster.Cluster) (*row, error) {
 			return err
 		}
 		defer api.Close()
+		if out.Client, err = r.clientAlone(ctx, ns, api.url); err != nil {
+			return err
+		}
 		d, err := r.start(ctx, ns, "--master", api.url)
 		if err != nil {
 			return err
@@ -140,7 +143,7 @@ func (d *daemon) started(ctx context.Context, c cluster.Cluster) (out start, err
 	}
 	out.CPUSeconds = cpu.Seconds()
 	if err := hasAll(ctx, d.ns, c); err != nil {
-		return out, err
+		return out, errors.Join(err, errors.New(d.log.String()))
 	}
 	if err := d.synced(ctx); err != nil {
 		return out, err
