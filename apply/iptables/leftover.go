@@ -111,6 +111,25 @@ func (d *Dataplane) leftovers(ctx context.Context, f ir.Family, using bool) ([]a
 	return left, nil
 }
 
+// Present returns the chains of a mode that are there, of proxyc or of kube-proxy:
+// "iptables-nft nat KUBE-NODEPORTS".
+func (d *Dataplane) Present(ctx context.Context, mode ir.Mode) (objects []string, err error) {
+	chain := rules.ChainOf(mode)
+	if chain == "" || d.Variant == Legacy && !hasLegacyTables() {
+		return nil, nil
+	}
+	for _, f := range d.families {
+		exists, err := d.exists(ctx, f, "nat", chain)
+		if err != nil {
+			return nil, err
+		}
+		if exists {
+			objects = append(objects, d.describe(f, []string{"nat " + chain}))
+		}
+	}
+	return objects, nil
+}
+
 // describe names the first of some chains, and counts the others.
 func (d *Dataplane) describe(f ir.Family, chains []string) string {
 	object := d.tool(f) + " " + chains[0]

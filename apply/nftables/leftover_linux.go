@@ -19,6 +19,37 @@ import (
 // without proxyc's own where those are in use. A kernel without nf_tables has
 // none.
 func Leftovers(ctx context.Context, inUse bool) ([]apply.Leftover, error) {
+	tables, err := proxyTables()
+	if err != nil {
+		return nil, err
+	}
+	somebodyElses := sync.OnceValue(func() bool { return foreign(ctx) })
+	var left []apply.Leftover
+	for _, t := range tables {
+		if t.Name == rules.Table && (inUse || somebodyElses()) {
+			continue
+		}
+		left = append(left, apply.Leftover{
+			Object:    tableObject(t),
+			KubeProxy: t.Name == kubeProxyTable,
+			Remove:    func(context.Context) error { return removeTable(t) },
+		})
+	}
+	return left, nil
+}
+
+// Present returns the tables of proxyc and of kube-proxy that are there: "table ip proxyc".
+func Present() (objects []string, err error) {
+	tables, err := proxyTables()
+	for _, t := range tables {
+		objects = append(objects, tableObject(t))
+	}
+	return objects, err
+}
+
+// proxyTables lists the tables that have the names of proxyc's and of kube-proxy's. A kernel
+// without nf_tables has none.
+func proxyTables() ([]*nftables.Table, error) {
 	c, err := nftables.New()
 	if err != nil {
 		return nil, fmt.Errorf("nftables: %w", err)
@@ -30,28 +61,14 @@ func Leftovers(ctx context.Context, inUse bool) ([]apply.Leftover, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nftables: listing tables: %w", err)
 	}
-	somebodyElses := sync.OnceValue(func() bool { return foreign(ctx) })
-	var left []apply.Leftover
-	for _, t := range tables {
-		family, known := map[nftables.TableFamily]ir.Family{nftables.TableFamilyIPv4: ir.IPv4, nftables.TableFamilyIPv6: ir.IPv6}[t.Family]
-		names := []string{rules.Table, kubeProxyTable}
-		if inUse {
-			names = names[1:]
-		}
-		if !known || !slices.Contains(names, t.Name) {
-			continue
-		}
-		if t.Name == rules.Table && somebodyElses() {
-			continue
-		}
-		left = append(left, apply.Leftover{
-			Object:    fmt.Sprintf("table %s %s", family.NFT(), t.Name),
-			KubeProxy: t.Name == kubeProxyTable,
-			Remove:    func(context.Context) error { return removeTable(t) },
-		})
-	}
-	return left, nil
+	return slices.DeleteFunc(tables, func(t *nftables.Table) bool {
+		return familyWords[t.Family] == "" || t.Name != rules.Table && t.Name != kubeProxyTable
+	}), nil
 }
+
+var familyWords = map[nftables.TableFamily]string{nftables.TableFamilyIPv4: ir.IPv4.NFT(), nftables.TableFamilyIPv6: ir.IPv6.NFT()}
+
+func tableObject(t *nftables.Table) string { return "table " + familyWords[t.Family] + " " + t.Name }
 
 // foreign reports whether somebody else has tables of our name.
 func foreign(ctx context.Context) bool {

@@ -17,11 +17,48 @@ import (
 	"github.com/proxyc/proxyc/render/nftables"
 )
 
+// ofMode returns an error where this node has rules of another mode than the one that is
+// asked about, and none of that: they would be judged by what they are not for.
+func ofMode(ctx context.Context, mode ir.Mode, variant string) error {
+	tables, err := kernelnftables.Present()
+	if err != nil || mode == ir.ModeNFTables && len(tables) > 0 {
+		return err
+	}
+	other, object := ir.ModeNFTables, ""
+	if len(tables) > 0 {
+		object = tables[0]
+	}
+	dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: variant, ReadOnly: true})
+	if err != nil {
+		if mode == ir.ModeNFTables { // a node may do without iptables
+			return nil
+		}
+		return err
+	}
+	defer dataplane.Close()
+	for _, m := range [...]ir.Mode{ir.ModeIPTables, ir.ModeIPVS, ir.ModeUserspace} {
+		chains, err := dataplane.Present(ctx, m)
+		if err != nil || m == mode && len(chains) > 0 {
+			return err
+		}
+		if len(chains) > 0 && object == "" {
+			other, object = m, chains[0]
+		}
+	}
+	if object == "" {
+		return nil
+	}
+	return fmt.Errorf("this node has the rules of mode %s (%s) and none of mode %s, which the configuration says: give its configuration with -c, or --mode %s", other, object, mode, other)
+}
+
 // kernel takes what this node's kernel holds of the mode of the Programs.
 func (d *described) kernel(ctx context.Context, programs ir.Programs, variant string) error {
 	var mode ir.Mode
 	for _, p := range ir.Present(programs) {
 		mode = p.Node.Mode
+	}
+	if err := ofMode(ctx, mode, variant); err != nil {
+		return fmt.Errorf("kernel: %w", err)
 	}
 	switch mode {
 	case ir.ModeNFTables:
@@ -77,6 +114,9 @@ func (d *described) kernel(ctx context.Context, programs ir.Programs, variant st
 // inKernel follows a packet through all rules that this kernel holds; left is what
 // is not looked at.
 func inKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant string) (c course, left []string, err error) {
+	if err := ofMode(ctx, p.Node.Mode, variant); err != nil {
+		return c, nil, fmt.Errorf("--kernel: %w", err)
+	}
 	listed, err := tools.Run(ctx, nil, "nft", "list", "ruleset")
 	if err != nil {
 		left = append(left, "nf_tables of others: "+err.Error())

@@ -47,6 +47,20 @@ func BuiltInChains() [5]string {
 	return [...]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}
 }
 
+// ChainOf returns the chain of the nat table by which the rules of a mode are known; empty where
+// the mode has none.
+func ChainOf(mode ir.Mode) string {
+	switch mode {
+	case ir.ModeIPTables:
+		return chainNodePorts
+	case ir.ModeIPVS:
+		return ChainLoadBalancer
+	case ir.ModeUserspace:
+		return ChainPortalsContainer
+	}
+	return ""
+}
+
 // KubeletChains returns the chains that tell that the kubelet keeps the node's
 // iptables (KEP-3178).
 func KubeletChains() [2]string {
