@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/run"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
@@ -78,6 +79,19 @@ func LegacyTables(f ir.Family) ([]string, error) {
 		return nil, err
 	}
 	return slices.Sorted(strings.FieldsSeq(string(names))), nil
+}
+
+// LegacySaved returns what the tables of the legacy variant hold in a family, as its tool
+// saves them; nothing where the kernel has none.
+func LegacySaved(ctx context.Context, f ir.Family) (string, error) {
+	tables, err := LegacyTables(f)
+	var saved strings.Builder
+	for _, table := range tables {
+		if err := run.To(ctx, nil, &saved, tool(f, Legacy, "save"), "-t", table); err != nil {
+			return "", err
+		}
+	}
+	return saved.String(), err
 }
 
 // leftovers returns what a family has, in two pieces: what proxyc makes as well,

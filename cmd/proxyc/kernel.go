@@ -23,7 +23,7 @@ type followed struct {
 	Wanted  string   `json:"wanted"`            // what is to become of it; Result: it does
 	Causes  []string `json:"causes,omitempty"`  // why it is not what is wanted
 	Unknown []string `json:"unknown,omitempty"` // what is not understood on its way
-	Left    []string `json:"left,omitempty"`    // what was not looked at
+	Left    []string `json:"left,omitempty"`    // what was not looked at, and may decide about the packet
 }
 
 // met is a rule of anybody.
@@ -156,8 +156,10 @@ func (f *followed) compare(want, have course) {
 	}
 }
 
-// well reports whether the kernel does what is wanted, as far as is known.
-func (f *followed) well() bool { return f.Result == f.Wanted && len(f.Unknown) == 0 }
+// well reports whether the kernel is known to do what is wanted.
+func (f *followed) well() bool {
+	return f.Result == f.Wanted && len(f.Unknown) == 0 && len(f.Left) == 0
+}
 
 func (f *followed) writeText(w io.Writer) error {
 	var b strings.Builder

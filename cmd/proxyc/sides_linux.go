@@ -129,13 +129,7 @@ func inKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant string
 		if err != nil {
 			return c, nil, err
 		}
-		legacy, err := kerneliptables.LegacyTables(p.Family)
-		if err != nil {
-			left = append(left, "legacy iptables: "+err.Error())
-		}
-		for _, table := range legacy {
-			left = append(left, "legacy iptables: table "+table)
-		}
+		left = append(left, legacy(ctx, p.Family)...)
 		return followNFT(r, ownOf(p), pkt), left, nil
 	}
 	dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: variant, ReadOnly: true})
@@ -151,8 +145,16 @@ func inKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant string
 	if err != nil {
 		return c, nil, err
 	}
-	left = append(left, others...)
-	beside, others, err := nftables.ParseWhole(p.Family, string(listed), ofIPTables)
+	for _, table := range others {
+		left = append(left, "iptables: "+table)
+	}
+	skip := ofIPTables
+	if dataplane.Variant == kerneliptables.Legacy {
+		skip = nil // they are beside those that were saved
+	} else {
+		left = append(left, legacy(ctx, p.Family)...)
+	}
+	beside, others, err := nftables.ParseWhole(p.Family, string(listed), skip)
 	if err != nil {
 		return c, nil, err
 	}
@@ -168,6 +170,19 @@ func inKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant string
 	held.Rules = r
 	c = followIPVS(held, own, pkt)
 	return c.through(beside, own.With(held.Carries), pkt, ""), left, nil // ipvs sends as the node does
+}
+
+// legacy names the tables of legacy iptables that may decide about packets, beside
+// rules that are followed.
+func legacy(ctx context.Context, f ir.Family) (left []string) {
+	saved, err := kerneliptables.LegacySaved(ctx, f)
+	if err != nil {
+		left = append(left, "legacy iptables: "+err.Error())
+	}
+	for _, table := range iptables.Unfollowed(saved) {
+		left = append(left, "legacy iptables: "+table)
+	}
+	return left
 }
 
 // ofIPTables reports whether iptables-nft shows a table of nf_tables.

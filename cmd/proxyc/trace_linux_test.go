@@ -62,3 +62,39 @@ func TestKernelOfAnotherMode(t *testing.T) {
 		})
 	}
 }
+
+// Tables that are not followed are a doubt where they have something by which a packet may fare
+// otherwise, and are not told of where they have not.
+func TestTraceKernelNamesTablesThatItDoesNotFollow(t *testing.T) {
+	for _, tt := range []struct{ plane, does, want string }{
+		{"nftables", "iptables-legacy -t filter -L -n; nft add table netdev ev; nft add chain netdev ev in '{ type filter hook ingress device lo priority 0; policy accept; }'", ""},
+		{"nftables", "iptables-legacy -A FORWARD -p tcp --dport 8080 -j DROP", "not looked at: legacy iptables: table filter has 1 rule, "},
+		{"nftables", "iptables-legacy -P FORWARD DROP", "not looked at: legacy iptables: table filter has the policy DROP in chain FORWARD"},
+		{"nftables", "nft add table netdev ev; nft add chain netdev ev in '{ type filter hook ingress device lo priority 0; policy accept; }'; nft add rule netdev ev in tcp dport 80 drop",
+			"not looked at: table netdev ev has 1 rule, "},
+		{"nftables", "nft add table netdev ev; nft add chain netdev ev in '{ type filter hook ingress device lo priority 0; policy drop; }'", "not looked at: table netdev ev has a chain with the policy drop"},
+		{"iptables-nft", "iptables-nft -t mangle -L -n; iptables-nft -t raw -N empty; iptables-legacy -t filter -L -n", ""},
+		{"iptables-nft", "iptables-nft -t mangle -A FORWARD -p tcp --dport 8080 -j DROP", "not looked at: iptables: table mangle has 1 rule, "},
+		{"iptables-nft", "iptables-nft -t raw -A PREROUTING -p tcp --dport 80 -j DROP; iptables-nft -t raw -A OUTPUT -p tcp -j NOTRACK", "not looked at: iptables: table raw has 2 rules, "},
+		{"iptables-nft", "iptables-legacy -A FORWARD -p tcp --dport 8080 -j DROP", "not looked at: legacy iptables: table filter has 1 rule, "},
+		{"iptables-legacy", "iptables-legacy -t mangle -A FORWARD -p tcp --dport 8080 -j DROP", "not looked at: iptables: table mangle has 1 rule, "},
+		{"iptables-legacy", "nft add table ip filter; nft add chain ip filter FORWARD '{ type filter hook forward priority 0; }'; nft add rule ip filter FORWARD tcp dport 8080 drop",
+			"table ip filter, chain FORWARD, rule 1, which is none of proxyc's, drops the packet"},
+	} {
+		t.Run(tt.plane+" "+tt.does, func(t *testing.T) {
+			t.Parallel()
+			w := applied(t, tt.plane)
+			if out, code := w.run("sh", "-ec", tt.does); code != 0 {
+				t.Fatal(out)
+			}
+			code := exitFindings
+			if tt.want == "" {
+				code = exitDone
+			}
+			out, got := w.proxyc("trace", "--kernel", "--from", "10.244.1.5@cni0", "--to", "ns/a:80")
+			if got != code || !strings.Contains(out, tt.want) || tt.want == "" && strings.Contains(out, "not looked at") {
+				t.Errorf("exit %d, want %d and %q in:\n%s", got, code, tt.want, out)
+			}
+		})
+	}
+}

@@ -27,19 +27,40 @@ func ParseWhole(f ir.Family, saved string) (r *Ruleset, left []string, err error
 			}
 		}
 	}
-	table, rules := "", map[string]int{}
+	return r, Unfollowed(saved, r.Filter.Name, r.Nat.Name), nil
+}
+
+// Unfollowed names the tables, of those that iptables-save or ip6tables-save printed, that hold
+// something by which packets may fare otherwise: all but those that are followed.
+func Unfollowed(saved string, followed ...string) (left []string) {
+	table, rules, policies := "", map[string]int{}, map[string]string{}
 	for line := range strings.Lines(saved) {
-		if name, ok := strings.CutPrefix(line, "*"); ok {
-			table = strings.TrimSpace(name)
-		} else if strings.HasPrefix(line, "-A ") && table != r.Filter.Name && table != r.Nat.Name {
+		words := SavedWords(strings.TrimSpace(line))
+		switch {
+		case strings.HasPrefix(line, "*"):
+			table = strings.TrimSpace(line[1:])
+		case slices.Contains(followed, table):
+		case strings.HasPrefix(line, "-A "):
 			rules[table]++
+		case strings.HasPrefix(line, ":") && len(words) > 1 && words[1] == "DROP":
+			policies[table] = words[0][1:]
 		}
 	}
 	for table, n := range rules {
-		left = append(left, fmt.Sprintf("table %s: %d rules, which may drop or mark packets before", table, n))
+		left = append(left, fmt.Sprintf("table %s has %s, which may drop, mark or translate packets", table, count(n)))
+	}
+	for table, chain := range policies {
+		left = append(left, fmt.Sprintf("table %s has the policy DROP in chain %s", table, chain))
 	}
 	slices.Sort(left)
-	return r, left, nil
+	return left
+}
+
+func count(rules int) string {
+	if rules == 1 {
+		return "1 rule"
+	}
+	return fmt.Sprintf("%d rules", rules)
 }
 
 // Met is a rule that did something to a packet.

@@ -26,10 +26,8 @@ func ParseWhole(f ir.Family, text string, skip func(family, table string) bool) 
 			return nil, nil, p.errorf("table %s %s: must be followed by {, got %q", family, name, p.peek())
 		}
 		begin := p.at
-		if family == "netdev" {
-			left = append(left, "table netdev "+name+": sees packets before")
-		}
-		if family != f.NFT() && family != "inet" || skip != nil && skip(family, name) {
+		before := family == "netdev" || family == "bridge"
+		if !before && family != f.NFT() && family != "inet" || skip != nil && skip(family, name) {
 			p.block()
 			continue
 		}
@@ -42,13 +40,42 @@ func ParseWhole(f ir.Family, text string, skip func(family, table string) bool) 
 			p.at = begin
 			p.block()
 		case strings.Contains(p.r.Flags, "dormant"): // no packet meets it
+		case before:
+			if what := p.r.decides(); what != "" {
+				left = append(left, fmt.Sprintf("table %s %s has %s, and sees packets before", family, name, what))
+			}
 		default:
+			p.r.Chains = slices.DeleteFunc(p.r.Chains, func(c Chain) bool { return c.Base != nil && c.Base.Unsupported != "" && c.idle() })
 			p.r.Qualify(family + " " + name)
 			whole.Chains = append(whole.Chains, p.r.Chains...)
 			whole.Sets = append(whole.Sets, p.r.Sets...)
 		}
 	}
 	return whole, left, nil
+}
+
+// decides tells by what a table may decide about packets; empty: by nothing.
+func (r *Ruleset) decides() (what string) {
+	rules := 0
+	for i := range r.Chains {
+		if c := &r.Chains[i]; len(c.Rules) > 0 {
+			rules += len(c.Rules)
+		} else if !c.idle() {
+			what = "a chain with the policy drop"
+		}
+	}
+	switch {
+	case rules == 1:
+		return "1 rule"
+	case rules > 0:
+		return fmt.Sprintf("%d rules", rules)
+	}
+	return what
+}
+
+// idle reports whether a chain lets all packets pass.
+func (c *Chain) idle() bool {
+	return len(c.Rules) == 0 && (c.Base == nil || !c.Base.Drop && !strings.Contains(c.Base.Unsupported, "policy drop"))
 }
 
 func otherFamily(f ir.Family) ir.Family {
