@@ -18,6 +18,7 @@ type service struct {
 	object string // for Origins
 	ports  []port // by ir.ServicePort
 	views  ir.PerFamily[view]
+	maglev *ir.Maglev // of external frontends with policy Cluster; nil: chance chooses
 	diags  diag.List
 }
 
@@ -102,6 +103,7 @@ func (c *cluster) service(svc *snapshot.Service) *service {
 		}
 	}
 	c.checkCapabilities(s)
+	c.balancePass(s)
 	return s
 }
 

@@ -99,6 +99,9 @@ const (
 	// LocalhostByProcess: LocalhostNodePorts holds at ::1 too, and does not depend on
 	// iptables.localhostNodePorts: rules lead to a process on the node.
 	LocalhostByProcess
+	// StableBackends: a Service can have the client's address and port choose its backend in
+	// place of chance (Maglev).
+	StableBackends
 )
 
 var capabilityNames = [...]string{
@@ -108,7 +111,7 @@ var capabilityNames = [...]string{
 	"RejectUndefinedVIPPorts", "GuardEmptyFromNode",
 	"MasqueradesOwnVIP", "CarriesVIPs", "NodePortBehindEmpty", "NodePortRefusesFirst",
 	"Masquerades", "AffinityTimeout", "OneBackendPort", "EndpointsByKind", "DropsInvalid", "ListsNodePortAddresses", "ConfusesShared",
-	"ProxiesLocalhost", "LocalhostByProcess",
+	"ProxiesLocalhost", "LocalhostByProcess", "StableBackends",
 }
 
 // Has reports whether all capabilities of o are in c.
@@ -134,7 +137,7 @@ func (m Mode) Capabilities() Capability {
 	case ModeIPTables:
 		return common | LocalhostNodePorts | HairpinRemote | EmptyNodePortAnyAddr | NodePortBehindEmpty | DropsInvalid
 	case ModeNFTables:
-		return common | RejectUndefinedPorts | DropUnallocated | GuardEmpty | GuardEmptyFromNode | EmptyFromNode | NodePortBehindEmpty | NodePortRefusesFirst | ProxiesLocalhost
+		return common | RejectUndefinedPorts | DropUnallocated | GuardEmpty | GuardEmptyFromNode | EmptyFromNode | NodePortBehindEmpty | NodePortRefusesFirst | ProxiesLocalhost | StableBackends
 	case ModeIPVS:
 		return common | RejectUndefinedPorts | RejectUndefinedVIPPorts | GuardEmpty | MasqueradesOwnVIP | CarriesVIPs | LocalFallback | EmptyFromNode | ConfusesShared
 	case ModeKernelspace:

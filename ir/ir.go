@@ -211,6 +211,9 @@ type Frontend struct {
 	SourceRanges []SourceRange `json:"sourceRanges,omitzero"`
 
 	Routes []Route `json:"routes,omitzero"` // the first whose From holds the packet's source decides
+	// Maglev has the client's address and port choose among the backends, in modes with
+	// StableBackends; nil: chance does. All sources have one route, to a pool without affinity.
+	Maglev *Maglev `json:"maglev,omitzero"`
 	// Else is what becomes of new connections that no route takes, for want of
 	// backends most often. In JSON it is what happens to an empty frontend, as in
 	// documents of earlier versions.

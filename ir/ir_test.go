@@ -138,6 +138,14 @@ func TestValidate(t *testing.T) {
 		{"kept of default/sticky: must come after", func(p *ir.Program) {
 			p.Services[4].Draining = append(p.Services[4].Draining, p.Services[4].Draining[0])
 		}},
+		{"maglev: slots must be one of [251 ", func(p *ir.Program) {
+			p.Services[5].Frontends[1].Maglev = &ir.Maglev{Slots: 250, Origin: p.Services[5].Origin}
+		}},
+		{"10.96.0.15:53/udp: maglev: must have one route for all sources, to a pool without affinity", func(p *ir.Program) {
+			f := &p.Services[4].Frontends[0]
+			f.Routes, f.Maglev = f.Routes[1:], &ir.Maglev{Slots: 251, Origin: f.Origin}
+		}},
+		{"maglev: has no origin", func(p *ir.Program) { p.Services[5].Frontends[1].Maglev = &ir.Maglev{Slots: 251} }},
 		{"only LoadBalancer frontends", func(p *ir.Program) {
 			p.Services[0].Frontends[0].SourceRanges = p.Services[2].Frontends[0].SourceRanges
 		}},

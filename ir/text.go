@@ -206,6 +206,9 @@ func (t *text) service(s *Service) {
 			}
 			t.line(2, r.Origin, "from", r.From.String(), "-> pool", strconv.Itoa(r.Pool), snat)
 		}
+		if m := f.Maglev; m != nil {
+			t.line(2, m.Origin, "maglev", strconv.FormatUint(uint64(m.Slots), 10))
+		}
 		if !RoutesAll(f.Routes) {
 			t.line(2, f.ElseOrigin, "else", f.Else.String())
 		}

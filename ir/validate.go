@@ -207,6 +207,21 @@ func (v *validator) frontend(f *Frontend, s *Service, used []bool) {
 	if !RoutesAll(f.Routes) {
 		v.origin(name+": "+f.Else.String(), f.ElseOrigin)
 	}
+	v.maglev(name, f, s)
+}
+
+func (v *validator) maglev(name string, f *Frontend, s *Service) {
+	m := f.Maglev
+	if m == nil {
+		return
+	}
+	v.origin(name+": maglev", m.Origin)
+	if !slices.Contains(MaglevSlots(), m.Slots) {
+		v.errorf("%s: maglev: slots must be one of %v, got %d", name, MaglevSlots(), m.Slots)
+	}
+	if len(f.Routes) != 1 || !RoutesAll(f.Routes) || f.Routes[0].Pool >= 0 && f.Routes[0].Pool < len(s.Pools) && s.Pools[f.Routes[0].Pool].Affinity != nil {
+		v.errorf("%s: maglev: must have one route for all sources, to a pool without affinity", name)
+	}
 }
 
 func (v *validator) pool(i int, p *Pool) {

@@ -331,6 +331,22 @@ func merge(into, from Object) {
 	}
 }
 
+// Annotate gives all Services of the case an annotation.
+func (c *Case) Annotate(key, value string) {
+	for _, stage := range c.Stages() {
+		for _, o := range stage.Apply {
+			if meta, ok := o["metadata"].(map[string]any); ok && o["kind"] == "Service" {
+				all, _ := meta["annotations"].(map[string]any)
+				if all == nil {
+					all = map[string]any{}
+				}
+				all[key] = value
+				meta["annotations"] = all
+			}
+		}
+	}
+}
+
 // A Store holds the objects of a running case.
 type Store struct {
 	keys    []string // in order of first appearance

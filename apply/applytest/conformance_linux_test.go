@@ -59,6 +59,31 @@ func TestConformance(t *testing.T) {
 	fmt.Print(table)
 }
 
+// TestConformanceStable plays the cases of mode nftables with Services that all ask for a
+// Maglev table: packets meet the same fates.
+func TestConformanceStable(t *testing.T) {
+	RequireRoot(t)
+	exceptions, err := LoadExceptions(*exceptionsFlag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	only, err := regexp.Compile(*caseFlag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply, daemon := throughProxyc(t)
+	for family := range strings.SplitSeq(*familiesFlag, ",") {
+		suite := &Suite{Runner: &Runner{Mode: "nftables", Apply: apply, Daemon: daemon}, Family: family,
+			Dir: os.DirFS(*casesFlag), Exceptions: exceptions, Only: only.MatchString, Jobs: *jobsFlag,
+			Change: func(c *Case) { c.Annotate("proxyc.dev/balance", "maglev") }}
+		t.Run(family, func(t *testing.T) {
+			if suite.Play(t).Flows == 0 {
+				t.Error("no flow was compared")
+			}
+		})
+	}
+}
+
 // throughProxyc is the way that -through names, and the daemon that some cases need.
 func throughProxyc(t *testing.T) (ApplyFunc, DaemonFunc) {
 	t.Helper()

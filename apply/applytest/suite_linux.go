@@ -17,6 +17,7 @@ type Suite struct {
 	Dir        fs.FS // holds cases/ and expected/MODE.json
 	Exceptions []Exception
 	Only       func(name string) bool // tells which cases to play
+	Change     func(*Case)            // what is done to each before it is played; nil: nothing
 	Jobs       int                    // cases at once
 	Record     *Records               // gets the outcomes of cases that have none, where it is not nil
 }
@@ -54,6 +55,9 @@ func (s *Suite) Play(t testing.TB) (score Score) {
 	for _, c := range cases {
 		if !s.Only(c.Name) || !c.RunsUnder(s.Runner.Mode) {
 			continue
+		}
+		if s.Change != nil {
+			s.Change(c)
 		}
 		jobs <- struct{}{}
 		wg.Go(func() {

@@ -470,14 +470,20 @@ func decodeStmt(code []instruction, f ir.Family) (rules.Stmt, int) {
 		return s, n
 	}
 	var terms []rules.Term
-	for len(terms) < len(code) {
-		t, ok := decodeTerm(code[len(terms)], f)
+	n := 0
+	for n < len(code) {
+		if len(code) > n+2 && code[n+2].name == "hash" { // of the client's address and port
+			terms = append(terms, rules.Term{Field: rules.ClientHash, Mod: code[n+2].u32(unix.NFTA_HASH_MODULUS)})
+			n += 3
+			continue
+		}
+		t, ok := decodeTerm(code[n], f)
 		if !ok {
 			break
 		}
 		terms = append(terms, t)
+		n++
 	}
-	n := len(terms)
 	if n == 0 || n == len(code) {
 		return nil, 0
 	}

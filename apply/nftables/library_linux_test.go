@@ -17,7 +17,8 @@ import (
 // ofLibrary makes google/nftables' type of an expression. It keeps this list to itself.
 var ofLibrary = map[string]func() expr.Any{
 	"bitwise": func() expr.Any { return &expr.Bitwise{} }, "cmp": func() expr.Any { return &expr.Cmp{} }, "ct": func() expr.Any { return &expr.Ct{} },
-	"dynset": func() expr.Any { return &expr.Dynset{} }, "fib": func() expr.Any { return &expr.Fib{} }, "immediate": func() expr.Any { return &expr.Immediate{} },
+	"dynset": func() expr.Any { return &expr.Dynset{} }, "fib": func() expr.Any { return &expr.Fib{} },
+	"hash": func() expr.Any { return &expr.Hash{} }, "immediate": func() expr.Any { return &expr.Immediate{} },
 	"lookup": func() expr.Any { return &expr.Lookup{} }, "masq": func() expr.Any { return &expr.Masq{} }, "meta": func() expr.Any { return &expr.Meta{} },
 	"nat": func() expr.Any { return &expr.NAT{} }, "numgen": func() expr.Any { return &expr.Numgen{} }, "payload": func() expr.Any { return &expr.Payload{} },
 	"reject": func() expr.Any { return &expr.Reject{} },

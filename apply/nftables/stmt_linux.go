@@ -40,8 +40,8 @@ func (p *program) expr(name string, fill func(b *builder)) {
 	})
 }
 
-// dstPortOffset is where the destination port is in every transport header.
-const dstPortOffset, portBytes = 2, 2
+// srcPortOffset and dstPortOffset are where the ports are in every transport header.
+const srcPortOffset, dstPortOffset, portBytes = 0, 2, 2
 
 // register returns the number of the register that begins n words of four bytes
 // after the first: the four of 16 bytes have names of their own.
@@ -256,6 +256,20 @@ func (p *program) load(t rules.Term, reg int) int {
 			b.u32(unix.NFTA_NG_MODULUS, t.Mod)
 			b.u32(unix.NFTA_NG_TYPE, unix.NFT_NG_RANDOM)
 			b.u32(unix.NFTA_NG_OFFSET, 0)
+		})
+	case rules.ClientHash:
+		// What is hashed stands behind the whole key and the four registers that nft leaves free.
+		from := reg + 1 + 4
+		offset, n := addrOffset(rules.SrcAddr, p.family)
+		p.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, n, from)
+		p.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, srcPortOffset, portBytes, from+addr)
+		p.expr("hash", func(b *builder) {
+			b.u32(unix.NFTA_HASH_SREG, register(from))
+			b.u32(unix.NFTA_HASH_DREG, register(reg))
+			b.u32(unix.NFTA_HASH_LEN, uint32(4*(addr+1)))
+			b.u32(unix.NFTA_HASH_MODULUS, t.Mod)
+			b.u32(unix.NFTA_HASH_SEED, ir.MaglevSeed)
+			b.u32(unix.NFTA_HASH_TYPE, unix.NFT_HASH_JENKINS)
 		})
 	}
 	return 1

@@ -75,7 +75,7 @@ func (x expectation) check() error {
 		if _, err := sim.ParsePacket("::", addr); err == nil {
 			continue
 		}
-		if _, err := sim.ParsePacket("0.0.0.0", addr); err != nil && word != "(affinity)" {
+		if _, err := sim.ParsePacket("0.0.0.0", addr); err != nil && word != "(affinity)" && !strings.HasPrefix(word, "(maglev:") {
 			return fmt.Errorf("%s--expect: must be %s, or backends such as 10.244.1.10:8080+snat, got %q", x.where, strings.Join(fates, ", "), x.Expect)
 		}
 	}

@@ -161,6 +161,9 @@ func (r *random) service(i int) *snapshot.Service {
 	if r.chance(4) {
 		s.AffinityIP, s.AffinitySecs = true, int32(pick(r, []int{10, 3600, 10800}))
 	}
+	if r.chance(4) {
+		s.Balance = "maglev"
+	}
 	return s
 }
 

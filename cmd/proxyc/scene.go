@@ -95,7 +95,7 @@ func (s *scene) packet(from, to string) (pkt sim.Packet, by sender, err error) {
 	} else if name, ok := strings.CutPrefix(from, "node:"); ok {
 		pkt.Src, by, err = s.otherNode(name, pkt.Dst)
 	} else {
-		pkt.Src, pkt.In, err = s.address(&p.Node, from)
+		pkt.Src, pkt.SrcPort, pkt.In, err = s.address(&p.Node, from)
 	}
 	if err == nil && !p.Family.Has(pkt.Src) {
 		err = fmt.Errorf("source %s and destination %s are of different families", pkt.Src, pkt.Dst)
@@ -110,20 +110,20 @@ func programFor(programs ir.Programs, addr netip.Addr) *ir.Program {
 	return programs.Of(ir.FamilyOf(addr))
 }
 
-// address reads IP or IP@INTERFACE, an IPv6 address with brackets or without.
-func (s *scene) address(node *ir.Node, from string) (netip.Addr, string, error) {
+// address reads IP[:PORT][@INTERFACE], an IPv6 address without a port with brackets or without.
+func (s *scene) address(node *ir.Node, from string) (src netip.Addr, port uint16, in string, err error) {
 	text, in, named := strings.Cut(from, "@")
-	if t, ok := strings.CutPrefix(text, "["); ok {
-		text = strings.TrimSuffix(t, "]")
+	client, err := netip.ParseAddrPort(text)
+	if src, port = client.Addr(), client.Port(); err != nil {
+		src, err = netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(text, "["), "]"))
 	}
-	src, err := netip.ParseAddr(text)
 	if err != nil || named && in == "" {
-		return src, "", fmt.Errorf("must be pod:NAMESPACE/NAME, node, node:NAME, IP or IP@INTERFACE, got %q", from)
+		return src, 0, "", fmt.Errorf("must be pod:NAMESPACE/NAME, node, node:NAME or IP[:PORT][@INTERFACE], got %q", from)
 	}
 	if in == "" && !node.HasAddr(src) {
 		in = s.way(node, src)
 	}
-	return src, in, nil
+	return src, port, in, nil
 }
 
 // nodeSource returns the address from which the node itself sends, as the kernel

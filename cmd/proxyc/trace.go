@@ -15,7 +15,7 @@ type traceCmd struct {
 	source
 	namespaceFlag
 
-	From    string `placeholder:"SOURCE" help:"Who sends: pod:NAMESPACE/NAME, node (this one), node:NAME, or IP[@INTERFACE]; without INTERFACE the one in whose network the address is, or eth0 where nothing tells."`
+	From    string `placeholder:"SOURCE" help:"Who sends: pod:NAMESPACE/NAME, node (this one), node:NAME, or IP[:PORT][@INTERFACE]; without INTERFACE the one in whose network the address is, or eth0 where nothing tells. The PORT counts where a Maglev table chooses."`
 	To      string `placeholder:"DESTINATION" help:"To what: IP:PORT[/PROTO], NAMESPACE/NAME:PORT[/PROTO] or the DNS name of a Service with PORT, by name or number; tcp if no protocol is given."`
 	Expect  string `placeholder:"FATE" help:"What is to become of the packet: accepted, rejected, dropped, \"not ours\", or all its backends as they are printed; exit 1 if it is something else."`
 	Packets string `placeholder:"FILE" help:"Trace many packets: lines of JSON with from, to and, if it is to be checked, expect. - for standard input."`
@@ -118,10 +118,14 @@ func (t *traced) result() string {
 }
 
 func (t *traced) sender() string {
-	if t.pkt.FromNode() {
-		return t.pkt.Src.String() + " (the node)"
+	src := t.pkt.Src.String()
+	if t.pkt.SrcPort != 0 {
+		src = netip.AddrPortFrom(t.pkt.Src, t.pkt.SrcPort).String()
 	}
-	return t.pkt.Src.String() + "@" + t.pkt.In
+	if t.pkt.FromNode() {
+		return src + " (the node)"
+	}
+	return src + "@" + t.pkt.In
 }
 
 func (t *traced) destination() string {
@@ -165,12 +169,14 @@ func (t *traced) text() string {
 
 type traceJSON struct {
 	From         string            `json:"from"`
+	Port         uint16            `json:"port,omitempty"` // of From
 	Interface    string            `json:"interface,omitempty"`
 	To           string            `json:"to"`
 	Steps        []sim.Step        `json:"steps"`
 	Fate         string            `json:"fate"`
 	Destinations []destinationJSON `json:"destinations,omitempty"`
 	Affinity     bool              `json:"affinity,omitempty"`
+	Choice       string            `json:"choice,omitempty"` // how the client chooses among destinations
 	Hindrances   []hindrance       `json:"hindrances,omitempty"`
 	Expect       string            `json:"expect,omitempty"`
 	Met          *bool             `json:"met,omitempty"` // with Expect
@@ -185,11 +191,13 @@ type destinationJSON struct {
 func (t *traced) json() traceJSON {
 	out := traceJSON{
 		From:       t.pkt.Src.String(),
+		Port:       t.pkt.SrcPort,
 		Interface:  t.pkt.In,
 		To:         t.destination(),
 		Steps:      append([]sim.Step{}, t.steps...),
 		Fate:       t.fate(),
 		Affinity:   t.outcome.Affinity,
+		Choice:     t.outcome.Choice,
 		Hindrances: t.hindrances,
 	}
 	for _, d := range t.outcome.Destinations {

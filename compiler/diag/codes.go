@@ -72,6 +72,9 @@ const (
 	HealthPortMissing Code = "PX310"
 	CIDRValue         Code = "PX311"
 	TooManyBackends   Code = "PX312"
+	BalanceValue      Code = "PX313"
+	BalanceNoEffect   Code = "PX314"
+	BalanceFewSlots   Code = "PX315"
 )
 
 // Endpoints.
@@ -138,6 +141,7 @@ const (
 	ModeNodePorts  Code = "PX707"
 	ExternalIPsOff Code = "PX708"
 	ModeLocalhost  Code = "PX709"
+	ModeBalance    Code = "PX710"
 )
 
 // The calendar: what goes, or changes, in a release to come.

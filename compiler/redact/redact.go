@@ -216,7 +216,8 @@ func (v *visitor) set(of Class, name *string) {
 
 // words are those that may stand where one of a few must.
 var words = []string{"", "ClusterIP", "NodePort", "LoadBalancer", "ExternalName", "TCP", "UDP", "SCTP", "IPv4", "IPv6", "FQDN", "VIP", "Proxy",
-	"InternalIP", "ExternalIP", "Hostname", "InternalDNS", "ExternalDNS"}
+	"InternalIP", "ExternalIP", "Hostname", "InternalDNS", "ExternalDNS",
+	"maglev", "maglev-251", "maglev-1021", "maglev-4099", "maglev-16381", "maglev-65537"}
 
 // word replaces what is none of the few that may stand there: it may be anything.
 func word[T ~string](v *visitor, text *T) {
@@ -227,6 +228,10 @@ func word[T ~string](v *visitor, text *T) {
 
 func (v *visitor) service(s *corev1.Service) {
 	v.meta(&s.ObjectMeta, Service)
+	if text, ok := s.Annotations[snapshot.AnnotationBalance]; ok {
+		word(v, &text)
+		s.Annotations[snapshot.AnnotationBalance] = text
+	}
 	spec := &s.Spec
 	word(v, &spec.Type)
 	for i := range spec.IPFamilies {

@@ -24,6 +24,9 @@ const (
 	annotationNoOptimize  = "winProxyOptimization"
 )
 
+// AnnotationBalance says how a Service chooses among its backends.
+const AnnotationBalance = "proxyc.dev/balance"
+
 // FromService reduces a v1 Service. It takes the object as it is; what the
 // API server would have filled in is the caller's matter.
 func FromService(in *corev1.Service) *Service {
@@ -44,6 +47,7 @@ func FromService(in *corev1.Service) *Service {
 		HealthPort:    spec.HealthCheckNodePort,
 		PreserveDIP:   in.Annotations[annotationPreserveDIP] == "true",
 		NoOptimize:    strings.EqualFold(in.Annotations[annotationNoOptimize], "DISABLED"),
+		Balance:       intern(in.Annotations[AnnotationBalance]),
 	}
 	for _, f := range spec.IPFamilies {
 		out.IPFamilies = append(out.IPFamilies, intern(string(f)))

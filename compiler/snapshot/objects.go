@@ -120,6 +120,9 @@ func (s *Service) api() *corev1.Service {
 	if s.NoOptimize {
 		metav1.SetMetaDataAnnotation(&out.ObjectMeta, annotationNoOptimize, "DISABLED")
 	}
+	if s.Balance != "" {
+		metav1.SetMetaDataAnnotation(&out.ObjectMeta, AnnotationBalance, s.Balance)
+	}
 	for _, f := range s.IPFamilies {
 		spec.IPFamilies = append(spec.IPFamilies, corev1.IPFamily(f))
 	}

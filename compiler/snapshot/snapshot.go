@@ -34,6 +34,7 @@ type Service struct {
 	HealthPort    int32    // healthCheckNodePort
 	PreserveDIP   bool     // annotation preserve-destination: "true" (kernelspace)
 	NoOptimize    bool     // annotation winProxyOptimization: DISABLED (kernelspace)
+	Balance       string   // annotation proxyc.dev/balance
 }
 
 // ServicePort is an entry of spec.ports.

@@ -53,7 +53,7 @@ func changeOf(src netip.Addr, a, b sim.Outcome) Change {
 		c.Kept = [2]string{clientAddr(src, a, b, both), clientAddr(src, b, a, both)}
 	}
 	if same := c.Before == c.After && c.Affinity[0] == c.Affinity[1] && c.Kept[0] == c.Kept[1] &&
-		len(c.Added)+len(c.Removed) == 0; same || a.Shares != nil || b.Shares != nil || a.Else != nil || b.Else != nil {
+		len(c.Added)+len(c.Removed) == 0; same || a.Shares != nil || b.Shares != nil || a.Else != nil || b.Else != nil || (a.Choice == "") != (b.Choice == "") {
 		c.Exact = [2]string{a.String(), b.String()}
 	}
 	return c

@@ -16,6 +16,9 @@ type Packet struct {
 	Dst      netip.Addr
 	Protocol ir.Protocol
 	Port     uint16 // destination port
+	// SrcPort is the source port; 0 stands for any: then the packet is one of each client
+	// that has the source address.
+	SrcPort uint16
 	// In is the interface the packet came in by; empty when a process of the
 	// node sends it (then Src is an address of the node).
 	In string
@@ -47,7 +50,7 @@ type Destination struct {
 // destination that load balancing may pick, sorted by address and port
 // without duplicates. Affinity reports whether a client sticks to the one that
 // it met first. Two Outcomes are equal when Fate, Destinations, Affinity, Timeout,
-// Shares and Else are.
+// Shares, Choice and Else are.
 type Outcome struct {
 	Fate         Fate
 	Destinations []Destination
@@ -58,6 +61,9 @@ type Outcome struct {
 	// Shares are how often each of the Destinations is picked, in parts of a
 	// million; nil: all alike, as a Program has it.
 	Shares []uint32
+	// Choice names how the client's address and port choose among several Destinations, and
+	// with it how many clients each has, as ir.MaglevChoice does; "": chance chooses.
+	Choice string
 	// Else are other Fates that chance may bring, which no Program has.
 	Else []FateShare
 }

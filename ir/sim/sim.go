@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/proxyc/proxyc/ir"
 )
@@ -59,6 +60,27 @@ type Evaluator struct {
 	checks  *PortSet                  // of health checks
 	vips    map[netip.Addr]frontendOf // the first frontend of an address whose undefined ports the mode minds
 	carried map[netip.Addr]bool       // addresses of Services that the node has itself
+	slots   sync.Map                  // *slots by *ir.Frontend: made when first asked for
+}
+
+// slots is the table of a frontend with Maglev.
+type slots struct {
+	table  []int // of backends
+	choice string
+}
+
+func (e *Evaluator) slotsOf(f *ir.Frontend, p *ir.Pool) *slots {
+	if known, ok := e.slots.Load(f); ok {
+		return known.(*slots)
+	}
+	s := &slots{table: f.Maglev.Table(p.Backends)}
+	to := make([]netip.AddrPort, len(s.table))
+	for slot, b := range s.table {
+		to[slot] = p.Backends[b].AddrPort
+	}
+	s.choice = ir.MaglevChoice(to)
+	e.slots.Store(f, s)
+	return s
 }
 
 type frontendOf struct {
@@ -341,9 +363,12 @@ func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
 		default:
 			t.step(r.Origin, "route from %s: the source address is kept", r.From)
 		}
-		if len(p.Backends) == 1 {
+		switch {
+		case len(p.Backends) == 1:
 			t.step(p.Origin, "the only backend of %s %s", p.Port, p.Policy)
-		} else {
+		case t.stable(f):
+			t.step(p.Origin, "one of %d backends of %s %s, by the client's address and port", len(p.Backends), p.Port, p.Policy)
+		default:
 			t.step(p.Origin, "one of %d backends of %s %s, at random", len(p.Backends), p.Port, p.Policy)
 		}
 		if p.Affinity != nil {
@@ -354,8 +379,12 @@ func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
 	if p.Affinity != nil {
 		out.Affinity, out.Timeout = true, p.Affinity.Timeout
 	}
+	chosen := t.chosen(f, p, &out)
 	for i := range p.Backends {
 		b := &p.Backends[i]
+		if !chosen(i) {
+			continue
+		}
 		hairpin := false
 		if b.Local || t.caps.Has(ir.HairpinRemote) {
 			t.cuts.SourceAddr(b.AddrPort.Addr())
@@ -374,8 +403,31 @@ func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
 		}
 		out.Destinations = append(out.Destinations, Destination{b.AddrPort, (masquerade || hairpin) && !here})
 	}
-	out.normalize()
+	if out.normalize(); len(out.Destinations) < 2 {
+		out.Choice = ""
+	}
 	return out
+}
+
+// stable reports whether the client chooses its backend.
+func (t *tracer) stable(f *ir.Frontend) bool {
+	return f.Maglev != nil && t.caps.Has(ir.StableBackends)
+}
+
+// chosen reports of the backends of a pool whether the frontend leads the packet to
+// them, and tells the Outcome how that is chosen.
+func (t *tracer) chosen(f *ir.Frontend, p *ir.Pool, out *Outcome) func(backend int) bool {
+	if !t.stable(f) {
+		return func(int) bool { return true }
+	}
+	s := t.slotsOf(f, p)
+	if t.pkt.SrcPort == 0 {
+		out.Choice = s.choice
+		return func(b int) bool { return slices.Contains(s.table, b) }
+	}
+	slot := f.Maglev.Slot(t.pkt.Src, t.pkt.SrcPort)
+	t.step(f.Maglev.Origin, "slot %d of %d, by address and port %s", slot, f.Maglev.Slots, netip.AddrPortFrom(t.pkt.Src, t.pkt.SrcPort))
+	return func(b int) bool { return s.table[slot] == b }
 }
 
 // ownVIP reports whether the node uses the very address that it connects to, where that
@@ -496,6 +548,7 @@ type Chance struct {
 	Fate Fate
 	Destination
 	Weight float64
+	Choice string // as in an Outcome; Weight is then the same for all that the client may choose
 }
 
 // Shared returns the Outcome in normal form of all ways in which chance may fall.
@@ -542,7 +595,22 @@ func Shared(chances []Chance) Outcome {
 	if !alike {
 		o.Shares = shares
 	}
+	if len(o.Destinations)+len(o.Else) > 1 {
+		o.Choice = choiceOf(chances)
+	}
 	return o
+}
+
+// choiceOf returns all that chooses among chances.
+func choiceOf(chances []Chance) string {
+	var all []string
+	for _, c := range chances {
+		if c.Choice != "" && !slices.Contains(all, c.Choice) {
+			all = append(all, c.Choice)
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, "+")
 }
 
 // near compares shares as far as the tools write them.
@@ -550,7 +618,7 @@ func near(a, b uint32) bool { return max(a, b)-min(a, b) <= 3 }
 
 // Equal reports whether two outcomes are the same.
 func (o Outcome) Equal(other Outcome) bool {
-	return o.Fate == other.Fate && o.Affinity == other.Affinity && slices.Equal(o.Destinations, other.Destinations) &&
+	return o.Fate == other.Fate && o.Affinity == other.Affinity && o.Choice == other.Choice && slices.Equal(o.Destinations, other.Destinations) &&
 		(o.Timeout == other.Timeout || o.Timeout == 0 || other.Timeout == 0) &&
 		slices.EqualFunc(o.Shares, other.Shares, near) &&
 		slices.EqualFunc(o.Else, other.Else, func(a, b FateShare) bool { return a.Fate == b.Fate && near(a.Share, b.Share) })
@@ -580,6 +648,9 @@ func (o Outcome) String() string {
 	if o.Affinity {
 		b.WriteString(" (affinity)")
 	}
+	if o.Choice != "" {
+		b.WriteString(" (" + o.Choice + ")")
+	}
 	for _, e := range o.Else {
 		fmt.Fprintf(&b, " or %s (%.4g%%)", e.Fate, float64(e.Share)/1e4)
 	}
@@ -600,11 +671,15 @@ func (d Destination) compare(o Destination) int {
 }
 
 // ParsePacket makes a Packet from the parts that a command line or a test
-// names: "IP" or "IP@IFACE" for the source, and "IP:PORT/PROTO" for the
+// names: "IP[:PORT]" or "IP[:PORT]@IFACE" for the source, and "IP:PORT/PROTO" for the
 // destination; "/PROTO" may be left out for TCP.
 func ParsePacket(from, to string) (Packet, error) {
 	addr, in, _ := strings.Cut(from, "@")
-	src, err := netip.ParseAddr(addr)
+	client, err := netip.ParseAddrPort(addr)
+	src, port := client.Addr(), client.Port()
+	if err != nil {
+		src, err = netip.ParseAddr(addr)
+	}
 	if err != nil {
 		return Packet{}, fmt.Errorf("source %q: must be IP or IP@INTERFACE", from)
 	}
@@ -619,5 +694,5 @@ func ParsePacket(from, to string) (Packet, error) {
 	if src.Is4() != m.Addr.Is4() {
 		return Packet{}, fmt.Errorf("source %s and destination %s are of different families", src, m.Addr)
 	}
-	return Packet{Src: src, Dst: m.Addr, Protocol: m.Protocol, Port: m.Port, In: in}, nil
+	return Packet{Src: src, Dst: m.Addr, Protocol: m.Protocol, Port: m.Port, SrcPort: port, In: in}, nil
 }

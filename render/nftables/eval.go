@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
@@ -37,7 +38,8 @@ type Evaluator struct {
 	follows bool // rules that do something are told
 	flags   string
 
-	mostRules, mostPaths int // of one packet: more than any table of its size has without going in circles
+	tables               sync.Map // *slots by slotsKey: made when first asked for
+	mostRules, mostPaths int      // of one packet: more than any table of its size has without going in circles
 	seen                 memory
 }
 
@@ -230,10 +232,11 @@ type walk struct {
 	chain   string
 	rule    int // in chain, from 1
 
-	path  []choicePoint // the choices to take, then those that were taken
-	step  int           // how many are taken
-	depth int           // of calls
-	rules int           // how many it met
+	path    []choicePoint // the choices to take, then those that were taken
+	step    int           // how many are taken
+	choices []string      // what the client's address and port choose on the way
+	depth   int           // of calls
+	rules   int           // how many it met
 
 	known []sim.Remembered // what sets know of the client
 	way   sim.Way
@@ -265,6 +268,7 @@ func (w *walk) chance(fate sim.Fate) sim.Chance {
 	for _, p := range w.path {
 		c.Weight /= float64(p.of)
 	}
+	c.Choice = strings.Join(w.choices, "+")
 	if fate == sim.Accepted {
 		c.Destination = sim.Destination{AddrPort: netip.AddrPortFrom(w.dst, w.port), SNAT: w.snat}
 	}
@@ -487,6 +491,9 @@ func (w *walk) find(set string, terms []Term) *Element {
 	if w.cuts != nil {
 		l.cut(w, key, terms)
 	}
+	if mod := anyClient(w, terms); mod > 0 {
+		return w.slotOfAny(l, key, mod)
+	}
 	return l.find(key)
 }
 
@@ -530,7 +537,7 @@ func (w *walk) key(s *Set, terms []Term) Key {
 				k.Port2 = p
 			}
 		case TypeSlot:
-			k.Slot = w.random(t.Mod)
+			k.Slot = w.slot(t)
 		}
 	}
 	return k

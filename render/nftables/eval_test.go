@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -121,7 +122,13 @@ func TestEvalSeesFaults(t *testing.T) {
 		"local is cluster":        func(r *Ruleset) { r.Sets[OutsideIPs].Elements = nil },
 		"no reject of ClusterIPs": func(r *Ruleset) { r.Sets[ClusterIPs].Elements = nil },
 		"no masquerade":           func(r *Ruleset) { removeRules(r, chainNATPostrouting) },
-		"no node ports":           func(r *Ruleset) { r.Sets[ServicePorts].Elements = nil },
+		"a slot is missing":       func(r *Ruleset) { r.Sets[MaglevBackends].Elements = r.Sets[MaglevBackends].Elements[1:] },
+		"slots are exchanged": func(r *Ruleset) { // which changes no backend's share
+			all := r.Sets[MaglevPortBackends].Elements
+			i := slices.IndexFunc(all, func(e Element) bool { return e.To != all[0].To })
+			all[0].To, all[i].To = all[i].To, all[0].To
+		},
+		"no node ports": func(r *Ruleset) { r.Sets[ServicePorts].Elements = nil },
 	}
 	for name, spoil := range faults {
 		t.Run(name, func(t *testing.T) {

@@ -394,7 +394,7 @@ func typeOf(f Field) Type {
 		return TypeProto
 	case DstPort, OrigDstPort:
 		return TypePort
-	case Random:
+	case Random, ClientHash:
 		return TypeSlot
 	}
 	return TypeAddr

@@ -324,6 +324,11 @@ func jsonExpr(v any) string {
 			return unknownJSON(v)
 		}
 		return "numgen " + jsonExpr(m["mode"]) + " mod " + jsonExpr(m["mod"])
+	case "jhash":
+		if from := m["offset"]; from != nil && jsonExpr(from) != "0" || m["seed"] == nil {
+			return unknownJSON(v)
+		}
+		return "jhash " + jsonExpr(m["expr"]) + " mod " + jsonExpr(m["mod"]) + " seed " + jsonExpr(m["seed"])
 	case "prefix":
 		return jsonExpr(m["addr"]) + "/" + jsonExpr(m["len"])
 	case "elem":

@@ -23,6 +23,11 @@ func TestRulesOfOthers(t *testing.T) {
 		{`ct state vmap { established : accept } drop`, []Stmt{MatchProto{}, Verdict{Kind: Drop}}},
 		{`ct state != { established, related } drop`, []Stmt{MatchNew{}, Verdict{Kind: Drop}}},
 		{`ct state established,related accept`, []Stmt{MatchProto{}, Verdict{Kind: Accept}}},
+		{`jhash ip saddr . th sport mod 251 seed 0x6d61676c vmap @m`, []Stmt{LookupVerdict{[]Term{{ClientHash, 251}}, "ip fw, set m"}}},
+		{`jhash ip saddr . th sport mod 251 seed 0x1 vmap @m`, []Stmt{Unsupported{`jhash ip saddr . th sport mod 251 seed 0x1 vmap @m`}}},
+		{`jhash ip saddr . th sport mod 251 vmap @m`, []Stmt{Unsupported{`jhash ip saddr . th sport mod 251 vmap @m`}}},
+		{`jhash ip saddr . th sport mod 251 seed 0x6d61676c offset 3 vmap @m`, []Stmt{Unsupported{`jhash ip saddr . th sport mod 251 seed 0x6d61676c offset 3 vmap @m`}}},
+		{`jhash ip saddr mod 251 seed 0x6d61676c vmap @m`, []Stmt{Unsupported{`jhash ip saddr mod 251 seed 0x6d61676c vmap @m`}}},
 		{`log prefix "new: " level info drop`, []Stmt{Verdict{Kind: Drop}}},
 	} {
 		r, _, err := ParseWhole(ir.IPv4, "table ip fw {\n\tchain one {\n\t\ttype filter hook input priority 0; policy accept;\n\t\t"+tt.rule+"\n\t}\n}\n", nil)
@@ -52,10 +57,12 @@ func TestListOfJSON(t *testing.T) {
 		`{"reject": {"type": "icmpx", "expr": "port-unreachable"}}`: "reject with icmpx type port-unreachable",
 		`{"set": {"op": "update", "elem": {"payload": {"protocol": "ip", "field": "saddr"}}, "set": "@seen"}}`: "update @seen { ip saddr }",
 		`"update @seen { ip saddr : ip daddr }"`: "update @seen { ip saddr : ip daddr }",
-		`{"vmap": {"key": {"numgen": {"mode": "random", "mod": 2, "offset": 0}}, "data": {"set": [[0, {"drop": null}]]}}}`: "numgen random mod 2 vmap { 0 : drop }",
-		`{"vmap": {"key": {"numgen": {"mode": "random", "mod": 2, "offset": 7}}, "data": {"set": [[7, {"drop": null}]]}}}`: "json:",
-		`{"mangle": {"key": {"meta": {"key": "mark"}}, "value": {"|": [{"meta": {"key": "mark"}}, 16384]}}}`:               "meta mark set meta mark | 16384",
-		`{"mangle": {"key": {"meta": {"key": "mark"}}, "value": {"&": [{"meta": {"key": "mark"}}, {"|": [1, 2]}]}}}`:       "meta mark set json:",
+		`{"vmap": {"key": {"numgen": {"mode": "random", "mod": 2, "offset": 0}}, "data": {"set": [[0, {"drop": null}]]}}}`:                                                                                         "numgen random mod 2 vmap { 0 : drop }",
+		`{"vmap": {"key": {"numgen": {"mode": "random", "mod": 2, "offset": 7}}, "data": {"set": [[7, {"drop": null}]]}}}`:                                                                                         "json:",
+		`{"vmap": {"key": {"jhash": {"mod": 251, "seed": 1835100012, "expr": {"concat": [{"payload": {"protocol": "ip", "field": "saddr"}}, {"payload": {"protocol": "th", "field": "sport"}}]}}}, "data": "@m"}}`: "jhash ip saddr . th sport mod 251 seed 1835100012 vmap @m",
+		`{"vmap": {"key": {"jhash": {"mod": 251, "seed": 1835100012, "offset": 7, "expr": {"payload": {"protocol": "ip", "field": "saddr"}}}}, "data": "@m"}}`:                                                     "json:",
+		`{"mangle": {"key": {"meta": {"key": "mark"}}, "value": {"|": [{"meta": {"key": "mark"}}, 16384]}}}`:                                                                                                       "meta mark set meta mark | 16384",
+		`{"mangle": {"key": {"meta": {"key": "mark"}}, "value": {"&": [{"meta": {"key": "mark"}}, {"|": [1, 2]}]}}}`:                                                                                               "meta mark set json:",
 	} {
 		got, err := ListOfJSON(head + expr + "]}}]}")
 		if err != nil {

@@ -402,6 +402,11 @@ func (p *listParser) term() (Term, bool) {
 	case p.take("numgen", "random", "mod"):
 		n, err := strconv.ParseUint(p.next(), 10, 32)
 		return Term{Field: Random, Mod: uint32(n)}, err == nil && n > 0
+	case p.take("jhash", ip, "saddr", ".", "th", "sport", "mod"):
+		n, err := strconv.ParseUint(p.next(), 10, 32)
+		seeded := p.take("seed")
+		seed, seedErr := strconv.ParseUint(p.next(), 0, 32)
+		return Term{Field: ClientHash, Mod: uint32(n)}, err == nil && n > 0 && seeded && seedErr == nil && seed == ir.MaglevSeed && !p.take("offset")
 	}
 	return Term{}, false
 }

@@ -87,7 +87,9 @@ func (l *lowering) reserve(services []ir.Service) {
 			if f.Kind == ir.ClusterIP {
 				n[ClusterIPs]++
 			}
-			if len(f.Routes) > 0 {
+			if f.Maglev != nil {
+				n[maglevTables[btoi(f.Match.IsNodePort())].set] += int(f.Maglev.Slots)
+			} else if len(f.Routes) > 0 {
 				n[maps.backends] += len(services[i].Pools[f.Routes[0].Pool].Backends)
 			}
 		}
@@ -229,15 +231,28 @@ func (l *lowering) dispatch(f *lowerable, id SetID, pool int, t target) {
 	p := &f.svc.Pools[pool]
 	t.nodePort = f.Match.IsNodePort()
 	t.n = len(p.Backends)
+	if f.Maglev != nil {
+		t.maglev, t.n = true, int(f.Maglev.Slots)
+	}
 	t.affinity = f.sticky[pool].name
 	l.add(id, f.element(Verdict{Goto, l.chain(t, p)}))
 
 	set := t.table().set
 	key := frontendKeyOf(f.Match)
-	for i := range p.Backends {
-		b := &p.Backends[i]
+	slot := func(i int, b *ir.Backend) {
 		key.Slot = uint32(i)
 		l.add(set, Element{Key: key, To: b.AddrPort, Frontend: f.Frontend, Origin: &b.Origin})
+	}
+	if f.Maglev != nil {
+		for i, b := range f.Maglev.Table(p.Backends) {
+			slot(i, &p.Backends[b])
+		}
+	}
+	for i := range p.Backends {
+		b := &p.Backends[i]
+		if f.Maglev == nil {
+			slot(i, b)
+		}
 		if b.Local {
 			l.addShared(Hairpin, hairpin(f.Match.Protocol, b))
 		}
@@ -328,13 +343,14 @@ func (l *lowering) markRules(t target) []Rule {
 	return []Rule{{mark, ir.Origin{Object: "config", Field: "masqueradeBit", Reason: "these connections are masqueraded"}}}
 }
 
-// balanceRules pick one of n backends at random.
+// balanceRules pick one of n backends at random, or by the client.
 func balanceRules(t target) []Rule {
-	key := append(slices.Clip(frontendTerms(t.nodePort)), Term{Random, uint32(t.n)})
-	return []Rule{{
-		[]Stmt{LookupDNAT{Key: key, Map: t.table().set.String()}},
-		ir.Origin{Object: "default", Reason: "connections are spread evenly, at random"},
-	}}
+	slot, why := Random, "connections are spread evenly, at random"
+	if t.maglev {
+		slot, why = ClientHash, "the client's address and port choose, on every node alike"
+	}
+	key := append(slices.Clip(frontendTerms(t.nodePort)), Term{slot, uint32(t.n)})
+	return []Rule{{[]Stmt{LookupDNAT{Key: key, Map: t.table().set.String()}}, fixed(why)}}
 }
 
 // frontendTerms returns the key of a packet in the maps of frontends.

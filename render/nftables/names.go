@@ -50,7 +50,7 @@ const (
 
 var markPrefixes = [...]string{markNone: "", markNonLocal: "masq-nonlocal-", markAll: "masq-"}
 
-// backendTable is one of the four maps of backends, and how its chains are named.
+// backendTable is one of the maps of backends, and how its chains are named.
 type backendTable struct {
 	set    SetID
 	prefix string
@@ -62,17 +62,26 @@ var backendTables = [2][2]backendTable{
 	{{PortBackends, "lb-nodeport-"}, {OutsidePortBackends, "lb-outside-nodeport-"}},
 }
 
+// maglevTables are indexed by whether a node port. All sources share them.
+var maglevTables = [2]backendTable{{MaglevBackends, "lb-maglev-"}, {MaglevPortBackends, "lb-maglev-nodeport-"}}
+
 // target is a chain that ends in a translation. Chains without affinity are
-// shared by all frontends with as many backends.
+// shared by all frontends with as many backends, or slots.
 type target struct {
 	marks    marks
 	nodePort bool
 	outside  bool
-	n        int    // backends
+	n        int    // backends, or slots with maglev
+	maglev   bool   // the client chooses its slot
 	affinity string // the pool's name; empty without affinity
 }
 
-func (t target) table() backendTable { return backendTables[btoi(t.nodePort)][btoi(t.outside)] }
+func (t target) table() backendTable {
+	if t.maglev {
+		return maglevTables[btoi(t.nodePort)]
+	}
+	return backendTables[btoi(t.nodePort)][btoi(t.outside)]
+}
 
 func (t target) name() string {
 	s := markPrefixes[t.marks] + t.table().prefix

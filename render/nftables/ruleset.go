@@ -202,6 +202,8 @@ const (
 	Hairpin                          // backends on this node, each as its own client
 	AffinityIPs                      // which connections affinity remembers, by backend and frontend
 	AffinityPorts                    //
+	MaglevBackends                   // backends of an address and port by the client's slot
+	MaglevPortBackends               // the same of a node port
 	setCount
 )
 
@@ -225,6 +227,8 @@ var fixedSets = [setCount]Set{
 	Hairpin:             {Name: "hairpin-connections", Key: []Type{TypeAddr, TypeAddr, TypeProto, TypePort}},
 	AffinityIPs:         {Name: "affinity-ips", Key: append([]Type{TypeAddr, TypePort}, frontendKey...), Data: VerdictData},
 	AffinityPorts:       {Name: "affinity-nodeports", Key: append([]Type{TypeAddr, TypePort}, nodePortKey...), Data: VerdictData},
+	MaglevBackends:      {Name: "maglev-backends", Key: append(frontendKey[:3:3], TypeSlot), Data: AddrPortData},
+	MaglevPortBackends:  {Name: "maglev-nodeport-backends", Key: append(nodePortKey[:2:2], TypeSlot), Data: AddrPortData},
 }
 
 var (

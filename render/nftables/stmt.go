@@ -25,12 +25,13 @@ const (
 	OrigDstAddr              // ct original ip daddr
 	OrigDstPort              // ct original proto-dst; nft wants a MatchProto and DstPort before it
 	Random                   // numgen random mod Term.Mod
+	ClientHash               // jhash ip saddr . th sport mod Term.Mod seed ir.MaglevSeed
 )
 
 // Term is one part of a concatenation.
 type Term struct {
 	Field Field
-	Mod   uint32 // of Random: the numbers 0 to Mod-1
+	Mod   uint32 // of Random and ClientHash: the numbers 0 to Mod-1
 }
 
 type (

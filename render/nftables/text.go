@@ -177,8 +177,15 @@ func (f Field) append(b []byte, family ir.Family, mod uint32) []byte {
 	case OrigDstPort:
 		return append(b, "ct original proto-dst"...)
 	}
+	if f == ClientHash {
+		b = strconv.AppendUint(append(append(append(b, "jhash "...), ip...), " saddr . th sport mod "...), uint64(mod), 10)
+		return append(b, maglevSeed...)
+	}
 	return strconv.AppendUint(append(b, "numgen random mod "...), uint64(mod), 10)
 }
+
+// maglevSeed follows a ClientHash, as nft lists it.
+var maglevSeed = " seed 0x" + strconv.FormatUint(ir.MaglevSeed, 16)
 
 func appendTerms(b []byte, f ir.Family, terms []Term) []byte {
 	for i, t := range terms {

@@ -239,7 +239,7 @@ const sim = (() => {
       } else this.step(r.origin, "route from " + r.from + ": the source address is kept");
       const of = portText(pool.port) + " " + pool.policy;
       if (pool.backends.length === 1) this.step(pool.origin, "the only backend of " + of);
-      else this.step(pool.origin, "one of " + pool.backends.length + " backends of " + of + ", at random");
+      else this.step(pool.origin, "one of " + pool.backends.length + " backends of " + of + (f.maglev && this.can("StableBackends") ? ", by the client's address and port" : ", at random"));
       if (pool.affinity) this.step(pool.affinity.origin, "a client stays with its backend until " + pool.affinity.timeout + " without a new connection have passed");
       const found = new Map();
       for (const b of pool.backends) {

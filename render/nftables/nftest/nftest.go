@@ -57,15 +57,30 @@ func Node(f ir.Family) ir.Node {
 
 // Program has everything that a table can have: each kind of frontend with
 // each kind of fate, in all protocols, with and without affinity, on backends
-// with different ports.
+// with different ports. UDP without affinity is Stable.
 func Program(f ir.Family) *ir.Program {
 	p := &ir.Program{Family: f, Node: Node(f)}
 	for i, proto := range []ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
 		for j, affinity := range []bool{false, true} {
-			p.Services = append(p.Services, Service(f, proto, 10+10*(2*i+j), affinity))
+			s := Service(f, proto, 10+10*(2*i+j), affinity)
+			if proto == ir.UDP && !affinity {
+				Stable(&s, 251)
+			}
+			p.Services = append(p.Services, s)
 		}
 	}
 	return p
+}
+
+// Stable has the client choose the backend at all frontends that can have it so.
+func Stable(s *ir.Service, slots uint32) {
+	m := &ir.Maglev{Slots: slots, Origin: ir.Origin{Object: s.Origin.Object, Field: "metadata.annotations.proxyc.dev/balance"}}
+	for i := range s.Frontends {
+		f := &s.Frontends[i]
+		if f.Kind.External() && len(f.Routes) == 1 && ir.RoutesAll(f.Routes) && s.Pools[f.Routes[0].Pool].Affinity == nil {
+			f.Maglev = m
+		}
+	}
 }
 
 // Service uses the addresses from 10.96.0.n, 203.0.113.n and the node
