@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"strings"
 	"sync"
@@ -115,8 +116,9 @@ const pause = time.Second
 // Run listens until Close.
 func (m *NFT) Run(ctx context.Context) {
 	var touched Touched
+	buffer := make([]byte, eventSize)
 	for {
-		msgs, err := m.events.Receive()
+		data, err := m.receive(buffer)
 		m.mu.Lock()
 		switch {
 		case m.closed:
@@ -126,8 +128,8 @@ func (m *NFT) Run(ctx context.Context) {
 			touched, m.seen.touched = Touched{}, Touched{More: true}
 			m.tell(true)
 		}
-		for i := range msgs {
-			switch kind, data := uint8(msgs[i].Header.Type), msgs[i].Data; {
+		for kind, data := range messages(data) {
+			switch {
 			case kind == unix.NFT_MSG_NEWGEN:
 				one := parseGeneration(data)
 				one.touched, touched = touched, Touched{}
@@ -151,6 +153,46 @@ func (m *NFT) Run(ctx context.Context) {
 			case <-ctx.Done():
 			case <-time.After(pause):
 			}
+		}
+	}
+}
+
+// eventSize is more than the kernel tells at once: it fills pages.
+const eventSize = 64 << 10
+
+// receive reads what the kernel tells next into a buffer. A commit of our own is told, too, in a message for
+// each element: to read them into memory of their own took more than to make the commit.
+func (m *NFT) receive(buffer []byte) ([]byte, error) {
+	raw, err := m.events.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var n int
+	var failed error
+	err = raw.Read(func(fd uintptr) bool {
+		for failed = unix.EINTR; errors.Is(failed, unix.EINTR); {
+			n, _, failed = unix.Recvfrom(int(fd), buffer, unix.MSG_TRUNC)
+		}
+		return !errors.Is(failed, unix.EAGAIN)
+	})
+	switch {
+	case err != nil || failed != nil:
+		return nil, errors.Join(err, failed)
+	case n > len(buffer): // as if it had not been told
+		return nil, unix.ENOBUFS
+	}
+	return buffer[:n], nil
+}
+
+// messages are the messages of nf_tables in what was received, by kind.
+func messages(data []byte) iter.Seq2[uint8, []byte] {
+	return func(yield func(uint8, []byte) bool) {
+		for len(data) >= unix.SizeofNlMsghdr {
+			length := int(binary.NativeEndian.Uint32(data))
+			if length < unix.SizeofNlMsghdr || length > len(data) || !yield(uint8(binary.NativeEndian.Uint16(data[4:])), data[unix.SizeofNlMsghdr:length]) {
+				return
+			}
+			data = data[min(len(data), (length+3)&^3):]
 		}
 	}
 }
