@@ -155,7 +155,9 @@ func (c *conn) write(data []byte) error {
 	}
 	var sent error
 	err = raw.Write(func(fd uintptr) bool {
-		sent = unix.Sendto(int(fd), data, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		for sent = unix.EINTR; errors.Is(sent, unix.EINTR); {
+			sent = unix.Sendto(int(fd), data, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		}
 		return !errors.Is(sent, unix.EAGAIN)
 	})
 	return errors.Join(err, sent)
