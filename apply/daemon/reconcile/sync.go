@@ -88,6 +88,7 @@ func (r *Reconciler) settle(ctx context.Context, programs ir.Programs, done *Don
 	if err != nil {
 		return err
 	}
+	r.trim()
 	r.Dataplane.PlanChanges(ir.Changes{}) // so that the first change finds ready what it is planned from
 	r.trim()
 	done.Refused = r.allRefused()
