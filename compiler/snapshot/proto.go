@@ -47,7 +47,7 @@ func ServiceFromProto(data []byte) (out *Service, version string, ok bool) {
 	}
 	out.Name, out.Object, out.Created = meta.Name, objectName("Service", meta.Name), meta.created.Time
 	out.ProxyName = meta.proxyName
-	out.PreserveDIP, out.NoOptimize = meta.preserveDIP, meta.noOptimize
+	out.PreserveDIP, out.NoOptimize, out.Balance = meta.preserveDIP, meta.noOptimize, meta.balance
 	if out.Ports == nil {
 		out.Ports = []ServicePort{}
 	}
@@ -229,6 +229,7 @@ type protoMeta struct {
 	headless    bool
 	preserveDIP bool
 	noOptimize  bool
+	balance     string
 	end         bool // it is no object, but marks the end of the first ones
 }
 
@@ -260,6 +261,8 @@ func (r *protoReader) meta(f protoField, out *protoMeta) {
 				out.preserveDIP = string(value) == "true"
 			case annotationNoOptimize:
 				out.noOptimize = strings.EqualFold(string(value), "DISABLED")
+			case AnnotationBalance:
+				out.balance = intern(string(value))
 			case metav1.InitialEventsAnnotationKey:
 				out.end = true
 			}
