@@ -59,6 +59,7 @@ func run(ctx context.Context) (ok bool, err error) {
 	flag.StringVar(&m.accel, "accel", "", "accelerator of qemu; kvm where it works, else tcg")
 	// Emulated processors wait for each other, which costs more than a second one brings where the machine has other work.
 	flag.IntVar(&m.cpus, "cpus", 1, "processors")
+	flag.BoolVar(&m.counted, "counted", false, "let the clock count instructions, a nanosecond each: what is measured does not depend on what else runs here")
 	flag.IntVar(&m.memory, "memory", 4096, "memory in MB")
 	flag.DurationVar(&m.silence, "silence", 5*time.Minute, "how long nothing may be printed before the machine counts as hung")
 	flag.DurationVar(&m.timeout, "timeout", 0, "how long it may run; with 0 two hours, or twelve for all suites")

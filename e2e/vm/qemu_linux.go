@@ -54,6 +54,7 @@ type machine struct {
 	accel    string
 	cpus     int
 	memory   int // MB
+	counted  bool
 	silence  time.Duration
 	timeout  time.Duration
 }
@@ -77,6 +78,8 @@ func (m *machine) run(ctx context.Context, j job) (results []result, err error) 
 	ctx, cancel := context.WithTimeout(ctx, m.timeout)
 	defer cancel()
 	switch {
+	case m.counted:
+		err = m.qemu(ctx, "tcg,thread=single", m.silence, j)
 	case m.accel != "":
 		err = m.qemu(ctx, m.accel, m.silence, j)
 	default:
@@ -152,6 +155,9 @@ func (m *machine) qemu(ctx context.Context, accel string, start time.Duration, j
 		"-kernel", m.kernel.image(), "-initrd", filepath.Join(m.work, "initramfs"),
 		"-append", "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off",
 		"-virtfs", share("host", "/", ",readonly=on"), "-virtfs", share("control", m.control(), ""))
+	if m.counted { // an instruction is a nanosecond; one that waits is not waited for
+		cmd.Args = append(cmd.Args, "-icount", "shift=0,sleep=off")
+	}
 	if m.writable != "" {
 		cmd.Args = append(cmd.Args, "-virtfs", share("writable", m.writable, ""))
 	}
