@@ -107,6 +107,8 @@ type Options struct {
 	ReadOnly bool
 	// OwnTables has the kernel keep others from the tables of mode nftables, where it can.
 	OwnTables bool
+	// Fastpath is what of the connections takes the fast path, in mode nftables.
+	Fastpath Fastpath
 	// Network and RootEndpoint name the HNS network of the cluster, and the host's
 	// endpoint, in mode kernelspace.
 	Network, RootEndpoint string

@@ -23,6 +23,7 @@ var (
 	familiesFlag   = flag.String("families", "ipv4,ipv6", "families to play")
 	throughFlag    = flag.String("through", "apply", "how rules reach the node: apply (proxyc apply), watch (the daemon), compile (the text, loaded by the distribution's tools)")
 	proxycFlag     = flag.String("proxyc", "", "binary to use; built from this module when empty")
+	fastpathFlag   = flag.Bool("fastpath", false, "with -through watch and mode nftables: have connections take the fast path from their first reply on")
 	jobsFlag       = flag.Int("jobs", 2*runtime.NumCPU(), "cases at once")
 )
 
@@ -98,6 +99,10 @@ func throughProxyc(t *testing.T) (ApplyFunc, DaemonFunc) {
 	var args []string
 	if *variantFlag != "" {
 		args = []string{"--iptables-variant", *variantFlag}
+	}
+	if *fastpathFlag {
+		requireFlowtable(t, newMachine(t, nil))
+		args = append(args, "--nftables-fastpath=*", "--nftables-fastpath-packets=0")
 	}
 	switch *throughFlag {
 	case "apply":

@@ -48,6 +48,8 @@ type Options struct {
 	ModeFallback bool
 	// OwnTables has the kernel keep others from the tables of mode nftables.
 	OwnTables bool
+	// Fastpath is what of the connections takes the fast path, in mode nftables.
+	Fastpath apply.Fastpath
 	// DrainTimeout is how long connections that the process carries may go on when
 	// it ends.
 	DrainTimeout time.Duration

@@ -48,7 +48,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 	}
 	o := dataplaneOptions(d.cfg, d.IPVS)
 	o.IPTables, o.LockTimeout, o.Log = d.IPTables, d.Options.LockTimeout, d.log.Logger
-	o.Local, o.OwnTables = d.store.SetHosted, d.OwnTables
+	o.Local, o.OwnTables, o.Fastpath = d.store.SetHosted, d.OwnTables, d.Fastpath
 	o.Previous = d.previous.Dataplane
 	dataplane, err := Open(ctx, d.cfg.ProxyMode(), o) // it says what the kernel lacks, before any setting is touched
 	if err != nil {

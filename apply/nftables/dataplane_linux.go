@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,7 @@ type Dataplane struct {
 
 	owns     bool // the tables are to be this process's
 	lookOnly bool
+	fast     *fastpath // nil: none is wanted
 
 	mu      sync.Mutex // held by a commit; what else uses c waits
 	c       *conn
@@ -60,11 +62,15 @@ func OpenIn(netns int, o apply.Options) (*Dataplane, error) {
 	if o.OwnTables && !o.ReadOnly {
 		d.own()
 	}
+	if o.Fastpath.On() && !o.ReadOnly {
+		d.fast = newFastpath(netns, o.Fastpath, o.Log)
+	}
 	return d, nil
 }
 
 // Close closes the connections.
 func (d *Dataplane) Close() error {
+	d.fast.close()
 	err := errors.Join(d.monitor.Close(), d.c.nl.Close())
 	if d.r != nil {
 		err = errors.Join(err, d.r.nl.Close())
@@ -133,6 +139,7 @@ func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.fast.renew()
 	return newPlan(found, d.wanted(d.applied.Programs())), nil
 }
 
@@ -159,8 +166,11 @@ func (d *Dataplane) remember(p *Plan) {
 // Applied returns the Programs that the tables held when that was last known.
 func (d *Dataplane) Applied() ir.Programs { return d.applied.Programs() }
 
-// Drift listens to what the kernel tells of others' transactions.
+// Drift listens to what the kernel tells of others' transactions, and keeps the fast path.
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
+	if d.fast != nil {
+		d.fast.start(ctx)
+	}
 	return d.monitor.Start(ctx, d.log, func(notify func(bool)) (monitor.Monitor, error) {
 		nft, err := monitor.OpenNFT(monitor.NFTables, notify)
 		d.nft = nft
@@ -171,9 +181,13 @@ func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 // ChangedBy returns who changed our tables since it was called last.
 func (d *Dataplane) ChangedBy() []string { return d.monitor.ChangedBy() }
 
-// Leftovers returns what proxies of other modes left in nf_tables: kube-proxy.
+// Leftovers returns what others left in nf_tables: kube-proxy, and a daemon with a fast
+// path, where none is wanted. Who only looks does not know that.
 func (d *Dataplane) Leftovers(ctx context.Context) ([]apply.Leftover, error) {
-	return Leftovers(ctx, true)
+	left, err := Leftovers(ctx, true)
+	return slices.DeleteFunc(left, func(l apply.Leftover) bool {
+		return l.Object == fastpathObject && (d.fast != nil || d.lookOnly)
+	}), err
 }
 
 // Counters returns none: nobody asked for any yet.

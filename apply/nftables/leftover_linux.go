@@ -16,17 +16,21 @@ import (
 )
 
 // Leftovers lists the tables of proxyc and of kube-proxy that are there,
-// without proxyc's own where those are in use. A kernel without nf_tables has
-// none.
+// without proxyc's own where those are in use, but for the fast path's. A kernel
+// without nf_tables has none.
 func Leftovers(ctx context.Context, inUse bool) ([]apply.Leftover, error) {
-	tables, err := proxyTables()
+	tables, err := listTables()
 	if err != nil {
 		return nil, err
 	}
 	somebodyElses := sync.OnceValue(func() bool { return foreign(ctx) })
 	var left []apply.Leftover
 	for _, t := range tables {
-		if t.Name == rules.Table && (inUse || somebodyElses()) {
+		if t.Family == nftables.TableFamilyINet && t.Name == fastpathTable {
+			left = append(left, apply.Leftover{Object: fastpathObject, Remove: func(context.Context) error { return removeTable(t) }})
+			continue
+		}
+		if !proxys(t) || t.Name == rules.Table && (inUse || somebodyElses()) {
 			continue
 		}
 		left = append(left, apply.Leftover{
@@ -47,9 +51,19 @@ func Present() (objects []string, err error) {
 	return objects, err
 }
 
-// proxyTables lists the tables that have the names of proxyc's and of kube-proxy's. A kernel
-// without nf_tables has none.
+// proxyTables lists the tables that have the names of proxyc's and of kube-proxy's.
 func proxyTables() ([]*nftables.Table, error) {
+	tables, err := listTables()
+	return slices.DeleteFunc(tables, func(t *nftables.Table) bool { return !proxys(t) }), err
+}
+
+// proxys reports whether a table has the name of proxyc's or of kube-proxy's.
+func proxys(t *nftables.Table) bool {
+	return familyWords[t.Family] != "" && (t.Name == rules.Table || t.Name == kubeProxyTable)
+}
+
+// listTables lists all tables. A kernel without nf_tables has none.
+func listTables() ([]*nftables.Table, error) {
 	c, err := nftables.New()
 	if err != nil {
 		return nil, fmt.Errorf("nftables: %w", err)
@@ -61,14 +75,15 @@ func proxyTables() ([]*nftables.Table, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nftables: listing tables: %w", err)
 	}
-	return slices.DeleteFunc(tables, func(t *nftables.Table) bool {
-		return familyWords[t.Family] == "" || t.Name != rules.Table && t.Name != kubeProxyTable
-	}), nil
+	return tables, nil
 }
 
 var familyWords = map[nftables.TableFamily]string{nftables.TableFamilyIPv4: ir.IPv4.NFT(), nftables.TableFamilyIPv6: ir.IPv6.NFT()}
 
 func tableObject(t *nftables.Table) string { return "table " + familyWords[t.Family] + " " + t.Name }
+
+// fastpathObject is how the table of the fast path is called.
+const fastpathObject = "table inet " + fastpathTable
 
 // foreign reports whether somebody else has tables of our name.
 func foreign(ctx context.Context) bool {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/build"
 	"github.com/proxyc/proxyc/apply/daemon"
 	"github.com/proxyc/proxyc/compiler/config"
@@ -32,6 +33,8 @@ type watchCmd struct {
 	Drain       time.Duration `name:"drain-timeout" default:"25s" placeholder:"DURATION" help:"How long connections may go on at the end of the process, in mode userspace, where it carries them; 0: not at all."`
 	Fallback    bool          `name:"mode-fallback" help:"Where the node lacks what the mode needs, take iptables for ipvs, and userspace for both and for kernelspace, until the daemon ends; by default it ends with an error."`
 	OwnTables   bool          `name:"nftables-owner" help:"Own the tables of mode nftables, from Linux 6.9 on: the kernel refuses what others would change in them, and keeps them when the process ends."`
+	Fastpath    []string      `name:"nftables-fastpath" placeholder:"INTERFACE" help:"Interfaces between which established connections to Services take the kernel's fast path (a flowtable), in mode nftables: names, or beginnings of names with a star, as eth0,cni0,veth*. Forwarding rules of others do not see the packets of such a connection."`
+	FastAfter   uint32        `name:"nftables-fastpath-packets" default:"20" placeholder:"N" help:"How many packets a connection has before it takes the fast path."`
 	Prove       bool          `name:"prove" help:"After each change, hold the rules of the Services that changed against what they mean, for every first packet; a difference is logged, counted and part of the status."`
 	Priority    string        `name:"windows-priorityclass" enum:",IDLE_PRIORITY_CLASS,BELOW_NORMAL_PRIORITY_CLASS,NORMAL_PRIORITY_CLASS,ABOVE_NORMAL_PRIORITY_CLASS,HIGH_PRIORITY_CLASS,REALTIME_PRIORITY_CLASS" default:"" placeholder:"CLASS" help:"Windows' priority of the process, named as kubelet's flag names it; by default that of who starts it."`
 	ipvsFlags
@@ -65,6 +68,9 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 	case c.Cleanup:
 		return cleanUp(ctx, e, false, false)
 	}
+	if fast := c.fastpath(); fast.Validate() != nil {
+		return fmt.Errorf("--nftables-fastpath: %w", fast.Validate())
+	}
 	if c.Condition && len(c.Snapshot) > 0 {
 		return errors.New("--node-condition: needs an API server, got --snapshot")
 	}
@@ -96,7 +102,7 @@ func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 		BootFrom: c.BootFrom, Master: deref(c.Master),
 		IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout, IPVS: c.ipvsFlags.options(),
 		StatusSocket: c.Socket, UnreadyAfter: c.Unready, NodeCondition: c.Condition, DrainTimeout: c.Drain,
-		ModeFallback: c.Fallback, OwnTables: c.OwnTables,
+		ModeFallback: c.Fallback, OwnTables: c.OwnTables, Fastpath: c.fastpath(),
 		Version:  build.Read().Version,
 		Flags:    func(cfg *config.Config) map[string]string { return flagValues(k, cfg) },
 		Trace:    traceScene,
@@ -111,6 +117,11 @@ func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 		o.ConfigFile = file
 	}
 	return o
+}
+
+// fastpath is the fast path that the command line asks for.
+func (c *watchCmd) fastpath() apply.Fastpath {
+	return apply.Fastpath{Interfaces: c.Fastpath, Packets: c.FastAfter}
 }
 
 // deref returns a flag's value; "" where it is not given.

@@ -16,6 +16,7 @@ type suite struct {
 	args    string // $PROXYC is the program
 	modules string // that an administrator would have loaded
 	env     string // beside what all have
+	more    string // what its tests must not skip, beside what all must not
 	usual   bool
 }
 
@@ -42,6 +43,11 @@ var suites = []suite{
 	{name: "held-ipvs", pkg: "cmd/proxyc", modules: ipvs, args: "-test.run=^(TestPlantedFaults|TestProveKernel)$/^ipvs", usual: true},
 	{name: "privilege-ipvs", pkg: "cmd/proxyc", modules: ipvs, args: "-test.run=^Test(LeastPrivilege|SeccompProfile)$/^(ipvs|recorded|in_force)$/^(ipvs)?$"},
 	{name: "clock", pkg: "cmd/proxyc", args: "-test.run=TestWatchClockIsSet", env: "PROXYC_SETS_CLOCK=1", usual: true},
+	{name: "flowtable", pkg: "apply/applytest", args: "-test.run=^TestFastpath$ -proxyc=$PROXYC", more: ",flowtable", usual: true},
+	{name: "bench-flowtable", pkg: "apply/applytest", args: "-test.run=^$ -test.bench=Fastpath -test.benchtime=3000x -test.count=2 -proxyc=$PROXYC"},
+	{name: "chosen-flowtable", pkg: "apply/applytest", more: ",flowtable",
+		args: "-test.run=TestConformance -modes=nftables -through=watch -fastpath -proxyc=$PROXYC " +
+			"-case=^(affinity-clientip|clusterip-udp|endpoint-updates|etp-local|hairpin|lb-source-ranges-allow|no-endpoints|nodeport|udp-endpoint-replaced)$"},
 	{name: "iptables", pkg: "apply/iptables"},
 	{name: "nftables", pkg: "apply/nftables"},
 	{name: "peer-ipvs", pkg: "e2e/conformance", args: "-peer -ways=^ipvs$ -servers=1", modules: ipvs},
@@ -50,9 +56,9 @@ var suites = []suite{
 // require names what its tests must not skip.
 func (s suite) require() string {
 	if s.modules == "" {
-		return "netns"
+		return "netns" + s.more
 	}
-	return "netns,ipvs"
+	return "netns,ipvs" + s.more
 }
 
 // proxyc is the package of the program.

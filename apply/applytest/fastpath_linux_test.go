@@ -1,0 +1,205 @@
+package applytest
+
+import (
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// requireFlowtable skips the test where the kernel has no flowtables, unless PROXYC_REQUIRE names
+// "flowtable": then it fails.
+func requireFlowtable(t testing.TB, m *machine) {
+	t.Helper()
+	const script = `add table inet try; add flowtable inet try f { hook ingress priority 0; }; add chain inet try c { type filter hook forward priority 0; }
+add rule inet try c flow add @f; delete table inet try`
+	cmd := m.prepare("nft", "-f", "/dev/stdin")
+	cmd.Stdin = strings.NewReader(script)
+	if _, err := m.Run(cmd); err != nil {
+		if slices.Contains(strings.Split(os.Getenv("PROXYC_REQUIRE"), ","), "flowtable") {
+			t.Fatalf("PROXYC_REQUIRE names flowtable: %v", err)
+		}
+		t.Skipf("no flowtables: %v", err)
+	}
+}
+
+// until waits for the table of the fast path to be there, with words and without others.
+func (m *machine) untilFastpath(want []string, without ...string) {
+	m.t.Helper()
+	var got string
+	for end := time.Now().Add(Patience(20 * time.Second)); time.Now().Before(end); {
+		out, err := m.Run(m.prepare("nft", "list", "table", "inet", "proxyc-fastpath"))
+		has := func(word string) bool { return strings.Contains(string(out), word) }
+		if got = string(out); err == nil && !slices.ContainsFunc(without, has) && !slices.ContainsFunc(want, func(w string) bool { return !has(w) }) {
+			return
+		}
+		time.Sleep(20 * time.Millisecond) // until the deadline, whatever the machine's speed
+	}
+	m.t.Fatalf("the fast path is not with %q and without %q:\n%s", want, without, got)
+}
+
+// TestFastpath: connections through a flowtable go past the rules in forward, and meet what they meet
+// without: TCP stays with its backend, UDP leaves one that goes at once. Interfaces that come and go are
+// followed, others' changes repaired, and who wants no fast path removes it; no connection notices.
+func TestFastpath(t *testing.T) {
+	RequireRoot(t)
+	topo := newTopology(t)
+	m := newMachine(t, topo.Namespace("node1"))
+	requireFlowtable(t, m)
+	config, _ := takeoverFiles()
+	service := func(pods ...string) world {
+		return world{1: {Type: "LoadBalancer", Families: []string{IPv4, IPv6}, Protocols: []string{"TCP", "UDP"}, Endpoints: pods, Ranges: []string{"192.0.2.200/30", "2001:db8:0:1::/64"}}}
+	}
+	file := m.file("snapshot.json", service("pod1a").snapshot(t))
+	start := func(args ...string) Daemon {
+		t.Helper()
+		d, err := ProxycWatch(m.binary, args...)(t.Context(), m.Namespace, config, file, "nftables")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	fast := []string{"--nftables-fastpath", "cni0,eth*", "--nftables-fastpath-packets", "6"}
+	d := start(fast...)
+	all := []string{"hook ingress priority filter", `"cni0"`, `"eth0"`, `"eth1"`, "type filter hook forward priority 300; policy accept;",
+		"ct status dnat ct state established ct packets > 6 flow add @fastpath"}
+	unquote := func(words []string) (out []string) { // nft 1.0.6 has names bare
+		for _, w := range words {
+			out = append(out, strings.ReplaceAll(w, `"`, ""))
+		}
+		return out
+	}
+	m.untilFastpath(unquote(all))
+
+	var probes []Probe
+	var udp []*udpClient
+	var far []string // ports of clients on other machines, whose packets are forwarded
+	for _, f := range []string{IPv4, IPv6} {
+		lan := map[string]string{IPv4: "192.0.2.11", IPv6: "2001:db8:0:1::11"}[f]
+		probes = append(probes, Probe{"pod1b", "tcp", to(clusterIP(1, f), 80)}, Probe{"ext", "tcp", to(vip(1, f), 80)},
+			Probe{"ext", "tcp", to(lan, nodePort(1, "TCP"))}, Probe{"pod1a", "tcp", to(clusterIP(1, f), 80)}, Probe{"node1", "tcp", to(clusterIP(1, f), 80)})
+		udp = append(udp, newUDPClient(t, topo, "pod1b", to(clusterIP(1, f), 53)), newUDPClient(t, topo, "ext", to(vip(1, f), 53)),
+			newUDPClient(t, topo, "ext", to(lan, nodePort(1, "UDP"))), newUDPClient(t, topo, "node1", to(clusterIP(1, f), 53)))
+	}
+	open := keepOpen(t, topo, probes)
+	stillOpen := func() {
+		t.Helper()
+		for _, k := range open {
+			if err := k.stillOpen(); err != nil {
+				t.Fatalf("connection %s: %v", k.probe, err)
+			}
+		}
+	}
+	exchange := func(n int, pod string) {
+		t.Helper()
+		for range n {
+			stillOpen()
+			for _, c := range udp {
+				c.expect(pod)
+			}
+		}
+	}
+	for _, k := range open {
+		if k.probe.From != "node1" {
+			far = append(far, "sport="+strconv.Itoa(int(addrPort(k.conn.LocalAddr()).Port())))
+		}
+	}
+	for i, c := range udp {
+		if i%4 != 3 {
+			far = append(far, "sport="+strconv.Itoa(int(addrPort(c.conn.LocalAddr()).Port())))
+		}
+	}
+	offloaded := func() {
+		t.Helper()
+		entries := m.tool("", "conntrack", "-L", "-f", "ipv4") + m.tool("", "conntrack", "-L", "-f", "ipv6")
+		for _, port := range far {
+			for line := range strings.Lines(entries) {
+				if strings.Contains(line, port+" ") && !strings.Contains(line, "[OFFLOAD]") {
+					t.Errorf("not in the flowtable: %s", line)
+				}
+			}
+		}
+	}
+	exchange(10, "pod1a")
+	offloaded()
+	m.tool(`table inet seen { chain forward { type filter hook forward priority -10; ct status dnat counter comment "seen"; }; }`, "nft", "-f", "/dev/stdin")
+	exchange(10, "pod1a")
+	if seen := m.tool("", "nft", "list", "table", "inet", "seen"); !strings.Contains(seen, "packets 0 ") {
+		t.Errorf("packets of the fast path meet rules in forward:\n%s", seen)
+	}
+	m.tool("", "nft", "delete", "table", "inet", "seen")
+	update := func(w world) {
+		t.Helper()
+		file = m.file("snapshot.json", w.snapshot(t))
+		if err := d.Update(t.Context(), file); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	// What is in the flowtable follows its Service as all else does.
+	update(service("pod2a"))
+	exchange(10, "pod2a")
+	offloaded()
+	update(service())
+	udp[0].expect(Refused)
+	stillOpen()
+	update(service("pod1c"))
+	exchange(10, "pod1c")
+
+	// A Service's ranges hold for who comes, and the threshold's first packets have been held against them.
+	if a, err := topo.Try("ext", "tcp", 0, to(vip(1, IPv4), 80), Patience(time.Second)); err != nil {
+		t.Errorf("from within the ranges: %v, %v", a, err)
+	}
+
+	// Interfaces that come and go.
+	m.tool("", "ip", "link", "add", "eth7", "type", "dummy")
+	m.untilFastpath([]string{"eth7"})
+	m.tool("", "ip", "link", "set", "eth7", "name", "other7")
+	m.tool("", "ip", "link", "set", "other7", "name", "eth8")
+	m.untilFastpath([]string{"eth8"}, "eth7")
+	m.tool("", "ip", "link", "delete", "eth8")
+	m.untilFastpath(nil, "eth8")
+	m.tool("", "ip", "link", "add", "eth8", "type", "dummy")
+	m.untilFastpath([]string{"eth8"})
+	exchange(3, "pod1c")
+
+	// Others.
+	m.tool("", "nft", "flush", "ruleset")
+	m.untilFastpath(unquote(all))
+	exchange(10, "pod1c")
+	offloaded()
+	m.tool("", "nft", "delete", "table", "inet", "proxyc-fastpath")
+	exchange(3, "pod1c")
+	m.tool("", "ip", "link", "add", "eth9", "type", "dummy") // the next that comes shows that the table is gone
+	m.untilFastpath(append(unquote(all), "eth9"))
+	m.must(0, m.apply(plane{mode: "nftables"}, config, file, "--check"))
+	exchange(10, "pod1c")
+
+	// Its table outlives the daemon, and goes with who wants none.
+	stop := func() {
+		t.Helper()
+		if err := d.Stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop()
+	exchange(10, "pod1c")
+	offloaded()
+	d = start()
+	for end := time.Now().Add(Patience(20 * time.Second)); strings.Contains(m.tool("", "nft", "list", "tables"), "fastpath"); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("a daemon that wants no fast path leaves it")
+		}
+	}
+	exchange(10, "pod1c")
+	stop()
+	d = start(fast...)
+	m.untilFastpath(unquote(all))
+	stop()
+	m.must(0, m.proxyc("cleanup"))
+	if tables := m.tool("", "nft", "list", "tables"); strings.Contains(tables, "proxyc") {
+		t.Errorf("cleanup leaves %s", tables)
+	}
+}

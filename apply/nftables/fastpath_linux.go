@@ -1,0 +1,298 @@
+package nftables
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/apply"
+	rules "github.com/proxyc/proxyc/render/nftables"
+)
+
+// A fastpath keeps the flowtable (KEP-4963) of a network namespace, in a table of its
+// own, which nothing else of ours refers to: with it and without, packets meet the
+// same. A packet of a connection that is in the flowtable goes from the ingress hook of
+// the interface where it comes in straight to the one where it leaves.
+//
+// The table is made anew, in one transaction, where it may not be as it should; that puts
+// connections back to the slow path until their next packet. Interfaces that come are
+// added to it, and the kernel takes out those that go.
+type fastpath struct {
+	apply.Fastpath
+	netns netns.NsHandle // netns.None(): of the process
+	log   *slog.Logger
+	again chan struct{}
+	stop  context.CancelFunc
+	ended chan struct{} // closed when nothing is done any more
+
+	devices map[int]string // in the flowtable, by index
+	failed  string         // why the table cannot be made, as was told
+	told    bool           // that it is there
+}
+
+const (
+	fastpathTable = rules.Table + "-fastpath"
+	flowtable     = "fastpath"
+	// fastpathPriority comes after what others filter: a packet that is dropped must not
+	// get its connection in.
+	fastpathPriority = 300
+	// mostDevices are as many as one message may add.
+	mostDevices = 256
+	// fastpathRetry is how long after an error the links are listened to again.
+	fastpathRetry = 10 * time.Second
+)
+
+// newFastpath returns what keeps a flowtable in the namespace of a file descriptor;
+// 0: the process's own.
+func newFastpath(ns int, o apply.Fastpath, log *slog.Logger) *fastpath {
+	f := &fastpath{Fastpath: o, netns: netns.None(), log: cmp.Or(log, slog.New(slog.DiscardHandler)), again: make(chan struct{}, 1)}
+	if ns != 0 {
+		f.netns = netns.NsHandle(ns)
+	}
+	return f
+}
+
+// start keeps the flowtable until ctx ends or close is called.
+func (f *fastpath) start(ctx context.Context) {
+	ctx, f.stop = context.WithCancel(ctx)
+	f.ended = make(chan struct{})
+	go func() {
+		defer close(f.ended)
+		for {
+			err := f.follow(ctx)
+			if ctx.Err() != nil {
+				return
+			}
+			f.log.Warn("listening to interfaces, for the fast path: will be tried again", "err", err)
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(fastpathRetry):
+			}
+		}
+	}()
+}
+
+// close ends that, and leaves the table.
+func (f *fastpath) close() {
+	if f != nil && f.stop != nil {
+		f.stop()
+		<-f.ended
+	}
+}
+
+// renew has the table made anew: others may have changed it.
+func (f *fastpath) renew() {
+	if f == nil {
+		return
+	}
+	select {
+	case f.again <- struct{}{}:
+	default:
+	}
+}
+
+// follow makes the table and keeps it, as long as the kernel tells of all interfaces.
+func (f *fastpath) follow(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var reason error
+	links := make(chan netlink.LinkUpdate)
+	err := netlink.LinkSubscribeWithOptions(links, ctx.Done(), netlink.LinkSubscribeOptions{
+		Namespace: &f.netns, ErrorCallback: func(err error) { reason = err }})
+	if err != nil {
+		return err
+	}
+	defer func() { // the subscription ends by itself, but not while it has something to tell
+		cancel()
+		for range links {
+		}
+	}()
+	f.make()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-f.again:
+			f.make()
+		case l, ok := <-links:
+			if !ok {
+				return reason
+			}
+			f.met(l)
+		}
+	}
+}
+
+// met looks at an interface that came, changed or went.
+func (f *fastpath) met(l netlink.LinkUpdate) {
+	at := l.Attrs()
+	if l.Header.Type == unix.RTM_DELLINK && l.IfInfomsg.Family == unix.AF_UNSPEC { // not merely out of its bridge
+		delete(f.devices, at.Index)
+		return
+	}
+	if _, in := f.devices[at.Index]; in || f.failed != "" || !f.Match(at.Name) {
+		return
+	}
+	err := f.commit(func(c *nftables.Conn) { f.add(c, at.Name) })
+	switch {
+	case err == nil:
+		f.devices[at.Index] = at.Name
+		f.log.Debug("an interface takes the fast path", "interface", at.Name)
+	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV): // it is gone, or the table
+		f.make()
+	default:
+		f.log.Warn("an interface does not take the fast path", "interface", at.Name, "err", err)
+	}
+}
+
+// make makes the table, with the interfaces that there are.
+func (f *fastpath) make() {
+	devices, err := f.interfaces()
+	if err == nil {
+		names := make([]string, 0, len(devices))
+		for _, name := range devices {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		err = f.commit(func(c *nftables.Conn) { f.table(c, names) })
+		if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) && len(names) > 0 { // one went meanwhile: all are met one by one
+			err = f.commit(func(c *nftables.Conn) { f.table(c, nil) })
+			for index, name := range devices {
+				if err == nil && f.commit(func(c *nftables.Conn) { f.add(c, name) }) != nil {
+					delete(devices, index)
+				}
+			}
+		}
+	}
+	if f.devices = devices; err != nil {
+		if f.failed != err.Error() {
+			f.log.Warn("the kernel makes no flowtable (it needs nf_flow_table, nf_flow_table_inet and nft_flow_offload): connections go without the fast path", "err", err)
+		}
+		f.failed, f.told = err.Error(), false
+		return
+	}
+	say := f.log.Debug
+	if !f.told {
+		say = f.log.Info
+	}
+	f.failed, f.told = "", true
+	say("established connections to Services take the fast path", "interfaces", len(devices), "after packets", f.Packets)
+}
+
+// interfaces returns those of the node that are to be in the flowtable.
+func (f *fastpath) interfaces() (map[int]string, error) {
+	h, err := f.handle()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	links, err := h.LinkList()
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // what it missed is told
+		return nil, fmt.Errorf("network interfaces: %w", err)
+	}
+	found := map[int]string{}
+	for _, l := range links {
+		if at := l.Attrs(); f.Match(at.Name) {
+			found[at.Index] = at.Name
+		}
+	}
+	return found, nil
+}
+
+func (f *fastpath) handle() (*netlink.Handle, error) {
+	if f.netns.IsOpen() {
+		return netlink.NewHandleAt(f.netns, unix.NETLINK_ROUTE)
+	}
+	return netlink.NewHandle(unix.NETLINK_ROUTE)
+}
+
+// commit sends one transaction.
+func (f *fastpath) commit(fill func(*nftables.Conn)) error {
+	var options []nftables.ConnOption
+	if f.netns.IsOpen() {
+		options = append(options, nftables.WithNetNSFd(int(f.netns)))
+	}
+	c, err := nftables.New(options...)
+	if err != nil {
+		return err
+	}
+	fill(c)
+	return c.Flush()
+}
+
+// ourTable is where all of it is: one for both families.
+func ourTable() *nftables.Table {
+	return &nftables.Table{Family: nftables.TableFamilyINet, Name: fastpathTable}
+}
+
+// add puts interfaces into the flowtable; those that are there already stay. The zero
+// byte ends a name: newer kernels take one without for the beginning of names.
+func (f *fastpath) add(c *nftables.Conn, names ...string) {
+	t := &nftables.Flowtable{Table: ourTable(), Name: flowtable, Flags: nftables.FlowtableFlagsCounter}
+	for chunk := range slices.Chunk(names, mostDevices) {
+		t.Devices = t.Devices[:0:0]
+		for _, name := range chunk {
+			t.Devices = append(t.Devices, name+"\x00")
+		}
+		c.AddFlowtable(t)
+	}
+}
+
+// table makes the table, in place of one that may be there.
+//
+//	table inet proxyc-fastpath {
+//		flowtable fastpath { hook ingress priority filter; devices = { eth0, cni0 }; counter; }
+//		chain offload {
+//			type filter hook forward priority 300; policy accept;
+//			ct status dnat ct state established ct packets > 20 flow add @fastpath
+//		}
+//	}
+func (f *fastpath) table(c *nftables.Conn, names []string) {
+	t := c.AddTable(ourTable())
+	c.DelTable(t)
+	c.AddTable(t)
+	c.AddFlowtable(&nftables.Flowtable{Table: t, Name: flowtable, Flags: nftables.FlowtableFlagsCounter})
+	f.add(c, names...)
+	accept := nftables.ChainPolicyAccept
+	chain := c.AddChain(&nftables.Chain{Table: t, Name: "offload", Type: nftables.ChainTypeFilter, Policy: &accept,
+		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityRef(fastpathPriority)})
+	c.AddRule(&nftables.Rule{Table: t, Chain: chain, Exprs: f.exprs()})
+}
+
+// Bits of a connection's status and state (linux/netfilter/nf_conntrack_common.h).
+const (
+	ctStatusDNAT       = 1 << 5
+	ctStateEstablished = 1 << 1
+)
+
+// exprs are the rule. Refused by the kernel itself are, beside it, connections that end,
+// those that have a helper, and protocols other than TCP and UDP.
+func (f *fastpath) exprs() []expr.Any {
+	hasBit := func(key expr.CtKey, bit uint32) []expr.Any {
+		return []expr.Any{
+			&expr.Ct{Key: key, Register: 1},
+			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bit), Xor: make([]byte, 4)},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
+		}
+	}
+	out := slices.Concat(hasBit(expr.CtKeySTATUS, ctStatusDNAT), hasBit(expr.CtKeySTATE, ctStateEstablished))
+	if f.Packets > 0 {
+		out = append(out,
+			&expr.Ct{Key: expr.CtKeyPKTS, Register: 1},
+			&expr.Byteorder{SourceRegister: 1, DestRegister: 1, Op: expr.ByteorderHton, Len: 8, Size: 8},
+			&expr.Cmp{Op: expr.CmpOpGt, Register: 1, Data: binaryutil.BigEndian.PutUint64(uint64(f.Packets))})
+	}
+	return append(out, &expr.FlowOffload{Name: flowtable})
+}
