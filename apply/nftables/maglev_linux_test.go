@@ -31,10 +31,11 @@ func maglevProgram(f ir.Family, node, addr, pods string) *ir.Program {
 		for _, b := range []string{"10.244.1.10:8080", "10.244.1.11:8080", "10.244.2.10:8080", "10.244.2.11:8080"} {
 			s.Pools[0].Backends = append(s.Pools[0].Backends, ir.Backend{AddrPort: nftest.AddrPort(f, b), Origin: why})
 		}
-		for kind, m := range map[ir.Kind]ir.Match{
-			ir.LoadBalancer: {Addr: nftest.Addr(f, "203.0.113.10"), Protocol: proto, Port: 80},
-			ir.NodePort:     {Protocol: proto, Port: 30080},
-		} {
+		for _, m := range []ir.Match{{Addr: nftest.Addr(f, "203.0.113.10"), Protocol: proto, Port: 80}, {Protocol: proto, Port: 30080}} {
+			kind := ir.LoadBalancer
+			if m.IsNodePort() {
+				kind = ir.NodePort
+			}
 			s.Frontends = append(s.Frontends, ir.Frontend{Kind: kind, Match: m, Port: port, Origin: why,
 				Routes: []ir.Route{{From: ir.Any, SNAT: true, Origin: why}}})
 		}
