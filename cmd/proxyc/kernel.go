@@ -65,9 +65,12 @@ type course struct {
 }
 
 // followNFT follows a packet through tables of nf_tables.
-func followNFT(r *nftables.Ruleset, own *sim.Own, pkt sim.Packet) (c course) {
-	o, rules, unknown := nftables.NewFollower(r, own).Follow(pkt)
-	c.outcome, c.unknown = o, unknown
+func followNFT(r *nftables.Ruleset, own *sim.Own, pkt sim.Packet) course {
+	return courseNFT(nftables.NewFollower(r, own).Follow(pkt))
+}
+
+func courseNFT(o sim.Outcome, rules []nftables.Met, unknown []string) course {
+	c := course{outcome: o, unknown: unknown}
 	for _, m := range rules {
 		table, chain, _ := strings.Cut(m.Chain, ", chain ")
 		_, name, _ := strings.Cut(table, " ")
@@ -78,22 +81,16 @@ func followNFT(r *nftables.Ruleset, own *sim.Own, pkt sim.Packet) (c course) {
 
 // followIPTables follows a packet through tables of iptables.
 func followIPTables(r *iptables.Ruleset, own *sim.Own, pkt sim.Packet) course {
-	return courseOf(iptables.NewFollower(r, own), pkt)
+	return courseOf(iptables.NewFollower(r, own).Follow(pkt))
 }
 
 // followIPVS follows a packet through tables of iptables, ipsets and virtual servers.
 func followIPVS(r *ipvs.Ruleset, own *sim.Own, pkt sim.Packet) course {
-	return courseOf(ipvs.NewFollower(r, own), pkt)
+	return courseOf(ipvs.NewFollower(r, own).Follow(pkt))
 }
 
-// follower follows packets through rules of iptables, and what belongs to them.
-type follower interface {
-	Follow(sim.Packet) (o sim.Outcome, met []iptables.Met, unknown []string)
-}
-
-func courseOf(f follower, pkt sim.Packet) (c course) {
-	o, rules, unknown := f.Follow(pkt)
-	c.outcome, c.unknown = o, unknown
+func courseOf(o sim.Outcome, rules []iptables.Met, unknown []string) course {
+	c := course{outcome: o, unknown: unknown}
 	for _, m := range rules {
 		one := met{Table: m.Table, Chain: m.Chain, Rule: m.Rule, Text: m.Text, Drops: m.Drops}
 		one.Foreign = !one.ofIPVS() && !iptables.Owned(m.Chain) && !strings.Contains(m.Text, "-j KUBE-")

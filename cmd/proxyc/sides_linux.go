@@ -14,6 +14,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 	"github.com/proxyc/proxyc/render/iptables"
+	"github.com/proxyc/proxyc/render/ipvs"
 	"github.com/proxyc/proxyc/render/nftables"
 )
 
@@ -154,22 +155,20 @@ func inKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant string
 	} else {
 		left = append(left, legacy(ctx, p.Family)...)
 	}
-	beside, others, err := nftables.ParseWhole(p.Family, string(listed), skip)
+	tables, others, err := nftables.ParseWhole(p.Family, string(listed), skip)
 	if err != nil {
 		return c, nil, err
 	}
 	left, own := append(left, others...), ownOf(p)
 	if p.Node.Mode != ir.ModeIPVS {
-		c = followIPTables(r, own, pkt)
-		return c.through(beside, own, pkt, pkt.In), left, nil
+		return beside(iptables.NewFollower(r, own), pkt, false, own, tables), left, nil
 	}
 	held, err := kernelipvs.Held(ctx, p.Family)
 	if err != nil {
 		return c, nil, err
 	}
 	held.Rules = r
-	c = followIPVS(held, own, pkt)
-	return c.through(beside, own.With(held.Carries), pkt, ""), left, nil // ipvs sends as the node does
+	return beside(ipvs.NewFollower(held, own), pkt, true, own.With(held.Carries), tables), left, nil
 }
 
 // legacy names the tables of legacy iptables that may decide about packets, beside
@@ -188,33 +187,4 @@ func legacy(ctx context.Context, f ir.Family) (left []string) {
 // ofIPTables reports whether iptables-nft shows a table of nf_tables.
 func ofIPTables(family, table string) bool {
 	return family != "inet" && slices.Contains([]string{"filter", "nat", "mangle", "raw", "security"}, table)
-}
-
-// through leads what came out of iptables through nf_tables of others: as it came,
-// and as it was translated, when in is its interface.
-func (c course) through(r *nftables.Ruleset, own *sim.Own, pkt sim.Packet, in string) course {
-	packets := []sim.Packet{pkt}
-	for _, d := range c.outcome.Destinations {
-		if in != pkt.In && own.Has(d.AddrPort.Addr()) {
-			continue // it is where it was to go
-		}
-		to := pkt
-		to.Dst, to.Port, to.In = d.AddrPort.Addr(), d.AddrPort.Port(), in
-		packets = append(packets, to)
-	}
-	for _, pkt := range packets {
-		beside := followNFT(r, own, pkt)
-		c.unknown = append(c.unknown, beside.unknown...)
-		for _, m := range beside.met {
-			if !slices.Contains(c.met, m) {
-				c.met = append(c.met, m)
-			}
-		}
-		if o := beside.outcome; o.Fate == sim.Dropped || o.Fate == sim.Rejected {
-			c.outcome = o
-		}
-	}
-	slices.Sort(c.unknown)
-	c.unknown = slices.Compact(c.unknown)
-	return c
 }

@@ -26,7 +26,7 @@ func (w *watched) run(name string, args ...string) (string, int) {
 func applied(t *testing.T, plane string) *watched {
 	t.Helper()
 	w := newWatched(t, plane)
-	w.write("cluster.yaml", applytest.Services("a"))
+	w.write("cluster.yaml", applytest.Services("a")+"---\n{apiVersion: v1, kind: Node, metadata: {name: node1}, status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}}\n")
 	if out, code := w.proxyc("apply"); code != 0 {
 		t.Fatal(out)
 	}
@@ -96,5 +96,51 @@ func TestTraceKernelNamesTablesThatItDoesNotFollow(t *testing.T) {
 				t.Errorf("exit %d, want %d and %q in:\n%s", got, code, tt.want, out)
 			}
 		})
+	}
+}
+
+// Others' tables are asked in the order of the kernel: who translates before iptables does decides,
+// and who comes behind it meets what iptables made of the packet.
+func TestTraceKernelFollowsPriorities(t *testing.T) {
+	const served = "=> 10.244.1.97:8080\n"
+	for _, tt := range []struct {
+		chain, rule string
+		from        string
+		code        int
+		want        []string
+	}{
+		{"ip ev type nat hook prerouting priority -110", "ip daddr 10.96.0.97 tcp dport 80 dnat to 10.244.1.12:8080", "10.244.1.5@cni0", exitFindings,
+			[]string{"=> 10.244.1.12:8080\n", "wanted: 10.244.1.97:8080", "because: table ip ev, chain p, rule 1, which is none of proxyc's, decides about the packet"}},
+		{"inet ev type nat hook prerouting priority -110", "ip daddr 10.96.0.97 tcp dport 80 dnat ip to 10.244.1.12:8080", "10.244.1.5@cni0", exitFindings,
+			[]string{"=> 10.244.1.12:8080\n", "because: table inet ev, chain p, rule 1, "}},
+		{"ip ev type nat hook output priority -110", "ip daddr 10.96.0.97 tcp dport 80 dnat to 10.244.1.12:8080", "node", exitFindings,
+			[]string{"=> 10.244.1.12:8080\n", "because: table ip ev, chain p, rule 1, "}},
+		{"ip ev type nat hook output priority -110", "ip daddr 10.96.0.97 tcp dport 80 dnat to 10.244.1.12:8080", "10.244.1.5@cni0", exitDone, []string{served}},
+		{"ip ev type nat hook prerouting priority -90", "ip daddr 10.96.0.97 tcp dport 80 dnat to 10.244.1.12:8080", "10.244.1.5@cni0", exitDone, []string{served}},
+		{"ip ev type nat hook prerouting priority -100", "ip daddr 10.96.0.97 tcp dport 80 dnat to 10.244.1.12:8080", "10.244.1.5@cni0", exitFindings,
+			[]string{"not understood: table ip ev, chain p, rule 1: translates at the priority of iptables"}},
+		{"ip ev type filter hook prerouting priority -150", "ip daddr 10.96.0.97 drop", "10.244.1.5@cni0", exitFindings, []string{"=> dropped\n", "because: table ip ev, chain p, rule 1, "}},
+		{"ip ev type filter hook prerouting priority -150", "ip daddr 10.244.1.97 drop", "10.244.1.5@cni0", exitDone, []string{served}},
+		{"ip ev type filter hook forward priority 0", "ip daddr 10.96.0.97 drop", "10.244.1.5@cni0", exitDone, []string{served}},
+		{"ip ev type filter hook forward priority 0; policy drop", "ct status dnat accept", "10.244.1.5@cni0", exitDone, []string{served}},
+		{"ip ev type nat hook postrouting priority 110", "ip daddr 10.244.1.97 masquerade", "10.244.1.5@cni0", exitFindings,
+			[]string{"=> 10.244.1.97:8080+snat\n", "because: table ip ev, chain p, rule 1, "}},
+	} {
+		for _, plane := range []string{"iptables-nft", "iptables-legacy"} {
+			t.Run(plane+" "+tt.chain+" "+tt.rule+" "+tt.from, func(t *testing.T) {
+				t.Parallel()
+				w := applied(t, plane)
+				family, rest, _ := strings.Cut(tt.chain, " ev ")
+				if out, code := w.run("nft", "table", family, "ev", "{ chain p { "+rest+"; "+tt.rule+"; }; }"); code != 0 {
+					t.Fatal(out)
+				}
+				out, code := w.proxyc("trace", "--kernel", "--from", tt.from, "--to", "ns/a:80")
+				for _, want := range tt.want {
+					if code != tt.code || !strings.Contains(out, want) {
+						t.Errorf("exit %d, want %d and %q in:\n%s", code, tt.code, want, out)
+					}
+				}
+			})
+		}
 	}
 }

@@ -613,6 +613,30 @@ func choiceOf(chances []Chance) string {
 	return strings.Join(all, "+")
 }
 
+// Chances returns the ways of which Shared made the outcome, of weight 1 together.
+func (o Outcome) Chances() (all []Chance) {
+	add := func(f Fate, weight float64) {
+		if f != Accepted {
+			all = append(all, Chance{Fate: f, Weight: weight, Choice: o.Choice})
+			return
+		}
+		for i, d := range o.Destinations {
+			share := 1 / float64(len(o.Destinations))
+			if o.Shares != nil {
+				share = float64(o.Shares[i]) / 1e6
+			}
+			all = append(all, Chance{Fate: f, Destination: d, Weight: weight * share, Choice: o.Choice})
+		}
+	}
+	first := 1.0
+	for _, e := range o.Else {
+		add(e.Fate, float64(e.Share)/1e6)
+		first -= float64(e.Share) / 1e6
+	}
+	add(o.Fate, first)
+	return all
+}
+
 // near compares shares as far as the tools write them.
 func near(a, b uint32) bool { return max(a, b)-min(a, b) <= 3 }
 

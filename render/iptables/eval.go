@@ -177,8 +177,15 @@ func (r *Ruleset) Walker(own *sim.Own, has func(p *Packet, set InSet) bool) *Wal
 // filter table: one packet, but for rules that leave something to chance.
 func (e *Walker) Filter(chain string, p Packet) []Packet { return e.builtIn(e.filter, chain, p, nil) }
 
-// Nat is Filter for the nat table.
-func (e *Walker) Nat(chain string, p Packet) []Packet { return e.builtIn(e.nat, chain, p, nil) }
+// Nat is Filter for the nat table. Where the destination is translated, the kernel does not
+// ask for it again.
+func (e *Walker) Nat(chain string, p Packet) []Packet {
+	if p.DNAT && (chain == "PREROUTING" || chain == "OUTPUT") {
+		p.Fate = Continue
+		return []Packet{p}
+	}
+	return e.builtIn(e.nat, chain, p, nil)
+}
 
 // journey returns the packet as it may come out at the end, once for each way in
 // which chance may fall.

@@ -30,6 +30,16 @@ func NewFollower(r *Ruleset, own *sim.Own) *Follower {
 // servers, and the address of kube-ipvs0 that it meets, in order; and what is not understood
 // on its way.
 func (f *Follower) Follow(pkt sim.Packet) (o sim.Outcome, met []iptables.Met, unknown []string) {
+	return f.follow(pkt, false)
+}
+
+// FollowTranslated is Follow for a packet that has its destination from others, before the nat
+// table.
+func (f *Follower) FollowTranslated(pkt sim.Packet) (o sim.Outcome, met []iptables.Met, unknown []string) {
+	return f.follow(pkt, true)
+}
+
+func (f *Follower) follow(pkt sim.Packet, translated bool) (o sim.Outcome, met []iptables.Met, unknown []string) {
 	e := f.evaluator
 	e.told = func(m iptables.Met) {
 		if !slices.Contains(met, m) {
@@ -37,7 +47,7 @@ func (f *Follower) Follow(pkt sim.Packet) (o sim.Outcome, met []iptables.Met, un
 		}
 	}
 	var cuts sim.Cuts
-	o = e.outcome(iptables.Packet{Packet: pkt, Cuts: &cuts}.Telling(e.Family, e.told))
+	o = e.outcome(iptables.Packet{Packet: pkt, DNAT: translated, Cuts: &cuts}.Telling(e.Family, e.told))
 	return o, met, cuts.Doubts()
 }
 

@@ -36,7 +36,9 @@ type Evaluator struct {
 	sets    map[string]*indexed
 	dormant bool // no packet meets the table
 	follows bool // rules that do something are told
-	flags   string
+	// translated is what others made of the packet before; nil: nothing.
+	translated *sim.Destination
+	flags      string
 
 	tables               sync.Map // *slots by slotsKey: made when first asked for
 	mostRules, mostPaths int      // of one packet: more than any table of its size has without going in circles
@@ -193,6 +195,9 @@ func (e *Evaluator) paths(pkt sim.Packet, cuts *sim.Cuts, known []sim.Remembered
 			return
 		}
 		w := &walk{Evaluator: e, pkt: pkt, cuts: cuts, src: pkt.Src, dst: pkt.Dst, port: pkt.Port, path: path, known: known}
+		if e.translated != nil {
+			w.arrive(e.translated)
+		}
 		w.way.Chance = w.chance(w.fate())
 		if w.rules > e.mostRules {
 			cuts.GiveUp(fmt.Sprintf("table %s: a packet meets more rules than %d, some again and again", e.name, e.mostRules))

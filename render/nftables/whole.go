@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -150,6 +151,30 @@ func NewFollower(r *Ruleset, own *sim.Own) *Evaluator {
 	clear(e.beside[:])
 	e.follows = true
 	return e
+}
+
+// With returns the Ruleset with those base chains alone for which keep holds.
+func (r *Ruleset) With(keep func(*Base) bool) *Ruleset {
+	some := *r
+	some.Chains = slices.DeleteFunc(slices.Clone(r.Chains), func(c Chain) bool { return c.Base != nil && !keep(c.Base) })
+	return &some
+}
+
+// Destination reports whether a chain stands at one of the hooks where destinations are translated.
+func (b *Base) Destination() bool { return b.Hook == Prerouting || b.Hook == Output }
+
+// FollowTranslated is Follow for a packet that others translated before, to another
+// destination or by masquerading alone. One packet is followed at a time.
+func (e *Evaluator) FollowTranslated(pkt sim.Packet, to sim.Destination) (o sim.Outcome, met []Met, unknown []string) {
+	e.translated = &to
+	defer func() { e.translated = nil }()
+	return e.Follow(pkt)
+}
+
+// arrive makes the packet what others made of it.
+func (w *walk) arrive(d *sim.Destination) {
+	w.dnat, w.snat = d.AddrPort != netip.AddrPortFrom(w.dst, w.port), d.SNAT
+	w.dst, w.port = d.AddrPort.Addr(), d.AddrPort.Port()
 }
 
 // Follow returns what becomes of a packet, with the rules that it meets in order, on the

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/proxyc/proxyc/ir/sim"
+	"github.com/proxyc/proxyc/render/iptables"
+	"github.com/proxyc/proxyc/render/nftables"
+)
+
+// follower follows packets through rules of iptables, and what belongs to them.
+type follower interface {
+	Follow(sim.Packet) (o sim.Outcome, met []iptables.Met, unknown []string)
+	FollowTranslated(sim.Packet) (o sim.Outcome, met []iptables.Met, unknown []string)
+}
+
+// beside follows a packet through iptables and tables of nf_tables of others, in the order in
+// which the kernel calls them: what stands before nat at the hooks where destinations are
+// translated, then iptables, then the others with what the packet has become. Whoever translates
+// first decides. sent says that what is balanced leaves as what the node sends, as ipvs does.
+func beside(f follower, pkt sim.Packet, sent bool, own *sim.Own, tables *nftables.Ruleset) course {
+	first := func(b *nftables.Base) bool { return b.Destination() && b.Priority < nftables.PriorityDNAT }
+	c := followNFT(tables.With(first), own, pkt)
+	switch c.outcome.Fate {
+	case sim.NotOurs:
+		c.then(courseOf(f.Follow(pkt)))
+		level := followNFT(tables.With(func(b *nftables.Base) bool {
+			return b.NAT && b.Destination() && b.Priority == nftables.PriorityDNAT
+		}), own, pkt)
+		if len(level.outcome.Destinations) > 0 && len(c.outcome.Destinations) > 0 {
+			m := level.met[len(level.met)-1]
+			c.unknown = append(c.unknown, fmt.Sprintf("%s: translates at the priority of iptables, so that nobody knows who is first", m.where()))
+		}
+	case sim.Accepted:
+		c.each(func(d sim.Destination) course {
+			to := pkt
+			to.Dst, to.Port = d.AddrPort.Addr(), d.AddrPort.Port()
+			return courseOf(f.FollowTranslated(to))
+		})
+	}
+	if o := c.outcome; o.Fate != sim.NotOurs && len(o.Destinations) == 0 {
+		return c.sorted()
+	}
+	late := nftables.NewFollower(tables.With(func(b *nftables.Base) bool { return !first(b) }), own)
+	if o := c.outcome; o.Fate == sim.NotOurs || sent && !pkt.FromNode() {
+		c.then(courseNFT(late.Follow(pkt)))
+		if !sent || o.Fate == sim.NotOurs {
+			return c.sorted()
+		}
+	}
+	c.each(func(d sim.Destination) course {
+		of := pkt
+		if sent {
+			of.In = ""
+			if pkt.In != "" && own.Has(d.AddrPort.Addr()) {
+				return course{outcome: sim.NewOutcome(false, []sim.Destination{d})} // it is where it was to go
+			}
+		}
+		return courseNFT(late.FollowTranslated(of, d))
+	})
+	return c.sorted()
+}
+
+// then goes on with another course, which decides where it does anything.
+func (c *course) then(next course) {
+	if next.outcome.Fate != sim.NotOurs {
+		c.outcome = next.outcome
+	}
+	c.join(next)
+}
+
+// each goes on with a course for each of the destinations.
+func (c *course) each(on func(sim.Destination) course) {
+	was := c.outcome
+	var all []sim.Chance
+	for _, way := range was.Chances() {
+		if way.Fate != sim.Accepted {
+			all = append(all, way)
+			continue
+		}
+		next := on(way.Destination)
+		c.join(next)
+		for _, to := range next.outcome.Chances() {
+			to.Weight *= way.Weight
+			to.Choice = cmp.Or(to.Choice, way.Choice)
+			all = append(all, to)
+		}
+	}
+	c.outcome = sim.Shared(all)
+	if len(c.outcome.Destinations) > 0 {
+		c.outcome.Affinity, c.outcome.Timeout = was.Affinity, was.Timeout
+	}
+}
+
+// join adds what another course met.
+func (c *course) join(next course) {
+	c.unknown = append(c.unknown, next.unknown...)
+	for _, m := range next.met {
+		if !slices.Contains(c.met, m) {
+			c.met = append(c.met, m)
+		}
+	}
+}
+
+func (c course) sorted() course {
+	slices.Sort(c.unknown)
+	c.unknown = slices.Compact(c.unknown)
+	return c
+}
