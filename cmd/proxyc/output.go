@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/render"
@@ -70,6 +72,38 @@ func shellWord(word string) string {
 		return word
 	}
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+// given returns the flags of a command line as they were given, for a shell, but for some.
+func given(k *kong.Context, but ...string) (words []string) {
+	flags := map[string]*kong.Flag{}
+	for _, f := range k.Flags() {
+		flags["--"+f.Name] = f
+		if f.Short != 0 {
+			flags["-"+string(f.Short)] = f
+		}
+	}
+	for i := 0; i < len(k.Args); i++ {
+		name, _, whole := strings.Cut(k.Args[i], "=")
+		if !strings.HasPrefix(name, "--") && len(name) > len("-x") {
+			name, whole = name[:len("-x")], true
+		}
+		f := flags[name]
+		if f == nil {
+			continue
+		}
+		begin := i
+		if !whole && !f.IsBool() && i+1 < len(k.Args) {
+			i++
+		}
+		if slices.Contains(but, f.Name) {
+			continue
+		}
+		for _, word := range k.Args[begin : i+1] {
+			words = append(words, shellWord(word))
+		}
+	}
+	return words
 }
 
 // portText names a service port, "-" for what belongs to none.

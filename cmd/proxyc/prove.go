@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/prove"
 	"github.com/proxyc/proxyc/ir/sim"
@@ -28,7 +30,7 @@ type proveCmd struct {
 }
 
 // Run compares two sides for every first packet.
-func (c *proveCmd) Run(e *env) error {
+func (c *proveCmd) Run(e *env, k *kong.Context) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	names := slices.Concat(c.names(), sideFiles(c.A), sideFiles(c.B))
@@ -58,6 +60,10 @@ func (c *proveCmd) Run(e *env) error {
 		return j.finish(e, err)
 	}
 	p.blame(a, b, c.All)
+	p.trace = strings.Join(append([]string{"proxyc trace"}, given(k, "output", "all")...), " ")
+	if c.A == sideKernel || c.B == sideKernel {
+		p.trace += " --kernel"
+	}
 	write := func(w io.Writer) error { return p.writeText(w, c.All) }
 	if c.Output == "json" {
 		write = p.writeJSON
@@ -90,6 +96,7 @@ type proofJSON struct {
 	LeftOut     []string    `json:"leftOut,omitempty"` // what a dump holds besides
 	Families    []ir.Family `json:"families"`
 	OneSided    []string    `json:"oneSided,omitempty"` // "IPv6: only mode:nftables"
+	trace       string      // the command that shows a Packet
 }
 
 // differs is one kind of client to which a destination answers differently.
@@ -385,7 +392,7 @@ func (p *proofJSON) writeText(w io.Writer, all bool) error {
 		}
 		side(p.A, d.A, d.RuleA)
 		side(p.B, d.B, d.RuleB)
-		fmt.Fprintf(w, "    proxyc trace %s\n", d.Packet)
+		fmt.Fprintf(w, "    %s %s\n", p.trace, d.Packet)
 		if d.Design != "" {
 			fmt.Fprintf(w, "    by design: %s\n", d.Design)
 		}

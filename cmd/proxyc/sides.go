@@ -114,6 +114,9 @@ func tableOf(f ir.Family) string { return f.NFT() + " " + nftables.Table }
 // forms of sides, for errors and help.
 const sideForms = "mode:MODE, ir, ir:FILE, dump:FILE[,FILE], live:SOCKET or kernel"
 
+// sideKernel is the side that is what this node holds.
+const sideKernel = "kernel"
+
 // sideFiles returns the files that a side is read from.
 func sideFiles(name string) []string {
 	switch kind, arg, _ := strings.Cut(name, ":"); kind {
@@ -177,7 +180,7 @@ func (c *proveCmd) describe(ctx context.Context, e *env, j *job, programs ir.Pro
 		}
 		d.meaning(read)
 		return d, nil
-	case name == "kernel":
+	case name == sideKernel:
 		if err := needRoot("prove"); err != nil {
 			return nil, err
 		}

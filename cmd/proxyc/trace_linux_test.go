@@ -144,3 +144,39 @@ func TestTraceKernelFollowsPriorities(t *testing.T) {
 		}
 	}
 }
+
+// The commands that prove prints for what it finds run as they are, and show it.
+func TestProveKernelPrintsCommandsThatRun(t *testing.T) {
+	for plane, fault := range map[string]string{
+		"nftables":        "nft insert rule ip proxyc services ip daddr 10.96.0.97 drop",
+		"iptables-nft":    "iptables-nft -t nat -I KUBE-SERVICES -d 10.96.0.97 -j ACCEPT",
+		"iptables-legacy": "iptables-legacy -t nat -I KUBE-SERVICES -d 10.96.0.97 -j ACCEPT",
+	} {
+		t.Run(plane, func(t *testing.T) {
+			t.Parallel()
+			w := applied(t, plane)
+			if out, code := w.run("sh", "-ec", fault); code != 0 {
+				t.Fatal(out)
+			}
+			for _, args := range [][]string{{"ir", "kernel"}, {"-o=text", "kernel", "ir", "--all"}} {
+				out, _ := w.proxyc("prove", args...)
+				shown := 0
+				for line := range strings.Lines(out) {
+					command := strings.TrimSpace(line)
+					if !strings.HasPrefix(command, "proxyc trace ") {
+						continue
+					}
+					if traced, code := w.run("sh", "-c", command); code != exitFindings || !strings.Contains(traced, "is not wanted") {
+						t.Errorf("%s: exit %d:\n%s", command, code, traced)
+					}
+					if shown++; shown == 5 {
+						break
+					}
+				}
+				if shown == 0 {
+					t.Errorf("prove prints no command:\n%s", out)
+				}
+			}
+		})
+	}
+}
