@@ -114,6 +114,62 @@ func BenchmarkOneEndpoint(b *testing.B) {
 	}
 }
 
+// BenchmarkOneService adds one Service of five endpoints and removes it, and has one grow
+// from two endpoints to three and back, as others have, among few and many Services. What it reports are
+// medians of the first of both; x-empty is the added Service beside an empty transaction.
+func BenchmarkOneService(b *testing.B) {
+	for _, services := range []int{1000, 10_000, 50_000} {
+		b.Run(fmt.Sprint(services), func(b *testing.B) {
+			n := newNode(b)
+			p, _ := large(services + 2)
+			one := p.Services[services+1]
+			three := withBackends(p.Services[1], 3)
+			two := withBackends(three, 2)
+			p.Services = p.Services[:services]
+			p.Services[1], p.Services[2], p.Services[3] = two, withBackends(p.Services[2], 3), withBackends(p.Services[3], 2)
+			if _, err := n.Commit(b.Context(), newPlan(rules.Tables{}, rules.NewTables(rules.Lower(p)))); err != nil {
+				b.Fatal(err)
+			}
+			state := rules.NewLowerer(ir.IPv4)
+			for i := range p.Services {
+				update(state, &p.Node, ir.Change{Name: p.Services[i].Name, New: &p.Services[i]})
+			}
+			timed := func(f func() error) time.Duration {
+				start := time.Now()
+				if err := f(); err != nil {
+					b.Fatal(err)
+				}
+				return time.Since(start)
+			}
+			change := func(c ir.Change) time.Duration {
+				return timed(func() error {
+					_, err := n.Commit(b.Context(), planOf(update(state, &p.Node, c)))
+					return err
+				})
+			}
+			var added, grown, limit []time.Duration
+			for b.Loop() {
+				added = append(added, change(ir.Change{Name: one.Name, New: &one}))
+				change(ir.Change{Name: one.Name, Old: &one})
+				grown = append(grown, change(ir.Change{Name: two.Name, Old: &two, New: &three}))
+				change(ir.Change{Name: two.Name, Old: &three, New: &two})
+				limit = append(limit, timed(n.commitNothing))
+			}
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(median(added), "ns-added")
+			b.ReportMetric(median(grown), "ns-grown")
+			b.ReportMetric(median(added)/median(limit), "x-empty")
+		})
+	}
+}
+
+// withBackends returns a Service of which the first pool has n backends.
+func withBackends(s ir.Service, n int) ir.Service {
+	s.Pools = slices.Clone(s.Pools)
+	s.Pools[0].Backends = s.Pools[0].Backends[:n]
+	return s
+}
+
 // commitNothing declares a table that is there already.
 func (n node) commitNothing() error {
 	empty := &batch{}

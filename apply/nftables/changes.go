@@ -12,7 +12,8 @@ import (
 func changeOf(delta *rules.Delta) *change {
 	c := &change{family: delta.Family, owners: func(ir.Match) ir.ServicePort { return ir.ServicePort{} }}
 	d := difference{change: c, bySet: map[rules.SetID]*elementsOf{}}
-	c.chains, c.fill, c.goneChains = delta.AddedChains, slices.Clone(delta.AddedChains), delta.RemovedChains
+	c.chains, c.goneChains = delta.AddedChains, delta.RemovedChains
+	c.flush, c.fill = slices.Clone(delta.Rewritten), slices.Concat(delta.AddedChains, delta.Rules)
 	for i := range delta.Services {
 		d.compare(&delta.Services[i].Old, &delta.Services[i].New)
 	}
@@ -44,7 +45,7 @@ func (d *difference) compare(old, now *rules.Fragment) {
 	for i := range now.Chains {
 		ch := &now.Chains[i]
 		j := slices.IndexFunc(old.Chains, func(o rules.Chain) bool { return o.Name == ch.Name })
-		if j >= 0 && !sameRules(&old.Chains[j], ch, d.family) {
+		if j >= 0 && !old.Chains[j].SameRules(ch, d.family) {
 			d.flush, d.fill = append(d.flush, &old.Chains[j]), append(d.fill, ch)
 		}
 	}

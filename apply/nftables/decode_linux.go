@@ -313,6 +313,10 @@ func verdictKind(code int32) rules.VerdictKind {
 		return rules.Jump
 	case unix.NFT_GOTO:
 		return rules.Goto
+	case unix.NFT_RETURN:
+		return rules.Return
+	case unix.NFT_CONTINUE:
+		return rules.Continue
 	}
 	return 0
 }

@@ -282,6 +282,12 @@ func appendVerdict(b *builder, v rules.Verdict) {
 func verdictCode(v rules.Verdict) uint32 {
 	code := int32(nfDrop)
 	switch v.Kind {
+	case rules.Accept:
+		code = nfAccept
+	case rules.Return:
+		code = unix.NFT_RETURN
+	case rules.Continue:
+		code = unix.NFT_CONTINUE
 	case rules.Jump:
 		code = unix.NFT_JUMP
 	case rules.Goto:

@@ -298,9 +298,9 @@ func TestRepair(t *testing.T) {
 		"a rule is too many":       "add rule ip proxyc services counter drop",
 		"a rule matches otherwise": "flush chain ip proxyc filter-forward; add rule ip proxyc filter-forward ct state established jump cluster-ips-check",
 		"a rule is gone":           "flush chain ip proxyc nat-postrouting",
-		"a rule looks like ours":   "flush chain ip proxyc reject-chain; add rule ip proxyc reject-chain reject with icmp type host-unreachable",
+		"a rule looks like ours":   "flush chain ip proxyc service-endpoints-check; add rule ip proxyc service-endpoints-check ip daddr . meta l4proto . th dport vmap @no-endpoint-services reject with icmp type host-unreachable",
 		"masquerade is not random": "flush chain ip proxyc nat-postrouting; add rule ip proxyc nat-postrouting masquerade",
-		"a chain is too many":      "add chain ip proxyc mine; add rule ip proxyc mine jump reject-chain",
+		"a chain is too many":      "add chain ip proxyc mine; add rule ip proxyc mine jump cluster-ips-check",
 		"a set is too many":        "add set ip proxyc mine { type ether_addr; }",
 		"a map is of another type": "delete table ip proxyc; table ip proxyc { map service-ips { type ipv4_addr : verdict; }; }",
 		"the table is flushed":     "flush table ip6 proxyc",
@@ -401,7 +401,7 @@ func TestBusy(t *testing.T) {
 func TestQuarantine(t *testing.T) {
 	spoil := map[string]func(r *rules.Ruleset){
 		"a verdict to a chain that is not there": func(r *rules.Ruleset) {
-			r.Sets[rules.ServiceIPs].Elements[0].Verdict.Chain = "nowhere"
+			r.Sets[rules.ServiceIPs].Elements[0].Verdict = rules.Verdict{Kind: rules.Goto, Chain: "nowhere"}
 		},
 		"ranges overlap": func(r *rules.Ruleset) {
 			s := &r.Sets[rules.FirewallSources]

@@ -290,7 +290,7 @@ func (c *change) compareChains(have, want *rules.Ruleset) {
 		switch {
 		case h == nil:
 			c.chains, c.fill = append(c.chains, w), append(c.fill, w)
-		case !sameRules(h, w, want.Family):
+		case !h.SameRules(w, want.Family):
 			c.flush, c.fill = append(c.flush, h), append(c.fill, w)
 		}
 		if h != nil && h.Base != nil && h.Base.Drop {
@@ -300,10 +300,6 @@ func (c *change) compareChains(have, want *rules.Ruleset) {
 	for _, name := range slices.Sorted(maps.Keys(old)) {
 		c.goneChains = append(c.goneChains, old[name])
 	}
-}
-
-func sameRules(a, b *rules.Chain, f ir.Family) bool {
-	return slices.EqualFunc(a.Rules, b.Rules, func(a, b rules.Rule) bool { return a.Text(f) == b.Text(f) })
 }
 
 // findPurges finds the affinity maps that stay, and of whose pool a backend

@@ -149,7 +149,7 @@ func TestStrangeRulesAreTold(t *testing.T) {
 		"ip saddr != 10.1.2.3 udp sport 53-60 counter": "<ip saddr != 10.1.2.3 meta l4proto udp th sport >= 53 th sport <= 60 counter>",
 		`iifname "eth0" meta mark 0x10 return`:         `<iifname "eth0" meta mark 0x10 return>`,
 		`meta mark set 0x7`:                            "<meta mark set 0x07000000>",
-		`log prefix "why" jump reject-chain`:           `<log prefix "why" jump reject-chain>`,
+		`log prefix "why" jump masq-lb`:                `<log prefix "why" jump masq-lb>`,
 		"ip ttl 3 drop":                                "<@nh,64,8 0x03 drop>",
 		"tcp dport { 22, 23 } drop":                    "meta l4proto tcp th dport @__set0 drop",
 		"tcp dport vmap { 22 : drop }":                 "meta l4proto tcp th dport vmap @__map0",
@@ -174,7 +174,7 @@ func TestStrangeRulesAreTold(t *testing.T) {
 	}
 	// And what is missing.
 	for script, told := range map[string]apply.Operation{
-		"flush chain ip proxyc reject-chain":            {Verb: apply.Change, Object: "ip proxyc chain reject-chain", Want: []string{"reject"}},
+		"flush chain ip proxyc lb-2":                    {Verb: apply.Change, Object: "ip proxyc chain lb-2", Want: []string{"dnat ip addr . port to ip daddr . meta l4proto . th dport . numgen random mod 2 map @backends"}},
 		"add element ip proxyc cluster-ips { 9.9.9.9 }": {Verb: apply.Remove, Object: "ip proxyc cluster-ips 9.9.9.9", Have: []string{"9.9.9.9"}},
 	} {
 		if err := n.write(t, script); err != nil {

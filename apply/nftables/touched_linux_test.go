@@ -57,12 +57,12 @@ func TestTouchedElementsAreCompared(t *testing.T) {
 			first, last := s.KeyText(s.Elements[0].Key), s.KeyText(s.Elements[len(s.Elements)-1].Key)
 			attacks = append(attacks, attack{"delete element " + of + s.Name + " { " + first + " }; delete element " + of + s.Name + " { " + last + " }", !s.Interval})
 			if s.Name == "service-ips" || s.Name == "service-nodeports" {
-				attacks = append(attacks, attack{"delete element " + of + s.Name + " { " + first + " }; add element " + of + s.Name + " { " + first + " : goto reject-chain }", true})
+				attacks = append(attacks, attack{"delete element " + of + s.Name + " { " + first + " }; add element " + of + s.Name + " { " + first + " : goto lb-2 }", true})
 			}
 		}
 	}
 	attacks = append(attacks,
-		attack{"add element ip proxyc service-ips { 9.9.9.9 . tcp . 80 : goto reject-chain }; add element ip6 proxyc cluster-ips { 2001:db8::9 }", true},
+		attack{"add element ip proxyc service-ips { 9.9.9.9 . tcp . 80 : goto lb-2 }; add element ip6 proxyc cluster-ips { 2001:db8::9 }", true},
 		attack{"add element ip proxyc cluster-ips { 9.9.9.9 }; delete element ip proxyc cluster-ips { 9.9.9.9 }", true},
 		attack{"add element ip proxyc service-ips { 9.9.9.9 . tcp . 80 : accept }", true},
 		attack{"add element ip proxyc cluster-ips { * }", false},

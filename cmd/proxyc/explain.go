@@ -120,7 +120,7 @@ func explain(r reading, programs ir.Programs, snap *snapshot.Snapshot) *explaine
 	if r.flow.IsValid() && !x.empty() {
 		x.Says = append(x.Says, x.answers(r.flow))
 	}
-	if what := fixed[strings.TrimSpace(r.words)]; what != "" && x.empty() {
+	if what := shared(strings.TrimSpace(r.words)); what != "" && x.empty() {
 		x.Says = append(x.Says, what)
 	}
 	if m := leadsTo.FindStringSubmatch(r.words); m != nil && fixed[m[1]] != "" && x.empty() {
@@ -128,6 +128,17 @@ func explain(r reading, programs ir.Programs, snap *snapshot.Snapshot) *explaine
 	}
 	return x
 }
+
+// shared says what a chain or set is that is of no single Service; empty: it is none.
+func shared(name string) string {
+	if countSet.MatchString(name) {
+		return "set " + name + " has the frontends in whose number of backends this bit is set, and has nothing now"
+	}
+	return fixed[name]
+}
+
+// countSet are names of sets of bits.
+var countSet = regexp.MustCompile(`^count-(1|2|4|8|16|32)-(ips|nodeports)$`)
 
 // leadsTo is where a line of rules leads that is of no Service.
 var leadsTo = regexp.MustCompile(` (?:-j|jump|goto) (\S+) $`)
@@ -219,11 +230,11 @@ var fixed = map[string]string{
 	"mark-for-masquerade":    "mark-for-masquerade marks packets that chain masquerading is to masquerade",
 	"masquerading":           "masquerading masquerades what mark-for-masquerade has marked",
 	"firewall-check":         "firewall-check drops clients outside loadBalancerSourceRanges, by map firewall-ips",
-	"reject-chain":           "reject-chain refuses packets to Services without endpoints",
+	"reject-chain":           "reject-chain is kube-proxy's: it refuses packets to Services without endpoints",
 	"cluster-ips-check":      "cluster-ips-check refuses packets to ClusterIPs at ports that no Service has, and drops those to ClusterIPs of no Service",
 
-	"service-ips":               "map service-ips leads packets to the chains of Services, by address and port, and has nothing now",
-	"service-nodeports":         "map service-nodeports leads packets to node ports to the chains of Services, and has nothing now",
+	"service-ips":               "map service-ips says how packets to each address and port of a Service are served, and has nothing now",
+	"service-nodeports":         "map service-nodeports says how packets to each node port are served, and has nothing now",
 	"inside-ips":                "map inside-ips leads pods and the node itself where the source decides (externalTrafficPolicy Local), by address and port, and has nothing now",
 	"inside-nodeports":          "map inside-nodeports leads pods and the node itself where the source decides (externalTrafficPolicy Local), by node port, and has nothing now",
 	"outside-ips":               "map outside-ips leads other clients where the source decides (externalTrafficPolicy Local), by address and port, and has nothing now",

@@ -133,7 +133,7 @@ func TestProveListing(t *testing.T) {
 		}
 	}
 	listings("equal: ir and ", 0)
-	for _, rule := range []string{"services counter", "masq-lb-1 ip saddr 10.0.0.0/8 counter comment x"} {
+	for _, rule := range []string{"services counter", "lb-1 ip saddr 10.0.0.0/8 counter comment x"} {
 		if out, code := run("nft", append([]string{"insert", "rule", "ip", "proxyc"}, strings.Fields(rule)...)...); code != 0 {
 			t.Fatal(out)
 		}

@@ -149,7 +149,7 @@ func TestDumpsThatAreNotEqual(t *testing.T) {
 			at("a verdict of its own", "services", "continue"),
 			at("a queue", "services", "queue to 1"),
 			at("an unknown chain", "services", "jump nowhere"),
-			at("a known chain", "firewall-check", "jump reject-chain"),
+			at("a known chain", "firewall-check", "jump cluster-ips-check"),
 			at("an accept", "nat-postrouting", "accept"),
 			at("a set that is not there", "services", "ip saddr @nothing drop"),
 			at("a set for something else", "services", "ip saddr @service-ips drop"),

@@ -8,7 +8,8 @@
 // A Ruleset is typed: chains of statements from a small closed vocabulary
 // (Stmt), sets and maps, and elements. It is the union of a fixed part, which
 // depends on the node alone (Fixed), and one Fragment for each Service
-// (LowerService); lowering a Service reads nothing of another's.
+// (LowerService); lowering a Service reads nothing of another's. Chains that tell
+// frontends apart by the number of their backends come of all Fragments together.
 //
 // The script needs nft 1.0.1 and kernel 5.13, is applied as one transaction,
 // and may be loaded again and again. What it makes can be listed, flushed and

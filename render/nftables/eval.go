@@ -453,6 +453,8 @@ func (v Verdict) decide(w *walk) step {
 		return accepted
 	case Return:
 		return endChain
+	case Continue:
+		return next
 	case Jump:
 		return w.call(v.Chain)
 	}

@@ -10,7 +10,7 @@ import (
 func Fixed(node *ir.Node, family ir.Family) *Ruleset {
 	sets := make([]Set, setCount)
 	copy(sets, fixedSets[:])
-	return &Ruleset{Family: family, Chains: append(baseChains(node), fixedChains(node, family)...), Sets: sets}
+	return &Ruleset{Family: family, Chains: slices.Concat(baseChains(node), fixedChains(node, family), countingChains(node, [2][]int{})), Sets: sets}
 }
 
 // fixed returns the origin of what is there whatever the objects and the
@@ -23,7 +23,10 @@ func fixed(reason string) ir.Origin { return ir.Origin{Object: "default", Reason
 // chains before DNAT see the frontend's address; those of priority 0 see it only if
 // nothing translated it.
 func baseChains(node *ir.Node) []Chain {
-	always := []Rule{{[]Stmt{Verdict{Jump, chainServices}}, fixed("the kernel shows the first packet of a connection only")}}
+	always := []Rule{
+		{[]Stmt{Verdict{Jump, chainServices}}, fixed("the kernel shows the first packet of a connection only")},
+		{[]Stmt{Verdict{Goto, rootName(markAll, false)}}, fixed("what returns is masqueraded whatever its source")},
+	}
 	return []Chain{
 		{Name: chainFilterInput, Base: &Base{Hook: Input, Priority: PriorityFilter}, Rules: ifNew(chainServiceEndpoints)},
 		{Name: chainFilterForward, Base: &Base{Hook: Forward, Priority: PriorityFilter}, Rules: ifNew(chainClusterIPsCheck)},
@@ -40,16 +43,18 @@ func ifNew(chain string) []Rule {
 }
 
 func fixedChains(node *ir.Node, family ir.Family) []Chain {
-	noEndpoints := Rule{[]Stmt{lookup(NoEndpointIPs)}, fixed("frontends without endpoints")}
+	refused := Verdict{Kind: Reject}
+	noEndpoints := Rule{[]Stmt{lookup(NoEndpointIPs), refused}, fixed("frontends without endpoints are dropped, or refused")}
+	others := Rule{[]Stmt{Verdict{Kind: Accept}}, fixed("what is not for a Service stays as it is")}
 	return []Chain{
-		{Name: chainServices, Rules: append(
-			[]Rule{{[]Stmt{lookup(ServiceIPs)}, fixed("addresses come before node ports")}},
-			nodePortRules(node, family, ServicePorts)...)},
-		{Name: chainIPsBySource, Rules: bySource(node, InsideIPs, OutsideIPs)},
-		{Name: chainPortsBySource, Rules: bySource(node, InsidePorts, OutsidePorts)},
-		{Name: chainServiceEndpoints, Rules: append(nodePortRules(node, family, NoEndpointPorts), noEndpoints)},
+		{Name: chainServices, Rules: slices.Concat(
+			[]Rule{{[]Stmt{lookup(ServiceIPs), Verdict{Goto, rootName(usualMarks(node), false)}}, fixed("addresses come before node ports")}},
+			nodePortRules(node, family, ServicePorts, Verdict{Goto, rootName(markAll, true)}),
+			[]Rule{others})},
+		{Name: chainIPsBySource, Rules: append(bySource(node, InsideIPs, OutsideIPs), others)},
+		{Name: chainPortsBySource, Rules: append(bySource(node, InsidePorts, OutsidePorts), others)},
+		{Name: chainServiceEndpoints, Rules: append(nodePortRules(node, family, NoEndpointPorts, refused), noEndpoints)},
 		{Name: chainClusterIPsCheck, Rules: append([]Rule{noEndpoints}, clusterIPsCheck(node)...)},
-		{Name: chainReject, Rules: []Rule{{[]Stmt{Verdict{Kind: Reject}}, fixed("a map cannot hold a reject")}}},
 	}
 }
 
@@ -72,14 +77,15 @@ func lookup(id SetID) Stmt {
 	return LookupVerdict{frontendTerms(len(fixedSets[id].Key) == len(nodePortKey)), id.String()}
 }
 
-// nodePortRules look node ports up in the map, on the addresses that have them.
-func nodePortRules(node *ir.Node, family ir.Family, id SetID) []Rule {
+// nodePortRules look node ports up in the map, on the addresses that have them, and
+// then go on as the map does not say otherwise.
+func nodePortRules(node *ir.Node, family ir.Family, id SetID, then Verdict) []Rule {
 	np := &node.NodePorts
 	rule := func(o ir.Origin, match ...Stmt) Rule {
 		if !np.Loopback {
 			match = append(match, MatchNet{DstAddr, family.Loopback(), true})
 		}
-		return Rule{append(match, lookup(id)), o}
+		return Rule{append(match, lookup(id), then), o}
 	}
 	if np.All {
 		return []Rule{rule(np.Origin, MatchLocal{DstAddr})}

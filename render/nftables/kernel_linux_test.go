@@ -78,7 +78,7 @@ func TestLoadListReload(t *testing.T) {
 			nft(t, ns, text, "-c", "-f", "/dev/stdin")
 			load(t, ns, text)
 			first := list(t, ns)
-			for _, want := range []string{"table ip proxyc", "table ip6 proxyc", "goto masq-lb-3", "ns/svc10:p"} {
+			for _, want := range []string{"table ip proxyc", "table ip6 proxyc", "@count-1-ips goto lb-3", "ns/svc10:p"} {
 				if !strings.Contains(first, want) {
 					t.Errorf("the listing lacks %q", want)
 				}

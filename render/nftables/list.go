@@ -543,7 +543,7 @@ func verdictOf(toks []token) (Verdict, bool) {
 	if len(toks) == 0 {
 		return Verdict{}, false
 	}
-	kinds := map[string]VerdictKind{"drop": Drop, "accept": Accept, "return": Return, "jump": Jump, "goto": Goto}
+	kinds := map[string]VerdictKind{"drop": Drop, "accept": Accept, "return": Return, "continue": Continue, "jump": Jump, "goto": Goto}
 	v := Verdict{Kind: kinds[toks[0].text]}
 	words := 1
 	if v.Kind == Jump || v.Kind == Goto {

@@ -215,7 +215,7 @@ func jsonStmt(v any) string {
 		return true
 	}
 	switch key {
-	case "drop", "accept", "return", "jump", "goto":
+	case "drop", "accept", "return", "continue", "jump", "goto":
 		return jsonExpr(v)
 	case "counter":
 		return "counter"
@@ -335,7 +335,7 @@ func jsonExpr(v any) string {
 		return jsonExpr(m["val"])
 	case "map":
 		return jsonExpr(m["key"]) + " map " + jsonRight(m["data"])
-	case "drop", "accept", "return":
+	case "drop", "accept", "return", "continue":
 		return key
 	case "jump", "goto":
 		return key + " " + jsonExpr(m["target"])

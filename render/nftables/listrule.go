@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -105,6 +106,9 @@ func (p *listParser) rule() (r Rule) {
 				p.next()
 			}
 			ok = p.end() || p.peek() == "\n"
+		} else if ok && len(stmts) > 0 && !p.end() {
+			_, asks := stmts[len(stmts)-1].(LookupVerdict)
+			ok = !asks || slices.Contains(afterVerdicts[:], p.peek())
 		}
 		if !ok || p.goesOn() {
 			p.at = from
@@ -119,10 +123,13 @@ func (p *listParser) rule() (r Rule) {
 	return r
 }
 
+// afterVerdicts is what may follow a verdict map in a rule.
+var afterVerdicts = [...]string{"\n", "goto", "jump", "accept", "drop", "return", "reject", "comment"}
+
 // ends reports whether nothing follows a statement in a rule.
 func ends(s Stmt) bool {
 	switch s.(type) {
-	case Verdict, LookupVerdict, Masquerade, LookupDNAT:
+	case Verdict, Masquerade, LookupDNAT:
 		return true
 	}
 	return false

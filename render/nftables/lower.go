@@ -9,6 +9,8 @@ import (
 
 // Fragment is what one Service adds to the fixed part. Fragments may share
 // chains, and elements that carry no data, with each other: those are equal.
+// What asks for the number of a frontend's backends comes of all Fragments
+// together: see countingChains.
 type Fragment struct {
 	Elements [setCount][]Element
 	Chains   []Chain
@@ -26,6 +28,7 @@ func Lower(p *ir.Program) *Ruleset {
 	for id := range l.frag.Elements {
 		r.Sets[id].Elements = l.frag.Elements[id]
 	}
+	l.frag.Chains = r.count(&p.Node, l.frag.Chains)
 	slices.SortFunc(l.frag.Chains, func(a, b Chain) int { return cmp.Compare(a.Name, b.Name) })
 	slices.SortFunc(l.frag.Maps, func(a, b Set) int { return cmp.Compare(a.Name, b.Name) })
 	r.Chains = append(r.Chains, l.frag.Chains...)
@@ -235,7 +238,7 @@ func (l *lowering) dispatch(f *lowerable, id SetID, pool int, t target) {
 		t.maglev, t.n = true, int(f.Maglev.Slots)
 	}
 	t.affinity = f.sticky[pool].name
-	l.add(id, f.element(Verdict{Goto, l.chain(t, p)}))
+	l.add(id, f.element(l.verdict(f, id, t, p)))
 
 	set := t.table().set
 	key := frontendKeyOf(f.Match)
@@ -270,7 +273,7 @@ func hairpin(p ir.Protocol, b *ir.Backend) Element {
 func (l *lowering) refuse(f *lowerable, id SetID) {
 	v := Verdict{Kind: Drop}
 	if f.Else == ir.Reject {
-		v = Verdict{Goto, chainReject}
+		v.Kind = Continue // to where the rule refuses
 	}
 	e := f.element(v)
 	e.Origin = &f.ElseOrigin
@@ -322,7 +325,7 @@ func (l *lowering) chain(t target, p *ir.Pool) string {
 	if name, ok := l.names[t]; ok {
 		return name
 	}
-	c := Chain{Name: t.name(), Rules: slices.Concat(l.markRules(t), stickyRules(t, p), balanceRules(t))}
+	c := Chain{Name: t.name(), Rules: slices.Concat(markRules(l.node, t.marks), stickyRules(t, p), balanceRules(t))}
 	l.names[t] = c.Name
 	if t.affinity != "" {
 		c.Port = p.Port
@@ -332,13 +335,13 @@ func (l *lowering) chain(t target, p *ir.Pool) string {
 }
 
 // markRules mark what is to be masqueraded.
-func (l *lowering) markRules(t target) []Rule {
-	mark := []Stmt{SetMark{l.node.MasqueradeMark()}}
-	switch t.marks {
+func markRules(node *ir.Node, m marks) []Rule {
+	mark := []Stmt{SetMark{node.MasqueradeMark()}}
+	switch m {
 	case markNone:
 		return nil
 	case markNonLocal:
-		return []Rule{{slices.Concat(fromPods(&l.node.Detector, true), mark), l.node.Detector.Origin}}
+		return []Rule{{slices.Concat(fromPods(&node.Detector, true), mark), node.Detector.Origin}}
 	}
 	return []Rule{{mark, ir.Origin{Object: "config", Field: "masqueradeBit", Reason: "these connections are masqueraded"}}}
 }

@@ -1,6 +1,10 @@
 package nftables
 
-import "github.com/proxyc/proxyc/ir"
+import (
+	"slices"
+
+	"github.com/proxyc/proxyc/ir"
+)
 
 // Lowerer lowers the changes of a Program. It counts what the Services of one
 // family's table share (chains by number of backends, elements without data),
@@ -11,6 +15,7 @@ type Lowerer struct {
 	family  ir.Family
 	users   map[string]int // of chains
 	wanters map[sharedElement]int
+	inUse   inUse
 }
 
 // NewLowerer returns the Lowerer of a table that has the fixed part alone.
@@ -25,7 +30,10 @@ type Delta struct {
 	// Chains, and elements of SharedSets, that nobody needed before, and that
 	// nobody needs any longer.
 	AddedChains, RemovedChains []*Chain
-	Added, Removed             [setCount][]Element
+	// Rewritten are shared chains whose rules change, as they were, and Rules what they
+	// become, each at the place of its old form.
+	Rewritten, Rules []*Chain
+	Added, Removed   [setCount][]Element
 }
 
 // ServiceDelta is what one Service had in the table, and what it has now. What it
@@ -47,7 +55,41 @@ func (l *Lowerer) Change(node *ir.Node, changes ...ir.Change) *Delta {
 	for i := range d.Services {
 		l.release(&d.Services[i].Old, d)
 	}
+	l.count(node, d)
 	return d
+}
+
+// count has the table ask for the numbers of backends that are in use now.
+func (l *Lowerer) count(node *ir.Node, d *Delta) {
+	was, other := l.inUse, false
+	for _, c := range d.AddedChains {
+		other = l.inUse.note(c.Name, true) || other
+	}
+	for _, c := range d.RemovedChains {
+		other = l.inUse.note(c.Name, false) || other
+	}
+	if !other {
+		return
+	}
+	old, now := countingChains(node, was), countingChains(node, l.inUse)
+	in := func(all []Chain, name string) *Chain {
+		if i := slices.IndexFunc(all, func(c Chain) bool { return c.Name == name }); i >= 0 {
+			return &all[i]
+		}
+		return nil
+	}
+	for i := range now {
+		if o := in(old, now[i].Name); o == nil {
+			d.AddedChains = append(d.AddedChains, &now[i])
+		} else if !o.SameRules(&now[i], l.family) {
+			d.Rewritten, d.Rules = append(d.Rewritten, o), append(d.Rules, &now[i])
+		}
+	}
+	for i := range old {
+		if in(now, old[i].Name) == nil {
+			d.RemovedChains = append(d.RemovedChains, &old[i])
+		}
+	}
 }
 
 func (l *Lowerer) lower(node *ir.Node, svc *ir.Service) Fragment {

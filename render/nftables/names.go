@@ -32,7 +32,6 @@ const (
 	chainFirewallCheck    = "firewall-check"
 	chainServiceEndpoints = "service-endpoints-check"
 	chainClusterIPsCheck  = "cluster-ips-check"
-	chainReject           = "reject-chain"
 	chainAffinity         = "affinity"
 )
 
@@ -83,8 +82,10 @@ func (t target) table() backendTable {
 	return backendTables[btoi(t.nodePort)][btoi(t.outside)]
 }
 
+func (t target) prefix() string { return markPrefixes[t.marks] + t.table().prefix }
+
 func (t target) name() string {
-	s := markPrefixes[t.marks] + t.table().prefix
+	s := t.prefix()
 	if t.affinity != "" {
 		return cut(s + t.affinity)
 	}

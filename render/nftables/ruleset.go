@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -52,6 +53,11 @@ type Chain struct {
 	Base  *Base // nil for other than base chains
 	Rules []Rule
 	Port  ir.ServicePort // the service port that it belongs to; zero if shared
+}
+
+// SameRules reports whether two chains of a family have the same rules.
+func (c *Chain) SameRules(o *Chain, f ir.Family) bool {
+	return slices.EqualFunc(c.Rules, o.Rules, func(a, b Rule) bool { return a.Text(f) == b.Text(f) })
 }
 
 // Base says where the kernel calls a chain.
@@ -171,21 +177,21 @@ type Verdict struct {
 type VerdictKind uint8
 
 const (
-	Drop   VerdictKind = iota + 1
-	Reject             // ICMP port unreachable; not possible as a map's data
-	Jump               // to Chain, and come back
-	Goto               // to Chain, and go on where this chain was jumped to from
-	// No rule of ours has these.
-	Accept // done with this base chain
-	Return // go on where this chain was jumped to from
+	Drop     VerdictKind = iota + 1
+	Reject               // ICMP port unreachable; not possible as a map's data
+	Jump                 // to Chain, and come back
+	Goto                 // to Chain, and go on where this chain was jumped to from
+	Accept               // done with this base chain
+	Return               // go on where this chain was jumped to from
+	Continue             // go on with the next statement of the rule, as an element's only
 )
 
 // SetID names one of the fixed sets and maps.
 type SetID uint8
 
 const (
-	ServiceIPs          SetID = iota // which chain serves an address and port
-	ServicePorts                     // which chain serves a node port
+	ServiceIPs          SetID = iota // how an address and port is served
+	ServicePorts                     // how a node port is served
 	InsideIPs                        // the same for pods and the node, where that depends on the source
 	InsidePorts                      //
 	OutsideIPs                       // the same for everybody else
@@ -204,11 +210,15 @@ const (
 	AffinityPorts                    //
 	MaglevBackends                   // backends of an address and port by the client's slot
 	MaglevPortBackends               // the same of a node port
-	setCount
+
+	// CountIPs+k has the frontends in whose number of backends bit k is set.
+	CountIPs
+	CountPorts = CountIPs + countBits // the same for node ports
+	setCount   = CountPorts + countBits
 )
 
 // fixedSets declares the fixed sets. Names are kube-proxy's where the thing is the same.
-var fixedSets = [setCount]Set{
+var fixedSets = withCounts([setCount]Set{
 	ServiceIPs:          {Name: "service-ips", Key: frontendKey, Data: VerdictData},
 	ServicePorts:        {Name: "service-nodeports", Key: nodePortKey, Data: VerdictData},
 	InsideIPs:           {Name: "inside-ips", Key: frontendKey, Data: VerdictData},
@@ -229,7 +239,7 @@ var fixedSets = [setCount]Set{
 	AffinityPorts:       {Name: "affinity-nodeports", Key: append([]Type{TypeAddr, TypePort}, nodePortKey...), Data: VerdictData},
 	MaglevBackends:      {Name: "maglev-backends", Key: append(frontendKey[:3:3], TypeSlot), Data: AddrPortData},
 	MaglevPortBackends:  {Name: "maglev-nodeport-backends", Key: append(nodePortKey[:2:2], TypeSlot), Data: AddrPortData},
-}
+})
 
 var (
 	addrKey     = []Type{TypeAddr}

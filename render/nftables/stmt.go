@@ -73,7 +73,8 @@ type (
 	ClearMark struct{ Mask uint32 }
 	// FlipMark inverts them. kube-proxy clears so what it has matched.
 	FlipMark struct{ Mask uint32 }
-	// LookupVerdict does what the map says for the key; the rule ends if that has no such key.
+	// LookupVerdict does what the map says for the key, which may be to go on with the
+	// next statement; the rule ends if the map has no such key.
 	LookupVerdict struct {
 		Key []Term
 		Map string

@@ -142,6 +142,8 @@ func (v Verdict) append(b []byte) []byte {
 		b = append(b, "accept"...)
 	case Return:
 		b = append(b, "return"...)
+	case Continue:
+		b = append(b, "continue"...)
 	}
 	return append(b, v.Chain...)
 }
