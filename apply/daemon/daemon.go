@@ -88,6 +88,7 @@ type Scene struct {
 	Node       string
 	Programs   ir.Programs
 	Interfaces []compiler.Interface // of the node
+	Findings   []Finding            // about objects
 	From, To   string               // as proxyc trace takes them
 	Output     string               // "text" or "json"
 }

@@ -91,9 +91,25 @@ type Finding struct {
 	Message  string `json:"message"`
 }
 
+func (f Finding) isError() bool { return f.Severity == diag.Error.String() }
+
 // Text returns the form in which other verbs print it.
 func (f Finding) Text() string {
 	return diag.Diagnostic{Object: f.Object, Path: f.Field, Msg: f.Message}.String()
+}
+
+// count returns how many there are of a severity.
+func (f *findings) count(severity diag.Severity) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, list := range f.of {
+		for i := range list {
+			if list[i].Severity == severity {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // first returns the first findings that are more than information, errors before

@@ -10,6 +10,7 @@ import (
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -55,6 +56,9 @@ func (d *daemon) measureTroubles() {
 			KubeProxy: st.KubeProxy != nil && st.KubeProxy.Stays,
 			MayDrop:   len(others.Drops), MayDivert: len(others.Diverts)}
 	})
+	for _, severity := range [...]diag.Severity{diag.Error, diag.Warning} {
+		d.metrics.MeasureFindings(severity.String(), func() int { return d.follower.findings.count(severity) })
+	}
 }
 
 // measureConntrack exports how full the node's table of connections is.

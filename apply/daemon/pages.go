@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"net/http"
 	"time"
 
@@ -53,11 +54,14 @@ type Known struct {
 	Config   *config.Config     `json:"config"`
 	Facts    compiler.Facts     `json:"facts"`
 	Snapshot *snapshot.Document `json:"snapshot"`
+	// Findings are all that are errors or warnings, as in a Status.
+	Findings []Finding `json:"findings,omitempty"`
 }
 
 // serveKnown serves Known. It is newer than the Programs in force where a sync is due.
 func (d *daemon) serveKnown(w http.ResponseWriter, _ *http.Request) {
 	k := Known{Config: d.cfg}
+	k.Findings, _ = d.follower.findings.first(math.MaxInt)
 	d.store.View(func(snap *snapshot.Snapshot) { // the follower's facts change while it follows the Store
 		k.Facts, k.Snapshot = d.follower.facts, snap.Document()
 	})
@@ -104,6 +108,7 @@ func (d *daemon) trace(w io.Writer, scene Scene) (err error) {
 	if scene.Interfaces, err = d.follower.interfaces(); err != nil {
 		return err
 	}
+	scene.Findings, _ = d.follower.findings.first(math.MaxInt)
 	d.store.View(func(snap *snapshot.Snapshot) {
 		scene.Snapshot = snap
 		err = d.Trace(w, scene)

@@ -482,10 +482,10 @@ func (s *state) programs() ir.Programs {
 
 // Well reports whether the kernel holds what is wanted, and nobody else goes on to change
 // that; the daemon hears what that is, from the API server or as the newest files
-// have it, and others hear of it what they ask; a next start would find it, and
-// kube-proxy does not write beside it.
+// have it, nothing of it is left out as wrong, and others hear of it what they ask; a next
+// start would find it, and kube-proxy does not write beside it.
 func (st *Status) Well() bool {
-	return st.Synced && !st.LastDrift.fought() &&
+	return st.Synced && !st.LastDrift.fought() && !slices.ContainsFunc(st.Findings, Finding.isError) &&
 		(st.BootFile == nil || st.BootFile.Error == "") && (st.KubeProxy == nil || !st.KubeProxy.Stays) && (st.APIServer == nil || st.APIServer.Lost.IsZero()) && len(st.Rejected)+len(st.Down)+len(st.Unproved) == 0
 }
 

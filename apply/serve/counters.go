@@ -145,6 +145,15 @@ func (m *Metrics) MeasureTroubles(now func() Troubles) {
 	}
 }
 
+// MeasureFindings exports how many findings of a severity there are about objects, which is
+// asked for at each scrape.
+func (m *Metrics) MeasureFindings(severity string, count func() int) {
+	m.registry.add(everywhere, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "proxyc_findings", Help: "Findings about objects, as proxyc status tells them: of an error, something is left out of the rules.",
+		ConstLabels: prometheus.Labels{"severity": severity},
+	}, func() float64 { return float64(count()) }))
+}
+
 // LastHeard is when the API server last told something of a resource: an
 // event, a bookmark, or first objects.
 type LastHeard struct {

@@ -53,6 +53,7 @@ func touch(m *Metrics) {
 		return []apply.Proxied{{Family: f, Protocol: ir.TCP}, {Family: f, Protocol: ir.UDP}}
 	})
 	m.MeasureTroubles(func() Troubles { return Troubles{} })
+	m.MeasureFindings("error", func() int { return 0 })
 	m.MeasureContact(func() []LastHeard { return []LastHeard{{Resource: "services"}} })
 }
 
@@ -161,6 +162,7 @@ func TestMetricsByMode(t *testing.T) {
 		{lin, "gauge proxyc_conntrack_entries_limit {}"},
 		{all, "gauge proxyc_store_bytes {}"},
 		{all, "gauge proxyc_rejected_files {}"},
+		{all, "gauge proxyc_findings {severity=error}"},
 		{all, "gauge proxyc_not_served {}"},
 		{all, "gauge proxyc_boot_file_failed {}"},
 		{all, "gauge proxyc_kube_proxy_beside {}"},

@@ -39,7 +39,7 @@ func (c *explainCmd) Run(e *env) error {
 	if err != nil {
 		return job.finish(e, err)
 	}
-	found := explain(r, programs, job.snap)
+	found := explain(r, programs, job.snap, job.errors)
 	found.What = c.What
 	write := found.writeText
 	if c.Output == "json" {
@@ -104,7 +104,7 @@ func (x *explained) writeText(w io.Writer) error {
 
 // explain finds what a text names: rules that have its words, or else the first of
 // its subjects that there is.
-func explain(r reading, programs ir.Programs, snap *snapshot.Snapshot) *explained {
+func explain(r reading, programs ir.Programs, snap *snapshot.Snapshot, errs errorsOf) *explained {
 	_, _, rendered := outputs(programs)
 	x := new(explained)
 	if r.words != "" {
@@ -114,7 +114,7 @@ func explain(r reading, programs ir.Programs, snap *snapshot.Snapshot) *explaine
 	}
 	for i := range r.subjects {
 		if s := &r.subjects[i]; x.empty() {
-			x.subject(s, programs, rendered, snap)
+			x.subject(s, programs, rendered, snap, errs)
 		}
 	}
 	if r.flow.IsValid() && !x.empty() {
@@ -167,7 +167,7 @@ func (x *explained) take(rendered render.Rendered, is func(render.Entry) bool) {
 }
 
 // subject adds what there is of a subject, or why its Service has no rules.
-func (x *explained) subject(s *subject, programs ir.Programs, rendered render.Rendered, snap *snapshot.Snapshot) {
+func (x *explained) subject(s *subject, programs ir.Programs, rendered render.Rendered, snap *snapshot.Snapshot, errs errorsOf) {
 	if s.isNobody() {
 		return
 	}
@@ -181,13 +181,18 @@ func (x *explained) subject(s *subject, programs ir.Programs, rendered render.Re
 	pieces := s.pieces(programs)
 	x.take(rendered, func(e render.Entry) bool { return s.isEntry(e) || pieces.has(e) })
 	switch svc := snap.Service(s.service); {
-	case svc == nil:
-	case x.empty():
+	case !x.empty():
+	case svc == nil && s.service != (ir.Name{}):
+		x.hint = nearestService(programs, s.service)
+	case svc != nil:
 		if why := compiler.Skipped(svc); why != "" {
 			x.Says = append(x.Says, svc.Object+" has no rules: "+why)
 		} else {
 			x.hint = s.nearestPort(svc)
 		}
+	}
+	if x.empty() {
+		x.leftOut(s, snap, errs)
 	}
 	if s.chain != "" && len(x.Services) > 0 {
 		says := s.chain + " is kube-proxy's chain of " + ir.ServicePort{Service: s.service, Port: s.name}.String()
@@ -195,6 +200,23 @@ func (x *explained) subject(s *subject, programs ir.Programs, rendered render.Re
 			says += " for its endpoint " + s.backend.String()
 		}
 		x.Says = append(x.Says, says)
+	}
+}
+
+// leftOut says why the rules are without a subject.
+func (x *explained) leftOut(s *subject, snap *snapshot.Snapshot, errs errorsOf) {
+	names := []ir.Name{s.service}
+	if s.isAddr() {
+		nodePort := uint16(0)
+		if !s.addr.IsValid() {
+			nodePort = s.port
+		}
+		names = errs.at(snap, s.addr, nodePort)
+	}
+	for _, name := range names {
+		if why := errs.of(name); why != "" {
+			x.Says = append(x.Says, why)
+		}
 	}
 }
 

@@ -52,6 +52,9 @@ type job struct {
 	// onlyHere reports that nothing is known of other nodes' rules.
 	onlyHere bool
 	// allowEmpty takes files with nothing in them for what is meant; emptyHint is what to do in a
+	// noSnapshot reports that none was given.
+	noSnapshot bool
+	errors     errorsOf // of a daemon
 	// verb where that can be said.
 	allowEmpty bool
 	emptyHint  string

@@ -22,6 +22,8 @@ type scene struct {
 	interfaces []compiler.Interface
 	// known reports whether this node has no addresses but those of the Programs.
 	known bool
+	// errors tell, of a daemon, what the Programs leave out.
+	errors errorsOf
 	// elsewhere returns the Programs of another node; nil: they are not known here.
 	elsewhere func(node string) ir.Programs
 
@@ -48,7 +50,7 @@ const outside = "eth0"
 // scene returns that of an offline verb.
 func (j *job) scene(programs ir.Programs) *scene {
 	s := &scene{snap: j.snap, node: j.facts.NodeName, programs: programs,
-		interfaces: j.facts.Interfaces, known: j.facts.AllAddrsKnown()}
+		interfaces: j.facts.Interfaces, known: j.facts.AllAddrsKnown(), errors: j.errors}
 	if s.interfaces == nil {
 		s.interfaces = j.facts.Named
 	}
@@ -343,6 +345,9 @@ func (s *scene) at(t *traced, node, end string, pkt sim.Packet) (goesOn bool, er
 		return false, err
 	}
 	outcome, steps := s.evaluator(p).Explain(pkt)
+	if len(s.errors) > 0 && node == s.node {
+		steps = append(steps, s.leftOut(p, pkt)...)
+	}
 	t.outcome = outcome
 	t.hindrances = s.hindrances(p, pkt)
 	if outcome.Fate != sim.NotOurs {
@@ -364,6 +369,26 @@ func (s *scene) at(t *traced, node, end string, pkt sim.Packet) (goesOn bool, er
 	}
 	t.steps = append(t.steps, steps...)
 	return true, nil
+}
+
+// leftOut tells of Services that a packet which no frontend takes may be for: the rules are
+// without them.
+func (s *scene) leftOut(p *ir.Program, pkt sim.Packet) (steps []sim.Step) {
+	for i := range p.Services {
+		for _, f := range p.Services[i].Frontends {
+			if m := f.Match; (m.Addr == pkt.Dst || m.IsNodePort() && p.Node.HasAddr(pkt.Dst)) && m.Port == pkt.Port && m.Protocol == pkt.Protocol {
+				return nil
+			}
+		}
+	}
+	nodePort := uint16(0)
+	if p.Node.HasAddr(pkt.Dst) {
+		nodePort = pkt.Port
+	}
+	for _, name := range s.errors.at(s.snap, pkt.Dst, nodePort) {
+		steps = append(steps, sim.Step{Text: s.errors.of(name)})
+	}
+	return steps
 }
 
 // hindrances returns all that keeps a packet from passing, with what nearly serves it.

@@ -87,7 +87,11 @@ func (s *scene) resolve(to, from string) (string, error) {
 	case first == nil && len(has) == 0:
 		return to, fmt.Errorf("--to: %s", s.noClusterIP(t.service))
 	case first == nil:
-		return to, fmt.Errorf("--to: Service %s has the ports %s, got %q", t.service, strings.Join(has, ", "), strings.TrimSuffix(t.port+"/"+t.protocol, "/"))
+		why := ""
+		if left := s.errors.of(t.service); left != "" {
+			why = ": of " + left
+		}
+		return to, fmt.Errorf("--to: Service %s has the ports %s, got %q%s", t.service, strings.Join(has, ", "), strings.TrimSuffix(t.port+"/"+t.protocol, "/"), why)
 	case len(found) > 1 && t.port == "":
 		return to, fmt.Errorf("--to: Service %s has the ports %s: say which, as in %s:%s", t.service, strings.Join(has, ", "), t.service, has[0])
 	}
@@ -118,15 +122,23 @@ func (s *scene) noClusterIP(name ir.Name) string {
 			return fmt.Sprintf("Service %s has no rules: %s", name, why)
 		}
 	}
+	if left := s.errors.of(name); left != "" {
+		return left
+	}
+	return fmt.Sprintf("there is no Service %s%s", name, nearestService(s.programs, name))
+}
+
+// nearestService returns a hint at the Service whose name is nearly the one given; empty
+// for none.
+func nearestService(programs ir.Programs, name ir.Name) string {
 	var names []string
-	for _, p := range s.programs.All() {
+	for _, p := range programs.All() {
 		for i := range p.Services {
 			names = append(names, p.Services[i].Name.String())
 		}
 	}
-	hint := ""
 	if near := diag.Nearest(name.String(), names); near != "" {
-		hint = fmt.Sprintf(" (did you mean %s?)", near)
+		return fmt.Sprintf(" (did you mean %s?)", near)
 	}
-	return fmt.Sprintf("there is no Service %s%s", name, hint)
+	return ""
 }

@@ -108,3 +108,54 @@ func TestWatchRejectedSnapshot(t *testing.T) {
 		}
 	}
 }
+
+// A Service that an edit made wrong is left out of the rules: status, metrics, trace and
+// explain say so until it is right again, and the node stays ready.
+func TestWatchLeftOut(t *testing.T) {
+	w := newWatched(t, "nftables")
+	cluster := applytest.Services("a", "b")
+	w.write("cluster.yaml", cluster)
+	socket := w.file("s.sock")
+	w.start("proxyc", "watch", "--status-socket", socket)
+	w.until("the first sync", synced)
+	series := func(want string) {
+		t.Helper()
+		if got := value(t, w.page("/metrics"), `proxyc_findings{severity="error"}`); got != want {
+			t.Errorf("findings that are errors: %s, want %s", got, want)
+		}
+	}
+	series("0")
+	wrong := strings.Replace(cluster, "port: 80", "port: 80000", 1)
+	if wrong == cluster {
+		t.Fatal("the cluster has no port 80")
+	}
+	w.write("cluster.yaml", wrong)
+	st := w.until("the finding", func(st daemon.Status) bool { return synced(st) && !w.has("a") })
+	if st.Well() {
+		t.Error("status takes a Service that is left out for well")
+	}
+	series("1")
+	w.readyz("with a Service that is wrong", http.StatusOK, "")
+	const why = "is left out: Service ns/a: spec.ports[0].port: must be 1-65535, got 80000"
+	for _, args := range [][]string{
+		{"trace", "--live", "--status-socket", socket, "--from", "10.244.1.5@cni0", "--to", "ns/a:80"},
+		{"trace", "--live", "--status-socket", socket, "--from", "10.244.1.5@cni0", "--to", "10.96.0.97:80"},
+		{"explain", "--status-socket", socket, "ns/a"},
+		{"explain", "--status-socket", socket, "10.96.0.97:80"},
+	} {
+		cmd := w.ns.Command(t.Context(), "proxyc", args...)
+		var said strings.Builder
+		cmd.Stderr = &said
+		out, _ := w.ns.Run(cmd) // trace to a name is an error
+		if all := said.String() + string(out); !strings.Contains(all, why) {
+			t.Errorf("%s says\n%swant\n%s", strings.Join(args, " "), all, why)
+		}
+	}
+	out, err := w.ns.Run(w.ns.Command(t.Context(), "proxyc", "explain", "--status-socket", socket, "ns/b"))
+	if err != nil || strings.Contains(string(out), "left out") {
+		t.Errorf("of one that is right: %s, %v", out, err)
+	}
+	w.write("cluster.yaml", cluster)
+	w.until("it is right again", func(st daemon.Status) bool { return st.Well() && w.has("a") })
+	series("0")
+}
