@@ -392,10 +392,12 @@ func (d *daemon) watchConfig(ctx context.Context) error {
 			d.state.setRejected(path, r.err.Error())
 			return
 		}
-		d.state.setRejected(path, "")
+		rejected := d.state.setRejected(path, "")
 		if !reflect.DeepEqual(now.Config, d.cfg) {
 			d.log.Info("the configuration changed: starting anew")
 			cancel(&configChanged{d.loaded(now)})
+		} else if rejected {
+			d.log.Info("the configuration is read again, and is what is in force")
 		}
 	})
 	if changed, ok := errors.AsType[*configChanged](context.Cause(ctx)); ok {

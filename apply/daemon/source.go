@@ -197,7 +197,7 @@ func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (synced <-chan
 				} else {
 					why = err.Error()
 				}
-				d.state.setRejected(name, why)
+				rejected := d.state.setRejected(name, why)
 				switch {
 				case !told:
 					told = true
@@ -207,6 +207,8 @@ func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (synced <-chan
 					close(begun)
 				case err != nil: // what is in force stays
 					d.log.Error("the snapshot stays as it is", "err", err)
+				case rejected:
+					d.log.Info("the snapshot is read again, and counts")
 				}
 			})
 			if err != nil {

@@ -293,15 +293,16 @@ func (s *state) setSnapshot(files []*File) {
 	s.status.Snapshot = files
 }
 
-// setRejected sets why the newest version of a file is not what counts; "": it does.
-func (s *state) setRejected(path, why string) {
+// setRejected sets why the newest version of a file is not what counts; "": it does. It
+// reports whether the version before was rejected.
+func (s *state) setRejected(path, why string) (was bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := s.now()
 	since := at
 	now := slices.DeleteFunc(slices.Clone(s.status.Rejected), func(k Rejected) bool {
 		if k.Path == path {
-			since = k.Since
+			since, was = k.Since, true
 		}
 		return k.Path == path
 	})
@@ -309,6 +310,7 @@ func (s *state) setRejected(path, why string) {
 		now = append(now, Rejected{path, since, at, why})
 	}
 	s.status.Rejected = now
+	return was
 }
 
 // setRetrying sets why something failed that is tried again; nil: it did not. It

@@ -159,3 +159,34 @@ func TestWatchLeftOut(t *testing.T) {
 	w.until("it is right again", func(st daemon.Status) bool { return st.Well() && w.has("a") })
 	series("0")
 }
+
+// The log says once that a file which was rejected, or was gone, is good again.
+func TestWatchGoodAgain(t *testing.T) {
+	w := newWatched(t, "nftables")
+	cluster, config := applytest.Services("a"), fmt.Sprintf(watchConfig, w.plane.mode)
+	w.write("cluster.yaml", cluster)
+	w.start("proxyc", "watch")
+	w.until("the first sync", synced)
+	again := map[string]string{
+		"cluster.yaml": `"the snapshot is read again, and counts"`,
+		"config":       `"the configuration is read again, and is what is in force"`,
+	}
+	for i, broken := range []func(name string){
+		func(name string) { w.write(name, "{ [") },
+		func(name string) {
+			if err := os.Remove(w.file(name)); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		for name, good := range map[string]string{"cluster.yaml": cluster, "config": config} {
+			broken(name)
+			w.until(name+" is rejected", func(st daemon.Status) bool { return len(st.Rejected) == 1 })
+			w.write(name, good)
+			w.until(name+" counts", func(st daemon.Status) bool { return len(st.Rejected) == 0 })
+			within(w, 5*time.Second, "the log", func() (struct{}, bool) {
+				return struct{}{}, strings.Count(w.log.String(), again[name]) == i+1
+			})
+		}
+	}
+}
