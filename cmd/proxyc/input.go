@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/proxyc/proxyc/apply/files"
@@ -51,10 +52,10 @@ type job struct {
 	each   bool // print each finding
 	// onlyHere reports that nothing is known of other nodes' rules.
 	onlyHere bool
-	// allowEmpty takes files with nothing in them for what is meant; emptyHint is what to do in a
 	// noSnapshot reports that none was given.
 	noSnapshot bool
 	errors     errorsOf // of a daemon
+	// allowEmpty takes files with nothing in them for what is meant; emptyHint is what to do in a
 	// verb where that can be said.
 	allowEmpty bool
 	emptyHint  string
@@ -137,7 +138,7 @@ func (in *input) read(e *env, j *job) (usable bool, err error) {
 	if !e.readSnapshot(j, in.Snapshot, int64(in.Limit)) || !usable {
 		return false, nil
 	}
-	j.Resolved = resolved
+	j.Resolved, j.noSnapshot = resolved, len(in.Snapshot) == 0
 	j.facts.HNSNetworkType = in.HNSNetworkType
 	if err := e.setNode(j); err != nil {
 		return false, err
@@ -265,7 +266,11 @@ func (e *env) readSnapshot(j *job, names []string, limit int64) bool {
 		if len(bytes.TrimSpace(data)) == 0 && !j.allowEmpty {
 			j.diags.Add(diag.Diagnostic{Severity: j.files.CutOff, Code: diag.FileCutOff, File: f.Name, Msg: "is empty, as a failed kubectl leaves a file behind", Hint: "write it again" + j.emptyHint})
 		}
-		j.diags.Add(j.files.Decode(j.snap, f.Name, data, f.FromDirectory)...)
+		list := j.files.Decode(j.snap, f.Name, data, f.FromDirectory)
+		if slices.ContainsFunc(list, func(d diag.Diagnostic) bool { return d.Code == diag.FileUnreadable }) {
+			readable = false // it is no snapshot
+		}
+		j.diags.Add(list...)
 	}
 	j.diags.Add(j.snap.Finish()...)
 	if readable && len(names) > 0 && len(j.snap.Services()) == 0 {

@@ -131,7 +131,7 @@ func (j *job) lint() {
 	pending := lint.Complete(j.snap, j.files.Written())
 	j.compile()
 	j.diags = pending.Mend(j.diags)
-	j.diags = slices.DeleteFunc(j.diags, func(d diag.Diagnostic) bool { return unnamed && d.Code == diag.NodeUnknown })
+	j.diags = slices.DeleteFunc(j.diags, func(d diag.Diagnostic) bool { return (unnamed || j.noSnapshot) && d.Code == diag.NodeUnknown })
 	j.diags.Add(j.Advice()...)
 	j.diags.Add(lint.Check(lint.Input{Config: j.Resolved, Snapshot: j.snap, Written: j.files.Written(), Pending: pending})...)
 }

@@ -243,10 +243,21 @@ func (d *decoder) indentation(block *yaml.Node) int {
 	return 0
 }
 
+// clusterKinds are those of a snapshot, which somebody may give in place of a configuration.
+var clusterKinds = [...]string{"List", "Service", "ServiceList", "EndpointSlice", "EndpointSliceList", "Endpoints", "EndpointsList", "Node", "NodeList", "ServiceCIDR", "ServiceCIDRList"}
+
 // header checks apiVersion and kind (CFG-2), and reports whether the rest can be
 // a configuration.
 func (d *decoder) header(root *yaml.Node) bool {
 	ok := true
+	if n := lookup(root, "kind"); n != nil && slices.Contains(clusterKinds[:], n.Value) {
+		article := "a "
+		if strings.HasPrefix(n.Value, "E") {
+			article = "an "
+		}
+		d.report(diag.Error, diag.ConfigMissing, root, "", "is "+article+n.Value+": give it to -s", "")
+		return false
+	}
 	for _, want := range []struct{ key, value string }{{"apiVersion", APIVersion}, {"kind", Kind}} {
 		n := lookup(root, want.key)
 		if n == nil { // kube-proxy reads the header alone without regard to case

@@ -42,7 +42,8 @@ func (r *Reader) Decode(s *Snapshot, file string, data []byte, fromDirectory boo
 	lines := lineCounter{data: data}
 	found := diag.Gatherer{Most: r.Most}
 	foreign := diag.Gatherer{Most: r.Most} // what counts if anything in the file is ours
-	typed := !fromDirectory
+	configs := diag.Gatherer{Most: r.Most} // what counts if nothing in the file is ours
+	typed, read := !fromDirectory, fromDirectory
 	for first := 0; first < len(parts); first += batch {
 		some := parts[first:min(first+batch, len(parts))]
 		results := decodeAll(some, r.Strict)
@@ -55,13 +56,16 @@ func (r *Reader) Decode(s *Snapshot, file string, data []byte, fromDirectory boo
 			}
 		}
 		for i, result := range results {
-			typed = typed || result.typed
+			typed, read = typed || result.typed, read || len(result.objects) > 0
 			at := place{file: file, line: lines.at(some[i].start), part: &some[i]}
 			at.col = some[i].start - lines.start + 1
 			for _, d := range result.diags {
 				to := &found
-				if d.untyped {
+				switch {
+				case d.untyped:
 					to = &foreign
+				case d.config:
+					to = &configs
 				}
 				r.report(to, d, at)
 			}
@@ -78,8 +82,11 @@ func (r *Reader) Decode(s *Snapshot, file string, data []byte, fromDirectory boo
 	list := found.List()
 	if typed {
 		list.Add(foreign.List()...)
-		list.Sort()
 	}
+	if !read {
+		list.Add(configs.List()...)
+	}
+	list.Sort()
 	return list
 }
 
@@ -150,6 +157,7 @@ type placed struct {
 	field   string // the path in the object
 	syntax  bool   // the text is no YAML or JSON
 	untyped bool   // it says that an apiVersion or a kind is missing
+	config  bool   // it says that this is the file of another flag
 }
 
 // An object is ready to be put into a Snapshot; put reports whether it replaced one.
@@ -333,6 +341,10 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 	}
 	r.typed = true
 	decode := decoderOf(l.apiVersion, l.kind)
+	if group, _ := splitVersion(l.apiVersion); decode == nil && group == "kubeproxy.config.k8s.io" {
+		report(placed{config: true, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, Path: l.path(), Msg: "is a " + l.kind + ": give it to -c"}})
+		return
+	}
 	if decode == nil {
 		if f := misspelt(l.apiVersion, l.kind); f != nil {
 			report(placed{field: f.path, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: l.named(), Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
