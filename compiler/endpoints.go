@@ -83,22 +83,12 @@ func (c *cluster) addEndpoints(s *service, family ir.Family, slice *snapshot.End
 	report := func(code diag.Code, field, msg string) {
 		s.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: code, Object: sliceObject(slice), Path: field, Msg: msg})
 	}
-	protocol, known := protocolOf(in.Protocol)
-	n, valid := number(in.Port)
-	switch {
-	case !in.HasName: // SNAP-41
-		report(diag.SlicePort, c.slicePortField(slice, i)+".name", "must be set, empty for a port without a name: the port is left out")
-		return
-	case !in.HasPort || in.Port == 0:
-		report(diag.SlicePort, c.slicePortField(slice, i)+".port", "must be set: all ports at once are not served")
-		return
-	case !valid:
-		report(diag.SlicePort, c.slicePortField(slice, i)+".port", "must be 1-65535, got "+strconv.Itoa(int(in.Port)))
-		return
-	case !known:
-		report(diag.SlicePort, c.slicePortField(slice, i)+".protocol", "must be TCP, UDP or SCTP, got "+strconv.Quote(in.Protocol))
+	if field, msg := portFault(in); msg != "" {
+		report(diag.SlicePort, c.slicePortField(slice, i)+field, msg)
 		return
 	}
+	protocol, _ := protocolOf(in.Protocol)
+	n, _ := number(in.Port)
 	to, found := s.portOf(in.Name, protocol)
 	if !found || s.views.At(family).overs(to) {
 		return
@@ -106,24 +96,85 @@ func (c *cluster) addEndpoints(s *service, family ir.Family, slice *snapshot.End
 	list := slices.Grow(merged[to], len(slice.Endpoints))
 	for j := range slice.Endpoints {
 		e := &slice.Endpoints[j]
-		addr, ok := e.Addr, e.Addr.IsValid()
-		if !ok {
-			addr, ok = parseAddr(e.Address)
-		}
+		addr, code, msg := addressFault(e, family)
 		switch {
-		case e.Address == "" && !ok: // SNAP-42
-			report(diag.EndpointAddress, c.endpointField(slice, j)+".addresses", "must not be empty: the endpoint is left out")
-		case !ok:
-			report(diag.EndpointAddress, c.addressField(slice, j), "must be an IP address, got "+strconv.Quote(e.Address))
-		case !family.Has(addr.Unmap()):
-			report(diag.EndpointAddress, c.addressField(slice, j), "must be "+slice.AddressType+" as addressType says, got "+strconv.Quote(e.Address))
-		case unusable(addr.Unmap()) != "":
-			report(diag.EndpointUnusable, c.addressField(slice, j), "must be an address that an endpoint can have, got "+e.Address+", which is "+unusable(addr.Unmap()))
+		case code == "":
+			list = append(list, endpoint{netip.AddrPortFrom(addr.WithZone(""), n), e, slice, j})
+		case e.Address == "":
+			report(code, c.endpointField(slice, j)+".addresses", msg)
 		default:
-			list = append(list, endpoint{netip.AddrPortFrom(addr.Unmap().WithZone(""), n), e, slice, j})
+			report(code, c.addressField(slice, j), msg)
 		}
 	}
 	merged[to] = list
+}
+
+// portFault returns what is wrong with an entry of a slice's ports, and in which field
+// of it; "": nothing is.
+func portFault(in *snapshot.EndpointPort) (field, msg string) {
+	_, known := protocolOf(in.Protocol)
+	_, valid := number(in.Port)
+	switch {
+	case !in.HasName: // SNAP-41
+		return ".name", "must be set, empty for a port without a name: the port is left out"
+	case !in.HasPort || in.Port == 0:
+		return ".port", "must be set: all ports at once are not served"
+	case !valid:
+		return ".port", "must be 1-65535, got " + strconv.Itoa(int(in.Port))
+	case !known:
+		return ".protocol", "must be TCP, UDP or SCTP, got " + strconv.Quote(in.Protocol)
+	}
+	return "", ""
+}
+
+// addressFault returns the address of an endpoint, or what is wrong with it.
+func addressFault(e *snapshot.Endpoint, family ir.Family) (addr netip.Addr, code diag.Code, msg string) {
+	addr, ok := e.Addr, e.Addr.IsValid()
+	if !ok {
+		addr, ok = parseAddr(e.Address)
+	}
+	addr = addr.Unmap()
+	switch {
+	case e.Address == "" && !ok: // SNAP-42
+		return addr, diag.EndpointAddress, "must not be empty: the endpoint is left out"
+	case !ok:
+		return addr, diag.EndpointAddress, "must be an IP address, got " + strconv.Quote(e.Address)
+	case !family.Has(addr):
+		return addr, diag.EndpointAddress, "must be " + family.String() + " as addressType says, got " + strconv.Quote(e.Address)
+	case unusable(addr) != "":
+		return addr, diag.EndpointUnusable, "must be an address that an endpoint can have, got " + e.Address + ", which is " + unusable(addr)
+	}
+	return addr, "", ""
+}
+
+// Faults returns what is wrong with the ports and endpoints of a slice that no Service asks
+// for; Compile tells of the others.
+func Faults(slice *snapshot.EndpointSlice) (found diag.List) {
+	c := cluster{names: newFieldNames()}
+	report := func(code diag.Code, field, msg string) {
+		found.Add(diag.Diagnostic{Severity: diag.Error, Code: code, Object: sliceObject(slice), Path: field, Msg: msg})
+	}
+	for i := range slice.Ports {
+		if field, msg := portFault(&slice.Ports[i]); msg != "" {
+			report(diag.SlicePort, c.slicePortField(slice, i)+field, msg)
+		}
+	}
+	for _, family := range ir.Families() {
+		for j := range slice.Endpoints {
+			if slice.AddressType != family.String() {
+				continue
+			}
+			e := &slice.Endpoints[j]
+			switch _, code, msg := addressFault(e, family); {
+			case code == "":
+			case e.Address == "":
+				report(code, c.endpointField(slice, j)+".addresses", msg)
+			default:
+				report(code, c.addressField(slice, j), msg)
+			}
+		}
+	}
+	return found
 }
 
 // portOf returns the place of the service port that an entry of a slice's ports is for.

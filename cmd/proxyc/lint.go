@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/proxyc/proxyc/apply/build"
+	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/lint"
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -130,6 +131,9 @@ func (j *job) lint() {
 	}
 	pending := lint.Complete(j.snap, j.files.Written())
 	j.compile()
+	for _, slice := range slices.Concat(j.snap.Orphans(), j.snap.Unlabelled()) { // at which no Service looks
+		j.diags.Add(compiler.Faults(slice)...)
+	}
 	j.diags = pending.Mend(j.diags)
 	j.diags = slices.DeleteFunc(j.diags, func(d diag.Diagnostic) bool { return (unnamed || j.noSnapshot) && d.Code == diag.NodeUnknown })
 	j.diags.Add(j.Advice()...)

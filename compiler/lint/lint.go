@@ -120,6 +120,8 @@ func newCluster(in Input) *cluster {
 		cidrs = append(cidrs, s.CIDRs...)
 	}
 	c.pods, c.cidrs = newRanges(pods), newRanges(cidrs)
+	_, known, _ := in.Snapshot.Count()
+	c.hasSlices = known > 0
 	for _, svc := range in.Snapshot.Services() {
 		c.add(svc)
 	}

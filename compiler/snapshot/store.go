@@ -126,6 +126,17 @@ func (s *Snapshot) ServiceCIDRs() []*ServiceCIDR {
 	return slices.SortedFunc(maps.Values(s.cidrs), func(a, b *ServiceCIDR) int { return strings.Compare(a.Name, b.Name) })
 }
 
+// Unlabelled returns the EndpointSlices that name no Service, by name.
+func (s *Snapshot) Unlabelled() (out []*EndpointSlice) {
+	for _, slice := range s.slices {
+		if slice.Service.Name == "" {
+			out = append(out, slice)
+		}
+	}
+	slices.SortFunc(out, func(a, b *EndpointSlice) int { return a.Name.Compare(b.Name) })
+	return out
+}
+
 // Orphans returns the EndpointSlices of Services that do not exist, by name. What was
 // made of v1 Endpoints is none: those are used for other things, too.
 func (s *Snapshot) Orphans() (out []*EndpointSlice) {
