@@ -209,8 +209,12 @@ func ReadRecording(data []byte) (events []Recorded, cut bool, err error) {
 		}
 		events = append(events, e)
 	}
-	if len(errs) == 0 && len(events) == 0 {
+	switch {
+	case len(events) > 0:
+	case len(errs) == 0:
 		errs = append(errs, errors.New("has no event"))
+	default: // it is something else, in each line
+		errs = errs[:1]
 	}
 	return events, cut, errors.Join(errs...)
 }

@@ -84,7 +84,7 @@ func run(e *env) (code int) {
 	ctx, err := parser.Parse(args)
 	if err != nil {
 		fmt.Fprintf(e.stderr, "proxyc: %s\n", strings.TrimSpace(err.Error()))
-		fmt.Fprintf(e.stderr, "Run \"%s\" for how it is used.\n", e.calls("proxyc --help"))
+		fmt.Fprintf(e.stderr, "Run \"%s\" for how it is used.\n", e.calls("proxyc "+wrongVerb(err)+"--help"))
 		return exitBad
 	}
 	if slices.Contains(coloured, ctx.Selected().Path()) {
@@ -152,4 +152,14 @@ func (e *env) report(list diag.List) {
 	for _, d := range list.Sorted() {
 		fmt.Fprintf(e.stderr, "%s: %s\n", d.Severity, d)
 	}
+}
+
+// wrongVerb returns the verb that a usage error is about, and a space; empty where it is
+// about none.
+func wrongVerb(err error) string {
+	wrong, ok := errors.AsType[*kong.ParseError](err)
+	if !ok || wrong.Context.Selected() == nil {
+		return ""
+	}
+	return wrong.Context.Selected().Path() + " "
 }

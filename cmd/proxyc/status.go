@@ -29,12 +29,17 @@ func (c *statusCmd) Run(e *env) error {
 	host, client := c.Address, http.DefaultClient
 	if path, ok := strings.CutPrefix(c.Address, daemon.UnixPrefix); ok {
 		host, client = "localhost", unixClient(path)
+	} else if _, port, err := net.SplitHostPort(c.Address); err != nil || port == "" {
+		return c.badAddress("")
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+daemon.StatusPath, nil)
 	if err != nil {
 		return fmt.Errorf("--address: %w", err)
 	}
 	resp, err := client.Do(req)
+	if unknown, ok := errors.AsType[*net.DNSError](err); ok {
+		return c.badAddress(": " + unknown.Err)
+	}
 	if err != nil {
 		return c.nobody(err, daemon.Writer())
 	}
@@ -56,6 +61,11 @@ func (c *statusCmd) Run(e *env) error {
 		return errFindings
 	}
 	return err
+}
+
+// badAddress refuses an address at which nobody can be asked.
+func (c *statusCmd) badAddress(why string) error {
+	return fmt.Errorf("--address: must be IP:PORT or unix:PATH, got %s%s", c.Address, why)
 }
 
 // nobody says that no daemon answers, and which process writes the rules all the same;

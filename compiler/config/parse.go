@@ -149,8 +149,8 @@ func (d *decoder) syntax(text []byte, sev diag.Severity, err error, what string)
 			at.Line, msg = line, problem
 		}
 	}
-	if msg == diag.TabIndents {
-		at.Line, at.Column = diag.TabAt(text, at.Line)
+	if line, column, ok := diag.TabOf(text, at.Line, msg); ok {
+		at.Line, at.Column, msg = line, column, diag.Tab
 	}
 	d.report(sev, diag.NotYAML, at, "", what+"not YAML or JSON: "+msg, "")
 }

@@ -117,7 +117,7 @@ conntrack:
 		}},
 		{name: "anchors and merge keys", body: "iptables: &p\n  syncPeriod: 40s\nnftables:\n  <<: *p\n  minSyncPeriod: 2s\n"},
 		{name: "tab before a key", body: "mode: nftables\n\tclusterCIDR: 10.244.0.0/16\n", want: []string{
-			`error: c.yaml:4:1: not YAML or JSON: found a tab character that violates indentation`,
+			`error: c.yaml:4:1: not YAML or JSON: a tab indents the line: use spaces`,
 		}},
 		{name: "broken YAML", body: "iptables:\n  syncPeriod: [\n", want: []string{
 			`error: c.yaml:4:3: not YAML or JSON: did not find expected node content`,

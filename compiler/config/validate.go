@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -105,9 +106,7 @@ func (v *validator) ipvs() {
 		v.errorf("mode", "must not be ipvs while feature gate %s is off", gateIPVS)
 	}
 	v.syncPeriods("ipvs", c.IPVS.SyncPeriod, c.IPVS.MinSyncPeriod)
-	if _, _, ok := ir.ParseScheduler(c.IPVS.Scheduler); !ok {
-		v.errorf("ipvs.scheduler", `must be a name such as "rr", for mh and sh with flags such as "mh,mh-fallback,mh-port", got %q`, c.IPVS.Scheduler)
-	}
+	v.scheduler()
 	v.notNegative("ipvs.tcpTimeout", c.IPVS.TCPTimeout)
 	v.notNegative("ipvs.tcpFinTimeout", c.IPVS.TCPFinTimeout)
 	v.notNegative("ipvs.udpTimeout", c.IPVS.UDPTimeout)
@@ -115,6 +114,23 @@ func (v *validator) ipvs() {
 		if _, ok := inet.ParsePrefix(cidr); !ok {
 			v.errorf(fmt.Sprintf("ipvs.excludeCIDRs[%d]", i), `must be a CIDR such as "10.0.0.0/8", got %q`, cidr)
 		}
+	}
+}
+
+// schedulers are those of Linux.
+var schedulers = [...]string{"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "fo", "ovf", "mh"}
+
+// scheduler warns of one that Linux does not have: kube-proxy takes any name, and the
+// kernel refuses the Services unless it has a module of that name.
+func (v *validator) scheduler() {
+	name, _, ok := ir.ParseScheduler(v.c.Scheduler())
+	if !ok {
+		v.errorf("ipvs.scheduler", `must be a name such as "rr", for mh and sh with flags such as "mh,mh-fallback,mh-port", got %q`, v.c.IPVS.Scheduler)
+		return
+	}
+	if !slices.Contains(schedulers[:], name) {
+		v.diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.ConfigValue, Path: "ipvs.scheduler", Hint: diag.DidYouMean(name, schedulers[:]),
+			Msg: fmt.Sprintf("is none of %s, got %q: a kernel without a module for it refuses all Services", strings.Join(schedulers[:], ", "), name)})
 	}
 }
 

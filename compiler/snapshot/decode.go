@@ -274,21 +274,15 @@ func yamlError(doc []byte, err error) (line, column int, msg string) {
 	} else {
 		msg = strings.TrimPrefix(msg, "yaml: ")
 	}
-	switch msg {
-	case noToken:
+	if at, in, ok := diag.TabOf(doc, line+1, msg); ok {
+		line, column, msg = at-1, in, diag.Tab
+	} else if msg == diag.NoToken {
 		line, column = noTokenAt(doc, line)
-	case diag.TabIndents:
-		line, column = diag.TabAt(doc, line+1)
-		line--
 	}
 	return line, column, "invalid YAML: " + msg
 }
 
-// noToken is what the YAML parser says of a tab, and of @, ` and %, where something
-// begins. It may name the line before.
-const noToken = "found character that cannot start any token"
-
-// noTokenAt finds the first such sign at the start of a line or value.
+// noTokenAt finds the first sign that diag.NoToken is about at the start of a line or value.
 func noTokenAt(doc []byte, from int) (line, column int) {
 	for text := range bytes.Lines(doc) {
 		if line >= from {
