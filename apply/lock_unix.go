@@ -60,6 +60,19 @@ func AcquireLock(ctx context.Context, dir string) (*Lock, error) {
 	return &Lock{f}, nil
 }
 
+// CheckLock returns why a lock could not be written under dir, by writing something else
+// there; nil: it could.
+func CheckLock(dir string) error {
+	if err := ownDir(dir); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, "proxyc-check-*")
+	if err != nil {
+		return err
+	}
+	return errors.Join(writeAt(f, lockOwner()), f.Close(), os.Remove(f.Name()))
+}
+
 // errGone has a lock's file opened anew.
 var errGone = errors.New("the lock's file is gone")
 

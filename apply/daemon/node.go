@@ -64,6 +64,10 @@ func lockToWrite(ctx context.Context, timeout time.Duration, lookOnly bool, wait
 // none does, or that cannot be read.
 func Writer() string { return apply.LockOwner(lockDir) }
 
+// CheckLock returns why this node's lock could not be written; nil: it could, if nobody
+// holds it.
+func CheckLock() error { return apply.CheckLock(lockDir) }
+
 // acquireLock waits until no other proxyc writes the node's rules. waiting is told who
 // does, when that takes longer than a second.
 func acquireLock(ctx context.Context, waiting func(why error)) (*apply.Lock, error) {

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -358,10 +359,32 @@ func (d *daemon) removeLeftovers(ctx context.Context, leftovers []apply.Leftover
 	return kept, err
 }
 
-// lock waits until no other proxyc writes the node's rules.
+// Of a lock for which there is no space: how long it is tried again, and how often.
+const (
+	lockPatience = time.Minute
+	lockRetry    = time.Second
+)
+
+// lock waits until no other proxyc writes the node's rules, and a while for space for the
+// lock's file.
 func (d *daemon) lock(ctx context.Context) (*apply.Lock, error) {
-	return acquireLock(ctx, func(why error) {
-		d.log.Warn("waiting for another proxyc to end", "err", why)
-		d.health.SetNotReady("waiting for another proxyc to end: " + why.Error())
-	})
+	for began := time.Now(); ; {
+		lock, err := acquireLock(ctx, func(why error) {
+			d.log.Warn("waiting for another proxyc to end", "err", why)
+			d.health.SetNotReady("waiting for another proxyc to end: " + why.Error())
+		})
+		is, was := d.state.setRetrying("the lock of this node's rules", err)
+		if !errors.Is(err, syscall.ENOSPC) || time.Since(began) >= lockPatience {
+			return lock, err
+		}
+		if is != was {
+			d.log.Warn("the lock cannot be written: will be tried again for "+lockPatience.String(), "err", err)
+			d.health.SetNotReady(is)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(lockRetry):
+		}
+	}
 }

@@ -5,8 +5,10 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -44,6 +46,7 @@ type Node struct {
 	Leftovers  func(ctx context.Context) ([]apply.Leftover, error)
 	Interfaces func() ([]compiler.Interface, error)
 	Writer     func() string // who writes the node's rules; "": nobody
+	Lock       func() error  // why the lock of those who do cannot be written
 	API        *API          // nil: there is none to ask
 	NodeName   string
 	Now        func() time.Time
@@ -85,8 +88,18 @@ func (e *examination) add(check string, s Status, do, found string, args ...any)
 	e.found = append(e.found, Finding{Check: check, Status: s, Found: strings.TrimSpace(fmt.Sprintf(found, args...)), Do: do})
 }
 
-// modes tries each mode for real.
+// modes tries each mode for real, for which each needs the lock.
 func (e *examination) modes(ctx context.Context) {
+	if e.Lock != nil {
+		if err := e.Lock(); err != nil {
+			do := "have /run/proxyc writable, for root"
+			if errors.Is(err, syscall.ENOSPC) {
+				do = "free space in /run"
+			}
+			e.add("lock", Error, do, "cannot be written, and no mode works without, nor was tried: %s", err)
+			return
+		}
+	}
 	for _, m := range e.Modes {
 		check := "mode " + string(m)
 		switch err := e.Try(ctx, m); {
