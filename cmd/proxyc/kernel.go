@@ -33,6 +33,7 @@ type met struct {
 	Rule    int    `json:"rule,omitempty"` // from 1; 0: the chain's policy
 	Text    string `json:"text"`
 	Drops   bool   `json:"drops,omitempty"`
+	Lacks   bool   `json:"lacks,omitempty"`   // its map lacks what Text says
 	Foreign bool   `json:"foreign,omitempty"` // neither proxyc's nor kube-proxy's
 }
 
@@ -74,7 +75,7 @@ func courseNFT(o sim.Outcome, rules []nftables.Met, unknown []string) course {
 	for _, m := range rules {
 		table, chain, _ := strings.Cut(m.Chain, ", chain ")
 		_, name, _ := strings.Cut(table, " ")
-		c.met = append(c.met, met{table, chain, m.Rule, m.Text, m.Drops, name != nftables.Table && name != "kube-proxy"})
+		c.met = append(c.met, met{table, chain, m.Rule, m.Text, m.Drops, m.Lacks, name != nftables.Table && name != "kube-proxy"})
 	}
 	return c
 }
@@ -122,7 +123,7 @@ func (f *followed) compare(want, have course) {
 		return
 	}
 	for i := range have.met {
-		if m := &have.met[i]; m.Foreign {
+		if m := &have.met[i]; m.Foreign && !m.Lacks {
 			does := "decides about"
 			if m.Drops {
 				does = "drops"
@@ -141,6 +142,9 @@ func (f *followed) compare(want, have course) {
 	}
 	lacks := i < len(wanted) && !has(ours, &wanted[i])
 	switch {
+	case i < len(ours) && ours[i].Lacks:
+		f.Causes = append(f.Causes, fmt.Sprintf("%s: %s", ours[i].where(), ours[i].Text))
+		return
 	case lacks && wanted[i].ofIPVS(): // without it the packet meets other rules, which are no cause
 	case i < len(ours) && !has(wanted, &ours[i]):
 		f.Causes = append(f.Causes, fmt.Sprintf("%s is not wanted: %s", ours[i].where(), ours[i].Text))

@@ -345,13 +345,16 @@ func (p *proofJSON) blame(a, b *described, all bool) {
 
 // parting returns where two courses of a packet part: rules that one has and the other
 // does not meet. Where all are strange to each other, as proxyc's and kube-proxy's are, it is the last
-// of each that drops, accepts, translates or balances.
+// of each that drops, accepts, translates or balances. What a map lacks is the fault wherever it is.
 func parting(a, b []met) (ruleA, ruleB *met) {
 	i := 0
 	for i < len(a) && i < len(b) && a[i].same(&b[i]) {
 		i++
 	}
 	at := func(list, other []met) *met {
+		if k := slices.IndexFunc(list, func(m met) bool { return m.Lacks }); k >= 0 {
+			return &list[k]
+		}
 		switch {
 		case i == 0:
 			for k := len(list) - 1; k >= 0; k-- {

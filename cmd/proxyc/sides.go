@@ -68,7 +68,7 @@ func inNFT(name string, r *nftables.Ruleset, own *sim.Own) follow {
 		return func(pkt sim.Packet) (all []met) {
 			_, rules, _ := follower.Follow(pkt)
 			for _, m := range rules {
-				all = append(all, met{Table: name, Chain: m.Chain, Rule: m.Rule, Text: m.Text, Drops: m.Drops})
+				all = append(all, met{Table: name, Chain: m.Chain, Rule: m.Rule, Text: m.Text, Drops: m.Drops, Lacks: m.Lacks})
 			}
 			return all
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -176,6 +177,61 @@ func TestProveKernelPrintsCommandsThatRun(t *testing.T) {
 				if shown == 0 {
 					t.Errorf("prove prints no command:\n%s", out)
 				}
+			}
+		})
+	}
+}
+
+// Where a map of backends has lost one, trace and prove name it, and how many connections that
+// costs: a packet that finds none comes to a chain that picks once more, and masquerades.
+func TestTraceKernelNamesLostBackends(t *testing.T) {
+	for slot, left := range []string{"10.244.1.98:8080", "10.244.1.97:8080"} {
+		t.Run(left, func(t *testing.T) {
+			t.Parallel()
+			w := newWatched(t, "nftables")
+			w.write("cluster.yaml", strings.Replace(applytest.Services("a"), "[{addresses: [10.244.1.97]}]", "[{addresses: [10.244.1.97]}, {addresses: [10.244.1.98]}]", 1))
+			lost := fmt.Sprintf("10.96.0.97 . tcp . 80 . %d", slot)
+			w.proxyc("apply")
+			if out, code := w.run("nft", "delete element ip proxyc backends { "+lost+" }"); code != 0 {
+				t.Fatal(out)
+			}
+			out, code := w.proxyc("trace", "--kernel", "--from", "10.244.1.5@cni0", "--to", "ns/a:80")
+			for _, want := range []string{
+				"=> rejected (25%) or " + left + "(66.67%) " + left + "+snat(33.33%) (75%)\n", ": map backends lacks " + lost + "\n", "because: table ip proxyc, chain ",
+			} {
+				if code != exitFindings || !strings.Contains(out, want) || strings.Contains(out, "is not wanted") || strings.Count(out, "because") != 1 {
+					t.Errorf("exit %d, want 1, one cause and %q in:\n%s", code, want, out)
+				}
+			}
+			out, code = w.proxyc("prove", "ir", "kernel")
+			for _, want := range []string{"kernel  rejected (25%) or " + left, ": map backends lacks " + lost + "\n"} {
+				if code != exitFindings || !strings.Contains(out, want) {
+					t.Errorf("prove: exit %d, want 1 and %q in:\n%s", code, want, out)
+				}
+			}
+		})
+	}
+}
+
+// Rules of others are told with what they compare.
+func TestTraceKernelTellsOperands(t *testing.T) {
+	for rule, want := range map[string]string{
+		"tcp dport 8080 drop":                                        "rule 1, which is none of proxyc's, drops the packet: meta l4proto tcp th dport 8080 drop",
+		"tcp dport { 80, 8080 } drop":                                "meta l4proto tcp th dport { 80, 8080 } drop",
+		"ip daddr { 10.244.0.0/16, 10.9.0.1 } drop":                  "ip daddr { 10.9.0.1/32, 10.244.0.0/16 } drop",
+		"tcp dport { 1, 2, 3, 4, 5, 6, 7, 8, 9, 8080 } drop":         "th dport { 1, 2, 3, 4, 5, 6, 7, 8, … } drop",
+		"tcp dport vmap { 80 : accept, 8080 : drop }":                "th dport vmap { 80 : accept, 8080 : drop }: drop",
+		"ip daddr . tcp dport { 10.244.1.97 . 8080 } drop":           "ip daddr . th dport 10.244.1.97 . 8080 drop",
+		"ip daddr != { 10.9.0.1, 10.9.0.2 } tcp dport != { 1 } drop": "ip daddr != { 10.9.0.1/32, 10.9.0.2/32 } meta l4proto tcp th dport != 1 drop",
+	} {
+		t.Run(rule, func(t *testing.T) {
+			t.Parallel()
+			w := applied(t, "nftables")
+			if out, code := w.run("nft", "table ip fw { chain late { type filter hook forward priority 50; "+rule+"; }; }"); code != 0 {
+				t.Fatal(out)
+			}
+			if out, _ := w.proxyc("trace", "--kernel", "--from", "10.244.1.5@cni0", "--to", "ns/a:80"); !strings.Contains(out, want) || strings.Contains(out, "anonymous") {
+				t.Errorf("want %q in:\n%s", want, out)
 			}
 		})
 	}

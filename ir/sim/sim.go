@@ -648,15 +648,27 @@ func (o Outcome) Equal(other Outcome) bool {
 		slices.EqualFunc(o.Else, other.Else, func(a, b FateShare) bool { return a.Fate == b.Fate && near(a.Share, b.Share) })
 }
 
-// String returns the outcome in one line: "10.244.1.10:8080 10.244.2.10:8080+snat".
+// String returns the outcome in one line: "10.244.1.10:8080 10.244.2.10:8080+snat". Of several fates
+// each has how often it is met: "rejected (50%) or 10.244.1.10:8080 (50%)".
 func (o Outcome) String() string {
-	var b strings.Builder
-	if o.Fate != Accepted {
-		b.WriteString(o.Fate.String())
-		if o.Destinations != nil {
-			b.WriteString(" or ")
-		}
+	if len(o.Else) == 0 {
+		return o.text(o.Fate)
 	}
+	percent := func(share uint32) string { return fmt.Sprintf(" (%.4g%%)", float64(share)/1e4) }
+	rest, others := uint32(1e6), ""
+	for _, e := range o.Else {
+		rest -= min(rest, e.Share)
+		others += " or " + o.text(e.Fate) + percent(e.Share)
+	}
+	return o.text(o.Fate) + percent(rest) + others
+}
+
+// text returns a fate in one line: where packets go, if they do.
+func (o Outcome) text(f Fate) string {
+	if f != Accepted {
+		return f.String()
+	}
+	var b strings.Builder
 	for i, d := range o.Destinations {
 		if i > 0 {
 			b.WriteByte(' ')
@@ -674,9 +686,6 @@ func (o Outcome) String() string {
 	}
 	if o.Choice != "" {
 		b.WriteString(" (" + o.Choice + ")")
-	}
-	for _, e := range o.Else {
-		fmt.Fprintf(&b, " or %s (%.4g%%)", e.Fate, float64(e.Share)/1e4)
 	}
 	return b.String()
 }

@@ -663,6 +663,7 @@ func (l LookupDNAT) run(w *walk) step {
 		}
 	}
 	if e == nil {
+		w.lacks(l)
 		return endRule
 	}
 	if !e.To.Addr().IsValid() {

@@ -123,10 +123,13 @@ func (p *listParser) stateMap() ([]Stmt, bool) {
 	return of, true
 }
 
+// anonymous begins the names of sets that have none, which nobody else can give.
+const anonymous = "anonymous "
+
 // add enters a set without a name.
 func (p *listParser) add(s Set) string {
 	p.anonymous++
-	s.Name = "anonymous " + strconv.Itoa(p.anonymous)
+	s.Name = anonymous + strconv.Itoa(p.anonymous)
 	p.r.Sets = append(p.r.Sets, s)
 	return s.Name
 }

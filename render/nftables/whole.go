@@ -142,6 +142,7 @@ type Met struct {
 	Rule  int    // from 1; 0: the policy
 	Text  string // the rule, and which element of a map it found
 	Drops bool
+	Lacks bool // its map has nothing for a number that chance picked: Text says for which
 }
 
 // NewFollower returns an Evaluator that can Follow packets. It takes the order of chains of
@@ -208,15 +209,88 @@ func (w *walk) tell(found *Verdict, drops bool) {
 	if !w.follows {
 		return
 	}
-	m := Met{Chain: w.chain, Rule: w.rule, Text: "policy drop", Drops: drops}
+	m := Met{Text: "policy drop", Drops: drops}
 	if w.rule > 0 {
-		m.Text = w.chains[w.chain].Rules[w.rule-1].Text(w.family)
+		m.Text = w.text(&w.chains[w.chain].Rules[w.rule-1])
 		if found != nil {
 			m.Text += ": " + string(found.append(nil))
 		}
-		if table, _, ok := strings.Cut(w.chain, ", chain "); ok {
-			m.Text = strings.NewReplacer(table+", chain ", "", table+", set ", "").Replace(m.Text)
+	}
+	w.meets(m)
+}
+
+// lacks notes that a map has nothing for a number that chance picked. Where it has something for
+// others, that is never meant.
+func (w *walk) lacks(l LookupDNAT) {
+	set := w.sets[l.Map]
+	if !w.follows || set == nil || set.odd != "" || set.Timeout > 0 || !set.fits(l.Key) {
+		return
+	}
+	picked := 0
+	for _, t := range l.Key {
+		if t.Field == Random {
+			picked++
+		} else if t.Field == ClientHash {
+			return // any client's may be the one that is not there
 		}
 	}
+	if picked > 0 {
+		w.step -= picked // the key takes them once more
+		w.meets(Met{Text: "map " + l.Map + " lacks " + set.KeyText(w.key(set.Set, l.Key)), Lacks: true})
+	}
+}
+
+// meets notes what the packet met where it is.
+func (w *walk) meets(m Met) {
+	m.Chain, m.Rule = w.chain, w.rule
+	if table, _, ok := strings.Cut(w.chain, ", chain "); ok {
+		m.Text = strings.NewReplacer(table+", chain ", "", table+", set ", "").Replace(m.Text)
+	}
 	w.met = append(w.met, m)
+}
+
+// text returns a rule as nft lists it, with the elements of sets that have no name.
+func (w *walk) text(rule *Rule) string {
+	var b []byte
+	for i, s := range rule.Stmts {
+		if i > 0 {
+			b = append(b, ' ')
+		}
+		name, _ := keyOf(s)
+		set := w.sets[name]
+		dnat, translates := s.(LookupDNAT)
+		text := string(s.appendText(nil, w.family))
+		switch {
+		case set == nil || !strings.Contains(name, anonymous):
+		case translates && len(dnat.Key) == 0:
+			to := &set.Elements[0].To
+			text = "dnat " + w.family.NFT() + " to " + to.String()
+			if to.Port() == 0 {
+				text = "dnat " + w.family.NFT() + " to " + to.Addr().String()
+			}
+		default:
+			text = strings.Replace(text, "@"+name, set.literal(), 1)
+		}
+		b = append(b, text...)
+	}
+	return string(b)
+}
+
+// mostLiteral is how many elements of a set a rule is told with.
+const mostLiteral = 8
+
+// literal returns the elements as they stand in a rule.
+func (s *Set) literal() string {
+	if len(s.Elements) == 1 && s.Data == NoData {
+		return s.ElementText(&s.Elements[0])
+	}
+	var words []string
+	for i := range s.Elements {
+		if i == mostLiteral {
+			words = append(words, "…")
+			break
+		}
+		words = append(words, s.ElementText(&s.Elements[i]))
+	}
+	return "{ " + strings.Join(words, ", ") + " }"
 }
