@@ -487,7 +487,12 @@ func (s *state) programs() ir.Programs {
 // have it, nothing of it is left out as wrong, and others hear of it what they ask; a next
 // start would find it, and kube-proxy does not write beside it.
 func (st *Status) Well() bool {
-	return st.Synced && !st.LastDrift.fought() && !slices.ContainsFunc(st.Findings, Finding.isError) &&
+	return st.NodeWell() && !slices.ContainsFunc(st.Findings, Finding.isError)
+}
+
+// NodeWell reports whether all is well but what the authors of objects have to mend.
+func (st *Status) NodeWell() bool {
+	return st.Synced && !st.LastDrift.fought() &&
 		(st.BootFile == nil || st.BootFile.Error == "") && (st.KubeProxy == nil || !st.KubeProxy.Stays) && (st.APIServer == nil || st.APIServer.Lost.IsZero()) && len(st.Rejected)+len(st.Down)+len(st.Unproved) == 0
 }
 

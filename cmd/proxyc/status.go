@@ -18,6 +18,7 @@ import (
 type statusCmd struct {
 	Address string `default:"127.0.0.1:10249" placeholder:"ADDRESS" help:"Of the daemon: IP:PORT of its metrics server, or unix:PATH of its --status-socket."`
 	Output  string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
+	Ignore  bool   `name:"ignore-findings" help:"Exit with 0 also while objects of the cluster have errors, for which no node can do anything."`
 }
 
 // statusTimeout is how long a daemon may take to answer.
@@ -57,7 +58,7 @@ func (c *statusCmd) Run(e *env) error {
 	} else {
 		err = buffered(e.stdout, func(w io.Writer) error { return st.Print(w) })
 	}
-	if err == nil && !st.Well() {
+	if err == nil && !st.Well() && !(c.Ignore && st.NodeWell()) {
 		return errFindings
 	}
 	return err

@@ -131,7 +131,7 @@ func TestWatchLeftOut(t *testing.T) {
 	}
 	w.write("cluster.yaml", wrong)
 	st := w.until("the finding", func(st daemon.Status) bool { return synced(st) && !w.has("a") })
-	if st.Well() {
+	if st.Well() || !st.NodeWell() {
 		t.Error("status takes a Service that is left out for well")
 	}
 	series("1")
