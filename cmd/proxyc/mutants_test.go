@@ -280,6 +280,8 @@ func emptyOr(what string, backends int) string {
 	return what
 }
 
+const ownPool = "its own backend never comes to the pool: a pod, where pods go to that of policy Cluster, or where the node alone comes"
+
 // alikes are the faults of which some make no difference to any first packet, and why. Each kind was looked at by
 // hand, with its rule and the cluster; a kind that is not here is to be found wherever it is seeded.
 var alikes = []struct {
@@ -302,6 +304,7 @@ var alikes = []struct {
 	{ir.ModeNFTables, `^rule \d+ of (services|service-endpoints-check): nftables.Match(Net|Local) lost$`, "no node port is a port of the addresses that come in, too"},
 	{ir.ModeNFTables, `^element of no-endpoint-services (lost|for another (port|protocol))$`, "a ClusterIP without endpoints: cluster-ips-check refuses it, too"},
 	{ir.ModeNFTables, `^element of firewall-sources (lost|one bit wider|for another (port|protocol))$`, "the frontend has no endpoint on the node and is dropped anyway, or the wider range is admitted already"},
+	{ir.ModeNFTables, `^element of hairpin-connections lost$`, ownPool},
 
 	{ir.ModeIPTables, `^filter: rule of KUBE-FORWARD lost$`, "it accepts what the policy accepts, or drops what is in state INVALID"},
 	{ir.ModeIPTables, `^filter: rule of KUBE-FIREWALL (lost|without its negation|with a source one bit wider)$`, "packets to 127.0.0.0/8 from elsewhere do not come by a first packet's way"},
@@ -310,6 +313,7 @@ var alikes = []struct {
 	{ir.ModeIPTables, `^nat: rule of KUBE-FW-\S+ (lost|with a source one bit wider)$`, "the frontend drops all the others anyway, or the rule has a comment alone"},
 	{ir.ModeIPTables, `^nat: rule of KUBE-MARK-MASQ (lost|with a destination one bit wider)$`, "node ports at localhost, which this cluster has not at these addresses"},
 	{ir.ModeIPTables, `^nat: rule of KUBE-POSTROUTING lost$`, "no client of the cluster is its own backend"},
+	{ir.ModeIPTables, `^nat: rule of KUBE-SEP (lost|with a source one bit wider)$`, ownPool},
 	{ir.ModeIPTables, `^nat: rule of KUBE-HAIRPIN with a destination one bit wider$`, "the neighbour's address is no backend's"},
 	{ir.ModeIPTables, `^nat: rule of KUBE-(SVC|SVL|SEP) without its protocol$`, "only packets of that protocol come to the chain"},
 	{ir.ModeIPTables, `^nat: rule of KUBE-(SVC|SERVICES) (for one port more|with a destination one bit wider)$`, "only the frontend's packets come to the chain, or the neighbour is nobody's"},
