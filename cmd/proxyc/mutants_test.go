@@ -293,7 +293,7 @@ var alikes = []struct {
 	{"", `^rule \d+ of filter-.*MatchNew lost$|without its state$`, "a first packet is new, and no other is asked about"},
 	{"", `^empty .* with other affinity$`, "it refuses everybody, whom nobody has to remember"},
 
-	{ir.ModeNFTables, `^rule \d+ of (affinity|(masq|masq-nonlocal)-lb-\S+): nftables.MatchProto lost$`, "the keys that are looked up have the protocol"},
+	{ir.ModeNFTables, `^rule \d+ of (affinity|(masq-|masq-nonlocal-)?lb-\S+): nftables.MatchProto lost$`, "the keys that are looked up have the protocol"},
 	{ir.ModeNFTables, `^rule 0 of affinity-(input|postrouting): nftables.MatchDNAT lost$`, "what nobody translated has no backend's address, or is the node's own"},
 	{ir.ModeNFTables, `^rule \d+ of affinity(:.*LookupVerdict)? lost$`, "no Service of that protocol has affinity, and the map is empty"},
 	{ir.ModeNFTables, `^rule \d+ of service-(ips|nodeports)-by-source(:.*)? lost$`, "no Service has elements in that map"},
@@ -304,7 +304,7 @@ var alikes = []struct {
 	{ir.ModeNFTables, `^rule \d+ of (services|service-endpoints-check): nftables.Match(Net|Local) lost$`, "no node port is a port of the addresses that come in, too"},
 	{ir.ModeNFTables, `^element of no-endpoint-services (lost|for another (port|protocol))$`, "a ClusterIP without endpoints: cluster-ips-check refuses it, too"},
 	{ir.ModeNFTables, `^element of firewall-sources (lost|one bit wider|for another (port|protocol))$`, "the frontend has no endpoint on the node and is dropped anyway, or the wider range is admitted already"},
-	{ir.ModeNFTables, `^element of hairpin-connections lost$`, ownPool},
+	{ir.ModeNFTables, `^element of hairpin-connections (lost|for another (port|protocol))$|^rule 1 of nat-postrouting(: nftables.Masquerade)? lost$`, ownPool},
 
 	{ir.ModeIPTables, `^filter: rule of KUBE-FORWARD lost$`, "it accepts what the policy accepts, or drops what is in state INVALID"},
 	{ir.ModeIPTables, `^filter: rule of KUBE-FIREWALL (lost|without its negation|with a source one bit wider)$`, "packets to 127.0.0.0/8 from elsewhere do not come by a first packet's way"},

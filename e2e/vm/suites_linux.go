@@ -26,12 +26,12 @@ const ipvs = "ip_vs ip_vs_rr ip_vs_wrr ip_vs_lc ip_vs_wlc ip_vs_lblc ip_vs_lblcr
 // suites are in the order in which they run.
 var suites = []suite{
 	{name: "ipvs", pkg: "apply/ipvs", modules: ipvs, usual: true},
-	{name: "chosen-ipvs", pkg: "apply/applytest", modules: ipvs, usual: true, args: "-test.run=TestConformance -modes=ipvs -proxyc=$PROXYC " +
+	{name: "chosen-ipvs", pkg: "apply/applytest", modules: ipvs, usual: true, args: "-test.run=TestConformance$ -modes=ipvs -proxyc=$PROXYC " +
 		"-case=^(affinity-clientip|clusterip-udp|endpoint-updates|etp-local|hairpin|lb-source-ranges-allow|no-endpoints|nodeport)$"},
-	{name: "conformance-ipvs", pkg: "apply/applytest", args: "-test.run=TestConformance -modes=ipvs -proxyc=$PROXYC", modules: ipvs},
+	{name: "conformance-ipvs", pkg: "apply/applytest", args: "-test.run=TestConformance$ -modes=ipvs -proxyc=$PROXYC", modules: ipvs},
 	{name: "conformance-nftables", pkg: "apply/applytest", args: "-test.run=TestConformance -modes=nftables -proxyc=$PROXYC"},
-	{name: "conformance-iptables-nft", pkg: "apply/applytest", args: "-test.run=TestConformance -modes=iptables -variant=nft -proxyc=$PROXYC"},
-	{name: "conformance-iptables-legacy", pkg: "apply/applytest", args: "-test.run=TestConformance -modes=iptables -variant=legacy -proxyc=$PROXYC"},
+	{name: "conformance-iptables-nft", pkg: "apply/applytest", args: "-test.run=TestConformance$ -modes=iptables -variant=nft -proxyc=$PROXYC"},
+	{name: "conformance-iptables-legacy", pkg: "apply/applytest", args: "-test.run=TestConformance$ -modes=iptables -variant=legacy -proxyc=$PROXYC"},
 	{name: "node", pkg: "apply/applytest", modules: ipvs, args: "-test.skip=^Test(Conformance|Histories|Kill|UpdatesLeaveNoGap|Takeover|ModeChange)$ -proxyc=$PROXYC"},
 	{name: "histories", pkg: "apply/applytest", args: "-test.run=^TestHistories$ -proxyc=$PROXYC", modules: ipvs},
 	{name: "kill", pkg: "apply/applytest", args: "-test.run=^TestKill$ -proxyc=$PROXYC", modules: ipvs},
@@ -46,7 +46,7 @@ var suites = []suite{
 	{name: "flowtable", pkg: "apply/applytest", args: "-test.run=^TestFastpath$ -proxyc=$PROXYC", more: ",flowtable", usual: true},
 	{name: "bench-flowtable", pkg: "apply/applytest", args: "-test.run=^$ -test.bench=Fastpath -test.benchtime=3000x -test.count=2 -proxyc=$PROXYC"},
 	{name: "chosen-flowtable", pkg: "apply/applytest", more: ",flowtable",
-		args: "-test.run=TestConformance -modes=nftables -through=watch -fastpath -proxyc=$PROXYC " +
+		args: "-test.run=TestConformance$ -modes=nftables -through=watch -fastpath -proxyc=$PROXYC " +
 			"-case=^(affinity-clientip|clusterip-udp|endpoint-updates|etp-local|hairpin|lb-source-ranges-allow|no-endpoints|nodeport|udp-endpoint-replaced)$"},
 	{name: "iptables", pkg: "apply/iptables"},
 	{name: "nftables", pkg: "apply/nftables"},
