@@ -96,24 +96,12 @@ func jhash(key []byte, seed uint32) uint32 {
 		a += binary.NativeEndian.Uint32(key)
 		b += binary.NativeEndian.Uint32(key[4:])
 		c += binary.NativeEndian.Uint32(key[8:])
-		a -= c
-		a ^= rol(c, 4)
-		c += b
-		b -= a
-		b ^= rol(a, 6)
-		a += c
-		c -= b
-		c ^= rol(b, 8)
-		b += a
-		a -= c
-		a ^= rol(c, 16)
-		c += b
-		b -= a
-		b ^= rol(a, 19)
-		a += c
-		c -= b
-		c ^= rol(b, 4)
-		b += a
+		for _, r := range [...]int{4, 6, 8, 16, 19, 4} {
+			a -= c
+			a ^= rol(c, r)
+			c += b
+			a, b, c = b, c, a
+		}
 	}
 	if len(key) == 0 {
 		return c
@@ -123,19 +111,10 @@ func jhash(key []byte, seed uint32) uint32 {
 	a += binary.LittleEndian.Uint32(rest[:])
 	b += binary.LittleEndian.Uint32(rest[4:])
 	c += binary.LittleEndian.Uint32(rest[8:])
-	c ^= b
-	c -= rol(b, 14)
-	a ^= c
-	a -= rol(c, 11)
-	b ^= a
-	b -= rol(a, 25)
-	c ^= b
-	c -= rol(b, 16)
-	a ^= c
-	a -= rol(c, 4)
-	b ^= a
-	b -= rol(a, 14)
-	c ^= b
-	c -= rol(b, 24)
-	return c
+	for _, r := range [...]int{14, 11, 25, 16, 4, 14, 24} {
+		c ^= b
+		c -= rol(b, r)
+		a, b, c = b, c, a
+	}
+	return b
 }
