@@ -81,9 +81,9 @@ func (f *fakeAPI) writeList(w http.ResponseWriter, of schema.GroupVersionKind, i
 		return
 	}
 	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
-	raw := appendField(nil, metaTag, message(&metav1.ListMeta{ResourceVersion: "1"}))
+	raw := appendField(nil, metaField, message(&metav1.ListMeta{ResourceVersion: "1"}))
 	for _, item := range items {
-		raw = appendField(raw, itemTag, message(item))
+		raw = appendField(raw, itemField, message(item))
 	}
 	w.Write(envelope(of, raw))
 }

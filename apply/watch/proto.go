@@ -2,9 +2,9 @@ package watch
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -17,10 +17,10 @@ type protoForm struct{}
 
 var protoPrefix = []byte{'k', '8', 's', 0}
 
-// Tags of fields 1 and 2 of messages: number, and 2 for "has a length".
+// Fields of a list.
 const (
-	metaTag = 1<<3 | 2
-	itemTag = 2<<3 | 2
+	metaField protowire.Number = 1
+	itemField protowire.Number = 2
 )
 
 func (f protoForm) split(data []byte, of schema.GroupVersionKind) (items [][]byte, join func([][]byte) []byte, err error) {
@@ -30,23 +30,23 @@ func (f protoForm) split(data []byte, of schema.GroupVersionKind) (items [][]byt
 	}
 	var meta []byte
 	for rest := list.Raw; len(rest) > 0; {
-		var tag uint64
+		var number protowire.Number
 		var value []byte
-		if tag, value, rest, err = field(rest); err != nil {
+		if number, value, rest, err = field(rest); err != nil {
 			return nil, nil, err
 		}
-		switch tag {
-		case metaTag:
+		switch number {
+		case metaField:
 			meta = value
-		case itemTag:
+		case itemField:
 			items = append(items, envelope(of, value))
 		}
 	}
 	return items, func(items [][]byte) []byte {
-		raw := appendField(nil, metaTag, meta)
+		raw := appendField(nil, metaField, meta)
 		for _, item := range items {
 			one, err := open(item)
-			raw = appendField(raw, itemTag, must(one.Raw, err))
+			raw = appendField(raw, itemField, must(one.Raw, err))
 		}
 		return envelope(schema.FromAPIVersionAndKind(list.APIVersion, list.Kind), raw)
 	}, nil
@@ -79,21 +79,18 @@ func open(data []byte) (u runtime.Unknown, err error) {
 var errProto = errors.New("is no protobuf message whose fields all have a length")
 
 // field reads a field that has a length.
-func field(data []byte) (tag uint64, value, rest []byte, err error) {
-	tag, n := binary.Uvarint(data)
-	if n <= 0 || tag&7 != 2 {
+func field(data []byte) (number protowire.Number, value, rest []byte, err error) {
+	number, wire, n := protowire.ConsumeTag(data)
+	if n < 0 || wire != protowire.BytesType {
 		return 0, nil, nil, errProto
 	}
-	data = data[n:]
-	length, n := binary.Uvarint(data)
-	if n <= 0 || length > uint64(len(data)-n) {
+	value, size := protowire.ConsumeBytes(data[n:])
+	if size < 0 {
 		return 0, nil, nil, errProto
 	}
-	data = data[n:]
-	return tag, data[:length], data[length:], nil
+	return number, value, data[n+size:], nil
 }
 
-func appendField(to []byte, tag uint64, value []byte) []byte {
-	to = binary.AppendUvarint(binary.AppendUvarint(to, tag), uint64(len(value)))
-	return append(to, value...)
+func appendField(to []byte, number protowire.Number, value []byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(to, number, protowire.BytesType), value)
 }

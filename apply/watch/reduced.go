@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"slices"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -73,25 +74,25 @@ func peek(data []byte) (kind schema.GroupVersionKind, raw []byte, ok bool) {
 	rest, ok := bytes.CutPrefix(data, protoPrefix)
 	var version, name []byte
 	for ok && len(rest) > 0 {
-		tag, value, after, err := field(rest)
+		number, value, after, err := field(rest)
 		rest = after
 		switch {
 		case err != nil:
 			return kind, nil, false
-		case tag == typeTag:
+		case number == typeField:
 			for len(value) > 0 {
 				var text []byte
-				if tag, text, value, err = field(value); err != nil {
+				if number, text, value, err = field(value); err != nil {
 					return kind, nil, false
 				}
-				switch tag {
-				case versionTag:
+				switch number {
+				case versionField:
 					version = text
-				case kindTag:
+				case kindField:
 					name = text
 				}
 			}
-		case tag == rawTag:
+		case number == rawField:
 			raw = value
 		case len(value) > 0: // encoding, or type of content
 			return kind, nil, false
@@ -100,12 +101,12 @@ func peek(data []byte) (kind schema.GroupVersionKind, raw []byte, ok bool) {
 	return schema.FromAPIVersionAndKind(string(version), string(name)), raw, ok
 }
 
-// Tags of an envelope, and of the type in it.
+// Fields of an envelope, and of the type in it.
 const (
-	typeTag    = 1<<3 | 2
-	rawTag     = 2<<3 | 2
-	versionTag = 1<<3 | 2
-	kindTag    = 2<<3 | 2
+	typeField    protowire.Number = 1
+	rawField     protowire.Number = 2
+	versionField protowire.Number = 1
+	kindField    protowire.Number = 2
 )
 
 // inPlace decodes the events of a watch in protobuf without a copy of the object, which is decoded before
@@ -123,16 +124,16 @@ func (s inPlace) Decode(data []byte, defaults *schema.GroupVersionKind, into run
 func readEvent(data []byte, e *metav1.WatchEvent) bool {
 	var what, raw []byte
 	for len(data) > 0 {
-		tag, value, rest, err := field(data)
+		number, value, rest, err := field(data)
 		if err != nil {
 			return false
 		}
 		data = rest
-		switch tag {
-		case eventTypeTag:
+		switch number {
+		case eventTypeField:
 			what = value
-		case eventObjectTag:
-			if tag, raw, rest, err = field(value); err != nil || tag != objectRawTag || len(rest) > 0 {
+		case eventObjectField:
+			if number, raw, rest, err = field(value); err != nil || number != objectRawField || len(rest) > 0 {
 				return false
 			}
 		default:
@@ -143,9 +144,9 @@ func readEvent(data []byte, e *metav1.WatchEvent) bool {
 	return true
 }
 
-// Tags of an event, and of the object in it.
+// Fields of an event, and of the object in it.
 const (
-	eventTypeTag   = 1<<3 | 2
-	eventObjectTag = 2<<3 | 2
-	objectRawTag   = 1<<3 | 2
+	eventTypeField   protowire.Number = 1
+	eventObjectField protowire.Number = 2
+	objectRawField   protowire.Number = 1
 )

@@ -1,10 +1,10 @@
 package snapshot
 
 import (
-	"encoding/binary"
 	"iter"
 	"strings"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -275,59 +275,34 @@ type protoReader struct{ odd bool }
 
 // protoField is a field of a message.
 type protoField struct {
-	number uint64
-	wire   uint64
+	number protowire.Number
+	wire   protowire.Type
 	value  uint64 // of a varint
 	data   []byte // of what has a length
 }
-
-// The ways in which values are written.
-const (
-	wireVarint = 0
-	wireFixed8 = 1
-	wireBytes  = 2
-	wireFixed4 = 5
-)
 
 // fields are those of a message up to the first one that is none.
 func (r *protoReader) fields(data []byte) iter.Seq[protoField] {
 	return func(yield func(protoField) bool) {
 		for len(data) > 0 {
-			tag, n := binary.Uvarint(data)
-			if n <= 0 || tag>>3 == 0 || tag>>3 >= 1<<29 {
+			var f protoField
+			var n int
+			if f.number, f.wire, n = protowire.ConsumeTag(data); n > 0 {
+				data = data[n:]
+				switch f.wire {
+				case protowire.VarintType:
+					f.value, n = protowire.ConsumeVarint(data)
+				case protowire.BytesType:
+					f.data, n = protowire.ConsumeBytes(data)
+				default:
+					n = protowire.ConsumeFieldValue(f.number, f.wire, data)
+				}
+			}
+			if n < 0 {
 				r.odd = true
 				return
 			}
 			data = data[n:]
-			f := protoField{number: tag >> 3, wire: tag & 7}
-			size := uint64(0)
-			switch f.wire {
-			case wireVarint:
-				if f.value, n = binary.Uvarint(data); n <= 0 {
-					r.odd = true
-					return
-				}
-				size = uint64(n)
-			case wireBytes:
-				length, n := binary.Uvarint(data)
-				if n <= 0 {
-					r.odd = true
-					return
-				}
-				data, size = data[n:], length
-			case wireFixed4:
-				size = 4
-			case wireFixed8:
-				size = 8
-			default:
-				r.odd = true
-				return
-			}
-			if size > uint64(len(data)) {
-				r.odd = true
-				return
-			}
-			f.data, data = data[:size], data[size:]
 			if !yield(f) {
 				return
 			}
@@ -337,7 +312,7 @@ func (r *protoReader) fields(data []byte) iter.Seq[protoField] {
 
 // bytes returns the value of a field that has a length.
 func (r *protoReader) bytes(f protoField) []byte {
-	if f.wire != wireBytes {
+	if f.wire != protowire.BytesType {
 		r.odd = true
 		return nil
 	}
@@ -348,7 +323,7 @@ func (r *protoReader) bytes(f protoField) []byte {
 func (r *protoReader) name(f protoField) string { return intern(string(r.bytes(f))) }
 
 func (r *protoReader) varint(f protoField) uint64 {
-	r.odd = r.odd || f.wire != wireVarint
+	r.odd = r.odd || f.wire != protowire.VarintType
 	return f.value
 }
 
