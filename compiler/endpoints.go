@@ -80,11 +80,8 @@ func (c *cluster) endpointsPass(s *service, family ir.Family) [][]endpoint {
 // addEndpoints adds what one entry of a slice's ports gives to the service port of its name.
 func (c *cluster) addEndpoints(s *service, family ir.Family, slice *snapshot.EndpointSlice, i int, merged [][]endpoint) {
 	in := &slice.Ports[i]
-	report := func(code diag.Code, field, msg string) {
-		s.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: code, Object: sliceObject(slice), Path: field, Msg: msg})
-	}
 	if field, msg := portFault(in); msg != "" {
-		report(diag.SlicePort, c.slicePortField(slice, i)+field, msg)
+		s.diags.Add(c.portError(slice, i, field, msg))
 		return
 	}
 	protocol, _ := protocolOf(in.Protocol)
@@ -97,16 +94,27 @@ func (c *cluster) addEndpoints(s *service, family ir.Family, slice *snapshot.End
 	for j := range slice.Endpoints {
 		e := &slice.Endpoints[j]
 		addr, code, msg := addressFault(e, family)
-		switch {
-		case code == "":
-			list = append(list, endpoint{netip.AddrPortFrom(addr.WithZone(""), n), e, slice, j})
-		case e.Address == "":
-			report(code, c.endpointField(slice, j)+".addresses", msg)
-		default:
-			report(code, c.addressField(slice, j), msg)
+		if code != "" {
+			s.diags.Add(c.addressError(slice, j, code, msg))
+			continue
 		}
+		list = append(list, endpoint{netip.AddrPortFrom(addr.WithZone(""), n), e, slice, j})
 	}
 	merged[to] = list
+}
+
+// portError tells what portFault finds of port i.
+func (c *cluster) portError(s *snapshot.EndpointSlice, i int, field, msg string) diag.Diagnostic {
+	return diag.Diagnostic{Severity: diag.Error, Code: diag.SlicePort, Object: sliceObject(s), Path: c.slicePortField(s, i) + field, Msg: msg}
+}
+
+// addressError tells what addressFault finds of endpoint i.
+func (c *cluster) addressError(s *snapshot.EndpointSlice, i int, code diag.Code, msg string) diag.Diagnostic {
+	path := c.addressField(s, i)
+	if s.Endpoints[i].Address == "" {
+		path = c.endpointField(s, i) + ".addresses"
+	}
+	return diag.Diagnostic{Severity: diag.Error, Code: code, Object: sliceObject(s), Path: path, Msg: msg}
 }
 
 // portFault returns what is wrong with an entry of a slice's ports, and in which field
@@ -151,26 +159,18 @@ func addressFault(e *snapshot.Endpoint, family ir.Family) (addr netip.Addr, code
 // for; Compile tells of the others.
 func Faults(slice *snapshot.EndpointSlice) (found diag.List) {
 	c := cluster{names: newFieldNames()}
-	report := func(code diag.Code, field, msg string) {
-		found.Add(diag.Diagnostic{Severity: diag.Error, Code: code, Object: sliceObject(slice), Path: field, Msg: msg})
-	}
 	for i := range slice.Ports {
 		if field, msg := portFault(&slice.Ports[i]); msg != "" {
-			report(diag.SlicePort, c.slicePortField(slice, i)+field, msg)
+			found.Add(c.portError(slice, i, field, msg))
 		}
 	}
 	for _, family := range ir.Families() {
+		if slice.AddressType != family.String() {
+			continue
+		}
 		for j := range slice.Endpoints {
-			if slice.AddressType != family.String() {
-				continue
-			}
-			e := &slice.Endpoints[j]
-			switch _, code, msg := addressFault(e, family); {
-			case code == "":
-			case e.Address == "":
-				report(code, c.endpointField(slice, j)+".addresses", msg)
-			default:
-				report(code, c.addressField(slice, j), msg)
+			if _, code, msg := addressFault(&slice.Endpoints[j], family); code != "" {
+				found.Add(c.addressError(slice, j, code, msg))
 			}
 		}
 	}
