@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 
 	"github.com/google/nftables"
@@ -44,17 +43,13 @@ func Leftovers(ctx context.Context, inUse bool) ([]apply.Leftover, error) {
 
 // Present returns the tables of proxyc and of kube-proxy that are there: "table ip proxyc".
 func Present() (objects []string, err error) {
-	tables, err := proxyTables()
+	tables, err := listTables()
 	for _, t := range tables {
-		objects = append(objects, tableObject(t))
+		if proxys(t) {
+			objects = append(objects, tableObject(t))
+		}
 	}
 	return objects, err
-}
-
-// proxyTables lists the tables that have the names of proxyc's and of kube-proxy's.
-func proxyTables() ([]*nftables.Table, error) {
-	tables, err := listTables()
-	return slices.DeleteFunc(tables, func(t *nftables.Table) bool { return !proxys(t) }), err
 }
 
 // proxys reports whether a table has the name of proxyc's or of kube-proxy's.

@@ -2,9 +2,9 @@ package diag
 
 import "bytes"
 
-// TabIndents is what the YAML parser says of a tab in the indentation of a line that
+// tabIndents is what the YAML parser says of a tab in the indentation of a line that
 // goes on with a value. It names the line where the value begins.
-const TabIndents = "found a tab character that violates indentation"
+const tabIndents = "found a tab character that violates indentation"
 
 // NoToken is what the YAML parser says of a tab, and of @, ` and %, where something
 // begins. It may name the line before.
@@ -16,13 +16,13 @@ const Tab = "a tab indents the line: use spaces"
 // TabOf returns where the tab stands that an error of the YAML parser at a line is about: line
 // and column from 1. ok is false if it is about something else.
 func TabOf(text []byte, from int, msg string) (line, column int, ok bool) {
-	line, column = TabAt(text, from)
-	return line, column, column > 0 && (msg == TabIndents || msg == NoToken && line <= from+1)
+	line, column = tabAt(text, from)
+	return line, column, column > 0 && (msg == tabIndents || msg == NoToken && line <= from+1)
 }
 
-// TabAt returns where the first tab in an indentation stands, from a line on: line and
+// tabAt returns where the first tab in an indentation stands, from a line on: line and
 // column from 1. Without one it returns that line, and column 0.
-func TabAt(text []byte, from int) (line, column int) {
+func tabAt(text []byte, from int) (line, column int) {
 	for of := range bytes.Lines(text) {
 		if line++; line < from {
 			continue
