@@ -3,9 +3,9 @@
 package sim
 
 import (
-	"math"
+	"fmt"
 	"net/netip"
-	"time"
+	"strings"
 
 	"github.com/proxyc/proxyc/ir"
 )
@@ -27,52 +27,29 @@ type Packet struct {
 // FromNode reports whether the node itself sends the packet.
 func (p Packet) FromNode() bool { return p.In == "" }
 
-// Fate is what can happen to a packet.
-type Fate uint8
-
-const (
-	NotOurs  Fate = iota // no rule of the Program touches it
-	Accepted             // translated to one of the Backends
-	Rejected             // refused with ICMP port unreachable
-	Dropped              // discarded
-)
-
-// String returns not ours, accepted, rejected or dropped.
-func (f Fate) String() string { return [...]string{"not ours", "accepted", "rejected", "dropped"}[f] }
-
-// Destination is one possible backend of an accepted packet.
-type Destination struct {
-	AddrPort netip.AddrPort
-	SNAT     bool // the backend sees an address of the node instead of the client's
+// ParsePacket makes a Packet from the parts that a command line or a test
+// names: "IP[:PORT]" or "IP[:PORT]@IFACE" for the source, and "IP:PORT/PROTO" for the
+// destination; "/PROTO" may be left out for TCP.
+func ParsePacket(from, to string) (Packet, error) {
+	addr, in, _ := strings.Cut(from, "@")
+	client, err := netip.ParseAddrPort(addr)
+	src, port := client.Addr(), client.Port()
+	if err != nil {
+		src, err = netip.ParseAddr(addr)
+	}
+	if err != nil {
+		return Packet{}, fmt.Errorf("source %q: must be IP or IP:PORT, with @INTERFACE for what comes in by one", from)
+	}
+	match := to
+	if !strings.Contains(match, "/") {
+		match += "/tcp"
+	}
+	m, ok := ir.ParseMatch(match)
+	if !ok || m.IsNodePort() || m.Port == 0 {
+		return Packet{}, fmt.Errorf("destination %q: must be IP:PORT or IP:PORT/PROTO, with PROTO tcp, udp or sctp", to)
+	}
+	if src.Is4() != m.Addr.Is4() {
+		return Packet{}, fmt.Errorf("source %s and destination %s are of different families", src, m.Addr)
+	}
+	return Packet{Src: src, Dst: m.Addr, Protocol: m.Protocol, Port: m.Port, SrcPort: port, In: in}, nil
 }
-
-// Outcome is everything that can happen to one packet: with Accepted, every
-// destination that load balancing may pick, sorted by address and port
-// without duplicates. Affinity reports whether a client sticks to the one that
-// it met first. Two Outcomes are equal when Fate, Destinations, Affinity, Timeout,
-// Shares, Choice and Else are.
-type Outcome struct {
-	Fate         Fate
-	Destinations []Destination
-	Affinity     bool
-	// Timeout is how long a client with Affinity sticks without a new connection. 0
-	// equals all: no evaluator of hns tells it.
-	Timeout time.Duration
-	// Shares are how often each of the Destinations is picked, in parts of a
-	// million; nil: all alike, as a Program has it.
-	Shares []uint32
-	// Choice names how the client's address and port choose among several Destinations, and
-	// with it how many clients each has, as ir.MaglevChoice does; "": chance chooses.
-	Choice string
-	// Else are other Fates that chance may bring, which no Program has.
-	Else []FateShare
-}
-
-// FateShare is how often a packet meets a Fate, in parts of a million.
-type FateShare struct {
-	Fate  Fate
-	Share uint32
-}
-
-// Forever is a Timeout of a client that is never forgotten.
-const Forever = time.Duration(math.MaxInt64)
