@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -25,9 +26,9 @@ import (
 // same. A packet of a connection that is in the flowtable goes from the ingress hook of
 // the interface where it comes in straight to the one where it leaves.
 //
-// The table is made anew, in one transaction, where it may not be as it should; that puts
-// connections back to the slow path until their next packet. Interfaces that come are
-// added to it, and the kernel takes out those that go.
+// The table is made anew, in one transaction, where it is not as it should be; that puts
+// connections back to the slow path, for as long as the kernel takes to be rid of the old one.
+// Interfaces that come are added to it, and the kernel takes out those that go.
 type fastpath struct {
 	apply.Fastpath
 	netns netns.NsHandle // netns.None(): of the process
@@ -92,7 +93,7 @@ func (f *fastpath) close() {
 	}
 }
 
-// renew has the table made anew: others may have changed it.
+// renew has the table looked at, and made anew if others have changed it.
 func (f *fastpath) renew() {
 	if f == nil {
 		return
@@ -157,7 +158,7 @@ func (f *fastpath) met(l netlink.LinkUpdate) {
 	}
 }
 
-// make makes the table, with the interfaces that there are.
+// make makes the table, with the interfaces that there are, unless it stands.
 func (f *fastpath) make() {
 	devices, err := f.interfaces()
 	if err == nil {
@@ -166,7 +167,9 @@ func (f *fastpath) make() {
 			names = append(names, name)
 		}
 		slices.Sort(names)
-		err = f.commit(func(c *nftables.Conn) { f.table(c, names) })
+		if !f.stands(names) {
+			err = f.commit(func(c *nftables.Conn) { f.table(c, names) })
+		}
 		if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) && len(names) > 0 { // one went meanwhile: all are met one by one
 			err = f.commit(func(c *nftables.Conn) { f.table(c, nil) })
 			for index, name := range devices {
@@ -218,18 +221,60 @@ func (f *fastpath) handle() (*netlink.Handle, error) {
 	return netlink.NewHandle(unix.NETLINK_ROUTE)
 }
 
-// commit sends one transaction.
-func (f *fastpath) commit(fill func(*nftables.Conn)) error {
+// connect returns a connection of which each request has a socket of its own.
+func (f *fastpath) connect() (*nftables.Conn, error) {
 	var options []nftables.ConnOption
 	if f.netns.IsOpen() {
 		options = append(options, nftables.WithNetNSFd(int(f.netns)))
 	}
-	c, err := nftables.New(options...)
+	return nftables.New(options...)
+}
+
+// commit sends one transaction.
+func (f *fastpath) commit(fill func(*nftables.Conn)) error {
+	c, err := f.connect()
 	if err != nil {
 		return err
 	}
 	fill(c)
 	return c.Flush()
+}
+
+// stands reports whether the table is as table makes it with these interfaces, in order.
+func (f *fastpath) stands(names []string) bool {
+	c, err := f.connect()
+	if err != nil {
+		return false
+	}
+	flowtables, err := c.ListFlowtables(ourTable())
+	if err != nil || len(flowtables) != 1 {
+		return false
+	}
+	t := flowtables[0]
+	slices.Sort(t.Devices)
+	if t.Name != flowtable || t.Flags != nftables.FlowtableFlagsCounter || *t.Priority != *nftables.FlowtablePriorityFilter || !slices.Equal(t.Devices, names) {
+		return false
+	}
+	chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	chains = slices.DeleteFunc(chains, func(c *nftables.Chain) bool { return c.Table.Name != fastpathTable })
+	if err != nil || len(chains) != 1 {
+		return false
+	}
+	is, want := chains[0], offloadChain()
+	if is.Name != want.Name || is.Type != want.Type || is.Hooknum == nil || is.Priority == nil || is.Policy == nil ||
+		*is.Hooknum != *want.Hooknum || *is.Priority != *want.Priority || *is.Policy != *want.Policy {
+		return false
+	}
+	exprs := slices.DeleteFunc(f.exprs(), func(e expr.Any) bool { // the library does not read these
+		_, is := e.(*expr.Byteorder)
+		return is
+	})
+	rules, err := c.GetRules(is.Table, is)
+	return err == nil && len(rules) == 1 && slices.EqualFunc(rules[0].Exprs, exprs, func(a, b expr.Any) bool {
+		is, err := expr.Marshal(byte(nftables.TableFamilyINet), a)
+		want, err2 := expr.Marshal(byte(nftables.TableFamilyINet), b)
+		return err == nil && err2 == nil && bytes.Equal(is, want)
+	})
 }
 
 // ourTable is where all of it is: one for both families.
@@ -265,10 +310,13 @@ func (f *fastpath) table(c *nftables.Conn, names []string) {
 	c.AddTable(t)
 	c.AddFlowtable(&nftables.Flowtable{Table: t, Name: flowtable, Flags: nftables.FlowtableFlagsCounter})
 	f.add(c, names...)
+	c.AddRule(&nftables.Rule{Table: t, Chain: c.AddChain(offloadChain()), Exprs: f.exprs()})
+}
+
+func offloadChain() *nftables.Chain {
 	accept := nftables.ChainPolicyAccept
-	chain := c.AddChain(&nftables.Chain{Table: t, Name: "offload", Type: nftables.ChainTypeFilter, Policy: &accept,
-		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityRef(fastpathPriority)})
-	c.AddRule(&nftables.Rule{Table: t, Chain: chain, Exprs: f.exprs()})
+	return &nftables.Chain{Table: ourTable(), Name: "offload", Type: nftables.ChainTypeFilter, Policy: &accept,
+		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityRef(fastpathPriority)}
 }
 
 // Bits of a connection's status and state (linux/netfilter/nf_conntrack_common.h).
