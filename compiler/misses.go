@@ -21,18 +21,23 @@ type Miss struct {
 const missesShown = 5
 
 // Misses returns why no endpoint serves a service port in a family: slices that
-// are of another family or Service, whose port has another name or protocol, and endpoints
+// are left out, or of another family or Service, whose port has another name or protocol, and endpoints
 // that are not ready. With local it is about those of one node alone, and
 // what is ready elsewhere is a miss, too. It costs what the Service's slices do; where
 // there are none, what the snapshot's do.
 func Misses(snap *snapshot.Snapshot, node string, port ir.ServicePort, f ir.Family, local bool) []Miss {
 	m := misses{cluster: cluster{names: newFieldNames()}, node: node, port: port, local: local, more: map[string]int{}}
+	for _, l := range snap.LeftOut() {
+		if l.Service == port.Service && !l.IsService() {
+			m.add(ir.Origin{}, l.Object+" is left out: "+l.Why)
+		}
+	}
 	all := snap.Slices(port.Service)
-	if len(all) == 0 {
+	if len(all) == 0 && len(m.found) == 0 {
 		return m.none(snap)
 	}
 	inFamily := func(s *snapshot.EndpointSlice) bool { return s.AddressType == f.String() }
-	none := !slices.ContainsFunc(all, inFamily)
+	none := len(m.found) == 0 && !slices.ContainsFunc(all, inFamily)
 	for _, slice := range all {
 		switch {
 		case !inFamily(slice) && none:
@@ -77,7 +82,7 @@ func (m *misses) none(snap *snapshot.Snapshot) []Miss {
 	byOwner := map[string]*snapshot.EndpointSlice{}
 	var owners []string
 	for _, slice := range snap.Orphans() {
-		if owner := slice.Service.Name; slice.Name.Namespace == m.port.Service.Namespace && byOwner[owner] == nil {
+		if owner := slice.Service.Name; snap.ServiceLeftOut(slice.Service) == nil && slice.Name.Namespace == m.port.Service.Namespace && byOwner[owner] == nil {
 			byOwner[owner] = slice
 			owners = append(owners, owner)
 		}

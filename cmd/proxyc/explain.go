@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
@@ -39,7 +38,7 @@ func (c *explainCmd) Run(e *env) error {
 	if err != nil {
 		return job.finish(e, err)
 	}
-	found := explain(r, programs, job.snap, job.errors)
+	found := explain(r, programs, job.snap, job.leftOut())
 	found.What = c.What
 	write := found.writeText
 	if c.Output == "json" {
@@ -104,7 +103,7 @@ func (x *explained) writeText(w io.Writer) error {
 
 // explain finds what a text names: rules that have its words, or else the first of
 // its subjects that there is.
-func explain(r reading, programs ir.Programs, snap *snapshot.Snapshot, errs errorsOf) *explained {
+func explain(r reading, programs ir.Programs, snap *snapshot.Snapshot, left leftOut) *explained {
 	_, _, rendered := outputs(programs)
 	x := new(explained)
 	if r.words != "" {
@@ -114,7 +113,7 @@ func explain(r reading, programs ir.Programs, snap *snapshot.Snapshot, errs erro
 	}
 	for i := range r.subjects {
 		if s := &r.subjects[i]; x.empty() {
-			x.subject(s, programs, rendered, snap, errs)
+			x.subject(s, programs, rendered, snap, left)
 		}
 	}
 	if r.flow.IsValid() && !x.empty() {
@@ -167,7 +166,7 @@ func (x *explained) take(rendered render.Rendered, is func(render.Entry) bool) {
 }
 
 // subject adds what there is of a subject, or why its Service has no rules.
-func (x *explained) subject(s *subject, programs ir.Programs, rendered render.Rendered, snap *snapshot.Snapshot, errs errorsOf) {
+func (x *explained) subject(s *subject, programs ir.Programs, rendered render.Rendered, snap *snapshot.Snapshot, left leftOut) {
 	if s.isNobody() {
 		return
 	}
@@ -180,19 +179,15 @@ func (x *explained) subject(s *subject, programs ir.Programs, rendered render.Re
 	}
 	pieces := s.pieces(programs)
 	x.take(rendered, func(e render.Entry) bool { return s.isEntry(e) || pieces.has(e) })
+	if x.empty() {
+		x.Says = append(x.Says, s.leftOut(left)...)
+	}
 	switch svc := snap.Service(s.service); {
 	case !x.empty():
 	case svc == nil && s.service != (ir.Name{}):
 		x.hint = nearestService(programs, s.service)
 	case svc != nil:
-		if why := compiler.Skipped(svc); why != "" {
-			x.Says = append(x.Says, svc.Object+" has no rules: "+why)
-		} else {
-			x.hint = s.nearestPort(svc)
-		}
-	}
-	if x.empty() {
-		x.leftOut(s, snap, errs)
+		x.hint = s.nearestPort(svc)
 	}
 	if s.chain != "" && len(x.Services) > 0 {
 		says := s.chain + " is kube-proxy's chain of " + ir.ServicePort{Service: s.service, Port: s.name}.String()
@@ -204,20 +199,18 @@ func (x *explained) subject(s *subject, programs ir.Programs, rendered render.Re
 }
 
 // leftOut says why the rules are without a subject.
-func (x *explained) leftOut(s *subject, snap *snapshot.Snapshot, errs errorsOf) {
-	names := []ir.Name{s.service}
-	if s.isAddr() {
-		nodePort := uint16(0)
-		if !s.addr.IsValid() {
-			nodePort = s.port
+func (s *subject) leftOut(left leftOut) []string {
+	if !s.isAddr() {
+		if says := left.of(s.service, ""); says != "" {
+			return []string{says}
 		}
-		names = errs.at(snap, s.addr, nodePort)
+		return nil
 	}
-	for _, name := range names {
-		if why := errs.of(name); why != "" {
-			x.Says = append(x.Says, why)
-		}
+	nodePort := uint16(0)
+	if !s.addr.IsValid() {
+		nodePort = s.port
 	}
+	return left.at(s.addr, nodePort)
 }
 
 // answers says whether a backend that answers in a flow is one of the frontends found.

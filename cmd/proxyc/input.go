@@ -54,7 +54,7 @@ type job struct {
 	onlyHere bool
 	// noSnapshot reports that none was given.
 	noSnapshot bool
-	errors     errorsOf // of a daemon
+	errors     objectErrors // of a daemon
 	// allowEmpty takes files with nothing in them for what is meant; emptyHint is what to do in a
 	// verb where that can be said.
 	allowEmpty bool

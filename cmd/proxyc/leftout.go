@@ -6,52 +6,97 @@ import (
 	"strings"
 
 	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
 
-// errorsOf are a daemon's findings that are errors: for each, something is left out of the
-// rules, and who asks for that would otherwise hear that it does not exist.
-type errorsOf []daemon.Finding
+// leftOut knows what the rules are without: Services that no proxy serves or another one,
+// those that are left out of a file, and those of which something is, as the compiler found.
+// Who asks for one would otherwise hear that it does not exist.
+type leftOut struct {
+	snap     *snapshot.Snapshot
+	errors   objectErrors
+	services []*snapshot.Service // in snap, of which something is left out
+}
 
-// of says what of a Service is left out; "": nothing is.
-func (e errorsOf) of(name ir.Name) string {
-	var all []string
-	for _, f := range e {
-		if f.Severity == diag.Error.String() && f.Object == "Service "+name.String() {
-			all = append(all, f.Text())
+// objectErrors are what the compiler found to be wrong, by object.
+type objectErrors map[string][]string
+
+// errorsOf returns what a daemon found to be wrong.
+func errorsOf(findings []daemon.Finding) objectErrors {
+	errs := objectErrors{}
+	for _, f := range findings {
+		if f.Severity == diag.Error.String() {
+			errs[f.Object] = append(errs[f.Object], f.Text())
 		}
 	}
-	if len(all) == 0 {
+	return errs
+}
+
+// leftOut returns what the rules of the job are without.
+func (j *job) leftOut() leftOut {
+	if j.errors != nil {
+		return newLeftOut(j.snap, j.errors)
+	}
+	list := slices.DeleteFunc(j.diags.Sorted(), func(d diag.Diagnostic) bool { return d.Severity != diag.Error })
+	j.locate(list)
+	errs := objectErrors{}
+	for _, d := range list {
+		errs[d.Object] = append(errs[d.Object], d.String())
+	}
+	return newLeftOut(j.snap, errs)
+}
+
+func newLeftOut(snap *snapshot.Snapshot, errs objectErrors) leftOut {
+	l := leftOut{snap: snap, errors: errs}
+	for _, svc := range snap.Services() {
+		if l.of(svc.Name, "") != "" {
+			l.services = append(l.services, svc)
+		}
+	}
+	return l
+}
+
+// of says what of a Service is left out, and why; "": nothing is, or there is none. which follows
+// its name, as ", which has 10.0.0.1,".
+func (l leftOut) of(name ir.Name, which string) string {
+	if svc := l.snap.Service(name); svc != nil {
+		if why := compiler.Skipped(svc); why != "" {
+			return "Service " + name.String() + which + " has no rules: " + why
+		}
+	} else if left := l.snap.ServiceLeftOut(name); left != nil {
+		return "Service " + name.String() + which + " is left out: " + left.Why
+	}
+	if errs := l.errors["Service "+name.String()]; len(errs) > 0 {
+		return name.String() + " is left out: " + strings.Join(errs, "; ")
+	}
+	return ""
+}
+
+// at says the same of all Services that have an address; with a node port, also of those
+// that have that.
+func (l leftOut) at(addr netip.Addr, nodePort uint16) (says []string) {
+	for _, svc := range l.services {
+		isPort := slices.ContainsFunc(svc.Ports, func(p snapshot.ServicePort) bool { return p.NodePort == int32(nodePort) })
+		if has := slices.Contains(svc.Addrs(), addr); has || nodePort != 0 && isPort {
+			says = append(says, l.of(svc.Name, which(addr, has)))
+		}
+	}
+	for _, left := range l.snap.LeftOut() {
+		has := slices.Contains(left.Addrs, addr)
+		if left.IsService() && (has || nodePort != 0 && slices.Contains(left.NodePorts, int32(nodePort))) {
+			says = append(says, l.of(left.Service, which(addr, has)))
+		}
+	}
+	return says
+}
+
+// which follows the name of a Service that has an address.
+func which(addr netip.Addr, has bool) string {
+	if !has {
 		return ""
 	}
-	return name.String() + " is left out: " + strings.Join(all, "; ")
-}
-
-// at returns the Services, of which something is left out, that have an address; with a node port,
-// those that have that.
-func (e errorsOf) at(snap *snapshot.Snapshot, addr netip.Addr, nodePort uint16) (all []ir.Name) {
-	if len(e) == 0 {
-		return nil
-	}
-	for _, svc := range snap.Services() {
-		has := slices.ContainsFunc(addressesOf(svc), func(text string) bool {
-			a, err := netip.ParseAddr(text)
-			return err == nil && a.Unmap() == addr
-		}) || nodePort != 0 && slices.ContainsFunc(svc.Ports, func(p snapshot.ServicePort) bool { return p.NodePort == int32(nodePort) })
-		if has && e.of(svc.Name) != "" {
-			all = append(all, svc.Name)
-		}
-	}
-	return all
-}
-
-// addressesOf returns what a Service has for addresses, as it was written.
-func addressesOf(svc *snapshot.Service) []string {
-	all := slices.Concat([]string{svc.ClusterIP}, svc.ClusterIPs, svc.ExternalIPs)
-	for _, in := range svc.LoadBalancer {
-		all = append(all, in.IP)
-	}
-	return all
+	return ", which has " + addr.String() + ","
 }

@@ -22,8 +22,7 @@ type scene struct {
 	interfaces []compiler.Interface
 	// known reports whether this node has no addresses but those of the Programs.
 	known bool
-	// errors tell, of a daemon, what the Programs leave out.
-	errors errorsOf
+	left  leftOut // what the Programs are without
 	// elsewhere returns the Programs of another node; nil: they are not known here.
 	elsewhere func(node string) ir.Programs
 
@@ -50,7 +49,7 @@ const outside = "eth0"
 // scene returns that of an offline verb.
 func (j *job) scene(programs ir.Programs) *scene {
 	s := &scene{snap: j.snap, node: j.facts.NodeName, programs: programs,
-		interfaces: j.facts.Interfaces, known: j.facts.AllAddrsKnown(), errors: j.errors}
+		interfaces: j.facts.Interfaces, known: j.facts.AllAddrsKnown(), left: j.leftOut()}
 	if s.interfaces == nil {
 		s.interfaces = j.facts.Named
 	}
@@ -345,7 +344,7 @@ func (s *scene) at(t *traced, node, end string, pkt sim.Packet) (goesOn bool, er
 		return false, err
 	}
 	outcome, steps := s.evaluator(p).Explain(pkt)
-	if len(s.errors) > 0 && node == s.node {
+	if outcome.Fate != sim.Accepted {
 		steps = append(steps, s.leftOut(p, pkt)...)
 	}
 	t.outcome = outcome
@@ -385,8 +384,8 @@ func (s *scene) leftOut(p *ir.Program, pkt sim.Packet) (steps []sim.Step) {
 	if p.Node.HasAddr(pkt.Dst) {
 		nodePort = pkt.Port
 	}
-	for _, name := range s.errors.at(s.snap, pkt.Dst, nodePort) {
-		steps = append(steps, sim.Step{Text: s.errors.of(name)})
+	for _, says := range s.left.at(pkt.Dst, nodePort) {
+		steps = append(steps, sim.Step{Text: says})
 	}
 	return steps
 }

@@ -88,7 +88,7 @@ func liveJob(socket string) (*job, ir.Programs, error) {
 	if err != nil {
 		return nil, programs, fmt.Errorf("--status-socket %s: %w", socket, err)
 	}
-	return &job{Resolved: &config.Resolved{Config: known.Config}, snap: known.Snapshot.Snapshot(), facts: known.Facts, errors: known.Findings}, programs, nil
+	return &job{Resolved: &config.Resolved{Config: known.Config}, snap: known.Snapshot.Snapshot(), facts: known.Facts, errors: errorsOf(known.Findings)}, programs, nil
 }
 
 // askKnown asks a daemon at its status socket for what it knows.

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -88,7 +87,7 @@ func (s *scene) resolve(to, from string) (string, error) {
 		return to, fmt.Errorf("--to: %s", s.noClusterIP(t.service))
 	case first == nil:
 		why := ""
-		if left := s.errors.of(t.service); left != "" {
+		if left := s.left.of(t.service, ""); left != "" {
 			why = ": of " + left
 		}
 		return to, fmt.Errorf("--to: Service %s has the ports %s, got %q%s", t.service, strings.Join(has, ", "), strings.TrimSuffix(t.port+"/"+t.protocol, "/"), why)
@@ -117,12 +116,7 @@ func (s *scene) clusterIPs(name ir.Name) (all []*ir.Frontend) {
 
 // noClusterIP says why a Service has no ClusterIP on this node.
 func (s *scene) noClusterIP(name ir.Name) string {
-	if svc := s.snap.Service(name); svc != nil {
-		if why := compiler.Skipped(svc); why != "" {
-			return fmt.Sprintf("Service %s has no rules: %s", name, why)
-		}
-	}
-	if left := s.errors.of(name); left != "" {
+	if left := s.left.of(name, ""); left != "" {
 		return left
 	}
 	return fmt.Sprintf("there is no Service %s%s", name, nearestService(s.programs, name))

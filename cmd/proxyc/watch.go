@@ -143,7 +143,8 @@ func (f fileSystem) WriteFile(name string, write func(io.Writer) error) error {
 
 // traceScene traces a packet as the verb does.
 func traceScene(w io.Writer, s daemon.Scene) error {
-	t, err := (&scene{snap: s.Snapshot, node: s.Node, programs: s.Programs, interfaces: s.Interfaces, known: true, errors: s.Findings}).trace(s.From, s.To)
+	t, err := (&scene{snap: s.Snapshot, node: s.Node, programs: s.Programs, interfaces: s.Interfaces, known: true,
+		left: newLeftOut(s.Snapshot, errorsOf(s.Findings))}).trace(s.From, s.To)
 	if err != nil {
 		return err
 	}

@@ -12,9 +12,10 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// judged reports whether the Service's endpoints are known at all.
+// judged reports whether the Service's endpoints are known, and all of them: what is left
+// out of them is told.
 func (c *cluster) judged(s *service) bool {
-	return c.hasSlices && s.proxied && !s.pending
+	return c.hasSlices && s.proxied && !s.pending && !c.lost[s.Name]
 }
 
 // of returns the slices of a family.
@@ -133,9 +134,12 @@ func sliceFamilies(c *cluster, s *service) {
 	}
 }
 
-// orphans are slices whose Service does not exist.
+// orphans are slices whose Service does not exist. One that is left out does.
 func orphans(c *cluster) {
 	for _, slice := range c.Snapshot.Orphans() {
+		if c.Snapshot.ServiceLeftOut(slice.Service) != nil {
+			continue
+		}
 		c.addEndpoint(slice, diag.Warning, diag.SliceOrphan, "metadata.labels", "Service "+slice.Service.String()+" does not exist: the slice serves nobody")
 	}
 }

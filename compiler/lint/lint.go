@@ -72,6 +72,7 @@ type cluster struct {
 	zones     map[string]bool
 	nodeAddrs map[netip.Addr]string // whose address it is
 	hasSlices bool
+	lost      map[ir.Name]bool      // Services of whose endpoints something is left out
 	endpoints map[netip.Addr]string // of which Service it is one
 	vips      map[netip.Addr]vip
 	pods      ranges              // of clusterCIDR, or of the Nodes where there is none
@@ -98,7 +99,7 @@ type service struct {
 
 func newCluster(in Input) *cluster {
 	c := &cluster{Input: in, config: in.Config.Config, nodes: in.Snapshot.Nodes(),
-		zones: map[string]bool{}, nodeAddrs: map[netip.Addr]string{},
+		zones: map[string]bool{}, nodeAddrs: map[netip.Addr]string{}, lost: map[ir.Name]bool{},
 		endpoints: map[netip.Addr]string{}, vips: map[netip.Addr]vip{}, nodePorts: map[uint16]*service{}, health: map[int32]*service{}}
 	c.caps = c.config.ProxyMode().Capabilities()
 	var pods, cidrs []netip.Prefix
@@ -122,6 +123,11 @@ func newCluster(in Input) *cluster {
 	c.pods, c.cidrs = newRanges(pods), newRanges(cidrs)
 	_, known, _ := in.Snapshot.Count()
 	c.hasSlices = known > 0
+	for _, l := range in.Snapshot.LeftOut() {
+		if l.Service.Name != "" && !l.IsService() {
+			c.lost[l.Service], c.hasSlices = true, true
+		}
+	}
 	for _, svc := range in.Snapshot.Services() {
 		c.add(svc)
 	}

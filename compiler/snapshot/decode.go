@@ -67,11 +67,17 @@ func (r *Reader) Decode(s *Snapshot, file string, data []byte, fromDirectory boo
 				case d.config:
 					to = &configs
 				}
-				r.report(to, d, at)
+				why := r.report(to, d, at)
+				if d.left != nil {
+					s.leaveOut(d.left, why)
+				}
 			}
 			for _, o := range result.objects {
 				at.index = o.index
-				if o.put(s) {
+				twice := o.has(s)
+				o.put(s)
+				delete(s.leftOut, o.name)
+				if twice {
 					r.report(&found, placed{line: o.line, index: o.index, Diagnostic: diag.Diagnostic{Severity: diag.Warning, Code: diag.ObjectTwice, Object: o.name,
 						Msg: "given more than once: this one replaces the one before"}}, at)
 				}
@@ -90,9 +96,9 @@ func (r *Reader) Decode(s *Snapshot, file string, data []byte, fromDirectory boo
 	return list
 }
 
-// report gathers what is wrong in a part, with its place. The column is worth its
-// cost only where the finding is held.
-func (r *Reader) report(to *diag.Gatherer, d placed, at place) {
+// report gathers what is wrong in a part, with its place, and returns it. The column is
+// worth its cost only where the finding is held.
+func (r *Reader) report(to *diag.Gatherer, d placed, at place) diag.Diagnostic {
 	d.File, d.Line, d.Doc = at.file, at.line+d.line, at.part.doc
 	to.Add(d.Diagnostic, func(f *diag.Diagnostic) {
 		var pos position
@@ -105,7 +111,9 @@ func (r *Reader) report(to *diag.Gatherer, d placed, at place) {
 			pos = r.indexed(&at).find(d.field)
 		}
 		f.Line, f.Column = pos.line, pos.col
+		d.Diagnostic = *f
 	})
+	return d.Diagnostic
 }
 
 // Finish reports what can only be told once all files are decoded.
@@ -151,21 +159,24 @@ type result struct {
 
 type placed struct {
 	diag.Diagnostic
-	line    int    // of the object, or of what is wrong with the text
-	column  int    // of that, from 1; 0: of the first sign in the line
-	index   []int  // of the object in the Lists of a YAML part
-	field   string // the path in the object
-	syntax  bool   // the text is no YAML or JSON
-	untyped bool   // it says that an apiVersion or a kind is missing
-	config  bool   // it says that this is the file of another flag
+	line    int     // of the object, or of what is wrong with the text
+	column  int     // of that, from 1; 0: of the first sign in the line
+	index   []int   // of the object in the Lists of a YAML part
+	field   string  // the path in the object
+	syntax  bool    // the text is no YAML or JSON
+	untyped bool    // it says that an apiVersion or a kind is missing
+	config  bool    // it says that this is the file of another flag
+	left    *object // what is left out for it; nil: nothing that is known
 }
 
-// An object is ready to be put into a Snapshot; put reports whether it replaced one.
+// An object is ready to be put into a Snapshot, in place of the one of its name.
 type object struct {
 	name    string
 	line    int
-	index   []int // in the Lists of a YAML part
-	put     func(*Snapshot) (replaced bool)
+	index   []int                // in the Lists of a YAML part
+	has     func(*Snapshot) bool // whether one of its name is there
+	put     func(*Snapshot)
+	left    func() LeftOut // what is known of it where it is left out; nil: its name
 	written Written
 }
 
@@ -341,7 +352,7 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 	}
 	if decode == nil {
 		if f := misspelt(l.apiVersion, l.kind); f != nil {
-			report(placed{field: f.path, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: l.named(), Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
+			report(placed{field: f.path, left: &object{name: l.named()}, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: l.named(), Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
 		}
 		return
 	}
@@ -349,7 +360,7 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 	o.line, o.index = line, index
 	if err != nil {
 		offset, path, msg := explain(l.text, err)
-		at := placed{field: path, index: index, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FieldType, Object: o.name, Path: join(l.path(), path), Msg: msg}}
+		at := placed{field: path, index: index, left: &o, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FieldType, Object: o.name, Path: join(l.path(), path), Msg: msg}}
 		at.line, at.column = where(l.start + offset)
 		at.syntax = path == "" && at.column > 0 && offset > 0
 		r.fail(at)
@@ -357,8 +368,11 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 	}
 	usable := true
 	for _, f := range findings {
-		usable = usable && f.severity != diag.Error
-		report(placed{field: f.path, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: o.name, Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
+		var left *object
+		if f.severity == diag.Error {
+			usable, left = false, &o
+		}
+		report(placed{field: f.path, left: left, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: o.name, Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
 	}
 	if usable {
 		r.objects = append(r.objects, o)

@@ -14,11 +14,12 @@ type Document struct {
 	Slices       []*EndpointSlice `json:"endpointSlices"` // and what was made of v1 Endpoints
 	Nodes        []*Node          `json:"nodes"`
 	ServiceCIDRs []*ServiceCIDR   `json:"serviceCIDRs"`
+	LeftOut      []*LeftOut       `json:"leftOut,omitempty"`
 }
 
 // Document returns what s holds now.
 func (s *Snapshot) Document() *Document {
-	d := &Document{Services: s.Services(), Nodes: s.Nodes(), ServiceCIDRs: s.ServiceCIDRs(),
+	d := &Document{Services: s.Services(), Nodes: s.Nodes(), ServiceCIDRs: s.ServiceCIDRs(), LeftOut: s.LeftOut(),
 		Slices: slices.AppendSeq(make([]*EndpointSlice, 0, len(s.slices)), maps.Values(s.slices))}
 	for _, made := range s.legacy {
 		d.Slices = append(d.Slices, made...)
@@ -49,6 +50,9 @@ func (d *Document) Snapshot() *Snapshot {
 	}
 	for _, c := range d.ServiceCIDRs {
 		s.SetServiceCIDR(c)
+	}
+	for _, l := range d.LeftOut {
+		s.leftOut[l.Object] = l
 	}
 	return s
 }

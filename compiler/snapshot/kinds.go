@@ -121,11 +121,10 @@ func decodeService(text []byte, read unmarshal) (object, []finding, error) {
 	strict, err := read(text, &in)
 	defaultService(&in)
 	svc := FromService(&in)
-	return object{name: svc.Object, written: writtenService(&in), put: func(s *Snapshot) bool {
-		old := s.Service(svc.Name)
-		s.SetService(svc)
-		return old != nil
-	}}, append(strict, checkService(&in)...), err
+	return object{name: svc.Object, written: writtenService(&in), left: svc.leftOut,
+		has: func(s *Snapshot) bool { return s.Service(svc.Name) != nil },
+		put: func(s *Snapshot) { s.SetService(svc) },
+	}, append(strict, checkService(&in)...), err
 }
 
 func decodeSlice(text []byte, read unmarshal) (object, []finding, error) {
@@ -144,11 +143,10 @@ func finishSlice(in *discoveryv1.EndpointSlice, text []byte, strict []finding, e
 	defaultNamespace(&in.ObjectMeta)
 	defaultEndpointPorts(in.Ports, text)
 	slice := FromEndpointSlice(in)
-	return object{name: slice.Object, written: writtenMeta(&in.ObjectMeta), put: func(s *Snapshot) bool {
-		old := s.slices[slice.Name]
-		s.SetSlice(slice)
-		return old != nil
-	}}, append(strict, checkSlice(in)...), err
+	return object{name: slice.Object, written: writtenMeta(&in.ObjectMeta), left: func() LeftOut { return LeftOut{Service: slice.Service} },
+		has: func(s *Snapshot) bool { return s.Slice(slice.Name) != nil },
+		put: func(s *Snapshot) { s.SetSlice(slice) },
+	}, append(strict, checkSlice(in)...), err
 }
 
 func decodeEndpoints(text []byte, read unmarshal) (object, []finding, error) {
@@ -156,11 +154,10 @@ func decodeEndpoints(text []byte, read unmarshal) (object, []finding, error) {
 	strict, err := read(text, &in)
 	defaultNamespace(&in.ObjectMeta)
 	name, slices := nameOf(&in.ObjectMeta), FromEndpoints(&in)
-	return object{name: objectName("Endpoints", nameOf(&in.ObjectMeta)), written: writtenMeta(&in.ObjectMeta), put: func(s *Snapshot) bool {
-		_, old := s.legacy[name]
-		s.SetEndpoints(name, slices)
-		return old
-	}}, append(strict, checkEndpoints(&in)...), err
+	return object{name: objectName("Endpoints", nameOf(&in.ObjectMeta)), written: writtenMeta(&in.ObjectMeta), left: func() LeftOut { return LeftOut{Service: name} },
+		has: func(s *Snapshot) bool { _, there := s.legacy[name]; return there },
+		put: func(s *Snapshot) { s.SetEndpoints(name, slices) },
+	}, append(strict, checkEndpoints(&in)...), err
 }
 
 func decodeNode(text []byte, read unmarshal) (object, []finding, error) {
@@ -168,11 +165,10 @@ func decodeNode(text []byte, read unmarshal) (object, []finding, error) {
 	strict, err := read(text, &in)
 	in.Namespace = ""
 	node := FromNode(&in)
-	return object{name: objectName("Node", nameOf(&in.ObjectMeta)), written: writtenNode(&in), put: func(s *Snapshot) bool {
-		old := s.Node(node.Name)
-		s.SetNode(node)
-		return old != nil
-	}}, append(strict, checkNode(&in)...), err
+	return object{name: objectName("Node", nameOf(&in.ObjectMeta)), written: writtenNode(&in),
+		has: func(s *Snapshot) bool { return s.Node(node.Name) != nil },
+		put: func(s *Snapshot) { s.SetNode(node) },
+	}, append(strict, checkNode(&in)...), err
 }
 
 func decodeServiceCIDR(text []byte, read unmarshal) (object, []finding, error) {
@@ -180,11 +176,10 @@ func decodeServiceCIDR(text []byte, read unmarshal) (object, []finding, error) {
 	strict, err := read(text, &in)
 	in.Namespace = ""
 	cidr := FromServiceCIDR(&in)
-	return object{name: objectName("ServiceCIDR", nameOf(&in.ObjectMeta)), written: writtenMeta(&in.ObjectMeta), put: func(s *Snapshot) bool {
-		old := s.cidrs[cidr.Name]
-		s.SetServiceCIDR(cidr)
-		return old != nil
-	}}, append(strict, checkServiceCIDR(&in)...), err
+	return object{name: objectName("ServiceCIDR", nameOf(&in.ObjectMeta)), written: writtenMeta(&in.ObjectMeta),
+		has: func(s *Snapshot) bool { return s.cidrs[cidr.Name] != nil },
+		put: func(s *Snapshot) { s.SetServiceCIDR(cidr) },
+	}, append(strict, checkServiceCIDR(&in)...), err
 }
 
 // explain takes an error of the JSON decoder apart: where in the text it is,

@@ -19,6 +19,7 @@ type Snapshot struct {
 	legacy   map[ir.Name][]*EndpointSlice // made from v1 Endpoints, by their name
 	nodes    map[string]*Node
 	cidrs    map[string]*ServiceCIDR
+	leftOut  map[string]*LeftOut // by Object; what is in a file, and not above
 }
 
 // New returns an empty Snapshot.
@@ -30,6 +31,7 @@ func New() *Snapshot {
 		legacy:   map[ir.Name][]*EndpointSlice{},
 		nodes:    map[string]*Node{},
 		cidrs:    map[string]*ServiceCIDR{},
+		leftOut:  map[string]*LeftOut{},
 	}
 }
 

@@ -66,6 +66,7 @@ func (s *Snapshot) Update(o *Snapshot) Dirty {
 		setOrDelete(s.cidrs, name, new)
 		d.Node = true
 	})
+	s.leftOut = o.leftOut
 	return d
 }
 

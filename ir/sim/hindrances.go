@@ -107,7 +107,7 @@ func (h *hindrances) near() bool {
 	}
 	for _, c := range h.program.Node.ServiceCIDRs {
 		if c.Prefix.Contains(h.pkt.Dst) {
-			h.add(nil, c.Origin, "a Service must have %s, an address of the service network %s", h.pkt.Dst, c.Prefix)
+			h.add(nil, c.Origin, "a Service with rules must have %s, an address of the service network %s", h.pkt.Dst, c.Prefix)
 			return true
 		}
 	}

@@ -481,7 +481,7 @@ func (t *tracer) unclaimed(local bool) Outcome {
 	if t.caps.Has(ir.DropUnallocated) && !local {
 		for _, c := range t.program.Node.ServiceCIDRs {
 			if c.Prefix.Contains(t.pkt.Dst) {
-				t.step(c.Origin, "%s is in the service network %s and no Service has it: dropped", t.pkt.Dst, c.Prefix)
+				t.step(c.Origin, "%s is in the service network %s and no Service with rules has it: dropped", t.pkt.Dst, c.Prefix)
 				return Outcome{Fate: Dropped}
 			}
 		}

@@ -290,7 +290,7 @@ const sim = (() => {
       if (this.can("DropUnallocated") && !local) {
         for (const c of this.node.serviceCIDRs || []) {
           if (contains(c.prefix, pkt.dst)) {
-            this.step(c.origin, this.dst + " is in the service network " + c.prefix + " and no Service has it: dropped");
+            this.step(c.origin, this.dst + " is in the service network " + c.prefix + " and no Service with rules has it: dropped");
             return {fate: "dropped"};
           }
         }
@@ -335,7 +335,7 @@ const sim = (() => {
         if (of.length > 0) return true;
         for (const c of node.serviceCIDRs || []) {
           if (contains(c.prefix, pkt.dst)) {
-            add(c.origin, "a Service must have " + this.dst + ", an address of the service network " + c.prefix);
+            add(c.origin, "a Service with rules must have " + this.dst + ", an address of the service network " + c.prefix);
             return true;
           }
         }
