@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -24,34 +25,70 @@ type dumpFiles struct {
 	ipvs     [2]string // the files of both
 }
 
-// add takes a file.
-func (d *dumpFiles) add(file, text string) error {
+// printed is what a tool prints on a node.
+type printed string
+
+const (
+	savedRules   printed = "what iptables-save prints"
+	nftList      printed = "what nft list ruleset prints"
+	nftJSON      printed = "what nft -j list ruleset prints"
+	savedSets    printed = "what ipset save prints"
+	savedServers printed = "what ipvsadm -Sn prints"
+)
+
+// printedAs tells which tool printed a text, by the first line that is no comment; empty: none of them.
+func printedAs(text string) printed {
 	for line := range strings.Lines(text) {
 		switch {
 		case strings.HasPrefix(line, "*"):
-			return d.iptables(file, text)
+			return savedRules
 		case strings.HasPrefix(line, "table "):
-			return d.nft(file, text)
+			return nftList
 		case strings.HasPrefix(line, `{"nftables"`), strings.TrimSpace(line) == "{":
-			list, err := nftables.ListOfJSON(text)
-			if err != nil {
-				return err
-			}
-			return d.nft(file, list)
+			return nftJSON
 		case strings.HasPrefix(line, "create "):
-			if d.ipvs[0] != "" {
-				return fmt.Errorf("holds sets, as %s does", d.ipvs[0])
-			}
-			d.sets, d.ipvs[0] = text, file
-			return nil
+			return savedSets
 		case strings.HasPrefix(line, "-A -"):
-			return d.ipvsadm(file, text)
+			return savedServers
 		case strings.TrimSpace(line) == "", strings.HasPrefix(line, "#"):
 			continue
 		}
 		break
 	}
+	return ""
+}
+
+// add takes a file.
+func (d *dumpFiles) add(file, text string) error {
+	switch printedAs(text) {
+	case savedRules:
+		return d.iptables(file, text)
+	case nftList:
+		return d.nft(file, text)
+	case nftJSON:
+		list, err := nftables.ListOfJSON(text)
+		if err != nil {
+			return err
+		}
+		return d.nft(file, list)
+	case savedSets:
+		if d.ipvs[0] != "" {
+			return fmt.Errorf("holds sets, as %s does", d.ipvs[0])
+		}
+		d.sets, d.ipvs[0] = text, file
+		return nil
+	case savedServers:
+		return d.ipvsadm(file, text)
+	}
 	return fmt.Errorf("is neither what iptables-save prints (*nat) nor what nft list ruleset prints (table ip …), ipset save (create …) or ipvsadm -Sn (-A -t …)")
+}
+
+// tellsAll returns an error for a dump of iptables-save that leaves out a table, which a comment alone says.
+func tellsAll(text string) error {
+	if strings.Contains(text, "is incompatible, use 'nft' tool") {
+		return errors.New("is not whole: of a table it says only that it is incompatible")
+	}
+	return nil
 }
 
 // only notes which file has a family, and refuses another one.
@@ -91,8 +128,8 @@ func (d *dumpFiles) iptables(file, text string) error {
 	if err := d.only(f, file); err != nil {
 		return err
 	}
-	if strings.Contains(text, "is incompatible, use 'nft' tool") {
-		return fmt.Errorf("is not whole: of a table it says only that it is incompatible")
+	if err := tellsAll(text); err != nil {
+		return err
 	}
 	d.leftOut = append(d.leftOut, othersIn(text, r)...)
 	*d.rules.At(f) = r

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -70,7 +71,11 @@ func (c *migrateCmd) Run(e *env) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		m.Neighbours = append(m.Neighbours, neighbours(name, string(text))...)
+		found, err := neighbours(name, string(text))
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		m.Neighbours = append(m.Neighbours, found...)
 	}
 	m.dumped = len(c.Dump) > 0
 	m.flows, err = compareNodes(e.comparing(ctx), was, is, c.nodeChoice, m.prove)
@@ -207,18 +212,26 @@ func newFindings(was, is *job) (found diag.List) {
 var ownTargets = []string{"ACCEPT", "DROP", "REJECT", "RETURN", "MARK", "MASQUERADE", "DNAT", "REDIRECT"}
 
 // neighbours names rules of others in a dump of iptables that need kube-proxy's chains: they jump to
-// one, or stand in one and lead elsewhere.
-func neighbours(file, text string) (found []string) {
-	table := ""
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
-		if name, ok := strings.CutPrefix(line, "*"); ok {
-			table = name
-			continue
-		}
+// one, or stand in one and lead elsewhere. Of what is no whole dump nothing can be said: it is an error.
+func neighbours(file, text string) (found []string, err error) {
+	const wanted = "give " + string(savedRules) + " on a node"
+	if strings.TrimSpace(text) == "" {
+		return nil, errors.New("is empty: " + wanted)
+	}
+	if err := tellsAll(text); err != nil {
+		return nil, err
+	}
+	switch as := printedAs(text); as {
+	case savedRules:
+	case "":
+		return nil, fmt.Errorf("is not %s, which begins with a table (*nat)", savedRules)
+	default:
+		return nil, fmt.Errorf("is %s: %s", as, wanted)
+	}
+	err = iptables.EachSaved(text, func(table, line string) {
 		words := iptables.SavedWords(line)
 		if len(words) < 2 || words[0] != "-A" {
-			continue
+			return
 		}
 		chain, target := words[1], iptables.SavedTarget(words)
 		builtIn := chain == strings.ToUpper(chain) && !strings.ContainsAny(chain, "-_") // PREROUTING
@@ -228,8 +241,8 @@ func neighbours(file, text string) (found []string) {
 		case ours && target != "" && !strings.HasPrefix(target, "KUBE-") && !slices.Contains(ownTargets, target):
 			found = append(found, fmt.Sprintf("%s: table %s: chain %s leads to %s, which is not kube-proxy's: %s", file, table, chain, target, line))
 		}
-	}
-	return found
+	})
+	return found, err
 }
 
 // steps makes the way: one node first, then the others, and the way back.

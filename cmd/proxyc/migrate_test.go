@@ -147,7 +147,10 @@ COMMIT
 -A KUBE-FORWARD -m comment --comment "counts"
 COMMIT
 `
-	found := neighbours("node1.save", dump)
+	found, err := neighbours("node1.save", dump)
+	if err != nil {
+		t.Fatal(err)
+	}
 	want := []string{"table nat: chain CNI-HOSTPORT-SETMARK leads to KUBE-MARK-MASQ", "table filter: chain KUBE-FORWARD leads to MY-AUDIT"}
 	if len(found) != len(want) {
 		t.Fatalf("found %d: %s", len(found), strings.Join(found, "\n"))

@@ -77,7 +77,7 @@ func (p *Parser) Ruleset() (*Ruleset, error) {
 		p.next(string(p.begun))
 	}
 	if p.err == nil && p.open != "" {
-		p.err = fmt.Errorf("cut off: table %s has no COMMIT at its end", p.open)
+		p.err = fmt.Errorf("cut off: %w", noCommit(p.open))
 	}
 	if p.err != nil {
 		return nil, p.err
@@ -89,7 +89,7 @@ func (p *Parser) Ruleset() (*Ruleset, error) {
 func (p *Parser) next(line string) {
 	p.lines++
 	if name, ok := strings.CutPrefix(line, "*"); ok && p.open != "" {
-		p.err = fmt.Errorf("line %d: %q: table %s has no COMMIT at its end", p.lines, line, p.open)
+		p.err = fmt.Errorf("line %d: %q: %w", p.lines, line, noCommit(p.open))
 	} else if ok {
 		p.open = name
 		p.begin(name)
@@ -201,7 +201,7 @@ func (p *Parser) line(line string) error {
 			p.table.Jumps = append(p.table.Jumps, h)
 		}
 	default:
-		return errors.New("is nothing that iptables-save prints")
+		return errNotSaved
 	}
 	return nil
 }

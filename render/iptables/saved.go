@@ -1,6 +1,49 @@
 package iptables
 
-import "strings"
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+var errNotSaved = errors.New("is nothing that iptables-save prints")
+
+// EachSaved calls tell with each chain and rule that iptables-save or ip6tables-save printed, as
+// the line has it, and the table in which it stands. It returns an error that names the
+// first line that is none of theirs, or says that the text was cut off: each table ends with COMMIT.
+func EachSaved(text string, tell func(table, line string)) error {
+	open, n := "", 0
+	for line := range strings.Lines(text) {
+		n++
+		line = strings.TrimSpace(line)
+		name, begins := strings.CutPrefix(line, "*")
+		var err error
+		switch {
+		case line == "" || line[0] == '#':
+		case begins && open != "":
+			err = noCommit(open)
+		case begins:
+			open = name
+		case open == "":
+			err = errNotSaved
+		case line == "COMMIT":
+			open = ""
+		case line[0] == ':', strings.HasPrefix(line, "-A "), strings.HasPrefix(line, "-I "), counters.MatchString(line):
+			tell(open, line)
+		default:
+			err = errNotSaved
+		}
+		if err != nil {
+			return fmt.Errorf("line %d: %q: %w", n, line, err)
+		}
+	}
+	if open != "" {
+		return fmt.Errorf("cut off: %w", noCommit(open))
+	}
+	return nil
+}
+
+func noCommit(table string) error { return fmt.Errorf("table %s has no COMMIT at its end", table) }
 
 // SavedWords splits a line that iptables-save printed into its words: without the counters
 // before a rule, and without the quotes about some. A comment "" is a word, too.
