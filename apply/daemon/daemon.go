@@ -36,7 +36,7 @@ type Options struct {
 	// Snapshot are files and directories to follow in place of an API server.
 	Snapshot      []string
 	SnapshotLimit int64         // bytes; 0: any amount
-	AllowEmpty    bool          // take a snapshot with neither a Service nor a Node
+	AllowEmpty    bool          // take a snapshot that lacks what any cluster has
 	Master        string        // of the API server, where no kubeconfig tells
 	BootFrom      string        // a file that keeps what was last in force; "": none
 	IPTables      string        // the variant, as in apply.Options

@@ -42,7 +42,7 @@ type Files struct {
 }
 
 // Read reads the files into the Store. Of files that may be half written, and
-// of those that have no Service and no Node, nothing is taken: then the Store
+// of those that lack what any cluster has, nothing is taken: then the Store
 // stays as it is, and the error says why.
 func (f *Files) Read() error {
 	if f.Begin != nil {
@@ -74,8 +74,8 @@ func (f *Files) Read() error {
 			return errors.New(d.String())
 		}
 	}
-	if !f.AllowEmpty && len(snap.Services())+len(snap.Nodes()) == 0 {
-		return fmt.Errorf("%s: has no Service and no Node, and all rules for Services would go: say --allow-empty if that is meant", strings.Join(f.Paths, ", "))
+	if why := reader.Lacks(snap); why != "" && !f.AllowEmpty {
+		return fmt.Errorf("%s: %s: say --allow-empty if that is meant", strings.Join(f.Paths, ", "), why)
 	}
 	diags.Add(snap.Finish()...)
 	f.Report(diags.Sorted().Fewer(diag.MostAlike))

@@ -28,7 +28,7 @@ type applyCmd struct {
 
 	DryRun      bool          `help:"Print what would be changed, and change nothing."`
 	Check       bool          `help:"Print what differs, change nothing, and exit 1 if anything does."`
-	AllowEmpty  bool          `help:"Accept a snapshot with neither a Service nor a Node, or with an empty file, as a failed kubectl leaves behind; all rules for Services go."`
+	AllowEmpty  bool          `help:"Accept a snapshot with neither a Service nor a Node, without the EndpointSlices that Services have by their selectors, or with an empty file, as a failed kubectl leaves behind; all rules for Services go, or all backends."`
 	YesTakeover bool          `name:"yes-takeover" help:"Take the node over from kube-proxy, whose rules are on it."`
 	Output      string        `short:"o" enum:"text,wide,json" default:"text" help:"How to print the plan: text counts by Service, and tells the first differences of --check; wide lists each operation with its origin and with what the node has and should have; json has both."`
 	Variant     string        `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Which iptables to use; auto is the one that the node uses."`
@@ -45,10 +45,6 @@ type ipvsFlags struct {
 func (f ipvsFlags) options() apply.IPVS {
 	return apply.IPVS{ManageAll: f.ManageAll, DrainDeadline: f.DrainDeadline}
 }
-
-// errEmpty keeps what a failed kubectl left behind from wiping a node. A cluster
-// without Services is no such thing: it has Nodes.
-var errEmpty = errors.New("-s: the snapshot has no Service and no Node, and all rules for Services would go: say --allow-empty if that is meant")
 
 type cleanupCmd struct {
 	DryRun        bool `help:"Print what would be removed, and remove nothing."`
@@ -84,11 +80,11 @@ func (c *applyCmd) Run(e *env) error {
 	if !e.readSnapshot(j, c.Snapshot, int64(c.Limit)) {
 		return j.finish(e, errReported)
 	}
-	if !c.InitOnly && !c.AllowEmpty && len(j.snap.Services())+len(j.snap.Nodes()) == 0 {
+	if why := j.files.Lacks(j.snap); why != "" && !c.InitOnly && !c.AllowEmpty {
 		if wholeFile(j.diags) { // why it is empty: a file that is cut off is not meant
 			return j.finish(e, errReported)
 		}
-		return j.finish(e, errEmpty)
+		return j.finish(e, fmt.Errorf("-s: the snapshot %s: say --allow-empty if that is meant", why))
 	}
 	if err := e.setNode(j); err != nil {
 		return err

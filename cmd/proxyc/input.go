@@ -275,7 +275,13 @@ func (e *env) readSnapshot(j *job, names []string, limit int64) bool {
 	j.diags.Add(j.snap.Finish()...)
 	if readable && len(names) > 0 && len(j.snap.Services()) == 0 {
 		j.diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NoServices, Msg: "the snapshot has no Service: there is nothing to proxy",
-			Hint: "it is what kubectl get services,endpointslices,nodes -A -o yaml prints"})
+			Hint: wholeSnapshot})
+	}
+	if service := j.files.Unsliced(); readable && service != "" {
+		j.diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NoSlices, Msg: "the snapshot " + snapshot.NoSlices(service) + ": no Service has a backend", Hint: wholeSnapshot})
 	}
 	return readable
 }
+
+// wholeSnapshot is what to do where a snapshot lacks a kind altogether.
+const wholeSnapshot = "it is what kubectl get services,endpointslices,nodes -A -o yaml prints"

@@ -22,7 +22,7 @@ import (
 type watchCmd struct {
 	configFlags
 	Snapshot    []string      `short:"s" placeholder:"PATH" sep:"none" help:"Follow a file, or a directory and all below it, in place of an API server: in the forms that compile -s reads. May be repeated."`
-	AllowEmpty  bool          `name:"allow-empty" help:"Accept a --snapshot with neither a Service nor a Node, or with an empty file, as a failed kubectl leaves behind; all rules for Services go."`
+	AllowEmpty  bool          `name:"allow-empty" help:"Accept a --snapshot with neither a Service nor a Node, without the EndpointSlices that Services have by their selectors, or with an empty file, as a failed kubectl leaves behind; all rules for Services go, or all backends."`
 	Limit       byteSize      `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"How much the files of --snapshot may have together, as 256Mi; 0: any amount."`
 	BootFrom    string        `name:"boot-from" placeholder:"FILE" help:"Keep what was last in force in a file, and put it in force at the start, before the API server answers."`
 	Variant     string        `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Which iptables to use; auto is the one that the node uses."`

@@ -231,9 +231,11 @@ func some(names []string, total int) string {
 	return text
 }
 
-// noSlices is of a snapshot that does not tell of endpoints.
+// noSlices is of a snapshot that does not tell of endpoints. Who reads it tells of one that should.
 func noSlices(c *cluster) {
-	if !c.hasSlices && slices.ContainsFunc(c.services, func(s *service) bool { return s.proxied && !s.pending }) {
+	judged := func(s *service) bool { return s.proxied && !s.pending }
+	told := func(s *service) bool { return s.written.Sliced }
+	if !c.hasSlices && slices.ContainsFunc(c.services, judged) && !slices.ContainsFunc(c.services, told) {
 		c.found.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.NoSlices, Msg: "the snapshot has no EndpointSlice: whether Services have endpoints is not judged"})
 	}
 }

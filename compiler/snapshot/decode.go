@@ -57,6 +57,7 @@ func (r *Reader) Decode(s *Snapshot, file string, data []byte, fromDirectory boo
 		}
 		for i, result := range results {
 			typed, read = typed || result.typed, read || len(result.objects) > 0
+			r.slices = r.slices || result.slices
 			at := place{file: file, line: lines.at(some[i].start), part: &some[i]}
 			at.col = some[i].start - lines.start + 1
 			for _, d := range result.diags {
@@ -154,6 +155,7 @@ type result struct {
 	objects []object
 	diags   []placed
 	typed   bool // something has an apiVersion and a kind
+	slices  bool // something is an EndpointSlice, or v1 Endpoints
 	read    unmarshal
 }
 
@@ -356,6 +358,7 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 		}
 		return
 	}
+	r.slices = r.slices || l.kind == "EndpointSlice" || l.kind == "Endpoints"
 	o, findings, err := decode(l.text, r.read)
 	o.line, o.index = line, index
 	if err != nil {

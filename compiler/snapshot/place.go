@@ -31,6 +31,8 @@ type Reader struct {
 
 	at      map[string]place   // by the object's name: "Service ns/web"
 	written map[string]Written // the same; Strict only
+	sliced  string             // the first Service that Written calls so
+	slices  bool               // there was an EndpointSlice, or v1 Endpoints, whole or not
 	shared  map[*part]*yaml.Node
 	last    place // what was asked for last, and its fields
 	fields  fields
@@ -53,6 +55,9 @@ func (r *Reader) note(o *object, at place) {
 			r.written = map[string]Written{}
 		}
 		r.written[o.name] = o.written
+	}
+	if r.sliced == "" && o.written.Sliced {
+		r.sliced = o.name
 	}
 	if r.Forget {
 		return

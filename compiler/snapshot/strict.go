@@ -22,6 +22,7 @@ const AnnotationIgnore = "proxyc.dev/lint-ignore"
 type Written struct {
 	Ignore       string // annotation proxyc.dev/lint-ignore
 	Selector     bool   // spec.selector names something
+	Sliced       bool   // rules are made of it, and by its selector any cluster has an EndpointSlice of it
 	DualStack    bool   // spec.ipFamilyPolicy asks for two families
 	NoNodePorts  bool   // spec.allocateLoadBalancerNodePorts is false
 	Distribution string // spec.trafficDistribution
@@ -39,6 +40,8 @@ func writtenMeta(m *metav1.ObjectMeta) Written {
 func writtenService(s *corev1.Service) Written {
 	w := writtenMeta(&s.ObjectMeta)
 	w.Selector = len(s.Spec.Selector) > 0
+	_, others := s.Labels[labelProxyName]
+	w.Sliced = w.Selector && !others && s.Spec.Type != corev1.ServiceTypeExternalName && s.Spec.ClusterIP != "" && s.Spec.ClusterIP != corev1.ClusterIPNone
 	if p := s.Spec.IPFamilyPolicy; p != nil {
 		w.DualStack = *p != corev1.IPFamilyPolicySingleStack
 	}
