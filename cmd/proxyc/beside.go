@@ -27,11 +27,16 @@ func beside(f follower, pkt sim.Packet, sent bool, own *sim.Own, tables *nftable
 	case sim.NotOurs:
 		c.then(courseOf(f.Follow(pkt)))
 		level := followNFT(tables.With(func(b *nftables.Base) bool {
-			return b.NAT && b.Destination() && b.Priority == nftables.PriorityDNAT
+			return b.Destination() && b.Priority == nftables.PriorityDNAT
 		}), own, pkt)
-		if len(level.outcome.Destinations) > 0 && len(c.outcome.Destinations) > 0 {
+		c.unknown = append(c.unknown, level.unknown...)
+		if level.outcome.Fate != sim.NotOurs && c.outcome.Fate != sim.NotOurs {
 			m := level.met[len(level.met)-1]
-			c.unknown = append(c.unknown, fmt.Sprintf("%s: translates at the priority of iptables, so that nobody knows who is first", m.where()))
+			does := "translates"
+			if m.Drops {
+				does = "drops"
+			}
+			c.unknown = append(c.unknown, fmt.Sprintf("%s: %s at the priority of iptables, so that nobody knows who is first; if it is: %s", m.where(), does, level.outcome))
 		}
 	case sim.Accepted:
 		c.each(func(d sim.Destination) course {

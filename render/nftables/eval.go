@@ -31,6 +31,7 @@ type Evaluator struct {
 	name    string                    // of the table, with its family
 	family  ir.Family                 // of the table
 	hooks   [Postrouting + 1][]*Chain // base chains by priority
+	equals  []*Chain                  // base chains that have others at their priority
 	beside  [Postrouting + 1]string   // base chains whose order is not known
 	chains  map[string]*Chain
 	sets    map[string]*indexed
@@ -68,12 +69,11 @@ func NewEvaluator(r *Ruleset, own *sim.Own) *Evaluator {
 		}
 	}
 	for h, chains := range e.hooks {
-		slices.SortStableFunc(chains, func(a, b *Chain) int {
-			return cmp.Or(a.Base.at()-b.Base.at(), a.Base.Priority-b.Base.Priority)
-		})
-		for i := 1; i < len(chains); i++ {
-			if a, b := chains[i-1], chains[i]; a.Base.at() == b.Base.at() && (a.Base.NAT != b.Base.NAT || a.Base.Priority == b.Base.Priority) {
-				e.beside[h] = fmt.Sprintf("chains %s and %s: of one priority, so that their order is not known", a.Name, b.Name)
+		inOrder(chains, nil)
+		for _, a := range chains {
+			if i := slices.IndexFunc(chains, func(b *Chain) bool { return a != b && a.Base.equals(b.Base) }); i >= 0 {
+				e.equals = append(e.equals, a)
+				e.beside[h] = fmt.Sprintf("chains %s and %s: of one priority, so that their order is not known", chains[i].Name, a.Name)
 			}
 		}
 	}
@@ -114,6 +114,28 @@ func (b *Base) at() int {
 		return PriorityDNAT
 	}
 	return PrioritySNAT
+}
+
+// equals reports whether the kernel calls two chains of a hook at one priority: the one that was
+// registered last first (nf_hook_entries_grow), but of when that was it tells nothing.
+func (b *Base) equals(o *Base) bool {
+	return b.at() == o.at() && (b.NAT != o.NAT || b.Priority == o.Priority)
+}
+
+// inOrder sorts the base chains of a hook as the kernel calls them. Of equal ones the chain first
+// comes first, with those of its type; nil: those of type nat, as they are listed.
+func inOrder(chains []*Chain, first *Chain) {
+	nat := first == nil || first.Base.NAT
+	behind := func(yes bool) int {
+		if yes {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(chains, func(a, b *Chain) int {
+		return cmp.Or(a.Base.at()-b.Base.at(), behind(a.Base.NAT != nat)-behind(b.Base.NAT != nat),
+			a.Base.Priority-b.Base.Priority, behind(a != first)-behind(b != first))
+	})
 }
 
 // keyOf returns the set that a statement looks into, and for what; none: "".
@@ -254,17 +276,22 @@ func (w *walk) doubt(format string, args ...any) {
 	if w.cuts == nil {
 		return
 	}
-	where := "table " + w.name
-	switch {
-	case strings.Contains(w.chain, ", chain "): // of a Ruleset that was qualified
-		where = "table " + w.chain
-	case w.chain != "":
-		where += ", chain " + w.chain
-	}
+	where := w.where(w.chain)
 	if w.rule > 0 {
 		where += ", rule " + strconv.Itoa(w.rule)
 	}
 	w.cuts.Doubt(where + ": " + fmt.Sprintf(format, args...))
+}
+
+// where names a chain and its table; "": the table alone.
+func (e *Evaluator) where(chain string) string {
+	switch {
+	case strings.Contains(chain, ", chain "): // of a Ruleset that was qualified
+		return "table " + chain
+	case chain != "":
+		return "table " + e.name + ", chain " + chain
+	}
+	return "table " + e.name
 }
 
 // chance is the way that the packet took, at the end of it.

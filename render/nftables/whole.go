@@ -14,7 +14,7 @@ import (
 // packets of a family meet, in which chains have the names of their tables, too: "inet fw,
 // chain forward". Of others' tables it follows more than ParseList does of ours, for the
 // first packet of a connection. left is what it does not follow at all. Tables for which
-// skip holds are left out.
+// skip holds are left out. Ours come first.
 func ParseWhole(f ir.Family, text string, skip func(family, table string) bool) (r *Ruleset, left []string, err error) {
 	p := &listParser{toks: listTokens(text), whole: true, other: otherFamily(f).NFT()}
 	whole := &Ruleset{Exists: true, Family: f}
@@ -48,7 +48,11 @@ func ParseWhole(f ir.Family, text string, skip func(family, table string) bool) 
 		default:
 			p.r.Chains = slices.DeleteFunc(p.r.Chains, func(c Chain) bool { return c.Base != nil && c.Base.Unsupported != "" && c.idle() })
 			p.r.Qualify(family + " " + name)
-			whole.Chains = append(whole.Chains, p.r.Chains...)
+			if name == Table {
+				whole.Chains = slices.Concat(p.r.Chains, whole.Chains)
+			} else {
+				whole.Chains = append(whole.Chains, p.r.Chains...)
+			}
 			whole.Sets = append(whole.Sets, p.r.Sets...)
 		}
 	}
@@ -145,8 +149,7 @@ type Met struct {
 	Lacks bool // its map has nothing for a number that chance picked: Text says for which
 }
 
-// NewFollower returns an Evaluator that can Follow packets. It takes the order of chains of
-// one priority to be that in which they are listed.
+// NewFollower returns an Evaluator that can Follow packets.
 func NewFollower(r *Ruleset, own *sim.Own) *Evaluator {
 	e := NewEvaluator(r, own)
 	clear(e.beside[:])
@@ -180,8 +183,29 @@ func (w *walk) arrive(d *sim.Destination) {
 
 // Follow returns what becomes of a packet, with the rules that it meets in order, on the
 // first of the ways that chance may lead it and on one to another fate; and what is not
-// understood on its way.
+// understood on its way. Chains of one hook and priority are called as they are listed; where
+// something else becomes of the packet when another one of them is the first, that is told as
+// not understood. One packet is followed at a time.
 func (e *Evaluator) Follow(pkt sim.Packet) (o sim.Outcome, met []Met, unknown []string) {
+	o, met, unknown = e.follow(pkt)
+	for _, first := range e.equals {
+		hook := &e.hooks[first.Base.Hook]
+		listed := *hook
+		*hook = slices.Clone(listed)
+		inOrder(*hook, first)
+		other, _, doubts := e.follow(pkt)
+		*hook = listed
+		unknown = append(unknown, doubts...)
+		if !other.Equal(o) {
+			unknown = append(unknown, fmt.Sprintf("%s: has the priority of others, so that nobody knows who is first; if it is: %s", e.where(first.Name), other))
+		}
+	}
+	slices.Sort(unknown)
+	return o, met, slices.Compact(unknown)
+}
+
+// follow is Follow in the order in which the chains are now.
+func (e *Evaluator) follow(pkt sim.Packet) (o sim.Outcome, met []Met, unknown []string) {
 	var cuts sim.Cuts
 	var chances []sim.Chance
 	var fates [sim.Dropped + 1]bool
@@ -200,8 +224,7 @@ func (e *Evaluator) Follow(pkt sim.Packet) (o sim.Outcome, met []Met, unknown []
 	if cuts.Endless != "" {
 		cuts.Unknown = append(cuts.Unknown, cuts.Endless)
 	}
-	slices.Sort(cuts.Unknown)
-	return sim.Shared(chances), met, slices.Compact(cuts.Unknown)
+	return sim.Shared(chances), met, cuts.Unknown
 }
 
 // tell notes that the rule that is run did something: what it says, or a verdict that it found.
