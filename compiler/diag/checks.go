@@ -79,6 +79,9 @@ func Groups() []Group {
 			{NodeAddress, Warning, "an address of a Node that cannot be read",
 				"The node is taken to be without it: its node ports are not served there, and its family may be the other one.",
 				"Give an IPv4 or IPv6 address."},
+			{AnnotationKey, Warning, "an annotation of proxyc.dev that there is not",
+				"The API server takes any key, and this one has no effect: what it was to say does not hold.",
+				"Spell it as the hint has it, or remove it."},
 		}},
 		{"The configuration, and what is known of the node", []Check{
 			{ConfigValue, Error, "a value that the configuration must not have",

@@ -31,6 +31,7 @@ const (
 	OtherProxy     Code = "PX118"
 	PortsMissing   Code = "PX119"
 	NodeAddress    Code = "PX120"
+	AnnotationKey  Code = "PX121"
 )
 
 // The configuration, and what is known of the node.

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -262,7 +263,39 @@ func checkMeta(m *metav1.ObjectMeta) []finding {
 	if m.Namespace != "" && !isName(m.Namespace, 63, "-") {
 		out = append(out, finding{severity: diag.Error, code: diag.ObjectName, path: "metadata.namespace", msg: fmt.Sprintf("must be lower-case letters, digits and -, at most 63, got %q", m.Namespace)})
 	}
+	return append(out, checkAnnotations(m.Annotations)...)
+}
+
+// annotationPrefix is that of all annotations that are proxyc's own.
+const annotationPrefix = "proxyc.dev/"
+
+// checkAnnotations names those that have proxyc's prefix and no meaning: the API admits
+// any key, and nobody else looks at these.
+func checkAnnotations(all map[string]string) []finding {
+	var out []finding
+	known := []string{AnnotationBalance, AnnotationIgnore}
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		n := min(len(key), len(annotationPrefix))
+		if path := "metadata.annotations." + key; strings.EqualFold(key[:n], annotationPrefix) && !slices.Contains(known, key) {
+			out = append(out, finding{severity: diag.Warning, code: diag.AnnotationKey, path: path, msg: "must be " + strings.Join(known, " or ") + ": this one has no effect", hint: nearestAnnotation(key[n:], known)})
+		} else if key == AnnotationBalance && all[key] == "" {
+			out = append(out, finding{severity: diag.Warning, code: diag.BalanceNoEffect, path: path, msg: "has no effect: it is empty"})
+		}
+	}
 	return out
+}
+
+// nearestAnnotation returns a hint at the known annotation whose name, behind the prefix that
+// all have, is nearest to one.
+func nearestAnnotation(name string, known []string) string {
+	names := make([]string, len(known))
+	for i, key := range known {
+		names[i] = strings.TrimPrefix(key, annotationPrefix)
+	}
+	if near := diag.Nearest(name, names); near != "" {
+		return "did you mean " + annotationPrefix + near + "?"
+	}
+	return ""
 }
 
 func checkPortName(path, name string) []finding {
