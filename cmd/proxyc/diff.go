@@ -369,7 +369,11 @@ func (f factsByWhat) list() (out []nodeFact) {
 // diffRules compares texts line by line.
 func diffRules(from, to ir.Programs, format string) ([]byte, error) {
 	var a, b bytes.Buffer
-	if err := writeFormat(&a, from, format); err != nil {
+	var none *noFormat
+	if err := writeFormat(&a, from, format); errors.As(err, &none) {
+		forms := append(diffFormNames(), none.writes...)
+		return nil, fmt.Errorf("-o: must be one of %s in mode %s, got %q%s", strings.Join(forms, ", "), none.mode, format, didYouMean(format, forms))
+	} else if err != nil {
 		return nil, err
 	}
 	if err := writeFormat(&b, to, format); err != nil {

@@ -41,7 +41,18 @@ func writeFormat(w io.Writer, programs ir.Programs, format string) error {
 		}
 		names[i] = o.Format
 	}
-	return fmt.Errorf("-o: mode %s writes %s, got %q", programs.IPv4.Node.Mode, strings.Join(names, ", "), format)
+	return &noFormat{programs.IPv4.Node.Mode, names, format}
+}
+
+// noFormat is the error of a format that a mode does not write.
+type noFormat struct {
+	mode   ir.Mode
+	writes []string
+	got    string
+}
+
+func (e *noFormat) Error() string {
+	return fmt.Sprintf("-o: mode %s writes %s, got %q%s", e.mode, strings.Join(e.writes, ", "), e.got, didYouMean(e.got, e.writes))
 }
 
 // writeExplain writes the table of where each rule and element comes from:

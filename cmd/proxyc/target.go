@@ -131,8 +131,14 @@ func nearestService(programs ir.Programs, name ir.Name) string {
 			names = append(names, p.Services[i].Name.String())
 		}
 	}
-	if near := diag.Nearest(name.String(), names); near != "" {
-		return fmt.Sprintf(" (did you mean %s?)", near)
+	return didYouMean(name.String(), names)
+}
+
+// didYouMean returns a hint, to stand at the end of a message, at the known name nearest to one;
+// empty for none.
+func didYouMean(name string, known []string) string {
+	if hint := diag.DidYouMean(name, known); hint != "" {
+		return " (" + hint + ")"
 	}
 	return ""
 }
