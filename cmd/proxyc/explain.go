@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/render"
@@ -18,7 +17,7 @@ type explainCmd struct {
 	source
 	namespaceFlag
 
-	What   string `arg:"" help:"A chain, a map element, a line of iptables-save, nft list ruleset, ipvsadm -Ln, ipset save or conntrack -L, of proxyc's rules or kube-proxy's; IP:PORT[/PROTO] or IP of a frontend or an endpoint, the number of a node port, or NAMESPACE/NAME[:PORT] of a Service."`
+	What   string `arg:"" help:"A chain, a map element, a line of iptables-save, nft list ruleset, ipvsadm -Ln, ipset save or conntrack -L, of proxyc's rules or kube-proxy's; IP:PORT[/PROTO] or IP of a frontend or an endpoint, the number of a node port, or NAMESPACE/NAME[:PORT] of a Service, PORT by name or number."`
 	Output string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
 }
 
@@ -37,6 +36,9 @@ func (c *explainCmd) Run(e *env) error {
 	r, err := read(c.What, programs)
 	if err != nil {
 		return job.finish(e, err)
+	}
+	for i := range r.subjects {
+		r.subjects[i].numbered(programs)
 	}
 	found := explain(r, programs, job.snap, job.leftOut())
 	found.What = c.What
@@ -125,6 +127,9 @@ func explain(r reading, programs ir.Programs, snap *snapshot.Snapshot, left left
 	if m := leadsTo.FindStringSubmatch(r.words); m != nil && fixed[m[1]] != "" && x.empty() {
 		x.Says = append(x.Says, fixed[m[1]])
 	}
+	if x.empty() && x.hint == "" {
+		x.hint = nearestName(strings.TrimSpace(r.words), programs)
+	}
 	return x
 }
 
@@ -182,12 +187,8 @@ func (x *explained) subject(s *subject, programs ir.Programs, rendered render.Re
 	if x.empty() {
 		x.Says = append(x.Says, s.leftOut(left)...)
 	}
-	switch svc := snap.Service(s.service); {
-	case !x.empty():
-	case svc == nil && s.service != (ir.Name{}):
-		x.hint = nearestService(programs, s.service)
-	case svc != nil:
-		x.hint = s.nearestPort(svc)
+	if x.empty() {
+		x.hint = s.nearest(programs)
 	}
 	if s.chain != "" && len(x.Services) > 0 {
 		says := s.chain + " is kube-proxy's chain of " + ir.ServicePort{Service: s.service, Port: s.name}.String()
@@ -271,9 +272,10 @@ var fixed = map[string]string{
 // subject is what somebody wants explained: a Service, an address or a node port.
 type subject struct {
 	service ir.Name
-	name    string     // with service: of one of its ports, empty for all
-	addr    netip.Addr // with port 0: all ports
-	port    uint16     // without addr: a node port
+	name    string           // with service: of one of its ports, empty for all
+	ports   []ir.ServicePort // those that name is the number of
+	addr    netip.Addr       // with port 0: all ports
+	port    uint16           // without addr: a node port
 	proto   ir.Protocol
 	backend netip.AddrPort // only what leads to it; invalid: all
 	chain   string         // of kube-proxy, which stands for it
@@ -281,19 +283,6 @@ type subject struct {
 
 // isNobody reports whether nothing is known of the subject but the name of its chain.
 func (s *subject) isNobody() bool { return s.service == (ir.Name{}) && !s.isAddr() }
-
-// nearestPort returns a hint at the port of a Service whose name is nearly that of the
-// subject; empty for none.
-func (s *subject) nearestPort(svc *snapshot.Service) string {
-	var names []string
-	for _, p := range svc.Ports {
-		names = append(names, p.Name)
-	}
-	if near := diag.Nearest(s.name, names); near != "" {
-		return fmt.Sprintf(" (did you mean %s:%s?)", s.service, near)
-	}
-	return ""
-}
 
 // isAddr reports whether the subject is an address or a port, of any kind.
 func (s *subject) isAddr() bool { return s.addr.IsValid() || s.port != 0 }
@@ -323,7 +312,7 @@ func (s *subject) isFrontend(f *ir.Frontend) bool {
 // isPortName reports whether a port of the Service is the one that is named; a chain
 // names also one without a name.
 func (s *subject) isPortName(p ir.ServicePort) bool {
-	return s.name == "" && s.chain == "" || p.Port == s.name && (s.proto == 0 || p.Protocol == s.proto)
+	return s.name == "" && s.chain == "" || slices.Contains(s.ports, p) || p.Port == s.name && (s.proto == 0 || p.Protocol == s.proto)
 }
 
 // isEntry reports whether the subject names an entry, or the frontend that it is for.

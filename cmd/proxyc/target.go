@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -120,25 +119,4 @@ func (s *scene) noClusterIP(name ir.Name) string {
 		return left
 	}
 	return fmt.Sprintf("there is no Service %s%s", name, nearestService(s.programs, name))
-}
-
-// nearestService returns a hint at the Service whose name is nearly the one given; empty
-// for none.
-func nearestService(programs ir.Programs, name ir.Name) string {
-	var names []string
-	for _, p := range programs.All() {
-		for i := range p.Services {
-			names = append(names, p.Services[i].Name.String())
-		}
-	}
-	return didYouMean(name.String(), names)
-}
-
-// didYouMean returns a hint, to stand at the end of a message, at the known name nearest to one;
-// empty for none.
-func didYouMean(name string, known []string) string {
-	if hint := diag.DidYouMean(name, known); hint != "" {
-		return " (" + hint + ")"
-	}
-	return ""
 }
