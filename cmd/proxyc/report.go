@@ -53,7 +53,7 @@ func (c *reportCmd) Run(e *env) error {
 	r, err := c.report(ctx, was, is)
 	errs := r.errors()
 	wrong, all := wrongObjects(errs)
-	if err != nil || was != nil && !all { // a side that could not be read is none to compare
+	if err != nil || !all { // of what could not be read nothing is said
 		e.report(errs)
 		return reportedIf(errs, err)
 	}
@@ -90,7 +90,7 @@ func (c *reportCmd) sides(e *env) (was, is *job, err error) {
 		return nil, nil, err
 	}
 	compared := len(c.Against) > 0 || c.AgainstConfig != ""
-	c.asWritten, c.anyNode, c.wholeFiles = true, true, compared
+	c.asWritten, c.anyNode, c.wholeFiles = true, true, true
 	if is, err = c.load(start()); err != nil || !compared {
 		return nil, is, err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -154,8 +155,9 @@ func (c *snapshotCmd) take(ctx context.Context, e *env) (*taken, error) {
 		return t, nil
 	case len(c.Snapshot) > 0:
 		j := &job{snap: snapshot.New()}
+		j.files.CutOff = diag.Error // what is written does not tell of it
 		readable := e.readSnapshot(j, c.Snapshot, int64(c.Limit))
-		if t.left = j.finish(e, nil); !readable {
+		if t.left = j.finish(e, nil); !readable || wholeFile(j.diags) {
 			return nil, errReported
 		}
 		t.objects = j.snap.Document().Objects()
@@ -231,7 +233,7 @@ func countsOf(o *snapshot.Objects) string {
 		}
 		words = append(words, word)
 	}
-	return strings.Join(words, ", ")
+	return cmp.Or(strings.Join(words, ", "), "no objects")
 }
 
 // writeOut writes standard output for "-", or a file whole or not at all, compressed if

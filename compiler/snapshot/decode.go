@@ -205,7 +205,11 @@ func (p *part) decode(strict bool) result {
 	}
 	switch {
 	case p.problem != "":
-		r.fail(placed{Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.NotYAML, Msg: p.problem}})
+		code := diag.NotYAML
+		if p.lost {
+			code = diag.FileUnreadable
+		}
+		r.fail(placed{Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: code, Msg: p.problem}})
 	case p.yaml != nil:
 		p.decodeYAML(&r)
 	default:

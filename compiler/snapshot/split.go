@@ -14,6 +14,7 @@ type part struct {
 	item    bool
 	closed  bool   // more of the List follows its last item: that is all of it
 	problem string // what is wrong at start, where there is nothing to decode
+	lost    bool   // with a problem: nothing is taken of a text that has an end, and lacks it
 
 	looked bool
 	lines  [][]byte // of yaml, once looked at, where columns in bytes are not those in characters
@@ -163,6 +164,9 @@ func isJSON(text []byte) bool {
 	return len(rest) == 0 || rest[0] == '"' || rest[0] == '}'
 }
 
+// nothingTaken ends what is said of text that has an end, and lacks it.
+const nothingTaken = "; nothing of it is taken"
+
 // splitJSON takes JSON objects and arrays apart, of which any number may follow one another.
 func splitJSON(parts []part, doc *int, data []byte, start int) []part {
 	s := scanner{data: data, pos: start}
@@ -175,10 +179,14 @@ func splitJSON(parts []part, doc *int, data []byte, start int) []part {
 		} else {
 			err = s.unexpected("after the object")
 		}
+		syntax := (*syntaxError)(nil)
+		if errors.As(err, &syntax) && syntax.cut {
+			return append(parts, part{leaf: leaf{start: syntax.offset}, doc: *doc, problem: syntax.Error() + nothingTaken, lost: true})
+		}
 		for _, l := range s.leaves {
 			parts = append(parts, part{leaf: l, doc: *doc})
 		}
-		if syntax := (*syntaxError)(nil); errors.As(err, &syntax) {
+		if syntax != nil {
 			return append(parts, part{leaf: leaf{start: syntax.offset}, doc: *doc, problem: syntax.Error()})
 		}
 	}
@@ -190,7 +198,7 @@ func splitYAML(parts []part, doc int, text []byte, start int) []part {
 	items, list := listItems(text)
 	if list == nil {
 		if cut := cutOff(text, items); cut != "" {
-			return append(parts, part{leaf: leaf{start: start + len(text)}, doc: doc, problem: cut})
+			return append(parts, part{leaf: leaf{start: start + len(text)}, doc: doc, problem: cut + nothingTaken, lost: true})
 		}
 		return append(parts, part{leaf: leaf{start: start}, doc: doc, yaml: text})
 	}
@@ -217,7 +225,7 @@ func cutOff(text []byte, items [][2]int) string {
 			}
 		}
 	}
-	return "cut off: the List ends before its kind, which stands behind the items; nothing of it is taken"
+	return "cut off: the List ends before its kind, which stands behind the items"
 }
 
 // listItems finds the items of a List: where each starts and ends, and the
