@@ -82,6 +82,27 @@ func (m *NFT) End() {
 	}
 }
 
+// Apart lets work of our own be done between Begin and End of which the kernel does not tell, which returns how many
+// transactions it made. As soon as anybody listens, the kernel makes a message of 8 KiB for each element that changes,
+// and holds them all until the transaction ends: seven gigabytes of a million. Whether others were at work meanwhile is
+// seen by the number of transactions; what they did is not known then.
+func (m *NFT) Apart(work func() (transactions uint32)) {
+	before, err := m.generation()
+	if err == nil {
+		err = m.events.LeaveGroup(unix.NFNLGRP_NFTABLES)
+	}
+	made := work()
+	joined := m.events.JoinGroup(unix.NFNLGRP_NFTABLES)
+	after, asked := m.generation()
+	if errors.Join(err, joined, asked) == nil && after-before == made { // generations wrap around
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.seen.touched = Touched{More: true}
+	m.tell(true)
+}
+
 // Touched returns what others changed since it was called last.
 func (m *NFT) Touched() Touched {
 	m.mu.Lock()

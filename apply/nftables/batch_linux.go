@@ -176,6 +176,14 @@ func (b *batch) elements(c *change, typ uint16, s *rules.Set, elements []rules.E
 	}
 }
 
+// elementsChanged counts the elements that are added and removed.
+func (b *batch) elementsChanged() (n int) {
+	for i := range b.messages {
+		n += len(b.messages[i].elements)
+	}
+	return n
+}
+
 // element finds the element of the message at whose attribute the kernel
 // stopped, by its distance from the start of the message; nil if it is none.
 func (m *message) element(offset int) *rules.Element {

@@ -74,7 +74,7 @@ func (d *Dataplane) send(ctx context.Context, p *Plan) (apply.Result, error) {
 		if try > 10 {
 			entries = nil // they expire faster than they are removed: forget comes back to them
 		}
-		refusals, err := d.c.send(ctx, newBatch(p, entries))
+		refusals, err := d.transact(ctx, newBatch(p, entries))
 		if err != nil { // the batch may be in force for all that
 			d.unforgotten = d.unforgotten || p.purges()
 			return out.result(), err
@@ -97,6 +97,24 @@ func (d *Dataplane) send(ctx context.Context, p *Plan) (apply.Result, error) {
 		d.unforgotten = false
 	}
 	return result, nil
+}
+
+// mostTold is how many elements a batch changes of which the kernel is let tell us: while it commits
+// these, what it tells takes 25 MB.
+const mostTold = 3000
+
+// transact sends a batch, a large one apart from what listens to others.
+func (d *Dataplane) transact(ctx context.Context, b *batch) (refusals []refused, err error) {
+	if d.nft == nil || b.elementsChanged() <= mostTold {
+		return d.c.send(ctx, b)
+	}
+	d.nft.Apart(func() uint32 {
+		if refusals, err = d.c.send(ctx, b); err != nil || len(refusals) > 0 {
+			return 0
+		}
+		return 1
+	})
+	return refusals, err
 }
 
 // staleEntries finds what affinity maps remember of backends that go.

@@ -1,0 +1,85 @@
+package nftables
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render/nftables/nftest"
+)
+
+// Nobody listens while a large commit is made, since the kernel would hold a message for each of its
+// elements; what others do afterwards is heard.
+func TestLargeCommitIsNotTold(t *testing.T) {
+	n := newNode(t)
+	var plane *Dataplane
+	var drift <-chan struct{}
+	if err := n.Do(func() (err error) {
+		if plane, err = Open(t.Context(), apply.Options{}); err == nil {
+			drift, err = plane.Drift(t.Context())
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer plane.Close()
+	var during []string // listeners, at each batch
+	plane.c.request = func(b *batch, do func() error) error {
+		if b != nil {
+			during = append(during, fmt.Sprint(listeners(t, n)))
+		}
+		return do()
+	}
+	commit := func(backends int) {
+		t.Helper()
+		p := nftest.Program(ir.IPv4)
+		pool := &p.Services[0].Pools[0]
+		for i := range backends {
+			pool.Backends = append(pool.Backends, ir.Backend{AddrPort: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 200, byte(i >> 8), byte(i)}), 80)})
+		}
+		if err := plane.Read(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := plane.Commit(t.Context(), plane.Plan(ir.NewPrograms(p))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	commit(1)
+	commit(mostTold + 1)
+	if got, want := fmt.Sprint(during), "[1 0]"; got != want {
+		t.Errorf("listeners during a small commit and a large one: %s, want %s", got, want)
+	}
+	if got := listeners(t, n); got != 1 {
+		t.Errorf("afterwards %d listen, want 1", got)
+	}
+	select {
+	case <-drift:
+		t.Error("our own commits are told")
+	default:
+	}
+	n.nft(t, "delete element ip proxyc cluster-ips { 10.96.0.10 }", "-f", "-")
+	<-drift
+}
+
+// listeners counts the sockets of a node that the kernel tells of changes of nf_tables.
+func listeners(t *testing.T, n node) (count int) {
+	t.Helper()
+	var table []byte
+	if err := n.Do(func() (err error) {
+		table, err = os.ReadFile("/proc/thread-self/net/netlink")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(table)) { // sk Eth Pid Groups ...
+		f := strings.Fields(line)
+		if len(f) > 3 && f[1] == "12" && f[3] == "00000040" {
+			count++
+		}
+	}
+	return count
+}
