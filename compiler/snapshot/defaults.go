@@ -131,16 +131,28 @@ func checkService(s *corev1.Service) []finding {
 	return slices.Concat(out, checkEnums(s), checkUnused(&s.Spec))
 }
 
-// checkUnused names what the API server refuses in fields that no rule is made of.
+// checkUnused names what the API server refuses and what keeps no rule from being made
+// as kube-proxy makes it.
 func checkUnused(spec *corev1.ServiceSpec) []finding {
 	var out []finding
+	if spec.Type == corev1.ServiceTypeExternalName && spec.ExternalName == "" {
+		out = append(out, finding{severity: diag.Warning, code: diag.ObjectName, path: "spec.externalName", msg: "must be given with type ExternalName: the API server refuses the Service, of which no rule is made"})
+	}
 	if ips := spec.ClusterIPs; len(ips) > 0 && spec.ClusterIP != ips[0] {
 		out = append(out, finding{severity: diag.Warning, code: diag.VIPValue, path: "spec.clusterIP",
 			msg: fmt.Sprintf("must be spec.clusterIPs[0], which is %q, got %q: spec.clusterIPs counts", ips[0], spec.ClusterIP)})
 	}
 	for i, p := range spec.Ports {
+		path := fmt.Sprintf("spec.ports[%d]", i)
+		if p.Name == "" && len(spec.Ports) > 1 {
+			out = append(out, finding{severity: diag.Warning, code: diag.ObjectName, path: path + ".name", msg: "must be given where there are several ports: the API server refuses the Service"})
+		}
+		if p.NodePort != 0 && spec.Type == corev1.ServiceTypeClusterIP {
+			out = append(out, finding{severity: diag.Warning, code: diag.PortValue, path: path + ".nodePort",
+				msg: fmt.Sprintf("must not be given with type ClusterIP, got %d: the API server refuses the Service; the port is served all the same, as kube-proxy does", p.NodePort), hint: "set spec.type: NodePort, or remove it"})
+		}
 		if n := p.TargetPort.IntVal; p.TargetPort.Type == intstr.Int && n != p.Port && (n < 1 || n > 65535) {
-			out = append(out, finding{severity: diag.Warning, code: diag.PortValue, path: fmt.Sprintf("spec.ports[%d].targetPort", i),
+			out = append(out, finding{severity: diag.Warning, code: diag.PortValue, path: path + ".targetPort",
 				msg: fmt.Sprintf("must be 1-65535, got %d: the ports of the EndpointSlices count", n)})
 		}
 	}
@@ -179,6 +191,9 @@ func checkEnums(s *corev1.Service) []finding {
 	}
 	if p := spec.IPFamilyPolicy; p != nil {
 		check("spec.ipFamilyPolicy", string(*p), "spec.ipFamilies counts", "SingleStack", "PreferDualStack", "RequireDualStack")
+	}
+	if d := spec.TrafficDistribution; d != nil {
+		check("spec.trafficDistribution", *d, "the hints of the EndpointSlices count", corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone, corev1.ServiceTrafficDistributionPreferSameNode)
 	}
 	for i, f := range spec.IPFamilies {
 		check(fmt.Sprintf("spec.ipFamilies[%d]", i), string(f), "its address is left out", "IPv4", "IPv6")
