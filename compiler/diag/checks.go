@@ -147,6 +147,9 @@ func Groups() []Group {
 			{PodRangeOutside, Warning, "clusterCIDR does not hold the node's pod range",
 				"Pods of the node are not told from others: they count as outsiders, and what they send to Services is masqueraded.",
 				"Make clusterCIDR the range of all pods, or set detectLocalMode to NodeCIDR."},
+			{NodePortsNowhere, Warning, "nodePortAddresses that hold no address of any Node",
+				"Node ports answer nowhere, unless nodes have addresses that their Node objects do not tell.",
+				"Name the range of the nodes' addresses, or write primary."},
 		}},
 		{"What a Service asks for", []Check{
 			{PortValue, Error, "a port or protocol that cannot be",

@@ -57,6 +57,7 @@ const (
 	NodeUnknown       Code = "PX219"
 	NodeAddresses     Code = "PX220"
 	PodRangeOutside   Code = "PX221"
+	NodePortsNowhere  Code = "PX222"
 )
 
 // What a Service asks for.

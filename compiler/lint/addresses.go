@@ -166,6 +166,33 @@ func nodePortsFamily(c *cluster) {
 	}
 }
 
+// nodePortsNowhere is of nodePortAddresses that have, in a family of the Nodes, no address of
+// one. Those of loopback are meant for the node itself.
+func nodePortsNowhere(c *cluster) {
+	for _, f := range ir.Families() {
+		var ranges []string
+		known, held := false, false
+		for _, entry := range c.config.NodePortAddresses {
+			p, ok := inet.ParsePrefix(entry)
+			switch {
+			case !ok:
+				return // a word, which always holds one
+			case ir.FamilyOf(p.Addr()) != f:
+				continue
+			}
+			ranges = append(ranges, entry)
+			for addr := range c.nodeAddrs {
+				known = known || f.Has(addr)
+				held = held || p.Contains(addr) || p.Overlaps(f.Loopback())
+			}
+		}
+		if known && !held {
+			c.found.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NodePortsNowhere, Object: "config", Path: "nodePortAddresses",
+				Msg: some(ranges, len(ranges)) + " holds no address of a Node of the snapshot: node ports answer nowhere in " + f.String() + ", as far as the Node objects tell"})
+		}
+	}
+}
+
 func healthPort(c *cluster, s *service) {
 	if !s.proxied || !s.wantsHealth() {
 		return

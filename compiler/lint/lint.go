@@ -47,7 +47,7 @@ func Check(in Input) diag.List {
 
 // clusterChecks are about the cluster as a whole, once each.
 func clusterChecks() []func(*cluster) {
-	return []func(*cluster){noSlices, nodePortsFamily, cidrsOverlap, orphans, mode, localhostNodePorts, kernels}
+	return []func(*cluster){noSlices, nodePortsFamily, nodePortsNowhere, cidrsOverlap, orphans, mode, localhostNodePorts, kernels}
 }
 
 // serviceChecks are about one Service, with its slices.
