@@ -41,7 +41,7 @@ func (l *lowering) verdict(f *lowerable, id SetID, t target, p *ir.Pool) Verdict
 	if v.Kind == 0 {
 		return Verdict{Goto, l.chain(t, p)}
 	}
-	l.chain(target{nodePort: t.nodePort, n: t.n}, p)
+	l.chain(t.picks(), p)
 	for k := range SetID(countBits) {
 		if t.n>>k&1 != 0 {
 			l.add(countSets[btoi(t.nodePort)]+k, Element{Key: frontendKeyOf(f.Match), Frontend: f.Frontend, Origin: &f.Origin})

@@ -175,8 +175,8 @@ func TestLoadLarge(t *testing.T) {
 	p.Services = append(p.Services, large)
 	ns := namespace(t)
 	load(t, ns, script(t, ir.NewPrograms(p)))
-	if got := nft(t, ns, "", "list", "chain", "ip", Table, "masq-lb-1000"); !strings.Contains(got, "numgen random mod 1000") {
-		t.Errorf("chain masq-lb-1000 is\n%s", got)
+	if got := nft(t, ns, "", "list", "chain", "ip", Table, "lb-1000"); !strings.Contains(got, "numgen random mod 1000") {
+		t.Errorf("chain lb-1000 is\n%s", got)
 	}
 }
 

@@ -325,7 +325,10 @@ func (l *lowering) chain(t target, p *ir.Pool) string {
 	if name, ok := l.names[t]; ok {
 		return name
 	}
-	c := Chain{Name: t.name(), Rules: slices.Concat(markRules(l.node, t.marks), stickyRules(t, p), balanceRules(t))}
+	c := Chain{Name: t.name(), Rules: balanceRules(t)}
+	if picks := t.picks(); picks != t {
+		c.Rules = slices.Concat(markRules(l.node, t.marks), stickyRules(t, p), []Rule{{[]Stmt{Verdict{Goto, l.chain(picks, p)}}, fixed("one chain for all frontends with as many backends picks one")}})
+	}
 	l.names[t] = c.Name
 	if t.affinity != "" {
 		c.Port = p.Port

@@ -64,7 +64,7 @@ var backendTables = [2][2]backendTable{
 // maglevTables are indexed by whether a node port. All sources share them.
 var maglevTables = [2]backendTable{{MaglevBackends, "lb-maglev-"}, {MaglevPortBackends, "lb-maglev-nodeport-"}}
 
-// target is a chain that ends in a translation. Chains without affinity are
+// target is a chain that ends in a translation, or leads to one that does. Chains without affinity are
 // shared by all frontends with as many backends, or slots.
 type target struct {
 	marks    marks
@@ -80,6 +80,13 @@ func (t target) table() backendTable {
 		return maglevTables[btoi(t.nodePort)]
 	}
 	return backendTables[btoi(t.nodePort)][btoi(t.outside)]
+}
+
+// picks returns the target whose chain picks a backend, and does nothing else. There are few such: the kernel goes through
+// all rules that look into a map for each element that comes, and through all its elements for each such rule.
+func (t target) picks() target {
+	t.marks, t.affinity = markNone, ""
+	return t
 }
 
 func (t target) prefix() string { return markPrefixes[t.marks] + t.table().prefix }
