@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -55,19 +54,6 @@ func (b *bootFile) read(mode ir.Mode) (programs ir.Programs, ok bool) {
 		b.leftOut(err)
 	}
 	return programs, err == nil
-}
-
-// put puts in force what the file held, and reports whether it is; removed is told
-// which frontends went.
-func (b *bootFile) put(ctx context.Context, r *reconcile.Reconciler, programs ir.Programs, removed func([]ir.Match)) bool {
-	done, err := r.Replace(ctx, programs)
-	removed(done.Removed)
-	if err != nil {
-		b.leftOut(err)
-		return false
-	}
-	b.log.Info("what was last in force is in force", "file", b.path, "operations", done.Operations.String())
-	return true
 }
 
 func (b *bootFile) leftOut(err error) {

@@ -157,6 +157,7 @@ type process struct {
 	fallback *fallback // nil: there is none
 	started  time.Time
 
+	cluster  cluster
 	previous previous        // of the last life; there is one between two lives alone, and until the next one's rules are in force
 	draining []apply.Drainer // that are closed, and have connections, perhaps
 
@@ -243,9 +244,10 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 	}
 	cfg := from.Config
 	d := &daemon{process: p, resolved: from.Resolved, configFile: from.file, cfg: cfg, nodeName: name, log: log, began: time.Now()}
-	d.store = watch.NewStore(time.Now)
+	d.goOn()
 	d.configAgain, d.snapshotAgain = make(chan struct{}, 1), make(chan struct{}, 1)
 	d.health = serve.NewHealth(2*cfg.SyncPeriod(), time.Now)
+	d.health.SetNode(d.cluster.state)
 	d.health.Pending = d.store.Pending
 	d.flows = conntrack.NewCleaner(cfg.SyncPeriod(), d.cleaned)
 	d.health.Following = d.following
@@ -258,6 +260,8 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 	if len(p.Snapshot) == 0 {
 		d.events = watch.NewEvents(name, d.log.Logger, time.Now)
 		d.contact = watch.NewContact(d.log.Logger, time.Now)
+		d.contact.GoOn(d.cluster.contact)
+		d.cluster.contact = d.contact
 		d.health.CutOff = d.cutOff
 		d.condition = d.newCondition()
 		d.metrics.MeasureContact(d.lastHeard)

@@ -7,8 +7,29 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/serve"
+	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/ir"
 )
+
+// cluster is what a life of the daemon knows of the cluster: the next one goes on with it,
+// whether or not anything can be heard by then.
+type cluster struct {
+	node    string // whose daemon it is; of another one all is asked for anew
+	store   *watch.Store
+	whole   bool           // all that there was at first is in the Store
+	state   *serve.Node    // of the API server's Node; nil: not known, or gone
+	contact *watch.Contact // nil without an API server
+}
+
+// goOn begins with what the lives before knew.
+func (d *daemon) goOn() {
+	if d.cluster.node != d.nodeName {
+		d.cluster = cluster{node: d.nodeName, store: watch.NewStore(time.Now)}
+	}
+	d.store = d.cluster.store
+	d.store.Anew()
+}
 
 // previous is the dataplane of a life of the daemon before. It stays open until the
 // one after it has its rules in force: a process that carries connections does

@@ -170,8 +170,7 @@ func (d *daemon) count(s *reconcile.Sync) {
 // countChanges observes how long changes took that are in force now. What the first sync of a
 // configuration finds is a start and no change, and a Service that the kernel refuses is not in force.
 func (d *daemon) countChanges(s *reconcile.Sync, arrivals []watch.Arrival) {
-	first := !d.followed
-	if d.followed = true; first {
+	if !d.followed {
 		return
 	}
 	refused := map[ir.Name]bool{}

@@ -32,6 +32,9 @@ func (st *Status) Print(w io.Writer) error {
 	if st.Synced && st.Reason != "" {
 		line("not ready", "%s", st.Reason)
 	}
+	if st.Held != "" {
+		line("held", "what was last in force, by %s: it is put back when somebody takes it away, and follows no change", st.Held)
+	}
 	line("generation", "%d", st.Generation)
 	line("pending", "%d", st.Pending)
 	line("objects", "%d Services, %d EndpointSlices, %d Nodes", st.Objects.Services, st.Objects.EndpointSlices, st.Objects.Nodes)

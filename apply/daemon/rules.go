@@ -56,6 +56,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 		return orDone(ctx, err)
 	}
 	defer d.leave(ctx, dataplane)
+	last, lastFrom := d.lastInForce()
 	if d.previous.mode == d.cfg.ProxyMode() {
 		d.closeBefore()
 	}
@@ -63,12 +64,12 @@ func (d *daemon) proxy(ctx context.Context) error {
 	defer all.Wait()
 	sourceCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	kept := d.cluster.whole
 	synced, first, err := d.source(sourceCtx, &all)
 	if err != nil {
 		return err
 	}
-	last, hasLast := d.boot.read(d.cfg.ProxyMode())
-	if !hasLast && !d.restarted { // there is nothing to go on with: a start that fails changes nothing
+	if lastFrom == "" && !d.restarted { // there is nothing to go on with: a start that fails changes nothing
 		if err := <-first; err != nil {
 			return err
 		}
@@ -83,21 +84,33 @@ func (d *daemon) proxy(ctx context.Context) error {
 	d.countPackets(dataplane.Counters())
 	d.state.setDraining(dataplane.Counters().Draining)
 	d.countProxied(dataplane.Counters())
-	untidy := make(chan func(error))
-	kubeProxy := newPeer(d, func(ctx context.Context) error { return ask(ctx, untidy) })
-	r := &reconcile.Reconciler{
+	r := reconcile.Reconciler{
 		Schedule:  scheduleOf(d.cfg),
 		Source:    d.follower,
 		Dataplane: dataplane,
 		Drift:     drift,
 		Queued:    d.queued,
-		Untidy:    untidy,
 		Trim:      debug.FreeOSMemory,
 		Now:       time.Now, After: time.After,
 		Committing: d.flows.Committing,
 	}
-	hasRules := hasLast && d.boot.put(ctx, r, last, d.flows.NoteRemoved) || d.restarted
 	d.state.setInForce(dataplane.Applied)
+	all.Go(func() { d.flows.Run(sourceCtx) })
+	lack := func() string {
+		select {
+		case <-synced:
+			return d.lackOfPods()
+		default:
+			return "waiting for the first objects"
+		}
+	}
+	hasRules, release := d.restarted, func() {}
+	if lastFrom != "" && (!kept || lack() != "") {
+		var held bool
+		held, release = d.hold(ctx, r, last, lastFrom, lack)
+		hasRules = hasRules || held
+	}
+	defer release()
 	if err := <-first; err != nil && !hasRules {
 		return err
 	} else if err != nil {
@@ -109,21 +122,25 @@ func (d *daemon) proxy(ctx context.Context) error {
 		return nil
 	case <-synced:
 	}
+	d.cluster.whole = true
 	if !d.podsKnown(ctx) {
 		return nil
 	}
 	if err := d.checkNode(); err != nil {
 		return err
 	}
+	release()
 	d.wrote.Store(true)
 	all.Go(func() { d.boot.keep(sourceCtx, dataplane.Applied) })
 	all.Go(func() { d.follower.watchInterfaces(sourceCtx) })
-	all.Go(func() { d.flows.Run(sourceCtx) })
 	easings := make(chan eased)
 	all.Go(func() {
 		d.easeUntil(sourceCtx, &easing{deadline: cmp.Or(d.IPVS.DrainDeadline, apply.DrainDeadline), now: time.Now}, easings)
 	})
 	r.Synced = d.synced
+	untidy := make(chan func(error))
+	kubeProxy := newPeer(d, func(ctx context.Context) error { return ask(ctx, untidy) })
+	r.Untidy = untidy
 	watchPeer := sync.OnceFunc(func() { all.Go(func() { kubeProxy.watch(sourceCtx) }) })
 	r.Tidy = func(ctx context.Context) error {
 		if kubeProxy.there.Load() { // what is to go cannot be told from what comes back
@@ -155,14 +172,12 @@ func (d *daemon) proxy(ctx context.Context) error {
 func (d *daemon) podsKnown(ctx context.Context) bool {
 	told := false
 	for {
-		var lack string
-		d.store.View(func(snap *snapshot.Snapshot) { lack = LackOfPods(d.cfg, snap, d.nodeName) })
-		if lack == "" {
+		why := d.lackOfPods()
+		if why == "" {
 			return true
 		}
 		if !told {
 			told = true
-			why := "waiting for " + lack
 			d.log.Warn(why + "; the rules stay as they are")
 			d.health.SetNotReady(why)
 		}
@@ -172,6 +187,16 @@ func (d *daemon) podsKnown(ctx context.Context) bool {
 		case <-d.store.Changed():
 		}
 	}
+}
+
+// lackOfPods says what is waited for; "": nothing.
+func (d *daemon) lackOfPods() (why string) {
+	d.store.View(func(snap *snapshot.Snapshot) {
+		if lack := LackOfPods(d.cfg, snap, d.nodeName); lack != "" {
+			why = "waiting for " + lack
+		}
+	})
+	return why
 }
 
 // LackOfPods says what detectLocalMode needs of a Node and does not find, so that
@@ -227,18 +252,10 @@ func (d *daemon) queued(reconcile.Kind) {
 // synced does what follows a sync, in the order in which it matters to packets.
 func (d *daemon) synced(s *reconcile.Sync) {
 	defer d.state.synced(s) // whoever sees it there relies on all of it
-	d.count(s)
-	if s.Err != nil {
-		d.flows.NoteRemoved(s.Done.Removed)
-		d.log.Error("the rules are behind", "err", s.Err)
-		d.health.SetNotReady(s.Err.Error())
+	if !d.settled(s) {
 		return
 	}
-	d.tell(s)
-	d.prove(s)
-	for _, f := range ir.Families() {
-		d.health.Updated(f)
-	}
+	d.followed = true
 	d.flows.Ended(conntrack.Work{Programs: s.Work.Programs, Changes: s.Work.Changes, All: s.Kind == reconcile.Full, Removed: s.Done.Removed})
 	d.checks.sync(s)
 	d.serveLocalhost(s)
@@ -251,6 +268,23 @@ func (d *daemon) synced(s *reconcile.Sync) {
 	} else {
 		d.health.SetReady()
 	}
+}
+
+// settled counts and tells what a sync did, and reports whether it succeeded.
+func (d *daemon) settled(s *reconcile.Sync) bool {
+	d.count(s)
+	if s.Err != nil {
+		d.flows.NoteRemoved(s.Done.Removed)
+		d.log.Error("the rules are behind", "err", s.Err)
+		d.health.SetNotReady(s.Err.Error())
+		return false
+	}
+	d.tell(s)
+	d.prove(s)
+	for _, f := range ir.Families() {
+		d.health.Updated(f)
+	}
+	return true
 }
 
 // tell logs what a sync did.

@@ -131,9 +131,9 @@ func (d *daemon) lastHeard() []serve.LastHeard {
 }
 
 func (d *daemon) nodeState(n *watch.NodeState) {
-	if n == nil {
-		d.health.SetNode(nil)
-		return
+	d.cluster.state = nil
+	if n != nil {
+		d.cluster.state = &serve.Node{Terminating: n.Terminating, Taints: n.Taints}
 	}
-	d.health.SetNode(&serve.Node{Terminating: n.Terminating, Taints: n.Taints})
+	d.health.SetNode(d.cluster.state)
 }

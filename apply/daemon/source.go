@@ -171,6 +171,10 @@ func latency(now, then time.Time) float64 { return max(0, now.Sub(then).Seconds(
 // can be read, or after the reason why not: an API server is waited for.
 func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (synced <-chan struct{}, first <-chan error, err error) {
 	filled, begun := make(chan struct{}), make(chan error, 1)
+	whole := sync.OnceFunc(func() { close(filled) })
+	if d.cluster.whole {
+		whole()
+	}
 	if paths := d.Snapshot; len(paths) > 0 {
 		name := strings.Join(paths, ", ")
 		var seen []*File // that are read, by one goroutine
@@ -186,14 +190,13 @@ func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (synced <-chan
 					logDiagnostic(d.log.Logger, f)
 				}
 			}}
-		inForce := sync.OnceFunc(func() { close(filled) })
 		told := false
 		all.Go(func() {
 			err := files.Run(ctx, func(err error) {
 				why := ""
 				if err == nil {
 					d.state.setSnapshot(seen)
-					inForce()
+					whole()
 				} else {
 					why = err.Error()
 				}
@@ -225,6 +228,6 @@ func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (synced <-chan
 		return nil, nil, err
 	}
 	close(begun)
-	all.Go(func() { api.Run(ctx, func() { close(filled) }) })
+	all.Go(func() { api.Run(ctx, whole) })
 	return filled, begun, nil
 }

@@ -41,6 +41,9 @@ type Status struct {
 	// Synced reports whether the kernel holds what is wanted: nothing waits, and the last sync succeeded.
 	Synced bool   `json:"synced"`
 	Reason string `json:"reason,omitempty"` // why /readyz is not 200
+	// Held is whose rules are kept in force while there are no objects to go by: "the boot
+	// file boot.json"; "": there are objects, or no such rules.
+	Held string `json:"held,omitempty"`
 	// Generation counts the syncs that succeeded.
 	Generation int     `json:"generation"`
 	Pending    int     `json:"pending"` // Services whose changes no sync has taken yet
@@ -261,6 +264,16 @@ func (s *state) setInForce(f func() ir.Programs) {
 	s.inForce = f
 }
 
+// setHeld sets whose rules are in force in place of what objects mean; "": nobody's. It
+// reports whether that is new.
+func (s *state) setHeld(from string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed := s.status.Held != from
+	s.status.Held, s.status.Synced = from, false
+	return changed
+}
+
 // setDraining sets what tells the backends that drain; nil: nothing does.
 func (s *state) setDraining(f func() []apply.Drain) {
 	s.mu.Lock()
@@ -365,7 +378,7 @@ func (s *state) told(pending int) Status {
 		last.Lately = s.lately()
 		st.LastDrift = &last
 	}
-	st.Synced = st.Synced && pending == 0
+	st.Synced = st.Synced && pending == 0 && st.Held == ""
 	return st
 }
 

@@ -75,6 +75,17 @@ func NewContact(log *slog.Logger, now func() time.Time) *Contact {
 	return &Contact{log: log, now: now, heard: map[string]*Heard{}}
 }
 
+// GoOn begins with what was heard by another Contact, which has ended; nil: by none.
+func (c *Contact) GoOn(before *Contact) {
+	if before == nil {
+		return
+	}
+	c.outage = before.Outage()
+	for _, h := range before.Resources() {
+		c.heard[h.Resource] = &h
+	}
+}
+
 // Server is where the API server is, as the client was told.
 func (c *Contact) Server() string {
 	c.mu.Lock()
@@ -100,11 +111,16 @@ func (c *Contact) Outage() Outage {
 	return c.outage
 }
 
-// expect begins to ask for a resource.
+// expect begins to ask for a resource. What was lost before stays so until it is heard.
 func (c *Contact) expect(resource string, optional bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.heard[resource] = &Heard{Resource: resource, answered: c.now(), optional: optional}
+	h := Heard{Resource: resource}
+	if before := c.heard[resource]; before != nil {
+		h = *before
+	}
+	h.answered, h.optional, h.NotGiven = c.now(), optional, ""
+	c.heard[resource] = &h
 }
 
 // without is told of a resource that the server does not give.

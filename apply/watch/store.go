@@ -83,6 +83,18 @@ func NewStore(now func() time.Time) *Store {
 // Changed returns a channel that has a token when there is something to take.
 func (s *Store) Changed() <-chan struct{} { return s.changed }
 
+// Anew forgets what was taken, but for the Snapshot: whoever follows the Store next is told
+// as the first one was. Nobody follows or changes it meanwhile.
+func (s *Store) Anew() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.changed:
+	default:
+	}
+	s.interfaces, s.hosted, s.pending = nil, nil, Changes{}
+}
+
 // Follow hands what changed since the last call to f, and the Snapshot, which
 // does not change until f returns.
 func (s *Store) Follow(f func(*snapshot.Snapshot, Changes)) {

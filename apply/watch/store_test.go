@@ -9,7 +9,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
 )
 
 // What changes nothing is not pending, and does not wake anybody.
@@ -150,6 +152,28 @@ func TestArrivals(t *testing.T) {
 		c.AddArrivals(make([]Arrival, mostTriggers)...)
 		if n := len(c.Arrivals); n != mostTriggers {
 			t.Errorf("%d arrivals are kept, want %d", n, mostTriggers)
+		}
+	})
+}
+
+// Who follows a Store anew is told of the node's interfaces, though they are the same, and finds
+// in the Snapshot what was waiting.
+func TestStoreAnew(t *testing.T) {
+	s := NewStore(time.Now)
+	interfaces := []compiler.Interface{{Name: "eth0"}}
+	s.SetInterfaces(interfaces)
+	name := ir.Name{Namespace: "ns", Name: "a"}
+	s.SetService(&snapshot.Service{Name: name})
+	s.Anew()
+	select {
+	case <-s.Changed():
+		t.Error("there is something to take before anything changed")
+	default:
+	}
+	s.SetInterfaces(interfaces)
+	s.Follow(func(snap *snapshot.Snapshot, c Changes) {
+		if snap.Service(name) == nil || len(c.Services) > 0 || len(c.Interfaces) != 1 {
+			t.Errorf("Services %v, changes %+v", snap.Services(), c)
 		}
 	})
 }

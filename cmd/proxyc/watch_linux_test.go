@@ -339,7 +339,6 @@ func TestWatchBootFrom(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.withoutServer()
-	w.args = append(w.args, "--boot-from", w.file("boot"))
 	w.start("proxyc", "watch")
 	w.holds(5*time.Second, "a", true)
 }
@@ -388,13 +387,22 @@ func TestWatchReadsFirst(t *testing.T) {
 	w.holds(5*time.Second, "b", true)
 }
 
-// withoutServer makes the source an API server that is not there.
-func (w *watched) withoutServer() {
+// withoutSnapshot makes the source an API server.
+func (w *watched) withoutSnapshot() {
+	at := slices.Index(w.args, "-s")
+	w.args = slices.Delete(slices.Clone(w.args), at, at+2)
+}
+
+// withoutServer makes the source an API server that is not there, and returns the
+// configuration.
+func (w *watched) withoutServer() string {
 	w.t.Helper()
 	w.write("kubeconfig", `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
 clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}], users: [{name: u}]}`)
-	w.write("config", fmt.Sprintf(watchConfig, "nftables")+"clientConnection: {kubeconfig: "+w.file("kubeconfig")+"}\n")
-	w.args = []string{"-c", w.file("config"), "--hostname-override", "node1"}
+	config := fmt.Sprintf(watchConfig, w.plane.mode) + "clientConnection: {kubeconfig: " + w.file("kubeconfig") + "}\n"
+	w.write("config", config)
+	w.withoutSnapshot()
+	return config
 }
 
 // What is asked of a server that is not there is said to be so.
@@ -491,21 +499,27 @@ func TestWatchConfigNotInForce(t *testing.T) {
 	}
 }
 
-// A snapshot that cannot be read while the configuration changes ends nothing.
+// A snapshot that cannot be read while the configuration changes ends nothing: the objects of
+// before go on to count, be the configuration one that can be put in force or not.
 func TestWatchConfigChangeWithoutSnapshot(t *testing.T) {
 	w := newWatched(t, "nftables")
 	w.write("cluster.yaml", applytest.Services("a"))
 	w.start("proxyc", "watch")
 	w.until("first sync", synced)
 	w.write("cluster.yaml", "")
-	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "10.244.0.0/16", "10.244.0.0/17", 1))
-	w.until("the snapshot is waited for", func(st daemon.Status) bool { return !st.Synced && st.Generation == 0 && len(st.Rejected) == 1 })
-	if !w.has("a") {
-		t.Error("the rules are gone")
-	}
+	w.until("the refusal", func(st daemon.Status) bool { return len(st.Rejected) == 1 })
+	config := fmt.Sprintf(watchConfig, "nftables")
+	w.write("config", strings.Replace(config, "10.244.0.0/16", "10.244.0.0/17", 1))
+	w.until("the new configuration", func(st daemon.Status) bool {
+		return synced(st) && len(st.Rejected) == 1 && strings.Contains(w.rules(), "10.244.0.0/17")
+	})
+	w.repairs("under the new configuration", "a")
+	w.write("config", strings.Replace(config, "tcpEstablishedTimeout: 0s", "tcpEstablishedTimeout: 600000h", 1))
+	w.until("the one before is in force again", func(st daemon.Status) bool { return synced(st) && len(st.Rejected) == 2 })
+	w.repairs("under the one before", "a")
 	w.write("cluster.yaml", applytest.Services("b"))
-	w.until("the snapshot is there", synced)
-	w.holds(time.Second, "b", true)
+	w.holds(5*time.Second, "b", true)
+	w.holds(time.Second, "a", false)
 }
 
 // Called as kube-proxy, it takes kube-proxy's arguments.

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/daemon"
+)
+
+// listedKinds are what a node's daemon asks an API server for.
+var listedKinds = map[string]struct{ version, kind string }{
+	"services":       {"v1", "Service"},
+	"endpointslices": {"discovery.k8s.io/v1", "EndpointSlice"},
+	"nodes":          {"v1", "Node"},
+	"servicecidrs":   {"networking.k8s.io/v1", "ServiceCIDR"},
+}
+
+// serveAPI is an API server on the node that lists the objects of a text, and of which
+// nothing more is heard. It makes it the daemon's source.
+func (w *watched) serveAPI(text string) *httptest.Server {
+	w.t.Helper()
+	lists := map[string][]any{}
+	for doc := range strings.SplitSeq(text, "---\n") {
+		var object map[string]any
+		if err := yaml.Unmarshal([]byte(doc), &object); err != nil {
+			w.t.Fatal(err)
+		}
+		for resource, of := range listedKinds {
+			if object["kind"] == of.kind {
+				lists[resource] = append(lists[resource], object)
+			}
+		}
+	}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		resource := path.Base(r.URL.Path)
+		of, known := listedKinds[resource]
+		out.Header().Set("Content-Type", "application/json")
+		switch {
+		case !known: // an event
+			out.WriteHeader(http.StatusNotFound)
+		case r.URL.Query().Get("sendInitialEvents") != "": // as a server of before 1.32
+			out.WriteHeader(http.StatusUnprocessableEntity)
+		case r.URL.Query().Get("watch") != "":
+			out.(http.Flusher).Flush()
+			<-r.Context().Done()
+		default:
+			json.NewEncoder(out).Encode(map[string]any{"apiVersion": of.version, "kind": of.kind + "List",
+				"metadata": map[string]string{"resourceVersion": "1"}, "items": lists[resource]})
+		}
+	}))
+	if err := w.ns.Do(func() (err error) {
+		server.Listener.Close()
+		server.Listener, err = net.Listen("tcp4", "127.0.0.1:8001")
+		return err
+	}); err != nil {
+		w.t.Fatal(err)
+	}
+	server.Start()
+	w.t.Cleanup(server.Close)
+	w.withoutSnapshot()
+	w.args = append(w.args, "--master", "http://127.0.0.1:8001")
+	return server
+}
+
+// vanish ends an API server, with the watches that go on.
+func vanish(server *httptest.Server) {
+	server.CloseClientConnections()
+	server.Close()
+}
+
+const nodeYAML = "{apiVersion: v1, kind: Node, metadata: {name: node1}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}}\n"
+
+// repairs takes rules away, and waits until they are back and that is told.
+func (w *watched) repairs(what, service string) {
+	w.t.Helper()
+	before, _ := w.status()
+	for _, f := range w.plane.flushes {
+		if f.late {
+			continue
+		}
+		if _, err := w.ns.Run(w.ns.Command(w.t.Context(), "sh", "-c", f.command)); err != nil {
+			w.t.Fatal(err)
+		}
+		w.holds(5*time.Second, service, true)
+	}
+	w.until("the repair is told, "+what, func(st daemon.Status) bool {
+		return st.LastDrift != nil && (before.LastDrift == nil || st.LastDrift.At.After(before.LastDrift.At))
+	})
+}
+
+// What the boot file had is kept in force while no object is known, whoever takes it
+// away, and through another configuration; status says that it is what is in force.
+func TestWatchHoldsBootFile(t *testing.T) {
+	eachDataplane(t, func(t *testing.T, w *watched) {
+		w.args = append(w.args, "--boot-from", w.file("boot"))
+		w.write("cluster.yaml", applytest.Services("a"))
+		w.start("proxyc", "watch")
+		w.until("first sync", synced)
+		w.stop(syscall.SIGTERM)
+		config := w.withoutServer()
+		w.start("proxyc", "watch")
+		held := func(from string) func(daemon.Status) bool {
+			return func(st daemon.Status) bool {
+				return !st.Synced && strings.Contains(st.Held, from) && st.Reason == "waiting for the first objects"
+			}
+		}
+		w.until("the boot file is held", held("the boot file "+w.file("boot")))
+		w.repairs("from the boot file", "a")
+		w.until("it still is", held("the boot file "+w.file("boot")))
+		text, _ := w.ns.Run(w.ns.Command(t.Context(), "proxyc", "status")) // it exits 1
+		if want := "held         what was last in force, by the boot file " + w.file("boot") + ": "; !strings.Contains(string(text), want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+		if n := strings.Count(w.log.String(), "what was last in force is in force"); n != 1 {
+			t.Errorf("told %d times", n)
+		}
+		if drift := value(t, w.page("/metrics"), "proxyc_drift_repaired_total"); drift == "0" {
+			t.Error("the repair is not counted")
+		}
+		for path, want := range map[string]int{"/livez": 200, "/readyz": 503} {
+			if code := w.ask(t, "127.0.0.1:10256", path); code != want {
+				t.Errorf("%s: %d, want %d", path, code, want)
+			}
+		}
+		if err := os.Remove(w.file("boot")); err != nil {
+			t.Fatal(err)
+		}
+		w.write("config", strings.Replace(config, "verbosity: 4", "verbosity: 5", 1))
+		w.until("the rules of before are held", held("the configuration before"))
+		w.repairs("after another configuration", "a")
+	})
+}
+
+// A configuration that comes while the API server is gone is put in force with the
+// objects that are known, and the rules are kept, and the node goes on to be eligible.
+func TestWatchKeepsObjects(t *testing.T) {
+	eachDataplane(t, func(t *testing.T, w *watched) {
+		server := w.serveAPI(applytest.Services("a") + nodeYAML)
+		w.start("proxyc", "watch")
+		w.until("first sync", synced)
+		vanish(server)
+		lost := w.until("the loss of contact", func(st daemon.Status) bool { return !st.APIServer.Lost.IsZero() })
+		w.write("config", strings.Replace(fmt.Sprintf(watchConfig, w.plane.mode), "10.244.0.0/16", "10.245.0.0/16", 1))
+		w.until("the new configuration", func(daemon.Status) bool {
+			_, page, _ := w.get(metricsPort, "/configz")
+			return strings.Contains(page, "10.245.0.0/16")
+		})
+		st := w.until("it is in force", synced)
+		if st.Objects.Services != 1 || st.Held != "" {
+			t.Errorf("objects %+v, held %q", st.Objects, st.Held)
+		}
+		if !st.APIServer.Lost.Equal(lost.APIServer.Lost) {
+			t.Errorf("contact is lost since %s, was since %s", st.APIServer.Lost, lost.APIServer.Lost)
+		}
+		for _, path := range []string{"/livez", "/healthz", "/readyz"} {
+			if code := w.ask(t, "127.0.0.1:10256", path); code != 200 {
+				t.Errorf("%s: %d", path, code)
+			}
+		}
+		w.repairs("after another configuration", "a")
+	})
+}
