@@ -27,9 +27,9 @@ type bootFile struct {
 // was in force a little before does no harm.
 const keepEvery = 30 * time.Second
 
-// read returns what the file holds, and reports whether that can be put in force. It
-// makes no difference to what comes after if that fails, or there is no file.
-func (b *bootFile) read(mode ir.Mode) (programs ir.Programs, ok bool) {
+// read returns what the file holds, and reports whether that can be put in force on a node.
+// It makes no difference to what comes after if that fails, or there is no file.
+func (b *bootFile) read(mode ir.Mode, node string) (programs ir.Programs, ok bool) {
 	if b == nil {
 		return ir.Programs{}, false
 	}
@@ -47,13 +47,29 @@ func (b *bootFile) read(mode ir.Mode) (programs ir.Programs, ok bool) {
 		}
 	}
 	programs, err = ir.ReadJSON(strings.NewReader(string(data)))
-	if err == nil && (programs.IPv4 == nil || programs.IPv6 == nil || programs.IPv4.Node.Mode != mode) {
-		err = fmt.Errorf("%s: is not for mode %s", b.path, mode)
+	if err == nil {
+		err = fits(programs, mode, node)
 	}
 	if err != nil {
 		b.leftOut(err)
 	}
 	return programs, err == nil
+}
+
+// fits says why Programs are not for a node in a mode: addresses, pods and zone are the
+// node's own.
+func fits(programs ir.Programs, mode ir.Mode, node string) error {
+	for _, f := range ir.Families() {
+		switch p := programs.Of(f); {
+		case p == nil:
+			return fmt.Errorf("has no %s", f)
+		case p.Node.Mode != mode:
+			return fmt.Errorf("is for mode %s, not for %s", p.Node.Mode, mode)
+		case p.Node.Name != node:
+			return fmt.Errorf("is of node %q, and this one is %q", p.Node.Name, node)
+		}
+	}
+	return nil
 }
 
 func (b *bootFile) leftOut(err error) {

@@ -3,6 +3,7 @@ package daemon
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -40,14 +41,14 @@ func (d *diskFiles) WriteFile(name string, write func(io.Writer) error) error {
 // A file that others can write is nobody's word: whoever put it there would decide about the node's packets.
 func TestBootFileOfOthers(t *testing.T) {
 	inForce := func() ir.Programs {
-		node := ir.Node{Mode: ir.ModeNFTables}
+		node := ir.Node{Mode: ir.ModeNFTables, Name: "node1"}
 		return ir.NewPrograms(&ir.Program{Family: ir.IPv4, Node: node}, &ir.Program{Family: ir.IPv6, Node: node})
 	}
 	var log bytes.Buffer
 	b := &bootFile{files: &diskFiles{}, path: filepath.Join(t.TempDir(), "boot"), log: slog.New(slog.NewTextHandler(&log, nil))}
 	b.offer()
 	b.write(inForce)
-	if _, ok := b.read(ir.ModeNFTables); !ok {
+	if _, ok := b.read(ir.ModeNFTables, "node1"); !ok {
 		t.Fatalf("its own file is left out: %s", &log)
 	}
 	for what, change := range map[string]func() error{
@@ -60,11 +61,33 @@ func TestBootFileOfOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 		log.Reset()
-		if _, ok := b.read(ir.ModeNFTables); ok || !strings.Contains(log.String(), what) {
+		if _, ok := b.read(ir.ModeNFTables, "node1"); ok || !strings.Contains(log.String(), what) {
 			t.Errorf("read %v, and logged %q, want %q", ok, &log, what)
 		}
 		if err := os.Chown(b.path, os.Geteuid(), -1); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// What is for another mode or node is not this one's, nor half a file.
+func TestBootFileFits(t *testing.T) {
+	node := ir.Node{Mode: ir.ModeNFTables, Name: "node1"}
+	whole := ir.NewPrograms(&ir.Program{Family: ir.IPv4, Node: node}, &ir.Program{Family: ir.IPv6, Node: node})
+	for _, c := range []struct {
+		programs ir.Programs
+		mode     ir.Mode
+		node     string
+		want     string // "": it fits
+	}{
+		{whole, ir.ModeNFTables, "node1", ""},
+		{whole, ir.ModeIPVS, "node1", "is for mode nftables, not for ipvs"},
+		{whole, ir.ModeNFTables, "node2", `is of node "node1", and this one is "node2"`},
+		{ir.Programs{IPv4: whole.IPv4}, ir.ModeNFTables, "node1", "has no IPv6"},
+	} {
+		err := fits(c.programs, c.mode, c.node)
+		if got := fmt.Sprint(err); got != c.want && (err != nil || c.want != "") {
+			t.Errorf("in mode %s on %s: %s, want %q", c.mode, c.node, got, c.want)
 		}
 	}
 }

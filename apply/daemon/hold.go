@@ -17,7 +17,7 @@ func (d *daemon) lastInForce() (programs ir.Programs, from string) {
 			return programs, "the configuration before"
 		}
 	}
-	if programs, ok := d.boot.read(d.cfg.ProxyMode()); ok {
+	if programs, ok := d.boot.read(d.cfg.ProxyMode(), d.nodeName); ok {
 		return programs, "the boot file " + d.BootFrom
 	}
 	return ir.Programs{}, ""

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -141,6 +142,29 @@ func TestWatchHoldsBootFile(t *testing.T) {
 		w.until("the rules of before are held", held("the configuration before"))
 		w.repairs("after another configuration", "a")
 	})
+}
+
+// The boot file of another node, which an image or a shared directory brought, is left out.
+func TestWatchBootFileOfAnother(t *testing.T) {
+	w := newWatched(t, "nftables")
+	w.args = append(w.args, "--boot-from", w.file("boot"))
+	w.write("cluster.yaml", applytest.Services("a"))
+	w.start("proxyc", "watch")
+	w.until("first sync", synced)
+	w.stop(syscall.SIGTERM)
+	if _, err := w.ns.Run(w.ns.Command(t.Context(), "nft", "flush", "ruleset")); err != nil {
+		t.Fatal(err)
+	}
+	w.withoutServer()
+	w.args[slices.Index(w.args, "node1")] = "node2"
+	w.start("proxyc", "watch")
+	st := w.until("the first objects are waited for", func(st daemon.Status) bool { return st.Reason == "waiting for the first objects" })
+	if st.Held != "" || w.has("a") {
+		t.Errorf("held %q, and the rules\n%s", st.Held, w.rules())
+	}
+	if want := `is left out" file="` + w.file("boot") + `" err="is of node \"node1\", and this one is \"node2\""`; !strings.Contains(w.log.String(), want) {
+		t.Errorf("not logged: %s", want)
+	}
 }
 
 // A configuration that comes while the API server is gone is put in force with the
