@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -20,7 +21,7 @@ func inTopology(t *testing.T, plane string) (*watched, *applytest.Topology) {
 	t.Cleanup(func() { topo.Close() })
 	w := newWatched(t, plane)
 	w.ns = topo.Namespace("node1")
-	w.write("cluster.yaml", nodePortYAML)
+	w.write("cluster.yaml", nodePortYAML+"---\n{apiVersion: v1, kind: Node, metadata: {name: node1}, status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}}\n")
 	return w, topo
 }
 
@@ -84,5 +85,90 @@ func TestTraceKernelWithEqualPriorities(t *testing.T) {
 				t.Errorf("really %s, which is not in:\n%s", really, out)
 			}
 		})
+	}
+}
+
+// What rules lead to backends comes to nobody where the kernel does not forward, or has no way to
+// them: real packets show it, and trace says why.
+func TestTraceKernelAsksForRoutes(t *testing.T) {
+	const served = "=> 10.244.1.10:8080+snat\n"
+	for _, tt := range []struct {
+		name, does string
+		from       string // as trace has it
+		code       int
+		want       []string
+	}{
+		{"as it is", "true", "192.0.2.200", exitDone, []string{served}},
+		{"from pod", "true", "10.244.1.11", exitDone, []string{"10.244.1.11@cni0 -> ", "=> 10.244.1.10:8080\n"}},
+		{"from node", "true", "node", exitDone, []string{"=> 10.244.1.10:8080"}},
+		{"no forwarding", "sysctl -w net.ipv4.ip_forward=0", "192.0.2.200", exitFindings,
+			[]string{"=> dropped\n", "because: route to 10.244.1.10 from 192.0.2.200 by eth0: net.ipv4.conf.eth0.forwarding is 0\n"}},
+		{"no forwarding of pods", "sysctl -w net.ipv4.conf.cni0.forwarding=0", "192.0.2.200", exitFindings,
+			[]string{"=> dropped\n", "because: route to 10.244.1.10 from 192.0.2.200 by eth0: net.ipv4.conf.cni0.forwarding is 0, so that replies go nowhere\n"}},
+		{"no forwarding, from node", "sysctl -w net.ipv4.ip_forward=0", "node", exitDone, []string{"=> 10.244.1.10:8080"}},
+		{"blackhole", "ip route add blackhole 10.244.1.10", "192.0.2.200", exitFindings, []string{"=> dropped\n", "because: route to 10.244.1.10 from 192.0.2.200 by eth0: a blackhole route or rule, or rp_filter"}},
+		{"blackhole, from node", "ip route add blackhole 10.244.1.10", "node", exitFindings, []string{"=> dropped\n", "because: route to 10.244.1.10: a blackhole route or rule\n"}},
+		{"blackhole of the Service, from node", "ip route add blackhole 10.96.0.10", "node", exitFindings, []string{"=> dropped\n", "because: route to 10.96.0.10: a blackhole route or rule\n"}},
+		{"blackhole of the Service", "ip route add blackhole 10.96.0.10", "192.0.2.200", exitDone, []string{served}},
+		{"unreachable", "ip route add unreachable 10.244.1.10", "192.0.2.200", exitFindings, []string{"=> dropped\n", "an unreachable route or rule\n"}},
+		{"prohibited", "ip route add prohibit 10.244.1.10", "192.0.2.200", exitFindings, []string{"=> dropped\n", "a route or rule that prohibits it\n"}},
+		{"rule", "ip rule add to 10.244.0.0/16 blackhole", "192.0.2.200", exitFindings, []string{"=> dropped\n", "a blackhole route or rule"}},
+		{"rule by the mark", "ip rule add fwmark 0x4000/0x4000 blackhole", "192.0.2.200", exitFindings, []string{"=> dropped\n", "a blackhole route or rule"}},
+		{"no route", "ip route flush table main; ip route add 192.0.2.0/24 dev eth0", "192.0.2.200", exitFindings, []string{"=> dropped\n"}},
+		{"rp_filter", "sysctl -w net.ipv4.conf.eth0.rp_filter=1; ip route add 192.0.2.200 dev eth1", "192.0.2.200@eth0", exitFindings, []string{"=> dropped\n", "rp_filter, which takes no such source by eth0\n"}},
+		{"no interface", "true", "192.0.2.200@eth7", exitFindings, []string{"not looked at: routes and forwarding: eth7: there is no such interface\n"}},
+		{"no machine", "true", "0.0.0.0@eth0", exitFindings, []string{"not looked at: routes and forwarding: no machine has the address 0.0.0.0\n"}},
+	} {
+		planes := []string{"nftables"}
+		if tt.name == "no forwarding" || tt.name == "blackhole" { // rules play no part in the others
+			planes = append(planes, "iptables-nft", "iptables-legacy")
+		}
+		for _, plane := range planes {
+			t.Run(plane+" "+tt.name, func(t *testing.T) {
+				t.Parallel()
+				w, topo := inTopology(t, plane)
+				w.shell("proxyc apply "+strings.Join(w.args, " "), tt.does)
+				out, code := w.proxyc("trace", "--kernel", "--from", tt.from, "--to", "10.96.0.10:80")
+				for _, want := range tt.want {
+					if code != tt.code || !strings.Contains(out, want) {
+						t.Errorf("exit %d, want %d and %q in:\n%s", code, tt.code, want, out)
+					}
+				}
+				from := map[string]string{"node": "node1", "10.244.1.11": "pod1b"}[tt.from]
+				if from == "" {
+					from = "ext"
+				}
+				_, err := topo.Try(from, "tcp", 0, netip.MustParseAddrPort("10.96.0.10:80"), applytest.Patience(time.Second))
+				if passes := strings.Contains(out, "=> 10.244.1.10:8080"); passes != (err == nil) {
+					t.Errorf("really: %v; trace says:\n%s", err, out)
+				}
+			})
+		}
+	}
+}
+
+// In IPv6 forwarding is not a matter of routes, and is asked for apart.
+func TestTraceKernelAsksForForwardingOfIPv6(t *testing.T) {
+	w, topo := inTopology(t, "nftables")
+	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "10.244.0.0/16", "fd00:10:244::/56", 1))
+	w.write("cluster.yaml", strings.NewReplacer("IPv4", "IPv6", "10.96.0.10", "'fd00:10:96::10'", "10.244.1.10", "'fd00:10:244:1::10'", "192.0.2.11", "'2001:db8:0:1::11'").Replace(nodePortYAML))
+	w.shell("proxyc apply " + strings.Join(w.args, " "))
+	for _, tt := range []struct {
+		does, want string
+		code       int
+		passes     bool
+	}{
+		{"true", "=> [fd00:10:244:1::10]:8080+snat\n", exitDone, true},
+		{"sysctl -w net.ipv6.conf.all.forwarding=0", "because: route to fd00:10:244:1::10 from 2001:db8:0:1::200 by eth0: net.ipv6.conf.all.forwarding is 0\n", exitFindings, false},
+		{"sysctl -w net.ipv6.conf.all.forwarding=1; ip -6 route add blackhole fd00:10:244:1::10", "by eth0: a blackhole route or rule", exitFindings, false},
+	} {
+		w.shell(tt.does)
+		out, code := w.proxyc("trace", "--kernel", "--from", "2001:db8:0:1::200", "--to", "[fd00:10:96::10]:80")
+		if code != tt.code || !strings.Contains(out, tt.want) {
+			t.Errorf("%s: exit %d, want %d and %q in:\n%s", tt.does, code, tt.code, tt.want, out)
+		}
+		if _, err := topo.Try("ext", "tcp", 0, netip.MustParseAddrPort("[fd00:10:96::10]:80"), applytest.Patience(time.Second)); tt.passes != (err == nil) {
+			t.Errorf("%s: really: %v", tt.does, err)
+		}
 	}
 }

@@ -38,7 +38,7 @@ type met struct {
 }
 
 func (m *met) where() string {
-	if m.ofIPVS() {
+	if m.ofIPVS() || m.Table == tableRoutes {
 		return m.Table + " " + m.Chain
 	}
 	where := fmt.Sprintf("table %s, chain %s", m.Table, m.Chain)
@@ -52,6 +52,9 @@ func (m *met) where() string {
 func (m *met) ofIPVS() bool {
 	return m.Table == ipvs.TableServers || m.Table == ipvs.TableSets || m.Table == ipvs.TableDevice
 }
+
+// tableRoutes is where a packet meets a route in place of a rule.
+const tableRoutes = "route"
 
 // same reports whether two are the same rule, wherever in its chain.
 func (m *met) same(o *met) bool {
@@ -122,8 +125,12 @@ func (f *followed) compare(want, have course) {
 	if have.outcome.Equal(want.outcome) {
 		return
 	}
+	ends := false // by a rule of others
 	for i := range have.met {
-		if m := &have.met[i]; m.Foreign && !m.Lacks {
+		if m := &have.met[i]; m.Table == tableRoutes {
+			f.Causes = append(f.Causes, fmt.Sprintf("%s: %s", m.where(), m.Text))
+		} else if m.Foreign && !m.Lacks {
+			ends = true
 			does := "decides about"
 			if m.Drops {
 				does = "drops"
@@ -148,7 +155,7 @@ func (f *followed) compare(want, have course) {
 	case lacks && wanted[i].ofIPVS(): // without it the packet meets other rules, which are no cause
 	case i < len(ours) && !has(wanted, &ours[i]):
 		f.Causes = append(f.Causes, fmt.Sprintf("%s is not wanted: %s", ours[i].where(), ours[i].Text))
-	case i == len(ours) && len(f.Causes) > 0: // it went no further
+	case i == len(ours) && ends: // it went no further
 		return
 	}
 	if lacks {
@@ -207,6 +214,9 @@ func (c *traceCmd) kernel(e *env) error {
 	}
 	if err != nil {
 		return job.finish(e, err)
+	}
+	if !strings.Contains(c.From, "@") {
+		pkt = cameBy(pkt)
 	}
 	p := programFor(programs, pkt.Dst)
 	want, err := wants(p, pkt)

@@ -82,6 +82,7 @@ func TestPlantedFaults(t *testing.T) {
 				t.Skip("the kernel has no ip_vs")
 			}
 			w := newWatched(t, tt.plane)
+			w.forwards()
 			w.write("cluster.yaml", applytest.Services("a"))
 			proxyc := func(verb string, args ...string) (string, int) {
 				cmd := w.ns.Command(t.Context(), "proxyc", slices.Concat([]string{verb}, w.args, args)...)

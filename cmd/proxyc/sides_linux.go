@@ -112,9 +112,19 @@ func (d *described) kernel(ctx context.Context, programs ir.Programs, variant st
 	return err
 }
 
-// inKernel follows a packet through all rules that this kernel holds; left is what
-// is not looked at.
+// inKernel follows a packet through all rules that this kernel holds, and asks it for the
+// routes; left is what is not looked at.
 func inKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant string) (c course, left []string, err error) {
+	c, left, err = inRulesOfKernel(ctx, p, pkt, variant)
+	if err != nil {
+		return c, nil, err
+	}
+	unasked, err := c.routed(pkt, p.Node.Mode == ir.ModeIPVS, ownOf(p))
+	return c, append(left, unasked...), err
+}
+
+// inRulesOfKernel is inKernel without the routes.
+func inRulesOfKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant string) (c course, left []string, err error) {
 	if err := ofMode(ctx, p.Node.Mode, variant); err != nil {
 		return c, nil, fmt.Errorf("--kernel: %w", err)
 	}

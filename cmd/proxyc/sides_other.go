@@ -15,6 +15,9 @@ func (d *described) kernel(context.Context, ir.Programs, string) error {
 	return errors.New("kernel: needs Linux")
 }
 
+// cameBy knows no routes.
+func cameBy(pkt sim.Packet) sim.Packet { return pkt }
+
 // inKernel returns an error, likewise.
 func inKernel(context.Context, *ir.Program, sim.Packet, string) (course, []string, error) {
 	return course{}, nil, errors.New("--kernel: needs Linux")

@@ -23,10 +23,20 @@ func (w *watched) run(name string, args ...string) (string, int) {
 	return out.String(), cmd.ProcessState.ExitCode()
 }
 
+// forwards gives the node a network of pods and a way to all else.
+func (w *watched) forwards() {
+	w.t.Helper()
+	for _, args := range []string{"link add cni0 type bridge", "addr add 10.244.1.1/24 dev cni0", "link set cni0 up", "route add default dev cni0"} {
+		w.ip(args)
+	}
+	w.must("sysctl -qw net.ipv4.ip_forward=1")
+}
+
 // applied is a node that has the rules of one Service.
 func applied(t *testing.T, plane string) *watched {
 	t.Helper()
 	w := newWatched(t, plane)
+	w.forwards()
 	w.write("cluster.yaml", applytest.Services("a")+"---\n{apiVersion: v1, kind: Node, metadata: {name: node1}, status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}}\n")
 	if out, code := w.proxyc("apply"); code != 0 {
 		t.Fatal(out)
@@ -194,6 +204,7 @@ func TestTraceKernelNamesLostBackends(t *testing.T) {
 		t.Run(left, func(t *testing.T) {
 			t.Parallel()
 			w := newWatched(t, "nftables")
+			w.forwards()
 			w.write("cluster.yaml", strings.Replace(applytest.Services("a"), "[{addresses: [10.244.1.97]}]", "[{addresses: [10.244.1.97]}, {addresses: [10.244.1.98]}]", 1))
 			lost := fmt.Sprintf("10.96.0.97 . tcp . 80 . %d", slot)
 			w.proxyc("apply")
