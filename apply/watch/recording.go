@@ -190,16 +190,21 @@ func (r *recorder) write(e Recorded) {
 }
 
 // ReadRecording returns what Record wrote. cut reports that the last line is not
-// whole, and left out, as where the recorder was killed.
+// whole, and left out, as where the recorder was killed: it has no end, or its JSON has none. What is
+// whole and wrong is an error.
 func ReadRecording(data []byte) (events []Recorded, cut bool, err error) {
 	n, read := 0, 0
 	var errs []error
 	for line := range bytes.Lines(data) {
 		n++
 		read += len(line)
+		text := bytes.TrimSpace(line)
+		if len(text) == 0 {
+			continue
+		}
 		e := Recorded{Line: n}
-		err := e.read(line)
-		if last := read == len(data); !bytes.HasSuffix(line, []byte("\n")) || last && err != nil && len(events) > 0 && len(errs) == 0 {
+		err := e.read(text)
+		if !bytes.HasSuffix(line, []byte("\n")) || read == len(data) && errors.Is(err, io.ErrUnexpectedEOF) {
 			cut = true
 			break
 		}
@@ -225,6 +230,9 @@ func (e *Recorded) read(line []byte) error {
 	if err := dec.Decode(e); err != nil {
 		return err
 	}
+	if _, err := dec.Token(); err != io.EOF {
+		return errors.New("something stands behind it")
+	}
 	types := []string{Added, Modified, Deleted, Synced}
 	if !slices.Contains(types, e.Type) {
 		return fmt.Errorf("type: must be %s, got %q", strings.Join(types, ", "), e.Type)
@@ -232,8 +240,21 @@ func (e *Recorded) read(line []byte) error {
 	if (e.Type == Synced) != (e.Object == nil) {
 		return fmt.Errorf("object: must be there but for %s", Synced)
 	}
+	if e.Type == Synced {
+		return nil
+	}
+	kind, name := e.named()
+	switch {
+	case !slices.Contains(recordedKinds, kind):
+		return fmt.Errorf("object.kind: must be %s, got %q", strings.Join(recordedKinds, ", "), kind)
+	case name.Name == "":
+		return errors.New("object.metadata.name: must be given")
+	}
 	return nil
 }
+
+// recordedKinds are the kinds of objects that Record writes.
+var recordedKinds = []string{"Service", "EndpointSlice", "Node", "ServiceCIDR"}
 
 // String returns what happened: "DELETED Service ns/web".
 func (e *Recorded) String() string {

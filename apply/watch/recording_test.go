@@ -156,6 +156,9 @@ func TestRecordEndsWhereNothingCanBeWritten(t *testing.T) {
 // A recording that was cut off is read up to there; what is none is named by its line.
 func TestReadRecording(t *testing.T) {
 	const good = `{"at":"2026-01-02T03:04:05Z","type":"SYNCED"}` + "\n"
+	of := func(event, object string) string {
+		return `{"at":"2026-01-02T03:04:05Z","type":"` + event + `","object":` + object + "}\n"
+	}
 	for _, c := range []struct {
 		text   string
 		events int
@@ -165,7 +168,20 @@ func TestReadRecording(t *testing.T) {
 		{good + good, 2, false, ""},
 		{good + good[:20], 1, true, ""},
 		{good + good[:len(good)-1], 1, true, ""},
+		{good + good[:20] + "\n", 1, true, ""}, // and an editor ended the line
 		{good[:20], 0, true, "has no event"},
+		{good + strings.Replace(good, "SYNCED", "SYNCD", 1), 1, false,
+			`line 2: must be an event such as proxyc record writes: type: must be ADDED, MODIFIED, DELETED, SYNCED, got "SYNCD"`},
+		{good + "x\n", 1, false, "line 2: must be an event such as proxyc record writes: invalid character 'x' looking for beginning of value"},
+		{strings.Replace(good, "}", "}x", 1) + good, 1, false, "line 1: must be an event such as proxyc record writes: something stands behind it"},
+		{strings.Replace(good, "}", "} {}", 1) + good, 1, false, "line 1: must be an event such as proxyc record writes: something stands behind it"},
+		{strings.Replace(good, "\n", " \r\n", 1) + good, 2, false, ""},
+		{good + of("DELETED", `{"apiVersion":"v1","kind":"Service","metadata":{"name":"a","namespace":"b"}}`), 2, false, ""},
+		{good + of("DELETED", `{"apiVersion":"v1","kind":"Servize","metadata":{"name":"a","namespace":"b"}}`), 1, false,
+			`line 2: must be an event such as proxyc record writes: object.kind: must be Service, EndpointSlice, Node, ServiceCIDR, got "Servize"`},
+		{good + of("ADDED", `[]`), 1, false,
+			`line 2: must be an event such as proxyc record writes: object.kind: must be Service, EndpointSlice, Node, ServiceCIDR, got ""`},
+		{good + of("DELETED", `{"apiVersion":"v1","kind":"Node","metadata":{}}`), 1, false, "line 2: must be an event such as proxyc record writes: object.metadata.name: must be given"},
 		{"", 0, false, "has no event"},
 		{good + "x\n" + strings.Replace(good, "SYNCED", "NONE", 1), 1, false, "line 2: must be an event such as proxyc record writes: invalid character 'x' looking for beginning of value\n" +
 			`line 3: must be an event such as proxyc record writes: type: must be ADDED, MODIFIED, DELETED, SYNCED, got "NONE"`},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -68,7 +69,7 @@ func (c *replayCmd) Run(e *env) error {
 		return fmt.Errorf("%s: %w", c.File, err)
 	}
 	if cut {
-		fmt.Fprintf(e.stderr, "warning: %s: is cut off in line %d, which is left out\n", c.File, len(events)+1)
+		fmt.Fprintf(e.stderr, "warning: %s: is cut off in line %d, which is left out\n", c.File, 1+bytes.Count(bytes.TrimRight(data, "\n"), []byte("\n")))
 	}
 	if err := p.play(ctx, events); err != nil {
 		return err
