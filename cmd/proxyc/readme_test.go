@@ -20,11 +20,11 @@ var consoleBlock = regexp.MustCompile("(?ms)^```console\n(.*?)^```$")
 func TestReadme(t *testing.T) { playPage(t, "../../README.md") }
 
 func TestReview(t *testing.T) {
-	dir, err := filepath.Abs("../../testdata/review")
+	dir, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("REVIEW", dir)
+	t.Setenv("CLONE", dir)
 	playPage(t, "../../docs/review.md")
 }
 
@@ -50,6 +50,9 @@ func playPage(t *testing.T, name string) {
 	}
 }
 
+// variable is one that a reader has to set, and that is used where nobody did.
+var variable = regexp.MustCompile(`\$[A-Z_]+|\$\{[A-Z_]+\}`)
+
 // session runs the commands of a block, the lines that begin with "$ ", and
 // returns the block with what they print now.
 func session(t *testing.T, dir string, block []byte) []byte {
@@ -63,6 +66,9 @@ func session(t *testing.T, dir string, block []byte) []byte {
 			continue
 		}
 		commands++
+		if name := variable.FindString(command); name != "" { // empty, it would name another place, such as /
+			t.Fatalf("%s: %s may not be set where somebody follows the page: write ${NAME:?}", command, name)
+		}
 		cmd := exec.Command("sh", "-c", command)
 		cmd.Dir = dir
 		cmd.Env = append(cmd.Environ(), "LC_ALL=C")
