@@ -59,6 +59,12 @@ func nodePass(in nodeInput, family ir.Family) (ir.Node, diag.List) {
 	return n, diags
 }
 
+// CheckNodeName says that a snapshot has no Node of the name that the facts give, as Compile does, for who compiles
+// step by step; nothing where it has one.
+func CheckNodeName(snap *snapshot.Snapshot, facts Facts) diag.List {
+	return nodeInput{facts: facts, object: snap.Node(facts.NodeName), nodes: snap.Nodes()}.nodeDiags()
+}
+
 // nodeDiags says what is missing of the node as a whole.
 func (in nodeInput) nodeDiags() diag.List {
 	switch {

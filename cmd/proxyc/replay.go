@@ -18,6 +18,7 @@ import (
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/flow"
@@ -160,6 +161,7 @@ func (p *player) play(ctx context.Context, events []watch.Recorded) error {
 			if p.ofHost && p.snap.Node(p.facts.NodeName) == nil && len(p.snap.Nodes()) > 0 {
 				return p.noSuchNode()
 			}
+			p.env.report(compiler.CheckNodeName(p.snap, p.facts))
 		case !p.inForce || p.store.Pending() == 0:
 			continue
 		}
