@@ -6,14 +6,8 @@ const (
 	nftaChainFlags  = 10 // NFTA_CHAIN_FLAGS
 	nftChainBinding = 4  // NFT_CHAIN_BINDING
 
-	nftaSetExpr        = 17   // NFTA_SET_EXPR
-	nftaSetExpressions = 18   // NFTA_SET_EXPRESSIONS
-	nftSetConcat       = 0x80 // NFT_SET_CONCAT
-
-	nftaSetDescConcat = 2 // NFTA_SET_DESC_CONCAT
-	nftaSetFieldLen   = 1 // NFTA_SET_FIELD_LEN
-
-	nftaSetElemKeyEnd = 10 // NFTA_SET_ELEM_KEY_END
+	nftaSetExpr        = 17 // NFTA_SET_EXPR
+	nftaSetExpressions = 18 // NFTA_SET_EXPRESSIONS
 
 	nftaBitwiseOp     = 6 // NFTA_BITWISE_OP
 	nftBitwiseMaskXor = 0 // NFT_BITWISE_MASK_XOR
@@ -50,7 +44,9 @@ const (
 	udataSetTypeofExpr = 0 // NFTNL_UDATA_SET_TYPEOF_EXPR
 	udataSetTypeofData = 1 // NFTNL_UDATA_SET_TYPEOF_DATA
 
-	udataElemComment = 0 // NFTNL_UDATA_SET_ELEM_COMMENT
+	udataElemComment      = 0 // NFTNL_UDATA_SET_ELEM_COMMENT
+	udataElemFlags        = 1 // NFTNL_UDATA_SET_ELEM_FLAGS
+	udataElemIntervalOpen = 1 // SET_ELEM_F_INTERVAL_OPEN of nft's include/rule.h
 
 	byteOrderBig = 2 // BYTEORDER_BIG_ENDIAN of nft's include/datatype.h; 0 is none
 

@@ -202,7 +202,11 @@ func (m *message) element(offset int) *rules.Element {
 			return nil
 		}
 		at += attrHeader
-		for i, item := range items {
+		i := -1
+		for _, item := range items {
+			if !m.set.Interval || !decodeEdge(item.data, m.change.family).end { // else it is the end of the one before
+				i++
+			}
 			end := at + align(attrHeader+len(item.data))
 			if at <= offset && offset < end && i < len(m.elements) {
 				return &m.elements[i]

@@ -216,7 +216,7 @@ func BenchmarkElements(b *testing.B) {
 				ae.Nested(unix.NFTA_LIST_ELEM, func(ae *netlink.AttributeEncoder) error {
 					e := &s.Elements[i]
 					var key, data builder // their values cost the same either way
-					appendKey(&key, s, family, &e.Key, e.Key.Addr2)
+					appendKey(&key, s, family, &e.Key)
 					appendAddr(&data, e.To.Addr())
 					data = append(data, byte(e.To.Port()>>8), byte(e.To.Port()), 0, 0)
 					value := func(t uint16, v []byte) {
@@ -276,4 +276,52 @@ func BenchmarkElements(b *testing.B) {
 			}
 		}
 	})
+}
+
+// BenchmarkSourceRanges has a load balancer of some ports and source ranges come, get another
+// range and go, among so many Services, and beside so many load balancers with ranges of their own. What
+// it reports are medians, in milliseconds.
+func BenchmarkSourceRanges(b *testing.B) {
+	for _, c := range []struct{ services, ports, ranges, lists, each int }{
+		{1000, 1, 3, 0, 0}, {10_000, 1, 3, 0, 0}, {50_000, 1, 3, 0, 0},
+		{10_000, 10, 20, 0, 0}, {10_000, 100, 20, 0, 0}, {10_000, 100, 100, 0, 0}, {10_000, 100, 1000, 0, 0}, {10_000, 1, 50_000, 0, 0},
+		{10_000, 1, 3, 100, 3}, {10_000, 1, 3, 1000, 3}, {10_000, 1, 3, 10_000, 3},
+		{10_000, 1, 20, 100, 20}, {10_000, 1, 20, 1000, 20}, {10_000, 1, 20, 10_000, 20},
+	} {
+		b.Run(fmt.Sprintf("services=%d/%dx%d/lists=%dx%d", c.services, c.ports, c.ranges, c.lists, c.each), func(b *testing.B) {
+			n := newNode(b)
+			p, want := large(c.services)
+			if _, err := n.Commit(b.Context(), newPlan(rules.Tables{}, want)); err != nil {
+				b.Fatal(err)
+			}
+			state := rules.NewLowerer(ir.IPv4)
+			for i := range p.Services {
+				update(state, &p.Node, ir.Change{Name: p.Services[i].Name, New: &p.Services[i]})
+			}
+			var others []ir.Change
+			for i := range c.lists {
+				s := guarded(1000+i, 1, c.each, 20_000+i)
+				others = append(others, ir.Change{Name: s.Name, New: s})
+			}
+			took := map[string][]time.Duration{}
+			change := func(what string, changes ...ir.Change) {
+				start := time.Now()
+				if r, err := n.Commit(b.Context(), planOf(update(state, &p.Node, changes...))); err != nil || len(r.Refused) > 0 {
+					b.Fatal(err, r.Error())
+				}
+				took[what] = append(took[what], time.Since(start))
+			}
+			change("others", others...)
+			one, other := guarded(1, c.ports, c.ranges, 0), guarded(1, c.ports, c.ranges, 1)
+			for b.Loop() {
+				change("comes", ir.Change{Name: one.Name, New: one})
+				change("changes", ir.Change{Name: one.Name, Old: one, New: other})
+				change("goes", ir.Change{Name: one.Name, Old: other})
+			}
+			for what, times := range took {
+				b.ReportMetric(median(times)/1e6, what+"-ms")
+			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
 }

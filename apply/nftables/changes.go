@@ -13,6 +13,7 @@ func changeOf(delta *rules.Delta) *change {
 	c := &change{family: delta.Family, owners: func(ir.Match) ir.ServicePort { return ir.ServicePort{} }}
 	d := difference{change: c, bySet: map[rules.SetID]*elementsOf{}}
 	c.chains, c.goneChains = delta.AddedChains, delta.RemovedChains
+	c.sets, c.goneSets = slices.Clone(delta.AddedLists), slices.Clone(delta.RemovedLists)
 	c.flush, c.fill = slices.Clone(delta.Rewritten), slices.Concat(delta.AddedChains, delta.Rules)
 	for i := range delta.Services {
 		d.compare(&delta.Services[i].Old, &delta.Services[i].New)
@@ -24,6 +25,9 @@ func changeOf(delta *rules.Delta) *change {
 		}
 	}
 	d.finish()
+	for _, s := range delta.AddedLists {
+		d.addElements(elementsOf{set: s, add: s.Elements})
+	}
 	return c
 }
 

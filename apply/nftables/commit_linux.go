@@ -207,12 +207,18 @@ func (q *quarantine) without(p *Plan, refusals []refused) (*Plan, error) {
 			if len(q.refused) == 0 && !p.again && r.mayBeStale() {
 				return nil, &staleError{r}
 			}
-			if service == (ir.Name{}) {
+			names := []ir.Name{service}
+			if r.set != nil && rules.IsSources(r.set.Name) {
+				names = r.change.admittedBy(r.set.Name)
+			}
+			if len(names) == 0 || names[0] == (ir.Name{}) {
 				return nil, r
 			}
-			if !services[service] {
-				services[service] = true
-				q.refused = append(q.refused, apply.Refusal{Service: service, Reason: r.reason(e)})
+			for _, name := range names {
+				if !services[name] {
+					services[name] = true
+					q.refused = append(q.refused, apply.Refusal{Service: name, Reason: r.reason(e)})
+				}
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,7 +37,7 @@ func decodeSet(b []byte, f ir.Family) (s rules.Set, ok bool, err error) {
 		return s, true, nil
 	}
 	s.Interval = flags&unix.NFT_SET_INTERVAL != 0
-	if s.Interval {
+	if s.Interval { // ours are of addresses alone
 		key[len(key)-1] = rules.TypeNet
 	}
 	if flags&unix.NFT_SET_TIMEOUT != 0 {
@@ -139,6 +140,86 @@ func decodeElements(b []byte, s *rules.Set, f ir.Family, note func(comment strin
 	return nil
 }
 
+// edge is where an interval begins, or where it no longer holds.
+type edge struct {
+	at  netip.Addr
+	end bool
+}
+
+// decodeEdges appends those of one message. An element that is none is invalid.
+func decodeEdges(b []byte, f ir.Family, edges []edge) ([]edge, error) {
+	items, err := elementList(b)
+	for _, item := range items {
+		edges = append(edges, decodeEdge(item.data, f))
+	}
+	return edges, err
+}
+
+func decodeEdge(b []byte, f ir.Family) (e edge) {
+	all, err := attrs(b)
+	for _, a := range all {
+		switch a.typ {
+		case unix.NFTA_SET_ELEM_KEY:
+			if v, err := value(a.data); err == nil && len(v) == addrBytes(f) {
+				e.at, _ = netip.AddrFromSlice(v)
+			}
+		case unix.NFTA_SET_ELEM_FLAGS:
+			if len(a.data) != 4 || binary.BigEndian.Uint32(a.data)&^unix.NFT_SET_ELEM_INTERVAL_END != 0 {
+				return edge{}
+			}
+			e.end = !zero(a.data)
+		case unix.NFTA_SET_ELEM_USERDATA: // a comment, or nft's note of an open end
+		default:
+			if !zero(a.data) {
+				return edge{}
+			}
+		}
+	}
+	if err != nil {
+		return edge{}
+	}
+	return e
+}
+
+// intervals returns the elements that the edges of a set make; strays: some make none of
+// ours. nft marks the very first address as one where nothing holds.
+func intervals(edges []edge) (all []rules.Element, strays bool) {
+	slices.SortFunc(edges, func(a, b edge) int {
+		if d := a.at.Compare(b.at); d != 0 || a.end == b.end {
+			return d
+		}
+		if a.end {
+			return -1
+		}
+		return 1
+	})
+	add := func(first, last netip.Addr) {
+		if of := ir.PrefixesOf(first, last); len(of) == 1 {
+			all = append(all, rules.Element{Key: rules.Key{Addr2: first, Bits: uint8(of[0].Bits())}, Origin: &ir.Origin{}})
+		} else {
+			strays = true
+		}
+	}
+	var open netip.Addr
+	for _, e := range edges {
+		switch {
+		case !e.at.IsValid() || !e.end && open.IsValid():
+			return nil, true
+		case !e.end:
+			open = e.at
+		case open.IsValid():
+			add(open, e.at.Prev())
+			open = netip.Addr{}
+		default:
+			strays = strays || !e.at.IsUnspecified()
+		}
+	}
+	if open.IsValid() {
+		add(open, lastAddr(netip.PrefixFrom(open, 0)))
+	}
+	return all, strays
+}
+
 // elementList returns the elements of a message.
 func elementList(b []byte) ([]attr, error) {
 	list, err := first(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)
@@ -155,22 +236,20 @@ func decodeElement(b []byte, s *rules.Set, f ir.Family, note func(string) *ir.Fr
 	if err != nil {
 		return e, err
 	}
-	var key, end []byte
+	var key []byte
 	expires := false
 	for _, a := range all {
 		expires = expires || a.typ == unix.NFTA_SET_ELEM_EXPIRATION
 		switch a.typ {
 		case unix.NFTA_SET_ELEM_KEY:
 			key, err = value(a.data)
-		case nftaSetElemKeyEnd:
-			end, err = value(a.data)
 		case unix.NFTA_SET_ELEM_DATA:
 			err = decodeData(a.data, s, f, &e)
 		case unix.NFTA_SET_ELEM_USERDATA:
 			if len(a.data) > 2 && a.data[0] == udataElemComment {
 				e.Frontend = note(strings.TrimRight(string(a.data[2:]), "\x00"))
 			}
-		default: // a time, an end of an interval, a statement, an object
+		default: // a time, an end of an interval or of its key, a statement, an object
 			if s.Timeout == 0 && !zero(a.data) {
 				err = errForeign
 			}
@@ -180,8 +259,8 @@ func decodeElement(b []byte, s *rules.Set, f ir.Family, note func(string) *ir.Fr
 		}
 	}
 	s.Permanent = s.Permanent || s.Timeout > 0 && !expires
-	e.Key, err = decodeKey(key, end, s, f)
-	if err == nil && !sameKey(s, f, &e.Key, key, end) {
+	e.Key, err = decodeKey(key, s, f)
+	if err == nil && !sameKey(s, f, &e.Key, key) {
 		err = errForeign
 	}
 	e.Origin = &ir.Origin{}
@@ -189,16 +268,11 @@ func decodeElement(b []byte, s *rules.Set, f ir.Family, note func(string) *ir.Fr
 }
 
 // sameKey reports whether a key would be encoded to what was read.
-func sameKey(s *rules.Set, f ir.Family, k *rules.Key, key, end []byte) bool {
-	var room [2 * (attrHeader + 64)]byte
+func sameKey(s *rules.Set, f ir.Family, k *rules.Key, key []byte) bool {
+	var room [attrHeader + 64]byte
 	b := builder(room[:0])
-	appendKey(&b, s, f, k, k.Addr2)
-	if !bytes.Equal(b[attrHeader:], key) || !s.Interval {
-		return bytes.Equal(b[attrHeader:], key)
-	}
-	b = b[:0]
-	appendKey(&b, s, f, k, lastAddr(netip.PrefixFrom(k.Addr2, int(k.Bits))))
-	return bytes.Equal(b[attrHeader:], end)
+	appendKey(&b, s, f, k)
+	return bytes.Equal(b[attrHeader:], key)
 }
 
 // value returns what an attribute with a value, and nothing else, has.
@@ -210,9 +284,9 @@ func value(b []byte) ([]byte, error) {
 	return a.data, nil
 }
 
-func decodeKey(b, end []byte, s *rules.Set, f ir.Family) (k rules.Key, err error) {
+func decodeKey(b []byte, s *rules.Set, f ir.Family) (k rules.Key, err error) {
 	_, n := concat(s.Key, f)
-	if len(b) != n || s.Interval && len(end) != n {
+	if len(b) != n {
 		return k, errShort
 	}
 	addrs, ports := 0, 0
@@ -221,12 +295,8 @@ func decodeKey(b, end []byte, s *rules.Set, f ir.Family) (k rules.Key, err error
 		_, n := typeOf(t, f)
 		part := b[at : at+n]
 		switch t {
-		case rules.TypeAddr, rules.TypeNet:
+		case rules.TypeAddr:
 			a, _ := netip.AddrFromSlice(part)
-			if t == rules.TypeNet {
-				last, _ := netip.AddrFromSlice(end[at : at+n])
-				k.Bits = uint8(commonBits(part, last.AsSlice()))
-			}
 			if addrs++; addrs == 1 {
 				k.Addr = a
 			} else {

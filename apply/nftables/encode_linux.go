@@ -84,7 +84,7 @@ func setFlags(s *rules.Set) (flags uint32) {
 		flags |= unix.NFT_SET_MAP
 	}
 	if s.Interval {
-		flags |= unix.NFT_SET_INTERVAL | nftSetConcat
+		flags |= unix.NFT_SET_INTERVAL
 	}
 	if s.Timeout > 0 {
 		flags |= unix.NFT_SET_TIMEOUT | unix.NFT_SET_EVAL
@@ -109,16 +109,6 @@ func encodeSet(s *rules.Set, f ir.Family, id uint32) []byte {
 		b.u32(unix.NFTA_SET_ID, id)
 		if s.Timeout > 0 {
 			b.u64(unix.NFTA_SET_TIMEOUT, uint64(s.Timeout/time.Millisecond))
-		}
-		if s.Interval {
-			b.nest(unix.NFTA_SET_DESC, func(b *builder) {
-				b.nest(nftaSetDescConcat, func(b *builder) {
-					for _, t := range s.Key {
-						_, n := typeOf(t, f)
-						b.nest(unix.NFTA_LIST_ELEM, func(b *builder) { b.u32(nftaSetFieldLen, uint32(n)) })
-					}
-				})
-			})
 		}
 		b.bytes(unix.NFTA_SET_USERDATA, userData(s, f))
 	})
@@ -194,15 +184,14 @@ func encodeOther(o rules.Object) []byte {
 
 // appendElement appends one element. gone leaves out what does not identify it.
 func appendElement(b *builder, s *rules.Set, f ir.Family, e *rules.Element, gone bool) {
+	if s.Interval {
+		appendInterval(b, f, netip.PrefixFrom(e.Key.Addr2, int(e.Key.Bits)))
+		return
+	}
 	item := b.open(unix.NFTA_LIST_ELEM)
 	key := b.open(unix.NFTA_SET_ELEM_KEY)
-	appendKey(b, s, f, &e.Key, e.Key.Addr2)
+	appendKey(b, s, f, &e.Key)
 	b.close(key)
-	if s.Interval {
-		end := b.open(nftaSetElemKeyEnd)
-		appendKey(b, s, f, &e.Key, lastAddr(netip.PrefixFrom(e.Key.Addr2, int(e.Key.Bits))))
-		b.close(end)
-	}
 	if !gone {
 		appendData(b, s, f, e)
 		if comment := s.Comment(e); comment != "" {
@@ -215,9 +204,35 @@ func appendElement(b *builder, s *rules.Set, f ir.Family, e *rules.Element, gone
 	b.close(item)
 }
 
-// appendKey appends the value of a key, in which the last address of an
-// interval set is net.
-func appendKey(b *builder, s *rules.Set, f ir.Family, k *rules.Key, net netip.Addr) {
+// appendInterval appends the two elements that an interval is for the kernel: where it
+// begins, and where it no longer holds. One that goes up to the last address has no end, which
+// nft notes.
+func appendInterval(b *builder, f ir.Family, p netip.Prefix) {
+	behind := lastAddr(p).Next()
+	edge := func(a netip.Addr, end bool) {
+		item := b.open(unix.NFTA_LIST_ELEM)
+		if end {
+			b.u32(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
+		}
+		key := b.open(unix.NFTA_SET_ELEM_KEY)
+		b.header(unix.NFTA_DATA_VALUE, addrBytes(f))
+		appendAddr(b, a)
+		b.close(key)
+		if !end && !behind.IsValid() {
+			var open udata
+			open.u32(udataElemFlags, udataElemIntervalOpen)
+			b.bytes(unix.NFTA_SET_ELEM_USERDATA, open)
+		}
+		b.close(item)
+	}
+	edge(p.Addr(), false)
+	if behind.IsValid() {
+		edge(behind, true)
+	}
+}
+
+// appendKey appends the value of a key.
+func appendKey(b *builder, s *rules.Set, f ir.Family, k *rules.Key) {
 	_, n := concat(s.Key, f)
 	b.header(unix.NFTA_DATA_VALUE, n)
 	addr, port := k.Addr, k.Port
@@ -226,8 +241,6 @@ func appendKey(b *builder, s *rules.Set, f ir.Family, k *rules.Key, net netip.Ad
 		case rules.TypeAddr:
 			appendAddr(b, addr)
 			addr = k.Addr2
-		case rules.TypeNet:
-			appendAddr(b, net)
 		case rules.TypeProto:
 			*b = append(*b, byte(k.Proto), 0, 0, 0)
 		case rules.TypePort:

@@ -243,8 +243,7 @@ func (t *fakeTable) elements(m *message, a fields, b []byte, f ir.Family) error 
 		return nil
 	}
 	some := s.Set
-	var n notes
-	if err := decodeElements(b, &some, f, n.frontend); err != nil {
+	if err := decodeMessage(b, &some, f); err != nil {
 		return err
 	}
 	for _, e := range some.Elements {
@@ -265,6 +264,24 @@ func (t *fakeTable) elements(m *message, a fields, b []byte, f ir.Family) error 
 		}
 	}
 	return nil
+}
+
+// decodeMessage reads the elements of a message that has both ends of each interval.
+func decodeMessage(b []byte, s *rules.Set, f ir.Family) error {
+	if !s.Interval {
+		return decodeElements(b, s, f, (&notes{}).frontend)
+	}
+	edges, err := decodeEdges(b, f, nil)
+	for len(edges) > 0 {
+		n := 1
+		if len(edges) > 1 && edges[1].end {
+			n = 2
+		}
+		of, strays := intervals(edges[:n:n])
+		s.Elements, s.Strays = append(s.Elements, of...), s.Strays || strays
+		edges = edges[n:]
+	}
+	return err
 }
 
 // overlaps reports whether an element of an interval set has a part in common
@@ -397,10 +414,10 @@ func TestFakeIsAsTheKernel(t *testing.T) {
 	}
 }
 
-// spoilRanges makes two source ranges of one frontend overlap.
+// spoilRanges makes two source ranges of one list overlap.
 func spoilRanges(r *rules.Ruleset) {
-	s := &r.Sets[rules.FirewallSources]
-	if len(s.Elements) > 0 && s.Elements[0].Key.Bits < 32 {
+	s := &r.Sets[len(r.Sets)-1]
+	if rules.IsSources(s.Name) && s.Elements[0].Key.Bits < 32 {
 		e := s.Elements[0]
 		e.Key.Bits++
 		s.Elements = append(slices.Clone(s.Elements), e)

@@ -104,8 +104,7 @@ func TestNumbersAreTheKernels(t *testing.T) {
 	}
 	ours := map[string]int{
 		"NFTA_CHAIN_FLAGS": nftaChainFlags, "NFT_CHAIN_BINDING": nftChainBinding,
-		"NFTA_SET_EXPR": nftaSetExpr, "NFTA_SET_EXPRESSIONS": nftaSetExpressions, "NFT_SET_CONCAT": nftSetConcat,
-		"NFTA_SET_DESC_CONCAT": nftaSetDescConcat, "NFTA_SET_FIELD_LEN": nftaSetFieldLen, "NFTA_SET_ELEM_KEY_END": nftaSetElemKeyEnd,
+		"NFTA_SET_EXPR": nftaSetExpr, "NFTA_SET_EXPRESSIONS": nftaSetExpressions,
 		"NFTA_BITWISE_OP": nftaBitwiseOp, "NFT_BITWISE_MASK_XOR": nftBitwiseMaskXor, "NFT_BITWISE_BOOL": nftBitwiseMaskXor,
 		"NFT_TABLE_F_OWNER": nftTableOwner, "NFTA_TABLE_OWNER": nftaTableOwner, "NFT_TABLE_F_PERSIST": nftTablePersist,
 		"NFTA_FLOWTABLE_TABLE": nftaFlowtableTable, "NFTA_FLOWTABLE_NAME": nftaFlowtableName,

@@ -589,5 +589,6 @@ func (c *change) without(services map[ir.Name]bool, keep map[string]bool) *chang
 		rest.addElements(elementsOf{e.set, elements(e.gone), elements(e.add), e.empty, elements(e.all)})
 	}
 	rest.purge = slices.DeleteFunc(slices.Clone(c.purge), func(p purge) bool { return services[p.set.Port.Service] })
+	rest.leaveSources()
 	return &rest
 }

@@ -211,7 +211,7 @@ func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset) (sound bool,
 			}
 			continue
 		}
-		if s.Unsupported != "" || !fixed[s.Name] {
+		if s.Unsupported != "" || !fixed[s.Name] && !rules.IsSources(s.Name) {
 			s.Strays = true // nobody has looked: it goes as a whole
 			continue
 		}
@@ -256,9 +256,18 @@ func (d *Dataplane) readElements(ctx context.Context, f ir.Family, s *rules.Set)
 		s.Elements, s.Strays = s.Elements[:0], false
 		commits := d.commits.Load()
 		var n notes
+		var edges []edge
 		_, err := d.r.dump(ctx, unix.NFT_MSG_GETSETELEM, nfFamily(f), elementsIn(s.Name), func(b []byte) error {
+			if s.Interval {
+				var err error
+				edges, err = decodeEdges(b, f, edges)
+				return err
+			}
 			return decodeElements(b, s, f, n.frontend)
 		})
+		if s.Interval {
+			s.Elements, s.Strays = intervals(edges)
+		}
 		if err != nil || !twice(s.Elements) && (d.commits.Load() == commits || try >= maxBesideOurs) {
 			return true, err
 		}

@@ -108,8 +108,11 @@ var written = []struct {
 
 	// Elements of our own sets.
 	{"element with a catch-all", "add element $T cluster-ips { * }", []string{"remove ip proxyc cluster-ips unrecognised elements"}},
-	{"element that is a range", "add element $T firewall-sources { 10.0.0.1 . tcp . 80 . 10.0.0.1-10.0.0.6 }", []string{"remove ip proxyc firewall-sources unrecognised elements"}},
-	{"element of ranges of ports", "add element $T firewall-sources { 10.0.0.1 . tcp . 80-90 . 10.0.0.0/24 }", []string{"remove ip proxyc firewall-sources unrecognised elements"}},
+	{"element that is a range", "add element $T $L { 10.0.0.1-10.0.0.6 }", []string{"remove ip proxyc $L unrecognised elements"}},
+	{"a source range more", "add element $T $L { 9.9.9.0/24 }", []string{"remove ip proxyc $L 9.9.9.0/24"}},
+	{"all source ranges more", "flush set $T $L; add element $T $L { 0.0.0.0/0 }", []string{"add ip proxyc $L 198.51.100.5/32", "remove ip proxyc $L 0.0.0.0/0"}},
+	{"source ranges less", "delete element $T $L { 198.51.100.5, 198.51.100.7 }", []string{"add ip proxyc $L 198.51.100.5/32", "add ip proxyc $L 198.51.100.7/32"}},
+	{"no source ranges", "flush set $T $L", []string{"add ip proxyc $L 198.51.100.5/32"}},
 	{"element that accepts", "add element $T service-ips { 9.9.9.9 . tcp . 80 : accept }", []string{"remove ip proxyc service-ips 9.9.9.9 . tcp . 80"}},
 	{"element of another protocol", "add element $T no-endpoint-services { 9.9.9.9 . 200 . 80 : drop }", []string{"remove ip proxyc no-endpoint-services"}},
 
@@ -122,12 +125,12 @@ var written = []struct {
 	{"type", "delete chain $T nat-output; add chain $T nat-output { type route hook output priority -100; }",
 		[]string{"change table ip proxyc: chain nat-output: type route"}},
 	{"no hook", remade(""), []string{"change table ip proxyc: chain filter-forward: no hook"}},
-	{"a set with a size", "delete chain $T filter-forward; flush chain $T firewall-check; flush set $T firewall-ips; delete set $T firewall-ips; " +
-		"add set $T firewall-ips { type ipv4_addr . inet_proto . inet_service; size 1; }", []string{"change table ip proxyc: set firewall-ips: size 1"}},
-	{"a set with a timeout", "flush chain $T firewall-check; flush set $T firewall-ips; delete set $T firewall-ips; " +
-		"add set $T firewall-ips { type ipv4_addr . inet_proto . inet_service; timeout 1s; }", []string{"change table ip proxyc: set firewall-ips: timeout 1s"}},
-	{"a set with counters of its own", "flush chain $T firewall-check; flush set $T firewall-ips; delete set $T firewall-ips; " +
-		"add set $T firewall-ips { type ipv4_addr . inet_proto . inet_service; counter; }", []string{"change table ip proxyc: set firewall-ips: statement"}},
+	{"a set with a size", "delete chain $T filter-forward; flush chain $T firewall-check; flush map $T firewall-lists; delete map $T firewall-lists; " +
+		"add map $T firewall-lists { type ipv4_addr . inet_proto . inet_service : verdict; size 1; }", []string{"change table ip proxyc: set firewall-lists: size 1"}},
+	{"a set with a timeout", "flush chain $T firewall-check; flush map $T firewall-lists; delete map $T firewall-lists; " +
+		"add map $T firewall-lists { type ipv4_addr . inet_proto . inet_service : verdict; timeout 1s; }", []string{"change table ip proxyc: set firewall-lists: timeout 1s"}},
+	{"a set with counters of its own", "flush chain $T firewall-check; flush map $T firewall-lists; delete map $T firewall-lists; " +
+		"add map $T firewall-lists { type ipv4_addr . inet_proto . inet_service : verdict; counter; }", []string{"change table ip proxyc: set firewall-lists: statement"}},
 }
 
 func remade(declaration string) string {
@@ -217,10 +220,12 @@ func TestWhateverNFTWrites(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := n.list(t)
+	list := want.IPv4.Sets[len(want.IPv4.Sets)-1].Name
 	var unknown []string
 	for _, w := range written {
 		t.Run(w.name, func(t *testing.T) {
-			script := strings.ReplaceAll(w.script, "$T", "ip proxyc")
+			names := strings.NewReplacer("$T", "ip proxyc", "$L", list)
+			script := names.Replace(w.script)
 			if err := n.write(t, script); err != nil {
 				unknown = append(unknown, w.name)
 				t.Skip(err)
@@ -238,7 +243,7 @@ func TestWhateverNFTWrites(t *testing.T) {
 				}
 			}
 			for _, name := range w.named {
-				if !slices.ContainsFunc(ops, func(op string) bool { return strings.HasPrefix(op, name) }) {
+				if !slices.ContainsFunc(ops, func(op string) bool { return strings.HasPrefix(op, names.Replace(name)) }) {
 					t.Errorf("nothing to do begins with %q:\n%s", name, strings.Join(ops[:min(len(ops), 9)], "\n"))
 				}
 			}

@@ -40,9 +40,6 @@ func touchedBy(what monitor.Touched) (t ir.PerFamily[touched], ok bool) {
 			return t, false
 		}
 		set := *id.Set()
-		if set.Interval { // ranges are not found by their key
-			return t, false
-		}
 		if err := decodeElements(m[nfgenHead:], &set, f, (&notes{}).frontend); err != nil || set.Strays {
 			return t, false
 		}

@@ -28,7 +28,7 @@ func TestRoundTrip(t *testing.T) {
 				b := &batch{}
 				b.elements(&change{family: f}, unix.NFT_MSG_NEWSETELEM, s, s.Elements, false)
 				for _, m := range b.messages {
-					if err := decodeElements(m.data[nfgenHead:], &got, f, (&notes{}).frontend); err != nil {
+					if err := decodeMessage(m.data[nfgenHead:], &got, f); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -97,7 +97,7 @@ func FuzzDecode(f *testing.F) {
 			for i := range r.Sets {
 				s := r.Sets[i]
 				s.Elements = nil
-				decodeElements(b, &s, family, (&notes{}).frontend)
+				decodeMessage(b, &s, family)
 			}
 		}
 	})

@@ -40,7 +40,7 @@ func TestClosedRangesAreTold(t *testing.T) {
 	if !strings.Contains(w.log.String(), told) {
 		t.Error("the log does not tell it")
 	}
-	if rules := w.rules(); !strings.Contains(rules, "203.0.113.11 . tcp . 80 . 0.0.0.0") {
+	if rules := w.rules(); !strings.Contains(rules, `203.0.113.11 . tcp . 80 comment "ns/closed" : goto sources-`) || !strings.Contains(rules, "ip saddr 0.0.0.0 return\n\t\tdrop\n") {
 		t.Errorf("the address is not guarded:\n%s", rules)
 	}
 }

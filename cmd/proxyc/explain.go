@@ -245,7 +245,7 @@ var fixed = map[string]string{
 	"KUBE-KUBELET-CANARY":    "KUBE-KUBELET-CANARY is the kubelet's: it sees by it that somebody flushed the tables",
 	"mark-for-masquerade":    "mark-for-masquerade marks packets that chain masquerading is to masquerade",
 	"masquerading":           "masquerading masquerades what mark-for-masquerade has marked",
-	"firewall-check":         "firewall-check drops clients outside loadBalancerSourceRanges, by map firewall-ips",
+	"firewall-check":         "firewall-check drops clients outside loadBalancerSourceRanges, by the chains to which map firewall-lists (kube-proxy's: firewall-ips) leads",
 	"reject-chain":           "reject-chain is kube-proxy's: it refuses packets to Services without endpoints",
 	"cluster-ips-check":      "cluster-ips-check refuses packets to ClusterIPs at ports that no Service has, and drops those to ClusterIPs of no Service",
 
@@ -261,8 +261,7 @@ var fixed = map[string]string{
 	"outside-nodeport-backends": "map outside-nodeport-backends has the backends of each node port for clients from outside, and has nothing now",
 	"no-endpoint-services":      "map no-endpoint-services refuses or drops packets to addresses and ports of Services without endpoints, and has nothing now",
 	"no-endpoint-nodeports":     "map no-endpoint-nodeports refuses or drops packets to node ports of Services without endpoints, and has nothing now",
-	"firewall-ips":              "set firewall-ips has the addresses and ports at which loadBalancerSourceRanges hold, and has nothing now",
-	"firewall-sources":          "set firewall-sources has the ranges that loadBalancerSourceRanges admit, and has nothing now",
+	"firewall-lists":            "map firewall-lists leads packets to addresses and ports at which loadBalancerSourceRanges hold to the chain of the ranges that are admitted, and has nothing now",
 	"cluster-ips":               "set cluster-ips has every ClusterIP, and has nothing now",
 	"hairpin-connections":       "set hairpin-connections has the backends on this node, as their own clients, and has nothing now",
 	"affinity-ips":              "map affinity-ips leads connections to the chains that remember clients, by backend and frontend, and has nothing now",

@@ -303,7 +303,6 @@ var alikes = []struct {
 	{ir.ModeNFTables, `^rule 1 of masq-lb-\d+(: nftables.LookupDNAT)? lost$`, "what comes back from it goes to masq-lb, which does the same"},
 	{ir.ModeNFTables, `^rule \d+ of (services|service-endpoints-check): nftables.Match(Net|Local) lost$`, "no node port is a port of the addresses that come in, too"},
 	{ir.ModeNFTables, `^element of no-endpoint-services (lost|for another (port|protocol))$`, "a ClusterIP without endpoints: cluster-ips-check refuses it, too"},
-	{ir.ModeNFTables, `^element of firewall-sources (lost|one bit wider|for another (port|protocol))$`, "the frontend has no endpoint on the node and is dropped anyway, or the wider range is admitted already"},
 	{ir.ModeNFTables, `^element of hairpin-connections (lost|for another (port|protocol))$|^rule 1 of nat-postrouting(: nftables.Masquerade)? lost$`, ownPool},
 
 	{ir.ModeIPTables, `^filter: rule of KUBE-FORWARD lost$`, "it accepts what the policy accepts, or drops what is in state INVALID"},

@@ -160,7 +160,7 @@ func TestDumpsThatAreNotEqual(t *testing.T) {
 			{"elements that expire", `(10\.96\.0\.10 \. tcp \. 80 comment "shop/web:http") :`, `$1 timeout 8s expires 3s :`},
 			{"cluster-ips that expire", `(set cluster-ips \{\n\t\ttype ipv4_addr\n)`, "$1\t\tflags timeout\n"},
 			{"a set that rules fill", `(set cluster-ips \{\n\t\ttype ipv4_addr\n)`, "$1\t\tflags dynamic\n"},
-			{"a time of a set", `(set firewall-ips \{\n\t\ttype .*\n)`, "$1\t\ttimeout 1h\n"},
+			{"a time of a set", `(map firewall-lists \{\n\t\ttype .*\n)`, "$1\t\ttimeout 1h\n"},
 			{"a flag of the table", `^table ip proxyc \{\n`, "$0\tflags dormant\n"},
 			{"affinity to another port", `(map @` + affinity + `:808)0`, `${1}1`},
 			{"affinity remembers the client", `(\{ ct original ip saddr : ip) daddr`, `$1 saddr`},

@@ -1,6 +1,7 @@
 // Package nftables lowers Programs to nftables: one table "proxyc" for each
 // IP family, in which the number of sets and chains does not depend on the
-// number of Services, so that nearly every change is a handful of elements.
+// number of Services, so that nearly every change is a handful of elements. Session
+// affinity has some of its own, and each list of source ranges.
 //
 //	Program → Lower → Ruleset → Write   (a script for nft -f)
 //	                          → Eval    (the fate of a packet)

@@ -112,12 +112,15 @@ func TestEvalOfBrokenTables(t *testing.T) {
 // The evaluation must see what is wrong with a table, or it proves nothing.
 func TestEvalSeesFaults(t *testing.T) {
 	faults := map[string]func(*Ruleset){
-		"a backend is missing":    func(r *Ruleset) { r.Sets[Backends].Elements = r.Sets[Backends].Elements[1:] },
-		"the hairpin is missing":  func(r *Ruleset) { r.Sets[Hairpin].Elements = nil },
-		"nothing is remembered":   func(r *Ruleset) { r.Sets[AffinityIPs].Elements = nil },
-		"backends are forgotten":  func(r *Ruleset) { removeRules(r, chainAffinityPostrouting) },
-		"guards are not called":   func(r *Ruleset) { removeRules(r, chainFilterPrerouting) },
-		"nobody is admitted":      func(r *Ruleset) { r.Sets[FirewallSources].Elements = nil },
+		"a backend is missing":   func(r *Ruleset) { r.Sets[Backends].Elements = r.Sets[Backends].Elements[1:] },
+		"the hairpin is missing": func(r *Ruleset) { r.Sets[Hairpin].Elements = nil },
+		"nothing is remembered":  func(r *Ruleset) { r.Sets[AffinityIPs].Elements = nil },
+		"backends are forgotten": func(r *Ruleset) { removeRules(r, chainAffinityPostrouting) },
+		"guards are not called":  func(r *Ruleset) { removeRules(r, chainFilterPrerouting) },
+		"nobody is admitted": func(r *Ruleset) {
+			r.Sets[slices.IndexFunc(r.Sets, func(s Set) bool { return IsSources(s.Name) })].Elements = nil
+		},
+		"nobody is guarded":       func(r *Ruleset) { r.Sets[FirewallLists].Elements = nil },
 		"nothing is refused":      func(r *Ruleset) { r.Sets[NoEndpointIPs].Elements = nil },
 		"local is cluster":        func(r *Ruleset) { r.Sets[OutsideIPs].Elements = nil },
 		"no reject of ClusterIPs": func(r *Ruleset) { r.Sets[ClusterIPs].Elements = nil },

@@ -64,11 +64,7 @@ func guardChains() []Chain {
 	return []Chain{
 		{Name: chainFilterPrerouting, Base: &Base{Hook: Prerouting, Priority: PriorityDNAT - 10}, Rules: ifNew(chainFirewallCheck)},
 		{Name: chainFilterOutputPre, Base: &Base{Hook: Output, Priority: PriorityDNAT - 10}, Rules: ifNew(chainFirewallCheck)},
-		{Name: chainFirewallCheck, Rules: []Rule{{[]Stmt{
-			MatchSet{Key: frontendTerms(false), Set: FirewallIPs.String()},
-			MatchSet{Key: append(slices.Clip(frontendTerms(false)), Term{Field: SrcAddr}), Set: FirewallSources.String(), Not: true},
-			Verdict{Kind: Drop},
-		}, fixed("what loadBalancerSourceRanges do not admit")}}},
+		{Name: chainFirewallCheck, Rules: []Rule{{[]Stmt{lookup(FirewallLists)}, fixed("what loadBalancerSourceRanges do not admit")}}},
 	}
 }
 

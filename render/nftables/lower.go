@@ -15,6 +15,7 @@ type Fragment struct {
 	Elements [setCount][]Element
 	Chains   []Chain
 	Maps     []Set // affinity maps; rules fill them
+	Lists    []Set // source ranges, which Fragments may share
 }
 
 // Lower makes the whole table of a Program.
@@ -30,10 +31,11 @@ func Lower(p *ir.Program) *Ruleset {
 	}
 	l.frag.Chains = r.count(&p.Node, l.frag.Chains)
 	slices.SortFunc(l.frag.Chains, func(a, b Chain) int { return cmp.Compare(a.Name, b.Name) })
-	slices.SortFunc(l.frag.Maps, func(a, b Set) int { return cmp.Compare(a.Name, b.Name) })
+	more := slices.Concat(l.frag.Maps, l.frag.Lists)
+	slices.SortFunc(more, func(a, b Set) int { return cmp.Compare(a.Name, b.Name) })
 	r.Chains = append(r.Chains, l.frag.Chains...)
 	slices.SortStableFunc(r.Chains, func(a, b Chain) int { return btoi(a.Base == nil) - btoi(b.Base == nil) })
-	r.Sets = append(r.Sets, l.frag.Maps...)
+	r.Sets = append(r.Sets, more...)
 	return r
 }
 
@@ -48,7 +50,7 @@ func LowerService(node *ir.Node, family ir.Family, svc *ir.Service) Fragment {
 
 // Ruleset returns the Fragment as a table without the fixed chains.
 func (f *Fragment) Ruleset(family ir.Family) *Ruleset {
-	r := &Ruleset{Family: family, Chains: f.Chains, Sets: append(slices.Clone(fixedSets[:]), f.Maps...)}
+	r := &Ruleset{Family: family, Chains: f.Chains, Sets: slices.Concat(fixedSets[:], f.Maps, f.Lists)}
 	for id := range f.Elements {
 		r.Sets[id].Elements = f.Elements[id]
 	}
@@ -66,6 +68,8 @@ type lowering struct {
 	names     map[target]string   // the chains that frag has
 	remembers map[string]struct{} // its chains that remember a backend
 	guards    bool                // whether it has guardChains
+	lists     map[listOf]string   // chains of source ranges by list; empty: it admits everybody
+	made      map[string]struct{} // its chains and sets of these
 	shared    map[sharedElement]struct{}
 }
 
@@ -75,7 +79,8 @@ type sharedElement struct {
 }
 
 func newLowering(node *ir.Node, family ir.Family) *lowering {
-	return &lowering{node: node, family: family, names: map[target]string{}, remembers: map[string]struct{}{}, shared: map[sharedElement]struct{}{}}
+	return &lowering{node: node, family: family, names: map[target]string{}, remembers: map[string]struct{}{}, shared: map[sharedElement]struct{}{},
+		lists: map[listOf]string{}, made: map[string]struct{}{}}
 }
 
 // reserve makes room in the sets that grow with the Services, which saves
@@ -278,46 +283,6 @@ func (l *lowering) refuse(f *lowerable, id SetID) {
 	e := f.element(v)
 	e.Origin = &f.ElseOrigin
 	l.add(id, e)
-}
-
-// guard admits the source ranges only (PKT-10, NFT-5).
-func (l *lowering) guard(f *lowerable) {
-	if len(f.SourceRanges) == 0 {
-		return
-	}
-	if !l.guards {
-		l.guards = true
-		l.frag.Chains = append(l.frag.Chains, guardChains()...)
-	}
-	l.add(FirewallIPs, Element{Key: frontendKeyOf(f.Match), Frontend: f.Frontend, Origin: &f.SourceRanges[0].Origin})
-	for _, r := range outermost(f.SourceRanges) {
-		key := frontendKeyOf(f.Match)
-		key.Addr2, key.Bits = r.Prefix.Addr(), uint8(r.Prefix.Bits())
-		l.add(FirewallSources, Element{Key: key, Frontend: f.Frontend, Origin: &r.Origin})
-	}
-}
-
-// outermost returns the ranges that no other one holds, each once, in their
-// order: the kernel refuses overlapping intervals.
-func outermost(ranges []ir.SourceRange) (out []*ir.SourceRange) {
-	sorted := make([]*ir.SourceRange, len(ranges))
-	for i := range ranges {
-		sorted[i] = &ranges[i]
-	}
-	slices.SortStableFunc(sorted, func(a, b *ir.SourceRange) int { return a.Prefix.Compare(b.Prefix) })
-	kept := make(map[*ir.SourceRange]bool, len(ranges))
-	var last *ir.SourceRange
-	for _, r := range sorted { // what holds others stands before them
-		if last == nil || !last.Prefix.Overlaps(r.Prefix) {
-			last, kept[r] = r, true
-		}
-	}
-	for i := range ranges {
-		if r := &ranges[i]; kept[r] {
-			out = append(out, r)
-		}
-	}
-	return out
 }
 
 // chain returns the name of the target's chain, and makes it if it is new.

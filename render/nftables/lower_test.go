@@ -2,7 +2,9 @@ package nftables
 
 import (
 	"bytes"
-
+	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -57,6 +59,11 @@ func unite(r *Ruleset, f Fragment) {
 		}
 	}
 	r.Sets = append(r.Sets, f.Maps...)
+	for _, s := range f.Lists {
+		if !slices.ContainsFunc(r.Sets, func(o Set) bool { return o.Name == s.Name }) {
+			r.Sets = append(r.Sets, s)
+		}
+	}
 }
 
 // What a table has one of must not grow with the Services.
@@ -91,18 +98,70 @@ func TestKeysAreUnique(t *testing.T) {
 	}
 }
 
-func TestRangesDoNotOverlap(t *testing.T) {
-	frag := LowerService(&[]ir.Node{testNode(ir.IPv4)}[0], ir.IPv4, &richProgram(ir.IPv4).Services[0])
-	var got []string
-	s := &fixedSets[FirewallSources]
-	for _, e := range frag.Elements[FirewallSources] {
-		got = append(got, s.KeyText(e.Key))
+// Frontends with the same ranges, of whatever Service, lead to one chain. Few ranges are its rules,
+// many are a set, which those share whose own addresses differ. Ranges within others are
+// left out, and a list that admits everybody is none.
+func TestSourceRangesAreShared(t *testing.T) {
+	ranges := func(of ...string) (all []ir.SourceRange) {
+		for _, r := range of {
+			all = append(all, ir.SourceRange{Prefix: netip.MustParsePrefix(r), Origin: ir.Origin{Object: "Service"}})
+		}
+		return all
 	}
-	want := []string{
-		"203.0.113.10 . tcp . 80 . 192.0.2.0/24",
-		"203.0.113.10 . tcp . 80 . 10.244.0.0/16",
-		"203.0.113.10 . tcp . 80 . 198.51.100.0/25",
-		"203.0.113.10 . tcp . 81 . 0.0.0.0/0",
+	var many []string
+	for i := range 20 {
+		many = append(many, fmt.Sprintf("10.%d.0.0/16", 2*i))
+	}
+	lists := map[string][]ir.SourceRange{
+		"few":         ranges("192.0.2.0/24", "198.51.100.0/25"),
+		"few, turned": ranges("198.51.100.0/25", "192.0.2.7/32", "192.0.2.0/24", "192.0.2.0/24"),
+		"others":      ranges("192.0.2.0/25"),
+		"many":        ranges(many...),
+		"many, own":   ranges(append(many, "203.0.113.1/32")...),
+		"all":         ranges("10.0.0.0/8", "0.0.0.0/0"),
+	}
+	p := &ir.Program{Family: ir.IPv4, Node: testNode(ir.IPv4)}
+	chains := map[string]string{}
+	for i, name := range slices.Sorted(maps.Keys(lists)) {
+		s := ir.Service{Name: ir.Name{Namespace: "ns", Name: fmt.Sprint("web", i)}}
+		for port := range uint16(3) {
+			s.Frontends = append(s.Frontends, ir.Frontend{Kind: ir.LoadBalancer, Match: ir.Match{Addr: netip.MustParseAddr("203.0.113.1"), Port: uint16(100*i) + port, Protocol: ir.TCP},
+				SourceRanges: lists[name], Port: ir.ServicePort{Service: s.Name}, Else: ir.Drop, Origin: ir.Origin{Object: "Service"}})
+		}
+		p.Services = append(p.Services, s)
+		for _, e := range LowerService(&p.Node, p.Family, &s).Elements[FirewallLists] {
+			chains[name] = e.Verdict.Chain
+		}
+	}
+	r := Lower(p)
+	want := `few: ip saddr 192.0.2.0/24 return; ip saddr 198.51.100.0/25 return; drop
+few, turned: as few
+many: ip saddr @LIST return; drop
+many, own: ip saddr 203.0.113.1 return; ip saddr @LIST return; drop
+others: ip saddr 192.0.2.0/25 return; drop
+`
+	var sets []*Set
+	for i := range r.Sets {
+		if IsSources(r.Sets[i].Name) {
+			sets = append(sets, &r.Sets[i])
+		}
+	}
+	if len(sets) != 1 || len(sets[0].Elements) != len(many) || len(r.Sets[FirewallLists].Elements) != 3*5 {
+		t.Fatalf("%d sets, and %d frontends, want one of %d ranges for %d frontends", len(sets), len(r.Sets[FirewallLists].Elements), len(many), 3*5)
+	}
+	got, seen := "", map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(chains)) {
+		if other := seen[chains[name]]; other != "" {
+			got += name + ": as " + other + "\n"
+			continue
+		}
+		seen[chains[name]] = name
+		i := slices.IndexFunc(r.Chains, func(c Chain) bool { return c.Name == chains[name] })
+		var texts []string
+		for _, rule := range r.Chains[i].Rules {
+			texts = append(texts, strings.ReplaceAll(rule.Text(ir.IPv4), sets[0].Name, "LIST"))
+		}
+		got += name + ": " + strings.Join(texts, "; ") + "\n"
 	}
 	if d := gocmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)

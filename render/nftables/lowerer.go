@@ -14,22 +14,24 @@ import (
 type Lowerer struct {
 	family  ir.Family
 	users   map[string]int // of chains
+	lists   map[string]int // users of sets of source ranges
 	wanters map[sharedElement]int
 	inUse   inUse
 }
 
 // NewLowerer returns the Lowerer of a table that has the fixed part alone.
 func NewLowerer(f ir.Family) *Lowerer {
-	return &Lowerer{family: f, users: map[string]int{}, wanters: map[sharedElement]int{}}
+	return &Lowerer{family: f, users: map[string]int{}, lists: map[string]int{}, wanters: map[sharedElement]int{}}
 }
 
 // Delta is what changes of Services make of a table.
 type Delta struct {
 	Family   ir.Family
 	Services []ServiceDelta
-	// Chains, and elements of SharedSets, that nobody needed before, and that
+	// Chains, sets of source ranges, and elements of SharedSets, that nobody needed before, and that
 	// nobody needs any longer.
 	AddedChains, RemovedChains []*Chain
+	AddedLists, RemovedLists   []*Set
 	// Rewritten are shared chains whose rules change, as they were, and Rules what they
 	// become, each at the place of its old form.
 	Rewritten, Rules []*Chain
@@ -107,6 +109,12 @@ func (l *Lowerer) acquire(f *Fragment, d *Delta) {
 			d.AddedChains = append(d.AddedChains, c)
 		}
 	}
+	for i := range f.Lists {
+		s := &f.Lists[i]
+		if l.lists[s.Name]++; l.lists[s.Name] == 1 {
+			d.AddedLists = append(d.AddedLists, s)
+		}
+	}
 	for _, id := range SharedSets() {
 		for i := range f.Elements[id] {
 			e := &f.Elements[id][i]
@@ -125,6 +133,13 @@ func (l *Lowerer) release(f *Fragment, d *Delta) {
 		if l.users[c.Name]--; l.users[c.Name] == 0 {
 			delete(l.users, c.Name)
 			d.RemovedChains = append(d.RemovedChains, c)
+		}
+	}
+	for i := range f.Lists {
+		s := &f.Lists[i]
+		if l.lists[s.Name]--; l.lists[s.Name] == 0 {
+			delete(l.lists, s.Name)
+			d.RemovedLists = append(d.RemovedLists, s)
 		}
 	}
 	for _, id := range SharedSets() {

@@ -26,8 +26,11 @@ func TestLowererLetsGo(t *testing.T) {
 			t.Errorf("%s: %d elements came and %d went", id, len(in.Added[id]), len(out.Removed[id]))
 		}
 	}
-	if len(l.users)+len(l.wanters) > 0 {
-		t.Errorf("without Services it remembers %v and %v", l.users, l.wanters)
+	if len(in.AddedLists) == 0 || len(in.AddedLists) != len(out.RemovedLists) || len(in.RemovedLists)+len(out.AddedLists) > 0 {
+		t.Errorf("%d sets of source ranges came and %d went", len(in.AddedLists), len(out.RemovedLists))
+	}
+	if len(l.users)+len(l.lists)+len(l.wanters) > 0 {
+		t.Errorf("without Services it remembers %v, %v and %v", l.users, l.lists, l.wanters)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 type Ruleset struct {
 	Family ir.Family
 	Chains []Chain // base chains, then the fixed ones, then the rest by name
-	Sets   []Set   // the fixed ones in the order of their SetID, then affinity maps by name
+	Sets   []Set   // the fixed ones in the order of their SetID, then affinity maps and sets of source ranges by name
 	// KubeProxy reports whether the family has kube-proxy's table as well. Only what
 	// was read from a kernel has it: the table goes when ours comes.
 	KubeProxy bool
@@ -202,8 +202,7 @@ const (
 	OutsidePortBackends              // the same for those in OutsidePorts
 	NoEndpointIPs                    // what is refused or dropped
 	NoEndpointPorts                  //
-	FirewallIPs                      // what only some sources may reach
-	FirewallSources                  // the sources that may
+	FirewallLists                    // what only some sources may reach: which
 	ClusterIPs                       // all ClusterIPs
 	Hairpin                          // backends on this node, each as its own client
 	AffinityIPs                      // which connections affinity remembers, by backend and frontend
@@ -231,8 +230,7 @@ var fixedSets = withCounts([setCount]Set{
 	OutsidePortBackends: {Name: "outside-nodeport-backends", Key: append(nodePortKey[:2:2], TypeSlot), Data: AddrPortData},
 	NoEndpointIPs:       {Name: "no-endpoint-services", Key: frontendKey, Data: VerdictData},
 	NoEndpointPorts:     {Name: "no-endpoint-nodeports", Key: nodePortKey, Data: VerdictData},
-	FirewallIPs:         {Name: "firewall-ips", Key: frontendKey},
-	FirewallSources:     {Name: "firewall-sources", Key: append(frontendKey[:3:3], TypeNet), Interval: true},
+	FirewallLists:       {Name: "firewall-lists", Key: frontendKey, Data: VerdictData},
 	ClusterIPs:          {Name: "cluster-ips", Key: addrKey},
 	Hairpin:             {Name: "hairpin-connections", Key: []Type{TypeAddr, TypeAddr, TypeProto, TypePort}},
 	AffinityIPs:         {Name: "affinity-ips", Key: append([]Type{TypeAddr, TypePort}, frontendKey...), Data: VerdictData},
@@ -243,6 +241,7 @@ var fixedSets = withCounts([setCount]Set{
 
 var (
 	addrKey     = []Type{TypeAddr}
+	netKey      = []Type{TypeNet}
 	frontendKey = []Type{TypeAddr, TypeProto, TypePort}
 	nodePortKey = []Type{TypeProto, TypePort}
 )

@@ -127,12 +127,19 @@ func Service(f ir.Family, proto ir.Protocol, n int, affinity bool) ir.Service {
 	front(ir.ExternalIP, "198.18.0.", 0, ir.Reject, route(ir.Any, cluster, true))
 	front(ir.ExternalIP, "198.18.0.", 1, ir.Reject)
 	lb := front(ir.LoadBalancer, "203.0.113.", 0, ir.Drop, append(inside, route(ir.Any, local, false))...)
-	for _, r := range []string{"192.0.2.0/24", "192.0.2.12/32", "192.0.2.0/24", "10.244.0.0/16", "198.51.100.0/25"} {
-		lb.SourceRanges = append(lb.SourceRanges, ir.SourceRange{Prefix: Prefix(f, r), Origin: why})
+	admit := func(ranges ...string) {
+		for _, r := range ranges {
+			lb.SourceRanges = append(lb.SourceRanges, ir.SourceRange{Prefix: Prefix(f, r), Origin: why})
+		}
 	}
+	admit("192.0.2.0/24", "192.0.2.12/32", "192.0.2.0/24", "10.244.0.0/16", "198.51.100.0/25")
 	lb = front(ir.LoadBalancer, "203.0.113.", 1, ir.Drop, inside...)
 	lb.SourceRanges = []ir.SourceRange{{Prefix: netip.PrefixFrom(Addr(f, "192.0.2.0"), 0).Masked(), Origin: why}}
-	front(ir.LoadBalancer, "203.0.113.", 2, ir.Reject)
+	lb = front(ir.LoadBalancer, "203.0.113.", 2, ir.Reject)
+	admit("203.0.113."+strconv.Itoa(n)+"/32", "192.0.2.12/32", "10.244.0.0/16")
+	for i := range 10 { // too many to be rules, and side by side
+		admit("198.51.100." + strconv.Itoa(1+i) + "/32")
+	}
 	front(ir.NodePort, "", 0, ir.Reject, route(ir.Any, cluster, true))
 	front(ir.NodePort, "", 1, ir.Drop, append(inside, route(ir.Any, local, false))...)
 	front(ir.NodePort, "", 2, ir.Drop, inside...)
