@@ -28,6 +28,8 @@ func (f *Fastpath) Validate() error {
 		switch {
 		case pattern == "":
 			return fmt.Errorf("an interface has no name")
+		case pattern == "lo":
+			return fmt.Errorf("%q: what comes in at the loopback interface is not forwarded", pattern)
 		case len(name) > longestInterface:
 			return fmt.Errorf("%q: an interface's name has at most %d characters", pattern, longestInterface)
 		case strings.ContainsAny(name, "*?[/: \t\n"):

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/proxyc/proxyc/apply/daemon"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/ir"
 )
 
 type watchCmd struct {
@@ -33,7 +35,7 @@ type watchCmd struct {
 	Drain       time.Duration `name:"drain-timeout" default:"25s" placeholder:"DURATION" help:"How long connections may go on at the end of the process, in mode userspace, where it carries them; 0: not at all."`
 	Fallback    bool          `name:"mode-fallback" help:"Where the node lacks what the mode needs, take iptables for ipvs, and userspace for both and for kernelspace, until the daemon ends; by default it ends with an error."`
 	OwnTables   bool          `name:"nftables-owner" help:"Own the tables of mode nftables, from Linux 6.9 on: the kernel refuses what others would change in them, and keeps them when the process ends."`
-	Fastpath    []string      `name:"nftables-fastpath" placeholder:"INTERFACE" help:"Interfaces between which established connections to Services take the kernel's fast path (a flowtable), in mode nftables: names, or beginnings of names with a star, as eth0,cni0,veth*. Forwarding rules of others do not see the packets of such a connection."`
+	Fastpath    []string      `name:"nftables-fastpath" sep:"none" placeholder:"INTERFACE" help:"Interfaces between which established connections to Services take the kernel's fast path (a flowtable), in mode nftables: names, or beginnings of names with a star, as eth0,cni0,veth*. Forwarding rules of others do not see the packets of such a connection."`
 	FastAfter   uint32        `name:"nftables-fastpath-packets" default:"20" placeholder:"N" help:"How many packets a connection has before it takes the fast path."`
 	Prove       bool          `name:"prove" help:"After each change, hold the rules of the Services that changed against what they mean, for every first packet; a difference is logged, counted and part of the status."`
 	Priority    string        `name:"windows-priorityclass" enum:",IDLE_PRIORITY_CLASS,BELOW_NORMAL_PRIORITY_CLASS,NORMAL_PRIORITY_CLASS,ABOVE_NORMAL_PRIORITY_CLASS,HIGH_PRIORITY_CLASS,REALTIME_PRIORITY_CLASS" default:"" placeholder:"CLASS" help:"Windows' priority of the process, named as kubelet's flag names it; by default that of who starts it."`
@@ -48,6 +50,9 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 			return fmt.Errorf("watch takes flags alone, got %q", arg)
 		}
 	}
+	if fast := c.fastpath(); fast.Validate() != nil {
+		return fmt.Errorf("--nftables-fastpath: %w", fast.Validate())
+	}
 	var diags diag.List
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -61,15 +66,13 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 		}
 		return err
 	}
+	diags.Add(c.withoutEffect(resolved.Config.ProxyMode())...)
 	e.report(diags)
 	switch {
 	case deref(c.WriteConfigTo) != "":
 		return writeConfigTo(e, *c.WriteConfigTo, resolved.Config)
 	case c.Cleanup:
 		return cleanUp(ctx, e, false, false)
-	}
-	if fast := c.fastpath(); fast.Validate() != nil {
-		return fmt.Errorf("--nftables-fastpath: %w", fast.Validate())
 	}
 	if c.Condition && len(c.Snapshot) > 0 {
 		return errors.New("--node-condition: needs an API server, got --snapshot")
@@ -119,9 +122,27 @@ func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 	return o
 }
 
-// fastpath is the fast path that the command line asks for.
+// fastpath is the fast path that the command line asks for. An item that is empty stays one:
+// a variable that is not set is not to pass for no wish.
 func (c *watchCmd) fastpath() apply.Fastpath {
-	return apply.Fastpath{Interfaces: c.Fastpath, Packets: c.FastAfter}
+	fast := apply.Fastpath{Packets: c.FastAfter}
+	for _, names := range c.Fastpath {
+		fast.Interfaces = append(fast.Interfaces, strings.Split(names, ",")...)
+	}
+	return fast
+}
+
+// withoutEffect names flags that are for mode nftables alone, in another one.
+func (c *watchCmd) withoutEffect(mode ir.Mode) (list diag.List) {
+	for _, f := range [...]struct {
+		name  string
+		given bool
+	}{{"--nftables-fastpath", len(c.Fastpath) > 0}, {"--nftables-owner", c.OwnTables}} {
+		if f.given && mode != ir.ModeNFTables {
+			list.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.FlagNoEffect, Object: f.name, Msg: "has no effect in mode " + string(mode) + ": it is for mode nftables"})
+		}
+	}
+	return list
 }
 
 // deref returns a flag's value; "" where it is not given.
