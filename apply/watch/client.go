@@ -69,12 +69,20 @@ func asKubectl(file, context, userAgent string) (*rest.Config, error) {
 	switch {
 	case clientcmd.IsEmptyConfig(err):
 		return nil, errors.New("--kubeconfig: no cluster is known: give a file, or set KUBECONFIG; there is no ~/.kube/config, and this is no pod of a cluster")
+	case err != nil && isOtherKind(file):
+		return nil, fmt.Errorf("--kubeconfig: %s: must be a kubeconfig (apiVersion: v1, kind: Config), and is an object of another kind", file)
 	case err != nil:
 		return nil, fmt.Errorf("--kubeconfig: %w", err)
 	}
 	out.ContentType, out.UserAgent = runtime.ContentTypeProtobuf, userAgent
 	out.QPS = -1 // the server says when it is too much
 	return out, nil
+}
+
+// isOtherKind reports whether a file is an object, and no kubeconfig.
+func isOtherKind(file string) bool {
+	_, err := clientcmd.LoadFromFile(file)
+	return runtime.IsNotRegisteredError(err)
 }
 
 // Client returns the address of the API server and a client that may ask it, as the

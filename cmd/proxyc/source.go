@@ -59,7 +59,7 @@ func (c *source) written(e *env) (*job, ir.Programs, error) {
 	}
 	programs, err := ir.ReadJSON(bytes.NewReader(text))
 	if err != nil {
-		return nil, ir.Programs{}, fmt.Errorf("%s: %w", c.IR, err)
+		return nil, ir.Programs{}, fmt.Errorf("%s: must be what compile -o ir-json writes: %w", c.IR, notIR(text, err))
 	}
 	if programs.IPv4 == nil || programs.IPv6 == nil {
 		return nil, ir.Programs{}, fmt.Errorf("%s: must hold the programs of IPv4 and IPv6", c.IR)
@@ -71,6 +71,20 @@ func (c *source) written(e *env) (*job, ir.Programs, error) {
 	}
 	j.facts.NodeName, j.onlyHere = programs.IPv4.Node.Name, true
 	return j, programs, nil
+}
+
+// notIR returns what a text is that cannot be read as IR, in place of an error about its fields.
+func notIR(text []byte, err error) error {
+	var head struct{ APIVersion, Kind string }
+	switch wrong := json.Unmarshal(text, &head); {
+	case len(bytes.TrimSpace(text)) == 0:
+		return errors.New("is empty")
+	case wrong != nil:
+		return errors.New("is no JSON of that form")
+	case head.Kind != ir.DocumentKind:
+		return fmt.Errorf("kind must be %s, got %q", ir.DocumentKind, head.Kind)
+	}
+	return err
 }
 
 // liveJob asks a daemon for what it knows.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"go.yaml.in/yaml/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kjson "sigs.k8s.io/json"
 
@@ -295,8 +296,38 @@ func yamlError(doc []byte, err error) (line, column int, msg string) {
 		line, column, msg = at-1, in, diag.Tab
 	} else if msg == diag.NoToken {
 		line, column = noTokenAt(doc, line)
+	} else if strings.HasPrefix(msg, "invalid map key: ") {
+		line, column = noKeyAt(doc)
+		msg = "a key must be text, got a mapping or a list"
+		if bytes.Contains(doc, []byte("{{")) {
+			msg += ` (is "{{" of a template? give what it makes, as helm template prints it)`
+		}
 	}
 	return line, column, "invalid YAML: " + msg
+}
+
+// noKeyAt finds the first key that is no text: the line from 0 and the column from 1.
+func noKeyAt(doc []byte) (line, column int) {
+	var root yaml.Node
+	if yaml.Unmarshal(doc, &root) != nil {
+		return 0, 0
+	}
+	var find func(n *yaml.Node) *yaml.Node
+	find = func(n *yaml.Node) *yaml.Node {
+		for i, child := range n.Content {
+			if n.Kind == yaml.MappingNode && i%2 == 0 && child.Kind != yaml.ScalarNode && child.Kind != yaml.AliasNode {
+				return child
+			}
+			if found := find(child); found != nil {
+				return found
+			}
+		}
+		return nil
+	}
+	if key := find(&root); key != nil {
+		return key.Line - 1, key.Column
+	}
+	return 0, 0
 }
 
 // noTokenAt finds the first sign that diag.NoToken is about at the start of a line or value.
