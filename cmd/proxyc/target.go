@@ -65,13 +65,17 @@ func (s *scene) resolve(to, from string) (string, error) {
 	}
 	client, _, _ := strings.Cut(from, "@")
 	addr, _ := netip.ParseAddr(strings.Trim(client, "[]"))
-	var has []string
+	var has, protocols []string // of all ports; of those that are the one asked for
 	found := map[ir.Match]bool{}
 	var first *ir.Frontend
 	for _, f := range s.clusterIPs(t.service) {
 		name := strconv.Itoa(int(f.Match.Port))
 		has = append(has, cmp.Or(f.Port.Port, name))
-		if t.port != "" && t.port != name && t.port != f.Port.Port || t.protocol != "" && t.protocol != f.Match.Protocol.String() {
+		if t.port != "" && t.port != name && t.port != f.Port.Port {
+			continue
+		}
+		protocols = append(protocols, f.Match.Protocol.String())
+		if t.protocol != "" && t.protocol != f.Match.Protocol.String() {
 			continue
 		}
 		found[ir.Match{Protocol: f.Match.Protocol, Port: f.Match.Port}] = true
@@ -84,6 +88,9 @@ func (s *scene) resolve(to, from string) (string, error) {
 	switch {
 	case first == nil && len(has) == 0:
 		return to, fmt.Errorf("--to: %s", s.noClusterIP(t.service))
+	case first == nil && t.port != "" && len(protocols) > 0:
+		slices.Sort(protocols)
+		return to, fmt.Errorf("--to: port %s of Service %s is for %s, got %q", t.port, t.service, strings.Join(slices.Compact(protocols), " and "), t.protocol)
 	case first == nil:
 		why := ""
 		if left := s.left.of(t.service, ""); left != "" {
