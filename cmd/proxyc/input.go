@@ -241,7 +241,7 @@ func (e *env) readSnapshot(j *job, names []string, limit int64) bool {
 		readable = false
 		j.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: name, Msg: err.Error()})
 	}
-	if !j.each {
+	if !j.each && !j.files.Strict { // lint heeds annotations, and what is new, before one stands for many
 		j.files.Most = diag.MostAlike
 	}
 	j.files.CutOff = cmp.Or(j.files.CutOff, diag.Warning)

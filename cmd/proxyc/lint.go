@@ -88,16 +88,8 @@ func (c *lintCmd) Run(e *env) error {
 		return slices.ContainsFunc(report.Findings, func(d diag.Diagnostic) bool { return d.Severity <= least })
 	}
 	bad, found := fails(diag.Error), fails(severities()[c.FailOn])
-	if people := c.Output == "text" || c.Output == "markdown"; people && !c.Each {
-		report.Findings = report.Findings.Fewer(diag.MostAlike)
-	}
-	j.locate(report.Findings)
-	report.Findings.Sort()
-	for i := range report.Suppressed {
-		one := diag.List{report.Suppressed[i].Diagnostic}
-		j.locate(one)
-		report.Suppressed[i].Diagnostic = one[0]
-	}
+	people := c.Output == "text" || c.Output == "markdown"
+	j.complete(&report, people && !c.Each)
 	if err := report.Write(e.stdout, c.Output); err != nil {
 		return err
 	}
@@ -108,6 +100,21 @@ func (c *lintCmd) Run(e *env) error {
 		return errFindings
 	}
 	return nil
+}
+
+// complete adds to a report where things stand, and puts it in that order. With fewer, one finding
+// stands for many that say the same.
+func (j *job) complete(r *lint.Report, fewer bool) {
+	if fewer {
+		r.Findings = r.Findings.Fewer(diag.MostAlike)
+	}
+	j.locate(r.Findings)
+	r.Findings.Sort()
+	for i := range r.Suppressed {
+		one := diag.List{r.Suppressed[i].Diagnostic}
+		j.locate(one)
+		r.Suppressed[i].Diagnostic = one[0]
+	}
 }
 
 // mayWrite refuses to write a baseline over anything else, such as what is linted.

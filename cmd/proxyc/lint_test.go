@@ -246,7 +246,8 @@ An annotation of the object names codes:
       annotations:
         proxyc.dev/lint-ignore: PX604,PX803
 
-Errors stay, and each report names the objects that have such an annotation with the codes: who writes an object is seldom who reviews it.
+Errors stay, and each report names the objects that have such an annotation with the codes: who writes an object is seldom who reviews it. It is heeded before
+one line stands for many, and so hides nothing of other objects.
 ` + "`--no-annotations`" + ` takes no notice of them.
 
 A file (` + "`--suppress FILE`" + `, any number) has a line for each, as findings are printed, as narrow as one likes; ` + "`*`" + ` stands for any signs:

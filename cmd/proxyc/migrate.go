@@ -186,24 +186,10 @@ func needsOf(p *ir.Program) (needs []string) {
 
 // newFindings returns what lint finds of the second side alone.
 func newFindings(was, is *job) (found diag.List) {
-	type key struct { // the same finding may be graver in one mode
-		severity     diag.Severity
-		code         diag.Code
-		object, path string
-	}
-	known := map[key]bool{}
 	was.lint()
 	is.lint()
-	for _, d := range was.diags {
-		known[key{d.Severity, d.Code, d.Object, d.Path}] = true
-	}
-	for _, d := range is.diags.Sorted() {
-		if !known[key{d.Severity, d.Code, d.Object, d.Path}] {
-			known[key{d.Severity, d.Code, d.Object, d.Path}] = true
-			found = append(found, d)
-		}
-	}
-	found = found.Fewer(diag.MostAlike)
+	all := lint.Report{Findings: is.diags.Sorted()}
+	found = all.Since(lint.Report{Findings: was.diags}).Findings.Fewer(diag.MostAlike)
 	is.locate(found)
 	return found
 }

@@ -129,17 +129,8 @@ func (r *clusterReport) errors() (errs diag.List) {
 // report makes the report of the nodes that are chosen: of the one that the configuration names, or else
 // of the first of the snapshot, which stands for all.
 func (c *reportCmd) report(ctx context.Context, was, is *job) (*clusterReport, error) {
-	r := &clusterReport{was: was, is: is, findings: lint.Report{Version: build.Read().Version}}
-	if was != nil {
-		r.fresh = &lint.Report{Version: r.findings.Version, Findings: newFindings(was, is)}
-	} else {
-		is.lint()
-	}
-	var none lint.Suppressions
-	r.findings.Findings, r.findings.Suppressed = none.Apply(is.findings(), is.files.Written())
-	if r.fresh != nil {
-		r.fresh.Findings, _ = none.Apply(r.fresh.Findings, is.files.Written())
-	}
+	r := &clusterReport{was: was, is: is}
+	r.find()
 	chosen := c.nodeChoice
 	if !chosen.chosen() && is.snap.Node(is.facts.NodeName) != nil {
 		chosen.Node = []string{is.facts.NodeName}
@@ -157,6 +148,28 @@ func (c *reportCmd) report(ctx context.Context, was, is *job) (*clusterReport, e
 		}
 	}
 	return r, r.addNodes(ctx, chosen)
+}
+
+// find adds what lint finds, and which of it is new. Annotations are heeded before one finding stands for
+// many: it would take the others' with it.
+func (r *clusterReport) find() {
+	found := func(j *job) lint.Report {
+		var none lint.Suppressions
+		j.lint()
+		one := lint.Report{Version: build.Read().Version}
+		one.Findings, one.Suppressed = none.Apply(j.diags.Sorted(), j.files.Written())
+		return one
+	}
+	if r.was != nil {
+		before := found(r.was)
+		r.findings = found(r.is)
+		fresh := r.findings.Since(before)
+		r.fresh = &fresh
+		r.is.complete(r.fresh, !r.is.each)
+	} else {
+		r.findings = found(r.is)
+	}
+	r.is.complete(&r.findings, !r.is.each)
 }
 
 // addNodes adds what is said of each of the nodes.

@@ -22,6 +22,37 @@ type Report struct {
 	Version    string // of the program
 }
 
+// Since returns what another report has not: findings of the same code, severity, object and
+// field are the same ones, wherever they stand and whatever was found there.
+func (r *Report) Since(before Report) Report {
+	type key struct { // the same finding may be graver in one mode
+		severity     diag.Severity
+		code         diag.Code
+		object, path string
+	}
+	keyOf := func(d diag.Diagnostic) key { return key{d.Severity, d.Code, d.Object, d.Path} }
+	known, accepted := map[key]bool{}, map[key]bool{}
+	for _, d := range before.Findings {
+		known[keyOf(d)] = true
+	}
+	for _, s := range before.Suppressed {
+		accepted[keyOf(s.Diagnostic)] = true
+	}
+	fresh := Report{Version: r.Version}
+	for _, d := range r.Findings {
+		if !known[keyOf(d)] {
+			known[keyOf(d)] = true
+			fresh.Findings.Add(d)
+		}
+	}
+	for _, s := range r.Suppressed {
+		if !accepted[keyOf(s.Diagnostic)] {
+			fresh.Suppressed = append(fresh.Suppressed, s)
+		}
+	}
+	return fresh
+}
+
 // Formats are the forms in which a Report is written.
 func Formats() []string { return []string{"text", "json", "sarif", "github", "markdown"} }
 

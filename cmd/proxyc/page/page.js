@@ -465,8 +465,16 @@
       (f.why || f.do) && h("details", {}, h("summary", {}, "Why it matters, and what to do"), f.why && h("p", {}, f.why), f.do && h("p", {}, f.do))];
   }
 
+  // suppressed names the objects that suppress findings about themselves, with these.
+  function suppressed() {
+    const codes = new Map(), fresh = new Set((page.new ? page.new.suppressed : []).map(f => f.object));
+    for (const f of page.findings.suppressed) codes.set(f.object, (codes.get(f.object) || new Set()).add(f.code));
+    return [...codes].sort(([a], [b]) => a < b ? -1 : 1).map(([object, of]) =>
+      h("li", {}, "suppressed by an annotation of ", h("span", {class: "mono"}, object), ": " + [...of].sort().join(", "), fresh.has(object) && [" ", tag("added", "new")]));
+  }
+
   function allFindings() {
-    const list = page.findings.findings, names = ["all", "error", "warning", "info", ...(page.new ? ["new"] : [])];
+    const list = page.findings.findings, hidden = suppressed(), names = ["all", "error", "warning", "info", ...(page.new ? ["new"] : [])];
     const which = h("select", {id: "severity"}, names.map(n => h("option", {}, n)));
     const body = h("div");
     const order = {error: 0, warning: 1, info: 2};
@@ -480,6 +488,7 @@
     which.addEventListener("change", refill);
     fill($("findings"), h("h2", {id: "findings-h"}, "Findings"),
       h("p", {class: "faint"}, "What proxyc lint says." + (page.findings.suppressed && page.findings.suppressed.length ? " " + count(page.findings.suppressed.length, "finding") + " suppressed by annotations." : "")),
+      hidden.length > 0 && paged(hidden, 200, part => h("ul", {class: "plain"}, part)),
       list.length > 0 ? h("div", {class: "bar"}, h("label", {for: "severity"}, "Show"), which) : h("p", {}, "Nothing was found."), body);
     if (list.length > 0) refill();
   }
