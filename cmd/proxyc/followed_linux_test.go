@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -170,5 +171,44 @@ func TestTraceKernelAsksForForwardingOfIPv6(t *testing.T) {
 		if _, err := topo.Try("ext", "tcp", 0, netip.MustParseAddrPort("[fd00:10:96::10]:80"), applytest.Patience(time.Second)); tt.passes != (err == nil) {
 			t.Errorf("%s: really: %v", tt.does, err)
 		}
+	}
+}
+
+// Causes are what decides about the packet: neither jumps nor returns of others, which lead it on,
+// nor single rules where our table is not there.
+func TestTraceKernelNamesTheCause(t *testing.T) {
+	const docker = "iptables-nft -N DOCKER-USER; iptables-nft -A DOCKER-USER -j RETURN; iptables-nft -A FORWARD -j DOCKER-USER; "
+	for _, tt := range []struct {
+		plane, does string
+		want        []string // the causes, each by a part
+	}{
+		{"nftables", docker + "iptables-nft -P FORWARD DROP", []string{"table ip filter, chain FORWARD, which is none of proxyc's, drops the packet: policy drop"}},
+		{"nftables", "nft delete table ip proxyc", []string{"table ip proxyc is not there"}},
+		{"nftables", docker + "nft delete table ip proxyc", []string{"table ip proxyc is not there"}},
+		{"nftables", docker + "iptables-nft -P FORWARD DROP; nft delete table ip proxyc",
+			[]string{"table ip proxyc is not there", "table ip filter, chain FORWARD, which is none of proxyc's, drops the packet: policy drop"}},
+		{"nftables", docker + "nft flush chain ip proxyc nat-prerouting", []string{"table ip proxyc, chain nat-prerouting lacks, or does not come to: jump services"}},
+		{"iptables-nft", docker + "iptables-nft -t nat -D PREROUTING 1", []string{"table nat, chain PREROUTING lacks, or does not come to: "}},
+		{"iptables-nft", docker + "iptables-nft -A FORWARD -p tcp --dport 8080 -j DROP", []string{"table filter, chain FORWARD, rule 6, which is none of proxyc's, drops the packet: "}},
+	} {
+		t.Run(tt.plane+" "+tt.does, func(t *testing.T) {
+			t.Parallel()
+			w := applied(t, tt.plane)
+			w.shell(tt.does)
+			out, code := w.proxyc("trace", "--kernel", "--from", "10.244.1.5@cni0", "--to", "ns/a:80")
+			var causes []string
+			for line := range strings.Lines(out) {
+				if cause, ok := strings.CutPrefix(line, "  because: "); ok {
+					causes = append(causes, cause)
+				}
+			}
+			if code != exitFindings || !slices.EqualFunc(causes, tt.want, strings.Contains) {
+				t.Errorf("exit %d, want the causes %q in:\n%s", code, tt.want, out)
+			}
+			proof, code := w.proxyc("prove", "ir", "kernel")
+			if gone := strings.Contains(tt.does, "delete table"); gone && code != exitFindings || gone != strings.Contains(proof, "table ip proxyc is not there\n") {
+				t.Errorf("prove: exit %d:\n%s", code, proof)
+			}
+		})
 	}
 }

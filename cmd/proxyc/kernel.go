@@ -35,6 +35,7 @@ type met struct {
 	Drops   bool   `json:"drops,omitempty"`
 	Lacks   bool   `json:"lacks,omitempty"`   // its map lacks what Text says
 	Foreign bool   `json:"foreign,omitempty"` // neither proxyc's nor kube-proxy's
+	leads   bool   // it decides nothing
 }
 
 func (m *met) where() string {
@@ -66,6 +67,7 @@ type course struct {
 	outcome sim.Outcome
 	met     []met
 	unknown []string
+	gone    string // the table of ours that is not there
 }
 
 // followNFT follows a packet through tables of nf_tables.
@@ -78,7 +80,7 @@ func courseNFT(o sim.Outcome, rules []nftables.Met, unknown []string) course {
 	for _, m := range rules {
 		table, chain, _ := strings.Cut(m.Chain, ", chain ")
 		_, name, _ := strings.Cut(table, " ")
-		c.met = append(c.met, met{table, chain, m.Rule, m.Text, m.Drops, m.Lacks, name != nftables.Table && name != "kube-proxy"})
+		c.met = append(c.met, met{table, chain, m.Rule, m.Text, m.Drops, m.Lacks, name != nftables.Table && name != "kube-proxy", m.Leads})
 	}
 	return c
 }
@@ -96,7 +98,7 @@ func followIPVS(r *ipvs.Ruleset, own *sim.Own, pkt sim.Packet) course {
 func courseOf(o sim.Outcome, rules []iptables.Met, unknown []string) course {
 	c := course{outcome: o, unknown: unknown}
 	for _, m := range rules {
-		one := met{Table: m.Table, Chain: m.Chain, Rule: m.Rule, Text: m.Text, Drops: m.Drops}
+		one := met{Table: m.Table, Chain: m.Chain, Rule: m.Rule, Text: m.Text, Drops: m.Drops, leads: m.Leads}
 		one.Foreign = !one.ofIPVS() && !iptables.Owned(m.Chain) && !strings.Contains(m.Text, "-j KUBE-")
 		c.met = append(c.met, one)
 	}
@@ -125,11 +127,14 @@ func (f *followed) compare(want, have course) {
 	if have.outcome.Equal(want.outcome) {
 		return
 	}
+	if have.gone != "" {
+		f.Causes = append(f.Causes, have.gone+" is not there")
+	}
 	ends := false // by a rule of others
 	for i := range have.met {
 		if m := &have.met[i]; m.Table == tableRoutes {
 			f.Causes = append(f.Causes, fmt.Sprintf("%s: %s", m.where(), m.Text))
-		} else if m.Foreign && !m.Lacks {
+		} else if m.Foreign && !m.Lacks && !m.leads {
 			ends = true
 			does := "decides about"
 			if m.Drops {
@@ -137,6 +142,9 @@ func (f *followed) compare(want, have course) {
 			}
 			f.Causes = append(f.Causes, fmt.Sprintf("%s, which is none of proxyc's, %s the packet: %s", m.where(), does, m.Text))
 		}
+	}
+	if have.gone != "" {
+		return
 	}
 	foreign := func(m met) bool { return m.Foreign }
 	ours, wanted := slices.DeleteFunc(slices.Clone(have.met), foreign), slices.DeleteFunc(slices.Clone(want.met), foreign)

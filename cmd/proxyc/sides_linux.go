@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon"
@@ -61,6 +62,7 @@ func (d *described) kernel(ctx context.Context, programs ir.Programs, variant st
 	if err := ofMode(ctx, mode, variant); err != nil {
 		return fmt.Errorf("kernel: %w", err)
 	}
+	var gone []string
 	switch mode {
 	case ir.ModeNFTables:
 		dataplane, err := kernelnftables.Open(ctx, apply.Options{ReadOnly: true})
@@ -74,6 +76,9 @@ func (d *described) kernel(ctx context.Context, programs ir.Programs, variant st
 		}
 		for f, p := range ir.Present(programs) {
 			if r := tables.Of(f); r != nil {
+				if !r.Exists {
+					gone = append(gone, "table "+tableOf(f)+" is not there")
+				}
 				d.set(f, nftables.NewEvaluator(r, ownOf(p)))
 				*d.follow.At(f) = inNFT(tableOf(f), r, ownOf(p))
 			}
@@ -108,7 +113,7 @@ func (d *described) kernel(ctx context.Context, programs ir.Programs, variant st
 		return fmt.Errorf("kernel: the rules of mode %s cannot be asked", mode)
 	}
 	others, err := daemon.Interference(ctx)
-	d.leftOut = others.Lines()
+	d.leftOut = slices.Concat(gone, others.Lines())
 	return err
 }
 
@@ -141,7 +146,11 @@ func inRulesOfKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant
 			return c, nil, err
 		}
 		left = append(left, legacy(ctx, p.Family)...)
-		return followNFT(r, ownOf(p), pkt), left, nil
+		c := followNFT(r, ownOf(p), pkt)
+		if ours := "table " + tableOf(p.Family); !slices.ContainsFunc(r.Chains, func(c nftables.Chain) bool { return strings.HasPrefix("table "+c.Name, ours+", ") }) {
+			c.gone = ours
+		}
+		return c, left, nil
 	}
 	dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: variant, ReadOnly: true})
 	if err != nil {

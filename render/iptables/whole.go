@@ -69,6 +69,7 @@ type Met struct {
 	Rule         int    // from 1; 0: the policy
 	Text         string // as iptables-save prints it
 	Drops        bool
+	Leads        bool // to a chain, or back to the one that called it: it decides nothing
 }
 
 // Plain is Walker, but for chains that stay as they are: each rule is looked at in turn, so
@@ -82,7 +83,8 @@ func (r *Ruleset) Plain(own *sim.Own, has func(p *Packet, set InSet) bool) *Walk
 func (p Packet) Telling(f ir.Family, tell func(Met)) Packet {
 	p.trip = &trip{tell: func(c *chain, i int) {
 		rule := c.rules[i].Rule
-		m := Met{c.table, c.name, i + 1, rule.Raw, rule.Target == Drop || rule.Target == Reject}
+		m := Met{c.table, c.name, i + 1, rule.Raw, rule.Target == Drop || rule.Target == Reject,
+			rule.Target == Jump || rule.Target == Return && !builtIn(c.name)}
 		if m.Text == "" {
 			one := *rule
 			one.CommentLast = false // nobody can tell of rules that were read

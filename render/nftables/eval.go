@@ -389,7 +389,7 @@ func (w *walk) hook(h Hook, nat bool) step {
 		s := w.walk(c)
 		if s == next && c.Base.Drop {
 			w.chain, w.rule = c.Name, 0
-			w.tell(nil, true)
+			w.tell(nil, true, false)
 			s = dropped
 		}
 		w.chain, w.rule = "", 0
@@ -465,7 +465,7 @@ func (w *walk) run(rule *Rule) step {
 }
 
 func (v Verdict) run(w *walk) step {
-	w.tell(nil, v.Kind == Drop || v.Kind == Reject)
+	v.told(w, nil)
 	return v.decide(w)
 }
 
@@ -496,7 +496,7 @@ func (l LookupVerdict) run(w *walk) step {
 	if e == nil {
 		return endRule
 	}
-	w.tell(&e.Verdict, e.Verdict.Kind == Drop || e.Verdict.Kind == Reject)
+	e.Verdict.told(w, &e.Verdict)
 	return e.Verdict.decide(w)
 }
 
@@ -659,7 +659,7 @@ func (m MatchSet) run(w *walk) step { return holds((w.find(m.Set, m.Key) != nil)
 
 func (m SetMark) run(w *walk) step {
 	w.ownMark(m.Mask)
-	w.tell(nil, false)
+	w.tell(nil, false, false)
 	w.mark |= m.Mask
 	return next
 }
@@ -696,7 +696,7 @@ func (l LookupDNAT) run(w *walk) step {
 	if !e.To.Addr().IsValid() {
 		w.doubt("map %s: translates to no address", l.Map)
 	}
-	w.tell(nil, false)
+	w.tell(nil, false, false)
 	w.dst, w.dnat = e.To.Addr(), true
 	if port := cmp.Or(l.Port, e.To.Port()); port != 0 {
 		w.port = port
@@ -708,7 +708,7 @@ func (Masquerade) run(w *walk) step {
 	if !w.base.NAT || w.base.Hook != Postrouting {
 		w.doubt("masquerades where the kernel does not")
 	}
-	w.tell(nil, false)
+	w.tell(nil, false, false)
 	w.snat = true
 	return accepted
 }

@@ -146,6 +146,7 @@ type Met struct {
 	Rule  int    // from 1; 0: the policy
 	Text  string // the rule, and which element of a map it found
 	Drops bool
+	Leads bool // it leads the packet on or lets it pass, and decides nothing
 	Lacks bool // its map has nothing for a number that chance picked: Text says for which
 }
 
@@ -227,12 +228,18 @@ func (e *Evaluator) follow(pkt sim.Packet) (o sim.Outcome, met []Met, unknown []
 	return sim.Shared(chances), met, cuts.Unknown
 }
 
+// told notes the rule that is run, whose verdict this is, or that found it in a map.
+func (v Verdict) told(w *walk, found *Verdict) {
+	drops := v.Kind == Drop || v.Kind == Reject
+	w.tell(found, drops, !drops)
+}
+
 // tell notes that the rule that is run did something: what it says, or a verdict that it found.
-func (w *walk) tell(found *Verdict, drops bool) {
+func (w *walk) tell(found *Verdict, drops, leads bool) {
 	if !w.follows {
 		return
 	}
-	m := Met{Text: "policy drop", Drops: drops}
+	m := Met{Text: "policy drop", Drops: drops, Leads: leads}
 	if w.rule > 0 {
 		m.Text = w.text(&w.chains[w.chain].Rules[w.rule-1])
 		if found != nil {
