@@ -56,6 +56,14 @@ func TestDoctor(t *testing.T) {
 	expect(well, "kube-proxy", doctor.OK, "no rules")
 	expect(well, "addresses", doctor.OK, "192.0.2.11")
 	expect(well, "lock", doctor.OK, "no proxyc")
+
+	// Rules that set the mark by which ours masquerade, or masquerade themselves, are met, and are
+	// neither kind that doctor looks for: it does not deny them.
+	must("iptables-nft", "-t", "mangle", "-A", "PREROUTING", "-d", "10.96.0.97", "-j", "MARK", "--set-mark", "0x4000")
+	must("iptables-nft", "-t", "nat", "-A", "POSTROUTING", "-d", "10.244.1.97", "-j", "MASQUERADE")
+	expect(look(0, "--proxy-mode", "nftables", "--try", "nftables"), "rules of others", doctor.OK,
+		"none that may drop packets to Services or keep them from ours; whether some set marks or translate sources is not looked at")
+	must("nft", "flush", "ruleset")
 	if out, code := run("nft", "list", "ruleset"); code != 0 || out != "" {
 		t.Errorf("doctor left rules on the node:\n%s", out)
 	}
