@@ -255,8 +255,7 @@ func (d *flowDiff) writeMarkdown(w io.Writer) error {
 	entries := d.entries(false)
 	for i, g := range entries {
 		if i == shownEntries {
-			fmt.Fprintf(w, "\n%d entries more: `proxyc diff -o text` has them.\n", len(entries)-i)
-			break
+			return writeMore(w, entries[i:])
 		}
 		name := namesText(g.Names, shownNames)
 		for j := range g.Flows {
@@ -271,6 +270,23 @@ func (d *flowDiff) writeMarkdown(w io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// writeMore ends a comment with how many entries it has not. What Services take stands there all the
+// same, in short: nobody may push it out by what comes before.
+func writeMore(w io.Writer, entries []flow.Entry) error {
+	var lines strings.Builder
+	for _, g := range entries {
+		if text := g.TakenText(); text != "" {
+			fmt.Fprintf(&lines, "- %s: %s\n", lint.Cell(serviceName(g.Name)), lint.Cell(text))
+		}
+	}
+	more := fmt.Sprintf("\n%d entries more: `proxyc diff -o text` has them.", len(entries))
+	if lines.Len() > 0 {
+		more += " Of external IPs, Services take there:\n"
+	}
+	_, err := fmt.Fprintf(w, "%s\n%s", more, lines.String())
+	return err
 }
 
 // What -o json has.

@@ -234,7 +234,7 @@ out), and what only somebody who reviews a cluster wants to know. It needs no no
 - Where no node is named, the first Node stands for all.
 - Manifests that were at no API server yet are judged as far as they go (PX115); a field that the API does not have is named (PX108).
 - ` + "`-o`" + `: ` + "`text`, `json`, `sarif`" + ` (2.1.0), ` + "`github`" + ` (workflow commands), ` + "`markdown`" + ` (a comment). ` + "`text` and `markdown`" + ` have one line for more than
-  five of a sort (` + "`--all-findings`" + `: each).
+  five of a sort (` + "`--all-findings`" + `: each), but each of the warnings PX504 to PX506: who takes what is others' hides behind nobody.
 - Exit codes: 0 nothing as grave as ` + "`--fail-on`" + ` (default ` + "`info`" + `: anything), 1 findings, 2 errors among them, or input that cannot be read.
 - ` + "`lint --list`" + ` lists the checks.
 

@@ -9,6 +9,11 @@ type Code string
 // stands there was not judged, and so nobody can accept it.
 func (c Code) Unread() bool { return c == FileUnreadable || c == NotYAML }
 
+// Takes reports whether a finding of the code says that a Service takes what is others'.
+func (c Code) Takes() bool {
+	return c == ExternalIPOfNode || c == ExternalIPInside || c == ExternalIPKnown
+}
+
 // Files, and objects as they stand in them.
 const (
 	FileUnreadable Code = "PX101"

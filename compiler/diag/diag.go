@@ -131,7 +131,8 @@ const MostAlike = 5
 
 // Fewer returns a list in which the first finding, with a count, stands for
 // those that say the same, if these are more than most: the same severity, text
-// (but for what was found) and field, of objects of one kind.
+// (but for what was found) and field, of objects of one kind. None stands for warnings
+// of what others own and a Service takes: it would hide whose and which ports.
 func (l List) Fewer(most int) List {
 	counts := map[Diagnostic]int{}
 	for _, d := range l {
@@ -154,6 +155,10 @@ func (l List) Fewer(most int) List {
 
 // gist returns what findings have in common that say the same.
 func (d Diagnostic) gist() Diagnostic {
+	if d.Code.Takes() && d.Severity != Info {
+		d.More = 0
+		return d
+	}
 	kind, _, _ := strings.Cut(d.Object, " ")
 	msg, _, _ := strings.Cut(d.Msg, ", got ")
 	return Diagnostic{Severity: d.Severity, Code: d.Code, Object: kind, Path: withoutNumbers(d.Path), Msg: msg, Hint: d.Hint}

@@ -15,7 +15,7 @@ func TestGathererIsFewer(t *testing.T) {
 	for range 200 {
 		var all List
 		for line := range rng.IntN(60) {
-			all.Add(Diagnostic{Severity: Error + Severity(rng.IntN(2)), File: "f", Line: line + 1, Object: fmt.Sprint("Service ns/", line),
+			all.Add(Diagnostic{Severity: Error + Severity(rng.IntN(2)), Code: [...]Code{PortValue, ExternalIPKnown}[rng.IntN(2)], File: "f", Line: line + 1, Object: fmt.Sprint("Service ns/", line),
 				Path: fmt.Sprintf("spec.ports[%d]", rng.IntN(9)), Msg: fmt.Sprintf("must be %d, got %d", rng.IntN(4), rng.IntN(100))})
 		}
 		for most := range 6 {

@@ -63,6 +63,9 @@ type Destination struct {
 	Rest  netip.Prefix  // as prove.Class has it
 	Ports []sim.Ports   // unless Match has one
 	Every bool          // of a node port: all addresses at which it answers on either side
+	// Taken reports that it is an external IP which the Service has on the second side alone: what was
+	// another's, a node's or nobody's goes to it from then on.
+	Taken bool
 }
 
 // Service is a Service, or what is none's, with all that changes.
@@ -303,7 +306,7 @@ func (s *side) frontend(c *prove.Class) *ir.Frontend {
 func (d *describer) to(c *prove.Class) (Destination, ir.Name) {
 	for _, s := range [...]*side{d.sides[1], d.sides[0]} {
 		if f := s.frontend(c); f != nil {
-			to := Destination{Kind: f.Kind.String(), Match: f.Match}
+			to := Destination{Kind: f.Kind.String(), Match: f.Match, Taken: taken(d.sides[0].frontend(c), f)}
 			if f.Match.IsNodePort() {
 				to.Addrs, to.Rest = []prove.Addrs{c.Dst}, c.Rest
 			}
@@ -314,10 +317,17 @@ func (d *describer) to(c *prove.Class) (Destination, ir.Name) {
 	for _, s := range [...]*side{d.sides[1], d.sides[0]} {
 		if f := s.owner[c.Packet.Dst]; f != nil && c.Dst.First == c.Dst.Last {
 			to.Kind = "other ports of " + f.Kind.String()
+			to.Taken = taken(d.sides[0].owner[c.Packet.Dst], f)
 			return to, f.Port.Service
 		}
 	}
 	return to, ir.Name{}
+}
+
+// taken reports whether a frontend is an external IP that its Service had not before, as was,
+// which may be nil, tells.
+func taken(was, is *ir.Frontend) bool {
+	return is.Kind == ir.ExternalIP && (was == nil || was.Port.Service != is.Port.Service)
 }
 
 // destination names the differences of one port of one destination.

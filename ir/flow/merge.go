@@ -81,7 +81,8 @@ const mostApart = 2
 
 // Entries puts together what changes alike in many Services: for the same kinds of
 // clients on the same nodes, the same fates, and as many backends. What else changes
-// in them stays theirs.
+// in them stays theirs, and so do external IPs that they take: nobody sees by the first
+// one's whose the others are.
 func Entries(services []Service) (entries []Entry) {
 	in := map[string][]int{} // the Services in which something of one likeness changes
 	for i := range services {
@@ -148,6 +149,9 @@ func (s *Service) likenesses() (keys []string) {
 		f := &s.Flows[i]
 		c := &f.Change
 		var b strings.Builder
+		if f.takes() {
+			fmt.Fprint(&b, s.Name)
+		}
 		fmt.Fprint(&b, s.Action, s.Name == ir.Name{}, f.Nodes, clientsKind(f.From), c.Before, c.After, len(c.Added), len(c.Removed), percent(c.Moved), c.Exact, f.Design)
 		if c.Affinity[0] != c.Affinity[1] {
 			fmt.Fprint(&b, c.Affinity)
@@ -174,6 +178,30 @@ func (s *Service) likenesses() (keys []string) {
 		keys = append(keys, fmt.Sprint("#", s.Action, n.Nodes, n.What, n.Before == "", n.After == ""))
 	}
 	return keys
+}
+
+// takes reports whether a flow is to an external IP that its Service takes, and not because
+// the modes differ.
+func (f *Flow) takes() bool {
+	return f.Design == 0 && slices.ContainsFunc(f.To, func(to Destination) bool { return to.Taken })
+}
+
+// TakenText returns the external IPs that a Service takes, with their ports, in words; "": none.
+func (s *Service) TakenText() string {
+	var all []Destination
+	told := map[string]bool{}
+	for i := range s.Flows {
+		if !s.Flows[i].takes() {
+			continue
+		}
+		for _, to := range s.Flows[i].To {
+			if text := to.String(); to.Taken && !told[text] {
+				told[text] = true
+				all = append(all, to)
+			}
+		}
+	}
+	return DestinationsText(all)
 }
 
 // clientsKind is ClientsText without addresses that are a Service's own.
