@@ -114,6 +114,47 @@ func BenchmarkOneEndpoint(b *testing.B) {
 	}
 }
 
+// BenchmarkOwned changes one endpoint of one of 10,000 Services in tables that this process owns, in turn with
+// the same in tables that anybody may change. ns/op is the median of the first, x-anybodys how many times the
+// second that is.
+func BenchmarkOwned(b *testing.B) {
+	const services = 10_000
+	nodes := [2]node{newNode(b), newNode(b)}
+	nodes[0].own()
+	if !nodes[0].owns {
+		b.Skip("the kernel knows no tables with an owner")
+	}
+	p, _ := large(services)
+	var states [2]*rules.Lowerer
+	for i, n := range nodes {
+		if _, err := n.Commit(b.Context(), newPlan(rules.Tables{}, n.wanted(ir.NewPrograms(p)))); err != nil {
+			b.Fatal(err)
+		}
+		states[i] = rules.NewLowerer(ir.IPv4)
+		for j := range p.Services {
+			update(states[i], &p.Node, ir.Change{Name: p.Services[j].Name, New: &p.Services[j]})
+		}
+	}
+	one := p.Services[services/2]
+	other := withBackends(one, len(one.Pools[0].Backends))
+	other.Pools[0].Backends = slices.Clone(other.Pools[0].Backends)
+	other.Pools[0].Backends[2].AddrPort = nftest.AddrPort(ir.IPv4, "10.244.2.11:8080")
+	versions := [2]*ir.Service{&other, &one}
+	var took [2][]time.Duration
+	for i := 0; b.Loop(); i++ {
+		for j, n := range nodes {
+			plan := planOf(update(states[j], &p.Node, ir.Change{Name: one.Name, Old: versions[1-i%2], New: versions[i%2]}))
+			start := time.Now()
+			if _, err := n.Commit(b.Context(), plan); err != nil {
+				b.Fatal(err)
+			}
+			took[j] = append(took[j], time.Since(start))
+		}
+	}
+	b.ReportMetric(median(took[0]), "ns/op")
+	b.ReportMetric(median(took[0])/median(took[1]), "x-anybodys")
+}
+
 // BenchmarkOneService adds one Service of five endpoints and removes it, and has one grow
 // from two endpoints to three and back, as others have, among few and many Services. What it reports are
 // medians of the first of both; x-empty is the added Service beside an empty transaction.

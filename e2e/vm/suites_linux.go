@@ -50,6 +50,7 @@ var suites = []suite{
 			"-case=^(affinity-clientip|clusterip-udp|endpoint-updates|etp-local|hairpin|lb-source-ranges-allow|no-endpoints|nodeport|udp-endpoint-replaced)$"},
 	{name: "iptables", pkg: "apply/iptables"},
 	{name: "nftables", pkg: "apply/nftables"},
+	{name: "bench-nftables", pkg: "apply/nftables", args: "-test.run=^$ -test.bench=OneService/^1000(0)?$|OneEndpoint/^1000$ -test.benchtime=30x"},
 	{name: "peer-ipvs", pkg: "e2e/conformance", args: "-peer -ways=^ipvs$ -servers=1", modules: ipvs},
 }
 
