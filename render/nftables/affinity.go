@@ -120,6 +120,7 @@ func (l *lowering) remember(f *lowerable, pools ...int) {
 			if i > 0 && pools[0] >= 0 && f.sticky[pools[0]].has(b.AddrPort) {
 				continue
 			}
+			l.affinityOf(f)
 			l.add(id, Element{
 				Key: Key{Addr: b.AddrPort.Addr(), Port: b.AddrPort.Port(),
 					Addr2: f.Match.Addr, Proto: f.Match.Protocol, Port2: f.Match.Port},
@@ -127,6 +128,18 @@ func (l *lowering) remember(f *lowerable, pools ...int) {
 				Frontend: f.Frontend, Origin: &b.Origin,
 			})
 		}
+	}
+}
+
+// affinityOf has the connections of a frontend looked at.
+func (l *lowering) affinityOf(f *lowerable) {
+	nodePort := f.Match.IsNodePort()
+	if has := &l.affine[btoi(nodePort)]; !*has {
+		*has = true
+		l.frag.Chains = append(l.frag.Chains, affinityChains(nodePort)...)
+	}
+	if !nodePort {
+		l.addShared(AffinityAddrs, Element{Key: Key{Addr: f.Match.Addr}, Origin: &f.Origin})
 	}
 }
 
@@ -141,9 +154,6 @@ func (l *lowering) rememberIn(f *lowerable, pool int, b *ir.Backend) string {
 	name := cut("remember-" + poolName(p.Port, what, strconv.Itoa(int(port))))
 	if _, ok := l.remembers[name]; ok {
 		return name
-	}
-	if len(l.remembers) == 0 {
-		l.frag.Chains = append(l.frag.Chains, affinityChains()...)
 	}
 	l.remembers[name] = struct{}{}
 	c := Chain{Name: name, Port: p.Port}

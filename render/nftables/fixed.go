@@ -119,29 +119,30 @@ func clusterIPsCheck(node *ir.Node) []Rule {
 	return rules
 }
 
-// affinityChains remember which backend a client met. Services with affinity share
-// them. There is one rule for each protocol because nft 1.0.6 takes the original port
-// of a connection only where the rule names the protocol.
-func affinityChains() []Chain {
-	backend := []Term{{Field: DstAddr}, {Field: DstPort}}
+// affinityChains remember which backend a client met, by addresses or by node ports. Services with
+// affinity share them. By addresses a connection is asked first whether it went to one that
+// has any, since all that are translated pass here. There is one rule for each protocol because
+// nft 1.0.6 takes the original port of a connection only where the rule names the protocol.
+func affinityChains(nodePort bool) []Chain {
+	input, postrouting, common, set := chainAffinityInput, chainAffinityPostrouting, chainAffinity, AffinityIPs
+	translated := []Stmt{MatchDNAT{}, MatchSet{Key: []Term{{Field: OrigDstAddr}}, Set: AffinityAddrs.String()}}
+	key := []Term{{Field: DstAddr}, {Field: DstPort}, {Field: OrigDstAddr}, {Field: L4Proto}, {Field: OrigDstPort}}
+	if nodePort {
+		input, postrouting, common, set = chainAffinityPortsInput, chainAffinityPortsPostrouting, chainAffinityPorts, AffinityPorts
+		translated, key = translated[:1], slices.Delete(key, 2, 3)
+	}
 	origin := fixed("remembered for session affinity")
 	var rules []Rule
 	for _, p := range [...]ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
-		rules = append(rules,
-			Rule{[]Stmt{MatchProto{p}, LookupVerdict{
-				append(slices.Clip(backend), Term{Field: OrigDstAddr}, Term{Field: L4Proto}, Term{Field: OrigDstPort}),
-				AffinityIPs.String()}}, origin},
-			Rule{[]Stmt{MatchProto{p}, LookupVerdict{
-				append(slices.Clip(backend), Term{Field: L4Proto}, Term{Field: OrigDstPort}),
-				AffinityPorts.String()}}, origin})
+		rules = append(rules, Rule{[]Stmt{MatchProto{p}, LookupVerdict{key, set.String()}}, origin})
 	}
-	translated := []Rule{{[]Stmt{MatchDNAT{}, Verdict{Jump, chainAffinity}}, origin}}
+	enter := []Rule{{append(slices.Clip(translated), Verdict{Jump, common}), origin}}
 	return []Chain{
 		// Backends on the node itself are reached through input, not postrouting.
-		{Name: chainAffinityInput, Base: &Base{NAT: true, Hook: Input, Priority: PrioritySNAT}, Rules: translated},
+		{Name: input, Base: &Base{NAT: true, Hook: Input, Priority: PrioritySNAT}, Rules: enter},
 		// Masquerading ends the walk through all chains of type nat, so this one comes before it.
-		{Name: chainAffinityPostrouting, Base: &Base{NAT: true, Hook: Postrouting, Priority: PrioritySNAT - 1}, Rules: translated},
-		{Name: chainAffinity, Rules: rules},
+		{Name: postrouting, Base: &Base{NAT: true, Hook: Postrouting, Priority: PrioritySNAT - 1}, Rules: enter},
+		{Name: common, Rules: rules},
 	}
 }
 

@@ -58,7 +58,7 @@ func (f *Fragment) Ruleset(family ir.Family) *Ruleset {
 }
 
 // SharedSets returns those whose elements several Services may want.
-func SharedSets() []SetID { return []SetID{ClusterIPs, Hairpin} }
+func SharedSets() []SetID { return []SetID{ClusterIPs, Hairpin, AffinityAddrs} }
 
 // lowering collects the Fragments of Services into one, each shared piece once.
 type lowering struct {
@@ -67,6 +67,7 @@ type lowering struct {
 	frag      Fragment
 	names     map[target]string   // the chains that frag has
 	remembers map[string]struct{} // its chains that remember a backend
+	affine    [2]bool             // whether it has affinityChains, for addresses and for node ports
 	guards    bool                // whether it has guardChains
 	lists     map[listOf]string   // chains of source ranges by list; empty: it admits everybody
 	made      map[string]struct{} // its chains and sets of these

@@ -23,8 +23,10 @@ const (
 	chainNATOutput        = "nat-output"
 	chainNATPostrouting   = "nat-postrouting"
 
-	chainAffinityInput       = "affinity-input"
-	chainAffinityPostrouting = "affinity-postrouting"
+	chainAffinityInput            = "affinity-input"
+	chainAffinityPostrouting      = "affinity-postrouting"
+	chainAffinityPortsInput       = "affinity-nodeports-input"
+	chainAffinityPortsPostrouting = "affinity-nodeports-postrouting"
 
 	chainServices         = "services"
 	chainIPsBySource      = "service-ips-by-source"
@@ -33,6 +35,7 @@ const (
 	chainServiceEndpoints = "service-endpoints-check"
 	chainClusterIPsCheck  = "cluster-ips-check"
 	chainAffinity         = "affinity"
+	chainAffinityPorts    = "affinity-nodeports"
 )
 
 // maxName is how long names of chains and sets get; the kernel takes 255 bytes.

@@ -205,6 +205,7 @@ const (
 	FirewallLists                    // what only some sources may reach: which
 	ClusterIPs                       // all ClusterIPs
 	Hairpin                          // backends on this node, each as its own client
+	AffinityAddrs                    // addresses with a frontend whose connections affinity remembers
 	AffinityIPs                      // which connections affinity remembers, by backend and frontend
 	AffinityPorts                    //
 	MaglevBackends                   // backends of an address and port by the client's slot
@@ -233,6 +234,7 @@ var fixedSets = withCounts([setCount]Set{
 	FirewallLists:       {Name: "firewall-lists", Key: frontendKey, Data: VerdictData},
 	ClusterIPs:          {Name: "cluster-ips", Key: addrKey},
 	Hairpin:             {Name: "hairpin-connections", Key: []Type{TypeAddr, TypeAddr, TypeProto, TypePort}},
+	AffinityAddrs:       {Name: "affinity-addresses", Key: addrKey},
 	AffinityIPs:         {Name: "affinity-ips", Key: append([]Type{TypeAddr, TypePort}, frontendKey...), Data: VerdictData},
 	AffinityPorts:       {Name: "affinity-nodeports", Key: append([]Type{TypeAddr, TypePort}, nodePortKey...), Data: VerdictData},
 	MaglevBackends:      {Name: "maglev-backends", Key: append(frontendKey[:3:3], TypeSlot), Data: AddrPortData},
