@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"log/slog"
 	"maps"
 	"slices"
@@ -112,24 +113,42 @@ func (f *findings) count(severity diag.Severity) (n int) {
 	return n
 }
 
-// first returns the first findings that are more than information, errors before
-// warnings, then by Service; and how many there are.
+// first returns the findings that are more than information, errors before warnings,
+// then by Service; and how many there are. Where these are more than most, namespaces take
+// turns, each with its errors before its warnings: who has many hides nobody else's.
 func (f *findings) first(most int) (first []Finding, total int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	type ranked struct {
+		*diag.Diagnostic
+		turn int // of its namespace
+	}
+	var all []ranked
+	turns := map[string]int{}
 	names := slices.SortedFunc(maps.Keys(f.of), ir.Name.Compare)
 	for _, severity := range [...]diag.Severity{diag.Error, diag.Warning} {
 		for _, name := range names {
-			for _, d := range f.of[name] {
-				if d.Severity != severity {
-					continue
-				}
-				if total++; total <= most {
-					msg := diag.Diagnostic{Msg: d.Msg, Hint: d.Hint}.String()
-					first = append(first, Finding{d.Severity.String(), d.Object, d.Path, msg})
+			for i := range f.of[name] {
+				if d := &f.of[name][i]; d.Severity == severity {
+					all = append(all, ranked{d, turns[name.Namespace]})
+					turns[name.Namespace]++
 				}
 			}
 		}
+	}
+	total = len(all)
+	if total > most {
+		byTurn := slices.Clone(all)
+		slices.SortStableFunc(byTurn, func(a, b ranked) int { return cmp.Compare(a.turn, b.turn) })
+		shown := map[*diag.Diagnostic]bool{}
+		for _, r := range byTurn[:most] {
+			shown[r.Diagnostic] = true
+		}
+		all = slices.DeleteFunc(all, func(r ranked) bool { return !shown[r.Diagnostic] })
+	}
+	for _, r := range all {
+		msg := diag.Diagnostic{Msg: r.Msg, Hint: r.Hint}.String()
+		first = append(first, Finding{r.Severity.String(), r.Object, r.Path, msg})
 	}
 	return first, total
 }

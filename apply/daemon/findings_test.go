@@ -120,3 +120,42 @@ func TestFindings(t *testing.T) {
 		t.Errorf("%d of %d are shown, the first %+v", len(first), total, first[0])
 	}
 }
+
+// Who has many findings pushes nobody else's out of a status: namespaces take turns.
+func TestFindingsOfAllNamespaces(t *testing.T) {
+	f := newFindings(slog.New(slog.DiscardHandler), func(watch.Event) {})
+	add := func(severity diag.Severity, namespace, name string) {
+		svc := ir.Name{Namespace: namespace, Name: name}
+		f.update(compiler.Findings{svc: diag.List{{Severity: severity, Object: "Service " + svc.String(), Msg: "bad"}}})
+	}
+	for i := range 3 * shownFindings {
+		add(diag.Error, "a-tenant", fmt.Sprintf("s%03d", i))
+	}
+	add(diag.Warning, "shop", "cart")
+	add(diag.Warning, "shop", "doubtful")
+	add(diag.Error, "shop", "web")
+	add(diag.Error, "zoo", "bear")
+	st := Status{}
+	st.Findings, st.FindingsTotal = f.first(shownFindings)
+	var out bytes.Buffer
+	if err := st.Print(&out); err != nil {
+		t.Fatal(err)
+	}
+	lines := linesOf(out.String(), "finding")
+	var want []string
+	for i := range shownFindings - 4 {
+		want = append(want, fmt.Sprintf("a-tenant/s%03d", i))
+	}
+	want = append(want, "shop/web", "zoo/bear", "shop/cart", "shop/doubtful") // errors before warnings
+	if len(lines) < len(want) {
+		t.Fatalf("%d lines, want %d:\n%s", len(lines), len(want), out.String())
+	}
+	for i, name := range want {
+		if !strings.Contains(lines[i], "Service "+name+": bad") {
+			t.Errorf("line %d must be of %s, got %s", i, name, lines[i])
+		}
+	}
+	if st.FindingsTotal != 3*shownFindings+4 {
+		t.Errorf("%d in all, want %d", st.FindingsTotal, 3*shownFindings+4)
+	}
+}
