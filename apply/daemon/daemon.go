@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"reflect"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -29,8 +28,8 @@ import (
 
 // Options are what a Daemon is told by its command line.
 type Options struct {
-	// Resolve reads the configuration, and says what is wrong with it.
-	Resolve func() (*config.Resolved, diag.List)
+	// Resolve reads the configuration, and says what is wrong with it. text is that of ConfigFile.
+	Resolve func() (resolved *config.Resolved, text []byte, _ diag.List)
 	// ConfigFile is the file that Resolve reads; "": there is none that could change.
 	ConfigFile string
 	// Snapshot are files and directories to follow in place of an API server.
@@ -167,26 +166,6 @@ type process struct {
 	programmed atomic.Bool // what an API server's objects mean was in force once
 }
 
-// loaded is a configuration, and the file that it is from.
-type loaded struct {
-	*config.Resolved
-	file *File // nil: there is none that could change
-}
-
-// refusedConfig is a configuration that is valid, and could not be put in force.
-type refusedConfig struct {
-	config *config.Config
-	err    error
-}
-
-func (p *process) loaded(resolved *config.Resolved) *loaded {
-	l := &loaded{Resolved: resolved}
-	if p.ConfigFile != "" {
-		l.file = p.statFile(p.ConfigFile)
-	}
-	return l
-}
-
 // Garbage that the heap may hold, in percent of what is in use.
 const (
 	garbageAtStart = 50
@@ -226,12 +205,12 @@ type daemon struct {
 	condition *watch.NodeCondition // nil: nobody asked for it
 	neighbors *neighbors
 
-	drifts     driftLog
-	hosts      []string       // names of the node
-	configFile *File          // as it is in force
-	restarted  bool           // another configuration was in force before
-	refused    *refusedConfig // that came after this one
-	wrote      atomic.Bool    // it came as far as to write rules
+	drifts    driftLog
+	hosts     []string       // names of the node
+	from      *loaded        // the configuration in force
+	restarted bool           // another configuration was in force before
+	refused   *refusedConfig // that came after this one
+	wrote     atomic.Bool    // it came as far as to write rules
 
 	// What Reload asks for, once at a time.
 	configAgain, snapshotAgain chan struct{}
@@ -243,7 +222,7 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 		return nil, err
 	}
 	cfg := from.Config
-	d := &daemon{process: p, resolved: from.Resolved, configFile: from.file, cfg: cfg, nodeName: name, log: log, began: time.Now()}
+	d := &daemon{process: p, resolved: from.Resolved, from: from, cfg: cfg, nodeName: name, log: log, began: time.Now()}
 	d.goOn()
 	d.configAgain, d.snapshotAgain = make(chan struct{}, 1), make(chan struct{}, 1)
 	d.health = serve.NewHealth(2*cfg.SyncPeriod(), time.Now)
@@ -365,54 +344,6 @@ func (d *daemon) shutdown(parent context.Context, all *sync.WaitGroup) {
 	}
 }
 
-// configChanged ends a life of the daemon for another one.
-type configChanged struct{ to *loaded }
-
-func (*configChanged) Error() string { return "the configuration changed" }
-
-// watchConfig ends the daemon's life with *configChanged when its file says something else. What is no valid configuration is told,
-// and the old one stays in force.
-func (d *daemon) watchConfig(ctx context.Context) error {
-	path := d.ConfigFile
-	if path == "" {
-		return nil
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	polled := func(why error) {
-		d.log.Warn("changes of the configuration are not told, and are looked for every few seconds", "err", why)
-	}
-	err := watch.Paths(ctx, []string{path}, d.configAgain, polled, func() {
-		now, diags := d.Resolve()
-		if diags.HasErrors() {
-			for _, f := range diags {
-				logDiagnostic(d.log.Logger, f)
-			}
-			d.log.Error("the configuration stays as it is")
-			d.state.setRejected(path, firstError(diags))
-			return
-		}
-		if r := d.refused; r != nil && reflect.DeepEqual(now.Config, r.config) {
-			d.state.setRejected(path, r.err.Error())
-			return
-		}
-		rejected := d.state.setRejected(path, "")
-		if !reflect.DeepEqual(now.Config, d.cfg) {
-			d.log.Info("the configuration changed: starting anew")
-			cancel(&configChanged{d.loaded(now)})
-		} else if rejected {
-			d.log.Info("the configuration is read again, and is what is in force")
-		}
-	})
-	if changed, ok := errors.AsType[*configChanged](context.Cause(ctx)); ok {
-		return changed
-	}
-	if err != nil { // without a watch all else works
-		d.log.Error("changes of the configuration will not be seen", "err", err)
-	}
-	return nil
-}
-
 // reload hands on what Reload asks for until ctx ends.
 func (d *daemon) reload(ctx context.Context) error {
 	for {
@@ -429,15 +360,4 @@ func (d *daemon) reload(ctx context.Context) error {
 			}
 		}
 	}
-}
-
-// firstError returns the first error of a list.
-func firstError(list diag.List) string {
-	list.Sort()
-	for _, d := range list {
-		if d.Severity == diag.Error {
-			return d.String()
-		}
-	}
-	return ""
 }

@@ -104,12 +104,12 @@ func (f *fallback) insteadOf(mode ir.Mode) (wanted ir.Mode, reason string) {
 }
 
 // resolve is a Resolve whose configurations have a mode that the node can run.
-func (f *fallback) resolve(from func() (*config.Resolved, diag.List)) func() (*config.Resolved, diag.List) {
-	return func() (*config.Resolved, diag.List) {
-		r, diags := from()
+func (f *fallback) resolve(from func() (*config.Resolved, []byte, diag.List)) func() (*config.Resolved, []byte, diag.List) {
+	return func() (*config.Resolved, []byte, diag.List) {
+		r, text, diags := from()
 		if r != nil && !diags.HasErrors() {
 			r = f.settle(r)
 		}
-		return r, diags
+		return r, text, diags
 	}
 }

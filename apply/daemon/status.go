@@ -399,7 +399,7 @@ func (d *daemon) status() Status {
 			st.APIServer.Lost, st.APIServer.Cause = lost.Since, lost.Resource+": "+lost.Cause
 		}
 	}
-	st.Config = d.configFile
+	st.Config = d.from.file
 	if d.BootFrom != "" {
 		st.BootFile = d.statFile(d.BootFrom)
 		if why := d.boot.failed.Load(); why != nil {

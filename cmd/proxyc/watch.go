@@ -100,7 +100,13 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 // options returns what the command line asks of the daemon.
 func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 	o := &daemon.Options{
-		Resolve:  func() (*config.Resolved, diag.List) { return c.Resolve(e.readFile, c.Strict) },
+		Resolve: func() (_ *config.Resolved, text []byte, _ diag.List) {
+			resolved, diags := c.Resolve(func(name string) (_ []byte, err error) {
+				text, err = e.readFile(name)
+				return text, err
+			}, c.Strict)
+			return resolved, text, diags
+		},
 		Snapshot: c.Snapshot, SnapshotLimit: int64(c.Limit), AllowEmpty: c.AllowEmpty,
 		BootFrom: c.BootFrom, Master: deref(c.Master),
 		IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout, IPVS: c.ipvsFlags.options(),

@@ -1,0 +1,132 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"reflect"
+
+	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/diag"
+)
+
+// loaded is a configuration, and the file that it is from.
+type loaded struct {
+	*config.Resolved
+	file *File // nil: there is none that could change
+
+	text []byte      // of the file; nil: not known
+	info fs.FileInfo // of the file when it had this text; nil: not known
+}
+
+// refusedConfig is a configuration that is valid, and could not be put in force.
+type refusedConfig struct {
+	config *config.Config
+	err    error
+}
+
+func (p *process) loaded(resolved *config.Resolved) *loaded {
+	l := &loaded{Resolved: resolved}
+	if p.ConfigFile != "" {
+		l.file = p.statFile(p.ConfigFile)
+	}
+	return l
+}
+
+// load reads the configuration again, and says what is wrong with it.
+func (p *process) load() (*loaded, diag.List) {
+	info, _ := p.Files.Stat(p.ConfigFile) // whoever reads it tells why it is not there
+	resolved, text, diags := p.Resolve()
+	now := p.loaded(resolved)
+	now.text, now.info = text, info
+	return now, diags
+}
+
+// errCutOff is why a configuration is not taken that may be half of one.
+var errCutOff = errors.New("has the beginning of what is in force and no more, as a file that was cut off has (if that is meant, end it with a line more: a comment)")
+
+// cutOff reports whether a file may have been cut off since it had the text before: it has only its
+// beginning, and ends in the middle of a line, or was written to where it is. One that was put in the place
+// of the other, by rename or the link of a ConfigMap, and ends with a line was whole before that. A last line
+// without a line break is a whole one, too.
+func (l *loaded) cutOff(before *loaded) bool {
+	rest, ok := bytes.CutPrefix(before.text, l.text)
+	if before.text == nil || !ok || len(bytes.TrimSpace(rest)) == 0 {
+		return false
+	}
+	inLine := !bytes.HasSuffix(l.text, []byte("\n")) && !bytes.HasPrefix(bytes.TrimPrefix(rest, []byte("\r")), []byte("\n"))
+	return inLine || before.info != nil && l.info != nil && os.SameFile(before.info, l.info)
+}
+
+// configChanged ends a life of the daemon for another one.
+type configChanged struct{ to *loaded }
+
+func (*configChanged) Error() string { return "the configuration changed" }
+
+// watchConfig ends the daemon's life with *configChanged when its file says something else. What is no
+// valid configuration is told, and the old one stays in force.
+func (d *daemon) watchConfig(ctx context.Context) error {
+	path := d.ConfigFile
+	if path == "" {
+		return nil
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	polled := func(why error) {
+		d.log.Warn("changes of the configuration are not told, and are looked for every few seconds", "err", why)
+	}
+	inForce := d.from
+	err := watch.Paths(ctx, []string{path}, d.configAgain, polled, func() {
+		now, diags := d.load()
+		if diags.HasErrors() {
+			for _, f := range diags {
+				logDiagnostic(d.log.Logger, f)
+			}
+			d.log.Error("the configuration stays as it is")
+			d.state.setRejected(path, firstError(diags))
+			return
+		}
+		if r := d.refused; r != nil && reflect.DeepEqual(now.Config, r.config) {
+			d.state.setRejected(path, r.err.Error())
+			return
+		}
+		same := reflect.DeepEqual(now.Config, d.cfg)
+		if !same && now.cutOff(inForce) {
+			d.log.Error("the configuration stays as it is", "file", path, "err", errCutOff)
+			d.state.setRejected(path, errCutOff.Error())
+			return
+		}
+		rejected := d.state.setRejected(path, "")
+		switch {
+		case !same:
+			d.log.Info("the configuration changed: starting anew")
+			cancel(&configChanged{now})
+		case rejected:
+			d.log.Info("the configuration is read again, and is what is in force")
+			fallthrough
+		default:
+			inForce = now
+		}
+	})
+	if changed, ok := errors.AsType[*configChanged](context.Cause(ctx)); ok {
+		return changed
+	}
+	if err != nil { // without a watch all else works
+		d.log.Error("changes of the configuration will not be seen", "err", err)
+	}
+	return nil
+}
+
+// firstError returns the first error of a list.
+func firstError(list diag.List) string {
+	list.Sort()
+	for _, d := range list {
+		if d.Severity == diag.Error {
+			return d.String()
+		}
+	}
+	return ""
+}

@@ -1,0 +1,54 @@
+package daemon
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// What may be the half of a file is told from what somebody wrote.
+func TestConfigCutOff(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name string) fs.FileInfo {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info
+	}
+	one, other := file("one"), file("other")
+	const whole = "mode: nftables\nclusterCIDR: 10.244.0.0/16\n"
+	for _, c := range []struct {
+		what, before, now string
+		written, replaced bool // cut off, if it was written to, or replaced
+	}{
+		{"in a line", whole, whole[:len(whole)-2], true, true},
+		{"in the first line", whole, whole[:7], true, true},
+		{"nothing left", whole, "", true, true},
+		{"behind a line", whole, "mode: nftables\n", true, false},
+		{"behind a line, without its end", whole, "mode: nftables", true, false},
+		{"behind a line with a return", "mode: nftables\r\nclusterCIDR: 10.244.0.0/16\r\n", "mode: nftables", true, false},
+		{"without the last line break", whole, whole[:len(whole)-1], false, false},
+		{"without empty lines", whole + "\n\n", whole, false, false},
+		{"the same", whole, whole, false, false},
+		{"more", whole, whole + "portRange: \"\"\n", false, false},
+		{"more, before without a line break", whole[:len(whole)-1], whole, false, false},
+		{"another end", whole, "mode: nftables\n# clusterCIDR is the default\n", false, false},
+		{"another text", whole, "mode: iptables\n", false, false},
+		{"a comment, so that it is meant", whole, "mode: nftables\n#\n", false, false},
+	} {
+		before := &loaded{text: []byte(c.before), info: one}
+		for info, want := range map[fs.FileInfo]bool{one: c.written, other: c.replaced} {
+			if got := (&loaded{text: []byte(c.now), info: info}).cutOff(before); got != want {
+				t.Errorf("%s, in %s: %t, want %t", c.what, info.Name(), got, want)
+			}
+		}
+	}
+	if (&loaded{text: []byte("mode: nftables\n")}).cutOff(&loaded{}) {
+		t.Error("cut off, though nobody knows what was there before")
+	}
+}
