@@ -255,6 +255,9 @@ func (d *daemon) synced(s *reconcile.Sync) {
 	if !d.settled(s) {
 		return
 	}
+	if !d.followed && !d.restarted {
+		d.tellGone(s)
+	}
 	d.followed = true
 	d.flows.Ended(conntrack.Work{Programs: s.Work.Programs, Changes: s.Work.Changes, All: s.Kind == reconcile.Full, Removed: s.Done.Removed})
 	d.checks.sync(s)
@@ -300,6 +303,23 @@ func (d *daemon) tell(s *reconcile.Sync) {
 		say = d.log.Info
 	}
 	say("synced", "kind", s.Kind.String(), "operations", s.Done.Operations.String(), "took", s.Ended.Sub(s.Began))
+}
+
+// mostGone is how many frontends a start may remove without a word, where others stay.
+const mostGone = 10
+
+// tellGone tells where the first sync of the process removed most of what the node had, as
+// while it runs the Store tells of objects: an API server that was restored from nothing says so, too.
+func (d *daemon) tellGone(s *reconcile.Sync) {
+	gone, now := len(s.Done.Removed), 0
+	for _, p := range ir.Present(s.Work.Programs) {
+		for i := range p.Services {
+			now += len(p.Services[i].Frontends)
+		}
+	}
+	if gone > 0 && now == 0 || gone >= mostGone && gone > now {
+		d.log.Warn("most of what was in force before the start is gone: its rules go, too", "frontends removed", gone, "now", now)
+	}
 }
 
 func total(c apply.Count) int { return c.Added + c.Changed + c.Removed }

@@ -196,3 +196,35 @@ func TestWatchKeepsObjects(t *testing.T) {
 		w.repairs("after another configuration", "a")
 	})
 }
+
+// A start that removes most of what was in force says so, as it is said while the daemon runs.
+func TestWatchStartTellsOfLoss(t *testing.T) {
+	eachDataplane(t, func(t *testing.T, w *watched) {
+		var names []string
+		for name := 'a'; name < 'a'+15; name++ {
+			names = append(names, string(name))
+		}
+		w.write("cluster.yaml", applytest.Services(names...))
+		w.start("proxyc", "watch")
+		w.until("first sync", synced)
+		w.stop(syscall.SIGTERM)
+		const told = `"most of what was in force before the start is gone: its rules go, too" frontends removed=`
+		starts := func(what, cluster string, warned int) {
+			t.Helper()
+			w.write("cluster.yaml", cluster)
+			w.log = &applytest.Buffer{}
+			w.start("proxyc", "watch", "--allow-empty")
+			w.until("the first sync", synced)
+			w.stop(syscall.SIGTERM)
+			if n := strings.Count(w.log.String(), told); n != warned {
+				t.Errorf("%s: told %d times, want %d", what, n, warned)
+			}
+		}
+		starts("most stay", applytest.Services(names[:10]...), 0)
+		starts("most are gone, but few", applytest.Services(names[:4]...), 0)
+		starts("more come", applytest.Services(names...), 0)
+		starts("most go", applytest.Services(names[:4]...), 1)
+		starts("all go", nodeYAML, 1)
+		starts("nothing was there", nodeYAML, 0)
+	})
+}
