@@ -146,7 +146,7 @@ func (a *API) follow(ctx context.Context, k kind, synced func()) {
 	lw := a.Contact.listening(k.name, cache.NewFilteredListWatchFromClient(k.client, k.name, metav1.NamespaceAll, k.options))
 	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, k.client), k.expected,
 		&sink{kind: k, log: a.Log, synced: synced, onBroken: a.Broken, marked: func() { a.Contact.mark(k.name) }},
-		cache.ReflectorOptions{Name: "proxyc", TypeDescription: k.name, ResyncPeriod: a.Resync})
+		cache.ReflectorOptions{Name: "proxyc", TypeDescription: k.name, ResyncPeriod: a.Resync, Clock: endingClock{ctx: ctx}})
 	r.RunWithContext(ctx)
 }
 

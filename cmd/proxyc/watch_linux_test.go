@@ -431,6 +431,13 @@ func TestWatchDeadServer(t *testing.T) {
 			t.Errorf("%s: %d, want %d", path, code, want)
 		}
 	}
+	within(w, 20*time.Second, "several tries, which are ever farther apart", func() (struct{}, bool) {
+		return struct{}{}, strings.Count(w.log.String(), "watch-list failed - backing off") >= 6
+	})
+	w.stop(syscall.SIGTERM)
+	if strings.Contains(w.log.String(), "in the middle of a sync") {
+		t.Error("it ends in the middle of a sync, though there was none")
+	}
 }
 
 // ask asks the daemon on its node, and returns the code of the answer.
