@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -47,7 +48,9 @@ func (b *bootFile) read(mode ir.Mode, node string) (programs ir.Programs, ok boo
 		}
 	}
 	programs, err = ir.ReadJSON(strings.NewReader(string(data)))
-	if err == nil {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = errors.New("ends before its end: it was cut off")
+	} else if err == nil {
 		err = fits(programs, mode, node)
 	}
 	if err != nil {

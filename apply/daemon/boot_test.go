@@ -141,4 +141,14 @@ func TestBootFile(t *testing.T) {
 	if diff := cmp.Diff(programs, got, sameAddrs, cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("read back (-want +got):\n%s", diff)
 	}
+	for _, left := range []int{0, 1, len(data) / 2, len(data) - 2} {
+		if err := os.WriteFile(b.path, data[:left], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		b.log = slog.New(slog.NewTextHandler(&log, nil))
+		if _, ok := b.read(ir.ModeNFTables, "node1"); ok || !strings.Contains(log.String(), "it was cut off") {
+			t.Errorf("read %t with %d bytes, and logged %s", ok, left, &log)
+		}
+	}
 }

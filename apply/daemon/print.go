@@ -19,7 +19,8 @@ func (st *Status) Print(w io.Writer) error {
 		word += ": " + st.Reason
 	}
 	line := func(name, format string, args ...any) {
-		fmt.Fprintf(w, "%-12s %s\n", name, fmt.Sprintf(format, args...))
+		const column = "\n             " // for what has several lines: errors, joined
+		fmt.Fprintf(w, "%-12s %s\n", name, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", column))
 	}
 	line("node", "%s", st.Node)
 	if st.InsteadOf == "" {

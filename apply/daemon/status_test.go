@@ -213,6 +213,17 @@ last sync    2026-01-02T03:05:05Z, full: 0 added, 0 changed, 0 removed
 	}
 }
 
+// Reasons of several lines stay in their column.
+func TestStatusLines(t *testing.T) {
+	st := newState(ir.ModeUserspace, "node1", time.Now)
+	told := st.told(0)
+	told.InsteadOf, told.InsteadOfReason = ir.ModeIPVS, "no ip_vs\nno iptables"
+	want := "mode         userspace, instead of ipvs: no ip_vs\n             no iptables\nversion "
+	if _, got := printed(t, told); !strings.Contains(got, want) {
+		t.Errorf("want %q in\n%s", want, got)
+	}
+}
+
 // The newest refusal has an age of its own beside that of the first; and what is not
 // written for the next start, or has kube-proxy beside it, is not well.
 func TestStatusTroubles(t *testing.T) {

@@ -142,7 +142,7 @@ func (c *Contact) change(resource string, f func(*Heard)) {
 	case before.Since.IsZero() && !now.Since.IsZero():
 		c.log.Warn("contact with the API server is lost: the rules stay as they are", "resource", now.Resource, "err", now.Cause)
 	case !before.Since.IsZero() && now.Since.IsZero():
-		c.log.Info("contact with the API server is back", "after", at.Sub(before.Since).Round(time.Millisecond), "err", before.Cause)
+		c.log.Info("contact with the API server is back", "after", at.Sub(before.Since).Round(time.Millisecond), "cause", before.Cause)
 	}
 }
 

@@ -179,6 +179,9 @@ func TestContactRefused(t *testing.T) {
 	if n := timesSaid(t, said, backSaid); n != 1 {
 		t.Errorf("the return is told %d times", n)
 	}
+	if _, line, _ := strings.Cut(said.String(), backSaid); strings.Contains(strings.SplitAfter(line, "\n")[0], "err=") {
+		t.Errorf("the return is told with an error:%s", line)
+	}
 	if n := timesSaid(t, said, lostSaid); n != 1 {
 		t.Errorf("the loss is told %d times", n)
 	}
