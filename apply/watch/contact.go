@@ -39,7 +39,8 @@ type Heard struct {
 	// Last is when the last event or bookmark came, or first objects; zero:
 	// none did yet.
 	Last time.Time `json:"last,omitzero"`
-	// Lost is since when nothing can be heard; zero: it can, as far as is known.
+	// Lost is since when nothing can be heard, be it that this became known later; zero: it
+	// can, as far as is known.
 	Lost  time.Time `json:"lost,omitzero"`
 	Cause string    `json:"cause,omitempty"` // of Lost
 	// NotGiven is why nothing is heard, nor waited for: the server does not have the
@@ -214,6 +215,7 @@ func (c *Contact) listen() {
 			}
 			if h.Lost.IsZero() && h.NotGiven == "" && c.now().Sub(last) >= most {
 				h.lose(c.now(), fmt.Sprintf("no event and no bookmark for %s", most))
+				h.Lost = last
 			}
 		})
 	}

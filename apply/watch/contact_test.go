@@ -318,6 +318,7 @@ func TestContactSilent(t *testing.T) {
 	c := NewContact(slog.New(slog.NewTextHandler(&said, nil)), func() time.Time { return now })
 	c.expect("nodes", false)
 	c.expect("services", false)
+	began, silent := now, now // since when the lost one is, which is longer than that is known
 	steps := []struct {
 		name string
 		do   func()
@@ -327,11 +328,11 @@ func TestContactSilent(t *testing.T) {
 		{"services come, without bookmarks", func() { c.answer("services"); c.hear("services") }, ""},
 		{"a minute", func() { now = now.Add(time.Minute) }, ""},
 		{"nothing of nodes", func() { now = now.Add(staleAfter) }, "nodes"},
-		{"nodes come", func() { c.answer("nodes"); c.hear("nodes"); c.mark("nodes") }, ""},
+		{"nodes come", func() { c.answer("nodes"); c.hear("nodes"); c.mark("nodes"); silent = now }, ""},
 		{"a little less than long", func() { now = now.Add(staleAfter - time.Second) }, ""},
 		{"long", func() { now = now.Add(time.Second) }, "nodes"},
-		{"longer", func() { now = now.Add(time.Hour) }, "nodes"},
-		{"a bookmark, and services", func() { c.hear("nodes"); c.hear("services") }, ""},
+		{"longer, and of services as well, which came before", func() { now = now.Add(time.Hour); silent = began }, "services"},
+		{"a bookmark, and services", func() { c.hear("nodes"); c.hear("services"); silent = now }, ""},
 		{"services without bookmarks for less than a watch lasts", func() { now = now.Add(silentAfter - time.Second); c.hear("nodes") }, ""},
 		{"for longer", func() { now = now.Add(time.Second) }, "services"},
 		{"the next watch begins", func() { c.answer("services") }, ""},
@@ -339,8 +340,9 @@ func TestContactSilent(t *testing.T) {
 	for _, s := range steps {
 		s.do()
 		c.listen()
-		if got := c.Outage().Resource; got != s.want {
-			t.Errorf("%s: lost: %q, want %q", s.name, got, s.want)
+		lost := c.Outage()
+		if lost.Resource != s.want || s.want != "" && !lost.Since.Equal(silent) {
+			t.Errorf("%s: lost: %q since %s, want %q since %s", s.name, lost.Resource, lost.Since, s.want, silent)
 		}
 	}
 	if lost, back := strings.Count(said.String(), lostSaid), strings.Count(said.String(), backSaid); lost != 3 || back != 3 {
