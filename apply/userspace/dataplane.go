@@ -52,7 +52,7 @@ func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
 	limits := affordable(DefaultLimits)
 	d.proxy = NewProxy(Options{Limits: limits, DialTimeouts: rules.DialTimeouts(), Log: o.Log})
 	if !o.ReadOnly {
-		d.log.Info("carrying connections in this process", "connections", limits.Connections, "udpClients", limits.Sessions)
+		d.log.Info("carrying connections in this process", "connections", limits.Connections, "udpClients", limits.Sessions, "listeners", limits.Listeners)
 	}
 	return d, nil
 }
@@ -273,14 +273,24 @@ func (d *Dataplane) open(p *Plan) (revised *Plan, refused []apply.Refusal) {
 			d.proxy.SetUDPIdle(u.UDPIdleTimeout)
 		}
 		moved := rules.Ports{}
+		var opened []Key // now, by service port
 		for _, l := range f.listeners {
 			if out[l.Port.Service] != nil {
 				continue
 			}
+			_, before := d.proxy.At(KeyOf(f.family, l))
 			at, err := d.proxy.Open(f.family, l, d.elsewhere(f, l))
 			if err != nil {
 				out.Add(l.Port.Service, fmt.Errorf("its listener: %w", err))
+				for _, k := range opened { // others may have what it got
+					if k.Port.Service == l.Port.Service {
+						d.proxy.Shut(k)
+					}
+				}
 				continue
+			}
+			if !before {
+				opened = append(opened, KeyOf(f.family, l))
 			}
 			if at.Port() != l.Listen.Port() {
 				d.log.Info("a proxy port is taken by another program", "port", l.Port.String(), "wanted", l.Listen.Port(), "got", at.Port())

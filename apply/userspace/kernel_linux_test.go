@@ -411,3 +411,44 @@ func TestLook(t *testing.T) {
 		}
 	})
 }
+
+// Who asks for more sockets than the process may have for listeners is refused by name, and gives
+// back what it got of them: others are served.
+func TestListenerLimit(t *testing.T) {
+	inNamespace(t, func(w *world) {
+		big := service("big", "10.96.0.20", 0, "10.244.1.20:8080")
+		for n := range uint16(5) {
+			f := big.Frontends[0]
+			f.Port.Port = fmt.Sprint("p", n)
+			f.Match.Port += n + 1
+			big.Frontends = append(big.Frontends, f)
+			pool := big.Pools[0]
+			pool.Port = f.Port
+			big.Frontends[n+1].Routes = []ir.Route{{From: ir.Any, SNAT: true, Pool: len(big.Pools)}}
+			big.Pools = append(big.Pools, pool)
+		}
+		want := programs(ir.Userspace{}, service("a", "10.96.0.9", 30079, "10.244.1.9:8080"), big, service("web", "10.96.0.10", 0, "10.244.1.10:8080"))
+		w.d.proxy.Listeners = 4
+		_, r := w.apply(want)
+		if len(r.Refused) != 1 || r.Refused[0].Service.Name != "big" || !strings.Contains(r.Refused[0].Reason.Error(), "its listener: the process may have 4 sockets for listeners") {
+			t.Errorf("refused: %v", r.Refused)
+		}
+		if diff := cmp.Diff([]string{w.leads("a", 30079), w.leads("a", 80), w.leads("web", 80)}, w.nat()); diff != "" {
+			t.Errorf("rules (-want +got):\n%s", diff)
+		}
+		// With the held node port these are three: one more is to be had, and no second.
+		rest := programs(ir.Userspace{}, service("a", "10.96.0.9", 30079, "10.244.1.9:8080"), service("web", "10.96.0.10", 0, "10.244.1.10:8080"),
+			service("x", "10.96.0.11", 0, "10.244.1.11:8080"), service("y", "10.96.0.12", 0, "10.244.1.12:8080"))
+		if _, r := w.apply(programs(ir.Userspace{}, rest.IPv4.Services[:3]...)); len(r.Refused) > 0 {
+			t.Errorf("refused: %v", r.Refused)
+		}
+		if _, r := w.apply(rest); len(r.Refused) != 1 || r.Refused[0].Service.Name != "y" {
+			t.Errorf("refused: %v, want y", r.Refused)
+		}
+		// What goes is given back, when no rule leads there any longer.
+		w.apply(programs(ir.Userspace{}, rest.IPv4.Services[1:3]...))
+		if _, r := w.apply(programs(ir.Userspace{}, rest.IPv4.Services[1:]...)); len(r.Refused) > 0 {
+			t.Errorf("refused: %v", r.Refused)
+		}
+	})
+}

@@ -9,13 +9,22 @@ import "syscall"
 const (
 	perConnection = 6
 	perSession    = 1
-	reserved      = 4096 // descriptors for listeners, and for the rest of the process
+	reserved      = 4096 // descriptors for the rest of the process: its servers, the API server, the tools
+
+	// mostListeners is more than what the proxy ports of one family and protocol are.
+	mostListeners = 40000
 )
 
-// affordable returns the limits as far as the process may have as many
-// descriptors, after it has asked for enough.
+// descriptors returns how many are used at most.
+func (l Limits) descriptors() uint64 {
+	return uint64(l.Connections*perConnection + l.Sessions*perSession + l.Listeners)
+}
+
+// affordable returns the limits, with one of listeners, as far as the process may have as
+// many descriptors, after it has asked for enough.
 func affordable(l Limits) Limits {
-	need := uint64(l.Connections*perConnection + l.Sessions*perSession + reserved)
+	l.Listeners = mostListeners
+	need := l.descriptors() + reserved
 	var has syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &has); err != nil {
 		return l
@@ -34,14 +43,11 @@ func affordable(l Limits) Limits {
 
 // within returns the limits as a number of descriptors allows them.
 func within(l Limits, descriptors uint64) Limits {
-	need := uint64(l.Connections*perConnection + l.Sessions*perSession + reserved)
-	if descriptors >= need {
+	whole := l.descriptors()
+	if descriptors >= whole+reserved {
 		return l
 	}
-	rest := descriptors - min(descriptors, min(reserved, descriptors/4))
-	whole := need - reserved
-	return Limits{
-		Connections: max(1, int(uint64(l.Connections)*rest/whole)),
-		Sessions:    max(1, int(uint64(l.Sessions)*rest/whole)),
-	}
+	rest := descriptors - min(reserved, descriptors/4)
+	part := func(of int) int { return max(1, int(uint64(of)*rest/whole)) }
+	return Limits{Connections: part(l.Connections), Sessions: part(l.Sessions), Listeners: part(l.Listeners)}
 }

@@ -132,7 +132,7 @@ func (l *Localhost) shut(f ir.Family, old *rules.Listener) {
 func (l *Localhost) open(f ir.Family, want *rules.Listener) {
 	p := l.proxy.Load()
 	if p == nil {
-		p = NewProxy(Options{Limits: Limits{Connections: affordable(DefaultLimits).Connections}, DialTimeouts: rules.DialTimeouts(), Log: l.log})
+		p = NewProxy(Options{Limits: affordable(Limits{Connections: DefaultLimits.Connections}), DialTimeouts: rules.DialTimeouts(), Log: l.log})
 		l.proxy.Store(p)
 	}
 	key := KeyOf(f, want)

@@ -25,6 +25,9 @@ type Limits struct {
 	// Sessions is how many UDP clients have a socket. What others send is dropped
 	// until one falls silent.
 	Sessions int
+	// Listeners is how many sockets listeners may have, those that they hold included:
+	// a service port beyond has none. 0: any number.
+	Listeners int
 }
 
 // Options say how a Proxy works.
@@ -75,6 +78,7 @@ type Proxy struct {
 	listeners map[Key]*listener
 	balancers map[Key]*balancer // of service ports: their listeners take turns together
 	aside     []*listener       // others have taken their place
+	sockets   int               // of listeners, with those that are held
 	carried   map[*carried]bool // TCP connections
 	cutting   bool              // whoever comes now is too late
 	told      time.Time         // when the log last heard of a limit
@@ -162,6 +166,9 @@ func (p *Proxy) Open(f ir.Family, want *rules.Listener, elsewhere func(yield fun
 	if old != nil && old.at == want.Listen {
 		return old.at, nil
 	}
+	if !p.takeSocket(old != nil) { // where one moves, the other goes soon
+		return netip.AddrPort{}, p.errSockets()
+	}
 	l := &listener{key: key, balancer: p.balancerOf(key), hold: map[netip.AddrPort]io.Closer{}, closed: make(chan struct{})}
 	l.balancer.set(want.Backends, want.Affinity)
 	serve, err := p.listen(l, want.Listen)
@@ -175,6 +182,7 @@ func (p *Proxy) Open(f ir.Family, want *rules.Listener, elsewhere func(yield fun
 	}
 	if err != nil {
 		p.leave(l)
+		p.giveSockets(1)
 		if taken(err) {
 			err = first // names the port that was wanted
 		}
@@ -190,6 +198,27 @@ func (p *Proxy) Open(f ir.Family, want *rules.Listener, elsewhere func(yield fun
 	p.work.Go(serve)
 	p.park(l, len(want.Backends) == 0)
 	return l.at, nil
+}
+
+// takeSocket counts one more socket of a listener, and reports whether it may be had.
+func (p *Proxy) takeSocket(always bool) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.Listeners > 0 && p.sockets >= p.Listeners && !always {
+		return false
+	}
+	p.sockets++
+	return true
+}
+
+func (p *Proxy) giveSockets(n int) {
+	p.mu.Lock()
+	p.sockets -= n
+	p.mu.Unlock()
+}
+
+func (p *Proxy) errSockets() error {
+	return fmt.Errorf("the process may have %d sockets for listeners, and all are in use", p.Listeners)
 }
 
 // balancerOf returns the balancer of a listener's service port, for one more listener.
@@ -316,8 +345,13 @@ func (p *Proxy) Hold(f ir.Family, name ir.ServicePort, at []netip.AddrPort) erro
 		if l.hold[a] != nil {
 			continue
 		}
+		if !p.takeSocket(false) {
+			errs = append(errs, fmt.Errorf("%s/%s: %w", a, name.Protocol, p.errSockets()))
+			continue
+		}
 		s, err := hold(l.key, a)
 		if err != nil {
+			p.giveSockets(1)
 			errs = append(errs, fmt.Errorf("%s/%s: %w", a, name.Protocol, err))
 			continue
 		}
@@ -327,6 +361,7 @@ func (p *Proxy) Hold(f ir.Family, name ir.ServicePort, at []netip.AddrPort) erro
 		if !keep[a] {
 			s.Close()
 			delete(l.hold, a)
+			p.giveSockets(1)
 		}
 	}
 	return errors.Join(errs...)
@@ -350,6 +385,7 @@ func (p *Proxy) shut(l *listener) {
 	for _, s := range l.hold {
 		s.Close()
 	}
+	p.giveSockets(1 + len(l.hold))
 }
 
 // Keys are the listeners that are open.
