@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -32,7 +34,8 @@ type Event struct {
 // Events sends Events to the API server. Sending never waits: what cannot be
 // sent is logged, and what comes too fast is dropped. About Services it sends
 // few, since their authors decide how many there are: serviceBurst at once, and
-// one each serviceEvery after that. A nil one does nothing.
+// one each serviceEvery after that; about those of one namespace, so that nobody keeps
+// others from being told, a part of these. A nil one does nothing.
 type Events struct {
 	NodeName string
 	Log      *slog.Logger
@@ -41,8 +44,26 @@ type Events struct {
 	queue chan queued
 	said  map[Event]bool // at most mostSaid
 
-	budget  int // events about Services that may be sent
-	granted time.Time
+	all budget            // of events about Services
+	of  map[string]budget // of those of a namespace that has not all of its own
+
+	mu      sync.Mutex
+	waiting map[string]int // events about Services of a namespace, in queue
+}
+
+// budget is how many events were sent of those that may be at once.
+type budget struct {
+	spent int
+	since time.Time // when it was last made up for
+}
+
+// at returns the budget at a time, of which one becomes free each every.
+func (b budget) at(now time.Time, every time.Duration) budget {
+	n := int(now.Sub(b.since) / every)
+	if b.spent <= n {
+		return budget{since: now}
+	}
+	return budget{b.spent - n, b.since.Add(time.Duration(n) * every)}
 }
 
 // queued is an event that waits to be sent.
@@ -58,11 +79,12 @@ const (
 
 	serviceBurst = 25
 	serviceEvery = 30 * time.Second
+	serviceShare = 5 // a namespace has one part in as many of each
 )
 
 // NewEvents makes an Events that sends when Run runs.
 func NewEvents(nodeName string, log *slog.Logger, now func() time.Time) *Events {
-	return &Events{NodeName: nodeName, Log: log, Now: now, queue: make(chan queued, eventQueue)}
+	return &Events{NodeName: nodeName, Log: log, Now: now, queue: make(chan queued, eventQueue), of: map[string]budget{}, waiting: map[string]int{}}
 }
 
 // Send sends an event, soon. What was sent before is not sent again.
@@ -86,12 +108,17 @@ func (e *Events) send(event queued) bool {
 	if e == nil {
 		return false
 	}
-	if event.Service != (ir.Name{}) && len(e.queue) >= eventQueue/2 { // leave room for the node's own
+	of := event.Service.Namespace
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	// Leave room for the node's own, and for other namespaces.
+	if event.Service != (ir.Name{}) && (len(e.queue) >= eventQueue/2 || e.waiting[of] >= serviceBurst/serviceShare) {
 		e.drop(event.Event)
 		return false
 	}
 	select {
 	case e.queue <- event:
+		e.waiting[of]++
 		return true
 	default:
 		e.Log.Warn("too many events", "reason", event.Reason, "note", event.Note)
@@ -108,12 +135,12 @@ func (e *Events) drop(event Event) {
 // run sends until ctx ends.
 func (e *Events) run(ctx context.Context, client rest.Interface) {
 	e.said = map[Event]bool{}
-	e.budget, e.granted = serviceBurst, e.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case event := <-e.queue:
+			e.taken(event.Service.Namespace)
 			if !e.said[event.Event] && e.affordable(event.Event) {
 				if len(e.said) >= mostSaid {
 					clear(e.said)
@@ -133,16 +160,26 @@ func (e *Events) affordable(event Event) bool {
 	if event.Service == (ir.Name{}) {
 		return true
 	}
-	if n := int(e.Now().Sub(e.granted) / serviceEvery); n > 0 {
-		e.budget = min(e.budget+n, serviceBurst)
-		e.granted = e.granted.Add(time.Duration(n) * serviceEvery)
-	}
-	if e.budget == 0 {
+	now, of := e.Now(), event.Service.Namespace
+	maps.DeleteFunc(e.of, func(_ string, b budget) bool { return b.at(now, serviceShare*serviceEvery).spent == 0 })
+	all, part := e.all.at(now, serviceEvery), e.of[of].at(now, serviceShare*serviceEvery)
+	if all.spent >= serviceBurst || part.spent >= serviceBurst/serviceShare {
 		e.drop(event)
 		return false
 	}
-	e.budget--
+	all.spent++
+	part.spent++
+	e.all, e.of[of] = all, part
 	return true
+}
+
+// taken notes that an event waits no longer.
+func (e *Events) taken(of string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.waiting[of]--; e.waiting[of] == 0 {
+		delete(e.waiting, of)
+	}
 }
 
 func (e *Events) post(ctx context.Context, client rest.Interface, object *eventsv1.Event) {

@@ -16,6 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/proxyc/proxyc/ir"
 )
 
 func TestEvents(t *testing.T) {
@@ -64,8 +66,9 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// Of events about Services few are sent, and again some later; the node's own
-// are not held up by them, and what was sent is not remembered for ever.
+// Of events about Services few are sent, of which a namespace has its share and no more, and
+// again some later; the node's own are not held up by them, and what was sent is not
+// remembered for ever.
 func TestEventsAreFew(t *testing.T) {
 	posts := make(chan string, 10*mostSaid)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -74,7 +77,7 @@ func TestEventsAreFew(t *testing.T) {
 		if err := json.Unmarshal(body, &e); err != nil || len(e.Note) > mostNote {
 			t.Errorf("%v, a note of %d bytes", err, len(e.Note))
 		}
-		posts <- e.Regarding.Kind
+		posts <- e.Regarding.Kind + " " + e.Regarding.Namespace
 		w.Header().Set("Content-Type", "application/json")
 		w.Write(body)
 	}))
@@ -85,29 +88,47 @@ func TestEventsAreFew(t *testing.T) {
 	}
 	var now atomic.Int64
 	e := NewEvents("node1", slog.New(slog.NewTextHandler(t.Output(), nil)), func() time.Time { return time.Unix(now.Load(), 0) })
+	send := func(namespace string, i int) {
+		e.Send(Event{Service: ir.Name{Namespace: namespace, Name: fmt.Sprint(i)}, Note: strings.Repeat("é", mostNote)})
+	}
 	for i := range 3 * eventQueue { // nobody sends yet
-		e.Send(Event{Service: name(fmt.Sprint(i)), Note: strings.Repeat("é", mostNote)})
+		send("a-tenant", i)
+	}
+	for i := range 3 * eventQueue {
+		send(fmt.Sprint("shop", i), i)
 	}
 	done := make(chan struct{})
 	go func() { defer close(done); e.run(t.Context(), c.events) }()
 	t.Cleanup(func() { <-done })
-	sent := func(what string, services, nodes int) {
+	sent := func(what string, tenant, others int) {
 		t.Helper()
 		e.SendLast(t.Context(), Event{Reason: what})
 		got := map[string]int{}
 		for len(posts) > 0 {
-			got[<-posts]++
+			kind, namespace, _ := strings.Cut(<-posts, " ")
+			if strings.HasPrefix(namespace, "shop") {
+				namespace = "shop"
+			}
+			got[kind+" "+namespace]++
 		}
-		if got["Service"] != services || got["Node"] != nodes {
-			t.Errorf("%s: sent %v, want %d about Services and %d about the node", what, got, services, nodes)
+		if got["Service a-tenant"] != tenant || got["Service shop"] != others || got["Node "] != 1 {
+			t.Errorf("%s: sent %v, want %d about one namespace's Services, %d about others' and 1 about the node", what, got, tenant, others)
 		}
 	}
-	sent("all at once", serviceBurst, 1)
-	now.Add(int64(2*serviceEvery/time.Second) + 1)
-	for i := range 10 {
-		e.Send(Event{Service: name(fmt.Sprint("late", i))})
+	sent("all at once", serviceBurst/serviceShare, serviceBurst-serviceBurst/serviceShare)
+	later := func(what string, by time.Duration, tenant, others int) {
+		now.Add(int64(by/time.Second) + 1)
+		for i := range 10 {
+			send("a-tenant", int(now.Load())+i)
+			e.SendLast(t.Context(), Event{Service: ir.Name{Namespace: "a-tenant", Name: "waited for"}}) // or left out: the queue is empty then
+		}
+		for i := range 10 {
+			send(fmt.Sprint("shop", i), int(now.Load())+i)
+		}
+		sent(what, tenant, others)
 	}
-	sent("later", 2, 1)
+	later("later", 2*serviceEvery, 0, 2)
+	later("and later", serviceShare*serviceEvery, 1, serviceShare-1)
 	for i := range 2 * mostSaid {
 		e.SendLast(t.Context(), Event{Reason: fmt.Sprint(i)})
 	}
