@@ -28,12 +28,18 @@ type api struct {
 	first map[string][]byte // by resource: an event for each object, and the bookmark behind them
 
 	mu       sync.Mutex
-	watchers map[string][]chan []byte // by resource
+	watchers map[string][]watcher // by resource
+}
+
+// watcher is who watches a resource.
+type watcher struct {
+	events chan []byte
+	gone   <-chan struct{} // closed when nobody reads any more
 }
 
 // serve starts an API server in a namespace.
 func serve(ns *applytest.Namespace, c cluster.Cluster) (*api, error) {
-	a := &api{first: map[string][]byte{}, watchers: map[string][]chan []byte{}}
+	a := &api{first: map[string][]byte{}, watchers: map[string][]watcher{}}
 	for _, resource := range []string{"services", "endpointslices", "nodes", "servicecidrs"} {
 		var all []byte
 		objects(c, resource, func(o runtime.Object) { all = append(all, event("ADDED", o)...) })
@@ -62,9 +68,9 @@ func (a *api) answer(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf+";stream=watch")
-	events := make(chan []byte, 10)
+	me := watcher{make(chan []byte, 10), r.Context().Done()}
 	a.mu.Lock()
-	a.watchers[resource] = append(a.watchers[resource], events)
+	a.watchers[resource] = append(a.watchers[resource], me)
 	a.mu.Unlock()
 	if query.Get("sendInitialEvents") == "true" {
 		w.Write(a.first[resource])
@@ -72,9 +78,9 @@ func (a *api) answer(w http.ResponseWriter, r *http.Request) {
 	for {
 		w.(http.Flusher).Flush()
 		select {
-		case <-r.Context().Done():
+		case <-me.gone:
 			return
-		case e := <-events:
+		case e := <-me.events:
 			w.Write(e)
 		}
 	}
@@ -132,6 +138,9 @@ func (a *api) send(resource, what string, object runtime.Object) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, w := range a.watchers[resource] {
-		w <- e
+		select {
+		case w.events <- e:
+		case <-w.gone: // as client-go alone is when the daemon is measured
+		}
 	}
 }
