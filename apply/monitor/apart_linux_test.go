@@ -1,9 +1,7 @@
 package monitor
 
 import (
-	"context"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -13,26 +11,11 @@ import (
 // Of work that is done apart the kernel tells nothing; another's transaction meanwhile is told as one
 // of which nobody knows what it changed, and those after it as ever.
 func TestApart(t *testing.T) {
-	ns := applytest.RequireNamespace(t)
 	told := make(chan bool, 100)
-	var m *NFT
-	if err := ns.Do(func() (err error) {
-		m, err = OpenNFT(NFTables, func(missed bool) { told <- missed })
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	m, nft := listening(t, func(missed bool) { told <- missed })
 	done := make(chan struct{})
 	go func() { defer close(done); m.Run(t.Context()) }()
 	t.Cleanup(func() { m.Close(); <-done })
-	nft := func(script string) {
-		t.Helper()
-		cmd := ns.Command(context.WithoutCancel(t.Context()), "nft", "-f", "-")
-		cmd.Stdin = strings.NewReader(script)
-		if out, err := ns.Run(cmd); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-	}
 	wait := func(what string, want bool) {
 		t.Helper()
 		select {

@@ -10,28 +10,33 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 )
 
-// A flood that a small buffer does not hold is told as messages that were
-// missed; and what comes after it is heard again.
-func TestMissedMessages(t *testing.T) {
+// listening opens an NFT in a namespace of its own. nft runs a script there.
+func listening(t *testing.T, notify func(missed bool)) (m *NFT, nft func(script string)) {
+	t.Helper()
 	ns := applytest.RequireNamespace(t)
-	told := make(chan bool, 10_000)
-	var m *NFT
 	if err := ns.Do(func() (err error) {
-		m, err = OpenNFT(NFTables, func(missed bool) { told <- missed })
+		m, err = OpenNFT(NFTables, notify)
 		return err
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.events.SetReadBuffer(1); err != nil { // the kernel makes it as small as it can be
-		t.Fatal(err)
-	}
-	nft := func(script string) {
+	return m, func(script string) {
 		t.Helper()
 		cmd := ns.Command(context.WithoutCancel(t.Context()), "nft", "-f", "-")
 		cmd.Stdin = strings.NewReader(script)
 		if out, err := ns.Run(cmd); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
+	}
+}
+
+// A flood that a small buffer does not hold is told as messages that were
+// missed; and what comes after it is heard again.
+func TestMissedMessages(t *testing.T) {
+	told := make(chan bool, 10_000)
+	m, nft := listening(t, func(missed bool) { told <- missed })
+	if err := m.events.SetReadBuffer(1); err != nil { // the kernel makes it as small as it can be
+		t.Fatal(err)
 	}
 	var flood strings.Builder
 	flood.WriteString("add table ip other\nadd set ip other s { type ipv4_addr; }\n")

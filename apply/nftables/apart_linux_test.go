@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
@@ -16,17 +15,7 @@ import (
 // elements; what others do afterwards is heard.
 func TestLargeCommitIsNotTold(t *testing.T) {
 	n := newNode(t)
-	var plane *Dataplane
-	var drift <-chan struct{}
-	if err := n.Do(func() (err error) {
-		if plane, err = Open(t.Context(), apply.Options{}); err == nil {
-			drift, err = plane.Drift(t.Context())
-		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	defer plane.Close()
+	plane, drift := n.listening(t)
 	var during []string // listeners, at each batch
 	plane.c.request = func(b *batch, do func() error) error {
 		if b != nil {

@@ -39,6 +39,21 @@ func newNode(t testing.TB) node {
 	return node{ns, target}
 }
 
+// listening opens another Dataplane, which listens to what others do.
+func (n node) listening(t *testing.T) (plane *Dataplane, drift <-chan struct{}) {
+	t.Helper()
+	if err := n.Do(func() (err error) {
+		if plane, err = Open(t.Context(), apply.Options{}); err == nil {
+			drift, err = plane.Drift(t.Context())
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { plane.Close() })
+	return plane, drift
+}
+
 func (n node) nft(t testing.TB, script string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -18,17 +18,7 @@ import (
 // by that one.
 func TestTouchedElementsAreCompared(t *testing.T) {
 	n := newNode(t)
-	var plane *Dataplane
-	var drift <-chan struct{}
-	if err := n.Do(func() (err error) {
-		if plane, err = Open(t.Context(), apply.Options{}); err == nil {
-			drift, err = plane.Drift(t.Context())
-		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	defer plane.Close()
+	plane, drift := n.listening(t)
 	want := ir.NewPrograms(nftest.Program(ir.IPv4), nftest.Program(ir.IPv6))
 	replace := func() {
 		t.Helper()
