@@ -20,6 +20,9 @@ func TestEvalIsTrace(t *testing.T) {
 				p := richProgram(f)
 				vary(&p.Node)
 				rules := NewEvaluator(Lower(p), sim.NewOwn(f.Loopback(), p.Node.Addrs))
+				for _, c := range rules.equals {
+					t.Errorf("chain %s has the hook and priority of another one: nobody knows which is first", c.Name)
+				}
 				meaning := sim.NewEvaluator(p)
 				n := 0
 				fates := map[sim.Fate]int{}

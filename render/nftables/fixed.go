@@ -137,11 +137,12 @@ func affinityChains(nodePort bool) []Chain {
 		rules = append(rules, Rule{[]Stmt{MatchProto{p}, LookupVerdict{key, set.String()}}, origin})
 	}
 	enter := []Rule{{append(slices.Clip(translated), Verdict{Jump, common}), origin}}
+	before := btoi(nodePort) // so that their order is known
 	return []Chain{
 		// Backends on the node itself are reached through input, not postrouting.
-		{Name: input, Base: &Base{NAT: true, Hook: Input, Priority: PrioritySNAT}, Rules: enter},
+		{Name: input, Base: &Base{NAT: true, Hook: Input, Priority: PrioritySNAT - before}, Rules: enter},
 		// Masquerading ends the walk through all chains of type nat, so this one comes before it.
-		{Name: postrouting, Base: &Base{NAT: true, Hook: Postrouting, Priority: PrioritySNAT - 1}, Rules: enter},
+		{Name: postrouting, Base: &Base{NAT: true, Hook: Postrouting, Priority: PrioritySNAT - 1 - before}, Rules: enter},
 		{Name: common, Rules: rules},
 	}
 }
