@@ -293,9 +293,10 @@ var alikes = []struct {
 	{"", `^rule \d+ of filter-.*MatchNew lost$|without its state$`, "a first packet is new, and no other is asked about"},
 	{"", `^empty .* with other affinity$`, "it refuses everybody, whom nobody has to remember"},
 
-	{ir.ModeNFTables, `^rule \d+ of (affinity|(masq-|masq-nonlocal-)?lb-\S+): nftables.MatchProto lost$`, "the keys that are looked up have the protocol"},
-	{ir.ModeNFTables, `^rule 0 of affinity-(input|postrouting): nftables.MatchDNAT lost$`, "what nobody translated has no backend's address, or is the node's own"},
-	{ir.ModeNFTables, `^rule \d+ of affinity(:.*LookupVerdict)? lost$`, "no Service of that protocol has affinity, and the map is empty"},
+	{ir.ModeNFTables, `^rule \d+ of (affinity|affinity-nodeports|(masq-|masq-nonlocal-)?lb-\S+): nftables.MatchProto lost$`, "the keys that are looked up have the protocol"},
+	{ir.ModeNFTables, `^rule 0 of affinity-(nodeports-)?(input|postrouting): nftables.MatchDNAT lost$`, "what nobody translated has no backend's address, or is the node's own"},
+	{ir.ModeNFTables, `^rule 0 of affinity-(input|postrouting): nftables.MatchSet lost$`, "connections to other addresses are looked up as well, and not found"},
+	{ir.ModeNFTables, `^rule \d+ of affinity(-nodeports)?(:.*LookupVerdict)? lost$`, "no Service of that protocol has affinity, and the map is empty"},
 	{ir.ModeNFTables, `^rule \d+ of service-(ips|nodeports)-by-source(:.*)? lost$`, "no Service has elements in that map"},
 	{ir.ModeNFTables, `^rule \d+ of (filter-input|service-endpoints-check|cluster-ips-check)(:.*(Verdict|LookupVerdict))? lost$`, "every frontend has endpoints, or what is translated before has another address"},
 	{ir.ModeNFTables, `^element of count-\d+-(ips|nodeports) (lost|for another (port|protocol))$`, "the bit is not asked for: the numbers in use differ in others"},

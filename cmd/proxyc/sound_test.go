@@ -270,7 +270,7 @@ func TestDumpsThatAreEqual(t *testing.T) {
 	for mode, changes := range map[ir.Mode][]change{
 		ir.ModeNFTables: {
 			{"a check of node ports, of which none lacks endpoints", `hook input priority filter`, `hook forward priority 1`},
-			{"a jump to a chain that has the last word", `(10\.96\.0\.10 \. tcp \. 80 .*) : goto`, `$1 : jump`},
+			{"a jump to a chain that has the last word", `(10\.96\.0\.50 \. tcp \. 80 .*) : goto`, `$1 : jump`},
 			{"a priority by its number", `hook prerouting priority dstnat - 10`, `hook prerouting priority -120`},
 			{"a table of others", `^table ip6 proxyc`, "table inet filter {\n\tchain c {\n\t\twhatever \"{\" { it } is\n\t}\n}\n$0"},
 			{"a rule for what does not come", `(\tchain cluster-ips-check \{\n)`, "$1\t\tip daddr . ct original ip daddr { 10.244.1.10 . 9.9.9.9 } drop\n"},
