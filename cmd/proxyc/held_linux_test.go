@@ -152,9 +152,7 @@ func TestWatchBootFileOfAnother(t *testing.T) {
 	w.start("proxyc", "watch")
 	w.until("first sync", synced)
 	w.stop(syscall.SIGTERM)
-	if _, err := w.ns.Run(w.ns.Command(t.Context(), "nft", "flush", "ruleset")); err != nil {
-		t.Fatal(err)
-	}
+	w.flush()
 	w.withoutServer()
 	w.args[slices.Index(w.args, "node1")] = "node2"
 	w.start("proxyc", "watch")

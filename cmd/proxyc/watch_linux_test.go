@@ -327,6 +327,14 @@ func TestWatchRepairsDrift(t *testing.T) {
 	})
 }
 
+// flush removes all rules of the node.
+func (w *watched) flush() {
+	w.t.Helper()
+	if _, err := w.ns.Run(w.ns.Command(w.t.Context(), "nft", "flush", "ruleset")); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // The boot file is in force although the source says nothing.
 func TestWatchBootFrom(t *testing.T) {
 	w := newWatched(t, "nftables")
@@ -335,9 +343,7 @@ func TestWatchBootFrom(t *testing.T) {
 	w.start("proxyc", "watch")
 	w.until("first sync", synced)
 	w.stop(syscall.SIGTERM)
-	if _, err := w.ns.Run(w.ns.Command(t.Context(), "nft", "flush", "ruleset")); err != nil {
-		t.Fatal(err)
-	}
+	w.flush()
 	w.withoutServer()
 	w.start("proxyc", "watch")
 	w.holds(5*time.Second, "a", true)
@@ -377,9 +383,7 @@ func TestWatchReadsFirst(t *testing.T) {
 	if err := os.Remove(w.file("cluster.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.ns.Run(w.ns.Command(t.Context(), "nft", "flush", "ruleset")); err != nil {
-		t.Fatal(err)
-	}
+	w.flush()
 	w.start("proxyc", "watch")
 	w.holds(5*time.Second, "a", true)
 	w.until("the file is missed", func(st daemon.Status) bool { return len(st.Rejected) == 1 })
