@@ -115,12 +115,14 @@ func (l *lowering) remember(f *lowerable, pools ...int) {
 		if pool < 0 || f.sticky[pool].name == "" || i > 0 && pool == pools[0] {
 			continue
 		}
+		if len(f.svc.Pools[pool].Backends) > 0 {
+			l.affinityOf(f)
+		}
 		for k := range f.svc.Pools[pool].Backends {
 			b := &f.svc.Pools[pool].Backends[k]
 			if i > 0 && pools[0] >= 0 && f.sticky[pools[0]].has(b.AddrPort) {
 				continue
 			}
-			l.affinityOf(f)
 			l.add(id, Element{
 				Key: Key{Addr: b.AddrPort.Addr(), Port: b.AddrPort.Port(),
 					Addr2: f.Match.Addr, Proto: f.Match.Protocol, Port2: f.Match.Port},
