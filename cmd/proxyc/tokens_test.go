@@ -104,7 +104,7 @@ var harmless = regexp.MustCompile(strings.Join([]string{
 	`^line twice @ `,                          // what was done is done again
 	`^jump -> goto @ |^goto -> jump @ `,       // nothing follows
 	`@ :KUBE-`,                                // a declaration, but for its name
-	`@ (filter|nat)-[a-z-]+: chain `,          // names of base chains
+	`@ (filter|nat|affinity)-[a-z-]+: chain `, // names of base chains
 	`: typeof ip daddr|: typeof meta l4proto`, // another field of the same type
 	`^ip ->  @ lb-`,                           // dnat to
 	`^meta ->  @ .* meta mark set meta mark`,  // meta mark set mark
@@ -112,16 +112,24 @@ var harmless = regexp.MustCompile(strings.Join([]string{
 	`(size 131070|^(131070) -> 131071)`,       // room enough
 	`fully-random -> `,                        // source ports: docs/prove.md
 	// The one Service with source ranges admits neither pods nor the node.
-	`@ inside-ips: `, `@ service-ips-by-source: `, `@ outside-backends: .*203\.0\.113\.31`, `@ backends: 203\.0\.113\.31`,
+	`@ inside-ips: `, `@ service-ips-by-source: (.*@inside-ips|accept)$`, `@ outside-backends: .*203\.0\.113\.31`, `@ backends: 203\.0\.113\.31`,
 	// No node port lacks endpoints, no backend is on the node, and affinity is of a TCP port that is no node port.
-	`@no-endpoint-nodeports$`, `@ nodeport-endpoints-check: `, `@ (filter|nat)-input: `, `@affinity-nodeports$`, `(udp|sctp) dport .* @affinity-ips$`,
+	`@no-endpoint-nodeports reject$`, `@ (filter|affinity)-input: `, `@ affinity-nodeports: `, `(udp|sctp) dport .* @affinity-ips$`,
+	// Only what comes in for the node asks there, and no Service has an address of the node.
+	`@ service-endpoints-check: `,
 	// What has no endpoints is rejected by two rules.
-	`@ no-endpoint-services: .*10\.96\.0\.80`, `@ reject-chain: `, `@ filter-forward: ct state new jump service-endpoints-check`,
+	`@ no-endpoint-services: .*10\.96\.0\.80`, `^reject ->  @ cluster-ips-check: .*@no-endpoint-services`,
+	// No rule looks there: no pool has more than two backends, none of a node port one, and none is of Maglev's.
+	`@ count-(2|4|8|16|32)-ips: `, `@ count-\d+-nodeports: `, `@ maglev-`,
+	// Only pods and the node, whom its source ranges do not admit, are sent there.
+	`@ masq-nonlocal-lb-2: `, `@ lb-outside-nodeport-1: }$`, // whose end begins it
+	// What is looked up before is found, so nothing comes there.
+	`^accept; -> drop; @ nat-(prerouting|output): `, `@ service-nodeports-by-source: accept$`,
 	// 192.0.2.11 is no address of the loopback interface.
 	`192\.0\.2\.11 ip daddr != 127\.0\.0\.0/8`,
 	// Priorities between others, or of chains that translate, which the kernel calls in one place.
-	`(filter;|10;|-110;|-100;|dstnat;|srcnat;) -> \S+ @ (filter|nat)-`,
-	`^filter -> nat @ filter-(prerouting|output)`,
+	`(filter;|10;|-110;|-100;|dstnat;|srcnat;) -> \S+ @ (filter|nat)-`, `(srcnat|1;) -> \S+ @ affinity-`,
+	`^filter -> nat @ filter-(prerouting|output)`, `^nat -> filter @ affinity-`, // what is remembered once more is the same
 	// Packets that are not the first of a connection, that come in for loopback, or that only rules of others
 	// would refuse: docs/prove.md.
 	`KUBE-FORWARD`, `KUBE-FIREWALL`, `health check`, `-d 127\.0\.0\.0/8|127\.0\.0\.0/8 -> `,
