@@ -84,6 +84,17 @@ func ChangedBy(d any) []string {
 	return nil
 }
 
+// ReadFor has a Dataplane read what the node has, for a Plan of want. Some read a node
+// faster that has it already.
+func ReadFor(ctx context.Context, d Dataplane, want ir.Programs) error {
+	if d, ok := d.(interface {
+		ReadFor(context.Context, ir.Programs) error
+	}); ok {
+		return d.ReadFor(ctx, want)
+	}
+	return d.Read(ctx)
+}
+
 // CompareEvery is how often all that a node has is compared with what it should
 // have, if nothing else gives a reason to (DMN-21).
 const CompareEvery = time.Hour

@@ -65,12 +65,37 @@ func (m *memory) Read(context.Context) error {
 	return nil
 }
 
-func (m *memory) Plan(want ir.Programs) Plan {
+// told is a memory that remembers what it was to expect.
+type told struct {
+	*memory
+	expected []rules
+}
+
+func (t *told) ReadFor(ctx context.Context, want ir.Programs) error {
+	t.expected = append(t.expected, rulesOf(want))
+	return t.Read(ctx)
+}
+
+// Who reads a node faster that has what is wanted is told what that is, each time: also
+// where some Services are wanted no longer.
+func TestReadForWhatIsPlanned(t *testing.T) {
+	d := &told{memory: &memory{has: rules{}}}
+	if _, _, err := Once(t.Context(), d, want(rules{a: 80, b: 666}), yes); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff([]rules{{a: 80, b: 666}, {a: 80}, {a: 80}}, d.expected); d != "" {
+		t.Errorf("expected (-want +got):\n%s", d)
+	}
+}
+
+func (m *memory) Plan(want ir.Programs) Plan { return compare(m.found, rulesOf(want)) }
+
+func rulesOf(want ir.Programs) rules {
 	w := rules{}
 	for _, s := range want.IPv4.Services {
 		w[s.Name] = s.Frontends[0].Match.Port
 	}
-	return compare(m.found, w)
+	return w
 }
 
 func compare(have, want rules) rulesPlan {

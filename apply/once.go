@@ -14,7 +14,7 @@ import (
 // not in force, whatever was there of them before.
 func Once(ctx context.Context, d Dataplane, want ir.Programs, approve func(Plan) bool) (Plan, Result, error) {
 	var done Result
-	if err := d.Read(ctx); err != nil {
+	if err := ReadFor(ctx, d, want); err != nil {
 		return nil, done, err
 	}
 	plan := d.Plan(want)
@@ -28,10 +28,11 @@ func Once(ctx context.Context, d Dataplane, want ir.Programs, approve func(Plan)
 	}); err != nil {
 		return plan, done, err
 	}
-	if err := d.Read(ctx); err != nil {
+	want = Without(want, done.Refused)
+	if err := ReadFor(ctx, d, want); err != nil {
 		return plan, done, readBack(err)
 	}
-	if rest := d.Plan(Without(want, done.Refused)); !rest.Empty() {
+	if rest := d.Plan(want); !rest.Empty() {
 		_, total := Summary(rest)
 		return plan, done, fmt.Errorf("the node does not hold what was committed (%s to go): somebody else changes the same rules", total)
 	}
@@ -47,10 +48,10 @@ func Converge(ctx context.Context, d Dataplane, want ir.Programs, plan Plan, com
 		if err != nil || len(refused) == 0 {
 			return err
 		}
-		if err := d.Read(ctx); err != nil {
+		want = Without(want, refused)
+		if err := ReadFor(ctx, d, want); err != nil {
 			return readBack(err)
 		}
-		want = Without(want, refused)
 		plan = d.Plan(want)
 	}
 }

@@ -23,11 +23,15 @@ const driftShown = 20
 // Replace reads what the node has, and makes it have the Programs.
 func (r *Reconciler) Replace(ctx context.Context, programs ir.Programs) (done Done, err error) {
 	r.comparing = nil // this one sees all
-	if err := r.read(ctx); err != nil {
+	has := programs   // as far as anybody knows
+	if r.known {
+		has = r.Dataplane.Applied()
+	}
+	if err := r.read(ctx, has); err != nil {
 		return done, err
 	}
 	if r.known {
-		done.drifted(r.Dataplane.Plan(r.Dataplane.Applied()), apply.ChangedBy(r.Dataplane))
+		done.drifted(r.Dataplane.Plan(has), apply.ChangedBy(r.Dataplane))
 	}
 	r.refused = nil
 	err = r.settle(ctx, programs, &done)
@@ -62,15 +66,16 @@ func (r *Reconciler) Change(ctx context.Context, changes ir.Changes) (done Done,
 	wanted.Change(changes)
 	programs := wanted.Programs()
 	r.refuse(refused, programs, &done)
-	if err := r.read(ctx); err != nil {
+	if err := r.read(ctx, apply.Without(programs, r.allRefused())); err != nil {
 		return done, err
 	}
 	err = r.settle(ctx, programs, &done)
 	return done, err
 }
 
-func (r *Reconciler) read(ctx context.Context) error {
-	err := r.Dataplane.Read(ctx)
+// read reads the node, which should have the Programs.
+func (r *Reconciler) read(ctx context.Context, has ir.Programs) error {
+	err := apply.ReadFor(ctx, r.Dataplane, has)
 	r.known = r.known && err == nil
 	return err
 }
