@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -59,7 +60,7 @@ func BenchmarkFullLoad(b *testing.B) {
 	})
 	b.Run("read and compare", func(b *testing.B) {
 		for b.Loop() {
-			have, err := n.read(b.Context())
+			have, err := n.read(b.Context(), nil)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -365,4 +366,76 @@ func BenchmarkSourceRanges(b *testing.B) {
 			b.ReportMetric(0, "ns/op")
 		})
 	}
+}
+
+// BenchmarkReadBack reads and plans the tables of a node that has all of so many Services of ten endpoints,
+// by dumps and, in turns with that, by the keys of every set of a thousand elements and more, and of the largest
+// set alone. What it reports are medians of processor time, the process's and the kernel's for it, in milliseconds.
+func BenchmarkReadBack(b *testing.B) {
+	for _, services := range []int{2500, 5000, 10_000, 16_000, 50_000} {
+		b.Run(fmt.Sprint(services), func(b *testing.B) {
+			n := newNode(b)
+			want := ir.NewPrograms(nftest.Large(services))
+			tables := rules.LowerAll(want)
+			if _, err := n.Commit(b.Context(), newPlan(rules.Tables{}, tables)); err != nil {
+				b.Fatal(err)
+			}
+			set := setsByName(tables.IPv4)[rules.Backends.String()]
+			elements := 0
+			for i := range tables.IPv4.Sets {
+				elements += len(tables.IPv4.Sets[i].Elements)
+			}
+			tables = rules.Tables{}
+			took := map[string][]time.Duration{}
+			timed := func(what string, f func()) {
+				runtime.GC()
+				before := processorTime(b)
+				f()
+				took[what] = append(took[what], processorTime(b)-before)
+			}
+			read := func(from int) func() {
+				return func() {
+					n.keyedFrom = from
+					if err := n.ReadFor(b.Context(), want); err != nil {
+						b.Fatal(err)
+					}
+					if !n.Plan(want).Empty() {
+						b.Fatal("the tables are not what is wanted")
+					}
+				}
+			}
+			read(1 << 30)() // the kernel makes its hash tables larger for some time after a commit
+			for b.Loop() {
+				timed("dumps", read(1<<30))
+				timed("keys", read(1000))
+				timed("default", read(keyedFrom))
+				timed("dump-of-largest", func() {
+					s := *rules.Backends.Set()
+					if _, err := n.readElements(b.Context(), ir.IPv4, &s); err != nil || len(s.Elements) != len(set.Elements) {
+						b.Fatal(len(s.Elements), err)
+					}
+				})
+				timed("keys-of-largest", func() {
+					if got, err := n.r.elements(b.Context(), ir.IPv4, rules.Backends.Set(), set.Elements); err != nil || len(got) != len(set.Elements) {
+						b.Fatal(len(got), err)
+					}
+				})
+			}
+			for what, times := range took {
+				b.ReportMetric(median(times)/1e6, what+"-ms")
+			}
+			b.ReportMetric(float64(elements), "elements")
+			b.ReportMetric(float64(len(set.Elements)), "largest")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// processorTime is what this process took of it until now.
+func processorTime(b *testing.B) time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

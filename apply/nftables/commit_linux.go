@@ -45,7 +45,7 @@ func (d *Dataplane) commit(ctx context.Context, plan *Plan) (apply.Result, error
 	result, err := d.send(ctx, plan)
 	if _, stale := errors.AsType[*staleError](err); stale && plan.want != nil {
 		// The node is not what the plan began with. It is read and planned anew, once.
-		have, err := d.read(ctx)
+		have, err := d.read(ctx, func() rules.Tables { return *plan.want })
 		if err != nil {
 			return apply.Result{}, err
 		}

@@ -31,8 +31,11 @@ type Dataplane struct {
 	r       *conn
 	others  *listener
 	whole   time.Time // when all was read last
+	// keyedFrom is how large a set has to be for its elements to be asked for one by one.
+	keyedFrom int
 
 	found       rules.Tables // by the last Read
+	expected    lowering     // by the same; the next Plan takes it
 	unforgotten bool         // affinity maps may remember backends that are gone
 	applied     apply.Applied
 	lowerers    ir.PerFamily[*rules.Lowerer] // of what is applied; nil: to be made
@@ -51,7 +54,7 @@ func OpenIn(netns int, o apply.Options) (*Dataplane, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Dataplane{c: c, log: o.Log, lookOnly: o.ReadOnly}
+	d := &Dataplane{c: c, log: o.Log, lookOnly: o.ReadOnly, keyedFrom: keyedFrom}
 	if d.r, err = dial(netns); err == nil {
 		d.others, err = dialListener(netns, c)
 	}
@@ -81,10 +84,24 @@ func (d *Dataplane) Close() error {
 	return err
 }
 
+// lowering is what tables hold that have some Programs, made when it is first asked for.
+type lowering struct {
+	of     ir.Programs
+	tables func() rules.Tables
+}
+
+func (d *Dataplane) lower(of ir.Programs) lowering {
+	return lowering{of, sync.OnceValue(func() rules.Tables { return d.wanted(of) })}
+}
+
 // Read reads both tables as they were at one moment.
-func (d *Dataplane) Read(ctx context.Context) (err error) {
+func (d *Dataplane) Read(ctx context.Context) error { return d.ReadFor(ctx, ir.Programs{}) }
+
+// ReadFor is Read, faster where the tables have what Programs want.
+func (d *Dataplane) ReadFor(ctx context.Context, want ir.Programs) (err error) {
 	d.monitor.Begin()
-	if d.found, err = d.read(ctx); err != nil {
+	d.expected = d.lower(want)
+	if d.found, err = d.read(ctx, d.expected.tables); err != nil {
 		d.monitor.End()
 	}
 	return err
@@ -92,11 +109,16 @@ func (d *Dataplane) Read(ctx context.Context) (err error) {
 
 // Tables returns what both tables hold. A family without our table has an empty
 // Ruleset.
-func (d *Dataplane) Tables(ctx context.Context) (rules.Tables, error) { return d.read(ctx) }
+func (d *Dataplane) Tables(ctx context.Context) (rules.Tables, error) { return d.read(ctx, nil) }
 
 // Plan compares what was read with what the Programs want.
 func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
-	p := newPlan(d.found, d.wanted(want))
+	lowered := d.expected
+	d.expected = lowering{} // it is large
+	if lowered.tables == nil || lowered.of != want {
+		lowered = d.lower(want)
+	}
+	p := newPlan(d.found, lowered.tables())
 	if adopted, ok := adoptSlots(p, want); ok {
 		want, p = adopted, newPlan(d.found, d.wanted(adopted))
 	}
@@ -135,7 +157,7 @@ func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 			}
 		}
 	}
-	found, err := d.read(ctx)
+	found, err := d.read(ctx, d.lower(d.applied.Programs()).tables)
 	if err != nil {
 		return nil, err
 	}

@@ -163,6 +163,15 @@ func elementsIn(set string) []byte {
 	return inTable(unix.NFTA_SET_ELEM_LIST_TABLE, unix.NFTA_SET_ELEM_LIST_SET, set)
 }
 
+// catchAllIn names the element of a set for all keys that it has not.
+func catchAllIn(set string) []byte {
+	b := builder(elementsIn(set))
+	b.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(b *builder) {
+		b.nest(unix.NFTA_LIST_ELEM, func(b *builder) { b.u32(unix.NFTA_SET_ELEM_FLAGS, nftSetElemCatchAll) })
+	})
+	return b
+}
+
 func inTable(table, attr uint16, name string) []byte {
 	return encode(func(b *builder) {
 		b.text(table, rules.Table)

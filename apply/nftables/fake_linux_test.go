@@ -398,7 +398,7 @@ func TestFakeIsAsTheKernel(t *testing.T) {
 		if d := cmp.Diff(verdicts(b, kernels), verdicts(b, ours)); d != "" {
 			t.Fatalf("step %d: refused (-by the kernel +by the fake):\n%s", step, d)
 		}
-		have, err := n.read(t.Context())
+		have, err := n.read(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -190,7 +190,7 @@ func checkRefused(t *testing.T, when string, r apply.Result, refused bool, bad i
 // may be refused, and what it shares with others.
 func inForce(t *testing.T, n node, want ir.Programs, bad ir.Name) bool {
 	t.Helper()
-	have, err := n.read(t.Context())
+	have, err := n.read(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

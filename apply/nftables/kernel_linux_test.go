@@ -153,7 +153,7 @@ func TestTextAndNetlinkAgree(t *testing.T) {
 // once reads, plans, commits, and tests that the node has what was wanted.
 func once(t testing.TB, n node, want rules.Tables) (*Plan, error) {
 	t.Helper()
-	have, err := n.read(t.Context())
+	have, err := n.read(t.Context(), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +162,7 @@ func once(t testing.TB, n node, want rules.Tables) (*Plan, error) {
 	if err := errors.Join(err, result.Error()); err != nil {
 		return plan, err
 	}
-	if have, err = n.read(t.Context()); err != nil {
+	if have, err = n.read(t.Context(), nil); err != nil {
 		return plan, err
 	}
 	if rest := newPlan(have, want); !rest.Empty() {
@@ -174,7 +174,7 @@ func once(t testing.TB, n node, want rules.Tables) (*Plan, error) {
 // holds tests that the node has what is wanted, and nothing else.
 func holds(t *testing.T, way string, n node, want rules.Tables) {
 	t.Helper()
-	have, err := n.read(t.Context())
+	have, err := n.read(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -382,7 +382,7 @@ func TestBusy(t *testing.T) {
 		p.Services = nil
 		return p
 	})
-	have, err := n.read(t.Context())
+	have, err := n.read(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -397,7 +397,7 @@ func TestBusy(t *testing.T) {
 	if diff := cmp.Diff(ir.PerFamily[int]{IPv4: 1}, result.Busy); diff != "" {
 		t.Errorf("busy (-want +got):\n%s", diff)
 	}
-	if have, err = n.read(t.Context()); err != nil {
+	if have, err = n.read(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
 	rest := newPlan(have, less)
@@ -454,7 +454,7 @@ func TestQuarantine(t *testing.T) {
 				t.Errorf("the error does not name the element: %v", err)
 			}
 			// All the others are there.
-			have, err := n.read(t.Context())
+			have, err := n.read(t.Context(), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -474,7 +474,7 @@ func TestQuarantine(t *testing.T) {
 func TestStalePlan(t *testing.T) {
 	n := newNode(t)
 	want := both(nftest.Program)
-	have, err := n.read(t.Context())
+	have, err := n.read(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -493,7 +493,7 @@ func TestStalePlan(t *testing.T) {
 		holds(t, "after a stale plan", n, want)
 	}
 	// And where what is to go is gone.
-	have, err = n.read(t.Context())
+	have, err = n.read(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -559,7 +559,7 @@ func TestCancelled(t *testing.T) {
 	n := newNode(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := n.read(ctx); err == nil {
+	if _, err := n.read(ctx, nil); err == nil {
 		t.Error("Read went on")
 	}
 	if _, err := n.Commit(ctx, newPlan(rules.Tables{}, both(nftest.Program))); err == nil {

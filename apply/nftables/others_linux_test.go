@@ -110,7 +110,7 @@ func TestReadBesideOtherTables(t *testing.T) {
 	defer cancel()
 	const readings = 5
 	for range readings {
-		have, err := n.read(ctx)
+		have, err := n.read(ctx, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -156,14 +156,14 @@ func TestReadBesideChangesOfOurs(t *testing.T) {
 		}
 		change = unix.NFT_MSG_NEWCHAIN + unix.NFT_MSG_DELCHAIN - change
 	}}
-	if _, err := n.read(ctx); err != nil {
+	if _, err := n.read(ctx, nil); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(log.String(), "tries=5") || !strings.Contains(log.String(), "table=proxyc") {
 		t.Errorf("the tries are not told: %s", &log)
 	}
 	log.Reset()
-	have, err := n.read(t.Context())
+	have, err := n.read(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

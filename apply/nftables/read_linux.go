@@ -29,28 +29,31 @@ const maxReadings = 5
 // refused as a whole, and the change itself leads a daemon to look again. A
 // read and a commit may go on at the same time; what the commit changes is then
 // read as it was, or as it is.
-func (d *Dataplane) read(ctx context.Context) (rules.Tables, error) {
+//
+// tables, unless it is nil, returns what they are expected to hold, whereby large
+// sets are read faster.
+func (d *Dataplane) read(ctx context.Context, tables func() rules.Tables) (rules.Tables, error) {
 	d.reading.Lock()
 	defer d.reading.Unlock()
 	for try := 1; ; try++ {
-		tables, whole, err := d.readOnce(ctx)
+		found, whole, err := d.readOnce(ctx, expectation{tables: tables})
 		if err == nil {
 			d.whole = time.Now()
 		}
 		if whole || ctx.Err() != nil {
-			return tables, err
+			return found, err
 		}
 		if try == maxReadings {
 			if d.log != nil {
 				d.log.Warn("somebody changes the rules while they are read", "table", rules.Table, "tries", try, "err", err)
 			}
-			return tables, err
+			return found, err
 		}
 	}
 }
 
 // readOnce reports, too, whether the tables are whole: nobody changed them meanwhile.
-func (d *Dataplane) readOnce(ctx context.Context) (tables rules.Tables, whole bool, err error) {
+func (d *Dataplane) readOnce(ctx context.Context, e expectation) (tables rules.Tables, whole bool, err error) {
 	before, err := d.r.generation(ctx)
 	if err != nil {
 		return tables, true, err
@@ -59,9 +62,10 @@ func (d *Dataplane) readOnce(ctx context.Context) (tables rules.Tables, whole bo
 		return tables, true, err
 	}
 	defer d.others.rest()
+	e.generation = before
 	whole = true
 	for _, f := range ir.Families() {
-		r, sound, readErr := d.readTable(ctx, f)
+		r, sound, readErr := d.readTable(ctx, f, e)
 		whole = whole && sound
 		if err = readErr; err != nil {
 			break
@@ -113,7 +117,7 @@ func (d *Dataplane) readOthers(ctx context.Context, r *rules.Ruleset) error {
 }
 
 // readTable reports, too, whether the listing can be relied upon.
-func (d *Dataplane) readTable(ctx context.Context, f ir.Family) (_ *rules.Ruleset, sound bool, err error) {
+func (d *Dataplane) readTable(ctx context.Context, f ir.Family, e expectation) (_ *rules.Ruleset, sound bool, err error) {
 	r := &rules.Ruleset{Family: f}
 	kubeProxy, err := d.r.get(ctx, unix.NFT_MSG_GETTABLE, nfFamily(f), encodeTable(kubeProxyTable))
 	if err != nil {
@@ -132,7 +136,7 @@ func (d *Dataplane) readTable(ctx context.Context, f ir.Family) (_ *rules.Rulese
 	if err := d.readOthers(ctx, r); err != nil {
 		return nil, true, err
 	}
-	setsSound, err := d.readSets(ctx, r)
+	setsSound, err := d.readSets(ctx, r, e)
 	if err != nil {
 		return nil, true, err
 	}
@@ -171,28 +175,33 @@ const (
 
 // resizes reports whether the kernel takes another size of a set that it has, as
 // it does since 6.5.
-func resizes() bool {
+func resizes() bool { return linuxFrom(6, 5) }
+
+// linuxFrom reports whether this is a version of Linux or a later one.
+func linuxFrom(atLeast, minorAtLeast int) bool {
 	var u unix.Utsname
 	var major, minor int
 	if unix.Uname(&u) != nil {
 		return false
 	}
 	fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
-	return major > 6 || major == 6 && minor >= 5
+	return major > atLeast || major == atLeast && minor >= minorAtLeast
 }
 
-func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset) (sound bool, err error) {
-	family := nfFamily(r.Family)
-	_, err = d.r.dump(ctx, unix.NFT_MSG_GETSET, family, encodeTable(rules.Table), func(b []byte) error {
+func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset, e expectation) (sound bool, err error) {
+	counts := map[string]int{}
+	_, err = d.r.dump(ctx, unix.NFT_MSG_GETSET, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
 		s, ok, err := decodeSet(b, r.Family)
+		n, countErr := countOf(b)
 		if ok {
+			counts[s.Name] = n
 			s.Port, _ = rules.PortOf(s.Name)
 			if !resizes() {
 				s.Size = 0
 			}
 			r.Sets = append(r.Sets, s)
 		}
-		return err
+		return errors.Join(err, countErr)
 	})
 	if err != nil {
 		return true, err
@@ -213,6 +222,9 @@ func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset) (sound bool,
 		}
 		if s.Unsupported != "" || !fixed[s.Name] && !rules.IsSources(s.Name) {
 			s.Strays = true // nobody has looked: it goes as a whole
+			continue
+		}
+		if d.readExpected(ctx, r.Family, s, counts[s.Name], e) {
 			continue
 		}
 		all, err := d.readElements(ctx, r.Family, s)

@@ -51,7 +51,7 @@ func TestSlots(t *testing.T) {
 		if step%10 > 0 {
 			continue
 		}
-		have, err := n.read(t.Context())
+		have, err := n.read(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

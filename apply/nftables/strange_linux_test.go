@@ -162,7 +162,7 @@ func TestStrangeRulesAreTold(t *testing.T) {
 		if err := n.write(t, "insert rule ip proxyc services "+rule); err != nil {
 			t.Fatal(err)
 		}
-		have, err := n.read(t.Context())
+		have, err := n.read(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -183,7 +183,7 @@ func TestStrangeRulesAreTold(t *testing.T) {
 		if err := n.write(t, script); err != nil {
 			t.Fatal(err)
 		}
-		have, err := n.read(t.Context())
+		have, err := n.read(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -230,7 +230,7 @@ func TestWhateverNFTWrites(t *testing.T) {
 				unknown = append(unknown, w.name)
 				t.Skip(err)
 			}
-			have, err := n.read(t.Context())
+			have, err := n.read(t.Context(), nil)
 			if err != nil {
 				t.Fatal(err)
 			}

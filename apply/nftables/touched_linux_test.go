@@ -75,7 +75,7 @@ func TestTouchedElementsAreCompared(t *testing.T) {
 		if alone := got.(*Plan).want == nil; alone != a.alone {
 			t.Errorf("%s: elements alone are compared: %t, want %t", a.script, alone, a.alone)
 		}
-		have, err := n.read(t.Context())
+		have, err := n.read(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

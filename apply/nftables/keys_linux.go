@@ -1,0 +1,156 @@
+package nftables
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/nftables"
+)
+
+// For each message of a dump the kernel goes through a set from its beginning, so
+// that a dump takes the square of the elements. To ask for one key takes the same in
+// any set. So of a large set all keys are asked for that it is expected to have.
+// Where it has these, and by the number of its elements no other, what the answers
+// say is all that a dump would. In all other cases it is dumped.
+
+// keyedFrom is from how many elements on asking for each costs less than a dump
+// (BenchmarkReadBack).
+const keyedFrom = 100_000
+
+// keysAtOnce is how many keys a request asks for. While the kernel takes it, it queues
+// a message of about 1 KiB for each, for which readBuffer has room many times over.
+const keysAtOnce = 400
+
+// expectation is what the tables are expected to hold. It costs time where it is not
+// met, and never changes what is read.
+type expectation struct {
+	tables     func() rules.Tables // nil: nobody knows
+	generation uint32              // of all tables, at the beginning of the reading
+}
+
+// countOf returns how many elements a set has by its declaration, without one for all
+// keys that it has not; 0 where the kernel does not tell, as before 6.17. It counts
+// what is being added or removed, and so never less than there are.
+func countOf(b []byte) (int, error) {
+	v, err := first(b, nftaSetCount)
+	if err != nil || len(v) != 4 {
+		return 0, err
+	}
+	return int(binary.BigEndian.Uint32(v)), nil
+}
+
+// readExpected fills a set of so many elements by asking for those that it is expected
+// to have. It reports whether they are all that the set has; else the set is as it was,
+// and is to be dumped, which also tells what is wrong.
+func (d *Dataplane) readExpected(ctx context.Context, f ir.Family, s *rules.Set, count int, e expectation) bool {
+	if count < d.keyedFrom || e.tables == nil || s.Interval || s.Timeout > 0 {
+		return false
+	}
+	r := e.tables().Of(f)
+	if r == nil {
+		return false
+	}
+	w := setsByName(r)[s.Name]
+	if w == nil || otherSet(s, w) != "" || len(w.Elements) != count {
+		return false
+	}
+	var found []rules.Element
+	err := d.r.request(nil, func() (err error) {
+		found, err = d.r.elements(ctx, f, s, w.Elements)
+		return err
+	})
+	if err != nil {
+		return false
+	}
+	if now, err := d.r.generation(ctx); err != nil || now != e.generation {
+		return false
+	}
+	s.Elements = found
+	return true
+}
+
+var errUnexpected = errors.New("the set has other elements")
+
+// elements returns what the kernel has of the keys of some elements. It is an error if one is
+// missing or not ours, or if the set has one for all keys that it has not.
+func (c *conn) elements(ctx context.Context, f ir.Family, s *rules.Set, wanted []rules.Element) ([]rules.Element, error) {
+	got := *s
+	got.Elements = make([]rules.Element, 0, len(wanted))
+	room := make([]byte, messageBuffer)
+	var n notes
+	for part := range slices.Chunk(wanted, keysAtOnce) {
+		b := &batch{}
+		b.elements(&change{family: f}, unix.NFT_MSG_DELSETELEM, s, part, false)
+		for i := range b.messages {
+			if err := c.fetch(ctx, b.messages[i].data, room, func(attrs []byte) error {
+				return decodeElements(attrs, &got, f, n.frontend)
+			}); err != nil {
+				return nil, err
+			}
+		}
+	}
+	err := c.fetch(ctx, append([]byte{nfFamily(f), 0, 0, 0}, catchAllIn(s.Name)...), room, func([]byte) error { return nil })
+	if !errors.Is(err, unix.ENOENT) || got.Strays || len(got.Elements) != len(wanted) || twice(got.Elements) {
+		return nil, errors.Join(errUnexpected, err)
+	}
+	return got.Elements, nil
+}
+
+// fetch asks for elements by a message, and gives the attributes of each answer to
+// each, which does not keep them. The kernel has queued all answers when sending
+// returns. The library would take a system call and a buffer more for each.
+func (c *conn) fetch(ctx context.Context, data, room []byte, each func(attrs []byte) error) error {
+	if err := c.within(ctx); err != nil {
+		return err
+	}
+	raw, err := c.nl.SyscallConn()
+	if err != nil {
+		return err
+	}
+	asked, err := c.nl.Send(netlink.Message{
+		Header: netlink.Header{Type: nfType(unix.NFT_MSG_GETSETELEM), Flags: netlink.Request},
+		Data:   data,
+	})
+	if err != nil {
+		return fmt.Errorf("ask nf_tables: %w", err)
+	}
+	var first error // whatever it is, and whatever the time, the queue is emptied
+	for done := false; !done; {
+		n := 0
+		if failed := raw.Control(func(fd uintptr) { n, err = unix.Read(int(fd), room) }); failed != nil {
+			return failed
+		}
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			done = true
+		case errors.Is(err, unix.EINTR):
+		case err != nil: // ENOBUFS: some answer was lost
+			first = errors.Join(first, err)
+		default:
+			first = errors.Join(first, answer(room[:n], asked.Header.Sequence, each))
+		}
+	}
+	return first
+}
+
+// answer looks at a message that answers a request.
+func answer(b []byte, sequence uint32, each func(attrs []byte) error) error {
+	if len(b) < netlinkHead+nfgenHead || binary.NativeEndian.Uint32(b[8:]) != sequence {
+		return errShort
+	}
+	length, typ := int(binary.NativeEndian.Uint32(b)), netlink.HeaderType(binary.NativeEndian.Uint16(b[4:]))
+	switch {
+	case length < netlinkHead+nfgenHead || length > len(b):
+		return errShort
+	case typ == netlink.Error:
+		return unix.Errno(-int32(binary.NativeEndian.Uint32(b[netlinkHead:])))
+	}
+	return each(b[netlinkHead+nfgenHead : length])
+}

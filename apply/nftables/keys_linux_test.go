@@ -1,0 +1,377 @@
+package nftables
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/nftables"
+	"github.com/proxyc/proxyc/render/nftables/nftest"
+)
+
+// requireCounts skips where the kernel does not tell how many elements a set has.
+func requireCounts(t testing.TB) {
+	t.Helper()
+	if !linuxFrom(6, 17) {
+		t.Skip("Linux tells the number of elements from 6.17 on")
+	}
+}
+
+// requestsOf returns how many requests a reading makes.
+func (n node) requestsOf(t *testing.T, read func() error) (requests int) {
+	t.Helper()
+	n.r.request = func(_ *batch, do func() error) error { requests++; return do() }
+	defer func() { n.r.request = direct }()
+	if err := read(); err != nil {
+		t.Fatal(err)
+	}
+	return requests
+}
+
+// Where the node has what it is expected to have, none of its large sets is dumped; where
+// it has not, those are in which it differs. A family's reading begins with its tables,
+// objects, flowtables and sets, and ends with its chains and rules.
+func TestLargeSetIsNotDumped(t *testing.T) {
+	requireCounts(t)
+	n := newNode(t)
+	n.keyedFrom = 1000
+	_, want := large(1500)
+	if _, err := n.Commit(t.Context(), newPlan(rules.Tables{}, want)); err != nil {
+		t.Fatal(err)
+	}
+	largeSets := 0
+	for i := range want.IPv4.Sets {
+		if len(want.IPv4.Sets[i].Elements) >= n.keyedFrom {
+			largeSets++
+		}
+	}
+	if largeSets < 3 {
+		t.Fatalf("%d large sets show little", largeSets)
+	}
+	reads := func(expect func() rules.Tables) int {
+		return n.requestsOf(t, func() error {
+			have, err := n.read(t.Context(), expect)
+			if err == nil && !newPlan(have, want).Empty() {
+				t.Error("the tables are not what is wanted")
+			}
+			return err
+		})
+	}
+	wanted := func() rules.Tables { return want }
+	dumped := reads(nil)
+	// In place of a dump the elements, as one request, and the generation.
+	if got := reads(wanted); got != dumped+largeSets {
+		t.Errorf("%d requests, want %d: %d without an expectation, and one more for each of %d sets", got, dumped+largeSets, dumped, largeSets)
+	}
+	n.keyedFrom = 1_000_000
+	if got := reads(wanted); got != dumped {
+		t.Errorf("small sets: %d requests, want %d", got, dumped)
+	}
+}
+
+// However a node differs from what is expected, what is read is what a dump gives.
+func TestReadByKeysIsReadByDump(t *testing.T) {
+	requireCounts(t)
+	n := newNode(t)
+	n.keyedFrom = 1
+	o := n.other(t)
+	_, want := large(40)
+	if _, err := n.Commit(t.Context(), newPlan(rules.Tables{}, want)); err != nil {
+		t.Fatal(err)
+	}
+	byKeys := map[bool]int{}
+	random := rand.New(rand.NewPCG(1, 2))
+	for step := range 120 {
+		s := mapsOf(want.IPv4)[random.IntN(len(mapsOf(want.IPv4)))]
+		what, messages := differ(random, s)
+		if len(messages) > 0 {
+			if err := o.commit(t.Context(), messages...); err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+		}
+		byKeys[n.compareReadings(t, want, s.Name)]++
+		if t.Failed() {
+			t.Fatalf("step %d: %s", step, what)
+		}
+		have, err := n.Tables(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := newPlan(have, want); p.Empty() == (len(messages) > 0) {
+			t.Fatalf("step %d: %s: nothing to do is %t", step, what, p.Empty())
+		} else if _, err := n.Commit(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if byKeys[true] < 20 || byKeys[false] < 20 {
+		t.Errorf("by keys, or not: %v", byKeys)
+	}
+}
+
+// A Plan is for what it is asked for, whatever the node was read for.
+func TestReadForOthers(t *testing.T) {
+	n := newNode(t)
+	n.keyedFrom = 1
+	p, tables := large(40)
+	if _, err := n.Commit(t.Context(), newPlan(rules.Tables{}, tables)); err != nil {
+		t.Fatal(err)
+	}
+	has := ir.NewPrograms(p, &ir.Program{Family: ir.IPv6, Node: nftest.Node(ir.IPv6)})
+	fewer := *p
+	fewer.Services = p.Services[1:]
+	other := ir.NewPrograms(&fewer, has.IPv6)
+	for _, read := range []ir.Programs{has, other, {}} {
+		if err := n.ReadFor(t.Context(), read); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if !n.Plan(has).Empty() {
+				t.Error("the tables are not what is wanted")
+			}
+			if len(n.Plan(other).RemovedFrontends()) == 0 {
+				t.Error("a Service stays that is not wanted")
+			}
+		}
+		if err := n.ReadFor(t.Context(), read); err != nil {
+			t.Fatal(err)
+		}
+		if len(n.Plan(other).RemovedFrontends()) == 0 {
+			t.Error("a Service stays that is not wanted")
+		}
+	}
+}
+
+// compareReadings reads all by dump and by keys, and reports whether the keys were
+// enough for the set of a name.
+func (n node) compareReadings(t *testing.T, want rules.Tables, name string) (byKeys bool) {
+	t.Helper()
+	wanted := func() rules.Tables { return want }
+	dumped, err := n.read(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyed, err := n.read(t.Context(), wanted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(lines(t, dumped), lines(t, keyed)); d != "" {
+		t.Errorf("by dump (-), by keys (+):\n%s", d)
+	}
+	if d := cmp.Diff(allOperations(newPlan(dumped, want)), allOperations(newPlan(keyed, want))); d != "" {
+		t.Errorf("plans by dump (-), by keys (+):\n%s", d)
+	}
+	generation, err := n.r.generation(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := setsByName(dumped.IPv4)[name]
+	empty := *of
+	empty.Elements, empty.Strays = nil, false
+	all := n.readExpected(t.Context(), ir.IPv4, &empty, n.count(t, name), expectation{wanted, generation})
+	if all && (len(empty.Elements) != len(of.Elements) || of.Strays) {
+		t.Errorf("%s: %d elements by keys, %d by dump, strays %t", name, len(empty.Elements), len(of.Elements), of.Strays)
+	}
+	return all
+}
+
+// allOperations is what a Plan does, in no order.
+func allOperations(p *Plan) (all []string) {
+	for op := range p.Differences {
+		all = append(all, fmt.Sprint(op))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// count returns how many elements the kernel says that a set has.
+func (n node) count(t testing.TB, name string) (count int) {
+	t.Helper()
+	if _, err := n.r.dump(t.Context(), unix.NFT_MSG_GETSET, unix.NFPROTO_IPV4, encodeTable(rules.Table), func(b []byte) error {
+		s, _, err := decodeSet(b, ir.IPv4)
+		if s.Name == name {
+			count, err = countOf(b)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return count
+}
+
+// mapsOf are the sets of a node that have some elements and are read by keys.
+func mapsOf(r *rules.Ruleset) (all []*rules.Set) {
+	for i := range r.Sets {
+		if s := &r.Sets[i]; len(s.Elements) > 1 && !s.Interval && s.Timeout == 0 {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// differ returns messages that make a set another one, or none.
+func differ(random *rand.Rand, s *rules.Set) (what string, messages []message) {
+	one, two := random.IntN(len(s.Elements)), random.IntN(len(s.Elements)-1)
+	if two >= one {
+		two++
+	}
+	b := &batch{}
+	c := &change{family: ir.IPv4}
+	remove := func(i int) { b.elements(c, unix.NFT_MSG_DELSETELEM, s, s.Elements[i:i+1], false) }
+	add := func(e rules.Element) { b.elements(c, unix.NFT_MSG_NEWSETELEM, s, []rules.Element{e}, false) }
+	stranger := s.Elements[one]
+	stranger.Key.Addr = netip.MustParseAddr("192.0.2.77")
+	stranger.Key.Port = 7
+	changed := s.Elements[one]
+	switch kind := random.IntN(8); {
+	case kind == 0:
+		what = "one fewer"
+		remove(one)
+	case kind == 1:
+		what = "one more"
+		add(stranger)
+	case kind == 2:
+		what = "one in the place of another"
+		remove(one)
+		add(stranger)
+	case kind == 3 && (changed.To != s.Elements[two].To || changed.Verdict != s.Elements[two].Verdict):
+		what = "other data"
+		changed.To, changed.Verdict = s.Elements[two].To, s.Elements[two].Verdict
+		remove(one)
+		add(changed)
+	case kind == 4 && s.Comment(&changed) != "":
+		what = "another comment"
+		changed.Frontend = &ir.Frontend{Port: ir.ServicePort{Service: ir.Name{Namespace: "ns", Name: "other"}, Port: "p", Protocol: ir.TCP}}
+		remove(one)
+		add(changed)
+	case kind == 5 && s.Comment(&changed) != "":
+		what = "no comment"
+		changed.Frontend = nil
+		remove(one)
+		add(changed)
+	case kind == 6:
+		what = "one for all other keys"
+		b.add(c, unix.NFT_MSG_NEWSETELEM, encode(func(b *builder) {
+			*b = append(*b, elementsIn(s.Name)...)
+			b.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(b *builder) {
+				b.nest(unix.NFTA_LIST_ELEM, func(b *builder) {
+					b.u32(unix.NFTA_SET_ELEM_FLAGS, nftSetElemCatchAll)
+					appendData(b, s, ir.IPv4, &changed)
+				})
+			})
+		}), about{})
+	default:
+		what = "nothing"
+	}
+	return s.Name + ": " + what, b.messages
+}
+
+// A kernel that tells no number, or another one, has the set dumped; so has one whose
+// tables change meanwhile.
+func TestUncountedIsDumped(t *testing.T) {
+	requireCounts(t)
+	n := newNode(t)
+	n.keyedFrom = 1
+	_, want := large(40)
+	if _, err := n.Commit(t.Context(), newPlan(rules.Tables{}, want)); err != nil {
+		t.Fatal(err)
+	}
+	generation, err := n.r.generation(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	wanted := func() rules.Tables { return want }
+	name := rules.Backends.String()
+	count := n.count(t, name)
+	twice := *setsByName(want.IPv4)[name]
+	twice.Elements = slices.Clone(twice.Elements)
+	twice.Elements[1] = twice.Elements[0]
+	doubled := rules.NewTables(&rules.Ruleset{Family: ir.IPv4, Sets: []rules.Set{twice}})
+	for _, c := range []struct {
+		what  string
+		count int
+		e     expectation
+		all   bool
+	}{
+		{"as it is", count, expectation{wanted, generation}, true},
+		{"no number", 0, expectation{wanted, generation}, false},
+		{"one more", count + 1, expectation{wanted, generation}, false},
+		{"another generation", count, expectation{wanted, generation - 1}, false},
+		{"nothing expected", count, expectation{nil, generation}, false},
+		{"no table expected", count, expectation{func() rules.Tables { return rules.Tables{} }, generation}, false},
+		{"one expected twice", count, expectation{func() rules.Tables { return doubled }, generation}, false},
+	} {
+		s := rules.Backends.Set()
+		if all := n.readExpected(t.Context(), ir.IPv4, s, c.count, c.e); all != c.all || all != (len(s.Elements) == count) {
+			t.Errorf("%s: all is %t, %d elements", c.what, all, len(s.Elements))
+		}
+	}
+	without := encode(func(b *builder) { b.text(unix.NFTA_SET_NAME, name) })
+	if got, err := countOf(without); got != 0 || err != nil {
+		t.Errorf("without a number it is %d, %v", got, err)
+	}
+}
+
+// Where answers do not fit, the set is dumped, and nothing of them is left in the queue.
+func TestLostAnswersAreDumped(t *testing.T) {
+	requireCounts(t)
+	n := newNode(t)
+	n.keyedFrom = 1
+	_, want := large(400)
+	if _, err := n.Commit(t.Context(), newPlan(rules.Tables{}, want)); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.r.nl.SetReadBuffer(40 << 10); err != nil {
+		t.Fatal(err)
+	}
+	generation, err := n.r.generation(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	wanted := func() rules.Tables { return want }
+	s := rules.Backends.Set()
+	if n.readExpected(t.Context(), ir.IPv4, s, n.count(t, s.Name), expectation{wanted, generation}) {
+		t.Error("no answer was lost")
+	}
+	have, err := n.read(t.Context(), wanted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !newPlan(have, want).Empty() {
+		t.Error("the tables are not what is wanted")
+	}
+}
+
+// The kernel's answers are taken as they are documented.
+func TestAnswer(t *testing.T) {
+	message := func(typ uint16, sequence uint32, data ...byte) []byte {
+		b := binary.NativeEndian.AppendUint32(nil, uint32(netlinkHead+len(data)))
+		b = binary.NativeEndian.AppendUint16(b, typ)
+		b = append(b, 0, 0)
+		b = binary.NativeEndian.AppendUint32(b, sequence)
+		return append(append(b, 0, 0, 0, 0), data...)
+	}
+	missing := int32(unix.ENOENT)
+	for _, c := range []struct {
+		what string
+		b    []byte
+		err  error
+	}{
+		{"an element", message(1, 7, 2, 0, 0, 0, 1), nil},
+		{"missing", message(unix.NLMSG_ERROR, 7, binary.NativeEndian.AppendUint32(nil, uint32(-missing))...), unix.ENOENT},
+		{"of another request", message(1, 8, 2, 0, 0, 0, 1), errShort},
+		{"short", message(1, 7), errShort},
+		{"longer than it is", append(message(1, 7, 2, 0, 0, 0, 1)[:16], 0, 0, 0, 0), errShort},
+		{"empty", nil, errShort},
+	} {
+		if err := answer(c.b, 7, func([]byte) error { return nil }); err != c.err {
+			t.Errorf("%s: %v, want %v", c.what, err, c.err)
+		}
+	}
+}
