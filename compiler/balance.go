@@ -28,17 +28,22 @@ func (c *cluster) balancePass(s *service) {
 		s.report(diag.BalanceValue, balanceField, fmt.Sprintf("must be maglev, or maglev- and one of %v, got %q: backends are taken at random", ir.MaglevSlots(), s.Balance))
 		return
 	}
-	why := s.unbalanced(slots)
+	external := s.external()
+	why := s.unbalanced(external)
 	if why == "" {
-		s.maglev = &ir.Maglev{Slots: slots, Origin: ir.Origin{Object: s.object, Field: balanceField, Reason: "the client's address and port choose"}}
+		s.tables = &tables{frontends: external,
+			Maglev: ir.Maglev{Slots: slots, Origin: ir.Origin{Object: s.object, Field: balanceField, Reason: "the client's address and port choose"}}}
 	}
 	switch more := s.moreSlots(slots); {
 	case !c.caps.Has(ir.StableBackends):
 		s.warn(diag.ModeBalance, balanceField, "mode "+string(c.mode)+" has no choice of backends by the client: they are chosen as without the annotation")
 	case why != "":
 		s.warn(diag.BalanceNoEffect, balanceField, "has no effect: "+why)
-	case more > slots:
-		s.warn(diag.BalanceFewSlots, balanceField, fmt.Sprintf("%d slots are few for the endpoints of a port: maglev-%d has more", slots, more))
+	default:
+		s.tables.crowded = s.tables.finding(diag.BalanceNoEffect, "has no effect: "+s.tables.tooMany())
+		if more > slots {
+			s.tables.fitting = s.tables.finding(diag.BalanceFewSlots, fmt.Sprintf("%d slots are few for the endpoints of a port: maglev-%d has more", slots, more))
+		}
 	}
 }
 
@@ -69,30 +74,31 @@ func maglevSlots(value string) (uint32, bool) {
 	return uint32(n), ok && err == nil && slices.Contains(ir.MaglevSlots(), uint32(n)) && text == strconv.FormatUint(n, 10)
 }
 
-// unbalanced returns why no frontend of the Service can have a table; "": some have.
-func (s *service) unbalanced(slots uint32) string {
-	external := 0 // frontends of the family that has more
-	for _, v := range s.views.All() {
-		n := 0
+// external returns how many external frontends the Service has in each family.
+func (s *service) external() (n ir.PerFamily[int]) {
+	for f, v := range s.views.All() {
+		of := n.At(f)
 		for _, a := range v.addrs {
 			if a.kind.External() {
-				n += len(s.ports)
+				*of += len(s.ports)
 			}
 		}
 		for i := range s.ports {
-			count(&n, s.ports[i].nodePort != 0 && v.has(ir.ClusterIP))
+			count(of, s.ports[i].nodePort != 0 && v.has(ir.ClusterIP))
 		}
-		external = max(external, n)
 	}
+	return n
+}
+
+// unbalanced returns why none of the Service's external frontends can have a table; "": they can.
+func (s *service) unbalanced(external ir.PerFamily[int]) string {
 	switch {
-	case external == 0:
+	case external == ir.PerFamily[int]{}:
 		return "the Service has no external address and no node port"
 	case s.policy(ir.NodePort) == ir.Local:
 		return "externalTrafficPolicy is Local"
 	case s.AffinityIP:
 		return "sessionAffinity is ClientIP"
-	case external*int(slots) > maxBackends:
-		return fmt.Sprintf("%d frontends of %d slots each are more than %d", external, slots, maxBackends)
 	}
 	return ""
 }

@@ -232,8 +232,8 @@ func (b *builder) frontend(p *port, kind ir.Kind, match ir.Match, origin ir.Orig
 	if kind == ir.LoadBalancer {
 		f.SourceRanges = b.ranges
 	}
-	if kind.External() && s.policy == ir.Cluster && len(s.routes) > 0 {
-		f.Maglev = b.s.maglev
+	if b.s.tables != nil && kind.External() && s.policy == ir.Cluster && len(s.routes) > 0 {
+		f.Maglev = &b.s.tables.Maglev
 	}
 	b.out.Frontends = append(b.out.Frontends, f)
 }

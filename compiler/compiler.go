@@ -48,6 +48,7 @@ type Compiler struct {
 	targets   ir.PerFamily[*nodeTarget]
 	claims    ir.PerFamily[*claims]
 	shared    ir.PerFamily[shared] // nil: the mode does not care
+	slots     slots
 	node      nodeInput
 	nodeDiags diag.List
 	order     []*entry // by name
@@ -58,17 +59,20 @@ type entry struct {
 	name     ir.Name
 	created  time.Time
 	compiled ir.PerFamily[*ir.Service] // as if it were alone; nil: not in the family
-	final    ir.PerFamily[*ir.Service] // after the conflicts pass
+	final    ir.PerFamily[*ir.Service] // after the conflicts and slots passes
+	tables   *tables
+	crowded  bool // there is no room for them
 	diags    diag.List
 	lost     ir.PerFamily[diag.List] // of the conflicts pass
 }
 
 // diagnostics returns what there is to say about the Service, sorted.
 func (e *entry) diagnostics() diag.List {
-	if len(e.diags)+len(e.lost.IPv4)+len(e.lost.IPv6) == 0 {
+	tabled := e.tabled()
+	if len(e.diags)+len(tabled)+len(e.lost.IPv4)+len(e.lost.IPv6) == 0 {
 		return nil
 	}
-	list := slices.Concat(e.diags, e.lost.IPv4, e.lost.IPv6)
+	list := slices.Concat(e.diags, tabled, e.lost.IPv4, e.lost.IPv6)
 	list.Sort()
 	return list
 }
@@ -144,9 +148,12 @@ func (c *Compiler) fill(all []*snapshot.Service, parse func(i int) *service) {
 	entries := make([]entry, len(all))
 	parallel(len(all), func(i int) { c.compile(&entries[i], all[i], parse(i)) })
 	c.order = make([]*entry, 0, len(all))
+	c.slots = slots{wanted: map[*entry]bool{}}
 	for i := range entries {
 		c.order = append(c.order, &entries[i])
+		c.slots.add(&entries[i])
 	}
+	c.slots.settle(func(*entry) {})
 	for _, f := range ir.Families() {
 		n := 0
 		for _, e := range c.order {
@@ -174,14 +181,15 @@ func (c *Compiler) compile(e *entry, svc *snapshot.Service, s *service) {
 	if s == nil {
 		return
 	}
-	e.diags = s.diags
+	e.tables, e.diags = s.tables, s.diags
 	for f, t := range c.targets.All() {
 		*e.compiled.At(f) = t.compile(s)
 	}
 }
 
 func (c *Compiler) resolve(e *entry, f ir.Family) {
-	*e.final.At(f), *e.lost.At(f) = c.claims.Of(f).conflictsPass(e, e.compiled.Of(f))
+	final, lost := c.claims.Of(f).conflictsPass(e, e.compiled.Of(f))
+	*e.final.At(f), *e.lost.At(f) = slotsPass(e, final), lost
 	e.lost.At(f).Add(c.shared.Of(f).confused(e, e.compiled.Of(f))...)
 }
 
@@ -267,6 +275,7 @@ func (c *Compiler) Update(dirty []ir.Name) (changes ir.Changes, findings Finding
 	for _, claims := range c.claims.All() {
 		claims.settle(touch)
 	}
+	c.slots.settle(touch)
 	for e := range touched {
 		for _, f := range ir.Families() {
 			old := e.final.Of(f)
@@ -287,7 +296,7 @@ func (c *Compiler) Update(dirty []ir.Name) (changes ir.Changes, findings Finding
 	return changes, findings
 }
 
-// replace makes e what next is, with its claims where these are others.
+// replace makes e what next is, with its claims and slots where these are others.
 func (c *Compiler) replace(e, next *entry) {
 	var moves ir.PerFamily[bool]
 	for f, claims := range c.claims.All() {
@@ -296,7 +305,14 @@ func (c *Compiler) replace(e, next *entry) {
 			claims.remove(e, e.compiled.Of(f))
 		}
 	}
-	e.created, e.compiled, e.diags = next.created, next.compiled, next.diags
+	resize := e.tables.need() != next.tables.need() || !e.created.Equal(next.created)
+	if resize {
+		c.slots.remove(e)
+	}
+	e.created, e.compiled, e.tables, e.diags = next.created, next.compiled, next.tables, next.diags
+	if resize {
+		c.slots.add(e)
+	}
 	for f, claims := range c.claims.All() {
 		if moves.Of(f) {
 			claims.add(e, e.compiled.Of(f))

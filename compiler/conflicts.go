@@ -65,16 +65,18 @@ func newClaims(node *ir.Node, services int) *claims {
 	return c
 }
 
-// order orders by who wins. An object whose creationTimestamp is missing, as
-// in files written by hand, is not there yet: it counts as younger.
+// order orders by who wins.
 func (c claim) order(o claim) int {
-	if c := cmp.Compare(c.kind.Rank(), o.kind.Rank()); c != 0 {
-		return c
+	return cmp.Or(cmp.Compare(c.kind.Rank(), o.kind.Rank()), c.age(o.entry))
+}
+
+// age orders the older first. An object whose creationTimestamp is missing, as
+// in files written by hand, is not there yet: it counts as younger.
+func (e *entry) age(o *entry) int {
+	if e.created.IsZero() != o.created.IsZero() {
+		return -e.created.Compare(o.created)
 	}
-	if c.created.IsZero() != o.created.IsZero() {
-		return -c.created.Compare(o.created)
-	}
-	return cmp.Or(c.created.Compare(o.created), c.name.Compare(o.name))
+	return cmp.Or(e.created.Compare(o.created), e.name.Compare(o.name))
 }
 
 // why returns why a claim is stronger than another one.

@@ -21,10 +21,12 @@
 //	health      healthCheckNodePort
 //	windows     what kernelspace mode chooses differently
 //	capability  what a Service asks for and the mode lacks
+//	balance     whether the client chooses the backend
 //	conflicts   two Services that claim one address and port
+//	slots       whose Maglev tables a node has room for
 //	canon       canonical order
 //
 // services and endpoints do not depend on the node: CompileNodes does them
-// once for all nodes. All passes but conflicts look at one Service alone, so
+// once for all nodes. All passes but conflicts and slots look at one Service alone, so
 // that a Compiler can redo just the Services that changed.
 package compiler

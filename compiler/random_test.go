@@ -45,17 +45,18 @@ func several[T any](c *choices, of ...T) []T {
 // The words from which random objects are made: few, so that they collide,
 // and some bad, so that they are judged.
 var (
-	someNames = []string{"a", "b", "c", "d"}
-	someVIPs  = []string{"10.96.0.1", "10.96.0.2", "fd00:10:96::1", "010.96.0.3", "None", "", "x", "::ffff:10.96.0.4"}
-	someIPs   = []string{"198.18.0.1", "192.0.2.11", "203.0.113.1", "2001:db8::1", "10.96.0.2", "y", "fe80::1%eth0", ""}
-	somePods  = []string{"10.1.0.1", "10.1.0.2", "10.2.0.1", "10.2.0.10", "fd00:10:1::1", "fd00:10:2::1", "z", "", "::ffff:10.1.0.3"}
-	someNodes = []string{"node1", "node2", "", "node3"}
-	someZones = []string{"zone-a", "zone-b", ""}
-	somePorts = []int32{80, 8080, 0, 1, 65535, 65536, -1, 30080, 30081}
-	protocols = []string{"TCP", "UDP", "SCTP", "", "ICMP"}
-	portNames = []string{"", "p", "q"}
-	someCIDRs = []string{"192.0.2.0/24", "0.0.0.0/0", "10.0.0.0/8", "2001:db8::/32", "::/0", "bad", " 198.51.100.0/24", "127.0.0.0/8", "::ffff:10.0.0.0/104"}
-	families_ = []string{"IPv4", "IPv6", "FQDN", ""}
+	someNames  = []string{"a", "b", "c", "d"}
+	someVIPs   = []string{"10.96.0.1", "10.96.0.2", "fd00:10:96::1", "010.96.0.3", "None", "", "x", "::ffff:10.96.0.4"}
+	someIPs    = []string{"198.18.0.1", "192.0.2.11", "203.0.113.1", "2001:db8::1", "10.96.0.2", "y", "fe80::1%eth0", ""}
+	somePods   = []string{"10.1.0.1", "10.1.0.2", "10.2.0.1", "10.2.0.10", "fd00:10:1::1", "fd00:10:2::1", "z", "", "::ffff:10.1.0.3"}
+	someNodes  = []string{"node1", "node2", "", "node3"}
+	someZones  = []string{"zone-a", "zone-b", ""}
+	somePorts  = []int32{80, 8080, 0, 1, 65535, 65536, -1, 30080, 30081}
+	protocols  = []string{"TCP", "UDP", "SCTP", "", "ICMP"}
+	portNames  = []string{"", "p", "q"}
+	someCIDRs  = []string{"192.0.2.0/24", "0.0.0.0/0", "10.0.0.0/8", "2001:db8::/32", "::/0", "bad", " 198.51.100.0/24", "127.0.0.0/8", "::ffff:10.0.0.0/104"}
+	families_  = []string{"IPv4", "IPv6", "FQDN", ""}
+	someTables = []string{"", "maglev", "maglev-65537", "maglev-1"}
 )
 
 func (c *choices) service() *snapshot.Service {
@@ -67,7 +68,7 @@ func (c *choices) service() *snapshot.Service {
 		ExternalIPs: several(c, someIPs...), SourceRanges: several(c, someCIDRs...),
 		AffinityIP: c.yes(), AffinitySecs: choose[int32](c, 0, 60, -1, 86401),
 		InternalLocal: c.yes(), ExternalLocal: c.yes(), HealthPort: choose(c, somePorts...),
-		PreserveDIP: c.yes(), ProxyName: c.n(8) == 1,
+		PreserveDIP: c.yes(), ProxyName: c.n(8) == 1, Balance: choose(c, someTables...),
 	}
 	if len(s.ClusterIPs) == 0 {
 		s.ClusterIPs = []string{choose(c, someVIPs...)}
@@ -80,6 +81,19 @@ func (c *choices) service() *snapshot.Service {
 	for _, ip := range several(c, someIPs...) {
 		s.LoadBalancer = append(s.LoadBalancer, snapshot.Ingress{IP: ip, IPMode: choose(c, "", "VIP", "Proxy")})
 	}
+	return s
+}
+
+// tabled returns a Service that may have Maglev tables, so large that two or three take all
+// slots of a node.
+func (c *choices) tabled() *snapshot.Service {
+	s := c.service()
+	s.Type, s.ProxyName, s.AffinityIP, s.ExternalLocal = "LoadBalancer", false, false, false
+	s.ClusterIPs, s.IPFamilies = []string{"10.96.0.1", "fd00:10:96::1"}, []string{"IPv4", "IPv6"}
+	s.ClusterIP = s.ClusterIPs[0]
+	s.Ports = []snapshot.ServicePort{{Port: 80, NodePort: choose[int32](c, 0, 30080)}, {Name: "p", Port: 8080}}[:1+c.n(2)]
+	s.ExternalIPs = several(c, "198.18.0.1", "203.0.113.1", "2001:db8::1", "2001:db8::2")
+	s.Balance = choose(c, "maglev-65537", "maglev-16381")
 	return s
 }
 
@@ -107,7 +121,7 @@ func (c *choices) slice() *snapshot.EndpointSlice {
 
 // step changes something in a snapshot and returns the Services that it may concern.
 func (c *choices) step(s *snapshot.Snapshot) []ir.Name {
-	switch c.n(8) {
+	switch c.n(10) {
 	case 0:
 		name := ns(choose(c, someNames...))
 		s.DeleteService(name)
@@ -116,6 +130,10 @@ func (c *choices) step(s *snapshot.Snapshot) []ir.Name {
 		return s.DeleteSlice(ns(fmt.Sprintf("%s-%d", choose(c, someNames...), c.n(3))))
 	case 2, 3, 4:
 		svc := c.service()
+		s.SetService(svc)
+		return []ir.Name{svc.Name}
+	case 5, 6:
+		svc := c.tabled()
 		s.SetService(svc)
 		return []ir.Name{svc.Name}
 	}
@@ -166,6 +184,7 @@ func checkValid(t *testing.T, programs ir.Programs) {
 // and the changes that Update returns lead from one Program to the next.
 func TestUpdatesFoldToCompile(t *testing.T) {
 	facts := Facts{NodeName: "node1"}
+	crowded := 0 // Services that found no room for their tables, and found it later
 	for seed := range uint64(300) {
 		c := random(seed)
 		cfg, snap := c.config(), snapshotOf()
@@ -176,7 +195,14 @@ func TestUpdatesFoldToCompile(t *testing.T) {
 			for range 1 + c.n(3) {
 				dirty = append(dirty, c.step(snap)...)
 			}
+			full := map[*entry]bool{}
+			for _, e := range incremental.order {
+				full[e] = e.crowded
+			}
 			changes, said := incremental.Update(dirty)
+			for _, e := range incremental.order {
+				count(&crowded, full[e] && e.tables != nil && !e.crowded && !slices.Contains(dirty, e.name))
+			}
 			maps.Copy(findings, said)
 			maps.DeleteFunc(findings, func(_ ir.Name, list diag.List) bool { return len(list) == 0 })
 			got := incremental.Programs()
@@ -201,6 +227,9 @@ func TestUpdatesFoldToCompile(t *testing.T) {
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
+	}
+	if crowded < 10 {
+		t.Errorf("%d times a Service found room as another one changed: too few to tell anything", crowded)
 	}
 }
 

@@ -18,7 +18,7 @@ type service struct {
 	object string // for Origins
 	ports  []port // by ir.ServicePort
 	views  ir.PerFamily[view]
-	maglev *ir.Maglev // of external frontends with policy Cluster; nil: chance chooses
+	tables *tables // of external frontends, which have policy Cluster; nil: chance chooses
 	diags  diag.List
 }
 

@@ -232,3 +232,35 @@ func kernelMemory(b *testing.B) (bytes int) {
 	}
 	return bytes
 }
+
+// BenchmarkMaglevNode puts the tables in force that a node has room for: 16 of 16,381 slots, in one
+// transaction.
+func BenchmarkMaglevNode(b *testing.B) {
+	p := maglevProgram(ir.IPv4, "node1", "192.0.2.11", "10.244.1.1")
+	s := &p.Services[0]
+	frontend := s.Frontends[0]
+	s.Frontends = nil
+	for i := range 16 {
+		frontend.Match.Addr = netip.AddrFrom4([4]byte{203, 0, 113, byte(i)})
+		frontend.Maglev = &ir.Maglev{Slots: 16381}
+		s.Frontends = append(s.Frontends, frontend)
+	}
+	n := newNode(b)
+	state := rules.NewLowerer(ir.IPv4)
+	if _, err := n.Commit(b.Context(), newPlan(rules.Tables{}, rules.NewTables(rules.Lower(&ir.Program{Family: ir.IPv4, Node: p.Node})))); err != nil {
+		b.Fatal(err)
+	}
+	var took []time.Duration
+	for b.Loop() {
+		c := planOf(update(state, &p.Node, ir.Change{Name: s.Name, New: s}))
+		start := time.Now()
+		if _, err := n.Commit(b.Context(), c); err != nil {
+			b.Fatal(err)
+		}
+		took = append(took, time.Since(start))
+		if _, err := n.Commit(b.Context(), planOf(update(state, &p.Node, ir.Change{Name: s.Name, Old: s}))); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(median(took), "ns/op")
+}
