@@ -1,12 +1,17 @@
 package applytest
 
 import (
+	"errors"
+	"fmt"
+	"net"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // requireFlowtable skips the test where the kernel has no flowtables, unless PROXYC_REQUIRE names
@@ -40,6 +45,28 @@ func (m *machine) untilFastpath(want []string, without ...string) {
 	m.t.Fatalf("the fast path is not with %q and without %q:\n%s", want, without, got)
 }
 
+// untilRules waits for the tables of both families to be there.
+func (m *machine) untilRules() {
+	m.t.Helper()
+	var tables string
+	for end := time.Now().Add(Patience(20 * time.Second)); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		tables = m.tool("", "nft", "list", "tables")
+		if strings.Contains(tables, "table ip proxyc\n") && strings.Contains(tables, "table ip6 proxyc\n") {
+			return
+		}
+	}
+	m.t.Fatalf("our rules are not repaired; there are\n%s", tables)
+}
+
+// comesBack waits for the answer to what was asked in vain, until TCP has sent it several times again: each time it
+// waits twice as long as before.
+func (k *keptConn) comesBack() error {
+	if err := k.conn.SetDeadline(time.Now().Add(Patience(patience))); err != nil {
+		return err
+	}
+	return k.same(readAnswer(k.conn))
+}
+
 // TestFastpath: connections through a flowtable go past the rules in forward, and meet what they meet
 // without: TCP stays with its backend, UDP leaves one that goes at once. Interfaces that come and go are
 // followed, others' changes repaired, and who wants no fast path removes it; no connection notices.
@@ -66,7 +93,7 @@ func TestFastpath(t *testing.T) {
 	fast := []string{"--nftables-fastpath", "cni0,eth*", "--nftables-fastpath-packets", "6"}
 	d := start(fast...)
 	all := []string{"hook ingress priority filter", `"cni0"`, `"eth0"`, `"eth1"`, "type filter hook forward priority 300; policy accept;",
-		"ct status dnat ct state established ct packets > 6 flow add @fastpath"}
+		"ct status dnat ct state established ct direction reply ct packets > 6 flow add @fastpath"}
 	unquote := func(words []string) (out []string) { // nft 1.0.6 has names bare
 		for _, w := range words {
 			out = append(out, strings.ReplaceAll(w, `"`, ""))
@@ -77,7 +104,11 @@ func TestFastpath(t *testing.T) {
 
 	var probes []Probe
 	var udp []*udpClient
-	var far []string // ports of clients on other machines, whose packets are forwarded
+	var far []string // connections of clients on other machines, whose packets are forwarded, as conntrack begins to tell of them
+	tracked := func(c net.Conn) string {
+		from, to := addrPort(c.LocalAddr()), addrPort(c.RemoteAddr())
+		return fmt.Sprintf(" src=%s dst=%s sport=%d dport=%d ", from.Addr(), to.Addr(), from.Port(), to.Port())
+	}
 	for _, f := range []string{IPv4, IPv6} {
 		lan := map[string]string{IPv4: "192.0.2.11", IPv6: "2001:db8:0:1::11"}[f]
 		probes = append(probes, Probe{"pod1b", "tcp", to(clusterIP(1, f), 80)}, Probe{"ext", "tcp", to(vip(1, f), 80)},
@@ -105,22 +136,21 @@ func TestFastpath(t *testing.T) {
 	}
 	for _, k := range open {
 		if k.probe.From != "node1" {
-			far = append(far, "sport="+strconv.Itoa(int(addrPort(k.conn.LocalAddr()).Port())))
+			far = append(far, tracked(k.conn))
 		}
 	}
 	for i, c := range udp {
 		if i%4 != 3 {
-			far = append(far, "sport="+strconv.Itoa(int(addrPort(c.conn.LocalAddr()).Port())))
+			far = append(far, tracked(c.conn))
 		}
 	}
 	offloaded := func() {
 		t.Helper()
 		entries := m.tool("", "conntrack", "-L", "-f", "ipv4") + m.tool("", "conntrack", "-L", "-f", "ipv6")
-		for _, port := range far {
-			for line := range strings.Lines(entries) {
-				if strings.Contains(line, port+" ") && !strings.Contains(line, "[OFFLOAD]") {
-					t.Errorf("not in the flowtable: %s", line)
-				}
+		for _, one := range far {
+			at := strings.Index(entries, one)
+			if line, _, _ := strings.Cut(entries[max(at, 0):], "\n"); at < 0 || !strings.Contains(line, "[OFFLOAD]") {
+				t.Errorf("not in the flowtable:%s in\n%s", one, entries)
 			}
 		}
 	}
@@ -201,9 +231,49 @@ func TestFastpath(t *testing.T) {
 	m.untilFastpath([]string{"eth8"})
 	exchange(3, "pod1c")
 
-	// Others.
+	// Others take our rules alone, and routes change: while the kernel translates nothing, what is sent over a connection
+	// goes the usual way, to where the Service's own address leads. That way must not be kept for the connection.
+	is = table()
+	signal := func(s os.Signal) {
+		t.Helper()
+		if err := d.(*watch).cmd.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	signal(unix.SIGSTOP)
+	for _, family := range []string{"ip", "ip6"} {
+		m.tool("", "nft", "delete", "table", family, "proxyc")
+	}
+	m.tool("", "ip", "route", "add", "203.0.113.64/26", "dev", "cni0")
+	m.tool("", "ip", "-6", "route", "add", "fd00:10:244:1::ff/128", "dev", "cni0") // IPv6 minds routes alone that are within the one in use
+	// At its own address the node refuses what it does not translate, which ends a connection; with a fast path and without.
+	lost := slices.DeleteFunc(slices.Clone(open), func(k *keptConn) bool { return k.probe.From == "node1" || k.probe.To.Port() != 80 })
+	var asked sync.WaitGroup
+	for _, k := range lost {
+		asked.Go(func() {
+			if a, err := Ask(k.conn, Patience(250*time.Millisecond)); !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("connection %s without rules: %v, %v", k.probe, a, err)
+			}
+		})
+	}
+	asked.Wait()
+	signal(unix.SIGCONT)
+	m.untilRules()
+	for _, k := range lost {
+		if err := k.comesBack(); err != nil {
+			t.Errorf("connection %s, asked while there were no rules: %v", k.probe, err)
+		}
+	}
+	if now := table(); now != is {
+		t.Errorf("a table that nobody changed is made anew where ours are repaired: %s, was %s", now, is)
+	}
+	exchange(10, "pod1c")
+	offloaded()
+
+	// Others take all. What is asked until our rules are back is lost, and UDP sends nothing twice.
 	m.tool("", "nft", "flush", "ruleset")
 	m.untilFastpath(unquote(all))
+	m.untilRules()
 	exchange(10, "pod1c")
 	offloaded()
 	m.tool("", "nft", "delete", "table", "inet", "proxyc-fastpath")

@@ -73,8 +73,10 @@ func keepOpen(t *testing.T, topo *Topology, probes []Probe) (all []*keptConn) {
 }
 
 // stillOpen asks over the connection.
-func (k *keptConn) stillOpen() error {
-	a, err := Ask(k.conn, Patience(time.Second))
+func (k *keptConn) stillOpen() error { return k.same(Ask(k.conn, Patience(time.Second))) }
+
+// same wants an answer from who has always answered.
+func (k *keptConn) same(a Answer, err error) error {
 	if err == nil && a.Server != k.server {
 		err = fmt.Errorf("%s answers, it was %s", a.Server, k.server)
 	}

@@ -136,7 +136,11 @@ func Ask(conn net.Conn, timeout time.Duration) (Answer, error) {
 	if err := send(conn, []byte("?\n")); err != nil {
 		return Answer{}, err
 	}
-	// Both answers are one line that fits into one segment.
+	return readAnswer(conn)
+}
+
+// readAnswer reads what an echo server answers, over TCP as over UDP one line that fits into one segment.
+func readAnswer(conn net.Conn) (Answer, error) {
 	buf := make([]byte, 256)
 	n, err := conn.Read(buf)
 	if err != nil {

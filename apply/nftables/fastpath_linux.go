@@ -301,7 +301,7 @@ func (f *fastpath) add(c *nftables.Conn, names ...string) {
 //		flowtable fastpath { hook ingress priority filter; devices = { eth0, cni0 }; counter; }
 //		chain offload {
 //			type filter hook forward priority 300; policy accept;
-//			ct status dnat ct state established ct packets > 20 flow add @fastpath
+//			ct status dnat ct state established ct direction reply ct packets > 20 flow add @fastpath
 //		}
 //	}
 func (f *fastpath) table(c *nftables.Conn, names []string) {
@@ -323,10 +323,18 @@ func offloadChain() *nftables.Chain {
 const (
 	ctStatusDNAT       = 1 << 5
 	ctStateEstablished = 1 << 1
+	ctDirectionReply   = 1 // enum ip_conntrack_dir, a byte
 )
 
 // exprs are the rule. Refused by the kernel itself are, beside it, connections that end,
 // those that have a helper, and protocols other than TCP and UDP.
+//
+// The kernel takes the way of the packet that gets its connection in for this direction, and
+// looks up the other one's. While no chain translates, for others have taken our tables, it
+// translates no packet of connections that it knows: a request then leaves by the way to the
+// Service's own address, mostly the default route, on which the flowtable would send, translated
+// again, all that comes until the connection is idle. A reply's way is the client's all along, and what
+// the kernel looks up is that to the endpoint.
 func (f *fastpath) exprs() []expr.Any {
 	hasBit := func(key expr.CtKey, bit uint32) []expr.Any {
 		return []expr.Any{
@@ -335,7 +343,10 @@ func (f *fastpath) exprs() []expr.Any {
 			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
 		}
 	}
-	out := slices.Concat(hasBit(expr.CtKeySTATUS, ctStatusDNAT), hasBit(expr.CtKeySTATE, ctStateEstablished))
+	out := slices.Concat(hasBit(expr.CtKeySTATUS, ctStatusDNAT), hasBit(expr.CtKeySTATE, ctStateEstablished), []expr.Any{
+		&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{ctDirectionReply}},
+	})
 	if f.Packets > 0 {
 		out = append(out,
 			&expr.Ct{Key: expr.CtKeyPKTS, Register: 1},
