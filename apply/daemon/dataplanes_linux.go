@@ -62,6 +62,9 @@ func Held(ctx context.Context) (map[string]int, error) {
 	return out, err
 }
 
+// FastpathBridges returns the bridges that take the fast path of mode nftables.
+func FastpathBridges() ([]string, error) { return nftables.FastpathBridges() }
+
 // beside returns what proxyc left on a node to which kube-proxy is back, which
 // its own rules tell where known. In mode ipvs it makes nothing that proxyc does
 // not make in that mode: what is there serves, whoever made it, and has the chains

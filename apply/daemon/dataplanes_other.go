@@ -35,3 +35,6 @@ func HostFacts(*config.Config, *compiler.Facts) error { return nil }
 
 // Held returns nothing: iptables is Linux's.
 func Held(context.Context) (map[string]int, error) { return nil, errNotLinux }
+
+// FastpathBridges returns nothing: the fast path is Linux's.
+func FastpathBridges() ([]string, error) { return nil, errNotLinux }

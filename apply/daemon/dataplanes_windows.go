@@ -112,3 +112,6 @@ func HostFacts(cfg *config.Config, facts *compiler.Facts) error {
 
 // Held returns nothing: iptables is Linux's.
 func Held(context.Context) (map[string]int, error) { return nil, nil }
+
+// FastpathBridges returns nothing: the fast path is Linux's.
+func FastpathBridges() ([]string, error) { return nil, nil }

@@ -41,6 +41,7 @@ type Node struct {
 	Modes      []ir.Mode   // that are tried
 	Try        func(ctx context.Context, mode ir.Mode) error
 	Settings   func() ([]sysctl.Setting, error) // that are not as wanted
+	Bridges    func() ([]string, error)         // that take the fast path of mode nftables
 	Held       func(ctx context.Context) (map[string]int, error)
 	Others     func(ctx context.Context) (apply.Interference, error)
 	Leftovers  func(ctx context.Context) ([]apply.Leftover, error)
@@ -59,7 +60,7 @@ const limit = 30 * time.Second
 func (n *Node) Examine(ctx context.Context) []Finding {
 	e := &examination{Node: n}
 	for _, check := range []func(context.Context){
-		e.modes, e.settings, e.forwarding, e.conntrack, e.variants, e.interference, e.leftovers, e.writer, e.interfaces, e.api,
+		e.modes, e.settings, e.forwarding, e.conntrack, e.fastpath, e.variants, e.interference, e.leftovers, e.writer, e.interfaces, e.api,
 	} {
 		limited, cancel := context.WithTimeout(ctx, limit)
 		check(limited)
@@ -141,6 +142,26 @@ func (e *examination) forwarding(context.Context) {
 			e.add("forwarding", Warning, "sysctl -w "+f.name+"=1, as pod networks do", "%s is 0: no packet of a pod, or to one, leaves the node", f.name)
 		default:
 			e.add("forwarding", OK, "", "%s is %s", f.name, value)
+		}
+	}
+}
+
+// fastpath is whether bridges keep packets from the fast path, where there is one.
+func (e *examination) fastpath(context.Context) {
+	if e.Bridges == nil {
+		return
+	}
+	const check = "fast path"
+	bridges, err := e.Bridges()
+	if err != nil {
+		e.add(check, Warning, "nft list table inet proxyc-fastpath", "%s", err)
+	}
+	for _, name := range bridges {
+		if on := sysctl.CallsIPTables(e.Root, name); on != "" {
+			e.add(check, Warning, "0, where pods of this node reach each other by its routes, not over the bridge",
+				"what pods send by bridge %s is translated before the flowtable sees it, and half of each connection gains nothing: %s", name, on)
+		} else {
+			e.add(check, OK, "", "what pods send by bridge %s takes it", name)
 		}
 	}
 }

@@ -64,6 +64,33 @@ func TestConntrack(t *testing.T) {
 	expect(t, (&Node{Root: sysctl.Root(t.TempDir())}).Examine(t.Context()), "conntrack", Warning, "does not track")
 }
 
+// Bridges of the fast path are told of, and nothing where there are none.
+func TestFastpath(t *testing.T) {
+	root := t.TempDir()
+	setting := filepath.Join(root, "proc/sys/net/bridge/bridge-nf-call-iptables")
+	if err := os.MkdirAll(filepath.Dir(setting), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n := &Node{Root: sysctl.Root(root), Bridges: func() ([]string, error) { return []string{"cni0"}, nil }}
+	for value, want := range map[string]Finding{
+		"0": {Status: OK, Found: "what pods send by bridge cni0 takes it"},
+		"1": {Status: Warning, Found: "half of each connection gains nothing: net.bridge.bridge-nf-call-iptables = 1"},
+	} {
+		if err := os.WriteFile(setting, []byte(value+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, n.Examine(t.Context()), "fast path", want.Status, want.Found)
+	}
+	for _, bridges := range []func() ([]string, error){nil, func() ([]string, error) { return nil, nil }} {
+		n.Bridges = bridges
+		for _, s := range []Status{OK, Warning} {
+			if found := n.Examine(t.Context()); is(found, "fast path", s, "") {
+				t.Errorf("there is no fast path: %+v", found)
+			}
+		}
+	}
+}
+
 // An API server that says what a test wants.
 type fakeAPI struct {
 	version string

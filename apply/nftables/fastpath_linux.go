@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/sysctl"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
@@ -37,9 +38,12 @@ type fastpath struct {
 	stop  context.CancelFunc
 	ended chan struct{} // closed when nothing is done any more
 
-	devices map[int]string // in the flowtable, by index
-	failed  string         // why the table cannot be made, as was told
-	told    bool           // that it is there
+	devices map[int]netlink.Link // in the flowtable, by index
+	failed  string               // why the table cannot be made, as was told
+	told    bool                 // that it is there
+
+	root   sysctl.Root    // of the kernel's files
+	bridge map[int]string // the settings of bridges that were told, by index
 }
 
 const (
@@ -57,7 +61,8 @@ const (
 // newFastpath returns what keeps a flowtable in the namespace of a file descriptor;
 // 0: the process's own.
 func newFastpath(ns int, o apply.Fastpath, log *slog.Logger) *fastpath {
-	f := &fastpath{Fastpath: o, netns: netns.None(), log: cmp.Or(log, slog.New(slog.DiscardHandler)), again: make(chan struct{}, 1)}
+	f := &fastpath{Fastpath: o, netns: netns.None(), log: cmp.Or(log, slog.New(slog.DiscardHandler)), again: make(chan struct{}, 1),
+		root: "/", bridge: map[int]string{}}
 	if ns != 0 {
 		f.netns = netns.NsHandle(ns)
 	}
@@ -141,6 +146,7 @@ func (f *fastpath) met(l netlink.LinkUpdate) {
 	at := l.Attrs()
 	if l.Header.Type == unix.RTM_DELLINK && l.IfInfomsg.Family == unix.AF_UNSPEC { // not merely out of its bridge
 		delete(f.devices, at.Index)
+		delete(f.bridge, at.Index)
 		return
 	}
 	if _, in := f.devices[at.Index]; in || f.failed != "" || !f.Match(at.Name) {
@@ -149,8 +155,9 @@ func (f *fastpath) met(l netlink.LinkUpdate) {
 	err := f.commit(func(c *nftables.Conn) { f.add(c, at.Name) })
 	switch {
 	case err == nil:
-		f.devices[at.Index] = at.Name
+		f.devices[at.Index] = l.Link
 		f.log.Debug("an interface takes the fast path", "interface", at.Name)
+		f.lookAtBridges()
 	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV): // it is gone, or the table
 		f.make()
 	default:
@@ -163,8 +170,8 @@ func (f *fastpath) make() {
 	devices, err := f.interfaces()
 	if err == nil {
 		names := make([]string, 0, len(devices))
-		for _, name := range devices {
-			names = append(names, name)
+		for _, l := range devices {
+			names = append(names, l.Attrs().Name)
 		}
 		slices.Sort(names)
 		if !f.stands(names) {
@@ -172,8 +179,8 @@ func (f *fastpath) make() {
 		}
 		if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) && len(names) > 0 { // one went meanwhile: all are met one by one
 			err = f.commit(func(c *nftables.Conn) { f.table(c, nil) })
-			for index, name := range devices {
-				if err == nil && f.commit(func(c *nftables.Conn) { f.add(c, name) }) != nil {
+			for index, l := range devices {
+				if err == nil && f.commit(func(c *nftables.Conn) { f.add(c, l.Attrs().Name) }) != nil {
 					delete(devices, index)
 				}
 			}
@@ -192,10 +199,57 @@ func (f *fastpath) make() {
 	}
 	f.failed, f.told = "", true
 	say("established connections to Services take the fast path", "interfaces", len(devices), "after packets", f.Packets)
+	f.lookAtBridges()
 }
 
+// lookAtBridges tells once of each bridge whose packets are translated before the flowtable sees them,
+// and once when they are no more. The kernel tells nobody that a setting was changed: it is seen when the table is
+// looked at, or an interface comes.
+func (f *fastpath) lookAtBridges() {
+	for index, l := range f.devices {
+		if l.Type() != bridgeType {
+			continue
+		}
+		name := l.Attrs().Name
+		on := sysctl.CallsIPTables(f.root, name)
+		if on == f.bridge[index] {
+			continue
+		}
+		if f.bridge[index] = on; on == "" {
+			f.log.Info("what pods send by the bridge takes the fast path", "interface", name)
+			continue
+		}
+		f.log.Warn("what pods send by the bridge is translated before the fast path sees it, and half of each connection gains nothing (0 is right where pods of this node reach each other by its routes, not over the bridge)",
+			"interface", name, "settings", on)
+	}
+}
+
+// FastpathBridges returns the bridges that are in the flowtable of the process's network namespace,
+// whoever made that; none where there is no flowtable.
+func FastpathBridges() (bridges []string, err error) {
+	c, err := nftables.New()
+	if err != nil {
+		return nil, err
+	}
+	flowtables, err := c.ListFlowtables(ourTable())
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	for _, t := range flowtables {
+		for _, name := range t.Devices {
+			if l, err := netlink.LinkByName(name); err == nil && l.Type() == bridgeType {
+				bridges = append(bridges, name)
+			}
+		}
+	}
+	return bridges, err
+}
+
+// bridgeType is what rtnetlink calls a bridge.
+const bridgeType = "bridge"
+
 // interfaces returns those of the node that are to be in the flowtable.
-func (f *fastpath) interfaces() (map[int]string, error) {
+func (f *fastpath) interfaces() (map[int]netlink.Link, error) {
 	h, err := f.handle()
 	if err != nil {
 		return nil, err
@@ -205,10 +259,10 @@ func (f *fastpath) interfaces() (map[int]string, error) {
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // what it missed is told
 		return nil, fmt.Errorf("network interfaces: %w", err)
 	}
-	found := map[int]string{}
+	found := map[int]netlink.Link{}
 	for _, l := range links {
 		if at := l.Attrs(); f.Match(at.Name) {
-			found[at.Index] = at.Name
+			found[at.Index] = l
 		}
 	}
 	return found, nil

@@ -3,11 +3,16 @@ package nftables
 import (
 	"bytes"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/sysctl"
 )
 
 // The table of the fast path is left over for who wants none, and for nobody else.
@@ -52,5 +57,30 @@ func TestFastpathTellsOnce(t *testing.T) {
 	tables := n.nft(t, "", "list", "tables")
 	if strings.Count(told.String(), "\n") != 1 || strings.Contains(tables, fastpathTable) == (f.failed != "") || strings.Contains(told.String(), "WARN") != (f.failed != "") {
 		t.Errorf("tables %q, %s", tables, told.String())
+	}
+}
+
+// What br_netfilter keeps from the fast path is told once of each bridge, when that begins and when it ends.
+func TestFastpathTellsOfBridges(t *testing.T) {
+	var told bytes.Buffer
+	f := newFastpath(0, apply.Fastpath{Interfaces: []string{"*"}}, slog.New(slog.NewTextHandler(&told, nil)))
+	f.root = sysctl.Root(t.TempDir())
+	f.devices = map[int]netlink.Link{2: &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}}, 3: &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "cni0"}}}
+	setting := filepath.Join(string(f.root), "proc/sys/net/bridge/bridge-nf-call-iptables")
+	if err := os.MkdirAll(filepath.Dir(setting), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const on, off = "level=WARN", "level=INFO"
+	for _, c := range []struct{ value, level string }{{"0", ""}, {"1", on}, {"1", ""}, {"0", off}, {"0", ""}, {"1", on}} {
+		if err := os.WriteFile(setting, []byte(c.value+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		told.Reset()
+		f.lookAtBridges()
+		is := told.String()
+		if (is == "") != (c.level == "") || strings.Count(is, "\n") > 1 || !strings.Contains(is, c.level) || is != "" && !strings.Contains(is, "interface=cni0") ||
+			strings.Contains(is, `settings="net.bridge.bridge-nf-call-iptables = 1"`) != (c.level == on) {
+			t.Errorf("%s: want %q: %s", c.value, c.level, is)
+		}
 	}
 }

@@ -223,6 +223,32 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// One of the two settings hands a bridge's packets to iptables, unless the module that does it is missing.
+func TestCallsIPTables(t *testing.T) {
+	const (
+		node4, node6 = "proc/sys/net/bridge/bridge-nf-call-iptables", "proc/sys/net/bridge/bridge-nf-call-ip6tables"
+		own4, own6   = "sys/class/net/cni0/bridge/nf_call_iptables", "sys/class/net/cni0/bridge/nf_call_ip6tables"
+		both         = "net.bridge.bridge-nf-call-iptables = 1, net.bridge.bridge-nf-call-ip6tables = 1"
+	)
+	for _, c := range []struct {
+		name  string
+		files map[string]string
+		want  string
+	}{
+		{"both off", map[string]string{node4: "0\n", node6: "0\n", own4: "0\n", own6: "0\n"}, ""},
+		{"the namespace's", map[string]string{node4: "1\n", node6: "1\n", own4: "0\n", own6: "0\n"}, both},
+		{"the namespace's, /sys of another one", map[string]string{node4: "1\n", node6: "1\n"}, both},
+		{"one family", map[string]string{node4: "0\n", node6: "1\n"}, "net.bridge.bridge-nf-call-ip6tables = 1"},
+		{"the bridge's", map[string]string{node4: "0\n", node6: "0\n", own4: "1\n", own6: "0\n"}, "/sys/class/net/cni0/bridge/nf_call_iptables = 1"},
+		{"another bridge's", map[string]string{node4: "0\n", node6: "0\n", "sys/class/net/br0/bridge/nf_call_iptables": "1\n"}, ""},
+		{"no module", map[string]string{own4: "1\n", own6: "1\n"}, ""},
+	} {
+		if got := CallsIPTables(tree(t, c.files), "cni0"); got != c.want {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
 // Write changes what is there and makes nothing new.
 func TestWriteMakesNoFiles(t *testing.T) {
 	root := tree(t, nil)

@@ -67,6 +67,26 @@ func RoutesLocalnet(root Root) bool {
 	return err == nil && value == "1"
 }
 
+// CallsIPTables returns which settings hand what comes in by a bridge to the hooks of IPv4
+// and IPv6, nf_tables' included, before it leaves the bridge: "net.bridge.bridge-nf-call-iptables = 1";
+// "": none. For each family the network namespace has one, and each bridge its own, and one that is 1 suffices;
+// both do nothing where module br_netfilter is missing, which has the first.
+func CallsIPTables(root Root, bridge string) string {
+	var on []string
+	for _, tables := range []string{"iptables", "ip6tables"} {
+		all := procSys + "net/bridge/bridge-nf-call-" + tables
+		if _, err := root.Read(all); err != nil {
+			continue
+		}
+		for _, path := range []string{all, "sys/class/net/" + bridge + "/bridge/nf_call_" + tables} {
+			if have, err := root.Read(path); err == nil && have != "0" {
+				on = append(on, Setting{Path: path}.Name()+" = "+have)
+			}
+		}
+	}
+	return strings.Join(on, ", ")
+}
+
 const routeLocalnet = procSys + "net/ipv4/conf/all/route_localnet"
 
 const beLiberal = "nf_conntrack_tcp_be_liberal"

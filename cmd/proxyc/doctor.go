@@ -53,6 +53,7 @@ func (c *doctorCmd) Run(e *env) error {
 	n := &doctor.Node{Root: "/", Mode: resolved.Config.ProxyMode(), NodeName: name, Now: time.Now,
 		Try:      func(ctx context.Context, mode ir.Mode) error { return doctor.Try(ctx, self, cluster, mode) },
 		Settings: func() ([]sysctl.Setting, error) { return daemon.Settings(resolved.Config, name) },
+		Bridges:  daemon.FastpathBridges,
 		Held:     daemon.Held, Others: daemon.Interference, Writer: daemon.Writer, Lock: daemon.CheckLock, Interfaces: e.interfaces,
 		Leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return daemon.Leftovers(ctx, "", nil) },
 	}

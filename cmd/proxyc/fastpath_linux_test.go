@@ -1,6 +1,9 @@
 package main
 
 import (
+	"fmt"
+	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -10,9 +13,21 @@ import (
 )
 
 // A kernel without flowtables is told of once, and all else goes on; one that has them
-// makes the table.
+// makes the table. There a bridge whose packets are translated before is told of once, and once when that ends.
 func TestWatchFastpath(t *testing.T) {
 	w := newWatched(t, "nftables")
+	must := func(args ...string) string {
+		t.Helper()
+		out, err := w.ns.Run(w.ns.Command(t.Context(), args[0], args[1:]...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out)
+	}
+	must("ip", "link", "add", "cni0", "type", "bridge")
+	const call = "net.bridge.bridge-nf-call-"
+	_, err := w.ns.Run(w.ns.Command(t.Context(), "sysctl", "-w", call+"iptables=1", call+"ip6tables=0"))
+	filtered := err == nil // br_netfilter is there
 	w.write("cluster.yaml", applytest.Services("a"))
 	w.start("proxyc", "watch", "--nftables-fastpath", "eth*,cni0")
 	w.until("first sync", synced)
@@ -23,13 +38,44 @@ func TestWatchFastpath(t *testing.T) {
 		counts = [2]int{strings.Count(w.log.String(), "makes no flowtable"), strings.Count(w.log.String(), "take the fast path")}
 		return counts, counts != [2]int{}
 	})
-	_, err := w.ns.Run(w.ns.Command(t.Context(), "nft", "list", "table", "inet", "proxyc-fastpath"))
-	want := [2]int{0, 1}
+	_, err = w.ns.Run(w.ns.Command(t.Context(), "nft", "list", "table", "inet", "proxyc-fastpath"))
+	want, bridge := [2]int{0, 1}, 1
 	if err != nil {
-		want = [2]int{1, 0}
+		want, bridge = [2]int{1, 0}, 0
+		if slices.Contains(strings.Split(os.Getenv("PROXYC_REQUIRE"), ","), "flowtable") {
+			t.Fatalf("PROXYC_REQUIRE names flowtable: %v", err)
+		}
+	}
+	if !filtered {
+		bridge = 0
+	}
+	const warning, ended = `half of each connection gains nothing`, `"what pods send by the bridge takes the fast path" interface="cni0"`
+	if bridge == 1 {
+		within(w, 20*time.Second, "a word about the bridge", func() (struct{}, bool) {
+			return struct{}{}, strings.Contains(w.log.String(), warning)
+		})
+		must("ip", "link", "add", "eth1", "type", "veth", "peer", "name", "other1") // the table is looked at, and nothing is new
+		within(w, 20*time.Second, "the interface in the table", func() (struct{}, bool) {
+			return struct{}{}, strings.Contains(must("nft", "list", "table", "inet", "proxyc-fastpath"), "eth1")
+		})
+		out, err := w.ns.Run(w.ns.Command(t.Context(), "proxyc", "doctor", "--proxy-mode", "nftables", "--try", "nftables"))
+		if text := fmt.Sprint(string(out), err); !strings.Contains(text, "warning  fast path: what pods send by bridge cni0 is translated before") {
+			t.Errorf("doctor says nothing of the bridge:\n%s", text)
+		}
+		must("sysctl", "-w", call+"iptables=0")
+		must("ip", "link", "add", "eth2", "type", "veth", "peer", "name", "other2")
+		within(w, 20*time.Second, "a word about the setting", func() (struct{}, bool) {
+			return struct{}{}, strings.Contains(w.log.String(), ended)
+		})
+		if !strings.Contains(w.log.String(), `interface="cni0" settings="net.bridge.bridge-nf-call-iptables = 1"`) {
+			t.Errorf("neither the bridge nor the setting is named:\n%s", w.log.String())
+		}
 	}
 	w.stop(syscall.SIGTERM)
 	if tells != want {
 		t.Errorf("the log tells %d times that there is no flowtable, and %d times that there is one; listing it: %v", tells[0], tells[1], err)
+	}
+	if log := w.log.String(); strings.Count(log, warning) != bridge || strings.Count(log, ended) != bridge {
+		t.Errorf("the bridge is told of otherwise than %d times, or its end is:\n%s", bridge, log)
 	}
 }
