@@ -43,7 +43,8 @@ var suites = []suite{
 	{name: "held-ipvs", pkg: "cmd/proxyc", modules: ipvs, args: "-test.run=^(TestPlantedFaults|TestProveKernel)$/^ipvs", usual: true},
 	{name: "privilege-ipvs", pkg: "cmd/proxyc", modules: ipvs, args: "-test.run=^Test(LeastPrivilege|SeccompProfile)$/^(ipvs|recorded|in_force)$/^(ipvs)?$"},
 	{name: "clock", pkg: "cmd/proxyc", args: "-test.run=TestWatchClockIsSet", env: "PROXYC_SETS_CLOCK=1", usual: true},
-	{name: "flowtable", modules: "br_netfilter", pkg: "apply/applytest", args: "-test.run=^TestFastpath$ -proxyc=$PROXYC", more: ",flowtable"},
+	{name: "flowtable", modules: "br_netfilter", pkg: "apply/applytest", args: "-test.run=^TestFastpath$ -proxyc=$PROXYC", more: ",flowtable", usual: true},
+	{name: "watch-flowtable", modules: "br_netfilter", pkg: "cmd/proxyc", args: "-test.run=^TestWatchFastpath$", more: ",flowtable", usual: true},
 	{name: "bench-flowtable", pkg: "apply/applytest", args: "-test.run=^$ -test.bench=Fastpath -test.benchtime=3000x -test.count=2 -proxyc=$PROXYC"},
 	{name: "chosen-flowtable", pkg: "apply/applytest", more: ",flowtable",
 		args: "-test.run=TestConformance$ -modes=nftables -through=watch -fastpath -proxyc=$PROXYC " +
