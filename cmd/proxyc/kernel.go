@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -120,55 +121,142 @@ func wants(p *ir.Program, pkt sim.Packet) (course, error) {
 	return course{}, fmt.Errorf("--kernel: the rules of mode %s cannot be followed", p.Node.Mode)
 }
 
-// compare tells how the course in the kernel departs from what is wanted.
-func (f *followed) compare(want, have course) {
+// place is where a rule stands, or a policy.
+type place struct {
+	table, chain string
+	rule         int // as in met
+}
+
+func (m *met) place() place { return place{m.Table, m.Chain, m.Rule} }
+
+// removed are rules, and policies, of anybody that do nothing.
+type removed map[place]bool
+
+// ofNFT is removed for rules of nf_tables that were qualified.
+func (r removed) ofNFT(chain string, rule int) bool {
+	table, chain, _ := strings.Cut(chain, ", chain ")
+	return r[place{table, chain, rule}]
+}
+
+func (r removed) ofIPTables(table, chain string, rule int) bool { return r[place{table, chain, rule}] }
+
+// with returns a copy that has one more.
+func (r removed) with(p place) removed {
+	more := maps.Clone(r)
+	more[p] = true
+	return more
+}
+
+// refollow follows the same packet once more, where some rules do nothing.
+type refollow func(removed) (course, error)
+
+// blame returns of others' rules that decide about the packet the fewest without which it fares as
+// without all of them, in the order in which it meets them, and its course without any.
+func (c course) blame(again refollow) (guilty []met, free course, without removed, err error) {
+	var all []met
+	without, free = removed{}, c
+	for grew := true; grew; {
+		grew = false
+		for _, m := range free.met {
+			if m.Foreign && m.Table != tableRoutes && !m.Lacks && !m.leads && !without[m.place()] {
+				without, grew = without.with(m.place()), true
+				all = append(all, m)
+			}
+		}
+		if grew {
+			if free, err = again(without); err != nil {
+				return nil, c, nil, err
+			}
+		}
+	}
+	needed := without
+	for _, m := range all {
+		less := maps.Clone(needed)
+		delete(less, m.place())
+		with, err := again(less)
+		if err != nil {
+			return nil, c, nil, err
+		}
+		if with.outcome.Equal(free.outcome) {
+			needed = less
+		} else {
+			guilty = append(guilty, m)
+		}
+	}
+	return guilty, free, without, nil
+}
+
+// compare tells how the course in the kernel departs from what is wanted, and why: a rule is
+// a cause only if the packet fares otherwise without it.
+func (f *followed) compare(want, have course, again refollow) error {
 	f.Rules, f.Unknown = have.met, have.unknown
 	f.Result, f.Wanted = have.outcome.String(), want.outcome.String()
 	if have.outcome.Equal(want.outcome) {
-		return
+		return nil
 	}
 	if have.gone != "" {
 		f.Causes = append(f.Causes, have.gone+" is not there")
 	}
-	ends := false // by a rule of others
-	for i := range have.met {
-		if m := &have.met[i]; m.Table == tableRoutes {
+	guilty, free, without, err := have.blame(again)
+	if err != nil {
+		return err
+	}
+	for i := range guilty {
+		m, does := &guilty[i], "decides about"
+		if m.Drops {
+			does = "drops"
+		}
+		f.Causes = append(f.Causes, fmt.Sprintf("%s, which is none of proxyc's, %s the packet: %s", m.where(), does, m.Text))
+	}
+	for i := range free.met {
+		if m := &free.met[i]; m.Table == tableRoutes {
 			f.Causes = append(f.Causes, fmt.Sprintf("%s: %s", m.where(), m.Text))
-		} else if m.Foreign && !m.Lacks && !m.leads {
-			ends = true
-			does := "decides about"
-			if m.Drops {
-				does = "drops"
-			}
-			f.Causes = append(f.Causes, fmt.Sprintf("%s, which is none of proxyc's, %s the packet: %s", m.where(), does, m.Text))
 		}
 	}
 	if have.gone != "" {
-		return
+		return nil
 	}
+	return f.departs(want, free, without, again)
+}
+
+// departs tells where the packet leaves the way that is wanted in proxyc's own rules, when those
+// of others that decide do nothing. Where it ends as it should then, what lacks may still be what
+// others' rules need to do harm: an accept before a policy.
+func (f *followed) departs(want, have course, without removed, again refollow) error {
 	foreign := func(m met) bool { return m.Foreign }
-	ours, wanted := slices.DeleteFunc(slices.Clone(have.met), foreign), slices.DeleteFunc(slices.Clone(want.met), foreign)
-	i := 0
-	for i < len(ours) && i < len(wanted) && ours[i].same(&wanted[i]) {
-		i++
-	}
+	wanted := slices.DeleteFunc(slices.Clone(want.met), foreign)
 	has := func(list []met, m *met) bool {
 		return slices.ContainsFunc(list, func(o met) bool { return m.same(&o) })
 	}
-	lacks := i < len(wanted) && !has(ours, &wanted[i])
-	switch {
-	case i < len(ours) && ours[i].Lacks:
-		f.Causes = append(f.Causes, fmt.Sprintf("%s: %s", ours[i].where(), ours[i].Text))
-		return
-	case lacks && wanted[i].ofIPVS(): // without it the packet meets other rules, which are no cause
-	case i < len(ours) && !has(wanted, &ours[i]):
-		f.Causes = append(f.Causes, fmt.Sprintf("%s is not wanted: %s", ours[i].where(), ours[i].Text))
-	case i == len(ours) && ends: // it went no further
-		return
-	}
-	if lacks {
-		wanted[i].Rule = 0
-		f.Causes = append(f.Causes, fmt.Sprintf("%s lacks, or does not come to: %s", wanted[i].where(), wanted[i].Text))
+	for {
+		ours, i := slices.DeleteFunc(slices.Clone(have.met), foreign), 0
+		for i < len(ours) && i < len(wanted) && ours[i].same(&wanted[i]) {
+			i++
+		}
+		lacks := i < len(wanted) && !has(ours, &wanted[i])
+		switch {
+		case i < len(ours) && ours[i].Lacks:
+			f.Causes = append(f.Causes, fmt.Sprintf("%s: %s", ours[i].where(), ours[i].Text))
+			return nil
+		case lacks && wanted[i].ofIPVS(): // without it the packet meets other rules, which are no cause
+		case i < len(ours) && !has(wanted, &ours[i]):
+			if at := ours[i].place(); !ours[i].ofIPVS() && !without[at] {
+				rest, err := again(without.with(at))
+				if err != nil {
+					return err
+				}
+				if rest.outcome.Equal(have.outcome) {
+					without, have = without.with(at), rest
+					continue
+				}
+			}
+			f.Causes = append(f.Causes, fmt.Sprintf("%s is not wanted: %s", ours[i].where(), ours[i].Text))
+		}
+		if lacks {
+			wanted[i].Rule = 0
+			f.Causes = append(f.Causes, fmt.Sprintf("%s lacks, or does not come to: %s", wanted[i].where(), wanted[i].Text))
+		}
+		return nil
 	}
 }
 
@@ -233,12 +321,18 @@ func (c *traceCmd) kernel(e *env) error {
 	}
 	t := traced{pkt: pkt}
 	f := &followed{From: t.sender(), To: t.destination()}
-	have, left, err := inKernel(context.Background(), p, pkt, variantOf(c.Variant))
+	again, left, err := inKernel(context.Background(), p, pkt, variantOf(c.Variant))
 	if err != nil {
 		return job.finish(e, err)
 	}
 	f.Left = left
-	f.compare(want, have)
+	have, err := again(nil)
+	if err == nil {
+		err = f.compare(want, have, again)
+	}
+	if err != nil {
+		return job.finish(e, err)
+	}
 	write := f.writeText
 	if c.Output == "json" {
 		write = func(w io.Writer) error { return writeDocument(w, "KernelTrace", "  ", f) }

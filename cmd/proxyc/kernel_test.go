@@ -165,7 +165,14 @@ func TestFollowIPVSNamesFaults(t *testing.T) {
 				t.Fatal(err)
 			}
 			var f followed
-			f.compare(want, followIPVS(held, ownOf(p), tt.packet))
+			again := func(gone removed) (course, error) {
+				rest := *held
+				rest.Rules = held.Rules.Disarmed(gone.ofIPTables)
+				return followIPVS(&rest, ownOf(p), tt.packet), nil
+			}
+			if err := f.compare(want, followIPVS(held, ownOf(p), tt.packet), again); err != nil {
+				t.Fatal(err)
+			}
 			if tt.harmless {
 				tt.result = want.outcome.String()
 			}

@@ -117,53 +117,69 @@ func (d *described) kernel(ctx context.Context, programs ir.Programs, variant st
 	return err
 }
 
-// inKernel follows a packet through all rules that this kernel holds, and asks it for the
-// routes; left is what is not looked at.
-func inKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant string) (c course, left []string, err error) {
-	c, left, err = inRulesOfKernel(ctx, p, pkt, variant)
+// inKernel reads all rules that this kernel holds, and returns what follows a packet through
+// them and asks the kernel for the routes; left is what is not looked at.
+func inKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant string) (follow refollow, left []string, err error) {
+	rules, left, err := inRulesOfKernel(ctx, p, pkt, variant)
 	if err != nil {
-		return c, nil, err
+		return nil, nil, err
 	}
-	unasked, err := c.routed(pkt, p.Node.Mode == ir.ModeIPVS, ownOf(p))
-	return c, append(left, unasked...), err
+	routed := func(gone removed) (course, []string, error) {
+		c := rules(gone)
+		unasked, err := c.routed(pkt, p.Node.Mode == ir.ModeIPVS, ownOf(p))
+		return c, unasked, err
+	}
+	have, unasked, err := routed(nil)
+	return func(gone removed) (course, error) {
+		if gone == nil {
+			return have, nil
+		}
+		c, _, err := routed(gone)
+		return c, err
+	}, append(left, unasked...), err
 }
 
 // inRulesOfKernel is inKernel without the routes.
-func inRulesOfKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant string) (c course, left []string, err error) {
+func inRulesOfKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant string) (follow func(removed) course, left []string, err error) {
 	if err := ofMode(ctx, p.Node.Mode, variant); err != nil {
-		return c, nil, fmt.Errorf("--kernel: %w", err)
+		return nil, nil, fmt.Errorf("--kernel: %w", err)
 	}
 	listed, err := tools.Run(ctx, nil, "nft", "list", "ruleset")
 	if err != nil {
 		left = append(left, "nf_tables of others: "+err.Error())
 	}
+	own := ownOf(p)
 	if p.Node.Mode == ir.ModeNFTables {
 		if err != nil {
-			return c, nil, fmt.Errorf("--kernel: %w", err)
+			return nil, nil, fmt.Errorf("--kernel: %w", err)
 		}
 		r, left, err := nftables.ParseWhole(p.Family, string(listed), nil)
 		if err != nil {
-			return c, nil, err
+			return nil, nil, err
 		}
 		left = append(left, legacy(ctx, p.Family)...)
-		c := followNFT(r, ownOf(p), pkt)
+		missing := ""
 		if ours := "table " + tableOf(p.Family); !slices.ContainsFunc(r.Chains, func(c nftables.Chain) bool { return strings.HasPrefix("table "+c.Name, ours+", ") }) {
-			c.gone = ours
+			missing = ours
 		}
-		return c, left, nil
+		return func(gone removed) course {
+			c := followNFT(r.Disarmed(gone.ofNFT), own, pkt)
+			c.gone = missing
+			return c
+		}, left, nil
 	}
 	dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: variant, ReadOnly: true})
 	if err != nil {
-		return c, nil, err
+		return nil, nil, err
 	}
 	defer dataplane.Close()
 	saved, err := dataplane.Saved(ctx, p.Family)
 	if err != nil {
-		return c, nil, err
+		return nil, nil, err
 	}
 	r, others, err := iptables.ParseWhole(p.Family, saved)
 	if err != nil {
-		return c, nil, err
+		return nil, nil, err
 	}
 	for _, table := range others {
 		left = append(left, "iptables: "+table)
@@ -176,18 +192,23 @@ func inRulesOfKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant
 	}
 	tables, others, err := nftables.ParseWhole(p.Family, string(listed), skip)
 	if err != nil {
-		return c, nil, err
+		return nil, nil, err
 	}
-	left, own := append(left, others...), ownOf(p)
+	left = append(left, others...)
 	if p.Node.Mode != ir.ModeIPVS {
-		return beside(iptables.NewFollower(r, own), pkt, false, own, tables), left, nil
+		return func(gone removed) course {
+			return beside(iptables.NewFollower(r.Disarmed(gone.ofIPTables), own), pkt, false, own, tables.Disarmed(gone.ofNFT))
+		}, left, nil
 	}
 	held, err := kernelipvs.Held(ctx, p.Family)
 	if err != nil {
-		return c, nil, err
+		return nil, nil, err
 	}
-	held.Rules = r
-	return beside(ipvs.NewFollower(held, own), pkt, true, own.With(held.Carries), tables), left, nil
+	return func(gone removed) course {
+		rest := *held
+		rest.Rules = r.Disarmed(gone.ofIPTables)
+		return beside(ipvs.NewFollower(&rest, own), pkt, true, own.With(held.Carries), tables.Disarmed(gone.ofNFT))
+	}, left, nil
 }
 
 // legacy names the tables of legacy iptables that may decide about packets, beside

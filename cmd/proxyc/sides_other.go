@@ -19,6 +19,6 @@ func (d *described) kernel(context.Context, ir.Programs, string) error {
 func cameBy(pkt sim.Packet) sim.Packet { return pkt }
 
 // inKernel returns an error, likewise.
-func inKernel(context.Context, *ir.Program, sim.Packet, string) (course, []string, error) {
-	return course{}, nil, errors.New("--kernel: needs Linux")
+func inKernel(context.Context, *ir.Program, sim.Packet, string) (refollow, []string, error) {
+	return nil, nil, errors.New("--kernel: needs Linux")
 }

@@ -63,6 +63,35 @@ func count(rules int) string {
 	return fmt.Sprintf("%d rules", rules)
 }
 
+// Disarmed returns the Ruleset with rules that do nothing: those that gone holds, by the Table,
+// Chain and Rule of Met.
+func (r *Ruleset) Disarmed(gone func(table, chain string, rule int) bool) *Ruleset {
+	rest := *r
+	for _, t := range rest.Tables() {
+		t.Chains = slices.Clone(t.Chains)
+		for i := range t.Chains {
+			c, own := &t.Chains[i], false
+			for j := range c.Rules {
+				n := j + 1
+				if builtIn(c.Name) && n == len(c.Rules) && c.Rules[j].isPolicy() {
+					n = 0
+				}
+				if !gone(t.Name, c.Name, n) {
+					continue
+				}
+				if !own {
+					c.Rules, own = slices.Clone(c.Rules), true
+				}
+				c.Rules[j] = Rule{}
+			}
+		}
+	}
+	return &rest
+}
+
+// isPolicy reports whether a rule does what a policy does.
+func (r *Rule) isPolicy() bool { return *r == Rule{Target: Drop} }
+
 // Met is a rule that did something to a packet.
 type Met struct {
 	Table, Chain string
@@ -90,7 +119,7 @@ func (p Packet) Telling(f ir.Family, tell func(Met)) Packet {
 			one.CommentLast = false // nobody can tell of rules that were read
 			m.Text = strings.TrimSpace(string(one.Append(nil, f)))
 		}
-		if m.Text == "-j DROP" && i+1 == len(c.rules) && builtIn(c.name) {
+		if i+1 == len(c.rules) && builtIn(c.name) && rule.isPolicy() {
 			m.Rule, m.Text = 0, "policy DROP"
 		}
 		tell(m)

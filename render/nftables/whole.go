@@ -140,6 +140,31 @@ func (r *Ruleset) Qualify(table string) {
 	}
 }
 
+// Disarmed returns the Ruleset with rules that do nothing, and policies that accept: those that
+// gone holds, by the Chain and Rule of Met.
+func (r *Ruleset) Disarmed(gone func(chain string, rule int) bool) *Ruleset {
+	rest := *r
+	rest.Chains = slices.Clone(r.Chains)
+	for i := range rest.Chains {
+		c := &rest.Chains[i]
+		if c.Base != nil && c.Base.Drop && gone(c.Name, 0) {
+			base := *c.Base
+			base.Drop, c.Base = false, &base
+		}
+		own := false
+		for j := range c.Rules {
+			if !gone(c.Name, j+1) {
+				continue
+			}
+			if !own {
+				c.Rules, own = slices.Clone(c.Rules), true
+			}
+			c.Rules[j].Stmts = nil
+		}
+	}
+	return &rest
+}
+
 // Met is a rule that did something to a packet.
 type Met struct {
 	Chain string // "ip proxyc, chain services", of a Ruleset that was qualified

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// A rule is named as a cause only if the packet fares otherwise without it, whoever's it is; and
+// all that has to be otherwise is named.
+func TestTraceKernelBlamesWhatDecides(t *testing.T) {
+	const (
+		masquerades = "nft delete chain ip proxyc nat-postrouting"
+		marks       = "nft 'table inet foo { chain d { type filter hook prerouting priority -150; ip daddr 10.96.0.10 meta mark set meta mark or 0x4000; }; }'"
+		drops       = "nft 'table inet one { chain f { type filter hook forward priority 10; ip daddr 10.244.1.10 drop; }; }'"
+		dropsToo    = "nft 'table inet two { chain f { type filter hook forward priority 20; policy drop; }; }'"
+		counts      = "nft insert rule ip proxyc nat-prerouting meta mark set meta mark or 0x0"
+		lacks       = "table ip proxyc, chain nat-postrouting lacks, or does not come to: "
+	)
+	for _, tt := range []struct {
+		name, plane string
+		does        []string
+		because     []string // all that are told, each by a part of it
+	}{
+		{"ours is missing", "nftables", []string{masquerades}, []string{lacks}},
+		{"a foreign rule is harmless", "nftables", []string{marks}, nil},
+		{"ours is missing beside a harmless foreign rule", "nftables", []string{masquerades, marks}, []string{lacks}},
+		{"ours is missing behind a foreign rule that drops", "nftables", []string{masquerades, drops},
+			[]string{"table inet one, chain f, rule 1, which is none of proxyc's, drops the packet", lacks}},
+		{"two drop", "nftables", []string{drops, marks, dropsToo},
+			[]string{"table inet one, chain f, rule 1, which is none of proxyc's, drops the packet", "table inet two, chain f, which is none of proxyc's, drops the packet: policy drop"}},
+		{"two drop", "iptables-nft", []string{"iptables-nft -I FORWARD -d 10.244.1.10 -j DROP", marks, drops},
+			[]string{"table filter, chain FORWARD, rule 1, which", "table inet one, chain f, rule 1, which"}},
+		{"two drop", "iptables-legacy", []string{"iptables-legacy -I FORWARD -d 10.244.1.10 -j DROP; iptables-legacy -P FORWARD DROP; iptables-legacy -I FORWARD 2 -p tcp -j DROP"},
+			[]string{"table filter, chain FORWARD, rule 1, which", "table filter, chain FORWARD, rule 2, which"}},
+		{"a policy behind ours", "iptables-legacy", []string{"iptables-legacy -F KUBE-FORWARD; iptables-legacy -P FORWARD DROP"},
+			[]string{"table filter, chain FORWARD, which is none of proxyc's, drops the packet: policy DROP", "table filter, chain KUBE-FORWARD lacks, or does not come to: "}},
+		{"ours is missing beside a harmless foreign rule", "iptables-nft", []string{"iptables-nft -t nat -F KUBE-POSTROUTING; iptables-nft -t nat -I PREROUTING -d 10.96.0.10 -j MARK --set-xmark 0x4000/0x4000"},
+			[]string{"table nat, chain KUBE-POSTROUTING lacks, or does not come to: "}},
+		{"a harmless rule in ours", "nftables", []string{counts, masquerades}, []string{lacks}},
+	} {
+		t.Run(tt.plane+" "+tt.name, func(t *testing.T) {
+			t.Parallel()
+			w, _ := inTopology(t, tt.plane)
+			if out, code := w.proxyc("apply"); code != 0 {
+				t.Fatal(out)
+			}
+			w.shell(tt.does...)
+			out, code := w.proxyc("trace", "--kernel", "--from", "192.0.2.200", "--to", "10.96.0.10:80")
+			var causes []string
+			for line := range strings.Lines(out) {
+				if cause, ok := strings.CutPrefix(strings.TrimSpace(line), "because: "); ok {
+					causes = append(causes, cause)
+				}
+			}
+			same := len(causes) == len(tt.because)
+			for i := range min(len(causes), len(tt.because)) {
+				same = same && strings.Contains(causes[i], tt.because[i])
+			}
+			wanted := exitFindings
+			if tt.because == nil {
+				wanted = exitDone
+			}
+			if !same || code != wanted {
+				t.Errorf("exit %d, want %d, because of %q in:\n%s", code, wanted, tt.because, out)
+			}
+		})
+	}
+}
