@@ -62,8 +62,8 @@ type Options struct {
 	Flags func(*config.Config) map[string]string
 	// Trace writes what happens to a packet, as /debug/proxyc/trace tells it.
 	Trace func(io.Writer, Scene) error
-	// Prove holds the rules of a Service, in the Programs' mode, against what they mean, and
-	// returns what differs; nil: nobody wants that.
+	// Prove holds the rules of a Service, in the Programs' mode, against what they mean, as long
+	// as the context allows, and returns what differs; nil: nobody wants that.
 	Prove          func(context.Context, ir.Programs) []Unproved
 	Hostname       func() (string, error)
 	Stdout, Stderr io.Writer
@@ -204,6 +204,7 @@ type daemon struct {
 	contact   *watch.Contact       // nil without an API server
 	condition *watch.NodeCondition // nil: nobody asked for it
 	neighbors *neighbors
+	prover    *prover // nil: nobody wants proofs
 
 	drifts    driftLog
 	hosts     []string       // names of the node
@@ -248,6 +249,9 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 	d.hosts = hosts(name, p.Hostname)
 	d.state = newState(cfg.ProxyMode(), name, time.Now)
 	d.checks = newChecks(d.health, d.state, d.events, d.log.Logger, d.hosts)
+	if p.Prove != nil {
+		d.prover = newProver(p.Prove, d.proved)
+	}
 	d.localhost.Follow(d.log.Logger, d.localhostTold)
 	if wanted, reason := p.fallback.insteadOf(cfg.ProxyMode()); wanted != "" {
 		d.state.status.InsteadOf, d.state.status.InsteadOfReason = wanted, reason
@@ -301,6 +305,9 @@ func (d *daemon) run(parent context.Context) (next *loaded, err error) {
 	run(d.log.flush)
 	run(d.watchConfig)
 	run(d.reload)
+	if d.prover != nil {
+		run(d.prover.run)
+	}
 	for _, of := range d.checks.All() {
 		all.Go(func() { of.Run(ctx, nil) })
 	}

@@ -70,11 +70,10 @@ func (st *Status) Print(w io.Writer) error {
 		line("broken", "%s %s: %s", b.Kind, b.Object, b.Reason)
 	}
 	for _, u := range st.Unproved {
-		if u.Packet == "" { // nothing was found, and not all was looked at
-			line("not proved", "Service %s: %s", u.Service, u.Have)
-			continue
-		}
-		line("not proved", "Service %s: proxyc trace %s: is %s, must be %s", u.Service, u.Packet, u.Have, u.Want)
+		line("not proved", "Service %s: %s", u.Service, u.Text())
+	}
+	if st.Proving > 0 {
+		line("proving", "%d Services that changed", st.Proving)
 	}
 	for _, f := range st.Findings {
 		line("finding", "%s: %s", f.Severity, f.Text())

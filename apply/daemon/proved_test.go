@@ -2,8 +2,10 @@ package daemon
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
@@ -34,11 +36,15 @@ func TestProvedChanges(t *testing.T) {
 	}
 	st := newState(ir.ModeNFTables, "node1", time.Now)
 	st.synced(&reconcile.Sync{Kind: reconcile.Full})
+	proves := newProver(prove, st.setUnproved)
 	change := func(all bool, changes ...ir.Change) {
 		w := reconcile.Work{Programs: ir.NewPrograms(&node), All: all}
 		*w.Changes.At(p.Family) = changes
-		names, found := provedChanges(t.Context(), prove, w)
-		st.setUnproved(names, all, found)
+		proves.add(w)
+		if now := st.told(0); now.Proving > len(changes) || now.Proving > 0 && now.Well() {
+			t.Errorf("%d changes: %d to be proved, and all is well", len(changes), now.Proving)
+		}
+		proves.all(t.Context())
 	}
 	line := "not proved   Service " + b.Name.String() + ": proxyc trace --from node --to 10.96.0.10:80/tcp: is rejected, must be dropped\n"
 	told := func(when string, want bool) {
@@ -64,4 +70,103 @@ func TestProvedChanges(t *testing.T) {
 	if want := []ir.Name{a.Name, b.Name, a.Name, b.Name, b.Name, b.Name}; len(asked) != len(want) {
 		t.Errorf("asked about %v, want %v", asked, want)
 	}
+}
+
+// all proves what is due.
+func (p *prover) all(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	was := p.told
+	p.told = func(names map[ir.Name]bool, all bool, found []Unproved, left int) {
+		was(names, all, found, left)
+		if left == 0 {
+			cancel()
+		}
+	}
+	if len(p.due) > 0 {
+		p.run(ctx)
+	}
+	p.told = was
+}
+
+// While rules change no proof goes on. One that was stopped begins anew, and is not known once it took
+// too long altogether, or by itself.
+func TestProofsGiveWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := irtest.Program(ir.ModeNFTables)
+		big, small := &p.Services[0], &p.Services[1]
+		node := *p
+		node.Services = nil
+		takes := map[ir.Name]time.Duration{big.Name: proofTime * 3 / 4, small.Name: 0}
+		running := 0
+		prove := func(ctx context.Context, programs ir.Programs) []Unproved {
+			running++
+			defer func() { running-- }()
+			select {
+			case <-ctx.Done():
+				return []Unproved{{Want: AnyFate, Have: "not known: " + context.Cause(ctx).Error()}}
+			case <-time.After(takes[programs.Of(p.Family).Services[0].Name]):
+				return nil
+			}
+		}
+		st := newState(ir.ModeNFTables, "node1", time.Now)
+		proves := newProver(prove, st.setUnproved)
+		go proves.run(t.Context())
+		change := func(s *ir.Service) {
+			proves.pause()
+			w := reconcile.Work{Programs: ir.NewPrograms(&node)}
+			*w.Changes.At(p.Family) = []ir.Change{{Name: s.Name, New: s}}
+			proves.add(w)
+			proves.resume()
+			synctest.Wait()
+		}
+		expect := func(when string, left int, unproved ...string) {
+			t.Helper()
+			synctest.Wait()
+			now := st.told(0)
+			var have []string
+			for _, u := range now.Unproved {
+				have = append(have, u.Service+": "+u.Text())
+			}
+			if now.Proving != left || !slices.Equal(have, unproved) {
+				t.Errorf("%s: %d left, want %d; %q, want %q", when, now.Proving, left, have, unproved)
+			}
+		}
+		late := big.Name.String() + ": not known: " + errProofTime.Error()
+		change(big)
+		expect("a change", 1)
+		proves.pause()
+		synctest.Wait()
+		if running > 0 {
+			t.Error("a proof goes on while rules change")
+		}
+		time.Sleep(10 * proofTime)
+		expect("during a long sync", 1)
+		proves.resume()
+		time.Sleep(proofTime)
+		expect("after it", 0)
+
+		change(big)
+		time.Sleep(proofTime / 2)
+		change(small)
+		expect("another change in the middle", 2)
+		time.Sleep(proofTime)
+		expect("when the time of all proofs of it is over", 0, late)
+		change(big)
+		time.Sleep(proofTime)
+		expect("after it changed again", 0)
+
+		takes[big.Name] = 10 * proofTime
+		change(big)
+		time.Sleep(proofTime)
+		expect("what takes too long by itself", 0, late)
+		change(big)
+		time.Sleep(proofTime / 2)
+		proves.pause()
+		w := reconcile.Work{Programs: ir.NewPrograms(&node)}
+		*w.Changes.At(p.Family) = []ir.Change{{Name: big.Name, Old: big}}
+		proves.add(w)
+		proves.resume()
+		expect("what is gone", 0)
+	})
 }

@@ -138,6 +138,9 @@ func (d *daemon) proxy(ctx context.Context) error {
 		d.easeUntil(sourceCtx, &easing{deadline: cmp.Or(d.IPVS.DrainDeadline, apply.DrainDeadline), now: time.Now}, easings)
 	})
 	r.Synced = d.synced
+	if d.prover != nil {
+		r.Source = proving{d.follower, d.prover}
+	}
 	untidy := make(chan func(error))
 	kubeProxy := newPeer(d, func(ctx context.Context) error { return ask(ctx, untidy) })
 	r.Untidy = untidy
@@ -251,6 +254,9 @@ func (d *daemon) queued(reconcile.Kind) {
 
 // synced does what follows a sync, in the order in which it matters to packets.
 func (d *daemon) synced(s *reconcile.Sync) {
+	if d.prover != nil {
+		defer d.prover.resume()
+	}
 	defer d.state.synced(s) // whoever sees it there relies on all of it
 	if !d.settled(s) {
 		return
@@ -283,7 +289,9 @@ func (d *daemon) settled(s *reconcile.Sync) bool {
 		return false
 	}
 	d.tell(s)
-	d.prove(s)
+	if d.prover != nil {
+		d.prover.add(s.Work)
+	}
 	for _, f := range ir.Families() {
 		d.health.Updated(f)
 	}

@@ -3,6 +3,7 @@ package daemon
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"os"
@@ -68,6 +69,8 @@ type Status struct {
 	Broken      []Broken    `json:"broken,omitempty"`
 	// Unproved are Services whose rules are not shown to do what is wanted (--prove).
 	Unproved []Unproved `json:"unproved,omitempty"`
+	// Proving is of how many Services that changed nobody knows yet.
+	Proving int `json:"proving,omitempty"`
 	// Findings are the first of what is wrong or doubtful in objects, of FindingsTotal.
 	Findings      []Finding  `json:"findings,omitempty"`
 	FindingsTotal int        `json:"findingsTotal,omitempty"`
@@ -140,8 +143,23 @@ type Refused struct {
 type Unproved struct {
 	Service string `json:"service"`
 	Packet  string `json:"packet"` // for example: flags of proxyc trace; empty: it is not known
-	Want    string `json:"want"`
+	Want    string `json:"want"`   // AnyFate: whether there is any such packet is not known
 	Have    string `json:"have"`
+}
+
+// AnyFate is what the fate of packets is to be, at least.
+const AnyFate = "known"
+
+// Text says what is wrong.
+func (u *Unproved) Text() string {
+	shown := ""
+	if u.Packet != "" {
+		shown = "proxyc trace " + u.Packet + ": "
+	}
+	if u.Want == AnyFate {
+		return shown + u.Have
+	}
+	return fmt.Sprintf("%sis %s, must be %s", shown, u.Have, u.Want)
 }
 
 // Broken is an object of whose newest version nothing counts.
@@ -235,9 +253,11 @@ func (s *state) setBroken(kind string, why map[string]string) {
 }
 
 // setUnproved replaces what was found of Services; of all that there are where all is true.
-func (s *state) setUnproved(services map[ir.Name]bool, all bool, found []Unproved) {
+// proving is how many are still to be asked about.
+func (s *state) setUnproved(services map[ir.Name]bool, all bool, found []Unproved, proving int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.status.Proving = proving
 	if len(found)+len(s.status.Unproved) == 0 {
 		return
 	}
@@ -506,7 +526,7 @@ func (st *Status) Well() bool {
 // NodeWell reports whether all is well but what the authors of objects have to mend.
 func (st *Status) NodeWell() bool {
 	return st.Synced && !st.LastDrift.fought() &&
-		(st.BootFile == nil || st.BootFile.Error == "") && (st.KubeProxy == nil || !st.KubeProxy.Stays) && (st.APIServer == nil || st.APIServer.Lost.IsZero()) && len(st.Rejected)+len(st.Down)+len(st.Unproved) == 0
+		(st.BootFile == nil || st.BootFile.Error == "") && (st.KubeProxy == nil || !st.KubeProxy.Stays) && (st.APIServer == nil || st.APIServer.Lost.IsZero()) && len(st.Rejected)+len(st.Down)+len(st.Unproved)+st.Proving == 0
 }
 
 // UnixPrefix stands before the path of a unix socket in an address.

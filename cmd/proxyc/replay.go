@@ -221,7 +221,7 @@ func (p *player) step(ctx context.Context, event *watch.Recorded) error {
 	if p.options.Prove {
 		for _, u := range unproved(ctx, work.Programs) {
 			p.unproved = true
-			if _, err := fmt.Fprintf(p.env.stdout, "%s: the rules do not do what is wanted: proxyc trace %s: %s, wanted %s\n", at, u.Packet, u.Have, u.Want); err != nil {
+			if _, err := fmt.Fprintf(p.env.stdout, "%s: %s\n", at, u.Text()); err != nil {
 				return err
 			}
 		}

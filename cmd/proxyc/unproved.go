@@ -17,13 +17,17 @@ func unproved(ctx context.Context, programs ir.Programs) (found []daemon.Unprove
 		r, err := prove.Compare(ctx, prove.NodeOf(p), sim.NewEvaluator(p), ruleSides[p.Node.Mode](p))
 		switch {
 		case err != nil:
-			found = append(found, daemon.Unproved{Want: "known", Have: "not known: " + context.Cause(ctx).Error()})
+			found = append(found, daemon.Unproved{Want: daemon.AnyFate, Have: "not known: " + context.Cause(ctx).Error()})
 		case len(r.Differences) > 0:
 			d := &r.Differences[0]
 			found = append(found, daemon.Unproved{Packet: packetFlags(d.Packet), Want: d.A.String(), Have: d.B.String()})
 		case len(r.Doubts) > 0:
 			d := &r.Doubts[0]
-			found = append(found, daemon.Unproved{Packet: packetFlags(d.Packet), Want: "known", Have: "not known, because of " + d.Unknown[0]})
+			u := daemon.Unproved{Want: daemon.AnyFate, Have: "not known, because of " + d.Unknown[0]}
+			if d.Packet.Dst.IsValid() {
+				u.Packet = packetFlags(d.Packet)
+			}
+			found = append(found, u)
 		}
 	}
 	return found

@@ -19,6 +19,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/prove"
 )
 
 type watchCmd struct {
@@ -120,7 +121,9 @@ func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 		Files: fileSystem{e},
 	}
 	if c.Prove {
-		o.Prove = unproved
+		o.Prove = func(ctx context.Context, programs ir.Programs) []daemon.Unproved {
+			return unproved(prove.WithWorkers(ctx, 1), programs) // the rest is for what changes rules
+		}
 	}
 	if file := deref(c.Config); file != "-" {
 		o.ConfigFile = file

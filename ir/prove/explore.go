@@ -21,7 +21,8 @@ type explorer struct {
 	isOwn map[netip.Addr]bool
 	kinds *kinds // of ports, before any were compared
 	cuts  sim.Cuts
-	found // of the destination that is explored
+	ended func() bool // the comparison is to stop
+	found             // of the destination that is explored
 
 	spare []finding // memory for the next found.list
 	sure  []Difference
@@ -29,6 +30,7 @@ type explorer struct {
 
 // found is what is found of destinations.
 type found struct {
+	whole   int // of how many
 	classes int
 	list    []finding
 	endless string // why it was given up
@@ -45,6 +47,7 @@ type finding struct {
 }
 
 func (f *found) add(part found) {
+	f.whole += part.whole
 	f.classes += part.classes
 	f.list = append(f.list, part.list...)
 	f.endless = cmp.Or(f.endless, part.endless)
@@ -85,8 +88,8 @@ func (f *found) result(sides ...Side) *Result {
 	return r
 }
 
-func newExplorer(n Node, a, b Side) *explorer {
-	e := &explorer{node: n, sides: [2]Side{a, b}, isOwn: map[netip.Addr]bool{}, kinds: &kinds{all: [][]sim.Ports{{{First: 1, Last: 65535}}}}}
+func newExplorer(n Node, a, b Side, ended func() bool) *explorer {
+	e := &explorer{node: n, ended: ended, sides: [2]Side{a, b}, isOwn: map[netip.Addr]bool{}, kinds: &kinds{all: [][]sim.Ports{{{First: 1, Last: 65535}}}}}
 	for _, addr := range n.Addrs {
 		if n.Family.Has(addr) && !e.isOwn[addr] {
 			e.isOwn[addr] = true
@@ -100,14 +103,19 @@ func newExplorer(n Node, a, b Side) *explorer {
 // otherIn is an interface that nobody names, until somebody does.
 const otherIn = "eth0"
 
-// explore compares the fates of all packets to a destination.
+// stops reports whether there is no sense in going on: the destination has too many classes,
+// or the time is over.
+func (e *explorer) stops() bool { return e.endless != "" || e.ended() }
+
+// explore compares the fates of all packets to a destination. What is found is of no use where
+// the comparison ended meanwhile: classes are not as small as they would have become.
 func (e *explorer) explore(d destination) found {
 	e.found = found{list: e.spare}
 	e.spare = nil
 	for _, protocol := range [...]ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
 		from := len(e.list)
 		ports := newPorts(e.kinds)
-		for port := ports.next(); port != 0 && e.endless == ""; port = ports.next() {
+		for port := ports.next(); port != 0 && !e.stops(); port = ports.next() {
 			e.port(d, protocol, ports, port)
 		}
 		list := e.list[from:]
@@ -134,11 +142,11 @@ func (e *explorer) port(d destination, protocol ir.Protocol, ports *ports, port 
 			e.list[begin+i].Named = ways.known
 		}
 	}()
-	for j := 0; j < len(ways.names) && e.endless == ""; j++ {
+	for j := 0; j < len(ways.names) && !e.stops(); j++ {
 		class.Packet.In = ways.names[j]
 		sources := newSources(e.node.Family)
 		from := len(e.list)
-		for k := 0; k < len(sources.firsts) && e.endless == ""; k++ {
+		for k := 0; k < len(sources.firsts) && !e.stops(); k++ {
 			src, ok := e.source(&class, sources.firsts[k])
 			if !ok || sources.asked[src] {
 				continue

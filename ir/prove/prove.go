@@ -2,6 +2,7 @@ package prove
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -107,7 +108,7 @@ type Result struct {
 func (r *Result) Equal() bool { return len(r.Differences)+len(r.Doubts) == 0 }
 
 // Compare holds two sides against each other for every packet of a node. It
-// ends early with the error of ctx.
+// ends early with the error of ctx, unless its cause is a Limit.
 func Compare(ctx context.Context, n Node, a, b Side) (*Result, error) {
 	return CompareAt(ctx, n, a, b, func(Addrs) bool { return true }, nil)
 }
@@ -120,6 +121,21 @@ func WithProgress(ctx context.Context, f func(done, all int)) context.Context {
 }
 
 type progressKey struct{}
+
+// WithWorkers returns a context whose comparisons take no more than n processors.
+func WithWorkers(ctx context.Context, n int) context.Context {
+	return context.WithValue(ctx, workersKey{}, n)
+}
+
+type workersKey struct{}
+
+// Limit is the cause with which a context ends a comparison that is to give what it found
+// until then, and the cause as a doubt, in place of an error.
+func Limit(why string) error { return limit(why) }
+
+type limit string
+
+func (l limit) Error() string { return string(l) }
 
 // CompareAt is Compare for the destinations that the caller does not know to be the
 // same on both sides. Where take is not nil it gets the differences of the i-th of these as soon
@@ -137,11 +153,20 @@ func CompareAt(ctx context.Context, n Node, a, b Side, at func(Addrs) bool, take
 	defer stop(nil)
 	var wait sync.WaitGroup
 	workers := runtime.GOMAXPROCS(0)
+	if most, ok := ctx.Value(workersKey{}).(int); ok {
+		workers = min(workers, most)
+	}
 	for w := range workers {
 		wait.Go(func() {
-			e := newExplorer(n, a, b)
-			for i := w; i < len(all) && ctx.Err() == nil; i += workers {
-				parts[i] = e.explore(all[i])
+			ended := func() bool { return ctx.Err() != nil }
+			e := newExplorer(n, a, b, ended)
+			for i := w; i < len(all) && !ended(); i += workers {
+				of := e.explore(all[i])
+				if of.endless == "" && ended() {
+					break
+				}
+				of.whole = 1
+				parts[i] = of
 				if take != nil {
 					if e.sure = parts[i].handOver(e); len(e.sure) > 0 {
 						take(i, e.sure)
@@ -158,14 +183,19 @@ func CompareAt(ctx context.Context, n Node, a, b Side, at func(Addrs) bool, take
 	if why, ok := context.Cause(ctx).(endless); ok {
 		return &Result{Doubts: []Doubt{{Unknown: []string{string(why)}}}}, nil
 	}
-	if err := ctx.Err(); err != nil {
+	over, limited := context.Cause(ctx).(limit)
+	if err := ctx.Err(); err != nil && !limited {
 		return nil, err
 	}
 	var whole found
 	for i := range parts {
 		whole.add(parts[i])
 	}
-	return whole.result(a, b), nil
+	r := whole.result(a, b)
+	if limited {
+		r.Doubts = append(r.Doubts, Doubt{Unknown: []string{fmt.Sprintf("%s: %d of %d destinations are compared", over, whole.whole, len(all))}})
+	}
+	return r, nil
 }
 
 // endless is why a comparison was given up.

@@ -2,9 +2,11 @@ package prove_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"regexp"
 	"slices"
 	"testing"
 	"time"
@@ -254,4 +256,44 @@ func TestCompareEnds(t *testing.T) {
 	if _, err := prove.Compare(ctx, node(p), sim.NewEvaluator(p), sim.NewEvaluator(p)); err == nil {
 		t.Error("no error of an ended context")
 	}
+}
+
+// A comparison that is over stops within a destination, and gives what it found only where that is
+// what is asked of it; it never says equal then.
+func TestCompareEndsWithinDestinations(t *testing.T) {
+	p := irtest.Program(ir.ModeNFTables)
+	for _, cause := range []error{prove.Limit("it takes too long"), errors.New("it is not wanted any more")} {
+		ctx, cancel := context.WithCancelCause(prove.WithWorkers(t.Context(), 1))
+		after := 0
+		side := stopping{sim.NewEvaluator(p), func(asked int) {
+			if asked == 20 {
+				cancel(cause)
+			} else if asked > 20 {
+				after++
+			}
+		}, new(int)}
+		r, err := prove.Compare(ctx, node(p), side, sim.NewEvaluator(p))
+		limited := errors.Is(cause, prove.Limit("it takes too long"))
+		if after > 0 {
+			t.Errorf("%v: %d packets are asked about after the end", cause, after)
+		}
+		if !limited && (r != nil || err == nil) {
+			t.Errorf("%v: %+v, and no error", cause, r)
+		}
+		if limited && (err != nil || r.Equal() || len(r.Doubts) != 1 || !regexp.MustCompile(`^it takes too long: [0-9]+ of [1-9][0-9]+ destinations are compared$`).MatchString(r.Doubts[0].Unknown[0])) {
+			t.Errorf("%v: %v, %+v", cause, err, r)
+		}
+	}
+}
+
+type stopping struct {
+	*sim.Evaluator
+	ask   func(asked int)
+	asked *int
+}
+
+func (s stopping) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
+	*s.asked++
+	s.ask(*s.asked)
+	return s.Evaluator.Outcome(pkt, cuts)
 }
