@@ -66,3 +66,32 @@ func TestTraceKernelBlamesWhatDecides(t *testing.T) {
 		})
 	}
 }
+
+// Rules that let first packets pass and drop what answers them are named where a packet is served,
+// as all that may drop: replies are not followed.
+func TestTraceKernelNamesWhatRepliesMeet(t *testing.T) {
+	for _, plane := range []string{"nftables", "iptables-nft"} {
+		t.Run(plane, func(t *testing.T) {
+			t.Parallel()
+			const told = "replies are not followed: foreign rules that may drop: inet foo chain c"
+			w, _ := inTopology(t, plane)
+			if out, code := w.proxyc("apply"); code != 0 {
+				t.Fatal(out)
+			}
+			trace := func() string {
+				out, code := w.proxyc("trace", "--kernel", "--from", "192.0.2.200", "--to", "10.96.0.10:80")
+				if code != exitDone || !strings.Contains(out, "=> 10.244.1.10:8080+snat\n") {
+					t.Errorf("exit %d:\n%s", code, out)
+				}
+				return out
+			}
+			if out := trace(); strings.Contains(out, "replies") {
+				t.Errorf("without rules of others:\n%s", out)
+			}
+			w.shell("nft 'table inet foo { chain c { type filter hook forward priority 0; policy drop; ct state new accept; }; }'")
+			if out := trace(); !strings.Contains(out, told) {
+				t.Errorf("want %q in:\n%s", told, out)
+			}
+		})
+	}
+}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 	"github.com/proxyc/proxyc/render/iptables"
@@ -25,6 +27,7 @@ type followed struct {
 	Causes  []string `json:"causes,omitempty"`  // why it is not what is wanted
 	Unknown []string `json:"unknown,omitempty"` // what is not understood on its way
 	Left    []string `json:"left,omitempty"`    // what was not looked at, and may decide about the packet
+	Replies []string `json:"replies,omitempty"` // chains of others that may drop; what they do to replies is not looked at
 }
 
 // met is a rule of anybody.
@@ -289,6 +292,9 @@ func (f *followed) writeText(w io.Writer) error {
 	for _, l := range f.Left {
 		fmt.Fprintf(&b, "  not looked at: %s\n", l)
 	}
+	for _, r := range f.Replies {
+		fmt.Fprintf(&b, "  replies are not followed: foreign rules that may drop: %s\n", r)
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -329,6 +335,11 @@ func (c *traceCmd) kernel(e *env) error {
 	have, err := again(nil)
 	if err == nil {
 		err = f.compare(want, have, again)
+	}
+	if err == nil && len(have.outcome.Destinations) > 0 {
+		var others apply.Interference
+		others, err = daemon.Interference(context.Background())
+		f.Replies = others.Drops
 	}
 	if err != nil {
 		return job.finish(e, err)

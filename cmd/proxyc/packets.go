@@ -28,7 +28,8 @@ type result struct {
 	expectation
 }
 
-// readPackets reads lines of JSON. Empty ones, and those that begin with #, are none.
+// readPackets reads lines of JSON. Empty ones, and those that begin with #, are none. With an
+// error it returns those that are right.
 func (e *env) readPackets(name string, limit int64) (all []expectation, err error) {
 	left := cmp.Or(limit, files.Unlimited)
 	text, err := e.read(name, &left)
@@ -52,8 +53,11 @@ func (e *env) readPackets(name string, limit int64) (all []expectation, err erro
 		case one.From == "" || one.To == "":
 			errs = append(errs, fmt.Errorf("%smust have from and to", one.where))
 		default:
-			errs = append(errs, one.check())
-			all = append(all, one)
+			if err := one.check(); err != nil {
+				errs = append(errs, err)
+			} else {
+				all = append(all, one)
+			}
 		}
 	}
 	if err = errors.Join(errs...); err == nil && len(all) == 0 {
@@ -94,7 +98,7 @@ func (r *result) met() bool {
 	return !r.unknown && r.outcome.Fate == sim.Accepted && slices.Equal(words, have)
 }
 
-// traceAll traces packets, and returns all that is wrong with any of them.
+// traceAll traces packets, and returns those that can be traced and all that is wrong with others.
 func (s *scene) traceAll(wanted []expectation) ([]result, error) {
 	results := make([]result, 0, len(wanted))
 	var errs []error
@@ -102,6 +106,7 @@ func (s *scene) traceAll(wanted []expectation) ([]result, error) {
 		t, err := s.trace(x.From, x.To)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s%w", x.where, err))
+			continue
 		}
 		results = append(results, result{t, x})
 	}

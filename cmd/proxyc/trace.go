@@ -33,13 +33,13 @@ func (c *traceCmd) Run(e *env) error {
 		return c.kernel(e)
 	}
 	wanted := []expectation{{From: c.From, To: c.To, Expect: c.Expect}}
+	var unread error
 	if c.Packets != "" {
 		if err := oneStdin(append(c.names(), c.IR, c.Packets)...); err != nil {
 			return err
 		}
-		var err error
-		if wanted, err = e.readPackets(c.Packets, int64(c.Limit)); err != nil {
-			return err
+		if wanted, unread = e.readPackets(c.Packets, int64(c.Limit)); len(wanted) == 0 {
+			return unread
 		}
 		for i := range wanted {
 			wanted[i].From, wanted[i].To = c.pod(wanted[i].From), c.service(wanted[i].To)
@@ -47,17 +47,21 @@ func (c *traceCmd) Run(e *env) error {
 	}
 	job, programs, err := c.programs(e)
 	if err != nil {
+		if unread != nil {
+			fmt.Fprintf(e.stderr, "proxyc: %s\n", unread)
+		}
 		return err
 	}
-	results, err := job.scene(programs).traceAll(wanted)
-	if err != nil {
-		return job.finish(e, err)
+	results, failed := job.scene(programs).traceAll(wanted)
+	failed = errors.Join(unread, failed)
+	if failed != nil && len(results) == 0 {
+		return job.finish(e, failed)
 	}
 	write := func(w io.Writer) error { return writeTraces(w, results, c.Packets != "") }
 	if c.Output == "json" {
 		write = func(w io.Writer) error { return writeTracesJSON(w, results, c.Packets != "") }
 	}
-	if err := job.finish(e, buffered(e.stdout, write)); err != nil {
+	if err := job.finish(e, errors.Join(buffered(e.stdout, write), failed)); err != nil {
 		return err
 	}
 	for i := range results {
