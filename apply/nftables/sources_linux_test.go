@@ -70,8 +70,9 @@ func TestSourceRangesCostTheirSum(t *testing.T) {
 	}
 	sum, parts := commit(guarded(1, ports, 1, 0), guarded(2, 1, ranges, 0))
 	whole, elements := commit(guarded(1, ports, ranges, 0))
-	const perFrontend = 2 // that it is guarded, and that it has no endpoints
-	if elements != ports*perFrontend+ranges {
+	const perAddress = 1  // that it is guarded
+	const perFrontend = 2 // by which list, and that it has no endpoints
+	if elements != perAddress+ports*perFrontend+ranges {
 		t.Errorf("%d elements for %d ports and %d ranges; %d for a Service of the ports and one of the ranges", elements, ports, ranges, parts)
 	}
 	if whole > 3*sum {
@@ -82,10 +83,10 @@ func TestSourceRangesCostTheirSum(t *testing.T) {
 	if _, err := n.Commit(t.Context(), planOf(update(l, &node, ir.Change{Name: first.Name, New: first}))); err != nil {
 		t.Fatal(err)
 	}
-	if _, elements := commit(guarded(2, ports, ranges, 0)); elements != ports*perFrontend {
+	if _, elements := commit(guarded(2, ports, ranges, 0)); elements != perAddress+ports*perFrontend {
 		t.Errorf("%d elements for %d ports and ranges that are there", elements, ports)
 	}
-	if _, elements := commit(guarded(2, 1, 20, ranges)); elements != perFrontend+20 {
+	if _, elements := commit(guarded(2, 1, 20, ranges)); elements != perAddress+perFrontend+20 {
 		t.Errorf("%d elements for a port and 20 ranges beside a Service of many", elements)
 	}
 	t.Logf("%v, and %v for the parts", whole, sum)

@@ -116,15 +116,15 @@ func TestDumpsThatAreNotEqual(t *testing.T) {
 	const affinity = `affinity-\S*/1h0m0s`
 	for mode, changes := range map[ir.Mode][]change{
 		ir.ModeNFTables: {
-			{"a hook before connection tracking", `hook prerouting priority dstnat - 10`, `hook prerouting priority raw - 10`},
-			{"a hook at connection tracking", `hook output priority -110`, `hook output priority -200`},
-			{"a filter behind the translation", `hook prerouting priority dstnat - 10`, `hook prerouting priority -90`},
-			{"a filter beside the translation", `hook prerouting priority dstnat - 10`, `hook prerouting priority dstnat`},
+			{"a hook before connection tracking", `hook output priority filter`, `hook output priority raw - 10`},
+			{"a hook at connection tracking", `hook output priority filter`, `hook output priority -200`},
+			{"a filter before the translation", `hook output priority filter`, `hook output priority -110`},
+			{"a filter beside the translation", `hook output priority filter`, `hook output priority -100`},
 			{"a priority that nobody knows", `hook forward priority filter`, `hook forward priority filtre`},
 			{"a policy", `(hook forward priority filter; policy) accept`, `$1 drop`},
 			{"a type of chain", `type filter hook output priority filter`, `type route hook output priority filter`},
 			at("source and destination", "services", "ip saddr . ip daddr { 1.2.3.4 . 10.96.0.10 } drop"),
-			at("source and destination before translation", "filter-prerouting-pre-dnat", "ip saddr . ip daddr { 1.2.3.4 . 10.96.0.10 } drop"),
+			{"source and destination before translation", `^\tchain filter-input \{`, "\tchain early {\n\t\ttype filter hook prerouting priority -150; policy accept;\n\t\tip saddr . ip daddr { 1.2.3.4 . 10.96.0.10 } drop\n\t}\n$0"},
 			at("source and range of destinations", "services", "ip saddr . ip daddr { 1.2.3.4 . 10.96.0.0/24 } drop"),
 			at("destination and source", "services", "ip daddr . ip saddr { 10.96.0.10 . 1.2.3.4 } drop"),
 			at("a hairpin of two", "nat-postrouting", "ip saddr . ip daddr { 10.244.1.20 . 10.244.2.10 } masquerade"),
@@ -271,7 +271,7 @@ func TestDumpsThatAreEqual(t *testing.T) {
 		ir.ModeNFTables: {
 			{"a check of node ports, of which none lacks endpoints", `hook input priority filter`, `hook forward priority 1`},
 			{"a jump to a chain that has the last word", `(10\.96\.0\.50 \. tcp \. 80 .*) : goto`, `$1 : jump`},
-			{"a priority by its number", `hook prerouting priority dstnat - 10`, `hook prerouting priority -120`},
+			{"a priority by its number", `hook postrouting priority srcnat`, `hook postrouting priority 100`},
 			{"a table of others", `^table ip6 proxyc`, "table inet filter {\n\tchain c {\n\t\twhatever \"{\" { it } is\n\t}\n}\n$0"},
 			{"a rule for what does not come", `(\tchain cluster-ips-check \{\n)`, "$1\t\tip daddr . ct original ip daddr { 10.244.1.10 . 9.9.9.9 } drop\n"},
 			{"a client whom affinity knows", `(map affinity-\S*/1h0m0s \{(?:\n\t\t.*)*\n\t\ttimeout \S+\n)`, "$1\t\telements = { 10.244.9.9 expires 59m : 10.244.1.70 }\n"},

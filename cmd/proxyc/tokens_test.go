@@ -104,7 +104,7 @@ var harmless = regexp.MustCompile(strings.Join([]string{
 	`^line twice @ `,                          // what was done is done again
 	`^jump -> goto @ |^goto -> jump @ `,       // nothing follows
 	`@ :KUBE-`,                                // a declaration, but for its name
-	`@ (filter|nat|affinity)-[a-z-]+: chain `, // names of base chains
+	`@ (filter|nat)-[a-z-]+: chain `,          // names of base chains
 	`: typeof ip daddr|: typeof meta l4proto`, // another field of the same type
 	`^ip ->  @ lb-`,                           // dnat to
 	`^meta ->  @ .* meta mark set meta mark`,  // meta mark set mark
@@ -119,6 +119,8 @@ var harmless = regexp.MustCompile(strings.Join([]string{
 	`@ service-endpoints-check: `,
 	// What has no endpoints is rejected by two rules.
 	`@ no-endpoint-services: .*10\.96\.0\.80`, `^reject ->  @ cluster-ips-check: .*@no-endpoint-services`,
+	// It has TCP ports.
+	`(udp|sctp) ct original .* @firewall-lists$`,
 	// No rule looks there: no pool has more than two backends, none of a node port one, and none is of Maglev's.
 	`@ count-(2|4|8|16|32)-ips: `, `@ count-\d+-nodeports: `, `@ maglev-`,
 	// Only pods and the node, whom its source ranges do not admit, are sent there.
@@ -128,8 +130,8 @@ var harmless = regexp.MustCompile(strings.Join([]string{
 	// 192.0.2.11 is no address of the loopback interface.
 	`192\.0\.2\.11 ip daddr != 127\.0\.0\.0/8`,
 	// Priorities between others, or of chains that translate, which the kernel calls in one place.
-	`(filter;|10;|-110;|-100;|dstnat;|srcnat;) -> \S+ @ (filter|nat)-`, `(srcnat|1;) -> \S+ @ affinity-`,
-	`^filter -> nat @ filter-(prerouting|output)`, `^nat -> filter @ affinity-`, // what is remembered once more is the same
+	`(filter;|10;|-110;|-100;|dstnat;|srcnat;) -> \S+ @ (filter|nat)-`,
+	`^filter -> nat @ filter-(prerouting|output)`,
 	// Packets that are not the first of a connection, that come in for loopback, or that only rules of others
 	// would refuse: docs/prove.md.
 	`KUBE-FORWARD`, `KUBE-FIREWALL`, `health check`, `-d 127\.0\.0\.0/8|127\.0\.0\.0/8 -> `,

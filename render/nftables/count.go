@@ -159,17 +159,26 @@ func counted(chain string) (nodePort bool, n int, ok bool) {
 	return false, 0, false
 }
 
-// inUse are the numbers of backends that are in use, in order.
-type inUse [2][]int
+// inUse is what the rules of shared chains depend on.
+type inUse struct {
+	numbers [2][]int // of backends, in order, for addresses and for node ports
+	guarded bool     // some frontend has source ranges
+	affine  [2]bool  // some has affinity: an address, a node port
+}
 
 // note takes account of a chain that comes or goes, and reports whether that makes
-// another number of backends.
+// a difference to others.
 func (u *inUse) note(chain string, comes bool) bool {
 	nodePort, n, ok := counted(chain)
 	if !ok {
-		return false
+		flag := map[string]*bool{chainFirewallCheck: &u.guarded, chainAffinity: &u.affine[0], chainAffinityPorts: &u.affine[1]}[chain]
+		if flag == nil || *flag == comes {
+			return false
+		}
+		*flag = comes
+		return true
 	}
-	numbers := &u[btoi(nodePort)]
+	numbers := &u.numbers[btoi(nodePort)]
 	i, there := slices.BinarySearch(*numbers, n)
 	switch {
 	case there == comes:
@@ -182,14 +191,19 @@ func (u *inUse) note(chain string, comes bool) bool {
 	return true
 }
 
-// count has the table ask for the numbers of backends that the chains have, and adds
-// what chains that takes.
-func (r *Ruleset) count(node *ir.Node, chains []Chain) []Chain {
+// chains returns those that depend on what is in use: what few clusters need is in no
+// packet's way elsewhere.
+func (u *inUse) chains(node *ir.Node, family ir.Family) []Chain {
+	return slices.Concat([]Chain{postrouting(node, u.affine)}, checkChains(node, family, u.guarded), countingChains(node, u.numbers))
+}
+
+// depend has shared chains do what the chains need, and adds what chains that takes.
+func (r *Ruleset) depend(node *ir.Node, chains []Chain) []Chain {
 	var u inUse
 	for i := range chains {
 		u.note(chains[i].Name, true)
 	}
-	for _, c := range countingChains(node, u) {
+	for _, c := range u.chains(node, r.Family) {
 		if i := slices.IndexFunc(r.Chains, func(o Chain) bool { return o.Name == c.Name }); i >= 0 {
 			r.Chains[i] = c
 		} else {

@@ -115,15 +115,18 @@ func TestEvalOfBrokenTables(t *testing.T) {
 // The evaluation must see what is wrong with a table, or it proves nothing.
 func TestEvalSeesFaults(t *testing.T) {
 	faults := map[string]func(*Ruleset){
-		"a backend is missing":   func(r *Ruleset) { r.Sets[Backends].Elements = r.Sets[Backends].Elements[1:] },
-		"the hairpin is missing": func(r *Ruleset) { r.Sets[Hairpin].Elements = nil },
-		"nothing is remembered":  func(r *Ruleset) { r.Sets[AffinityIPs].Elements = nil },
-		"backends are forgotten": func(r *Ruleset) { removeRules(r, chainAffinityPostrouting) },
-		"guards are not called":  func(r *Ruleset) { removeRules(r, chainFilterPrerouting) },
+		"a backend is missing":    func(r *Ruleset) { r.Sets[Backends].Elements = r.Sets[Backends].Elements[1:] },
+		"the hairpin is missing":  func(r *Ruleset) { r.Sets[Hairpin].Elements = nil },
+		"nothing is remembered":   func(r *Ruleset) { r.Sets[AffinityIPs].Elements = nil },
+		"backends are forgotten":  func(r *Ruleset) { removeFirstRule(r, chainNATPostrouting) },
+		"nothing guards":          func(r *Ruleset) { removeRules(r, chainFirewallCheck) },
+		"no guard of what leaves": func(r *Ruleset) { removeFirstRule(r, chainClusterIPsCheck) },
+		"no guard of the node":    func(r *Ruleset) { removeFirstRule(r, chainServiceEndpoints) },
 		"nobody is admitted": func(r *Ruleset) {
 			r.Sets[slices.IndexFunc(r.Sets, func(s Set) bool { return IsSources(s.Name) })].Elements = nil
 		},
 		"nobody is guarded":       func(r *Ruleset) { r.Sets[FirewallLists].Elements = nil },
+		"no address is guarded":   func(r *Ruleset) { r.Sets[FirewallAddrs].Elements = nil },
 		"nothing is refused":      func(r *Ruleset) { r.Sets[NoEndpointIPs].Elements = nil },
 		"local is cluster":        func(r *Ruleset) { r.Sets[OutsideIPs].Elements = nil },
 		"no reject of ClusterIPs": func(r *Ruleset) { r.Sets[ClusterIPs].Elements = nil },
@@ -139,6 +142,9 @@ func TestEvalSeesFaults(t *testing.T) {
 	for name, spoil := range faults {
 		t.Run(name, func(t *testing.T) {
 			p := richProgram(ir.IPv4)
+			for i := range p.Services { // one backend is the node itself
+				p.Services[i].Pools[1].Backends[1].AddrPort = netip.AddrPortFrom(p.Node.IP, 9090)
+			}
 			r := Lower(p)
 			spoil(r)
 			for pkt := range allPackets(p) {
@@ -148,6 +154,14 @@ func TestEvalSeesFaults(t *testing.T) {
 			}
 			t.Error("no packet shows it")
 		})
+	}
+}
+
+func removeFirstRule(r *Ruleset, chain string) {
+	for i := range r.Chains {
+		if r.Chains[i].Name == chain {
+			r.Chains[i].Rules = r.Chains[i].Rules[1:]
+		}
 	}
 }
 

@@ -10,19 +10,20 @@ import (
 func Fixed(node *ir.Node, family ir.Family) *Ruleset {
 	sets := make([]Set, setCount)
 	copy(sets, fixedSets[:])
-	return &Ruleset{Family: family, Chains: slices.Concat(baseChains(node), fixedChains(node, family), countingChains(node, [2][]int{})), Sets: sets}
+	none := inUse{}
+	changing := none.chains(node, family) // a base chain is the first
+	return &Ruleset{Family: family, Chains: slices.Concat(baseChains(), changing[:1], fixedChains(node, family), changing[1:]), Sets: sets}
 }
 
 // fixed returns the origin of what is there whatever the objects and the
 // configuration say.
 func fixed(reason string) ir.Origin { return ir.Origin{Object: "default", Reason: reason} }
 
-// baseChains returns the chains that the kernel calls in every cluster; guardChains
-// and affinityChains have those that it calls where a Service needs them. Names are
-// kube-proxy's where the chain is the same thing, and so are priorities. The filter
-// chains before DNAT see the frontend's address; those of priority 0 see it only if
-// nothing translated it.
-func baseChains(node *ir.Node) []Chain {
+// baseChains returns the chains that the kernel calls in every cluster, but for postrouting;
+// affinityChains has those that it calls where a Service needs them. Names are kube-proxy's
+// where the chain is the same thing, and so are priorities. The filter chains see the
+// frontend's address only if nothing translated it.
+func baseChains() []Chain {
 	always := []Rule{
 		{[]Stmt{Verdict{Jump, chainServices}}, fixed("the kernel shows the first packet of a connection only")},
 		{[]Stmt{Verdict{Goto, rootName(markAll, false)}}, fixed("what returns is masqueraded whatever its source")},
@@ -33,7 +34,6 @@ func baseChains(node *ir.Node) []Chain {
 		{Name: chainFilterOutput, Base: &Base{Hook: Output, Priority: PriorityFilter}, Rules: ifNew(chainClusterIPsCheck)},
 		{Name: chainNATPrerouting, Base: &Base{NAT: true, Hook: Prerouting, Priority: PriorityDNAT}, Rules: always},
 		{Name: chainNATOutput, Base: &Base{NAT: true, Hook: Output, Priority: PriorityDNAT}, Rules: always},
-		{Name: chainNATPostrouting, Base: &Base{NAT: true, Hook: Postrouting, Priority: PrioritySNAT}, Rules: masquerading(node)},
 	}
 }
 
@@ -43,8 +43,6 @@ func ifNew(chain string) []Rule {
 }
 
 func fixedChains(node *ir.Node, family ir.Family) []Chain {
-	refused := Verdict{Kind: Reject}
-	noEndpoints := Rule{[]Stmt{lookup(NoEndpointIPs), refused}, fixed("frontends without endpoints are dropped, or refused")}
 	others := Rule{[]Stmt{Verdict{Kind: Accept}}, fixed("what is not for a Service stays as it is")}
 	return []Chain{
 		{Name: chainServices, Rules: slices.Concat(
@@ -53,19 +51,37 @@ func fixedChains(node *ir.Node, family ir.Family) []Chain {
 			[]Rule{others})},
 		{Name: chainIPsBySource, Rules: append(bySource(node, InsideIPs, OutsideIPs), others)},
 		{Name: chainPortsBySource, Rules: append(bySource(node, InsidePorts, OutsidePorts), others)},
-		{Name: chainServiceEndpoints, Rules: append(nodePortRules(node, family, NoEndpointPorts, refused), noEndpoints)},
-		{Name: chainClusterIPsCheck, Rules: append([]Rule{noEndpoints}, clusterIPsCheck(node)...)},
 	}
 }
 
-// guardChains drop what loadBalancerSourceRanges do not admit. Services that have
-// some share them.
-func guardChains() []Chain {
-	return []Chain{
-		{Name: chainFilterPrerouting, Base: &Base{Hook: Prerouting, Priority: PriorityDNAT - 10}, Rules: ifNew(chainFirewallCheck)},
-		{Name: chainFilterOutputPre, Base: &Base{Hook: Output, Priority: PriorityDNAT - 10}, Rules: ifNew(chainFirewallCheck)},
-		{Name: chainFirewallCheck, Rules: []Rule{{[]Stmt{lookup(FirewallLists)}, fixed("what loadBalancerSourceRanges do not admit")}}},
+// checkChains stop what no Service serves, and, where some frontend is guarded, whom it does
+// not admit.
+func checkChains(node *ir.Node, family ir.Family, guarded bool) []Chain {
+	refused := Verdict{Kind: Reject}
+	noEndpoints := Rule{[]Stmt{lookup(NoEndpointIPs), refused}, fixed("frontends without endpoints are dropped, or refused")}
+	var guard []Rule
+	if guarded {
+		guard = []Rule{{[]Stmt{MatchSet{Key: []Term{{Field: OrigDstAddr}}, Set: FirewallAddrs.String()}, Verdict{Jump, chainFirewallCheck}},
+			fixed("loadBalancerSourceRanges come before all that refuses")}}
 	}
+	return []Chain{
+		{Name: chainServiceEndpoints, Rules: slices.Concat(guard, nodePortRules(node, family, NoEndpointPorts, refused), []Rule{noEndpoints})},
+		{Name: chainClusterIPsCheck, Rules: slices.Concat(guard, []Rule{noEndpoints}, clusterIPsCheck(node))},
+	}
+}
+
+// guardChain drops what loadBalancerSourceRanges do not admit, by where the client sent it:
+// it may be translated by now. A base chain before that, as kube-proxy has it, every packet would
+// pass in both directions; here only the first ones of a connection do. There is one rule for each
+// protocol because nft 1.0.6 takes the original port of a connection only where the rule names
+// the protocol.
+func guardChain() Chain {
+	var rules []Rule
+	key := []Term{{Field: OrigDstAddr}, {Field: L4Proto}, {Field: OrigDstPort}}
+	for _, p := range [...]ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
+		rules = append(rules, Rule{[]Stmt{MatchProto{p}, LookupVerdict{key, FirewallLists.String()}}, fixed("what loadBalancerSourceRanges do not admit")})
+	}
+	return Chain{Name: chainFirewallCheck, Rules: rules}
 }
 
 // lookup returns the verdict of a map of frontends.
@@ -120,31 +136,49 @@ func clusterIPsCheck(node *ir.Node) []Rule {
 }
 
 // affinityChains remember which backend a client met, by addresses or by node ports. Services with
-// affinity share them. By addresses a connection is asked first whether it went to one that
-// has any, since all that are translated pass here. There is one rule for each protocol because
-// nft 1.0.6 takes the original port of a connection only where the rule names the protocol.
+// affinity share them; affinityRule leads there. Backends on the node itself are reached through
+// input, not postrouting. There is one rule for each protocol because nft 1.0.6 takes the original
+// port of a connection only where the rule names the protocol.
 func affinityChains(nodePort bool) []Chain {
-	input, postrouting, common, set := chainAffinityInput, chainAffinityPostrouting, chainAffinity, AffinityIPs
-	translated := []Stmt{MatchDNAT{}, MatchSet{Key: []Term{{Field: OrigDstAddr}}, Set: AffinityAddrs.String()}}
+	input, common, set := chainAffinityInput, chainAffinity, AffinityIPs
 	key := []Term{{Field: DstAddr}, {Field: DstPort}, {Field: OrigDstAddr}, {Field: L4Proto}, {Field: OrigDstPort}}
 	if nodePort {
-		input, postrouting, common, set = chainAffinityPortsInput, chainAffinityPortsPostrouting, chainAffinityPorts, AffinityPorts
-		translated, key = translated[:1], slices.Delete(key, 2, 3)
+		input, common, set = chainAffinityPortsInput, chainAffinityPorts, AffinityPorts
+		key = slices.Delete(key, 2, 3)
 	}
-	origin := fixed("remembered for session affinity")
 	var rules []Rule
 	for _, p := range [...]ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
-		rules = append(rules, Rule{[]Stmt{MatchProto{p}, LookupVerdict{key, set.String()}}, origin})
+		rules = append(rules, Rule{[]Stmt{MatchProto{p}, LookupVerdict{key, set.String()}}, remembered})
 	}
-	enter := []Rule{{append(slices.Clip(translated), Verdict{Jump, common}), origin}}
 	before := btoi(nodePort) // so that their order is known
 	return []Chain{
-		// Backends on the node itself are reached through input, not postrouting.
-		{Name: input, Base: &Base{NAT: true, Hook: Input, Priority: PrioritySNAT - before}, Rules: enter},
-		// Masquerading ends the walk through all chains of type nat, so this one comes before it.
-		{Name: postrouting, Base: &Base{NAT: true, Hook: Postrouting, Priority: PrioritySNAT - 1 - before}, Rules: enter},
+		{Name: input, Base: &Base{NAT: true, Hook: Input, Priority: PrioritySNAT - before}, Rules: []Rule{affinityRule(nodePort)}},
 		{Name: common, Rules: rules},
 	}
+}
+
+var remembered = fixed("remembered for session affinity")
+
+// affinityRule has connections looked at that were translated; by addresses those to one that
+// has affinity, since all pass here.
+func affinityRule(nodePort bool) Rule {
+	if nodePort {
+		return Rule{[]Stmt{MatchDNAT{}, Verdict{Jump, chainAffinityPorts}}, remembered}
+	}
+	return Rule{[]Stmt{MatchDNAT{}, MatchSet{Key: []Term{{Field: OrigDstAddr}}, Set: AffinityAddrs.String()}, Verdict{Jump, chainAffinity}}, remembered}
+}
+
+// postrouting remembers which backend a client met, where Services ask for that, and masquerades,
+// which ends the walk.
+func postrouting(node *ir.Node, affine [2]bool) Chain {
+	c := Chain{Name: chainNATPostrouting, Base: &Base{NAT: true, Hook: Postrouting, Priority: PrioritySNAT}}
+	for nodePort, is := range affine {
+		if is {
+			c.Rules = append(c.Rules, affinityRule(nodePort == 1))
+		}
+	}
+	c.Rules = append(c.Rules, masquerading(node)...)
+	return c
 }
 
 // masquerading gives marked connections the node's address, and those of a

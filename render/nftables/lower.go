@@ -29,7 +29,7 @@ func Lower(p *ir.Program) *Ruleset {
 	for id := range l.frag.Elements {
 		r.Sets[id].Elements = l.frag.Elements[id]
 	}
-	l.frag.Chains = r.count(&p.Node, l.frag.Chains)
+	l.frag.Chains = r.depend(&p.Node, l.frag.Chains)
 	slices.SortFunc(l.frag.Chains, func(a, b Chain) int { return cmp.Compare(a.Name, b.Name) })
 	more := slices.Concat(l.frag.Maps, l.frag.Lists)
 	slices.SortFunc(more, func(a, b Set) int { return cmp.Compare(a.Name, b.Name) })
@@ -58,7 +58,7 @@ func (f *Fragment) Ruleset(family ir.Family) *Ruleset {
 }
 
 // SharedSets returns those whose elements several Services may want.
-func SharedSets() []SetID { return []SetID{ClusterIPs, Hairpin, AffinityAddrs} }
+func SharedSets() []SetID { return []SetID{FirewallAddrs, ClusterIPs, Hairpin, AffinityAddrs} }
 
 // lowering collects the Fragments of Services into one, each shared piece once.
 type lowering struct {
@@ -68,7 +68,7 @@ type lowering struct {
 	names     map[target]string   // the chains that frag has
 	remembers map[string]struct{} // its chains that remember a backend
 	affine    [2]bool             // whether it has affinityChains, for addresses and for node ports
-	guards    bool                // whether it has guardChains
+	guards    bool                // whether it has guardChain
 	lists     map[listOf]string   // chains of source ranges by list; empty: it admits everybody
 	made      map[string]struct{} // its chains and sets of these
 	shared    map[sharedElement]struct{}

@@ -26,7 +26,7 @@ func TestFragmentsMakeTheWhole(t *testing.T) {
 				unite(got, LowerService(&p.Node, f, &p.Services[i]))
 			}
 			fixed := len(Fixed(&p.Node, f).Chains)
-			got.Chains = append(got.Chains[:fixed:fixed], got.count(&p.Node, got.Chains[fixed:])...)
+			got.Chains = append(got.Chains[:fixed:fixed], got.depend(&p.Node, got.Chains[fixed:])...)
 			if d := gocmp.Diff(texts(want), texts(got)); d != "" {
 				t.Errorf("%s, order %v (-want +got):\n%s", f, order, d)
 			}

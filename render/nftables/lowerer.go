@@ -57,12 +57,12 @@ func (l *Lowerer) Change(node *ir.Node, changes ...ir.Change) *Delta {
 	for i := range d.Services {
 		l.release(&d.Services[i].Old, d)
 	}
-	l.count(node, d)
+	l.depend(node, d)
 	return d
 }
 
-// count has the table ask for the numbers of backends that are in use now.
-func (l *Lowerer) count(node *ir.Node, d *Delta) {
+// depend has shared chains do what is needed now.
+func (l *Lowerer) depend(node *ir.Node, d *Delta) {
 	was, other := l.inUse, false
 	for _, c := range d.AddedChains {
 		other = l.inUse.note(c.Name, true) || other
@@ -73,7 +73,7 @@ func (l *Lowerer) count(node *ir.Node, d *Delta) {
 	if !other {
 		return
 	}
-	old, now := countingChains(node, was), countingChains(node, l.inUse)
+	old, now := was.chains(node, l.family), l.inUse.chains(node, l.family)
 	in := func(all []Chain, name string) *Chain {
 		if i := slices.IndexFunc(all, func(c Chain) bool { return c.Name == name }); i >= 0 {
 			return &all[i]

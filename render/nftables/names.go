@@ -14,19 +14,15 @@ const Table = "proxyc"
 
 // Chains.
 const (
-	chainFilterPrerouting = "filter-prerouting-pre-dnat"
-	chainFilterOutputPre  = "filter-output-pre-dnat"
-	chainFilterInput      = "filter-input"
-	chainFilterForward    = "filter-forward"
-	chainFilterOutput     = "filter-output"
-	chainNATPrerouting    = "nat-prerouting"
-	chainNATOutput        = "nat-output"
-	chainNATPostrouting   = "nat-postrouting"
+	chainFilterInput    = "filter-input"
+	chainFilterForward  = "filter-forward"
+	chainFilterOutput   = "filter-output"
+	chainNATPrerouting  = "nat-prerouting"
+	chainNATOutput      = "nat-output"
+	chainNATPostrouting = "nat-postrouting"
 
-	chainAffinityInput            = "affinity-input"
-	chainAffinityPostrouting      = "affinity-postrouting"
-	chainAffinityPortsInput       = "affinity-nodeports-input"
-	chainAffinityPortsPostrouting = "affinity-nodeports-postrouting"
+	chainAffinityInput      = "affinity-input"
+	chainAffinityPortsInput = "affinity-nodeports-input"
 
 	chainServices         = "services"
 	chainIPsBySource      = "service-ips-by-source"

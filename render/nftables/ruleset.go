@@ -202,6 +202,7 @@ const (
 	OutsidePortBackends              // the same for those in OutsidePorts
 	NoEndpointIPs                    // what is refused or dropped
 	NoEndpointPorts                  //
+	FirewallAddrs                    // addresses with a frontend that only some sources may reach
 	FirewallLists                    // what only some sources may reach: which
 	ClusterIPs                       // all ClusterIPs
 	Hairpin                          // backends on this node, each as its own client
@@ -231,6 +232,7 @@ var fixedSets = withCounts([setCount]Set{
 	OutsidePortBackends: {Name: "outside-nodeport-backends", Key: append(nodePortKey[:2:2], TypeSlot), Data: AddrPortData},
 	NoEndpointIPs:       {Name: "no-endpoint-services", Key: frontendKey, Data: VerdictData},
 	NoEndpointPorts:     {Name: "no-endpoint-nodeports", Key: nodePortKey, Data: VerdictData},
+	FirewallAddrs:       {Name: "firewall-addresses", Key: addrKey},
 	FirewallLists:       {Name: "firewall-lists", Key: frontendKey, Data: VerdictData},
 	ClusterIPs:          {Name: "cluster-ips", Key: addrKey},
 	Hairpin:             {Name: "hairpin-connections", Key: []Type{TypeAddr, TypeAddr, TypeProto, TypePort}},

@@ -49,8 +49,9 @@ func (l *lowering) guard(f *lowerable) {
 	}
 	if !l.guards {
 		l.guards = true
-		l.frag.Chains = append(l.frag.Chains, guardChains()...)
+		l.frag.Chains = append(l.frag.Chains, guardChain())
 	}
+	l.addShared(FirewallAddrs, Element{Key: Key{Addr: f.Match.Addr}, Origin: &f.Origin})
 	e := f.element(Verdict{Goto, chain})
 	e.Origin = &f.SourceRanges[0].Origin
 	l.add(FirewallLists, e)

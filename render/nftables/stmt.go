@@ -23,7 +23,7 @@ const (
 	DstPort                  // th dport
 	OrigSrcAddr              // ct original ip saddr
 	OrigDstAddr              // ct original ip daddr
-	OrigDstPort              // ct original proto-dst; nft wants a MatchProto and DstPort before it
+	OrigDstPort              // ct original proto-dst; nft wants a MatchProto before it
 	Random                   // numgen random mod Term.Mod
 	ClientHash               // jhash ip saddr . th sport mod Term.Mod seed ir.MaglevSeed
 )
