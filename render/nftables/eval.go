@@ -193,17 +193,21 @@ func (e *Evaluator) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
 		cuts.Doubt(fmt.Sprintf("table %s: flag %s", e.name, e.flags))
 	}
 	var reads []read
+	var backends []netip.AddrPort
 	ways := func(known []sim.Remembered) (all []sim.Way) {
 		e.paths(pkt, cuts, known, func(w *walk) {
 			all = append(all, w.way)
 			reads = append(reads, w.reads...)
+			if known == nil && w.dnat && len(w.reads) > 0 { // wherever it is refused then
+				backends = append(backends, netip.AddrPortFrom(w.dst, w.port))
+			}
 		})
 		return all
 	}
 	o := sim.WithAffinity(ways(nil), ways, func(what string) {
 		cuts.Doubt("table " + e.name + ": " + what)
 	})
-	e.seen.asked(reads, o.Destinations)
+	e.seen.asked(reads, backends)
 	return o
 }
 

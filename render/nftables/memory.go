@@ -102,15 +102,13 @@ func (m *memory) write(r sim.Remembered) {
 	m.written[r] = true
 }
 
-// asked notes where those who look into maps may be led.
-func (m *memory) asked(reads []read, backends []sim.Destination) {
+// asked notes where those who look into maps may be led, in any order.
+func (m *memory) asked(reads []read, to []netip.AddrPort) {
 	if len(reads) == 0 {
 		return
 	}
-	to := make([]netip.AddrPort, len(backends))
-	for i, d := range backends {
-		to[i] = d.AddrPort
-	}
+	slices.SortFunc(to, netip.AddrPort.Compare)
+	to = slices.Compact(to)
 	slices.SortFunc(reads, func(a, b read) int { return cmp.Or(strings.Compare(a.set, b.set), cmp.Compare(a.port, b.port)) })
 	m.lock.Lock()
 	defer m.lock.Unlock()
