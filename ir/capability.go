@@ -22,7 +22,7 @@ func Modes() []Mode {
 // a packet's fate depends on it, or a mode lacks it. What a mode has is stated
 // once, in Mode.Capabilities, and read by the compiler, by ir/sim and by the
 // tests that compare back ends.
-type Capability uint32
+type Capability uint64
 
 const (
 	// LocalhostNodePorts: node ports answer at 127.0.0.1, if the configuration wants it (PKT-16).
@@ -102,6 +102,13 @@ const (
 	// StableBackends: a Service can have the client's address and port choose its backend in
 	// place of chance (Maglev).
 	StableBackends
+	// FiltersTranslated: what refuses packets looks at those that were translated, too, by
+	// the backend as their destination, which may be an address of a Service (PKT-20).
+	FiltersTranslated
+	// GuardsTranslated: that includes source ranges, which admit none of them.
+	GuardsTranslated
+	// ForwardsMarked: that does not include what is forwarded and marked for masquerade.
+	ForwardsMarked
 )
 
 var capabilityNames = [...]string{
@@ -112,6 +119,7 @@ var capabilityNames = [...]string{
 	"MasqueradesOwnVIP", "CarriesVIPs", "NodePortBehindEmpty", "NodePortRefusesFirst",
 	"Masquerades", "AffinityTimeout", "OneBackendPort", "EndpointsByKind", "DropsInvalid", "ListsNodePortAddresses", "ConfusesShared",
 	"ProxiesLocalhost", "LocalhostByProcess", "StableBackends",
+	"FiltersTranslated", "GuardsTranslated", "ForwardsMarked",
 }
 
 // Has reports whether all capabilities of o are in c.
@@ -135,9 +143,9 @@ const common = Refuses | SourceRanges | TrafficPolicies | KeepsClient | ServesSC
 func (m Mode) Capabilities() Capability {
 	switch m {
 	case ModeIPTables:
-		return common | LocalhostNodePorts | HairpinRemote | EmptyNodePortAnyAddr | NodePortBehindEmpty | DropsInvalid
+		return common | LocalhostNodePorts | HairpinRemote | EmptyNodePortAnyAddr | NodePortBehindEmpty | DropsInvalid | FiltersTranslated | GuardsTranslated | ForwardsMarked
 	case ModeNFTables:
-		return common | RejectUndefinedPorts | DropUnallocated | GuardEmpty | GuardEmptyFromNode | EmptyFromNode | NodePortBehindEmpty | NodePortRefusesFirst | ProxiesLocalhost | StableBackends
+		return common | RejectUndefinedPorts | DropUnallocated | GuardEmpty | GuardEmptyFromNode | EmptyFromNode | NodePortBehindEmpty | NodePortRefusesFirst | ProxiesLocalhost | StableBackends | FiltersTranslated
 	case ModeIPVS:
 		return common | RejectUndefinedPorts | RejectUndefinedVIPPorts | GuardEmpty | MasqueradesOwnVIP | CarriesVIPs | LocalFallback | EmptyFromNode | ConfusesShared
 	case ModeKernelspace:

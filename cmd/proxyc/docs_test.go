@@ -44,7 +44,7 @@ func capabilities() string {
 		rule += "---|"
 	}
 	b.WriteString(header + "\n" + rule + "\n")
-	for i := range 32 {
+	for i := range 64 {
 		c := ir.Capability(1) << i
 		if c.String() == "" {
 			break

@@ -88,7 +88,7 @@ func (x expectation) check() error {
 
 // met reports whether what becomes of the packet is expected.
 func (r *result) met() bool {
-	if r.Expect == "" || r.Expect == r.fate() {
+	if r.Expect == "" || r.Expect == r.fate() && len(r.outcome.Else) == 0 {
 		return true
 	}
 	words := strings.Fields(r.Expect)

@@ -48,6 +48,7 @@ type pageAnswer struct {
 	Fate         string            `json:"fate"`
 	Destinations []destinationJSON `json:"destinations"`
 	Affinity     string            `json:"affinity"`
+	Others       []string          `json:"others"`
 	Steps        []pageStep        `json:"steps"`
 	Hindrances   []pageStep        `json:"hindrances"`
 }
@@ -60,12 +61,15 @@ type pageStep struct {
 // want is what ir/sim says of it.
 func (a *askedOfPage) want(e *sim.Evaluator, pkt sim.Packet) pageAnswer {
 	o, steps := e.Explain(pkt)
-	out := pageAnswer{Fate: o.Fate.String(), Destinations: []destinationJSON{}, Steps: []pageStep{}, Hindrances: []pageStep{}}
+	out := pageAnswer{Fate: o.Fate.String(), Destinations: []destinationJSON{}, Others: []string{}, Steps: []pageStep{}, Hindrances: []pageStep{}}
 	for _, d := range o.Destinations {
 		out.Destinations = append(out.Destinations, destinationJSON{d.AddrPort, d.SNAT})
 	}
 	if o.Affinity {
 		out.Affinity = o.Timeout.String()
+	}
+	for _, e := range o.Else {
+		out.Others = append(out.Others, e.Fate.String())
 	}
 	for _, s := range steps {
 		out.Steps = append(out.Steps, pageStep{s.Text, originOf(s.Origin)})

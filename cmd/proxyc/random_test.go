@@ -56,7 +56,42 @@ func (r *random) world(mode ir.Mode) *world {
 			w.slices = append(w.slices, r.slice(w.services[i], j))
 		}
 	}
+	r.towardsServices(w)
 	return w
+}
+
+// towardsServices makes of some endpoints addresses and ports of Services, or what could be one's.
+func (r *random) towardsServices(w *world) {
+	ports := map[string]int32{} // alike in all slices of a Service, as HNS has one for all
+	for _, s := range w.services {
+		for k, p := range s.Ports {
+			if r.chance(8) {
+				ports[s.Name.Name+p.Name] = pick(r, []int32{int32(80 + k), int32(nodePortFirst + 10*r.IntN(servicesPer) + k)})
+			}
+		}
+	}
+	for _, s := range w.slices {
+		for k, p := range s.Ports {
+			if port, ok := ports[s.Service.Name+p.Name]; ok {
+				s.Ports[k].Port = port
+			}
+		}
+		for j := range s.Endpoints {
+			if !r.chance(12) {
+				continue
+			}
+			i := r.IntN(servicesPer)
+			text := pick(r, []string{fmt.Sprintf("10.96.0.%d", 10+i), "10.96.0.250", fmt.Sprintf("198.18.0.%d", 10+i), fmt.Sprintf("203.0.113.%d", 10+i)})
+			if s.AddressType == "IPv6" {
+				text = pick(r, []string{fmt.Sprintf("fd00:10:96::%x", 16+i), "fd00:10:96::fa", fmt.Sprintf("2001:db8:198::%x", 16+i), fmt.Sprintf("2001:db8:203::%x", 16+i)})
+			}
+			e := &s.Endpoints[j]
+			e.Address, e.Addr, e.NodeName = text, netip.MustParseAddr(text), ""
+			if e.Addr.As16()[15]%2 == 0 { // wherever it is one, as HNS has an address once
+				e.NodeName = randomNode
+			}
+		}
+	}
 }
 
 func (r *random) config(mode ir.Mode) func(*config.Config) {
@@ -318,7 +353,8 @@ func (r *random) source(p *ir.Program, backends []netip.Addr, dst netip.Addr) (n
 		return r.addr(p.Family, "10.244.1.200", "fd00:10:244:1::200"), podBridge
 	case 1, 2: // an endpoint, maybe one that reaches itself
 		if len(backends) > 0 {
-			if b := pick(r, backends); !p.Node.HasAddr(b) {
+			b := pick(r, backends)
+			if !p.Node.HasAddr(b) && b != dst && !(p.Node.Mode == ir.ModeIPVS && carries(p, b)) {
 				return b, r.in(b)
 			}
 		}

@@ -178,6 +178,7 @@ type traceJSON struct {
 	To           string            `json:"to"`
 	Steps        []sim.Step        `json:"steps"`
 	Fate         string            `json:"fate"`
+	Others       []string          `json:"others,omitempty"` // fates that chance may bring instead
 	Destinations []destinationJSON `json:"destinations,omitempty"`
 	Affinity     bool              `json:"affinity,omitempty"`
 	Choice       string            `json:"choice,omitempty"` // how the client chooses among destinations
@@ -203,6 +204,9 @@ func (t *traced) json() traceJSON {
 		Affinity:   t.outcome.Affinity,
 		Choice:     t.outcome.Choice,
 		Hindrances: t.hindrances,
+	}
+	for _, e := range t.outcome.Else {
+		out.Others = append(out.Others, e.Fate.String())
 	}
 	for _, d := range t.outcome.Destinations {
 		out.Destinations = append(out.Destinations, destinationJSON{d.AddrPort, d.SNAT})

@@ -156,7 +156,7 @@ func endpoints(c *cluster, s *service) {
 		}
 		found := map[diag.Code]*sort{}
 		for i := range slice.Endpoints {
-			for _, code := range c.wrong(s, &slice.Endpoints[i]) {
+			for _, code := range c.wrong(s, slice, &slice.Endpoints[i]) {
 				if found[code] == nil {
 					found[code] = &sort{first: i}
 				}
@@ -170,7 +170,7 @@ func endpoints(c *cluster, s *service) {
 }
 
 // wrong returns what is wrong with where an endpoint is.
-func (c *cluster) wrong(s *service, e *snapshot.Endpoint) (codes []diag.Code) {
+func (c *cluster) wrong(s *service, slice *snapshot.EndpointSlice, e *snapshot.Endpoint) (codes []diag.Code) {
 	addr := e.Addr.Unmap()
 	if e.NodeName != "" && len(c.nodes) > 0 && c.Snapshot.Node(e.NodeName) == nil {
 		codes = append(codes, diag.EndpointNode)
@@ -181,12 +181,44 @@ func (c *cluster) wrong(s *service, e *snapshot.Endpoint) (codes []diag.Code) {
 	if addr.IsMulticast() && !addr.IsLinkLocalMulticast() {
 		codes = append(codes, diag.EndpointMulticast)
 	}
-	if _, is := c.vips[addr]; is {
+	if c.towardsService(slice, addr) != "" {
 		codes = append(codes, diag.EndpointIsVIP)
 	} else if s.written.Selector && c.outside(e, addr) {
 		codes = append(codes, diag.EndpointOutside)
 	}
 	return codes
+}
+
+// towardsService says of an endpoint's address what of a Service it is, or could be; "": nothing.
+func (c *cluster) towardsService(slice *snapshot.EndpointSlice, addr netip.Addr) string {
+	if v, is := c.vips[addr]; is {
+		return " is the " + v.kind.String() + " of " + v.service.Object + ", to which no rule leads from here"
+	}
+	if _, own := c.nodeAddrs[addr]; own {
+		for _, p := range slice.Ports {
+			if s := c.emptyNodePort(p); s != nil {
+				return " is a node's address, and " + strconv.Itoa(int(p.Port)) + " the node port of " + s.Object + ", which has no endpoint: what comes there is refused"
+			}
+		}
+	} else if c.caps.Has(ir.DropUnallocated) && c.cidrs.contains(addr) {
+		return " is in a ServiceCIDR, and no Service's: what is sent there is dropped"
+	}
+	return ""
+}
+
+// emptyNodePort returns the Service without endpoints that has a port as its node port, in modes
+// that refuse what is translated to there.
+func (c *cluster) emptyNodePort(p snapshot.EndpointPort) *service {
+	s := c.nodePorts[uint16(p.Port)]
+	if s == nil || !c.caps.Has(ir.FiltersTranslated) || !isTCP(p.Protocol) || !p.HasPort {
+		return nil
+	}
+	for _, slice := range s.slices {
+		if slices.ContainsFunc(slice.Endpoints, func(e snapshot.Endpoint) bool { return e.Ready || e.Serving && e.Terminating }) {
+			return nil
+		}
+	}
+	return s
 }
 
 // outside reports whether an address is neither a pod's nor a node's, as far as that
@@ -209,8 +241,7 @@ func (c *cluster) tellEndpoint(slice *snapshot.EndpointSlice, code diag.Code, i,
 	case diag.EndpointMulticast:
 		msg = e.Address + " is a multicast address, to which no connection can be translated"
 	case diag.EndpointIsVIP:
-		v := c.vips[e.Addr.Unmap()]
-		msg = e.Address + " is the " + v.kind.String() + " of " + v.service.Object + ", to which no rule leads from here"
+		msg = e.Address + c.towardsService(slice, e.Addr.Unmap())
 	case diag.EndpointOutside:
 		severity = diag.Info
 		msg = e.Address + " is outside the pods' ranges, and no node's"

@@ -155,8 +155,8 @@ func NodeOf(a, b *ir.Program) prove.Node {
 }
 
 // touched returns for which destinations packets may meet another fate: where a
-// Service that is not the same on both sides has a frontend. Where the nodes differ,
-// these are all.
+// Service that is not the same on both sides has a frontend, or one that leads to an
+// address of such a Service. Where the nodes differ, these are all.
 func touched(a, b *ir.Program, changes []ir.Change) func(prove.Addrs) bool {
 	all := !reflect.DeepEqual(a.Node, b.Node)
 	at := map[netip.Addr]bool{}
@@ -172,6 +172,26 @@ func touched(a, b *ir.Program, changes []ir.Change) func(prove.Addrs) bool {
 				ports = ports || s.Frontends[i].Match.IsNodePort()
 			}
 		}
+	}
+	if a.Node.Mode.Capabilities().Has(ir.FiltersTranslated) && !all {
+		touched := func(b ir.Backend) bool {
+			addr := b.AddrPort.Addr()
+			return at[addr] || ports && a.Node.HasAddr(addr)
+		}
+		led := map[netip.Addr]bool{}
+		for _, p := range [...]*ir.Program{a, b} {
+			for i := range p.Services {
+				s := &p.Services[i]
+				if !slices.ContainsFunc(s.Pools, func(p ir.Pool) bool { return slices.ContainsFunc(p.Backends, touched) }) {
+					continue
+				}
+				for j := range s.Frontends {
+					led[s.Frontends[j].Match.Addr] = true
+					ports = ports || s.Frontends[j].Match.IsNodePort()
+				}
+			}
+		}
+		maps.Copy(at, led)
 	}
 	return func(d prove.Addrs) bool {
 		return all || at[d.First] || ports && (a.Node.HasAddr(d.First) || a.Node.NodePorts.Has(d.First, false))

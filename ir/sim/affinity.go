@@ -94,7 +94,8 @@ func WithAffinity(ways []Way, again func([]Remembered) []Way, doubt func(string)
 			continue
 		}
 		for _, known := range again([]Remembered{{In: m.Name}}) {
-			if len(known.Knew) > 0 && (known.Fate != o.Fate || known.Fate == Accepted && !slices.Contains(o.Destinations, known.Destination)) {
+			same := func(c Chance) bool { return c.Fate == known.Fate && c.Destination == known.Destination }
+			if len(known.Knew) > 0 && !slices.ContainsFunc(chances, same) {
 				doubt(m.Name + ": what becomes of a client that it knows becomes of no other")
 			}
 		}

@@ -26,6 +26,12 @@ func (e *Evaluator) Hindrances(pkt Packet) []Hindrance {
 		return nil
 	}
 	h := hindrances{tracer: &t}
+	for _, r := range t.refused {
+		h.add(nil, r.backend.Origin, "endpoint %s must be where packets are not %s", r.backend.AddrPort, r.fate)
+	}
+	if len(h.found) > 0 {
+		return h.found
+	}
 	_, f := t.find(ir.Match{Addr: pkt.Dst, Protocol: pkt.Protocol, Port: pkt.Port})
 	_, port := t.find(ir.Match{Protocol: pkt.Protocol, Port: pkt.Port})
 	local := t.own.Has(pkt.Dst)

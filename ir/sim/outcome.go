@@ -46,7 +46,7 @@ type Outcome struct {
 	// Choice names how the client's address and port choose among several Destinations, and
 	// with it how many clients each has, as ir.MaglevChoice does; "": chance chooses.
 	Choice string
-	// Else are other Fates that chance may bring, which no Program has.
+	// Else are other Fates that chance may bring, as where some backends are refused.
 	Else []FateShare
 }
 

@@ -43,7 +43,7 @@ type Deciding struct {
 func (e *Evaluator) Decide(pkt Packet) Deciding {
 	t := tracer{Evaluator: e, pkt: pkt, explain: true}
 	t.trace()
-	if n := len(t.steps); n > 0 {
+	if n := len(t.steps); n > 0 && t.by.Last == (Step{}) {
 		t.by.Last = t.steps[n-1]
 	}
 	return t.by
@@ -164,6 +164,15 @@ type tracer struct {
 	explain bool
 	steps   []Step
 	by      Deciding
+	// translated is set where pkt has the destination of a backend.
+	translated bool
+	refused    []refusedBackend
+}
+
+// refusedBackend is a backend whose packets the filter does not let pass.
+type refusedBackend struct {
+	backend *ir.Backend
+	fate    Fate
 }
 
 func (t *tracer) step(o ir.Origin, format string, args ...any) {
@@ -401,9 +410,22 @@ func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
 		default:
 			t.step(b.Origin, "%s", b.AddrPort)
 		}
+		// With affinity, chains for each backend mark hairpins before the translation.
+		marked := masquerade || hairpin && p.Affinity != nil
+		told := len(t.steps)
+		if fate := t.behind(b.AddrPort, marked); fate != Accepted {
+			t.refused = append(t.refused, refusedBackend{b, fate})
+			t.by.Last = because(b, t.steps[told:])
+			continue
+		}
 		out.Destinations = append(out.Destinations, Destination{b.AddrPort, (masquerade || hairpin) && !here})
 	}
-	if out.normalize(); len(out.Destinations) < 2 {
+	out.normalize()
+	if len(t.refused) > 0 {
+		t.by.Frontend, t.by.Route, t.by.Pool = nil, nil, nil
+		return t.withRefused(out)
+	}
+	if len(out.Destinations) < 2 {
 		out.Choice = ""
 	}
 	return out
@@ -465,29 +487,39 @@ func (t *tracer) noRoute(f *ir.Frontend) Outcome {
 
 // unclaimed returns the fate of a packet that no frontend takes (PKT-12 to PKT-14).
 func (t *tracer) unclaimed(local bool) Outcome {
+	s, _ := t.vipOwner()
+	if s != nil && t.checksHealth() {
+		return Outcome{}
+	}
+	fate := t.unallocated(local)
+	if s == nil && fate == NotOurs {
+		t.step(ir.Origin{}, "no Service has %s", ir.Match{Addr: t.pkt.Dst, Protocol: t.pkt.Protocol, Port: t.pkt.Port})
+	}
+	return Outcome{Fate: fate}
+}
+
+// unallocated returns what a mode does with packets to addresses that are Services', or
+// could be, at ports that lead nowhere.
+func (t *tracer) unallocated(local bool) Fate {
 	if s, kind := t.vipOwner(); s != nil {
-		if t.checksHealth() {
-			return Outcome{}
-		}
 		rejects := t.caps.Has(ir.RejectUndefinedPorts) && !local
 		if t.explain {
 			t.undefinedPort(s, kind, rejects)
 		}
 		if rejects {
-			return Outcome{Fate: Rejected}
+			return Rejected
 		}
-		return Outcome{}
+		return NotOurs
 	}
 	if t.caps.Has(ir.DropUnallocated) && !local {
 		for _, c := range t.program.Node.ServiceCIDRs {
 			if c.Prefix.Contains(t.pkt.Dst) {
 				t.step(c.Origin, "%s is in the service network %s and no Service with rules has it: dropped", t.pkt.Dst, c.Prefix)
-				return Outcome{Fate: Dropped}
+				return Dropped
 			}
 		}
 	}
-	t.step(ir.Origin{}, "no Service has %s", ir.Match{Addr: t.pkt.Dst, Protocol: t.pkt.Protocol, Port: t.pkt.Port})
-	return Outcome{}
+	return NotOurs
 }
 
 // checksHealth reports whether a packet to an address that the node carries finds
@@ -503,8 +535,15 @@ func (t *tracer) checksHealth() bool {
 	return true
 }
 
-// undefinedPort tells of a port that the Service with the packet's destination has not.
+// undefinedPort tells of a port that the Service with the packet's destination has not, or does
+// not have for what was translated.
 func (t *tracer) undefinedPort(s *ir.Service, kind ir.Kind, rejects bool) {
+	if t.translated {
+		if rejects {
+			t.step(s.Origin, "%s is the %s of %s, where nothing is translated again: rejected", t.pkt.Dst, kind, s.Name)
+		}
+		return
+	}
 	ports := make([]string, 0, len(s.Frontends))
 	for _, f := range s.Frontends {
 		if f.Match.Addr == t.pkt.Dst {

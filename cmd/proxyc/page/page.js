@@ -612,12 +612,13 @@
     const src = sim.formatAddr(pkt.src), dst = sim.formatAddr(pkt.dst), own = side.own.has(src);
     if (!from.includes("@") && !own) pkt.in = "eth0";
     const t = sim.trace(side, pkt), at = sim.hostPort(dst, pkt.port) + "/" + pkt.protocol;
+    const served = t.fate === "accepted" || t.others.includes("accepted"); // maybe by chance
     const steps = list => list.map(x => h("li", {}, x.text, x.origin && h("span", {class: "origin"}, x.origin)));
     const elsewhere = page.addresses && page.addresses[dst];
     return [
       h("h3", {}, h("span", {class: "mono"}, src + (pkt.in ? "@" + pkt.in : " (the node)") + " → " + at)),
-      h("p", {class: "outcome"}, tag(...fates[t.fate]), t.fate === "accepted" ? " by " + (t.destinations.length === 1 ? "" : "one of ") + count(t.destinations.length, "backend") : ""),
-      t.fate === "accepted" && h("ul", {class: "plain"}, t.destinations.map(d => h("li", {}, h("span", {class: "mono"}, d.address), d.masquerade ? ", which sees an address of the node" : ", which sees the client's address")),
+      h("p", {class: "outcome"}, [t.fate, ...t.others].map((f, i) => [i > 0 && " or, by chance, ", tag(...fates[f])]), served ? " by " + (t.destinations.length === 1 ? "" : "one of ") + count(t.destinations.length, "backend") : ""),
+      served && h("ul", {class: "plain"}, t.destinations.map(d => h("li", {}, h("span", {class: "mono"}, d.address), d.masquerade ? ", which sees an address of the node" : ", which sees the client's address")),
         t.affinity && h("li", {}, "The client stays with its backend for " + t.affinity + ".")),
       elsewhere && elsewhere !== node.name && t.fate === "not ours" && h("p", {}, dst + " is an address of node " + elsewhere + ", whose rules decide: choose that node."),
       h("h4", {}, "Step by step"), h("ol", {class: "steps"}, steps(t.steps)),

@@ -122,7 +122,7 @@ const sim = (() => {
 
   class Tracer {
     constructor(x, pkt) {
-      Object.assign(this, {x, pkt, node: x.program.node, steps: [], src: formatAddr(pkt.src), dst: formatAddr(pkt.dst)});
+      Object.assign(this, {x, pkt, node: x.program.node, steps: [], refused: [], src: formatAddr(pkt.src), dst: formatAddr(pkt.dst)});
     }
     step(origin, text) { this.steps.push({text, origin: originText(origin)}); }
     can(cap) { return this.x.caps.has(cap); }
@@ -250,13 +250,48 @@ const sim = (() => {
         else if (here && masquerade) this.step(b.origin, b.addrPort + ": on the node itself, where nothing is masqueraded");
         else if (hairpin && !masquerade) this.step(b.origin, b.addrPort + ": the source itself, so masqueraded (hairpin)");
         else this.step(b.origin, b.addrPort);
+        const fate = this.behind(a, addr, Number(port), masquerade || hairpin && Boolean(pool.affinity));
+        if (fate !== "accepted") { this.refused.push({origin: b.origin, address: b.addrPort, fate}); continue; }
         const snat = (masquerade || hairpin) && !here;
         found.set(b.addrPort + snat, {address: b.addrPort, masquerade: snat, a, port: Number(port)});
       }
       const destinations = [...found.values()].sort((p, q) =>
         p.a.v < q.a.v ? -1 : p.a.v > q.a.v ? 1 : p.port - q.port || Number(q.masquerade) - Number(p.masquerade));
-      return {fate: "accepted", destinations: destinations.map(({address, masquerade}) => ({address, masquerade})),
-        affinity: pool.affinity ? pool.affinity.timeout : ""};
+      const fates = ["dropped", "rejected", "accepted"].filter(f => f === "accepted" ? destinations.length > 0 : this.refused.some(r => r.fate === f));
+      return {fate: fates[0], others: fates.slice(1), destinations: destinations.map(({address, masquerade}) => ({address, masquerade})),
+        affinity: pool.affinity && destinations.length > 0 ? pool.affinity.timeout : ""};
+    }
+
+    // behind is what becomes of a packet that was translated to a backend.
+    behind(a, addr, port, marked) {
+      if (!this.can("FiltersTranslated")) return "accepted";
+      const {pkt} = this, local = this.own(a, addr);
+      const there = this.x.at.get(key(addr, pkt.protocol, port)), f = there && there.frontend;
+      if (f && this.can("GuardsTranslated") && (f.sourceRanges || []).length && (f.routes || []).some(r => r.from !== "pods" || this.node.detector.mode !== "none")) {
+        this.step({object: f.sourceRanges[0].origin.object, field: "spec.loadBalancerSourceRanges"},
+          matchText(f.match) + " is the " + f.kind + " of " + portText(f.port) + ", whose source ranges admit nothing that was translated: dropped");
+        return "dropped";
+      }
+      if (marked && !local && !this.fromNode && this.can("ForwardsMarked")) return "accepted";
+      const u = new Tracer(this.x, {...pkt, dst: a, port});
+      u.translated = true;
+      const fate = u.refusal(f, local);
+      this.steps.push(...u.steps);
+      return fate === "not ours" ? "accepted" : fate;
+    }
+
+    refusal(there, local) {
+      let f = there && !routesAll(there.routes || []) ? there : null;
+      const port = local && this.find(), np = port && port.frontend;
+      if (np && !routesAll(np.routes || []) && (this.can("EmptyNodePortAnyAddr") || hasNodePorts(this.node.nodePorts, this.pkt.dst, true))) {
+        f = f ? this.refusing(f, np) : np;
+      }
+      if (f) {
+        this.step(f.origin, matchText(f.match) + ", the destination now, is the " + f.kind + " of " + portText(f.port));
+        const {fate} = this.noRoute(f);
+        if (fate !== "not ours") return fate;
+      }
+      return this.unallocated(local);
     }
 
     noRoute(f) {
@@ -274,29 +309,38 @@ const sim = (() => {
     }
 
     unclaimed(local) {
-      const {pkt} = this;
+      const {pkt} = this, owned = this.x.vips.has(this.dst);
+      if (owned && this.can("CarriesVIPs") && pkt.protocol === "tcp" && this.x.checks.has(pkt.port)) {
+        this.step({object: "config", field: "mode", reason: "the node has the address, and so it answers there"}, "port " + pkt.port + " is that of a health check: left alone");
+        return {fate: "not ours"};
+      }
+      const fate = this.unallocated(local);
+      if (!owned && fate === "not ours") this.step(null, "no Service has " + matchText({addr: this.dst, protocol: pkt.protocol, port: pkt.port}));
+      return {fate};
+    }
+
+    unallocated(local) {
       const owner = this.x.vips.get(this.dst);
       if (owner) {
-        if (this.can("CarriesVIPs") && pkt.protocol === "tcp" && this.x.checks.has(pkt.port)) {
-          this.step({object: "config", field: "mode", reason: "the node has the address, and so it answers there"}, "port " + pkt.port + " is that of a health check: left alone");
-          return {fate: "not ours"};
-        }
         const rejects = this.can("RejectUndefinedPorts") && !local;
+        const is = this.dst + " is the " + owner.frontend.kind + " of " + nameText(owner.service.name);
         const ports = owner.service.frontends.filter(f => f.match.addr === this.dst).map(f => f.match.port + "/" + f.match.protocol);
-        this.step({object: owner.service.origin.object, field: "spec.ports"},
-          this.dst + " is the " + owner.frontend.kind + " of " + nameText(owner.service.name) + ", which has only " + ports.join(", ") + ": " + (rejects ? "rejected" : "left alone"));
-        return {fate: rejects ? "rejected" : "not ours"};
+        if (!this.translated) {
+          this.step({object: owner.service.origin.object, field: "spec.ports"}, is + ", which has only " + ports.join(", ") + ": " + (rejects ? "rejected" : "left alone"));
+        } else if (rejects) {
+          this.step(owner.service.origin, is + ", where nothing is translated again: rejected");
+        }
+        return rejects ? "rejected" : "not ours";
       }
       if (this.can("DropUnallocated") && !local) {
         for (const c of this.node.serviceCIDRs || []) {
-          if (contains(c.prefix, pkt.dst)) {
+          if (contains(c.prefix, this.pkt.dst)) {
             this.step(c.origin, this.dst + " is in the service network " + c.prefix + " and no Service with rules has it: dropped");
-            return {fate: "dropped"};
+            return "dropped";
           }
         }
       }
-      this.step(null, "no Service has " + matchText({addr: this.dst, protocol: pkt.protocol, port: pkt.port}));
-      return {fate: "not ours"};
+      return "not ours";
     }
 
     // hindrances are all that keeps a packet from passing.
@@ -358,12 +402,15 @@ const sim = (() => {
   }
 
   // trace returns the fate of a packet under what index made of a Program: accepted, rejected, dropped or
-  // not ours; the destinations and the affinity of one that is accepted; the steps that lead there; and what
+  // not ours; others that chance may bring; the destinations and the affinity of one that is accepted; the steps that lead there; and what
   // would have to be otherwise for one that is not.
   function trace(x, pkt) {
     const t = new Tracer(x, pkt);
-    const out = {destinations: [], affinity: "", ...t.trace(), steps: t.steps, hindrances: []};
-    if (out.fate !== "accepted" && familyOf(pkt.dst) === x.program.family) out.hindrances = new Tracer(x, pkt).hindrances();
+    const out = {destinations: [], affinity: "", others: [], ...t.trace(), steps: t.steps, hindrances: []};
+    if (out.fate !== "accepted" && familyOf(pkt.dst) === x.program.family) {
+      out.hindrances = t.refused.map(r => ({text: "endpoint " + r.address + " must be where packets are not " + r.fate, origin: originText(r.origin)}));
+      if (out.hindrances.length === 0) out.hindrances = new Tracer(x, pkt).hindrances();
+    }
     return out;
   }
 

@@ -1,0 +1,77 @@
+package sim_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/irtest"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+// What is led to an address of a Service meets what the mode's filter has there, at whatever
+// frontend it was translated (PKT-20).
+func TestBehind(t *testing.T) {
+	tests := []struct {
+		what, from, endpoints string
+		iptables              string
+		nftables              string // "" means as iptables
+	}{
+		{"a ClusterIP", pod, "10.96.0.11:80", "10.96.0.11:80", "rejected"},
+		{"another port of it", node, "10.96.0.11:81", "10.96.0.11:81+snat", "rejected"},
+		{"nobody's ClusterIP", outside, "10.96.7.7:80", "10.96.7.7:80+snat", "dropped"},
+		{"a ClusterIP without endpoints", pod, "10.96.0.13:80", "rejected", ""},
+		{"the same from the node", node, "10.96.0.13:80", "rejected", ""},
+		{"the same, masqueraded and forwarded", outside, "10.96.0.13:80", "10.96.0.13:80+snat", "rejected"},
+		{"another port of it", pod, "10.96.0.13:81", "10.96.0.13:81", "rejected"},
+		{"another protocol's", pod, "10.96.0.15:53", "10.96.0.15:53", "rejected"},
+		{"a VIP", pod, "203.0.113.10:80", "203.0.113.10:80", ""},
+		{"a VIP without endpoints", pod, "203.0.113.13:80", "rejected", ""},
+		{"the same from the node", node, "203.0.113.13:80", "203.0.113.13:80+snat", "rejected"},
+		{"a VIP with source ranges", pod, "203.0.113.14:80", "dropped", "203.0.113.14:80"},
+		{"the same, masqueraded and forwarded", outside, "203.0.113.14:80", "dropped", "203.0.113.14:80+snat"},
+		{"policy Local with a way for all", outside, "203.0.113.11:80", "203.0.113.11:80+snat", ""},
+		{"a node port", pod, "192.0.2.11:30080", "192.0.2.11:30080", ""},
+		{"a node port without endpoints", outside, "192.0.2.11:30083", "rejected", ""},
+		{"the same from the node", node, "192.0.2.11:30083", "rejected", ""},
+		{"one without endpoints for some", pod, "192.0.2.11:30082", "dropped", ""},
+		{"that of another node", pod, "192.0.2.12:30083", "192.0.2.12:30083", ""},
+		{"one of two", pod, "10.244.1.10:8080 10.96.0.13:80", "rejected (50%) or 10.244.1.10:8080 (50%)", ""},
+		{"two of three", pod, "10.244.1.10:8080 10.96.7.7:80 10.96.7.8:80", "10.96.7.7:80 10.96.7.8:80 10.244.1.10:8080", "dropped (66.67%) or 10.244.1.10:8080 (33.33%)"},
+		{"two fates", pod, "10.96.0.13:80 192.0.2.11:30082", "dropped (50%) or rejected (50%)", ""},
+	}
+	for _, tt := range tests {
+		for mode, want := range map[ir.Mode]string{ir.ModeIPTables: tt.iptables, ir.ModeNFTables: tt.nftables} {
+			if want == "" {
+				want = tt.iptables
+			}
+			p := leadsTo(irtest.Program(mode), strings.Fields(tt.endpoints)...)
+			pkt, err := sim.ParsePacket(tt.from, "10.96.0.10:80")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := sim.Trace(p, pkt).String(); got != want {
+				t.Errorf("%s: %s from %s: got %s, want %s", mode, tt.what, tt.from, got, want)
+			}
+			for _, h := range sim.NewEvaluator(p).Hindrances(pkt) {
+				if !strings.HasPrefix(h.Origin.Object, "EndpointSlice ") {
+					t.Errorf("%s: %s: %s is named, and no endpoint", mode, tt.what, h.Origin)
+				}
+			}
+		}
+	}
+}
+
+// leadsTo gives Service web other endpoints.
+func leadsTo(p *ir.Program, endpoints ...string) *ir.Program {
+	for i := range p.Services {
+		if s := &p.Services[i]; s.Name.Name == "web" {
+			s.Pools[0].Backends = nil
+			for _, e := range endpoints {
+				s.Pools[0].Backends = append(s.Pools[0].Backends, ir.Backend{AddrPort: netip.MustParseAddrPort(e), Origin: ir.Origin{Object: "EndpointSlice default/web-1"}})
+			}
+		}
+	}
+	return p
+}
