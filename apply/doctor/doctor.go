@@ -60,7 +60,7 @@ const limit = 30 * time.Second
 func (n *Node) Examine(ctx context.Context) []Finding {
 	e := &examination{Node: n}
 	for _, check := range []func(context.Context){
-		e.modes, e.settings, e.forwarding, e.conntrack, e.fastpath, e.variants, e.interference, e.leftovers, e.writer, e.interfaces, e.api,
+		e.modes, e.settings, e.forwarding, e.localhost, e.conntrack, e.fastpath, e.variants, e.interference, e.leftovers, e.writer, e.interfaces, e.api,
 	} {
 		limited, cancel := context.WithTimeout(ctx, limit)
 		check(limited)
@@ -143,6 +143,15 @@ func (e *examination) forwarding(context.Context) {
 		default:
 			e.add("forwarding", OK, "", "%s is %s", f.name, value)
 		}
+	}
+}
+
+// localhost is whether what mode iptables sets for node ports there, and guards by its rules, was left by it
+// where no rule of ours guards it.
+func (e *examination) localhost(context.Context) {
+	if e.Mode == ir.ModeNFTables && sysctl.RoutesLocalnet(e.Root) {
+		e.add("localhost", Warning, "sysctl -w net.ipv4.conf.all.route_localnet=0, unless another program needs it",
+			"net.ipv4.conf.all.route_localnet is 1, which mode %s does not need: machines on the same link reach what listens on 127.0.0.1, unless rules of others, such as kubelet's chain KUBE-FIREWALL, keep them from it", e.Mode)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/ir"
 )
 
 // is reports whether some check has a status and a text.
@@ -62,6 +63,28 @@ func TestConntrack(t *testing.T) {
 		}
 	}
 	expect(t, (&Node{Root: sysctl.Root(t.TempDir())}).Examine(t.Context()), "conntrack", Warning, "does not track")
+}
+
+// What mode iptables leaves open is told of in the mode that does not need it.
+func TestLocalhost(t *testing.T) {
+	root := t.TempDir()
+	setting := filepath.Join(root, "proc/sys/net/ipv4/conf/all/route_localnet")
+	if err := os.MkdirAll(filepath.Dir(setting), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		value string
+		mode  ir.Mode
+		told  bool
+	}{{"1", ir.ModeNFTables, true}, {"0", ir.ModeNFTables, false}, {"1", ir.ModeIPTables, false}} {
+		if err := os.WriteFile(setting, []byte(tt.value+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		found := (&Node{Root: sysctl.Root(root), Mode: tt.mode}).Examine(t.Context())
+		if told := is(found, "localhost", Warning, "reach what listens on 127.0.0.1"); told != tt.told {
+			t.Errorf("mode %s, %s: told %t", tt.mode, tt.value, told)
+		}
+	}
 }
 
 // Bridges of the fast path are told of, and nothing where there are none.

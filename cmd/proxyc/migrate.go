@@ -141,7 +141,7 @@ func (m *migration) prove(ctx context.Context, where flow.Network, a, b *ir.Prog
 	slices.Sort(m.Unknown)
 	m.Unknown = slices.Compact(m.Unknown)
 	if m.Needs == nil && b != nil {
-		m.Needs = needsOf(b)
+		m.Needs = needsOf(a, b)
 	}
 	return services, classes, err
 }
@@ -164,8 +164,9 @@ func proveModes(ctx context.Context, where flow.Network, a, b *ir.Program) (serv
 	return flow.Describe(where, node, a, b, r.Differences), doubts, r.Classes, nil
 }
 
-// needsOf returns what a mode needs of a node, besides what findings tell of it.
-func needsOf(p *ir.Program) (needs []string) {
+// needsOf returns what a mode needs of a node, which had another before (nil: not in this family), besides
+// what findings tell of it.
+func needsOf(was, p *ir.Program) (needs []string) {
 	switch p.Node.Mode {
 	case ir.ModeNFTables:
 		needs = append(needs, "Linux 5.13 or newer; no tool, and nft 1.0.1 or newer for who wants to look at the rules")
@@ -180,6 +181,10 @@ func needsOf(p *ir.Program) (needs []string) {
 	}
 	for _, s := range sysctl.Dataplane(&p.Node, sysctl.Host{Kernel: sysctl.Version{Major: 5, Minor: 9}}) {
 		needs = append(needs, fmt.Sprintf("sysctl %s=%s, which proxyc sets", s.Name(), s.Want))
+	}
+	if was != nil && sysctl.WantsLocalnet(&was.Node) && !sysctl.WantsLocalnet(&p.Node) {
+		needs = append(needs, "sysctl net.ipv4.conf.all.route_localnet=0, unless another program needs 1, which mode "+string(was.Node.Mode)+
+			" set for node ports at localhost and does not set back: its rules, which kept other machines from what listens on 127.0.0.1, go")
 	}
 	return needs
 }

@@ -54,10 +54,10 @@ func Fields() []Field {
 		{Path: "iptables.masqueradeBit", Allowed: "0-31, in every mode", Modes: "I P W U", Means: "Bit of the packet mark that asks for masquerade."},
 		{Path: "iptables.masqueradeAll", Modes: "I P U", Means: "Masquerade every packet to a cluster IP."},
 		{Path: "iptables.localhostNodePorts", Modes: "I", Since: "1.26", Means: "Answer node ports at 127.0.0.1 (IPv4 only)."},
-		{Path: "iptables.syncPeriod", Allowed: "more than 0 and at least minSyncPeriod", Modes: "I W U", Means: "Longest wait until a failed sync is tried again; the first wait is a second. A change that waits twice as long makes the health server answer 503. What this does not say is how often rules are compared with the kernel's: every hour, and when somebody else changed them."},
+		{Path: "iptables.syncPeriod", Allowed: "more than 0 and at least minSyncPeriod", Modes: "I W U", Means: "Longest wait until a failed sync is tried again; the first wait is a second. A change that waits twice as long makes the health server answer 503, once any rules of this process were in force. What this does not say is how often rules are compared with the kernel's: every hour, and when somebody else changed them."},
 		{Path: "iptables.minSyncPeriod", Allowed: "0 or more, in every mode", Modes: "I W U", Means: "Shortest time between two writes of rules."},
 
-		{Path: "ipvs.syncPeriod", Allowed: "more than 0 and at least minSyncPeriod", Modes: "P", Means: "Longest wait until a failed sync is tried again; the first wait is a second. A change that waits twice as long makes the health server answer 503. What this does not say is how often everything is compared with the kernel's: every minute, and when the kernel tells that somebody else changed addresses or rules."},
+		{Path: "ipvs.syncPeriod", Allowed: "more than 0 and at least minSyncPeriod", Modes: "P", Means: "Longest wait until a failed sync is tried again; the first wait is a second. A change that waits twice as long makes the health server answer 503, once any rules of this process were in force. What this does not say is how often everything is compared with the kernel's: every minute, and when the kernel tells that somebody else changed addresses or rules."},
 		{Path: "ipvs.minSyncPeriod", Depends: "`1s` if there are only flags and no file", Allowed: "0 or more", Modes: "P", Means: "Shortest time between two writes of rules."},
 		{Path: "ipvs.scheduler", Allowed: "a scheduler of the kernel; empty: `rr`", Modes: "P", Means: "How the kernel chooses among backends."},
 		{Path: "ipvs.excludeCIDRs", Allowed: "CIDRs", Modes: "P", Means: "Addresses whose virtual servers are not touched."},
@@ -68,7 +68,7 @@ func Fields() []Field {
 
 		{Path: "nftables.masqueradeBit", Allowed: "0-31", Modes: "N", Since: "1.29", Means: "Bit of the packet mark that asks for masquerade."},
 		{Path: "nftables.masqueradeAll", Modes: "N", Since: "1.29", Means: "Masquerade every packet to a cluster IP."},
-		{Path: "nftables.syncPeriod", Allowed: "more than 0 and at least minSyncPeriod", Modes: "N", Since: "1.29", Means: "Longest wait until a failed sync is tried again; the first wait is a second. A change that waits twice as long makes the health server answer 503. What this does not say is how often rules are compared with the kernel's: every hour, and when somebody else changed them."},
+		{Path: "nftables.syncPeriod", Allowed: "more than 0 and at least minSyncPeriod", Modes: "N", Since: "1.29", Means: "Longest wait until a failed sync is tried again; the first wait is a second. A change that waits twice as long makes the health server answer 503, once any rules of this process were in force. What this does not say is how often rules are compared with the kernel's: every hour, and when somebody else changed them."},
 		{Path: "nftables.minSyncPeriod", Allowed: "0 or more", Modes: "N", Since: "1.29", Means: "Shortest time between two writes of rules."},
 
 		{Path: "winkernel.networkName", Modes: "W", Since: "1.14", Means: "HNS network of the cluster; empty: the environment's KUBE_NETWORK."},
