@@ -69,7 +69,9 @@ func RoutesLocalnet(root Root) bool {
 
 // WantsLocalnet reports whether the mode has packets to and from 127.0.0.0/8 leave the node,
 // and guards what listens there.
-func WantsLocalnet(node *ir.Node) bool { return node.Mode == ir.ModeIPTables && len(iptables(node)) > 0 }
+func WantsLocalnet(node *ir.Node) bool {
+	return node.Mode == ir.ModeIPTables && len(iptables(node)) > 0
+}
 
 // CallsIPTables returns which settings hand what comes in by a bridge to the hooks of IPv4
 // and IPv6, nf_tables' included, before it leaves the bridge: "net.bridge.bridge-nf-call-iptables = 1";
