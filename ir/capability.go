@@ -109,6 +109,10 @@ const (
 	GuardsTranslated
 	// ForwardsMarked: that does not include what is forwarded and marked for masquerade.
 	ForwardsMarked
+	// HairpinByAddress: whose connections to itself are masqueraded is known by address and port,
+	// so that a backend which one Service has on this node is, for all Services, also where an
+	// EndpointSlice names no node (PKT-7).
+	HairpinByAddress
 )
 
 var capabilityNames = [...]string{
@@ -119,7 +123,7 @@ var capabilityNames = [...]string{
 	"MasqueradesOwnVIP", "CarriesVIPs", "NodePortBehindEmpty", "NodePortRefusesFirst",
 	"Masquerades", "AffinityTimeout", "OneBackendPort", "EndpointsByKind", "DropsInvalid", "ListsNodePortAddresses", "ConfusesShared",
 	"ProxiesLocalhost", "LocalhostByProcess", "StableBackends",
-	"FiltersTranslated", "GuardsTranslated", "ForwardsMarked",
+	"FiltersTranslated", "GuardsTranslated", "ForwardsMarked", "HairpinByAddress",
 }
 
 // Has reports whether all capabilities of o are in c.
@@ -145,9 +149,9 @@ func (m Mode) Capabilities() Capability {
 	case ModeIPTables:
 		return common | LocalhostNodePorts | HairpinRemote | EmptyNodePortAnyAddr | NodePortBehindEmpty | DropsInvalid | FiltersTranslated | GuardsTranslated | ForwardsMarked
 	case ModeNFTables:
-		return common | RejectUndefinedPorts | DropUnallocated | GuardEmpty | GuardEmptyFromNode | EmptyFromNode | NodePortBehindEmpty | NodePortRefusesFirst | ProxiesLocalhost | StableBackends | FiltersTranslated
+		return common | RejectUndefinedPorts | DropUnallocated | GuardEmpty | GuardEmptyFromNode | EmptyFromNode | NodePortBehindEmpty | NodePortRefusesFirst | ProxiesLocalhost | StableBackends | FiltersTranslated | HairpinByAddress
 	case ModeIPVS:
-		return common | RejectUndefinedPorts | RejectUndefinedVIPPorts | GuardEmpty | MasqueradesOwnVIP | CarriesVIPs | LocalFallback | EmptyFromNode | ConfusesShared
+		return common | RejectUndefinedPorts | RejectUndefinedVIPPorts | GuardEmpty | MasqueradesOwnVIP | CarriesVIPs | LocalFallback | EmptyFromNode | ConfusesShared | HairpinByAddress
 	case ModeKernelspace:
 		return TrafficPolicies | KeepsClient | ServesSCTP | HealthPorts | NodePortBehindEmpty | OneBackendPort | EndpointsByKind
 	case ModeUserspace:

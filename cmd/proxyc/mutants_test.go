@@ -294,7 +294,7 @@ var alikes = []struct {
 	{"", `^empty .* with other affinity$`, "it refuses everybody, whom nobody has to remember"},
 
 	{ir.ModeNFTables, `^rule \d+ of (affinity|affinity-nodeports|firewall-check|(masq-|masq-nonlocal-)?lb-\S+): nftables.MatchProto lost$`, "the keys that are looked up have the protocol"},
-	{ir.ModeNFTables, `^rule [01] of (affinity-(nodeports-)?input|nat-postrouting): nftables.MatchDNAT lost$`, "what nobody translated has no backend's address, or is the node's own"},
+	{ir.ModeNFTables, `^rule [0-3] of (affinity-(nodeports-)?input|nat-postrouting): nftables.MatchDNAT lost$`, "what nobody translated has no backend's address, or is the node's own"},
 	{ir.ModeNFTables, `^rule 0 of (affinity-input|nat-postrouting|service-endpoints-check|cluster-ips-check): nftables.MatchSet lost$`, "connections to other addresses are looked up as well, and not found"},
 	{ir.ModeNFTables, `^rule 0 of affinity-(nodeports-)?input(: nftables.Verdict)? lost$`, "no backend is the node itself"},
 	{ir.ModeNFTables, `^rule \d+ of (affinity(-nodeports)?|firewall-check)(:.*LookupVerdict)? lost$`, "no Service of that protocol has affinity, or source ranges, and the map is empty"},
@@ -324,6 +324,7 @@ var alikes = []struct {
 	{ir.ModeUserspace, `^nat: rule of KUBE-PORTALS-CONTAINER (lost|with a destination one bit wider)$`, "an external address that the node has not, for those that it has"},
 	{ir.ModeUserspace, `^nat: rule of KUBE-PORTALS-(CONTAINER|HOST) for one port more$`, "that, or the rule before has the neighbour"},
 
+	{ir.ModeIPVS, `^nat: rule of KUBE-POSTROUTING lost$`, "no client of the cluster is its own backend, or nothing is marked for masquerade"},
 	{ir.ModeIPVS, `^nat: rule of KUBE-SERVICES lost$`, "it accepts what the end of the chain accepts, or asks for a set without elements"},
 	{ir.ModeIPVS, `^nat: rule of KUBE-SERVICES (without its negation|with a source one bit wider)$`, "it accepts what the end of the chain accepts"},
 	{ir.ModeIPVS, `^nat: rule of KUBE-(LOAD-BALANCER|NODE-PORT) (lost|without its protocol)$`, "its set is empty, or of that protocol alone; or what it marks is marked, or refused, anyway"},

@@ -57,7 +57,19 @@ func (r *random) world(mode ir.Mode) *world {
 		}
 	}
 	r.towardsServices(w)
+	r.withoutNode(w, mode)
 	return w
+}
+
+// withoutNode leaves out where some endpoints are, which other slices say.
+func (r *random) withoutNode(w *world, mode ir.Mode) {
+	for _, s := range w.slices {
+		for j := range s.Endpoints {
+			if r.chance(12) && mode != ir.ModeKernelspace { // HNS has an address once
+				s.Endpoints[j].NodeName = ""
+			}
+		}
+	}
 }
 
 // towardsServices makes of some endpoints addresses and ports of Services, or what could be one's.

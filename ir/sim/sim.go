@@ -60,6 +60,7 @@ type Evaluator struct {
 	checks  *PortSet                  // of health checks
 	vips    map[netip.Addr]frontendOf // the first frontend of an address whose undefined ports the mode minds
 	carried map[netip.Addr]bool       // addresses of Services that the node has itself
+	locals  map[backendOf]bool        // what some Service has on this node, where that counts for all
 	slots   sync.Map                  // *slots by *ir.Frontend: made when first asked for
 }
 
@@ -88,6 +89,12 @@ type frontendOf struct {
 	frontend *ir.Frontend
 }
 
+// backendOf is a backend, whose-ever it is.
+type backendOf struct {
+	at       netip.AddrPort
+	protocol ir.Protocol
+}
+
 type addrProtocol struct {
 	addr     netip.Addr
 	protocol ir.Protocol
@@ -99,13 +106,16 @@ func NewEvaluator(p *ir.Program) *Evaluator { return NewEvaluatorWith(p, p.Node.
 // NewEvaluatorWith is NewEvaluator for a mode with other capabilities.
 func NewEvaluatorWith(p *ir.Program, caps ir.Capability) *Evaluator {
 	e := &Evaluator{program: p, caps: caps, own: NewOwn(p.Family.Loopback(), p.Node.Addrs),
-		at: map[ir.Match]frontendOf{}, byAddr: map[addrProtocol][]uint16{}, vips: map[netip.Addr]frontendOf{}, carried: map[netip.Addr]bool{}}
+		at: map[ir.Match]frontendOf{}, byAddr: map[addrProtocol][]uint16{}, vips: map[netip.Addr]frontendOf{}, carried: map[netip.Addr]bool{}, locals: map[backendOf]bool{}}
 	minds := e.caps.Has(ir.RejectUndefinedVIPPorts)
 	var checks []uint16
 	for i := range p.Services {
 		s := &p.Services[i]
 		if s.Health != nil {
 			checks = append(checks, s.Health.Port)
+		}
+		if e.caps.Has(ir.HairpinByAddress) {
+			e.noteLocals(s)
 		}
 		for j := range s.Frontends {
 			f := &s.Frontends[j]
@@ -125,6 +135,17 @@ func NewEvaluatorWith(p *ir.Program, caps ir.Capability) *Evaluator {
 	}
 	e.checks = NewPortSet(checks)
 	return e
+}
+
+func (e *Evaluator) noteLocals(s *ir.Service) {
+	for i := range s.Pools {
+		p := &s.Pools[i]
+		for j := range p.Backends {
+			if b := &p.Backends[j]; b.Local {
+				e.locals[backendOf{b.AddrPort, p.Port.Protocol}] = true
+			}
+		}
+	}
 }
 
 // Outcome is Trace; it tells cuts what the packet was compared with.
@@ -395,7 +416,7 @@ func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
 			continue
 		}
 		hairpin := false
-		if b.Local || t.caps.Has(ir.HairpinRemote) {
+		if b.Local || t.caps.Has(ir.HairpinRemote) || t.locals[backendOf{b.AddrPort, f.Match.Protocol}] {
 			t.cuts.SourceAddr(b.AddrPort.Addr())
 			hairpin = b.AddrPort.Addr() == t.pkt.Src
 		}

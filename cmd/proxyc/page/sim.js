@@ -99,9 +99,12 @@ const sim = (() => {
 
   // index makes of a Program what trace asks. caps are the capabilities of its mode.
   function index(program, caps) {
-    const x = {program, caps: new Set(caps), at: new Map(), vips: new Map(), checks: new Set(), carried: new Set(), own: new Set(program.node.addrs || [])};
+    const x = {program, caps: new Set(caps), at: new Map(), vips: new Map(), checks: new Set(), carried: new Set(), locals: new Set(), own: new Set(program.node.addrs || [])};
     for (const service of program.services || []) {
       if (service.health) x.checks.add(service.health.port);
+      if (x.caps.has("HairpinByAddress")) {
+        for (const pool of service.pools || []) for (const b of pool.backends || []) if (b.local) x.locals.add(b.addrPort + "/" + pool.port.protocol);
+      }
       for (const frontend of service.frontends || []) {
         const m = frontend.match, k = key(m.addr, m.protocol, m.port);
         if (!x.at.has(k)) x.at.set(k, {service, frontend});
@@ -244,7 +247,7 @@ const sim = (() => {
       const found = new Map();
       for (const b of pool.backends) {
         const [addr, port] = splitHostPort(b.addrPort), a = parseAddr(addr);
-        const hairpin = Boolean(b.local || this.can("HairpinRemote")) && addr === this.src;
+        const hairpin = Boolean(b.local || this.can("HairpinRemote") || this.x.locals.has(b.addrPort + "/" + f.match.protocol)) && addr === this.src;
         const here = this.can("KeepsClient") && !this.fromNode && (this.own(a, addr) || this.x.carried.has(addr));
         if (this.x.carried.has(addr) && !this.own(a, addr)) this.step(b.origin, b.addrPort + ": the node has the address itself, as one of a Service: the packet ends there");
         else if (here && masquerade) this.step(b.origin, b.addrPort + ": on the node itself, where nothing is masqueraded");
