@@ -272,13 +272,14 @@ func differ(random *rand.Rand, s *rules.Set) (what string, messages []message) {
 	return s.Name + ": " + what, b.messages
 }
 
-// A kernel that tells no number, or another one, has the set dumped; so has one whose
-// tables change meanwhile.
-func TestUncountedIsDumped(t *testing.T) {
+// withExpected returns a node that has a table of so many Services, which is expected of it, and whose
+// sets are all large enough to be read by their keys.
+func withExpected(t *testing.T, services int) (n node, want rules.Tables, e expectation) {
+	t.Helper()
 	requireCounts(t)
-	n := newNode(t)
+	n = newNode(t)
 	n.keyedFrom = 1
-	_, want := large(40)
+	_, want = large(services)
 	if _, err := n.Commit(t.Context(), newPlan(rules.Tables{}, want)); err != nil {
 		t.Fatal(err)
 	}
@@ -286,7 +287,13 @@ func TestUncountedIsDumped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wanted := func() rules.Tables { return want }
+	return n, want, expectation{func() rules.Tables { return want }, generation}
+}
+
+// A kernel that tells no number, or another one, has the set dumped; so has one whose
+// tables change meanwhile.
+func TestUncountedIsDumped(t *testing.T) {
+	n, want, expected := withExpected(t, 40)
 	name := rules.Backends.String()
 	count := n.count(t, name)
 	twice := *setsByName(want.IPv4)[name]
@@ -299,13 +306,13 @@ func TestUncountedIsDumped(t *testing.T) {
 		e     expectation
 		all   bool
 	}{
-		{"as it is", count, expectation{wanted, generation}, true},
-		{"no number", 0, expectation{wanted, generation}, false},
-		{"one more", count + 1, expectation{wanted, generation}, false},
-		{"another generation", count, expectation{wanted, generation - 1}, false},
-		{"nothing expected", count, expectation{nil, generation}, false},
-		{"no table expected", count, expectation{func() rules.Tables { return rules.Tables{} }, generation}, false},
-		{"one expected twice", count, expectation{func() rules.Tables { return doubled }, generation}, false},
+		{"as it is", count, expected, true},
+		{"no number", 0, expected, false},
+		{"one more", count + 1, expected, false},
+		{"another generation", count, expectation{expected.tables, expected.generation - 1}, false},
+		{"nothing expected", count, expectation{nil, expected.generation}, false},
+		{"no table expected", count, expectation{func() rules.Tables { return rules.Tables{} }, expected.generation}, false},
+		{"one expected twice", count, expectation{func() rules.Tables { return doubled }, expected.generation}, false},
 	} {
 		s := rules.Backends.Set()
 		if all := n.readExpected(t.Context(), ir.IPv4, s, c.count, c.e); all != c.all || all != (len(s.Elements) == count) {
@@ -320,26 +327,15 @@ func TestUncountedIsDumped(t *testing.T) {
 
 // Where answers do not fit, the set is dumped, and nothing of them is left in the queue.
 func TestLostAnswersAreDumped(t *testing.T) {
-	requireCounts(t)
-	n := newNode(t)
-	n.keyedFrom = 1
-	_, want := large(400)
-	if _, err := n.Commit(t.Context(), newPlan(rules.Tables{}, want)); err != nil {
-		t.Fatal(err)
-	}
+	n, want, expected := withExpected(t, 400)
 	if err := n.r.nl.SetReadBuffer(40 << 10); err != nil {
 		t.Fatal(err)
 	}
-	generation, err := n.r.generation(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	wanted := func() rules.Tables { return want }
 	s := rules.Backends.Set()
-	if n.readExpected(t.Context(), ir.IPv4, s, n.count(t, s.Name), expectation{wanted, generation}) {
+	if n.readExpected(t.Context(), ir.IPv4, s, n.count(t, s.Name), expected) {
 		t.Error("no answer was lost")
 	}
-	have, err := n.read(t.Context(), wanted)
+	have, err := n.read(t.Context(), expected.tables)
 	if err != nil {
 		t.Fatal(err)
 	}

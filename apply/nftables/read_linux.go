@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
@@ -178,14 +179,9 @@ const (
 func resizes() bool { return linuxFrom(6, 5) }
 
 // linuxFrom reports whether this is a version of Linux or a later one.
-func linuxFrom(atLeast, minorAtLeast int) bool {
+func linuxFrom(major, minor int) bool {
 	var u unix.Utsname
-	var major, minor int
-	if unix.Uname(&u) != nil {
-		return false
-	}
-	fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
-	return major > atLeast || major == atLeast && minor >= minorAtLeast
+	return unix.Uname(&u) == nil && !sysctl.ParseVersion(unix.ByteSliceToString(u.Release[:])).Before(major, minor)
 }
 
 func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset, e expectation) (sound bool, err error) {

@@ -70,7 +70,7 @@ func RoutesLocalnet(root Root) bool {
 // WantsLocalnet reports whether the mode has packets to and from 127.0.0.0/8 leave the node,
 // and guards what listens there.
 func WantsLocalnet(node *ir.Node) bool {
-	return node.Mode == ir.ModeIPTables && len(iptables(node)) > 0
+	return node.Mode == ir.ModeIPTables && onLoopback(&node.NodePorts)
 }
 
 // CallsIPTables returns which settings hand what comes in by a bridge to the hooks of IPv4

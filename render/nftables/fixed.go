@@ -72,16 +72,19 @@ func checkChains(node *ir.Node, family ir.Family, guarded bool) []Chain {
 
 // guardChain drops what loadBalancerSourceRanges do not admit, by where the client sent it:
 // it may be translated by now. A base chain before that, as kube-proxy has it, every packet would
-// pass in both directions; here only the first ones of a connection do. There is one rule for each
-// protocol because nft 1.0.6 takes the original port of a connection only where the rule names
-// the protocol.
+// pass in both directions; here only the first ones of a connection do.
 func guardChain() Chain {
-	var rules []Rule
 	key := []Term{{Field: OrigDstAddr}, {Field: L4Proto}, {Field: OrigDstPort}}
+	return Chain{Name: chainFirewallCheck, Rules: byProtocol(key, FirewallLists, fixed("what loadBalancerSourceRanges do not admit"))}
+}
+
+// byProtocol looks a key with the original port of a connection up, with one rule for each protocol:
+// nft 1.0.6 takes that port only where the rule names the protocol.
+func byProtocol(key []Term, id SetID, origin ir.Origin) (rules []Rule) {
 	for _, p := range [...]ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
-		rules = append(rules, Rule{[]Stmt{MatchProto{p}, LookupVerdict{key, FirewallLists.String()}}, fixed("what loadBalancerSourceRanges do not admit")})
+		rules = append(rules, Rule{[]Stmt{MatchProto{p}, LookupVerdict{key, id.String()}}, origin})
 	}
-	return Chain{Name: chainFirewallCheck, Rules: rules}
+	return rules
 }
 
 // lookup returns the verdict of a map of frontends.
@@ -137,8 +140,7 @@ func clusterIPsCheck(node *ir.Node) []Rule {
 
 // affinityChains remember which backend a client met, by addresses or by node ports. Services with
 // affinity share them; affinityRule leads there. Backends on the node itself are reached through
-// input, not postrouting. There is one rule for each protocol because nft 1.0.6 takes the original
-// port of a connection only where the rule names the protocol.
+// input, not postrouting.
 func affinityChains(nodePort bool) []Chain {
 	input, common, set := chainAffinityInput, chainAffinity, AffinityIPs
 	key := []Term{{Field: DstAddr}, {Field: DstPort}, {Field: OrigDstAddr}, {Field: L4Proto}, {Field: OrigDstPort}}
@@ -146,14 +148,10 @@ func affinityChains(nodePort bool) []Chain {
 		input, common, set = chainAffinityPortsInput, chainAffinityPorts, AffinityPorts
 		key = slices.Delete(key, 2, 3)
 	}
-	var rules []Rule
-	for _, p := range [...]ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
-		rules = append(rules, Rule{[]Stmt{MatchProto{p}, LookupVerdict{key, set.String()}}, remembered})
-	}
 	before := btoi(nodePort) // so that their order is known
 	return []Chain{
 		{Name: input, Base: &Base{NAT: true, Hook: Input, Priority: PrioritySNAT - before}, Rules: []Rule{affinityRule(nodePort)}},
-		{Name: common, Rules: rules},
+		{Name: common, Rules: byProtocol(key, set, remembered)},
 	}
 }
 
