@@ -44,11 +44,15 @@ func (c *proveCmd) Run(e *env, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
+	c.wholeFiles = true
 	j, err := c.load(start())
 	if err != nil {
 		return err
 	}
 	programs := j.compile()
+	if wholeFile(j.diags) { // of Services that could not be read nothing is proved
+		return j.finish(e, errReported)
+	}
 	a, err := c.describe(ctx, start(), j, programs, c.A)
 	if err != nil {
 		return j.finish(e, err)
