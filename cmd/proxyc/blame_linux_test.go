@@ -95,3 +95,23 @@ func TestTraceKernelNamesWhatRepliesMeet(t *testing.T) {
 		})
 	}
 }
+
+// Where the element is gone that keeps a client out, no rule that it meets then is the cause.
+func TestTraceKernelBlamesNoFollowingRule(t *testing.T) {
+	w, _ := inTopology(t, "nftables")
+	w.write("cluster.yaml", `apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: Node, metadata: {name: node1}, status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}}
+- {apiVersion: v1, kind: Service, metadata: {name: lb, namespace: ns}, spec: {type: LoadBalancer, allocateLoadBalancerNodePorts: false, loadBalancerSourceRanges: [198.51.100.0/24], clusterIP: 10.96.0.31, clusterIPs: [10.96.0.31], ipFamilies: [IPv4], ports: [{port: 80}]}, status: {loadBalancer: {ingress: [{ip: 203.0.113.31}]}}}
+- {apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: lb-1, namespace: ns, labels: {kubernetes.io/service-name: lb}}, addressType: IPv4, endpoints: [{addresses: [10.244.1.10], nodeName: node1}], ports: [{port: 8080}]}
+`)
+	if out, code := w.proxyc("apply"); code != 0 {
+		t.Fatal(out)
+	}
+	w.shell("nft delete element ip proxyc firewall-lists '{ 203.0.113.31 . tcp . 80 }'")
+	out, code := w.proxyc("trace", "--kernel", "--from", "192.0.2.200", "--to", "203.0.113.31:80")
+	if code != exitFindings || strings.Count(out, "because: ") != 1 || !strings.Contains(out, "because: table ip proxyc, chain firewall-check lacks, or does not come to: ") {
+		t.Errorf("exit %d:\n%s", code, out)
+	}
+}

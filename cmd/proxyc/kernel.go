@@ -252,6 +252,9 @@ func (f *followed) departs(want, have course, without removed, again refollow) e
 					without, have = without.with(at), rest
 					continue
 				}
+				if fate := have.outcome.Fate; lacks && fate != want.outcome.Fate && fate == rest.outcome.Fate {
+					break // the packet meets it because it was not stopped before
+				}
 			}
 			f.Causes = append(f.Causes, fmt.Sprintf("%s is not wanted: %s", ours[i].where(), ours[i].Text))
 		}
