@@ -2,6 +2,7 @@ package applytest
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"strconv"
@@ -114,6 +115,79 @@ func TestDrainingFlows(t *testing.T) {
 		at(worldService{Endpoints: []string{"pod1a"}})
 		expect(old, "pod1a")
 		expect(young, "pod1a")
+	})
+}
+
+// TestShutOutFlows: a UDP client that gets no answers reaches nobody any longer once the source ranges do
+// not admit it, in each mode: to the rules of mode nftables each of its packets is a first one, and in the
+// others the entry goes that led it by. Who was answered stays, as connections do. Mode ipvs asks each packet.
+func TestShutOutFlows(t *testing.T) {
+	eachPlane(t, func(t *testing.T, p plane) {
+		topo := newTopology(t)
+		m := newMachine(t, topo.Namespace("node1"))
+		config, _ := takeoverFiles()
+		admit := func(ranges ...string) {
+			t.Helper()
+			s := worldService{Type: "LoadBalancer", Families: []string{IPv4, IPv6}, Protocols: []string{"UDP"}, Endpoints: []string{"pod1a"}, Ranges: ranges}
+			m.must(0, m.apply(p, config, m.file("snapshot.json", world{1: &s}.snapshot(t))))
+		}
+		pod := topo.Namespace("pod1a")
+		mute := pod.Command(context.Background(), "nft", "-f", "-")
+		mute.Stdin = strings.NewReader(`table inet mute {
+			chain in { type filter hook input priority 0; @th,64,32 0x7368757e counter drop; }
+		}`)
+		if out, err := pod.Run(mute); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		arrived := func() int {
+			t.Helper()
+			out, err := pod.Run(pod.Command(context.Background(), "nft", "list", "chain", "inet", "mute", "in"))
+			var n int
+			_, after, _ := strings.Cut(string(out), "packets ")
+			if _, scanned := fmt.Sscan(after, &n); err != nil || scanned != nil {
+				t.Fatalf("%v, %v: %s", err, scanned, out)
+			}
+			return n
+		}
+		fence := newUDPClient(t, topo, "ext", to(clusterIP(1, IPv4), 53))
+		admit("192.0.2.0/24", "2001:db8:0:1::/64")
+		var silent, answered []*udpClient
+		for _, family := range []string{IPv4, IPv6} {
+			silent = append(silent, newUDPClient(t, topo, "ext", to(vip(1, family), 53)))
+			answered = append(answered, newUDPClient(t, topo, "ext", to(vip(1, family), 53)))
+		}
+		send := func() (reached int) {
+			t.Helper()
+			before := arrived()
+			for _, c := range silent {
+				if _, err := c.conn.Write([]byte("shu~")); err != nil { // what the pod drops
+					t.Fatal(err)
+				}
+			}
+			fence.expect("pod1a") // which comes behind them
+			return arrived() - before
+		}
+		for _, c := range answered {
+			c.expect("pod1a")
+		}
+		for range 2 { // the second by the entry of the first
+			if n := send(); n != len(silent) {
+				t.Fatalf("%d of %d packets reach the pod", n, len(silent))
+			}
+		}
+		admit("198.51.100.0/24", "2001:db8:5::/64")
+		if n := send(); n != 0 {
+			t.Errorf("%d packets of clients that are shut out reach the pod", n)
+		}
+		for _, c := range answered {
+			if p.mode != "ipvs" {
+				c.expect("pod1a")
+			}
+		}
+		admit("192.0.2.0/24", "2001:db8:0:1::/64")
+		if n := send(); n != len(silent) {
+			t.Errorf("%d of %d packets reach the pod when the clients are admitted again", n, len(silent))
+		}
 	})
 }
 

@@ -1,5 +1,5 @@
 // Package conntrack finds and deletes the kernel's connection tracking entries
-// that hold UDP clients to an endpoint that is gone. TCP and SCTP connections
+// that hold UDP clients to an endpoint that is gone, or to one that they may no longer reach. TCP and SCTP connections
 // end by themselves (DMN-32); a UDP client that keeps its port would otherwise
 // talk to the old address for as long as it talks.
 //
@@ -12,6 +12,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/proxyc/proxyc/ir"
 )
@@ -25,8 +26,11 @@ type Entry struct {
 	// From is where answers come from: the backend, or To where the
 	// destination was not translated.
 	From netip.AddrPort
-	Zone uint16
-	ID   uint32 // the kernel's; tells the entry from a later one of the same flow
+	// Unanswered: nothing came back. To rules each packet of such a flow is the
+	// first of a connection (ctstate NEW).
+	Unanswered bool
+	Zone       uint16
+	ID         uint32 // the kernel's; tells the entry from a later one of the same flow
 }
 
 // String returns "192.0.2.1:5000 -> 10.96.0.10:53 (10.244.1.5:53)/udp".
@@ -57,7 +61,12 @@ func (s Stale) Compare(o Stale) int {
 //     translated;
 //   - none serves, or the frontend is gone, and the entry was translated.
 //     kube-proxy keeps these (kubernetes#139628), so that the client goes on
-//     sending into the void, also when endpoints are back.
+//     sending into the void, also when endpoints are back;
+//   - nothing was ever answered, and the frontend does not admit its client any
+//     longer (PKT-10). In mode nftables such a flow ends by rules, of kube-proxy's as
+//     of ours: each of its packets is a first one to the filter. In mode iptables
+//     what is dropped is told by its address before translation, which only the
+//     packet that makes the entry has.
 //
 // In userspace mode the proxy itself holds the flows: none is stale.
 type Selector struct {
@@ -74,6 +83,12 @@ type Selector struct {
 type frontend struct {
 	service  ir.Name
 	backends map[netip.AddrPort]bool
+	ranges   []ir.SourceRange // of Frontend.SourceRanges
+}
+
+// admits reports whether the ranges, if there are any, hold a client.
+func (f *frontend) admits(client netip.Addr) bool {
+	return len(f.ranges) == 0 || slices.ContainsFunc(f.ranges, func(r ir.SourceRange) bool { return r.Prefix.Contains(client) })
 }
 
 // NewSelector returns the Selector of a Program's family; a frontend that was removed and
@@ -87,7 +102,7 @@ func NewSelector(p *ir.Program, removed []ir.Match) *Selector {
 		s := &p.Services[i]
 		for k := range s.Frontends {
 			if f := &s.Frontends[k]; f.Match.Protocol == ir.UDP {
-				sel.current[f.Match] = frontend{service: s.Name, backends: serving(s, f.Port)}
+				sel.current[f.Match] = frontend{service: s.Name, backends: serving(s, f.Port), ranges: f.SourceRanges}
 				sel.ports[f.Match.Port] = true
 			}
 		}
@@ -125,11 +140,14 @@ func (sel *Selector) Stale(e Entry) (Stale, bool) {
 	case !translated:
 		s.Why = "older than the Service's endpoints: it was never translated"
 		return s, true
-	case current.backends[e.From]:
-		return Stale{}, false
+	case !current.backends[e.From]:
+		s.Why = e.From.String() + " is no endpoint of the Service"
+		return s, true
+	case e.Unanswered && !current.admits(e.Client.Addr()):
+		s.Why = "spec.loadBalancerSourceRanges does not admit " + e.Client.Addr().String()
+		return s, true
 	}
-	s.Why = e.From.String() + " is no endpoint of the Service"
-	return s, true
+	return Stale{}, false
 }
 
 // serving returns the endpoints of a service port that serve. Whether it would

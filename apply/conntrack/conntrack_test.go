@@ -73,6 +73,19 @@ func TestSelector(t *testing.T) {
 		p.Services[0].Draining = []ir.Draining{kept("", "10.244.4.5:53"), kept("10.96.0.13:53/udp", "10.244.4.6:53")}
 		return p
 	}
+	guarded := func(ranges ...string) *ir.Program { // the load balancer's address admits these
+		p := v4()
+		for i := range p.Services[0].Frontends {
+			f := &p.Services[0].Frontends[i]
+			if f.Match != match(t, "203.0.113.1:53/udp") {
+				continue
+			}
+			for _, r := range ranges {
+				f.SourceRanges = append(f.SourceRanges, ir.SourceRange{Prefix: netip.MustParsePrefix(r)})
+			}
+		}
+		return p
+	}
 	v6 := program(t, ir.IPv6, []string{"2001:db8::11"}, map[string][]int{"[fd00::10]:53/udp": {0}, "node:30055/udp": {0}}, []string{"[fd00:244::5]:53"})
 	primary := v4()
 	primary.Node.NodePorts = ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{{Prefix: netip.MustParsePrefix("192.0.2.11/32")}}}
@@ -93,6 +106,7 @@ func TestSelector(t *testing.T) {
 		gone     []string
 		proto    ir.Protocol // default UDP
 		zone     uint16
+		silent   bool   // nothing was answered
 		want     string // frontend and why; "": not stale
 	}{
 		{name: "at an endpoint", to: "10.96.0.10:53", from: "10.244.2.5:53"},
@@ -131,6 +145,12 @@ func TestSelector(t *testing.T) {
 		{name: "exact address before node port", to: "192.0.2.11:5300", from: "10.244.9.9:53", want: "192.0.2.11:5300/udp 10.244.9.9:53 is no endpoint of the Service"},
 		{name: "gone in the other family only", to: "192.0.2.11:30053", from: "10.244.1.5:53", gone: []string{"node:30053/udp"}},
 
+		{name: "client outside of the ranges, not answered", program: guarded("198.51.100.0/24"), to: "203.0.113.1:53", from: "10.244.1.5:53", silent: true,
+			want: "203.0.113.1:53/udp spec.loadBalancerSourceRanges does not admit 192.0.2.200"},
+		{name: "client outside of the ranges, answered", program: guarded("198.51.100.0/24"), to: "203.0.113.1:53", from: "10.244.1.5:53"},
+		{name: "client inside of a range", program: guarded("198.51.100.0/24", "192.0.2.128/25"), to: "203.0.113.1:53", from: "10.244.1.5:53", silent: true},
+		{name: "frontend without ranges", program: guarded("198.51.100.0/24"), to: "10.96.0.10:53", from: "10.244.1.5:53", silent: true},
+
 		{name: "foreign", to: "8.8.8.8:53", from: "8.8.8.8:53"},
 		{name: "foreign, translated", to: "192.0.2.11:8053", from: "172.17.0.2:53"},
 		{name: "another port of the VIP", to: "10.96.0.10:54", from: "10.244.9.9:54"},
@@ -145,7 +165,7 @@ func TestSelector(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			p, e := c.program, Entry{Protocol: c.proto, Client: addrPort("192.0.2.200:5000"), To: addrPort(c.to), From: addrPort(c.from), Zone: c.zone}
+			p, e := c.program, Entry{Protocol: c.proto, Client: addrPort("192.0.2.200:5000"), To: addrPort(c.to), From: addrPort(c.from), Unanswered: c.silent, Zone: c.zone}
 			if p == nil {
 				p = v4()
 			}

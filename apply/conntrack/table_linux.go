@@ -19,6 +19,7 @@ const (
 
 	attrTupleOrig  = 1
 	attrTupleReply = 2
+	attrStatus     = 3
 	attrID         = 12
 	attrZone       = 18
 	attrFilter     = 25
@@ -34,6 +35,8 @@ const (
 	protoNum     = 1
 	protoSrcPort = 2
 	protoDstPort = 3
+
+	statusSeenReply = 1 << 1
 
 	filterOrig         = 1
 	filterIPDst        = 1 << 1
@@ -279,6 +282,8 @@ func decode(data []byte) (e Entry, err error) {
 			e.Client, e.To, e.Protocol, err = tuple(value)
 		case kind == attrTupleReply:
 			e.From, _, _, err = tuple(value)
+		case kind == attrStatus && len(value) == 4:
+			e.Unanswered = binary.BigEndian.Uint32(value)&statusSeenReply == 0
 		case kind == attrID && len(value) == 4:
 			e.ID = binary.BigEndian.Uint32(value)
 		case kind == attrZone && len(value) == 2:
