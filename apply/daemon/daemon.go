@@ -124,6 +124,9 @@ func Run(ctx context.Context, o *Options, first *config.Resolved) error {
 		switch {
 		case err != nil && before != nil:
 			log.Error("the configuration cannot be put in force: going back to the one before", "err", err)
+			if d != nil {
+				d.unset()
+			}
 			refused = &refusedConfig{now.Config, err}
 			now, before = before, nil
 		case err != nil || next == nil:
@@ -207,11 +210,12 @@ type daemon struct {
 	prover    *prover // nil: nobody wants proofs
 
 	drifts    driftLog
-	hosts     []string       // names of the node
-	from      *loaded        // the configuration in force
-	restarted bool           // another configuration was in force before
-	refused   *refusedConfig // that came after this one
-	wrote     atomic.Bool    // it came as far as to write rules
+	hosts     []string                         // names of the node
+	from      *loaded                          // the configuration in force
+	restarted bool                             // another configuration was in force before
+	refused   *refusedConfig                   // that came after this one
+	wrote     atomic.Bool                      // it came as far as to write rules
+	set       atomic.Pointer[[]sysctl.Setting] // what settings changed
 
 	// What Reload asks for, once at a time.
 	configAgain, snapshotAgain chan struct{}

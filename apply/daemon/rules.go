@@ -370,6 +370,7 @@ func (d *daemon) following() string {
 // and says which were changed.
 func (d *daemon) settings() error {
 	differ, err := Settings(d.cfg, d.nodeName)
+	d.set.Store(&differ)
 	if err := errors.Join(err, sysctl.Write(kernelRoot, differ)); err != nil {
 		return err
 	}
@@ -377,6 +378,23 @@ func (d *daemon) settings() error {
 		d.log.Info("set", "setting", s.String(), "why", s.Why.String())
 	}
 	return nil
+}
+
+// unset brings the kernel's settings back to what they were before settings. Otherwise
+// they stay, as they do with kube-proxy: others may have come to rely on them. This is for a
+// configuration that was never in force.
+func (d *daemon) unset() {
+	written := d.set.Load()
+	if written == nil {
+		return
+	}
+	undo := sysctl.Undo(kernelRoot, *written)
+	if err := sysctl.Write(kernelRoot, undo); err != nil {
+		d.log.Warn("settings of the refused configuration stay", "err", err)
+	}
+	for _, s := range undo {
+		d.log.Info("set back", "setting", s.String(), "why", "the configuration that wanted "+s.Have+" is refused")
+	}
 }
 
 // oomScore asks the kernel to spare the process.

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -103,6 +104,19 @@ func Write(root Root, settings []Setting) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Undo returns the settings that bring back what was before Write set what Diff gave, the
+// last one first. What could not be written, or somebody else has set meanwhile, is not among them.
+func Undo(root Root, written []Setting) []Setting {
+	var out []Setting
+	for _, s := range slices.Backward(written) {
+		if now, err := root.Read(s.Path); err == nil && s.holds(now) {
+			s.Want, s.Have, s.AtLeast = s.Have, now, false
+			out = append(out, s)
+		}
+	}
+	return out
 }
 
 // Error is a setting that cannot be read or written.

@@ -139,7 +139,7 @@ func Dataplane(node *ir.Node, host Host) []Setting {
 
 // iptables: packets from 127.0.0.1 to a node port leave the machine after
 // translation, which the kernel takes for an error unless told otherwise. It
-// is never set back: another may rely on it.
+// is never set back once rules were in force with it: another may rely on it.
 func iptables(node *ir.Node) []Setting {
 	if !onLoopback(&node.NodePorts) {
 		return nil
