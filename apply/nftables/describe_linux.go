@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -30,10 +31,20 @@ type description struct {
 	registers map[uint32]loaded
 }
 
-// loaded is what a register has.
+// loaded is what a register has: something of a packet, or a number.
 type loaded struct {
-	name string
-	show func([]byte) string // what a value of its kind is
+	name   string
+	show   func([]byte) string // what a value of its kind is
+	number []byte              // in the order of the bytes of what it is for; nil: it is of a packet
+	bits   bool                // some of its bits were picked
+}
+
+// as returns the text of what is put into something else.
+func (l loaded) as(of loaded) string {
+	if l.number != nil {
+		return of.show(l.number)
+	}
+	return l.name
 }
 
 func (d *description) say(format string, args ...any) {
@@ -41,9 +52,9 @@ func (d *description) say(format string, args ...any) {
 }
 
 // load notes what an instruction puts into its register.
-func (d *description) load(register []byte, name string, show func([]byte) string) {
+func (d *description) load(register []byte, l loaded) {
 	if len(register) == 4 {
-		d.registers[binary.BigEndian.Uint32(register)] = loaded{name, show}
+		d.registers[binary.BigEndian.Uint32(register)] = l
 	}
 }
 
@@ -52,7 +63,7 @@ func (d *description) from(register uint32) loaded {
 	if l, ok := d.registers[register]; ok {
 		return l
 	}
-	return loaded{"?", hexText}
+	return loaded{name: "?", show: hexText}
 }
 
 func (d *description) instruction(c instruction) {
@@ -62,30 +73,41 @@ func (d *description) instruction(c instruction) {
 			d.say("set %s", payloadName(c, d.family).name)
 			return
 		}
-		l := payloadName(c, d.family)
-		d.load(c.fields[unix.NFTA_PAYLOAD_DREG], l.name, l.show)
+		d.load(c.fields[unix.NFTA_PAYLOAD_DREG], payloadName(c, d.family))
 	case "meta":
 		l := metaName(c.u32(unix.NFTA_META_KEY))
 		if c.fields[unix.NFTA_META_DREG] == nil {
-			d.say("%s set %s", l.name, d.from(c.u32(unix.NFTA_META_SREG)).name)
+			d.say("%s set %s", l.name, d.from(c.u32(unix.NFTA_META_SREG)).as(l))
 			return
 		}
-		d.load(c.fields[unix.NFTA_META_DREG], l.name, l.show)
+		d.load(c.fields[unix.NFTA_META_DREG], l)
 	case "ct":
 		l := ctName(c.u32(unix.NFTA_CT_KEY))
 		if c.fields[unix.NFTA_CT_DREG] == nil {
-			d.say("%s set %s", l.name, d.from(c.u32(unix.NFTA_CT_SREG)).name)
+			d.say("%s set %s", l.name, d.from(c.u32(unix.NFTA_CT_SREG)).as(l))
 			return
 		}
-		d.load(c.fields[unix.NFTA_CT_DREG], l.name, l.show)
+		d.load(c.fields[unix.NFTA_CT_DREG], l)
 	case "bitwise":
 		of := d.from(c.u32(unix.NFTA_BITWISE_SREG))
 		mask, _ := value(c.fields[unix.NFTA_BITWISE_MASK])
-		d.load(c.fields[unix.NFTA_BITWISE_DREG], of.name+" & "+hexText(mask), of.show)
+		flip, _ := value(c.fields[unix.NFTA_BITWISE_XOR])
+		of.name, of.bits = of.name+bitsText(mask, flip, of.show), true
+		d.load(c.fields[unix.NFTA_BITWISE_DREG], of)
+	case "byteorder":
+		of := d.from(c.u32(unix.NFTA_BYTEORDER_SREG))
+		if show := of.show; c.u32(unix.NFTA_BYTEORDER_SIZE) == 4 {
+			of.show = func(v []byte) string { return show(turned(v)) }
+		}
+		d.load(c.fields[unix.NFTA_BYTEORDER_DREG], of)
 	case "cmp":
 		of := d.from(c.u32(unix.NFTA_CMP_SREG))
 		v, _ := value(c.fields[unix.NFTA_CMP_DATA])
-		d.say("%s%s %s", of.name, operator(c.u32(unix.NFTA_CMP_OP)), of.show(v))
+		op := operator(c.u32(unix.NFTA_CMP_OP))
+		if of.bits && op == "" {
+			op = " =="
+		}
+		d.say("%s%s %s", of.name, op, of.show(v))
 	case "range":
 		of := d.from(c.u32(unix.NFTA_RANGE_SREG))
 		from, _ := value(c.fields[unix.NFTA_RANGE_FROM_DATA])
@@ -107,7 +129,6 @@ func (d *description) instruction(c instruction) {
 		d.say("redirect")
 	case "nat":
 		d.say("%s", [...]string{"snat", "dnat"}[min(c.u32(unix.NFTA_NAT_TYPE), 1)])
-	case "byteorder":
 	default:
 		d.say("%s", c.name)
 	}
@@ -124,7 +145,7 @@ func (d *description) lookup(c instruction) {
 	case c.u32(unix.NFTA_LOOKUP_DREG) == unix.NFT_REG_VERDICT:
 		d.say("%s vmap @%s", of.name, set)
 	default:
-		d.load(c.fields[unix.NFTA_LOOKUP_DREG], of.name+" map @"+set, hexText)
+		d.load(c.fields[unix.NFTA_LOOKUP_DREG], loaded{name: of.name + " map @" + set, show: hexText})
 	}
 }
 
@@ -132,7 +153,7 @@ func (d *description) immediate(c instruction) {
 	data := c.fields[unix.NFTA_IMMEDIATE_DATA]
 	if c.u32(unix.NFTA_IMMEDIATE_DREG) != unix.NFT_REG_VERDICT {
 		v, _ := value(data)
-		d.load(c.fields[unix.NFTA_IMMEDIATE_DREG], hexText(v), hexText)
+		d.load(c.fields[unix.NFTA_IMMEDIATE_DREG], loaded{name: hexText(v), show: hexText, number: v})
 		return
 	}
 	nested, err := first(data, unix.NFTA_DATA_VERDICT)
@@ -177,12 +198,12 @@ func payloadName(c instruction, f ir.Family) loaded {
 	if base == unix.NFT_PAYLOAD_NETWORK_HEADER {
 		for field, name := range map[rules.Field]string{rules.SrcAddr: "saddr", rules.DstAddr: "daddr"} {
 			if o, size := addrOffset(field, f); o == int(offset) && int(length) <= size {
-				return loaded{f.NFT() + " " + name, func(v []byte) string { return addrText(v, size) }}
+				return loaded{name: f.NFT() + " " + name, show: func(v []byte) string { return addrText(v, size) }}
 			}
 		}
 	}
 	if base == unix.NFT_PAYLOAD_TRANSPORT_HEADER && length == 2 && (offset == 0 || offset == 2) {
-		return loaded{[...]string{0: "th sport", 2: "th dport"}[offset], numberText}
+		return loaded{name: [...]string{0: "th sport", 2: "th dport"}[offset], show: numberText}
 	}
 	name := "nh"
 	switch base {
@@ -191,42 +212,42 @@ func payloadName(c instruction, f ir.Family) loaded {
 	case unix.NFT_PAYLOAD_TRANSPORT_HEADER:
 		name = "th"
 	}
-	return loaded{fmt.Sprintf("@%s,%d,%d", name, 8*offset, 8*length), hexText}
+	return loaded{name: fmt.Sprintf("@%s,%d,%d", name, 8*offset, 8*length), show: hexText}
 }
 
 func metaName(key uint32) loaded {
 	switch key {
 	case unix.NFT_META_L4PROTO:
-		return loaded{"meta l4proto", func(v []byte) string {
+		return loaded{name: "meta l4proto", show: func(v []byte) string {
 			if len(v) == 1 {
 				return ir.Protocol(v[0]).String()
 			}
 			return hexText(v)
 		}}
 	case unix.NFT_META_IIFNAME:
-		return loaded{"iifname", nameText}
+		return loaded{name: "iifname", show: nameText}
 	case unix.NFT_META_OIFNAME:
-		return loaded{"oifname", nameText}
+		return loaded{name: "oifname", show: nameText}
 	case unix.NFT_META_MARK:
-		return loaded{"meta mark", hostText}
+		return loaded{name: "meta mark", show: hostText}
 	case unix.NFT_META_SKUID:
-		return loaded{"meta skuid", hostText}
+		return loaded{name: "meta skuid", show: func(v []byte) string { return numberText(turned(v)) }}
 	case unix.NFT_META_NFPROTO:
-		return loaded{"meta nfproto", numberText}
+		return loaded{name: "meta nfproto", show: numberText}
 	}
-	return loaded{"meta key " + strconv.Itoa(int(key)), hexText}
+	return loaded{name: "meta key " + strconv.Itoa(int(key)), show: hexText}
 }
 
 func ctName(key uint32) loaded {
 	switch key {
 	case unix.NFT_CT_STATE:
-		return loaded{"ct state", hostText}
+		return loaded{name: "ct state", show: hostText}
 	case unix.NFT_CT_STATUS:
-		return loaded{"ct status", hostText}
+		return loaded{name: "ct status", show: hostText}
 	case unix.NFT_CT_MARK:
-		return loaded{"ct mark", hostText}
+		return loaded{name: "ct mark", show: hostText}
 	}
-	return loaded{"ct key " + strconv.Itoa(int(key)), hexText}
+	return loaded{name: "ct key " + strconv.Itoa(int(key)), show: hexText}
 }
 
 // addrText is an address, or the beginning of one, which stands for a range.
@@ -256,7 +277,40 @@ func hostText(v []byte) string {
 	if len(v) != 4 {
 		return hexText(v)
 	}
-	return fmt.Sprintf("%#x", binary.NativeEndian.Uint32(v))
+	return fmt.Sprintf("0x%08x", binary.NativeEndian.Uint32(v))
+}
+
+// turned is a number of the other order: in that of the network's bytes what was in
+// that of the machine's, and the other way round.
+func turned(v []byte) []byte {
+	if len(v) != 4 {
+		return v
+	}
+	return binary.BigEndian.AppendUint32(nil, binary.NativeEndian.Uint32(v))
+}
+
+// bitsText is what becomes of a value of which some bits are picked, and some flipped:
+// bits that are flipped after they were cleared are set.
+func bitsText(mask, flip []byte, show func([]byte) string) string {
+	n := len(mask)
+	if n == 0 || len(flip) != n {
+		return " ?" // another operation
+	}
+	and, xor, or := make([]byte, n), make([]byte, n), make([]byte, n)
+	for i := range n {
+		and[i], xor[i], or[i] = mask[i]|flip[i], mask[i]&flip[i], flip[i]&^mask[i]
+	}
+	text := ""
+	if slices.ContainsFunc(and, func(b byte) bool { return b != 0xff }) {
+		text += " & " + show(and)
+	}
+	if slices.ContainsFunc(xor, func(b byte) bool { return b != 0 }) {
+		text += " ^ " + show(xor)
+	}
+	if slices.ContainsFunc(or, func(b byte) bool { return b != 0 }) {
+		text += " | " + show(or)
+	}
+	return text
 }
 
 func nameText(v []byte) string {
