@@ -22,6 +22,7 @@ type bootFile struct {
 
 	changed atomic.Bool            // what is in force, since it was last written
 	failed  atomic.Pointer[string] // why the file does not have what is in force; nil: it has
+	refused atomic.Pointer[string] // why nothing of what the file has is in force; nil: it may be
 }
 
 // keepEvery is how often the boot file is written at most: to start with what
@@ -37,7 +38,7 @@ func (b *bootFile) read(mode ir.Mode, node string) (programs ir.Programs, ok boo
 	data, err := b.files.ReadFile(b.path)
 	if err != nil {
 		if !os.IsNotExist(err) {
-			b.log.Error("what was last in force cannot be read", "file", b.path, "err", err)
+			b.leftOut(err)
 		}
 		return ir.Programs{}, false
 	}
@@ -76,6 +77,8 @@ func fits(programs ir.Programs, mode ir.Mode, node string) error {
 }
 
 func (b *bootFile) leftOut(err error) {
+	why := err.Error()
+	b.refused.Store(&why)
 	b.log.Error("what was last in force is left out", "file", b.path, "err", err)
 }
 
@@ -119,8 +122,24 @@ func (b *bootFile) write(inForce func() ir.Programs) bool {
 		}
 		return true
 	}
+	b.refused.Store(nil)
 	if b.failed.Swap(nil) != nil {
 		b.log.Info("the boot file has what is in force, after failures", "file", b.path)
 	}
 	return true
+}
+
+// told is what the Status has of it; nil: there is none.
+func (b *bootFile) told() *File {
+	if b == nil {
+		return nil
+	}
+	f := statFile(b.files, b.path)
+	if why := b.failed.Load(); why != nil {
+		f.Error = *why
+	}
+	if why := b.refused.Load(); why != nil {
+		f.Refused = *why
+	}
+	return f
 }

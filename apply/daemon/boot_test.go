@@ -150,5 +150,12 @@ func TestBootFile(t *testing.T) {
 		if _, ok := b.read(ir.ModeNFTables, "node1"); ok || !strings.Contains(log.String(), "it was cut off") {
 			t.Errorf("read %t with %d bytes, and logged %s", ok, left, &log)
 		}
+		if told := b.told(); told.Refused != "ends before its end: it was cut off" {
+			t.Errorf("with %d bytes the status has %+v", left, told)
+		}
+	}
+	b.offer()
+	if b.write(inForce); *b.told() != (File{Path: b.path, Modified: b.told().Modified}) {
+		t.Errorf("after it was written whole the status has %+v", b.told())
 	}
 }

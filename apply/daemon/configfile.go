@@ -31,7 +31,7 @@ type refusedConfig struct {
 func (p *process) loaded(resolved *config.Resolved) *loaded {
 	l := &loaded{Resolved: resolved}
 	if p.ConfigFile != "" {
-		l.file = p.statFile(p.ConfigFile)
+		l.file = statFile(p.Files, p.ConfigFile)
 	}
 	return l
 }

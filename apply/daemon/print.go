@@ -36,6 +36,9 @@ func (st *Status) Print(w io.Writer) error {
 	if st.Held != "" {
 		line("held", "what was last in force, by %s: it is put back when somebody takes it away, and follows no change", st.Held)
 	}
+	if st.Generation == 0 {
+		line("in force", "nothing yet by this process and its configuration: what others change of the rules that it found is not put back")
+	}
 	line("generation", "%d", st.Generation)
 	line("pending", "%d", st.Pending)
 	line("objects", "%d Services, %d EndpointSlices, %d Nodes", st.Objects.Services, st.Objects.EndpointSlices, st.Objects.Nodes)
@@ -147,6 +150,9 @@ func (st *Status) printFiles(line func(name, format string, args ...any)) {
 		}
 		if f.File != nil && f.Error != "" {
 			line("", "cannot be written: %s", f.Error)
+		}
+		if f.File != nil && f.Refused != "" {
+			line("", "is left out: %s", f.Refused)
 		}
 	}
 	inForce := "rules follow changes all the same"

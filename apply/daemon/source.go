@@ -182,7 +182,7 @@ func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (synced <-chan
 			Begin: func() { // before they are read: a change meanwhile is told as one that came after
 				seen = nil
 				for _, path := range paths {
-					seen = append(seen, d.statFile(path))
+					seen = append(seen, statFile(d.Files, path))
 				}
 			},
 			Report: func(l diag.List) {

@@ -111,6 +111,7 @@ type File struct {
 	Path     string    `json:"path"`
 	Modified time.Time `json:"modified,omitzero"` // zero: it is not there
 	Error    string    `json:"error,omitempty"`   // why it could not be written
+	Refused  string    `json:"refused,omitempty"` // of the boot file: why nothing of it came in force at the start
 }
 
 type Rejected struct {
@@ -420,12 +421,7 @@ func (d *daemon) status() Status {
 		}
 	}
 	st.Config = d.from.file
-	if d.BootFrom != "" {
-		st.BootFile = d.statFile(d.BootFrom)
-		if why := d.boot.failed.Load(); why != nil {
-			st.BootFile.Error = *why
-		}
-	}
+	st.BootFile = d.boot.told()
 	st.onClock()
 	return st
 }
@@ -491,9 +487,9 @@ func (st *Status) onClock() {
 }
 
 // statFile describes a file as it is now.
-func (p *process) statFile(path string) *File {
+func statFile(files Files, path string) *File {
 	f := &File{Path: path}
-	if info, err := p.Files.Stat(path); err == nil {
+	if info, err := files.Stat(path); err == nil {
 		f.Modified = info.ModTime()
 	}
 	return f
@@ -526,7 +522,7 @@ func (st *Status) Well() bool {
 // NodeWell reports whether all is well but what the authors of objects have to mend.
 func (st *Status) NodeWell() bool {
 	return st.Synced && !st.LastDrift.fought() &&
-		(st.BootFile == nil || st.BootFile.Error == "") && (st.KubeProxy == nil || !st.KubeProxy.Stays) && (st.APIServer == nil || st.APIServer.Lost.IsZero()) && len(st.Rejected)+len(st.Down)+len(st.Unproved)+st.Proving == 0
+		(st.BootFile == nil || st.BootFile.Error+st.BootFile.Refused == "") && (st.KubeProxy == nil || !st.KubeProxy.Stays) && (st.APIServer == nil || st.APIServer.Lost.IsZero()) && len(st.Rejected)+len(st.Down)+len(st.Unproved)+st.Proving == 0
 }
 
 // UnixPrefix stands before the path of a unix socket in an address.

@@ -88,6 +88,7 @@ func TestStatus(t *testing.T) {
 mode         nftables
 version      v1.2.3, process 4711, up 1h0m0s
 synced       no
+in force     nothing yet by this process and its configuration: what others change of the rules that it found is not put back
 generation   0
 pending      3
 objects      0 Services, 0 EndpointSlices, 0 Nodes

@@ -165,6 +165,43 @@ func TestWatchBootFileOfAnother(t *testing.T) {
 	}
 }
 
+// Of a boot file that was cut off nothing is in force: status says so, and that what others
+// change of the rules is not put back, as nothing tells what they were.
+func TestWatchBootFileCutOff(t *testing.T) {
+	w := newWatched(t, "nftables")
+	w.args = append(w.args, "--boot-from", w.file("boot"))
+	w.write("cluster.yaml", applytest.Services("a"))
+	w.start("proxyc", "watch")
+	w.until("first sync", synced)
+	w.stop(syscall.SIGTERM)
+	if err := os.Truncate(w.file("boot"), 1000); err != nil {
+		t.Fatal(err)
+	}
+	w.withoutServer()
+	w.start("proxyc", "watch")
+	const why = "ends before its end: it was cut off"
+	st := w.until("the first objects are waited for", func(st daemon.Status) bool { return st.Reason == "waiting for the first objects" })
+	if st.Held != "" || st.BootFile == nil || st.BootFile.Refused != why {
+		t.Errorf("held %q, boot file %+v, want it refused: %s", st.Held, st.BootFile, why)
+	}
+	if !w.has("a") {
+		t.Error("the rules that the start found are gone")
+	}
+	w.flush()
+	text, _ := w.ns.Run(w.ns.Command(t.Context(), "proxyc", "status")) // it exits 1
+	for _, want := range []string{
+		"             is left out: " + why + "\n",
+		"in force     nothing yet by this process and its configuration: what others change of the rules that it found is not put back\n",
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if w.has("a") {
+		t.Error("the rules are back: status says that they are not put back")
+	}
+}
+
 // A configuration that comes while the API server is gone is put in force with the
 // objects that are known, and the rules are kept, and the node goes on to be eligible.
 func TestWatchKeepsObjects(t *testing.T) {
