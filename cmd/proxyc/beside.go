@@ -12,20 +12,22 @@ import (
 
 // follower follows packets through rules of iptables, and what belongs to them.
 type follower interface {
-	Follow(sim.Packet) (o sim.Outcome, met []iptables.Met, unknown []string)
-	FollowTranslated(sim.Packet) (o sim.Outcome, met []iptables.Met, unknown []string)
+	Follow(pkt sim.Packet, mark uint32) (o sim.Outcome, met []iptables.Met, unknown []string)
+	FollowTranslated(pkt sim.Packet, mark uint32) (o sim.Outcome, met []iptables.Met, unknown []string)
 }
 
 // beside follows a packet through iptables and tables of nf_tables of others, in the order in
 // which the kernel calls them: what stands before nat at the hooks where destinations are
-// translated, then iptables, then the others with what the packet has become. Whoever translates
+// translated, then iptables with the mark that the packet has then, then the others with what it
+// has become. Whoever translates
 // first decides. sent says that what is balanced leaves as what the node sends, as ipvs does.
 func beside(f follower, pkt sim.Packet, sent bool, own *sim.Own, tables *nftables.Ruleset) course {
 	first := func(b *nftables.Base) bool { return b.Destination() && b.Priority < nftables.PriorityDNAT }
-	c := followNFT(tables.With(first), own, pkt)
+	o, rules, unknown, mark := nftables.NewFollower(tables.With(first), own).FollowBefore(pkt)
+	c := courseNFT(o, rules, unknown)
 	switch c.outcome.Fate {
 	case sim.NotOurs:
-		c.then(courseOf(f.Follow(pkt)))
+		c.then(courseOf(f.Follow(pkt, mark)))
 		level := followNFT(tables.With(func(b *nftables.Base) bool {
 			return b.Destination() && b.Priority == nftables.PriorityDNAT
 		}), own, pkt)
@@ -42,7 +44,7 @@ func beside(f follower, pkt sim.Packet, sent bool, own *sim.Own, tables *nftable
 		c.each(func(d sim.Destination) course {
 			to := pkt
 			to.Dst, to.Port = d.AddrPort.Addr(), d.AddrPort.Port()
-			return courseOf(f.FollowTranslated(to))
+			return courseOf(f.FollowTranslated(to, mark))
 		})
 	}
 	if o := c.outcome; o.Fate != sim.NotOurs && len(o.Destinations) == 0 {

@@ -91,12 +91,12 @@ func courseNFT(o sim.Outcome, rules []nftables.Met, unknown []string) course {
 
 // followIPTables follows a packet through tables of iptables.
 func followIPTables(r *iptables.Ruleset, own *sim.Own, pkt sim.Packet) course {
-	return courseOf(iptables.NewFollower(r, own).Follow(pkt))
+	return courseOf(iptables.NewFollower(r, own).Follow(pkt, 0))
 }
 
 // followIPVS follows a packet through tables of iptables, ipsets and virtual servers.
 func followIPVS(r *ipvs.Ruleset, own *sim.Own, pkt sim.Packet) course {
-	return courseOf(ipvs.NewFollower(r, own).Follow(pkt))
+	return courseOf(ipvs.NewFollower(r, own).Follow(pkt, 0))
 }
 
 func courseOf(o sim.Outcome, rules []iptables.Met, unknown []string) course {

@@ -78,14 +78,14 @@ func inNFT(name string, r *nftables.Ruleset, own *sim.Own) follow {
 func inIPTables(r *iptables.Ruleset, own *sim.Own) follow {
 	return lazily(func() follow {
 		follower := iptables.NewFollower(r, own)
-		return func(pkt sim.Packet) []met { return courseOf(follower.Follow(pkt)).met }
+		return func(pkt sim.Packet) []met { return courseOf(follower.Follow(pkt, 0)).met }
 	})
 }
 
 func inIPVS(r *ipvs.Ruleset, own *sim.Own) follow {
 	return lazily(func() follow {
 		follower := ipvs.NewFollower(r, own)
-		return func(pkt sim.Packet) []met { return courseOf(follower.Follow(pkt)).met }
+		return func(pkt sim.Packet) []met { return courseOf(follower.Follow(pkt, 0)).met }
 	})
 }
 

@@ -141,6 +141,13 @@ func TestTraceKernelFollowsPriorities(t *testing.T) {
 		{"ip ev type filter hook forward priority 0; policy drop", "ct status dnat accept", "10.244.1.5@cni0", exitDone, []string{served}},
 		{"ip ev type nat hook postrouting priority 110", "ip daddr 10.244.1.97 masquerade", "10.244.1.5@cni0", exitFindings,
 			[]string{"=> 10.244.1.97:8080+snat\n", "because: table ip ev, chain p, rule 1, "}},
+		{"ip ev type filter hook prerouting priority -150", "ip daddr 10.96.0.97 meta mark set mark or 0x4000", "10.244.1.5@cni0", exitFindings,
+			[]string{"=> 10.244.1.97:8080+snat\n", "because: table ip ev, chain p, rule 1, which is none of proxyc's, decides about the packet"}},
+		{"ip ev type filter hook output priority -150", "ip daddr 10.96.0.97 meta mark set mark and 0xffffbfff", "node", exitDone, []string{"=> 10.244.1.97:8080+snat\n"}},
+		{"ip ev type filter hook prerouting priority -150", "meta mark set mark or 0x4000; }; chain q { type filter hook prerouting priority -150; meta mark set mark and 0xffffbfff", "10.244.1.5@cni0", exitFindings,
+			[]string{"not understood: nf_tables of others: "}},
+		{"ip ev type filter hook forward priority -10", "meta mark set mark or 0x4000", "10.244.1.5@cni0", exitFindings,
+			[]string{"not understood: table ip ev, chain p, rule 1: a packet leaves with the mark 0x4000, which others may see"}},
 	} {
 		for _, plane := range []string{"iptables-nft", "iptables-legacy"} {
 			t.Run(plane+" "+tt.chain+" "+tt.rule+" "+tt.from, func(t *testing.T) {

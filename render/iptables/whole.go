@@ -141,19 +141,20 @@ func NewFollower(r *Ruleset, own *sim.Own) *Follower {
 
 // Follow returns what becomes of a packet, with the rules that it meets on the first of the
 // ways that chance may lead it and on one to another fate; and what is not understood on its way.
-func (f *Follower) Follow(pkt sim.Packet) (o sim.Outcome, met []Met, unknown []string) {
-	return f.follow(pkt, false)
+// mark is what it has from others, before.
+func (f *Follower) Follow(pkt sim.Packet, mark uint32) (o sim.Outcome, met []Met, unknown []string) {
+	return f.follow(pkt, mark, false)
 }
 
 // FollowTranslated is Follow for a packet that has its destination from others, before the nat
 // table.
-func (f *Follower) FollowTranslated(pkt sim.Packet) (o sim.Outcome, met []Met, unknown []string) {
-	return f.follow(pkt, true)
+func (f *Follower) FollowTranslated(pkt sim.Packet, mark uint32) (o sim.Outcome, met []Met, unknown []string) {
+	return f.follow(pkt, mark, true)
 }
 
-func (f *Follower) follow(pkt sim.Packet, translated bool) (o sim.Outcome, met []Met, unknown []string) {
+func (f *Follower) follow(pkt sim.Packet, mark uint32, translated bool) (o sim.Outcome, met []Met, unknown []string) {
 	var cuts sim.Cuts
-	start := Packet{Packet: pkt, DNAT: translated, Chance: 1, Cuts: &cuts}.Telling(f.family, func(m Met) {
+	start := Packet{Packet: pkt, Mark: mark, DNAT: translated, Chance: 1, Cuts: &cuts}.Telling(f.family, func(m Met) {
 		if !slices.Contains(met, m) {
 			met = append(met, m)
 		}

@@ -29,17 +29,18 @@ func NewFollower(r *Ruleset, own *sim.Own) *Follower {
 // Follow returns what becomes of a packet, with the rules, elements of sets, virtual and real
 // servers, and the address of kube-ipvs0 that it meets, in order; and what is not understood
 // on its way.
-func (f *Follower) Follow(pkt sim.Packet) (o sim.Outcome, met []iptables.Met, unknown []string) {
-	return f.follow(pkt, false)
+// mark is what it has from others, before.
+func (f *Follower) Follow(pkt sim.Packet, mark uint32) (o sim.Outcome, met []iptables.Met, unknown []string) {
+	return f.follow(pkt, mark, false)
 }
 
 // FollowTranslated is Follow for a packet that has its destination from others, before the nat
 // table.
-func (f *Follower) FollowTranslated(pkt sim.Packet) (o sim.Outcome, met []iptables.Met, unknown []string) {
-	return f.follow(pkt, true)
+func (f *Follower) FollowTranslated(pkt sim.Packet, mark uint32) (o sim.Outcome, met []iptables.Met, unknown []string) {
+	return f.follow(pkt, mark, true)
 }
 
-func (f *Follower) follow(pkt sim.Packet, translated bool) (o sim.Outcome, met []iptables.Met, unknown []string) {
+func (f *Follower) follow(pkt sim.Packet, mark uint32, translated bool) (o sim.Outcome, met []iptables.Met, unknown []string) {
 	e := f.evaluator
 	e.told = func(m iptables.Met) {
 		if !slices.Contains(met, m) {
@@ -47,7 +48,7 @@ func (f *Follower) follow(pkt sim.Packet, translated bool) (o sim.Outcome, met [
 		}
 	}
 	var cuts sim.Cuts
-	o = e.outcome(iptables.Packet{Packet: pkt, DNAT: translated, Cuts: &cuts}.Telling(e.Family, e.told))
+	o = e.outcome(iptables.Packet{Packet: pkt, Mark: mark, DNAT: translated, Cuts: &cuts}.Telling(e.Family, e.told))
 	return o, met, cuts.Doubts()
 }
 

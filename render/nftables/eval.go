@@ -39,7 +39,10 @@ type Evaluator struct {
 	follows bool // rules that do something are told
 	// translated is what others made of the packet before; nil: nothing.
 	translated *sim.Destination
-	flags      string
+	// handed are the proxy's bits of marks that packets have for rules that come behind;
+	// nil: none do.
+	handed map[uint32]bool
+	flags  string
 
 	tables               sync.Map // *slots by slotsKey: made when first asked for
 	mostRules, mostPaths int      // of one packet: more than any table of its size has without going in circles
@@ -255,6 +258,7 @@ type walk struct {
 	port     uint16
 	in       string
 	mark     uint32
+	marker   string // where it got the proxy's bits of its mark
 	dnat     bool
 	snat     bool
 
@@ -280,11 +284,24 @@ func (w *walk) doubt(format string, args ...any) {
 	if w.cuts == nil {
 		return
 	}
+	w.cuts.Doubt(w.here() + ": " + fmt.Sprintf(format, args...))
+}
+
+// here names the rule where the packet is.
+func (w *walk) here() string {
 	where := w.where(w.chain)
 	if w.rule > 0 {
 		where += ", rule " + strconv.Itoa(w.rule)
 	}
-	w.cuts.Doubt(where + ": " + fmt.Sprintf(format, args...))
+	return where
+}
+
+// setMark gives the packet a mark.
+func (w *walk) setMark(mark uint32) {
+	if w.cuts != nil && mark&^w.mark&w.own.Mark != 0 {
+		w.marker = w.here()
+	}
+	w.mark = mark
 }
 
 // where names a chain and its table; "": the table alone.
@@ -357,8 +374,8 @@ func (w *walk) journey() step {
 // postrouting is the last hook of what leaves.
 func (w *walk) postrouting() step {
 	s := w.hook(Postrouting, true)
-	if s == next && w.mark&w.own.Mark != 0 {
-		w.doubt("a packet leaves with the mark 0x%x, which others may see", w.mark&w.own.Mark)
+	if s == next && w.mark&w.own.Mark != 0 && w.handed == nil && w.cuts != nil {
+		w.cuts.Doubt(fmt.Sprintf("%s: a packet leaves with the mark 0x%x, which others may see", w.marker, w.mark&w.own.Mark))
 	}
 	return s
 }
@@ -664,19 +681,19 @@ func (m MatchSet) run(w *walk) step { return holds((w.find(m.Set, m.Key) != nil)
 func (m SetMark) run(w *walk) step {
 	w.ownMark(m.Mask)
 	w.tell(nil, false, false)
-	w.mark |= m.Mask
+	w.setMark(w.mark | m.Mask)
 	return next
 }
 
 func (m ClearMark) run(w *walk) step {
 	w.ownMark(m.Mask)
-	w.mark &^= m.Mask
+	w.setMark(w.mark &^ m.Mask)
 	return next
 }
 
 func (m FlipMark) run(w *walk) step {
 	w.ownMark(m.Mask)
-	w.mark ^= m.Mask
+	w.setMark(w.mark ^ m.Mask)
 	return next
 }
 

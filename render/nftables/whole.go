@@ -201,6 +201,21 @@ func (e *Evaluator) FollowTranslated(pkt sim.Packet, to sim.Destination) (o sim.
 	return e.Follow(pkt)
 }
 
+// FollowBefore is Follow where rules of iptables come behind: mark is what of the proxy's mark
+// a packet has then.
+func (e *Evaluator) FollowBefore(pkt sim.Packet) (o sim.Outcome, met []Met, unknown []string, mark uint32) {
+	e.handed = map[uint32]bool{}
+	defer func() { e.handed = nil }()
+	o, met, unknown = e.Follow(pkt)
+	for m := range e.handed {
+		mark |= m
+	}
+	if len(e.handed) > 1 {
+		unknown = append(unknown, fmt.Sprintf("nf_tables of others: chance, or who is first, decides whether a packet has the mark 0x%x, for rules of iptables", mark))
+	}
+	return o, met, unknown, mark
+}
+
 // arrive makes the packet what others made of it.
 func (w *walk) arrive(d *sim.Destination) {
 	w.dnat, w.snat = d.AddrPort != netip.AddrPortFrom(w.dst, w.port), d.SNAT
@@ -237,6 +252,9 @@ func (e *Evaluator) follow(pkt sim.Packet) (o sim.Outcome, met []Met, unknown []
 	var fates [sim.Dropped + 1]bool
 	e.paths(pkt, &cuts, nil, func(w *walk) {
 		chances = append(chances, w.way.Chance)
+		if e.handed != nil && (w.way.Fate == sim.NotOurs || w.way.Fate == sim.Accepted) {
+			e.handed[w.mark&e.own.Mark] = true
+		}
 		if fates[w.way.Fate] {
 			return
 		}
