@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -101,6 +102,7 @@ func grammar(stdout, stderr io.Writer) []kong.Option {
 		kong.UsageOnError(),
 		kong.Writers(stdout, stderr),
 		kong.KindMapper(reflect.Bool, switches{}),
+		kong.TypeMapper(reflect.TypeFor[time.Duration](), durations{}),
 		kong.Exit(func(code int) { panic(parserExit(code)) }),
 		kong.PostBuild(func(k *kong.Kong) error {
 			k.Model.HelpFlag.Help = "Show help; --help=all shows all flags, also those that have no effect."

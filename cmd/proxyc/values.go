@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"strconv"
+	"time"
 
 	"github.com/alecthomas/kong"
 )
@@ -37,4 +38,24 @@ func switchOf(ctx *kong.DecodeContext, words ...string) (bool, error) {
 		return false, fmt.Errorf("must be true or false, got %q", text)
 	}
 	return on, nil
+}
+
+// durations reads flags that take a time. Those of proxyc's own are not negative; those of
+// kube-proxy, which stand for a field of its configuration, may be where it lets the field be so.
+type durations struct{}
+
+// Decode takes what follows, also where it begins with a minus.
+func (durations) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
+	text, _ := ctx.Scan.Pop().Value.(string)
+	d, err := time.ParseDuration(text)
+	switch {
+	case ctx.Value.Tag.Has("config") || ctx.Value.Tag.Has("sets"):
+		if err != nil {
+			return fmt.Errorf("must be a time, as 30s or 1h30m, got %q", text)
+		}
+	case err != nil || d < 0:
+		return fmt.Errorf("must be a time that is not negative, as 30s or 1h30m, got %q", text)
+	}
+	target.SetInt(int64(d))
+	return nil
 }
