@@ -31,7 +31,7 @@ const keepEvery = 30 * time.Second
 
 // read returns what the file holds, and reports whether that can be put in force on a node.
 // It makes no difference to what comes after if that fails, or there is no file.
-func (b *bootFile) read(mode ir.Mode, node string) (programs ir.Programs, ok bool) {
+func (b *bootFile) read(node string) (programs ir.Programs, ok bool) {
 	if b == nil {
 		return ir.Programs{}, false
 	}
@@ -52,7 +52,7 @@ func (b *bootFile) read(mode ir.Mode, node string) (programs ir.Programs, ok boo
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		err = errors.New("ends before its end: it was cut off")
 	} else if err == nil {
-		err = fits(programs, mode, node)
+		err = fits(programs, node)
 	}
 	if err != nil {
 		b.leftOut(err)
@@ -60,15 +60,14 @@ func (b *bootFile) read(mode ir.Mode, node string) (programs ir.Programs, ok boo
 	return programs, err == nil
 }
 
-// fits says why Programs are not for a node in a mode: addresses, pods and zone are the
-// node's own.
-func fits(programs ir.Programs, mode ir.Mode, node string) error {
+// fits says why Programs are not for a node: addresses, pods and zone are its own.
+func fits(programs ir.Programs, node string) error {
 	for _, f := range ir.Families() {
 		switch p := programs.Of(f); {
 		case p == nil:
 			return fmt.Errorf("has no %s", f)
-		case p.Node.Mode != mode:
-			return fmt.Errorf("is for mode %s, not for %s", p.Node.Mode, mode)
+		case p.Node.Mode != modeOf(programs):
+			return fmt.Errorf("is for mode %s in IPv4, and for mode %s in %s", modeOf(programs), p.Node.Mode, f)
 		case p.Node.Name != node:
 			return fmt.Errorf("is of node %q, and this one is %q", p.Node.Name, node)
 		}
@@ -80,6 +79,14 @@ func (b *bootFile) leftOut(err error) {
 	why := err.Error()
 	b.refused.Store(&why)
 	b.log.Error("what was last in force is left out", "file", b.path, "err", err)
+}
+
+// name is how messages name the file; "": there is none.
+func (b *bootFile) name() string {
+	if b == nil {
+		return ""
+	}
+	return "the boot file " + b.path
 }
 
 // offer notes that something else is in force now.

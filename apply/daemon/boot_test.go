@@ -48,7 +48,7 @@ func TestBootFileOfOthers(t *testing.T) {
 	b := &bootFile{files: &diskFiles{}, path: filepath.Join(t.TempDir(), "boot"), log: slog.New(slog.NewTextHandler(&log, nil))}
 	b.offer()
 	b.write(inForce)
-	if _, ok := b.read(ir.ModeNFTables, "node1"); !ok {
+	if _, ok := b.read("node1"); !ok {
 		t.Fatalf("its own file is left out: %s", &log)
 	}
 	for what, change := range map[string]func() error{
@@ -61,7 +61,7 @@ func TestBootFileOfOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 		log.Reset()
-		if _, ok := b.read(ir.ModeNFTables, "node1"); ok || !strings.Contains(log.String(), what) {
+		if _, ok := b.read("node1"); ok || !strings.Contains(log.String(), what) {
 			t.Errorf("read %v, and logged %q, want %q", ok, &log, what)
 		}
 		if err := os.Chown(b.path, os.Geteuid(), -1); err != nil {
@@ -70,24 +70,24 @@ func TestBootFileOfOthers(t *testing.T) {
 	}
 }
 
-// What is for another mode or node is not this one's, nor half a file.
+// What is for another node is not this one's, nor half a file.
 func TestBootFileFits(t *testing.T) {
-	node := ir.Node{Mode: ir.ModeNFTables, Name: "node1"}
+	node, other := ir.Node{Mode: ir.ModeNFTables, Name: "node1"}, ir.Node{Mode: ir.ModeIPVS, Name: "node1"}
 	whole := ir.NewPrograms(&ir.Program{Family: ir.IPv4, Node: node}, &ir.Program{Family: ir.IPv6, Node: node})
 	for _, c := range []struct {
 		programs ir.Programs
-		mode     ir.Mode
 		node     string
 		want     string // "": it fits
 	}{
-		{whole, ir.ModeNFTables, "node1", ""},
-		{whole, ir.ModeIPVS, "node1", "is for mode nftables, not for ipvs"},
-		{whole, ir.ModeNFTables, "node2", `is of node "node1", and this one is "node2"`},
-		{ir.Programs{IPv4: whole.IPv4}, ir.ModeNFTables, "node1", "has no IPv6"},
+		{whole, "node1", ""},
+		{whole, "node2", `is of node "node1", and this one is "node2"`},
+		{ir.Programs{IPv4: whole.IPv4}, "node1", "has no IPv6"},
+		{ir.Programs{IPv6: whole.IPv6}, "node1", "has no IPv4"},
+		{ir.NewPrograms(whole.IPv4, &ir.Program{Family: ir.IPv6, Node: other}), "node1", "is for mode nftables in IPv4, and for mode ipvs in IPv6"},
 	} {
-		err := fits(c.programs, c.mode, c.node)
+		err := fits(c.programs, c.node)
 		if got := fmt.Sprint(err); got != c.want && (err != nil || c.want != "") {
-			t.Errorf("in mode %s on %s: %s, want %q", c.mode, c.node, got, c.want)
+			t.Errorf("on %s: %s, want %q", c.node, got, c.want)
 		}
 	}
 }
@@ -147,7 +147,7 @@ func TestBootFile(t *testing.T) {
 		}
 		var log bytes.Buffer
 		b.log = slog.New(slog.NewTextHandler(&log, nil))
-		if _, ok := b.read(ir.ModeNFTables, "node1"); ok || !strings.Contains(log.String(), "it was cut off") {
+		if _, ok := b.read("node1"); ok || !strings.Contains(log.String(), "it was cut off") {
 			t.Errorf("read %t with %d bytes, and logged %s", ok, left, &log)
 		}
 		if told := b.told(); told.Refused != "ends before its end: it was cut off" {

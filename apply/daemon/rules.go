@@ -94,7 +94,6 @@ func (d *daemon) proxy(ctx context.Context) error {
 		Now:       time.Now, After: time.After,
 		Committing: d.flows.Committing,
 	}
-	d.state.setInForce(dataplane.Applied)
 	all.Go(func() { d.flows.Run(sourceCtx) })
 	lack := func() string {
 		select {
@@ -107,7 +106,11 @@ func (d *daemon) proxy(ctx context.Context) error {
 	hasRules, release := d.restarted, func() {}
 	if lastFrom != "" && (!kept || lack() != "") {
 		var held bool
-		held, release = d.hold(ctx, r, last, lastFrom, lack)
+		if modeOf(last) == d.cfg.ProxyMode() {
+			held, release = d.hold(ctx, r, last, lastFrom, lack)
+		} else {
+			held, release = d.holdOther(ctx, r, o, last, lastFrom, synced, lack)
+		}
 		hasRules = hasRules || held
 	}
 	defer release()
@@ -130,6 +133,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 		return err
 	}
 	release()
+	d.state.setInForce(dataplane.Applied)
 	d.wrote.Store(true)
 	all.Go(func() { d.boot.keep(sourceCtx, dataplane.Applied) })
 	all.Go(func() { d.follower.watchInterfaces(sourceCtx) })

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -162,6 +163,72 @@ func TestWatchBootFileOfAnother(t *testing.T) {
 	}
 	if want := `is left out" file="` + w.file("boot") + `" err="is of node \"node1\", and this one is \"node2\""`; !strings.Contains(w.log.String(), want) {
 		t.Errorf("not logged: %s", want)
+	}
+}
+
+// Where the mode is another one than that of what was last in force, and no object is known,
+// the rules of the mode before are kept: by another configuration, and by another process.
+// They go when there are objects.
+func TestWatchHoldsAnotherMode(t *testing.T) {
+	eachDataplane(t, func(t *testing.T, w *watched) {
+		w.args = append(w.args, "--boot-from", w.file("boot"))
+		w.write("cluster.yaml", applytest.Services("a"))
+		w.start("proxyc", "watch")
+		w.until("first sync", synced)
+		w.stop(syscall.SIGTERM)
+		if err := os.Remove(w.file("cluster.yaml")); err != nil {
+			t.Fatal(err)
+		}
+		w.start("proxyc", "watch")
+		held := func(from string) func(daemon.Status) bool {
+			return func(st daemon.Status) bool { return !st.Synced && st.Held == from }
+		}
+		before, after := w.plane.mode, "nftables"
+		if before == after {
+			after = "iptables"
+		}
+		w.until("the boot file is held", held("the boot file "+w.file("boot")))
+		w.write("config", fmt.Sprintf(watchConfig, after))
+		w.until("the rules of before are held", held("the configuration before, of mode "+before))
+		w.repairs("after a configuration of another mode", "a")
+		w.stop(syscall.SIGTERM)
+		w.flush() // some of it, in other modes than nftables
+		w.start("proxyc", "watch")
+		st := w.until("the boot file of another mode is held", held("the boot file "+w.file("boot")+", of mode "+before))
+		if string(st.Mode) != after || st.BootFile.Refused != "" {
+			t.Errorf("mode %s, and the boot file is refused: %s", st.Mode, st.BootFile.Refused)
+		}
+		w.holds(time.Second, "a", true)
+		w.repairs("after a start in another mode", "a")
+		w.write("cluster.yaml", applytest.Services("a", "b"))
+		w.until("the objects are in force", synced)
+		within(w, 10*time.Second, "there is what mode "+after+" wants, and no more", func() (string, bool) {
+			out, err := w.ns.Run(w.ns.Command(t.Context(), "proxyc", append([]string{"apply", "--check"}, w.args[:len(w.args)-2]...)...))
+			return string(out), err == nil
+		})
+	})
+}
+
+// What the kernel cannot carry out in its own mode is left out, and status has the reason.
+func TestWatchHoldsNoModeThatIsNotThere(t *testing.T) {
+	w := newWatched(t, "nftables")
+	w.args = append(w.args, "--boot-from", w.file("boot"))
+	w.write("cluster.yaml", applytest.Services("a"))
+	w.start("proxyc", "watch")
+	w.until("first sync", synced)
+	w.stop(syscall.SIGTERM)
+	boot, err := os.ReadFile(w.file("boot"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(w.file("boot"), bytes.ReplaceAll(boot, []byte(`"nftables"`), []byte(`"kernelspace"`)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.withoutServer()
+	w.start("proxyc", "watch")
+	st := w.until("the file is left out", func(st daemon.Status) bool { return st.BootFile != nil && st.BootFile.Refused != "" })
+	if want := "is of mode kernelspace, which cannot be kept: mode: a node takes modes "; !strings.HasPrefix(st.BootFile.Refused, want) || st.Held != "" {
+		t.Errorf("held %q, refused %q, want %q", st.Held, st.BootFile.Refused, want)
 	}
 }
 
