@@ -82,13 +82,12 @@ func run(e *env) (code int) {
 	if len(e.args) > 0 && e.args[0] == completeVerb {
 		return e.exitCode(writeCandidates(e.stdout, parser.Model, e.args[1:]))
 	}
-	ctx, err := parser.Parse(args)
-	if err != nil {
-		fmt.Fprintf(e.stderr, "proxyc: %s\n", strings.TrimSpace(err.Error()))
-		fmt.Fprintf(e.stderr, "Run \"%s\" for how it is used.\n", e.calls("proxyc "+wrongVerb(err)+"--help"))
+	ctx := parse(parser, args)
+	if len(ctx.wrong) > 0 {
+		ctx.tell(e)
 		return exitBad
 	}
-	if slices.Contains(coloured, ctx.Selected().Path()) {
+	if slices.Contains(coloured, ctx.path) {
 		colours()
 	}
 	return e.exitCode(ctx.Run(e))
@@ -154,14 +153,4 @@ func (e *env) report(list diag.List) {
 	for _, d := range list.Sorted() {
 		fmt.Fprintf(e.stderr, "%s: %s\n", d.Severity, d)
 	}
-}
-
-// wrongVerb returns the verb that a usage error is about, and a space; empty where it is
-// about none.
-func wrongVerb(err error) string {
-	wrong, ok := errors.AsType[*kong.ParseError](err)
-	if !ok || wrong.Context.Selected() == nil {
-		return ""
-	}
-	return wrong.Context.Selected().Path() + " "
 }
