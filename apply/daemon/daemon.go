@@ -169,7 +169,8 @@ type process struct {
 	programmed atomic.Bool // what an API server's objects mean was in force once
 }
 
-// Garbage that the heap may hold, in percent of what is in use.
+// Garbage that the heap may hold, in percent of what is in use: while objects come, of which
+// most is garbage, and from when they are there.
 const (
 	garbageAtStart = 50
 	garbageAtRest  = 25

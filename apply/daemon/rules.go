@@ -165,10 +165,10 @@ func (d *daemon) proxy(ctx context.Context) error {
 		if err == nil {
 			watchPeer()
 		}
-		smallHeap(garbageAtRest)
 		debug.FreeOSMemory()
 		return err
 	}
+	smallHeap(garbageAtRest)
 	r.Run(ctx)
 	return nil
 }

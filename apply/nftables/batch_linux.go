@@ -13,16 +13,21 @@ type message struct {
 	typ    uint16 // within nf_tables
 	atEnd  bool   // of the chain, for rules
 	create bool
-	data   []byte // with nfgenmsg
+	// raw is the message as it is sent, but for its header, of which it has the room.
+	raw []byte
 	about
 }
+
+// data is what comes behind the header: nfgenmsg, and the attributes.
+func (m *message) data() []byte { return m.raw[netlinkHead:] }
 
 // about says what a message is about.
 type about struct {
 	change   *change
 	object   string // as an error names it
 	set      *rules.Set
-	elements []rules.Element // those of an element message
+	count    int             // of the elements of an element message
+	elements []rules.Element // which they are; nil where they are too many to be held
 	chain    *rules.Chain
 	removal  bool // of a chain or set that nothing needs
 	purge    bool // of entries of an affinity map
@@ -36,6 +41,35 @@ const maxElements = 48 << 10
 type batch struct {
 	messages []message
 	lastSet  uint32
+	room     []byte // what is free behind the last message
+	piece    int    // how large the last piece of memory was made
+}
+
+// A batch has its messages in few pieces of memory, one behind the other, which the socket takes
+// as they are: a whole cluster's are too large to be held twice.
+const (
+	firstPiece = 1 << 10
+	mostPiece  = 1 << 20
+)
+
+// raw returns a message's memory, with its data behind the room of its header.
+func (b *batch) raw(data ...[]byte) []byte {
+	n := netlinkHead
+	for _, d := range data {
+		n += align(len(d))
+	}
+	if n > len(b.room) {
+		b.piece = min(max(2*b.piece, firstPiece), mostPiece)
+		b.room = make([]byte, max(n, b.piece))
+	}
+	raw := b.room[:n]
+	b.room = b.room[n:]
+	at := netlinkHead
+	for _, d := range data {
+		copy(raw[at:], d)
+		at += align(len(d))
+	}
+	return raw
 }
 
 // stale are entries of affinity maps to remove, by map.
@@ -110,6 +144,9 @@ func (b *batch) change(c *change, entries stale) {
 		}
 		b.elements(c, unix.NFT_MSG_NEWSETELEM, e.set, e.add, false)
 	}
+	if c.load != nil {
+		b.load(c)
+	}
 	// Sets before chains and objects, since elements hold to these.
 	for _, s := range c.goneSets {
 		b.add(c, unix.NFT_MSG_DELSET, setNamed(s.Name), about{object: "set " + s.Name, set: s, removal: true})
@@ -148,7 +185,7 @@ func (c *change) owns(s *rules.Set) bool {
 
 func (b *batch) add(c *change, typ uint16, attrs []byte, a about) {
 	a.change = c
-	b.messages = append(b.messages, message{typ: typ, data: append([]byte{nfFamily(c.family), 0, 0, 0}, attrs...), about: a})
+	b.messages = append(b.messages, message{typ: typ, raw: b.raw([]byte{nfFamily(c.family), 0, 0, 0}, attrs), about: a})
 }
 
 func (b *batch) create(c *change, typ uint16, attrs []byte, a about) {
@@ -158,28 +195,77 @@ func (b *batch) create(c *change, typ uint16, attrs []byte, a about) {
 
 // elements adds or removes elements, in as many messages as they need.
 func (b *batch) elements(c *change, typ uint16, s *rules.Set, elements []rules.Element, purge bool) {
-	for len(elements) > 0 {
-		data := make(builder, 0, min(maxElements+1024, 256+len(elements)*160))
-		data = append(data, nfFamily(c.family), 0, 0, 0)
-		data.text(unix.NFTA_SET_ELEM_LIST_TABLE, rules.Table)
-		data.text(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
-		list := data.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
-		n := 0
-		for n < len(elements) && len(data)-list < maxElements {
-			appendElement(&data, s, c.family, &elements[n], typ == unix.NFT_MSG_DELSETELEM)
-			n++
-		}
-		data.close(list)
-		b.messages = append(b.messages, message{typ: typ, create: typ == unix.NFT_MSG_NEWSETELEM, data: data,
-			about: about{change: c, object: "set " + s.Name, set: s, elements: elements[:n], purge: purge}})
-		elements = elements[n:]
+	if len(elements) == 0 {
+		return
 	}
+	l := elementWriter{about: about{change: c, object: "set " + s.Name, set: s, purge: purge}, typ: typ,
+		data: make(builder, 0, min(maxElements+1024, 256+len(elements)*160))}
+	for from := range elements {
+		if l.add(&elements[from]); l.full() || from == len(elements)-1 {
+			l.elements = elements[from+1-l.count : from+1]
+			l.end(b)
+		}
+	}
+}
+
+// load adds the elements of fixed sets that a Program has, and holds no more of them than one message
+// of each set.
+func (b *batch) load(c *change) {
+	var lists [len(rules.Fragment{}.Elements)]elementWriter
+	rules.LowerBare(c.load, func(id rules.SetID, elements []rules.Element) bool {
+		l := &lists[id]
+		if l.set == nil {
+			l.about = about{change: c, object: "set " + id.String(), set: id.Set()}
+			l.typ = unix.NFT_MSG_NEWSETELEM
+		}
+		for i := range elements {
+			if l.add(&elements[i]); l.full() {
+				l.end(b)
+			}
+		}
+		return true
+	})
+	for i := range lists {
+		lists[i].end(b)
+	}
+}
+
+// elementWriter is a message of elements of one set that is being written. What it is written into is
+// used again for the next one.
+type elementWriter struct {
+	about
+	typ  uint16
+	data builder
+	list int // where in data the elements begin
+}
+
+func (l *elementWriter) add(e *rules.Element) {
+	if l.count == 0 {
+		l.data.text(unix.NFTA_SET_ELEM_LIST_TABLE, rules.Table)
+		l.data.text(unix.NFTA_SET_ELEM_LIST_SET, l.set.Name)
+		l.list = l.data.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+	}
+	l.count++
+	appendElement(&l.data, l.set, l.change.family, e, l.typ == unix.NFT_MSG_DELSETELEM)
+}
+
+func (l *elementWriter) full() bool { return len(l.data)-l.list >= maxElements }
+
+// end adds the message to the batch, if there is anything in it.
+func (l *elementWriter) end(b *batch) {
+	if l.count == 0 {
+		return
+	}
+	l.data.close(l.list)
+	b.add(l.change, l.typ, l.data, l.about)
+	b.messages[len(b.messages)-1].create = l.typ == unix.NFT_MSG_NEWSETELEM
+	l.count, l.data = 0, l.data[:0]
 }
 
 // elementsChanged counts the elements that are added and removed.
 func (b *batch) elementsChanged() (n int) {
 	for i := range b.messages {
-		n += len(b.messages[i].elements)
+		n += b.messages[i].count
 	}
 	return n
 }
@@ -188,7 +274,7 @@ func (b *batch) elementsChanged() (n int) {
 // stopped, by its distance from the start of the message; nil if it is none.
 func (m *message) element(offset int) *rules.Element {
 	at := netlinkHead + nfgenHead
-	top, err := attrs(m.data[nfgenHead:])
+	top, err := attrs(m.data()[nfgenHead:])
 	if err != nil || len(m.elements) == 0 {
 		return nil
 	}

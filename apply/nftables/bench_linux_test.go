@@ -128,7 +128,7 @@ func BenchmarkOwned(b *testing.B) {
 	p, _ := large(services)
 	var states [2]*rules.Lowerer
 	for i, n := range nodes {
-		if _, err := n.Commit(b.Context(), newPlan(rules.Tables{}, n.wanted(ir.NewPrograms(p)))); err != nil {
+		if _, err := n.Commit(b.Context(), planFor(rules.Tables{}, n.wanted(ir.NewPrograms(p)))); err != nil {
 			b.Fatal(err)
 		}
 		states[i] = rules.NewLowerer(ir.IPv4)

@@ -43,7 +43,7 @@ func TestCommonChangesLeadNowhere(t *testing.T) {
 			b := newBatch(planOf(update(l, &node, ir.Change{Name: version(0).Name, Old: c.old, New: c.now})), nil)
 			elements := 0
 			for _, m := range b.messages {
-				elements += len(m.elements)
+				elements += m.count
 				if m.typ != unix.NFT_MSG_NEWSETELEM && m.typ != unix.NFT_MSG_DELSETELEM {
 					t.Errorf("%s: %s: a message of type %d about %s", f, c.what, m.typ, m.object)
 				}

@@ -45,11 +45,11 @@ func (d *Dataplane) commit(ctx context.Context, plan *Plan) (apply.Result, error
 	result, err := d.send(ctx, plan)
 	if _, stale := errors.AsType[*staleError](err); stale && plan.want != nil {
 		// The node is not what the plan began with. It is read and planned anew, once.
-		have, err := d.read(ctx, func() rules.Tables { return *plan.want })
+		have, err := d.read(ctx, plan.want)
 		if err != nil {
 			return apply.Result{}, err
 		}
-		again := newPlan(have, *plan.want)
+		again := newPlan(have, plan.want())
 		again.again = true
 		if plan.forgets {
 			again.forgetAll()
@@ -81,6 +81,10 @@ func (d *Dataplane) send(ctx context.Context, p *Plan) (apply.Result, error) {
 		}
 		if len(refusals) == 0 {
 			break
+		}
+		if all, more := p.unloaded(); more { // to tell of which Services the refused elements are
+			p = all
+			continue
 		}
 		rest, err := out.without(p, refusals)
 		if err != nil {

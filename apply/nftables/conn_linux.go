@@ -97,37 +97,41 @@ func (c *conn) exchange(ctx context.Context, b *batch) ([]refused, error) {
 		return nil, err
 	}
 	first := c.sequence + 1
-	data := c.encode(b)
-	if err := c.makeRoom(len(data) + 4096); err != nil {
+	pieces, size := c.pieces(b)
+	if err := c.makeRoom(size + 4096); err != nil {
 		return nil, err
 	}
-	if err := c.write(data); err != nil {
-		return nil, fmt.Errorf("send %d bytes to nf_tables: %w", len(data), err)
+	if err := c.write(pieces); err != nil {
+		return nil, fmt.Errorf("send %d bytes to nf_tables: %w", size, err)
 	}
 	return c.answers(b, first)
 }
 
-// encode writes a batch as the socket takes it: one piece of memory, as large as it must be, since
-// that of a whole cluster is tens of megabytes.
-func (c *conn) encode(b *batch) []byte {
-	frame := binary.BigEndian.AppendUint16([]byte{0, 0}, unix.NFNL_SUBSYS_NFTABLES)
-	size := 2 * (netlinkHead + len(frame))
-	for i := range b.messages {
-		size += netlinkHead + align(len(b.messages[i].data))
-	}
-	out := make([]byte, 0, size)
-	add := func(typ uint16, flags netlink.HeaderFlags, data []byte) {
+// pieces returns the messages of a batch with their headers, as the socket takes them at once, and
+// how large they are.
+func (c *conn) pieces(b *batch) (pieces [][]byte, size int) {
+	var last []byte
+	add := func(typ uint16, flags netlink.HeaderFlags, raw []byte) {
 		c.sequence++
-		length := align(netlinkHead + len(data))
-		out = binary.NativeEndian.AppendUint32(out, uint32(length))
-		out = binary.NativeEndian.AppendUint16(out, typ)
-		out = binary.NativeEndian.AppendUint16(out, uint16(netlink.Request|flags))
-		out = binary.NativeEndian.AppendUint32(out, c.sequence)
-		out = binary.NativeEndian.AppendUint32(out, c.nl.PID())
-		out = append(out, data...)
-		out = append(out, make([]byte, align(len(data))-len(data))...)
+		header := binary.NativeEndian.AppendUint32(raw[:0], uint32(len(raw)))
+		header = binary.NativeEndian.AppendUint16(header, typ)
+		header = binary.NativeEndian.AppendUint16(header, uint16(netlink.Request|flags))
+		header = binary.NativeEndian.AppendUint32(header, c.sequence)
+		binary.NativeEndian.AppendUint32(header, c.nl.PID())
+		if behind := len(last); behind < cap(last) && &last[:behind+1][behind] == &raw[0] {
+			last = last[:behind+len(raw)]
+			pieces[len(pieces)-1] = last
+		} else {
+			last = raw
+			pieces = append(pieces, last)
+		}
+		size += len(raw)
 	}
-	add(unix.NFNL_MSG_BATCH_BEGIN, 0, frame)
+	frame := func() []byte {
+		raw := make([]byte, netlinkHead, netlinkHead+nfgenHead)
+		return binary.BigEndian.AppendUint16(append(raw, 0, 0), unix.NFNL_SUBSYS_NFTABLES)
+	}
+	add(unix.NFNL_MSG_BATCH_BEGIN, 0, frame())
 	for i := range b.messages {
 		m := &b.messages[i]
 		var flags netlink.HeaderFlags
@@ -141,14 +145,14 @@ func (c *conn) encode(b *batch) []byte {
 		if i == len(b.messages)-1 {
 			flags |= netlink.Acknowledge
 		}
-		add(uint16(nfType(m.typ)), flags, m.data)
+		add(uint16(nfType(m.typ)), flags, m.raw)
 	}
-	add(unix.NFNL_MSG_BATCH_END, 0, frame)
-	return out
+	add(unix.NFNL_MSG_BATCH_END, 0, frame())
+	return pieces, size
 }
 
 // write sends messages at once.
-func (c *conn) write(data []byte) error {
+func (c *conn) write(pieces [][]byte) error {
 	raw, err := c.nl.SyscallConn()
 	if err != nil {
 		return err
@@ -156,7 +160,7 @@ func (c *conn) write(data []byte) error {
 	var sent error
 	err = raw.Write(func(fd uintptr) bool {
 		for sent = unix.EINTR; errors.Is(sent, unix.EINTR); {
-			sent = unix.Sendto(int(fd), data, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+			_, sent = unix.SendmsgBuffers(int(fd), pieces, nil, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}, 0)
 		}
 		return !errors.Is(sent, unix.EAGAIN)
 	})

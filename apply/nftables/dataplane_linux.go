@@ -84,23 +84,13 @@ func (d *Dataplane) Close() error {
 	return err
 }
 
-// lowering is what tables hold that have some Programs, made when it is first asked for.
-type lowering struct {
-	of     ir.Programs
-	tables func() rules.Tables
-}
-
-func (d *Dataplane) lower(of ir.Programs) lowering {
-	return lowering{of, sync.OnceValue(func() rules.Tables { return d.wanted(of) })}
-}
-
 // Read reads both tables as they were at one moment.
 func (d *Dataplane) Read(ctx context.Context) error { return d.ReadFor(ctx, ir.Programs{}) }
 
 // ReadFor is Read, faster where the tables have what Programs want.
 func (d *Dataplane) ReadFor(ctx context.Context, want ir.Programs) (err error) {
 	d.monitor.Begin()
-	d.expected = d.lower(want)
+	d.expected = d.wanted(want)
 	if d.found, err = d.read(ctx, d.expected.tables); err != nil {
 		d.monitor.End()
 	}
@@ -116,11 +106,11 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 	lowered := d.expected
 	d.expected = lowering{} // it is large
 	if lowered.tables == nil || lowered.of != want {
-		lowered = d.lower(want)
+		lowered = d.wanted(want)
 	}
-	p := newPlan(d.found, lowered.tables())
+	p := planFor(d.found, lowered)
 	if adopted, ok := adoptSlots(p, want); ok {
-		want, p = adopted, newPlan(d.found, d.wanted(adopted))
+		want, p = adopted, planFor(d.found, d.wanted(adopted))
 	}
 	p.desired = apply.Desired{Full: true, Programs: want}
 	if d.unforgotten {
@@ -157,21 +147,20 @@ func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 			}
 		}
 	}
-	found, err := d.read(ctx, d.lower(d.applied.Programs()).tables)
+	applied := d.wanted(d.applied.Programs())
+	found, err := d.read(ctx, applied.tables)
 	if err != nil {
 		return nil, err
 	}
 	d.fast.renew()
-	return newPlan(found, d.wanted(d.applied.Programs())), nil
+	return planFor(found, applied), nil
 }
 
 // lowerersOf returns the Lowerers of tables that hold the Programs.
 func lowerersOf(programs ir.Programs) (all ir.PerFamily[*rules.Lowerer]) {
 	for f, p := range ir.Present(programs) {
 		l := rules.NewLowerer(f)
-		for i := range p.Services {
-			l.Change(&p.Node, ir.Change{Name: p.Services[i].Name, New: &p.Services[i]})
-		}
+		l.Fill(p)
 		*all.At(f) = l
 	}
 	return all

@@ -67,10 +67,10 @@ func (f fake) send(b *batch) (all []refused) {
 
 func (f fake) message(m *message) error {
 	family := ir.IPv4
-	if m.data[0] == unix.NFPROTO_IPV6 {
+	if m.data()[0] == unix.NFPROTO_IPV6 {
 		family = ir.IPv6
 	}
-	b := m.data[nfgenHead:]
+	b := m.data()[nfgenHead:]
 	a, err := parse(b)
 	if err != nil {
 		return err
@@ -382,7 +382,9 @@ func TestFakeIsAsTheKernel(t *testing.T) {
 			case 0:
 				b.messages = slices.Delete(slices.Clone(m), i, i+1)
 			case 1:
-				b.messages = slices.Insert(slices.Clone(m), i, m[j])
+				twin := m[j]
+				twin.raw = slices.Clone(twin.raw)
+				b.messages = slices.Insert(slices.Clone(m), i, twin)
 			default:
 				m[i], m[j] = m[j], m[i]
 			}
@@ -428,7 +430,7 @@ func spoilRanges(r *rules.Ruleset) {
 func verdicts(b *batch, all []refused) (out []string) {
 	for _, r := range all {
 		reason, _ := errors.AsType[unix.Errno](r.err)
-		i := slices.IndexFunc(b.messages, func(m message) bool { return &m.data[0] == &r.data[0] })
+		i := slices.IndexFunc(b.messages, func(m message) bool { return &m.raw[0] == &r.raw[0] })
 		out = append(out, strings.Join([]string{r.object, reason.Error(), strconv.Itoa(i)}, " "))
 	}
 	return out

@@ -89,7 +89,7 @@ func (c *conn) elements(ctx context.Context, f ir.Family, s *rules.Set, wanted [
 		b := &batch{}
 		b.elements(&change{family: f}, unix.NFT_MSG_DELSETELEM, s, part, false)
 		for i := range b.messages {
-			if err := c.fetch(ctx, b.messages[i].data, room, func(attrs []byte) error {
+			if err := c.fetch(ctx, b.messages[i].data(), room, func(attrs []byte) error {
 				return decodeElements(attrs, &got, f, n.frontend)
 			}); err != nil {
 				return nil, err

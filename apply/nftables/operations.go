@@ -11,6 +11,7 @@ import (
 // operations names what a change does, one after the other.
 type operations struct {
 	*change
+	names bool   // with the elements' names; without, they can only be counted
 	texts bool   // with what the node has and should have
 	table string // "ip proxyc"
 	yield func(apply.Operation) bool
@@ -104,7 +105,24 @@ func (o *operations) elementsAll() bool {
 			return false
 		}
 	}
-	return true
+	if !o.names {
+		for range o.loads {
+			if !o.yield(apply.Operation{Verb: apply.Add}) {
+				return false
+			}
+		}
+		return true
+	}
+	if o.load == nil {
+		return true
+	}
+	var sets [len(rules.Fragment{}.Elements)]*rules.Set
+	for id := range sets {
+		sets[id] = rules.SetID(id).Set()
+	}
+	return rules.LowerBare(o.load, func(id rules.SetID, elements []rules.Element) bool {
+		return o.elementsOf(&elementsOf{set: sets[id], add: elements})
+	}) != nil
 }
 
 func (o *operations) elementsOf(e *elementsOf) bool {
@@ -112,13 +130,22 @@ func (o *operations) elementsOf(e *elementsOf) bool {
 	if e.empty && !o.yield(apply.Operation{Verb: apply.Remove, Object: where + "unrecognised elements"}) {
 		return false
 	}
-	gone := make(map[rules.Key]*rules.Element, len(e.gone))
+	var gone map[rules.Key]*rules.Element
+	if len(e.gone) > 0 {
+		gone = make(map[rules.Key]*rules.Element, len(e.gone))
+	}
 	for i := range e.gone {
 		gone[e.gone[i].Key] = &e.gone[i]
 	}
+	name := func(k rules.Key) string {
+		if !o.names {
+			return ""
+		}
+		return where + e.set.KeyText(k)
+	}
 	for i := range e.add {
 		el := &e.add[i]
-		op := apply.Operation{Verb: apply.Add, Object: where + e.set.KeyText(el.Key), Service: o.serviceOf(e.set, el), Origin: *el.Origin}
+		op := apply.Operation{Verb: apply.Add, Object: name(el.Key), Service: o.serviceOf(e.set, el), Origin: *el.Origin}
 		if have := gone[el.Key]; have != nil {
 			op.Verb, op.Have = apply.Change, o.element(e.set, have)
 			delete(gone, el.Key)
@@ -133,7 +160,7 @@ func (o *operations) elementsOf(e *elementsOf) bool {
 		if gone[el.Key] == nil {
 			continue
 		}
-		if !o.yield(apply.Operation{Verb: apply.Remove, Object: where + e.set.KeyText(el.Key), Service: o.serviceOf(e.set, el), Have: o.element(e.set, el)}) {
+		if !o.yield(apply.Operation{Verb: apply.Remove, Object: name(el.Key), Service: o.serviceOf(e.set, el), Have: o.element(e.set, el)}) {
 			return false
 		}
 	}

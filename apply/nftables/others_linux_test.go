@@ -50,7 +50,7 @@ func aboutTable(typ uint16, table string, more ...func(*builder)) message {
 	for _, f := range more {
 		f(&b)
 	}
-	return message{typ: typ, data: b}
+	return message{typ: typ, raw: (&batch{}).raw(b)}
 }
 
 func named(t uint16, name string) func(*builder) { return func(b *builder) { b.text(t, name) } }

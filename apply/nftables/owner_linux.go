@@ -54,12 +54,9 @@ func (d *Dataplane) mayRead(flags, owner uint32) bool {
 }
 
 // wanted are the tables of Programs, with their flags.
-func (d *Dataplane) wanted(programs ir.Programs) rules.Tables {
-	tables := rules.LowerAll(programs)
+func (d *Dataplane) wanted(programs ir.Programs) lowering {
 	if d.owns {
-		for _, r := range ir.Present(tables.PerFamily) {
-			r.Flags = flagsOwned
-		}
+		return newLowering(programs, flagsOwned)
 	}
-	return tables
+	return newLowering(programs, "")
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"sync"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
@@ -17,7 +18,7 @@ const kubeProxyTable = "kube-proxy"
 // Plan is the difference between what a node has and what it should have.
 type Plan struct {
 	families ir.PerFamily[*change] // nil: nothing to do with it
-	want     *rules.Tables         // to plan again from; nil if it is of changes
+	want     func() rules.Tables   // to plan again from; nil if it is of changes
 	again    bool                  // planned again already
 	forgets  bool                  // all affinity maps are looked through
 
@@ -38,8 +39,12 @@ type change struct {
 	resize    []resize
 	chains    []*rules.Chain // to declare
 	elements  []elementsOf
-	flush     []*rules.Chain // chains whose rules go
-	fill      []*rules.Chain // chains whose rules are written
+	// load has the elements of fixed sets that are all to be added, where the table is not there: too
+	// many to be held as long as the Plan is. nil: elements has all.
+	load  *ir.Program
+	loads int            // how many they are
+	flush []*rules.Chain // chains whose rules go
+	fill  []*rules.Chain // chains whose rules are written
 	// What goes. A chain that the kernel still holds to stays, empty.
 	goneChains []*rules.Chain
 	goneSets   []*rules.Set
@@ -90,15 +95,77 @@ func (c *change) empty() bool {
 
 // newPlan compares two states, family by family.
 func newPlan(have, want rules.Tables) *Plan {
-	p := &Plan{want: &want}
+	p := &Plan{want: func() rules.Tables { return want }}
 	for f, w := range ir.Present(want.PerFamily) {
-		h := have.Of(f)
-		if h == nil {
-			h = &rules.Ruleset{Family: f}
-		}
-		*p.families.At(f) = compare(h, w)
+		*p.families.At(f) = compare(tableIn(have, f), w)
 	}
 	return p
+}
+
+// lowering is what tables hold that have some Programs.
+type lowering struct {
+	of     ir.Programs
+	flags  string              // of the tables
+	tables func() rules.Tables // made when it is first called
+}
+
+func newLowering(of ir.Programs, flags string) lowering {
+	return lowering{of, flags, sync.OnceValue(func() rules.Tables {
+		tables := rules.LowerAll(of)
+		for _, r := range ir.Present(tables.PerFamily) {
+			r.Flags = flags
+		}
+		return tables
+	})}
+}
+
+// planFor is newPlan, but that a table which is not there is loaded.
+func planFor(have rules.Tables, want lowering) *Plan {
+	p := &Plan{want: want.tables}
+	for f, program := range ir.Present(want.of) {
+		c := p.families.At(f)
+		if h := tableIn(have, f); h.Exists {
+			*c = compare(h, want.tables().Of(f))
+		} else {
+			n := 0
+			bare := rules.LowerBare(program, func(_ rules.SetID, elements []rules.Element) bool {
+				n += len(elements)
+				return true
+			})
+			bare.Flags = want.flags
+			*c = compare(h, bare)
+			(*c).load, (*c).loads = program, n
+		}
+	}
+	return p
+}
+
+// tableIn returns the table of a family; without any, one that is not there.
+func tableIn(have rules.Tables, f ir.Family) *rules.Ruleset {
+	if r := have.Of(f); r != nil {
+		return r
+	}
+	return &rules.Ruleset{Family: f}
+}
+
+// unloaded returns the Plan with all elements, and whether there are any that it does not hold.
+func (p *Plan) unloaded() (*Plan, bool) {
+	some := false
+	all := *p
+	for f, c := range ir.Present(p.families) {
+		if c.load == nil {
+			continue
+		}
+		some = true
+		whole := *c
+		whole.load, whole.loads, whole.elements = nil, 0, nil
+		none := &rules.Set{}
+		for i := range p.want().Of(f).Sets {
+			whole.addElements(compareElements(none, &p.want().Of(f).Sets[i]))
+		}
+		*all.families.At(f) = &whole
+	}
+	return &all, some
 }
 
 // compare returns what makes want out of have.
@@ -336,9 +403,11 @@ func (c *change) findPurges(have, want *rules.Ruleset) {
 func (p *Plan) forgetAll() {
 	p.forgets = true
 	for f, c := range ir.Present(p.families) {
-		want := p.want.Of(f)
+		if c.purge = nil; c.add {
+			continue // its maps are new
+		}
+		want := p.want().Of(f)
 		keep := remembered(want)
-		c.purge = nil
 		for i := range want.Sets {
 			if s := &want.Sets[i]; s.Timeout > 0 && !slices.Contains(c.sets, s) {
 				c.purge = append(c.purge, purge{set: s, keep: keep[s.Name]})
@@ -502,15 +571,28 @@ func (c *change) serviceOf(s *rules.Set, e *rules.Element) ir.Name {
 }
 
 // Operations returns everything that a commit does, in its order.
-func (p *Plan) Operations(yield func(apply.Operation) bool) { p.operations(false, yield) }
+func (p *Plan) Operations(yield func(apply.Operation) bool) {
+	p.operations(operations{names: true, yield: yield})
+}
 
 // Differences returns the Operations with rules, elements and words of
 // declarations as nft lists them.
-func (p *Plan) Differences(yield func(apply.Operation) bool) { p.operations(true, yield) }
+func (p *Plan) Differences(yield func(apply.Operation) bool) {
+	p.operations(operations{names: true, texts: true, yield: yield})
+}
 
-func (p *Plan) operations(texts bool, yield func(apply.Operation) bool) {
+// Total counts the Operations.
+func (p *Plan) Total() (total apply.Count) {
+	p.operations(operations{yield: func(op apply.Operation) bool {
+		total.Add(op.Verb)
+		return true
+	}})
+	return total
+}
+
+func (p *Plan) operations(ops operations) {
 	for _, c := range ir.Present(p.families) {
-		ops := operations{change: c, texts: texts, table: c.family.NFT() + " " + rules.Table, yield: yield}
+		ops.change, ops.table = c, c.family.NFT()+" "+rules.Table
 		if !ops.all() {
 			return
 		}

@@ -131,7 +131,7 @@ func (c *conn) element(ctx context.Context, f ir.Family, s *rules.Set, key rules
 	b.elements(&change{family: f}, unix.NFT_MSG_DELSETELEM, s, []rules.Element{{Key: key}}, false)
 	msgs, err := c.nl.Execute(netlink.Message{
 		Header: netlink.Header{Type: nfType(unix.NFT_MSG_GETSETELEM), Flags: netlink.Request},
-		Data:   b.messages[0].data,
+		Data:   b.messages[0].data(),
 	})
 	switch {
 	case errors.Is(err, unix.ENOENT):

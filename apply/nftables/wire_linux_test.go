@@ -28,7 +28,7 @@ func TestRoundTrip(t *testing.T) {
 				b := &batch{}
 				b.elements(&change{family: f}, unix.NFT_MSG_NEWSETELEM, s, s.Elements, false)
 				for _, m := range b.messages {
-					if err := decodeMessage(m.data[nfgenHead:], &got, f); err != nil {
+					if err := decodeMessage(m.data()[nfgenHead:], &got, f); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -86,7 +86,7 @@ func FuzzDecode(f *testing.F) {
 		b := &batch{}
 		b.elements(&change{family: ir.IPv6}, unix.NFT_MSG_NEWSETELEM, &r.Sets[i], r.Sets[i].Elements, false)
 		for _, m := range b.messages {
-			f.Add(m.data[nfgenHead:])
+			f.Add(m.data()[nfgenHead:])
 		}
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -20,16 +20,41 @@ type Fragment struct {
 
 // Lower makes the whole table of a Program.
 func Lower(p *ir.Program) *Ruleset {
-	r := Fixed(&p.Node, p.Family)
 	l := newLowering(&p.Node, p.Family)
 	l.reserve(p.Services)
 	for i := range p.Services {
 		l.service(&p.Services[i])
 	}
+	r := l.table()
 	for id := range l.frag.Elements {
 		r.Sets[id].Elements = l.frag.Elements[id]
 	}
-	l.frag.Chains = r.depend(&p.Node, l.frag.Chains)
+	return r
+}
+
+// LowerBare is Lower, but for the elements of the fixed sets, which are most of what a table has.
+// Service by Service each is given them, and does not keep them. Where it returns false, no more
+// are made, and no table.
+func LowerBare(p *ir.Program, each func(id SetID, elements []Element) bool) *Ruleset {
+	l := newLowering(&p.Node, p.Family)
+	l.shared = make(map[sharedElement]struct{}, len(p.Services))
+	for i := range p.Services {
+		l.service(&p.Services[i])
+		for id := range l.frag.Elements {
+			elements := &l.frag.Elements[id]
+			if len(*elements) > 0 && !each(SetID(id), *elements) {
+				return nil
+			}
+			*elements = (*elements)[:0]
+		}
+	}
+	return l.table()
+}
+
+// table returns what was lowered as a whole table, without the elements of the fixed sets.
+func (l *lowering) table() *Ruleset {
+	r := Fixed(l.node, l.family)
+	l.frag.Chains = r.depend(l.node, l.frag.Chains)
 	slices.SortFunc(l.frag.Chains, func(a, b Chain) int { return cmp.Compare(a.Name, b.Name) })
 	more := slices.Concat(l.frag.Maps, l.frag.Lists)
 	slices.SortFunc(more, func(a, b Set) int { return cmp.Compare(a.Name, b.Name) })
@@ -82,6 +107,21 @@ type sharedElement struct {
 func newLowering(node *ir.Node, family ir.Family) *lowering {
 	return &lowering{node: node, family: family, names: map[target]string{}, remembers: map[string]struct{}{}, shared: map[sharedElement]struct{}{},
 		lists: map[listOf]string{}, made: map[string]struct{}{}}
+}
+
+// clear begins anew, in the same memory.
+func (l *lowering) clear() {
+	clear(l.names)
+	clear(l.remembers)
+	clear(l.shared)
+	clear(l.lists)
+	clear(l.made)
+	l.affine, l.guards = [2]bool{}, false
+	f := &l.frag
+	for id := range f.Elements {
+		f.Elements[id] = f.Elements[id][:0]
+	}
+	f.Chains, f.Maps, f.Lists = f.Chains[:0], f.Maps[:0], f.Lists[:0]
 }
 
 // reserve makes room in the sets that grow with the Services, which saves

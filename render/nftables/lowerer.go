@@ -94,6 +94,20 @@ func (l *Lowerer) depend(node *ir.Node, d *Delta) {
 	}
 }
 
+// Fill counts what the Services of a Program need, where nothing was counted before.
+func (l *Lowerer) Fill(p *ir.Program) {
+	one := newLowering(&p.Node, l.family)
+	for i := range p.Services {
+		one.clear()
+		one.service(&p.Services[i])
+		var d Delta
+		l.acquire(&one.frag, &d)
+		for _, c := range d.AddedChains {
+			l.inUse.note(c.Name, true)
+		}
+	}
+}
+
 func (l *Lowerer) lower(node *ir.Node, svc *ir.Service) Fragment {
 	if svc == nil {
 		return Fragment{}

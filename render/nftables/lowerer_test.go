@@ -1,8 +1,13 @@
 package nftables
 
 import (
+	"net/netip"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/proxyc/proxyc/ir"
 )
@@ -83,4 +88,45 @@ func TestRareChains(t *testing.T) {
 
 func calls(c *Chain, chain string) bool {
 	return slices.ContainsFunc(c.Rules, func(r Rule) bool { return slices.Contains(r.Stmts, Stmt(Verdict{Jump, chain})) })
+}
+
+// To fill a Lowerer is to change it by all Services, and a table without elements is the same but for these.
+func TestFill(t *testing.T) {
+	p := richProgram(ir.IPv6)
+	changed, filled := NewLowerer(p.Family), NewLowerer(p.Family)
+	for i := range p.Services {
+		changed.Change(&p.Node, ir.Change{Name: p.Services[i].Name, New: &p.Services[i]})
+	}
+	filled.Fill(p)
+	if d := cmp.Diff(changed, filled, cmp.AllowUnexported(Lowerer{}, inUse{}, sharedElement{}), cmpopts.EquateComparable(netip.Addr{})); d != "" {
+		t.Errorf("(-changed +filled):\n%s", d)
+	}
+}
+
+func TestLowerBare(t *testing.T) {
+	p := richProgram(ir.IPv4)
+	whole := Lower(p)
+	var elements [setCount][]Element
+	bare := LowerBare(p, func(id SetID, some []Element) bool {
+		elements[id] = append(elements[id], some...)
+		return true
+	})
+	for id := range elements {
+		if len(bare.Sets[id].Elements) > 0 {
+			t.Errorf("%s has elements", SetID(id))
+		}
+		bare.Sets[id].Elements = elements[id]
+	}
+	var a, b strings.Builder
+	for out, r := range map[*strings.Builder]*Ruleset{&a: whole, &b: bare} {
+		if err := Write(out, NewTables(r)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d := cmp.Diff(a.String(), b.String()); d != "" {
+		t.Errorf("(-whole +bare with its elements):\n%s", d)
+	}
+	if calls := 0; LowerBare(p, func(SetID, []Element) bool { calls++; return calls < 2 }) != nil || calls != 2 {
+		t.Errorf("went on after %d calls", calls)
+	}
 }

@@ -112,7 +112,7 @@ func (d *Done) drifted(plan apply.Plan, by []string) {
 		return
 	}
 	d.DriftBy = by
-	_, d.Drift = apply.Summary(plan)
+	d.Drift = apply.Total(plan)
 	gone := apply.GoneIn(plan)
 	for _, g := range gone {
 		d.DriftGone = append(d.DriftGone, g.What)
@@ -139,12 +139,19 @@ func (d *Done) drifted(plan apply.Plan, by []string) {
 // carried notes what a Plan did.
 func (d *Done) carried(plan apply.Plan, result apply.Result) {
 	c := Commit{Result: result}
+	var total apply.Count
 	for op := range plan.Operations {
-		d.Operations.Add(op.Verb)
 		if len(c.First) < OperationsShown {
 			c.First = append(c.First, op)
+		} else if t, ok := plan.(apply.Totaller); ok {
+			total = t.Total()
+			break
 		}
+		total.Add(op.Verb)
 	}
+	d.Operations.Added += total.Added
+	d.Operations.Changed += total.Changed
+	d.Operations.Removed += total.Removed
 	d.Commits = append(d.Commits, c)
 	d.Removed = append(d.Removed, plan.RemovedFrontends()...)
 }

@@ -1,0 +1,80 @@
+package nftables
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/nftables"
+	"github.com/proxyc/proxyc/render/nftables/nftest"
+)
+
+// planOnEmpty reads a node that has nothing and plans.
+func planOnEmpty(t *testing.T, n node, want ir.Programs) *Plan {
+	t.Helper()
+	if err := n.Read(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p := n.Plan(want).(*Plan)
+	for f, c := range ir.Present(p.families) {
+		if c.load == nil {
+			t.Fatalf("%s: the plan holds all elements", f)
+		}
+	}
+	return p
+}
+
+// A table that is not there is loaded without holding its elements: with the same operations, and to the same end, as
+// if they were held.
+func TestLoad(t *testing.T) {
+	for name := range nftest.Variants(ir.IPv4) {
+		t.Run(name, func(t *testing.T) {
+			program := func(f ir.Family) *ir.Program {
+				p := nftest.Program(f)
+				nftest.Variants(f)[name](&p.Node)
+				return p
+			}
+			programs := ir.NewPrograms(program(ir.IPv4), program(ir.IPv6))
+			n, want := newNode(t), rules.LowerAll(programs)
+			plan, held := planOnEmpty(t, n, programs), newPlan(rules.Tables{}, want)
+			if d := cmp.Diff(allOperations(held), allOperations(plan)); d != "" {
+				t.Errorf("(-held +loaded):\n%s", d)
+			}
+			if got, want := plan.Total(), held.Total(); got != want || got.Added != len(allOperations(plan)) {
+				t.Errorf("%d operations: the total is %+v, of the plan that holds them %+v", len(allOperations(plan)), got, want)
+			}
+			if r, err := n.Commit(t.Context(), plan); err != nil || len(r.Refused) > 0 {
+				t.Fatal(err, r)
+			}
+			holds(t, "after the load", n, want)
+		})
+	}
+}
+
+// What the kernel refuses of a load is told as if the plan held all, and the rest is put in force.
+func TestLoadRefused(t *testing.T) {
+	n := newNode(t)
+	good := ir.NewPrograms(nftest.Program(ir.IPv4), nftest.Program(ir.IPv6))
+	bad := ir.NewPrograms(nftest.Program(ir.IPv4), nftest.Program(ir.IPv6))
+	s := &bad.IPv4.Services[0]
+	s.Frontends = append(s.Frontends, s.Frontends[0])
+	r, err := n.Commit(t.Context(), planOnEmpty(t, n, bad))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Refused) != 1 || r.Refused[0].Service != s.Name {
+		t.Fatalf("refused: %v", r.Refused)
+	}
+	have, err := n.read(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What it shares with others stays, and goes when all is compared.
+	for op := range newPlan(have, rules.LowerAll(apply.Without(good, r.Refused))).Operations {
+		if op.Verb != apply.Remove || op.Service != (ir.Name{}) {
+			t.Errorf("not done: %s %s of %s", op.Verb, op.Object, op.Service)
+		}
+	}
+}
