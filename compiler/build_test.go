@@ -127,6 +127,7 @@ func endpointOf(text string) snapshot.Endpoint {
 			e.NodeName = name
 		}
 	}
+	e.Hints = &snapshot.Hints{}
 	for _, w := range words[1:] {
 		key, value, _ := strings.Cut(w, "=")
 		switch key {
@@ -139,9 +140,9 @@ func endpointOf(text string) snapshot.Endpoint {
 		case "dead":
 			e.Ready, e.Serving, e.Terminating = false, false, true
 		case "zone":
-			e.ZoneHints = append(e.ZoneHints, value)
+			e.Hints.Zones = append(e.Hints.Zones, value)
 		case "hint":
-			e.NodeHints = append(e.NodeHints, value)
+			e.Hints.Nodes = append(e.Hints.Nodes, value)
 		case "node":
 			e.NodeName = value
 		default:

@@ -223,7 +223,7 @@ func preferred(a, b *endpoint) bool {
 // alike reports whether it does not matter which of two entries counts.
 func alike(a, b *endpoint) bool {
 	return a.Ready == b.Ready && a.Serving == b.Serving && a.Terminating == b.Terminating && a.NodeName == b.NodeName &&
-		slices.Equal(a.ZoneHints, b.ZoneHints) && slices.Equal(a.NodeHints, b.NodeHints)
+		slices.Equal(a.ZoneHints(), b.ZoneHints()) && slices.Equal(a.NodeHints(), b.NodeHints())
 }
 
 // compareText orders by text, as kube-proxy does: 10.0.0.10:80 comes before 10.0.0.2:80 (SNAP-46).

@@ -111,7 +111,7 @@ func (c *choices) slice() *snapshot.EndpointSlice {
 	}
 	for range c.n(6) {
 		p := snapshot.Endpoint{Address: choose(c, somePods...), NodeName: choose(c, someNodes...),
-			ZoneHints: several(c, someZones...), NodeHints: several(c, someNodes...),
+			Hints: &snapshot.Hints{Zones: several(c, someZones...), Nodes: several(c, someNodes...)},
 			Ready: c.n(3) != 1, Serving: c.n(3) != 1, Terminating: c.n(3) == 1}
 		p.Addr, _ = netip.ParseAddr(p.Address)
 		e.Endpoints = append(e.Endpoints, p)

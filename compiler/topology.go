@@ -63,9 +63,9 @@ func (t *nodeTarget) selects(s selection, e *endpoint) bool {
 	case ready:
 		return e.Ready && (e.Serving || !t.caps.Has(ir.EndpointsByKind))
 	case forNode:
-		return e.Ready && slices.Contains(e.NodeHints, t.node.Name)
+		return e.Ready && slices.Contains(e.NodeHints(), t.node.Name)
 	case forZone:
-		return e.Ready && slices.Contains(e.ZoneHints, t.node.Zone)
+		return e.Ready && slices.Contains(e.ZoneHints(), t.node.Zone)
 	case terminating:
 		return e.Serving && e.Terminating
 	case serving:
@@ -88,13 +88,13 @@ func (t *nodeTarget) countEndpoints(endpoints []endpoint) endpointCounts {
 		case e.Ready:
 			n.ready++
 			count(&n.localReady, local)
-			if len(e.NodeHints) > 0 {
+			if len(e.NodeHints()) > 0 {
 				n.nodeHinted++
-				count(&n.forNode, slices.Contains(e.NodeHints, t.node.Name))
+				count(&n.forNode, slices.Contains(e.NodeHints(), t.node.Name))
 			}
-			if len(e.ZoneHints) > 0 {
+			if len(e.ZoneHints()) > 0 {
 				n.zoneHinted++
-				count(&n.forZone, slices.Contains(e.ZoneHints, t.node.Zone))
+				count(&n.forZone, slices.Contains(e.ZoneHints(), t.node.Zone))
 			}
 		case e.Serving && e.Terminating:
 			n.terminating++
@@ -193,10 +193,10 @@ func ofReady(k, n int) string { return strconv.Itoa(k) + " of " + counted(n, "re
 // ignoredHints returns why hints, which some endpoints have, do not count.
 func (t *nodeTarget) ignoredHints(n *endpointCounts, endpoints []endpoint) string {
 	kind, hinted := "zone hints", n.zoneHinted
-	hints := func(e *endpoint) []string { return e.ZoneHints }
+	hints := func(e *endpoint) []string { return e.ZoneHints() }
 	if n.zoneHinted == 0 {
 		kind, hinted = "node hints", n.nodeHinted
-		hints = func(e *endpoint) []string { return e.NodeHints }
+		hints = func(e *endpoint) []string { return e.NodeHints() }
 	}
 	switch {
 	case !t.caps.Has(ir.Topology):

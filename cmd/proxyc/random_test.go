@@ -258,9 +258,9 @@ func (r *random) endpoint(addressType string, hinted bool) snapshot.Endpoint {
 		e.Ready, e.Terminating = false, true
 	}
 	if hinted && !r.chance(6) {
-		e.ZoneHints = []string{fmt.Sprintf("zone-%d", 1+r.IntN(nodes))}
+		e.Hints = &snapshot.Hints{Zones: []string{fmt.Sprintf("zone-%d", 1+r.IntN(nodes))}}
 		if r.chance(3) {
-			e.NodeHints = []string{fmt.Sprintf("node%d", 1+r.IntN(nodes))}
+			e.Hints.Nodes = []string{fmt.Sprintf("node%d", 1+r.IntN(nodes))}
 		}
 	}
 	return e

@@ -264,7 +264,7 @@ func hints(c *cluster, s *service) {
 			for i := range slice.Endpoints {
 				switch e := &slice.Endpoints[i]; {
 				case !e.Ready:
-				case len(e.ZoneHints)+len(e.NodeHints) > 0:
+				case len(e.ZoneHints())+len(e.NodeHints()) > 0:
 					hinted++
 				default:
 					if bare++; without == nil {
@@ -294,12 +294,12 @@ func hintsNowhere(c *cluster, s *service) {
 			}
 		}
 		for i := range slice.Endpoints {
-			for _, zone := range slice.Endpoints[i].ZoneHints {
+			for _, zone := range slice.Endpoints[i].ZoneHints() {
 				if !c.zones[zone] {
 					tell(i, "zone "+quoted(zone)+", in which there is no Node")
 				}
 			}
-			for _, node := range slice.Endpoints[i].NodeHints {
+			for _, node := range slice.Endpoints[i].NodeHints() {
 				if c.Snapshot.Node(node) == nil {
 					tell(i, "Node "+quoted(node)+", which does not exist")
 				}

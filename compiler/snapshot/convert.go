@@ -122,8 +122,7 @@ func fromEndpoint(in *discoveryv1.Endpoint, shared *hints) Endpoint {
 	}
 	out.Pod = podOf(in.TargetRef)
 	if in.Hints != nil {
-		shared.set(in.Hints)
-		out.ZoneHints, out.NodeHints = shared.zones, shared.nodes
+		out.Hints = shared.of(in.Hints)
 	}
 	return out
 }
@@ -138,29 +137,25 @@ func podOf(target *corev1.ObjectReference) string {
 
 // hints are those of the endpoint before: most endpoints of a slice have the
 // same ones and then share the memory.
-type hints struct{ zones, nodes []string }
+type hints struct{ last *Hints }
 
-func (h *hints) set(in *discoveryv1.EndpointHints) {
-	same := func(name string, i int, old []string) bool { return i < len(old) && old[i] == name }
-	zones, nodes := len(in.ForZones) == len(h.zones), len(in.ForNodes) == len(h.nodes)
-	for i, z := range in.ForZones {
-		zones = zones && same(z.Name, i, h.zones)
+func (h *hints) of(in *discoveryv1.EndpointHints) *Hints {
+	if len(in.ForZones)+len(in.ForNodes) == 0 {
+		return nil
 	}
-	for i, n := range in.ForNodes {
-		nodes = nodes && same(n.Name, i, h.nodes)
-	}
-	if !zones {
-		h.zones = make([]string, len(in.ForZones))
-		for i, z := range in.ForZones {
-			h.zones[i] = intern(z.Name)
+	same := h.last != nil &&
+		slices.EqualFunc(in.ForZones, h.last.Zones, func(z discoveryv1.ForZone, name string) bool { return z.Name == name }) &&
+		slices.EqualFunc(in.ForNodes, h.last.Nodes, func(n discoveryv1.ForNode, name string) bool { return n.Name == name })
+	if !same {
+		h.last = &Hints{}
+		for _, z := range in.ForZones {
+			h.last.Zones = append(h.last.Zones, intern(z.Name))
+		}
+		for _, n := range in.ForNodes {
+			h.last.Nodes = append(h.last.Nodes, intern(n.Name))
 		}
 	}
-	if !nodes {
-		h.nodes = make([]string, len(in.ForNodes))
-		for i, n := range in.ForNodes {
-			h.nodes[i] = intern(n.Name)
-		}
-	}
+	return h.last
 }
 
 // sliceFromV1beta1 brings a slice to v1. Before Kubernetes 1.20 the node of an

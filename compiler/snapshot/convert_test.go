@@ -97,8 +97,8 @@ func TestFromEndpointSlice(t *testing.T) {
 			{}, // SNAP-41: null is not zero
 		},
 		Endpoints: []Endpoint{
-			{Address: "10.0.0.1", Addr: netip.MustParseAddr("10.0.0.1"), NodeName: "a", Pod: "p", ZoneHints: []string{"z1", "z2"}, NodeHints: []string{"a"}, Ready: true, Serving: true},
-			{Address: "x", ZoneHints: []string{"z1"}, Ready: true, Serving: true},
+			{Address: "10.0.0.1", Addr: netip.MustParseAddr("10.0.0.1"), NodeName: "a", Pod: "p", Hints: &Hints{Zones: []string{"z1", "z2"}, Nodes: []string{"a"}}, Ready: true, Serving: true},
+			{Address: "x", Hints: &Hints{Zones: []string{"z1"}}, Ready: true, Serving: true},
 			{Terminating: true},
 			{Address: "fe80::1%eth0", Ready: true, Serving: true},
 		},
@@ -113,7 +113,7 @@ func TestHintsAreShared(t *testing.T) {
 		return &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: name}}}
 	}
 	got := FromEndpointSlice(&discoveryv1.EndpointSlice{Endpoints: []discoveryv1.Endpoint{{Hints: zone("a")}, {Hints: zone("a")}, {Hints: zone("b")}}})
-	a, b, c := got.Endpoints[0].ZoneHints, got.Endpoints[1].ZoneHints, got.Endpoints[2].ZoneHints
+	a, b, c := got.Endpoints[0].ZoneHints(), got.Endpoints[1].ZoneHints(), got.Endpoints[2].ZoneHints()
 	if &a[0] != &b[0] {
 		t.Error("equal hints of neighbours do not share memory")
 	}
@@ -140,7 +140,7 @@ func TestSliceFromV1beta1(t *testing.T) {
 		AddressType: "IPv6", Ports: []EndpointPort{{Name: "http", Port: 80, HasName: true, HasPort: true}},
 		Endpoints: []Endpoint{
 			{Address: "fd00::1", Addr: netip.MustParseAddr("fd00::1"), NodeName: "a", Ready: true, Serving: true},
-			{Address: "fd00::2", Addr: netip.MustParseAddr("fd00::2"), NodeName: "b", Pod: "p", ZoneHints: []string{"z"}, NodeHints: []string{"n"}, Ready: true, Serving: true},
+			{Address: "fd00::2", Addr: netip.MustParseAddr("fd00::2"), NodeName: "b", Pod: "p", Hints: &Hints{Zones: []string{"z"}, Nodes: []string{"n"}}, Ready: true, Serving: true},
 			{Serving: true},
 		},
 	}

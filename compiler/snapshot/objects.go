@@ -195,13 +195,13 @@ func (e *Endpoint) api() discoveryv1.Endpoint {
 	if e.NodeName != "" {
 		out.NodeName = new(e.NodeName)
 	}
-	if len(e.ZoneHints)+len(e.NodeHints) > 0 {
+	if len(e.ZoneHints())+len(e.NodeHints()) > 0 {
 		out.Hints = new(discoveryv1.EndpointHints)
 	}
-	for _, z := range e.ZoneHints {
+	for _, z := range e.ZoneHints() {
 		out.Hints.ForZones = append(out.Hints.ForZones, discoveryv1.ForZone{Name: z})
 	}
-	for _, n := range e.NodeHints {
+	for _, n := range e.NodeHints() {
 		out.Hints.ForNodes = append(out.Hints.ForNodes, discoveryv1.ForNode{Name: n})
 	}
 	return out

@@ -194,8 +194,7 @@ func (r *protoReader) endpoint(f protoField, shared *hints) Endpoint {
 			out.NodeName = r.name(f)
 		case 8:
 			r.odd = r.odd || in.Unmarshal(r.bytes(f)) != nil
-			shared.set(&in)
-			out.ZoneHints, out.NodeHints = shared.zones, shared.nodes
+			out.Hints = shared.of(&in)
 		}
 	}
 	if string(target) == "Pod" {

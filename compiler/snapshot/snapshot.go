@@ -85,11 +85,29 @@ type Endpoint struct {
 	Addr        netip.Addr // Address parsed, if it is an IP
 	NodeName    string
 	Pod         string // targetRef.name where that is a Pod; proxyc trace finds pods by it
-	ZoneHints   []string
-	NodeHints   []string
+	Hints       *Hints // nil: none
 	Ready       bool // nil is true (SNAP-40)
 	Serving     bool // nil is true
 	Terminating bool // nil is false
+}
+
+// Hints are an endpoint's hints, which most endpoints of a slice share.
+type Hints struct{ Zones, Nodes []string }
+
+// ZoneHints returns hints.forZones.
+func (e *Endpoint) ZoneHints() []string {
+	if e.Hints == nil {
+		return nil
+	}
+	return e.Hints.Zones
+}
+
+// NodeHints returns hints.forNodes.
+func (e *Endpoint) NodeHints() []string {
+	if e.Hints == nil {
+		return nil
+	}
+	return e.Hints.Nodes
 }
 
 // Node is a v1 Node.

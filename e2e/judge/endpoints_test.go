@@ -317,7 +317,7 @@ func (c category) proxyc(t *testing.T) string {
 		ap := netip.MustParseAddrPort(e.Endpoint)
 		slice.Ports = []snapshot.EndpointPort{{Name: "p", HasName: true, Port: int32(ap.Port()), HasPort: true}} // all have one
 		in := snapshot.Endpoint{Address: ap.Addr().String(), Addr: ap.Addr(), NodeName: "elsewhere",
-			ZoneHints: e.ZoneHints, NodeHints: e.NodeHints, Ready: e.Ready, Serving: e.Serving, Terminating: e.Terminating}
+			Hints: &snapshot.Hints{Zones: e.ZoneHints, Nodes: e.NodeHints}, Ready: e.Ready, Serving: e.Serving, Terminating: e.Terminating}
 		if e.Local {
 			in.NodeName = w.nodeName()
 		}
