@@ -66,6 +66,11 @@ func (c *applyCmd) Run(e *env) error {
 	j := &job{snap: snapshot.New()}
 	resolved, err := c.resolve(e, &j.diags)
 	if err != nil {
+		if errors.Is(err, errReported) { // the snapshot may be wrong, too
+			j.diags = nil
+			e.readSnapshot(j, c.Snapshot, int64(c.Limit))
+			e.report(slices.DeleteFunc(j.diags, func(d diag.Diagnostic) bool { return d.Severity != diag.Error }))
+		}
 		return err
 	}
 	j.Resolved = resolved

@@ -122,34 +122,44 @@ func (m notingPointer) IsBoolFromValue(v reflect.Value) bool {
 	return m.Mapper.(kong.BoolMapperExt).IsBoolFromValue(v)
 }
 
-// tell prints all that is wrong with the command line, and with the configuration that it gives:
-// what one would be told next.
+// tell prints all that is wrong with the command line, and where to look.
 func (p parsed) tell(e *env) {
-	var findings diag.List
+	var verb any
 	if p.Context != nil && p.Selected() != nil {
-		if c, ok := p.Selected().Target.Addr().Interface().(interface {
-			Resolve(func(string) ([]byte, error), bool) (*config.Resolved, diag.List)
-		}); ok {
-			waits := false
-			_, findings = c.Resolve(func(name string) ([]byte, error) {
-				if waits = waits || name == "-"; waits {
-					return nil, fs.ErrNotExist
-				}
-				return e.readFile(name)
-			}, false)
-			if waits { // nobody is asked to write a configuration for nothing
-				findings = nil
-			}
-		}
+		verb = p.Selected().Target.Addr().Interface()
 	}
-	for _, err := range p.wrong {
+	e.tellWrong(verb, p.wrong)
+	called := p.path
+	if called != "" {
+		called += " "
+	}
+	fmt.Fprintf(e.stderr, "Run \"%s\" for how it is used.\n", e.calls("proxyc "+called+"--help"))
+}
+
+// tellWrong prints what is wrong with a command line and with the configuration that it gives,
+// which one would be told next.
+func (e *env) tellWrong(verb any, wrong []error) {
+	for _, err := range wrong {
 		fmt.Fprintf(e.stderr, "proxyc: %s\n", strings.TrimSpace(err.Error()))
 	}
-	findings = slices.DeleteFunc(findings, func(d diag.Diagnostic) bool { return d.Severity != diag.Error })
-	e.report(findings)
-	verb := p.path
-	if verb != "" {
-		verb += " "
+	c, ok := verb.(interface {
+		Resolve(func(string) ([]byte, error), bool) (*config.Resolved, diag.List)
+	})
+	if !ok {
+		return
 	}
-	fmt.Fprintf(e.stderr, "Run \"%s\" for how it is used.\n", e.calls("proxyc "+verb+"--help"))
+	waits := false
+	resolved, findings := c.Resolve(func(name string) ([]byte, error) {
+		if waits = waits || name == "-"; waits {
+			return nil, fs.ErrNotExist
+		}
+		return e.readFile(name)
+	}, false)
+	if waits { // nobody is asked to write a configuration for nothing
+		return
+	}
+	if w, ok := verb.(*watchCmd); ok && resolved != nil && !findings.HasErrors() {
+		findings.Add(w.withoutEffect(resolved.Config.ProxyMode())...)
+	}
+	e.report(findings)
 }

@@ -46,13 +46,9 @@ type watchCmd struct {
 
 // Run runs the daemon.
 func (c *watchCmd) Run(e *env, k *kong.Context) error {
-	for _, arg := range c.Rest {
-		if arg != "" { // kube-proxy lets empty ones pass, as an unset variable gives them
-			return fmt.Errorf("watch takes flags alone, got %q", arg)
-		}
-	}
-	if fast := c.fastpath(); fast.Validate() != nil {
-		return fmt.Errorf("--nftables-fastpath: %w", fast.Validate())
+	if wrong := c.wrong(); len(wrong) > 0 {
+		e.tellWrong(c, wrong)
+		return errReported
 	}
 	var diags diag.List
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -75,9 +71,6 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 	case c.Cleanup:
 		return cleanUp(ctx, e, false, false)
 	}
-	if c.Condition && len(c.Snapshot) > 0 {
-		return errors.New("--node-condition: needs an API server, got --snapshot")
-	}
 	if err := needRoot("watch"); err != nil {
 		return err
 	}
@@ -96,6 +89,22 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 		o.Stdout, o.Stderr = e.stdout, e.stderr // which a service has elsewhere
 		return daemon.Run(ctx, o, resolved)
 	})
+}
+
+// wrong returns what is wrong with the daemon's own flags together.
+func (c *watchCmd) wrong() (wrong []error) {
+	for _, arg := range c.Rest {
+		if arg != "" { // kube-proxy lets empty ones pass, as an unset variable gives them
+			wrong = append(wrong, fmt.Errorf("watch takes flags alone, got %q", arg))
+		}
+	}
+	if fast := c.fastpath(); fast.Validate() != nil {
+		wrong = append(wrong, fmt.Errorf("--nftables-fastpath: %w", fast.Validate()))
+	}
+	if c.Condition && len(c.Snapshot) > 0 && !c.Cleanup && deref(c.WriteConfigTo) == "" {
+		wrong = append(wrong, errors.New("--node-condition: needs an API server, got --snapshot"))
+	}
+	return wrong
 }
 
 // options returns what the command line asks of the daemon.
