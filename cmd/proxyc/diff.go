@@ -26,6 +26,7 @@ type diffCmd struct {
 	input
 	nodeChoice
 	namespaceChoice
+	comparingTime
 
 	NewConfig   string   `short:"C" placeholder:"FILE" help:"The other configuration; by default the same."`
 	NewSnapshot []string `short:"S" sep:"none" placeholder:"FILE" help:"The other snapshot; by default the same."`
@@ -64,13 +65,14 @@ func (c *diffCmd) Run(e *env) error {
 		return err
 	}
 	if byFlow {
-		found, err := compareNodes(e.comparing(ctx), was, is, c.nodeChoice, flow.Compare)
+		ctx, cancel := c.limit(e.comparing(ctx))
+		defer cancel()
+		found, err := compareNodes(ctx, was, is, c.nodeChoice, c.compare)
 		wrong, err := finishBoth(e, was, is, err)
 		if err != nil {
 			return err
 		}
 		found.Wrong = wrong
-		found.Services = slices.DeleteFunc(found.Services, func(s flow.Service) bool { return !c.has(s.Name) })
 		if err := buffered(e.stdout, func(w io.Writer) error { return write(w, found) }); err != nil {
 			return err
 		}
@@ -85,6 +87,11 @@ func (c *diffCmd) Run(e *env) error {
 		return err
 	}
 	return compared(len(text) == 0, wrong)
+}
+
+// compare looks at the Services that are told of.
+func (c *diffCmd) compare(ctx context.Context, where flow.Network, a, b *ir.Program) ([]flow.Service, int, error) {
+	return flow.CompareOf(ctx, where, a, b, c.has)
 }
 
 // compared returns the error with which a comparison ends: whether nothing differs, and how many objects
@@ -164,8 +171,9 @@ type flowDiff struct {
 	Facts    []nodeFact
 	Services []flow.Service
 	Classes  int
-	Wrong    int     // objects with errors, which are left out as far as they are wrong
-	sides    [2]*job // where what decides stands
+	Unknown  []string // what was not compared, as time was over
+	Wrong    int      // objects with errors, which are left out as far as they are wrong
+	sides    [2]*job  // where what decides stands
 }
 
 // place returns where what decides on a side stands, as FILE:LINE:COLUMN; "" where that is
@@ -190,7 +198,10 @@ type nodeFact struct {
 	Before, After string // "": nothing
 }
 
-func (d *flowDiff) empty() bool { return len(d.Config)+len(d.Facts)+len(d.Services) == 0 }
+// empty reports whether nothing differs, which is known.
+func (d *flowDiff) empty() bool {
+	return len(d.Config)+len(d.Facts)+len(d.Services)+len(d.Unknown) == 0
+}
 
 // comparison returns what changes between two Programs of a node and family, and how many
 // classes of packets were asked about.
@@ -217,6 +228,10 @@ func compareNodes(ctx context.Context, was, is *job, chosen nodeChoice, compare 
 	var merged flow.Merger
 	pods := append(podsOf(was), podsOf(is)...)
 	for i, n := range nodes[0] {
+		if len(d.Unknown) > 0 {
+			d.Unknown = append(d.Unknown, fmt.Sprintf("nodes: %d of %d are compared", i, len(nodes[0])))
+			break
+		}
 		d.Nodes = append(d.Nodes, n.NodeName)
 		before, after := a(), b()
 		where := flow.Network{Here: append(podsHere(was, n.NodeName), podsHere(is, nodes[1][i].NodeName)...), Pods: pods}
@@ -226,7 +241,9 @@ func compareNodes(ctx context.Context, was, is *job, chosen nodeChoice, compare 
 				continue
 			}
 			services, classes, err := compare(ctx, where, pa, pb)
-			if err != nil {
+			if why := flow.Unfinished(""); errors.As(err, &why) {
+				d.Unknown = append(d.Unknown, fmt.Sprintf("node %s, %s: %s", n.NodeName, f, why))
+			} else if err != nil {
 				return nil, err
 			}
 			d.Classes += classes

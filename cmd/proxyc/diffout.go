@@ -207,6 +207,9 @@ func (d *flowDiff) writeSummary(w io.Writer, mark string) error {
 	if len(d.Nodes) > 1 {
 		text += fmt.Sprintf(" Nodes: %d compared.", len(d.Nodes))
 	}
+	if len(d.Unknown) > 0 {
+		text += " Not known: " + strings.Join(d.Unknown, "; ") + "."
+	}
 	_, err := fmt.Fprintf(w, "%s%s%s\n", mark, text+wrong, mark)
 	return err
 }
@@ -296,7 +299,8 @@ type (
 		Settings []settingJSON `json:"settings"`
 		Services []serviceJSON `json:"services"`
 		Counts   flow.Counts   `json:"counts"`
-		Classes  int           `json:"classes"` // of packets that were asked about
+		Classes  int           `json:"classes"`           // of packets that were asked about
+		Unknown  []string      `json:"unknown,omitempty"` // what was not compared, as time was over
 		Wrong    int           `json:"objectsWithErrors,omitzero"`
 	}
 	settingJSON struct {
@@ -348,7 +352,7 @@ type (
 
 func (d *flowDiff) writeJSON(w io.Writer) error {
 	out := diffJSON{Nodes: d.Nodes, Settings: []settingJSON{}, Services: []serviceJSON{},
-		Counts: flow.Count(d.Services), Classes: d.Classes, Wrong: d.Wrong}
+		Counts: flow.Count(d.Services), Classes: d.Classes, Unknown: d.Unknown, Wrong: d.Wrong}
 	for _, c := range d.Config {
 		out.Settings = append(out.Settings, settingJSON{Path: c.Path, Before: c.Before.Value, After: c.After.Value, Sources: &[2]string{c.Before.Source, c.After.Source}})
 	}

@@ -70,11 +70,7 @@ func TestGrowth(t *testing.T) {
 		t.Skip("builds a program")
 	}
 	dir := t.TempDir()
-	program := filepath.Join(dir, "proxyc")
-	build := exec.Command("go", "build", "-o", program, "-cover", "-covermode=count", "-coverpkg=github.com/proxyc/proxyc/...", ".")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	program := counting(t, dir)
 	const node = "{apiVersion: v1, kind: Node, metadata: {name: node1}, status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}}\n---\n"
 	for _, g := range growths {
 		for _, mode := range ir.Modes() {
@@ -117,13 +113,60 @@ func TestGrowth(t *testing.T) {
 	}
 }
 
+// To compare a Service of which one endpoint moved costs as much as it has endpoints, be they all on the
+// node and masqueraded for themselves.
+func TestDiffGrowth(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds a program")
+	}
+	dir := t.TempDir()
+	program := counting(t, dir)
+	write := func(name, last string, n int) string {
+		file := filepath.Join(dir, name)
+		text := "{apiVersion: v1, kind: Node, metadata: {name: node1}, status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}}\n---\n" +
+			serviceYAML("web", 1, "ports: [{port: 80, name: a}, {port: 81, name: b}]") +
+			strings.Replace(sliceYAML("web", "{port: 8080, name: a}, {port: 8081, name: b}"), "{addresses: [10.244.1.1]}, {addresses: [10.244.1.2]}",
+				fmt.Sprintf("{addresses: [%s], nodeName: node1}, %s", last, strings.Trim(list(n-1, func(i int) string {
+					return fmt.Sprintf("{addresses: [10.244.%d.%d], nodeName: node1}", i/100, 2*(i%100))
+				}), "[]")), 1)
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	for _, mode := range ir.Modes() {
+		t.Run(string(mode), func(t *testing.T) {
+			steps := func(n int) int {
+				return countSteps(t, program, "diff", "-s", write("was.yaml", "10.245.0.1", n), "-S", write("is.yaml", "10.245.0.3", n),
+					"--hostname-override", "node1", "--mode", string(mode))
+			}
+			const n = 200
+			once, twice, fourfold := steps(n), steps(2*n), steps(4*n)
+			if grown := float64(fourfold-twice) / float64(twice-once); grown > 2.3 {
+				t.Errorf("%d endpoints take %d steps, %d take %d, %d take %d: the second doubling adds %.1f times as many as the first, want about twice", n, once, 2*n, twice, 4*n, fourfold, grown)
+			}
+		})
+	}
+}
+
+// counting builds a program that counts the statements that run.
+func counting(t *testing.T, dir string) (program string) {
+	t.Helper()
+	program = filepath.Join(dir, "proxyc")
+	build := exec.Command("go", "build", "-o", program, "-cover", "-covermode=count", "-coverpkg=github.com/proxyc/proxyc/...", ".")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return program
+}
+
 // countSteps runs a program that counts, and returns how many statements ran.
 func countSteps(t *testing.T, program string, args ...string) (steps int) {
 	t.Helper()
 	dir := t.TempDir()
 	run := exec.Command(program, args...)
 	run.Env = append(os.Environ(), "GOCOVERDIR="+dir)
-	if out, err := run.CombinedOutput(); run.ProcessState == nil || run.ProcessState.ExitCode() > exitDone && !strings.Contains(string(out), "error: ") {
+	if out, err := run.CombinedOutput(); run.ProcessState == nil || run.ProcessState.ExitCode() > exitFindings && !strings.Contains(string(out), "error: ") {
 		t.Fatalf("%v: %v\n%s", args, err, out)
 	}
 	text := filepath.Join(dir, "counts")

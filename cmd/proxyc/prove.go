@@ -22,13 +22,26 @@ import (
 
 type proveCmd struct {
 	input
+	comparingTime
 
 	A       string        `arg:"" placeholder:"SIDE" help:"One side: mode:MODE (the rules that proxyc writes in that mode), ir (what the configuration and the snapshot mean), ir:FILE (what compile -o ir-json wrote), dump:FILE[,FILE] (what iptables-save, ip6tables-save or nft list ruleset printed, of mode ipvs also ipset save and ipvsadm -Sn: proxyc's rules or kube-proxy's), live:SOCKET (what the daemon with that --status-socket has in force), kernel (what this node holds)."`
 	B       string        `arg:"" placeholder:"SIDE" help:"The other side. The files of a side may have as much as --snapshot-limit says."`
 	Output  string        `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
 	Variant string        `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Which iptables the side kernel reads; auto is the one that the node uses."`
-	Timeout time.Duration `default:"2m" placeholder:"TIME" help:"How long packets are compared (0: as long as it takes); what is not compared until then is not provable."`
 	All     bool          `help:"Print all differences; by default those of the first 20 destinations."`
+}
+
+// comparingTime limits how long a verb compares.
+type comparingTime struct {
+	Timeout time.Duration `default:"2m" placeholder:"TIME" help:"How long packets are compared (0: as long as it takes); what is not compared until then is told as not known."`
+}
+
+// limit returns a context that ends a comparison with what it found until then.
+func (c *comparingTime) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	if c.Timeout <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, c.Timeout, prove.Limit(fmt.Sprintf("comparing takes longer than %s (--timeout)", c.Timeout)))
 }
 
 // Run compares two sides for every first packet.
@@ -61,11 +74,8 @@ func (c *proveCmd) Run(e *env, k *kong.Context) error {
 	if err != nil {
 		return j.finish(e, err)
 	}
-	if c.Timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, c.Timeout, prove.Limit(fmt.Sprintf("comparing takes longer than %s (--timeout)", c.Timeout)))
-		defer cancel()
-	}
+	ctx, cancel := c.limit(ctx)
+	defer cancel()
 	p, err := proof(e.comparing(ctx), a, b, programs)
 	if err != nil {
 		return j.finish(e, err)

@@ -45,7 +45,7 @@ func changeOf(src netip.Addr, a, b sim.Outcome) Change {
 		c.Moved = moved(a, b)
 		if len(c.Added) < len(b.Destinations) { // some are common
 			both = func(d sim.Destination) bool {
-				return !slices.Contains(c.Added, d.AddrPort) && !slices.Contains(c.Removed, d.AddrPort)
+				return !in(c.Added, d.AddrPort) && !in(c.Removed, d.AddrPort)
 			}
 		}
 	}
@@ -59,15 +59,21 @@ func changeOf(src netip.Addr, a, b sim.Outcome) Change {
 	return c
 }
 
-// missing returns the backends of a that b has not.
+// missing returns the backends of a that b has not, in order.
 func missing(a, b sim.Outcome) (out []netip.AddrPort) {
 	for _, d := range a.Destinations {
-		has := func(o sim.Destination) bool { return o.AddrPort == d.AddrPort }
-		if !slices.ContainsFunc(b.Destinations, has) {
+		_, has := slices.BinarySearchFunc(b.Destinations, d.AddrPort, func(o sim.Destination, at netip.AddrPort) int { return o.AddrPort.Compare(at) })
+		if !has {
 			out = append(out, d.AddrPort)
 		}
 	}
 	return slices.Compact(out)
+}
+
+// in reports whether a list in order has a backend.
+func in(list []netip.AddrPort, at netip.AddrPort) bool {
+	_, has := slices.BinarySearchFunc(list, at, netip.AddrPort.Compare)
+	return has
 }
 
 func affinity(o sim.Outcome) time.Duration {

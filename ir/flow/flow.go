@@ -3,6 +3,7 @@ package flow
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -102,15 +103,27 @@ type Note struct {
 
 // Compare returns which Services differ between two Programs of one node and family, by
 // name, and in how many classes of packets that was looked for. A nil Program has no
-// Services and no node.
+// Services and no node. Where ctx ends by a prove.Limit the error is Unfinished, and what was found until then
+// is returned with it.
 func Compare(ctx context.Context, where Network, a, b *ir.Program) ([]Service, int, error) {
+	return CompareOf(ctx, where, a, b, func(ir.Name) bool { return true })
+}
+
+// Unfinished is why a comparison does not know all that differs.
+type Unfinished string
+
+func (u Unfinished) Error() string { return string(u) }
+
+// CompareOf is Compare for the Services that the caller asks for. It looks at the destinations of
+// these alone; what is no Service's has the zero name.
+func CompareOf(ctx context.Context, where Network, a, b *ir.Program, of func(ir.Name) bool) ([]Service, int, error) {
 	a, b = orEmpty(a, b), orEmpty(b, a)
 	changes := ir.Diff(a, b)
 	node := NodeOf(a, b)
 	d := newDescriber(where, node, a, b)
 	var mu sync.Mutex
 	parts := map[int][]owned{} // by the number of the destination
-	r, err := prove.CompareAt(ctx, node, d.sides[0], d.sides[1], touched(a, b, changes), func(i int, of []prove.Difference) {
+	r, err := prove.CompareAt(ctx, node, d.sides[0], d.sides[1], both(touched(a, b, changes), ofServices(a, b, of)), func(i int, of []prove.Difference) {
 		flows := d.flows(of)
 		mu.Lock()
 		defer mu.Unlock()
@@ -119,18 +132,27 @@ func Compare(ctx context.Context, where Network, a, b *ir.Program) ([]Service, i
 	if err != nil {
 		return nil, 0, err
 	}
-	if len(r.Doubts) > 0 { // Programs have none, but too many classes are one
-		return nil, 0, fmt.Errorf("node %s: cannot be compared, because of %s", b.Node.Name, r.Doubts[0].Unknown[0])
+	var unfinished error
+	if len(r.Doubts) > 0 { // Programs have none, but too many classes are one, and so is too much time
+		why := r.Doubts[0].Unknown[0]
+		if !errors.As(context.Cause(ctx), new(prove.Limit)) {
+			return nil, 0, fmt.Errorf("node %s: cannot be compared, because of %s", b.Node.Name, why)
+		}
+		unfinished = Unfinished(why)
 	}
-	return d.services(func(yield func([]owned) bool) {
+	services := d.services(func(yield func([]owned) bool) {
 		for _, i := range slices.Sorted(maps.Keys(parts)) {
 			if !yield(parts[i]) {
 				return
 			}
 			delete(parts, i)
 		}
-	}), r.Classes, nil
+	})
+	return slices.DeleteFunc(services, func(s Service) bool { return !of(s.Name) }), r.Classes, unfinished
 }
+
+// anywhere has all destinations.
+func anywhere(prove.Addrs) bool { return true }
 
 // orEmpty returns a Program that does nothing in place of none.
 func orEmpty(p, other *ir.Program) *ir.Program {
@@ -173,7 +195,7 @@ func touched(a, b *ir.Program, changes []ir.Change) func(prove.Addrs) bool {
 			}
 		}
 	}
-	if a.Node.Mode.Capabilities().Has(ir.FiltersTranslated) && !all {
+	if caps := a.Node.Mode.Capabilities(); !all && (caps.Has(ir.FiltersTranslated) || caps.Has(ir.CarriesVIPs)) {
 		touched := func(b ir.Backend) bool {
 			addr := b.AddrPort.Addr()
 			return at[addr] || ports && a.Node.HasAddr(addr)
@@ -196,6 +218,36 @@ func touched(a, b *ir.Program, changes []ir.Change) func(prove.Addrs) bool {
 	return func(d prove.Addrs) bool {
 		return all || at[d.First] || ports && (a.Node.HasAddr(d.First) || a.Node.NodePorts.Has(d.First, false))
 	}
+}
+
+// ofServices returns at which destinations Services have frontends, or could have some: where what is no
+// Service's is asked for, too, these are all.
+func ofServices(a, b *ir.Program, of func(ir.Name) bool) func(prove.Addrs) bool {
+	if of(ir.Name{}) {
+		return anywhere
+	}
+	at := map[netip.Addr]bool{}
+	for _, p := range [...]*ir.Program{a, b} {
+		for i := range p.Services {
+			if s := &p.Services[i]; of(s.Name) {
+				for j := range s.Frontends {
+					at[s.Frontends[j].Match.Addr] = true
+				}
+			}
+		}
+	}
+	return func(d prove.Addrs) bool { return at[d.First] || at[netip.Addr{}] && answers(a, b, d.First) }
+}
+
+// answers reports whether node ports answer at an address, or it is the node's, on some side.
+func answers(a, b *ir.Program, addr netip.Addr) bool {
+	return slices.ContainsFunc([]*ir.Program{a, b}, func(p *ir.Program) bool {
+		return p.Node.HasAddr(addr) || p.Node.NodePorts.Has(addr, false)
+	})
+}
+
+func both(f, g func(prove.Addrs) bool) func(prove.Addrs) bool {
+	return func(d prove.Addrs) bool { return f(d) && g(d) }
 }
 
 // describer names the differences of one family.
@@ -560,12 +612,18 @@ func (c *Change) origin(it, other sim.Deciding) ir.Origin {
 
 // backends returns those of a pool with some addresses.
 func backends(p *ir.Pool, some []netip.AddrPort) (out []Backend) {
-	if p == nil {
+	if p == nil || len(some) == 0 {
 		return nil
 	}
+	origins := make(map[netip.AddrPort]ir.Origin, len(p.Backends))
+	for i := range p.Backends {
+		if b := &p.Backends[i]; origins[b.AddrPort] == (ir.Origin{}) { // the first of several
+			origins[b.AddrPort] = b.Origin
+		}
+	}
 	for _, addr := range some {
-		if i := slices.IndexFunc(p.Backends, func(b ir.Backend) bool { return b.AddrPort == addr }); i >= 0 {
-			out = append(out, Backend{addr, p.Backends[i].Origin})
+		if o, has := origins[addr]; has {
+			out = append(out, Backend{addr, o})
 		}
 	}
 	return out

@@ -14,7 +14,7 @@ import (
 func Reach(ctx context.Context, where Network, p *ir.Program) ([]Service, error) {
 	nothing := orEmpty(nil, p)
 	node := NodeOf(nothing, p)
-	r, err := prove.Compare(ctx, node, sim.NewEvaluator(nothing), newFrontends(p))
+	r, err := prove.CompareAt(ctx, node, sim.NewEvaluator(nothing), newFrontends(p), anywhere, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -61,9 +61,10 @@ func (s *frontends) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
 	if !has {
 		return sim.Outcome{}
 	}
-	var all sim.Cuts
+	all := sim.Cuts{TellSelves: cuts.TellSelves}
 	out := s.Evaluator.Outcome(pkt, &all)
 	cuts.Sources = append(cuts.Sources, all.Sources...)
+	cuts.Selves = append(cuts.Selves, all.Selves...)
 	cuts.Interfaces = append(cuts.Interfaces, all.Interfaces...)
 	return out
 }

@@ -223,13 +223,72 @@ func (e *explorer) ask(c *Class) {
 	e.classes++
 	e.cuts.Reset()
 	a := e.sides[0].Outcome(c.Packet, &e.cuts)
+	n := len(e.cuts.Selves)
 	b := e.sides[1].Outcome(c.Packet, &e.cuts)
+	e.cutSelves(a.Destinations, b.Destinations, e.cuts.Selves[:n], e.cuts.Selves[n:])
 	if e.endless = e.cuts.Endless; e.endless == "" && e.classes == mostClasses {
 		e.endless = fmt.Sprintf("more than %d classes of packets to %s", mostClasses, c.Dst.First)
 	}
 	if len(e.cuts.Unknown) > 0 || !a.Equal(b) {
 		e.list = append(e.list, finding{Difference{*c, a, b}, slices.Clone(e.cuts.Unknown)})
 	}
+}
+
+// cutSelves cuts sources at the backends that a client is told apart from others by being one: it is
+// masqueraded on its way to itself on one side alone, or the sides differ in what is at that backend alone, so
+// that they are the same for it. a and b are what others are led to, in order; selvesA and selvesB are the backends
+// that are masqueraded for themselves.
+func (e *explorer) cutSelves(a, b []sim.Destination, selvesA, selvesB []netip.Addr) {
+	if len(selvesA)+len(selvesB) == 0 {
+		return
+	}
+	slices.SortFunc(selvesA, netip.Addr.Compare)
+	slices.SortFunc(selvesB, netip.Addr.Compare)
+	differ, last := 0, netip.Addr{} // at how many addresses, and the last of them
+	for len(a)+len(b) > 0 {
+		addr := firstAddr(a, b)
+		var atA, atB []sim.Destination
+		atA, a = cutAddr(a, addr)
+		atB, b = cutAddr(b, addr)
+		if !slices.Equal(atA, atB) {
+			differ, last = differ+1, addr
+		}
+		selfA, selfB := has(selvesA, addr), has(selvesB, addr)
+		if selfA != selfB && len(atA) > 0 && len(atB) > 0 && (selfA || masked(atA)) != (selfB || masked(atB)) {
+			e.cuts.SourceAddr(addr)
+		}
+	}
+	if differ == 1 && (has(selvesA, last) || has(selvesB, last)) {
+		e.cuts.SourceAddr(last)
+	}
+}
+
+// has reports whether a list in order has an address.
+func has(list []netip.Addr, addr netip.Addr) bool {
+	_, found := slices.BinarySearchFunc(list, addr, netip.Addr.Compare)
+	return found
+}
+
+// masked reports whether who comes to destinations is masqueraded, whoever it is.
+func masked(at []sim.Destination) bool {
+	return !slices.ContainsFunc(at, func(d sim.Destination) bool { return !d.SNAT })
+}
+
+// firstAddr returns the first address of two lists in order, of which one may be empty.
+func firstAddr(a, b []sim.Destination) netip.Addr {
+	if len(a) == 0 || len(b) > 0 && b[0].AddrPort.Addr().Less(a[0].AddrPort.Addr()) {
+		return b[0].AddrPort.Addr()
+	}
+	return a[0].AddrPort.Addr()
+}
+
+// cutAddr splits a list at the end of the destinations with an address, where it begins with them.
+func cutAddr(all []sim.Destination, addr netip.Addr) (of, rest []sim.Destination) {
+	n := 0
+	for n < len(all) && all[n].AddrPort.Addr() == addr {
+		n++
+	}
+	return all[:n], all[n:]
 }
 
 // source returns the packet's source for the class of sources that begins at

@@ -110,7 +110,7 @@ func (r *Result) Equal() bool { return len(r.Differences)+len(r.Doubts) == 0 }
 // Compare holds two sides against each other for every packet of a node. It
 // ends early with the error of ctx, unless its cause is a Limit.
 func Compare(ctx context.Context, n Node, a, b Side) (*Result, error) {
-	return CompareAt(ctx, n, a, b, func(Addrs) bool { return true }, nil)
+	return compare(ctx, n, a, b, func(Addrs) bool { return true }, nil, false)
 }
 
 // WithProgress returns a context whose comparisons tell f how far they are: how many more
@@ -131,17 +131,23 @@ type workersKey struct{}
 
 // Limit is the cause with which a context ends a comparison that is to give what it found
 // until then, and the cause as a doubt, in place of an error.
-func Limit(why string) error { return limit(why) }
+type Limit string
 
-type limit string
-
-func (l limit) Error() string { return string(l) }
+func (l Limit) Error() string { return string(l) }
 
 // CompareAt is Compare for the destinations that the caller does not know to be the
 // same on both sides. Where take is not nil it gets the differences of the i-th of these as soon
 // as they are found, in order, and the Result has none: they need not all be there at once. They
 // are its own until it returns. It is called by several goroutines at once.
+//
+// A client that is a backend is in the class of others where no more depends on it than
+// whether it is masqueraded on its way to itself, and that is the same on both sides. So a frontend with
+// many backends has few classes.
 func CompareAt(ctx context.Context, n Node, a, b Side, at func(Addrs) bool, take func(i int, of []Difference)) (*Result, error) {
+	return compare(ctx, n, a, b, at, take, true)
+}
+
+func compare(ctx context.Context, n Node, a, b Side, at func(Addrs) bool, take func(i int, of []Difference), joinSelves bool) (*Result, error) {
 	all := slices.DeleteFunc(destinations(n, a, b), func(d destination) bool { return !at(d.Addrs) })
 	parts := make([]found, len(all))
 	progress, _ := ctx.Value(progressKey{}).(func(done, all int))
@@ -160,6 +166,7 @@ func CompareAt(ctx context.Context, n Node, a, b Side, at func(Addrs) bool, take
 		wait.Go(func() {
 			ended := func() bool { return ctx.Err() != nil }
 			e := newExplorer(n, a, b, ended)
+			e.cuts.TellSelves = joinSelves
 			for i := w; i < len(all) && !ended(); i += workers {
 				of := e.explore(all[i])
 				if of.endless == "" && ended() {
@@ -183,7 +190,7 @@ func CompareAt(ctx context.Context, n Node, a, b Side, at func(Addrs) bool, take
 	if why, ok := context.Cause(ctx).(endless); ok {
 		return &Result{Doubts: []Doubt{{Unknown: []string{string(why)}}}}, nil
 	}
-	over, limited := context.Cause(ctx).(limit)
+	over, limited := context.Cause(ctx).(Limit)
 	if err := ctx.Err(); err != nil && !limited {
 		return nil, err
 	}
@@ -192,7 +199,7 @@ func CompareAt(ctx context.Context, n Node, a, b Side, at func(Addrs) bool, take
 		whole.add(parts[i])
 	}
 	r := whole.result(a, b)
-	if limited {
+	if limited && whole.whole < len(all) {
 		r.Doubts = append(r.Doubts, Doubt{Unknown: []string{fmt.Sprintf("%s: %d of %d destinations are compared", over, whole.whole, len(all))}})
 	}
 	return r, nil

@@ -12,7 +12,11 @@ import (
 // Destinations and protocols are not collected: who asks goes through all
 // protocols, and through all destinations that the rules name.
 type Cuts struct {
-	Sources    []netip.Prefix
+	Sources []netip.Prefix
+	// TellSelves is whether Selves are told apart from Sources. Selves are addresses of backends: a
+	// client that has one is masqueraded where it is led to itself, and fares as others in all else.
+	TellSelves bool
+	Selves     []netip.Addr
 	Ports      [][]uint16 // lists of destination ports, which are not to be changed
 	PortSets   []*PortSet // of which destination ports are or are not; which of them does not count
 	Ranges     []Ports    // of destination ports
@@ -87,7 +91,7 @@ func (i Interface) Holds(name string) bool {
 
 // Reset forgets what was collected.
 func (c *Cuts) Reset() {
-	*c = Cuts{c.Sources[:0], c.Ports[:0], c.PortSets[:0], c.Ranges[:0], c.Interfaces[:0], c.Unknown[:0], ""}
+	*c = Cuts{c.Sources[:0], c.TellSelves, c.Selves[:0], c.Ports[:0], c.PortSets[:0], c.Ranges[:0], c.Interfaces[:0], c.Unknown[:0], ""}
 }
 
 // Source notes that the source address was compared with a prefix.
@@ -101,6 +105,18 @@ func (c *Cuts) Source(p netip.Prefix) {
 func (c *Cuts) SourceAddr(a netip.Addr) {
 	if c != nil {
 		c.Sources = append(c.Sources, netip.PrefixFrom(a, a.BitLen()))
+	}
+}
+
+// Self notes that the source address, which is another one, was compared with that of a backend to see
+// whether the client is led to itself, which decides about nothing but whether it is masqueraded there.
+func (c *Cuts) Self(a netip.Addr) {
+	switch {
+	case c == nil:
+	case c.TellSelves:
+		c.Selves = append(c.Selves, a)
+	default:
+		c.SourceAddr(a)
 	}
 }
 

@@ -417,8 +417,8 @@ func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
 		}
 		hairpin := false
 		if b.Local || t.caps.Has(ir.HairpinRemote) || t.locals[backendOf{b.AddrPort, f.Match.Protocol}] {
-			t.cuts.SourceAddr(b.AddrPort.Addr())
 			hairpin = b.AddrPort.Addr() == t.pkt.Src
+			t.cutSelf(b, p.Affinity != nil && !masquerade)
 		}
 		here := t.deliveredHere(b)
 		switch addr := b.AddrPort.Addr(); {
@@ -450,6 +450,18 @@ func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
 		out.Choice = ""
 	}
 	return out
+}
+
+// cutSelf tells that the client may be a backend. marks is whether it is marked for masquerade before it is
+// led to itself, and others are not.
+func (t *tracer) cutSelf(b *ir.Backend, marks bool) {
+	switch addr := b.AddrPort.Addr(); {
+	case t.cuts == nil:
+	case addr == t.pkt.Src, t.deliveredHere(b), marks && t.behind(b.AddrPort, true) != t.behind(b.AddrPort, false):
+		t.cuts.SourceAddr(addr)
+	default:
+		t.cuts.Self(addr)
+	}
 }
 
 // stable reports whether the client chooses its backend.
