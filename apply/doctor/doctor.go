@@ -245,6 +245,11 @@ func (e *examination) leftovers(ctx context.Context) {
 		e.add(check, Warning, "run as root, in the node's network namespace", "%s", err)
 		return
 	}
+	if len(left) == 0 && e.Writer != nil {
+		if who := e.Writer(); who != "" {
+			e.add("rules", Error, "proxyc status, which says what the daemon waits for, or that it does not answer", "there are none for Services, of nobody, although %s writes them", who)
+		}
+	}
 	var peer []string
 	for _, l := range left {
 		if l.KubeProxy {

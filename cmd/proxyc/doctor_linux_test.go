@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/proxyc/proxyc/apply/applytest"
@@ -81,6 +82,15 @@ func TestDoctor(t *testing.T) {
 	expect(ill, "iptables", doctor.Warning, "both variants hold rules")
 	expect(ill, "lock", doctor.OK, "written by process ")
 	expect(ill, "kube-proxy", doctor.Warning, "table ip kube-proxy")
+
+	// A daemon that writes the rules of the node, and no rules.
+	if slices.ContainsFunc(ill, func(f doctor.Finding) bool { return f.Check == "rules" }) {
+		t.Errorf("rules are there, and yet: %+v", ill)
+	}
+	w.process.Signal(syscall.SIGSTOP)
+	must("nft", "flush", "ruleset")
+	expect(look(1, "--try", "nftables"), "rules", doctor.Error, "there are none for Services, of nobody, although process ")
+	w.process.Signal(syscall.SIGCONT)
 
 	without := look(1, "--try", "nftables", "--kubeconfig", "none")
 	expect(without, "API server", doctor.Error, "none")
