@@ -34,9 +34,6 @@ func (c *compileCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	if wholeFile(job.diags) { // loaded, the rules would remove those of Services that could not be read
-		return job.finish(e, errReported)
-	}
 	if c.AllNodes {
 		// It says whose the --node-address are.
 		if name := deref(c.HostnameOverride); name != "" && job.snap.Node(name) == nil {

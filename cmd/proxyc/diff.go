@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -117,7 +118,8 @@ func (c *diffCmd) sides(e *env) (was, is *job, err error) {
 		return nil, nil, err
 	}
 	c.wholeFiles, c.anyNode = true, c.chosen()
-	if was, err = c.load(start()); err != nil {
+	was, err = c.load(start())
+	if err != nil && !errors.Is(err, errReported) {
 		return nil, nil, err
 	}
 	other := c.input
@@ -130,8 +132,8 @@ func (c *diffCmd) sides(e *env) (was, is *job, err error) {
 	if c.NewMode != nil {
 		other.Mode, other.modeFlag = c.NewMode, "--new-mode"
 	}
-	is, err = other.load(start())
-	return was, is, err
+	is, wrong := other.load(start()) // whatever the first side has, to name what is wrong of both
+	return was, is, cmp.Or(err, wrong)
 }
 
 // finishBoth prints what there is to say about both sides, each with the places in its

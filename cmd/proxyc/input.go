@@ -91,7 +91,9 @@ func (c *configFlags) resolve(e *env, diags *diag.List) (*config.Resolved, error
 // setConfig replaces the configuration file.
 func (c *configFlags) setConfig(file string) { c.Config = &file }
 
-// load reads configuration and snapshot, and prints why there is nothing to go on with.
+// load reads configuration and snapshot, and prints why there is nothing to go on with. Of a file that
+// cannot be read, or not whole, nobody knows which objects it has: whatever is said or written of the rest may be
+// wrong, so that no verb goes on. An object that is wrong is another matter: it is named, and left out.
 func (in *input) load(e *env) (*job, error) {
 	j := &job{snap: snapshot.New(), each: in.Each}
 	if in.wholeFiles {
@@ -102,7 +104,7 @@ func (in *input) load(e *env) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !usable {
+	if !usable || wholeFile(j.diags) {
 		return nil, j.finish(e, errReported)
 	}
 	if !in.anyNode && j.ofHost && j.snap.Node(j.facts.NodeName) == nil && len(j.snap.Nodes()) > 0 {

@@ -93,7 +93,7 @@ func (c namespaceChoice) of(list diag.List) diag.List {
 }
 
 func (c namespaceChoice) tells(d diag.Diagnostic) bool {
-	return c.Namespace == "" || namespaceOf(d) == c.Namespace || d.Code.Unread()
+	return c.Namespace == "" || namespaceOf(d) == c.Namespace || d.Code.Unread() || d.Code == diag.FileCutOff
 }
 
 // namespaceOf returns that of the object that a finding is about; "" where it has none.

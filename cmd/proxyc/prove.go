@@ -24,11 +24,11 @@ type proveCmd struct {
 	input
 	comparingTime
 
-	A       string        `arg:"" placeholder:"SIDE" help:"One side: mode:MODE (the rules that proxyc writes in that mode), ir (what the configuration and the snapshot mean), ir:FILE (what compile -o ir-json wrote), dump:FILE[,FILE] (what iptables-save, ip6tables-save or nft list ruleset printed, of mode ipvs also ipset save and ipvsadm -Sn: proxyc's rules or kube-proxy's), live:SOCKET (what the daemon with that --status-socket has in force), kernel (what this node holds)."`
-	B       string        `arg:"" placeholder:"SIDE" help:"The other side. The files of a side may have as much as --snapshot-limit says."`
-	Output  string        `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
-	Variant string        `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Which iptables the side kernel reads; auto is the one that the node uses."`
-	All     bool          `help:"Print all differences; by default those of the first 20 destinations."`
+	A       string `arg:"" placeholder:"SIDE" help:"One side: mode:MODE (the rules that proxyc writes in that mode), ir (what the configuration and the snapshot mean), ir:FILE (what compile -o ir-json wrote), dump:FILE[,FILE] (what iptables-save, ip6tables-save or nft list ruleset printed, of mode ipvs also ipset save and ipvsadm -Sn: proxyc's rules or kube-proxy's), live:SOCKET (what the daemon with that --status-socket has in force), kernel (what this node holds)."`
+	B       string `arg:"" placeholder:"SIDE" help:"The other side. The files of a side may have as much as --snapshot-limit says."`
+	Output  string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
+	Variant string `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Which iptables the side kernel reads; auto is the one that the node uses."`
+	All     bool   `help:"Print all differences; by default those of the first 20 destinations."`
 }
 
 // comparingTime limits how long a verb compares.
@@ -63,9 +63,6 @@ func (c *proveCmd) Run(e *env, k *kong.Context) error {
 		return err
 	}
 	programs := j.compile()
-	if wholeFile(j.diags) { // of Services that could not be read nothing is proved
-		return j.finish(e, errReported)
-	}
 	a, err := c.describe(ctx, start(), j, programs, c.A)
 	if err != nil {
 		return j.finish(e, err)

@@ -39,6 +39,7 @@ func (c *source) programs(e *env) (*job, ir.Programs, error) {
 	case c.IR != "":
 		return c.written(e)
 	}
+	c.wholeFiles = true // an answer does not tell of what is missing
 	j, err := c.load(e)
 	if err != nil {
 		return nil, ir.Programs{}, err
