@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -9,7 +10,7 @@ import (
 // business: nobody removes them.
 type Interference struct {
 	Drops   []string // that may drop what ours would let pass
-	Diverts []string // that may keep packets from ours: by a translation of their own, or around them
+	Diverts []string // that may keep packets from ours: by a translation of their own, around them, or without the mark that they look for
 }
 
 // Lines returns a line for each, as verbs print them.
@@ -27,6 +28,9 @@ func (i Interference) Lines() (lines []string) {
 type RuleEffect struct {
 	Does string // its verdict or target, as its tool has it: "drop", "DNAT"; empty: none that matters
 	To   string // the chain that it jumps or goes to, or empty
+	// Clears are the bits of a packet's mark that are not set behind it, or may not be,
+	// where they were before.
+	Clears uint32
 }
 
 // Drops reports whether packets end at the rule.
@@ -74,15 +78,43 @@ func FindRule(base string, rules func(chain string) ([]RuleEffect, error), count
 // FindDiversion is FindRule for the rules of a base chain that packets meet before
 // ours. Where the chain leads to ours, what is accepted before does not reach them.
 func FindDiversion(base string, rules func(chain string) ([]RuleEffect, error)) (in, does string, err error) {
-	list, err := rules(base)
+	rules, leads, err := beforeOurs(base, rules)
 	if err != nil {
 		return "", "", err
 	}
-	ours := slices.IndexFunc(list, RuleEffect.ToOurs)
-	return FindRule(base, func(chain string) ([]RuleEffect, error) {
-		if chain == base && ours >= 0 {
-			return list[:ours], nil
+	return FindRule(base, rules, func(e RuleEffect) bool { return e.Diverts() || leads && e.Accepts() })
+}
+
+// FindUnmark returns the first chain, of a base chain and those that it leads to, with a
+// rule before ours that clears a bit of the mark; empty: none.
+func FindUnmark(base string, mark uint32, rules func(chain string) ([]RuleEffect, error)) (in string, err error) {
+	rules, _, err = beforeOurs(base, rules)
+	if err != nil {
+		return "", err
+	}
+	in, _, err = FindRule(base, rules, func(e RuleEffect) bool { return e.Clears&mark != 0 })
+	return in, err
+}
+
+// Unmark is how an Interference tells of a rule that FindUnmark found.
+func Unmark(mark uint32, in string) string {
+	return fmt.Sprintf("clears mark %#x in chain %s", mark, in)
+}
+
+// beforeOurs returns rules without those of a base chain behind the first one that leads to
+// ours, and reports whether there is one.
+func beforeOurs(base string, rules func(chain string) ([]RuleEffect, error)) (_ func(chain string) ([]RuleEffect, error), leads bool, err error) {
+	list, err := rules(base)
+	if err != nil {
+		return nil, false, err
+	}
+	if ours := slices.IndexFunc(list, RuleEffect.ToOurs); ours >= 0 {
+		list, leads = list[:ours], true
+	}
+	return func(chain string) ([]RuleEffect, error) {
+		if chain == base {
+			return list, nil
 		}
 		return rules(chain)
-	}, func(e RuleEffect) bool { return e.Diverts() || ours >= 0 && e.Accepts() })
+	}, leads, nil
 }

@@ -46,3 +46,26 @@ func TestFindDiversion(t *testing.T) {
 		}
 	}
 }
+
+// What clears the mark counts, wherever that is; where the table goes on to ours, before them alone.
+func TestFindUnmark(t *testing.T) {
+	const mark = 0x4000
+	ours := apply.RuleEffect{To: "KUBE-POSTROUTING"}
+	clears := apply.RuleEffect{Does: "MARK", Clears: 0xffffffff}
+	for _, c := range []struct {
+		rules []apply.RuleEffect
+		want  string // the chain
+	}{
+		{[]apply.RuleEffect{{Does: "accept"}, clears}, "base"},
+		{[]apply.RuleEffect{{Does: "MARK", Clears: ^uint32(mark)}}, ""},
+		{[]apply.RuleEffect{clears, ours}, "base"},
+		{[]apply.RuleEffect{ours, clears}, ""},
+		{[]apply.RuleEffect{{To: "far"}}, "far"},
+	} {
+		chains := map[string][]apply.RuleEffect{"base": c.rules, "far": {clears}}
+		in, err := apply.FindUnmark("base", mark, func(chain string) ([]apply.RuleEffect, error) { return chains[chain], nil })
+		if err != nil || in != c.want {
+			t.Errorf("%v: got %q, %v, want %q", c.rules, in, err, c.want)
+		}
+	}
+}

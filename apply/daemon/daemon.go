@@ -236,7 +236,9 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 	d.health.Pending = d.store.Pending
 	d.flows = conntrack.NewCleaner(cfg.SyncPeriod(), d.cleaned)
 	d.health.Following = d.following
-	d.neighbors = newNeighbors(Interference, time.Now)
+	d.neighbors = newNeighbors(func(ctx context.Context) (apply.Interference, error) {
+		return Interference(ctx, 1<<cfg.MasqueradeBit())
+	}, time.Now)
 	d.drifts = driftLog{log: d.log.Logger, now: time.Now}
 	d.metrics = newMetrics(cfg, p.Version)
 	d.measureStore()

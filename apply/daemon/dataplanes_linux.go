@@ -44,10 +44,10 @@ var dataplanes = [...]dataplane{
 }
 
 // Interference returns what the rules of others do to packets to Services, those of
-// the older iptables included, where it has tables.
-func Interference(ctx context.Context) (apply.Interference, error) {
-	all, err := nftables.Interference(ctx)
-	chains, chainsErr := iptables.Interference(ctx)
+// the older iptables included, where it has tables. mark asks for masquerade.
+func Interference(ctx context.Context, mark uint32) (apply.Interference, error) {
+	all, err := nftables.Interference(ctx, mark)
+	chains, chainsErr := iptables.Interference(ctx, mark)
 	all.Drops, all.Diverts = append(all.Drops, chains.Drops...), append(all.Diverts, chains.Diverts...)
 	return all, errors.Join(err, chainsErr)
 }

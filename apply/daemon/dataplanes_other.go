@@ -20,7 +20,7 @@ var dataplanes []dataplane
 const lockDir = ""
 
 // Interference returns an error: elsewhere than on Linux nothing is known.
-func Interference(context.Context) (apply.Interference, error) {
+func Interference(context.Context, uint32) (apply.Interference, error) {
 	return apply.Interference{}, errNotLinux
 }
 

@@ -76,7 +76,9 @@ func Interfaces() ([]compiler.Interface, error) {
 }
 
 // Interference returns nothing: nobody filters before HNS.
-func Interference(context.Context) (apply.Interference, error) { return apply.Interference{}, nil }
+func Interference(context.Context, uint32) (apply.Interference, error) {
+	return apply.Interference{}, nil
+}
 
 // beside returns nothing: what proxyc makes, kube-proxy takes over.
 func beside(context.Context, bool) ([]apply.Leftover, error) { return nil, nil }

@@ -123,7 +123,7 @@ func (t *OneShot) Run(ctx context.Context) (*Report, error) {
 	out.Stale, staleErr = staleFlows(ctx, t.Programs, plan.RemovedFrontends(), t.DryRun)
 	if t.DryRun {
 		var othersErr error
-		out.Others, othersErr = Interference(ctx)
+		out.Others, othersErr = Interference(ctx, t.Programs.IPv4.Node.MasqueradeMark())
 		staleErr = errors.Join(staleErr, othersErr)
 	}
 	return out, errors.Join(err, staleErr)

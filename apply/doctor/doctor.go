@@ -215,7 +215,7 @@ func (e *examination) interference(ctx context.Context) {
 		e.add(check, Warning, "see that it does not match addresses of Services", "may divert: %s (%s)", rule, owner(rule))
 	}
 	if err == nil && len(others.Drops)+len(others.Diverts) == 0 {
-		e.add(check, OK, "", "none that may drop packets to Services or keep them from ours; whether some set marks or translate sources is not looked at")
+		e.add(check, OK, "", "none that may drop packets to Services or keep them from ours; whether some set our mark or translate sources is not looked at")
 	}
 }
 

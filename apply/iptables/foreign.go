@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/proxyc/proxyc/apply"
@@ -17,10 +18,10 @@ import (
 
 // Interference lists the built-in chains of the legacy variant that may drop what
 // ours would let pass, by their policy, by a rule, or by one in a chain that they lead
-// to; and those in which rules before ours may keep packets from them. Chains named
-// KUBE- do not count. Those of the nft variant are chains of nf_tables like all others
+// to; and those in which rules before ours may keep packets from them, or clear the mark
+// that asks for masquerade. Chains named KUBE- do not count. Those of the nft variant are chains of nf_tables like all others
 // there.
-func Interference(ctx context.Context) (all apply.Interference, err error) {
+func Interference(ctx context.Context, mark uint32) (all apply.Interference, err error) {
 	for _, f := range ir.Families() {
 		tables, _ := LegacyTables(f) // none for who is not root
 		for _, table := range tables {
@@ -36,6 +37,9 @@ func Interference(ctx context.Context) (all apply.Interference, err error) {
 				}
 				if why := t.diverts(chain); why != "" {
 					all.Diverts = append(all.Diverts, told+why)
+				}
+				if in := t.unmarks(table, chain, mark); in != "" {
+					all.Diverts = append(all.Diverts, told+apply.Unmark(mark, in))
 				}
 			}
 		}
@@ -108,11 +112,33 @@ func effectOf(words []string) apply.RuleEffect {
 	switch target := rules.SavedTarget(words); {
 	case target == "CT" && slices.Contains(words, "--notrack"):
 		return apply.RuleEffect{Does: "NOTRACK"}
+	case target == "MARK":
+		set, mask := maskedOf(words, "--set-xmark")
+		return apply.RuleEffect{Does: target, Clears: mask ^ set} // (mark and not mask) xor set
+	case target == "CONNMARK" && slices.Contains(words, "--restore-mark"):
+		of, _ := maskedOf(words, "--nfmask")
+		from, _ := maskedOf(words, "--ctmask")
+		return apply.RuleEffect{Does: target, Clears: of | from}
 	case slices.Contains(verdicts[:], target):
 		return apply.RuleEffect{Does: target}
 	default:
 		return apply.RuleEffect{To: target}
 	}
+}
+
+// maskedOf returns a number, and its mask, that words give an option: all bits where they do not.
+func maskedOf(words []string, option string) (number, mask uint32) {
+	number, mask = ^uint32(0), ^uint32(0)
+	if at := slices.Index(words, option) + 1; at > 0 && at < len(words) {
+		first, second, masked := strings.Cut(words[at], "/")
+		if n, err := strconv.ParseUint(first, 0, 32); err == nil {
+			number = uint32(n)
+		}
+		if n, err := strconv.ParseUint(second, 0, 32); masked && err == nil {
+			mask = uint32(n)
+		}
+	}
+	return number, mask
 }
 
 // verdicts are the targets that matter; others are chains, or let the packet go on.
@@ -132,6 +158,19 @@ func (d *foreignTable) diverts(base string) string {
 		return ""
 	}
 	return told(apply.FindDiversion(base, d.rules))
+}
+
+// unmarks returns the chain in which a mark of ours may be cleared before we look at it;
+// empty: none.
+func (d *foreignTable) unmarks(table, base string, mark uint32) string {
+	switch {
+	case base == "FORWARD", base == "POSTROUTING":
+	case base == "OUTPUT" && (table == "filter" || table == "security"): // the others come before nat, which marks
+	default:
+		return ""
+	}
+	in, _ := apply.FindUnmark(base, mark, d.rules) // which reads nothing
+	return in
 }
 
 func (d *foreignTable) rules(chain string) ([]apply.RuleEffect, error) { return d.chains[chain], nil }

@@ -16,7 +16,7 @@ import (
 func TestInterference(t *testing.T) {
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	applytest.InNamespace(t, func() {
-		if got, err := Interference(t.Context()); err != nil || len(got.Drops)+len(got.Diverts) > 0 {
+		if got, err := Interference(t.Context(), 0x4000); err != nil || len(got.Drops)+len(got.Diverts) > 0 {
 			t.Errorf("nothing is there: %v, %q", err, got)
 		}
 		shell(t, `*filter
@@ -36,9 +36,14 @@ COMMIT
 -A ONE -m comment --comment "not -j ACCEPT" -j TWO
 -A TWO -j LOG --log-prefix "-j \"ACCEPT"
 -A TWO -p tcp -j DROP
+-A PREROUTING -j MARK --set-mark 0
+-A FORWARD -j MARK --set-xmark 0x1/0xff
+-A FORWARD -j CONNMARK --restore-mark --nfmask 0xff --ctmask 0xff
+-A POSTROUTING -j CONNMARK --restore-mark
 COMMIT
 *nat
 :KUBE-SERVICES - [0:0]
+:KUBE-POSTROUTING - [0:0]
 :DOCKER - [0:0]
 :SIDECAR - [0:0]
 -A PREROUTING -d 10.96.0.10 -j ACCEPT
@@ -48,6 +53,8 @@ COMMIT
 -A OUTPUT -p tcp -j SIDECAR
 -A DOCKER -p tcp -j DNAT --to-destination 10.244.1.99:1
 -A SIDECAR -p tcp -j REDIRECT --to-ports 15001
+-A POSTROUTING -p udp -j MARK --set-mark 0
+-A POSTROUTING -j KUBE-POSTROUTING
 -A POSTROUTING -s 172.17.0.0/16 -j MASQUERADE
 COMMIT
 *raw
@@ -56,7 +63,7 @@ COMMIT
 COMMIT
 `, "iptables-legacy-restore")
 		shell(t, "", "ip6tables-legacy", "-A", "INPUT", "-p", "tcp", "-j", "REJECT")
-		got, err := Interference(t.Context())
+		got, err := Interference(t.Context(), 0x4000)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +72,9 @@ COMMIT
 			"iptables-legacy table mangle chain PREROUTING: DROP in chain TWO",
 			"ip6tables-legacy table filter chain INPUT: REJECT in chain INPUT",
 		}, Diverts: []string{
+			"iptables-legacy table mangle chain POSTROUTING: clears mark 0x4000 in chain POSTROUTING",
 			"iptables-legacy table nat chain PREROUTING: ACCEPT in chain PREROUTING",
+			"iptables-legacy table nat chain POSTROUTING: clears mark 0x4000 in chain POSTROUTING",
 			"iptables-legacy table raw chain OUTPUT: NOTRACK in chain OUTPUT",
 		}}
 		if diff := cmp.Diff(want, got); diff != "" {

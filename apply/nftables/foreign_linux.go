@@ -16,16 +16,17 @@ import (
 
 // Interference lists the base chains of others that may drop what ours would let
 // pass, by their policy, by a rule, or by one in a chain or a verdict map that they
-// lead to; and those before ours that may keep packets from them. Chains named KUBE-,
-// which the kubelet makes on every node, or proxyc in mode iptables, do not count.
-func Interference(ctx context.Context) (all apply.Interference, err error) {
+// lead to; and those before ours that may keep packets from them, or clear the mark that
+// asks for masquerade. Chains named KUBE-, which the kubelet makes on every node, or proxyc
+// in mode iptables, do not count.
+func Interference(ctx context.Context, mark uint32) (all apply.Interference, err error) {
 	c, err := dial(0)
 	if err != nil {
 		return all, err
 	}
 	defer c.nl.Close()
 	for _, f := range servedFamilies {
-		if err := c.interference(ctx, f, &all); err != nil {
+		if err := c.interference(ctx, f, mark, &all); err != nil {
 			return apply.Interference{}, err
 		}
 	}
@@ -52,7 +53,7 @@ type foreignRule struct {
 	vmap string
 }
 
-func (c *conn) interference(ctx context.Context, f servedFamily, all *apply.Interference) error {
+func (c *conn) interference(ctx context.Context, f servedFamily, mark uint32, all *apply.Interference) error {
 	ours := func(table string) bool { return table == rules.Table || table == kubeProxyTable }
 	dormant := map[string]bool{}
 	if _, err := c.dump(ctx, unix.NFT_MSG_GETTABLE, f.number, nil, func(b []byte) error {
@@ -113,13 +114,19 @@ func (c *conn) interference(ctx context.Context, f servedFamily, all *apply.Inte
 		} else if does != "" {
 			drops = append(drops, told(does+" in chain "+in))
 		}
-		if !translates(base) {
-			continue
+		if translates(base) {
+			if in, does, err := apply.FindDiversion(k.chain, rulesOf); err != nil {
+				return err
+			} else if does != "" {
+				diverts = append(diverts, told(does+" in chain "+in))
+			}
 		}
-		if in, does, err := apply.FindDiversion(k.chain, rulesOf); err != nil {
-			return err
-		} else if does != "" {
-			diverts = append(diverts, told(does+" in chain "+in))
+		if seesMark(base) {
+			if in, err := apply.FindUnmark(k.chain, mark, rulesOf); err != nil {
+				return err
+			} else if in != "" {
+				diverts = append(diverts, told(apply.Unmark(mark, in)))
+			}
 		}
 	}
 	slices.Sort(drops)
@@ -131,22 +138,46 @@ func (c *conn) interference(ctx context.Context, f servedFamily, all *apply.Inte
 // translates reports whether a base chain sees packets at a hook where ours translate
 // destinations, and no later than these.
 func translates(b *rules.Base) bool {
-	if b.Unsupported == "another hook" || b.Hook != rules.Prerouting && b.Hook != rules.Output {
-		return false
+	ours, ok := translation(b)
+	return ok && b.Hook != rules.Postrouting && b.Priority <= ours
+}
+
+// seesMark reports whether a base chain sees packets behind ours that mark what is to be
+// masqueraded, and no later than the one that does.
+func seesMark(b *rules.Base) bool {
+	ours, ok := translation(b)
+	switch {
+	case ok && b.Hook == rules.Postrouting:
+		return b.Priority <= ours
+	case ok:
+		return b.Priority > ours
+	}
+	return b.Unsupported != "another hook" && b.Hook == rules.Forward
+}
+
+// translation returns the priority of our chain that translates addresses at the hook of
+// another one; false: there is none.
+func translation(b *rules.Base) (priority int, ok bool) {
+	if b.Unsupported == "another hook" {
+		return 0, false
 	}
 	for _, ch := range rules.Fixed(&ir.Node{}, ir.IPv4).Chains {
 		if ch.Base != nil && ch.Base.NAT && ch.Base.Hook == b.Hook {
-			return b.Priority <= ch.Base.Priority
+			return ch.Base.Priority, true
 		}
 	}
-	return false
+	return 0, false
 }
 
 // effectsOf returns what a rule does.
 func effectsOf(code []instruction) (out []foreignRule) {
 	add := func(does string) { out = append(out, foreignRule{RuleEffect: apply.RuleEffect{Does: does}}) }
-	for _, c := range code {
+	for i, c := range code {
 		switch c.name {
+		case "meta":
+			if c.u32(unix.NFTA_META_KEY) == unix.NFT_META_MARK && c.fields[unix.NFTA_META_SREG] != nil {
+				out = append(out, foreignRule{RuleEffect: apply.RuleEffect{Does: "meta mark set", Clears: clearedBy(code[:i])}})
+			}
 		case "reject", "tproxy", "notrack":
 			add(c.name)
 		case "redir":
@@ -160,7 +191,7 @@ func effectsOf(code []instruction) (out []foreignRule) {
 			if info := c.fields[unix.NFTA_TARGET_INFO]; name == "CT" && len(info) >= 2 && binary.NativeEndian.Uint16(info)&ctNotrack != 0 {
 				name = "NOTRACK"
 			}
-			add(name)
+			out = append(out, foreignRule{RuleEffect: apply.RuleEffect{Does: name, Clears: clearedByTarget(name, c.u32(unix.NFTA_TARGET_REV), c.fields[unix.NFTA_TARGET_INFO])}})
 		case "immediate":
 			if e, ok := verdictEffect(c.fields[unix.NFTA_IMMEDIATE_DATA]); ok {
 				out = append(out, foreignRule{RuleEffect: e})
@@ -172,6 +203,56 @@ func effectsOf(code []instruction) (out []foreignRule) {
 		}
 	}
 	return out
+}
+
+// clearedBy returns the bits of the mark that a packet may lack when it is set to what
+// instructions made: to a number, or to itself with bits taken away and turned. All, where
+// that is not known.
+func clearedBy(code []instruction) uint32 {
+	last := func(back int, name string) (c instruction, ok bool) {
+		if len(code) < back || code[len(code)-back].name != name {
+			return c, false
+		}
+		return code[len(code)-back], true
+	}
+	number := func(b []byte) (uint32, bool) {
+		v, err := value(b)
+		if err != nil || len(v) != 4 {
+			return 0, false
+		}
+		return binary.NativeEndian.Uint32(v), true
+	}
+	if c, ok := last(1, "immediate"); ok {
+		if set, ok := number(c.fields[unix.NFTA_IMMEDIATE_DATA]); ok {
+			return ^set
+		}
+	}
+	c, isBitwise := last(1, "bitwise")
+	load, isMeta := last(2, "meta")
+	if isBitwise && isMeta && load.u32(unix.NFTA_META_KEY) == unix.NFT_META_MARK {
+		and, ok1 := number(c.fields[unix.NFTA_BITWISE_MASK])
+		xor, ok2 := number(c.fields[unix.NFTA_BITWISE_XOR])
+		if ok1 && ok2 {
+			return ^(and ^ xor)
+		}
+	}
+	return ^uint32(0)
+}
+
+// clearedByTarget is clearedBy for a target of iptables with what it is told: struct
+// xt_mark_tginfo2 (linux/netfilter/xt_mark.h), xt_connmark_tginfo1 and 2 (xt_connmark.h).
+func clearedByTarget(name string, revision uint32, info []byte) uint32 {
+	number := func(i int) uint32 { return binary.NativeEndian.Uint32(info[4*i:]) }
+	const restore = 2                              // XT_CONNMARK_RESTORE
+	mode := map[uint32]int{1: 12, 2: 14}[revision] // where CONNMARK has it
+	switch {
+	case name == "MARK" && revision == 2 && len(info) >= 8:
+		set, mask := number(0), number(1)
+		return mask ^ set // (mark and not mask) xor set
+	case name == "CONNMARK" && mode > 0 && len(info) > mode && info[mode] == restore:
+		return number(1) | number(2)
+	}
+	return 0
 }
 
 // ctNotrack is XT_CT_NOTRACK of struct xt_ct_target_info (linux/netfilter/xt_CT.h).

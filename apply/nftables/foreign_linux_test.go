@@ -46,7 +46,7 @@ table netdev first { chain c { type filter hook ingress device "lo" priority 0; 
 `, "-f", "/dev/stdin")
 	var got apply.Interference
 	if err := n.Do(func() (err error) {
-		got, err = Interference(t.Context())
+		got, err = Interference(t.Context(), 0x4000)
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -68,5 +68,75 @@ table netdev first { chain c { type filter hook ingress device "lo" priority 0; 
 	}
 	if listed := strings.Join(n.list(t), "\n"); !strings.Contains(listed, "chain strict") {
 		t.Error("somebody else's chain was removed")
+	}
+}
+
+// What clears the mark that asks for masquerade, between where ours set it and where they
+// look at it, is named; what clears other bits, or does so elsewhere, is not.
+func TestInterferenceWithMark(t *testing.T) {
+	for _, c := range []struct {
+		chain, rule string
+		names       bool
+	}{
+		{"type filter hook postrouting priority 0", "meta mark set 0", true},
+		{"type filter hook postrouting priority 100", "ip daddr 10.0.0.0/8 meta mark set 0x1", true},
+		{"type filter hook postrouting priority 101", "meta mark set 0", false},
+		{"type filter hook forward priority 300", "meta mark set 0", true},
+		{"type filter hook prerouting priority -150", "meta mark set 0", false},
+		{"type filter hook prerouting priority -99", "meta mark set 0", true},
+		{"type filter hook output priority -150", "meta mark set 0", false},
+		{"type route hook output priority 0", "meta mark set 0", true},
+		{"type filter hook input priority 0", "meta mark set 0", false},
+		{"type filter hook forward priority 0", "meta mark set 0x4001", false},
+		{"type filter hook forward priority 0", "meta mark set mark and 0xffffbfff", true},
+		{"type filter hook forward priority 0", "meta mark set mark and 0xfffffffe", false},
+		{"type filter hook forward priority 0", "meta mark set mark or 0x1", false},
+		{"type filter hook forward priority 0", "meta mark set mark xor 0x4000", true},
+		{"type filter hook forward priority 0", "meta mark set ct mark", true},
+		{"type filter hook forward priority 0", "ct mark set 0", false},
+		{"type filter hook forward priority 0", "jump there; }; chain there { meta mark set tcp dport map { 80 : 0x1 }", true},
+		{"type filter hook forward priority 0", "meta mark 0 accept", false},
+	} {
+		n := newNode(t)
+		n.nft(t, "table inet m { chain c { "+c.chain+"; "+c.rule+"; }; }", "-f", "/dev/stdin")
+		var got apply.Interference
+		if err := n.Do(func() (err error) {
+			got, err = Interference(t.Context(), 0x4000)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		named := len(got.Diverts) == 1 && strings.Contains(got.Diverts[0], ": clears mark 0x4000 in chain ")
+		if named != c.names || len(got.Drops)+len(got.Diverts) > 1 {
+			t.Errorf("%s; %s: named %t, want %t: %q", c.chain, c.rule, named, c.names, got)
+		}
+	}
+}
+
+// Rules of iptables-nft that clear it are told as those of nft.
+func TestInterferenceOfTargetsWithMark(t *testing.T) {
+	for rule, names := range map[string]bool{
+		"-t mangle -A FORWARD -j MARK --set-mark 0":                                           true,
+		"-t mangle -A FORWARD -j MARK --set-xmark 0x10000/0xf0000":                            false,
+		"-t mangle -A POSTROUTING -j MARK --and-mark 0xffffbfff":                              true,
+		"-t mangle -A PREROUTING -j MARK --set-mark 0":                                        false,
+		"-t mangle -A FORWARD -j CONNMARK --restore-mark":                                     true,
+		"-t mangle -A FORWARD -j CONNMARK --restore-mark --nfmask 0xff0000 --ctmask 0xff0000": false,
+		"-t mangle -A FORWARD -j CONNMARK --save-mark":                                        false,
+	} {
+		n := newNode(t)
+		if out, err := n.Run(n.Command(t.Context(), "iptables-nft", strings.Fields(rule)...)); err != nil {
+			t.Fatalf("%s: %v\n%s", rule, err, out)
+		}
+		var got apply.Interference
+		if err := n.Do(func() (err error) {
+			got, err = Interference(t.Context(), 0x4000)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if named := len(got.Diverts) == 1; named != names {
+			t.Errorf("%s: named %t, want %t: %q", rule, named, names, got)
+		}
 	}
 }

@@ -54,7 +54,10 @@ func (c *doctorCmd) Run(e *env) error {
 		Try:      func(ctx context.Context, mode ir.Mode) error { return doctor.Try(ctx, self, cluster, mode) },
 		Settings: func() ([]sysctl.Setting, error) { return daemon.Settings(resolved.Config, name) },
 		Bridges:  daemon.FastpathBridges,
-		Held:     daemon.Held, Others: daemon.Interference, Writer: daemon.Writer, Lock: daemon.CheckLock, Interfaces: e.interfaces,
+		Others: func(ctx context.Context) (apply.Interference, error) {
+			return daemon.Interference(ctx, 1<<resolved.Config.MasqueradeBit())
+		},
+		Held: daemon.Held, Writer: daemon.Writer, Lock: daemon.CheckLock, Interfaces: e.interfaces,
 		Leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return daemon.Leftovers(ctx, "", nil) },
 	}
 	for _, m := range c.Modes {

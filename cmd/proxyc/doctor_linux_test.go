@@ -63,7 +63,7 @@ func TestDoctor(t *testing.T) {
 	must("iptables-nft", "-t", "mangle", "-A", "PREROUTING", "-d", "10.96.0.97", "-j", "MARK", "--set-mark", "0x4000")
 	must("iptables-nft", "-t", "nat", "-A", "POSTROUTING", "-d", "10.244.1.97", "-j", "MASQUERADE")
 	expect(look(0, "--proxy-mode", "nftables", "--try", "nftables"), "rules of others", doctor.OK,
-		"none that may drop packets to Services or keep them from ours; whether some set marks or translate sources is not looked at")
+		"none that may drop packets to Services or keep them from ours; whether some set our mark or translate sources is not looked at")
 	must("nft", "flush", "ruleset")
 	if out, code := run("nft", "list", "ruleset"); code != 0 || out != "" {
 		t.Errorf("doctor left rules on the node:\n%s", out)

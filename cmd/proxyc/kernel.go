@@ -341,7 +341,7 @@ func (c *traceCmd) kernel(e *env) error {
 	}
 	if err == nil && len(have.outcome.Destinations) > 0 {
 		var others apply.Interference
-		others, err = daemon.Interference(context.Background())
+		others, err = daemon.Interference(context.Background(), p.Node.MasqueradeMark())
 		f.Replies = others.Drops
 	}
 	if err != nil {

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -131,6 +133,9 @@ func TestWatchBesideOtherPrograms(t *testing.T) {
 					t.Errorf("apply --check does not tell %q:\n%s", want, checked)
 				}
 			}
+			if strings.Contains(checked, "clears mark") {
+				t.Errorf("apply --check takes a mark of others for ours:\n%s", checked)
+			}
 			w.start("proxyc", "watch")
 			st := w.until("first sync", synced)
 			if len(st.MayDrop) == 0 || st.LastDrift != nil {
@@ -154,4 +159,27 @@ func TestWatchBesideOtherPrograms(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A rule that clears the mark before ours masquerade by it is told wherever rules of others are.
+func TestMarkOfOthers(t *testing.T) {
+	w := newWatched(t, "nftables")
+	o := others{w}
+	w.write("cluster.yaml", applytest.Services("a"))
+	w.start("proxyc", "watch")
+	w.until("first sync", synced)
+	o.tool("", "nft", "table inet m { chain c { type filter hook postrouting priority 0; meta mark set 0; }; }")
+	const rule = "inet m chain c, hook postrouting, priority 0: clears mark 0x4000 in chain c"
+	w.until("the rule is told", func(st daemon.Status) bool { return slices.Contains(st.MayDivert, rule) })
+	if out := o.tool("", append([]string{"proxyc", "apply", "--check"}, w.args...)...); !strings.Contains(out, "foreign rules that may divert: "+rule) {
+		t.Errorf("apply --check:\n%s", out)
+	}
+	out, _ := w.ns.Run(w.ns.Command(t.Context(), "proxyc", "doctor", "-c", w.file("config"), "--hostname-override", "node1")) // it may find more
+	if !strings.Contains(string(out), "may divert: "+rule) {
+		t.Errorf("doctor:\n%s", out)
+	}
+	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "nftables: {", "nftables: {masqueradeBit: 20, ", 1))
+	w.until("the new bit", func(st daemon.Status) bool {
+		return slices.Contains(st.MayDivert, strings.Replace(rule, "0x4000", "0x100000", 1))
+	})
 }

@@ -56,8 +56,9 @@ func ofMode(ctx context.Context, mode ir.Mode, variant string) error {
 // kernel takes what this node's kernel holds of the mode of the Programs.
 func (d *described) kernel(ctx context.Context, programs ir.Programs, variant string) error {
 	var mode ir.Mode
+	var mark uint32
 	for _, p := range ir.Present(programs) {
-		mode = p.Node.Mode
+		mode, mark = p.Node.Mode, p.Node.MasqueradeMark()
 	}
 	if err := ofMode(ctx, mode, variant); err != nil {
 		return fmt.Errorf("kernel: %w", err)
@@ -112,7 +113,7 @@ func (d *described) kernel(ctx context.Context, programs ir.Programs, variant st
 	default:
 		return fmt.Errorf("kernel: the rules of mode %s cannot be asked", mode)
 	}
-	others, err := daemon.Interference(ctx)
+	others, err := daemon.Interference(ctx, mark)
 	d.leftOut = slices.Concat(gone, others.Lines())
 	return err
 }
