@@ -94,6 +94,9 @@ func (c *applyCmd) Run(e *env) error {
 	if err := e.setNode(j); err != nil {
 		return err
 	}
+	if err := j.noSuchNode(c.HostnameOverride); err != nil && !c.InitOnly { // rules of a node without addresses, zone and endpoints would replace its own
+		return j.finish(e, err)
+	}
 	if lack := daemon.LackOfPods(j.Config, j.snap, j.facts.NodeName); lack != "" && !c.InitOnly {
 		return j.finish(e, errors.New("missing: "+lack+"; the rules stay as they are"))
 	}

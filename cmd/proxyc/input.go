@@ -107,8 +107,10 @@ func (in *input) load(e *env) (*job, error) {
 	if !usable || wholeFile(j.diags) {
 		return nil, j.finish(e, errReported)
 	}
-	if !in.anyNode && j.ofHost && j.snap.Node(j.facts.NodeName) == nil && len(j.snap.Nodes()) > 0 {
-		return nil, j.finish(e, j.noSuchNode())
+	if !in.anyNode && j.ofHost { // files are read far from the cluster more often than on its nodes
+		if err := j.noSuchNode(nil); err != nil {
+			return nil, j.finish(e, err)
+		}
 	}
 	e.doing("compiling")
 	return j, nil
@@ -148,19 +150,31 @@ func (in *input) read(e *env, j *job) (usable bool, err error) {
 	return true, in.readAddresses(e, j)
 }
 
-// noSuchNode refuses the name of the machine as that of a node: files are read
-// far from the cluster more often than on its nodes.
-func (j *job) noSuchNode() error {
-	const shown = 10
-	var names []string
-	for _, n := range j.snap.Nodes() {
-		names = append(names, n.Name)
+// noSuchNode refuses a name that is none of the Nodes of a snapshot that has some; nil where it is one. flag
+// is what --hostname-override says, which the configuration may say as well.
+func (j *job) noSuchNode(flag *string) error {
+	all := j.snap.Nodes()
+	if len(all) == 0 || j.snap.Node(j.facts.NodeName) != nil {
+		return nil
 	}
+	const shown = 10
+	names := make([]string, len(all))
+	for i, n := range all {
+		names[i] = n.Name
+	}
+	names = diag.NearestFirst(j.facts.NodeName, names)
 	text := strings.Join(names[:min(shown, len(names))], ", ")
 	if more := len(names) - shown; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
-	return fmt.Errorf("--hostname-override: must name a Node of the snapshot, which has %s; it is not given, and this machine's name is %q", text, j.facts.NodeName)
+	field, got := "--hostname-override", fmt.Sprintf("got %q", j.facts.NodeName)
+	switch {
+	case j.ofHost:
+		got = fmt.Sprintf("it is not given, and this machine's name is %q", j.facts.NodeName)
+	case deref(flag) == "":
+		field = "hostnameOverride of the configuration"
+	}
+	return fmt.Errorf("%s: must name a Node of the snapshot, which has %s; %s", field, text, got)
 }
 
 // names returns the files of the input.

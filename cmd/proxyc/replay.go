@@ -158,8 +158,10 @@ func (p *player) play(ctx context.Context, events []watch.Recorded) error {
 			if p.within > 0 {
 				p.until = event.At.Add(p.within)
 			}
-			if p.ofHost && p.snap.Node(p.facts.NodeName) == nil && len(p.snap.Nodes()) > 0 {
-				return p.noSuchNode()
+			if p.ofHost {
+				if err := p.noSuchNode(nil); err != nil {
+					return err
+				}
 			}
 			p.env.report(compiler.CheckNodeName(p.snap, p.facts))
 		case !p.inForce || p.store.Pending() == 0:

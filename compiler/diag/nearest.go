@@ -1,6 +1,7 @@
 package diag
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 )
@@ -27,6 +28,17 @@ func Nearest(name string, known []string) string {
 		}
 	}
 	return best
+}
+
+// NearestFirst returns names in order of how many letters they differ in from one.
+func NearestFirst(name string, known []string) []string {
+	known = slices.Clone(known)
+	distances := make(map[string]int, len(known))
+	for _, k := range known {
+		distances[k] = distance(name, k)
+	}
+	slices.SortFunc(known, func(a, b string) int { return cmp.Or(distances[a]-distances[b], strings.Compare(a, b)) })
+	return known
 }
 
 // distance counts the letters to insert, delete or replace (Levenshtein).
