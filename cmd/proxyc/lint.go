@@ -144,7 +144,7 @@ func (j *job) lint() {
 	j.diags = pending.Mend(j.diags)
 	j.diags = slices.DeleteFunc(j.diags, func(d diag.Diagnostic) bool { return (unnamed || j.noSnapshot) && d.Code == diag.NodeUnknown })
 	j.diags.Add(j.Advice()...)
-	j.diags.Add(lint.Check(lint.Input{Config: j.Resolved, Snapshot: j.snap, Written: j.files.Written(), Pending: pending})...)
+	j.diags.Add(lint.Check(lint.Input{Config: j.Resolved, Snapshot: j.snap, Compiled: j.diags, Written: j.files.Written(), Pending: pending})...)
 }
 
 // severities are those of --fail-on.

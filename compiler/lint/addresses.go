@@ -60,7 +60,7 @@ func externalAddresses(c *cluster, s *service) {
 		case knownAddrs(addr) != "":
 			c.known(s, path, addr)
 		default:
-			if whose := c.inside(s, addr); whose != "" {
+			if whose := c.inside(s, addr); whose != "" && c.takes(s, path) {
 				c.warn(s, diag.ExternalIPInside, path, text+" is "+whose+", whose packets the Service takes")
 			}
 		}
@@ -78,7 +78,7 @@ func externalAddresses(c *cluster, s *service) {
 			c.known(s, path, addr)
 		case c.vips[addr].kind == ir.LoadBalancer && c.vips[addr].service != s: // controllers share an address among Services; PX501 tells of a port that two have
 		default:
-			if whose := c.inside(s, addr); whose != "" {
+			if whose := c.inside(s, addr); whose != "" && c.takes(s, path) {
 				c.warn(s, diag.ExternalIPInside, path, in.IP+" is "+whose+", whose packets the Service takes")
 			}
 		}
@@ -87,6 +87,11 @@ func externalAddresses(c *cluster, s *service) {
 
 func (c *cluster) known(s *service, path string, addr netip.Addr) {
 	c.warn(s, diag.ExternalIPKnown, path, addr.String()+" is "+knownAddrs(addr)+": what pods send there goes to the Service's endpoints")
+}
+
+// takes reports whether some port of an external address is the Service's: PX501 tells of those that are not.
+func (c *cluster) takes(s *service, path string) bool {
+	return c.leftOut[place{s.Object, path}] < len(s.Ports)
 }
 
 // inside returns whose an external IP is inside the cluster, or nothing.

@@ -156,6 +156,9 @@ func endpoints(c *cluster, s *service) {
 		}
 		found := map[diag.Code]*sort{}
 		for i := range slice.Endpoints {
+			if c.leftOut[place{slice.Object, field(slice, i)}] > 0 {
+				continue
+			}
 			for _, code := range c.wrong(s, slice, &slice.Endpoints[i]) {
 				if found[code] == nil {
 					found[code] = &sort{first: i}
@@ -229,6 +232,15 @@ func (c *cluster) outside(e *snapshot.Endpoint, addr netip.Addr) bool {
 	}
 	n := c.Snapshot.Node(e.NodeName)
 	return n == nil || !slices.ContainsFunc(n.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// ofPod reports whether an endpoint's address is a pod's, as far as that is known. Anybody may write a slice
+// with an address that is another's; where the ranges of pods are not known those of a selector are believed.
+func (c *cluster) ofPod(s *service, e *snapshot.Endpoint, addr netip.Addr) bool {
+	if c.pods.has(ir.FamilyOf(addr)) {
+		return !c.outside(e, addr)
+	}
+	return s.written.Selector
 }
 
 func (c *cluster) tellEndpoint(slice *snapshot.EndpointSlice, code diag.Code, i, more int) {

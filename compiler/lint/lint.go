@@ -24,6 +24,9 @@ import (
 type Input struct {
 	Config   *config.Resolved
 	Snapshot *snapshot.Snapshot
+	// Compiled is what the compiler found: what it leaves out, with an error or because it stands twice, does
+	// nothing that could be judged.
+	Compiled diag.List
 	// Written is what stands in the objects beside what the snapshot has of them, by name.
 	Written map[string]snapshot.Written
 	// Pending are the Services that were not at an API server yet, as Complete returns them.
@@ -73,13 +76,17 @@ type cluster struct {
 	nodeAddrs map[netip.Addr]string // whose address it is
 	hasSlices bool
 	lost      map[ir.Name]bool      // Services of whose endpoints something is left out
-	endpoints map[netip.Addr]string // of which Service it is one
+	endpoints map[netip.Addr]string // of which Service it is one, as far as that is a pod's
+	leftOut   map[place]int         // how often the compiler leaves out something of what stands there
 	vips      map[netip.Addr]vip
 	pods      ranges              // of clusterCIDR, or of the Nodes where there is none
 	cidrs     ranges              // of the ServiceCIDRs
 	nodePorts map[uint16]*service // TCP, the first by name
 	health    map[int32]*service  // the first by name
 }
+
+// place is a field of an object.
+type place struct{ object, path string }
 
 // vip is an address that a Service has for itself.
 type vip struct {
@@ -100,7 +107,7 @@ type service struct {
 func newCluster(in Input) *cluster {
 	c := &cluster{Input: in, config: in.Config.Config, nodes: in.Snapshot.Nodes(),
 		zones: map[string]bool{}, nodeAddrs: map[netip.Addr]string{}, lost: map[ir.Name]bool{},
-		endpoints: map[netip.Addr]string{}, vips: map[netip.Addr]vip{}, nodePorts: map[uint16]*service{}, health: map[int32]*service{}}
+		endpoints: map[netip.Addr]string{}, leftOut: leftOut(in.Compiled), vips: map[netip.Addr]vip{}, nodePorts: map[uint16]*service{}, health: map[int32]*service{}}
 	c.caps = c.config.ProxyMode().Capabilities()
 	var pods, cidrs []netip.Prefix
 	for _, n := range c.nodes {
@@ -132,6 +139,24 @@ func newCluster(in Input) *cluster {
 		c.add(svc)
 	}
 	return c
+}
+
+// leftOut returns what the compiler leaves out of endpoints and addresses.
+func leftOut(found diag.List) map[place]int {
+	at := map[place]int{}
+	for _, d := range found {
+		switch d.Code {
+		case diag.EndpointAddress, diag.EndpointUnusable, diag.EndpointTwice:
+			path := strings.TrimSuffix(d.Path, ".ip")
+			if strings.HasPrefix(path, "endpoints[") {
+				path = strings.TrimSuffix(path, ".addresses[0]")
+			}
+			at[place{d.Object, path}]++
+		case diag.VIPClaimed:
+			at[place{d.Object, d.Path}]++
+		}
+	}
+	return at
 }
 
 func (c *cluster) add(svc *snapshot.Service) {
@@ -170,7 +195,8 @@ func (c *cluster) add(svc *snapshot.Service) {
 	}
 	for _, slice := range s.slices {
 		for i := range slice.Endpoints {
-			if addr := slice.Endpoints[i].Addr.Unmap(); addr.IsValid() {
+			e := &slice.Endpoints[i]
+			if addr := e.Addr.Unmap(); addr.IsValid() && c.ofPod(s, e, addr) {
 				c.endpoints[addr] = svc.Name.String()
 			}
 		}
