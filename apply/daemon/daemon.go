@@ -166,6 +166,8 @@ type process struct {
 	localhost userspace.Localhost
 	stuck     bool // a life did not end: what it uses is its own
 
+	healthBefore *serve.Health // of the last life; nil: there was none
+
 	programmed atomic.Bool // what an API server's objects mean was in force once
 }
 
@@ -232,6 +234,8 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 	d.goOn()
 	d.configAgain, d.snapshotAgain = make(chan struct{}, 1), make(chan struct{}, 1)
 	d.health = serve.NewHealth(2*cfg.SyncPeriod(), time.Now)
+	d.health.GoOn(p.healthBefore)
+	p.healthBefore = d.health
 	d.health.SetNode(d.cluster.state)
 	d.health.Pending = d.store.Pending
 	d.flows = conntrack.NewCleaner(cfg.SyncPeriod(), d.cleaned)

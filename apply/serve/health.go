@@ -45,6 +45,21 @@ func NewHealth(timeout time.Duration, now func() time.Time) *Health {
 	return &Health{timeout: timeout, now: now, progress: map[ir.Family]progress{}, waiting: "starting"}
 }
 
+// GoOn takes over what was in force by a configuration before; nil: there was none. What
+// waited there is asked for anew.
+func (h *Health) GoOn(before *Health) {
+	if before == nil {
+		return
+	}
+	before.mu.Lock()
+	defer before.mu.Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for f, p := range before.progress {
+		h.progress[f] = progress{updated: p.updated}
+	}
+}
+
 // Queued notes that a change waits to be put in force.
 func (h *Health) Queued(f ir.Family) {
 	h.mu.Lock()

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
@@ -401,4 +402,85 @@ func TestWatchChecksNode(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A daemon of which no rules were in force yet is not ended for that, whatever keeps it; one
+// of which some were is, when a change waits for twice the syncPeriod, and under another
+// configuration as well.
+func TestWatchHealthBeforeRules(t *testing.T) {
+	const quick = "syncPeriod: 1s, minSyncPeriod: 0s"
+	start := func(t *testing.T) *watched {
+		w := newWatched(t, "iptables-nft")
+		w.write("cluster.yaml", applytest.Services("a"))
+		return w
+	}
+	hurry := func(w *watched, config string) {
+		w.write("config", strings.Replace(config, "minSyncPeriod: 0s", quick, 1))
+	}
+	late := func(w *watched, at time.Time) func(daemon.Status) bool { // later than twice the syncPeriod
+		return func(st daemon.Status) bool { return st.Now.Sub(at) > 3*time.Second }
+	}
+	answers := func(w *watched, want map[string]int) {
+		w.t.Helper()
+		for path, want := range want {
+			if code := w.ask(w.t, "127.0.0.1:10256", path); code != want {
+				w.t.Errorf("%s: %d, want %d", path, code, want)
+			}
+		}
+	}
+	waits := map[string]int{"/livez": 200, "/healthz": 503, "/readyz": 503} // /healthz, as the Node is not known
+	t.Run("no API server", func(t *testing.T) {
+		w := start(t)
+		hurry(w, w.withoutServer())
+		w.start("proxyc", "watch")
+		st := w.until("it waits", func(st daemon.Status) bool { return st.Reason == "waiting for the first objects" })
+		w.until("it has waited for long", late(w, st.Started))
+		answers(w, waits)
+	})
+	t.Run("refused boot file", func(t *testing.T) {
+		w := start(t)
+		hurry(w, w.withoutServer())
+		if err := os.WriteFile(w.file("boot"), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.start("proxyc", "watch", "--boot-from", w.file("boot"))
+		st := w.until("it is refused", func(st daemon.Status) bool { return st.BootFile != nil && st.BootFile.Refused != "" })
+		w.until("it has waited for long", late(w, st.Started))
+		answers(w, waits)
+	})
+	t.Run("refused commit", func(t *testing.T) {
+		w := start(t)
+		config := fmt.Sprintf(watchConfig, "iptables")
+		hurry(w, config)
+		tool, err := exec.LookPath("iptables-nft-restore")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(w.file("iptables-nft-restore"), fmt.Appendf(nil, "#!/bin/sh\n[ ! -e %s ] || [ \"$1\" = --version ] || { echo 'refused, for a test' >&2; exit 4; }\nexec %s \"$@\"\n", w.file("refuse"), tool), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		w.env = append(w.env, "PATH="+w.dir+":"+os.Getenv("PATH"))
+		refuse := func() { w.write("refuse", "") }
+		refuse()
+		w.start("proxyc", "watch")
+		refused := func(st daemon.Status) bool {
+			return st.LastError != nil && strings.Contains(st.LastError.Error, "refused, for a test")
+		}
+		st := w.until("it is refused", refused)
+		w.until("it has waited for long", late(w, st.Started))
+		answers(w, map[string]int{"/livez": 200, "/healthz": 200, "/readyz": 503})
+		if err := os.Remove(w.file("refuse")); err != nil {
+			t.Fatal(err)
+		}
+		w.until("the rules are in force", synced)
+		answers(w, map[string]int{"/livez": 200, "/healthz": 200, "/readyz": 200})
+		refuse()
+		w.write("cluster.yaml", applytest.Services("a", "b"))
+		within(w, 10*time.Second, "a change waits for long", func() (struct{}, bool) { return struct{}{}, w.ask(t, "127.0.0.1:10256", "/livez") == 503 })
+		answers(w, map[string]int{"/healthz": 503})
+		hurry(w, strings.Replace(config, "verbosity: 4", "verbosity: 5", 1))
+		st = w.until("another configuration", func(st daemon.Status) bool { return st.Generation == 0 && refused(st) })
+		w.until("it has waited for long, too", late(w, st.LastError.At))
+		answers(w, map[string]int{"/livez": 503, "/healthz": 503})
+	})
 }
