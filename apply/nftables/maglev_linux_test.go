@@ -264,3 +264,56 @@ func BenchmarkMaglevNode(b *testing.B) {
 	}
 	b.ReportMetric(median(took), "ns/op")
 }
+
+// BenchmarkMaglevMove measures how long others wait while the endpoints of two Services move to
+// other addresses, all of them: lowering and one transaction, in which each slot goes and comes.
+func BenchmarkMaglevMove(b *testing.B) {
+	for _, slots := range ir.MaglevSlots() {
+		b.Run(fmt.Sprint(slots), func(b *testing.B) {
+			p := maglevProgram(ir.IPv4, "node1", "192.0.2.11", "10.244.1.1")
+			n := newNode(b)
+			state := rules.NewLowerer(ir.IPv4)
+			var versions [2][]*ir.Service
+			for v := range versions {
+				for i := range 2 {
+					s := p.Services[0]
+					s.Name.Name = fmt.Sprint(i)
+					s.Frontends = slices.Clone(s.Frontends[:1])
+					s.Frontends[0].Port.Service = s.Name
+					s.Frontends[0].Match.Addr = netip.AddrFrom4([4]byte{203, 0, 113, byte(i)})
+					s.Frontends[0].Maglev = &ir.Maglev{Slots: slots}
+					s.Pools = slices.Clone(s.Pools)
+					s.Pools[0].Backends = nil
+					for j := range 10 {
+						s.Pools[0].Backends = append(s.Pools[0].Backends, ir.Backend{AddrPort: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(v), byte(10*i + j)}), 8080)})
+					}
+					versions[v] = append(versions[v], &s)
+				}
+			}
+			move := func(from, to []*ir.Service) (took time.Duration) {
+				var changes []ir.Change
+				for i := range to {
+					c := ir.Change{Name: to[i].Name, New: to[i]}
+					if from != nil {
+						c.Old = from[i]
+					}
+					changes = append(changes, c)
+				}
+				start := time.Now()
+				if _, err := n.Commit(b.Context(), planOf(update(state, &p.Node, changes...))); err != nil {
+					b.Fatal(err)
+				}
+				return time.Since(start)
+			}
+			if _, err := n.Commit(b.Context(), newPlan(rules.Tables{}, rules.NewTables(rules.Lower(&ir.Program{Family: ir.IPv4, Node: p.Node})))); err != nil {
+				b.Fatal(err)
+			}
+			move(nil, versions[0])
+			var took []time.Duration
+			for i := 0; b.Loop(); i++ {
+				took = append(took, move(versions[i%2], versions[1-i%2]))
+			}
+			b.ReportMetric(median(took), "ns/op")
+		})
+	}
+}
