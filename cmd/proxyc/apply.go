@@ -111,6 +111,7 @@ func (c *applyCmd) Run(e *env) error {
 		return j.finish(e, err)
 	}
 	programs := j.compile()
+	j.warnRefused()
 	e.report(j.findings())
 	if wholeFile(j.diags) {
 		return errReported

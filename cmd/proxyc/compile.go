@@ -46,6 +46,7 @@ func (c *compileCmd) Run(e *env) error {
 
 func (c *compileCmd) write(e *env, job *job) error {
 	programs := job.compile()
+	job.warnRefused()
 	switch {
 	case c.OutDir != "":
 		return e.writeDir(string(c.OutDir), programs, c.Explain)
@@ -78,5 +79,6 @@ func (c *compileCmd) allNodes(e *env, job *job) error {
 		err = e.writeDir(filepath.Join(string(c.OutDir), nodes[i].NodeName), programs, c.Explain)
 		return err == nil
 	})
+	job.warnRefused()
 	return job.finish(e, err)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/lint"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -209,6 +210,11 @@ func (j *job) compile() ir.Programs {
 	j.checkNode(j.facts.NodeName)
 	j.checkAddrs(j.facts, programs)
 	return programs
+}
+
+// warnRefused adds which endpoints the rules refuse, for verbs that write rules.
+func (j *job) warnRefused() {
+	j.diags.Add(lint.Refused(lint.Input{Config: j.Resolved, Snapshot: j.snap, Compiled: j.diags})...)
 }
 
 // checkNode holds the configuration against a Node of the snapshot, as far as

@@ -48,6 +48,18 @@ func Check(in Input) diag.List {
 	return c.found
 }
 
+// Refused returns the endpoints of Services that are addresses of Services themselves, so that packets to them
+// go nowhere: who writes rules is warned of these, since the compiler looks at one Service at a time.
+func Refused(in Input) diag.List {
+	c := newCluster(in)
+	for _, s := range c.services {
+		endpoints(c, s)
+	}
+	c.found = slices.DeleteFunc(c.found, func(d diag.Diagnostic) bool { return d.Code != diag.EndpointIsVIP })
+	c.found.Sort()
+	return c.found
+}
+
 // clusterChecks are about the cluster as a whole, once each.
 func clusterChecks() []func(*cluster) {
 	return []func(*cluster){noSlices, nodePortsFamily, nodePortsNowhere, cidrsOverlap, orphans, mode, localhostNodePorts, kernels}
