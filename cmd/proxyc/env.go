@@ -56,6 +56,7 @@ type disk interface {
 type tempFile interface {
 	io.WriteCloser
 	Name() string
+	Sync() error
 }
 
 func osEnv() *env {
@@ -167,13 +168,19 @@ func ofFile(name string, err error) error {
 	return err
 }
 
-// stage writes a temporary file in dir and returns its name.
+// stage writes a temporary file in dir, which is on the disk then, and returns its name: under
+// the name of another one it is whole after a power failure, too.
 func (e *env) stage(dir string, readers fs.FileMode, write func(io.Writer) error) (name string, err error) {
 	f, err := e.files.CreateTemp(dir, readers)
 	if err != nil {
 		return "", err
 	}
 	err = write(f)
+	if err == nil {
+		if err = f.Sync(); errors.Is(err, errors.ErrUnsupported) {
+			err = nil // there are file systems that cannot
+		}
+	}
 	if closing := f.Close(); err == nil {
 		err = closing
 	}

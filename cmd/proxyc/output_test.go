@@ -57,8 +57,56 @@ func (f *faultyFile) Write(p []byte) (int, error) {
 	return f.tempFile.Write(p)
 }
 
+func (f *faultyFile) Sync() error {
+	if err := f.files.fault(); err != nil {
+		return err
+	}
+	return f.tempFile.Sync()
+}
+
 func (f *faultyFile) Close() error {
 	return errors.Join(f.files.fault(), f.tempFile.Close())
+}
+
+// syncedFiles tell which temporary files are on the disk, and of what takes another's place and is not.
+type syncedFiles struct {
+	osFiles
+	t      *testing.T
+	synced map[string]bool
+}
+
+type syncedFile struct {
+	tempFile
+	files *syncedFiles
+}
+
+func (f syncedFile) Sync() error {
+	f.files.synced[f.Name()] = true
+	return f.tempFile.Sync()
+}
+
+func (f *syncedFiles) CreateTemp(dir string, mode fs.FileMode) (tempFile, error) {
+	file, err := f.osFiles.CreateTemp(dir, mode)
+	return syncedFile{file, f}, err
+}
+
+func (f *syncedFiles) Rename(from, to string) error {
+	if !f.synced[from] {
+		f.t.Errorf("%s takes its place before it is on the disk: after a power failure it may be empty", to)
+	}
+	return f.osFiles.Rename(from, to)
+}
+
+// What replaces a file, as the boot file is replaced, is on the disk before.
+func TestWriteFileIsOnDisk(t *testing.T) {
+	files := &syncedFiles{t: t, synced: map[string]bool{}}
+	name := filepath.Join(t.TempDir(), "boot")
+	if err := (fileSystem{testEnv(t, files)}).WriteFile(name, func(w io.Writer) error { _, err := io.WriteString(w, "whole"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := os.ReadFile(name); err != nil || string(data) != "whole" {
+		t.Errorf("%q, %v", data, err)
+	}
 }
 
 // TestWriteDirFaults lets every step of --out-dir fail in turn: no file is
