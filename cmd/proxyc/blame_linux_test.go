@@ -111,7 +111,7 @@ items:
 	}
 	w.shell("nft delete element ip proxyc firewall-lists '{ 203.0.113.31 . tcp . 80 }'")
 	out, code := w.proxyc("trace", "--kernel", "--from", "192.0.2.200", "--to", "203.0.113.31:80")
-	if code != exitFindings || strings.Count(out, "because: ") != 1 || !strings.Contains(out, "because: table ip proxyc, chain firewall-check lacks, or does not come to: ") {
+	if code != exitFindings || strings.Count(out, "because: ") != 1 || !strings.Contains(out, "because: table ip proxyc, chain firewall-check does not do, as there is no element 203.0.113.31 . tcp . 80 of firewall-lists: ") {
 		t.Errorf("exit %d:\n%s", code, out)
 	}
 }

@@ -40,6 +40,7 @@ type met struct {
 	Lacks   bool   `json:"lacks,omitempty"`   // its map lacks what Text says
 	Foreign bool   `json:"foreign,omitempty"` // neither proxyc's nor kube-proxy's
 	leads   bool   // it decides nothing
+	element string // in which the rule found the packet
 }
 
 func (m *met) where() string {
@@ -71,12 +72,16 @@ type course struct {
 	outcome sim.Outcome
 	met     []met
 	unknown []string
-	gone    string // the table of ours that is not there
+	gone    string                    // the table of ours that is not there
+	lacks   func(element string) bool // an element that the packet was looked for as; nil: not told
 }
 
 // followNFT follows a packet through tables of nf_tables.
 func followNFT(r *nftables.Ruleset, own *sim.Own, pkt sim.Packet) course {
-	return courseNFT(nftables.NewFollower(r, own).Follow(pkt))
+	f := nftables.NewFollower(r, own)
+	c := courseNFT(f.Follow(pkt))
+	c.lacks = f.Lacked
+	return c
 }
 
 func courseNFT(o sim.Outcome, rules []nftables.Met, unknown []string) course {
@@ -84,7 +89,7 @@ func courseNFT(o sim.Outcome, rules []nftables.Met, unknown []string) course {
 	for _, m := range rules {
 		table, chain, _ := strings.Cut(m.Chain, ", chain ")
 		_, name, _ := strings.Cut(table, " ")
-		c.met = append(c.met, met{table, chain, m.Rule, m.Text, m.Drops, m.Lacks, name != nftables.Table && name != "kube-proxy", m.Leads})
+		c.met = append(c.met, met{table, chain, m.Rule, m.Text, m.Drops, m.Lacks, name != nftables.Table && name != "kube-proxy", m.Leads, m.Element})
 	}
 	return c
 }
@@ -219,7 +224,21 @@ func (f *followed) compare(want, have course, again refollow) error {
 	if have.gone != "" {
 		return nil
 	}
-	return f.departs(want, free, without, again)
+	if err := f.departs(want, free, without, again); err != nil || len(f.Causes) > 0 {
+		return err
+	}
+	if w, h := want.outcome, have.outcome; w.Affinity != h.Affinity || w.Timeout != h.Timeout {
+		f.Causes = append(f.Causes, fmt.Sprintf("a client stays with its backend for %s, wanted: %s", stays(h), stays(w)))
+	}
+	return nil
+}
+
+// stays says how long a client stays with its backend.
+func stays(o sim.Outcome) string {
+	if !o.Affinity {
+		return "one connection"
+	}
+	return o.Timeout.String()
 }
 
 // departs tells where the packet leaves the way that is wanted in proxyc's own rules, when those
@@ -260,7 +279,11 @@ func (f *followed) departs(want, have course, without removed, again refollow) e
 		}
 		if lacks {
 			wanted[i].Rule = 0
-			f.Causes = append(f.Causes, fmt.Sprintf("%s lacks, or does not come to: %s", wanted[i].where(), wanted[i].Text))
+			does := "lacks, or does not come to"
+			if element := wanted[i].element; element != "" && have.lacks != nil && have.lacks(element) {
+				does = "does not do, as there is no element " + element
+			}
+			f.Causes = append(f.Causes, fmt.Sprintf("%s %s: %s", wanted[i].where(), does, wanted[i].Text))
 		}
 		return nil
 	}
@@ -268,7 +291,7 @@ func (f *followed) departs(want, have course, without removed, again refollow) e
 
 // well reports whether the kernel is known to do what is wanted.
 func (f *followed) well() bool {
-	return f.Result == f.Wanted && len(f.Unknown) == 0 && len(f.Left) == 0
+	return f.Result == f.Wanted && len(f.Causes) == 0 && len(f.Unknown) == 0 && len(f.Left) == 0
 }
 
 func (f *followed) writeText(w io.Writer) error {

@@ -236,6 +236,45 @@ func TestTraceKernelNamesLostBackends(t *testing.T) {
 	}
 }
 
+// What affinity remembers is compared, and an element without which a rule is not come to is named.
+func TestTraceKernelNamesElements(t *testing.T) {
+	services := strings.Replace(applytest.Services("a"), "spec: {", "spec: {sessionAffinity: ClientIP, externalIPs: [203.0.113.9], ", 1) +
+		"---\napiVersion: v1\nkind: Service\nmetadata: {namespace: ns, name: guarded}\n" +
+		"spec: {type: LoadBalancer, clusterIP: 10.96.0.99, loadBalancerSourceRanges: [198.51.100.0/24], allocateLoadBalancerNodePorts: false, ports: [{port: 80}]}\n" +
+		"status: {loadBalancer: {ingress: [{ip: 203.0.113.10}]}}\n---\n" +
+		"apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {namespace: ns, name: guarded-1, labels: {kubernetes.io/service-name: guarded}}\n" +
+		"addressType: IPv4\nports: [{port: 8080}]\nendpoints: [{addresses: [10.244.1.77]}]\n"
+	for _, tt := range []struct{ does, to, want string }{
+		{"nft list set ip proxyc affinity-addresses", "10.96.0.97:80", ""},
+		{"nft delete element ip proxyc affinity-addresses '{ 10.96.0.97 }'", "10.96.0.97:80", "as there is no element 10.96.0.97 of affinity-addresses: "},
+		{"nft delete element ip proxyc firewall-lists '{ 203.0.113.10 . tcp . 80 }'", "203.0.113.10:80", "as there is no element 203.0.113.10 . tcp . 80 of firewall-lists: "},
+	} {
+		t.Run(tt.does, func(t *testing.T) {
+			t.Parallel()
+			w := newWatched(t, "nftables")
+			w.forwards()
+			w.write("cluster.yaml", services)
+			if out, code := w.proxyc("apply"); code != 0 {
+				t.Fatal(out)
+			}
+			if out, code := w.run("sh", "-ec", tt.does); code != 0 {
+				t.Fatal(out)
+			}
+			code := exitFindings
+			if tt.want == "" {
+				code = exitDone
+			}
+			out, got := w.proxyc("trace", "--kernel", "--from", "192.0.2.77@cni0", "--to", tt.to)
+			if got != code || !strings.Contains(out, tt.want) || strings.Contains(out, "not understood") {
+				t.Errorf("exit %d, want %d and %q in:\n%s", got, code, tt.want, out)
+			}
+			if tt.to == "10.96.0.97:80" && !strings.Contains(out, "(affinity)") {
+				t.Errorf("nothing is said of affinity:\n%s", out)
+			}
+		})
+	}
+}
+
 // Rules of others are told with what they compare.
 func TestTraceKernelTellsOperands(t *testing.T) {
 	for rule, want := range map[string]string{

@@ -35,8 +35,9 @@ type Evaluator struct {
 	beside  [Postrouting + 1]string   // base chains whose order is not known
 	chains  map[string]*Chain
 	sets    map[string]*indexed
-	dormant bool // no packet meets the table
-	follows bool // rules that do something are told
+	dormant bool            // no packet meets the table
+	follows bool            // rules that do something are told
+	missed  map[string]bool // elements that the packet was looked for as, and was not found
 	// translated is what others made of the packet before; nil: nothing.
 	translated *sim.Destination
 	// handed are the proxy's bits of marks that packets have for rules that come behind;
@@ -265,7 +266,8 @@ type walk struct {
 	base    *Base // the base chain where the packet is
 	tracked bool  // connection tracking has seen it
 	chain   string
-	rule    int // in chain, from 1
+	rule    int    // in chain, from 1
+	element string // in which the rule found the packet
 
 	path    []choicePoint // the choices to take, then those that were taken
 	step    int           // how many are taken
@@ -461,7 +463,7 @@ func (w *walk) walk(c *Chain) step {
 		w.chain, w.rule = chain, rule
 	}()
 	for i := range c.Rules {
-		w.chain, w.rule = c.Name, i+1
+		w.chain, w.rule, w.element = c.Name, i+1, ""
 		if w.rules++; w.rules > w.mostRules {
 			return dropped
 		}
@@ -549,7 +551,9 @@ func (w *walk) find(set string, terms []Term) *Element {
 	if mod := anyClient(w, terms); mod > 0 {
 		return w.slotOfAny(l, key, mod)
 	}
-	return l.find(key)
+	e := l.find(key)
+	w.looked(l, key, e != nil)
+	return e
 }
 
 // needs doubts what connection tracking tells before it has seen the packet.

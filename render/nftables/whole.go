@@ -172,7 +172,9 @@ type Met struct {
 	Text  string // the rule, and which element of a map it found
 	Drops bool
 	Leads bool // it leads the packet on or lets it pass, and decides nothing
-	Lacks bool // its map has nothing for a number that chance picked: Text says for which
+	// Element is the element of a set or map with a name that the rule found the packet in; "": none.
+	Element string
+	Lacks   bool // its map has nothing for a number that chance picked: Text says for which
 }
 
 // NewFollower returns an Evaluator that can Follow packets.
@@ -248,10 +250,11 @@ func (e *Evaluator) Follow(pkt sim.Packet) (o sim.Outcome, met []Met, unknown []
 // follow is Follow in the order in which the chains are now.
 func (e *Evaluator) follow(pkt sim.Packet) (o sim.Outcome, met []Met, unknown []string) {
 	var cuts sim.Cuts
-	var chances []sim.Chance
+	var ways []sim.Way
 	var fates [sim.Dropped + 1]bool
+	e.missed = nil
 	e.paths(pkt, &cuts, nil, func(w *walk) {
-		chances = append(chances, w.way.Chance)
+		ways = append(ways, w.way)
 		if e.handed != nil && (w.way.Fate == sim.NotOurs || w.way.Fate == sim.Accepted) {
 			e.handed[w.mark&e.own.Mark] = true
 		}
@@ -265,10 +268,38 @@ func (e *Evaluator) follow(pkt sim.Packet) (o sim.Outcome, met []Met, unknown []
 			}
 		}
 	})
+	known := func(known []sim.Remembered) (ways []sim.Way) { // of a client that is remembered
+		e.paths(pkt, &cuts, known, func(w *walk) { ways = append(ways, w.way) })
+		return ways
+	}
+	o = sim.WithAffinity(ways, known, func(what string) { cuts.Doubt("table " + e.name + ": " + what) })
 	if cuts.Endless != "" {
 		cuts.Unknown = append(cuts.Unknown, cuts.Endless)
 	}
-	return sim.Shared(chances), met, cuts.Unknown
+	return o, met, cuts.Unknown
+}
+
+// Lacked reports whether the packet that was followed last was looked for as an element, in words as Met has
+// it, and was not found.
+func (e *Evaluator) Lacked(element string) bool { return e.missed[element] }
+
+// looked notes in which element of a set with a name the packet was found, or that it was in none.
+func (w *walk) looked(l *indexed, key Key, found bool) {
+	if !w.follows || l.Interval || l.Timeout > 0 || strings.Contains(l.Name, anonymous) {
+		return
+	}
+	element := l.KeyText(key) + " of " + l.Name
+	if _, name, ok := strings.Cut(l.Name, ", set "); ok {
+		element = l.KeyText(key) + " of " + name
+	}
+	if found {
+		w.element = element
+		return
+	}
+	if w.missed == nil {
+		w.missed = map[string]bool{}
+	}
+	w.missed[element] = true
 }
 
 // told notes the rule that is run, whose verdict this is, or that found it in a map.
@@ -315,7 +346,7 @@ func (w *walk) lacks(l LookupDNAT) {
 
 // meets notes what the packet met where it is.
 func (w *walk) meets(m Met) {
-	m.Chain, m.Rule = w.chain, w.rule
+	m.Chain, m.Rule, m.Element = w.chain, w.rule, w.element
 	if table, _, ok := strings.Cut(w.chain, ", chain "); ok {
 		m.Text = strings.NewReplacer(table+", chain ", "", table+", set ", "").Replace(m.Text)
 	}
