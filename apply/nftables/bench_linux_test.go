@@ -128,7 +128,7 @@ func BenchmarkOwned(b *testing.B) {
 	p, _ := large(services)
 	var states [2]*rules.Lowerer
 	for i, n := range nodes {
-		if _, err := n.Commit(b.Context(), planFor(rules.Tables{}, n.wanted(ir.NewPrograms(p)))); err != nil {
+		if _, err := n.Commit(b.Context(), planFor(found{}, ir.NewPrograms(p), "")); err != nil {
 			b.Fatal(err)
 		}
 		states[i] = rules.NewLowerer(ir.IPv4)
@@ -411,13 +411,14 @@ func BenchmarkReadBack(b *testing.B) {
 				timed("default", read(keyedFrom))
 				timed("dump-of-largest", func() {
 					s := *rules.Backends.Set()
-					if _, err := n.readElements(b.Context(), ir.IPv4, &s); err != nil || len(s.Elements) != len(set.Elements) {
+					if _, err := n.readElements(b.Context(), ir.IPv4, &s, rules.Backends, nil); err != nil || len(s.Elements) != len(set.Elements) {
 						b.Fatal(len(s.Elements), err)
 					}
 				})
 				timed("keys-of-largest", func() {
-					if got, err := n.r.elements(b.Context(), ir.IPv4, rules.Backends.Set(), set.Elements); err != nil || len(got) != len(set.Elements) {
-						b.Fatal(len(got), err)
+					m := newPrints(want.IPv4)[rules.Backends]
+					if others, err := n.r.elements(b.Context(), ir.IPv4, rules.Backends, want.IPv4, &m); err != nil || len(others) > 0 || len(m.all) != len(set.Elements) {
+						b.Fatal(len(others), len(m.all), err)
 					}
 				})
 			}

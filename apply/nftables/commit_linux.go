@@ -25,7 +25,7 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 	}
 	d.monitor.Begin()
 	defer d.monitor.End()
-	d.found = rules.Tables{} // it will be another one
+	d.found = found{} // it will be another one
 	var result apply.Result
 	var err error
 	if !plan.Empty() {
@@ -45,7 +45,7 @@ func (d *Dataplane) commit(ctx context.Context, plan *Plan) (apply.Result, error
 	result, err := d.send(ctx, plan)
 	if _, stale := errors.AsType[*staleError](err); stale && plan.want != nil {
 		// The node is not what the plan began with. It is read and planned anew, once.
-		have, err := d.read(ctx, plan.want)
+		have, err := d.read(ctx, nil)
 		if err != nil {
 			return apply.Result{}, err
 		}

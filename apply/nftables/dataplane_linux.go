@@ -34,9 +34,8 @@ type Dataplane struct {
 	// keyedFrom is how large a set has to be for its elements to be asked for one by one.
 	keyedFrom int
 
-	found       rules.Tables // by the last Read
-	expected    lowering     // by the same; the next Plan takes it
-	unforgotten bool         // affinity maps may remember backends that are gone
+	found       found // by the last Read
+	unforgotten bool  // affinity maps may remember backends that are gone
 	applied     apply.Applied
 	lowerers    ir.PerFamily[*rules.Lowerer] // of what is applied; nil: to be made
 	monitor     monitor.Handle
@@ -87,11 +86,10 @@ func (d *Dataplane) Close() error {
 // Read reads both tables as they were at one moment.
 func (d *Dataplane) Read(ctx context.Context) error { return d.ReadFor(ctx, ir.Programs{}) }
 
-// ReadFor is Read, faster where the tables have what Programs want.
+// ReadFor is Read, faster and in less memory where the tables have what Programs want.
 func (d *Dataplane) ReadFor(ctx context.Context, want ir.Programs) (err error) {
 	d.monitor.Begin()
-	d.expected = d.wanted(want)
-	if d.found, err = d.read(ctx, d.expected.tables); err != nil {
+	if d.found, err = d.readFor(ctx, want); err != nil {
 		d.monitor.End()
 	}
 	return err
@@ -103,14 +101,9 @@ func (d *Dataplane) Tables(ctx context.Context) (rules.Tables, error) { return d
 
 // Plan compares what was read with what the Programs want.
 func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
-	lowered := d.expected
-	d.expected = lowering{} // it is large
-	if lowered.tables == nil || lowered.of != want {
-		lowered = d.wanted(want)
-	}
-	p := planFor(d.found, lowered)
+	p := planFor(d.found, want, d.flags())
 	if adopted, ok := adoptSlots(p, want); ok {
-		want, p = adopted, planFor(d.found, d.wanted(adopted))
+		want, p = adopted, planFor(d.found, adopted, d.flags())
 	}
 	p.desired = apply.Desired{Full: true, Programs: want}
 	if d.unforgotten {
@@ -147,13 +140,13 @@ func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 			}
 		}
 	}
-	applied := d.wanted(d.applied.Programs())
-	found, err := d.read(ctx, applied.tables)
+	applied := d.applied.Programs()
+	found, err := d.readFor(ctx, applied)
 	if err != nil {
 		return nil, err
 	}
 	d.fast.renew()
-	return planFor(found, applied), nil
+	return planFor(found, applied, d.flags()), nil
 }
 
 // lowerersOf returns the Lowerers of tables that hold the Programs.

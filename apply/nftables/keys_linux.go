@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -31,8 +30,8 @@ const keysAtOnce = 400
 // expectation is what the tables are expected to hold. It costs time where it is not
 // met, and never changes what is read.
 type expectation struct {
-	tables     func() rules.Tables // nil: nobody knows
-	generation uint32              // of all tables, at the beginning of the reading
+	*expected         // nil: nobody knows
+	generation uint32 // of all tables, at the beginning of the reading
 }
 
 // countOf returns how many elements a set has by its declaration, without one for all
@@ -46,24 +45,20 @@ func countOf(b []byte) (int, error) {
 	return int(binary.BigEndian.Uint32(v)), nil
 }
 
-// readExpected fills a set of so many elements by asking for those that it is expected
+// readExpected reads a set of so many elements by asking for those that it is expected
 // to have. It reports whether they are all that the set has; else the set is as it was,
 // and is to be dumped, which also tells what is wrong.
 func (d *Dataplane) readExpected(ctx context.Context, f ir.Family, s *rules.Set, count int, e expectation) bool {
-	if count < d.keyedFrom || e.tables == nil || s.Interval || s.Timeout > 0 {
+	prints := e.in(f)
+	id, ok := fixedSet(s.Name)
+	if count < d.keyedFrom || prints == nil || !ok || len(prints[id].all) != count || otherSet(s, id.Set()) != "" {
 		return false
 	}
-	r := e.tables().Of(f)
-	if r == nil {
-		return false
-	}
-	w := setsByName(r)[s.Name]
-	if w == nil || otherSet(s, w) != "" || len(w.Elements) != count {
-		return false
-	}
-	var found []rules.Element
+	m := &prints[id]
+	clear(m.there)
+	var others []rules.Element
 	err := d.r.request(nil, func() (err error) {
-		found, err = d.r.elements(ctx, f, s, w.Elements)
+		others, err = d.r.elements(ctx, f, id, e.of.Of(f), m)
 		return err
 	})
 	if err != nil {
@@ -72,35 +67,57 @@ func (d *Dataplane) readExpected(ctx context.Context, f ir.Family, s *rules.Set,
 	if now, err := d.r.generation(ctx); err != nil || now != e.generation {
 		return false
 	}
-	s.Elements = found
+	s.Elements = others
 	return true
 }
 
 var errUnexpected = errors.New("the set has other elements")
 
-// elements returns what the kernel has of the keys of some elements. It is an error if one is
-// missing or not ours, or if the set has one for all keys that it has not.
-func (c *conn) elements(ctx context.Context, f ir.Family, s *rules.Set, wanted []rules.Element) ([]rules.Element, error) {
-	got := *s
-	got.Elements = make([]rules.Element, 0, len(wanted))
+// elements marks what the kernel has of the elements that a Program wants in a set, and returns what it has else under their
+// keys. It is an error if one is missing or not ours, or if the set has one for all keys that it has not.
+func (c *conn) elements(ctx context.Context, f ir.Family, id rules.SetID, p *ir.Program, m *marks) (others []rules.Element, err error) {
+	got := *id.Set()
 	room := make([]byte, messageBuffer)
-	var n notes
-	for part := range slices.Chunk(wanted, keysAtOnce) {
+	part := make([]rules.Element, 0, keysAtOnce)
+	again := false
+	ask := func() {
+		if len(part) == 0 || err != nil {
+			return
+		}
 		b := &batch{}
-		b.elements(&change{family: f}, unix.NFT_MSG_DELSETELEM, s, part, false)
+		b.elements(&change{family: f}, unix.NFT_MSG_DELSETELEM, &got, part, false)
+		got.Elements = got.Elements[:0]
 		for i := range b.messages {
-			if err := c.fetch(ctx, b.messages[i].data(), room, func(attrs []byte) error {
-				return decodeElements(attrs, &got, f, n.frontend)
-			}); err != nil {
-				return nil, err
+			if err == nil {
+				err = c.fetch(ctx, b.messages[i].data(), room, func(attrs []byte) error {
+					return decodeElements(attrs, &got, f, (&notes{}).frontend)
+				})
 			}
 		}
+		if err == nil && len(got.Elements) != len(part) {
+			err = errUnexpected
+		}
+		some, marked := m.mark(id, got.Elements)
+		others, again, part = append(others, some...), again || marked, part[:0]
 	}
-	err := c.fetch(ctx, append([]byte{nfFamily(f), 0, 0, 0}, catchAllIn(s.Name)...), room, func([]byte) error { return nil })
-	if !errors.Is(err, unix.ENOENT) || got.Strays || len(got.Elements) != len(wanted) || twice(got.Elements) {
+	rules.LowerBare(p, func(of rules.SetID, elements []rules.Element) bool {
+		for i := range elements {
+			if of == id {
+				if part = append(part, elements[i]); len(part) == keysAtOnce {
+					ask()
+				}
+			}
+		}
+		return err == nil
+	})
+	if ask(); err != nil {
+		return nil, err
+	}
+	err = c.fetch(ctx, append([]byte{nfFamily(f), 0, 0, 0}, catchAllIn(got.Name)...), room, func([]byte) error { return nil })
+	if !errors.Is(err, unix.ENOENT) || got.Strays || again || twice(others) {
 		return nil, errors.Join(errUnexpected, err)
 	}
-	return got.Elements, nil
+	return others, nil
 }
 
 // fetch asks for elements by a message, and gives the attributes of each answer to

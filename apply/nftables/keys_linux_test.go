@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
@@ -42,7 +43,7 @@ func TestLargeSetIsNotDumped(t *testing.T) {
 	requireCounts(t)
 	n := newNode(t)
 	n.keyedFrom = 1000
-	_, want := large(1500)
+	program, want := large(1500)
 	if _, err := n.Commit(t.Context(), newPlan(rules.Tables{}, want)); err != nil {
 		t.Fatal(err)
 	}
@@ -55,17 +56,23 @@ func TestLargeSetIsNotDumped(t *testing.T) {
 	if largeSets < 3 {
 		t.Fatalf("%d large sets show little", largeSets)
 	}
-	reads := func(expect func() rules.Tables) int {
+	has := withIPv6(program)
+	reads := func(expect ir.Programs) int {
 		return n.requestsOf(t, func() error {
-			have, err := n.read(t.Context(), expect)
-			if err == nil && !newPlan(have, want).Empty() {
+			have, err := n.readFor(t.Context(), expect)
+			if err == nil && !planFor(have, has, "").Empty() {
 				t.Error("the tables are not what is wanted")
+			}
+			for i := range have.IPv4.Sets {
+				if e := len(have.IPv4.Sets[i].Elements); e > 0 && expect == has {
+					t.Errorf("%s: %d elements are held", have.IPv4.Sets[i].Name, e)
+				}
 			}
 			return err
 		})
 	}
-	wanted := func() rules.Tables { return want }
-	dumped := reads(nil)
+	wanted := has
+	dumped := reads(ir.Programs{})
 	// In place of a dump the elements, as one request, and the generation.
 	if got := reads(wanted); got != dumped+largeSets {
 		t.Errorf("%d requests, want %d: %d without an expectation, and one more for each of %d sets", got, dumped+largeSets, dumped, largeSets)
@@ -82,7 +89,7 @@ func TestReadByKeysIsReadByDump(t *testing.T) {
 	n := newNode(t)
 	n.keyedFrom = 1
 	o := n.other(t)
-	_, want := large(40)
+	program, want := large(40)
 	if _, err := n.Commit(t.Context(), newPlan(rules.Tables{}, want)); err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +103,7 @@ func TestReadByKeysIsReadByDump(t *testing.T) {
 				t.Fatalf("%s: %v", what, err)
 			}
 		}
-		byKeys[n.compareReadings(t, want, s.Name)]++
+		byKeys[n.compareReadings(t, withIPv6(program), want, s.Name)]++
 		if t.Failed() {
 			t.Fatalf("step %d: %s", step, what)
 		}
@@ -148,36 +155,70 @@ func TestReadForOthers(t *testing.T) {
 	}
 }
 
-// compareReadings reads all by dump and by keys, and reports whether the keys were
+// withIPv6 returns what large makes tables of.
+func withIPv6(p *ir.Program) ir.Programs {
+	return ir.NewPrograms(p, &ir.Program{Family: ir.IPv6, Node: nftest.Node(ir.IPv6)})
+}
+
+// compareReadings reads all, and what is not expected, by dump and by keys, and reports whether the keys were
 // enough for the set of a name.
-func (n node) compareReadings(t *testing.T, want rules.Tables, name string) (byKeys bool) {
+func (n node) compareReadings(t *testing.T, programs ir.Programs, want rules.Tables, name string) (byKeys bool) {
 	t.Helper()
-	wanted := func() rules.Tables { return want }
-	dumped, err := n.read(t.Context(), nil)
+	whole, err := n.read(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	keyed, err := n.read(t.Context(), wanted)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(lines(t, dumped), lines(t, keyed)); d != "" {
-		t.Errorf("by dump (-), by keys (+):\n%s", d)
-	}
-	if d := cmp.Diff(allOperations(newPlan(dumped, want)), allOperations(newPlan(keyed, want))); d != "" {
-		t.Errorf("plans by dump (-), by keys (+):\n%s", d)
+	fewer := programs // for which the node was not read
+	fewer.IPv4 = &ir.Program{Family: ir.IPv4, Node: fewer.IPv4.Node, Services: fewer.IPv4.Services[len(fewer.IPv4.Services)/2:]}
+	from := n.keyedFrom
+	for _, keyed := range []int{1, 1_000_000} {
+		n.keyedFrom = keyed
+		got, err := n.readFor(t.Context(), programs)
+		n.keyedFrom = from
+		if err != nil {
+			t.Fatal(err)
+		}
+		for what, wanted := range map[string]ir.Programs{"as expected": programs, "fewer": fewer} {
+			if d := cmp.Diff(unowned(newPlan(whole, rules.LowerAll(wanted))), unowned(planFor(got, wanted, ""))); d != "" {
+				t.Errorf("%s, keys from %d: all read (-), what is not expected read (+):\n%s", what, keyed, d)
+			}
+		}
 	}
 	generation, err := n.r.generation(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	of := setsByName(dumped.IPv4)[name]
+	of := setsByName(whole.IPv4)[name]
 	empty := *of
 	empty.Elements, empty.Strays = nil, false
-	all := n.readExpected(t.Context(), ir.IPv4, &empty, n.count(t, name), expectation{wanted, generation})
-	if all && (len(empty.Elements) != len(of.Elements) || of.Strays) {
-		t.Errorf("%s: %d elements by keys, %d by dump, strays %t", name, len(empty.Elements), len(of.Elements), of.Strays)
+	id, _ := fixedSet(name)
+	e := &expected{of: programs}
+	all := n.readExpected(t.Context(), ir.IPv4, &empty, n.count(t, name), expectation{e, generation})
+	if got := len(empty.Elements) + met(e.in(ir.IPv4)[id]); all && (got != len(of.Elements) || of.Strays) {
+		t.Errorf("%s: %d elements by keys, %d by dump, strays %t", name, got, len(of.Elements), of.Strays)
 	}
+	return all
+}
+
+// met counts the marks.
+func met(m marks) (n int) {
+	for _, there := range m.there {
+		if there {
+			n++
+		}
+	}
+	return n
+}
+
+// unowned is allOperations, but whose what goes was: what was expected tells it where the node does not.
+func unowned(p *Plan) (all []string) {
+	for op := range p.Differences {
+		if op.Verb == apply.Remove {
+			op.Service = ir.Name{}
+		}
+		all = append(all, fmt.Sprint(op))
+	}
+	slices.Sort(all)
 	return all
 }
 
@@ -274,12 +315,12 @@ func differ(random *rand.Rand, s *rules.Set) (what string, messages []message) {
 
 // withExpected returns a node that has a table of so many Services, which is expected of it, and whose
 // sets are all large enough to be read by their keys.
-func withExpected(t *testing.T, services int) (n node, want rules.Tables, e expectation) {
+func withExpected(t *testing.T, services int) (n node, programs ir.Programs, generation uint32) {
 	t.Helper()
 	requireCounts(t)
 	n = newNode(t)
 	n.keyedFrom = 1
-	_, want = large(services)
+	p, want := large(services)
 	if _, err := n.Commit(t.Context(), newPlan(rules.Tables{}, want)); err != nil {
 		t.Fatal(err)
 	}
@@ -287,36 +328,39 @@ func withExpected(t *testing.T, services int) (n node, want rules.Tables, e expe
 	if err != nil {
 		t.Fatal(err)
 	}
-	return n, want, expectation{func() rules.Tables { return want }, generation}
+	return n, withIPv6(p), generation
 }
 
 // A kernel that tells no number, or another one, has the set dumped; so has one whose
 // tables change meanwhile.
 func TestUncountedIsDumped(t *testing.T) {
-	n, want, expected := withExpected(t, 40)
+	n, programs, generation := withExpected(t, 40)
 	name := rules.Backends.String()
 	count := n.count(t, name)
-	twice := *setsByName(want.IPv4)[name]
-	twice.Elements = slices.Clone(twice.Elements)
-	twice.Elements[1] = twice.Elements[0]
-	doubled := rules.NewTables(&rules.Ruleset{Family: ir.IPv4, Sets: []rules.Set{twice}})
+	twice := *programs.IPv4
+	twice.Services = slices.Clone(twice.Services)
+	first := &twice.Services[0]
+	first.Pools = slices.Clone(first.Pools)
+	first.Pools[0].Backends = first.Pools[0].Backends[1:] // one fewer
+	twice.Services = append(twice.Services, programs.IPv4.Services[1])
 	for _, c := range []struct {
 		what  string
 		count int
-		e     expectation
+		of    ir.Programs
+		after uint32
 		all   bool
 	}{
-		{"as it is", count, expected, true},
-		{"no number", 0, expected, false},
-		{"one more", count + 1, expected, false},
-		{"another generation", count, expectation{expected.tables, expected.generation - 1}, false},
-		{"nothing expected", count, expectation{nil, expected.generation}, false},
-		{"no table expected", count, expectation{func() rules.Tables { return rules.Tables{} }, expected.generation}, false},
-		{"one expected twice", count, expectation{func() rules.Tables { return doubled }, expected.generation}, false},
+		{"as it is", count, programs, generation, true},
+		{"no number", 0, programs, generation, false},
+		{"one more", count + 1, programs, generation, false},
+		{"another generation", count, programs, generation - 1, false},
+		{"nothing expected", count, ir.Programs{}, generation, false},
+		{"a Service expected twice", n.count(t, name), withIPv6(&twice), generation, false},
 	} {
-		s := rules.Backends.Set()
-		if all := n.readExpected(t.Context(), ir.IPv4, s, c.count, c.e); all != c.all || all != (len(s.Elements) == count) {
-			t.Errorf("%s: all is %t, %d elements", c.what, all, len(s.Elements))
+		s, e := rules.Backends.Set(), &expected{of: c.of}
+		all := n.readExpected(t.Context(), ir.IPv4, s, c.count, expectation{e, c.after})
+		if all != c.all || all && met(e.in(ir.IPv4)[rules.Backends]) != count || len(s.Elements) > 0 {
+			t.Errorf("%s: all is %t, %d other elements", c.what, all, len(s.Elements))
 		}
 	}
 	without := encode(func(b *builder) { b.text(unix.NFTA_SET_NAME, name) })
@@ -327,19 +371,19 @@ func TestUncountedIsDumped(t *testing.T) {
 
 // Where answers do not fit, the set is dumped, and nothing of them is left in the queue.
 func TestLostAnswersAreDumped(t *testing.T) {
-	n, want, expected := withExpected(t, 400)
+	n, programs, generation := withExpected(t, 400)
 	if err := n.r.nl.SetReadBuffer(40 << 10); err != nil {
 		t.Fatal(err)
 	}
 	s := rules.Backends.Set()
-	if n.readExpected(t.Context(), ir.IPv4, s, n.count(t, s.Name), expected) {
+	if n.readExpected(t.Context(), ir.IPv4, s, n.count(t, s.Name), expectation{&expected{of: programs}, generation}) {
 		t.Error("no answer was lost")
 	}
-	have, err := n.read(t.Context(), expected.tables)
+	have, err := n.readFor(t.Context(), programs)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !newPlan(have, want).Empty() {
+	if !planFor(have, programs, "").Empty() {
 		t.Error("the tables are not what is wanted")
 	}
 }

@@ -53,10 +53,10 @@ func (d *Dataplane) mayRead(flags, owner uint32) bool {
 	return owner == d.c.nl.PID() || d.lookOnly && flags&nftTablePersist != 0
 }
 
-// wanted are the tables of Programs, with their flags.
-func (d *Dataplane) wanted(programs ir.Programs) lowering {
+// flags are those of the tables.
+func (d *Dataplane) flags() string {
 	if d.owns {
-		return newLowering(programs, flagsOwned)
+		return flagsOwned
 	}
-	return newLowering(programs, "")
+	return ""
 }

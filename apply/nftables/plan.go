@@ -39,8 +39,8 @@ type change struct {
 	resize    []resize
 	chains    []*rules.Chain // to declare
 	elements  []elementsOf
-	// load has the elements of fixed sets that are all to be added, where the table is not there: too
-	// many to be held as long as the Plan is. nil: elements has all.
+	// load has the elements of fixed sets that are all to be added, where the table is made: too many
+	// to be held as long as the Plan is. nil: elements has all.
 	load  *ir.Program
 	loads int            // how many they are
 	flush []*rules.Chain // chains whose rules go
@@ -102,42 +102,43 @@ func newPlan(have, want rules.Tables) *Plan {
 	return p
 }
 
-// lowering is what tables hold that have some Programs.
-type lowering struct {
-	of     ir.Programs
-	flags  string              // of the tables
-	tables func() rules.Tables // made when it is first called
-}
-
-func newLowering(of ir.Programs, flags string) lowering {
-	return lowering{of, flags, sync.OnceValue(func() rules.Tables {
-		tables := rules.LowerAll(of)
+// planFor is newPlan for Programs, whose tables have some flags. A table that is not there, or is made
+// anew, is loaded.
+func planFor(have found, want ir.Programs, flags string) *Plan {
+	p := &Plan{want: sync.OnceValue(func() rules.Tables {
+		tables := rules.LowerAll(want)
 		for _, r := range ir.Present(tables.PerFamily) {
 			r.Flags = flags
 		}
 		return tables
 	})}
-}
-
-// planFor is newPlan, but that a table which is not there is loaded.
-func planFor(have rules.Tables, want lowering) *Plan {
-	p := &Plan{want: want.tables}
-	for f, program := range ir.Present(want.of) {
-		c := p.families.At(f)
-		if h := tableIn(have, f); h.Exists {
-			*c = compare(h, want.tables().Of(f))
-		} else {
-			n := 0
-			bare := rules.LowerBare(program, func(_ rules.SetID, elements []rules.Element) bool {
-				n += len(elements)
-				return true
-			})
-			bare.Flags = want.flags
-			*c = compare(h, bare)
-			(*c).load, (*c).loads = program, n
-		}
+	for f, program := range ir.Present(want) {
+		*p.families.At(f) = changeFor(&have, f, program, flags)
 	}
 	return p
+}
+
+func changeFor(have *found, f ir.Family, program *ir.Program, flags string) *change {
+	h := tableIn(have.Tables, f)
+	if h.Exists {
+		h, w := have.against(f, program)
+		w.Flags = flags
+		if c := compare(h, w); !c.drop {
+			// What was read and is no longer wanted tells its owner, but for what only goes with something that stays.
+			read, wanted := c.owners, ownersOf(program)
+			c.owners = func(m ir.Match) ir.ServicePort { return cmp.Or(read(m), wanted(m)) }
+			return c
+		}
+	}
+	loads := 0
+	bare := rules.LowerBare(program, func(_ rules.SetID, elements []rules.Element) bool {
+		loads += len(elements)
+		return true
+	})
+	bare.Flags = flags
+	c := compare(h, bare)
+	c.load, c.loads = program, loads
+	return c
 }
 
 // tableIn returns the table of a family; without any, one that is not there.
@@ -409,7 +410,8 @@ func (p *Plan) forgetAll() {
 		want := p.want().Of(f)
 		keep := remembered(want)
 		for i := range want.Sets {
-			if s := &want.Sets[i]; s.Timeout > 0 && !slices.Contains(c.sets, s) {
+			s := &want.Sets[i]
+			if s.Timeout > 0 && !slices.ContainsFunc(c.sets, func(new *rules.Set) bool { return new.Name == s.Name }) {
 				c.purge = append(c.purge, purge{set: s, keep: keep[s.Name]})
 			}
 		}

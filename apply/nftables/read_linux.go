@@ -31,13 +31,12 @@ const maxReadings = 5
 // read and a commit may go on at the same time; what the commit changes is then
 // read as it was, or as it is.
 //
-// tables, unless it is nil, returns what they are expected to hold, whereby large
-// sets are read faster.
-func (d *Dataplane) read(ctx context.Context, tables func() rules.Tables) (rules.Tables, error) {
+// What they are expected to hold, unless that is nil, is marked there, and not in what is returned.
+func (d *Dataplane) read(ctx context.Context, e *expected) (rules.Tables, error) {
 	d.reading.Lock()
 	defer d.reading.Unlock()
 	for try := 1; ; try++ {
-		found, whole, err := d.readOnce(ctx, expectation{tables: tables})
+		found, whole, err := d.readOnce(ctx, expectation{expected: e})
 		if err == nil {
 			d.whole = time.Now()
 		}
@@ -51,6 +50,13 @@ func (d *Dataplane) read(ctx context.Context, tables func() rules.Tables) (rules
 			return found, err
 		}
 	}
+}
+
+// readFor is read where the tables are expected to have what Programs want.
+func (d *Dataplane) readFor(ctx context.Context, want ir.Programs) (found, error) {
+	e := &expected{of: want}
+	tables, err := d.read(ctx, e)
+	return found{tables, e}, err
 }
 
 // readOnce reports, too, whether the tables are whole: nobody changed them meanwhile.
@@ -208,6 +214,7 @@ func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset, e expectatio
 		fixed[s.Name] = true
 	}
 	sound = true
+	prints := e.in(r.Family)
 	for i := range r.Sets {
 		s := &r.Sets[i]
 		if s.Timeout > 0 && s.Unsupported == "" {
@@ -220,10 +227,19 @@ func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset, e expectatio
 			s.Strays = true // nobody has looked: it goes as a whole
 			continue
 		}
-		if d.readExpected(ctx, r.Family, s, counts[s.Name], e) {
-			continue
+		var m *marks
+		id, ok := fixedSet(s.Name)
+		if ok && prints != nil {
+			m = &prints[id]
+			if d.readExpected(ctx, r.Family, s, counts[s.Name], e) {
+				continue
+			}
 		}
-		all, err := d.readElements(ctx, r.Family, s)
+		all, err := d.readElements(ctx, r.Family, s, id, m)
+		if err == nil && s.Strays && m != nil { // they go with all that is there
+			*m = marks{}
+			all, err = d.readElements(ctx, r.Family, s, id, nil)
+		}
 		if err != nil {
 			return true, err
 		}
@@ -258,10 +274,15 @@ func (d *Dataplane) readRemembered(ctx context.Context, f ir.Family, s *rules.Se
 // that has grown to a larger hash table. A dump goes on, message by message,
 // after as many elements as it has given, so that meanwhile it gives some twice
 // and as many others not at all: then it is made again. So it is, once more,
-// where we change elements meanwhile, which shifts the others.
-func (d *Dataplane) readElements(ctx context.Context, f ir.Family, s *rules.Set) (all bool, err error) {
+// where we change elements meanwhile, which shifts the others. Elements that marks have, unless these are
+// nil, are marked there.
+func (d *Dataplane) readElements(ctx context.Context, f ir.Family, s *rules.Set, id rules.SetID, m *marks) (all bool, err error) {
 	for try := range maxListings {
 		s.Elements, s.Strays = s.Elements[:0], false
+		if m != nil {
+			clear(m.there)
+		}
+		again := false
 		commits := d.commits.Load()
 		var n notes
 		var edges []edge
@@ -271,12 +292,21 @@ func (d *Dataplane) readElements(ctx context.Context, f ir.Family, s *rules.Set)
 				edges, err = decodeEdges(b, f, edges)
 				return err
 			}
-			return decodeElements(b, s, f, n.frontend)
+			if m == nil {
+				return decodeElements(b, s, f, n.frontend)
+			}
+			some := *s
+			some.Elements = nil
+			err := decodeElements(b, &some, f, (&notes{}).frontend)
+			others, marked := m.mark(id, some.Elements)
+			s.Elements, s.Strays = append(s.Elements, others...), some.Strays
+			again = again || marked
+			return err
 		})
 		if s.Interval {
 			s.Elements, s.Strays = intervals(edges)
 		}
-		if err != nil || !twice(s.Elements) && (d.commits.Load() == commits || try >= maxBesideOurs) {
+		if err != nil || !again && !twice(s.Elements) && (d.commits.Load() == commits || try >= maxBesideOurs) {
 			return true, err
 		}
 	}

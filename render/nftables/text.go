@@ -101,6 +101,13 @@ const maxComment = 128
 
 // Comment returns the comment of the element in the set; empty if it has none.
 func (s *Set) Comment(e *Element) string {
+	return s.comment(e)
+}
+
+// Comment is that of an element of the set.
+func (s SetID) Comment(e *Element) string { return fixedSets[s].comment(e) }
+
+func (s *Set) comment(e *Element) string {
 	if !s.commented() || e.Frontend == nil {
 		return ""
 	}
