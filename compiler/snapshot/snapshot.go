@@ -86,9 +86,9 @@ type Endpoint struct {
 	NodeName    string
 	Pod         string // targetRef.name where that is a Pod; proxyc trace finds pods by it
 	Hints       *Hints // nil: none
-	Ready       bool // nil is true (SNAP-40)
-	Serving     bool // nil is true
-	Terminating bool // nil is false
+	Ready       bool   // nil is true (SNAP-40)
+	Serving     bool   // nil is true
+	Terminating bool   // nil is false
 }
 
 // Hints are an endpoint's hints, which most endpoints of a slice share.
