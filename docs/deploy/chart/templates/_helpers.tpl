@@ -21,7 +21,7 @@
 {{- end }}
 {{/* What a start takes at most, by docs/performance.md; in whole 16Mi. */}}
 {{- define "proxyc.memory" -}}
-{{- $bytes := addf 50e6 (mulf 5700 .services) (mulf 900 .endpoints) -}}
+{{- $bytes := addf 50e6 (mulf 4500 .services) (mulf 450 .endpoints) -}}
 {{ mul 16 (ceil (divf $bytes 16777216)) }}Mi
 {{- end }}
 {{- define "proxyc.resources" -}}
