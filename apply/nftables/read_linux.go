@@ -266,7 +266,7 @@ func (d *Dataplane) readRemembered(ctx context.Context, f ir.Family, s *rules.Se
 		return err
 	})
 	slices.SortFunc(s.Remembered, netip.Addr.Compare)
-	s.Permanent = some.Permanent
+	s.Permanent, s.Strays = some.Permanent, some.Strays
 	return err
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/nftables"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
@@ -291,4 +292,33 @@ func (n node) write(t *testing.T, script string) error {
 	cmd.Stdin = strings.NewReader(b.String() + "\n")
 	_, err := n.Namespace.Run(cmd)
 	return err
+}
+
+// An element for all keys in an affinity map, which no rule puts there, takes every new client: it is found, and goes.
+func TestAffinityForEverybody(t *testing.T) {
+	n := newNode(t)
+	want := both(nftest.Program)
+	if _, err := once(t, n, want); err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(want.IPv4.Sets, func(s rules.Set) bool { return s.Timeout > 0 })
+	name := want.IPv4.Sets[i].Name
+	if err := n.write(t, `add element ip proxyc `+name+` { * : 10.244.2.10 }`); err != nil {
+		t.Fatal(err)
+	}
+	have, err := n.read(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := newPlan(have, want)
+	if got := allOperations(plan); len(got) != 1 || !strings.Contains(got[0], name+" unrecognised elements") {
+		t.Errorf("want the map's unrecognised elements to go, got %q", got)
+	}
+	if _, err := n.Commit(t.Context(), plan); err != nil {
+		t.Fatal(err)
+	}
+	holds(t, "afterwards", n, want)
+	if out := n.nft(t, "", "list", "map", "ip", "proxyc", name); strings.Contains(out, "10.244.2.10") {
+		t.Errorf("it is still there:\n%s", out)
+	}
 }
