@@ -87,13 +87,15 @@ func (c namespaceChoice) has(name ir.Name) bool {
 }
 
 // of returns the findings that are told: also those that keep something from being read,
-// of which nobody knows in which namespace it is.
+// of which nobody knows in which namespace it is, and errors that are of no namespace, as of the
+// configuration and of Nodes, which are every namespace's.
 func (c namespaceChoice) of(list diag.List) diag.List {
 	return slices.DeleteFunc(slices.Clone(list), func(d diag.Diagnostic) bool { return !c.tells(d) })
 }
 
 func (c namespaceChoice) tells(d diag.Diagnostic) bool {
-	return c.Namespace == "" || namespaceOf(d) == c.Namespace || d.Code.Unread() || d.Code == diag.FileCutOff
+	of := namespaceOf(d)
+	return c.Namespace == "" || of == c.Namespace || of == "" && d.Severity == diag.Error || d.Code.Unread() || d.Code == diag.FileCutOff
 }
 
 // namespaceOf returns that of the object that a finding is about; "" where it has none.
