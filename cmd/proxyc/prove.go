@@ -78,7 +78,7 @@ func (c *proveCmd) Run(e *env, k *kong.Context) error {
 		return j.finish(e, err)
 	}
 	p.blame(a, b, c.All)
-	p.trace = strings.Join(append([]string{"proxyc trace"}, given(k, "output", "all")...), " ")
+	p.trace = strings.Join(append([]string{"proxyc trace"}, given(k, "output", "all", "timeout")...), " ")
 	if c.A == sideKernel || c.B == sideKernel {
 		p.trace += " --kernel"
 	}
