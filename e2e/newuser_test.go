@@ -93,6 +93,9 @@ func TestNewUser(t *testing.T) {
 	p = k.pod(ctx, t, sets["proxyc"]) // and back
 	n.works(ctx, t, p, "nftables", "10.96.4.9")
 	ours()
+	if err := p.Ready(ctx); err != nil { // which kubectl rollout status waits for, and rules that were there do not tell
+		t.Fatal(err)
+	}
 	if out, err := k.gate(ctx, t, p, sets["proxyc"]); err != nil {
 		t.Errorf("the gate, after the way back: %v\n%s", err, out)
 	}
