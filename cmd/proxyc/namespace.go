@@ -15,7 +15,7 @@ import (
 
 // namespaceFlag is kubectl's -n for verbs that are given the name of something.
 type namespaceFlag struct {
-	Namespace string `short:"n" placeholder:"NAME" help:"The namespace of Services and pods that are named without one."`
+	Namespace string `short:"n" once:"" placeholder:"NAME" help:"The namespace of Services and pods that are named without one."`
 }
 
 // pod completes the source of a packet: pod:NAME.
@@ -46,7 +46,7 @@ func (f namespaceFlag) service(text string) string {
 
 // namespaceChoice is kubectl's -n and -A for verbs that tell of many Services.
 type namespaceChoice struct {
-	Namespace     string `short:"n" placeholder:"NAME" help:"Tell of the objects of this namespace alone."`
+	Namespace     string `short:"n" once:"" placeholder:"NAME" help:"Tell of the objects of this namespace alone."`
 	AllNamespaces bool   `short:"A" help:"Tell of all namespaces, which is the default."`
 }
 

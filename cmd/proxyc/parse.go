@@ -35,6 +35,7 @@ func parse(k *kong.Kong, args []string) (p parsed) {
 		p.Context, err = k.Parse(args)
 		if err == nil {
 			p.path = p.Selected().Path()
+			noteRepeated(p.Path, note)
 			return p
 		}
 		if of, ok := errors.AsType[*kong.ParseError](err); ok && of.Context.Selected() != nil {
@@ -52,6 +53,21 @@ func parse(k *kong.Kong, args []string) (p parsed) {
 			return p
 		}
 		args = rest
+	}
+}
+
+// noteRepeated has flags told to note that are tagged once and were given more often: of these kong
+// takes the last, as kube-proxy does of its own flags.
+func noteRepeated(path []*kong.Path, note func(error)) {
+	seen := map[*kong.Flag]bool{}
+	for _, at := range path {
+		if at.Flag == nil || !at.Flag.Tag.Has("once") {
+			continue
+		}
+		if seen[at.Flag] {
+			note(fmt.Errorf("--%s: can be given once", at.Flag.Name))
+		}
+		seen[at.Flag] = true
 	}
 }
 
