@@ -46,6 +46,13 @@ func (e *expected) in(f ir.Family) *prints {
 	return *p
 }
 
+// unmark forgets what the node was found to have: the next reading may find less.
+func (e *expected) unmark() {
+	if e != nil {
+		e.prints = ir.PerFamily[*prints]{}
+	}
+}
+
 func newPrints(p *ir.Program) *prints {
 	out := new(prints)
 	rules.LowerBare(p, func(id rules.SetID, elements []rules.Element) bool {

@@ -331,6 +331,29 @@ func withExpected(t *testing.T, services int) (n node, programs ir.Programs, gen
 	return n, withIPv6(p), generation
 }
 
+// What an earlier reading found is not there because of that, as where tables change while they are read.
+func TestReadAgain(t *testing.T) {
+	n, programs, _ := withExpected(t, 40)
+	e := &expected{of: programs}
+	if _, err := n.read(t.Context(), e); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.write(t, "flush map ip proxyc backends; flush chain ip proxyc nat-postrouting; delete set ip proxyc hairpin-connections"); err != nil {
+		t.Fatal(err)
+	}
+	again, err := n.read(t.Context(), e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole, err := n.read(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(unowned(newPlan(whole, rules.LowerAll(programs))), unowned(planFor(found{again, e}, programs, ""))); d != "" {
+		t.Errorf("all read (-), read again (+):\n%s", d)
+	}
+}
+
 // A kernel that tells no number, or another one, has the set dumped; so has one whose
 // tables change meanwhile.
 func TestUncountedIsDumped(t *testing.T) {

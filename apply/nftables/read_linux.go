@@ -36,6 +36,7 @@ func (d *Dataplane) read(ctx context.Context, e *expected) (rules.Tables, error)
 	d.reading.Lock()
 	defer d.reading.Unlock()
 	for try := 1; ; try++ {
+		e.unmark()
 		found, whole, err := d.readOnce(ctx, expectation{expected: e})
 		if err == nil {
 			d.whole = time.Now()
