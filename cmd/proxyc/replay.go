@@ -325,7 +325,7 @@ func (p *player) expect(at string) error {
 		if err != nil {
 			_, err = fmt.Fprintf(p.env.stdout, "  %s%s -> %s: %v\n", x.where, x.From, x.To, err)
 		} else {
-			_, err = fmt.Fprintf(p.env.stdout, "%s  %sexpected: %s\n", t.text(), x.where, x.Expect)
+			_, err = fmt.Fprintf(p.env.stdout, "%s  %sexpected: %s\n", t.text(), x.where, *x.Expect)
 		}
 		if err != nil {
 			return err

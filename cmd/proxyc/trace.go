@@ -15,13 +15,13 @@ type traceCmd struct {
 	source
 	namespaceFlag
 
-	From    string `placeholder:"SOURCE" help:"Who sends: pod:NAMESPACE/NAME, node (this one), node:NAME, or IP[:PORT][@INTERFACE]; without INTERFACE the one in whose network the address is, or eth0 where nothing tells. The PORT counts where a Maglev table chooses."`
-	To      string `placeholder:"DESTINATION" help:"To what: IP:PORT[/PROTO], NAMESPACE/NAME:PORT[/PROTO] or the DNS name of a Service with PORT, by name or number; tcp if no protocol is given."`
-	Expect  string `placeholder:"FATE" help:"What is to become of the packet: accepted, rejected, dropped, \"not ours\", or all its backends as they are printed; exit 1 if it is something else."`
-	Packets string `placeholder:"FILE" help:"Trace many packets: lines of JSON with from, to and, if it is to be checked, expect. - for standard input."`
-	Kernel  bool   `help:"Walk the rules that this node's kernel really holds, those of others included as far as they are understood, and tell where they depart from what is wanted; exit 1 if they do. Needs root, and the tool nft for tables of others."`
-	Variant string `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Which iptables --kernel reads; auto is the one that the node uses."`
-	Output  string `short:"o" enum:"text,json" default:"text" help:"Output: text or json; with --packets a line of JSON each."`
+	From    string  `placeholder:"SOURCE" help:"Who sends: pod:NAMESPACE/NAME, node (this one), node:NAME, or IP[:PORT][@INTERFACE]; without INTERFACE the one in whose network the address is, or eth0 where nothing tells. The PORT counts where a Maglev table chooses."`
+	To      string  `placeholder:"DESTINATION" help:"To what: IP:PORT[/PROTO], NAMESPACE/NAME:PORT[/PROTO] or the DNS name of a Service with PORT, by name or number; tcp if no protocol is given."`
+	Expect  *string `placeholder:"FATE" help:"What is to become of the packet: accepted, rejected, dropped, \"not ours\", or all its backends as they are printed; exit 1 if it is something else."`
+	Packets string  `placeholder:"FILE" help:"Trace many packets: lines of JSON with from, to and, if it is to be checked, expect. - for standard input."`
+	Kernel  bool    `help:"Walk the rules that this node's kernel really holds, those of others included as far as they are understood, and tell where they depart from what is wanted; exit 1 if they do. Needs root, and the tool nft for tables of others."`
+	Variant string  `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Which iptables --kernel reads; auto is the one that the node uses."`
+	Output  string  `short:"o" enum:"text,json" default:"text" help:"Output: text or json; with --packets a line of JSON each."`
 }
 
 func (c *traceCmd) Run(e *env) error {
@@ -75,9 +75,9 @@ func (c *traceCmd) Run(e *env) error {
 // check refuses flags that do not go together.
 func (c *traceCmd) check() error {
 	switch {
-	case c.Packets != "" && c.From+c.To+c.Expect != "":
+	case c.Packets != "" && (c.From+c.To != "" || c.Expect != nil):
 		return errors.New("--packets: has --from, --to and --expect of its own in each line")
-	case c.Kernel && c.Packets+c.Expect != "":
+	case c.Kernel && (c.Packets != "" || c.Expect != nil):
 		return errors.New("--kernel: not together with --packets and --expect: what is wanted is expected of it")
 	case c.Packets != "":
 		return nil
