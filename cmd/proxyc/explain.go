@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/render"
@@ -24,7 +26,10 @@ type explainCmd struct {
 // Run prints what the IR and the rules hold of one thing, with the Services
 // and fields behind it, or why a Service has no rules; it is a finding (exit 1) when
 // that is nothing.
-func (c *explainCmd) Run(e *env) error {
+func (c *explainCmd) Run(e *env, k *kong.Context) error {
+	if err := c.check(k); err != nil {
+		return err
+	}
 	c.What = c.service(c.What)
 	if _, _, err := single(strings.TrimSpace(c.What)); err != nil {
 		return err

@@ -19,6 +19,9 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
+// kubeProxyFlags is the group of kube-proxy's own flags, as the tag of configFlags names it.
+const kubeProxyFlags = "kube-proxy's flags:"
+
 // configFlags choose a configuration: kube-proxy's own flags.
 type configFlags struct {
 	config.Flags `group:"kube-proxy's flags:"`

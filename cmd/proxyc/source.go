@@ -9,6 +9,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
 
 	"github.com/proxyc/proxyc/apply/daemon"
 	"github.com/proxyc/proxyc/apply/files"
@@ -26,6 +30,28 @@ type source struct {
 }
 
 var errSourceTwice = errors.New("--ir, --status-socket, --snapshot: the daemon has IR and snapshot of its own")
+
+// check refuses flags that would configure what --ir and --status-socket have configured already. Those that
+// only a daemon heeds are taken, as everywhere.
+func (c *source) check(k *kong.Context) error {
+	flag := "--ir"
+	switch {
+	case c.Socket != "":
+		flag = "--status-socket"
+	case c.IR == "":
+		return nil
+	}
+	var idle []string
+	for _, at := range k.Path {
+		if f := at.Flag; f != nil && f.Group != nil && f.Group.Key == kubeProxyFlags && !f.Tag.Has("daemon") && !slices.Contains(idle, "--"+f.Name) {
+			idle = append(idle, "--"+f.Name)
+		}
+	}
+	if len(idle) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: has mode, node and configuration of its own: not together with %s", flag, strings.Join(idle, ", "))
+}
 
 // programs returns the Programs in force, and the rest of what is known.
 func (c *source) programs(e *env) (*job, ir.Programs, error) {

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 )
@@ -24,8 +26,8 @@ type traceCmd struct {
 	Output  string  `short:"o" enum:"text,json" default:"text" help:"Output: text or json; with --packets a line of JSON each."`
 }
 
-func (c *traceCmd) Run(e *env) error {
-	if err := c.check(); err != nil {
+func (c *traceCmd) Run(e *env, k *kong.Context) error {
+	if err := errors.Join(c.check(), c.source.check(k)); err != nil {
 		return err
 	}
 	c.From, c.To = c.pod(c.From), c.service(c.To)
