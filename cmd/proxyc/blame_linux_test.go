@@ -114,4 +114,9 @@ items:
 	if code != exitFindings || strings.Count(out, "because: ") != 1 || !strings.Contains(out, "because: table ip proxyc, chain firewall-check does not do, as there is no element 203.0.113.31 . tcp . 80 of firewall-lists: ") {
 		t.Errorf("exit %d:\n%s", code, out)
 	}
+	w.shell("nft delete element ip proxyc service-ips '{ 10.96.0.31 . tcp . 80 }'")
+	out, code = w.proxyc("trace", "--kernel", "--from", "192.0.2.200", "--to", "10.96.0.31:80")
+	if code != exitFindings || strings.Count(out, "because: ") != 1 || !strings.Contains(out, "there is no element 10.96.0.31 . tcp . 80 of service-ips: ") {
+		t.Errorf("exit %d:\n%s", code, out)
+	}
 }

@@ -74,6 +74,7 @@ type course struct {
 	unknown []string
 	gone    string                    // the table of ours that is not there
 	lacks   func(element string) bool // an element that the packet was looked for as; nil: not told
+	holds   func(*met) bool           // a rule, at its place, whether met or not; nil: not told
 }
 
 // followNFT follows a packet through tables of nf_tables.
@@ -119,14 +120,27 @@ func wants(p *ir.Program, pkt sim.Packet) (course, error) {
 	switch p.Node.Mode {
 	case ir.ModeNFTables:
 		r := nftables.Lower(p)
-		r.Qualify(p.Family.NFT() + " " + nftables.Table)
-		return followNFT(r, ownOf(p), pkt), nil
+		own := *r
+		own.Qualify(p.Family.NFT() + " " + nftables.Table)
+		c := followNFT(&own, ownOf(p), pkt)
+		c.holds = func(m *met) bool { return holds(r, m) }
+		return c, nil
 	case ir.ModeIPTables:
 		return followIPTables(iptables.Lower(p), ownOf(p), pkt), nil
 	case ir.ModeIPVS:
 		return followIPVS(ipvs.Lower(p), ownOf(p), pkt), nil
 	}
 	return course{}, fmt.Errorf("--kernel: the rules of mode %s cannot be followed", p.Node.Mode)
+}
+
+// holds reports whether a table has a rule that was met at the place where it was met.
+func holds(r *nftables.Ruleset, m *met) bool {
+	i := slices.IndexFunc(r.Chains, func(c nftables.Chain) bool { return c.Name == m.Chain })
+	if i < 0 || m.Rule < 1 || m.Rule > len(r.Chains[i].Rules) {
+		return false
+	}
+	found, ok := strings.CutPrefix(m.Text, r.Chains[i].Rules[m.Rule-1].Text(r.Family))
+	return ok && (found == "" || strings.HasPrefix(found, ": ")) // with what a map gave
 }
 
 // place is where a rule stands, or a policy.
@@ -270,6 +284,9 @@ func (f *followed) departs(want, have course, without removed, again refollow) e
 				if rest.outcome.Equal(have.outcome) {
 					without, have = without.with(at), rest
 					continue
+				}
+				if lacks && want.holds != nil && want.holds(&ours[i]) {
+					break // it is where it should be, and the packet should not have come to it
 				}
 				if fate := have.outcome.Fate; lacks && fate != want.outcome.Fate && fate == rest.outcome.Fate {
 					break // the packet meets it because it was not stopped before

@@ -20,7 +20,7 @@ func TestPlantedFaults(t *testing.T) {
 		prove              string   // what prove tells of it
 	}{
 		{"element deleted", "nftables", "nft delete element ip proxyc service-ips { 10.96.0.97 . tcp . 80 }",
-			[]string{"=> rejected", "wanted: 10.244.1.97:8080", "chain services lacks, or does not come to: ", "goto "},
+			[]string{"=> rejected", "wanted: 10.244.1.97:8080", "chain services does not do, as there is no element 10.96.0.97 . tcp . 80 of service-ips: ", "goto "},
 			"want: 10.96.0.97 . tcp . 80", ""},
 		{"rule inserted", "nftables", "nft insert rule ip proxyc services ip daddr 10.96.0.97 counter drop",
 			[]string{"=> dropped", "because: table ip proxyc, chain services, rule 1 is not wanted: ip daddr 10.96.0.97 counter drop"},
