@@ -245,10 +245,12 @@ func (e *examination) leftovers(ctx context.Context) {
 		e.add(check, Warning, "run as root, in the node's network namespace", "%s", err)
 		return
 	}
-	if len(left) == 0 && e.Writer != nil {
-		if who := e.Writer(); who != "" {
-			e.add("rules", Error, "proxyc status, which says what the daemon waits for, or that it does not answer", "there are none for Services, of nobody, although %s writes them", who)
-		}
+	who := ""
+	if e.Writer != nil {
+		who = e.Writer()
+	}
+	if len(left) == 0 && who != "" {
+		e.add("rules", Error, "proxyc status, which says what the daemon waits for, or that it does not answer", "nobody has any for Services here, although %s writes them", who)
 	}
 	var peer []string
 	for _, l := range left {
@@ -258,6 +260,10 @@ func (e *examination) leftovers(ctx context.Context) {
 	}
 	if len(peer) == 0 {
 		e.add(check, OK, "", "has no rules here")
+		return
+	}
+	if who != "" {
+		e.add(check, Warning, "stop one of them", "its rules are here beside those of %s: %s", who, strings.Join(peer, ", "))
 		return
 	}
 	e.add(check, Warning, "nothing, to review beside it; to take the node over: stop it, then proxyc apply --yes-takeover, or proxyc watch", "its rules are here: %s", strings.Join(peer, ", "))

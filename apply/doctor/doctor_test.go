@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +14,7 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/ir"
@@ -83,6 +85,23 @@ func TestLocalhost(t *testing.T) {
 		found := (&Node{Root: sysctl.Root(root), Mode: tt.mode}).Examine(t.Context())
 		if told := is(found, "localhost", Warning, "reach what listens on 127.0.0.1"); told != tt.told {
 			t.Errorf("mode %s, %s: told %t", tt.mode, tt.value, told)
+		}
+	}
+}
+
+// Where a daemon runs, kube-proxy's rules are not to be taken over once more.
+func TestKubeProxyBesideDaemon(t *testing.T) {
+	n := &Node{Leftovers: func(context.Context) ([]apply.Leftover, error) {
+		return []apply.Leftover{{Object: "table ip kube-proxy", KubeProxy: true}}, nil
+	}}
+	for who, found := range map[string]string{"": "its rules are here: table ip kube-proxy", "process 7": "its rules are here beside those of process 7: table ip kube-proxy"} {
+		n.Writer = func() string { return who }
+		got := n.Examine(t.Context())
+		expect(t, got, "kube-proxy", Warning, found)
+		for _, f := range got {
+			if f.Check == "kube-proxy" && strings.Contains(f.Do, "apply") != (who == "") {
+				t.Errorf("%q: %+v", who, f)
+			}
 		}
 	}
 }

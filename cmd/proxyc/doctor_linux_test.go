@@ -89,7 +89,7 @@ func TestDoctor(t *testing.T) {
 	}
 	w.process.Signal(syscall.SIGSTOP)
 	must("nft", "flush", "ruleset")
-	expect(look(1, "--try", "nftables"), "rules", doctor.Error, "there are none for Services, of nobody, although process ")
+	expect(look(1, "--try", "nftables"), "rules", doctor.Error, "nobody has any for Services here, although process ")
 	w.process.Signal(syscall.SIGCONT)
 
 	without := look(1, "--try", "nftables", "--kubeconfig", "none")
