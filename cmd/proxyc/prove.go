@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -134,9 +135,16 @@ type differs struct {
 	ports    []sim.Ports
 }
 
-// proof compares family by family.
+// proof compares family by family, all at the same time: one that takes all the time that there
+// is leaves the other its part.
 func proof(ctx context.Context, a, b *described, programs ir.Programs) (*proofJSON, error) {
 	out := &proofJSON{A: a.name, B: b.name, Verdict: verdictEqual, LeftOut: append(slices.Clone(a.leftOut), b.leftOut...)}
+	type result struct {
+		*prove.Result
+		err error
+	}
+	var results ir.PerFamily[result]
+	var wait sync.WaitGroup
 	for f, p := range ir.Present(programs) {
 		sideA, sideB := a.sides.Of(f), b.sides.Of(f)
 		switch {
@@ -156,16 +164,23 @@ func proof(ctx context.Context, a, b *described, programs ir.Programs) (*proofJS
 				node.Carries = prove.NodeOf(of).Carries
 			}
 		}
-		r, err := prove.Compare(ctx, node, *sideA, *sideB)
-		if err != nil {
-			return nil, err
-		}
 		out.Families = append(out.Families, f)
+		wait.Go(func() {
+			r, err := prove.Compare(ctx, node, *sideA, *sideB)
+			*results.At(f) = result{r, err}
+		})
+	}
+	wait.Wait()
+	for _, f := range out.Families {
+		r := results.Of(f)
+		if r.err != nil {
+			return nil, r.err
+		}
 		out.Classes += r.Classes
 		for _, d := range r.Doubts {
 			out.Unknown = append(out.Unknown, d.Unknown...)
 		}
-		out.Differences = append(out.Differences, grouped(r.Differences, p, prove.NewDesign(a.programs.Of(f), b.programs.Of(f)))...)
+		out.Differences = append(out.Differences, grouped(r.Differences, programs.Of(f), prove.NewDesign(a.programs.Of(f), b.programs.Of(f)))...)
 	}
 	if len(out.Families) == 0 {
 		return nil, fmt.Errorf("%s and %s have no family in common", a.name, b.name)

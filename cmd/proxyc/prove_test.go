@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/daemon"
@@ -100,4 +102,43 @@ func TestRulesAreIndexedOnce(t *testing.T) {
 	if few, many := allocations(100), allocations(1000); many > 2*few {
 		t.Errorf("a packet takes %v allocations among 100 Services, and %v among 1,000", few, many)
 	}
+}
+
+// A family that takes all the time there is does not take the other's. Here IPv4 goes on only when IPv6 is asked.
+func TestFamiliesShareTheTime(t *testing.T) {
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 5*time.Second, prove.Limit("it takes too long"))
+	defer cancel()
+	p4 := irtest.Program(ir.ModeNFTables)
+	p6 := &ir.Program{Family: ir.IPv6, Node: p4.Node}
+	p6.Node.Addrs = nil
+	asked := make(chan struct{})
+	var once sync.Once
+	a := &described{name: "a", programs: ir.NewPrograms(p4, p6)}
+	a.set(ir.IPv4, meeting{sim.NewEvaluator(p4), func() {
+		select {
+		case <-asked:
+		case <-ctx.Done():
+		}
+	}})
+	a.set(ir.IPv6, meeting{sim.NewEvaluator(p6), func() { once.Do(func() { close(asked) }) }})
+	b := &described{name: "b", programs: a.programs}
+	b.set(ir.IPv4, sim.NewEvaluator(p4))
+	b.set(ir.IPv6, sim.NewEvaluator(p6))
+	r, err := proof(ctx, a, b, a.programs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Verdict != verdictEqual || !slices.Equal(r.Families, []ir.Family{ir.IPv4, ir.IPv6}) {
+		t.Errorf("%s of %v, not known: %q", r.Verdict, r.Families, r.Unknown)
+	}
+}
+
+type meeting struct {
+	*sim.Evaluator
+	meet func()
+}
+
+func (m meeting) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
+	m.meet()
+	return m.Evaluator.Outcome(pkt, cuts)
 }

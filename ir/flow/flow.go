@@ -164,12 +164,14 @@ func orEmpty(p, other *ir.Program) *ir.Program {
 
 // NodeOf returns the node that has what it has on either side.
 func NodeOf(a, b *ir.Program) prove.Node {
-	n := prove.NodeOf(a)
-	if o := prove.NodeOf(b); n.Carries == nil {
+	n, o := prove.NodeOf(a), prove.NodeOf(b)
+	if n.Carries == nil {
 		n.Carries = o.Carries
 	} else if ours := n.Carries; o.Carries != nil {
 		n.Carries = func(addr netip.Addr) bool { return ours(addr) || o.Carries(addr) }
 	}
+	costA, costB := n.Cost, o.Cost
+	n.Cost = func(addr netip.Addr) int { return costA(addr) + costB(addr) }
 	n.Addrs = slices.Concat(a.Node.Addrs, b.Node.Addrs)
 	slices.SortFunc(n.Addrs, netip.Addr.Compare)
 	n.Addrs = slices.Compact(n.Addrs)

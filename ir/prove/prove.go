@@ -1,6 +1,7 @@
 package prove
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -47,11 +48,14 @@ type Node struct {
 	// Carries reports whether the node has the addresses of Services, too, so that
 	// what it sends to them has the destination as its source (mode ipvs); nil: no.
 	Carries func(netip.Addr) bool
+	// Cost estimates what it takes to compare the packets to an address, in no unit; nil: all
+	// the same. Where time ends a comparison, what costs most is what is not known.
+	Cost func(netip.Addr) int
 }
 
 // NodeOf returns what decides which packets a Program's node meets.
 func NodeOf(p *ir.Program) Node {
-	n := Node{Family: p.Family, Addrs: p.Node.Addrs}
+	n := Node{Family: p.Family, Addrs: p.Node.Addrs, Cost: costOf(p)}
 	if p.Node.Mode.Capabilities().Has(ir.CarriesVIPs) {
 		carried := map[netip.Addr]bool{}
 		for i := range p.Services {
@@ -64,6 +68,26 @@ func NodeOf(p *ir.Program) Node {
 		n.Carries = func(a netip.Addr) bool { return carried[a] }
 	}
 	return n
+}
+
+// costOf estimates by how many backends the frontends of an address lead to: each of them is a client
+// of its own.
+func costOf(p *ir.Program) func(netip.Addr) int {
+	costs := map[netip.Addr]int{}
+	for i := range p.Services {
+		s := &p.Services[i]
+		for j := range s.Frontends {
+			f := &s.Frontends[j]
+			for _, r := range f.Routes {
+				costs[f.Match.Addr] += len(s.Pools[r.Pool].Backends)
+			}
+		}
+	}
+	nodePorts := costs[netip.Addr{}]
+	for _, a := range p.Node.Addrs {
+		costs[a] += nodePorts
+	}
+	return func(a netip.Addr) int { return costs[a] }
 }
 
 // Class is a set of packets that meet the same fate on both sides.
@@ -149,6 +173,7 @@ func CompareAt(ctx context.Context, n Node, a, b Side, at func(Addrs) bool, take
 
 func compare(ctx context.Context, n Node, a, b Side, at func(Addrs) bool, take func(i int, of []Difference), joinSelves bool) (*Result, error) {
 	all := slices.DeleteFunc(destinations(n, a, b), func(d destination) bool { return !at(d.Addrs) })
+	order := cheapFirst(n, all)
 	parts := make([]found, len(all))
 	progress, _ := ctx.Value(progressKey{}).(func(done, all int))
 	if progress == nil {
@@ -167,7 +192,8 @@ func compare(ctx context.Context, n Node, a, b Side, at func(Addrs) bool, take f
 			ended := func() bool { return ctx.Err() != nil }
 			e := newExplorer(n, a, b, ended)
 			e.cuts.TellSelves = joinSelves
-			for i := w; i < len(all) && !ended(); i += workers {
+			for at := w; at < len(order) && !ended(); at += workers {
+				i := order[at]
 				of := e.explore(all[i])
 				if of.endless == "" && ended() {
 					break
@@ -203,6 +229,19 @@ func compare(ctx context.Context, n Node, a, b Side, at func(Addrs) bool, take f
 		r.Doubts = append(r.Doubts, Doubt{Unknown: []string{fmt.Sprintf("%s: %d of %d destinations are compared", over, whole.whole, len(all))}})
 	}
 	return r, nil
+}
+
+// cheapFirst returns the numbers of destinations in the order in which they are compared. So
+// a Service that takes all the time hides nothing of the others'.
+func cheapFirst(n Node, all []destination) []int {
+	order := make([]int, len(all))
+	for i := range order {
+		order[i] = i
+	}
+	if n.Cost != nil {
+		slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(n.Cost(all[i].First), n.Cost(all[j].First)) })
+	}
+	return order
 }
 
 // endless is why a comparison was given up.

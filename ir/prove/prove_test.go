@@ -286,6 +286,58 @@ func TestCompareEndsWithinDestinations(t *testing.T) {
 	}
 }
 
+// What takes the time is compared last, so that the others' differences are found before: where an address
+// lies is for whoever has the Service to choose.
+func TestCostlyLast(t *testing.T) {
+	p := irtest.Program(ir.ModeNFTables)
+	costly := netip.MustParseAddr("1.0.0.1")
+	serve := func(name ir.Name, addr netip.Addr, backends int) ir.Service {
+		port := ir.ServicePort{Service: name, Protocol: ir.TCP}
+		pool := ir.Pool{Port: port}
+		for i := range backends {
+			pool.Backends = append(pool.Backends, ir.Backend{AddrPort: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 9, byte(i)}), 8080)})
+		}
+		return ir.Service{Name: name, Pools: []ir.Pool{pool}, Frontends: []ir.Frontend{{Kind: ir.ExternalIP, Port: port, Policy: ir.Cluster,
+			Match: ir.Match{Addr: addr, Protocol: ir.TCP, Port: 80}, Routes: []ir.Route{{From: ir.Any}}}}}
+	}
+	p.Services = []ir.Service{
+		serve(ir.Name{Namespace: "aaa", Name: "big"}, costly, 50),
+		serve(ir.Name{Namespace: "victim", Name: "web"}, netip.MustParseAddr("203.0.113.10"), 2),
+	}
+	faulty := *p
+	faulty.Services = p.Services[:1]
+	ctx, cancel := context.WithCancelCause(prove.WithWorkers(t.Context(), 1))
+	side := meeting{sim.NewEvaluator(p), func(pkt sim.Packet) {
+		if pkt.Dst == costly {
+			cancel(prove.Limit("it takes too long"))
+		}
+	}}
+	r, err := prove.Compare(ctx, prove.NodeOf(p), side, sim.NewEvaluator(&faulty))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var done, all int
+	if len(r.Doubts) != 1 {
+		t.Fatalf("%d doubts", len(r.Doubts))
+	}
+	if _, err := fmt.Sscanf(r.Doubts[0].Unknown[0], "it takes too long: %d of %d destinations", &done, &all); err != nil || done != all-1 {
+		t.Errorf("%q: must be all but one", r.Doubts[0].Unknown[0])
+	}
+	if len(r.Differences) == 0 || r.Differences[0].Dst.First.String() != "203.0.113.10" {
+		t.Errorf("got %d differences: must be the other Service's", len(r.Differences))
+	}
+}
+
+type meeting struct {
+	*sim.Evaluator
+	meet func(sim.Packet)
+}
+
+func (m meeting) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
+	m.meet(pkt)
+	return m.Evaluator.Outcome(pkt, cuts)
+}
+
 type stopping struct {
 	*sim.Evaluator
 	ask   func(asked int)
