@@ -160,6 +160,9 @@ func (c *snapshotCmd) take(ctx context.Context, e *env) (*taken, error) {
 		if t.left = j.finish(e, nil); !readable || wholeFile(j.diags) {
 			return nil, errReported
 		}
+		if service := j.files.Unsliced(); service != "" { // nor of this, as selectors are left out
+			return nil, fmt.Errorf("-s: the snapshot %s: add its EndpointSlices", snapshot.NoSlices(service))
+		}
 		t.objects = j.snap.Document().Objects()
 		return t, nil
 	}
