@@ -25,7 +25,7 @@ func (c *cluster) balancePass(s *service) {
 	}
 	slots, ok := maglevSlots(s.Balance)
 	if !ok {
-		s.report(diag.BalanceValue, balanceField, fmt.Sprintf("must be maglev, or maglev- and one of %v, got %q: backends are taken at random", ir.MaglevSlots(), s.Balance))
+		s.report(diag.BalanceValue, balanceField, fmt.Sprintf("must be maglev, or maglev- and one of %v, got %s: backends are taken at random", ir.MaglevSlots(), diag.Quote(s.Balance)))
 		return
 	}
 	external := s.external()

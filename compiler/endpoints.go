@@ -130,7 +130,7 @@ func portFault(in *snapshot.EndpointPort) (field, msg string) {
 	case !valid:
 		return ".port", "must be 1-65535, got " + strconv.Itoa(int(in.Port))
 	case !known:
-		return ".protocol", "must be TCP, UDP or SCTP, got " + strconv.Quote(in.Protocol)
+		return ".protocol", "must be TCP, UDP or SCTP, got " + diag.Quote(in.Protocol)
 	}
 	return "", ""
 }
@@ -146,9 +146,9 @@ func addressFault(e *snapshot.Endpoint, family ir.Family) (addr netip.Addr, code
 	case e.Address == "" && !ok: // SNAP-42
 		return addr, diag.EndpointAddress, "must not be empty: the endpoint is left out"
 	case !ok:
-		return addr, diag.EndpointAddress, "must be an IP address, got " + strconv.Quote(e.Address)
+		return addr, diag.EndpointAddress, "must be an IP address, got " + diag.Quote(e.Address)
 	case !family.Has(addr):
-		return addr, diag.EndpointAddress, "must be " + family.String() + " as addressType says, got " + strconv.Quote(e.Address)
+		return addr, diag.EndpointAddress, "must be " + family.String() + " as addressType says, got " + diag.Quote(e.Address)
 	case unusable(addr) != "":
 		return addr, diag.EndpointUnusable, "must be an address that an endpoint can have, got " + e.Address + ", which is " + unusable(addr)
 	}

@@ -3,7 +3,6 @@ package compiler
 import (
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -30,7 +29,7 @@ func (c *cluster) sourceRanges(s *service) {
 		text = strings.TrimSpace(text)
 		p, ok := inet.ParsePrefix(text)
 		if !ok {
-			s.report(diag.RangeValue, c.names.ranges.at(i), "must be a CIDR, got "+strconv.Quote(text))
+			s.report(diag.RangeValue, c.names.ranges.at(i), "must be a CIDR, got "+diag.Quote(text))
 			*unread.At(meant(text)) = true
 			continue
 		}

@@ -136,7 +136,7 @@ func (c *cluster) parsePort(s *service, i int) (port, bool) {
 	in := &s.Service.Ports[i]
 	protocol, ok := protocolOf(in.Protocol)
 	if !ok {
-		s.report(diag.PortValue, c.names.protocols.at(i), "must be TCP, UDP or SCTP, got "+strconv.Quote(in.Protocol))
+		s.report(diag.PortValue, c.names.protocols.at(i), "must be TCP, UDP or SCTP, got "+diag.Quote(in.Protocol))
 		return port{}, false
 	}
 	if protocol == ir.SCTP && !c.caps.Has(ir.ServesSCTP) {
@@ -255,11 +255,11 @@ func (c *cluster) clusterIP(s *service, text, field, want string) {
 	addr, ok := parseAddr(text)
 	switch {
 	case !ok:
-		s.report(diag.VIPValue, field, "must be an IP address, got "+strconv.Quote(text))
+		s.report(diag.VIPValue, field, "must be an IP address, got "+diag.Quote(text))
 	case unusableVIP(ir.ClusterIP, addr) != "":
 		s.report(diag.VIPValue, field, "must be an address that a Service can have, got "+text+", which is "+unusableVIP(ir.ClusterIP, addr))
 	case want != "" && ir.FamilyOf(addr).String() != want:
-		s.report(diag.VIPValue, field, "must be "+want+" as spec.ipFamilies has it, got "+strconv.Quote(text))
+		s.report(diag.VIPValue, field, "must be "+want+" as spec.ipFamilies has it, got "+diag.Quote(text))
 	case s.view(addr).has(ir.ClusterIP):
 		s.report(diag.VIPValue, field, "a second "+want+" address is left out")
 	default:
@@ -271,7 +271,7 @@ func (c *cluster) clusterIP(s *service, text, field, want string) {
 func (s *service) address(kind ir.Kind, text, field string) {
 	addr, ok := parseAddr(text)
 	if !ok {
-		s.report(diag.VIPValue, field, "must be an IP address, got "+strconv.Quote(text))
+		s.report(diag.VIPValue, field, "must be an IP address, got "+diag.Quote(text))
 		return
 	}
 	if why := unusableVIP(kind, addr); why != "" {

@@ -156,7 +156,7 @@ func (s *Suppressions) Apply(list diag.List, written map[string]snapshot.Written
 	for key, used := range ignored {
 		if !used {
 			left = append(left, diag.Diagnostic{Severity: diag.Info, Code: diag.NotSuppressing, Object: key.object, Path: "metadata.annotations." + snapshot.AnnotationIgnore,
-				Msg: "suppresses nothing: " + key.code})
+				Msg: "suppresses nothing: " + diag.Short(key.code)})
 		}
 	}
 	left.Sort()

@@ -140,7 +140,7 @@ func checkUnused(spec *corev1.ServiceSpec) []finding {
 	}
 	if ips := spec.ClusterIPs; len(ips) > 0 && spec.ClusterIP != ips[0] {
 		out = append(out, finding{severity: diag.Warning, code: diag.VIPValue, path: "spec.clusterIP",
-			msg: fmt.Sprintf("must be spec.clusterIPs[0], which is %q, got %q: spec.clusterIPs counts", ips[0], spec.ClusterIP)})
+			msg: fmt.Sprintf("must be spec.clusterIPs[0], which is %q, got %s: spec.clusterIPs counts", ips[0], diag.Quote(spec.ClusterIP))})
 	}
 	for i, p := range spec.Ports {
 		path := fmt.Sprintf("spec.ports[%d]", i)
@@ -179,7 +179,7 @@ func checkEnums(s *corev1.Service) []finding {
 	var out []finding
 	check := func(path, got, counts string, allowed ...string) {
 		if got != "" && !slices.Contains(allowed, got) {
-			out = append(out, finding{severity: diag.Warning, code: diag.FieldWord, path: path, msg: fmt.Sprintf("must be %s, got %q: %s", strings.Join(allowed, " or "), got, counts), hint: diag.DidYouMean(got, allowed)})
+			out = append(out, finding{severity: diag.Warning, code: diag.FieldWord, path: path, msg: fmt.Sprintf("must be %s, got %s: %s", strings.Join(allowed, " or "), diag.Quote(got), counts), hint: diag.DidYouMean(got, allowed)})
 		}
 	}
 	spec := &s.Spec
@@ -211,7 +211,7 @@ func checkSlice(s *discoveryv1.EndpointSlice) []finding {
 	switch s.AddressType {
 	case discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN:
 	default:
-		out = append(out, finding{severity: diag.Error, code: diag.SliceAddressType, path: "addressType", msg: fmt.Sprintf("must be IPv4, IPv6 or FQDN, got %q", s.AddressType)})
+		out = append(out, finding{severity: diag.Error, code: diag.SliceAddressType, path: "addressType", msg: fmt.Sprintf("must be IPv4, IPv6 or FQDN, got %s", diag.Quote(string(s.AddressType)))})
 	}
 	if s.Labels[discoveryv1.LabelServiceName] == "" {
 		out = append(out, finding{severity: diag.Warning, code: diag.SliceNoService, path: "metadata.labels", msg: "label " + discoveryv1.LabelServiceName + " is missing: the slice serves no Service"})
@@ -240,11 +240,11 @@ func checkNode(n *corev1.Node) []finding {
 	for i, a := range n.Status.Addresses {
 		if _, ok := inet.ParseAddr(a.Address); !ok && (a.Type == corev1.NodeInternalIP || a.Type == corev1.NodeExternalIP) {
 			out = append(out, finding{severity: diag.Warning, code: diag.NodeAddress, path: fmt.Sprintf("status.addresses[%d].address", i),
-				msg: fmt.Sprintf("must be an IP address, got %q: it is not used", a.Address)})
+				msg: fmt.Sprintf("must be an IP address, got %s: it is not used", diag.Quote(a.Address))})
 		}
 		if !slices.Contains(known, string(a.Type)) {
 			out = append(out, finding{severity: diag.Warning, code: diag.FieldWord, path: fmt.Sprintf("status.addresses[%d].type", i),
-				msg:  fmt.Sprintf("must be %s, got %q: the address is not used", strings.Join(known, " or "), a.Type),
+				msg:  fmt.Sprintf("must be %s, got %s: the address is not used", strings.Join(known, " or "), diag.Quote(string(a.Type))),
 				hint: diag.DidYouMean(string(a.Type), known)})
 		}
 	}
@@ -259,7 +259,7 @@ func checkCIDRs(path string, texts []string) []finding {
 	var out []finding
 	for i, text := range texts {
 		if _, ok := inet.ParsePrefix(text); !ok {
-			out = append(out, finding{severity: diag.Error, code: diag.CIDRValue, path: fmt.Sprintf("%s[%d]", path, i), msg: fmt.Sprintf("must be a CIDR such as 10.0.0.0/24, got %q", text)})
+			out = append(out, finding{severity: diag.Error, code: diag.CIDRValue, path: fmt.Sprintf("%s[%d]", path, i), msg: fmt.Sprintf("must be a CIDR such as 10.0.0.0/24, got %s", diag.Quote(text))})
 		}
 	}
 	return out
@@ -273,10 +273,10 @@ func checkMeta(m *metav1.ObjectMeta) []finding {
 	case m.Name == "":
 		out = append(out, finding{severity: diag.Error, code: diag.ObjectName, path: "metadata.name", msg: "must be given"})
 	case !isName(m.Name, 253, ".-"):
-		out = append(out, finding{severity: diag.Error, code: diag.ObjectName, path: "metadata.name", msg: fmt.Sprintf("must be lower-case letters, digits, - and ., at most 253, got %q", m.Name)})
+		out = append(out, finding{severity: diag.Error, code: diag.ObjectName, path: "metadata.name", msg: fmt.Sprintf("must be lower-case letters, digits, - and ., at most 253, got %s", diag.Quote(m.Name))})
 	}
 	if m.Namespace != "" && !isName(m.Namespace, 63, "-") {
-		out = append(out, finding{severity: diag.Error, code: diag.ObjectName, path: "metadata.namespace", msg: fmt.Sprintf("must be lower-case letters, digits and -, at most 63, got %q", m.Namespace)})
+		out = append(out, finding{severity: diag.Error, code: diag.ObjectName, path: "metadata.namespace", msg: fmt.Sprintf("must be lower-case letters, digits and -, at most 63, got %s", diag.Quote(m.Namespace))})
 	}
 	return append(out, checkAnnotations(m.Annotations)...)
 }
@@ -317,7 +317,7 @@ func checkPortName(path, name string) []finding {
 	if name == "" || isName(name, 63, "-") {
 		return nil
 	}
-	return []finding{{severity: diag.Error, code: diag.ObjectName, path: path, msg: fmt.Sprintf("must be lower-case letters, digits and -, at most 63, got %q", name)}}
+	return []finding{{severity: diag.Error, code: diag.ObjectName, path: path, msg: fmt.Sprintf("must be lower-case letters, digits and -, at most 63, got %s", diag.Quote(name))}}
 }
 
 // isName reports whether s is a DNS-1123 name of at most limit bytes; inner are

@@ -76,10 +76,10 @@ func misspelt(apiVersion, kind string) *finding {
 			return nil
 		}
 		return &finding{severity: diag.Error, code: diag.NearKind, path: "kind", // the group is Kubernetes' own: the API server refuses it
-			msg: "is no kind that is read: the object is left out: got " + strconv.Quote(kind), hint: "did you mean " + meant + "?"}
+			msg: "is no kind that is read: the object is left out: got " + diag.Quote(kind), hint: "did you mean " + meant + "?"}
 	}
 	f := finding{severity: diag.Warning, code: diag.NearKind, path: "apiVersion",
-		msg:  "must be " + strings.Join(versions, " or ") + ", got " + strconv.Quote(apiVersion) + ": the object is left out",
+		msg:  "must be " + strings.Join(versions, " or ") + ", got " + diag.Quote(apiVersion) + ": the object is left out",
 		hint: diag.DidYouMean(apiVersion, versions)}
 	switch {
 	case known:
@@ -191,7 +191,7 @@ func explain(text []byte, err error) (offset int, path, msg string) {
 	var when *time.ParseError
 	if errors.As(err, &when) {
 		isIt := func(v json.Token) bool { return v == when.Value || strconv.Quote(fmt.Sprint(v)) == when.Value }
-		return 0, pathOf(text, "", isIt), "must be a time such as 2006-01-02T15:04:05Z, got " + strconv.Quote(strings.Trim(when.Value, `"`))
+		return 0, pathOf(text, "", isIt), "must be a time such as 2006-01-02T15:04:05Z, got " + diag.Quote(strings.Trim(when.Value, `"`))
 	}
 	var wrong *json.UnmarshalTypeError
 	if !errors.As(err, &wrong) {
