@@ -67,7 +67,7 @@ func externalAddresses(c *cluster, s *service) {
 	}
 	for i, in := range s.LoadBalancer {
 		addr, ok := parse(in.IP)
-		if !ok {
+		if !ok || !serves(in) {
 			continue
 		}
 		path := at("status.loadBalancer.ingress", i) + ".ip"

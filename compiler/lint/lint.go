@@ -218,12 +218,15 @@ func (c *cluster) add(svc *snapshot.Service) {
 // balancers returns the addresses of load balancers whose packets are the proxy's.
 func (s *service) balancers() (addrs []netip.Addr) {
 	for _, in := range s.LoadBalancer {
-		if addr, ok := parse(in.IP); ok && (in.IPMode == "" || in.IPMode == "VIP") {
+		if addr, ok := parse(in.IP); ok && serves(in) {
 			addrs = append(addrs, addr)
 		}
 	}
 	return addrs
 }
+
+// serves reports whether what is sent to a load balancer's address is the proxy's.
+func serves(in snapshot.Ingress) bool { return in.IPMode == "" || in.IPMode == "VIP" }
 
 func (s *service) isBalancer() bool { return s.Type == "LoadBalancer" || len(s.balancers()) > 0 }
 
