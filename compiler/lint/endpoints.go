@@ -154,59 +154,67 @@ func endpoints(c *cluster, s *service) {
 		type sort struct {
 			first, n int
 		}
-		found := map[diag.Code]*sort{}
+		found := map[fault]*sort{}
 		for i := range slice.Endpoints {
 			if c.leftOut[place{slice.Object, field(slice, i)}] > 0 {
 				continue
 			}
-			for _, code := range c.wrong(s, slice, &slice.Endpoints[i]) {
-				if found[code] == nil {
-					found[code] = &sort{first: i}
+			for _, f := range c.wrong(s, slice, &slice.Endpoints[i]) {
+				if found[f] == nil {
+					found[f] = &sort{first: i}
 				}
-				found[code].n++
+				found[f].n++
 			}
 		}
-		for code, of := range found {
-			c.tellEndpoint(slice, code, of.first, of.n-1)
+		for f, of := range found {
+			c.tellEndpoint(slice, f.code, of.first, of.n-1)
 		}
 	}
+}
+
+// fault is what is wrong with an endpoint, and what becomes of its packets by that, where one
+// code has several.
+type fault struct {
+	code diag.Code
+	fate string
 }
 
 // wrong returns what is wrong with where an endpoint is.
-func (c *cluster) wrong(s *service, slice *snapshot.EndpointSlice, e *snapshot.Endpoint) (codes []diag.Code) {
+func (c *cluster) wrong(s *service, slice *snapshot.EndpointSlice, e *snapshot.Endpoint) (faults []fault) {
 	addr := e.Addr.Unmap()
 	if e.NodeName != "" && len(c.nodes) > 0 && c.Snapshot.Node(e.NodeName) == nil {
-		codes = append(codes, diag.EndpointNode)
+		faults = append(faults, fault{code: diag.EndpointNode})
 	}
 	if !addr.IsValid() {
-		return codes
+		return faults
 	}
 	if addr.IsMulticast() && !addr.IsLinkLocalMulticast() {
-		codes = append(codes, diag.EndpointMulticast)
+		faults = append(faults, fault{code: diag.EndpointMulticast})
 	}
-	if c.towardsService(slice, addr) != "" {
-		codes = append(codes, diag.EndpointIsVIP)
+	if _, fate := c.towardsService(slice, addr); fate != "" {
+		faults = append(faults, fault{diag.EndpointIsVIP, fate})
 	} else if s.written.Selector && c.outside(e, addr) {
-		codes = append(codes, diag.EndpointOutside)
+		faults = append(faults, fault{code: diag.EndpointOutside})
 	}
-	return codes
+	return faults
 }
 
-// towardsService says of an endpoint's address what of a Service it is, or could be; "": nothing.
-func (c *cluster) towardsService(slice *snapshot.EndpointSlice, addr netip.Addr) string {
+// towardsService says of an endpoint's address what of a Service it is, or could be, and what becomes of
+// packets by that; "": nothing.
+func (c *cluster) towardsService(slice *snapshot.EndpointSlice, addr netip.Addr) (what, fate string) {
 	if v, is := c.vips[addr]; is {
-		return " is the " + v.kind.String() + " of " + v.service.Object + ", to which no rule leads from here"
+		return " is the " + v.kind.String() + " of " + v.service.Object, ", to which no rule leads from here"
 	}
 	if _, own := c.nodeAddrs[addr]; own {
 		for _, p := range slice.Ports {
 			if s := c.emptyNodePort(p); s != nil {
-				return " is a node's address, and " + strconv.Itoa(int(p.Port)) + " the node port of " + s.Object + ", which has no endpoint: what comes there is refused"
+				return " is a node's address, and " + strconv.Itoa(int(p.Port)) + " the node port of " + s.Object, ", which has no endpoint: what comes there is refused"
 			}
 		}
 	} else if c.caps.Has(ir.DropUnallocated) && c.cidrs.contains(addr) {
-		return " is in a ServiceCIDR, and no Service's: what is sent there is dropped"
+		return " is in a ServiceCIDR", ", and no Service's: what is sent there is dropped"
 	}
-	return ""
+	return "", ""
 }
 
 // emptyNodePort returns the Service without endpoints that has a port as its node port, in modes
@@ -253,7 +261,8 @@ func (c *cluster) tellEndpoint(slice *snapshot.EndpointSlice, code diag.Code, i,
 	case diag.EndpointMulticast:
 		msg = e.Address + " is a multicast address, to which no connection can be translated"
 	case diag.EndpointIsVIP:
-		msg = e.Address + c.towardsService(slice, e.Addr.Unmap())
+		what, fate := c.towardsService(slice, e.Addr.Unmap())
+		msg = e.Address + what + fate
 	case diag.EndpointOutside:
 		severity = diag.Info
 		msg = e.Address + " is outside the pods' ranges, and no node's"
