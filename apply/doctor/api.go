@@ -2,20 +2,25 @@ package doctor
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -41,9 +46,9 @@ var rights = [...]struct {
 }{
 	{"", "services", []string{"list", "watch"}, false},
 	{"discovery.k8s.io", "endpointslices", []string{"list", "watch"}, false},
-	{"", "nodes", []string{"get", "list", "watch"}, false},
+	{"", "nodes", []string{"list", "watch"}, false},
 	{"networking.k8s.io", "servicecidrs", []string{"list", "watch"}, true},
-	{"events.k8s.io", "events", []string{"create", "patch", "update"}, true},
+	{"events.k8s.io", "events", []string{"create"}, true},
 }
 
 // api is whether the API server can be heard, what it lets this client do, what its
@@ -60,7 +65,7 @@ func (e *examination) api(ctx context.Context) {
 	var version struct{ GitVersion string }
 	date, err := e.API.ask(ctx, http.MethodGet, "/version", nil, &version)
 	if err != nil {
-		e.add(check, Error, "see that "+e.API.Server+" is the API server's address, and that it can be reached from here without a Service", "%s", err)
+		e.add(check, Error, e.API.remedy(err), "%s", err)
 		return
 	}
 	e.add(check, OK, "", "%s is %s", e.API.Server, version.GitVersion)
@@ -122,13 +127,18 @@ func (e *examination) rights(ctx context.Context) {
 // node holds the Node object against the machine.
 func (e *examination) node(ctx context.Context) {
 	const check = "Node"
-	var node corev1.Node
-	if _, err := e.API.ask(ctx, http.MethodGet, "/api/v1/nodes/"+e.NodeName, nil, &node); err != nil {
-		e.add(check, Error, "name the node with --hostname-override, as the kubelet has it", "%s: %s", e.NodeName, err)
+	var nodes corev1.NodeList
+	query := url.Values{"fieldSelector": {"metadata.name=" + e.NodeName}} // as the daemon asks, which may not get a Node
+	if _, err := e.API.ask(ctx, http.MethodGet, "/api/v1/nodes?"+query.Encode(), nil, &nodes); err != nil {
+		e.add(check, Error, e.API.remedy(err), "%s: %s", e.NodeName, err)
+		return
+	}
+	if len(nodes.Items) != 1 {
+		e.add(check, Error, "name the node with --hostname-override, as the kubelet does", "the cluster has no Node %s", e.NodeName)
 		return
 	}
 	well := true
-	for _, a := range node.Status.Addresses {
+	for _, a := range nodes.Items[0].Status.Addresses {
 		if a.Type != corev1.NodeInternalIP {
 			continue
 		}
@@ -141,6 +151,11 @@ func (e *examination) node(ctx context.Context) {
 	if well {
 		e.add(check, OK, "", "%s has addresses of this machine", e.NodeName)
 	}
+}
+
+// remedy returns how to fix the cause of a failed request.
+func (a *API) remedy(err error) string {
+	return cmp.Or(watch.Remedy(err), "check that "+a.Server+" is the API server's address, and read its log")
 }
 
 // ask sends a request, reads the answer into out, and returns when the server says it is.
@@ -171,14 +186,15 @@ func (a *API) ask(ctx context.Context, method, path string, in, out any) (date t
 		return date, err
 	}
 	if resp.StatusCode/100 != 2 {
+		refused := apierrors.NewGenericServerResponse(resp.StatusCode, method, schema.GroupResource{}, "", "", 0, false)
 		var status metav1.Status
 		if json.Unmarshal(text, &status) == nil && status.Message != "" {
-			return date, fmt.Errorf("%s: %s", resp.Status, status.Message)
+			refused.ErrStatus.Message = status.Message
 		}
-		return date, fmt.Errorf("answers %s", resp.Status)
+		return date, fmt.Errorf("%s: %w", resp.Status, refused)
 	}
 	if err := json.Unmarshal(text, out); err != nil {
-		return date, fmt.Errorf("answers %s with what is no JSON: is another server there?", resp.Status)
+		return date, fmt.Errorf("%s: the answer is not JSON: another server may listen at %s", resp.Status, a.Server)
 	}
 	date, _ = http.ParseTime(resp.Header.Get("Date")) // none: it is not held against ours
 	return date, nil

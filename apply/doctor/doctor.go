@@ -60,7 +60,7 @@ const limit = 30 * time.Second
 func (n *Node) Examine(ctx context.Context) []Finding {
 	e := &examination{Node: n}
 	for _, check := range []func(context.Context){
-		e.modes, e.settings, e.forwarding, e.localhost, e.conntrack, e.fastpath, e.variants, e.interference, e.leftovers, e.writer, e.interfaces, e.api,
+		e.modes, e.settings, e.interfaces, e.forwarding, e.localhost, e.conntrack, e.fastpath, e.variants, e.interference, e.leftovers, e.writer, e.api,
 	} {
 		limited, cancel := context.WithTimeout(ctx, limit)
 		check(limited)
@@ -131,15 +131,28 @@ func (e *examination) settings(context.Context) {
 	}
 }
 
-// forwarding is the one setting that nobody's configuration names.
+// forwarding checks the setting that no configuration names. Without it in the node's first
+// family nothing reaches a pod; a cluster may do without the other family.
 func (e *examination) forwarding(context.Context) {
-	for _, f := range [...]struct{ path, name string }{
-		{"proc/sys/net/ipv4/ip_forward", "net.ipv4.ip_forward"}, {"proc/sys/net/ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding"},
+	first := ir.IPv4
+	if len(e.byFamily.IPv4) == 0 && len(e.byFamily.IPv6) > 0 {
+		first = ir.IPv6
+	}
+	for _, f := range [...]struct {
+		family     ir.Family
+		path, name string
+	}{
+		{ir.IPv4, "proc/sys/net/ipv4/ip_forward", "net.ipv4.ip_forward"},
+		{ir.IPv6, "proc/sys/net/ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding"},
 	} {
+		severity, only := Error, ""
+		if f.family != first {
+			severity, only = Warning, ", if the cluster uses "+f.family.String()
+		}
 		switch value, err := e.Root.Read(f.path); {
 		case err != nil: // no such family
 		case value == "0":
-			e.add("forwarding", Warning, "sysctl -w "+f.name+"=1, as pod networks do", "%s is 0: no packet of a pod, or to one, leaves the node", f.name)
+			e.add("forwarding", severity, "sysctl -w "+f.name+"=1, and set it in /etc/sysctl.d"+only, "%s is 0: the node forwards no packet to or from a pod", f.name)
 		default:
 			e.add("forwarding", OK, "", "%s is %s", f.name, value)
 		}

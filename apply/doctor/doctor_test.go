@@ -3,16 +3,21 @@ package doctor
 import (
 	"context"
 	"encoding/json"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/sysctl"
@@ -137,9 +142,37 @@ func TestFastpath(t *testing.T) {
 type fakeAPI struct {
 	version string
 	status  int
-	refused string // a resource
+	rights  []rbacv1.PolicyRule // of the account
 	date    time.Time
 	address string // of the Node; empty: there is none
+}
+
+// may reports whether the account has a right.
+func (f *fakeAPI) may(verb, group, resource string) bool {
+	return slices.ContainsFunc(f.rights, func(r rbacv1.PolicyRule) bool {
+		return slices.Contains(r.APIGroups, group) && slices.Contains(r.Resources, resource) && slices.Contains(r.Verbs, verb)
+	})
+}
+
+// shipped returns the rights of docs/deploy/rbac.yaml.
+func shipped(t *testing.T) []rbacv1.PolicyRule {
+	text, err := os.ReadFile("../../docs/deploy/rbac.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for doc := range strings.SplitSeq(string(text), "\n---\n") {
+		var role rbacv1.ClusterRole
+		if err := yaml.UnmarshalStrict([]byte(doc), &role); err == nil && role.Kind == "ClusterRole" {
+			return role.Rules
+		}
+	}
+	t.Fatal("docs/deploy/rbac.yaml has no ClusterRole")
+	return nil
+}
+
+// without returns the rights on all resources but one.
+func without(rights []rbacv1.PolicyRule, resource string) []rbacv1.PolicyRule {
+	return slices.DeleteFunc(slices.Clone(rights), func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, resource) })
 }
 
 func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -153,19 +186,23 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodPost:
 		var review authorizationv1.SelfSubjectAccessReview
 		json.NewDecoder(r.Body).Decode(&review)
-		review.Status.Allowed = review.Spec.ResourceAttributes.Resource != f.refused
+		a := review.Spec.ResourceAttributes
+		review.Status.Allowed = f.may(a.Verb, a.Group, a.Resource)
 		json.NewEncoder(w).Encode(review)
-	case f.address == "":
-		w.WriteHeader(http.StatusNotFound)
-		w.Write([]byte(`{"kind":"Status","message":"nodes \"node1\" not found"}`))
+	case r.URL.Path != "/api/v1/nodes" || !f.may("list", "", "nodes"):
+		w.WriteHeader(http.StatusForbidden)
+		w.Write([]byte(`{"kind":"Status","message":"nodes is forbidden: User \"proxyc\" cannot do that"}`))
+	case f.address == "" || r.URL.Query().Get("fieldSelector") != "metadata.name=node1":
+		w.Write([]byte(`{"items":[]}`))
 	default:
-		w.Write([]byte(`{"status":{"addresses":[{"type":"InternalIP","address":"` + f.address + `"},{"type":"Hostname","address":"node1"}]}}`))
+		w.Write([]byte(`{"items":[{"status":{"addresses":[{"type":"InternalIP","address":"` + f.address + `"},{"type":"Hostname","address":"node1"}]}}]}`))
 	}
 }
 
 func TestAPI(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	const well = `{"gitVersion":"v1.36.3"}`
+	role := shipped(t)
 	for _, tt := range []struct {
 		name  string
 		api   fakeAPI
@@ -173,18 +210,19 @@ func TestAPI(t *testing.T) {
 		want  Status
 		text  string
 	}{
-		{"well", fakeAPI{version: well, date: now, address: "192.0.2.11"}, "Node", OK, "node1 has addresses"},
-		{"well", fakeAPI{version: well, date: now, address: "192.0.2.11"}, "rights", OK, "all there"},
-		{"well", fakeAPI{version: well, date: now, address: "192.0.2.11"}, "clock", OK, "agrees"},
-		{"well", fakeAPI{version: well, date: now, address: "192.0.2.11"}, "API server", OK, "v1.36.3"},
-		{"another node", fakeAPI{version: well, date: now, address: "192.0.2.12"}, "Node", Error, "192.0.2.12, which no interface"},
-		{"no such node", fakeAPI{version: well, date: now}, "Node", Error, `nodes "node1" not found`},
-		{"a clock that is a minute late", fakeAPI{version: well, date: now.Add(-time.Minute), address: "192.0.2.11"}, "clock", Warning, "1m0s"},
-		{"a clock that is an hour early", fakeAPI{version: well, date: now.Add(time.Hour), address: "192.0.2.11"}, "clock", Error, "1h0m0s"},
-		{"no slices", fakeAPI{version: well, date: now, refused: "endpointslices", address: "192.0.2.11"}, "rights", Error, "may not list, watch endpointslices"},
-		{"no events", fakeAPI{version: well, date: now, refused: "events", address: "192.0.2.11"}, "rights", Warning, "create, patch, update events; proxyc works without"},
-		{"refused", fakeAPI{status: 401, date: now}, "API server", Error, "401"},
-		{"another server", fakeAPI{version: "<html>", date: now}, "API server", Error, "no JSON"},
+		{"no nodes", fakeAPI{version: well, rights: without(role, "nodes"), date: now, address: "192.0.2.11"}, "Node", Error, "nodes is forbidden"},
+		{"well", fakeAPI{version: well, rights: role, date: now, address: "192.0.2.11"}, "Node", OK, "node1 has addresses"},
+		{"well", fakeAPI{version: well, rights: role, date: now, address: "192.0.2.11"}, "rights", OK, "all there"},
+		{"well", fakeAPI{version: well, rights: role, date: now, address: "192.0.2.11"}, "clock", OK, "agrees"},
+		{"well", fakeAPI{version: well, rights: role, date: now, address: "192.0.2.11"}, "API server", OK, "v1.36.3"},
+		{"another node", fakeAPI{version: well, rights: role, date: now, address: "192.0.2.12"}, "Node", Error, "192.0.2.12, which no interface"},
+		{"no such node", fakeAPI{version: well, rights: role, date: now}, "Node", Error, "no Node node1"},
+		{"a clock that is a minute late", fakeAPI{version: well, rights: role, date: now.Add(-time.Minute), address: "192.0.2.11"}, "clock", Warning, "1m0s"},
+		{"a clock that is an hour early", fakeAPI{version: well, rights: role, date: now.Add(time.Hour), address: "192.0.2.11"}, "clock", Error, "1h0m0s"},
+		{"no slices", fakeAPI{version: well, rights: without(role, "endpointslices"), date: now, address: "192.0.2.11"}, "rights", Error, "may not list, watch endpointslices"},
+		{"no events", fakeAPI{version: well, rights: without(role, "events"), date: now, address: "192.0.2.11"}, "rights", Warning, "create events; proxyc works without"},
+		{"refused", fakeAPI{status: 401, date: now}, "API server", Error, "401 Unauthorized"},
+		{"another server", fakeAPI{version: "<html>", date: now}, "API server", Error, "not JSON"},
 	} {
 		server := httptest.NewServer(&tt.api)
 		n := &Node{Root: sysctl.Root(t.TempDir()), NodeName: "node1", Now: func() time.Time { return now },
@@ -200,5 +238,51 @@ func TestAPI(t *testing.T) {
 		server.Close()
 		found = n.Examine(t.Context())
 		expect(t, found, "API server", Error, "connection refused")
+	}
+}
+
+// A server that cannot be asked has the remedy of the cause.
+func TestRemedies(t *testing.T) {
+	stranger := httptest.NewTLSServer(&fakeAPI{})
+	defer stranger.Close()
+	stranger.Config.ErrorLog = log.New(io.Discard, "", 0)
+	expired := httptest.NewServer(&fakeAPI{status: http.StatusUnauthorized})
+	defer expired.Close()
+	for server, do := range map[string]string{stranger.URL: "certificate-authority", expired.URL: "renew the credentials"} {
+		n := &Node{Root: sysctl.Root(t.TempDir()), NodeName: "node1", Now: time.Now, API: &API{Server: server, Client: &http.Client{}}}
+		found := n.Examine(t.Context())
+		if !slices.ContainsFunc(found, func(f Finding) bool { return f.Check == "API server" && strings.Contains(f.Do, do) }) {
+			t.Errorf("want the hint …%s… among %+v", do, found)
+		}
+	}
+}
+
+// Without forwarding in the node's first family no Service works; in the other it may be meant.
+func TestForwarding(t *testing.T) {
+	root := t.TempDir()
+	for _, path := range []string{"proc/sys/net/ipv4/ip_forward", "proc/sys/net/ipv6/conf/all/forwarding"} {
+		path = filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte("0\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for addrs, want := range map[string][2]Status{
+		"192.0.2.11/24":                   {Error, Warning},
+		"192.0.2.11/24 2001:db8:1::11/64": {Error, Warning},
+		"2001:db8:1::11/64":               {Warning, Error},
+	} {
+		n := &Node{Root: sysctl.Root(root), Interfaces: func() ([]compiler.Interface, error) {
+			i := compiler.Interface{Name: "eth0"}
+			for _, a := range strings.Fields(addrs) {
+				i.Addrs = append(i.Addrs, netip.MustParsePrefix(a))
+			}
+			return []compiler.Interface{i}, nil
+		}}
+		found := n.Examine(t.Context())
+		expect(t, found, "forwarding", want[0], "net.ipv4.ip_forward is 0")
+		expect(t, found, "forwarding", want[1], "net.ipv6.conf.all.forwarding is 0")
 	}
 }
