@@ -1,7 +1,10 @@
 package serve
 
 import (
+	"bytes"
 	"container/list"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -19,7 +22,7 @@ const (
 
 	maxHeader  = 16 << 10 // bytes
 	maxBody    = 64 << 10 // bytes
-	maxScrapes = 8        // of metrics at a time
+	maxProfile = 64 << 20 // bytes of a profile or trace
 
 	// maxConns is how many connections a server has, and maxChecks all health
 	// check node ports of a family together. Load balancers may hold theirs.
@@ -63,14 +66,44 @@ func bounded(h http.Handler) http.Handler {
 	})
 }
 
-// unhurried lets an answer take its time.
-func unhurried(h http.HandlerFunc) http.HandlerFunc {
+// rendered lets a handler take its time, and sends its answer once that is complete. The
+// runtime makes one CPU profile and one trace at a time: a client that does not read its own
+// must not keep others from theirs, nor hold up a trace, which grows in memory meanwhile.
+func rendered(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		c := http.NewResponseController(w)
-		c.SetReadDeadline(time.Time{}) // reading goes on to see whether the client goes
+		c := http.NewResponseController(w) // recorders of tests have no deadlines
+		c.SetReadDeadline(time.Time{})     // reading goes on to notice a client that leaves
 		c.SetWriteDeadline(time.Time{})
-		h(w, r)
+		a := rendering{header: w.Header(), code: http.StatusOK}
+		h(&a, r)
+		c.SetWriteDeadline(time.Now().Add(writeTimeout))
+		if a.cut {
+			clear(a.header)
+			http.Error(w, fmt.Sprintf("the answer is larger than %d MiB: ask for fewer seconds", maxProfile>>20), http.StatusInsufficientStorage)
+			return
+		}
+		w.WriteHeader(a.code)
+		w.Write(a.body.Bytes()) // an error is the client's, who went away
 	}
+}
+
+// rendering is an http.ResponseWriter that keeps at most maxProfile bytes of what is written.
+type rendering struct {
+	header http.Header
+	code   int
+	body   bytes.Buffer
+	cut    bool // there was more
+}
+
+func (a *rendering) Header() http.Header  { return a.header }
+func (a *rendering) WriteHeader(code int) { a.code = code }
+
+func (a *rendering) Write(b []byte) (int, error) {
+	if a.cut = a.cut || a.body.Len()+len(b) > maxProfile; a.cut {
+		a.body = bytes.Buffer{}
+		return 0, errors.New("the answer is too large")
+	}
+	return a.body.Write(b)
 }
 
 // connections are the connections of one server, or of several that share a bound.

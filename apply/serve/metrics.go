@@ -1,10 +1,10 @@
 package serve
 
 import (
-	"bytes"
 	"net/http"
 	"slices"
 	"strconv"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -265,25 +265,42 @@ func (r registrar) histogram(modes []ir.Mode, name, help string, buckets []float
 	return v.WithLabelValues
 }
 
-// Handler answers /metrics. A client that does not take its answer keeps nobody else from
-// asking: it is one of maxScrapes only until the answer is made.
+// Handler answers /metrics. No request is refused, and clients that do not read their
+// answers hold nothing that others need: those who ask at the same time share a gathering.
 func (m *Metrics) Handler() http.Handler {
-	gather := promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a := scrape{header: w.Header(), code: http.StatusOK}
-		gather.ServeHTTP(&a, r)
-		w.WriteHeader(a.code)
-		w.Write(a.body.Bytes()) // an error is the client's, who went away
-	})
+	return promhttp.HandlerFor(prometheus.GathererFunc(shared(m.registry.Gather)), promhttp.HandlerOpts{})
 }
 
-// scrape is an http.ResponseWriter that keeps what is written.
-type scrape struct {
-	header http.Header
-	code   int
-	body   bytes.Buffer
+// shared returns a function that calls f once for all who wait for it, and never twice at
+// a time. No result is older than the call that gets it: callers that arrive while f runs
+// share its next run.
+func shared[T any](f func() (T, error)) func() (T, error) {
+	type round struct {
+		done chan struct{} // closed when it has ended
+		is   T
+		err  error
+	}
+	var mu sync.Mutex
+	var next *round // has not begun; nil: nobody waits for one
+	running := make(chan struct{}, 1)
+	return func() (T, error) {
+		mu.Lock()
+		r, begins := next, next == nil
+		if begins {
+			r = &round{done: make(chan struct{})}
+			next = r
+		}
+		mu.Unlock()
+		if begins {
+			running <- struct{}{}
+			mu.Lock()
+			next = nil
+			mu.Unlock()
+			r.is, r.err = f()
+			<-running
+			close(r.done)
+		}
+		<-r.done
+		return r.is, r.err
+	}
 }
-
-func (a *scrape) Header() http.Header         { return a.header }
-func (a *scrape) WriteHeader(code int)        { a.code = code }
-func (a *scrape) Write(b []byte) (int, error) { return a.body.Write(b) }

@@ -10,7 +10,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -299,25 +301,72 @@ type deaf struct {
 }
 
 func (d deaf) Write(b []byte) (int, error) {
-	d.writing <- true
-	<-d.until
+	select {
+	case <-d.until:
+	case d.writing <- true:
+		<-d.until
+	}
 	return len(b), nil
 }
 
-// Clients that do not take their answers keep nobody else from scraping.
+// Clients that do not read their answers keep nobody else from scraping.
 func TestScrapeBesideDeaf(t *testing.T) {
 	h := NewMetrics(ir.ModeNFTables, "v1").Handler()
 	writing, until := make(chan bool), make(chan struct{})
 	var all sync.WaitGroup
-	for range 2 * maxScrapes {
+	for range 32 {
 		all.Go(func() {
 			h.ServeHTTP(deaf{httptest.NewRecorder(), writing, until}, httptest.NewRequest("GET", "/metrics", nil))
 		})
 		<-writing
 	}
 	if got := ask(h, "GET", "/metrics", nil); got.Code != http.StatusOK || !strings.Contains(got.Body, "go_goroutines") {
-		t.Errorf("beside %d that do not read: %d", 2*maxScrapes, got.Code)
+		t.Errorf("beside 32 that do not read: %d", got.Code)
 	}
 	close(until)
 	all.Wait()
+}
+
+// slow is a collector that waits.
+type slow struct {
+	until    <-chan struct{}
+	gathered *atomic.Int32
+}
+
+func (slow) Describe(chan<- *prometheus.Desc) {}
+
+func (s slow) Collect(to chan<- prometheus.Metric) {
+	n := s.gathered.Add(1)
+	<-s.until
+	to <- prometheus.MustNewConstMetric(prometheus.NewDesc("gathering", "", nil, nil), prometheus.GaugeValue, float64(n))
+}
+
+// However many scrape at a time, each gets an answer that is not older than its request, and
+// the metrics are gathered once for all who wait.
+func TestScrapeTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := NewMetrics(ir.ModeNFTables, "v1")
+		until, gathered := make(chan struct{}), new(atomic.Int32)
+		m.registry.MustRegister(slow{until, gathered})
+		h := m.Handler()
+		var all sync.WaitGroup
+		scrape := func(want string) {
+			all.Go(func() {
+				if got := ask(h, "GET", "/metrics", nil); got.Code != http.StatusOK || !strings.Contains(got.Body, "\ngathering "+want+"\n") {
+					t.Errorf("want code 200 of gathering %s, got %d: %s", want, got.Code, got.Body)
+				}
+			})
+			synctest.Wait()
+		}
+		scrape("1")
+		for range 40 {
+			scrape("2")
+		}
+		close(until)
+		all.Wait()
+		if n := gathered.Load(); n != 2 {
+			t.Errorf("gathered %d times, want 2", n)
+		}
+		scrape("3")
+	})
 }
