@@ -23,7 +23,8 @@ type Server struct {
 	// loopback addresses are answered; addresses and localhost are, too.
 	Hosts []string
 	// HardFail ends Run when the address cannot be bound, or the server fails
-	// later (bindAddressHardFail). Otherwise it is tried again every 5 s.
+	// later (bindAddressHardFail). Otherwise it is tried again every 5 s. The log
+	// has the attempts 1, 2, 4, 8 and so on that fail for the same reason.
 	HardFail bool
 	Log      *slog.Logger
 	// After waits between attempts; nil is time.After.
@@ -44,8 +45,9 @@ func (s *Server) Run(ctx context.Context) error {
 	if after == nil {
 		after = time.After
 	}
+	var failed attempts
 	for {
-		err := s.serve(ctx)
+		err := s.serve(ctx, &failed)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -56,7 +58,9 @@ func (s *Server) Run(ctx context.Context) error {
 		if s.HardFail {
 			return err
 		}
-		s.Log.Error(err.Error(), "retry", bindRetry)
+		if failed.add(err) {
+			s.Log.Error(err.Error(), "retry", bindRetry, "failed", failed.n)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -65,13 +69,32 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
+// attempts counts attempts in a row that fail for one reason.
+type attempts struct {
+	n      int
+	reason string
+}
+
+// add counts one, and reports whether to log it.
+func (a *attempts) add(err error) bool {
+	if reason := err.Error(); reason != a.reason {
+		*a = attempts{reason: reason}
+	}
+	a.n++
+	return a.n&(a.n-1) == 0
+}
+
 // serve binds the address once and serves until ctx ends or the server fails.
-func (s *Server) serve(ctx context.Context) error {
+func (s *Server) serve(ctx context.Context, failed *attempts) error {
 	l, err := listen(ctx, s.Addr)
 	if err != nil {
 		return err
 	}
 	server := newHTTPServer(onlyOurs(s.Handler, s.Hosts), s.Log, newConnections(within(maxConns, connsPart)))
+	if failed.n > 0 {
+		s.Log.Info(s.Name+": listens", "address", l.Addr().String(), "after failures", failed.n)
+		*failed = attempts{}
+	}
 	if s.Listening != nil {
 		s.Listening(l.Addr())
 	}

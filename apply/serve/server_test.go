@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -159,6 +160,35 @@ func TestServerListensOnBothFamilies(t *testing.T) {
 	}
 	cancel()
 	<-done
+}
+
+// The log has a failure that goes on at growing intervals, and its end.
+func TestServerLogsLess(t *testing.T) {
+	taken := occupy(t, "127.0.0.1:0")
+	var log strings.Builder
+	tries := 0
+	again := make(chan time.Time)
+	close(again)
+	ctx, cancel := context.WithCancel(t.Context())
+	err := (&Server{Name: "metrics server", Addr: taken.Addr().String(), Handler: http.NotFoundHandler(),
+		Log: slog.New(slog.NewTextHandler(&log, nil)),
+		After: func(time.Duration) <-chan time.Time {
+			if tries++; tries == 1000 {
+				taken.Close()
+			}
+			return again
+		},
+		Listening: func(net.Addr) { cancel() },
+	}).Run(ctx)
+	if err != nil {
+		t.Error(err)
+	}
+	if n := strings.Count(log.String(), "address already in use"); n != 10 {
+		t.Errorf("of 1000 failures %d are logged, want 10", n)
+	}
+	if want := "metrics server: listens"; !strings.Contains(log.String(), want) {
+		t.Errorf("not logged: %q", want)
+	}
 }
 
 // Whoever asks is told why a server does not serve, and when it does.
