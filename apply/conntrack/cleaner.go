@@ -24,10 +24,10 @@ type Cleaner struct {
 	done    func(Cleaned)
 	longest time.Duration // to wait after an error
 	wake    chan struct{}
+	inForce ir.PerFamily[*frontends]
 
 	mu      sync.Mutex
 	settled chan struct{}        // closed when the commit under way has been told of; nil: there is none
-	ended   int                  // how many syncs were told of
 	waiting ir.PerFamily[*scope] // to be cleaned
 	running ir.PerFamily[*scope] // being cleaned
 	failed  ir.PerFamily[bool]   // the last time; what was being cleaned waits again
@@ -46,7 +46,8 @@ type Cleaned struct {
 // it waits for apply.FirstRetry, then twice as long each time, up to longest; a
 // sync comes sooner.
 func NewCleaner(longest time.Duration, done func(Cleaned)) *Cleaner {
-	return &Cleaner{clean: Clean, done: done, longest: longest, wake: make(chan struct{}, 1)}
+	return &Cleaner{clean: Clean, done: done, longest: longest, wake: make(chan struct{}, 1),
+		inForce: ir.PerFamily[*frontends]{IPv4: &frontends{}, IPv6: &frontends{}}}
 }
 
 // Committing notes that the kernel's rules are about to change: from now on
@@ -88,23 +89,20 @@ func (c *Cleaner) takeRemoved() []ir.Match {
 // Ended notes what is in force after a sync that succeeded, and asks for the
 // flows to be looked at that it has to do with.
 func (c *Cleaner) Ended(w Work) {
-	if w.All { // else a frontend that came back could not be told from one that is gone
+	if w.All { // before the first of them nobody knows what is in force
 		w.Removed = append(c.takeRemoved(), w.Removed...)
 	}
 	var came ir.PerFamily[*scope]
-	for _, f := range ir.Families() {
-		*came.At(f) = w.of(f)
+	for f, inForce := range c.inForce.All() {
+		*came.At(f) = inForce.take(f, &w)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for f, s := range ir.Present(came) {
-		s = s.over(c.waiting.Of(f))
-		if s.idle() && c.running.Of(f) == nil && !c.failed.Of(f) { // nobody needs to know of it
-			s = nil
+		if c.waiting.Of(f) != nil || !s.selector(f, c.inForce.Of(f)).Idle() {
+			*c.waiting.At(f) = s.and(c.waiting.Of(f))
 		}
-		*c.waiting.At(f) = s
 	}
-	c.ended++
 	if c.settled != nil {
 		close(c.settled)
 		c.settled = nil
@@ -163,9 +161,9 @@ func (c *Cleaner) run(ctx context.Context) (failed, ended bool) {
 	c.mu.Unlock()
 	for f, s := range ir.Present(c.running) {
 		out := Cleaned{Family: f}
-		if sel := s.selector(f); !sel.Idle() {
+		if sel := s.selector(f, c.inForce.Of(f)); !sel.Idle() {
 			began := time.Now()
-			out.Deleted, out.Err = c.clean(ctx, sel, c.still(ctx, f))
+			out.Deleted, out.Err = c.clean(ctx, sel, c.still(ctx, sel))
 			if ctx.Err() != nil {
 				return false, true
 			}
@@ -185,43 +183,37 @@ func (c *Cleaner) ran(f ir.Family, failed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if failed {
-		*c.waiting.At(f) = c.waiting.Of(f).over(c.running.Of(f)).bounded()
+		*c.waiting.At(f) = c.waiting.Of(f).and(c.running.Of(f)).bounded(c.inForce.Of(f))
 	}
 	*c.running.At(f), *c.failed.At(f) = nil, failed
 }
 
 // still returns what picks those of the stale entries that are stale by what
 // is in force now. It waits until somebody knows what that is.
-func (c *Cleaner) still(ctx context.Context, f ir.Family) func([]Stale) ([]Stale, error) {
-	var now *Selector
-	by := -1 // the sync after which now is right
+func (c *Cleaner) still(ctx context.Context, sel *Selector) func([]Stale) ([]Stale, error) {
 	return func(stale []Stale) ([]Stale, error) {
-		s, ended, err := c.inForce(ctx, f)
-		if err != nil {
+		if err := c.settle(ctx); err != nil {
 			return nil, err
 		}
-		if ended != by {
-			now, by = s.selector(f), ended
-		}
 		return slices.DeleteFunc(stale, func(s Stale) bool {
-			_, ok := now.Stale(s.Entry)
+			_, ok := sel.Stale(s.Entry)
 			return !ok
 		}), nil
 	}
 }
 
-// inForce returns what is being cleaned as it is in force, and after how many syncs.
-func (c *Cleaner) inForce(ctx context.Context, f ir.Family) (s *scope, ended int, err error) {
+// settle waits until it is known what is in force.
+func (c *Cleaner) settle(ctx context.Context) error {
 	for {
 		c.mu.Lock()
-		settled, running, waiting, ended := c.settled, c.running.Of(f), c.waiting.Of(f), c.ended
+		settled := c.settled
 		c.mu.Unlock()
 		if settled == nil {
-			return waiting.over(running), ended, nil
+			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return nil, 0, context.Cause(ctx)
+			return context.Cause(ctx)
 		case <-settled:
 		}
 	}

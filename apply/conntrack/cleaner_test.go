@@ -282,29 +282,18 @@ func TestCleanerTriesAgain(t *testing.T) {
 
 // What cannot be deleted is not remembered without end.
 func TestCleanerForgets(t *testing.T) {
-	s := &scope{removed: map[ir.Match]bool{}}
+	s := &scope{some: map[ir.Match]bool{}, removed: map[ir.Match]bool{}}
 	for i := range maxRemoved + 10 {
-		s.removed[ir.Match{Protocol: ir.UDP, Port: uint16(i + 1)}] = true
+		m := ir.Match{Protocol: ir.UDP, Port: uint16(i + 1)}
+		s.some[m], s.removed[m] = true, true
 	}
-	if n := len(s.bounded().removed); n != maxRemoved {
-		t.Errorf("%d frontends, want %d", n, maxRemoved)
-	}
-}
-
-// All Services of a sync take the place of those before it.
-func TestScope(t *testing.T) {
-	a, b := to(t, oldPod), to(t, newPod)
-	b.All, b.Changes = true, ir.Changes{}
-	b.Programs = ir.NewPrograms(&ir.Program{Family: ir.IPv4})
-	both := b.of(ir.IPv4).over(a.of(ir.IPv4))
-	if !both.idle() {
-		t.Errorf("left: %v", both.services)
-	}
-	if both = a.of(ir.IPv4).over(b.of(ir.IPv4)); len(both.services) != 1 || !both.all {
-		t.Errorf("got %v, all: %v", both.services, both.all)
-	}
-	if none := (&Work{}).of(ir.IPv4); none != nil || none.over(nil) != nil {
-		t.Errorf("without a Program: %v", none)
+	f := &frontends{}
+	w := to(t, newPod)
+	in := match(t, "10.96.0.10:53/udp")
+	s.some[in] = true
+	f.take(ir.IPv4, &w)
+	if s = s.bounded(f); len(s.removed) != maxRemoved || len(s.some) != 1 || !s.some[in] {
+		t.Errorf("%d frontends that are gone and %d that are not, want %d and 1", len(s.removed), len(s.some), maxRemoved)
 	}
 }
 

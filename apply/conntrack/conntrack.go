@@ -60,8 +60,9 @@ func (s Stale) Compare(o Stale) int {
 //     endpoint went, or the entry is older than the Service and was never
 //     translated;
 //   - none serves, or the frontend is gone, and the entry was translated.
-//     kube-proxy keeps these (kubernetes#139628), so that the client goes on
-//     sending into the void, also when endpoints are back;
+//     kube-proxy keeps those of node ports and of Services that are gone, and before
+//     release 1.37.2 all of them (kubernetes#139628). Then the client goes on sending
+//     into the void, also when endpoints are back;
 //   - nothing was ever answered, and the frontend does not admit its client any
 //     longer (PKT-10). In mode nftables such a flow ends by rules, of kube-proxy's as
 //     of ours: each of its packets is a first one to the filter. In mode iptables
@@ -69,21 +70,18 @@ func (s Stale) Compare(o Stale) int {
 //     packet that makes the entry has.
 //
 // In userspace mode the proxy itself holds the flows: none is stale.
+//
+// A Selector may look at the flows of some frontends alone. It judges each by all
+// frontends that are in force, as one that looks at all does: the address of a node
+// port can be the external address of another Service.
 type Selector struct {
 	family  ir.Family
-	node    *ir.Node
-	current map[ir.Match]frontend
+	inForce *frontends
+	look    map[ir.Match]bool // at the flows to these
 	removed map[ir.Match]bool
-	// ports are those of all frontends: most entries of a node lead to none, and
-	// this tells so of each with one look.
+	// ports are those of look: most entries of a node lead to none, and this tells so
+	// of each with one look.
 	ports map[uint16]bool
-}
-
-// frontend is what an entry is held against.
-type frontend struct {
-	service  ir.Name
-	backends map[netip.AddrPort]bool
-	ranges   []ir.SourceRange // of Frontend.SourceRanges
 }
 
 // admits reports whether the ranges, if there are any, hold a client.
@@ -94,44 +92,36 @@ func (f *frontend) admits(client netip.Addr) bool {
 // NewSelector returns the Selector of a Program's family; a frontend that was removed and
 // of the other one is no matter.
 func NewSelector(p *ir.Program, removed []ir.Match) *Selector {
-	sel := &Selector{family: p.Family, node: &p.Node, current: map[ir.Match]frontend{}, removed: map[ir.Match]bool{}, ports: map[uint16]bool{}}
-	if p.Node.Mode == ir.ModeUserspace {
-		return sel
-	}
-	for i := range p.Services {
-		s := &p.Services[i]
-		for k := range s.Frontends {
-			if f := &s.Frontends[k]; f.Match.Protocol == ir.UDP {
-				sel.current[f.Match] = frontend{service: s.Name, backends: serving(s, f.Port), ranges: f.SourceRanges}
-				sel.ports[f.Match.Port] = true
-			}
-		}
-	}
-	for _, m := range removed {
-		if m.Protocol == ir.UDP && (m.IsNodePort() || ir.FamilyOf(m.Addr) == p.Family) {
-			sel.removed[m] = true
-			sel.ports[m.Port] = true
-		}
-	}
-	return sel
+	f := &frontends{}
+	all := &Work{Programs: ir.PerFamily[*ir.Program]{}, All: true, Removed: removed}
+	*all.Programs.At(p.Family) = p
+	return f.take(p.Family, all).selector(p.Family, f)
 }
 
 // Idle reports whether no entry could be stale: there is no UDP frontend, and
 // was none. Then there is no need to read the table.
-func (sel *Selector) Idle() bool { return len(sel.ports) == 0 }
+func (sel *Selector) Idle() bool { return len(sel.look) == 0 }
 
 // Stale reports whether an entry is stale, and why.
 func (sel *Selector) Stale(e Entry) (Stale, bool) {
 	if e.Protocol != ir.UDP || e.Zone != 0 || !sel.ports[e.To.Port()] {
 		return Stale{}, false
 	}
+	exact := ir.Match{Addr: e.To.Addr(), Protocol: ir.UDP, Port: e.To.Port()}
+	nodePort := ir.Match{Protocol: ir.UDP, Port: e.To.Port()}
+	if !sel.look[exact] && !sel.look[nodePort] {
+		return Stale{}, false
+	}
+	m, current, ok := sel.of(exact, nodePort)
+	s := Stale{Entry: e, Frontend: m}
+	if current != nil {
+		s.Service = current.service
+	}
 	translated := e.From != e.To
-	m, current, ok := sel.of(e.To)
-	s := Stale{Entry: e, Frontend: m, Service: current.service}
 	switch {
 	case !ok:
 		return Stale{}, false
-	case current.backends == nil:
+	case current == nil:
 		s.Why = "the Service, or its port, is gone"
 		return s, translated
 	case len(current.backends) == 0:
@@ -153,6 +143,13 @@ func (sel *Selector) Stale(e Entry) (Stale, bool) {
 // serving returns the endpoints of a service port that serve. Whether it would
 // be sent there again, by policy, hints or termination, is not asked of a client
 // that is there: a TCP connection would stay as well.
+//
+// Endpoints that are ready but not serving count as well: the EndpointSlice
+// controller writes that of pods that are not ready and whose Service has
+// publishNotReadyAddresses. The rules send new clients to them. kube-proxy does so,
+// too, and yet deletes the flows of these clients whenever any UDP Service changes
+// (up to 1.37): a client that keeps its port, as QUIC does, would lose its
+// connection, for which no endpoint changed.
 func serving(s *ir.Service, port ir.ServicePort) map[netip.AddrPort]bool {
 	out := map[netip.AddrPort]bool{}
 	for i := range s.Pools {
@@ -175,23 +172,22 @@ func add(set map[netip.AddrPort]bool, backends []ir.Backend) {
 }
 
 // of finds the frontend that takes, or took, packets to an address: exact
-// addresses before node ports. The backends of one that is gone are nil.
-func (sel *Selector) of(to netip.AddrPort) (m ir.Match, current frontend, ok bool) {
-	exact := ir.Match{Addr: to.Addr(), Protocol: ir.UDP, Port: to.Port()}
-	node := ir.Match{Protocol: ir.UDP, Port: to.Port()}
-	own := sel.node.HasAddr(to.Addr())
-	if current, ok = sel.current[exact]; ok {
+// addresses before node ports. One that is gone is nil.
+func (sel *Selector) of(exact, nodePort ir.Match) (m ir.Match, current *frontend, ok bool) {
+	f := sel.inForce
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	own := f.node.HasAddr(exact.Addr)
+	if current = f.matches[exact]; current != nil {
 		return exact, current, true
 	}
-	if sel.node.NodePorts.Has(to.Addr(), own) {
-		if current, ok = sel.current[node]; ok {
-			return node, current, true
-		}
+	of := f.matches[nodePort]
+	if of != nil && f.node.NodePorts.Has(exact.Addr, own) {
+		return nodePort, of, true
 	}
 	if sel.removed[exact] {
-		return exact, frontend{}, true
+		return exact, nil, true
 	}
 	// What is gone may have answered on other addresses of the node than now.
-	_, still := sel.current[node]
-	return node, frontend{}, own && !still && sel.removed[node]
+	return nodePort, nil, own && of == nil && sel.removed[nodePort]
 }

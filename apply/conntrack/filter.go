@@ -36,17 +36,10 @@ const mostFilters = 8
 // else that it filters by (zone, mark, status, protocol) tells Services apart,
 // and a reply's address goes through the same function.
 func (sel *Selector) filters() []filter {
-	matches := map[ir.Match]bool{}
-	for m := range sel.current {
-		matches[m] = true
-	}
-	for m := range sel.removed {
-		matches[m] = true
-	}
 	var out []filter
 	switch {
-	case len(matches) <= mostFilters && sel.family == ir.IPv4:
-		for _, m := range slices.SortedFunc(maps.Keys(matches), ir.Match.Compare) {
+	case len(sel.look) <= mostFilters && sel.family == ir.IPv4:
+		for _, m := range slices.SortedFunc(maps.Keys(sel.look), ir.Match.Compare) {
 			out = append(out, filter{sel.family, m.Addr, m.Port})
 		}
 	case len(sel.ports) <= mostFilters:

@@ -3,7 +3,9 @@ package conntrack
 import (
 	"cmp"
 	"maps"
+	"net/netip"
 	"slices"
+	"sync"
 
 	"github.com/proxyc/proxyc/ir"
 )
@@ -18,64 +20,128 @@ type Work struct {
 	Removed  []ir.Match // frontends
 }
 
-// scope is the frontends of one family whose flows are to be looked at, by the
-// Services that have them.
-type scope struct {
-	node     ir.Node
-	services map[ir.Name]*ir.Service // nil: without UDP frontends, or gone
-	removed  map[ir.Match]bool
-	all      bool // no Service beside these has UDP frontends
+// frontends are the UDP frontends of a family that are in force. Every Selector
+// judges by all of them, whichever flows it looks at. Several goroutines may use
+// them.
+type frontends struct {
+	mu      sync.Mutex
+	node    ir.Node
+	matches map[ir.Match]*frontend
+	of      map[ir.Name][]ir.Match
 }
 
-// of returns the scope of Work in one family.
-func (w *Work) of(f ir.Family) *scope {
-	p := w.Programs.Of(f)
+// frontend is what an entry is held against. It does not change.
+type frontend struct {
+	service  ir.Name
+	backends map[netip.AddrPort]bool // that serve
+	ranges   []ir.SourceRange        // of Frontend.SourceRanges
+}
+
+// replace notes that the Services of a Program are in force, and no others.
+func (f *frontends) replace(p *ir.Program) {
+	next := frontends{matches: map[ir.Match]*frontend{}, of: map[ir.Name][]ir.Match{}}
+	if p.Node.Mode != ir.ModeUserspace {
+		for i := range p.Services {
+			next.add(&p.Services[i])
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.node, f.matches, f.of = p.Node, next.matches, next.of
+}
+
+// change notes that changes of Services are in force, and returns the frontends
+// that the changed ones have now.
+func (f *frontends) change(node ir.Node, changes []ir.Change) (now []ir.Match) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.of == nil {
+		f.matches, f.of = map[ir.Match]*frontend{}, map[ir.Name][]ir.Match{}
+	}
+	f.node = node
+	for _, c := range changes { // before any is added: a frontend may go from one to another
+		for _, m := range f.of[c.Name] {
+			delete(f.matches, m)
+		}
+		delete(f.of, c.Name)
+	}
+	for _, c := range changes {
+		if c.New != nil && node.Mode != ir.ModeUserspace {
+			f.add(c.New)
+			now = append(now, f.of[c.Name]...)
+		}
+	}
+	return now
+}
+
+// add enters the UDP frontends of a Service.
+func (f *frontends) add(s *ir.Service) {
+	backends := map[ir.ServicePort]map[netip.AddrPort]bool{}
+	for i := range s.Frontends {
+		of := &s.Frontends[i]
+		if of.Match.Protocol != ir.UDP {
+			continue
+		}
+		if backends[of.Port] == nil {
+			backends[of.Port] = serving(s, of.Port)
+		}
+		f.matches[of.Match] = &frontend{s.Name, backends[of.Port], of.SourceRanges}
+		f.of[s.Name] = append(f.of[s.Name], of.Match)
+	}
+}
+
+// has reports whether a frontend is in force.
+func (f *frontends) has(m ir.Match) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.matches[m] != nil
+}
+
+// all returns those that are in force.
+func (f *frontends) all() []ir.Match {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Collect(maps.Keys(f.matches))
+}
+
+// scope is the frontends of one family whose flows are to be looked at.
+type scope struct {
+	all     bool              // those in force
+	some    map[ir.Match]bool // of those in force; others are ignored
+	removed map[ir.Match]bool
+}
+
+// take notes what is in force after a sync in one family, and returns what there
+// is to look at; nil if the sync was not for the family.
+func (f *frontends) take(of ir.Family, w *Work) *scope {
+	p := w.Programs.Of(of)
 	if p == nil {
 		return nil
 	}
-	s := &scope{node: p.Node, services: map[ir.Name]*ir.Service{}, removed: map[ir.Match]bool{}, all: w.All}
+	s := &scope{all: w.All, some: map[ir.Match]bool{}, removed: map[ir.Match]bool{}}
 	if w.All {
-		for i := range p.Services {
-			if service := &p.Services[i]; hasUDP(service) {
-				s.services[service.Name] = service
-			}
-		}
+		f.replace(p)
 	} else {
-		for _, c := range w.Changes.Of(f) {
-			s.services[c.Name] = nil
-			if c.New != nil && hasUDP(c.New) {
-				s.services[c.Name] = c.New
-			}
+		for _, m := range f.change(p.Node, w.Changes.Of(of)) {
+			s.some[m] = true
 		}
 	}
 	for _, m := range w.Removed {
-		if m.Protocol == ir.UDP && (m.IsNodePort() || ir.FamilyOf(m.Addr) == f) {
+		if p.Node.Mode != ir.ModeUserspace && m.Protocol == ir.UDP && (m.IsNodePort() || ir.FamilyOf(m.Addr) == of) {
 			s.removed[m] = true
 		}
 	}
 	return s
 }
 
-func hasUDP(s *ir.Service) bool {
-	for i := range s.Frontends {
-		if s.Frontends[i].Match.Protocol == ir.UDP {
-			return true
-		}
+// and returns both scopes in one. Either may be nil.
+func (s *scope) and(o *scope) *scope {
+	if s == nil || o == nil {
+		return cmp.Or(s, o)
 	}
-	return false
-}
-
-// over returns both scopes in one: s is what came after old. Either may be nil.
-func (s *scope) over(old *scope) *scope {
-	if s == nil || old == nil {
-		return cmp.Or(s, old)
-	}
-	sum := &scope{node: s.node, services: map[ir.Name]*ir.Service{}, removed: maps.Clone(old.removed), all: s.all || old.all}
-	if !s.all {
-		maps.Copy(sum.services, old.services)
-	}
-	maps.Copy(sum.services, s.services)
-	maps.Copy(sum.removed, s.removed)
+	sum := &scope{all: s.all || o.all, some: maps.Clone(s.some), removed: maps.Clone(s.removed)}
+	maps.Copy(sum.some, o.some)
+	maps.Copy(sum.removed, o.removed)
 	return sum
 }
 
@@ -83,9 +149,11 @@ func (s *scope) over(old *scope) *scope {
 // could not be deleted.
 const maxRemoved = 10_000
 
-// bounded returns the scope with maxRemoved frontends that are gone: they would
-// become more for as long as their flows cannot be deleted.
-func (s *scope) bounded() *scope {
+// bounded returns the scope without frontends that are no longer in force, and with
+// maxRemoved that are gone: both would become more for as long as flows cannot be
+// deleted.
+func (s *scope) bounded(f *frontends) *scope {
+	maps.DeleteFunc(s.some, func(m ir.Match, _ bool) bool { return !f.has(m) })
 	for m := range s.removed {
 		if len(s.removed) <= maxRemoved {
 			break
@@ -95,23 +163,22 @@ func (s *scope) bounded() *scope {
 	return s
 }
 
-// idle reports whether there is no flow to look at.
-func (s *scope) idle() bool {
-	for _, service := range s.services {
-		if service != nil {
-			return false
-		}
-	}
-	return len(s.removed) == 0
-}
-
 // selector returns the Selector of the scope.
-func (s *scope) selector(f ir.Family) *Selector {
-	p := &ir.Program{Family: f, Node: s.node}
-	for _, service := range s.services {
-		if service != nil {
-			p.Services = append(p.Services, *service)
+func (s *scope) selector(family ir.Family, f *frontends) *Selector {
+	sel := &Selector{family: family, inForce: f, look: map[ir.Match]bool{}, removed: s.removed, ports: map[uint16]bool{}}
+	if s.all {
+		for _, m := range f.all() {
+			sel.look[m] = true
 		}
 	}
-	return NewSelector(p, slices.Collect(maps.Keys(s.removed)))
+	for m := range s.some {
+		if f.has(m) {
+			sel.look[m] = true
+		}
+	}
+	maps.Copy(sel.look, s.removed)
+	for m := range sel.look {
+		sel.ports[m.Port] = true
+	}
+	return sel
 }
