@@ -25,8 +25,6 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 	if !ok {
 		return apply.Result{}, fmt.Errorf("iptables cannot commit a %T", p)
 	}
-	d.monitor.Begin()
-	defer d.monitor.End()
 	d.found = rules.Rulesets{} // it will be another one
 	result, err := d.commit(ctx, plan)
 	if err == nil && len(result.Refused) == 0 {
@@ -82,8 +80,8 @@ func (d *Dataplane) carryOut(ctx context.Context, p *Plan) (done int, err error)
 			done++
 		}
 		for i := range f.tables {
-			if d := &f.tables[i]; d.wake {
-				if err := wake(f.want.Family, d.name); err != nil {
+			if table := &f.tables[i]; table.wake {
+				if err := d.own(func() error { return wake(f.want.Family, table.name) }); err != nil {
 					return done, &familyError{f.want.Family, err}
 				}
 			}
@@ -112,10 +110,19 @@ func (d *Dataplane) takeBack(ctx context.Context, p *Plan) error {
 	return nil
 }
 
-func (d *Dataplane) restore(ctx context.Context, f ir.Family, in input) error {
-	args := append([]string{"--noflush"}, d.waitFlags()...)
+// restore runs iptables-restore. In the legacy variant it does so with the lock of
+// the tools: see [monitor.Legacy].
+func (d *Dataplane) restore(ctx context.Context, f ir.Family, in input) (err error) {
 	name := tool(f, d.Variant, "restore")
-	err := d.feed(ctx, in, name, args...)
+	if d.locks() {
+		unlock, err := lockTools(ctx, d.wait)
+		if err != nil {
+			return &familyError{f, fmt.Errorf("%s: %w", name, err)}
+		}
+		defer unlock()
+		ctx = run.WithEnv(ctx, "XTABLES_LOCKFILE="+noLockFile)
+	}
+	err = d.own(func() error { return d.feed(ctx, in, name, append([]string{"--noflush"}, d.waitFlags()...)...) })
 	failed, ok := errors.AsType[*run.Error](err)
 	switch {
 	case err == nil:
@@ -127,6 +134,15 @@ func (d *Dataplane) restore(ctx context.Context, f ir.Family, in input) error {
 		return &refused{&familyError{f, err}, number, line}
 	}
 	return &familyError{f, err}
+}
+
+// own calls work, which changes the tables, and lets the monitor know of it.
+func (d *Dataplane) own(work func() error) (err error) {
+	d.monitor.Own(func() (certain bool) {
+		err = work()
+		return err == nil && (d.Variant == NFT || d.locks())
+	})
+	return err
 }
 
 // feed runs a tool on an input.

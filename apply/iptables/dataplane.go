@@ -202,6 +202,14 @@ func (v version) atLeast(o version) bool { return slices.Compare(v[:], o[:]) >= 
 // MASQUERADE pick random ports.
 func (v version) since1_6_2() bool { return v.atLeast(version{1, 6, 2}) }
 
+// since1_8_6 reports whether the legacy tools let another file than their own be locked.
+func (v version) since1_8_6() bool { return v.atLeast(version{1, 8, 6}) }
+
+// locks reports whether this process holds the lock of the legacy tools while they
+// run for it. Older tools hold it themselves: between their end and the look at
+// what they did others may change the tables, so that all is compared after each.
+func (d *Dataplane) locks() bool { return d.Variant == Legacy && d.version.since1_8_6() }
+
 // waitFlags make iptables-restore wait for the lock. The nft variant has none.
 func (d *Dataplane) waitFlags() []string {
 	if d.Variant != Legacy || !d.version.since1_6_2() {
@@ -230,10 +238,7 @@ func (d *Dataplane) output(ctx context.Context, name string, args ...string) (st
 
 // Read reads our chains of tables filter and nat.
 func (d *Dataplane) Read(ctx context.Context) (err error) {
-	d.monitor.Begin()
-	if d.found, err = d.read(ctx); err != nil {
-		d.monitor.End()
-	}
+	d.found, err = d.read(ctx)
 	return err
 }
 

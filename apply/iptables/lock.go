@@ -8,6 +8,9 @@ import (
 	"time"
 )
 
+// noLockFile is a file that nobody locks. Tools of ours get it while we hold their lock.
+const noLockFile = "/dev/null"
+
 // lockFile is the file that the legacy tools lock.
 func lockFile() string { return cmp.Or(os.Getenv("XTABLES_LOCKFILE"), "/run/xtables.lock") }
 

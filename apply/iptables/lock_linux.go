@@ -1,9 +1,12 @@
 package iptables
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,4 +31,41 @@ func holderOf(path string) string {
 		}
 	}
 	return ""
+}
+
+// lockEvery is how often a lock that another program holds is tried.
+const lockEvery = 50 * time.Millisecond
+
+// lockTools takes the lock of the legacy tools. The lock stays as long as a tool
+// that was started meanwhile, even if this process is killed.
+func lockTools(ctx context.Context, wait time.Duration) (unlock func(), err error) {
+	path := lockFile()
+	fd, err := unix.Open(path, unix.O_CREAT|unix.O_RDONLY|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock: %w", &os.PathError{Op: "open", Path: path, Err: err})
+	}
+	for until := time.Now().Add(wait); ; {
+		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(until) {
+			unix.Close(fd)
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, errors.New(lockedBy(path, wait))
+			}
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		select {
+		case <-ctx.Done():
+			unix.Close(fd)
+			return nil, ctx.Err()
+		case <-time.After(lockEvery):
+		}
+	}
+	unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0) // tools inherit it; that cannot fail
+	return func() {
+		unix.Flock(fd, unix.LOCK_UN) // for what inherited it, too
+		unix.Close(fd)
+	}, nil
 }

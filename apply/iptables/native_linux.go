@@ -123,7 +123,7 @@ func (d *Dataplane) removeNatives(f ir.Family) (removed bool, err error) {
 				others = append(others, "table "+f.NFT()+" "+table+" "+n.String())
 				continue
 			}
-			if err := n.remove(f); err != nil {
+			if err := d.own(func() error { return n.remove(f) }); err != nil {
 				return removed, err
 			}
 			removed = true

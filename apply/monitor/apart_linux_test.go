@@ -27,9 +27,7 @@ func TestApart(t *testing.T) {
 			t.Fatalf("%s is not told", what)
 		}
 	}
-	m.Begin()
 	nft("table ip proxyc { set s { type ipv4_addr; }; }")
-	m.End()
 	wait("a transaction of another program", false)
 	m.Touched()
 
@@ -41,9 +39,7 @@ func TestApart(t *testing.T) {
 			return 2
 		}
 	}
-	m.Begin()
 	m.Apart(work(0))
-	m.End()
 	if touched := m.Touched(); touched.Any() || len(told) > 0 {
 		t.Fatalf("of our own work %d tokens are told, and %+v", len(told), touched)
 	}
@@ -53,9 +49,7 @@ func TestApart(t *testing.T) {
 		t.Errorf("touched is %+v, want the one element", touched)
 	}
 
-	m.Begin()
 	m.Apart(work(1))
-	m.End()
 	wait("another's transaction beside the work", true)
 	if touched := m.Touched(); !touched.More {
 		t.Errorf("touched is %+v, want that nobody knows", touched)

@@ -1,6 +1,7 @@
-// Package monitor tells when somebody else may have changed the rules of the
-// node: from the kernel's own messages where rules are nf_tables', by looking
-// at the tables where they are the older iptables'.
+// Package monitor reports when others may have changed the rules of the node: by
+// the kernel's messages for nf_tables, by looking at the tables for the older
+// iptables.
 //
-// It is told when proxyc itself is at work, and is silent about that.
+// Own work is done inside [Monitor].Own, and is not reported. What others do at
+// the same time is.
 package monitor

@@ -7,9 +7,9 @@ import (
 
 // Monitor reports the changes of others.
 type Monitor interface {
-	// Begin and End enclose our own work.
-	Begin()
-	End()
+	// Own calls work, which changes the rules, and does not report those changes.
+	// If work is not certain that all of them are its own, it reports them.
+	Own(work func() (certain bool))
 	// Run looks until Close.
 	Run(ctx context.Context)
 	Close() error
@@ -19,7 +19,6 @@ type Monitor interface {
 // does nothing.
 type Handle struct {
 	monitor Monitor
-	begun   bool
 	ended   chan struct{} // closed when Run has ended
 }
 
@@ -48,20 +47,13 @@ func (h *Handle) Start(ctx context.Context, log *slog.Logger, open func(notify f
 	return tokens, nil
 }
 
-// Begin notes that our own work begins, if it has not begun already.
-func (h *Handle) Begin() {
-	if h.monitor != nil && !h.begun {
-		h.begun = true
-		h.monitor.Begin()
+// Own calls work, which changes the rules: see [Monitor]. Several goroutines may call it.
+func (h *Handle) Own(work func() (certain bool)) {
+	if h.monitor == nil {
+		work()
+		return
 	}
-}
-
-// End notes that our own work has ended.
-func (h *Handle) End() {
-	if h.begun {
-		h.begun = false
-		h.monitor.End()
-	}
+	h.monitor.Own(work)
 }
 
 // ChangedBy returns who changed the rules since it was called last, where a Monitor knows.

@@ -17,14 +17,19 @@ import (
 // kube-proxy looks whether a chain of its own is still there (IPT-33). That
 // reads the chain's table as well, and tells of flushes only. And its chain is
 // the sign that kube-proxy is back on a node (see BesideKubeProxy of apply/iptables).
+//
+// The tables look the same whoever changed them. So our own work is done with the
+// lock that the tools of others wait for: what differs before it is foreign, and
+// what differs after it is ours.
 type Legacy struct {
-	every time.Duration
-	tell  func(missed bool)
-	done  chan struct{}
+	every  time.Duration
+	tell   func(missed bool)
+	done   chan struct{}
+	tables legacyTables
 
 	mu   sync.Mutex
 	busy bool
-	seen *state    // since the end of our last work, or what was told of last, with its digest; nil: not known
+	seen *state    // at first, after our last work, or as reported last; with its digest
 	next time.Time // when all may be read again
 }
 
@@ -44,32 +49,41 @@ const (
 )
 
 // OpenLegacy looks in the network namespace of the calling thread. notify is
-// called when the tables are not as they were at the end of our own work, or when
-// it was called last.
+// called when the tables are not as they were at first, after our own work, or
+// when it was called last.
 func OpenLegacy(notify func(missed bool)) *Legacy {
-	return &Legacy{every: lookEvery, tell: notify, done: make(chan struct{})}
+	m := &Legacy{every: lookEvery, tell: notify, done: make(chan struct{}), tables: openLegacyTables()}
+	now := m.read(true)
+	m.seen = &now
+	return m
 }
 
-// Begin notes that our own work begins.
-func (m *Legacy) Begin() {
-	m.look() // what others did up to now cannot be told from our own work later
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.busy = true
-}
-
-// End notes that our own work has ended.
-func (m *Legacy) End() {
-	now := m.read(true) // at once: what others do next is not to be taken for ours
+// Own calls work, which changes the tables. It is certain if nobody else could
+// change them meanwhile: from before this call until it returns, the caller has
+// the lock of the tools.
+func (m *Legacy) Own(work func() (certain bool)) {
+	m.look(true)
+	m.setBusy(true)
+	certain := work()
+	now := m.read(true)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.busy, m.seen = false, &now
+	if !certain {
+		m.tell(true)
+	}
+}
+
+func (m *Legacy) setBusy(busy bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.busy = busy
 }
 
 // Close ends Run.
 func (m *Legacy) Close() error {
 	close(m.done)
-	return nil
+	return m.tables.close()
 }
 
 // Run looks until Close, or until ctx ends.
@@ -83,27 +97,28 @@ func (m *Legacy) Run(ctx context.Context) {
 		case <-m.done:
 			return
 		case <-ticker.C:
-			m.look()
+			m.look(false)
 		}
 	}
 }
 
-// look reports, once for each change, that the tables are not as they were.
-func (m *Legacy) look() {
+// look reports, once for each change, that the tables are not as they were. It
+// reads all that is in them if that is due, or wanted.
+func (m *Legacy) look(all bool) {
 	m.mu.Lock()
 	was, busy := m.seen, m.busy
 	m.mu.Unlock()
-	if busy || was == nil {
+	if busy {
 		return
 	}
-	now := m.read(false)
+	now := m.read(all)
 	if now.sizes != was.sizes && !now.read {
 		now = m.read(true)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
-	case m.busy || m.seen != was: // our own work began meanwhile, or somebody else looked
+	case m.busy || m.seen != was: // our own work began meanwhile, or another look was first
 	case now.sizes != was.sizes, now.read && now.digest != was.digest:
 		m.seen = &now // it may be left as it is
 		m.tell(false)
@@ -116,9 +131,9 @@ func (m *Legacy) read(all bool) state {
 	m.mu.Lock()
 	due := all || !began.Before(m.next)
 	m.mu.Unlock()
-	now := state{sizes: sizes(), read: due}
+	now := state{sizes: m.tables.sizes(), read: due}
 	if due {
-		cost := ownTime(func() { now.digest = digest() })
+		cost := ownTime(func() { now.digest = m.tables.digest() })
 		m.mu.Lock()
 		m.next = began.Add(rest * cost)
 		m.mu.Unlock()

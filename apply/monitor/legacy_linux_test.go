@@ -62,47 +62,56 @@ func TestLegacy(t *testing.T) {
 				legacy(t, "ip6tables-restore", theirs6)
 				told := 0
 				m := OpenLegacy(func(bool) { told++ })
+				nothing := func() bool { return true }
 				look := func(all bool, want int, when string) {
 					t.Helper()
 					if m.next = (time.Time{}); !all {
 						m.next = time.Now().Add(time.Hour)
 					}
-					if m.look(); told != want {
+					if m.look(false); told != want {
 						t.Errorf("told %d times %s, want %d", told, when, want)
 					}
 				}
 				look(true, 0, "before the first work of our own")
-				m.Begin()
-				m.End()
+				m.Own(nothing)
 				look(false, 0, "of the sizes that we made")
-				m.Begin()
-				m.End()
+				m.Own(nothing)
 				look(true, 0, "of what we did")
 				legacy(t, tc.tool, tc.stdin, strings.Fields(tc.args)...)
 				look(false, count(tc.sizes), "by the sizes")
 				look(true, count(tc.want), "in all")
 				look(true, count(tc.want), "though it was told before")
-				m.Begin()
-				m.End()
+				m.Own(nothing)
 				look(true, count(tc.want), "though it was repaired")
 			})
 		})
 	}
 }
 
-// TestLegacyBetween: what others did right before our own work is not taken
-// for that.
+// TestLegacyBetween: a change right before our own work is reported, though it keeps the
+// sizes and reading all that is in the tables was to rest. One in the middle is our own.
 func TestLegacyBetween(t *testing.T) {
 	watched(t, func(m *Legacy, told *int) {
-		legacy(t, "iptables", "", "-t", "nat", "-F")
-		m.Begin()
-		if *told != 1 {
-			t.Errorf("told %d times, want 1", *told)
+		m.next = time.Now().Add(time.Hour)
+		legacy(t, "iptables", "", "-t", "nat", "-R", "KUBE-SERVICES", "1", "-d", "10.96.0.2/32", "-j", "KUBE-SVC-A")
+		m.Own(func() bool {
+			if *told != 1 {
+				t.Errorf("told %d times, want 1", *told)
+			}
+			legacy(t, "iptables", "", "-t", "filter", "-F")
+			return true
+		})
+		if m.look(true); *told != 1 {
+			t.Errorf("told %d times, want 1: the second change is our own", *told)
 		}
-		legacy(t, "iptables", "", "-t", "filter", "-F")
-		m.End()
-		if m.look(); *told != 1 {
-			t.Errorf("told %d times, want 1: the second flush is our own", *told)
+	})
+}
+
+// TestLegacyUncertain: where others may have changed the tables during our own work, that is reported.
+func TestLegacyUncertain(t *testing.T) {
+	watched(t, func(m *Legacy, told *int) {
+		if m.Own(func() bool { return false }); *told != 1 {
+			t.Errorf("told %d times, want 1", *told)
 		}
 	})
 }
@@ -112,7 +121,7 @@ func TestLegacyAtOnce(t *testing.T) {
 	watched(t, func(m *Legacy, told *int) {
 		legacy(t, "iptables", "", "-t", "nat", "-R", "KUBE-SERVICES", "1", "-d", "10.96.0.2/32", "-j", "KUBE-SVC-A")
 		m.next = time.Time{}
-		if m.look(); *told != 1 {
+		if m.look(false); *told != 1 {
 			t.Errorf("told %d times of a rule that was replaced, want 1", *told)
 		}
 	})
@@ -123,14 +132,13 @@ func TestLegacyAtOnce(t *testing.T) {
 func TestLegacyRightAfter(t *testing.T) {
 	watched(t, func(m *Legacy, told *int) {
 		m.next = time.Now().Add(time.Hour)
-		m.Begin()
-		m.End()
+		m.Own(func() bool { return true })
 		legacy(t, "iptables", "", "-t", "nat", "-R", "KUBE-SERVICES", "1", "-d", "10.96.0.2/32", "-j", "KUBE-SVC-A")
-		if m.look(); *told != 0 {
+		if m.look(false); *told != 0 {
 			t.Errorf("told %d times while it rests", *told)
 		}
 		m.next = time.Time{}
-		if m.look(); *told != 1 {
+		if m.look(false); *told != 1 {
 			t.Errorf("told %d times of a rule that was replaced, want 1", *told)
 		}
 	})
@@ -142,8 +150,8 @@ func TestLegacyGoesOn(t *testing.T) {
 	watched(t, func(m *Legacy, told *int) {
 		for i, chain := range []string{"OTHERS", "MORE-OF-OTHERS"} {
 			legacy(t, "iptables", "", "-t", "nat", "-N", chain)
-			m.look()
-			if m.look(); *told != i+1 {
+			m.look(false)
+			if m.look(false); *told != i+1 {
 				t.Errorf("told %d times after change %d", *told, i+1)
 			}
 		}
@@ -158,9 +166,10 @@ func watched(t *testing.T, f func(m *Legacy, told *int)) {
 	applytest.InNamespace(t, func() {
 		told := 0
 		m := OpenLegacy(func(bool) { told++ })
-		m.Begin()
-		legacy(t, "iptables-restore", theirs)
-		m.End()
+		m.Own(func() bool {
+			legacy(t, "iptables-restore", theirs)
+			return true
+		})
 		f(m, &told)
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"iter"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -51,6 +52,10 @@ func OpenNFT(concern Concern, notify func(missed bool)) (*NFT, error) {
 		return nil, fmt.Errorf("listening to nf_tables: %w", err)
 	}
 	m.seen.own = ownNames()
+	if m.seen.heard, err = m.generation(); err != nil {
+		m.Close()
+		return nil, fmt.Errorf("listening to nf_tables: %w", err)
+	}
 	return m, nil
 }
 
@@ -63,27 +68,42 @@ func ownNames() []string {
 	return names
 }
 
-// Begin notes that our own work begins.
-func (m *NFT) Begin() {
+// Own calls work, in which one program that it starts, or this thread, changes the rules. work reports whether
+// that is certain: then a transaction of it was made.
+func (m *NFT) Own(work func() (certain bool)) {
+	runtime.LockOSThread() // the kernel reports the thread
+	defer runtime.UnlockOSThread()
+	from, err := m.generation()
+	if err != nil {
+		work()
+		m.suspect()
+		return
+	}
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.seen.begin()
-}
-
-// End notes that our own work has ended.
-func (m *NFT) End() {
-	generation, err := m.generation()
+	w := m.seen.begin(from)
+	m.mu.Unlock()
+	certain := work()
+	until, err := m.generation()
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	foreign := m.seen.end(generation)
-	m.seen.touched.More = m.seen.touched.More || err != nil
-	if foreign || err != nil {
-		m.tell(!foreign)
+	foreign := m.seen.end(w, until, certain && err == nil)
+	m.mu.Unlock()
+	switch {
+	case err != nil:
+		m.suspect()
+	case foreign:
+		m.tell(false)
 	}
 }
 
-// Apart lets work of our own be done between Begin and End of which the kernel does not tell, which returns how many
-// transactions it made. As soon as anybody listens, the kernel makes a message of 8 KiB for each element that changes,
+// suspect reports that others may have changed anything.
+func (m *NFT) suspect() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.seen.touched = Touched{More: true}
+	m.tell(true)
+}
+
+// Apart is Own for work of which the kernel does not tell, which returns how many transactions it made. As soon as anybody listens, the kernel makes a message of 8 KiB for each element that changes,
 // and holds them all until the transaction ends: seven gigabytes of a million. Whether others were at work meanwhile is
 // seen by the number of transactions; what they did is not known then.
 func (m *NFT) Apart(work func() (transactions uint32)) {
@@ -94,13 +114,9 @@ func (m *NFT) Apart(work func() (transactions uint32)) {
 	made := work()
 	joined := m.events.JoinGroup(unix.NFNLGRP_NFTABLES)
 	after, asked := m.generation()
-	if errors.Join(err, joined, asked) == nil && after-before == made { // generations wrap around
-		return
+	if errors.Join(err, joined, asked) != nil || after-before != made { // generations wrap around
+		m.suspect()
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.seen.touched = Touched{More: true}
-	m.tell(true)
 }
 
 // Touched returns what others changed since it was called last.
@@ -146,7 +162,8 @@ func (m *NFT) Run(ctx context.Context) {
 			m.mu.Unlock()
 			return
 		case err != nil:
-			touched, m.seen.touched = Touched{}, Touched{More: true}
+			touched = Touched{}
+			m.seen.lost()
 			m.tell(true)
 		}
 		for kind, data := range messages(data) {

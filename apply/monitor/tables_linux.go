@@ -1,8 +1,10 @@
 package monitor
 
 import (
+	"errors"
 	"fmt"
 	"hash/maphash"
+	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -47,12 +49,33 @@ type entriesHead struct {
 // countersSize is the length of struct xt_counters.
 const countersSize = 16
 
-// sizes describes the tables that our rules are in: how many entries they have
-// and how long they are, which costs a few system calls. A table that is not
-// there has no entries.
-func sizes() string {
+// legacyTables are the tables that our rules are in, of the network namespace in
+// which they were opened: a socket for each family; nil where the kernel lacks it.
+type legacyTables [len(legacyFamilies)]*os.File
+
+func openLegacyTables() (t legacyTables) {
+	for i, family := range legacyFamilies {
+		if fd, err := unix.Socket(family.domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW); err == nil {
+			t[i] = os.NewFile(uintptr(fd), "tables of iptables")
+		}
+	}
+	return t
+}
+
+func (t *legacyTables) close() (err error) {
+	for _, socket := range t {
+		if socket != nil {
+			err = errors.Join(err, socket.Close())
+		}
+	}
+	return err
+}
+
+// sizes describes the tables: how many entries they have and how long they are,
+// which costs a few system calls. A table that is not there has no entries.
+func (t *legacyTables) sizes() string {
 	var all []byte
-	eachTable(func(_ legacyFamily, _ int, info *tableInfo) {
+	t.each(func(_ legacyFamily, _ int, info *tableInfo) {
 		all = fmt.Appendf(all, "%d %d %v ", info.count, info.size, info.entries)
 	})
 	return string(all)
@@ -61,28 +84,32 @@ func sizes() string {
 // digestSeed is of this process: digests are not compared with those of others.
 var digestSeed = maphash.MakeSeed()
 
-// digest is of all that is in these tables, but for the counters. It costs as
+// digest is of all that is in the tables, but for the counters. It costs as
 // much as they are long. Tables that cannot be read are as if empty.
-func digest() uint64 {
+func (t *legacyTables) digest() uint64 {
 	var hash maphash.Hash
 	hash.SetSeed(digestSeed)
-	eachTable(func(f legacyFamily, fd int, info *tableInfo) { f.digest(&hash, fd, info) })
+	t.each(func(f legacyFamily, fd int, info *tableInfo) { f.digest(&hash, fd, info) })
 	return hash.Sum64()
 }
 
-func eachTable(f func(of legacyFamily, fd int, info *tableInfo)) {
-	for _, family := range legacyFamilies {
-		fd, err := unix.Socket(family.domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+func (t *legacyTables) each(f func(of legacyFamily, fd int, info *tableInfo)) {
+	for i, family := range legacyFamilies {
+		if t[i] == nil {
+			continue
+		}
+		socket, err := t[i].SyscallConn()
 		if err != nil {
 			continue
 		}
-		for _, table := range [...]string{"nat", "filter"} {
-			var info tableInfo
-			copy(info.name[:], table)
-			getsockopt(fd, family.level, getInfo, unsafe.Pointer(&info), unsafe.Sizeof(info))
-			f(family, fd, &info)
-		}
-		unix.Close(fd)
+		socket.Control(func(fd uintptr) { // an error means that it is closed, and nobody looks any longer
+			for _, table := range [...]string{"nat", "filter"} {
+				var info tableInfo
+				copy(info.name[:], table)
+				getsockopt(int(fd), family.level, getInfo, unsafe.Pointer(&info), unsafe.Sizeof(info))
+				f(family, int(fd), &info)
+			}
+		})
 	}
 }
 

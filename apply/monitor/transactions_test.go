@@ -1,69 +1,179 @@
 package monitor
 
 import (
+	"math/rand/v2"
 	"slices"
 	"testing"
 )
 
+// by is a transaction that touches something of ours.
+func by(program string, process, generation uint32) transaction {
+	return transaction{generation, program, process, Touched{More: true}}
+}
+
 func TestTransactions(t *testing.T) {
-	ours := func(generation uint32) transaction { return transaction{generation, "proxyc", 7, Touched{More: true}} }
-	others := func(generation uint32) transaction { return transaction{generation, "nft", 7, Touched{More: true}} }
+	tool := func(process, generation uint32) transaction { return by("iptables-nft-re", process, generation) }
 	for _, tc := range []struct {
 		name string
 		play func(*transactions) (foreign bool)
 		want bool
 	}{
-		{"somebody else", func(s *transactions) bool { return s.met(others(5)) }, true},
+		{"another program", func(s *transactions) bool { return s.met(by("nft", 7, 5)) }, true},
 		{"not about us", func(s *transactions) bool { return s.met(transaction{5, "nft", 7, Touched{}}) }, false},
 		{"our own", func(s *transactions) bool {
-			s.begin()
-			return s.met(ours(5)) || s.end(5)
+			w := s.begin(4)
+			return s.met(tool(7, 5)) || s.end(w, 5, true)
 		}, false},
-		{"our own, told late", func(s *transactions) bool {
-			s.begin()
-			return s.end(5) || s.met(ours(5))
+		{"our own, reported late", func(s *transactions) bool {
+			w := s.begin(4)
+			return s.end(w, 5, true) || s.met(tool(7, 5))
 		}, false},
-		{"our own name, when we were not at work", func(s *transactions) bool {
-			s.begin()
-			return !s.end(5) && s.met(ours(6))
+		{"our own, several of one process", func(s *transactions) bool {
+			w := s.begin(4)
+			return s.met(tool(7, 5)) || s.end(w, 6, true) || s.met(tool(7, 6))
+		}, false},
+		{"our own, one after the other", func(s *transactions) bool {
+			one := s.begin(4)
+			foreign := s.end(one, 5, true)
+			two := s.begin(5)
+			return foreign || s.end(two, 6, true) || s.met(tool(7, 5)) || s.met(tool(8, 6))
+		}, false},
+		{"the same tool, when ours does not run", func(s *transactions) bool {
+			w := s.begin(4)
+			return !s.end(w, 5, true) && !s.met(tool(7, 5)) && s.met(tool(8, 6))
 		}, true},
-		{"somebody else, while we were at work", func(s *transactions) bool {
-			s.begin()
-			return !s.met(others(4)) && s.end(5)
+		{"the same tool, right before ours", func(s *transactions) bool {
+			s.begin(4)
+			return s.met(tool(8, 4))
 		}, true},
-		{"somebody else, while we were at work, told late", func(s *transactions) bool {
-			s.begin()
-			return !s.end(5) && s.met(others(4))
+		{"the same tool beside ours, before", func(s *transactions) bool {
+			w := s.begin(4)
+			foreign := s.met(tool(8, 5))
+			foreign = s.met(tool(7, 6)) || foreign
+			return s.end(w, 6, true) || foreign
+		}, true},
+		{"the same tool beside ours, after, reported late", func(s *transactions) bool {
+			w := s.begin(4)
+			return !s.end(w, 6, true) && !s.met(tool(7, 5)) && s.met(tool(8, 6))
+		}, true},
+		{"the same tool beside ours, which touches nothing that is watched", func(s *transactions) bool {
+			w := s.begin(4)
+			foreign := s.met(tool(8, 5))
+			foreign = s.met(transaction{6, "iptables-nft-re", 7, Touched{}}) || foreign
+			return s.end(w, 6, true) || foreign
+		}, true},
+		{"the same tool beside one of ours that fails", func(s *transactions) bool {
+			w := s.begin(4)
+			return !s.met(tool(8, 5)) && s.end(w, 5, false)
+		}, true},
+		{"the same tool beside one of ours that fails, reported late", func(s *transactions) bool {
+			w := s.begin(4)
+			return !s.end(w, 5, false) && s.met(tool(8, 5))
+		}, true},
+		{"the same tool in one of two windows at a time", func(s *transactions) bool {
+			one, two := s.begin(4), s.begin(4)
+			foreign := s.met(tool(7, 5)) || s.end(one, 5, true) // a third process comes after the first window
+			return !foreign && !s.met(tool(7, 6)) && s.met(tool(8, 7)) && !s.end(two, 7, true)
+		}, true},
+		{"beside ours, whose messages are lost", func(s *transactions) bool {
+			w := s.begin(4)
+			s.lost()
+			return s.met(tool(8, 6)) && !s.end(w, 6, true)
+		}, true},
+		{"another program beside ours", func(s *transactions) bool {
+			w := s.begin(4)
+			return s.met(by("nft", 8, 5)) && !s.met(tool(7, 6)) && !s.end(w, 6, true)
 		}, true},
 		{"around the end of the numbers", func(s *transactions) bool {
-			s.begin()
-			return s.end(3) || s.met(ours(1<<32-2))
+			s.heard = 1<<32 - 2
+			w := s.begin(s.heard)
+			return s.end(w, 3, true) || s.met(tool(7, 1<<32-1)) || s.met(tool(7, 2))
 		}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := tc.play(&transactions{own: []string{"proxyc"}}); got != tc.want {
+			s := transactions{own: []string{"iptables-nft-re"}, heard: 4}
+			if got := tc.play(&s); got != tc.want {
 				t.Errorf("foreign: %t, want %t", got, tc.want)
 			}
 		})
 	}
 }
 
-// What others touched is held until it is taken, element by element as long as
+// Whatever the order of messages, and of beginnings and ends of our own work: what others do
+// to our rules is reported, and where nobody else is at work nothing is.
+func TestTransactionsRandom(t *testing.T) {
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		s := transactions{own: []string{"iptables-nft-re"}, heard: 1<<32 - 10}
+		var reported []transaction // what the kernel will report
+		deliver := func() {
+			if len(reported) > 0 {
+				s.met(reported[0])
+				reported = reported[1:]
+			}
+		}
+		generation, process := uint32(1<<32-10), uint32(100)
+		foreign := false
+		commit := func(process uint32, touched bool) {
+			generation++
+			reported = append(reported, transaction{generation, "iptables-nft-re", process, Touched{More: touched}})
+		}
+		others := func() {
+			for r.IntN(40) == 0 {
+				foreign = true
+				commit(9, true)
+			}
+		}
+		for range 10 {
+			others()
+			w := s.begin(generation)
+			process++
+			certain := r.IntN(20) > 0
+			for range 1 + r.IntN(3) {
+				others()
+				if certain || r.IntN(2) == 0 {
+					commit(process, certain && r.IntN(4) > 0)
+				}
+				if r.IntN(2) == 0 {
+					deliver()
+				}
+			}
+			others()
+			until := generation
+			others()
+			if r.IntN(2) == 0 {
+				deliver()
+			}
+			s.end(w, until, certain)
+		}
+		for len(reported) > 0 {
+			deliver()
+		}
+		if got := s.touched.Any(); got != foreign {
+			t.Fatalf("seed %d: reported %t, want %t", seed, got, foreign)
+		}
+		if len(s.windows) > 0 {
+			t.Fatalf("seed %d: %d windows are kept", seed, len(s.windows))
+		}
+	}
+}
+
+// What others touched is kept until it is taken, element by element as long as
 // that is little; our own work is not.
 func TestTouched(t *testing.T) {
 	s := transactions{own: []string{"proxyc"}}
-	one := func(program string, elements int) transaction {
-		return transaction{5, program, 7, Touched{Elements: make([][]byte, elements)}}
+	one := func(program string, generation uint32, elements int) transaction {
+		return transaction{generation, program, 7, Touched{Elements: make([][]byte, elements)}}
 	}
-	s.begin()
-	s.met(one("proxyc", 7))
-	s.met(one("nft", 2))
-	s.end(5)
-	s.met(one("nft", 1))
+	w := s.begin(4)
+	s.met(one("proxyc", 5, 7))
+	s.met(one("nft", 6, 2))
+	s.end(w, 6, true)
+	s.met(one("nft", 7, 1))
 	if got := s.touched; len(got.Elements) != 3 || got.More {
 		t.Errorf("got %d elements, more %t, want 3", len(got.Elements), got.More)
 	}
-	if s.met(one("nft", mostElements)); s.touched.Elements != nil || !s.touched.More {
+	if s.met(one("nft", 8, mostElements)); s.touched.Elements != nil || !s.touched.More {
 		t.Error("elements are held without bound")
 	}
 }

@@ -23,8 +23,6 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 	if !ok {
 		return apply.Result{}, fmt.Errorf("nftables cannot commit a %T", p)
 	}
-	d.monitor.Begin()
-	defer d.monitor.End()
 	d.found = found{} // it will be another one
 	var result apply.Result
 	var err error
@@ -110,7 +108,11 @@ const mostTold = 3000
 // transact sends a batch, a large one apart from what listens to others.
 func (d *Dataplane) transact(ctx context.Context, b *batch) (refusals []refused, err error) {
 	if d.nft == nil || b.elementsChanged() <= mostTold {
-		return d.c.send(ctx, b)
+		d.monitor.Own(func() (certain bool) {
+			refusals, err = d.c.send(ctx, b)
+			return err == nil && len(refusals) == 0 && len(b.messages) > 0
+		})
+		return refusals, err
 	}
 	d.nft.Apart(func() uint32 {
 		if refusals, err = d.c.send(ctx, b); err != nil || len(refusals) > 0 {
@@ -168,7 +170,7 @@ func (d *Dataplane) forget(ctx context.Context, p *Plan) error {
 				}
 			}
 		}
-		refusals, err := d.c.send(ctx, b)
+		refusals, err := d.transact(ctx, b)
 		if err != nil {
 			return err
 		}

@@ -88,10 +88,7 @@ func (d *Dataplane) Read(ctx context.Context) error { return d.ReadFor(ctx, ir.P
 
 // ReadFor is Read, faster and in less memory where the tables have what Programs want.
 func (d *Dataplane) ReadFor(ctx context.Context, want ir.Programs) (err error) {
-	d.monitor.Begin()
-	if d.found, err = d.readFor(ctx, want); err != nil {
-		d.monitor.End()
-	}
+	d.found, err = d.readFor(ctx, want)
 	return err
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"strings"
 )
@@ -44,7 +45,18 @@ func Run(ctx context.Context, stdin io.Reader, name string, args ...string) (std
 func To(ctx context.Context, stdin io.Reader, stdout io.Writer, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdin, cmd.Stdout = stdin, stdout
+	if env, ok := ctx.Value(envKey{}).([]string); ok {
+		cmd.Env = append(os.Environ(), env...)
+	}
 	return finish(cmd)
+}
+
+// envKey is the key of what WithEnv adds.
+type envKey struct{}
+
+// WithEnv adds variables to the environment of the programs that Run and To start: "NAME=value".
+func WithEnv(ctx context.Context, env ...string) context.Context {
+	return context.WithValue(ctx, envKey{}, env)
 }
 
 // finish runs a command to its end. The error is an *Error.

@@ -1,0 +1,172 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/run"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// drifting opens a Dataplane that listens to changes of others, with Programs in force.
+func drifting(t *testing.T, v Variant, want ir.Programs) (*Dataplane, <-chan struct{}) {
+	t.Helper()
+	target := open(t, apply.Options{IPTables: string(v)}, 0)
+	drift, err := target.Drift(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { target.Close() })
+	if _, _, err := apply.Once(t.Context(), target, want, func(apply.Plan) bool { return true }); err != nil {
+		t.Fatal(err)
+	}
+	return target, drift
+}
+
+// reported reports whether a change of others is reported in a while, which is short where none should be.
+func reported(drift <-chan struct{}, want bool) bool {
+	wait := applytest.Patience(500 * time.Millisecond)
+	if want {
+		wait = applytest.Patience(20 * time.Second)
+	}
+	select {
+	case <-drift:
+		return true
+	case <-time.After(wait):
+		return false
+	}
+}
+
+// What others do while a tool of ours runs is reported, though they use the same tool; what we do is not.
+func TestForeignBesideOurOwn(t *testing.T) {
+	empty := func(chain string) string { return "*nat\n:" + chain + " - [0:0]\nCOMMIT\n" }
+	for _, when := range []string{"never", "before", "after"} {
+		t.Run(when, func(t *testing.T) {
+			inNamespace(t, func(t *testing.T, v Variant) {
+				now, next := programs(20), programs(21)
+				target, drift := drifting(t, v, now)
+				if reported(drift, false) {
+					t.Fatal("our first work is reported as foreign")
+				}
+				chain := ""
+				for _, c := range lower(now).IPv4.Nat.Chains {
+					if strings.HasPrefix(c.Name, "KUBE-SVC-") {
+						chain = c.Name // of a Service that does not change
+						break
+					}
+				}
+				var waiting *exec.Cmd // where the foreign one waits for the lock
+				target.run = func(ctx context.Context, stdin io.Reader, stdout io.Writer, name string, args ...string) error {
+					if name != tool(ir.IPv4, v, "restore") {
+						return run.To(ctx, stdin, stdout, name, args...)
+					}
+					others := func() {
+						cmd := exec.Command(name, "--noflush", "--wait=60") // in our network namespace
+						cmd.Stdin = strings.NewReader(empty(chain))
+						if v == NFT {
+							cmd.Args = cmd.Args[:2]
+						}
+						if err := cmd.Start(); err != nil {
+							t.Error(err)
+						}
+						if waiting = cmd; v == NFT {
+							waiting = nil
+							if err := cmd.Wait(); err != nil {
+								t.Error(err)
+							}
+						}
+					}
+					if when == "before" {
+						others()
+					}
+					err := run.To(ctx, stdin, stdout, name, args...)
+					if when == "after" {
+						others()
+					}
+					return err
+				}
+				result, err := target.Commit(t.Context(), target.PlanChanges(changes(now, next)))
+				if err != nil || len(result.Refused) > 0 {
+					t.Fatal(err, result.Refused)
+				}
+				if waiting != nil {
+					if err := waiting.Wait(); err != nil {
+						t.Error(err)
+					}
+				}
+				foreign := when != "never"
+				if v == Legacy && foreign {
+					target.look(t)
+				}
+				if got := reported(drift, foreign); got != foreign {
+					t.Fatalf("reported %t, want %t", got, foreign)
+				}
+				plan, err := target.Compare(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if plan.Empty() == foreign {
+					t.Errorf("%s is emptied: the comparison finds %v", chain, opsOf(plan.(*Plan)))
+				}
+			})
+		})
+	}
+}
+
+// look waits until the tables were looked at in full.
+func (d *Dataplane) look(t *testing.T) {
+	t.Helper()
+	d.monitor.Own(func() bool { return true })
+}
+
+// While a legacy tool of ours runs, nobody else has the lock; afterwards it is free.
+func TestLegacyLockIsHeld(t *testing.T) {
+	applytest.RequireRoot(t)
+	t.Setenv("XTABLES_LOCKFILE", t.TempDir()+"/lock")
+	applytest.InNamespace(t, func() {
+		target := open(t, apply.Options{IPTables: string(Legacy)}, 0)
+		free := func() error {
+			fd, err := unix.Open(lockFile(), unix.O_CREAT|unix.O_RDONLY|unix.O_CLOEXEC, 0o600)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(fd)
+			return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+		}
+		target.run = func(ctx context.Context, stdin io.Reader, stdout io.Writer, name string, args ...string) error {
+			if err := free(); strings.HasSuffix(name, "restore") && !errors.Is(err, unix.EWOULDBLOCK) {
+				t.Errorf("%s: the lock can be taken: %v", name, err)
+			}
+			return run.To(ctx, stdin, stdout, name, args...)
+		}
+		put(t, target, lower(programs(1)))
+		if err := free(); err != nil {
+			t.Errorf("afterwards: %v", err)
+		}
+	})
+}
+
+// Older legacy tools take the lock themselves. Then all is compared after our own work.
+func TestOlderLegacyTools(t *testing.T) {
+	applytest.RequireRoot(t)
+	t.Setenv("XTABLES_LOCKFILE", t.TempDir()+"/lock")
+	applytest.InNamespace(t, func() {
+		target, drift := drifting(t, Legacy, programs(1))
+		target.version = version{1, 8, 5}
+		if _, err := target.Commit(t.Context(), target.PlanChanges(changes(programs(1), programs(2)))); err != nil {
+			t.Fatal(err)
+		}
+		if !reported(drift, true) {
+			t.Error("nothing is reported")
+		}
+	})
+}
