@@ -19,11 +19,11 @@ func without(s *ir.Service, lost func(*ir.Frontend) bool) *ir.Service {
 	index := map[int]int{} // new index of a pool by its old one
 	served := map[ir.ServicePort]bool{}
 	for i := range s.Frontends {
-		f := s.Frontends[i]
-		if lost(&f) {
+		f := &s.Frontends[i]
+		if lost(f) {
 			continue
 		}
-		out.Frontends = append(out.Frontends, f)
+		out.Frontends = append(out.Frontends, *f)
 		served[f.Port] = true
 		for _, r := range f.Routes {
 			index[r.Pool] = 0

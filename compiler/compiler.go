@@ -165,7 +165,7 @@ func (c *Compiler) fill(all []*snapshot.Service, parse func(i int) *service) {
 		*c.shared.At(f) = shared
 		for _, e := range c.order {
 			claims.add(e, e.compiled.Of(f))
-			shared.add(e, e.compiled.Of(f), func(*entry) {})
+			shared.replace(e, nil, e.compiled.Of(f), func(*entry) {})
 		}
 		claims.settle(func(*entry) {})
 		for _, e := range c.order {
@@ -190,7 +190,7 @@ func (c *Compiler) compile(e *entry, svc *snapshot.Service, s *service) {
 func (c *Compiler) resolve(e *entry, f ir.Family) {
 	final, lost := c.claims.Of(f).conflictsPass(e, e.compiled.Of(f))
 	*e.final.At(f), *e.lost.At(f) = slotsPass(e, final), lost
-	e.lost.At(f).Add(c.shared.Of(f).confused(e, e.compiled.Of(f))...)
+	e.lost.At(f).Add(c.shared.Of(f).finding(e, e.compiled.Of(f))...)
 }
 
 // Programs returns the Programs as they are now.
@@ -267,8 +267,7 @@ func (c *Compiler) Update(dirty []ir.Name) (changes ir.Changes, findings Finding
 			c.compile(&next, svc, c.cluster.service(svc))
 		}
 		for f, shared := range c.shared.All() {
-			shared.remove(e, e.compiled.Of(f), touch)
-			shared.add(e, next.compiled.Of(f), touch)
+			shared.replace(e, e.compiled.Of(f), next.compiled.Of(f), touch)
 		}
 		c.replace(e, &next)
 	}

@@ -240,47 +240,80 @@ func (c *claims) owner(m ir.Match) claim {
 
 // conflictsPass leaves out of a Service what belongs to another, and reports
 // where another takes packets to the node that a node port would have taken:
-// an exact address goes before node ports (PKT-18), in kube-proxy too.
+// an exact address goes before node ports (PKT-18), in kube-proxy too. There is one
+// finding for each address, which names the first port and counts the others.
 func (c *claims) conflictsPass(e *entry, s *ir.Service) (*ir.Service, diag.List) {
 	if s == nil || len(c.shared)+len(c.taken) == 0 {
 		return s, nil
 	}
-	var diags diag.List
+	var found byAddress
 	lost := false
 	for i := range s.Frontends {
 		f := &s.Frontends[i]
 		mine := claim{e, f.Kind}
 		if o := c.owner(f.Match); o.entry != e {
 			lost = true
+			if found.count(f.Match.Addr, true) {
+				continue
+			}
 			code := diag.VIPClaimed
 			if f.Match.IsNodePort() {
 				code = diag.NodePortClaimed
 			}
-			diags.Add(diag.Diagnostic{Severity: diag.Error, Code: code, Object: f.Origin.Object, Path: f.Origin.Field,
+			found.add(diag.Diagnostic{Severity: diag.Error, Code: code, Object: f.Origin.Object, Path: f.Origin.Field,
 				Msg: f.Match.String() + " belongs to Service " + o.name.String() + ", " + o.why(mine) + ": it is left out here"})
 			continue
 		}
 		if f.Match.IsNodePort() {
-			diags.Add(c.hidden(e, f)...)
+			c.hidden(e, f, &found)
 		}
 	}
 	if lost {
 		s = without(s, func(f *ir.Frontend) bool { return c.owner(f.Match).entry != e })
 	}
-	return s, diags
+	return s, found.list
 }
 
-// hidden returns at which of the node's addresses a node port does not answer,
+// hidden reports at which of the node's addresses a node port does not answer,
 // since another Service has that address and port.
-func (c *claims) hidden(e *entry, f *ir.Frontend) (diags diag.List) {
+func (c *claims) hidden(e *entry, f *ir.Frontend, found *byAddress) {
 	for _, a := range c.taken[f.Match] {
 		o := c.owner(ir.Match{Addr: a, Protocol: f.Match.Protocol, Port: f.Match.Port})
-		if o.entry == e {
+		if o.entry == e || found.count(a, false) {
 			continue
 		}
-		diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NodePortHidden, Object: f.Origin.Object, Path: f.Origin.Field,
+		found.add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NodePortHidden, Object: f.Origin.Object, Path: f.Origin.Field,
 			Msg: strings.TrimPrefix(f.Match.String(), "node:") + " at the node's address " + a.String() + " is Service " + o.name.String() +
 				"'s " + o.kind.String() + ", which takes the packets to the node port there while it has endpoints"})
 	}
-	return diags
 }
+
+// byAddress are the findings about one Service, one for each address at which it
+// lost ports, and one for each at which its node ports are hidden.
+type byAddress struct {
+	list diag.List
+	at   map[lostAt]int // index in list
+}
+
+type lostAt struct {
+	addr netip.Addr // zero: node ports
+	lost bool       // not hidden
+}
+
+// count counts another port at an address, and reports whether there is a finding about
+// that address. If there is none, the caller adds it.
+func (b *byAddress) count(addr netip.Addr, lost bool) bool {
+	k := lostAt{addr, lost}
+	i, known := b.at[k]
+	if known {
+		b.list[i].More++
+		return true
+	}
+	if b.at == nil {
+		b.at = map[lostAt]int{}
+	}
+	b.at[k] = len(b.list)
+	return false
+}
+
+func (b *byAddress) add(d diag.Diagnostic) { b.list.Add(d) }

@@ -9,9 +9,13 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// shared are the Services that lead to an endpoint, in one family, by name. It is
-// nil where the mode tells their connections apart, or every client is
-// masqueraded, with a port of its own for each connection.
+// shared maps each endpoint of one family to the Services that have it, sorted by
+// name. It is nil where shared endpoints do no harm: the mode distinguishes their
+// connections, or all clients are masqueraded, each connection from its own port.
+//
+// A Service's finding names only the Service after it, and the last one's names
+// the first. So a change of one Service changes the finding of one other Service
+// for each endpoint that comes or goes, however many share it.
 type shared map[endpointKey][]*entry
 
 type endpointKey struct {
@@ -26,79 +30,111 @@ func (c *Compiler) newShared(f ir.Family) shared {
 	return shared{}
 }
 
-// endpoints calls f for each endpoint of a Service, once.
-func (s shared) endpoints(svc *ir.Service, f func(endpointKey)) {
-	if s == nil || svc == nil {
-		return
+// endpointsIn returns the endpoints of a Service, which may be nil, each once.
+func endpointsIn(svc *ir.Service) []endpointKey {
+	if svc == nil {
+		return nil
 	}
+	var list []endpointKey
 	seen := map[endpointKey]bool{}
 	for i := range svc.Pools {
 		p := &svc.Pools[i]
 		for _, b := range p.Backends {
 			if k := (endpointKey{b.AddrPort, p.Port.Protocol}); !seen[k] {
 				seen[k] = true
-				f(k)
+				list = append(list, k)
 			}
+		}
+	}
+	return list
+}
+
+// replace updates the endpoints of e from one version of its Service to the next.
+// touched is called for each other Service whose finding may change.
+func (s shared) replace(e *entry, old, next *ir.Service, touched func(*entry)) {
+	if s == nil {
+		return
+	}
+	had, has := endpointsIn(old), endpointsIn(next)
+	if slices.Equal(had, has) {
+		return
+	}
+	keep := make(map[endpointKey]bool, len(has))
+	for _, k := range has {
+		keep[k] = true
+	}
+	for _, k := range had {
+		if keep[k] {
+			delete(keep, k)
+		} else {
+			s.remove(e, k, touched)
+		}
+	}
+	for _, k := range has {
+		if keep[k] {
+			s.add(e, k, touched)
 		}
 	}
 }
 
-// add notes the endpoints of a Service; touched is called with those that share
-// one.
-func (s shared) add(e *entry, svc *ir.Service, touched func(*entry)) {
-	s.endpoints(svc, func(k endpointKey) {
-		for _, o := range s[k] {
-			touched(o)
-		}
-		at, _ := slices.BinarySearchFunc(s[k], e, func(a, b *entry) int { return a.name.Compare(b.name) })
-		s[k] = slices.Insert(s[k], at, e)
-	})
+func (s shared) add(e *entry, k endpointKey, touched func(*entry)) {
+	at, _ := s.find(e, k)
+	s[k] = slices.Insert(s[k], at, e)
+	s.touch(k, at-1, e, touched)
 }
 
-// remove takes back what add noted.
-func (s shared) remove(e *entry, svc *ir.Service, touched func(*entry)) {
-	s.endpoints(svc, func(k endpointKey) {
-		s[k] = slices.DeleteFunc(s[k], func(o *entry) bool { return o == e })
-		for _, o := range s[k] {
-			touched(o)
-		}
-		if len(s[k]) == 0 {
-			delete(s, k)
-		}
-	})
-}
-
-// confused returns with which Services a Service shares endpoints: each is named
-// once, by the one that comes first by name.
-func (s shared) confused(e *entry, svc *ir.Service) (diags diag.List) {
-	type with struct {
-		first endpointKey
-		n     int
+func (s shared) remove(e *entry, k endpointKey, touched func(*entry)) {
+	at, _ := s.find(e, k)
+	if s[k] = slices.Delete(s[k], at, at+1); len(s[k]) == 0 {
+		delete(s, k)
+		return
 	}
-	others := map[*entry]with{}
-	s.endpoints(svc, func(k endpointKey) {
-		for _, o := range s[k] {
-			if o.name.Compare(e.name) > 0 {
-				w := others[o]
-				if w.n++; w.n == 1 {
-					w.first = k
-				}
-				others[o] = w
-			}
+	s.touch(k, at-1, e, touched)
+}
+
+// touch calls touched with the Service at an index, unless it is e. The one before
+// the first is the last.
+func (s shared) touch(k endpointKey, at int, e *entry, touched func(*entry)) {
+	n := len(s[k])
+	if o := s[k][(at+n)%n]; o != e {
+		touched(o)
+	}
+}
+
+func (s shared) find(e *entry, k endpointKey) (int, bool) {
+	return slices.BinarySearchFunc(s[k], e, func(a, b *entry) int { return a.name.Compare(b.name) })
+}
+
+// finding reports that a Service shares endpoints with others: the first such endpoint
+// with one other Service, and how many more there are.
+func (s shared) finding(e *entry, svc *ir.Service) diag.List {
+	if len(s) == 0 || svc == nil {
+		return nil
+	}
+	n := 0
+	var first endpointKey
+	var with *entry
+	for _, k := range endpointsIn(svc) {
+		all := s[k]
+		if len(all) < 2 {
+			continue
 		}
-	})
+		if n++; n == 1 {
+			at, _ := s.find(e, k)
+			first, with = k, all[(at+1)%len(all)]
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	what := fmt.Sprintf("shares endpoint %s/%s with Service %s", first.to, first.protocol, with.name)
+	if n > 1 {
+		what = fmt.Sprintf("shares %d endpoints with other Services, such as %s/%s with Service %s", n, first.to, first.protocol, with.name)
+	}
 	object := "Service " + e.name.String()
-	if svc != nil && len(svc.Frontends) > 0 {
+	if len(svc.Frontends) > 0 {
 		object = svc.Frontends[0].Origin.Object
 	}
-	for o, w := range others {
-		more := ""
-		if w.n > 1 {
-			more = fmt.Sprintf(" and %d more", w.n-1)
-		}
-		diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.EndpointShared, Object: object, Path: "spec.selector",
-			Msg: fmt.Sprintf("has endpoint %s/%s%s, as Service %s has: in mode ipvs the kernel does not tell apart connections from one port of a client to both, and one of them fails (kubernetes#107249)",
-				w.first.to, w.first.protocol, more, o.name)})
-	}
-	return diags
+	return diag.List{{Severity: diag.Warning, Code: diag.EndpointShared, Object: object, Path: "spec.selector",
+		Msg: what + ": in mode ipvs the kernel does not distinguish connections from one client port to both, and one of them fails (kubernetes#107249)"}}
 }

@@ -36,7 +36,7 @@ type Diagnostic struct {
 	Path     string // "spec.ports[0].port"
 	Msg      string // lower case, no full stop: what is wrong, what is allowed, what was found
 	Hint     string // what to do about it
-	More     int    // how many others say the same of other objects
+	More     int    // how many more findings like it it stands for: of other objects, or of other ports at the same address
 }
 
 // String returns the one-line form without the severity. Characters that cannot be

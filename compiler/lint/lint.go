@@ -165,7 +165,7 @@ func leftOut(found diag.List) map[place]int {
 			}
 			at[place{d.Object, path}]++
 		case diag.VIPClaimed:
-			at[place{d.Object, d.Path}]++
+			at[place{d.Object, d.Path}] += 1 + d.More
 		}
 	}
 	return at
