@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler"
@@ -17,15 +18,60 @@ import (
 // What is new in it is logged, and told in the cluster where it is about a
 // Service; proxyc status shows all.
 type findings struct {
-	log  *slog.Logger
-	send func(watch.Event)
+	log   *slog.Logger
+	now   func() time.Time
+	send  func(watch.Event)
+	lines map[string]*lines // by namespace; only the goroutine that updates uses it
 
 	mu sync.Mutex
 	of compiler.Findings // each list sorted
 }
 
-func newFindings(log *slog.Logger, send func(watch.Event)) *findings {
-	return &findings{log: log, send: send, of: compiler.Findings{}}
+func newFindings(log *slog.Logger, now func() time.Time, send func(watch.Event)) *findings {
+	return &findings{log: log, now: now, send: send, lines: map[string]*lines{}, of: compiler.Findings{}}
+}
+
+// Authors of Services decide how many findings there are. The log has findingBurst
+// of one namespace at once, and one more each findingEvery.
+const (
+	findingBurst = 25
+	findingEvery = 10 * time.Second
+)
+
+// lines limits what the log has of the findings about one namespace.
+type lines struct {
+	watch.Budget
+	omitted int // since they were last reported
+}
+
+// affordable reports whether a finding about a Service may be logged now. Findings about
+// the node always may.
+func (f *findings) affordable(about ir.Name, now time.Time) bool {
+	if about == (ir.Name{}) {
+		return true
+	}
+	l := f.lines[about.Namespace]
+	if l == nil {
+		l = &lines{}
+		f.lines[about.Namespace] = l
+	}
+	if l.Spend(now, findingBurst, findingEvery) {
+		return true
+	}
+	l.omitted++
+	return false
+}
+
+// reportOmitted logs how many findings are not logged. Its lines count as well.
+func (f *findings) reportOmitted(now time.Time) {
+	for _, namespace := range slices.Sorted(maps.Keys(f.lines)) {
+		l := f.lines[namespace]
+		if l.omitted > 0 && l.Spend(now, findingBurst+1, findingEvery) {
+			f.log.Warn("too many findings about one namespace: proxyc status shows those that are not logged", "namespace", namespace, "omitted", l.omitted)
+			l.omitted = 0
+		}
+	}
+	maps.DeleteFunc(f.lines, func(_ string, l *lines) bool { return l.omitted == 0 && l.Whole(now, findingEvery) })
 }
 
 // shownFindings is how many a status shows.
@@ -53,12 +99,14 @@ func (f *findings) update(some compiler.Findings) {
 	}
 }
 
-// tell reports what is new, in order. Only the goroutine that updates calls it,
-// so that it may read without the lock, which it does not hold meanwhile.
+// tell logs what is new, in order, and sends events about it, as far as the budget of
+// its namespace allows. Only the goroutine that updates calls it, so that it may
+// read without the lock, which it does not hold meanwhile.
 func (f *findings) tell(now compiler.Findings) {
+	at := f.now()
 	for _, name := range slices.SortedFunc(maps.Keys(now), ir.Name.Compare) {
 		for _, d := range now[name] {
-			if _, known := slices.BinarySearchFunc(f.of[name], d, diag.Diagnostic.Compare); known {
+			if _, known := slices.BinarySearchFunc(f.of[name], d, diag.Diagnostic.Compare); known || troubles(d) && !f.affordable(name, at) {
 				continue
 			}
 			logDiagnostic(f.log, d)
@@ -67,6 +115,7 @@ func (f *findings) tell(now compiler.Findings) {
 			}
 		}
 	}
+	f.reportOmitted(at)
 }
 
 // troubles reports whether a Finding means that something is not as somebody wanted it.
@@ -147,7 +196,7 @@ func (f *findings) first(most int) (first []Finding, total int) {
 		all = slices.DeleteFunc(all, func(r ranked) bool { return !shown[r.Diagnostic] })
 	}
 	for _, r := range all {
-		msg := diag.Diagnostic{Msg: r.Msg, Hint: r.Hint}.String()
+		msg := diag.Diagnostic{Msg: r.Msg, Hint: r.Hint, More: r.More}.String()
 		first = append(first, Finding{r.Severity.String(), r.Object, r.Path, msg})
 	}
 	return first, total

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -23,7 +24,7 @@ import (
 func TestLosersAreNamed(t *testing.T) {
 	f := newFileFollower(t)
 	var events []watch.Event
-	f.findings = newFindings(f.log, func(e watch.Event) { events = append(events, e) })
+	f.findings = newFindings(f.log, time.Now, func(e watch.Event) { events = append(events, e) })
 	service := func(name, spec string) string {
 		return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: ns}\nspec: {%s}\n---\n", name, spec)
 	}
@@ -87,7 +88,7 @@ func linesOf(text, word string) (lines []string) {
 func TestFindings(t *testing.T) {
 	said := &bytes.Buffer{}
 	events := 0
-	f := newFindings(slog.New(slog.NewTextHandler(said, nil)), func(watch.Event) { events++ })
+	f := newFindings(slog.New(slog.NewTextHandler(said, nil)), time.Now, func(watch.Event) { events++ })
 	web := ir.Name{Namespace: "ns", Name: "web"}
 	wrong := func() compiler.Findings {
 		return compiler.Findings{web: diag.List{{Severity: diag.Error, Object: "Service ns/web", Msg: "is wrong"}}}
@@ -121,9 +122,61 @@ func TestFindings(t *testing.T) {
 	}
 }
 
+// The log has few lines of one namespace's findings, and all of the others'.
+func TestFindingsLeaveRoomInTheLog(t *testing.T) {
+	said := &bytes.Buffer{}
+	at, events := time.Unix(1e9, 0), 0
+	f := newFindings(slog.New(slog.NewTextHandler(said, nil)), func() time.Time { return at }, func(watch.Event) { events++ })
+	round := 0
+	logged := func(step string, of, omitted int, reports ...string) {
+		t.Helper()
+		said.Reset()
+		events = 0
+		round++
+		found := compiler.Findings{}
+		for i := range of {
+			name := ir.Name{Namespace: "tenant", Name: fmt.Sprintf("s%04d", i)}
+			found[name] = diag.List{{Severity: diag.Error, Object: "Service " + name.String(), Msg: fmt.Sprint("bad", round)}}
+		}
+		shop := ir.Name{Namespace: "shop", Name: "web"}
+		found[shop] = diag.List{{Severity: diag.Warning, Object: "Service shop/web", Msg: fmt.Sprint("doubtful", round)}}
+		found[ir.Name{}] = diag.List{{Severity: diag.Warning, Object: "Node n", Msg: fmt.Sprint("node", round)}}
+		f.update(found)
+		text := said.String()
+		if got := strings.Count(text, "Service tenant/"); got != of-omitted || events != got+1 {
+			t.Errorf("%s: %d of %d are logged, want %d; %d events", step, got, of, of-omitted, events)
+		}
+		if !strings.Contains(text, "Service shop/web") || !strings.Contains(text, "Node n") {
+			t.Errorf("%s: others' are not logged:\n%s", step, text)
+		}
+		var got []string
+		for _, line := range linesOf(text, "") {
+			if _, report, is := strings.Cut(strings.TrimSuffix(line, "\n"), "namespace="); is {
+				got = append(got, report)
+			}
+		}
+		if diff := cmp.Diff(reports, got); diff != "" {
+			t.Errorf("%s: reports (-want +got):\n%s", step, diff)
+		}
+	}
+	logged("at once", 1000, 1000-findingBurst, fmt.Sprint("tenant omitted=", 1000-findingBurst))
+	logged("again", 1000, 1000)
+	at = at.Add(findingEvery)
+	logged("a period later", 1000, 1000, "tenant omitted=2000")
+	at = at.Add(3 * findingEvery)
+	logged("three periods later", 10, 8, "tenant omitted=8")
+	at = at.Add(time.Hour)
+	logged("long after", 1, 0)
+	at = at.Add(time.Hour)
+	f.update(compiler.Findings{})
+	if len(f.lines) != 0 {
+		t.Errorf("%d namespaces are remembered that had their whole budget, want none", len(f.lines))
+	}
+}
+
 // Who has many findings pushes nobody else's out of a status: namespaces take turns.
 func TestFindingsOfAllNamespaces(t *testing.T) {
-	f := newFindings(slog.New(slog.DiscardHandler), func(watch.Event) {})
+	f := newFindings(slog.New(slog.DiscardHandler), time.Now, func(watch.Event) {})
 	add := func(severity diag.Severity, namespace, name string) {
 		svc := ir.Name{Namespace: namespace, Name: name}
 		f.update(compiler.Findings{svc: diag.List{{Severity: severity, Object: "Service " + svc.String(), Msg: "bad"}}})

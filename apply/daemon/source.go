@@ -43,7 +43,7 @@ func NewSource(cfg *config.Config, store *watch.Store, facts compiler.Facts, log
 // newFollower makes a follower that has seen nothing yet. send tells of Services
 // in the cluster.
 func newFollower(cfg *config.Config, store *watch.Store, facts compiler.Facts, log *slog.Logger, send func(watch.Event)) *follower {
-	return &follower{cfg: cfg, store: store, facts: facts, log: log, findings: newFindings(log, send),
+	return &follower{cfg: cfg, store: store, facts: facts, log: log, findings: newFindings(log, time.Now, send),
 		interfaces: func() ([]compiler.Interface, error) { return facts.Interfaces, nil }}
 }
 

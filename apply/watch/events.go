@@ -44,26 +44,11 @@ type Events struct {
 	queue chan queued
 	said  map[Event]bool // at most mostSaid
 
-	all budget            // of events about Services
-	of  map[string]budget // of those of a namespace that has not all of its own
+	all Budget            // of events about Services
+	of  map[string]Budget // of those of a namespace that has not all of its own
 
 	mu      sync.Mutex
 	waiting map[string]int // events about Services of a namespace, in queue
-}
-
-// budget is how many events were sent of those that may be at once.
-type budget struct {
-	spent int
-	since time.Time // when it was last made up for
-}
-
-// at returns the budget at a time, of which one becomes free each every.
-func (b budget) at(now time.Time, every time.Duration) budget {
-	n := int(now.Sub(b.since) / every)
-	if b.spent <= n {
-		return budget{since: now}
-	}
-	return budget{b.spent - n, b.since.Add(time.Duration(n) * every)}
 }
 
 // queued is an event that waits to be sent.
@@ -84,7 +69,7 @@ const (
 
 // NewEvents makes an Events that sends when Run runs.
 func NewEvents(nodeName string, log *slog.Logger, now func() time.Time) *Events {
-	return &Events{NodeName: nodeName, Log: log, Now: now, queue: make(chan queued, eventQueue), of: map[string]budget{}, waiting: map[string]int{}}
+	return &Events{NodeName: nodeName, Log: log, Now: now, queue: make(chan queued, eventQueue), of: map[string]Budget{}, waiting: map[string]int{}}
 }
 
 // Send sends an event, soon. What was sent before is not sent again.
@@ -161,7 +146,7 @@ func (e *Events) affordable(event Event) bool {
 		return true
 	}
 	now, of := e.Now(), event.Service.Namespace
-	maps.DeleteFunc(e.of, func(_ string, b budget) bool { return b.at(now, serviceShare*serviceEvery).spent == 0 })
+	maps.DeleteFunc(e.of, func(_ string, b Budget) bool { return b.at(now, serviceShare*serviceEvery).spent == 0 })
 	all, part := e.all.at(now, serviceEvery), e.of[of].at(now, serviceShare*serviceEvery)
 	if all.spent >= serviceBurst || part.spent >= serviceBurst/serviceShare {
 		e.drop(event)
