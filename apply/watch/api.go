@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -476,14 +475,7 @@ func (a *API) serviceCIDRs() kind {
 		set:     func(obj any) { a.Store.setServiceCIDR(obj.(*snapshot.ServiceCIDR)) },
 		remove:  func(_, name string) { a.Store.deleteServiceCIDR(name) },
 		last: func(_, name string) any {
-			return stored(a.Store, func(s *snapshot.Snapshot) *snapshot.ServiceCIDR {
-				all := s.ServiceCIDRs() // a few
-				i := slices.IndexFunc(all, func(c *snapshot.ServiceCIDR) bool { return c.Name == name })
-				if i < 0 {
-					return nil
-				}
-				return all[i]
-			})
+			return stored(a.Store, func(s *snapshot.Snapshot) *snapshot.ServiceCIDR { return s.ServiceCIDR(name) })
 		},
 		optional: true,
 		replace: func(all []any) {

@@ -125,7 +125,8 @@ func (g *follower) until(holds func(*snapshot.Snapshot) bool) (dirty snapshot.Di
 	for {
 		ok := false
 		g.Store.Follow(func(s *snapshot.Snapshot, c Changes) {
-			dirty.Merge(c.Dirty)
+			dirty.Services = append(dirty.Services, c.Services...)
+			dirty.Node = dirty.Node || c.Node
 			ok = holds(s)
 		})
 		if ok {

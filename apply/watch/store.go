@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +22,7 @@ type Store struct {
 
 	mu         sync.Mutex
 	snap       *snapshot.Snapshot
+	dirty      map[ir.Name]struct{} // pending.Services, each once
 	interfaces []compiler.Interface
 	hosted     map[netip.Addr]struct{}
 	pending    Changes
@@ -77,7 +79,7 @@ func (c *Changes) AddArrivals(more ...Arrival) {
 
 // NewStore returns an empty Store.
 func NewStore(now func() time.Time) *Store {
-	return &Store{now: now, changed: make(chan struct{}, 1), snap: snapshot.New()}
+	return &Store{now: now, changed: make(chan struct{}, 1), snap: snapshot.New(), dirty: map[ir.Name]struct{}{}}
 }
 
 // Changed returns a channel that has a token when there is something to take.
@@ -93,6 +95,7 @@ func (s *Store) Anew() {
 	default:
 	}
 	s.interfaces, s.hosted, s.pending = nil, nil, Changes{}
+	clear(s.dirty)
 }
 
 // Follow hands what changed since the last call to f, and the Snapshot, which
@@ -105,7 +108,8 @@ func (s *Store) Follow(f func(*snapshot.Snapshot, Changes)) {
 	default:
 	}
 	c := s.pending
-	s.pending = Changes{}
+	c.Services = slices.SortedFunc(maps.Keys(s.dirty), ir.Name.Compare)
+	s.pending, s.dirty = Changes{}, map[ir.Name]struct{}{} // a map never shrinks
 	f(s.snap, c)
 }
 
@@ -128,7 +132,7 @@ func (s *Store) Events() (services, endpoints int) {
 func (s *Store) Pending() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := len(s.pending.Dirty.Services)
+	n := len(s.dirty)
 	if s.pending.Node {
 		n++
 	}
@@ -151,11 +155,29 @@ func (s *Store) update(change func(*snapshot.Snapshot, *Changes) snapshot.Dirty)
 			s.pending.AddArrivals(s.arriving)
 		}
 	}
-	s.pending.Merge(d)
+	s.mark(d)
 	if s.pending.Since.IsZero() {
 		s.pending.Since = s.arriving.At
 	}
 	s.notify()
+}
+
+// mostForgotten is how many names may wait beyond the objects of the Snapshot. They belong to
+// Services that were created and deleted while nobody followed.
+const mostForgotten = 10_000
+
+// mark notes what differs. The names stay bounded: if most are those of Services that no longer
+// exist, the whole node is dirty instead.
+func (s *Store) mark(d snapshot.Dirty) {
+	s.pending.Node = s.pending.Node || d.Node
+	for _, name := range d.Services {
+		s.dirty[name] = struct{}{}
+	}
+	services, endpoints, _ := s.snap.Count()
+	if len(s.dirty) > services+endpoints+mostForgotten {
+		s.pending.Node = true
+		clear(s.dirty)
+	}
 }
 
 // notify notes that there is something to take.
@@ -260,15 +282,16 @@ func (s *Store) setNode(n *snapshot.Node) {
 
 func (s *Store) setServiceCIDR(c *snapshot.ServiceCIDR) {
 	s.update(func(snap *snapshot.Snapshot, _ *Changes) (d snapshot.Dirty) {
-		d.Node = true
-		snap.SetServiceCIDR(c)
+		if d.Node = !reflect.DeepEqual(snap.ServiceCIDR(c.Name), c); d.Node {
+			snap.SetServiceCIDR(c)
+		}
 		return d
 	})
 }
 
 func (s *Store) deleteServiceCIDR(name string) {
 	s.update(func(snap *snapshot.Snapshot, _ *Changes) (d snapshot.Dirty) {
-		d.Node = true
+		d.Node = snap.ServiceCIDR(name) != nil
 		snap.DeleteServiceCIDR(name)
 		return d
 	})

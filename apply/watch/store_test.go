@@ -3,6 +3,7 @@ package watch
 import (
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -43,6 +44,67 @@ func TestStorePending(t *testing.T) {
 	}
 	if n := s.Pending(); n != 0 {
 		t.Errorf("%d pending, want none", n)
+	}
+}
+
+// Names stay bounded while nobody follows: a Service that changes again and again has one, and
+// Services that come and go make all dirty.
+func TestStoreNamesAreBounded(t *testing.T) {
+	s := NewStore(time.Now)
+	s.SetService(&snapshot.Service{Name: name("a")})
+	for i := range 3 * mostForgotten {
+		s.SetSlice(&snapshot.EndpointSlice{Name: name("a-1"), Service: name("a"), Endpoints: []snapshot.Endpoint{{Address: fmt.Sprint(i)}}})
+	}
+	if n := s.Pending(); n != 1 {
+		t.Errorf("%d names of one Service wait", n)
+	}
+	passing := func(n int) {
+		for i := range n {
+			s.SetService(&snapshot.Service{Name: name(fmt.Sprint(i))})
+			s.DeleteService(name(fmt.Sprint(i)))
+		}
+	}
+	passing(mostForgotten)
+	s.Follow(func(_ *snapshot.Snapshot, c Changes) {
+		if c.Node || len(c.Services) != mostForgotten+1 {
+			t.Errorf("%d names, node %t, want %d and not the node", len(c.Services), c.Node, mostForgotten+1)
+		}
+	})
+	passing(3 * mostForgotten)
+	if n := s.Pending(); n > mostForgotten+3 { // the Service, its slice, and the node
+		t.Errorf("%d names wait", n)
+	}
+	s.Follow(func(_ *snapshot.Snapshot, c Changes) {
+		if !c.Node {
+			t.Error("names were forgotten, and the node is not dirty")
+		}
+	})
+}
+
+// An equal ServiceCIDR is no change, nor is the deletion of an unknown one.
+func TestStoreServiceCIDR(t *testing.T) {
+	s := NewStore(time.Now)
+	set := func(cidr string) {
+		s.setServiceCIDR(&snapshot.ServiceCIDR{Name: "kubernetes", CIDRs: []netip.Prefix{netip.MustParsePrefix(cidr)}})
+	}
+	for _, step := range []struct {
+		name  string
+		do    func()
+		dirty bool
+	}{
+		{"added", func() { set("10.96.0.0/16") }, true},
+		{"its status changes", func() { set("10.96.0.0/16") }, false},
+		{"its range changes", func() { set("10.96.0.0/12") }, true},
+		{"another one is deleted", func() { s.deleteServiceCIDR("other") }, false},
+		{"deleted", func() { s.deleteServiceCIDR("kubernetes") }, true},
+		{"deleted again", func() { s.deleteServiceCIDR("kubernetes") }, false},
+	} {
+		step.do()
+		s.Follow(func(_ *snapshot.Snapshot, c Changes) {
+			if c.Node != step.dirty {
+				t.Errorf("%s: node dirty: %t", step.name, c.Node)
+			}
+		})
 	}
 }
 

@@ -177,7 +177,7 @@ func decodeServiceCIDR(text []byte, read unmarshal) (object, []finding, error) {
 	in.Namespace = ""
 	cidr := FromServiceCIDR(&in)
 	return object{name: objectName("ServiceCIDR", nameOf(&in.ObjectMeta)), written: writtenMeta(&in.ObjectMeta),
-		has: func(s *Snapshot) bool { return s.cidrs[cidr.Name] != nil },
+		has: func(s *Snapshot) bool { return s.ServiceCIDR(cidr.Name) != nil },
 		put: func(s *Snapshot) { s.SetServiceCIDR(cidr) },
 	}, append(strict, checkServiceCIDR(&in)...), err
 }

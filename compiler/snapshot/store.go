@@ -123,6 +123,9 @@ func (s *Snapshot) SetServiceCIDR(c *ServiceCIDR) { s.cidrs[c.Name] = c }
 // DeleteServiceCIDR removes a ServiceCIDR.
 func (s *Snapshot) DeleteServiceCIDR(name string) { delete(s.cidrs, name) }
 
+// ServiceCIDR returns a ServiceCIDR by name, or nil.
+func (s *Snapshot) ServiceCIDR(name string) *ServiceCIDR { return s.cidrs[name] }
+
 // ServiceCIDRs returns all ServiceCIDRs by name.
 func (s *Snapshot) ServiceCIDRs() []*ServiceCIDR {
 	return slices.SortedFunc(maps.Values(s.cidrs), func(a, b *ServiceCIDR) int { return strings.Compare(a.Name, b.Name) })

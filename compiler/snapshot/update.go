@@ -19,12 +19,6 @@ type Dirty struct {
 // Empty reports whether nothing differs.
 func (d Dirty) Empty() bool { return len(d.Services) == 0 && !d.Node }
 
-// Merge adds what differs elsewhere.
-func (d *Dirty) Merge(o Dirty) {
-	d.Services = append(d.Services, o.Services...)
-	d.Node = d.Node || o.Node
-}
-
 // Slice returns an EndpointSlice by name, or nil.
 func (s *Snapshot) Slice(name ir.Name) *EndpointSlice { return s.slices[name] }
 
