@@ -3,11 +3,11 @@ package watch
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -86,28 +86,47 @@ func (a *API) connect(base *rest.Config) (err error) {
 }
 
 // Run follows the API server until ctx ends, and goes on after all errors. It
-// calls synced once, when all that there was at first is in the Store.
+// calls synced once, when all that there was at first is in the Store. Optional kinds are waited
+// for until optionalPatience.
 func (a *API) Run(ctx context.Context, synced func()) {
 	a.run(ctx, []kind{a.services(), a.slices(), a.node(), a.serviceCIDRs()}, synced)
 }
 
 func (a *API) run(ctx context.Context, kinds []kind, synced func()) {
-	var left atomic.Int32 // kinds that have not yet told all they have
-	left.Store(int32(len(kinds)))
-	told := func() {
-		if left.Add(-1) == 0 {
-			synced()
-		}
+	if a.after == nil {
+		a.after = time.After
 	}
 	ctx = quietRetries(ctx, a.Log)
-	var running sync.WaitGroup
+	var running, required, optional sync.WaitGroup // the kinds of which not all has come yet
 	running.Go(func() { a.Contact.run(ctx) })
 	for _, k := range kinds {
 		a.Contact.expect(k.name, k.optional)
 	}
 	for _, k := range kinds {
-		running.Go(func() { a.follow(ctx, k, sync.OnceFunc(told)) })
+		of := &required
+		if k.optional {
+			of = &optional
+		}
+		of.Add(1)
+		running.Go(func() {
+			come := sync.OnceFunc(of.Done)
+			defer come()
+			a.follow(ctx, k, come)
+		})
 	}
+	all := make(chan struct{})
+	running.Go(func() { optional.Wait(); close(all) })
+	enough := time.After(optionalPatience)
+	running.Go(func() {
+		required.Wait()
+		select {
+		case <-all:
+		case <-enough:
+		}
+		if ctx.Err() == nil {
+			synced()
+		}
+	})
 	if a.Events != nil {
 		running.Go(func() { a.Events.run(ctx, a.clients.events) })
 	}
@@ -131,8 +150,8 @@ type kind struct {
 	replace func([]any)
 	// last returns what is kept of an object; nil: nothing.
 	last func(namespace, name string) any
-	// optional: a server that does not have the kind, or does not let it be
-	// read, is taken for one without such objects.
+	// optional: the rules do not need the kind. A server that does not have it, or does not let it
+	// be read, counts as one without such objects.
 	optional bool
 }
 
@@ -150,6 +169,11 @@ func (a *API) follow(ctx context.Context, k kind, synced func()) {
 }
 
 const (
+	// optionalPatience is how long rules wait for an optional kind, from the start on. Without
+	// rules a node is worse off than without what the kind adds.
+	optionalPatience = 5 * time.Second
+	// askWithin is how long a server may take to answer whether it gives a kind.
+	askWithin = 10 * time.Second
 	// askAgain is how long to wait for a server that gives no clear answer, and at
 	// first for one that does not give a kind.
 	askAgain = 5 * time.Second
@@ -165,7 +189,7 @@ func (a *API) untilGiven(ctx context.Context, k kind, synced func()) bool {
 	for rarely := askAgain; ; {
 		wait := askAgain
 		began := a.Contact.now()
-		_, err := k.client.Get().Resource(k.name).Param("limit", "1").Do(ctx).Get()
+		_, err := k.client.Get().Resource(k.name).Param("limit", "1").Timeout(askWithin).Do(ctx).Get()
 		switch {
 		case ctx.Err() != nil:
 			return false
@@ -183,17 +207,15 @@ func (a *API) untilGiven(ctx context.Context, k kind, synced func()) bool {
 			a.Contact.without(k.name, cmp.Or(err.Error(), string(apierrors.ReasonForError(err))))
 			synced()
 			wait, rarely = rarely, min(2*rarely, askRarely)
+		case errors.Is(err, context.DeadlineExceeded):
+			a.Contact.loseBy(k.name, &silence{"no answer", askWithin})
 		default:
 			a.Contact.unreadable(ctx, k.name, began, err)
-		}
-		after := a.after
-		if after == nil {
-			after = time.After
 		}
 		select {
 		case <-ctx.Done():
 			return false
-		case <-after(wait):
+		case <-a.after(wait):
 		}
 	}
 }

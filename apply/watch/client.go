@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -149,10 +151,11 @@ func groupClient(shared *rest.Config, client *http.Client, version schema.GroupV
 }
 
 // firstAlone lets the first request make the connection over which all others
-// go. Begun side by side, each would make its own.
+// go. Begun side by side, each would make its own. The others do not wait for the answer to the
+// first one.
 type firstAlone struct {
 	next http.RoundTripper
-	turn chan struct{} // holds a token for the first, and is closed when that has its answer
+	turn chan struct{} // holds a token for the first, and is closed when that has its connection
 }
 
 func newFirstAlone(next http.RoundTripper) *firstAlone {
@@ -167,7 +170,9 @@ func (f *firstAlone) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, r.Context().Err()
 	case _, first := <-f.turn:
 		if first {
-			defer close(f.turn)
+			release := sync.OnceFunc(func() { close(f.turn) })
+			defer release() // without a connection
+			r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { release() }}))
 		}
 	}
 	return f.next.RoundTrip(r)

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"fmt"
+	"errors"
 	"io"
 	"log/slog"
 	"maps"
@@ -50,7 +50,16 @@ type Heard struct {
 	answered time.Time // when a watch last began, or the server began to be asked
 	told     time.Time // when Cause was
 	marked   bool      // bookmarks come
-	optional bool
+	silent   bool      // lost for want of bookmarks: only what arrives ends that
+	optional bool      // the rules do not depend on it
+}
+
+// mayBeSilent returns how long nothing may come of it.
+func (h *Heard) mayBeSilent() time.Duration {
+	if !h.marked && !h.Last.IsZero() { // it may have nothing to send
+		return silentAfter
+	}
+	return staleAfter
 }
 
 // Outage is that an API server cannot be heard.
@@ -64,7 +73,7 @@ const (
 	// staleAfter is how long nothing may come of a resource before it counts
 	// as lost: an API server sends a bookmark each minute.
 	staleAfter = 3 * time.Minute
-	// silentAfter is staleAfter for a resource of which no bookmark came yet: a
+	// silentAfter is staleAfter for a resource of which objects came, and no bookmark: a
 	// watch lasts 10 minutes at most, as client-go asks, and the next is answered.
 	silentAfter = 15 * time.Minute
 	// listenEvery is how often an outage is looked for.
@@ -132,8 +141,11 @@ func (c *Contact) without(resource, why string) {
 // change changes what is known of a resource, and says what follows from it.
 func (c *Contact) change(resource string, f func(*Heard)) {
 	c.mu.Lock()
+	var was, is Heard
 	if h := c.heard[resource]; h != nil {
+		was = *h
 		f(h)
+		is = *h
 	}
 	before, now := c.outage, c.findOutage()
 	c.outage = now
@@ -145,12 +157,19 @@ func (c *Contact) change(resource string, f func(*Heard)) {
 	case !before.Since.IsZero() && now.Since.IsZero():
 		c.log.Info("contact with the API server is back", "after", at.Sub(before.Since).Round(time.Millisecond), "cause", before.Cause)
 	}
+	switch {
+	case !is.optional:
+	case was.Lost.IsZero() && !is.Lost.IsZero():
+		c.log.Warn(resource+" cannot be read: the rules depend on those that were read last", "err", is.Cause)
+	case !was.Lost.IsZero() && is.Lost.IsZero() && is.NotGiven == "":
+		c.log.Info(resource+" can be read again", "after", at.Sub(was.Lost).Round(time.Millisecond))
+	}
 }
 
-// findOutage returns the resource that was lost first.
+// findOutage returns the resource that was lost first, of those that the rules cannot be without.
 func (c *Contact) findOutage() (s Outage) {
 	for _, name := range slices.Sorted(maps.Keys(c.heard)) {
-		if h := c.heard[name]; !h.Lost.IsZero() && (s.Since.IsZero() || h.Lost.Before(s.Since)) {
+		if h := c.heard[name]; !h.optional && !h.Lost.IsZero() && (s.Since.IsZero() || h.Lost.Before(s.Since)) {
 			s = Outage{h.Lost, name, h.Cause}
 		}
 	}
@@ -159,7 +178,11 @@ func (c *Contact) findOutage() (s Outage) {
 
 // answer notes that a watch goes on: the server will be heard.
 func (c *Contact) answer(resource string) {
-	c.change(resource, func(h *Heard) { h.answered, h.Lost, h.Cause = c.now(), time.Time{}, "" })
+	c.change(resource, func(h *Heard) {
+		if h.answered = c.now(); !h.silent {
+			h.Lost, h.Cause = time.Time{}, ""
+		}
+	})
 }
 
 // hear notes that something of a resource came, as it does all the time.
@@ -172,7 +195,17 @@ func (c *Contact) hear(resource string) {
 		return
 	}
 	c.mu.Unlock()
-	c.change(resource, func(h *Heard) { h.Last, h.Lost, h.Cause = c.now(), time.Time{}, "" })
+	c.change(resource, func(h *Heard) { h.Last, h.Lost, h.Cause, h.silent = c.now(), time.Time{}, "", false })
+}
+
+// mayBeSilent returns how long a watch may be without an event.
+func (c *Contact) mayBeSilent(r *http.Request) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h := c.heard[path.Base(r.URL.Path)]; h != nil {
+		return h.mayBeSilent()
+	}
+	return silentAfter
 }
 
 // mark notes that bookmarks come.
@@ -183,6 +216,17 @@ func (c *Contact) mark(resource string) {
 // lose notes that nothing of a resource can be heard.
 func (c *Contact) lose(resource, cause string) {
 	c.change(resource, func(h *Heard) { h.lose(c.now(), cause) })
+}
+
+// loseBy is lose by what a request ended with.
+func (c *Contact) loseBy(resource string, err error) {
+	c.change(resource, func(h *Heard) {
+		if silent, ok := errors.AsType[*silence](err); ok {
+			h.loseSilently(c.now(), silent)
+			return
+		}
+		h.lose(c.now(), err.Error())
+	})
 }
 
 // loseUnlessSince is lose, unless something was noted of the resource since then.
@@ -201,21 +245,31 @@ func (h *Heard) lose(now time.Time, cause string) {
 	}
 }
 
+// loseSilently is lose for a resource that was not heard for a time.
+func (h *Heard) loseSilently(now time.Time, why *silence) {
+	since := h.heard()
+	if !h.Lost.IsZero() {
+		since = h.Lost
+	}
+	h.silent = h.marked && why.what == noEvent
+	h.lose(now, why.Error())
+	h.Lost = since
+}
+
+// heard returns when the resource was last heard, or the server began to be asked for it.
+func (h *Heard) heard() time.Time {
+	if h.answered.After(h.Last) {
+		return h.answered
+	}
+	return h.Last
+}
+
 // listen looks for resources of which nothing comes any more.
 func (c *Contact) listen() {
 	for _, was := range c.Resources() {
 		c.change(was.Resource, func(h *Heard) {
-			last := h.Last
-			if h.answered.After(last) {
-				last = h.answered
-			}
-			most := staleAfter
-			if !h.marked && !h.Last.IsZero() { // it may have nothing to tell
-				most = silentAfter
-			}
-			if h.Lost.IsZero() && h.NotGiven == "" && c.now().Sub(last) >= most {
-				h.lose(c.now(), fmt.Sprintf("no event and no bookmark for %s", most))
-				h.Lost = last
+			if most := h.mayBeSilent(); h.Lost.IsZero() && h.NotGiven == "" && c.now().Sub(h.heard()) >= most {
+				h.loseSilently(c.now(), &silence{noEvent, most})
 			}
 		})
 	}
@@ -240,7 +294,7 @@ func (c *Contact) over(next http.RoundTripper, server string) http.RoundTripper 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.server = server
-	return &listener{c, next}
+	return &listener{c, &deadlines{next, c.mayBeSilent}}
 }
 
 // listener is a transport that notes what does not come back. Reflectors tell neither
@@ -264,7 +318,7 @@ func (l *listener) RoundTrip(r *http.Request) (*http.Response, error) {
 	case h == nil || r.Method != http.MethodGet || r.Context().Err() != nil:
 		return resp, err
 	case err != nil:
-		l.lose(resource, err.Error())
+		l.loseBy(resource, err)
 		return resp, err
 	}
 	switch code := resp.StatusCode; {
@@ -317,7 +371,7 @@ func (b *heardBody) Read(p []byte) (int, error) {
 	// A request that is canceled, as all are when the process ends, says nothing
 	// of the server; one whose time is over does.
 	if err != nil && err != io.EOF && !b.closed.Load() && b.ctx.Err() != context.Canceled {
-		b.of.lose(b.resource, err.Error())
+		b.of.loseBy(b.resource, err)
 	}
 	return n, err
 }

@@ -34,6 +34,7 @@ type fakeAPI struct {
 	mu       sync.Mutex
 	instead  func(w http.ResponseWriter, r *http.Request) // answers in its place; nil: nothing does
 	refused  map[string]metav1.StatusReason               // resources that it does not give
+	silent   map[string]bool                              // resources of which no request is answered
 	objects  map[string][]any                             // by resource
 	watchers map[string][]chan event
 	watches  map[string]int // how many there were
@@ -104,8 +105,12 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	f.mu.Lock()
 	f.requests = append(f.requests, r.URL.Path+" "+query.Get("labelSelector")+" "+query.Get("fieldSelector"))
-	instead, refused := f.instead, f.refused[resource]
+	instead, refused, silent := f.instead, f.refused[resource], f.silent[resource]
 	f.mu.Unlock()
+	if silent {
+		<-r.Context().Done()
+		return
+	}
 	if instead != nil {
 		instead(w, r)
 		return
@@ -114,7 +119,7 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	initial := query.Get("sendInitialEvents") == "true"
 	switch {
 	case refused != "":
-		refuse(w, refused, http.StatusForbidden)
+		refuse(w, refused, map[metav1.StatusReason]int{metav1.StatusReasonForbidden: 403, metav1.StatusReasonUnauthorized: 401, metav1.StatusReasonInternalError: 500}[refused])
 	case f.missing[resource]:
 		refuse(w, metav1.StatusReasonNotFound, http.StatusNotFound)
 	case initial && f.noStream:
@@ -223,6 +228,16 @@ func (f *fakeAPI) Refuse(resource string, why metav1.StatusReason) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.refused = map[string]metav1.StatusReason{resource: why}
+}
+
+// Silence leaves requests for these resources without an answer, and those for others not.
+func (f *fakeAPI) Silence(resources ...string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.silent = map[string]bool{}
+	for _, r := range resources {
+		f.silent[r] = true
+	}
 }
 
 // Watches is how many watches of a resource there were.
