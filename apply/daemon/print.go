@@ -115,6 +115,9 @@ func (st *Status) printAPI(line func(name, format string, args ...any)) {
 	line("API server", "%s", api.Server)
 	if !api.Lost.IsZero() {
 		line("cut off", "since %s, %s ago: %s", api.Lost.Format(time.RFC3339), age(st.Now, api.Lost), api.Cause)
+		if api.Fix != "" {
+			line("", "fix: %s", api.Fix)
+		}
 	}
 	var heard []string
 	for _, r := range api.Resources {
@@ -124,6 +127,9 @@ func (st *Status) printAPI(line func(name, format string, args ...any)) {
 			ago = "not given: " + r.NotGiven
 		case !r.Last.IsZero():
 			ago = age(st.Now, r.Last).String() + " ago"
+		}
+		if r.Optional && !r.Lost.IsZero() {
+			ago += " (" + r.Cause + ")"
 		}
 		heard = append(heard, r.Resource+" "+ago)
 	}

@@ -104,6 +104,7 @@ type APIServer struct {
 	// Lost is since when it cannot be heard; zero: it can.
 	Lost      time.Time     `json:"lost,omitzero"`
 	Cause     string        `json:"cause,omitempty"` // "services: connection refused"
+	Fix       string        `json:"fix,omitempty"`   // of Cause, where it is known
 	Resources []watch.Heard `json:"resources"`
 }
 
@@ -418,6 +419,7 @@ func (d *daemon) status() Status {
 		st.APIServer = &APIServer{Server: d.contact.Server(), Resources: d.contact.Resources()}
 		if lost := d.contact.Outage(); !lost.Since.IsZero() {
 			st.APIServer.Lost, st.APIServer.Cause = lost.Since, lost.Resource+": "+lost.Cause
+			st.APIServer.Fix = lost.Fix
 		}
 	}
 	st.Config = d.from.file
@@ -522,7 +524,12 @@ func (st *Status) Well() bool {
 // NodeWell reports whether all is well but what the authors of objects have to mend.
 func (st *Status) NodeWell() bool {
 	return st.Synced && !st.LastDrift.fought() &&
-		(st.BootFile == nil || st.BootFile.Error+st.BootFile.Refused == "") && (st.KubeProxy == nil || !st.KubeProxy.Stays) && (st.APIServer == nil || st.APIServer.Lost.IsZero()) && len(st.Rejected)+len(st.Down)+len(st.Unproved)+st.Proving == 0
+		(st.BootFile == nil || st.BootFile.Error+st.BootFile.Refused == "") && (st.KubeProxy == nil || !st.KubeProxy.Stays) && st.APIServer.well() && len(st.Rejected)+len(st.Down)+len(st.Unproved)+st.Proving == 0
+}
+
+// well reports whether every resource can be read, optional ones included.
+func (a *APIServer) well() bool {
+	return a == nil || a.Lost.IsZero() && !slices.ContainsFunc(a.Resources, func(h watch.Heard) bool { return !h.Lost.IsZero() })
 }
 
 // UnixPrefix stands before the path of a unix socket in an address.

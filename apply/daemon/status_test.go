@@ -201,12 +201,16 @@ last sync    2026-01-02T03:05:05Z, full: 0 added, 0 changed, 0 removed
 	if well, got := printed(t, told); !well || strings.Contains(got, "rejected") {
 		t.Errorf("well: %t, and nothing is rejected:\n%s", well, got)
 	}
-	told.APIServer.Lost, told.APIServer.Cause = now.Add(-6*time.Minute), "services: connection refused"
+	told.APIServer.Resources = append(told.APIServer.Resources, watch.Heard{Resource: "servicecidrs", Optional: true, Lost: now.Add(-time.Minute), Cause: "no answer for 10s"})
+	if well, got := printed(t, told); well || !strings.Contains(got, "servicecidrs never (no answer for 10s)\n") {
+		t.Errorf("well: %t, and ServiceCIDRs cannot be read:\n%s", well, got)
+	}
+	told.APIServer.Lost, told.APIServer.Cause, told.APIServer.Fix = now.Add(-6*time.Minute), "services: connection refused", "check the address"
 	told.Reason = "no contact with the API server for 6m0s"
 	well, got = printed(t, told)
 	for _, line := range []string{
 		"synced       yes\nnot ready    no contact with the API server for 6m0s\n",
-		"cut off      since 2026-01-02T02:59:05Z, 6m0s ago: services: connection refused\n",
+		"cut off      since 2026-01-02T02:59:05Z, 6m0s ago: services: connection refused\n             fix: check the address\n",
 	} {
 		if !strings.Contains(got, line) || well {
 			t.Errorf("well: %t, want %q in\n%s", well, line, got)

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -142,6 +144,7 @@ type kind struct {
 	client   rest.Interface
 	expected any // an object as it is decoded; nil: it may be reduced by then
 	options  func(*metav1.ListOptions)
+	typed    typed // what a server sends of the kind
 	// reduce returns what is kept of an object; it returns what is reduced already
 	// as it is.
 	reduce  func(any) any
@@ -161,7 +164,7 @@ func (a *API) follow(ctx context.Context, k kind, synced func()) {
 	if k.optional && !a.untilGiven(ctx, k, synced) {
 		return
 	}
-	lw := a.Contact.listening(k.name, cache.NewFilteredListWatchFromClient(k.client, k.name, metav1.NamespaceAll, k.options))
+	lw := a.Contact.listening(k.name, k.typed, cache.NewFilteredListWatchFromClient(k.client, k.name, metav1.NamespaceAll, k.options))
 	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, k.client), k.expected,
 		&sink{kind: k, log: a.Log, synced: synced, onBroken: a.Broken, marked: func() { a.Contact.mark(k.name) }},
 		cache.ReflectorOptions{Name: "proxyc", TypeDescription: k.name, ResyncPeriod: a.Resync, Clock: endingClock{ctx: ctx}})
@@ -189,7 +192,10 @@ func (a *API) untilGiven(ctx context.Context, k kind, synced func()) bool {
 	for rarely := askAgain; ; {
 		wait := askAgain
 		began := a.Contact.now()
-		_, err := k.client.Get().Resource(k.name).Param("limit", "1").Timeout(askWithin).Do(ctx).Get()
+		list, err := k.client.Get().Resource(k.name).Param("limit", "1").Timeout(askWithin).Do(ctx).Get()
+		if err == nil {
+			_, err = k.typed.checkList(list)
+		}
 		switch {
 		case ctx.Err() != nil:
 			return false
@@ -208,7 +214,7 @@ func (a *API) untilGiven(ctx context.Context, k kind, synced func()) bool {
 			synced()
 			wait, rarely = rarely, min(2*rarely, askRarely)
 		case errors.Is(err, context.DeadlineExceeded):
-			a.Contact.loseBy(k.name, &silence{"no answer", askWithin})
+			a.Contact.lose(k.name, &silence{"no answer", askWithin})
 		default:
 			a.Contact.unreadable(ctx, k.name, began, err)
 		}
@@ -387,8 +393,8 @@ func stored[T any](from *Store, get func(*snapshot.Snapshot) *T) (out any) {
 	return out
 }
 
-// typed gives a list back its type.
-func typed[T any](all []any) []*T {
+// typedAll gives a list back its type.
+func typedAll[T any](all []any) []*T {
 	out := make([]*T, len(all))
 	for i, obj := range all {
 		out[i] = obj.(*T)
@@ -400,6 +406,7 @@ func (a *API) services() kind {
 	return kind{
 		name: "services", client: a.clients.core,
 		options: func(o *metav1.ListOptions) { o.LabelSelector, o.FieldSelector = serviceLabels, serviceFields },
+		typed:   typesOf[corev1.ServiceList, corev1.Service, snapshot.Service](),
 		reduce:  reducer(snapshot.FromService),
 		set:     func(obj any) { a.Store.SetService(obj.(*snapshot.Service)) },
 		remove: func(namespace, name string) {
@@ -412,7 +419,7 @@ func (a *API) services() kind {
 		},
 		replace: func(all []any) {
 			a.Store.replace(a.Log, func(s *snapshot.Snapshot) snapshot.Dirty {
-				return s.ReplaceServices(typed[snapshot.Service](all))
+				return s.ReplaceServices(typedAll[snapshot.Service](all))
 			})
 		},
 	}
@@ -422,6 +429,7 @@ func (a *API) slices() kind {
 	return kind{
 		name: "endpointslices", client: a.clients.discovery,
 		options: func(o *metav1.ListOptions) { o.LabelSelector = sliceLabels },
+		typed:   typesOf[discoveryv1.EndpointSliceList, discoveryv1.EndpointSlice, snapshot.EndpointSlice](),
 		reduce:  reducer(snapshot.FromEndpointSlice),
 		set:     func(obj any) { a.Store.SetSlice(obj.(*snapshot.EndpointSlice)) },
 		remove: func(namespace, name string) {
@@ -434,7 +442,7 @@ func (a *API) slices() kind {
 		},
 		replace: func(all []any) {
 			a.Store.replace(a.Log, func(s *snapshot.Snapshot) snapshot.Dirty {
-				return s.ReplaceSlices(typed[snapshot.EndpointSlice](all))
+				return s.ReplaceSlices(typedAll[snapshot.EndpointSlice](all))
 			})
 		},
 	}
@@ -458,8 +466,11 @@ func reduceNode(in *corev1.Node) *ownNode {
 func (a *API) node() kind {
 	var last any // nil: the server has none
 	set := func(obj any) {
-		last = obj
 		n := obj.(*ownNode)
+		if n.node.Name != a.NodeName { // a server, or a proxy before it, may ignore the selector
+			return
+		}
+		last = obj
 		a.Store.setNode(n.node)
 		a.NodeState(&n.state)
 		a.Condition.seen(true, n.condition)
@@ -474,12 +485,22 @@ func (a *API) node() kind {
 		options: func(o *metav1.ListOptions) {
 			o.FieldSelector = fields.OneTermEqualSelector("metadata.name", a.NodeName).String()
 		},
+		typed:  typesOf[corev1.NodeList, corev1.Node, ownNode](),
 		reduce: reducer(reduceNode),
 		set:    set,
-		remove: func(_, _ string) { gone() },
-		last:   func(_, _ string) any { return last },
+		remove: func(_, name string) {
+			if name == a.NodeName {
+				gone()
+			}
+		},
+		last: func(_, name string) any {
+			if name != a.NodeName {
+				return nil
+			}
+			return last
+		},
 		replace: func(all []any) {
-			if len(all) == 0 {
+			if !slices.ContainsFunc(all, func(obj any) bool { return obj.(*ownNode).node.Name == a.NodeName }) {
 				gone()
 			}
 			for _, obj := range all {
@@ -493,6 +514,7 @@ func (a *API) serviceCIDRs() kind {
 	return kind{
 		name: "servicecidrs", client: a.clients.networking, expected: &networkingv1.ServiceCIDR{},
 		options: func(*metav1.ListOptions) {},
+		typed:   typesOf[networkingv1.ServiceCIDRList, networkingv1.ServiceCIDR, snapshot.ServiceCIDR](),
 		reduce:  reducer(snapshot.FromServiceCIDR),
 		set:     func(obj any) { a.Store.setServiceCIDR(obj.(*snapshot.ServiceCIDR)) },
 		remove:  func(_, name string) { a.Store.deleteServiceCIDR(name) },
@@ -502,7 +524,7 @@ func (a *API) serviceCIDRs() kind {
 		optional: true,
 		replace: func(all []any) {
 			a.Store.replace(a.Log, func(s *snapshot.Snapshot) snapshot.Dirty {
-				return s.ReplaceServiceCIDRs(typed[snapshot.ServiceCIDR](all))
+				return s.ReplaceServiceCIDRs(typedAll[snapshot.ServiceCIDR](all))
 			})
 		},
 	}

@@ -108,6 +108,16 @@ func (g *follower) start() {
 	g.t.Cleanup(func() { <-done })
 }
 
+// heard is what is known of a resource.
+func (g *follower) heard(resource string) (h Heard) {
+	for _, h := range g.Contact.Resources() {
+		if h.Resource == resource {
+			return h
+		}
+	}
+	return h
+}
+
 // eventually waits until something holds.
 func (g *follower) eventually(what string, holds func() bool) {
 	g.t.Helper()

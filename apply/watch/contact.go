@@ -2,13 +2,14 @@ package watch
 
 import (
 	"bytes"
-	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"log/slog"
 	"maps"
 	"mime"
+	"net"
 	"net/http"
 	"path"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -43,15 +45,18 @@ type Heard struct {
 	// can, as far as is known.
 	Lost  time.Time `json:"lost,omitzero"`
 	Cause string    `json:"cause,omitempty"` // of Lost
+	Fix   string    `json:"fix,omitempty"`   // of Cause, where it is known
+	// Optional reports whether rules do without the resource: it is no Outage where it is lost.
+	Optional bool `json:"optional,omitempty"`
 	// NotGiven is why nothing is heard, nor waited for: the server does not have the
 	// resource, or does not let it be read.
 	NotGiven string `json:"notGiven,omitempty"`
 
+	failure  string    // Cause in general terms
 	answered time.Time // when a watch last began, or the server began to be asked
 	told     time.Time // when Cause was
 	marked   bool      // bookmarks come
 	silent   bool      // lost for want of bookmarks: only what arrives ends that
-	optional bool      // the rules do not depend on it
 }
 
 // mayBeSilent returns how long nothing may come of it.
@@ -67,6 +72,8 @@ type Outage struct {
 	Since    time.Time // zero: it can be heard
 	Resource string
 	Cause    string
+	Fix      string // "" if it is not known
+	failure  string // Cause in general terms
 }
 
 const (
@@ -129,13 +136,13 @@ func (c *Contact) expect(resource string, optional bool) {
 	if before := c.heard[resource]; before != nil {
 		h = *before
 	}
-	h.answered, h.optional, h.NotGiven = c.now(), optional, ""
+	h.answered, h.Optional, h.NotGiven = c.now(), optional, ""
 	c.heard[resource] = &h
 }
 
 // without is told of a resource that the server does not give.
 func (c *Contact) without(resource, why string) {
-	c.change(resource, func(h *Heard) { *h = Heard{Resource: resource, NotGiven: why, optional: true} })
+	c.change(resource, func(h *Heard) { *h = Heard{Resource: resource, NotGiven: why, Optional: true} })
 }
 
 // change changes what is known of a resource, and says what follows from it.
@@ -152,25 +159,46 @@ func (c *Contact) change(resource string, f func(*Heard)) {
 	at := c.now()
 	c.mu.Unlock()
 	switch {
-	case before.Since.IsZero() && !now.Since.IsZero():
-		c.log.Warn("contact with the API server is lost: the rules stay as they are", "resource", now.Resource, "err", now.Cause)
+	case !now.Since.IsZero() && before.failure != now.failure:
+		c.log.Warn(now.failure+": the rules stay as they are", withFix(now.Fix, "resource", now.Resource, "err", now.Cause)...)
 	case !before.Since.IsZero() && now.Since.IsZero():
 		c.log.Info("contact with the API server is back", "after", at.Sub(before.Since).Round(time.Millisecond), "cause", before.Cause)
 	}
 	switch {
-	case !is.optional:
+	case !is.Optional:
 	case was.Lost.IsZero() && !is.Lost.IsZero():
-		c.log.Warn(resource+" cannot be read: the rules depend on those that were read last", "err", is.Cause)
+		c.log.Warn(resource+" cannot be read: the rules depend on those that were read last", withFix(is.Fix, "err", is.Cause)...)
 	case !was.Lost.IsZero() && is.Lost.IsZero() && is.NotGiven == "":
 		c.log.Info(resource+" can be read again", "after", at.Sub(was.Lost).Round(time.Millisecond))
 	}
 }
 
+// withFix adds the fix, if it is known, to what is logged.
+func withFix(fix string, args ...any) []any {
+	if fix == "" {
+		return args
+	}
+	return append(args, "fix", fix)
+}
+
+// failureOf returns in general terms why a request failed. A refused account and an untrusted
+// certificate are no loss of contact: their fixes are others.
+func failureOf(err error) string {
+	if apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) {
+		return "the API server refuses this account"
+	}
+	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
+	if op, ok := errors.AsType[*net.OpError](err); untrusted || ok && op.Op == "remote error" {
+		return "the TLS handshake with the API server fails"
+	}
+	return "contact with the API server is lost"
+}
+
 // findOutage returns the resource that was lost first, of those that the rules cannot be without.
 func (c *Contact) findOutage() (s Outage) {
 	for _, name := range slices.Sorted(maps.Keys(c.heard)) {
-		if h := c.heard[name]; !h.optional && !h.Lost.IsZero() && (s.Since.IsZero() || h.Lost.Before(s.Since)) {
-			s = Outage{h.Lost, name, h.Cause}
+		if h := c.heard[name]; !h.Optional && !h.Lost.IsZero() && (s.Since.IsZero() || h.Lost.Before(s.Since)) {
+			s = Outage{h.Lost, name, h.Cause, h.Fix, h.failure}
 		}
 	}
 	return s
@@ -180,7 +208,7 @@ func (c *Contact) findOutage() (s Outage) {
 func (c *Contact) answer(resource string) {
 	c.change(resource, func(h *Heard) {
 		if h.answered = c.now(); !h.silent {
-			h.Lost, h.Cause = time.Time{}, ""
+			h.found()
 		}
 	})
 }
@@ -195,7 +223,7 @@ func (c *Contact) hear(resource string) {
 		return
 	}
 	c.mu.Unlock()
-	c.change(resource, func(h *Heard) { h.Last, h.Lost, h.Cause, h.silent = c.now(), time.Time{}, "", false })
+	c.change(resource, func(h *Heard) { h.Last = c.now(); h.found() })
 }
 
 // mayBeSilent returns how long a watch may be without an event.
@@ -214,46 +242,33 @@ func (c *Contact) mark(resource string) {
 }
 
 // lose notes that nothing of a resource can be heard.
-func (c *Contact) lose(resource, cause string) {
-	c.change(resource, func(h *Heard) { h.lose(c.now(), cause) })
-}
-
-// loseBy is lose by what a request ended with.
-func (c *Contact) loseBy(resource string, err error) {
-	c.change(resource, func(h *Heard) {
-		if silent, ok := errors.AsType[*silence](err); ok {
-			h.loseSilently(c.now(), silent)
-			return
-		}
-		h.lose(c.now(), err.Error())
-	})
+func (c *Contact) lose(resource string, err error) {
+	c.change(resource, func(h *Heard) { h.lose(c.now(), err) })
 }
 
 // loseUnlessSince is lose, unless something was noted of the resource since then.
-func (c *Contact) loseUnlessSince(resource string, then time.Time, cause string) {
+func (c *Contact) loseUnlessSince(resource string, then time.Time, err error) {
 	c.change(resource, func(h *Heard) {
 		if h.told.Before(then) {
-			h.lose(c.now(), cause)
+			h.lose(c.now(), err)
 		}
 	})
 }
 
-func (h *Heard) lose(now time.Time, cause string) {
-	h.told, h.Cause = now, cause
+func (h *Heard) lose(now time.Time, err error) {
+	silent, ok := errors.AsType[*silence](err)
+	h.silent = ok && h.marked && silent.what == noEvent
 	if h.Lost.IsZero() {
-		h.Lost = now
+		if h.Lost = now; ok {
+			h.Lost = h.heard()
+		}
 	}
+	h.told, h.Cause, h.Fix, h.failure = now, err.Error(), Remedy(err), failureOf(err)
 }
 
-// loseSilently is lose for a resource that was not heard for a time.
-func (h *Heard) loseSilently(now time.Time, why *silence) {
-	since := h.heard()
-	if !h.Lost.IsZero() {
-		since = h.Lost
-	}
-	h.silent = h.marked && why.what == noEvent
-	h.lose(now, why.Error())
-	h.Lost = since
+// found notes that the resource can be heard.
+func (h *Heard) found() {
+	h.Lost, h.Cause, h.Fix, h.failure, h.silent = time.Time{}, "", "", "", false
 }
 
 // heard returns when the resource was last heard, or the server began to be asked for it.
@@ -269,7 +284,7 @@ func (c *Contact) listen() {
 	for _, was := range c.Resources() {
 		c.change(was.Resource, func(h *Heard) {
 			if most := h.mayBeSilent(); h.Lost.IsZero() && h.NotGiven == "" && c.now().Sub(h.heard()) >= most {
-				h.loseSilently(c.now(), &silence{noEvent, most})
+				h.lose(c.now(), &silence{noEvent, most})
 			}
 		})
 	}
@@ -311,20 +326,20 @@ func (l *listener) RoundTrip(r *http.Request) (*http.Response, error) {
 	resource := path.Base(r.URL.Path)
 	l.mu.Lock()
 	h := l.heard[resource]
-	optional := h != nil && h.optional
+	optional := h != nil && h.Optional
 	l.mu.Unlock()
 	resp, err := l.next.RoundTrip(r)
 	switch {
 	case h == nil || r.Method != http.MethodGet || r.Context().Err() != nil:
 		return resp, err
 	case err != nil:
-		l.loseBy(resource, err)
+		l.lose(resource, err)
 		return resp, err
 	}
 	switch code := resp.StatusCode; {
 	case code < http.StatusBadRequest:
 		if why := foreign(resp); why != "" {
-			l.lose(resource, why)
+			l.lose(resource, errors.New(why))
 		}
 		resp.Body = &heardBody{ReadCloser: resp.Body, of: l.Contact, ctx: r.Context(), resource: resource}
 	case code == http.StatusGone, code == http.StatusUnprocessableEntity, code == http.StatusTooManyRequests:
@@ -337,24 +352,23 @@ func (l *listener) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// refusalOf says why a server refused a request.
-func refusalOf(resp *http.Response) string {
+// refusalOf returns why a server refused a request.
+func refusalOf(resp *http.Response) error {
 	const most = 64 << 10
 	begin, _ := io.ReadAll(io.LimitReader(resp.Body, most))
 	resp.Body = struct {
 		io.Reader
 		io.Closer
 	}{io.MultiReader(bytes.NewReader(begin), resp.Body), resp.Body}
+	refusal := &apierrors.StatusError{ErrStatus: metav1.Status{Code: int32(resp.StatusCode), Message: resp.Status}}
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	info, ok := runtime.SerializerInfoForMediaType(newCodecs().SupportedMediaTypes(), kind)
-	if !ok {
-		return resp.Status
+	if info, ok := runtime.SerializerInfoForMediaType(newCodecs().SupportedMediaTypes(), kind); ok {
+		obj, _, _ := info.Serializer.Decode(begin, nil, nil)
+		if status, ok := obj.(*metav1.Status); ok && status.Message != "" {
+			refusal.ErrStatus.Message, refusal.ErrStatus.Reason = status.Message, status.Reason
+		}
 	}
-	obj, _, _ := info.Serializer.Decode(begin, nil, nil)
-	if status, ok := obj.(*metav1.Status); ok {
-		return cmp.Or(status.Message, resp.Status)
-	}
-	return resp.Status
+	return refusal
 }
 
 // heardBody is the body of an answer, which may break.
@@ -371,7 +385,7 @@ func (b *heardBody) Read(p []byte) (int, error) {
 	// A request that is canceled, as all are when the process ends, says nothing
 	// of the server; one whose time is over does.
 	if err != nil && err != io.EOF && !b.closed.Load() && b.ctx.Err() != context.Canceled {
-		b.of.loseBy(b.resource, err)
+		b.of.lose(b.resource, err)
 	}
 	return n, err
 }

@@ -14,6 +14,7 @@ import (
 	"testing/iotest"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -224,7 +225,7 @@ func TestContactNever(t *testing.T) {
 		t.Errorf("cause: %q", s.Cause)
 	}
 	for range 2 * len(g.Contact.Resources()) { // some tries later
-		g.Contact.lose("services", "dial: connection refused")
+		g.Contact.lose("services", errors.New("dial: connection refused"))
 	}
 	if n := timesSaid(t, said, lostSaid); n != 1 || strings.Contains(said.String(), "level=ERROR") {
 		t.Errorf("told %d times:\n%s", n, said.String())
@@ -264,6 +265,42 @@ func TestContactEnds(t *testing.T) {
 		if lost := !c.Outage().Since.IsZero(); lost != tt.lost {
 			t.Errorf("%s: contact lost: %t, want %t", tt.name, lost, tt.lost)
 		}
+	}
+}
+
+// A refused account, and a certificate that is not trusted, are no loss of contact: the log and the
+// Outage have the fix.
+func TestContactRefusal(t *testing.T) {
+	secure := httptest.NewTLSServer(http.NotFoundHandler())
+	defer secure.Close()
+	refused := func(reason metav1.StatusReason) *rest.Config {
+		f := newFakeAPI(t)
+		f.Refuse("services", reason)
+		return f.config()
+	}
+	for _, tc := range []struct {
+		name   string
+		config *rest.Config
+		log    string
+		fix    string
+	}{
+		{"401", refused(metav1.StatusReasonUnauthorized), `msg="the API server refuses this account: the rules stay as they are" resource=services`, "renew the credentials"},
+		{"403", refused(metav1.StatusReasonForbidden), `msg="the API server refuses this account: the rules stay as they are" resource=services`, "ClusterRole"},
+		{"CA", &rest.Config{Host: secure.URL}, `msg="the TLS handshake with the API server fails: the rules stay as they are"`, "certificate-authority"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			said := &lockedBuffer{}
+			g := followConfig(t, tc.config, io.MultiWriter(said, t.Output()))
+			if o := g.outage(true); !strings.Contains(o.Fix, tc.fix) {
+				t.Errorf("outage %+v, want fix %q", o, tc.fix)
+			}
+			if n := timesSaid(t, said, tc.log); n != 1 {
+				t.Errorf("logged %d times", n)
+			}
+			if text := said.String(); strings.Contains(text, lostSaid) || !strings.Contains(text, "fix=") {
+				t.Errorf("log:\n%s", text)
+			}
+		})
 	}
 }
 

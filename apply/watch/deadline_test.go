@@ -102,17 +102,17 @@ func TestSilenceLasts(t *testing.T) {
 	c := NewContact(slog.New(slog.DiscardHandler), time.Now)
 	c.expect("services", false)
 	lost := func() bool { return !c.Outage().Since.IsZero() }
-	c.loseBy("services", &silence{noEvent, staleAfter})
+	c.lose("services", &silence{noEvent, staleAfter})
 	if c.answer("services"); lost() {
 		t.Error("lost, though a watch opened, and the server never sent bookmarks")
 	}
 	c.mark("services")
-	c.loseBy("services", &silence{noEvent, staleAfter})
+	c.lose("services", &silence{noEvent, staleAfter})
 	if c.answer("services"); !lost() {
 		t.Error("heard before a bookmark came")
 	}
 	c.hear("services")
-	c.loseBy("services", errors.New("connection refused"))
+	c.lose("services", errors.New("connection refused"))
 	if c.answer("services"); lost() {
 		t.Error("lost after a refused connection, though a watch opened")
 	}
@@ -158,15 +158,7 @@ func TestOptionalDoesNotBlock(t *testing.T) {
 			g.start()
 			g.waitSynced()
 			g.until(has("a"))
-			lost := func() (h Heard) {
-				for _, h = range g.Contact.Resources() {
-					if h.Resource == "servicecidrs" {
-						return h
-					}
-				}
-				return h
-			}
-			g.eventually("ServiceCIDRs are lost", func() bool { return strings.Contains(lost().Cause, fault.cause) && lost().Cause != "" })
+			g.eventually("ServiceCIDRs are lost", func() bool { return strings.Contains(g.heard("servicecidrs").Cause, fault.cause) })
 			if o := g.Contact.Outage(); !o.Since.IsZero() {
 				t.Errorf("contact counts as lost: %+v", o)
 			}

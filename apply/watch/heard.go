@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -27,14 +28,16 @@ import (
 // What is no watch ends at once.
 const watchHolds = 2 * time.Second
 
-// listening returns a ListWatch of a resource all of whose answers are noted.
-func (c *Contact) listening(resource string, lw *cache.ListWatch) *cache.ListWatch {
+// listening returns a ListWatch of a resource all of whose answers are noted. An answer with
+// objects of another type is refused: it would count as a list of nothing.
+func (c *Contact) listening(resource string, of typed, lw *cache.ListWatch) *cache.ListWatch {
+	var pages paging
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			began := c.now()
 			list, err := lw.ListWithContext(ctx, o)
 			if err == nil {
-				err = checkList(list)
+				err = pages.check(o.Continue, list, of)
 			}
 			if err != nil {
 				c.unreadable(ctx, resource, began, err)
@@ -50,29 +53,101 @@ func (c *Contact) listening(resource string, lw *cache.ListWatch) *cache.ListWat
 				c.unreadable(ctx, resource, began, err)
 				return nil, err
 			}
-			return c.attend(ctx, resource, w), nil
+			return c.attend(ctx, resource, of, w), nil
 		},
 	}
 }
 
-// checkList tells a list from other JSON: `{"status":"maintenance"}` can be decoded as a
-// list of nothing, and all Services would go.
-func checkList(list runtime.Object) error {
-	if meta, err := apimeta.ListAccessor(list); err != nil {
-		return err
-	} else if meta.GetResourceVersion() == "" {
-		return errors.New("is no list of an API server: metadata.resourceVersion is missing")
+// typed reports whether objects are of a kind.
+type typed struct {
+	kind   string // "Service"
+	list   func(runtime.Object) bool
+	object func(runtime.Object) bool
+}
+
+// typesOf returns what a server sends of a kind: lists, and objects one by one, whole or reduced.
+func typesOf[List, Object, Reduced any]() typed {
+	return typed{
+		kind: reflect.TypeFor[Object]().Name(),
+		list: func(list runtime.Object) bool { _, ok := any(list).(*List); return ok },
+		object: func(obj runtime.Object) bool {
+			if small, ok := obj.(*reduced); ok {
+				_, ok := small.object.(*Reduced)
+				return ok
+			}
+			_, ok := any(obj).(*Object)
+			return ok
+		},
+	}
+}
+
+// checkList distinguishes a list from other answers that decode as a list of nothing: one of
+// another kind, a Status, or `{"status":"maintenance"}`. All Services would go.
+func (t *typed) checkList(list runtime.Object) (metav1.ListInterface, error) {
+	if !t.list(list) {
+		return nil, fmt.Errorf("must be a %sList, got a %s", t.kind, typeName(list))
+	}
+	meta, err := apimeta.ListAccessor(list)
+	if err == nil && meta.GetResourceVersion() == "" {
+		err = errors.New("is no list of an API server: metadata.resourceVersion is missing")
+	}
+	return meta, err
+}
+
+// checkObject is checkList for an object of a watch, bookmarks included.
+func (t *typed) checkObject(obj runtime.Object) error {
+	if !t.object(obj) {
+		return fmt.Errorf("must be a %s, got a %s", t.kind, typeName(obj))
 	}
 	return nil
 }
 
-// unreadable notes why an answer to a request that began then was no use, unless that is
-// known better: of what the transport saw, or the server said.
+// typeName returns the kind of an object that was decoded.
+func typeName(obj runtime.Object) string {
+	if small, ok := obj.(*reduced); ok {
+		return reflect.TypeOf(small.object).Elem().Name()
+	}
+	return reflect.TypeOf(obj).Elem().Name()
+}
+
+// mostPages bounds a list, of some 500 objects a page. A server whose continue tokens do not end
+// would otherwise fill the memory.
+const mostPages = 1000
+
+// paging checks the pages of lists, one after another.
+type paging struct{ pages int }
+
+// check checks the page that a continue token led to; "" begins a list.
+func (p *paging) check(token string, page runtime.Object, of typed) error {
+	meta, err := of.checkList(page)
+	if err != nil {
+		return err
+	}
+	if token == "" {
+		p.pages = 0
+	}
+	p.pages++
+	switch next := meta.GetContinue(); {
+	case next == "":
+	case next == token:
+		return fmt.Errorf("the list does not end: page %d has the continue token of the page before", p.pages)
+	case p.pages >= mostPages:
+		return fmt.Errorf("the list does not end: page %d has a continue token, and a list may have %d pages", p.pages, mostPages)
+	}
+	return nil
+}
+
+// unreadable notes why an answer to a request that began then was no use, unless the transport noted
+// a better reason: a refusal has a code. A Status with code 200 is one that no server sends.
 func (c *Contact) unreadable(ctx context.Context, resource string, began time.Time, err error) {
-	if said := apierrors.APIStatus(nil); errors.As(err, &said) || ctx.Err() != nil {
+	refusal := apierrors.APIStatus(nil)
+	if errors.As(err, &refusal) && refusal.Status().Code >= http.StatusBadRequest || ctx.Err() != nil {
 		return
 	}
-	c.loseUnlessSince(resource, began, "the answer cannot be read: "+err.Error())
+	if err.Error() == "" {
+		err = errors.New("it is a Status without a message")
+	}
+	c.loseUnlessSince(resource, began, fmt.Errorf("the answer cannot be read: %w", err))
 }
 
 // attended is a watch whose events are noted.
@@ -91,7 +166,7 @@ func (a *attended) Stop() {
 }
 
 // attend notes what a watch tells, and whether it is one.
-func (c *Contact) attend(ctx context.Context, resource string, w watch.Interface) watch.Interface {
+func (c *Contact) attend(ctx context.Context, resource string, of typed, w watch.Interface) watch.Interface {
 	a := &attended{Interface: w, events: make(chan watch.Event), stopped: make(chan struct{})}
 	began := c.now()
 	holds := time.AfterFunc(watchHolds, func() { c.answer(resource) })
@@ -101,6 +176,12 @@ func (c *Contact) attend(ctx context.Context, resource string, w watch.Interface
 		for e := range w.ResultChan() {
 			told = true
 			holds.Stop()
+			if e.Type != watch.Error {
+				if err := of.checkObject(e.Object); err != nil {
+					refused := apierrors.NewInternalError(err).Status()
+					e = watch.Event{Type: watch.Error, Object: &refused}
+				}
+			}
 			if ctx.Err() == nil {
 				c.event(resource, e)
 			}
@@ -116,7 +197,7 @@ func (c *Contact) attend(ctx context.Context, resource string, w watch.Interface
 		default:
 		}
 		if holds.Stop() && !told && ctx.Err() == nil {
-			c.loseUnlessSince(resource, began, "a watch ended at once, without an event")
+			c.loseUnlessSince(resource, began, errors.New("a watch ended at once, without an event"))
 		}
 	}()
 	return a
@@ -132,7 +213,7 @@ func (c *Contact) event(resource string, e watch.Event) {
 	switch err := apierrors.FromObject(e.Object); {
 	case apierrors.IsResourceExpired(err), apierrors.IsGone(err), apierrors.IsTooManyRequests(err):
 	default:
-		c.lose(resource, err.Error())
+		c.lose(resource, err)
 	}
 }
 

@@ -2,14 +2,21 @@ package watch
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
+	"path"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
@@ -92,6 +99,161 @@ func TestContactForeign(t *testing.T) {
 	}
 }
 
+// A list or an event of another kind is refused, in JSON and protobuf: it is no list of nothing.
+func TestAnotherKind(t *testing.T) {
+	pods := metav1.ListMeta{ResourceVersion: "7"}
+	initial := func(obj runtime.Object) func(f *fakeAPI, w http.ResponseWriter, r *http.Request) {
+		return func(f *fakeAPI, w http.ResponseWriter, r *http.Request) {
+			if f.protobuf {
+				w.Header().Set("Content-Type", runtime.ContentTypeProtobuf+";stream=watch")
+			}
+			f.writeEvent(w, event{"BOOKMARK", obj})
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		}
+	}
+	list := func(kind schema.GroupVersionKind, obj any) func(f *fakeAPI, w http.ResponseWriter, r *http.Request) {
+		return func(f *fakeAPI, w http.ResponseWriter, r *http.Request) {
+			switch {
+			case r.URL.Query().Has("watch"):
+				refuse(w, metav1.StatusReasonInvalid, http.StatusUnprocessableEntity)
+			case f.protobuf:
+				w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
+				w.Write(envelope(kind, message(obj)))
+			default:
+				w.Write(must(json.Marshal(obj)))
+			}
+		}
+	}
+	podMark := &corev1.Pod{TypeMeta: typeMeta("v1", "Pod"), ObjectMeta: metav1.ObjectMeta{ResourceVersion: "7", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}}
+	v1 := corev1.SchemeGroupVersion
+	for _, tc := range []struct {
+		name   string
+		answer func(*fakeAPI, http.ResponseWriter, *http.Request)
+		cause  string
+	}{
+		{"pods", list(v1.WithKind("PodList"), &corev1.PodList{TypeMeta: typeMeta("v1", "PodList"), ListMeta: pods}), "got a PodList"},
+		{"a Status", list(v1.WithKind("Status"), &metav1.Status{TypeMeta: typeMeta("v1", "Status"), ListMeta: pods, Status: metav1.StatusSuccess}), "got a Status"},
+		{"a Service", list(v1.WithKind("Service"), service("b", "10.0.0.2")), "got a Service"},
+		{"a mark of pods", initial(podMark), "got a Pod"},
+	} {
+		for _, protobuf := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, protobuf %t", tc.name, protobuf), func(t *testing.T) {
+				t.Parallel()
+				f := newFakeAPI(t)
+				f.protobuf = protobuf
+				f.objects["services"] = []any{service("a", "10.0.0.1")}
+				f.objects["endpointslices"] = []any{slice("a-1", "a", "10.1.0.1")}
+				f.objects["servicecidrs"] = []any{cidr("kubernetes", "10.96.0.0/16")}
+				g := follow(t, f)
+				g.waitSynced()
+				whole := func(s *snapshot.Snapshot) bool {
+					return has("a")(s) && s.Slice(name("a-1")) != nil && s.ServiceCIDR("kubernetes") != nil
+				}
+				g.until(whole)
+				f.Instead(func(w http.ResponseWriter, r *http.Request) {
+					if !r.URL.Query().Has("watch") || r.URL.Query().Has("sendInitialEvents") {
+						w.Header().Set("Content-Type", "application/json")
+						tc.answer(f, w, r)
+						return
+					}
+					refuse(w, metav1.StatusReasonExpired, http.StatusGone)
+				})
+				var cause string
+				g.eventually("the answer is refused", func() bool {
+					cause = g.heard("endpointslices").Cause
+					return strings.Contains(cause, tc.cause)
+				})
+				if !strings.Contains(cause, "must be a EndpointSlice") {
+					t.Errorf("cause %q", cause)
+				}
+				g.Store.View(func(s *snapshot.Snapshot) {
+					if !whole(s) {
+						t.Error("objects are gone")
+					}
+				})
+			})
+		}
+	}
+}
+
+// A list whose continue tokens do not end is refused.
+func TestEndlessPages(t *testing.T) {
+	page := func(next string) *corev1.ServiceList {
+		return &corev1.ServiceList{ListMeta: metav1.ListMeta{ResourceVersion: "1", Continue: next}}
+	}
+	of := typesOf[corev1.ServiceList, corev1.Service, snapshot.Service]()
+	var p paging
+	for range 2 { // a second list begins anew
+		token := ""
+		for i := range mostPages - 1 {
+			next := fmt.Sprint("token", i)
+			if err := p.check(token, page(next), of); err != nil {
+				t.Fatal(err)
+			}
+			token = next
+		}
+		if err := p.check(token, page(""), of); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.check("", page("a"), of)
+	if err := p.check("a", page("a"), of); err == nil || !strings.Contains(err.Error(), "page 2 has the continue token of the page before") {
+		t.Errorf("a token that is repeated: %v", err)
+	}
+	f := newFakeAPI(t)
+	var asked atomic.Int32
+	f.Instead(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Query().Has("watch") {
+			refuse(w, metav1.StatusReasonInvalid, http.StatusUnprocessableEntity)
+			return
+		}
+		if path.Base(r.URL.Path) != "services" {
+			refuse(w, metav1.StatusReasonForbidden, http.StatusForbidden)
+			return
+		}
+		fmt.Fprintf(w, `{"apiVersion":"v1","kind":"ServiceList","metadata":{"resourceVersion":"1","continue":"%d"},"items":[]}`, asked.Add(1))
+	})
+	unlimited := f.config()
+	unlimited.QPS = -1
+	g := followConfig(t, unlimited, t.Output())
+	g.eventually("the list is refused", func() bool {
+		return strings.Contains(g.heard("services").Cause, "the list does not end: page 1000 has a continue token")
+	})
+	c, err := newCluster(unlimited, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := c.List(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "services: the list does not end: page 1000") {
+		t.Errorf("all of a cluster: %v", err)
+	}
+}
+
+// Another Node's events say nothing of this one, where a server ignores the selector.
+func TestAnotherNode(t *testing.T) {
+	other := func(taint string) *corev1.Node {
+		n := nodeObject(taint)
+		n.Name = "node2"
+		return n
+	}
+	f := newFakeAPI(t)
+	f.objects["nodes"] = []any{other("other"), nodeObject("mine")}
+	g := follow(t, f)
+	g.waitSynced()
+	g.eventually("the node is watched", func() bool { return f.Watches("nodes") > 0 })
+	f.Send("nodes", "MODIFIED", other("changed"))
+	f.Send("nodes", "DELETED", other(""))
+	f.Send("nodes", "MODIFIED", nodeObject("changed"))
+	f.Send("nodes", "DELETED", nodeObject())
+	g.waitStates(&NodeState{Taints: []string{"mine"}}, &NodeState{Taints: []string{"changed"}}, nil)
+	g.Store.View(func(s *snapshot.Snapshot) {
+		if s.Node("node2") != nil {
+			t.Error("another node is kept")
+		}
+	})
+}
+
 // A resource that the server does not let be read at the start is asked for again.
 func TestNotGiven(t *testing.T) {
 	said := &lockedBuffer{}
@@ -107,13 +269,7 @@ func TestNotGiven(t *testing.T) {
 		if got := <-waits; got != want {
 			t.Errorf("waits %s, want %s", got, want)
 		}
-		var is Heard
-		for _, h := range g.Contact.Resources() {
-			if h.Resource == "servicecidrs" {
-				is = h
-			}
-		}
-		if is.NotGiven == "" || !is.Lost.IsZero() {
+		if is := g.heard("servicecidrs"); is.NotGiven == "" || !is.Lost.IsZero() {
 			t.Errorf("what is known of ServiceCIDRs: %+v, want why they are not given", is)
 		}
 		if want == 20*time.Second {

@@ -43,21 +43,21 @@ func newCluster(base *rest.Config, log *slog.Logger) (*Cluster, error) {
 
 // everything is one kind, of which all is asked for.
 type everything struct {
-	resource, kind string
-	group          string // "" for the core group
-	client         rest.Interface
-	list           runtime.Object
-	expected       any
-	optional       bool
+	resource string
+	group    string // "" for the core group
+	client   rest.Interface
+	typed    typed
+	expected any
+	optional bool
 }
 
 func (c *Cluster) kinds() []everything {
 	a := &c.api
 	return []everything{
-		{"services", "Service", "", a.clients.core, &corev1.ServiceList{}, &corev1.Service{}, false},
-		{"endpointslices", "EndpointSlice", "discovery.k8s.io", a.clients.discovery, &discoveryv1.EndpointSliceList{}, &discoveryv1.EndpointSlice{}, false},
-		{"nodes", "Node", "", a.clients.core, &corev1.NodeList{}, &corev1.Node{}, false},
-		{"servicecidrs", "ServiceCIDR", "networking.k8s.io", a.clients.networking, &networkingv1.ServiceCIDRList{}, &networkingv1.ServiceCIDR{}, true},
+		{"services", "", a.clients.core, typesOf[corev1.ServiceList, corev1.Service, snapshot.Service](), &corev1.Service{}, false},
+		{"endpointslices", "discovery.k8s.io", a.clients.discovery, typesOf[discoveryv1.EndpointSliceList, discoveryv1.EndpointSlice, snapshot.EndpointSlice](), &discoveryv1.EndpointSlice{}, false},
+		{"nodes", "", a.clients.core, typesOf[corev1.NodeList, corev1.Node, ownNode](), &corev1.Node{}, false},
+		{"servicecidrs", "networking.k8s.io", a.clients.networking, typesOf[networkingv1.ServiceCIDRList, networkingv1.ServiceCIDR, snapshot.ServiceCIDR](), &networkingv1.ServiceCIDR{}, true},
 	}
 }
 
@@ -77,7 +77,7 @@ func (c *Cluster) List(ctx context.Context) (all *snapshot.Objects, broken, err 
 		objects, version, without, err := k.all(ctx)
 		switch {
 		case err == nil:
-			all.Versions[k.kind] = version
+			all.Versions[k.typed.kind] = version
 			for _, o := range objects {
 				all.Add(o)
 			}
@@ -101,12 +101,15 @@ func (k *everything) explain(err error, verb string) error {
 // all returns what Trim leaves of all objects of a kind, and why others are broken.
 func (k *everything) all(ctx context.Context) (objects []any, version string, broken []error, err error) {
 	options := metav1.ListOptions{Limit: pageSize}
+	var pages paging
 	for {
-		page := k.list.DeepCopyObject()
-		err := k.client.Get().Resource(k.resource).VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(page)
+		page, err := k.client.Get().Resource(k.resource).VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Get()
 		if options.Continue != "" && apierrors.IsResourceExpired(err) { // the rest would be of another version
 			objects, broken, options = nil, nil, metav1.ListOptions{}
 			continue
+		}
+		if err == nil {
+			err = pages.check(options.Continue, page, k.typed)
 		}
 		if err != nil {
 			return nil, "", nil, err
@@ -123,7 +126,7 @@ func (k *everything) all(ctx context.Context) (objects []any, version string, br
 			}
 			if why := o.GetAnnotations()[brokenMark]; why != "" {
 				name := strings.TrimPrefix(o.GetNamespace()+"/"+o.GetName(), "/")
-				broken = append(broken, fmt.Errorf("%s %s: is left out: %s", k.kind, name, why))
+				broken = append(broken, fmt.Errorf("%s %s: is left out: %s", k.typed.kind, name, why))
 				return nil
 			}
 			objects = append(objects, snapshot.Trim(item))

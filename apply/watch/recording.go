@@ -73,10 +73,12 @@ type recorder struct {
 
 func (r *recorder) kind(k everything) kind {
 	return kind{
-		name: k.resource, client: k.client, expected: k.expected, optional: k.optional,
+		name: k.resource, client: k.client, typed: k.typed, expected: k.expected, optional: k.optional,
 		options: noSelector, reduce: snapshot.Trim,
-		last:    func(namespace, name string) any { return r.last(k.kind, ir.Name{Namespace: namespace, Name: name}) },
-		set:     func(obj any) { r.set(k.kind, obj) },
+		last: func(namespace, name string) any {
+			return r.last(k.typed.kind, ir.Name{Namespace: namespace, Name: name})
+		},
+		set:     func(obj any) { r.set(k.typed.kind, obj) },
 		remove:  func(namespace, name string) { r.remove(&k, ir.Name{Namespace: namespace, Name: name}) },
 		replace: func(all []any) { r.replace(&k, all) },
 	}
@@ -127,8 +129,8 @@ func nameOf(obj any) ir.Name {
 
 func (r *recorder) remove(k *everything, name ir.Name) {
 	r.mu.Lock()
-	_, known := r.known[k.kind][name]
-	delete(r.known[k.kind], name)
+	_, known := r.known[k.typed.kind][name]
+	delete(r.known[k.typed.kind], name)
 	r.mu.Unlock()
 	if !known {
 		return
@@ -141,7 +143,7 @@ func (r *recorder) remove(k *everything, name ir.Name) {
 	if k.group != "" {
 		version = k.group + "/v1"
 	}
-	text, err := json.Marshal(map[string]any{"apiVersion": version, "kind": k.kind, "metadata": meta})
+	text, err := json.Marshal(map[string]any{"apiVersion": version, "kind": k.typed.kind, "metadata": meta})
 	if err != nil {
 		r.end(err)
 		return
@@ -161,10 +163,10 @@ func (r *recorder) replace(k *everything, all []any) {
 	})
 	slices.SortFunc(all, func(a, b any) int { return nameOf(a).Compare(nameOf(b)) })
 	for _, obj := range all {
-		there[r.set(k.kind, obj)] = true
+		there[r.set(k.typed.kind, obj)] = true
 	}
 	r.mu.Lock()
-	known := slices.SortedFunc(maps.Keys(r.known[k.kind]), ir.Name.Compare)
+	known := slices.SortedFunc(maps.Keys(r.known[k.typed.kind]), ir.Name.Compare)
 	r.mu.Unlock()
 	for _, name := range known {
 		if !there[name] {

@@ -297,9 +297,9 @@ func (s *Store) deleteServiceCIDR(name string) {
 	})
 }
 
-// replace carries out a Replace of the Snapshot. That most of what there was has gone is
-// put in force like all else, as kube-proxy does, and told: a server that was
-// restored from nothing says so, too.
+// replace carries out a Replace of the Snapshot, and logs that most objects are gone. A valid list
+// counts at once, an empty one included, as in kube-proxy: stale rules would send traffic to pods of
+// others, and a server that was restored from nothing has default/kubernetes within seconds.
 func (s *Store) replace(log *slog.Logger, change func(*snapshot.Snapshot) snapshot.Dirty) {
 	var before, after [2]int
 	var d snapshot.Dirty
