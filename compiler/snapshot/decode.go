@@ -382,6 +382,10 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 		return
 	}
 	r.typed = true
+	if l.apiVersion == "v1" && l.kind == "Status" {
+		report(placed{Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, Path: l.path(), Msg: l.refusal(), Hint: "write the file again with a command that succeeds"}})
+		return
+	}
 	decode := decoderOf(l.apiVersion, l.kind)
 	if group, _ := splitVersion(l.apiVersion); decode == nil && group == "kubeproxy.config.k8s.io" {
 		report(placed{config: true, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, Path: l.path(), Msg: "is a " + l.kind + ": give it to -c"}})
@@ -428,6 +432,17 @@ func (l *leaf) problem() string {
 		return "apiVersion: must be given, such as v1"
 	}
 	return ""
+}
+
+// refusal returns what a Status says: an API server sends it instead of objects.
+func (l *leaf) refusal() string {
+	var in metav1.Status
+	_ = kjson.UnmarshalCaseSensitivePreserveInts(l.text, &in) // without a message it is a Status all the same
+	msg := "is a Status, the API server's answer to a request that failed, and no object"
+	if in.Message != "" {
+		msg += ": " + diag.Quote(in.Message)
+	}
+	return msg
 }
 
 // named returns the name of an object of a kind that is not read.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
 
+	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -438,6 +439,23 @@ func TestServiceLacks(t *testing.T) {
 		}
 		if left := len(snap.Services()) == 0; left != strings.HasPrefix(want, "error") {
 			t.Errorf("%s: left out: %v", spec, left)
+		}
+	}
+}
+
+// A Status is no empty cluster, alone or beside objects: it is an error of the file, and no part of it counts.
+func TestDecodeStatus(t *testing.T) {
+	const status = `{"kind":"Status","apiVersion":"v1","metadata":{"resourceVersion":"3"},"status":"Failure","message":"services is forbidden","reason":"Forbidden","code":403}`
+	const want = `is a Status, the API server's answer to a request that failed, and no object: "services is forbidden"`
+	for name, text := range map[string]string{
+		"JSON":           status,
+		"YAML":           "apiVersion: v1\nkind: Status\nmessage: services is forbidden\n",
+		"in a List":      `{"apiVersion":"v1","kind":"List","items":[` + status + `]}`,
+		"beside objects": "apiVersion: v1\nkind: Node\nmetadata: {name: node1}\n---\napiVersion: v1\nkind: Status\nmessage: services is forbidden\n",
+	} {
+		found := Decode(New(), "s.json", []byte(text))
+		if len(found) != 1 || found[0].Severity != diag.Error || found[0].Object != "" || found[0].Msg != want {
+			t.Errorf("%s: %v", name, found)
 		}
 	}
 }
