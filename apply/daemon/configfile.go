@@ -8,6 +8,7 @@ import (
 	"os"
 	"reflect"
 
+	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -38,7 +39,11 @@ func (p *process) loaded(resolved *config.Resolved) *loaded {
 
 // load reads the configuration again, and says what is wrong with it.
 func (p *process) load() (*loaded, diag.List) {
-	info, _ := p.Files.Stat(p.ConfigFile) // whoever reads it tells why it is not there
+	info, err := p.Files.Stat(p.ConfigFile) // Resolve reports a file that does not exist
+	if err == nil && info.Mode()&(fs.ModeNamedPipe|fs.ModeSocket) != 0 {
+		// To open it would block until somebody writes to it, and status would stay as it was.
+		return nil, diag.List{{Severity: diag.Error, Code: diag.FileUnreadable, File: p.ConfigFile, Msg: "must be a file, is " + files.KindOf(info.Mode())}}
+	}
 	resolved, text, diags := p.Resolve()
 	now := p.loaded(resolved)
 	now.text, now.info = text, info

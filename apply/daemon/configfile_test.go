@@ -5,6 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/diag"
 )
 
 // What may be the half of a file is told from what somebody wrote.
@@ -50,5 +53,25 @@ func TestConfigCutOff(t *testing.T) {
 	}
 	if (&loaded{text: []byte("mode: nftables\n")}).cutOff(&loaded{}) {
 		t.Error("cut off, though nobody knows what was there before")
+	}
+}
+
+// pipeFiles are files of which each is a named pipe.
+type pipeFiles struct{ Files }
+
+func (pipeFiles) Stat(string) (fs.FileInfo, error) { return pipeInfo{}, nil }
+
+type pipeInfo struct{ fs.FileInfo }
+
+func (pipeInfo) Mode() fs.FileMode { return fs.ModeNamedPipe }
+
+// A configuration that became a named pipe is refused, and not opened: that would block.
+func TestConfigPipe(t *testing.T) {
+	p := &process{Options: &Options{Files: pipeFiles{}, ConfigFile: "config.yaml", Resolve: func() (*config.Resolved, []byte, diag.List) {
+		t.Error("the pipe is opened")
+		return nil, nil, nil
+	}}}
+	if _, found := p.load(); firstError(found) != "config.yaml: must be a file, is a named pipe" {
+		t.Errorf("got %v", found)
 	}
 }
