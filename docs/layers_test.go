@@ -18,7 +18,7 @@ var layers = []string{
 	"ir/flow",
 	"compiler/diag compiler/inet | render",
 	"compiler/config compiler/snapshot | render/iptables render/nftables render/hns render/rendertest render/nftables/nftest",
-	"compiler compiler/lint compiler/redact | render/ipvs render/userspace",
+	"compiler compiler/lint compiler/redact | render/ipvs render/userspace render/xtables",
 	"apply apply/build apply/run",
 	"apply/conntrack apply/files apply/monitor apply/node apply/serve apply/sysctl",
 	"apply/iptables apply/nftables apply/hns apply/watch",

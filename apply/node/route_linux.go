@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -82,4 +83,23 @@ func Unforwarded(f ir.Family, in string) (setting string) {
 		return "net.ipv6.conf.all.forwarding is 0"
 	}
 	return ""
+}
+
+// Carries reports whether an interface has an address.
+func Carries(a netip.Addr, on string) bool {
+	link, err := netlink.LinkByName(on)
+	if err != nil {
+		return false
+	}
+	addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	return err == nil && slices.ContainsFunc(addrs, func(has netlink.Addr) bool {
+		ip, _ := netip.AddrFromSlice(has.IP)
+		return ip.Unmap() == a
+	})
+}
+
+// IsBridge reports whether an interface is a bridge.
+func IsBridge(name string) bool {
+	link, err := netlink.LinkByName(name)
+	return err == nil && link.Type() == "bridge"
 }

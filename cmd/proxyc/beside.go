@@ -30,7 +30,7 @@ func beside(f follower, pkt sim.Packet, sent bool, own *sim.Own, tables *nftable
 		c.then(courseOf(f.Follow(pkt, mark)))
 		level := followNFT(tables.With(func(b *nftables.Base) bool {
 			return b.Destination() && b.Priority == nftables.PriorityDNAT
-		}), own, pkt)
+		}), own, pkt, nftables.Machine{})
 		c.unknown = append(c.unknown, level.unknown...)
 		if level.outcome.Fate != sim.NotOurs && c.outcome.Fate != sim.NotOurs {
 			m := level.met[len(level.met)-1]

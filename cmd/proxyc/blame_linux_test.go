@@ -33,7 +33,7 @@ func TestTraceKernelBlamesWhatDecides(t *testing.T) {
 		{"two drop", "iptables-legacy", []string{"iptables-legacy -I FORWARD -d 10.244.1.10 -j DROP; iptables-legacy -P FORWARD DROP; iptables-legacy -I FORWARD 2 -p tcp -j DROP"},
 			[]string{"table filter, chain FORWARD, rule 1, which", "table filter, chain FORWARD, rule 2, which"}},
 		{"a policy behind ours", "iptables-legacy", []string{"iptables-legacy -F KUBE-FORWARD; iptables-legacy -P FORWARD DROP"},
-			[]string{"table filter, chain FORWARD, which is none of proxyc's, drops the packet: policy DROP", "table filter, chain KUBE-FORWARD lacks, or does not come to: "}},
+			[]string{"table filter, chain FORWARD, which is none of proxyc's, drops the packet: policy drop", "table filter, chain KUBE-FORWARD lacks, or does not come to: "}},
 		{"ours is missing beside a harmless foreign rule", "iptables-nft", []string{"iptables-nft -t nat -F KUBE-POSTROUTING; iptables-nft -t nat -I PREROUTING -d 10.96.0.10 -j MARK --set-xmark 0x4000/0x4000"},
 			[]string{"table nat, chain KUBE-POSTROUTING lacks, or does not come to: "}},
 		{"a harmless rule in ours", "nftables", []string{counts, masquerades}, []string{lacks}},

@@ -15,20 +15,25 @@ import (
 	"github.com/proxyc/proxyc/render/iptables"
 	"github.com/proxyc/proxyc/render/ipvs"
 	"github.com/proxyc/proxyc/render/nftables"
+	"github.com/proxyc/proxyc/render/xtables"
 )
 
 // followed is the course of a packet through the rules that a kernel holds.
 type followed struct {
 	From    string   `json:"from"`
 	To      string   `json:"to"`
-	Rules   []met    `json:"rules"` // that did something to the packet, in order
-	Result  string   `json:"result"`
+	Rules   []met    `json:"rules"`             // that did something to the packet, in order
+	Result  string   `json:"result"`            // notKnown where something on its way is not understood
+	Assumed string   `json:"assumed,omitempty"` // the result if what is not understood does nothing
 	Wanted  string   `json:"wanted"`            // what is to become of it; Result: it does
 	Causes  []string `json:"causes,omitempty"`  // why it is not what is wanted
 	Unknown []string `json:"unknown,omitempty"` // what is not understood on its way
 	Left    []string `json:"left,omitempty"`    // what was not looked at, and may decide about the packet
 	Replies []string `json:"replies,omitempty"` // chains of others that may drop; what they do to replies is not looked at
 }
+
+// notKnown is the result of a packet on whose way something is not understood.
+const notKnown = "not known"
 
 // met is a rule of anybody.
 type met struct {
@@ -77,9 +82,9 @@ type course struct {
 	holds   func(*met) bool           // a rule, at its place, whether met or not; nil: not told
 }
 
-// followNFT follows a packet through tables of nf_tables.
-func followNFT(r *nftables.Ruleset, own *sim.Own, pkt sim.Packet) course {
-	f := nftables.NewFollower(r, own)
+// followNFT follows a packet through tables of nf_tables, and those of iptables that were added.
+func followNFT(r *nftables.Ruleset, own *sim.Own, pkt sim.Packet, on nftables.Machine) course {
+	f := nftables.NewFollower(r, own).On(on)
 	c := courseNFT(f.Follow(pkt))
 	c.lacks = f.Lacked
 	return c
@@ -89,15 +94,32 @@ func courseNFT(o sim.Outcome, rules []nftables.Met, unknown []string) course {
 	c := course{outcome: o, unknown: unknown}
 	for _, m := range rules {
 		table, chain, _ := strings.Cut(m.Chain, ", chain ")
-		_, name, _ := strings.Cut(table, " ")
-		c.met = append(c.met, met{table, chain, m.Rule, m.Text, m.Drops, m.Lacks, name != nftables.Table && name != "kube-proxy", m.Leads, m.Element})
+		_, name, native := strings.Cut(table, " ")
+		foreign := name != nftables.Table && name != "kube-proxy"
+		if !native {
+			foreign = foreignIPTables(chain, m.Text)
+		}
+		c.met = append(c.met, met{table, chain, m.Rule, m.Text, m.Drops, m.Lacks, foreign, m.Leads, m.Element})
 	}
 	return c
 }
 
-// followIPTables follows a packet through tables of iptables.
-func followIPTables(r *iptables.Ruleset, own *sim.Own, pkt sim.Packet) course {
-	return courseOf(iptables.NewFollower(r, own).Follow(pkt, 0))
+// foreignIPTables reports whether a rule of iptables is neither proxyc's nor kube-proxy's.
+func foreignIPTables(chain, text string) bool {
+	return !iptables.Owned(chain) && !iptables.Owned(iptables.SavedTarget(iptables.SavedWords(text)))
+}
+
+// followIPTables follows a packet through tables of iptables that proxyc writes.
+func followIPTables(r *iptables.Ruleset, own *sim.Own, pkt sim.Packet) (course, error) {
+	var text strings.Builder
+	if _, err := r.WriteTo(&text); err != nil {
+		return course{}, err
+	}
+	tables := &nftables.Ruleset{Family: r.Family}
+	if err := xtables.Add(tables, "", text.String(), nil); err != nil {
+		return course{}, err
+	}
+	return followNFT(tables, own, pkt, nftables.Machine{}), nil
 }
 
 // followIPVS follows a packet through tables of iptables, ipsets and virtual servers.
@@ -109,7 +131,7 @@ func courseOf(o sim.Outcome, rules []iptables.Met, unknown []string) course {
 	c := course{outcome: o, unknown: unknown}
 	for _, m := range rules {
 		one := met{Table: m.Table, Chain: m.Chain, Rule: m.Rule, Text: m.Text, Drops: m.Drops, leads: m.Leads}
-		one.Foreign = !one.ofIPVS() && !iptables.Owned(m.Chain) && !strings.Contains(m.Text, "-j KUBE-")
+		one.Foreign = !one.ofIPVS() && foreignIPTables(m.Chain, m.Text)
 		c.met = append(c.met, one)
 	}
 	return c
@@ -122,11 +144,11 @@ func wants(p *ir.Program, pkt sim.Packet) (course, error) {
 		r := nftables.Lower(p)
 		own := *r
 		own.Qualify(p.Family.NFT() + " " + nftables.Table)
-		c := followNFT(&own, ownOf(p), pkt)
+		c := followNFT(&own, ownOf(p), pkt, nftables.Machine{})
 		c.holds = func(m *met) bool { return holds(r, m) }
 		return c, nil
 	case ir.ModeIPTables:
-		return followIPTables(iptables.Lower(p), ownOf(p), pkt), nil
+		return followIPTables(iptables.Lower(p), ownOf(p), pkt)
 	case ir.ModeIPVS:
 		return followIPVS(ipvs.Lower(p), ownOf(p), pkt), nil
 	}
@@ -213,6 +235,9 @@ func (c course) blame(again refollow) (guilty []met, free course, without remove
 func (f *followed) compare(want, have course, again refollow) error {
 	f.Rules, f.Unknown = have.met, have.unknown
 	f.Result, f.Wanted = have.outcome.String(), want.outcome.String()
+	if len(f.Unknown)+len(f.Left) > 0 {
+		f.Result, f.Assumed = notKnown, f.Result
+	}
 	if have.outcome.Equal(want.outcome) {
 		return nil
 	}
@@ -326,14 +351,17 @@ func (f *followed) writeText(w io.Writer) error {
 	if f.Result != f.Wanted {
 		fmt.Fprintf(&b, "  wanted: %s\n", f.Wanted)
 	}
-	for _, c := range f.Causes {
-		fmt.Fprintf(&b, "  because: %s\n", c)
-	}
 	for _, u := range f.Unknown {
 		fmt.Fprintf(&b, "  not understood: %s\n", u)
 	}
 	for _, l := range f.Left {
 		fmt.Fprintf(&b, "  not looked at: %s\n", l)
+	}
+	if f.Assumed != "" {
+		fmt.Fprintf(&b, "  if that does nothing to the packet: %s\n", f.Assumed)
+	}
+	for _, c := range f.Causes {
+		fmt.Fprintf(&b, "  because: %s\n", c)
 	}
 	for _, r := range f.Replies {
 		fmt.Fprintf(&b, "  replies are not followed: foreign rules that may drop: %s\n", r)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -176,7 +177,10 @@ func TestFollowIPVSNamesFaults(t *testing.T) {
 			if tt.harmless {
 				tt.result = want.outcome.String()
 			}
-			if !strings.HasPrefix(f.Result, tt.result) || !slices.Equal(f.Causes[:min(len(tt.because), len(f.Causes))], tt.because) || (f.Causes == nil) != tt.harmless && tt.doubt == "" {
+			if (f.Result == notKnown) != (tt.doubt != "") {
+				t.Errorf("%s, although it is not understood: %q", f.Result, f.Unknown)
+			}
+			if !strings.HasPrefix(cmp.Or(f.Assumed, f.Result), tt.result) || !slices.Equal(f.Causes[:min(len(tt.because), len(f.Causes))], tt.because) || (f.Causes == nil) != tt.harmless && tt.doubt == "" {
 				t.Errorf("%s because of %q, want %s because of %q", f.Result, f.Causes, tt.result, tt.because)
 			}
 			if got := strings.Join(f.Unknown, "\n"); !strings.Contains(got, tt.doubt) || (tt.doubt == "") != (got == "") {

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -11,12 +13,15 @@ import (
 	kerneliptables "github.com/proxyc/proxyc/apply/iptables"
 	kernelipvs "github.com/proxyc/proxyc/apply/ipvs"
 	kernelnftables "github.com/proxyc/proxyc/apply/nftables"
+	"github.com/proxyc/proxyc/apply/node"
 	tools "github.com/proxyc/proxyc/apply/run"
+	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 	"github.com/proxyc/proxyc/render/iptables"
 	"github.com/proxyc/proxyc/render/ipvs"
 	"github.com/proxyc/proxyc/render/nftables"
+	"github.com/proxyc/proxyc/render/xtables"
 )
 
 // ofMode returns an error where this node has rules of another mode than the one that is
@@ -150,25 +155,131 @@ func inRulesOfKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant
 		left = append(left, "nf_tables of others: "+err.Error())
 	}
 	own := ownOf(p)
-	if p.Node.Mode == ir.ModeNFTables {
-		if err != nil {
-			return nil, nil, fmt.Errorf("--kernel: %w", err)
-		}
-		r, left, err := nftables.ParseWhole(p.Family, string(listed), nil)
+	if p.Node.Mode == ir.ModeIPVS {
+		return ofIPVS(ctx, p, pkt, variant, string(listed), left)
+	}
+	if p.Node.Mode == ir.ModeNFTables && err != nil {
+		return nil, nil, fmt.Errorf("--kernel: %w", err)
+	}
+	r, others, err := inTables(ctx, p, variant, string(listed))
+	if err != nil {
+		return nil, nil, err
+	}
+	missing := ""
+	if ours := "table " + tableOf(p.Family); p.Node.Mode == ir.ModeNFTables && !slices.ContainsFunc(r.Chains, func(c nftables.Chain) bool { return strings.HasPrefix("table "+c.Name, ours+", ") }) {
+		missing = ours
+	}
+	on := machine(p.Family)
+	return func(gone removed) course {
+		c := followNFT(r.Disarmed(gone.ofNFT), own, pkt, on)
+		c.gone = missing
+		return c
+	}, append(left, others...), nil
+}
+
+// inTables reads the tables of nf_tables and of both variants of iptables as one Ruleset, in which
+// those of the mode's variant of iptables have no prefix. listed is what nft list ruleset prints.
+func inTables(ctx context.Context, p *ir.Program, variant, listed string) (r *nftables.Ruleset, left []string, err error) {
+	type saved struct{ prefix, text string }
+	var texts []saved
+	used := kerneliptables.Variant("")
+	if p.Node.Mode == ir.ModeIPTables {
+		dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: variant, ReadOnly: true})
 		if err != nil {
 			return nil, nil, err
 		}
-		left = append(left, legacy(ctx, p.Family)...)
-		missing := ""
-		if ours := "table " + tableOf(p.Family); !slices.ContainsFunc(r.Chains, func(c nftables.Chain) bool { return strings.HasPrefix("table "+c.Name, ours+", ") }) {
-			missing = ours
+		defer dataplane.Close()
+		text, err := dataplane.Saved(ctx, p.Family)
+		if err != nil {
+			return nil, nil, err
 		}
-		return func(gone removed) course {
-			c := followNFT(r.Disarmed(gone.ofNFT), own, pkt)
-			c.gone = missing
-			return c
-		}, left, nil
+		used = dataplane.Variant
+		texts = append(texts, saved{"", text})
 	}
+	if used != kerneliptables.NFT {
+		// Without the tool, what nft lists of these tables has to do.
+		if dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: string(kerneliptables.NFT), ReadOnly: true}); err == nil {
+			defer dataplane.Close()
+			text, err := dataplane.Saved(ctx, p.Family)
+			if err != nil {
+				return nil, nil, err
+			}
+			texts = append(texts, saved{p.Family.NFT() + " ", text})
+		}
+	}
+	there := map[string]bool{} // tables of nf_tables that iptables-nft printed
+	for _, s := range texts {
+		for line := range strings.Lines(s.text) {
+			if name, ok := strings.CutPrefix(line, "*"); ok && (s.prefix != "" || used == kerneliptables.NFT) {
+				there[strings.TrimSpace(name)] = true
+			}
+		}
+	}
+	if used != kerneliptables.Legacy {
+		text, err := kerneliptables.LegacySaved(ctx, p.Family)
+		if err != nil {
+			left = append(left, "legacy iptables: "+err.Error())
+		}
+		texts = append(texts, saved{"legacy iptables ", text})
+	}
+	r, others, err := nftables.ParseWhole(p.Family, listed, func(family, table string) bool { return ofIPTables(family, table) && there[table] })
+	if err != nil {
+		return nil, nil, err
+	}
+	sets := xtables.UnknownSets("")
+	if slices.ContainsFunc(texts, func(s saved) bool { return strings.Contains(s.text, " --match-set ") }) {
+		sets = ipsets(ctx)
+	}
+	for _, s := range texts {
+		if err := xtables.Add(r, s.prefix, s.text, sets); err != nil {
+			return nil, nil, fmt.Errorf("iptables: %w", err)
+		}
+	}
+	ours := func(c nftables.Chain) bool {
+		table, _, _ := strings.Cut(c.Name, ", chain ")
+		return !strings.Contains(table, " ") || strings.HasSuffix(table, " "+nftables.Table)
+	}
+	slices.SortStableFunc(r.Chains, func(a, b nftables.Chain) int { // of equal ones the first is followed first
+		return cmp.Compare(map[bool]int{true: 0, false: 1}[ours(a)], map[bool]int{true: 0, false: 1}[ours(b)])
+	})
+	return r, append(left, others...), nil
+}
+
+// ipsets reads all ipsets of the node.
+func ipsets(ctx context.Context) *xtables.Sets {
+	text, err := tools.Run(ctx, nil, "ipset", "save")
+	if err != nil {
+		return xtables.UnknownSets(err.Error())
+	}
+	sets, err := xtables.ParseSets(string(text))
+	if err != nil {
+		return xtables.UnknownSets("ipset save: " + err.Error())
+	}
+	return sets
+}
+
+// machine answers what rules ask this node's kernel.
+func machine(f ir.Family) nftables.Machine {
+	tool := map[ir.Family]string{ir.IPv4: "iptables", ir.IPv6: "ip6tables"}[f]
+	return nftables.Machine{
+		Out: func(src, dst netip.Addr, in string, mark uint32) (string, error) {
+			out, refused, err := node.Route(node.Sent{Src: src, Dst: dst, In: in, Mark: mark})
+			if err == nil && out == "" && refused == "" {
+				out = "lo"
+			}
+			return out, err
+		},
+		Carries: node.Carries,
+		Bridged: func(in string) bool {
+			setting := sysctl.CallsIPTables(sysctl.Root("/"), in)
+			return node.IsBridge(in) && (strings.Contains(setting, "-"+tool) || strings.Contains(setting, "_"+tool))
+		},
+	}
+}
+
+// ofIPVS is inRulesOfKernel for mode ipvs. Rules of iptables are followed in the tables filter and nat.
+func ofIPVS(ctx context.Context, p *ir.Program, pkt sim.Packet, variant, listed string, left []string) (follow func(removed) course, _ []string, err error) {
+	own := ownOf(p)
 	dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: variant, ReadOnly: true})
 	if err != nil {
 		return nil, nil, err
@@ -191,15 +302,9 @@ func inRulesOfKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant
 	} else {
 		left = append(left, legacy(ctx, p.Family)...)
 	}
-	tables, others, err := nftables.ParseWhole(p.Family, string(listed), skip)
+	tables, others, err := nftables.ParseWhole(p.Family, listed, skip)
 	if err != nil {
 		return nil, nil, err
-	}
-	left = append(left, others...)
-	if p.Node.Mode != ir.ModeIPVS {
-		return func(gone removed) course {
-			return beside(iptables.NewFollower(r.Disarmed(gone.ofIPTables), own), pkt, false, own, tables.Disarmed(gone.ofNFT))
-		}, left, nil
 	}
 	held, err := kernelipvs.Held(ctx, p.Family)
 	if err != nil {
@@ -209,7 +314,7 @@ func inRulesOfKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant
 		rest := *held
 		rest.Rules = r.Disarmed(gone.ofIPTables)
 		return beside(ipvs.NewFollower(&rest, own), pkt, true, own.With(held.Carries), tables.Disarmed(gone.ofNFT))
-	}, left, nil
+	}, append(left, others...), nil
 }
 
 // legacy names the tables of legacy iptables that may decide about packets, beside

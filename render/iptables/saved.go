@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/proxyc/proxyc/ir"
 )
 
 var errNotSaved = errors.New("is nothing that iptables-save prints")
@@ -59,6 +61,22 @@ func SavedWords(line string) (words []string) {
 		}
 		words, rest = append(words, word), after
 	}
+}
+
+// SavedRule splits a rule that iptables-save or ip6tables-save printed into -A or -I, its chain and
+// the rest. A rule of a kind that we write is returned as we write it, so that equal rules have
+// equal texts.
+func SavedRule(f ir.Family, line string) (option, chain, text string) {
+	if line[0] == '[' {
+		line = counters.ReplaceAllString(line, "")
+	}
+	option, rest, _ := strings.Cut(line, " ")
+	chain, text, _ = strings.Cut(rest, " ")
+	text = strings.TrimSpace(text)
+	if r := parseRule(f, text); r.Raw == "" {
+		text = string(r.Append(nil, f))
+	}
+	return option, chain, text
 }
 
 // SavedTarget returns the target of a rule, or the chain that it jumps or goes to, of its

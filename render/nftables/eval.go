@@ -37,6 +37,7 @@ type Evaluator struct {
 	sets    map[string]*indexed
 	dormant bool            // no packet meets the table
 	follows bool            // rules that do something are told
+	machine Machine         // of a Follower
 	missed  map[string]bool // elements that the packet was looked for as, and was not found
 	// translated is what others made of the packet before; nil: nothing.
 	translated *sim.Destination
@@ -246,8 +247,23 @@ func (e *Evaluator) paths(pkt sim.Packet, cuts *sim.Cuts, known []sim.Remembered
 	}
 }
 
-// choicePoint is one random choice on a path.
-type choicePoint struct{ taken, of uint32 }
+// choicePoint is one random choice on a path. If share is not 0, the first of two values has it;
+// otherwise all values have the same.
+type choicePoint struct {
+	taken, of uint32
+	share     float64
+}
+
+// weight returns how often chance takes the value.
+func (p choicePoint) weight() float64 {
+	switch {
+	case p.share == 0:
+		return 1 / float64(p.of)
+	case p.taken == 0:
+		return p.share
+	}
+	return 1 - p.share
+}
 
 // walk is a packet on its way.
 type walk struct {
@@ -259,15 +275,18 @@ type walk struct {
 	port     uint16
 	in       string
 	mark     uint32
+	ctmark   uint32 // of its connection
+	routed   uint32 // the mark by which it was routed
 	marker   string // where it got the proxy's bits of its mark
 	dnat     bool
 	snat     bool
 
-	base    *Base // the base chain where the packet is
-	tracked bool  // connection tracking has seen it
-	chain   string
-	rule    int    // in chain, from 1
-	element string // in which the rule found the packet
+	base      *Base // the base chain where the packet is
+	tracked   bool  // connection tracking has seen it
+	untracked bool  // a rule exempted it from that
+	chain     string
+	rule      int    // in chain, from 1
+	element   string // in which the rule found the packet
 
 	path    []choicePoint // the choices to take, then those that were taken
 	step    int           // how many are taken
@@ -321,7 +340,7 @@ func (e *Evaluator) where(chain string) string {
 func (w *walk) chance(fate sim.Fate) sim.Chance {
 	c := sim.Chance{Fate: fate, Weight: 1}
 	for _, p := range w.path {
-		c.Weight /= float64(p.of)
+		c.Weight *= p.weight()
 	}
 	c.Choice = strings.Join(w.choices, "+")
 	if fate == sim.Accepted {
@@ -391,13 +410,16 @@ func (w *walk) hook(h Hook, nat bool) step {
 	if w.beside[h] != "" {
 		w.doubt("%s", w.beside[h])
 	}
+	if h == Prerouting || h == Output {
+		defer func() { w.routed = w.mark }()
+	}
 	for _, c := range w.hooks[h] {
 		if b := c.Base; b.NAT {
 			decided := w.dnat
 			if h == Input || h == Postrouting {
 				decided = w.snat
 			}
-			if !nat || decided {
+			if !nat || decided || w.untracked {
 				continue
 			}
 		}
@@ -617,7 +639,7 @@ func (w *walk) addr(f Field) netip.Addr {
 // random takes the next choice of the path, or begins with 0 beyond its end.
 func (w *walk) random(of uint32) uint32 {
 	if w.step == len(w.path) {
-		w.path = append(w.path, choicePoint{0, of})
+		w.path = append(w.path, choicePoint{of: of})
 	}
 	w.step++
 	return w.path[w.step-1].taken
@@ -660,7 +682,7 @@ func (m MatchProto) run(w *walk) step { return holds(w.pkt.Protocol == m.Protoco
 
 func (MatchNew) run(w *walk) step {
 	w.needsTracking()
-	return next
+	return holds(!w.untracked)
 }
 
 func (MatchDNAT) run(w *walk) step {
@@ -670,6 +692,9 @@ func (MatchDNAT) run(w *walk) step {
 
 // ownMark doubts bits of the mark that others may have set, or look at.
 func (w *walk) ownMark(bits uint32) {
+	if w.follows {
+		return // every rule that changes the mark is followed
+	}
 	if others := bits &^ w.own.Mark; others != 0 {
 		w.doubt("bits of the mark that are not the proxy's: 0x%x", others)
 	}

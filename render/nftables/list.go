@@ -116,7 +116,9 @@ type listParser struct {
 	at        int
 	r         *Ruleset
 	anonymous int
-	there     map[string]bool // "chain services": what the table has so far
+	there     map[string]bool  // "chain services": what the table has so far
+	named     string           // with whole: family and name of the table
+	lists     map[string][]int // with whole: where the elements of a set stand
 	// portOf is the protocol whose port is among the terms of the last statement: of
 	// "meta l4proto tcp ip daddr . th dport" nft makes "ip daddr . tcp dport".
 	portOf ir.Protocol
@@ -257,6 +259,9 @@ func (p *listParser) set(s *Set) error {
 			after := p.at
 			if s.Timeout > 0 && !dynamic {
 				s.Unsupported = "elements that expire"
+			}
+			if p.whole {
+				p.lists[s.Name] = slices.Clone(lists)
 			}
 			for _, p.at = range lists {
 				if err := p.elements(s); err != nil {
@@ -402,6 +407,15 @@ func typeOf(f Field) Type {
 
 // elements reads "{ key : data, … }".
 func (p *listParser) elements(s *Set) error {
+	return p.eachElement(func(e *listed) {
+		if s.Unsupported == "" && oddShape(s.Key, s.Interval) == "" && !p.element(s, e) {
+			s.Strays = true // a packet that looks in here meets what is not known
+		}
+	})
+}
+
+// eachElement calls add with each element of a list in braces.
+func (p *listParser) eachElement(add func(*listed)) error {
 	if !p.take("{") {
 		return p.errorf("elements must be in braces, got %q", p.peek())
 	}
@@ -441,12 +455,7 @@ func (p *listParser) elements(s *Set) error {
 				*part = append(*part, t)
 			}
 		}
-		if s.Unsupported != "" || oddShape(s.Key, s.Interval) != "" {
-			continue
-		}
-		if !p.element(s, &e) {
-			s.Strays = true // a packet that looks in here meets what is not known
-		}
+		add(&e)
 	}
 }
 

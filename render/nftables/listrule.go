@@ -144,8 +144,39 @@ func (p *listParser) goesOn() bool {
 	return c != "" && strings.Contains(",/|&^.-<>=!:", c[:1])
 }
 
-// stmt reads one statement; what has no effect on packets gives none.
+// stmt reads one statement; what has no effect on packets gives none. Of tables of other programs
+// it reads more.
 func (p *listParser) stmt() ([]Stmt, bool) {
+	from := p.at
+	stmts, ok := p.known()
+	if !p.whole || ok && !p.goesOn() && !p.odd(stmts) {
+		return stmts, ok
+	}
+	for _, more := range [...]func() ([]Stmt, bool){p.does, p.compares} {
+		at := p.at
+		p.at, p.portOf = from, 0
+		if others, fits := more(); fits && !p.goesOn() {
+			return others, true
+		}
+		p.at = at
+	}
+	return stmts, ok
+}
+
+// odd reports whether a statement looks into a set that is not understood.
+func (p *listParser) odd(stmts []Stmt) bool {
+	for _, s := range stmts {
+		name, _ := keyOf(s)
+		i := slices.IndexFunc(p.r.Sets, func(s Set) bool { return s.Name == name })
+		if name != "" && i >= 0 && (p.r.Sets[i].Unsupported != "" || p.r.Sets[i].Strays || oddShape(p.r.Sets[i].Key, p.r.Sets[i].Interval) != "") {
+			return true
+		}
+	}
+	return false
+}
+
+// known reads one statement of the kinds that proxies write.
+func (p *listParser) known() ([]Stmt, bool) {
 	one := func(s Stmt) ([]Stmt, bool) { return []Stmt{s}, true }
 	switch {
 	case p.take("comment"):

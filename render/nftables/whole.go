@@ -33,7 +33,7 @@ func ParseWhole(f ir.Family, text string, skip func(family, table string) bool) 
 			continue
 		}
 		p.next()
-		p.r, p.there = &Ruleset{Family: f}, map[string]bool{}
+		p.r, p.there, p.lists, p.named = &Ruleset{Family: f}, map[string]bool{}, map[string][]int{}, family+" "+name
 		err := p.table()
 		switch {
 		case err != nil:
@@ -182,6 +182,12 @@ func NewFollower(r *Ruleset, own *sim.Own) *Evaluator {
 	e := NewEvaluator(r, own)
 	clear(e.beside[:])
 	e.follows = true
+	return e
+}
+
+// On sets the node of a Follower. It returns the Follower.
+func (e *Evaluator) On(m Machine) *Evaluator {
+	e.machine = m
 	return e
 }
 

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+)
+
+const secondServiceYAML = `---
+apiVersion: v1
+kind: Service
+metadata: {name: far, namespace: ns}
+spec: {clusterIP: 10.96.0.20, ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: far-1, namespace: ns, labels: {kubernetes.io/service-name: far}}
+addressType: IPv4
+endpoints: [{addresses: [10.244.2.10], nodeName: node2}]
+ports: [{port: 8080, name: ""}]
+`
+
+// load feeds a file of rules to a tool on the node.
+func (w *watched) load(file string, tool ...string) {
+	w.t.Helper()
+	text, err := os.ReadFile("../../testdata/apply/plugins/" + file)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	cmd := w.ns.Command(w.t.Context(), tool[0], tool[1:]...)
+	cmd.Stdin = strings.NewReader(string(text))
+	if out, err := w.ns.Run(cmd); err != nil {
+		w.t.Fatalf("%s: %v\n%s", tool, err, out)
+	}
+}
+
+// The fate that trace --kernel reports beside the rules of network plugins is that of real packets.
+func TestTraceKernelFollowsNetworkPlugins(t *testing.T) {
+	for _, tt := range []struct{ plane, plugin, tool string }{
+		{"nftables", "felix", "nft"},
+		{"nftables", "felix", "iptables-nft-restore"},
+		{"nftables", "felix", "iptables-legacy-restore"},
+		{"nftables", "kube-router", "iptables-nft-restore"},
+		{"nftables", "kube-router", "iptables-legacy-restore"},
+		{"iptables-nft", "felix", "nft"},
+		{"iptables-nft", "felix", "iptables-nft-restore"},
+		{"iptables-nft", "kube-router", "iptables-nft-restore"},
+		{"iptables-legacy", "felix", "iptables-legacy-restore"},
+		{"iptables-legacy", "kube-router", "iptables-legacy-restore"},
+	} {
+		t.Run(tt.plane+" "+tt.plugin+" "+tt.tool, func(t *testing.T) {
+			w, topo := inTopology(t, tt.plane)
+			w.write("cluster.yaml", nodePortYAML+secondServiceYAML+"---\n{apiVersion: v1, kind: Node, metadata: {name: node1}, status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}}\n")
+			w.shell("proxyc apply " + strings.Join(w.args, " "))
+			if tt.tool == "nft" {
+				w.load(tt.plugin+".nft", "nft", "-f", "-")
+			} else {
+				w.load(tt.plugin+".ipset", "ipset", "restore")
+				w.load(tt.plugin+".iptables", tt.tool, "--noflush")
+			}
+			passed, stopped := 0, 0
+			for _, from := range []struct{ trace, host string }{
+				{"10.244.1.11", "pod1b"}, {"10.244.1.12", "pod1c"}, {"192.0.2.200", "ext"}, {"192.0.2.201", "ext.201"}, {"192.0.2.202", "ext.202"}, {"node", "node1"},
+			} {
+				for _, to := range []string{"10.96.0.10:80", "10.96.0.20:80"} {
+					out, code := w.proxyc("trace", "--kernel", "--from", from.trace, "--to", to)
+					_, err := topo.Try(from.host, "tcp", 0, netip.MustParseAddrPort(to), applytest.Patience(time.Second))
+					passes := strings.Contains(out, "  => 10.244.")
+					stops := strings.Contains(out, "  => dropped\n") || strings.Contains(out, "  => rejected\n")
+					switch {
+					case strings.Contains(out, "not understood") || strings.Contains(out, "not looked at") || passes == stops:
+						t.Errorf("%s to %s: the rules are not followed:\n%s", from.host, to, out)
+					case passes != (err == nil), passes != (code == exitDone):
+						t.Errorf("%s to %s: exit %d, and in truth %v:\n%s", from.host, to, code, err, out)
+					case passes:
+						passed++
+					default:
+						stopped++
+					}
+				}
+			}
+			if passed == 0 || stopped == 0 {
+				t.Errorf("%d packets pass and %d are stopped: the rules decide nothing", passed, stopped)
+			}
+		})
+	}
+}
+
+// A rule that is not understood is named, and no fate is reported beyond it.
+func TestTraceKernelReportsNoFateBeyondUnknownRules(t *testing.T) {
+	for _, tt := range []struct{ plane, does, want string }{
+		{"iptables-nft", "iptables-nft -I FORWARD -p tcp -m string --algo bm --string x -j ACCEPT; iptables-nft -A FORWARD -j DROP", "table filter, chain FORWARD, rule 1: match string is not understood"},
+		{"iptables-nft", "iptables-nft -t raw -I PREROUTING -m time --datestart 2000-01-01 -j DROP", "table raw, chain PREROUTING, rule 1: match time is not understood"},
+		{"iptables-legacy", "iptables-legacy -I FORWARD -m set --match-set gone src -j DROP 2>/dev/null || iptables-legacy -I FORWARD -m length --length 40 -j DROP", "table filter, chain FORWARD, rule 1: match length is not understood"},
+		{"iptables-legacy", "iptables-legacy -t mangle -I FORWARD -p tcp -j NFQUEUE --queue-num 1", "table mangle, chain FORWARD, rule 1: target NFQUEUE is not understood"},
+		{"nftables", "iptables-nft -I FORWARD -p tcp -m string --algo bm --string x -j ACCEPT", "table ip filter, chain FORWARD, rule 1: match string is not understood"},
+		{"nftables", "iptables-legacy -I FORWARD -m limit --limit 1/min -j DROP", "table legacy iptables filter, chain FORWARD, rule 1: match limit is not understood"},
+		{"nftables", "nft 'table ip fw { chain f { type filter hook forward priority 0; ip dscp 3 drop; }; }'", "table ip fw, chain f, rule 1: "},
+		{"nftables", "iptables-nft -I FORWARD -p udp -m string --algo bm --string x -j DROP; iptables-nft -I FORWARD -m limit --limit 1/min -j LOG", ""},
+	} {
+		t.Run(tt.plane+" "+tt.does, func(t *testing.T) {
+			w := applied(t, tt.plane)
+			w.shell(tt.does)
+			out, code := w.proxyc("trace", "--kernel", "--from", "10.244.1.5@cni0", "--to", "ns/a:80")
+			if tt.want == "" {
+				if code != exitDone || !strings.Contains(out, "=> 10.244.1.97:8080\n") {
+					t.Errorf("exit %d, want 0: the rules do nothing to the packet:\n%s", code, out)
+				}
+				return
+			}
+			if code != exitFindings || !strings.Contains(out, "  => not known\n") || !strings.Contains(out, "not understood: "+tt.want) {
+				t.Errorf("exit %d, want 1, no fate, and %q in:\n%s", code, tt.want, out)
+			}
+			out, _ = w.proxyc("trace", "--kernel", "-o", "json", "--from", "10.244.1.5@cni0", "--to", "ns/a:80")
+			if !strings.Contains(out, `"result": "not known"`) {
+				t.Errorf("as JSON:\n%s", out)
+			}
+		})
+	}
+}

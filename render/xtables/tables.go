@@ -1,0 +1,63 @@
+package xtables
+
+import (
+	"strings"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render/iptables"
+	"github.com/proxyc/proxyc/render/nftables"
+)
+
+// priorities are those at which the kernel calls the chains of a table, by hook.
+var priorities = map[string]map[string]int{
+	"raw":      {"PREROUTING": -300, "OUTPUT": -300},
+	"mangle":   {"PREROUTING": -150, "INPUT": -150, "FORWARD": -150, "OUTPUT": -150, "POSTROUTING": -150},
+	"nat":      {"PREROUTING": nftables.PriorityDNAT, "OUTPUT": nftables.PriorityDNAT, "INPUT": nftables.PrioritySNAT, "POSTROUTING": nftables.PrioritySNAT},
+	"filter":   {"INPUT": nftables.PriorityFilter, "FORWARD": nftables.PriorityFilter, "OUTPUT": nftables.PriorityFilter},
+	"security": {"INPUT": 50, "FORWARD": 50, "OUTPUT": 50},
+}
+
+var hooks = map[string]nftables.Hook{
+	"PREROUTING": nftables.Prerouting, "INPUT": nftables.Input, "FORWARD": nftables.Forward,
+	"OUTPUT": nftables.Output, "POSTROUTING": nftables.Postrouting,
+}
+
+// Add adds all tables that iptables-save or ip6tables-save printed to a Ruleset of their family
+// for a Follower. Chains are named "PREFIXnat, chain KUBE-SERVICES".
+func Add(r *nftables.Ruleset, prefix, saved string, sets *Sets) error {
+	at := map[string]int{} // of a chain in r.Chains
+	chain := func(table, name string) *nftables.Chain {
+		full := prefix + table + ", chain " + name
+		i, known := at[full]
+		if !known {
+			i = len(r.Chains)
+			at[full] = i
+			c := nftables.Chain{Name: full}
+			if priority, hooked := priorities[table][name]; hooked {
+				c.Base = &nftables.Base{Hook: hooks[name], NAT: table == "nat", Priority: priority}
+			}
+			r.Chains = append(r.Chains, c)
+		}
+		return &r.Chains[i]
+	}
+	return iptables.EachSaved(saved, func(table, line string) {
+		if line[0] == ':' {
+			name, rest, _ := strings.Cut(line[1:], " ")
+			if c := chain(table, name); c.Base != nil {
+				c.Base.Drop = strings.HasPrefix(rest, "DROP")
+			}
+			return
+		}
+		option, name, text := iptables.SavedRule(r.Family, line)
+		c := chain(table, name)
+		rule := nftables.Rule{Stmts: []nftables.Stmt{parse(r.Family, prefix+table+", chain ", text, sets)}}
+		if option == "-I" { // as iptables-restore reads it
+			c.Rules = append([]nftables.Rule{rule}, c.Rules...)
+		} else {
+			c.Rules = append(c.Rules, rule)
+		}
+	})
+}
+
+// familyOf returns whether an address is of the family of a rule.
+func familyOf(f ir.Family, text string) bool { return strings.Contains(text, ":") == (f == ir.IPv6) }
