@@ -115,8 +115,9 @@ type Packet struct {
 	Chance float64   // of having come this way, of 1
 	Cuts   *sim.Cuts // what it is compared with is told to; nil: nobody
 
-	lists *lists // of this way; nil: none was met
-	trip  *trip  // of all ways of the packet
+	marker *chain // whose rule set the proxy's bits of the mark; nil: none of those that are followed
+	lists  *lists // of this way; nil: none was met
+	trip   *trip  // of all ways of the packet
 }
 
 // lists are what a packet made of the lists of recent that it met. They do not change.
@@ -232,7 +233,11 @@ func (e *Walker) journey(t Packet) []Packet {
 // Leaves doubts marks of the proxy's that a packet has when it leaves.
 func (t *Packet) Leaves(own *sim.Own) {
 	if t.Mark&own.Mark != 0 && t.Fate != Drop && t.Fate != Reject {
-		t.Cuts.Doubt(fmt.Sprintf("table nat, chain POSTROUTING: a packet leaves with the mark 0x%x, which others may see", t.Mark&own.Mark))
+		where := "table nat, chain POSTROUTING"
+		if t.marker != nil {
+			where = fmt.Sprintf("table %s, chain %s", t.marker.table, t.marker.name)
+		}
+		t.Cuts.Doubt(fmt.Sprintf("%s: a packet leaves with the mark 0x%x, which others may see", where, t.Mark&own.Mark))
 	}
 }
 
@@ -323,7 +328,10 @@ func (e *Walker) rules(c *chain, from int, t Packet, ends []Packet) []Packet {
 			if r.Target == SetMark {
 				e.ownMark(c, r.Rule, &t, r.XMark.Mask|r.XMark.Value)
 			}
-			taken = decide(r.Rule, taken)
+			before := taken.Mark
+			if taken = decide(r.Rule, taken); taken.Mark&^before&e.own.Mark != 0 {
+				taken.marker = c
+			}
 			switch {
 			case taken.Fate != Continue:
 				ends = append(ends, taken)

@@ -104,3 +104,24 @@ func TestEvalIsTrace(t *testing.T) {
 		})
 	}
 }
+
+// A mark that a packet leaves with is attributed to the chain whose rule set it.
+func TestLeavingMarkNamesItsChain(t *testing.T) {
+	const saved = "*filter\n:KUBE-FORWARD - [0:0]\n-A FORWARD -j KUBE-FORWARD\n-A KUBE-FORWARD -j MARK --or-mark 0x4000\nCOMMIT\n"
+	r, err := Parse(ir.IPv4, saved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := sim.NewOwn(netip.MustParsePrefix("127.0.0.0/8"), nil)
+	own.Mark = 0x4000
+	pkt, err := sim.ParsePacket("10.244.1.20@cni0", "10.244.1.10:8080")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cuts sim.Cuts
+	NewEvaluator(r, own).Outcome(pkt, &cuts)
+	want := "table filter, chain KUBE-FORWARD: a packet leaves with the mark 0x4000, which others may see"
+	if got := cuts.Doubts(); len(got) != 1 || got[0] != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
