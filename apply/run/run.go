@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"time"
 )
 
 // Error is a program that did not do what it was asked.
@@ -34,7 +35,8 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Err }
 
 // Run runs a program to its end and returns what it printed. stdin may be nil.
-// The program is killed when ctx ends. The error is an *Error.
+// The program is killed when ctx ends. Programs that it started and that keep its
+// pipes are not waited for. The error is an *Error.
 func Run(ctx context.Context, stdin io.Reader, name string, args ...string) (stdout []byte, err error) {
 	var out bytes.Buffer
 	err = To(ctx, stdin, &out, name, args...)
@@ -59,10 +61,14 @@ func WithEnv(ctx context.Context, env ...string) context.Context {
 	return context.WithValue(ctx, envKey{}, env)
 }
 
+// pipesPatience is how long the pipes of a program may be open after its end.
+const pipesPatience = 5 * time.Second
+
 // finish runs a command to its end. The error is an *Error.
 func finish(cmd *exec.Cmd) error {
 	var words bytes.Buffer
 	cmd.Stderr = &words
+	cmd.WaitDelay = pipesPatience
 	err := cmd.Run()
 	if err == nil {
 		return nil

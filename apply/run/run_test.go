@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestRun(t *testing.T) {
@@ -28,5 +29,20 @@ func TestErrors(t *testing.T) {
 	cancel()
 	if _, err := Run(ctx, nil, "sleep", "60"); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: got %v", err)
+	}
+}
+
+// A program that is killed, and that left another one with its pipes, is not waited for.
+func TestHanging(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(time.Second, cancel)
+	script := "sleep 1000 & echo $!; wait"
+	out, err := Run(ctx, strings.NewReader(strings.Repeat("x", 1<<20)), "sh", "-c", script)
+	if err == nil {
+		t.Error("no error")
+	}
+	exec.Command("kill", strings.TrimSpace(string(out))).Run()
+	if _, err := Run(WithEnv(t.Context(), "A=b"), nil, "sh", "-c", "test $A = b && test -n \"$PATH\""); err != nil {
+		t.Errorf("with a variable: %v", err)
 	}
 }
