@@ -32,14 +32,34 @@ const (
 // the nft variant, whose time grows faster than their number.
 const mostRules = 4000
 
+// toolDeadline is how long a run of a tool may take. A tool that hangs is killed
+// then: the rules stay behind for no longer.
+const toolDeadline = 5 * time.Minute
+
+// runner runs a tool, as [run.To] does.
+type runner func(ctx context.Context, stdin io.Reader, stdout io.Writer, name string, args ...string) error
+
+// withDeadline returns a runner that kills what takes longer.
+func withDeadline(r runner, deadline time.Duration) runner {
+	return func(ctx context.Context, stdin io.Reader, stdout io.Writer, name string, args ...string) error {
+		ctx, cancel := context.WithTimeoutCause(ctx, deadline, fmt.Errorf("%s was killed: it took more than %s", name, deadline))
+		defer cancel()
+		err := r(ctx, stdin, stdout, name, args...)
+		if err != nil && ctx.Err() != nil {
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		}
+		return err
+	}
+}
+
 // Dataplane is the iptables of the network namespace that the process is in.
 type Dataplane struct {
 	Variant  Variant
 	version  version
 	families []ir.Family // those that the kernel has
 	wait     time.Duration
-	mostNFT  int                                                                                             // rules in one run of the nft variant
-	run      func(ctx context.Context, stdin io.Reader, stdout io.Writer, name string, args ...string) error // [run.To]
+	mostNFT  int // rules in one run of the nft variant
+	run      runner
 
 	lookOnly bool         // nothing is changed
 	log      *slog.Logger // nil: nobody is told
@@ -81,7 +101,7 @@ func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
 
 // OpenWith is Open for the rules of another mode.
 func OpenWith(ctx context.Context, lowering Lowering, o apply.Options) (*Dataplane, error) {
-	d := &Dataplane{Variant: Variant(o.IPTables), lowering: lowering, wait: cmp.Or(o.LockTimeout, 5*time.Second), mostNFT: mostRules, run: run.To, log: o.Log, lookOnly: o.ReadOnly}
+	d := &Dataplane{Variant: Variant(o.IPTables), lowering: lowering, wait: cmp.Or(o.LockTimeout, 5*time.Second), mostNFT: mostRules, run: withDeadline(run.To, toolDeadline), log: o.Log, lookOnly: o.ReadOnly}
 	if err := d.detect(ctx); err != nil {
 		return nil, err
 	}
