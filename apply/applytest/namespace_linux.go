@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -98,12 +99,15 @@ type Namespace struct {
 	fd netns.NsHandle
 	nl *netlink.Handle
 
-	sctpPorts atomic.Uint32 // source ports handed out so far
+	sctpPorts atomic.Uint32 // the last source port that was handed out, less 32768
 }
 
 // NewNamespace makes a namespace with its loopback interface up. It needs CAP_SYS_ADMIN.
 func NewNamespace(name string) (*Namespace, error) {
 	ns := &Namespace{Name: name}
+	// Two processes, one after the other, seldom use the same ports: for some seconds conntrack
+	// leads an INIT from a port that was used to where the last one went.
+	ns.sctpPorts.Store(rand.Uint32N(28000))
 	err := onOwnThread(func() (err error) {
 		ns.fd, err = netns.New()
 		return err
