@@ -4,10 +4,11 @@
 GO       ?= go
 FUZZTIME ?= 20s
 SOAK     ?= 10m
+SEED     ?= 0
 PLANE    ?= nftables
 VM_PACKAGES = qemu-system-x86 kmod
 WINDOWS_PACKAGES = wine64 gcc-mingw-w64-x86-64-win32
-PACKAGES  = nftables iptables ipset ipvsadm conntrack iproute2 procps zsh fish
+PACKAGES  = nftables iptables ipset ipvsadm conntrack iproute2 procps strace zsh fish
 PAGE_PACKAGES = chromium
 SUDO      = $(shell test "$$(id -u)" = 0 || echo sudo)
 
@@ -69,9 +70,11 @@ setup-windows:
 test-windows: setup-windows e2e-tools
 	cd e2e && PROXYC_REQUIRE=all $(GO) test $(if $(ALL),-timeout 10h -v,-timeout 30m) ./windows $(if $(ALL),-all)
 
-# soak changes 1,000 Services at random for SOAK, with connections all the time.
+# soak changes 1,000 Services at random for SOAK, with connections all the time. Then it plays random histories
+# with faults for SOAK, whose choices SEED repeats.
 soak: e2e-tools
 	cd e2e && PROXYC_REQUIRE=all $(GO) test . -count=1 -timeout 60m -v -run 'TestSoak$$' -soak $(SOAK) -soak-plane $(PLANE)
+	cd e2e && PROXYC_REQUIRE=all $(GO) test ./history -count=1 -timeout 60m -v -run 'TestHistory$$/^$(PLANE)$$' -lasts $(SOAK) -seed $(SEED)
 
 # setup-vm installs what a virtual machine needs. Its kernel is fetched, not installed.
 setup-vm:
