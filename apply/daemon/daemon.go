@@ -259,6 +259,7 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 	}
 	d.hosts = hosts(name, p.Hostname)
 	d.state = newState(cfg.ProxyMode(), name, time.Now)
+	d.health.Beside = func() string { return d.state.kubeProxy().beside() }
 	d.checks = newChecks(d.health, d.state, d.events, d.log.Logger, d.hosts)
 	if p.Prove != nil {
 		d.prover = newProver(p.Prove, d.proved)

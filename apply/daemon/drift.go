@@ -115,6 +115,13 @@ func (s *state) lately() int {
 	return n
 }
 
+// repairedSince reports whether anything was repaired since a time.
+func (s *state) repairedSince(at time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.repairs) > 0 && s.repairs[len(s.repairs)-1].After(at)
+}
+
 // fought reports whether somebody goes on to change the rules.
 func (d *LastDrift) fought() bool { return d != nil && d.Lately >= fought }
 

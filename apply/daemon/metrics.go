@@ -53,7 +53,7 @@ func (d *daemon) measureTroubles() {
 		others := d.neighbors.last()
 		return serve.Troubles{Rejected: len(st.Rejected), NotServed: len(st.Down),
 			BootFile:  d.boot != nil && d.boot.failed.Load() != nil,
-			KubeProxy: st.KubeProxy != nil && st.KubeProxy.Stays,
+			KubeProxy: st.KubeProxy.beside() != "",
 			MayDrop:   len(others.Drops), MayDivert: len(others.Diverts)}
 	})
 	for _, severity := range [...]diag.Severity{diag.Error, diag.Warning} {

@@ -2,49 +2,105 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/proxyc/proxyc/apply/monitor"
 	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/ir"
 )
 
 const (
-	// peerEvery is how often kube-proxy's rules are looked for.
+	// peerEvery is how often the daemon looks for kube-proxy.
 	peerEvery = 2 * time.Second
-	// peerAgain is how soon its rules come back where it runs: it looks after
-	// them every syncPeriod, 30 s by default, and a container that ends is
-	// started again within five minutes.
-	peerAgain = 10 * time.Minute
+	// peerQuiet is how long kube-proxy's rules are without a sign of life until they
+	// count as left over. It doubles each time they return after a removal, up to
+	// mostQuiet: a kube-proxy that the daemon cannot see, and that has nothing to
+	// change, gives no other sign.
+	peerQuiet = 20 * time.Second
+	mostQuiet = 5 * time.Minute
+	// peerReturns is how long after a removal rules count as returned. A kubelet
+	// restarts a container within five minutes.
+	peerReturns = 10 * time.Minute
 )
 
-// peer looks whether kube-proxy comes back beside the daemon. What it left is
-// removed, as at a start. If it is there again soon after, kube-proxy runs: its
-// rules stay then, since two programs that remove each other's rules are worse
-// than two that serve the same Services.
-type peer struct {
-	look   func() ([]string, error)
-	remove func(context.Context) error // what failed is tried again by itself
-	now    func() time.Time
-	log    *slog.Logger
-	tell   func(*KubeProxy)
-	send   func(watch.Event)
+// KubeProxyState is what becomes of kube-proxy's rules.
+type KubeProxyState string
 
-	removed time.Time   // last; zero: there was nothing to remove
-	going   bool        // they are being removed: they have not come back
-	there   atomic.Bool // it runs: its rules stay
+const (
+	// Maintained rules belong to a kube-proxy that runs.
+	Maintained KubeProxyState = "maintained"
+	// LeftOver rules have no owner. The daemon removes them.
+	LeftOver KubeProxyState = "left over"
+	// Removed rules were left over.
+	Removed KubeProxyState = "removed"
+)
+
+// peer follows the rules of a kube-proxy beside the daemon. Two programs that remove each
+// other's rules are worse than two that serve the same Services. So rules that a
+// kube-proxy maintains stay, and rules that none maintains are removed:
+//
+//	          rules appear                no sign of life
+//	absent ------------------> maintained ---------------> left over
+//	   ^  ^                      |    ^                      |   |
+//	   |  +----------------------+    +----------------------+   |
+//	   |         rules disappear        a process appears        |
+//	   +---------------------------------------------------------+
+//	                    removed by the daemon
+//
+// Rules that are there before the first sync are left over: a start takes the node over.
+// Signs of life are a process, a change of the rules, and their return after a removal.
+// While rules are there the daemon is not ready: some packets follow them.
+type peer struct {
+	objects  func() ([]string, error)   // made by kube-proxy alone: "table ip kube-proxy"
+	process  func() string              // a visible kube-proxy: "process 4711"; "": none
+	digest   func() uint64              // differs once kube-proxy has changed its rules
+	repaired func(since time.Time) bool // whether the daemon repaired rules that both write
+	remove   func(context.Context) error
+	now      func() time.Time
+	log      *slog.Logger
+	tell     func(*KubeProxy)
+	send     func(watch.Event)
+
+	is      KubeProxy // State "": absent
+	alive   time.Time // of the last sign of life
+	quiet   time.Duration
+	last    *uint64   // digest since the last process ended; nil: not read yet
+	asked   time.Time // of the last request to remove
+	removed time.Time // zero: never
 }
 
-// newPeer looks once: what is there before the daemon's first sync is taken
-// over by that.
+// newPeer makes the peer of a daemon.
 func newPeer(d *daemon, remove func(context.Context) error) *peer {
-	p := &peer{look: monitor.KubeProxy, remove: remove, now: time.Now, log: d.log.Logger, tell: d.state.setKubeProxy, send: d.events.Send}
-	if found, _ := p.look(); len(found) > 0 {
-		p.removed = p.now()
+	p := &peer{process: monitor.KubeProxyProcess, remove: remove, now: time.Now, log: d.log.Logger, tell: d.state.setKubeProxy, send: d.events.Send}
+	mode := d.cfg.ProxyMode()
+	p.objects = func() ([]string, error) {
+		found, err := monitor.KubeProxy()
+		switch {
+		case mode == ir.ModeIPVS: // both make the same device, and kube-proxy makes nothing else
+			if process := p.process(); process != "" {
+				found = append(found, "virtual servers")
+			}
+		case !d.state.eases() && monitor.HasDevice(ir.IPVSDevice):
+			found = append(found, "device "+ir.IPVSDevice)
+		}
+		return found, err
 	}
+	own := mode == ir.ModeNFTables // other modes share chains with kube-proxy
+	p.digest = func() uint64 { return monitor.KubeProxyDigest(own) }
+	p.repaired = func(since time.Time) bool { return !own && d.state.repairedSince(since) }
+	p.begin()
 	return p
+}
+
+// begin looks before the first sync, which takes over what is there.
+func (p *peer) begin() {
+	p.quiet, p.asked = peerQuiet, p.now()
+	if found, _ := p.objects(); len(found) > 0 {
+		p.enter(LeftOver, found)
+	}
 }
 
 // watch looks until ctx ends.
@@ -52,45 +108,142 @@ func (p *peer) watch(ctx context.Context) {
 	ticker := time.NewTicker(peerEvery)
 	defer ticker.Stop()
 	for {
+		p.step(ctx)
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			p.step(ctx)
 		}
 	}
 }
 
 func (p *peer) step(ctx context.Context) {
-	found, err := p.look()
+	found, err := p.objects()
 	if err != nil {
-		p.log.Debug("kube-proxy's rules", "err", err)
+		p.log.Debug("looking for kube-proxy's rules", "err", err)
 	}
-	switch {
-	case len(found) == 0 && p.there.Load() && err == nil:
-		p.there.Store(false)
-		p.tell(nil)
-		p.log.Info("kube-proxy's rules are gone")
-		return
-	case len(found) == 0:
-		if p.going && err == nil {
-			p.going, p.removed = false, p.now()
+	if len(found) == 0 {
+		if err == nil {
+			p.gone()
 		}
 		return
-	case p.there.Load() || p.going:
-		return
 	}
-	seen := &KubeProxy{Since: p.now(), Objects: found, Stays: !p.removed.IsZero() && p.now().Sub(p.removed) < peerAgain}
-	why := "kube-proxy's rules are there: they are removed"
-	if seen.Stays {
-		why = "kube-proxy seems to run beside proxyc, as its rules came back: they stay; stop one of them"
+	process, now := p.process(), p.now()
+	switch p.is.State {
+	case Maintained:
+		switch {
+		case p.lives(process):
+		case now.Sub(p.alive) >= p.quiet:
+			p.enter(LeftOver, found)
+			p.clean(ctx)
+		}
+	case LeftOver:
+		switch {
+		case process != "":
+			p.appear(found, process)
+		case now.Sub(p.asked) >= peerQuiet: // it failed, or was the first sync's
+			p.clean(ctx)
+		}
+	default:
+		p.appear(found, process)
 	}
-	p.log.Warn(why, "objects", strings.Join(found, ", "))
-	p.send(watch.Event{Warning: true, Reason: "KubeProxyBeside", Action: "StartKubeProxy", Note: why + ": " + strings.Join(found, ", ")})
-	p.tell(seen)
-	p.there.Store(seen.Stays)
-	if !seen.Stays {
-		p.going = p.remove(ctx) != nil
+}
+
+// appear notes rules that were not there, or that a process has come to maintain.
+func (p *peer) appear(found []string, process string) {
+	p.quiet = min(2*p.quiet, mostQuiet)
+	if p.removed.IsZero() || p.now().Sub(p.removed) >= peerReturns || process != "" {
+		p.quiet = peerQuiet
+	}
+	p.alive, p.last, p.is.Process = p.now(), nil, process
+	p.enter(Maintained, found)
+}
+
+// lives looks for signs of life, and reports whether there is one now.
+func (p *peer) lives(process string) bool {
+	if process != p.is.Process {
+		p.is.Process = process
+		p.told()
+	}
+	if process != "" {
+		p.alive, p.last, p.quiet = p.now(), nil, peerQuiet
+		return true
+	}
+	if p.last != nil && p.now().Sub(p.alive) < p.quiet {
+		return false // large tables are not read at each look
+	}
+	is, first := p.digest(), p.last == nil
+	changed := !first && (is != *p.last || p.repaired(p.alive))
+	if p.last = &is; first || changed {
+		p.alive = p.now()
+	}
+	return changed
+}
+
+// clean removes the rules.
+func (p *peer) clean(ctx context.Context) {
+	p.asked = p.now()
+	if p.remove(ctx) == nil {
+		p.gone()
+	}
+}
+
+// gone notes that no rules of kube-proxy are there.
+func (p *peer) gone() {
+	switch p.is.State {
+	case Maintained:
+		p.log.Info("kube-proxy's rules are gone")
+		p.is = KubeProxy{}
+		p.tell(nil)
+	case LeftOver:
 		p.removed = p.now()
+		p.enter(Removed, p.is.Objects)
 	}
+}
+
+// enter begins a state.
+func (p *peer) enter(s KubeProxyState, objects []string) {
+	p.is.State, p.is.Since, p.is.Objects = s, p.now(), objects
+	if s != Maintained {
+		p.is.Process = ""
+	}
+	what := p.is.text()
+	say := p.log.Warn
+	if s == Removed {
+		say = p.log.Info
+	}
+	say(what, "objects", strings.Join(objects, ", "))
+	if s == Maintained {
+		p.send(watch.Event{Warning: true, Reason: "KubeProxyBeside", Action: "StartKubeProxy", Note: what + ": " + strings.Join(objects, ", ")})
+	}
+	p.told()
+}
+
+// told makes the state known.
+func (p *peer) told() {
+	is := p.is
+	p.tell(&is)
+}
+
+// text describes the state.
+func (k *KubeProxy) text() string {
+	switch k.State {
+	case Maintained:
+		if k.Process != "" {
+			return fmt.Sprintf("kube-proxy runs beside proxyc (%s), and packets may follow its rules: stop one of them", k.Process)
+		}
+		return "kube-proxy's rules appeared, and packets may follow them: it seems to run beside proxyc, stop one of them"
+	case LeftOver:
+		return "rules that kube-proxy left are being removed, and packets may follow them"
+	default:
+		return "rules that kube-proxy left were removed"
+	}
+}
+
+// beside returns why packets may follow kube-proxy's rules; "": there are none.
+func (k *KubeProxy) beside() string {
+	if k == nil || k.State == Removed {
+		return ""
+	}
+	return k.text() + " (" + strings.Join(k.Objects, ", ") + ")"
 }

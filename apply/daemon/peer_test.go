@@ -8,60 +8,185 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/proxyc/proxyc/apply/watch"
 )
 
-// What kube-proxy left is removed; where it comes back soon it runs, and is named
-// until it has gone.
-func TestPeer(t *testing.T) {
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	var there []string
-	var told *KubeProxy
-	removed, events := 0, 0
-	var busy error
-	p := &peer{
-		look: func() ([]string, error) { return there, nil },
-		remove: func(context.Context) error {
-			if removed++; busy == nil {
-				there = nil
+// peerNode is a node on which kube-proxy may run.
+type peerNode struct {
+	*peer
+	at       time.Time
+	there    bool
+	runs     string // its visible process
+	rules    uint64
+	repairs  bool
+	busy     error // of the removal
+	removals int
+	events   int
+	status   *KubeProxy
+}
+
+func newPeerNode() *peerNode {
+	n := &peerNode{at: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	n.peer = &peer{
+		objects: func() ([]string, error) {
+			if n.there {
+				return []string{"table ip kube-proxy"}, nil
 			}
-			return busy
+			return nil, nil
 		},
-		now: func() time.Time { return now }, log: slog.New(slog.DiscardHandler),
-		tell: func(k *KubeProxy) { told = k },
-		send: func(watch.Event) { events++ },
+		process:  func() string { return n.runs },
+		digest:   func() uint64 { return n.rules },
+		repaired: func(time.Time) bool { return n.repairs },
+		remove: func(context.Context) error {
+			if n.removals++; n.busy == nil {
+				n.there = false
+			}
+			return n.busy
+		},
+		now:  func() time.Time { return n.at },
+		log:  slog.New(slog.DiscardHandler),
+		tell: func(k *KubeProxy) { n.status = k },
+		send: func(watch.Event) { n.events++ },
 	}
-	table := []string{"table ip kube-proxy"}
-	step := func(what string, after time.Duration, comes bool, wantRemoved, wantEvents int, want *KubeProxy) {
-		t.Helper()
-		now = now.Add(after)
-		if comes {
-			there = table
-		}
-		p.step(t.Context())
-		if removed != wantRemoved || events != wantEvents {
-			t.Errorf("%s: removed %d times, %d events, want %d and %d", what, removed, events, wantRemoved, wantEvents)
-		}
-		if d := cmp.Diff(want, told); d != "" {
-			t.Errorf("%s: status (-want +got):\n%s", what, d)
-		}
+	return n
+}
+
+// after looks every two seconds for some time.
+func (n *peerNode) after(t *testing.T, d time.Duration) {
+	for end := n.at.Add(d); n.at.Before(end); {
+		n.at = n.at.Add(peerEvery)
+		n.step(t.Context())
 	}
-	step("nothing", 0, false, 0, 0, nil)
-	first := &KubeProxy{Since: now, Objects: table}
-	step("it comes", 0, true, 1, 1, first)
-	step("it is gone", time.Second, false, 1, 1, first)
-	step("long after", peerAgain, true, 2, 2, &KubeProxy{Since: now.Add(peerAgain), Objects: table})
-	again := &KubeProxy{Since: now.Add(30 * time.Second), Objects: table, Stays: true}
-	step("soon after", 30*time.Second, true, 2, 3, again)
-	step("it stays", time.Hour, true, 2, 3, again)
-	there = nil
-	step("it was stopped", time.Second, false, 2, 3, nil)
-	busy = errors.New("busy")
-	last := &KubeProxy{Since: now.Add(peerAgain), Objects: table}
-	step("it comes when nothing can be removed", peerAgain, true, 3, 4, last)
-	step("it is there still, and did not come back", 2*time.Second, false, 3, 4, last)
-	there, busy = nil, nil // the removal was tried again
-	step("it is gone at last", time.Minute, false, 3, 4, last)
-	step("and comes back", peerAgain-time.Second, true, 3, 5, &KubeProxy{Since: now.Add(peerAgain - time.Second), Objects: table, Stays: true})
+}
+
+// wants checks the state, how often the rules were removed, and whether the daemon may be ready.
+func (n *peerNode) wants(t *testing.T, what string, s KubeProxyState, removals int) {
+	t.Helper()
+	got := KubeProxyState("")
+	if n.status != nil {
+		got = n.status.State
+	}
+	if got != s || n.removals != removals {
+		t.Errorf("%s: %q, removed %d times, want %q and %d", what, got, n.removals, s, removals)
+	}
+	if ready := n.status.beside() == ""; ready != !n.there {
+		t.Errorf("%s: rules of kube-proxy are there: %t, ready: %t", what, n.there, ready)
+	}
+}
+
+// A kube-proxy that is visible keeps its rules as long as it runs, however long it changes
+// nothing. Once it has ended, they go within a minute.
+func TestPeerProcess(t *testing.T) {
+	n := newPeerNode()
+	n.begin()
+	n.after(t, time.Minute)
+	n.wants(t, "nothing", "", 0)
+	n.there, n.runs = true, "process 4711"
+	n.after(t, peerEvery)
+	n.wants(t, "it came", Maintained, 0)
+	want := &KubeProxy{State: Maintained, Since: n.at, Objects: []string{"table ip kube-proxy"}, Process: "process 4711"}
+	n.after(t, time.Hour)
+	n.wants(t, "it runs", Maintained, 0)
+	if d := cmp.Diff(want, n.status); d != "" {
+		t.Errorf("status (-want +got):\n%s", d)
+	}
+	n.runs = ""
+	n.after(t, 10*time.Second)
+	n.wants(t, "it ended just now", Maintained, 0)
+	n.runs = "process 4712"
+	n.after(t, time.Hour)
+	n.wants(t, "it was restarted", Maintained, 0)
+	n.runs = ""
+	n.after(t, 30*time.Second)
+	n.wants(t, "it ended", Removed, 1)
+	n.after(t, time.Hour)
+	n.wants(t, "long after", Removed, 1)
+	if n.events != 1 {
+		t.Errorf("%d events, want 1", n.events)
+	}
+}
+
+// A kube-proxy that cannot be seen keeps its rules as long as it changes them.
+func TestPeerChanges(t *testing.T) {
+	for name, change := range map[string]func(*peerNode){
+		"its own":    func(n *peerNode) { n.rules++ },
+		"the shared": func(n *peerNode) { n.repairs = true },
+	} {
+		n := newPeerNode()
+		n.begin()
+		n.there = true
+		for range 100 {
+			change(n)
+			n.after(t, 16*time.Second)
+		}
+		n.wants(t, name+": it changes its rules", Maintained, 0)
+		n.repairs = false
+		n.after(t, 50*time.Second)
+		n.wants(t, name+": it has ended", Removed, 1)
+	}
+}
+
+// Rules that return after a removal are removed less and less often: 12 times in the first hour.
+func TestPeerReturns(t *testing.T) {
+	n := newPeerNode()
+	n.begin()
+	for end := n.at.Add(time.Hour); n.at.Before(end); {
+		n.there = true // as kube-proxy of mode iptables writes its rules again
+		n.after(t, peerEvery)
+	}
+	if n.removals < 10 || n.removals > 16 || n.events > n.removals+1 {
+		t.Errorf("removed %d times in an hour, %d events", n.removals, n.events)
+	}
+	n.there = false
+	n.after(t, peerReturns)
+	n.wants(t, "it is gone", "", n.removals)
+	removals := n.removals
+	n.there = true
+	n.after(t, 30*time.Second)
+	n.wants(t, "it comes long after", Removed, removals+1)
+}
+
+// A removal that fails goes on to count as not done, and is asked for again.
+func TestPeerRemovalFails(t *testing.T) {
+	n := newPeerNode()
+	n.begin()
+	n.there, n.busy = true, errors.New("busy")
+	n.after(t, 60*time.Second)
+	n.wants(t, "it fails", LeftOver, 2)
+	n.busy = nil
+	n.after(t, 20*time.Second)
+	n.wants(t, "it succeeds", Removed, 3)
+
+	n.there, n.busy = true, errors.New("busy")
+	n.after(t, 45*time.Second)
+	n.wants(t, "it fails again", LeftOver, 4)
+	n.runs = "process 1"
+	n.after(t, time.Minute)
+	n.wants(t, "kube-proxy was started meanwhile", Maintained, 4)
+	n.there = false
+	n.after(t, peerEvery)
+	n.wants(t, "kube-proxy removed its rules", "", 4)
+}
+
+// What is there before the first sync is left over, as that takes it over. If it stays, kube-proxy
+// wrote it again, and it is removed once more at most.
+func TestPeerBeforeStart(t *testing.T) {
+	n := newPeerNode()
+	n.there = true
+	n.begin()
+	n.wants(t, "at the start", LeftOver, 0)
+	n.there = false
+	n.after(t, peerEvery)
+	n.wants(t, "after the first sync", Removed, 0)
+
+	n = newPeerNode()
+	n.there = true
+	n.begin()
+	n.after(t, peerQuiet)
+	n.wants(t, "the first sync did not remove it", Removed, 1)
+	if d := cmp.Diff(&KubeProxy{State: Removed, Objects: []string{"table ip kube-proxy"}}, n.status, cmpopts.IgnoreFields(KubeProxy{}, "Since")); d != "" {
+		t.Errorf("status (-want +got):\n%s", d)
+	}
 }

@@ -91,11 +91,7 @@ func (st *Status) Print(w io.Writer) error {
 		st.LastDrift.print(line)
 	}
 	if k := st.KubeProxy; k != nil {
-		what := "its rules came, and were removed"
-		if k.Stays {
-			what = "seems to run beside proxyc, stop one of them: its rules came back, and stay"
-		}
-		line("kube-proxy", "%s, %s ago: %s", what, age(st.Now, k.Since), strings.Join(k.Objects, ", "))
+		line("kube-proxy", "%s, since %s ago: %s", k.text(), age(st.Now, k.Since), strings.Join(k.Objects, ", "))
 	}
 	for _, rule := range st.MayDrop {
 		line("may drop", "foreign rules that may drop: %s", rule)

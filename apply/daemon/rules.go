@@ -150,7 +150,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 	r.Untidy = untidy
 	watchPeer := sync.OnceFunc(func() { all.Go(func() { kubeProxy.watch(sourceCtx) }) })
 	r.Tidy = func(ctx context.Context) error {
-		if kubeProxy.there.Load() { // what is to go cannot be told from what comes back
+		if k := d.state.kubeProxy(); k != nil && k.State == Maintained {
 			return errors.New("kube-proxy runs beside proxyc")
 		}
 		leftovers, err := Leftovers(ctx, d.cfg.ProxyMode(), dataplane)
@@ -162,9 +162,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 			}
 		}
 		d.closeBefore()
-		if err == nil {
-			watchPeer()
-		}
+		watchPeer()
 		debug.FreeOSMemory()
 		return err
 	}

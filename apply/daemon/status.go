@@ -78,7 +78,7 @@ type Status struct {
 	LastDrift     *LastDrift `json:"lastDrift,omitempty"`
 	// LastChange is the last sync that changed something; LastSync may have come after it.
 	LastChange *LastChange `json:"lastChange,omitempty"`
-	// KubeProxy is kube-proxy, whose rules came back beside the daemon's.
+	// KubeProxy is what there was last of kube-proxy's rules; nil: nothing.
 	KubeProxy *KubeProxy `json:"kubeProxy,omitempty"`
 	// Draining are the backends that serve the connections that they have, and
 	// get no new ones, where the kernel has to be asked about these (mode ipvs).
@@ -182,13 +182,12 @@ type LastChange struct {
 	Operations apply.Count `json:"operations"`
 }
 
-// KubeProxy is what a daemon saw of kube-proxy since its own start.
+// KubeProxy is what a daemon saw of kube-proxy's rules since its own start.
 type KubeProxy struct {
-	Since   time.Time `json:"since"`   // when its rules were seen last that had not been there
-	Objects []string  `json:"objects"` // "table ip kube-proxy"
-	// Stays reports whether they are there, and stay: they came back soon after
-	// they had been removed, so kube-proxy seems to run.
-	Stays bool `json:"stays,omitempty"`
+	State   KubeProxyState `json:"state"`
+	Since   time.Time      `json:"since"`
+	Objects []string       `json:"objects"`           // "table ip kube-proxy"
+	Process string         `json:"process,omitempty"` // of Maintained rules, where it is visible: "process 4711"
 }
 
 // Easing is a change of modes that old connections have not ended: what the earlier
@@ -279,6 +278,13 @@ func (s *state) setKubeProxy(k *KubeProxy) {
 	s.status.KubeProxy = k
 }
 
+// kubeProxy returns what was seen of kube-proxy.
+func (s *state) kubeProxy() *KubeProxy {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.status.KubeProxy
+}
+
 // setInForce sets what tells the Programs in force.
 func (s *state) setInForce(f func() ir.Programs) {
 	s.mu.Lock()
@@ -319,6 +325,13 @@ func (s *state) setEasing(e *Easing) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.status.Easing = e
+}
+
+// eases reports whether a change of modes goes on.
+func (s *state) eases() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.status.Easing != nil
 }
 
 // setSnapshot sets the files of the snapshot that is in force.
@@ -458,7 +471,9 @@ func (st *Status) onClock() {
 		st.LastDrift = &last
 	}
 	if k := st.KubeProxy; k != nil {
-		st.KubeProxy = &KubeProxy{now(k.Since), k.Objects, k.Stays}
+		at := *k
+		at.Since = now(k.Since)
+		st.KubeProxy = &at
 	}
 	if e := st.Easing; e != nil {
 		st.Easing = &Easing{now(e.Since), now(e.Until), e.Kept}
@@ -516,7 +531,7 @@ func (s *state) programs() ir.Programs {
 // Well reports whether the kernel holds what is wanted, and nobody else goes on to change
 // that; the daemon hears what that is, from the API server or as the newest files
 // have it, nothing of it is left out as wrong, and others hear of it what they ask; a next
-// start would find it, and kube-proxy does not write beside it.
+// start would find it, and kube-proxy has no rules beside it.
 func (st *Status) Well() bool {
 	return st.NodeWell() && !slices.ContainsFunc(st.Findings, Finding.isError)
 }
@@ -524,7 +539,7 @@ func (st *Status) Well() bool {
 // NodeWell reports whether all is well but what the authors of objects have to mend.
 func (st *Status) NodeWell() bool {
 	return st.Synced && !st.LastDrift.fought() &&
-		(st.BootFile == nil || st.BootFile.Error+st.BootFile.Refused == "") && (st.KubeProxy == nil || !st.KubeProxy.Stays) && st.APIServer.well() && len(st.Rejected)+len(st.Down)+len(st.Unproved)+st.Proving == 0
+		(st.BootFile == nil || st.BootFile.Error+st.BootFile.Refused == "") && st.KubeProxy.beside() == "" && st.APIServer.well() && len(st.Rejected)+len(st.Down)+len(st.Unproved)+st.Proving == 0
 }
 
 // well reports whether every resource can be read, optional ones included.

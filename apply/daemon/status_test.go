@@ -257,12 +257,14 @@ func TestStatusTroubles(t *testing.T) {
 	if well, _ := printed(t, told); well {
 		t.Error("well, although the boot file cannot be written")
 	}
-	st.setKubeProxy(&KubeProxy{Since: now})
+	st.setKubeProxy(&KubeProxy{State: Removed, Since: now})
 	if well, _ := printed(t, st.told(0)); !well {
 		t.Error("not well, although what kube-proxy left was removed")
 	}
-	st.setKubeProxy(&KubeProxy{Since: now, Stays: true})
-	if well, _ := printed(t, st.told(0)); well {
-		t.Error("well, although kube-proxy runs beside")
+	for _, of := range []KubeProxyState{Maintained, LeftOver} {
+		st.setKubeProxy(&KubeProxy{State: of, Since: now})
+		if well, _ := printed(t, st.told(0)); well {
+			t.Errorf("well, although kube-proxy's rules are %s", of)
+		}
 	}
 }

@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"unsafe"
@@ -58,6 +60,84 @@ func KubeProxy() (objects []string, err error) {
 		err = errors.Join(err, tableErr, canaryErr)
 	}
 	return objects, err
+}
+
+// KubeProxyDigest returns a number that differs once kube-proxy has changed its rules in
+// nf_tables: its own table and, where chains is set, the chains that iptables-nft has under
+// its prefix. Changes that touch no chain do not count, and there are few of them. It
+// costs a reading of all chains.
+func KubeProxyDigest(chains bool) uint64 {
+	var hash maphash.Hash
+	hash.SetSeed(digestSeed)
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return hash.Sum64()
+	}
+	defer c.Close()
+	for _, family := range [...]byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
+		found, err := c.Execute(netlink.Message{
+			Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETCHAIN, Flags: netlink.Request | netlink.Dump},
+			Data:   []byte{family, 0, 0, 0},
+		})
+		if err != nil {
+			continue // somebody changes them just now, or the kernel has none
+		}
+		for _, m := range found {
+			var table, chain string
+			attributes(m.Data, func(kind uint16, value []byte) {
+				switch kind {
+				case unix.NFTA_CHAIN_TABLE:
+					table = text(value)
+				case unix.NFTA_CHAIN_NAME:
+					chain = text(value)
+				}
+			})
+			if table == kubeProxyTable || chains && strings.HasPrefix(chain, "KUBE-") {
+				hash.Write(m.Data[nfgenSize:]) // handle and number of rules; the head has the generation
+			}
+		}
+	}
+	return hash.Sum64()
+}
+
+// KubeProxyProcess returns a kube-proxy that runs in the network namespace of the calling
+// thread: "process 4711"; "" if none is visible, as from a container with processes of its
+// own. A process is one by its name, and is not if it is proxyc under that name.
+func KubeProxyProcess() string {
+	names, err := filepath.Glob("/proc/[0-9]*/comm")
+	own, ownErr := os.Readlink("/proc/thread-self/ns/net")
+	self, selfErr := os.Stat("/proc/self/exe")
+	if errors.Join(err, ownErr, selfErr) != nil {
+		return ""
+	}
+	for _, name := range names {
+		if comm, err := os.ReadFile(name); err != nil || !strings.HasPrefix(string(comm), "kube-proxy") {
+			continue
+		}
+		process := filepath.Dir(name)
+		exe, err := os.Stat(process + "/exe")
+		if err != nil || os.SameFile(exe, self) {
+			continue
+		}
+		if ns, err := os.Readlink(process + "/ns/net"); err == nil && ns == own {
+			return "process " + filepath.Base(process)
+		}
+	}
+	return ""
+}
+
+// HasDevice reports whether the network namespace of the calling thread has a device.
+func HasDevice(name string) bool {
+	ifr, err := unix.NewIfreq(name)
+	if err != nil {
+		return false
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	return unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, ifr) == nil
 }
 
 // there reports whether nf_tables has a table, or a chain in it.

@@ -115,7 +115,7 @@ type Troubles struct {
 	Rejected  int  // files whose newest version was refused
 	NotServed int  // servers and healthCheckNodePorts
 	BootFile  bool // the boot file does not have what is in force
-	KubeProxy bool // kube-proxy's rules are there, and stay
+	KubeProxy bool // kube-proxy's rules are there
 	MayDrop   int  // rules of others
 	MayDivert int
 }
@@ -136,7 +136,7 @@ func (m *Metrics) MeasureTroubles(now func() Troubles) {
 		{"proxyc_rejected_files", "Configurations and snapshots whose newest version was refused.", func(t Troubles) int { return t.Rejected }},
 		{"proxyc_not_served", "Servers and healthCheckNodePorts that do not serve.", func(t Troubles) int { return t.NotServed }},
 		{"proxyc_boot_file_failed", "Whether the boot file could not be written.", func(t Troubles) int { return one(t.BootFile) }},
-		{"proxyc_kube_proxy_beside", "Whether kube-proxy seems to run beside proxyc.", func(t Troubles) int { return one(t.KubeProxy) }},
+		{"proxyc_kube_proxy_beside", "Whether rules of kube-proxy are there beside proxyc's.", func(t Troubles) int { return one(t.KubeProxy) }},
 		{"proxyc_foreign_rules_may_drop", "Rules of others that may drop packets to Services, as last looked.", func(t Troubles) int { return t.MayDrop }},
 		{"proxyc_foreign_rules_may_divert", "Rules of others that may keep packets from the rules of Services, as last looked.", func(t Troubles) int { return t.MayDivert }},
 	} {

@@ -23,6 +23,10 @@ type Health struct {
 	// nobody. It is set before use.
 	CutOff func() string
 
+	// Beside, if set, says which rules of another proxy packets may follow; "": none.
+	// It makes the proxy not ready, whatever SetReady notes. It is set before use.
+	Beside func() string
+
 	timeout time.Duration
 	now     func() time.Time
 
@@ -176,6 +180,10 @@ func (h *Health) Ready() Ready {
 	h.mu.Lock()
 	waiting := h.waiting
 	h.mu.Unlock()
+	beside := ""
+	if h.Beside != nil {
+		beside = h.Beside()
+	}
 	following := ""
 	if h.Following != nil {
 		following = h.Following() // after waiting: what follows a sync is known when that ends
@@ -189,6 +197,8 @@ func (h *Health) Ready() Ready {
 		return Ready{Reason: "a change is waiting"}
 	case following != "":
 		return Ready{Reason: following}
+	case beside != "":
+		return Ready{Reason: beside}
 	}
 	return Ready{Ready: true}
 }

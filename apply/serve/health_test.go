@@ -160,8 +160,9 @@ func TestEligible(t *testing.T) {
 
 func TestReadyz(t *testing.T) {
 	h := NewHealth(timeout, newClock().now)
-	pending, cutOff, following := 0, "", ""
+	pending, cutOff, following, beside := 0, "", "", ""
 	h.Pending, h.CutOff, h.Following = func() int { return pending }, func() string { return cutOff }, func() string { return following }
+	h.Beside = func() string { return beside }
 	handler := h.Handler(NewMetrics(ir.ModeNFTables, "test"))
 	for _, step := range []struct {
 		name string
@@ -175,7 +176,8 @@ func TestReadyz(t *testing.T) {
 		{"cut off", func() { pending, cutOff = 0, "no contact" }, answer{503, "application/json", `{"ready":false,"reason":"no contact"}`}},
 		{"something follows", func() { cutOff, following = "", "flows" }, answer{503, "application/json", `{"ready":false,"reason":"flows"}`}},
 		{"all is done", func() { following = "" }, answer{200, "application/json", `{"ready":true}`}},
-		{"heard again", func() { cutOff = "" }, answer{200, "application/json", `{"ready":true}`}},
+		{"another proxy", func() { beside = "kube-proxy"; h.SetReady() }, answer{503, "application/json", `{"ready":false,"reason":"kube-proxy"}`}},
+		{"heard again", func() { beside = "" }, answer{200, "application/json", `{"ready":true}`}},
 	} {
 		step.do()
 		if code := ask(handler, "GET", "/livez", nil).Code; code != 200 {

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"context"
+	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,10 +34,33 @@ func (w *watched) recorded(file string, tool ...string) {
 	}
 }
 
-// Rules of kube-proxy that come beside a running daemon are named and removed
-// within seconds, in whatever mode; where they come back they stay, and that
-// is said until they are gone.
-func TestWatchKubeProxyComesBack(t *testing.T) {
+// peer starts a process that the daemon takes for kube-proxy, and returns its end.
+func (w *watched) peer() (end func()) {
+	w.t.Helper()
+	sleep, err := os.ReadFile("/bin/sleep")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	name := filepath.Join(w.t.TempDir(), "kube-proxy")
+	if err := os.WriteFile(name, sleep, 0o755); err != nil {
+		w.t.Fatal(err)
+	}
+	cmd := w.ns.Command(context.Background(), name, "3600")
+	wait, err := w.ns.Start(cmd)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	end = sync.OnceFunc(func() {
+		cmd.Process.Kill()
+		wait()
+	})
+	w.t.Cleanup(end)
+	return end
+}
+
+// Rules of kube-proxy that appear beside a running daemon, in whatever mode, stay while it
+// runs, and the daemon is not ready meanwhile. Once it has ended they are removed.
+func TestWatchKubeProxyBeside(t *testing.T) {
 	type load struct {
 		file, tool, sign string
 		list             []string
@@ -65,26 +92,34 @@ func TestWatchKubeProxyComesBack(t *testing.T) {
 				}
 				return strings.Contains(string(out), tc.sign)
 			}
-			comes := func() { t.Helper(); w.recorded(tc.file, strings.Fields(tc.tool)...) }
-			gone := true // when the status was asked for
-			w.until("kube-proxy in the status", func(st daemon.Status) bool {
-				if st.KubeProxy != nil {
-					return !st.KubeProxy.Stays
+			ready := func() (reason string, is bool) {
+				code, body, err := w.get(healthPort, "/readyz")
+				if err != nil {
+					t.Fatal(err)
 				}
-				if gone { // what comes before the start has ended goes with it
-					comes()
-				}
-				gone = !there()
-				return false
-			})
-			within(w, 20*time.Second, "its rules are removed", func() (struct{}, bool) { return struct{}{}, !there() })
-			if log := w.log.String(); !strings.Contains(log, "kube-proxy's rules are there: they are removed") {
-				t.Error("the log does not say so")
+				return body, code == http.StatusOK
 			}
-			w.until("all is well", synced)
-			comes()
-			w.until("it runs", func(st daemon.Status) bool { return st.KubeProxy != nil && st.KubeProxy.Stays })
+			end := w.peer()
+			within(w, 20*time.Second, "kube-proxy in the status", func() (struct{}, bool) {
+				if !there() { // the start takes over what comes before its end
+					w.recorded(tc.file, strings.Fields(tc.tool)...)
+				}
+				st, ok := w.status()
+				return struct{}{}, ok && st.KubeProxy != nil && st.KubeProxy.State == daemon.Maintained && st.KubeProxy.Process != ""
+			})
+			if reason, is := ready(); is || !strings.Contains(reason, "kube-proxy runs beside proxyc (process ") || !strings.Contains(reason, tc.sign) {
+				t.Errorf("ready: %t %s", is, reason)
+			}
+			if !there() {
+				t.Error("rules of a kube-proxy that runs are removed")
+			}
 			w.holds(20*time.Second, "a", true)
+			end()
+			within(w, time.Minute, "its rules are removed, and all is well", func() (struct{}, bool) {
+				st, ok := w.status()
+				_, is := ready()
+				return struct{}{}, ok && is && st.Well() && st.KubeProxy.State == daemon.Removed && !there()
+			})
 		})
 	}
 }
