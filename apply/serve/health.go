@@ -148,10 +148,11 @@ func (h *Health) Status() Status {
 			continue
 		}
 		late := !p.queued.IsZero() && s.CurrentTime.Sub(p.queued) >= h.timeout
-		s.Families[f.String()] = FamilyStatus{LastUpdated: p.updated, Healthy: !late}
+		updated := s.CurrentTime.Add(p.updated.Sub(s.CurrentTime)) // on the clock as it is now: it may have been set since
+		s.Families[f.String()] = FamilyStatus{LastUpdated: updated, Healthy: !late}
 		s.Healthy = s.Healthy && !late
-		if p.updated.After(s.LastUpdated) {
-			s.LastUpdated = p.updated
+		if updated.After(s.LastUpdated) {
+			s.LastUpdated = updated
 		}
 	}
 	return s

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -185,6 +186,27 @@ func TestReadyz(t *testing.T) {
 		}
 		if d := cmp.Diff(step.want, ask(handler, "GET", "/readyz", nil)); d != "" {
 			t.Errorf("%s (-want +got):\n%s", step.name, d)
+		}
+	}
+}
+
+// A node's clock that is set by hours makes nobody unhealthy, nor a change look new, and times are told by
+// the clock as it is now.
+func TestHealthClockSet(t *testing.T) {
+	for _, by := range []time.Duration{-5 * time.Hour, 5 * time.Hour} {
+		start := time.Now()
+		now := start
+		h := NewHealth(timeout, func() time.Time { return now })
+		h.Updated(ir.IPv4)
+		h.Queued(ir.IPv4)
+		now = applytest.ClockSet(start.Add(timeout/2), by)
+		s := h.Status()
+		if !s.Healthy || s.CurrentTime.Round(0).Sub(s.LastUpdated.Round(0)) != timeout/2 {
+			t.Errorf("%s: healthy: %t, updated at %s, now %s", by, s.Healthy, s.LastUpdated, s.CurrentTime)
+		}
+		now = applytest.ClockSet(start.Add(timeout), by)
+		if h.Status().Healthy {
+			t.Errorf("%s: healthy, although a change waits for too long", by)
 		}
 	}
 }

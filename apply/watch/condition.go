@@ -110,7 +110,9 @@ func (c *NodeCondition) due() *Condition {
 	want, sure := c.Want()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	old := c.have != nil && c.have.Since.Before(c.Booted)
+	now := c.Now()
+	booted := now.Add(c.Booted.Sub(now)) // on the clock as it is now: it may have been set since
+	old := c.have != nil && c.have.Since.Before(booted)
 	switch {
 	case !c.known, c.have == nil && !sure:
 		return nil
@@ -119,7 +121,7 @@ func (c *NodeCondition) due() *Condition {
 	case old && c.have.same(&want) && want.Status != True: // it was not true in between either
 		return nil
 	}
-	want.Since = c.Now().Truncate(time.Second)
+	want.Since = now.Truncate(time.Second)
 	if c.have != nil && !old && c.have.Status == want.Status {
 		want.Since = c.have.Since
 	}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/rest"
+
+	"github.com/proxyc/proxyc/apply/applytest"
 )
 
 // The condition is written when it says something else than what is true, or is from
@@ -58,6 +60,36 @@ func TestNodeConditionDue(t *testing.T) {
 		c.seen(true, tt.have)
 		if diff := cmp.Diff(tt.write, c.due()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+// A condition that is true is written once, and once more at most where the node's clock is set by hours
+// after that.
+func TestNodeConditionClockSet(t *testing.T) {
+	for _, tt := range []struct {
+		by       time.Duration
+		at, want int // look at which it is set, and writes
+	}{{-5 * time.Hour, 0, 1}, {5 * time.Hour, 0, 1}, {-5 * time.Hour, 10, 1}, {5 * time.Hour, 10, 2}} {
+		start := time.Now()
+		c := NewNodeCondition("node1", slog.New(slog.DiscardHandler), start.Add(-time.Hour), func() (Condition, bool) {
+			return Condition{Status: True, Reason: "RulesInForce"}, true
+		})
+		writes := 0
+		c.seen(true, nil)
+		for i := range 100 {
+			now := start.Add(time.Duration(i) * conditionLook)
+			if i >= tt.at {
+				now = applytest.ClockSet(now, tt.by)
+			}
+			c.Now = func() time.Time { return now }
+			if next := c.due(); next != nil {
+				writes++
+				c.seen(true, next)
+			}
+		}
+		if writes != tt.want {
+			t.Errorf("set by %s at look %d: %d writes, want %d", tt.by, tt.at, writes, tt.want)
 		}
 	}
 }
