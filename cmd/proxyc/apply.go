@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
 	"time"
@@ -54,14 +52,14 @@ type cleanupCmd struct {
 // lookOnly reports whether nothing may be written.
 func (c *applyCmd) lookOnly() bool { return c.DryRun || c.Check }
 
-func (c *applyCmd) Run(e *env) error {
+func (c *applyCmd) Run(e *env) (err error) {
 	if c.DryRun && c.Check {
 		return errors.New("--dry-run, --check: one of them is enough")
 	}
 	if err := oneStdin(append([]string{deref(c.Config)}, c.Snapshot...)...); err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := untilSignal(&err)
 	defer stop()
 	j := &job{snap: snapshot.New()}
 	resolved, err := c.resolve(e, &j.diags)
@@ -225,8 +223,8 @@ func (r *report) printJSON(w io.Writer, _ int) error {
 	}{append([]sysctl.Setting{}, r.Settings...), append([]string{}, r.Leftovers...), r.Kept, rules, flows, r.Others.Drops, r.Others.Diverts, r.Unserved})
 }
 
-func (c *cleanupCmd) Run(e *env) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+func (c *cleanupCmd) Run(e *env) (err error) {
+	ctx, stop := untilSignal(&err)
 	defer stop()
 	return cleanUp(ctx, e, c.KeepKubeProxy, c.DryRun)
 }

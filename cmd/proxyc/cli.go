@@ -137,6 +137,9 @@ func dashed(args []string) []string {
 }
 
 func (e *env) exitCode(err error) int {
+	if s, is := errors.AsType[signalled](err); is {
+		return s.status()
+	}
 	switch {
 	case err == nil, errors.Is(err, errDone):
 		return exitDone

@@ -9,8 +9,6 @@ import (
 	"io"
 	"iter"
 	"net/netip"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
 
@@ -46,8 +44,7 @@ func (c *nodeChoice) chosen() bool { return c.AllNodes || len(c.Node) > 0 }
 
 // Run compiles both sides and shows which flows differ, or which lines.
 func (c *diffCmd) Run(e *env) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
+	ctx := context.Background()
 	if c.NewConfig == "" && len(c.NewSnapshot) == 0 && c.NewMode == nil {
 		return errors.New("nothing to compare with: give --new-config, --new-snapshot or --new-mode")
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -26,8 +25,8 @@ type doctorCmd struct {
 }
 
 // Run examines this node. Errors are exit code 1: something is wrong with the node.
-func (c *doctorCmd) Run(e *env) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+func (c *doctorCmd) Run(e *env) (err error) {
+	ctx, stop := untilSignal(&err)
 	defer stop()
 	var diags diag.List
 	resolved, err := c.resolve(e, &diags)
@@ -68,6 +67,9 @@ func (c *doctorCmd) Run(e *env) error {
 		n.API.Server, n.API.Client, n.API.Err = watch.Client(resolved.Config.ClientConnection, deref(c.Master), "proxyc/"+build.Read().Version)
 	}
 	found := n.Examine(ctx)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	if err := c.print(e.stdout, found); err != nil {
 		return err
 	}

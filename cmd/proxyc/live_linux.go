@@ -11,12 +11,10 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -33,7 +31,7 @@ import (
 // is a process with a network of its own.
 
 // live makes the world, and tells what happens in it.
-func (c *demoCmd) live(e *env) error {
+func (c *demoCmd) live(e *env) (err error) {
 	if err := needRoot("demo --live"); err != nil {
 		return err
 	}
@@ -44,13 +42,13 @@ func (c *demoCmd) live(e *env) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, stop := untilSignal(&err)
 	defer stop()
 	err = proc.World(ctx, e.stdout, e.stderr, self, "demo", "--part=node", "--mode="+c.Mode)
 	failed, isError := errors.AsType[*proc.Error](err)
 	switch {
 	case ctx.Err() != nil:
-		return errors.New("--live: interrupted; nothing of it is left")
+		return ctx.Err()
 	case isError && failed.Code == exitFindings:
 		return errFindings
 	case isError && failed.Code == exitBad:

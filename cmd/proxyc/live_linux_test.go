@@ -151,8 +151,8 @@ func TestDemoLiveLeavesNothing(t *testing.T) {
 		how  func(*liveDemo) error
 		code int
 	}{
-		"interrupt":        {func(d *liveDemo) error { return d.cmd.Process.Signal(os.Interrupt) }, exitBad},
-		"terminate":        {func(d *liveDemo) error { return d.cmd.Process.Signal(syscall.SIGTERM) }, exitBad},
+		"interrupt":        {func(d *liveDemo) error { return d.cmd.Process.Signal(os.Interrupt) }, 130},
+		"terminate":        {func(d *liveDemo) error { return d.cmd.Process.Signal(syscall.SIGTERM) }, 143},
 		"kill":             {func(d *liveDemo) error { return d.cmd.Process.Kill() }, -1},
 		"the node is gone": {func(d *liveDemo) error { return d.node().Kill() }, exitBad},
 	} {

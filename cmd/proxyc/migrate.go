@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
 
@@ -33,8 +31,7 @@ type migrateCmd struct {
 
 // Run says what another mode changes for a cluster, and how to get there.
 func (c *migrateCmd) Run(e *env) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
+	ctx := context.Background()
 	names := append(c.names(), c.Dump...)
 	if err := oneStdin(names...); err != nil {
 		return err

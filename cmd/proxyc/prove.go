@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
 	"sync"
@@ -47,8 +45,7 @@ func (c *comparingTime) limit(ctx context.Context) (context.Context, context.Can
 
 // Run compares two sides for every first packet.
 func (c *proveCmd) Run(e *env, k *kong.Context) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
+	ctx := context.Background()
 	names := slices.Concat(c.names(), sideFiles(c.A), sideFiles(c.B))
 	if err := oneStdin(names...); err != nil {
 		return err

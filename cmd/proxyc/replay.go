@@ -7,10 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -40,8 +38,8 @@ type replayCmd struct {
 }
 
 // Run plays a recording.
-func (c *replayCmd) Run(e *env) error {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+func (c *replayCmd) Run(e *env) (err error) {
+	ctx, stop := untilSignal(&err)
 	defer stop()
 	if c.Netns != "" && !c.Entered {
 		if err := needRoot("replay --netns"); err != nil {

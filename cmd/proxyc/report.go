@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
 
@@ -32,8 +30,7 @@ type reportCmd struct {
 
 // Run writes what there is to say about a cluster as one page.
 func (c *reportCmd) Run(e *env) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
+	ctx := context.Background()
 	write, file := (*clusterReport).writeHTML, ""
 	switch {
 	case c.Output == "html":

@@ -10,9 +10,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/netip"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/proxyc/proxyc/apply/build"
 	"github.com/proxyc/proxyc/apply/watch"
@@ -57,8 +55,8 @@ type taken struct {
 
 // Run writes a snapshot. Objects that are broken are errors, and do not keep the others
 // from being written.
-func (c *snapshotCmd) Run(e *env) error {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+func (c *snapshotCmd) Run(e *env) (err error) {
+	ctx, stop := untilSignal(&err)
 	defer stop()
 	if err := c.check(); err != nil {
 		return err
