@@ -36,6 +36,9 @@ func parse(k *kong.Kong, args []string) (p parsed) {
 		if err == nil {
 			p.path = p.Selected().Path()
 			noteRepeated(p.Path, note)
+			if p.path != daemonVerb {
+				noteNameless(p.Path, note)
+			}
 			return p
 		}
 		if of, ok := errors.AsType[*kong.ParseError](err); ok && of.Context.Selected() != nil {
@@ -68,6 +71,22 @@ func noteRepeated(path []*kong.Path, note func(error)) {
 			note(fmt.Errorf("--%s: can be given once", at.Flag.Name))
 		}
 		seen[at.Flag] = true
+	}
+}
+
+// daemonVerb takes kube-proxy's flags as kube-proxy does, where an empty --config is none.
+const daemonVerb = "watch"
+
+// noteNameless notes flags whose value must name a file and is empty, as an unset variable is: another file
+// than the one that was meant, or none, would be used.
+func noteNameless(path []*kong.Path, note func(error)) {
+	for _, at := range path {
+		if at.Flag == nil || at.Flag.PlaceHolder != "FILE" {
+			continue
+		}
+		if v := reflect.Indirect(at.Flag.Target); v.Kind() == reflect.String && v.Len() == 0 {
+			note(fmt.Errorf("%s: must name a file, got \"\"", at.Flag.ShortSummary()))
+		}
 	}
 }
 
