@@ -149,6 +149,9 @@ func (c *snapshotCmd) take(ctx context.Context, e *env) (*taken, error) {
 		if err != nil {
 			return nil, fmt.Errorf("--status-socket %s: %w", c.Socket, err)
 		}
+		if nodes := known.Snapshot.Nodes; len(nodes) == 1 && nodes[0].Name == known.Facts.NodeName {
+			nodes[0].Only = true
+		}
 		t.objects, t.config, t.facts = known.Snapshot.Objects(), known.Config, known.Facts
 		return t, nil
 	case len(c.Snapshot) > 0:

@@ -1,9 +1,11 @@
 package lint
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -60,7 +62,7 @@ func externalAddresses(c *cluster, s *service) {
 		case knownAddrs(addr) != "":
 			c.known(s, path, addr)
 		default:
-			if whose := c.inside(s, addr); whose != "" && c.takes(s, path) {
+			if whose := c.inside(s, addr); whose != "" && c.takes(s, path) && !c.younger(s, addr) {
 				c.warn(s, diag.ExternalIPInside, path, text+" is "+whose+", whose packets the Service takes")
 			}
 		}
@@ -76,6 +78,10 @@ func externalAddresses(c *cluster, s *service) {
 			c.info(s, diag.ExternalIPOfNode, path, in.IP+" is an address of Node "+node+": the Service takes its ports from the node's own programs")
 		case knownAddrs(addr) != "":
 			c.known(s, path, addr)
+		case c.externals[addr] != nil && c.externals[addr].older(s):
+			if c.takes(s, path) {
+				c.warn(s, diag.ExternalIPInside, path, in.IP+" is an external IP of "+c.externals[addr].Object+", whose packets the Service takes")
+			}
 		case c.vips[addr].kind == ir.LoadBalancer && c.vips[addr].service != s: // controllers share an address among Services; PX501 tells of a port that two have
 		default:
 			if whose := c.inside(s, addr); whose != "" && c.takes(s, path) {
@@ -83,6 +89,13 @@ func externalAddresses(c *cluster, s *service) {
 			}
 		}
 	}
+}
+
+// younger reports whether an external IP of a Service is also the address of a younger Service's load balancer:
+// the finding belongs to that one.
+func (c *cluster) younger(s *service, addr netip.Addr) bool {
+	v := c.vips[addr]
+	return v.kind == ir.LoadBalancer && s.older(v.service)
 }
 
 func (c *cluster) known(s *service, path string, addr netip.Addr) {
@@ -236,22 +249,42 @@ func ownPorts(c *cluster, s *service) {
 	}
 }
 
-// localhostNodePorts is of node ports that answer at 127.0.0.1 today.
+// localhostNodePorts is of node ports that answer at 127.0.0.1 today, and of those over UDP and SCTP, which
+// mode nftables serves nowhere at localhost.
 func localhostNodePorts(c *cluster) {
-	wanted := c.config.IPTables.LocalhostNodePorts
-	if !c.caps.Has(ir.LocalhostNodePorts) || c.caps.Has(ir.LocalhostByProcess) || wanted != nil && !*wanted || !c.loopback() {
-		return
-	}
+	var first, other string // the first node port, and the first that is not TCP
 	for _, s := range c.services {
 		for _, p := range s.Ports {
-			if s.proxied && p.NodePort != 0 {
-				c.found.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.LocalhostNodePorts, Object: "config", Path: "iptables.localhostNodePorts",
-					Msg: "node ports, such as " + strconv.Itoa(int(p.NodePort)) + " of " + s.Object + ", answer at 127.0.0.1: in nftables, the default from 1.40 on, only over TCP, with feature gate " +
-						config.GateLocalhost + " and localhost in nodePortAddresses (KEP-5343, KEP-6032)"})
-				return
+			if !s.proxied || p.NodePort == 0 {
+				continue
+			}
+			port := strconv.Itoa(int(p.NodePort))
+			first = cmp.Or(first, port+" of "+s.Object)
+			if !isTCP(p.Protocol) {
+				other = cmp.Or(other, port+"/"+strings.ToLower(p.Protocol)+" of "+s.Object)
 			}
 		}
 	}
+	wanted := c.config.IPTables.LocalhostNodePorts
+	switch {
+	case c.caps.Has(ir.ProxiesLocalhost) && c.config.Enabled(config.GateLocalhost) && slices.ContainsFunc(c.config.NodePortAddresses, isLocalhost) && other != "":
+		c.found.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.ModeLocalhost, Object: "config", Path: "nodePortAddresses",
+			Msg: "mode " + string(c.config.ProxyMode()) + " serves node ports at localhost over TCP only: " + other + " does not answer there"})
+	case first == "" || !c.caps.Has(ir.LocalhostNodePorts) || c.caps.Has(ir.LocalhostByProcess) || wanted != nil && !*wanted || !c.loopback():
+	default:
+		msg := "node ports, such as " + first + ", answer at 127.0.0.1: in nftables, the default from 1.40 on, only over TCP, with feature gate " +
+			config.GateLocalhost + " and localhost in nodePortAddresses (KEP-5343, KEP-6032)"
+		if other != "" {
+			msg += "; those over UDP and SCTP, such as " + other + ", do not answer there in nftables"
+		}
+		c.found.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.LocalhostNodePorts, Object: "config", Path: "iptables.localhostNodePorts", Msg: msg})
+	}
+}
+
+// isLocalhost reports whether an entry of nodePortAddresses is about localhost and nothing else.
+func isLocalhost(entry string) bool {
+	p, ok := inet.ParsePrefix(entry)
+	return entry == config.NodePortsLocalhost || ok && p.Addr().IsLoopback()
 }
 
 // loopback reports whether nodePortAddresses has 127.0.0.1.

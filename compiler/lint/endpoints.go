@@ -60,7 +60,9 @@ func noEndpoints(c *cluster, s *service) {
 		}
 	}
 	code, path, why := diag.NoEndpoints, "spec.selector", "finds nothing: "
-	if !s.written.Selector {
+	if c.only {
+		path, why = "", ""
+	} else if !s.written.Selector {
 		code, path, why = diag.NoEndpointsByHand, "spec", "has no selector, and nobody made its EndpointSlices: "
 	}
 	switch all := total.IPv4 + total.IPv6; {
@@ -84,10 +86,12 @@ func unservedPorts(c *cluster, s *service) {
 		return
 	}
 	protocols := map[string][]string{} // by name
+	var endpoints bool
 	for _, slice := range s.slices {
 		if len(slice.Endpoints) == 0 {
 			continue
 		}
+		endpoints = true
 		for _, p := range slice.Ports {
 			protocol := protocolOf(p.Protocol)
 			if !slices.Contains(protocols[p.Name], protocol) {
@@ -95,8 +99,12 @@ func unservedPorts(c *cluster, s *service) {
 			}
 		}
 	}
+	if !endpoints {
+		return // reported by noEndpoints
+	}
 	if len(protocols) == 0 {
-		return // it has no endpoints, which is told
+		c.warn(s, diag.PortUnserved, "spec.ports", "no EndpointSlice has any port, although they have endpoints: clients are refused, as where targetPort is a name that no container port has")
+		return
 	}
 	for i, p := range s.Ports {
 		protocol := protocolOf(p.Protocol)
@@ -182,7 +190,7 @@ type fault struct {
 // wrong returns what is wrong with where an endpoint is.
 func (c *cluster) wrong(s *service, slice *snapshot.EndpointSlice, e *snapshot.Endpoint) (faults []fault) {
 	addr := e.Addr.Unmap()
-	if e.NodeName != "" && len(c.nodes) > 0 && c.Snapshot.Node(e.NodeName) == nil {
+	if e.NodeName != "" && len(c.nodes) > 0 && !c.only && c.Snapshot.Node(e.NodeName) == nil {
 		faults = append(faults, fault{code: diag.EndpointNode})
 	}
 	if !addr.IsValid() {
@@ -211,8 +219,11 @@ func (c *cluster) towardsService(slice *snapshot.EndpointSlice, addr netip.Addr)
 				return " is a node's address, and " + strconv.Itoa(int(p.Port)) + " the node port of " + s.Object, ", which has no endpoint: what comes there is refused"
 			}
 		}
-	} else if c.caps.Has(ir.DropUnallocated) && c.cidrs.contains(addr) {
-		return " is in a ServiceCIDR", ", and no Service's: what is sent there is dropped"
+	} else if c.cidrs.contains(addr) {
+		if c.caps.Has(ir.DropUnallocated) {
+			return " is in a ServiceCIDR", ", and no Service's: what is sent there is dropped"
+		}
+		return " is in a ServiceCIDR", ", and no Service's: no pod has it, and nothing answers there"
 	}
 	return "", ""
 }
@@ -235,7 +246,7 @@ func (c *cluster) emptyNodePort(p snapshot.EndpointPort) *service {
 // outside reports whether an address is neither a pod's nor a node's, as far as that
 // is known.
 func (c *cluster) outside(e *snapshot.Endpoint, addr netip.Addr) bool {
-	if _, own := c.nodeAddrs[addr]; own || addr.IsMulticast() || !c.pods.has(ir.FamilyOf(addr)) || c.pods.contains(addr) {
+	if _, own := c.nodeAddrs[addr]; own || c.only || addr.IsMulticast() || !c.pods.has(ir.FamilyOf(addr)) || c.pods.contains(addr) {
 		return false
 	}
 	n := c.Snapshot.Node(e.NodeName)
@@ -245,7 +256,7 @@ func (c *cluster) outside(e *snapshot.Endpoint, addr netip.Addr) bool {
 // ofPod reports whether an endpoint's address is a pod's, as far as that is known. Anybody may write a slice
 // with an address that is another's; where the ranges of pods are not known those of a selector are believed.
 func (c *cluster) ofPod(s *service, e *snapshot.Endpoint, addr netip.Addr) bool {
-	if c.pods.has(ir.FamilyOf(addr)) {
+	if c.pods.has(ir.FamilyOf(addr)) && !c.only {
 		return !c.outside(e, addr)
 	}
 	return s.written.Selector
@@ -303,7 +314,7 @@ func hints(c *cluster, s *service) {
 
 // hintsNowhere is of hints that lead nowhere, each told once a slice.
 func hintsNowhere(c *cluster, s *service) {
-	if !s.proxied || len(c.nodes) == 0 {
+	if !s.proxied || len(c.nodes) == 0 || c.only {
 		return
 	}
 	for _, slice := range s.slices {
@@ -335,18 +346,21 @@ func localAbsent(c *cluster, s *service) {
 	if !c.judged(s) || !external && !s.InternalLocal || len(c.nodes) == 0 || !c.caps.Has(ir.TrafficPolicies) || c.caps.Has(ir.LocalFallback) {
 		return
 	}
-	on := map[string]bool{}
+	on, anywhere := map[string]bool{}, false
 	for _, slice := range s.slices {
 		for i := range slice.Endpoints {
 			e := &slice.Endpoints[i]
 			falls := e.Serving && e.Terminating && c.caps.Has(ir.Topology) // where no other is on the node
-			if (e.Ready || falls) && c.Snapshot.Node(e.NodeName) != nil {
-				on[e.NodeName] = true
+			if e.Ready || falls {
+				anywhere = true
+				if c.Snapshot.Node(e.NodeName) != nil {
+					on[e.NodeName] = true
+				}
 			}
 		}
 	}
 	absent := len(c.nodes) - len(on)
-	if absent == 0 || len(on) == 0 { // that it has none at all is told, or is so on nodes that are not known
+	if absent == 0 || !anywhere { // noEndpoints reports a Service without any
 		return
 	}
 	var names []string

@@ -84,12 +84,14 @@ type cluster struct {
 	found    diag.List
 
 	nodes     []*snapshot.Node
+	only      bool // the first Node is the only one that is known: other nodes and selectors are not judged
 	zones     map[string]bool
 	nodeAddrs map[netip.Addr]string // whose address it is
 	hasSlices bool
-	lost      map[ir.Name]bool      // Services of whose endpoints something is left out
-	endpoints map[netip.Addr]string // of which Service it is one, as far as that is a pod's
-	leftOut   map[place]int         // how often the compiler leaves out something of what stands there
+	lost      map[ir.Name]bool        // Services of whose endpoints something is left out
+	externals map[netip.Addr]*service // the oldest Service with an external IP
+	endpoints map[netip.Addr]string   // of which Service it is one, as far as that is a pod's
+	leftOut   map[place]int           // how often the compiler leaves out something of what stands there
 	vips      map[netip.Addr]vip
 	pods      ranges              // of clusterCIDR, or of the Nodes where there is none
 	cidrs     ranges              // of the ServiceCIDRs
@@ -119,8 +121,9 @@ type service struct {
 func newCluster(in Input) *cluster {
 	c := &cluster{Input: in, config: in.Config.Config, nodes: in.Snapshot.Nodes(),
 		zones: map[string]bool{}, nodeAddrs: map[netip.Addr]string{}, lost: map[ir.Name]bool{},
-		endpoints: map[netip.Addr]string{}, leftOut: leftOut(in.Compiled), vips: map[netip.Addr]vip{}, nodePorts: map[uint16]*service{}, health: map[int32]*service{}}
+		externals: map[netip.Addr]*service{}, endpoints: map[netip.Addr]string{}, leftOut: leftOut(in.Compiled), vips: map[netip.Addr]vip{}, nodePorts: map[uint16]*service{}, health: map[int32]*service{}}
 	c.caps = c.config.ProxyMode().Capabilities()
+	c.only = len(c.nodes) == 1 && c.nodes[0].Only
 	var pods, cidrs []netip.Prefix
 	for _, n := range c.nodes {
 		if n.Zone != "" {
@@ -197,6 +200,11 @@ func (c *cluster) add(svc *snapshot.Service) {
 			c.vips[addr] = vip{ir.LoadBalancer, s}
 		}
 	}
+	for _, text := range svc.ExternalIPs {
+		if addr, ok := parse(text); ok && (c.externals[addr] == nil || s.older(c.externals[addr])) {
+			c.externals[addr] = s
+		}
+	}
 	for _, p := range svc.Ports {
 		if port := uint16(p.NodePort); port != 0 && isTCP(p.Protocol) && c.nodePorts[port] == nil {
 			c.nodePorts[port] = s
@@ -213,6 +221,12 @@ func (c *cluster) add(svc *snapshot.Service) {
 			}
 		}
 	}
+}
+
+// older reports whether a Service was created before another one, as far as that is known. One
+// without creationTimestamp counts as younger, as in contests for an address.
+func (s *service) older(o *service) bool {
+	return !s.Created.IsZero() && (o.Created.IsZero() || s.Created.Before(o.Created))
 }
 
 // balancers returns the addresses of load balancers whose packets are the proxy's.

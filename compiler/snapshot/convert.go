@@ -253,7 +253,7 @@ func subsetPorts(in *corev1.EndpointSubset) []EndpointPort {
 
 // FromNode reduces a v1 Node. Pod CIDRs that do not parse are left out.
 func FromNode(in *corev1.Node) *Node {
-	out := &Node{Name: intern(in.Name), Zone: intern(in.Labels[corev1.LabelTopologyZone])}
+	out := &Node{Name: intern(in.Name), Zone: intern(in.Labels[corev1.LabelTopologyZone]), Only: in.Annotations[annotationOnlyNode] == "true"}
 	for _, a := range in.Status.Addresses {
 		out.Addresses = append(out.Addresses, NodeAddress{Type: intern(string(a.Type)), Address: a.Address})
 	}

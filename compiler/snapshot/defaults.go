@@ -291,7 +291,7 @@ func checkAnnotations(all map[string]string) []finding {
 	known := []string{AnnotationBalance, AnnotationIgnore}
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		n := min(len(key), len(annotationPrefix))
-		if path := "metadata.annotations." + key; strings.EqualFold(key[:n], annotationPrefix) && !slices.Contains(known, key) {
+		if path := "metadata.annotations." + key; strings.EqualFold(key[:n], annotationPrefix) && key != annotationOnlyNode && !slices.Contains(known, key) {
 			out = append(out, finding{severity: diag.Warning, code: diag.AnnotationKey, path: path, msg: "must be " + strings.Join(known, " or ") + ": this one has no effect", hint: nearestAnnotation(key[n:], known)})
 		} else if key == AnnotationBalance && all[key] == "" {
 			out = append(out, finding{severity: diag.Warning, code: diag.BalanceNoEffect, path: path, msg: "has no effect: it is empty"})

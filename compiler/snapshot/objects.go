@@ -244,6 +244,9 @@ func (n *Node) api() *corev1.Node {
 	if n.Zone != "" {
 		metav1.SetMetaDataLabel(&out.ObjectMeta, corev1.LabelTopologyZone, n.Zone)
 	}
+	if n.Only {
+		metav1.SetMetaDataAnnotation(&out.ObjectMeta, annotationOnlyNode, "true")
+	}
 	for _, a := range n.Addresses {
 		out.Status.Addresses = append(out.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeAddressType(a.Type), Address: a.Address})
 	}

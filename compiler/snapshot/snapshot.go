@@ -116,6 +116,9 @@ type Node struct {
 	Zone      string         // label topology.kubernetes.io/zone
 	Addresses []NodeAddress  // status.addresses
 	PodCIDRs  []netip.Prefix // spec.podCIDRs, or spec.podCIDR alone
+	// Only reports that a daemon wrote the snapshot: it has no other Node of the cluster and
+	// no selectors. Annotation proxyc.dev/only-node.
+	Only bool
 }
 
 // NodeAddress is an entry of status.addresses.

@@ -17,6 +17,9 @@ import (
 // with commas between.
 const AnnotationIgnore = "proxyc.dev/lint-ignore"
 
+// annotationOnlyNode marks the Node of a daemon's snapshot (Node.Only).
+const annotationOnlyNode = "proxyc.dev/only-node"
+
 // Written is what stands in an object that decides about no packet, and is worth a
 // look all the same.
 type Written struct {
