@@ -121,6 +121,7 @@ func (d *dumpFiles) iptables(file, text string) error {
 	if d.programs.Of(f) == nil {
 		return fmt.Errorf("holds %s rules, and the node has no %s address", f, f)
 	}
+	d.dump = savedRules
 	r, err := iptables.Parse(f, text)
 	if err != nil {
 		return err
@@ -137,6 +138,7 @@ func (d *dumpFiles) iptables(file, text string) error {
 }
 
 func (d *dumpFiles) nft(file, text string) error {
+	d.dump = nftList
 	tables, err := nftables.ParseList(text)
 	if err != nil && strings.Contains(text, "\ndelete table ") {
 		return fmt.Errorf("is what nft -f loads, as compile writes it, and not what nft list ruleset prints: the rules that compile writes are the side mode:nftables")

@@ -148,11 +148,13 @@ func proof(ctx context.Context, a, b *described, programs ir.Programs) (*proofJS
 		case sideA == nil && sideB == nil:
 			continue
 		case sideA == nil || sideB == nil:
-			only := a.name
+			has, lacks := a, b
 			if sideA == nil {
-				only = b.name
+				has, lacks = b, a
 			}
-			out.OneSided = append(out.OneSided, fmt.Sprintf("%s: only %s has rules of it", f, only))
+			if lacks.dump == "" || len(p.Services) > 0 {
+				out.OneSided = append(out.OneSided, fmt.Sprintf("%s: only %s has rules of it%s", f, has.name, lacks.missing(f)))
+			}
 			continue
 		}
 		node := prove.NodeOf(p)
@@ -294,7 +296,7 @@ func destinationText(c *prove.Class, of []sim.Ports) string {
 	addr := c.Dst.First.String()
 	switch {
 	case c.Rest.IsValid():
-		addr = "the rest of " + c.Rest.String()
+		addr = "other addresses of " + c.Rest.String()
 	case c.Dst.First != c.Dst.Last:
 		addr += "-" + c.Dst.Last.String()
 	case c.Dst.First.Is6():

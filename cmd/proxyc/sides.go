@@ -47,6 +47,21 @@ type described struct {
 	follow   ir.PerFamily[follow]      // nil: rules of this kind cannot be followed, or there are none
 	programs ir.Programs               // what it was made of; nil for a dump
 	leftOut  []string                  // what a dump holds besides, which is not compared
+	dump     printed                   // how the rules of a dump were printed; "": the side is no dump
+}
+
+// missing returns what to add to a dump that has no rules of a family.
+func (d *described) missing(f ir.Family) string {
+	tool := "nft list ruleset"
+	switch {
+	case d.dump == "":
+		return ""
+	case d.dump == savedRules && f == ir.IPv6:
+		tool = "ip6tables-save"
+	case d.dump == savedRules:
+		tool = "iptables-save"
+	}
+	return "; add to " + d.name + " what " + tool + " prints on the node"
 }
 
 func (d *described) set(f ir.Family, s prove.Side) { *d.sides.At(f) = &s }

@@ -229,7 +229,7 @@ func TestNobodys(t *testing.T) {
 	run(t, dir, "report", "-c", "config.yaml", "-s", "cluster.yaml", "-s", "network.yaml", "--against", "cluster.yaml", "-o", "report.html")
 	b := open(t, filepath.Join(dir, "report.html"))
 	b.to("#diff")
-	b.has("#diff", "no Service's", "the rest of 10.97.0.0/16")
+	b.has("#diff", "no Service's", "other addresses of 10.97.0.0/16")
 	b.to("#services")
 	b.do(chromedp.SetValue("#show", "changed"), chromedp.Evaluate(`document.getElementById("show").dispatchEvent(new Event("change"))`, nil))
 	if names := eval[[]string](b, `[...document.querySelectorAll("#list .row")].map(e => e.innerText)`); len(names) > 0 {

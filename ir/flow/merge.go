@@ -297,7 +297,7 @@ func (d *Destination) addrs() string {
 
 func (d *Destination) addrWords() string {
 	if d.Rest.IsValid() {
-		return "the rest of " + d.Rest.String()
+		return "other addresses of " + d.Rest.String()
 	}
 	return some(newRanges(d.Addrs).prefixes(), len(d.Addrs)+1)
 }
