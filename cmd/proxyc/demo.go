@@ -10,6 +10,7 @@ import (
 
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
 )
 
 // demoFiles are a configuration and a cluster of ten Services, each of which
@@ -51,8 +52,7 @@ func (c *demoCmd) Run(e *env) error {
 	}
 	programs := j.compile()
 	return j.finish(e, buffered(e.stdout, func(w io.Writer) error {
-		fmt.Fprintf(w, "# The rules of %s in mode %s.\n\n", j.facts.NodeName, c.Mode)
-		if err := writeFormat(w, programs, ""); err != nil {
+		if err := c.writeRules(w, j.facts.NodeName, programs); err != nil {
 			return err
 		}
 		for _, p := range demoPackets {
@@ -67,6 +67,28 @@ func (c *demoCmd) Run(e *env) error {
 		}
 		return nil
 	}))
+}
+
+// writeRules writes those lines of a node's rules that name the Service to which the first packet goes.
+func (c *demoCmd) writeRules(w io.Writer, node string, programs ir.Programs) error {
+	const service, most = "shop/web", 12
+	var all strings.Builder
+	if err := writeFormat(&all, programs, ""); err != nil {
+		return err
+	}
+	lines := strings.Split(strings.TrimSuffix(all.String(), "\n"), "\n")
+	var named []string
+	for _, line := range lines {
+		if strings.Contains(line, service) && len(named) < most {
+			named = append(named, strings.TrimSpace(line))
+		}
+	}
+	if len(named) == 0 { // the mode's rules do not name Services
+		named = lines[:min(most, len(lines))]
+	}
+	_, err := fmt.Fprintf(w, "# The rules of %s in mode %s are %d lines. The first of Service %s:\n\n%s\n\n# All rules: proxyc demo --write DIR, and proxyc compile as it says.\n",
+		node, c.Mode, len(lines), service, strings.Join(named, "\n"))
+	return err
 }
 
 // job loads the demo's files as load does files of the user's.
