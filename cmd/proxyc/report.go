@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/proxyc/proxyc/apply/build"
 	"github.com/proxyc/proxyc/cmd/proxyc/page"
@@ -25,6 +26,7 @@ type reportCmd struct {
 
 	Against       []string `placeholder:"FILE" sep:"none" help:"The snapshot before the change, to tell what differs. May be repeated."`
 	AgainstConfig string   `placeholder:"FILE" help:"The configuration before the change; by default the same."`
+	Cluster       string   `placeholder:"NAME" help:"The name of the cluster, for the heading."`
 	Output        string   `short:"o" default:"html" placeholder:"FORMAT" help:"Output: html, a page that needs nothing else; markdown, for a pull request; or a file to write, whose name ends in .html or .md."`
 }
 
@@ -57,6 +59,8 @@ func (c *reportCmd) Run(e *env) error {
 	if r.diff != nil {
 		r.diff.Wrong = wrong
 	}
+	r.cluster, r.inputs, r.before = c.Cluster, inputFiles(c.names()...), inputFiles(append([]string{c.AgainstConfig}, c.Against...)...)
+	r.date = e.newest(append(slices.Clone(r.inputs), r.before...))
 	whole := func(w io.Writer) error { return buffered(w, func(w io.Writer) error { return write(r, w) }) }
 	if file != "" {
 		err = e.writeFile(file, whole)
@@ -65,6 +69,31 @@ func (c *reportCmd) Run(e *env) error {
 	}
 	e.report(errs)
 	return reportedIf(errs, err)
+}
+
+// inputFiles returns the names of files that are not empty.
+func inputFiles(names ...string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "" })
+}
+
+// newest returns when the newest of files, or of those in directories, was written; zero if that is not known,
+// as of standard input.
+func (e *env) newest(names []string) (at time.Time) {
+	for _, name := range names {
+		if name == standardInput {
+			return time.Time{}
+		}
+		all, err := e.expand(name, new(diag.List))
+		if err != nil {
+			continue // reported where it is read
+		}
+		for _, f := range all {
+			if info, err := e.files.Stat(f.Name); err == nil && info.ModTime().After(at) {
+				at = info.ModTime()
+			}
+		}
+	}
+	return at
 }
 
 // reportedIf returns the error with which a verb ends that printed errors, if any.
@@ -111,6 +140,10 @@ type clusterReport struct {
 	fresh    *lint.Report // findings that the side before has not; nil: there is none
 	diff     *flowDiff    // nil: there is no side before
 	nodes    []page.Node
+	cluster  string
+	inputs   []string // files
+	before   []string // files of the side before
+	date     time.Time
 }
 
 // errors are the findings that are errors, of both sides.
@@ -207,7 +240,11 @@ func (r *clusterReport) addNodes(ctx context.Context, chosen nodeChoice) error {
 }
 
 func (r *clusterReport) writeHTML(w io.Writer) error {
-	p := page.Page{Version: r.findings.Version, Overview: r.overview, Without: r.without, Nodes: r.nodes, Addresses: map[string]string{}}
+	p := page.Page{Version: r.findings.Version, Overview: r.overview, Without: r.without, Nodes: r.nodes, Addresses: map[string]string{},
+		Cluster: r.cluster, Inputs: r.inputs, Before: r.before}
+	if !r.date.IsZero() {
+		p.Date = r.date.UTC().Format(time.RFC3339)
+	}
 	for _, n := range r.is.snap.Nodes() {
 		for _, a := range n.Addresses {
 			p.Addresses[a.Address] = n.Name
@@ -278,8 +315,12 @@ const shownUnserved = 20
 // found, of which only what is new where there is a side before.
 func (r *clusterReport) writeMarkdown(w io.Writer) error {
 	o := &r.overview
-	fmt.Fprintf(w, "### proxyc report\n\nMode %s, %s, as node %s has it: **%d Services** with rules, %d without; %d backends behind %s.\n",
-		o.Mode, cmp.Or(strings.Join(o.Families, " and "), "no Service of any family"), lint.Cell(o.Node), o.Services, o.Without, o.Backends, o.FrontendsText())
+	title := "proxyc report"
+	if r.cluster != "" {
+		title += ": " + lint.Cell(r.cluster)
+	}
+	fmt.Fprintf(w, "### %s\n\nMode %s, %s, as node %s has it: **%d Services** with rules, %d without; %d backends behind %s.\n",
+		title, o.Mode, cmp.Or(strings.Join(o.Families, " and "), "no Service of any family"), lint.Cell(o.Node), o.Services, o.Without, o.Backends, o.FrontendsText())
 	if n := len(o.Unserved); n > 0 {
 		names := o.Unserved[:min(n, shownUnserved)]
 		more := ""

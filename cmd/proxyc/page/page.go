@@ -26,7 +26,13 @@ import (
 
 // Page is what a page shows.
 type Page struct {
-	Version  string   `json:"version"` // of the program
+	Version string   `json:"version"` // of the program
+	Cluster string   `json:"cluster,omitempty"`
+	Inputs  []string `json:"inputs"`           // files
+	Before  []string `json:"before,omitempty"` // files of the side before
+	// Date is when the newest of the files was written, as RFC 3339 has it; "" if that is not known. It does not
+	// depend on when the page is made: the same files give the same page.
+	Date     string   `json:"date,omitempty"`
 	Overview Overview `json:"overview"`
 	// Findings and New are documents of lint -o json: all findings, and those that the side
 	// before the change has not; New is nil where nothing is compared.

@@ -109,6 +109,8 @@
       h("h2", {id: "overview-h"}, "Overview"),
       h("p", {}, "Mode ", h("b", {}, o.mode), ", " + ((o.families || []).join(" and ") || "no Service of any family") + ", as node ", h("b", {}, o.node), " has it",
         o.nodes > 1 ? ", of " + count(o.nodes, "node") : "", "."),
+      h("p", {id: "inputs"}, page.cluster && ["Cluster ", h("b", {}, page.cluster), ". "], "Files: " + page.inputs.join(", "), page.before && ", compared with " + page.before.join(", "),
+        page.date && ", the newest of " + page.date, "."),
       h("ul", {class: "tiles"},
         tile(o.services, o.services === 1 ? "Service with rules" : "Services with rules", "#services"),
         o.frontends.map((n, i) => n > 0 && tile(n, "frontends: " + kinds[i])),
@@ -525,7 +527,8 @@
           h("td", {class: "faint"}, f.before.cause === f.after.cause ? f.after.cause : [h("div", {}, "was: " + f.before.cause), h("div", {}, "is: " + f.after.cause)]));
       })));
     }
-    if (change.notes) out.push(h("ul", {class: "plain"}, change.notes.map(n => h("li", {}, n.family + " " + n.what + ": " + (n.before || "none") + " → " + (n.after || "none")))));
+    if (change.notes) out.push(h("ul", {class: "plain"}, change.notes.map(n => h("li", {}, n.family + " " + n.what + ": " + (n.before || "none") + " → " + (n.after || "none") +
+      (n.nodes && n.nodes.length < page.diff.doc.nodes.length ? " (on " + nodesText(n.nodes) + ")" : "")))));
     return out;
   }
   const nodesText = nodes => nodes.slice(0, 5).join(", ") + (nodes.length > 5 ? " and " + (nodes.length - 5) + " more" : "");
@@ -653,7 +656,7 @@
       const q = new URLSearchParams(rest);
       trace.fill(q.get("from"), q.get("to"));
     }
-    document.title = "proxyc report: " + $(section).querySelector("h2").textContent;
+    document.title = "proxyc report: " + (page.cluster ? page.cluster + ": " : "") + $(section).querySelector("h2").textContent;
   }
 
   function redraw() {
