@@ -35,7 +35,7 @@ func TestInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range []string{
-		"compile -s -", "lint -s -", "report -s -", "migrate -s - --to ipvs", "prove -s - ir mode:nftables", "diff -s -", "trace -s - 10.96.0.10:80/tcp",
+		"compile -s -", "lint -s -", "report -s -", "migrate -s - --to ipvs", "prove -s - ir mode:nftables", "diff -s - --new-mode iptables", "trace -s - --from 10.244.1.10 --to 10.96.0.10:80/tcp",
 		"snapshot --kubeconfig " + kubeconfig,
 	} {
 		cmd := exec.CommandContext(t.Context(), "proxyc", strings.Fields(args)...)
