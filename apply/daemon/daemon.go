@@ -203,7 +203,9 @@ type daemon struct {
 	checks    checks
 	flows     *conntrack.Cleaner
 	tallies   ir.PerFamily[tally]
-	followed  bool // a sync has succeeded: what comes is a change
+	followed  bool      // a sync has succeeded: what comes is a change
+	requests  uint64    // for a sync, of the last reconcile.State
+	waiting   time.Time // of the last reconcile.State
 	state     *state
 	boot      *bootFile
 	events    *watch.Events        // nil without an API server

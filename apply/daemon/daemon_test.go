@@ -47,6 +47,7 @@ func TestReadyComesLast(t *testing.T) {
 		&ir.Program{Family: ir.IPv6},
 	)
 	d.synced(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: programs}})
+	d.reported(reconcile.State{Known: true})
 	if !tried {
 		t.Error("the health check was not opened")
 	}
@@ -119,6 +120,7 @@ func TestReadyWaitsForFlows(t *testing.T) {
 	frontend := ir.Frontend{Match: ir.Match{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: ir.UDP, Port: 53}}
 	programs := ir.NewPrograms(&ir.Program{Family: ir.IPv4, Services: []ir.Service{{Frontends: []ir.Frontend{frontend}}}}, &ir.Program{Family: ir.IPv6})
 	d.synced(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: programs}})
+	d.reported(reconcile.State{Known: true})
 	const want = "stale UDP flows are being deleted"
 	if r := d.health.Ready(); r.Ready || r.Reason != want {
 		t.Errorf("before they were looked at: %+v", r)

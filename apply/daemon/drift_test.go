@@ -22,6 +22,7 @@ func TestStatusFought(t *testing.T) {
 	st := newState(ir.ModeNFTables, "node1", func() time.Time { return now })
 	for i := range 18 {
 		st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now, Done: tableGone})
+		st.setSynced(true)
 		well, got := printed(t, st.told(0))
 		if fought := i >= 2; well == fought || strings.Contains(got, "fought") != fought {
 			t.Errorf("after repair %d, well: %t:\n%s", i+1, well, got)
@@ -43,6 +44,7 @@ func TestStatusFought(t *testing.T) {
 	}
 	more := reconcile.Done{Drift: apply.Count{Added: 30}, DriftFirst: []apply.Operation{{Verb: apply.Add, Object: "ip proxyc set a"}}, DriftMore: 29}
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now, Done: more})
+	st.setSynced(true)
 	if _, got := printed(t, st.told(0)); !strings.Contains(got, "             add ip proxyc set a\n             and 29 more\n") {
 		t.Errorf("a list that is cut does not say what follows:\n%s", got)
 	}

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,11 +108,13 @@ func (d *daemon) hold(ctx context.Context, r reconcile.Reconciler, programs ir.P
 			// past rules that were gone.
 			d.flows.NoteRemoved(s.Done.Removed)
 			d.flows.Ended(conntrack.Work{Programs: s.Work.Programs, All: total(s.Done.Drift) > 0})
-			d.health.SetNotReady(lack())
 		}
 		d.state.synced(s)
 		tellFirst(ok)
 		tellFirst = func(bool) {}
+	}
+	r.Report = func(st reconcile.State) {
+		d.report(st, cmp.Or(st.NotReady(), lack(), "waiting for objects"))
 	}
 	var running sync.WaitGroup
 	running.Go(func() { r.Run(ctx) })

@@ -36,6 +36,7 @@ func TestProvedChanges(t *testing.T) {
 	}
 	st := newState(ir.ModeNFTables, "node1", time.Now)
 	st.synced(&reconcile.Sync{Kind: reconcile.Full})
+	st.setSynced(true)
 	proves := newProver(prove, st.setUnproved)
 	change := func(all bool, changes ...ir.Change) {
 		w := reconcile.Work{Programs: ir.NewPrograms(&node), All: all}

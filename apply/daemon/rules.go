@@ -89,7 +89,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 		Source:    d.follower,
 		Dataplane: dataplane,
 		Drift:     drift,
-		Queued:    d.queued,
+		Report:    d.reported,
 		Trim:      debug.FreeOSMemory,
 		Now:       time.Now, After: time.After,
 		Committing: d.flows.Committing,
@@ -147,9 +147,9 @@ func (d *daemon) proxy(ctx context.Context) error {
 	}
 	untidy := make(chan func(error))
 	kubeProxy := newPeer(d, func(ctx context.Context) error { return ask(ctx, untidy) })
-	r.Untidy = untidy
+	r.Tidy.Again = untidy
 	watchPeer := sync.OnceFunc(func() { all.Go(func() { kubeProxy.watch(sourceCtx) }) })
-	r.Tidy = func(ctx context.Context) error {
+	r.Tidy.Do = func(ctx context.Context) error {
 		if k := d.state.kubeProxy(); k != nil && k.State == Maintained {
 			return errors.New("kube-proxy runs beside proxyc")
 		}
@@ -243,23 +243,39 @@ func orDone(ctx context.Context, err error) error {
 	return err
 }
 
-// queued notes that a sync was asked for.
-func (d *daemon) queued(reconcile.Kind) {
-	d.state.queued()
-	for _, f := range ir.Families() {
-		d.health.Queued(f)
-		d.metrics.LastQueued.Of(f).SetToCurrentTime()
+// reported enters what is wanted and what is known of the kernel into health, status and
+// metrics.
+func (d *daemon) reported(st reconcile.State) { d.report(st, st.NotReady()) }
+
+// report is reported, with why the node is not ready; "": it is.
+func (d *daemon) report(st reconcile.State, why string) {
+	if d.prover != nil {
+		d.prover.resume() // no sync is under way
+	}
+	if requests := st.Wanted + st.Doubts; requests != d.requests {
+		d.requests = requests
+		for _, f := range ir.Families() {
+			d.metrics.LastQueued.Of(f).SetToCurrentTime()
+		}
 	}
 	d.countPending()
-	d.health.SetNotReady("a change is waiting")
+	progress := !d.waiting.IsZero() && st.Waiting != d.waiting
+	d.waiting = st.Waiting
+	for _, f := range ir.Families() {
+		if progress || st.InForce() {
+			d.health.Updated(f)
+		}
+		if !st.InForce() {
+			d.health.Queued(f)
+		}
+	}
+	d.health.SetNotReady(why)
+	d.state.setSynced(st.InForce())
 }
 
 // synced does what follows a sync, in the order in which it matters to packets.
 func (d *daemon) synced(s *reconcile.Sync) {
-	if d.prover != nil {
-		defer d.prover.resume()
-	}
-	defer d.state.synced(s) // whoever sees it there relies on all of it
+	defer d.state.synced(s) // a reader of the status relies on all of it
 	if !d.settled(s) {
 		return
 	}
@@ -274,11 +290,6 @@ func (d *daemon) synced(s *reconcile.Sync) {
 	if !d.programmed.Swap(true) {
 		defer d.condition.Poke()
 	}
-	if n := len(s.Done.Refused); n > 0 {
-		d.health.SetNotReady(fmt.Sprintf("the kernel refuses the rules of %d Services", n))
-	} else {
-		d.health.SetReady()
-	}
 }
 
 // settled counts and tells what a sync did, and reports whether it succeeded.
@@ -287,15 +298,11 @@ func (d *daemon) settled(s *reconcile.Sync) bool {
 	if s.Err != nil {
 		d.flows.NoteRemoved(s.Done.Removed)
 		d.log.Error("the rules are behind", "err", s.Err)
-		d.health.SetNotReady(s.Err.Error())
 		return false
 	}
 	d.tell(s)
 	if d.prover != nil {
 		d.prover.add(s.Work)
-	}
-	for _, f := range ir.Families() {
-		d.health.Updated(f)
 	}
 	return true
 }

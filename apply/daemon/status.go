@@ -213,11 +213,11 @@ func newState(mode ir.Mode, node string, now func() time.Time) *state {
 	return &state{now: now, status: Status{Mode: mode, Node: node}}
 }
 
-// queued notes that a sync is wanted.
-func (s *state) queued() {
+// setSynced sets whether the kernel holds what is wanted.
+func (s *state) setSynced(synced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.status.Synced = false
+	s.status.Synced = synced
 }
 
 func (s *state) synced(sync *reconcile.Sync) {
@@ -227,7 +227,7 @@ func (s *state) synced(sync *reconcile.Sync) {
 	s.plan = p
 	st := &s.status
 	s.repaired(sync)
-	if st.Synced = sync.Err == nil; !st.Synced {
+	if sync.Err != nil {
 		st.LastError = &LastError{sync.Ended, sync.Err.Error()}
 		return
 	}

@@ -59,6 +59,7 @@ func TestStatusOfEasing(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	st := newState(ir.ModeNFTables, "node1", func() time.Time { return at })
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: at})
+	st.setSynced(true)
 	st.setEasing(&Easing{Since: at.Add(-time.Minute), Until: at.Add(59 * time.Minute), Kept: []Busy{{"virtual server 10.96.0.1:80/tcp", 3}, {"ipset KUBE-LOOP-BACK", 3}}})
 	well, got := printed(t, st.told(0))
 	const want = `kept         virtual server 10.96.0.1:80/tcp, for 1m0s until its connections end: 3
@@ -99,7 +100,9 @@ objects      0 Services, 0 EndpointSlices, 0 Nodes
 		DriftFirst: []apply.Operation{{Verb: apply.Remove, Object: "chain x", Have: []string{"drop"}, Want: []string{"accept"}}},
 		Refused:    []apply.Refusal{{Service: name, Reason: errors.New("too long")}},
 	}})
+	st.setSynced(true)
 	st.synced(&reconcile.Sync{Kind: reconcile.Change, Ended: at, Err: errors.New("busy")})
+	st.setSynced(false)
 	st.setBroken("services", map[string]string{"ns/old": "spec: bad"})
 	st.setBroken("nodes", map[string]string{"node1": "spec: bad"})
 	st.setBroken("services", map[string]string{"ns/b": "spec.ports: bad", "ns/a": "spec: bad"})
@@ -126,6 +129,7 @@ last drift   2026-01-02T03:04:05Z: 0 added, 0 changed, 1 removed
                want: accept
 `)
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: at})
+	st.setSynced(true)
 	st.setBroken("services", nil)
 	st.setBroken("nodes", nil)
 	if well, got := printed(t, st.told(0)); !well || !strings.Contains(got, "synced       yes") || strings.Contains(got, "quarantined") || strings.Contains(got, "broken") {
@@ -134,7 +138,7 @@ last drift   2026-01-02T03:04:05Z: 0 added, 0 changed, 1 removed
 	if well, got := printed(t, st.told(1)); well || !strings.Contains(got, "synced       no") {
 		t.Errorf("while a change waits:\n%s", got)
 	}
-	st.queued()
+	st.setSynced(false)
 	if _, got := printed(t, st.told(0)); !strings.Contains(got, "synced       no") {
 		t.Errorf("while a sync waits:\n%s", got)
 	}
@@ -145,6 +149,7 @@ func TestStatusDown(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	st := newState(ir.ModeNFTables, "node1", func() time.Time { return now })
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now})
+	st.setSynced(true)
 	taken := errors.New("listen tcp :10256: bind: address already in use")
 	st.setDown("healthz server", "0.0.0.0:10256", taken)
 	now = now.Add(7 * time.Second)
@@ -171,6 +176,7 @@ func TestStatusCutOff(t *testing.T) {
 	st.setRejected("/etc/config.yaml", "config.yaml:4: mode: unknown")
 	st.setRejected("/etc/live.yaml", "")
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now})
+	st.setSynced(true)
 	told := st.told(0)
 	told.Objects = Objects{3, 4, 1}
 	told.APIServer = &APIServer{Server: "https://192.0.2.1:6443", Resources: []watch.Heard{
@@ -235,8 +241,10 @@ func TestStatusTroubles(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	st := newState(ir.ModeNFTables, "node1", func() time.Time { return now })
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now, Done: reconcile.Done{Operations: apply.Count{Removed: 12}}})
+	st.setSynced(true)
 	now = now.Add(time.Minute)
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now})
+	st.setSynced(true)
 	want := "last sync    2026-01-02T03:05:05Z, full: 0 added, 0 changed, 0 removed\nlast change  2026-01-02T03:04:05Z, full: 0 added, 0 changed, 12 removed\n"
 	if well, got := printed(t, st.told(0)); !well || !strings.Contains(got, want) {
 		t.Errorf("well: %t, want %q in:\n%s", well, want, got)

@@ -31,6 +31,9 @@ type Dataplane struct {
 	r       *conn
 	others  *listener
 	whole   time.Time // when all was read last
+	// compareAll has the next Compare read everything: the last one failed, and what
+	// others had touched is not remembered.
+	compareAll bool
 	// keyedFrom is how large a set has to be for its elements to be asked for one by one.
 	keyedFrom int
 
@@ -129,8 +132,10 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 
 // Compare reads the tables over a connection of its own; where others are known
 // to have touched single elements of ours, and nothing else, these alone.
-func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
-	if d.nft != nil {
+func (d *Dataplane) Compare(ctx context.Context) (plan apply.Plan, err error) {
+	all := d.compareAll
+	defer func() { d.compareAll = err != nil }()
+	if d.nft != nil && !all {
 		if what, ok := touchedBy(d.nft.Touched()); ok {
 			if p, err := d.compareTouched(ctx, what); p != nil || err != nil {
 				return p, err

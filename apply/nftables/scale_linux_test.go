@@ -95,7 +95,7 @@ func (n node) keep(t *testing.T, all *ir.Program) *keeper {
 		empty: &ir.Program{Family: ir.IPv6, Node: nftest.Node(ir.IPv6)}}
 	r := &reconcile.Reconciler{
 		Schedule: reconcile.Schedule{Retry: time.Minute, Full: time.Hour}, Source: k.source, Drift: drift, Dataplane: plane,
-		Queued: func(reconcile.Kind) {}, Synced: func(s *reconcile.Sync) { k.syncs <- *s }, Now: time.Now, After: time.After,
+		Report: func(reconcile.State) {}, Synced: func(s *reconcile.Sync) { k.syncs <- *s }, Now: time.Now, After: time.After,
 	}
 	var running sync.WaitGroup
 	running.Go(func() { r.Run(ctx) })

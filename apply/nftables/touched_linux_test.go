@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/nftables"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
@@ -87,6 +89,43 @@ func TestTouchedElementsAreCompared(t *testing.T) {
 			t.Fatal(err)
 		}
 		holds(t, "after "+a.script, n, table)
+	}
+}
+
+// A comparison that fails loses nothing: the next one finds what it was about, whatever
+// else is touched meanwhile.
+func TestFailedComparison(t *testing.T) {
+	n := newNode(t)
+	plane, drift := n.listening(t)
+	want := ir.NewPrograms(nftest.Program(ir.IPv4), nftest.Program(ir.IPv6))
+	if _, _, err := apply.Once(t.Context(), plane, want, func(apply.Plan) bool { return true }); err != nil {
+		t.Fatal(err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	set := lower(nftest.Program(ir.IPv4), nftest.Program(ir.IPv6)).IPv4.Sets[rules.ClusterIPs]
+	remove := func(i int) {
+		t.Helper()
+		if err := n.write(t, "delete element ip proxyc "+set.Name+" { "+set.KeyText(set.Elements[i].Key)+" }"); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-drift:
+		case <-time.After(10 * time.Second):
+			t.Fatal("not told")
+		}
+	}
+	remove(0)
+	if _, err := plane.Compare(ended); err == nil {
+		t.Fatal("a comparison without time to read succeeded")
+	}
+	remove(1)
+	plan, err := plane.Compare(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := byObject(plan); len(found) != 2 {
+		t.Errorf("found %+v, want both elements", found)
 	}
 }
 

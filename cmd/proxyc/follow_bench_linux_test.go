@@ -78,7 +78,7 @@ func runLoop(b *testing.B, services int) (*watch.Store, <-chan *reconcile.Sync) 
 	}
 	synced := make(chan *reconcile.Sync, 1)
 	l := &reconcile.Reconciler{Schedule: reconcile.Schedule{Retry: time.Minute, Full: time.Hour}, Source: f, Dataplane: d, Drift: drift,
-		Queued: func(reconcile.Kind) {}, Synced: func(s *reconcile.Sync) { synced <- s }, Now: time.Now, After: time.After}
+		Report: func(reconcile.State) {}, Synced: func(s *reconcile.Sync) { synced <- s }, Now: time.Now, After: time.After}
 	done := make(chan struct{})
 	go func() { defer close(done); l.Run(ctx) }()
 	b.Cleanup(func() { cancel(); <-done; d.Close() })

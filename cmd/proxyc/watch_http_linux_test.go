@@ -316,7 +316,7 @@ func TestWatchReady(t *testing.T) {
 	if _, err := w.ns.Run(w.ns.Command(t.Context(), "iptables-nft", "-t", "nat", "-F")); err != nil {
 		t.Fatal(err)
 	}
-	ready("while drift waits for minSyncPeriod", http.StatusServiceUnavailable, "a change is waiting")
+	ready("while drift waits for minSyncPeriod", http.StatusServiceUnavailable, "another program may have changed the rules: a comparison is waiting")
 	within(w, 20*time.Second, "ready when the drift is repaired", func() (struct{}, bool) {
 		code, _, err := w.get(healthPort, "/readyz")
 		return struct{}{}, err == nil && code == http.StatusOK && w.has("c")

@@ -46,7 +46,7 @@ func newNode(i int, o options, dir string, gate *kube.Gate, t *tracker) (*node, 
 		Schedule:  reconcile.Schedule{Min: o.min, Retry: 30 * time.Second, Full: apply.CompareEvery},
 		Source:    daemon.NewSource(cfg, store, facts, log),
 		Dataplane: &apply.Memory{Committed: func(d apply.Desired) { t.committed(i, d) }},
-		Queued:    func(reconcile.Kind) {},
+		Report:    func(reconcile.State) {},
 		Synced:    func(*reconcile.Sync) {},
 		Now:       time.Now, After: time.After,
 	}

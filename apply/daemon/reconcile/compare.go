@@ -4,70 +4,57 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
 )
 
-// comparison is what a node has, held against what it should have, while
-// changes go on.
+// comparison is a reading of the kernel while Changes go on. It counts as long as it is
+// the Reconciler's: a Replace or a failed Change ends the State that it was begun for.
 type comparison struct {
-	plan    apply.Plan      // what leads from one to the other
-	touched map[string]bool // objects that changes have to do with since its beginning
+	began  time.Time
+	doubts uint64          // raised before it began
+	wrote  map[string]bool // objects that Changes wrote since it began
 
-	programs ir.Programs  // applied, some time after its beginning
-	changes  []ir.Changes // applied since then, in order
-	inexact  bool         // more than changes was applied
+	plan     apply.Plan   // leads from the kernel's content to what was applied
+	err      error        // of the reading
+	programs ir.Programs  // applied at the end of the reading
+	changes  []ir.Changes // applied since it began, in order; some may be in programs already
 }
 
-// errAgain ends a comparison that found something which only a Replace repairs.
-var errAgain = errors.New("the rules must be compared again, with nothing beside that")
-
-// begin begins a comparison. The function that it returns makes it, and may run
-// on another goroutine while changes go on: to read the rules of a whole
-// cluster takes long, and a change is not to wait for it. nil tells that there
-// is nothing to compare with, or that there are Services to try again: both are
-// for Replace.
-func (r *Reconciler) begin() func(context.Context) (*comparison, error) {
-	if !r.known || len(r.refused) > 0 {
-		return nil
-	}
-	c := &comparison{touched: map[string]bool{}}
-	r.comparing = c
-	return func(ctx context.Context) (*comparison, error) {
-		// A change under way is in what is read, or in what was applied, or in both:
-		// what it has to do with is left out later.
-		plan, err := r.Dataplane.Compare(ctx)
-		if err != nil {
-			return nil, err
+// compare begins to read the kernel. Changes do not wait for that: to read the rules of a
+// whole cluster takes long.
+func (r *Reconciler) compare(ctx context.Context, doubts uint64) {
+	c := &comparison{began: r.Now(), doubts: doubts, wrote: map[string]bool{}}
+	running := make(chan *comparison, 1)
+	r.comparison, r.running = c, running
+	go func() {
+		// A Change under way is in what is read, or in what was applied, or in both. Repair
+		// leaves out what it wrote.
+		if c.plan, c.err = r.Dataplane.Compare(ctx); c.err == nil {
+			// Here, as Changes wait for what is done after a comparison.
+			c.programs = r.Dataplane.Applied()
+			r.trim()
 		}
-		// Here, as changes wait for what is done after a comparison.
-		c.programs = r.Dataplane.Applied()
-		r.trim()
-		c.plan = plan
-		return c, nil
-	}
+		running <- c
+	}()
 }
 
-// note enters what a Plan has to do with into the comparison under way.
-func (r *Reconciler) note(plan apply.Plan) {
-	if r.comparing == nil {
+// noteWrites enters what a Plan writes into the comparison under way.
+func (r *Reconciler) noteWrites(plan apply.Plan) {
+	if r.comparison == nil {
 		return
 	}
 	for op := range plan.Operations {
-		r.comparing.touched[op.Object] = true
+		r.comparison.wrote[op.Object] = true
 	}
 }
 
-// noteApplied enters changes that are in force, or, where they are nil, that
-// others than were asked for may be.
-func (r *Reconciler) noteApplied(changes *ir.Changes) {
-	switch {
-	case r.comparing == nil:
-	case changes == nil:
-		r.comparing.inexact = true
-	default:
-		r.comparing.changes = append(r.comparing.changes, *changes)
+// noteApplied enters Changes that are in force into the comparison under way.
+func (r *Reconciler) noteApplied(changes ir.Changes) {
+	if r.comparison != nil {
+		r.comparison.changes = append(r.comparison.changes, changes)
 	}
 }
 
@@ -96,33 +83,58 @@ func (c *comparison) inForce() ir.Programs {
 	return c.programs
 }
 
-// repair makes the node have what the comparison missed in it. What was changed
-// since its beginning is right: a commit said so.
+// finish acts on a comparison whose reading has ended.
+func (r *Reconciler) finish(ctx context.Context, c *comparison) {
+	r.running = nil
+	if r.comparison != c {
+		return
+	}
+	r.comparison = nil
+	s := &Sync{Kind: Full, Began: c.began, Err: c.err}
+	if c.err != nil {
+		s.Ended = r.Now()
+		r.state.Err = c.err
+		r.state.doubt(s.Ended)
+		r.compares.fail(&r.Schedule, s.Ended)
+		r.end(ctx, s)
+		return
+	}
+	s.Done, s.Err = r.repair(ctx, c)
+	if errors.Is(s.Err, errReplace) {
+		r.replace = true
+		r.state.doubt(r.Now())
+		r.report()
+		return
+	}
+	if s.Err == nil {
+		s.Work.Programs = c.inForce()
+	}
+	r.settle(s, r.state.Applied, &c.doubts)
+	r.end(ctx, s)
+}
+
+// errReplace ends a Repair that is not possible beside Changes.
+var errReplace = errors.New("the rules must be compared again, with nothing beside that")
+
+// repair commits what a comparison found, without what Changes wrote since it began.
 func (r *Reconciler) repair(ctx context.Context, c *comparison) (done Done, err error) {
-	current := r.comparing == c
-	r.comparing = nil
-	c.inexact = c.inexact || !current
-	if !current || c.plan.Empty() { // a Replace has looked at everything meanwhile
-		done.Refused = r.allRefused()
+	done.Refused = r.allRefused()
+	if c.plan.Empty() {
 		return done, nil
 	}
 	plan := c.plan
-	if len(c.touched) > 0 {
+	if len(c.wrote) > 0 {
 		var ok bool
-		if plan, ok = plan.Without(c.touched); !ok {
-			return done, errAgain
+		if plan, ok = plan.Without(c.wrote); !ok {
+			return done, errReplace
 		}
 	}
 	done.drifted(plan, apply.ChangedBy(r.Dataplane))
 	refused, err := r.commit(ctx, plan, &done)
 	// A listing in which things come and go may lack what was there all along;
 	// the kernel does not make it twice.
-	if err == nil && len(refused) > 0 || err != nil && len(c.touched) > 0 {
-		err = errAgain
+	if err == nil && len(refused) > 0 || err != nil && len(c.wrote) > 0 {
+		err = errReplace
 	}
-	if err != nil {
-		return done, err
-	}
-	done.Refused = r.allRefused()
-	return done, nil
+	return done, err
 }

@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -11,10 +10,10 @@ import (
 
 // Work is what is wanted now, and what changed since the last Work.
 type Work struct {
-	// Programs are what is wanted; without their Services where Changes tell all.
+	// Programs are what is wanted; without their Services if Changes are complete.
 	Programs ir.Programs
 	Changes  ir.Changes
-	// All reports whether more than Changes says may differ: the node does.
+	// All reports whether more than Changes may differ: the node does.
 	All bool
 }
 
@@ -22,8 +21,8 @@ type Work struct {
 type Source interface {
 	// Changed has a token when there is something to take.
 	Changed() <-chan struct{}
-	// Take compiles what changed. For a full sync it gives whole Programs, and
-	// looks at what nobody tells of.
+	// Take compiles what changed. A full sync gets whole Programs, and reads
+	// what no event announces.
 	Take(k Kind) Work
 }
 
@@ -36,10 +35,10 @@ type Done struct {
 	// kernel refused something.
 	Commits    []Commit
 	RefusedNow []apply.Refusal // those that were tried in this sync
-	// Drift are operations that undo what somebody else did; only a full sync
+	// Drift are operations that undo foreign changes; only a full sync
 	// finds any. DriftFirst are the first of them, without those on what is in
-	// DriftGone, and DriftMore is how many follow these. DriftBy is who did it, as
-	// far as the kernel tells.
+	// DriftGone, and DriftMore is how many follow these. DriftBy is who did it, if
+	// the kernel reports it.
 	Drift      apply.Count
 	DriftGone  []string // "table ip proxyc"
 	DriftFirst []apply.Operation
@@ -47,14 +46,14 @@ type Done struct {
 	DriftBy    []string
 }
 
-// Commit is what is told of a Plan that was carried out. The Plan itself may
+// Commit describes a Plan that was carried out. The Plan itself may
 // have all that the kernel holds.
 type Commit struct {
 	First  []apply.Operation // the first of its operations
 	Result apply.Result
 }
 
-// OperationsShown is how many operations of a plan are told at most.
+// OperationsShown is how many operations of a plan a Commit lists at most.
 const OperationsShown = 1000
 
 // Sync is one sync that has ended.
@@ -66,218 +65,163 @@ type Sync struct {
 	Err          error
 }
 
-// Reconciler keeps a Dataplane at what its Source wants.
+// Reconciler keeps a Dataplane equal to what its Source wants.
 type Reconciler struct {
 	Schedule  Schedule
 	Source    Source
 	Dataplane apply.Dataplane
-	// Drift has a token when the rules may have been changed by somebody else;
-	// nil: nobody knows.
+	// Drift has a token when a foreign program may have changed the rules. Without it
+	// only the comparisons that Schedule.Full spaces find such changes.
 	Drift <-chan struct{}
-	// Queued is told of each request for a sync, Synced of each sync.
-	Queued func(Kind)
+	// Synced is called after each sync, and Report with each new State; after a sync,
+	// Synced comes first.
 	Synced func(*Sync)
-	// Committing is told before each commit: until a sync has succeeded after it,
-	// nobody knows what the kernel has. nil: nobody wants to know.
+	Report func(State)
+	// Committing, if set, is called before each commit: until a sync has succeeded after
+	// it, the kernel's content is unknown.
 	Committing func()
-	// Tidy does what can wait until the rules are in force: it is called once after
-	// the first sync that succeeds, and again, later each time, as long as it gives
-	// an error. Changes go on beside it. nil: there is nothing.
-	Tidy func(context.Context) error
-	// Untidy has something when Tidy is to be called again: what is to be told the
-	// error of that call. nil: it never is.
-	Untidy <-chan func(error)
-	// Trim is called where much garbage is left, just when others need memory,
-	// too: the tools and the kernel; nil: nothing is done about it.
+	// Tidy does what can wait until the rules are in force.
+	Tidy Tidy
+	// Trim, if set, is called where much garbage is left, just when the tools and the
+	// kernel need memory, too.
 	Trim  func()
 	Now   func() time.Time
 	After func(time.Duration) <-chan time.Time
 
-	refused   map[ir.Name]refusal
-	comparing *comparison // under way; nil: none
+	state   State
+	refused map[ir.Name]refusal
 
-	compared chan compared // of the comparison under way; nil: none
-	again    bool          // another one is wanted after it
-	alone    bool          // the next one is made with nothing beside it
-	// known reports whether the node has what the Dataplane has applied; if not,
-	// nobody knows what it has.
-	known bool
+	ended    time.Time // of the last sync
+	compared time.Time // of the last successful Replace or Compare
+	applying retry     // of Replaces
+	compares retry     // of comparisons
+	replace  bool      // a Repair is not possible beside Changes
 
-	tidied   bool             // Tidy was called
-	tidying  chan error       // gets what the Tidy under way ends with; nil: none is
-	untidy   int              // how often it failed
-	tidyNext <-chan time.Time // when it is called again; nil: it is not
+	running    chan *comparison // gets the comparison whose reading is under way; nil: none
+	comparison *comparison      // that reading, while it counts
 }
 
-// compared is a comparison that has ended.
-type compared struct {
-	*comparison
-	began time.Time
-	err   error
-}
-
-// Run syncs once at once, and then whenever it is due, until ctx ends.
+// Run syncs immediately, and then whenever a sync is due, until ctx ends.
 func (r *Reconciler) Run(ctx context.Context) {
-	r.ask(Full)
+	r.state.want(r.Now())
+	r.report()
 	for {
-		wait := r.Schedule.Next().Sub(r.Now())
-		if wait <= 0 {
-			if ctx.Err() != nil {
-				r.shutdown()
-				return
+		var timer <-chan time.Time
+		at, ok := r.due()
+		if ok {
+			wait := at.Sub(r.Now())
+			if wait <= 0 {
+				if ctx.Err() != nil {
+					r.shutdown()
+					return
+				}
+				r.sync(ctx, at)
+				continue
 			}
-			r.sync(ctx)
-			continue
+			timer = r.After(wait)
 		}
 		select {
 		case <-ctx.Done():
 			r.shutdown()
 			return
-		case c := <-r.compared:
+		case c := <-r.running:
 			r.finish(ctx, c)
 		case <-r.Source.Changed():
-			r.ask(Change)
+			r.state.want(r.Now())
+			r.applying.soon()
+			r.report()
 		case <-r.Drift:
-			r.ask(Full)
-		case err := <-r.tidying:
-			r.finishTidying(err)
-		case <-r.tidyNext:
-			r.tidy(ctx, func(error) {})
-		case tidied := <-r.askedToTidy():
-			r.tidy(ctx, tidied)
-		case <-r.After(wait):
-			r.sync(ctx) // it is due, also where Now stands still
+			r.state.doubt(r.Now())
+			r.applying.soon()
+			r.compares.soon()
+			r.report()
+		case err := <-r.Tidy.running:
+			r.Tidy.finish(r, err)
+		case <-r.Tidy.next:
+			r.Tidy.start(ctx, nil)
+		case done := <-r.Tidy.requests():
+			r.Tidy.start(ctx, done)
+		case <-timer:
+			r.sync(ctx, at) // also where Now stands still
 		}
 	}
 }
 
-func (r *Reconciler) ask(k Kind) {
-	r.Schedule.Ask(k)
-	r.Queued(k)
-}
+func (r *Reconciler) report() { r.Report(r.state) }
 
-func (r *Reconciler) sync(ctx context.Context) {
-	s := &Sync{Kind: r.Schedule.Begin(), Began: r.Now()}
-	s.Work = r.Source.Take(s.Kind)
-	switch {
-	case s.Work.All:
+// sync carries out what was due at a time.
+func (r *Reconciler) sync(ctx context.Context, due time.Time) {
+	s := &Sync{Kind: Change, Began: r.Now()}
+	version, doubts := r.state.Wanted, r.state.Doubts
+	compare := r.state.Known && r.comparisonDue(later(due, s.Began))
+	// Refused Services are tried again only by a Replace.
+	replace := !r.state.Known || r.replace || compare && len(r.refused) > 0
+	if compare || replace {
 		s.Kind = Full
-	case s.Kind == Full && r.compare(ctx):
+	}
+	s.Work = r.Source.Take(s.Kind)
+	if s.Work.All {
+		replace, s.Kind = true, Full
+	}
+	if replace {
+		r.comparison, r.replace = nil, false // this reads everything
+		s.Done, s.Err = r.Replace(ctx, s.Work.Programs)
+		r.settle(s, version, &doubts)
+		r.end(ctx, s)
+		return
+	}
+	if compare {
+		s.Kind = Change
+		r.compare(ctx, doubts)
 		if len(s.Work.Changes.IPv4)+len(s.Work.Changes.IPv6) == 0 {
+			r.state.apply(version, r.Now())
+			r.report()
 			return
 		}
-		s.Kind = Change
 	}
-	if s.Kind == Full {
-		r.alone = false
-		s.Done, s.Err = r.Replace(ctx, s.Work.Programs)
-	} else {
-		s.Done, s.Err = r.Change(ctx, s.Work.Changes)
-		r.alone = s.Err != nil
-	}
+	s.Done, s.Err = r.Change(ctx, s.Work.Changes)
+	r.settle(s, version, nil)
 	r.end(ctx, s)
 }
 
-func (r *Reconciler) end(ctx context.Context, s *Sync) {
+// settle enters how a sync ended, that was begun for a version; doubts, if set, are those
+// that it cleared.
+func (r *Reconciler) settle(s *Sync, version uint64, doubts *uint64) {
 	s.Ended = r.Now()
-	r.Schedule.End(s.Kind, s.Ended, s.Err == nil)
+	r.ended = s.Ended
+	if s.Err != nil {
+		r.comparison = nil // it was begun for another state
+		r.state.fail(s.Ended, s.Err)
+		r.applying.fail(&r.Schedule, s.Ended)
+		return
+	}
+	r.state.Known, r.state.Refused = true, s.Done.Refused
+	r.applying = retry{}
+	if doubts != nil {
+		r.compares, r.compared = retry{}, s.Ended
+		r.state.clear(*doubts, s.Ended)
+	}
+	r.state.apply(version, s.Ended)
+}
+
+// end reports a sync.
+func (r *Reconciler) end(ctx context.Context, s *Sync) {
 	if ctx.Err() != nil {
 		return
 	}
 	r.Synced(s)
-	if s.Err == nil && !r.tidied && r.Tidy != nil {
-		r.tidied = true
-		r.tidy(ctx, func(error) {})
-	}
-}
-
-// tidy begins to tidy up, and tells a function what came of it.
-func (r *Reconciler) tidy(ctx context.Context, then func(error)) {
-	r.tidyNext = nil
-	done := make(chan error, 1)
-	r.tidying = done
-	go func() {
-		err := r.Tidy(ctx)
-		then(err)
-		done <- err
-	}()
-}
-
-// askedToTidy has something when Tidy is to be called again, and can be.
-func (r *Reconciler) askedToTidy() <-chan func(error) {
-	if r.tidying != nil {
-		return nil
-	}
-	return r.Untidy
-}
-
-func (r *Reconciler) finishTidying(err error) {
-	r.tidying = nil
-	if err == nil {
-		r.untidy = 0
-		return
-	}
-	r.untidy++
-	r.tidyNext = r.After(r.Schedule.backoff(r.untidy))
-}
-
-// compare lets everything be compared beside the changes to come, and reports
-// whether that is possible.
-func (r *Reconciler) compare(ctx context.Context) bool {
-	if r.alone {
-		return false
-	}
-	if r.compared != nil {
-		r.again = true
-		return true
-	}
-	work := r.begin()
-	if work == nil {
-		return false
-	}
-	began := r.Now()
-	r.Schedule.Comparing(began)
-	done := make(chan compared, 1)
-	r.compared = done
-	go func() {
-		c, err := work(ctx)
-		done <- compared{c, began, err}
-	}()
-	return true
-}
-
-// finish does what a comparison that has ended gives reason to.
-func (r *Reconciler) finish(ctx context.Context, c compared) {
-	r.compared = nil
-	s := &Sync{Kind: Full, Began: c.began, Err: c.err}
+	r.report()
 	if s.Err == nil {
-		s.Done, s.Err = r.repair(ctx, c.comparison)
+		r.Tidy.first(ctx)
 	}
-	if r.again {
-		r.again = false
-		r.ask(Full)
-	}
-	if errors.Is(s.Err, errAgain) {
-		r.alone = true
-		r.ask(Full)
-		return
-	}
-	switch {
-	case s.Err != nil:
-	case c.inexact:
-		s.Work.Programs = r.Dataplane.Applied()
-	default:
-		s.Work.Programs = c.inForce()
-	}
-	r.end(ctx, s)
 }
 
-// shutdown waits for what is under way beside changes.
+// shutdown waits for the goroutines.
 func (r *Reconciler) shutdown() {
-	if r.compared != nil {
-		<-r.compared
+	if r.running != nil {
+		<-r.running
 	}
-	if r.tidying != nil {
-		<-r.tidying
+	if r.Tidy.running != nil {
+		<-r.Tidy.running
 	}
 }

@@ -10,19 +10,17 @@ import (
 type Kind uint8
 
 const (
-	None   Kind = iota
-	Change      // the Services that changed
-	Full        // everything, compared with what the kernel has
+	Change Kind = iota + 1 // the Services that changed
+	Full                   // everything, compared with what the kernel has
 )
 
-// String returns none, change or full.
+// String returns change or full.
 func (k Kind) String() string { return [...]string{"none", "change", "full"}[k] }
 
-// Schedule says when to sync. The zero times of a new one make the first
-// request due at once.
+// Schedule says how long syncs are apart.
 type Schedule struct {
 	// Min is the least time from the end of a sync to the start of the next
-	// (minSyncPeriod, DMN-21). After a longer quiet the first change is due at once.
+	// (minSyncPeriod, DMN-21). After a longer quiet the first change is due immediately.
 	Min time.Duration
 	// Retry is the longest wait after a failure (syncPeriod). The first wait is
 	// Min, or apply.FirstRetry if that is longer, and each further one twice the one
@@ -30,26 +28,6 @@ type Schedule struct {
 	Retry time.Duration
 	// Full is how often everything is compared.
 	Full time.Duration
-
-	asked    Kind
-	failures int
-	ended    time.Time // of the last sync
-	compared time.Time // end of the last full sync that succeeded
-	beside   bool      // everything is being compared, beside other syncs
-}
-
-// Ask notes that a sync is wanted.
-func (s *Schedule) Ask(k Kind) { s.asked = max(s.asked, k) }
-
-// Next returns when the next sync is due.
-func (s *Schedule) Next() time.Time {
-	switch {
-	case s.asked != None:
-		return s.ended.Add(s.Min)
-	case s.failures > 0 && !s.beside:
-		return s.ended.Add(s.backoff(s.failures))
-	}
-	return s.compared.Add(s.Full)
 }
 
 // backoff is how long to wait after the last of so many failures.
@@ -57,30 +35,51 @@ func (s *Schedule) backoff(failures int) time.Duration {
 	return apply.Backoff(failures, max(s.Min, apply.FirstRetry), max(s.Retry, s.Min))
 }
 
-// Begin starts the sync that is due, and returns its kind. After a failure
-// everything is compared, since nobody knows what the kernel has.
-func (s *Schedule) Begin() Kind {
-	k := s.asked
-	s.asked = None
-	if k == None || s.failures > 0 || s.compared.IsZero() {
-		return Full
-	}
-	return k
+// retry is when something that failed is tried again. The zero value has not failed.
+type retry struct {
+	failures int
+	at       time.Time
 }
 
-// Comparing notes that everything is being compared, beside the syncs to come.
-func (s *Schedule) Comparing(now time.Time) { s.compared, s.beside = now, true }
+func (r *retry) fail(s *Schedule, now time.Time) {
+	r.failures++
+	r.at = now.Add(s.backoff(r.failures))
+}
 
-// End notes how a sync ended.
-func (s *Schedule) End(k Kind, now time.Time, ok bool) {
-	s.ended = now
-	s.beside = s.beside && ok && k != Full
-	if !ok {
-		s.failures++
-		return
+// soon ends the wait: there is news.
+func (r *retry) soon() { r.at = time.Time{} }
+
+// due returns when the next sync is due; false if only an event makes one due.
+func (r *Reconciler) due() (time.Time, bool) {
+	earliest := r.ended.Add(r.Schedule.Min)
+	doubted := r.state.Doubts != r.state.Cleared
+	switch {
+	case !r.state.Known, r.replace:
+		return later(earliest, r.applying.at), true
+	case r.state.Wanted != r.state.Applied:
+		return earliest, true
+	case r.running != nil: // the next comparison begins when this one has ended
+		return time.Time{}, false
+	case doubted:
+		return later(earliest, r.compares.at), true
 	}
-	s.failures = 0
-	if k == Full {
-		s.compared = now
+	return r.compared.Add(r.Schedule.Full), true
+}
+
+// comparisonDue reports whether the kernel is to be read in a sync at a time.
+func (r *Reconciler) comparisonDue(now time.Time) bool {
+	switch {
+	case r.running != nil:
+		return false
+	case r.state.Doubts != r.state.Cleared:
+		return !now.Before(r.compares.at)
 	}
+	return !now.Before(r.compared.Add(r.Schedule.Full))
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
 }

@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -22,43 +21,36 @@ const driftShown = 20
 
 // Replace reads what the node has, and makes it have the Programs.
 func (r *Reconciler) Replace(ctx context.Context, programs ir.Programs) (done Done, err error) {
-	r.comparing = nil // this one sees all
-	has := programs   // as far as anybody knows
-	if r.known {
+	known, has := r.state.Known, programs
+	if known {
 		has = r.Dataplane.Applied()
 	}
-	if err := r.read(ctx, has); err != nil {
+	if err := apply.ReadFor(ctx, r.Dataplane, has); err != nil {
 		return done, err
 	}
-	if r.known {
+	if known {
 		done.drifted(r.Dataplane.Plan(has), apply.ChangedBy(r.Dataplane))
 	}
 	r.refused = nil
-	err = r.settle(ctx, programs, &done)
+	err = r.converge(ctx, programs, &done)
 	return done, err
 }
 
-// errUnknown ends a change that must be a Replace.
-var errUnknown = errors.New("what the kernel has is not known")
-
 // Change changes Services, whatever the number of the others.
 func (r *Reconciler) Change(ctx context.Context, changes ir.Changes) (done Done, err error) {
-	if !r.known {
-		return done, errUnknown
-	}
 	changes = r.readmit(changes)
 	plan := r.Dataplane.PlanChanges(changes)
-	r.note(plan)
+	r.noteWrites(plan)
 	refused, err := r.commit(ctx, plan, &done)
 	if err != nil {
 		return done, err
 	}
 	if len(refused) == 0 {
-		r.noteApplied(&changes)
+		r.noteApplied(changes)
 		done.Refused = r.allRefused()
 		return done, nil
 	}
-	r.noteApplied(nil)
+	r.comparison = nil // below, everything is read
 	// What was refused is as it was before, which may be wrong by now; and the
 	// kernel may have more for it than is remembered.
 	var wanted apply.Applied
@@ -66,23 +58,16 @@ func (r *Reconciler) Change(ctx context.Context, changes ir.Changes) (done Done,
 	wanted.Change(changes)
 	programs := wanted.Programs()
 	r.refuse(refused, programs, &done)
-	if err := r.read(ctx, apply.Without(programs, r.allRefused())); err != nil {
+	if err := apply.ReadFor(ctx, r.Dataplane, apply.Without(programs, r.allRefused())); err != nil {
 		return done, err
 	}
-	err = r.settle(ctx, programs, &done)
+	err = r.converge(ctx, programs, &done)
 	return done, err
 }
 
-// read reads the node, which should have the Programs.
-func (r *Reconciler) read(ctx context.Context, has ir.Programs) error {
-	err := apply.ReadFor(ctx, r.Dataplane, has)
-	r.known = r.known && err == nil
-	return err
-}
-
-// settle leads from what was read to the Programs, without the Services that the
+// converge leads from what was read to the Programs, without the Services that the
 // kernel refuses.
-func (r *Reconciler) settle(ctx context.Context, programs ir.Programs, done *Done) error {
+func (r *Reconciler) converge(ctx context.Context, programs ir.Programs, done *Done) error {
 	want := apply.Without(programs, r.allRefused())
 	err := apply.Converge(ctx, r.Dataplane, want, r.Dataplane.Plan(want), func(plan apply.Plan) ([]apply.Refusal, error) {
 		r.trim() // to plan for a whole cluster leaves much
@@ -163,7 +148,7 @@ func (r *Reconciler) commit(ctx context.Context, plan apply.Plan, done *Done) ([
 		r.Committing()
 	}
 	result, err := r.Dataplane.Commit(ctx, plan)
-	r.known = err == nil && len(result.Refused) == 0
+	r.state.Known = err == nil && len(result.Refused) == 0
 	done.carried(plan, result) // now: to name each operation takes time, which packets need not wait for
 	if err != nil {
 		done.RefusedNow = append(done.RefusedNow, result.Refused...)

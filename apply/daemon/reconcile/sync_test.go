@@ -19,12 +19,15 @@ type rules map[ir.Name]uint16
 // fake is a Dataplane whose kernel refuses port 666 and leaves the Service as it
 // is then, and which fails when told to.
 type fake struct {
-	rules   rules
-	fail    error // of the next Read or Commit
-	reads   int
-	commits int
-	slow    chan struct{} // a Compare takes until there is one; nil: no time
-	whole   bool          // its plans cannot be divided
+	rules rules
+	fail  error // of the next Read, Compare or Commit
+	// fails has all of them fail, and comparisonFails each Compare.
+	fails, comparisonFails bool
+	accepts                bool // port 666, too
+	reads                  int
+	commits, comparisons   int
+	slow                   chan struct{} // a Compare takes until there is one; nil: no time
+	whole                  bool          // its plans cannot be divided
 
 	found   rules
 	applied apply.Applied
@@ -41,6 +44,9 @@ type fakePlan struct {
 func (d *fake) failure() error {
 	err := d.fail
 	d.fail = nil
+	if d.fails {
+		return errBusy
+	}
 	return err
 }
 
@@ -70,9 +76,13 @@ func (d *fake) PlanChanges(changes ir.Changes) apply.Plan {
 
 func (d *fake) Compare(context.Context) (apply.Plan, error) {
 	d.reads++
+	d.comparisons++
 	p, err := &fakePlan{have: maps.Clone(d.rules), want: lower(d.applied.Programs()), whole: d.whole}, d.failure()
 	if d.slow != nil {
 		<-d.slow
+	}
+	if d.comparisonFails {
+		err = errBusy
 	}
 	return p, err
 }
@@ -99,7 +109,7 @@ func (d *fake) Commit(_ context.Context, p apply.Plan) (result apply.Result, err
 	before := d.rules
 	d.rules = rules{}
 	for name, port := range want {
-		if port == 666 {
+		if port == 666 && !d.accepts {
 			result.Refused = append(result.Refused, apply.Refusal{Service: name, Reason: errors.New("no")})
 			if port = before[name]; port == 0 {
 				continue
@@ -194,7 +204,7 @@ func named(r rules) map[string]uint16 {
 
 func newReconciler() (*fake, *Reconciler) {
 	d := &fake{rules: rules{}}
-	return d, &Reconciler{Dataplane: d}
+	return d, &Reconciler{Dataplane: d, Synced: func(*Sync) {}, Report: func(State) {}}
 }
 
 func TestSyncFollows(t *testing.T) {
@@ -236,27 +246,6 @@ func TestSyncRepairsDrift(t *testing.T) {
 		t.Errorf("%+v, %v, want the drift of two Services", done, err)
 	}
 	if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 2}, named(dataplane.rules)); diff != "" {
-		t.Errorf("in force (-want +got):\n%s", diff)
-	}
-}
-
-// After a commit that failed the kernel is read before anything is believed.
-func TestSyncReadsAfterFailure(t *testing.T) {
-	dataplane, r := newReconciler()
-	a, b := want(svc("a", 1)), want(svc("a", 2))
-	r.Replace(t.Context(), a)
-	dataplane.fail = errors.New("busy")
-	if _, err := r.Change(t.Context(), from(a, b)); err == nil {
-		t.Fatal("the failure is not told")
-	}
-	c := want(svc("a", 3))
-	if _, err := r.Change(t.Context(), from(b, c)); !errors.Is(err, errUnknown) {
-		t.Errorf("a change of what nobody knows: %v, want %v", err, errUnknown)
-	}
-	if _, err := r.Replace(t.Context(), c); err != nil {
-		t.Error(err)
-	}
-	if diff := cmp.Diff(map[string]uint16{"a": 3}, named(dataplane.rules)); diff != "" {
 		t.Errorf("in force (-want +got):\n%s", diff)
 	}
 }

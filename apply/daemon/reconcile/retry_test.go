@@ -1,0 +1,193 @@
+package reconcile
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/apply"
+)
+
+var errBusy = errors.New("busy")
+
+// Each wait after a failure is twice as long as the one before, up to Retry. A change ends
+// the wait, and a success the series.
+func TestReconcilerBacksOff(t *testing.T) {
+	run(t, func(w *world) {
+		w.Schedule.Retry = 5 * time.Second
+		w.pass(time.Minute)
+		w.dataplane.fails = true
+		w.want(svc("a", 1))
+		w.pass(13 * time.Second)
+		w.want(svc("a", 2))
+		w.pass(time.Second)
+		w.dataplane.fails = false
+		w.pass(time.Minute)
+		w.logged("0s full", "1m0s change: busy", "1m1s full: busy", "1m3s full: busy", "1m7s full: busy", "1m12s full: busy",
+			"1m13s full: busy", "1m18s full")
+		w.log = nil
+		w.dataplane.fail = errBusy
+		w.want(svc("a", 3))
+		w.pass(time.Minute)
+		w.logged("2m14s change: busy", "2m15s full")
+	})
+}
+
+// Without minSyncPeriod there is still a wait after a failure, unless something changes.
+func TestReconcilerBacksOffWithoutMin(t *testing.T) {
+	run(t, func(w *world) {
+		w.Schedule.Min = 0
+		w.pass(time.Minute)
+		w.dataplane.fails = true
+		w.want(svc("a", 1))
+		w.pass(500 * time.Millisecond)
+		w.want(svc("a", 2))
+		w.pass(time.Second)
+		w.dataplane.fails = false
+		w.pass(time.Minute)
+		w.logged("0s full", "1m0s change: busy", "1m0.5s full: busy", "1m2.5s full")
+	})
+}
+
+// Comparisons that fail are repeated at growing distances, and keep the node unready. Changes
+// go on, and do not end these waits.
+func TestReconcilerComparisonsBackOff(t *testing.T) {
+	run(t, func(w *world) {
+		w.pass(time.Minute)
+		w.dataplane.comparisonFails = true
+		w.drift <- struct{}{}
+		for port := range uint16(9) {
+			w.pass(time.Second)
+			w.want(svc("a", port+1))
+		}
+		w.pass(900 * time.Millisecond)
+		if w.state.NotReady() != "busy" || !w.state.Waiting.Equal(w.began.Add(time.Minute)) {
+			t.Errorf("after comparisons that failed: %q since %v", w.state.NotReady(), w.state.Waiting)
+		}
+		w.dataplane.comparisonFails = false
+		w.pass(time.Minute)
+		if w.state.NotReady() != "" {
+			t.Errorf("after one that did not: %q", w.state.NotReady())
+		}
+		failed := slices.DeleteFunc(w.log, func(line string) bool { return !strings.HasSuffix(line, "busy") })
+		if len(failed) != 4 { // after 0, 1, 3 and 7 s
+			t.Errorf("%q, want 4 comparisons that fail in 10 s", failed)
+		}
+	})
+}
+
+// A hourly comparison that fails is no reason for one after the other.
+func TestReconcilerHourlyComparisonFails(t *testing.T) {
+	run(t, func(w *world) {
+		w.pass(59 * time.Minute)
+		w.dataplane.comparisonFails = true
+		w.pass(time.Minute + 10*time.Second)
+		w.dataplane.comparisonFails = false
+		w.pass(time.Hour)
+		w.logged("0s full", "1h0m0s full: busy", "1h0m1s full: busy", "1h0m3s full: busy", "1h0m7s full: busy", "1h0m15s full")
+	})
+}
+
+// A change, or a Replace since the Node changed, that fails while a comparison is under way
+// is tried again; the comparison, which ends before, changes nothing about that.
+func TestReconcilerFailsBesideComparison(t *testing.T) {
+	for _, node := range []bool{false, true} {
+		run(t, func(w *world) {
+			w.want(svc("a", 1), svc("b", 1))
+			w.pass(time.Minute)
+			w.dataplane.slow = make(chan struct{})
+			w.dataplane.rules[svc("a", 0).Name] = 9
+			w.drift <- struct{}{}
+			w.pass(time.Minute)
+			w.dataplane.fail = errBusy
+			w.source.all = node
+			w.want(svc("a", 1), svc("b", 2))
+			w.pass(100 * time.Millisecond)
+			close(w.dataplane.slow) // the comparison ends
+			w.pass(100 * time.Millisecond)
+			if w.state.NotReady() != "busy" {
+				t.Errorf("node %t: after the comparison %q, want what failed", node, w.state.NotReady())
+			}
+			w.pass(2 * time.Minute)
+			kind := map[bool]string{false: "change", true: "full"}[node]
+			w.logged("0s full", "1s change", "2m0s "+kind+": busy", "2m1s full")
+			if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 2}, named(w.dataplane.rules)); diff != "" || w.state.NotReady() != "" {
+				t.Errorf("node %t: %q, in force (-want +got):\n%s", node, w.state.NotReady(), diff)
+			}
+		})
+	}
+}
+
+// Failures while a comparison is under way are tried again at growing distances.
+func TestReconcilerBacksOffBesideComparison(t *testing.T) {
+	run(t, func(w *world) {
+		w.pass(time.Minute)
+		w.dataplane.slow = make(chan struct{})
+		w.drift <- struct{}{}
+		w.pass(time.Minute)
+		w.dataplane.fails = true
+		w.want(svc("a", 1))
+		w.pass(10 * time.Second)
+		w.dataplane.fails = false
+		w.pass(time.Minute)
+		w.logged("0s full", "2m0s change: busy", "2m1s full: busy", "2m3s full: busy", "2m7s full: busy", "2m15s full")
+		close(w.dataplane.slow)
+		w.pass(time.Minute)
+		if len(w.log) != 6 || w.state.NotReady() != "" {
+			t.Errorf("after the comparison %q, want nothing to do: %v", w.state.NotReady(), w.log)
+		}
+	})
+}
+
+// A Service that the kernel refused is tried again by the next full comparison.
+func TestReconcilerTriesRefusedAgain(t *testing.T) {
+	run(t, func(w *world) {
+		w.want(svc("a", 1), svc("b", 666))
+		w.pass(time.Minute)
+		if got, want := w.state.NotReady(), "the kernel refuses the rules of 1 Services"; got != want || !w.state.InForce() {
+			t.Errorf("%q, want %q", got, want)
+		}
+		w.dataplane.accepts = true
+		w.pass(time.Hour)
+		if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 666}, named(w.dataplane.rules)); diff != "" || w.state.NotReady() != "" {
+			t.Errorf("an hour later: %q, in force (-want +got):\n%s", w.state.NotReady(), diff)
+		}
+	})
+}
+
+// Progress moves State.Waiting: what is applied or cleared does not wait any more.
+func TestStateWaiting(t *testing.T) {
+	at := func(s int) time.Time { return time.Date(2026, 1, 1, 0, 0, s, 0, time.UTC) }
+	var s State
+	check := func(what string, want int) {
+		t.Helper()
+		if !s.Waiting.Equal(at(want)) {
+			t.Errorf("%s: waits since %v, want %v", what, s.Waiting, at(want))
+		}
+	}
+	s.want(at(1))
+	s.doubt(at(2))
+	check("a change and a doubt", 1)
+	s.Known = true
+	s.apply(1, at(3))
+	check("the doubt", 2)
+	s.want(at(4))
+	s.doubt(at(5))
+	check("the doubt still", 2)
+	s.clear(1, at(6))
+	check("the change", 4)
+	s.apply(2, at(7))
+	check("the second doubt, which the reading did not clear", 6)
+	s.clear(2, at(8))
+	if !s.InForce() || !s.Waiting.IsZero() {
+		t.Errorf("all settled: %+v", s)
+	}
+	s.Refused = []apply.Refusal{{}}
+	if !s.InForce() || s.NotReady() == "" {
+		t.Error("ready with a refused Service")
+	}
+}
