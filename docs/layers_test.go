@@ -20,6 +20,7 @@ var layers = []string{
 	"compiler/config compiler/snapshot | render/iptables render/nftables render/hns render/rendertest render/nftables/nftest",
 	"compiler compiler/lint compiler/redact | render/ipvs render/userspace render/xtables",
 	"apply apply/build apply/run",
+	"apply/socket",
 	"apply/conntrack apply/files apply/monitor apply/node apply/serve apply/sysctl",
 	"apply/iptables apply/nftables apply/hns apply/watch",
 	"apply/ipvs apply/userspace",
