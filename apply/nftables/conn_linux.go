@@ -5,17 +5,17 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/apply/socket"
 )
 
-// conn is a connection to nf_tables. It lasts as long as the Dataplane: closing
-// one after a removal waits for the kernel to be done with what was removed.
+// conn makes exchanges with nf_tables. Its connection lasts as long as the Dataplane:
+// closing one after a removal waits for the kernel to be done with what was removed.
 type conn struct {
-	nl   *netlink.Conn
-	room int // bytes that a batch may have now
+	*socket.Socket
 	// sequence is the last number of a message of a batch. The library counts those of requests, from a
 	// number of its own on.
 	sequence uint32
@@ -29,38 +29,19 @@ func direct(_ *batch, do func() error) error { return do() }
 // readBuffer holds the refusals of a batch, each of which quotes its message.
 const readBuffer = 32 << 20
 
-// messageBuffer is more than any message has: lists of elements end at 64 KiB,
-// and a refusal quotes its message. The kernel fills messages of a dump as far
-// as a reader's buffer, up to 32 KiB. For each it goes through a set from the
-// beginning, so that fewer are faster by their number.
-const messageBuffer = 128 << 10
-
 // dial opens a connection to a network namespace by its file descriptor, or,
 // with 0, to that of the calling thread.
 func dial(netns int) (*conn, error) {
-	nl, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns, MessageBufferSize: messageBuffer})
+	s, err := socket.Dial(socket.Config{Protocol: unix.NETLINK_NETFILTER, NetNS: netns, Setup: func(nl *netlink.Conn) error {
+		return errors.Join(
+			nl.SetOption(netlink.ExtendedAcknowledge, true), // tells which element it was
+			nl.SetReadBuffer(readBuffer),
+		)
+	}})
 	if err != nil {
-		return nil, fmt.Errorf("netlink socket of nf_tables: %w", err)
+		return nil, fmt.Errorf("nf_tables: %w", err)
 	}
-	c := &conn{nl: nl, request: direct}
-	err = errors.Join(
-		nl.SetOption(netlink.ExtendedAcknowledge, true), // tells which element it was
-		nl.SetReadBuffer(readBuffer),
-	)
-	if err != nil {
-		nl.Close()
-		return nil, fmt.Errorf("netlink socket of nf_tables: %w", err)
-	}
-	return c, nil
-}
-
-// within applies a context's deadline to the next calls.
-func (c *conn) within(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	deadline, _ := ctx.Deadline() // the zero time takes an earlier one away
-	return c.nl.SetDeadline(deadline)
+	return &conn{Socket: s, request: direct}, nil
 }
 
 // refused is a message that the kernel did not take.
@@ -92,24 +73,22 @@ func (c *conn) send(ctx context.Context, b *batch) (refusals []refused, err erro
 	return refusals, err
 }
 
-func (c *conn) exchange(ctx context.Context, b *batch) ([]refused, error) {
-	if err := c.within(ctx); err != nil {
-		return nil, err
-	}
-	first := c.sequence + 1
-	pieces, size := c.pieces(b)
-	if err := c.makeRoom(size + 4096); err != nil {
-		return nil, err
-	}
-	if err := c.write(pieces); err != nil {
-		return nil, fmt.Errorf("send %d bytes to nf_tables: %w", size, err)
-	}
-	return c.answers(b, first)
+func (c *conn) exchange(ctx context.Context, b *batch) (refusals []refused, err error) {
+	err = c.Do(ctx, func(nl *socket.Conn) (err error) {
+		first := c.sequence + 1
+		pieces, size := c.pieces(b, nl.PID())
+		if err := nl.Write(pieces); err != nil {
+			return fmt.Errorf("send %d bytes to nf_tables: %w", size, err)
+		}
+		refusals, err = answers(nl, b, first)
+		return err
+	})
+	return refusals, err
 }
 
 // pieces returns the messages of a batch with their headers, as the socket takes them at once, and
 // how large they are.
-func (c *conn) pieces(b *batch) (pieces [][]byte, size int) {
+func (c *conn) pieces(b *batch, pid uint32) (pieces [][]byte, size int) {
 	var last []byte
 	add := func(typ uint16, flags netlink.HeaderFlags, raw []byte) {
 		c.sequence++
@@ -117,7 +96,7 @@ func (c *conn) pieces(b *batch) (pieces [][]byte, size int) {
 		header = binary.NativeEndian.AppendUint16(header, typ)
 		header = binary.NativeEndian.AppendUint16(header, uint16(netlink.Request|flags))
 		header = binary.NativeEndian.AppendUint32(header, c.sequence)
-		binary.NativeEndian.AppendUint32(header, c.nl.PID())
+		binary.NativeEndian.AppendUint32(header, pid)
 		if behind := len(last); behind < cap(last) && &last[:behind+1][behind] == &raw[0] {
 			last = last[:behind+len(raw)]
 			pieces[len(pieces)-1] = last
@@ -151,52 +130,18 @@ func (c *conn) pieces(b *batch) (pieces [][]byte, size int) {
 	return pieces, size
 }
 
-// write sends messages at once.
-func (c *conn) write(pieces [][]byte) error {
-	raw, err := c.nl.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var sent error
-	err = raw.Write(func(fd uintptr) bool {
-		for sent = unix.EINTR; errors.Is(sent, unix.EINTR); {
-			_, sent = unix.SendmsgBuffers(int(fd), pieces, nil, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}, 0)
-		}
-		return !errors.Is(sent, unix.EAGAIN)
-	})
-	return errors.Join(err, sent)
-}
-
-// makeRoom lets a batch of n bytes pass through the socket in one piece.
-func (c *conn) makeRoom(n int) error {
-	if n <= c.room {
-		return nil
-	}
-	if err := c.nl.SetWriteBuffer(n); err != nil {
-		return fmt.Errorf("netlink write buffer of %d bytes: %w", n, err)
-	}
-	c.room = n
-	return nil
-}
-
 // answers collects the refusals. The kernel is done with the batch when sending
-// returns, and has queued all of its answers.
-func (c *conn) answers(b *batch, first uint32) ([]refused, error) {
-	var all []refused
-	last := first + uint32(len(b.messages))
-	for {
-		msgs, err := c.nl.Receive()
-		var op *netlink.OpError
-		switch {
-		case err == nil:
-			if len(msgs) > 0 && msgs[len(msgs)-1].Header.Sequence == last {
-				return all, nil
-			}
+// returns, and has queued all of its answers: the one to the last message, unless it
+// refused the batch itself.
+func answers(nl *socket.Conn, b *batch, first uint32) (all []refused, err error) {
+	last, whole := first+uint32(len(b.messages)), false
+	for m, err := range nl.Queued() {
+		whole = whole || m.Header.Sequence == last
+		if err == nil {
 			continue
-		case !errors.As(err, &op) || op.Sequence == 0:
-			if len(all) > 0 && errors.Is(err, context.DeadlineExceeded) {
-				return all, nil
-			}
+		}
+		op, _ := errors.AsType[*netlink.OpError](err)
+		if !socket.Refused(err) {
 			return all, fmt.Errorf("answer of nf_tables: %w", err)
 		}
 		r := refused{offset: op.Offset, err: op.Err}
@@ -205,13 +150,22 @@ func (c *conn) answers(b *batch, first uint32) ([]refused, error) {
 		}
 		if i := int(op.Sequence - first); i > 0 && i <= len(b.messages) {
 			r.message = &b.messages[i-1]
-		} else if err := c.nl.SetReadDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
-			return all, err // an error of the batch itself may be the only answer
+		} else {
+			whole = true
 		}
 		all = append(all, r)
-		if op.Sequence == last {
-			return all, nil
-		}
+	}
+	if !whole {
+		return all, errors.New("nf_tables gave no answer")
+	}
+	return all, nil
+}
+
+// newRequest returns a request that is no part of a batch.
+func newRequest(typ uint16, family byte, flags netlink.HeaderFlags, query []byte) netlink.Message {
+	return netlink.Message{
+		Header: netlink.Header{Type: nfType(typ), Flags: flags},
+		Data:   append([]byte{family, 0, 0, 0}, query...),
 	}
 }
 
@@ -230,33 +184,16 @@ func (c *conn) dump(ctx context.Context, typ uint16, family byte, query []byte, 
 }
 
 func (c *conn) list(ctx context.Context, typ uint16, family byte, query []byte, each func(attrs []byte) error) (interrupted bool, err error) {
-	if err := c.within(ctx); err != nil {
-		return false, err
-	}
-	asked, err := c.nl.Send(netlink.Message{
-		Header: netlink.Header{Type: nfType(typ), Flags: netlink.Request | netlink.Dump},
-		Data:   append([]byte{family, 0, 0, 0}, query...),
+	interrupted, err = c.Ask(ctx, newRequest(typ, family, netlink.Dump, query), func(data []byte) error {
+		if len(data) < nfgenHead {
+			return errShort
+		}
+		return each(data[nfgenHead:])
 	})
 	if err != nil {
-		return false, fmt.Errorf("list nf_tables: %w", err)
+		err = fmt.Errorf("list nf_tables: %w", err)
 	}
-	// As they come: all of them together would be larger than what is made of them.
-	for m, err := range c.nl.ReceiveIter() {
-		if err == nil {
-			err = netlink.Validate(asked, []netlink.Message{m})
-		}
-		switch {
-		case err != nil:
-			return interrupted, fmt.Errorf("list nf_tables: %w", err)
-		case len(m.Data) < nfgenHead:
-			return interrupted, errShort
-		}
-		interrupted = interrupted || m.Header.Flags&unix.NLM_F_DUMP_INTR != 0
-		if err := each(m.Data[nfgenHead:]); err != nil {
-			return interrupted, err
-		}
-	}
-	return interrupted, nil
+	return interrupted, err
 }
 
 // get asks for one object; nil if it is not there.
@@ -268,23 +205,25 @@ func (c *conn) get(ctx context.Context, typ uint16, family byte, query []byte) (
 	return found, err
 }
 
-func (c *conn) ask(ctx context.Context, typ uint16, family byte, query []byte) (fields, error) {
-	if err := c.within(ctx); err != nil {
-		return nil, err
-	}
-	msgs, err := c.nl.Execute(netlink.Message{
-		Header: netlink.Header{Type: nfType(typ), Flags: netlink.Request},
-		Data:   append([]byte{family, 0, 0, 0}, query...),
+func (c *conn) ask(ctx context.Context, typ uint16, family byte, query []byte) (found fields, err error) {
+	answered := false
+	_, err = c.Ask(ctx, newRequest(typ, family, 0, query), func(data []byte) (err error) {
+		if answered = true; len(data) < nfgenHead {
+			return errShort
+		}
+		found, err = parse(data[nfgenHead:])
+		return err
 	})
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("ask nf_tables: %w", err)
-	case len(msgs) == 0 || len(msgs[0].Data) < nfgenHead:
-		return nil, errShort
+	case err == nil && !answered:
+		err = errShort
 	}
-	return parse(msgs[0].Data[nfgenHead:])
+	if err != nil {
+		return nil, fmt.Errorf("ask nf_tables: %w", err)
+	}
+	return found, nil
 }
 
 // generation is the number of the last change of any table.

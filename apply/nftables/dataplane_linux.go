@@ -76,12 +76,12 @@ func OpenIn(netns int, o apply.Options) (*Dataplane, error) {
 // Close closes the connections.
 func (d *Dataplane) Close() error {
 	d.fast.close()
-	err := errors.Join(d.monitor.Close(), d.c.nl.Close())
+	err := errors.Join(d.monitor.Close(), d.c.Close())
 	if d.r != nil {
-		err = errors.Join(err, d.r.nl.Close())
+		err = errors.Join(err, d.r.Close())
 	}
 	if d.others != nil {
-		err = errors.Join(err, d.others.nl.Close())
+		err = errors.Join(err, d.others.Close())
 	}
 	return err
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/socket"
 	"github.com/proxyc/proxyc/apply/sysctl"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
@@ -255,8 +256,8 @@ func (f *fastpath) interfaces() (map[int]netlink.Link, error) {
 		return nil, err
 	}
 	defer h.Close()
-	links, err := h.LinkList()
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // what it missed is told
+	var links []netlink.Link
+	if err := socket.Whole(func() (_ bool, err error) { links, err = h.LinkList(); return false, err }); err != nil {
 		return nil, fmt.Errorf("network interfaces: %w", err)
 	}
 	found := map[int]netlink.Link{}

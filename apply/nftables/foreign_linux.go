@@ -24,7 +24,7 @@ func Interference(ctx context.Context, mark uint32) (all apply.Interference, err
 	if err != nil {
 		return all, err
 	}
-	defer c.nl.Close()
+	defer c.Close()
 	for _, f := range servedFamilies {
 		if err := c.interference(ctx, f, mark, &all); err != nil {
 			return apply.Interference{}, err

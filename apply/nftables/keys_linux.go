@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/proxyc/proxyc/apply/socket"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
@@ -77,7 +79,6 @@ var errUnexpected = errors.New("the set has other elements")
 // keys. It is an error if one is missing or not ours, or if the set has one for all keys that it has not.
 func (c *conn) elements(ctx context.Context, f ir.Family, id rules.SetID, p *ir.Program, m *marks) (others []rules.Element, err error) {
 	got := *id.Set()
-	room := make([]byte, messageBuffer)
 	part := make([]rules.Element, 0, keysAtOnce)
 	again := false
 	ask := func() {
@@ -89,7 +90,7 @@ func (c *conn) elements(ctx context.Context, f ir.Family, id rules.SetID, p *ir.
 		got.Elements = got.Elements[:0]
 		for i := range b.messages {
 			if err == nil {
-				err = c.fetch(ctx, b.messages[i].data(), room, func(attrs []byte) error {
+				err = c.fetch(ctx, b.messages[i].data(), func(attrs []byte) error {
 					return decodeElements(attrs, &got, f, (&notes{}).frontend)
 				})
 			}
@@ -113,7 +114,7 @@ func (c *conn) elements(ctx context.Context, f ir.Family, id rules.SetID, p *ir.
 	if ask(); err != nil {
 		return nil, err
 	}
-	err = c.fetch(ctx, append([]byte{nfFamily(f), 0, 0, 0}, catchAllIn(got.Name)...), room, func([]byte) error { return nil })
+	err = c.fetch(ctx, append([]byte{nfFamily(f), 0, 0, 0}, catchAllIn(got.Name)...), func([]byte) error { return nil })
 	if !errors.Is(err, unix.ENOENT) || got.Strays || again || twice(others) {
 		return nil, errors.Join(errUnexpected, err)
 	}
@@ -122,52 +123,30 @@ func (c *conn) elements(ctx context.Context, f ir.Family, id rules.SetID, p *ir.
 
 // fetch asks for elements by a message, and gives the attributes of each answer to
 // each, which does not keep them. The kernel has queued all answers when sending
-// returns. The library would take a system call and a buffer more for each.
-func (c *conn) fetch(ctx context.Context, data, room []byte, each func(attrs []byte) error) error {
-	if err := c.within(ctx); err != nil {
-		return err
-	}
-	raw, err := c.nl.SyscallConn()
-	if err != nil {
-		return err
-	}
-	asked, err := c.nl.Send(netlink.Message{
-		Header: netlink.Header{Type: nfType(unix.NFT_MSG_GETSETELEM), Flags: netlink.Request},
-		Data:   data,
+// returns.
+func (c *conn) fetch(ctx context.Context, data []byte, each func(attrs []byte) error) error {
+	err := c.Do(ctx, func(nl *socket.Conn) error {
+		asked, err := nl.Send(netlink.Message{
+			Header: netlink.Header{Type: nfType(unix.NFT_MSG_GETSETELEM), Flags: netlink.Request},
+			Data:   data,
+		})
+		if err != nil {
+			return err
+		}
+		var first error // the queue is emptied whatever it is
+		for m, err := range nl.Queued() {
+			switch {
+			case err == nil && (m.Header.Sequence != asked.Header.Sequence || len(m.Data) < nfgenHead):
+				err = errShort
+			case err == nil:
+				err = each(m.Data[nfgenHead:])
+			}
+			first = cmp.Or(first, err)
+		}
+		return first
 	})
 	if err != nil {
 		return fmt.Errorf("ask nf_tables: %w", err)
 	}
-	var first error // whatever it is, and whatever the time, the queue is emptied
-	for done := false; !done; {
-		n := 0
-		if failed := raw.Control(func(fd uintptr) { n, err = unix.Read(int(fd), room) }); failed != nil {
-			return failed
-		}
-		switch {
-		case errors.Is(err, unix.EAGAIN):
-			done = true
-		case errors.Is(err, unix.EINTR):
-		case err != nil: // ENOBUFS: some answer was lost
-			first = errors.Join(first, err)
-		default:
-			first = errors.Join(first, answer(room[:n], asked.Header.Sequence, each))
-		}
-	}
-	return first
-}
-
-// answer looks at a message that answers a request.
-func answer(b []byte, sequence uint32, each func(attrs []byte) error) error {
-	if len(b) < netlinkHead+nfgenHead || binary.NativeEndian.Uint32(b[8:]) != sequence {
-		return errShort
-	}
-	length, typ := int(binary.NativeEndian.Uint32(b)), netlink.HeaderType(binary.NativeEndian.Uint16(b[4:]))
-	switch {
-	case length < netlinkHead+nfgenHead || length > len(b):
-		return errShort
-	case typ == netlink.Error:
-		return unix.Errno(-int32(binary.NativeEndian.Uint32(b[netlinkHead:])))
-	}
-	return each(b[netlinkHead+nfgenHead : length])
+	return nil
 }

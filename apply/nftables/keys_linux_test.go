@@ -1,7 +1,6 @@
 package nftables
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -9,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply"
@@ -395,7 +395,7 @@ func TestUncountedIsDumped(t *testing.T) {
 // Where answers do not fit, the set is dumped, and nothing of them is left in the queue.
 func TestLostAnswersAreDumped(t *testing.T) {
 	n, programs, generation := withExpected(t, 400)
-	if err := n.r.nl.SetReadBuffer(40 << 10); err != nil {
+	if err := n.r.Set(func(nl *netlink.Conn) error { return nl.SetReadBuffer(40 << 10) }); err != nil {
 		t.Fatal(err)
 	}
 	s := rules.Backends.Set()
@@ -408,33 +408,5 @@ func TestLostAnswersAreDumped(t *testing.T) {
 	}
 	if !planFor(have, programs, "").Empty() {
 		t.Error("the tables are not what is wanted")
-	}
-}
-
-// The kernel's answers are taken as they are documented.
-func TestAnswer(t *testing.T) {
-	message := func(typ uint16, sequence uint32, data ...byte) []byte {
-		b := binary.NativeEndian.AppendUint32(nil, uint32(netlinkHead+len(data)))
-		b = binary.NativeEndian.AppendUint16(b, typ)
-		b = append(b, 0, 0)
-		b = binary.NativeEndian.AppendUint32(b, sequence)
-		return append(append(b, 0, 0, 0, 0), data...)
-	}
-	missing := int32(unix.ENOENT)
-	for _, c := range []struct {
-		what string
-		b    []byte
-		err  error
-	}{
-		{"an element", message(1, 7, 2, 0, 0, 0, 1), nil},
-		{"missing", message(unix.NLMSG_ERROR, 7, binary.NativeEndian.AppendUint32(nil, uint32(-missing))...), unix.ENOENT},
-		{"of another request", message(1, 8, 2, 0, 0, 0, 1), errShort},
-		{"short", message(1, 7), errShort},
-		{"longer than it is", append(message(1, 7, 2, 0, 0, 0, 1)[:16], 0, 0, 0, 0), errShort},
-		{"empty", nil, errShort},
-	} {
-		if err := answer(c.b, 7, func([]byte) error { return nil }); err != c.err {
-			t.Errorf("%s: %v, want %v", c.what, err, c.err)
-		}
 	}
 }

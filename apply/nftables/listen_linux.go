@@ -1,20 +1,22 @@
 package nftables
 
 import (
+	"context"
 	"fmt"
 	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/proxyc/proxyc/apply/socket"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
 // listener hears of the changes of all tables, to tell whether others changed
 // ours. While it rests, it hears nothing.
 type listener struct {
-	nl  *netlink.Conn
-	own uint32 // address of the connection by which we change tables
+	*socket.Socket
+	own *conn // by which we change tables
 }
 
 const (
@@ -25,48 +27,49 @@ const (
 )
 
 func dialListener(netns int, own *conn) (*listener, error) {
-	nl, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns})
+	s, err := socket.Dial(socket.Config{Protocol: unix.NETLINK_NETFILTER, NetNS: netns, Setup: func(nl *netlink.Conn) error {
+		return nl.SetReadBuffer(hearingBuffer)
+	}})
 	if err != nil {
 		return nil, fmt.Errorf("listening to nf_tables: %w", err)
 	}
-	if err := nl.SetReadBuffer(hearingBuffer); err != nil {
-		nl.Close()
-		return nil, fmt.Errorf("listening to nf_tables: %w", err)
-	}
-	return &listener{nl, own.nl.PID()}, nil
+	return &listener{s, own}, nil
 }
 
 func (l *listener) listen() error {
-	if err := l.nl.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
+	if err := l.Set(func(nl *netlink.Conn) error { return nl.JoinGroup(unix.NFNLGRP_NFTABLES) }); err != nil {
 		return fmt.Errorf("listening to nf_tables: %w", err)
 	}
 	return nil
 }
 
-func (l *listener) rest() { l.nl.LeaveGroup(unix.NFNLGRP_NFTABLES) }
+// rest stops listening. If it fails, the next listen dials again.
+func (l *listener) rest() {
+	l.Set(func(nl *netlink.Conn) error { return nl.LeaveGroup(unix.NFNLGRP_NFTABLES) })
+}
 
 // touched reports whether others changed our tables after one generation and until
 // another one. Where messages were lost, they did as far as anybody knows.
-func (l *listener) touched(after, until uint32) bool {
+func (l *listener) touched(after, until uint32) (touched bool) {
 	if after == until {
 		return false
 	}
-	if err := l.nl.SetReadDeadline(time.Now().Add(hearingLate)); err != nil {
-		return true
-	}
-	ours := false // of the transaction whose messages come now; its number is the last
-	for {
-		msgs, err := l.nl.Receive()
-		if err != nil {
-			return true
-		}
-		for _, m := range msgs {
-			done, touched, err := l.met(m, &ours, after, until)
-			if done || touched || err != nil {
-				return touched || err != nil
+	ctx, cancel := context.WithTimeout(context.Background(), hearingLate)
+	defer cancel()
+	err := l.Do(ctx, func(nl *socket.Conn) error {
+		ours := false // of the transaction whose messages come now; its number is the last
+		for m, err := range nl.Answers() {
+			if err != nil {
+				return err
+			}
+			var done bool
+			if done, touched, err = l.met(m, &ours, after, until); done || touched || err != nil {
+				return err
 			}
 		}
-	}
+		return nil
+	})
+	return touched || err != nil
 }
 
 // met looks at one message. Messages of earlier transactions may be there from
@@ -81,7 +84,7 @@ func (l *listener) met(m netlink.Message, ours *bool, after, until uint32) (done
 	}
 	if uint8(m.Header.Type) != unix.NFT_MSG_NEWGEN {
 		// In all kinds of messages the first attribute names the table.
-		*ours = *ours || a.text(unix.NFTA_TABLE_NAME) == rules.Table && m.Header.PID != l.own
+		*ours = *ours || a.text(unix.NFTA_TABLE_NAME) == rules.Table && m.Header.PID != l.own.PID()
 		return false, false, nil
 	}
 	was := *ours

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply"
@@ -185,7 +186,7 @@ func TestReadWithLostMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := n.other(t)
-	if err := n.others.nl.SetReadBuffer(1); err != nil { // the kernel makes it as small as it can be
+	if err := n.others.Set(func(nl *netlink.Conn) error { return nl.SetReadBuffer(1) }); err != nil { // the kernel makes it as small as it can be
 		t.Fatal(err)
 	}
 	before, err := n.r.generation(t.Context())

@@ -50,7 +50,7 @@ func (c *conn) tryOwner(ctx context.Context) error {
 // mayRead reports whether the tables of an owner may be read: by itself, and by who
 // changes nothing if they persist, as proxyc's do.
 func (d *Dataplane) mayRead(flags, owner uint32) bool {
-	return owner == d.c.nl.PID() || d.lookOnly && flags&nftTablePersist != 0
+	return owner == d.c.PID() || d.lookOnly && flags&nftTablePersist != 0
 }
 
 // flags are those of the tables.

@@ -3,12 +3,10 @@ package nftables
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply"
@@ -124,22 +122,13 @@ func (t touched) mayBeOf() func(*ir.Service) bool {
 
 // element adds the element of a key to the set, if the kernel has one.
 func (c *conn) element(ctx context.Context, f ir.Family, s *rules.Set, key rules.Key) error {
-	if err := c.within(ctx); err != nil {
-		return err
-	}
 	b := &batch{}
 	b.elements(&change{family: f}, unix.NFT_MSG_DELSETELEM, s, []rules.Element{{Key: key}}, false)
-	msgs, err := c.nl.Execute(netlink.Message{
-		Header: netlink.Header{Type: nfType(unix.NFT_MSG_GETSETELEM), Flags: netlink.Request},
-		Data:   b.messages[0].data(),
+	err := c.fetch(ctx, b.messages[0].data(), func(attrs []byte) error {
+		return decodeElements(attrs, s, f, (&notes{}).frontend)
 	})
-	switch {
-	case errors.Is(err, unix.ENOENT):
+	if errors.Is(err, unix.ENOENT) {
 		return nil
-	case err != nil:
-		return fmt.Errorf("ask nf_tables: %w", err)
-	case len(msgs) == 0 || len(msgs[0].Data) < nfgenHead:
-		return errShort
 	}
-	return decodeElements(msgs[0].Data[nfgenHead:], s, f, (&notes{}).frontend)
+	return err
 }
