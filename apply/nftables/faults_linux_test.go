@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
@@ -183,6 +184,51 @@ func checkRefused(t *testing.T, when string, r apply.Result, refused bool, bad i
 	}
 	if !slices.Equal(names, want) {
 		t.Errorf("%s: refused %v, want %v", when, names, want)
+	}
+}
+
+// After a receive that fails, whichever it is, the next Read, Plan and Commit
+// succeed, and so does a comparison: the connection is dialed again, so that answers
+// which are still queued are not read as those to other requests.
+func TestFailedReceives(t *testing.T) {
+	n := newNode(t)
+	full := func(want ir.Programs) error {
+		if err := n.Read(t.Context()); err != nil {
+			return err
+		}
+		result, err := n.Commit(t.Context(), n.Plan(want))
+		return errors.Join(err, result.Error())
+	}
+	whole := nftest.Program(ir.IPv4)
+	one, two := *whole, *whole
+	one.Services, two.Services = one.Services[:1], two.Services[:2]
+	a, b := ir.NewPrograms(&one), ir.NewPrograms(&two)
+	for i := 1; ; i++ {
+		if err := full(a); err != nil {
+			t.Fatal(err)
+		}
+		made := 0
+		fail := func() error {
+			if made++; made == i {
+				return unix.ENOBUFS
+			}
+			return nil
+		}
+		n.c.Fault, n.r.Fault, n.others.Fault = fail, fail, fail
+		failure := full(b)
+		if failure == nil { // or later, in the comparison
+			_, failure = n.Compare(t.Context())
+		}
+		n.c.Fault, n.r.Fault, n.others.Fault = nil, nil, nil
+		if made < i {
+			break
+		}
+		if err := full(b); err != nil {
+			t.Fatalf("after receive %d failed with %v: %v", i, failure, err)
+		}
+		if plan, err := n.Compare(t.Context()); err != nil || !plan.Empty() {
+			t.Errorf("after receive %d failed with %v: %v, or the plan is not empty", i, failure, err)
+		}
 	}
 }
 
