@@ -54,7 +54,7 @@ type Dataplane struct {
 	manage   bool            // --ipvs-manage-all
 	lookOnly bool
 
-	mu     sync.Mutex // held by a commit, and by what looks after drains
+	mu     sync.Mutex // held by what uses k: Read, Commit, and the sweep of drains
 	k      kernel
 	drains drains
 	told   atomic.Pointer[[]apply.Drain] // what drains, for who does not wait for a commit
@@ -82,16 +82,27 @@ func newDataplane(k, reading kernel, tables apply.Dataplane, families []ir.Famil
 
 // Read reads what the node has, in families that have iptables.
 func (d *Dataplane) Read(ctx context.Context) error {
-	found, err := d.readAll(ctx, d.k)
+	found, err := d.readOwn(ctx)
 	if err != nil {
 		return err
 	}
-	d.noteDrains(found)
 	d.found = found
 	for f, s := range ir.Present(found) {
 		*d.room.At(f) = s.room()
 	}
 	return d.rules.Read(ctx)
+}
+
+// readOwn reads over the connection of commits, which the sweep uses, too.
+func (d *Dataplane) readOwn(ctx context.Context) (ir.PerFamily[*state], error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	found, err := d.readAll(ctx, d.k)
+	if err == nil {
+		d.drains.found(found)
+		d.tell()
+	}
+	return found, err
 }
 
 func (d *Dataplane) readAll(ctx context.Context, k kernel) (all ir.PerFamily[*state], err error) {

@@ -628,3 +628,56 @@ func TestHistories(t *testing.T) {
 		}
 	}
 }
+
+// locked is a kernel whose connection is used by one goroutine at a time: who uses it
+// holds the lock.
+type locked struct {
+	*fakeKernel
+	t *testing.T
+	d *Dataplane
+	n int // uses
+}
+
+func (k *locked) held() {
+	k.t.Helper()
+	if k.n++; k.d.mu.TryLock() {
+		k.d.mu.Unlock()
+		k.t.Error("the connection of commits is used without the lock")
+	}
+}
+
+func (k *locked) read(ctx context.Context, f ir.Family) (*state, error) {
+	k.held()
+	return k.fakeKernel.read(ctx, f)
+}
+
+func (k *locked) dests(ctx context.Context, key ir.Match) (map[destKey]dest, error) {
+	k.held()
+	return k.fakeKernel.dests(ctx, key)
+}
+
+func (k *locked) do(ctx context.Context, requests []request) ([]failure, error) {
+	k.held()
+	return k.fakeKernel.do(ctx, requests)
+}
+
+// Read, Commit and the sweep of drains share a connection, and never use it at the
+// same time.
+func TestConnectionIsLocked(t *testing.T) {
+	k := &locked{fakeKernel: newFakeKernel(), t: t}
+	families := ir.Families()
+	k.d = newDataplane(k, newFakeKernel(), &fakeTables{}, families[:], apply.Options{})
+	k.d.drains.began(ir.Match{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: ir.TCP, Port: 80}, netip.MustParseAddrPort("10.244.1.5:80"), ir.Name{}, 3)
+	if err := k.d.Read(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.d.Commit(t.Context(), k.d.Plan(ir.NewPrograms(program()))); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.d.sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if k.n < 4 {
+		t.Errorf("the kernel is used %d times", k.n)
+	}
+}

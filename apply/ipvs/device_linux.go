@@ -14,7 +14,7 @@ import (
 )
 
 // device is kube-ipvs0, by way of rtnetlink.
-type device struct{ *socket }
+type device struct{ *client }
 
 func dialDevice() (*device, error) {
 	s, err := dial(unix.NETLINK_ROUTE)

@@ -61,7 +61,7 @@ const (
 
 // genl speaks to ip_vs.
 type genl struct {
-	*socket
+	*client
 	family uint16
 }
 
@@ -74,7 +74,7 @@ func dialIPVS(ctx context.Context) (*genl, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &genl{socket: s}
+	g := &genl{client: s}
 	ask := message(unix.GENL_ID_CTRL, 0, []byte{unix.CTRL_CMD_GETFAMILY, 1, 0, 0}, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.CTRL_ATTR_FAMILY_NAME, "IPVS")
 	})

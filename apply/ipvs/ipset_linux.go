@@ -35,7 +35,7 @@ const (
 var errNoSets = errors.New("the kernel has no ip_set")
 
 // ipset speaks to ip_set.
-type ipset struct{ *socket }
+type ipset struct{ *client }
 
 func dialSets() (*ipset, error) {
 	s, err := dial(unix.NETLINK_NETFILTER)
