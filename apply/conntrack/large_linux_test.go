@@ -2,6 +2,7 @@ package conntrack
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -13,10 +14,10 @@ import (
 	"time"
 
 	"github.com/mdlayher/netlink"
-	"github.com/mdlayher/netlink/nltest"
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/socket"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -42,10 +43,16 @@ func fill(ns *applytest.Namespace, n int, of func(int) Entry) error {
 			})))
 		}
 		msgs[len(msgs)-1].Header.Flags |= netlink.Acknowledge
-		if _, err := tab.writing.SendMessages(msgs); err != nil {
-			return err
-		}
-		if _, err := tab.writing.Receive(); err != nil {
+		err := tab.writing.Do(context.Background(), func(c *socket.Conn) error {
+			if _, err := c.SendMessages(msgs); err != nil {
+				return err
+			}
+			for _, err := range c.Answers() {
+				return err
+			}
+			return nil
+		})
+		if err != nil {
 			return fmt.Errorf("entry %d: %w", i, err)
 		}
 	}
@@ -207,6 +214,19 @@ func filtersZones(t *testing.T) bool {
 	return major > 6 || major == 6 && minor >= 9
 }
 
+// answering is a kernel that answers each request with entries.
+type answering func(netlink.Message) ([]Entry, error)
+
+func (a answering) Ask(_ context.Context, m netlink.Message, each func([]byte) error) (interrupted bool, err error) {
+	entries, err := a(m)
+	for _, e := range entries {
+		if err := each(message(msgNew, 0, ir.IPv4, encode(func(ae *netlink.AttributeEncoder) { describe(ae, e) })).Data); err != nil {
+			return false, err
+		}
+	}
+	return false, err
+}
+
 // Kernels that do not know filters, or refuse them, are asked for all once.
 func TestKernelsWithoutFilters(t *testing.T) {
 	stale := []Entry{
@@ -229,28 +249,17 @@ func TestKernelsWithoutFilters(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			dumps := 0
-			conn := nltest.Dial(func(reqs []netlink.Message) ([]netlink.Message, error) {
-				if len(reqs) == 0 {
-					t.Fatal("nothing left to send")
-				}
+			tab := &table{reading: answering(func(m netlink.Message) ([]Entry, error) {
 				dumps++
-				attrs, err := netlink.UnmarshalAttributes(reqs[0].Data[4:])
+				attrs, err := netlink.UnmarshalAttributes(m.Data[4:])
 				if err != nil {
 					t.Error(err)
 				}
 				if len(attrs) > 0 && c.errno != 0 {
-					return nltest.Error(int(c.errno), reqs)
+					return nil, c.errno
 				}
-				var out []netlink.Message
-				for _, e := range entries {
-					m := message(msgNew, 0, ir.IPv4, encode(func(ae *netlink.AttributeEncoder) { describe(ae, e) }))
-					m.Header.Sequence, m.Header.PID = reqs[0].Header.Sequence, reqs[0].Header.PID
-					out = append(out, m)
-				}
-				out = append(out, netlink.Message{Header: netlink.Header{Type: netlink.Done, Sequence: reqs[0].Header.Sequence, PID: reqs[0].Header.PID}, Data: make([]byte, 4)})
-				return nltest.Multipart(out)
-			})
-			tab := &table{reading: conn, writing: conn}
+				return entries, nil
+			})}
 			sel := NewSelector(program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:53/udp": {0}, "10.96.0.10:54/udp": {1}}, []string{"10.244.1.5:53"}, []string{"10.244.1.5:54"}), nil)
 			var got []Entry
 			err := tab.sweep(sel, func(s []Stale) error {

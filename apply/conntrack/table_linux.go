@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/proxyc/proxyc/apply/socket"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -44,51 +46,48 @@ const (
 	filterProtoDstPort = 1 << 5
 )
 
-// table is the connection tracking table of a network namespace.
-type table struct{ reading, writing *netlink.Conn }
+// table is the connection tracking table of a network namespace. Entries are
+// deleted while the list of them is read, so that each needs a socket.
+type table struct {
+	reading interface {
+		Ask(ctx context.Context, m netlink.Message, each func(data []byte) error) (interrupted bool, err error)
+	}
+	writing *socket.Socket
+	close   func() error // closes the sockets, and ends what is under way
+}
 
 // open opens the table of the network namespace that netns is a file
 // descriptor of, or of the calling thread's where it is 0.
 func open(netns int) (*table, error) {
-	// One buffer of the size that the kernel fills at most, instead of one made
-	// for each few entries.
-	config := &netlink.Config{NetNS: netns, MessageBufferSize: 32 << 10}
-	reading, err := netlink.Dial(unix.NETLINK_NETFILTER, config)
+	config := socket.Config{Protocol: unix.NETLINK_NETFILTER, NetNS: netns}
+	reading, err := socket.Dial(config)
 	if err != nil {
 		return nil, fmt.Errorf("connection tracking: %w", err)
 	}
-	writing, err := netlink.Dial(unix.NETLINK_NETFILTER, config)
+	writing, err := socket.Dial(config)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("connection tracking: %w", err), reading.Close())
 	}
-	return &table{reading, writing}, nil
+	return &table{reading, writing, func() error { return errors.Join(reading.Close(), writing.Close()) }}, nil
 }
-
-// close closes the sockets, and ends what is under way.
-func (t *table) close() error { return errors.Join(t.reading.Close(), t.writing.Close()) }
 
 // dump hands the entries that pass a filter to each. The kernel picks them from
 // 5.8 on; an older one does not know filters, and sends all, and one that
 // refuses them is asked for all: then filtered is false, and each is handed all UDP
-// entries of the family. A dump that the kernel calls interrupted is done
-// again a few times; after that the entries that did come are good enough,
-// since a stale one that was missed is found next time.
+// entries of the family. A list that the kernel calls interrupted is read
+// again, so that each may be handed an entry twice.
 func (t *table) dump(f filter, each func(Entry) error) (filtered bool, err error) {
-	const tries = 4
 	filtered = true
-	for range tries {
-		var whole bool
-		whole, err = t.dumpOnce(f, &filtered, each)
+	err = socket.Whole(func() (interrupted bool, err error) {
+		interrupted, err = t.dumpOnce(f, &filtered, each)
 		if filtered && refusesFilters(err) {
 			filtered = false
-			whole, err = t.dumpOnce(f, &filtered, each)
+			interrupted, err = t.dumpOnce(f, &filtered, each)
 		}
-		if err != nil {
-			return filtered, fmt.Errorf("connection tracking table of %s: %w", f.family, err)
-		}
-		if whole {
-			break
-		}
+		return interrupted, err
+	})
+	if err != nil {
+		return filtered, fmt.Errorf("connection tracking table of %s: %w", f.family, err)
 	}
 	return filtered, nil
 }
@@ -98,39 +97,24 @@ func refusesFilters(err error) bool {
 	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, enotsupp)
 }
 
-// dumpOnce reads the table once; whole is false if entries may be missing.
-// filtered says whether to ask for a filter, and becomes false when the kernel
-// does not do what was asked.
-func (t *table) dumpOnce(f filter, filtered *bool, each func(Entry) error) (whole bool, err error) {
+// dumpOnce reads the table once. filtered says whether to ask for a filter, and
+// becomes false when the kernel does not do what was asked.
+func (t *table) dumpOnce(f filter, filtered *bool, each func(Entry) error) (interrupted bool, err error) {
 	var req []byte
 	if *filtered {
 		req = encode(f.encode)
 	}
-	if _, err := t.reading.Send(message(msgGet, netlink.Dump, f.family, req)); err != nil {
-		return false, err
-	}
-	whole = true
-	for m, err := range t.reading.ReceiveIter() {
-		if errors.Is(err, unix.EINTR) {
-			return false, nil
-		}
+	return t.reading.Ask(context.Background(), message(msgGet, netlink.Dump, f.family, req), func(data []byte) error {
+		e, err := decode(data)
 		if err != nil {
-			return false, err
-		}
-		whole = whole && m.Header.Flags&netlink.DumpInterrupted == 0
-		e, err := decode(m.Data)
-		if err != nil {
-			return false, err
+			return err
 		}
 		*filtered = *filtered && f.takes(e)
 		if e.Protocol != ir.UDP {
-			continue
+			return nil
 		}
-		if err := each(e); err != nil {
-			return false, err
-		}
-	}
-	return whole, nil
+		return each(e)
+	})
 }
 
 // encode says to the kernel what to send.
@@ -189,22 +173,34 @@ func (t *table) deleteBatch(entries []Entry) (deleted int, err error) {
 	for i, e := range entries {
 		msgs[i] = message(msgDelete, netlink.Acknowledge, ir.FamilyOf(e.To.Addr()), encode(func(ae *netlink.AttributeEncoder) { identify(ae, e) }))
 	}
-	if _, err := t.writing.SendMessages(msgs); err != nil {
-		return 0, fmt.Errorf("connection tracking: %w", err)
-	}
-	var errs []error
-	for _, e := range entries { // answers come in the order of the messages
-		switch _, err := t.writing.Receive(); {
-		case err == nil:
-			deleted++
-		case errors.Is(err, unix.ENOENT): // ended by itself
-		case errors.Is(err, unix.ENOBUFS): // answers are lost: there is no use in waiting for more
-			return deleted, errors.Join(append(errs, fmt.Errorf("connection tracking: %w", err))...)
-		default:
-			errs = append(errs, fmt.Errorf("connection tracking entry %s: %w", e, err))
+	var refusals []error
+	err = t.writing.Do(context.Background(), func(c *socket.Conn) error {
+		sent, err := c.SendMessages(msgs)
+		if err != nil {
+			return err
 		}
+		first := sent[0].Header.Sequence
+		for m, err := range c.Answers() {
+			i := int(m.Header.Sequence - first)
+			switch {
+			case err != nil && !socket.Refused(err):
+				return err
+			case err == nil:
+				deleted++
+			case errors.Is(err, unix.ENOENT): // ended by itself
+			case i < len(entries):
+				refusals = append(refusals, fmt.Errorf("connection tracking entry %s: %w", entries[i], err))
+			}
+			if i == len(entries)-1 { // answers come in the order of the messages
+				break
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		refusals = append(refusals, fmt.Errorf("connection tracking: %w", err))
 	}
-	return deleted, errors.Join(errs...)
+	return deleted, errors.Join(refusals...)
 }
 
 // message puts the netfilter header before attributes.
