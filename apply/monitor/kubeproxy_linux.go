@@ -2,6 +2,7 @@ package monitor
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/proxyc/proxyc/apply/socket"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
@@ -33,7 +35,7 @@ const (
 // kube-proxy". It costs a few system calls, however many rules there are; of
 // the older iptables it reads table mangle, if that is there.
 func KubeProxy() (objects []string, err error) {
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	c, err := socket.Dial(socket.Config{Protocol: unix.NETLINK_NETFILTER})
 	if err != nil {
 		return nil, fmt.Errorf("looking for kube-proxy's rules: %w", err)
 	}
@@ -141,7 +143,7 @@ func HasDevice(name string) bool {
 }
 
 // there reports whether nf_tables has a table, or a chain in it.
-func there(c *netlink.Conn, typ uint16, family byte, table, chain string) (bool, error) {
+func there(c *socket.Socket, typ uint16, family byte, table, chain string) (bool, error) {
 	ae := netlink.NewAttributeEncoder()
 	ae.ByteOrder = binary.BigEndian
 	ae.String(unix.NFTA_TABLE_NAME, table) // which is the first attribute of all kinds
@@ -152,10 +154,10 @@ func there(c *netlink.Conn, typ uint16, family byte, table, chain string) (bool,
 	if err != nil {
 		return false, err
 	}
-	_, err = c.Execute(netlink.Message{
-		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | typ), Flags: netlink.Request},
+	_, err = c.Ask(context.Background(), netlink.Message{
+		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | typ)},
 		Data:   append([]byte{family, 0, 0, 0}, attributes...),
-	})
+	}, func([]byte) error { return nil })
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EINVAL):
 		return false, nil // or the kernel does not have nf_tables, or the family

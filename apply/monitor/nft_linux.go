@@ -6,27 +6,26 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"iter"
 	"os"
 	"runtime"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/apply/socket"
 )
 
 // NFT listens to the kernel's messages about nf_tables.
 type NFT struct {
 	concern Concern
-	events  *netlink.Conn
-	asks    *netlink.Conn
+	events  *socket.Socket
+	asks    *socket.Socket
 
-	mu     sync.Mutex
-	seen   transactions
-	tell   func(missed bool)
-	closed bool
+	mu   sync.Mutex
+	seen transactions
+	tell func(missed bool)
 }
 
 // eventBuffer holds the messages of large changes, each rule and element of
@@ -37,20 +36,18 @@ const eventBuffer = 8 << 20
 // called when somebody else changed what concerns us, or when messages were
 // missed, so that nobody knows; from another goroutine.
 func OpenNFT(concern Concern, notify func(missed bool)) (*NFT, error) {
-	events, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)})
+	events, err := socket.Dial(socket.Config{Protocol: unix.NETLINK_NETFILTER, Setup: func(nl *netlink.Conn) error {
+		return errors.Join(nl.SetReadBuffer(eventBuffer), nl.JoinGroup(unix.NFNLGRP_NFTABLES))
+	}})
 	if err != nil {
 		return nil, fmt.Errorf("listening to nf_tables: %w", err)
 	}
-	asks, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	asks, err := socket.Dial(socket.Config{Protocol: unix.NETLINK_NETFILTER})
 	if err != nil {
 		events.Close()
 		return nil, fmt.Errorf("listening to nf_tables: %w", err)
 	}
 	m := &NFT{concern: concern, events: events, asks: asks, tell: notify}
-	if err := events.SetReadBuffer(eventBuffer); err != nil {
-		m.Close()
-		return nil, fmt.Errorf("listening to nf_tables: %w", err)
-	}
 	m.seen.own = ownNames()
 	if m.seen.heard, err = m.generation(); err != nil {
 		m.Close()
@@ -109,10 +106,10 @@ func (m *NFT) suspect() {
 func (m *NFT) Apart(work func() (transactions uint32)) {
 	before, err := m.generation()
 	if err == nil {
-		err = m.events.LeaveGroup(unix.NFNLGRP_NFTABLES)
+		err = m.events.Set(func(nl *netlink.Conn) error { return nl.LeaveGroup(unix.NFNLGRP_NFTABLES) })
 	}
 	made := work()
-	joined := m.events.JoinGroup(unix.NFNLGRP_NFTABLES)
+	joined := m.events.Set(func(nl *netlink.Conn) error { return nl.JoinGroup(unix.NFNLGRP_NFTABLES) })
 	after, asked := m.generation()
 	if errors.Join(err, joined, asked) != nil || after-before != made { // generations wrap around
 		m.suspect()
@@ -139,112 +136,50 @@ func (m *NFT) ChangedBy() []string {
 }
 
 // Close ends Run.
-func (m *NFT) Close() error {
-	m.mu.Lock()
-	m.closed = true
-	m.mu.Unlock()
-	return errors.Join(m.events.Close(), m.asks.Close())
-}
-
-// pause is how long to wait after the kernel gave an error for no reason that
-// goes away by listening on.
-const pause = time.Second
+func (m *NFT) Close() error { return errors.Join(m.events.Close(), m.asks.Close()) }
 
 // Run listens until Close.
 func (m *NFT) Run(ctx context.Context) {
-	var touched Touched
-	buffer := make([]byte, eventSize)
-	for {
-		data, err := m.receive(buffer)
+	var touched Touched // by the transaction whose messages come now
+	m.events.Follow(ctx, func(msg netlink.Message) {
 		m.mu.Lock()
-		switch {
-		case m.closed:
-			m.mu.Unlock()
-			return
-		case err != nil:
-			touched = Touched{}
-			m.seen.lost()
-			m.tell(true)
-		}
-		for kind, data := range messages(data) {
-			switch {
-			case kind == unix.NFT_MSG_NEWGEN:
-				one := parseGeneration(data)
-				one.touched, touched = touched, Touched{}
-				if m.seen.met(one) {
-					m.tell(false)
-				}
-			default:
-				if touched.More || !m.concerned(kind, data) {
-					break
-				}
-				one := Touched{More: true}
-				if kind == unix.NFT_MSG_NEWSETELEM || kind == unix.NFT_MSG_DELSETELEM {
-					one = Touched{Elements: [][]byte{bytes.Clone(data)}}
-				}
-				touched.add(one)
+		defer m.mu.Unlock()
+		switch kind := uint8(msg.Header.Type); {
+		case kind == unix.NFT_MSG_NEWGEN:
+			one := parseGeneration(msg.Data)
+			one.touched, touched = touched, Touched{}
+			if m.seen.met(one) {
+				m.tell(false)
 			}
+		case touched.More || !m.concerned(kind, msg.Data):
+		case kind == unix.NFT_MSG_NEWSETELEM || kind == unix.NFT_MSG_DELSETELEM:
+			touched.add(Touched{Elements: [][]byte{bytes.Clone(msg.Data)}})
+		default:
+			touched.add(Touched{More: true})
 		}
-		m.mu.Unlock()
-		if err != nil && !errors.Is(err, unix.ENOBUFS) {
-			select {
-			case <-ctx.Done():
-			case <-time.After(pause):
-			}
-		}
-	}
-}
-
-// eventSize is more than the kernel tells at once: it fills pages.
-const eventSize = 64 << 10
-
-// receive reads what the kernel tells next into a buffer. A commit of our own is told, too, in a message for
-// each element: to read them into memory of their own took more than to make the commit.
-func (m *NFT) receive(buffer []byte) ([]byte, error) {
-	raw, err := m.events.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	var n int
-	var failed error
-	err = raw.Read(func(fd uintptr) bool {
-		for failed = unix.EINTR; errors.Is(failed, unix.EINTR); {
-			n, _, failed = unix.Recvfrom(int(fd), buffer, unix.MSG_TRUNC)
-		}
-		return !errors.Is(failed, unix.EAGAIN)
+	}, func(error) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		touched = Touched{}
+		m.seen.lost()
+		m.tell(true)
 	})
-	switch {
-	case err != nil || failed != nil:
-		return nil, errors.Join(err, failed)
-	case n > len(buffer): // as if it had not been told
-		return nil, unix.ENOBUFS
-	}
-	return buffer[:n], nil
-}
-
-// messages are the messages of nf_tables in what was received, by kind.
-func messages(data []byte) iter.Seq2[uint8, []byte] {
-	return func(yield func(uint8, []byte) bool) {
-		for len(data) >= unix.SizeofNlMsghdr {
-			length := int(binary.NativeEndian.Uint32(data))
-			if length < unix.SizeofNlMsghdr || length > len(data) || !yield(uint8(binary.NativeEndian.Uint16(data[4:])), data[unix.SizeofNlMsghdr:length]) {
-				return
-			}
-			data = data[min(len(data), (length+3)&^3):]
-		}
-	}
 }
 
 // generation asks for the number of the last transaction.
-func (m *NFT) generation() (uint32, error) {
-	msgs, err := m.asks.Execute(netlink.Message{
-		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: netlink.Request},
+func (m *NFT) generation() (generation uint32, err error) {
+	answered := false
+	_, err = m.asks.Ask(context.Background(), netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN},
 		Data:   make([]byte, nfgenSize),
+	}, func(data []byte) error {
+		generation, answered = parseGeneration(data).generation, true
+		return nil
 	})
-	if err != nil || len(msgs) == 0 {
-		return 0, errors.Join(err, errors.New("nf_tables does not tell its generation"))
+	if err == nil && !answered {
+		err = errors.New("nf_tables does not tell its generation")
 	}
-	return parseGeneration(msgs[0].Data).generation, nil
+	return generation, err
 }
 
 // nfgenSize is the length of the head of each message (struct nfgenmsg).
