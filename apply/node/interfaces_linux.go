@@ -1,24 +1,25 @@
 package node
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/proxyc/proxyc/apply/socket"
 	"github.com/proxyc/proxyc/compiler"
 )
 
 // Interfaces returns the network interfaces of the calling thread's namespace,
-// by name. Two questions to the kernel do for any number of interfaces.
+// by name. Two questions to the kernel do for any number of interfaces. A list
+// that changed meanwhile may lack what was there all the time, and is read again.
 func Interfaces() ([]compiler.Interface, error) {
-	links, err := netlink.LinkList()
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+	var links []netlink.Link
+	if err := socket.Whole(func() (_ bool, err error) { links, err = netlink.LinkList(); return false, err }); err != nil {
 		return nil, fmt.Errorf("network interfaces: %w", err)
 	}
-	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+	var addrs []netlink.Addr
+	if err := socket.Whole(func() (_ bool, err error) { addrs, err = netlink.AddrList(nil, netlink.FAMILY_ALL); return false, err }); err != nil {
 		return nil, fmt.Errorf("interface addresses: %w", err)
 	}
 	byLink := map[int][]netip.Prefix{}

@@ -2,6 +2,8 @@ package node
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/socket"
 	"github.com/proxyc/proxyc/compiler"
 )
 
@@ -37,6 +40,64 @@ func TestInterfacesInNamespace(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got, comparePrefix); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// Addresses that stay are read while others go: the kernel interrupts such a list,
+// which then lacks some that were there all the time.
+func TestInterfacesWhileAddressesGo(t *testing.T) {
+	ns := applytest.RequireNamespace(t)
+	ip := func(script string) error {
+		cmd := ns.Command(context.WithoutCancel(t.Context()), "ip", "-batch", "-")
+		cmd.Stdin = strings.NewReader(script)
+		out, err := ns.Run(cmd)
+		if err != nil {
+			return fmt.Errorf("%w\n%s", err, out)
+		}
+		return nil
+	}
+	const going, staying = 1500, 2000
+	var add, remove strings.Builder
+	add.WriteString("link add eth0 type bridge\n")
+	for i := range going + staying {
+		fmt.Fprintf(&add, "addr add 10.%d.%d.%d/32 dev eth0\n", i>>16, i>>8&255, i&255)
+		if i < going { // the first in the kernel's list, so that the others move up
+			fmt.Fprintf(&remove, "addr del 10.%d.%d.%d/32 dev eth0\n", i>>16, i>>8&255, i&255)
+		}
+	}
+	if err := ip(add.String()); err != nil {
+		t.Fatal(err)
+	}
+	removed := make(chan error, 1)
+	go func() { removed <- ip(remove.String()) }()
+	for more := true; more; {
+		select {
+		case err := <-removed:
+			if err != nil {
+				t.Fatal(err)
+			}
+			more = false
+		default:
+		}
+		var got []compiler.Interface
+		err := ns.Do(func() (err error) {
+			got, err = Interfaces()
+			return err
+		})
+		if errors.Is(err, socket.ErrInterrupted) {
+			continue // which leaves what is known as it is
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		stay := 0
+		for _, p := range got[0].Addrs {
+			if a := p.Addr().As4(); int(a[1])<<16+int(a[2])<<8+int(a[3]) >= going {
+				stay++
+			}
+		}
+		if stay != staying {
+			t.Errorf("%d of %d addresses are read that stay", stay, staying)
+		}
 	}
 }
 
