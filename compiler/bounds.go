@@ -85,9 +85,12 @@ func (c *cluster) offered(s *service, f ir.Family) []int {
 		if slice.Headless || slice.AddressType != f.String() {
 			continue
 		}
-		for i := range slice.Ports {
+		for i, fault := range portFaults(slice) {
 			in := &slice.Ports[i]
 			protocol, _ := protocolOf(in.Protocol)
+			if fault != (portFault{}) {
+				continue
+			}
 			if to, ok := s.portOf(in.Name, protocol); ok {
 				offered[to] += len(slice.Endpoints)
 			}

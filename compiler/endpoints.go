@@ -2,6 +2,7 @@ package compiler
 
 import (
 	"bytes"
+	"iter"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -67,7 +68,11 @@ func (c *cluster) endpointsPass(s *service, family ir.Family) [][]endpoint {
 		if slice.Headless || slice.AddressType != family.String() {
 			continue // SNAP-2, SNAP-5
 		}
-		for i := range slice.Ports {
+		for i, fault := range portFaults(slice) {
+			if fault != (portFault{}) {
+				s.diags.Add(c.portError(slice, i, fault))
+				continue
+			}
 			c.addEndpoints(s, family, slice, i, merged)
 		}
 	}
@@ -80,10 +85,6 @@ func (c *cluster) endpointsPass(s *service, family ir.Family) [][]endpoint {
 // addEndpoints adds what one entry of a slice's ports gives to the service port of its name.
 func (c *cluster) addEndpoints(s *service, family ir.Family, slice *snapshot.EndpointSlice, i int, merged [][]endpoint) {
 	in := &slice.Ports[i]
-	if field, msg := portFault(in); msg != "" {
-		s.diags.Add(c.portError(slice, i, field, msg))
-		return
-	}
 	protocol, _ := protocolOf(in.Protocol)
 	n, _ := number(in.Port)
 	to, found := s.portOf(in.Name, protocol)
@@ -103,9 +104,9 @@ func (c *cluster) addEndpoints(s *service, family ir.Family, slice *snapshot.End
 	merged[to] = list
 }
 
-// portError tells what portFault finds of port i.
-func (c *cluster) portError(s *snapshot.EndpointSlice, i int, field, msg string) diag.Diagnostic {
-	return diag.Diagnostic{Severity: diag.Error, Code: diag.SlicePort, Object: sliceObject(s), Path: c.slicePortField(s, i) + field, Msg: msg}
+// portError reports what is wrong with port i.
+func (c *cluster) portError(s *snapshot.EndpointSlice, i int, fault portFault) diag.Diagnostic {
+	return diag.Diagnostic{Severity: diag.Error, Code: diag.SlicePort, Object: sliceObject(s), Path: c.slicePortField(s, i) + fault.field, Msg: fault.msg}
 }
 
 // addressError tells what addressFault finds of endpoint i.
@@ -117,22 +118,46 @@ func (c *cluster) addressError(s *snapshot.EndpointSlice, i int, code diag.Code,
 	return diag.Diagnostic{Severity: diag.Error, Code: code, Object: sliceObject(s), Path: path, Msg: msg}
 }
 
-// portFault returns what is wrong with an entry of a slice's ports, and in which field
-// of it; "": nothing is.
-func portFault(in *snapshot.EndpointPort) (field, msg string) {
+// portFault is what is wrong with an entry of a slice's ports, and in which field
+// of it; zero: nothing.
+type portFault struct{ field, msg string }
+
+// portFaults yields all ports of a slice with their faults.
+func portFaults(slice *snapshot.EndpointSlice) iter.Seq2[int, portFault] {
+	return func(yield func(int, portFault) bool) {
+		names := map[string]int{} // index of the first port with a name
+		for i := range slice.Ports {
+			in := &slice.Ports[i]
+			fault := faultOf(in)
+			if in.HasName {
+				if first, twice := names[in.Name]; twice { // the API server refuses it
+					fault = portFault{".name", diag.Quote(in.Name) + " is the name of ports[" + strconv.Itoa(first) + "], too: the port is left out"}
+				} else {
+					names[in.Name] = i
+				}
+			}
+			if !yield(i, fault) {
+				return
+			}
+		}
+	}
+}
+
+// faultOf returns what is wrong with a port by itself.
+func faultOf(in *snapshot.EndpointPort) portFault {
 	_, known := protocolOf(in.Protocol)
 	_, valid := number(in.Port)
 	switch {
 	case !in.HasName: // SNAP-41
-		return ".name", "must be set, empty for a port without a name: the port is left out"
+		return portFault{".name", "must be set, empty for a port without a name: the port is left out"}
 	case !in.HasPort || in.Port == 0:
-		return ".port", "must be set: all ports at once are not served"
+		return portFault{".port", "must be set: all ports at once are not served"}
 	case !valid:
-		return ".port", "must be 1-65535, got " + strconv.Itoa(int(in.Port))
+		return portFault{".port", "must be 1-65535, got " + strconv.Itoa(int(in.Port))}
 	case !known:
-		return ".protocol", "must be TCP, UDP or SCTP, got " + diag.Quote(in.Protocol)
+		return portFault{".protocol", "must be TCP, UDP or SCTP, got " + diag.Quote(in.Protocol)}
 	}
-	return "", ""
+	return portFault{}
 }
 
 // addressFault returns the address of an endpoint, or what is wrong with it.
@@ -159,9 +184,9 @@ func addressFault(e *snapshot.Endpoint, family ir.Family) (addr netip.Addr, code
 // for; Compile tells of the others.
 func Faults(slice *snapshot.EndpointSlice) (found diag.List) {
 	c := cluster{names: newFieldNames()}
-	for i := range slice.Ports {
-		if field, msg := portFault(&slice.Ports[i]); msg != "" {
-			found.Add(c.portError(slice, i, field, msg))
+	for i, fault := range portFaults(slice) {
+		if fault != (portFault{}) {
+			found.Add(c.portError(slice, i, fault))
 		}
 	}
 	for _, family := range ir.Families() {

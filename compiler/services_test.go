@@ -43,6 +43,14 @@ func TestWhichServicesAreSeen(t *testing.T) {
 				editSlice("web-2", func(e *snapshot.EndpointSlice) { e.AddressType = "FQDN" }, "example.org"),
 				editSlice("web-3", func(e *snapshot.EndpointSlice) { e.AddressType = "IPv6" }, "fd00:10:1::1")},
 			want: []string{web80}},
+		{name: "SNAP-41 a second port of one name in a slice, which the API server refuses, is left out",
+			objects: []object{newService("web"), webSlice,
+				editSlice("web-2", func(e *snapshot.EndpointSlice) {
+					e.Ports = append(e.Ports, snapshot.EndpointPort{Port: 8081, HasName: true, HasPort: true}, snapshot.EndpointPort{Protocol: "UDP", Port: 8082, HasName: true, HasPort: true})
+				}, "10.1.0.2")},
+			want: []string{"ClusterIP 10.96.0.10:80/tcp pods→10.1.0.1,10.1.0.2 any→10.1.0.1,10.1.0.2+snat"},
+			diags: []string{`error: EndpointSlice ns/web-2: ports[1].name: "" is the name of ports[0], too: the port is left out`,
+				`error: EndpointSlice ns/web-2: ports[2].name: "" is the name of ports[0], too: the port is left out`}},
 		{name: "SNAP-5 an address of the wrong family is left out",
 			objects: []object{newService("web"), slice("web-1", "10.1.0.1", "fd00:10:1::1")},
 			want:    []string{web80},

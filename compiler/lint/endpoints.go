@@ -196,7 +196,7 @@ func (c *cluster) wrong(s *service, slice *snapshot.EndpointSlice, e *snapshot.E
 	if !addr.IsValid() {
 		return faults
 	}
-	if addr.IsMulticast() && !addr.IsLinkLocalMulticast() {
+	if untranslatable(addr) != "" && !addr.IsLinkLocalMulticast() { // the compiler reports those
 		faults = append(faults, fault{code: diag.EndpointMulticast})
 	}
 	if _, fate := c.towardsService(slice, addr); fate != "" {
@@ -205,6 +205,18 @@ func (c *cluster) wrong(s *service, slice *snapshot.EndpointSlice, e *snapshot.E
 		faults = append(faults, fault{code: diag.EndpointOutside})
 	}
 	return faults
+}
+
+// untranslatable returns what kind of address one is to which no connection can be
+// translated, although the API server accepts it; "": it is another kind.
+func untranslatable(addr netip.Addr) string {
+	switch {
+	case addr.IsMulticast():
+		return "a multicast address"
+	case addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return "the broadcast address"
+	}
+	return ""
 }
 
 // towardsService says of an endpoint's address what of a Service it is, or could be, and what becomes of
@@ -246,7 +258,7 @@ func (c *cluster) emptyNodePort(p snapshot.EndpointPort) *service {
 // outside reports whether an address is neither a pod's nor a node's, as far as that
 // is known.
 func (c *cluster) outside(e *snapshot.Endpoint, addr netip.Addr) bool {
-	if _, own := c.nodeAddrs[addr]; own || c.only || addr.IsMulticast() || !c.pods.has(ir.FamilyOf(addr)) || c.pods.contains(addr) {
+	if _, own := c.nodeAddrs[addr]; own || c.only || untranslatable(addr) != "" || !c.pods.has(ir.FamilyOf(addr)) || c.pods.contains(addr) {
 		return false
 	}
 	n := c.Snapshot.Node(e.NodeName)
@@ -270,7 +282,7 @@ func (c *cluster) tellEndpoint(slice *snapshot.EndpointSlice, code diag.Code, i,
 		path += ".nodeName"
 		msg = e.Address + " is on Node " + quoted(e.NodeName) + ", which does not exist: it is local nowhere"
 	case diag.EndpointMulticast:
-		msg = e.Address + " is a multicast address, to which no connection can be translated"
+		msg = e.Address + " is " + untranslatable(e.Addr.Unmap()) + ", to which no connection can be translated"
 	case diag.EndpointIsVIP:
 		what, fate := c.towardsService(slice, e.Addr.Unmap())
 		msg = e.Address + what + fate
