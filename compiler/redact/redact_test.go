@@ -149,7 +149,7 @@ func TestConfig(t *testing.T) {
 	c := &config.Config{HostnameOverride: "secret", BindAddress: "0.0.0.0", MetricsBindAddress: "192.0.2.77:10249", HealthzBindAddress: "[fd99::77]:1", ClusterCIDR: "10.99.0.0/16,fd99::/64",
 		NodePortAddresses: []string{"primary", "192.0.2.0/24"}, IPVS: config.IPVS{ExcludeCIDRs: []string{"192.0.2.77/32"}}, Winkernel: config.Winkernel{SourceVip: "10.99.1.2"},
 		ClientConnection: config.ClientConnection{Kubeconfig: "/secret"},
-		Logging: config.Logging{Format: "text", VModule: []config.VModule{{FilePattern: "secret", Verbosity: 4}}}}
+		Logging:          config.Logging{Format: "text", VModule: []config.VModule{{FilePattern: "secret", Verbosity: 4}}}}
 	before := fmt.Sprintf("%+v", c)
 	got := New(new(snapshot.Objects), c, "").Config(c)
 	if fmt.Sprintf("%+v", c) != before {
