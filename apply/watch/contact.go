@@ -257,7 +257,7 @@ func (c *Contact) loseUnlessSince(resource string, then time.Time, err error) {
 
 func (h *Heard) lose(now time.Time, err error) {
 	silent, ok := errors.AsType[*silence](err)
-	h.silent = ok && h.marked && silent.what == noEvent
+	h.silent = h.silent || ok && h.marked && silent.what == noEvent
 	if h.Lost.IsZero() {
 		if h.Lost = now; ok {
 			h.Lost = h.heard()

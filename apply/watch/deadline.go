@@ -28,6 +28,11 @@ type silence struct {
 
 func (s *silence) Error() string { return fmt.Sprintf("%s for %s", s.what, s.long) }
 
+// Timeout and Temporary make it a net.Error. client-go ends a watch by one without an error event,
+// which would replace the cause.
+func (*silence) Timeout() bool   { return true }
+func (*silence) Temporary() bool { return true }
+
 // deadlines is a transport that ends requests to a silent server. client-go waits for headers and
 // for events without an end, as long as the connection answers pings.
 type deadlines struct {

@@ -14,6 +14,7 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
@@ -108,6 +109,7 @@ func TestSilenceLasts(t *testing.T) {
 	}
 	c.mark("services")
 	c.lose("services", &silence{noEvent, staleAfter})
+	c.lose("services", errors.New("connection refused"))
 	if c.answer("services"); !lost() {
 		t.Error("heard before a bookmark came")
 	}
@@ -115,6 +117,13 @@ func TestSilenceLasts(t *testing.T) {
 	c.lose("services", errors.New("connection refused"))
 	if c.answer("services"); lost() {
 		t.Error("lost after a refused connection, though a watch opened")
+	}
+}
+
+// A watch that falls silent ends without an error event, whose text would replace the cause.
+func TestSilenceIsTimeout(t *testing.T) {
+	if !utilnet.IsTimeout(&silence{noEvent, staleAfter}) {
+		t.Error("client-go sees no timeout")
 	}
 }
 

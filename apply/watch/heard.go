@@ -176,11 +176,18 @@ func (c *Contact) attend(ctx context.Context, resource string, of typed, w watch
 		for e := range w.ResultChan() {
 			told = true
 			holds.Stop()
+			var refused error
 			if e.Type != watch.Error {
-				if err := of.checkObject(e.Object); err != nil {
-					refused := apierrors.NewInternalError(err).Status()
-					e = watch.Event{Type: watch.Error, Object: &refused}
-				}
+				refused = of.checkObject(e.Object)
+			}
+			if refused != nil {
+				status := apierrors.NewInternalError(refused).Status()
+				e = watch.Event{Type: watch.Error, Object: &status}
+			}
+			select {
+			case <-a.stopped: // what comes now tells of the stop
+				return
+			default:
 			}
 			if ctx.Err() == nil {
 				c.event(resource, e)
@@ -188,6 +195,10 @@ func (c *Contact) attend(ctx context.Context, resource string, of typed, w watch
 			select {
 			case a.events <- e:
 			case <-a.stopped:
+			}
+			if refused != nil {
+				w.Stop()
+				return
 			}
 		}
 		select {
