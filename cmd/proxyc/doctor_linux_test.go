@@ -50,6 +50,7 @@ func TestDoctor(t *testing.T) {
 		}
 	}
 	must("ip", "address", "add", "192.0.2.11/32", "dev", "lo")
+	must("sysctl", "-w", "net.ipv4.ip_forward=1") // as on each node of a cluster; a new namespace has 0
 	well := look(0, "--proxy-mode", "nftables", "--try", "nftables,iptables")
 	expect(well, "mode nftables", doctor.OK, "were written")
 	expect(well, "mode iptables", doctor.OK, "were written")
