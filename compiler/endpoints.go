@@ -130,10 +130,10 @@ func portFaults(slice *snapshot.EndpointSlice) iter.Seq2[int, portFault] {
 			in := &slice.Ports[i]
 			fault := faultOf(in)
 			if in.HasName {
-				if first, twice := names[in.Name]; twice { // the API server refuses it
-					fault = portFault{".name", diag.Quote(in.Name) + " is the name of ports[" + strconv.Itoa(first) + "], too: the port is left out"}
-				} else {
+				if first, twice := names[in.Name]; !twice {
 					names[in.Name] = i
+				} else if fault == (portFault{}) { // the API server refuses it
+					fault = portFault{".name", diag.Quote(in.Name) + " is the name of ports[" + strconv.Itoa(first) + "], too: the port is left out"}
 				}
 			}
 			if !yield(i, fault) {
