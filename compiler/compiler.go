@@ -87,8 +87,8 @@ func New(cfg *config.Config, snap *snapshot.Snapshot, facts Facts) *Compiler {
 }
 
 func newCompiler(cfg *config.Config, shared *cluster, facts Facts) *Compiler {
-	c := &Compiler{cluster: shared, node: nodeInput{cfg: cfg, mode: shared.mode, facts: facts,
-		object: shared.snap.Node(facts.NodeName), nodes: shared.snap.Nodes(), cidrs: shared.snap.ServiceCIDRs()}}
+	c := &Compiler{cluster: shared, node: newNodeInput(shared.snap, facts)}
+	c.node.cfg, c.node.mode = cfg, shared.mode
 	c.nodeDiags = c.node.nodeDiags()
 	for _, f := range ir.Families() {
 		node, diags := nodePass(c.node, f)

@@ -20,8 +20,15 @@ type nodeInput struct {
 	mode   ir.Mode
 	facts  Facts
 	object *snapshot.Node // nil: not in the snapshot
+	broken bool           // the snapshot's files have it, with an error for which it is left out
 	nodes  []*snapshot.Node
 	cidrs  []*snapshot.ServiceCIDR
+}
+
+// newNodeInput returns what a snapshot has of the node that the facts name.
+func newNodeInput(snap *snapshot.Snapshot, facts Facts) nodeInput {
+	return nodeInput{facts: facts, object: snap.Node(facts.NodeName), broken: snap.NodeLeftOut(facts.NodeName) != nil,
+		nodes: snap.Nodes(), cidrs: snap.ServiceCIDRs()}
 }
 
 // nodePass makes the node's part of a Program.
@@ -62,7 +69,7 @@ func nodePass(in nodeInput, family ir.Family) (ir.Node, diag.List) {
 // CheckNodeName says that a snapshot has no Node of the name that the facts give, as Compile does, for who compiles
 // step by step; nothing where it has one.
 func CheckNodeName(snap *snapshot.Snapshot, facts Facts) diag.List {
-	return nodeInput{facts: facts, object: snap.Node(facts.NodeName), nodes: snap.Nodes()}.nodeDiags()
+	return newNodeInput(snap, facts).nodeDiags()
 }
 
 // nodeDiags says what is missing of the node as a whole.
@@ -72,6 +79,7 @@ func (in nodeInput) nodeDiags() diag.List {
 		return diag.List{{Severity: diag.Warning, Code: diag.NodeUnknown, Object: "config", Path: "hostnameOverride",
 			Msg:  "the node's name is not known: no endpoint counts as local",
 			Hint: "name the node with --hostname-override"}}
+	case in.broken: // the error that names it says all
 	case in.object == nil:
 		return diag.List{{Severity: diag.Warning, Code: diag.NodeUnknown, Object: "Node " + in.facts.NodeName,
 			Msg:  "not in the snapshot" + otherNodes(in.nodes) + ": its addresses, zone and pod ranges are not known",

@@ -233,6 +233,19 @@ func TestUnknownNode(t *testing.T) {
 	}
 }
 
+// A Node that is left out for an error is in the snapshot: that error is the only finding.
+func TestBrokenNode(t *testing.T) {
+	snap := snapshotOf()
+	const node = "{apiVersion: v1, kind: Node, metadata: {name: node9}, spec: {podCIDRs: 7}}"
+	errs := snapshot.Decode(snap, "node.yaml", []byte(node))
+	if !errs.HasErrors() {
+		t.Fatalf("%s: %v, want an error", node, errs)
+	}
+	if _, diags := Compile(newConfig(ir.ModeNFTables), snap, Facts{NodeName: "node9"}); len(diags) > 0 {
+		t.Errorf("a second finding: %v", texts(diags))
+	}
+}
+
 // Each mode has its own settings, and no other's.
 func TestModeSettings(t *testing.T) {
 	edit := func(c *config.Config) {

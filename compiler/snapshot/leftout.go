@@ -76,3 +76,8 @@ func (s *Snapshot) LeftOut() []*LeftOut {
 func (s *Snapshot) ServiceLeftOut(name ir.Name) *LeftOut {
 	return s.leftOut[objectName("Service", name)]
 }
+
+// NodeLeftOut returns the Node of a name that is left out, or nil.
+func (s *Snapshot) NodeLeftOut(name string) *LeftOut {
+	return s.leftOut[objectName("Node", ir.Name{Name: name})]
+}
