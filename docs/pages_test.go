@@ -27,6 +27,11 @@ func TestPagesNameWhatExists(t *testing.T) {
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("no pages: %v", err)
 	}
+	reference, err := filepath.Glob("reference/*.md")
+	if err != nil || len(reference) == 0 {
+		t.Fatalf("no pages of reference: %v", err)
+	}
+	pages = append(pages, reference...)
 	makefile := readFile(t, root+"/Makefile")
 	go_ := newIndex(t)
 	for _, page := range append(pages, root+"/README.md", "deploy/README.md", root+"/testdata/compile/README.md") {
