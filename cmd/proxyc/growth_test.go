@@ -90,6 +90,24 @@ func TestGrowth(t *testing.T) {
 			})
 		}
 	}
+	// Each of a Service's source ranges is a class of a proof, and none goes through all of them. The
+	// rules of the other modes are lists, which each packet goes through.
+	for _, mode := range []ir.Mode{ir.ModeNFTables, ir.ModeIPVS} {
+		t.Run("prove/source ranges/"+string(mode), func(t *testing.T) {
+			steps := func(n int) int {
+				snapshot := filepath.Join(dir, "ranges.yaml")
+				if err := os.WriteFile(snapshot, []byte(node+growths[0].make(n)), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return countSteps(t, program, "prove", "-s", snapshot, "--hostname-override", "node1", "--mode", string(mode), "ir", "mode:"+string(mode))
+			}
+			const n = 400
+			once, twice, fourfold := steps(n), steps(2*n), steps(4*n)
+			if grown := float64(fourfold-twice) / float64(twice-once); grown > 2.4 {
+				t.Errorf("%d take %d steps, %d take %d, %d take %d: the second doubling adds %.1f times as many as the first, want about twice", n, once, 2*n, twice, 4*n, fourfold, grown)
+			}
+		})
+	}
 	// A proof's classes are those of each Service, and each costs what it meets.
 	for _, mode := range ir.Modes() {
 		t.Run("prove/"+string(mode), func(t *testing.T) {

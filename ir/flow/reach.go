@@ -64,6 +64,7 @@ func (s *frontends) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
 	all := sim.Cuts{TellSelves: cuts.TellSelves}
 	out := s.Evaluator.Outcome(pkt, &all)
 	cuts.Sources = append(cuts.Sources, all.Sources...)
+	cuts.SourceLists = append(cuts.SourceLists, all.SourceLists...)
 	cuts.Selves = append(cuts.Selves, all.Selves...)
 	cuts.Interfaces = append(cuts.Interfaces, all.Interfaces...)
 	return out

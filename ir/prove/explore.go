@@ -167,9 +167,10 @@ func (e *explorer) port(d destination, protocol ir.Protocol, ports *ports, port 
 				ways.cut(in)
 			}
 			for _, p := range e.cuts.Sources {
-				if e.node.Family.Has(p.Addr()) {
-					sources.cut(p)
-				}
+				sources.cut(p)
+			}
+			for _, list := range e.cuts.SourceLists {
+				sources.cutAll(list)
 			}
 		}
 		slices.SortFunc(sources.firsts, netip.Addr.Compare)
@@ -183,15 +184,18 @@ func (e *explorer) port(d destination, protocol ir.Protocol, ports *ports, port 
 
 // sources are where the classes of sources begin.
 type sources struct {
+	family ir.Family
 	last   netip.Addr // of all
 	firsts []netip.Addr
 	known  map[netip.Addr]bool
+	lists  map[*netip.Prefix]int // that were cut at already: how many of each
 	asked  map[netip.Addr]bool
 }
 
 func newSources(f ir.Family) *sources {
 	lowest := f.Any().Addr()
-	return &sources{last: ir.LastOf(f.Any()), firsts: []netip.Addr{lowest}, known: map[netip.Addr]bool{lowest: true}, asked: map[netip.Addr]bool{}}
+	return &sources{family: f, last: ir.LastOf(f.Any()), firsts: []netip.Addr{lowest}, known: map[netip.Addr]bool{lowest: true},
+		lists: map[*netip.Prefix]int{}, asked: map[netip.Addr]bool{}}
 }
 
 // of returns the class that a source is in, once all are known and in order. It is
@@ -209,7 +213,22 @@ func (s *sources) of(src netip.Addr) Addrs {
 	return c
 }
 
+// cutAll cuts at a list once: what costs much is to go through a long one for each class.
+func (s *sources) cutAll(list []netip.Prefix) {
+	done := s.lists[&list[0]]
+	if done >= len(list) {
+		return
+	}
+	s.lists[&list[0]] = len(list)
+	for _, p := range list[done:] {
+		s.cut(p)
+	}
+}
+
 func (s *sources) cut(p netip.Prefix) {
+	if !s.family.Has(p.Addr()) {
+		return
+	}
 	for _, a := range [...]netip.Addr{p.Masked().Addr(), ir.LastOf(p).Next()} {
 		if a.IsValid() && !s.known[a] {
 			s.known[a] = true

@@ -12,7 +12,8 @@ import (
 // Destinations and protocols are not collected: who asks goes through all
 // protocols, and through all destinations that the rules name.
 type Cuts struct {
-	Sources []netip.Prefix
+	Sources     []netip.Prefix
+	SourceLists [][]netip.Prefix // of sources, which are not to be changed
 	// TellSelves is whether Selves are told apart from Sources. Selves are addresses of backends: a
 	// client that has one is masqueraded where it is led to itself, and fares as others in all else.
 	TellSelves bool
@@ -91,13 +92,21 @@ func (i Interface) Holds(name string) bool {
 
 // Reset forgets what was collected.
 func (c *Cuts) Reset() {
-	*c = Cuts{c.Sources[:0], c.TellSelves, c.Selves[:0], c.Ports[:0], c.PortSets[:0], c.Ranges[:0], c.Interfaces[:0], c.Unknown[:0], ""}
+	*c = Cuts{c.Sources[:0], c.SourceLists[:0], c.TellSelves, c.Selves[:0], c.Ports[:0], c.PortSets[:0], c.Ranges[:0], c.Interfaces[:0], c.Unknown[:0], ""}
 }
 
 // Source notes that the source address was compared with a prefix.
 func (c *Cuts) Source(p netip.Prefix) {
 	if c != nil {
 		c.Sources = append(c.Sources, p)
+	}
+}
+
+// SourcesOf notes that the source address was compared with the prefixes of a list, which stays as
+// it is. Who cuts there knows a list again by its place, so that many packets may note a long one.
+func (c *Cuts) SourcesOf(list []netip.Prefix) {
+	if c != nil && len(list) > 0 {
+		c.SourceLists = append(c.SourceLists, list)
 	}
 }
 
@@ -209,8 +218,6 @@ func (o *Own) Prefixes() []netip.Prefix { return o.prefixes }
 
 // HasSource reports whether a packet's source is an address of the node, and notes it.
 func (o *Own) HasSource(a netip.Addr, cuts *Cuts) bool {
-	if cuts != nil {
-		cuts.Sources = append(cuts.Sources, o.prefixes...)
-	}
+	cuts.SourcesOf(o.prefixes)
 	return o.has(a)
 }

@@ -62,6 +62,7 @@ type Evaluator struct {
 	carried map[netip.Addr]bool       // addresses of Services that the node has itself
 	locals  map[backendOf]bool        // what some Service has on this node, where that counts for all
 	slots   sync.Map                  // *slots by *ir.Frontend: made when first asked for
+	ranges  sync.Map                  // *Prefixes by rangesKey: likewise
 }
 
 // slots is the table of a frontend with Maglev.
@@ -313,12 +314,12 @@ func (t *tracer) admitted(f *ir.Frontend) bool {
 		t.step(ir.Origin{Object: "config", Field: "mode", Reason: "the node has the address, and so it is the source"},
 			"source %s counts as the node's address", t.pkt.Src)
 	}
-	for _, r := range f.SourceRanges {
-		t.cuts.Source(r.Prefix)
-		if r.Prefix.Contains(src) {
+	if _, ok := t.rangesOf(f).Find(src, t.cuts); ok {
+		if t.explain {
+			r := f.SourceRanges[slices.IndexFunc(f.SourceRanges, func(r ir.SourceRange) bool { return r.Prefix.Contains(src) })]
 			t.step(r.Origin, "source %s is admitted by %s", src, r.Prefix)
-			return true
 		}
+		return true
 	}
 	if t.explain {
 		ranges := make([]string, len(f.SourceRanges))

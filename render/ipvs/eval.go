@@ -28,6 +28,8 @@ type Evaluator struct {
 	rules *iptables.Walker
 	sets  map[string]Set
 	ports map[ElementKey][]uint16 // of elements, by what else they have of set, address and protocol
+	// sources are those of elements, by what else they have.
+	sources map[ElementKey]*sim.Prefixes
 	// alike are the elements of sets that hold ports alone.
 	alike map[Set]*sim.PortSet
 	// servers are the ports of virtual servers, by address and protocol.
@@ -45,7 +47,18 @@ func NewEvaluator(r *Ruleset, own *sim.Own) *Evaluator {
 }
 
 func newEvaluator(r *Ruleset, own *sim.Own, walker func(*sim.Own, func(*iptables.Packet, iptables.InSet) bool) *iptables.Walker) *Evaluator {
-	e := &Evaluator{Ruleset: r, plain: own, sets: map[string]Set{}, ports: map[ElementKey][]uint16{}, alike: map[Set]*sim.PortSet{}, servers: map[ir.Match][]uint16{}}
+	e := &Evaluator{Ruleset: r, plain: own, sets: map[string]Set{}, sources: map[ElementKey]*sim.Prefixes{}, ports: map[ElementKey][]uint16{}, alike: map[Set]*sim.PortSet{}, servers: map[ir.Match][]uint16{}}
+	sources := map[ElementKey][]netip.Prefix{}
+	for _, x := range r.Elements {
+		if x.Source.IsValid() {
+			key := x.ElementKey
+			key.Source = netip.Prefix{}
+			sources[key] = append(sources[key], x.Source)
+		}
+	}
+	for key, list := range sources {
+		e.sources[key] = sim.NewPrefixes(list)
+	}
 	e.own = own.With(r.Carries)
 	e.rules = walker(e.own, e.inSet)
 	e.sent = slices.ContainsFunc(r.Rules.Filter.Chains, func(c iptables.Chain) bool { return c.Name == "OUTPUT" })
@@ -348,16 +361,9 @@ func (e *Evaluator) cutSource(p *iptables.Packet) {
 
 // withSource looks for an element whose second address or network holds the source.
 func (e *Evaluator) withSource(key ElementKey, p *iptables.Packet) (found ElementKey, has bool) {
-	i, _ := slices.BinarySearchFunc(e.Elements, key, func(e Element, k ElementKey) int { return e.Compare(k) })
-	for ; i < len(e.Elements); i++ {
-		x := e.Elements[i].ElementKey
-		if x.Set != key.Set || x.Addr != key.Addr || x.Number != key.Number || x.Protocol != key.Protocol {
-			break
-		}
-		p.Cuts.Source(x.Source)
-		if !has && x.Source.Contains(p.Src) {
-			found, has = x, true
-		}
+	if list := e.sources[key]; list != nil {
+		found = key
+		found.Source, has = list.Find(p.Src, p.Cuts)
 	}
 	return found, has
 }

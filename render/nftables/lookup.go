@@ -11,7 +11,7 @@ type indexed struct {
 	*Set
 	odd    string             // why what packets find there is not known; "": it is
 	full   map[Key]*Element   // of sets without intervals
-	ranges map[Key][]*Element // of sets with intervals: by the key without them
+	ranges map[Key][]*Element // of sets with intervals: by the key without them, in order, none in another
 	others []siblings
 }
 
@@ -167,6 +167,14 @@ func newIndexed(s *Set) *indexed {
 			l.full[e.Key] = e
 		}
 	}
+	for _, list := range l.ranges {
+		slices.SortFunc(list, func(a, b *Element) int { return a.Key.Addr2.Compare(b.Key.Addr2) })
+		for i := range list[1:] {
+			if list[i].Key.second(s).Overlaps(list[i+1].Key.second(s)) {
+				l.odd = "intervals that overlap" // which the kernel refuses
+			}
+		}
+	}
 	return l
 }
 
@@ -211,10 +219,13 @@ func (l *indexed) find(key Key) *Element {
 	if !l.Interval {
 		return l.full[key]
 	}
-	for _, e := range l.ranges[l.without(key, 0)] {
-		if e.Key.second(l.Set).Contains(key.Addr2) {
-			return e
-		}
+	list := l.ranges[l.without(key, 0)]
+	i, found := slices.BinarySearchFunc(list, key.Addr2, func(e *Element, a netip.Addr) int { return e.Key.Addr2.Compare(a) })
+	if !found {
+		i--
+	}
+	if i >= 0 && list[i].Key.second(l.Set).Contains(key.Addr2) {
+		return list[i]
 	}
 	return nil
 }
@@ -232,9 +243,7 @@ func (l *indexed) cut(w *walk, key Key, terms []Term) {
 			continue
 		}
 		if src != 0 {
-			for _, p := range s.sources[l.without(key, src)] {
-				w.cuts.Source(p)
-			}
+			w.cuts.SourcesOf(s.sources[l.without(key, src)])
 		}
 		if ports != 0 {
 			w.cuts.PortsOf(s.ports[l.without(key, src|ports|partSlot)])
