@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -195,7 +194,7 @@ func (c *snapshotCmd) redact(e *env, t *taken) error {
 	if c.StandIns == "" {
 		return nil
 	}
-	return e.writeOutFor(ownerOnly, c.StandIns, func(w io.Writer) (err error) {
+	return e.writeOut(c.StandIns, func(w io.Writer) (err error) {
 		for standIn, original := range r.All {
 			if _, err = fmt.Fprintf(w, "%s\t%s\n", standIn, original); err != nil {
 				break
@@ -241,16 +240,13 @@ func countsOf(o *snapshot.Objects) string {
 }
 
 // writeOut writes standard output for "-", or a file whole or not at all, compressed if
-// its name says so.
+// its name says so. Only the owner can read the file: it may hold objects of a cluster that
+// others may not list.
 func (e *env) writeOut(name string, write func(io.Writer) error) error {
-	return e.writeOutFor(everybody, name, write)
-}
-
-func (e *env) writeOutFor(readers fs.FileMode, name string, write func(io.Writer) error) error {
 	if name == standardInput {
 		return buffered(e.stdout, write)
 	}
-	return e.writeFileFor(readers, name, func(w io.Writer) error {
+	return e.writeFileFor(ownerOnly, name, func(w io.Writer) error {
 		if !strings.HasSuffix(name, ".gz") {
 			return write(w)
 		}
