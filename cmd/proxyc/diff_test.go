@@ -368,3 +368,58 @@ func BenchmarkDiff(b *testing.B) {
 		})
 	}
 }
+
+// A comment for a pull request has room in one of GitHub, whatever changes, and counts what it leaves out.
+func TestDiffMarkdownIsBounded(t *testing.T) {
+	const most = 65536
+	long := strings.Repeat("x", 200)
+	notes := func(n int) (all []flow.Note) {
+		for i := range n {
+			all = append(all, flow.Note{What: fmt.Sprintf("health check %d", i), Before: long, After: "[a](http://example.com) | @all"})
+		}
+		return all
+	}
+	services := func(n, each int) (all []flow.Service) {
+		for i := range n {
+			s := flow.Service{Name: ir.Name{Namespace: "ns", Name: fmt.Sprintf("s%d", i)}, Notes: notes(each)}
+			for j := range s.Notes {
+				s.Notes[j].What += fmt.Sprintf(" of s%d", i)
+			}
+			all = append(all, s)
+		}
+		return all
+	}
+	var facts []nodeFact
+	for i := range 5000 {
+		facts = append(facts, nodeFact{What: fmt.Sprintf("address %d", i), Before: "a", After: "b", Nodes: []string{"node1"}})
+	}
+	for _, tt := range []struct {
+		name string
+		d    flowDiff
+		want []string
+		all  bool // nothing is left out
+	}{
+		{"few", flowDiff{Services: services(2, 3)}, []string{`[a]\(http:&#8203;//example.com) \| @&#8203;all`, "ns/s1", "health check 2 of s1"}, true},
+		{"one Service with many lines", flowDiff{Services: services(1, 1000)}, []string{"health check 0 of s0", "\n1 entries more, 1 of them with their first lines above: `proxyc diff -o text` has them.\n"}, false},
+		{"many Services", flowDiff{Services: services(1000, 10)}, []string{"entries more", "health check 9 of s0"}, false},
+		{"facts of nodes", flowDiff{Facts: facts, Services: services(50, 1)}, []string{"settings more", "health check 0 of s0", "\n10 entries more: "}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var text bytes.Buffer
+			if err := tt.d.writeMarkdown(&text); err != nil {
+				t.Fatal(err)
+			}
+			if text.Len() > most {
+				t.Errorf("%d bytes, want at most %d", text.Len(), most)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(text.String(), want) {
+					t.Errorf("%q is not in\n%.2000s", want, &text)
+				}
+			}
+			if all := !strings.Contains(text.String(), " more"); all != tt.all {
+				t.Errorf("is all there: %t, want %t", all, tt.all)
+			}
+		})
+	}
+}

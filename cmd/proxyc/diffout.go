@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"maps"
@@ -228,12 +229,35 @@ func (d *flowDiff) writeStat(w io.Writer) error {
 	return d.writeSummary(w, "")
 }
 
-// shownEntries is how many entries a comment for a pull request has in full, which may
-// have 64 KiB.
-const shownEntries = 40
+// Bounds of a comment for a pull request, which may have 65,536 characters on GitHub. In bytes, of
+// which each character has one at least.
+const (
+	shownEntries = 40       // in full
+	mostSettings = 12 << 10 // bytes of the table of settings and what is above it
+	mostEntries  = 44 << 10 // with that of entries
+	mostTaken    = 16 << 10 // of the lines below it
+)
 
 // writeMarkdown writes a comment for a pull request.
-func (d *flowDiff) writeMarkdown(w io.Writer) error {
+func (d *flowDiff) writeMarkdown(out io.Writer) error {
+	w := &bytes.Buffer{}
+	if err := d.markdown(w); err != nil {
+		return err
+	}
+	_, err := w.WriteTo(out)
+	return err
+}
+
+// fits adds a line to a comment unless that makes it longer than most.
+func fits(w *bytes.Buffer, most int, line string) bool {
+	if w.Len()+len(line) > most {
+		return false
+	}
+	w.WriteString(line)
+	return true
+}
+
+func (d *flowDiff) markdown(w *bytes.Buffer) error {
 	fmt.Fprintf(w, "### proxyc diff\n\n")
 	if d.empty() && d.Wrong == 0 {
 		_, err := fmt.Fprintln(w, "No flow changes, and no setting.")
@@ -244,52 +268,81 @@ func (d *flowDiff) writeMarkdown(w io.Writer) error {
 	}
 	if len(d.Config)+len(d.Facts) > 0 {
 		fmt.Fprint(w, "\n| setting | before | after |\n|---|---|---|\n")
+		left := 0
+		row := func(what, before, after string) {
+			if !fits(w, mostSettings, fmt.Sprintf("| %s | %s | %s |\n", what, lint.Cell(before), lint.Cell(after))) {
+				left++
+			}
+		}
 		for _, c := range d.Config {
-			fmt.Fprintf(w, "| %s | %s | %s |\n", lint.Cell(c.Path), lint.Cell(c.Before.Value), lint.Cell(c.After.Value))
+			row(lint.Cell(c.Path), c.Before.Value, c.After.Value)
 		}
 		for _, f := range d.Facts {
-			fmt.Fprintf(w, "| %s (%s) | %s | %s |\n", lint.Cell(f.What), lint.Cell(strings.Join(compacted(f.Nodes), ", ")), lint.Cell(f.Before), lint.Cell(f.After))
+			row(fmt.Sprintf("%s (%s)", lint.Cell(f.What), lint.Cell(strings.Join(compacted(f.Nodes), ", "))), f.Before, f.After)
+		}
+		if left > 0 {
+			fmt.Fprintf(w, "\n%d settings more: `proxyc diff -o text` has them.\n", left)
 		}
 	}
 	if len(d.Services) == 0 {
 		return nil
 	}
 	fmt.Fprint(w, "\n| | Service | to | clients | change | decided by |\n|---|---|---|---|---|---|\n")
-	entries := d.entries(false)
-	for i, g := range entries {
-		if i == shownEntries {
-			return writeMore(w, entries[i:])
+	var left []flow.Entry
+	begun := 0
+	for i, g := range d.entries(false) {
+		shown, omitted := 0, i >= shownEntries
+		row := func(line string) {
+			if omitted = omitted || !fits(w, mostEntries, line); !omitted {
+				shown++
+			}
 		}
 		name := namesText(g.Names, shownNames)
 		for j := range g.Flows {
 			f := &g.Flows[j]
-			fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s |\n", sign(g.Action), lint.Cell(name), lint.Cell(flow.DestinationsText(f.To)), lint.Cell(flow.ClientsText(f.From)),
-				lint.Cell(f.Change.String()+d.onNodes(f.Nodes)), "was: "+lint.Cell(d.cause(f, 0, ", "))+"<br>is: "+lint.Cell(d.cause(f, 1, ", ")))
+			row(fmt.Sprintf("| %s | %s | %s | %s | %s | %s |\n", sign(g.Action), lint.Cell(name), lint.Cell(flow.DestinationsText(f.To)), lint.Cell(flow.ClientsText(f.From)),
+				lint.Cell(f.Change.String()+d.onNodes(f.Nodes)), "was: "+lint.Cell(d.cause(f, 0, ", "))+"<br>is: "+lint.Cell(d.cause(f, 1, ", "))))
 			name = ""
 		}
 		for _, n := range g.Notes {
-			fmt.Fprintf(w, "| %s | %s | | | %s | |\n", sign(g.Action), lint.Cell(name), lint.Cell(n.Family.String()+" "+n.What+": "+arrow(n.Before, n.After)+d.onNodes(n.Nodes)))
+			row(fmt.Sprintf("| %s | %s | | | %s | |\n", sign(g.Action), lint.Cell(name), lint.Cell(n.Family.String()+" "+n.What+": "+arrow(n.Before, n.After)+d.onNodes(n.Nodes))))
 			name = ""
 		}
+		if omitted {
+			left = append(left, g)
+			if shown > 0 {
+				begun++
+			}
+		}
+	}
+	if len(left) > 0 {
+		writeMore(w, left, begun)
 	}
 	return nil
 }
 
-// writeMore ends a comment with how many entries it has not. What Services take stands there all the
-// same, in short: nobody may push it out by what comes before.
-func writeMore(w io.Writer, entries []flow.Entry) error {
-	var lines strings.Builder
+// writeMore ends a comment with how many entries it has not, or of which it has only the first lines.
+// What Services take stands there all the same, in short: nobody may push it out by what comes before.
+func writeMore(w io.Writer, entries []flow.Entry, begun int) {
+	lines, omitted := &bytes.Buffer{}, 0
 	for _, g := range entries {
-		if text := g.TakenText(); text != "" {
-			fmt.Fprintf(&lines, "- %s: %s\n", lint.Cell(serviceName(g.Name)), lint.Cell(text))
+		text := g.TakenText()
+		if text != "" && !fits(lines, mostTaken, fmt.Sprintf("- %s: %s\n", lint.Cell(serviceName(g.Name)), lint.Cell(text))) {
+			omitted++
 		}
 	}
-	more := fmt.Sprintf("\n%d entries more: `proxyc diff -o text` has them.", len(entries))
-	if lines.Len() > 0 {
+	more := fmt.Sprintf("\n%d entries more", len(entries))
+	if begun > 0 {
+		more += fmt.Sprintf(", %d of them with their first lines above", begun)
+	}
+	more += ": `proxyc diff -o text` has them."
+	if lines.Len()+omitted > 0 {
 		more += " Of external IPs, Services take there:\n"
 	}
-	_, err := fmt.Fprintf(w, "%s\n%s", more, lines.String())
-	return err
+	if omitted > 0 {
+		fmt.Fprintf(lines, "- and %d Services take more\n", omitted)
+	}
+	fmt.Fprintf(w, "%s\n%s", more, lines)
 }
 
 // What -o json has.
