@@ -89,7 +89,7 @@ func (c *Cleaner) takeRemoved() []ir.Match {
 // Ended notes what is in force after a sync that succeeded, and asks for the
 // flows to be looked at that it has to do with.
 func (c *Cleaner) Ended(w Work) {
-	if w.All { // before the first of them nobody knows what is in force
+	if w.All { // before the first of them it is not known what is in force
 		w.Removed = append(c.takeRemoved(), w.Removed...)
 	}
 	var came ir.PerFamily[*scope]

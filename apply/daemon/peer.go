@@ -61,7 +61,7 @@ type peer struct {
 	remove   func(context.Context) error
 	now      func() time.Time
 	log      *slog.Logger
-	tell     func(*KubeProxy)
+	show     func(*KubeProxy)
 	send     func(watch.Event)
 
 	is      KubeProxy // State "": absent
@@ -74,7 +74,7 @@ type peer struct {
 
 // newPeer makes the peer of a daemon.
 func newPeer(d *daemon, remove func(context.Context) error) *peer {
-	p := &peer{process: monitor.KubeProxyProcess, remove: remove, now: time.Now, log: d.log.Logger, tell: d.state.setKubeProxy, send: d.events.Send}
+	p := &peer{process: monitor.KubeProxyProcess, remove: remove, now: time.Now, log: d.log.Logger, show: d.state.setKubeProxy, send: d.events.Send}
 	mode := d.cfg.ProxyMode()
 	p.objects = func() ([]string, error) {
 		found, err := monitor.KubeProxy()
@@ -163,7 +163,7 @@ func (p *peer) appear(found []string, process string) {
 func (p *peer) lives(process string) bool {
 	if process != p.is.Process {
 		p.is.Process = process
-		p.told()
+		p.publish()
 	}
 	if process != "" {
 		p.alive, p.last, p.quiet = p.now(), nil, peerQuiet
@@ -194,7 +194,7 @@ func (p *peer) gone() {
 	case Maintained:
 		p.log.Info("kube-proxy's rules are gone")
 		p.is = KubeProxy{}
-		p.tell(nil)
+		p.show(nil)
 	case LeftOver:
 		p.removed = p.now()
 		p.enter(Removed, p.is.Objects)
@@ -216,13 +216,13 @@ func (p *peer) enter(s KubeProxyState, objects []string) {
 	if s == Maintained {
 		p.send(watch.Event{Warning: true, Reason: "KubeProxyBeside", Action: "StartKubeProxy", Note: what + ": " + strings.Join(objects, ", ")})
 	}
-	p.told()
+	p.publish()
 }
 
-// told makes the state known.
-func (p *peer) told() {
+// publish enters the state into the status.
+func (p *peer) publish() {
 	is := p.is
-	p.tell(&is)
+	p.show(&is)
 }
 
 // text describes the state.

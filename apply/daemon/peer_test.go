@@ -47,7 +47,7 @@ func newPeerNode() *peerNode {
 		},
 		now:  func() time.Time { return n.at },
 		log:  slog.New(slog.DiscardHandler),
-		tell: func(k *KubeProxy) { n.status = k },
+		show: func(k *KubeProxy) { n.status = k },
 		send: func(watch.Event) { n.events++ },
 	}
 	return n

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// noLockFile is a file that nobody locks. Tools of ours get it while we hold their lock.
+// noLockFile is a file that no program locks. Tools of ours get it while we hold their lock.
 const noLockFile = "/dev/null"
 
 // lockFile is the file that the legacy tools lock.

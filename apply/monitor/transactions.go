@@ -110,7 +110,7 @@ func (t *transactions) forget() {
 // one of them touched something of ours.
 func (t *transactions) distrust(w *window) (foreign bool) {
 	if w.first != nil {
-		foreign = t.blame(w.first)
+		foreign = t.enterForeign(w.first)
 	}
 	w.first, w.foreign = nil, true
 	return foreign
@@ -149,11 +149,11 @@ func (t *transactions) met(one transaction) (foreign bool) {
 		}
 	}
 	t.forget()
-	return !ours && t.blame(&one) || foreign
+	return !ours && t.enterForeign(&one) || foreign
 }
 
-// blame enters a transaction as foreign, and reports whether it touched something of ours.
-func (t *transactions) blame(one *transaction) bool {
+// enterForeign enters a transaction as foreign, and reports whether it touched something of ours.
+func (t *transactions) enterForeign(one *transaction) bool {
 	if !one.touched.Any() {
 		return false
 	}
