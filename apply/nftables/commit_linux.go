@@ -40,21 +40,52 @@ func (d *Dataplane) commit(ctx context.Context, plan *Plan) (apply.Result, error
 	defer d.mu.Unlock()
 	d.commits.Add(1)
 	defer d.commits.Add(1)
-	result, err := d.send(ctx, plan)
-	if _, stale := errors.AsType[*staleError](err); stale && plan.want != nil {
-		// The node is not what the plan began with. It is read and planned anew, once.
-		have, err := d.read(ctx, nil)
-		if err != nil {
+	for try := 1; ; try++ {
+		result, err := d.send(ctx, plan)
+		if _, stale := errors.AsType[*staleError](err); !stale || plan.want == nil {
+			return result, err
+		}
+		if plan, err = d.planAgain(ctx, plan); err != nil {
 			return apply.Result{}, err
 		}
-		again := newPlan(have, plan.want())
-		again.again = true
-		if plan.forgets {
-			again.forgetAll()
-		}
-		return d.send(ctx, again)
+		plan.last = try == maxPlans
 	}
-	return result, err
+}
+
+// maxPlans is how often a commit reads the node and plans again, if others change
+// what it is about each time. After that it counts what is refused as the fault of
+// its Service: the next comparison tries it again.
+const maxPlans = 3
+
+// planAgain reads the node, which is not what the plan began with.
+func (d *Dataplane) planAgain(ctx context.Context, plan *Plan) (*Plan, error) {
+	generation, err := d.c.generation(ctx)
+	if err != nil {
+		return nil, err
+	}
+	have, err := d.read(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	again := newPlan(have, plan.want())
+	again.generation = generation
+	if plan.forgets {
+		again.forgetAll()
+	}
+	return again, nil
+}
+
+// mayBeStale reports whether the kernel's state can be the reason for refusals: some
+// table changed since the plan was made, or may have.
+func (d *Dataplane) mayBeStale(ctx context.Context, p *Plan, refusals []refused) (bool, error) {
+	if p.last || !slices.ContainsFunc(refusals, refused.mayBeStale) {
+		return false, nil
+	}
+	if p.generation == 0 {
+		return true, nil
+	}
+	generation, err := d.c.generation(ctx)
+	return generation != p.generation, err
 }
 
 // staleError is a refusal for which the kernel's state can be the reason: what
@@ -84,7 +115,11 @@ func (d *Dataplane) send(ctx context.Context, p *Plan) (apply.Result, error) {
 			p = all
 			continue
 		}
-		rest, err := out.without(p, refusals)
+		stale, err := d.mayBeStale(ctx, p, refusals)
+		if err != nil {
+			return out.result(), err
+		}
+		rest, err := out.without(p, refusals, stale)
 		if err != nil {
 			return out.result(), err
 		}
@@ -195,8 +230,9 @@ func (q *quarantine) result() apply.Result {
 
 // without returns the plan without what was refused: entries of affinity maps
 // that expired meanwhile are no matter, nor are chains and sets that something
-// still holds to; of other things, nothing of the whole Service is sent.
-func (q *quarantine) without(p *Plan, refusals []refused) (*Plan, error) {
+// still holds to; of other things, nothing of the whole Service is sent. If stale,
+// a refusal for which the kernel's state can be the reason is a staleError.
+func (q *quarantine) without(p *Plan, refusals []refused, stale bool) (*Plan, error) {
 	services := map[ir.Name]bool{}
 	drop := map[string]bool{} // chains and sets not to remove
 	for _, r := range refusals {
@@ -210,7 +246,7 @@ func (q *quarantine) without(p *Plan, refusals []refused) (*Plan, error) {
 		default:
 			e := r.element(r.offset)
 			service := r.service(e)
-			if len(q.refused) == 0 && !p.again && r.mayBeStale() {
+			if stale && r.mayBeStale() {
 				return nil, &staleError{r}
 			}
 			names := []ir.Name{service}

@@ -21,8 +21,10 @@ import (
 type fault struct {
 	n     int
 	after bool
-	// meanwhile is what others do before each batch that changes rules.
+	// meanwhile is what others do before batches that change rules: before the first
+	// three, as a commit plans again for as long as others change the tables.
 	meanwhile func()
+	batches   int
 	made      int
 	fired     bool
 }
@@ -31,7 +33,8 @@ var errFault = errors.New("injected")
 
 func (f *fault) request(b *batch, do func() error) error {
 	f.made++
-	if b != nil && f.meanwhile != nil && slices.ContainsFunc(b.messages, func(m message) bool { return !m.purge }) {
+	if b != nil && f.meanwhile != nil && f.batches < 3 && slices.ContainsFunc(b.messages, func(m message) bool { return !m.purge }) {
+		f.batches++
 		f.meanwhile()
 	}
 	if f.made != f.n {
@@ -74,17 +77,20 @@ var leaver = netip.MustParseAddr("10.244.2.10")
 // and Commit are due, which make up for all that was missed, and a Plan never
 // changes: whichever request fails, before it takes effect or after.
 func TestFaultsAtEachRequest(t *testing.T) {
+	t.Parallel()
 	for _, refused := range []bool{false, true} {
 		for _, after := range []bool{false, true} {
 			t.Run(fmt.Sprintf("refused %t, after %t", refused, after), func(t *testing.T) {
+				t.Parallel()
 				n := newNode(t)
 				fired := true
-				for i := 1; fired; i++ {
+				// The later a request, the more others like it: those of a node that is read again.
+				for i := 1; fired; i += 1 + i/20 {
 					fired = oneFault(t, n, refused, &fault{n: i, after: after})
 					if t.Failed() {
 						t.Fatalf("at request %d", i)
 					}
-					if i > 200 {
+					if i > 300 {
 						t.Fatal("no end")
 					}
 				}
@@ -184,6 +190,54 @@ func checkRefused(t *testing.T, when string, r apply.Result, refused bool, bad i
 	}
 	if !slices.Equal(names, want) {
 		t.Errorf("%s: refused %v, want %v", when, names, want)
+	}
+}
+
+// Changes of others between the reading and the commit are no fault of a Service,
+// also if they come again before each try, and beside one that is refused.
+func TestForeignChangesBeforeEachTry(t *testing.T) {
+	for _, refused := range []bool{false, true} {
+		for tries := 1; tries <= 3; tries++ {
+			t.Run(fmt.Sprintf("refused %t, %d tries", refused, tries), func(t *testing.T) {
+				n := newNode(t)
+				before, after, bad := faultySteps(refused)
+				if _, err := once(t, n, rules.LowerAll(before)); err != nil {
+					t.Fatal(err)
+				}
+				if err := n.Read(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				plan := n.Plan(after)
+				foreign, left := n.other(t), tries
+				n.Dataplane.c.request = func(b *batch, do func() error) error {
+					if b == nil || left == 0 {
+						return do()
+					}
+					// Somebody removes one of the elements that the batch removes.
+					for i := range b.messages {
+						if m := &b.messages[i]; m.typ == unix.NFT_MSG_DELSETELEM && !m.purge && len(m.elements) > 0 {
+							var gone batch
+							gone.elements(m.change, unix.NFT_MSG_DELSETELEM, m.set, m.elements[:1], false)
+							if refusals, err := foreign.c.send(t.Context(), &gone); err != nil || len(refusals) > 0 {
+								t.Errorf("%v %v", err, refusals)
+							}
+							left--
+							break
+						}
+					}
+					return do()
+				}
+				result, err := n.Commit(t.Context(), plan)
+				n.Dataplane.c.request = direct
+				if err != nil || left > 0 {
+					t.Fatalf("%v; %d changes by others are missing", err, left)
+				}
+				checkRefused(t, "after changes by others", result, refused, bad)
+				if !inForce(t, n, after, bad) {
+					t.Error("not in force")
+				}
+			})
+		}
 	}
 }
 

@@ -19,8 +19,11 @@ const kubeProxyTable = "kube-proxy"
 type Plan struct {
 	families ir.PerFamily[*change] // nil: nothing to do with it
 	want     func() rules.Tables   // to plan again from; nil if it is of changes
-	again    bool                  // planned again already
 	forgets  bool                  // all affinity maps are looked through
+	// generation is that of all tables before the node was read; 0: not known. last
+	// forbids to plan again.
+	generation uint32
+	last       bool
 
 	desired apply.Desired
 }
