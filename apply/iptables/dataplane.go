@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -60,6 +61,9 @@ type Dataplane struct {
 	wait     time.Duration
 	mostNFT  int // rules in one run of the nft variant
 	run      runner
+
+	singleMu sync.Mutex
+	singles  ir.PerFamily[singleChains] // nil: not asked for yet
 
 	lookOnly bool         // nothing is changed
 	log      *slog.Logger // nil: nobody is told
@@ -149,7 +153,8 @@ func tool(f ir.Family, v Variant, verb string) string {
 
 // inUse is the variant that the node uses: the one in which the kubelet left
 // its hint (KEP-3178), else the one that has kube-proxy's or our rules, else the
-// one that has more rules, else nft.
+// one that has more rules, else nft. Legacy tables that are not there are not asked
+// about: the tools would make them, and each packet would pass them.
 func (d *Dataplane) inUse(ctx context.Context) (Variant, error) {
 	type sign struct{ table, chain string }
 	var signs []sign
@@ -157,12 +162,15 @@ func (d *Dataplane) inUse(ctx context.Context) (Variant, error) {
 		signs = append(signs, sign{"mangle", chain})
 	}
 	signs = append(signs, sign{"nat", rules.ChainServices})
+	candidates := []*Dataplane{{Variant: NFT, wait: d.wait, run: d.run}}
+	if !lacksLegacyTables() {
+		candidates = append(candidates, &Dataplane{Variant: Legacy, wait: d.wait, run: d.run})
+	}
 	for _, sign := range signs {
-		for _, v := range [...]Variant{NFT, Legacy} {
+		for _, of := range candidates {
 			for _, f := range ir.Families() {
-				of := Dataplane{Variant: v, wait: d.wait, run: d.run}
 				if found, err := of.exists(ctx, f, sign.table, sign.chain); err == nil && found {
-					return v, nil
+					return of.Variant, nil
 				}
 			}
 		}
@@ -175,6 +183,9 @@ func (d *Dataplane) fuller(ctx context.Context) (best Variant, err error) {
 	most := -1
 	var missing []error
 	for _, v := range [...]Variant{NFT, Legacy} {
+		if v == Legacy && best == NFT && lacksLegacyTables() {
+			break
+		}
 		for _, f := range ir.Families() {
 			out, err := d.output(ctx, tool(f, v, "save"))
 			if err != nil {

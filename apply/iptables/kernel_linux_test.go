@@ -300,6 +300,9 @@ func TestVariantInUse(t *testing.T) {
 				if got := open(t, apply.Options{}, 0).Variant; got != tt.want {
 					t.Errorf("got %s, want %s", got, tt.want)
 				}
+				if tt.legacy == "" && !lacksLegacyTables() {
+					t.Error("legacy tables were made")
+				}
 			})
 		})
 	}

@@ -70,6 +70,16 @@ func hasLegacyTables() bool {
 	return false
 }
 
+// lacksLegacyTables reports whether the kernel is known to have no table of the legacy variant.
+func lacksLegacyTables() bool {
+	for _, f := range ir.Families() {
+		if tables, err := LegacyTables(f); err != nil || len(tables) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // LegacyTables returns the tables of the legacy variant that the kernel has in a family, in
 // order: none where it lacks the variant. To ask the tools for one would make it. It is an
 // error for who is not root, even with CAP_NET_ADMIN.

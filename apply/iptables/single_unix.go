@@ -8,12 +8,23 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
+// single is the tool of a family for single chains. To make it runs the tool, for its version.
 func (d *Dataplane) single(f ir.Family) (singleChains, error) {
+	d.singleMu.Lock()
+	defer d.singleMu.Unlock()
+	if one := d.singles.Of(f); one != nil {
+		return one, nil
+	}
 	protocol := goiptables.ProtocolIPv4
 	if f == ir.IPv6 {
 		protocol = goiptables.ProtocolIPv6
 	}
-	return goiptables.New(goiptables.IPFamily(protocol),
+	one, err := goiptables.New(goiptables.IPFamily(protocol),
 		goiptables.Path(d.tool(f)),
 		goiptables.Timeout(d.waitSeconds()))
+	if err != nil {
+		return nil, err
+	}
+	*d.singles.At(f) = one
+	return one, nil
 }
