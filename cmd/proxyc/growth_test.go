@@ -90,9 +90,8 @@ func TestGrowth(t *testing.T) {
 			})
 		}
 	}
-	// Each of a Service's source ranges is a class of a proof, and none goes through all of them. The
-	// rules of the other modes are lists, which each packet goes through.
-	for _, mode := range []ir.Mode{ir.ModeNFTables, ir.ModeIPVS} {
+	// Each of a Service's source ranges is a class of a proof, and none goes through all of them.
+	for _, mode := range []ir.Mode{ir.ModeNFTables, ir.ModeIPTables, ir.ModeIPVS} {
 		t.Run("prove/source ranges/"+string(mode), func(t *testing.T) {
 			steps := func(n int) int {
 				snapshot := filepath.Join(dir, "ranges.yaml")

@@ -1,10 +1,12 @@
 package iptables
 
 import (
+	"math"
 	"net/netip"
 	"slices"
 
 	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
 )
 
 // chain is a chain as a Walker has it: what a packet meets in it, in order.
@@ -30,9 +32,36 @@ type step struct {
 // lookup finds the rules of a chain that a packet can match: lists of their
 // numbers, in order.
 type lookup struct {
-	at    map[place][]int32
-	ports map[place][]uint16 // of the keys of at with a port, under the same key without one
-	rest  []int32            // the rules that are looked at for every packet
+	at      map[place][]int32
+	ports   map[place][]uint16 // of the keys of at with a port, under the same key without one
+	sources *sourceRules       // nil: none
+	rest    []int32            // the rules that are looked at for every packet
+}
+
+// sourceRules are the rules of a chain that match only a source, in order. A chain
+// has one for each source range of a Service.
+type sourceRules struct {
+	prefixes []netip.Prefix
+	numbers  []int32
+	at       map[netip.Prefix][]int32
+	lengths  map[int]bool // of the prefixes
+}
+
+func (s *sourceRules) add(p netip.Prefix, number int32) {
+	s.prefixes, s.numbers = append(s.prefixes, p), append(s.numbers, number)
+	s.at[p] = append(s.at[p], number)
+	s.lengths[p.Bits()] = true
+}
+
+// of returns the numbers of the rules that match a source, in order.
+func (s *sourceRules) of(src netip.Addr) (numbers []int32) {
+	for length := range s.lengths {
+		if p, err := src.Prefix(length); err == nil {
+			numbers = append(numbers, s.at[p]...)
+		}
+	}
+	slices.Sort(numbers)
+	return numbers
 }
 
 // place is what a rule wants of the destination; what it does not mind is zero.
@@ -129,8 +158,7 @@ func (x *indexer) leadsOn(jump *Rule) bool {
 	if x.long == 0 || x.refs[jump.Chain] != 1 || slices.Contains(x.open, jump.Chain) || !narrows(jump) {
 		return false
 	}
-	plain := Rule{Src: jump.Src, Dst: jump.Dst, Ports: jump.Ports, Protocol: jump.Protocol, Target: Jump, Chain: jump.Chain, Comment: jump.Comment}
-	if !jump.Equal(&plain) {
+	if !jump.plain() {
 		return false
 	}
 	rules, there := x.rules[jump.Chain]
@@ -143,6 +171,15 @@ func (x *indexer) leadsOn(jump *Rule) bool {
 		}
 	}
 	return true
+}
+
+// plain reports whether a rule matches nothing but addresses, protocol and ports,
+// none of them negated.
+func (r *Rule) plain() bool {
+	return r.Equal(&Rule{
+		Src: r.Src, Dst: r.Dst, Protocol: r.Protocol, Ports: r.Ports,
+		Target: r.Target, Chain: r.Chain, To: r.To, XMark: r.XMark, RandomFully: r.RandomFully, Comment: r.Comment,
+	})
 }
 
 // narrows reports whether a rule minds an address or a port, in a way that narrowed
@@ -199,8 +236,17 @@ func inner(a, b netip.Prefix) (_ netip.Prefix, ok bool) {
 func newLookup(rules []step) *lookup {
 	l := &lookup{at: map[place][]int32{}, ports: map[place][]uint16{}}
 	for i := range rules {
-		key, ok := placeOf(rules[i].Rule)
-		if !ok {
+		r := rules[i].Rule
+		key, ok := placeOf(r)
+		switch {
+		case ok:
+		case r.Src.IsValid() && !r.Dst.IsValid() && r.Protocol == 0 && r.plain():
+			if l.sources == nil {
+				l.sources = &sourceRules{at: map[netip.Prefix][]int32{}, lengths: map[int]bool{}}
+			}
+			l.sources.add(r.Src, int32(i))
+			continue
+		default:
 			l.rest = append(l.rest, int32(i))
 			continue
 		}
@@ -233,12 +279,15 @@ func placeOf(r *Rule) (p place, ok bool) {
 
 // cursor goes through the rules of a chain that a packet can match, in order.
 type cursor struct {
-	lists [5][]int32
-	i, n  int // where there are no lists: the next rule and their end
+	lists   [6][]int32
+	i, n    int // where there are no lists: the next rule and their end
+	sources *sourceRules
+	passed  int // of sources: how many were compared with the packet
+	cuts    *sim.Cuts
 }
 
 // begin returns a cursor to the rules from one on. The ports with which those that
-// are left out would have compared the packet are told.
+// are left out would have compared the packet are told here, the sources by next.
 func (e *Walker) begin(c *chain, t *Packet, from int) (at cursor) {
 	if c == nil {
 		return cursor{}
@@ -259,6 +308,10 @@ func (e *Walker) begin(c *chain, t *Packet, from int) (at cursor) {
 		}
 		key.port = t.Port
 		at.lists[2+i] = l.at[key]
+	}
+	if l.sources != nil {
+		at.sources, at.cuts = l.sources, t.Cuts
+		at.lists[5] = l.sources.of(t.Src)
 	}
 	if from > 0 {
 		for i, list := range at.lists {
@@ -282,9 +335,22 @@ func (c *cursor) next() int {
 		}
 	}
 	if least < 0 {
+		c.pass(math.MaxInt32)
 		return -1
 	}
 	n := c.lists[least][0]
 	c.lists[least] = c.lists[least][1:]
+	c.pass(n)
 	return int(n)
+}
+
+// pass notes the sources with which the rules before one compared the packet.
+func (c *cursor) pass(number int32) {
+	if c.sources == nil {
+		return
+	}
+	if n, _ := slices.BinarySearch(c.sources.numbers, number); n > c.passed {
+		c.passed = n
+		c.cuts.SourcesOf(c.sources.prefixes[:n])
+	}
 }

@@ -4,9 +4,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/irtest"
@@ -95,6 +98,59 @@ func TestLookupIsWalk(t *testing.T) {
 	}
 }
 
+// A proof says the same of rules that are looked up by source and of those that are
+// walked: the same differences and classes.
+func TestSourcesAreWalked(t *testing.T) {
+	node := prove.Node{Family: ir.IPv4, Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.11")}}
+	own := sim.NewOwn(node.Family.Loopback(), node.Addrs)
+	own.Mark = 0x4000
+	compare := func(a, b prove.Side) *prove.Result {
+		r, err := prove.Compare(t.Context(), node, a, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	equal, differ, found := 0, 0, 0
+	for seed := range uint64(300) {
+		g := generator{rand.New(rand.NewPCG(2, seed))}
+		r := g.sources()
+		other := clone(r)
+		g.mutate(other)
+		_, looking := walkers(r, own)
+		_, looking2 := walkers(other, own)
+		got := compare(looking, looking2)
+		found += walkSources(looking) + walkSources(looking2)
+		want := compare(looking, looking2)
+		if diff := cmp.Diff(want, got, cmp.Exporter(func(reflect.Type) bool { return true })); diff != "" {
+			t.Fatalf("seed %d (-walked +looked up):\n%s\n%s\n%s", seed, diff, ruleList(r), ruleList(other))
+		}
+		if want.Equal() {
+			equal++
+		} else {
+			differ++
+		}
+	}
+	t.Logf("%d rules looked up by source, %d pairs equal, %d different", found, equal, differ)
+	if found < 5000 || equal < 30 || differ < 30 {
+		t.Error("the rules are not such that the test shows much")
+	}
+}
+
+// walkSources makes an Evaluator walk the rules that it looks up by source, and returns their number.
+func walkSources(e *Evaluator) (n int) {
+	for _, table := range [...]map[string]*chain{e.walker.filter, e.walker.nat} {
+		for _, c := range table {
+			if l := c.index; l != nil && l.sources != nil {
+				n += len(l.sources.numbers)
+				l.rest = slices.Sorted(slices.Values(slices.Concat(l.rest, l.sources.numbers)))
+				l.sources = nil
+			}
+		}
+	}
+	return n
+}
+
 func ruleList(r *Ruleset) string {
 	var text []byte
 	for _, table := range r.Tables() {
@@ -155,6 +211,51 @@ func (g generator) ruleset() *Ruleset {
 			}
 			table.Jumps = append(table.Jumps, BuiltInJump{Chain: hook, Rule: Rule{Target: Jump, Chain: "KUBE-0"}})
 		}
+	}
+	return r
+}
+
+// sources makes chains of which most rules match only a source, as those of a Service
+// with source ranges; some jump to a chain that may give packets back.
+func (g generator) sources() *Ruleset {
+	r := &Ruleset{Family: ir.IPv4, Filter: Table{Name: "filter"}, Nat: Table{Name: "nat"}}
+	for _, table := range r.Tables() {
+		for i, n := range []int{12, 4, 2} {
+			c := Chain{Name: fmt.Sprintf("KUBE-%d", i)}
+			for range 1 + g.IntN(n) {
+				rule := Rule{Src: netip.MustParsePrefix(g.one("10.0.0.0/8", "10.96.0.0/16", "10.96.0.0/24", "10.96.1.0/24", "10.96.0.1/32", "192.0.2.11/32", "0.0.0.0/1", "128.0.0.0/1"))}
+				switch g.IntN(24) {
+				case 0, 1, 2:
+					rule.Not = Src
+				case 3, 4, 5:
+					rule.Mark = Mark{0x4000, 0x4000}
+				case 6, 7, 8:
+					rule.Src, rule.In = netip.Prefix{}, "eth0"
+				case 9: // few: each doubles the ways of a packet
+					rule.OneIn = 2
+				}
+				rule.Target = [...]Target{Jump, Jump, Return, Accept, Continue, SetMark}[g.IntN(6)]
+				switch {
+				case rule.Target == Jump && i < 2:
+					rule.Chain = fmt.Sprintf("KUBE-%d", i+1)
+				case rule.Target == Jump || rule.Target == Accept && table.Name == "filter":
+					rule.Target = [...]Target{Drop, Reject, Accept}[g.IntN(3)]
+				case rule.Target == SetMark:
+					rule.XMark = Mark{0x4000, 0x4000}
+				}
+				c.Rules = append(c.Rules, rule)
+			}
+			if g.IntN(2) == 0 {
+				c.Rules = append(c.Rules, Rule{Comment: "other traffic"})
+			}
+			table.Chains = append(table.Chains, c)
+		}
+	}
+	for _, hook := range []string{"FORWARD", "INPUT", "OUTPUT"} {
+		r.Filter.Jumps = append(r.Filter.Jumps, BuiltInJump{Chain: hook, Rule: Rule{Target: Jump, Chain: "KUBE-0"}})
+	}
+	for _, hook := range []string{"PREROUTING", "OUTPUT"} {
+		r.Nat.Jumps = append(r.Nat.Jumps, BuiltInJump{Chain: hook, Rule: Rule{Target: Jump, Chain: "KUBE-0"}})
 	}
 	return r
 }
