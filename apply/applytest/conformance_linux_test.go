@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"text/tabwriter"
@@ -27,13 +28,30 @@ var (
 	jobsFlag       = flag.Int("jobs", 2*runtime.NumCPU(), "cases at once")
 )
 
-// TestConformance plays the recorded cases against proxyc and prints a table by mode.
-func TestConformance(t *testing.T) {
-	RequireRoot(t)
-	only, err := regexp.Compile(*caseFlag)
+// chosen returns which cases are played: those whose names match -case, and with -short
+// those of them that choice.txt has, which are all cases as far as coverage goes.
+func chosen(t *testing.T) func(mode, family string) func(name string) bool {
+	t.Helper()
+	match, err := regexp.Compile(*caseFlag)
 	if err != nil {
 		t.Fatal(err)
 	}
+	choice, err := os.ReadFile(filepath.Join(*casesFlag, "choice.txt"))
+	if testing.Short() && err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(choice), "\n")
+	return func(mode, family string) func(string) bool {
+		return func(name string) bool {
+			return match.MatchString(name) && (!testing.Short() || slices.Contains(lines, mode+" "+family+" "+name))
+		}
+	}
+}
+
+// TestConformance plays the recorded cases against proxyc and prints a table by mode.
+func TestConformance(t *testing.T) {
+	RequireRoot(t)
+	only := chosen(t)
 	exceptions, err := LoadExceptions(*exceptionsFlag)
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +67,7 @@ func TestConformance(t *testing.T) {
 				runner.Apply = nil
 			}
 			suite := &Suite{Runner: runner, Family: family,
-				Dir: os.DirFS(*casesFlag), Exceptions: exceptions, Only: only.MatchString, Jobs: *jobsFlag}
+				Dir: os.DirFS(*casesFlag), Exceptions: exceptions, Only: only(mode, family), Jobs: *jobsFlag}
 			var score Score
 			t.Run(mode+"/"+family, func(t *testing.T) { score = suite.Play(t) })
 			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%.0f\n", mode, family,
@@ -68,14 +86,11 @@ func TestConformanceStable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	only, err := regexp.Compile(*caseFlag)
-	if err != nil {
-		t.Fatal(err)
-	}
+	only := chosen(t)
 	apply, daemon := throughProxyc(t)
 	for family := range strings.SplitSeq(*familiesFlag, ",") {
 		suite := &Suite{Runner: &Runner{Mode: "nftables", Apply: apply, Daemon: daemon}, Family: family,
-			Dir: os.DirFS(*casesFlag), Exceptions: exceptions, Only: only.MatchString, Jobs: *jobsFlag,
+			Dir: os.DirFS(*casesFlag), Exceptions: exceptions, Only: only("nftables", family), Jobs: *jobsFlag,
 			Change: func(c *Case) { c.Annotate("proxyc.dev/balance", "maglev") }}
 		t.Run(family, func(t *testing.T) {
 			if suite.Play(t).Flows == 0 {

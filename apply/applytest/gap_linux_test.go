@@ -12,7 +12,7 @@ import (
 )
 
 // gapUpdates is how often the Services change under load.
-var gapUpdates = map[string]int{"iptables-nft": 200, "iptables-legacy": 80, "nftables": 200, "ipvs": 100}
+var gapUpdates = map[string]int{"iptables-nft": 80, "iptables-legacy": 80, "nftables": 80, "ipvs": 80}
 
 // lasting are the Services that always have an endpoint: of every kind of route.
 func lasting() world {
@@ -95,7 +95,7 @@ func TestUpdatesLeaveNoGap(t *testing.T) {
 		m.must(0, m.apply(p, config, m.file("snapshot.json", w.snapshot(t))))
 		probes := gapProbes()
 		open := keepOpen(t, topo, probes)
-		start, updates := time.Now(), fewer(gapUpdates[p.String()])
+		start, updates := time.Now(), Fewer(gapUpdates[p.String()])
 		during(t, topo, 10, probes, func() {
 			for n := range updates {
 				r.update(w)

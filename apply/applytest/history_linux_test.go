@@ -65,7 +65,7 @@ func pooled(listing string) string {
 // TestHistories: after each change the machine has what a new one would be given.
 func TestHistories(t *testing.T) {
 	eachPlane(t, func(t *testing.T, p plane) {
-		for seed := range uint64(histories) {
+		for seed := range uint64(Fewer(histories)) {
 			t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 				t.Parallel()
 				m := newMachine(t, nil)
@@ -105,12 +105,15 @@ func counted(file, script string) string {
 // brings it to where it should be.
 func TestFaults(t *testing.T) {
 	RequireRoot(t)
-	for _, p := range planes {
+	for i, p := range planes {
 		if p.mode != "iptables" {
 			continue // nftables has one batch, which is taken whole or not at all
 		}
-		for _, fault := range faults {
+		for j, fault := range faults {
 			t.Run(p.String()+" "+fault.name, func(t *testing.T) {
+				if (i+j)%2 == 0 {
+					Long(t)
+				}
 				t.Parallel()
 				config, _ := takeoverFiles()
 				for n := 1; ; n++ {

@@ -120,7 +120,7 @@ func TestKill(t *testing.T) {
 		const seed = 9
 		r := newWorldRandom(seed)
 		left := map[string]int{}
-		times := fewer(k.times)
+		times := Fewer(k.times)
 		for n := range times {
 			to, from := n%2, 1-n%2
 			after := time.Duration(r.Int64N(int64(whole)))

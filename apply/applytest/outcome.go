@@ -75,6 +75,11 @@ func (f *Flow) Same(want, got Outcome) bool {
 	return reflect.DeepEqual(want.normal(), got.normal())
 }
 
+// answered reports whether every try got an answer, or a refusal: none waited in vain.
+func (o Outcome) answered() bool {
+	return o != nil && o["alive"] != false && !strings.Contains(fmt.Sprint(o["failed"]), TimedOut)
+}
+
 // Records are the outcomes of one mode: family → case → flow key.
 type Records struct {
 	Driver  string                                   `json:"driver"`
@@ -231,16 +236,6 @@ type Difference struct {
 	Case, Flow string
 	Want, Got  Outcome
 	Why        string // why Want is not what was recorded, where it is not
-}
-
-// late reports whether what is wanted came, too, and all that is wrong is that some tries had no answer in time.
-func (d Difference) late() bool {
-	want, got := d.Want.normal(), maps.Clone(d.Got.normal())
-	if want["reached"] == nil || want["failed"] != nil || !reflect.DeepEqual(got["failed"], Outcome{"failed": []string{TimedOut}}.normal()["failed"]) {
-		return false
-	}
-	delete(got, "failed")
-	return reflect.DeepEqual(want, got)
 }
 
 func (d Difference) String() string {

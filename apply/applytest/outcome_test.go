@@ -86,22 +86,22 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// TestLate: single tries without an answer, among right ones, may be a busy machine's.
-func TestLate(t *testing.T) {
-	reached := map[string]any{"a:80": []any{"node1"}}
+// Flows of which every try got an answer can be waited for.
+func TestAnswered(t *testing.T) {
 	for _, tt := range []struct {
-		want, got Outcome
-		late      bool
+		recorded Outcome
+		want     bool
 	}{
-		{Outcome{"reached": reached}, Outcome{"reached": reached, "failed": []any{"timeout"}}, true},
-		{Outcome{"reached": reached}, Outcome{"reached": reached, "failed": []any{"refused"}}, false},
-		{Outcome{"reached": reached}, Outcome{"reached": reached, "failed": []any{"refused", "timeout"}}, false},
-		{Outcome{"reached": reached}, Outcome{"reached": map[string]any{"b:80": []any{"node1"}}, "failed": []any{"timeout"}}, false},
-		{Outcome{"reached": reached}, Outcome{"failed": []any{"timeout"}}, false},
-		{Outcome{"failed": []any{"refused"}}, Outcome{"failed": []any{"timeout"}}, false},
+		{Outcome{"reached": map[string]any{"a:80": []any{"node1"}}}, true},
+		{Outcome{"failed": []any{"refused"}}, true},
+		{Outcome{"reached": true, "failed": []any{"refused", "timeout"}}, false},
+		{Outcome{"failed": []any{"timeout"}}, false},
+		{Outcome{"alive": false}, false},
+		{Outcome{"alive": true}, true},
+		{nil, false},
 	} {
-		if d := (Difference{Want: tt.want, Got: tt.got}); d.late() != tt.late {
-			t.Errorf("%s: late is %v", d, d.late())
+		if got := tt.recorded.answered(); got != tt.want {
+			t.Errorf("%s: %v", tt.recorded, got)
 		}
 	}
 }

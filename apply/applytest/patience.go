@@ -3,6 +3,7 @@ package applytest
 import (
 	"os"
 	"strconv"
+	"testing"
 	"time"
 )
 
@@ -10,9 +11,22 @@ import (
 // machine. The environment variable PROXYC_SLOW is the factor for a slow one.
 func Patience(d time.Duration) time.Duration { return time.Duration(slowness() * float64(d)) }
 
-// fewer is how many of n repetitions a test makes, so that a slow machine takes no
-// longer than its patience.
-func fewer(n int) int { return max(1, int(float64(n)/slowness())) }
+// Fewer is how many of n repetitions a test makes: one in eight with -short, and so few
+// on a slow machine that it takes no longer than its patience.
+func Fewer(n int) int {
+	if testing.Short() {
+		n /= 8
+	}
+	return max(1, int(float64(n)/slowness()))
+}
+
+// Long skips what make test leaves to make test-all: more cases of what others test as well.
+func Long(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("make test-all runs it")
+	}
+}
 
 func slowness() float64 {
 	factor, err := strconv.ParseFloat(os.Getenv("PROXYC_SLOW"), 64)

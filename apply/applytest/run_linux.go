@@ -51,6 +51,9 @@ type Runner struct {
 	// TCP over IPv6: Linux takes a refusal by ICMP to heart only when it answers the second SYN, because
 	// that to the first comes back while connect still owns the socket.
 	Timeout time.Duration
+	// Answered reports whether all tries of a flow are to be answered: these wait ten times as long, as
+	// an answer is only late on a busy machine. nil: of no flow is that known.
+	Answered func(c *Case, key string) bool
 	// Parallel bounds the tries that are under way at once. Zero means 100, fewer on a slow machine.
 	Parallel int
 }
@@ -168,22 +171,22 @@ func (p *play) flows(stage int, flows []Flow) []Result {
 		results[i] = Result{Key: f.Key(stage, i+1), Flow: f}
 		if f.Alone() {
 			wg.Wait()
-			results[i].Outcome = p.flow(&f)
+			results[i].Outcome = p.flow(&f, p.timeout(results[i].Key))
 			continue
 		}
-		wg.Go(func() { results[i].Outcome = p.flow(&f) })
+		wg.Go(func() { results[i].Outcome = p.flow(&f, p.timeout(results[i].Key)) })
 	}
 	wg.Wait()
 	return results
 }
 
 // flow makes the tries of one flow. What cannot even be tried stands in the outcome as a failure.
-func (p *play) flow(f *Flow) Outcome {
+func (p *play) flow(f *Flow, timeout time.Duration) Outcome {
 	switch {
 	case f.Again != "":
-		return p.again(f.Again)
+		return p.again(f.Again, timeout)
 	case f.HTTP != "":
-		return p.http(f)
+		return p.http(f, timeout)
 	}
 	to, proto, err := f.Target()
 	if err != nil {
@@ -193,9 +196,9 @@ func (p *play) flow(f *Flow) Outcome {
 	if err != nil {
 		return failed(err)
 	}
-	try := func() (Answer, error) { return ns.Try(proto, netip.AddrPortFrom(from, f.Sport), to, p.timeout()) }
+	try := func() (Answer, error) { return ns.Try(proto, netip.AddrPortFrom(from, f.Sport), to, timeout) }
 	if f.Open != "" {
-		try = func() (Answer, error) { return p.open(f.Open, ns, netip.AddrPortFrom(from, f.Sport), to) }
+		try = func() (Answer, error) { return p.open(f.Open, ns, netip.AddrPortFrom(from, f.Sport), to, timeout) }
 	}
 	t := p.tries(f, try)
 	if f.Affinity || f.SameAs != "" {
@@ -207,7 +210,14 @@ func (p *play) flow(f *Flow) Outcome {
 	return t.outcome(f.Any)
 }
 
-func (p *play) timeout() time.Duration { return Patience(cmp.Or(p.Timeout, 1500*time.Millisecond)) }
+// timeout is how long a try of a flow waits.
+func (p *play) timeout(key string) time.Duration {
+	d := Patience(cmp.Or(p.Timeout, 1500*time.Millisecond))
+	if p.Answered != nil && p.Answered(p.c, key) {
+		d *= 10
+	}
+	return d
+}
 
 // tries makes the tries of the flow, in parallel where it allows. No other flow
 // starts one between two of them: flows that took turns at a virtual server of
@@ -238,23 +248,23 @@ func (p *play) tries(f *Flow, try func() (Answer, error)) *tally {
 }
 
 // open makes a connection that is kept under a name.
-func (p *play) open(name string, ns *Namespace, from, to netip.AddrPort) (Answer, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), p.timeout())
+func (p *play) open(name string, ns *Namespace, from, to netip.AddrPort, timeout time.Duration) (Answer, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	conn, err := ns.Dial(ctx, "tcp", from, to)
 	if err != nil {
 		return Answer{}, err
 	}
 	p.kept[name] = conn
-	return Ask(conn, p.timeout())
+	return Ask(conn, timeout)
 }
 
-func (p *play) again(name string) Outcome {
+func (p *play) again(name string, timeout time.Duration) Outcome {
 	conn := p.kept[name]
 	if conn == nil {
 		return Outcome{"alive": false}
 	}
-	_, err := Ask(conn, p.timeout())
+	_, err := Ask(conn, timeout)
 	return Outcome{"alive": err == nil}
 }
 
@@ -277,7 +287,7 @@ func (p *play) affinity(f *Flow, t *tally) Outcome {
 }
 
 // http asks a health server. Its answer is JSON, or text.
-func (p *play) http(f *Flow) Outcome {
+func (p *play) http(f *Flow, timeout time.Duration) Outcome {
 	hostport, path, _ := strings.Cut(f.HTTP, "/")
 	to, err := parseAddrPort(hostport)
 	if err != nil {
@@ -290,11 +300,11 @@ func (p *play) http(f *Flow) Outcome {
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			ctx, cancel := context.WithTimeout(ctx, p.timeout())
+			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
 			return ns.Dial(ctx, "tcp", netip.AddrPortFrom(from, f.Sport), to)
 		},
-	}, Timeout: Patience(5 * time.Second)}
+	}, Timeout: timeout + Patience(5*time.Second)}
 	resp, err := client.Get("http://" + to.String() + "/" + path)
 	if err != nil {
 		return failed(err)

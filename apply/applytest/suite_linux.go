@@ -30,8 +30,7 @@ type Score struct {
 }
 
 // Play plays the cases. Each difference, and each case that could not be
-// played to its end, is an error of the test. A case in which some tries got no
-// answer, and all others the right ones, is played once more before it counts.
+// played to its end, is an error of the test.
 func (s *Suite) Play(t testing.TB) (score Score) {
 	began := time.Now()
 	records := s.Record
@@ -49,6 +48,13 @@ func (s *Suite) Play(t testing.TB) (score Score) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	runner := *s.Runner
+	if s.Record == nil {
+		runner.Answered = func(c *Case, key string) bool {
+			want, _ := records.Want(runner.Mode, s.Family, c.Name, key, s.Exceptions)
+			return want.answered()
+		}
+	}
 	jobs := make(chan struct{}, s.Jobs)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -62,14 +68,9 @@ func (s *Suite) Play(t testing.TB) (score Score) {
 		jobs <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-jobs }()
-			results, err := s.Runner.Run(context.Background(), c)
+			results, err := runner.Run(context.Background(), c)
 			var diffs []Difference
 			if s.Record == nil { // else it is the record
-				diffs = records.Compare(s.Runner.Mode, s.Family, c, results, s.Exceptions)
-			}
-			if err == nil && len(diffs) > 0 && !slices.ContainsFunc(diffs, func(d Difference) bool { return !d.late() }) {
-				t.Logf("%s: played once more, for a busy machine leaves single tries without an answer: %s", c.Name, diffs)
-				results, err = s.Runner.Run(context.Background(), c)
 				diffs = records.Compare(s.Runner.Mode, s.Family, c, results, s.Exceptions)
 			}
 			mu.Lock()

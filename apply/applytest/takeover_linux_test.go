@@ -234,9 +234,12 @@ func allOpen(t *testing.T, open []*keptConn) {
 // TestTakeover: a node with kube-proxy's rules is taken over only if that is said, and then without a
 // moment in which anything is not answered. Connections that are open go on.
 func TestTakeover(t *testing.T) {
-	for _, from := range peers {
+	for i, from := range peers {
 		t.Run(from.name, func(t *testing.T) {
 			eachPlane(t, func(t *testing.T, to plane) {
+				if to != planes[(i+2)%len(planes)] {
+					Long(t)
+				}
 				topo := newTopology(t)
 				m := newMachine(t, topo.Namespace("node1"))
 				from.load(m)
@@ -282,8 +285,11 @@ func TestModeChange(t *testing.T) {
 	m.must(0, m.apply(planes[0], config, cluster))
 	for i, from := range planes {
 		for _, to := range planes[i+1:] {
-			for _, step := range []struct{ from, to plane }{{from, to}, {to, from}} {
+			for j, step := range []struct{ from, to plane }{{from, to}, {to, from}} {
 				t.Run(step.from.String()+" to "+step.to.String(), func(t *testing.T) {
+					if j > 0 {
+						Long(t)
+					}
 					m.must(0, m.apply(step.from, config, cluster))
 					keeping, open := udpClients(t, topo), keepOpen(t, topo, takeoverProbes)
 					during(t, topo, 40, takeoverProbes, func() {
