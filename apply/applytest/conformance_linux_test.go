@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"text/tabwriter"
@@ -28,23 +27,16 @@ var (
 	jobsFlag       = flag.Int("jobs", 2*runtime.NumCPU(), "cases at once")
 )
 
-// chosen returns which cases are played: those whose names match -case, and with -short
-// those of them that choice.txt has, which are all cases as far as coverage goes.
+// chosen returns which cases are played: of the choice those whose names match -case.
 func chosen(t *testing.T) func(mode, family string) func(name string) bool {
 	t.Helper()
 	match, err := regexp.Compile(*caseFlag)
 	if err != nil {
 		t.Fatal(err)
 	}
-	choice, err := os.ReadFile(filepath.Join(*casesFlag, "choice.txt"))
-	if testing.Short() && err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.Split(string(choice), "\n")
+	choice := Choice(t, *casesFlag)
 	return func(mode, family string) func(string) bool {
-		return func(name string) bool {
-			return match.MatchString(name) && (!testing.Short() || slices.Contains(lines, mode+" "+family+" "+name))
-		}
+		return func(name string) bool { return match.MatchString(name) && choice(mode, family, name) }
 	}
 }
 

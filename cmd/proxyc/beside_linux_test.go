@@ -69,7 +69,7 @@ func TestWatchKubeProxyBeside(t *testing.T) {
 	chains := func(variant string) load {
 		return load{"kube-proxy.iptables", "iptables-" + variant + "-restore", "KUBE-PROXY-CANARY", []string{"iptables-" + variant + "-save"}}
 	}
-	for _, tc := range []struct {
+	for i, tc := range []struct {
 		name, plane string
 		load
 	}{
@@ -80,6 +80,9 @@ func TestWatchKubeProxyBeside(t *testing.T) {
 		{"iptables-legacy beside iptables-legacy", "iptables-legacy", chains("legacy")},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			if i%4 > 0 {
+				applytest.Long(t)
+			}
 			t.Parallel()
 			w := newWatched(t, tc.plane)
 			w.write("cluster.yaml", applytest.Services("a"))

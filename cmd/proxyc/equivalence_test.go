@@ -29,7 +29,7 @@ func TestEquivalence(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			met := map[sim.Fate]int{}
-			for n := range uint64(*packets / perWorld) {
+			for n := range uint64(applytest.Fewer(*packets / perWorld)) {
 				r := newRandom(start, n)
 				w := r.world(mode)
 				programs := w.compile(t)

@@ -1,0 +1,47 @@
+package applytest
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Fewer is how many of n repetitions a test makes: one in eight with -short, and so few
+// on a slow machine that it takes no longer than its patience.
+func Fewer(n int) int {
+	if testing.Short() {
+		n /= 8
+	}
+	return max(1, int(float64(n)/slowness()))
+}
+
+// Long skips what make test leaves to make test-all: more cases of what others test as well.
+func Long(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("make test-all runs it")
+	}
+}
+
+// Choice returns which of the cases in a directory are played: with -short those that its
+// choice.txt names, which together run as much of proxyc as all do, and all else. Modes that
+// the choice does not have, as not every kernel has them, take that of mode iptables.
+func Choice(t testing.TB, dir string) func(mode, family, name string) bool {
+	t.Helper()
+	if !testing.Short() {
+		return func(string, string, string) bool { return true }
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "choice.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(text), "\n")
+	return func(mode, family, name string) bool {
+		if !strings.Contains(string(text), mode+" ") {
+			mode = "iptables"
+		}
+		return slices.Contains(lines, mode+" "+family+" "+name)
+	}
+}
