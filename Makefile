@@ -12,7 +12,7 @@ PACKAGES  = nftables iptables ipset ipvsadm conntrack iproute2 procps strace zsh
 PAGE_PACKAGES = chromium
 SUDO      = $(shell test "$$(id -u)" = 0 || echo sudo)
 
-.PHONY: build setup setup-vm setup-windows test-windows check test e2e-tools e2e soak soak-userspace vm test-vm conformance golden verify lint fuzz bench bench-growth bench-fleet bench-peer release image demo clean
+.PHONY: build setup setup-vm setup-windows test-windows check test test-all test-rest e2e-tools e2e soak soak-userspace vm test-vm conformance golden verify lint fuzz bench bench-growth bench-fleet bench-peer release image demo clean
 
 build:
 	$(GO) build -o bin/proxyc ./cmd/proxyc
@@ -39,17 +39,31 @@ setup:
 check:
 	$(GO) build ./...
 	$(GO) vet ./...
-	$(GO) test ./...
+	$(GO) test -short ./...
 
-# test runs all tests but the soak, one package at a time: those with real packets wait for answers.
+# TEST are the flags of tests with real packets: one package at a time, as those wait for answers, and
+# more tests side by side than there are processors, as most wait.
+SHORT ?= -short
+TEST   = $(SHORT) -p 1 -parallel 4 -timeout 30m
+
+# test runs every kind of test once, with a choice of cases.
 test:
+	@echo 'This takes some 15 minutes on two cores$(if $(SHORT),, times three), and longer the first time, to compile.'
 	$(GO) build ./...
 	cd e2e/types && $(GO) test ./...
-	cd e2e/page && PROXYC_REQUIRE=all $(GO) test -timeout 20m ./...
+	cd e2e/page && PROXYC_REQUIRE=all $(GO) test $(SHORT) -timeout 20m ./...
 	cd e2e/deploy && $(GO) test ./...
-	cd e2e/release && ../../.ci/untouched $(GO) test -timeout 20m ./...
-	.ci/untouched PROXYC_REQUIRE=all $(GO) test -p 1 -timeout 30m ./...
+	cd e2e/release && ../../.ci/untouched $(GO) test $(SHORT) -timeout 20m ./...
+	.ci/untouched PROXYC_REQUIRE=all $(GO) test $(TEST) ./...
 	$(MAKE) e2e
+
+# test-all runs all tests but the soak; test-rest those of them that test leaves out.
+test-all:
+	$(MAKE) test SHORT=
+
+test-rest: e2e-tools
+	.ci/untouched PROXYC_REQUIRE=all GO=$(GO) .ci/left -p 1 -parallel 4 -timeout 30m
+	cd e2e && ../.ci/untouched PROXYC_REQUIRE=all GO=$(GO) ../.ci/left -p 1 -parallel 4 -timeout 30m
 
 # e2e-tools builds the real etcd, kube-apiserver and kube-proxy, and of 1.25 what is gone since, minutes the first time;
 # then they are in Go's cache.
@@ -59,7 +73,7 @@ e2e-tools:
 
 # e2e plays proxyc against them, with real packets.
 e2e: e2e-tools
-	cd e2e && ../.ci/untouched PROXYC_REQUIRE=all $(GO) test -p 1 -timeout 30m $$($(GO) list ./... | grep -v /windows)
+	cd e2e && ../.ci/untouched PROXYC_REQUIRE=all $(GO) test $(TEST) $$($(GO) list ./... | grep -v /windows)
 
 # setup-windows installs wine, and a compiler for the libraries that it lacks.
 setup-windows:
