@@ -105,8 +105,9 @@ func Run(ctx context.Context, o *Options, first *config.Resolved) error {
 		first = p.fallback.settle(first)
 	}
 	now := p.loaded(first)
-	var before *loaded // what was in force before now; nil: there is nothing to go back to
+	var held *loaded // was in force last; nil: there is nothing to go back to
 	var refused *refusedConfig
+	var retry retry
 	for lives := 0; ; lives++ {
 		smallHeap(garbageAtStart)
 		log := newLogger(o.Stdout, o.Stderr, &now.Config.Logging)
@@ -114,30 +115,61 @@ func Run(ctx context.Context, o *Options, first *config.Resolved) error {
 		wrote := false
 		d, err := newDaemon(p, now, log)
 		if err == nil {
-			d.restarted, d.refused = lives > 0, refused
+			d.restarted, d.refused, d.retry = lives > 0, refused, retry
 			next, err = d.run(ctx)
 			wrote = d.wrote.Load()
 		}
 		if wrote {
-			before = nil
+			held, retry.failures = now, 0
 		}
+		_, ofRules := errors.AsType[*rulesError](err)
 		switch {
-		case err != nil && before != nil:
+		case err == nil && next != nil:
+			now, refused = next, nil
+		case err != nil && held != nil && now != held:
 			log.Error("the configuration cannot be put in force: going back to the one before", "err", err)
 			if d != nil {
 				d.unset()
 			}
-			refused = &refusedConfig{now.Config, err}
-			now, before = before, nil
-		case err != nil || next == nil:
+			now, refused = held, &refusedConfig{now.Config, err}
+		case ofRules && now == held && !wrote:
+			wait := retry.fail(err, now.Config.SyncPeriod())
+			log.Error("the configuration before cannot be put in force either: both are tried again", "after", wait, "err", err)
+			refused = nil // it may not be the reason
+		default:
 			p.drain(log)
 			return err
-		default:
-			if wrote {
-				before = now
-			}
-			now, refused = next, nil
 		}
+	}
+}
+
+// rulesError is why a life of the daemon could not keep rules.
+type rulesError struct{ error }
+
+func (e *rulesError) Unwrap() error { return e.error }
+
+// retry is when a configuration that was in force before is tried again.
+type retry struct {
+	failures int // in a row
+	at       time.Time
+	err      error // the last one
+}
+
+// fail notes a failure, and returns how long to wait after it.
+func (r *retry) fail(err error, longest time.Duration) time.Duration {
+	r.failures++
+	wait := apply.Backoff(r.failures, apply.FirstRetry, max(longest, apply.FirstRetry))
+	r.at, r.err = time.Now().Add(wait), err
+	return wait
+}
+
+// wait waits until it is time, and reports false if ctx ends before.
+func (r *retry) wait(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(time.Until(r.at)):
+		return true
 	}
 }
 
@@ -219,6 +251,7 @@ type daemon struct {
 	from      *loaded                          // the configuration in force
 	restarted bool                             // another configuration was in force before
 	refused   *refusedConfig                   // that came after this one
+	retry     retry                            // of the lives before
 	wrote     atomic.Bool                      // it came as far as to write rules
 	set       atomic.Pointer[[]sysctl.Setting] // what settings changed
 
@@ -305,10 +338,12 @@ func (d *daemon) run(parent context.Context) (next *loaded, err error) {
 			}
 		})
 	}
-	for _, e := range startEvents(d.resolved) {
-		d.events.Send(e)
-		if e.Warning {
-			d.log.Warn(e.Note)
+	if d.retry.failures == 0 { // the cluster is told once
+		for _, e := range startEvents(d.resolved) {
+			d.events.Send(e)
+			if e.Warning {
+				d.log.Warn(e.Note)
+			}
 		}
 	}
 	run(d.serving(d.healthServer(), "FailedToStartProxierHealthcheck"))
@@ -325,7 +360,18 @@ func (d *daemon) run(parent context.Context) (next *loaded, err error) {
 	for _, of := range d.checks.All() {
 		all.Go(func() { of.Run(ctx, nil) })
 	}
-	run(d.proxy)
+	run(func(ctx context.Context) error {
+		if d.retry.failures > 0 {
+			d.health.SetNotReady("no configuration can be put in force: " + d.retry.err.Error())
+			if !d.retry.wait(ctx) {
+				return nil
+			}
+		}
+		if err := d.proxy(ctx); err != nil {
+			return &rulesError{err}
+		}
+		return nil
+	})
 	<-ctx.Done()
 	d.shutdown(parent, &all)
 	cause := context.Cause(ctx)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -508,6 +509,44 @@ func TestWatchConfigNotInForce(t *testing.T) {
 			})
 		})
 	}
+}
+
+// While the tools fail, neither a new configuration nor the one before it can be put in force.
+// The daemon tries both again, and the new one is in force once the tools work.
+func TestWatchConfigWhileToolsFail(t *testing.T) {
+	w := newWatched(t, "iptables-nft")
+	tool, err := exec.LookPath("iptables-nft-restore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(w.file("iptables-nft-restore"), fmt.Appendf(nil, "#!/bin/sh\n[ ! -e %s ] || { echo 'broken, for a test' >&2; exit 1; }\nexec %s \"$@\"\n", w.file("broken"), tool), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	w.env = append(w.env, "PATH="+w.dir+":"+os.Getenv("PATH"))
+	w.write("cluster.yaml", applytest.Services("a"))
+	w.start("proxyc", "watch")
+	before := w.until("first sync", synced)
+	w.write("broken", "")
+	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "iptables"), "10.244.0.0/16", "10.244.0.0/17", 1))
+	w.readyz("while the tools fail", http.StatusServiceUnavailable, "broken, for a test")
+	within(w, 20*time.Second, "a second failure of the one before", func() (struct{}, bool) {
+		return struct{}{}, strings.Count(w.log.String(), "both are tried again") == 2
+	})
+	w.readyz("while the tools fail", http.StatusServiceUnavailable, "no configuration can be put in force")
+	if code := w.ask(t, "127.0.0.1:10256", "/livez"); code != http.StatusOK {
+		t.Errorf("/livez: %d, want 200", code)
+	}
+	if !w.has("a") {
+		t.Errorf("rules are gone:\n%s", w.rules())
+	}
+	if err := os.Remove(w.file("broken")); err != nil {
+		t.Fatal(err)
+	}
+	st := w.until("the new one is in force", func(st daemon.Status) bool { return synced(st) && st.Config.Modified.After(before.Config.Modified) })
+	if st.PID != before.PID || len(st.Rejected) > 0 || !strings.Contains(w.rules(), "10.244.0.0/17") {
+		t.Errorf("status %+v, before %+v; rules:\n%s", st, before, w.rules())
+	}
+	w.readyz("the new one is in force", http.StatusOK, "")
 }
 
 // A snapshot that cannot be read while the configuration changes ends nothing: the objects of
