@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/proxyc/proxyc/compiler/config"
 )
@@ -77,5 +78,36 @@ func TestHelpShowsDefaults(t *testing.T) {
 	}
 	if seen < 10 {
 		t.Errorf("only %d flags have a default", seen)
+	}
+}
+
+// The grammar of one verb is that of the verb among all.
+func TestGrammarOfAVerb(t *testing.T) {
+	words := func(n *kong.Node) (all []string) {
+		kong.Visit(n, func(at kong.Visitable, next kong.Next) error {
+			switch at := at.(type) {
+			case *kong.Node:
+				all = append(all, at.Summary())
+			case *kong.Flag:
+				all = append(all, at.String())
+			case *kong.Value:
+				all = append(all, at.Summary())
+			}
+			return next(nil)
+		})
+		return all
+	}
+	whole := kong.Must(grammarOf(nil), grammar(io.Discard, io.Discard)...).Model
+	for _, want := range whole.Children {
+		one := kong.Must(grammarOf([]string{want.Name, "--nope"}), grammar(io.Discard, io.Discard)...).Model
+		if len(one.Children) != 1 {
+			t.Fatalf("%s: %d verbs", want.Name, len(one.Children))
+		}
+		if diff := cmp.Diff(words(want), words(one.Children[0])); diff != "" {
+			t.Errorf("%s (-among all +alone):\n%s", want.Name, diff)
+		}
+		if diff := cmp.Diff(len(whole.Flags), len(one.Flags)); diff != "" {
+			t.Errorf("%s: flags of the program (-among all +alone):\n%s", want.Name, diff)
+		}
 	}
 }

@@ -40,7 +40,7 @@ func (w *watched) load(file string, tool ...string) {
 
 // The fate that trace --kernel reports beside the rules of network plugins is that of real packets.
 func TestTraceKernelFollowsNetworkPlugins(t *testing.T) {
-	for _, tt := range []struct{ plane, plugin, tool string }{
+	for i, tt := range []struct{ plane, plugin, tool string }{
 		{"nftables", "felix", "nft"},
 		{"nftables", "felix", "iptables-nft-restore"},
 		{"nftables", "felix", "iptables-legacy-restore"},
@@ -53,6 +53,10 @@ func TestTraceKernelFollowsNetworkPlugins(t *testing.T) {
 		{"iptables-legacy", "kube-router", "iptables-legacy-restore"},
 	} {
 		t.Run(tt.plane+" "+tt.plugin+" "+tt.tool, func(t *testing.T) {
+			if i%4 > 0 {
+				applytest.Long(t)
+			}
+			t.Parallel()
 			w, topo := inTopology(t, tt.plane)
 			w.write("cluster.yaml", nodePortYAML+secondServiceYAML+"---\n{apiVersion: v1, kind: Node, metadata: {name: node1}, status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}}\n")
 			w.shell("proxyc apply " + strings.Join(w.args, " "))
@@ -62,13 +66,26 @@ func TestTraceKernelFollowsNetworkPlugins(t *testing.T) {
 				w.load(tt.plugin+".ipset", "ipset", "restore")
 				w.load(tt.plugin+".iptables", tt.tool, "--noflush")
 			}
-			passed, stopped := 0, 0
-			for _, from := range []struct{ trace, host string }{
+			hosts := []struct{ trace, host string }{
 				{"10.244.1.11", "pod1b"}, {"10.244.1.12", "pod1c"}, {"192.0.2.200", "ext"}, {"192.0.2.201", "ext.201"}, {"192.0.2.202", "ext.202"}, {"node", "node1"},
-			} {
-				for _, to := range []string{"10.96.0.10:80", "10.96.0.20:80"} {
+			}
+			services := []string{"10.96.0.10:80", "10.96.0.20:80"}
+			tried := map[string]chan error{} // those that are dropped take a while
+			for _, from := range hosts {
+				for _, to := range services {
+					ended := make(chan error, 1)
+					tried[from.host+" "+to] = ended
+					go func() {
+						_, err := topo.Try(from.host, "tcp", 0, netip.MustParseAddrPort(to), applytest.Patience(2*time.Second))
+						ended <- err
+					}()
+				}
+			}
+			passed, stopped := 0, 0
+			for _, from := range hosts {
+				for _, to := range services {
 					out, code := w.proxyc("trace", "--kernel", "--from", from.trace, "--to", to)
-					_, err := topo.Try(from.host, "tcp", 0, netip.MustParseAddrPort(to), applytest.Patience(time.Second))
+					err := <-tried[from.host+" "+to]
 					passes := strings.Contains(out, "  => 10.244.")
 					stops := strings.Contains(out, "  => dropped\n") || strings.Contains(out, "  => rejected\n")
 					switch {

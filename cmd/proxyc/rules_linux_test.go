@@ -36,7 +36,7 @@ func TestRulesAreReadBack(t *testing.T) {
 	applytest.RequireRoot(t)
 	for _, variant := range []iptables.Variant{iptables.NFT, iptables.Legacy} {
 		balances := hasBalancedMatch(t, variant)
-		for _, path := range goldenFiles(t) {
+		for i, path := range goldenFiles(t) {
 			g := readGolden(t, path)
 			for _, mode := range slices.Sorted(maps.Keys(ruleModes)) {
 				if !slices.Contains(g.modes, mode) {
@@ -44,6 +44,9 @@ func TestRulesAreReadBack(t *testing.T) {
 				}
 				name := string(variant) + "/" + strings.TrimSuffix(filepath.Base(path), ".txtar") + "/" + string(mode)
 				t.Run(name, func(t *testing.T) {
+					if i%4 > 0 {
+						applytest.Long(t)
+					}
 					snap, _ := decode(g.nodes, g.objects)
 					programs, _ := compile(t, parseConfig(t, mode, g.config), snap, compiler.Facts{NodeName: g.node})
 					readBack(t, variant, mode, programs, balances)
