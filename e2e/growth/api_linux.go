@@ -63,8 +63,9 @@ func (a *api) answer(w http.ResponseWriter, r *http.Request) {
 	resource := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
 	query := r.URL.Query()
 	if query.Get("watch") == "" { // asked only to see whether the resource exists
+		kind := mark(resource).GetObjectKind().GroupVersionKind()
 		w.Header().Set("Content-Type", "application/json")
-		json.NewEncoder(w).Encode(metav1.List{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "List"}, ListMeta: metav1.ListMeta{ResourceVersion: "1"}})
+		json.NewEncoder(w).Encode(metav1.List{TypeMeta: metav1.TypeMeta{APIVersion: kind.GroupVersion().String(), Kind: kind.Kind + "List"}, ListMeta: metav1.ListMeta{ResourceVersion: "1"}})
 		return
 	}
 	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf+";stream=watch")

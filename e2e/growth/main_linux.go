@@ -6,6 +6,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"flag"
@@ -13,19 +14,20 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/proxyc/proxyc/apply/applytest/cluster"
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
 // report is all that a run found.
 type report struct {
 	Machine machine `json:"machine"`
+	Kind    string  `json:"kind"`
 	Plain   bool    `json:"plain"`
 	Rows    []*row  `json:"rows"`
 	Slopes  *slopes `json:"slopes,omitempty"`
@@ -67,7 +69,8 @@ type change struct {
 }
 
 func main() {
-	sizes := flag.String("sizes", "1000x10,5000x10,10000x10,20000x10,50000x10,20000x1,5000x50", "Services x endpoints of each, by comma")
+	name := flag.String("kind", kinds[0].name, "what the Services have in common: "+kindNames())
+	sizes := flag.String("sizes", "", "Services x endpoints of each, by comma; by default those of the kind")
 	rounds := flag.Int("rounds", 50, "how many changes of each kind")
 	plain := flag.Bool("plain", false, "ClusterIP Services with one port only")
 	binary := flag.String("proxyc", "", "the program; by default it is built")
@@ -82,7 +85,7 @@ func main() {
 		}
 		return
 	}
-	r := runner{rounds: *rounds, plain: *plain || *beside != "", besideIn: *beside, binary: *binary, log: os.Stderr}
+	r := runner{kind: *name, rounds: *rounds, plain: *plain || *beside != "", besideIn: *beside, binary: *binary, log: os.Stderr}
 	if err := r.main(context.Background(), *sizes, *out, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "growth:", err)
 		os.Exit(1)
@@ -93,6 +96,7 @@ func main() {
 type runner struct {
 	binary string
 	dir    string // for files
+	kind   string
 	rounds int
 	plain  bool
 	log    io.Writer
@@ -110,9 +114,14 @@ func (r *runner) main(ctx context.Context, sizes, file string, out io.Writer) (e
 			return err
 		}
 	}
-	found := &report{Machine: thisMachine(), Plain: r.plain}
-	for size := range strings.SplitSeq(sizes, ",") {
-		c := cluster.Cluster{Plain: r.plain}
+	k := slices.IndexFunc(kinds, func(k kind) bool { return k.name == r.kind })
+	if k < 0 {
+		return fmt.Errorf("-kind: want one of %s, got %q", kindNames(), r.kind)
+	}
+	found := &report{Machine: thisMachine(), Kind: r.kind, Plain: r.plain}
+	for size := range strings.SplitSeq(cmp.Or(sizes, kinds[k].sizes), ",") {
+		c := kinds[k].cluster
+		c.Plain = c.Plain || r.plain
 		if _, err := fmt.Sscanf(size, "%dx%d", &c.Services, &c.Endpoints); err != nil || c.Services < 1 || c.Endpoints < 1 {
 			return fmt.Errorf("-sizes: want 1000x10, got %q", size)
 		}
@@ -157,7 +166,7 @@ const mb = 1e6
 // print writes the tables of docs/performance.md.
 func (r *report) print(to io.Writer) {
 	w := tabwriter.NewWriter(to, 0, 0, 1, ' ', 0)
-	fmt.Fprintf(w, "%d CPUs, Linux %s, %s\n\n", r.Machine.CPUs, r.Machine.Kernel, r.Machine.Go)
+	fmt.Fprintf(w, "%s, %d CPUs, Linux %s, %s\n\n", r.Kind, r.Machine.CPUs, r.Machine.Kernel, r.Machine.Go)
 	fmt.Fprint(w, "| Services x endpoints\t| from\t| all in the kernel\t| CPU\t| resident\t| at most\t| live heap\t|\n|---\t|---\t|---\t|---\t|---\t|---\t|---\t|\n")
 	for _, row := range r.Rows {
 		for _, s := range []struct {
@@ -178,6 +187,7 @@ func (r *report) print(to io.Writer) {
 		}
 		fmt.Fprintln(w, "|")
 	}
+	r.printPowers(w)
 	if s := r.Slopes; s != nil {
 		fmt.Fprint(w, "\n| memory, from a file\t| at rest\t| for each Service\t| for each endpoint\t|\n|---\t|---\t|---\t|---\t|\n")
 		for _, p := range []struct {

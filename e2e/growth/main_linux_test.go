@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -22,13 +23,23 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The program runs, at sizes too small to tell anything.
+// The program runs for each kind of cluster, at sizes too small to tell anything.
 func TestGrowth(t *testing.T) {
 	applytest.RequireRoot(t)
+	sizes := map[string]string{"mixed": "40x2", "contested": "2x1,4x1", "shared": "4x2", "ranges": "2x1"}
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel() // most of the time memory settles
+			testGrowth(t, k.name, sizes[k.name])
+		})
+	}
+}
+
+func testGrowth(t *testing.T, kind, sizes string) {
 	file := filepath.Join(t.TempDir(), "growth.json")
 	var table strings.Builder
-	r := runner{rounds: 2, log: t.Output()}
-	if err := r.main(t.Context(), "40x2", file, &table); err != nil {
+	r := runner{kind: kind, rounds: 2, log: t.Output()}
+	if err := r.main(t.Context(), sizes, file, &table); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(file)
@@ -39,21 +50,26 @@ func TestGrowth(t *testing.T) {
 	if err := json.Unmarshal(data, &got); err != nil {
 		t.Fatal(err)
 	}
-	if len(got.Rows) != 1 || got.Slopes != nil {
-		t.Fatalf("%d rows and slopes %v, want 1 and none: one size tells no slope", len(got.Rows), got.Slopes)
+	if want := 1 + strings.Count(sizes, ","); len(got.Rows) != want || got.Slopes != nil {
+		t.Fatalf("%d rows and slopes %v, want %d and none: sizes with as many endpoints tell no slopes", len(got.Rows), got.Slopes, want)
 	}
-	for _, s := range []start{got.Rows[0].Snapshot, got.Rows[0].Client, got.Rows[0].API} {
-		if s.Seconds <= 0 || s.CPUSeconds <= 0 || s.Live <= 0 || s.Resident <= s.Live || s.Peak < s.Resident {
-			t.Errorf("start: %+v", s)
+	for _, row := range got.Rows {
+		for _, s := range []start{row.Snapshot, row.Client, row.API} {
+			if s.Seconds <= 0 || s.CPUSeconds <= 0 || s.Live <= 0 || s.Resident <= s.Live || s.Peak < s.Resident {
+				t.Errorf("start: %+v", s)
+			}
+		}
+		for _, c := range []change{row.Endpoint, row.Added, row.Removed} {
+			if c.Median <= 0 || c.P90 < c.Median || c.CPUSeconds <= 0 {
+				t.Errorf("change: %+v", c)
+			}
+		}
+		if size := fmt.Sprintf("\n| %d x %d ", row.Services, row.Endpoints); !strings.Contains(table.String(), size) {
+			t.Errorf("the table has no row%s:\n%s", size, &table)
 		}
 	}
-	for _, c := range []change{got.Rows[0].Endpoint, got.Rows[0].Added, got.Rows[0].Removed} {
-		if c.Median <= 0 || c.P90 < c.Median || c.CPUSeconds <= 0 {
-			t.Errorf("change: %+v", c)
-		}
-	}
-	if !strings.Contains(table.String(), "| 40 x 2") {
-		t.Errorf("the table has no row:\n%s", &table)
+	if want := len(got.Rows) > 1; strings.Contains(table.String(), "\n| 2 to 4 ") != want {
+		t.Errorf("the table tells how costs grow: want %v\n%s", want, &table)
 	}
 }
 
@@ -61,7 +77,7 @@ func TestGrowth(t *testing.T) {
 func TestBeside(t *testing.T) {
 	applytest.RequireRoot(t)
 	var told strings.Builder
-	r := runner{rounds: 2, besideIn: "nftables", plain: true, log: t.Output()}
+	r := runner{kind: "mixed", rounds: 2, besideIn: "nftables", plain: true, log: t.Output()}
 	if err := r.main(t.Context(), "40x2", "", &told); err != nil {
 		t.Fatal(err)
 	}

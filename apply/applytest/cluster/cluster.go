@@ -29,6 +29,10 @@ type Cluster struct {
 	Plain bool
 	// DualStack: all have IPv6 too.
 	DualStack bool
+	// SameEndpoints: all Services have the endpoints of the first.
+	SameEndpoints bool
+	// Each, unless nil, changes Service i.
+	Each func(s *corev1.Service, i int)
 }
 
 // Kinds of Services by their number modulo period.
@@ -84,6 +88,9 @@ func (c Cluster) Service(i int) *corev1.Service {
 	if !c.Plain {
 		c.vary(s, i)
 	}
+	if c.Each != nil {
+		c.Each(s, i)
+	}
 	s.Spec.ClusterIP = s.Spec.ClusterIPs[0]
 	return s
 }
@@ -136,17 +143,18 @@ func (c Cluster) vary(s *corev1.Service, i int) {
 // Slices returns the EndpointSlices of Service i. Endpoint j is on node (i*Endpoints+j) modulo their number.
 func (c Cluster) Slices(i int) (all []*discoveryv1.EndpointSlice) {
 	types := []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6}
+	service := c.Service(i)
 	for f, base := range c.bases("10.128.0.1", "fd00:10:128::1") {
 		for low := 0; low < c.Endpoints; low += inSlice {
 			s := &discoveryv1.EndpointSlice{TypeMeta: typeMeta("discovery.k8s.io/v1", "EndpointSlice"),
 				ObjectMeta: meta(i), AddressType: types[f]}
 			s.Labels = map[string]string{discoveryv1.LabelServiceName: s.Name,
 				discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io"}
-			if c.Service(i).Spec.ClusterIPs[0] == corev1.ClusterIPNone {
+			if service.Spec.ClusterIPs[0] == corev1.ClusterIPNone {
 				s.Labels[corev1.IsHeadlessService] = ""
 			}
 			s.Name = fmt.Sprintf("%s-%s-%03d", s.Name, strings.ToLower(string(types[f])), low/inSlice)
-			for _, p := range c.ports(i) {
+			for _, p := range service.Spec.Ports {
 				port := p.TargetPort.IntVal
 				s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &p.Name, Protocol: &p.Protocol, Port: &port})
 			}
@@ -160,7 +168,10 @@ func (c Cluster) Slices(i int) (all []*discoveryv1.EndpointSlice) {
 }
 
 func (c Cluster) endpoint(base string, i, j int) discoveryv1.Endpoint {
-	pod := i*c.Endpoints + j
+	pod := j
+	if !c.SameEndpoints {
+		pod += i * c.Endpoints
+	}
 	yes, no := true, false
 	onNode, inZone, service := nodeName(pod%nodes), zone(pod%nodes), meta(i)
 	return discoveryv1.Endpoint{
