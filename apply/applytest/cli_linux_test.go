@@ -25,6 +25,7 @@ func takeoverFiles() (config, cluster string) {
 // what is to be done and whether there is anything.
 func TestLookingWritesNothing(t *testing.T) {
 	eachPlane(t, func(t *testing.T, p plane) {
+		t.Parallel()
 		m := newMachine(t, nil)
 		config, cluster := takeoverFiles()
 		look := func(want int, flags ...string) ran {
@@ -104,6 +105,7 @@ var drifts = map[string][]struct{ name, command, word string }{
 // TestDrift: what somebody changed by hand is found, named and put right.
 func TestDrift(t *testing.T) {
 	eachPlane(t, func(t *testing.T, p plane) {
+		t.Parallel()
 		m := newMachine(t, nil)
 		config, cluster := takeoverFiles()
 		m.must(0, m.apply(p, config, cluster))
@@ -129,6 +131,7 @@ func TestDrift(t *testing.T) {
 // TestCannot: where the program cannot work it says why, once, and touches nothing.
 func TestCannot(t *testing.T) {
 	eachPlane(t, func(t *testing.T, p plane) {
+		t.Parallel()
 		m := newMachine(t, nil)
 		config, cluster := takeoverFiles()
 		config, cluster = m.file("config.yaml", readFile(t, config)), m.file("cluster.yaml", readFile(t, cluster))
@@ -228,6 +231,7 @@ func readFile(t testing.TB, name string) string {
 // told for whom. Who only looks does not wait.
 func TestTwoAtOnce(t *testing.T) {
 	eachPlane(t, func(t *testing.T, p plane) {
+		t.Parallel()
 		m := newMachine(t, nil)
 		config, cluster := takeoverFiles()
 		before := m.dump()

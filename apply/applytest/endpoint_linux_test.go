@@ -36,6 +36,7 @@ func TestEndpointsOfServices(t *testing.T) {
 		"iptables": {1: "10.244.1.10:8080", 3: TimedOut, 4: TimedOut, 5: Refused, 6: Refused, 7: "192.0.2.11:8080"},
 	}
 	eachPlane(t, func(t *testing.T, p plane) {
+		t.Parallel()
 		topo := newTopology(t)
 		m := newMachine(t, topo.Namespace("node1"))
 		config, _ := takeoverFiles()
