@@ -25,6 +25,15 @@ func Long(t testing.TB) {
 	}
 }
 
+// Next is the number of the request, run or call after the n-th, in a test that lets each of
+// them fail: with -short at a growing distance, as later ones resemble earlier ones.
+func Next(n int) int {
+	if testing.Short() {
+		return n + 1 + n/3
+	}
+	return n + 1
+}
+
 // Choice returns which of the cases in a directory are played: with -short those that its
 // choice.txt names, which together run as much of proxyc as all do, and all else. Modes that
 // the choice does not have, as not every kernel has them, take that of mode iptables.

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/hns"
 	"github.com/proxyc/proxyc/apply/hns/hnstest"
 	"github.com/proxyc/proxyc/ir"
@@ -128,7 +129,7 @@ func TestFaults(t *testing.T) {
 		t.Run(fault.name, func(t *testing.T) {
 			eachHost(t, func(t *testing.T, m *machine) {
 				failed := 0
-				for n := 1; ; n++ {
+				for n := 1; ; n = applytest.Next(n) {
 					m := newMachine(t, m.version(), m.overlay)
 					r, w := random{rand.New(rand.NewPCG(5, 6))}, world{}
 					r.change(w)

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/run"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -27,7 +28,7 @@ func TestFaultsAtEachRun(t *testing.T) {
 				inNamespace(t, func(t *testing.T, v Variant) {
 					target := open(t, apply.Options{IPTables: string(v)}, 8) // several runs
 					target.families = target.families[:1]
-					for n := 1; oneFault(t, target, refused, after, n); n++ {
+					for n := 1; oneFault(t, target, refused, after, n); n = applytest.Next(n) {
 						if t.Failed() || n > 200 {
 							t.Fatalf("at run %d", n)
 						}

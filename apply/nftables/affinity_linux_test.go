@@ -132,6 +132,9 @@ func TestAffinityMapsGrowAsNeeded(t *testing.T) {
 	for _, f := range ir.Families() {
 		for _, way := range []string{"new", "of an older version", "by changes"} {
 			t.Run(f.String()+" "+way, func(t *testing.T) {
+				if f == ir.IPv6 {
+					applytest.Long(t)
+				}
 				n := newNode(t)
 				p := nftest.Sticky(f, ir.TCP)
 				r := rules.Lower(p)

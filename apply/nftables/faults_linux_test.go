@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
@@ -85,7 +86,7 @@ func TestFaultsAtEachRequest(t *testing.T) {
 				n := newNode(t)
 				fired := true
 				// The later a request, the more others like it: those of a node that is read again.
-				for i := 1; fired; i += 1 + i/20 {
+				for i := 1; fired; i = max(applytest.Next(i), i+1+i/20) {
 					fired = oneFault(t, n, refused, &fault{n: i, after: after})
 					if t.Failed() {
 						t.Fatalf("at request %d", i)
