@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -101,8 +102,7 @@ func Previous(ctx context.Context, dir, revision string) (binary, commit string,
 		return "", "", fmt.Errorf("tar -xf %s: %w: %s", archive, err, out)
 	}
 	binary = filepath.Join(dir, "proxyc-previous")
-	_, err = goCommand(ctx, source, "build", "-buildvcs=false", "-o", binary, "./cmd/proxyc")
-	return binary, commit, err
+	return binary, commit, build(ctx, source, binary, "./cmd/proxyc", "-trimpath") // the directory is another each time
 }
 
 // NoHistory reports whether an error of Previous is that there is nothing to be built.
@@ -118,8 +118,7 @@ func Proxyc(ctx context.Context, dir string) (string, error) {
 		return "", err
 	}
 	binary := filepath.Join(dir, "proxyc")
-	_, err = goCommand(ctx, root, "build", "-o", binary, "./cmd/proxyc")
-	return binary, err
+	return binary, build(ctx, root, binary, "./cmd/proxyc")
 }
 
 // userspace's package, in a module of its own.
@@ -136,8 +135,13 @@ func Userspace(ctx context.Context, dir string) (string, error) {
 		return "", err
 	}
 	binary := filepath.Join(dir, "userspace")
-	_, err = goCommand(ctx, filepath.Join(root, "e2e", "userspace"), "build", "-o", binary, ".")
-	return binary, err
+	return binary, build(ctx, filepath.Join(root, "e2e", "userspace"), binary, ".")
+}
+
+// build builds the program of a package. Unlike go build, go run keeps linked programs in Go's cache.
+func build(ctx context.Context, source, binary, pkg string, flags ...string) error {
+	_, err := goCommand(ctx, source, slices.Concat([]string{"run", "-exec", "cp"}, flags, []string{pkg, binary})...)
+	return err
 }
 
 func once(key string, build func() (string, error)) (string, error) {
