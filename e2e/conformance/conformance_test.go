@@ -19,7 +19,7 @@ import (
 var (
 	proxycFlag  = flag.String("proxyc", "", "binary to use; built from the module above when empty")
 	caseFlag    = flag.String("case", "", "play only cases whose names match")
-	serversFlag = flag.Int("servers", 4, "API servers, and so cases at once")
+	serversFlag = flag.Int("servers", 3, "API servers, and so cases at once")
 	waysFlag    = flag.String("ways", "", "play only ways whose names match")
 	recordFlag  = flag.String("record", "", "file with records of kube-proxy, which gets those that it lacks; with -peer, and one way")
 	peerFlag    = flag.Bool("peer", false, "play kube-proxy in place of proxyc: it must do what was recorded of it, or this package is wrong")
@@ -31,14 +31,20 @@ type way struct {
 	args       []string // of proxyc
 	only       string   // the cases to play, a regular expression
 	peer       bool     // kube-proxy is played this way, too
+	short      string   // the family that is played with -short
 }
 
+// shortCases are those that are played with -short: objects change while the proxy runs, or its API server's
+// answers matter otherwise. What else rules do to packets cmd/proxyc plays without an API server.
+const shortCases = "^(affinity-endpoint-loss|dual-stack|endpoint-updates|established-tcp-survives|healthcheck-nodeport|hints-zone|nodeport|" +
+	"service-before-after-slice|service-delete|target-port-update|type-change|udp-endpoint-replaced)$"
+
 var ways = []way{
-	{name: "nftables", mode: "nftables", peer: true},
-	{name: "ipvs", mode: "ipvs", peer: true},
-	{name: "iptables-nft", mode: "iptables", args: []string{"--iptables-variant", "nft"}, peer: true},
+	{name: "nftables", mode: "nftables", peer: true, short: applytest.IPv4},
+	{name: "ipvs", mode: "ipvs", peer: true, short: applytest.IPv4},
+	{name: "iptables-nft", mode: "iptables", args: []string{"--iptables-variant", "nft"}, peer: true, short: applytest.IPv6},
 	// Other variants differ in how rules are read, written and matched, not in what is compiled.
-	{name: "iptables-legacy", mode: "iptables", args: []string{"--iptables-variant", "legacy"},
+	{name: "iptables-legacy", mode: "iptables", args: []string{"--iptables-variant", "legacy"}, short: applytest.IPv4,
 		only: "^(affinity|clusterip|dual|endpoint|established|hairpin|health|lb-source|nodeport|no-endpoints|service-delete|type-change|udp)"},
 }
 
@@ -78,7 +84,11 @@ func TestConformance(t *testing.T) {
 			}
 		}()
 	}
-	pool := startServers(ctx, t, *serversFlag)
+	servers := *serversFlag
+	if testing.Short() {
+		servers = min(servers, 2) // a start takes longer than some cases
+	}
+	pool := startServers(ctx, t, servers)
 	table := &strings.Builder{}
 	w := tabwriter.NewWriter(table, 0, 0, 3, ' ', 0)
 	fmt.Fprintf(w, "%s\tfamily\tcases\tflows\tdifferences\tseconds\n", program.name)
@@ -90,15 +100,21 @@ func TestConformance(t *testing.T) {
 			continue
 		}
 		only := regexp.MustCompile(way.only)
+		if testing.Short() {
+			only = regexp.MustCompile(shortCases)
+		}
 		for _, family := range []string{applytest.IPv4, applytest.IPv6} {
 			t.Run(way.name+"/"+family, func(t *testing.T) {
+				if family != way.short {
+					applytest.Long(t)
+				}
 				suite := &applytest.Suite{
 					Runner:     &applytest.Runner{Mode: way.mode, Daemon: daemon(pool, program, way)},
 					Family:     family,
 					Dir:        os.DirFS("../../testdata/conformance"),
 					Exceptions: exceptions,
 					Only:       func(name string) bool { return chosen.MatchString(name) && only.MatchString(name) },
-					Jobs:       *serversFlag,
+					Jobs:       servers,
 					Record:     records,
 				}
 				score := suite.Play(t)

@@ -33,7 +33,11 @@ func TestUserspace(t *testing.T) {
 	if *peerFlag {
 		t.Skip("-peer is of the newest kube-proxy, which has no mode userspace")
 	}
-	chosen, err := regexp.Compile(*caseFlag)
+	pattern := *caseFlag
+	if testing.Short() && pattern == "" {
+		pattern = shortCases
+	}
+	chosen, err := regexp.Compile(pattern)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,6 +57,9 @@ func TestUserspace(t *testing.T) {
 	only := func(name string) bool { return beyond[name] == "" && chosen.MatchString(name) }
 	for _, family := range []string{applytest.IPv4, applytest.IPv6} {
 		t.Run(family, func(t *testing.T) {
+			if family != applytest.IPv4 {
+				applytest.Long(t)
+			}
 			play := func(name string, daemon applytest.DaemonFunc, only func(string) bool, jobs int) map[string]map[string]applytest.Outcome {
 				records := &applytest.Records{Results: map[string]map[string]map[string]applytest.Outcome{}}
 				suite := &applytest.Suite{

@@ -11,6 +11,7 @@ import (
 
 // TestFleet runs a few nodes: each has a connection, all get all changes, and so does the real daemon.
 func TestFleet(t *testing.T) {
+	applytest.Long(t)
 	applytest.RequireRoot(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // the tools may have to be built
 	defer cancel()

@@ -61,7 +61,11 @@ func TestGates(t *testing.T) {
 func TestManyGates(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	names := slices.Sorted(maps.Keys(utilfeature.DefaultMutableFeatureGate.GetAll()))
-	for range 3000 {
+	sets := 3000
+	if testing.Short() {
+		sets /= 8
+	}
+	for range sets {
 		set := map[string]bool{}
 		for range r.IntN(12) {
 			set[string(names[r.IntN(len(names))])] = r.IntN(2) == 0

@@ -75,6 +75,7 @@ func testGrowth(t *testing.T, kind, sizes string) {
 
 // Both programs are measured.
 func TestBeside(t *testing.T) {
+	applytest.Long(t)
 	applytest.RequireRoot(t)
 	var told strings.Builder
 	r := runner{kind: "mixed", rounds: 2, besideIn: "nftables", plain: true, log: t.Output()}

@@ -22,7 +22,7 @@ import (
 )
 
 var (
-	lastsFlag  = flag.Duration("lasts", 45*time.Second, "how long TestHistory lasts in each mode")
+	lastsFlag  = flag.Duration("lasts", 0, "how long TestHistory lasts in each mode; 45 s when 0, 12 s with -short")
 	proxycFlag = flag.String("proxyc", "", "binary to use; built from the module above when empty")
 )
 
@@ -63,10 +63,18 @@ func TestHistory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	lasts := *lastsFlag
+	switch {
+	case lasts != 0:
+	case testing.Short():
+		lasts = 12 * time.Second
+	default:
+		lasts = 45 * time.Second
+	}
 	for _, plane := range planes {
 		t.Run(plane, func(t *testing.T) {
 			h := newHistory(t, plane, proxyc, seed)
-			for began := time.Now(); time.Since(began) < *lastsFlag && h.failures < maxFailures; {
+			for began := time.Now(); time.Since(began) < lasts && h.failures < maxFailures; {
 				h.burst()
 				h.rest()
 			}
