@@ -17,14 +17,16 @@ func service(name, ip string) kube.Object {
 // TestAdopt brings a Service from the API into the kernel; a second daemon
 // finds nothing to do.
 func TestAdopt(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"nftables", "iptables"} {
 		t.Run(mode, func(t *testing.T) {
+			parallel(t)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			if err := cluster.Apply(ctx, service("adopt", "10.96.1.1")); err != nil {
+			if err := clusterOf(t).Apply(ctx, service("adopt", "10.96.1.1")); err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { cluster.Delete(context.WithoutCancel(ctx), service("adopt", "")) })
+			t.Cleanup(func() { clusterOf(t).Delete(context.WithoutCancel(ctx), service("adopt", "")) })
 			n := newNode(t)
 			p := n.watch(ctx, t, "--proxy-mode", mode)
 			rules := func() string {

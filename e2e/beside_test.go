@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
@@ -15,6 +16,7 @@ import (
 // kube-proxy are there, the daemon is not ready. Once nobody maintains them, it removes them
 // within a minute, and packets follow its own rules.
 func TestKubeProxyBeside(t *testing.T) {
+	t.Parallel()
 	peer, err := kube.Tool(t.Context(), kube.KubeProxy)
 	if err != nil {
 		t.Fatal(err)
@@ -27,6 +29,10 @@ func TestKubeProxyBeside(t *testing.T) {
 		{"iptables-nft", "iptables", syscall.SIGTERM},
 	} {
 		t.Run(way.plane, func(t *testing.T) {
+			if way.end != syscall.SIGTERM {
+				applytest.Long(t)
+			}
+			parallel(t)
 			s := newScene(t, way.plane)
 			shrinks := numbered{n: 0, pods: []string{"pod1a", "pod2a"}}
 			deleted, added := numbered{n: 1, pods: []string{"pod1a"}}, numbered{n: 2, pods: []string{"pod1a"}}

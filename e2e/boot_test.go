@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
@@ -15,10 +16,15 @@ import (
 // default/kubernetes, as pods have it: before there are rules nobody answers there, and without the API server there
 // is nothing to make rules of. Those of the boot file lead to it.
 func TestBootThroughService(t *testing.T) {
+	t.Parallel()
 	for _, plane := range []string{"nftables", "iptables-nft"} {
 		t.Run(plane, func(t *testing.T) {
+			if plane != "iptables-nft" {
+				applytest.Long(t)
+			}
+			parallel(t)
 			s := newScene(t, plane)
-			behind, err := cluster.GateAt(s.topo.Namespace("node2"), "192.0.2.12:6443")
+			behind, err := s.cluster.GateAt(s.topo.Namespace("node2"), "192.0.2.12:6443")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -15,6 +15,7 @@ import (
 // and change, and so do their endpoints and what of these is ready.
 type churn struct {
 	t        *testing.T
+	cluster  *kube.Cluster
 	r        *rand.Rand
 	first    int
 	services []numbered
@@ -28,7 +29,7 @@ var churnPods = []string{"pod1a", "pod1b", "pod1c", "pod2a", "pod2b", "pod2c", "
 
 // newChurn makes the Services first to last-1.
 func newChurn(s *scene, seed uint64, first, last int) *churn {
-	c := &churn{t: s.t, r: rand.New(rand.NewPCG(seed, 0)), first: first, absent: make([]bool, last-first)}
+	c := &churn{t: s.t, cluster: s.cluster, r: rand.New(rand.NewPCG(seed, 0)), first: first, absent: make([]bool, last-first)}
 	for n := first; n < last; n++ {
 		c.services = append(c.services, numbered{n: n, pods: c.pods(), nodePort: n%10 == 3, affinity: n%10 == 5, udp: n%10 == 7})
 	}
@@ -78,7 +79,7 @@ func (c *churn) step(ctx context.Context) error {
 	n := &c.services[i]
 	if c.absent[i] {
 		c.absent[i] = false
-		return cluster.Apply(ctx, n.objects()...)
+		return c.cluster.Apply(ctx, n.objects()...)
 	}
 	objects := func() []kube.Object { return n.objects() } // as it is then
 	service := func() kube.Object { return objects()[0] }
@@ -86,13 +87,13 @@ func (c *churn) step(ctx context.Context) error {
 	switch c.r.IntN(8) {
 	case 0:
 		c.absent[i] = true
-		return cluster.Delete(ctx, objects()...)
+		return c.cluster.Delete(ctx, objects()...)
 	case 1:
 		n.nodePort = !n.nodePort
-		return cluster.Update(ctx, service())
+		return c.cluster.Update(ctx, service())
 	case 2:
 		n.affinity = !n.affinity
-		return cluster.Update(ctx, service())
+		return c.cluster.Update(ctx, service())
 	case 3, 4: // flaps: all that is ready is not, and the other way round
 		n.pods, n.busy = n.busy, n.pods
 	case 5: // one is not ready any more
@@ -102,5 +103,5 @@ func (c *churn) step(ctx context.Context) error {
 	default:
 		n.pods, n.busy = c.pods(), nil
 	}
-	return cluster.Update(ctx, slice())
+	return c.cluster.Update(ctx, slice())
 }

@@ -20,6 +20,7 @@ import (
 // TestNodeCondition: Node condition ServicesProgrammed says whether the rules do what the Services mean, and
 // is written when that changes, and never otherwise.
 func TestNodeCondition(t *testing.T) {
+	parallel(t)
 	s := newScene(t, "iptables-legacy")
 	s.grant(t)
 	s.args = append(s.args, "--iptables-sync-period", "1s", "--iptables-min-sync-period", "10ms", "--lock-timeout", "1s")
@@ -73,18 +74,15 @@ func TestNodeCondition(t *testing.T) {
 	s.says(t, corev1.ConditionTrue, "RulesInForce")
 
 	binding := kube.Object{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": kube.Object{"name": "proxyc"}}
-	revoked.from = time.Now()
-	if err := cluster.Delete(t.Context(), binding); err != nil {
+	defer mayRefuse(s.cluster)()
+	if err := s.cluster.Delete(t.Context(), binding); err != nil {
 		t.Fatal(err)
 	}
 	rbac, err := kube.Manifests("../docs/deploy/rbac.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		s.send(rbac...)
-		revoked.to = time.Now()
-	}()
+	defer s.send(rbac...)
 	s.gate.Cut() // what it watches is refused from now on
 	s.says(t, corev1.ConditionUnknown, "InputStale")
 	s.send(rbac...)
@@ -120,7 +118,7 @@ func (n *node) grant(t *testing.T) {
 	t.Helper()
 	objects, err := kube.Manifests("../docs/deploy/node-condition/rbac.yaml")
 	if err == nil {
-		err = cluster.Apply(t.Context(), objects...)
+		err = n.cluster.Apply(t.Context(), objects...)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +128,7 @@ func (n *node) grant(t *testing.T) {
 // condition is what the Node has of it now.
 func (s *scene) condition(t *testing.T) (c corev1.NodeCondition) {
 	t.Helper()
-	n, err := cluster.Client().CoreV1().Nodes().Get(t.Context(), "node1", metav1.GetOptions{})
+	n, err := s.cluster.Client().CoreV1().Nodes().Get(t.Context(), "node1", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +156,7 @@ func (s *scene) says(t *testing.T, status corev1.ConditionStatus, reason string)
 // patches counts what was written to Nodes since a time.
 func (s *scene) patches(t *testing.T, since time.Time) (n int) {
 	t.Helper()
-	requests, err := cluster.Requests(kube.ProxycUser, since)
+	requests, err := s.cluster.Requests(kube.ProxycUser, since)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,12 +8,16 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/proxyc/proxyc/apply/applytest"
 )
 
 // TestConntrackFull: the node tracks as many connections as it may, and no new
 // one gets through. The daemon follows all the same, and UDP clients leave
 // endpoints that are gone.
 func TestConntrackFull(t *testing.T) {
+	applytest.Long(t)
+	parallel(t)
 	s := newScene(t, "nftables")
 	n := numbered{n: 7, pods: []string{"pod1a"}, udp: true}
 	s.set(n)
@@ -36,8 +40,8 @@ func TestConntrackFull(t *testing.T) {
 	}
 	n.pods = []string{"pod2a"}
 	s.set(n)
-	s.converges(5*time.Second, "a change while the table is full")
-	eventually(t, 5*time.Second, "the client moves", func() error { return answered("pod2a") })
+	s.converges(20*time.Second, "a change while the table is full") // each check reads the table
+	eventually(t, 20*time.Second, "the client moves", func() error { return answered("pod2a") })
 
 	if _, err := s.Run(s.Command(t.Context(), "conntrack", "-F")); err != nil {
 		t.Fatal(err)

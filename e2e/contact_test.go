@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/proxyc/proxyc/e2e/kube"
 )
 
 // contact is what `proxyc status -o json` says of the API server.
@@ -41,8 +43,15 @@ func (n *node) status(t *testing.T) (c contact, code int) {
 
 // TestContact: a daemon that cannot hear the API server says so, once, whether
 // connections are refused or the server vanishes without a word; it is not
-// ready any more, and stays alive.
+// ready any more, and stays alive. One that is heard of all the time says nothing.
 func TestContact(t *testing.T) {
+	parallel(t)
+	if !testing.Short() {
+		quiet := newNode(t)
+		p := quiet.watch(t.Context(), t)
+		began := time.Now()
+		defer func() { quiet.bookmarks(t, p, began) }()
+	}
 	n := newNode(t)
 	p := n.watch(t.Context(), t, "--unready-after", "3s")
 	probe := func(path string, want int) func() error {
@@ -107,12 +116,10 @@ func TestContact(t *testing.T) {
 	}
 }
 
-// TestBookmarks: in a cluster where nothing happens, the server is heard of
+// bookmarks waits for them: in a cluster where nothing happens, the server is heard of
 // all the same, about each minute; what is heard of counts by that.
-func TestBookmarks(t *testing.T) {
-	n := newNode(t)
-	p := n.watch(t.Context(), t)
-	began := time.Now()
+func (n *node) bookmarks(t *testing.T, p *kube.Proxy, began time.Time) {
+	t.Helper()
 	eventually(t, 4*time.Minute, "bookmarks", func() error {
 		c, _ := n.status(t)
 		for _, r := range c.APIServer.Resources {

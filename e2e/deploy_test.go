@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -28,6 +27,7 @@ import (
 // TestDaemonSet has the API server take the manifest, with fields that it does
 // not know for errors, and runs its containers one after the other.
 func TestDaemonSet(t *testing.T) {
+	parallel(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	objects, err := kube.Manifests("../docs/deploy/daemonset.yaml")
@@ -39,12 +39,12 @@ func TestDaemonSet(t *testing.T) {
 		t.Fatal(err)
 	}
 	var set appsv1.DaemonSet
-	err = cluster.Client().AppsV1().RESTClient().Post().Namespace("kube-system").Resource("daemonsets").
+	err = clusterOf(t).Client().AppsV1().RESTClient().Post().Namespace("kube-system").Resource("daemonsets").
 		Param("fieldValidation", "Strict").Body(data).Do(ctx).Into(&set)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { cluster.Delete(context.WithoutCancel(ctx), objects...) })
+	t.Cleanup(func() { clusterOf(t).Delete(context.WithoutCancel(ctx), objects...) })
 	put(ctx, t, dropinNode(), service("deployed", "10.96.4.1"), slice("deployed", "10.244.1.10"))
 
 	n := newNode(t)
@@ -85,7 +85,7 @@ func TestDaemonSet(t *testing.T) {
 		return nil
 	})
 	snapshot := filepath.Join(t.TempDir(), "cluster.json")
-	if err := cluster.Snapshot(ctx, snapshot); err != nil {
+	if err := n.cluster.Snapshot(ctx, snapshot); err != nil {
 		t.Fatal(err)
 	}
 	q := n.runAs(t, "prove", &within, "/usr/local/bin/proxyc", "prove", "-c", configDir+"/config.conf", "--hostname-override=node1", "-s", snapshot, "ir", "kernel")
@@ -129,6 +129,7 @@ func (n *node) runPod(t *testing.T, machine *kube.Container, c *corev1.Container
 
 // TestInCluster starts without a kubeconfig, as a pod with an account.
 func TestInCluster(t *testing.T) {
+	parallel(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	put(ctx, t, dropinNode(), service("incluster", "10.96.4.2"), slice("incluster", "10.244.1.10"))
@@ -140,10 +141,10 @@ func TestInCluster(t *testing.T) {
 	n.works(ctx, t, p, "nftables", "10.96.4.2")
 }
 
-// TestRBAC holds the rules of the manifest against the requests that the tests
-// have made before, and that a daemon makes which lives and ends here: all were
-// allowed, and all that is allowed was asked for.
+// TestRBAC holds the rules of the manifest against the requests of a daemon that lives and
+// ends here: all that is allowed was asked for. TestMain has that all were allowed.
 func TestRBAC(t *testing.T) {
+	parallel(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	put(ctx, t, dropinNode())
@@ -190,8 +191,14 @@ func TestRBAC(t *testing.T) {
 		}
 	}
 	eventually(t, 10*time.Second, "all requests are in the audit log", func() error {
-		requests(t, kube.KubeProxyUser) // proxyc under kube-proxy's account, among others
-		asked := requests(t, kube.ProxycUser)
+		requests, err := n.cluster.Requests(kube.ProxycUser, time.Time{})
+		if err != nil {
+			return err
+		}
+		asked := map[string]bool{}
+		for _, r := range requests {
+			asked[fmt.Sprintf("%s %s/%s", r.Verb, r.ObjectRef.APIGroup, path.Join(r.ObjectRef.Resource, r.ObjectRef.Subresource))] = true
+		}
 		if diff := cmp.Diff(allowed, asked); diff != "" {
 			return fmt.Errorf("(-allowed +asked for):\n%s", diff)
 		}
@@ -199,43 +206,10 @@ func TestRBAC(t *testing.T) {
 	})
 }
 
-// revoked is when a test had taken the daemon's rights away.
-var revoked struct{ from, to time.Time }
-
-// requests are those of a user, which were all let through.
-func requests(t *testing.T, user string) map[string]bool {
-	t.Helper()
-	file, err := os.Open(cluster.AuditLog())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	asked := map[string]bool{}
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var r struct {
-			User           struct{ Username string }
-			Verb           string
-			RequestURI     string
-			ObjectRef      struct{ Resource, Subresource, APIGroup string }
-			ResponseStatus struct{ Code int }
-			Received       time.Time `json:"requestReceivedTimestamp"`
-		}
-		if json.Unmarshal(lines.Bytes(), &r) != nil || r.User.Username != user {
-			continue // the last line may be half written
-		}
-		if r.ResponseStatus.Code == 403 && (r.Received.Before(revoked.from) || r.Received.After(revoked.to)) {
-			t.Errorf("forbidden: %s %s", r.Verb, r.RequestURI)
-		}
-		asked[fmt.Sprintf("%s %s/%s", r.Verb, r.ObjectRef.APIGroup, path.Join(r.ObjectRef.Resource, r.ObjectRef.Subresource))] = true
-	}
-	return asked
-}
-
 // TestEvents holds the events of a start, and of a health check whose port
 // another program has, against a real kube-proxy's.
 func TestEvents(t *testing.T) {
+	parallel(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	peer, err := kube.Tool(ctx, kube.KubeProxy)
@@ -269,7 +243,7 @@ const defaultMode = "DefaultMode"
 // taken, by reason, without names, times and words.
 func eventsOf(ctx context.Context, t *testing.T, binary, instance string, port int) map[string]eventsv1.Event {
 	t.Helper()
-	api := cluster.Client().EventsV1().Events("default")
+	api := clusterOf(t).Client().EventsV1().Events("default")
 	if err := api.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 		t.Fatal(err)
 	}

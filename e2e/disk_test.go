@@ -17,6 +17,7 @@ const onFullDisk = `mount -t tmpfs -o size=1m tmpfs "$0" && cp "$1" "$0"/boot &&
 // serves a start without the API server, the daemon goes on and tells, and the
 // file is written once there is room.
 func TestBootDiskFull(t *testing.T) {
+	parallel(t)
 	s := newScene(t, "nftables")
 	s.set(some(0, 10, "pod1a", "pod2a")...)
 	boot, disk := filepath.Join(s.dir, "boot"), t.TempDir()

@@ -14,18 +14,25 @@ import (
 // TestDraining: a UDP client stays with an endpoint that terminates until that
 // does not serve any longer, with proxyc as with kube-proxy.
 func TestDraining(t *testing.T) {
+	t.Parallel()
 	peer, err := kube.Tool(t.Context(), kube.KubeProxy)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for plane := range planes {
 		t.Run("proxyc "+plane, func(t *testing.T) {
+			if plane != "iptables-legacy" {
+				applytest.Long(t)
+			}
+			parallel(t)
 			s := newScene(t, plane)
-			s.start()
+			s.start("--iptables-min-sync-period", "20ms") // in every mode
 			s.drain()
 		})
 	}
 	t.Run("kube-proxy", func(t *testing.T) {
+		applytest.Long(t) // it shows that the steps are right
+		parallel(t)
 		s := newScene(t, "nftables")
 		kubeconfig, err := s.gate.Kubeconfig(s.dir, kube.KubeProxyUser)
 		if err != nil {

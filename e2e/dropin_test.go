@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
@@ -30,8 +31,9 @@ var commandLines = []struct {
 	mode string
 	// removed: today's kube-proxy no longer knows one of the flags.
 	removed bool
+	short   bool // played with -short, too
 }{
-	{name: "kubeadm", mode: "iptables", args: "--config=/var/lib/kube-proxy/config.conf --hostname-override=$(NODE_NAME)"},
+	{name: "kubeadm", short: true, mode: "iptables", args: "--config=/var/lib/kube-proxy/config.conf --hostname-override=$(NODE_NAME)"},
 	{name: "EKS", mode: "iptables", args: "--v=2 --config=/var/lib/kube-proxy/config.conf --hostname-override=$(NODE_NAME)"},
 	{name: "k3s", mode: "iptables", args: "--cluster-cidr=10.244.0.0/16 --conntrack-max-per-core=0 --conntrack-tcp-timeout-close-wait=0s " +
 		"--conntrack-tcp-timeout-established=0s --healthz-bind-address=127.0.0.1 --hostname-override=$(NODE_NAME) " +
@@ -45,9 +47,9 @@ var commandLines = []struct {
 	{name: "AKS", mode: "iptables", args: "--conntrack-max-per-core=0 --metrics-bind-address=0.0.0.0:10249 " +
 		"--kubeconfig=/var/lib/kube-proxy/kubeconfig.conf --cluster-cidr=10.244.0.0/16 --detect-local-mode=ClusterCIDR " +
 		"--pod-interface-name-prefix= --v=3 --hostname-override=$(NODE_NAME)"},
-	{name: "nftables by flag", mode: "nftables", args: "--kubeconfig /var/lib/kube-proxy/kubeconfig.conf --proxy_mode nftables " +
+	{name: "nftables by flag", short: true, mode: "nftables", args: "--kubeconfig /var/lib/kube-proxy/kubeconfig.conf --proxy_mode nftables " +
 		"--nodeport-addresses 192.0.2.0/24 --masquerade-all --profiling --logging-format json --hostname-override $(NODE_NAME)"},
-	{name: "1.14", mode: "iptables", removed: true, args: "--kubeconfig=/var/lib/kube-proxy/kubeconfig.conf --cluster-cidr=10.244.0.0/16 " +
+	{name: "1.14", short: true, mode: "iptables", removed: true, args: "--kubeconfig=/var/lib/kube-proxy/kubeconfig.conf --cluster-cidr=10.244.0.0/16 " +
 		"--logtostderr=true --stderrthreshold=INFO --resource-container= --proxy-port-range=0-0 --udp-timeout=250ms --conntrack-max=0 " +
 		"--healthz-port=10256 --cleanup-ipvs=true --hostname-override=$(NODE_NAME) --v=2"},
 }
@@ -55,6 +57,7 @@ var commandLines = []struct {
 // TestCommandLines starts proxyc in kube-proxy's place, under its name and with
 // its arguments, and holds the same command line against a real kube-proxy.
 func TestCommandLines(t *testing.T) {
+	parallel(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	peer, err := kube.Tool(ctx, kube.KubeProxy)
@@ -64,6 +67,9 @@ func TestCommandLines(t *testing.T) {
 	put(ctx, t, dropinNode(), service("dropin", "10.96.2.1"), slice("dropin", "10.244.1.10"))
 	for _, line := range commandLines {
 		t.Run(line.name, func(t *testing.T) {
+			if !line.short {
+				applytest.Long(t)
+			}
 			n := newNode(t)
 			replace := strings.NewReplacer("$(NODE_NAME)", "node1", "$(MASTER)", "https://"+n.gate.Addr())
 			args := strings.Fields(replace.Replace(line.args))
@@ -132,7 +138,7 @@ func (n *node) container(t *testing.T, binary, user string) *kube.Container {
 	for name, text := range configFiles(t) {
 		files["config/"+name] = strings.ReplaceAll(text, "127.0.0.1:6443", n.gate.Addr())
 	}
-	ca, err := os.ReadFile(cluster.CA())
+	ca, err := os.ReadFile(n.cluster.CA())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,11 +203,11 @@ func (n *node) runAs(t *testing.T, name string, c *kube.Container, command ...st
 // put makes objects that last as long as the test.
 func put(ctx context.Context, t *testing.T, objects ...kube.Object) {
 	t.Helper()
-	if err := cluster.Apply(ctx, objects...); err != nil {
+	if err := clusterOf(t).Apply(ctx, objects...); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := cluster.Delete(context.WithoutCancel(ctx), objects...); err != nil {
+		if err := clusterOf(t).Delete(context.WithoutCancel(ctx), objects...); err != nil {
 			t.Error(err)
 		}
 	})
@@ -226,6 +232,7 @@ func slice(service string, addrs ...string) kube.Object {
 
 // TestOneShots are what kube-proxy does and then ends.
 func TestOneShots(t *testing.T) {
+	parallel(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	put(ctx, t, dropinNode(), service("oneshot", "10.96.2.2"), slice("oneshot", "10.244.1.10"))
@@ -263,6 +270,7 @@ func TestOneShots(t *testing.T) {
 // TestConfigMapSwap changes the configuration as the kubelet does: it puts
 // another directory behind the link through which all files are seen.
 func TestConfigMapSwap(t *testing.T) {
+	parallel(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	put(ctx, t, dropinNode(), service("swap", "10.96.2.3"), slice("swap", "10.244.1.10"))
@@ -302,6 +310,7 @@ func TestConfigMapSwap(t *testing.T) {
 
 // TestNodeChanges changes what counts of the Node, all under one process.
 func TestNodeChanges(t *testing.T) {
+	parallel(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	hinted := slice("nodes", "10.244.1.10", "10.244.2.10")
@@ -326,7 +335,7 @@ func TestNodeChanges(t *testing.T) {
 	change := func(change func(metadata, spec, status kube.Object)) {
 		t.Helper()
 		change(node["metadata"].(kube.Object), node["spec"].(kube.Object), node["status"].(kube.Object))
-		if err := cluster.Apply(ctx, node); err != nil {
+		if err := n.cluster.Apply(ctx, node); err != nil {
 			t.Fatal(err)
 		}
 	}

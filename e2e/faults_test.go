@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
@@ -22,6 +23,7 @@ const catchUp = 45 * time.Second
 // was changed right before, right after, and while the daemon alone was cut off
 // is caught up with.
 func TestServerDies(t *testing.T) {
+	parallel(t)
 	s := newScene(t, "nftables")
 	steady := numbered{n: 0, pods: []string{"pod1a", "pod2a"}}
 	s.set(append(some(1, 20, "pod1a"), steady)...)
@@ -30,11 +32,12 @@ func TestServerDies(t *testing.T) {
 	end := s.load(steady)
 
 	s.set(some(20, 22, "pod2c")...)
-	if err := cluster.KillAPI(); err != nil {
+	defer mayRefuse(s.cluster)()
+	if err := s.cluster.KillAPI(); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(2 * time.Second) // of load, with nobody to ask
-	if err := cluster.StartAPI(t.Context()); err != nil {
+	if err := s.cluster.StartAPI(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	s.set(some(22, 24, "pod1c")...)
@@ -56,13 +59,14 @@ func TestServerDies(t *testing.T) {
 // TestRelist: while the daemon is cut off, etcd and the API server forget what
 // it has seen last, so that it has to read everything anew.
 func TestRelist(t *testing.T) {
+	parallel(t)
 	s := newScene(t, "nftables")
 	steady := numbered{n: 0, pods: []string{"pod1a", "pod2a"}}
 	s.set(append(some(1, 10, "pod1a"), steady)...)
 	s.start()
 	s.converges(10*time.Second, "start")
 	end := s.load(steady)
-	services := cluster.Client().CoreV1().Services("")
+	services := s.cluster.Client().CoreV1().Services("")
 	seen, err := services.List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -72,13 +76,14 @@ func TestRelist(t *testing.T) {
 	s.set(some(1, 4, "pod2c")...)
 	s.unset(some(4, 7)...)
 	s.set(some(10, 13, "pod2c")...)
-	if err := cluster.Compact(t.Context()); err != nil {
+	if err := s.cluster.Compact(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := cluster.KillAPI(); err != nil {
+	defer mayRefuse(s.cluster)()
+	if err := s.cluster.KillAPI(); err != nil {
 		t.Fatal(err)
 	}
-	if err := cluster.StartAPI(t.Context()); err != nil {
+	if err := s.cluster.StartAPI(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	w, err := services.Watch(t.Context(), metav1.ListOptions{ResourceVersion: seen.ResourceVersion})
@@ -103,7 +108,7 @@ func TestRelist(t *testing.T) {
 	}
 	for _, kind := range []string{"services", "endpointslices"} {
 		eventually(t, 5*time.Second, "a relist of "+kind, func() error {
-			requests, err := cluster.Requests(kube.ProxycUser, opened)
+			requests, err := s.cluster.Requests(kube.ProxycUser, opened)
 			for _, r := range requests {
 				all := r.Verb == "list" || strings.Contains(r.RequestURI, "sendInitialEvents=true")
 				if r.ObjectRef.Resource == kind && all {
@@ -118,7 +123,9 @@ func TestRelist(t *testing.T) {
 // TestCutAgainAndAgain: connections to the API server break all the time while
 // objects change. Nothing is lost.
 func TestCutAgainAndAgain(t *testing.T) {
-	const seed, cuts = 4, 60
+	parallel(t)
+	const seed = 4
+	cuts := applytest.Fewer(60)
 	r := rand.New(rand.NewPCG(seed, 0))
 	s := newScene(t, "nftables")
 	steady := numbered{n: 0, pods: []string{"pod1a", "pod2a"}}
@@ -149,10 +156,14 @@ func TestCutAgainAndAgain(t *testing.T) {
 // TestManyAtOnce: the endpoints of 500 Services change at once. The work is done
 // in few syncs, a second apart, and soon after the last change.
 func TestManyAtOnce(t *testing.T) {
+	parallel(t)
 	const services = 500
 	s := newScene(t, "nftables")
 	s.set(some(0, services, "pod1a", "pod2a")...)
 	for plane, args := range planes {
+		if testing.Short() && plane != "nftables" {
+			continue
+		}
 		s.args = append(s.args, args...) // the last ones count
 		s.start()
 		s.converges(20*time.Second, "start")
@@ -160,7 +171,7 @@ func TestManyAtOnce(t *testing.T) {
 		before := s.metric(syncs) / 2 // once for each family
 		began := time.Now()
 		for _, pods := range [][]string{{"pod1c", "pod2a", "pod2c"}, {"pod1a", "pod2a"}} {
-			if err := cluster.Update(t.Context(), slicesOf(some(0, services, pods...))...); err != nil {
+			if err := s.cluster.Update(t.Context(), slicesOf(some(0, services, pods...))...); err != nil {
 				t.Fatal(err)
 			}
 		}

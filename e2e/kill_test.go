@@ -14,10 +14,16 @@ import (
 // after its start, in the middle of a commit, at rest. Each time the next one
 // brings the kernel to what is wanted, and connections go on all the while.
 func TestKilled(t *testing.T) {
+	t.Parallel()
 	const seed = 11
 	for plane, kills := range map[string]int{"nftables": 100, "iptables-nft": 12, "iptables-legacy": 12} {
 		t.Run(plane, func(t *testing.T) {
+			if plane == "iptables-nft" {
+				applytest.Long(t)
+			}
+			parallel(t)
 			r := rand.New(rand.NewPCG(seed, 1))
+			kills := applytest.Fewer(kills)
 			s := newScene(t, plane)
 			s.args = append(s.args, "--iptables-min-sync-period", "20ms") // in every mode
 			steady := some(0, 4, "pod1a", "pod2a")
@@ -29,7 +35,7 @@ func TestKilled(t *testing.T) {
 			endHold := s.hold(append(steady[2:], c.answering()...)...)
 			ctx, stop := context.WithCancel(t.Context())
 			churned := make(chan struct{})
-			go func() { defer close(churned); c.run(ctx, 10*time.Millisecond) }()
+			go func() { defer close(churned); c.run(ctx, 20*time.Millisecond) }()
 			defer func() { stop(); <-churned }()
 
 			young, slowest := 0, time.Duration(0)

@@ -2,9 +2,15 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,15 +20,47 @@ import (
 
 var proxycFlag = flag.String("proxyc", "", "binary to use; built from the module above when empty")
 
-// The control plane and the program that all tests of the package share.
-var (
-	cluster *kube.Cluster
-	proxyc  string
-)
+// proxyc is the program that all tests share.
+var proxyc string
+
+// clusters are the control planes, each of which one test has at a time.
+var clusters struct {
+	dir  string
+	free chan *kube.Cluster
+	lent sync.Map // the name of a test → *kube.Cluster
+	// starts has a place for each that may be started yet.
+	starts chan struct{}
+
+	mu  sync.Mutex
+	all []*kube.Cluster
+}
+
+// mostClusters is how many there are at most, and so tests at once, which wait more than they compute.
+const mostClusters = 3
+
+// A refusal is when a server may refuse requests of the proxies.
+type refusal struct {
+	cluster  *kube.Cluster
+	from, to time.Time
+}
+
+var refusals []refusal // clusters.mu guards it
+
+// mayRefuse is called where a test takes rights away, or starts a server anew: it refuses
+// requests until it has read who has which. The returned function ends it.
+func mayRefuse(c *kube.Cluster) (end func()) {
+	from := time.Now()
+	return func() {
+		clusters.mu.Lock()
+		defer clusters.mu.Unlock()
+		refusals = append(refusals, refusal{c, from, time.Now()})
+	}
+}
 
 func TestMain(m *testing.M) {
+	flag.Set("test.parallel", strconv.Itoa(mostClusters)) // the default is the number of processors
 	flag.Parse()
-	code, err := withCluster(m.Run)
+	code, err := withClusters(m.Run)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
@@ -30,39 +68,112 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// withCluster runs f while the control plane runs.
-func withCluster(f func() int) (code int, err error) {
-	dir, err := os.MkdirTemp("", "proxyc-e2e-")
+// withClusters runs f while there are control planes, and holds afterwards that they refused no request.
+func withClusters(f func() int) (code int, err error) {
+	clusters.dir, err = os.MkdirTemp("", "proxyc-e2e-")
 	if err != nil {
 		return 0, err
 	}
-	defer os.RemoveAll(dir)
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute) // the tools may have to be built
-	defer cancel()
+	defer os.RemoveAll(clusters.dir)
 	if proxyc = *proxycFlag; proxyc == "" {
-		if proxyc, err = kube.Proxyc(ctx, dir); err != nil {
+		if proxyc, err = kube.Proxyc(context.Background(), clusters.dir); err != nil {
 			return 0, err
 		}
 	}
-	if cluster, err = kube.Start(ctx, dir); err != nil {
-		return 0, err
+	clusters.free, clusters.starts = make(chan *kube.Cluster, mostClusters), make(chan struct{}, mostClusters)
+	defer func() {
+		for _, c := range clusters.all {
+			err = errors.Join(err, refused(c), c.Close())
+		}
+	}()
+	return f(), nil
+}
+
+// startCluster starts one more.
+func startCluster() (*kube.Cluster, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute) // the tools may have to be built
+	defer cancel()
+	dir, err := os.MkdirTemp(clusters.dir, "cluster-")
+	if err != nil {
+		return nil, err
 	}
-	defer func() { err = cluster.Close() }()
+	c, err := kube.Start(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	clusters.mu.Lock()
+	clusters.all = append(clusters.all, c)
+	clusters.mu.Unlock()
 	rbac, err := kube.Manifests("../docs/deploy/rbac.yaml")
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	if err := cluster.Apply(ctx, rbac...); err != nil {
-		return 0, err
+	return c, c.Apply(ctx, rbac...)
+}
+
+// clusterOf gives the cluster that a test has, or one above it. It is the test's until its end.
+func clusterOf(t *testing.T) *kube.Cluster {
+	t.Helper()
+	for name := t.Name(); name != ""; name = name[:max(0, strings.LastIndexByte(name, '/'))] {
+		if c, ok := clusters.lent.Load(name); ok {
+			return c.(*kube.Cluster)
+		}
 	}
-	return f(), nil
+	c, err := freeCluster()
+	if err != nil {
+		t.Fatal(err)
+	}
+	clusters.lent.Store(t.Name(), c)
+	t.Cleanup(func() {
+		clusters.lent.Delete(t.Name())
+		clusters.free <- c
+	})
+	return c
+}
+
+// freeCluster gives one that no test has. It starts one, or waits, where there is none.
+func freeCluster() (*kube.Cluster, error) {
+	select {
+	case c := <-clusters.free:
+		return c, nil
+	default:
+	}
+	select {
+	case c := <-clusters.free:
+		return c, nil
+	case clusters.starts <- struct{}{}:
+		return startCluster()
+	}
+}
+
+// parallel runs the rest of a test beside others, with a cluster of its own.
+func parallel(t *testing.T) *kube.Cluster {
+	t.Helper()
+	t.Parallel()
+	return clusterOf(t)
+}
+
+// refused tells of requests of the proxies that a server did not allow.
+func refused(c *kube.Cluster) error {
+	requests, err := c.Requests("", time.Time{})
+	for _, r := range requests {
+		excused := func(f refusal) bool { return c == f.cluster && r.Received.After(f.from) && r.Received.Before(f.to) }
+		if r.ResponseStatus.Code != http.StatusForbidden || slices.ContainsFunc(refusals, excused) {
+			continue
+		}
+		if user := r.User.Username; user == kube.ProxycUser || user == kube.KubeProxyUser {
+			err = errors.Join(err, fmt.Errorf("forbidden to %s at %s: %s %s", user, r.Received.Format(time.TimeOnly), r.Verb, r.RequestURI))
+		}
+	}
+	return err
 }
 
 // A node is a network namespace with a gate to the API server.
 type node struct {
 	*applytest.Namespace
-	gate *kube.Gate
-	dir  string
+	cluster *kube.Cluster
+	gate    *kube.Gate
+	dir     string
 }
 
 // newNode makes a node that lasts as long as the test.
@@ -80,21 +191,21 @@ func newNode(t *testing.T) *node {
 // nodeIn makes a namespace a node that lasts as long as the test.
 func nodeIn(t *testing.T, ns *applytest.Namespace) *node {
 	t.Helper()
+	cluster := clusterOf(t)
 	gate, err := cluster.Gate(ns)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { gate.Close() })
-	return &node{Namespace: ns, gate: gate, dir: t.TempDir()}
+	return &node{Namespace: ns, cluster: cluster, gate: gate, dir: t.TempDir()}
 }
 
 // eventually tries until there is no error, and fails the test with the last
-// one after a time. It gives how long it took.
+// one after a time. It gives how long it took. Tries are rarer the longer it takes: many
+// are programs, and take from what is waited for.
 func eventually(t *testing.T, limit time.Duration, what string, try func() error) time.Duration {
 	t.Helper()
 	began := time.Now()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
 	for {
 		err := try()
 		took := time.Since(began)
@@ -104,7 +215,7 @@ func eventually(t *testing.T, limit time.Duration, what string, try func() error
 		if took > limit {
 			t.Fatalf("%s: not within %s: %v", what, limit, err)
 		}
-		<-tick.C
+		time.Sleep(max(20*time.Millisecond, min(took/10, time.Second)))
 	}
 }
 

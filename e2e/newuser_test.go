@@ -30,6 +30,7 @@ import (
 // kubelet does, the test does: it unpacks the image, and gives containers the mounts and
 // rights that they ask for.
 func TestNewUser(t *testing.T) {
+	parallel(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
 	n := newNode(t)
@@ -212,12 +213,12 @@ func created(ctx context.Context, t *testing.T, o kube.Object) *appsv1.DaemonSet
 		t.Fatal(err)
 	}
 	set := new(appsv1.DaemonSet)
-	err = cluster.Client().AppsV1().RESTClient().Post().Namespace("kube-system").Resource("daemonsets").
+	err = clusterOf(t).Client().AppsV1().RESTClient().Post().Namespace("kube-system").Resource("daemonsets").
 		Param("fieldValidation", "Strict").Body(data).Do(ctx).Into(set)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { cluster.Delete(context.WithoutCancel(ctx), o) })
+	t.Cleanup(func() { clusterOf(t).Delete(context.WithoutCancel(ctx), o) })
 	return set
 }
 
@@ -326,7 +327,7 @@ func (k *kubelet) gate(ctx context.Context, t *testing.T, p *kube.Proxy, set *ap
 	}
 	dir := t.TempDir()
 	snapshot := filepath.Join(dir, "cluster.json")
-	if err := cluster.Snapshot(ctx, snapshot); err != nil {
+	if err := k.cluster.Snapshot(ctx, snapshot); err != nil {
 		t.Fatal(err)
 	}
 	spec := &set.Spec.Template.Spec

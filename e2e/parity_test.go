@@ -82,13 +82,13 @@ func TestParity(t *testing.T) {
 	if err := yaml.UnmarshalStrict(data, &cases); err != nil {
 		t.Fatal(err)
 	}
-	places := make(chan struct{}, 3)
 	t.Run("cases", func(t *testing.T) {
-		for _, c := range cases {
+		for i, c := range cases {
+			if testing.Short() && !c.Late && c.Want != "ends" && i%32 != 0 { // cmd/proxyc judges all but late ones by the list
+				continue
+			}
 			t.Run(cmp.Or(c.Name, strings.Join(c.Args, " ")), func(t *testing.T) {
 				t.Parallel()
-				places <- struct{}{}
-				defer func() { <-places }()
 				theirs := play(ctx, t, &c, peer, begun)
 				ours := play(ctx, t, &c, proxyc, synced)
 				want := cmp.Or(c.Proxyc, c.Want)

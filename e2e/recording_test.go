@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
@@ -26,7 +27,9 @@ func (s *scene) proxycRun(args ...string) string {
 // TestRecordedRun: what is recorded of a cluster that changes ends where the cluster does, a
 // snapshot is what the API has, and each change that is played is proved.
 func TestRecordedRun(t *testing.T) {
-	const services, changes = 600, 300 // more than a page
+	parallel(t)
+	const services = 600 // more than a page
+	changes := applytest.Fewer(300)
 	s := newScene(t, "nftables")
 	kubeconfig, err := s.gate.Kubeconfig(s.dir, kube.ProxycUser)
 	if err != nil {
@@ -72,7 +75,7 @@ func TestRecordedRun(t *testing.T) {
 	}
 
 	s.proxycRun("snapshot", "--kubeconfig", kubeconfig, "-o", file("snapshot.json.gz"))
-	if err := cluster.Snapshot(t.Context(), file("api.json")); err != nil {
+	if err := s.cluster.Snapshot(t.Context(), file("api.json")); err != nil {
 		t.Fatal(err)
 	}
 	flags := []string{"--hostname-override", "node1", "--cluster-cidr", "10.244.0.0/16", "--proxy-mode", "nftables"}

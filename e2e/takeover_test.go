@@ -29,13 +29,16 @@ var (
 )
 
 // takeovers are kube-proxy's ways, and those of proxyc after it.
-var takeovers = []struct{ peer, proxyc side }{
-	{sideNFTables, sideNFTables},
-	{sideNFT, sideNFT},
-	{sideLegacy, sideLegacy},
-	{sideNFT, sideNFTables},
-	{sideLegacy, sideNFTables},
-	{sideNFTables, sideNFT},
+var takeovers = []struct {
+	peer, proxyc side
+	long         bool // not played with -short
+}{
+	{sideNFTables, sideNFTables, true},
+	{sideNFT, sideNFT, false},
+	{sideLegacy, sideLegacy, true},
+	{sideNFT, sideNFTables, true},
+	{sideLegacy, sideNFTables, false},
+	{sideNFTables, sideNFT, true},
 }
 
 // manyServices is more than proxyc's chains in mode iptables hold without a tree.
@@ -45,20 +48,25 @@ const manyServices = 70
 // No connection fails meanwhile, neither one that is open nor a new one, and
 // changes of Services arrive after each.
 func TestTakeover(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	peer, err := kube.Tool(ctx, kube.KubeProxy)
+	t.Parallel()
+	peer, err := kube.Tool(t.Context(), kube.KubeProxy)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, way := range takeovers {
 		t.Run(way.peer.name+" to "+way.proxyc.name, func(t *testing.T) {
+			if way.long {
+				applytest.Long(t)
+			}
+			parallel(t)
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			defer cancel()
 			objects := []kube.Object{dropinNode()}
 			for i := range manyServices {
 				objects = append(objects, nodePortService(i), slice(name(i), "10.244.1.10", "10.244.2.10"))
 			}
 			put(ctx, t, objects...)
-			t.Cleanup(func() { cluster.DeleteAll(context.WithoutCancel(ctx)) })
+			t.Cleanup(func() { clusterOf(t).DeleteAll(context.WithoutCancel(ctx)) })
 			topo, err := applytest.NewTopology()
 			if err != nil {
 				t.Fatal(err)
@@ -69,7 +77,7 @@ func TestTakeover(t *testing.T) {
 			running := n.start(ctx, true, way.peer)
 			n.follows(ctx, running)
 			open := n.open(ctx)
-			load := topo.StartLoad(20, append(n.probes(), direct)...)
+			load := topo.StartLoad(20, append(n.probes(), controls...)...)
 
 			n.stop(running)
 			running = n.start(ctx, false, way.proxyc)
@@ -118,9 +126,6 @@ func nodePortService(i int) kube.Object {
 		"ports": []any{kube.Object{"port": 80, "targetPort": 8080, "nodePort": nodePort(i)}}}
 	return s
 }
-
-// direct needs no rules: where it fails too, the machine is to blame.
-var direct = applytest.Probe{From: "pod1b", Proto: "tcp", To: netip.MustParseAddrPort("10.244.2.10:8080")}
 
 // probes ask the first Service and the last.
 func (n *switched) probes() (probes []applytest.Probe) {
@@ -205,11 +210,11 @@ func (n *switched) follows(ctx context.Context, p *kube.Proxy) {
 	n.t.Helper()
 	n.update++
 	old, added := n.update, manyServices+n.update
-	n.change(cluster.Apply(ctx, slice(name(old), "10.244.2.10")))
+	n.change(n.cluster.Apply(ctx, slice(name(old), "10.244.2.10")))
 	n.answers(p, old, "pod2a")
-	n.change(cluster.Delete(ctx, service(name(old), ""), slice(name(old))))
+	n.change(n.cluster.Delete(ctx, service(name(old), ""), slice(name(old))))
 	n.answers(p, old, "")
-	n.change(cluster.Apply(ctx, nodePortService(added), slice(name(added), "10.244.1.10")))
+	n.change(n.cluster.Apply(ctx, nodePortService(added), slice(name(added), "10.244.1.10")))
 	n.answers(p, added, "pod1a")
 }
 
@@ -293,17 +298,13 @@ func (n *switched) lacks(ctx context.Context, words ...string) {
 	}
 }
 
-// noFailure fails the test for each failure of a load.
+// noFailure fails the test for each gap of a load, and if it hardly asked.
 func (n *switched) noFailure(r applytest.LoadReport) {
 	n.t.Helper()
-	tries := 0
 	for p, count := range r.Tries {
-		if tries += count; count < 20 {
+		if count < 20 {
 			n.t.Errorf("%s: only %d tries", p, count)
 		}
 	}
-	for _, f := range r.Failures[:min(20, len(r.Failures))] {
-		n.t.Errorf("%s (%s after the start)", f, f.At.Sub(r.Start).Round(time.Millisecond))
-	}
-	n.t.Logf("%d connections, %d failures", tries, len(r.Failures))
+	noGaps(n.t, r)
 }

@@ -19,6 +19,7 @@ var previousFlag = flag.String("previous", "", "revision to upgrade from and dow
 // reads what it left on the disk: with that alone it serves a node that starts while no API server answers.
 func TestUpgrade(t *testing.T) {
 	applytest.RequireRoot(t)
+	t.Parallel()
 	previous, commit, err := kube.Previous(t.Context(), t.TempDir(), *previousFlag)
 	if kube.NoHistory(err) {
 		t.Skip(err)
@@ -28,6 +29,10 @@ func TestUpgrade(t *testing.T) {
 	}
 	for plane := range planes {
 		t.Run(plane, func(t *testing.T) {
+			if plane != "nftables" {
+				applytest.Long(t)
+			}
+			parallel(t)
 			u := newUpgraded(t, plane)
 			steady := some(0, 3, "pod1a", "pod2a")
 			u.set(append(some(3, manyServices, "pod1a"), steady...)...)

@@ -14,7 +14,9 @@ type Request struct {
 	Verb       string
 	RequestURI string
 	User       struct{ Username string }
-	ObjectRef  struct{ Resource string }
+	ObjectRef  struct{ Resource, Subresource, APIGroup string }
+
+	ResponseStatus struct{ Code int }
 	// Received is when it arrived.
 	Received time.Time `json:"requestReceivedTimestamp"`
 }
