@@ -281,6 +281,14 @@ func (r *Records) Want(mode, family, name, key string, exceptions []Exception) (
 	return want, why
 }
 
+// Answered tells a Runner of which flows every try was answered, or refused.
+func (r *Records) Answered(mode, family string, exceptions []Exception) func(c *Case, key string) bool {
+	return func(c *Case, key string) bool {
+		want, _ := r.Want(mode, family, c.Name, key, exceptions)
+		return want.answered()
+	}
+}
+
 // Compare holds the results of a case against what is to come of it.
 func (r *Records) Compare(mode, family string, c *Case, results []Result, exceptions []Exception) []Difference {
 	var diffs []Difference

@@ -50,10 +50,7 @@ func (s *Suite) Play(t testing.TB) (score Score) {
 	}
 	runner := *s.Runner
 	if s.Record == nil {
-		runner.Answered = func(c *Case, key string) bool {
-			want, _ := records.Want(runner.Mode, s.Family, c.Name, key, s.Exceptions)
-			return want.answered()
-		}
+		runner.Answered = records.Answered(runner.Mode, s.Family, s.Exceptions)
 	}
 	jobs := make(chan struct{}, s.Jobs)
 	var wg sync.WaitGroup
