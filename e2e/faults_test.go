@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
@@ -124,8 +123,7 @@ func TestRelist(t *testing.T) {
 // objects change. Nothing is lost.
 func TestCutAgainAndAgain(t *testing.T) {
 	parallel(t)
-	const seed = 4
-	cuts := applytest.Fewer(60)
+	const seed, cuts = 4, 60
 	r := rand.New(rand.NewPCG(seed, 0))
 	s := newScene(t, "nftables")
 	steady := numbered{n: 0, pods: []string{"pod1a", "pod2a"}}
