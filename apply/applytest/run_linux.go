@@ -196,7 +196,18 @@ func (p *play) flow(f *Flow, timeout time.Duration) Outcome {
 	if err != nil {
 		return failed(err)
 	}
-	try := func() (Answer, error) { return ns.Try(proto, netip.AddrPortFrom(from, f.Sport), to, timeout) }
+	try := func() (Answer, error) {
+		once := timeout
+		if proto != "tcp" { // TCP sends again what is lost; over UDP and SCTP that is the client's to do
+			once = min(timeout, p.timeout(""))
+		}
+		for end := time.Now().Add(timeout - once); ; {
+			a, err := ns.Try(proto, netip.AddrPortFrom(from, f.Sport), to, once)
+			if err == nil || Failure(err) != TimedOut || !time.Now().Before(end) {
+				return a, err
+			}
+		}
+	}
 	if f.Open != "" {
 		try = func() (Answer, error) { return p.open(f.Open, ns, netip.AddrPortFrom(from, f.Sport), to, timeout) }
 	}
