@@ -64,7 +64,7 @@ func TestPlantedFaults(t *testing.T) {
 			[]string{"=> 10.244.1.97:8080+snat", "because: table nat, chain KUBE-SERVICES, rule 1 is not wanted: -d 10.96.0.97/32 -j KUBE-MARK-MASQ"},
 			"have: -d 10.96.0.97/32 -j KUBE-MARK-MASQ", "table nat, chain KUBE-SERVICES, rule 1: -d 10.96.0.97/32 -j KUBE-MARK-MASQ"},
 		{"another weight", "ipvs", "ipvsadm -e -t 10.96.0.97:80 -r 10.244.1.97:8080 -m -w 3",
-			[]string{"=> 10.244.1.97:8080", "not understood: ipvs 10.96.0.97:80/tcp: real server 10.244.1.97:8080 has another weight than 1"},
+			[]string{"=> not known", "not understood: ipvs 10.96.0.97:80/tcp: real server 10.244.1.97:8080 has another weight than 1", "if that does nothing to the packet: 10.244.1.97:8080"},
 			"ipvs 10.96.0.97:80/tcp -> 10.244.1.97:8080", "not understood: ipvs 10.96.0.97:80/tcp: real server 10.244.1.97:8080 has another weight than 1"},
 		{"foreign drop", "ipvs", "iptables-nft -I INPUT -d 10.96.0.97 -j DROP",
 			[]string{"=> dropped", "because: table filter, chain INPUT, rule 1, which is none of proxyc's, drops the packet: -d 10.96.0.97/32 -j DROP"},
