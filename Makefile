@@ -41,14 +41,14 @@ check:
 	$(GO) vet ./...
 	$(GO) test -short ./...
 
-# TEST are the flags of tests with real packets: one package at a time, as those wait for answers, and
-# more tests side by side than there are processors, as most wait.
+# TEST are the flags for tests with real packets. They wait for answers: one package at a time,
+# and more tests side by side than there are processors.
 SHORT ?= -short
 TEST   = $(SHORT) -p 1 -parallel 4 -timeout 30m
 
-# test runs every kind of test once, with a choice of cases.
+# test runs every kind of test, with a choice of cases.
 test:
-	@echo 'This takes some 15 minutes on two cores$(if $(SHORT),, times three), and longer the first time, to compile.'
+	@echo 'This takes $(if $(SHORT),half an hour,hours) on two cores, and longer the first time, to compile.'
 	$(GO) build ./...
 	cd e2e/types && $(GO) test ./...
 	cd e2e/page && PROXYC_REQUIRE=all $(GO) test $(SHORT) -timeout 20m ./...
@@ -57,7 +57,7 @@ test:
 	.ci/untouched PROXYC_REQUIRE=all $(GO) test $(TEST) ./...
 	$(MAKE) e2e
 
-# test-all runs all tests but the soak; test-rest those of them that test leaves out.
+# test-all runs all tests but the soak; test-rest those that do less in test.
 test-all:
 	$(MAKE) test SHORT=
 

@@ -13,7 +13,7 @@ import (
 )
 
 // TestKubeProxyBeside runs a kube-proxy beside the daemon, and ends it. While rules of
-// kube-proxy are there, the daemon is not ready. Once nobody maintains them, it removes them
+// kube-proxy are there, the daemon is not ready. Once no process maintains them, it removes them
 // within a minute, and packets follow its own rules.
 func TestKubeProxyBeside(t *testing.T) {
 	t.Parallel()

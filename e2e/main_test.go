@@ -38,7 +38,7 @@ var clusters struct {
 // mostClusters is how many there are at most, and so tests at once, which wait more than they compute.
 const mostClusters = 3
 
-// A refusal is when a server may refuse requests of the proxies.
+// A refusal is a time in which a server may refuse requests of the proxies.
 type refusal struct {
 	cluster  *kube.Cluster
 	from, to time.Time
@@ -68,7 +68,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// withClusters runs f while there are control planes, and holds afterwards that they refused no request.
+// withClusters runs f while there are control planes. It is an error if one of them forbade a request.
 func withClusters(f func() int) (code int, err error) {
 	clusters.dir, err = os.MkdirTemp("", "proxyc-e2e-")
 	if err != nil {
@@ -153,7 +153,7 @@ func parallel(t *testing.T) *kube.Cluster {
 	return clusterOf(t)
 }
 
-// refused tells of requests of the proxies that a server did not allow.
+// refused returns an error for each request of a proxy that a server forbade.
 func refused(c *kube.Cluster) error {
 	requests, err := c.Requests("", time.Time{})
 	for _, r := range requests {
@@ -201,8 +201,8 @@ func nodeIn(t *testing.T, ns *applytest.Namespace) *node {
 }
 
 // eventually tries until there is no error, and fails the test with the last
-// one after a time. It gives how long it took. Tries are rarer the longer it takes: many
-// are programs, and take from what is waited for.
+// one after a time. It returns how long it took. The longer it takes, the rarer it tries:
+// many tries run a program, which slows down what they wait for.
 func eventually(t *testing.T, limit time.Duration, what string, try func() error) time.Duration {
 	t.Helper()
 	began := time.Now()

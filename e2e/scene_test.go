@@ -220,7 +220,7 @@ var controls = []applytest.Probe{
 	{From: "pod1b", Proto: "tcp", To: netip.MustParseAddrPort("10.244.2.10:8080")},
 }
 
-// noGaps fails the test for each try of a load that the rules are to blame for.
+// noGaps fails the test for each try of a load that failed, unless the controls failed too.
 func noGaps(t *testing.T, r applytest.LoadReport) {
 	t.Helper()
 	gaps, slow := r.Gaps(controls)

@@ -75,7 +75,7 @@ func (f *Flow) Same(want, got Outcome) bool {
 	return reflect.DeepEqual(want.normal(), got.normal())
 }
 
-// answered reports whether every try got an answer, or a refusal: none waited in vain.
+// answered reports whether every try got an answer or a refusal.
 func (o Outcome) answered() bool {
 	return o != nil && o["alive"] != false && !strings.Contains(fmt.Sprint(o["failed"]), TimedOut)
 }
@@ -281,7 +281,7 @@ func (r *Records) Want(mode, family, name, key string, exceptions []Exception) (
 	return want, why
 }
 
-// Answered tells a Runner of which flows every try was answered, or refused.
+// Answered is for Runner.Answered: it goes by the records and the exceptions.
 func (r *Records) Answered(mode, family string, exceptions []Exception) func(c *Case, key string) bool {
 	return func(c *Case, key string) bool {
 		want, _ := r.Want(mode, family, c.Name, key, exceptions)

@@ -86,7 +86,7 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// Flows of which every try got an answer can be waited for.
+// An outcome without a timeout is one in which every try got an answer or a refusal.
 func TestAnswered(t *testing.T) {
 	for _, tt := range []struct {
 		recorded Outcome

@@ -51,8 +51,8 @@ type Runner struct {
 	// TCP over IPv6: Linux takes a refusal by ICMP to heart only when it answers the second SYN, because
 	// that to the first comes back while connect still owns the socket.
 	Timeout time.Duration
-	// Answered reports whether all tries of a flow are to be answered: these wait ten times as long, as
-	// an answer is only late on a busy machine. nil: of no flow is that known.
+	// Answered reports whether every try of a flow gets an answer or a refusal. Such tries wait ten times
+	// as long, since on a busy machine an answer may be late. nil: not known of any flow.
 	Answered func(c *Case, key string) bool
 	// Parallel bounds the tries that are under way at once. Zero means 100, fewer on a slow machine.
 	Parallel int
@@ -198,8 +198,8 @@ func (p *play) flow(f *Flow, timeout time.Duration) Outcome {
 	}
 	try := func() (Answer, error) {
 		once := timeout
-		if proto != "tcp" { // TCP sends again what is lost; over UDP and SCTP that is the client's to do
-			once = min(timeout, p.timeout(""))
+		if proto != "tcp" { // TCP sends lost segments again; over UDP and SCTP the client has to
+			once = p.patience()
 		}
 		for end := time.Now().Add(timeout - once); ; {
 			a, err := ns.Try(proto, netip.AddrPortFrom(from, f.Sport), to, once)
@@ -221,13 +221,15 @@ func (p *play) flow(f *Flow, timeout time.Duration) Outcome {
 	return t.outcome(f.Any)
 }
 
-// timeout is how long a try of a flow waits.
+// patience is how long a try waits that may have no answer.
+func (p *play) patience() time.Duration { return Patience(cmp.Or(p.Timeout, 1500*time.Millisecond)) }
+
+// timeout is how long the tries of a flow wait.
 func (p *play) timeout(key string) time.Duration {
-	d := Patience(cmp.Or(p.Timeout, 1500*time.Millisecond))
 	if p.Answered != nil && p.Answered(p.c, key) {
-		d *= 10
+		return 10 * p.patience()
 	}
-	return d
+	return p.patience()
 }
 
 // tries makes the tries of the flow, in parallel where it allows. No other flow

@@ -17,7 +17,7 @@ func Fewer(n int) int {
 	return max(1, int(float64(n)/slowness()))
 }
 
-// Long skips what make test leaves to make test-all: more cases of what others test as well.
+// Long skips a test with -short, which make test sets: one that only adds cases to what others test.
 func Long(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
@@ -26,7 +26,7 @@ func Long(t testing.TB) {
 }
 
 // Next is the number of the request, run or call after the n-th, in a test that lets each of
-// them fail: with -short at a growing distance, as later ones resemble earlier ones.
+// them fail. With -short the distance grows, as later ones resemble earlier ones.
 func Next(n int) int {
 	if testing.Short() {
 		return n + 1 + n/3
@@ -35,8 +35,8 @@ func Next(n int) int {
 }
 
 // Choice returns which of the cases in a directory are played: with -short those that its
-// choice.txt names, which together run as much of proxyc as all do, and all else. Modes that
-// the choice does not have, as not every kernel has them, take that of mode iptables.
+// choice.txt names, which together run nearly as much of proxyc as all do; otherwise all. A
+// mode that choice.txt does not have, such as ipvs, plays the cases of mode iptables.
 func Choice(t testing.TB, dir string) func(mode, family, name string) bool {
 	t.Helper()
 	if !testing.Short() {

@@ -105,7 +105,7 @@ func Run(ctx context.Context, o *Options, first *config.Resolved) error {
 		first = p.fallback.settle(first)
 	}
 	now := p.loaded(first)
-	var held *loaded // was in force last; nil: there is nothing to go back to
+	var held *loaded // the one that was in force last; nil: there is none to go back to
 	var refused *refusedConfig
 	var retry retry
 	for lives := 0; ; lives++ {
@@ -135,7 +135,7 @@ func Run(ctx context.Context, o *Options, first *config.Resolved) error {
 		case ofRules && now == held && !wrote:
 			wait := retry.fail(err, now.Config.SyncPeriod())
 			log.Error("the configuration before cannot be put in force either: both are tried again", "after", wait, "err", err)
-			refused = nil // it may not be the reason
+			refused = nil // the new one may not be the reason
 		default:
 			p.drain(log)
 			return err
@@ -143,12 +143,12 @@ func Run(ctx context.Context, o *Options, first *config.Resolved) error {
 	}
 }
 
-// rulesError is why a life of the daemon could not keep rules.
+// rulesError is a failure to put rules in force, or to keep them.
 type rulesError struct{ error }
 
 func (e *rulesError) Unwrap() error { return e.error }
 
-// retry is when a configuration that was in force before is tried again.
+// retry says when to try again the configuration that was in force last.
 type retry struct {
 	failures int // in a row
 	at       time.Time
@@ -338,7 +338,7 @@ func (d *daemon) run(parent context.Context) (next *loaded, err error) {
 			}
 		})
 	}
-	if d.retry.failures == 0 { // the cluster is told once
+	if d.retry.failures == 0 { // events are sent once
 		for _, e := range startEvents(d.resolved) {
 			d.events.Send(e)
 			if e.Warning {

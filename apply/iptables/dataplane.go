@@ -153,8 +153,8 @@ func tool(f ir.Family, v Variant, verb string) string {
 
 // inUse is the variant that the node uses: the one in which the kubelet left
 // its hint (KEP-3178), else the one that has kube-proxy's or our rules, else the
-// one that has more rules, else nft. Legacy tables that are not there are not asked
-// about: the tools would make them, and each packet would pass them.
+// one that has more rules, else nft. The legacy tools are not asked where there are no
+// legacy tables: they would make them, and every packet would have to pass them.
 func (d *Dataplane) inUse(ctx context.Context) (Variant, error) {
 	type sign struct{ table, chain string }
 	var signs []sign
@@ -163,7 +163,7 @@ func (d *Dataplane) inUse(ctx context.Context) (Variant, error) {
 	}
 	signs = append(signs, sign{"nat", rules.ChainServices})
 	candidates := []*Dataplane{{Variant: NFT, wait: d.wait, run: d.run}}
-	if !lacksLegacyTables() {
+	if has, err := hasLegacyTables(); has || err != nil {
 		candidates = append(candidates, &Dataplane{Variant: Legacy, wait: d.wait, run: d.run})
 	}
 	for _, sign := range signs {
@@ -183,8 +183,10 @@ func (d *Dataplane) fuller(ctx context.Context) (best Variant, err error) {
 	most := -1
 	var missing []error
 	for _, v := range [...]Variant{NFT, Legacy} {
-		if v == Legacy && best == NFT && lacksLegacyTables() {
-			break
+		if v == Legacy && best == NFT {
+			if has, err := hasLegacyTables(); !has && err == nil {
+				break
+			}
 		}
 		for _, f := range ir.Families() {
 			out, err := d.output(ctx, tool(f, v, "save"))

@@ -37,8 +37,10 @@ func eachFamily(ctx context.Context, inUse *Dataplane, find func(*Dataplane, ir.
 	for _, v := range [...]Variant{NFT, Legacy} {
 		t := inUse
 		if t == nil || t.Variant != v {
-			if v == Legacy && !hasLegacyTables() {
-				continue
+			if v == Legacy {
+				if has, _ := hasLegacyTables(); !has {
+					continue
+				}
 			}
 			var err error
 			if t, err = Open(ctx, apply.Options{IPTables: string(v)}); err != nil {
@@ -59,25 +61,14 @@ func eachFamily(ctx context.Context, inUse *Dataplane, find func(*Dataplane, ir.
 	return left, nil
 }
 
-// hasLegacyTables reports whether the kernel has any table of the legacy variant that can be
-// read of.
-func hasLegacyTables() bool {
+// hasLegacyTables reports whether the kernel has a table of the legacy variant, of those that
+// can be read. An error means that there may be others.
+func hasLegacyTables() (has bool, err error) {
 	for _, f := range ir.Families() {
-		if tables, _ := LegacyTables(f); len(tables) > 0 {
-			return true
-		}
+		tables, unread := LegacyTables(f)
+		has, err = has || len(tables) > 0, errors.Join(err, unread)
 	}
-	return false
-}
-
-// lacksLegacyTables reports whether the kernel is known to have no table of the legacy variant.
-func lacksLegacyTables() bool {
-	for _, f := range ir.Families() {
-		if tables, err := LegacyTables(f); err != nil || len(tables) > 0 {
-			return false
-		}
-	}
-	return true
+	return has, err
 }
 
 // LegacyTables returns the tables of the legacy variant that the kernel has in a family, in
@@ -139,8 +130,13 @@ func (d *Dataplane) leftovers(ctx context.Context, f ir.Family, using bool) ([]a
 // "iptables-nft nat KUBE-NODEPORTS".
 func (d *Dataplane) Present(ctx context.Context, mode ir.Mode) (objects []string, err error) {
 	chain := rules.ChainOf(mode)
-	if chain == "" || d.Variant == Legacy && !hasLegacyTables() {
+	if chain == "" {
 		return nil, nil
+	}
+	if d.Variant == Legacy {
+		if has, _ := hasLegacyTables(); !has {
+			return nil, nil
+		}
 	}
 	for _, f := range d.families {
 		exists, err := d.exists(ctx, f, "nat", chain)

@@ -8,7 +8,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// single is the tool of a family for single chains. To make it runs the tool, for its version.
+// single returns the tool of a family for single chains. The library runs the tool for its
+// version each time it makes one.
 func (d *Dataplane) single(f ir.Family) (singleChains, error) {
 	d.singleMu.Lock()
 	defer d.singleMu.Unlock()

@@ -92,8 +92,8 @@ func run(e *env) (code int) {
 	return e.exitCode(ctx.Run(e))
 }
 
-// grammarOf returns a cli for these arguments: with the verb that stands first alone, as all
-// verbs take kong most of a short run's time, or all of it, where no verb stands there.
+// grammarOf returns a cli with only the verb that the arguments begin with, since setting up
+// all verbs takes most of a short run's time. If they begin with no verb, it has all.
 func grammarOf(args []string) any {
 	all := reflect.TypeFor[cli]()
 	for f := range all.Fields() {

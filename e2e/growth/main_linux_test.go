@@ -51,7 +51,7 @@ func testGrowth(t *testing.T, kind, sizes string) {
 		t.Fatal(err)
 	}
 	if want := 1 + strings.Count(sizes, ","); len(got.Rows) != want || got.Slopes != nil {
-		t.Fatalf("%d rows and slopes %v, want %d and none: sizes with as many endpoints tell no slopes", len(got.Rows), got.Slopes, want)
+		t.Fatalf("%d rows and slopes %v, want %d and none: sizes with equally many endpoints have no slopes", len(got.Rows), got.Slopes, want)
 	}
 	for _, row := range got.Rows {
 		for _, s := range []start{row.Snapshot, row.Client, row.API} {
@@ -69,7 +69,7 @@ func testGrowth(t *testing.T, kind, sizes string) {
 		}
 	}
 	if want := len(got.Rows) > 1; strings.Contains(table.String(), "\n| 2 to 4 ") != want {
-		t.Errorf("the table tells how costs grow: want %v\n%s", want, &table)
+		t.Errorf("the table has a row of powers: want %v\n%s", want, &table)
 	}
 }
 

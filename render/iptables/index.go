@@ -286,8 +286,8 @@ type cursor struct {
 	cuts    *sim.Cuts
 }
 
-// begin returns a cursor to the rules from one on. The ports with which those that
-// are left out would have compared the packet are told here, the sources by next.
+// begin returns a cursor to the rules from one on. It notes the ports with which
+// the rules that are left out would have compared the packet; next notes the sources.
 func (e *Walker) begin(c *chain, t *Packet, from int) (at cursor) {
 	if c == nil {
 		return cursor{}
