@@ -533,9 +533,13 @@ func TestWatchConfigWhileToolsFail(t *testing.T) {
 		return struct{}{}, strings.Count(w.log.String(), "both are tried again") == 2
 	})
 	w.readyz("while the tools fail", http.StatusServiceUnavailable, "no configuration can be put in force")
-	if code := w.ask(t, "127.0.0.1:10256", "/livez"); code != http.StatusOK {
-		t.Errorf("/livez: %d, want 200", code)
-	}
+	within(w, 20*time.Second, "/livez is 200", func() (int, bool) { // each try has a server of its own
+		code, _, err := w.get(healthPort, "/livez")
+		if err == nil && code != http.StatusOK {
+			t.Fatalf("/livez: %d, want 200", code)
+		}
+		return code, err == nil
+	})
 	if !w.has("a") {
 		t.Errorf("rules are gone:\n%s", w.rules())
 	}
