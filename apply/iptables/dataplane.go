@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -114,9 +115,11 @@ func OpenWith(ctx context.Context, lowering Lowering, o apply.Options) (*Datapla
 	}
 	var missing []error
 	for _, f := range ir.Families() {
-		if _, err := d.exists(ctx, f, "nat", "POSTROUTING"); err != nil {
+		if _, err := d.exists(ctx, f, "nat", "POSTROUTING"); lacks(err) {
 			missing = append(missing, err)
 			continue
+		} else if err != nil {
+			return nil, err
 		}
 		d.families = append(d.families, f)
 	}
@@ -124,6 +127,19 @@ func OpenWith(ctx context.Context, lowering Lowering, o apply.Options) (*Datapla
 		return nil, missing[0] // the others say the same
 	}
 	return d, nil
+}
+
+// lacks reports whether the error of a tool says that the machine does not have the tool, or the
+// kernel not what it needs: xtables exits with 1 to 3 then. A tool that was killed, could not
+// start or did not get the lock says nothing about that.
+func lacks(err error) bool {
+	if exit, ok := errors.AsType[interface {
+		error
+		ExitCode() int
+	}](err); ok {
+		return 1 <= exit.ExitCode() && exit.ExitCode() <= 3
+	}
+	return errors.Is(err, exec.ErrNotFound)
 }
 
 // Families are the families whose tables the kernel has. The others are left out of every Plan.
@@ -169,7 +185,9 @@ func (d *Dataplane) inUse(ctx context.Context) (Variant, error) {
 	for _, sign := range signs {
 		for _, of := range candidates {
 			for _, f := range ir.Families() {
-				if found, err := of.exists(ctx, f, sign.table, sign.chain); err == nil && found {
+				if found, err := of.exists(ctx, f, sign.table, sign.chain); err != nil && !lacks(err) {
+					return "", err
+				} else if found {
 					return of.Variant, nil
 				}
 			}
@@ -190,6 +208,9 @@ func (d *Dataplane) fuller(ctx context.Context) (best Variant, err error) {
 		}
 		for _, f := range ir.Families() {
 			out, err := d.output(ctx, tool(f, v, "save"))
+			if err != nil && !lacks(err) {
+				return "", err
+			}
 			if err != nil {
 				missing = append(missing, err)
 				continue

@@ -44,7 +44,7 @@ func eachFamily(ctx context.Context, inUse *Dataplane, find func(*Dataplane, ir.
 			}
 			var err error
 			if t, err = Open(ctx, apply.Options{IPTables: string(v)}); err != nil {
-				if ctx.Err() != nil {
+				if !lacks(err) {
 					return nil, err
 				}
 				continue

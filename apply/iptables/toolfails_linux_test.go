@@ -1,0 +1,87 @@
+package iptables
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/iptables"
+)
+
+// failures are how a tool fails that says nothing about what the kernel has.
+var failures = map[string]string{"killed": "kill -9 $$", "without memory": "echo 'Cannot allocate memory' >&2; exit 4"}
+
+// failOnce lets the next run of a tool fail. The returned function fails the test if there was none.
+func failOnce(t *testing.T, name, how string) (struck func()) {
+	t.Helper()
+	tool, err := exec.LookPath(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	once := filepath.Join(dir, "once")
+	script := fmt.Sprintf("#!/bin/sh\nif rm %s 2>/dev/null; then %s; fi\nexec %s \"$@\"\n", once, how, tool)
+	if err := os.WriteFile(once, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	return func() {
+		t.Helper()
+		if _, err := os.Stat(once); err == nil {
+			t.Fatalf("%s did not run", name)
+		}
+	}
+}
+
+// asking is the tool that is asked whether a chain exists.
+func asking(f ir.Family, v Variant) string {
+	if v == Legacy {
+		return tool(f, v, "save")
+	}
+	return rules.Tool(f) + "-" + string(v)
+}
+
+// A tool that fails once while a Dataplane is opened is an error: the family whose tool it is
+// would be left out for good.
+func TestOpenWhileAToolFails(t *testing.T) {
+	for what, how := range failures {
+		for _, f := range ir.Families() {
+			t.Run(what+" "+f.String(), func(t *testing.T) {
+				inNamespace(t, func(t *testing.T, v Variant) {
+					struck := failOnce(t, asking(f, v), how)
+					target, err := Open(t.Context(), apply.Options{IPTables: string(v)})
+					struck()
+					if err == nil {
+						t.Errorf("no error, and families %v", target.Families())
+					}
+				})
+			})
+		}
+	}
+}
+
+// A tool that fails once while leftovers are looked for is an error: they would stay for good.
+func TestLeftoversWhileAToolFails(t *testing.T) {
+	for what, how := range failures {
+		for _, f := range ir.Families() {
+			t.Run(what+" "+f.String(), func(t *testing.T) {
+				inNamespace(t, func(t *testing.T, v Variant) {
+					put(t, open(t, apply.Options{IPTables: string(v)}, 0), lower(programs(2)))
+					struck := failOnce(t, asking(f, v), how)
+					left, err := Leftovers(t.Context(), nil)
+					struck()
+					if err == nil {
+						t.Errorf("no error, and %d leftovers", len(left))
+					}
+				})
+			})
+		}
+	}
+}
