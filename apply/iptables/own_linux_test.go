@@ -170,3 +170,23 @@ func TestOlderLegacyTools(t *testing.T) {
 		}
 	})
 }
+
+// A rule that others add to a built-in chain is reported if it jumps to a chain of ours: packets
+// meet that chain twice, or too early.
+func TestForeignJumpIsReported(t *testing.T) {
+	inNamespace(t, func(t *testing.T, v Variant) {
+		target, drift := drifting(t, v, programs(2))
+		reported(drift, false)
+		tool := target.tool(ir.IPv4)
+		if v == NFT { // the legacy variant tells of each change
+			shell(t, "", tool, "-t", "nat", "-I", "POSTROUTING", "-j", "ACCEPT")
+			if reported(drift, false) {
+				t.Error("a rule that has nothing to do with ours is reported")
+			}
+		}
+		shell(t, "", tool, "-w", "5", "-t", "nat", "-I", "POSTROUTING", "-j", "KUBE-MARK-MASQ")
+		if !reported(drift, true) {
+			t.Error("not reported")
+		}
+	})
+}

@@ -9,8 +9,8 @@ import (
 )
 
 // Concern reports whether a change of a chain, or of what is in it, or of a
-// table where the chain is empty, may be one of our rules. loss tells that
-// something goes, or that it may be in force no longer.
+// table where the chain is empty, may be one of our rules. loss is true if something
+// goes or may be in force no longer, and for a new rule that may jump to a chain of ours.
 type Concern func(table, chain string, loss bool) bool
 
 // NFTables is what concerns mode nftables.

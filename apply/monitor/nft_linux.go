@@ -226,8 +226,10 @@ func (m *NFT) concerned(kind uint8, data []byte) bool {
 		return false
 	}
 	switch kind {
-	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
-		chainAt, loss = unix.NFTA_RULE_CHAIN, kind == unix.NFT_MSG_DELRULE
+	case unix.NFT_MSG_NEWRULE: // to which chain it jumps stands in it
+		chainAt, loss = unix.NFTA_RULE_CHAIN, bytes.Contains(data, []byte("KUBE-"))
+	case unix.NFT_MSG_DELRULE:
+		chainAt, loss = unix.NFTA_RULE_CHAIN, true
 	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
 		chainAt, loss = unix.NFTA_CHAIN_NAME, kind == unix.NFT_MSG_DELCHAIN
 	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE, unix.NFT_MSG_DELSET, unix.NFT_MSG_DELSETELEM:
