@@ -160,6 +160,12 @@ func (r *Reconciler) sync(ctx context.Context, due time.Time) {
 		s.Kind = Full
 	}
 	s.Work = r.Source.Take(s.Kind)
+	changed := len(s.Work.Changes.IPv4)+len(s.Work.Changes.IPv6) > 0
+	if (changed || s.Work.All) && version == r.state.Applied { // no event has announced it yet
+		r.state.want(s.Began)
+		r.report()
+		version = r.state.Wanted
+	}
 	if s.Work.All {
 		replace, s.Kind = true, Full
 	}
@@ -173,7 +179,7 @@ func (r *Reconciler) sync(ctx context.Context, due time.Time) {
 	if compare {
 		s.Kind = Change
 		r.compare(ctx, doubts)
-		if len(s.Work.Changes.IPv4)+len(s.Work.Changes.IPv6) == 0 {
+		if !changed {
 			r.state.apply(version, r.Now())
 			r.report()
 			return

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,7 +52,8 @@ type world struct {
 	drift     chan struct{}
 	began     time.Time
 	log       []string
-	state     State // as reported last
+	state     State      // as reported last
+	before    sync.Mutex // by which the race detector sees that what a test sets comes before pass
 }
 
 // run starts a Reconciler in a bubble whose time passes only while everybody waits.
@@ -81,7 +83,11 @@ func runWith(t *testing.T, set, play func(w *world)) {
 				}
 			}
 		}
-		r.Now, r.After = time.Now, time.After
+		r.Now, r.After = func() time.Time {
+			w.before.Lock()
+			defer w.before.Unlock()
+			return time.Now()
+		}, time.After
 		set(w)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -105,6 +111,8 @@ func (w *world) want(services ...ir.Service) {
 // pass lets time pass.
 func (w *world) pass(d time.Duration) {
 	synctest.Wait()
+	w.before.Lock()
+	w.before.Unlock()
 	time.Sleep(d) // of the bubble: takes no time
 	synctest.Wait()
 }

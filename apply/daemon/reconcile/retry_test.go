@@ -1,9 +1,11 @@
 package reconcile
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -190,4 +192,54 @@ func TestStateWaiting(t *testing.T) {
 	if !s.InForce() || s.NotReady() == "" {
 		t.Error("ready with a refused Service")
 	}
+}
+
+// hanging is a fake whose commits take a while.
+type hanging struct {
+	*fake
+	takes time.Duration
+	mu    sync.Mutex
+}
+
+func (h *hanging) Compare(ctx context.Context) (apply.Plan, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.fake.Compare(ctx)
+}
+
+func (h *hanging) Commit(ctx context.Context, p apply.Plan) (apply.Result, error) {
+	if !p.Empty() {
+		time.Sleep(h.takes)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.fake.Commit(ctx, p)
+}
+
+// A change that arrives during a commit which lasts until a comparison is due is taken by that
+// sync, before its event is seen. It is not in force for that.
+func TestChangeTakenBeforeItsEvent(t *testing.T) {
+	var h *hanging
+	runWith(t, func(w *world) {
+		h = &hanging{fake: w.dataplane}
+		w.Reconciler.Dataplane = h
+	}, func(w *world) {
+		w.pass(time.Hour - 2*time.Second) // a comparison is due in 2 s
+		h.takes = 3 * time.Second
+		w.want(svc("a", 1))
+		w.pass(time.Second) // its commit is under way
+		h.takes = 5 * time.Minute
+		w.want(svc("a", 2))
+		w.pass(4 * time.Minute)
+		h.mu.Lock()
+		port := named(h.rules)["a"]
+		h.mu.Unlock()
+		if w.state.NotReady() == "" || port != 1 {
+			t.Errorf("not ready %q while the kernel has port %d", w.state.NotReady(), port)
+		}
+		w.pass(10 * time.Minute)
+		if port := named(w.dataplane.rules)["a"]; w.state.NotReady() != "" || port != 2 {
+			t.Errorf("not ready %q, port %d, in the end", w.state.NotReady(), port)
+		}
+	})
 }
