@@ -52,7 +52,7 @@ type world struct {
 	drift     chan struct{}
 	began     time.Time
 	log       []string
-	state     State      // as reported last
+	state     State        // as reported last
 	passed    atomic.Int64 // shows the race detector that what a test sets comes before pass
 }
 
