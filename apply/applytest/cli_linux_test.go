@@ -24,6 +24,7 @@ func takeoverFiles() (config, cluster string) {
 // TestLookingWritesNothing: --dry-run and --check, in every form, leave the machine as it is, and tell
 // what is to be done and whether there is anything.
 func TestLookingWritesNothing(t *testing.T) {
+	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {
 		t.Parallel()
 		m := newMachine(t, nil)
@@ -104,6 +105,7 @@ var drifts = map[string][]struct{ name, command, word string }{
 
 // TestDrift: what somebody changed by hand is found, named and put right.
 func TestDrift(t *testing.T) {
+	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {
 		t.Parallel()
 		m := newMachine(t, nil)
@@ -130,6 +132,7 @@ func TestDrift(t *testing.T) {
 
 // TestCannot: where the program cannot work it says why, once, and touches nothing.
 func TestCannot(t *testing.T) {
+	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {
 		t.Parallel()
 		m := newMachine(t, nil)
@@ -230,6 +233,7 @@ func readFile(t testing.TB, name string) string {
 // TestTwoAtOnce: of two that apply at the same time one waits; who does not want to wait that long is
 // told for whom. Who only looks does not wait.
 func TestTwoAtOnce(t *testing.T) {
+	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {
 		t.Parallel()
 		m := newMachine(t, nil)
@@ -344,6 +348,7 @@ func (m *machine) loadForeign() {
 // TestCleanup: whatever kube-proxy and proxyc left, of every mode at once, goes, and all of others'
 // stays as it was, to the byte.
 func TestCleanup(t *testing.T) {
+	t.Parallel()
 	RequireRoot(t)
 	for _, foreign := range []bool{false, true} {
 		t.Run(fmt.Sprintf("foreign=%v", foreign), func(t *testing.T) {

@@ -42,6 +42,7 @@ func chosen(t *testing.T) func(mode, family string) func(name string) bool {
 
 // TestConformance plays the recorded cases against proxyc and prints a table by mode.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	RequireRoot(t)
 	only := chosen(t)
 	exceptions, err := LoadExceptions(*exceptionsFlag)
@@ -73,6 +74,7 @@ func TestConformance(t *testing.T) {
 // TestConformanceStable plays the cases of mode nftables with Services that all ask for a
 // Maglev table: packets meet the same fates.
 func TestConformanceStable(t *testing.T) {
+	t.Parallel()
 	RequireRoot(t)
 	exceptions, err := LoadExceptions(*exceptionsFlag)
 	if err != nil {

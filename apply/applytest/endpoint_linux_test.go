@@ -11,6 +11,7 @@ import (
 // there. That is what package ir/sim says of them, but for what the mode lets leave the node,
 // where nobody has the address.
 func TestEndpointsOfServices(t *testing.T) {
+	t.Parallel()
 	service := func(name string, i int, more, endpoint string, port int) string {
 		const object = "{apiVersion: v1, kind: Service, metadata: {name: %[1]s, namespace: t}, spec: {clusterIP: 10.96.0.%[2]d, %[3]s}}\n---\n" +
 			"{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: %[1]s, namespace: t, labels: {kubernetes.io/service-name: %[1]s}}, addressType: IPv4, ports: [{name: '', port: %[5]d}], endpoints: [%[4]s]}\n---\n"

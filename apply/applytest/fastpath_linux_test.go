@@ -71,6 +71,7 @@ func (k *keptConn) comesBack() error {
 // without: TCP stays with its backend, UDP leaves one that goes at once. Interfaces that come and go are
 // followed, others' changes repaired, and who wants no fast path removes it; no connection notices.
 func TestFastpath(t *testing.T) {
+	t.Parallel()
 	RequireRoot(t)
 	topo := newTopology(t)
 	m := newMachine(t, topo.Namespace("node1"))

@@ -14,6 +14,7 @@ import (
 // TestStaleFlows: a UDP client that keeps its socket follows its Service to where it goes, at each kind
 // of frontend, and nothing is kept of one that lost its endpoints or vanished. What is none of ours stays.
 func TestStaleFlows(t *testing.T) {
+	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {
 		topo := newTopology(t)
 		m := newMachine(t, topo.Namespace("node1"))
@@ -77,6 +78,7 @@ func TestStaleFlows(t *testing.T) {
 // TestDrainingFlows: a UDP client stays with an endpoint that terminates for as long as that serves, and
 // where it is no longer told of clients; new ones go elsewhere.
 func TestDrainingFlows(t *testing.T) {
+	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {
 		topo := newTopology(t)
 		m := newMachine(t, topo.Namespace("node1"))
@@ -122,6 +124,7 @@ func TestDrainingFlows(t *testing.T) {
 // not admit it, in each mode: to the rules of mode nftables each of its packets is a first one, and in the
 // others the entry goes that led it by. Who was answered stays, as connections do. Mode ipvs asks each packet.
 func TestShutOutFlows(t *testing.T) {
+	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {
 		topo := newTopology(t)
 		m := newMachine(t, topo.Namespace("node1"))

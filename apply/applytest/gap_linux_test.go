@@ -86,6 +86,7 @@ func (k *keptConn) same(a Answer, err error) error {
 // TestUpdatesLeaveNoGap: while Services come, go and change, connections to those that always have an
 // endpoint never fail, and those that are open stay.
 func TestUpdatesLeaveNoGap(t *testing.T) {
+	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {
 		t.Parallel()
 		topo := newTopology(t)

@@ -64,6 +64,7 @@ func pooled(listing string) string {
 
 // TestHistories: after each change the machine has what a new one would be given.
 func TestHistories(t *testing.T) {
+	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {
 		for seed := range uint64(Fewer(histories)) {
 			t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
@@ -104,6 +105,7 @@ func counted(file, script string) string {
 // TestFaults: a tool that fails in any of its runs leaves the machine as it was, and the next apply
 // brings it to where it should be.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	RequireRoot(t)
 	for i, p := range planes {
 		if p.mode != "iptables" {
@@ -159,6 +161,7 @@ func TestFaults(t *testing.T) {
 // TestForeignFlush: somebody empties everything while apply is at work. Whatever comes of that, the next
 // apply puts it right.
 func TestForeignFlush(t *testing.T) {
+	t.Parallel()
 	RequireRoot(t)
 	for _, p := range planes {
 		if p.mode != "iptables" {
@@ -193,6 +196,7 @@ func TestForeignFlush(t *testing.T) {
 
 // TestOrphan: a tool that outlives its apply is still at work; the next apply waits for it.
 func TestOrphan(t *testing.T) {
+	t.Parallel()
 	RequireRoot(t)
 	for _, p := range planes {
 		if p.mode != "iptables" {

@@ -11,6 +11,7 @@ import (
 // TestHold: a connection that is left alone is whole at the end, one that a
 // rule resets is told.
 func TestHold(t *testing.T) {
+	t.Parallel()
 	topo := newTopology(t)
 	kept := Probe{"pod1b", "tcp", netip.MustParseAddrPort("10.244.1.10:80")}
 	broken := Probe{"ext", "tcp", netip.MustParseAddrPort("10.244.2.10:80")}

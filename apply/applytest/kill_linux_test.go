@@ -99,6 +99,7 @@ func answers(t *testing.T, topo *Topology, olds, news world, what string) (bySta
 // TestKill: apply that is killed at any moment leaves what works, old or new, and nothing in the way of
 // the next.
 func TestKill(t *testing.T) {
+	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {
 		t.Parallel()
 		topo := newTopology(t)

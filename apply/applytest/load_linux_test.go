@@ -11,6 +11,7 @@ import (
 // TestLoad: rules that are replaced in one transaction lose nobody; rules that are away for a while are
 // missed, at that time and by every probe that needs them.
 func TestLoad(t *testing.T) {
+	t.Parallel()
 	topo := newTopology(t)
 	node := topo.Namespace("node1")
 	nft := func(script string) {
@@ -71,6 +72,7 @@ func TestLoad(t *testing.T) {
 
 // TestGaps: what was lost while a control was, too, is nobody's fault for sure; a refusal is.
 func TestGaps(t *testing.T) {
+	t.Parallel()
 	vip, direct := Probe{From: "ext"}, Probe{From: "node1"}
 	at := func(p Probe, from, to int, why string) LoadFailure {
 		return LoadFailure{Probe: p, At: time.UnixMilli(int64(from)), End: time.UnixMilli(int64(to)), Why: why}

@@ -70,6 +70,7 @@ steps:
 
 // TestRunner plays a case against rules that are known, so that what differs is the Runner.
 func TestRunner(t *testing.T) {
+	t.Parallel()
 	RequireRoot(t)
 	c, err := ParseCase([]byte(handCase), IPv4)
 	if err != nil {
@@ -129,6 +130,7 @@ func TestRunner(t *testing.T) {
 
 // TestRunnerApplyFails: an apply that fails ends the case with its error.
 func TestRunnerApplyFails(t *testing.T) {
+	t.Parallel()
 	RequireRoot(t)
 	broken := errors.New("broken")
 	r := &Runner{Mode: "nftables", Apply: func(context.Context, *Namespace, string, string, string) error { return broken }}
@@ -143,6 +145,7 @@ func TestRunnerApplyFails(t *testing.T) {
 // TestStartedCommandIsKilledWithItsContext: a command that runs on ends with its context, and its end is
 // seen.
 func TestStartedCommandIsKilledWithItsContext(t *testing.T) {
+	t.Parallel()
 	RequireRoot(t)
 	ns, err := NewNamespace("commands")
 	if err != nil {
@@ -167,6 +170,7 @@ func TestStartedCommandIsKilledWithItsContext(t *testing.T) {
 // TestFlowsDoNotTakeTurns: of flows that are tried at once, each starts its tries
 // one after the other, so that a scheduler that takes turns shows it all endpoints.
 func TestFlowsDoNotTakeTurns(t *testing.T) {
+	t.Parallel()
 	p := &play{Runner: &Runner{}, topo: &Topology{}, tokens: make(chan struct{}, 1)}
 	var order []byte // of the tries; there is one at a time
 	var wg sync.WaitGroup

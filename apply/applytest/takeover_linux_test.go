@@ -234,6 +234,7 @@ func allOpen(t *testing.T, open []*keptConn) {
 // TestTakeover: a node with kube-proxy's rules is taken over only if that is said, and then without a
 // moment in which anything is not answered. Connections that are open go on.
 func TestTakeover(t *testing.T) {
+	t.Parallel()
 	for i, from := range peers {
 		t.Run(from.name, func(t *testing.T) {
 			eachPlane(t, func(t *testing.T, to plane) {
@@ -278,6 +279,7 @@ func TestTakeover(t *testing.T) {
 
 // TestModeChange: so does a node go from each way in which proxyc keeps its rules to each other.
 func TestModeChange(t *testing.T) {
+	t.Parallel()
 	RequireRoot(t)
 	topo := newTopology(t)
 	m := newMachine(t, topo.Namespace("node1"))

@@ -31,6 +31,7 @@ func newTopology(t testing.TB) *Topology {
 // TestTopologyWithoutRules asks across every kind of path of the topology. There are no rules anywhere,
 // so every answer must come from the address that was asked, and name the asker.
 func TestTopologyWithoutRules(t *testing.T) {
+	t.Parallel()
 	topo := newTopology(t)
 	tests := []struct {
 		from, to string // an address of the topology
@@ -79,6 +80,7 @@ func TestTopologyWithoutRules(t *testing.T) {
 // TestTryRefused: a port nobody listens on is refused by its host, and however often: the limits on ICMP
 // errors are off.
 func TestTryRefused(t *testing.T) {
+	t.Parallel()
 	topo := newTopology(t)
 	for _, to := range []string{"192.0.2.11:7", "[2001:db8:0:1::11]:7"} {
 		for _, proto := range []string{"tcp", "udp", "sctp"} {
@@ -95,6 +97,7 @@ func TestTryRefused(t *testing.T) {
 // TestSourcePort: a try comes from the source port it was given, again and again, while other processes are
 // started, which for a moment share the sockets that are open.
 func TestSourcePort(t *testing.T) {
+	t.Parallel()
 	topo := newTopology(t)
 	to := netip.MustParseAddrPort("10.244.2.10:53")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -121,6 +124,7 @@ func TestSourcePort(t *testing.T) {
 // TestNoTryIsLost: of many tries at once each gets its own answer. A single one that does not would be a
 // difference that is none.
 func TestNoTryIsLost(t *testing.T) {
+	t.Parallel()
 	topo := newTopology(t)
 	to := netip.MustParseAddrPort("10.244.2.10:80")
 	for _, proto := range []string{"tcp", "udp", "sctp"} {
@@ -141,6 +145,7 @@ func TestNoTryIsLost(t *testing.T) {
 
 // TestNamespaceIsApart: what a test does inside its namespace, and that it does so, is not seen outside.
 func TestNamespaceIsApart(t *testing.T) {
+	t.Parallel()
 	RequireRoot(t)
 	home := netnsOf(t)
 	ns, err := NewNamespace("apart")

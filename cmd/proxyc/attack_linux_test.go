@@ -44,6 +44,7 @@ func withRace() bool {
 // Ten thousand connections with headers that do not end, all held, take
 // neither the memory of a small pod nor the answers of probes.
 func TestWatchManyConnections(t *testing.T) {
+	t.Parallel()
 	const (
 		connections = 10_000
 		limit       = 64 << 20 // bytes: what docs/deploy asks for
@@ -90,6 +91,7 @@ func TestWatchManyConnections(t *testing.T) {
 // Idle connections do not take the files that a process needs to answer probes
 // and to write rules, however few it may open.
 func TestWatchFewFiles(t *testing.T) {
+	t.Parallel()
 	for _, plane := range []string{"nftables", "iptables-legacy"} {
 		t.Run(plane, func(t *testing.T) {
 			w := newWatched(t, plane)

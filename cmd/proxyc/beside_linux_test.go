@@ -61,6 +61,7 @@ func (w *watched) peer() (end func()) {
 // Rules of kube-proxy that appear beside a running daemon, in whatever mode, stay while it
 // runs, and the daemon is not ready meanwhile. Once it has ended they are removed.
 func TestWatchKubeProxyBeside(t *testing.T) {
+	t.Parallel()
 	type load struct {
 		file, tool, sign string
 		list             []string

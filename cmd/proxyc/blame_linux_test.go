@@ -8,6 +8,7 @@ import (
 // A rule is named as a cause only if the packet fares otherwise without it, whoever's it is; and
 // all that has to be otherwise is named.
 func TestTraceKernelBlamesWhatDecides(t *testing.T) {
+	t.Parallel()
 	const (
 		masquerades = "nft delete chain ip proxyc nat-postrouting"
 		marks       = "nft 'table inet foo { chain d { type filter hook prerouting priority -150; ip daddr 10.96.0.10 meta mark set meta mark or 0x4000; }; }'"
@@ -70,6 +71,7 @@ func TestTraceKernelBlamesWhatDecides(t *testing.T) {
 // Rules that let first packets pass and drop what answers them are named where a packet is served,
 // as all that may drop: replies are not followed.
 func TestTraceKernelNamesWhatRepliesMeet(t *testing.T) {
+	t.Parallel()
 	for _, plane := range []string{"nftables", "iptables-nft"} {
 		t.Run(plane, func(t *testing.T) {
 			t.Parallel()
@@ -98,6 +100,7 @@ func TestTraceKernelNamesWhatRepliesMeet(t *testing.T) {
 
 // Where the element is gone that keeps a client out, no rule that it meets then is the cause.
 func TestTraceKernelBlamesNoFollowingRule(t *testing.T) {
+	t.Parallel()
 	w, _ := inTopology(t, "nftables")
 	w.write("cluster.yaml", `apiVersion: v1
 kind: List

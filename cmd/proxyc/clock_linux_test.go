@@ -32,6 +32,7 @@ func (c machineClock) add(d time.Duration) {
 // source, repairs, and tells ages by the time that passed; and one that starts
 // takes what the one before it left, be it of the future.
 func TestWatchClockIsSet(t *testing.T) {
+	t.Parallel()
 	if os.Getenv(setsClock) == "" {
 		t.Skip("sets the clock of the machine: run by make test-vm")
 	}

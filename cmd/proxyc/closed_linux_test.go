@@ -28,6 +28,7 @@ endpoints: [{addresses: [10.244.1.11], conditions: {ready: true}}]
 // its owner hears of it: in the log, in status, and so in the events that
 // findings about Services become.
 func TestClosedRangesAreTold(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.write("cluster.yaml", closedCluster)
 	w.start("proxyc", "watch")

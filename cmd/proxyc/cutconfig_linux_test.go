@@ -13,6 +13,7 @@ import (
 // A configuration that was cut off is not put in force, nor is the half that somebody has written so
 // far. One that has no line break at its end, as a ConfigMap may have it, is a whole one.
 func TestWatchConfigCutOff(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.write("cluster.yaml", applytest.Services("a"))
 	const first = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"

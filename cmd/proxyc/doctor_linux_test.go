@@ -14,6 +14,7 @@ import (
 // On a node where nothing is wrong doctor finds no error and tries each mode that works
 // here for real; what is planted is found, with what would mend it.
 func TestDoctor(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.write("cluster.yaml", applytest.Services("a"))
 	run := func(args ...string) (string, int) {

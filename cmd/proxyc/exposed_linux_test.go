@@ -17,6 +17,7 @@ import (
 // When the rules go that keep other machines from what listens on localhost, while the
 // kernel routes such addresses for node ports there, somebody is told how to end that.
 func TestLocalhostExposed(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "iptables-nft")
 	dir := t.TempDir()
 	run := func(args ...string) string {

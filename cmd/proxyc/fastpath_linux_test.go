@@ -15,6 +15,7 @@ import (
 // A kernel without flowtables is told of once, and all else goes on; one that has them
 // makes the table. There a bridge whose packets are translated before is told of once, and once when that ends.
 func TestWatchFastpath(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	must := func(args ...string) string {
 		t.Helper()

@@ -38,6 +38,7 @@ func (w *watched) tracked() int {
 // TestWatchFlowsFollow: a Service loses an endpoint that very many clients
 // talk to. The next sync does not wait until their flows are gone, and /readyz does.
 func TestWatchFlowsFollow(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.write("cluster.yaml", fmt.Sprintf(udpCluster, "10.244.1.5"))
 	w.start("proxyc", "watch")

@@ -40,6 +40,7 @@ func (w *watched) shell(commands ...string) {
 // tells nobody who that is: both ends are named, one of which real packets come to, and neither
 // is the answer. Where they do nothing else to a packet, it does not matter.
 func TestTraceKernelWithEqualPriorities(t *testing.T) {
+	t.Parallel()
 	const apply = "proxyc apply $ARGS"
 	const iptables = "iptables-nft -t nat -A PREROUTING -d 10.96.0.10 -p tcp --dport 80 -j DNAT --to 10.244.1.11:8080"
 	const native = "nft 'table ip aaa { chain p { type nat hook prerouting priority -100; ip daddr 10.96.0.10 tcp dport 80 dnat to 10.244.1.11:8080; }; }'"
@@ -92,47 +93,50 @@ func TestTraceKernelWithEqualPriorities(t *testing.T) {
 // What rules lead to backends comes to nobody where the kernel does not forward, or has no way to
 // them: real packets show it, and trace says why.
 func TestTraceKernelAsksForRoutes(t *testing.T) {
+	t.Parallel()
 	const served = "=> 10.244.1.10:8080+snat\n"
-	for _, tt := range []struct {
-		name, does string
-		from       string // as trace has it
-		code       int
-		want       []string
+	cases := []struct {
+		name, does, undo string
+		from             string // as trace has it
+		code             int
+		want             []string
 	}{
-		{"as it is", "true", "192.0.2.200", exitDone, []string{served}},
-		{"from pod", "true", "10.244.1.11", exitDone, []string{"10.244.1.11@cni0 -> ", "=> 10.244.1.10:8080\n"}},
-		{"from node", "true", "node", exitDone, []string{"=> 10.244.1.10:8080"}},
-		{"no forwarding", "sysctl -w net.ipv4.ip_forward=0", "192.0.2.200", exitFindings,
+		{"as it is", "true", "true", "192.0.2.200", exitDone, []string{served}},
+		{"from pod", "true", "true", "10.244.1.11", exitDone, []string{"10.244.1.11@cni0 -> ", "=> 10.244.1.10:8080\n"}},
+		{"from node", "true", "true", "node", exitDone, []string{"=> 10.244.1.10:8080"}},
+		{"no forwarding", "sysctl -w net.ipv4.ip_forward=0", "sysctl -w net.ipv4.ip_forward=1", "192.0.2.200", exitFindings,
 			[]string{"=> dropped\n", "because: route to 10.244.1.10 from 192.0.2.200 by eth0: net.ipv4.conf.eth0.forwarding is 0\n"}},
-		{"no forwarding of pods", "sysctl -w net.ipv4.conf.cni0.forwarding=0", "192.0.2.200", exitFindings,
+		{"no forwarding of pods", "sysctl -w net.ipv4.conf.cni0.forwarding=0", "sysctl -w net.ipv4.conf.cni0.forwarding=1", "192.0.2.200", exitFindings,
 			[]string{"=> dropped\n", "because: route to 10.244.1.10 from 192.0.2.200 by eth0: net.ipv4.conf.cni0.forwarding is 0, so that replies go nowhere\n"}},
-		{"no forwarding, from node", "sysctl -w net.ipv4.ip_forward=0", "node", exitDone, []string{"=> 10.244.1.10:8080"}},
-		{"blackhole", "ip route add blackhole 10.244.1.10", "192.0.2.200", exitFindings, []string{"=> dropped\n", "because: route to 10.244.1.10 from 192.0.2.200 by eth0: a blackhole route or rule, or rp_filter"}},
-		{"blackhole, from node", "ip route add blackhole 10.244.1.10", "node", exitFindings, []string{"=> dropped\n", "because: route to 10.244.1.10: a blackhole route or rule\n"}},
-		{"blackhole of the Service, from node", "ip route add blackhole 10.96.0.10", "node", exitFindings, []string{"=> dropped\n", "because: route to 10.96.0.10: a blackhole route or rule\n"}},
-		{"blackhole of the Service", "ip route add blackhole 10.96.0.10", "192.0.2.200", exitDone, []string{served}},
-		{"unreachable", "ip route add unreachable 10.244.1.10", "192.0.2.200", exitFindings, []string{"=> dropped\n", "an unreachable route or rule\n"}},
-		{"prohibited", "ip route add prohibit 10.244.1.10", "192.0.2.200", exitFindings, []string{"=> dropped\n", "a route or rule that prohibits it\n"}},
-		{"rule", "ip rule add to 10.244.0.0/16 blackhole", "192.0.2.200", exitFindings, []string{"=> dropped\n", "a blackhole route or rule"}},
-		{"rule by the mark", "ip rule add fwmark 0x4000/0x4000 blackhole", "192.0.2.200", exitFindings, []string{"=> dropped\n", "a blackhole route or rule"}},
-		{"no route", "ip route flush table main; ip route add 192.0.2.0/24 dev eth0", "192.0.2.200", exitFindings, []string{"=> dropped\n"}},
-		{"rp_filter", "sysctl -w net.ipv4.conf.eth0.rp_filter=1; ip route add 192.0.2.200 dev eth1", "192.0.2.200@eth0", exitFindings, []string{"=> dropped\n", "rp_filter, which takes no such source by eth0\n"}},
-		{"no interface", "true", "192.0.2.200@eth7", exitFindings, []string{"not looked at: routes and forwarding: eth7: there is no such interface\n"}},
-		{"no machine", "true", "0.0.0.0@eth0", exitFindings, []string{"not looked at: routes and forwarding: no machine has the address 0.0.0.0\n"}},
-	} {
-		planes := []string{"nftables"}
-		if tt.name == "no forwarding" || tt.name == "blackhole" { // rules play no part in the others
-			planes = append(planes, "iptables-nft", "iptables-legacy")
-		}
-		for _, plane := range planes {
-			t.Run(plane+" "+tt.name, func(t *testing.T) {
-				t.Parallel()
-				w, topo := inTopology(t, plane)
-				w.shell("proxyc apply "+strings.Join(w.args, " "), tt.does)
+		{"no forwarding, from node", "sysctl -w net.ipv4.ip_forward=0", "sysctl -w net.ipv4.ip_forward=1", "node", exitDone, []string{"=> 10.244.1.10:8080"}},
+		{"blackhole", "ip route add blackhole 10.244.1.10", "ip route del blackhole 10.244.1.10", "192.0.2.200", exitFindings, []string{"=> dropped\n", "because: route to 10.244.1.10 from 192.0.2.200 by eth0: a blackhole route or rule, or rp_filter"}},
+		{"blackhole, from node", "ip route add blackhole 10.244.1.10", "ip route del blackhole 10.244.1.10", "node", exitFindings, []string{"=> dropped\n", "because: route to 10.244.1.10: a blackhole route or rule\n"}},
+		{"blackhole of the Service, from node", "ip route add blackhole 10.96.0.10", "ip route del blackhole 10.96.0.10", "node", exitFindings, []string{"=> dropped\n", "because: route to 10.96.0.10: a blackhole route or rule\n"}},
+		{"blackhole of the Service", "ip route add blackhole 10.96.0.10", "ip route del blackhole 10.96.0.10", "192.0.2.200", exitDone, []string{served}},
+		{"unreachable", "ip route add unreachable 10.244.1.10", "ip route del unreachable 10.244.1.10", "192.0.2.200", exitFindings, []string{"=> dropped\n", "an unreachable route or rule\n"}},
+		{"prohibited", "ip route add prohibit 10.244.1.10", "ip route del prohibit 10.244.1.10", "192.0.2.200", exitFindings, []string{"=> dropped\n", "a route or rule that prohibits it\n"}},
+		{"rule", "ip rule add to 10.244.0.0/16 blackhole", "ip rule del to 10.244.0.0/16 blackhole", "192.0.2.200", exitFindings, []string{"=> dropped\n", "a blackhole route or rule"}},
+		{"rule by the mark", "ip rule add fwmark 0x4000/0x4000 blackhole", "ip rule del fwmark 0x4000/0x4000 blackhole", "192.0.2.200", exitFindings, []string{"=> dropped\n", "a blackhole route or rule"}},
+		{"no route", "ip route flush table main; ip route add 192.0.2.0/24 dev eth0", "ip route add 10.244.1.0/24 dev cni0", "192.0.2.200", exitFindings, []string{"=> dropped\n"}},
+		{"rp_filter", "sysctl -w net.ipv4.conf.eth0.rp_filter=1; ip route add 192.0.2.200 dev eth1", "sysctl -w net.ipv4.conf.eth0.rp_filter=0; ip route del 192.0.2.200 dev eth1", "192.0.2.200@eth0", exitFindings, []string{"=> dropped\n", "rp_filter, which takes no such source by eth0\n"}},
+		{"no interface", "true", "true", "192.0.2.200@eth7", exitFindings, []string{"not looked at: routes and forwarding: eth7: there is no such interface\n"}},
+		{"no machine", "true", "true", "0.0.0.0@eth0", exitFindings, []string{"not looked at: routes and forwarding: no machine has the address 0.0.0.0\n"}},
+		{"all undone", "true", "true", "192.0.2.200", exitDone, []string{served}},
+	}
+	for _, plane := range []string{"nftables", "iptables-nft", "iptables-legacy"} {
+		t.Run(plane, func(t *testing.T) {
+			t.Parallel()
+			w, topo := inTopology(t, plane)
+			w.shell("proxyc apply " + strings.Join(w.args, " "))
+			for _, tt := range cases {
+				if plane != "nftables" && tt.name != "no forwarding" && tt.name != "blackhole" && tt.name != "all undone" {
+					continue // rules play no part in the others
+				}
+				w.shell(tt.does)
 				out, code := w.proxyc("trace", "--kernel", "--from", tt.from, "--to", "10.96.0.10:80")
 				for _, want := range tt.want {
 					if code != tt.code || !strings.Contains(out, want) {
-						t.Errorf("exit %d, want %d and %q in:\n%s", code, tt.code, want, out)
+						t.Errorf("%s: exit %d, want %d and %q in:\n%s", tt.name, code, tt.code, want, out)
 					}
 				}
 				from := map[string]string{"node": "node1", "10.244.1.11": "pod1b"}[tt.from]
@@ -145,15 +149,17 @@ func TestTraceKernelAsksForRoutes(t *testing.T) {
 					passes = strings.Contains(out, "if that does nothing to the packet: 10.244.1.10:8080+snat\n")
 				}
 				if passes != (err == nil) {
-					t.Errorf("really: %v; trace says:\n%s", err, out)
+					t.Errorf("%s: really: %v; trace says:\n%s", tt.name, err, out)
 				}
-			})
-		}
+				w.shell(tt.undo)
+			}
+		})
 	}
 }
 
 // In IPv6 forwarding is not a matter of routes, and is asked for apart.
 func TestTraceKernelAsksForForwardingOfIPv6(t *testing.T) {
+	t.Parallel()
 	w, topo := inTopology(t, "nftables")
 	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "10.244.0.0/16", "fd00:10:244::/56", 1))
 	w.write("cluster.yaml", strings.NewReplacer("IPv4", "IPv6", "10.96.0.10", "'fd00:10:96::10'", "10.244.1.10", "'fd00:10:244:1::10'", "192.0.2.11", "'2001:db8:0:1::11'").Replace(nodePortYAML))
@@ -181,6 +187,7 @@ func TestTraceKernelAsksForForwardingOfIPv6(t *testing.T) {
 // Causes are what decides about the packet: neither jumps nor returns of others, which lead it on,
 // nor single rules where our table is not there.
 func TestTraceKernelNamesTheCause(t *testing.T) {
+	t.Parallel()
 	const docker = "iptables-nft -N DOCKER-USER; iptables-nft -A DOCKER-USER -j RETURN; iptables-nft -A FORWARD -j DOCKER-USER; "
 	for _, tt := range []struct {
 		plane, does string

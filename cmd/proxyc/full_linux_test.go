@@ -15,6 +15,7 @@ const fullRun = `mount -t tmpfs -o size=1m,nr_inodes=2,mode=755 tmpfs /run && mk
 // Where there is no space for the lock, doctor says so, and of no mode that it does not work;
 // the daemon tries again until there is some.
 func TestNoSpaceForLock(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.write("cluster.yaml", applytest.Services("a"))
 	out, err := w.ns.Run(w.ns.Command(t.Context(), "unshare", "--mount", "sh", "-c", fullRun, "sh", "doctor", "-c", w.file("config"), "--hostname-override", "node1", "--try", "nftables"))

@@ -16,6 +16,7 @@ import (
 // SIGHUP, which ends kube-proxy, has the files read at once: here one that
 // somebody has open, which would be left to rest otherwise.
 func TestWatchHangup(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.write("cluster.yaml", applytest.Services("a"))
 	w.start("proxyc", "watch")
@@ -43,6 +44,7 @@ func TestWatchHangup(t *testing.T) {
 // Of a probe port that another program holds, and of a snapshot that is refused,
 // status speaks, and exits with 1; the rules go on.
 func TestWatchStatusIsNotWell(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.write("cluster.yaml", applytest.Services("a"))
 	w.serve("127.0.0.1:10256")

@@ -105,6 +105,7 @@ func (w *watched) repairs(what, service string) {
 // What the boot file had is kept in force while no object is known, whoever takes it
 // away, and through another configuration; status says that it is what is in force.
 func TestWatchHoldsBootFile(t *testing.T) {
+	t.Parallel()
 	eachDataplane(t, func(t *testing.T, w *watched) {
 		w.args = append(w.args, "--boot-from", w.file("boot"))
 		w.write("cluster.yaml", applytest.Services("a"))
@@ -147,6 +148,7 @@ func TestWatchHoldsBootFile(t *testing.T) {
 
 // The boot file of another node, which an image or a shared directory brought, is left out.
 func TestWatchBootFileOfAnother(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.args = append(w.args, "--boot-from", w.file("boot"))
 	w.write("cluster.yaml", applytest.Services("a"))
@@ -170,6 +172,7 @@ func TestWatchBootFileOfAnother(t *testing.T) {
 // the rules of the mode before are kept: by another configuration, and by another process.
 // They go when there are objects.
 func TestWatchHoldsAnotherMode(t *testing.T) {
+	t.Parallel()
 	eachDataplane(t, func(t *testing.T, w *watched) {
 		w.args = append(w.args, "--boot-from", w.file("boot"))
 		w.write("cluster.yaml", applytest.Services("a"))
@@ -211,6 +214,7 @@ func TestWatchHoldsAnotherMode(t *testing.T) {
 
 // What the kernel cannot carry out in its own mode is left out, and status has the reason.
 func TestWatchHoldsNoModeThatIsNotThere(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.args = append(w.args, "--boot-from", w.file("boot"))
 	w.write("cluster.yaml", applytest.Services("a"))
@@ -235,6 +239,7 @@ func TestWatchHoldsNoModeThatIsNotThere(t *testing.T) {
 // Of a boot file that was cut off nothing is in force: status says so, and that what others
 // change of the rules is not put back, as nothing tells what they were.
 func TestWatchBootFileCutOff(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.args = append(w.args, "--boot-from", w.file("boot"))
 	w.write("cluster.yaml", applytest.Services("a"))
@@ -272,6 +277,7 @@ func TestWatchBootFileCutOff(t *testing.T) {
 // A configuration that comes while the API server is gone is put in force with the
 // objects that are known, and the rules are kept, and the node goes on to be eligible.
 func TestWatchKeepsObjects(t *testing.T) {
+	t.Parallel()
 	eachDataplane(t, func(t *testing.T, w *watched) {
 		server := w.serveAPI(applytest.Services("a") + nodeYAML)
 		w.start("proxyc", "watch")
@@ -301,6 +307,7 @@ func TestWatchKeepsObjects(t *testing.T) {
 
 // A start that removes most of what was in force says so, as it is said while the daemon runs.
 func TestWatchStartTellsOfLoss(t *testing.T) {
+	t.Parallel()
 	eachDataplane(t, func(t *testing.T, w *watched) {
 		var names []string
 		for name := 'a'; name < 'a'+15; name++ {

@@ -19,6 +19,7 @@ const kernelWorlds = 30
 // next. Each time what is read back must be what was wanted, and nothing more
 // may be left to do.
 func TestKernelHolds(t *testing.T) {
+	t.Parallel()
 	applytest.RequireRoot(t)
 	start := applytest.Seed(t)
 	for _, plane := range []struct {

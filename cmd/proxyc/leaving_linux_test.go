@@ -19,6 +19,7 @@ import (
 // A daemon that leaves mode ipvs tells what old connections keep, also one that
 // starts meanwhile. The connections go on, and what they needed goes with them.
 func TestWatchLeavesIPVS(t *testing.T) {
+	t.Parallel()
 	applytest.RequireRoot(t)
 	if !applytest.HaveIPVS(t) {
 		t.Skip("the kernel has no ip_vs: run by make test-vm")

@@ -13,6 +13,7 @@ import (
 // which a proxy does not see both directions: packets that conntrack calls
 // INVALID must pass there, though the configuration does not speak of it.
 func TestHostIsLiberal(t *testing.T) {
+	t.Parallel()
 	for _, liberal := range []string{"0", "1"} {
 		t.Run(liberal, func(t *testing.T) {
 			w := newWatched(t, "iptables-nft")

@@ -115,6 +115,7 @@ func ours(t *testing.T) string {
 
 // The live demo shows what it says, by real connections, and leaves nothing.
 func TestDemoLive(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"nftables", "iptables"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
@@ -147,6 +148,7 @@ func TestDemoLive(t *testing.T) {
 
 // However the demo ends, and whichever of its processes does, nothing of it is left.
 func TestDemoLiveLeavesNothing(t *testing.T) {
+	t.Parallel()
 	for name, ends := range map[string]struct {
 		how  func(*liveDemo) error
 		code int
@@ -178,6 +180,7 @@ func TestDemoLiveLeavesNothing(t *testing.T) {
 
 // What the demo cannot do it refuses.
 func TestDemoLiveRefuses(t *testing.T) {
+	t.Parallel()
 	for args, want := range map[string]string{
 		"demo --live --mode ipvs": `--live: mode must be nftables or iptables, got "ipvs"`,
 		"demo --live --write x":   "--live, --write: one of them",

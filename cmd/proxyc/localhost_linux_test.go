@@ -89,6 +89,7 @@ const atLocalhost4, atLocalhost6, atNode = "127.0.0.1:30080", "[::1]:30080", "19
 // KEP-6032: node ports answer at localhost over TCP, in both families. Connections
 // outlive what becomes of endpoints, Service and configuration.
 func TestLocalhost(t *testing.T) {
+	t.Parallel()
 	w := newLocalhost(t)
 	w.start("proxyc", "watch")
 	w.until("first sync", synced)
@@ -147,6 +148,7 @@ func TestLocalhost(t *testing.T) {
 // Another process takes over: the next one listens when this one has ended, also
 // while this one lets its connections end, and after it was killed.
 func TestLocalhostEnds(t *testing.T) {
+	t.Parallel()
 	w := newLocalhost(t)
 	w.start("proxyc", "watch", "--drain-timeout=60s")
 	w.until("first sync", synced)
@@ -177,6 +179,7 @@ func TestLocalhostEnds(t *testing.T) {
 // A node port that another program has at localhost is told of, keeps nothing else
 // from being served, and is served when that program has gone.
 func TestLocalhostTaken(t *testing.T) {
+	t.Parallel()
 	w := newLocalhost(t)
 	other := w.listen("127.0.0.1:30080")
 	w.start("proxyc", "watch")
@@ -198,6 +201,7 @@ func TestLocalhostTaken(t *testing.T) {
 
 // apply writes rules, which do not serve node ports at localhost, and says so.
 func TestLocalhostApply(t *testing.T) {
+	t.Parallel()
 	w := newLocalhost(t)
 	run := func(args ...string) string {
 		t.Helper()

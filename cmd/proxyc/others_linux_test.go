@@ -94,6 +94,7 @@ var unused = regexp.MustCompile(`(?m)^\*\w+\n(:\w+ ACCEPT \n)+COMMIT\n`)
 // Beside the rules of other programs ours are written, compared, repaired and
 // removed, and not a byte of theirs is another one after each of that.
 func TestWatchBesideOtherPrograms(t *testing.T) {
+	t.Parallel()
 	drift := map[string][]string{
 		"nftables":        {"nft", "flush", "chain", "ip", "proxyc", "services"},
 		"iptables-nft":    {"iptables-nft", "-t", "nat", "-F", "KUBE-SERVICES"},
@@ -163,6 +164,7 @@ func TestWatchBesideOtherPrograms(t *testing.T) {
 
 // A rule that clears the mark before ours masquerade by it is told wherever rules of others are.
 func TestMarkOfOthers(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	o := others{w}
 	w.write("cluster.yaml", applytest.Services("a"))

@@ -15,6 +15,7 @@ import (
 // life with another configuration as well; they outlive it, the next one adopts them, and
 // one that wants no owner takes them, too.
 func TestWatchOwnsTables(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	tell := func(name string, args ...string) (string, error) {
 		out, err := w.ns.Run(w.ns.Command(t.Context(), name, args...))

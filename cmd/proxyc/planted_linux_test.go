@@ -12,6 +12,7 @@ import (
 // the rule, and by apply --check -o wide with what is there and should not be, or the other
 // way round. What others have is followed, too, as far as it is understood.
 func TestPlantedFaults(t *testing.T) {
+	t.Parallel()
 	haveIPVS := applytest.HaveIPVS(t)
 	for _, tt := range []struct {
 		name, plane, fault string

@@ -40,6 +40,7 @@ func (w *watched) load(file string, tool ...string) {
 
 // The fate that trace --kernel reports beside the rules of network plugins is that of real packets.
 func TestTraceKernelFollowsNetworkPlugins(t *testing.T) {
+	t.Parallel()
 	for i, tt := range []struct{ plane, plugin, tool string }{
 		{"nftables", "felix", "nft"},
 		{"nftables", "felix", "iptables-nft-restore"},
@@ -109,6 +110,7 @@ func TestTraceKernelFollowsNetworkPlugins(t *testing.T) {
 
 // A rule that is not understood is named, and no fate is reported beyond it.
 func TestTraceKernelReportsNoFateBeyondUnknownRules(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct{ plane, does, want string }{
 		{"iptables-nft", "iptables-nft -I FORWARD -p tcp -m string --algo bm --string x -j ACCEPT; iptables-nft -A FORWARD -j DROP", "table filter, chain FORWARD, rule 1: match string is not understood"},
 		{"iptables-nft", "iptables-nft -t raw -I PREROUTING -m time --datestart 2000-01-01 -j DROP", "table raw, chain PREROUTING, rule 1: match time is not understood"},

@@ -19,6 +19,7 @@ const podless = "\n---\n{apiVersion: v1, kind: Node, metadata: {name: node1}, st
 // TestWatchWaitsForPodCIDRs: in mode NodeCIDR nothing is written that does not
 // tell pods from others; what is in force stays, and everybody is told why.
 func TestWatchWaitsForPodCIDRs(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	config := strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "clusterCIDR: 10.244.0.0/16", "detectLocalMode: NodeCIDR", 1)
 	w.write("config", strings.Replace(config, "verbosity: 4", "verbosity: 0", 1))

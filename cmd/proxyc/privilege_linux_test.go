@@ -410,6 +410,7 @@ func (w *watched) least(whole container) map[string]string {
 // volume, and holds what each mode needs against the table of docs/deploy, and the manifest
 // against all of it: it gives nothing that no mode needs.
 func TestLeastPrivilege(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile(deployDir + "README.md")
 	if err != nil {
 		t.Fatal(err)

@@ -222,6 +222,7 @@ const profileFile = deployDir + "seccomp.json"
 // this test recorded, the second one what the same libraries call on other kernels and
 // processors or after faults, the third one what container runtimes do before they start a program.
 func TestSeccompProfile(t *testing.T) {
+	t.Parallel()
 	p, err := readProfile(profileFile)
 	if err != nil {
 		t.Fatal(err)
@@ -274,6 +275,7 @@ var dangerous = strings.Fields(`acct add_key bpf chroot delete_module fanotify_i
 // What the profile allows exists, and is nothing that is dangerous; new namespaces are made
 // by none of what it allows.
 func TestSeccompProfileIsNarrow(t *testing.T) {
+	t.Parallel()
 	p, err := readProfile(profileFile)
 	if err != nil {
 		t.Fatal(err)

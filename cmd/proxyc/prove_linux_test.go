@@ -16,6 +16,7 @@ import (
 // What the kernel holds after apply is what the cluster wants, for every packet;
 // a fault that is planted in it is found, with the clients whom it concerns.
 func TestProveKernel(t *testing.T) {
+	t.Parallel()
 	haveIPVS := applytest.HaveIPVS(t)
 	for _, tt := range []struct{ plane, mode, fault, finds string }{
 		{"nftables", "nftables", "nft delete element ip proxyc service-ips { 10.96.0.97 . tcp . 80 }", "kernel  rejected"},
@@ -61,6 +62,7 @@ func TestProveKernel(t *testing.T) {
 
 // Rules of others that packets meet are named beside the answer: it is about ours.
 func TestProveKernelNamesOthers(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct{ plane, rule, named string }{
 		{"nftables", "nft table ip fw { chain pre { type nat hook prerouting priority -150; ip daddr 10.96.0.97 dnat to 192.0.2.1; }; }",
 			"not compared: foreign rules that may divert: ip fw chain pre, hook prerouting, priority -150: dnat in chain pre"},
@@ -98,6 +100,7 @@ func TestProveKernelNamesOthers(t *testing.T) {
 // options, and with what somebody counts in them. Whatever else is in a chain is named
 // with it.
 func TestProveListing(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	run := func(name string, args ...string) (string, int) {
 		cmd := w.ns.Command(t.Context(), name, args...)
@@ -148,6 +151,7 @@ func TestProveListing(t *testing.T) {
 // The daemon proves each change where it is asked to, and tells at its socket what
 // is in force.
 func TestProveLive(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.write("cluster.yaml", applytest.Services("a"))
 	w.start("proxyc", "watch", "--prove", "--status-socket", w.file("socket"))
@@ -184,6 +188,7 @@ func TestProveLive(t *testing.T) {
 
 // Who may not ask the kernel is told what that needs, as by the other verbs.
 func TestProveKernelNeedsRoot(t *testing.T) {
+	t.Parallel()
 	if out, err := exec.Command("unshare", "--user", "true").CombinedOutput(); err != nil {
 		t.Skipf("no user namespaces: %v\n%s", err, out)
 	}
@@ -201,6 +206,7 @@ func TestProveKernelNeedsRoot(t *testing.T) {
 // What nft writes as JSON says the same as its listing, of proxyc's rules and of
 // those that kube-proxy left; what is not known stays a doubt.
 func TestProveJSON(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	dir := t.TempDir()
 	sh := func(script string) string {

@@ -26,6 +26,7 @@ func (w *watched) readyz(what string, want int, reason string) {
 // The kernel lets only the owner change a table that has one: nothing that the
 // daemon sends is taken until the owner ends, whose table goes with it.
 func TestWatchFailedSync(t *testing.T) {
+	t.Parallel()
 	for _, plane := range []struct{ name, table, reason, counter string }{
 		{"nftables", "ip proxyc", "belongs to somebody else", "nftables_sync_failures_total"},
 		{"iptables-nft", "ip nat", "Operation not permitted", "iptables_restore_failures_total"},
@@ -91,6 +92,7 @@ printf %s "${text%.}" | PATH="$BEHIND" iptables-nft-restore "$@"
 // A Service that is refused is left out and named, and keeps no other; it
 // comes back when it changes.
 func TestWatchRefusesService(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "iptables-nft")
 	path := w.file("bin")
 	if err := os.Mkdir(path, 0o755); err != nil {

@@ -17,6 +17,7 @@ import (
 // With --netns the rules come into a namespace that has a name, and stay there; wherever
 // the flag stands, and into no other one.
 func TestReplayNetns(t *testing.T) {
+	t.Parallel()
 	ns := applytest.RequireNamespace(t)
 	dir := t.TempDir()
 	archive, err := txtar.ParseFile("../../testdata/script/replay.txtar")

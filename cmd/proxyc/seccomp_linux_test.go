@@ -78,6 +78,7 @@ var needless = strings.Fields(`bpf fdatasync fsync inotify_add_watch inotify_ini
 // Whatever system call a seccomp profile refuses, the daemon comes into force and
 // follows, or says why it does not.
 func TestWatchDenied(t *testing.T) {
+	t.Parallel()
 	for name, number := range deniable {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

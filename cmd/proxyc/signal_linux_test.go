@@ -15,6 +15,7 @@ import (
 // Ctrl-C ends a verb quietly, with the status that a shell reports for SIGINT: while it reads its input, and while it
 // waits for an API server.
 func TestInterrupted(t *testing.T) {
+	t.Parallel()
 	asked := make(chan struct{}, 1)
 	over := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -12,6 +12,7 @@ import (
 // TestSnapshotLive asks a daemon what it knows: it compiles to what the daemon's own files do, after a
 // change, too, and redacted it has no name of theirs.
 func TestSnapshotLive(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.args = append(w.args, "--status-socket", w.file("socket"))
 	run := func(args ...string) string {

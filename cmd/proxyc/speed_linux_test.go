@@ -18,6 +18,7 @@ var speedFlag = flag.Duration("speed", 0, "how long TestUserspaceSpeed measures 
 // same node: connections one after the other and eight at a time, and the bytes of
 // one connection. It tells and judges nothing.
 func TestUserspaceSpeed(t *testing.T) {
+	t.Parallel()
 	if *speedFlag == 0 {
 		t.Skip("-speed is 0")
 	}

@@ -47,6 +47,7 @@ func applied(t *testing.T, plane string) *watched {
 // Who asks about another mode than the one whose rules the node has is told so, in place of a
 // verdict about rules that are not there.
 func TestKernelOfAnotherMode(t *testing.T) {
+	t.Parallel()
 	haveIPVS := applytest.HaveIPVS(t)
 	for _, tt := range []struct{ plane, mode, want string }{
 		{"nftables", "iptables", "this node has the rules of mode nftables (table ip proxyc) and none of mode iptables"},
@@ -77,6 +78,7 @@ func TestKernelOfAnotherMode(t *testing.T) {
 // Tables that are not followed are a doubt where they have something by which a packet may fare
 // otherwise, and are not told of where they have not.
 func TestTraceKernelNamesTablesThatItDoesNotFollow(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct{ plane, does, want string }{
 		{"nftables", "iptables-legacy -t filter -L -n; nft add table netdev ev; nft add chain netdev ev in '{ type filter hook ingress device lo priority 0; policy accept; }'", ""},
 		{"nftables", "iptables-legacy -A FORWARD -p tcp --dport 8080 -j DROP", "because: table legacy iptables filter, chain FORWARD, rule 1, which is none of proxyc's, drops the packet"},
@@ -114,8 +116,9 @@ func TestTraceKernelNamesTablesThatItDoesNotFollow(t *testing.T) {
 // Others' tables are asked in the order of the kernel: who translates before iptables does decides,
 // and who comes behind it meets what iptables made of the packet.
 func TestTraceKernelFollowsPriorities(t *testing.T) {
+	t.Parallel()
 	const served = "=> 10.244.1.97:8080\n"
-	for _, tt := range []struct {
+	cases := []struct {
 		chain, rule string
 		from        string
 		code        int
@@ -149,28 +152,34 @@ func TestTraceKernelFollowsPriorities(t *testing.T) {
 			[]string{"not understood: table ip ev, chain q: has the priority of others, so that nobody knows who is first; if it is: 10.244.1.97:8080+snat"}},
 		{"ip ev type filter hook forward priority -10", "meta mark set mark or 0x4000", "10.244.1.5@cni0", exitFindings,
 			[]string{"=> 10.244.1.97:8080+snat\n", "because: table ip ev, chain p, rule 1, which is none of proxyc's, decides about the packet"}},
-	} {
-		for _, plane := range []string{"iptables-nft", "iptables-legacy"} {
-			t.Run(plane+" "+tt.chain+" "+tt.rule+" "+tt.from, func(t *testing.T) {
-				t.Parallel()
-				w := applied(t, plane)
+	}
+	for _, plane := range []string{"iptables-nft", "iptables-legacy"} {
+		t.Run(plane, func(t *testing.T) {
+			t.Parallel()
+			w := applied(t, plane)
+			for _, tt := range cases {
+				name := tt.chain + " " + tt.rule + " " + tt.from
 				family, rest, _ := strings.Cut(tt.chain, " ev ")
 				if out, code := w.run("nft", "table", family, "ev", "{ chain p { "+rest+"; "+tt.rule+"; }; }"); code != 0 {
-					t.Fatal(out)
+					t.Fatalf("%s: %s", name, out)
 				}
 				out, code := w.proxyc("trace", "--kernel", "--from", tt.from, "--to", "ns/a:80")
 				for _, want := range tt.want {
 					if code != tt.code || !strings.Contains(out, want) {
-						t.Errorf("exit %d, want %d and %q in:\n%s", code, tt.code, want, out)
+						t.Errorf("%s: exit %d, want %d and %q in:\n%s", name, code, tt.code, want, out)
 					}
 				}
-			})
-		}
+				if out, code := w.run("nft", "delete", "table", family, "ev"); code != 0 {
+					t.Fatalf("%s: %s", name, out)
+				}
+			}
+		})
 	}
 }
 
 // The commands that prove prints for what it finds run as they are, and show it.
 func TestProveKernelPrintsCommandsThatRun(t *testing.T) {
+	t.Parallel()
 	for plane, fault := range map[string]string{
 		"nftables":        "nft insert rule ip proxyc services ip daddr 10.96.0.97 drop",
 		"iptables-nft":    "iptables-nft -t nat -I KUBE-SERVICES -d 10.96.0.97 -j ACCEPT",
@@ -208,6 +217,7 @@ func TestProveKernelPrintsCommandsThatRun(t *testing.T) {
 // Where a map of backends has lost one, trace and prove name it, and how many connections that
 // costs: a packet that finds none comes to a chain that picks once more, and masquerades.
 func TestTraceKernelNamesLostBackends(t *testing.T) {
+	t.Parallel()
 	for slot, left := range []string{"10.244.1.98:8080", "10.244.1.97:8080"} {
 		t.Run(left, func(t *testing.T) {
 			t.Parallel()
@@ -239,6 +249,7 @@ func TestTraceKernelNamesLostBackends(t *testing.T) {
 
 // What affinity remembers is compared, and an element without which a rule is not come to is named.
 func TestTraceKernelNamesElements(t *testing.T) {
+	t.Parallel()
 	services := strings.Replace(applytest.Services("a"), "spec: {", "spec: {sessionAffinity: ClientIP, externalIPs: [203.0.113.9], ", 1) +
 		"---\napiVersion: v1\nkind: Service\nmetadata: {namespace: ns, name: guarded}\n" +
 		"spec: {type: LoadBalancer, clusterIP: 10.96.0.99, loadBalancerSourceRanges: [198.51.100.0/24], allocateLoadBalancerNodePorts: false, ports: [{port: 80}]}\n" +
@@ -278,6 +289,7 @@ func TestTraceKernelNamesElements(t *testing.T) {
 
 // Rules of others are told with what they compare.
 func TestTraceKernelTellsOperands(t *testing.T) {
+	t.Parallel()
 	for rule, want := range map[string]string{
 		"tcp dport 8080 drop":                                        "rule 1, which is none of proxyc's, drops the packet: meta l4proto tcp th dport 8080 drop",
 		"tcp dport { 80, 8080 } drop":                                "meta l4proto tcp th dport { 80, 8080 } drop",

@@ -112,6 +112,7 @@ func (w *watched) reaches(to string) (net.Conn, error) {
 // Connections that the process carries outlive what becomes of its
 // configuration: another life of the daemon, and other modes.
 func TestUserspaceLives(t *testing.T) {
+	t.Parallel()
 	w := newEcho(t)
 	w.start("proxyc", "watch")
 	w.until("first sync", synced)
@@ -151,6 +152,7 @@ func TestUserspaceLives(t *testing.T) {
 // At the end the rules go first, so that nothing is led to where nobody listens;
 // connections go on until they end or the time is over.
 func TestUserspaceEnds(t *testing.T) {
+	t.Parallel()
 	w := newEcho(t)
 	w.start("proxyc", "watch", "--drain-timeout=60s")
 	w.until("first sync", synced)
@@ -189,6 +191,7 @@ func TestUserspaceEnds(t *testing.T) {
 // A process that is killed leaves rules that lead nowhere; the next one listens
 // just there.
 func TestUserspaceKilled(t *testing.T) {
+	t.Parallel()
 	w := newEcho(t)
 	w.start("proxyc", "watch")
 	w.until("first sync", synced)
@@ -218,6 +221,7 @@ func TestUserspaceKilled(t *testing.T) {
 // apply does not write rules that lead nowhere when it has ended, and looks all
 // the same.
 func TestUserspaceApply(t *testing.T) {
+	t.Parallel()
 	w := newEcho(t)
 	run := func(args ...string) (string, error) {
 		cmd := w.ns.Command(t.Context(), "proxyc", append(append([]string{"apply"}, args...), w.args...)...)

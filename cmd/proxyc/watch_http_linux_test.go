@@ -92,6 +92,7 @@ const localCluster = `{apiVersion: v1, kind: Service, metadata: {name: l, namesp
 
 // TestWatchMetrics asks for every metric that a mode has, after real syncs.
 func TestWatchMetrics(t *testing.T) {
+	t.Parallel()
 	eachDataplane(t, func(t *testing.T, w *watched) {
 		w.write("cluster.yaml", applytest.Services("a"))
 		w.start("proxyc", "watch")
@@ -197,6 +198,7 @@ func TestWatchMetrics(t *testing.T) {
 
 // A connection to a node port at localhost counts once.
 func TestWatchLocalhostNodePorts(t *testing.T) {
+	t.Parallel()
 	for _, variant := range []string{"iptables-nft", "iptables-legacy"} {
 		t.Run(variant, func(t *testing.T) {
 			w := newWatched(t, variant)
@@ -223,6 +225,7 @@ func TestWatchLocalhostNodePorts(t *testing.T) {
 
 // TestWatchDebugPages looks at the last plan, the IR and a trace.
 func TestWatchDebugPages(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.write("config", fmt.Sprintf(watchConfig, "nftables")+"enableProfiling: true\n")
 	w.write("cluster.yaml", applytest.Services("a"))
@@ -257,6 +260,7 @@ func TestWatchDebugPages(t *testing.T) {
 
 // TestWatchStatusSocket asks a daemon without metrics server.
 func TestWatchStatusSocket(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.args = append(w.args, "--status-socket", w.file("socket"))
 	w.write("cluster.yaml", applytest.Services("a"))
@@ -283,6 +287,7 @@ func TestWatchStatusSocket(t *testing.T) {
 
 // TestWatchReady holds /readyz to what the kernel has.
 func TestWatchReady(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "iptables-nft")
 	ready := func(what string, want int, reason string) {
 		t.Helper()
@@ -325,6 +330,7 @@ func TestWatchReady(t *testing.T) {
 
 // TestWatchHardFail: the cluster learns why the daemon ended.
 func TestWatchHardFail(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	events := make(chan string, 10)
 	api := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -369,6 +375,7 @@ clusters: [{name: c, cluster: {server: "`+api.URL+`"}}], users: [{name: u}]}`)
 // TestWatchChecksNode: the daemon ends where kube-proxy does, when what tells
 // pods is of a family that the node has not, and only then (CFG-14).
 func TestWatchChecksNode(t *testing.T) {
+	t.Parallel()
 	const clusterCIDR = "clusterCIDR: must have an IPv4 CIDR"
 	for _, tt := range []struct {
 		name, config, node string // of the config clusterCIDR, of the Node spec
@@ -408,6 +415,7 @@ func TestWatchChecksNode(t *testing.T) {
 // of which some were is, when a change waits for twice the syncPeriod, and under another
 // configuration as well.
 func TestWatchHealthBeforeRules(t *testing.T) {
+	t.Parallel()
 	const quick = "syncPeriod: 1s, minSyncPeriod: 0s"
 	start := func(t *testing.T) *watched {
 		w := newWatched(t, "iptables-nft")

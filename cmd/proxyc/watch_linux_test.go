@@ -210,6 +210,7 @@ func eachDataplane(t *testing.T, test func(t *testing.T, w *watched)) {
 }
 
 func TestWatchFollows(t *testing.T) {
+	t.Parallel()
 	eachDataplane(t, func(t *testing.T, w *watched) {
 		w.write("cluster.yaml", applytest.Services("a"))
 		w.start("proxyc", "watch")
@@ -227,6 +228,7 @@ func TestWatchFollows(t *testing.T) {
 
 // Files are followed under bare names, too.
 func TestWatchBareNames(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.cwd = w.dir
 	w.args = []string{"-c", "config", "-s", "cluster.yaml", "--hostname-override", "node1"}
@@ -242,6 +244,7 @@ func TestWatchBareNames(t *testing.T) {
 // kubectl get > FILE removes no Service: the file is empty first, and empty
 // for good if kubectl fails.
 func TestWatchSnapshotRewritten(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.write("cluster.yaml", applytest.Services("a"))
 	w.start("proxyc", "watch")
@@ -283,6 +286,7 @@ func TestWatchSnapshotRewritten(t *testing.T) {
 
 // A restart finds all in place, and the rules stay in between.
 func TestWatchRestart(t *testing.T) {
+	t.Parallel()
 	eachDataplane(t, func(t *testing.T, w *watched) {
 		w.write("cluster.yaml", applytest.Services("a", "b"))
 		for i, signal := range []os.Signal{syscall.SIGTERM, syscall.SIGKILL, syscall.SIGTERM} {
@@ -302,6 +306,7 @@ func TestWatchRestart(t *testing.T) {
 }
 
 func TestWatchRepairsDrift(t *testing.T) {
+	t.Parallel()
 	eachDataplane(t, func(t *testing.T, w *watched) {
 		w.write("cluster.yaml", applytest.Services("a"))
 		w.start("proxyc", "watch")
@@ -338,6 +343,7 @@ func (w *watched) flush() {
 
 // The boot file is in force although the source says nothing.
 func TestWatchBootFrom(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.args = append(w.args, "--boot-from", w.file("boot"))
 	w.write("cluster.yaml", applytest.Services("a"))
@@ -353,6 +359,7 @@ func TestWatchBootFrom(t *testing.T) {
 // A start that fails for what it is to read changes nothing on the node, as apply
 // does; with a boot file it does not fail.
 func TestWatchReadsFirst(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "tcpEstablishedTimeout: 0s", "tcpEstablishedTimeout: 1h", 1))
 	timeout := func() (text string) {
@@ -412,6 +419,7 @@ clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}], users: [{name: u
 
 // What is asked of a server that is not there is said to be so.
 func TestWatchDeadServer(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.withoutServer()
 	w.start("proxyc", "watch", "--unready-after", "10ms")
@@ -461,6 +469,7 @@ func (w *watched) ask(t *testing.T, at, path string) int {
 
 // A new configuration is taken in place; one that is not valid is not.
 func TestWatchConfigChange(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.write("cluster.yaml", applytest.Services("a"))
 	w.start("proxyc", "watch")
@@ -480,6 +489,7 @@ func TestWatchConfigChange(t *testing.T) {
 // A new configuration that is valid, but cannot be put in force, changes
 // nothing, and status says so.
 func TestWatchConfigNotInForce(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]struct{ from, to, why string }{
 		"a setting of the kernel": {"tcpEstablishedTimeout: 0s", "tcpEstablishedTimeout: 600000h", "conntrack.tcpEstablishedTimeout"},
 		"a mode":                  {"mode: nftables", "mode: ipvs", "mode"},
@@ -514,6 +524,7 @@ func TestWatchConfigNotInForce(t *testing.T) {
 // While the tools fail, neither a new configuration nor the one before it can be put in force.
 // The daemon tries both again, and the new one is in force once the tools work.
 func TestWatchConfigWhileToolsFail(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "iptables-nft")
 	tool, err := exec.LookPath("iptables-nft-restore")
 	if err != nil {
@@ -556,6 +567,7 @@ func TestWatchConfigWhileToolsFail(t *testing.T) {
 // A snapshot that cannot be read while the configuration changes ends nothing: the objects of
 // before go on to count, be the configuration one that can be put in force or not.
 func TestWatchConfigChangeWithoutSnapshot(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.write("cluster.yaml", applytest.Services("a"))
 	w.start("proxyc", "watch")
@@ -578,6 +590,7 @@ func TestWatchConfigChangeWithoutSnapshot(t *testing.T) {
 
 // Called as kube-proxy, it takes kube-proxy's arguments.
 func TestWatchAsKubeProxy(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.write("cluster.yaml", applytest.Services("a"))
 	w.start("kube-proxy")
@@ -625,6 +638,7 @@ func (w *watched) serve(at string) {
 
 // Node ports and health checks answer on an address as soon as the node has it.
 func TestWatchNodeAddress(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.write("config", fmt.Sprintf(watchConfig, "nftables")+"nodePortAddresses: [192.0.2.0/24]\n")
 	w.write("cluster.yaml", nodePortYAML)
@@ -656,6 +670,7 @@ func TestWatchNodeAddress(t *testing.T) {
 
 // Who waits for the daemon says so, and for whom.
 func TestApplyTellsThatItWaits(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.write("cluster.yaml", applytest.Services("a"))
 	w.start("proxyc", "watch")
@@ -673,6 +688,7 @@ func TestApplyTellsThatItWaits(t *testing.T) {
 
 // To look needs no lock, which a daemon holds as long as it runs.
 func TestLookBesideDaemon(t *testing.T) {
+	t.Parallel()
 	eachDataplane(t, func(t *testing.T, w *watched) {
 		w.write("cluster.yaml", applytest.Services("a"))
 		w.start("proxyc", "watch")

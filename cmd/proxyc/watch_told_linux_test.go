@@ -31,6 +31,7 @@ ports: [{port: 8080, name: ""}]
 // A health check that does not answer, since another program holds its port, is
 // told by status and /readyz until it does, which needs no change.
 func TestWatchHealthCheckTaken(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "iptables-nft")
 	var taken net.Listener
 	if err := w.ns.Do(func() (err error) {
@@ -64,6 +65,7 @@ func TestWatchHealthCheckTaken(t *testing.T) {
 // A table that is deleted is called that, with who did it; where somebody goes on to
 // delete it, all is not well.
 func TestWatchTableGone(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.write("cluster.yaml", applytest.Services("a"))
 	w.start("proxyc", "watch")
@@ -88,6 +90,7 @@ func TestWatchTableGone(t *testing.T) {
 // Status tells the snapshot that is in force, not the one that was refused, and metrics
 // count what was refused and cannot be written.
 func TestWatchRejectedSnapshot(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.write("cluster.yaml", applytest.Services("a"))
 	then := time.Now().Add(-time.Hour).Truncate(time.Second)
@@ -112,6 +115,7 @@ func TestWatchRejectedSnapshot(t *testing.T) {
 // A Service that an edit made wrong is left out of the rules: status, metrics, trace and
 // explain say so until it is right again, and the node stays ready.
 func TestWatchLeftOut(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	cluster := applytest.Services("a", "b")
 	w.write("cluster.yaml", cluster)
@@ -162,6 +166,7 @@ func TestWatchLeftOut(t *testing.T) {
 
 // The log says once that a file which was rejected, or was gone, is good again.
 func TestWatchGoodAgain(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t, "nftables")
 	cluster, config := applytest.Services("a"), fmt.Sprintf(watchConfig, w.plane.mode)
 	w.write("cluster.yaml", cluster)
