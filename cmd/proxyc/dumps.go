@@ -66,11 +66,7 @@ func (d *dumpFiles) add(file, text string) error {
 	case nftList:
 		return d.nft(file, text)
 	case nftJSON:
-		list, err := nftables.ListOfJSON(text)
-		if err != nil {
-			return err
-		}
-		return d.nft(file, list)
+		return fmt.Errorf("is %s: give %s", nftJSON, nftList)
 	case savedSets:
 		if d.ipvs[0] != "" {
 			return fmt.Errorf("holds sets, as %s does", d.ipvs[0])

@@ -202,38 +202,3 @@ func TestProveKernelNeedsRoot(t *testing.T) {
 		t.Errorf("code %d\n%s", code, out)
 	}
 }
-
-// What nft writes as JSON says the same as its listing, of proxyc's rules and of
-// those that kube-proxy left; what is not known stays a doubt.
-func TestProveJSON(t *testing.T) {
-	t.Parallel()
-	w := newWatched(t, "nftables")
-	dir := t.TempDir()
-	sh := func(script string) string {
-		t.Helper()
-		cmd := w.ns.Command(t.Context(), "sh", "-ec", script)
-		cmd.Dir = dir
-		out, err := w.ns.Run(cmd)
-		if err != nil {
-			t.Fatalf("%s: %v\n%s", script, err, out)
-		}
-		return string(out)
-	}
-	takeover, err := filepath.Abs("../../testdata/apply/takeover")
-	if err != nil {
-		t.Fatal(err)
-	}
-	writeDemo(t, dir)
-	sh("proxyc apply -c config.yaml -s cluster.yaml --hostname-override node1 2>&1")
-	for _, input := range []string{"-c config.yaml -s cluster.yaml --hostname-override node1", "-c " + takeover + "/config.yaml -s " + takeover + "/cluster.yaml"} {
-		out := sh("nft list ruleset >listed; nft -j list ruleset >listed.json; proxyc prove " + input + " dump:listed dump:listed.json || true")
-		if !strings.Contains(out, "equal: dump:listed and dump:listed.json, IPv4 and IPv6") {
-			t.Errorf("%s:\n%s", input, out)
-		}
-		sh("nft flush ruleset; nft -f " + takeover + "/kube-proxy.nft")
-	}
-	sh("nft insert rule ip kube-proxy services limit rate 1/second")
-	if out := sh("nft -j list ruleset >odd.json; proxyc prove -c " + takeover + "/config.yaml -s " + takeover + "/cluster.yaml mode:nftables dump:odd.json || true"); !strings.Contains(out, "not understood: table ip kube-proxy, chain services, rule 1: json:") {
-		t.Errorf("%s", out)
-	}
-}

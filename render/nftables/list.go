@@ -344,8 +344,6 @@ func (p *listParser) types(s *Set, text string) {
 			s.Key = append(s.Key, TypeProto)
 		case "inet_service":
 			s.Key = append(s.Key, TypePort)
-		case "integer": // as JSON names that of a slot
-			s.Key = append(s.Key, TypeSlot)
 		default:
 			s.Unsupported = "type " + text
 		}

@@ -1,7 +1,6 @@
 package nftables
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -39,47 +38,5 @@ func TestRulesOfOthers(t *testing.T) {
 		if diff := cmp.Diff(tt.want, r.Chains[0].Rules[0].Stmts, sameText); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.rule, diff)
 		}
-	}
-}
-
-// What JSON says more than the words that are written for it stays not understood, and
-// objects of others are passed over whatever they hold.
-func TestListOfJSON(t *testing.T) {
-	const head = `{"nftables": [{"metainfo": {"version": "1.0.6"}}, {"table": {"family": "ip", "name": "t", "handle": 1}},
-		{"ct timeout": {"family": "ip", "name": "slow", "table": "t", "handle": 2, "protocol": "tcp", "l3proto": "ip", "policy": {"established": 100}}},
-		{"set": {"family": "ip", "name": "seen", "table": "t", "type": "ipv4_addr", "handle": 3, "size": 9}},
-		{"chain": {"family": "ip", "table": "t", "name": "c", "handle": 4}}, {"rule": {"family": "ip", "table": "t", "chain": "c", "handle": 5, "expr": [`
-	for expr, want := range map[string]string{
-		`{"drop": null}`:                                            "drop",
-		`{"masquerade": null}`:                                      "masquerade",
-		`{"masquerade": {"flags": "fully-random"}}`:                 "masquerade fully-random",
-		`{"masquerade": {"port": 80}}`:                              "json:",
-		`{"reject": {"type": "tcp reset"}}`:                         "reject with tcp reset",
-		`{"reject": {"type": "icmpx", "expr": "port-unreachable"}}`: "reject with icmpx type port-unreachable",
-		`{"set": {"op": "update", "elem": {"payload": {"protocol": "ip", "field": "saddr"}}, "set": "@seen"}}`: "update @seen { ip saddr }",
-		`"update @seen { ip saddr : ip daddr }"`: "update @seen { ip saddr : ip daddr }",
-		`{"vmap": {"key": {"numgen": {"mode": "random", "mod": 2, "offset": 0}}, "data": {"set": [[0, {"drop": null}]]}}}`:                                                                                         "numgen random mod 2 vmap { 0 : drop }",
-		`{"vmap": {"key": {"numgen": {"mode": "random", "mod": 2, "offset": 7}}, "data": {"set": [[7, {"drop": null}]]}}}`:                                                                                         "json:",
-		`{"vmap": {"key": {"jhash": {"mod": 251, "seed": 1835100012, "expr": {"concat": [{"payload": {"protocol": "ip", "field": "saddr"}}, {"payload": {"protocol": "th", "field": "sport"}}]}}}, "data": "@m"}}`: "jhash ip saddr . th sport mod 251 seed 1835100012 vmap @m",
-		`{"vmap": {"key": {"jhash": {"mod": 251, "seed": 1835100012, "offset": 7, "expr": {"payload": {"protocol": "ip", "field": "saddr"}}}}, "data": "@m"}}`:                                                     "json:",
-		`{"mangle": {"key": {"meta": {"key": "mark"}}, "value": {"|": [{"meta": {"key": "mark"}}, 16384]}}}`:                                                                                                       "meta mark set meta mark | 16384",
-		`{"mangle": {"key": {"meta": {"key": "mark"}}, "value": {"&": [{"meta": {"key": "mark"}}, {"|": [1, 2]}]}}}`:                                                                                               "meta mark set json:",
-	} {
-		got, err := ListOfJSON(head + expr + "]}}]}")
-		if err != nil {
-			t.Errorf("%s: %v", expr, err)
-			continue
-		}
-		_, rule, _ := strings.Cut(got, "chain c {\n\t\t")
-		if rule, _, _ = strings.Cut(rule, "\n"); rule != want && !(strings.HasSuffix(want, "json:") && strings.HasPrefix(rule, want)) {
-			t.Errorf("%s is %q, want %q", expr, rule, want)
-		}
-		if dynamic := strings.Contains(got, "flags dynamic"); dynamic != strings.HasPrefix(want, "update") {
-			t.Errorf("%s: the set is dynamic: %t\n%s", expr, dynamic, got)
-		}
-	}
-	_, err := ListOfJSON(`{"nftables": [{"set": {"family": "ip", "name": "seen", "table": "t", "timeout": []}}]}`)
-	if err == nil || !strings.Contains(err.Error(), "set ip t seen: ") {
-		t.Errorf("got error %v", err)
 	}
 }
