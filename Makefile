@@ -41,10 +41,10 @@ check:
 	$(GO) vet ./...
 	$(GO) test -short ./...
 
-# TEST are the flags for tests with real packets. They wait for answers: one package at a time,
-# and more tests side by side than there are processors.
+# TEST are the flags for tests with real packets. They wait for answers: more of them run side by side
+# than there are processors.
 SHORT ?= -short
-TEST   = $(SHORT) -p 1 -parallel 4 -timeout 30m
+TEST   = $(SHORT) -p 2 -parallel 4 -timeout 30m
 
 # test runs every kind of test, with a choice of cases.
 test:

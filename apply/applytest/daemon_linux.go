@@ -1,10 +1,12 @@
 package applytest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"time"
@@ -14,7 +16,7 @@ import (
 // binary, with the snapshot file in place of an API server.
 func ProxycWatch(binary string, args ...string) DaemonFunc {
 	return func(ctx context.Context, node *Namespace, configFile, snapshotFile, mode string) (Daemon, error) {
-		d := &watch{node: node, binary: binary}
+		d := &watch{node: node}
 		d.cmd = node.Command(context.WithoutCancel(ctx), binary, append([]string{"watch", "-c", configFile, "--snapshot", snapshotFile,
 			"--hostname-override", "node1", "--mode", mode}, args...)...)
 		var err error
@@ -30,10 +32,9 @@ func ProxycWatch(binary string, args ...string) DaemonFunc {
 
 // watch is a running `proxyc watch`.
 type watch struct {
-	node   *Namespace
-	binary string
-	cmd    *exec.Cmd
-	wait   func() error
+	node *Namespace
+	cmd  *exec.Cmd
+	wait func() error
 }
 
 // Update waits until the snapshot file, as it is now, is in force.
@@ -63,15 +64,15 @@ func (d *watch) Update(ctx context.Context, snapshotFile string) error {
 
 // status returns whether the kernel holds what is wanted, and of when the snapshot is that is in force.
 func (d *watch) status(ctx context.Context) (synced bool, modified time.Time, err error) {
-	out, err := d.node.Run(d.node.Command(ctx, d.binary, "status", "-o", "json"))
-	if err != nil {
-		return false, modified, err
+	code, body, err := d.node.Get(ctx, 10249, "/proxyc/status")
+	if err != nil || code != http.StatusOK {
+		return false, modified, cmp.Or(err, fmt.Errorf("HTTP status %d", code))
 	}
 	var s struct {
 		Synced   bool
 		Snapshot []struct{ Modified time.Time }
 	}
-	if err = json.Unmarshal(out, &s); err == nil && len(s.Snapshot) > 0 {
+	if err = json.Unmarshal([]byte(body), &s); err == nil && len(s.Snapshot) > 0 {
 		modified = s.Snapshot[0].Modified
 	}
 	return s.Synced, modified, err

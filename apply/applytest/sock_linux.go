@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"syscall"
@@ -62,6 +63,29 @@ func (ns *Namespace) dial(ctx context.Context, d *net.Dialer, network string, to
 		return err
 	})
 	return conn, err
+}
+
+// Get asks an HTTP server on 127.0.0.1 of the namespace.
+func (ns *Namespace) Get(ctx context.Context, port int, path string) (code int, body string, err error) {
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(context.Context, string, string) (conn net.Conn, err error) {
+			err = ns.Do(func() (err error) {
+				conn, err = net.DialTimeout("tcp4", fmt.Sprintf("127.0.0.1:%d", port), time.Second)
+				return err
+			})
+			return conn, err
+		}}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+path, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(text), err
 }
 
 // pause waits, and reports whether there is time left.

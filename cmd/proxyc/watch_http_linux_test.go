@@ -25,21 +25,7 @@ import (
 
 // get asks the daemon over HTTP, in its namespace.
 func (w *watched) get(port int, path string) (code int, body string, err error) {
-	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
-		DialContext: func(context.Context, string, string) (conn net.Conn, err error) {
-			err = w.ns.Do(func() (err error) {
-				conn, err = net.DialTimeout("tcp4", fmt.Sprintf("127.0.0.1:%d", port), time.Second)
-				return err
-			})
-			return conn, err
-		}}}
-	resp, err := client.Get("http://localhost" + path)
-	if err != nil {
-		return 0, "", err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	return resp.StatusCode, string(text), err
+	return w.ns.Get(context.Background(), port, path)
 }
 
 // fails waits until the daemon ends with an error.

@@ -149,26 +149,24 @@ func (w *watched) until(what string, holds func(daemon.Status) bool) daemon.Stat
 
 // status asks the daemon once; it may not be there yet.
 func (w *watched) status() (st daemon.Status, ok bool) {
-	out, _ := w.ns.Run(w.ns.Command(context.Background(), "proxyc", "status", "-o", "json")) // it fails while there is something to wait for
-	return st, json.Unmarshal(out, &st) == nil
+	code, body, err := w.get(metricsPort, daemon.StatusPath)
+	return st, err == nil && code == http.StatusOK && json.Unmarshal([]byte(body), &st) == nil
 }
 
 // within tries until a condition holds, and fails the test after a time, which
-// is that of a fast machine.
+// is that of a fast machine. Between tries it waits longer and longer: many of them run programs.
 func within[T any](w *watched, limit time.Duration, what string, try func() (T, bool)) T {
 	w.t.Helper()
 	limit = applytest.Patience(limit)
 	deadline := time.After(limit)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	for pause := 20 * time.Millisecond; ; pause = min(pause*3/2, 500*time.Millisecond) {
 		if v, ok := try(); ok {
 			return v
 		}
 		select {
 		case <-deadline:
 			w.t.Fatalf("%s: not within %s", what, limit)
-		case <-tick.C:
+		case <-time.After(pause):
 		}
 	}
 }
