@@ -244,7 +244,7 @@ type daemon struct {
 	contact   *watch.Contact       // nil without an API server
 	condition *watch.NodeCondition // nil: nobody asked for it
 	neighbors *neighbors
-	prover    *prover // nil: nobody wants proofs
+	proofs    *proofs
 
 	drifts    driftLog
 	hosts     []string                         // names of the node
@@ -277,7 +277,7 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 	d.health.Following = d.following
 	d.neighbors = newNeighbors(func(ctx context.Context) (apply.Interference, error) {
 		return Interference(ctx, 1<<cfg.MasqueradeBit())
-	}, time.Now)
+	}, d.log.Logger, time.Now)
 	d.drifts = driftLog{log: d.log.Logger, now: time.Now}
 	d.metrics = newMetrics(cfg, p.Version)
 	d.measureStore()
@@ -296,9 +296,7 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 	d.state = newState(cfg.ProxyMode(), name, time.Now)
 	d.health.Beside = func() string { return d.state.kubeProxy().beside() }
 	d.checks = newChecks(d.health, d.state, d.events, d.log.Logger, d.hosts)
-	if p.Prove != nil {
-		d.prover = newProver(p.Prove, d.proved)
-	}
+	d.proofs = newProofs(p.Prove, d.log.Logger, d.metrics.ProofDifferences.Inc)
 	d.localhost.Follow(d.log.Logger, d.localhostTold)
 	if wanted, reason := p.fallback.insteadOf(cfg.ProxyMode()); wanted != "" {
 		d.state.status.InsteadOf, d.state.status.InsteadOfReason = wanted, reason
@@ -349,14 +347,12 @@ func (d *daemon) run(parent context.Context) (next *loaded, err error) {
 	run(d.serving(d.healthServer(), "FailedToStartProxierHealthcheck"))
 	run(d.serving(d.metricsServer(), "FailedToStartMetricServer"))
 	run(d.neighbors.run)
-	run(d.tellNeighbors)
+	run(d.neighbors.follow)
 	run(d.statusServer().Run)
 	run(d.log.flush)
 	run(d.watchConfig)
 	run(d.reload)
-	if d.prover != nil {
-		run(d.prover.run)
-	}
+	run(d.proofs.run)
 	for _, of := range d.checks.All() {
 		all.Go(func() { of.Run(ctx, nil) })
 	}

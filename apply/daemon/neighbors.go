@@ -21,11 +21,14 @@ const (
 	// neighborsPatience is how long an answer waits for a look: the kernel lets nobody
 	// read while it takes a large change, and the rest of the answer is known.
 	neighborsPatience = time.Second
+	// neighborsTold is how often the log looks at what others do.
+	neighborsTold = 5 * time.Minute
 )
 
 // neighbors are the rules of others that packets to Services meet.
 type neighbors struct {
 	look func(context.Context) (apply.Interference, error)
+	log  *slog.Logger
 	now  func() time.Time
 	wake chan struct{}
 
@@ -36,8 +39,8 @@ type neighbors struct {
 	err     error
 }
 
-func newNeighbors(look func(context.Context) (apply.Interference, error), now func() time.Time) *neighbors {
-	return &neighbors{look: look, now: now, wake: make(chan struct{}, 1), err: errors.New("not looked at yet")}
+func newNeighbors(look func(context.Context) (apply.Interference, error), log *slog.Logger, now func() time.Time) *neighbors {
+	return &neighbors{look: look, log: log, now: now, wake: make(chan struct{}, 1), err: errors.New("not looked at yet")}
 }
 
 // run looks when somebody asks, until ctx ends.
@@ -86,6 +89,15 @@ func (n *neighbors) get(ctx context.Context) (apply.Interference, error) {
 	return n.found, n.err
 }
 
+// report adds the rules of others to a Status.
+func (n *neighbors) report(ctx context.Context, st *Status) {
+	found, err := n.get(ctx)
+	if err != nil {
+		n.log.Debug("rules of others", "err", err)
+	}
+	st.MayDrop, st.MayDivert = found.Drops, found.Diverts
+}
+
 // ask has somebody look where that is due, and returns the end of the look; nil where
 // what is known will do.
 func (n *neighbors) ask() <-chan struct{} {
@@ -96,16 +108,13 @@ func (n *neighbors) ask() <-chan struct{} {
 	return n.looking
 }
 
-// neighborsTold is how often the log looks at what others do.
-const neighborsTold = 5 * time.Minute
-
-// tellNeighbors logs rules of others when they are new, and when they have gone, until
+// follow logs rules of others when they are new, and when they have gone, until
 // ctx ends.
-func (d *daemon) tellNeighbors(ctx context.Context) error {
+func (n *neighbors) follow(ctx context.Context) error {
 	var told toldRules
 	for {
-		if found, err := d.neighbors.get(ctx); err == nil {
-			told.tell(d.log.Logger, found)
+		if found, err := n.get(ctx); err == nil {
+			told.tell(n.log, found)
 		}
 		select {
 		case <-ctx.Done():

@@ -23,7 +23,7 @@ func TestNeighbors(t *testing.T) {
 		n := newNeighbors(func(ctx context.Context) (apply.Interference, error) {
 			looks.Add(1)
 			return apply.Interference{Drops: []string{<-answer}}, ctx.Err()
-		}, time.Now)
+		}, slog.New(slog.DiscardHandler), time.Now)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go n.run(ctx)

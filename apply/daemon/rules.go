@@ -142,9 +142,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 		d.easeUntil(sourceCtx, &easing{deadline: cmp.Or(d.IPVS.DrainDeadline, apply.DrainDeadline), now: time.Now}, easings)
 	})
 	r.Synced = d.synced
-	if d.prover != nil {
-		r.Source = proving{d.follower, d.prover}
-	}
+	r.Source = proving{d.follower, d.proofs}
 	untidy := make(chan func(error))
 	kubeProxy := newPeer(d, func(ctx context.Context) error { return ask(ctx, untidy) })
 	r.Tidy.Again = untidy
@@ -249,9 +247,7 @@ func (d *daemon) reported(st reconcile.State) { d.report(st, st.NotReady()) }
 
 // report is reported, with why the node is not ready; "": it is.
 func (d *daemon) report(st reconcile.State, why string) {
-	if d.prover != nil {
-		d.prover.resume() // no sync is under way
-	}
+	d.proofs.resume() // no sync is under way
 	if requests := st.Wanted + st.Doubts; requests != d.requests {
 		d.requests = requests
 		for _, f := range ir.Families() {
@@ -301,9 +297,7 @@ func (d *daemon) settled(s *reconcile.Sync) bool {
 		return false
 	}
 	d.tell(s)
-	if d.prover != nil {
-		d.prover.add(s.Work)
-	}
+	d.proofs.add(s.Work)
 	return true
 }
 

@@ -70,11 +70,7 @@ func (d *daemon) statusHandler() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc(StatusPath, func(w http.ResponseWriter, r *http.Request) {
 		st := d.status()
-		others, err := d.neighbors.get(r.Context())
-		if err != nil {
-			d.log.Debug("rules of others", "err", err)
-		}
-		st.MayDrop, st.MayDivert = others.Drops, others.Diverts
+		d.neighbors.report(r.Context(), &st)
 		serveStatus(w, st)
 	})
 	return mux

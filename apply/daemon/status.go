@@ -253,24 +253,6 @@ func (s *state) setBroken(kind string, why map[string]string) {
 	s.status.Broken = now
 }
 
-// setUnproved replaces what was found of Services; of all that there are where all is true.
-// proving is how many are still to be asked about.
-func (s *state) setUnproved(services map[ir.Name]bool, all bool, found []Unproved, proving int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.status.Proving = proving
-	if len(found)+len(s.status.Unproved) == 0 {
-		return
-	}
-	now := slices.DeleteFunc(slices.Clone(s.status.Unproved), func(u Unproved) bool {
-		namespace, name, _ := strings.Cut(u.Service, "/")
-		return all || services[ir.Name{Namespace: namespace, Name: name}]
-	})
-	now = append(now, found...)
-	slices.SortStableFunc(now, func(a, b Unproved) int { return strings.Compare(a.Service, b.Service) })
-	s.status.Unproved = now
-}
-
 // setKubeProxy sets what was seen of kube-proxy.
 func (s *state) setKubeProxy(k *KubeProxy) {
 	s.mu.Lock()
@@ -427,6 +409,7 @@ func (d *daemon) status() Status {
 		st.Objects.Services, st.Objects.EndpointSlices, st.Objects.Nodes = s.Count()
 	})
 	st.Draining = d.state.draining()
+	d.proofs.report(&st)
 	st.Findings, st.FindingsTotal = d.follower.findings.first(shownFindings)
 	if d.contact != nil {
 		st.APIServer = &APIServer{Server: d.contact.Server(), Resources: d.contact.Resources()}

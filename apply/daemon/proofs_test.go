@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -37,20 +38,26 @@ func TestProvedChanges(t *testing.T) {
 	st := newState(ir.ModeNFTables, "node1", time.Now)
 	st.synced(&reconcile.Sync{Kind: reconcile.Full})
 	st.setSynced(true)
-	proves := newProver(prove, st.setUnproved)
+	proves := newProofs(prove, slog.New(slog.DiscardHandler), func() {})
+	status := func() Status {
+		now := st.told(0)
+		proves.report(&now)
+		return now
+	}
 	change := func(all bool, changes ...ir.Change) {
 		w := reconcile.Work{Programs: ir.NewPrograms(&node), All: all}
 		*w.Changes.At(p.Family) = changes
 		proves.add(w)
-		if now := st.told(0); now.Proving > len(changes) || now.Proving > 0 && now.Well() {
+		if now := status(); now.Proving > len(changes) || now.Proving > 0 && now.Well() {
 			t.Errorf("%d changes: %d to be proved, and all is well", len(changes), now.Proving)
 		}
-		proves.all(t.Context())
+		for proves.step(t.Context()) {
+		}
 	}
 	line := "not proved   Service " + b.Name.String() + ": proxyc trace --from node --to 10.96.0.10:80/tcp: is rejected, must be dropped\n"
 	told := func(when string, want bool) {
 		t.Helper()
-		if well, got := printed(t, st.told(0)); well == want || strings.Contains(got, line) != want {
+		if well, got := printed(t, status()); well == want || strings.Contains(got, line) != want {
 			t.Errorf("%s: well %t, want %q (%t) in\n%s", when, well, line, want, got)
 		}
 	}
@@ -73,23 +80,6 @@ func TestProvedChanges(t *testing.T) {
 	}
 }
 
-// all proves what is due.
-func (p *prover) all(ctx context.Context) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	was := p.told
-	p.told = func(names map[ir.Name]bool, all bool, found []Unproved, left int) {
-		was(names, all, found, left)
-		if left == 0 {
-			cancel()
-		}
-	}
-	if len(p.due) > 0 {
-		p.run(ctx)
-	}
-	p.told = was
-}
-
 // While rules change no proof goes on. One that was stopped begins anew, and is not known once it took
 // too long altogether, or by itself.
 func TestProofsGiveWay(t *testing.T) {
@@ -110,8 +100,7 @@ func TestProofsGiveWay(t *testing.T) {
 				return nil
 			}
 		}
-		st := newState(ir.ModeNFTables, "node1", time.Now)
-		proves := newProver(prove, st.setUnproved)
+		proves := newProofs(prove, slog.New(slog.DiscardHandler), func() {})
 		go proves.run(t.Context())
 		change := func(s *ir.Service) {
 			proves.pause()
@@ -124,7 +113,8 @@ func TestProofsGiveWay(t *testing.T) {
 		expect := func(when string, left int, unproved ...string) {
 			t.Helper()
 			synctest.Wait()
-			now := st.told(0)
+			var now Status
+			proves.report(&now)
 			var have []string
 			for _, u := range now.Unproved {
 				have = append(have, u.Service+": "+u.Text())

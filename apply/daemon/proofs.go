@@ -1,0 +1,237 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/proxyc/proxyc/apply/daemon/reconcile"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// proofTime is how long the proof of a Service may run: one may have more packets than that.
+const proofTime = time.Second
+
+var (
+	errProofTime = fmt.Errorf("to prove the change takes longer than %s", proofTime)
+	errPaused    = errors.New("the rules change")
+)
+
+// proofs compares the rules of each Service that changed with their meaning, one Service after
+// the other. No sync waits for a proof, and no proof runs during a sync. The Services of a whole
+// cluster are not proved: that takes seconds. A nil value proves nothing.
+type proofs struct {
+	prove func(context.Context, ir.Programs) []Unproved
+	log   *slog.Logger
+	count func() // called for each difference
+
+	mu       sync.Mutex
+	due      []*duty // in the order in which they are proved
+	paused   bool
+	stop     context.CancelCauseFunc // of the proof that runs; nil: none does
+	wake     chan struct{}           // has a token when there may be something to do
+	unproved []Unproved              // sorted by Service
+}
+
+// duty is a Service to be proved.
+type duty struct {
+	name     ir.Name
+	programs ir.Programs   // with that Service alone
+	spent    time.Duration // that proofs of it, or of what it was before, ran and were stopped
+}
+
+func newProofs(prove func(context.Context, ir.Programs) []Unproved, log *slog.Logger, count func()) *proofs {
+	if prove == nil {
+		return nil
+	}
+	return &proofs{prove: prove, log: log, count: count, wake: make(chan struct{}, 1)}
+}
+
+// pause stops the proof that runs, and starts none until resume is called.
+func (p *proofs) pause() {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.paused = true
+	if p.stop != nil {
+		p.stop(errPaused)
+	}
+}
+
+// resume ends a pause.
+func (p *proofs) resume() {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.paused = false
+	select {
+	case p.wake <- struct{}{}:
+	default: // there is one
+	}
+}
+
+// add takes what a sync put in force. A Service that is to be proved already is proved as it is now.
+func (p *proofs) add(w reconcile.Work) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if w.All {
+		p.due, p.unproved = nil, nil
+	}
+	names := map[ir.Name]bool{}
+	for f, changes := range w.Changes.All() {
+		for _, c := range changes {
+			names[c.Name] = true
+			if of := w.Programs.Of(f); of != nil {
+				p.replace(f, of, c)
+			}
+		}
+	}
+	p.forget(names)
+}
+
+// replace puts a Service's newest version of a family in place of the one that is to be proved.
+func (p *proofs) replace(f ir.Family, node *ir.Program, c ir.Change) {
+	d := &duty{name: c.Name}
+	at := len(p.due)
+	for i, known := range p.due {
+		if known.name == c.Name {
+			at, d.programs, d.spent = i, known.programs, known.spent
+		}
+	}
+	*d.programs.At(f) = nil
+	if c.New != nil {
+		one := *node
+		one.Services = []ir.Service{*c.New}
+		*d.programs.At(f) = &one
+	}
+	switch gone := d.programs == (ir.Programs{}); {
+	case at == len(p.due) && !gone:
+		p.due = append(p.due, d)
+	case at < len(p.due) && gone:
+		p.due = append(p.due[:at:at], p.due[at+1:]...)
+	case at < len(p.due):
+		p.due[at] = d
+	}
+}
+
+// next returns the next Service to be proved, and the context for that; nil if there is none now.
+func (p *proofs) next(ctx context.Context) (*duty, context.Context, func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.paused || len(p.due) == 0 {
+		return nil, nil, nil
+	}
+	d := p.due[0]
+	ctx, p.stop = context.WithCancelCause(ctx)
+	stop := p.stop
+	ctx, cancel := context.WithTimeoutCause(ctx, proofTime-d.spent, errProofTime)
+	return d, ctx, func() { cancel(); stop(nil) }
+}
+
+// run proves until ctx ends.
+func (p *proofs) run(ctx context.Context) error {
+	if p == nil {
+		return nil
+	}
+	for ctx.Err() == nil {
+		if p.step(ctx) {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-p.wake:
+		}
+	}
+	return nil
+}
+
+// step proves one Service. It reports false if there is none to prove now.
+func (p *proofs) step(ctx context.Context) bool {
+	d, of, release := p.next(ctx)
+	if d == nil {
+		return false
+	}
+	defer release()
+	began := time.Now()
+	found := p.prove(of, d.programs)
+	for _, u := range p.end(d, found, errors.Is(context.Cause(of), errPaused), time.Since(began)) {
+		p.tell(u) // without the lock: a log may keep whoever writes waiting
+	}
+	return true
+}
+
+// end keeps, and returns, what a proof found that ran so long, unless the Service changed meanwhile.
+func (p *proofs) end(d *duty, found []Unproved, stopped bool, ran time.Duration) []Unproved {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stop = nil
+	if len(p.due) == 0 || p.due[0] != d {
+		return nil
+	}
+	d.spent += ran
+	switch {
+	case stopped && d.spent < proofTime:
+		return nil // it begins again
+	case stopped:
+		found = []Unproved{{Want: AnyFate, Have: "not known: " + errProofTime.Error()}}
+	}
+	p.due = p.due[1:]
+	p.forget(map[ir.Name]bool{d.name: true})
+	for i := range found {
+		found[i].Service = d.name.String()
+	}
+	p.unproved = append(p.unproved, found...)
+	slices.SortStableFunc(p.unproved, func(a, b Unproved) int { return strings.Compare(a.Service, b.Service) })
+	return found
+}
+
+// forget removes what was found of Services. The status may hold the list, so it is copied.
+func (p *proofs) forget(services map[ir.Name]bool) {
+	p.unproved = slices.DeleteFunc(slices.Clone(p.unproved), func(u Unproved) bool {
+		namespace, name, _ := strings.Cut(u.Service, "/")
+		return services[ir.Name{Namespace: namespace, Name: name}]
+	})
+}
+
+// tell logs and counts a difference.
+func (p *proofs) tell(u Unproved) {
+	p.count()
+	if u.Want == AnyFate {
+		p.log.Warn("the rules of a Service are not proved to do what is wanted", "service", u.Service, "packet", u.Packet, "why", u.Have)
+	} else {
+		p.log.Error("the rules of a Service do not do what is wanted", "service", u.Service, "packet", u.Packet, "want", u.Want, "have", u.Have)
+	}
+}
+
+// report adds what is not proved to a Status.
+func (p *proofs) report(st *Status) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	st.Unproved, st.Proving = p.unproved, len(p.due)
+}
+
+// proving is a Source that pauses the proofs from the moment at which a sync begins.
+type proving struct {
+	reconcile.Source
+	proofs *proofs
+}
+
+func (s proving) Take(k reconcile.Kind) reconcile.Work {
+	s.proofs.pause()
+	return s.Source.Take(k)
+}
