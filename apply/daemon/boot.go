@@ -136,10 +136,10 @@ func (b *bootFile) write(inForce func() ir.Programs) bool {
 	return true
 }
 
-// told is what the Status has of it; nil: there is none.
-func (b *bootFile) told() *File {
+// report adds the file to a Status.
+func (b *bootFile) report(st *Status) {
 	if b == nil {
-		return nil
+		return
 	}
 	f := statFile(b.files, b.path)
 	if why := b.failed.Load(); why != nil {
@@ -147,6 +147,15 @@ func (b *bootFile) told() *File {
 	}
 	if why := b.refused.Load(); why != nil {
 		f.Refused = *why
+	}
+	st.BootFile = f
+}
+
+// statFile describes a file as it is now.
+func statFile(files Files, path string) *File {
+	f := &File{Path: path}
+	if info, err := files.Stat(path); err == nil {
+		f.Modified = info.ModTime()
 	}
 	return f
 }

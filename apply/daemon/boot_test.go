@@ -92,6 +92,13 @@ func TestBootFileFits(t *testing.T) {
 	}
 }
 
+// file is what a Status has of a boot file.
+func file(b *bootFile) *File {
+	var st Status
+	b.report(&st)
+	return st.BootFile
+}
+
 // What could not be written is written later, although nothing has changed since.
 func TestBootFileFaults(t *testing.T) {
 	inForce := func() ir.Programs { return ir.NewPrograms(&ir.Program{Family: ir.IPv4}, &ir.Program{Family: ir.IPv6}) }
@@ -150,12 +157,12 @@ func TestBootFile(t *testing.T) {
 		if _, ok := b.read("node1"); ok || !strings.Contains(log.String(), "it was cut off") {
 			t.Errorf("read %t with %d bytes, and logged %s", ok, left, &log)
 		}
-		if told := b.told(); told.Refused != "ends before its end: it was cut off" {
+		if told := file(b); told.Refused != "ends before its end: it was cut off" {
 			t.Errorf("with %d bytes the status has %+v", left, told)
 		}
 	}
 	b.offer()
-	if b.write(inForce); *b.told() != (File{Path: b.path, Modified: b.told().Modified}) {
-		t.Errorf("after it was written whole the status has %+v", b.told())
+	if b.write(inForce); *file(b) != (File{Path: b.path, Modified: file(b).Modified}) {
+		t.Errorf("after it was written whole the status has %+v", file(b))
 	}
 }

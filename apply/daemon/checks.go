@@ -17,11 +17,11 @@ type checks struct {
 	ir.PerFamily[*serve.HealthChecks]
 }
 
-// newChecks makes checks that tell state of those which do not answer.
-func newChecks(h *serve.Health, state *state, events *watch.Events, log *slog.Logger, hosts []string) (c checks) {
+// newChecks makes checks that tell faults of those which do not answer.
+func newChecks(h *serve.Health, faults *faults, events *watch.Events, log *slog.Logger, hosts []string) (c checks) {
 	for _, f := range ir.Families() {
 		failed := func(service ir.Name, port uint16, err error) {
-			state.setDown("healthCheckNodePort of Service "+service.String(), fmt.Sprintf("port %d (%s)", port, f), err)
+			faults.setDown("healthCheckNodePort of Service "+service.String(), fmt.Sprintf("port %d (%s)", port, f), err)
 			if err == nil {
 				log.Info("healthCheckNodePort answers, or is not wanted any more", "service", service.String(), "port", port, "family", f.String())
 				return

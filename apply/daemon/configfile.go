@@ -91,20 +91,20 @@ func (d *daemon) watchConfig(ctx context.Context) error {
 				logDiagnostic(d.log.Logger, f)
 			}
 			d.log.Error("the configuration stays as it is")
-			d.state.setRejected(path, firstError(diags))
+			d.faults.setRejected(path, firstError(diags))
 			return
 		}
 		if r := d.refused; r != nil && reflect.DeepEqual(now.Config, r.config) {
-			d.state.setRejected(path, r.err.Error())
+			d.faults.setRejected(path, r.err.Error())
 			return
 		}
 		same := reflect.DeepEqual(now.Config, d.cfg)
 		if !same && now.cutOff(inForce) {
 			d.log.Error("the configuration stays as it is", "file", path, "err", errCutOff)
-			d.state.setRejected(path, errCutOff.Error())
+			d.faults.setRejected(path, errCutOff.Error())
 			return
 		}
-		rejected := d.state.setRejected(path, "")
+		rejected := d.faults.setRejected(path, "")
 		switch {
 		case !same:
 			d.log.Info("the configuration changed: starting anew")

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -228,25 +229,32 @@ type daemon struct {
 	log      *logger
 	began    time.Time // this life
 
-	store     *watch.Store
-	follower  *follower
-	health    *serve.Health
-	metrics   *serve.Metrics
-	checks    checks
-	flows     *conntrack.Cleaner
-	tallies   ir.PerFamily[tally]
-	followed  bool      // a sync has succeeded: what comes is a change
-	requests  uint64    // for a sync, of the last reconcile.State
-	waiting   time.Time // of the last reconcile.State
-	state     *state
-	boot      *bootFile
-	events    *watch.Events        // nil without an API server
-	contact   *watch.Contact       // nil without an API server
-	condition *watch.NodeCondition // nil: nobody asked for it
-	neighbors *neighbors
-	proofs    *proofs
+	store         *watch.Store
+	follower      *follower
+	health        *serve.Health
+	metrics       *serve.Metrics
+	checks        checks
+	flows         *conntrack.Cleaner
+	tallies       ir.PerFamily[tally]
+	followed      bool      // a sync has succeeded: what comes is a change
+	requests      uint64    // for a sync, of the last reconcile.State
+	waiting       time.Time // of the last reconcile.State
+	progress      *progress
+	faults        *faults
+	drift         *drift
+	easing        *easing
+	peer          *peer
+	untidy        chan func(error)
+	broken        *brokenObjects
+	status        *status
+	snapshotFiles atomic.Pointer[[]*File] // of the snapshot that is in force
+	boot          *bootFile
+	events        *watch.Events        // nil without an API server
+	contact       *watch.Contact       // nil without an API server
+	condition     *watch.NodeCondition // nil: nobody asked for it
+	neighbors     *neighbors
+	proofs        *proofs
 
-	drifts    driftLog
 	hosts     []string                         // names of the node
 	from      *loaded                          // the configuration in force
 	restarted bool                             // another configuration was in force before
@@ -278,7 +286,9 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 	d.neighbors = newNeighbors(func(ctx context.Context) (apply.Interference, error) {
 		return Interference(ctx, 1<<cfg.MasqueradeBit())
 	}, d.log.Logger, time.Now)
-	d.drifts = driftLog{log: d.log.Logger, now: time.Now}
+	d.progress, d.broken, d.drift, d.faults = &progress{}, &brokenObjects{}, &drift{log: d.log.Logger, now: time.Now}, &faults{log: d.log.Logger, now: time.Now}
+	d.easing = newEasing(cmp.Or(p.IPVS.DrainDeadline, apply.DrainDeadline), d.log.Logger, d.faults)
+	d.untidy = make(chan func(error))
 	d.metrics = newMetrics(cfg, p.Version)
 	d.measureStore()
 	d.measureConntrack()
@@ -293,13 +303,14 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 		d.metrics.MeasureContact(d.lastHeard)
 	}
 	d.hosts = hosts(name, p.Hostname)
-	d.state = newState(cfg.ProxyMode(), name, time.Now)
-	d.health.Beside = func() string { return d.state.kubeProxy().beside() }
-	d.checks = newChecks(d.health, d.state, d.events, d.log.Logger, d.hosts)
+	d.peer = newPeer(cfg.ProxyMode(), d.drift, d.easing, d.log.Logger, d.events.Send, func(ctx context.Context) error { return ask(ctx, d.untidy) })
+	d.health.Beside = d.peer.beside
+	d.status = &status{now: time.Now, process: Process{Version: p.Version, PID: os.Getpid(), Started: p.started, Node: name, Mode: cfg.ProxyMode()}}
+	d.checks = newChecks(d.health, d.faults, d.events, d.log.Logger, d.hosts)
 	d.proofs = newProofs(p.Prove, d.log.Logger, d.metrics.ProofDifferences.Inc)
 	d.localhost.Follow(d.log.Logger, d.localhostTold)
 	if wanted, reason := p.fallback.insteadOf(cfg.ProxyMode()); wanted != "" {
-		d.state.status.InsteadOf, d.state.status.InsteadOfReason = wanted, reason
+		d.status.process.InsteadOf, d.status.process.InsteadOfReason = wanted, reason
 		d.log.Warn("this node cannot run the mode of the configuration: another one is taken, until the daemon ends",
 			"wanted", string(wanted), "mode", string(cfg.ProxyMode()), "err", reason)
 	}
@@ -308,6 +319,7 @@ func newDaemon(p *process, from *loaded, log *logger) (*daemon, error) {
 	if p.BootFrom != "" {
 		d.boot = &bootFile{files: p.Files, path: p.BootFrom, log: d.log.Logger}
 	}
+	d.status.parts = []func(*Status){d.reportInputs, d.progress.report, d.reportAfter, d.drift.report, d.faults.report, d.broken.report, d.easing.report, d.peer.report, d.proofs.report, d.boot.report, d.follower.findings.report}
 	return d, nil
 }
 
@@ -320,6 +332,31 @@ func hosts(nodeName string, hostname func() (string, error)) []string {
 		}
 	}
 	return names
+}
+
+// inputs reports what the rules are made from.
+
+func (d *daemon) reportInputs(st *Status) {
+	st.Pending = d.store.Pending()
+	d.store.View(func(s *snapshot.Snapshot) {
+		st.Objects.Services, st.Objects.EndpointSlices, st.Objects.Nodes = s.Count()
+	})
+	if d.contact != nil {
+		st.APIServer = &APIServer{Server: d.contact.Server(), Resources: d.contact.Resources()}
+		if lost := d.contact.Outage(); !lost.Since.IsZero() {
+			st.APIServer.Lost, st.APIServer.Cause = lost.Since, lost.Resource+": "+lost.Cause
+			st.APIServer.Fix = lost.Fix
+		}
+	}
+	st.Config = d.from.file
+	if files := d.snapshotFiles.Load(); files != nil {
+		st.Snapshot = *files
+	}
+}
+
+func (d *daemon) reportAfter(st *Status) {
+	st.Synced = st.Synced && !d.flows.Busy() // asked after it: flows follow a sync
+	st.Reason = d.health.Ready().Reason
 }
 
 // run lives until ctx ends, or something ends it: an error, or another

@@ -126,10 +126,11 @@ func TestReadyWaitsForFlows(t *testing.T) {
 		t.Errorf("before they were looked at: %+v", r)
 	}
 	d.Snapshot = nil // which nobody has to look at
-	if st := d.status(); st.Synced || st.Reason != want {
+	if st := d.status.get(); st.Synced || st.Reason != want {
 		t.Errorf("status: synced %v, %q", st.Synced, st.Reason)
 	}
-	if st := d.state.told(0); !st.Synced {
+	var st Status
+	if d.progress.report(&st); !st.Synced {
 		t.Error("the rules themselves are not synced")
 	}
 }
@@ -151,7 +152,7 @@ func TestRetriesAreTold(t *testing.T) {
 	if _, err := d.removeLeftovers(t.Context(), []apply.Leftover{busy}, nil); err == nil {
 		t.Error("a leftover that stays is no error")
 	}
-	retrying := d.state.told(0).Retrying
+	retrying := d.status.get().Retrying
 	want := []string{"stale IPv4 UDP flows: no buffer space", "what other proxies left: table ip kube-proxy: busy"}
 	if len(retrying) != 2 || retrying[0].What+": "+retrying[0].Error != want[0] || retrying[1].What+": "+retrying[1].Error != want[1] {
 		t.Errorf("status has %+v, want %q", retrying, want)
@@ -164,7 +165,7 @@ func TestRetriesAreTold(t *testing.T) {
 		}
 	}
 	d.cleaned(conntrack.Cleaned{Family: ir.IPv4, Deleted: 1})
-	if retrying = d.state.told(0).Retrying; len(retrying) != 1 {
+	if retrying = d.status.get().Retrying; len(retrying) != 1 {
 		t.Errorf("afterwards status has %+v", retrying)
 	}
 	d.log.info.Flush()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -24,33 +25,38 @@ const (
 	mostRepairs = 1000
 )
 
-// driftLog tells in the log what others changed: all of it at first, and where they go
-// on how often.
-type driftLog struct {
-	log   *slog.Logger
-	now   func() time.Time
+// drift is what other programs changed of the rules, and syncs repaired. The log has all of it
+// at first, and how often it happens where they continue.
+type drift struct {
+	log *slog.Logger
+	now func() time.Time
+
 	began time.Time // of the span
-	lines int       // told in it
-	quiet int       // repairs in it of which nothing was told
+	lines int       // logged in it
+	quiet int       // repairs in it that were not logged
+
+	mu      sync.Mutex
+	last    *LastDrift  // nil: there was none
+	repairs []time.Time // the newest; at most mostRepairs
 }
 
 // tell tells what a sync repaired.
-func (l *driftLog) tell(done *reconcile.Done) {
-	if l.began.IsZero() || l.now().Sub(l.began) >= driftSpan {
-		if l.quiet > 0 {
-			l.log.Warn("somebody else goes on to change the rules: proxyc status tells how often", "not told", l.quiet, "by", by(done.DriftBy))
+func (d *drift) tell(done *reconcile.Done) {
+	if d.began.IsZero() || d.now().Sub(d.began) >= driftSpan {
+		if d.quiet > 0 {
+			d.log.Warn("somebody else goes on to change the rules: proxyc status tells how often", "not told", d.quiet, "by", by(done.DriftBy))
 		}
-		l.began, l.lines, l.quiet = l.now(), 0, 0
+		d.began, d.lines, d.quiet = d.now(), 0, 0
 	}
 	lines := len(done.DriftGone) + len(done.DriftFirst) + 1
 	level := slog.LevelWarn
-	if l.lines > 0 && l.lines+lines > driftLines {
-		l.quiet++
+	if d.lines > 0 && d.lines+lines > driftLines {
+		d.quiet++
 		level = slog.LevelDebug
 	} else {
-		l.lines += lines
+		d.lines += lines
 	}
-	say := func(msg string, args ...any) { l.log.Log(context.Background(), level, msg, args...) }
+	say := func(msg string, args ...any) { d.log.Log(context.Background(), level, msg, args...) }
 	for _, what := range done.DriftGone {
 		say("somebody else removed what is ours: it is gone", "object", what, "by", by(done.DriftBy))
 	}
@@ -91,35 +97,42 @@ type LastDrift struct {
 	Lately int `json:"lately,omitempty"`
 }
 
-// repaired notes what a sync repaired. The state is locked.
-func (s *state) repaired(sync *reconcile.Sync) {
+// add takes what a sync repaired.
+func (d *drift) add(sync *reconcile.Sync) {
 	done := &sync.Done
 	if total(done.Drift) == 0 {
 		return
 	}
-	if len(s.repairs) == mostRepairs {
-		s.repairs = s.repairs[1:]
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.repairs) == mostRepairs {
+		d.repairs = d.repairs[1:]
 	}
-	s.repairs = append(s.repairs, sync.Ended)
-	s.status.LastDrift = &LastDrift{At: sync.Ended, Operations: done.Drift, Gone: done.DriftGone, First: done.DriftFirst, More: done.DriftMore, By: done.DriftBy}
-}
-
-// lately returns how many repairs there were in the last minute. The state is locked.
-func (s *state) lately() int {
-	n := 0
-	for _, at := range s.repairs {
-		if s.now().Sub(at) < driftSpan {
-			n++
-		}
-	}
-	return n
+	d.repairs = append(d.repairs, sync.Ended)
+	d.last = &LastDrift{At: sync.Ended, Operations: done.Drift, Gone: done.DriftGone, First: done.DriftFirst, More: done.DriftMore, By: done.DriftBy}
 }
 
 // repairedSince reports whether anything was repaired since a time.
-func (s *state) repairedSince(at time.Time) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.repairs) > 0 && s.repairs[len(s.repairs)-1].After(at)
+func (d *drift) repairedSince(at time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.repairs) > 0 && d.repairs[len(d.repairs)-1].After(at)
+}
+
+// report adds the last repair to a Status, and how many there were in the last minute.
+func (d *drift) report(st *Status) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.last == nil {
+		return
+	}
+	last := *d.last
+	for _, at := range d.repairs {
+		if d.now().Sub(at) < driftSpan {
+			last.Lately++
+		}
+	}
+	st.LastDrift = &last
 }
 
 // fought reports whether somebody goes on to change the rules.

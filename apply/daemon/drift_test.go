@@ -19,7 +19,7 @@ var tableGone = reconcile.Done{Drift: apply.Count{Added: 88}, DriftGone: []strin
 // until a minute has passed.
 func TestStatusFought(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	st := newState(ir.ModeNFTables, "node1", func() time.Time { return now })
+	st := newTestStatus(ir.ModeNFTables, func() time.Time { return now })
 	for i := range 18 {
 		st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now, Done: tableGone})
 		st.setSynced(true)
@@ -55,7 +55,7 @@ func TestStatusFought(t *testing.T) {
 func TestDriftLog(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	var said bytes.Buffer
-	l := driftLog{log: slog.New(slog.NewTextHandler(&said, nil)), now: func() time.Time { return now }}
+	l := &drift{log: slog.New(slog.NewTextHandler(&said, nil)), now: func() time.Time { return now }}
 	change := reconcile.Done{Drift: apply.Count{Added: 90, Changed: 1}, DriftBy: []string{"nft (process 7)"}, DriftMore: 71}
 	for range 20 {
 		change.DriftFirst = append(change.DriftFirst, apply.Operation{Verb: apply.Change, Object: "ip proxyc chain services", Have: []string{"drop"}})

@@ -2,6 +2,8 @@ package daemon
 
 import (
 	"context"
+	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -15,10 +17,19 @@ const easeEvery = 5 * time.Second
 type easing struct {
 	deadline time.Duration
 	now      func() time.Time
+	log      *slog.Logger
+	faults   *faults
+	given    chan eased
 
 	left  []apply.Leftover
 	kept  []Busy // of left, when connections were asked for last
 	began time.Time
+
+	shown atomic.Pointer[Easing] // nil: nothing is left
+}
+
+func newEasing(deadline time.Duration, log *slog.Logger, faults *faults) *easing {
+	return &easing{deadline: deadline, now: time.Now, log: log, faults: faults, given: make(chan eased)}
 }
 
 // eased is leftovers of which connections need some.
@@ -35,8 +46,8 @@ func (e *easing) begin(of eased) {
 	e.left, e.kept = of.left, of.kept
 }
 
-// told returns what there is to tell of it; nil where nothing is left.
-func (e *easing) told() *Easing {
+// current returns what is left; nil: nothing.
+func (e *easing) current() *Easing {
 	if len(e.left) == 0 {
 		return nil
 	}
@@ -61,17 +72,25 @@ func (e *easing) step(ctx context.Context) (over int, err error) {
 	return over, err
 }
 
-// easeUntil eases what comes from begin until ctx ends.
-func (d *daemon) easeUntil(ctx context.Context, e *easing, begin <-chan eased) {
+// give hands leftovers to run, unless ctx ends before.
+func (e *easing) give(ctx context.Context, of eased) {
+	select {
+	case e.given <- of:
+	case <-ctx.Done():
+	}
+}
+
+// run removes the leftovers that it is given until ctx ends.
+func (e *easing) run(ctx context.Context) {
 	ticker := time.NewTicker(easeEvery)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case of := <-begin:
+		case of := <-e.given:
 			e.begin(of)
-			d.state.setEasing(e.told())
+			e.shown.Store(e.current())
 			continue
 		case <-ticker.C:
 		}
@@ -79,13 +98,19 @@ func (d *daemon) easeUntil(ctx context.Context, e *easing, begin <-chan eased) {
 			continue
 		}
 		over, err := e.step(ctx)
-		d.state.setEasing(e.told())
-		d.retrying("what connections of another mode kept", err)
+		e.shown.Store(e.current())
+		e.faults.retrying("what connections of another mode kept", err)
 		switch {
 		case over > 0:
-			d.log.Warn("connections of another mode have lasted for as long as they may: they end", "connections", over)
+			e.log.Warn("connections of another mode have lasted for as long as they may: they end", "connections", over)
 		case len(e.left) == 0:
-			d.log.Info("connections of another mode have ended, and what they needed is gone")
+			e.log.Info("connections of another mode have ended, and what they needed is gone")
 		}
 	}
 }
+
+// active reports whether leftovers remain.
+func (e *easing) active() bool { return e.shown.Load() != nil }
+
+// report adds what remains to a Status.
+func (e *easing) report(st *Status) { st.Easing = e.shown.Load() }

@@ -33,7 +33,7 @@ func TestEasing(t *testing.T) {
 				if left {
 					want = &Easing{Since: time.Unix(0, 0), Until: time.Unix(3600, 0), Kept: []Busy{{"virtual server", conns}}}
 				}
-				if diff := cmp.Diff(want, e.told()); diff != "" {
+				if diff := cmp.Diff(want, e.current()); diff != "" {
 					t.Errorf("%s: told (-want +got):\n%s", end, diff)
 				}
 			}()

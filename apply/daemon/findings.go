@@ -148,6 +148,11 @@ func (f Finding) Text() string {
 	return diag.Diagnostic{Object: f.Object, Path: f.Field, Msg: f.Message}.String()
 }
 
+// report adds the first findings to a Status.
+func (f *findings) report(st *Status) {
+	st.Findings, st.FindingsTotal = f.first(shownFindings)
+}
+
 // count returns how many there are of a severity.
 func (f *findings) count(severity diag.Severity) (n int) {
 	f.mu.Lock()

@@ -94,14 +94,14 @@ func (d *daemon) holdOther(ctx context.Context, r reconcile.Reconciler, o apply.
 // where they did not. from is whose they are, and lack says what is waited for.
 func (d *daemon) hold(ctx context.Context, r reconcile.Reconciler, programs ir.Programs, from string, lack func() string) (held bool, release func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	d.state.setInForce(r.Dataplane.Applied)
+	d.progress.setInForce(r.Dataplane.Applied)
 	first := make(chan bool, 1)
 	tellFirst := func(ok bool) { first <- ok }
 	r.Source = unchanging(programs)
 	r.Synced = func(s *reconcile.Sync) {
 		ok := d.settled(s)
 		if ok {
-			if d.state.setHeld(from) {
+			if d.progress.setHeld(from) {
 				d.log.Info("what was last in force is in force, and is kept until there are objects", "from", from, "operations", s.Done.Operations.String())
 			}
 			// What goes by newer objects than these is no stale flow, but clients may have come
@@ -109,7 +109,7 @@ func (d *daemon) hold(ctx context.Context, r reconcile.Reconciler, programs ir.P
 			d.flows.NoteRemoved(s.Done.Removed)
 			d.flows.Ended(conntrack.Work{Programs: s.Work.Programs, All: total(s.Done.Drift) > 0})
 		}
-		d.state.synced(s)
+		d.record(s)
 		tellFirst(ok)
 		tellFirst = func(bool) {}
 	}
@@ -125,7 +125,7 @@ func (d *daemon) hold(ctx context.Context, r reconcile.Reconciler, programs ir.P
 	return held, func() {
 		cancel()
 		running.Wait()
-		d.state.setHeld("")
+		d.progress.setHeld("")
 	}
 }
 

@@ -27,7 +27,7 @@ func (d *daemon) serveLocalhost(s *reconcile.Sync) {
 
 // localhostTold notes that a node port is not served at localhost, or is again.
 func (d *daemon) localhostTold(f ir.Family, l *rules.Listener, err error) {
-	d.state.setDown("node port of "+l.Port.String()+" at localhost", l.Listen.String(), err)
+	d.faults.setDown("node port of "+l.Port.String()+" at localhost", l.Listen.String(), err)
 	if err != nil {
 		d.metrics.LocalhostFailures.Of(f).Inc()
 	}

@@ -49,11 +49,12 @@ func newMetrics(cfg *config.Config, version string) *serve.Metrics {
 // measureTroubles exports what status tells beside the rules.
 func (d *daemon) measureTroubles() {
 	d.metrics.MeasureTroubles(func() serve.Troubles {
-		st := d.state.told(0)
+		var st Status
+		d.faults.report(&st)
 		others := d.neighbors.last()
 		return serve.Troubles{Rejected: len(st.Rejected), NotServed: len(st.Down),
 			BootFile:  d.boot != nil && d.boot.failed.Load() != nil,
-			KubeProxy: st.KubeProxy.beside() != "",
+			KubeProxy: d.peer.beside() != "",
 			MayDrop:   len(others.Drops), MayDivert: len(others.Diverts)}
 	})
 	for _, severity := range [...]diag.Severity{diag.Error, diag.Warning} {

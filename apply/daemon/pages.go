@@ -8,45 +8,11 @@ import (
 	"io"
 	"math"
 	"net/http"
-	"time"
 
-	"github.com/proxyc/proxyc/apply"
-	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/snapshot"
-	"github.com/proxyc/proxyc/ir"
 )
-
-// plan is what a sync was to do, as /debug/proxyc/plan tells it.
-type plan struct {
-	At    time.Time `json:"at,omitzero"`
-	Kind  string    `json:"kind,omitempty"`
-	Error string    `json:"error,omitempty"` // why it was not, or not known to be, carried out
-	// Total counts all operations, those on refused Services included.
-	Total      apply.Count       `json:"total"`
-	Operations []apply.Operation `json:"operations"` // the first of them
-	More       int               `json:"more,omitempty"`
-}
-
-func newPlan(s *reconcile.Sync) plan {
-	p := plan{At: s.Ended, Kind: s.Kind.String(), Total: s.Done.Operations, Operations: []apply.Operation{}}
-	if s.Err != nil {
-		p.Error = s.Err.Error()
-	}
-	for _, one := range s.Done.Commits {
-		rest := reconcile.OperationsShown - len(p.Operations)
-		p.Operations = append(p.Operations, one.First[:min(rest, len(one.First))]...)
-	}
-	p.More = total(p.Total) - len(p.Operations)
-	return p
-}
-
-// serveIR serves the Programs in force.
-func (s *state) serveIR(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "application/json")
-	ir.WriteJSON(w, s.programs()) // an error is the client's, who went away
-}
 
 // Known is what a daemon knows of the cluster and the node: another proxyc of the same
 // version compiles from it what the daemon does.
@@ -67,17 +33,6 @@ func (d *daemon) serveKnown(w http.ResponseWriter, _ *http.Request) {
 	})
 	w.Header().Set("Content-Type", "application/json")
 	json.NewEncoder(w).Encode(k) // an error is the client's, who went away
-}
-
-// servePlan serves the last plan.
-func (s *state) servePlan(w http.ResponseWriter, _ *http.Request) {
-	s.mu.Lock()
-	p := s.plan
-	s.mu.Unlock()
-	w.Header().Set("Content-Type", "application/json")
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	enc.Encode(p) // an error is the client's, who went away
 }
 
 // serveTrace traces a packet through the Programs in force. Its parameters are
@@ -102,7 +57,7 @@ func (d *daemon) trace(w io.Writer, scene Scene) (err error) {
 	if scene.Output != "text" && scene.Output != "json" {
 		return errors.New("output: must be text or json, got " + scene.Output)
 	}
-	if scene.Programs = d.state.programs(); scene.Programs.IPv4 == nil {
+	if scene.Programs = d.progress.programs(); scene.Programs.IPv4 == nil {
 		return errors.New("nothing is in force yet")
 	}
 	if scene.Interfaces, err = d.follower.interfaces(); err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/proxyc/proxyc/apply/monitor"
@@ -54,50 +55,62 @@ const (
 // Signs of life are a process, a change of the rules, and their return after a removal.
 // While rules are there the daemon is not ready: some packets follow them.
 type peer struct {
+	signs
+	remove func(context.Context) error
+	now    func() time.Time
+	log    *slog.Logger
+	send   func(watch.Event)
+
+	is      KubeProxy // State "": absent
+	pulse   pulse
+	asked   time.Time // of the last request to remove
+	removed time.Time // zero: never
+
+	shown atomic.Pointer[KubeProxy] // nil: absent
+}
+
+// signs is what the daemon can see of a kube-proxy.
+type signs struct {
 	objects  func() ([]string, error)   // made by kube-proxy alone: "table ip kube-proxy"
 	process  func() string              // a visible kube-proxy: "process 4711"; "": none
 	digest   func() uint64              // differs once kube-proxy has changed its rules
 	repaired func(since time.Time) bool // whether the daemon repaired rules that both write
-	remove   func(context.Context) error
-	now      func() time.Time
-	log      *slog.Logger
-	show     func(*KubeProxy)
-	send     func(watch.Event)
-
-	is      KubeProxy // State "": absent
-	alive   time.Time // of the last sign of life
-	quiet   time.Duration
-	last    *uint64   // digest since the last process ended; nil: not read yet
-	asked   time.Time // of the last request to remove
-	removed time.Time // zero: never
 }
 
-// newPeer makes the peer of a daemon.
-func newPeer(d *daemon, remove func(context.Context) error) *peer {
-	p := &peer{process: monitor.KubeProxyProcess, remove: remove, now: time.Now, log: d.log.Logger, show: d.state.setKubeProxy, send: d.events.Send}
-	mode := d.cfg.ProxyMode()
-	p.objects = func() ([]string, error) {
-		found, err := monitor.KubeProxy()
-		switch {
-		case mode == ir.ModeIPVS: // both make the same device, and kube-proxy makes nothing else
-			if process := p.process(); process != "" {
-				found = append(found, "virtual servers")
-			}
-		case !d.state.eases() && monitor.HasDevice(ir.IPVSDevice):
-			found = append(found, "device "+ir.IPVSDevice)
-		}
-		return found, err
-	}
+// pulse is when kube-proxy gave its last sign of life.
+type pulse struct {
+	alive time.Time     // of the last sign
+	quiet time.Duration // how long without one until the rules count as left over
+	last  *uint64       // digest since the last process ended; nil: not read yet
+}
+
+// newPeer makes the peer of a daemon of a mode. remove removes kube-proxy's rules.
+func newPeer(mode ir.Mode, drift *drift, easing *easing, log *slog.Logger, send func(watch.Event), remove func(context.Context) error) *peer {
 	own := mode == ir.ModeNFTables // other modes share chains with kube-proxy
-	p.digest = func() uint64 { return monitor.KubeProxyDigest(own) }
-	p.repaired = func(since time.Time) bool { return !own && d.state.repairedSince(since) }
-	p.begin()
+	p := &peer{remove: remove, now: time.Now, log: log, send: send}
+	p.signs = signs{
+		process:  monitor.KubeProxyProcess,
+		digest:   func() uint64 { return monitor.KubeProxyDigest(own) },
+		repaired: func(since time.Time) bool { return !own && drift.repairedSince(since) },
+		objects: func() ([]string, error) {
+			found, err := monitor.KubeProxy()
+			switch {
+			case mode == ir.ModeIPVS: // both make the same device, and kube-proxy makes nothing else
+				if process := p.process(); process != "" {
+					found = append(found, "virtual servers")
+				}
+			case !easing.active() && monitor.HasDevice(ir.IPVSDevice):
+				found = append(found, "device "+ir.IPVSDevice)
+			}
+			return found, err
+		},
+	}
 	return p
 }
 
 // begin looks before the first sync, which takes over what is there.
 func (p *peer) begin() {
-	p.quiet, p.asked = peerQuiet, p.now()
+	p.pulse.quiet, p.asked = peerQuiet, p.now()
 	if found, _ := p.objects(); len(found) > 0 {
 		p.enter(LeftOver, found)
 	}
@@ -133,7 +146,7 @@ func (p *peer) step(ctx context.Context) {
 	case Maintained:
 		switch {
 		case p.lives(process):
-		case now.Sub(p.alive) >= p.quiet:
+		case now.Sub(p.pulse.alive) >= p.pulse.quiet:
 			p.enter(LeftOver, found)
 			p.clean(ctx)
 		}
@@ -151,11 +164,11 @@ func (p *peer) step(ctx context.Context) {
 
 // appear notes rules that were not there, or that a process has come to maintain.
 func (p *peer) appear(found []string, process string) {
-	p.quiet = min(2*p.quiet, mostQuiet)
+	p.pulse.quiet = min(2*p.pulse.quiet, mostQuiet)
 	if p.removed.IsZero() || p.now().Sub(p.removed) >= peerReturns || process != "" {
-		p.quiet = peerQuiet
+		p.pulse.quiet = peerQuiet
 	}
-	p.alive, p.last, p.is.Process = p.now(), nil, process
+	p.pulse.alive, p.pulse.last, p.is.Process = p.now(), nil, process
 	p.enter(Maintained, found)
 }
 
@@ -166,16 +179,16 @@ func (p *peer) lives(process string) bool {
 		p.publish()
 	}
 	if process != "" {
-		p.alive, p.last, p.quiet = p.now(), nil, peerQuiet
+		p.pulse.alive, p.pulse.last, p.pulse.quiet = p.now(), nil, peerQuiet
 		return true
 	}
-	if p.last != nil && p.now().Sub(p.alive) < p.quiet {
+	if p.pulse.last != nil && p.now().Sub(p.pulse.alive) < p.pulse.quiet {
 		return false // large tables are not read at each look
 	}
-	is, first := p.digest(), p.last == nil
-	changed := !first && (is != *p.last || p.repaired(p.alive))
-	if p.last = &is; first || changed {
-		p.alive = p.now()
+	is, first := p.digest(), p.pulse.last == nil
+	changed := !first && (is != *p.pulse.last || p.repaired(p.pulse.alive))
+	if p.pulse.last = &is; first || changed {
+		p.pulse.alive = p.now()
 	}
 	return changed
 }
@@ -194,7 +207,7 @@ func (p *peer) gone() {
 	case Maintained:
 		p.log.Info("kube-proxy's rules are gone")
 		p.is = KubeProxy{}
-		p.show(nil)
+		p.shown.Store(nil)
 	case LeftOver:
 		p.removed = p.now()
 		p.enter(Removed, p.is.Objects)
@@ -219,11 +232,23 @@ func (p *peer) enter(s KubeProxyState, objects []string) {
 	p.publish()
 }
 
-// publish enters the state into the status.
+// publish shows the state in the status.
 func (p *peer) publish() {
 	is := p.is
-	p.show(&is)
+	p.shown.Store(&is)
 }
+
+// beside returns why packets may follow kube-proxy's rules; "": there are none.
+func (p *peer) beside() string { return p.shown.Load().beside() }
+
+// maintained reports whether a kube-proxy runs beside the daemon.
+func (p *peer) maintained() bool {
+	is := p.shown.Load()
+	return is != nil && is.State == Maintained
+}
+
+// report adds kube-proxy's rules to a Status.
+func (p *peer) report(st *Status) { st.KubeProxy = p.shown.Load() }
 
 // text describes the state.
 func (k *KubeProxy) text() string {

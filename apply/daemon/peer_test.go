@@ -24,21 +24,29 @@ type peerNode struct {
 	busy     error // of the removal
 	removals int
 	events   int
-	status   *KubeProxy
+}
+
+// status is what a Status has of the peer.
+func (n *peerNode) status() *KubeProxy {
+	var st Status
+	n.report(&st)
+	return st.KubeProxy
 }
 
 func newPeerNode() *peerNode {
 	n := &peerNode{at: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	n.peer = &peer{
-		objects: func() ([]string, error) {
-			if n.there {
-				return []string{"table ip kube-proxy"}, nil
-			}
-			return nil, nil
+		signs: signs{
+			objects: func() ([]string, error) {
+				if n.there {
+					return []string{"table ip kube-proxy"}, nil
+				}
+				return nil, nil
+			},
+			process:  func() string { return n.runs },
+			digest:   func() uint64 { return n.rules },
+			repaired: func(time.Time) bool { return n.repairs },
 		},
-		process:  func() string { return n.runs },
-		digest:   func() uint64 { return n.rules },
-		repaired: func(time.Time) bool { return n.repairs },
 		remove: func(context.Context) error {
 			if n.removals++; n.busy == nil {
 				n.there = false
@@ -47,7 +55,6 @@ func newPeerNode() *peerNode {
 		},
 		now:  func() time.Time { return n.at },
 		log:  slog.New(slog.DiscardHandler),
-		show: func(k *KubeProxy) { n.status = k },
 		send: func(watch.Event) { n.events++ },
 	}
 	return n
@@ -65,13 +72,13 @@ func (n *peerNode) after(t *testing.T, d time.Duration) {
 func (n *peerNode) wants(t *testing.T, what string, s KubeProxyState, removals int) {
 	t.Helper()
 	got := KubeProxyState("")
-	if n.status != nil {
-		got = n.status.State
+	if n.status() != nil {
+		got = n.status().State
 	}
 	if got != s || n.removals != removals {
 		t.Errorf("%s: %q, removed %d times, want %q and %d", what, got, n.removals, s, removals)
 	}
-	if ready := n.status.beside() == ""; ready != !n.there {
+	if ready := n.beside() == ""; ready != !n.there {
 		t.Errorf("%s: rules of kube-proxy are there: %t, ready: %t", what, n.there, ready)
 	}
 }
@@ -89,7 +96,7 @@ func TestPeerProcess(t *testing.T) {
 	want := &KubeProxy{State: Maintained, Since: n.at, Objects: []string{"table ip kube-proxy"}, Process: "process 4711"}
 	n.after(t, time.Hour)
 	n.wants(t, "it runs", Maintained, 0)
-	if d := cmp.Diff(want, n.status); d != "" {
+	if d := cmp.Diff(want, n.status()); d != "" {
 		t.Errorf("status (-want +got):\n%s", d)
 	}
 	n.runs = ""
@@ -186,7 +193,7 @@ func TestPeerBeforeStart(t *testing.T) {
 	n.begin()
 	n.after(t, peerQuiet)
 	n.wants(t, "the first sync did not remove it", Removed, 1)
-	if d := cmp.Diff(&KubeProxy{State: Removed, Objects: []string{"table ip kube-proxy"}}, n.status, cmpopts.IgnoreFields(KubeProxy{}, "Since")); d != "" {
+	if d := cmp.Diff(&KubeProxy{State: Removed, Objects: []string{"table ip kube-proxy"}}, n.status(), cmpopts.IgnoreFields(KubeProxy{}, "Since")); d != "" {
 		t.Errorf("status (-want +got):\n%s", d)
 	}
 }

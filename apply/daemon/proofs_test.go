@@ -35,7 +35,7 @@ func TestProvedChanges(t *testing.T) {
 		}
 		return found
 	}
-	st := newState(ir.ModeNFTables, "node1", time.Now)
+	st := newTestStatus(ir.ModeNFTables, time.Now)
 	st.synced(&reconcile.Sync{Kind: reconcile.Full})
 	st.setSynced(true)
 	proves := newProofs(prove, slog.New(slog.DiscardHandler), func() {})

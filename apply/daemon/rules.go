@@ -82,7 +82,7 @@ func (d *daemon) proxy(ctx context.Context) error {
 		d.log.Error("changes of the rules by others will be seen late", "err", err)
 	}
 	d.countPackets(dataplane.Counters())
-	d.state.setDraining(dataplane.Counters().Draining)
+	d.progress.setDraining(dataplane.Counters().Draining)
 	d.countProxied(dataplane.Counters())
 	r := reconcile.Reconciler{
 		Schedule:  scheduleOf(d.cfg),
@@ -133,31 +133,24 @@ func (d *daemon) proxy(ctx context.Context) error {
 		return err
 	}
 	release()
-	d.state.setInForce(dataplane.Applied)
+	d.progress.setInForce(dataplane.Applied)
 	d.wrote.Store(true)
 	all.Go(func() { d.boot.keep(sourceCtx, dataplane.Applied) })
 	all.Go(func() { d.follower.watchInterfaces(sourceCtx) })
-	easings := make(chan eased)
-	all.Go(func() {
-		d.easeUntil(sourceCtx, &easing{deadline: cmp.Or(d.IPVS.DrainDeadline, apply.DrainDeadline), now: time.Now}, easings)
-	})
+	all.Go(func() { d.easing.run(sourceCtx) })
 	r.Synced = d.synced
 	r.Source = proving{d.follower, d.proofs}
-	untidy := make(chan func(error))
-	kubeProxy := newPeer(d, func(ctx context.Context) error { return ask(ctx, untidy) })
-	r.Tidy.Again = untidy
-	watchPeer := sync.OnceFunc(func() { all.Go(func() { kubeProxy.watch(sourceCtx) }) })
+	d.peer.begin()
+	r.Tidy.Again = d.untidy
+	watchPeer := sync.OnceFunc(func() { all.Go(func() { d.peer.watch(sourceCtx) }) })
 	r.Tidy.Do = func(ctx context.Context) error {
-		if k := d.state.kubeProxy(); k != nil && k.State == Maintained {
+		if d.peer.maintained() {
 			return errors.New("kube-proxy runs beside proxyc")
 		}
 		leftovers, err := Leftovers(ctx, d.cfg.ProxyMode(), dataplane)
 		kept, err := d.removeLeftovers(ctx, leftovers, err)
 		if len(kept) > 0 {
-			select {
-			case easings <- eased{leftovers, kept}:
-			case <-ctx.Done():
-			}
+			d.easing.give(ctx, eased{leftovers, kept})
 		}
 		d.closeBefore()
 		watchPeer()
@@ -266,12 +259,12 @@ func (d *daemon) report(st reconcile.State, why string) {
 		}
 	}
 	d.health.SetNotReady(why)
-	d.state.setSynced(st.InForce())
+	d.progress.setSynced(st.InForce())
 }
 
 // synced does what follows a sync, in the order in which it matters to packets.
 func (d *daemon) synced(s *reconcile.Sync) {
-	defer d.state.synced(s) // a reader of the status relies on all of it
+	defer d.record(s) // a reader of the status relies on all of it
 	if !d.settled(s) {
 		return
 	}
@@ -286,6 +279,12 @@ func (d *daemon) synced(s *reconcile.Sync) {
 	if !d.programmed.Swap(true) {
 		defer d.condition.Poke()
 	}
+}
+
+// record enters a sync into the status.
+func (d *daemon) record(s *reconcile.Sync) {
+	d.drift.add(s)
+	d.progress.add(s)
 }
 
 // settled counts and tells what a sync did, and reports whether it succeeded.
@@ -304,7 +303,7 @@ func (d *daemon) settled(s *reconcile.Sync) bool {
 // tell logs what a sync did.
 func (d *daemon) tell(s *reconcile.Sync) {
 	if total(s.Done.Drift) > 0 {
-		d.drifts.tell(&s.Done)
+		d.drift.tell(&s.Done)
 	}
 	for _, r := range s.Done.RefusedNow {
 		d.log.Error("the kernel refuses the rules of a Service, which is left out until it changes or the next full comparison", "service", r.Service.String(), "err", r.Reason)
@@ -337,7 +336,7 @@ func total(c apply.Count) int { return c.Added + c.Changed + c.Removed }
 
 // cleaned notes what was done about the UDP flows that held on to what is gone.
 func (d *daemon) cleaned(c conntrack.Cleaned) {
-	d.retrying("stale "+c.Family.String()+" UDP flows", c.Err)
+	d.faults.retrying("stale "+c.Family.String()+" UDP flows", c.Err)
 	if c.Err != nil {
 		d.metrics.ConntrackFailures.Of(c.Family).Inc()
 	}
@@ -352,7 +351,7 @@ func (d *daemon) retrying(what string, err error) {
 	if errors.Is(err, context.Canceled) {
 		return // the daemon ends
 	}
-	switch is, was := d.state.setRetrying(what, err); {
+	switch is, was := d.faults.setRetrying(what, err); {
 	case is == was:
 	case err != nil:
 		d.log.Error(what+": will be tried again", "err", err)
@@ -438,7 +437,7 @@ func (d *daemon) removeLeftovers(ctx context.Context, leftovers []apply.Leftover
 	if err = errors.Join(err, easeErr); err != nil {
 		d.metrics.LeftoverFailures.Inc()
 	}
-	d.retrying("what other proxies left", err)
+	d.faults.retrying("what other proxies left", err)
 	return kept, err
 }
 
@@ -456,7 +455,7 @@ func (d *daemon) lock(ctx context.Context) (*apply.Lock, error) {
 			d.log.Warn("waiting for another proxyc to end", "err", why)
 			d.health.SetNotReady("waiting for another proxyc to end: " + why.Error())
 		})
-		is, was := d.state.setRetrying("the lock of this node's rules", err)
+		is, was := d.faults.setRetrying("the lock of this node's rules", err)
 		if !errors.Is(err, syscall.ENOSPC) || time.Since(began) >= lockPatience {
 			return lock, err
 		}

@@ -35,7 +35,7 @@ func startEvents(r *config.Resolved) []watch.Event {
 
 // serving runs a server, and tells in the cluster if that fails for good.
 func (d *daemon) serving(s *serve.Server, reason string) func(context.Context) error {
-	s.Down = func(err error) { d.state.setDown(s.Name, s.Addr, err) }
+	s.Down = func(err error) { d.faults.setDown(s.Name, s.Addr, err) }
 	return func(ctx context.Context) error {
 		err := s.Run(ctx)
 		if err != nil {
@@ -56,20 +56,20 @@ func (d *daemon) healthServer() *serve.Server {
 // tells what is in force, as its socket is open to the owner alone.
 func (d *daemon) statusServer() *serve.Server {
 	mux := d.statusHandler()
-	mux.HandleFunc(IRPath, d.state.serveIR)
+	mux.HandleFunc(IRPath, d.progress.serveIR)
 	mux.HandleFunc(KnownPath, d.serveKnown)
 	s := &serve.Server{Name: "status server", Log: d.log.Logger, Handler: mux}
 	if d.StatusSocket != "" {
 		s.Addr = UnixPrefix + d.StatusSocket
 	}
-	s.Down = func(err error) { d.state.setDown(s.Name, s.Addr, err) }
+	s.Down = func(err error) { d.faults.setDown(s.Name, s.Addr, err) }
 	return s
 }
 
 func (d *daemon) statusHandler() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc(StatusPath, func(w http.ResponseWriter, r *http.Request) {
-		st := d.status()
+		st := d.status.get()
 		d.neighbors.report(r.Context(), &st)
 		serveStatus(w, st)
 	})
@@ -87,8 +87,8 @@ func (d *daemon) metricsServer() *serve.Server {
 			return nil
 		},
 		Pages: map[string]http.Handler{
-			"/debug/proxyc/ir":    http.HandlerFunc(d.state.serveIR),
-			"/debug/proxyc/plan":  http.HandlerFunc(d.state.servePlan),
+			"/debug/proxyc/ir":    http.HandlerFunc(d.progress.serveIR),
+			"/debug/proxyc/plan":  http.HandlerFunc(d.progress.servePlan),
 			"/debug/proxyc/trace": http.HandlerFunc(d.serveTrace),
 		},
 	}

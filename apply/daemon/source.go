@@ -3,7 +3,9 @@ package daemon
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -166,6 +168,29 @@ func withService(args []any, service ir.Name) []any {
 // latency is how long ago something happened, never negative.
 func latency(now, then time.Time) float64 { return max(0, now.Sub(then).Seconds()) }
 
+// brokenObjects are the objects of which the newest version cannot be used.
+type brokenObjects struct {
+	mu  sync.Mutex
+	are []Broken
+}
+
+// set sets which objects of a kind are broken, and why.
+func (b *brokenObjects) set(kind string, why map[string]string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := slices.DeleteFunc(slices.Clone(b.are), func(of Broken) bool { return of.Kind == kind })
+	for _, object := range slices.Sorted(maps.Keys(why)) {
+		now = append(now, Broken{kind, object, why[object]})
+	}
+	b.are = now
+}
+
+func (b *brokenObjects) report(st *Status) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	st.Broken = b.are
+}
+
 // source starts to fill the Store, and returns a channel that is closed when all
 // that there is at first is in it; and one that is closed when it is known that this
 // can be read, or after the reason why not: an API server is waited for.
@@ -195,12 +220,12 @@ func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (synced <-chan
 			err := files.Run(ctx, func(err error) {
 				why := ""
 				if err == nil {
-					d.state.setSnapshot(seen)
+					d.snapshotFiles.Store(&seen)
 					whole()
 				} else {
 					why = err.Error()
 				}
-				rejected := d.state.setRejected(name, why)
+				rejected := d.faults.setRejected(name, why)
 				switch {
 				case !told:
 					told = true
@@ -221,7 +246,7 @@ func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (synced <-chan
 		d.health.SetNode(&serve.Node{}) // nobody says that it is not eligible
 		return filled, begun, nil
 	}
-	api := &watch.API{NodeName: d.nodeName, Store: d.store, Log: d.log.Logger, NodeState: d.nodeState, Broken: d.state.setBroken,
+	api := &watch.API{NodeName: d.nodeName, Store: d.store, Log: d.log.Logger, NodeState: d.nodeState, Broken: d.broken.set,
 		Resync: d.cfg.ConfigSyncPeriod.Duration, Events: d.events, Contact: d.contact, Condition: d.condition}
 	watch.Measure(&d.metrics.Client)
 	if err := api.Connect(d.cfg.ClientConnection, d.Master, "proxyc/"+d.Version); err != nil {

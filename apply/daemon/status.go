@@ -1,21 +1,14 @@
 package daemon
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
-	"os"
 	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
-	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/watch"
-	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -28,61 +21,87 @@ const IRPath = "/proxyc/ir"
 // KnownPath is where the status socket tells what the IR is made of: Known, as JSON.
 const KnownPath = "/proxyc/known"
 
-// Status is what a daemon is doing.
+// Status is what a daemon is doing. Its parts are promoted: all fields are on one level in JSON.
 type Status struct {
+	Process
+	Syncs
+	Inputs
+	Faults
+	Foreign
+	// Reason is why /readyz is not 200; "": it is.
+	Reason   string `json:"reason,omitempty"`
+	BootFile *File  `json:"bootFile,omitempty"` // --boot-from
+	// Draining are the backends that serve the connections that they have, and
+	// get no new ones, where the kernel has to be asked about these (mode ipvs).
+	Draining []apply.Drain `json:"draining,omitempty"`
+	// Unproved are Services whose rules are not shown to do what is wanted (--prove).
+	Unproved []Unproved `json:"unproved,omitempty"`
+	// Proving is the number of Services that changed and are not proved yet.
+	Proving int `json:"proving,omitempty"`
+	// Findings are the first of what is wrong or doubtful in objects, of FindingsTotal.
+	Findings      []Finding `json:"findings,omitempty"`
+	FindingsTotal int       `json:"findingsTotal,omitempty"`
+}
+
+// Process is the part of a Status that stays the same under one configuration, Now excepted.
+type Process struct {
 	Version string    `json:"version"`
 	PID     int       `json:"pid"`
 	Started time.Time `json:"started"`
 	Now     time.Time `json:"now"`
+	Node    string    `json:"node"`
 	Mode    ir.Mode   `json:"mode"`
 	// InsteadOf is the mode that the configuration names, where another was taken, and why.
 	InsteadOf       ir.Mode `json:"insteadOf,omitempty"`
 	InsteadOfReason string  `json:"insteadOfReason,omitempty"`
-	Node            string  `json:"node"`
+}
+
+// Syncs is the part of a Status about the rules of this process in the kernel.
+type Syncs struct {
 	// Synced reports whether the kernel holds what is wanted: nothing waits, and the last sync succeeded.
-	Synced bool   `json:"synced"`
-	Reason string `json:"reason,omitempty"` // why /readyz is not 200
+	Synced bool `json:"synced"`
 	// Held is whose rules are kept in force while there are no objects to go by: "the boot
 	// file boot.json"; "": there are objects, or no such rules.
 	Held string `json:"held,omitempty"`
 	// Generation counts the syncs that succeeded.
-	Generation int     `json:"generation"`
-	Pending    int     `json:"pending"` // Services whose changes no sync has taken yet
-	Objects    Objects `json:"objects"`
-	// APIServer is not there where the source are files.
+	Generation int       `json:"generation"`
+	LastSync   time.Time `json:"lastSync,omitzero"`
+	LastKind   string    `json:"lastKind,omitempty"`
+	// Operations are those of the last sync.
+	Operations  apply.Count `json:"operations"`
+	Quarantined []Refused   `json:"quarantined,omitempty"`
+	// LastChange is the last sync that changed something; LastSync may have come after it.
+	LastChange *LastChange `json:"lastChange,omitempty"`
+	LastError  *LastError  `json:"lastError,omitempty"` // stays after it is overcome
+}
+
+// Inputs is the part of a Status about what the rules are made from.
+type Inputs struct {
+	Pending int     `json:"pending"` // Services whose changes no sync has taken yet
+	Objects Objects `json:"objects"`
+	// APIServer is nil where the source are files.
 	APIServer *APIServer `json:"apiServer,omitempty"`
 	Config    *File      `json:"config,omitempty"`   // --config, as it is in force
 	Snapshot  []*File    `json:"snapshot,omitempty"` // each --snapshot, as it is in force; none while nothing of it is
-	BootFile  *File      `json:"bootFile,omitempty"` // --boot-from
+	Broken    []Broken   `json:"broken,omitempty"`
+}
+
+// Faults is the part of a Status about what failed beside the rules.
+type Faults struct {
 	// Rejected are files whose newest version was refused: what was in force before stays.
 	Rejected []Rejected `json:"rejected,omitempty"`
 	// Retrying is what follows the rules, failed and is tried again.
 	Retrying []Retry `json:"retrying,omitempty"`
 	// Down are servers, and healthCheckNodePorts, that do not serve: another program
 	// holds the address, most often.
-	Down     []Down    `json:"down,omitempty"`
-	LastSync time.Time `json:"lastSync,omitzero"`
-	LastKind string    `json:"lastKind,omitempty"`
-	// Operations are those of the last sync.
-	Operations  apply.Count `json:"operations"`
-	Quarantined []Refused   `json:"quarantined,omitempty"`
-	Broken      []Broken    `json:"broken,omitempty"`
-	// Unproved are Services whose rules are not shown to do what is wanted (--prove).
-	Unproved []Unproved `json:"unproved,omitempty"`
-	// Proving is of how many Services that changed nobody knows yet.
-	Proving int `json:"proving,omitempty"`
-	// Findings are the first of what is wrong or doubtful in objects, of FindingsTotal.
-	Findings      []Finding  `json:"findings,omitempty"`
-	FindingsTotal int        `json:"findingsTotal,omitempty"`
-	LastError     *LastError `json:"lastError,omitempty"` // stays after it is overcome
-	LastDrift     *LastDrift `json:"lastDrift,omitempty"`
-	// LastChange is the last sync that changed something; LastSync may have come after it.
-	LastChange *LastChange `json:"lastChange,omitempty"`
+	Down []Down `json:"down,omitempty"`
+}
+
+// Foreign is the part of a Status about rules of other programs, and of an earlier mode.
+type Foreign struct {
+	LastDrift *LastDrift `json:"lastDrift,omitempty"`
 	// KubeProxy is what there was last of kube-proxy's rules; nil: nothing.
 	KubeProxy *KubeProxy `json:"kubeProxy,omitempty"`
-	// Draining are the backends that serve the connections that they have, and
-	// get no new ones, where the kernel has to be asked about these (mode ipvs).
-	Draining []apply.Drain `json:"draining,omitempty"`
 	// Easing is what an earlier mode left, and connections still need; nil: nothing.
 	Easing *Easing `json:"easing,omitempty"`
 	// MayDrop and MayDivert are rules of others that may drop packets, or keep them
@@ -198,228 +217,21 @@ type Easing struct {
 	Kept  []Busy    `json:"kept"`
 }
 
-// state collects the Status.
-type state struct {
-	mu      sync.Mutex
+// status collects the Status from the parts of a session.
+type status struct {
+	process Process
 	now     func() time.Time
-	status  Status
-	inForce func() ir.Programs // nil: not known yet
-	drains  func() []apply.Drain
-	plan    plan
-	repairs []time.Time // of what others changed, the newest; at most mostRepairs
+	parts   []func(*Status) // each adds what it has; in this order
 }
 
-func newState(mode ir.Mode, node string, now func() time.Time) *state {
-	return &state{now: now, status: Status{Mode: mode, Node: node}}
-}
-
-// setSynced sets whether the kernel holds what is wanted.
-func (s *state) setSynced(synced bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.status.Synced = synced
-}
-
-func (s *state) synced(sync *reconcile.Sync) {
-	p := newPlan(sync)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.plan = p
-	st := &s.status
-	s.repaired(sync)
-	if sync.Err != nil {
-		st.LastError = &LastError{sync.Ended, sync.Err.Error()}
-		return
+// get asks all parts. A reader relies on all that a sync did once a Status has that sync.
+// So a part that learns of a sync earlier is asked later.
+func (s *status) get() Status {
+	st := Status{Process: s.process}
+	for _, part := range s.parts {
+		part(&st)
 	}
-	st.Generation++
-	st.LastSync, st.LastKind, st.Operations = sync.Ended, sync.Kind.String(), sync.Done.Operations
-	if total(st.Operations) > 0 {
-		st.LastChange = &LastChange{st.LastSync, st.LastKind, st.Operations}
-	}
-	st.Quarantined = nil
-	for _, r := range sync.Done.Refused {
-		st.Quarantined = append(st.Quarantined, Refused{r.Service.String(), r.Reason.Error()})
-	}
-}
-
-// setBroken sets which objects of a kind are broken, and why.
-func (s *state) setBroken(kind string, why map[string]string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := slices.DeleteFunc(slices.Clone(s.status.Broken), func(b Broken) bool { return b.Kind == kind })
-	for _, object := range slices.Sorted(maps.Keys(why)) {
-		now = append(now, Broken{kind, object, why[object]})
-	}
-	s.status.Broken = now
-}
-
-// setKubeProxy sets what was seen of kube-proxy.
-func (s *state) setKubeProxy(k *KubeProxy) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.status.KubeProxy = k
-}
-
-// kubeProxy returns what was seen of kube-proxy.
-func (s *state) kubeProxy() *KubeProxy {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.status.KubeProxy
-}
-
-// setInForce sets what tells the Programs in force.
-func (s *state) setInForce(f func() ir.Programs) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.inForce = f
-}
-
-// setHeld sets whose rules are in force in place of what objects mean; "": nobody's. It
-// reports whether that is new.
-func (s *state) setHeld(from string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	changed := s.status.Held != from
-	s.status.Held, s.status.Synced = from, false
-	return changed
-}
-
-// setDraining sets what tells the backends that drain; nil: nothing does.
-func (s *state) setDraining(f func() []apply.Drain) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.drains = f
-}
-
-// draining returns the backends that drain.
-func (s *state) draining() []apply.Drain {
-	s.mu.Lock()
-	drains := s.drains
-	s.mu.Unlock()
-	if drains == nil {
-		return nil
-	}
-	return drains()
-}
-
-// setEasing sets what is told of a change of modes that goes on; nil: none does.
-func (s *state) setEasing(e *Easing) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.status.Easing = e
-}
-
-// eases reports whether a change of modes goes on.
-func (s *state) eases() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.status.Easing != nil
-}
-
-// setSnapshot sets the files of the snapshot that is in force.
-func (s *state) setSnapshot(files []*File) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.status.Snapshot = files
-}
-
-// setRejected sets why the newest version of a file is not what counts; "": it does. It
-// reports whether the version before was rejected.
-func (s *state) setRejected(path, why string) (was bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	at := s.now()
-	since := at
-	now := slices.DeleteFunc(slices.Clone(s.status.Rejected), func(k Rejected) bool {
-		if k.Path == path {
-			since, was = k.Since, true
-		}
-		return k.Path == path
-	})
-	if why != "" {
-		now = append(now, Rejected{path, since, at, why})
-	}
-	s.status.Rejected = now
-	return was
-}
-
-// setRetrying sets why something failed that is tried again; nil: it did not. It
-// returns that error, and the one before, as text.
-func (s *state) setRetrying(what string, err error) (is, was string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	since := s.now()
-	now := slices.DeleteFunc(slices.Clone(s.status.Retrying), func(r Retry) bool {
-		if r.What == what {
-			since, was = r.Since, r.Error
-		}
-		return r.What == what
-	})
-	if err != nil {
-		is = err.Error()
-		now = append(now, Retry{what, since, is})
-	}
-	s.status.Retrying = now
-	return is, was
-}
-
-// setDown sets why a server does not serve; nil: it does.
-func (s *state) setDown(server, address string, why error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	since := s.now()
-	now := slices.DeleteFunc(slices.Clone(s.status.Down), func(d Down) bool {
-		same := d.Server == server && d.Address == address
-		if same {
-			since = d.Since
-		}
-		return same
-	})
-	if why != nil {
-		now = append(now, Down{server, address, since, why.Error()})
-	}
-	slices.SortFunc(now, func(a, b Down) int {
-		return cmp.Or(strings.Compare(a.Server, b.Server), strings.Compare(a.Address, b.Address))
-	})
-	s.status.Down = now
-}
-
-// told returns the Status, as far as the state has it.
-func (s *state) told(pending int) Status {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	st := s.status
-	st.Now, st.Pending = s.now(), pending
-	if st.LastDrift != nil {
-		last := *st.LastDrift
-		last.Lately = s.lately()
-		st.LastDrift = &last
-	}
-	st.Synced = st.Synced && pending == 0 && st.Held == ""
-	return st
-}
-
-// status is all that there is to tell.
-func (d *daemon) status() Status {
-	st := d.state.told(d.store.Pending())
-	st.Synced = st.Synced && !d.flows.Busy() // asked after it: flows follow a sync
-	st.Version, st.PID, st.Started = d.Version, os.Getpid(), d.started
-	st.Reason = d.health.Ready().Reason
-	d.store.View(func(s *snapshot.Snapshot) {
-		st.Objects.Services, st.Objects.EndpointSlices, st.Objects.Nodes = s.Count()
-	})
-	st.Draining = d.state.draining()
-	d.proofs.report(&st)
-	st.Findings, st.FindingsTotal = d.follower.findings.first(shownFindings)
-	if d.contact != nil {
-		st.APIServer = &APIServer{Server: d.contact.Server(), Resources: d.contact.Resources()}
-		if lost := d.contact.Outage(); !lost.Since.IsZero() {
-			st.APIServer.Lost, st.APIServer.Cause = lost.Since, lost.Resource+": "+lost.Cause
-			st.APIServer.Fix = lost.Fix
-		}
-	}
-	st.Config = d.from.file
-	st.BootFile = d.boot.told()
+	st.Now = s.now()
 	st.onClock()
 	return st
 }
@@ -486,29 +298,9 @@ func (st *Status) onClock() {
 	}
 }
 
-// statFile describes a file as it is now.
-func statFile(files Files, path string) *File {
-	f := &File{Path: path}
-	if info, err := files.Stat(path); err == nil {
-		f.Modified = info.ModTime()
-	}
-	return f
-}
-
 func serveStatus(w http.ResponseWriter, st Status) {
 	w.Header().Set("Content-Type", "application/json")
 	json.NewEncoder(w).Encode(st) // an error is the client's, who went away
-}
-
-// programs returns the Programs in force; nil while nobody knows.
-func (s *state) programs() ir.Programs {
-	s.mu.Lock()
-	inForce := s.inForce
-	s.mu.Unlock()
-	if inForce == nil {
-		return ir.Programs{}
-	}
-	return inForce()
 }
 
 // Well reports whether the kernel holds what is wanted, and nobody else goes on to change

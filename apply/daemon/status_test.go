@@ -3,6 +3,7 @@ package daemon
 import (
 	"bytes"
 	"errors"
+	"log/slog"
 	"net/netip"
 	"strings"
 	"testing"
@@ -29,10 +30,42 @@ func printed(t *testing.T, st Status) (well bool, out string) {
 	return st.Well(), b.String()
 }
 
+// testStatus is a status of parts that do not run.
+type testStatus struct {
+	*progress
+	*faults
+	*brokenObjects
+	drift  drift
+	easing easing
+	peer   peer
+	status
+}
+
+func newTestStatus(mode ir.Mode, now func() time.Time) *testStatus {
+	st := &testStatus{progress: &progress{}, faults: &faults{now: now, log: slog.New(slog.DiscardHandler)}, brokenObjects: &brokenObjects{},
+		status: status{process: Process{Node: "node1", Mode: mode}, now: now}}
+	st.drift.now = now
+	st.parts = []func(*Status){st.progress.report, st.drift.report, st.faults.report, st.brokenObjects.report, st.easing.report, st.peer.report}
+	return st
+}
+
+// synced takes a sync, after which the rules are in force.
+func (s *testStatus) synced(sync *reconcile.Sync) {
+	s.drift.add(sync)
+	s.add(sync)
+}
+
+// told is the Status while so many changes are pending.
+func (s *testStatus) told(pending int) Status {
+	with := s.status
+	with.parts = append([]func(*Status){func(st *Status) { st.Pending = pending }}, s.parts...)
+	return with.get()
+}
+
 // The status says which backends drain, and since when this process knows.
 func TestStatusOfDrains(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	st := newState(ir.ModeIPVS, "node1", func() time.Time { return at })
+	st := newTestStatus(ir.ModeIPVS, func() time.Time { return at })
 	drain := apply.Drain{
 		Service: ir.Name{Namespace: "ns", Name: "web"}, Since: at.Add(-time.Minute), Connections: 3,
 		Frontend: ir.Match{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: ir.TCP, Port: 80}, Backend: netip.MustParseAddrPort("10.244.0.1:8080"),
@@ -40,9 +73,7 @@ func TestStatusOfDrains(t *testing.T) {
 	older := drain
 	older.Service = ir.Name{} // begun by a process before
 	st.setDraining(func() []apply.Drain { return []apply.Drain{drain, older} })
-	now := st.told(0)
-	now.Draining = st.draining()
-	_, got := printed(t, now)
+	_, got := printed(t, st.told(0))
 	for _, want := range []string{
 		"draining     Service ns/web: 10.96.0.1:80/tcp -> 10.244.0.1:8080, for 1m0s: 3 connections\n",
 		"draining     10.96.0.1:80/tcp -> 10.244.0.1:8080, for 1m0s: 3 connections\n",
@@ -57,10 +88,10 @@ func TestStatusOfDrains(t *testing.T) {
 // meanwhile.
 func TestStatusOfEasing(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	st := newState(ir.ModeNFTables, "node1", func() time.Time { return at })
+	st := newTestStatus(ir.ModeNFTables, func() time.Time { return at })
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: at})
 	st.setSynced(true)
-	st.setEasing(&Easing{Since: at.Add(-time.Minute), Until: at.Add(59 * time.Minute), Kept: []Busy{{"virtual server 10.96.0.1:80/tcp", 3}, {"ipset KUBE-LOOP-BACK", 3}}})
+	st.easing.shown.Store(&Easing{Since: at.Add(-time.Minute), Until: at.Add(59 * time.Minute), Kept: []Busy{{"virtual server 10.96.0.1:80/tcp", 3}, {"ipset KUBE-LOOP-BACK", 3}}})
 	well, got := printed(t, st.told(0))
 	const want = `kept         virtual server 10.96.0.1:80/tcp, for 1m0s until its connections end: 3
 kept         ipset KUBE-LOOP-BACK, for 1m0s until its connections end: 3
@@ -69,7 +100,7 @@ kept         ipset KUBE-LOOP-BACK, for 1m0s until its connections end: 3
 	if !well || !strings.Contains(got, want) {
 		t.Errorf("well: %t, want %q in\n%s", well, want, got)
 	}
-	st.setEasing(nil)
+	st.easing.shown.Store(nil)
 	if _, got := printed(t, st.told(0)); strings.Contains(got, "kept") {
 		t.Errorf("after its end:\n%s", got)
 	}
@@ -77,7 +108,7 @@ kept         ipset KUBE-LOOP-BACK, for 1m0s until its connections end: 3
 
 func TestStatus(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	st := newState(ir.ModeNFTables, "node1", func() time.Time { return at.Add(10 * time.Second) })
+	st := newTestStatus(ir.ModeNFTables, func() time.Time { return at.Add(10 * time.Second) })
 	check := func(pending int, want string) {
 		t.Helper()
 		well, got := printed(t, st.told(pending))
@@ -103,9 +134,9 @@ objects      0 Services, 0 EndpointSlices, 0 Nodes
 	st.setSynced(true)
 	st.synced(&reconcile.Sync{Kind: reconcile.Change, Ended: at, Err: errors.New("busy")})
 	st.setSynced(false)
-	st.setBroken("services", map[string]string{"ns/old": "spec: bad"})
-	st.setBroken("nodes", map[string]string{"node1": "spec: bad"})
-	st.setBroken("services", map[string]string{"ns/b": "spec.ports: bad", "ns/a": "spec: bad"})
+	st.set("services", map[string]string{"ns/old": "spec: bad"})
+	st.set("nodes", map[string]string{"node1": "spec: bad"})
+	st.set("services", map[string]string{"ns/b": "spec.ports: bad", "ns/a": "spec: bad"})
 	st.setRetrying("stale IPv4 UDP flows", errors.New("no buffer space"))
 	st.setRetrying("what other proxies left", errors.New("busy"))
 	st.setRetrying("what other proxies left", nil)
@@ -130,8 +161,8 @@ last drift   2026-01-02T03:04:05Z: 0 added, 0 changed, 1 removed
 `)
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: at})
 	st.setSynced(true)
-	st.setBroken("services", nil)
-	st.setBroken("nodes", nil)
+	st.set("services", nil)
+	st.set("nodes", nil)
 	if well, got := printed(t, st.told(0)); !well || !strings.Contains(got, "synced       yes") || strings.Contains(got, "quarantined") || strings.Contains(got, "broken") {
 		t.Errorf("after all is well:\n%s", got)
 	}
@@ -147,7 +178,7 @@ last drift   2026-01-02T03:04:05Z: 0 added, 0 changed, 1 removed
 // A server that does not serve is named, with what works.
 func TestStatusDown(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	st := newState(ir.ModeNFTables, "node1", func() time.Time { return now })
+	st := newTestStatus(ir.ModeNFTables, func() time.Time { return now })
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now})
 	st.setSynced(true)
 	taken := errors.New("listen tcp :10256: bind: address already in use")
@@ -169,7 +200,7 @@ func TestStatusDown(t *testing.T) {
 // What a daemon cannot know is no good news.
 func TestStatusCutOff(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	st := newState(ir.ModeNFTables, "node1", func() time.Time { return now })
+	st := newTestStatus(ir.ModeNFTables, func() time.Time { return now })
 	st.setRejected("/etc/config.yaml", "config.yaml:3: mode: unknown")
 	st.setRejected("/etc/live.yaml", "is empty")
 	now = now.Add(time.Minute)
@@ -226,7 +257,7 @@ last sync    2026-01-02T03:05:05Z, full: 0 added, 0 changed, 0 removed
 
 // Reasons of several lines stay in their column.
 func TestStatusLines(t *testing.T) {
-	st := newState(ir.ModeUserspace, "node1", time.Now)
+	st := newTestStatus(ir.ModeUserspace, time.Now)
 	told := st.told(0)
 	told.InsteadOf, told.InsteadOfReason = ir.ModeIPVS, "no ip_vs\nno iptables"
 	want := "mode         userspace, instead of ipvs: no ip_vs\n             no iptables\nversion "
@@ -239,7 +270,7 @@ func TestStatusLines(t *testing.T) {
 // written for the next start, or has kube-proxy beside it, is not well.
 func TestStatusTroubles(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	st := newState(ir.ModeNFTables, "node1", func() time.Time { return now })
+	st := newTestStatus(ir.ModeNFTables, func() time.Time { return now })
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now, Done: reconcile.Done{Operations: apply.Count{Removed: 12}}})
 	st.setSynced(true)
 	now = now.Add(time.Minute)
@@ -265,12 +296,12 @@ func TestStatusTroubles(t *testing.T) {
 	if well, _ := printed(t, told); well {
 		t.Error("well, although the boot file cannot be written")
 	}
-	st.setKubeProxy(&KubeProxy{State: Removed, Since: now})
+	st.peer.shown.Store(&KubeProxy{State: Removed, Since: now})
 	if well, _ := printed(t, st.told(0)); !well {
 		t.Error("not well, although what kube-proxy left was removed")
 	}
 	for _, of := range []KubeProxyState{Maintained, LeftOver} {
-		st.setKubeProxy(&KubeProxy{State: of, Since: now})
+		st.peer.shown.Store(&KubeProxy{State: of, Since: now})
 		if well, _ := printed(t, st.told(0)); well {
 			t.Errorf("well, although kube-proxy's rules are %s", of)
 		}

@@ -18,7 +18,7 @@ import (
 
 // The verb prints what the daemon says, and ends with 1 unless all is well.
 func TestStatusVerb(t *testing.T) {
-	st := daemon.Status{Synced: true, Node: "node1"}
+	st := daemon.Status{Process: daemon.Process{Node: "node1"}, Syncs: daemon.Syncs{Synced: true}}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != daemon.StatusPath {
 			t.Errorf("asked for %s", r.URL.Path)
@@ -37,7 +37,7 @@ func TestStatusVerb(t *testing.T) {
 	ask(exitDone)
 	st.APIServer = &daemon.APIServer{Lost: time.Now()}
 	ask(exitFindings)
-	st = daemon.Status{Node: "node1"}
+	st = daemon.Status{Process: daemon.Process{Node: "node1"}}
 	ask(exitFindings)
 }
 
