@@ -216,7 +216,7 @@ func TestFastpath(t *testing.T) {
 	exchange(10, "pod1c")
 
 	// A Service's ranges hold for who comes, and the threshold's first packets have been held against them.
-	if a, err := topo.Try("ext", "tcp", 0, to(vip(1, IPv4), 80), Patience(time.Second)); err != nil {
+	if a, err := topo.Try("ext", "tcp", 0, to(vip(1, IPv4), 80), Surely); err != nil {
 		t.Errorf("from within the ranges: %v, %v", a, err)
 	}
 

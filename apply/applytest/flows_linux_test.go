@@ -218,7 +218,11 @@ func newUDPClient(t *testing.T, topo *Topology, from string, to netip.AddrPort) 
 // expect asks once and wants an answer from a pod, or a failure.
 func (c *udpClient) expect(want string) {
 	c.t.Helper()
-	a, err := Ask(c.conn, Patience(time.Second))
+	wait := Surely
+	if want == TimedOut {
+		wait = Patience(time.Second)
+	}
+	a, err := Ask(c.conn, wait)
 	got := c.topo.Name(a.Server.Addr())
 	if err != nil {
 		got = Failure(err)
@@ -231,7 +235,7 @@ func (c *udpClient) expect(want string) {
 // expectAnswer asks once and wants an answer from anybody.
 func (c *udpClient) expectAnswer(when string) {
 	c.t.Helper()
-	if _, err := Ask(c.conn, Patience(time.Second)); err != nil {
+	if _, err := Ask(c.conn, Surely); err != nil {
 		c.t.Errorf("%s: %s -> %s: %s", when, c.conn.LocalAddr(), c.conn.RemoteAddr(), Failure(err))
 	}
 }

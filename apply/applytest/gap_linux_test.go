@@ -63,7 +63,7 @@ func keepOpen(t *testing.T, topo *Topology, probes []Probe) (all []*keptConn) {
 			t.Fatalf("%s: %v", p, err)
 		}
 		t.Cleanup(func() { conn.Close() })
-		a, err := Ask(conn, Patience(time.Second))
+		a, err := Ask(conn, Surely)
 		if err != nil {
 			t.Fatalf("%s: %v", p, err)
 		}
@@ -73,7 +73,7 @@ func keepOpen(t *testing.T, topo *Topology, probes []Probe) (all []*keptConn) {
 }
 
 // stillOpen asks over the connection.
-func (k *keptConn) stillOpen() error { return k.same(Ask(k.conn, Patience(time.Second))) }
+func (k *keptConn) stillOpen() error { return k.same(Ask(k.conn, Surely)) }
 
 // same wants an answer from who has always answered.
 func (k *keptConn) same(a Answer, err error) error {
@@ -144,7 +144,7 @@ func asExpected(t *testing.T, topo *Topology, w world, n int) {
 	t.Helper()
 	for i := range 4 {
 		at := to(clusterIP(i, IPv4), 80)
-		a, err := topo.Try("ext.202", "tcp", 0, at, Patience(time.Second))
+		a, err := topo.Try("ext.202", "tcp", 0, at, Surely)
 		if name := topo.Name(a.Server.Addr()); err != nil || !slices.Contains(w[i].Endpoints, name) {
 			t.Errorf("update %d: %s: %s answers, %v; want one of %s", n, at, name, err, w[i].Endpoints)
 		}

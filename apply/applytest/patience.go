@@ -17,3 +17,7 @@ func slowness() float64 {
 	}
 	return factor
 }
+
+// Surely is how long a try waits that has an answer: one that is late on a busy machine is
+// no failure.
+const Surely = 20 * time.Second

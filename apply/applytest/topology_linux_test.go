@@ -85,7 +85,7 @@ func TestTryRefused(t *testing.T) {
 	for _, to := range []string{"192.0.2.11:7", "[2001:db8:0:1::11]:7"} {
 		for _, proto := range []string{"tcp", "udp", "sctp"} {
 			for range 20 {
-				_, err := topo.Try("ext", proto, 0, netip.MustParseAddrPort(to), time.Second)
+				_, err := topo.Try("ext", proto, 0, netip.MustParseAddrPort(to), Surely)
 				if err == nil || Failure(err) != Refused {
 					t.Fatalf("%s/%s: %v, want %s", to, proto, err, Refused)
 				}
@@ -114,7 +114,7 @@ func TestSourcePort(t *testing.T) {
 		})
 	}
 	for range 1000 {
-		a, err := topo.Try("pod1a", "udp", 40001, to, time.Second)
+		a, err := topo.Try("pod1a", "udp", 40001, to, Surely)
 		if want := netip.MustParseAddrPort("10.244.1.10:40001"); err != nil || a.Client != want {
 			t.Errorf("client %s, %v; want %s", a.Client, err, want)
 		}
@@ -134,7 +134,7 @@ func TestNoTryIsLost(t *testing.T) {
 			tokens <- struct{}{}
 			wg.Go(func() {
 				defer func() { <-tokens }()
-				if _, err := topo.Try("pod1a", proto, 0, to, 2*time.Second); err != nil {
+				if _, err := topo.Try("pod1a", proto, 0, to, Surely); err != nil {
 					t.Errorf("%s: %v", proto, err)
 				}
 			})

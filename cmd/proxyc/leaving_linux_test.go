@@ -53,12 +53,12 @@ func TestWatchLeavesIPVS(t *testing.T) {
 	}
 	alive := func(when string) {
 		t.Helper()
-		if a, err := applytest.Ask(kept, applytest.Patience(time.Second)); err != nil {
+		if a, err := applytest.Ask(kept, applytest.Surely); err != nil {
 			t.Errorf("%s: the connection that there was: %v", when, err)
 		} else if name := topo.Name(a.Server.Addr()); name != "pod1a" {
 			t.Errorf("%s: %s answers, want pod1a", when, name)
 		}
-		if _, err := topo.Try("pod1b", "tcp", 0, netip.MustParseAddrPort("10.96.0.10:80"), applytest.Patience(time.Second)); err != nil {
+		if _, err := topo.Try("pod1b", "tcp", 0, netip.MustParseAddrPort("10.96.0.10:80"), applytest.Surely); err != nil {
 			t.Errorf("%s: a new connection: %v", when, err)
 		}
 	}
@@ -93,7 +93,7 @@ func dialKept(t *testing.T, topo *applytest.Topology, from, to string) net.Conn 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	if _, err := applytest.Ask(conn, applytest.Patience(time.Second)); err != nil {
+	if _, err := applytest.Ask(conn, applytest.Surely); err != nil {
 		t.Fatal(err)
 	}
 	return conn
