@@ -57,13 +57,14 @@ test:
 	.ci/untouched PROXYC_REQUIRE=all $(GO) test $(TEST) ./...
 	$(MAKE) e2e
 
-# test-all runs all tests but the soak; test-rest those that do less in test.
+# test-all runs all tests but the soak; test-rest those that do less in test, or with SHARE=k/n
+# the k-th of n shares of what they do.
 test-all:
 	$(MAKE) test SHORT=
 
 test-rest: e2e-tools
-	.ci/untouched PROXYC_REQUIRE=all GO=$(GO) .ci/left -p 1 -parallel 4 -timeout 30m
-	cd e2e && ../.ci/untouched PROXYC_REQUIRE=all GO=$(GO) ../.ci/left -p 1 -parallel 4 -timeout 30m
+	.ci/untouched PROXYC_REQUIRE=all PROXYC_SHARE=$(SHARE) GO=$(GO) .ci/left -parallel 4 -timeout 30m
+	cd e2e && ../.ci/untouched PROXYC_REQUIRE=all PROXYC_SHARE=$(SHARE) GO=$(GO) ../.ci/left -parallel 4 -timeout 30m
 
 # e2e-tools builds the real etcd, kube-apiserver and kube-proxy, and of 1.25 what is gone since, minutes the first time;
 # then they are in Go's cache.

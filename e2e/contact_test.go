@@ -46,7 +46,7 @@ func (n *node) status(t *testing.T) (c contact, code int) {
 // ready any more, and stays alive. One that is heard of all the time says nothing.
 func TestContact(t *testing.T) {
 	parallel(t)
-	if !testing.Short() {
+	if applytest.Left(t.Name()) {
 		quiet := newNode(t)
 		p := quiet.watch(t.Context(), t)
 		began := time.Now()

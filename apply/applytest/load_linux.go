@@ -23,7 +23,6 @@ type Load struct {
 	start   time.Time
 	stop    chan struct{}
 	probes  sync.WaitGroup
-	tries   sync.WaitGroup
 	timeout time.Duration
 
 	mu     sync.Mutex
@@ -61,29 +60,23 @@ func (f LoadFailure) String() string {
 	return fmt.Sprintf("%s %s: %s after %s", f.At.Format("15:04:05.000"), f.Probe, f.Why, f.End.Sub(f.At).Round(time.Millisecond))
 }
 
-// StartLoad begins to ask each probe rate times a second. A try that gets no answer within 0.9 s has
-// failed: a lost SYN is sent again after a second, and no gap may hide behind that. On a slow machine a try
-// has much longer, a gap shows in what had to be sent again, and each probe makes one try after the other and
-// rests ten times as long: a load that takes the whole machine would only measure itself.
+// StartLoad begins to ask each probe, one try after the other, rate times a second at most. After
+// a try it rests ten times as long as that took: a load that takes the whole machine would only
+// measure itself. A gap shows in what fails, and over TCP in what had to be sent again.
 func (t *Topology) StartLoad(rate int, probes ...Probe) *Load {
 	l := &Load{
 		topo:    t,
 		start:   time.Now(),
 		stop:    make(chan struct{}),
-		timeout: Patience(900 * time.Millisecond),
+		timeout: Patience(4 * time.Second),
 		report:  LoadReport{Tries: map[Probe]int{}, Answers: map[Probe]map[string]int{}},
-	}
-	ask := func(p Probe) { l.keepAsking(p, time.Second/time.Duration(rate)) }
-	if l.timeout > time.Second {
-		l.timeout *= 4
-		ask = l.askOneByOne
 	}
 	l.report.Start = l.start
 	for _, p := range probes {
 		l.report.Answers[p] = map[string]int{}
 	}
 	for _, p := range probes {
-		l.probes.Go(func() { ask(p) })
+		l.probes.Go(func() { l.keepAsking(p, time.Second/time.Duration(rate)) })
 	}
 	return l
 }
@@ -92,7 +85,6 @@ func (t *Topology) StartLoad(rate int, probes ...Probe) *Load {
 func (l *Load) Stop() LoadReport {
 	close(l.stop)
 	l.probes.Wait()
-	l.tries.Wait()
 	for _, of := range [][]LoadFailure{l.report.Failures, l.report.Late} {
 		slices.SortStableFunc(of, func(a, b LoadFailure) int { return a.At.Compare(b.At) })
 	}
@@ -122,26 +114,13 @@ func (l *Load) Asked(n int) {
 }
 
 func (l *Load) keepAsking(p Probe, every time.Duration) {
-	ticks := time.NewTicker(every)
-	defer ticks.Stop()
-	for {
-		l.tries.Go(func() { l.ask(p) })
-		select {
-		case <-l.stop:
-			return
-		case <-ticks.C:
-		}
-	}
-}
-
-func (l *Load) askOneByOne(p Probe) {
 	for {
 		at := time.Now()
 		l.ask(p)
 		select {
 		case <-l.stop:
 			return
-		case <-time.After(10 * min(time.Since(at), resendAfter)):
+		case <-time.After(max(every, 10*min(time.Since(at), resendAfter))):
 		}
 	}
 }

@@ -52,19 +52,15 @@ func TestLoad(t *testing.T) {
 			t.Errorf("%s: outside of the gap %s to %s", f, gap.Format("15:04:05.000"), mended.Format("15:04:05.000"))
 		}
 	}
-	want := 5
-	if Patience(time.Second) > time.Second {
-		want = 1 // it tries one after the other
-	}
 	for _, p := range []Probe{tcp, udp, sctp} {
-		if missed[p] < want {
+		if missed[p] == 0 {
 			t.Errorf("%s: %d failures of %d tries in a gap of 200 ms at 100 a second", p, missed[p], report.Tries[p])
 		}
 		if report.Answers[p]["pod1a"] == 0 || report.Answers[p]["pod2a"] == 0 {
 			t.Errorf("%s: answers %v, want both endpoints", p, report.Answers[p])
 		}
 		// A busy machine makes some wait that need no rules.
-		if 2*missed[direct] > missed[p] {
+		if missed[direct] > missed[p] {
 			t.Errorf("%s needs no rules: %d failures of %d tries; %s has %d", direct, missed[direct], report.Tries[direct], p, missed[p])
 		}
 	}

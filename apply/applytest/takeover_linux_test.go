@@ -146,7 +146,7 @@ func noFailure(t *testing.T, r LoadReport, controls []Probe) {
 func during(t *testing.T, topo *Topology, rate int, probes []Probe, f func()) {
 	t.Helper()
 	all := append(slices.Clone(probes), controlProbes...)
-	load := topo.StartLoad(max(1, int(time.Duration(rate)*time.Second/Patience(time.Second))), all...)
+	load := topo.StartLoad(rate, all...)
 	load.Asked(2)
 	f()
 	load.Asked(2)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/applytest/cluster"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -66,9 +67,7 @@ func sliceYAML(service, ports string) string {
 // Twice as much of anything takes about twice as many steps, in every mode: the
 // statements that run are counted, by a program that is built to count them.
 func TestGrowth(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds a program")
-	}
+	applytest.Long(t) // it builds a program
 	dir := t.TempDir()
 	program := counting(t, dir)
 	const node = "{apiVersion: v1, kind: Node, metadata: {name: node1}, status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}}\n---\n"
@@ -133,9 +132,7 @@ func TestGrowth(t *testing.T) {
 // To compare a Service of which one endpoint moved costs as much as it has endpoints, be they all on the
 // node and masqueraded for themselves.
 func TestDiffGrowth(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds a program")
-	}
+	applytest.Long(t) // it builds a program
 	dir := t.TempDir()
 	program := counting(t, dir)
 	write := func(name, last string, n int) string {

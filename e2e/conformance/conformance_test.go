@@ -105,17 +105,19 @@ func TestConformance(t *testing.T) {
 		}
 		for _, family := range []string{applytest.IPv4, applytest.IPv6} {
 			t.Run(way.name+"/"+family, func(t *testing.T) {
-				if family != way.short {
-					applytest.Long(t)
+				if testing.Short() && family != way.short {
+					t.Skip("make test-all plays it")
 				}
 				suite := &applytest.Suite{
 					Runner:     &applytest.Runner{Mode: way.mode, Daemon: daemon(pool, program, way)},
 					Family:     family,
 					Dir:        os.DirFS("../../testdata/conformance"),
 					Exceptions: exceptions,
-					Only:       func(name string) bool { return chosen.MatchString(name) && only.MatchString(name) },
-					Jobs:       servers,
-					Record:     records,
+					Only: func(name string) bool {
+						return chosen.MatchString(name) && only.MatchString(name) && (testing.Short() || applytest.Left(way.name+family+name))
+					},
+					Jobs:   servers,
+					Record: records,
 				}
 				score := suite.Play(t)
 				fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%.0f\n", way.name, family, score.Cases, score.Flows, score.Differences, score.Took.Seconds())

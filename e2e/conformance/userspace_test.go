@@ -58,11 +58,13 @@ func TestUserspace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	only := func(name string) bool { return beyond[name] == "" && chosen.MatchString(name) }
+	only := func(name string) bool {
+		return beyond[name] == "" && chosen.MatchString(name) && (testing.Short() || applytest.Left(name))
+	}
 	for _, family := range []string{applytest.IPv4, applytest.IPv6} {
 		t.Run(family, func(t *testing.T) {
-			if family != applytest.IPv4 {
-				applytest.Long(t)
+			if testing.Short() && family != applytest.IPv4 {
+				t.Skip("make test-all plays it")
 			}
 			answered := records.Answered("iptables", family, nil)
 			play := func(name string, daemon applytest.DaemonFunc) map[string]map[string]applytest.Outcome {
