@@ -53,7 +53,10 @@ func eachPlane(t *testing.T, f func(t *testing.T, p plane)) {
 	RequireRoot(t)
 	HaveIPVS(t)
 	for _, p := range planes {
-		t.Run(p.String(), func(t *testing.T) { f(t, p) })
+		t.Run(p.String(), func(t *testing.T) {
+			OneVariant(t, p.variant)
+			f(t, p)
+		})
 	}
 }
 

@@ -78,3 +78,14 @@ func Choice(t testing.TB, dir string) func(mode, family, name string) bool {
 		return slices.Contains(lines, mode+" "+family+" "+name)
 	}
 }
+
+// OneVariant skips a test of one variant of iptables with -short, unless it is the one that
+// tests of the enclosing name run with: half of them run with nft, half with legacy. Most of
+// what they test is the same in both.
+func OneVariant(t testing.TB, variant string) {
+	t.Helper()
+	enclosing := t.Name()[:max(0, strings.LastIndexByte(t.Name(), '/'))]
+	if variant != "" && variant != [...]string{"nft", "legacy"}[crc32.ChecksumIEEE([]byte(enclosing))%2] {
+		Long(t)
+	}
+}

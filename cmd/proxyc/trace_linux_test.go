@@ -153,9 +153,11 @@ func TestTraceKernelFollowsPriorities(t *testing.T) {
 		{"ip ev type filter hook forward priority -10", "meta mark set mark or 0x4000", "10.244.1.5@cni0", exitFindings,
 			[]string{"=> 10.244.1.97:8080+snat\n", "because: table ip ev, chain p, rule 1, which is none of proxyc's, decides about the packet"}},
 	}
-	for _, plane := range []string{"iptables-nft", "iptables-legacy"} {
+	for _, variant := range []string{"nft", "legacy"} {
+		plane := "iptables-" + variant
 		t.Run(plane, func(t *testing.T) {
 			t.Parallel()
+			applytest.OneVariant(t, variant)
 			w := applied(t, plane)
 			for _, tt := range cases {
 				name := tt.chain + " " + tt.rule + " " + tt.from

@@ -202,6 +202,9 @@ func eachDataplane(t *testing.T, test func(t *testing.T, w *watched)) {
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if plane.mode == "iptables" {
+				applytest.OneVariant(t, plane.variant)
+			}
 			test(t, newWatched(t, name))
 		})
 	}
