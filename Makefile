@@ -12,7 +12,7 @@ PACKAGES  = nftables iptables ipset ipvsadm conntrack iproute2 procps strace zsh
 PAGE_PACKAGES = chromium
 SUDO      = $(shell test "$$(id -u)" = 0 || echo sudo)
 
-.PHONY: build setup setup-vm setup-windows test-windows check test test-all test-rest e2e-tools e2e soak soak-userspace vm test-vm conformance golden verify lint fuzz bench bench-growth bench-fleet bench-peer release image demo clean
+.PHONY: build setup setup-vm setup-windows test-windows check test test-all test-rest e2e-tools e2e soak soak-userspace vm test-vm conformance golden verify lint size fuzz bench bench-growth bench-fleet bench-peer release image demo clean
 
 build:
 	$(GO) build -o bin/proxyc ./cmd/proxyc
@@ -124,6 +124,10 @@ verify:
 lint:
 	$(GO) vet ./...
 	$(GO) tool -modfile=.ci/tools.mod staticcheck ./...
+
+# size prints measures of the code's structure: lines, references, types, functions.
+size:
+	@$(GO) run ./.ci/size
 
 # fuzz gives every fuzz test FUZZTIME.
 fuzz:
