@@ -147,7 +147,7 @@ func (d *Dataplane) difference(have ir.PerFamily[*state], want ir.Programs) *Pla
 		if times := h.times.over(wantedTimeouts(&program.Node)); times != h.times && !slices.ContainsFunc(p.grow, func(r request) bool { return r.op == setTimeouts }) {
 			p.grow = append(p.grow, request{op: setTimeouts, family: f, times: times, have: h.times.String()})
 		}
-		p.compare(h, rules.Lower(program), policy{d.manage, known})
+		p.add(whole(h, rules.Lower(program), policy{d.manage, known}))
 	}
 	return p
 }
@@ -165,7 +165,7 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	p := &Plan{desired: apply.Desired{Changes: changes}, rules: d.rules.PlanChanges(changes)}
 	for f, l := range ir.Present(d.lowerers) {
 		if len(changes.Of(f)) > 0 {
-			p.change(l.Change(changes.Of(f)), func(s rules.Set) int { return d.room.Of(f)[s] })
+			p.add(portion(l.Change(changes.Of(f)), d.room.Of(f)))
 		}
 	}
 	return p

@@ -181,7 +181,7 @@ func TestOrder(t *testing.T) {
 				}
 			}
 			for _, e := range r.Elements {
-				if e.Addr == addr && !s.sets[e.Set].elements[e.ElementKey] {
+				if e.Addr == addr && !s.sets[e.Set].has(e.ElementKey) {
 					return false
 				}
 			}

@@ -148,7 +148,7 @@ func (s *state) elements(r *request) error {
 		if r.set.Type() == rules.BitmapPort {
 			most = 0
 		}
-		s.sets[r.set] = &set{most, map[rules.ElementKey]bool{}}
+		s.sets[r.set] = &set{most, map[rules.ElementKey]*rules.Element{}}
 		return nil
 	}
 	name := r.set
@@ -165,10 +165,10 @@ func (s *state) elements(r *request) error {
 		return errors.New("the value of the CIDR parameter is invalid")
 	case r.op == removeElement: // without NLM_F_EXCL none is missed
 		delete(of.elements, r.element.ElementKey)
-	case of.max > 0 && len(of.elements) == of.max && !of.elements[r.element.ElementKey]:
+	case of.max > 0 && len(of.elements) == of.max && !of.has(r.element.ElementKey):
 		return fmt.Errorf("%w: the set is full", errEnvironment)
 	default:
-		of.elements[r.element.ElementKey] = true
+		of.elements[r.element.ElementKey] = nil
 	}
 	return nil
 }
@@ -317,7 +317,7 @@ func (k *fakeKernel) difference(want ir.Programs, tables *fakeTables) string {
 			n += len(of.elements)
 		}
 		for i := range r.Elements {
-			if e := &r.Elements[i]; s.sets[e.Set] == nil || !s.sets[e.Set].elements[e.ElementKey] {
+			if e := &r.Elements[i]; !s.sets[e.Set].has(e.ElementKey) {
 				return "lacks " + e.Set.Name(f) + " " + e.String()
 			}
 		}

@@ -183,7 +183,7 @@ func (s *ipset) read(ctx context.Context, name rules.Set, f ir.Family) (found *s
 		ae.String(nl.IPSET_ATTR_SETNAME, name.Name(f))
 	})
 	err = s.dump(ctx, ask, setsHead,
-		func() { found = &set{elements: map[rules.ElementKey]bool{}} },
+		func() { found = &set{elements: map[rules.ElementKey]*rules.Element{}} },
 		func(body []byte) {
 			attributes(body[setsHead:], func(kind uint16, value []byte) {
 				switch kind {
@@ -202,7 +202,7 @@ func (s *ipset) read(ctx context.Context, name rules.Set, f ir.Family) (found *s
 						}
 					})
 				case nl.IPSET_ATTR_ADT:
-					attributes(value, func(_ uint16, value []byte) { found.elements[parseElement(name, value)] = true })
+					attributes(value, func(_ uint16, value []byte) { found.elements[parseElement(name, value)] = nil })
 				}
 			})
 		})

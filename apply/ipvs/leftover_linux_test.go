@@ -168,9 +168,9 @@ func TestOwned(t *testing.T) {
 	o.local = map[netip.Addr]bool{netip.MustParseAddr("192.0.2.1"): true}
 	has := func(k rules.ElementKey) {
 		if o.sets[k.Set] == nil {
-			o.sets[k.Set] = &set{elements: map[rules.ElementKey]bool{}}
+			o.sets[k.Set] = &set{elements: map[rules.ElementKey]*rules.Element{}}
 		}
-		o.sets[k.Set].elements[k] = true
+		o.sets[k.Set].elements[k] = nil
 	}
 	has(rules.ElementKey{Set: rules.NodePortTCP, Number: 30080})
 	has(rules.ElementKey{Set: rules.ClusterIP, Addr: netip.MustParseAddr("10.96.0.7"), Protocol: ir.TCP, Number: 80})

@@ -42,59 +42,115 @@ type policy struct {
 // for, as kube-proxy has it (IPV-6).
 func drainable(p ir.Protocol) bool { return p == ir.TCP }
 
-// compare adds what leads from a family's state to what is wanted.
-func (p *Plan) compare(have *state, want *rules.Ruleset, o policy) {
-	if !have.device && !slices.ContainsFunc(p.grow, func(r request) bool { return r.op == makeDevice }) {
-		p.grow = append(p.grow, request{op: makeDevice, family: want.Family})
+// change is what a family has and wants: all of it, or the parts that change.
+type change struct {
+	have *state
+	want *rules.Ruleset
+	size sizes // elements that the sets have in the end
+	policy
+}
+
+// whole is the change that leads from a family's state to a Ruleset.
+func whole(have *state, want *rules.Ruleset, o policy) change {
+	size := sizes{}
+	for _, s := range rules.Sets() {
+		size[s] = 0 // empty sets are made as well
 	}
-	of := sizes{}
+	for i := range want.Elements {
+		size[want.Elements[i].Set]++
+	}
+	return change{have, want, size, o}
+}
+
+// portion is the change of what a Delta is about, in sets that have room for so many
+// elements. What was in force is the state.
+func portion(d *rules.Delta, room sizes) change {
+	have, want, size := newState(), &rules.Ruleset{Family: d.Family, Elements: d.Added}, sizes{}
+	have.device = true
+	for _, s := range rules.Sets() {
+		have.sets[s], size[s] = &set{max: room[s], elements: map[rules.ElementKey]*rules.Element{}}, d.Size[s]
+	}
+	for i := range d.Removed {
+		e := &d.Removed[i]
+		have.sets[e.Set].elements[e.ElementKey] = e
+		if e.Set == rules.IPVSIPs {
+			have.bound[e.Addr] = true
+		}
+	}
+	for _, s := range d.Servers {
+		if s.New != nil {
+			want.VirtualServers = append(want.VirtualServers, *s.New)
+		}
+		if s.Old == nil {
+			continue
+		}
+		old := &server{VirtualServer: *s.Old, whole: true, dests: make(map[netip.AddrPort]dest, len(s.Old.RealServers))}
+		for _, to := range s.Old.RealServers {
+			old.dests[to.AddrPort] = dest{weight: to.Weight, plain: true}
+		}
+		have.servers[s.Old.Key] = old
+	}
+	return change{have, want, size, policy{manageAll: true}}
+}
+
+// add adds the difference that a change makes.
+func (p *Plan) add(c change) {
+	f := c.want.Family
+	if !c.have.device && !slices.ContainsFunc(p.grow, func(r request) bool { return r.op == makeDevice }) {
+		p.grow = append(p.grow, request{op: makeDevice, family: f})
+	}
 	var gone []request
-	rest := want.Elements
+	rest := c.want.Elements
 	for _, s := range rules.Sets() {
 		n := 0
 		for n < len(rest) && rest[n].Set == s {
 			n++
 		}
-		of[s] = n
-		gone = append(gone, p.compareSet(have.sets[s], want.Family, s, rest[:n])...)
+		gone = append(gone, p.addSet(c, s, rest[:n])...)
 		rest = rest[n:]
 	}
-	*p.size.At(want.Family) = of
-	p.compareServers(have, want, o)
-	p.compareAddresses(have, want)
+	*p.size.At(f) = c.size
+	p.addServers(c)
+	p.addAddresses(c)
 	p.remove = append(p.remove, gone...)
 }
 
-// compareSet returns what goes.
-func (p *Plan) compareSet(have *set, f ir.Family, s rules.Set, want []rules.Element) (gone []request) {
+// addSet adds the elements that come to a set, and returns the removal of those that go.
+func (p *Plan) addSet(c change, s rules.Set, want []rules.Element) (gone []request) {
+	f, n, have := c.want.Family, c.size[s], c.have.sets[s]
 	switch {
 	case have == nil:
-		p.grow = append(p.grow, request{op: makeSet, family: f, set: s, max: rules.MaxElem(len(want))})
+		p.grow = append(p.grow, request{op: makeSet, family: f, set: s, max: rules.MaxElem(n)})
 		have = &set{}
-	case have.max > 0 && have.max < len(want):
-		p.grow = append(p.grow, grown(f, s, len(want)))
+	case have.max > 0 && have.max < n:
+		p.grow = append(p.grow, request{op: growSet, family: f, set: s, max: rules.MaxElem(n)})
 	}
 	wanted := make(map[rules.ElementKey]bool, len(want))
 	for i := range want {
 		e := &want[i]
 		wanted[e.ElementKey] = true
-		if !have.elements[e.ElementKey] {
+		if !have.has(e.ElementKey) {
 			p.grow = append(p.grow, request{op: addElement, family: f, element: e})
 		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(have.elements), rules.ElementKey.Compare) {
 		if !wanted[k] {
-			gone = append(gone, request{op: removeElement, family: f, element: &rules.Element{ElementKey: k}})
+			gone = append(gone, request{op: removeElement, family: f, element: have.element(k)})
 		}
 	}
 	return gone
 }
 
-func grown(f ir.Family, s rules.Set, n int) request {
-	return request{op: growSet, family: f, set: s, max: rules.MaxElem(n)}
+// element returns an element that there may be, with whom it serves where that is known.
+func (s *set) element(k rules.ElementKey) *rules.Element {
+	if s != nil && s.elements[k] != nil {
+		return s.elements[k]
+	}
+	return &rules.Element{ElementKey: k}
 }
 
-func (p *Plan) compareServers(have *state, want *rules.Ruleset, o policy) {
+func (p *Plan) addServers(c change) {
+	have, want := c.have, c.want
 	wanted := make(map[ir.Match]bool, len(want.VirtualServers))
 	for i := range want.VirtualServers {
 		v := &want.VirtualServers[i]
@@ -108,10 +164,10 @@ func (p *Plan) compareServers(have *state, want *rules.Ruleset, o policy) {
 		if !h.VirtualServer.Same(v) || !h.whole {
 			p.grow = append(p.grow, request{op: setServer, family: want.Family, server: v, have: describe(&h.VirtualServer)})
 		}
-		p.compareDests(h, want.Family, v, o)
+		p.addDests(h, want.Family, v, c.policy)
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(have.servers), ir.Match.Compare) {
-		if wanted[key] || !o.manageAll && !have.owned(key) || excluded(key.Addr, want.ExcludeCIDRs) {
+		if wanted[key] || !c.manageAll && !have.owned(key) || excluded(key.Addr, want.ExcludeCIDRs) {
 			continue
 		}
 		p.remove = append(p.remove, request{op: removeServer, family: want.Family, server: &have.servers[key].VirtualServer})
@@ -130,7 +186,7 @@ func (p *Plan) addServer(f ir.Family, v *rules.VirtualServer) {
 	}
 }
 
-func (p *Plan) compareDests(have *server, f ir.Family, v *rules.VirtualServer, o policy) {
+func (p *Plan) addDests(have *server, f ir.Family, v *rules.VirtualServer, o policy) {
 	wanted := make(map[netip.AddrPort]bool, len(v.RealServers))
 	for i := range v.RealServers {
 		to := &v.RealServers[i]
@@ -165,7 +221,8 @@ func (p *Plan) letGo(f ir.Family, v *rules.VirtualServer, to netip.AddrPort) {
 
 func (d dest) String() string { return "-w " + strconv.FormatUint(uint64(d.weight), 10) }
 
-func (p *Plan) compareAddresses(have *state, want *rules.Ruleset) {
+func (p *Plan) addAddresses(c change) {
+	have, want := c.have, c.want
 	addresses := want.Addresses()
 	wanted := make(map[netip.Addr]bool, len(addresses))
 	for i := range addresses {
@@ -177,74 +234,8 @@ func (p *Plan) compareAddresses(have *state, want *rules.Ruleset) {
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(have.bound), netip.Addr.Compare) {
 		if !wanted[a] {
-			p.unbind = append(p.unbind, request{op: removeAddress, family: want.Family, element: &rules.Element{ElementKey: rules.ElementKey{Set: rules.IPVSIPs, Addr: a}}})
-		}
-	}
-}
-
-// change adds what a Delta makes of a family whose sets have room for max
-// elements. It reads nothing, and looks at nothing of other Services.
-func (p *Plan) change(d *rules.Delta, room func(rules.Set) int) {
-	of := sizes{}
-	for i := range d.Added {
-		s := d.Added[i].Set
-		if of[s] == 0 {
-			of[s] = d.Size[s]
-			if max := room(s); max > 0 && max < d.Size[s] {
-				p.grow = append(p.grow, grown(d.Family, s, d.Size[s]))
-			}
-		}
-	}
-	*p.size.At(d.Family) = of
-	for i := range d.Added {
-		e := &d.Added[i]
-		p.grow = append(p.grow, request{op: addElement, family: d.Family, element: e})
-		if e.Set == rules.IPVSIPs {
-			p.bind = append(p.bind, request{op: addAddress, family: d.Family, element: e})
-		}
-	}
-	for _, s := range d.Servers {
-		p.changeServer(d.Family, s)
-	}
-	for i := range d.Removed {
-		e := &d.Removed[i]
-		p.remove = append(p.remove, request{op: removeElement, family: d.Family, element: e})
-		if e.Set == rules.IPVSIPs {
-			p.unbind = append(p.unbind, request{op: removeAddress, family: d.Family, element: e})
-		}
-	}
-}
-
-func (p *Plan) changeServer(f ir.Family, s rules.ServerDelta) {
-	switch {
-	case s.Old == nil:
-		p.addServer(f, s.New)
-		p.wanted = append(p.wanted, s.New.Match)
-		return
-	case s.New == nil:
-		p.remove = append(p.remove, request{op: removeServer, family: f, server: s.Old})
-		p.gone = append(p.gone, s.Old.Match)
-		return
-	case !s.Old.Same(s.New):
-		p.grow = append(p.grow, request{op: setServer, family: f, server: s.New, have: describe(s.Old)})
-	}
-	p.wanted = append(p.wanted, s.New.Match)
-	has := func(list []rules.RealServer) map[netip.AddrPort]bool {
-		m := make(map[netip.AddrPort]bool, len(list))
-		for _, r := range list {
-			m[r.AddrPort] = true
-		}
-		return m
-	}
-	old, now := has(s.Old.RealServers), has(s.New.RealServers)
-	for i := range s.New.RealServers {
-		if to := &s.New.RealServers[i]; !old[to.AddrPort] {
-			p.grow = append(p.grow, request{op: addDest, family: f, server: s.New, dest: to})
-		}
-	}
-	for _, r := range s.Old.RealServers {
-		if !now[r.AddrPort] {
-			p.letGo(f, s.New, r.AddrPort)
+			e := have.sets[rules.IPVSIPs].element(rules.ElementKey{Set: rules.IPVSIPs, Addr: a})
+			p.unbind = append(p.unbind, request{op: removeAddress, family: want.Family, element: e})
 		}
 	}
 }

@@ -21,11 +21,11 @@ type state struct {
 	times   timeouts
 }
 
-// server is a virtual server of the kernel.
+// server is a virtual server. The kernel has its Key, Scheduler, Flags and Timeout.
 type server struct {
-	rules.VirtualServer      // its Key, Scheduler, Flags and Timeout
-	whole               bool // persistence goes by whole addresses
-	dests               map[netip.AddrPort]dest
+	rules.VirtualServer
+	whole bool // persistence goes by whole addresses
+	dests map[netip.AddrPort]dest
 }
 
 // dest is a real server of the kernel. With weight 0 it drains: it gets no new
@@ -38,8 +38,17 @@ type dest struct {
 
 // set is an ipset.
 type set struct {
-	max      int // how many elements it takes; 0: any number
-	elements map[rules.ElementKey]bool
+	max      int                                 // how many elements it takes; 0: any number
+	elements map[rules.ElementKey]*rules.Element // nil: the kernel has it, and not whom it serves
+}
+
+// has reports whether there is a set, with the element.
+func (s *set) has(k rules.ElementKey) bool {
+	if s == nil {
+		return false
+	}
+	_, ok := s.elements[k]
+	return ok
 }
 
 // timeouts are those of the kernel's table of connections; 0 leaves one as it is.
@@ -87,7 +96,7 @@ func (s *state) owned(key ir.Match) bool {
 
 func (s *state) named(key ir.Match) bool {
 	for _, name := range addressSets {
-		if set := s.sets[name]; set != nil && set.elements[rules.ElementKey{Set: name, Addr: key.Addr, Protocol: key.Protocol, Number: key.Port}] {
+		if s.sets[name].has(rules.ElementKey{Set: name, Addr: key.Addr, Protocol: key.Protocol, Number: key.Port}) {
 			return true
 		}
 	}
@@ -103,12 +112,14 @@ func (s *state) nodePort(key ir.Match) bool {
 	case ir.SCTP:
 		return false // in addressSets
 	}
-	set := s.sets[name]
-	return s.local[key.Addr] && set != nil && set.elements[rules.ElementKey{Set: name, Number: key.Port}]
+	return s.local[key.Addr] && s.sets[name].has(rules.ElementKey{Set: name, Number: key.Port})
 }
 
-// frontend is what a virtual server of the kernel was for.
+// frontend is what a virtual server was for.
 func (s *state) frontend(key ir.Match) ir.Match {
+	if m := s.servers[key].Match; m != (ir.Match{}) { // it was read from no kernel
+		return m
+	}
 	if !s.bound[key.Addr] && !s.named(key) && s.nodePort(key) {
 		key.Addr = netip.Addr{}
 	}
