@@ -29,9 +29,9 @@ func TestLookingWritesNothing(t *testing.T) {
 		t.Parallel()
 		m := newMachine(t, nil)
 		config, cluster := takeoverFiles()
+		before := m.dump()
 		look := func(want int, flags ...string) ran {
 			t.Helper()
-			before := m.dump()
 			r := m.must(want, m.apply(p, config, cluster, flags...))
 			m.same(before, strings.Join(flags, " "))
 			if again := m.apply(p, config, cluster, flags...); again.stdout != r.stdout {
@@ -66,6 +66,7 @@ func TestLookingWritesNothing(t *testing.T) {
 		look(1, "--check")
 
 		m.must(0, m.apply(p, config, cluster))
+		before = m.dump()
 		for _, output := range []string{"text", "wide", "json"} {
 			look(0, "--check", "-o", output)
 			look(0, "--dry-run", "-o", output)
@@ -352,6 +353,9 @@ func TestCleanup(t *testing.T) {
 	RequireRoot(t)
 	for _, foreign := range []bool{false, true} {
 		t.Run(fmt.Sprintf("foreign=%v", foreign), func(t *testing.T) {
+			if !foreign {
+				Long(t)
+			}
 			m := newMachine(t, nil)
 			config, cluster := takeoverFiles()
 			m.kubelet = foreign

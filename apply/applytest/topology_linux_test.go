@@ -113,7 +113,7 @@ func TestSourcePort(t *testing.T) {
 			}
 		})
 	}
-	for range 1000 {
+	for range Fewer(1000) {
 		a, err := topo.Try("pod1a", "udp", 40001, to, Surely)
 		if want := netip.MustParseAddrPort("10.244.1.10:40001"); err != nil || a.Client != want {
 			t.Errorf("client %s, %v; want %s", a.Client, err, want)
@@ -130,7 +130,7 @@ func TestNoTryIsLost(t *testing.T) {
 	for _, proto := range []string{"tcp", "udp", "sctp"} {
 		var wg sync.WaitGroup
 		tokens := make(chan struct{}, 100)
-		for range 12000 {
+		for range Fewer(12000) {
 			tokens <- struct{}{}
 			wg.Go(func() {
 				defer func() { <-tokens }()

@@ -63,6 +63,10 @@ func TestContactForeign(t *testing.T) {
 				t.Errorf("cause %q, want %q in it", s.Cause, tc.cause)
 			}
 			timesSaid(t, said, lostSaid)
+			allLost := func() bool {
+				return !slices.ContainsFunc(g.Contact.Resources(), func(h Heard) bool { return h.Lost.IsZero() })
+			}
+			g.eventually("all resources are lost", allLost) // an answer that is still on its way would be told as a loss of its own
 			select {
 			case <-g.synced:
 				t.Error("synced by what no server says")
@@ -74,9 +78,7 @@ func TestContactForeign(t *testing.T) {
 			g.outage(false)
 
 			f.Instead(tc.answer)
-			g.eventually("all resources are lost", func() bool {
-				return !slices.ContainsFunc(g.Contact.Resources(), func(h Heard) bool { return h.Lost.IsZero() })
-			})
+			g.eventually("all resources are lost", allLost)
 			before, asked := g.Contact.Resources(), f.asked()
 			g.eventually("the server is asked again", func() bool { return f.asked() >= asked+4 })
 			for i, h := range g.Contact.Resources() {
