@@ -12,7 +12,7 @@ PACKAGES  = nftables iptables ipset ipvsadm conntrack iproute2 procps strace zsh
 PAGE_PACKAGES = chromium
 SUDO      = $(shell test "$$(id -u)" = 0 || echo sudo)
 
-.PHONY: build setup setup-vm setup-windows test-windows check test test-all test-rest e2e-tools e2e soak soak-userspace vm test-vm conformance golden verify lint size fuzz bench bench-growth bench-fleet bench-peer release image demo clean
+.PHONY: build setup setup-vm setup-windows test-windows check test test-root test-modules test-all test-rest e2e-tools e2e soak soak-userspace vm test-vm conformance golden verify lint size fuzz bench bench-growth bench-fleet bench-peer release image demo clean
 
 build:
 	$(GO) build -o bin/proxyc ./cmd/proxyc
@@ -50,12 +50,17 @@ TEST   = $(SHORT) -p 2 -parallel 4 -timeout 30m
 test:
 	@echo 'This takes $(if $(SHORT),half an hour,hours) on two cores, and longer the first time, to compile.'
 	$(GO) build ./...
+	$(MAKE) -j2 test-root test-modules
+	$(MAKE) e2e
+
+test-root:
+	.ci/untouched PROXYC_REQUIRE=all $(GO) test $(TEST) ./...
+
+test-modules:
 	cd e2e/types && $(GO) test ./...
 	cd e2e/page && PROXYC_REQUIRE=all $(GO) test $(SHORT) -timeout 20m ./...
 	cd e2e/deploy && $(GO) test ./...
-	cd e2e/release && ../../.ci/untouched $(GO) test $(SHORT) -timeout 20m ./...
-	.ci/untouched PROXYC_REQUIRE=all $(GO) test $(TEST) ./...
-	$(MAKE) e2e
+	cd e2e/release && $(GO) test $(SHORT) -timeout 20m ./...
 
 # test-all runs all tests but the soak; test-rest those that do less in test, or with SHARE=k/n
 # the k-th of n shares of what they do.

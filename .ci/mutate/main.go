@@ -52,7 +52,7 @@ func main() {
 		}
 		began := time.Now()
 		overlay := f.plant(filepath.Join(work, fmt.Sprint(tried)))
-		if _, err := run("go", "build", "-overlay", overlay, "./..."); err != nil {
+		if _, err := run("go", "build", "-overlay", overlay, filepath.Dir(f.file)); err != nil {
 			continue // it does not compile
 		}
 		if tried++; tried <= *skip {
@@ -101,6 +101,10 @@ func files() []string {
 }
 
 func faults(file string) (all []fault) {
+	here, err := os.Getwd()
+	if err != nil {
+		log.Fatal(err)
+	}
 	text, err := os.ReadFile(file)
 	if err != nil {
 		log.Fatal(err)
@@ -112,7 +116,10 @@ func faults(file string) (all []fault) {
 	}
 	add := func(n ast.Node, kind, with string) {
 		from, to := set.Position(n.Pos()), set.Position(n.End())
-		name, _ := filepath.Rel(".", file)
+		name, err := filepath.Rel(here, file)
+		if err != nil {
+			log.Fatal(err)
+		}
 		all = append(all, fault{file, kind, fmt.Sprintf("%s:%d", name, from.Line), from.Offset, to.Offset, with})
 	}
 	ast.Inspect(parsed, func(n ast.Node) bool {
