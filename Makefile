@@ -12,7 +12,7 @@ PACKAGES  = nftables iptables ipset ipvsadm conntrack iproute2 procps strace zsh
 PAGE_PACKAGES = chromium
 SUDO      = $(shell test "$$(id -u)" = 0 || echo sudo)
 
-.PHONY: build setup setup-vm setup-windows test-windows check test test-root test-modules test-all test-rest e2e-tools e2e soak soak-userspace vm test-vm conformance golden verify lint size fuzz bench bench-growth bench-fleet bench-peer release image demo clean
+.PHONY: build setup setup-vm setup-windows test-windows check test test-root test-modules test-all test-rest e2e-tools e2e soak soak-userspace vm test-vm conformance golden verify lint size fuzz bench measure release image demo clean
 
 build:
 	$(GO) build -o bin/proxyc ./cmd/proxyc
@@ -149,19 +149,9 @@ bench:
 	$(GO) test ./cmd/proxyc -count=1 -v -run 'TestCounts$$' -update
 	$(GO) test -p 1 -run '^$$' -bench . -benchmem ./compiler/... ./render/... ./apply/... ./cmd/...
 
-# bench-growth measures daemons in clusters of up to 50,000 Services; GROWTH are
-# its flags. It takes some ten minutes.
-bench-growth:
-	cd e2e && $(GO) run ./growth $(GROWTH)
-
-# bench-fleet measures many simulated nodes against one API server; FLEET are its flags.
-bench-fleet: e2e-tools
-	cd e2e && $(GO) run ./fleet $(FLEET)
-
-# bench-peer measures kube-proxy and proxyc side by side; PEER are its flags, with
-# files named as from e2e.
-bench-peer: e2e-tools
-	cd e2e && $(GO) run ./bench $(PEER)
+# measure runs SCENARIO with the flags FLAGS; without, it lists the scenarios. Files are named as from e2e.
+measure:
+	cd e2e && $(GO) run ./measure $(SCENARIO) $(FLAGS)
 
 # release writes static programs for each platform, what is in them and their
 # checksums into dist; image writes images of them, too, as OCI layouts.

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -112,4 +114,29 @@ func Until(ctx context.Context, every time.Duration, f func(context.Context) err
 		case <-tick.C:
 		}
 	}
+}
+
+// Parallel calls f for the numbers below n, so many at once, until one fails.
+func Parallel(atOnce, n int, f func(int) error) error {
+	var all sync.WaitGroup
+	var failed atomic.Bool
+	next, errs := make(chan int), make([]error, n)
+	for range min(atOnce, n) {
+		all.Go(func() {
+			for i := range next {
+				if errs[i] = f(i); errs[i] != nil {
+					failed.Store(true)
+				}
+			}
+		})
+	}
+	for i := range n {
+		if failed.Load() {
+			break
+		}
+		next <- i
+	}
+	close(next)
+	all.Wait()
+	return errors.Join(errs...)
 }

@@ -1,0 +1,80 @@
+package growth
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/e2e/kube"
+	"github.com/proxyc/proxyc/e2e/measure/sample"
+	"github.com/proxyc/proxyc/e2e/measure/scenario"
+)
+
+// HoldName is the scenario's by which growth calls its own program.
+const HoldName = "hold"
+
+// Hold is client-go alone. It prints when it holds all, and, as soon as its memory may be read, its live heap.
+func Hold(ctx context.Context, _ *scenario.Run, args []string) error {
+	if len(args) != 1 {
+		return errors.New(HoldName + ": needs the URL of an API server")
+	}
+	if err := kube.Hold(ctx, args[0], "", "node1"); err != nil {
+		return err
+	}
+	fmt.Println("holds all")
+	time.Sleep(quiet) // while its processor time is read
+	debug.FreeOSMemory()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	fmt.Println(m.HeapAlloc)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// clientAlone measures client-go alone.
+func (r *runner) clientAlone(ctx context.Context, ns *applytest.Namespace, url string) (out start, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return out, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	cmd := ns.Command(ctx, self, HoldName, url)
+	cmd.Stderr = os.Stderr
+	said, err := cmd.StdoutPipe()
+	if err != nil {
+		return out, err
+	}
+	began := time.Now()
+	wait, err := ns.Start(cmd)
+	if err != nil {
+		return out, err
+	}
+	defer func() {
+		cmd.Process.Kill()
+		wait()
+	}()
+	lines := bufio.NewScanner(said)
+	if !lines.Scan() {
+		return out, errors.Join(errors.New("client-go alone ended before it held all"), lines.Err())
+	}
+	out.Seconds = time.Since(began).Seconds()
+	cpu, err := sample.CPU(cmd.Process.Pid)
+	if err != nil {
+		return out, err
+	}
+	out.CPUSeconds = cpu.Seconds()
+	if !lines.Scan() {
+		return out, errors.Join(errors.New("client-go alone ended"), lines.Err())
+	}
+	if _, err := fmt.Sscan(lines.Text(), &out.Live); err != nil {
+		return out, err
+	}
+	return out, out.settled(cmd.Process.Pid)
+}

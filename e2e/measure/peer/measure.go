@@ -1,0 +1,446 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/proxyc/proxyc/e2e/kube"
+	"github.com/proxyc/proxyc/e2e/measure/sample"
+)
+
+// A result is what was found of one program in one mode. Times are in seconds,
+// sizes in bytes.
+type result struct {
+	Program  string               `json:"program"`
+	Mode     string               `json:"mode"`
+	Values   map[string]float64   `json:"values"`
+	Samples  map[string][]float64 `json:"samples"`
+	Requests []request            `json:"requests"` // to the API server
+	Errors   []string             `json:"errors,omitempty"`
+}
+
+// A subject is a program that is being measured.
+type subject struct {
+	setup
+	options
+	*lab
+	api kubernetes.Interface
+	log io.Writer
+
+	proxy *kube.Proxy
+	meter *sample.Group
+	found *result
+	// started is when the first start was over.
+	started time.Time
+}
+
+// part is a piece of the measuring, with the most that it may take.
+type part struct {
+	name  string
+	limit time.Duration
+	run   func(context.Context) error
+}
+
+// measure runs all parts on a program that is started first. What one part does
+// not find does not keep the others from it; without a start there is nothing
+// to measure.
+func (s *subject) measure(ctx context.Context, save func()) {
+	began := time.Now()
+	defer s.end()
+	for _, p := range s.parts() {
+		fmt.Fprintf(s.log, "%s %s: %s\n", s.found.Mode, s.name, p.name)
+		limited, cancel := context.WithTimeout(ctx, p.limit)
+		err := p.run(limited)
+		cancel()
+		if err != nil {
+			fmt.Fprintf(s.log, "%s %s: %s: %v\n", s.found.Mode, s.name, p.name, err)
+			s.found.Errors = append(s.found.Errors, fmt.Sprintf("%s: %v", p.name, err))
+		}
+		save()
+		if s.proxy == nil || err != nil && p.name == "start" {
+			break
+		}
+	}
+	fmt.Fprintf(s.log, "%s %s: took %s\n", s.found.Mode, s.name, time.Since(began).Round(time.Second))
+}
+
+func (s *subject) parts() []part {
+	return []part{
+		{"start", s.startLimit, s.start},
+		{"rest", s.limit, s.rest},
+		{"endpoint", s.limit, s.endpoint},
+		{"add and remove", s.limit, s.addAndRemove},
+		{"burst", s.limit, s.burst},
+		{"connect", s.limit, s.connect},
+		{"churn", s.limit, s.churn},
+		{"restart", s.startLimit, s.restart},
+	}
+}
+
+// end ends the program and notes what it has used.
+func (s *subject) end() {
+	if s.meter != nil {
+		s.notePeak()
+	}
+	if s.proxy != nil {
+		s.proxy.Kill()
+	}
+	if s.meter != nil {
+		if err := s.meter.Close(); err != nil {
+			s.found.Errors = append(s.found.Errors, err.Error())
+		}
+	}
+}
+
+func (s *subject) notePeak() {
+	p := s.meter.Peak()
+	for key, bytes := range map[string]int64{"all": p.All, "daemon": p.Daemon, "child": p.Child} {
+		s.found.Values["memory."+key] = max(s.found.Values["memory."+key], float64(bytes))
+	}
+}
+
+// launch starts the program, and its meter.
+func (s *subject) launch() (began time.Time, err error) {
+	began = time.Now()
+	if s.proxy, err = s.setup.start(s.lab); err == nil {
+		s.meter, err = sample.NewGroup(s.proxy.Pid())
+	}
+	return began, err
+}
+
+// spread is how many Services are watched at the start, the last one among them.
+const spread = 64
+
+// start is until all Services are in the kernel: some of them are asked again
+// and again, and then each is. Those that do not answer at once count until they do.
+func (s *subject) start(ctx context.Context) error {
+	all := append(serviceAddrs(s.cluster), canaryAddr(canary))
+	watched := []netip.AddrPort{}
+	for i := range min(spread, len(all)) {
+		watched = append(watched, all[len(all)-1-i*len(all)/spread%len(all)])
+	}
+	began, err := s.launch()
+	if err != nil {
+		return err
+	}
+	at, err := s.until(ctx, atHome, watched...)
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, s.proxy.Tail())
+	}
+	missing, err := s.missing(all)
+	if err == nil && len(missing) > 0 {
+		at, err = s.until(ctx, atHome, missing...)
+	}
+	if err != nil {
+		return err
+	}
+	s.set("start", at.Sub(began))
+	used, err := s.meter.Quiet(ctx)
+	s.set("start.cpu", used)
+	s.started = time.Now()
+	s.found.Values["api.start"] = float64(s.gate.FromServer.Load())
+	s.found.Values["api.connections"] = float64(s.gate.Connections.Load())
+	return err
+}
+
+// missing asks each Service once, and gives those that nobody answers for.
+func (s *subject) missing(all []netip.AddrPort) (out []netip.AddrPort, err error) {
+	return out, s.client.Do(func() error {
+		for _, a := range all {
+			got, err := connect(a, long)
+			if err != nil {
+				return err
+			}
+			if got == nobody {
+				out = append(out, a)
+			}
+		}
+		return nil
+	})
+}
+
+// rest is what the program costs while nothing happens.
+func (s *subject) rest(ctx context.Context) error {
+	const minute = 60
+	bytes := s.gate.FromServer.Load()
+	used, err := s.meter.CPU()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(s.still):
+	}
+	now, err := s.meter.CPU()
+	per := minute / time.Since(began).Seconds()
+	s.found.Values["rest.cpu"] = (now - used).Seconds() * per
+	s.found.Values["api.idle"] = float64(s.gate.FromServer.Load()-bytes) * per
+	return err
+}
+
+// A change is how long one took, and what it cost.
+type change struct {
+	answered time.Duration // from the API server's answer to the kernel; less than zero where the kernel was first
+	whole    time.Duration // from the request to the kernel
+	cpu      time.Duration // until the program rests
+}
+
+// change makes one change, and waits until the kernel has it and the program rests.
+func (s *subject) change(ctx context.Context, send func() error, want answer, addrs ...netip.AddrPort) (c change, err error) {
+	before, err := s.meter.CPU()
+	if err != nil {
+		return c, err
+	}
+	watching, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var at time.Time
+	kernel := make(chan error, 1)
+	go func() {
+		var err error
+		at, err = s.until(watching, want, addrs...)
+		kernel <- err
+	}()
+	sent := time.Now()
+	err = send()
+	answered := time.Now()
+	if err != nil {
+		cancel()
+	}
+	if err = errors.Join(err, <-kernel); err != nil {
+		return c, err
+	}
+	after, err := s.meter.Quiet(ctx)
+	if s.options.minSync >= time.Millisecond { // each is the first one after quiet
+		time.Sleep(s.options.minSync)
+	}
+	return change{at.Sub(answered), at.Sub(sent), after - before}, err
+}
+
+// endpoint moves the canary's endpoint to and fro.
+func (s *subject) endpoint(ctx context.Context) error {
+	bytes := s.gate.FromServer.Load()
+	err := s.repeat(s.rounds, "endpoint", "endpoint", func(i int) (change, error) {
+		to, want := s.place(i)
+		return s.change(ctx, func() error { return move(ctx, s.api, canary, to) }, want, canaryAddr(canary))
+	})
+	if n := len(s.found.Samples["endpoint"]); n > 0 {
+		s.found.Values["api.endpoint"] = float64(s.gate.FromServer.Load()-bytes) / float64(n)
+	}
+	return err
+}
+
+// place is where a canary's endpoint goes in a round, and what a probe then finds.
+func (s *subject) place(round int) (netip.Addr, answer) {
+	if round%2 == 0 {
+		return abroad, moved
+	}
+	return home, atHome
+}
+
+// addAndRemove adds a Service whose EndpointSlice is there, and removes it.
+func (s *subject) addAndRemove(ctx context.Context) error {
+	services := s.api.CoreV1().Services(canaries)
+	for range s.rounds {
+		err := s.repeat(1, "added", "addremove", func(int) (change, error) {
+			return s.change(ctx, func() error {
+				_, err := services.Create(ctx, canaryService(comeAndGo), metav1.CreateOptions{})
+				return err
+			}, atHome, canaryAddr(comeAndGo))
+		})
+		if err != nil {
+			return err
+		}
+		err = s.repeat(1, "removed", "addremove", func(int) (change, error) {
+			return s.change(ctx, func() error {
+				return services.Delete(ctx, canaryName(comeAndGo), metav1.DeleteOptions{})
+			}, nobody, canaryAddr(comeAndGo))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// burst moves the endpoints of many canaries at once. The time is from the
+// answer to the last request.
+func (s *subject) burst(ctx context.Context) error {
+	return s.repeat(max(2, s.rounds/4), "burst", "burst", func(i int) (change, error) {
+		to, want := s.place(i)
+		return s.change(ctx, func() error {
+			return kube.Parallel(workers, s.atOnce, func(i int) error { return move(ctx, s.api, burst+i, to) })
+		}, want, canaryAddrs(burst, s.atOnce)...)
+	})
+}
+
+// repeat makes changes, and keeps what they come to after each.
+func (s *subject) repeat(n int, times, costs string, once func(i int) (change, error)) error {
+	for i := range n {
+		c, err := once(i)
+		if err != nil {
+			return err
+		}
+		for key, d := range map[string]time.Duration{times: c.answered, times + ".whole": c.whole, costs + ".cpu": c.cpu} {
+			s.found.Samples[key] = append(s.found.Samples[key], d.Seconds())
+		}
+		all := slices.Sorted(slices.Values(s.found.Samples[times]))
+		s.found.Values[times+".p50"], s.found.Values[times+".p90"] = sample.Quantile(all, 0.5), sample.Quantile(all, 0.9)
+		s.found.Values[times+".whole"] = sample.Quantile(slices.Sorted(slices.Values(s.found.Samples[times+".whole"])), 0.5)
+		s.found.Values[costs+".cpu"] = mean(s.found.Samples[costs+".cpu"])
+	}
+	return nil
+}
+
+func mean(values []float64) (sum float64) {
+	for _, v := range values {
+		sum += v / float64(len(values))
+	}
+	return sum
+}
+
+// clients is how many connect at once.
+const clients = 2
+
+// connect makes as many new connections to the last Service as it can.
+func (s *subject) connect(ctx context.Context) error {
+	last, err := s.last(ctx, s.lab)
+	if err != nil {
+		return err
+	}
+	return s.connections("connect", last)
+}
+
+// churn does so while endpoints change, the same number for each program. The
+// order of rules does not last then, so many Services are asked.
+func (s *subject) churn(ctx context.Context) error {
+	all := serviceAddrs(s.cluster)
+	var some []netip.AddrPort
+	for i := range min(spread, len(all)) {
+		some = append(some, all[i*len(all)/min(spread, len(all))])
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- s.keepMoving(ctx) }()
+	err := s.connections("churn", some...)
+	cancel()
+	if moving := <-ended; err == nil {
+		err = moving
+	}
+	return err
+}
+
+// movesPerSecond is how many endpoints change while connections are made.
+const movesPerSecond = 20
+
+func (s *subject) keepMoving(ctx context.Context) error {
+	tick := time.NewTicker(time.Second / movesPerSecond)
+	defer tick.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		to, _ := s.place(i / s.atOnce)
+		if err := move(context.WithoutCancel(ctx), s.api, burst+i%s.atOnce, to); err != nil {
+			return err
+		}
+	}
+}
+
+// connections finds how many can be made, and how long one takes while it is
+// the only one.
+func (s *subject) connections(key string, addrs ...netip.AddrPort) error {
+	many, err := s.loadFor(s.seconds, clients, addrs...)
+	if err != nil {
+		return err
+	}
+	single, err := s.loadFor(s.seconds, 1, addrs...)
+	if err != nil {
+		return err
+	}
+	s.found.Values[key+".rate"] = many.PerSecond
+	s.found.Values[key+".failed"] = float64(many.Failed + single.Failed)
+	s.set(key+".p50", single.P50)
+	s.set(key+".p99", single.P99)
+	return nil
+}
+
+// restart ends the program, moves an endpoint, and starts it again, while
+// another Service is asked all the time.
+func (s *subject) restart(ctx context.Context) error {
+	if _, err := s.meter.Quiet(ctx); err != nil {
+		return err
+	}
+	s.notePeak()
+	type gap struct {
+		longest time.Duration
+		err     error
+	}
+	asking, stop := context.WithCancel(ctx)
+	defer stop()
+	gaps := make(chan gap, 1)
+	go func() {
+		longest, err := s.gaps(asking, serviceAddrs(s.cluster)[0])
+		gaps <- gap{longest, err}
+	}()
+	err := s.startAgain(ctx)
+	stop()
+	g := <-gaps
+	s.set("restart.gap", g.longest)
+	if err == nil {
+		err = g.err
+	}
+	return err
+}
+
+func (s *subject) startAgain(ctx context.Context) error {
+	s.proxy.Stop() // how it ends is its own affair: kube-proxy does by the signal
+	if err := s.meter.Close(); err != nil {
+		return err
+	}
+	s.meter = nil
+	to, want, err := s.elsewhere()
+	if err != nil {
+		return err
+	}
+	if err := move(ctx, s.api, canary, to); err != nil {
+		return err
+	}
+	began, err := s.launch()
+	if err != nil {
+		return err
+	}
+	at, err := s.until(ctx, want, canaryAddr(canary))
+	if err != nil {
+		return err
+	}
+	s.set("restart.kernel", at.Sub(began))
+	_, err = s.meter.Quiet(ctx)
+	return err
+}
+
+// elsewhere is where the canary's endpoint is not, as far as the kernel knows.
+func (s *subject) elsewhere() (to netip.Addr, want answer, err error) {
+	err = s.client.Do(func() error {
+		now, err := connect(canaryAddr(canary), long)
+		to, want = abroad, moved
+		if now == moved {
+			to, want = home, atHome
+		}
+		return err
+	})
+	return to, want, err
+}
+
+func (s *subject) set(key string, d time.Duration) { s.found.Values[key] = d.Seconds() }

@@ -1,0 +1,125 @@
+package peer
+
+import (
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/e2e/measure/scenario"
+)
+
+// TestSmall plays a whole run with few Services and rounds: all that a real run
+// reports is there, of both programs.
+func TestSmall(t *testing.T) {
+	applytest.RequireRoot(t)
+	file, plots := filepath.Join(t.TempDir(), "out.json"), t.TempDir()
+	modes := []string{"iptables-legacy"}
+	if !testing.Short() {
+		modes = append(modes, "nftables")
+	}
+	err := scenario.Start("peer", t.Output(), t.Output(), func(r *scenario.Run) error {
+		return Run(t.Context(), r, []string{"-services", "50", "-endpoints", "2", "-rounds", "2", "-burst", "5", "-modes", strings.Join(modes, ","),
+			"-load", "200ms", "-rest", "1s", "-limit", "1m", "-start-limit", "1m", "-json", file, "-svg", plots})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := readReport(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Results) != 2*len(modes) {
+		t.Fatalf("want 2 programs in %d modes, got %d results", len(modes), len(r.Results))
+	}
+	for _, found := range r.Results {
+		t.Run(found.Mode+"/"+found.Program, func(t *testing.T) { checkResult(t, found) })
+	}
+	for _, w := range r.Wire {
+		if w.Bytes <= 0 {
+			t.Errorf("%s as %s: nothing was sent", w.What, w.Form)
+		}
+	}
+	files, err := filepath.Glob(filepath.Join(plots, "*.svg"))
+	if err != nil || len(files) != len(modes) {
+		t.Fatalf("want a plot for each mode, got %q, %v", files, err)
+	}
+	for _, name := range files {
+		checkXML(t, name)
+	}
+}
+
+func checkResult(t *testing.T, found *result) {
+	for _, e := range found.Errors {
+		t.Error(e)
+	}
+	for _, m := range metrics {
+		if _, ok := found.Values[m.key]; !ok {
+			t.Errorf("%s (%s) is missing", m.key, m.what)
+		}
+	}
+	for _, key := range []string{"start", "start.cpu", "endpoint.cpu", "memory.daemon", "connect.rate", "churn.rate", "api.start", "api.endpoint"} {
+		if found.Values[key] <= 0 {
+			t.Errorf("%s is %g", key, found.Values[key])
+		}
+	}
+	for _, key := range []string{"endpoint", "added", "removed", "burst"} {
+		if len(found.Samples[key]) != 2 {
+			t.Errorf("%s: want 2 samples, got %v", key, found.Samples[key])
+		}
+	}
+	streamed := func(r request) bool {
+		return r.Verb == "watch" && r.Resource == "endpointslices" && r.Start > 0 && strings.Contains(r.Query, "sendInitialEvents=true")
+	}
+	if !slices.ContainsFunc(found.Requests, streamed) {
+		t.Errorf("EndpointSlices were not streamed at start: %+v", found.Requests)
+	}
+}
+
+func checkXML(t *testing.T, name string) {
+	file, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for d := xml.NewDecoder(file); ; {
+		_, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", filepath.Base(name), err)
+		}
+	}
+}
+
+// TestTable holds ratios and what is too small to tell against what is said of them.
+func TestTable(t *testing.T) {
+	r := &report{Options: map[string]any{"services": 1, "endpoints": 2, "mix": "real", "minSync": "1ns"}, Results: []*result{
+		{Program: peerName, Mode: "nftables", Values: map[string]float64{"endpoint.p50": 2, "connect.rate": 10}, Errors: []string{"burst: a\nb"}},
+		{Program: proxycName, Mode: "nftables", Values: map[string]float64{"endpoint.p50": -0.5, "connect.rate": 30, "start": 3}},
+	}}
+	table := pairs([]*report{r})[0].table()
+	for _, want := range []string{
+		"| one endpoint changed, median | 2000 | < 1.00 | 2000 | ms |",
+		"| new connections per second, last Service | 3.00 | 30.0 | 10.0 | 1/s |",
+		"| start to all Services in the kernel | ? | 3.00 | ? | s |",
+		"- not measured: burst: a\n",
+	} {
+		if !strings.Contains(table, want) {
+			t.Errorf("%q is not in\n%s", want, table)
+		}
+	}
+}
+
+func TestQuery(t *testing.T) {
+	got := query("/api/v1/services?allowWatchBookmarks=true&fieldSelector=spec.clusterIP%21%3DNone&resourceVersion=7&timeoutSeconds=300&watch=true")
+	if want := "fieldSelector=spec.clusterIP!=None allowWatchBookmarks=true"; got != want {
+		t.Errorf("want %q, got %q", want, got)
+	}
+}

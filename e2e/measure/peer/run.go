@@ -1,0 +1,139 @@
+package peer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/proxyc/proxyc/e2e/kube"
+	"github.com/proxyc/proxyc/e2e/measure/scenario"
+)
+
+// report is all that a run has found.
+type report struct {
+	Began    time.Time         `json:"began"`
+	Versions map[string]string `json:"versions"`
+	Options  map[string]any    `json:"options"`
+	Load     float64           `json:"loadSeconds"` // what the API server needed to take the cluster
+	Wire     []wire            `json:"wire"`
+	Results  []*result         `json:"results"`
+}
+
+// run measures both programs in each mode on one cluster.
+func run(ctx context.Context, to *scenario.Run, o options) (*report, error) {
+	peer, own, err := programs(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	r := &report{Began: time.Now().UTC().Truncate(time.Second), Versions: versions(ctx, peer, own), Options: o.describe()}
+	c, err := kube.Start(ctx, to.Dir)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	if err := prepare(ctx, c, o, r, to.Log); err != nil {
+		return nil, err
+	}
+	if r.Wire, err = wires(ctx, c.Client()); err != nil {
+		return nil, err
+	}
+	order := []program{peer, own}
+	if o.ownFirst {
+		order = []program{own, peer}
+	}
+	save := func() {
+		if err := to.Save(r); err != nil {
+			fmt.Fprintln(to.Log, err)
+		}
+	}
+	for _, name := range o.modes {
+		for _, p := range order {
+			if !slices.Contains(o.programs, p.name) {
+				continue
+			}
+			found := &result{Program: p.name, Mode: name, Values: map[string]float64{}, Samples: map[string][]float64{}}
+			r.Results = append(r.Results, found)
+			s := &subject{setup: setup{p, modes[name], to.Dir, o.minSync}, options: o, api: c.Client(), log: to.Log, found: found}
+			if err := measureOn(ctx, c, s, save); err != nil {
+				found.Errors = append(found.Errors, err.Error())
+			}
+			save()
+			if ctx.Err() != nil {
+				return r, nil // what was found is shown
+			}
+		}
+	}
+	return r, nil
+}
+
+// prepare fills the cluster.
+func prepare(ctx context.Context, c *kube.Cluster, o options, r *report, log io.Writer) error {
+	root, err := kube.Root(ctx)
+	if err != nil {
+		return err
+	}
+	rbac, err := kube.Manifests(filepath.Join(root, "docs/deploy/rbac.yaml"))
+	if err != nil {
+		return err
+	}
+	if err := c.Apply(ctx, rbac...); err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := populate(ctx, c.Client(), o.cluster, o.atOnce); err != nil {
+		return err
+	}
+	r.Load = time.Since(began).Seconds()
+	fmt.Fprintf(log, "%d Services of %d endpoints are with the API server after %.0f s\n", o.cluster.Services, o.cluster.Endpoints, r.Load)
+	return nil
+}
+
+// measureOn gives a program a node, measures it, and counts its requests.
+func measureOn(ctx context.Context, c *kube.Cluster, s *subject, save func()) (err error) {
+	if err := reset(ctx, s.api, s.atOnce); err != nil {
+		return err
+	}
+	if s.lab, err = newLab(c); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.lab.Close()) }()
+	began := time.Now()
+	s.measure(ctx, save)
+	if s.started.IsZero() {
+		s.started = time.Now() // all that it asked for was for its start
+	}
+	s.gate.Cut() // ends what is still being watched, so that it is in the log
+	s.found.Requests, err = requests(c, s.user, began, s.started)
+	return err
+}
+
+// describe is what a report tells of the options.
+func (o options) describe() map[string]any {
+	mix, order := "real", "peer-first"
+	if o.cluster.Plain {
+		mix = "plain"
+	}
+	if o.ownFirst {
+		order = "proxyc-first"
+	}
+	return map[string]any{"services": o.cluster.Services, "endpoints": o.cluster.Endpoints, "mix": mix,
+		"minSync": o.minSync.String(), "order": order, "rounds": o.rounds, "burst": o.atOnce}
+}
+
+func readReport(file string) (*report, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	r := &report{}
+	if err := json.Unmarshal(data, r); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return r, nil
+}

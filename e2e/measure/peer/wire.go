@@ -1,0 +1,91 @@
+package peer
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// A wire is how many bytes the API server sends for all objects of a kind in
+// one form, without TLS and headers.
+type wire struct {
+	What  string `json:"what"`
+	Form  string `json:"form"`
+	Bytes int64  `json:"bytes"`
+}
+
+const (
+	jsonType     = "application/json"
+	protobufType = "application/vnd.kubernetes.protobuf"
+)
+
+// what is asked for: as proxies do, and without the selectors.
+var readings = []struct{ what, path, selectors string }{
+	{"Services", "/api/v1/services", "labelSelector=!service.kubernetes.io/service-proxy-name&fieldSelector=spec.clusterIP!=None"},
+	{"Services, no selectors", "/api/v1/services", ""},
+	{"EndpointSlices", "/apis/discovery.k8s.io/v1/endpointslices", "labelSelector=!service.kubernetes.io/headless"},
+	{"EndpointSlices, no selectors", "/apis/discovery.k8s.io/v1/endpointslices", ""},
+	{"the own Node", "/api/v1/nodes", "fieldSelector=metadata.name=" + nodeName},
+	{"all Nodes", "/api/v1/nodes", ""},
+}
+
+// forms are those in which objects can be had. A stream begins with all
+// objects, and a bookmark after them.
+var forms = []struct {
+	name, accept, encoding, query string
+}{
+	{"list, JSON", jsonType, "identity", ""},
+	{"list, JSON, gzip", jsonType, "gzip", ""},
+	{"list, protobuf", protobufType, "identity", ""},
+	{"list, protobuf, gzip", protobufType, "gzip", ""},
+	{"WatchList stream, JSON", jsonType, "gzip", stream},
+	{"WatchList stream, protobuf", protobufType + ";stream=watch", "gzip", stream},
+}
+
+const stream = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+
+// wires reads everything in every form.
+func wires(ctx context.Context, api kubernetes.Interface) (all []wire, err error) {
+	for _, r := range readings {
+		for _, f := range forms {
+			n, err := bytesOf(ctx, api, r.path+"?"+r.selectors+"&"+f.query, f.accept, f.encoding)
+			if err != nil {
+				return nil, fmt.Errorf("%s as %s: %w", r.what, f.name, err)
+			}
+			all = append(all, wire{r.what, f.name, n})
+		}
+	}
+	return all, nil
+}
+
+// bytesOf counts the bytes of an answer's body as they are sent.
+func bytesOf(ctx context.Context, api kubernetes.Interface, uri, accept, encoding string) (int64, error) {
+	body, err := api.Discovery().RESTClient().Get().RequestURI(uri).
+		SetHeader("Accept", accept).SetHeader("Accept-Encoding", encoding).Stream(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer body.Close()
+	return copyUntil(body, []byte(metav1.InitialEventsAnnotationKey))
+}
+
+// copyUntil counts bytes until their end, or until some have been read, which
+// stand in a stream's last event of those that it begins with.
+func copyUntil(r io.Reader, mark []byte) (n int64, err error) {
+	seen, chunk := []byte{}, make([]byte, 1<<16)
+	for {
+		got, err := r.Read(chunk)
+		n += int64(got)
+		if seen = append(seen, chunk[:got]...); err == io.EOF || bytes.Contains(seen, mark) {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+		seen = append(seen[:0], seen[max(0, len(seen)-len(mark)):]...)
+	}
+}
