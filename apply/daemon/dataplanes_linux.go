@@ -10,6 +10,7 @@ import (
 	"github.com/proxyc/proxyc/apply/iptables"
 	"github.com/proxyc/proxyc/apply/ipvs"
 	"github.com/proxyc/proxyc/apply/nftables"
+	"github.com/proxyc/proxyc/apply/nftables/flowtable"
 	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/userspace"
 	"github.com/proxyc/proxyc/compiler"
@@ -63,7 +64,7 @@ func Held(ctx context.Context) (map[string]int, error) {
 }
 
 // FastpathBridges returns the bridges that take the fast path of mode nftables.
-func FastpathBridges() ([]string, error) { return nftables.FastpathBridges() }
+func FastpathBridges() ([]string, error) { return flowtable.Bridges() }
 
 // beside returns what proxyc left on a node to which kube-proxy is back, which
 // its own rules tell where known. In mode ipvs it makes nothing that proxyc does

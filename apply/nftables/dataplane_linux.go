@@ -11,6 +11,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/monitor"
+	"github.com/proxyc/proxyc/apply/nftables/flowtable"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
@@ -21,7 +22,7 @@ type Dataplane struct {
 
 	owns     bool // the tables are to be this process's
 	lookOnly bool
-	fast     *fastpath // nil: none is wanted
+	fast     *flowtable.Keeper // nil: none is wanted
 
 	mu      sync.Mutex // held by a commit; what else uses c waits
 	c       *conn
@@ -68,14 +69,14 @@ func OpenIn(netns int, o apply.Options) (*Dataplane, error) {
 		d.own()
 	}
 	if o.Fastpath.On() && !o.ReadOnly {
-		d.fast = newFastpath(netns, o.Fastpath, o.Log)
+		d.fast = flowtable.New(netns, o.Fastpath, o.Log)
 	}
 	return d, nil
 }
 
 // Close closes the connections.
 func (d *Dataplane) Close() error {
-	d.fast.close()
+	d.fast.Close()
 	err := errors.Join(d.monitor.Close(), d.c.Close())
 	if d.r != nil {
 		err = errors.Join(err, d.r.Close())
@@ -147,7 +148,7 @@ func (d *Dataplane) Compare(ctx context.Context) (plan apply.Plan, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d.fast.renew()
+	d.fast.Renew()
 	return planFor(found, applied, d.flags()), nil
 }
 
@@ -175,7 +176,7 @@ func (d *Dataplane) Applied() ir.Programs { return d.applied.Programs() }
 // Drift listens to what the kernel tells of others' transactions, and keeps the fast path.
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 	if d.fast != nil {
-		d.fast.start(ctx)
+		d.fast.Start(ctx)
 	}
 	return d.monitor.Start(ctx, d.log, func(notify func(bool)) (monitor.Monitor, error) {
 		nft, err := monitor.OpenNFT(monitor.NFTables, notify)
@@ -192,7 +193,7 @@ func (d *Dataplane) ChangedBy() []string { return d.monitor.ChangedBy() }
 func (d *Dataplane) Leftovers(ctx context.Context) ([]apply.Leftover, error) {
 	left, err := Leftovers(ctx, true)
 	return slices.DeleteFunc(left, func(l apply.Leftover) bool {
-		return l.Object == fastpathObject && (d.fast != nil || d.lookOnly)
+		return l.Object == flowtable.Object && (d.fast != nil || d.lookOnly)
 	}), err
 }
 

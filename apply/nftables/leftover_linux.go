@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/nftables/flowtable"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
@@ -25,8 +26,8 @@ func Leftovers(ctx context.Context, inUse bool) ([]apply.Leftover, error) {
 	somebodyElses := sync.OnceValue(func() bool { return foreign(ctx) })
 	var left []apply.Leftover
 	for _, t := range tables {
-		if t.Family == nftables.TableFamilyINet && t.Name == fastpathTable {
-			left = append(left, apply.Leftover{Object: fastpathObject, Remove: func(context.Context) error { return removeTable(t) }})
+		if "table inet "+t.Name == flowtable.Object && t.Family == nftables.TableFamilyINet {
+			left = append(left, apply.Leftover{Object: flowtable.Object, Remove: func(context.Context) error { return removeTable(t) }})
 			continue
 		}
 		if !proxys(t) || t.Name == rules.Table && (inUse || somebodyElses()) {
@@ -76,9 +77,6 @@ func listTables() ([]*nftables.Table, error) {
 var familyWords = map[nftables.TableFamily]string{nftables.TableFamilyIPv4: ir.IPv4.NFT(), nftables.TableFamilyIPv6: ir.IPv6.NFT()}
 
 func tableObject(t *nftables.Table) string { return "table " + familyWords[t.Family] + " " + t.Name }
-
-// fastpathObject is how the table of the fast path is called.
-const fastpathObject = "table inet " + fastpathTable
 
 // foreign reports whether somebody else has tables of our name.
 func foreign(ctx context.Context) bool {

@@ -1,4 +1,4 @@
-package nftables
+package flowtable
 
 import (
 	"bytes"
@@ -23,7 +23,7 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// A fastpath keeps the flowtable (KEP-4963) of a network namespace, in a table of its
+// A Keeper keeps the flowtable (KEP-4963) of a network namespace, in a table of its
 // own, which nothing else of ours refers to: with it and without, packets meet the
 // same. A packet of a connection that is in the flowtable goes from the ingress hook of
 // the interface where it comes in straight to the one where it leaves.
@@ -31,7 +31,7 @@ import (
 // The table is made anew, in one transaction, where it is not as it should be; that puts
 // connections back to the slow path, for as long as the kernel takes to be rid of the old one.
 // Interfaces that come are added to it, and the kernel takes out those that go.
-type fastpath struct {
+type Keeper struct {
 	apply.Fastpath
 	netns netns.NsHandle // netns.None(): of the process
 	log   *slog.Logger
@@ -47,22 +47,26 @@ type fastpath struct {
 	bridge map[int]string // the settings of bridges that were told, by index
 }
 
+// Object is how errors and leftovers name the table.
+const Object = "table inet " + table
+
 const (
-	fastpathTable = rules.Table + "-fastpath"
-	flowtable     = "fastpath"
-	// fastpathPriority comes after what others filter: a packet that is dropped must not
+	// table is the name of the table, of both families.
+	table = rules.Table + "-fastpath"
+	name  = "fastpath"
+	// priority comes after what others filter: a packet that is dropped must not
 	// get its connection in.
-	fastpathPriority = 300
+	priority = 300
 	// mostDevices are as many as one message may add.
 	mostDevices = 256
-	// fastpathRetry is how long after an error the links are listened to again.
-	fastpathRetry = 10 * time.Second
+	// retry is how long after an error the links are listened to again.
+	retry = 10 * time.Second
 )
 
-// newFastpath returns what keeps a flowtable in the namespace of a file descriptor;
-// 0: the process's own.
-func newFastpath(ns int, o apply.Fastpath, log *slog.Logger) *fastpath {
-	f := &fastpath{Fastpath: o, netns: netns.None(), log: cmp.Or(log, slog.New(slog.DiscardHandler)), again: make(chan struct{}, 1),
+// New returns a Keeper for the network namespace of a file descriptor, or, with 0, for that of the
+// process. Without a log nothing is logged.
+func New(ns int, o apply.Fastpath, log *slog.Logger) *Keeper {
+	f := &Keeper{Fastpath: o, netns: netns.None(), log: cmp.Or(log, slog.New(slog.DiscardHandler)), again: make(chan struct{}, 1),
 		root: "/", bridge: map[int]string{}}
 	if ns != 0 {
 		f.netns = netns.NsHandle(ns)
@@ -70,8 +74,8 @@ func newFastpath(ns int, o apply.Fastpath, log *slog.Logger) *fastpath {
 	return f
 }
 
-// start keeps the flowtable until ctx ends or close is called.
-func (f *fastpath) start(ctx context.Context) {
+// Start keeps the flowtable until ctx ends or Close is called.
+func (f *Keeper) Start(ctx context.Context) {
 	ctx, f.stop = context.WithCancel(ctx)
 	f.ended = make(chan struct{})
 	go func() {
@@ -85,22 +89,22 @@ func (f *fastpath) start(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(fastpathRetry):
+			case <-time.After(retry):
 			}
 		}
 	}()
 }
 
-// close ends that, and leaves the table.
-func (f *fastpath) close() {
+// Close ends what Start began, and leaves the table in the kernel. A nil Keeper does nothing.
+func (f *Keeper) Close() {
 	if f != nil && f.stop != nil {
 		f.stop()
 		<-f.ended
 	}
 }
 
-// renew has the table looked at, and made anew if others have changed it.
-func (f *fastpath) renew() {
+// Renew has the table compared, and replaced if another program has changed it. A nil Keeper does nothing.
+func (f *Keeper) Renew() {
 	if f == nil {
 		return
 	}
@@ -111,7 +115,7 @@ func (f *fastpath) renew() {
 }
 
 // follow makes the table and keeps it, as long as the kernel tells of all interfaces.
-func (f *fastpath) follow(ctx context.Context) error {
+func (f *Keeper) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var reason error
@@ -143,7 +147,7 @@ func (f *fastpath) follow(ctx context.Context) error {
 }
 
 // met looks at an interface that came, changed or went.
-func (f *fastpath) met(l netlink.LinkUpdate) {
+func (f *Keeper) met(l netlink.LinkUpdate) {
 	at := l.Attrs()
 	if l.Header.Type == unix.RTM_DELLINK && l.IfInfomsg.Family == unix.AF_UNSPEC { // not merely out of its bridge
 		delete(f.devices, at.Index)
@@ -167,7 +171,7 @@ func (f *fastpath) met(l netlink.LinkUpdate) {
 }
 
 // make makes the table, with the interfaces that there are, unless it stands.
-func (f *fastpath) make() {
+func (f *Keeper) make() {
 	devices, err := f.interfaces()
 	if err == nil {
 		names := make([]string, 0, len(devices))
@@ -176,10 +180,10 @@ func (f *fastpath) make() {
 		}
 		slices.Sort(names)
 		if !f.stands(names) {
-			err = f.commit(func(c *nftables.Conn) { f.table(c, names) })
+			err = f.commit(func(c *nftables.Conn) { f.replace(c, names) })
 		}
 		if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) && len(names) > 0 { // one went meanwhile: all are met one by one
-			err = f.commit(func(c *nftables.Conn) { f.table(c, nil) })
+			err = f.commit(func(c *nftables.Conn) { f.replace(c, nil) })
 			for index, l := range devices {
 				if err == nil && f.commit(func(c *nftables.Conn) { f.add(c, l.Attrs().Name) }) != nil {
 					delete(devices, index)
@@ -206,28 +210,28 @@ func (f *fastpath) make() {
 // lookAtBridges tells once of each bridge whose packets are translated before the flowtable sees them,
 // and once when they are no more. The kernel tells nobody that a setting was changed: it is seen when the table is
 // looked at, or an interface comes.
-func (f *fastpath) lookAtBridges() {
+func (f *Keeper) lookAtBridges() {
 	for index, l := range f.devices {
 		if l.Type() != bridgeType {
 			continue
 		}
-		name := l.Attrs().Name
-		on := sysctl.CallsIPTables(f.root, name)
+		bridge := l.Attrs().Name
+		on := sysctl.CallsIPTables(f.root, bridge)
 		if on == f.bridge[index] {
 			continue
 		}
 		if f.bridge[index] = on; on == "" {
-			f.log.Info("what pods send by the bridge takes the fast path", "interface", name)
+			f.log.Info("what pods send by the bridge takes the fast path", "interface", bridge)
 			continue
 		}
 		f.log.Warn("what pods send by the bridge is translated before the fast path sees it, and half of each connection gains nothing (0 is right where pods of this node reach each other by its routes, not over the bridge)",
-			"interface", name, "settings", on)
+			"interface", bridge, "settings", on)
 	}
 }
 
-// FastpathBridges returns the bridges that are in the flowtable of the process's network namespace,
+// Bridges returns the bridges that are in the flowtable of the process's network namespace,
 // whoever made that; none where there is no flowtable.
-func FastpathBridges() (bridges []string, err error) {
+func Bridges() (bridges []string, err error) {
 	c, err := nftables.New()
 	if err != nil {
 		return nil, err
@@ -250,7 +254,7 @@ func FastpathBridges() (bridges []string, err error) {
 const bridgeType = "bridge"
 
 // interfaces returns those of the node that are to be in the flowtable.
-func (f *fastpath) interfaces() (map[int]netlink.Link, error) {
+func (f *Keeper) interfaces() (map[int]netlink.Link, error) {
 	h, err := f.handle()
 	if err != nil {
 		return nil, err
@@ -269,7 +273,7 @@ func (f *fastpath) interfaces() (map[int]netlink.Link, error) {
 	return found, nil
 }
 
-func (f *fastpath) handle() (*netlink.Handle, error) {
+func (f *Keeper) handle() (*netlink.Handle, error) {
 	if f.netns.IsOpen() {
 		return netlink.NewHandleAt(f.netns, unix.NETLINK_ROUTE)
 	}
@@ -277,7 +281,7 @@ func (f *fastpath) handle() (*netlink.Handle, error) {
 }
 
 // connect returns a connection of which each request has a socket of its own.
-func (f *fastpath) connect() (*nftables.Conn, error) {
+func (f *Keeper) connect() (*nftables.Conn, error) {
 	var options []nftables.ConnOption
 	if f.netns.IsOpen() {
 		options = append(options, nftables.WithNetNSFd(int(f.netns)))
@@ -286,7 +290,7 @@ func (f *fastpath) connect() (*nftables.Conn, error) {
 }
 
 // commit sends one transaction.
-func (f *fastpath) commit(fill func(*nftables.Conn)) error {
+func (f *Keeper) commit(fill func(*nftables.Conn)) error {
 	c, err := f.connect()
 	if err != nil {
 		return err
@@ -295,8 +299,8 @@ func (f *fastpath) commit(fill func(*nftables.Conn)) error {
 	return c.Flush()
 }
 
-// stands reports whether the table is as table makes it with these interfaces, in order.
-func (f *fastpath) stands(names []string) bool {
+// stands reports whether the table is as replace makes it with these interfaces, in order.
+func (f *Keeper) stands(names []string) bool {
 	c, err := f.connect()
 	if err != nil {
 		return false
@@ -307,11 +311,11 @@ func (f *fastpath) stands(names []string) bool {
 	}
 	t := flowtables[0]
 	slices.Sort(t.Devices)
-	if t.Name != flowtable || t.Flags != nftables.FlowtableFlagsCounter || *t.Priority != *nftables.FlowtablePriorityFilter || !slices.Equal(t.Devices, names) {
+	if t.Name != name || t.Flags != nftables.FlowtableFlagsCounter || *t.Priority != *nftables.FlowtablePriorityFilter || !slices.Equal(t.Devices, names) {
 		return false
 	}
 	chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
-	chains = slices.DeleteFunc(chains, func(c *nftables.Chain) bool { return c.Table.Name != fastpathTable })
+	chains = slices.DeleteFunc(chains, func(c *nftables.Chain) bool { return c.Table.Name != table })
 	if err != nil || len(chains) != 1 {
 		return false
 	}
@@ -334,13 +338,13 @@ func (f *fastpath) stands(names []string) bool {
 
 // ourTable is where all of it is: one for both families.
 func ourTable() *nftables.Table {
-	return &nftables.Table{Family: nftables.TableFamilyINet, Name: fastpathTable}
+	return &nftables.Table{Family: nftables.TableFamilyINet, Name: table}
 }
 
 // add puts interfaces into the flowtable; those that are there already stay. The zero
 // byte ends a name: newer kernels take one without for the beginning of names.
-func (f *fastpath) add(c *nftables.Conn, names ...string) {
-	t := &nftables.Flowtable{Table: ourTable(), Name: flowtable, Flags: nftables.FlowtableFlagsCounter}
+func (f *Keeper) add(c *nftables.Conn, names ...string) {
+	t := &nftables.Flowtable{Table: ourTable(), Name: name, Flags: nftables.FlowtableFlagsCounter}
 	for chunk := range slices.Chunk(names, mostDevices) {
 		t.Devices = t.Devices[:0:0]
 		for _, name := range chunk {
@@ -350,7 +354,7 @@ func (f *fastpath) add(c *nftables.Conn, names ...string) {
 	}
 }
 
-// table makes the table, in place of one that may be there.
+// replace makes the table, in place of one that may be there.
 //
 //	table inet proxyc-fastpath {
 //		flowtable fastpath { hook ingress priority filter; devices = { eth0, cni0 }; counter; }
@@ -359,11 +363,11 @@ func (f *fastpath) add(c *nftables.Conn, names ...string) {
 //			ct status dnat ct state established ct direction reply ct packets > 20 flow add @fastpath
 //		}
 //	}
-func (f *fastpath) table(c *nftables.Conn, names []string) {
+func (f *Keeper) replace(c *nftables.Conn, names []string) {
 	t := c.AddTable(ourTable())
 	c.DelTable(t)
 	c.AddTable(t)
-	c.AddFlowtable(&nftables.Flowtable{Table: t, Name: flowtable, Flags: nftables.FlowtableFlagsCounter})
+	c.AddFlowtable(&nftables.Flowtable{Table: t, Name: name, Flags: nftables.FlowtableFlagsCounter})
 	f.add(c, names...)
 	c.AddRule(&nftables.Rule{Table: t, Chain: c.AddChain(offloadChain()), Exprs: f.exprs()})
 }
@@ -371,7 +375,7 @@ func (f *fastpath) table(c *nftables.Conn, names []string) {
 func offloadChain() *nftables.Chain {
 	accept := nftables.ChainPolicyAccept
 	return &nftables.Chain{Table: ourTable(), Name: "offload", Type: nftables.ChainTypeFilter, Policy: &accept,
-		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityRef(fastpathPriority)}
+		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityRef(priority)}
 }
 
 // Bits of a connection's status and state (linux/netfilter/nf_conntrack_common.h).
@@ -390,7 +394,7 @@ const (
 // Service's own address, mostly the default route, on which the flowtable would send, translated
 // again, all that comes until the connection is idle. A reply's way is the client's all along, and what
 // the kernel looks up is that to the endpoint.
-func (f *fastpath) exprs() []expr.Any {
+func (f *Keeper) exprs() []expr.Any {
 	hasBit := func(key expr.CtKey, bit uint32) []expr.Any {
 		return []expr.Any{
 			&expr.Ct{Key: key, Register: 1},
@@ -408,5 +412,5 @@ func (f *fastpath) exprs() []expr.Any {
 			&expr.Byteorder{SourceRegister: 1, DestRegister: 1, Op: expr.ByteorderHton, Len: 8, Size: 8},
 			&expr.Cmp{Op: expr.CmpOpGt, Register: 1, Data: binaryutil.BigEndian.PutUint64(uint64(f.Packets))})
 	}
-	return append(out, &expr.FlowOffload{Name: flowtable})
+	return append(out, &expr.FlowOffload{Name: name})
 }
