@@ -19,6 +19,7 @@ import (
 	"github.com/proxyc/proxyc/apply/run"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/iptables"
+	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
 )
 
 // Variant is which of the kernel's interfaces the tools speak to. The rules of
@@ -336,7 +337,7 @@ func (d *Dataplane) readFamily(ctx context.Context, f ir.Family) (*rules.Ruleset
 const incompatible = "is incompatible, use 'nft' tool"
 
 func (d *Dataplane) listFamily(ctx context.Context, f ir.Family) (*rules.Ruleset, error) {
-	saved := rules.NewParser(f)
+	saved := iptparse.NewParser(f)
 	for _, table := range [...]string{"filter", "nat"} {
 		unlisted := finder{text: incompatible}
 		if err := d.save(ctx, f, table, io.MultiWriter(saved, &unlisted)); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/proxyc/proxyc/apply/run"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/iptables"
+	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
 )
 
 // Interference lists the built-in chains of the legacy variant that may drop what
@@ -91,7 +92,7 @@ func (d *foreignTable) Write(text []byte) (int, error) {
 }
 
 func (d *foreignTable) line(line string) {
-	words := rules.SavedWords(line)
+	words := iptparse.SavedWords(line)
 	if len(words) < 2 {
 		return
 	}
@@ -109,7 +110,7 @@ func (d *foreignTable) line(line string) {
 
 // effectOf returns what a rule of these words does; zero: nothing.
 func effectOf(words []string) apply.RuleEffect {
-	switch target := rules.SavedTarget(words); {
+	switch target := iptparse.SavedTarget(words); {
 	case target == "CT" && slices.Contains(words, "--notrack"):
 		return apply.RuleEffect{Does: "NOTRACK"}
 	case target == "MARK":

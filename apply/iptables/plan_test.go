@@ -14,6 +14,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 	rules "github.com/proxyc/proxyc/render/iptables"
+	ipteval "github.com/proxyc/proxyc/render/iptables/eval"
+	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
 )
 
 // memory is a kernel that refuses what the kernel refuses.
@@ -156,8 +158,9 @@ func TestEverythingGoesInSteps(t *testing.T) {
 
 func between(t *testing.T, most int, now, old, want *rules.Ruleset, to []sim.Packet, local func(netip.Addr) bool) {
 	t.Helper()
+	is, before, after := ipteval.NewEvaluator(now, sim.OwnOf(local)), ipteval.NewEvaluator(old, sim.OwnOf(local)), ipteval.NewEvaluator(want, sim.OwnOf(local))
 	for _, pkt := range to {
-		got, was, will := now.Eval(pkt, local), old.Eval(pkt, local), want.Eval(pkt, local)
+		got, was, will := is.Outcome(pkt, nil), before.Outcome(pkt, nil), after.Outcome(pkt, nil)
 		if got.Equal(was) || got.Equal(will) {
 			continue
 		}
@@ -189,7 +192,7 @@ func TestOperations(t *testing.T) {
 	if _, err := rules.Lower(have).WriteTo(&saved); err != nil {
 		t.Fatal(err)
 	}
-	read, err := rules.Parse(have.Family, saved.String())
+	read, err := iptparse.Parse(have.Family, saved.String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +261,7 @@ func TestDifferencesTellRules(t *testing.T) {
 			apply.Operation{Verb: apply.Change, Have: []string{"-m mac --mac-source 00:11:22:33:44:55 -j DROP"}}},
 		"deleted": {"", apply.Operation{Verb: apply.Change, Want: []string{text}}},
 	} {
-		read, err := rules.Parse(want.Family, strings.Replace(saved.String(), rule, tc.change, 1))
+		read, err := iptparse.Parse(want.Family, strings.Replace(saved.String(), rule, tc.change, 1))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -341,7 +344,7 @@ func TestJumps(t *testing.T) {
 // whose order of matches is not ours.
 func TestUnhookByText(t *testing.T) {
 	const jump = `-m comment --comment "kubernetes service portals" -m conntrack --ctstate NEW -j KUBE-SERVICES`
-	have, err := rules.Parse(ir.IPv4, "*filter\n:KUBE-SERVICES - [0:0]\n-A INPUT "+jump+"\nCOMMIT\n")
+	have, err := iptparse.Parse(ir.IPv4, "*filter\n:KUBE-SERVICES - [0:0]\n-A INPUT "+jump+"\nCOMMIT\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -361,7 +364,7 @@ func show(jumps []rules.BuiltInJump) (out []string) {
 // TestFirewallIsTheKubeletsToo has the kubelet's chain with a rule of its own.
 func TestFirewallIsTheKubeletsToo(t *testing.T) {
 	want := lower(programs(0))
-	have, err := rules.Parse(ir.IPv4, "*filter\n:KUBE-FIREWALL - [0:0]\n-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP\nCOMMIT\n")
+	have, err := iptparse.Parse(ir.IPv4, "*filter\n:KUBE-FIREWALL - [0:0]\n-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP\nCOMMIT\n")
 	if err != nil {
 		t.Fatal(err)
 	}

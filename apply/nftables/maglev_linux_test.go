@@ -15,6 +15,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 	rules "github.com/proxyc/proxyc/render/nftables"
+	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
@@ -72,7 +73,7 @@ func TestClientsChooseAlikeOnAllNodes(t *testing.T) {
 				t.Fatal(err)
 			}
 			meaning := sim.NewEvaluator(p)
-			written := rules.NewEvaluator(rules.Lower(p), sim.NewOwn(f.Loopback(), p.Node.Addrs))
+			written := nfteval.NewEvaluator(rules.Lower(p), sim.NewOwn(f.Loopback(), p.Node.Addrs))
 			route(t, topo, f, at.addr)
 			met := map[netip.AddrPort]int{}
 			for n := range 120 {

@@ -12,6 +12,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 	rules "github.com/proxyc/proxyc/render/nftables"
+	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
@@ -56,7 +57,7 @@ func TestSlots(t *testing.T) {
 			t.Fatal(err)
 		}
 		for f, p := range program(hosts).All() {
-			meaning, kernel := sim.NewEvaluator(p), rules.NewEvaluator(have.Of(f), sim.NewOwn(f.Loopback(), p.Node.Addrs))
+			meaning, kernel := sim.NewEvaluator(p), nfteval.NewEvaluator(have.Of(f), sim.NewOwn(f.Loopback(), p.Node.Addrs))
 			for i := range p.Services[0].Frontends {
 				m := p.Services[0].Frontends[i].Match
 				if m.IsNodePort() {

@@ -6,14 +6,15 @@ import (
 	"slices"
 
 	"github.com/proxyc/proxyc/ir/sim"
-	"github.com/proxyc/proxyc/render/iptables"
+	ipteval "github.com/proxyc/proxyc/render/iptables/eval"
 	"github.com/proxyc/proxyc/render/nftables"
+	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
 )
 
 // follower follows packets through rules of iptables, and what belongs to them.
 type follower interface {
-	Follow(pkt sim.Packet, mark uint32) (o sim.Outcome, met []iptables.Met, unknown []string)
-	FollowTranslated(pkt sim.Packet, mark uint32) (o sim.Outcome, met []iptables.Met, unknown []string)
+	Follow(pkt sim.Packet, mark uint32) (o sim.Outcome, met []ipteval.Met, unknown []string)
+	FollowTranslated(pkt sim.Packet, mark uint32) (o sim.Outcome, met []ipteval.Met, unknown []string)
 }
 
 // beside follows a packet through iptables and tables of nf_tables of others, in the order in
@@ -23,14 +24,14 @@ type follower interface {
 // first decides. sent says that what is balanced leaves as what the node sends, as ipvs does.
 func beside(f follower, pkt sim.Packet, sent bool, own *sim.Own, tables *nftables.Ruleset) course {
 	first := func(b *nftables.Base) bool { return b.Destination() && b.Priority < nftables.PriorityDNAT }
-	o, rules, unknown, mark := nftables.NewFollower(tables.With(first), own).FollowBefore(pkt)
+	o, rules, unknown, mark := nfteval.NewFollower(nfteval.With(tables, first), own).FollowBefore(pkt)
 	c := courseNFT(o, rules, unknown)
 	switch c.outcome.Fate {
 	case sim.NotOurs:
 		c.then(courseOf(f.Follow(pkt, mark)))
-		level := followNFT(tables.With(func(b *nftables.Base) bool {
+		level := followNFT(nfteval.With(tables, func(b *nftables.Base) bool {
 			return b.Destination() && b.Priority == nftables.PriorityDNAT
-		}), own, pkt, nftables.Machine{})
+		}), own, pkt, nfteval.Machine{})
 		c.unknown = append(c.unknown, level.unknown...)
 		if level.outcome.Fate != sim.NotOurs && c.outcome.Fate != sim.NotOurs {
 			m := level.met[len(level.met)-1]
@@ -50,7 +51,7 @@ func beside(f follower, pkt sim.Packet, sent bool, own *sim.Own, tables *nftable
 	if o := c.outcome; o.Fate != sim.NotOurs && len(o.Destinations) == 0 {
 		return c.sorted()
 	}
-	late := nftables.NewFollower(tables.With(func(b *nftables.Base) bool { return !first(b) }), own)
+	late := nfteval.NewFollower(nfteval.With(tables, func(b *nftables.Base) bool { return !first(b) }), own)
 	if o := c.outcome; o.Fate == sim.NotOurs || sent && !pkt.FromNode() {
 		c.then(courseNFT(late.Follow(pkt)))
 		if !sent || o.Fate == sim.NotOurs {

@@ -192,7 +192,7 @@ func (n *conformanceNode) compare(t *testing.T, programs ir.Programs, f *applyte
 		t.Errorf("%s: prediction differs (-record +predicted):\n%s%s", key, cmp.Diff(want, got), steps)
 	}
 	p := programFor(programs, pkt.Dst)
-	if got := evaluators[p.Node.Mode](p).Eval(pkt, p.Node.HasAddr); !got.Equal(outcome) {
+	if got := ruleSides[p.Node.Mode](p).Outcome(pkt, nil); !got.Equal(outcome) {
 		t.Errorf("%s: rules give %s, want %s", key, got, outcome)
 	}
 }

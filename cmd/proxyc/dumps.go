@@ -9,8 +9,11 @@ import (
 
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/render/iptables"
+	ipteval "github.com/proxyc/proxyc/render/iptables/eval"
+	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
 	"github.com/proxyc/proxyc/render/ipvs"
-	"github.com/proxyc/proxyc/render/nftables"
+	ipvsparse "github.com/proxyc/proxyc/render/ipvs/parse"
+	nftparse "github.com/proxyc/proxyc/render/nftables/parse"
 )
 
 // dumpFiles makes a side of what tools printed on a node: iptables-save and its IPv6 form,
@@ -101,7 +104,7 @@ func (d *dumpFiles) ipvsadm(file, text string) (err error) {
 		return fmt.Errorf("holds virtual servers, as %s does", d.ipvs[1])
 	}
 	d.ipvs[1] = file
-	d.servers, err = ipvs.ParseServers(text)
+	d.servers, err = ipvsparse.ParseServers(text)
 	return err
 }
 
@@ -118,7 +121,7 @@ func (d *dumpFiles) iptables(file, text string) error {
 		return fmt.Errorf("holds %s rules, and the node has no %s address", f, f)
 	}
 	d.dump = savedRules
-	r, err := iptables.Parse(f, text)
+	r, err := iptparse.Parse(f, text)
 	if err != nil {
 		return err
 	}
@@ -135,7 +138,7 @@ func (d *dumpFiles) iptables(file, text string) error {
 
 func (d *dumpFiles) nft(file, text string) error {
 	d.dump = nftList
-	tables, err := nftables.ParseList(text)
+	tables, err := nftparse.ParseList(text)
 	if err != nil && strings.Contains(text, "\ndelete table ") {
 		return fmt.Errorf("is what nft -f loads, as compile writes it, and not what nft list ruleset prints: the rules that compile writes are the side mode:nftables")
 	} else if err != nil {
@@ -183,15 +186,15 @@ func (d *dumpFiles) end() error {
 	for f, r := range ir.Present(d.rules) {
 		own := ownOf(d.programs.Of(f))
 		if d.ipvs[0] == "" {
-			d.set(f, iptables.NewEvaluator(r, own))
+			d.set(f, ipteval.NewEvaluator(r, own))
 			*d.follow.At(f) = inIPTables(r, own)
 			continue
 		}
-		elements, err := ipvs.ParseSets(f, d.sets)
+		elements, err := ipvsparse.ParseSets(f, d.sets)
 		if err != nil {
 			return fmt.Errorf("%s: %w", d.ipvs[0], err)
 		}
-		d.ipvsRules(f, &ipvs.Ruleset{Family: f, VirtualServers: ipvs.Of(f, d.servers), Elements: elements, Rules: r}, own)
+		d.ipvsRules(f, &ipvs.Ruleset{Family: f, VirtualServers: ipvsparse.Of(f, d.servers), Elements: elements, Rules: r}, own)
 	}
 	return nil
 }
@@ -214,7 +217,7 @@ func othersIn(text string, r *iptables.Ruleset) (others []string) {
 			table = strings.TrimSpace(name)
 			continue
 		}
-		words := iptables.SavedWords(line)
+		words := iptparse.SavedWords(line)
 		switch {
 		case len(words) < 2:
 		case words[1] == "DROP" && strings.HasPrefix(words[0], ":"):

@@ -23,7 +23,7 @@ func TestEquivalence(t *testing.T) {
 	start := applytest.Seed(t)
 	const perWorld = 50
 	for _, mode := range ir.Modes() {
-		if evaluators[mode] == nil {
+		if ruleSides[mode] == nil {
 			continue
 		}
 		t.Run(string(mode), func(t *testing.T) {
@@ -69,7 +69,7 @@ func (w *world) completeConfig() *config.Config {
 
 // fates returns what the rules and what the IR do with a packet.
 func (w *world) fates(p *ir.Program, pkt sim.Packet) (rules, ir sim.Outcome) {
-	return evaluators[w.mode](p).Eval(pkt, p.Node.HasAddr), sim.Trace(p, pkt)
+	return ruleSides[w.mode](p).Outcome(pkt, nil), sim.Trace(p, pkt)
 }
 
 // fail reports the smallest world that still shows the difference.

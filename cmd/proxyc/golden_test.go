@@ -252,7 +252,7 @@ func (g *golden) checkPackets(t *testing.T, mode ir.Mode, snap *snapshot.Snapsho
 		if got := outcome.String(); got != row.want {
 			t.Errorf("%s -> %s, want %s\n%s", name, got, row.want, traced{pkt: pkt, outcome: outcome, steps: steps})
 		}
-		if got := evaluators[mode](p).Eval(pkt, p.Node.HasAddr); !got.Equal(outcome) {
+		if got := ruleSides[mode](p).Outcome(pkt, nil); !got.Equal(outcome) {
 			t.Errorf("%s -> %s by the rules, %s by the IR", name, got, outcome)
 		}
 	}

@@ -13,8 +13,13 @@ import (
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 	"github.com/proxyc/proxyc/render/iptables"
+	ipteval "github.com/proxyc/proxyc/render/iptables/eval"
+	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
 	"github.com/proxyc/proxyc/render/ipvs"
+	ipvseval "github.com/proxyc/proxyc/render/ipvs/eval"
 	"github.com/proxyc/proxyc/render/nftables"
+	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
+	nftparse "github.com/proxyc/proxyc/render/nftables/parse"
 	"github.com/proxyc/proxyc/render/xtables"
 )
 
@@ -61,7 +66,7 @@ func (m *met) where() string {
 
 // ofIPVS reports whether it is no rule but a server, the element of a set or an address.
 func (m *met) ofIPVS() bool {
-	return m.Table == ipvs.TableServers || m.Table == ipvs.TableSets || m.Table == ipvs.TableDevice
+	return m.Table == ipvseval.TableServers || m.Table == ipvseval.TableSets || m.Table == ipvseval.TableDevice
 }
 
 // tableRoutes is where a packet meets a route in place of a rule.
@@ -83,14 +88,14 @@ type course struct {
 }
 
 // followNFT follows a packet through tables of nf_tables, and those of iptables that were added.
-func followNFT(r *nftables.Ruleset, own *sim.Own, pkt sim.Packet, on nftables.Machine) course {
-	f := nftables.NewFollower(r, own).On(on)
+func followNFT(r *nftables.Ruleset, own *sim.Own, pkt sim.Packet, on nfteval.Machine) course {
+	f := nfteval.NewFollower(r, own).On(on)
 	c := courseNFT(f.Follow(pkt))
 	c.lacks = f.Lacked
 	return c
 }
 
-func courseNFT(o sim.Outcome, rules []nftables.Met, unknown []string) course {
+func courseNFT(o sim.Outcome, rules []nfteval.Met, unknown []string) course {
 	c := course{outcome: o, unknown: unknown}
 	for _, m := range rules {
 		table, chain, _ := strings.Cut(m.Chain, ", chain ")
@@ -106,7 +111,7 @@ func courseNFT(o sim.Outcome, rules []nftables.Met, unknown []string) course {
 
 // foreignIPTables reports whether a rule of iptables is neither proxyc's nor kube-proxy's.
 func foreignIPTables(chain, text string) bool {
-	return !iptables.Owned(chain) && !iptables.Owned(iptables.SavedTarget(iptables.SavedWords(text)))
+	return !iptables.Owned(chain) && !iptables.Owned(iptparse.SavedTarget(iptparse.SavedWords(text)))
 }
 
 // followIPTables follows a packet through tables of iptables that proxyc writes.
@@ -119,15 +124,15 @@ func followIPTables(r *iptables.Ruleset, own *sim.Own, pkt sim.Packet) (course, 
 	if err := xtables.Add(tables, "", text.String(), nil); err != nil {
 		return course{}, err
 	}
-	return followNFT(tables, own, pkt, nftables.Machine{}), nil
+	return followNFT(tables, own, pkt, nfteval.Machine{}), nil
 }
 
 // followIPVS follows a packet through tables of iptables, ipsets and virtual servers.
 func followIPVS(r *ipvs.Ruleset, own *sim.Own, pkt sim.Packet) course {
-	return courseOf(ipvs.NewFollower(r, own).Follow(pkt, 0))
+	return courseOf(ipvseval.NewFollower(r, own).Follow(pkt, 0))
 }
 
-func courseOf(o sim.Outcome, rules []iptables.Met, unknown []string) course {
+func courseOf(o sim.Outcome, rules []ipteval.Met, unknown []string) course {
 	c := course{outcome: o, unknown: unknown}
 	for _, m := range rules {
 		one := met{Table: m.Table, Chain: m.Chain, Rule: m.Rule, Text: m.Text, Drops: m.Drops, leads: m.Leads}
@@ -142,9 +147,7 @@ func wants(p *ir.Program, pkt sim.Packet) (course, error) {
 	switch p.Node.Mode {
 	case ir.ModeNFTables:
 		r := nftables.Lower(p)
-		own := *r
-		own.Qualify(p.Family.NFT() + " " + nftables.Table)
-		c := followNFT(&own, ownOf(p), pkt, nftables.Machine{})
+		c := followNFT(nftparse.Qualify(r, p.Family.NFT()+" "+nftables.Table), ownOf(p), pkt, nfteval.Machine{})
 		c.holds = func(m *met) bool { return holds(r, m) }
 		return c, nil
 	case ir.ModeIPTables:

@@ -11,7 +11,11 @@ import (
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 	"github.com/proxyc/proxyc/render/iptables"
+	ipteval "github.com/proxyc/proxyc/render/iptables/eval"
+	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
 	"github.com/proxyc/proxyc/render/ipvs"
+	ipvseval "github.com/proxyc/proxyc/render/ipvs/eval"
+	ipvsparse "github.com/proxyc/proxyc/render/ipvs/parse"
 )
 
 // savedIPVS returns what iptables-save, ipset save and ipvsadm -Sn print of rules in mode
@@ -63,13 +67,13 @@ func heldIPVS(t testing.TB, f ir.Family, rules, sets, servers string) *ipvs.Rule
 	t.Helper()
 	r := &ipvs.Ruleset{Family: f}
 	var err error
-	if r.Rules, _, err = iptables.ParseWhole(f, rules); err != nil {
+	if r.Rules, _, err = iptparse.ParseWhole(f, rules); err != nil {
 		t.Fatal(err)
 	}
-	if r.Elements, err = ipvs.ParseSets(f, sets); err != nil {
+	if r.Elements, err = ipvsparse.ParseSets(f, sets); err != nil {
 		t.Fatal(err)
 	}
-	if r.VirtualServers, err = ipvs.ParseServers(servers); err != nil {
+	if r.VirtualServers, err = ipvsparse.ParseServers(servers); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -84,7 +88,7 @@ func TestFollowIPVS(t *testing.T) {
 			want := ipvs.Lower(p)
 			rules, sets, servers := savedIPVS(t, want)
 			held := heldIPVS(t, f, rules, sets, servers)
-			evaluator, meaning := ipvs.NewEvaluator(want, ownOf(p)), sim.NewEvaluator(p)
+			evaluator, meaning := ipvseval.NewEvaluator(want, ownOf(p)), sim.NewEvaluator(p)
 			for range 200 {
 				pkt := r.packet(p)
 				a, b := followIPVS(want, ownOf(p), pkt), followIPVS(held, ownOf(p), pkt)
@@ -168,7 +172,7 @@ func TestFollowIPVSNamesFaults(t *testing.T) {
 			var f followed
 			again := func(gone removed) (course, error) {
 				rest := *held
-				rest.Rules = held.Rules.Disarmed(gone.ofIPTables)
+				rest.Rules = ipteval.Disarmed(held.Rules, gone.ofIPTables)
 				return followIPVS(&rest, ownOf(p), tt.packet), nil
 			}
 			if err := f.compare(want, followIPVS(held, ownOf(p), tt.packet), again); err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/flow"
 	"github.com/proxyc/proxyc/ir/prove"
-	"github.com/proxyc/proxyc/render/iptables"
+	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
 )
 
 type migrateCmd struct {
@@ -216,12 +216,12 @@ func neighbours(file, text string) (found []string, err error) {
 	default:
 		return nil, fmt.Errorf("is %s: %s", as, wanted)
 	}
-	err = iptables.EachSaved(text, func(table, line string) {
-		words := iptables.SavedWords(line)
+	err = iptparse.EachSaved(text, func(table, line string) {
+		words := iptparse.SavedWords(line)
 		if len(words) < 2 || words[0] != "-A" {
 			return
 		}
-		chain, target := words[1], iptables.SavedTarget(words)
+		chain, target := words[1], iptparse.SavedTarget(words)
 		builtIn := chain == strings.ToUpper(chain) && !strings.ContainsAny(chain, "-_") // PREROUTING
 		switch ours := strings.HasPrefix(chain, "KUBE-"); {
 		case strings.HasPrefix(target, "KUBE-") && !ours && !builtIn:

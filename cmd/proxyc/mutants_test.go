@@ -12,10 +12,15 @@ import (
 	"github.com/proxyc/proxyc/ir/prove"
 	"github.com/proxyc/proxyc/ir/sim"
 	"github.com/proxyc/proxyc/render/hns"
+	hnseval "github.com/proxyc/proxyc/render/hns/eval"
 	"github.com/proxyc/proxyc/render/iptables"
+	ipteval "github.com/proxyc/proxyc/render/iptables/eval"
 	"github.com/proxyc/proxyc/render/ipvs"
+	ipvseval "github.com/proxyc/proxyc/render/ipvs/eval"
 	"github.com/proxyc/proxyc/render/nftables"
+	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
 	"github.com/proxyc/proxyc/render/userspace"
+	userspaceeval "github.com/proxyc/proxyc/render/userspace/eval"
 )
 
 // mutant is a ruleset with one fault.
@@ -88,7 +93,7 @@ func TestMutants(t *testing.T) {
 
 func nftMutants(p *ir.Program) (all []mutant) {
 	add := func(what string, change func(*nftables.Ruleset)) {
-		all = append(all, newMutant(what, p, nftables.Lower, change, nftables.NewEvaluator))
+		all = append(all, newMutant(what, p, nftables.Lower, change, nfteval.NewEvaluator))
 	}
 	of := nftables.Lower(p)
 	for i, s := range of.Sets {
@@ -142,7 +147,7 @@ func nftMutants(p *ir.Program) (all []mutant) {
 
 func iptablesMutants(p *ir.Program) (all []mutant) {
 	add := func(what string, change func(*iptables.Ruleset)) {
-		all = append(all, newMutant(what, p, iptables.Lower, change, iptables.NewEvaluator))
+		all = append(all, newMutant(what, p, iptables.Lower, change, ipteval.NewEvaluator))
 	}
 	ruleMutants(iptables.Lower(p), add)
 	return all
@@ -206,7 +211,7 @@ func ruleMutants(of *iptables.Ruleset, add func(what string, change func(*iptabl
 
 func userspaceMutants(p *ir.Program) (all []mutant) {
 	add := func(what string, change func(*userspace.Ruleset)) {
-		all = append(all, newMutant(what, p, userspace.Lower, change, userspace.NewEvaluator))
+		all = append(all, newMutant(what, p, userspace.Lower, change, userspaceeval.NewEvaluator))
 	}
 	of := userspace.Lower(p)
 	for i, l := range of.Listeners {
@@ -226,7 +231,7 @@ func userspaceMutants(p *ir.Program) (all []mutant) {
 
 func hnsMutants(p *ir.Program) (all []mutant) {
 	add := func(what string, change func(*hns.Ruleset)) {
-		all = append(all, newMutant(what, p, hns.Lower, change, hns.NewEvaluator))
+		all = append(all, newMutant(what, p, hns.Lower, change, hnseval.NewEvaluator))
 	}
 	of := hns.Lower(p)
 	for i := range of.LoadBalancers {
@@ -245,7 +250,7 @@ func hnsMutants(p *ir.Program) (all []mutant) {
 
 func ipvsMutants(p *ir.Program) (all []mutant) {
 	add := func(what string, change func(*ipvs.Ruleset)) {
-		all = append(all, newMutant(what, p, ipvs.Lower, change, ipvs.NewEvaluator))
+		all = append(all, newMutant(what, p, ipvs.Lower, change, ipvseval.NewEvaluator))
 	}
 	of := ipvs.Lower(p)
 	for i, x := range of.Elements {

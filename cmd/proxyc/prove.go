@@ -16,7 +16,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/prove"
 	"github.com/proxyc/proxyc/ir/sim"
-	"github.com/proxyc/proxyc/render/ipvs"
+	ipvseval "github.com/proxyc/proxyc/render/ipvs/eval"
 )
 
 type proveCmd struct {
@@ -390,7 +390,7 @@ func parting(a, b []met) (ruleA, ruleB *met) {
 		switch {
 		case i == 0:
 			for k := len(list) - 1; k >= 0; k-- {
-				if text := strings.ToLower(list[k].Text); list[k].Drops || list[k].Table == ipvs.TableServers || strings.Contains(text, "dnat") || strings.HasSuffix(text, "accept") {
+				if text := strings.ToLower(list[k].Text); list[k].Drops || list[k].Table == ipvseval.TableServers || strings.Contains(text, "dnat") || strings.HasSuffix(text, "accept") {
 					return &list[k]
 				}
 			}

@@ -18,19 +18,24 @@ import (
 	"github.com/proxyc/proxyc/ir/prove"
 	"github.com/proxyc/proxyc/ir/sim"
 	"github.com/proxyc/proxyc/render/hns"
+	hnseval "github.com/proxyc/proxyc/render/hns/eval"
 	"github.com/proxyc/proxyc/render/iptables"
+	ipteval "github.com/proxyc/proxyc/render/iptables/eval"
 	"github.com/proxyc/proxyc/render/ipvs"
+	ipvseval "github.com/proxyc/proxyc/render/ipvs/eval"
 	"github.com/proxyc/proxyc/render/nftables"
+	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
 	"github.com/proxyc/proxyc/render/userspace"
+	userspaceeval "github.com/proxyc/proxyc/render/userspace/eval"
 )
 
 // ruleSides lower a Program to the rules of its mode, to be compared.
 var ruleSides = map[ir.Mode]func(*ir.Program) prove.Side{
-	ir.ModeIPTables:    func(p *ir.Program) prove.Side { return iptables.NewEvaluator(iptables.Lower(p), ownOf(p)) },
-	ir.ModeNFTables:    func(p *ir.Program) prove.Side { return nftables.NewEvaluator(nftables.Lower(p), ownOf(p)) },
-	ir.ModeIPVS:        func(p *ir.Program) prove.Side { return ipvs.NewEvaluator(ipvs.Lower(p), ownOf(p)) },
-	ir.ModeKernelspace: func(p *ir.Program) prove.Side { return hns.NewEvaluator(hns.Lower(p), ownOf(p)) },
-	ir.ModeUserspace:   func(p *ir.Program) prove.Side { return userspace.NewEvaluator(userspace.Lower(p), ownOf(p)) },
+	ir.ModeIPTables:    func(p *ir.Program) prove.Side { return ipteval.NewEvaluator(iptables.Lower(p), ownOf(p)) },
+	ir.ModeNFTables:    func(p *ir.Program) prove.Side { return nfteval.NewEvaluator(nftables.Lower(p), ownOf(p)) },
+	ir.ModeIPVS:        func(p *ir.Program) prove.Side { return ipvseval.NewEvaluator(ipvs.Lower(p), ownOf(p)) },
+	ir.ModeKernelspace: func(p *ir.Program) prove.Side { return hnseval.NewEvaluator(hns.Lower(p), ownOf(p)) },
+	ir.ModeUserspace:   func(p *ir.Program) prove.Side { return userspaceeval.NewEvaluator(userspace.Lower(p), ownOf(p)) },
 }
 
 // ownOf returns what a Program's node has for itself.
@@ -79,7 +84,7 @@ func lazily(make func() follow) follow {
 // inNFT follows packets through one table of nf_tables: "ip proxyc".
 func inNFT(name string, r *nftables.Ruleset, own *sim.Own) follow {
 	return lazily(func() follow {
-		follower := nftables.NewFollower(r, own)
+		follower := nfteval.NewFollower(r, own)
 		return func(pkt sim.Packet) (all []met) {
 			_, rules, _ := follower.Follow(pkt)
 			for _, m := range rules {
@@ -92,14 +97,14 @@ func inNFT(name string, r *nftables.Ruleset, own *sim.Own) follow {
 
 func inIPTables(r *iptables.Ruleset, own *sim.Own) follow {
 	return lazily(func() follow {
-		follower := iptables.NewFollower(r, own)
+		follower := ipteval.NewFollower(r, own)
 		return func(pkt sim.Packet) []met { return courseOf(follower.Follow(pkt, 0)).met }
 	})
 }
 
 func inIPVS(r *ipvs.Ruleset, own *sim.Own) follow {
 	return lazily(func() follow {
-		follower := ipvs.NewFollower(r, own)
+		follower := ipvseval.NewFollower(r, own)
 		return func(pkt sim.Packet) []met { return courseOf(follower.Follow(pkt, 0)).met }
 	})
 }
@@ -119,7 +124,7 @@ func inRules(p *ir.Program) follow {
 
 // ipvsRules takes what a node in mode ipvs holds of a family.
 func (d *described) ipvsRules(f ir.Family, r *ipvs.Ruleset, own *sim.Own) {
-	d.set(f, ipvs.NewEvaluator(r, own))
+	d.set(f, ipvseval.NewEvaluator(r, own))
 	*d.follow.At(f) = inIPVS(r, own)
 }
 

@@ -18,9 +18,12 @@ import (
 	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
-	"github.com/proxyc/proxyc/render/iptables"
-	"github.com/proxyc/proxyc/render/ipvs"
+	ipteval "github.com/proxyc/proxyc/render/iptables/eval"
+	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
+	ipvseval "github.com/proxyc/proxyc/render/ipvs/eval"
 	"github.com/proxyc/proxyc/render/nftables"
+	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
+	nftparse "github.com/proxyc/proxyc/render/nftables/parse"
 	"github.com/proxyc/proxyc/render/xtables"
 )
 
@@ -85,7 +88,7 @@ func (d *described) kernel(ctx context.Context, programs ir.Programs, variant st
 				if !r.Exists {
 					gone = append(gone, "table "+tableOf(f)+" is not there")
 				}
-				d.set(f, nftables.NewEvaluator(r, ownOf(p)))
+				d.set(f, nfteval.NewEvaluator(r, ownOf(p)))
 				*d.follow.At(f) = inNFT(tableOf(f), r, ownOf(p))
 			}
 		}
@@ -111,7 +114,7 @@ func (d *described) kernel(ctx context.Context, programs ir.Programs, variant st
 				held.Rules = r
 				d.ipvsRules(f, held, ownOf(p))
 			default:
-				d.set(f, iptables.NewEvaluator(r, ownOf(p)))
+				d.set(f, ipteval.NewEvaluator(r, ownOf(p)))
 				*d.follow.At(f) = inIPTables(r, ownOf(p))
 			}
 		}
@@ -171,7 +174,7 @@ func inRulesOfKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant
 	}
 	on := machine(p.Family)
 	return func(gone removed) course {
-		c := followNFT(r.Disarmed(gone.ofNFT), own, pkt, on)
+		c := followNFT(nfteval.Disarmed(r, gone.ofNFT), own, pkt, on)
 		c.gone = missing
 		return c
 	}, append(left, others...), nil
@@ -222,7 +225,7 @@ func inTables(ctx context.Context, p *ir.Program, variant, listed string) (r *nf
 		}
 		texts = append(texts, saved{"legacy iptables ", text})
 	}
-	r, others, err := nftables.ParseWhole(p.Family, listed, func(family, table string) bool { return ofIPTables(family, table) && there[table] })
+	r, others, err := nftparse.ParseWhole(p.Family, listed, func(family, table string) bool { return ofIPTables(family, table) && there[table] })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -259,9 +262,9 @@ func ipsets(ctx context.Context) *xtables.Sets {
 }
 
 // machine answers what rules ask this node's kernel.
-func machine(f ir.Family) nftables.Machine {
+func machine(f ir.Family) nfteval.Machine {
 	tool := map[ir.Family]string{ir.IPv4: "iptables", ir.IPv6: "ip6tables"}[f]
-	return nftables.Machine{
+	return nfteval.Machine{
 		Out: func(src, dst netip.Addr, in string, mark uint32) (string, error) {
 			out, refused, err := node.Route(node.Sent{Src: src, Dst: dst, In: in, Mark: mark})
 			if err == nil && out == "" && refused == "" {
@@ -289,7 +292,7 @@ func ofIPVS(ctx context.Context, p *ir.Program, pkt sim.Packet, variant, listed 
 	if err != nil {
 		return nil, nil, err
 	}
-	r, others, err := iptables.ParseWhole(p.Family, saved)
+	r, others, err := iptparse.ParseWhole(p.Family, saved)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -302,7 +305,7 @@ func ofIPVS(ctx context.Context, p *ir.Program, pkt sim.Packet, variant, listed 
 	} else {
 		left = append(left, legacy(ctx, p.Family)...)
 	}
-	tables, others, err := nftables.ParseWhole(p.Family, listed, skip)
+	tables, others, err := nftparse.ParseWhole(p.Family, listed, skip)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -312,8 +315,8 @@ func ofIPVS(ctx context.Context, p *ir.Program, pkt sim.Packet, variant, listed 
 	}
 	return func(gone removed) course {
 		rest := *held
-		rest.Rules = r.Disarmed(gone.ofIPTables)
-		return beside(ipvs.NewFollower(&rest, own), pkt, true, own.With(held.Carries), tables.Disarmed(gone.ofNFT))
+		rest.Rules = ipteval.Disarmed(r, gone.ofIPTables)
+		return beside(ipvseval.NewFollower(&rest, own), pkt, true, own.With(held.Carries), nfteval.Disarmed(tables, gone.ofNFT))
 	}, append(left, others...), nil
 }
 
@@ -324,7 +327,7 @@ func legacy(ctx context.Context, f ir.Family) (left []string) {
 	if err != nil {
 		left = append(left, "legacy iptables: "+err.Error())
 	}
-	for _, table := range iptables.Unfollowed(saved) {
+	for _, table := range iptparse.Unfollowed(saved) {
 		left = append(left, "legacy iptables: "+table)
 	}
 	return left

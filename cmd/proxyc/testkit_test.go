@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"net/netip"
 	"testing"
 
 	"github.com/proxyc/proxyc/compiler"
@@ -10,27 +9,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
-	"github.com/proxyc/proxyc/ir/sim"
-	"github.com/proxyc/proxyc/render/hns"
-	"github.com/proxyc/proxyc/render/iptables"
-	"github.com/proxyc/proxyc/render/ipvs"
-	"github.com/proxyc/proxyc/render/nftables"
-	"github.com/proxyc/proxyc/render/userspace"
 )
-
-// evaluator walks packets through the lowered rules of one Program.
-type evaluator interface {
-	Eval(pkt sim.Packet, local func(netip.Addr) bool) sim.Outcome
-}
-
-// evaluators lower one Program for each mode, so that its rules can be asked.
-var evaluators = map[ir.Mode]func(*ir.Program) evaluator{
-	ir.ModeIPTables:    func(p *ir.Program) evaluator { return iptables.Lower(p) },
-	ir.ModeIPVS:        func(p *ir.Program) evaluator { return ipvs.Lower(p) },
-	ir.ModeNFTables:    func(p *ir.Program) evaluator { return nftables.Lower(p) },
-	ir.ModeKernelspace: func(p *ir.Program) evaluator { return hns.Lower(p) },
-	ir.ModeUserspace:   func(p *ir.Program) evaluator { return userspace.Lower(p) },
-}
 
 // parseConfig reads a configuration for a test, in one mode, with all that
 // comes before compilation.

@@ -11,7 +11,9 @@ import (
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 	"github.com/proxyc/proxyc/render/iptables"
+	ipteval "github.com/proxyc/proxyc/render/iptables/eval"
 	"github.com/proxyc/proxyc/render/nftables"
+	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
 )
 
 // A flow is one line of kube-proxy's tables of packets.
@@ -69,7 +71,7 @@ func summary(o sim.Outcome) string {
 }
 
 type evaluator interface {
-	Eval(sim.Packet, func(netip.Addr) bool) sim.Outcome
+	Outcome(sim.Packet, *sim.Cuts) sim.Outcome
 }
 
 // Each packet of kube-proxy's tables meets the same fate in the IR, and in the
@@ -80,8 +82,8 @@ func TestFlows(t *testing.T) {
 		mode  ir.Mode
 		lower func(*ir.Program) evaluator
 	}{
-		{"proxy-iptables", ir.ModeIPTables, func(p *ir.Program) evaluator { return iptables.Lower(p) }},
-		{"proxy-nftables", ir.ModeNFTables, func(p *ir.Program) evaluator { return nftables.Lower(p) }},
+		{"proxy-iptables", ir.ModeIPTables, func(p *ir.Program) evaluator { return ipteval.NewEvaluator(iptables.Lower(p), sim.OwnOf(p.Node.HasAddr)) }},
+		{"proxy-nftables", ir.ModeNFTables, func(p *ir.Program) evaluator { return nfteval.NewEvaluator(nftables.Lower(p), sim.OwnOf(p.Node.HasAddr)) }},
 	} {
 		t.Run(mode.table, func(t *testing.T) {
 			diffs := loadDifferences(t, mode.table)
@@ -112,7 +114,7 @@ func TestFlows(t *testing.T) {
 						where := mode.table + " " + test.Test + ": " + flow.String()
 						got := sim.Trace(p, pkt)
 						diffs.compare(t, where, flow.want(), summary(got))
-						if rules := rules.Eval(pkt, p.Node.HasAddr); !rules.Equal(got) {
+						if rules := rules.Outcome(pkt, nil); !rules.Equal(got) {
 							t.Errorf("%s: the rules do %s, the IR %s", where, summary(rules), summary(got))
 						}
 					}

@@ -6,11 +6,12 @@ import (
 	"testing"
 
 	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render/iptables/iptest"
 )
 
 func BenchmarkLowerAndWrite(b *testing.B) {
 	for _, n := range []int{1_000, 10_000, 50_000} {
-		p := many(ir.IPv4, n, 10)
+		p := iptest.Many(ir.IPv4, n, 10)
 		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
@@ -26,7 +27,7 @@ func BenchmarkLowerAndWrite(b *testing.B) {
 }
 
 func BenchmarkLowerService(b *testing.B) {
-	p := many(ir.IPv4, 2, 10)
+	p := iptest.Many(ir.IPv4, 2, 10)
 	b.ReportAllocs()
 	for b.Loop() {
 		LowerService(p.Family, &p.Node, &p.Services[1])
@@ -37,7 +38,7 @@ func BenchmarkLowerService(b *testing.B) {
 func BenchmarkLowererChange(b *testing.B) {
 	for _, n := range []int{1_000, 10_000, 50_000} {
 		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
-			p := many(ir.IPv4, n, 10)
+			p := iptest.Many(ir.IPv4, n, 10)
 			a := NewLowerer(p)
 			b.ReportAllocs()
 			for b.Loop() {

@@ -32,6 +32,5 @@
 // which need few rules beside what does their work, have them in the same form,
 // so that they are read, planned and evaluated like these.
 //
-// Eval walks a packet through the rules in the kernel's order; it knows only
-// tables, chains and rules, nothing of Services.
+// Package parse, beneath, reads rules of any author; package eval walks packets through them.
 package iptables

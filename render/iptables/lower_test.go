@@ -14,6 +14,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/irtest"
 	"github.com/proxyc/proxyc/render"
+	"github.com/proxyc/proxyc/render/iptables/iptest"
 )
 
 // lines returns the rules of one chain as text.
@@ -125,36 +126,8 @@ func text(r *Ruleset) string {
 	return b.String()
 }
 
-func TestFrontendsOfAServicePortShareChains(t *testing.T) {
-	p := irtest.Program(ir.ModeIPTables)
-	ranges := []ir.SourceRange{{Prefix: netip.MustParsePrefix("198.51.100.0/24")}}
-	web := &p.Services[len(p.Services)-1]
-	for i := range web.Frontends {
-		if f := &web.Frontends[i]; f.Kind == ir.LoadBalancer {
-			f.SourceRanges = ranges
-		}
-	}
-	var got []string
-	for _, c := range LowerService(p.Family, &p.Node, web).Chains {
-		got = append(got, c.Name)
-	}
-	want := []string{"KUBE-SVC-LOLE4ISW44XBNF3G", "KUBE-EXT-LOLE4ISW44XBNF3G", "KUBE-FW-LOLE4ISW44XBNF3G"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("chains (-want +got):\n%s", diff)
-	}
-	hold(t, p, sources, destinations(p))
-
-	for i := range web.Frontends { // other routes than its siblings: no compiler makes that, but the IR can say it
-		if f := &web.Frontends[i]; f.Kind == ir.NodePort {
-			f.Routes = []ir.Route{{From: ir.ThisNode, Pool: f.Routes[0].Pool}}
-			f.Else = ir.Drop
-		}
-	}
-	hold(t, p, sources, destinations(p))
-}
-
 func TestSharesAreEqual(t *testing.T) {
-	p := many(ir.IPv4, 2, 4)
+	p := iptest.Many(ir.IPv4, 2, 4)
 	want := []string{
 		`! -s 10.128.0.0/9 -d 10.0.0.2/32 -p tcp -m tcp --dport 80 -j KUBE-MARK-MASQ`,
 		"-p tcp -m statistic --mode random --probability 0.2500000000 -j DNAT --to-destination 10.128.0.1:8080",
@@ -195,7 +168,7 @@ func TestOneHairpinRuleForAnAddress(t *testing.T) {
 }
 
 func TestShuffledServicesGiveTheSameHubs(t *testing.T) {
-	p := many(ir.IPv4, 300, 3)
+	p := iptest.Many(ir.IPv4, 300, 3)
 	node := &p.Node
 	var fragments []*Fragment
 	for i := range p.Services {
@@ -216,7 +189,7 @@ func TestShuffledServicesGiveTheSameHubs(t *testing.T) {
 }
 
 func TestNoChainTwice(t *testing.T) {
-	for _, p := range []*ir.Program{irtest.Program(ir.ModeIPTables), many(ir.IPv4, 1000, 3), many(ir.IPv6, 1000, 3)} {
+	for _, p := range []*ir.Program{irtest.Program(ir.ModeIPTables), iptest.Many(ir.IPv4, 1000, 3), iptest.Many(ir.IPv6, 1000, 3)} {
 		for _, table := range Lower(p).Tables() {
 			seen := map[string]bool{}
 			for _, c := range table.Chains {
@@ -236,24 +209,10 @@ func TestNoChainTwice(t *testing.T) {
 	}
 }
 
-func TestCommentsOfOddNames(t *testing.T) {
-	p := irtest.Program(ir.ModeIPTables)
-	for i := range p.Services {
-		s := &p.Services[i]
-		s.Name.Name = "a\"b\\c\nCOMMIT\n" + strings.Repeat("ä", 200)
-		for j := range s.Frontends {
-			s.Frontends[j].Port.Service = s.Name
-		}
-	}
-	dir, _ := write(t, ir.NewPrograms(p))
-	inNamespace(t, "nft", dir, "iptables-restore --test iptables.rules")
-	inNamespace(t, "legacy", dir, "iptables-restore --test iptables.rules")
-}
-
 func TestExplain(t *testing.T) {
 	got := map[string]render.Entry{}
 	rules := 0
-	Renderer.Lower(both()).(Rulesets).Explain(func(e render.Entry) bool {
+	Renderer.Lower(iptest.Both()).(Rulesets).Explain(func(e render.Entry) bool {
 		rules++
 		got[e.Where] = e
 		if e.Origin.Object == "" {

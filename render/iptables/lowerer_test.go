@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render/iptables/iptest"
 )
 
 // history returns Programs whose Services come, change and go. Addresses are few,
@@ -105,7 +106,7 @@ func (h *history) step(n, most int) []ir.Change {
 func TestLowererIsLower(t *testing.T) {
 	for _, family := range []ir.Family{ir.IPv4, ir.IPv6} {
 		for seed := range uint64(2) {
-			h := history{random: rand.New(rand.NewPCG(seed, 1)), now: many(family, 0, 0)}
+			h := history{random: rand.New(rand.NewPCG(seed, 1)), now: iptest.Many(family, 0, 0)}
 			h.now.Node.Addrs = []netip.Addr{h.addr(3), h.addr(3), h.addr(3)}
 			a, whole := NewLowerer(h.now), Lower(h.now)
 			for i := range 120 {
@@ -188,7 +189,7 @@ func check(t *testing.T, when string, before, have, want, after *Table) {
 // grow with them.
 func TestLowererMakesFewChains(t *testing.T) {
 	for _, n := range []int{500, 8000} {
-		p := many(ir.IPv4, n, 3)
+		p := iptest.Many(ir.IPv4, n, 3)
 		have, want := NewLowerer(p).Change([]ir.Change{{Name: p.Services[111].Name, Old: &p.Services[111], New: &p.Services[111]}})
 		for _, r := range []*Ruleset{have, want} {
 			if chains := len(r.Filter.Chains) + len(r.Nat.Chains); chains > 30 {

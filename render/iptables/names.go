@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/proxyc/proxyc/ir"
@@ -45,6 +46,12 @@ const (
 // BuiltInChains returns the chains that are the kernel's, of all tables.
 func BuiltInChains() [5]string {
 	return [...]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}
+}
+
+// BuiltIn reports whether a chain is one of BuiltInChains.
+func BuiltIn(chain string) bool {
+	all := BuiltInChains()
+	return slices.Contains(all[:], chain)
 }
 
 // ChainOf returns the chain of the nat table by which the rules of a mode are known; empty where

@@ -136,4 +136,4 @@ func Prefix(p netip.Prefix) netip.Prefix {
 	return p.Masked()
 }
 
-func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+func Single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

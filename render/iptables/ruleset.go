@@ -124,7 +124,6 @@ const (
 // Counted. They are values that can be compared.
 type Rare interface {
 	appendTo(b []byte) []byte
-	holds(e *Walker, p *Packet) bool
 }
 
 // InSet holds when an ipset has the fields of the packet that Fields lists, in

@@ -114,7 +114,7 @@ func (l *lowering) frontend(f *ir.Frontend) {
 	text := f.Port.String()
 	match := Rule{Protocol: f.Match.Protocol, Ports: Port(f.Match.Port)}.For(f)
 	if !f.Match.IsNodePort() {
-		match.Dst = single(f.Match.Addr)
+		match.Dst = Single(f.Match.Addr)
 	}
 	routes := l.usable(f.Routes)
 	if len(routes) > 0 {
@@ -372,7 +372,7 @@ func (l *lowering) pool(i int) {
 // take its own answer for a stranger's (PKT-7). The address alone decides:
 // whatever program translated such a connection, it cannot do without.
 func hairpin(p *ir.Pool, b *ir.Backend) Rule {
-	addr := single(b.AddrPort.Addr())
+	addr := Single(b.AddrPort.Addr())
 	return Rule{Src: addr, Dst: addr, Target: Jump, Chain: ChainMarkMasq, port: &p.Port, origin: &b.Origin}
 }
 
@@ -412,7 +412,7 @@ func (l *lowering) endpoint(name string, p *ir.Pool, b *ir.Backend) {
 	}
 	l.ends[name] = true
 	l.Chains = append(l.Chains, Chain{name, []Rule{
-		{Src: single(b.AddrPort.Addr()), Target: Jump, Chain: ChainMarkMasq, port: &p.Port, origin: &b.Origin},
+		{Src: Single(b.AddrPort.Addr()), Target: Jump, Chain: ChainMarkMasq, port: &p.Port, origin: &b.Origin},
 		{
 			Protocol: p.Port.Protocol, Recent: Recent{Op: RecentSet, Name: name},
 			Target: DNAT, To: b.AddrPort, port: &p.Port, origin: &b.Origin,

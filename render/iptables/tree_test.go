@@ -8,38 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/proxyc/proxyc/ir"
-	"github.com/proxyc/proxyc/ir/sim"
+	"github.com/proxyc/proxyc/render/iptables/iptest"
 )
-
-func TestEvalIsTraceInTrees(t *testing.T) {
-	for _, family := range []ir.Family{ir.IPv4, ir.IPv6} {
-		p := many(family, 2000, 2)
-		node := "192.0.2.11"
-		if family == ir.IPv6 {
-			node = "2001:db8:0:1::11"
-		}
-		p.Node.Addrs = []netip.Addr{netip.MustParseAddr(node)}
-		r := Lower(p)
-		if len(lines(r, "nat", ChainServices)) > 17 {
-			t.Errorf("%s: KUBE-SERVICES has %d rules, so it is no tree", family, len(lines(r, "nat", ChainServices)))
-		}
-		random := rand.New(rand.NewPCG(3, uint64(family)))
-		for range 300 {
-			s := &p.Services[random.IntN(len(p.Services))]
-			f := &s.Frontends[random.IntN(len(s.Frontends))]
-			pkt := sim.Packet{Src: p.Node.Addrs[0], Dst: f.Match.Addr, Protocol: ir.TCP, Port: f.Match.Port + uint16(random.IntN(8)/7)}
-			if f.Match.IsNodePort() {
-				pkt.Dst = p.Node.Addrs[0]
-			}
-			if len(s.Pools) > 0 && random.IntN(2) == 0 {
-				pkt.Src, pkt.In = s.Pools[0].Backends[random.IntN(2)].AddrPort.Addr(), "cni0"
-			}
-			if want, got := sim.Trace(p, pkt), r.Eval(pkt, p.Node.HasAddr); !got.Equal(want) {
-				t.Errorf("%v: rules say %s, want %s", pkt, got, want)
-			}
-		}
-	}
-}
 
 // chainsOf returns the text of each chain.
 func chainsOf(t *Table, f ir.Family) map[string]string {
@@ -59,7 +29,7 @@ func chainsOf(t *Table, f ir.Family) map[string]string {
 // that is split off.
 func TestChangeTouchesALeaf(t *testing.T) {
 	for _, family := range []ir.Family{ir.IPv4, ir.IPv6} {
-		p := many(family, 1000, 3)
+		p := iptest.Many(family, 1000, 3)
 		random := rand.New(rand.NewPCG(5, uint64(family)))
 		with := chainsOf(&Lower(p).Nat, family)
 		for range 50 {
@@ -128,7 +98,7 @@ func TestThreshold(t *testing.T) {
 	for _, n := range []int{treeThreshold, treeThreshold + 1} {
 		var entries []*Rule
 		for i := range n {
-			entries = append(entries, &Rule{Dst: single(netip.AddrFrom4([4]byte{10, 96, 1, byte(i)})), Target: Accept})
+			entries = append(entries, &Rule{Dst: Single(netip.AddrFrom4([4]byte{10, 96, 1, byte(i)})), Target: Accept})
 		}
 		rules, chains := dispatch(byDst(ir.IPv4), stemServicesTree, entries)
 		if tree := n > treeThreshold; tree != (len(chains) > 0) || tree == (len(rules) == n) {

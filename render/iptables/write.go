@@ -249,6 +249,16 @@ var stateNames = [...]struct {
 	name  string
 }{{Invalid, "INVALID"}, {New, "NEW"}, {Related, "RELATED"}, {Established, "ESTABLISHED"}, {DNATed, "DNAT"}}
 
+// ParseState returns the state that iptables-save lists under a name.
+func ParseState(name string) (State, bool) {
+	for _, n := range stateNames {
+		if n.name == name {
+			return n.state, true
+		}
+	}
+	return 0, false
+}
+
 func (s State) appendTo(b []byte) []byte {
 	for _, n := range stateNames {
 		if s&n.state != 0 {

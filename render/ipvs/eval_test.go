@@ -1,4 +1,4 @@
-package ipvs
+package ipvs_test
 
 import (
 	"fmt"
@@ -8,6 +8,8 @@ import (
 
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
+	"github.com/proxyc/proxyc/render/ipvs"
+	"github.com/proxyc/proxyc/render/ipvs/eval"
 )
 
 // Every packet that a small cluster knows must fare under the rules as the
@@ -15,67 +17,29 @@ import (
 func TestEval(t *testing.T) {
 	changes := map[string]func(*ir.Program){
 		"detector": func(*ir.Program) {},
-		"no":       func(p *ir.Program) { noDetector(p) },
+		"no":       func(p *ir.Program) { ipvs.NoDetector(p) },
 		"all": func(p *ir.Program) {
 			p.Node.MasqueradeAll = true
-			routeClusterIPs(p, ir.Route{From: ir.Any, SNAT: true})
+			ipvs.RouteClusterIPs(p, ir.Route{From: ir.Any, SNAT: true})
 		},
 		"interface":  func(p *ir.Program) { p.Node.Detector = ir.Detector{Mode: ir.DetectInterface, Interface: "cni0"} },
 		"prefix":     func(p *ir.Program) { p.Node.Detector = ir.Detector{Mode: ir.DetectPrefix, Interface: "cn"} },
-		"node ports": func(p *ir.Program) { onePrefix(p) },
+		"node ports": func(p *ir.Program) { ipvs.OnePrefix(p) },
 		"clash":      func(p *ir.Program) { p.Services[0].Frontends[2].Match.Port = 80 }, // a node port 80 beside ClusterIPs' port 80
 		"node's range": func(p *ir.Program) {
-			admit(p, netip.PrefixFrom(p.Node.IP, p.Node.IP.BitLen()))
+			ipvs.Admit(p, netip.PrefixFrom(p.Node.IP, p.Node.IP.BitLen()))
 		},
 	}
 	for _, family := range []ir.Family{ir.IPv4, ir.IPv6} {
 		for name, change := range changes {
-			p := program(family)
+			p := ipvs.Program(family)
 			change(p)
-			r := Lower(p)
+			rules := eval.NewEvaluator(ipvs.Lower(p), sim.NewOwn(family.Loopback(), p.Node.Addrs))
 			for _, pkt := range packets(p) {
-				if got, want := r.Eval(pkt, p.Node.HasAddr), sim.Trace(p, pkt); !got.Equal(want) {
+				if got, want := rules.Outcome(pkt, nil), sim.Trace(p, pkt); !got.Equal(want) {
 					t.Errorf("%s, %s: %s -> %s:%d/%s by %q\n got %s\nwant %s",
 						family, name, pkt.Src, pkt.Dst, pkt.Port, pkt.Protocol, pkt.In, got, want)
 				}
-			}
-		}
-	}
-}
-
-func routeClusterIPs(p *ir.Program, routes ...ir.Route) {
-	for i := range p.Services {
-		for j := range p.Services[i].Frontends {
-			f := &p.Services[i].Frontends[j]
-			if f.Kind != ir.ClusterIP || len(f.Routes) == 0 {
-				continue
-			}
-			pool := f.Routes[0].Pool
-			f.Routes = slices.Clone(routes)
-			for k := range f.Routes {
-				f.Routes[k].Pool = pool
-			}
-		}
-	}
-}
-
-func noDetector(p *ir.Program) {
-	p.Node.Detector = ir.Detector{}
-	routeClusterIPs(p, ir.Route{From: ir.Any})
-}
-
-func onePrefix(p *ir.Program) {
-	p.Node.NodePorts = ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{
-		{Prefix: netip.PrefixFrom(p.Node.IP, p.Node.IP.BitLen()), Assigned: true}}}
-}
-
-// admit adds a range, and with it the VIP, to all frontends with source ranges.
-func admit(p *ir.Program, prefix netip.Prefix) {
-	for i := range p.Services {
-		for j := range p.Services[i].Frontends {
-			if f := &p.Services[i].Frontends[j]; len(f.SourceRanges) > 0 {
-				vip := netip.PrefixFrom(f.Match.Addr, f.Match.Addr.BitLen())
-				f.SourceRanges = append(f.SourceRanges, ir.SourceRange{Prefix: prefix}, ir.SourceRange{Prefix: vip})
 			}
 		}
 	}
@@ -94,7 +58,7 @@ func packets(p *ir.Program) []sim.Packet {
 	} {
 		a := netip.MustParseAddr(s.addr)
 		if p.Family == ir.IPv6 {
-			a = six(a)
+			a = ipvs.Six(a)
 		}
 		sources = append(sources, source{a, s.in})
 	}
@@ -142,13 +106,14 @@ func TestEvalFacts(t *testing.T) {
 		{"loopback", "127.0.0.1", "127.0.0.1:30080", "not ours"},
 		{"affinity", pod, "10.96.0.15:53/udp", "10.244.1.10:8080 10.244.2.10:8080 (affinity)"},
 	}
-	p := program(ir.IPv4)
+	p := ipvs.Program(ir.IPv4)
+	rules := eval.NewEvaluator(ipvs.Lower(p), sim.NewOwn(ir.IPv4.Loopback(), p.Node.Addrs))
 	for _, tt := range tests {
 		pkt, err := sim.ParsePacket(tt.from, tt.to)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := fmt.Sprint(Lower(p).Eval(pkt, p.Node.HasAddr)); got != tt.want {
+		if got := fmt.Sprint(rules.Outcome(pkt, nil)); got != tt.want {
 			t.Errorf("%s: %s -> %s\n got %s\nwant %s", tt.rule, tt.from, tt.to, got, tt.want)
 		}
 	}

@@ -342,3 +342,41 @@ func TestAddresses(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+func routeClusterIPs(p *ir.Program, routes ...ir.Route) {
+	for i := range p.Services {
+		for j := range p.Services[i].Frontends {
+			f := &p.Services[i].Frontends[j]
+			if f.Kind != ir.ClusterIP || len(f.Routes) == 0 {
+				continue
+			}
+			pool := f.Routes[0].Pool
+			f.Routes = slices.Clone(routes)
+			for k := range f.Routes {
+				f.Routes[k].Pool = pool
+			}
+		}
+	}
+}
+
+func noDetector(p *ir.Program) {
+	p.Node.Detector = ir.Detector{}
+	routeClusterIPs(p, ir.Route{From: ir.Any})
+}
+
+func onePrefix(p *ir.Program) {
+	p.Node.NodePorts = ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{
+		{Prefix: netip.PrefixFrom(p.Node.IP, p.Node.IP.BitLen()), Assigned: true}}}
+}
+
+// admit adds a range, and with it the VIP, to all frontends with source ranges.
+func admit(p *ir.Program, prefix netip.Prefix) {
+	for i := range p.Services {
+		for j := range p.Services[i].Frontends {
+			if f := &p.Services[i].Frontends[j]; len(f.SourceRanges) > 0 {
+				vip := netip.PrefixFrom(f.Match.Addr, f.Match.Addr.BitLen())
+				f.SourceRanges = append(f.SourceRanges, ir.SourceRange{Prefix: prefix}, ir.SourceRange{Prefix: vip})
+			}
+		}
+	}
+}

@@ -104,8 +104,22 @@ func (r *Ruleset) elements(s Set) []Element {
 	return r.Elements[at(s):at(s+1)]
 }
 
-// virtualServer finds the virtual server of a key.
-func (r *Ruleset) virtualServer(key ir.Match) *VirtualServer {
+// Carries reports whether kube-ipvs0 has an address, which is one of a Service.
+func (r *Ruleset) Carries(a netip.Addr) bool {
+	if r.Bound != nil {
+		return r.Bound[a]
+	}
+	return r.Has(ElementKey{Set: IPVSIPs, Addr: a})
+}
+
+// Has reports whether a set has an element.
+func (r *Ruleset) Has(key ElementKey) bool {
+	_, ok := slices.BinarySearchFunc(r.Elements, key, func(e Element, k ElementKey) int { return e.Compare(k) })
+	return ok
+}
+
+// Server returns the virtual server of an address and port, nil if there is none.
+func (r *Ruleset) Server(key ir.Match) *VirtualServer {
 	i, ok := slices.BinarySearchFunc(r.VirtualServers, key, func(v VirtualServer, key ir.Match) int {
 		return v.Key.Compare(key)
 	})

@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/proxyc/proxyc/ir"
@@ -22,6 +23,14 @@ func (r *Ruleset) WriteIPVS(w io.Writer) error {
 		}
 	}
 	return b.Flush()
+}
+
+// Command returns the options of ipvsadm that make the virtual server.
+func (v *VirtualServer) Command() string { return strings.TrimSuffix(string(v.append(nil)), "\n") }
+
+// Command returns the options of ipvsadm that make the real server of a virtual server.
+func (s *RealServer) Command(of ir.Match) string {
+	return strings.TrimSuffix(string(s.append(nil, of)), "\n")
 }
 
 func (v *VirtualServer) append(b []byte) []byte {

@@ -116,37 +116,6 @@ func TestOutFilter(t *testing.T) {
 	}
 }
 
-// There is no ipvs in every kernel to try the text on: a reader of the
-// manual's grammar must find in it what was lowered.
-func TestIPVSRoundTrip(t *testing.T) {
-	for _, scheduler := range []string{"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "mh", "mh,mh-port", "sh,sh-port,sh-fallback", "fo", "ovf", "mine"} {
-		var programs ir.Programs
-		var want []VirtualServer
-		for _, f := range []ir.Family{ir.IPv4, ir.IPv6} {
-			p := program(f)
-			p.Node.IPVS.Scheduler = scheduler
-			p.Services[0].Frontends[0].Match.Protocol = ir.SCTP
-			*programs.At(f) = p
-			want = append(want, Lower(p).VirtualServers...)
-		}
-		got, err := ParseServers(output(t, programs, "ipvsadm"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range want { // what a kernel knows
-			v := &want[i]
-			v.Kind, v.Port, v.Match, v.Origin = 0, ir.ServicePort{}, ir.Match{}, ir.Origin{}
-			for j := range v.RealServers {
-				v.RealServers[j].Origin = ir.Origin{}
-			}
-		}
-		opts := cmp.Options{cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })}
-		if diff := cmp.Diff(want, got, opts); diff != "" || len(want) == 0 {
-			t.Errorf("%s (-want +got):\n%s", scheduler, diff)
-		}
-	}
-}
-
 func TestOutputs(t *testing.T) {
 	var got []string
 	for _, o := range Renderer.Lower(ir.NewPrograms(program(ir.IPv4), program(ir.IPv6))).Outputs() {

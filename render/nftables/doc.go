@@ -4,7 +4,8 @@
 // affinity has some of its own, and each list of source ranges.
 //
 //	Program → Lower → Ruleset → Write   (a script for nft -f)
-//	                          → Eval    (the fate of a packet)
+//	                          → eval    (the fate of a packet)
+//	          nft list → parse ↗
 //
 // A Ruleset is typed: chains of statements from a small closed vocabulary
 // (Stmt), sets and maps, and elements. It is the union of a fixed part, which

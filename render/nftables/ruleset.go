@@ -70,6 +70,9 @@ type Base struct {
 	Unsupported string // "type route"
 }
 
+// Destination reports whether a chain stands at one of the hooks where destinations are translated.
+func (b *Base) Destination() bool { return b.Hook == Prerouting || b.Hook == Output }
+
 // Hook is a point in a packet's way through the kernel.
 type Hook uint8
 
@@ -91,6 +94,8 @@ const (
 	PriorityDNAT   = -100
 	PriorityFilter = 0
 	PrioritySNAT   = 100
+	// PriorityConntrack is where the kernel begins to track connections.
+	PriorityConntrack = -200
 )
 
 // Rule is a list of statements: matches, each of which can end the rule, then
@@ -130,6 +135,30 @@ type Set struct {
 	Permanent   bool         // of an affinity map: some of its elements do not expire
 	Remembered  []netip.Addr // of an affinity map: where its elements lead to, each once
 }
+
+// OddShape returns why a Key cannot hold the keys of the set; "": it can.
+func (s *Set) OddShape() string {
+	var n [TypeNet + 1]int
+	for i, t := range s.Key {
+		if t == TypeNet && (!s.Interval || i != len(s.Key)-1) {
+			return "a range within its key"
+		}
+		n[t]++
+	}
+	switch {
+	case s.Interval && n[TypeNet] == 0:
+		return "ranges of other than addresses"
+	case n[TypeAddr]+n[TypeNet] > 2 || n[TypePort] > 2 || n[TypeProto] > 1 || n[TypeSlot] > 1:
+		return "a key of too many parts"
+	}
+	return ""
+}
+
+// Anonymous begins the names of sets that have none, which nobody else can give.
+const Anonymous = "anonymous "
+
+// NoTimeout is the Timeout of a set that rules fill and that forgets nothing.
+const NoTimeout = 1
 
 // MostClients is the size that the kernel gives a set without one when a rule updates it.
 const MostClients = 65535

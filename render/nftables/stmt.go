@@ -6,11 +6,23 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Stmt is one statement of a rule: one of the types in this file.
+// Stmt is one statement of a rule: one of the types in this file, or a rule of another tool.
 type Stmt interface {
-	appendText(b []byte, f ir.Family) []byte
-	// run is what the statement does to a packet on its way.
-	run(w *walk) step
+	// AppendText appends the statement as nft reads it.
+	AppendText(b []byte, f ir.Family) []byte
+}
+
+// KeyOf returns the set that a statement looks into, and for what; none: "".
+func KeyOf(s Stmt) (set string, key []Term) {
+	switch s := s.(type) {
+	case MatchSet:
+		return s.Set, s.Key
+	case LookupVerdict:
+		return s.Map, s.Key
+	case LookupDNAT:
+		return s.Map, s.Key
+	}
+	return "", nil
 }
 
 // Field is something of a packet that keys are made of.
@@ -27,6 +39,19 @@ const (
 	Random                   // numgen random mod Term.Mod
 	ClientHash               // jhash ip saddr . th sport mod Term.Mod seed ir.MaglevSeed
 )
+
+// Type returns the type of what the field holds.
+func (f Field) Type() Type {
+	switch f {
+	case L4Proto:
+		return TypeProto
+	case DstPort, OrigDstPort:
+		return TypePort
+	case Random, ClientHash:
+		return TypeSlot
+	}
+	return TypeAddr
+}
 
 // Term is one part of a concatenation.
 type Term struct {

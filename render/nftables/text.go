@@ -163,7 +163,7 @@ func (r *Rule) appendText(b []byte, f ir.Family) []byte {
 		if i > 0 {
 			b = append(b, ' ')
 		}
-		b = s.appendText(b, f)
+		b = s.AppendText(b, f)
 	}
 	return b
 }
@@ -223,7 +223,7 @@ func appendMark(b []byte, mask uint32) []byte {
 	return b
 }
 
-func (m MatchNet) appendText(b []byte, f ir.Family) []byte {
+func (m MatchNet) AppendText(b []byte, f ir.Family) []byte {
 	b = appendNot(m.Field.append(b, f, 0), m.Not)
 	if m.Prefix.IsSingleIP() {
 		return m.Prefix.Addr().AppendTo(b)
@@ -231,7 +231,7 @@ func (m MatchNet) appendText(b []byte, f ir.Family) []byte {
 	return m.Prefix.AppendTo(b)
 }
 
-func (m MatchInterface) appendText(b []byte, _ ir.Family) []byte {
+func (m MatchInterface) AppendText(b []byte, _ ir.Family) []byte {
 	b = append(appendNot(append(b, "iifname"...), m.Not), '"')
 	b = append(b, m.Name...)
 	if m.Prefix {
@@ -240,21 +240,21 @@ func (m MatchInterface) appendText(b []byte, _ ir.Family) []byte {
 	return append(b, '"')
 }
 
-func (m MatchLocal) appendText(b []byte, _ ir.Family) []byte {
+func (m MatchLocal) AppendText(b []byte, _ ir.Family) []byte {
 	if m.Field == SrcAddr {
 		return append(b, "fib saddr type local"...)
 	}
 	return append(b, "fib daddr type local"...)
 }
 
-func (m MatchProto) appendText(b []byte, _ ir.Family) []byte {
+func (m MatchProto) AppendText(b []byte, _ ir.Family) []byte {
 	return append(append(b, "meta l4proto "...), m.Protocol.String()...)
 }
 
-func (MatchNew) appendText(b []byte, _ ir.Family) []byte  { return append(b, "ct state new"...) }
-func (MatchDNAT) appendText(b []byte, _ ir.Family) []byte { return append(b, "ct status dnat"...) }
+func (MatchNew) AppendText(b []byte, _ ir.Family) []byte  { return append(b, "ct state new"...) }
+func (MatchDNAT) AppendText(b []byte, _ ir.Family) []byte { return append(b, "ct status dnat"...) }
 
-func (m MatchMark) appendText(b []byte, _ ir.Family) []byte {
+func (m MatchMark) AppendText(b []byte, _ ir.Family) []byte {
 	b = appendMark(append(b, "meta mark & "...), m.Mask)
 	if m.Clear {
 		return append(b, " == 0x00000000"...)
@@ -262,28 +262,28 @@ func (m MatchMark) appendText(b []byte, _ ir.Family) []byte {
 	return append(b, " != 0x00000000"...)
 }
 
-func (m MatchSet) appendText(b []byte, f ir.Family) []byte {
+func (m MatchSet) AppendText(b []byte, f ir.Family) []byte {
 	b = append(appendNot(appendTerms(b, f, m.Key), m.Not), '@')
 	return append(b, m.Set...)
 }
 
-func (m SetMark) appendText(b []byte, _ ir.Family) []byte {
+func (m SetMark) AppendText(b []byte, _ ir.Family) []byte {
 	return appendMark(append(b, "meta mark set meta mark | "...), m.Mask)
 }
 
-func (m ClearMark) appendText(b []byte, _ ir.Family) []byte {
+func (m ClearMark) AppendText(b []byte, _ ir.Family) []byte {
 	return appendMark(append(b, "meta mark set meta mark & "...), ^m.Mask)
 }
 
-func (m FlipMark) appendText(b []byte, _ ir.Family) []byte {
+func (m FlipMark) AppendText(b []byte, _ ir.Family) []byte {
 	return appendMark(append(b, "meta mark set meta mark ^ "...), m.Mask)
 }
 
-func (l LookupVerdict) appendText(b []byte, f ir.Family) []byte {
+func (l LookupVerdict) AppendText(b []byte, f ir.Family) []byte {
 	return append(append(appendTerms(b, f, l.Key), " vmap @"...), l.Map...)
 }
 
-func (l LookupDNAT) appendText(b []byte, f ir.Family) []byte {
+func (l LookupDNAT) AppendText(b []byte, f ir.Family) []byte {
 	b = append(append(b, "dnat "...), f.NFT()...)
 	if l.Port == 0 {
 		b = append(b, " addr . port"...)
@@ -295,20 +295,20 @@ func (l LookupDNAT) appendText(b []byte, f ir.Family) []byte {
 	return b
 }
 
-func (u Update) appendText(b []byte, f ir.Family) []byte {
+func (u Update) AppendText(b []byte, f ir.Family) []byte {
 	b = append(append(append(b, "update @"...), u.Map...), " { "...)
 	b = append(appendTerms(b, f, []Term{u.Key}), " : "...)
 	return append(appendTerms(b, f, []Term{u.Data}), " }"...)
 }
 
-func (Masquerade) appendText(b []byte, _ ir.Family) []byte {
+func (Masquerade) AppendText(b []byte, _ ir.Family) []byte {
 	return append(b, "masquerade fully-random"...)
 }
 
-func (v Verdict) appendText(b []byte, _ ir.Family) []byte { return v.append(b) }
+func (v Verdict) AppendText(b []byte, _ ir.Family) []byte { return v.append(b) }
 
-func (Counter) appendText(b []byte, _ ir.Family) []byte { return append(b, "counter"...) }
+func (Counter) AppendText(b []byte, _ ir.Family) []byte { return append(b, "counter"...) }
 
-func (f Unsupported) appendText(b []byte, _ ir.Family) []byte {
+func (f Unsupported) AppendText(b []byte, _ ir.Family) []byte {
 	return append(append(append(b, '<'), f.What...), '>')
 }

@@ -10,8 +10,9 @@ import (
 
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
-	"github.com/proxyc/proxyc/render/iptables"
+	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
 	"github.com/proxyc/proxyc/render/nftables"
+	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
 )
 
 // answer is what is known of a match.
@@ -31,7 +32,7 @@ func is(ok bool) answer {
 }
 
 // test is one match of a rule. why explains unsure.
-type test func(p *nftables.Passing) (a answer, why string)
+type test func(p *nfteval.Passing) (a answer, why string)
 
 // rule is a parsed rule.
 type rule struct {
@@ -40,13 +41,13 @@ type rule struct {
 	// which all tests hold.
 	late []test
 	// does applies the target.
-	does func(p *nftables.Passing) nftables.Verdict
+	does func(p *nfteval.Passing) nftables.Verdict
 	odd  string // why the target is not understood
 	// inert targets do nothing to the packet.
 	inert bool
 }
 
-func (r *rule) run(p *nftables.Passing) (v nftables.Verdict) {
+func (r *rule) run(p *nfteval.Passing) (v nftables.Verdict) {
 	doubt := ""
 	for _, list := range [][]test{r.tests, r.late} {
 		for _, t := range list {
@@ -74,12 +75,12 @@ func (r *rule) run(p *nftables.Passing) (v nftables.Verdict) {
 
 // parse reads a rule behind its chain. prefix qualifies the chains to which it leads.
 func parse(f ir.Family, prefix, text string, sets *Sets) nftables.Stmt {
-	p := parser{family: f, prefix: prefix, words: iptables.SavedWords(text), sets: sets, r: &rule{inert: true}}
+	p := parser{family: f, prefix: prefix, words: iptparse.SavedWords(text), sets: sets, r: &rule{inert: true}}
 	for p.at < len(p.words) {
 		p.option()
 	}
 	p.end()
-	return nftables.Foreign{Text: text, Run: p.r.run}
+	return nfteval.Foreign{Text: text, Run: p.r.run}
 }
 
 type parser struct {
@@ -110,15 +111,15 @@ func (p *parser) next() string {
 }
 
 // add adds a match, which is negated where a "!" came before.
-func (p *parser) add(ask func(q *nftables.Passing) answer) {
-	p.addTest(func(q *nftables.Passing) (answer, string) { return ask(q), "" })
+func (p *parser) add(ask func(q *nfteval.Passing) answer) {
+	p.addTest(func(q *nfteval.Passing) (answer, string) { return ask(q), "" })
 }
 
 func (p *parser) addTest(t test) {
 	if p.not {
 		p.not = false
 		plain := t
-		t = func(q *nftables.Passing) (answer, string) {
+		t = func(q *nfteval.Passing) (answer, string) {
 			switch a, why := plain(q); a {
 			case no:
 				return yes, ""
@@ -142,7 +143,7 @@ func (p *parser) cannot(what string) {
 		p.odd = map[string]bool{}
 	}
 	p.odd[what] = true
-	p.r.tests = append(p.r.tests, func(*nftables.Passing) (answer, string) { return unsure, what + " is not understood" })
+	p.r.tests = append(p.r.tests, func(*nfteval.Passing) (answer, string) { return unsure, what + " is not understood" })
 }
 
 // modules are the matches whose options are understood, if option reads them.
@@ -182,7 +183,7 @@ func (p *parser) option() {
 		p.iface(p.next(), word == "-i")
 		return
 	case "-f":
-		p.add(func(*nftables.Passing) answer { return no })
+		p.add(func(*nfteval.Passing) answer { return no })
 		return
 	}
 	if p.target != "" {
@@ -207,7 +208,7 @@ func (p *parser) protocol(name string) {
 		want, known = ir.ParseProtocol(name)
 	}
 	every := name == "all" || name == "0"
-	p.add(func(q *nftables.Passing) answer { return is(every || known && q.First().Protocol == want) })
+	p.add(func(q *nfteval.Passing) answer { return is(every || known && q.First().Protocol == want) })
 }
 
 func (p *parser) addrs(text string, field nftables.Field) {
@@ -218,7 +219,7 @@ func (p *parser) addrs(text string, field nftables.Field) {
 			p.cannot("address " + text)
 			return
 		}
-		p.add(func(q *nftables.Passing) answer { return is(under(addressOf(q, field), mask) == under(addr, mask)) })
+		p.add(func(q *nfteval.Passing) answer { return is(under(addressOf(q, field), mask) == under(addr, mask)) })
 		return
 	}
 	v, ok := parseAddrs(text)
@@ -226,10 +227,10 @@ func (p *parser) addrs(text string, field nftables.Field) {
 		p.cannot("address " + text)
 		return
 	}
-	p.add(func(q *nftables.Passing) answer { return is(v.contains(addressOf(q, field))) })
+	p.add(func(q *nfteval.Passing) answer { return is(v.contains(addressOf(q, field))) })
 }
 
-func addressOf(q *nftables.Passing, field nftables.Field) netip.Addr {
+func addressOf(q *nfteval.Passing, field nftables.Field) netip.Addr {
 	if field == nftables.SrcAddr {
 		return q.Src()
 	}
@@ -251,7 +252,7 @@ func under(a, mask netip.Addr) netip.Addr {
 func (p *parser) iface(pattern string, in bool) {
 	name, prefix := strings.CutSuffix(pattern, "+")
 	with := sim.Interface{Name: name, Prefix: prefix}
-	p.addTest(func(q *nftables.Passing) (answer, string) {
+	p.addTest(func(q *nfteval.Passing) (answer, string) {
 		got, known := q.Out()
 		if in {
 			got, known = q.In()
@@ -274,27 +275,27 @@ func (p *parser) moduleOption(word string) bool {
 		p.ports(strings.Split(p.next(), ","), word != "--sports", word != "--dports")
 	case "--tcp-flags":
 		mask, set := flags(p.next()), flags(p.next())
-		p.add(func(q *nftables.Passing) answer { return is(q.First().Protocol == ir.TCP && syn&mask == set) })
+		p.add(func(q *nfteval.Passing) answer { return is(q.First().Protocol == ir.TCP && syn&mask == set) })
 	case "--icmp-type", "--icmpv6-type":
 		p.next()
-		p.add(func(*nftables.Passing) answer { return no })
+		p.add(func(*nfteval.Passing) answer { return no })
 	case "--state", "--ctstate":
 		p.states(strings.Split(p.next(), ","))
 	case "--ctdir":
 		original := p.next() == "ORIGINAL"
-		p.add(func(q *nftables.Passing) answer { return is(q.Tracked() && original) })
+		p.add(func(q *nfteval.Passing) answer { return is(q.Tracked() && original) })
 	case "--ctorigdst":
 		v, ok := parseAddrs(p.next())
 		if !ok {
 			return false
 		}
-		p.add(func(q *nftables.Passing) answer { return is(q.Tracked() && v.contains(q.First().Dst)) })
+		p.add(func(q *nfteval.Passing) answer { return is(q.Tracked() && v.contains(q.First().Dst)) })
 	case "--ctorigdstport":
 		low, high, ok := parsePorts(p.next(), ":")
 		if !ok {
 			return false
 		}
-		p.add(func(q *nftables.Passing) answer {
+		p.add(func(q *nfteval.Passing) answer {
 			return is(q.Tracked() && low <= q.First().Port && q.First().Port <= high)
 		})
 	case "--mark":
@@ -303,7 +304,7 @@ func (p *parser) moduleOption(word string) bool {
 			return false
 		}
 		connection := p.module == "connmark"
-		p.add(func(q *nftables.Passing) answer {
+		p.add(func(q *nfteval.Passing) answer {
 			mark, of := q.Mark()
 			if connection {
 				mark = of
@@ -316,10 +317,10 @@ func (p *parser) moduleOption(word string) bool {
 		if !ok {
 			return false
 		}
-		p.add(func(q *nftables.Passing) answer { return is(v.contains(addressOf(q, field))) })
+		p.add(func(q *nfteval.Passing) answer { return is(v.contains(addressOf(q, field))) })
 	case "--match-set":
 		name, fields := p.next(), strings.Split(p.next(), ",")
-		p.addTest(func(q *nftables.Passing) (answer, string) { return p.sets.has(name, fields, q) })
+		p.addTest(func(q *nfteval.Passing) (answer, string) { return p.sets.has(name, fields, q) })
 	case "--src-type", "--dst-type", "--limit-iface-in", "--limit-iface-out":
 		return p.addrType(word)
 	case "--physdev-is-in", "--physdev-is-out", "--physdev-is-bridged", "--physdev-in", "--physdev-out":
@@ -348,7 +349,7 @@ func (p *parser) ports(list []string, dst, src bool) {
 	in := func(n uint16) bool {
 		return slices.ContainsFunc(ranges, func(r [2]uint16) bool { return r[0] <= n && n <= r[1] })
 	}
-	p.addTest(func(q *nftables.Passing) (answer, string) {
+	p.addTest(func(q *nfteval.Passing) (answer, string) {
 		if dst && in(q.Port()) {
 			return yes, ""
 		}
@@ -377,7 +378,7 @@ func flags(list string) (bits uint) {
 }
 
 func (p *parser) states(want []string) {
-	p.addTest(func(q *nftables.Passing) (answer, string) {
+	p.addTest(func(q *nfteval.Passing) (answer, string) {
 		state := "INVALID" // without an entry
 		if q.Untracked() {
 			state = "UNTRACKED"
@@ -420,9 +421,9 @@ func (p *parser) addrType(word string) bool {
 	field := map[bool]nftables.Field{true: nftables.SrcAddr, false: nftables.DstAddr}[word == "--src-type"]
 	switch kind {
 	case "MULTICAST":
-		p.add(func(q *nftables.Passing) answer { return is(addressOf(q, field).IsMulticast()) })
+		p.add(func(q *nfteval.Passing) answer { return is(addressOf(q, field).IsMulticast()) })
 	case "LOCAL":
-		p.addTest(func(q *nftables.Passing) (answer, string) {
+		p.addTest(func(q *nfteval.Passing) (answer, string) {
 			a := addressOf(q, field)
 			on, known := "", true
 			switch {
@@ -452,7 +453,7 @@ func (p *parser) physdev(word string) {
 	if word == "--physdev-in" || word == "--physdev-out" {
 		name = p.next()
 	}
-	p.addTest(func(q *nftables.Passing) (answer, string) {
+	p.addTest(func(q *nfteval.Passing) (answer, string) {
 		in, through, known := q.Bridged()
 		if !known {
 			return unsure, "whether a bridge hands the packet on is not known"
@@ -492,7 +493,7 @@ func (p *parser) statisticOption(word string) bool {
 	if p.chance == nil {
 		p.chance = &statistic{}
 		s := p.chance
-		p.r.late = append(p.r.late, func(q *nftables.Passing) (answer, string) { return is(q.Choose(s.share) != s.not), "" })
+		p.r.late = append(p.r.late, func(q *nfteval.Passing) (answer, string) { return is(q.Choose(s.share) != s.not), "" })
 	}
 	s := p.chance
 	value := p.next()
@@ -528,7 +529,7 @@ func (p *parser) recentOption(word string) bool {
 		}
 		p.recent = &recentList{}
 		l := p.recent
-		p.r.late = append(p.r.late, func(q *nftables.Passing) (answer, string) {
+		p.r.late = append(p.r.late, func(q *nfteval.Passing) (answer, string) {
 			if l.set {
 				q.Remember(l.name)
 				return yes, ""
@@ -562,7 +563,7 @@ func (p *parser) recentOption(word string) bool {
 // end completes the matches that several options make.
 func (p *parser) end() {
 	if r := p.rpf; r != nil {
-		p.addTest(func(q *nftables.Passing) (answer, string) {
+		p.addTest(func(q *nfteval.Passing) (answer, string) {
 			ok, known := q.Returns(r.marked, r.loose)
 			if !known {
 				return unsure, "the route to the source is not known"

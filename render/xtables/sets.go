@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/proxyc/proxyc/ir"
-	"github.com/proxyc/proxyc/render/iptables"
-	"github.com/proxyc/proxyc/render/nftables"
+	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
+	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
 )
 
 // Sets are what ipset save printed.
@@ -50,7 +50,7 @@ func ParseSets(text string) (*Sets, error) {
 	n := 0
 	for line := range strings.Lines(text) {
 		n++
-		words := iptables.SavedWords(line)
+		words := iptparse.SavedWords(line)
 		switch {
 		case len(words) == 0 || strings.HasPrefix(words[0], "#"):
 		case len(words) >= 3 && words[0] == "create":
@@ -173,7 +173,7 @@ func (v value) contains(a netip.Addr) bool {
 }
 
 // has reports whether a set contains the fields of a packet, which are "src" and "dst".
-func (all *Sets) has(name string, fields []string, p *nftables.Passing) (a answer, why string) {
+func (all *Sets) has(name string, fields []string, p *nfteval.Passing) (a answer, why string) {
 	if all == nil || all.byName == nil {
 		why = "the contents of ipset " + name + " are not known"
 		if all != nil && all.failed != "" {
@@ -218,7 +218,7 @@ func (all *Sets) has(name string, fields []string, p *nftables.Passing) (a answe
 }
 
 // anyOf reports whether one of the members of a list contains the fields.
-func (all *Sets) anyOf(list *set, fields []string, p *nftables.Passing) (a answer, why string) {
+func (all *Sets) anyOf(list *set, fields []string, p *nfteval.Passing) (a answer, why string) {
 	for _, e := range list.elements {
 		switch a, because := all.has(e.values[0].name, fields, p); a {
 		case yes:
@@ -234,7 +234,7 @@ func (all *Sets) anyOf(list *set, fields []string, p *nftables.Passing) (a answe
 }
 
 // holds reports whether an element is that of the fields.
-func (s *set) holds(e *element, fields []string, p *nftables.Passing) (a answer, why string) {
+func (s *set) holds(e *element, fields []string, p *nfteval.Passing) (a answer, why string) {
 	for i, v := range e.values {
 		src := fields[i] == "src"
 		switch s.parts[i] {

@@ -4,7 +4,7 @@ import (
 	"strings"
 
 	"github.com/proxyc/proxyc/ir"
-	"github.com/proxyc/proxyc/render/iptables"
+	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
 	"github.com/proxyc/proxyc/render/nftables"
 )
 
@@ -40,7 +40,7 @@ func Add(r *nftables.Ruleset, prefix, saved string, sets *Sets) error {
 		}
 		return &r.Chains[i]
 	}
-	return iptables.EachSaved(saved, func(table, line string) {
+	return iptparse.EachSaved(saved, func(table, line string) {
 		if line[0] == ':' {
 			name, rest, _ := strings.Cut(line[1:], " ")
 			if c := chain(table, name); c.Base != nil {
@@ -48,7 +48,7 @@ func Add(r *nftables.Ruleset, prefix, saved string, sets *Sets) error {
 			}
 			return
 		}
-		option, name, text := iptables.SavedRule(r.Family, line)
+		option, name, text := iptparse.SavedRule(r.Family, line)
 		c := chain(table, name)
 		rule := nftables.Rule{Stmts: []nftables.Stmt{parse(r.Family, prefix+table+", chain ", text, sets)}}
 		if option == "-I" { // as iptables-restore reads it

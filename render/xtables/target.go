@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/proxyc/proxyc/render/nftables"
+	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
 )
 
 // inert are targets that change neither the fate nor the destination of a packet.
@@ -24,7 +25,7 @@ func (p *parser) leads(option, name string) {
 	}
 	p.r.inert = false
 	verdict := func(v nftables.Verdict) {
-		p.r.does = func(*nftables.Passing) nftables.Verdict { return v }
+		p.r.does = func(*nfteval.Passing) nftables.Verdict { return v }
 	}
 	switch name {
 	case "ACCEPT":
@@ -36,7 +37,7 @@ func (p *parser) leads(option, name string) {
 	case "RETURN":
 		verdict(nftables.Verdict{Kind: nftables.Return})
 	case "MASQUERADE", "SNAT":
-		p.r.does = func(q *nftables.Passing) nftables.Verdict {
+		p.r.does = func(q *nfteval.Passing) nftables.Verdict {
 			q.Masquerade()
 			return nftables.Verdict{Kind: nftables.Accept}
 		}
@@ -59,7 +60,7 @@ func (p *parser) leads(option, name string) {
 
 func (p *parser) untrack() {
 	p.r.odd = ""
-	p.r.does = func(q *nftables.Passing) nftables.Verdict {
+	p.r.does = func(q *nfteval.Passing) nftables.Verdict {
 		q.Untrack()
 		return nftables.Verdict{Kind: nftables.Accept}
 	}
@@ -112,11 +113,11 @@ func (p *parser) targetOption(word string) {
 			}
 		}
 		if err == nil {
-			p.redirect(func(*nftables.Passing) (netip.AddrPort, bool) { return to, true })
+			p.redirect(func(*nfteval.Passing) (netip.AddrPort, bool) { return to, true })
 		}
 	case "REDIRECT --to-ports":
 		if n, err := strconv.ParseUint(value(), 10, 16); err == nil {
-			p.redirect(func(q *nftables.Passing) (netip.AddrPort, bool) {
+			p.redirect(func(q *nfteval.Passing) (netip.AddrPort, bool) {
 				loopback := netip.MustParseAddr(map[bool]string{false: "127.0.0.1", true: "::1"}[q.Dst().Is6()])
 				return netip.AddrPortFrom(loopback, uint16(n)), q.First().FromNode()
 			})
@@ -159,15 +160,15 @@ func (p *parser) masks() (packet, connection uint32, ok bool) {
 
 func (p *parser) marks(change func(packet, connection uint32) (uint32, uint32)) {
 	p.r.odd = ""
-	p.r.does = func(q *nftables.Passing) nftables.Verdict {
+	p.r.does = func(q *nfteval.Passing) nftables.Verdict {
 		q.SetMark(change(q.Mark()))
 		return nftables.Verdict{}
 	}
 }
 
-func (p *parser) redirect(where func(*nftables.Passing) (to netip.AddrPort, known bool)) {
+func (p *parser) redirect(where func(*nfteval.Passing) (to netip.AddrPort, known bool)) {
 	p.r.odd = ""
-	p.r.does = func(q *nftables.Passing) nftables.Verdict {
+	p.r.does = func(q *nfteval.Passing) nftables.Verdict {
 		to, known := where(q)
 		if !known {
 			q.Doubt("to which address of the node the packet is redirected is not known")

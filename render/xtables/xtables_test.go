@@ -10,6 +10,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 	"github.com/proxyc/proxyc/render/nftables"
+	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
 )
 
 const testSets = `create nets hash:net family inet hashsize 1024 maxelem 65536
@@ -132,7 +133,7 @@ func verdict(t *testing.T, packet sim.Packet, saved string, sets *Sets) string {
 		t.Fatal(err)
 	}
 	own := sim.NewOwn(netip.MustParsePrefix("127.0.0.0/8"), []netip.Addr{netip.MustParseAddr("10.0.0.1")})
-	on := nftables.Machine{
+	on := nfteval.Machine{
 		Out: func(src, dst netip.Addr, in string, _ uint32) (string, error) {
 			switch {
 			case dst == packet.Src:
@@ -145,7 +146,7 @@ func verdict(t *testing.T, packet sim.Packet, saved string, sets *Sets) string {
 		Carries: func(netip.Addr, string) bool { return false },
 		Bridged: func(string) bool { return false },
 	}
-	o, _, unknown := nftables.NewFollower(r, own).On(on).Follow(packet)
+	o, _, unknown := nfteval.NewFollower(r, own).On(on).Follow(packet)
 	if len(unknown) > 0 {
 		if !strings.HasPrefix(unknown[0], "table ") {
 			t.Errorf("%q names no rule", unknown)

@@ -1,0 +1,2 @@
+// Package eval walks packets through the rules, sets and virtual servers of mode ipvs.
+package eval

@@ -1,0 +1,353 @@
+package eval
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
+	"github.com/proxyc/proxyc/render/iptables"
+	ipteval "github.com/proxyc/proxyc/render/iptables/eval"
+	"github.com/proxyc/proxyc/render/ipvs"
+)
+
+// Evaluator answers for many packets what a Ruleset does to them, which does not
+// change. It may be asked by several goroutines.
+type Evaluator struct {
+	*ipvs.Ruleset
+	plain *sim.Own // the node's addresses, without those of kube-ipvs0
+	own   *sim.Own // with them
+	rules *ipteval.Walker
+	sets  map[string]ipvs.Set
+	ports map[ipvs.ElementKey][]uint16 // of elements, by what else they have of set, address and protocol
+	// sources are those of elements, by what else they have.
+	sources map[ipvs.ElementKey]*sim.Prefixes
+	// alike are the elements of sets that hold ports alone.
+	alike map[ipvs.Set]*sim.PortSet
+	// servers are the ports of virtual servers, by address and protocol.
+	servers map[ir.Match][]uint16
+	strays  []netip.Addr // of ClusterIPs that the node does not have, though they are in the set
+	sent    bool         // OUTPUT is walked with what is balanced, as rules of others there may look at it
+
+	told func(ipteval.Met) // what packets meet; nil: nobody asks
+}
+
+// NewEvaluator indexes a Ruleset, which costs what it holds. own are the node's
+// addresses without those of kube-ipvs0.
+func NewEvaluator(r *ipvs.Ruleset, own *sim.Own) *Evaluator {
+	return newEvaluator(r, own, ipteval.NewWalker)
+}
+
+func newEvaluator(r *ipvs.Ruleset, own *sim.Own, walker func(*iptables.Ruleset, *sim.Own, func(*ipteval.Packet, iptables.InSet) bool) *ipteval.Walker) *Evaluator {
+	e := &Evaluator{Ruleset: r, plain: own, sets: map[string]ipvs.Set{}, sources: map[ipvs.ElementKey]*sim.Prefixes{}, ports: map[ipvs.ElementKey][]uint16{}, alike: map[ipvs.Set]*sim.PortSet{}, servers: map[ir.Match][]uint16{}}
+	sources := map[ipvs.ElementKey][]netip.Prefix{}
+	for _, x := range r.Elements {
+		if x.Source.IsValid() {
+			key := x.ElementKey
+			key.Source = netip.Prefix{}
+			sources[key] = append(sources[key], x.Source)
+		}
+	}
+	for key, list := range sources {
+		e.sources[key] = sim.NewPrefixes(list)
+	}
+	e.own = own.With(r.Carries)
+	e.rules = walker(r.Rules, e.own, e.inSet)
+	e.sent = slices.ContainsFunc(r.Rules.Filter.Chains, func(c iptables.Chain) bool { return c.Name == "OUTPUT" })
+	for _, x := range r.Elements {
+		if x.Number != 0 {
+			list := portless(x.ElementKey)
+			e.ports[list] = append(e.ports[list], x.Number)
+		}
+		if x.Set == ipvs.ClusterIP && !e.own.Has(x.Addr) {
+			e.strays = append(e.strays, x.Addr)
+		}
+	}
+	for _, s := range ipvs.Sets() {
+		e.sets[s.Name(r.Family)] = s
+		if s.Type() == ipvs.BitmapPort {
+			e.alike[s] = sim.NewPortSet(e.ports[ipvs.ElementKey{Set: s}])
+		}
+	}
+	for _, v := range r.VirtualServers {
+		list := ir.Match{Addr: v.Key.Addr, Protocol: v.Key.Protocol}
+		e.servers[list] = append(e.servers[list], v.Key.Port)
+	}
+	return e
+}
+
+// portless returns what elements that differ in their ports have in common.
+func portless(k ipvs.ElementKey) ipvs.ElementKey {
+	return ipvs.ElementKey{Set: k.Set, Addr: k.Addr, Protocol: k.Protocol}
+}
+
+// Doubts returns what cannot be said of single packets.
+func (e *Evaluator) Doubts() []string { return ipteval.Doubts(e.Rules) }
+
+// Destinations calls yield for the prefixes that destinations of packets are
+// compared with, some of them several times.
+func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
+	one := func(a netip.Addr) bool { return !a.IsValid() || yield(netip.PrefixFrom(a, a.BitLen())) }
+	for p := range e.rules.Destinations {
+		if !yield(p) {
+			return
+		}
+	}
+	for i := range e.VirtualServers {
+		if !one(e.VirtualServers[i].Key.Addr) {
+			return
+		}
+	}
+	for a := range e.Bound {
+		if !one(a) {
+			return
+		}
+	}
+	for i := range e.Elements {
+		// What is looked up after balancing alone is no packet's destination before.
+		if e.Elements[i].Set != ipvs.LoopBack && !one(e.Elements[i].Addr) {
+			return
+		}
+	}
+}
+
+// Outcome walks the first packet of a connection through the hooks of the kernel:
+// the iptables rules, and the virtual servers where the kernel looks for them:
+// on the way in for what is delivered to the node (the addresses of kube-ipvs0
+// are), and on the way out for what the node sends. It reports to cuts what the packet
+// was compared with.
+func (e *Evaluator) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
+	return e.outcome(ipteval.Packet{Packet: pkt, Cuts: cuts})
+}
+
+func (e *Evaluator) outcome(p ipteval.Packet) sim.Outcome {
+	if p.FromNode() {
+		return e.output(p)
+	}
+	p = e.nat("PREROUTING", p)
+	if !e.delivered(p.Dst) {
+		return e.through("FORWARD", p, e.leave)
+	}
+	return e.through("INPUT", p, func(p ipteval.Packet) sim.Outcome { return e.balance(p, e.server(p)) })
+}
+
+// output walks what the node itself sends. The balancer stands between the
+// nat and the filter table; what it does not take goes to the node itself, or away.
+func (e *Evaluator) output(p ipteval.Packet) sim.Outcome {
+	p = e.nat("OUTPUT", p)
+	v := e.server(p)
+	switch {
+	case v != nil && (e.sent || len(v.RealServers) == 0):
+		return e.balance(p, v)
+	case v != nil:
+		p.Balanced = v.Key // nothing else is asked of it, wherever it goes
+	}
+	return e.through("OUTPUT", p, func(p ipteval.Packet) sim.Outcome {
+		switch {
+		case v != nil:
+			return e.balance(p, v)
+		case e.own.Has(p.Dst): // by the loopback interface, as whose source any address of the node will do
+			return e.through("INPUT", p, translated)
+		}
+		return e.leave(p)
+	})
+}
+
+// delivered reports whether the node takes what is sent to an address.
+func (e *Evaluator) delivered(a netip.Addr) bool {
+	if e.told != nil && e.Carries(a) {
+		e.told(ipteval.Met{Table: TableDevice, Chain: ir.IPVSDevice, Text: a.String()})
+	}
+	return e.own.Has(a)
+}
+
+// nat returns what a built-in chain of the nat table makes of the packet: one
+// packet, as our rules leave nothing to chance.
+func (e *Evaluator) nat(chain string, p ipteval.Packet) ipteval.Packet {
+	return single("nat", chain, e.rules.Nat(chain, p))
+}
+
+// through returns what becomes of a packet that a built-in chain of the filter table lets
+// pass, or what the chain says.
+func (e *Evaluator) through(chain string, p ipteval.Packet, then func(ipteval.Packet) sim.Outcome) sim.Outcome {
+	switch p := single("filter", chain, e.rules.Filter(chain, p)); p.Fate {
+	case iptables.Drop:
+		return sim.Outcome{Fate: sim.Dropped}
+	case iptables.Reject:
+		return sim.Outcome{Fate: sim.Rejected}
+	default:
+		return then(p)
+	}
+}
+
+// single returns the first of the ways that a packet may go, with a doubt if there are more.
+func single(table, chain string, ways []ipteval.Packet) ipteval.Packet {
+	p := ways[0]
+	switch {
+	case len(ways) > 1:
+		p.Cuts.Doubt("table " + table + ", chain " + chain + ": leaves to chance what becomes of a packet before ipvs has it")
+	case table == "nat" && (p.Fate == iptables.Drop || p.Fate == iptables.Reject):
+		p.Cuts.Doubt("table " + table + ", chain " + chain + ": a packet ends there")
+	case p.Redirected:
+		p.Cuts.Doubt("table " + table + ", chain " + chain + ": a packet is redirected to an address that depends on the interface")
+	}
+	return p
+}
+
+// leave returns what becomes of a packet that leaves the node, or comes out by the filter.
+func (e *Evaluator) leave(p ipteval.Packet) sim.Outcome {
+	p = e.nat("POSTROUTING", p)
+	p.Leaves(e.own)
+	return translated(p)
+}
+
+// translated returns what became of a packet that ipvs did not take.
+func translated(p ipteval.Packet) sim.Outcome {
+	if !p.DNAT && !p.SNAT {
+		return sim.Outcome{}
+	}
+	return sim.NewOutcome(false, []sim.Destination{{AddrPort: netip.AddrPortFrom(p.Dst, p.Port), SNAT: p.SNAT}})
+}
+
+// balance returns the real servers, each with what the postrouting hook makes of it.
+func (e *Evaluator) balance(p ipteval.Packet, v *ipvs.VirtualServer) sim.Outcome {
+	if v == nil {
+		return translated(p)
+	}
+	if doubt := e.Unclear[v.Key]; doubt != "" {
+		p.Cuts.Doubt("ipvs " + v.Key.String() + ": " + doubt)
+	}
+	if len(v.RealServers) == 0 {
+		return sim.Outcome{Fate: sim.Rejected}
+	}
+	ways := make([]sim.Chance, len(v.RealServers))
+	stopped := false
+	for i, rs := range v.RealServers {
+		if e.told != nil {
+			e.told(ipteval.Met{Table: TableServers, Chain: v.Key.String(), Text: rs.Command(v.Key)})
+		}
+		after := p
+		after.Dst, after.Port, after.Translated = rs.AddrPort.Addr(), rs.AddrPort.Port(), true
+		ways[i] = sim.Chance{Fate: sim.Accepted, Destination: sim.Destination{AddrPort: rs.AddrPort}, Weight: 1}
+		if !after.FromNode() && e.own.Has(after.Dst) { // delivered, and sent by no interface
+			continue
+		}
+		if e.sent {
+			after.Balanced = v.Key
+			o := e.through("OUTPUT", after, func(ipteval.Packet) sim.Outcome { return sim.Outcome{} })
+			if o.Fate != sim.NotOurs {
+				ways[i], stopped = sim.Chance{Fate: o.Fate, Weight: 1}, true
+				continue
+			}
+		}
+		after = e.nat("POSTROUTING", after)
+		if after.Mark != 0 && !e.hairpin(after) {
+			after.Leaves(e.own)
+		}
+		ways[i].SNAT = after.SNAT
+	}
+	var o sim.Outcome
+	if stopped {
+		o = sim.Shared(ways)
+	} else {
+		ds := make([]sim.Destination, len(ways))
+		for i := range ways {
+			ds[i] = ways[i].Destination
+		}
+		o = sim.NewOutcome(false, ds)
+	}
+	if v.Flags&ipvs.Persistent != 0 && len(o.Destinations) > 0 {
+		o.Affinity, o.Timeout = true, v.Timeout
+	}
+	return o
+}
+
+// hairpin reports whether a packet goes back to its sender, a pod of the node. Such are
+// masqueraded before the mark is cleared, which nobody sees on the way to a pod.
+func (e *Evaluator) hairpin(p ipteval.Packet) bool {
+	p.Cuts = nil
+	_, is := e.withSource(ipvs.ElementKey{Set: ipvs.LoopBack, Addr: p.Dst, Protocol: p.Protocol, Number: p.Port}, &p)
+	return is
+}
+
+// server returns the virtual server that takes a packet; nil if there is none.
+func (e *Evaluator) server(p ipteval.Packet) *ipvs.VirtualServer {
+	key := ir.Match{Addr: p.Dst, Protocol: p.Protocol, Port: p.Port}
+	ports := e.servers[ir.Match{Addr: p.Dst, Protocol: p.Protocol}]
+	if !p.DNAT {
+		p.Cuts.PortsOf(ports)
+	}
+	v := e.Server(key)
+	switch {
+	case v == nil && slices.Contains(ports, 0):
+		p.Cuts.Doubt("ipvs " + ir.Match{Addr: p.Dst, Protocol: p.Protocol}.String() + ": a virtual server takes the ports that no other does")
+	case v != nil && e.told != nil:
+		e.told(ipteval.Met{Table: TableServers, Chain: key.String(), Text: v.Command()})
+	}
+	return v
+}
+
+// inSet looks a packet up in an ipset.
+func (e *Evaluator) inSet(p *ipteval.Packet, in iptables.InSet) bool {
+	key, has := e.lookUp(p, in)
+	if has && e.told != nil {
+		e.told(ipteval.Met{Table: TableSets, Chain: in.Set, Text: key.String()})
+	}
+	return has
+}
+
+// lookUp returns the element that has a packet, if a set has one.
+func (e *Evaluator) lookUp(p *ipteval.Packet, in iptables.InSet) (key ipvs.ElementKey, has bool) {
+	set, known := e.sets[in.Set]
+	if !known {
+		p.Cuts.Doubt("set " + in.Set)
+		return key, false
+	}
+	key = ipvs.ElementKey{Set: set, Addr: p.Dst, Protocol: p.Protocol, Number: p.Port}
+	if strings.HasPrefix(in.Fields, "src") {
+		key.Addr = p.Src
+		e.cutSource(p)
+	}
+	first := !p.Translated && !p.DNAT // its port is the one that it came with
+	switch set.Type() {
+	case ipvs.HashIP:
+		key.Protocol, key.Number = 0, 0
+	case ipvs.BitmapPort:
+		key.Addr, key.Protocol = netip.Addr{}, 0
+		if !first {
+			return key, e.alike[set].Has(p.Port, nil)
+		}
+		return key, e.alike[set].Has(p.Port, p.Cuts)
+	}
+	if key.Number != 0 && first {
+		p.Cuts.PortsOf(e.ports[portless(key)])
+	}
+	switch set.Type() {
+	case ipvs.HashIPPortIP, ipvs.HashIPPortNet:
+		return e.withSource(key, p)
+	}
+	return key, e.Has(key)
+}
+
+// cutSource tells that the packet's source was compared with addresses of Services. The
+// node has them, so that they are no client's, and its own where it sends to them.
+func (e *Evaluator) cutSource(p *ipteval.Packet) {
+	if p.Cuts == nil {
+		return
+	}
+	p.Cuts.SourceAddr(p.Dst)
+	e.plain.HasSource(p.Src, p.Cuts)
+	for _, a := range e.strays {
+		p.Cuts.SourceAddr(a)
+	}
+}
+
+// withSource looks for an element whose second address or network holds the source.
+func (e *Evaluator) withSource(key ipvs.ElementKey, p *ipteval.Packet) (found ipvs.ElementKey, has bool) {
+	if list := e.sources[key]; list != nil {
+		found = key
+		found.Source, has = list.Find(p.Src, p.Cuts)
+	}
+	return found, has
+}

@@ -1,0 +1,53 @@
+package eval
+
+import (
+	"slices"
+
+	"github.com/proxyc/proxyc/ir/sim"
+	ipteval "github.com/proxyc/proxyc/render/iptables/eval"
+	"github.com/proxyc/proxyc/render/ipvs"
+)
+
+// Tables of what packets meet beside rules: Chain is a set, an address and port, a device.
+const (
+	TableSets    = "ipset"
+	TableServers = "ipvs"
+	TableDevice  = "device"
+)
+
+// Follower tells what packets meet under a Ruleset, whose rules may be those that
+// iptables.ParseWhole read. It follows one packet at a time.
+type Follower struct{ evaluator *Evaluator }
+
+// NewFollower indexes a Ruleset, which costs what it holds.
+func NewFollower(r *ipvs.Ruleset, own *sim.Own) *Follower {
+	e := newEvaluator(r, own, ipteval.NewPlain)
+	e.sent = true // rules are told of where the kernel comes to them
+	return &Follower{e}
+}
+
+// Follow returns what becomes of a packet, with the rules, elements of sets, virtual and real
+// servers, and the address of kube-ipvs0 that it meets, in order; and what is not understood
+// on its way.
+// mark is what it has from others, before.
+func (f *Follower) Follow(pkt sim.Packet, mark uint32) (o sim.Outcome, met []ipteval.Met, unknown []string) {
+	return f.follow(pkt, mark, false)
+}
+
+// FollowTranslated is Follow for a packet that has its destination from others, before the nat
+// table.
+func (f *Follower) FollowTranslated(pkt sim.Packet, mark uint32) (o sim.Outcome, met []ipteval.Met, unknown []string) {
+	return f.follow(pkt, mark, true)
+}
+
+func (f *Follower) follow(pkt sim.Packet, mark uint32, translated bool) (o sim.Outcome, met []ipteval.Met, unknown []string) {
+	e := f.evaluator
+	e.told = func(m ipteval.Met) {
+		if !slices.Contains(met, m) {
+			met = append(met, m)
+		}
+	}
+	var cuts sim.Cuts
+	o = e.outcome(ipteval.Packet{Packet: pkt, Mark: mark, DNAT: translated, Cuts: &cuts}.Telling(e.Family, e.told))
+	return o, met, cuts.Doubts()
+}

@@ -1,0 +1,12 @@
+package ipvs
+
+// For the tests that also use the packages beneath this one.
+var (
+	Program         = program
+	NoDetector      = noDetector
+	RouteClusterIPs = routeClusterIPs
+	OnePrefix       = onePrefix
+	Admit           = admit
+	Six             = six
+	Text            = output
+)

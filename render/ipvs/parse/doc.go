@@ -1,0 +1,2 @@
+// Package parse reads what ipvsadm -Sn and ipset save print.
+package parse

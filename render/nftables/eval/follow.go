@@ -1,0 +1,272 @@
+package eval
+
+import (
+	"fmt"
+	"github.com/proxyc/proxyc/ir/sim"
+	"github.com/proxyc/proxyc/render/nftables"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Disarmed returns a Ruleset with rules that do nothing, and policies that accept: those that
+// gone holds, by the Chain and Rule of Met.
+func Disarmed(r *nftables.Ruleset, gone func(chain string, rule int) bool) *nftables.Ruleset {
+	rest := *r
+	rest.Chains = slices.Clone(r.Chains)
+	for i := range rest.Chains {
+		c := &rest.Chains[i]
+		if c.Base != nil && c.Base.Drop && gone(c.Name, 0) {
+			base := *c.Base
+			base.Drop, c.Base = false, &base
+		}
+		own := false
+		for j := range c.Rules {
+			if !gone(c.Name, j+1) {
+				continue
+			}
+			if !own {
+				c.Rules, own = slices.Clone(c.Rules), true
+			}
+			c.Rules[j].Stmts = nil
+		}
+	}
+	return &rest
+}
+
+// Met is a rule that did something to a packet.
+type Met struct {
+	Chain string // "ip proxyc, chain services", of a Ruleset that was qualified
+	Rule  int    // from 1; 0: the policy
+	Text  string // the rule, and which element of a map it found
+	Drops bool
+	Leads bool // it leads the packet on or lets it pass, and decides nothing
+	// Element is the element of a set or map with a name that the rule found the packet in; "": none.
+	Element string
+	Lacks   bool // its map has nothing for a number that chance picked: Text says for which
+}
+
+// NewFollower returns an Evaluator that can Follow packets.
+func NewFollower(r *nftables.Ruleset, own *sim.Own) *Evaluator {
+	e := NewEvaluator(r, own)
+	clear(e.beside[:])
+	e.follows = true
+	return e
+}
+
+// On sets the node of a Follower. It returns the Follower.
+func (e *Evaluator) On(m Machine) *Evaluator {
+	e.machine = m
+	return e
+}
+
+// With returns a Ruleset with those base chains alone for which keep holds.
+func With(r *nftables.Ruleset, keep func(*nftables.Base) bool) *nftables.Ruleset {
+	some := *r
+	some.Chains = slices.DeleteFunc(slices.Clone(r.Chains), func(c nftables.Chain) bool { return c.Base != nil && !keep(c.Base) })
+	return &some
+}
+
+// FollowTranslated is Follow for a packet that others translated before, to another
+// destination or by masquerading alone. One packet is followed at a time.
+func (e *Evaluator) FollowTranslated(pkt sim.Packet, to sim.Destination) (o sim.Outcome, met []Met, unknown []string) {
+	e.translated = &to
+	defer func() { e.translated = nil }()
+	return e.Follow(pkt)
+}
+
+// FollowBefore is Follow where rules of iptables come behind: mark is what of the proxy's mark
+// a packet has then.
+func (e *Evaluator) FollowBefore(pkt sim.Packet) (o sim.Outcome, met []Met, unknown []string, mark uint32) {
+	e.handed = map[uint32]bool{}
+	defer func() { e.handed = nil }()
+	o, met, unknown = e.Follow(pkt)
+	for m := range e.handed {
+		mark |= m
+	}
+	if len(e.handed) > 1 {
+		unknown = append(unknown, fmt.Sprintf("nf_tables of others: chance, or who is first, decides whether a packet has the mark 0x%x, for rules of iptables", mark))
+	}
+	return o, met, unknown, mark
+}
+
+// arrive makes the packet what others made of it.
+func (w *walk) arrive(d *sim.Destination) {
+	w.dnat, w.snat = d.AddrPort != netip.AddrPortFrom(w.dst, w.port), d.SNAT
+	w.dst, w.port = d.AddrPort.Addr(), d.AddrPort.Port()
+}
+
+// Follow returns what becomes of a packet, with the rules that it meets in order, on the
+// first of the ways that chance may lead it and on one to another fate; and what is not
+// understood on its way. Chains of one hook and priority are called as they are listed; where
+// something else becomes of the packet when another one of them is the first, that is told as
+// not understood. One packet is followed at a time.
+func (e *Evaluator) Follow(pkt sim.Packet) (o sim.Outcome, met []Met, unknown []string) {
+	o, met, unknown = e.follow(pkt)
+	for _, first := range e.equals {
+		hook := &e.hooks[first.Base.Hook]
+		listed := *hook
+		*hook = slices.Clone(listed)
+		inOrder(*hook, first)
+		other, _, doubts := e.follow(pkt)
+		*hook = listed
+		unknown = append(unknown, doubts...)
+		if !other.Equal(o) {
+			unknown = append(unknown, fmt.Sprintf("%s: has the priority of others, so that nobody knows who is first; if it is: %s", e.where(first.Name), other))
+		}
+	}
+	slices.Sort(unknown)
+	return o, met, slices.Compact(unknown)
+}
+
+// follow is Follow in the order in which the chains are now.
+func (e *Evaluator) follow(pkt sim.Packet) (o sim.Outcome, met []Met, unknown []string) {
+	var cuts sim.Cuts
+	var ways []sim.Way
+	var fates [sim.Dropped + 1]bool
+	e.missed = nil
+	e.paths(pkt, &cuts, nil, func(w *walk) {
+		ways = append(ways, w.way)
+		if e.handed != nil && (w.way.Fate == sim.NotOurs || w.way.Fate == sim.Accepted) {
+			e.handed[w.mark&e.own.Mark] = true
+		}
+		if fates[w.way.Fate] {
+			return
+		}
+		fates[w.way.Fate] = true
+		for _, m := range w.met {
+			if !slices.Contains(met, m) {
+				met = append(met, m)
+			}
+		}
+	})
+	known := func(known []sim.Remembered) (ways []sim.Way) { // of a client that is remembered
+		e.paths(pkt, &cuts, known, func(w *walk) { ways = append(ways, w.way) })
+		return ways
+	}
+	o = sim.WithAffinity(ways, known, func(what string) { cuts.Doubt("table " + e.name + ": " + what) })
+	if cuts.Endless != "" {
+		cuts.Unknown = append(cuts.Unknown, cuts.Endless)
+	}
+	return o, met, cuts.Unknown
+}
+
+// Lacked reports whether the packet that was followed last was looked for as an element, in words as Met has
+// it, and was not found.
+func (e *Evaluator) Lacked(element string) bool { return e.missed[element] }
+
+// looked notes in which element of a set with a name the packet was found, or that it was in none.
+func (w *walk) looked(l *indexed, key nftables.Key, found bool) {
+	if !w.follows || l.Interval || l.Timeout > 0 || strings.Contains(l.Name, nftables.Anonymous) {
+		return
+	}
+	element := l.KeyText(key) + " of " + l.Name
+	if _, name, ok := strings.Cut(l.Name, ", set "); ok {
+		element = l.KeyText(key) + " of " + name
+	}
+	if found {
+		w.element = element
+		return
+	}
+	if w.missed == nil {
+		w.missed = map[string]bool{}
+	}
+	w.missed[element] = true
+}
+
+// told notes the rule that is run, whose verdict this is, or that found it in a map.
+func (w *walk) told(v nftables.Verdict, found *nftables.Verdict) {
+	drops := v.Kind == nftables.Drop || v.Kind == nftables.Reject
+	w.tell(found, drops, !drops)
+}
+
+// tell notes that the rule that is run did something: what it says, or a verdict that it found.
+func (w *walk) tell(found *nftables.Verdict, drops, leads bool) {
+	if !w.follows {
+		return
+	}
+	m := Met{Text: "policy drop", Drops: drops, Leads: leads}
+	if w.rule > 0 {
+		m.Text = w.text(&w.chains[w.chain].Rules[w.rule-1])
+		if found != nil {
+			m.Text += ": " + string(found.AppendText(nil, w.family))
+		}
+	}
+	w.meets(m)
+}
+
+// lacks notes that a map has nothing for a number that chance picked. Where it has something for
+// others, that is never meant.
+func (w *walk) lacks(l nftables.LookupDNAT) {
+	set := w.sets[l.Map]
+	if !w.follows || set == nil || set.odd != "" || set.Timeout > 0 || !set.fits(l.Key) {
+		return
+	}
+	picked := 0
+	for _, t := range l.Key {
+		if t.Field == nftables.Random {
+			picked++
+		} else if t.Field == nftables.ClientHash {
+			return // any client's may be the one that is not there
+		}
+	}
+	if picked > 0 {
+		w.step -= picked // the key takes them once more
+		w.meets(Met{Text: "map " + l.Map + " lacks " + set.KeyText(w.key(set.Set, l.Key)), Lacks: true})
+	}
+}
+
+// meets notes what the packet met where it is.
+func (w *walk) meets(m Met) {
+	m.Chain, m.Rule, m.Element = w.chain, w.rule, w.element
+	if table, _, ok := strings.Cut(w.chain, ", chain "); ok {
+		m.Text = strings.NewReplacer(table+", chain ", "", table+", set ", "").Replace(m.Text)
+	}
+	w.met = append(w.met, m)
+}
+
+// text returns a rule as nft lists it, with the elements of sets that have no name.
+func (w *walk) text(rule *nftables.Rule) string {
+	var b []byte
+	for i, s := range rule.Stmts {
+		if i > 0 {
+			b = append(b, ' ')
+		}
+		name, _ := nftables.KeyOf(s)
+		set := w.sets[name]
+		dnat, translates := s.(nftables.LookupDNAT)
+		text := string(s.AppendText(nil, w.family))
+		switch {
+		case set == nil || !strings.Contains(name, nftables.Anonymous):
+		case translates && len(dnat.Key) == 0:
+			to := &set.Elements[0].To
+			text = "dnat " + w.family.NFT() + " to " + to.String()
+			if to.Port() == 0 {
+				text = "dnat " + w.family.NFT() + " to " + to.Addr().String()
+			}
+		default:
+			text = strings.Replace(text, "@"+name, literal(set.Set), 1)
+		}
+		b = append(b, text...)
+	}
+	return string(b)
+}
+
+// mostLiteral is how many elements of a set a rule is told with.
+const mostLiteral = 8
+
+// literal returns the elements of a set as they stand in a rule.
+func literal(s *nftables.Set) string {
+	if len(s.Elements) == 1 && s.Data == nftables.NoData {
+		return s.ElementText(&s.Elements[0])
+	}
+	var words []string
+	for i := range s.Elements {
+		if i == mostLiteral {
+			words = append(words, "…")
+			break
+		}
+		words = append(words, s.ElementText(&s.Elements[i]))
+	}
+	return "{ " + strings.Join(words, ", ") + " }"
+}

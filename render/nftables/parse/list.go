@@ -1,0 +1,601 @@
+package parse
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
+	"github.com/proxyc/proxyc/render/nftables"
+	"github.com/proxyc/proxyc/render/nftables/eval"
+)
+
+// ListedTable is a table as nft lists it: ours, kube-proxy's, or anybody's.
+type ListedTable struct {
+	Family            string // nft's word: "ip", "ip6", "inet", …
+	Name              string
+	*nftables.Ruleset // nil of others' tables
+}
+
+// Evaluator is NewEvaluator for the table.
+func (t *ListedTable) Evaluator(own *sim.Own) *eval.Evaluator {
+	return eval.NewEvaluator(t.Ruleset, own).Named(t.Family + " " + t.Name)
+}
+
+// proxies are the tables that are read.
+var proxies = []string{nftables.Table, "kube-proxy"}
+
+// ParseList reads what nft list ruleset, or nft list table, prints. Statements
+// that are none of those that kube-proxy and proxyc write are Unsupported, with
+// the rest of their rule.
+func ParseList(text string) ([]ListedTable, error) {
+	p := &listParser{toks: listTokens(text)}
+	var tables []ListedTable
+	for p.skipLines(); !p.end(); p.skipLines() {
+		if !p.take("table") {
+			return nil, p.errorf("must begin with table, got %q", p.peek())
+		}
+		t := ListedTable{Family: p.next(), Name: p.next()}
+		if p.peek() != "{" {
+			return nil, p.errorf("table %s %s: must be followed by {, got %q", t.Family, t.Name, p.peek())
+		}
+		families := ir.Families()
+		i := slices.IndexFunc(families[:], func(f ir.Family) bool { return t.Family == f.NFT() })
+		if i < 0 || !slices.Contains(proxies, t.Name) {
+			p.block()
+			tables = append(tables, t)
+			continue
+		}
+		p.next()
+		t.Ruleset = &nftables.Ruleset{Exists: true, Family: families[i]}
+		p.r, p.there = t.Ruleset, map[string]bool{}
+		if err := p.table(); err != nil {
+			return nil, fmt.Errorf("table %s %s: %w", t.Family, t.Name, err)
+		}
+		tables = append(tables, t)
+	}
+	return tables, nil
+}
+
+// token is a word of a listing; a line's end is "\n".
+type token struct {
+	text   string
+	quoted bool
+	line   int
+}
+
+// listTokens parts a listing into words. Signs that end a word stand for
+// themselves.
+func listTokens(text string) (toks []token) {
+	line := 0
+	for s := range strings.Lines(text) {
+		line++
+		if strings.HasPrefix(strings.TrimSpace(s), "#") {
+			continue
+		}
+		for s = strings.TrimRight(s, "\r\n"); ; {
+			s = strings.TrimLeft(s, " \t")
+			if s == "" {
+				break
+			}
+			if s[0] == '#' { // the number of nft -a
+				break
+			}
+			if s[0] == '"' {
+				inside, rest, _ := strings.Cut(s[1:], `"`)
+				toks = append(toks, token{inside, true, line})
+				s = rest
+				continue
+			}
+			end := strings.IndexAny(s, " \t\"")
+			if end < 0 {
+				end = len(s)
+			}
+			word := s[:end]
+			s = s[end:]
+			var signs []token
+			for len(word) > 1 && strings.ContainsAny(word[len(word)-1:], ",;") {
+				signs = append(signs, token{word[len(word)-1:], false, line})
+				word = word[:len(word)-1]
+			}
+			toks = append(append(toks, token{word, false, line}), signs...)
+		}
+		toks = append(toks, token{"\n", false, line})
+	}
+	return toks
+}
+
+type listParser struct {
+	whole     bool   // of everybody's tables
+	other     string // with whole: nft's word for the other family
+	toks      []token
+	at        int
+	r         *nftables.Ruleset
+	anonymous int
+	there     map[string]bool  // "chain services": what the table has so far
+	named     string           // with whole: family and name of the table
+	lists     map[string][]int // with whole: where the elements of a set stand
+	// portOf is the protocol whose port is among the terms of the last statement: of
+	// "meta l4proto tcp ip daddr . th dport" nft makes "ip daddr . tcp dport".
+	portOf ir.Protocol
+}
+
+func (p *listParser) end() bool { return p.at == len(p.toks) }
+
+func (p *listParser) peek() string {
+	if p.end() {
+		return ""
+	}
+	return p.toks[p.at].text
+}
+
+func (p *listParser) next() string {
+	s := p.peek()
+	if !p.end() {
+		p.at++
+	}
+	return s
+}
+
+// take goes on behind the words, if they come next.
+func (p *listParser) take(words ...string) bool {
+	for i, w := range words {
+		if p.at+i >= len(p.toks) || p.toks[p.at+i].text != w || p.toks[p.at+i].quoted {
+			return false
+		}
+	}
+	p.at += len(words)
+	return true
+}
+
+func (p *listParser) skipLines() {
+	for p.take("\n") || p.take(";") {
+	}
+}
+
+func (p *listParser) errorf(format string, args ...any) error {
+	line := 0
+	if p.at < len(p.toks) {
+		line = p.toks[p.at].line
+	} else if len(p.toks) > 0 {
+		line = p.toks[len(p.toks)-1].line
+	}
+	return fmt.Errorf("line %d: %s", line, fmt.Sprintf(format, args...))
+}
+
+// rest returns the words up to the end of the line.
+func (p *listParser) rest() string {
+	var words []string
+	for !p.end() && p.peek() != "\n" {
+		words = append(words, p.next())
+	}
+	return strings.Join(words, " ")
+}
+
+func (p *listParser) table() error {
+	for {
+		p.skipLines()
+		switch {
+		case p.end():
+			return p.errorf("ends in the middle of a table")
+		case p.take("}"):
+			return nil
+		case p.take("comment"):
+			p.next()
+		case p.take("flags"):
+			p.r.Flags = p.rest()
+		case p.take("set"), p.take("map"):
+			s := nftables.Set{Name: p.next()}
+			if err := p.set(&s); err != nil {
+				return fmt.Errorf("set %s: %w", s.Name, err)
+			}
+			if p.twice("set " + s.Name) {
+				return p.errorf("set %s is there twice", s.Name)
+			}
+			p.r.Sets = append(p.r.Sets, s)
+		case p.take("chain"):
+			c := nftables.Chain{Name: p.next()}
+			if err := p.chain(&c); err != nil {
+				return fmt.Errorf("chain %s: %w", c.Name, err)
+			}
+			if p.twice("chain " + c.Name) {
+				return p.errorf("chain %s is there twice", c.Name)
+			}
+			p.r.Chains = append(p.r.Chains, c)
+		case slices.Contains(named, p.peek()): // which rules name that are not understood
+			for !p.end() && p.peek() != "{" {
+				p.next()
+			}
+			p.block()
+		default:
+			return p.errorf("%q is nothing that a table has", p.peek())
+		}
+	}
+}
+
+// twice reports whether the table has something already, and notes that it has.
+func (p *listParser) twice(what string) bool {
+	was := p.there[what]
+	p.there[what] = true
+	return was
+}
+
+// named are the words that begin other things which a table has.
+var named = []string{"flowtable", "counter", "quota", "ct", "limit", "secmark", "synproxy", "tunnel"}
+
+// block skips a block.
+func (p *listParser) block() {
+	depth := 0
+	for !p.end() {
+		quoted := p.toks[p.at].quoted
+		switch word := p.next(); {
+		case quoted:
+		case word == "{":
+			depth++
+		case word == "}":
+			if depth--; depth == 0 {
+				return
+			}
+		}
+	}
+}
+
+func (p *listParser) set(s *nftables.Set) error {
+	if !p.take("{") {
+		return p.errorf("must be followed by {, got %q", p.peek())
+	}
+	var lists []int // places of elements, read when the type is known
+	dynamic := false
+	for {
+		p.skipLines()
+		switch {
+		case p.end():
+			return p.errorf("ends in the middle of a set")
+		case p.take("}"):
+			after := p.at
+			if s.Timeout > 0 && !dynamic {
+				s.Unsupported = "elements that expire"
+			}
+			if p.whole {
+				p.lists[s.Name] = slices.Clone(lists)
+			}
+			for _, p.at = range lists {
+				if err := p.elements(s); err != nil {
+					return err
+				}
+			}
+			p.at = after
+			return nil
+		case p.take("type"):
+			p.types(s, p.rest())
+		case p.take("typeof"):
+			p.typesOf(s)
+		case p.take("flags"):
+			flags := p.rest()
+			dynamic = dynamic || strings.Contains(flags, "dynamic")
+			setFlags(s, flags)
+		case p.take("timeout"):
+			var ok bool
+			if s.Timeout, ok = durationOf(p.next()); !ok {
+				s.Unsupported = "timeout"
+			}
+		case p.take("size"):
+			n, err := strconv.ParseUint(p.next(), 10, 32)
+			if err != nil {
+				s.Unsupported = "size"
+			}
+			s.Size = uint32(n)
+		case p.take("elements", "="):
+			lists = append(lists, p.at)
+			p.block()
+		case p.take("comment"), p.take("policy"), p.take("gc-interval"): // no matter to packets
+			p.next()
+		case p.take("counter"):
+		default:
+			s.Unsupported = p.rest()
+		}
+	}
+}
+
+// setFlags reads "dynamic,timeout".
+func setFlags(s *nftables.Set, flags string) {
+	for flag := range strings.FieldsFuncSeq(flags, func(c rune) bool { return c == ',' || c == ' ' }) {
+		switch flag {
+		case "constant":
+		case "interval":
+			s.Interval = true
+			if n := len(s.Key); n > 0 && s.Key[n-1] == nftables.TypeAddr {
+				s.Key[n-1] = nftables.TypeNet
+			}
+		case "dynamic", "timeout":
+			s.Timeout = max(s.Timeout, nftables.NoTimeout)
+		default:
+			s.Unsupported = "flags " + flags
+		}
+	}
+}
+
+// durationOf reads "1d2h3m4s5ms".
+func durationOf(s string) (d time.Duration, ok bool) {
+	days, rest, found := strings.Cut(s, "d")
+	if !found {
+		days, rest = "0", s
+	}
+	n, err := strconv.ParseUint(days, 10, 16)
+	if rest != "" && err == nil {
+		d, err = time.ParseDuration(rest)
+	}
+	d += time.Duration(n) * 24 * time.Hour
+	return d, err == nil && d > nftables.NoTimeout
+}
+
+// types reads what a set declares: "ipv4_addr . inet_service : verdict".
+func (p *listParser) types(s *nftables.Set, text string) {
+	key, data, isMap := strings.Cut(text, " : ")
+	for name := range strings.SplitSeq(key, " . ") {
+		switch strings.TrimSpace(name) {
+		case "ipv4_addr", "ipv6_addr":
+			s.Key = append(s.Key, nftables.TypeAddr)
+		case "inet_proto":
+			s.Key = append(s.Key, nftables.TypeProto)
+		case "inet_service":
+			s.Key = append(s.Key, nftables.TypePort)
+		default:
+			s.Unsupported = "type " + text
+		}
+	}
+	if isMap {
+		switch data = strings.TrimSpace(data); data {
+		case "verdict":
+			s.Data = nftables.VerdictData
+		case "ipv4_addr . inet_service", "ipv6_addr . inet_service":
+			s.Data = nftables.AddrPortData
+		case "ipv4_addr", "ipv6_addr":
+			s.Data = nftables.AddrData
+		default:
+			s.Unsupported = "type " + text
+		}
+	}
+}
+
+// typesOf reads what a set declares by example.
+func (p *listParser) typesOf(s *nftables.Set) {
+	from := p.at
+	key := p.terms()
+	if key == nil {
+		s.Unsupported = "typeof " + p.rest()
+		return
+	}
+	for _, t := range key {
+		s.Key = append(s.Key, t.Field.Type())
+	}
+	if !p.take(":") {
+		return
+	}
+	if p.take("verdict") {
+		s.Data = nftables.VerdictData
+		return
+	}
+	switch data := p.terms(); {
+	case len(data) == 1 && data[0].Field.Type() == nftables.TypeAddr:
+		s.Data = nftables.AddrData
+	case len(data) == 2 && data[0].Field.Type() == nftables.TypeAddr && data[1].Field.Type() == nftables.TypePort:
+		s.Data = nftables.AddrPortData
+	default:
+		p.at = from
+		s.Unsupported = "typeof " + p.rest()
+	}
+}
+
+// elements reads "{ key : data, … }".
+func (p *listParser) elements(s *nftables.Set) error {
+	return p.eachElement(func(e *listed) {
+		if s.Unsupported == "" && s.OddShape() == "" && !p.element(s, e) {
+			s.Strays = true // a packet that looks in here meets what is not known
+		}
+	})
+}
+
+// eachElement calls add with each element of a list in braces.
+func (p *listParser) eachElement(add func(*listed)) error {
+	if !p.take("{") {
+		return p.errorf("elements must be in braces, got %q", p.peek())
+	}
+	for {
+		for p.take("\n") || p.take(",") {
+		}
+		if p.take("}") {
+			return nil
+		}
+		if p.end() {
+			return p.errorf("ends in the middle of elements")
+		}
+		e := listed{}
+		part := &e.key
+		for depth := 0; !p.end(); {
+			t := p.toks[p.at]
+			if depth == 0 && !t.quoted && (t.text == "," || t.text == "}") {
+				break
+			}
+			p.at++
+			switch {
+			case t.text == "\n":
+			case t.quoted:
+				*part = append(*part, t)
+			case t.text == ":" && part == &e.key:
+				part = &e.data
+			case t.text == "counter":
+				for p.take("packets") || p.take("bytes") {
+					p.next()
+				}
+			case t.text == "timeout", t.text == "expires":
+				e.expires = true
+				p.next()
+			case t.text == "comment":
+				p.next()
+			default:
+				*part = append(*part, t)
+			}
+		}
+		add(&e)
+	}
+}
+
+// listed is an element as it is listed.
+type listed struct {
+	key, data []token
+	expires   bool
+}
+
+// element enters an element in the set; false: the set cannot hold it. Of those that
+// rules have entered only what they lead to is kept.
+func (p *listParser) element(s *nftables.Set, of *listed) bool {
+	if s.Timeout > 0 && !of.expires {
+		s.Permanent = true
+	}
+	if of.expires && s.Timeout == 0 || len(of.key) != 2*len(s.Key)-1 {
+		return false
+	}
+	e := nftables.Element{}
+	var span []netip.Prefix // of an interval
+	addrs, ports := 0, 0
+	for i, t := range of.key {
+		if i%2 == 1 {
+			if t.text != "." {
+				return false
+			}
+			continue
+		}
+		ok := true
+		switch s.Key[i/2] {
+		case nftables.TypeAddr:
+			a, err := netip.ParseAddr(t.text)
+			if ok = err == nil && p.r.Family.Has(a); addrs == 0 {
+				e.Key.Addr = a
+			} else {
+				e.Key.Addr2 = a
+			}
+			addrs++
+		case nftables.TypeNet:
+			span = prefixesOf(t.text)
+			ok = span != nil && p.r.Family.Has(span[0].Addr())
+		case nftables.TypeProto:
+			e.Key.Proto, ok = protocolOf(t.text)
+		case nftables.TypePort:
+			var port uint16
+			if port, ok = portOf(t.text); ports == 0 {
+				e.Key.Port = port
+			} else {
+				e.Key.Port2 = port
+			}
+			ports++
+		case nftables.TypeSlot:
+			slot, err := strconv.ParseUint(t.text, 0, 32)
+			e.Key.Slot, ok = uint32(slot), err == nil
+		}
+		if !ok {
+			return false
+		}
+	}
+	switch s.Data {
+	case nftables.NoData:
+		if len(of.data) > 0 {
+			return false
+		}
+	case nftables.VerdictData:
+		v, ok := verdictOf(of.data)
+		if !ok {
+			return false
+		}
+		e.Verdict = v
+	case nftables.AddrPortData, nftables.AddrData:
+		to, ok := destinationOf(of.data)
+		if !ok || !p.r.Family.Has(to.Addr()) || (to.Port() != 0) != (s.Data == nftables.AddrPortData) {
+			return false
+		}
+		e.To = to
+	}
+	switch {
+	case s.Timeout > 0:
+		if s.Data != nftables.NoData && !slices.Contains(s.Remembered, e.To.Addr()) {
+			s.Remembered = append(s.Remembered, e.To.Addr())
+		}
+	case span == nil:
+		s.Elements = append(s.Elements, e)
+	}
+	for _, of := range span {
+		e.Key.Addr2, e.Key.Bits = of.Addr(), uint8(of.Bits())
+		s.Elements = append(s.Elements, e)
+	}
+	return true
+}
+
+func verdictOf(toks []token) (nftables.Verdict, bool) {
+	if len(toks) == 0 {
+		return nftables.Verdict{}, false
+	}
+	kinds := map[string]nftables.VerdictKind{"drop": nftables.Drop, "accept": nftables.Accept, "return": nftables.Return, "continue": nftables.Continue, "jump": nftables.Jump, "goto": nftables.Goto}
+	v := nftables.Verdict{Kind: kinds[toks[0].text]}
+	words := 1
+	if v.Kind == nftables.Jump || v.Kind == nftables.Goto {
+		words = 2
+	}
+	if len(toks) != words {
+		return v, false
+	}
+	if words == 2 {
+		v.Chain = toks[1].text
+	}
+	return v, v.Kind != 0
+}
+
+// destinationOf reads "10.0.0.1 . 80", "10.0.0.1:80", "[fd00::1]:80" or an address.
+func destinationOf(toks []token) (netip.AddrPort, bool) {
+	if len(toks) == 1 {
+		if to, err := netip.ParseAddrPort(toks[0].text); err == nil {
+			return to, true
+		}
+		a, err := netip.ParseAddr(strings.Trim(toks[0].text, "[]"))
+		return netip.AddrPortFrom(a, 0), err == nil
+	}
+	if len(toks) != 3 || toks[1].text != "." {
+		return netip.AddrPort{}, false
+	}
+	a, err := netip.ParseAddr(toks[0].text)
+	port, ok := portOf(toks[2].text)
+	return netip.AddrPortFrom(a, port), err == nil && ok
+}
+
+func protocolOf(s string) (ir.Protocol, bool) {
+	if n, err := strconv.ParseUint(s, 10, 8); err == nil {
+		return ir.Protocol(n), true
+	}
+	return ir.ParseProtocol(s)
+}
+
+// portOf reads a number: listings with names of services are made with nft -S only.
+func portOf(s string) (uint16, bool) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return uint16(n), err == nil
+}
+
+// prefixesOf reads an address, a prefix, or a range of addresses; nil: it is none.
+func prefixesOf(s string) []netip.Prefix {
+	if p, err := netip.ParsePrefix(s); err == nil {
+		return []netip.Prefix{p.Masked()}
+	}
+	if a, err := netip.ParseAddr(s); err == nil {
+		return []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}
+	}
+	from, to, ok := strings.Cut(s, "-")
+	first, err := netip.ParseAddr(from)
+	last, lastErr := netip.ParseAddr(to)
+	if !ok || err != nil || lastErr != nil || first.Is4() != last.Is4() {
+		return nil
+	}
+	return ir.PrefixesOf(first, last)
+}

@@ -1,0 +1,134 @@
+package parse
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/proxyc/proxyc/render/nftables"
+)
+
+// ofOther reports whether the rule that begins asks for a field of the other
+// family, which no packet of ours has.
+func (p *listParser) ofOther() bool {
+	for i := p.at; i+1 < len(p.toks) && p.toks[i].text != "\n"; i++ {
+		word, next := p.toks[i].text, p.toks[i+1].text
+		if !p.toks[i].quoted && (word == p.other && slices.Contains([]string{"saddr", "daddr", "protocol", "nexthdr"}, next) || word == icmpOf[p.other] && next == "type") {
+			return true
+		}
+	}
+	return false
+}
+
+var icmpOf = map[string]string{"ip": "icmp", "ip6": "icmpv6"}
+
+// others reads what firewalls have and no proxy writes, as it is for the first packet of
+// a connection of TCP, UDP or SCTP: one that connection tracking takes for new.
+func (p *listParser) others() ([]nftables.Stmt, bool) {
+	never, always := []nftables.Stmt{nftables.MatchProto{}}, []nftables.Stmt{}
+	from := p.at
+	switch {
+	case p.take("meta", "nfproto"):
+		if p.take(map[string]string{"ip": "ipv6", "ip6": "ipv4"}[p.other]) {
+			return always, true
+		}
+		if p.take(map[string]string{"ip": "ipv4", "ip6": "ipv6"}[p.other]) {
+			return never, true
+		}
+	case p.take("ct", "state", "vmap", "{"):
+		if v, ok := p.stateMap(); ok {
+			return v, true
+		}
+	case p.take("ct", "state"):
+		not, isNew := p.take("!="), false
+		p.take("{")
+		n := 0
+		for ; areStates(p.peek()); n++ {
+			for s := range strings.SplitSeq(p.next(), ",") {
+				isNew = isNew || s == "new"
+			}
+			p.take(",")
+		}
+		p.take("}")
+		if n > 0 && isNew != not {
+			return []nftables.Stmt{nftables.MatchNew{}}, true
+		} else if n > 0 {
+			return never, true
+		}
+	case p.take("iif"):
+		if name := p.peek(); !strings.ContainsAny(name, "{@\n") && name != "!=" && !p.isMap() {
+			return []nftables.Stmt{nftables.MatchInterface{Name: p.next()}}, true
+		}
+	case p.take("meta", "l4proto"), p.take("ip", "protocol"):
+		if slices.Contains(notTransport, p.peek()) {
+			p.next()
+			return never, true
+		}
+	case p.take(icmpOf[p.r.Family.NFT()], "type"):
+		p.rest()
+		return never, true
+	case p.take("log"):
+		for slices.Contains([]string{"prefix", "level", "group", "flags", "snaplen", "queue-threshold"}, p.peek()) {
+			p.next()
+			p.next()
+		}
+		return always, true
+	}
+	p.at = from
+	return nil, false
+}
+
+// isMap reports whether what follows is looked up in a map, and compared with nothing.
+func (p *listParser) isMap() bool {
+	return !p.end() && !p.toks[p.at].quoted && (p.peek() == "vmap" || p.peek() == "map")
+}
+
+// areStates reports whether a word is states of connection tracking, with commas between.
+func areStates(word string) bool {
+	for s := range strings.SplitSeq(word, ",") {
+		if !slices.Contains(states, s) {
+			return false
+		}
+	}
+	return true
+}
+
+var (
+	states       = []string{"new", "established", "related", "invalid", "untracked"}
+	notTransport = []string{"icmp", "icmpv6", "ipv6-icmp", "igmp", "esp", "ah", "gre", "ipip", "vrrp", "ospf"}
+)
+
+// stateMap reads "established : accept, new : jump x }" and returns what becomes of a new packet:
+// without an element of its own it gets no further in the rule.
+func (p *listParser) stateMap() ([]nftables.Stmt, bool) {
+	of := []nftables.Stmt{nftables.MatchProto{}}
+	for !p.take("}") {
+		state := p.next()
+		if !slices.Contains(states, state) || !p.take(":") {
+			return nil, false
+		}
+		var verdict []token
+		for !p.end() && p.peek() != "," && p.peek() != "}" && p.peek() != "\n" {
+			verdict = append(verdict, p.toks[p.at])
+			p.next()
+		}
+		v, ok := verdictOf(verdict)
+		if !ok {
+			return nil, false
+		}
+		if state == "new" {
+			of = []nftables.Stmt{v}
+		}
+		p.take(",")
+		p.skipLines()
+	}
+	return of, true
+}
+
+// add enters a set without a name.
+func (p *listParser) add(s nftables.Set) string {
+	p.anonymous++
+	s.Name = nftables.Anonymous + strconv.Itoa(p.anonymous)
+	p.r.Sets = append(p.r.Sets, s)
+	return s.Name
+}

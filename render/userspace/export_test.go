@@ -1,0 +1,4 @@
+package userspace
+
+// For the tests that also use the packages beneath this one.
+var Program = program
