@@ -345,21 +345,6 @@ func (d *daemon) cleaned(c conntrack.Cleaned) {
 	d.metrics.ConntrackDeleted.Of(c.Family).Add(float64(c.Deleted))
 }
 
-// retrying notes that something beside the rules failed and will be tried again;
-// nil: it succeeded. The same error is not logged twice.
-func (d *daemon) retrying(what string, err error) {
-	if errors.Is(err, context.Canceled) {
-		return // the daemon ends
-	}
-	switch is, was := d.faults.setRetrying(what, err); {
-	case is == was:
-	case err != nil:
-		d.log.Error(what+": will be tried again", "err", err)
-	default:
-		d.log.Info(what + ": done, after failures")
-	}
-}
-
 // following says what still has to follow the last sync; "": nothing.
 func (d *daemon) following() string {
 	if d.flows.Busy() {

@@ -53,10 +53,7 @@ func (r *Report) Since(before Report) Report {
 	return fresh
 }
 
-// Formats are the forms in which a Report is written.
-func Formats() []string { return []string{"text", "json", "sarif", "github", "markdown"} }
-
-// Write writes a Report in one of Formats.
+// Write writes a Report as json, sarif, github or markdown, and otherwise as text.
 func (r *Report) Write(w io.Writer, format string) error {
 	b := bufio.NewWriter(w)
 	var err error
