@@ -1,0 +1,273 @@
+package eval
+
+import (
+	"cmp"
+	"net/netip"
+
+	"github.com/proxyc/proxyc/ir/sim"
+	"github.com/proxyc/proxyc/render/nftables"
+)
+
+// stmt does what a statement does to a packet on its way.
+func (w *walk) stmt(s nftables.Stmt) step {
+	switch s := s.(type) {
+	case nftables.MatchNet:
+		return w.matchNet(s)
+	case nftables.MatchInterface:
+		return w.matchInterface(s)
+	case nftables.MatchLocal:
+		return w.matchLocal(s)
+	case nftables.MatchProto:
+		return holds(w.pkt.Protocol == s.Protocol)
+	case nftables.MatchNew:
+		w.needsTracking()
+		return holds(!w.untracked)
+	case nftables.MatchDNAT:
+		w.needsTracking()
+		return holds(w.dnat)
+	case nftables.MatchMark:
+		w.ownMark(s.Mask)
+		return holds((w.mark&s.Mask == 0) == s.Clear)
+	case nftables.MatchSet:
+		return holds((w.find(s.Set, s.Key) != nil) != s.Not)
+	case nftables.SetMark:
+		w.ownMark(s.Mask)
+		w.tell(nil, false, false)
+		w.setMark(w.mark | s.Mask)
+	case nftables.ClearMark:
+		w.ownMark(s.Mask)
+		w.setMark(w.mark &^ s.Mask)
+	case nftables.FlipMark:
+		w.ownMark(s.Mask)
+		w.setMark(w.mark ^ s.Mask)
+	case nftables.LookupVerdict:
+		return w.lookupVerdict(s)
+	case nftables.LookupDNAT:
+		return w.lookupDNAT(s)
+	case nftables.Update:
+		w.update(s)
+	case nftables.Masquerade:
+		return w.masquerade()
+	case nftables.Verdict:
+		w.told(s, nil)
+		return w.decide(s)
+	case Foreign:
+		return w.foreign(s)
+	case nftables.Counter:
+	case nftables.Unsupported: // what it does is not known
+		w.doubt("%s", s.What)
+		return endRule
+	}
+	return next
+}
+
+// decide does what a verdict says, of a rule or of an element.
+func (w *walk) decide(v nftables.Verdict) step {
+	switch v.Kind {
+	case nftables.Drop:
+		return dropped
+	case nftables.Reject:
+		return rejected
+	case nftables.Accept:
+		return accepted
+	case nftables.Return:
+		return endChain
+	case nftables.Continue:
+		return next
+	case nftables.Jump:
+		return w.call(v.Chain)
+	}
+	if s := w.call(v.Chain); s != next {
+		return s
+	}
+	return endChain
+}
+
+func (w *walk) lookupVerdict(l nftables.LookupVerdict) step {
+	e := w.find(l.Map, l.Key)
+	if e == nil {
+		return endRule
+	}
+	w.told(e.Verdict, &e.Verdict)
+	return w.decide(e.Verdict)
+}
+
+// find looks the packet's key up.
+func (w *walk) find(set string, terms []nftables.Term) *nftables.Element {
+	l := w.sets[set]
+	if l == nil {
+		w.doubt("set %s is not there", set)
+		return nil
+	}
+	if l.odd != "" {
+		w.doubt("set %s: %s", set, l.odd)
+		return nil
+	}
+	if !l.fits(terms) {
+		w.doubt("set %s: its keys are not what is looked up", set)
+		return nil
+	}
+	for _, t := range terms {
+		w.needs(t.Field)
+	}
+	if l.Timeout > 0 {
+		return w.recall(l, terms)
+	}
+	key := w.key(l.Set, terms)
+	if w.cuts != nil {
+		l.cut(w, key, terms)
+	}
+	if mod := anyClient(w, terms); mod > 0 {
+		return w.slotOfAny(l, key, mod)
+	}
+	e := l.find(key)
+	w.looked(l, key, e != nil)
+	return e
+}
+
+// needs doubts what connection tracking tells before it has seen the packet.
+func (w *walk) needs(f nftables.Field) {
+	if f == nftables.OrigSrcAddr || f == nftables.OrigDstAddr || f == nftables.OrigDstPort {
+		w.needsTracking()
+	}
+}
+
+func (w *walk) needsTracking() {
+	if !w.tracked {
+		w.doubt("a match on the connection at priority %d, before connection tracking (%d)", w.base.Priority, nftables.PriorityConntrack)
+	}
+}
+
+// key puts the packet's values where the set's type has them.
+func (w *walk) key(s *nftables.Set, terms []nftables.Term) nftables.Key {
+	var k nftables.Key
+	addrs, ports := 0, 0
+	for i, t := range terms {
+		switch s.Key[i] {
+		case nftables.TypeAddr:
+			if addrs++; addrs == 1 {
+				k.Addr = w.addr(t.Field)
+			} else {
+				k.Addr2 = w.addr(t.Field)
+			}
+		case nftables.TypeNet:
+			k.Addr2 = w.addr(t.Field)
+		case nftables.TypeProto:
+			k.Proto = w.pkt.Protocol
+		case nftables.TypePort:
+			p := w.port
+			if t.Field == nftables.OrigDstPort {
+				p = w.pkt.Port
+			}
+			if ports++; ports == 1 {
+				k.Port = p
+			} else {
+				k.Port2 = p
+			}
+		case nftables.TypeSlot:
+			k.Slot = w.slot(t)
+		}
+	}
+	return k
+}
+
+func (w *walk) addr(f nftables.Field) netip.Addr {
+	switch f {
+	case nftables.SrcAddr:
+		return w.src
+	case nftables.DstAddr:
+		return w.dst
+	case nftables.OrigSrcAddr:
+		return w.pkt.Src
+	}
+	return w.pkt.Dst
+}
+
+// random takes the next choice of the path, or begins with 0 beyond its end.
+func (w *walk) random(of uint32) uint32 {
+	if w.step == len(w.path) {
+		w.path = append(w.path, choicePoint{of: of})
+	}
+	w.step++
+	return w.path[w.step-1].taken
+}
+
+// holds turns the result of a match into a step.
+func holds(ok bool) step {
+	if ok {
+		return next
+	}
+	return endRule
+}
+
+func (w *walk) matchNet(m nftables.MatchNet) step {
+	w.needs(m.Field)
+	if isSource(m.Field) {
+		w.cuts.Source(m.Prefix)
+	}
+	return holds(m.Prefix.Contains(w.addr(m.Field)) != m.Not)
+}
+
+func (w *walk) matchInterface(m nftables.MatchInterface) step {
+	if w.base.Hook == nftables.Postrouting {
+		w.doubt("a match on the input interface of what leaves")
+	}
+	with := sim.Interface{Name: m.Name, Prefix: m.Prefix}
+	w.cuts.Interface(with)
+	return holds(with.Holds(w.in) != m.Not)
+}
+
+func (w *walk) matchLocal(m nftables.MatchLocal) step {
+	a := w.addr(m.Field)
+	if isSource(m.Field) {
+		return holds(w.own.HasSource(a, w.cuts))
+	}
+	return holds(w.own.Has(a))
+}
+
+// ownMark doubts bits of the mark that others may have set, or look at.
+func (w *walk) ownMark(bits uint32) {
+	if w.follows {
+		return // every rule that changes the mark is followed
+	}
+	if others := bits &^ w.own.Mark; others != 0 {
+		w.doubt("bits of the mark that are not the proxy's: 0x%x", others)
+	}
+}
+
+func (w *walk) lookupDNAT(l nftables.LookupDNAT) step {
+	if !w.base.NAT || w.base.Hook != nftables.Prerouting && w.base.Hook != nftables.Output {
+		w.doubt("translates the destination where the kernel does not")
+	}
+	e := w.find(l.Map, l.Key)
+	if set := w.sets[l.Map]; set != nil {
+		if set.Data != nftables.AddrData && (set.Data != nftables.AddrPortData || l.Port != 0) {
+			w.doubt("map %s: has other than where to translate to", l.Map)
+		}
+		if set.Timeout > 0 {
+			w.reads = append(w.reads, read{l.Map, cmp.Or(l.Port, w.port)})
+		}
+	}
+	if e == nil {
+		w.lacks(l)
+		return endRule
+	}
+	if !e.To.Addr().IsValid() {
+		w.doubt("map %s: translates to no address", l.Map)
+	}
+	w.tell(nil, false, false)
+	w.dst, w.dnat = e.To.Addr(), true
+	if port := cmp.Or(l.Port, e.To.Port()); port != 0 {
+		w.port = port
+	}
+	return accepted
+}
+
+func (w *walk) masquerade() step {
+	if !w.base.NAT || w.base.Hook != nftables.Postrouting {
+		w.doubt("masquerades where the kernel does not")
+	}
+	w.tell(nil, false, false)
+	w.snat = true
+	return accepted
+}
