@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 

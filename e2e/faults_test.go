@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 

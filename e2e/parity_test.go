@@ -18,6 +18,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
