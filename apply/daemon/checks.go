@@ -2,9 +2,11 @@ package daemon
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"sync"
 
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/serve"
@@ -63,6 +65,16 @@ func (c checks) sync(s *reconcile.Sync) {
 		addrs := append([]netip.Addr{p.Family.Localhost()}, p.Node.Addrs...)
 		c.Of(f).Sync(serve.ListenAddrs(p.Family, p.Node.NodePorts, addrs), wanted)
 	}
+}
+
+// run answers until ctx ends, and tries again what does not answer.
+func (c checks) run(ctx context.Context) error {
+	var both sync.WaitGroup
+	for _, of := range c.All() {
+		both.Go(func() { of.Run(ctx, nil) })
+	}
+	both.Wait()
+	return nil
 }
 
 func (c checks) close() {

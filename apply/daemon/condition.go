@@ -12,28 +12,28 @@ import (
 const patience = time.Minute
 
 // newCondition makes what keeps Node condition ServicesProgrammed; nil: nobody asked for it.
-func (d *daemon) newCondition() *watch.NodeCondition {
-	if !d.NodeCondition {
+func (in *input) newCondition() *watch.NodeCondition {
+	if !in.process.NodeCondition {
 		return nil
 	}
 	booted, err := node.Booted()
 	if err != nil {
-		d.log.Warn("when the machine was started is not known: what its Node says of before stays for a while", "err", err)
+		in.log.Warn("when the machine was started is not known: what its Node says of before stays for a while", "err", err)
 	}
-	return watch.NewNodeCondition(d.nodeName, d.log.Logger, booted, d.programmedNow)
+	return watch.NewNodeCondition(in.node, in.log, booted, in.programmed)
 }
 
-// programmedNow says whether the rules do what the cluster's Services mean; false: this process does
+// programmed says whether the rules do what the cluster's Services mean; false: this process does
 // not know yet, and an earlier one may have. Services that the kernel refuses do not count: who writes one
 // could take all nodes out of service.
-func (d *daemon) programmedNow() (watch.Condition, bool) {
-	cut := d.cutOff()
+func (in *input) programmed() (watch.Condition, bool) {
+	cut := in.cutOff()
 	switch {
-	case !d.programmed.Load():
-		sure := dataplaneOf(d.cfg.ProxyMode()).process || time.Since(d.process.started) >= patience
+	case !in.process.programmed.Load():
+		sure := dataplaneOf(in.config.Config.ProxyMode()).process || time.Since(in.process.started) >= patience
 		return watch.Condition{Status: watch.False, Reason: "Starting", Message: "no rules are in force yet that the API server's objects mean"}, sure
-	case !d.health.Status().Healthy:
-		return watch.Condition{Status: watch.False, Reason: "Behind", Message: "a change is not in force: " + d.health.Ready().Reason}, true
+	case !in.health.Status().Healthy:
+		return watch.Condition{Status: watch.False, Reason: "Behind", Message: "a change is not in force: " + in.health.Ready().Reason}, true
 	case cut != "":
 		return watch.Condition{Status: watch.Unknown, Reason: "InputStale", Message: cut}, true
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"reflect"
 
@@ -71,47 +72,36 @@ type configChanged struct{ to *loaded }
 
 func (*configChanged) Error() string { return "the configuration changed" }
 
-// watchConfig ends the daemon's life with *configChanged when its file says something else. What is no
-// valid configuration is told, and the old one stays in force.
-func (d *daemon) watchConfig(ctx context.Context) error {
-	path := d.ConfigFile
+// configFile is the file of the configuration that is in force.
+type configFile struct {
+	process *process
+	of      *loaded        // in force
+	refused *refusedConfig // one that could not be put in force; nil: there is none
+	again   chan struct{}  // has a token when the file is to be read again
+	log     *slog.Logger
+	faults  *faults
+}
+
+// watch ends a session with *configChanged when the file has another configuration. An invalid
+// configuration is reported, and the one in force stays.
+func (c *configFile) watch(ctx context.Context) error {
+	path := c.process.ConfigFile
 	if path == "" {
 		return nil
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	polled := func(why error) {
-		d.log.Warn("changes of the configuration are not told, and are looked for every few seconds", "err", why)
+		c.log.Warn("changes of the configuration are not told, and are looked for every few seconds", "err", why)
 	}
-	inForce := d.from
-	err := watch.Paths(ctx, []string{path}, d.configAgain, polled, func() {
-		now, diags := d.load()
-		if diags.HasErrors() {
-			for _, f := range diags {
-				logDiagnostic(d.log.Logger, f)
-			}
-			d.log.Error("the configuration stays as it is")
-			d.faults.setRejected(path, firstError(diags))
-			return
-		}
-		if r := d.refused; r != nil && reflect.DeepEqual(now.Config, r.config) {
-			d.faults.setRejected(path, r.err.Error())
-			return
-		}
-		same := reflect.DeepEqual(now.Config, d.cfg)
-		if !same && now.cutOff(inForce) {
-			d.log.Error("the configuration stays as it is", "file", path, "err", errCutOff)
-			d.faults.setRejected(path, errCutOff.Error())
-			return
-		}
-		rejected := d.faults.setRejected(path, "")
+	inForce := c.of // as the file has it now: comments may differ
+	err := watch.Paths(ctx, []string{path}, c.again, polled, func() {
+		now, changed := c.read(inForce)
 		switch {
-		case !same:
-			d.log.Info("the configuration changed: starting anew")
+		case now == nil:
+		case changed:
+			c.log.Info("the configuration changed: starting anew")
 			cancel(&configChanged{now})
-		case rejected:
-			d.log.Info("the configuration is read again, and is what is in force")
-			fallthrough
 		default:
 			inForce = now
 		}
@@ -120,10 +110,42 @@ func (d *daemon) watchConfig(ctx context.Context) error {
 		return changed
 	}
 	if err != nil { // without a watch all else works
-		d.log.Error("changes of the configuration will not be seen", "err", err)
+		c.log.Error("changes of the configuration will not be seen", "err", err)
 	}
 	return nil
 }
+
+// read reads the file, and reports whether its configuration is another one than that in force.
+// It returns nil where the file is refused.
+func (c *configFile) read(inForce *loaded) (now *loaded, changed bool) {
+	path := c.process.ConfigFile
+	now, diags := c.process.load()
+	if diags.HasErrors() {
+		for _, f := range diags {
+			logDiagnostic(c.log, f)
+		}
+		c.log.Error("the configuration stays as it is")
+		c.faults.setRejected(path, firstError(diags))
+		return nil, false
+	}
+	if r := c.refused; r != nil && reflect.DeepEqual(now.Config, r.config) {
+		c.faults.setRejected(path, r.err.Error())
+		return nil, false
+	}
+	changed = !reflect.DeepEqual(now.Config, c.of.Config)
+	if changed && now.cutOff(inForce) {
+		c.log.Error("the configuration stays as it is", "file", path, "err", errCutOff)
+		c.faults.setRejected(path, errCutOff.Error())
+		return nil, false
+	}
+	if rejected := c.faults.setRejected(path, ""); rejected && !changed {
+		c.log.Info("the configuration is read again, and is what is in force")
+	}
+	return now, changed
+}
+
+// report adds the file to a Status.
+func (c *configFile) report(st *Status) { st.Config = c.of.file }
 
 // firstError returns the first error of a list.
 func firstError(list diag.List) string {

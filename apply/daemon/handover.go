@@ -2,95 +2,79 @@ package daemon
 
 import (
 	"context"
-	"errors"
+	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
-	"github.com/proxyc/proxyc/apply/serve"
-	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/apply/userspace"
 	"github.com/proxyc/proxyc/ir"
 )
 
-// cluster is what a life of the daemon knows of the cluster: the next one goes on with it,
-// whether or not anything can be heard by then.
-type cluster struct {
-	node    string // whose daemon it is; of another one all is asked for anew
-	store   *watch.Store
-	whole   bool           // all that there was at first is in the Store
-	state   *serve.Node    // of the API server's Node; nil: not known, or gone
-	contact *watch.Contact // nil without an API server
+// handover is what sessions leave to the next ones: a dataplane, and the connections that the
+// process carries.
+type handover struct {
+	// previous is the dataplane of an earlier session; nil: there is none. It stays open until
+	// the session after it has its rules in force: a process that carries connections does so
+	// until nothing is led to it any longer.
+	previous apply.Dataplane
+	mode     ir.Mode // of previous
+
+	draining  []apply.Drainer // that are closed, and may have connections
+	localhost userspace.Localhost
 }
 
-// goOn begins with what the lives before knew.
-func (d *daemon) goOn() {
-	if d.cluster.node != d.nodeName {
-		d.cluster = cluster{node: d.nodeName, store: watch.NewStore(time.Now)}
-	}
-	d.store = d.cluster.store
-	d.store.Anew()
-}
-
-// previous is the dataplane of a life of the daemon before. It stays open until the
-// one after it has its rules in force: a process that carries connections does
-// so until nothing is led to it any longer.
-type previous struct {
-	apply.Dataplane // nil: there is none
-	mode            ir.Mode
-}
-
-// leave closes the dataplane of a life that ends, or leaves it to the next one.
-// If this one has not come as far as to write rules, that is the one before.
-func (d *daemon) leave(ctx context.Context, dataplane apply.Dataplane) {
-	_, another := errors.AsType[*configChanged](context.Cause(ctx))
-	if another && d.previous.Dataplane == nil {
-		d.previous = previous{dataplane, d.cfg.ProxyMode()}
+// leave closes the dataplane of a session that ends, or leaves it to another one. If this
+// session has not come as far as to write rules, the dataplane before it stays.
+func (h *handover) leave(dataplane apply.Dataplane, mode ir.Mode, another bool, log *slog.Logger) {
+	if another && h.previous == nil {
+		h.previous, h.mode = dataplane, mode
 		return
 	}
-	d.close(dataplane)
+	h.close(dataplane, log)
 	if !another {
-		d.localhost.Close() // before another process may write, and listen
-		d.closeBefore()
+		h.localhost.Close() // before another process may write, and listen
+		h.closePrevious(log)
 	}
 }
 
-// closeBefore closes what a life before has left.
-func (d *daemon) closeBefore() {
-	if d.previous.Dataplane != nil {
-		d.close(d.previous.Dataplane)
-		d.previous = previous{}
+// replace closes what an earlier session has left, and puts another dataplane in its place.
+func (h *handover) replace(dataplane apply.Dataplane, mode ir.Mode, log *slog.Logger) {
+	h.closePrevious(log)
+	h.previous, h.mode = dataplane, mode
+}
+
+// closePrevious closes what an earlier session has left.
+func (h *handover) closePrevious(log *slog.Logger) {
+	if h.previous != nil {
+		h.close(h.previous, log)
+		h.previous, h.mode = nil, ""
 	}
 }
 
-func (d *daemon) close(dataplane apply.Dataplane) { d.process.close(dataplane, d.log) }
-
-func (p *process) close(dataplane apply.Dataplane, log *logger) {
+func (h *handover) close(dataplane apply.Dataplane, log *slog.Logger) {
 	if err := dataplane.Close(); err != nil {
 		log.Error("closing the rules", "err", err)
 	}
 	if dr, ok := dataplane.(apply.Drainer); ok {
-		p.draining = slices.DeleteFunc(p.draining, func(d apply.Drainer) bool { return d.Carried() == 0 })
-		p.draining = append(p.draining, dr)
+		h.draining = slices.DeleteFunc(h.draining, func(d apply.Drainer) bool { return d.Carried() == 0 })
+		h.draining = append(h.draining, dr)
 	}
 }
 
-// drain lets connections that the process carries end, when all else has.
-func (p *process) drain(log *logger) {
-	if p.stuck {
-		return
-	}
-	if p.previous.Dataplane != nil { // the last life did not even begin
-		p.close(p.previous.Dataplane, log)
-	}
-	draining := append(p.draining, &p.localhost)
+// drain waits until connections that the process carries have ended, when all else has. After
+// the timeout it closes them.
+func (h *handover) drain(timeout time.Duration, log *logger) {
+	h.closePrevious(log.Logger) // the last session did not get as far as to open one
+	draining := append(h.draining, &h.localhost)
 	carried := 0
 	for _, d := range draining {
 		carried += d.Carried()
 	}
 	if carried > 0 {
-		log.Info("waiting for connections to end", "connections", carried, "at most", p.DrainTimeout.String())
+		log.Info("waiting for connections to end", "connections", carried, "at most", timeout.String())
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), p.DrainTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	cut := 0
 	for _, d := range draining {

@@ -8,11 +8,74 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"time"
 
+	"github.com/proxyc/proxyc/apply/serve"
+	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
+
+// pages are what the servers of a session answer.
+type pages struct {
+	process   *process
+	cfg       *config.Config
+	node      string
+	log       *logger
+	store     *watch.Store
+	follower  *follower
+	metrics   *serve.Metrics
+	progress  *progress
+	status    *status
+	neighbors *neighbors
+}
+
+// public returns the pages of the metrics server.
+func (p *pages) public() http.Handler {
+	debug := &serve.Debug{
+		Name: "proxyc", Version: p.process.Version, Mode: p.cfg.ProxyMode(), Metrics: p.metrics,
+		Config:    func() any { return p.cfg },
+		Started:   p.process.started,
+		Profiling: p.cfg.EnableProfiling,
+		SetVerbosity: func(v uint32) error {
+			setVerbosity(p.log.level, v)
+			return nil
+		},
+		Pages: map[string]http.Handler{
+			"/debug/proxyc/ir":    http.HandlerFunc(p.progress.serveIR),
+			"/debug/proxyc/plan":  http.HandlerFunc(p.progress.servePlan),
+			"/debug/proxyc/trace": http.HandlerFunc(p.serveTrace),
+		},
+	}
+	if p.cfg.Enabled(config.GateFlagz) {
+		debug.Flags = func() map[string]string { return p.process.Flags(p.cfg) }
+	}
+	if p.cfg.Enabled(config.GateStatusz) {
+		debug.Now = time.Now
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc(StatusPath, p.serveStatus)
+	mux.Handle("/", debug.Handler())
+	return mux
+}
+
+// private returns the pages of the status socket.
+func (p *pages) private() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc(StatusPath, p.serveStatus)
+	mux.HandleFunc(IRPath, p.progress.serveIR)
+	mux.HandleFunc(KnownPath, p.serveKnown)
+	return mux
+}
+
+// serveStatus serves the Status.
+func (p *pages) serveStatus(w http.ResponseWriter, r *http.Request) {
+	st := p.status.get()
+	p.neighbors.report(r.Context(), &st)
+	w.Header().Set("Content-Type", "application/json")
+	json.NewEncoder(w).Encode(st) // an error is the client's, who went away
+}
 
 // Known is what a daemon knows of the cluster and the node: another proxyc of the same
 // version compiles from it what the daemon does.
@@ -25,11 +88,11 @@ type Known struct {
 }
 
 // serveKnown serves Known. It is newer than the Programs in force where a sync is due.
-func (d *daemon) serveKnown(w http.ResponseWriter, _ *http.Request) {
-	k := Known{Config: d.cfg}
-	k.Findings, _ = d.follower.findings.first(math.MaxInt)
-	d.store.View(func(snap *snapshot.Snapshot) { // the follower's facts change while it follows the Store
-		k.Facts, k.Snapshot = d.follower.facts, snap.Document()
+func (p *pages) serveKnown(w http.ResponseWriter, _ *http.Request) {
+	k := Known{Config: p.cfg}
+	k.Findings, _ = p.follower.findings.first(math.MaxInt)
+	p.store.View(func(snap *snapshot.Snapshot) { // the follower's facts change while it follows the Store
+		k.Facts, k.Snapshot = p.follower.facts, snap.Document()
 	})
 	w.Header().Set("Content-Type", "application/json")
 	json.NewEncoder(w).Encode(k) // an error is the client's, who went away
@@ -37,14 +100,14 @@ func (d *daemon) serveKnown(w http.ResponseWriter, _ *http.Request) {
 
 // serveTrace traces a packet through the Programs in force. Its parameters are
 // the flags of proxyc trace: from, to, output.
-func (d *daemon) serveTrace(w http.ResponseWriter, r *http.Request) {
+func (p *pages) serveTrace(w http.ResponseWriter, r *http.Request) {
 	var body bytes.Buffer
 	contentType := "text/plain; charset=utf-8"
-	scene := Scene{Node: d.nodeName, From: r.FormValue("from"), To: r.FormValue("to"), Output: cmp.Or(r.FormValue("output"), "text")}
+	scene := Scene{Node: p.node, From: r.FormValue("from"), To: r.FormValue("to"), Output: cmp.Or(r.FormValue("output"), "text")}
 	if scene.Output == "json" {
 		contentType = "application/json"
 	}
-	if err := d.trace(&body, scene); err != nil {
+	if err := p.trace(&body, scene); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
@@ -53,20 +116,20 @@ func (d *daemon) serveTrace(w http.ResponseWriter, r *http.Request) {
 	w.Write(body.Bytes()) // an error is the client's, who went away
 }
 
-func (d *daemon) trace(w io.Writer, scene Scene) (err error) {
+func (p *pages) trace(w io.Writer, scene Scene) (err error) {
 	if scene.Output != "text" && scene.Output != "json" {
 		return errors.New("output: must be text or json, got " + scene.Output)
 	}
-	if scene.Programs = d.progress.programs(); scene.Programs.IPv4 == nil {
+	if scene.Programs = p.progress.programs(); scene.Programs.IPv4 == nil {
 		return errors.New("nothing is in force yet")
 	}
-	if scene.Interfaces, err = d.follower.interfaces(); err != nil {
+	if scene.Interfaces, err = p.follower.interfaces(); err != nil {
 		return err
 	}
-	scene.Findings, _ = d.follower.findings.first(math.MaxInt)
-	d.store.View(func(snap *snapshot.Snapshot) {
+	scene.Findings, _ = p.follower.findings.first(math.MaxInt)
+	p.store.View(func(snap *snapshot.Snapshot) {
 		scene.Snapshot = snap
-		err = d.Trace(w, scene)
+		err = p.process.Trace(w, scene)
 	})
 	return err
 }

@@ -2,8 +2,7 @@ package daemon
 
 import (
 	"context"
-	"fmt"
-	"net/http"
+	"log/slog"
 	"time"
 
 	"github.com/proxyc/proxyc/apply/serve"
@@ -33,103 +32,71 @@ func startEvents(r *config.Resolved) []watch.Event {
 	return events
 }
 
-// serving runs a server, and tells in the cluster if that fails for good.
-func (d *daemon) serving(s *serve.Server, reason string) func(context.Context) error {
-	s.Down = func(err error) { d.faults.setDown(s.Name, s.Addr, err) }
+// servers are the HTTP servers of a session.
+type servers struct {
+	cfg     *config.Config
+	pages   *pages
+	health  *serve.Health
+	metrics *serve.Metrics
+	socket  string   // of the status server; "": there is none
+	hosts   []string // names of the node
+	faults  *faults
+	events  *watch.Events
+	log     *slog.Logger
+}
+
+func newServers(s *session, hosts []string) *servers {
+	pages := &pages{process: s.process, cfg: s.config.Config, node: s.cluster.node, log: s.log, store: s.cluster.store, follower: s.input.follower,
+		metrics: s.metrics, progress: s.rules.observer.progress, status: s.status, neighbors: s.neighbors}
+	return &servers{cfg: s.config.Config, pages: pages, health: s.health, metrics: s.metrics, socket: s.StatusSocket, hosts: hosts,
+		faults: s.faults, events: s.input.events, log: s.log.Logger}
+}
+
+// all returns what runs the servers.
+func (s *servers) all() []func(context.Context) error {
+	return []func(context.Context) error{
+		s.required(s.healthServer(), "FailedToStartProxierHealthcheck"),
+		s.required(s.metricsServer(), "FailedToStartMetricServer"),
+		s.watched(s.statusServer()).Run,
+	}
+}
+
+// watched has a server report whether it serves.
+func (s *servers) watched(of *serve.Server) *serve.Server {
+	of.Down = func(err error) { s.faults.setDown(of.Name, of.Addr, err) }
+	return of
+}
+
+// required runs a server, and sends an event if that fails for good, which ends the session.
+func (s *servers) required(of *serve.Server, reason string) func(context.Context) error {
+	run := s.watched(of).Run
 	return func(ctx context.Context) error {
-		err := s.Run(ctx)
+		err := run(ctx)
 		if err != nil {
 			ctx, cancel := context.WithTimeout(ctx, lastEvent)
 			defer cancel()
-			d.events.SendLast(ctx, watch.Event{Warning: true, Reason: reason, Action: "StartKubeProxy", Note: err.Error()})
+			s.events.SendLast(ctx, watch.Event{Warning: true, Reason: reason, Action: "StartKubeProxy", Note: err.Error()})
 		}
 		return err
 	}
 }
 
-func (d *daemon) healthServer() *serve.Server {
-	return &serve.Server{Name: "healthz server", Addr: d.cfg.HealthzBindAddress,
-		Handler: d.health.Handler(d.metrics), Hosts: d.hosts, HardFail: d.cfg.BindAddressHardFail, Log: d.log.Logger}
+func (s *servers) healthServer() *serve.Server {
+	return &serve.Server{Name: "healthz server", Addr: s.cfg.HealthzBindAddress,
+		Handler: s.health.Handler(s.metrics), Hosts: s.hosts, HardFail: s.cfg.BindAddressHardFail, Log: s.log}
+}
+
+func (s *servers) metricsServer() *serve.Server {
+	return &serve.Server{Name: "metrics server", Addr: s.cfg.MetricsBindAddress,
+		Handler: s.pages.public(), Hosts: s.hosts, HardFail: s.cfg.BindAddressHardFail, Log: s.log}
 }
 
 // statusServer answers proxyc status, where the metrics server cannot be reached, and
-// tells what is in force, as its socket is open to the owner alone.
-func (d *daemon) statusServer() *serve.Server {
-	mux := d.statusHandler()
-	mux.HandleFunc(IRPath, d.progress.serveIR)
-	mux.HandleFunc(KnownPath, d.serveKnown)
-	s := &serve.Server{Name: "status server", Log: d.log.Logger, Handler: mux}
-	if d.StatusSocket != "" {
-		s.Addr = UnixPrefix + d.StatusSocket
+// serves what is in force, as its socket is open to the owner alone.
+func (s *servers) statusServer() *serve.Server {
+	of := &serve.Server{Name: "status server", Log: s.log, Handler: s.pages.private()}
+	if s.socket != "" {
+		of.Addr = UnixPrefix + s.socket
 	}
-	s.Down = func(err error) { d.faults.setDown(s.Name, s.Addr, err) }
-	return s
-}
-
-func (d *daemon) statusHandler() *http.ServeMux {
-	mux := http.NewServeMux()
-	mux.HandleFunc(StatusPath, func(w http.ResponseWriter, r *http.Request) {
-		st := d.status.get()
-		d.neighbors.report(r.Context(), &st)
-		serveStatus(w, st)
-	})
-	return mux
-}
-
-func (d *daemon) metricsServer() *serve.Server {
-	pages := &serve.Debug{
-		Name: "proxyc", Version: d.Version, Mode: d.cfg.ProxyMode(), Metrics: d.metrics,
-		Config:    func() any { return d.cfg },
-		Started:   d.process.started,
-		Profiling: d.cfg.EnableProfiling,
-		SetVerbosity: func(v uint32) error {
-			setVerbosity(d.log.level, v)
-			return nil
-		},
-		Pages: map[string]http.Handler{
-			"/debug/proxyc/ir":    http.HandlerFunc(d.progress.serveIR),
-			"/debug/proxyc/plan":  http.HandlerFunc(d.progress.servePlan),
-			"/debug/proxyc/trace": http.HandlerFunc(d.serveTrace),
-		},
-	}
-	if d.cfg.Enabled(config.GateFlagz) {
-		pages.Flags = func() map[string]string { return d.Flags(d.cfg) }
-	}
-	if d.cfg.Enabled(config.GateStatusz) {
-		pages.Now = time.Now
-	}
-	mux := d.statusHandler()
-	mux.Handle("/", pages.Handler())
-	return &serve.Server{Name: "metrics server", Addr: d.cfg.MetricsBindAddress, Handler: mux, Hosts: d.hosts, HardFail: d.cfg.BindAddressHardFail, Log: d.log.Logger}
-}
-
-// cutOff says why the daemon is not ready any more, if it could not hear the
-// API server for too long.
-func (d *daemon) cutOff() string {
-	lost := d.contact.Outage()
-	after := d.UnreadyAfter
-	if ago := time.Since(lost.Since); !lost.Since.IsZero() && after > 0 && ago >= after {
-		return fmt.Sprintf("no contact with the API server for %s: %s: %s", ago.Round(time.Second), lost.Resource, lost.Cause)
-	}
-	return ""
-}
-
-// lastHeard is what is heard of the API server, for the metrics.
-func (d *daemon) lastHeard() []serve.LastHeard {
-	var all []serve.LastHeard
-	for _, r := range d.contact.Resources() {
-		if r.NotGiven != "" {
-			continue // it is not waited for
-		}
-		all = append(all, serve.LastHeard{Resource: r.Resource, At: r.Last, Lost: !r.Lost.IsZero()})
-	}
-	return all
-}
-
-func (d *daemon) nodeState(n *watch.NodeState) {
-	d.cluster.state = nil
-	if n != nil {
-		d.cluster.state = &serve.Node{Terminating: n.Terminating, Taints: n.Taints}
-	}
-	d.health.SetNode(d.cluster.state)
+	return of
 }

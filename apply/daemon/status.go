@@ -1,9 +1,7 @@
 package daemon
 
 import (
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
@@ -296,11 +294,6 @@ func (st *Status) onClock() {
 			r.Last, r.Lost = now(r.Last), now(r.Lost)
 		}
 	}
-}
-
-func serveStatus(w http.ResponseWriter, st Status) {
-	w.Header().Set("Content-Type", "application/json")
-	json.NewEncoder(w).Encode(st) // an error is the client's, who went away
 }
 
 // Well reports whether the kernel holds what is wanted, and nobody else goes on to change

@@ -3,16 +3,11 @@ package daemon
 import (
 	"context"
 	"log/slog"
-	"maps"
 	"net/netip"
-	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/node"
-	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
@@ -167,92 +162,3 @@ func withService(args []any, service ir.Name) []any {
 
 // latency is how long ago something happened, never negative.
 func latency(now, then time.Time) float64 { return max(0, now.Sub(then).Seconds()) }
-
-// brokenObjects are the objects of which the newest version cannot be used.
-type brokenObjects struct {
-	mu  sync.Mutex
-	are []Broken
-}
-
-// set sets which objects of a kind are broken, and why.
-func (b *brokenObjects) set(kind string, why map[string]string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	now := slices.DeleteFunc(slices.Clone(b.are), func(of Broken) bool { return of.Kind == kind })
-	for _, object := range slices.Sorted(maps.Keys(why)) {
-		now = append(now, Broken{kind, object, why[object]})
-	}
-	b.are = now
-}
-
-func (b *brokenObjects) report(st *Status) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	st.Broken = b.are
-}
-
-// source starts to fill the Store, and returns a channel that is closed when all
-// that there is at first is in it; and one that is closed when it is known that this
-// can be read, or after the reason why not: an API server is waited for.
-func (d *daemon) source(ctx context.Context, all *sync.WaitGroup) (synced <-chan struct{}, first <-chan error, err error) {
-	filled, begun := make(chan struct{}), make(chan error, 1)
-	whole := sync.OnceFunc(func() { close(filled) })
-	if d.cluster.whole {
-		whole()
-	}
-	if paths := d.Snapshot; len(paths) > 0 {
-		name := strings.Join(paths, ", ")
-		var seen []*File // that are read, by one goroutine
-		files := &watch.Files{Paths: paths, Store: d.store, Log: d.log.Logger, Limit: d.SnapshotLimit, AllowEmpty: d.AllowEmpty, Again: d.snapshotAgain,
-			Begin: func() { // before they are read: a change meanwhile is told as one that came after
-				seen = nil
-				for _, path := range paths {
-					seen = append(seen, statFile(d.Files, path))
-				}
-			},
-			Report: func(l diag.List) {
-				for _, f := range l {
-					logDiagnostic(d.log.Logger, f)
-				}
-			}}
-		told := false
-		all.Go(func() {
-			err := files.Run(ctx, func(err error) {
-				why := ""
-				if err == nil {
-					d.snapshotFiles.Store(&seen)
-					whole()
-				} else {
-					why = err.Error()
-				}
-				rejected := d.faults.setRejected(name, why)
-				switch {
-				case !told:
-					told = true
-					if err != nil {
-						begun <- err
-					}
-					close(begun)
-				case err != nil: // what is in force stays
-					d.log.Error("the snapshot stays as it is", "err", err)
-				case rejected:
-					d.log.Info("the snapshot is read again, and counts")
-				}
-			})
-			if err != nil {
-				d.log.Error("changes of the snapshot will not be seen", "err", err)
-			}
-		})
-		d.health.SetNode(&serve.Node{}) // nobody says that it is not eligible
-		return filled, begun, nil
-	}
-	api := &watch.API{NodeName: d.nodeName, Store: d.store, Log: d.log.Logger, NodeState: d.nodeState, Broken: d.broken.set,
-		Resync: d.cfg.ConfigSyncPeriod.Duration, Events: d.events, Contact: d.contact, Condition: d.condition}
-	watch.Measure(&d.metrics.Client)
-	if err := api.Connect(d.cfg.ClientConnection, d.Master, "proxyc/"+d.Version); err != nil {
-		return nil, nil, err
-	}
-	close(begun)
-	all.Go(func() { api.Run(ctx, whole) })
-	return filled, begun, nil
-}

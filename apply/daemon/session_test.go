@@ -30,15 +30,15 @@ func TestReadyComesLast(t *testing.T) {
 	}
 	defer taken.Close()
 	port := uint16(taken.Addr().(*net.TCPAddr).Port)
-	d := newTestDaemon(t, "iptables")
-	defer d.checks.close()
+	s := newTestSession(t, "iptables")
+	defer s.rules.effects.checks.close()
 	tried := false
-	d.checks.IPv4.Failed = func(_ ir.Name, _ uint16, err error) {
+	s.rules.effects.checks.IPv4.Failed = func(_ ir.Name, _ uint16, err error) {
 		if err == nil {
 			return
 		}
 		tried = true
-		if d.health.Ready().Ready {
+		if s.health.Ready().Ready {
 			t.Error("ready before the health checks were opened")
 		}
 	}
@@ -46,40 +46,40 @@ func TestReadyComesLast(t *testing.T) {
 		&ir.Program{Family: ir.IPv4, Node: ir.Node{NodePorts: ir.NodePortAddrs{All: true}}, Services: []ir.Service{{Health: &ir.HealthCheck{Port: port}}}},
 		&ir.Program{Family: ir.IPv6},
 	)
-	d.synced(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: programs}})
-	d.reported(reconcile.State{Known: true})
+	s.rules.synced(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: programs}})
+	s.rules.observer.report(reconcile.State{Known: true})
 	if !tried {
 		t.Error("the health check was not opened")
 	}
-	if r := d.health.Ready(); r.Ready || !strings.Contains(r.Reason, "does not answer") {
+	if r := s.health.Ready(); r.Ready || !strings.Contains(r.Reason, "does not answer") {
 		t.Errorf("while a health check does not answer: %+v", r)
 	}
 	taken.Close()
-	d.checks.IPv4.Change(nil)
-	if r := d.health.Ready(); !r.Ready {
+	s.rules.effects.checks.IPv4.Change(nil)
+	if r := s.health.Ready(); !r.Ready {
 		t.Errorf("not ready after a sync: %+v", r)
 	}
 }
 
-// newTestDaemon is a daemon that does not run.
-func newTestDaemon(t *testing.T, mode string) *daemon {
+// newTestSession is a session that does not run.
+func newTestSession(t *testing.T, mode string) *session {
 	t.Helper()
 	cfg := testConfig(ir.Mode(mode))
-	d, err := newDaemon(&process{Options: &Options{Snapshot: []string{"none"}}},
-		&loaded{Resolved: &config.Resolved{Config: cfg, NodeName: "node1"}}, newLogger(io.Discard, io.Discard, &cfg.Logging))
+	s, err := newSession(&process{Options: &Options{Snapshot: []string{"none"}}},
+		&loaded{Resolved: &config.Resolved{Config: cfg, NodeName: "node1"}}, nil, newLogger(io.Discard, io.Discard, &cfg.Logging))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d
+	return s
 }
 
 // A commit that could not remove all that is stale counts once.
 func TestCleanupFailures(t *testing.T) {
-	d := newTestDaemon(t, "nftables")
+	s := newTestSession(t, "nftables")
 	programs := ir.NewPrograms(&ir.Program{Family: ir.IPv4}, &ir.Program{Family: ir.IPv6})
-	d.synced(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: programs}, Done: reconcile.Done{Commits: []reconcile.Commit{{Result: apply.Result{Busy: ir.PerFamily[int]{IPv4: 3}}}}}})
+	s.rules.synced(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: programs}, Done: reconcile.Done{Commits: []reconcile.Commit{{Result: apply.Result{Busy: ir.PerFamily[int]{IPv4: 3}}}}}})
 	page := httptest.NewRecorder()
-	d.metricsServer().Handler.ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
+	s.servers.metricsServer().Handler.ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
 	for family, want := range map[string]string{"IPv4": "1", "IPv6": "0"} {
 		if line := `kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total{ip_family="` + family + `"} ` + want + "\n"; !strings.Contains(page.Body.String(), line) {
 			t.Errorf("%s: no line %q", family, line)
@@ -116,21 +116,21 @@ func TestFeatureMetrics(t *testing.T) {
 
 // Whoever finds the daemon ready, or synced, can rely on stale flows being gone, too.
 func TestReadyWaitsForFlows(t *testing.T) {
-	d := newTestDaemon(t, "nftables")
+	s := newTestSession(t, "nftables")
 	frontend := ir.Frontend{Match: ir.Match{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: ir.UDP, Port: 53}}
 	programs := ir.NewPrograms(&ir.Program{Family: ir.IPv4, Services: []ir.Service{{Frontends: []ir.Frontend{frontend}}}}, &ir.Program{Family: ir.IPv6})
-	d.synced(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: programs}})
-	d.reported(reconcile.State{Known: true})
+	s.rules.synced(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: programs}})
+	s.rules.observer.report(reconcile.State{Known: true})
 	const want = "stale UDP flows are being deleted"
-	if r := d.health.Ready(); r.Ready || r.Reason != want {
+	if r := s.health.Ready(); r.Ready || r.Reason != want {
 		t.Errorf("before they were looked at: %+v", r)
 	}
-	d.Snapshot = nil // which nobody has to look at
-	if st := d.status.get(); st.Synced || st.Reason != want {
+	s.Snapshot = nil // which nobody has to look at
+	if st := s.status.get(); st.Synced || st.Reason != want {
 		t.Errorf("status: synced %v, %q", st.Synced, st.Reason)
 	}
 	var st Status
-	if d.progress.report(&st); !st.Synced {
+	if s.rules.observer.progress.report(&st); !st.Synced {
 		t.Error("the rules themselves are not synced")
 	}
 }
@@ -140,35 +140,35 @@ func TestReadyWaitsForFlows(t *testing.T) {
 func TestRetriesAreTold(t *testing.T) {
 	var log strings.Builder
 	cfg := testConfig(ir.ModeNFTables)
-	d, err := newDaemon(&process{Options: &Options{Snapshot: []string{"none"}}},
-		&loaded{Resolved: &config.Resolved{Config: cfg, NodeName: "node1"}}, newLogger(io.Discard, &log, &cfg.Logging))
+	s, err := newSession(&process{Options: &Options{Snapshot: []string{"none"}}},
+		&loaded{Resolved: &config.Resolved{Config: cfg, NodeName: "node1"}}, nil, newLogger(io.Discard, &log, &cfg.Logging))
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.cleaned(conntrack.Cleaned{Family: ir.IPv4, Err: errors.New("no buffer space")})
-	d.cleaned(conntrack.Cleaned{Family: ir.IPv4, Err: errors.New("no buffer space")})
-	d.cleaned(conntrack.Cleaned{Family: ir.IPv6})
+	s.rules.effects.cleaned(conntrack.Cleaned{Family: ir.IPv4, Err: errors.New("no buffer space")})
+	s.rules.effects.cleaned(conntrack.Cleaned{Family: ir.IPv4, Err: errors.New("no buffer space")})
+	s.rules.effects.cleaned(conntrack.Cleaned{Family: ir.IPv6})
 	busy := apply.Leftover{Object: "table ip kube-proxy", Remove: func(context.Context) error { return errors.New("busy") }}
-	if _, err := d.removeLeftovers(t.Context(), []apply.Leftover{busy}, nil); err == nil {
+	if _, err := s.rules.takeover.remove(t.Context(), []apply.Leftover{busy}, nil); err == nil {
 		t.Error("a leftover that stays is no error")
 	}
-	retrying := d.status.get().Retrying
+	retrying := s.status.get().Retrying
 	want := []string{"stale IPv4 UDP flows: no buffer space", "what other proxies left: table ip kube-proxy: busy"}
 	if len(retrying) != 2 || retrying[0].What+": "+retrying[0].Error != want[0] || retrying[1].What+": "+retrying[1].Error != want[1] {
 		t.Errorf("status has %+v, want %q", retrying, want)
 	}
 	page := httptest.NewRecorder()
-	d.metricsServer().Handler.ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
+	s.servers.metricsServer().Handler.ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
 	for _, line := range []string{`proxyc_conntrack_failures_total{ip_family="IPv4"} 2`, `proxyc_conntrack_failures_total{ip_family="IPv6"} 0`, "proxyc_leftover_failures_total 1"} {
 		if !strings.Contains(page.Body.String(), line+"\n") {
 			t.Errorf("metrics: no line %q", line)
 		}
 	}
-	d.cleaned(conntrack.Cleaned{Family: ir.IPv4, Deleted: 1})
-	if retrying = d.status.get().Retrying; len(retrying) != 1 {
+	s.rules.effects.cleaned(conntrack.Cleaned{Family: ir.IPv4, Deleted: 1})
+	if retrying = s.status.get().Retrying; len(retrying) != 1 {
 		t.Errorf("afterwards status has %+v", retrying)
 	}
-	d.log.info.Flush()
+	s.log.info.Flush()
 	if n := strings.Count(log.String(), "no buffer space"); n != 1 || !strings.Contains(log.String(), "stale IPv4 UDP flows: done, after failures") {
 		t.Errorf("%d errors, log:\n%s", n, log.String())
 	}
@@ -209,19 +209,19 @@ func TestStartEvents(t *testing.T) {
 // A change is timed when it is in force: not at a start, not while its Service is refused, and
 // from its trigger on where that is of this process's time.
 func TestChangesAreTimed(t *testing.T) {
-	d := newTestDaemon(t, "nftables")
+	s := newTestSession(t, "nftables")
 	programs := ir.NewPrograms(&ir.Program{Family: ir.IPv4}, &ir.Program{Family: ir.IPv6})
 	web, bad := ir.Name{Namespace: "ns", Name: "web"}, ir.Name{Namespace: "ns", Name: "bad"}
-	now := d.began.Add(time.Minute)
+	now := s.rules.observer.counters.began.Add(time.Minute)
 	sync := func(refused []apply.Refusal, err error) {
-		d.follower.wait(watch.Changes{ServiceEvents: 3, Arrivals: []watch.Arrival{{Service: web, At: now.Add(-3 * time.Second)},
-			{Service: web, At: now.Add(-3 * time.Second), Triggered: now.Add(-7 * time.Second)}, {Service: bad, At: now.Add(-time.Hour), Triggered: d.began.Add(-time.Hour)}}})
-		d.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now, Work: reconcile.Work{Programs: programs}, Err: err, Done: reconcile.Done{Refused: refused}})
+		s.input.follower.wait(watch.Changes{ServiceEvents: 3, Arrivals: []watch.Arrival{{Service: web, At: now.Add(-3 * time.Second)},
+			{Service: web, At: now.Add(-3 * time.Second), Triggered: now.Add(-7 * time.Second)}, {Service: bad, At: now.Add(-time.Hour), Triggered: s.rules.observer.counters.began.Add(-time.Hour)}}})
+		s.rules.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now, Work: reconcile.Work{Programs: programs}, Err: err, Done: reconcile.Done{Refused: refused}})
 	}
 	sync(nil, nil)
 	sync([]apply.Refusal{{Service: bad, Reason: errors.New("no")}}, nil)
 	page := httptest.NewRecorder()
-	d.metricsServer().Handler.ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
+	s.servers.metricsServer().Handler.ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
 	for _, want := range []string{`_count{since="arrival"} 2`, `_sum{since="arrival"} 6`, `_count{since="trigger"} 1`, `_sum{since="trigger"} 7`} {
 		if !strings.Contains(page.Body.String(), "proxyc_change_to_packet_seconds"+want+"\n") {
 			t.Errorf("metrics lack %s", want)
@@ -230,7 +230,7 @@ func TestChangesAreTimed(t *testing.T) {
 	sync(nil, errors.New("the kernel said no"))
 	sync(nil, nil)
 	page = httptest.NewRecorder()
-	d.metricsServer().Handler.ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
+	s.servers.metricsServer().Handler.ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
 	if want := `proxyc_change_to_packet_seconds_count{since="arrival"} 8` + "\n"; !strings.Contains(page.Body.String(), want) {
 		t.Errorf("after a sync that failed, and one that did not: metrics lack %s", want)
 	}

@@ -1,0 +1,338 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/proxyc/proxyc/apply/serve"
+	"github.com/proxyc/proxyc/apply/sysctl"
+	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// cluster is what a session knows of the cluster. The next one starts with it, whether or not
+// the API server can be reached by then.
+type cluster struct {
+	node    string // whose daemon it is; for another one everything is read again
+	store   *watch.Store
+	whole   bool           // all that there was at first is in the Store
+	state   *serve.Node    // of the API server's Node; nil: not known, or gone
+	contact *watch.Contact // nil without an API server
+}
+
+// resume starts a session on a node with what the sessions before knew.
+func (c *cluster) resume(node string) {
+	if c.node != node {
+		*c = cluster{node: node, store: watch.NewStore(time.Now)}
+	}
+	c.store.Anew()
+}
+
+// input is what the rules of a session are made from: objects of an API server or of files,
+// which fill the Store, and the follower that compiles them.
+type input struct {
+	process  *process
+	config   *loaded
+	node     string
+	store    *watch.Store
+	follower *follower
+	health   *serve.Health
+	log      *slog.Logger
+	faults   *faults
+
+	apiServer
+	again    chan struct{}           // has a token when the snapshot is to be read again
+	snapshot atomic.Pointer[[]*File] // the files that are in force
+	first    first
+}
+
+// apiServer is the part of an input that only an API server has.
+type apiServer struct {
+	events    *watch.Events        // nil without an API server
+	contact   *watch.Contact       // nil without an API server
+	condition *watch.NodeCondition // nil: nobody asked for it
+	broken    brokenObjects
+}
+
+// first is how far the input is at the start of a session.
+type first struct {
+	objects <-chan struct{} // closed when all that there is at first is in the Store
+	// readable is closed when it is known that the input can be read, or after the reason
+	// why not. An API server is waited for.
+	readable <-chan error
+}
+
+func newInput(s *session) *input {
+	p, log := s.process, s.log.Logger
+	in := &input{process: p, config: s.config, node: p.cluster.node, store: p.cluster.store, health: s.health, log: log, faults: s.faults, again: make(chan struct{}, 1)}
+	if len(p.Snapshot) == 0 {
+		in.events = watch.NewEvents(in.node, log, time.Now)
+		in.contact = watch.NewContact(log, time.Now)
+		in.contact.GoOn(p.cluster.contact)
+		p.cluster.contact = in.contact
+		in.condition = in.newCondition()
+	}
+	in.follower = newFollower(s.config.Config, in.store, compiler.Facts{NodeName: in.node, TCPBeLiberal: sysctl.Liberal(kernelRoot)}, log, in.events.Send)
+	in.follower.interfaces = Interfaces
+	return in
+}
+
+// start starts to fill the Store, in goroutines of running, until ctx ends.
+func (in *input) start(ctx context.Context, running *sync.WaitGroup) error {
+	objects := make(chan struct{})
+	whole := sync.OnceFunc(func() { close(objects) })
+	if in.process.cluster.whole {
+		whole()
+	}
+	in.first.objects = objects
+	if len(in.process.Snapshot) > 0 {
+		in.readFiles(ctx, running, whole)
+		return nil
+	}
+	return in.connect(ctx, running, whole)
+}
+
+// connect follows an API server.
+func (in *input) connect(ctx context.Context, running *sync.WaitGroup, whole func()) error {
+	p := in.process
+	api := &watch.API{NodeName: in.node, Store: in.store, Log: in.log, NodeState: in.nodeState, Broken: in.broken.set,
+		Resync: in.config.Config.ConfigSyncPeriod.Duration, Events: in.events, Contact: in.contact, Condition: in.condition}
+	if err := api.Connect(in.config.Config.ClientConnection, p.Master, "proxyc/"+p.Version); err != nil {
+		return err
+	}
+	readable := make(chan error)
+	close(readable)
+	in.first.readable = readable
+	running.Go(func() { api.Run(ctx, whole) })
+	return nil
+}
+
+// readFiles follows files.
+func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole func()) {
+	p := in.process
+	readable := make(chan error, 1)
+	in.first.readable = readable
+	var seen []*File // that are read, by one goroutine
+	files := &watch.Files{Paths: p.Snapshot, Store: in.store, Log: in.log, Limit: p.SnapshotLimit, AllowEmpty: p.AllowEmpty, Again: in.again,
+		Begin: func() { // before they are read: a change meanwhile counts as one that came after
+			seen = nil
+			for _, path := range p.Snapshot {
+				seen = append(seen, statFile(p.Files, path))
+			}
+		},
+		Report: func(l diag.List) {
+			for _, f := range l {
+				logDiagnostic(in.log, f)
+			}
+		}}
+	begun := false
+	running.Go(func() {
+		err := files.Run(ctx, func(err error) {
+			why := ""
+			if err == nil {
+				files := seen
+				in.snapshot.Store(&files)
+				whole()
+			} else {
+				why = err.Error()
+			}
+			rejected := in.faults.setRejected(strings.Join(p.Snapshot, ", "), why)
+			switch {
+			case !begun:
+				begun = true
+				if err != nil {
+					readable <- err
+				}
+				close(readable)
+			case err != nil: // what is in force stays
+				in.log.Error("the snapshot stays as it is", "err", err)
+			case rejected:
+				in.log.Info("the snapshot is read again, and counts")
+			}
+		})
+		if err != nil {
+			in.log.Error("changes of the snapshot will not be seen", "err", err)
+		}
+	})
+	in.health.SetNode(&serve.Node{}) // nobody says that it is not eligible
+}
+
+// nodeState takes what the Node object says about traffic from load balancers; nil: it is gone.
+func (in *input) nodeState(n *watch.NodeState) {
+	state := (*serve.Node)(nil)
+	if n != nil {
+		state = &serve.Node{Terminating: n.Terminating, Taints: n.Taints}
+	}
+	in.process.cluster.state = state
+	in.health.SetNode(state)
+}
+
+// lack returns what is waited for before rules can be made from objects; "": nothing.
+func (in *input) lack() string {
+	select {
+	case <-in.first.objects:
+		return in.lackOfPods()
+	default:
+		return "waiting for the first objects"
+	}
+}
+
+// wait waits for all that rules are made from, and reports false if ctx ended before.
+func (in *input) wait(ctx context.Context) bool {
+	in.health.SetNotReady("waiting for the first objects")
+	select {
+	case <-ctx.Done():
+		return false
+	case <-in.first.objects:
+	}
+	in.process.cluster.whole = true
+	return in.podsKnown(ctx)
+}
+
+// podsKnown waits until what detectLocalMode needs of the Node is there, as
+// kube-proxy does (DET-2), and reports false if ctx ended before. Rules that do
+// not tell pods from others must not take the place of those that do.
+func (in *input) podsKnown(ctx context.Context) bool {
+	told := false
+	for {
+		why := in.lackOfPods()
+		if why == "" {
+			return true
+		}
+		if !told {
+			told = true
+			in.log.Warn(why + "; the rules stay as they are")
+			in.health.SetNotReady(why)
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-in.store.Changed():
+		}
+	}
+}
+
+// lackOfPods says what is waited for; "": nothing.
+func (in *input) lackOfPods() (why string) {
+	in.store.View(func(snap *snapshot.Snapshot) {
+		if lack := LackOfPods(in.config.Config, snap, in.node); lack != "" {
+			why = "waiting for " + lack
+		}
+	})
+	return why
+}
+
+// LackOfPods says what detectLocalMode needs of a Node and does not find, so that
+// no pod could be told from others; "" if nothing (DET-2).
+func LackOfPods(cfg *config.Config, snap *snapshot.Snapshot, nodeName string) string {
+	if cfg.DetectLocalMode != config.DetectNodeCIDR || !cfg.ProxyMode().Capabilities().Has(ir.Masquerades) || len(podCIDRs(snap, nodeName)) > 0 {
+		return ""
+	}
+	return "pod ranges of Node " + nodeName + ", which detectLocalMode NodeCIDR needs: spec.podCIDRs is empty or the Node is not there"
+}
+
+// checkNode holds the configuration against the Node, as far as its addresses
+// are known (CFG-14, CFG-15).
+func (in *input) checkNode() error {
+	interfaces, err := Interfaces()
+	if err != nil {
+		return err
+	}
+	var findings diag.List
+	in.store.View(func(snap *snapshot.Snapshot) {
+		if of, ok := compiler.NodeFamilies(in.config.Config, snap.Node(in.node), interfaces); ok {
+			findings = in.config.CheckNode(of)
+		}
+	})
+	for _, f := range findings {
+		logDiagnostic(in.log, f)
+	}
+	if findings.HasErrors() {
+		return fmt.Errorf("the configuration does not fit Node %s, see the log", in.node)
+	}
+	return nil
+}
+
+// cutOff says why the daemon is not ready any more, if it could not hear the
+// API server for too long.
+func (in *input) cutOff() string {
+	lost := in.contact.Outage()
+	after := in.process.UnreadyAfter
+	if ago := time.Since(lost.Since); !lost.Since.IsZero() && after > 0 && ago >= after {
+		return fmt.Sprintf("no contact with the API server for %s: %s: %s", ago.Round(time.Second), lost.Resource, lost.Cause)
+	}
+	return ""
+}
+
+// lastHeard is what is heard of the API server, for the metrics.
+func (in *input) lastHeard() []serve.LastHeard {
+	var all []serve.LastHeard
+	for _, r := range in.contact.Resources() {
+		if r.NotGiven != "" {
+			continue // it is not waited for
+		}
+		all = append(all, serve.LastHeard{Resource: r.Resource, At: r.Last, Lost: !r.Lost.IsZero()})
+	}
+	return all
+}
+
+// reportPending adds what no sync has taken yet to a Status.
+func (in *input) reportPending(st *Status) { st.Pending = in.store.Pending() }
+
+// report adds the rest of the input to a Status. Findings, too, are there before the sync of what they
+// are about.
+func (in *input) report(st *Status) {
+	in.store.View(func(s *snapshot.Snapshot) {
+		st.Objects.Services, st.Objects.EndpointSlices, st.Objects.Nodes = s.Count()
+	})
+	if in.events != nil {
+		st.APIServer = newAPIServer(in.contact)
+	}
+	if files := in.snapshot.Load(); files != nil {
+		st.Snapshot = *files
+	}
+	in.broken.report(st)
+	in.follower.findings.report(st)
+}
+
+func newAPIServer(contact *watch.Contact) *APIServer {
+	api := &APIServer{Server: contact.Server(), Resources: contact.Resources()}
+	if lost := contact.Outage(); !lost.Since.IsZero() {
+		api.Lost, api.Cause, api.Fix = lost.Since, lost.Resource+": "+lost.Cause, lost.Fix
+	}
+	return api
+}
+
+// brokenObjects are the objects of which the newest version cannot be used.
+type brokenObjects struct {
+	mu  sync.Mutex
+	are []Broken
+}
+
+// set sets which objects of a kind are broken, and why.
+func (b *brokenObjects) set(kind string, why map[string]string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := slices.DeleteFunc(slices.Clone(b.are), func(of Broken) bool { return of.Kind == kind })
+	for _, object := range slices.Sorted(maps.Keys(why)) {
+		now = append(now, Broken{kind, object, why[object]})
+	}
+	b.are = now
+}
+
+func (b *brokenObjects) report(st *Status) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	st.Broken = b.are
+}

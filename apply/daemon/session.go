@@ -1,0 +1,279 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/node"
+	"github.com/proxyc/proxyc/apply/serve"
+	"github.com/proxyc/proxyc/apply/watch"
+)
+
+// session is the daemon's life under one configuration.
+type session struct {
+	*process
+	config    *loaded
+	log       *logger
+	faults    *faults
+	health    *serve.Health
+	metrics   *serve.Metrics
+	input     *input
+	rules     *rules
+	neighbors *neighbors
+	status    *status
+	servers   *servers
+	file      *configFile
+}
+
+// newSession makes a session of a configuration. refused is another one that could not be put
+// in force; nil: there is none.
+func newSession(p *process, of *loaded, refused *refusedConfig, log *logger) (*session, error) {
+	name, err := node.Name(of.NodeName, p.Hostname)
+	if err != nil {
+		return nil, err
+	}
+	cfg := of.Config
+	s := &session{process: p, config: of, log: log, metrics: newMetrics(cfg, p.Version)}
+	p.cluster.resume(name)
+	s.faults = &faults{log: log.Logger, now: time.Now}
+	s.health = serve.NewHealth(2*cfg.SyncPeriod(), time.Now)
+	s.health.GoOn(p.lastHealth)
+	p.lastHealth = s.health
+	s.input = newInput(s)
+	hosts := hosts(name, p.Hostname)
+	s.rules = newRules(s, hosts)
+	s.neighbors = newNeighbors(func(ctx context.Context) (apply.Interference, error) {
+		return Interference(ctx, 1<<cfg.MasqueradeBit())
+	}, log.Logger, time.Now)
+	s.file = &configFile{process: p, of: of, refused: refused, again: make(chan struct{}, 1), log: log.Logger, faults: s.faults}
+	s.status = s.newStatus()
+	s.servers = newServers(s, hosts)
+	s.prepareHealth()
+	s.measure()
+	return s, nil
+}
+
+// hosts are the names that clients on the node may know it by.
+func hosts(nodeName string, hostname func() (string, error)) []string {
+	names := []string{strings.ToLower(nodeName)}
+	if hostname != nil {
+		if host, err := hostname(); err == nil {
+			names = append(names, strings.ToLower(host))
+		}
+	}
+	return names
+}
+
+// newRules makes the rules of a session.
+func newRules(s *session, hosts []string) *rules {
+	p, cfg, log, events := s.process, s.config.Config, s.log.Logger, s.input.events
+	observer := &observer{
+		health: s.health, progress: &progress{}, drift: &drift{log: log, now: time.Now}, log: log,
+		proofs:   newProofs(p.Prove, log, s.metrics.ProofDifferences.Inc),
+		counters: &counters{Metrics: s.metrics, store: p.cluster.store, follower: s.input.follower, began: time.Now()},
+	}
+	takeover := &takeover{mode: cfg.ProxyMode(), log: log, faults: s.faults, failed: s.metrics.LeftoverFailures.Inc, again: make(chan func(error))}
+	takeover.easing = newEasing(cmp.Or(p.IPVS.DrainDeadline, apply.DrainDeadline), log, s.faults)
+	takeover.peer = newPeer(cfg.ProxyMode(), observer.drift, takeover.easing, log, events.Send, takeover.request)
+	return &rules{
+		process: p, config: s.config, log: log, input: s.input, observer: observer, takeover: takeover,
+		effects: newEffects(s, newChecks(s.health, s.faults, events, log, hosts)),
+		sysctls: &sysctls{cfg: cfg, node: p.cluster.node, log: log},
+	}
+}
+
+// newStatus makes the status of a session.
+func (s *session) newStatus() *status {
+	mode := s.config.Config.ProxyMode()
+	st := &status{now: time.Now, process: Process{Version: s.Version, PID: os.Getpid(), Started: s.started, Node: s.cluster.node, Mode: mode}}
+	if wanted, reason := s.fallback.insteadOf(mode); wanted != "" {
+		st.process.InsteadOf, st.process.InsteadOfReason = wanted, reason
+		s.log.Warn("this node cannot run the mode of the configuration: another one is taken, until the daemon ends",
+			"wanted", string(wanted), "mode", string(mode), "err", reason)
+	}
+	r := s.rules
+	st.parts = []func(*Status){
+		s.input.reportPending,      // before what is in force
+		r.observer.progress.report, // before what the sync was made from, and what follows it
+		r.effects.report, s.input.report,
+		r.observer.drift.report, r.observer.proofs.report, r.takeover.easing.report, r.takeover.peer.report,
+		s.faults.report, s.file.report,
+		func(st *Status) { st.Reason = s.health.Ready().Reason },
+	}
+	return st
+}
+
+// prepareHealth has the health ask all that readiness depends on beside the rules.
+func (s *session) prepareHealth() {
+	s.health.SetNode(s.cluster.state)
+	s.health.Pending = s.cluster.store.Pending
+	s.health.Following = s.rules.effects.pending
+	s.health.Beside = s.rules.takeover.peer.beside
+	if s.input.contact != nil {
+		s.health.CutOff = s.input.cutOff
+	}
+}
+
+// measure exports what others than the syncs count.
+func (s *session) measure() {
+	c := s.rules.observer.counters
+	c.measureStore()
+	c.measureConntrack()
+	c.measureFindings()
+	s.metrics.MeasureTroubles(s.troubles)
+	if s.input.contact != nil {
+		s.metrics.MeasureContact(s.input.lastHeard)
+		watch.Measure(&s.metrics.Client)
+	}
+}
+
+// troubles counts what a Status has beside the rules.
+func (s *session) troubles() serve.Troubles {
+	var st Status
+	s.faults.report(&st)
+	others, boot := s.neighbors.last(), s.rules.effects.boot
+	return serve.Troubles{Rejected: len(st.Rejected), NotServed: len(st.Down),
+		BootFile:  boot != nil && boot.failed.Load() != nil,
+		KubeProxy: s.rules.takeover.peer.beside() != "",
+		MayDrop:   len(others.Drops), MayDivert: len(others.Diverts)}
+}
+
+// run lives until ctx ends, or something ends it: an error, or another
+// configuration, which it returns.
+func (s *session) run(parent context.Context) (next *loaded, err error) {
+	defer s.log.info.Flush()
+	ctx, cancel := context.WithCancelCause(parent)
+	defer cancel(nil)
+	s.announce()
+	run := func(in *sync.WaitGroup, f func(context.Context) error) {
+		in.Go(func() {
+			if err := f(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	var others sync.WaitGroup
+	for _, f := range s.servers.all() {
+		run(&others, f)
+	}
+	for _, f := range [...]func(context.Context) error{
+		s.neighbors.run, s.neighbors.follow, s.log.flush, s.file.watch, s.reload, s.rules.observer.proofs.run, s.rules.effects.checks.run,
+	} {
+		run(&others, f)
+	}
+	run(&s.rules.running, s.keepRules)
+	<-ctx.Done()
+	s.shutdown(parent, context.Cause(ctx), &others)
+	return s.end(context.Cause(ctx))
+}
+
+// announce tells the cluster and the log of the start.
+func (s *session) announce() {
+	if s.retry.failures > 0 {
+		return // events are sent once
+	}
+	for _, e := range startEvents(s.config.Resolved) {
+		s.input.events.Send(e)
+		if e.Warning {
+			s.log.Warn(e.Note)
+		}
+	}
+}
+
+// keepRules puts the rules in force and keeps them until ctx ends. After a failure of all
+// configurations it waits first.
+func (s *session) keepRules(ctx context.Context) error {
+	if s.retry.failures > 0 {
+		s.health.SetNotReady("no configuration can be put in force: " + s.retry.err.Error())
+		if !s.retry.wait(ctx) {
+			return nil
+		}
+	}
+	if err := s.rules.run(ctx); err != nil {
+		return &rulesError{err}
+	}
+	return nil
+}
+
+// shutdown waits until everything has ended, in an order that other programs rely on:
+//
+//  1. The reconciler ends, with a commit, a comparison or a removal of leftovers that is under
+//     way, and all that runs beside it. The boot file is written last, while the dataplane
+//     still has what is in force.
+//  2. The dataplane closes, or is left to the next session, which needs it until its own rules
+//     are in force. A mode whose process carries the connections removes its rules here.
+//  3. The lock is released. From here on another proxyc may write.
+//  4. The servers have ended, and the health check ports close. Until the reconciler had ended
+//     it could open one more.
+//
+// The process then drains connections that it carries, if no session follows ([process.run]).
+//
+// After a signal this must not take long. A commit that is cut short leaves no Service half
+// done, and the next start continues from there.
+func (s *session) shutdown(parent context.Context, cause error, others *sync.WaitGroup) {
+	mode := s.config.Config.ProxyMode()
+	_, another := errors.AsType[*configChanged](cause)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.rules.running.Wait()
+		if s.rules.dataplane != nil {
+			s.handover.leave(s.rules.dataplane, mode, another, s.log.Logger)
+		}
+		if s.rules.lock != nil {
+			s.rules.lock.Release()
+		}
+		others.Wait()
+		s.rules.effects.checks.close()
+	}()
+	var limit <-chan time.Time
+	if parent.Err() != nil {
+		limit = time.After(lastWorkOf(mode))
+	}
+	select {
+	case <-ended:
+	case <-limit:
+		s.stuck = true
+		s.log.Warn("ending in the middle of a sync")
+	}
+}
+
+// end returns what follows a session: another configuration, an error, or nothing.
+func (s *session) end(cause error) (next *loaded, err error) {
+	if changed, ok := errors.AsType[*configChanged](cause); ok {
+		return changed.to, nil
+	}
+	if !errors.Is(cause, context.Canceled) {
+		return nil, cause
+	}
+	if dataplaneOf(s.config.Config.ProxyMode()).process {
+		s.log.Info("ended; no rule leads anywhere, as the connections went through this process")
+	} else {
+		s.log.Info("ended; the rules stay")
+	}
+	return nil, nil
+}
+
+// reload passes on what Reload asks for until ctx ends.
+func (s *session) reload(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case sig := <-s.Reload:
+			s.log.Info("reading configuration and snapshot again", "signal", sig)
+			for _, again := range []chan struct{}{s.file.again, s.input.again} {
+				select {
+				case again <- struct{}{}:
+				default: // it is asked for already
+				}
+			}
+		}
+	}
+}
