@@ -67,10 +67,10 @@ func (pipeInfo) Mode() fs.FileMode { return fs.ModeNamedPipe }
 
 // A configuration that became a named pipe is refused, and not opened: that would block.
 func TestConfigPipe(t *testing.T) {
-	p := &process{Options: &Options{Files: pipeFiles{}, ConfigFile: "config.yaml", Resolve: func() (*config.Resolved, []byte, diag.List) {
+	p := &process{Options: &Options{Files: pipeFiles{}, SourceOptions: SourceOptions{ConfigFile: "config.yaml", Resolve: func() (*config.Resolved, []byte, diag.List) {
 		t.Error("the pipe is opened")
 		return nil, nil, nil
-	}}}
+	}}}}
 	if _, found := p.load(); firstError(found) != "config.yaml: must be a file, is a named pipe" {
 		t.Errorf("got %v", found)
 	}

@@ -20,50 +20,65 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Options are what a Daemon is told by its command line.
+// Options are what the command line asks of a daemon.
 type Options struct {
-	// Resolve reads the configuration, and says what is wrong with it. text is that of ConfigFile.
+	SourceOptions
+	RuleOptions
+	ReportOptions
+	Hostname       func() (string, error)
+	Stdout, Stderr io.Writer
+	Files          Files
+}
+
+// SourceOptions are where configuration and objects come from.
+type SourceOptions struct {
+	// Resolve reads the configuration, and returns what is wrong with it. text is that of ConfigFile.
 	Resolve func() (resolved *config.Resolved, text []byte, _ diag.List)
 	// ConfigFile is the file that Resolve reads; "": there is none that could change.
 	ConfigFile string
 	// Snapshot are files and directories to follow in place of an API server.
 	Snapshot      []string
-	SnapshotLimit int64         // bytes; 0: any amount
-	AllowEmpty    bool          // take a snapshot that lacks what any cluster has
-	Master        string        // of the API server, where no kubeconfig tells
-	BootFrom      string        // a file that keeps what was last in force; "": none
-	IPTables      string        // the variant, as in apply.Options
-	IPVS          apply.IPVS    // what mode ipvs is told beside the configuration
-	LockTimeout   time.Duration // how long to wait for the lock of iptables
-	StatusSocket  string        // where the status is told, too; "": nowhere
+	SnapshotLimit int64  // bytes; 0: any amount
+	AllowEmpty    bool   // accept a snapshot that lacks what any cluster has
+	Master        string // the API server's address, where no kubeconfig has one
+	// Reload asks for the configuration and the snapshot to be read again now; nil: nothing does.
+	Reload <-chan os.Signal
+}
+
+// RuleOptions are how rules are written and kept.
+type RuleOptions struct {
+	BootFrom    string        // a file that keeps what was last in force; "": none
+	IPTables    string        // the variant, as in apply.Options
+	IPVS        apply.IPVS    // settings of mode ipvs that no configuration has
+	LockTimeout time.Duration // how long to wait for the lock of iptables
 	// ModeFallback takes another mode where the kernel lacks what the configured
 	// one needs: iptables for ipvs, userspace for both.
 	ModeFallback bool
-	// OwnTables has the kernel keep others from the tables of mode nftables.
+	// OwnTables has the kernel keep other programs from the tables of mode nftables.
 	OwnTables bool
-	// Fastpath is what of the connections takes the fast path, in mode nftables.
+	// Fastpath selects the connections that take the fast path, in mode nftables.
 	Fastpath apply.Fastpath
-	// DrainTimeout is how long connections that the process carries may go on when
+	// DrainTimeout is how long connections that the process carries may last when
 	// it ends.
 	DrainTimeout time.Duration
+}
+
+// ReportOptions are what a daemon reports, and where.
+type ReportOptions struct {
+	Version      string // of the program
+	StatusSocket string // a unix socket that serves the status, too; "": none
 	// UnreadyAfter is how long /readyz stays 200 without contact to the API
 	// server; 0: as long as that lasts.
 	UnreadyAfter time.Duration
 	// NodeCondition keeps condition ServicesProgrammed on the Node.
 	NodeCondition bool
-	Version       string // of the program
 	// Flags returns all flags with the values in force, for /flagz.
 	Flags func(*config.Config) map[string]string
-	// Trace writes what happens to a packet, as /debug/proxyc/trace tells it.
+	// Trace writes what happens to a packet, for /debug/proxyc/trace.
 	Trace func(io.Writer, Scene) error
-	// Prove holds the rules of a Service, in the Programs' mode, against what they mean, as long
-	// as the context allows, and returns what differs; nil: nobody wants that.
-	Prove          func(context.Context, ir.Programs) []Unproved
-	Hostname       func() (string, error)
-	Stdout, Stderr io.Writer
-	Files          Files
-	// Reload asks for the configuration and the snapshot to be read again at once; nil: nobody does.
-	Reload <-chan os.Signal
+	// Prove compares the rules of a Service, in the Programs' mode, with what they mean, as long
+	// as the context allows, and returns what differs; nil: nothing is proved.
+	Prove func(context.Context, ir.Programs) []Unproved
 }
 
 // Files is the part of a file system that a Daemon uses.

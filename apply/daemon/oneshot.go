@@ -104,6 +104,11 @@ func (t *OneShot) Run(ctx context.Context) (*Report, error) {
 	if err := t.writeSettings(out.Settings); err != nil {
 		return nil, err
 	}
+	return t.commit(ctx, dataplane, leftovers, out)
+}
+
+// commit puts the Programs in force, and does what follows that.
+func (t *OneShot) commit(ctx context.Context, dataplane apply.Dataplane, leftovers []apply.Leftover, out *Report) (*Report, error) {
 	plan, result, err := apply.Once(ctx, dataplane, t.Programs, func(apply.Plan) bool { return !t.DryRun })
 	if plan == nil {
 		return nil, err

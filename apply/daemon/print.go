@@ -44,6 +44,15 @@ func (st *Status) Print(w io.Writer) error {
 	line("objects", "%d Services, %d EndpointSlices, %d Nodes", st.Objects.Services, st.Objects.EndpointSlices, st.Objects.Nodes)
 	st.printAPI(line)
 	st.printFiles(line)
+	st.printSyncs(line)
+	st.printDraining(line)
+	st.printFindings(line)
+	st.printForeign(line)
+	return nil
+}
+
+// printSyncs prints what the last syncs did.
+func (st *Status) printSyncs(line func(name, format string, args ...any)) {
 	if !st.LastSync.IsZero() {
 		line("last sync", "%s, %s: %s", st.LastSync.Format(time.RFC3339), st.LastKind, st.Operations)
 	}
@@ -53,6 +62,10 @@ func (st *Status) Print(w io.Writer) error {
 	for _, q := range st.Quarantined {
 		line("quarantined", "Service %s: %s", q.Service, q.Reason)
 	}
+}
+
+// printDraining prints what connections keep.
+func (st *Status) printDraining(line func(name, format string, args ...any)) {
 	for _, d := range st.Draining {
 		of := ""
 		if d.Service != (ir.Name{}) {
@@ -66,6 +79,10 @@ func (st *Status) Print(w io.Writer) error {
 		}
 		line("", "the rest goes at %s, in %s", e.Until.Format(time.RFC3339), age(e.Until, st.Now))
 	}
+}
+
+// printFindings prints what is wrong beside the rules.
+func (st *Status) printFindings(line func(name, format string, args ...any)) {
 	for _, r := range st.Retrying {
 		line("retrying", "%s, since %s ago: %s", r.What, age(st.Now, r.Since), r.Error)
 	}
@@ -87,6 +104,10 @@ func (st *Status) Print(w io.Writer) error {
 	if st.LastError != nil {
 		line("last error", "%s, %s ago: %s", st.LastError.At.Format(time.RFC3339), age(st.Now, st.LastError.At), st.LastError.Error)
 	}
+}
+
+// printForeign prints what other programs did, or may do, to the rules.
+func (st *Status) printForeign(line func(name, format string, args ...any)) {
 	if st.LastDrift != nil {
 		st.LastDrift.print(line)
 	}
@@ -99,7 +120,6 @@ func (st *Status) Print(w io.Writer) error {
 	for _, rule := range st.MayDivert {
 		line("may divert", "foreign rules that may divert: %s", rule)
 	}
-	return nil
 }
 
 // printAPI prints what is heard of the API server.

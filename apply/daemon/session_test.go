@@ -65,7 +65,7 @@ func TestReadyComesLast(t *testing.T) {
 func newTestSession(t *testing.T, mode string) *session {
 	t.Helper()
 	cfg := testConfig(ir.Mode(mode))
-	s, err := newSession(&process{Options: &Options{Snapshot: []string{"none"}}},
+	s, err := newSession(&process{Options: &Options{SourceOptions: SourceOptions{Snapshot: []string{"none"}}}},
 		&loaded{Resolved: &config.Resolved{Config: cfg, NodeName: "node1"}}, nil, newLogger(io.Discard, io.Discard, &cfg.Logging))
 	if err != nil {
 		t.Fatal(err)
@@ -140,7 +140,7 @@ func TestReadyWaitsForFlows(t *testing.T) {
 func TestRetriesAreTold(t *testing.T) {
 	var log strings.Builder
 	cfg := testConfig(ir.ModeNFTables)
-	s, err := newSession(&process{Options: &Options{Snapshot: []string{"none"}}},
+	s, err := newSession(&process{Options: &Options{SourceOptions: SourceOptions{Snapshot: []string{"none"}}}},
 		&loaded{Resolved: &config.Resolved{Config: cfg, NodeName: "node1"}}, nil, newLogger(io.Discard, &log, &cfg.Logging))
 	if err != nil {
 		t.Fatal(err)

@@ -110,21 +110,25 @@ func (c *watchCmd) wrong() (wrong []error) {
 // options returns what the command line asks of the daemon.
 func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 	o := &daemon.Options{
-		Resolve: func() (_ *config.Resolved, text []byte, _ diag.List) {
-			resolved, diags := c.Resolve(func(name string) (_ []byte, err error) {
-				text, err = e.readFile(name)
-				return text, err
-			}, c.Strict)
-			return resolved, text, diags
+		SourceOptions: daemon.SourceOptions{
+			Resolve: func() (_ *config.Resolved, text []byte, _ diag.List) {
+				resolved, diags := c.Resolve(func(name string) (_ []byte, err error) {
+					text, err = e.readFile(name)
+					return text, err
+				}, c.Strict)
+				return resolved, text, diags
+			},
+			Snapshot: c.Snapshot, SnapshotLimit: int64(c.Limit), AllowEmpty: c.AllowEmpty, Master: deref(c.Master),
 		},
-		Snapshot: c.Snapshot, SnapshotLimit: int64(c.Limit), AllowEmpty: c.AllowEmpty,
-		BootFrom: c.BootFrom, Master: deref(c.Master),
-		IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout, IPVS: c.ipvsFlags.options(),
-		StatusSocket: c.Socket, UnreadyAfter: c.Unready, NodeCondition: c.Condition, DrainTimeout: c.Drain,
-		ModeFallback: c.Fallback, OwnTables: c.OwnTables, Fastpath: c.fastpath(),
-		Version:  build.Read().Version,
-		Flags:    func(cfg *config.Config) map[string]string { return flagValues(k, cfg) },
-		Trace:    traceScene,
+		RuleOptions: daemon.RuleOptions{
+			BootFrom: c.BootFrom, IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout, IPVS: c.ipvsFlags.options(),
+			ModeFallback: c.Fallback, OwnTables: c.OwnTables, Fastpath: c.fastpath(), DrainTimeout: c.Drain,
+		},
+		ReportOptions: daemon.ReportOptions{
+			Version: build.Read().Version, StatusSocket: c.Socket, UnreadyAfter: c.Unready, NodeCondition: c.Condition,
+			Flags: func(cfg *config.Config) map[string]string { return flagValues(k, cfg) },
+			Trace: traceScene,
+		},
 		Hostname: e.hostname,
 		Stdout:   e.stdout, Stderr: e.stderr,
 		Files: fileSystem{e},
