@@ -29,12 +29,16 @@ var layers = []string{
 	"apply/daemon/reconcile apply/hns/hnstest apply/winuserspace",
 	"apply/daemon",
 	"apply/doctor",
-	"cmd/proxyc/page",
+	"cmd/proxyc/disk cmd/proxyc/help cmd/proxyc/page cmd/proxyc/review cmd/proxyc/terminal",
+	"cmd/proxyc/review/diff cmd/proxyc/review/trace",
+	"cmd/proxyc/demo cmd/proxyc/review/explain cmd/proxyc/review/report cmd/proxyc/review/rules",
+	"cmd/proxyc/review/proof",
+	"cmd/proxyc/review/migrate cmd/proxyc/review/replay",
 	"cmd/proxyc",
 }
 
 // tools are for tests.
-var tools = []string{"apply/applytest", "docs"}
+var tools = []string{"apply/applytest", "cmd/proxyc/review/reviewtest", "docs"}
 
 // No package imports upwards.
 func TestLayers(t *testing.T) {

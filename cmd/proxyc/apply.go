@@ -14,6 +14,7 @@ import (
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon"
 	"github.com/proxyc/proxyc/apply/sysctl"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
@@ -61,60 +62,60 @@ func (c *applyCmd) Run(e *env) (err error) {
 	}
 	ctx, stop := untilSignal(&err)
 	defer stop()
-	j := &job{snap: snapshot.New()}
-	resolved, err := c.resolve(e, &j.diags)
+	j := &review.Input{Snapshot: snapshot.New()}
+	resolved, err := c.resolve(e, &j.Diags)
 	if err != nil {
 		if errors.Is(err, errReported) { // the snapshot may be wrong, too
-			j.diags = nil
+			j.Diags = nil
 			e.readSnapshot(j, c.Snapshot, int64(c.Limit))
-			e.report(slices.DeleteFunc(j.diags, func(d diag.Diagnostic) bool { return d.Severity != diag.Error }))
+			e.report(slices.DeleteFunc(j.Diags, func(d diag.Diagnostic) bool { return d.Severity != diag.Error }))
 		}
 		return err
 	}
 	j.Resolved = resolved
 	if c.Cleanup {
-		e.report(j.diags)
+		e.report(j.Diags)
 		return cleanUp(ctx, e, false, c.lookOnly())
 	}
 	if !c.InitOnly && len(c.Snapshot) == 0 {
 		return errNoSnapshot
 	}
-	j.files.CutOff, j.allowEmpty, j.emptyHint = diag.Error, c.AllowEmpty || c.InitOnly, ", or say --allow-empty if that is meant"
+	j.Reader.CutOff, j.AllowEmpty, j.EmptyHint = diag.Error, c.AllowEmpty || c.InitOnly, ", or say --allow-empty if that is meant"
 	if !e.readSnapshot(j, c.Snapshot, int64(c.Limit)) {
-		return j.finish(e, errReported)
+		return e.finish(j, errReported)
 	}
-	if why := j.files.Lacks(j.snap); why != "" && !c.InitOnly && !c.AllowEmpty {
-		if wholeFile(j.diags) { // why it is empty: a file that is cut off is not meant
-			return j.finish(e, errReported)
+	if why := j.Reader.Lacks(j.Snapshot); why != "" && !c.InitOnly && !c.AllowEmpty {
+		if wholeFile(j.Diags) { // why it is empty: a file that is cut off is not meant
+			return e.finish(j, errReported)
 		}
-		return j.finish(e, fmt.Errorf("-s: the snapshot %s: say --allow-empty if that is meant", why))
+		return e.finish(j, fmt.Errorf("-s: the snapshot %s: say --allow-empty if that is meant", why))
 	}
 	if err := e.setNode(j); err != nil {
 		return err
 	}
-	if err := j.noSuchNode(c.HostnameOverride); err != nil && !c.InitOnly { // rules of a node without addresses, zone and endpoints would replace its own
-		return j.finish(e, err)
+	if err := j.NoSuchNode(deref(c.HostnameOverride)); err != nil && !c.InitOnly { // rules of a node without addresses, zone and endpoints would replace its own
+		return e.finish(j, err)
 	}
-	if lack := daemon.LackOfPods(j.Config, j.snap, j.facts.NodeName); lack != "" && !c.InitOnly {
-		return j.finish(e, errors.New("missing: "+lack+"; the rules stay as they are"))
+	if lack := daemon.LackOfPods(j.Config, j.Snapshot, j.Facts.NodeName); lack != "" && !c.InitOnly {
+		return e.finish(j, errors.New("missing: "+lack+"; the rules stay as they are"))
 	}
 	if err := needRoot("apply"); err != nil {
-		return j.finish(e, err)
+		return e.finish(j, err)
 	}
-	if j.facts.Interfaces, err = e.interfaces(); err != nil {
-		return j.finish(e, err)
+	if j.Facts.Interfaces, err = e.interfaces(); err != nil {
+		return e.finish(j, err)
 	}
-	j.facts.TCPBeLiberal = daemon.Liberal()
-	if err := daemon.HostFacts(j.Config, &j.facts); err != nil {
-		return j.finish(e, err)
+	j.Facts.TCPBeLiberal = daemon.Liberal()
+	if err := daemon.HostFacts(j.Config, &j.Facts); err != nil {
+		return e.finish(j, err)
 	}
-	programs := j.compile()
-	j.warnRefused()
-	e.report(j.findings())
-	if wholeFile(j.diags) {
+	programs := j.Compile()
+	j.WarnRefused()
+	e.report(j.Findings())
+	if wholeFile(j.Diags) {
 		return errReported
 	}
-	if err := c.converge(ctx, e, j, programs); err != nil && !errors.Is(err, errFindings) || !j.diags.HasErrors() {
+	if err := c.converge(ctx, e, j, programs); err != nil && !errors.Is(err, errFindings) || !j.Diags.HasErrors() {
 		return err
 	}
 	return errReported // what is right is in force, and what is wrong was told
@@ -126,7 +127,7 @@ func wholeFile(all diag.List) bool {
 }
 
 // converge brings the node to the Programs once.
-func (c *applyCmd) converge(ctx context.Context, e *env, j *job, programs ir.Programs) error {
+func (c *applyCmd) converge(ctx context.Context, e *env, j *review.Input, programs ir.Programs) error {
 	once := &daemon.OneShot{Config: j.Config, Programs: programs, IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout,
 		IPVS: c.ipvsFlags.options(), DryRun: c.lookOnly(), Takeover: c.YesTakeover, SettingsOnly: c.InitOnly,
 		Waiting: func(why error) { fmt.Fprintf(e.stderr, "waiting for another proxyc to end: %s\n", why) }}
@@ -134,14 +135,14 @@ func (c *applyCmd) converge(ctx context.Context, e *env, j *job, programs ir.Pro
 	if done == nil {
 		return err
 	}
-	return c.finish(e, report{done}, err)
+	return c.finish(e, outcome{done}, err)
 }
 
-// report is what an apply did, or would do, to be printed.
-type report struct{ *daemon.Report }
+// outcome is what an apply did, or would do, to be outcome.
+type outcome struct{ *daemon.Report }
 
 // finish prints the report and returns the error with which the verb ends.
-func (c *applyCmd) finish(e *env, r report, err error) error {
+func (c *applyCmd) finish(e *env, r outcome, err error) error {
 	printing := r.print
 	if c.Output == "json" {
 		printing = r.printJSON
@@ -160,7 +161,7 @@ func (c *applyCmd) finish(e *env, r report, err error) error {
 // is asked for.
 const differencesShown = 20
 
-// operationsShown returns how many operations of the plan are printed.
+// operationsShown returns how many operations of the plan are outcome.
 func (c *applyCmd) operationsShown() int {
 	switch {
 	case c.Output == "wide":
@@ -171,8 +172,8 @@ func (c *applyCmd) operationsShown() int {
 	return 0
 }
 
-func (r *report) print(w io.Writer, operations int) error {
-	return buffered(w, func(w io.Writer) error {
+func (r *outcome) print(w io.Writer, operations int) error {
+	return review.Buffered(w, func(w io.Writer) error {
 		for _, s := range r.Settings {
 			fmt.Fprintf(w, "set %s # %s\n", s, s.Why)
 		}
@@ -198,7 +199,7 @@ func (r *report) print(w io.Writer, operations int) error {
 	})
 }
 
-func (r *report) printJSON(w io.Writer, _ int) error {
+func (r *outcome) printJSON(w io.Writer, _ int) error {
 	var rules json.RawMessage
 	if r.Plan != nil {
 		var b strings.Builder
@@ -211,7 +212,7 @@ func (r *report) printJSON(w io.Writer, _ int) error {
 	for i, s := range r.Stale {
 		flows[i] = s.Entry.String()
 	}
-	return writeDocument(w, "Plan", "  ", struct {
+	return review.WriteDocument(w, "Plan", "  ", struct {
 		Settings  []sysctl.Setting `json:"settings"`
 		Leftovers []string         `json:"leftovers"`
 		Kept      []daemon.Busy    `json:"kept,omitempty"`

@@ -8,6 +8,9 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/proxyc/proxyc/cmd/proxyc/disk"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/reviewtest"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
@@ -18,7 +21,7 @@ const benchEndpoints = 10 // of each Service
 // BenchmarkText compiles a decoded snapshot and writes the mode's texts.
 func BenchmarkText(b *testing.B) {
 	for _, n := range []int{1_000, 10_000, 50_000} {
-		snap, diags := decode(benchCluster(b, n))
+		snap, diags := reviewtest.Decode(benchCluster(b, n))
 		if len(diags) > 0 {
 			b.Fatal(diags)
 		}
@@ -29,11 +32,11 @@ func BenchmarkText(b *testing.B) {
 }
 
 func benchText(b *testing.B, mode ir.Mode, snap *snapshot.Snapshot, n int) {
-	cfg := parseConfig(b, mode, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclusterCIDR: 10.128.0.0/9\n"))
+	cfg := reviewtest.ParseConfig(b, mode, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclusterCIDR: 10.128.0.0/9\n"))
 	b.ReportAllocs()
 	for b.Loop() {
 		programs, _ := compiler.Compile(cfg, snap, compiler.Facts{NodeName: "node1"})
-		for _, o := range renderers[mode].Lower(programs).Outputs() {
+		for _, o := range review.Renderers[mode].Lower(programs).Outputs() {
 			if err := o.Write(io.Discard); err != nil {
 				b.Fatal(err)
 			}
@@ -50,7 +53,7 @@ func BenchmarkProcess(b *testing.B) {
 	for b.Loop() {
 		e := &env{
 			args:  []string{"compile", "--proxy-mode", "nftables", "-s", "-"},
-			stdin: bytes.NewReader(data), stdout: io.Discard, stderr: io.Discard, files: osFiles{},
+			stdin: bytes.NewReader(data), stdout: io.Discard, stderr: io.Discard, files: disk.OS{},
 			hostname: func() (string, error) { return "node1", nil },
 		}
 		if code := run(e); code != exitDone {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/proxyc/proxyc/cmd/proxyc/help"
 	"github.com/proxyc/proxyc/compiler/diag"
 )
 
@@ -76,10 +77,10 @@ func run(e *env) (code int) {
 	defer plain()
 	e, end := e.visibly()
 	defer end()
-	args, all := helpArgs(dashed(e.args))
-	parser := kong.Must(grammarOf(args), append(grammar(e.stdout, e.stderr), append(kongHelp(all, e.calls), kong.Name(cmp.Or(e.name, programName)))...)...)
-	if len(e.args) > 0 && e.args[0] == completeVerb {
-		return e.exitCode(writeCandidates(e.stdout, parser.Model, e.args[1:]))
+	args, all := help.Args(dashed(e.args))
+	parser := kong.Must(grammarOf(args), append(grammar(e.stdout, e.stderr), append(help.Options(all, e.calls), kong.Name(cmp.Or(e.name, programName)))...)...)
+	if len(e.args) > 0 && e.args[0] == help.Complete {
+		return e.exitCode(help.WriteCandidates(e.stdout, parser.Model, e.args[1:]))
 	}
 	ctx := parse(parser, args)
 	if len(ctx.wrong) > 0 {

@@ -6,6 +6,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/cmd/proxyc/disk"
+	"github.com/proxyc/proxyc/cmd/proxyc/terminal"
 )
 
 // Lines that say how something went are coloured where they are read on a terminal, however
@@ -26,10 +29,11 @@ func TestColours(t *testing.T) {
 	} {
 		for cut := range len(text) {
 			var out bytes.Buffer
-			p := &painter{w: &out, on: true}
+			p := terminal.NewPainter(&out)
+			p.Begin()
 			p.Write([]byte(text[:cut]))
 			p.Write([]byte(text[cut:]))
-			p.end()
+			p.End()
 			if d := cmp.Diff(want, out.String()); d != "" {
 				t.Fatalf("%q cut at %d (-want +got):\n%s", text, cut, d)
 			}
@@ -49,7 +53,7 @@ func TestColours(t *testing.T) {
 		{"compile -o ir" + cluster, true, false},
 	} {
 		var out bytes.Buffer
-		e := testEnv(t, osFiles{}, strings.Fields(tc.args)...)
+		e := testEnv(t, disk.OS{}, strings.Fields(tc.args)...)
 		e.stdout, e.colourOut = &out, tc.terminal
 		if code := run(e); code == exitBad || out.Len() == 0 {
 			t.Errorf("%s: exit code %d, %q", tc.args, code, &out)
@@ -59,11 +63,11 @@ func TestColours(t *testing.T) {
 		}
 	}
 	for name, values := range map[string]map[string]string{"NO_COLOR": {"NO_COLOR": "1"}, "TERM=dumb": {"TERM": "dumb"}} {
-		if wantsColours(func(k string) string { return values[k] }) {
+		if terminal.WantsColours(func(k string) string { return values[k] }) {
 			t.Errorf("%s: colours are wanted", name)
 		}
 	}
-	if !wantsColours(func(string) string { return "" }) {
+	if !terminal.WantsColours(func(string) string { return "" }) {
 		t.Error("no colours are wanted where nothing speaks against them")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"text/tabwriter"
 
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
 )
@@ -68,7 +69,7 @@ func (c *configShowCmd) Run(e *env) error {
 	e.report(diags)
 	settings := config.Show(resolved)
 	if c.Output == "json" {
-		return writeDocument(e.stdout, "Settings", "  ", settings)
+		return review.WriteDocument(e.stdout, "Settings", "  ", settings)
 	}
 	return writeSettings(e.stdout, settings)
 }

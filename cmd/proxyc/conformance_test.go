@@ -14,6 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/reviewtest"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
@@ -54,7 +57,7 @@ func TestConformance(t *testing.T) {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s/%s/%s", mode, family, c.Name), func(t *testing.T) {
-					flows += replay(t, c, mode, func(key string) applytest.Outcome {
+					flows += replayCase(t, c, mode, func(key string) applytest.Outcome {
 						want, _ := records.Want(string(mode), family, c.Name, key, exceptions)
 						return want
 					})
@@ -68,22 +71,22 @@ func TestConformance(t *testing.T) {
 	t.Logf("%d flows compared", flows)
 }
 
-// replay compiles the case step by step, and compares each flow with what is
+// replayCase compiles the case step by step, and compares each flow with what is
 // to come of it. It returns how many it compared.
-func replay(t *testing.T, c *applytest.Case, mode ir.Mode, want func(key string) applytest.Outcome) (compared int) {
+func replayCase(t *testing.T, c *applytest.Case, mode ir.Mode, want func(key string) applytest.Outcome) (compared int) {
 	configFile, err := c.ConfigFile(string(mode))
 	if err != nil {
 		t.Fatal(err)
 	}
 	offline := &conformanceNode{mode: mode, files: memFiles{"config.yaml": configFile}}
-	cfg := parseConfig(t, mode, configFile)
+	cfg := reviewtest.ParseConfig(t, mode, configFile)
 	eachStage(t, c, func(n int, stage applytest.Step, cluster []byte) {
-		snap, diags := decode(cluster)
+		snap, diags := reviewtest.Decode(cluster)
 		if diags.HasErrors() {
 			t.Fatalf("snapshot: %v", diags)
 		}
 		offline.files["cluster.yaml"] = cluster
-		programs, _ := compile(t, cfg, snap, topologyFacts())
+		programs, _ := reviewtest.Compile(t, cfg, snap, topologyFacts())
 		for j := range stage.Flows {
 			f := &stage.Flows[j]
 			key := f.Key(n, j+1)
@@ -149,7 +152,7 @@ type conformanceNode struct {
 }
 
 // trace runs proxyc trace.
-func (n *conformanceNode) trace(t *testing.T, from, to string) traceJSON {
+func (n *conformanceNode) trace(t *testing.T, from, to string) trace.TraceJSON {
 	t.Helper()
 	args := []string{"trace", "-c", "config.yaml", "-s", "cluster.yaml", "--mode", string(n.mode), "--hostname-override", "node1",
 		"--from", from, "--to", to, "-o", "json"}
@@ -162,7 +165,7 @@ func (n *conformanceNode) trace(t *testing.T, from, to string) traceJSON {
 	if code := run(&env{args: args, stdout: &stdout, stderr: &stderr, files: n.files}); code != exitDone {
 		t.Fatalf("%v: exit code %d: %s", args, code, &stderr)
 	}
-	var out traceJSON
+	var out trace.TraceJSON
 	if err := json.Unmarshal(stdout.Bytes(), &out); err != nil {
 		t.Fatal(err)
 	}
@@ -186,19 +189,19 @@ func (n *conformanceNode) compare(t *testing.T, programs ir.Programs, f *applyte
 	if err != nil {
 		t.Fatalf("%s: %v", key, err)
 	}
-	outcome := told.outcome(t)
+	outcome := outcomeOf(t, &told)
 	if got := predict(f, pkt, outcome); !sameOutcome(f, got, want) {
 		steps, _ := json.MarshalIndent(told, "", "  ")
 		t.Errorf("%s: prediction differs (-record +predicted):\n%s%s", key, cmp.Diff(want, got), steps)
 	}
-	p := programFor(programs, pkt.Dst)
-	if got := ruleSides[p.Node.Mode](p).Outcome(pkt, nil); !got.Equal(outcome) {
+	p := programs.Of(ir.FamilyOf(pkt.Dst))
+	if got := review.Evaluators[p.Node.Mode](p).Outcome(pkt, nil); !got.Equal(outcome) {
 		t.Errorf("%s: rules give %s, want %s", key, got, outcome)
 	}
 }
 
 // outcome returns what a trace says, as the simulator has it.
-func (j *traceJSON) outcome(t *testing.T) sim.Outcome {
+func outcomeOf(t *testing.T, j *trace.TraceJSON) sim.Outcome {
 	t.Helper()
 	fates := []sim.Fate{sim.NotOurs, sim.Accepted, sim.Rejected, sim.Dropped}
 	i := slices.IndexFunc(fates, func(f sim.Fate) bool { return f.String() == j.Fate })
@@ -299,10 +302,10 @@ var servedPorts = []uint16{53, 80, 443, 8080, 8081, 9090}
 
 func topologyFacts() compiler.Facts {
 	return compiler.Facts{NodeName: "node1", Interfaces: []compiler.Interface{
-		{Name: "lo", Addrs: prefixes("127.0.0.1/8", "::1/128")},
-		{Name: "eth0", Addrs: prefixes("192.0.2.11/24", "2001:db8:0:1::11/64")},
-		{Name: "eth1", Addrs: prefixes("198.51.100.11/24", "2001:db8:0:2::11/64")},
-		{Name: "cni0", Addrs: prefixes("10.244.1.1/24", "fd00:10:244:1::1/64")},
+		{Name: "lo", Addrs: reviewtest.Prefixes("127.0.0.1/8", "::1/128")},
+		{Name: "eth0", Addrs: reviewtest.Prefixes("192.0.2.11/24", "2001:db8:0:1::11/64")},
+		{Name: "eth1", Addrs: reviewtest.Prefixes("198.51.100.11/24", "2001:db8:0:2::11/64")},
+		{Name: "cni0", Addrs: reviewtest.Prefixes("10.244.1.1/24", "fd00:10:244:1::1/64")},
 	}}
 }
 
@@ -367,10 +370,4 @@ func sourceOf(t *testing.T, from string, dst netip.Addr) string {
 	}
 	t.Fatalf("no source %q", from)
 	return ""
-}
-
-func (t traced) String() string {
-	var b strings.Builder
-	t.writeText(&b)
-	return b.String()
 }

@@ -26,6 +26,8 @@ import (
 	"github.com/proxyc/proxyc/apply/iptables"
 	"github.com/proxyc/proxyc/apply/nftables"
 	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/reviewtest"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -156,7 +158,7 @@ func TestCounts(t *testing.T) {
 // countText counts what compiling for a mode and writing its texts takes.
 func countText(t *testing.T, mode ir.Mode) counts {
 	cfg := countedConfig(t, mode)
-	snap, diags := decode(listOf(t, slices.Collect(countedCluster.Objects())))
+	snap, diags := reviewtest.Decode(listOf(t, slices.Collect(countedCluster.Objects())))
 	if diags.HasErrors() {
 		t.Fatal(diags)
 	}
@@ -165,7 +167,7 @@ func countText(t *testing.T, mode ir.Mode) counts {
 		var written counter
 		n := mallocs(func() {
 			programs, _ := compiler.Compile(cfg, snap, compiler.Facts{NodeName: "node1"})
-			for _, o := range renderers[mode].Lower(programs).Outputs() {
+			for _, o := range review.Renderers[mode].Lower(programs).Outputs() {
 				if err := o.Write(&written); err != nil {
 					t.Fatal(err)
 				}
@@ -185,7 +187,7 @@ func (c *counter) Write(p []byte) (int, error) {
 }
 
 func countedConfig(t *testing.T, mode ir.Mode) *config.Config {
-	return parseConfig(t, mode, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"+
+	return reviewtest.ParseConfig(t, mode, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"+
 		"clusterCIDR: 10.128.0.0/9,fd00:10:128::/48\niptables: {localhostNodePorts: false}\n"))
 }
 

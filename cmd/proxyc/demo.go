@@ -1,23 +1,21 @@
 package main
 
 import (
-	"embed"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 
+	"github.com/proxyc/proxyc/cmd/proxyc/demo"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
-
-// demoFiles are a configuration and a cluster of ten Services, each of which
-// shows one feature, and the smaller cluster that is played live.
-//
-//go:embed demo/config.yaml demo/cluster.yaml demo/live.yaml
-var demoFiles embed.FS
 
 type demoCmd struct {
 	Mode  string  `default:"nftables" placeholder:"MODE" help:"Proxy mode."`
@@ -50,18 +48,18 @@ func (c *demoCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	programs := j.compile()
-	return j.finish(e, buffered(e.stdout, func(w io.Writer) error {
-		if err := c.writeRules(w, j.facts.NodeName, programs); err != nil {
+	programs := j.Compile()
+	return e.finish(j, review.Buffered(e.stdout, func(w io.Writer) error {
+		if err := c.writeRules(w, j.Facts.NodeName, programs); err != nil {
 			return err
 		}
 		for _, p := range demoPackets {
-			t, err := j.scene(programs).trace(p.from, p.to)
+			t, err := trace.NewScene(j, programs).Trace(p.from, p.to)
 			if err != nil {
 				return err
 			}
 			fmt.Fprintf(w, "\n# %s\n", p.shows)
-			if err := t.writeText(w); err != nil {
+			if err := t.WriteText(w); err != nil {
 				return err
 			}
 		}
@@ -73,7 +71,7 @@ func (c *demoCmd) Run(e *env) error {
 func (c *demoCmd) writeRules(w io.Writer, node string, programs ir.Programs) error {
 	const service, most = "shop/web", 12
 	var all strings.Builder
-	if err := writeFormat(&all, programs, ""); err != nil {
+	if err := review.WriteFormat(&all, programs, ""); err != nil {
 		return err
 	}
 	lines := strings.Split(strings.TrimSuffix(all.String(), "\n"), "\n")
@@ -92,22 +90,22 @@ func (c *demoCmd) writeRules(w io.Writer, node string, programs ir.Programs) err
 }
 
 // job loads the demo's files as load does files of the user's.
-func (c *demoCmd) job(e *env) (*job, error) {
-	j := &job{snap: snapshot.New()}
+func (c *demoCmd) job(e *env) (*review.Input, error) {
+	j := &review.Input{Snapshot: snapshot.New()}
 	in := configFlags{}
-	in.setConfig("demo/config.yaml")
+	in.setConfig("config.yaml")
 	in.Mode = &c.Mode
 	var diags diag.List
-	resolved, findings := in.Resolve(demoFiles.ReadFile, true)
+	resolved, findings := in.Resolve(demo.Files.ReadFile, true)
 	if diags.Add(findings...); findings.HasErrors() {
 		e.report(diags)
 		return nil, errReported
 	}
-	cluster, err := demoFiles.ReadFile("demo/cluster.yaml")
+	cluster, err := demo.Files.ReadFile("cluster.yaml")
 	if err != nil {
 		return nil, err
 	}
-	j.diags = append(diags, snapshot.Decode(j.snap, "demo/cluster.yaml", cluster)...)
+	j.Diags = append(diags, snapshot.Decode(j.Snapshot, "cluster.yaml", cluster)...)
 	j.Resolved = resolved
 	return j, e.setNode(j)
 }
@@ -124,7 +122,7 @@ func (c *demoCmd) write(e *env) error {
 		return err
 	}
 	for _, name := range names {
-		data, err := demoFiles.ReadFile("demo/" + filepath.Base(name))
+		data, err := demo.Files.ReadFile(filepath.Base(name))
 		if err != nil {
 			return err
 		}
@@ -133,5 +131,40 @@ func (c *demoCmd) write(e *env) error {
 		}
 	}
 	_, err := fmt.Fprintf(e.stdout, "wrote %s; now try:\n  proxyc compile -c %s -s %s\n", strings.Join(names, " and "), names[0], names[1])
+	return err
+}
+
+// live plays the node in a world of its own.
+func (c *demoCmd) live(e *env) (err error) {
+	if demo.Unsupported != nil {
+		return demo.Unsupported
+	}
+	if err := needRoot("demo --live"); err != nil {
+		return err
+	}
+	if !slices.Contains([]string{"nftables", "iptables"}, c.Mode) {
+		return fmt.Errorf("--live: mode must be nftables or iptables, got %q", c.Mode)
+	}
+	ctx, stop := untilSignal(&err)
+	defer stop()
+	code, err := demo.World(ctx, e.stdout, e.stderr, c.Mode)
+	switch code {
+	case exitFindings:
+		return errFindings
+	case exitBad:
+		return errReported // by the node
+	}
+	return err
+}
+
+// play is what a process of the live demo does.
+func (c *demoCmd) play(e *env) error {
+	if c.Part == "pod" {
+		return demo.Pod(e.stdin, e.stdout)
+	}
+	err := demo.Node(context.Background(), e.stdout, e.stderr, c.Mode)
+	if errors.Is(err, demo.ErrDiffers) {
+		return errFindings // which were told
+	}
 	return err
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/cmd/proxyc/demo"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -45,7 +47,7 @@ func (c *doctorCmd) Run(e *env) (err error) {
 	if err != nil {
 		return err
 	}
-	cluster, err := demoFiles.ReadFile("demo/cluster.yaml")
+	cluster, err := demo.Files.ReadFile("cluster.yaml")
 	if err != nil {
 		return err
 	}
@@ -81,12 +83,12 @@ func (c *doctorCmd) Run(e *env) (err error) {
 
 func (c *doctorCmd) print(w io.Writer, found []doctor.Finding) error {
 	if c.Output == "json" {
-		return writeDocument(w, "Examination", "  ", struct {
+		return review.WriteDocument(w, "Examination", "  ", struct {
 			Well     bool             `json:"well"`
 			Findings []doctor.Finding `json:"findings"`
 		}{doctor.Well(found), found})
 	}
-	return buffered(w, func(w io.Writer) error {
+	return review.Buffered(w, func(w io.Writer) error {
 		for _, f := range found {
 			fmt.Fprintf(w, "%-8s %s: %s\n", f.Status, f.Check, f.Found)
 			if f.Do != "" {

@@ -2,17 +2,19 @@ package main
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
+	"context"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/cmd/proxyc/disk"
+	"github.com/proxyc/proxyc/cmd/proxyc/help"
+	"github.com/proxyc/proxyc/cmd/proxyc/terminal"
 	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/ir/prove"
 )
 
 // env is all that proxyc sees of the machine. Tests replace its parts.
@@ -22,7 +24,7 @@ type env struct {
 	stdin    io.Reader
 	stdout   io.Writer
 	stderr   io.Writer
-	files    disk
+	files    disk.Disk
 	hostname func() (string, error)
 	// interfaces reads the machine's network interfaces.
 	interfaces func() ([]compiler.Interface, error)
@@ -31,164 +33,31 @@ type env struct {
 	colourOut, colourErr bool
 	// regularly is the function of that name.
 	regularly func(after, every time.Duration, f func()) (stop func())
-	progress  *progress
-}
-
-// disk is the part of a file system that the verbs use.
-type disk interface {
-	ReadFile(name string) ([]byte, error)
-	Open(name string) (fs.File, error)
-	Stat(name string) (fs.FileInfo, error)
-	ReadDir(name string) ([]fs.DirEntry, error)
-	MkdirAll(dir string) error
-	// Create makes a new file, which only its owner reads, to be written bit by bit.
-	Create(name string) (io.WriteCloser, error)
-	// CreateTemp makes a new file in dir, whose name begins with a dot.
-	CreateTemp(dir string, mode fs.FileMode) (tempFile, error)
-	// Destination returns where a name leads by symbolic links; of a device or a pipe, in whose
-	// place no file may come, also what writes to it.
-	Destination(name string) (file string, special io.WriteCloser, err error)
-	Rename(from, to string) error
-	Remove(name string) error
-}
-
-// tempFile is a file that is being written.
-type tempFile interface {
-	io.WriteCloser
-	Name() string
-	Sync() error
+	progress  *terminal.Progress
 }
 
 func osEnv() *env {
 	name, words := calledAs(filepath.Base(os.Args[0]))
-	colours := wantsColours(os.Getenv)
+	colours := terminal.WantsColours(os.Getenv)
 	return &env{
-		colourOut:  colours && isTerminal(os.Stdout),
-		colourErr:  colours && isTerminal(os.Stderr),
+		colourOut:  colours && terminal.IsTerminal(os.Stdout),
+		colourErr:  colours && terminal.IsTerminal(os.Stderr),
 		name:       name,
 		args:       append(words, os.Args[1:]...),
 		stdin:      os.Stdin,
 		stdout:     os.Stdout,
 		stderr:     os.Stderr,
-		files:      osFiles{},
+		files:      disk.OS{},
 		hostname:   os.Hostname,
 		interfaces: daemon.Interfaces,
-		terminal:   isTerminal(os.Stderr),
-		regularly:  regularly,
+		terminal:   terminal.IsTerminal(os.Stderr),
+		regularly:  terminal.Regularly,
 	}
 }
-
-type osFiles struct{}
-
-func (osFiles) ReadFile(name string) ([]byte, error)       { return os.ReadFile(name) }
-func (osFiles) Open(name string) (fs.File, error)          { return os.Open(name) }
-func (osFiles) Stat(name string) (fs.FileInfo, error)      { return os.Stat(name) }
-func (osFiles) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir(name) }
-func (osFiles) MkdirAll(dir string) error                  { return os.MkdirAll(dir, 0o755) }
-func (osFiles) Create(name string) (io.WriteCloser, error) {
-	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, ownerOnly)
-}
-func (osFiles) Destination(name string) (string, io.WriteCloser, error) {
-	if is, err := os.Stat(name); err == nil && !is.Mode().IsRegular() && !is.IsDir() {
-		special, err := os.OpenFile(name, os.O_WRONLY, 0)
-		if err != nil {
-			return "", nil, err
-		}
-		return name, special, nil
-	}
-	if to, err := filepath.EvalSymlinks(name); err == nil {
-		name = to
-	}
-	return name, nil, nil
-}
-func (osFiles) Rename(from, to string) error { return os.Rename(from, to) }
-func (osFiles) Remove(name string) error     { return os.Remove(name) }
-
-// abandoned is how old a temporary file is that nobody will rename: a program
-// that was killed left it.
-const abandoned = time.Hour
-
-// tempPrefix begins the names of temporary files.
-const tempPrefix = ".proxyc-"
-
-// CreateTemp also removes what was left by programs that were killed.
-func (osFiles) CreateTemp(dir string, mode fs.FileMode) (tempFile, error) {
-	entries, _ := os.ReadDir(dir) // what is wrong with it, the next step tells
-	for _, e := range entries {
-		info, err := e.Info()
-		if err == nil && strings.HasPrefix(e.Name(), tempPrefix) && info.Mode().IsRegular() && time.Since(info.ModTime()) > abandoned {
-			os.Remove(filepath.Join(dir, e.Name()))
-		}
-	}
-	f, err := os.CreateTemp(dir, tempPrefix+"*")
-	if err != nil {
-		return nil, err
-	}
-	return f, f.Chmod(mode)
-}
-
-// Who may read a file.
-const (
-	everybody fs.FileMode = 0o644
-	ownerOnly fs.FileMode = 0o600
-)
 
 // writeFile writes a file whole or not at all, or to a device or a pipe.
 func (e *env) writeFile(name string, write func(io.Writer) error) error {
-	return e.writeFileFor(everybody, name, write)
-}
-
-func (e *env) writeFileFor(readers fs.FileMode, name string, write func(io.Writer) error) error {
-	file, special, err := e.files.Destination(name)
-	if err != nil {
-		return ofFile(name, err)
-	}
-	if special != nil {
-		return errors.Join(write(special), special.Close())
-	}
-	temp, err := e.stage(filepath.Dir(file), readers, write)
-	if err != nil {
-		return ofFile(name, err)
-	}
-	if err := e.files.Rename(temp, file); err != nil {
-		e.files.Remove(temp)
-		return ofFile(name, err)
-	}
-	return nil
-}
-
-// ofFile names the file that is wanted in place of the temporary one.
-func ofFile(name string, err error) error {
-	if at, ok := errors.AsType[*fs.PathError](err); ok {
-		return fmt.Errorf("%s: %w", name, at.Err)
-	}
-	if at, ok := errors.AsType[*os.LinkError](err); ok {
-		return fmt.Errorf("%s: %w", name, at.Err)
-	}
-	return err
-}
-
-// stage writes a temporary file in dir, which is on the disk then, and returns its name: under
-// the name of another one it is whole after a power failure, too.
-func (e *env) stage(dir string, readers fs.FileMode, write func(io.Writer) error) (name string, err error) {
-	f, err := e.files.CreateTemp(dir, readers)
-	if err != nil {
-		return "", err
-	}
-	err = write(f)
-	if err == nil {
-		if err = f.Sync(); errors.Is(err, errors.ErrUnsupported) {
-			err = nil // there are file systems that cannot
-		}
-	}
-	if closing := f.Close(); err == nil {
-		err = closing
-	}
-	if err != nil {
-		e.files.Remove(f.Name())
-		return "", err
-	}
-	return f.Name(), nil
+	return disk.Write(e.files, name, disk.Everybody, write)
 }
 
 // programName is how users call the program where it is no plugin.
@@ -204,7 +73,7 @@ func calledAs(file string) (name string, words []string) {
 	case "kubectl-proxyc":
 		return "kubectl " + programName, nil
 	case "kubectl_complete-proxyc":
-		return programName, []string{completeVerb, completeForKubectl}
+		return programName, []string{help.Complete, help.ForKubectl}
 	}
 	return programName, nil
 }
@@ -215,4 +84,55 @@ func (e *env) calls(command string) string {
 		return cmp.Or(e.name, programName) + " " + rest
 	}
 	return command
+}
+
+// telling returns an env that tells on stderr how far it is, until it has something else
+// to say, and what ends that.
+func (e *env) telling() (*env, func()) {
+	if !e.terminal {
+		return e, func() {}
+	}
+	p := terminal.NewProgress(e.stderr, e.regularly)
+	told := *e
+	told.progress = p
+	told.stdout, told.stderr = p.Writer(e.stdout), p.Writer(e.stderr)
+	return &told, p.End
+}
+
+// doing says what is done now.
+func (e *env) doing(what string) { e.progress.Doing(what) }
+
+// comparing says that packets are compared, and how far that is.
+func (e *env) comparing(ctx context.Context) context.Context {
+	e.doing("comparing what becomes of packets, destinations")
+	return prove.WithProgress(ctx, e.progress.Count)
+}
+
+// coloured are the verbs whose text is for people to read; what others print are rules,
+// configurations and documents.
+var coloured = []string{"apply", "diff", "doctor", "explain", "lint", "migrate", "prove", "status", "trace"}
+
+// colouring returns an env whose terminals show colours: standard error from now on, and
+// standard output from when begin is called.
+func (e *env) colouring() (coloured *env, begin, end func()) {
+	out, err := terminal.NewPainter(e.stdout), terminal.NewPainter(e.stderr)
+	if e.colourErr {
+		err.Begin()
+	}
+	shown := *e
+	shown.stdout, shown.stderr = out, err
+	begin = func() {
+		if e.colourOut {
+			out.Begin()
+		}
+	}
+	return &shown, begin, func() { out.End(); err.End() }
+}
+
+// visibly returns an env whose output is visible, and what ends it.
+func (e *env) visibly() (*env, func()) {
+	out, err := terminal.NewVisible(e.stdout), terminal.NewVisible(e.stderr)
+	shown := *e
+	shown.stdout, shown.stderr = out, err
+	return &shown, func() { out.End(); err.End() }
 }

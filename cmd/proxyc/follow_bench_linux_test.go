@@ -14,6 +14,7 @@ import (
 	"github.com/proxyc/proxyc/apply/daemon"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/reviewtest"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
@@ -63,7 +64,7 @@ func runLoop(b *testing.B, services int) (*watch.Store, <-chan *reconcile.Sync) 
 		store.SetSlice(benchSlice(i, 0))
 	}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	f := daemon.NewSource(parseConfig(b, ir.ModeNFTables, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n")), store, compiler.Facts{NodeName: "node1"}, log)
+	f := daemon.NewSource(reviewtest.ParseConfig(b, ir.ModeNFTables, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n")), store, compiler.Facts{NodeName: "node1"}, log)
 	ns := applytest.RequireNamespace(b)
 	ctx, cancel := context.WithCancel(b.Context())
 	var d apply.Dataplane

@@ -14,6 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/reviewtest"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -196,11 +199,11 @@ type section struct{ name, text string }
 func (g *golden) compile(t *testing.T) []section {
 	t.Helper()
 	var out []section
-	snap, decoding := decode(g.nodes, g.objects)
+	snap, decoding := reviewtest.Decode(g.nodes, g.objects)
 	for i, mode := range g.modes {
-		cfg := parseConfig(t, mode, g.config)
+		cfg := reviewtest.ParseConfig(t, mode, g.config)
 		facts := compiler.Facts{NodeName: g.node}
-		programs, diags := compile(t, cfg, snap, facts)
+		programs, diags := reviewtest.Compile(t, cfg, snap, facts)
 		if i == 0 {
 			var text bytes.Buffer
 			if err := ir.WriteText(&text, withServices(programs, g.whole)); err != nil {
@@ -209,7 +212,7 @@ func (g *golden) compile(t *testing.T) []section {
 			out = append(out, section{"diagnostics", diagnosticsText(append(slices.Clone(decoding), diags...))}, section{"ir", text.String()})
 		}
 		g.checkPackets(t, mode, snap, programs)
-		rules := renderers[mode].Lower(programs).Outputs()
+		rules := review.Renderers[mode].Lower(programs).Outputs()
 		checkWithTools(t, mode, rules)
 		out = append(out, g.ruleSections(t, mode, cfg, rules)...)
 	}
@@ -242,17 +245,17 @@ func (g *golden) checkPackets(t *testing.T, mode ir.Mode, snap *snapshot.Snapsho
 			continue
 		}
 		name := fmt.Sprintf("%s: %s %s", mode, row.from, row.to)
-		pkt, _, err := (&scene{snap: snap, node: programs.IPv4.Node.Name, programs: programs}).packet(row.from, row.to)
+		pkt, _, err := (&trace.Scene{Snapshot: snap, Node: programs.IPv4.Node.Name, Programs: programs}).Packet(row.from, row.to)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		p := programFor(programs, pkt.Dst)
+		p := programs.Of(ir.FamilyOf(pkt.Dst))
 		outcome, steps := sim.Explain(p, pkt)
 		if got := outcome.String(); got != row.want {
-			t.Errorf("%s -> %s, want %s\n%s", name, got, row.want, traced{pkt: pkt, outcome: outcome, steps: steps})
+			t.Errorf("%s -> %s, want %s\n%s", name, got, row.want, (&trace.Trace{Packet: pkt, Outcome: outcome, Steps: steps}).Text())
 		}
-		if got := ruleSides[mode](p).Outcome(pkt, nil); !got.Equal(outcome) {
+		if got := review.Evaluators[mode](p).Outcome(pkt, nil); !got.Equal(outcome) {
 			t.Errorf("%s -> %s by the rules, %s by the IR", name, got, outcome)
 		}
 	}
@@ -264,9 +267,9 @@ func (g *golden) ruleSections(t *testing.T, mode ir.Mode, cfg *config.Config, ru
 	t.Helper()
 	base := map[string]string{}
 	if !g.whole {
-		snap, _ := decode(g.nodes)
-		programs, _ := compile(t, cfg, snap, compiler.Facts{NodeName: g.node})
-		for _, o := range renderers[mode].Lower(programs).Outputs() {
+		snap, _ := reviewtest.Decode(g.nodes)
+		programs, _ := reviewtest.Compile(t, cfg, snap, compiler.Facts{NodeName: g.node})
+		for _, o := range review.Renderers[mode].Lower(programs).Outputs() {
 			base[o.File] = outputText(t, o)
 		}
 	}

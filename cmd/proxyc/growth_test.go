@@ -13,6 +13,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/applytest/cluster"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/reviewtest"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -24,21 +25,21 @@ var growths = []struct {
 }{
 	{"source ranges", func(n int) string {
 		return loadBalancerYAML("web", 1, "ranges: "+list(n, func(i int) string { return fmt.Sprintf("20.%d.%d.0/24", i/256, i%256) })) +
-			sliceYAML("web", "{port: 8080, name: ''}")
+			reviewtest.SliceYAML("web", "{port: 8080, name: ''}")
 	}},
 	{"ports of a Service", func(n int) string {
 		ports := list(n, func(i int) string { return fmt.Sprintf("{name: p%d, port: %d, nodePort: %d}", i, 1000+i, 20000+i) })
-		return serviceYAML("web", 1, "type: NodePort, ports: "+ports) + sliceYAML("web", strings.Trim(ports, "[]"))
+		return reviewtest.ServiceYAML("web", 1, "type: NodePort, ports: "+ports) + reviewtest.SliceYAML("web", strings.Trim(ports, "[]"))
 	}},
 	{"Services that claim one address", func(n int) string {
 		var b strings.Builder
 		for i := range n {
-			b.WriteString(serviceYAML(fmt.Sprintf("s%d", n-i), i+1, "ports: [{port: 80}], externalIPs: [198.18.0.1]"))
+			b.WriteString(reviewtest.ServiceYAML(fmt.Sprintf("s%d", n-i), i+1, "ports: [{port: 80}], externalIPs: [198.18.0.1]"))
 		}
 		return b.String()
 	}},
 	{"external IPs of a Service", func(n int) string {
-		return serviceYAML("web", 1, "ports: [{port: 80}], externalIPs: "+list(n, func(i int) string { return fmt.Sprintf("198.18.%d.%d", i/250, 1+i%250) }))
+		return reviewtest.ServiceYAML("web", 1, "ports: [{port: 80}], externalIPs: "+list(n, func(i int) string { return fmt.Sprintf("198.18.%d.%d", i/250, 1+i%250) }))
 	}},
 }
 
@@ -50,18 +51,9 @@ func list(n int, part func(i int) string) string {
 	return "[" + strings.Join(parts, ", ") + "]"
 }
 
-func serviceYAML(name string, i int, spec string) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {namespace: ns, name: %s}\nspec: {clusterIP: 10.96.%d.%d, %s}\n---\n", name, i/250, 1+i%250, spec)
-}
-
 func loadBalancerYAML(name string, i int, ranges string) string {
-	return serviceYAML(name, i, "type: LoadBalancer, ports: [{port: 80}], loadBalancerSource"+strings.Replace(ranges, "r", "R", 1)+
+	return reviewtest.ServiceYAML(name, i, "type: LoadBalancer, ports: [{port: 80}], loadBalancerSource"+strings.Replace(ranges, "r", "R", 1)+
 		"}\nstatus: {loadBalancer: {ingress: [{ip: 203.0.113.10}]}")
-}
-
-func sliceYAML(service, ports string) string {
-	return fmt.Sprintf("apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {namespace: ns, name: %[1]s-1, labels: {kubernetes.io/service-name: %[1]s}}\n"+
-		"addressType: IPv4\nendpoints: [{addresses: [10.244.1.1]}, {addresses: [10.244.1.2]}]\nports: [%[2]s]\n---\n", service, ports)
 }
 
 // Twice as much of anything takes about twice as many steps, in every mode: the
@@ -138,8 +130,8 @@ func TestDiffGrowth(t *testing.T) {
 	write := func(name, last string, n int) string {
 		file := filepath.Join(dir, name)
 		text := "{apiVersion: v1, kind: Node, metadata: {name: node1}, status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}}\n---\n" +
-			serviceYAML("web", 1, "ports: [{port: 80, name: a}, {port: 81, name: b}]") +
-			strings.Replace(sliceYAML("web", "{port: 8080, name: a}, {port: 8081, name: b}"), "{addresses: [10.244.1.1]}, {addresses: [10.244.1.2]}",
+			reviewtest.ServiceYAML("web", 1, "ports: [{port: 80, name: a}, {port: 81, name: b}]") +
+			strings.Replace(reviewtest.SliceYAML("web", "{port: 8080, name: a}, {port: 8081, name: b}"), "{addresses: [10.244.1.1]}, {addresses: [10.244.1.2]}",
 				fmt.Sprintf("{addresses: [%s], nodeName: node1}, %s", last, strings.Trim(list(n-1, func(i int) string {
 					return fmt.Sprintf("{addresses: [10.244.%d.%d], nodeName: node1}", i/100, 2*(i%100))
 				}), "[]")), 1)

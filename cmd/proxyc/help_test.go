@@ -8,12 +8,13 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/proxyc/proxyc/cmd/proxyc/help"
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
 // A flag is listed once, and an argument that is there to be refused is not.
 func TestHelpListsOnce(t *testing.T) {
-	for verb := range usages() {
+	for verb := range help.Verbs() {
 		var out strings.Builder
 		run(&env{args: append(strings.Fields(verb), "--help"), stdout: &out, stderr: io.Discard})
 		if n := strings.Count(out.String(), "--version "); n != 1 || strings.Contains(out.String(), "<rest>") {
@@ -24,16 +25,16 @@ func TestHelpListsOnce(t *testing.T) {
 
 // Every verb has examples and exit codes, and each example is one that it takes.
 func TestHelpOfEveryVerb(t *testing.T) {
-	parser := kong.Must(&cli{}, append(grammar(io.Discard, io.Discard), kongHelp(false, new(env).calls)...)...)
-	all := usages()
+	parser := kong.Must(&cli{}, append(grammar(io.Discard, io.Discard), help.Options(false, new(env).calls)...)...)
+	all := help.Verbs()
 	for _, verb := range parser.Model.Leaves(true) {
 		u, ok := all[verb.Path()]
-		if !ok || len(u.examples) == 0 || u.exits[exitDone] == "" || u.exits[exitBad] == "" {
+		if !ok || len(u.Examples) == 0 || u.Exits[exitDone] == "" || u.Exits[exitBad] == "" {
 			t.Errorf("%s: no examples or no exit codes", verb.Path())
 		}
 		delete(all, verb.Path())
 		own := 0
-		for _, example := range u.examples {
+		for _, example := range u.Examples {
 			_, args, found := strings.Cut(example, "proxyc ")
 			if !found {
 				continue
@@ -53,8 +54,8 @@ func TestHelpOfEveryVerb(t *testing.T) {
 	for verb := range all {
 		t.Errorf("%s: is no verb", verb)
 	}
-	for _, verb := range offline {
-		if _, ok := usages()[verb]; !ok {
+	for _, verb := range help.Offline {
+		if _, ok := help.Verbs()[verb]; !ok {
 			t.Errorf("%s: is no verb", verb)
 		}
 	}
@@ -63,7 +64,7 @@ func TestHelpOfEveryVerb(t *testing.T) {
 // A flag with a default shows it.
 func TestHelpShowsDefaults(t *testing.T) {
 	parser := kong.Must(&cli{}, grammar(io.Discard, io.Discard)...)
-	show := helpText(config.FlagDefaults())
+	show := help.FlagText(config.FlagDefaults())
 	seen := 0
 	for _, verb := range parser.Model.Leaves(true) {
 		for _, f := range verb.Flags {

@@ -3,18 +3,20 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/apply/node"
-	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
-	"github.com/proxyc/proxyc/compiler/lint"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -45,26 +47,6 @@ type input struct {
 	HNSEndpoint    []string `name:"hns-endpoint" placeholder:"IP" help:"In mode kernelspace, the address of an endpoint that HNS has of this node: it is local, whatever nodeName says. May be repeated."`
 }
 
-// job is one compilation with all that it read and had to say.
-type job struct {
-	*config.Resolved
-	snap   *snapshot.Snapshot
-	files  snapshot.Reader
-	facts  compiler.Facts
-	diags  diag.List
-	ofHost bool // the node's name is that of the machine
-	each   bool // print each finding
-	// onlyHere reports that nothing is known of other nodes' rules.
-	onlyHere bool
-	// noSnapshot reports that none was given.
-	noSnapshot bool
-	errors     objectErrors // of a daemon
-	// allowEmpty takes files with nothing in them for what is meant; emptyHint is what to do in a
-	// verb where that can be said.
-	allowEmpty bool
-	emptyHint  string
-}
-
 var errNoSnapshot = errors.New("-s: a snapshot is needed: what kubectl get services,endpointslices,nodes -A -o yaml prints")
 
 // errDone ends a verb early, with success.
@@ -79,7 +61,7 @@ func (c *configFlags) Resolve(read func(string) ([]byte, error), strict bool) (*
 // is wanted. Findings go to diags; when they hold an error there is nothing to
 // go on with.
 func (c *configFlags) resolve(e *env, diags *diag.List) (*config.Resolved, error) {
-	resolved, findings := c.Resolve(e.readFile, c.Strict)
+	resolved, findings := c.Resolve(e.inputs().ReadFile, c.Strict)
 	diags.Add(findings...)
 	if findings.HasErrors() {
 		e.report(*diags)
@@ -98,22 +80,22 @@ func (c *configFlags) setConfig(file string) { c.Config = &file }
 // load reads configuration and snapshot, and prints why there is nothing to go on with. Of a file that
 // cannot be read, or not whole, nobody knows which objects it has: whatever is said or written of the rest may be
 // wrong, so that no verb goes on. An object that is wrong is another matter: it is named, and left out.
-func (in *input) load(e *env) (*job, error) {
-	j := &job{snap: snapshot.New(), each: in.Each}
+func (in *input) load(e *env) (*review.Input, error) {
+	j := &review.Input{Snapshot: snapshot.New(), Each: in.Each}
 	if in.wholeFiles {
-		j.files.CutOff = diag.Error
+		j.Reader.CutOff = diag.Error
 	}
-	j.files.Strict = in.asWritten
+	j.Reader.Strict = in.asWritten
 	usable, err := in.read(e, j)
 	if err != nil {
 		return nil, err
 	}
-	if !usable || wholeFile(j.diags) {
-		return nil, j.finish(e, errReported)
+	if !usable || wholeFile(j.Diags) {
+		return nil, e.finish(j, errReported)
 	}
-	if !in.anyNode && j.ofHost { // files are read far from the cluster more often than on its nodes
-		if err := j.noSuchNode(nil); err != nil {
-			return nil, j.finish(e, err)
+	if !in.anyNode && j.OfHost { // files are read far from the cluster more often than on its nodes
+		if err := j.NoSuchNode(""); err != nil {
+			return nil, e.finish(j, err)
 		}
 	}
 	e.doing("compiling")
@@ -122,21 +104,21 @@ func (in *input) load(e *env) (*job, error) {
 
 // read reads configuration and snapshot into a job, and reports whether its findings
 // leave something to go on with.
-func (in *input) read(e *env, j *job) (usable bool, err error) {
+func (in *input) read(e *env, j *review.Input) (usable bool, err error) {
 	if err := oneStdin(in.names()...); err != nil {
 		return false, err
 	}
-	resolved, findings := in.Resolve(e.readFile, in.Strict)
+	resolved, findings := in.Resolve(e.inputs().ReadFile, in.Strict)
 	for i := range findings {
 		if f := &findings[i]; in.modeFlag != "" && f.Object == "--mode" {
 			f.Object, f.Path = in.modeFlag, ""
 		}
 	}
-	j.diags.Add(findings...)
+	j.Diags.Add(findings...)
 	usable = !findings.HasErrors()
 	switch {
 	case deref(in.WriteConfigTo) != "":
-		_, err := in.resolve(e, &j.diags)
+		_, err := in.resolve(e, &j.Diags)
 		return false, err
 	case in.Cleanup || in.InitOnly:
 		return false, errors.New("--cleanup, --init-only: change a node, which compiling does not")
@@ -146,39 +128,12 @@ func (in *input) read(e *env, j *job) (usable bool, err error) {
 	if !e.readSnapshot(j, in.Snapshot, int64(in.Limit)) || !usable {
 		return false, nil
 	}
-	j.Resolved, j.noSnapshot = resolved, len(in.Snapshot) == 0
-	j.facts.HNSNetworkType = in.HNSNetworkType
+	j.Resolved, j.NoSnapshot = resolved, len(in.Snapshot) == 0
+	j.Facts.HNSNetworkType = in.HNSNetworkType
 	if err := e.setNode(j); err != nil {
 		return false, err
 	}
 	return true, in.readAddresses(e, j)
-}
-
-// noSuchNode refuses a name that is none of the Nodes of a snapshot that has some; nil where it is one. flag
-// is what --hostname-override says, which the configuration may say as well.
-func (j *job) noSuchNode(flag *string) error {
-	all := j.snap.Nodes()
-	if len(all) == 0 || j.snap.Node(j.facts.NodeName) != nil {
-		return nil
-	}
-	const shown = 10
-	names := make([]string, len(all))
-	for i, n := range all {
-		names[i] = n.Name
-	}
-	names = diag.NearestFirst(j.facts.NodeName, names)
-	text := strings.Join(names[:min(shown, len(names))], ", ")
-	if more := len(names) - shown; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	field, got := "--hostname-override", fmt.Sprintf("got %q", j.facts.NodeName)
-	switch {
-	case j.ofHost:
-		got = fmt.Sprintf("it is not given, and this machine's name is %q", j.facts.NodeName)
-	case deref(flag) == "":
-		field = "hostnameOverride of the configuration"
-	}
-	return fmt.Errorf("%s: must name a Node of the snapshot, which has %s; %s", field, text, got)
 }
 
 // names returns the files of the input.
@@ -200,113 +155,150 @@ func writeConfigTo(e *env, file string, cfg *config.Config) error {
 }
 
 // setNode names the node, by the host's name if nothing else does (SNAP-70).
-func (e *env) setNode(j *job) error {
+func (e *env) setNode(j *review.Input) error {
 	name, err := node.Name(j.NodeName, e.hostname)
-	j.facts.NodeName, j.ofHost = name, j.NodeName == ""
+	j.Facts.NodeName, j.OfHost = name, j.NodeName == ""
 	return err
 }
 
-// compile makes the Programs of the job's node.
-func (j *job) compile() ir.Programs {
-	programs, diags := compiler.Compile(j.Config, j.snap, j.facts)
-	j.diags.Add(diags...)
-	j.checkNode(j.facts.NodeName)
-	j.checkAddrs(j.facts, programs)
-	return programs
-}
-
-// warnRefused adds which endpoints the rules refuse, for verbs that write rules.
-func (j *job) warnRefused() {
-	j.diags.Add(lint.Refused(lint.Input{Config: j.Resolved, Snapshot: j.snap, Compiled: j.diags})...)
-}
-
-// checkNode holds the configuration against a Node of the snapshot, as far as
-// its addresses are known.
-func (j *job) checkNode(name string) {
-	if families, ok := compiler.NodeFamilies(j.Config, j.snap.Node(name), j.facts.Interfaces); ok {
-		j.diags.Add(j.CheckNode(families)...)
-	}
-}
-
-// findings returns what there is to print: findings about objects with the place
-// of the field, and one with a count for many of the same.
-func (j *job) findings() diag.List {
-	list := j.diags.Sorted()
-	if !j.each {
-		list = list.Fewer(diag.MostAlike)
-	}
-	j.locate(list)
-	return list
-}
-
-// locate completes findings with their places.
-func (j *job) locate(list diag.List) {
-	j.files.Locate(list)
-	if j.Resolved != nil {
-		j.Resolved.Locate(list)
-	}
-}
-
-// finish prints the diagnostics and returns the error with which the verb ends:
-// err, or bad input if a diagnostic is an error.
-func (j *job) finish(e *env, err error) error {
-	e.report(j.findings())
-	if err == nil && j.diags.HasErrors() {
+// finish prints the findings and returns the error with which the verb ends:
+// err, or bad input if a finding is an error.
+func (e *env) finish(j *review.Input, err error) error {
+	e.report(j.Findings())
+	if err == nil && j.Diags.HasErrors() {
 		return errReported
 	}
 	return err
 }
 
-// readSnapshot decodes all files of a snapshot, and reports whether all could
-// be read.
-func (e *env) readSnapshot(j *job, names []string, limit int64) bool {
+// inputs are the files that verbs read.
+func (e *env) inputs() review.Files { return review.Files{System: e.files, Stdin: e.stdin} }
+
+// readSnapshot reads a snapshot into a job, and shows progress.
+func (e *env) readSnapshot(j *review.Input, names []string, limit int64) bool {
 	e.doing("reading the cluster")
-	readable := true
-	fail := func(name string, err error) {
-		readable = false
-		j.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: name, Msg: err.Error()})
-	}
-	if !j.each && !j.files.Strict { // lint heeds annotations, and what is new, before one stands for many
-		j.files.Most = diag.MostAlike
-	}
-	j.files.CutOff = cmp.Or(j.files.CutOff, diag.Warning)
-	var all []files.File
-	for _, name := range names {
-		expanded, err := e.expand(name, &j.diags)
-		if err != nil {
-			fail(name, err)
-		}
-		all = append(all, expanded...)
-	}
-	left := cmp.Or(limit, files.Unlimited)
-	for _, f := range all {
-		data, err := e.read(f.Name, &left)
-		if errors.Is(err, files.ErrTooMuch) {
-			fail(f.Name, files.TooMuch("with it the snapshot", limit))
-			break
-		} else if err != nil {
-			fail(f.Name, err)
-			continue
-		}
-		if len(bytes.TrimSpace(data)) == 0 && !j.allowEmpty {
-			j.diags.Add(diag.Diagnostic{Severity: j.files.CutOff, Code: diag.FileCutOff, File: f.Name, Msg: "is empty, as a failed kubectl leaves a file behind", Hint: "write it again" + j.emptyHint})
-		}
-		list := j.files.Decode(j.snap, f.Name, data, f.FromDirectory)
-		if slices.ContainsFunc(list, func(d diag.Diagnostic) bool { return d.Code == diag.FileUnreadable }) {
-			readable = false // it is no snapshot
-		}
-		j.diags.Add(list...)
-	}
-	j.diags.Add(j.snap.Finish()...)
-	if readable && len(names) > 0 && len(j.snap.Services()) == 0 {
-		j.diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NoServices, Msg: "the snapshot has no Service: there is nothing to proxy",
-			Hint: wholeSnapshot})
-	}
-	if service := j.files.Unsliced(); readable && service != "" {
-		j.diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NoSlices, Msg: "the snapshot " + snapshot.NoSlices(service) + ": no Service has a backend", Hint: wholeSnapshot})
-	}
-	return readable
+	return j.ReadSnapshot(e.inputs(), names, limit)
 }
 
-// wholeSnapshot is what to do where a snapshot lacks a kind altogether.
-const wholeSnapshot = "it is what kubectl get services,endpointslices,nodes -A -o yaml prints"
+// source is where a verb takes the rules of a node from: a configuration and a
+// snapshot, an IR that was written, or the daemon.
+type source struct {
+	input
+	IR     string `name:"ir" placeholder:"FILE" help:"Take the IR that compile -o ir-json wrote, in place of a configuration; with --snapshot, what no rule tells comes from there."`
+	Socket string `name:"status-socket" placeholder:"PATH" help:"Take what the daemon with this --status-socket has in force, and the cluster as it knows it; --live does so where no --snapshot is given."`
+}
+
+var errSourceTwice = errors.New("--ir, --status-socket, --snapshot: the daemon has IR and snapshot of its own")
+
+// check refuses flags that would configure what --ir and --status-socket have configured already. Those that
+// only a daemon heeds are taken, as everywhere.
+func (c *source) check(k *kong.Context) error {
+	flag := "--ir"
+	switch {
+	case c.Socket != "":
+		flag = "--status-socket"
+	case c.IR == "":
+		return nil
+	}
+	var idle []string
+	for _, at := range k.Path {
+		if f := at.Flag; f != nil && f.Group != nil && f.Group.Key == kubeProxyFlags && !f.Tag.Has("daemon") && !slices.Contains(idle, "--"+f.Name) {
+			idle = append(idle, "--"+f.Name)
+		}
+	}
+	if len(idle) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: has mode, node and configuration of its own: not together with %s", flag, strings.Join(idle, ", "))
+}
+
+// programs returns the Programs in force, and the rest of what is known.
+func (c *source) programs(e *env) (*review.Input, ir.Programs, error) {
+	switch {
+	case c.Socket != "" && (c.IR != "" || len(c.Snapshot) > 0):
+		return nil, ir.Programs{}, errSourceTwice
+	case c.Socket != "":
+		return review.Live(c.Socket)
+	case c.Live && c.IR == "" && len(c.Snapshot) == 0:
+		return nil, ir.Programs{}, errors.New("--live: without -s it asks the daemon: name its --status-socket PATH")
+	case c.IR != "":
+		return c.written(e)
+	}
+	c.wholeFiles = true // an answer does not tell of what is missing
+	j, err := c.load(e)
+	if err != nil {
+		return nil, ir.Programs{}, err
+	}
+	return j, j.Compile(), nil
+}
+
+// written reads the Programs of --ir, whose node is the one that counts.
+func (c *source) written(e *env) (*review.Input, ir.Programs, error) {
+	names := append(c.names(), c.IR)
+	if err := oneStdin(names...); err != nil {
+		return nil, ir.Programs{}, err
+	}
+	left := cmp.Or(int64(c.Limit), files.Unlimited)
+	text, err := e.inputs().Read(c.IR, &left)
+	if err != nil {
+		return nil, ir.Programs{}, fmt.Errorf("%s: %w", c.IR, err)
+	}
+	programs, err := ir.ReadJSON(bytes.NewReader(text))
+	if err != nil {
+		return nil, ir.Programs{}, fmt.Errorf("%s: must be what compile -o ir-json writes: %w", c.IR, notIR(text, err))
+	}
+	if programs.IPv4 == nil || programs.IPv6 == nil {
+		return nil, ir.Programs{}, fmt.Errorf("%s: must hold the programs of IPv4 and IPv6", c.IR)
+	}
+	c.noSnapshot, c.anyNode = true, true
+	j, err := c.load(e)
+	if err != nil {
+		return nil, ir.Programs{}, err
+	}
+	j.Facts.NodeName, j.OnlyHere = programs.IPv4.Node.Name, true
+	return j, programs, nil
+}
+
+// notIR returns what a text is that cannot be read as IR, in place of an error about its fields.
+func notIR(text []byte, err error) error {
+	var head struct{ APIVersion, Kind string }
+	switch wrong := json.Unmarshal(text, &head); {
+	case len(bytes.TrimSpace(text)) == 0:
+		return errors.New("is empty")
+	case wrong != nil:
+		return errors.New("is no JSON of that form")
+	case head.Kind != ir.DocumentKind:
+		return fmt.Errorf("kind must be %s, got %q", ir.DocumentKind, head.Kind)
+	}
+	return err
+}
+
+var errStdinTwice = errors.New("standard input can be given once")
+
+// oneStdin refuses standard input in more than one place: who comes second
+// would find it empty.
+func oneStdin(names ...string) error {
+	first := slices.Index(names, review.StandardInput)
+	if first >= 0 && slices.Contains(names[first+1:], review.StandardInput) {
+		return errStdinTwice
+	}
+	return nil
+}
+
+// rereading returns what makes an env in which standard input, if it is among the
+// names, starts anew.
+func (e *env) rereading(names []string, limit int64) (func() *env, error) {
+	if !slices.Contains(names, review.StandardInput) {
+		return func() *env { return e }, nil
+	}
+	left := cmp.Or(limit, files.Unlimited)
+	data, err := files.ReadFrom(e.stdin, 0, &left)
+	if errors.Is(err, files.ErrTooMuch) {
+		err = files.TooMuch("standard input", limit)
+	}
+	return func() *env {
+		again := *e
+		again.stdin = bytes.NewReader(data)
+		return &again
+	}, err
+}

@@ -8,6 +8,7 @@ import (
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/reviewtest"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -39,12 +40,12 @@ func TestKernelHolds(t *testing.T) {
 				}
 				for _, path := range goldenFiles(t) {
 					g := readGolden(t, path)
-					snap, _ := decode(g.nodes, g.objects)
-					programs, _ := compile(t, parseConfig(t, plane.mode, g.config), snap, compiler.Facts{NodeName: g.node})
+					snap, _ := reviewtest.Decode(g.nodes, g.objects)
+					programs, _ := reviewtest.Compile(t, reviewtest.ParseConfig(t, plane.mode, g.config), snap, compiler.Facts{NodeName: g.node})
 					hold(path, programs)
 				}
 				for n := range uint64(max(8, applytest.Fewer(kernelWorlds))) {
-					hold(fmt.Sprintf("-seed=%d, world %d", start, n), newRandom(start, n).world(plane.mode).compile(t))
+					hold(fmt.Sprintf("-seed=%d, world %d", start, n), reviewtest.New(start, n).World(plane.mode).Compile(t))
 				}
 			})
 		})

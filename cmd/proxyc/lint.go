@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/proxyc/proxyc/apply/build"
-	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/lint"
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -43,7 +43,7 @@ func (c *lintCmd) Run(e *env) error {
 		suppress = append(slices.Clone(suppress), c.Baseline)
 	}
 	for _, name := range suppress {
-		text, err := e.readFile(name)
+		text, err := e.inputs().ReadFile(name)
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -53,28 +53,28 @@ func (c *lintCmd) Run(e *env) error {
 		}
 	}
 	c.anyNode, c.noSnapshot = true, deref(c.Config) != ""
-	j := &job{snap: snapshot.New(), each: true}
-	j.files.Strict = true
+	j := &review.Input{Snapshot: snapshot.New(), Each: true}
+	j.Reader.Strict = true
 	usable, err := c.read(e, j)
 	if err != nil {
 		return err
 	}
 	if usable {
 		e.doing("linting")
-		j.lint()
-		if err := c.namespaceChoice.check(j.diags, j.snap); err != nil {
+		j.Lint()
+		if err := c.namespaceChoice.check(j.Diags, j.Snapshot); err != nil {
 			return err
 		}
 	}
 	if j.Resolved != nil { // the configuration's findings are named by its file
-		j.Resolved.Locate(j.diags)
+		j.Resolved.Locate(j.Diags)
 	}
-	written := j.files.Written()
+	written := j.Reader.Written()
 	if c.NoAnnotations {
 		written = nil
 	}
 	report := lint.Report{Version: build.Read().Version}
-	report.Findings, report.Suppressed = accepted.Apply(c.of(j.diags.Sorted()), written)
+	report.Findings, report.Suppressed = accepted.Apply(c.of(j.Diags.Sorted()), written)
 	if unread := slices.DeleteFunc(slices.Clone(report.Findings), func(d diag.Diagnostic) bool { return !d.Code.Unread() }); c.WriteBaseline != "" && len(unread) > 0 {
 		e.report(unread)
 		return errReported
@@ -89,7 +89,7 @@ func (c *lintCmd) Run(e *env) error {
 	}
 	bad, found := fails(diag.Error), fails(severities()[c.FailOn])
 	people := c.Output == "text" || c.Output == "markdown"
-	j.complete(&report, people && !c.Each)
+	j.Complete(&report, people && !c.Each)
 	if err := report.Write(e.stdout, c.Output); err != nil {
 		return err
 	}
@@ -102,49 +102,16 @@ func (c *lintCmd) Run(e *env) error {
 	return nil
 }
 
-// complete adds to a report where things stand, and puts it in that order. With fewer, one finding
-// stands for many that say the same.
-func (j *job) complete(r *lint.Report, fewer bool) {
-	if fewer {
-		r.Findings = r.Findings.Fewer(diag.MostAlike)
-	}
-	j.locate(r.Findings)
-	r.Findings.Sort()
-	for i := range r.Suppressed {
-		one := diag.List{r.Suppressed[i].Diagnostic}
-		j.locate(one)
-		r.Suppressed[i].Diagnostic = one[0]
-	}
-}
-
 // mayWrite refuses to write a baseline over anything else, such as what is linted.
 func (c *lintCmd) mayWrite(e *env) error {
-	if c.WriteBaseline == standardInput {
+	if c.WriteBaseline == review.StandardInput {
 		return errors.New("--write-baseline: must name a file, got -")
 	}
-	there, err := e.readFile(c.WriteBaseline)
+	there, err := e.inputs().ReadFile(c.WriteBaseline)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && (len(there) == 0 || lint.IsBaseline(string(there))) {
 		return nil
 	}
 	return fmt.Errorf("--write-baseline: must be a new file or a baseline, which %s is not", c.WriteBaseline)
-}
-
-// lint adds what there is to say about a cluster. Who names no node means all of
-// them: the first one stands for them, and nobody misses one that is not there.
-func (j *job) lint() {
-	unnamed := j.ofHost && j.snap.Node(j.facts.NodeName) == nil
-	if nodes := j.snap.Nodes(); unnamed && len(nodes) > 0 {
-		j.facts.NodeName, unnamed = nodes[0].Name, false
-	}
-	pending := lint.Complete(j.snap, j.files.Written())
-	j.compile()
-	for _, slice := range slices.Concat(j.snap.Orphans(), j.snap.Unlabelled()) { // at which no Service looks
-		j.diags.Add(compiler.Faults(slice)...)
-	}
-	j.diags = pending.Mend(j.diags)
-	j.diags = slices.DeleteFunc(j.diags, func(d diag.Diagnostic) bool { return (unnamed || j.noSnapshot) && d.Code == diag.NodeUnknown })
-	j.diags.Add(j.Advice()...)
-	j.diags.Add(lint.Check(lint.Input{Config: j.Resolved, Snapshot: j.snap, Compiled: j.diags, Written: j.files.Written(), Pending: pending})...)
 }
 
 // severities are those of --fail-on.

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"github.com/proxyc/proxyc/cmd/proxyc/disk"
 	"github.com/proxyc/proxyc/compiler/diag"
 )
 
@@ -92,7 +93,7 @@ func (c *lintCase) args(side string, more ...string) []string {
 func (c *lintCase) findings(t *testing.T, side string, code diag.Code) (lines []string, severities []string) {
 	t.Helper()
 	t.Chdir(c.dir)
-	e := testEnv(t, osFiles{}, c.args(side, "-o", "json")...)
+	e := testEnv(t, disk.OS{}, c.args(side, "-o", "json")...)
 	var stdout, stderr bytes.Buffer
 	e.stdout, e.stderr = &stdout, &stderr
 	run(e)
@@ -110,7 +111,7 @@ func (c *lintCase) findings(t *testing.T, side string, code diag.Code) (lines []
 			severities = append(severities, f.Severity)
 		}
 	}
-	e = testEnv(t, osFiles{}, c.args(side, "--all-findings")...)
+	e = testEnv(t, disk.OS{}, c.args(side, "--all-findings")...)
 	stdout.Reset()
 	e.stdout, e.stderr = &stdout, &stderr
 	run(e)

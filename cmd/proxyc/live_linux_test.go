@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/cmd/proxyc/disk"
 )
 
 // liveDemo is a demo that runs.
@@ -187,7 +188,7 @@ func TestDemoLiveRefuses(t *testing.T) {
 		"demo --part node":        "--part: is for --live alone",
 	} {
 		var stderr strings.Builder
-		e := testEnv(t, osFiles{}, strings.Fields(args)...)
+		e := testEnv(t, disk.OS{}, strings.Fields(args)...)
 		e.stderr = &stderr
 		if code := run(e); code != exitBad || !strings.Contains(stderr.String(), want) {
 			t.Errorf("%s: exit code %d, %s; want %s", args, code, &stderr, want)

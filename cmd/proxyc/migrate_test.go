@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/migrate"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/reviewtest"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/flow"
@@ -39,14 +41,14 @@ func TestMigrateConformance(t *testing.T) {
 				continue
 			}
 			eachStage(t, c, func(n int, stage applytest.Step, cluster []byte) {
-				snap, _ := decode(cluster)
+				snap, _ := reviewtest.Decode(cluster)
 				var sides [2]ir.Programs
 				for m, mode := range modes {
 					text, err := c.ConfigFile(string(mode))
 					if err != nil {
 						t.Fatal(err)
 					}
-					sides[m], _ = compile(t, parseConfig(t, mode, text), snap, topologyFacts())
+					sides[m], _ = reviewtest.Compile(t, reviewtest.ParseConfig(t, mode, text), snap, topologyFacts())
 				}
 				var all []*flow.Flow
 				for _, f := range ir.Families() {
@@ -54,7 +56,7 @@ func TestMigrateConformance(t *testing.T) {
 					if a == nil || b == nil {
 						continue
 					}
-					services, doubts, _, err := proveModes(t.Context(), flow.Network{}, a, b)
+					services, doubts, _, err := migrate.Prove(t.Context(), flow.Network{}, a, b)
 					if err != nil || len(doubts) > 0 {
 						t.Fatal(err, doubts)
 					}
@@ -82,7 +84,7 @@ func TestMigrateConformance(t *testing.T) {
 						}
 						want[m] = ofRules(t, recorded)
 						pkts[m] = packetOf(t, f, snap, sides[m])
-						got[m] = predict(f, pkts[m], sim.Trace(programFor(sides[m], pkts[m].Dst), pkts[m]))
+						got[m] = predict(f, pkts[m], sim.Trace(sides[m].Of(ir.FamilyOf(pkts[m].Dst)), pkts[m]))
 					}
 					if unstable {
 						continue
@@ -92,8 +94,8 @@ func TestMigrateConformance(t *testing.T) {
 					}
 					p := sides[0].Of(ir.FamilyOf(pkts[0].Dst))
 					q := sides[1].Of(ir.FamilyOf(pkts[0].Dst))
-					in := &scope{flow.Network{}, p, q}
-					named := slices.ContainsFunc(all, func(one *flow.Flow) bool { return in.holds(one, pkts[0]) })
+					in := &reviewtest.Scope{A: p, B: q}
+					named := slices.ContainsFunc(all, func(one *flow.Flow) bool { return in.Holds(one, pkts[0]) })
 					predicted := named && !sameOutcome(f, got[0], got[1]) // as far as the flow records anything
 					switch recorded := !sameOutcome(f, want[0], want[1]); {
 					case recorded != predicted:
@@ -120,44 +122,10 @@ func packetOf(t *testing.T, f *applytest.Flow, snap *snapshot.Snapshot, programs
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &scene{snap: snap, node: "node1", programs: programs, interfaces: topologyFacts().Interfaces, known: true}
-	pkt, _, err := s.packet(sourceOf(t, f.From, dst.Addr()), dst.String()+"/"+proto)
+	s := &trace.Scene{Snapshot: snap, Node: "node1", Programs: programs, Interfaces: topologyFacts().Interfaces, AllAddrsKnown: true}
+	pkt, _, err := s.Packet(sourceOf(t, f.From, dst.Addr()), dst.String()+"/"+proto)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return pkt
-}
-
-func TestNeighbours(t *testing.T) {
-	const dump = `*nat
-:KUBE-SERVICES - [0:0]
-:CNI-DN-1 - [0:0]
--A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
--A CNI-DN-1 -s 10.244.1.0/24 -p tcp -j CNI-HOSTPORT-SETMARK
-[1:60] -A CNI-HOSTPORT-SETMARK -m comment --comment "CNI portfwd masquerade mark" -j KUBE-MARK-MASQ
--A KUBE-SVC-A -m statistic --mode random --probability 0.5 -j KUBE-SEP-B
--A KUBE-SEP-B -p tcp -j DNAT --to-destination 10.244.1.1:80
--A KUBE-POSTROUTING -j MASQUERADE --random-fully
-COMMIT
-*filter
--A KUBE-FORWARD -g MY-AUDIT
--A cali-FORWARD -j ACCEPT
--A cali-FORWARD -m comment --comment "never -j KUBE-MARK-DROP" -j ACCEPT
--A KUBE-FORWARD -m comment --comment "was -j OTHERS" -j ACCEPT
--A KUBE-FORWARD -m comment --comment "counts"
-COMMIT
-`
-	found, err := neighbours("node1.save", dump)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []string{"table nat: chain CNI-HOSTPORT-SETMARK leads to KUBE-MARK-MASQ", "table filter: chain KUBE-FORWARD leads to MY-AUDIT"}
-	if len(found) != len(want) {
-		t.Fatalf("found %d: %s", len(found), strings.Join(found, "\n"))
-	}
-	for i := range want {
-		if !strings.HasPrefix(found[i], "node1.save: "+want[i]) {
-			t.Errorf("got %s, want %s", found[i], want[i])
-		}
-	}
 }

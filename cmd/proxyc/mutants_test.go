@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/proxyc/proxyc/cmd/proxyc/review/reviewtest"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/prove"
 	"github.com/proxyc/proxyc/ir/sim"
@@ -34,7 +35,7 @@ func newMutant[R any, S prove.Side](what string, p *ir.Program, lower func(*ir.P
 	return mutant{what, func() prove.Side {
 		r := lower(p)
 		change(r)
-		return evaluate(r, ownOf(p))
+		return evaluate(r, sim.OwnOfNode(p))
 	}}
 }
 
@@ -49,13 +50,13 @@ func TestMutants(t *testing.T) {
 			t.Parallel()
 			found, sampled, alike := 0, 0, map[string]int{}
 			for n := range uint64(2) {
-				r := newRandom(7, n)
-				w := r.world(mode)
-				for _, p := range ir.Present(w.compile(t)) {
+				r := reviewtest.New(7, n)
+				w := r.World(mode)
+				for _, p := range ir.Present(w.Compile(t)) {
 					meaning := sim.NewEvaluator(p)
 					pkts := make([]sim.Packet, 200)
 					for i := range pkts {
-						pkts[i] = r.packet(p)
+						pkts[i] = r.Packet(p)
 					}
 					for _, m := range mutate(p) {
 						side := m.side()

@@ -10,13 +10,15 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/proxyc/proxyc/cmd/proxyc/disk"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/reviewtest"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/ir"
 )
 
 // faultyFiles is the real file system, which fails at one step.
 type faultyFiles struct {
-	osFiles
+	disk.OS
 	step int // the step that fails, from 1; 0: none
 	done int
 }
@@ -30,11 +32,11 @@ func (f *faultyFiles) fault() error {
 	return nil
 }
 
-func (f *faultyFiles) CreateTemp(dir string, mode fs.FileMode) (tempFile, error) {
+func (f *faultyFiles) CreateTemp(dir string, mode fs.FileMode) (disk.Temp, error) {
 	if err := f.fault(); err != nil {
 		return nil, err
 	}
-	file, err := f.osFiles.CreateTemp(dir, mode)
+	file, err := f.OS.CreateTemp(dir, mode)
 	return &faultyFile{file, f}, err
 }
 
@@ -42,11 +44,11 @@ func (f *faultyFiles) Rename(from, to string) error {
 	if err := f.fault(); err != nil {
 		return err
 	}
-	return f.osFiles.Rename(from, to)
+	return f.OS.Rename(from, to)
 }
 
 type faultyFile struct {
-	tempFile
+	disk.Temp
 	files *faultyFiles
 }
 
@@ -54,39 +56,39 @@ func (f *faultyFile) Write(p []byte) (int, error) {
 	if err := f.files.fault(); err != nil {
 		return 0, err
 	}
-	return f.tempFile.Write(p)
+	return f.Temp.Write(p)
 }
 
 func (f *faultyFile) Sync() error {
 	if err := f.files.fault(); err != nil {
 		return err
 	}
-	return f.tempFile.Sync()
+	return f.Temp.Sync()
 }
 
 func (f *faultyFile) Close() error {
-	return errors.Join(f.files.fault(), f.tempFile.Close())
+	return errors.Join(f.files.fault(), f.Temp.Close())
 }
 
 // syncedFiles tell which temporary files are on the disk, and of what takes another's place and is not.
 type syncedFiles struct {
-	osFiles
+	disk.OS
 	t      *testing.T
 	synced map[string]bool
 }
 
 type syncedFile struct {
-	tempFile
+	disk.Temp
 	files *syncedFiles
 }
 
 func (f syncedFile) Sync() error {
 	f.files.synced[f.Name()] = true
-	return f.tempFile.Sync()
+	return f.Temp.Sync()
 }
 
-func (f *syncedFiles) CreateTemp(dir string, mode fs.FileMode) (tempFile, error) {
-	file, err := f.osFiles.CreateTemp(dir, mode)
+func (f *syncedFiles) CreateTemp(dir string, mode fs.FileMode) (disk.Temp, error) {
+	file, err := f.OS.CreateTemp(dir, mode)
 	return syncedFile{file, f}, err
 }
 
@@ -94,7 +96,7 @@ func (f *syncedFiles) Rename(from, to string) error {
 	if !f.synced[from] {
 		f.t.Errorf("%s takes its place before it is on the disk: after a power failure it may be empty", to)
 	}
-	return f.osFiles.Rename(from, to)
+	return f.OS.Rename(from, to)
 }
 
 // What replaces a file, as the boot file is replaced, is on the disk before.
@@ -113,7 +115,7 @@ func TestWriteFileIsOnDisk(t *testing.T) {
 // ever half written, and no temporary one stays.
 func TestWriteDirFaults(t *testing.T) {
 	dir := t.TempDir()
-	if code := run(testEnv(t, osFiles{}, "demo", "--write", dir)); code != exitDone {
+	if code := run(testEnv(t, disk.OS{}, "demo", "--write", dir)); code != exitDone {
 		t.Fatalf("exit code %d", code)
 	}
 	config, cluster := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "cluster.yaml")
@@ -170,12 +172,12 @@ func readDir(t *testing.T, dir string) map[string]string {
 }
 
 // testEnv returns an environment without a machine but its files.
-func testEnv(t *testing.T, f disk, args ...string) *env {
+func testEnv(t *testing.T, f disk.Disk, args ...string) *env {
 	return &env{
 		args: args, stdin: strings.NewReader(""), stdout: io.Discard, stderr: logWriter{t}, files: f,
 		hostname: func() (string, error) { return "node1", nil },
 		interfaces: func() ([]compiler.Interface, error) {
-			return []compiler.Interface{{Name: "eth0", Addrs: prefixes("192.0.2.11/24")}, {Name: "eth1", Addrs: prefixes("198.51.100.11/24")}}, nil
+			return []compiler.Interface{{Name: "eth0", Addrs: reviewtest.Prefixes("192.0.2.11/24")}, {Name: "eth1", Addrs: reviewtest.Prefixes("198.51.100.11/24")}}, nil
 		},
 	}
 }
@@ -200,7 +202,7 @@ func TestHostname(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var out strings.Builder
-			e := testEnv(t, osFiles{}, "compile", "-s", "-", "-o", "ir")
+			e := testEnv(t, disk.OS{}, "compile", "-s", "-", "-o", "ir")
 			e.hostname, e.stdout = test.host, &out
 			if got := run(e); got != test.want {
 				t.Errorf("exit code %d, want %d", got, test.want)
@@ -216,7 +218,7 @@ func TestHostname(t *testing.T) {
 func TestFullDisk(t *testing.T) {
 	for _, args := range [][]string{{"demo"}, {"config", "defaults"}, {"version"}, {"compile", "-s", "-"},
 		{"trace", "-s", "-", "--from", "10.0.0.1", "--to", "10.0.0.2:80"}} {
-		e := testEnv(t, osFiles{}, args...)
+		e := testEnv(t, disk.OS{}, args...)
 		e.stdout = fullDisk{}
 		if got := run(e); got != exitBad {
 			t.Errorf("%v: exit code %d, want %d", args, got, exitBad)
@@ -269,11 +271,11 @@ func (m memFiles) Open(name string) (fs.File, error) {
 	return files.Open(name)
 }
 
-func (m memFiles) Stat(string) (fs.FileInfo, error)               { return memInfo{}, nil }
-func (memFiles) ReadDir(string) ([]fs.DirEntry, error)            { return nil, fs.ErrPermission }
-func (memFiles) MkdirAll(string) error                            { return fs.ErrPermission }
-func (memFiles) Create(string) (io.WriteCloser, error)            { return nil, fs.ErrPermission }
-func (memFiles) CreateTemp(string, fs.FileMode) (tempFile, error) { return nil, fs.ErrPermission }
+func (m memFiles) Stat(string) (fs.FileInfo, error)                { return memInfo{}, nil }
+func (memFiles) ReadDir(string) ([]fs.DirEntry, error)             { return nil, fs.ErrPermission }
+func (memFiles) MkdirAll(string) error                             { return fs.ErrPermission }
+func (memFiles) Create(string) (io.WriteCloser, error)             { return nil, fs.ErrPermission }
+func (memFiles) CreateTemp(string, fs.FileMode) (disk.Temp, error) { return nil, fs.ErrPermission }
 func (memFiles) Destination(name string) (string, io.WriteCloser, error) {
 	return name, nil, nil
 }

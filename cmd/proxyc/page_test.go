@@ -15,6 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/reviewtest"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
@@ -45,12 +48,12 @@ func (a *askedOfPage) add(pkt sim.Packet) {
 
 // pageAnswer is what sim.js says of a packet.
 type pageAnswer struct {
-	Fate         string            `json:"fate"`
-	Destinations []destinationJSON `json:"destinations"`
-	Affinity     string            `json:"affinity"`
-	Others       []string          `json:"others"`
-	Steps        []pageStep        `json:"steps"`
-	Hindrances   []pageStep        `json:"hindrances"`
+	Fate         string                  `json:"fate"`
+	Destinations []trace.DestinationJSON `json:"destinations"`
+	Affinity     string                  `json:"affinity"`
+	Others       []string                `json:"others"`
+	Steps        []pageStep              `json:"steps"`
+	Hindrances   []pageStep              `json:"hindrances"`
 }
 
 type pageStep struct {
@@ -61,9 +64,9 @@ type pageStep struct {
 // want is what ir/sim says of it.
 func (a *askedOfPage) want(e *sim.Evaluator, pkt sim.Packet) pageAnswer {
 	o, steps := e.Explain(pkt)
-	out := pageAnswer{Fate: o.Fate.String(), Destinations: []destinationJSON{}, Others: []string{}, Steps: []pageStep{}, Hindrances: []pageStep{}}
+	out := pageAnswer{Fate: o.Fate.String(), Destinations: []trace.DestinationJSON{}, Others: []string{}, Steps: []pageStep{}, Hindrances: []pageStep{}}
 	for _, d := range o.Destinations {
-		out.Destinations = append(out.Destinations, destinationJSON{d.AddrPort, d.SNAT})
+		out.Destinations = append(out.Destinations, trace.DestinationJSON{Address: d.AddrPort, Masquerade: d.SNAT})
 	}
 	if o.Affinity {
 		out.Affinity = o.Timeout.String()
@@ -112,7 +115,7 @@ func TestPageTraces(t *testing.T) {
 			want, got := a.want(e, pkt), answers[i][j]
 			fates[want.Fate]++
 			modes[a.Program.Node.Mode]++
-			if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b destinationJSON) bool { return a == b })); diff != "" && wrong < 10 {
+			if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b trace.DestinationJSON) bool { return a == b })); diff != "" && wrong < 10 {
 				wrong++
 				t.Errorf("%s: mode %s: from %s to %s (-ir/sim +page):\n%s", a.where, a.Program.Node.Mode, a.Packets[j][0], a.Packets[j][1], diff)
 			}
@@ -128,11 +131,11 @@ func randomAsked(t *testing.T) (all []*askedOfPage) {
 	seed := applytest.Seed(t)
 	for n := range uint64(25) {
 		for _, mode := range ir.Modes() {
-			r := newRandom(seed, n)
-			for _, p := range ir.Present(r.world(mode).compile(t)) {
+			r := reviewtest.New(seed, n)
+			for _, p := range ir.Present(r.World(mode).Compile(t)) {
 				a := newAskedOfPage(fmt.Sprintf("-seed=%d, world %d", seed, n), p)
 				for range 30 {
-					a.add(r.packet(p))
+					a.add(r.Packet(p))
 				}
 				all = append(all, a)
 			}
@@ -161,11 +164,11 @@ func caseAsked(t *testing.T, c *applytest.Case, mode ir.Mode) (all []*askedOfPag
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := parseConfig(t, mode, file)
+	cfg := reviewtest.ParseConfig(t, mode, file)
 	eachStage(t, c, func(n int, stage applytest.Step, data []byte) {
-		snap, _ := decode(data)
-		programs, _ := compile(t, cfg, snap, topologyFacts())
-		scene := (&job{Resolved: &config.Resolved{Config: cfg}, snap: snap, facts: topologyFacts()}).scene(programs)
+		snap, _ := reviewtest.Decode(data)
+		programs, _ := reviewtest.Compile(t, cfg, snap, topologyFacts())
+		scene := trace.NewScene(&review.Input{Resolved: &config.Resolved{Config: cfg}, Snapshot: snap, Facts: topologyFacts()}, programs)
 		of := map[*ir.Program]*askedOfPage{}
 		for j := range stage.Flows {
 			f := &stage.Flows[j]
@@ -176,11 +179,11 @@ func caseAsked(t *testing.T, c *applytest.Case, mode ir.Mode) (all []*askedOfPag
 			if err != nil {
 				t.Fatal(err)
 			}
-			pkt, _, err := scene.packet(sourceOf(t, f.From, dst.Addr()), dst.String()+"/"+proto)
+			pkt, _, err := scene.Packet(sourceOf(t, f.From, dst.Addr()), dst.String()+"/"+proto)
 			if err != nil {
 				t.Fatal(err)
 			}
-			p := programFor(programs, pkt.Dst)
+			p := programs.Of(ir.FamilyOf(pkt.Dst))
 			if of[p] == nil {
 				of[p] = newAskedOfPage(fmt.Sprintf("case %s, step %d", c.Name, n), p)
 				all = append(all, of[p])

@@ -188,7 +188,7 @@ func (e *env) tellWrong(verb any, wrong []error) {
 		if waits = waits || name == "-"; waits {
 			return nil, fs.ErrNotExist
 		}
-		return e.readFile(name)
+		return e.inputs().ReadFile(name)
 	}, false)
 	if waits { // nobody is asked to write a configuration for nothing
 		return

@@ -11,8 +11,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/proxyc/proxyc/apply/applytest"
 	"sigs.k8s.io/yaml"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/cmd/proxyc/disk"
 )
 
 // placed is an object with something wrong. The value that is wrong stands once
@@ -242,7 +244,7 @@ var hasPlace = regexp.MustCompile(`^(error|warning|info): \S+:\d+:\d+: `)
 func checkPlace(t *testing.T, want, says string, args ...string) {
 	t.Helper()
 	var said bytes.Buffer
-	e := testEnv(t, osFiles{}, args...)
+	e := testEnv(t, disk.OS{}, args...)
 	e.stderr = &said
 	run(e)
 	found := false

@@ -5,6 +5,9 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"runtime"
 	"time"
 
 	"github.com/proxyc/proxyc/compiler/config"
@@ -26,6 +29,17 @@ func asService(ctx context.Context, _ *env, _ bool, _ time.Duration, run func(co
 func setPriority(class string) error {
 	if class != "" {
 		return errors.New("--windows-priorityclass: must be left out: this system is not Windows")
+	}
+	return nil
+}
+
+// needRoot returns an error for who may not change the node's network.
+func needRoot(verb string) error {
+	switch {
+	case runtime.GOOS != "linux":
+		return errors.New("needs Linux or Windows: elsewhere proxyc compiles, traces and explains only")
+	case os.Geteuid() != 0:
+		return fmt.Errorf("%s: needs root, to read and write the node's rules", verb)
 	}
 	return nil
 }

@@ -5,7 +5,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/proxyc/proxyc/cmd/proxyc/disk"
 )
+
+// cleared is what takes the line away.
+const cleared = "\r\x1b[K"
 
 // Whoever waits at a terminal is told for what, after a second; the line is gone before
 // anything else is printed, and elsewhere there is none.
@@ -25,7 +30,7 @@ func TestProgress(t *testing.T) {
 			var all bytes.Buffer
 			var lines []string
 			stopped := false
-			e := testEnv(t, osFiles{}, verb.args...)
+			e := testEnv(t, disk.OS{}, verb.args...)
 			e.terminal = terminal
 			e.stdout, e.stderr = &all, &all
 			e.regularly = func(after, every time.Duration, f func()) func() {
@@ -43,18 +48,18 @@ func TestProgress(t *testing.T) {
 			}
 			text := all.String()
 			for {
-				at := strings.Index(text, clearLine+"proxyc: ")
+				at := strings.Index(text, cleared+"proxyc: ")
 				if at < 0 {
 					break
 				}
-				end := strings.Index(text[at+len(clearLine):], clearLine)
+				end := strings.Index(text[at+len(cleared):], cleared)
 				if at > 0 || end < 0 {
 					t.Fatalf("%s: a line is not taken away, or comes behind output: %q", verb.args[0], all.String())
 				}
-				lines = append(lines, text[:len(clearLine)+end])
-				text = text[len(clearLine)+end:]
+				lines = append(lines, text[:len(cleared)+end])
+				text = text[len(cleared)+end:]
 			}
-			return strings.TrimPrefix(text, clearLine), lines
+			return strings.TrimPrefix(text, cleared), lines
 		}
 		quiet, none := run(false)
 		out, lines := run(true)
@@ -87,12 +92,12 @@ func TestProgressCounts(t *testing.T) {
 	if ctx == t.Context() || out.Len() > 0 {
 		t.Fatalf("told at once: %q", out.String())
 	}
-	e.progress.count(0, 40)
-	e.progress.count(3, 0)
+	e.progress.Count(0, 40)
+	e.progress.Count(3, 0)
 	show()
 	end()
 	show()
-	want := clearLine + "proxyc: comparing what becomes of packets, destinations: 3 of 40 ..." + clearLine
+	want := cleared + "proxyc: comparing what becomes of packets, destinations: 3 of 40 ..." + cleared
 	if out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
 	}

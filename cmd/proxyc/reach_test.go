@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/reviewtest"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/flow"
 	"github.com/proxyc/proxyc/ir/sim"
@@ -13,12 +14,12 @@ import (
 // TestReach: who may reach what is what ir/sim says of each packet to a frontend.
 func TestReach(t *testing.T) {
 	start := applytest.Seed(t)
-	where := flow.Network{Here: prefixes("10.244.1.0/24", "fd00:10:244:1::/64"), Pods: prefixes("10.244.0.0/16", "fd00:10:244::/48")}
+	where := flow.Network{Here: reviewtest.Prefixes("10.244.1.0/24", "fd00:10:244:1::/64"), Pods: reviewtest.Prefixes("10.244.0.0/16", "fd00:10:244::/48")}
 	named, unnamed := 0, 0
 	for _, mode := range ir.Modes() {
 		for n := range uint64(20) {
-			r := newRandom(start, n)
-			for _, p := range ir.Present(r.world(mode).compile(t)) {
+			r := reviewtest.New(start, n)
+			for _, p := range ir.Present(r.World(mode).Compile(t)) {
 				services, err := flow.Reach(t.Context(), where, p)
 				if err != nil {
 					t.Fatal(err)
@@ -35,13 +36,13 @@ func TestReach(t *testing.T) {
 						frontends[p.Services[i].Frontends[j].Match] = true
 					}
 				}
-				for _, pkt := range r.packetsOf(p, p, all) {
+				for _, pkt := range r.PacketsOf(p, p, all) {
 					if !frontends[ir.Match{Addr: pkt.Dst, Protocol: pkt.Protocol, Port: pkt.Port}] &&
 						(!frontends[ir.Match{Protocol: pkt.Protocol, Port: pkt.Port}] || !p.Node.HasAddr(pkt.Dst)) {
 						continue
 					}
 					want := e.Outcome(pkt, nil)
-					at := slices.IndexFunc(all, func(one *flow.Flow) bool { return (&scope{where, p, p}).holds(one, pkt) })
+					at := slices.IndexFunc(all, func(one *flow.Flow) bool { return (&reviewtest.Scope{Where: where, A: p, B: p}).Holds(one, pkt) })
 					switch {
 					case at < 0 && want.Fate != sim.NotOurs:
 						t.Fatalf("-seed=%d, %s, world %d: %+v is %s, and is not named", start, mode, n, pkt, want)

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
 )
 
 type recordCmd struct {
@@ -25,7 +27,7 @@ func (c *recordCmd) Run(e *env) error {
 		return err
 	}
 	var to io.WriteCloser = nopCloser{e.stdout}
-	if c.Out != standardInput {
+	if c.Out != review.StandardInput {
 		if to, err = e.files.Create(c.Out); err != nil {
 			return err
 		}

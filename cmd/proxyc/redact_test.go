@@ -16,6 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/cmd/proxyc/disk"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/reviewtest"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -30,16 +33,16 @@ import (
 // someServices are names whose order is another one where something stands behind them.
 var someServices = []string{"zz", "web", "web-1", "web-1-a", "w3b", "alpha", "alpha0"}
 
-// named gives the objects of a world other names, and some of them the same age.
-func (w *world) named(r *random) {
+// rename gives the objects of a world other names, and some of them the same age.
+func rename(w *reviewtest.World, r *reviewtest.Random) {
 	r.Shuffle(len(someServices), func(i, j int) { someServices[i], someServices[j] = someServices[j], someServices[i] })
 	names := map[ir.Name]ir.Name{}
-	for i, s := range w.services {
-		names[s.Name] = ir.Name{Namespace: pick(r, []string{"team", "team-2"}), Name: someServices[i]}
+	for i, s := range w.Services {
+		names[s.Name] = ir.Name{Namespace: reviewtest.Pick(r, []string{"team", "team-2"}), Name: someServices[i]}
 		s.Name = names[s.Name]
 		s.Object, s.Created = "Service "+s.Name.String(), time.Unix(int64(r.IntN(3)), 0)
 	}
-	for i, s := range w.slices {
+	for i, s := range w.Slices {
 		s.Service = names[s.Service]
 		s.Name = ir.Name{Namespace: s.Service.Namespace, Name: fmt.Sprintf("es-%s-%d", s.Service.Name, r.IntN(1000))}
 		s.Object = "EndpointSlice " + s.Name.String()
@@ -115,7 +118,7 @@ var anyOf = regexp.MustCompile(`\S+ (?:(is not ready|has none)|(and \d+ more))`)
 func written(t *testing.T, programs ir.Programs, diags diag.List) string {
 	t.Helper()
 	var out strings.Builder
-	if err := writeFormat(&out, programs, "ir"); err != nil {
+	if err := review.WriteFormat(&out, programs, "ir"); err != nil {
 		t.Fatal(err)
 	}
 	for _, d := range diags.Sorted() {
@@ -133,19 +136,19 @@ func TestRedactKeepsShape(t *testing.T) {
 	start := applytest.Seed(t)
 	for seed := start; seed < start+120; seed++ {
 		mode := ir.Modes()[seed%uint64(len(ir.Modes()))]
-		r := newRandom(seed, 15)
-		w := r.world(mode)
-		w.named(r)
-		cfg := parseConfig(t, mode, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"))
-		w.config(cfg)
+		r := reviewtest.New(seed, 15)
+		w := r.World(mode)
+		rename(w, r)
+		cfg := reviewtest.ParseConfig(t, mode, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"))
+		w.Config(cfg)
 		config.SetDefaults(cfg)
 		var addrs []netip.Prefix
-		for _, i := range w.facts.Interfaces {
+		for _, i := range w.Facts.Interfaces {
 			addrs = append(addrs, i.Addrs...)
 		}
-		snap := w.snapshot(nil)
+		snap := w.Snapshot(nil)
 		objects := snap.Document().Objects()
-		red := redacted{redact.New(objects, cfg, w.facts.NodeName, addrs...)}
+		red := redacted{redact.New(objects, cfg, w.Facts.NodeName, addrs...)}
 		red.Objects(objects)
 		var file strings.Builder
 		if err := objects.Write(&file); err != nil {
@@ -157,16 +160,16 @@ func TestRedactKeepsShape(t *testing.T) {
 				t.Errorf("seed %d: %s", seed, d)
 			}
 		}
-		facts := compiler.Facts{NodeName: red.Name(redact.Node, w.facts.NodeName)}
-		for _, i := range w.facts.Interfaces {
+		facts := compiler.Facts{NodeName: red.Name(redact.Node, w.Facts.NodeName)}
+		for _, i := range w.Facts.Interfaces {
 			one := compiler.Interface{Name: i.Name}
 			for _, a := range i.Addrs {
 				one.Addrs = append(one.Addrs, red.Prefix(a))
 			}
 			facts.Interfaces = append(facts.Interfaces, one)
 		}
-		programs, found := compile(t, cfg, snap, w.facts)
-		other, foundOther := compile(t, red.Config(cfg), again, facts)
+		programs, found := reviewtest.Compile(t, cfg, snap, w.Facts)
+		other, foundOther := reviewtest.Compile(t, red.Config(cfg), again, facts)
 		want, got := inOrder(red.text(written(t, programs, found))), inOrder(written(t, other, foundOther))
 		if want != got {
 			t.Fatalf("seed %d, %s:\n%s", seed, mode, diff.Diff("want", []byte(want), "got", []byte(got)))
@@ -198,14 +201,14 @@ func TestRedactNodeAlone(t *testing.T) {
 func TestStandInsAreTheOwners(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "keep")
 	taken := &taken{objects: &snapshot.Objects{Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "secret"}}}}}
-	if err := (&snapshotCmd{StandIns: file}).redact(testEnv(t, osFiles{}), taken); err != nil {
+	if err := (&snapshotCmd{StandIns: file}).redact(testEnv(t, disk.OS{}), taken); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Stat(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if mode := info.Mode(); mode != ownerOnly {
+	if mode := info.Mode(); mode != disk.OwnerOnly {
 		t.Errorf("mode %s", mode)
 	}
 	if text, err := os.ReadFile(file); err != nil || string(text) != "node-1\tsecret\n" {
@@ -216,11 +219,11 @@ func TestStandInsAreTheOwners(t *testing.T) {
 // tableName is what a Maglev table is called, of which redacted addresses make another one.
 var tableName = regexp.MustCompile(`(maglev:\d+):[0-9a-f]+`)
 
-func sameFates(t *testing.T, seed uint64, r *random, red redacted, p, other *ir.Program) {
+func sameFates(t *testing.T, seed uint64, r *reviewtest.Random, red redacted, p, other *ir.Program) {
 	t.Helper()
 	a, b := sim.NewEvaluator(p), sim.NewEvaluator(other)
 	for range 50 {
-		pkt := r.packet(p)
+		pkt := r.Packet(p)
 		mapped := pkt
 		mapped.Src, mapped.Dst = red.Addr(pkt.Src), red.Addr(pkt.Dst)
 		want, got := red.text(a.Outcome(pkt, nil).String()), b.Outcome(mapped, nil).String()
@@ -241,7 +244,7 @@ func sameFates(t *testing.T, seed uint64, r *random, red redacted, p, other *ir.
 // Service has gone.
 func verdicts(t *testing.T, p *ir.Program) string {
 	t.Helper()
-	proof, err := prove.Compare(t.Context(), prove.NodeOf(p), sim.NewEvaluator(p), ruleSides[p.Node.Mode](p))
+	proof, err := prove.Compare(t.Context(), prove.NodeOf(p), sim.NewEvaluator(p), review.Evaluators[p.Node.Mode](p))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/iptables"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/reviewtest"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/iptables"
@@ -47,8 +49,8 @@ func TestRulesAreReadBack(t *testing.T) {
 					if i%4 > 0 {
 						applytest.Long(t)
 					}
-					snap, _ := decode(g.nodes, g.objects)
-					programs, _ := compile(t, parseConfig(t, mode, g.config), snap, compiler.Facts{NodeName: g.node})
+					snap, _ := reviewtest.Decode(g.nodes, g.objects)
+					programs, _ := reviewtest.Compile(t, reviewtest.ParseConfig(t, mode, g.config), snap, compiler.Facts{NodeName: g.node})
 					readBack(t, variant, mode, programs, balances)
 				})
 			}
@@ -107,7 +109,7 @@ func readBack(t *testing.T, variant iptables.Variant, mode ir.Mode, programs ir.
 // loadRules gives the tools the texts, the ipsets first.
 func loadRules(t *testing.T, variant iptables.Variant, mode ir.Mode, programs ir.Programs, want rules.Rulesets) {
 	t.Helper()
-	for _, o := range renderers[mode].Lower(programs).Outputs() {
+	for _, o := range review.Renderers[mode].Lower(programs).Outputs() {
 		if o.Format == "ipset" {
 			feedTool(t, outputText(t, o), "ipset", "-exist", "restore")
 		}

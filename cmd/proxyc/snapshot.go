@@ -13,6 +13,8 @@ import (
 
 	"github.com/proxyc/proxyc/apply/build"
 	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/cmd/proxyc/disk"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -81,7 +83,7 @@ func (c *snapshotCmd) Run(e *env) (err error) {
 	if err := e.writeOut(c.Out, t.objects.Write); err != nil {
 		return err
 	}
-	if c.Out != standardInput {
+	if c.Out != review.StandardInput {
 		fmt.Fprintf(e.stderr, "%s: %s\n", c.Out, countsOf(t.objects))
 	}
 	if flags := nodeFlags(&t.facts); flags != "" {
@@ -142,9 +144,9 @@ func (c *snapshotCmd) take(ctx context.Context, e *env) (*taken, error) {
 	}
 	switch {
 	case c.Socket != "":
-		ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+		ctx, cancel := context.WithTimeout(ctx, review.AnswerTimeout)
 		defer cancel()
-		known, err := askKnown(ctx, c.Socket)
+		known, err := review.AskKnown(ctx, c.Socket)
 		if err != nil {
 			return nil, fmt.Errorf("--status-socket %s: %w", c.Socket, err)
 		}
@@ -154,16 +156,16 @@ func (c *snapshotCmd) take(ctx context.Context, e *env) (*taken, error) {
 		t.objects, t.config, t.facts = known.Snapshot.Objects(), known.Config, known.Facts
 		return t, nil
 	case len(c.Snapshot) > 0:
-		j := &job{snap: snapshot.New()}
-		j.files.CutOff = diag.Error // what is written does not tell of it
+		j := &review.Input{Snapshot: snapshot.New()}
+		j.Reader.CutOff = diag.Error // what is written does not tell of it
 		readable := e.readSnapshot(j, c.Snapshot, int64(c.Limit))
-		if t.left = j.finish(e, nil); !readable || wholeFile(j.diags) {
+		if t.left = e.finish(j, nil); !readable || wholeFile(j.Diags) {
 			return nil, errReported
 		}
-		if service := j.files.Unsliced(); service != "" { // nor of this, as selectors are left out
+		if service := j.Reader.Unsliced(); service != "" { // nor of this, as selectors are left out
 			return nil, fmt.Errorf("-s: the snapshot %s: add its EndpointSlices", snapshot.NoSlices(service))
 		}
-		t.objects = j.snap.Document().Objects()
+		t.objects = j.Snapshot.Document().Objects()
 		return t, nil
 	}
 	cluster, err := c.cluster(slog.New(slog.DiscardHandler))
@@ -210,10 +212,10 @@ func nodeFlags(f *compiler.Facts) string {
 	if f.NodeName == "" {
 		return ""
 	}
-	words := []string{"--hostname-override " + shellWord(f.NodeName)}
+	words := []string{"--hostname-override " + review.ShellWord(f.NodeName)}
 	for _, i := range f.Interfaces {
 		for _, a := range i.Addrs {
-			words = append(words, "--node-address "+shellWord(a.String()+"@"+i.Name))
+			words = append(words, "--node-address "+review.ShellWord(a.String()+"@"+i.Name))
 		}
 	}
 	return strings.Join(words, " ")
@@ -243,10 +245,10 @@ func countsOf(o *snapshot.Objects) string {
 // its name says so. Only the owner can read the file: it may hold objects of a cluster that
 // others may not list.
 func (e *env) writeOut(name string, write func(io.Writer) error) error {
-	if name == standardInput {
-		return buffered(e.stdout, write)
+	if name == review.StandardInput {
+		return review.Buffered(e.stdout, write)
 	}
-	return e.writeFileFor(ownerOnly, name, func(w io.Writer) error {
+	return disk.Write(e.files, name, disk.OwnerOnly, func(w io.Writer) error {
 		if !strings.HasSuffix(name, ".gz") {
 			return write(w)
 		}

@@ -10,9 +10,9 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
 )
 
 type statusCmd struct {
@@ -21,15 +21,12 @@ type statusCmd struct {
 	Ignore  bool   `name:"ignore-findings" help:"Exit with 0 also while objects of the cluster have errors, for which no node can do anything."`
 }
 
-// statusTimeout is how long a daemon may take to answer.
-const statusTimeout = 5 * time.Second
-
 func (c *statusCmd) Run(e *env) error {
-	ctx, cancel := context.WithTimeout(context.Background(), statusTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), review.AnswerTimeout)
 	defer cancel()
 	host, client := c.Address, http.DefaultClient
 	if path, ok := strings.CutPrefix(c.Address, daemon.UnixPrefix); ok {
-		host, client = "localhost", unixClient(path)
+		host, client = "localhost", review.UnixClient(path)
 	} else if _, port, err := net.SplitHostPort(c.Address); err != nil || port == "" {
 		return c.badAddress("")
 	}
@@ -54,9 +51,9 @@ func (c *statusCmd) Run(e *env) error {
 		return fmt.Errorf("%s: is no proxyc daemon: it answers %s", c.Address, resp.Status)
 	}
 	if c.Output == "json" {
-		err = writeDocument(e.stdout, "Status", "  ", json.RawMessage(body))
+		err = review.WriteDocument(e.stdout, "Status", "  ", json.RawMessage(body))
 	} else {
-		err = buffered(e.stdout, func(w io.Writer) error { return st.Print(w) })
+		err = review.Buffered(e.stdout, func(w io.Writer) error { return st.Print(w) })
 	}
 	if err == nil && !st.Well() && !(c.Ignore && st.NodeWell()) {
 		return errFindings
@@ -77,7 +74,7 @@ func (c *statusCmd) nobody(err error, writer string) error {
 	}
 	why := fmt.Sprintf("no daemon answers at %s: %v", c.Address, err)
 	if errors.Is(err, context.DeadlineExceeded) {
-		why = fmt.Sprintf("the daemon at %s does not answer within %s: it is stopped, or hangs", c.Address, statusTimeout)
+		why = fmt.Sprintf("the daemon at %s does not answer within %s: it is stopped, or hangs", c.Address, review.AnswerTimeout)
 	}
 	switch {
 	case writer != "":
@@ -86,12 +83,4 @@ func (c *statusCmd) nobody(err error, writer string) error {
 		why += "; if it runs with another metricsBindAddress or with --status-socket PATH, say --address (unix:PATH)"
 	}
 	return errors.New(why)
-}
-
-// unixClient asks at a unix socket, whatever the host.
-func unixClient(path string) *http.Client {
-	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", path)
-		}}}
 }

@@ -1,16 +1,16 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
-	"strings"
 
 	"github.com/alecthomas/kong"
 
-	"github.com/proxyc/proxyc/ir"
-	"github.com/proxyc/proxyc/ir/sim"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/rules"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
 )
 
 type traceCmd struct {
@@ -34,13 +34,13 @@ func (c *traceCmd) Run(e *env, k *kong.Context) error {
 	if c.Kernel {
 		return c.kernel(e)
 	}
-	wanted := []expectation{{From: c.From, To: c.To, Expect: c.Expect}}
+	wanted := []trace.Expectation{{From: c.From, To: c.To, Expect: c.Expect}}
 	var unread error
 	if c.Packets != "" {
 		if err := oneStdin(append(c.names(), c.IR, c.Packets)...); err != nil {
 			return err
 		}
-		if wanted, unread = e.readPackets(c.Packets, int64(c.Limit)); len(wanted) == 0 {
+		if wanted, unread = trace.ReadPackets(e.inputs(), c.Packets, int64(c.Limit)); len(wanted) == 0 {
 			return unread
 		}
 		for i := range wanted {
@@ -54,20 +54,20 @@ func (c *traceCmd) Run(e *env, k *kong.Context) error {
 		}
 		return err
 	}
-	results, failed := job.scene(programs).traceAll(wanted)
+	results, failed := trace.NewScene(job, programs).TraceAll(wanted)
 	failed = errors.Join(unread, failed)
 	if failed != nil && len(results) == 0 {
-		return job.finish(e, failed)
+		return e.finish(job, failed)
 	}
-	write := func(w io.Writer) error { return writeTraces(w, results, c.Packets != "") }
+	write := func(w io.Writer) error { return trace.Write(w, results, c.Packets != "") }
 	if c.Output == "json" {
-		write = func(w io.Writer) error { return writeTracesJSON(w, results, c.Packets != "") }
+		write = func(w io.Writer) error { return trace.WriteJSON(w, results, c.Packets != "") }
 	}
-	if err := job.finish(e, errors.Join(buffered(e.stdout, write), failed)); err != nil {
+	if err := e.finish(job, errors.Join(review.Buffered(e.stdout, write), failed)); err != nil {
 		return err
 	}
 	for i := range results {
-		if !results[i].met() {
+		if !results[i].Met() {
 			return errFindings
 		}
 	}
@@ -90,130 +90,32 @@ func (c *traceCmd) check() error {
 	case c.To == "":
 		return errors.New("missing flags: --to=DESTINATION")
 	}
-	return expectation{Expect: c.Expect}.check()
+	return trace.Expectation{Expect: c.Expect}.Check()
 }
 
-// traced is the course of one packet.
-type traced struct {
-	pkt        sim.Packet // where it begins
-	outcome    sim.Outcome
-	steps      []sim.Step
-	hindrances []hindrance // what would have to be otherwise for it to pass
-	unknown    bool        // the outcome depends on what is not known
-}
-
-// tell adds a step that no rule makes.
-func (t *traced) tell(o ir.Origin, format string, args ...any) {
-	t.steps = append(t.steps, sim.Step{Text: fmt.Sprintf(format, args...), Origin: o})
-}
-
-// fate returns the outcome in a word.
-func (t *traced) fate() string {
-	if t.unknown {
-		return "not known offline"
-	}
-	return t.outcome.Fate.String()
-}
-
-// result returns the outcome in one line.
-func (t *traced) result() string {
-	if t.unknown {
-		return t.fate()
-	}
-	return t.outcome.String()
-}
-
-func (t *traced) sender() string {
-	src := t.pkt.Src.String()
-	if t.pkt.SrcPort != 0 {
-		src = netip.AddrPortFrom(t.pkt.Src, t.pkt.SrcPort).String()
-	}
-	if t.pkt.FromNode() {
-		return src + " (the node)"
-	}
-	return src + "@" + t.pkt.In
-}
-
-func (t *traced) destination() string {
-	return ir.Match{Addr: t.pkt.Dst, Protocol: t.pkt.Protocol, Port: t.pkt.Port}.String()
-}
-
-// line is a line of a trace: text, and behind it where that comes from.
-func line(indent string, s sim.Step) string {
-	if s.Origin == (ir.Origin{}) {
-		return indent + s.Text
-	}
-	return fmt.Sprintf("%-72s # %s", indent+s.Text, s.Origin)
-}
-
-func (t *traced) writeText(w io.Writer) error {
-	return buffered(w, func(w io.Writer) error {
-		_, err := io.WriteString(w, t.text())
+// kernel follows the packet through what this kernel holds.
+func (c *traceCmd) kernel(e *env) error {
+	if err := needRoot("trace --kernel"); err != nil {
 		return err
-	})
+	}
+	c.Live = c.IR == "" && c.Socket == "" || c.Live
+	job, programs, err := c.programs(e)
+	if err != nil {
+		return err
+	}
+	f, err := rules.Trace(context.Background(), trace.NewScene(job, programs), c.From, c.To, variantOf(c.Variant))
+	if err != nil {
+		return e.finish(job, err)
+	}
+	write := f.WriteText
+	if c.Output == "json" {
+		write = f.WriteJSON
+	}
+	if err := e.finish(job, review.Buffered(e.stdout, write)); err != nil {
+		return err
+	}
+	if !f.Well() {
+		return errFindings
+	}
+	return nil
 }
-
-// text returns the steps, the outcome, and what would have to be otherwise.
-func (t *traced) text() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s -> %s\n", t.sender(), t.destination())
-	for i, s := range t.steps {
-		fmt.Fprintln(&b, line(fmt.Sprintf("%3d. ", i+1), s))
-	}
-	fmt.Fprintf(&b, "  => %s\n", t.result())
-	if len(t.hindrances) > 0 {
-		fmt.Fprintf(&b, "  for it to pass:\n")
-	}
-	for _, h := range t.hindrances {
-		fmt.Fprintln(&b, line("   - ", h.Step))
-		for _, near := range h.Near {
-			fmt.Fprintln(&b, line("       ", near))
-		}
-	}
-	return b.String()
-}
-
-type traceJSON struct {
-	From         string            `json:"from"`
-	Port         uint16            `json:"port,omitempty"` // of From
-	Interface    string            `json:"interface,omitempty"`
-	To           string            `json:"to"`
-	Steps        []sim.Step        `json:"steps"`
-	Fate         string            `json:"fate"`
-	Others       []string          `json:"others,omitempty"` // fates that chance may bring instead
-	Destinations []destinationJSON `json:"destinations,omitempty"`
-	Affinity     bool              `json:"affinity,omitempty"`
-	Choice       string            `json:"choice,omitempty"` // how the client chooses among destinations
-	Hindrances   []hindrance       `json:"hindrances,omitempty"`
-	Expect       string            `json:"expect,omitempty"`
-	Met          *bool             `json:"met,omitempty"` // with Expect
-}
-
-type destinationJSON struct {
-	Address    netip.AddrPort `json:"address"`
-	Masquerade bool           `json:"masquerade"`
-}
-
-// json returns the form that is written as JSON.
-func (t *traced) json() traceJSON {
-	out := traceJSON{
-		From:       t.pkt.Src.String(),
-		Port:       t.pkt.SrcPort,
-		Interface:  t.pkt.In,
-		To:         t.destination(),
-		Steps:      append([]sim.Step{}, t.steps...),
-		Fate:       t.fate(),
-		Affinity:   t.outcome.Affinity,
-		Choice:     t.outcome.Choice,
-		Hindrances: t.hindrances,
-	}
-	for _, e := range t.outcome.Else {
-		out.Others = append(out.Others, e.Fate.String())
-	}
-	for _, d := range t.outcome.Destinations {
-		out.Destinations = append(out.Destinations, destinationJSON{d.AddrPort, d.SNAT})
-	}
-	return out
-}
-
-func (t *traced) writeJSON(w io.Writer) error { return writeDocument(w, "Trace", "  ", t.json()) }

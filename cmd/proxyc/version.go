@@ -7,6 +7,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/proxyc/proxyc/apply/build"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
 )
 
 type versionCmd struct {
@@ -15,7 +16,7 @@ type versionCmd struct {
 
 func (c *versionCmd) Run(e *env) error {
 	if c.Output == "json" {
-		return writeDocument(e.stdout, "Version", "  ", build.Read())
+		return review.WriteDocument(e.stdout, "Version", "  ", build.Read())
 	}
 	return writeVersion(e.stdout)
 }

@@ -8,14 +8,19 @@ import (
 	"io/fs"
 	"os"
 	"os/signal"
+	"reflect"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
+
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/build"
 	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/cmd/proxyc/disk"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/proof"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
@@ -113,7 +118,7 @@ func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 		SourceOptions: daemon.SourceOptions{
 			Resolve: func() (_ *config.Resolved, text []byte, _ diag.List) {
 				resolved, diags := c.Resolve(func(name string) (_ []byte, err error) {
-					text, err = e.readFile(name)
+					text, err = e.inputs().ReadFile(name)
 					return text, err
 				}, c.Strict)
 				return resolved, text, diags
@@ -127,7 +132,7 @@ func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 		ReportOptions: daemon.ReportOptions{
 			Version: build.Read().Version, StatusSocket: c.Socket, UnreadyAfter: c.Unready, NodeCondition: c.Condition,
 			Flags: func(cfg *config.Config) map[string]string { return flagValues(k, cfg) },
-			Trace: traceScene,
+			Trace: trace.WriteScene,
 		},
 		Hostname: e.hostname,
 		Stdout:   e.stdout, Stderr: e.stderr,
@@ -135,7 +140,7 @@ func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 	}
 	if c.Prove {
 		o.Prove = func(ctx context.Context, programs ir.Programs) []daemon.Unproved {
-			return unproved(prove.WithWorkers(ctx, 1), programs) // the rest is for what changes rules
+			return proof.Unproved(prove.WithWorkers(ctx, 1), programs) // the rest is for what changes rules
 		}
 	}
 	if file := deref(c.Config); file != "-" {
@@ -178,21 +183,37 @@ func deref(s *string) string {
 // fileSystem is the daemon's view of an env.
 type fileSystem struct{ *env }
 
-func (f fileSystem) ReadFile(name string) ([]byte, error)  { return f.files.ReadFile(name) }
+func (f fileSystem) ReadFile(name string) ([]byte, error) { return f.files.ReadFile(name) }
+
 func (f fileSystem) Stat(name string) (fs.FileInfo, error) { return f.files.Stat(name) }
+
 func (f fileSystem) WriteFile(name string, write func(io.Writer) error) error {
-	return f.writeFileFor(ownerOnly, name, write)
+	return disk.Write(f.files, name, disk.OwnerOnly, write)
 }
 
-// traceScene traces a packet as the verb does.
-func traceScene(w io.Writer, s daemon.Scene) error {
-	t, err := (&scene{snap: s.Snapshot, node: s.Node, programs: s.Programs, interfaces: s.Interfaces, known: true,
-		left: newLeftOut(s.Snapshot, errorsOf(s.Findings))}).trace(s.From, s.To)
-	if err != nil {
-		return err
+// flagValues returns all flags of the verb that runs by name, with what is in
+// force: that of the configuration where a flag sets some of it, and else what
+// the command line says, or the default.
+func flagValues(k *kong.Context, cfg *config.Config) map[string]string {
+	values, inForce := map[string]string{}, config.FlagValues(cfg)
+	for _, flag := range k.Flags() {
+		value, ok := inForce[flag.Name]
+		if !ok {
+			value = valueText(reflect.ValueOf(k.FlagValue(flag)))
+		}
+		values[flag.Name] = value
 	}
-	if s.Output == "json" {
-		return t.writeJSON(w)
+	delete(values, "help")
+	return values
+}
+
+// valueText writes the value of a flag; nothing where there is none.
+func valueText(v reflect.Value) string {
+	if v.IsValid() && v.Kind() == reflect.Pointer {
+		v = v.Elem()
 	}
-	return t.writeText(w)
+	if !v.IsValid() {
+		return ""
+	}
+	return fmt.Sprint(v.Interface())
 }

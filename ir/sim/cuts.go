@@ -3,6 +3,8 @@ package sim
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/proxyc/proxyc/ir"
 )
 
 // Cuts collect the constants that a walk through rules compared with fields of
@@ -197,6 +199,13 @@ func NewOwn(loopback netip.Prefix, addrs []netip.Addr) *Own {
 		}
 	}
 	return o
+}
+
+// OwnOfNode returns what the node of a Program has for itself.
+func OwnOfNode(p *ir.Program) *Own {
+	own := NewOwn(p.Family.Loopback(), p.Node.Addrs)
+	own.Mark = p.Node.MasqueradeMark()
+	return own
 }
 
 // OwnOf returns the addresses for which has holds. Nobody can list them, so that

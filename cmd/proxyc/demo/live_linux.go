@@ -1,0 +1,473 @@
+package demo
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/apply/daemon"
+	proc "github.com/proxyc/proxyc/apply/run"
+	"github.com/proxyc/proxyc/cmd/proxyc/disk"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+// The live demo is three kinds of processes. The one that the user starts makes a world of
+// namespaces and waits; when either ends, the kernel takes all of it away. The first
+// process in there is the node: its network has the rules, by a daemon beside it. Each pod
+// is a process with a network of its own.
+
+// Unsupported is why a node cannot be played on this system; nil: it can.
+var Unsupported error
+
+// codeDiffers is the exit code of a process of the demo that ends with errDiffers, and of trace --kernel where the
+// kernel departs from what is wanted.
+const codeDiffers = 1
+
+// World makes the world, in which this program runs again as "demo --part=node --mode=MODE", and returns that
+// process's exit code and error.
+func World(ctx context.Context, out, errs io.Writer, mode string) (code int, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return 0, err
+	}
+	err = proc.World(ctx, out, errs, self, "demo", "--part=node", "--mode="+mode)
+	if ctx.Err() != nil {
+		return 0, ctx.Err()
+	}
+	if failed, isError := errors.AsType[*proc.Error](err); isError {
+		return failed.Code, err
+	}
+	return 0, err
+}
+
+// Node plays the node in a world, and tells what happens on it.
+func Node(ctx context.Context, out, errs io.Writer, mode string) error {
+	if os.Getpid() != 1 {
+		return errors.New("--part: is for --live alone")
+	}
+	n := &liveNode{out: out, errors: errs, mode: mode, dir: "/run/demo", pods: map[string]*livePod{}}
+	return n.play(ctx)
+}
+
+// liveNode is the node, and the way the demo goes.
+type liveNode struct {
+	out     io.Writer
+	errors  io.Writer
+	mode    string
+	dir     string // for files, in a file system of its own
+	self    string
+	pods    map[string]*livePod
+	differs bool         // a connection went otherwise than trace says
+	log     lockedBuffer // the daemon's
+}
+
+// livePod is a pod, or a machine outside.
+type livePod struct {
+	*proc.Child
+	name string
+	addr netip.Addr
+}
+
+// source is the pod as trace has it: its cable has its name at the node.
+func (p *livePod) source() string { return p.addr.String() + "@" + p.name }
+
+var (
+	liveNodeAddr = netip.MustParseAddr("192.0.2.11") // to the outside
+	livePodGate  = netip.MustParseAddr("10.244.1.1") // to pods
+)
+
+func (n *liveNode) say(format string, args ...any) { fmt.Fprintf(n.out, format+"\n", args...) }
+
+func (n *liveNode) socket() string { return filepath.Join(n.dir, "status.sock") }
+
+func (n *liveNode) play(ctx context.Context) (err error) {
+	if n.self, err = os.Executable(); err != nil {
+		return err
+	}
+	if err := n.furnish(); err != nil {
+		return fmt.Errorf("namespaces: %w", err)
+	}
+	n.say("# A node, three pods and a client outside, each a network namespace of this process")
+	for _, p := range []*livePod{{name: "web-1", addr: netip.MustParseAddr("10.244.1.10")}, {name: "web-2", addr: netip.MustParseAddr("10.244.1.11")},
+		{name: "shopper", addr: netip.MustParseAddr("10.244.1.20")}, {name: "outside", addr: netip.MustParseAddr("192.0.2.200")}} {
+		if err := n.start(ctx, p); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		n.say("%-8s %s", p.name, p.addr)
+	}
+	if err := n.cluster("web-1", "web-2"); err != nil {
+		return err
+	}
+	n.say("\n# proxyc watch writes the node's rules (%s)", n.mode)
+	began := time.Now()
+	if _, err := proc.Beside(ctx, &n.log, false, n.self, "watch", "-c", filepath.Join(n.dir, "config.yaml"), "-s", filepath.Join(n.dir, "cluster.yaml"), "--status-socket", n.socket()); err != nil {
+		return err
+	}
+	var st daemon.Status
+	err = n.until(ctx, "rules", func() bool {
+		var asking error
+		st, asking = review.AskStatus(ctx, n.socket())
+		return asking == nil && st.Synced
+	})
+	if err != nil {
+		return err
+	}
+	n.say("in force after %s: %s", time.Since(began).Round(time.Millisecond), st.Operations)
+	for _, x := range []struct {
+		shows, from, to string
+	}{
+		{"A pod connects to a Service", "shopper", "10.96.0.10:80"},
+		{"A client outside connects to its node port", "outside", "192.0.2.11:30080"},
+		{"A Service without endpoints", "shopper", "10.96.0.80:80"},
+		{"An address of a load balancer that does not admit the client", "outside", "203.0.113.31:443"},
+	} {
+		if err := n.compare(ctx, x.shows, x.from, x.to); err != nil {
+			return err
+		}
+	}
+	for _, step := range []func(context.Context) error{n.endpointDies, n.foreignRule} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	if n.differs {
+		n.say("\nnot all connections went as trace says")
+		return ErrDiffers
+	}
+	n.say("\n# All went as trace says. Namespaces, rules and files go with this process.")
+	return nil
+}
+
+// furnish makes the node: mounts of its own, and a network that forwards.
+func (n *liveNode) furnish() error {
+	lo, err := netlink.LinkByName("lo")
+	return errors.Join(err,
+		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+		unix.Mount("proc", "/proc", "proc", 0, ""),
+		unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=755"), // locks, and the files of the demo
+		os.Mkdir(n.dir, 0o700),
+		netlink.LinkSetUp(lo),
+		os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644),
+		os.WriteFile(filepath.Join(n.dir, "config.yaml"), []byte(n.config()), 0o600))
+}
+
+// config leaves alone what networks of a machine share.
+func (n *liveNode) config() string {
+	return fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: %s
+clusterCIDR: 10.244.0.0/16
+hostnameOverride: node1
+oomScoreAdj: 0
+conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+iptables: {minSyncPeriod: 0s, localhostNodePorts: false}
+nftables: {minSyncPeriod: 0s}
+`, n.mode)
+}
+
+// start starts a pod, with a cable to the node.
+func (n *liveNode) start(ctx context.Context, p *livePod) (err error) {
+	if p.Child, err = proc.Beside(ctx, n.errors, true, n.self, "demo", "--part=pod"); err != nil {
+		return err
+	}
+	n.pods[p.name] = p
+	gate := livePodGate
+	if p.name == "outside" {
+		gate = liveNodeAddr
+	}
+	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: p.name}, PeerName: "eth0", PeerNamespace: netlink.NsPid(p.PID())}
+	if err := netlink.LinkAdd(link); err != nil {
+		return fmt.Errorf("cable: %w", err)
+	}
+	err = errors.Join(netlink.AddrAdd(link, &netlink.Addr{IPNet: hostNet(gate)}), netlink.LinkSetUp(link),
+		netlink.RouteAdd(&netlink.Route{LinkIndex: link.Index, Dst: hostNet(p.addr), Scope: netlink.SCOPE_LINK, Src: gate.AsSlice()}))
+	if p.name == "outside" { // the way to all that is not here
+		err = errors.Join(err, netlink.RouteAdd(&netlink.Route{LinkIndex: link.Index, Gw: p.addr.AsSlice(), Flags: int(netlink.FLAG_ONLINK)}))
+	}
+	if err != nil {
+		return fmt.Errorf("cable: %w", err)
+	}
+	answer, err := p.Ask(fmt.Sprintf("up %s %s %s", p.name, p.addr, gate))
+	if err == nil && answer != "ready" {
+		err = errors.New(answer)
+	}
+	return err
+}
+
+func hostNet(a netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
+}
+
+// cluster writes the objects, with the pods that are endpoints of shop/web and shop/edge.
+func (n *liveNode) cluster(endpoints ...string) error {
+	text, err := Files.ReadFile("live.yaml")
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	b.Write(text)
+	for service, port := range map[string]string{"web": "http", "edge": ""} {
+		fmt.Fprintf(&b, "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\nmetadata: {namespace: shop, name: %[1]s-1, labels: {kubernetes.io/service-name: %[1]s}}\n"+
+			"ports: [{name: %[2]q, port: 8080, protocol: TCP}]\nendpoints:\n", service, port)
+		for _, name := range endpoints {
+			fmt.Fprintf(&b, "- {addresses: [%s], nodeName: node1, conditions: {ready: true}, targetRef: {kind: Pod, namespace: shop, name: %s}}\n", n.pods[name].addr, name)
+		}
+		b.WriteString("---\n")
+	}
+	return disk.Write(disk.OS{}, filepath.Join(n.dir, "cluster.yaml"), disk.Everybody, func(w io.Writer) error { _, err := io.WriteString(w, b.String()); return err })
+}
+
+// until asks until something holds.
+func (n *liveNode) until(ctx context.Context, what string, holds func() bool) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for !holds() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: not within a minute; the daemon's log:\n%s", what, n.log.String())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// trace returns what the daemon's rules mean for a connection.
+func (n *liveNode) trace(from, to string) (trace.Trace, error) {
+	j, programs, err := review.Live(n.socket())
+	if err != nil {
+		return trace.Trace{}, err
+	}
+	return trace.NewScene(j, programs).Trace(n.pods[from].source(), to)
+}
+
+// tries are how many connections are made: that all go to one of two backends happens once
+// in some 500,000 demos.
+const tries = 20
+
+// connect makes connections, and returns what came of them, each kind once.
+func (n *liveNode) connect(from, to string) (got []string, err error) {
+	for range tries {
+		answer, err := n.pods[from].Ask("get " + to)
+		if err != nil {
+			return nil, err
+		}
+		if got = append(got, answer); !strings.HasPrefix(answer, "by ") {
+			break // what was refused, or dropped, is so each time
+		}
+	}
+	slices.Sort(got)
+	return slices.Compact(got), nil
+}
+
+// compare traces a connection, makes it, and says whether both come to the same.
+func (n *liveNode) compare(ctx context.Context, shows, from, to string) error {
+	n.say("\n# %s: %s to %s", shows, from, to)
+	t, err := n.trace(from, to)
+	if err != nil {
+		return err
+	}
+	if err := t.WriteText(n.out); err != nil {
+		return err
+	}
+	got, err := n.connect(from, to)
+	if err != nil {
+		return err
+	}
+	n.say("  really: %s", strings.Join(got, "; "))
+	if want := n.expected(&t, from); !slices.Equal(got, want) {
+		n.differs = true
+		n.say("  and should be: %s", strings.Join(want, "; "))
+	}
+	return nil
+}
+
+// expected is what connections come to by a trace, in the words of a pod.
+func (n *liveNode) expected(t *trace.Trace, from string) (all []string) {
+	switch t.Outcome.Fate {
+	case sim.Rejected:
+		return []string{"refused"}
+	case sim.Dropped:
+		return []string{"no answer"}
+	}
+	for _, d := range t.Outcome.Destinations {
+		seen := n.pods[from].addr
+		if d.SNAT {
+			seen = livePodGate
+		}
+		for _, p := range n.pods {
+			if p.addr == d.AddrPort.Addr() {
+				all = append(all, fmt.Sprintf("by %s, which sees %s", p.name, seen))
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// endpointDies kills a pod, and then takes it out of the EndpointSlice.
+func (n *liveNode) endpointDies(ctx context.Context) error {
+	n.say("\n# The pod web-2 dies")
+	n.pods["web-2"].Kill()
+	if err := n.cluster("web-1"); err != nil {
+		return err
+	}
+	began := time.Now()
+	err := n.until(ctx, "the change", func() bool {
+		t, err := n.trace("shopper", "10.96.0.10:80")
+		return err == nil && len(t.Outcome.Destinations) == 1
+	})
+	if err != nil {
+		return err
+	}
+	n.say("its EndpointSlices are without it: in force after %s", time.Since(began).Round(time.Millisecond))
+	return n.compare(ctx, "The same connection", "shopper", "10.96.0.10:80")
+}
+
+// foreign is a rule as a firewall would have it.
+const foreign = "table inet firewall { chain forward { type filter hook forward priority -10; ip saddr 10.244.1.20 tcp dport 8080 drop; }; }"
+
+// foreignRule adds a rule of somebody else's, and has it found.
+func (n *liveNode) foreignRule(ctx context.Context) error {
+	n.say("\n# Somebody else adds a rule: nft '%s'", foreign)
+	if _, err := proc.Run(ctx, nil, "nft", foreign); errors.Is(err, exec.ErrNotFound) {
+		n.say("left out: there is no nft")
+		return nil
+	} else if err != nil {
+		return err
+	}
+	got, err := n.connect("shopper", "10.96.0.10:80")
+	if err != nil {
+		return err
+	}
+	n.say("  really: %s\n\n# Where it is lost: proxyc trace --kernel", strings.Join(got, "; "))
+	out, err := proc.Run(ctx, nil, n.self, "trace", "--kernel", "--status-socket", n.socket(), "--from", n.pods["shopper"].source(), "--to", "10.96.0.10:80")
+	if failed, ok := errors.AsType[*proc.Error](err); err != nil && (!ok || failed.Code != codeDiffers) {
+		return err
+	}
+	if _, err := n.out.Write(out); err != nil {
+		return err
+	}
+	n.differs = n.differs || !slices.Equal(got, []string{"no answer"}) || !bytes.Contains(out, []byte("firewall"))
+	return nil
+}
+
+// Pod answers what the node asks. A pod's network is this process's.
+func Pod(in io.Reader, out io.Writer) error {
+	for lines := bufio.NewScanner(in); lines.Scan(); {
+		words := strings.Fields(lines.Text())
+		answer := "not understood"
+		switch {
+		case len(words) == 4 && words[0] == "up":
+			answer = "ready"
+			if err := podUp(words[1], words[2], words[3]); err != nil {
+				answer = err.Error()
+			}
+		case len(words) == 2 && words[0] == "get":
+			answer = podGet(words[1])
+		}
+		if _, err := fmt.Fprintln(out, answer); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// podUp gives the pod its address and a way to the node, and serves at port 8080.
+func podUp(name, addr, gate string) error {
+	self, err := netip.ParseAddr(addr)
+	if err != nil {
+		return err
+	}
+	by, err := netip.ParseAddr(gate)
+	if err != nil {
+		return err
+	}
+	lo, err1 := netlink.LinkByName("lo")
+	eth, err2 := netlink.LinkByName("eth0")
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	index := eth.Attrs().Index
+	err = errors.Join(netlink.LinkSetUp(lo), netlink.AddrAdd(eth, &netlink.Addr{IPNet: hostNet(self)}), netlink.LinkSetUp(eth),
+		netlink.RouteAdd(&netlink.Route{LinkIndex: index, Dst: hostNet(by), Scope: netlink.SCOPE_LINK}),
+		netlink.RouteAdd(&netlink.Route{LinkIndex: index, Gw: by.AsSlice()}))
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp4", ":8080")
+	if err != nil {
+		return err
+	}
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			client, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
+			fmt.Fprintf(conn, "by %s, which sees %s\n", name, client)
+			conn.Close()
+		}
+	}()
+	return nil
+}
+
+func isTimeout(err error) bool {
+	timeout, ok := errors.AsType[net.Error](err)
+	return ok && timeout.Timeout()
+}
+
+// lockedBuffer is safe for concurrent use.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// podGet says what came of a connection.
+func podGet(to string) string {
+	conn, err := net.DialTimeout("tcp4", to, 1500*time.Millisecond)
+	switch {
+	case errors.Is(err, unix.ECONNREFUSED):
+		return "refused"
+	case isTimeout(err):
+		return "no answer"
+	case err != nil:
+		return err.Error()
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(10 * time.Second))
+	answer, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil {
+		return err.Error()
+	}
+	return strings.TrimSpace(answer)
+}

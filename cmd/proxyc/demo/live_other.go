@@ -1,0 +1,17 @@
+//go:build !linux
+
+package demo
+
+import (
+	"context"
+	"errors"
+	"io"
+)
+
+// Unsupported is why a node cannot be played on this system.
+var Unsupported = errors.New("--live: only on Linux, which has network namespaces")
+
+// World returns Unsupported, as Node and Pod do.
+func World(context.Context, io.Writer, io.Writer, string) (int, error) { return 0, Unsupported }
+func Node(context.Context, io.Writer, io.Writer, string) error         { return Unsupported }
+func Pod(io.Reader, io.Writer) error                                   { return Unsupported }

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/diff"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// nodeChoice says for which nodes a verb is asked.
+type nodeChoice struct {
+	Node     []string `placeholder:"NAME" sep:"none" help:"The Node of the snapshots that is meant. May be repeated."`
+	AllNodes bool     `help:"Every Node of the snapshots is meant."`
+}
+
+// chosen reports whether nodes are named.
+func (c *nodeChoice) chosen() bool { return c.AllNodes || len(c.Node) > 0 }
+
+// nodes returns those that are meant.
+func (c *nodeChoice) nodes() diff.Nodes { return diff.Nodes{Names: c.Node, All: c.AllNodes} }
+
+// dirName is a directory to write to.
+type dirName string
+
+// UnmarshalText refuses the empty name, which an unset variable of a script makes.
+func (d *dirName) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		return errors.New("must name a directory, got nothing")
+	}
+	*d = dirName(text)
+	return nil
+}
+
+// byteSize is a number of bytes on the command line: 1000, 64Ki, 256Mi.
+type byteSize int64
+
+func (b *byteSize) UnmarshalText(text []byte) error {
+	q, err := resource.ParseQuantity(string(text))
+	if err != nil || q.Sign() < 0 {
+		return fmt.Errorf("must be a number of bytes, as 256Mi, got %q", text)
+	}
+	*b = byteSize(q.Value())
+	return nil
+}
+
+// namespaceFlag is kubectl's -n for verbs that are given the name of something.
+type namespaceFlag struct {
+	Namespace string `short:"n" once:"" placeholder:"NAME" help:"The namespace of Services and pods that are named without one."`
+}
+
+// pod completes the source of a packet: pod:NAME.
+func (f namespaceFlag) pod(from string) string {
+	name, ok := strings.CutPrefix(from, "pod:")
+	if f.Namespace == "" || !ok || strings.Contains(name, "/") {
+		return from
+	}
+	return "pod:" + f.Namespace + "/" + name
+}
+
+// bareName is a Service's own name, and its port.
+var bareName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[-a-zA-Z0-9]+)?(/[a-zA-Z]+)?$`)
+
+// service completes what is a Service's own name: NAME, NAME:PORT or NAME:PORT/PROTO. An
+// address, a port and all else stay what they are.
+func (f namespaceFlag) service(text string) string {
+	name, _, _ := strings.Cut(text, ":")
+	_, notAddr := netip.ParseAddr(name)
+	if f.Namespace == "" || !bareName.MatchString(text) || notAddr == nil || strings.Trim(name, "0123456789") == "" {
+		return text
+	}
+	if host, protocol, ok := strings.Cut(text, "/"); ok && !strings.Contains(host, ":") && !knownProtocol(protocol) {
+		return text // NAMESPACE/NAME
+	}
+	return f.Namespace + "/" + text
+}
+
+// namespaceChoice is kubectl's -n and -A for verbs that tell of many Services.
+type namespaceChoice struct {
+	Namespace     string `short:"n" once:"" placeholder:"NAME" help:"Tell of the objects of this namespace alone."`
+	AllNamespaces bool   `short:"A" help:"Tell of all namespaces, which is the default."`
+}
+
+var errNamespaceTwice = errors.New("--namespace, --all-namespaces: one of them, not both")
+
+// check refuses a namespace of which neither the snapshots nor the findings about them have
+// anything: nothing to tell of would look as if all were well.
+func (c namespaceChoice) check(found diag.List, snaps ...*snapshot.Snapshot) error {
+	switch {
+	case c.Namespace == "":
+		return nil
+	case c.AllNamespaces:
+		return errNamespaceTwice
+	}
+	var names []string
+	for _, s := range snaps {
+		for _, svc := range s.Services() {
+			names = append(names, svc.Name.Namespace)
+		}
+	}
+	for _, d := range found {
+		names = append(names, namespaceOf(d))
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	if slices.Contains(names, c.Namespace) {
+		return nil
+	}
+	hint := ""
+	if near := diag.Nearest(c.Namespace, names); near != "" {
+		hint = fmt.Sprintf(" (did you mean %s?)", near)
+	}
+	return fmt.Errorf("--namespace: no Service of the snapshot is in namespace %q%s", c.Namespace, hint)
+}
+
+// has reports whether a Service is one that is told of.
+func (c namespaceChoice) has(name ir.Name) bool {
+	return c.Namespace == "" || name.Namespace == c.Namespace
+}
+
+// of returns the findings that are told: also those that keep something from being read,
+// of which nobody knows in which namespace it is, and errors that are of no namespace, as of the
+// configuration and of Nodes, which are every namespace's.
+func (c namespaceChoice) of(list diag.List) diag.List {
+	return slices.DeleteFunc(slices.Clone(list), func(d diag.Diagnostic) bool { return !c.tells(d) })
+}
+
+func (c namespaceChoice) tells(d diag.Diagnostic) bool {
+	of := namespaceOf(d)
+	return c.Namespace == "" || of == c.Namespace || of == "" && d.Severity == diag.Error || d.Code.Unread() || d.Code == diag.FileCutOff
+}
+
+// namespaceOf returns that of the object that a finding is about; "" where it has none.
+func namespaceOf(d diag.Diagnostic) string {
+	_, name, _ := strings.Cut(d.Object, " ")
+	namespace, _, ok := strings.Cut(name, "/")
+	if !ok {
+		return ""
+	}
+	return namespace
+}
+
+func knownProtocol(text string) bool {
+	_, ok := ir.ParseProtocol(text)
+	return ok
+}
+
+// readAddresses notes which addresses the node has beside those of its Node object.
+func (in *input) readAddresses(e *env, j *review.Input) (err error) {
+	if j.Facts.HNSEndpoints, err = parseHNSEndpoints(in.HNSEndpoint); err != nil {
+		return err
+	}
+	if j.Facts.Named, err = parseNodeAddresses(in.NodeAddress); err != nil || !in.Live {
+		return err
+	}
+	if j.Facts.Interfaces, err = e.interfaces(); err != nil {
+		return fmt.Errorf("--live: %w", err)
+	}
+	j.Facts.Interfaces = append(j.Facts.Interfaces, j.Facts.Named...)
+	j.Facts.TCPBeLiberal = daemon.Liberal()
+	return nil
+}
+
+// parseNodeAddresses reads each IP[/LENGTH]@INTERFACE of --node-address.
+func parseNodeAddresses(list []string) (named []compiler.Interface, err error) {
+	for _, text := range list {
+		addr, name, _ := strings.Cut(text, "@")
+		p, perr := netip.ParsePrefix(addr)
+		if a, err := netip.ParseAddr(strings.Trim(addr, "[]")); err == nil {
+			p, perr = netip.PrefixFrom(a, a.BitLen()), nil
+		}
+		if perr != nil || name == "" {
+			err = errors.Join(err, fmt.Errorf("--node-address: must be IP@INTERFACE or IP/LENGTH@INTERFACE, got %q", text))
+			continue
+		}
+		named = append(named, compiler.Interface{Name: name, Addrs: []netip.Prefix{netip.PrefixFrom(p.Addr().Unmap(), p.Bits())}})
+	}
+	return named, err
+}
+
+// parseHNSEndpoints reads each IP of --hns-endpoint.
+func parseHNSEndpoints(list []string) (map[netip.Addr]struct{}, error) {
+	var errs []error
+	addrs := make(map[netip.Addr]struct{}, len(list))
+	for _, text := range list {
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--hns-endpoint: must be an IP address, got %q", text))
+			continue
+		}
+		addrs[a.Unmap()] = struct{}{}
+	}
+	return addrs, errors.Join(errs...)
+}
+
+// switches reads the values of flags that are on or off by kube-proxy's words,
+// which are Go's: 1, t, T, true and so on, but not yes.
+type switches struct{}
+
+func (switches) IsBool() bool { return true }
+
+// Decode takes the value after "=", or none, which is on.
+func (switches) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
+	on, err := switchOf(ctx)
+	target.SetBool(on)
+	return err
+}
+
+// switchOf reads such a value. words stand for on, too.
+func switchOf(ctx *kong.DecodeContext, words ...string) (bool, error) {
+	if ctx.Scan.Peek().Type != kong.FlagValueToken {
+		return true, nil
+	}
+	text := fmt.Sprint(ctx.Scan.Pop().Value)
+	for _, word := range words {
+		if text == word {
+			return true, nil
+		}
+	}
+	on, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, fmt.Errorf("must be true or false, got %q", text)
+	}
+	return on, nil
+}
+
+// durations reads flags that take a time. Those of proxyc's own are not negative; those of
+// kube-proxy, which stand for a field of its configuration, may be where it lets the field be so.
+type durations struct{}
+
+// Decode takes what follows, also where it begins with a minus.
+func (durations) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
+	text, _ := ctx.Scan.Pop().Value.(string)
+	d, err := time.ParseDuration(text)
+	switch {
+	case ctx.Value.Tag.Has("config") || ctx.Value.Tag.Has("sets"):
+		if err != nil {
+			return fmt.Errorf("must be a time, as 30s or 1h30m, got %q", text)
+		}
+	case err != nil || d < 0:
+		return fmt.Errorf("must be a time that is not negative, as 30s or 1h30m, got %q", text)
+	}
+	target.SetInt(int64(d))
+	return nil
+}

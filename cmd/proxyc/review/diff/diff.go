@@ -1,0 +1,246 @@
+// Package diff compares two Inputs: which flows and settings differ, on which nodes, and why.
+package diff
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/rogpeppe/go-internal/diff"
+
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/flow"
+)
+
+// Diff is what differs between two sides.
+type Diff struct {
+	Nodes    []string // that were compared
+	Config   []config.Difference
+	Facts    []nodeFact
+	Services []flow.Service
+	Classes  int
+	Unknown  []string         // what was not compared, as time was over
+	Wrong    int              // objects with errors, which are left out as far as they are wrong
+	sides    [2]*review.Input // where what decides stands
+}
+
+// place returns where what decides on a side stands, as FILE:LINE:COLUMN; "" where that is
+// in no file.
+func (d *Diff) place(side int, c flow.Cause) string {
+	if c.Object == "" || d.sides[side] == nil {
+		return ""
+	}
+	one := make(diag.List, 1) // places are those of findings
+	one[0].Object, one[0].Path = c.Object, c.Field
+	d.sides[side].Locate(one)
+	if one[0].File == "" || one[0].Line == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s:%d:%d", one[0].File, one[0].Line, one[0].Column)
+}
+
+// nodeFact is something about nodes that differs.
+type nodeFact struct {
+	Nodes         []string
+	What          string
+	Before, After string // "": nothing
+}
+
+// Empty reports whether nothing differs, which is known.
+func (d *Diff) Empty() bool {
+	return len(d.Config)+len(d.Facts)+len(d.Services)+len(d.Unknown) == 0
+}
+
+// Nodes are those for which sides are compared; none: the one that the configuration names.
+type Nodes struct {
+	Names []string
+	All   bool // that a side has
+}
+
+// Any reports whether nodes are chosen.
+func (c Nodes) Any() bool { return c.All || len(c.Names) > 0 }
+
+// comparison returns what changes between two Programs of a node and family, and how many
+// classes of packets were asked about.
+type comparison func(ctx context.Context, where flow.Network, a, b *ir.Program) ([]flow.Service, int, error)
+
+// Compare compares two sides for the nodes that are chosen, or for the one that the
+// configuration names.
+func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, compare comparison) (*Diff, error) {
+	d := &Diff{Config: config.Differences(was.Resolved, is.Resolved), sides: [2]*review.Input{was, is}}
+	facts := factsByWhat{}
+	nodes := [2][]compiler.Facts{{was.Facts}, {is.Facts}}
+	a, b := was.Compile, is.Compile
+	if chosen.Any() {
+		var err error
+		if nodes, err = nodesOf(was, is, chosen, facts); err != nil {
+			return nil, err
+		}
+		var stopA, stopB func()
+		a, stopA = was.CompileEach(nodes[0])
+		defer stopA()
+		b, stopB = is.CompileEach(nodes[1])
+		defer stopB()
+	}
+	var merged flow.Merger
+	pods := append(was.Pods(), is.Pods()...)
+	for i, n := range nodes[0] {
+		if len(d.Unknown) > 0 {
+			d.Unknown = append(d.Unknown, fmt.Sprintf("nodes: %d of %d are compared", i, len(nodes[0])))
+			break
+		}
+		d.Nodes = append(d.Nodes, n.NodeName)
+		before, after := a(), b()
+		where := flow.Network{Here: append(was.PodsOn(n.NodeName), is.PodsOn(nodes[1][i].NodeName)...), Pods: pods}
+		for _, f := range ir.Families() {
+			pa, pb := before.Of(f), after.Of(f)
+			if pa == nil && pb == nil {
+				continue
+			}
+			services, classes, err := compare(ctx, where, pa, pb)
+			if why := flow.Unfinished(""); errors.As(err, &why) {
+				d.Unknown = append(d.Unknown, fmt.Sprintf("node %s, %s: %s", n.NodeName, f, why))
+			} else if err != nil {
+				return nil, err
+			}
+			d.Classes += classes
+			merged.Add(n.NodeName, services)
+			facts.compare(n.NodeName, f, pa, pb)
+		}
+	}
+	d.Services, d.Facts = merged.Services(), facts.list()
+	return d, nil
+}
+
+// nodesOf returns what is known of the nodes that are chosen, on both sides, in the same
+// order. Nodes that one side alone has are facts.
+func nodesOf(was, is *review.Input, chosen Nodes, facts factsByWhat) (nodes [2][]compiler.Facts, err error) {
+	names := slices.Clone(chosen.Names)
+	if chosen.All {
+		for _, j := range [...]*review.Input{was, is} {
+			for _, n := range j.Snapshot.Nodes() {
+				names = append(names, n.Name)
+			}
+		}
+	}
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		switch a, b := was.Snapshot.Node(name), is.Snapshot.Node(name); {
+		case a == nil && b == nil:
+			return nodes, fmt.Errorf("--node: must name a Node of the snapshots, got %q", name)
+		case a == nil:
+			facts.add(name, "Node", "", "in the snapshot")
+		case b == nil:
+			facts.add(name, "Node", "in the snapshot", "")
+		default:
+			nodes[0] = append(nodes[0], was.Others(name))
+			nodes[1] = append(nodes[1], is.Others(name))
+		}
+	}
+	if len(nodes[0]) == 0 && len(facts) == 0 {
+		return nodes, errors.New("--all-nodes: the snapshots have no Node")
+	}
+	return nodes, nil
+}
+
+// FactsOf returns what is known of the nodes that are chosen.
+func FactsOf(j *review.Input, chosen Nodes) ([]compiler.Facts, error) {
+	nodes, err := nodesOf(j, j, chosen, factsByWhat{})
+	return nodes[0], err
+}
+
+// factsByWhat are facts about nodes, with the nodes that they are about.
+type factsByWhat map[nodeFactKey][]string
+
+type nodeFactKey struct{ what, before, after string }
+
+func (f factsByWhat) add(node, what, before, after string) {
+	k := nodeFactKey{what, before, after}
+	f[k] = append(f[k], node)
+}
+
+// compare notes what differs of the node itself in one family, besides what the
+// configuration says.
+func (f factsByWhat) compare(node string, family ir.Family, a, b *ir.Program) {
+	before, after := nodeFacts(a), nodeFacts(b)
+	keys := make([]string, 0, len(before)+len(after))
+	for _, m := range [...]map[string]string{before, after} {
+		for k := range m {
+			keys = append(keys, k)
+		}
+	}
+	slices.Sort(keys)
+	for _, k := range slices.Compact(keys) {
+		if before[k] != after[k] {
+			f.add(node, family.String()+" "+k, before[k], after[k])
+		}
+	}
+}
+
+// nodeFacts are what a Program holds of its node's object and the cluster's.
+func nodeFacts(p *ir.Program) map[string]string {
+	if p == nil {
+		return map[string]string{}
+	}
+	n := &p.Node
+	facts := map[string]string{"zone": n.Zone}
+	if n.IP.IsValid() {
+		facts["address"] = n.IP.String()
+	}
+	var words []string
+	for _, a := range n.Addrs {
+		words = append(words, a.String())
+	}
+	facts["all addresses"] = strings.Join(words, ", ")
+	words = nil
+	for _, c := range n.ServiceCIDRs {
+		words = append(words, c.Prefix.String())
+	}
+	facts["Service networks"] = strings.Join(words, ", ")
+	switch d := &n.Detector; d.Mode {
+	case ir.DetectCIDR:
+		facts["pods"] = d.Prefix.String()
+	case ir.DetectInterface:
+		facts["pods"] = "by interface " + d.Interface
+	case ir.DetectPrefix:
+		facts["pods"] = "by interface " + d.Interface + "*"
+	}
+	return facts
+}
+
+func (f factsByWhat) list() (out []nodeFact) {
+	for k, nodes := range f {
+		out = append(out, nodeFact{nodes, k.what, k.before, k.after})
+	}
+	slices.SortFunc(out, func(a, b nodeFact) int {
+		return slices.Compare([]string{a.What, a.Nodes[0], a.Before}, []string{b.What, b.Nodes[0], b.Before})
+	})
+	return out
+}
+
+// Lines compares texts line by line.
+func Lines(from, to ir.Programs, format string) ([]byte, error) {
+	var a, b bytes.Buffer
+	var none *review.FormatError
+	if err := review.WriteFormat(&a, from, format); errors.As(err, &none) {
+		forms := append(FormNames(), none.Writes...)
+		return nil, fmt.Errorf("-o: must be one of %s in mode %s, got %q%s", strings.Join(forms, ", "), none.Mode, format, review.DidYouMean(format, forms))
+	} else if err != nil {
+		return nil, err
+	}
+	if err := review.WriteFormat(&b, to, format); err != nil {
+		return nil, err
+	}
+	_, lines, found := bytes.Cut(diff.Diff(format, a.Bytes(), format, b.Bytes()), []byte("\n"))
+	if !found {
+		return nil, nil
+	}
+	return append([]byte("diff "+format+"\n"), lines...), nil
+}

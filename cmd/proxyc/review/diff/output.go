@@ -1,0 +1,511 @@
+package diff
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/lint"
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/flow"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+// diffForms write what differs.
+var diffForms = map[string]func(io.Writer, *Diff) error{
+	"text":     func(w io.Writer, d *Diff) error { return d.WriteText(w, false) },
+	"wide":     func(w io.Writer, d *Diff) error { return d.WriteText(w, true) },
+	"json":     func(w io.Writer, d *Diff) error { return d.WriteJSON(w) },
+	"markdown": func(w io.Writer, d *Diff) error { return d.WriteMarkdown(w) },
+	"stat":     func(w io.Writer, d *Diff) error { return d.writeStat(w) },
+}
+
+// Form returns what writes a form of what differs.
+func Form(name string) (write func(io.Writer, *Diff) error, ok bool) {
+	write, ok = diffForms[name]
+	return write, ok
+}
+
+// FormNames are the forms that diffForm has.
+func FormNames() []string { return slices.Sorted(maps.Keys(diffForms)) }
+
+// sign of an action, as terraform and diff have it.
+func sign(a flow.Action) string {
+	return [...]string{flow.Changed: "~", flow.Added: "+", flow.Removed: "-"}[a]
+}
+
+// valueSign is that of a value.
+func valueSign(before, after string) string {
+	switch {
+	case before == "":
+		return "+"
+	case after == "":
+		return "-"
+	}
+	return "~"
+}
+
+func arrow(before, after string) string {
+	none := func(s string) string {
+		if s == "" {
+			return "none"
+		}
+		return s
+	}
+	return none(before) + " → " + none(after)
+}
+
+// onNodes says on which nodes something is so, unless it is on all.
+func (d *Diff) onNodes(nodes []string) string {
+	nodes = compacted(nodes)
+	if len(nodes) == len(d.Nodes) {
+		return ""
+	}
+	const shown = 5
+	text := " (on " + strings.Join(nodes[:min(shown, len(nodes))], ", ")
+	if more := len(nodes) - shown; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text + ")"
+}
+
+// compacted returns names once each, in order.
+func compacted(names []string) []string {
+	names = slices.Clone(names)
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func serviceName(n ir.Name) string {
+	if n == (ir.Name{}) {
+		return "no Service's"
+	}
+	return n.String()
+}
+
+// namesText names the first Services of a group, and counts the rest.
+func namesText(names []ir.Name, most int) string {
+	words := make([]string, 0, most)
+	for _, n := range names[:min(most, len(names))] {
+		words = append(words, serviceName(n))
+	}
+	text := strings.Join(words, ", ")
+	if more := len(names) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// shownNames is how many Services of a group a title names.
+const shownNames = 3
+
+// entries returns what there is to tell, each Service by itself if that is wanted.
+func (d *Diff) entries(each bool) (entries []flow.Entry) {
+	if !each {
+		return flow.Entries(d.Services)
+	}
+	for _, s := range d.Services {
+		entries = append(entries, flow.Entry{Service: s, Names: []ir.Name{s.Name}})
+	}
+	return entries
+}
+
+// WriteText writes a paragraph for each change; wide shows each Service by itself, with a trace for each change.
+func (d *Diff) WriteText(w io.Writer, wide bool) error {
+	if len(d.Config)+len(d.Facts) > 0 {
+		fmt.Fprintln(w, "settings")
+		for _, c := range d.Config {
+			fmt.Fprintf(w, "  ~ %s: %s%s\n", c.Path, arrow(c.Before.Value, c.After.Value), sources(c, wide))
+		}
+		for _, f := range d.Facts {
+			fmt.Fprintf(w, "  %s %s: %s%s\n", valueSign(f.Before, f.After), f.What, arrow(f.Before, f.After), " on "+strings.Join(compacted(f.Nodes), ", "))
+		}
+	}
+	for _, g := range d.entries(wide) {
+		title := sign(g.Action) + " " + serviceName(g.Name)
+		if n := len(g.Names); n > 1 {
+			title = fmt.Sprintf("%s %d Services, %s, alike; in the first of them:", sign(g.Action), n, namesText(g.Names, shownNames))
+		}
+		fmt.Fprintln(w, title)
+		last := ""
+		for i := range g.Flows {
+			f := &g.Flows[i]
+			if to := flow.DestinationsText(f.To); to != last {
+				fmt.Fprintf(w, "    %s\n", to)
+				last = to
+			}
+			fmt.Fprintf(w, "      %s: %s%s\n", flow.ClientsText(f.From), f.Change.String(), d.onNodes(f.Nodes))
+			fmt.Fprintf(w, "        was: %s\n        is:  %s\n", d.cause(f, 0, "  # "), d.cause(f, 1, "  # "))
+			if f.Design != 0 {
+				fmt.Fprintf(w, "        by design: %s\n", f.Design)
+			}
+			if wide {
+				for _, b := range f.Added {
+					fmt.Fprintf(w, "        +%s: %s\n", b.AddrPort, b.Origin)
+				}
+				for _, b := range f.Removed {
+					fmt.Fprintf(w, "        -%s: %s\n", b.AddrPort, b.Origin)
+				}
+				fmt.Fprintf(w, "        proxyc trace %s\n", review.PacketFlags(f.Example.Packet))
+			}
+		}
+		for _, n := range g.Notes {
+			fmt.Fprintf(w, "    %s %s: %s%s\n", n.Family, n.What, arrow(n.Before, n.After), d.onNodes(n.Nodes))
+		}
+	}
+	return d.writeSummary(w, "")
+}
+
+// cause says what decides on a side, and where that stands.
+func (d *Diff) cause(f *flow.Flow, side int, at string) string {
+	text := f.Cause[side].String()
+	if place := d.place(side, f.Cause[side]); place != "" {
+		text += at + place
+	}
+	return text
+}
+
+// sources says where a setting comes from.
+func sources(c config.Difference, wide bool) string {
+	if !wide {
+		return ""
+	}
+	return fmt.Sprintf("  # %s, %s", c.Before.Source, c.After.Source)
+}
+
+// writeSummary says how much differs.
+func (d *Diff) writeSummary(w io.Writer, mark string) error {
+	wrong := ""
+	if d.Wrong > 0 {
+		wrong = fmt.Sprintf(" Errors: in %d objects, which are compared without what is wrong.", d.Wrong)
+		if d.Wrong == 1 {
+			wrong = " Errors: in 1 object, which is compared without what is wrong."
+		}
+	}
+	if d.Empty() {
+		if wrong == "" {
+			return nil
+		}
+		_, err := fmt.Fprintf(w, "%s%s%s\n", mark, "Nothing else differs."+wrong, mark)
+		return err
+	}
+	n := flow.Count(d.Services)
+	var parts []string
+	add := func(count int, one, many string) {
+		switch {
+		case count == 1:
+			parts = append(parts, "1 "+one)
+		case count > 1:
+			parts = append(parts, fmt.Sprintf("%d %s", count, many))
+		}
+	}
+	add(n.Lost, "is no longer served", "are no longer served")
+	add(n.Served, "begins to be served", "begin to be served")
+	add(n.Backends, "has other backends", "have other backends")
+	add(n.Same, "is served otherwise", "are served otherwise")
+	add(n.Other, "is not served, in another way", "are not served, in another way")
+	text := fmt.Sprintf("Services: %d added, %d changed, %d removed.", n.Added, n.Changed, n.Removed)
+	if n.Flows > 0 {
+		text += fmt.Sprintf(" Flows: %s.", strings.Join(parts, ", "))
+	}
+	text += fmt.Sprintf(" Settings: %d changed.", len(d.Config)+len(d.Facts))
+	if len(d.Nodes) > 1 {
+		text += fmt.Sprintf(" Nodes: %d compared.", len(d.Nodes))
+	}
+	if len(d.Unknown) > 0 {
+		text += " Not known: " + strings.Join(d.Unknown, "; ") + "."
+	}
+	_, err := fmt.Fprintf(w, "%s%s%s\n", mark, text+wrong, mark)
+	return err
+}
+
+// writeStat writes a line for each Service, with how many flows it is about.
+func (d *Diff) writeStat(w io.Writer) error {
+	width := 0
+	for _, s := range d.Services {
+		width = max(width, len(serviceName(s.Name)))
+	}
+	for _, s := range d.Services {
+		n := flow.Count([]flow.Service{s})
+		fmt.Fprintf(w, " %s %-*s | %d lost, %d begin, %d other backends, %d else\n", sign(s.Action), width, serviceName(s.Name),
+			n.Lost, n.Served, n.Backends, n.Same+n.Other+len(s.Notes))
+	}
+	return d.writeSummary(w, "")
+}
+
+// Bounds of a comment for a pull request, which may have 65,536 characters on GitHub. In bytes, of
+// which each character has one at least.
+const (
+	shownEntries = 40       // in full
+	mostSettings = 12 << 10 // bytes of the table of settings and what is above it
+	mostEntries  = 44 << 10 // with that of entries
+	mostTaken    = 16 << 10 // of the lines below it
+)
+
+// WriteMarkdown writes a comment for a pull request.
+func (d *Diff) WriteMarkdown(out io.Writer) error {
+	w := &bytes.Buffer{}
+	if err := d.markdown(w); err != nil {
+		return err
+	}
+	_, err := w.WriteTo(out)
+	return err
+}
+
+// fits adds a line to a comment unless that makes it longer than most.
+func fits(w *bytes.Buffer, most int, line string) bool {
+	if w.Len()+len(line) > most {
+		return false
+	}
+	w.WriteString(line)
+	return true
+}
+
+func (d *Diff) markdown(w *bytes.Buffer) error {
+	fmt.Fprintf(w, "### proxyc diff\n\n")
+	if d.Empty() && d.Wrong == 0 {
+		_, err := fmt.Fprintln(w, "No flow changes, and no setting.")
+		return err
+	}
+	if err := d.writeSummary(w, "**"); err != nil {
+		return err
+	}
+	if len(d.Config)+len(d.Facts) > 0 {
+		fmt.Fprint(w, "\n| setting | before | after |\n|---|---|---|\n")
+		left := 0
+		row := func(what, before, after string) {
+			if !fits(w, mostSettings, fmt.Sprintf("| %s | %s | %s |\n", what, lint.Cell(before), lint.Cell(after))) {
+				left++
+			}
+		}
+		for _, c := range d.Config {
+			row(lint.Cell(c.Path), c.Before.Value, c.After.Value)
+		}
+		for _, f := range d.Facts {
+			row(fmt.Sprintf("%s (%s)", lint.Cell(f.What), lint.Cell(strings.Join(compacted(f.Nodes), ", "))), f.Before, f.After)
+		}
+		if left > 0 {
+			fmt.Fprintf(w, "\n%d settings more: `proxyc diff -o text` has them.\n", left)
+		}
+	}
+	if len(d.Services) == 0 {
+		return nil
+	}
+	fmt.Fprint(w, "\n| | Service | to | clients | change | decided by |\n|---|---|---|---|---|---|\n")
+	var left []flow.Entry
+	begun := 0
+	for i, g := range d.entries(false) {
+		shown, omitted := 0, i >= shownEntries
+		row := func(line string) {
+			if omitted = omitted || !fits(w, mostEntries, line); !omitted {
+				shown++
+			}
+		}
+		name := namesText(g.Names, shownNames)
+		for j := range g.Flows {
+			f := &g.Flows[j]
+			row(fmt.Sprintf("| %s | %s | %s | %s | %s | %s |\n", sign(g.Action), lint.Cell(name), lint.Cell(flow.DestinationsText(f.To)), lint.Cell(flow.ClientsText(f.From)),
+				lint.Cell(f.Change.String()+d.onNodes(f.Nodes)), "was: "+lint.Cell(d.cause(f, 0, ", "))+"<br>is: "+lint.Cell(d.cause(f, 1, ", "))))
+			name = ""
+		}
+		for _, n := range g.Notes {
+			row(fmt.Sprintf("| %s | %s | | | %s | |\n", sign(g.Action), lint.Cell(name), lint.Cell(n.Family.String()+" "+n.What+": "+arrow(n.Before, n.After)+d.onNodes(n.Nodes))))
+			name = ""
+		}
+		if omitted {
+			left = append(left, g)
+			if shown > 0 {
+				begun++
+			}
+		}
+	}
+	if len(left) > 0 {
+		writeMore(w, left, begun)
+	}
+	return nil
+}
+
+// writeMore ends a comment with how many entries it has not, or of which it has only the first lines.
+// What Services take stands there all the same, in short: nobody may push it out by what comes before.
+func writeMore(w io.Writer, entries []flow.Entry, begun int) {
+	lines, omitted := &bytes.Buffer{}, 0
+	for _, g := range entries {
+		text := g.TakenText()
+		if text != "" && !fits(lines, mostTaken, fmt.Sprintf("- %s: %s\n", lint.Cell(serviceName(g.Name)), lint.Cell(text))) {
+			omitted++
+		}
+	}
+	more := fmt.Sprintf("\n%d entries more", len(entries))
+	if begun > 0 {
+		more += fmt.Sprintf(", %d of them with their first lines above", begun)
+	}
+	more += ": `proxyc diff -o text` has them."
+	if lines.Len()+omitted > 0 {
+		more += " Of external IPs, Services take there:\n"
+	}
+	if omitted > 0 {
+		fmt.Fprintf(lines, "- and %d Services take more\n", omitted)
+	}
+	fmt.Fprintf(w, "%s\n%s", more, lines)
+}
+
+// What -o json has.
+type (
+	diffJSON struct {
+		Nodes    []string      `json:"nodes"`
+		Settings []settingJSON `json:"settings"`
+		Services []serviceJSON `json:"services"`
+		Counts   flow.Counts   `json:"counts"`
+		Classes  int           `json:"classes"`           // of packets that were asked about
+		Unknown  []string      `json:"unknown,omitempty"` // what was not compared, as time was over
+		Wrong    int           `json:"objectsWithErrors,omitzero"`
+	}
+	settingJSON struct {
+		Path    string     `json:"path"`
+		Nodes   []string   `json:"nodes,omitempty"` // of facts about nodes
+		Before  string     `json:"before"`
+		After   string     `json:"after"`
+		Sources *[2]string `json:"sources,omitempty"`
+	}
+	serviceJSON struct {
+		Name   string      `json:"name"` // empty: of no Service
+		Action flow.Action `json:"action"`
+		Flows  []flowJSON  `json:"flows"`
+		Notes  []noteJSON  `json:"notes,omitempty"`
+	}
+	flowJSON struct {
+		Family  ir.Family      `json:"family"`
+		To      []string       `json:"to"`
+		From    []flow.Clients `json:"from"`
+		Before  stateJSON      `json:"before"`
+		After   stateJSON      `json:"after"`
+		Added   []backendJSON  `json:"added,omitempty"`
+		Removed []backendJSON  `json:"removed,omitempty"`
+		Moved   float64        `json:"moved,omitempty"`  // share of connections, of 1
+		Design  string         `json:"design,omitempty"` // capabilities in which the modes differ, if that is the reason
+		Nodes   []string       `json:"nodes"`
+		Trace   string         `json:"trace"` // flags
+	}
+	stateJSON struct {
+		Fate          string `json:"fate"`
+		ClientAddress string `json:"clientAddress,omitempty"`
+		Affinity      string `json:"affinity,omitempty"`
+		Exact         string `json:"exact,omitempty"`
+		Cause         string `json:"cause"`
+		Place         string `json:"place,omitempty"` // of the cause: FILE:LINE:COLUMN
+	}
+	backendJSON struct {
+		Address string `json:"address"`
+		Origin  string `json:"origin"`
+	}
+	noteJSON struct {
+		Family ir.Family `json:"family"`
+		What   string    `json:"what"`
+		Before string    `json:"before"`
+		After  string    `json:"after"`
+		Nodes  []string  `json:"nodes"`
+	}
+)
+
+// WriteJSON writes a document of kind Diff.
+func (d *Diff) WriteJSON(w io.Writer) error {
+	out := diffJSON{Nodes: d.Nodes, Settings: []settingJSON{}, Services: []serviceJSON{},
+		Counts: flow.Count(d.Services), Classes: d.Classes, Unknown: d.Unknown, Wrong: d.Wrong}
+	for _, c := range d.Config {
+		out.Settings = append(out.Settings, settingJSON{Path: c.Path, Before: c.Before.Value, After: c.After.Value, Sources: &[2]string{c.Before.Source, c.After.Source}})
+	}
+	for _, f := range d.Facts {
+		out.Settings = append(out.Settings, settingJSON{Path: f.What, Nodes: compacted(f.Nodes), Before: f.Before, After: f.After})
+	}
+	for i := range d.Services {
+		out.Services = append(out.Services, d.serviceJSON(&d.Services[i]))
+	}
+	return review.WriteDocument(w, "Diff", "  ", out)
+}
+
+func (d *Diff) serviceJSON(s *flow.Service) serviceJSON {
+	out := serviceJSON{Action: s.Action, Flows: []flowJSON{}}
+	if s.Name != (ir.Name{}) {
+		out.Name = s.Name.String()
+	}
+	for i := range s.Flows {
+		f := &s.Flows[i]
+		c := &f.Change
+		one := flowJSON{Family: f.Family, From: f.From, Moved: c.Moved, Design: f.Design.String(), Nodes: compacted(f.Nodes), Trace: review.PacketFlags(f.Example.Packet)}
+		for j := range f.To {
+			one.To = append(one.To, f.To[j].String())
+		}
+		states := [2]stateJSON{}
+		for side, fate := range [...]sim.Fate{c.Before, c.After} {
+			states[side] = stateJSON{Fate: fate.String(), Exact: c.Exact[side], Cause: f.Cause[side].String(), Place: d.place(side, f.Cause[side])}
+			if c.TellsAddr() {
+				states[side].ClientAddress = c.Kept[side]
+			}
+			if c.Affinity[side] != 0 {
+				states[side].Affinity = flow.AffinityText(c.Affinity[side])
+			}
+		}
+		one.Before, one.After = states[0], states[1]
+		one.Added, one.Removed = backendsJSON(f.Added), backendsJSON(f.Removed)
+		out.Flows = append(out.Flows, one)
+	}
+	for _, n := range s.Notes {
+		out.Notes = append(out.Notes, noteJSON{n.Family, n.What, n.Before, n.After, compacted(n.Nodes)})
+	}
+	return out
+}
+
+func backendsJSON(all []flow.Backend) (out []backendJSON) {
+	for _, b := range all {
+		out = append(out, backendJSON{b.AddrPort.String(), b.Origin.String()})
+	}
+	return out
+}
+
+// PageJSON is the document of diff -o json, with the same change in many Services as one
+// entry, and the summary.
+func (d *Diff) PageJSON() (json.RawMessage, error) {
+	type entry struct {
+		Names   []string    `json:"names"`
+		Service serviceJSON `json:"service"`
+	}
+	out := struct {
+		Doc     json.RawMessage `json:"doc"`
+		Summary string          `json:"summary"`
+		Entries []entry         `json:"entries"`
+	}{Entries: []entry{}}
+	var err error
+	if out.Doc, err = jsonOf(d.WriteJSON); err != nil {
+		return nil, err
+	}
+	summary, err := jsonOf(func(w io.Writer) error { return d.writeSummary(w, "") })
+	out.Summary = strings.TrimSpace(string(summary))
+	for _, g := range d.entries(false) {
+		one := entry{Service: d.serviceJSON(&g.Service)}
+		for _, n := range g.Names {
+			name := ""
+			if n != (ir.Name{}) {
+				name = n.String()
+			}
+			one.Names = append(one.Names, name)
+		}
+		out.Entries = append(out.Entries, one)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(out)
+}
+
+// jsonOf returns what a function writes.
+func jsonOf(write func(io.Writer) error) (json.RawMessage, error) {
+	var b bytes.Buffer
+	err := write(&b)
+	return b.Bytes(), err
+}

@@ -1,0 +1,409 @@
+// Package explain finds the Services and fields that a rule, an element, an address or a port comes from.
+package explain
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render"
+)
+
+// Explanation is what there is to say of one thing.
+type Explanation struct {
+	What     string         `json:"what"`
+	Says     []string       `json:"says,omitempty"`     // sentences
+	Services []partOf       `json:"services,omitempty"` // what the IR has of it
+	Entries  []entryJSON    `json:"entries,omitempty"`  // the rules and elements
+	Hint     string         `json:"-"`                  // at what may have been meant, where there is nothing
+	entries  []render.Entry // those of Entries
+}
+
+// partOf is a part of a Service in the IR of a family.
+type partOf struct {
+	Family  ir.Family   `json:"family"`
+	Service *ir.Service `json:"service"`
+}
+
+type entryJSON struct {
+	Where  string    `json:"where"`
+	Text   string    `json:"text,omitempty"`
+	Port   string    `json:"port,omitempty"` // "shop/web:http"
+	Origin ir.Origin `json:"origin"`
+}
+
+// Empty reports whether nothing was found.
+func (x *Explanation) Empty() bool { return len(x.Says)+len(x.Services)+len(x.Entries) == 0 }
+
+// WriteText writes sentences, the parts of Services, and a line for each rule or element.
+func (x *Explanation) WriteText(w io.Writer) error {
+	for _, s := range x.Says {
+		if _, err := fmt.Fprintln(w, s); err != nil {
+			return err
+		}
+	}
+	for _, p := range x.Services {
+		if _, err := fmt.Fprintf(w, "# %s\n%s\n", p.Family, p.Service.Text()); err != nil {
+			return err
+		}
+	}
+	for _, e := range x.entries {
+		if err := review.WriteEntry(w, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Check returns an error for what can be no subject, such as what is nearly an address.
+func Check(what string) error {
+	_, _, err := single(strings.TrimSpace(what))
+	return err
+}
+
+// Find finds what a text names among the rules of an input's node, which are those of programs.
+func Find(what string, in *review.Input, programs ir.Programs) (*Explanation, error) {
+	r, err := read(what, programs)
+	if err != nil {
+		return nil, err
+	}
+	for i := range r.subjects {
+		r.subjects[i].numbered(programs)
+	}
+	x := r.find(programs, review.LeftOutOf(in))
+	x.What = what
+	return x, nil
+}
+
+// find returns the rules that have the words of a text, or else the first of its subjects
+// that there is.
+func (r *reading) find(programs ir.Programs, left review.LeftOut) *Explanation {
+	_, _, rendered := review.Outputs(programs)
+	x := new(Explanation)
+	if r.words != "" {
+		x.take(rendered, func(e render.Entry) bool {
+			return strings.Contains(" "+e.Where+" ", r.words) || strings.Contains(" "+e.String()+" ", r.words) || e.Text != "" && e.Text == withoutChain(e, r.words)
+		})
+	}
+	for i := range r.subjects {
+		if s := &r.subjects[i]; x.Empty() {
+			x.subject(s, programs, rendered, left)
+		}
+	}
+	if r.flow.IsValid() && !x.Empty() {
+		x.Says = append(x.Says, x.answers(r.flow))
+	}
+	if what := shared(strings.TrimSpace(r.words)); what != "" && x.Empty() {
+		x.Says = append(x.Says, what)
+	}
+	if m := leadsTo.FindStringSubmatch(r.words); m != nil && fixed[m[1]] != "" && x.Empty() {
+		x.Says = append(x.Says, fixed[m[1]])
+	}
+	if x.Empty() && x.Hint == "" {
+		x.Hint = nearestName(strings.TrimSpace(r.words), programs)
+	}
+	return x
+}
+
+// shared says what a chain or set is that is of no single Service; empty: it is none.
+func shared(name string) string {
+	if countSet.MatchString(name) {
+		return "set " + name + " has the frontends in whose number of backends this bit is set, and has nothing now"
+	}
+	return fixed[name]
+}
+
+// countSet are names of sets of bits.
+var countSet = regexp.MustCompile(`^count-(1|2|4|8|16|32)-(ips|nodeports)$`)
+
+// leadsTo is where a line of rules leads that is of no Service.
+var leadsTo = regexp.MustCompile(` (?:-j|jump|goto) (\S+) $`)
+
+// withoutChain returns the words of a line without the chain that an entry is of.
+func withoutChain(e render.Entry, words string) string {
+	chain, rest, _ := strings.Cut(strings.TrimSpace(words), " ")
+	if !strings.Contains(e.Where, " "+chain+" ") {
+		return ""
+	}
+	return rest
+}
+
+// take adds the rules and elements for which is holds.
+func (x *Explanation) take(rendered render.Rendered, is func(render.Entry) bool) {
+	for e := range rendered.Explain {
+		if is(e) {
+			x.entries = append(x.entries, e)
+			one := entryJSON{Where: e.Where, Text: e.Text, Origin: e.Origin}
+			if e.Port != (ir.ServicePort{}) {
+				one.Port = e.Port.String()
+			}
+			x.Entries = append(x.Entries, one)
+		}
+	}
+}
+
+// subject adds what there is of a subject, or why its Service has no rules.
+func (x *Explanation) subject(s *subject, programs ir.Programs, rendered render.Rendered, left review.LeftOut) {
+	if s.isNobody() {
+		return
+	}
+	for _, p := range programs.All() {
+		for i := range p.Services {
+			if part, ok := s.part(&p.Services[i]); ok {
+				x.Services = append(x.Services, partOf{p.Family, part})
+			}
+		}
+	}
+	pieces := s.pieces(programs)
+	x.take(rendered, func(e render.Entry) bool { return s.isEntry(e) || pieces.has(e) })
+	if x.Empty() {
+		x.Says = append(x.Says, s.leftOut(left)...)
+	}
+	if x.Empty() {
+		x.Hint = s.nearest(programs)
+	}
+	if s.chain != "" && len(x.Services) > 0 {
+		says := s.chain + " is kube-proxy's chain of " + ir.ServicePort{Service: s.service, Port: s.name}.String()
+		if s.backend.IsValid() {
+			says += " for its endpoint " + s.backend.String()
+		}
+		x.Says = append(x.Says, says)
+	}
+}
+
+// leftOut says why the rules are without a subject.
+func (s *subject) leftOut(left review.LeftOut) []string {
+	if !s.isAddr() {
+		if says := left.Of(s.service, ""); says != "" {
+			return []string{says}
+		}
+		return nil
+	}
+	nodePort := uint16(0)
+	if !s.addr.IsValid() {
+		nodePort = s.port
+	}
+	return left.At(s.addr, nodePort)
+}
+
+// answers says whether a backend that answers in a flow is one of the frontends found.
+func (x *Explanation) answers(b netip.AddrPort) string {
+	for _, p := range x.Services {
+		for _, pool := range p.Service.Pools {
+			if slices.ContainsFunc(pool.Backends, func(have ir.Backend) bool { return have.AddrPort == b }) {
+				return b.String() + " answers, a backend of " + pool.Port.String()
+			}
+		}
+		for _, k := range p.Service.Draining {
+			if slices.ContainsFunc(k.Backends, func(have ir.Backend) bool { return have.AddrPort == b }) {
+				return b.String() + " answers, which gets no new clients"
+			}
+		}
+	}
+	return b.String() + " answers, which is no backend of it, or no more"
+}
+
+// fixed are chains of kube-proxy and sets of proxyc that are of no single Service.
+var fixed = map[string]string{
+	"KUBE-SERVICES":          "KUBE-SERVICES leads packets to the chains of Services, by address and port; in table filter it refuses those without endpoints",
+	"KUBE-NODEPORTS":         "KUBE-NODEPORTS leads packets to node ports to the chains of Services; in table filter it lets health checks in",
+	"KUBE-POSTROUTING":       "KUBE-POSTROUTING masquerades what KUBE-MARK-MASQ has marked",
+	"KUBE-MARK-MASQ":         "KUBE-MARK-MASQ marks packets that KUBE-POSTROUTING is to masquerade",
+	"KUBE-FORWARD":           "KUBE-FORWARD accepts marked packets and those of connections, and drops what connection tracking takes for invalid",
+	"KUBE-PROXY-FIREWALL":    "KUBE-PROXY-FIREWALL drops clients outside loadBalancerSourceRanges",
+	"KUBE-EXTERNAL-SERVICES": "KUBE-EXTERNAL-SERVICES refuses packets to external addresses of Services without endpoints",
+	"KUBE-FIREWALL":          "KUBE-FIREWALL is the kubelet's, too: it drops what comes to loopback addresses from elsewhere",
+	"KUBE-PROXY-CANARY":      "KUBE-PROXY-CANARY is empty: kube-proxy sees by it that somebody flushed the tables",
+	"KUBE-KUBELET-CANARY":    "KUBE-KUBELET-CANARY is the kubelet's: it sees by it that somebody flushed the tables",
+	"mark-for-masquerade":    "mark-for-masquerade marks packets that chain masquerading is to masquerade",
+	"masquerading":           "masquerading masquerades what mark-for-masquerade has marked",
+	"firewall-check":         "firewall-check drops clients outside loadBalancerSourceRanges, by the chains to which map firewall-lists (kube-proxy's: firewall-ips) leads",
+	"reject-chain":           "reject-chain is kube-proxy's: it refuses packets to Services without endpoints",
+	"cluster-ips-check":      "cluster-ips-check refuses packets to ClusterIPs at ports that no Service has, and drops those to ClusterIPs of no Service",
+
+	"service-ips":               "map service-ips says how packets to each address and port of a Service are served, and has nothing now",
+	"service-nodeports":         "map service-nodeports says how packets to each node port are served, and has nothing now",
+	"inside-ips":                "map inside-ips leads pods and the node itself where the source decides (externalTrafficPolicy Local), by address and port, and has nothing now",
+	"inside-nodeports":          "map inside-nodeports leads pods and the node itself where the source decides (externalTrafficPolicy Local), by node port, and has nothing now",
+	"outside-ips":               "map outside-ips leads other clients where the source decides (externalTrafficPolicy Local), by address and port, and has nothing now",
+	"outside-nodeports":         "map outside-nodeports leads other clients where the source decides (externalTrafficPolicy Local), by node port, and has nothing now",
+	"backends":                  "map backends has the backends of each address and port, and has nothing now",
+	"nodeport-backends":         "map nodeport-backends has the backends of each node port, and has nothing now",
+	"outside-backends":          "map outside-backends has the backends of each address and port for clients from outside, and has nothing now",
+	"outside-nodeport-backends": "map outside-nodeport-backends has the backends of each node port for clients from outside, and has nothing now",
+	"no-endpoint-services":      "map no-endpoint-services refuses or drops packets to addresses and ports of Services without endpoints, and has nothing now",
+	"no-endpoint-nodeports":     "map no-endpoint-nodeports refuses or drops packets to node ports of Services without endpoints, and has nothing now",
+	"firewall-lists":            "map firewall-lists leads packets to addresses and ports at which loadBalancerSourceRanges hold to the chain of the ranges that are admitted, and has nothing now",
+	"cluster-ips":               "set cluster-ips has every ClusterIP, and has nothing now",
+	"hairpin-connections":       "set hairpin-connections has the backends on this node, as their own clients, and has nothing now",
+	"affinity-ips":              "map affinity-ips leads connections to the chains that remember clients, by backend and frontend, and has nothing now",
+	"affinity-nodeports":        "map affinity-nodeports leads connections to node ports to the chains that remember clients, and has nothing now",
+}
+
+// subject is what somebody wants explained: a Service, an address or a node port.
+type subject struct {
+	service ir.Name
+	name    string           // with service: of one of its ports, empty for all
+	ports   []ir.ServicePort // those that name is the number of
+	addr    netip.Addr       // with port 0: all ports
+	port    uint16           // without addr: a node port
+	proto   ir.Protocol
+	backend netip.AddrPort // only what leads to it; invalid: all
+	chain   string         // of kube-proxy, which stands for it
+}
+
+// isNobody reports whether nothing is known of the subject but the name of its chain.
+func (s *subject) isNobody() bool { return s.service == (ir.Name{}) && !s.isAddr() }
+
+// isAddr reports whether the subject is an address or a port, of any kind.
+func (s *subject) isAddr() bool { return s.addr.IsValid() || s.port != 0 }
+
+func (s *subject) isMatch(m ir.Match) bool {
+	if s.addr.IsValid() {
+		return m.Addr == s.addr && s.isPort(m.Port, m.Protocol)
+	}
+	return m.IsNodePort() && s.port != 0 && s.isPort(m.Port, m.Protocol)
+}
+
+func (s *subject) isBackend(b *ir.Backend, p ir.Protocol) bool {
+	return s.addr.IsValid() && b.AddrPort.Addr() == s.addr && s.isPort(b.AddrPort.Port(), p)
+}
+
+func (s *subject) isPort(port uint16, p ir.Protocol) bool {
+	return (s.port == 0 || port == s.port) && (s.proto == 0 || p == s.proto)
+}
+
+func (s *subject) isFrontend(f *ir.Frontend) bool {
+	if s.service != (ir.Name{}) {
+		return f.Port.Service == s.service && s.isPortName(f.Port)
+	}
+	return s.isMatch(f.Match)
+}
+
+// isPortName reports whether a port of the Service is the one that is named; a chain
+// names also one without a name.
+func (s *subject) isPortName(p ir.ServicePort) bool {
+	return s.name == "" && s.chain == "" || slices.Contains(s.ports, p) || p.Port == s.name && (s.proto == 0 || p.Protocol == s.proto)
+}
+
+// isEntry reports whether the subject names an entry, or the frontend that it is for.
+func (s *subject) isEntry(e render.Entry) bool {
+	switch {
+	case s.backend.IsValid():
+		return false // its pieces are
+	case s.service != (ir.Name{}):
+		return e.Port.Service == s.service && s.isPortName(e.Port)
+	}
+	m, ok := ir.ParseMatch(e.Match)
+	return ok && s.isMatch(m)
+}
+
+// pieces are the backends of a part of the Programs, for each frontend that
+// leads to them.
+type pieces map[piece]bool
+
+type piece struct {
+	match  string         // of the frontend; empty: of any
+	port   ir.ServicePort // zero: of any
+	origin ir.Origin
+}
+
+// pieces returns the backends behind the address or port that the subject is.
+func (s *subject) pieces(programs ir.Programs) pieces {
+	found := pieces{}
+	if !s.isAddr() && !s.backend.IsValid() {
+		return found
+	}
+	for _, p := range programs.All() {
+		for i := range p.Services {
+			part, _ := s.part(&p.Services[i])
+			for _, f := range part.Frontends {
+				for _, r := range f.Routes {
+					for _, b := range part.Pools[r.Pool].Backends {
+						found[piece{f.Match.String(), f.Port, b.Origin}] = true
+						found[piece{"", f.Port, b.Origin}] = true
+						if s.port == 0 { // with one, what is for all ports is too much
+							found[piece{origin: b.Origin}] = true
+						}
+					}
+				}
+			}
+		}
+	}
+	return found
+}
+
+func (p pieces) has(e render.Entry) bool { return p[piece{e.Match, e.Port, e.Origin}] }
+
+// part returns what the subject takes of a Service: the frontends that it names,
+// the pools that they lead to and what is kept of their ports; or else the
+// backends that it names, and the frontends that lead there. Pools are numbered
+// anew.
+func (s *subject) part(svc *ir.Service) (*ir.Service, bool) {
+	if s.service != (ir.Name{}) && s.name == "" && s.chain == "" {
+		return svc, svc.Name == s.service
+	}
+	part := s.narrow(svc, s.isFrontend, func(_ ir.Protocol, b *ir.Backend) bool { return !s.backend.IsValid() || b.AddrPort == s.backend })
+	if s.backend.IsValid() {
+		part.Frontends = slices.DeleteFunc(part.Frontends, func(f ir.Frontend) bool { return len(f.Routes) == 0 })
+	} else if len(part.Frontends) == 0 {
+		part = s.narrow(svc, func(*ir.Frontend) bool { return true },
+			func(p ir.Protocol, b *ir.Backend) bool { return s.isBackend(b, p) })
+		part.Frontends = slices.DeleteFunc(part.Frontends, func(f ir.Frontend) bool { return len(f.Routes) == 0 })
+	}
+	return part, len(part.Frontends)+len(part.Draining) > 0
+}
+
+// narrow returns a Service with some frontends and backends only, without pools
+// and routes that are then empty.
+func (s *subject) narrow(svc *ir.Service, frontend func(*ir.Frontend) bool, backend func(ir.Protocol, *ir.Backend) bool) *ir.Service {
+	part := &ir.Service{Name: svc.Name, Origin: svc.Origin}
+	some := func(port ir.ServicePort, of []ir.Backend) []ir.Backend {
+		return slices.DeleteFunc(slices.Clone(of), func(b ir.Backend) bool { return !backend(port.Protocol, &b) })
+	}
+	numbers := map[int]int{}
+	pool := func(i int) (int, bool) {
+		if n, ok := numbers[i]; ok {
+			return n, n >= 0
+		}
+		p := svc.Pools[i]
+		p.Backends = some(p.Port, p.Backends)
+		numbers[i] = -1
+		if len(p.Backends) > 0 {
+			numbers[i] = len(part.Pools)
+			part.Pools = append(part.Pools, p)
+		}
+		return numbers[i], numbers[i] >= 0
+	}
+	for _, f := range svc.Frontends {
+		if !frontend(&f) {
+			continue
+		}
+		var routes []ir.Route
+		for _, r := range f.Routes {
+			if n, ok := pool(r.Pool); ok {
+				r.Pool = n
+				routes = append(routes, r)
+			}
+		}
+		f.Routes = routes
+		part.Frontends = append(part.Frontends, f)
+	}
+	for _, k := range svc.Draining {
+		k.Backends = some(k.Port, k.Backends)
+		if len(k.Backends) > 0 && slices.ContainsFunc(part.Frontends, func(f ir.Frontend) bool { return f.Port == k.Port }) {
+			part.Draining = append(part.Draining, k)
+		}
+	}
+	return part
+}
+
+// WriteJSON writes a document of kind Explanation.
+func (x *Explanation) WriteJSON(w io.Writer) error {
+	return review.WriteDocument(w, "Explanation", "  ", x)
+}

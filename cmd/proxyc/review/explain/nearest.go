@@ -1,0 +1,126 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// nearestName returns a hint at the Services that have a name, in some namespace where it
+// names none, with the port that was asked for; empty for none.
+func nearestName(text string, programs ir.Programs) string {
+	const anywhere = "*"
+	t, ok, err := trace.ParseTarget(text, anywhere)
+	if !ok || err != nil {
+		return ""
+	}
+	var names []string
+	for svc := range review.Services(programs) {
+		if svc.Name.Name == t.Service.Name && (t.Service.Namespace == anywhere || t.Service.Namespace == svc.Name.Namespace) {
+			names = append(names, strings.TrimSuffix(svc.Name.String()+":"+t.Port, ":"))
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	slices.Sort(names)
+	const shown = 3
+	if names = slices.Compact(names); len(names) > shown {
+		names = append(names[:shown], "one of another namespace")
+	}
+	return fmt.Sprintf(" (did you mean %s?)", strings.Join(names, " or "))
+}
+
+// nearest returns a hint at what is there of a subject that is not: Services of nearly its name,
+// the ports of its Service, or of its address; empty for none.
+func (s *subject) nearest(programs ir.Programs) string {
+	switch {
+	case s.addr.IsValid():
+		return s.otherPorts(programs)
+	case s.service == (ir.Name{}):
+		return ""
+	}
+	var ports []string
+	known := false
+	for svc := range review.Services(programs) {
+		if svc.Name == s.service {
+			known = true
+			for _, f := range svc.Frontends {
+				ports = append(ports, portOf(&f))
+			}
+		}
+	}
+	slices.Sort(ports)
+	ports = slices.Compact(ports)
+	switch {
+	case !known:
+		return cmp.Or(review.NearestService(programs, s.service), nearestName(strings.TrimSuffix(s.service.Name+":"+s.name, ":"), programs))
+	case len(ports) == 0:
+		return ""
+	}
+	text := " (Service " + s.service.String() + " has the ports " + strings.Join(ports, ", ")
+	if near := diag.Nearest(s.name, ports); near != "" {
+		text += ": did you mean " + s.service.String() + ":" + near + "?"
+	}
+	return text + ")"
+}
+
+// portOf returns how the port of a frontend is named: by its number where it has no name.
+func portOf(f *ir.Frontend) string { return cmp.Or(f.Port.Port, strconv.Itoa(int(f.Match.Port))) }
+
+// otherPorts returns a hint at the ports that an address has, where it has not the one that was
+// asked for, and at the verb that tells of all others.
+func (s *subject) otherPorts(programs ir.Programs) string {
+	any := subject{addr: s.addr}
+	var has []string
+	add := func(port uint16, p ir.Protocol) { has = append(has, fmt.Sprintf("%d/%s", port, p)) }
+	for svc := range review.Services(programs) {
+		for _, f := range svc.Frontends {
+			if any.isMatch(f.Match) {
+				add(f.Match.Port, f.Match.Protocol)
+			}
+		}
+		for _, pool := range svc.Pools {
+			for i := range pool.Backends {
+				if b := &pool.Backends[i]; any.isBackend(b, pool.Port.Protocol) {
+					add(b.AddrPort.Port(), pool.Port.Protocol)
+				}
+			}
+		}
+	}
+	if len(has) == 0 {
+		return " (trace --to tells what becomes of packets to it)"
+	}
+	slices.Sort(has)
+	return fmt.Sprintf(" (%s has the ports %s; trace --to tells what becomes of packets to another)", s.addr, strings.Join(slices.Compact(has), ", "))
+}
+
+// numbered resolves the port of a Service where it is a number and no name.
+func (s *subject) numbered(programs ir.Programs) {
+	if s.service == (ir.Name{}) || s.name == "" {
+		return
+	}
+	var named bool
+	var ports []ir.ServicePort
+	for svc := range review.Services(programs) {
+		if svc.Name != s.service {
+			continue
+		}
+		for _, f := range svc.Frontends {
+			named = named || f.Port.Port == s.name
+			if !f.Match.IsNodePort() && strconv.Itoa(int(f.Match.Port)) == s.name {
+				ports = append(ports, f.Port)
+			}
+		}
+	}
+	if !named {
+		s.ports = ports
+	}
+}

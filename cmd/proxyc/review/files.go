@@ -1,0 +1,65 @@
+package review
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/proxyc/proxyc/apply/files"
+	"github.com/proxyc/proxyc/compiler/diag"
+)
+
+// StandardInput is the name of a file that stands for it.
+const StandardInput = "-"
+
+// Files are the files that a verb reads. The name "-" stands for standard input.
+type Files struct {
+	System files.System
+	Stdin  io.Reader
+}
+
+// configLimit is how much a configuration file may have. The API server takes
+// no object of more than 3 MiB; a List of ConfigMaps may have many.
+const configLimit = 64 << 20
+
+// ReadFile reads a configuration file, or standard input for "-".
+func (f Files) ReadFile(name string) ([]byte, error) {
+	left := int64(configLimit)
+	data, err := f.Read(name, &left)
+	if errors.Is(err, files.ErrTooMuch) {
+		err = fmt.Errorf("must have no more than %dMi, has more", configLimit>>20)
+	}
+	return data, err
+}
+
+// Read reads a file as files.Read does, or standard input for "-".
+func (f Files) Read(name string, left *int64) ([]byte, error) {
+	if name == StandardInput {
+		return files.ReadFrom(f.Stdin, 0, left)
+	}
+	return files.Read(f.System, name, left)
+}
+
+// Expand returns the files that a name stands for, and tells what is passed over.
+func (f Files) Expand(name string, diags *diag.List) ([]files.File, error) {
+	if name == StandardInput {
+		return []files.File{{Name: name}}, nil
+	}
+	if name == "" {
+		return nil, errors.New("-s: must name a file or a directory, got \"\"")
+	}
+	found, err := files.Find(f.System, name)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range found.Passed {
+		diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.FilePassedOver, File: p.Name, Msg: "is not read: it is " + p.Is})
+	}
+	for _, u := range found.Unreadable {
+		diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: u.Name, Msg: u.Err.Error()})
+	}
+	if len(found.Files)+len(found.Unreadable) == 0 {
+		return nil, errors.New("has no .yaml, .yml or .json file")
+	}
+	return found.Files, nil
+}

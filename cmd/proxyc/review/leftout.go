@@ -1,0 +1,107 @@
+package review
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// LeftOut knows what the rules are without: Services that no proxy serves or another one,
+// those that are left out of a file, and those of which something is, as the compiler found.
+// Who asks for one would otherwise hear that it does not exist.
+type LeftOut struct {
+	snap     *snapshot.Snapshot
+	errors   objectErrors
+	services []*snapshot.Service // in snap, of which something is left out
+}
+
+// objectErrors are what the compiler found to be wrong, by object.
+type objectErrors map[string][]string
+
+// errorsOf returns what a daemon found to be wrong.
+func errorsOf(findings []daemon.Finding) objectErrors {
+	errs := objectErrors{}
+	for _, f := range findings {
+		if f.Severity == diag.Error.String() {
+			errs[f.Object] = append(errs[f.Object], f.Text())
+		}
+	}
+	return errs
+}
+
+// LeftOutOf returns what the rules of an input are without.
+func LeftOutOf(j *Input) LeftOut {
+	if j.errors != nil {
+		return newLeftOut(j.Snapshot, j.errors)
+	}
+	list := slices.DeleteFunc(j.Diags.Sorted(), func(d diag.Diagnostic) bool { return d.Severity != diag.Error })
+	j.Locate(list)
+	errs := objectErrors{}
+	for _, d := range list {
+		errs[d.Object] = append(errs[d.Object], d.String())
+	}
+	return newLeftOut(j.Snapshot, errs)
+}
+
+// LeftOutOfDaemon returns what the rules of a daemon are without, which found something in its snapshot.
+func LeftOutOfDaemon(snap *snapshot.Snapshot, findings []daemon.Finding) LeftOut {
+	return newLeftOut(snap, errorsOf(findings))
+}
+
+func newLeftOut(snap *snapshot.Snapshot, errs objectErrors) LeftOut {
+	l := LeftOut{snap: snap, errors: errs}
+	for _, svc := range snap.Services() {
+		if l.Of(svc.Name, "") != "" {
+			l.services = append(l.services, svc)
+		}
+	}
+	return l
+}
+
+// Of says what of a Service is left out, and why; "": nothing is, or there is none. which follows
+// its name, as ", which has 10.0.0.1,".
+func (l LeftOut) Of(name ir.Name, which string) string {
+	if svc := l.snap.Service(name); svc != nil {
+		if why := compiler.Skipped(svc); why != "" {
+			return "Service " + name.String() + which + " has no rules: " + why
+		}
+	} else if left := l.snap.ServiceLeftOut(name); left != nil {
+		return "Service " + name.String() + which + " is left out: " + left.Why
+	}
+	if errs := l.errors["Service "+name.String()]; len(errs) > 0 {
+		return name.String() + " is left out: " + strings.Join(errs, "; ")
+	}
+	return ""
+}
+
+// At says the same of all Services that have an address; with a node port, also of those
+// that have that.
+func (l LeftOut) At(addr netip.Addr, nodePort uint16) (says []string) {
+	for _, svc := range l.services {
+		isPort := slices.ContainsFunc(svc.Ports, func(p snapshot.ServicePort) bool { return p.NodePort == int32(nodePort) })
+		if has := slices.Contains(svc.Addrs(), addr); has || nodePort != 0 && isPort {
+			says = append(says, l.Of(svc.Name, which(addr, has)))
+		}
+	}
+	for _, left := range l.snap.LeftOut() {
+		has := slices.Contains(left.Addrs, addr)
+		if left.IsService() && (has || nodePort != 0 && slices.Contains(left.NodePorts, int32(nodePort))) {
+			says = append(says, l.Of(left.Service, which(addr, has)))
+		}
+	}
+	return says
+}
+
+// which follows the name of a Service that has an address.
+func which(addr netip.Addr, has bool) string {
+	if !has {
+		return ""
+	}
+	return ", which has " + addr.String() + ","
+}

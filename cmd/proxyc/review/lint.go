@@ -1,0 +1,42 @@
+package review
+
+import (
+	"slices"
+
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/lint"
+)
+
+// Lint adds what there is to say about a cluster. Who names no node means all of
+// them: the first one stands for them, and nobody misses one that is not there.
+func (j *Input) Lint() {
+	unnamed := j.OfHost && j.Snapshot.Node(j.Facts.NodeName) == nil
+	if nodes := j.Snapshot.Nodes(); unnamed && len(nodes) > 0 {
+		j.Facts.NodeName, unnamed = nodes[0].Name, false
+	}
+	pending := lint.Complete(j.Snapshot, j.Reader.Written())
+	j.Compile()
+	for _, slice := range slices.Concat(j.Snapshot.Orphans(), j.Snapshot.Unlabelled()) { // at which no Service looks
+		j.Diags.Add(compiler.Faults(slice)...)
+	}
+	j.Diags = pending.Mend(j.Diags)
+	j.Diags = slices.DeleteFunc(j.Diags, func(d diag.Diagnostic) bool { return (unnamed || j.NoSnapshot) && d.Code == diag.NodeUnknown })
+	j.Diags.Add(j.Advice()...)
+	j.Diags.Add(lint.Check(lint.Input{Config: j.Resolved, Snapshot: j.Snapshot, Compiled: j.Diags, Written: j.Reader.Written(), Pending: pending})...)
+}
+
+// Complete adds to a report where things stand, and puts it in that order. With fewer, one finding
+// stands for many that say the same.
+func (j *Input) Complete(r *lint.Report, fewer bool) {
+	if fewer {
+		r.Findings = r.Findings.Fewer(diag.MostAlike)
+	}
+	j.Locate(r.Findings)
+	r.Findings.Sort()
+	for i := range r.Suppressed {
+		one := diag.List{r.Suppressed[i].Diagnostic}
+		j.Locate(one)
+		r.Suppressed[i].Diagnostic = one[0]
+	}
+}

@@ -1,0 +1,89 @@
+package review
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Live asks a daemon for what it knows.
+func Live(socket string) (*Input, ir.Programs, error) {
+	var programs ir.Programs
+	ctx, cancel := context.WithTimeout(context.Background(), AnswerTimeout)
+	defer cancel()
+	known, err := AskKnown(ctx, socket)
+	if err == nil {
+		programs, err = LiveIR(ctx, socket)
+	}
+	if err == nil && programs.IPv4 == nil {
+		err = errors.New("nothing is in force yet")
+	}
+	if err != nil {
+		return nil, programs, fmt.Errorf("--status-socket %s: %w", socket, err)
+	}
+	return &Input{Resolved: &config.Resolved{Config: known.Config}, Snapshot: known.Snapshot.Snapshot(), Facts: known.Facts, errors: errorsOf(known.Findings)}, programs, nil
+}
+
+// AskKnown asks a daemon at its status socket for what it knows.
+func AskKnown(ctx context.Context, socket string) (known daemon.Known, err error) {
+	err = askDaemon(ctx, socket, daemon.KnownPath, func(r io.Reader) error { return json.NewDecoder(r).Decode(&known) })
+	if known.Snapshot == nil {
+		known.Snapshot = new(snapshot.Document)
+	}
+	return known, err
+}
+
+// AskStatus asks a daemon at its status socket what it is doing.
+func AskStatus(ctx context.Context, socket string) (st daemon.Status, err error) {
+	err = askDaemon(ctx, socket, daemon.StatusPath, func(r io.Reader) error { return json.NewDecoder(r).Decode(&st) })
+	return st, err
+}
+
+// LiveIR asks a daemon at its status socket for what is in force.
+func LiveIR(ctx context.Context, socket string) (programs ir.Programs, err error) {
+	ctx, cancel := context.WithTimeout(ctx, AnswerTimeout)
+	defer cancel()
+	err = askDaemon(ctx, socket, daemon.IRPath, func(r io.Reader) (err error) {
+		programs, err = ir.ReadJSON(r)
+		return err
+	})
+	return programs, err
+}
+
+// askDaemon reads one answer of a daemon at its status socket.
+func askDaemon(ctx context.Context, socket, path string, read func(io.Reader) error) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+path, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := UnixClient(socket).Do(req)
+	if err != nil {
+		return fmt.Errorf("no daemon answers: %w", err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("is no status socket of a proxyc daemon of this version: it answers %s", resp.Status)
+	}
+	return read(resp.Body)
+}
+
+// AnswerTimeout is how long a daemon may take to answer.
+const AnswerTimeout = 5 * time.Second
+
+// UnixClient asks at a unix socket, whatever the host.
+func UnixClient(path string) *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}}}
+}

@@ -1,0 +1,285 @@
+// Package migrate tells what another mode changes for a cluster, what it needs, and the way there and back.
+package migrate
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/apply/sysctl"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/diff"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/proof"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/lint"
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/flow"
+	"github.com/proxyc/proxyc/ir/prove"
+)
+
+// CheckMode returns an error for a mode that a flag names and no node can change from or to.
+func CheckMode(flag, mode string) error {
+	if !slices.Contains(linuxModes(), ir.Mode(mode)) {
+		return fmt.Errorf("%s: must be one of the modes %s, got %q", flag, modeNames(linuxModes()), mode)
+	}
+	return nil
+}
+
+// linuxModes are the modes between which a node can change.
+func linuxModes() []ir.Mode {
+	return slices.DeleteFunc(ir.Modes(), func(m ir.Mode) bool { return m == ir.ModeKernelspace })
+}
+
+func modeNames(modes []ir.Mode) string {
+	names := make([]string, len(modes))
+	for i, m := range modes {
+		names[i] = string(m)
+	}
+	return strings.Join(names, ", ")
+}
+
+// Migration is what another mode changes, and the way there and back.
+type Migration struct {
+	was, is    *review.Input
+	From, To   ir.Mode
+	flows      *diff.Diff
+	Unknown    []string // what is not shown
+	Needs      []string
+	Findings   diag.List // that the new mode has alone
+	Neighbours []string  // rules of others
+	dumped     bool      // somebody looked for them
+	Steps      []Step
+}
+
+// New returns the one between the modes of two inputs that differ in nothing else.
+func New(was, is *review.Input) (*Migration, error) {
+	m := &Migration{was: was, is: is, From: was.Config.ProxyMode(), To: is.Config.ProxyMode()}
+	if m.From == m.To {
+		return nil, fmt.Errorf("--to: must be another mode than %s, which the nodes have", m.From)
+	}
+	return m, nil
+}
+
+// AddDump looks for rules of others in what iptables-save printed on a node, for compare and plan.
+func (m *Migration) AddDump(file, text string) error {
+	found, err := proof.Neighbours(file, text)
+	m.Neighbours = append(m.Neighbours, found...)
+	m.dumped = true
+	return err
+}
+
+// Compare proves what changes on the nodes that are chosen.
+func (m *Migration) Compare(ctx context.Context, chosen diff.Nodes) (err error) {
+	m.flows, err = diff.Compare(ctx, m.was, m.is, chosen, m.prove)
+	return err
+}
+
+// Plan adds what lint finds in the new mode alone, and the steps. Their commands name the files of the
+// configuration ("": not given) and of the snapshot.
+func (m *Migration) Plan(config string, snapshot []string) {
+	m.Findings = newFindings(m.was, m.is)
+	m.steps(config, snapshot)
+}
+
+// Empty reports whether nothing changes, which is shown.
+func (m *Migration) Empty() bool {
+	return len(m.flows.Services)+len(m.Unknown)+len(m.Findings)+len(m.Neighbours) == 0
+}
+
+// Step is one step of the way.
+type Step struct {
+	Title    string   `json:"title"`
+	Commands []string `json:"commands"`
+	Look     string   `json:"look,omitempty"` // at what, and what would be right
+}
+
+// prove compares the rules of both modes, for every first packet. What they do is told by
+// what they mean.
+func (m *Migration) prove(ctx context.Context, where flow.Network, a, b *ir.Program) ([]flow.Service, int, error) {
+	services, doubts, classes, err := Prove(ctx, where, a, b)
+	m.Unknown = append(m.Unknown, doubts...)
+	slices.Sort(m.Unknown)
+	m.Unknown = slices.Compact(m.Unknown)
+	if m.Needs == nil && b != nil {
+		m.Needs = needsOf(a, b)
+	}
+	return services, classes, err
+}
+
+// Prove returns what changes between the rules of two modes, and what could not be
+// shown.
+func Prove(ctx context.Context, where flow.Network, a, b *ir.Program) (services []flow.Service, doubts []string, classes int, err error) {
+	if a == nil || b == nil { // a family that one mode alone has
+		services, classes, err = flow.Compare(ctx, where, a, b)
+		return services, nil, classes, err
+	}
+	node := flow.NodeOf(a, b)
+	r, err := prove.Compare(ctx, node, review.Evaluators[a.Node.Mode](a), review.Evaluators[b.Node.Mode](b))
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	for _, d := range r.Doubts {
+		doubts = append(doubts, d.Unknown...)
+	}
+	return flow.Describe(where, node, a, b, r.Differences), doubts, r.Classes, nil
+}
+
+// needsOf returns what a mode needs of a node, which had another before (nil: not in this family), besides
+// what findings tell of it.
+func needsOf(was, p *ir.Program) (needs []string) {
+	switch p.Node.Mode {
+	case ir.ModeNFTables:
+		needs = append(needs, "Linux 5.13 or newer; no tool, and nft 1.0.1 or newer for who wants to look at the rules")
+	case ir.ModeIPTables:
+		needs = append(needs, "iptables-save, iptables-restore and their twins for IPv6, of the variant (nft or legacy) that others on the node use")
+	case ir.ModeIPVS:
+		needs = append(needs, "ip_vs and its scheduler, and dummy devices, in the kernel or as modules",
+			"ipset, and iptables of the variant (nft or legacy) that others on the node use")
+	case ir.ModeUserspace:
+		needs = append(needs, "proxyc watch, which carries the connections itself; apply does not write the mode",
+			"iptables of the variant (nft or legacy) that others on the node use")
+	}
+	for _, s := range sysctl.Dataplane(&p.Node, sysctl.Host{Kernel: sysctl.Version{Major: 5, Minor: 9}}) {
+		needs = append(needs, fmt.Sprintf("sysctl %s=%s, which proxyc sets", s.Name(), s.Want))
+	}
+	if was != nil && sysctl.WantsLocalnet(&was.Node) && !sysctl.WantsLocalnet(&p.Node) {
+		needs = append(needs, "sysctl net.ipv4.conf.all.route_localnet=0, unless another program needs 1, which mode "+string(was.Node.Mode)+
+			" set for node ports at localhost and does not set back: its rules, which kept other machines from what listens on 127.0.0.1, go")
+	}
+	return needs
+}
+
+// newFindings returns what lint finds of the second side alone.
+func newFindings(was, is *review.Input) (found diag.List) {
+	was.Lint()
+	is.Lint()
+	all := lint.Report{Findings: is.Diags.Sorted()}
+	found = all.Since(lint.Report{Findings: was.Diags}).Findings.Fewer(diag.MostAlike)
+	is.Locate(found)
+	return found
+}
+
+// steps makes the way: one node first, then the others, and the way back.
+func (m *Migration) steps(config string, snapshot []string) {
+	node := m.flows.Nodes[0]
+	in := "-c " + review.ShellWord(cmp.Or(config, "config.yaml"))
+	for _, name := range snapshot {
+		in += " -s " + review.ShellWord(name)
+	}
+	on := in + " --hostname-override " + review.ShellWord(node)
+	apply := func(mode ir.Mode, more string) string {
+		if mode == ir.ModeUserspace {
+			return fmt.Sprintf("proxyc watch %s --mode %s", in, mode)
+		}
+		return fmt.Sprintf("proxyc apply %s --mode %s%s", in, mode, more)
+	}
+	dump := map[ir.Mode]string{ir.ModeNFTables: "nft list ruleset >before"}[m.From]
+	if dump == "" {
+		dump = "iptables-save >before; ip6tables-save >before6"
+	}
+	if m.From == ir.ModeIPVS {
+		dump += "; ipset save >before.ipset; ipvsadm -Sn >before.ipvs"
+	}
+	look := func(mode ir.Mode) string {
+		if mode == ir.ModeNFTables || mode == ir.ModeIPTables {
+			return fmt.Sprintf("proxyc prove %s --mode %s ir kernel", in, mode)
+		}
+		return apply(mode, " --check")
+	}
+	if m.To == ir.ModeUserspace {
+		look = func(ir.Mode) string { return "proxyc status" }
+	}
+	m.Steps = []Step{
+		{"before, on node " + node, []string{dump, apply(m.To, " --yes-takeover --dry-run")},
+			"the plan removes what is of mode " + string(m.From) + " and kube-proxy's, and nothing else"},
+		{"canary: node " + node + " alone; nothing else may write its rules meanwhile: keep kube-proxy and proxyc watch off it", []string{apply(m.To, " --yes-takeover")},
+			"it ends with exit code 0; open connections go on"},
+		{"look", []string{look(m.To), fmt.Sprintf("proxyc trace %s --mode %s --packets flows.jsonl", on, m.To)},
+			"the node does what is meant, and what must hold of flows does; refusals and time-outs of clients do not rise"},
+		{"the other nodes, one after the other: mode: " + string(m.To) + " in the configuration, and the label that deploy/daemonset.yaml looks for",
+			[]string{"kubectl label node NODE service-proxy=proxyc"}, "proxyc status says that the kernel is as it should be; /readyz is 200"},
+		{"back, at any time", []string{apply(m.From, " --yes-takeover")}, "then " + look(m.From)},
+	}
+	if m.From == ir.ModeIPVS {
+		m.Steps[1].Look += "; virtual servers stay as long as their connections do (docs/leaving-ipvs.md)"
+	}
+	if m.From == ir.ModeUserspace {
+		m.Steps[1].Look = "it ends with exit code 0; connections through the process end with it"
+	}
+	if m.To == ir.ModeNFTables && m.From == ir.ModeIPTables {
+		m.Steps[4].Look += ". kube-proxy itself has a gap when it comes to mode nftables beside rules of mode iptables, not on this way (docs/deploy)"
+	}
+}
+
+// WriteText writes what changes, what the nodes need, and the steps; wide shows each Service by itself.
+func (m *Migration) WriteText(w io.Writer, wide bool) error {
+	fmt.Fprintf(w, "from mode %s to mode %s: %s\n", m.From, m.To, strings.Join(m.flows.Nodes, ", "))
+	fmt.Fprintf(w, "\nWhat changes, by proof of the rules of both modes: %d classes of packets\n\n", m.flows.Classes)
+	if m.flows.Empty() {
+		fmt.Fprintln(w, "nothing")
+	} else if err := m.flows.WriteText(w, wide); err != nil {
+		return err
+	}
+	for _, u := range m.Unknown {
+		fmt.Fprintf(w, "not provable because of %s\n", u)
+	}
+	list := func(title string, lines []string, none string) {
+		fmt.Fprintf(w, "\n%s\n\n", title)
+		if len(lines) == 0 {
+			lines = []string{none}
+		}
+		for _, line := range lines {
+			fmt.Fprintf(w, "- %s\n", line)
+		}
+	}
+	list("What the nodes need", m.Needs, "nothing")
+	var found []string
+	for _, d := range m.Findings {
+		found = append(found, lint.Line(d))
+	}
+	list("What lint finds in mode "+string(m.To)+" alone", found, "nothing")
+	list("Rules of others that need kube-proxy's chains", m.Neighbours, m.noNeighbours())
+	fmt.Fprint(w, "\nSteps\n\n")
+	for i, s := range m.Steps {
+		fmt.Fprintf(w, "%d. %s\n", i+1, s.Title)
+		for _, c := range s.Commands {
+			fmt.Fprintf(w, "       %s\n", c)
+		}
+		fmt.Fprintf(w, "   %s\n", s.Look)
+	}
+	return nil
+}
+
+func (m *Migration) noNeighbours() string {
+	if m.dumped {
+		return "none in the dumps"
+	}
+	return "not looked for: give what iptables-save prints on a node (--dump FILE)"
+}
+
+// WriteJSON writes a document of kind Migration.
+func (m *Migration) WriteJSON(w io.Writer) error {
+	var flows strings.Builder
+	if err := m.flows.WriteJSON(&flows); err != nil {
+		return err
+	}
+	lines := func(list []string) []string { return append([]string{}, list...) }
+	out := struct {
+		From       ir.Mode         `json:"from"`
+		To         ir.Mode         `json:"to"`
+		Flows      json.RawMessage `json:"flows"`
+		Unknown    []string        `json:"unknown"`
+		Needs      []string        `json:"needs"`
+		Findings   []string        `json:"findings"`
+		Neighbours []string        `json:"neighbours"`
+		Steps      []Step          `json:"steps"`
+	}{m.From, m.To, json.RawMessage(flows.String()), lines(m.Unknown), lines(m.Needs), []string{}, lines(m.Neighbours), m.Steps}
+	for _, d := range m.Findings {
+		out.Findings = append(out.Findings, lint.Line(d))
+	}
+	return review.WriteDocument(w, "Migration", "  ", out)
+}

@@ -1,0 +1,97 @@
+package review
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
+	"github.com/proxyc/proxyc/render"
+)
+
+// WriteExplain writes the table of where each rule and element comes from:
+// a line each, of three columns with tabs between.
+func WriteExplain(w io.Writer, rendered render.Rendered) error {
+	return Buffered(w, func(w io.Writer) (err error) {
+		for entry := range rendered.Explain {
+			if err = WriteEntry(w, entry); err != nil {
+				break
+			}
+		}
+		return err
+	})
+}
+
+// WriteEntry writes one line of that table.
+func WriteEntry(w io.Writer, entry render.Entry) error {
+	_, err := fmt.Fprintf(w, "%s\t%s\t%s\n", entry, portText(entry.Port), entry.Origin)
+	return err
+}
+
+// ShellWord quotes a word of a command where a shell would take it for more: names of files,
+// and of interfaces on Windows.
+func ShellWord(word string) string {
+	plain := func(r rune) bool {
+		return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_@%+=:,./[]-", r)
+	}
+	if word != "" && !strings.ContainsFunc(word, func(r rune) bool { return !plain(r) }) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+// portText names a service port, "-" for what belongs to none.
+func portText(p ir.ServicePort) string {
+	if p == (ir.ServicePort{}) {
+		return "-"
+	}
+	return p.String()
+}
+
+// Buffered writes to w in large pieces.
+func Buffered(w io.Writer, write func(io.Writer) error) error {
+	b := bufio.NewWriterSize(w, 1<<16)
+	if err := write(b); err != nil {
+		return err
+	}
+	return b.Flush()
+}
+
+// WriteDocument writes JSON of a kind: apiVersion and kind, and then the fields of v, or
+// its items where it is a list. People and programs need no escapes of HTML.
+func WriteDocument(w io.Writer, kind, indent string, v any) error {
+	var fields bytes.Buffer
+	enc := json.NewEncoder(&fields)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	rest, isObject := bytes.CutPrefix(fields.Bytes(), []byte("{"))
+	document := fmt.Appendf(nil, `{"apiVersion":%q,"kind":%q,`, ir.APIVersion, kind)
+	if isObject {
+		document = append(document, rest...)
+	} else {
+		document = fmt.Appendf(document, `"items":%s}`, fields.Bytes())
+	}
+	enc = json.NewEncoder(w)
+	enc.SetIndent("", indent)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(json.RawMessage(document))
+}
+
+// PacketFlags are the flags of trace for a packet.
+func PacketFlags(pkt sim.Packet) string {
+	return fmt.Sprintf("--from %s --to %s", ShellWord(sourceFlag(pkt)), ir.Match{Addr: pkt.Dst, Protocol: pkt.Protocol, Port: pkt.Port})
+}
+
+// sourceFlag returns the --from of trace.
+func sourceFlag(pkt sim.Packet) string {
+	if pkt.FromNode() {
+		return "node"
+	}
+	return pkt.Src.String() + "@" + pkt.In
+}

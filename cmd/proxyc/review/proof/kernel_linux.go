@@ -1,0 +1,83 @@
+package proof
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon"
+	kerneliptables "github.com/proxyc/proxyc/apply/iptables"
+	kernelipvs "github.com/proxyc/proxyc/apply/ipvs"
+	kernelnftables "github.com/proxyc/proxyc/apply/nftables"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/rules"
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
+	ipteval "github.com/proxyc/proxyc/render/iptables/eval"
+	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
+)
+
+// kernel takes what this node's kernel holds of the mode of the Programs.
+func (d *Side) kernel(ctx context.Context, programs ir.Programs, variant string) error {
+	var mode ir.Mode
+	var mark uint32
+	for _, p := range ir.Present(programs) {
+		mode, mark = p.Node.Mode, p.Node.MasqueradeMark()
+	}
+	if err := rules.CheckMode(ctx, mode, variant); err != nil {
+		return fmt.Errorf("kernel: %w", err)
+	}
+	var gone []string
+	switch mode {
+	case ir.ModeNFTables:
+		dataplane, err := kernelnftables.Open(ctx, apply.Options{ReadOnly: true})
+		if err != nil {
+			return err
+		}
+		defer dataplane.Close()
+		tables, err := dataplane.Tables(ctx)
+		if err != nil {
+			return err
+		}
+		for f, p := range ir.Present(programs) {
+			if r := tables.Of(f); r != nil {
+				if !r.Exists {
+					gone = append(gone, "table "+rules.TableOf(f)+" is not there")
+				}
+				d.set(f, nfteval.NewEvaluator(r, sim.OwnOfNode(p)))
+				*d.follow.At(f) = inNFT(rules.TableOf(f), r, sim.OwnOfNode(p))
+			}
+		}
+	case ir.ModeIPTables, ir.ModeIPVS:
+		dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: variant, ReadOnly: true})
+		if err != nil {
+			return err
+		}
+		defer dataplane.Close()
+		rulesets, err := dataplane.Rulesets(ctx)
+		if err != nil {
+			return err
+		}
+		for f, p := range ir.Present(programs) {
+			r := rulesets.Of(f)
+			switch {
+			case r == nil:
+			case mode == ir.ModeIPVS:
+				held, err := kernelipvs.Held(ctx, f)
+				if err != nil {
+					return err
+				}
+				held.Rules = r
+				d.ipvsRules(f, held, sim.OwnOfNode(p))
+			default:
+				d.set(f, ipteval.NewEvaluator(r, sim.OwnOfNode(p)))
+				*d.follow.At(f) = inIPTables(r, sim.OwnOfNode(p))
+			}
+		}
+	default:
+		return fmt.Errorf("kernel: the rules of mode %s cannot be asked", mode)
+	}
+	others, err := daemon.Interference(ctx, mark)
+	d.leftOut = slices.Concat(gone, others.Lines())
+	return err
+}

@@ -1,0 +1,15 @@
+//go:build !linux
+
+package proof
+
+import (
+	"context"
+	"errors"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// kernel returns an error: elsewhere than on Linux there are no such rules.
+func (d *Side) kernel(context.Context, ir.Programs, string) error {
+	return errors.New("kernel: needs Linux")
+}

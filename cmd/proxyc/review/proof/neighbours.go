@@ -1,0 +1,47 @@
+package proof
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
+)
+
+// ownTargets are those of rules that kube-proxy has in its chains, besides these.
+var ownTargets = []string{"ACCEPT", "DROP", "REJECT", "RETURN", "MARK", "MASQUERADE", "DNAT", "REDIRECT"}
+
+// Neighbours names rules of others in a dump of iptables that need kube-proxy's chains: they jump to
+// one, or stand in one and lead elsewhere. Of what is no whole dump nothing can be said: it is an error.
+func Neighbours(file, text string) (found []string, err error) {
+	const wanted = "give " + string(savedRules) + " on a node"
+	if strings.TrimSpace(text) == "" {
+		return nil, errors.New("is empty: " + wanted)
+	}
+	if err := tellsAll(text); err != nil {
+		return nil, err
+	}
+	switch as := printedBy(text); as {
+	case savedRules:
+	case "":
+		return nil, fmt.Errorf("is not %s, which begins with a table (*nat)", savedRules)
+	default:
+		return nil, fmt.Errorf("is %s: %s", as, wanted)
+	}
+	err = iptparse.EachSaved(text, func(table, line string) {
+		words := iptparse.SavedWords(line)
+		if len(words) < 2 || words[0] != "-A" {
+			return
+		}
+		chain, target := words[1], iptparse.SavedTarget(words)
+		builtIn := chain == strings.ToUpper(chain) && !strings.ContainsAny(chain, "-_") // PREROUTING
+		switch ours := strings.HasPrefix(chain, "KUBE-"); {
+		case strings.HasPrefix(target, "KUBE-") && !ours && !builtIn:
+			found = append(found, fmt.Sprintf("%s: table %s: chain %s leads to %s: %s", file, table, chain, target, line))
+		case ours && target != "" && !strings.HasPrefix(target, "KUBE-") && !slices.Contains(ownTargets, target):
+			found = append(found, fmt.Sprintf("%s: table %s: chain %s leads to %s, which is not kube-proxy's: %s", file, table, chain, target, line))
+		}
+	})
+	return found, err
+}

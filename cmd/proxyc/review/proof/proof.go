@@ -1,0 +1,375 @@
+// Package proof compares two sides for every first packet: the rules of a mode, the meaning of the IR, dumps of
+// rules, and this kernel.
+package proof
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/rules"
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/prove"
+	"github.com/proxyc/proxyc/ir/sim"
+	ipvseval "github.com/proxyc/proxyc/render/ipvs/eval"
+)
+
+// Verdicts of a proof.
+const (
+	Equal              = "equal"
+	verdictDifferent   = "different"
+	verdictDesign      = "different by design" // by what modes can do, and nothing else
+	verdictNotProvable = "not provable"
+)
+
+// Proof is what a comparison came to.
+type Proof struct {
+	A           string      `json:"a"`
+	B           string      `json:"b"`
+	Verdict     string      `json:"verdict"`
+	Classes     int         `json:"classes"` // of packets, each of which was asked about
+	Differences []differs   `json:"differences,omitempty"`
+	Unknown     []string    `json:"unknown,omitempty"` // what is not understood
+	LeftOut     []string    `json:"leftOut,omitempty"` // what a dump holds besides
+	Families    []ir.Family `json:"families"`
+	OneSided    []string    `json:"oneSided,omitempty"` // "IPv6: only mode:nftables"
+	Trace       string      `json:"-"`                  // the command that shows a Packet
+}
+
+// differs is one kind of client to which a destination answers differently.
+type differs struct {
+	To       string         `json:"to"`             // "10.96.0.10:80/tcp"
+	Frontend string         `json:"frontend"`       // "ClusterIP of default/web:http"; empty: of no Service
+	From     []netip.Prefix `json:"from,omitempty"` // empty: the node itself
+	In       string         `json:"in,omitempty"`   // interface; empty: any that no rule names, or the node itself
+	A        string         `json:"a"`
+	B        string         `json:"b"`
+	RuleA    *rules.Met     `json:"ruleA,omitempty"` // that decides about one of them, where the side has rules that can be followed
+	RuleB    *rules.Met     `json:"ruleB,omitempty"`
+	Packet   string         `json:"packet"`           // flags of trace for one of them
+	Design   string         `json:"design,omitempty"` // the capabilities that one mode has and the other has not (docs/ir.md), if that is the reason
+	sources  []prove.Addrs
+	first    prove.Class
+	ports    []sim.Ports
+}
+
+// Compare compares family by family, all at the same time: one that takes all the time that there
+// is leaves the other its part.
+func Compare(ctx context.Context, a, b *Side, programs ir.Programs) (*Proof, error) {
+	out := &Proof{A: a.name, B: b.name, Verdict: Equal, LeftOut: append(slices.Clone(a.leftOut), b.leftOut...)}
+	type result struct {
+		*prove.Result
+		err error
+	}
+	var results ir.PerFamily[result]
+	var wait sync.WaitGroup
+	for f, p := range ir.Present(programs) {
+		sideA, sideB := a.sides.Of(f), b.sides.Of(f)
+		switch {
+		case sideA == nil && sideB == nil:
+			continue
+		case sideA == nil || sideB == nil:
+			has, lacks := a, b
+			if sideA == nil {
+				has, lacks = b, a
+			}
+			if lacks.dump == "" || len(p.Services) > 0 {
+				out.OneSided = append(out.OneSided, fmt.Sprintf("%s: only %s has rules of it%s", f, has.name, lacks.missing(f)))
+			}
+			continue
+		}
+		node := prove.NodeOf(p)
+		for _, d := range [...]*Side{a, b} {
+			if of := d.programs.Of(f); of != nil && node.Carries == nil {
+				node.Carries = prove.NodeOf(of).Carries
+			}
+		}
+		out.Families = append(out.Families, f)
+		wait.Go(func() {
+			r, err := prove.Compare(ctx, node, *sideA, *sideB)
+			*results.At(f) = result{r, err}
+		})
+	}
+	wait.Wait()
+	for _, f := range out.Families {
+		r := results.Of(f)
+		if r.err != nil {
+			return nil, r.err
+		}
+		out.Classes += r.Classes
+		for _, d := range r.Doubts {
+			out.Unknown = append(out.Unknown, d.Unknown...)
+		}
+		out.Differences = append(out.Differences, grouped(r.Differences, programs.Of(f), prove.NewDesign(a.programs.Of(f), b.programs.Of(f)))...)
+	}
+	if len(out.Families) == 0 {
+		return nil, fmt.Errorf("%s and %s have no family in common", a.name, b.name)
+	}
+	slices.Sort(out.Unknown)
+	out.Unknown = slices.Compact(out.Unknown)
+	switch {
+	case slices.ContainsFunc(out.Differences, func(d differs) bool { return d.Design == "" }):
+		out.Verdict = verdictDifferent
+	case len(out.Unknown) > 0, len(out.OneSided) > 0 && len(out.Differences) == 0:
+		out.Verdict = verdictNotProvable
+	case len(out.Differences) > 0:
+		out.Verdict = verdictDesign
+	}
+	return out, nil
+}
+
+// grouped joins classes that differ in their sources alone, and names the
+// frontend of each.
+func grouped(all []prove.Difference, p *ir.Program, by *prove.Design) (out []differs) {
+	frontends := map[ir.Match]*ir.Frontend{}
+	for i := range p.Services {
+		for k := range p.Services[i].Frontends {
+			f := &p.Services[i].Frontends[k]
+			frontends[f.Match] = f
+		}
+	}
+	type kind struct {
+		dst      prove.Addrs
+		protocol ir.Protocol
+		port     uint16
+		in, a, b string
+		design   ir.Capability
+	}
+	at := map[kind]int{}
+	for _, d := range all {
+		k := kind{d.Dst, d.Protocol, d.Packet.Port, d.Packet.In, d.A.String(), d.B.String(), by.Of(&d)}
+		i, known := at[k]
+		if !known {
+			i = len(out)
+			at[k] = i
+			one := differs{A: k.a, B: k.b, Design: k.design.String(), first: d.Class,
+				Packet: review.PacketFlags(d.Packet)}
+			if !d.AnyIn {
+				one.In = d.Packet.In
+			}
+			for _, m := range [...]ir.Match{
+				{Addr: d.Packet.Dst, Protocol: d.Protocol, Port: d.Packet.Port}, {Protocol: d.Protocol, Port: d.Packet.Port},
+			} {
+				if f := frontends[m]; f != nil && (m.Addr.IsValid() || p.Node.HasAddr(d.Packet.Dst)) {
+					one.Frontend = fmt.Sprintf("%s of %s", f.Kind, f.Port)
+					break
+				}
+			}
+			out = append(out, one)
+		}
+		out[i].sources = append(out[i].sources, d.Src)
+	}
+	for i := range out {
+		if !out[i].first.Packet.FromNode() {
+			out[i].From = joined(out[i].sources)
+		}
+	}
+	return joinPorts(out)
+}
+
+// joinPorts makes one of those that differ in ports alone, of no Service.
+func joinPorts(all []differs) (out []differs) {
+	type kind struct {
+		dst            prove.Addrs
+		protocol       ir.Protocol
+		from, in, a, b string
+		design         string
+	}
+	at := map[kind]int{}
+	for _, d := range all {
+		if d.Frontend == "" {
+			k := kind{d.first.Dst, d.first.Protocol, fmt.Sprint(d.From), d.first.Packet.In, d.A, d.B, d.Design}
+			if i, known := at[k]; known {
+				out[i].ports = append(out[i].ports, d.first.Ports()...)
+				continue
+			}
+			at[k] = len(out)
+		}
+		d.ports = d.first.Ports()
+		out = append(out, d)
+	}
+	for i := range out {
+		out[i].To = destinationText(&out[i].first, sim.JoinPorts(out[i].ports))
+	}
+	slices.SortStableFunc(out, func(a, b differs) int {
+		return cmp.Or(a.first.Dst.First.Compare(b.first.Dst.First), cmp.Compare(a.first.Protocol, b.first.Protocol), cmp.Compare(a.first.Packet.Port, b.first.Packet.Port))
+	})
+	return out
+}
+
+// joined returns the prefixes that hold ranges of addresses, neighbours together.
+func joined(ranges []prove.Addrs) (prefixes []netip.Prefix) {
+	slices.SortFunc(ranges, func(a, b prove.Addrs) int { return a.First.Compare(b.First) })
+	for i := 0; i < len(ranges); {
+		one := ranges[i]
+		for i++; i < len(ranges) && one.Last.Next() == ranges[i].First; i++ {
+			one.Last = ranges[i].Last
+		}
+		prefixes = append(prefixes, ir.PrefixesOf(one.First, one.Last)...)
+	}
+	return prefixes
+}
+
+// shownPorts is how many ranges of ports a destination names.
+const shownPorts = 8
+
+func destinationText(c *prove.Class, of []sim.Ports) string {
+	addr := c.Dst.First.String()
+	switch {
+	case c.Rest.IsValid():
+		addr = "other addresses of " + c.Rest.String()
+	case c.Dst.First != c.Dst.Last:
+		addr += "-" + c.Dst.Last.String()
+	case c.Dst.First.Is6():
+		addr = "[" + addr + "]"
+	}
+	var ports []string
+	for i, p := range of {
+		if i == shownPorts {
+			ports = append(ports, "…")
+			break
+		}
+		one := fmt.Sprint(p.First)
+		if p.First != p.Last {
+			one += fmt.Sprintf("-%d", p.Last)
+		}
+		ports = append(ports, one)
+	}
+	if c.Rest.IsValid() {
+		addr += ", port "
+		return fmt.Sprintf("%s%s/%s", addr, strings.Join(ports, ","), c.Protocol)
+	}
+	return fmt.Sprintf("%s:%s/%s", addr, strings.Join(ports, ","), c.Protocol)
+}
+
+// from says who the clients are.
+func (d *differs) from() string {
+	if d.first.Packet.FromNode() {
+		return "the node itself"
+	}
+	const shown = 6
+	words := make([]string, 0, shown)
+	for i, p := range d.From {
+		if i == shown {
+			words = append(words, fmt.Sprintf("%d more", len(d.From)-shown))
+			break
+		}
+		words = append(words, p.String())
+	}
+	text := strings.Join(words, ", ")
+	if len(d.From) == 1 && d.From[0].Bits() == 0 {
+		text = "anybody"
+	}
+	if d.In != "" {
+		text += " by " + d.In
+	}
+	return text
+}
+
+// Blame names the rules that make the difference, for the destinations that are told of.
+func (p *Proof) Blame(a, b *Side, all bool) {
+	last, told := "", 0
+	for i := range p.Differences {
+		d := &p.Differences[i]
+		if d.To != last {
+			if last, told = d.To, told+1; told > mostDestinations && !all {
+				return
+			}
+		}
+		pkt := d.first.Packet
+		f := ir.FamilyOf(pkt.Dst)
+		course := func(side *Side) []rules.Met {
+			if follow := side.follow.Of(f); follow != nil {
+				return follow(pkt)
+			}
+			return nil
+		}
+		d.RuleA, d.RuleB = parting(course(a), course(b))
+	}
+}
+
+// parting returns where two courses of a packet part: rules that one has and the other
+// does not meet. Where all are strange to each other, as proxyc's and kube-proxy's are, it is the last
+// of each that drops, accepts, translates or balances. What a map lacks is the fault wherever it is.
+func parting(a, b []rules.Met) (ruleA, ruleB *rules.Met) {
+	i := 0
+	for i < len(a) && i < len(b) && a[i].Same(&b[i]) {
+		i++
+	}
+	at := func(list, other []rules.Met) *rules.Met {
+		if k := slices.IndexFunc(list, func(m rules.Met) bool { return m.Lacks }); k >= 0 {
+			return &list[k]
+		}
+		switch {
+		case i == 0:
+			for k := len(list) - 1; k >= 0; k-- {
+				if text := strings.ToLower(list[k].Text); list[k].Drops || list[k].Table == ipvseval.TableServers || strings.Contains(text, "dnat") || strings.HasSuffix(text, "accept") {
+					return &list[k]
+				}
+			}
+		case i < len(list) && !slices.ContainsFunc(other, func(o rules.Met) bool { return list[i].Same(&o) }):
+			return &list[i]
+		}
+		return nil
+	}
+	return at(a, b), at(b, a)
+}
+
+// mostDestinations is how many destinations are told of unless all are wanted.
+const mostDestinations = 20
+
+// WriteText writes the differences of the first destinations, or all of them, and the verdict.
+func (p *Proof) WriteText(w io.Writer, all bool) error {
+	width := max(len(p.A), len(p.B))
+	last, told := "", 0
+	for i := range p.Differences {
+		d := &p.Differences[i]
+		if d.To != last {
+			if told++; told > mostDestinations && !all {
+				fmt.Fprintf(w, "and more: --all shows them\n")
+				break
+			}
+			last = d.To
+			fmt.Fprintf(w, "%s  %s\n", d.To, cmp.Or(d.Frontend, "no Service's"))
+		}
+		fmt.Fprintf(w, "  from %s\n", d.from())
+		side := func(name, fate string, by *rules.Met) {
+			fmt.Fprintf(w, "    %-*s  %s\n", width, name, fate)
+			if by != nil {
+				fmt.Fprintf(w, "      %s: %s\n", by.Where(), by.Text)
+			}
+		}
+		side(p.A, d.A, d.RuleA)
+		side(p.B, d.B, d.RuleB)
+		fmt.Fprintf(w, "    %s %s\n", p.Trace, d.Packet)
+		if d.Design != "" {
+			fmt.Fprintf(w, "    by design: %s\n", d.Design)
+		}
+	}
+	for _, u := range p.Unknown {
+		fmt.Fprintf(w, "not understood: %s\n", u)
+	}
+	for _, o := range p.OneSided {
+		fmt.Fprintf(w, "not compared: %s\n", o)
+	}
+	for _, o := range p.LeftOut {
+		fmt.Fprintf(w, "not compared: %s\n", o)
+	}
+	families := make([]string, len(p.Families))
+	for i, f := range p.Families {
+		families[i] = f.String()
+	}
+	_, err := fmt.Fprintf(w, "%s: %s and %s, %s, %d classes of packets\n", p.Verdict, p.A, p.B, strings.Join(families, " and "), p.Classes)
+	return err
+}
+
+// WriteJSON writes a document of kind Proof.
+func (p *Proof) WriteJSON(w io.Writer) error {
+	return review.WriteDocument(w, "Proof", "  ", p)
+}

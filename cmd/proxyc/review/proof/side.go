@@ -1,0 +1,244 @@
+package proof
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/proxyc/proxyc/apply/files"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/rules"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/prove"
+	"github.com/proxyc/proxyc/ir/sim"
+	"github.com/proxyc/proxyc/render/iptables"
+	ipteval "github.com/proxyc/proxyc/render/iptables/eval"
+	"github.com/proxyc/proxyc/render/ipvs"
+	ipvseval "github.com/proxyc/proxyc/render/ipvs/eval"
+	"github.com/proxyc/proxyc/render/nftables"
+	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
+)
+
+// Side is one side of a proof.
+type Side struct {
+	name     string
+	sides    ir.PerFamily[*prove.Side] // nil: the side says nothing of the family
+	follow   ir.PerFamily[follow]      // nil: rules of this kind cannot be followed, or there are none
+	programs ir.Programs               // what it was made of; nil for a dump
+	leftOut  []string                  // what a dump holds besides, which is not compared
+	dump     printed                   // how the rules of a dump were printed; "": the side is no dump
+}
+
+// missing returns what to add to a dump that has no rules of a family.
+func (d *Side) missing(f ir.Family) string {
+	tool := "nft list ruleset"
+	switch {
+	case d.dump == "":
+		return ""
+	case d.dump == savedRules && f == ir.IPv6:
+		tool = "ip6tables-save"
+	case d.dump == savedRules:
+		tool = "iptables-save"
+	}
+	return "; add to " + d.name + " what " + tool + " prints on the node"
+}
+
+func (d *Side) set(f ir.Family, s prove.Side) { *d.sides.At(f) = &s }
+
+// follow tells which rules a packet meets.
+type follow func(sim.Packet) []rules.Met
+
+// lazily makes what follows packets when there is one to follow, which costs an index of
+// all rules.
+func lazily(make func() follow) follow {
+	made := sync.OnceValue(make)
+	return func(pkt sim.Packet) []rules.Met { return made()(pkt) }
+}
+
+// inNFT follows packets through one table of nf_tables: "ip proxyc".
+func inNFT(name string, r *nftables.Ruleset, own *sim.Own) follow {
+	return lazily(func() follow {
+		follower := nfteval.NewFollower(r, own)
+		return func(pkt sim.Packet) (all []rules.Met) {
+			_, walked, _ := follower.Follow(pkt)
+			for _, m := range walked {
+				all = append(all, rules.Met{Table: name, Chain: m.Chain, Rule: m.Rule, Text: m.Text, Drops: m.Drops, Lacks: m.Lacks})
+			}
+			return all
+		}
+	})
+}
+
+func inIPTables(r *iptables.Ruleset, own *sim.Own) follow {
+	return lazily(func() follow {
+		follower := ipteval.NewFollower(r, own)
+		return func(pkt sim.Packet) []rules.Met { return rules.PathOf(follower.Follow(pkt, 0)).Met }
+	})
+}
+
+func inIPVS(r *ipvs.Ruleset, own *sim.Own) follow {
+	return lazily(func() follow {
+		follower := ipvseval.NewFollower(r, own)
+		return func(pkt sim.Packet) []rules.Met { return rules.PathOf(follower.Follow(pkt, 0)).Met }
+	})
+}
+
+// inRules follows packets through the rules of a Program; nil in modes in which they cannot be followed.
+func inRules(p *ir.Program) follow {
+	switch p.Node.Mode {
+	case ir.ModeNFTables:
+		return lazily(func() follow { return inNFT(rules.TableOf(p.Family), nftables.Lower(p), sim.OwnOfNode(p)) })
+	case ir.ModeIPTables:
+		return lazily(func() follow { return inIPTables(iptables.Lower(p), sim.OwnOfNode(p)) })
+	case ir.ModeIPVS:
+		return lazily(func() follow { return inIPVS(ipvs.Lower(p), sim.OwnOfNode(p)) })
+	}
+	return nil
+}
+
+// ipvsRules takes what a node in mode ipvs holds of a family.
+func (d *Side) ipvsRules(f ir.Family, r *ipvs.Ruleset, own *sim.Own) {
+	d.set(f, ipvseval.NewEvaluator(r, own))
+	*d.follow.At(f) = inIPVS(r, own)
+}
+
+// forms of sides, for errors and help.
+const sideForms = "mode:MODE, ir, ir:FILE, dump:FILE[,FILE], live:SOCKET or kernel"
+
+// Kernel is the side that is what this node holds.
+const Kernel = "kernel"
+
+// FilesOf returns the files that a side is read from.
+func FilesOf(name string) []string {
+	switch kind, arg, _ := strings.Cut(name, ":"); kind {
+	case "ir":
+		return []string{arg}
+	case "dump":
+		return strings.Split(arg, ",")
+	}
+	return nil
+}
+
+// Reader reads sides.
+type Reader struct {
+	Input    *review.Input
+	Programs ir.Programs // of the configuration as it is
+	Files    review.Files
+	Limit    int64 // how many bytes the files of a side may have; 0: any amount
+	// Resolve returns the configuration in another mode.
+	Resolve func(mode string) (*config.Resolved, diag.List)
+	Variant string // the iptables of the side kernel; "": the one that the node uses
+}
+
+// Read reads a side as the command line names it.
+func (r *Reader) Read(ctx context.Context, name string) (*Side, error) {
+	kind, arg, _ := strings.Cut(name, ":")
+	d := &Side{name: name}
+	left := cmp.Or(r.Limit, files.Unlimited)
+	read := func(file string) ([]byte, error) {
+		text, err := r.Files.Read(file, &left)
+		if errors.Is(err, files.ErrTooMuch) {
+			err = files.TooMuch("with it the side", r.Limit)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		return text, nil
+	}
+	switch {
+	case kind == "mode":
+		return d, r.ofMode(d, arg)
+	case name == "ir":
+		d.meaning(r.Programs)
+		return d, nil
+	case kind == "ir" && arg != "":
+		text, err := read(arg)
+		if err != nil {
+			return nil, err
+		}
+		programs, err := ir.ReadJSON(bytes.NewReader(text))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", arg, err)
+		}
+		d.meaning(programs)
+		return d, nil
+	case kind == "dump" && arg != "":
+		dumped := dumpFiles{Side: d, programs: r.Programs}
+		for _, file := range FilesOf(name) {
+			text, err := read(file)
+			if err != nil {
+				return nil, err
+			}
+			if err := dumped.add(file, string(text)); err != nil {
+				return nil, fmt.Errorf("%s: %w", file, err)
+			}
+		}
+		return d, dumped.end()
+	case kind == "live" && arg != "":
+		read, err := review.LiveIR(ctx, arg)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		d.meaning(read)
+		return d, nil
+	case name == Kernel:
+		return d, d.kernel(ctx, r.Programs, r.Variant)
+	}
+	return nil, fmt.Errorf("%q: must be %s", name, sideForms)
+}
+
+// meaning takes Programs by what the IR means.
+func (d *Side) meaning(programs ir.Programs) {
+	d.programs = programs
+	for f, p := range ir.Present(programs) {
+		d.set(f, sim.NewEvaluator(p))
+	}
+}
+
+// ErrWrongMode is the error of a configuration that is not valid in the mode of a side, which the
+// findings of the input say.
+var ErrWrongMode = errors.New("the configuration has errors in this mode")
+
+// ofMode compiles for a mode and takes its rules.
+func (r *Reader) ofMode(d *Side, mode string) error {
+	if review.Evaluators[ir.Mode(mode)] == nil {
+		return fmt.Errorf("%s: must be one of the modes %s", d.name, strings.Join(provable(), ", "))
+	}
+	resolved, findings := r.Resolve(mode)
+	if findings.HasErrors() {
+		r.Input.Diags.Add(findings...)
+		return ErrWrongMode
+	}
+	d.lower(resolved, r.Input)
+	return nil
+}
+
+func (d *Side) lower(resolved *config.Resolved, j *review.Input) {
+	var diags diag.List
+	d.programs, diags = compiler.Compile(resolved.Config, j.Snapshot, j.Facts)
+	for _, one := range diags {
+		if one.Severity == diag.Error {
+			j.Diags.Add(one)
+		}
+	}
+	for f, p := range ir.Present(d.programs) {
+		d.set(f, review.Evaluators[p.Node.Mode](p))
+		*d.follow.At(f) = inRules(p)
+	}
+}
+
+func provable() (modes []string) {
+	for m := range review.Evaluators {
+		modes = append(modes, string(m))
+	}
+	slices.Sort(modes)
+	return modes
+}

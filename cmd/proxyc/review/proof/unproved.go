@@ -1,0 +1,34 @@
+package proof
+
+import (
+	"context"
+
+	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/prove"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+// Unproved holds the rules of Programs against what they mean, as long as ctx allows, and
+// returns the first difference of each family.
+func Unproved(ctx context.Context, programs ir.Programs) (found []daemon.Unproved) {
+	for _, p := range ir.Present(programs) {
+		r, err := prove.Compare(ctx, prove.NodeOf(p), sim.NewEvaluator(p), review.Evaluators[p.Node.Mode](p))
+		switch {
+		case err != nil:
+			found = append(found, daemon.Unproved{Want: daemon.AnyFate, Have: "not known: " + context.Cause(ctx).Error()})
+		case len(r.Differences) > 0:
+			d := &r.Differences[0]
+			found = append(found, daemon.Unproved{Packet: review.PacketFlags(d.Packet), Want: d.A.String(), Have: d.B.String()})
+		case len(r.Doubts) > 0:
+			d := &r.Doubts[0]
+			u := daemon.Unproved{Want: daemon.AnyFate, Have: "not known, because of " + d.Unknown[0]}
+			if d.Packet.Dst.IsValid() {
+				u.Packet = review.PacketFlags(d.Packet)
+			}
+			found = append(found, u)
+		}
+	}
+	return found
+}

@@ -1,0 +1,33 @@
+package replay
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// Enter starts this program anew in a network namespace, by a name as ip netns gives it.
+func Enter(name string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	const must = "--netns: must name a network namespace, as ip netns add makes one"
+	if name != filepath.Base(name) {
+		return fmt.Errorf("%s, got path %s", must, name)
+	}
+	namespace, err := os.Open(filepath.Join("/run/netns", name))
+	if err != nil {
+		return fmt.Errorf("%s: %w", must, err)
+	}
+	runtime.LockOSThread() // the namespace is that of this thread, and then the program's
+	if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("--netns: %w", err)
+	}
+	verb := slices.Index(os.Args, "replay") // behind a -- there is no flag
+	return unix.Exec(self, slices.Insert(slices.Clone(os.Args), verb+1, "--entered"), os.Environ())
+}

@@ -1,0 +1,272 @@
+// Package replay plays a recording of a cluster, change by change, as the daemon would take it.
+package replay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/reconcile"
+	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/diff"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/proof"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/flow"
+)
+
+// Options say how a recording is played.
+type Options struct {
+	File     string        // its name, for findings
+	Until    time.Time     // the last change; zero: not told
+	Within   time.Duration // in place of Until, from when all was known; 0: not told
+	Packets  []trace.Expectation
+	Prove    bool   // hold the rules that changed against what they mean
+	Output   string // how changes are shown
+	Plane    apply.Dataplane
+	Out, Err io.Writer
+	Report   func(diag.List) // prints findings
+}
+
+// Player drives what the daemon drives with each change of a cluster.
+type Player struct {
+	*review.Input
+	Options
+	store    *watch.Store
+	source   reconcile.Source
+	loop     *reconcile.Reconciler
+	inForce  bool
+	changes  int
+	unproved bool
+}
+
+// New returns a player for a configuration and a node. The snapshot of the input becomes the
+// recorded one.
+func New(in *review.Input, o Options) *Player {
+	p := &Player{Input: in, Options: o, store: watch.NewStore(time.Now)}
+	p.store.View(func(s *snapshot.Snapshot) { in.Snapshot = s }) // nobody else has the Store
+	p.source = daemon.NewSource(in.Resolved.Config, p.store, in.Facts, slog.New(slog.DiscardHandler))
+	p.loop = &reconcile.Reconciler{Source: p.source, Dataplane: o.Plane}
+	return p
+}
+
+// errUnexpected ends the play where a packet meets another fate than what is expected.
+var errUnexpected = errors.New("a packet meets another fate")
+
+// Play plays events until the time that is wanted. It reports whether all was as expected: it stops
+// at the first change behind which a packet meets another fate.
+func (p *Player) Play(ctx context.Context, events []watch.Recorded) (well bool, err error) {
+	switch err := p.playAll(ctx, events); {
+	case errors.Is(err, errUnexpected):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	services, slices, nodes := p.Snapshot.Count()
+	fmt.Fprintf(p.Err, "%d changes, to %d Services, %d EndpointSlices and %d Nodes\n", p.changes, services, slices, nodes)
+	return !p.unproved, nil
+}
+
+func (p *Player) playAll(ctx context.Context, events []watch.Recorded) error {
+	for i := range events {
+		event := &events[i]
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if !p.Until.IsZero() && event.At.After(p.Until) {
+			break
+		}
+		found := p.store.Play(event)
+		for j := range found {
+			found[j].File, found[j].Line, found[j].Column = p.File, event.Line, 0
+		}
+		p.Report(found)
+		switch {
+		case event.Type == watch.Synced:
+			if p.Within > 0 {
+				p.Until = event.At.Add(p.Within)
+			}
+			if p.OfHost {
+				if err := p.NoSuchNode(""); err != nil {
+					return err
+				}
+			}
+			p.Report(compiler.CheckNodeName(p.Snapshot, p.Facts))
+		case !p.inForce || p.store.Pending() == 0:
+			continue
+		}
+		if err := p.step(ctx, event); err != nil {
+			return err
+		}
+	}
+	if !p.inForce {
+		return fmt.Errorf("%s: ends before all is there that there was at first", p.File)
+	}
+	return nil
+}
+
+// step puts in force what has changed, as the daemon does, and shows it.
+func (p *Player) step(ctx context.Context, event *watch.Recorded) error {
+	first := !p.inForce
+	var was ir.Programs
+	kind := reconcile.Change
+	if first {
+		kind = reconcile.Full
+	}
+	work := p.source.Take(kind)
+	var done reconcile.Done
+	var err error
+	if first {
+		if err = p.canShow(work.Programs); err != nil {
+			return err
+		}
+	}
+	if first || work.All {
+		was = p.Plane.Applied()
+		done, err = p.loop.Replace(ctx, work.Programs)
+	} else {
+		was = only(work, func(c ir.Change) *ir.Service { return c.Old })
+		done, err = p.loop.Change(ctx, work.Changes)
+		work.Programs = only(work, func(c ir.Change) *ir.Service { return c.New })
+	}
+	at := fmt.Sprintf("%s:%d: %s %s", p.File, event.Line, event.At.Format("2006-01-02T15:04:05.000Z07:00"), event)
+	if err != nil {
+		return fmt.Errorf("%s: %w", at, err)
+	}
+	p.inForce = true
+	for _, r := range done.RefusedNow {
+		fmt.Fprintf(p.Err, "warning: %s: Service %s: the kernel refuses its rules: %v\n", at, r.Service, r.Reason)
+	}
+	if !first {
+		p.changes++
+		if err := p.show(ctx, at, was, work.Programs); err != nil {
+			return err
+		}
+	}
+	if p.Prove {
+		for _, u := range proof.Unproved(ctx, work.Programs) {
+			p.unproved = true
+			if _, err := fmt.Fprintf(p.Out, "%s: %s\n", at, u.Text()); err != nil {
+				return err
+			}
+		}
+	}
+	return p.expect(at)
+}
+
+// shownForms are those in which a change is shown without a line of rules.
+var shownForms = []string{"none", "stat", "text", "wide"}
+
+// canShow returns an error where what is to be shown of Programs is nothing that there is.
+func (p *Player) canShow(programs ir.Programs) error {
+	if slices.Contains(shownForms, p.Output) {
+		return nil
+	}
+	_, texts, _ := review.Outputs(programs)
+	forms := slices.Clone(shownForms)
+	for _, t := range texts {
+		forms = append(forms, t.Format)
+	}
+	if !slices.Contains(forms, p.Output) {
+		return fmt.Errorf("-o: must be one of %s in mode %s, got %q", strings.Join(forms, ", "), p.Resolved.Config.ProxyMode(), p.Output)
+	}
+	return nil
+}
+
+// only returns the Programs of a Work with one version of the Services that changed.
+func only(work reconcile.Work, version func(ir.Change) *ir.Service) (out ir.Programs) {
+	for f, changes := range work.Changes.All() {
+		of := work.Programs.Of(f)
+		if of == nil {
+			continue
+		}
+		program := *of
+		program.Services = nil
+		for _, c := range changes {
+			if s := version(c); s != nil {
+				program.Services = append(program.Services, *s)
+			}
+		}
+		*out.At(f) = &program
+	}
+	return out
+}
+
+// show prints what a change made of flows, or of lines; nothing where it made nothing.
+func (p *Player) show(ctx context.Context, at string, was, is ir.Programs) error {
+	var text strings.Builder
+	write, byFlow := diff.Form(p.Output)
+	switch {
+	case p.Output == "none":
+		return nil
+	case byFlow:
+		d := &diff.Diff{Nodes: []string{p.Facts.NodeName}}
+		var merged flow.Merger
+		where := flow.Network{Here: p.PodsOn(p.Facts.NodeName), Pods: p.Pods()}
+		for _, f := range ir.Families() {
+			services, classes, err := flow.Compare(ctx, where, was.Of(f), is.Of(f))
+			if err != nil {
+				return err
+			}
+			d.Classes += classes
+			merged.Add(p.Facts.NodeName, services)
+		}
+		if d.Services = merged.Services(); d.Empty() {
+			return nil
+		}
+		if err := write(&text, d); err != nil {
+			return err
+		}
+	default:
+		lines, err := diff.Lines(was, is, p.Output)
+		if err != nil || len(lines) == 0 {
+			return err
+		}
+		text.Write(lines)
+	}
+	_, err := fmt.Fprintf(p.Out, "%s\n%s", at, text.String())
+	return err
+}
+
+// expect fails where a packet meets another fate than what is expected.
+func (p *Player) expect(at string) error {
+	if len(p.Packets) == 0 {
+		return nil
+	}
+	scene := trace.NewScene(p.Input, p.Plane.Applied())
+	broken := false
+	for _, x := range p.Packets {
+		t, err := scene.Trace(x.From, x.To)
+		one := trace.Result{Trace: t, Expectation: x}
+		if err == nil && one.Met() {
+			continue
+		}
+		if !broken {
+			broken = true
+			fmt.Fprintf(p.Out, "%s: not as expected:\n", at)
+		}
+		if err != nil {
+			_, err = fmt.Fprintf(p.Out, "  %s%s -> %s: %v\n", x.Where, x.From, x.To, err)
+		} else {
+			_, err = fmt.Fprintf(p.Out, "%s  %sexpected: %s\n", t.Text(), x.Where, *x.Expect)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if broken {
+		return errUnexpected
+	}
+	return nil
+}

@@ -1,0 +1,206 @@
+// Package report says all that there is to say about a cluster, as one page of HTML or as Markdown.
+package report
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/proxyc/proxyc/apply/build"
+	"github.com/proxyc/proxyc/cmd/proxyc/page"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/diff"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/lint"
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/flow"
+)
+
+// Report is what there is to say about a cluster.
+type Report struct {
+	was, is  *review.Input
+	overview page.Overview
+	without  []page.Without
+	findings lint.Report
+	fresh    *lint.Report // findings that the side before has not; nil: there is none
+	Diff     *diff.Diff   // nil: there is no side before
+	nodes    []page.Node
+	Source   Source
+}
+
+// Source is what a report says of where it comes from.
+type Source struct {
+	Cluster string    // its name; "": not given
+	Inputs  []string  // files
+	Before  []string  // files of the side before
+	Date    time.Time // of the newest file; zero: not known
+}
+
+// Errors are the findings that are errors, of both sides.
+func (r *Report) Errors() (errs diag.List) {
+	for _, j := range [...]*review.Input{r.was, r.is} {
+		if j != nil {
+			errs = append(errs, slices.DeleteFunc(j.Findings(), func(d diag.Diagnostic) bool { return d.Severity != diag.Error })...)
+		}
+	}
+	return errs
+}
+
+// New makes the report of the nodes that are chosen: of the one that the configuration names, or else
+// of the first of the snapshot, which stands for all.
+// was is the side before, nil where nothing is compared. The report is never nil: with an error it has the findings.
+func New(ctx context.Context, was, is *review.Input, chosen diff.Nodes) (*Report, error) {
+	r := &Report{was: was, is: is}
+	r.find()
+	if !chosen.Any() && is.Snapshot.Node(is.Facts.NodeName) != nil {
+		chosen.Names = []string{is.Facts.NodeName}
+	}
+	for _, svc := range is.Snapshot.Services() {
+		if why := compiler.Skipped(svc); why != "" {
+			r.without = append(r.without, page.Without{Name: svc.Name.String(), Why: why})
+		}
+	}
+	if was != nil {
+		was.Facts.NodeName = is.Facts.NodeName
+		var err error
+		if r.Diff, err = diff.Compare(ctx, was, is, chosen, flow.Compare); err != nil {
+			return r, err
+		}
+	}
+	return r, r.addNodes(ctx, chosen)
+}
+
+// find adds what lint finds, and which of it is new. Annotations are heeded before one finding stands for
+// many: it would take the others' with it.
+func (r *Report) find() {
+	found := func(j *review.Input) lint.Report {
+		var none lint.Suppressions
+		j.Lint()
+		one := lint.Report{Version: build.Read().Version}
+		one.Findings, one.Suppressed = none.Apply(j.Diags.Sorted(), j.Reader.Written())
+		return one
+	}
+	if r.was != nil {
+		before := found(r.was)
+		r.findings = found(r.is)
+		fresh := r.findings.Since(before)
+		r.fresh = &fresh
+		r.is.Complete(r.fresh, !r.is.Each)
+	} else {
+		r.findings = found(r.is)
+	}
+	r.is.Complete(&r.findings, !r.is.Each)
+}
+
+// addNodes adds what is said of each of the nodes.
+func (r *Report) addNodes(ctx context.Context, chosen diff.Nodes) error {
+	facts := []compiler.Facts{r.is.Facts}
+	if chosen.Any() {
+		var err error
+		if facts, err = diff.FactsOf(r.is, chosen); err != nil {
+			return err
+		}
+	}
+	next, stop := r.is.CompileEach(facts)
+	defer stop()
+	for i := range facts {
+		programs, name := next(), facts[i].NodeName
+		d := page.NodeData{Name: name, Programs: programs, Here: r.is.PodsOn(name), Pods: r.is.Pods(), Interface: trace.PodInterface(&programs.IPv4.Node)}
+		var merged flow.Merger
+		for _, p := range ir.Present(programs) {
+			services, err := flow.Reach(ctx, flow.Network{Here: d.Here, Pods: d.Pods}, p)
+			if err != nil {
+				return err
+			}
+			merged.Add(name, services)
+		}
+		d.Reach = merged.Services()
+		node, err := page.NewNode(d)
+		if err != nil {
+			return err
+		}
+		r.nodes = append(r.nodes, node)
+		if i == 0 {
+			r.overview = page.NewOverview(programs)
+			r.overview.Without, r.overview.Nodes = len(r.without), len(r.is.Snapshot.Nodes())
+		}
+	}
+	return nil
+}
+
+// WriteHTML writes the report as one page that needs nothing else.
+func (r *Report) WriteHTML(w io.Writer) error {
+	p := page.Page{Version: r.findings.Version, Overview: r.overview, Without: r.without, Nodes: r.nodes, Addresses: map[string]string{},
+		Cluster: r.Source.Cluster, Inputs: r.Source.Inputs, Before: r.Source.Before}
+	if !r.Source.Date.IsZero() {
+		p.Date = r.Source.Date.UTC().Format(time.RFC3339)
+	}
+	for _, n := range r.is.Snapshot.Nodes() {
+		for _, a := range n.Addresses {
+			p.Addresses[a.Address] = n.Name
+		}
+	}
+	var err error
+	if p.Findings, err = raw(func(w io.Writer) error { return r.findings.Write(w, "json") }); err != nil {
+		return err
+	}
+	if r.fresh != nil {
+		if p.New, err = raw(func(w io.Writer) error { return r.fresh.Write(w, "json") }); err != nil {
+			return err
+		}
+	}
+	if r.Diff != nil {
+		if p.Diff, err = r.Diff.PageJSON(); err != nil {
+			return err
+		}
+	}
+	return p.Write(w)
+}
+
+func raw(write func(io.Writer) error) (json.RawMessage, error) {
+	var b bytes.Buffer
+	err := write(&b)
+	return b.Bytes(), err
+}
+
+// shownUnserved is how many Services that leave clients unserved a comment names.
+const shownUnserved = 20
+
+// WriteMarkdown writes a comment for a pull request: the overview, what differs, and what is
+// found, of which only what is new where there is a side before.
+func (r *Report) WriteMarkdown(w io.Writer) error {
+	o := &r.overview
+	title := "proxyc report"
+	if r.Source.Cluster != "" {
+		title += ": " + lint.Cell(r.Source.Cluster)
+	}
+	fmt.Fprintf(w, "### %s\n\nMode %s, %s, as node %s has it: **%d Services** with rules, %d without; %d backends behind %s.\n",
+		title, o.Mode, cmp.Or(strings.Join(o.Families, " and "), "no Service of any family"), lint.Cell(o.Node), o.Services, o.Without, o.Backends, o.FrontendsText())
+	if n := len(o.Unserved); n > 0 {
+		names := o.Unserved[:min(n, shownUnserved)]
+		more := ""
+		if n > len(names) {
+			more = fmt.Sprintf(" and %d more", n-len(names))
+		}
+		fmt.Fprintf(w, "\nServices that leave some clients unserved: %s%s.\n", lint.Cell(strings.Join(names, ", ")), more)
+	}
+	found := &r.findings
+	if r.Diff != nil {
+		fmt.Fprintln(w)
+		if err := r.Diff.WriteMarkdown(w); err != nil {
+			return err
+		}
+		found = r.fresh
+		fmt.Fprint(w, "\nOf the findings, those that are new:\n")
+	}
+	fmt.Fprintln(w)
+	return found.Write(w, "markdown")
+}

@@ -1,0 +1,273 @@
+package rules
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/apply"
+	kerneliptables "github.com/proxyc/proxyc/apply/iptables"
+	kernelipvs "github.com/proxyc/proxyc/apply/ipvs"
+	kernelnftables "github.com/proxyc/proxyc/apply/nftables"
+	"github.com/proxyc/proxyc/apply/node"
+	tools "github.com/proxyc/proxyc/apply/run"
+	"github.com/proxyc/proxyc/apply/sysctl"
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
+	ipteval "github.com/proxyc/proxyc/render/iptables/eval"
+	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
+	ipvseval "github.com/proxyc/proxyc/render/ipvs/eval"
+	"github.com/proxyc/proxyc/render/nftables"
+	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
+	nftparse "github.com/proxyc/proxyc/render/nftables/parse"
+	"github.com/proxyc/proxyc/render/xtables"
+)
+
+// CheckMode returns an error where this node has rules of another mode than the one that is
+// asked about, and none of that: they would be judged by what they are not for.
+func CheckMode(ctx context.Context, mode ir.Mode, variant string) error {
+	tables, err := kernelnftables.Present()
+	if err != nil || mode == ir.ModeNFTables && len(tables) > 0 {
+		return err
+	}
+	other, object := ir.ModeNFTables, ""
+	if len(tables) > 0 {
+		object = tables[0]
+	}
+	dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: variant, ReadOnly: true})
+	if err != nil {
+		if mode == ir.ModeNFTables { // a node may do without iptables
+			return nil
+		}
+		return err
+	}
+	defer dataplane.Close()
+	for _, m := range [...]ir.Mode{ir.ModeIPTables, ir.ModeIPVS, ir.ModeUserspace} {
+		chains, err := dataplane.Present(ctx, m)
+		if err != nil || m == mode && len(chains) > 0 {
+			return err
+		}
+		if len(chains) > 0 && object == "" {
+			other, object = m, chains[0]
+		}
+	}
+	if object == "" {
+		return nil
+	}
+	return fmt.Errorf("this node has the rules of mode %s (%s) and none of mode %s, which the configuration says: give its configuration with -c, or --mode %s", other, object, mode, other)
+}
+
+// inKernel reads all rules that this kernel holds, and returns what follows a packet through
+// them and asks the kernel for the routes; left is what is not looked at.
+func inKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant string) (follow refollow, left []string, err error) {
+	rules, left, err := inRulesOfKernel(ctx, p, pkt, variant)
+	if err != nil {
+		return nil, nil, err
+	}
+	routed := func(gone removed) (Path, []string, error) {
+		c := rules(gone)
+		unasked, err := c.routed(pkt, p.Node.Mode == ir.ModeIPVS, sim.OwnOfNode(p))
+		return c, unasked, err
+	}
+	have, unasked, err := routed(nil)
+	return func(gone removed) (Path, error) {
+		if gone == nil {
+			return have, nil
+		}
+		c, _, err := routed(gone)
+		return c, err
+	}, append(left, unasked...), err
+}
+
+// inRulesOfKernel is inKernel without the routes.
+func inRulesOfKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant string) (follow func(removed) Path, left []string, err error) {
+	if err := CheckMode(ctx, p.Node.Mode, variant); err != nil {
+		return nil, nil, fmt.Errorf("--kernel: %w", err)
+	}
+	listed, err := tools.Run(ctx, nil, "nft", "list", "ruleset")
+	if err != nil {
+		left = append(left, "nf_tables of others: "+err.Error())
+	}
+	own := sim.OwnOfNode(p)
+	if p.Node.Mode == ir.ModeIPVS {
+		return ofIPVS(ctx, p, pkt, variant, string(listed), left)
+	}
+	if p.Node.Mode == ir.ModeNFTables && err != nil {
+		return nil, nil, fmt.Errorf("--kernel: %w", err)
+	}
+	r, others, err := inTables(ctx, p, variant, string(listed))
+	if err != nil {
+		return nil, nil, err
+	}
+	missing := ""
+	if ours := "table " + TableOf(p.Family); p.Node.Mode == ir.ModeNFTables && !slices.ContainsFunc(r.Chains, func(c nftables.Chain) bool { return strings.HasPrefix("table "+c.Name, ours+", ") }) {
+		missing = ours
+	}
+	on := machine(p.Family)
+	return func(gone removed) Path {
+		c := followNFT(nfteval.Disarmed(r, gone.ofNFT), own, pkt, on)
+		c.gone = missing
+		return c
+	}, append(left, others...), nil
+}
+
+// inTables reads the tables of nf_tables and of both variants of iptables as one Ruleset, in which
+// those of the mode's variant of iptables have no prefix. listed is what nft list ruleset prints.
+func inTables(ctx context.Context, p *ir.Program, variant, listed string) (r *nftables.Ruleset, left []string, err error) {
+	type saved struct{ prefix, text string }
+	var texts []saved
+	used := kerneliptables.Variant("")
+	if p.Node.Mode == ir.ModeIPTables {
+		dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: variant, ReadOnly: true})
+		if err != nil {
+			return nil, nil, err
+		}
+		defer dataplane.Close()
+		text, err := dataplane.Saved(ctx, p.Family)
+		if err != nil {
+			return nil, nil, err
+		}
+		used = dataplane.Variant
+		texts = append(texts, saved{"", text})
+	}
+	if used != kerneliptables.NFT {
+		// Without the tool, what nft lists of these tables has to do.
+		if dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: string(kerneliptables.NFT), ReadOnly: true}); err == nil {
+			defer dataplane.Close()
+			text, err := dataplane.Saved(ctx, p.Family)
+			if err != nil {
+				return nil, nil, err
+			}
+			texts = append(texts, saved{p.Family.NFT() + " ", text})
+		}
+	}
+	there := map[string]bool{} // tables of nf_tables that iptables-nft printed
+	for _, s := range texts {
+		for line := range strings.Lines(s.text) {
+			if name, ok := strings.CutPrefix(line, "*"); ok && (s.prefix != "" || used == kerneliptables.NFT) {
+				there[strings.TrimSpace(name)] = true
+			}
+		}
+	}
+	if used != kerneliptables.Legacy {
+		text, err := kerneliptables.LegacySaved(ctx, p.Family)
+		if err != nil {
+			left = append(left, "legacy iptables: "+err.Error())
+		}
+		texts = append(texts, saved{"legacy iptables ", text})
+	}
+	r, others, err := nftparse.ParseWhole(p.Family, listed, func(family, table string) bool { return ofIPTables(family, table) && there[table] })
+	if err != nil {
+		return nil, nil, err
+	}
+	sets := xtables.UnknownSets("")
+	if slices.ContainsFunc(texts, func(s saved) bool { return strings.Contains(s.text, " --match-set ") }) {
+		sets = ipsets(ctx)
+	}
+	for _, s := range texts {
+		if err := xtables.Add(r, s.prefix, s.text, sets); err != nil {
+			return nil, nil, fmt.Errorf("iptables: %w", err)
+		}
+	}
+	ours := func(c nftables.Chain) bool {
+		table, _, _ := strings.Cut(c.Name, ", chain ")
+		return !strings.Contains(table, " ") || strings.HasSuffix(table, " "+nftables.Table)
+	}
+	slices.SortStableFunc(r.Chains, func(a, b nftables.Chain) int { // of equal ones the first is followed first
+		return cmp.Compare(map[bool]int{true: 0, false: 1}[ours(a)], map[bool]int{true: 0, false: 1}[ours(b)])
+	})
+	return r, append(left, others...), nil
+}
+
+// ipsets reads all ipsets of the node.
+func ipsets(ctx context.Context) *xtables.Sets {
+	text, err := tools.Run(ctx, nil, "ipset", "save")
+	if err != nil {
+		return xtables.UnknownSets(err.Error())
+	}
+	sets, err := xtables.ParseSets(string(text))
+	if err != nil {
+		return xtables.UnknownSets("ipset save: " + err.Error())
+	}
+	return sets
+}
+
+// machine answers what rules ask this node's kernel.
+func machine(f ir.Family) nfteval.Machine {
+	tool := map[ir.Family]string{ir.IPv4: "iptables", ir.IPv6: "ip6tables"}[f]
+	return nfteval.Machine{
+		Out: func(src, dst netip.Addr, in string, mark uint32) (string, error) {
+			out, refused, err := node.Route(node.Sent{Src: src, Dst: dst, In: in, Mark: mark})
+			if err == nil && out == "" && refused == "" {
+				out = "lo"
+			}
+			return out, err
+		},
+		Carries: node.Carries,
+		Bridged: func(in string) bool {
+			setting := sysctl.CallsIPTables(sysctl.Root("/"), in)
+			return node.IsBridge(in) && (strings.Contains(setting, "-"+tool) || strings.Contains(setting, "_"+tool))
+		},
+	}
+}
+
+// ofIPVS is inRulesOfKernel for mode ipvs. Rules of iptables are followed in the tables filter and nat.
+func ofIPVS(ctx context.Context, p *ir.Program, pkt sim.Packet, variant, listed string, left []string) (follow func(removed) Path, _ []string, err error) {
+	own := sim.OwnOfNode(p)
+	dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: variant, ReadOnly: true})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer dataplane.Close()
+	saved, err := dataplane.Saved(ctx, p.Family)
+	if err != nil {
+		return nil, nil, err
+	}
+	r, others, err := iptparse.ParseWhole(p.Family, saved)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, table := range others {
+		left = append(left, "iptables: "+table)
+	}
+	skip := ofIPTables
+	if dataplane.Variant == kerneliptables.Legacy {
+		skip = nil // they are beside those that were saved
+	} else {
+		left = append(left, legacy(ctx, p.Family)...)
+	}
+	tables, others, err := nftparse.ParseWhole(p.Family, listed, skip)
+	if err != nil {
+		return nil, nil, err
+	}
+	held, err := kernelipvs.Held(ctx, p.Family)
+	if err != nil {
+		return nil, nil, err
+	}
+	return func(gone removed) Path {
+		rest := *held
+		rest.Rules = ipteval.Disarmed(r, gone.ofIPTables)
+		return beside(ipvseval.NewFollower(&rest, own), pkt, true, own.With(held.Carries), nfteval.Disarmed(tables, gone.ofNFT))
+	}, append(left, others...), nil
+}
+
+// legacy names the tables of legacy iptables that may decide about packets, beside
+// rules that are followed.
+func legacy(ctx context.Context, f ir.Family) (left []string) {
+	saved, err := kerneliptables.LegacySaved(ctx, f)
+	if err != nil {
+		left = append(left, "legacy iptables: "+err.Error())
+	}
+	for _, table := range iptparse.Unfollowed(saved) {
+		left = append(left, "legacy iptables: "+table)
+	}
+	return left
+}
+
+// ofIPTables reports whether iptables-nft shows a table of nf_tables.
+func ofIPTables(family, table string) bool {
+	return family != "inet" && slices.Contains([]string{"filter", "nat", "mangle", "raw", "security"}, table)
+}

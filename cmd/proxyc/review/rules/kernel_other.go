@@ -1,0 +1,19 @@
+//go:build !linux
+
+package rules
+
+import (
+	"context"
+	"errors"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+// cameBy knows no routes.
+func cameBy(pkt sim.Packet) sim.Packet { return pkt }
+
+// inKernel returns an error, likewise.
+func inKernel(context.Context, *ir.Program, sim.Packet, string) (refollow, []string, error) {
+	return nil, nil, errors.New("--kernel: needs Linux")
+}

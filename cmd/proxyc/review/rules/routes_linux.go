@@ -1,0 +1,73 @@
+package rules
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+
+	"github.com/proxyc/proxyc/apply/node"
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+// cameBy is the packet as it comes by the interface of the route to its source.
+func cameBy(pkt sim.Packet) sim.Packet {
+	if pkt.FromNode() {
+		return pkt
+	}
+	if by, refused, err := node.Route(node.Sent{Dst: pkt.Src}); err == nil && refused == "" && by != "" {
+		pkt.In = by
+	}
+	return pkt
+}
+
+// routed goes on with the routes of the packet's ways to their ends: what the kernel would not
+// send, or its replies not forward, is dropped. What the node sends needs a route to where it
+// was first sent, too. sent is as beside has it. left is what was not looked at.
+func (c *Path) routed(pkt sim.Packet, sent bool, own *sim.Own) (left []string, err error) {
+	if len(c.outcome.Destinations) == 0 {
+		return nil, nil
+	}
+	if !pkt.FromNode() && !pkt.Src.IsGlobalUnicast() {
+		return []string{fmt.Sprintf("routes and forwarding: no machine has the address %s", pkt.Src)}, nil
+	}
+	var failed error
+	ask := func(s node.Sent, d sim.Destination) Path {
+		goes := Path{outcome: sim.NewOutcome(false, []sim.Destination{d})}
+		out, refused, err := node.Route(s)
+		failed = cmp.Or(failed, err)
+		if out == "" && refused == "" || err != nil {
+			return goes
+		}
+		where := "to " + s.Dst.String()
+		if s.In != "" {
+			where += fmt.Sprintf(" from %s by %s", s.Src, s.In)
+			refused = cmp.Or(node.Unforwarded(ir.FamilyOf(s.Dst), s.In), refused)
+		}
+		if replies := node.Unforwarded(ir.FamilyOf(s.Dst), out); !pkt.FromNode() && out != "" && refused == "" && replies != "" {
+			refused = replies + ", so that replies go nowhere"
+		}
+		if refused == "" {
+			return goes
+		}
+		return Path{outcome: sim.Shared([]sim.Chance{{Fate: sim.Dropped, Weight: 1}}),
+			Met: []Met{{Table: tableRoutes, Chain: where, Text: refused, Drops: true, Foreign: true}}}
+	}
+	if pkt.FromNode() {
+		c.each(func(d sim.Destination) Path { return ask(node.Sent{Dst: pkt.Dst}, d) })
+	}
+	c.each(func(d sim.Destination) Path {
+		s := node.Sent{Src: pkt.Src, Dst: d.AddrPort.Addr(), In: pkt.In}
+		if sent || pkt.FromNode() {
+			s = node.Sent{Dst: d.AddrPort.Addr()}
+		}
+		if d.SNAT {
+			s.Mark = own.Mark
+		}
+		return ask(s, d)
+	})
+	if errors.Is(failed, node.ErrNoInterface) {
+		return []string{"routes and forwarding: " + failed.Error()}, nil
+	}
+	return nil, failed
+}

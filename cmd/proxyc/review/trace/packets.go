@@ -1,0 +1,165 @@
+package trace
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/apply/files"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+// Expectation is a packet, and what is to become of it.
+type Expectation struct {
+	From   string  `json:"from"`
+	To     string  `json:"to"`
+	Expect *string `json:"expect,omitempty"` // a fate, or backends; nil: anything
+	Where  string  `json:"-"`                // "packets.jsonl:3: "; empty: the command line
+}
+
+// Result is an expectation with what becomes of the packet.
+type Result struct {
+	Trace
+	Expectation
+}
+
+// ReadPackets reads lines of JSON. Empty ones, and those that begin with #, are none. With an
+// error it returns those that are right.
+func ReadPackets(from review.Files, name string, limit int64) (all []Expectation, err error) {
+	left := cmp.Or(limit, files.Unlimited)
+	text, err := from.Read(name, &left)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	var errs []error
+	for i, l := range bytes.Split(text, []byte("\n")) {
+		l = bytes.TrimSpace(l)
+		if len(l) == 0 || l[0] == '#' {
+			continue
+		}
+		one := Expectation{Where: fmt.Sprintf("%s:%d: ", name, i+1)}
+		dec := json.NewDecoder(bytes.NewReader(l))
+		dec.DisallowUnknownFields()
+		switch err := dec.Decode(&one); {
+		case err != nil:
+			errs = append(errs, fmt.Errorf(`%smust be JSON such as {"from": "node", "to": "10.96.0.10:80", "expect": "accepted"}: %w`, one.Where, err))
+		case dec.More():
+			errs = append(errs, fmt.Errorf("%smust have one packet in a line", one.Where))
+		case one.From == "" || one.To == "":
+			errs = append(errs, fmt.Errorf("%smust have from and to", one.Where))
+		default:
+			if err := one.Check(); err != nil {
+				errs = append(errs, err)
+			} else {
+				all = append(all, one)
+			}
+		}
+	}
+	if err = errors.Join(errs...); err == nil && len(all) == 0 {
+		err = fmt.Errorf("%s: has no packet", name)
+	}
+	return all, err
+}
+
+// fates are what may be expected besides backends.
+var fates = []string{sim.Accepted.String(), sim.Rejected.String(), sim.Dropped.String(), sim.NotOurs.String()}
+
+// Check refuses what no packet can meet.
+func (x Expectation) Check() error {
+	if x.Expect == nil || slices.Contains(fates, *x.Expect) {
+		return nil
+	}
+	words := strings.Fields(*x.Expect)
+	if len(words) == 0 || slices.ContainsFunc(words, func(word string) bool { return !isBackendWord(word) }) {
+		return fmt.Errorf("%s--expect: must be %s, or backends such as 10.244.1.10:8080+snat, got %q", x.Where, strings.Join(fates, ", "), *x.Expect)
+	}
+	return nil
+}
+
+// isBackendWord reports whether a word is a backend as it is printed, or how clients choose among them.
+func isBackendWord(word string) bool {
+	if word == "(affinity)" || strings.HasPrefix(word, "(maglev:") {
+		return true
+	}
+	addr, _, _ := strings.Cut(word, "+")
+	_, not4 := sim.ParsePacket("0.0.0.0", addr)
+	_, not6 := sim.ParsePacket("::", addr)
+	return not4 == nil || not6 == nil
+}
+
+// Met reports whether what becomes of the packet is expected.
+func (r *Result) Met() bool {
+	if r.Expect == nil || *r.Expect == r.fate() && len(r.Outcome.Else) == 0 {
+		return true
+	}
+	words := strings.Fields(*r.Expect)
+	slices.SortFunc(words, strings.Compare)
+	have := strings.Fields(r.result())
+	slices.SortFunc(have, strings.Compare)
+	return !r.unknown && r.Outcome.Fate == sim.Accepted && slices.Equal(words, have)
+}
+
+// TraceAll traces packets, and returns those that can be traced and all that is wrong with others.
+func (s *Scene) TraceAll(wanted []Expectation) ([]Result, error) {
+	results := make([]Result, 0, len(wanted))
+	var errs []error
+	for _, x := range wanted {
+		t, err := s.Trace(x.From, x.To)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s%w", x.Where, err))
+			continue
+		}
+		results = append(results, Result{t, x})
+	}
+	return results, errors.Join(errs...)
+}
+
+// Write writes each course; of one that is as expected, a line says so.
+func Write(w io.Writer, all []Result, many bool) (err error) {
+	say := func(format string, args ...any) {
+		_, writing := fmt.Fprintf(w, format, args...)
+		err = errors.Join(err, writing)
+	}
+	failed := 0
+	for i := range all {
+		r := &all[i]
+		if many && r.Expect != nil && r.Met() {
+			say("ok: %s -> %s => %s\n", SenderOf(r.Packet), DestinationOf(r.Packet), r.result())
+			continue
+		}
+		say("%s", r.Text())
+		if !r.Met() {
+			failed++
+			say("  %sexpected: %s\n", r.Where, *r.Expect)
+		}
+	}
+	if many {
+		say("%d packets, %d not as expected\n", len(all), failed)
+	}
+	return err
+}
+
+// WriteJSON writes each result as a document of its own; of many, each is one line.
+func WriteJSON(w io.Writer, all []Result, many bool) error {
+	indent := "  "
+	if many {
+		indent = ""
+	}
+	for i := range all {
+		out := all[i].json()
+		if all[i].Expect != nil {
+			met := all[i].Met()
+			out.Expect, out.Met = *all[i].Expect, &met
+		}
+		if err := review.WriteDocument(w, "Trace", indent, out); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+package trace
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// target is the --to of a trace where it names a Service: NAMESPACE/NAME:PORT or a
+// DNS name, PORT by name or number.
+type target struct {
+	Service  ir.Name
+	Port     string
+	protocol string // "tcp"; empty: any
+}
+
+// ParseTarget reads a target; ok is false for what begins with an address. namespace
+// is that of names without one, of a pod that asks.
+func ParseTarget(to, namespace string) (t target, ok bool, err error) {
+	host, rest := to, ""
+	if i := strings.LastIndexByte(to, ':'); i >= 0 {
+		host, rest = to[:i], to[i+1:]
+	}
+	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil || strings.ContainsAny(host, "[]:") {
+		return t, false, nil
+	}
+	t.Port, t.protocol, _ = strings.Cut(rest, "/")
+	if ns, name, ok := strings.Cut(host, "/"); ok {
+		t.Service = ir.Name{Namespace: ns, Name: name}
+	} else {
+		labels := strings.Split(strings.TrimSuffix(host, "."), ".")
+		if t.Service = (ir.Name{Namespace: namespace, Name: labels[0]}); len(labels) > 1 {
+			t.Service.Namespace = labels[1]
+		}
+		if len(labels) > 2 && labels[2] != "svc" {
+			t.Service.Namespace = ""
+		}
+	}
+	if _, known := ir.ParseProtocol(t.protocol); t.protocol != "" && !known {
+		return t, true, fmt.Errorf("--to: %q: protocol must be tcp, udp or sctp", to)
+	}
+	if t.Service.Namespace == "" || t.Service.Name == "" {
+		return t, true, fmt.Errorf("--to: must be IP:PORT[/PROTO], NAMESPACE/NAME:PORT or the DNS name of a Service, NAME.NAMESPACE.svc:PORT, got %q", to)
+	}
+	return t, true, nil
+}
+
+// resolve returns what a name stands for: the ClusterIP of a Service, as DNS has it.
+// Of two families it is the one of the client, or else the first.
+func (s *Scene) resolve(to, from string) (string, error) {
+	pod, _ := strings.CutPrefix(from, "pod:")
+	namespace := ""
+	if pod != from {
+		namespace, _, _ = strings.Cut(pod, "/")
+	}
+	t, ok, err := ParseTarget(to, namespace)
+	if !ok || err != nil {
+		return to, err
+	}
+	client, _, _ := strings.Cut(from, "@")
+	addr, _ := netip.ParseAddr(strings.Trim(client, "[]"))
+	var has, protocols []string // of all ports; of those that are the one asked for
+	found := map[ir.Match]bool{}
+	var first *ir.Frontend
+	for _, f := range s.clusterIPs(t.Service) {
+		name := strconv.Itoa(int(f.Match.Port))
+		has = append(has, cmp.Or(f.Port.Port, name))
+		if t.Port != "" && t.Port != name && t.Port != f.Port.Port {
+			continue
+		}
+		protocols = append(protocols, f.Match.Protocol.String())
+		if t.protocol != "" && t.protocol != f.Match.Protocol.String() {
+			continue
+		}
+		found[ir.Match{Protocol: f.Match.Protocol, Port: f.Match.Port}] = true
+		if first == nil || addr.IsValid() && first.Match.Addr.Is4() != addr.Is4() {
+			first = f
+		}
+	}
+	slices.Sort(has)
+	has = slices.Compact(has)
+	switch {
+	case first == nil && len(has) == 0:
+		return to, fmt.Errorf("--to: %s", s.noClusterIP(t.Service))
+	case first == nil && t.Port != "" && len(protocols) > 0:
+		slices.Sort(protocols)
+		return to, fmt.Errorf("--to: port %s of Service %s is for %s, got %q", t.Port, t.Service, strings.Join(slices.Compact(protocols), " and "), t.protocol)
+	case first == nil:
+		why := ""
+		if left := s.left.Of(t.Service, ""); left != "" {
+			why = ": of " + left
+		}
+		return to, fmt.Errorf("--to: Service %s has the ports %s, got %q%s", t.Service, strings.Join(has, ", "), strings.TrimSuffix(t.Port+"/"+t.protocol, "/"), why)
+	case len(found) > 1 && t.Port == "":
+		return to, fmt.Errorf("--to: Service %s has the ports %s: say which, as in %s:%s", t.Service, strings.Join(has, ", "), t.Service, has[0])
+	}
+	return net.JoinHostPort(first.Match.Addr.String(), strconv.Itoa(int(first.Match.Port))) + "/" + first.Match.Protocol.String(), nil
+}
+
+// clusterIPs returns the frontends of a Service at its ClusterIPs, in the node's order
+// of families.
+func (s *Scene) clusterIPs(name ir.Name) (all []*ir.Frontend) {
+	for _, p := range s.Programs.All() {
+		i, ok := slices.BinarySearchFunc(p.Services, name, func(svc ir.Service, name ir.Name) int { return svc.Name.Compare(name) })
+		if !ok {
+			continue
+		}
+		for j := range p.Services[i].Frontends {
+			if f := &p.Services[i].Frontends[j]; f.Kind == ir.ClusterIP {
+				all = append(all, f)
+			}
+		}
+	}
+	return all
+}
+
+// noClusterIP says why a Service has no ClusterIP on this node.
+func (s *Scene) noClusterIP(name ir.Name) string {
+	if left := s.left.Of(name, ""); left != "" {
+		return left
+	}
+	return fmt.Sprintf("there is no Service %s%s", name, review.NearestService(s.Programs, name))
+}

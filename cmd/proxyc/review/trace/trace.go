@@ -1,0 +1,157 @@
+// Package trace follows a packet through the meaning of the IR, and shows the way step by step.
+package trace
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+
+	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+// Trace is the course of one packet.
+type Trace struct {
+	Packet     sim.Packet // where it begins
+	Outcome    sim.Outcome
+	Steps      []sim.Step
+	hindrances []hindrance // what would have to be otherwise for it to pass
+	unknown    bool        // the outcome depends on what is not known
+}
+
+// tell adds a step that no rule makes.
+func (t *Trace) tell(o ir.Origin, format string, args ...any) {
+	t.Steps = append(t.Steps, sim.Step{Text: fmt.Sprintf(format, args...), Origin: o})
+}
+
+// fate returns the outcome in a word.
+func (t *Trace) fate() string {
+	if t.unknown {
+		return "not known offline"
+	}
+	return t.Outcome.Fate.String()
+}
+
+// result returns the outcome in one line.
+func (t *Trace) result() string {
+	if t.unknown {
+		return t.fate()
+	}
+	return t.Outcome.String()
+}
+
+// SenderOf names who sends a packet: its address, port and interface.
+func SenderOf(pkt sim.Packet) string {
+	src := pkt.Src.String()
+	if pkt.SrcPort != 0 {
+		src = netip.AddrPortFrom(pkt.Src, pkt.SrcPort).String()
+	}
+	if pkt.FromNode() {
+		return src + " (the node)"
+	}
+	return src + "@" + pkt.In
+}
+
+// DestinationOf names where a packet goes to: IP:PORT/PROTO.
+func DestinationOf(pkt sim.Packet) string {
+	return ir.Match{Addr: pkt.Dst, Protocol: pkt.Protocol, Port: pkt.Port}.String()
+}
+
+// line is a line of a trace: text, and behind it where that comes from.
+func line(indent string, s sim.Step) string {
+	if s.Origin == (ir.Origin{}) {
+		return indent + s.Text
+	}
+	return fmt.Sprintf("%-72s # %s", indent+s.Text, s.Origin)
+}
+
+// WriteText writes the steps, the outcome, and what would have to be otherwise.
+func (t *Trace) WriteText(w io.Writer) error {
+	return review.Buffered(w, func(w io.Writer) error {
+		_, err := io.WriteString(w, t.Text())
+		return err
+	})
+}
+
+// Text returns the steps, the outcome, and what would have to be otherwise.
+func (t *Trace) Text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s -> %s\n", SenderOf(t.Packet), DestinationOf(t.Packet))
+	for i, s := range t.Steps {
+		fmt.Fprintln(&b, line(fmt.Sprintf("%3d. ", i+1), s))
+	}
+	fmt.Fprintf(&b, "  => %s\n", t.result())
+	if len(t.hindrances) > 0 {
+		fmt.Fprintf(&b, "  for it to pass:\n")
+	}
+	for _, h := range t.hindrances {
+		fmt.Fprintln(&b, line("   - ", h.Step))
+		for _, near := range h.Near {
+			fmt.Fprintln(&b, line("       ", near))
+		}
+	}
+	return b.String()
+}
+
+// TraceJSON is the document that WriteJSON writes of a Trace.
+type TraceJSON struct {
+	From         string            `json:"from"`
+	Port         uint16            `json:"port,omitempty"` // of From
+	Interface    string            `json:"interface,omitempty"`
+	To           string            `json:"to"`
+	Steps        []sim.Step        `json:"steps"`
+	Fate         string            `json:"fate"`
+	Others       []string          `json:"others,omitempty"` // fates that chance may bring instead
+	Destinations []DestinationJSON `json:"destinations,omitempty"`
+	Affinity     bool              `json:"affinity,omitempty"`
+	Choice       string            `json:"choice,omitempty"` // how the client chooses among destinations
+	Hindrances   []hindrance       `json:"hindrances,omitempty"`
+	Expect       string            `json:"expect,omitempty"`
+	Met          *bool             `json:"met,omitempty"` // with Expect
+}
+
+// DestinationJSON is a backend that may get the packet.
+type DestinationJSON struct {
+	Address    netip.AddrPort `json:"address"`
+	Masquerade bool           `json:"masquerade"`
+}
+
+// json returns the form that is written as JSON.
+func (t *Trace) json() TraceJSON {
+	out := TraceJSON{
+		From:       t.Packet.Src.String(),
+		Port:       t.Packet.SrcPort,
+		Interface:  t.Packet.In,
+		To:         DestinationOf(t.Packet),
+		Steps:      append([]sim.Step{}, t.Steps...),
+		Fate:       t.fate(),
+		Affinity:   t.Outcome.Affinity,
+		Choice:     t.Outcome.Choice,
+		Hindrances: t.hindrances,
+	}
+	for _, e := range t.Outcome.Else {
+		out.Others = append(out.Others, e.Fate.String())
+	}
+	for _, d := range t.Outcome.Destinations {
+		out.Destinations = append(out.Destinations, DestinationJSON{d.AddrPort, d.SNAT})
+	}
+	return out
+}
+
+func (t *Trace) writeJSON(w io.Writer) error { return review.WriteDocument(w, "Trace", "  ", t.json()) }
+
+// WriteScene traces a packet through what a daemon knows, and writes it as the verb does.
+func WriteScene(w io.Writer, s daemon.Scene) error {
+	t, err := (&Scene{Snapshot: s.Snapshot, Node: s.Node, Programs: s.Programs, Interfaces: s.Interfaces, AllAddrsKnown: true,
+		left: review.LeftOutOfDaemon(s.Snapshot, s.Findings)}).Trace(s.From, s.To)
+	if err != nil {
+		return err
+	}
+	if s.Output == "json" {
+		return t.writeJSON(w)
+	}
+	return t.WriteText(w)
+}

@@ -1,0 +1,132 @@
+package terminal
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// Progress tells on a terminal what takes so long, in one line that goes with the
+// first output. A nil *progress tells nothing. It is safe for concurrent use.
+type Progress struct {
+	mu        sync.Mutex
+	w         io.Writer
+	what      string
+	done, all int // of what is counted; all 0: nothing is
+	shown     bool
+	stop      func()
+	regularly func(after, every time.Duration, f func()) (stop func())
+}
+
+// NewProgress returns one that is shown on w, at the times that regularly (Regularly, or a test's) has.
+func NewProgress(w io.Writer, regularly func(after, every time.Duration, f func()) (stop func())) *Progress {
+	return &Progress{w: w, regularly: regularly}
+}
+
+// Writer returns a Writer before whose first output the line goes.
+func (p *Progress) Writer(w io.Writer) io.Writer { return &endsProgress{p, w} }
+
+// Doing says what is done now. The first one begins to count the time.
+func (p *Progress) Doing(what string) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	p.what, p.done, p.all = what, 0, 0
+	if p.shown {
+		p.write()
+	}
+	begins := p.stop == nil && p.w != nil
+	p.mu.Unlock()
+	if begins {
+		stop := p.regularly(progressAfter, progressEvery, p.show)
+		p.mu.Lock()
+		p.stop = stop
+		p.mu.Unlock()
+	}
+}
+
+// When the line appears, and how often it is written again.
+const (
+	progressAfter = time.Second
+	progressEvery = 200 * time.Millisecond
+)
+
+// Regularly calls f after some time, and then again and again until stop was called.
+func Regularly(after, every time.Duration, f func()) (stop func()) {
+	quit := make(chan struct{})
+	go func() {
+		timer := time.NewTimer(after)
+		defer timer.Stop()
+		for {
+			select {
+			case <-quit:
+				return
+			case <-timer.C:
+				f()
+				timer.Reset(every)
+			}
+		}
+	}()
+	return sync.OnceFunc(func() { close(quit) })
+}
+
+// IsTerminal reports whether a file is a terminal.
+func IsTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
+
+// endsProgress is a Writer before whose first output the line goes.
+type endsProgress struct {
+	p *Progress
+	w io.Writer
+}
+
+func (o *endsProgress) Write(b []byte) (int, error) {
+	o.p.End()
+	return o.w.Write(b)
+}
+
+// Count adds to what was done and to what there is to do.
+func (p *Progress) Count(done, all int) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.done, p.all = p.done+done, p.all+all
+}
+
+func (p *Progress) show() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.w != nil {
+		p.shown = true
+		p.write()
+	}
+}
+
+const clearLine = "\r\x1b[K"
+
+func (p *Progress) write() {
+	text := p.what
+	if p.all > 0 {
+		text = fmt.Sprintf("%s: %d of %d", p.what, p.done, p.all)
+	}
+	fmt.Fprintf(p.w, "%sproxyc: %s ...", clearLine, text) // who cannot be told misses nothing
+}
+
+// End takes the line away, for good.
+func (p *Progress) End() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.shown {
+		fmt.Fprint(p.w, clearLine)
+	}
+	if p.stop != nil {
+		p.stop()
+	}
+	p.w, p.shown = nil, false
+}

@@ -1,0 +1,38 @@
+package terminal
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+// What is written in pieces of any size is escaped as a whole, and JSON stays
+// what it was.
+func TestVisible(t *testing.T) {
+	const in = "plain\ttext\nü ☺ \u202e\u2066 \x1b[2J \U000e0041 \r\x7f\u200b\ufeff \xff end\xe2\x80"
+	const want = "plain\ttext\nü ☺ \\u202e\\u2066 \\u001b[2J \\udb40\\udc41 \\u000d\\u007f\\u200b\\ufeff \\xff end\\xe2\\x80"
+	for size := 1; size <= len(in); size++ {
+		var b strings.Builder
+		v := NewVisible(&b)
+		for rest := in; rest != ""; {
+			n := min(size, len(rest))
+			if wrote, err := v.Write([]byte(rest[:n])); wrote != n || err != nil {
+				t.Fatalf("wrote %d of %d: %v", wrote, n, err)
+			}
+			rest = rest[n:]
+		}
+		v.End()
+		if b.String() != want {
+			t.Errorf("in pieces of %d: got  %q\nwant %q", size, b.String(), want)
+		}
+	}
+	var b strings.Builder
+	before := map[string]string{"a": "\u202e\U000e0041☺"}
+	if err := json.NewEncoder(NewVisible(&b)).Encode(before); err != nil {
+		t.Fatal(err)
+	}
+	var after map[string]string
+	if err := json.Unmarshal([]byte(b.String()), &after); err != nil || after["a"] != before["a"] {
+		t.Errorf("%s: got %q, %v", b.String(), after, err)
+	}
+}
