@@ -82,8 +82,12 @@ func TestFlows(t *testing.T) {
 		mode  ir.Mode
 		lower func(*ir.Program) evaluator
 	}{
-		{"proxy-iptables", ir.ModeIPTables, func(p *ir.Program) evaluator { return ipteval.NewEvaluator(iptables.Lower(p), sim.OwnOf(p.Node.HasAddr)) }},
-		{"proxy-nftables", ir.ModeNFTables, func(p *ir.Program) evaluator { return nfteval.NewEvaluator(nftables.Lower(p), sim.OwnOf(p.Node.HasAddr)) }},
+		{"proxy-iptables", ir.ModeIPTables, func(p *ir.Program) evaluator {
+			return ipteval.NewEvaluator(iptables.Lower(p), sim.OwnOf(p.Node.HasAddr))
+		}},
+		{"proxy-nftables", ir.ModeNFTables, func(p *ir.Program) evaluator {
+			return nfteval.NewEvaluator(nftables.Lower(p), sim.OwnOf(p.Node.HasAddr))
+		}},
 	} {
 		t.Run(mode.table, func(t *testing.T) {
 			diffs := loadDifferences(t, mode.table)
