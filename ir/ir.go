@@ -108,7 +108,7 @@ type Service struct {
 	Name      Name         `json:"name"`
 	Frontends []Frontend   `json:"frontends,omitzero"` // canonical order, see Frontend.Compare
 	Pools     []Pool       `json:"pools,omitzero"`     // by Port, then Policy; Routes point into it
-	Draining  []Draining   `json:"draining,omitzero"`  // by Port; UDP only
+	Draining  []Draining   `json:"kept,omitzero"`      // by Port; UDP only
 	Health    *HealthCheck `json:"health,omitzero"`    // nil unless type LoadBalancer with externalTrafficPolicy Local
 	HNS       *HNSService  `json:"hns,omitzero"`       // kernelspace mode only
 	Origin    Origin       `json:"origin"`
@@ -214,10 +214,11 @@ type Frontend struct {
 	// Maglev has the client's address and port choose among the backends, in modes with
 	// StableBackends; nil: chance does. All sources have one route, to a pool without affinity.
 	Maglev *Maglev `json:"maglev,omitzero"`
-	// Else is the fate of new connections that match no route, most often because
-	// there is no backend.
-	Else       Verdict `json:"else"`
-	ElseOrigin Origin  `json:"elseOrigin,omitzero"` // why there are such connections: set unless RoutesAll
+	// Else is what becomes of new connections that no route takes, for want of
+	// backends most often. In JSON it is what happens to an empty frontend, as in
+	// documents of earlier versions.
+	Else       Verdict `json:"empty"`
+	ElseOrigin Origin  `json:"emptyOrigin,omitzero"` // why there are such connections: set unless RoutesAll
 	Origin     Origin  `json:"origin"`
 }
 
@@ -286,7 +287,8 @@ type Backend struct {
 // Draining are the endpoints of a UDP port that serve, but that no pool of the
 // port has: because they are terminating and others are ready, or by traffic
 // policy or hints. They get no new clients, and those that they have stay, as
-// TCP connections do (DMN-30). No rule is made of them.
+// TCP connections do (DMN-30). No rule is made of them. In JSON and text they are
+// what the Service keeps, as in documents of earlier versions.
 type Draining struct {
 	Port     ServicePort `json:"port"`
 	Backends []Backend   `json:"backends"` // ordered as in a Pool; never empty
