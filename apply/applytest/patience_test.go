@@ -6,6 +6,7 @@ import (
 )
 
 func TestPatience(t *testing.T) {
+	t.Setenv("PROXYC_SHARE", "")
 	n := 30
 	if testing.Short() {
 		n *= 8

@@ -79,13 +79,14 @@ func Choice(t testing.TB, dir string) func(mode, family, name string) bool {
 	}
 }
 
-// OneVariant skips a test of one variant of iptables with -short, unless it is the one that
-// tests of the enclosing name run with: half of them run with nft, half with legacy. Most of
-// what they test is the same in both.
+// OneVariant chooses between the variants of iptables; "" is another mode. With -short the tests
+// of the enclosing name run with one of the two, half of them with nft and half with legacy, as
+// most of what they test is the same in both. Otherwise each runs that is [Left].
 func OneVariant(t testing.TB, variant string) {
 	t.Helper()
 	enclosing := t.Name()[:max(0, strings.LastIndexByte(t.Name(), '/'))]
-	if variant != "" && variant != [...]string{"nft", "legacy"}[crc32.ChecksumIEEE([]byte(enclosing))%2] {
+	with := [...]string{"nft", "legacy"}[crc32.ChecksumIEEE([]byte(enclosing))%2]
+	if !testing.Short() || variant != "" && variant != with {
 		Long(t)
 	}
 }

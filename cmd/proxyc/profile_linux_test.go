@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -228,8 +229,10 @@ func TestSeccompProfile(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := recorder{seen: map[string]bool{}}
+	var planes atomic.Int32 // that were recorded
 	t.Run("recorded", func(t *testing.T) {
 		eachDataplane(t, func(t *testing.T, w *watched) {
+			planes.Add(1)
 			c := w.containerOf()
 			c.Record = true
 			w.record = &all
@@ -240,6 +243,9 @@ func TestSeccompProfile(t *testing.T) {
 	})
 	if t.Failed() {
 		return
+	}
+	if planes.Load() == 0 {
+		t.Skip("no mode is in this run's share")
 	}
 	missing := slices.DeleteFunc(slices.Sorted(maps.Keys(all.seen)), func(name string) bool { return slices.Contains(p.names(), name) || name == "clone3" })
 	if len(missing) > 0 {
