@@ -436,7 +436,7 @@ func (e *Walker) matches(c *chain, r *iptables.Rule, t *Packet) bool {
 			c.doubt(r, t, "what ipsets hold, and ipvs takes, is not known")
 		}
 	}
-	if r.Rare != nil && !e.rare(r.Rare, t) { // not Bridged always holds: a sim.Packet comes in by a routed interface
+	if r.Rare != nil && !e.rare(c, r, t) { // not Bridged always holds: a sim.Packet comes in by a routed interface
 		return false
 	}
 	return remembered(&r.Recent, t)
@@ -491,14 +491,17 @@ func (c *chain) doubt(r *iptables.Rule, t *Packet, why string) {
 }
 
 // rare reports whether a match holds that few rules have.
-func (e *Walker) rare(m iptables.Rare, p *Packet) bool {
-	switch m := m.(type) {
+func (e *Walker) rare(c *chain, r *iptables.Rule, t *Packet) bool {
+	switch m := r.Rare.(type) {
 	case iptables.InSet:
-		return e.has != nil && e.has(p, m)
+		return e.has != nil && e.has(t, m)
 	case iptables.Balanced:
-		return p.Balanced == ir.Match(m)
+		return t.Balanced == ir.Match(m)
+	case iptables.Counted:
+		return true
 	}
-	return true
+	c.doubt(r, t, fmt.Sprintf("a match of type %T, which is not evaluated", r.Rare))
+	return false
 }
 
 // inputInterface reads an interface as a rule names it.

@@ -57,6 +57,9 @@ func (w *walk) stmt(s nftables.Stmt) step {
 	case nftables.Unsupported: // what it does is not known
 		w.doubt("%s", s.What)
 		return endRule
+	default:
+		w.doubt("a statement of type %T, which is not evaluated", s)
+		return endRule
 	}
 	return next
 }
