@@ -53,8 +53,9 @@ func (c *demoCmd) Run(e *env) error {
 		if err := c.writeRules(w, j.Facts.NodeName, programs); err != nil {
 			return err
 		}
+		scene := trace.NewScene(j, programs)
 		for _, p := range demoPackets {
-			t, err := trace.NewScene(j, programs).Trace(p.from, p.to)
+			t, err := scene.Trace(p.from, p.to)
 			if err != nil {
 				return err
 			}
