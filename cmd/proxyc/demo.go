@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -90,23 +91,25 @@ func (c *demoCmd) writeRules(w io.Writer, node string, programs ir.Programs) err
 	return err
 }
 
-// job loads the demo's files as load does files of the user's.
+// job loads the demo's files as load does files of the user's. Findings name them demo/FILE, so that
+// nobody looks for them in the working directory.
 func (c *demoCmd) job(e *env) (*review.Input, error) {
 	j := &review.Input{Snapshot: snapshot.New()}
 	in := configFlags{}
-	in.setConfig("config.yaml")
+	in.setConfig("demo/config.yaml")
 	in.Mode = &c.Mode
 	var diags diag.List
-	resolved, findings := in.Resolve(demo.Files.ReadFile, true)
+	read := func(name string) ([]byte, error) { return demo.Files.ReadFile(path.Base(name)) }
+	resolved, findings := in.Resolve(read, true)
 	if diags.Add(findings...); findings.HasErrors() {
 		e.report(diags)
 		return nil, errReported
 	}
-	cluster, err := demo.Files.ReadFile("cluster.yaml")
+	cluster, err := read("demo/cluster.yaml")
 	if err != nil {
 		return nil, err
 	}
-	j.Diags = append(diags, snapshot.Decode(j.Snapshot, "cluster.yaml", cluster)...)
+	j.Diags = append(diags, snapshot.Decode(j.Snapshot, "demo/cluster.yaml", cluster)...)
 	j.Resolved = resolved
 	return j, e.setNode(j)
 }
