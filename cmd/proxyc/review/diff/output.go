@@ -480,12 +480,14 @@ func (d *Diff) PageJSON() (json.RawMessage, error) {
 		Summary string          `json:"summary"`
 		Entries []entry         `json:"entries"`
 	}{Entries: []entry{}}
-	var err error
-	if out.Doc, err = jsonOf(d.WriteJSON); err != nil {
+	var doc, summary bytes.Buffer
+	if err := d.WriteJSON(&doc); err != nil {
 		return nil, err
 	}
-	summary, err := jsonOf(func(w io.Writer) error { return d.writeSummary(w, "") })
-	out.Summary = strings.TrimSpace(string(summary))
+	if err := d.writeSummary(&summary, ""); err != nil {
+		return nil, err
+	}
+	out.Doc, out.Summary = doc.Bytes(), strings.TrimSpace(summary.String())
 	for _, g := range d.entries(false) {
 		one := entry{Service: d.serviceJSON(&g.Service)}
 		for _, n := range g.Names {
@@ -497,15 +499,5 @@ func (d *Diff) PageJSON() (json.RawMessage, error) {
 		}
 		out.Entries = append(out.Entries, one)
 	}
-	if err != nil {
-		return nil, err
-	}
 	return json.Marshal(out)
-}
-
-// jsonOf returns what a function writes.
-func jsonOf(write func(io.Writer) error) (json.RawMessage, error) {
-	var b bytes.Buffer
-	err := write(&b)
-	return b.Bytes(), err
 }
