@@ -128,7 +128,7 @@ func TestLoad(t *testing.T) {
 	b.once(empty)
 }
 
-// firstPort returns the ClusterIP of a Service in the program and where it is.
+// firstTCP returns the ClusterIP of a Service in the program and where it is.
 func firstTCP(p *ir.Program) (*ir.Service, ir.Match) {
 	for i := range p.Services {
 		s := &p.Services[i]

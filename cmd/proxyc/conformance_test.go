@@ -200,7 +200,7 @@ func (n *conformanceNode) compare(t *testing.T, programs ir.Programs, f *applyte
 	}
 }
 
-// outcome returns what a trace says, as the simulator has it.
+// outcomeOf returns what a trace says, as the simulator has it.
 func outcomeOf(t *testing.T, j *trace.TraceJSON) sim.Outcome {
 	t.Helper()
 	fates := []sim.Fate{sim.NotOurs, sim.Accepted, sim.Rejected, sim.Dropped}

@@ -36,7 +36,7 @@ import (
 // Unsupported is why a node cannot be played on this system; nil: it can.
 var Unsupported error
 
-// codeDiffers is the exit code of a process of the demo that ends with errDiffers, and of trace --kernel where the
+// codeDiffers is the exit code of a process of the demo that ends with ErrDiffers, and of trace --kernel where the
 // kernel departs from what is wanted.
 const codeDiffers = 1
 

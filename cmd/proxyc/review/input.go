@@ -36,10 +36,8 @@ type Input struct {
 	// NoSnapshot reports that none was given.
 	NoSnapshot bool
 	errors     objectErrors // of a daemon
-	// AllowEmpty takes files with nothing in them for what is meant; emptyHint is what to do in a
-	// verb where that can be said.
-	AllowEmpty bool
-	EmptyHint  string
+	AllowEmpty bool         // empty files are intended: no finding reports them
+	EmptyHint  string       // ends the hint of the finding about an empty file: the flag that allows it
 }
 
 // NoSuchNode refuses a name that is none of the Nodes of a snapshot that has some; nil where it is one. flag

@@ -48,7 +48,7 @@ type painter struct {
 	rest []byte // of a line that has not ended
 }
 
-// NewPainter returns one that writes to w, and colours nothing before begin.
+// NewPainter returns a painter that writes to w. It colours nothing before Begin.
 func NewPainter(w io.Writer) *painter { return &painter{w: w} }
 
 func (p *painter) Write(text []byte) (int, error) {

@@ -11,7 +11,7 @@ import (
 )
 
 // Progress tells on a terminal what takes so long, in one line that goes with the
-// first output. A nil *progress tells nothing. It is safe for concurrent use.
+// first output. A nil *Progress shows nothing. It is safe for concurrent use.
 type Progress struct {
 	mu        sync.Mutex
 	w         io.Writer
@@ -22,12 +22,12 @@ type Progress struct {
 	regularly func(after, every time.Duration, f func()) (stop func())
 }
 
-// NewProgress returns one that is shown on w, at the times that regularly (Regularly, or a test's) has.
+// NewProgress returns a Progress that is shown on w. regularly is Regularly, or a test's.
 func NewProgress(w io.Writer, regularly func(after, every time.Duration, f func()) (stop func())) *Progress {
 	return &Progress{w: w, regularly: regularly}
 }
 
-// Writer returns a Writer before whose first output the line goes.
+// Writer returns a Writer to w that removes the line before its first output.
 func (p *Progress) Writer(w io.Writer) io.Writer { return &endsProgress{p, w} }
 
 // Doing says what is done now. The first one begins to count the time.

@@ -21,7 +21,7 @@ type visible struct {
 	held []byte // the beginning of a character
 }
 
-// NewVisible returns one that writes to w.
+// NewVisible returns a visible that writes to w.
 func NewVisible(w io.Writer) *visible { return &visible{w: w} }
 
 func (v *visible) Write(p []byte) (int, error) {

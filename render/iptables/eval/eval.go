@@ -157,8 +157,8 @@ type Walker struct {
 // mostDepth is how deep chains may call each other. In nf_tables they may 16.
 const mostDepth = 64
 
-// Walker returns one for a node with its own addresses, and whose ipsets has
-// looks into; nil where there are none. It costs what the rules are.
+// NewWalker returns a Walker for a node with its own addresses. has looks into the node's ipsets; nil: it has none.
+// The cost is that of the number of rules.
 func NewWalker(r *iptables.Ruleset, own *sim.Own, has func(p *Packet, set iptables.InSet) bool) *Walker {
 	n := 0
 	for _, size := range r.Size() {
@@ -442,7 +442,7 @@ func (e *Walker) matches(c *chain, r *iptables.Rule, t *Packet) bool {
 	return remembered(&r.Recent, t)
 }
 
-// holds asks the list for the client, or enters it there.
+// remembered reports whether a list has the client, or enters the client there.
 func remembered(r *iptables.Recent, t *Packet) bool {
 	if r.Op == iptables.RecentNone {
 		return true
@@ -490,7 +490,7 @@ func (c *chain) doubt(r *iptables.Rule, t *Packet, why string) {
 	t.Cuts.Doubt(fmt.Sprintf("table %s, chain %s: %s", c.table, c.name, text))
 }
 
-// rare reports whether a match holds that few rules have.
+// rare reports whether the Rare match of a rule holds.
 func (e *Walker) rare(c *chain, r *iptables.Rule, t *Packet) bool {
 	switch m := r.Rare.(type) {
 	case iptables.InSet:

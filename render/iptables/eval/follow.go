@@ -53,7 +53,7 @@ func NewPlain(r *iptables.Ruleset, own *sim.Own, has func(p *Packet, set iptable
 	return &Walker{own: own, has: has, filter: indexed(&r.Filter, 0), nat: indexed(&r.Nat, 0), mostRules: 1 << 20, mostWays: 1 << 16}
 }
 
-// Telling returns a packet for a Plain Walker of a family's rules: tell is called with each rule
+// Telling returns a packet for a Walker that NewPlain made of a family's rules: tell is called with each rule
 // that does something to it.
 func (p Packet) Telling(f ir.Family, tell func(Met)) Packet {
 	p.trip = &trip{tell: func(c *chain, i int) {

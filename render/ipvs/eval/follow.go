@@ -16,7 +16,7 @@ const (
 )
 
 // Follower tells what packets meet under a Ruleset, whose rules may be those that
-// iptables.ParseWhole read. It follows one packet at a time.
+// ParseWhole of render/iptables/parse read. It follows one packet at a time.
 type Follower struct{ evaluator *Evaluator }
 
 // NewFollower indexes a Ruleset, which costs what it holds.

@@ -32,7 +32,7 @@ func Form(name string) (write func(io.Writer, *Diff) error, ok bool) {
 	return write, ok
 }
 
-// FormNames are the forms that diffForm has.
+// FormNames returns the names that Form accepts.
 func FormNames() []string { return slices.Sorted(maps.Keys(diffForms)) }
 
 // sign of an action, as terraform and diff have it.
