@@ -296,7 +296,7 @@ func (in *input) report(st *Status) {
 	in.store.View(func(s *snapshot.Snapshot) {
 		st.Objects.Services, st.Objects.EndpointSlices, st.Objects.Nodes = s.Count()
 	})
-	if in.events != nil {
+	if in.contact != nil {
 		st.APIServer = newAPIServer(in.contact)
 	}
 	if files := in.snapshot.Load(); files != nil {
