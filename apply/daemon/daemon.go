@@ -145,8 +145,8 @@ type process struct {
 }
 
 // run runs one session after the other, until ctx ends or no configuration can be put in
-// force. A configuration that cannot be put in force gives way to the one that was in force
-// before it. If that one fails, too, it is tried again, later each time.
+// force. If a configuration cannot be put in force, the one that was in force before it
+// replaces it. If that one fails, too, it is tried again, later each time.
 func (p *process) run(ctx context.Context, now *loaded) error {
 	var held *loaded // the one that was in force last; nil: there is none to go back to
 	var refused *refusedConfig

@@ -173,7 +173,7 @@ func (s *session) run(parent context.Context) (next *loaded, err error) {
 	return s.end(context.Cause(ctx))
 }
 
-// announce tells the cluster and the log of the start.
+// announce sends the events of a start, and logs their warnings.
 func (s *session) announce() {
 	if s.retry.failures > 0 {
 		return // events are sent once
@@ -204,8 +204,8 @@ func (s *session) keepRules(ctx context.Context) error {
 // shutdown waits until everything has ended, in an order that other programs rely on:
 //
 //  1. The reconciler ends, with a commit, a comparison or a removal of leftovers that is under
-//     way, and all that runs beside it. The boot file is written last, while the dataplane
-//     still has what is in force.
+//     way, and all that runs beside it. The boot file is written meanwhile: a commit that
+//     ends after the signal may not be in it.
 //  2. The dataplane closes, or is left to the next session, which needs it until its own rules
 //     are in force. A mode whose process carries the connections removes its rules here.
 //  3. The lock is released. From here on another proxyc may write.

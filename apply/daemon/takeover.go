@@ -18,7 +18,7 @@ type takeover struct {
 	easing *easing
 	log    *slog.Logger
 	faults *faults
-	failed func()           // called for each removal that failed
+	failed func()           // called each time that leftovers could not all be found and removed
 	again  chan func(error) // requests to remove once more
 }
 
