@@ -197,7 +197,7 @@ func (in *input) wait(ctx context.Context) bool {
 	case <-in.first.objects:
 	}
 	in.process.cluster.whole = true
-	return in.podsKnown(ctx)
+	return in.podsKnown(ctx) && ctx.Err() == nil // a select prefers neither
 }
 
 // podsKnown waits until what detectLocalMode needs of the Node is there, as

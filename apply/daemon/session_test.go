@@ -235,3 +235,19 @@ func TestChangesAreTimed(t *testing.T) {
 		t.Errorf("after a sync that failed, and one that did not: metrics lack %s", want)
 	}
 }
+
+// A session that is ending writes no rules, even if all objects are there: the configuration
+// would count as one that was in force, and the daemon would not return to the one before.
+func TestWaitEnds(t *testing.T) {
+	s := newTestSession(t, "nftables")
+	objects := make(chan struct{})
+	close(objects)
+	s.input.first.objects = objects
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 100 {
+		if s.input.wait(ctx) {
+			t.Fatal("the wait succeeded after the end")
+		}
+	}
+}
