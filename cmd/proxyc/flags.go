@@ -84,7 +84,8 @@ func (f namespaceFlag) service(text string) string {
 	if f.Namespace == "" || !bareName.MatchString(text) || notAddr == nil || strings.Trim(name, "0123456789") == "" {
 		return text
 	}
-	if host, protocol, ok := strings.Cut(text, "/"); ok && !strings.Contains(host, ":") && !knownProtocol(protocol) {
+	host, protocol, ok := strings.Cut(text, "/")
+	if _, known := ir.ParseProtocol(protocol); ok && !known && !strings.Contains(host, ":") {
 		return text // NAMESPACE/NAME
 	}
 	return f.Namespace + "/" + text
@@ -153,11 +154,6 @@ func namespaceOf(d diag.Diagnostic) string {
 		return ""
 	}
 	return namespace
-}
-
-func knownProtocol(text string) bool {
-	_, ok := ir.ParseProtocol(text)
-	return ok
 }
 
 // readAddresses notes which addresses the node has beside those of its Node object.

@@ -56,7 +56,8 @@ func single(what string) (s subject, ok bool, err error) {
 	if strings.ContainsAny(what, " \t\n") {
 		return s, false, nil
 	}
-	if addrLike.MatchString(text) && (!hasProto || strings.ContainsAny(text, ".:") || isProtocol(protoText)) {
+	_, isProtocol := ir.ParseProtocol(protoText)
+	if addrLike.MatchString(text) && (!hasProto || strings.ContainsAny(text, ".:") || isProtocol) {
 		s, err = address(text, protoText, hasProto)
 		return s, err == nil, err
 	}
@@ -68,11 +69,6 @@ func single(what string) (s subject, ok bool, err error) {
 		return subject{service: ir.Name{Namespace: text, Name: service}, name: port}, true, nil
 	}
 	return s, false, nil
-}
-
-func isProtocol(text string) bool {
-	_, ok := ir.ParseProtocol(text)
-	return ok
 }
 
 // address reads IP, IP:PORT or PORT, with a protocol or without.
