@@ -73,6 +73,9 @@ func TestHistory(t *testing.T) {
 	}
 	for _, plane := range planes {
 		t.Run(plane, func(t *testing.T) {
+			if !testing.Short() && *lastsFlag == 0 {
+				applytest.Long(t)
+			}
 			h := newHistory(t, plane, proxyc, seed)
 			for began := time.Now(); time.Since(began) < lasts && h.failures < maxFailures; {
 				h.burst()
