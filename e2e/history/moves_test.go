@@ -350,6 +350,8 @@ func (h *history) brokenSocket() fault {
 	}
 	return fault{name: "strace " + inject, process: true, end: func() {
 		cmd.Process.Signal(syscall.SIGTERM)
+		end := time.AfterFunc(5*time.Second, func() { cmd.Process.Kill() }) // strace may wait for ever to let go of a process that is stopped
+		defer end.Stop()
 		wait()
 	}}
 }
