@@ -100,7 +100,7 @@ var swaps = map[string][]string{
 }
 
 // harmless are changes after which the demo's packets meet what they met. A change
-// that the model does not see has no place here, but for those that docs/prove.md names.
+// that the model does not see has no place here, but for those that docs/review.md names.
 var harmless = regexp.MustCompile(strings.Join([]string{
 	`^line twice @ `,                          // what was done is done again
 	`^jump -> goto @ |^goto -> jump @ `,       // nothing follows
@@ -111,7 +111,7 @@ var harmless = regexp.MustCompile(strings.Join([]string{
 	`^meta ->  @ .* meta mark set meta mark`,  // meta mark set mark
 	`^(dynamic,timeout|interval) -> `,         // flags twice
 	`(size 131070|^(131070) -> 131071)`,       // room enough
-	`fully-random -> `,                        // source ports: docs/prove.md
+	`fully-random -> `,                        // source ports: docs/review.md
 	// The one Service with source ranges admits neither pods nor the node.
 	`@ inside-ips: `, `@ service-ips-by-source: (.*@inside-ips|accept)$`, `@ outside-backends: .*203\.0\.113\.31`, `@ backends: 203\.0\.113\.31`,
 	// No node port lacks endpoints, no backend is on the node, and affinity is of a TCP port that is no node port.
@@ -134,7 +134,7 @@ var harmless = regexp.MustCompile(strings.Join([]string{
 	`(filter;|10;|-110;|-100;|dstnat;|srcnat;) -> \S+ @ (filter|nat)-`,
 	`^filter -> nat @ filter-(prerouting|output)`,
 	// Packets that are not the first of a connection, that come in for loopback, or that only rules of others
-	// would refuse: docs/prove.md.
+	// would refuse: docs/review.md.
 	`KUBE-FORWARD`, `KUBE-FIREWALL`, `health check`, `-d 127\.0\.0\.0/8|127\.0\.0\.0/8 -> `,
 	// The load balancer's address is none of the node's, and no external address lacks endpoints.
 	`-I INPUT .*KUBE-PROXY-FIREWALL$`, `-I (INPUT|FORWARD) .*KUBE-EXTERNAL-SERVICES$`,
