@@ -62,7 +62,8 @@ func TestPagesNameWhatExists(t *testing.T) {
 func TestPagesOfModesThatAreNotApplied(t *testing.T) {
 	go_ := newIndex(t)
 	for mode, page := range map[string]string{
-		"iptables": "iptables.md", "nftables": "nftables.md", "ipvs": "ipvs.md", "userspace": "userspace.md", "hns": "hns.md"} {
+		"iptables": "iptables", "nftables": "nftables", "ipvs": "ipvs", "userspace": "userspace", "hns": "kernelspace"} {
+		page = "reference/" + page + ".md"
 		text := readFile(t, page)
 		applied := go_.missing(root, "apply/"+mode+".Open") == ""
 		if refused := strings.Contains(text, "`apply` and `watch` refuse the mode"); refused == applied {

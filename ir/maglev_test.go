@@ -72,7 +72,7 @@ func disruption(slots uint32, n int) float64 {
 }
 
 // When one backend of n goes, few clients of the others move. A hash modulo n would
-// move (n-1)/n of them. Figures are in docs/maglev.md.
+// move (n-1)/n of them.
 func TestMaglevDisruption(t *testing.T) {
 	for _, tt := range []struct {
 		slots uint32

@@ -187,7 +187,7 @@ func Groups() []Group {
 				"Write it as 10.0.0.0/24."},
 			{BalanceValue, Error, "a value of annotation proxyc.dev/balance that is none",
 				"Backends are taken at random, as without the annotation.",
-				"Give maglev, or maglev-1021 for a table of so many slots (docs/maglev.md)."},
+				"Give maglev, or maglev-1021 for a table of so many slots (docs/reference/nftables.md)."},
 			{BalanceNoEffect, Warning, "annotation proxyc.dev/balance without effect",
 				"It is for external addresses and node ports with policy Cluster and without session affinity, and a node has room for 262,144 slots in a family, which the oldest Services have first. Backends are taken at random.",
 				"Remove the annotation, or what keeps it from having an effect; where there is no room, ask for a smaller table, or have older Services ask for smaller ones."},

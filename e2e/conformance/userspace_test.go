@@ -26,7 +26,7 @@ var beyond = map[string]string{
 }
 
 // TestUserspace plays the cases through kube-proxy 1.25's proxier of mode userspace, and then through proxyc's. What
-// came of each flow must be the same, but for what the page of this mode lists.
+// came of each flow must be the same, except for the listed differences.
 func TestUserspace(t *testing.T) {
 	applytest.RequireRoot(t)
 	if *peerFlag {
@@ -40,7 +40,7 @@ func TestUserspace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	listed, err := readDifferences("../../docs/userspace.md")
+	listed, err := readDifferences("../../testdata/conformance/userspace-kube-proxy.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,18 +105,13 @@ type difference struct {
 
 type differences []*difference
 
-// readDifferences reads the list in a page.
+// readDifferences reads the list of differences.
 func readDifferences(file string) (list differences, err error) {
-	page, err := os.ReadFile(file)
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
-	_, after, _ := strings.Cut(string(page), "```yaml\n")
-	text, _, found := strings.Cut(after, "```")
-	if !found {
-		return nil, fmt.Errorf("%s: no list of differences", file)
-	}
-	if err := yaml.UnmarshalStrict([]byte(text), &list); err != nil {
+	if err := yaml.UnmarshalStrict(text, &list); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	for i, d := range list {
