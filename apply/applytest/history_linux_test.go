@@ -168,7 +168,6 @@ func TestForeignFlush(t *testing.T) {
 			continue
 		}
 		t.Run(p.String(), func(t *testing.T) {
-			OneVariant(t, p.variant)
 			config, cluster := takeoverFiles()
 			fresh := newMachine(t, nil)
 			fresh.must(0, fresh.apply(p, config, cluster))
@@ -204,7 +203,6 @@ func TestOrphan(t *testing.T) {
 			continue
 		}
 		t.Run(p.String(), func(t *testing.T) {
-			OneVariant(t, p.variant)
 			config, _ := takeoverFiles()
 			m := newMachine(t, nil)
 			olds, news := world{}, world{}

@@ -54,7 +54,6 @@ func eachPlane(t *testing.T, f func(t *testing.T, p plane)) {
 	HaveIPVS(t)
 	for _, p := range planes {
 		t.Run(p.String(), func(t *testing.T) {
-			OneVariant(t, p.variant)
 			f(t, p)
 		})
 	}

@@ -78,15 +78,3 @@ func Choice(t testing.TB, dir string) func(mode, family, name string) bool {
 		return slices.Contains(lines, mode+" "+family+" "+name)
 	}
 }
-
-// OneVariant chooses between the variants of iptables; "" is another mode. With -short the tests
-// of the enclosing name run with one of the two, half of them with nft and half with legacy, as
-// most of what they test is the same in both. Otherwise each runs that is [Left].
-func OneVariant(t testing.TB, variant string) {
-	t.Helper()
-	enclosing := t.Name()[:max(0, strings.LastIndexByte(t.Name(), '/'))]
-	with := [...]string{"nft", "legacy"}[crc32.ChecksumIEEE([]byte(enclosing))%2]
-	if !testing.Short() || variant != "" && variant != with {
-		Long(t)
-	}
-}

@@ -33,7 +33,6 @@ func inNamespace(t *testing.T, f func(t *testing.T, v Variant)) {
 	applytest.RequireRoot(t)
 	for _, v := range variants {
 		t.Run(string(v), func(t *testing.T) {
-			applytest.OneVariant(t, string(v))
 			t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 			applytest.InNamespace(t, func() { f(t, v) })
 		})

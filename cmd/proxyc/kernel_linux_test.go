@@ -29,9 +29,6 @@ func TestKernelHolds(t *testing.T) {
 	}{{ir.ModeNFTables, "auto"}, {ir.ModeIPTables, "nft"}, {ir.ModeIPTables, "legacy"}} {
 		t.Run(fmt.Sprintf("%s %s", plane.mode, plane.variant), func(t *testing.T) {
 			t.Parallel()
-			if plane.mode == ir.ModeIPTables {
-				applytest.OneVariant(t, plane.variant)
-			}
 			applytest.InNamespace(t, func() {
 				hold := func(what string, programs ir.Programs) {
 					if err := converge(t, programs, plane.variant); err != nil {

@@ -157,7 +157,6 @@ func TestTraceKernelFollowsPriorities(t *testing.T) {
 		plane := "iptables-" + variant
 		t.Run(plane, func(t *testing.T) {
 			t.Parallel()
-			applytest.OneVariant(t, variant)
 			w := applied(t, plane)
 			for _, tt := range cases {
 				name := tt.chain + " " + tt.rule + " " + tt.from

@@ -202,11 +202,6 @@ func eachDataplane(t *testing.T, test func(t *testing.T, w *watched)) {
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			variant := plane.variant
-			if plane.mode != "iptables" { // ipvs needs iptables, too, of which it has one
-				variant = ""
-			}
-			applytest.OneVariant(t, variant)
 			test(t, newWatched(t, name))
 		})
 	}
