@@ -305,6 +305,11 @@ const clusterObjects = `
   spec: {cidrs: [10.96.0.0/16, 'fd00:10:96::/112']}
 `
 
+// UDPIdle is how long mode userspace keeps the socket of a silent UDP client. With the default of 250 ms,
+// as under kube-proxy 1.25, a client loses an answer that a busy machine delays by that long. It is shorter
+// than the pause before a step, after which kube-proxy 1.25 has to have forgotten its clients.
+const UDPIdle = 900 * time.Millisecond
+
 // ConfigFile is the configuration of the case for a mode, as YAML.
 func (c *Case) ConfigFile(mode string) ([]byte, error) {
 	config := Object{}
@@ -312,6 +317,9 @@ func (c *Case) ConfigFile(mode string) ([]byte, error) {
 		return nil, err
 	}
 	config["mode"] = mode
+	if mode == "userspace" {
+		config["udpIdleTimeout"] = UDPIdle.String()
+	}
 	merge(config, c.Config)
 	merge(config, c.ModeConfig[mode])
 	return yaml.Marshal(config)

@@ -187,7 +187,7 @@ var nodeIPs = map[string]string{applytest.IPv4: "192.0.2.11", applytest.IPv6: "2
 func oldProxier(binary, family string) applytest.DaemonFunc {
 	return func(ctx context.Context, node *applytest.Namespace, _, snapshotFile, _ string) (applytest.Daemon, error) {
 		p := &oldProxy{log: &applytest.Buffer{}}
-		cmd := node.Command(context.WithoutCancel(ctx), binary, "-node-ip", nodeIPs[family])
+		cmd := node.Command(context.WithoutCancel(ctx), binary, "-node-ip", nodeIPs[family], "-udp-timeout", applytest.UDPIdle.String())
 		cmd.Stderr = p.log
 		stdout, err := cmd.StdoutPipe()
 		if err != nil {
