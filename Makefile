@@ -48,7 +48,7 @@ TEST   = $(SHORT) -p 2 -parallel 4 -timeout 30m
 
 # test runs every kind of test, with a choice of cases.
 test:
-	@echo 'This takes $(if $(SHORT),some twenty minutes,hours) on two cores, and longer the first time, to compile.'
+	@echo 'This takes $(if $(SHORT),some ten minutes,hours) on two idle cores, and longer the first time, to compile.'
 	$(GO) build ./...
 	$(MAKE) -j2 test-root test-modules
 	$(MAKE) e2e
