@@ -407,11 +407,11 @@ func (w *watched) least(whole container) map[string]string {
 }
 
 // TestLeastPrivilege takes away from the manifest's container each capability and each
-// volume, and holds what each mode needs against the table of docs/deploy, and the manifest
+// volume, and holds what each mode needs against the table of docs/operate.md, and the manifest
 // against all of it: it gives nothing that no mode needs.
 func TestLeastPrivilege(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile(deployDir + "README.md")
+	page, err := os.ReadFile(deployDir + "../operate.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -423,12 +423,12 @@ func TestLeastPrivilege(t *testing.T) {
 		}
 		column := slices.Index(heads, plane)
 		if column < 0 {
-			t.Fatalf("docs/deploy/README.md: the table has %q, and not %s", heads, plane)
+			t.Fatalf("docs/operate.md: the table has %q, and not %s", heads, plane)
 		}
 		need := w.least(w.containerOf())
 		for _, thing := range slices.Sorted(maps.Keys(need)) {
 			if got := table[thing]; len(got) <= column || got[column] != need[thing] {
-				t.Errorf("docs/deploy/README.md: %s in mode %s: the page says %q, and it is %q", thing, plane, got, need[thing])
+				t.Errorf("docs/operate.md: %s in mode %s: the page says %q, and it is %q", thing, plane, got, need[thing])
 			}
 		}
 	})
@@ -449,7 +449,7 @@ func TestLeastPrivilege(t *testing.T) {
 		}
 	}
 	if len(table) != len(given) {
-		t.Errorf("docs/deploy/README.md names %q, daemonset.yaml gives %q", slices.Sorted(maps.Keys(table)), slices.Sorted(maps.Keys(given)))
+		t.Errorf("docs/operate.md names %q, daemonset.yaml gives %q", slices.Sorted(maps.Keys(table)), slices.Sorted(maps.Keys(given)))
 	}
 }
 
@@ -482,6 +482,6 @@ func privilegeTable(t *testing.T, page string) (rows map[string][]string, heads 
 			rows[row[0]] = row[1:]
 		}
 	}
-	t.Fatal("docs/deploy/README.md has no table of what each mode needs")
+	t.Fatal("docs/operate.md has no table of what each mode needs")
 	return nil, nil
 }

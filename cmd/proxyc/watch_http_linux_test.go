@@ -147,7 +147,7 @@ func TestWatchMetrics(t *testing.T) {
 		}
 		if w.plane.mode == "ipvs" {
 			want["proxyc_draining_backends"] = "0"
-			for _, policy := range []string{"internal", "external"} { // endpoints elsewhere serve: docs/watch.md
+			for _, policy := range []string{"internal", "external"} { // endpoints elsewhere serve: docs/reference/metrics.md
 				want[`kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv4",traffic_policy="`+policy+`"}`] = "0"
 			}
 		}

@@ -362,7 +362,7 @@ func Groups() []Group {
 				"Set mode."},
 			{ModeIPVS, Warning, "mode ipvs",
 				"Deprecated since 1.35; off from 1.40 on unless feature gate KubeProxyIPVS is set, and gone in 1.43 (KEP-5495).",
-				"Change to nftables: docs/leaving-ipvs.md."},
+				"Change to nftables: docs/operate.md."},
 			{ExternalIPsEnd, Warning, "spec.externalIPs",
 				"Deprecated since 1.36; off from 1.40 on unless feature gate AllowServiceExternalIPs is set, and gone in 1.43 (KEP-5707).",
 				"Use type LoadBalancer, or a Gateway."},

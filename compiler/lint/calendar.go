@@ -12,7 +12,7 @@ import (
 func mode(c *cluster) {
 	if c.config.ProxyMode() == ir.ModeIPVS {
 		c.found.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.ModeIPVS, Object: "config", Path: "mode",
-			Msg: "ipvs is deprecated since 1.35, off from 1.40 on, and gone in 1.43 (KEP-5495)", Hint: "change to nftables: docs/leaving-ipvs.md"})
+			Msg: "ipvs is deprecated since 1.35, off from 1.40 on, and gone in 1.43 (KEP-5495)", Hint: "change to nftables: docs/operate.md"})
 	}
 }
 

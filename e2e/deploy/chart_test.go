@@ -321,9 +321,9 @@ func kustomized(t *testing.T, text string) map[string]object {
 // canaryExample is the kustomization that the page has.
 func canaryExample(t *testing.T) string {
 	t.Helper()
-	m := regexp.MustCompile(`(?m)(?:^    .*\n)*^    components: .*\n(?:^    .*\n)*`).Find(read(t, manifests+"/README.md"))
+	m := regexp.MustCompile(`(?m)(?:^    .*\n)*^    components: .*\n(?:^    .*\n)*`).Find(read(t, manifests+"/../operate.md"))
 	if m == nil {
-		t.Fatal("README.md has no kustomization with components")
+		t.Fatal("operate.md has no kustomization with components")
 	}
 	return regexp.MustCompile(`(?m)^    `).ReplaceAllString(string(m), "")
 }

@@ -205,13 +205,13 @@ func (m *Migration) steps(config string, snapshot []string) {
 		{"back, at any time", []string{apply(m.From, " --yes-takeover")}, "then " + look(m.From)},
 	}
 	if m.From == ir.ModeIPVS {
-		m.Steps[1].Look += "; virtual servers stay as long as their connections do (docs/leaving-ipvs.md)"
+		m.Steps[1].Look += "; virtual servers stay as long as their connections do (docs/operate.md)"
 	}
 	if m.From == ir.ModeUserspace {
 		m.Steps[1].Look = "it ends with exit code 0; connections through the process end with it"
 	}
 	if m.To == ir.ModeNFTables && m.From == ir.ModeIPTables {
-		m.Steps[4].Look += ". kube-proxy itself has a gap when it comes to mode nftables beside rules of mode iptables, not on this way (docs/deploy)"
+		m.Steps[4].Look += ". kube-proxy itself has a gap when it comes to mode nftables beside rules of mode iptables, not on this way (docs/operate.md)"
 	}
 }
 

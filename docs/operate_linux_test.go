@@ -6,7 +6,7 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 )
 
-// TestLeavingIPVS runs the sessions of the page on a node that has what
+// TestLeavingIPVS runs the sessions of operate.md on a node that has what
 // kube-proxy left in mode ipvs.
 func TestLeavingIPVS(t *testing.T) {
 	applytest.RequireRoot(t)
@@ -22,5 +22,5 @@ func TestLeavingIPVS(t *testing.T) {
 	if _, err := node.Run(node.Command(t.Context(), "sh", root+"/testdata/apply/takeover/ipvs/load")); err != nil {
 		t.Fatal(err)
 	}
-	playSessions(t, "leaving-ipvs.md", node)
+	playSessions(t, "operate.md", node)
 }
