@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
@@ -43,7 +44,7 @@ func TestAdopt(t *testing.T) {
 			if !strings.Contains(rules(), "10.96.1.1") {
 				t.Fatalf("the Service is not in the kernel:\n%s", rules())
 			}
-			if took, err := p.Stop(); err != nil || took > time.Second {
+			if took, err := p.Stop(); err != nil || took > applytest.Promptly {
 				t.Errorf("ended after %s: %v\n%s", took, err, p.Tail())
 			}
 			p = n.watch(ctx, t, "--proxy-mode", mode)

@@ -21,6 +21,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
@@ -92,7 +93,7 @@ func TestDaemonSet(t *testing.T) {
 	if err := q.Wait(ctx); err != nil {
 		t.Errorf("prove: %v\n%s", err, q.Tail())
 	}
-	if took, err := p.Stop(); err != nil || took > time.Second {
+	if took, err := p.Stop(); err != nil || took > applytest.Promptly {
 		t.Errorf("ended after %s: %v", took, err)
 	}
 }

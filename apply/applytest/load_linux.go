@@ -91,7 +91,7 @@ func (l *Load) Stop() LoadReport {
 	return l.report
 }
 
-// Asked waits until each probe has made n tries more, begun from now on.
+// Asked waits until each probe has made n tries more, begun from now on, and has begun another one.
 func (l *Load) Asked(n int) {
 	want := map[Probe]int{}
 	l.mu.Lock()
@@ -127,11 +127,13 @@ func (l *Load) keepAsking(p Probe, every time.Duration) {
 
 func (l *Load) ask(p Probe) {
 	f := LoadFailure{Probe: p, At: time.Now()}
+	l.mu.Lock()
+	l.report.Tries[p]++
+	l.mu.Unlock()
 	a, err := l.topo.Try(p.From, p.Proto, 0, p.To, l.timeout)
 	f.End = time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.report.Tries[p]++
 	if err != nil {
 		f.Why = Failure(err)
 		l.report.Failures = append(l.report.Failures, f)

@@ -33,7 +33,8 @@ func TestLoad(t *testing.T) {
 	}
 	gap := time.Now()
 	nft("delete table ip byhand")
-	waitUntil(t, gap.Add(200*time.Millisecond))
+	load.Asked(0)                                      // a busy machine rests for longer than any pause
+	waitUntil(t, time.Now().Add(200*time.Millisecond)) // after which a packet is sent again
 	nft(rules)
 	mended := time.Now()
 	waitUntil(t, mended.Add(200*time.Millisecond))
@@ -47,6 +48,9 @@ func TestLoad(t *testing.T) {
 	}
 	for _, f := range report.Failures {
 		missed[f.Probe]++
+		if f.Probe == direct {
+			t.Errorf("%s: it needs no rules", f)
+		}
 		// A try may begin before the gap and be caught in it, but not for longer than it takes.
 		if f.At.Before(gap.Add(-load.timeout)) || f.At.After(mended) {
 			t.Errorf("%s: outside of the gap %s to %s", f, gap.Format("15:04:05.000"), mended.Format("15:04:05.000"))
@@ -54,14 +58,10 @@ func TestLoad(t *testing.T) {
 	}
 	for _, p := range []Probe{tcp, udp, sctp} {
 		if missed[p] == 0 {
-			t.Errorf("%s: %d failures of %d tries in a gap of 200 ms at 100 a second", p, missed[p], report.Tries[p])
+			t.Errorf("%s: %d failures of %d tries in the gap", p, missed[p], report.Tries[p])
 		}
 		if report.Answers[p]["pod1a"] == 0 || report.Answers[p]["pod2a"] == 0 {
 			t.Errorf("%s: answers %v, want both endpoints", p, report.Answers[p])
-		}
-		// A busy machine makes some wait that need no rules.
-		if missed[direct] > missed[p] {
-			t.Errorf("%s needs no rules: %d failures of %d tries; %s has %d", direct, missed[direct], report.Tries[direct], p, missed[p])
 		}
 	}
 }

@@ -21,3 +21,7 @@ func slowness() float64 {
 // Surely is how long a try waits that has an answer: one that is late on a busy machine is
 // no failure.
 const Surely = 20 * time.Second
+
+// Promptly is how long a daemon may take to end. It cuts its work off after less than a second,
+// but a busy machine runs it late.
+const Promptly = 5 * time.Second

@@ -293,8 +293,8 @@ func TestWatchRestart(t *testing.T) {
 			if i > 0 && st.Operations != (apply.Count{}) {
 				t.Errorf("start %d: %s, want nothing to do", i, st.Operations)
 			}
-			if took := w.stop(signal); took > applytest.Patience(time.Second) {
-				t.Errorf("the end took %s, want less than a second on a fast machine", took)
+			if took := w.stop(signal); took > applytest.Promptly {
+				t.Errorf("the end took %s, want at most %s", took, applytest.Promptly)
 			}
 			if !w.has("a") || !w.has("b") {
 				t.Fatal("the rules went with the daemon")
