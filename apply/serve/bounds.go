@@ -12,38 +12,37 @@ import (
 	"time"
 )
 
-// What a client may take. Servers answer whoever reaches them, so that each
-// bound keeps somebody from taking the memory or the sockets of all others.
+// Limits for a client. Servers respond to everyone who can reach them, so one client must not use
+// up the memory or sockets of the others.
 const (
-	headerTimeout = 5 * time.Second  // for the request line and headers
-	readTimeout   = 10 * time.Second // for all of a request
-	writeTimeout  = 20 * time.Second // from a request to the end of its answer
-	idleTimeout   = 90 * time.Second // between requests: more than a scrape interval
+	headerTimeout = 5 * time.Second  // until the request line and headers are read
+	readTimeout   = 10 * time.Second // until the request is read
+	writeTimeout  = 20 * time.Second // from a request to the end of its response
+	idleTimeout   = 90 * time.Second // between requests; longer than a scrape interval
 
 	maxHeader  = 16 << 10 // bytes
 	maxBody    = 64 << 10 // bytes
 	maxProfile = 64 << 20 // bytes of a profile or trace
 
-	// maxConns is how many connections a server has, and maxChecks all health
-	// check node ports of a family together. Load balancers may hold theirs.
+	// maxConns bounds the connections of a server, and maxChecks those of all health check node ports
+	// of a family. Load balancers may keep theirs open.
 	maxConns  = 128
 	maxChecks = 256
 )
 
-// Connections, and the sockets of health check node ports, take at most these
-// parts of the files that the process may open. The rest is for the kernel, the
-// API server and the tools: who cannot open another file answers nobody.
+// Shares (1/n) of the process's file limit for connections and for the sockets of health check node
+// ports. The rest is for the kernel, the API server and tools: a process that cannot open files
+// cannot respond to anyone.
 const (
-	connsPart  = 16 // of each server
-	checksPart = 8  // of the health check node ports of a family
-	socketPart = 8  // likewise, where they listen
+	connsPart  = 16 // connections of each server
+	checksPart = 8  // connections to the health check node ports of a family
+	socketPart = 8  // listening sockets of these
 )
 
-// within returns most, or less where few files may be open.
+// within returns most, or 1/part of the open file limit if that is less.
 func within(most, part int) int { return max(1, min(most, openFiles()/part)) }
 
-// newHTTPServer makes a server within these bounds, whose connections are
-// those of a set.
+// newHTTPServer returns a server with these limits, whose connections are tracked in of.
 func newHTTPServer(h http.Handler, log *slog.Logger, of *connections) *http.Server {
 	return &http.Server{
 		Handler:           bounded(h),
@@ -56,23 +55,24 @@ func newHTTPServer(h http.Handler, log *slog.Logger, of *connections) *http.Serv
 	}
 }
 
-// bounded bounds what is read and the time of an answer. http.Server's own
-// WriteTimeout would end profiles, which say for how long they go on.
+// bounded limits the size of a request and the duration of a response. http.Server.WriteTimeout
+// would end profiles, whose duration is a parameter.
 func bounded(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // recorders of tests have none
+		http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // fails for httptest recorders
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		h.ServeHTTP(w, r)
 	})
 }
 
-// rendered lets a handler take its time, and sends its answer once that is complete. The
-// runtime makes one CPU profile and one trace at a time: a client that does not read its own
-// must not keep others from theirs, nor hold up a trace, which grows in memory meanwhile.
+// rendered lets a handler run without a deadline, and sends its response when it is complete. The
+// runtime makes only one CPU profile and one trace at a time. A client that does not read its
+// response must not block the others. It must not delay a trace either, which grows in memory
+// meanwhile.
 func rendered(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		c := http.NewResponseController(w) // recorders of tests have no deadlines
-		c.SetReadDeadline(time.Time{})     // reading goes on to notice a client that leaves
+		c := http.NewResponseController(w) // httptest recorders have no deadlines
+		c.SetReadDeadline(time.Time{})     // the server reads on to detect that the client disconnects
 		c.SetWriteDeadline(time.Time{})
 		a := rendering{header: w.Header(), code: http.StatusOK}
 		h(&a, r)
@@ -83,16 +83,16 @@ func rendered(h http.HandlerFunc) http.HandlerFunc {
 			return
 		}
 		w.WriteHeader(a.code)
-		w.Write(a.body.Bytes()) // an error is the client's, who went away
+		w.Write(a.body.Bytes()) // an error means that the client disconnected
 	}
 }
 
-// rendering is an http.ResponseWriter that keeps at most maxProfile bytes of what is written.
+// rendering is an http.ResponseWriter that buffers up to maxProfile bytes.
 type rendering struct {
 	header http.Header
 	code   int
 	body   bytes.Buffer
-	cut    bool // there was more
+	cut    bool // maxProfile was exceeded
 }
 
 func (a *rendering) Header() http.Header  { return a.header }
@@ -106,14 +106,14 @@ func (a *rendering) Write(b []byte) (int, error) {
 	return a.body.Write(b)
 }
 
-// connections are the connections of one server, or of several that share a bound.
-// Where there are too many, the one goes that has kept the server waiting for
-// longest: those who hold connections cannot keep a probe from its answer.
+// connections tracks the connections of one server, or of several servers with a common limit. If
+// there are too many, it closes the one that has been without a request for longest. Idle
+// connections thus cannot block a probe.
 type connections struct {
 	most int
 
 	mu    sync.Mutex
-	queue list.List // of net.Conn, by when they last began to be waited for
+	queue list.List // of net.Conn, ordered by when the wait for a request began
 	at    map[net.Conn]*list.Element
 }
 
@@ -121,14 +121,14 @@ func newConnections(most int) *connections {
 	return &connections{most: most, at: map[net.Conn]*list.Element{}}
 }
 
-// follow is told of what becomes of a connection.
+// follow is the ConnState hook of the servers.
 func (c *connections) follow(conn net.Conn, s http.ConnState) {
 	if oldest := c.note(conn, s); oldest != nil {
 		oldest.Close()
 	}
 }
 
-// note returns the connection that is to go, if there are too many.
+// note records a state change. It returns the connection to close if there are too many.
 func (c *connections) note(conn net.Conn, s http.ConnState) (oldest net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -20,29 +20,29 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// named is a connection by name.
+// named is a connection with a name.
 type named struct {
 	net.Conn
 	name string
 }
 
-// Of too many, the one goes that has kept the server waiting for longest.
+// If there are too many connections, the one without a request for longest is closed.
 func TestCrowd(t *testing.T) {
 	conns := map[string]*named{}
 	c := newConnections(3)
 	for _, step := range []struct {
 		conn  string
 		state http.ConnState
-		want  string // goes
+		want  string // closed connection
 	}{
 		{"a", http.StateNew, ""},
 		{"b", http.StateNew, ""},
 		{"c", http.StateNew, ""},
 		{"a", http.StateActive, ""},
-		{"a", http.StateIdle, ""}, // was answered
+		{"a", http.StateIdle, ""}, // it received a response
 		{"d", http.StateNew, "b"},
 		{"b", http.StateClosed, ""},
-		{"c", http.StateActive, ""}, // begins a request, and does not end it
+		{"c", http.StateActive, ""}, // starts a request, and does not complete it
 		{"e", http.StateNew, "c"},
 		{"c", http.StateIdle, ""}, // too late
 		{"d", http.StateClosed, ""},
@@ -65,7 +65,7 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// started is a server that answers at an address.
+// started returns the address of a running server.
 func started(t *testing.T, s *Server) net.Addr {
 	t.Helper()
 	at := make(chan net.Addr, 1)
@@ -82,7 +82,7 @@ func started(t *testing.T, s *Server) net.Addr {
 	return <-at
 }
 
-// get asks over a connection of its own.
+// get sends a request over a new connection.
 func get(t *testing.T, at net.Addr, host, path string) (code int, body string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+at.String()+path, nil)
@@ -102,8 +102,7 @@ func get(t *testing.T, at net.Addr, host, path string) (code int, body string) {
 	return resp.StatusCode, string(text)
 }
 
-// Those who send headers without end, hold connections, or both, take little
-// memory, and keep nobody from an answer.
+// Clients that send endless headers or hold connections use little memory, and do not block others.
 func TestServerUnfinishedHeaders(t *testing.T) {
 	h := NewHealth(timeout, newClock().now)
 	at := started(t, &Server{Name: "healthz server", Addr: "127.0.0.1:0", Handler: h.Handler(NewMetrics(ir.ModeNFTables, "test"))})
@@ -115,7 +114,7 @@ func TestServerUnfinishedHeaders(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)) // it is cut, or nobody reads on
+		conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)) // the connection is closed, or the server stops reading
 		io.WriteString(conn, header)
 	}
 	if grown := int64(inUse()) - int64(before); grown > 16<<20 {
@@ -126,7 +125,7 @@ func TestServerUnfinishedHeaders(t *testing.T) {
 	}
 }
 
-// inUse is the memory that is in use, of which tests that went before have some.
+// inUse returns the memory in use, including that of earlier tests.
 func inUse() uint64 {
 	runtime.GC()
 	var m runtime.MemStats
@@ -134,7 +133,7 @@ func inUse() uint64 {
 	return m.HeapInuse
 }
 
-// A client that takes its time for a request is cut.
+// A slow client is disconnected.
 func TestServerSlowClient(t *testing.T) {
 	t.Parallel()
 	at := started(t, &Server{Name: "server", Addr: "127.0.0.1:0", Handler: http.NotFoundHandler()})
@@ -161,7 +160,7 @@ func TestServerSlowClient(t *testing.T) {
 	}
 }
 
-// A body of any length is read as far as a request may need.
+// Of a long body only as much is read as a request may need.
 func TestServerLongBody(t *testing.T) {
 	var got int64
 	at := started(t, &Server{Name: "server", Addr: "127.0.0.1:0", Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -177,7 +176,7 @@ func TestServerLongBody(t *testing.T) {
 	}
 	defer conn.Close()
 	fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n", 10<<20)
-	go io.WriteString(conn, strings.Repeat("x", 10<<20)) // until it is cut
+	go io.WriteString(conn, strings.Repeat("x", 10<<20)) // until the connection is closed
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -188,10 +187,10 @@ func TestServerLongBody(t *testing.T) {
 	}
 }
 
-// Profiles take longer than other answers may.
+// Profiles may take longer than other responses.
 func TestServerProfile(t *testing.T) {
 	server := newHTTPServer(nil, quiet(), newConnections(1))
-	if server.WriteTimeout != 0 { // net/http/pprof refuses to go beyond it
+	if server.WriteTimeout != 0 { // net/http/pprof rejects longer profiles
 		t.Errorf("WriteTimeout is %s", server.WriteTimeout)
 	}
 	release := make(chan struct{})
@@ -209,8 +208,8 @@ func TestServerProfile(t *testing.T) {
 	}
 }
 
-// A client that does not read its trace keeps nobody else from tracing, nor the trace itself,
-// of which there is one at a time, from its end.
+// A client that does not read its trace blocks neither other traces nor the end of its own. The
+// runtime makes one trace at a time.
 func TestTraceBesideDeaf(t *testing.T) {
 	h := (&Debug{Metrics: NewMetrics(ir.ModeNFTables, "v1"), Profiling: true}).Handler()
 	writing, until := make(chan bool), make(chan struct{})
@@ -229,7 +228,7 @@ func TestTraceBesideDeaf(t *testing.T) {
 	all.Wait()
 }
 
-// A profile or trace takes a bounded part of the memory.
+// The memory of a profile or trace is bounded.
 func TestLargeProfile(t *testing.T) {
 	wrote := 0
 	got := ask(rendered(func(w http.ResponseWriter, _ *http.Request) {
@@ -277,7 +276,7 @@ func (*codeOnly) Header() http.Header         { return http.Header{} }
 func (*codeOnly) Write(p []byte) (int, error) { return len(p), nil }
 func (w *codeOnly) WriteHeader(code int)      { w.code = code }
 
-// Each server looks at the host.
+// Each server checks the Host header.
 func TestServersRefuseHosts(t *testing.T) {
 	at := started(t, &Server{Name: "server", Addr: "127.0.0.1:0", Hosts: []string{"node1"},
 		Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})})

@@ -20,43 +20,42 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// HealthChecks answers load balancers at the healthCheckNodePort of each
-// Service: whether this node has endpoints of it, in one family. Each family
-// has sockets of its own, so that both can have the same port. Fields are set
-// before the first Sync.
+// HealthChecks serves the healthCheckNodePorts of Services, in one family. A load balancer asks
+// there whether this node has ready endpoints of the Service. Each family has its own sockets, so
+// both can use the same port. Set all fields before the first Sync.
 type HealthChecks struct {
 	Family ir.Family
 	Health *Health
-	// Failed is told why a port cannot be opened, once for each reason, and nil when
-	// it is open, or not wanted any more. kube-proxy reports
+	// Failed is called with the error if a port cannot be opened, once for each distinct error. It is
+	// called with nil when the port is open or no longer requested. kube-proxy reports
 	// FailedToStartServiceHealthcheck on the Service.
 	Failed func(service ir.Name, port uint16, err error)
 	Log    *slog.Logger
-	// Hosts are the names of this node, as those of a Server.
+	// Hosts are the names of this node, as in Server.
 	Hosts []string
 
-	changing sync.Mutex // held by who changes, until what came of it is told
+	changing sync.Mutex // held during a change until Failed has returned
 
 	mu          sync.Mutex
-	connections *connections // of all checks; nil: there was none yet
+	connections *connections // of all checks; created on first use
 	addrs       []netip.Addr
 	open        map[ir.Name]sockets
-	listening   int                 // sockets
-	failed      map[ir.Name]failure // of which some address could not be opened
+	listening   int                 // number of listening sockets
+	failed      map[ir.Name]failure // checks with an address that could not be opened
 }
 
-// failure is a check that does not answer everywhere.
+// failure is a check that does not serve on all its addresses.
 type failure struct {
 	*ir.HealthCheck
 	err error
 }
 
-// sockets are where one Service's check answers.
+// sockets are the listeners of one Service's check.
 type sockets map[netip.AddrPort]*check
 
-// ListenAddrs says on which addresses health checks answer: on all, or on
-// those of the node's addresses that nodePortAddresses holds (SNAP-73). Unlike
-// node ports they answer on loopback addresses too.
+// ListenAddrs returns the addresses on which health checks listen: the unspecified address, or the
+// node's addresses within nodePortAddresses (SNAP-73). Unlike node ports, health checks include
+// loopback addresses.
 func ListenAddrs(f ir.Family, ports ir.NodePortAddrs, node []netip.Addr) []netip.Addr {
 	if ports.All {
 		if f == ir.IPv6 {
@@ -74,9 +73,9 @@ func ListenAddrs(f ir.Family, ports ir.NodePortAddrs, node []netip.Addr) []netip
 	return addrs
 }
 
-// Sync makes exactly these checks answer, on these addresses. What is open and
-// still wanted is not touched but for its count. A port that could not be
-// opened is tried again at the next Sync or Change, and by Run.
+// Sync makes exactly these checks listen on these addresses. Open ports that remain only have their
+// endpoint count updated. Ports that could not be opened are retried by the next Sync or Change,
+// and by Run.
 func (c *HealthChecks) Sync(addrs []netip.Addr, checks map[ir.Name]ir.HealthCheck) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -94,8 +93,8 @@ func (c *HealthChecks) Sync(addrs []netip.Addr, checks map[ir.Name]ir.HealthChec
 	c.tell(told)
 }
 
-// Change makes these checks answer, where the last Sync said; those that are
-// nil no longer. The others stay, so that the cost follows the change.
+// Change adds or updates checks on the addresses of the last Sync; a nil check is removed. Other
+// checks are not touched, so the cost is proportional to the change.
 func (c *HealthChecks) Change(changes map[ir.Name]*ir.HealthCheck) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -110,22 +109,22 @@ func (c *HealthChecks) Change(changes map[ir.Name]*ir.HealthCheck) {
 	c.tell(told)
 }
 
-// telling is what Failed is told of a check.
+// telling is the arguments of a call of Failed.
 type telling struct {
 	service ir.Name
 	port    uint16
 	err     error
 }
 
-// tell comes without mu, so that a log that is blocked keeps nobody from asking.
+// tell calls Failed without mu, so that a blocked log does not block requests.
 func (c *HealthChecks) tell(all []telling) {
 	for _, t := range all {
 		c.Failed(t.service, t.port, t.err)
 	}
 }
 
-// Run tries every 5 s what could not be opened, until ctx ends: who held a port
-// tells nobody that it is free. after waits; nil is time.After.
+// Run retries failed ports every 5 s until ctx ends, since nothing reports that a port became free.
+// after waits; time.After if nil.
 func (c *HealthChecks) Run(ctx context.Context, after func(time.Duration) <-chan time.Time) {
 	if after == nil {
 		after = time.After
@@ -142,7 +141,7 @@ func (c *HealthChecks) Run(ctx context.Context, after func(time.Duration) <-chan
 	}
 }
 
-// Failing says which health check does not answer, the first of them, and why; "": all do.
+// Failing describes the first health check, by name, that does not listen; "" if all do.
 func (c *HealthChecks) Failing() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -153,9 +152,9 @@ func (c *HealthChecks) Failing() string {
 	return fmt.Sprintf("healthCheckNodePort %d of Service %s does not answer: %v", c.failed[first].Port, first, c.failed[first].err)
 }
 
-// change closes ports that go before it opens others, so that a Service can
-// take over another's. All that failed before is among the changes. It returns
-// what fails otherwise than before.
+// change closes removed ports before it opens others, so that a Service can reuse another's port.
+// changes includes all checks that failed before. It returns the calls of Failed for results that
+// differ from before.
 func (c *HealthChecks) change(changes map[ir.Name]*ir.HealthCheck) (told []telling) {
 	before := c.failed
 	c.failed = nil
@@ -181,8 +180,7 @@ func (c *HealthChecks) change(changes map[ir.Name]*ir.HealthCheck) (told []telli
 	return told
 }
 
-// closeBut closes the sockets of a Service that are not wanted or ended by
-// themselves.
+// closeBut closes the sockets of a Service that are not in hc, or whose server has ended.
 func (c *HealthChecks) closeBut(name ir.Name, hc *ir.HealthCheck) {
 	for at, check := range c.open[name] {
 		wanted := hc != nil && hc.Port == at.Port() && slices.Contains(c.addrs, at.Addr())
@@ -197,7 +195,7 @@ func (c *HealthChecks) closeBut(name ir.Name, hc *ir.HealthCheck) {
 	}
 }
 
-// serve opens what is missing of one Service and sets its count.
+// serve opens the missing sockets of a Service and sets its endpoint count.
 func (c *HealthChecks) serve(name ir.Name, hc *ir.HealthCheck) {
 	open := c.open[name]
 	if open == nil {
@@ -224,7 +222,7 @@ func (c *HealthChecks) serve(name ir.Name, hc *ir.HealthCheck) {
 	}
 }
 
-// set sets an entry of a map, which is made if there is none.
+// set sets an entry of a map, and creates the map if it is nil.
 func set[M ~map[K]V, K comparable, V any](m *M, key K, v V) {
 	if *m == nil {
 		*m = M{}
@@ -232,14 +230,14 @@ func set[M ~map[K]V, K comparable, V any](m *M, key K, v V) {
 	(*m)[key] = v
 }
 
-// Close ends all checks. A Sync starts them again.
+// Close closes all checks. A Sync starts them again.
 func (c *HealthChecks) Close() { c.Sync(nil, nil) }
 
 // check is one listening socket.
 type check struct {
 	service ir.Name
 	health  *Health
-	local   atomic.Int64 // endpoints
+	local   atomic.Int64 // ready endpoints on this node
 	server  *http.Server
 	done    chan struct{} // closed when the server has ended
 }
@@ -250,7 +248,7 @@ func (c *HealthChecks) listen(service ir.Name, at netip.AddrPort) (*check, error
 	}
 	network := "tcp4"
 	if c.Family == ir.IPv6 {
-		network = "tcp6" // which leaves IPv4 out, also at the unspecified address
+		network = "tcp6" // which excludes IPv4, even on the unspecified address
 	}
 	var lc net.ListenConfig
 	l, err := lc.Listen(context.Background(), network, at.String())
@@ -272,7 +270,7 @@ func (c *HealthChecks) listen(service ir.Name, at netip.AddrPort) (*check, error
 	return check, nil
 }
 
-// ended notes that the server gave up by itself.
+// ended reports whether the server ended with an error.
 func (c *check) ended() bool {
 	select {
 	case <-c.done:
@@ -287,7 +285,7 @@ func (c *check) close() {
 	<-c.done
 }
 
-// checkBody is what a health check answers, whatever path or method is asked.
+// checkBody is the response of a health check to any path and method.
 type checkBody struct {
 	Service      ir.Name `json:"service"`
 	Local        int64   `json:"localEndpoints"`
@@ -298,7 +296,7 @@ func (c *check) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	body := checkBody{
 		Service:      c.service,
 		Local:        c.local.Load(),
-		ProxyHealthy: c.health.Status().Healthy, // whether the node is eligible does not count
+		ProxyHealthy: c.health.Status().Healthy, // the node's eligibility does not count
 	}
 	text, err := json.MarshalIndent(body, "", "\t")
 	if err != nil {

@@ -25,7 +25,7 @@ var (
 	loopback = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}
 )
 
-// newChecks makes checks of a healthy proxy, and a list of what failed.
+// newChecks returns the checks of a healthy proxy, and a list of failures.
 func newChecks(t *testing.T, f ir.Family) (c *HealthChecks, failed *[]string) {
 	failed = new([]string)
 	c = &HealthChecks{
@@ -42,8 +42,7 @@ func newChecks(t *testing.T, f ir.Family) (c *HealthChecks, failed *[]string) {
 
 type checks = map[ir.Name]ir.HealthCheck
 
-// weight asks a health check: the endpoints that it reports, or -1 where
-// nobody listens.
+// weight requests a health check. It returns the reported endpoints, or -1 if the port is closed.
 func weight(t *testing.T, host string, port uint16) int {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -57,7 +56,7 @@ func weight(t *testing.T, host string, port uint16) int {
 	return n
 }
 
-// wantWeights asks health checks on 127.0.0.1.
+// wantWeights requests health checks on 127.0.0.1.
 func wantWeights(t *testing.T, step string, want map[uint16]int) {
 	t.Helper()
 	got := map[uint16]int{}
@@ -88,9 +87,9 @@ func TestCheckAnswer(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			c, _ := newChecks(t, ir.IPv4)
 			clock := newClock()
-			c.Health = NewHealth(timeout, clock.now) // no Node is known, which does not count here
+			c.Health = NewHealth(timeout, clock.now) // no Node is known; this does not count here
 			if tt.behind {
-				c.Health.Updated(ir.IPv6) // of whatever family
+				c.Health.Updated(ir.IPv6) // of any family
 				c.Health.Queued(ir.IPv6)
 				clock.advance(timeout)
 			}
@@ -162,7 +161,7 @@ func TestChecksSync(t *testing.T) {
 	}
 }
 
-// What does not change keeps its socket and connections.
+// A check that does not change keeps its socket and connections.
 func TestChecksKeepConnections(t *testing.T) {
 	c, _ := newChecks(t, ir.IPv4)
 	port := freePort(t)
@@ -214,7 +213,7 @@ func TestCheckPortInUse(t *testing.T) {
 	taken, free := freePort(t), freePort(t)
 	l := occupy(t, fmt.Sprintf("127.0.0.1:%d", taken))
 	want := checks{web: {Port: taken, Local: 1}, api: {Port: free, Local: 2}}
-	for range 2 { // it is told once
+	for range 2 { // it is reported once
 		c.Sync(loopback, want)
 		if len(*failed) != 1 || !strings.Contains((*failed)[0], fmt.Sprintf("ns/web %d: listen tcp4 127.0.0.1:%d", taken, taken)) {
 			t.Errorf("failed: got %q, want one of ns/web", *failed)
@@ -233,8 +232,8 @@ func TestCheckPortInUse(t *testing.T) {
 	}
 }
 
-// A port is opened when it is free, whether or not anything changes; another that a
-// Service asks for instead is told of anew.
+// A port is opened when it becomes free, whether or not anything changes. A failure of another port
+// of the Service is reported separately.
 func TestCheckTriedAgain(t *testing.T) {
 	c, failed := newChecks(t, ir.IPv4)
 	one, two := freePort(t), freePort(t)
@@ -273,7 +272,8 @@ func TestCheckTriedAgain(t *testing.T) {
 	<-ended
 }
 
-// Two Services with the same port: one has it, always the same, until it goes.
+// If two Services have the same port, one of them owns it, always the same one, until it is
+// removed.
 func TestChecksClaimTheSamePort(t *testing.T) {
 	c, failed := newChecks(t, ir.IPv4)
 	port := freePort(t)
@@ -286,7 +286,7 @@ func TestChecksClaimTheSamePort(t *testing.T) {
 	wantWeights(t, "the first has gone", map[uint16]int{port: 1})
 }
 
-// A change concerns the Services that it names, and those that failed before.
+// A change affects the named Services, and those that failed before.
 func TestChecksChange(t *testing.T) {
 	c, failed := newChecks(t, ir.IPv4)
 	one, two, taken := freePort(t), freePort(t), freePort(t)
@@ -317,7 +317,7 @@ func TestChecksChange(t *testing.T) {
 	wantWeights(t, "failed, and gone since", map[uint16]int{one: -1, taken: 4})
 }
 
-// A server that ended by itself is opened anew.
+// A server that ended with an error is opened again.
 func TestCheckEnded(t *testing.T) {
 	c, _ := newChecks(t, ir.IPv4)
 	port := freePort(t)

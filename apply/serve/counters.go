@@ -12,15 +12,15 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// KernelNumber reads a number that the kernel keeps, as how many packets a rule has met.
+// KernelNumber reads a number from the kernel, such as the packet counter of a rule.
 type KernelNumber func() (uint64, error)
 
-// PacketCounters are what the kernel keeps in mode iptables: packets dropped for
-// being in conntrack state INVALID, and connections to node ports at localhost.
+// PacketCounters are the kernel's counters in mode iptables: packets dropped in conntrack state
+// INVALID, and connections to node ports on localhost.
 type PacketCounters struct{ InvalidDropped, LocalhostNodePorts KernelNumber }
 
-// CountPackets exports counters that are read at each scrape. One is left out
-// while it cannot be read. Only mode iptables has them.
+// CountPackets exports counters that are read at each scrape. A counter that cannot be read is
+// omitted. Only mode iptables exports them.
 func (m *Metrics) CountPackets(c PacketCounters) {
 	m.registry.add(iptables, kernelNumber{prometheus.NewDesc("kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
 		"Packets dropped that conntrack could not place.", nil, nil), prometheus.CounterValue, c.InvalidDropped})
@@ -28,15 +28,14 @@ func (m *Metrics) CountPackets(c PacketCounters) {
 		"Connections to node ports at localhost that were accepted.", nil, nil), prometheus.CounterValue, c.LocalhostNodePorts})
 }
 
-// CountDraining exports how many backends drain, which is asked for at each
-// scrape.
+// CountDraining exports the number of draining backends. n is called at each scrape.
 func (m *Metrics) CountDraining(n func() int) {
 	m.registry.add([]ir.Mode{ir.ModeIPVS}, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "proxyc_draining_backends", Help: "Backends that serve the connections that they have, and get no new ones.",
 	}, func() float64 { return float64(n()) }))
 }
 
-// MeasureProxy exports what the process carries itself, which is asked for at each
+// MeasureProxy exports the connections that the process proxies itself. counts is called at each
 // scrape.
 func (m *Metrics) MeasureProxy(counts func() []apply.Proxied) {
 	c := &proxied{counts: counts}
@@ -69,7 +68,7 @@ type proxiedSeries struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType
 	value func(*apply.Proxied) float64
-	only  []ir.Protocol // empty: all that are counted
+	only  []ir.Protocol // empty for all protocols
 }
 
 func (c *proxied) Describe(ch chan<- *prometheus.Desc) {
@@ -88,8 +87,8 @@ func (c *proxied) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// MeasureConntrack exports how full the node's table of connections is, which is
-// asked for at each scrape; nothing while it cannot be read.
+// MeasureConntrack exports the size and limit of the conntrack table. They are read at each scrape,
+// and omitted if they cannot be read.
 func (m *Metrics) MeasureConntrack(entries, limit KernelNumber) {
 	for _, g := range []struct {
 		name, help string
@@ -102,26 +101,25 @@ func (m *Metrics) MeasureConntrack(entries, limit KernelNumber) {
 	}
 }
 
-// MeasureStore exports what the Services, EndpointSlices and Nodes that are
-// known take in memory, which is asked for at each scrape.
+// MeasureStore exports the memory of the stored Services, EndpointSlices and Nodes, in bytes. bytes
+// is called at each scrape.
 func (m *Metrics) MeasureStore(bytes func() int) {
 	m.registry.add(everywhere, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "proxyc_store_bytes", Help: "Memory of the store of Services, EndpointSlices and Nodes.",
 	}, func() float64 { return float64(bytes()) }))
 }
 
-// Troubles is what is wrong beside the rules, for alerts.
+// Troubles are problems other than those of rules, for alerts.
 type Troubles struct {
-	Rejected  int  // files whose newest version was refused
-	NotServed int  // servers and healthCheckNodePorts
-	BootFile  bool // the boot file does not have what is in force
-	KubeProxy bool // kube-proxy's rules are there
-	MayDrop   int  // rules of others
+	Rejected  int  // files whose newest version was rejected
+	NotServed int  // servers and healthCheckNodePorts that do not listen
+	BootFile  bool // the boot file does not contain the current rules
+	KubeProxy bool // kube-proxy's rules exist
+	MayDrop   int  // rules of other programs
 	MayDivert int
 }
 
-// MeasureTroubles exports what is wrong beside the rules, which is asked for at each
-// scrape.
+// MeasureTroubles exports these problems. now is called at each scrape.
 func (m *Metrics) MeasureTroubles(now func() Troubles) {
 	one := func(is bool) int {
 		if is {
@@ -145,8 +143,8 @@ func (m *Metrics) MeasureTroubles(now func() Troubles) {
 	}
 }
 
-// MeasureFindings exports how many findings of a severity there are about objects, which is
-// asked for at each scrape.
+// MeasureFindings exports the number of findings of a severity about objects. count is called at
+// each scrape.
 func (m *Metrics) MeasureFindings(severity string, count func() int) {
 	m.registry.add(everywhere, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "proxyc_findings", Help: "Findings about objects, as proxyc status tells them: of an error, something is left out of the rules.",
@@ -154,16 +152,15 @@ func (m *Metrics) MeasureFindings(severity string, count func() int) {
 	}, func() float64 { return float64(count()) }))
 }
 
-// LastHeard is when the API server last told something of a resource: an
-// event, a bookmark, or first objects.
+// LastHeard is when the API server last sent an event, a bookmark or the initial list of a
+// resource.
 type LastHeard struct {
 	Resource string    // "services"
-	At       time.Time // zero: it did not yet
-	Lost     bool      // it cannot be heard
+	At       time.Time // zero if it has not yet
+	Lost     bool      // contact is lost
 }
 
-// MeasureContact exports what is heard of the API server, which is asked for
-// at each scrape.
+// MeasureContact exports the contact with the API server. heard is called at each scrape.
 func (m *Metrics) MeasureContact(heard func() []LastHeard) {
 	m.registry.add(everywhere, contact{
 		last: prometheus.NewDesc("proxyc_api_last_event_timestamp_seconds",
@@ -207,13 +204,13 @@ type kernelNumber struct {
 func (c kernelNumber) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
 
 func (c kernelNumber) Collect(ch chan<- prometheus.Metric) {
-	if n, err := c.read(); err == nil { // else the rest of the scrape still counts
+	if n, err := c.read(); err == nil { // otherwise skip it, and keep the rest of the scrape
 		ch <- prometheus.MustNewConstMetric(c.desc, c.kind, float64(n))
 	}
 }
 
-// ClientMetrics are those of the API client, labelled as client-go reports
-// them: verb, host; and code, method, host.
+// ClientMetrics are the metrics of the API client, with client-go's labels: verb, host; and code,
+// method, host.
 type ClientMetrics struct {
 	RequestSeconds     func(verb, host string) prometheus.Observer
 	RateLimiterSeconds func(verb, host string) prometheus.Observer
@@ -222,16 +219,16 @@ type ClientMetrics struct {
 	Requests           func(code, method, host string) prometheus.Counter
 	Retries            func(code, verb, host string) prometheus.Counter
 
-	// Transports are connections to API servers, each with its own certificates.
+	// Transports is the number of cached transports to API servers, each with its own certificates.
 	Transports          prometheus.Gauge
 	TransportCalls      func(result ...string) prometheus.Counter
 	TransportsCollected func(result ...string) prometheus.Counter
-	RotationsCollected  prometheus.Counter // ends of following a transport's client certificate
+	RotationsCollected  prometheus.Counter // client certificate rotations that stopped, since their transport is no longer used
 	CAReloads           func(resultAndReason ...string) prometheus.Counter
 
-	// Plugins are programs that a kubeconfig has for credentials.
+	// Plugins are the exec credential plugins of a kubeconfig.
 	PluginCalls       func(codeAndStatus ...string) prometheus.Counter
-	CertificateAge    prometheus.Observer // of a plugin's certificate when it is replaced
+	CertificateAge    prometheus.Observer // age of a plugin's certificate when it is replaced
 	CertificateExpiry *atomic.Pointer[time.Time]
 }
 
@@ -279,7 +276,7 @@ func newClientMetrics(r registrar) ClientMetrics {
 	return m
 }
 
-// certificateBuckets go from ten minutes, which is too often, to four years.
+// certificateBuckets are from ten minutes, which is too often, to four years.
 func certificateBuckets() []float64 {
 	const minute, hour, day, year = 60, 3600, 86400, 31104000
 	return []float64{10 * minute, 30 * minute, hour, 4 * hour, day, 7 * day, 30 * day, 90 * day, 180 * day, year, 4 * year}

@@ -14,31 +14,31 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// configName is the name under which /configz gives the configuration.
+// configName is the key of the configuration in /configz.
 const configName = "kubeproxy.config.k8s.io"
 
-// Debug is what the metrics server answers.
+// Debug serves the pages of the metrics server.
 type Debug struct {
-	Name    string // of the component in /statusz and /flagz
+	Name    string // component name in /statusz and /flagz
 	Version string
 	Mode    ir.Mode
 	Metrics *Metrics
-	// Config returns the KubeProxyConfiguration in force.
+	// Config returns the current KubeProxyConfiguration.
 	Config func() any
-	// Flags returns the flags by name; nil: there is no /flagz (gate ComponentFlagz).
+	// Flags returns the flags by name; optional. nil disables /flagz (feature gate ComponentFlagz).
 	Flags func() map[string]string
-	// Started and Now are for /statusz; a nil Now: there is none (gate ComponentStatusz).
+	// Started and Now are for /statusz. A nil Now disables it (feature gate ComponentStatusz).
 	Started time.Time
 	Now     func() time.Time
-	// Profiling opens /debug (enableProfiling): profiles, SetVerbosity and Pages.
+	// Profiling enables /debug (enableProfiling): profiles, SetVerbosity and Pages.
 	Profiling bool
-	// SetVerbosity sets how much is logged (PUT /debug/flags/v).
+	// SetVerbosity sets the log level (PUT /debug/flags/v).
 	SetVerbosity func(level uint32) error
-	// Pages are more of what stands below /debug/, by pattern.
+	// Pages are further handlers below /debug/, by pattern.
 	Pages map[string]http.Handler
 }
 
-// Handler answers all of it.
+// Handler returns the handler for all pages.
 func (d *Debug) Handler() http.Handler {
 	mux := http.NewServeMux()
 	ping := newPing()
@@ -70,7 +70,7 @@ func (d *Debug) configz(w http.ResponseWriter, _ *http.Request) {
 
 func (d *Debug) profiling(mux *http.ServeMux) {
 	mux.Handle("/debug/pprof", http.RedirectHandler("/debug/pprof/", http.StatusFound))
-	mux.HandleFunc("/debug/pprof/", rendered(pprof.Index)) // some take ?seconds=
+	mux.HandleFunc("/debug/pprof/", rendered(pprof.Index)) // some profiles accept ?seconds=
 	mux.HandleFunc("/debug/pprof/profile", rendered(pprof.Profile))
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", rendered(pprof.Trace))
@@ -80,7 +80,7 @@ func (d *Debug) profiling(mux *http.ServeMux) {
 	}
 }
 
-// maxVerbosityBody bounds what PUT /debug/flags/v reads.
+// maxVerbosityBody is the maximum body of PUT /debug/flags/v, in bytes.
 const maxVerbosityBody = 64
 
 func (d *Debug) verbosity(w http.ResponseWriter, r *http.Request) {
@@ -106,8 +106,8 @@ func (d *Debug) setVerbosity(body io.Reader) (code int, text string) {
 	return http.StatusOK, "successfully set klog.logging.verbosity to " + string(v)
 }
 
-// ping is the health check of the metrics server itself: it answers at all.
-// The proxy's health has a server of its own.
+// ping is the health check of the metrics server itself. It always succeeds; Health has its own
+// server.
 type ping struct {
 	registry *prometheus.Registry
 	last     *prometheus.GaugeVec
@@ -138,12 +138,12 @@ func (p *ping) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	writeBody(w, http.StatusOK, textPlain, []byte(body))
 }
 
-// check answers /healthz/ping, which is not counted.
+// check serves /healthz/ping, which is not counted.
 func (p *ping) check(w http.ResponseWriter, _ *http.Request) {
 	writeBody(w, http.StatusOK, textPlain, []byte("ok"))
 }
 
-// metrics answers /metrics/slis, which DELETE sets back.
+// metrics serves /metrics/slis. DELETE resets it.
 func (p *ping) metrics() http.Handler {
 	read := promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -52,7 +52,7 @@ func TestConfigz(t *testing.T) {
 	cfg := config.Default()
 	d.Config = func() any { return cfg }
 	h := d.Handler()
-	for _, mode := range []string{"nftables", "iptables"} { // the configuration in force, which may change
+	for _, mode := range []string{"nftables", "iptables"} { // the current configuration, which may change
 		cfg.Mode = mode
 		got := ask(h, "GET", "/configz", nil)
 		if got.Code != 200 || got.Type != "application/json" {
@@ -86,7 +86,7 @@ func TestProfiling(t *testing.T) {
 		"/debug/pprof":              302,
 		"/debug/pprof/goroutine":    200,
 		"/debug/pprof/symbol":       200,
-		"/debug/pprof/cmdline":      404, // not even kube-proxy tells
+		"/debug/pprof/cmdline":      404, // kube-proxy does not serve it either
 		"/debug/proxyc/ir":          200,
 		"/debug/flags/v":            406,
 		"/debug/flags/vmodule":      404,

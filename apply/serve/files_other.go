@@ -4,5 +4,5 @@ package serve
 
 import "math"
 
-// openFiles is how many files the process may have open, sockets among them.
+// openFiles returns the process's limit of open files, including sockets.
 func openFiles() int { return math.MaxInt }

@@ -11,8 +11,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Services cannot take all files of a process by their health check node ports;
-// one that goes makes room for another.
+// The health check node ports of Services cannot use up the process's files. A removed one makes
+// room for another.
 func TestHealthChecksFewFiles(t *testing.T) {
 	var was syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &was); err != nil {

@@ -8,23 +8,22 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Health knows whether the rules keep up with the cluster, whether the node
-// should get traffic from load balancers, and whether the kernel holds what
-// was last wanted. It is safe for use by several goroutines.
+// Health tracks three states: whether the rules follow the cluster in time, whether load balancers
+// should send traffic to the node, and whether the kernel matches the desired rules. It is safe for
+// concurrent use.
 type Health struct {
-	// Pending, if set, returns how many changes nobody has taken yet: while there
-	// are any, the kernel does not hold what is wanted. It is set before use.
+	// Pending is optional. It returns the number of changes that no sync has read yet. While there are
+	// any, the proxy is not ready. Set it before use.
 	Pending func() int
-	// Following, if set, says what has to follow before the last SetReady counts;
-	// "": nothing. It is set before use.
+	// Following is optional. It returns the work that must complete before the last SetReady counts,
+	// or "". Set it before use.
 	Following func() string
-	// CutOff, if set, says why what is wanted is not known any more; "": it is.
-	// It makes the proxy not ready, and never unhealthy: to end it would help
-	// nobody. It is set before use.
+	// CutOff is optional. It returns why the cluster's state is unknown, or "". The proxy is then not
+	// ready, but still healthy, since a restart would not help. Set it before use.
 	CutOff func() string
 
-	// Beside, if set, says which rules of another proxy packets may follow; "": none.
-	// It makes the proxy not ready, whatever SetReady notes. It is set before use.
+	// Beside is optional. It returns which rules of another proxy may apply to packets, or "". The
+	// proxy is then not ready, whatever SetReady recorded. Set it before use.
 	Beside func() string
 
 	timeout time.Duration
@@ -36,21 +35,20 @@ type Health struct {
 	waiting  string
 }
 
-// progress is how far one family's rules are.
+// progress is the state of one family's rules.
 type progress struct {
-	queued  time.Time // of the oldest change that is not in force; zero: there is none
-	updated time.Time // when all changes were last in force; zero: never
+	queued  time.Time // arrival of the oldest change that is not applied; zero if there is none
+	updated time.Time // when all changes were last applied; zero if never
 }
 
-// NewHealth makes a Health that has seen nothing yet. Changes may wait for
-// timeout, which is twice the syncPeriod of the mode, before the proxy counts
-// as unhealthy.
+// NewHealth returns a Health without any updates. If a change waits for longer than timeout, the
+// proxy is unhealthy. kube-proxy uses twice the syncPeriod of the mode.
 func NewHealth(timeout time.Duration, now func() time.Time) *Health {
 	return &Health{timeout: timeout, now: now, progress: map[ir.Family]progress{}, waiting: "starting"}
 }
 
-// GoOn takes over what was in force by a configuration before; nil: there was none. What
-// waited there is asked for anew.
+// GoOn copies the update times of the Health of an earlier configuration, which may be nil. Changes
+// that were queued there are queued again by the caller.
 func (h *Health) GoOn(before *Health) {
 	if before == nil {
 		return
@@ -64,7 +62,7 @@ func (h *Health) GoOn(before *Health) {
 	}
 }
 
-// Queued notes that a change waits to be put in force.
+// Queued records that a change waits to be applied.
 func (h *Health) Queued(f ir.Family) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -75,39 +73,38 @@ func (h *Health) Queued(f ir.Family) {
 	h.progress[f] = p
 }
 
-// Updated notes that all changes are in force. After a sync that failed they
-// go on waiting.
+// Updated records that all changes are applied. After a failed sync, changes stay queued.
 func (h *Health) Updated(f ir.Family) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.progress[f] = progress{updated: h.now()}
 }
 
-// Node is what decides whether load balancers should send traffic to the node
-// (KEP-3836).
+// Node decides whether load balancers should send traffic to the node (KEP-3836, kube-proxy
+// improved ingress connectivity reliability).
 type Node struct {
-	Terminating bool     // has a deletionTimestamp
+	Terminating bool     // the Node has a deletionTimestamp
 	Taints      []string // keys of spec.taints
 }
 
-// toBeDeleted is the taint of a node that the cluster autoscaler will remove.
+// toBeDeleted is the taint on a node that the cluster autoscaler will remove.
 const toBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
 func (n *Node) eligible() bool {
 	return n != nil && !n.Terminating && !slices.Contains(n.Taints, toBeDeleted)
 }
 
-// SetNode notes the state of this node's Node object; nil where it is not known, or gone.
+// SetNode records the state of this node's Node object; nil if it is unknown or deleted.
 func (h *Health) SetNode(n *Node) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.node = n
 }
 
-// SetReady notes that the kernel holds what was last wanted.
+// SetReady records that the kernel matches the desired rules.
 func (h *Health) SetReady() { h.setWaiting("") }
 
-// SetNotReady notes that it does not, and why: "3 Services are quarantined".
+// SetNotReady records that it does not, with the reason: "3 Services are quarantined".
 func (h *Health) SetNotReady(why string) { h.setWaiting(why) }
 
 func (h *Health) setWaiting(why string) {
@@ -118,14 +115,14 @@ func (h *Health) setWaiting(why string) {
 
 // Status is the body of /healthz and /livez.
 type Status struct {
-	// LastUpdated is when the rules of any family were last in force; in
-	// answers of code 200 it is the current time, as old releases had it.
+	// LastUpdated is when the rules of any family were last applied. In responses with code 200 it is
+	// the current time, as in old kube-proxy releases.
 	LastUpdated  time.Time `json:"lastUpdated"`
 	CurrentTime  time.Time `json:"currentTime"`
 	NodeEligible *bool     `json:"nodeEligible,omitempty"` // only in /healthz
-	// Healthy reports whether no family is behind; the node does not count.
+	// Healthy reports whether no family is late. The node's eligibility does not count.
 	Healthy bool `json:"healthy"`
-	// Families holds those whose rules were in force at least once.
+	// Families contains the families whose rules were applied at least once.
 	Families map[string]FamilyStatus `json:"status,omitempty"`
 }
 
@@ -135,9 +132,9 @@ type FamilyStatus struct {
 	Healthy     bool      `json:"healthy"`
 }
 
-// Status returns the state of the rules. A family that was never in force does
-// not count: the proxy is healthy while it starts, else a kubelet would end it
-// before a large cluster is read. /readyz tells those two apart.
+// Status returns the state of the rules. A family without any update does not count. The proxy is
+// thus healthy while it starts; otherwise a kubelet would restart it before a large cluster is
+// read. Only /readyz distinguishes the two.
 func (h *Health) Status() Status {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -148,7 +145,7 @@ func (h *Health) Status() Status {
 			continue
 		}
 		late := !p.queued.IsZero() && s.CurrentTime.Sub(p.queued) >= h.timeout
-		updated := s.CurrentTime.Add(p.updated.Sub(s.CurrentTime)) // on the clock as it is now: it may have been set since
+		updated := s.CurrentTime.Add(p.updated.Sub(s.CurrentTime)) // by the wall clock as it is now: it may have been set since
 		s.Families[f.String()] = FamilyStatus{LastUpdated: updated, Healthy: !late}
 		s.Healthy = s.Healthy && !late
 		if updated.After(s.LastUpdated) {
@@ -168,10 +165,10 @@ func (h *Health) Eligible() bool {
 // Ready is the body of /readyz.
 type Ready struct {
 	Ready  bool   `json:"ready"`
-	Reason string `json:"reason,omitempty"` // why not
+	Reason string `json:"reason,omitempty"` // empty if ready
 }
 
-// Ready reports whether the kernel holds what was last wanted.
+// Ready reports whether the kernel matches the desired rules.
 func (h *Health) Ready() Ready {
 	pending := h.Pending != nil && h.Pending() > 0
 	cutOff := ""
@@ -187,7 +184,7 @@ func (h *Health) Ready() Ready {
 	}
 	following := ""
 	if h.Following != nil {
-		following = h.Following() // after waiting: what follows a sync is known when that ends
+		following = h.Following() // after waiting was read: a sync sets both when it ends
 	}
 	switch {
 	case waiting != "":

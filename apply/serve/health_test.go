@@ -17,7 +17,7 @@ const timeout = time.Minute
 func TestProbes(t *testing.T) {
 	c := newClock()
 	zero := "0001-01-01T00:00:00Z"
-	// status is the wanted body; times are distances from the start.
+	// status returns the expected body; times are relative to the start.
 	status := func(last, current, rest string) string {
 		return `{"lastUpdated":"` + last + `","currentTime":"` + current + `",` + rest + `}`
 	}
@@ -190,8 +190,8 @@ func TestReadyz(t *testing.T) {
 	}
 }
 
-// A node's clock that is set by hours makes nobody unhealthy, nor a change look new, and times are told by
-// the clock as it is now.
+// Setting the node's clock by hours makes the proxy neither unhealthy nor resets the age of a
+// change. Times are reported by the clock as it is now.
 func TestHealthClockSet(t *testing.T) {
 	for _, by := range []time.Duration{-5 * time.Hour, 5 * time.Hour} {
 		start := time.Now()

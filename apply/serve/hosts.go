@@ -9,11 +9,10 @@ import (
 	"strings"
 )
 
-// onlyOurs refuses requests at a loopback address that are meant for another
-// host. A page in a browser on the node could otherwise make a name of its own
-// lead to 127.0.0.1, and read what only the node may (DNS rebinding). Other
-// addresses can be reached without such a detour, and load balancers ask there
-// under names that nobody here knows. names are the node's own.
+// onlyOurs rejects requests to a loopback address with the Host header of another host. A web page
+// in a browser on the node could otherwise resolve its own name to 127.0.0.1, and read what only
+// the node may (DNS rebinding). Other addresses need no such protection, since clients can reach
+// them directly. Load balancers use unknown names there. names are the node's own.
 func onlyOurs(h http.Handler, names []string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if atLoopback(r) && !ours(r.Host, names) {
@@ -24,19 +23,19 @@ func onlyOurs(h http.Handler, names []string) http.Handler {
 	})
 }
 
-// atLoopback reports whether a request came to a loopback address.
+// atLoopback reports whether a request arrived on a loopback address.
 func atLoopback(r *http.Request) bool {
 	at, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	return ok && at.IP.IsLoopback()
 }
 
-// ours reports whether a Host header names this node.
+// ours reports whether a Host header contains an IP address, localhost or one of names.
 func ours(host string, names []string) bool {
 	name := strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
 	if before, _, err := net.SplitHostPort(host); err == nil {
 		name = before
 	}
-	if _, err := netip.ParseAddr(name); err == nil || name == "" { // HTTP/1.0 has none
+	if _, err := netip.ParseAddr(name); err == nil || name == "" { // HTTP/1.0 has no Host header
 		return true
 	}
 	name = strings.ToLower(strings.TrimSuffix(name, "."))

@@ -15,30 +15,28 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Metrics are all numbers that the daemon exports. Each mode has those that
-// kube-proxy has in it, under the same names, labels and buckets; what a mode
-// lacks can be counted all the same, and is not exported. A series exists from
-// its first use on.
+// Metrics are all metrics of the daemon. Each mode exports those of the same kube-proxy mode, with
+// the same names, labels and buckets. Metrics that a mode does not export can be set without
+// effect. A series exists from its first use.
 type Metrics struct {
 	registry registrar
 
-	// Rounds of putting rules in force. A full one compares everything, a
-	// partial one follows what changed.
+	// Syncs of the rules. A full sync compares everything; a partial one applies only changes.
 	SyncSeconds        PerFamily[prometheus.Observer]
 	SyncFullSeconds    PerFamily[prometheus.Observer] // iptables, nftables
 	SyncPartialSeconds PerFamily[prometheus.Observer] // iptables, nftables
 	LastSync           PerFamily[prometheus.Gauge]    // Unix time of the last success, in seconds
 	LastQueued         PerFamily[prometheus.Gauge]    // Unix time of the last request, in seconds
-	// ProgrammingSeconds is observed once for each EndpointSlice whose change
-	// came in force, from the time at which its trigger changed (SNAP-47).
+	// ProgrammingSeconds is observed once for each EndpointSlice whose change was applied, starting at
+	// its trigger time (SNAP-47, annotation endpoints.kubernetes.io/last-change-trigger-time).
 	ProgrammingSeconds PerFamily[prometheus.Observer]
 
 	EndpointChangesPending prometheus.Gauge
 	EndpointChanges        prometheus.Counter
 	ServiceChangesPending  prometheus.Gauge
 	ServiceChanges         prometheus.Counter
-	// NoLocalEndpoints are service ports with traffic policy Local and without
-	// an endpoint on this node; in mode ipvs, Services.
+	// NoLocalEndpoints is the number of service ports (in mode ipvs, of Services) with traffic policy
+	// Local and without an endpoint on this node.
 	NoLocalEndpoints PerTrafficPolicy[prometheus.Gauge] // iptables, ipvs, nftables
 
 	RulesTotal             PerTable[prometheus.Gauge]    // iptables
@@ -47,36 +45,36 @@ type Metrics struct {
 	PartialRestoreFailures PerFamily[prometheus.Counter] // iptables
 	NFTSyncFailures        PerFamily[prometheus.Counter] // nftables
 	NFTCleanupFailures     PerFamily[prometheus.Counter] // nftables
-	// LocalhostListeners serve node ports at localhost; those that could not be
-	// opened are counted at each try.
+	// LocalhostListeners is the number of listeners for node ports on localhost. LocalhostFailures
+	// counts each failed attempt to open one.
 	LocalhostListeners PerFamily[prometheus.Gauge]   // nftables
 	LocalhostFailures  PerFamily[prometheus.Counter] // nftables
 
 	ConntrackSeconds PerFamily[prometheus.Observer] // iptables, ipvs, nftables
 	ConntrackDeleted PerFamily[prometheus.Counter]  // iptables, ipvs, nftables
 
-	Healthz PerCode // answers of /healthz
-	Livez   PerCode // answers of /livez
+	Healthz PerCode // responses of /healthz
+	Livez   PerCode // responses of /livez
 
 	Client ClientMetrics
-	// Feature states whether a feature gate is on, by its stage: ALPHA, BETA, or "".
+	// Feature reports whether a feature gate is enabled, by its stage: ALPHA, BETA, or "".
 	Feature func(name, stage string) prometheus.Gauge
 
-	// proxyc's own.
-	Operations       PerVerb // carried out
+	// proxyc's own metrics.
+	Operations       PerVerb // completed operations
 	ProofDifferences prometheus.Counter
-	DriftRepairs     prometheus.Counter  // operations that undid what somebody else changed
-	Quarantined      prometheus.Gauge    // Services that the kernel refuses
-	EventSeconds     prometheus.Observer // from the arrival of an event to its being in force
-	// ChangeSeconds is observed once for each change of a Service or an EndpointSlice,
-	// deletions included and starts excluded, when the rules were committed that follow it.
+	DriftRepairs     prometheus.Counter  // operations that reverted a change of another program
+	Quarantined      prometheus.Gauge    // Services that the kernel rejects
+	EventSeconds     prometheus.Observer // from the arrival of an event until it is applied
+	// ChangeSeconds is observed once for each change of a Service or EndpointSlice when its rules are
+	// committed. Deletions are included, the initial sync is not.
 	ChangeSeconds PerSince
-	// Failures of what follows the rules, and is tried again.
+	// Failures of cleanups after a sync, which are retried.
 	ConntrackFailures PerFamily[prometheus.Counter] // iptables, ipvs, nftables
 	LeftoverFailures  prometheus.Counter
 }
 
-// Labelled metrics, by what they are labelled with.
+// Labelled metrics, by the label that selects the series.
 type (
 	PerFamily[M any]        func(labels ...string) M
 	PerTable[M any]         func(labels ...string) M
@@ -92,7 +90,7 @@ func (p PerFamily[M]) Of(f ir.Family) M { return p(f.String()) }
 // Of returns the metric of an iptables table, nat or filter.
 func (p PerTable[M]) Of(table string, f ir.Family) M { return p(table, f.String()) }
 
-// Of returns the metric of the traffic policy for a kind of frontends.
+// Of returns the metric of the external or the internal traffic policy.
 func (p PerTrafficPolicy[M]) Of(external bool, f ir.Family) M {
 	if external {
 		return p("external", f.String())
@@ -106,32 +104,31 @@ func (p PerCode) Of(code int) prometheus.Counter { return p(strconv.Itoa(code)) 
 // Of returns the counter of a verb.
 func (p PerVerb) Of(v apply.Verb) prometheus.Counter { return p(v.String()) }
 
-// Since is from when on a change is timed.
+// Since is the start of the measured time of a change.
 type Since string
 
-// A change arrives at the daemon, after it has happened: what triggered an EndpointSlice is told by
-// its annotation, often in whole seconds, and by another machine's clock.
+// SinceArrival starts when the daemon receives a change. SinceTrigger starts at the trigger time in
+// the EndpointSlice's annotation, which is often in whole seconds and from another machine's clock.
 const (
 	SinceArrival Since = "arrival"
 	SinceTrigger Since = "trigger"
 )
 
-// Of returns the histogram of changes since then.
+// Of returns the histogram for a start.
 func (p PerSince) Of(s Since) prometheus.Observer { return p(string(s)) }
 
-// Sets of modes that have a metric.
+// Sets of modes that export a metric.
 var (
 	everywhere = ir.Modes()
 	linux      = []ir.Mode{ir.ModeIPTables, ir.ModeIPVS, ir.ModeNFTables}
-	twoKinds   = []ir.Mode{ir.ModeIPTables, ir.ModeNFTables} // full and partial syncs
+	twoKinds   = []ir.Mode{ir.ModeIPTables, ir.ModeNFTables} // with full and partial syncs
 	restoring  = []ir.Mode{ir.ModeIPTables, ir.ModeIPVS}
 	iptables   = []ir.Mode{ir.ModeIPTables}
 	nftables   = []ir.Mode{ir.ModeNFTables}
-	proxying   = []ir.Mode{ir.ModeUserspace, ir.ModeNFTables} // in nftables, what goes to localhost
+	proxying   = []ir.Mode{ir.ModeUserspace, ir.ModeNFTables} // in nftables, for traffic to localhost
 )
 
-// NewMetrics makes the metrics of a mode, and those of the process. version is
-// proxyc's own.
+// NewMetrics returns the metrics of a mode and of the process. version is proxyc's version.
 func NewMetrics(mode ir.Mode, version string) *Metrics {
 	r := registrar{prometheus.NewRegistry(), mode}
 	r.MustRegister(
@@ -222,10 +219,10 @@ func NewMetrics(mode ir.Mode, version string) *Metrics {
 
 const familyLabel = "ip_family"
 
-// syncBuckets go from a millisecond to 16 s.
+// syncBuckets are from 1 ms to 16 s.
 func syncBuckets() []float64 { return prometheus.ExponentialBuckets(0.001, 2, 15) }
 
-// programmingBuckets are finest where the service level objective of clusters lies.
+// programmingBuckets are finest around the service level objective of clusters.
 func programmingBuckets() []float64 {
 	return slices.Concat(
 		prometheus.LinearBuckets(0.25, 0.25, 2),
@@ -235,7 +232,7 @@ func programmingBuckets() []float64 {
 	)
 }
 
-// registrar registers what a mode has.
+// registrar registers the metrics that a mode exports.
 type registrar struct {
 	*prometheus.Registry
 	mode ir.Mode
@@ -265,23 +262,22 @@ func (r registrar) histogram(modes []ir.Mode, name, help string, buckets []float
 	return v.WithLabelValues
 }
 
-// Handler answers /metrics. No request is refused, and clients that do not read their
-// answers hold nothing that others need: those who ask at the same time share a gathering.
+// Handler serves /metrics. It rejects no request. Concurrent requests share a gathering, and
+// clients that do not read their responses block no others.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(prometheus.GathererFunc(shared(m.registry.Gather)), promhttp.HandlerOpts{})
 }
 
-// shared returns a function that calls f once for all who wait for it, and never twice at
-// a time. No result is older than the call that gets it: callers that arrive while f runs
-// share its next run.
+// shared returns a function that calls f once for all concurrent callers, and never concurrently.
+// No result is older than its call: callers that arrive while f runs share the next run.
 func shared[T any](f func() (T, error)) func() (T, error) {
 	type round struct {
-		done chan struct{} // closed when it has ended
+		done chan struct{} // closed when f has returned
 		is   T
 		err  error
 	}
 	var mu sync.Mutex
-	var next *round // has not begun; nil: nobody waits for one
+	var next *round // the round that has not started; nil if nothing waits
 	running := make(chan struct{}, 1)
 	return func() (T, error) {
 		mu.Lock()

@@ -22,7 +22,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// touch counts something in every metric.
+// touch uses every metric.
 func touch(m *Metrics) {
 	f := ir.IPv6
 	for _, o := range []prometheus.Observer{
@@ -59,8 +59,8 @@ func touch(m *Metrics) {
 	m.MeasureContact(func() []LastHeard { return []LastHeard{{Resource: "services"}} })
 }
 
-// exported lists what a registry exports but for the process and Go: name,
-// type and labels.
+// exported lists the metrics of a registry, except those of the process and Go: name, type and
+// labels.
 func exported(t *testing.T, m *Metrics) []string {
 	t.Helper()
 	families, err := m.registry.Gather()
@@ -242,7 +242,7 @@ func TestTrafficPolicyLabels(t *testing.T) {
 	}
 }
 
-// A counter that cannot be read is left out, and nothing else.
+// A counter that cannot be read is omitted; the others are exported.
 func TestCountPackets(t *testing.T) {
 	m := NewMetrics(ir.ModeIPTables, "v1")
 	n, fails := uint64(7), error(nil)
@@ -293,7 +293,7 @@ func TestProcessMetrics(t *testing.T) {
 	}
 }
 
-// deaf is a client that does not take its answer.
+// deaf is a client that does not read its response.
 type deaf struct {
 	*httptest.ResponseRecorder
 	writing chan<- bool
@@ -309,7 +309,7 @@ func (d deaf) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Clients that do not read their answers keep nobody else from scraping.
+// Clients that do not read their responses do not block other scrapes.
 func TestScrapeBesideDeaf(t *testing.T) {
 	h := NewMetrics(ir.ModeNFTables, "v1").Handler()
 	writing, until := make(chan bool), make(chan struct{})
@@ -341,8 +341,8 @@ func (s slow) Collect(to chan<- prometheus.Metric) {
 	to <- prometheus.MustNewConstMetric(prometheus.NewDesc("gathering", "", nil, nil), prometheus.GaugeValue, float64(n))
 }
 
-// However many scrape at a time, each gets an answer that is not older than its request, and
-// the metrics are gathered once for all who wait.
+// Each concurrent scrape receives a response that is not older than its request, and the metrics
+// are gathered once for all waiting scrapes.
 func TestScrapeTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewMetrics(ir.ModeNFTables, "v1")

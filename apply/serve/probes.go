@@ -5,8 +5,8 @@ import (
 	"net/http"
 )
 
-// Handler answers the probes: /healthz for load balancers, /livez for the
-// kubelet, and /readyz, which is proxyc's own.
+// Handler serves the probes: /healthz for load balancers, /livez for the kubelet, and /readyz,
+// which kube-proxy does not have.
 func (h *Health) Handler(m *Metrics) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -25,7 +25,7 @@ func (h *Health) Handler(m *Metrics) http.Handler {
 	return mux
 }
 
-// writeStatus returns the code that it answers with.
+// writeStatus returns the status code of the response.
 func writeStatus(w http.ResponseWriter, s Status, ok bool) int {
 	if ok {
 		s.LastUpdated = s.CurrentTime
@@ -42,7 +42,7 @@ func probeCode(ok bool) int {
 	return http.StatusServiceUnavailable
 }
 
-// writeJSON answers on a single line. The types of this package always encode.
+// writeJSON writes a response on a single line. The types of this package can always be encoded.
 func writeJSON(w http.ResponseWriter, code int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -56,5 +56,5 @@ func writeBody(w http.ResponseWriter, code int, contentType string, body []byte)
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(code)
-	w.Write(body) // an error is the client's, who went away
+	w.Write(body) // an error means that the client disconnected
 }

@@ -11,32 +11,33 @@ import (
 	"time"
 )
 
-// bindRetry is how long to wait after an address could not be bound.
+// bindRetry is the wait after an address could not be bound.
 const bindRetry = 5 * time.Second
 
 // Server is an HTTP server at a configured address.
 type Server struct {
 	Name    string // for messages: "healthz server"
-	Addr    string // IP:port or unix:PATH; empty: the server is turned off. 0.0.0.0 and [::] both stand for all addresses of both families
+	Addr    string // IP:port or unix:PATH; empty disables the server. 0.0.0.0 and [::] both are all addresses of both families
 	Handler http.Handler
-	// Hosts are the names of this node, in lower case, under which requests at
-	// loopback addresses are answered; addresses and localhost are, too.
+	// Hosts are the names of this node, in lower case, that requests to loopback addresses may use,
+	// besides addresses and localhost.
 	Hosts []string
-	// HardFail ends Run when the address cannot be bound, or the server fails
-	// later (bindAddressHardFail). Otherwise it is tried again every 5 s. The log
-	// has the attempts 1, 2, 4, 8 and so on that fail for the same reason.
+	// HardFail makes Run return an error if the address cannot be bound or the server fails
+	// (bindAddressHardFail). Otherwise Run retries every 5 s. Attempts 1, 2, 4, 8 and so on that fail
+	// with the same error are logged.
 	HardFail bool
 	Log      *slog.Logger
-	// After waits between attempts; nil is time.After.
+	// After waits between attempts; time.After if nil.
 	After func(time.Duration) <-chan time.Time
-	// Listening, if set, is told the address whenever it was bound.
+	// Listening is optional. It is called with the address each time it was bound.
 	Listening func(net.Addr)
-	// Down, if set, is told each time why nothing is served, and nil when it is.
+	// Down is optional. It is called with each error that keeps the server from serving, and with nil
+	// when it serves.
 	Down func(error)
 }
 
-// Run serves until ctx ends, and then closes what is open without waiting for
-// clients. The error is nil unless HardFail asks for one.
+// Run serves until ctx ends. It then closes all connections without waiting for clients. The error
+// is always nil without HardFail.
 func (s *Server) Run(ctx context.Context) error {
 	if s.Addr == "" {
 		return nil
@@ -69,13 +70,13 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// attempts counts attempts in a row that fail for one reason.
+// attempts counts consecutive attempts that fail with the same error.
 type attempts struct {
 	n      int
 	reason string
 }
 
-// add counts one, and reports whether to log it.
+// add counts a failed attempt, and reports whether to log it.
 func (a *attempts) add(err error) bool {
 	if reason := err.Error(); reason != a.reason {
 		*a = attempts{reason: reason}
@@ -84,7 +85,7 @@ func (a *attempts) add(err error) bool {
 	return a.n&(a.n-1) == 0
 }
 
-// serve binds the address once and serves until ctx ends or the server fails.
+// serve binds the address once, and serves until ctx ends or the server fails.
 func (s *Server) serve(ctx context.Context, failed *attempts) error {
 	l, err := listen(ctx, s.Addr)
 	if err != nil {
@@ -107,7 +108,7 @@ func (s *Server) serve(ctx context.Context, failed *attempts) error {
 	case err := <-ended:
 		return errors.Join(err, server.Close())
 	case <-ctx.Done():
-		server.Close() // also ends the contexts of requests, profiles that take long among them
+		server.Close() // this also ends the contexts of requests, such as long profiles
 		<-ended
 		return nil
 	}

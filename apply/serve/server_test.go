@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// run starts a server and returns what Run returned once it did.
+// run starts a server and returns a channel for the result of Run.
 func run(ctx context.Context, s *Server) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
@@ -39,7 +39,7 @@ func TestServerRetriesToBind(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := run(ctx, s)
-	for range 2 { // the second time it finds the address taken again
+	for range 2 { // the second time the address is in use again
 		if d := <-asked; d != 5*time.Second {
 			t.Errorf("waits for %v, want 5s", d)
 		}
@@ -109,7 +109,7 @@ func TestServerTurnedOff(t *testing.T) {
 	}
 }
 
-// The end does not wait for clients, and requests that take long learn of it.
+// Shutdown does not wait for clients, and ends the contexts of long requests.
 func TestServerEndsWithOpenRequests(t *testing.T) {
 	bound, asked, left := make(chan net.Addr, 1), make(chan struct{}), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -136,11 +136,11 @@ func TestServerEndsWithOpenRequests(t *testing.T) {
 		t.Errorf("Run: got error %v", err)
 	}
 	<-left
-	io.Copy(io.Discard, conn) // comes to an end
+	io.Copy(io.Discard, conn) // must end
 }
 
-// An unspecified IPv4 address stands for both families, as kube-proxy's
-// default 0.0.0.0:10256 is meant on dual-stack nodes.
+// An unspecified IPv4 address includes both families, as kube-proxy's default 0.0.0.0:10256 does on
+// dual-stack nodes.
 func TestServerListensOnBothFamilies(t *testing.T) {
 	bound := make(chan net.Addr, 1)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -162,7 +162,7 @@ func TestServerListensOnBothFamilies(t *testing.T) {
 	<-done
 }
 
-// The log has a failure that goes on at growing intervals, and its end.
+// A continuing failure is logged at growing intervals, and its end is logged.
 func TestServerLogsLess(t *testing.T) {
 	taken := occupy(t, "127.0.0.1:0")
 	var log strings.Builder
@@ -191,7 +191,7 @@ func TestServerLogsLess(t *testing.T) {
 	}
 }
 
-// Whoever asks is told why a server does not serve, and when it does.
+// Down receives the reason why a server does not serve, and nil when it does.
 func TestServerTellsThatItIsDown(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 	"sync"
 )
 
-// ListenUnix listens at a path that only the owner may open. What a process
-// that died left there is replaced; the path goes with the listener. A path at
-// which somebody answers is an error.
+// ListenUnix listens on a path that only the owner may open. It replaces the socket of a process
+// that died. Closing the listener removes the path. It is an error if another process accepts
+// connections there.
 func ListenUnix(ctx context.Context, path string) (net.Listener, error) {
 	if conn, err := new(net.Dialer).DialContext(ctx, "unix", path); err == nil {
 		conn.Close()
@@ -19,7 +19,7 @@ func ListenUnix(ctx context.Context, path string) (net.Listener, error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != os.ModeSocket {
 		return nil, fmt.Errorf("%s: must be free or a socket, is %s", path, info.Mode())
 	}
-	next := path + ".next" // so that nobody can open it before its mode is set
+	next := path + ".next" // so that no process can connect before the mode is set
 	os.Remove(next)
 	l, err := new(net.ListenConfig).Listen(ctx, "unix", next)
 	if err != nil {
@@ -38,7 +38,7 @@ func ListenUnix(ctx context.Context, path string) (net.Listener, error) {
 	return &unixListener{Listener: l, remove: sync.OnceFunc(func() { os.Remove(path) })}, nil
 }
 
-// unixListener takes its path away when it is closed.
+// unixListener removes its path when it is closed.
 type unixListener struct {
 	net.Listener
 	remove func()

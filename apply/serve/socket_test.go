@@ -14,7 +14,7 @@ func TestListenUnix(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stale.(*net.UnixListener).SetUnlinkOnClose(false) // as by a process that was killed
+	stale.(*net.UnixListener).SetUnlinkOnClose(false) // as left by a process that was killed
 	stale.Close()
 
 	l, err := ListenUnix(t.Context(), path)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// clock stands still until it is moved.
+// clock is a clock that a test sets.
 type clock struct{ t time.Time }
 
 func newClock() *clock { return &clock{time.Date(2026, 3, 1, 12, 0, 0, 500, time.UTC)} }
@@ -22,7 +22,7 @@ func stamp(c *clock, d time.Duration) string { return c.t.Add(d).Format(time.RFC
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// answer is what tests look at of a response.
+// answer is the tested part of a response.
 type answer struct {
 	Code int
 	Type string
@@ -40,7 +40,7 @@ func ask(h http.Handler, method, target string, body io.Reader, header ...string
 	return answer{w.Code, w.Header().Get("Content-Type"), w.Body.String()}
 }
 
-// freePort finds a TCP port on which nobody listens.
+// freePort returns a free TCP port.
 func freePort(t *testing.T) uint16 {
 	t.Helper()
 	l := occupy(t, "127.0.0.1:0")

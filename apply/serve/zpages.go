@@ -13,10 +13,11 @@ import (
 
 const textPlain = "text/plain; charset=utf-8"
 
-// warning heads the text form of the pages, which is for people.
+// warning is the header of the pages in text form, which is for people.
 const warning = "\n%s %s\nWarning: this page is for people, and its form changes without notice.\n\n"
 
-// zpage is the head of a page as an object (group config.k8s.io, KEP-4827, KEP-4828).
+// zpage is the header of a page as an object of group config.k8s.io (KEP-4827, statusz; KEP-4828,
+// flagz).
 type zpage struct {
 	Kind       string   `json:"kind"`
 	APIVersion string   `json:"apiVersion"`
@@ -68,8 +69,7 @@ func (d *Debug) statusz(w http.ResponseWriter, r *http.Request) {
 		})
 }
 
-// page answers in the form that the client asks for: text, or the object in a
-// version of the group.
+// page responds in the format of the Accept header: text, or the object in a version of the group.
 func (d *Debug) page(w http.ResponseWriter, r *http.Request, kind string, object func(zpage) any, text func(*strings.Builder)) {
 	switch version, form := negotiate(r.Header.Get("Accept"), kind); form {
 	case formText:
@@ -92,7 +92,7 @@ const (
 	newestPage = "v1beta1"
 )
 
-// form is how a page is answered.
+// form is the format of a response.
 type form uint8
 
 const (
@@ -101,8 +101,8 @@ const (
 	formObject
 )
 
-// negotiate picks the first form in an Accept header that there is. What says
-// nothing, or accepts everything, gets text.
+// negotiate returns the first supported format of an Accept header. An empty header, or one that
+// accepts everything, selects text.
 func negotiate(accept, kind string) (version string, f form) {
 	if strings.TrimSpace(accept) == "" {
 		return "", formText
