@@ -26,47 +26,50 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// What is asked for of the API server (SNAP-1, SNAP-2).
+// Selectors of the list and watch requests. Services with the label
+// service.kubernetes.io/service-proxy-name belong to another proxy (SNAP-1); headless Services need
+// no rules (SNAP-2).
 const (
 	serviceLabels = "!service.kubernetes.io/service-proxy-name"
 	serviceFields = "spec.clusterIP!=None"
 	sliceLabels   = "!" + corev1.IsHeadlessService
 )
 
-// API is the source for a node of a cluster: Services, EndpointSlices,
-// ServiceCIDRs and this node's Node object, as an API server tells them.
+// API is the source for a node of a cluster. It watches Services, EndpointSlices, ServiceCIDRs and
+// this node's Node object on an API server and stores them in Store.
 type API struct {
 	NodeName string
 	Store    *Store
 	Log      *slog.Logger
-	// NodeState is told what else counts of this node's Node object; nil: there is none.
-	// While there is none, the last one's addresses go on to count.
+	// NodeState is called with the state of this node's Node object each time it changes, and with nil
+	// when the object does not exist. The Store keeps the addresses of the last Node meanwhile.
 	NodeState func(*NodeState)
-	// Broken, if set, is told when the objects of a kind that are broken change:
-	// "services", and why they are, by namespace and name.
+	// Broken is optional. It is called when the set of broken objects of a resource ("services")
+	// changes. why maps namespace/name to the error.
 	Broken func(kind string, why map[string]string)
-	// Resync is how often everything is handed out again, which finds nothing
-	// to do.
+	// Resync is the resync period of the reflectors. A resync does nothing, since all objects are in
+	// Store.
 	Resync time.Duration
-	// Events, if set, are sent while Run runs.
+	// Events is optional. Its events are sent while Run runs.
 	Events *Events
-	// Condition, if set, is kept on the Node while Run runs.
+	// Condition is optional. It is maintained on the Node while Run runs.
 	Condition *NodeCondition
-	// Contact, if set, is told what is heard of the server.
+	// Contact records when the server last answered, by resource. Connect creates one if it is nil.
 	Contact *Contact
 
-	whole   bool // objects are decoded whole: more than a reduce keeps is looked at
+	whole   bool // decode complete objects: the caller reads more than reduce keeps
 	clients *clients
-	after   func(time.Duration) <-chan time.Time // nil: time.After
+	after   func(time.Duration) <-chan time.Time // time.After if nil
 }
 
-// NodeState is what decides whether a node gets traffic from load balancers.
+// NodeState is the part of a Node object that decides whether load balancers send traffic to the
+// node.
 type NodeState struct {
 	Terminating bool
 	Taints      []string // keys
 }
 
-// Connect prepares to talk to an API server; nothing is sent yet.
+// Connect creates the clients for an API server. It sends no request.
 func (a *API) Connect(c config.ClientConnection, master, userAgent string) error {
 	base, err := restConfig(c, master, userAgent)
 	if err != nil {
@@ -87,9 +90,9 @@ func (a *API) connect(base *rest.Config) (err error) {
 	return err
 }
 
-// Run follows the API server until ctx ends, and goes on after all errors. It
-// calls synced once, when all that there was at first is in the Store. Optional kinds are waited
-// for until optionalPatience.
+// Run watches the API server until ctx ends. It retries after every error. Run calls synced once,
+// when the Store contains the initial objects. It waits for optional kinds for at most
+// optionalPatience.
 func (a *API) Run(ctx context.Context, synced func()) {
 	a.run(ctx, []kind{a.services(), a.slices(), a.node(), a.serviceCIDRs()}, synced)
 }
@@ -99,7 +102,7 @@ func (a *API) run(ctx context.Context, kinds []kind, synced func()) {
 		a.after = time.After
 	}
 	ctx = quietRetries(ctx, a.Log)
-	var running, required, optional sync.WaitGroup // the kinds of which not all has come yet
+	var running, required, optional sync.WaitGroup // kinds whose initial objects have not all arrived
 	running.Go(func() { a.Contact.run(ctx) })
 	for _, k := range kinds {
 		a.Contact.expect(k.name, k.optional)
@@ -138,28 +141,27 @@ func (a *API) run(ctx context.Context, kinds []kind, synced func()) {
 	running.Wait()
 }
 
-// kind is one kind of objects and what is done with them.
+// kind is a kind of objects, with the functions that reduce and store them.
 type kind struct {
-	name     string // in the path
+	name     string // resource name, as in the path
 	client   rest.Interface
-	expected any // an object as it is decoded; nil: it may be reduced by then
+	expected any // type of the decoded object; nil if decoding may already reduce it
 	options  func(*metav1.ListOptions)
-	typed    typed // what a server sends of the kind
-	// reduce returns what is kept of an object; it returns what is reduced already
-	// as it is.
+	typed    typed // types that a server sends for the kind
+	// reduce returns the part of an object that is kept. It returns a reduced object unchanged.
 	reduce  func(any) any
 	set     func(any)
 	remove  func(namespace, name string)
 	replace func([]any)
-	// last returns what is kept of an object; nil: nothing.
+	// last returns the stored object, or nil.
 	last func(namespace, name string) any
-	// optional: the rules do not need the kind. A server that does not have it, or does not let it
-	// be read, counts as one without such objects.
+	// optional reports whether the rules can be compiled without the kind. If the server does not
+	// serve the kind, or forbids reading it, the kind counts as empty.
 	optional bool
 }
 
-// follow keeps the Store at what the server has of a kind, until ctx ends. It calls
-// synced when all that there was at first is in it.
+// follow keeps the Store equal to the server's objects of a kind until ctx ends. It calls synced
+// when the initial objects are stored.
 func (a *API) follow(ctx context.Context, k kind, synced func()) {
 	if k.optional && !a.untilGiven(ctx, k, synced) {
 		return
@@ -172,21 +174,21 @@ func (a *API) follow(ctx context.Context, k kind, synced func()) {
 }
 
 const (
-	// optionalPatience is how long rules wait for an optional kind, from the start on. Without
-	// rules a node is worse off than without what the kind adds.
+	// optionalPatience is how long the first rules wait for an optional kind, counted from the start
+	// of Run. A node without rules is worse off than one whose rules lack the kind.
 	optionalPatience = 5 * time.Second
-	// askWithin is how long a server may take to answer whether it gives a kind.
+	// askWithin is the timeout of the request that checks whether a server serves a kind.
 	askWithin = 10 * time.Second
-	// askAgain is how long to wait for a server that gives no clear answer, and at
-	// first for one that does not give a kind.
+	// askAgain is the wait after an unclear answer, and the first wait after the server reported that
+	// it does not serve a kind.
 	askAgain = 5 * time.Second
-	// askRarely is how long to wait at most for one that does not: it may be too old
-	// to have it, and every node asks.
+	// askRarely is the longest wait after the server reported that it does not serve a kind. The
+	// server may be too old, and every node asks.
 	askRarely = 5 * time.Minute
 )
 
-// untilGiven waits until the server gives a kind, and reports whether it does before
-// ctx ends. It calls synced once it is known that there is nothing to wait for.
+// untilGiven waits until the server serves a kind, and returns false if ctx ends before. It calls
+// synced as soon as the server reports that it does not serve the kind.
 func (a *API) untilGiven(ctx context.Context, k kind, synced func()) bool {
 	refused := false
 	for rarely := askAgain; ; {
@@ -226,15 +228,15 @@ func (a *API) untilGiven(ctx context.Context, k kind, synced func()) bool {
 	}
 }
 
-// sink is the store of a Reflector: it keeps nothing itself. Of an object that
-// is broken, the last version that was not stays until the object is deleted.
+// sink is the store of a Reflector. It keeps no objects itself. If a new version of an object is
+// broken, the last valid version stays in the Store until the object is deleted.
 type sink struct {
 	kind
 	log      *slog.Logger
 	synced   func()
-	marked   func()                                   // is told of bookmarks
-	onBroken func(kind string, why map[string]string) // nil: nobody asks
-	said     map[string]string                        // why the objects are broken that are
+	marked   func()                                   // called for each bookmark
+	onBroken func(kind string, why map[string]string) // optional
+	said     map[string]string                        // errors of the broken objects, by namespace/name
 }
 
 var (
@@ -242,18 +244,18 @@ var (
 	_ cache.ReflectorBookmarkStore = (*sink)(nil)
 )
 
-// broken is what an object that is no use is reduced to.
+// broken replaces an object that cannot be decoded or reduced.
 type broken struct{ namespace, name, why string }
 
 func (b broken) key() string { return cache.ObjectName{Namespace: b.namespace, Name: b.name}.String() }
 
-// Transformer makes the Reflector keep reduced objects only while it collects
-// the first ones.
+// Transformer reduces objects while the Reflector collects the initial list, so that it does not
+// hold complete ones.
 func (s *sink) Transformer() cache.TransformFunc {
 	return func(obj any) (any, error) { return s.reduced(obj), nil }
 }
 
-// reduced reduces an object, whether or not it is reduced already.
+// reduced reduces an object. It accepts objects that are already reduced.
 func (s *sink) reduced(obj any) (out any) {
 	if b, ok := obj.(broken); ok {
 		return b
@@ -274,7 +276,7 @@ func (s *sink) reduced(obj any) (out any) {
 	return s.reduce(obj)
 }
 
-// report says once that an object is broken, and returns what stays of it.
+// report logs once that an object is broken, and returns its last valid version or nil.
 func (s *sink) report(b broken, said map[string]string) any {
 	last := s.last(b.namespace, b.name)
 	if said[b.key()] != b.why {
@@ -291,7 +293,7 @@ func (s *sink) report(b broken, said map[string]string) any {
 	return last
 }
 
-// forget notes that an object is not broken any more.
+// forget removes an object from the broken ones.
 func (s *sink) forget(key string) {
 	if _, said := s.said[key]; said {
 		delete(s.said, key)
@@ -299,7 +301,7 @@ func (s *sink) forget(key string) {
 	}
 }
 
-// notifyBroken hands out what is broken.
+// notifyBroken passes the broken objects to onBroken.
 func (s *sink) notifyBroken() {
 	if s.onBroken != nil {
 		s.onBroken(s.name, maps.Clone(s.said))
@@ -309,7 +311,7 @@ func (s *sink) notifyBroken() {
 func (s *sink) Add(obj any) error {
 	key, _ := cache.MetaNamespaceKeyFunc(obj)
 	switch obj := s.reduced(obj).(type) {
-	case nil: // of another kind
+	case nil: // an object of another kind
 	case broken:
 		s.report(obj, s.said)
 		s.notifyBroken()
@@ -359,16 +361,16 @@ func (s *sink) Replace(all []any, _ string) error {
 	return nil
 }
 
-// Bookmark has nothing to do but to tell.
+// Bookmark implements cache.ReflectorBookmarkStore.
 func (s *sink) Bookmark(string) error {
 	s.marked()
 	return nil
 }
 
-// Resync has nothing to do: all that arrived is in the Store.
+// Resync does nothing: all objects are already in the Store.
 func (s *sink) Resync() error { return nil }
 
-// reducer makes a reduce of the conversion of a type.
+// reducer returns a kind's reduce function for a conversion.
 func reducer[In, Out any](from func(*In) *Out) func(any) any {
 	return func(obj any) any {
 		switch obj := obj.(type) {
@@ -383,7 +385,7 @@ func reducer[In, Out any](from func(*In) *Out) func(any) any {
 	}
 }
 
-// stored returns what the Store has of an object; nil: nothing.
+// stored returns an object of the Store, or nil.
 func stored[T any](from *Store, get func(*snapshot.Snapshot) *T) (out any) {
 	from.View(func(s *snapshot.Snapshot) {
 		if obj := get(s); obj != nil {
@@ -393,7 +395,7 @@ func stored[T any](from *Store, get func(*snapshot.Snapshot) *T) (out any) {
 	return out
 }
 
-// typedAll gives a list back its type.
+// typedAll converts a list of any to a list of *T.
 func typedAll[T any](all []any) []*T {
 	out := make([]*T, len(all))
 	for i, obj := range all {
@@ -448,7 +450,7 @@ func (a *API) slices() kind {
 	}
 }
 
-// ownNode is a Node with its state.
+// ownNode is this node's Node object, reduced.
 type ownNode struct {
 	node      *snapshot.Node
 	state     NodeState
@@ -464,10 +466,10 @@ func reduceNode(in *corev1.Node) *ownNode {
 }
 
 func (a *API) node() kind {
-	var last any // nil: the server has none
+	var last any // nil if the server has no Node of this name
 	set := func(obj any) {
 		n := obj.(*ownNode)
-		if n.node.Name != a.NodeName { // a server, or a proxy before it, may ignore the selector
+		if n.node.Name != a.NodeName { // the server, or a proxy in front of it, may ignore the selector
 			return
 		}
 		last = obj

@@ -47,7 +47,7 @@ func nodeObject(taints ...string) *corev1.Node {
 
 func name(n string) ir.Name { return ir.Name{Namespace: "ns", Name: n} }
 
-// follower is an API that runs against a fake, and what it told.
+// follower is an API that runs against a fake server, with everything it reported.
 type follower struct {
 	*API
 	t      *testing.T
@@ -60,7 +60,7 @@ func follow(t *testing.T, f *fakeAPI) *follower {
 	return followLogging(t, f, t.Output())
 }
 
-// lockedBuffer is a buffer for several goroutines.
+// lockedBuffer is a buffer for concurrent use.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  strings.Builder
@@ -108,7 +108,7 @@ func (g *follower) start() {
 	g.t.Cleanup(func() { <-done })
 }
 
-// heard is what is known of a resource.
+// heard returns the state of a resource.
 func (g *follower) heard(resource string) (h Heard) {
 	for _, h := range g.Contact.Resources() {
 		if h.Resource == resource {
@@ -118,7 +118,7 @@ func (g *follower) heard(resource string) (h Heard) {
 	return h
 }
 
-// eventually waits until something holds.
+// eventually waits until holds returns true.
 func (g *follower) eventually(what string, holds func() bool) {
 	g.t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !holds(); time.Sleep(time.Millisecond) {
@@ -128,7 +128,7 @@ func (g *follower) eventually(what string, holds func() bool) {
 	}
 }
 
-// until follows the Store until a condition holds, and returns what was dirty.
+// until follows the Store until a condition holds, and returns the dirty objects.
 func (g *follower) until(holds func(*snapshot.Snapshot) bool) (dirty snapshot.Dirty) {
 	g.t.Helper()
 	deadline := time.After(20 * time.Second)
@@ -152,7 +152,7 @@ func (g *follower) until(holds func(*snapshot.Snapshot) bool) (dirty snapshot.Di
 	}
 }
 
-// waitStates waits for what is told of the node, in this order.
+// waitStates waits for these node states, in order.
 func (g *follower) waitStates(all ...*NodeState) {
 	g.t.Helper()
 	for _, want := range all {
@@ -197,7 +197,7 @@ func TestAPI(t *testing.T) {
 	if diff := cmp.Diff(snapshot.Dirty{Services: []ir.Name{name("b")}}, dirty); diff != "" {
 		t.Errorf("Service deleted (-want +got):\n%s", diff)
 	}
-	f.Send("nodes", "MODIFIED", nodeObject("taint")) // a heartbeat: nothing of interest
+	f.Send("nodes", "MODIFIED", nodeObject("taint")) // a heartbeat: nothing relevant changes
 	f.Send("endpointslices", "MODIFIED", slice("a-1", "a", "10.1.0.2"))
 	dirty = g.until(func(s *snapshot.Snapshot) bool { return s.Slice(name("a-1")).Endpoints[0].Address == "10.1.0.2" })
 	if diff := cmp.Diff(snapshot.Dirty{Services: []ir.Name{name("a")}}, dirty); diff != "" {
@@ -215,7 +215,7 @@ func TestAPI(t *testing.T) {
 	}
 }
 
-// After a relist exactly what differs is dirty.
+// After a relist only the objects that differ are dirty.
 func TestRelist(t *testing.T) {
 	f := newFakeAPI(t)
 	f.objects["services"] = []any{service("a", "10.0.0.1"), service("b", "10.0.0.2"), service("c", "10.0.0.3")}
@@ -244,7 +244,7 @@ func TestNodeGone(t *testing.T) {
 	})
 }
 
-// An object that cannot be reduced is said to be once, and stays as it was.
+// An object that cannot be reduced is logged once. Its last valid version stays.
 func TestBrokenObject(t *testing.T) {
 	has := map[string]bool{}
 	var said bytes.Buffer
@@ -312,8 +312,8 @@ func brokenService(name string) any {
 		"spec":     map[string]any{"clusterIP": "10.0.0.66", "ports": []any{map[string]any{"port": "http"}}}}
 }
 
-// An object that cannot even be decoded holds up no other, in a list or a
-// watch. What was good of it before stays until it is deleted.
+// An object that cannot be decoded does not block others, in a list or a watch. Its last valid
+// version stays until it is deleted.
 func TestUndecodableObject(t *testing.T) {
 	const wrongJSON, wrongProto = `err="spec.ports.port: must be int32, got string"`, `wrong wireType = 0 for field ClusterIP`
 	protoService := func(name string) any { return service(name, badIP) }
@@ -380,7 +380,7 @@ func hasAddress(s *snapshot.Snapshot, n, ip string) bool {
 	return svc != nil && svc.ClusterIP == ip
 }
 
-// Of this node's Node object, the last good version counts, too, and the state with it.
+// The last valid version of this node's Node object stays, with its state.
 func TestBrokenNode(t *testing.T) {
 	f := newFakeAPI(t)
 	f.objects["nodes"] = []any{nodeObject("taint")}
@@ -399,7 +399,7 @@ func TestBrokenNode(t *testing.T) {
 	g.waitStates(tainted, tainted, &NodeState{Taints: []string{"back"}})
 }
 
-// What cannot be reached by objects is no matter of theirs.
+// Errors other than broken objects pass through unchanged.
 func TestLenientErrors(t *testing.T) {
 	info, _ := runtime.SerializerInfoForMediaType(newCodecs().SupportedMediaTypes(), runtime.ContentTypeJSON)
 	for _, tc := range []struct{ name, data, want string }{

@@ -2,14 +2,14 @@ package watch
 
 import "time"
 
-// Budget limits how often something is done: a number of times at once, and once more
-// after each period. The zero value has nothing spent.
+// Budget limits how often something happens: a burst, and one more after each period. The zero
+// value is unused.
 type Budget struct {
 	spent int
-	since time.Time // when the last period was counted
+	since time.Time // time up to which periods are counted
 }
 
-// at returns the budget at a time, where a period is every long.
+// at returns the budget at now. A spent unit returns after each period of length every.
 func (b Budget) at(now time.Time, every time.Duration) Budget {
 	n := int(now.Sub(b.since) / every)
 	if b.spent <= n {
@@ -18,7 +18,7 @@ func (b Budget) at(now time.Time, every time.Duration) Budget {
 	return Budget{b.spent - n, b.since.Add(time.Duration(n) * every)}
 }
 
-// Spend counts one more and returns true, or returns false if most are counted.
+// Spend counts one use and returns true, or returns false if most uses are already counted.
 func (b *Budget) Spend(now time.Time, most int, every time.Duration) bool {
 	*b = b.at(now, every)
 	if b.spent >= most {
@@ -28,5 +28,5 @@ func (b *Budget) Spend(now time.Time, most int, every time.Duration) bool {
 	return true
 }
 
-// Whole reports whether nothing is spent.
+// Whole reports whether no use is counted.
 func (b *Budget) Whole(now time.Time, every time.Duration) bool { return b.at(now, every).spent == 0 }

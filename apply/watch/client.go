@@ -26,16 +26,14 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
-// clients are one for each API group that is used, over one connection and
-// with one limit of requests. The typed clientset would bring all other groups
-// along, and the memory that they take.
+// clients contains one REST client per API group in use. They share a connection and a rate limit.
+// The typed clientset would link all API groups, which costs memory.
 type clients struct {
 	core, discovery, networking, events rest.Interface
 }
 
-// restConfig is how the API server is reached: as the kubeconfig file or
-// master say, or, without either, as a pod of the cluster does. userAgent is
-// the program's name and version.
+// restConfig returns the connection settings from the kubeconfig file and master, or the in-cluster
+// settings if both are empty. userAgent is the program's name and version.
 func restConfig(c config.ClientConnection, master, userAgent string) (*rest.Config, error) {
 	var out *rest.Config
 	var err error
@@ -62,8 +60,9 @@ func restConfig(c config.ClientConnection, master, userAgent string) (*rest.Conf
 	return out, nil
 }
 
-// asKubectl is how kubectl would reach a cluster: as file says, or without one $KUBECONFIG,
-// ~/.kube/config or the pod's own account; by the context of that name, or the current one.
+// asKubectl returns the connection settings that kubectl would use: those of file, or else of
+// $KUBECONFIG, ~/.kube/config or the pod's service account. context selects the context; "" selects
+// the current one.
 func asKubectl(file, context, userAgent string) (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = file
@@ -77,18 +76,17 @@ func asKubectl(file, context, userAgent string) (*rest.Config, error) {
 		return nil, fmt.Errorf("--kubeconfig: %w", err)
 	}
 	out.ContentType, out.UserAgent = runtime.ContentTypeProtobuf, userAgent
-	out.QPS = -1 // the server says when it is too much
+	out.QPS = -1 // the server limits requests itself (429)
 	return out, nil
 }
 
-// isOtherKind reports whether a file is an object, and no kubeconfig.
+// isOtherKind reports whether a file contains an API object that is not a kubeconfig.
 func isOtherKind(file string) bool {
 	_, err := clientcmd.LoadFromFile(file)
 	return runtime.IsNotRegisteredError(err)
 }
 
-// Client returns the address of the API server and a client that may ask it, as the
-// configuration says.
+// Client returns the URL of the API server and an HTTP client with the configured credentials.
 func Client(c config.ClientConnection, master, userAgent string) (server string, client *http.Client, err error) {
 	base, err := restConfig(c, master, userAgent)
 	if err != nil {
@@ -102,7 +100,7 @@ func Client(c config.ClientConnection, master, userAgent string) (server string,
 	return strings.TrimSuffix(u.String(), "/"), client, nil
 }
 
-// newCodecs are how objects of the groups are read and written.
+// newCodecs returns the codecs for the API groups in use.
 func newCodecs() runtime.NegotiatedSerializer {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(corev1.AddToScheme(scheme))
@@ -150,12 +148,12 @@ func groupClient(shared *rest.Config, client *http.Client, version schema.GroupV
 	return rest.RESTClientForConfigAndClient(c, client)
 }
 
-// firstAlone lets the first request make the connection over which all others
-// go. Begun side by side, each would make its own. The others do not wait for the answer to the
-// first one.
+// firstAlone lets the first request open the connection that all requests share. Concurrent first
+// requests would each open their own. The other requests wait only for the connection, not for the
+// first response.
 type firstAlone struct {
 	next http.RoundTripper
-	turn chan struct{} // holds a token for the first, and is closed when that has its connection
+	turn chan struct{} // contains a token for the first request; closed once it has a connection
 }
 
 func newFirstAlone(next http.RoundTripper) *firstAlone {
@@ -171,7 +169,7 @@ func (f *firstAlone) RoundTrip(r *http.Request) (*http.Response, error) {
 	case _, first := <-f.turn:
 		if first {
 			release := sync.OnceFunc(func() { close(f.turn) })
-			defer release() // without a connection
+			defer release() // in case no connection was obtained
 			r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { release() }}))
 		}
 	}

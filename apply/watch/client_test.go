@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Requests that begin side by side go over one connection.
+// Concurrent first requests share one connection.
 func TestOneConnection(t *testing.T) {
 	var made, asked atomic.Int32
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
@@ -44,7 +44,7 @@ func TestOneConnection(t *testing.T) {
 	}
 }
 
-// A first request that fails keeps no other one from being sent.
+// A failed first request does not block the others.
 func TestFirstFails(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	server.Close()

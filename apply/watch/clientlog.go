@@ -9,18 +9,18 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// quietRetries makes client-go log the outcome of each try to watch at verbosity 4
-// only: Contact tells once that the server was lost, and once that it is back.
+// quietRetries lowers client-go's messages about each attempt to watch to verbosity 4. Contact
+// already logs the loss and the return of the server once each.
 func quietRetries(ctx context.Context, log *slog.Logger) context.Context {
 	return klog.NewContext(ctx, logr.FromSlogHandler(retryHandler{log.Handler()}))
 }
 
 type retryHandler struct{ slog.Handler }
 
-// tries are the messages about that.
+// tries are the messages that quietRetries lowers.
 var tries = []string{"Failed to watch", "Warning: watch ended with error"}
 
-// quiet is the level of verbosity 4.
+// quiet is the slog level of verbosity 4.
 const quiet = slog.Level(-4)
 
 func (h retryHandler) Handle(ctx context.Context, r slog.Record) error {

@@ -7,14 +7,14 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// endingClock is the time for a Reflector, which waits between its tries whatever ends
-// meanwhile, up to 30 s: what waits for a time after ctx ended has come to its end.
+// endingClock is a Reflector's clock whose waits end with ctx. A Reflector otherwise finishes its
+// backoff of up to 30 s after ctx has ended.
 type endingClock struct {
 	clock.RealClock
 	ctx context.Context
 }
 
-// After returns a channel that has the time after d, or when ctx ends.
+// After returns a channel that receives the time after d, or when ctx ends.
 func (c endingClock) After(d time.Duration) <-chan time.Time {
 	at := make(chan time.Time, 1)
 	go func() {

@@ -13,78 +13,81 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// ServicesProgrammed is the Node condition that says whether the node's rules do what the
-// cluster's Services mean.
+// ServicesProgrammed is the Node condition that reports whether the node's rules implement the
+// cluster's Services.
 const ServicesProgrammed corev1.NodeConditionType = "ServicesProgrammed"
 
-// States of a Condition.
+// Statuses of a Condition.
 const (
 	True    = corev1.ConditionTrue
 	False   = corev1.ConditionFalse
 	Unknown = corev1.ConditionUnknown
 )
 
-// Condition is a state of ServicesProgrammed.
+// Condition is the content of a ServicesProgrammed condition.
 type Condition struct {
 	Status  corev1.ConditionStatus
-	Reason  string // "RulesInForce"
+	Reason  string // a CamelCase reason: "RulesInForce"
 	Message string
-	// Since is when Status last became another, in whole seconds.
+	// Since is the last transition of Status, in whole seconds.
 	Since time.Time
 }
 
-// same reports whether two say the same: a message may have details that change all the time.
+// same reports whether two conditions have the same status and reason. Messages are not compared,
+// since they contain details that change often.
 func (c *Condition) same(o *Condition) bool {
 	return c != nil && o != nil && c.Status == o.Status && c.Reason == o.Reason
 }
 
-// NodeCondition keeps ServicesProgrammed on this node's Node object. It writes when that says
-// something else than what is true, at most every conditionEvery, and never otherwise: there is no heartbeat. A nil one does nothing.
+// NodeCondition maintains ServicesProgrammed on this node's Node object. It writes only when the
+// object differs from the actual state, and at most every conditionEvery. There is no heartbeat.
+// The methods of a nil NodeCondition do nothing.
 type NodeCondition struct {
 	NodeName string
 	Log      *slog.Logger
 	Now      func() time.Time
-	// Booted is when the machine was started; zero: not known. What was true before is not any more.
+	// Booted is when the machine started; zero if unknown. Conditions from before are outdated.
 	Booted time.Time
-	// Want returns what is true now; false: that is not known yet, and what is said may stay, as an
-	// earlier process knew it, but for what it said before the machine was started.
+	// Want returns the actual condition, or false if it is not yet known. An earlier process's
+	// condition then stays, unless it is from before Booted.
 	Want func() (Condition, bool)
 
 	poked chan struct{}
 
 	mu    sync.Mutex
-	known bool       // there is a Node
-	have  *Condition // nil: it has none
+	known bool       // the Node exists
+	have  *Condition // the Node's condition; nil if it has none
 }
 
 const (
-	// conditionEvery is how long to wait at least between two writes.
+	// conditionEvery is the shortest time between two writes.
 	conditionEvery = time.Second
-	// conditionAgain is how long to wait after a write that failed, and conditionRarely how long at
-	// most after several.
+	// conditionAgain is the wait after a failed write. It doubles with each further failure, up to
+	// conditionRarely.
 	conditionAgain  = 5 * time.Second
 	conditionRarely = 5 * time.Minute
-	// conditionLook is how often what is true is asked for, as time alone can change it.
+	// conditionLook is how often Want is called without a Poke, since the condition also depends on
+	// time.
 	conditionLook = 5 * time.Second
 )
 
-// NewNodeCondition returns a NodeCondition that writes when the API's Run runs.
+// NewNodeCondition returns a NodeCondition. It writes while API.Run runs.
 func NewNodeCondition(nodeName string, log *slog.Logger, booted time.Time, want func() (Condition, bool)) *NodeCondition {
 	return &NodeCondition{NodeName: nodeName, Log: log, Now: time.Now, Booted: booted, Want: want, poked: make(chan struct{}, 1)}
 }
 
-// Poke has what is true looked at now.
+// Poke triggers a comparison now.
 func (c *NodeCondition) Poke() {
 	if c == nil {
 		return
 	}
 	select {
 	case c.poked <- struct{}{}:
-	default: // it will be
+	default: // already pending
 	}
 }
 
-// seen is told of the Node, which may have none of the condition.
+// seen records whether the Node exists, and its condition or nil.
 func (c *NodeCondition) seen(there bool, have *Condition) {
 	if c == nil {
 		return
@@ -95,7 +98,7 @@ func (c *NodeCondition) seen(there bool, have *Condition) {
 	c.Poke()
 }
 
-// conditionOf is what a Node has of the condition; nil: nothing.
+// conditionOf returns the ServicesProgrammed condition of a Node, or nil.
 func conditionOf(n *corev1.Node) *Condition {
 	for _, c := range n.Status.Conditions {
 		if c.Type == ServicesProgrammed {
@@ -105,13 +108,13 @@ func conditionOf(n *corev1.Node) *Condition {
 	return nil
 }
 
-// due returns what is to be written; nil: nothing.
+// due returns the condition to write, or nil.
 func (c *NodeCondition) due() *Condition {
 	want, sure := c.Want()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.Now()
-	booted := now.Add(c.Booted.Sub(now)) // on the clock as it is now: it may have been set since
+	booted := now.Add(c.Booted.Sub(now)) // by the wall clock as it is now: it may have been set since
 	old := c.have != nil && c.have.Since.Before(booted)
 	switch {
 	case !c.known, c.have == nil && !sure:
@@ -128,12 +131,12 @@ func (c *NodeCondition) due() *Condition {
 	return &want
 }
 
-// run writes until ctx ends.
+// run writes conditions until ctx ends.
 func (c *NodeCondition) run(ctx context.Context, client rest.Interface) {
 	look := time.NewTicker(conditionLook)
 	defer look.Stop()
 	wait := conditionAgain
-	var next time.Time // when the next write may be
+	var next time.Time // earliest time of the next write
 	var then <-chan time.Time
 	for {
 		select {
@@ -168,7 +171,7 @@ func (c *NodeCondition) run(ctx context.Context, client rest.Interface) {
 	}
 }
 
-// write makes the Node have the condition, and leaves the others alone.
+// write patches the condition of the Node. Other conditions are unchanged.
 func (c *NodeCondition) write(ctx context.Context, client rest.Interface, want *Condition) error {
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{{
 		Type: ServicesProgrammed, Status: want.Status, Reason: want.Reason, Message: want.Message,

@@ -16,8 +16,8 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 )
 
-// The condition is written when it says something else than what is true, or is from
-// before the machine was started, and never otherwise.
+// The condition is written only if it differs from the actual state, or is from before the machine
+// started.
 func TestNodeConditionDue(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 600, time.UTC)
 	whole, booted := now.Truncate(time.Second), now.Add(-time.Hour)
@@ -64,12 +64,11 @@ func TestNodeConditionDue(t *testing.T) {
 	}
 }
 
-// A condition that is true is written once, and once more at most where the node's clock is set by hours
-// after that.
+// A true condition is written once, and at most once more if the node's clock is set by hours.
 func TestNodeConditionClockSet(t *testing.T) {
 	for _, tt := range []struct {
 		by       time.Duration
-		at, want int // look at which it is set, and writes
+		at, want int // numbers of the check at which the clock is set, and of writes
 	}{{-5 * time.Hour, 0, 1}, {5 * time.Hour, 0, 1}, {-5 * time.Hour, 10, 1}, {5 * time.Hour, 10, 2}} {
 		start := time.Now()
 		c := NewNodeCondition("node1", slog.New(slog.DiscardHandler), start.Add(-time.Hour), func() (Condition, bool) {
@@ -94,7 +93,7 @@ func TestNodeConditionClockSet(t *testing.T) {
 	}
 }
 
-// A change is written once, to the Node's status, and tried again no sooner than after a while.
+// A change is written once, to the Node's status. A failed write is retried after a wait.
 func TestNodeConditionIsWritten(t *testing.T) {
 	type request struct{ Method, Path, Type, Status string }
 	requests := make(chan request, 10)
@@ -126,7 +125,7 @@ func TestNodeConditionIsWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	now := make(chan time.Time, 100) // one is taken for each look, and what it writes
+	now := make(chan time.Time, 100) // one value is received for each check, and for each write
 	c := NewNodeCondition("node1", slog.New(slog.DiscardHandler), time.Time{}, func() (Condition, bool) { return Condition{Status: True}, true })
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	at := start
@@ -140,9 +139,9 @@ func TestNodeConditionIsWritten(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); c.run(ctx, clients.core) }()
-	look := func() { c.poked <- struct{}{}; c.poked <- struct{}{} } // once the second is taken the first was looked at
+	look := func() { c.poked <- struct{}{}; c.poked <- struct{}{} } // when the second poke is received, the first was processed
 	c.seen(true, nil)
-	look() // the first is refused
+	look() // the server refuses the first write
 	now <- start.Add(conditionAgain - time.Second)
 	look() // too soon
 	if n := len(requests); n != 1 {

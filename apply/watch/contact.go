@@ -22,9 +22,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Contact knows, by resource, when an API server was last heard of, and
-// whether it can be heard at all. It says once when contact is lost, and once
-// when it is back. It is safe for use by several goroutines.
+// Contact records, by resource, when an API server was last heard from and whether it can be
+// reached. It logs the loss of contact once, and its return once. A Contact is safe for concurrent
+// use.
 type Contact struct {
 	log *slog.Logger
 	now func() time.Time
@@ -35,64 +35,62 @@ type Contact struct {
 	outage Outage
 }
 
-// Heard is what is known of one resource.
+// Heard is the state of one resource.
 type Heard struct {
 	Resource string `json:"resource"` // "services"
-	// Last is when the last event or bookmark came, or first objects; zero:
-	// none did yet.
+	// Last is when the last event, bookmark or initial list arrived; zero if none did.
 	Last time.Time `json:"last,omitzero"`
-	// Lost is since when nothing can be heard, be it that this became known later; zero: it
-	// can, as far as is known.
+	// Lost is when contact was lost, which may be before this was detected; zero if there is contact.
 	Lost  time.Time `json:"lost,omitzero"`
 	Cause string    `json:"cause,omitempty"` // of Lost
-	Fix   string    `json:"fix,omitempty"`   // of Cause, where it is known
-	// Optional reports whether rules do without the resource: it is no Outage where it is lost.
+	Fix   string    `json:"fix,omitempty"`   // fix of Cause, if known
+	// Optional reports whether rules can be compiled without the resource. Losing it is no Outage.
 	Optional bool `json:"optional,omitempty"`
-	// NotGiven is why nothing is heard, nor waited for: the server does not have the
-	// resource, or does not let it be read.
+	// NotGiven is the reason why the server does not serve the resource, or forbids reading it. No
+	// events are expected then.
 	NotGiven string `json:"notGiven,omitempty"`
 
-	failure  string    // Cause in general terms
-	answered time.Time // when a watch last began, or the server began to be asked
-	told     time.Time // when Cause was
-	marked   bool      // bookmarks come
-	silent   bool      // lost for want of bookmarks: only what arrives ends that
+	failure  string    // Cause without details
+	answered time.Time // when a watch last started, or the first request was made
+	told     time.Time // when Cause was recorded
+	marked   bool      // bookmarks arrive
+	silent   bool      // lost because bookmarks are missing; only an event or list ends that
 }
 
-// mayBeSilent returns how long nothing may come of it.
+// mayBeSilent returns how long the resource may be without an event before it counts as lost.
 func (h *Heard) mayBeSilent() time.Duration {
-	if !h.marked && !h.Last.IsZero() { // it may have nothing to send
+	if !h.marked && !h.Last.IsZero() { // a server without bookmarks may have nothing to send
 		return silentAfter
 	}
 	return staleAfter
 }
 
-// Outage is that an API server cannot be heard.
+// Outage describes a loss of contact with the API server.
 type Outage struct {
-	Since    time.Time // zero: it can be heard
+	Since    time.Time // zero if there is contact
 	Resource string
 	Cause    string
-	Fix      string // "" if it is not known
-	failure  string // Cause in general terms
+	Fix      string // "" if unknown
+	failure  string // Cause without details
 }
 
 const (
-	// staleAfter is how long nothing may come of a resource before it counts
-	// as lost: an API server sends a bookmark each minute.
+	// staleAfter is how long a resource may be without an event or bookmark before it counts as lost.
+	// An API server sends a bookmark each minute.
 	staleAfter = 3 * time.Minute
-	// silentAfter is staleAfter for a resource of which objects came, and no bookmark: a
-	// watch lasts 10 minutes at most, as client-go asks, and the next is answered.
+	// silentAfter replaces staleAfter for a resource that had objects but no bookmark. A watch lasts
+	// at most 10 minutes, as client-go requests, and the server answers the next one.
 	silentAfter = 15 * time.Minute
-	// listenEvery is how often an outage is looked for.
+	// listenEvery is how often Contact checks for silent resources.
 	listenEvery = 10 * time.Second
 )
 
-// NewContact returns a Contact that has heard nothing yet.
+// NewContact returns a Contact without any resource.
 func NewContact(log *slog.Logger, now func() time.Time) *Contact {
 	return &Contact{log: log, now: now, heard: map[string]*Heard{}}
 }
 
-// GoOn begins with what was heard by another Contact, which has ended; nil: by none.
+// GoOn copies the state of before, the Contact of an API that has ended. before may be nil.
 func (c *Contact) GoOn(before *Contact) {
 	if before == nil {
 		return
@@ -103,14 +101,14 @@ func (c *Contact) GoOn(before *Contact) {
 	}
 }
 
-// Server is where the API server is, as the client was told.
+// Server returns the address of the API server, as configured.
 func (c *Contact) Server() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.server
 }
 
-// Resources returns what is known of each, in order of name.
+// Resources returns the state of each resource, ordered by name.
 func (c *Contact) Resources() []Heard {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -121,14 +119,15 @@ func (c *Contact) Resources() []Heard {
 	return out
 }
 
-// Outage returns since when there is no contact, and why.
+// Outage returns the current outage. Since is zero if there is none.
 func (c *Contact) Outage() Outage {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.outage
 }
 
-// expect begins to ask for a resource. What was lost before stays so until it is heard.
+// expect starts to track a resource. A resource that was lost stays lost until something of it
+// arrives.
 func (c *Contact) expect(resource string, optional bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,12 +139,12 @@ func (c *Contact) expect(resource string, optional bool) {
 	c.heard[resource] = &h
 }
 
-// without is told of a resource that the server does not give.
+// without records that the server does not serve a resource.
 func (c *Contact) without(resource, why string) {
 	c.change(resource, func(h *Heard) { *h = Heard{Resource: resource, NotGiven: why, Optional: true} })
 }
 
-// change changes what is known of a resource, and says what follows from it.
+// change applies f to the state of a resource and logs a resulting loss or return of contact.
 func (c *Contact) change(resource string, f func(*Heard)) {
 	c.mu.Lock()
 	var was, is Heard
@@ -173,7 +172,7 @@ func (c *Contact) change(resource string, f func(*Heard)) {
 	}
 }
 
-// withFix adds the fix, if it is known, to what is logged.
+// withFix appends the fix, if known, to log attributes.
 func withFix(fix string, args ...any) []any {
 	if fix == "" {
 		return args
@@ -181,8 +180,8 @@ func withFix(fix string, args ...any) []any {
 	return append(args, "fix", fix)
 }
 
-// failureOf returns in general terms why a request failed. A refused account and an untrusted
-// certificate are no loss of contact: their fixes are others.
+// failureOf returns a general description of a failed request. A rejected account and an untrusted
+// certificate are described separately, since they are fixed differently from a lost connection.
 func failureOf(err error) string {
 	if apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) {
 		return "the API server refuses this account"
@@ -194,7 +193,7 @@ func failureOf(err error) string {
 	return "contact with the API server is lost"
 }
 
-// findOutage returns the resource that was lost first, of those that the rules cannot be without.
+// findOutage returns the required resource that was lost first.
 func (c *Contact) findOutage() (s Outage) {
 	for _, name := range slices.Sorted(maps.Keys(c.heard)) {
 		if h := c.heard[name]; !h.Optional && !h.Lost.IsZero() && (s.Since.IsZero() || h.Lost.Before(s.Since)) {
@@ -204,7 +203,7 @@ func (c *Contact) findOutage() (s Outage) {
 	return s
 }
 
-// answer notes that a watch goes on: the server will be heard.
+// answer records that a watch stays open. Events are expected on it.
 func (c *Contact) answer(resource string) {
 	c.change(resource, func(h *Heard) {
 		if h.answered = c.now(); !h.silent {
@@ -213,7 +212,7 @@ func (c *Contact) answer(resource string) {
 	})
 }
 
-// hear notes that something of a resource came, as it does all the time.
+// hear records that an event, bookmark or list arrived. This is the frequent case.
 func (c *Contact) hear(resource string) {
 	c.mu.Lock()
 	h := c.heard[resource]
@@ -226,7 +225,7 @@ func (c *Contact) hear(resource string) {
 	c.change(resource, func(h *Heard) { h.Last = c.now(); h.found() })
 }
 
-// mayBeSilent returns how long a watch may be without an event.
+// mayBeSilent returns how long the watch of a request may be without an event.
 func (c *Contact) mayBeSilent(r *http.Request) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -236,17 +235,17 @@ func (c *Contact) mayBeSilent(r *http.Request) time.Duration {
 	return silentAfter
 }
 
-// mark notes that bookmarks come.
+// mark records that bookmarks arrive for a resource.
 func (c *Contact) mark(resource string) {
 	c.change(resource, func(h *Heard) { h.marked = true })
 }
 
-// lose notes that nothing of a resource can be heard.
+// lose records that a resource cannot be read.
 func (c *Contact) lose(resource string, err error) {
 	c.change(resource, func(h *Heard) { h.lose(c.now(), err) })
 }
 
-// loseUnlessSince is lose, unless something was noted of the resource since then.
+// loseUnlessSince is like lose, but does nothing if a cause was recorded since then.
 func (c *Contact) loseUnlessSince(resource string, then time.Time, err error) {
 	c.change(resource, func(h *Heard) {
 		if h.told.Before(then) {
@@ -266,12 +265,12 @@ func (h *Heard) lose(now time.Time, err error) {
 	h.told, h.Cause, h.Fix, h.failure = now, err.Error(), Remedy(err), failureOf(err)
 }
 
-// found notes that the resource can be heard.
+// found records that the resource can be read.
 func (h *Heard) found() {
 	h.Lost, h.Cause, h.Fix, h.failure, h.silent = time.Time{}, "", "", "", false
 }
 
-// heard returns when the resource was last heard, or the server began to be asked for it.
+// heard returns when the resource last had an event, or when a watch or the first request started.
 func (h *Heard) heard() time.Time {
 	if h.answered.After(h.Last) {
 		return h.answered
@@ -279,7 +278,7 @@ func (h *Heard) heard() time.Time {
 	return h.Last
 }
 
-// listen looks for resources of which nothing comes any more.
+// listen marks resources as lost that have been without events for too long.
 func (c *Contact) listen() {
 	for _, was := range c.Resources() {
 		c.change(was.Resource, func(h *Heard) {
@@ -290,7 +289,7 @@ func (c *Contact) listen() {
 	}
 }
 
-// run looks for an outage until ctx ends.
+// run checks for silent resources until ctx ends.
 func (c *Contact) run(ctx context.Context) {
 	tick := time.NewTicker(listenEvery)
 	defer tick.Stop()
@@ -304,7 +303,7 @@ func (c *Contact) run(ctx context.Context) {
 	}
 }
 
-// over makes requests go over a transport, with all that fails noted.
+// over returns a transport on top of next that records failures.
 func (c *Contact) over(next http.RoundTripper, server string) http.RoundTripper {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -312,14 +311,14 @@ func (c *Contact) over(next http.RoundTripper, server string) http.RoundTripper 
 	return &listener{c, &deadlines{next, c.mayBeSilent}}
 }
 
-// listener is a transport that notes what does not come back. Reflectors tell neither
-// of a watch that cannot begin nor of one that broke.
+// listener is a transport that records failed requests. Reflectors report neither a watch that
+// cannot start nor one that breaks.
 type listener struct {
 	*Contact
 	next http.RoundTripper
 }
 
-// WrappedRoundTripper lets client-go find the transport itself.
+// WrappedRoundTripper lets client-go find the underlying transport.
 func (l *listener) WrappedRoundTripper() http.RoundTripper { return l.next }
 
 func (l *listener) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -343,8 +342,8 @@ func (l *listener) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		resp.Body = &heardBody{ReadCloser: resp.Body, of: l.Contact, ctx: r.Context(), resource: resource}
 	case code == http.StatusGone, code == http.StatusUnprocessableEntity, code == http.StatusTooManyRequests:
-		// A version that is too old, or a way of asking that an old server does
-		// not know, or too often: it is asked again in another way, or later.
+		// The resource version is too old, an old server does not support the request, or there are too
+		// many requests. client-go then asks differently, or later.
 	case optional && (code == http.StatusNotFound || code == http.StatusForbidden):
 	default:
 		l.lose(resource, refusalOf(resp))
@@ -352,7 +351,7 @@ func (l *listener) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// refusalOf returns why a server refused a request.
+// refusalOf returns the error in a server's response.
 func refusalOf(resp *http.Response) error {
 	const most = 64 << 10
 	begin, _ := io.ReadAll(io.LimitReader(resp.Body, most))
@@ -371,19 +370,19 @@ func refusalOf(resp *http.Response) error {
 	return refusal
 }
 
-// heardBody is the body of an answer, which may break.
+// heardBody is a response body that records read errors.
 type heardBody struct {
 	io.ReadCloser
 	of       *Contact
-	ctx      context.Context // of the request
+	ctx      context.Context // context of the request
 	resource string
-	closed   atomic.Bool // by who reads it
+	closed   atomic.Bool // by the reader
 }
 
 func (b *heardBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	// A request that is canceled, as all are when the process ends, says nothing
-	// of the server; one whose time is over does.
+	// A canceled request, as at the end of the process, is no failure of the server. A request that
+	// exceeded its deadline is one.
 	if err != nil && err != io.EOF && !b.closed.Load() && b.ctx.Err() != context.Canceled {
 		b.of.lose(b.resource, err)
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
-// way is a way to a server on which packets can get lost.
+// way is a connection to a server that can lose packets.
 type way struct {
 	t        *testing.T
 	to, addr string
@@ -30,7 +30,7 @@ type way struct {
 	mu       sync.Mutex
 	listener net.Listener
 	open     []net.Conn
-	thaw     chan struct{} // closed while bytes pass
+	thaw     chan struct{} // closed while bytes pass through
 }
 
 func newWay(t *testing.T, to string) *way {
@@ -41,7 +41,7 @@ func newWay(t *testing.T, to string) *way {
 	return w
 }
 
-// listen lets connections be made; shut breaks all, and refuses new ones.
+// listen accepts connections; shut breaks all and refuses new ones.
 func (w *way) listen() {
 	l, err := net.Listen("tcp", w.addr)
 	if err != nil {
@@ -76,7 +76,7 @@ func (w *way) shut() {
 	}
 }
 
-// freeze loses all bytes from here on, and closes nothing.
+// freeze drops all bytes from now on, without closing connections.
 func (w *way) freeze() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -113,7 +113,7 @@ func (w *way) relay(client net.Conn) {
 	w.running.Go(func() { pass(client, server) })
 }
 
-// cutOff is an API that follows a fake over a way.
+// cutOff returns an API that follows a fake server over a way.
 func cutOff(t *testing.T) (*way, *fakeAPI, *follower, *lockedBuffer) {
 	t.Helper()
 	f := newFakeAPI(t)
@@ -122,14 +122,14 @@ func cutOff(t *testing.T) (*way, *fakeAPI, *follower, *lockedBuffer) {
 	secure.EnableHTTP2 = true
 	secure.StartTLS()
 	t.Cleanup(secure.Close)
-	// The name keeps the connections, and their timeouts, from those of other tests.
+	// The server name separates the connections and their timeouts from those of other tests.
 	w := newWay(t, secure.Listener.Addr().String())
 	said := &lockedBuffer{}
 	g := followConfig(t, &rest.Config{Host: "https://" + w.addr, TLSClientConfig: rest.TLSClientConfig{Insecure: true, ServerName: t.Name()}}, io.MultiWriter(said, t.Output()))
 	return w, f, g, said
 }
 
-// outage waits until contact is lost or is not.
+// outage waits until the API has an outage, or has none.
 func (g *follower) outage(want bool) Outage {
 	g.t.Helper()
 	for deadline := time.Now().Add(40 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -143,7 +143,7 @@ func (g *follower) outage(want bool) Outage {
 	}
 }
 
-// said waits until something was said, and counts how often.
+// timesSaid waits until the log contains what, and returns how often.
 func timesSaid(t *testing.T, log *lockedBuffer, what string) int {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(log.String(), what); time.Sleep(time.Millisecond) {
@@ -159,7 +159,7 @@ const (
 	backSaid = `level=INFO msg="contact with the API server is back`
 )
 
-// A server that refuses connections is told of once, and so is its return.
+// A server that refuses connections is logged once, and its return once.
 func TestContactRefused(t *testing.T) {
 	w, f, g, said := cutOff(t)
 	g.waitSynced()
@@ -197,10 +197,10 @@ func TestContactRefused(t *testing.T) {
 	})
 }
 
-// A peer that vanished, of which no packet tells, is noticed by what it does not answer.
+// A peer that disappears without a packet is detected by missing responses.
 func TestContactVanished(t *testing.T) {
-	t.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "1") // 30 is client-go's
-	t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "1")      // 15
+	t.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "1") // client-go's default is 30
+	t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "1")      // client-go's default is 15
 	w, _, g, said := cutOff(t)
 	g.waitSynced()
 	g.until(has("a"))
@@ -216,14 +216,14 @@ func TestContactVanished(t *testing.T) {
 	}
 }
 
-// A server that was never there is told of once, not at each try.
+// A server that never existed is logged once, not for each attempt.
 func TestContactNever(t *testing.T) {
 	said := &lockedBuffer{}
 	g := followConfig(t, &rest.Config{Host: "http://127.0.0.1:1"}, io.MultiWriter(said, t.Output()))
 	if s := g.outage(true); !strings.Contains(s.Cause, "connection refused") {
 		t.Errorf("cause: %q", s.Cause)
 	}
-	for range 2 * len(g.Contact.Resources()) { // some tries later
+	for range 2 * len(g.Contact.Resources()) { // several attempts later
 		g.Contact.lose("services", errors.New("dial: connection refused"))
 	}
 	if n := timesSaid(t, said, lostSaid); n != 1 || strings.Contains(said.String(), "level=ERROR") {
@@ -241,8 +241,8 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// A body that breaks tells of the server, unless the request was canceled, as
-// all are when the process ends.
+// A body that breaks is a failure of the server, unless the request was canceled, as at the end of
+// the process.
 func TestContactEnds(t *testing.T) {
 	canceled, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("terminated signal received"))
@@ -267,8 +267,8 @@ func TestContactEnds(t *testing.T) {
 	}
 }
 
-// A refused account, and a certificate that is not trusted, are no loss of contact: the log and the
-// Outage have the fix.
+// A rejected account or an untrusted certificate is no loss of contact. The log and the Outage
+// contain the fix.
 func TestContactRefusal(t *testing.T) {
 	secure := httptest.NewTLSServer(http.NotFoundHandler())
 	defer secure.Close()
@@ -303,7 +303,7 @@ func TestContactRefusal(t *testing.T) {
 	}
 }
 
-// What a server answers decides whether it is heard.
+// The server's response decides whether there is contact.
 func TestContactAnswers(t *testing.T) {
 	status := func(code int, contentType, body string) roundTrip {
 		return func(*http.Request) (*http.Response, error) {
@@ -315,7 +315,7 @@ func TestContactAnswers(t *testing.T) {
 	for _, tc := range []struct {
 		name, path string
 		answer     roundTrip
-		want       string // cause; empty: it is heard
+		want       string // cause; empty if there is contact
 	}{
 		{"all is well", "/api/v1/services", status(200, "application/json", "{}"), ""},
 		{"forbidden", "/api/v1/services", status(403, "application/json", forbidden), `services is forbidden: User "x" cannot list`},
@@ -347,18 +347,19 @@ func TestContactAnswers(t *testing.T) {
 	}
 }
 
-// Where bookmarks come, their absence counts; where none do, there may be nothing to tell.
+// If a server sends bookmarks, missing ones are a loss of contact. Otherwise there may be nothing
+// to send.
 func TestContactSilent(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	var said lockedBuffer
 	c := NewContact(slog.New(slog.NewTextHandler(&said, nil)), func() time.Time { return now })
 	c.expect("nodes", false)
 	c.expect("services", false)
-	began, silent := now, now // since when the lost one is, which is longer than that is known
+	began, silent := now, now // silent is when the lost resource last had an event, before the loss was detected
 	steps := []struct {
 		name string
 		do   func()
-		want string // the resource that is lost
+		want string // the lost resource
 	}{
 		{"at first", func() {}, ""},
 		{"services come, without bookmarks", func() { c.answer("services"); c.hear("services") }, ""},
@@ -386,7 +387,7 @@ func TestContactSilent(t *testing.T) {
 	}
 }
 
-// A bookmark is heard, although it changes nothing.
+// A bookmark counts as contact, although it changes nothing.
 func TestContactBookmark(t *testing.T) {
 	f := newFakeAPI(t)
 	f.objects["services"] = []any{service("a", "10.0.0.1")}

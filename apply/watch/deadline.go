@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// answerWithin is how long a server may leave a request without an answer, or a list without its
-// next bytes. kube-apiserver itself ends a request after a minute (--request-timeout).
+// answerWithin is how long a server may take to answer a request, or to send the next bytes of a
+// list. kube-apiserver itself ends requests after a minute (--request-timeout).
 const answerWithin = 70 * time.Second
 
-// mostRetryAfter is the longest wait that a server may ask for. client-go would wait for days.
+// mostRetryAfter bounds the Retry-After header. client-go would wait for days.
 const mostRetryAfter = 30 * time.Second
 
-// noEvent is how a watch is silent.
+// noEvent is the silence of a watch.
 const noEvent = "no event and no bookmark"
 
-// silence is the error of a request that a server left without an answer.
+// silence is the error of a request that the server did not answer in time.
 type silence struct {
 	what string
 	long time.Duration
@@ -28,20 +28,20 @@ type silence struct {
 
 func (s *silence) Error() string { return fmt.Sprintf("%s for %s", s.what, s.long) }
 
-// Timeout and Temporary make it a net.Error. client-go ends a watch by one without an error event,
-// which would replace the cause.
+// Timeout and Temporary make silence a net.Error. client-go then ends the watch without an error
+// event, which would replace the cause.
 func (*silence) Timeout() bool   { return true }
 func (*silence) Temporary() bool { return true }
 
-// deadlines is a transport that ends requests to a silent server. client-go waits for headers and
-// for events without an end, as long as the connection answers pings.
+// deadlines is a transport that ends requests to a silent server. client-go waits forever for
+// headers and events while the connection answers pings.
 type deadlines struct {
 	next http.RoundTripper
-	// events returns how long a watch may be without an event.
+	// events returns how long the watch of a request may be without an event.
 	events func(*http.Request) time.Duration
 }
 
-// WrappedRoundTripper lets client-go find the transport itself.
+// WrappedRoundTripper lets client-go find the underlying transport.
 func (d *deadlines) WrappedRoundTripper() http.RoundTripper { return d.next }
 
 func (d *deadlines) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -64,7 +64,7 @@ func (d *deadlines) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// orSilence returns the silence that ended a request, or else the error that it ended with.
+// orSilence returns the silence that ended a request, or else err.
 func orSilence(ctx context.Context, err error) error {
 	if silent, ok := errors.AsType[*silence](context.Cause(ctx)); ok {
 		return silent
@@ -72,11 +72,11 @@ func orSilence(ctx context.Context, err error) error {
 	return err
 }
 
-// timedBody ends a request whose body is silent. The time between two reads does not count: the
-// reader may be busy.
+// timedBody ends a request if a read of its body takes too long. The time between two reads does
+// not count, since the reader may be busy.
 type timedBody struct {
 	io.ReadCloser
-	ctx     context.Context // of the request
+	ctx     context.Context // context of the request
 	end     context.CancelCauseFunc
 	silence silence
 }

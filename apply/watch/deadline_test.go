@@ -45,11 +45,11 @@ func TestDeadlines(t *testing.T) {
 	const never = 1000 * time.Hour
 	for _, tc := range []struct {
 		name, query string
-		marked      bool // bookmarks came
+		marked      bool // bookmarks arrived
 		headers     time.Duration
 		body        []time.Duration
 		took        time.Duration
-		want        string // error; empty: the answer is whole
+		want        string // error; empty if the response is complete
 	}{
 		{"no headers", "", false, never, nil, answerWithin, "no answer for 1m10s"},
 		{"no headers of a watch", "?watch=true", true, never, nil, answerWithin, "no answer for 1m10s"},
@@ -98,7 +98,7 @@ func TestDeadlines(t *testing.T) {
 	}
 }
 
-// A watch that opens says nothing where bookmarks have been missing: they have to come again.
+// After missing bookmarks, a watch that opens is no contact: bookmarks have to arrive again.
 func TestSilenceLasts(t *testing.T) {
 	c := NewContact(slog.New(slog.DiscardHandler), time.Now)
 	c.expect("services", false)
@@ -120,14 +120,14 @@ func TestSilenceLasts(t *testing.T) {
 	}
 }
 
-// A watch that falls silent ends without an error event, whose text would replace the cause.
+// A silent watch ends without an error event, whose text would replace the cause.
 func TestSilenceIsTimeout(t *testing.T) {
 	if !utilnet.IsTimeout(&silence{noEvent, staleAfter}) {
 		t.Error("client-go sees no timeout")
 	}
 }
 
-// A server cannot make a client wait for longer than it makes sense.
+// A server cannot make a client wait longer than mostRetryAfter.
 func TestRetryAfter(t *testing.T) {
 	for given, want := range map[string]string{"": "", "1": "1", "86400": "30", "tomorrow": "tomorrow"} {
 		d := &deadlines{next: roundTrip(func(*http.Request) (*http.Response, error) {
@@ -144,8 +144,8 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// Rules do not wait for ServiceCIDRs of a server that fails or is silent, and have them once it
-// answers.
+// The first rules do not wait for the ServiceCIDRs of a failing or silent server. They are added
+// when it responds.
 func TestOptionalDoesNotBlock(t *testing.T) {
 	for name, fault := range map[string]struct {
 		begin, end func(*fakeAPI)
@@ -181,7 +181,7 @@ func TestOptionalDoesNotBlock(t *testing.T) {
 	}
 }
 
-// A first request that is not answered does not hold up the others.
+// A first request without a response does not block the others.
 func TestFirstRequestUnanswered(t *testing.T) {
 	for _, resource := range []string{"services", "endpointslices", "nodes", "servicecidrs"} {
 		f := newFakeAPI(t)

@@ -18,65 +18,65 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Reporter is the name under which events are sent: kube-proxy's, since people
-// and programs look for it.
+// Reporter is the name of the component that reports events. It is kube-proxy's, since people and
+// programs search for it.
 const Reporter = "kube-proxy"
 
-// Event is something that is told in the cluster.
+// Event is the content of a Kubernetes event.
 type Event struct {
-	Service ir.Name // what it is about; zero: the node
+	Service ir.Name // the object it is about; zero for the node
 	Warning bool
 	Reason  string // "Starting"
 	Action  string // "StartKubeProxy"
 	Note    string
 }
 
-// Events sends Events to the API server. Sending never waits: what cannot be
-// sent is logged, and what comes too fast is dropped. About Services it sends
-// few, since their authors decide how many there are: serviceBurst at once, and
-// one each serviceEvery after that; about those of one namespace, so that nobody keeps
-// others from being told, a part of these. A nil one does nothing.
+// Events sends Events to the API server. Sending never blocks: events that cannot be sent are
+// logged, and those above the limits are dropped.
+//
+// Events about Services are limited to a burst of serviceBurst and one each serviceEvery, since the
+// authors of Services decide how many there are. Each namespace has a share of 1/serviceShare, so
+// that it cannot use up the limit of the others. The methods of a nil Events do nothing.
 type Events struct {
 	NodeName string
 	Log      *slog.Logger
 	Now      func() time.Time
 
 	queue chan queued
-	said  map[Event]bool // at most mostSaid
+	said  map[Event]bool // events already sent; at most mostSaid
 
 	all Budget            // of events about Services
-	of  map[string]Budget // of those of a namespace that has not all of its own
+	of  map[string]Budget // of namespaces that have used some of their share
 
 	mu      sync.Mutex
-	waiting map[string]int // events about Services of a namespace, in queue
+	waiting map[string]int // queued events about Services, by namespace
 }
 
-// queued is an event that waits to be sent.
+// queued is an event in the queue.
 type queued struct {
 	Event
-	done chan<- struct{} // closed when that was tried; nil: nobody waits
+	done chan<- struct{} // closed after the attempt to send; optional
 }
 
 const (
-	eventQueue = 100 // events that may wait
+	eventQueue = 100 // length of the queue
 	mostSaid   = 1000
-	mostNote   = 1024 // bytes, as the API server has it
+	mostNote   = 1024 // bytes; limit of the API
 
 	serviceBurst = 25
 	serviceEvery = 30 * time.Second
-	serviceShare = 5 // a namespace has one part in as many of each
+	serviceShare = 5 // each namespace has 1/serviceShare of the limits
 )
 
-// NewEvents makes an Events that sends when Run runs.
+// NewEvents returns an Events. It sends while API.Run runs.
 func NewEvents(nodeName string, log *slog.Logger, now func() time.Time) *Events {
 	return &Events{NodeName: nodeName, Log: log, Now: now, queue: make(chan queued, eventQueue), of: map[string]Budget{}, waiting: map[string]int{}}
 }
 
-// Send sends an event, soon. What was sent before is not sent again.
+// Send queues an event. An event that equals an earlier one is not sent again.
 func (e *Events) Send(event Event) { e.send(queued{Event: event}) }
 
-// SendLast sends an event and waits until that was tried, all events before it
-// included, or ctx ends.
+// SendLast queues an event and waits until it and all events before it were tried, or ctx ends.
 func (e *Events) SendLast(ctx context.Context, event Event) {
 	done := make(chan struct{})
 	if !e.send(queued{event, done}) {
@@ -96,7 +96,7 @@ func (e *Events) send(event queued) bool {
 	of := event.Service.Namespace
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	// Leave room for the node's own, and for other namespaces.
+	// Leave room for events about the node, and for other namespaces.
 	if event.Service != (ir.Name{}) && (len(e.queue) >= eventQueue/2 || e.waiting[of] >= serviceBurst/serviceShare) {
 		e.drop(event.Event)
 		return false
@@ -111,13 +111,12 @@ func (e *Events) send(event queued) bool {
 	}
 }
 
-// drop reports that there are too many events about Services. Who sends them
-// has logged what they say.
+// drop logs an event above the limits at debug level. The sender has already logged its content.
 func (e *Events) drop(event Event) {
 	e.Log.Debug("an event too many", "service", event.Service.String(), "reason", event.Reason, "note", event.Note)
 }
 
-// run sends until ctx ends.
+// run sends events until ctx ends.
 func (e *Events) run(ctx context.Context, client rest.Interface) {
 	e.said = map[Event]bool{}
 	for {
@@ -140,7 +139,7 @@ func (e *Events) run(ctx context.Context, client rest.Interface) {
 	}
 }
 
-// affordable reports whether an event may be sent now, and counts it.
+// affordable reports whether the limits allow an event now, and counts it.
 func (e *Events) affordable(event Event) bool {
 	if event.Service == (ir.Name{}) {
 		return true
@@ -158,7 +157,7 @@ func (e *Events) affordable(event Event) bool {
 	return true
 }
 
-// taken notes that an event waits no longer.
+// taken removes an event from the count of waiting ones.
 func (e *Events) taken(of string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -174,8 +173,8 @@ func (e *Events) post(ctx context.Context, client rest.Interface, object *events
 	}
 }
 
-// object is an event as the API has it, about an object without its UID, as
-// kube-proxy's are.
+// object returns the API object of an event. Like kube-proxy's, it refers to its subject without a
+// UID.
 func (e *Events) object(event Event) *eventsv1.Event {
 	about := corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: e.NodeName}
 	namespace := metav1.NamespaceDefault
@@ -202,7 +201,7 @@ func (e *Events) object(event Event) *eventsv1.Event {
 	}
 }
 
-// cut shortens a text to a number of bytes, between characters.
+// cut shortens a string to at most most bytes, at a character boundary.
 func cut(s string, most int) string {
 	if len(s) <= most {
 		return s

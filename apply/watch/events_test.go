@@ -66,9 +66,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// Of events about Services few are sent, of which a namespace has its share and no more, and
-// again some later; the node's own are not held up by them, and what was sent is not
-// remembered for ever.
+// Few events about Services are sent. Each namespace has only its share, and may send again later.
+// The node's own events are not blocked by them, and the set of sent events is bounded.
 func TestEventsAreFew(t *testing.T) {
 	posts := make(chan string, 10*mostSaid)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -91,7 +90,7 @@ func TestEventsAreFew(t *testing.T) {
 	send := func(namespace string, i int) {
 		e.Send(Event{Service: ir.Name{Namespace: namespace, Name: fmt.Sprint(i)}, Note: strings.Repeat("é", mostNote)})
 	}
-	for i := range 3 * eventQueue { // nobody sends yet
+	for i := range 3 * eventQueue { // nothing sends yet
 		send("a-tenant", i)
 	}
 	for i := range 3 * eventQueue {
@@ -120,7 +119,7 @@ func TestEventsAreFew(t *testing.T) {
 		now.Add(int64(by/time.Second) + 1)
 		for i := range 10 {
 			send("a-tenant", int(now.Load())+i)
-			e.SendLast(t.Context(), Event{Service: ir.Name{Namespace: "a-tenant", Name: "waited for"}}) // or left out: the queue is empty then
+			e.SendLast(t.Context(), Event{Service: ir.Name{Namespace: "a-tenant", Name: "waited for"}}) // or drops it: the queue is empty then
 		}
 		for i := range 10 {
 			send(fmt.Sprint("shop", i), int(now.Load())+i)
@@ -137,7 +136,7 @@ func TestEventsAreFew(t *testing.T) {
 	}
 }
 
-// SendLast waits for what is sent, and no longer than it may.
+// SendLast waits until the event was sent, or ctx ends.
 func TestSendLast(t *testing.T) {
 	var posted atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -164,10 +163,10 @@ func TestSendLast(t *testing.T) {
 	if n := posted.Load(); n != 2 {
 		t.Errorf("%d events sent, want both", n)
 	}
-	e.SendLast(t.Context(), Event{Reason: "Last"}) // is not sent again, and does not wait for that
+	e.SendLast(t.Context(), Event{Reason: "Last"}) // a duplicate is not sent, and SendLast still returns
 }
 
-// Without an API server there is nobody to tell.
+// Without an API server events are ignored.
 func TestNoEvents(t *testing.T) {
 	var e *Events
 	e.Send(Event{Reason: "Starting"})

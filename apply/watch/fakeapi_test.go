@@ -20,24 +20,23 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// fakeAPI is an API server that streams first objects and events (KEP-3157),
-// and does not look at selectors.
+// fakeAPI is an API server that streams the initial objects and events (KEP-3157, streaming lists).
+// It ignores selectors.
 type fakeAPI struct {
 	*httptest.Server
-	missing map[string]bool // resources that it does not have
-	// noStream makes it one that only lists first objects, as before 1.32.
+	missing map[string]bool // resources that it does not serve
+	// noStream makes it only list the initial objects, like servers before 1.32.
 	noStream bool
-	// protobuf makes it one that speaks protobuf, in which what has the
-	// address badIP is broken.
+	// protobuf makes it send protobuf. A Service with the address badIP is then broken.
 	protobuf bool
 
 	mu       sync.Mutex
-	instead  func(w http.ResponseWriter, r *http.Request) // answers in its place; nil: nothing does
-	refused  map[string]metav1.StatusReason               // resources that it does not give
-	silent   map[string]bool                              // resources of which no request is answered
+	instead  func(w http.ResponseWriter, r *http.Request) // responds to all requests instead; optional
+	refused  map[string]metav1.StatusReason               // resources that it forbids reading
+	silent   map[string]bool                              // resources whose requests it does not answer
 	objects  map[string][]any                             // by resource
 	watchers map[string][]chan event
-	watches  map[string]int // how many there were
+	watches  map[string]int // numbers of watches so far
 	requests []string
 }
 
@@ -61,10 +60,10 @@ func (f *fakeAPI) config() *rest.Config {
 	return c
 }
 
-// badIP is the address of a Service that is broken in protobuf.
+// badIP is the cluster IP of a Service whose protobuf is broken.
 const badIP = "10.0.0.66"
 
-// breakProto gives spec.clusterIP, field 3, the type of a number where it is badIP.
+// breakProto changes the wire type of spec.clusterIP (field 3) to a number if it is badIP.
 func breakProto(data []byte) []byte {
 	return bytes.ReplaceAll(data, []byte("\x1a\x09"+badIP), []byte("\x18\x09"+badIP))
 }
@@ -139,7 +138,7 @@ func refuse(w http.ResponseWriter, reason metav1.StatusReason, code int) {
 	json.NewEncoder(w).Encode(metav1.Status{TypeMeta: typeMeta("v1", "Status"), Status: "Failure", Reason: reason, Code: int32(code)})
 }
 
-// stream sends the objects, the mark after them, and then what Send is given.
+// stream sends the objects, the bookmark after them, and then the events of Send.
 func (f *fakeAPI) stream(w http.ResponseWriter, r *http.Request, resource string, initial bool) {
 	if f.protobuf {
 		w.Header().Set("Content-Type", runtime.ContentTypeProtobuf+";stream=watch")
@@ -170,7 +169,7 @@ func (f *fakeAPI) stream(w http.ResponseWriter, r *http.Request, resource string
 	}
 }
 
-// mark is the bookmark that ends the first objects of a resource.
+// mark returns the bookmark that ends the initial objects of a resource.
 func mark(resource string) any {
 	meta := metav1.ObjectMeta{ResourceVersion: "1", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}
 	switch resource {
@@ -188,7 +187,7 @@ func typeMeta(version, kind string) metav1.TypeMeta {
 	return metav1.TypeMeta{APIVersion: version, Kind: kind}
 }
 
-// Send hands an event to those who watch.
+// Send sends an event to all watches of a resource.
 func (f *fakeAPI) Send(resource, what string, object any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -197,20 +196,21 @@ func (f *fakeAPI) Send(resource, what string, object any) {
 	}
 }
 
-// End ends all watches of a resource, and sets what a new one begins with.
+// End ends all watches of a resource, and sets its objects for new ones.
 func (f *fakeAPI) End(resource string, objects ...any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.objects[resource] = objects
 	for _, w := range f.watchers[resource] {
-		// The resource version is too old: all is asked for anew.
+		// The resource version is too old: the client has to list again.
 		w <- event{"ERROR", &metav1.Status{TypeMeta: typeMeta("v1", "Status"), Status: "Failure", Reason: metav1.StatusReasonExpired, Code: http.StatusGone}}
 		close(w)
 	}
 	f.watchers[resource] = nil
 }
 
-// Instead has all requests answered by another one, watches included, or again by itself.
+// Instead sets a handler that responds to all requests, including watches; nil restores the fake's
+// own.
 func (f *fakeAPI) Instead(answer func(http.ResponseWriter, *http.Request)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -230,7 +230,7 @@ func (f *fakeAPI) Refuse(resource string, why metav1.StatusReason) {
 	f.refused = map[string]metav1.StatusReason{resource: why}
 }
 
-// Silence leaves requests for these resources without an answer, and those for others not.
+// Silence stops responses to requests for these resources, and resumes those for others.
 func (f *fakeAPI) Silence(resources ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -240,21 +240,21 @@ func (f *fakeAPI) Silence(resources ...string) {
 	}
 }
 
-// Watches is how many watches of a resource there were.
+// Watches returns the number of watches of a resource so far.
 func (f *fakeAPI) Watches(resource string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.watches[resource]
 }
 
-// asked is how many requests there were.
+// asked returns the number of requests so far.
 func (f *fakeAPI) asked() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.requests)
 }
 
-// Requests are the different requests so far: path, label and field selector.
+// Requests returns the distinct requests so far: path, label and field selector.
 func (f *fakeAPI) Requests() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

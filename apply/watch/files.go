@@ -18,32 +18,29 @@ import (
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
-// Files is the source for a node without an API server: files, and directories
-// with all below them, in the forms that package files reads, which are read again
-// when one of them changes.
+// Files is the source for a node without an API server. It reads files, and directories
+// recursively, in the formats of package files. It reads them again when one of them changes.
 type Files struct {
 	Paths []string
 	Store *Store
 	Log   *slog.Logger
-	// Limit is how many bytes the files may have together; 0: any number.
+	// Limit is the largest total size of the files in bytes; 0 for no limit.
 	Limit int64
-	// AllowEmpty takes a snapshot that is empty for one of a cluster without
-	// Services, and not for what a failed kubectl left.
+	// AllowEmpty accepts an empty snapshot as a cluster without Services. Otherwise it is rejected as
+	// the output of a failed kubectl.
 	AllowEmpty bool
-	// Begin, if set, is called before each reading.
+	// Begin is optional. It is called before each read.
 	Begin func()
-	// Report is told what there is to say about the files each time they are
-	// read. Objects with errors are left out.
+	// Report is called with the findings of each read. Objects with errors are skipped.
 	Report func(diag.List)
-	// Again asks for another reading, changed or not; nil: nobody does.
+	// Again requests another read, whether or not something changed; optional.
 	Again <-chan struct{}
 
-	skipped map[string]bool // what is no file, and was named
+	skipped map[string]bool // named paths that are not regular files
 }
 
-// Read reads the files into the Store. Of files that may be half written, and
-// of those that lack what any cluster has, nothing is taken: then the Store
-// stays as it is, and the error says why.
+// Read reads the files into the Store. It reads nothing from files that may be incomplete, or that
+// lack what every cluster has. The Store is then unchanged, and the error states the reason.
 func (f *Files) Read() error {
 	if f.Begin != nil {
 		f.Begin()
@@ -83,8 +80,8 @@ func (f *Files) Read() error {
 	return nil
 }
 
-// find returns the files to read. What is no file, and would hold up its reader,
-// is named once, and passed over.
+// find returns the files to read. Other files, such as pipes, which would block the reader, are
+// logged once and skipped.
 func (f *Files) find() ([]files.File, error) {
 	var all []files.File
 	skipped := map[string]bool{}
@@ -99,7 +96,7 @@ func (f *Files) find() ([]files.File, error) {
 			}
 		}
 		for _, u := range found.Unreadable {
-			if !errors.Is(u.Err, fs.ErrNotExist) { // it went, or is a link to nothing
+			if !errors.Is(u.Err, fs.ErrNotExist) { // removed meanwhile, or a dangling link
 				return nil, fmt.Errorf("%s: %w", u.Name, u.Err)
 			}
 		}
@@ -109,14 +106,14 @@ func (f *Files) find() ([]files.File, error) {
 	return all, nil
 }
 
-// regular is the machine's file system, of which files alone can be opened.
+// regular is the host's file system, restricted to opening regular files.
 type regular struct{}
 
 func (regular) Stat(name string) (fs.FileInfo, error)      { return os.Stat(name) }
 func (regular) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir(name) }
 
 func (regular) Open(name string) (fs.File, error) {
-	// What became a named pipe a moment ago does not hold up the opening.
+	// O_NONBLOCK keeps the open from blocking if the file was just replaced by a named pipe.
 	file, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -132,15 +129,14 @@ func (regular) Open(name string) (fs.File, error) {
 	return file, nil
 }
 
-// Run reads the files, reports first what came of that, and follows them until
-// ctx ends. What cannot be read later is told, and tried again when something
-// changes, or Again asks for it.
+// Run reads the files, calls read with the result, and follows the files until ctx ends. After a
+// failed read it tries again when something changes or Again requests it.
 func (f *Files) Run(ctx context.Context, read func(error)) error {
 	w, err := watchPaths(f.Paths, newNotices)
 	if err == nil && w.polls != nil {
 		f.Log.Warn("changes of the snapshot are looked for every "+pollEvery.String(), "err", w.polls)
 	}
-	read(f.Read()) // after the watch is set: what changes from here on is seen
+	read(f.Read()) // after setting the watch, so that no change is missed
 	if err != nil {
 		return err
 	}

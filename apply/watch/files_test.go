@@ -27,8 +27,8 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// followFiles runs a Files source and returns its Store as a follower, and the
-// diagnostics of each reading.
+// followFiles runs a Files source. It returns its Store as a follower, and the findings of each
+// read.
 func followFiles(t *testing.T, paths ...string) (*follower, <-chan diag.List) {
 	t.Helper()
 	reports := make(chan diag.List, 100)
@@ -50,7 +50,7 @@ func followFiles(t *testing.T, paths ...string) (*follower, <-chan diag.List) {
 	return g, reports
 }
 
-// Files that have no Node any more are believed, unlike an API server.
+// Unlike the deletion of a Node on an API server, files without a Node remove it.
 func TestFilesWithoutTheNode(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "a.yaml"), serviceYAML("a", "10.0.0.1"))
@@ -63,7 +63,7 @@ func TestFilesWithoutTheNode(t *testing.T) {
 	g.until(func(s *snapshot.Snapshot) bool { return has("a")(s) && s.Node("node1") == nil })
 }
 
-// Several paths are one snapshot, and a change of any of them counts.
+// Several paths are merged into one snapshot, and a change of any path is read.
 func TestFilesMerge(t *testing.T) {
 	file, dir := filepath.Join(t.TempDir(), "a.yaml"), t.TempDir()
 	write(t, file, serviceYAML("a", "10.0.0.1"))
@@ -98,7 +98,7 @@ func TestFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.until(func(s *snapshot.Snapshot) bool { return has("c")(s) && !has("a")(s) })
-	if n := len(reports); n != 2 { // one for each version
+	if n := len(reports); n != 2 { // one per version
 		t.Errorf("read %d times, want 2", n)
 	}
 
@@ -129,8 +129,8 @@ func TestFilesDirectory(t *testing.T) {
 	g.until(func(s *snapshot.Snapshot) bool { return !has("a")(s) })
 }
 
-// Directories below are followed as they come and go, and files in the forms in
-// which the other verbs read them.
+// Subdirectories are followed when they are added and removed. Files are read in the formats that
+// the other commands read.
 func TestFilesNested(t *testing.T) {
 	dir := t.TempDir()
 	put := func(path, text string) {
@@ -149,7 +149,7 @@ func TestFilesNested(t *testing.T) {
 		write(t, path, text)
 	}
 	put("first/below/a.yaml", serviceYAML("a", "10.0.0.1"))
-	put("first/below/menu.json", `{"soup": 1}`) // somebody else's
+	put("first/below/menu.json", `{"soup": 1}`) // no Kubernetes object
 	put("first/.git/broken.yaml", "{ [")
 	g, _ := followFiles(t, dir)
 	g.until(has("a"))
@@ -177,7 +177,7 @@ func TestFilesNested(t *testing.T) {
 	g.until(has("e"))
 }
 
-// A reading that somebody asks for takes place whether or not anything changed.
+// A requested read takes place whether or not anything changed.
 func TestFilesAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cluster.yaml")
 	write(t, path, serviceYAML("a", "10.0.0.1"))
@@ -195,8 +195,7 @@ func TestFilesAgain(t *testing.T) {
 	<-reads
 }
 
-// A mounted ConfigMap changes by the swap of a link that the file's own link
-// goes through.
+// A mounted ConfigMap changes when a link is replaced that the file's own link leads through.
 func TestFilesConfigMap(t *testing.T) {
 	dir := t.TempDir()
 	link := func(to, name string) {
@@ -223,7 +222,7 @@ func TestFilesConfigMap(t *testing.T) {
 	g.until(func(s *snapshot.Snapshot) bool { return has("b")(s) && !has("a")(s) })
 }
 
-// What is no YAML may be half a file: nothing changes.
+// Invalid YAML may be an incomplete file: nothing changes.
 func TestFilesHalfWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cluster.yaml")
 	write(t, path, serviceYAML("a", "10.0.0.1"))
@@ -243,7 +242,7 @@ func TestFilesHalfWritten(t *testing.T) {
 	})
 }
 
-// A file is followed under whatever name it is given.
+// A named file is followed whatever its extension is.
 func TestFilesNames(t *testing.T) {
 	for _, tc := range []struct{ name, path string }{
 		{"bare", "live.yaml"},
@@ -284,7 +283,7 @@ func TestFilesNames(t *testing.T) {
 	}
 }
 
-// A directory on the way may be replaced.
+// A directory on the way to a file may be replaced.
 func TestFilesParentReplaced(t *testing.T) {
 	root := t.TempDir()
 	put := func(version, service string) {
@@ -314,7 +313,7 @@ func TestFilesParentReplaced(t *testing.T) {
 	})
 	g.until(has("a"))
 	rename("dir", "old")
-	for err := range reads { // until it is seen that it is gone
+	for err := range reads { // until the removal is noticed
 		if err != nil {
 			break
 		}
@@ -325,13 +324,13 @@ func TestFilesParentReplaced(t *testing.T) {
 	g.until(has("c"))
 }
 
-// pace is a clock that a test moves: it hands out what was asked to be waited for.
+// pace is a clock that a test controls. It reports the requested waits.
 type pace struct {
 	asked chan time.Duration
 	tick  chan time.Time
 }
 
-// until counts the waits that are asked for until one of want comes.
+// until waits for a requested wait of length want and counts the others.
 func (p *pace) until(t *testing.T, want time.Duration) (others int) {
 	t.Helper()
 	for {
@@ -347,7 +346,7 @@ func (p *pace) until(t *testing.T, want time.Duration) (others int) {
 	}
 }
 
-// While a file is being rewritten it is not read, however long that takes.
+// A file is not read while it is being rewritten, however long that takes.
 func TestFilesBeingWritten(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "live.yaml")
@@ -373,7 +372,7 @@ func TestFilesBeingWritten(t *testing.T) {
 	}()
 	t.Cleanup(func() { <-done })
 
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0) // as the shell does
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0) // as a shell redirection does
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -384,7 +383,7 @@ func TestFilesBeingWritten(t *testing.T) {
 			t.Errorf("%d waits for less than %s while the file is open", others, patience)
 		}
 	}
-	write(t, filepath.Join(dir, "other"), "") // is no matter of ours
+	write(t, filepath.Join(dir, "other"), "") // an unrelated file
 	file.Close()
 	p.until(t, settle)
 	p.tick <- time.Time{}
@@ -392,7 +391,7 @@ func TestFilesBeingWritten(t *testing.T) {
 		t.Errorf("read:\n%s", got)
 	}
 
-	// A file that nobody closes is read when it rests.
+	// A file that stays open is read when it is unchanged for patience.
 	if file, err = os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -409,7 +408,7 @@ func TestFilesBeingWritten(t *testing.T) {
 	}
 }
 
-// What never rests does not hold up what else changes.
+// A file that changes continuously does not block changes of others.
 func TestFilesNeverAtRest(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "live.yaml")
 	w, err := watchPaths([]string{path}, newNotices)
@@ -425,7 +424,7 @@ func TestFilesNeverAtRest(t *testing.T) {
 			if d == longest {
 				return latest
 			}
-			return nil // it is never quiet
+			return nil // the files never settle
 		}, nil, func() { changed <- struct{}{} })
 	}()
 	t.Cleanup(func() { <-done })
@@ -437,7 +436,7 @@ func TestFilesNeverAtRest(t *testing.T) {
 	}
 }
 
-// What a failed kubectl leaves behind changes nothing.
+// The output of a failed kubectl changes nothing.
 func TestFilesRefused(t *testing.T) {
 	whole := "apiVersion: v1\nitems:\n- apiVersion: v1\n  kind: Service\n  metadata: {name: b, namespace: ns}\n  spec: {clusterIP: 10.0.0.2, ports: [{port: 80}]}\nkind: List\n"
 	for _, tc := range []struct {
@@ -478,7 +477,7 @@ func TestFilesRefused(t *testing.T) {
 	}
 }
 
-// Where the kernel gives no inotify instance, changes are seen all the same, if later.
+// If the kernel provides no inotify instance, changes are found by polling.
 func TestFilesPolled(t *testing.T) {
 	dir := t.TempDir()
 	refused := errors.New("too many open files")

@@ -14,7 +14,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 )
 
-// What is no file is named once, and holds up nobody.
+// Paths that are not regular files are logged once, and do not block the read.
 func TestFilesNotRegular(t *testing.T) {
 	dir := t.TempDir()
 	pipe := filepath.Join(dir, "pipe.yaml")

@@ -19,17 +19,16 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// What a server is heard by are objects, lists, events and bookmarks that could be
-// decoded. That a request was answered says nothing: a load balancer before
-// the server may answer with a page of its own, and code 200.
+// Only objects, lists, events and bookmarks that can be decoded count as contact. A response alone
+// does not: a load balancer in front of the server may answer with a page of its own and code 200.
 
-// watchHolds is how long a watch has to stay open without an event to be taken for
-// one: it may have nothing to tell, and the first bookmark comes after a minute.
-// What is no watch ends at once.
+// watchHolds is how long a watch must stay open without an event to count as a watch. It may have
+// nothing to send, and the first bookmark arrives after a minute. A response that is no watch ends
+// immediately.
 const watchHolds = 2 * time.Second
 
-// listening returns a ListWatch of a resource all of whose answers are noted. An answer with
-// objects of another type is refused: it would count as a list of nothing.
+// listening returns a ListWatch that records all results of lw. It rejects responses with objects
+// of another type, which would count as an empty list.
 func (c *Contact) listening(resource string, of typed, lw *cache.ListWatch) *cache.ListWatch {
 	var pages paging
 	return &cache.ListWatch{
@@ -58,14 +57,15 @@ func (c *Contact) listening(resource string, of typed, lw *cache.ListWatch) *cac
 	}
 }
 
-// typed reports whether objects are of a kind.
+// typed checks the types of decoded objects of a kind.
 type typed struct {
 	kind   string // "Service"
 	list   func(runtime.Object) bool
 	object func(runtime.Object) bool
 }
 
-// typesOf returns what a server sends of a kind: lists, and objects one by one, whole or reduced.
+// typesOf returns the types that a server sends for a kind: lists, and single objects, complete or
+// reduced.
 func typesOf[List, Object, Reduced any]() typed {
 	return typed{
 		kind: reflect.TypeFor[Object]().Name(),
@@ -81,8 +81,8 @@ func typesOf[List, Object, Reduced any]() typed {
 	}
 }
 
-// checkList distinguishes a list from other answers that decode as a list of nothing: one of
-// another kind, a Status, or `{"status":"maintenance"}`. All Services would go.
+// checkList rejects responses that decode as an empty list: lists of another kind, a Status, or
+// `{"status":"maintenance"}`. Accepting one would remove all Services.
 func (t *typed) checkList(list runtime.Object) (metav1.ListInterface, error) {
 	if !t.list(list) {
 		return nil, fmt.Errorf("must be a %sList, got a %s", t.kind, typeName(list))
@@ -94,7 +94,7 @@ func (t *typed) checkList(list runtime.Object) (metav1.ListInterface, error) {
 	return meta, err
 }
 
-// checkObject is checkList for an object of a watch, bookmarks included.
+// checkObject is checkList for an object of a watch, including bookmarks.
 func (t *typed) checkObject(obj runtime.Object) error {
 	if !t.object(obj) {
 		return fmt.Errorf("must be a %s, got a %s", t.kind, typeName(obj))
@@ -102,7 +102,7 @@ func (t *typed) checkObject(obj runtime.Object) error {
 	return nil
 }
 
-// typeName returns the kind of an object that was decoded.
+// typeName returns the kind of a decoded object.
 func typeName(obj runtime.Object) string {
 	if small, ok := obj.(*reduced); ok {
 		return reflect.TypeOf(small.object).Elem().Name()
@@ -110,14 +110,14 @@ func typeName(obj runtime.Object) string {
 	return reflect.TypeOf(obj).Elem().Name()
 }
 
-// mostPages bounds a list, of some 500 objects a page. A server whose continue tokens do not end
-// would otherwise fill the memory.
+// mostPages bounds a list, at about 500 objects per page. A server that never ends its continue
+// tokens would otherwise exhaust memory.
 const mostPages = 1000
 
-// paging checks the pages of lists, one after another.
+// paging checks the pages of consecutive lists.
 type paging struct{ pages int }
 
-// check checks the page that a continue token led to; "" begins a list.
+// check checks the page for a continue token; "" starts a list.
 func (p *paging) check(token string, page runtime.Object, of typed) error {
 	meta, err := of.checkList(page)
 	if err != nil {
@@ -137,8 +137,9 @@ func (p *paging) check(token string, page runtime.Object, of typed) error {
 	return nil
 }
 
-// unreadable notes why an answer to a request that began then was no use, unless the transport noted
-// a better reason: a refusal has a code. A Status with code 200 is one that no server sends.
+// unreadable records an undecodable response to a request that began at began, unless the transport
+// recorded a better cause: a refusal has a status code. A Status with code 200 never comes from an
+// API server.
 func (c *Contact) unreadable(ctx context.Context, resource string, began time.Time, err error) {
 	refusal := apierrors.APIStatus(nil)
 	if errors.As(err, &refusal) && refusal.Status().Code >= http.StatusBadRequest || ctx.Err() != nil {
@@ -150,7 +151,7 @@ func (c *Contact) unreadable(ctx context.Context, resource string, began time.Ti
 	c.loseUnlessSince(resource, began, fmt.Errorf("the answer cannot be read: %w", err))
 }
 
-// attended is a watch whose events are noted.
+// attended is a watch whose events are recorded.
 type attended struct {
 	watch.Interface
 	events  chan watch.Event
@@ -165,7 +166,7 @@ func (a *attended) Stop() {
 	a.Interface.Stop()
 }
 
-// attend notes what a watch tells, and whether it is one.
+// attend records the events of a watch, and whether it stays open.
 func (c *Contact) attend(ctx context.Context, resource string, of typed, w watch.Interface) watch.Interface {
 	a := &attended{Interface: w, events: make(chan watch.Event), stopped: make(chan struct{})}
 	began := c.now()
@@ -185,7 +186,7 @@ func (c *Contact) attend(ctx context.Context, resource string, of typed, w watch
 				e = watch.Event{Type: watch.Error, Object: &status}
 			}
 			select {
-			case <-a.stopped: // what comes now tells of the stop
+			case <-a.stopped: // further events are caused by the stop
 				return
 			default:
 			}
@@ -202,7 +203,7 @@ func (c *Contact) attend(ctx context.Context, resource string, of typed, w watch
 			}
 		}
 		select {
-		case <-a.stopped: // by who reads it
+		case <-a.stopped: // by the reader
 			holds.Stop()
 			return
 		default:
@@ -214,8 +215,8 @@ func (c *Contact) attend(ctx context.Context, resource string, of typed, w watch
 	return a
 }
 
-// event notes an event of a watch. One that tells of an error says nothing of the
-// server where the watch only has to begin anew.
+// event records an event of a watch. Errors after which the watch only has to restart are no loss
+// of contact.
 func (c *Contact) event(resource string, e watch.Event) {
 	if e.Type != watch.Error {
 		c.hear(resource)
@@ -228,7 +229,8 @@ func (c *Contact) event(resource string, e watch.Event) {
 	}
 }
 
-// foreign says what an answer is that no API server gives; "": nothing speaks against one.
+// foreign describes a response that does not come from an API server, judged by its content type;
+// "" if it may.
 func foreign(resp *http.Response) string {
 	is := resp.Header.Get("Content-Type")
 	if is == "" {

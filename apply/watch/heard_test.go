@@ -21,7 +21,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
-// page answers each request alike.
+// page sends the same response to every request.
 func page(contentType, body string) func(http.ResponseWriter, *http.Request) {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", contentType)
@@ -29,7 +29,7 @@ func page(contentType, body string) func(http.ResponseWriter, *http.Request) {
 	}
 }
 
-// half answers with a list that is cut off, and a watch that is.
+// half responds with a truncated list or watch.
 func half(w http.ResponseWriter, _ *http.Request) {
 	body := string(must(json.Marshal(map[string]any{"kind": "ServiceList", "apiVersion": "v1", "metadata": map[string]string{"resourceVersion": "5"}, "items": []any{}})))
 	w.Header().Set("Content-Type", "application/json")
@@ -37,8 +37,8 @@ func half(w http.ResponseWriter, _ *http.Request) {
 	io.WriteString(w, body[:len(body)/2])
 }
 
-// What is answered with code 200 and is no API server's is no contact, neither at the
-// start nor later.
+// A response with code 200 that does not come from an API server is no contact, at the start or
+// later.
 func TestContactForeign(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -66,7 +66,7 @@ func TestContactForeign(t *testing.T) {
 			allLost := func() bool {
 				return !slices.ContainsFunc(g.Contact.Resources(), func(h Heard) bool { return h.Lost.IsZero() })
 			}
-			g.eventually("all resources are lost", allLost) // an answer that is still on its way would be told as a loss of its own
+			g.eventually("all resources are lost", allLost) // a pending response would be logged as a separate loss
 			select {
 			case <-g.synced:
 				t.Error("synced by what no server says")
@@ -101,7 +101,7 @@ func TestContactForeign(t *testing.T) {
 	}
 }
 
-// A list or an event of another kind is refused, in JSON and protobuf: it is no list of nothing.
+// A list or event of another kind is rejected, in JSON and protobuf. It is not an empty list.
 func TestAnotherKind(t *testing.T) {
 	pods := metav1.ListMeta{ResourceVersion: "7"}
 	initial := func(obj runtime.Object) func(f *fakeAPI, w http.ResponseWriter, r *http.Request) {
@@ -186,7 +186,7 @@ func TestEndlessPages(t *testing.T) {
 	}
 	of := typesOf[corev1.ServiceList, corev1.Service, snapshot.Service]()
 	var p paging
-	for range 2 { // a second list begins anew
+	for range 2 { // a second list starts a new count
 		token := ""
 		for i := range mostPages - 1 {
 			next := fmt.Sprint("token", i)
@@ -232,7 +232,7 @@ func TestEndlessPages(t *testing.T) {
 	}
 }
 
-// Another Node's events say nothing of this one, where a server ignores the selector.
+// Events of another Node are ignored, if a server ignores the selector.
 func TestAnotherNode(t *testing.T) {
 	other := func(taint string) *corev1.Node {
 		n := nodeObject(taint)
@@ -256,7 +256,7 @@ func TestAnotherNode(t *testing.T) {
 	})
 }
 
-// A resource that the server does not let be read at the start is asked for again.
+// A resource that the server forbids reading at the start is requested again.
 func TestNotGiven(t *testing.T) {
 	said := &lockedBuffer{}
 	f := newFakeAPI(t)

@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/streaming"
 )
 
-// A length that protobuf announces, and that no bytes follow, is an error, and takes no memory.
+// A protobuf length without that many bytes is an error and allocates no memory for them.
 func TestAnnouncedLengths(t *testing.T) {
-	const most = 20 << 20 // client-go reads frames of 16 MiB at most
+	const most = 20 << 20 // client-go reads frames of at most 16 MiB
 	info, _ := runtime.SerializerInfoForMediaType(reducingCodecs{newCodecs()}.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
 	long := func(number protowire.Number) []byte {
 		return protowire.AppendVarint(protowire.AppendTag(nil, number, protowire.BytesType), 0xffff_fff0)

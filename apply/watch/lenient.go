@@ -14,13 +14,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// brokenMark is the annotation, on what stands for an object that cannot be
-// decoded, which tells why.
+// brokenMark is an annotation on the replacement of an object that cannot be decoded. Its value is
+// the error.
 const brokenMark = "proxyc.dev/broken"
 
-// lenientCodecs decode object by object where the whole cannot be. A single
-// broken object would otherwise keep all of its kind from being read: a list
-// fails, and a watch ends and begins with the same object again.
+// lenientCodecs decode object by object if a whole list cannot be decoded. A single broken object
+// would otherwise block all objects of its kind: the list fails, and the watch ends and restarts
+// with the same object.
 type lenientCodecs struct{ runtime.NegotiatedSerializer }
 
 func (c lenientCodecs) SupportedMediaTypes() []runtime.SerializerInfo {
@@ -36,18 +36,18 @@ func (c lenientCodecs) SupportedMediaTypes() []runtime.SerializerInfo {
 	return all
 }
 
-// lenient decodes an object that is broken as one that has its name and the
-// brokenMark alone, also within a list.
+// lenient decodes a broken object, alone or in a list, as one with only its name and brokenMark.
 type lenient struct {
 	runtime.Serializer
 	form form
 }
 
-// form is how objects are written.
+// form is an encoding of objects.
 type form interface {
-	// split returns the objects of a list, and what makes the list of others.
+	// split returns the encoded objects of a list, and a function that encodes the list with other
+	// objects.
 	split(data []byte, of schema.GroupVersionKind) (items [][]byte, join func([][]byte) []byte, err error)
-	// name reads what tells which object it is, as far as that can be read.
+	// name decodes namespace, name and resourceVersion as far as possible.
 	name(data []byte) metav1.ObjectMeta
 	write(*metav1.PartialObjectMetadata) []byte
 }
@@ -61,13 +61,13 @@ func (l lenient) Decode(data []byte, defaults *schema.GroupVersionKind, into run
 	if !ok {
 		return obj, kind, err
 	}
-	if into != nil { // what the first attempt left
+	if into != nil { // discard the result of the first attempt
 		reflect.ValueOf(into).Elem().SetZero()
 	}
 	return l.Serializer.Decode(mended, defaults, into)
 }
 
-// mend replaces what is broken. It returns false where that does not help.
+// mend replaces the broken objects in data. It returns false if that does not help.
 func (l lenient) mend(data []byte, kind schema.GroupVersionKind, cause error) ([]byte, bool) {
 	of, list := strings.CutSuffix(kind.Kind, "List")
 	if !list {
@@ -87,7 +87,7 @@ func (l lenient) mend(data []byte, kind schema.GroupVersionKind, cause error) ([
 	return join(items), found
 }
 
-// stub returns what stands for a broken object.
+// stub returns the replacement of a broken object.
 func (l lenient) stub(data []byte, kind schema.GroupVersionKind, cause error) []byte {
 	is := l.form.name(data)
 	return l.form.write(&metav1.PartialObjectMetadata{
@@ -97,7 +97,7 @@ func (l lenient) stub(data []byte, kind schema.GroupVersionKind, cause error) []
 	})
 }
 
-// reason names the field that cannot be decoded, where that is known.
+// reason returns the error with the field that cannot be decoded, if known.
 func reason(err error) string {
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return fmt.Sprintf("%s: must be %s, got %s", cmp.Or(wrong.Field, "the object"), wrong.Type, wrong.Value)
@@ -105,7 +105,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// jsonForm is JSON.
+// jsonForm is the JSON encoding.
 type jsonForm struct{}
 
 func (jsonForm) split(data []byte, _ schema.GroupVersionKind) ([][]byte, func([][]byte) []byte, error) {
@@ -129,7 +129,7 @@ func (jsonForm) split(data []byte, _ schema.GroupVersionKind) ([][]byte, func([]
 
 func (jsonForm) name(data []byte) (is metav1.ObjectMeta) {
 	var doc struct{ Metadata map[string]any }
-	json.Unmarshal(data, &doc) // as far as it goes
+	json.Unmarshal(data, &doc) // errors are ignored: decode as much as possible
 	for field, to := range map[string]*string{"namespace": &is.Namespace, "name": &is.Name, "resourceVersion": &is.ResourceVersion} {
 		*to, _ = doc.Metadata[field].(string)
 	}
@@ -138,7 +138,7 @@ func (jsonForm) name(data []byte) (is metav1.ObjectMeta) {
 
 func (jsonForm) write(obj *metav1.PartialObjectMetadata) []byte { return must(json.Marshal(obj)) }
 
-// must is for what is made of strings and of what was read.
+// must is for encodings that cannot fail, since the input is strings or was decoded before.
 func must(data []byte, err error) []byte {
 	if err != nil {
 		panic(err)

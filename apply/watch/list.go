@@ -19,15 +19,14 @@ import (
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
-// Cluster is what an API server has of all that compiling takes: every Service,
-// EndpointSlice, Node and ServiceCIDR, of any proxy's and headless ones, too.
+// Cluster reads every Service, EndpointSlice, Node and ServiceCIDR of an API server, including
+// headless Services and those of other proxies.
 type Cluster struct {
 	api API
 }
 
-// NewCluster prepares to ask the API server that kubectl would, with a kubeconfig file and
-// the name of a context, or none; nothing is sent yet. log is told when contact
-// is lost, and when it is back.
+// NewCluster returns a Cluster for the API server that kubectl would use with a kubeconfig file and
+// a context, both optional. It sends no request. Loss and return of contact are logged to log.
 func NewCluster(kubeconfig, context, userAgent string, log *slog.Logger) (*Cluster, error) {
 	base, err := asKubectl(kubeconfig, context, userAgent)
 	if err != nil {
@@ -41,7 +40,7 @@ func newCluster(base *rest.Config, log *slog.Logger) (*Cluster, error) {
 	return c, c.api.connect(base)
 }
 
-// everything is one kind, of which all is asked for.
+// everything is a kind that is read without selectors.
 type everything struct {
 	resource string
 	group    string // "" for the core group
@@ -61,15 +60,15 @@ func (c *Cluster) kinds() []everything {
 	}
 }
 
-// noSelector asks for everything.
+// noSelector requests all objects.
 func noSelector(*metav1.ListOptions) {}
 
-// pageSize is how many objects are asked for at a time.
+// pageSize is the number of objects per request.
 const pageSize = 500
 
-// List returns all objects, of each kind as they were at one resourceVersion. What is
-// wrong with the kinds is told at once; a server may be without ServiceCIDRs. broken names
-// the objects that cannot be decoded, and are left out.
+// List returns all objects, those of each kind at one resourceVersion. err joins the errors of all
+// kinds. A server without ServiceCIDRs is accepted. broken names the skipped objects, which cannot
+// be decoded.
 func (c *Cluster) List(ctx context.Context) (all *snapshot.Objects, broken, err error) {
 	all = &snapshot.Objects{Versions: map[string]string{}}
 	var errs, left []error
@@ -90,7 +89,7 @@ func (c *Cluster) List(ctx context.Context) (all *snapshot.Objects, broken, err 
 	return all, errors.Join(left...), errors.Join(errs...)
 }
 
-// explain says which right is lacking, where one is.
+// explain adds the missing permission to an authorization error.
 func (k *everything) explain(err error, verb string) error {
 	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 		return fmt.Errorf("%s: the account needs the right to %s %s (API group %q) in all namespaces: %w", k.resource, verb, k.resource, k.group, err)
@@ -98,13 +97,13 @@ func (k *everything) explain(err error, verb string) error {
 	return fmt.Errorf("%s: %w", k.resource, err)
 }
 
-// all returns what Trim leaves of all objects of a kind, and why others are broken.
+// all returns the objects of a kind, trimmed by snapshot.Trim, and the errors of the broken ones.
 func (k *everything) all(ctx context.Context) (objects []any, version string, broken []error, err error) {
 	options := metav1.ListOptions{Limit: pageSize}
 	var pages paging
 	for {
 		page, err := k.client.Get().Resource(k.resource).VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Get()
-		if options.Continue != "" && apierrors.IsResourceExpired(err) { // the rest would be of another version
+		if options.Continue != "" && apierrors.IsResourceExpired(err) { // the remaining pages would be of another version
 			objects, broken, options = nil, nil, metav1.ListOptions{}
 			continue
 		}

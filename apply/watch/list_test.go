@@ -18,14 +18,14 @@ import (
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
-// pages is an API server that gives Services, two at a time, and adds one between any two
-// requests: what is asked for anew is newer.
+// pages is an API server that returns Services, two per page. It adds one Service between two
+// requests, so that a new list is of a newer version.
 type pages struct {
 	t       *testing.T
-	refused map[string]int // code by resource
-	expired int            // how many tokens are too old
-	broken  int            // a Service that cannot be decoded, from 1
-	now     int            // the resourceVersion, and how many Services there are
+	refused map[string]int // status code by resource
+	expired int            // number of continue tokens that are expired
+	broken  int            // index of a Service that cannot be decoded, from 1
+	now     int            // resourceVersion, and number of Services
 	asked   []string
 }
 
@@ -103,8 +103,8 @@ func textOf(t *testing.T, all *snapshot.Objects) string {
 	return out.String()
 }
 
-// A list is of one resourceVersion, in pages or, where the server forgot that one between
-// two, as a whole of a later one.
+// A list is of one resourceVersion. It is paged, or, if that version expires between two pages, a
+// complete list of a later one.
 func TestListIsOfOneVersion(t *testing.T) {
 	for _, c := range []struct {
 		expired, version int
@@ -127,7 +127,7 @@ func TestListIsOfOneVersion(t *testing.T) {
 	}
 }
 
-// What is written is what compiling and lint look at, one object a line.
+// List keeps the fields that the compiler and lint read, one object per line.
 func TestListIsTrimmed(t *testing.T) {
 	all, _, err := (&pages{now: 1}).list(t)
 	if err != nil {
@@ -146,7 +146,7 @@ func TestListIsTrimmed(t *testing.T) {
 	}
 }
 
-// An object that cannot be decoded is named, and the others are there.
+// An object that cannot be decoded is named, and the others are returned.
 func TestListWithoutBroken(t *testing.T) {
 	all, broken, err := (&pages{now: 3, broken: 2}).list(t)
 	if err != nil || len(all.Services) != 2 || broken == nil || !strings.HasPrefix(broken.Error(), "Service ns/s1: is left out: ") {
@@ -154,7 +154,8 @@ func TestListWithoutBroken(t *testing.T) {
 	}
 }
 
-// All that is refused is told at once, with the right that is lacking; ServiceCIDRs may be.
+// All refused kinds are reported together, with the missing permission. ServiceCIDRs may be
+// refused.
 func TestListTellsWhatIsRefused(t *testing.T) {
 	_, _, err := (&pages{refused: map[string]int{"services": 403, "endpointslices": 401, "nodes": 500, "servicecidrs": 403}}).list(t)
 	for _, want := range []string{

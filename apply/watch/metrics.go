@@ -15,8 +15,8 @@ import (
 	"github.com/proxyc/proxyc/apply/serve"
 )
 
-// meter hands the API client's numbers on. The client takes one for the life
-// of the process, which may have several lives of the daemon.
+// meter passes the API client's measurements to the current daemon. The client accepts one
+// registration per process, but a process may run several daemons in turn.
 type meter struct {
 	to atomic.Pointer[serve.ClientMetrics]
 }
@@ -26,8 +26,8 @@ var (
 	register sync.Once
 )
 
-// Measure has the requests of all API clients of the process counted in m, and
-// no longer where it was called with before.
+// Measure counts the requests of all API clients of the process in m, from now on instead of in the
+// metrics of an earlier call.
 func Measure(m *serve.ClientMetrics) {
 	process.to.Store(m)
 	register.Do(func() {
@@ -51,7 +51,7 @@ func Measure(m *serve.ClientMetrics) {
 	})
 }
 
-// observerOf returns the series of a verb and host.
+// observerOf returns the histogram of a verb and host.
 type observerOf = func(verb, host string) prometheus.Observer
 
 type latency func(*serve.ClientMetrics) observerOf

@@ -11,11 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notifier reports what happens in directories. It is inotify itself, which
-// reports, other than what is there on every system, when a file that was
-// written to is closed.
+// notifier reports changes in directories. It uses inotify directly. Unlike portable libraries,
+// inotify reports when a file that was open for writing is closed.
 type notifier struct {
-	told  chan happening // closed when the kernel tells no more
+	told  chan happening // closed when the kernel reports no more events
 	file  *os.File
 	ended chan struct{}
 	stop  func()
@@ -25,8 +24,8 @@ type notifier struct {
 	dirs map[int32]string // by watch descriptor
 }
 
-// What is asked for: of each directory, what comes to it and goes; of one with
-// files to follow, who writes to them, too.
+// Masks of inotify events: entries that are added or removed, for every directory; and writes, for
+// directories with followed files.
 const (
 	comings = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 	writing = unix.IN_MODIFY | unix.IN_CLOSE_WRITE
@@ -53,7 +52,7 @@ func (n *notifier) events() <-chan happening { return n.told }
 // Close ends the watch.
 func (n *notifier) Close() { n.stop() }
 
-// watch watches exactly these directories. One that is gone is none.
+// watch watches exactly these directories. Missing directories are ignored.
 func (n *notifier) watch(dirs map[string]interest) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -79,7 +78,7 @@ func (n *notifier) watch(dirs map[string]interest) error {
 		}
 		for wd := range n.dirs {
 			if _, wanted := now[wd]; !wanted {
-				unix.InotifyRmWatch(int(fd), uint32(wd)) // one that went by itself is an error
+				unix.InotifyRmWatch(int(fd), uint32(wd)) // fails if the watch was already removed
 			}
 		}
 	})
@@ -87,7 +86,7 @@ func (n *notifier) watch(dirs map[string]interest) error {
 	return errors.Join(err, failed)
 }
 
-// dir returns the directory of a watch; false: it is not watched any more.
+// dir returns the directory of a watch, or false if it is no longer watched.
 func (n *notifier) dir(wd int32) (string, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -95,7 +94,7 @@ func (n *notifier) dir(wd int32) (string, bool) {
 	return dir, ok
 }
 
-// read hands on what the kernel reports until the file is closed.
+// read reports the kernel's events until the file is closed.
 func (n *notifier) read() {
 	defer close(n.done)
 	defer close(n.told)
@@ -123,7 +122,7 @@ func (n *notifier) read() {
 	}
 }
 
-// happened says what an event of the kernel means.
+// happened translates an event of the kernel.
 func (n *notifier) happened(wd int32, mask uint32, name string) (happening, bool) {
 	if mask&unix.IN_Q_OVERFLOW != 0 {
 		return happening{}, true
@@ -132,7 +131,7 @@ func (n *notifier) happened(wd int32, mask uint32, name string) (happening, bool
 	if !ok || mask&unix.IN_IGNORED != 0 {
 		return happening{}, false
 	}
-	h := happening{path: filepath.Join(dir, name), dir: mask&unix.IN_ISDIR != 0} // of the directory itself, without a name: it is one in its parent
+	h := happening{path: filepath.Join(dir, name), dir: mask&unix.IN_ISDIR != 0} // no name if the event is about the directory itself: its parent reports it, too
 	switch {
 	case mask&unix.IN_MODIFY != 0:
 		h.what = written

@@ -4,7 +4,7 @@ package watch
 
 import "errors"
 
-// notifier reports what happens in directories: on Linux only, as the daemon.
+// notifier reports changes in directories. It works only on Linux, like the daemon.
 type notifier struct{}
 
 func newNotifier() (*notifier, error) { return nil, errors.New("not on this system") }

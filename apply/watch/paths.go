@@ -13,23 +13,19 @@ import (
 )
 
 const (
-	// settle is how long files have to be quiet before they are read: editors
-	// and tools write in several steps.
+	// settle is how long files must be unchanged before they are read. Editors and tools write in
+	// several steps.
 	settle = 50 * time.Millisecond
-	// patience is how long a file that somebody has open, and wrote to, has to
-	// be quiet before it is read all the same.
+	// patience replaces settle while another process has a file open for writing.
 	patience = 5 * time.Second
-	// longest is how long something may go on changing before all is read as
-	// it is: one that never rests does not hold up the others.
+	// longest bounds the wait, so that a file that always changes does not block the others.
 	longest = 30 * time.Second
 )
 
-// Paths calls changed, in this goroutine, once at first and then each time
-// something changed at one of the paths, or in one that is a directory, or
-// again asks for it. It ends with ctx.
+// Paths calls changed in this goroutine: once at the start, after each change of a path or of an
+// entry in a directory, and when again requests it. It returns when ctx ends.
 //
-// polled is told why, where the kernel does not tell of changes and they are
-// looked for every 5 s instead.
+// If the kernel cannot report changes, Paths calls polled with the reason and polls every 5 s.
 func Paths(ctx context.Context, paths []string, again <-chan struct{}, polled func(why error), changed func()) error {
 	w, err := watchPaths(paths, newNotices)
 	if err != nil {
@@ -38,46 +34,46 @@ func Paths(ctx context.Context, paths []string, again <-chan struct{}, polled fu
 	if w.polls != nil {
 		polled(w.polls)
 	}
-	changed() // after the watches are set: what changes from here on is seen
+	changed() // after setting the watches, so that no change is missed
 	return w.run(ctx, time.After, again, changed)
 }
 
-// happening is something that happened to a name in a directory.
+// happening is a change of a name in a directory.
 type happening struct {
-	path string // empty: anything may have happened, since events were lost
+	path string // empty if events were lost: anything may have changed
 	what what
-	dir  bool // to a directory
+	dir  bool // the name is a directory
 }
 
-// what happened.
+// what is the type of a change.
 type what int
 
 const (
-	moved   what = iota // came, went, or became something else
-	written             // by somebody who has it open
-	closed              // by one who could write to it
+	moved   what = iota // added, removed or replaced
+	written             // written, and still open
+	closed              // closed after it was open for writing
 )
 
-// watched are paths that are watched, with every directory that they lead
-// through: a file may be replaced, or a directory above it, or a link on the
-// way, as the link ..data of a ConfigMap is.
+// watched is a set of watched paths, with every directory that they lead through. A file, a
+// directory above it, or a link on the way may be replaced, like the link ..data of a ConfigMap
+// volume.
 type watched struct {
 	notices
-	polls   error    // why changes are looked for; nil: they are told
+	polls   error    // why it polls; nil if the kernel reports changes
 	paths   []string // absolute
 	concern map[string]interest
 }
 
-// interest is what counts in a directory.
+// interest describes the relevant names in a directory.
 type interest struct {
 	names   map[string]bool
-	files   bool // some are those of files, and not only of what leads to them
-	objects bool // all names that files with objects can have, too, and directories
+	files   bool // some names are files, not only links and directories on the way
+	objects bool // all names of object files and directories are relevant, too
 }
 
-// notices tell of what happens in directories.
+// notices reports changes in directories.
 type notices interface {
-	events() <-chan happening // closed when there will be no more
+	events() <-chan happening // closed after the last event
 	watch(dirs map[string]interest) error
 	Close()
 }
@@ -90,7 +86,7 @@ func newNotices() (notices, error) {
 	return n, nil
 }
 
-// watchPaths watches as first does, or, where that is refused, by looking again and again.
+// watchPaths watches with the notices of first, or polls if first fails.
 func watchPaths(paths []string, first func() (notices, error)) (*watched, error) {
 	n, err := first()
 	if err != nil {
@@ -129,16 +125,16 @@ func newWatched(paths []string, n notices) (*watched, error) {
 	return w, nil
 }
 
-// arm watches all that the paths lead through as they are now.
+// arm watches all directories that the paths lead through now.
 func (w *watched) arm() error {
-	const most = 10 // a tree that never rests is watched as it was seen last
+	const most = 10 // attempts, since a tree may change continuously
 	for n := range most {
 		before := w.concern
 		w.concern = map[string]interest{}
 		for _, p := range w.paths {
 			w.lead(p, true)
 		}
-		// A directory that came below another one before that was watched is told by nobody.
+		// No event reports a directory that was added before its parent was watched.
 		if n > 0 && sameKeys(before, w.concern) {
 			break
 		}
@@ -158,16 +154,16 @@ func sameKeys(a, b map[string]interest) bool {
 	return len(a) == len(b)
 }
 
-// lead notes the directories that an absolute path leads through, and of a
-// directory at its end the files in it. What is not there may come.
+// lead records the directories that an absolute path leads through. If the path is a directory and
+// end is set, it also records the files below. Missing entries are watched for.
 func (w *watched) lead(path string, end bool) {
-	const maxLinks = 40 // as the kernel has it
+	const maxLinks = 40 // the kernel's limit (MAXSYMLINKS)
 	rest := parts(path)
 	at := root(path)
 	for links := 0; len(rest) > 0 && links < maxLinks; {
 		name := rest[0]
 		rest = rest[1:]
-		if name == ".." { // of a link: at has none, so that its parent is the kernel's
+		if name == ".." { // from a link; at contains no links, so its parent is the kernel's, too
 			at = filepath.Dir(at)
 			continue
 		}
@@ -196,8 +192,8 @@ func (w *watched) lead(path string, end bool) {
 	w.below(at)
 }
 
-// below notes a directory with files to follow, and those in it. What cannot be
-// read is the reader's to tell.
+// below records a directory with followed files, and those below it. Unreadable directories are
+// reported by the reader.
 func (w *watched) below(dir string) {
 	i := w.concern[dir]
 	i.files, i.objects = true, true
@@ -214,7 +210,7 @@ func (w *watched) below(dir string) {
 	}
 }
 
-// note notes that a name in a directory counts, and may be a file's.
+// note records a relevant name in a directory; file if it may be a file.
 func (w *watched) note(dir, name string, file bool) {
 	i := w.concern[dir]
 	i.files = i.files || file
@@ -225,10 +221,10 @@ func (w *watched) note(dir, name string, file bool) {
 	w.concern[dir] = i
 }
 
-// root is the directory in which an absolute path begins: on Windows each volume has one.
+// root returns the root directory of an absolute path. On Windows each volume has one.
 func root(path string) string { return filepath.VolumeName(path) + string(filepath.Separator) }
 
-// parts are the names in a path below its root, without those that lead nowhere.
+// parts returns the names in a path below its root, without empty ones and ".".
 func parts(path string) []string {
 	var out []string
 	for name := range strings.SplitSeq(path[len(filepath.VolumeName(path)):], string(filepath.Separator)) {
@@ -239,7 +235,7 @@ func parts(path string) []string {
 	return out
 }
 
-// concerns reports whether what happened is a change of what is watched.
+// concerns reports whether a change is relevant.
 func (w *watched) concerns(h happening) bool {
 	if h.path == "" {
 		return true
@@ -248,12 +244,11 @@ func (w *watched) concerns(h happening) bool {
 	return i.names[name] || i.objects && (files.IsObjects(name) || h.dir && !files.IsHidden(name))
 }
 
-// run calls changed after each change until ctx ends, and closes the watch.
-// What is being written is left until it is closed, or rests all the same; who
-// asks for it again wants all as it is now.
+// run calls changed after each change until ctx ends, and closes the watch. It waits until files
+// that are being written are closed or unchanged for patience. A request on again does not wait.
 func (w *watched) run(ctx context.Context, after func(time.Duration) <-chan time.Time, again <-chan struct{}, changed func()) error {
 	defer w.Close()
-	open := map[string]bool{} // written to, and not closed
+	open := map[string]bool{} // written, and not closed
 	var quiet, latest <-chan time.Time
 	for {
 		select {

@@ -12,12 +12,11 @@ import (
 	"github.com/proxyc/proxyc/apply/files"
 )
 
-// pollEvery is how often files are looked at where the kernel does not tell of
-// them: an inotify instance is refused where others have used up fs.inotify's
-// limits, or by a filter of system calls.
+// pollEvery is the polling interval if the kernel cannot report changes. inotify fails if other
+// processes have used up fs.inotify's limits, or if a seccomp filter denies it.
 const pollEvery = 5 * time.Second
 
-// poller reports that something in directories may have changed.
+// poller reports changes in directories by polling.
 type poller struct {
 	happened chan happening
 	stop     func()
@@ -56,10 +55,10 @@ func newPoller(every time.Duration) *poller {
 
 func (p *poller) events() <-chan happening { return p.happened }
 
-// Close ends the watch.
+// Close ends the polling.
 func (p *poller) Close() { p.stop() }
 
-// watch looks at exactly these directories from now on.
+// watch polls exactly these directories from now on.
 func (p *poller) watch(dirs map[string]interest) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,7 +66,7 @@ func (p *poller) watch(dirs map[string]interest) error {
 	return nil
 }
 
-// changed reports whether what counts is not as it was.
+// changed reports whether the fingerprint changed.
 func (p *poller) changed() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,7 +76,7 @@ func (p *poller) changed() bool {
 	return now != was
 }
 
-// fingerprint describes what counts in directories: names, sizes, times and links.
+// fingerprint describes the relevant names in directories: types, sizes, times and link targets.
 func fingerprint(dirs map[string]interest) string {
 	var all []string
 	for dir, of := range dirs {
@@ -86,7 +85,7 @@ func fingerprint(dirs map[string]interest) string {
 			names[filepath.Join(dir, name)] = true
 		}
 		if of.objects {
-			entries, _ := os.ReadDir(dir) // what cannot be read is as if it were not there
+			entries, _ := os.ReadDir(dir) // an unreadable directory counts as empty
 			for _, e := range entries {
 				if e.IsDir() && !files.IsHidden(e.Name()) || files.IsObjects(e.Name()) {
 					names[filepath.Join(dir, e.Name())] = true

@@ -10,14 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// protoForm is Kubernetes' protobuf: a prefix, and in an envelope that names
-// the kind a message whose field 1 is the metadata. Field 2 of a list are its
-// items, without envelopes.
+// protoForm is Kubernetes' protobuf encoding: a prefix, then an envelope (runtime.Unknown) with the
+// kind and a message. Field 1 of the message is the metadata. Field 2 of a list contains its items,
+// without envelopes.
 type protoForm struct{}
 
 var protoPrefix = []byte{'k', '8', 's', 0}
 
-// Fields of a list.
+// Field numbers of a list.
 const (
 	metaField protowire.Number = 1
 	itemField protowire.Number = 2
@@ -55,7 +55,7 @@ func (f protoForm) split(data []byte, of schema.GroupVersionKind) (items [][]byt
 func (protoForm) name(data []byte) metav1.ObjectMeta {
 	var obj metav1.PartialObjectMetadata
 	if u, err := open(data); err == nil {
-		obj.Unmarshal(u.Raw) // as far as it goes
+		obj.Unmarshal(u.Raw) // errors are ignored: decode as much as possible
 	}
 	return obj.ObjectMeta
 }
@@ -64,21 +64,21 @@ func (protoForm) write(obj *metav1.PartialObjectMetadata) []byte {
 	return envelope(obj.GroupVersionKind(), must(obj.Marshal()))
 }
 
-// envelope puts a message into one.
+// envelope wraps a message in an envelope.
 func envelope(kind schema.GroupVersionKind, raw []byte) []byte {
 	u := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: kind.GroupVersion().String(), Kind: kind.Kind}, Raw: raw}
 	return append(bytes.Clone(protoPrefix), must(u.Marshal())...)
 }
 
-// open takes a message out of its envelope.
+// open returns the envelope of a message.
 func open(data []byte) (u runtime.Unknown, err error) {
 	return u, u.Unmarshal(bytes.TrimPrefix(data, protoPrefix))
 }
 
-// errProto ends the reading of what is no list.
+// errProto is the error for data that is no such message.
 var errProto = errors.New("is no protobuf message whose fields all have a length")
 
-// field reads a field that has a length.
+// field reads a length-delimited field.
 func field(data []byte) (number protowire.Number, value, rest []byte, err error) {
 	number, wire, n := protowire.ConsumeTag(data)
 	if n < 0 || wire != protowire.BytesType {

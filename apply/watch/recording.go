@@ -21,8 +21,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// The types of a Recorded, as the API's watches have them, and that of the one behind the
-// objects that there were at first.
+// Types of a Recorded. Added, Modified and Deleted are those of the watch API. Synced marks the end
+// of the initial objects.
 const (
 	Added    = "ADDED"
 	Modified = "MODIFIED"
@@ -30,19 +30,19 @@ const (
 	Synced   = "SYNCED"
 )
 
-// Recorded is a change of an object of a cluster, as it stands in a recording: a line of JSON.
+// Recorded is a change of an object of a cluster: one line of JSON in a recording.
 type Recorded struct {
-	At     time.Time       `json:"at"` // when it was heard of
+	At     time.Time       `json:"at"` // when the change arrived
 	Type   string          `json:"type"`
-	Object json.RawMessage `json:"object,omitempty"` // of one that is deleted kind and name alone
+	Object json.RawMessage `json:"object,omitempty"` // only kind and name for Deleted
 
-	Line int `json:"-"` // in the recording
+	Line int `json:"-"` // line number in the recording
 }
 
-// Record writes what the cluster has, and then each change of it, as lines of Recorded to w, until ctx
-// ends or w fails; each is one Write. synced is called when all that there was at first is
-// written. What differs in nothing that compiling or lint looks at is no change. It keeps a checksum
-// of each object.
+// Record writes the objects of the cluster to w, and then each change, until ctx ends or w fails.
+// Each change is a Recorded, one line of JSON, in one Write. Record calls synced after the initial
+// objects. Changes of fields that neither the compiler nor lint reads are skipped. Record keeps a
+// checksum of each object.
 func (c *Cluster) Record(ctx context.Context, w io.Writer, now func() time.Time, synced func()) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -61,14 +61,14 @@ func (c *Cluster) Record(ctx context.Context, w io.Writer, now func() time.Time,
 	return nil
 }
 
-// recorder writes what is not known yet.
+// recorder writes objects that differ from those written before.
 type recorder struct {
 	now func() time.Time
 	end func(error)
 
 	mu    sync.Mutex
 	w     io.Writer
-	known map[string]map[ir.Name][sha256.Size]byte // by kind
+	known map[string]map[ir.Name][sha256.Size]byte // checksums by kind and name
 }
 
 func (r *recorder) kind(k everything) kind {
@@ -84,7 +84,7 @@ func (r *recorder) kind(k everything) kind {
 	}
 }
 
-// kept stands for an object that is broken now, and stays as it was.
+// kept represents an object that is now broken, whose last version stays.
 type kept ir.Name
 
 func (r *recorder) last(kind string, name ir.Name) any {
@@ -96,7 +96,7 @@ func (r *recorder) last(kind string, name ir.Name) any {
 	return nil
 }
 
-// set writes an object, if it is not known to be like this.
+// set writes an object if it changed.
 func (r *recorder) set(kind string, obj any) (name ir.Name) {
 	name = nameOf(obj)
 	text, err := snapshot.Line(obj)
@@ -121,7 +121,7 @@ func (r *recorder) set(kind string, obj any) (name ir.Name) {
 	return name
 }
 
-// nameOf returns the name of what Trim left.
+// nameOf returns the name of a trimmed object.
 func nameOf(obj any) ir.Name {
 	meta := obj.(metav1.Object)
 	return ir.Name{Namespace: meta.GetNamespace(), Name: meta.GetName()}
@@ -151,7 +151,7 @@ func (r *recorder) remove(k *everything, name ir.Name) {
 	r.write(Recorded{Type: Deleted, Object: text})
 }
 
-// replace writes what differs from all that is known of a kind.
+// replace writes the differences between a list and all recorded objects of a kind.
 func (r *recorder) replace(k *everything, all []any) {
 	there := map[ir.Name]bool{}
 	all = slices.DeleteFunc(all, func(obj any) bool {
@@ -191,9 +191,9 @@ func (r *recorder) write(e Recorded) {
 	}
 }
 
-// ReadRecording returns what Record wrote. cut reports that the last line is not
-// whole, and left out, as where the recorder was killed: it has no end, or its JSON has none. What is
-// whole and wrong is an error.
+// ReadRecording returns the content of a recording. cut reports that the last line is incomplete
+// and was skipped, as after the recorder was killed: it has no newline, or its JSON ends early.
+// Complete but invalid lines are errors.
 func ReadRecording(data []byte) (events []Recorded, cut bool, err error) {
 	n, read := 0, 0
 	var errs []error
@@ -220,7 +220,7 @@ func ReadRecording(data []byte) (events []Recorded, cut bool, err error) {
 	case len(events) > 0:
 	case len(errs) == 0:
 		errs = append(errs, errors.New("has no event"))
-	default: // it is something else, in each line
+	default: // every line is invalid: it is another file
 		errs = errs[:1]
 	}
 	return events, cut, errors.Join(errs...)
@@ -258,7 +258,7 @@ func (e *Recorded) read(line []byte) error {
 // recordedKinds are the kinds of objects that Record writes.
 var recordedKinds = []string{"Service", "EndpointSlice", "Node", "ServiceCIDR"}
 
-// String returns what happened: "DELETED Service ns/web".
+// String returns a description such as "DELETED Service ns/web".
 func (e *Recorded) String() string {
 	kind, name := e.named()
 	if kind == "" {
@@ -278,8 +278,8 @@ func (e *Recorded) named() (kind string, name ir.Name) {
 	return of.Kind, of.Metadata
 }
 
-// Play makes the Store hold what it did after that, and returns what is wrong with the
-// object, which is left out then. A Node that is deleted stays, as for the daemon.
+// Play applies a recorded change to the Store. It returns findings about the object, which is then
+// skipped. A deleted Node stays in the Store, as in the daemon.
 func (s *Store) Play(e *Recorded) diag.List {
 	if e.Type == Deleted {
 		switch kind, name := e.named(); kind {

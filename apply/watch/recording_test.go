@@ -13,7 +13,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
-// lines is a recording that is being written.
+// lines collects a recording while it is written.
 type lines struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -27,7 +27,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
-// recorded returns the events once there are n.
+// recorded waits for n events and returns them.
 func (l *lines) recorded(t *testing.T, n int) []Recorded {
 	t.Helper()
 	limit := time.After(time.Minute)
@@ -56,7 +56,7 @@ func words(events []Recorded) (out []string) {
 	return out
 }
 
-// record records what a server has until stop is called.
+// record records a server until stop is called.
 func record(t *testing.T, server *fakeAPI) (out *lines, stop func()) {
 	t.Helper()
 	c, err := newCluster(server.config(), slog.New(slog.DiscardHandler))
@@ -76,8 +76,8 @@ func record(t *testing.T, server *fakeAPI) (out *lines, stop func()) {
 	}
 }
 
-// A recording has what there was, and each change that matters, also those that are only
-// seen when all is read anew; played again it gives the same.
+// A recording contains the initial objects and each relevant change, including those found only by
+// a relist. Playing it restores the same objects.
 func TestRecord(t *testing.T) {
 	server := newFakeAPI(t)
 	svc := service("web", "10.0.0.1")
@@ -118,8 +118,8 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// An object that cannot be decoded any more stays as it was, as for the daemon, and one
-// that never could is left out.
+// An object that can no longer be decoded keeps its last version, as in the daemon. One that never
+// could is skipped.
 func TestRecordBroken(t *testing.T) {
 	server := newFakeAPI(t)
 	server.objects["services"] = []any{service("a", "10.0.0.1"), brokenService("b")}
@@ -153,7 +153,8 @@ func TestRecordEndsWhereNothingCanBeWritten(t *testing.T) {
 	}
 }
 
-// A recording that was cut off is read up to there; what is none is named by its line.
+// A truncated recording is read up to its last complete line. Other files are rejected with a line
+// number.
 func TestReadRecording(t *testing.T) {
 	const good = `{"at":"2026-01-02T03:04:05Z","type":"SYNCED"}` + "\n"
 	of := func(event, object string) string {
@@ -168,7 +169,7 @@ func TestReadRecording(t *testing.T) {
 		{good + good, 2, false, ""},
 		{good + good[:20], 1, true, ""},
 		{good + good[:len(good)-1], 1, true, ""},
-		{good + good[:20] + "\n", 1, true, ""}, // and an editor ended the line
+		{good + good[:20] + "\n", 1, true, ""}, // an editor added the newline
 		{good[:20], 0, true, "has no event"},
 		{good + strings.Replace(good, "SYNCED", "SYNCD", 1), 1, false,
 			`line 2: must be an event such as proxyc record writes: type: must be ADDED, MODIFIED, DELETED, SYNCED, got "SYNCD"`},

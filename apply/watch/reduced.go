@@ -15,11 +15,12 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// reduced stands for an object that was reduced while it was read: the object itself never was.
+// reduced contains an object that was reduced while it was decoded. The complete object never
+// existed.
 type reduced struct {
 	metav1.TypeMeta
-	metav1.ObjectMeta     // name and resourceVersion
-	object            any // as a kind's reduce returns it
+	metav1.ObjectMeta     // namespace, name and resourceVersion
+	object            any // the result of a kind's reduce
 }
 
 func (r *reduced) DeepCopyObject() runtime.Object {
@@ -32,7 +33,7 @@ func newReduced(object any, name ir.Name, version string) *reduced {
 	return &reduced{object: object, ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name, ResourceVersion: version}}
 }
 
-// reducingCodecs reduce what they read, where it is in protobuf.
+// reducingCodecs reduce objects while they decode protobuf.
 type reducingCodecs struct{ runtime.NegotiatedSerializer }
 
 func (c reducingCodecs) SupportedMediaTypes() []runtime.SerializerInfo {
@@ -47,8 +48,8 @@ func (c reducingCodecs) SupportedMediaTypes() []runtime.SerializerInfo {
 	return all
 }
 
-// reducing decodes Services and EndpointSlices in protobuf as reduced, one by one as a watch tells them.
-// All else, and what is not as it should be, is for the Serializer that it holds.
+// reducing decodes Services and EndpointSlices in protobuf, one by one as a watch sends them, as
+// reduced. Other objects, and unexpected encodings, are passed to the embedded Serializer.
 type reducing struct{ runtime.Serializer }
 
 func (r reducing) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
@@ -69,7 +70,7 @@ func (r reducing) Decode(data []byte, defaults *schema.GroupVersionKind, into ru
 	return r.Serializer.Decode(data, defaults, into)
 }
 
-// peek opens an envelope without a copy of what is in it.
+// peek opens an envelope without copying its content.
 func peek(data []byte) (kind schema.GroupVersionKind, raw []byte, ok bool) {
 	rest, ok := bytes.CutPrefix(data, protoPrefix)
 	var version, name []byte
@@ -94,14 +95,14 @@ func peek(data []byte) (kind schema.GroupVersionKind, raw []byte, ok bool) {
 			}
 		case number == rawField:
 			raw = value
-		case len(value) > 0: // encoding, or type of content
+		case len(value) > 0: // content encoding or content type
 			return kind, nil, false
 		}
 	}
 	return schema.FromAPIVersionAndKind(string(version), string(name)), raw, ok
 }
 
-// Fields of an envelope, and of the type in it.
+// Field numbers of an envelope and of the TypeMeta in it.
 const (
 	typeField    protowire.Number = 1
 	rawField     protowire.Number = 2
@@ -109,7 +110,7 @@ const (
 	kindField    protowire.Number = 2
 )
 
-// inPlace decodes the events of a watch in protobuf without a copy of the object, which is decoded before
+// inPlace decodes watch events in protobuf without copying the object. The object is decoded before
 // the next event is read.
 type inPlace struct{ runtime.Serializer }
 
@@ -120,7 +121,7 @@ func (s inPlace) Decode(data []byte, defaults *schema.GroupVersionKind, into run
 	return s.Serializer.Decode(data, defaults, into)
 }
 
-// readEvent reports whether all of an event was read.
+// readEvent decodes an event, and returns false if data contains anything else.
 func readEvent(data []byte, e *metav1.WatchEvent) bool {
 	var what, raw []byte
 	for len(data) > 0 {
@@ -144,7 +145,7 @@ func readEvent(data []byte, e *metav1.WatchEvent) bool {
 	return true
 }
 
-// Fields of an event, and of the object in it.
+// Field numbers of an event and of the object in it.
 const (
 	eventTypeField   protowire.Number = 1
 	eventObjectField protowire.Number = 2

@@ -14,7 +14,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
-// What comes in protobuf is reduced while it is read; all else is decoded as it was.
+// Objects in protobuf are reduced while they are decoded; all others are decoded completely.
 func TestReducing(t *testing.T) {
 	meta := metav1.ObjectMeta{Namespace: "ns", Name: "web", ResourceVersion: "7"}
 	mark := metav1.ObjectMeta{ResourceVersion: "8", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}
@@ -31,7 +31,7 @@ func TestReducing(t *testing.T) {
 	for _, c := range []struct {
 		name, form string
 		obj        runtime.Object
-		want       any // what it is reduced to; nil: it is decoded whole
+		want       any // the reduced object; nil if it is decoded completely
 	}{
 		{"Service", runtime.ContentTypeProtobuf, svc, snapshot.FromService(svc)},
 		{"EndpointSlice", runtime.ContentTypeProtobuf, slice, snapshot.FromEndpointSlice(slice)},
@@ -67,7 +67,7 @@ func TestReducing(t *testing.T) {
 					t.Errorf("metadata (-want +got)\n%s", diff)
 				}
 			}
-			// So it is with an event that holds the object.
+			// The same applies to an event that contains the object.
 			event := &metav1.WatchEvent{Type: "ADDED", Object: runtime.RawExtension{Raw: text.Bytes()}}
 			if c.form == runtime.ContentTypeProtobuf {
 				data := must(event.Marshal())
@@ -86,7 +86,7 @@ func TestReducing(t *testing.T) {
 	}
 }
 
-// What is no event as an API server writes it is for the event's own decoder.
+// Events unlike those of an API server are passed to the event's own decoder.
 func TestOddEvent(t *testing.T) {
 	for _, data := range [][]byte{{0x08, 0x01}, {0x0a}, {0x12, 0x02, 0x12, 0x00}, {0x1a, 0x00}, {0x12, 0x00}} {
 		if readEvent(data, &metav1.WatchEvent{}) {

@@ -38,7 +38,7 @@ func Remedy(err error) string {
 		}
 		return "replace the API server's certificate"
 	}
-	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "remote error" { // a TLS alert: the server rejects this side's certificate
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "remote error" { // a TLS alert: the server rejects the client certificate
 		return account
 	}
 	if _, ok := errors.AsType[net.Error](err); ok || errors.Is(err, context.DeadlineExceeded) {

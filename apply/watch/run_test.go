@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Nothing of Run goes on after it, also where the server told nothing until then.
+// No goroutine outlives Run, even if the server never responded.
 func TestRunEndsWhole(t *testing.T) {
 	tried := make(chan struct{}, 100)
 	a := &API{NodeName: "node1", Store: NewStore(time.Now), Log: slog.New(slog.DiscardHandler), NodeState: func(*NodeState) {}}

@@ -14,65 +14,66 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Store is a Snapshot that a source keeps up to date while somebody else
-// follows it. It is safe for use by several goroutines.
+// Store is a Snapshot that a source keeps up to date while another goroutine follows it. It is safe
+// for concurrent use.
 type Store struct {
 	now     func() time.Time
-	changed chan struct{} // holds one token while there is something to take
+	changed chan struct{} // contains one token while changes are pending
 
 	mu         sync.Mutex
 	snap       *snapshot.Snapshot
-	dirty      map[ir.Name]struct{} // pending.Services, each once
+	dirty      map[ir.Name]struct{} // pending.Services as a set
 	interfaces []compiler.Interface
 	hosted     map[netip.Addr]struct{}
 	pending    Changes
-	arriving   Arrival // what update is about
+	arriving   Arrival // the change that update applies
 }
 
-// Changes are what happened since they were last taken.
+// Changes are the changes since the last Follow.
 type Changes struct {
 	snapshot.Dirty
-	// Interfaces are the node's as they are now; nil if they did not change.
+	// Interfaces are the node's current network interfaces; nil if they did not change.
 	Interfaces []compiler.Interface
-	// Hosted are the addresses of the node's own pods that HNS has now; nil if they
-	// did not change.
+	// Hosted are the addresses of this node's pods that HNS reports; nil if they did not change.
 	Hosted map[netip.Addr]struct{}
-	// Since is when the oldest of them arrived.
+	// Since is when the oldest change arrived.
 	Since time.Time
-	// Triggers are what led to new EndpointSlices, as far as these tell; at most
-	// mostTriggers, the oldest.
+	// Triggers are the times of the changes that led to new EndpointSlices, if the slices contain
+	// them; the oldest mostTriggers.
 	Triggers []Trigger
-	// Arrivals are the changes of Services and EndpointSlices, deletions included; at most mostTriggers,
-	// the oldest. Of what was listed anew there is one for each object that differs.
+	// Arrivals are the changes of Services and EndpointSlices, including deletions; the oldest
+	// mostTriggers. A relist adds one for each object that differs.
 	Arrivals []Arrival
-	// ServiceEvents and EndpointEvents are how many changes there were.
+	// ServiceEvents and EndpointEvents are the numbers of changes.
 	ServiceEvents, EndpointEvents int
 }
 
-// Trigger is when a change happened that led to a new EndpointSlice (SNAP-47).
+// Trigger is when a change of a pod or Service led to a new EndpointSlice: its annotation
+// endpoints.kubernetes.io/last-change-trigger-time, which the network programming latency is
+// measured from (SNAP-47).
 type Trigger struct {
 	Family ir.Family
 	At     time.Time
 }
 
-// Arrival is when a change arrived that is about a Service.
+// Arrival is when a change of a Service or its endpoints arrived.
 type Arrival struct {
 	Service ir.Name
 	At      time.Time
-	// Triggered is when it happened, as far as a new version of an EndpointSlice tells; else zero.
+	// Triggered is the trigger time of a new version of an EndpointSlice, or zero.
 	Triggered time.Time
 }
 
-// mostTriggers is how many Triggers and Arrivals are kept while nothing comes in force: where
-// the kernel refuses everything they would become more for as long as it does.
+// mostTriggers bounds Triggers and Arrivals. They would grow without limit while the kernel rejects
+// every change.
 const mostTriggers = 10_000
 
-// AddTriggers adds to Triggers, as long as there is room.
+// AddTriggers appends to Triggers, up to mostTriggers.
 func (c *Changes) AddTriggers(more ...Trigger) {
 	c.Triggers = append(c.Triggers, more[:min(len(more), mostTriggers-len(c.Triggers))]...)
 }
 
-// AddArrivals adds to Arrivals, as long as there is room.
+// AddArrivals appends to Arrivals, up to mostTriggers.
 func (c *Changes) AddArrivals(more ...Arrival) {
 	c.Arrivals = append(c.Arrivals, more[:min(len(more), mostTriggers-len(c.Arrivals))]...)
 }
@@ -82,11 +83,11 @@ func NewStore(now func() time.Time) *Store {
 	return &Store{now: now, changed: make(chan struct{}, 1), snap: snapshot.New(), dirty: map[ir.Name]struct{}{}}
 }
 
-// Changed returns a channel that has a token when there is something to take.
+// Changed returns a channel that contains a token while changes are pending.
 func (s *Store) Changed() <-chan struct{} { return s.changed }
 
-// Anew forgets what was taken, but for the Snapshot: whoever follows the Store next is told
-// as the first one was. Nobody follows or changes it meanwhile.
+// Anew drops all state of followers, but keeps the Snapshot. The next follower receives the same as
+// the first one. Nothing may use the Store concurrently.
 func (s *Store) Anew() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,8 +99,8 @@ func (s *Store) Anew() {
 	clear(s.dirty)
 }
 
-// Follow hands what changed since the last call to f, and the Snapshot, which
-// does not change until f returns.
+// Follow calls f with the Snapshot and the changes since the last call. The Snapshot does not
+// change until f returns.
 func (s *Store) Follow(f func(*snapshot.Snapshot, Changes)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,26 +110,25 @@ func (s *Store) Follow(f func(*snapshot.Snapshot, Changes)) {
 	}
 	c := s.pending
 	c.Services = slices.SortedFunc(maps.Keys(s.dirty), ir.Name.Compare)
-	s.pending, s.dirty = Changes{}, map[ir.Name]struct{}{} // a map never shrinks
+	s.pending, s.dirty = Changes{}, map[ir.Name]struct{}{} // a new map, since maps do not shrink
 	f(s.snap, c)
 }
 
-// View hands the Snapshot to f, which must not change it. Nobody else reads or
-// changes it until f returns.
+// View calls f with the Snapshot, which f must not change. The Store is locked until f returns.
 func (s *Store) View(f func(*snapshot.Snapshot)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f(s.snap)
 }
 
-// Events returns how many changes of Services and EndpointSlices wait to be taken.
+// Events returns the numbers of pending changes of Services and EndpointSlices.
 func (s *Store) Events() (services, endpoints int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.pending.ServiceEvents, s.pending.EndpointEvents
 }
 
-// Pending returns how many Services wait to be taken. The node counts as one.
+// Pending returns the number of Services with pending changes. A change of the node counts as one.
 func (s *Store) Pending() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,8 +139,8 @@ func (s *Store) Pending() int {
 	return n
 }
 
-// update changes the Snapshot and notes what that made dirty. What makes
-// nothing dirty leaves no trace.
+// update changes the Snapshot and records the result. A change without dirty Services or node is
+// not recorded.
 func (s *Store) update(change func(*snapshot.Snapshot, *Changes) snapshot.Dirty) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,12 +162,12 @@ func (s *Store) update(change func(*snapshot.Snapshot, *Changes) snapshot.Dirty)
 	s.notify()
 }
 
-// mostForgotten is how many names may wait beyond the objects of the Snapshot. They belong to
-// Services that were created and deleted while nobody followed.
+// mostForgotten is how many pending names may exceed the objects of the Snapshot. They belong to
+// Services that were created and deleted before the next Follow.
 const mostForgotten = 10_000
 
-// mark notes what differs. The names stay bounded: if most are those of Services that no longer
-// exist, the whole node is dirty instead.
+// mark records dirty names. Their number is bounded: if most belong to Services that no longer
+// exist, the whole node is marked dirty instead.
 func (s *Store) mark(d snapshot.Dirty) {
 	s.pending.Node = s.pending.Node || d.Node
 	for _, name := range d.Services {
@@ -180,7 +180,7 @@ func (s *Store) mark(d snapshot.Dirty) {
 	}
 }
 
-// notify notes that there is something to take.
+// notify signals that changes are pending.
 func (s *Store) notify() {
 	if s.pending.Since.IsZero() {
 		s.pending.Since = s.now()
@@ -191,7 +191,7 @@ func (s *Store) notify() {
 	}
 }
 
-// SetInterfaces takes the node's network interfaces as they are now.
+// SetInterfaces sets the node's network interfaces.
 func (s *Store) SetInterfaces(now []compiler.Interface) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,7 +202,7 @@ func (s *Store) SetInterfaces(now []compiler.Interface) {
 	s.notify()
 }
 
-// SetHosted takes the addresses of the node's own pods that HNS has now.
+// SetHosted sets the addresses of this node's pods that HNS reports.
 func (s *Store) SetHosted(now map[netip.Addr]struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -213,8 +213,8 @@ func (s *Store) SetHosted(now map[netip.Addr]struct{}) {
 	s.notify()
 }
 
-// SetService adds or replaces a Service. What is equal is no change; so it is
-// with the others.
+// SetService adds or replaces a Service. Like all setters it ignores objects that are equal to the
+// stored ones.
 func (s *Store) SetService(svc *snapshot.Service) {
 	s.update(func(snap *snapshot.Snapshot, c *Changes) (d snapshot.Dirty) {
 		if reflect.DeepEqual(snap.Service(svc.Name), svc) {
@@ -248,7 +248,7 @@ func (s *Store) SetSlice(slice *snapshot.EndpointSlice) {
 			return d
 		}
 		c.EndpointEvents++
-		if old == nil || !old.Triggered.Equal(slice.Triggered) { // else it tells of an earlier change
+		if old == nil || !old.Triggered.Equal(slice.Triggered) { // otherwise it is the time of an earlier change
 			s.arriving.Triggered = slice.Triggered
 		}
 		if !slice.Triggered.IsZero() {
@@ -297,9 +297,10 @@ func (s *Store) deleteServiceCIDR(name string) {
 	})
 }
 
-// replace carries out a Replace of the Snapshot, and logs that most objects are gone. A valid list
-// counts at once, an empty one included, as in kube-proxy: stale rules would send traffic to pods of
-// others, and a server that was restored from nothing has default/kubernetes within seconds.
+// replace replaces all objects of a kind, and logs if most of them are gone. A valid list is
+// applied immediately, even an empty one, as in kube-proxy. Stale rules would send traffic to pods
+// of other Services, and a server that is restored from nothing has default/kubernetes within
+// seconds.
 func (s *Store) replace(log *slog.Logger, change func(*snapshot.Snapshot) snapshot.Dirty) {
 	var before, after [2]int
 	var d snapshot.Dirty
@@ -319,7 +320,7 @@ func (s *Store) replace(log *slog.Logger, change func(*snapshot.Snapshot) snapsh
 	}
 }
 
-// mostGone is how many objects may go at once without a word, where others stay.
+// mostGone is how many objects may disappear together before replace logs it, if others remain.
 const mostGone = 10
 
 func familyOf(slice *snapshot.EndpointSlice) ir.Family {

@@ -15,7 +15,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// What changes nothing is not pending, and does not wake anybody.
+// Updates without a change are not pending and send no signal.
 func TestStorePending(t *testing.T) {
 	arrived := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s := NewStore(func() time.Time { arrived = arrived.Add(time.Second); return arrived })
@@ -47,8 +47,8 @@ func TestStorePending(t *testing.T) {
 	}
 }
 
-// Names stay bounded while nobody follows: a Service that changes again and again has one, and
-// Services that come and go make all dirty.
+// The number of pending names is bounded without a follower. A Service that changes repeatedly has
+// one name. Services that are added and removed repeatedly make the node dirty.
 func TestStoreNamesAreBounded(t *testing.T) {
 	s := NewStore(time.Now)
 	s.SetService(&snapshot.Service{Name: name("a")})
@@ -108,7 +108,7 @@ func TestStoreServiceCIDR(t *testing.T) {
 	}
 }
 
-// What comes all at once counts as what it changes.
+// A replaced list counts as the changes that it makes.
 func TestStoreReplace(t *testing.T) {
 	s := NewStore(time.Now)
 	all := func(names ...string) {
@@ -137,7 +137,7 @@ func TestStoreReplace(t *testing.T) {
 	want("taken", 0)
 }
 
-// Triggers are bounded, while nobody takes them and while what was taken waits.
+// Triggers are bounded, both in the Store and in Changes that wait.
 func TestTriggersAreBounded(t *testing.T) {
 	s := NewStore(time.Now)
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -157,8 +157,8 @@ func TestTriggersAreBounded(t *testing.T) {
 	}
 }
 
-// That all of a kind has gone at once, or most of it, is told with numbers; a few that
-// go, or one that another replaces, are not.
+// The loss of all or most objects of a kind is logged with numbers. A few deletions, or
+// replacements, are not.
 func TestStoreGone(t *testing.T) {
 	for _, tc := range []struct {
 		before, stay, new int
@@ -189,8 +189,8 @@ func TestStoreGone(t *testing.T) {
 	}
 }
 
-// Each change arrives once, deletions included; what an EndpointSlice tells of when it
-// happened counts for the version that was new with it.
+// Each change, including deletions, has one arrival. The trigger time of an EndpointSlice counts
+// for the version that introduced it.
 func TestArrivals(t *testing.T) {
 	s := NewStore(func() time.Time { return time.Unix(5, 0) })
 	trigger := time.Unix(3, 0)
@@ -218,8 +218,8 @@ func TestArrivals(t *testing.T) {
 	})
 }
 
-// Who follows a Store anew is told of the node's interfaces, though they are the same, and finds
-// in the Snapshot what was waiting.
+// After a reset, a new follower receives the node's interfaces although they are unchanged, and the
+// Snapshot contains the changes that were pending.
 func TestStoreAnew(t *testing.T) {
 	s := NewStore(time.Now)
 	interfaces := []compiler.Interface{{Name: "eth0"}}
