@@ -5,15 +5,14 @@ import (
 	"errors"
 )
 
-// batch is how many stale entries are held at a time, and deleted at once: the
-// answers to as many fit into a socket's buffer with ease.
+// batch is how many stale entries are collected and deleted at a time. The acknowledgements of a
+// batch fit easily into a socket's buffer.
 const batch = 64
 
-// Clean goes through the tracked flows of a Selector's family, in the network
-// namespace of the calling thread, and hands those that are stale to pick, a few at
-// a time; what pick returns is deleted. Nothing else is kept of the kernel's
-// table, however large it is. When that changes meanwhile, an entry may be
-// handed over twice. An error of pick ends it, as does the end of ctx.
+// Clean reads the tracked flows of a Selector's family in the network namespace of the calling
+// thread. It passes stale ones to pick, at most batch at a time, and deletes those that pick
+// returns. It holds no more of the kernel's table, however large that is. If the table changes
+// meanwhile, an entry may be passed twice. Clean ends with the error of pick, or when ctx ends.
 func Clean(ctx context.Context, sel *Selector, pick func([]Stale) ([]Stale, error)) (deleted int, err error) {
 	if sel.Idle() {
 		return 0, nil
@@ -22,7 +21,7 @@ func Clean(ctx context.Context, sel *Selector, pick func([]Stale) ([]Stale, erro
 	if err != nil {
 		return 0, err
 	}
-	stop := context.AfterFunc(ctx, func() { t.close() }) // which ends what waits for the kernel
+	stop := context.AfterFunc(ctx, func() { t.close() }) // ends a pending receive
 	deleted, err = t.clean(sel, pick)
 	if !stop() {
 		return deleted, context.Cause(ctx)
@@ -47,7 +46,7 @@ func (t *table) clean(sel *Selector, pick func([]Stale) ([]Stale, error)) (delet
 	return deleted, err
 }
 
-// sweep hands the stale entries to take, as many at a time as delete deletes at once.
+// sweep passes the stale entries to take, at most batch at a time.
 func (t *table) sweep(sel *Selector, take func([]Stale) error) error {
 	held := make([]Stale, 0, batch)
 	hand := func() (err error) {
@@ -71,7 +70,7 @@ func (t *table) sweep(sel *Selector, take func([]Stale) error) error {
 		if err == nil {
 			err = hand()
 		}
-		if err != nil || !filtered { // not filtered: these were all that there are
+		if err != nil || !filtered { // without a filter, one dump contains everything
 			return err
 		}
 	}

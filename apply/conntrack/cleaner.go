@@ -11,30 +11,29 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Cleaner deletes stale flows beside the syncs that make them so, which need
-// not wait for it. It goes through the table for one sync at a time; what
-// several ask for meanwhile becomes one. After an error it goes through the table
-// again by itself. Its methods may be called by several goroutines.
+// Cleaner deletes stale flows asynchronously, so that syncs need not wait. It reads the table for
+// one sync at a time; requests that arrive meanwhile are merged. After an error it retries. Its
+// methods are safe for concurrent use.
 //
-// What it deletes was stale by what was in force after it had been read: new
-// rules may lead a flow to a new endpoint before anybody has said that they are
-// in force, and to what was in force before it would look stale.
+// An entry is deleted only if it is stale by the rules in force after it was read. New rules may
+// send a flow to a new endpoint before Ended reports that they are in force. By the previous rules
+// such a flow would look stale.
 type Cleaner struct {
 	clean   func(context.Context, *Selector, func([]Stale) ([]Stale, error)) (int, error)
 	done    func(Cleaned)
-	longest time.Duration // to wait after an error
+	longest time.Duration // longest wait after an error
 	wake    chan struct{}
 	inForce ir.PerFamily[*frontends]
 
 	mu      sync.Mutex
-	settled chan struct{}        // closed when the commit under way has been told of; nil: there is none
+	settled chan struct{}        // closed when the current commit ends; nil without one
 	waiting ir.PerFamily[*scope] // to be cleaned
 	running ir.PerFamily[*scope] // being cleaned
-	failed  ir.PerFamily[bool]   // the last time; what was being cleaned waits again
-	removed map[ir.Match]bool    // as NoteRemoved has it; at most maxRemoved
+	failed  ir.PerFamily[bool]   // the last attempt failed; its scope waits again
+	removed map[ir.Match]bool    // from NoteRemoved; at most maxRemoved
 }
 
-// Cleaned is the result of one way through the table of a family.
+// Cleaned is the result of one pass through the table of a family.
 type Cleaned struct {
 	Family  ir.Family
 	Deleted int
@@ -42,16 +41,15 @@ type Cleaned struct {
 	Err     error
 }
 
-// NewCleaner returns a Cleaner that reports to done what it did. After an error
-// it waits for apply.FirstRetry, then twice as long each time, up to longest; a
-// sync comes sooner.
+// NewCleaner returns a Cleaner that reports each pass to done. After an error it waits for
+// apply.FirstRetry, then twice as long each time, up to longest. A sync starts a pass earlier.
 func NewCleaner(longest time.Duration, done func(Cleaned)) *Cleaner {
 	return &Cleaner{clean: Clean, done: done, longest: longest, wake: make(chan struct{}, 1),
 		inForce: ir.PerFamily[*frontends]{IPv4: &frontends{}, IPv6: &frontends{}}}
 }
 
-// Committing notes that the kernel's rules are about to change: from now on
-// nobody knows what is in force, until Ended.
+// Committing records that the kernel's rules are about to change. Until Ended, the rules in force
+// are unknown.
 func (c *Cleaner) Committing() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,9 +58,8 @@ func (c *Cleaner) Committing() {
 	}
 }
 
-// NoteRemoved notes frontends that may be gone without Ended: a sync that failed
-// was to remove them, and a later one finds no more of them to remove. Their flows
-// are looked at with those of the next sync that compares all.
+// NoteRemoved records frontends that a failed sync may have removed. A later sync does not find
+// them, so Ended does not receive them. Their flows are checked with those of the next full sync.
 func (c *Cleaner) NoteRemoved(removed []ir.Match) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,7 +74,7 @@ func (c *Cleaner) NoteRemoved(removed []ir.Match) {
 	}
 }
 
-// takeRemoved returns what NoteRemoved noted, and forgets it.
+// takeRemoved returns and clears the frontends of NoteRemoved.
 func (c *Cleaner) takeRemoved() []ir.Match {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,10 +83,10 @@ func (c *Cleaner) takeRemoved() []ir.Match {
 	return removed
 }
 
-// Ended notes what is in force after a sync that succeeded, and asks for the
-// flows to be looked at that it has to do with.
+// Ended records the rules in force after a successful sync, and requests a pass over the flows that
+// the sync affects.
 func (c *Cleaner) Ended(w Work) {
-	if w.All { // before the first of them it is not known what is in force
+	if w.All { // the rules in force are unknown before the first full sync
 		w.Removed = append(c.takeRemoved(), w.Removed...)
 	}
 	var came ir.PerFamily[*scope]
@@ -112,12 +109,12 @@ func (c *Cleaner) Ended(w Work) {
 	}
 	select {
 	case c.wake <- struct{}{}:
-	default: // it is awake
+	default: // already signalled
 	}
 }
 
-// Busy reports whether flows of a sync that has ended are still to be looked at.
-// Nobody is to wait for a family of which that failed: it may go on failing.
+// Busy reports whether flows of a sync that has ended are still to be checked. A family whose last
+// pass failed does not count, since it may keep failing.
 func (c *Cleaner) Busy() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,7 +129,7 @@ func (c *Cleaner) Busy() bool {
 // Run cleans until ctx ends.
 func (c *Cleaner) Run(ctx context.Context) {
 	failures := 0
-	var retry <-chan time.Time // nil: nothing failed
+	var retry <-chan time.Time // nil after a success
 	for {
 		select {
 		case <-ctx.Done():
@@ -153,8 +150,8 @@ func (c *Cleaner) Run(ctx context.Context) {
 	}
 }
 
-// run cleans what waits, and reports whether some of it failed, and whether ctx
-// has ended.
+// run cleans the waiting scopes. failed reports whether any pass failed, ended whether ctx has
+// ended.
 func (c *Cleaner) run(ctx context.Context) (failed, ended bool) {
 	c.mu.Lock()
 	c.running, c.waiting = c.waiting, ir.PerFamily[*scope]{}
@@ -169,7 +166,7 @@ func (c *Cleaner) run(ctx context.Context) (failed, ended bool) {
 			}
 			out.Took = time.Since(began)
 			c.done(out)
-		} else if c.failed.Of(f) { // and what did is nobody's any longer
+		} else if c.failed.Of(f) { // the failed scope has no frontends any more
 			c.done(out)
 		}
 		c.ran(f, out.Err != nil)
@@ -178,7 +175,7 @@ func (c *Cleaner) run(ctx context.Context) (failed, ended bool) {
 	return failed, false
 }
 
-// ran notes that a family was cleaned, or that it has to be again.
+// ran records the result of a pass. A failed scope waits again.
 func (c *Cleaner) ran(f ir.Family, failed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -188,8 +185,8 @@ func (c *Cleaner) ran(f ir.Family, failed bool) {
 	*c.running.At(f), *c.failed.At(f) = nil, failed
 }
 
-// still returns what picks those of the stale entries that are stale by what
-// is in force now. It waits until somebody knows what that is.
+// still returns a function that selects the entries that are stale by the rules now in force. It
+// waits until those are known.
 func (c *Cleaner) still(ctx context.Context, sel *Selector) func([]Stale) ([]Stale, error) {
 	return func(stale []Stale) ([]Stale, error) {
 		if err := c.settle(ctx); err != nil {
@@ -202,7 +199,7 @@ func (c *Cleaner) still(ctx context.Context, sel *Selector) func([]Stale) ([]Sta
 	}
 }
 
-// settle waits until it is known what is in force.
+// settle waits until no commit is in progress.
 func (c *Cleaner) settle(ctx context.Context) error {
 	for {
 		c.mu.Lock()

@@ -15,8 +15,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// tracking is a table that a Cleaner cleans. Each way through it stops before
-// anything is picked until go on is said.
+// tracking is a table that a Cleaner cleans. Each pass waits for goOn before entries are selected.
 type tracking struct {
 	goOn chan struct{}
 
@@ -64,7 +63,7 @@ func (k *tracking) left() []string {
 	return texts(k.entries)
 }
 
-// cleaning starts a Cleaner over entries.
+// cleaning starts a Cleaner on entries.
 func cleaning(t *testing.T, entries ...Entry) (*Cleaner, *tracking) {
 	t.Helper()
 	k := &tracking{goOn: make(chan struct{}), entries: entries}
@@ -84,7 +83,7 @@ func cleaning(t *testing.T, entries ...Entry) (*Cleaner, *tracking) {
 	return c, k
 }
 
-// to says that endpoints of x/dns serve at 10.96.0.10:53, beside other changes.
+// to returns Work after which x/dns has these endpoints at 10.96.0.10:53.
 func to(t *testing.T, endpoints ...string) Work {
 	t.Helper()
 	p := program(t, ir.IPv4, []string{"192.0.2.11"}, map[string][]int{"10.96.0.10:53/udp": {0}}, endpoints)
@@ -107,7 +106,7 @@ func left(t *testing.T, k *tracking, want ...Entry) {
 	}
 }
 
-// Ended does not wait, and Busy lasts until the flows are gone.
+// Ended does not block, and Busy is true until the flows are deleted.
 func TestCleaner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, k := cleaning(t, flow(1, oldPod), flow(2, newPod))
@@ -130,7 +129,7 @@ func TestCleaner(t *testing.T) {
 	})
 }
 
-// What no UDP flow has to do with makes nobody busy.
+// Work without UDP frontends does not make the Cleaner busy.
 func TestCleanerIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, k := cleaning(t)
@@ -146,7 +145,7 @@ func TestCleanerIdle(t *testing.T) {
 	})
 }
 
-// What waits while the table is gone through becomes one more way through it.
+// Work that arrives during a pass is merged into one further pass.
 func TestCleanerMerges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gone := entry(ir.UDP, "192.0.2.200:9", "10.96.0.99:53", oldPod)
@@ -169,14 +168,14 @@ func TestCleanerMerges(t *testing.T) {
 	})
 }
 
-// An entry that older rules would call stale stays, when what is in force
-// leads there: from the moment at which the kernel may have the new rules.
+// An entry that is stale only by older rules is kept. This applies from the moment when the kernel
+// may have the new rules.
 func TestCleanerSelectsByWhatIsInForce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, k := cleaning(t, flow(1, oldPod), flow(2, newPod))
-		c.Ended(to(t, "10.244.9.9:53")) // neither
+		c.Ended(to(t, "10.244.9.9:53")) // stale by both
 		synctest.Wait()
-		c.Committing() // the kernel leads clients to newPod, and nobody has said so
+		c.Committing() // the kernel sends clients to newPod, but Ended was not called yet
 		k.goOn <- struct{}{}
 		synctest.Wait()
 		left(t, k, flow(1, oldPod), flow(2, newPod))
@@ -192,11 +191,11 @@ func TestCleanerSelectsByWhatIsInForce(t *testing.T) {
 		c.Ended(Work{Programs: to(t).Programs, Changes: ir.Changes{IPv4: []ir.Change{{Name: ir.Name{Namespace: "x", Name: "dns"}}}}})
 		k.goOn <- struct{}{}
 		synctest.Wait()
-		left(t, k, flow(2, newPod)) // the Service is gone, and no frontend of it known to be: not ours to judge
+		left(t, k, flow(2, newPod)) // the Service is gone, and its frontends are unknown: not ours to judge
 	})
 }
 
-// A commit that failed leaves nobody knowing what is in force, until a later one succeeds.
+// After a failed commit the rules in force are unknown until a later one succeeds.
 func TestCleanerEndsWhileItWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &tracking{goOn: make(chan struct{}, 1), entries: []Entry{flow(1, oldPod)}}
@@ -226,8 +225,8 @@ func TestCleanerEndsWhileItWaits(t *testing.T) {
 	})
 }
 
-// What could not be deleted is tried again: after a second, then twice as long
-// each time, or beside what the next sync asks for. Nobody waits for it.
+// A failed deletion is retried after a second, then twice as long each time, or with the next
+// sync's work. It does not make the Cleaner busy.
 func TestCleanerTriesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &tracking{goOn: make(chan struct{}), entries: []Entry{flow(1, oldPod), flow(2, newPod)}}
@@ -250,7 +249,7 @@ func TestCleanerTriesAgain(t *testing.T) {
 		defer all.Wait()
 		defer cancel()
 		pass := func(d time.Duration) {
-			time.Sleep(d) // of the bubble
+			time.Sleep(d) // of the synctest bubble
 			synctest.Wait()
 		}
 		c.Ended(to(t, newPod))
@@ -258,7 +257,7 @@ func TestCleanerTriesAgain(t *testing.T) {
 		if c.Busy() {
 			t.Error("busy with what may never come")
 		}
-		c.Ended(to(t, oldPod)) // at once
+		c.Ended(to(t, oldPod)) // retried immediately
 		synctest.Wait()
 		left(t, k, flow(1, oldPod), flow(2, newPod))
 		fail = nil
@@ -267,7 +266,7 @@ func TestCleanerTriesAgain(t *testing.T) {
 		fail = errors.New("gone again")
 		c.Ended(to(t, newPod))
 		pass(500 * time.Millisecond)
-		c.Ended(Work{Programs: to(t).Programs, All: true}) // no Service is left
+		c.Ended(Work{Programs: to(t).Programs, All: true}) // all Services are removed
 		pass(time.Minute)
 		want := []string{"0s 0 no buffer space", "1s 0 no buffer space", "3s 0 no buffer space", "7s 0 no buffer space", "11s 0 no buffer space",
 			"12s 0 no buffer space", "16s 1 <nil>", "1m12s 0 gone again", "1m12.5s 0 <nil>"}
@@ -280,7 +279,7 @@ func TestCleanerTriesAgain(t *testing.T) {
 	})
 }
 
-// What cannot be deleted is not remembered without end.
+// The set of flows that cannot be deleted is bounded.
 func TestCleanerForgets(t *testing.T) {
 	s := &scope{some: map[ir.Match]bool{}, removed: map[ir.Match]bool{}}
 	for i := range maxRemoved + 10 {
@@ -297,8 +296,8 @@ func TestCleanerForgets(t *testing.T) {
 	}
 }
 
-// A frontend that went with a sync which failed is not forgotten: its flows go
-// after the next sync that compares all, unless it is there again.
+// A frontend that a failed sync removed is remembered. Its flows are deleted after the next full
+// sync, unless the frontend exists again.
 func TestCleanerAfterFailedSync(t *testing.T) {
 	frontends := func(matches ...string) []ir.Match {
 		var all []ir.Match

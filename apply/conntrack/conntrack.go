@@ -1,11 +1,10 @@
-// Package conntrack finds and deletes the kernel's connection tracking entries
-// that hold UDP clients to an endpoint that is gone, or to one that they may no longer reach. TCP and SCTP connections
-// end by themselves (DMN-32); a UDP client that keeps its port would otherwise
-// talk to the old address for as long as it talks.
+// Package conntrack deletes connection tracking entries that send UDP clients to an endpoint that
+// is gone, or that they may no longer reach. TCP and SCTP entries are never deleted, since these
+// connections end by themselves (DMN-32). A UDP client that keeps its port would otherwise use the
+// old address for as long as it sends.
 //
-// Which entries are stale is a pure decision; only entries in zone 0, where
-// the node's own rules work, and only such that went to a frontend of proxyc
-// are ever touched.
+// The selection of stale entries is a pure function. Only entries in zone 0, which the node's own
+// rules use, and only entries for a frontend of proxyc are deleted.
 package conntrack
 
 import (
@@ -20,77 +19,71 @@ import (
 // Entry is one tracked flow.
 type Entry struct {
 	Protocol ir.Protocol
-	// Client and To are the source and destination of the client's packets,
-	// before any translation.
+	// Client and To are the source and destination of the client's packets, before translation.
 	Client, To netip.AddrPort
-	// From is where answers come from: the backend, or To where the
-	// destination was not translated.
+	// From is the source of replies: the backend, or To if the destination was not translated.
 	From netip.AddrPort
-	// Unanswered: nothing came back. To rules each packet of such a flow is the
-	// first of a connection (ctstate NEW).
+	// Unanswered reports that no reply was seen. Rules then match each packet as the first of a
+	// connection (ctstate NEW).
 	Unanswered bool
 	Zone       uint16
-	ID         uint32 // the kernel's; tells the entry from a later one of the same flow
+	ID         uint32 // kernel ID; distinguishes the entry from a later one of the same flow
 }
 
-// String returns "192.0.2.1:5000 -> 10.96.0.10:53 (10.244.1.5:53)/udp".
+// String returns the entry as "192.0.2.1:5000 -> 10.96.0.10:53 (10.244.1.5:53)/udp".
 func (e Entry) String() string {
 	return fmt.Sprintf("%s -> %s (%s)/%s", e.Client, e.To, e.From, e.Protocol)
 }
 
-// Stale is an entry that has to go.
+// Stale is an entry to delete.
 type Stale struct {
 	Entry    Entry
 	Frontend ir.Match
-	Service  ir.Name // zero where the frontend is gone
+	Service  ir.Name // zero if the frontend is gone
 	Why      string
 }
 
-// Compare orders them by where the client sent, and by client.
+// Compare orders by destination, then by client.
 func (s Stale) Compare(o Stale) int {
 	a, b := s.Entry, o.Entry
 	return cmp.Or(a.To.Compare(b.To), a.Client.Compare(b.Client), a.From.Compare(b.From), cmp.Compare(a.ID, b.ID))
 }
 
-// Selector tells stale entries of one family from others, by what is in force: the
-// UDP frontends of a Program's Services, and those that were in force before
-// and are gone (DMN-30). An entry to a frontend is stale when
+// Selector decides which entries of one family are stale. It uses the UDP frontends in force, and
+// those that were removed (DMN-30, stale UDP entries are deleted after a sync). An entry for a
+// frontend is stale in three cases:
 //
-//   - endpoints of its port serve, and answers come from none of them: the
-//     endpoint went, or the entry is older than the Service and was never
-//     translated;
-//   - none serves, or the frontend is gone, and the entry was translated.
-//     kube-proxy keeps those of node ports and of Services that are gone, and before
-//     release 1.37.2 all of them (kubernetes#139628). Then the client goes on sending
-//     into the void, also when endpoints are back;
-//   - nothing was ever answered, and the frontend does not admit its client any
-//     longer (PKT-10). In mode nftables such a flow ends by rules, of kube-proxy's as
-//     of ours: each of its packets is a first one to the filter. In mode iptables
-//     what is dropped is told by its address before translation, which only the
-//     packet that makes the entry has.
+//   - Its port has serving endpoints, and replies come from none of them. The endpoint
+//     is gone, or the entry is older than the Service and was never translated.
+//   - Its port has no serving endpoint, or the frontend is gone, and the entry was
+//     translated. kube-proxy keeps such entries of node ports and of removed Services,
+//     and before release 1.37.2 all of them (kubernetes#139628). The client then sends
+//     to a dead address even after endpoints return.
+//   - No reply was ever seen, and spec.loadBalancerSourceRanges no longer admits the
+//     client (PKT-10). In mode nftables rules end such a flow, in kube-proxy and here:
+//     the filter sees each of its packets as a first one. In mode iptables the filter
+//     matches the address before translation, which only the first packet has.
 //
-// In userspace mode the proxy itself holds the flows: none is stale.
+// In mode userspace the proxy owns the flows, and no entry is stale.
 //
-// A Selector may look at the flows of some frontends alone. It judges each by all
-// frontends that are in force, as one that looks at all does: the address of a node
-// port can be the external address of another Service.
+// A Selector may be limited to the flows of some frontends. It still judges each flow by all
+// frontends in force, like an unlimited one: the address of a node port can be the external address
+// of another Service.
 type Selector struct {
 	family  ir.Family
 	inForce *frontends
-	look    map[ir.Match]bool // at the flows to these
+	look    map[ir.Match]bool // frontends whose flows are checked
 	removed map[ir.Match]bool
-	// ports are those of look: most entries of a node lead to none, and this tells so
-	// of each with one look.
+	// ports are those of look. Most entries of a node match none, which one lookup detects.
 	ports map[uint16]bool
 }
 
-// admits reports whether the ranges, if there are any, hold a client.
+// admits reports whether a client is within the source ranges, or there are none.
 func (f *frontend) admits(client netip.Addr) bool {
 	return len(f.ranges) == 0 || slices.ContainsFunc(f.ranges, func(r ir.SourceRange) bool { return r.Prefix.Contains(client) })
 }
 
-// NewSelector returns the Selector of a Program's family; a frontend that was removed and
-// of the other one is no matter.
+// NewSelector returns the Selector of a Program. Removed frontends of the other family are ignored.
 func NewSelector(p *ir.Program, removed []ir.Match) *Selector {
 	f := &frontends{}
 	all := &Work{Programs: ir.PerFamily[*ir.Program]{}, All: true, Removed: removed}
@@ -98,11 +91,11 @@ func NewSelector(p *ir.Program, removed []ir.Match) *Selector {
 	return f.take(p.Family, all).selector(p.Family, f)
 }
 
-// Idle reports whether no entry could be stale: there is no UDP frontend, and
-// was none. Then there is no need to read the table.
+// Idle reports whether no entry can be stale, since there are no UDP frontends to check. The table
+// then need not be read.
 func (sel *Selector) Idle() bool { return len(sel.look) == 0 }
 
-// Stale reports whether an entry is stale, and why.
+// Stale reports whether an entry is stale, and the reason.
 func (sel *Selector) Stale(e Entry) (Stale, bool) {
 	if e.Protocol != ir.UDP || e.Zone != 0 || !sel.ports[e.To.Port()] {
 		return Stale{}, false
@@ -140,16 +133,14 @@ func (sel *Selector) Stale(e Entry) (Stale, bool) {
 	return Stale{}, false
 }
 
-// serving returns the endpoints of a service port that serve. Whether it would
-// be sent there again, by policy, hints or termination, is not asked of a client
-// that is there: a TCP connection would stay as well.
+// serving returns the serving endpoints of a service port. Traffic policy, topology hints and
+// termination do not matter for an existing client: a TCP connection would remain, too.
 //
-// Endpoints that are ready but not serving count as well: the EndpointSlice
-// controller writes that of pods that are not ready and whose Service has
-// publishNotReadyAddresses. The rules send new clients to them. kube-proxy does so,
-// too, and yet deletes the flows of these clients whenever any UDP Service changes
-// (up to 1.37): a client that keeps its port, as QUIC does, would lose its
-// connection, for which no endpoint changed.
+// Endpoints that are ready but not serving are included. The EndpointSlice controller writes this
+// for unready pods of a Service with publishNotReadyAddresses, and the rules send new clients to
+// them. kube-proxy sends clients to them, too, but deletes their flows whenever any UDP Service
+// changes (up to 1.37). A client that keeps its port, such as a QUIC client, would then lose its
+// connection although no endpoint changed.
 func serving(s *ir.Service, port ir.ServicePort) map[netip.AddrPort]bool {
 	out := map[netip.AddrPort]bool{}
 	for i := range s.Pools {
@@ -171,8 +162,8 @@ func add(set map[netip.AddrPort]bool, backends []ir.Backend) {
 	}
 }
 
-// of finds the frontend that takes, or took, packets to an address: exact
-// addresses before node ports. One that is gone is nil.
+// of returns the frontend for an address, exact addresses before node ports. current is nil if it
+// was removed.
 func (sel *Selector) of(exact, nodePort ir.Match) (m ir.Match, current *frontend, ok bool) {
 	f := sel.inForce
 	f.mu.Lock()
@@ -188,6 +179,6 @@ func (sel *Selector) of(exact, nodePort ir.Match) (m ir.Match, current *frontend
 	if sel.removed[exact] {
 		return exact, nil, true
 	}
-	// What is gone may have answered on other addresses of the node than now.
+	// A removed node port may have had other addresses of the node.
 	return nodePort, nil, own && of == nil && sel.removed[nodePort]
 }

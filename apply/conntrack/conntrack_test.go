@@ -22,9 +22,9 @@ func match(t testing.TB, s string) ir.Match {
 	return m
 }
 
-// program returns a Program with one Service "x/dns", whose frontends are sent
-// to the pools by number. Those of a protocol that have pools are of one port,
-// each other one of a port with its name.
+// program returns a Program with one Service "x/dns". frontends maps each frontend to indexes of
+// pools. Frontends of a protocol that have pools share a port; each of the others has a port of its
+// own name.
 func program(t testing.TB, family ir.Family, addrs []string, frontends map[string][]int, pools ...[]string) *ir.Program {
 	s := ir.Service{Name: ir.Name{Namespace: "x", Name: "dns"}}
 	for _, backends := range pools {
@@ -63,7 +63,7 @@ func TestSelector(t *testing.T) {
 			"node:30053/udp":      {0},
 			"10.96.0.10:80/tcp":   {2},
 			"10.96.0.11:53/udp":   nil, // without endpoints
-			"10.96.0.13:53/udp":   nil, // but for one that is kept
+			"10.96.0.13:53/udp":   nil, // only a draining one
 			"node:30054/udp":      nil,
 			"192.0.2.11:5300/udp": {0},
 		}, []string{"10.244.1.5:53", "10.244.2.5:53"}, []string{"10.244.3.5:53"}, []string{"10.244.1.6:80"})
@@ -73,7 +73,7 @@ func TestSelector(t *testing.T) {
 		p.Services[0].Draining = []ir.Draining{kept("", "10.244.4.5:53"), kept("10.96.0.13:53/udp", "10.244.4.6:53")}
 		return p
 	}
-	guarded := func(ranges ...string) *ir.Program { // the load balancer's address admits these
+	guarded := func(ranges ...string) *ir.Program { // the source ranges of the load balancer's address
 		p := v4()
 		for i := range p.Services[0].Frontends {
 			f := &p.Services[0].Frontends[i]
@@ -106,8 +106,8 @@ func TestSelector(t *testing.T) {
 		gone     []string
 		proto    ir.Protocol // default UDP
 		zone     uint16
-		silent   bool   // nothing was answered
-		want     string // frontend and why; "": not stale
+		silent   bool   // no reply was seen
+		want     string // frontend and reason; "" if not stale
 	}{
 		{name: "at an endpoint", to: "10.96.0.10:53", from: "10.244.2.5:53"},
 		{name: "endpoint went", to: "10.96.0.10:53", from: "10.244.9.9:53", want: "10.96.0.10:53/udp 10.244.9.9:53 is no endpoint of the Service"},
@@ -235,7 +235,7 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// What the kernel is asked for is as narrow as a few questions can be.
+// The dump filters are as narrow as a few dumps allow.
 func TestFilters(t *testing.T) {
 	frontends := func(n int, format string) (out map[string][]int) {
 		out = map[string][]int{"10.96.0.1:80/tcp": nil}
@@ -275,7 +275,7 @@ func entry(proto ir.Protocol, client, to, from string) Entry {
 	return Entry{Protocol: proto, Client: addrPort(client), To: addrPort(to), From: addrPort(from)}
 }
 
-// texts returns entries without the kernel's numbers, sorted.
+// texts returns entries without kernel IDs, sorted.
 func texts(entries []Entry) []string {
 	out := []string{}
 	for _, e := range entries {

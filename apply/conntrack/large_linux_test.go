@@ -26,7 +26,7 @@ const (
 	attrTimeout = 7
 )
 
-// fill makes n entries in the kernel.
+// fill creates n entries in the kernel.
 func fill(ns *applytest.Namespace, n int, of func(int) Entry) error {
 	tab, err := open(ns.Fd())
 	if err != nil {
@@ -59,7 +59,7 @@ func fill(ns *applytest.Namespace, n int, of func(int) Entry) error {
 	return nil
 }
 
-// describe says all of an entry.
+// describe adds all attributes of an entry.
 func describe(ae *netlink.AttributeEncoder, e Entry) {
 	identify(ae, e)
 	ae.Nested(attrTupleReply, func(ae *netlink.AttributeEncoder) error {
@@ -70,15 +70,15 @@ func describe(ae *netlink.AttributeEncoder, e Entry) {
 	ae.Uint16(attrZone, e.Zone)
 }
 
-// from is the i-th of many clients.
+// from returns the i-th of many clients.
 func from(i int) netip.AddrPort {
 	var a [4]byte
-	binary.BigEndian.PutUint32(a[:], 0xc6120000+uint32(i)) // 198.18.0.0/15, and what follows
+	binary.BigEndian.PutUint32(a[:], 0xc6120000+uint32(i)) // from 198.18.0.0/15 on
 	return netip.AddrPortFrom(netip.AddrFrom4(a), 5000)
 }
 
-// most is how many entries the kernel lets a namespace have, which nobody can
-// change inside one.
+// most returns how many entries the kernel allows in a namespace. The limit cannot be changed
+// inside it.
 func most(t testing.TB) int {
 	t.Helper()
 	data, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
@@ -92,7 +92,7 @@ func most(t testing.TB) int {
 	return n
 }
 
-// liveHeap is how much memory is in use.
+// liveHeap returns the memory in use, in bytes.
 func liveHeap() int64 {
 	runtime.GC()
 	var m runtime.MemStats
@@ -100,9 +100,8 @@ func liveHeap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// Of a million entries, or as many as a namespace may have, hardly anything is
-// held at a time: neither of those that are no matter, nor of those that are
-// stale, and so are deleted.
+// A pass over a million entries, or as many as a namespace may have, holds few of them in memory at
+// a time, whether they are stale or not.
 func TestLargeTableTakesNoMemory(t *testing.T) {
 	ns, tab, _ := kernel(t)
 	n := min(1_000_000, most(t)-1000)
@@ -117,7 +116,7 @@ func TestLargeTableTakesNoMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// So many ports that the kernel cannot be asked for fewer entries.
+	// Use so many ports that the dump cannot be filtered.
 	frontends := map[string][]int{"10.96.0.10:53/udp": {0}}
 	for i := range 2 * mostFilters {
 		frontends[fmt.Sprintf("10.96.0.11:%d/udp", i+1000)] = nil
@@ -149,7 +148,7 @@ func TestLargeTableTakesNoMemory(t *testing.T) {
 	}
 }
 
-// The kernel sends what could be stale, and not what else there is.
+// The kernel dumps only entries that may be stale.
 func TestKernelFilters(t *testing.T) {
 	ns, tab, handle := kernel(t)
 	entries := map[ir.Family][]Entry{
@@ -170,7 +169,7 @@ func TestKernelFilters(t *testing.T) {
 			create(t, handle, e)
 		}
 	}
-	// Linux leaves other zones out from 6.9 on; before that we do.
+	// Linux excludes other zones from 6.9 on; Stale does so on older kernels.
 	zoned := entry(ir.UDP, "192.0.2.5:5000", "10.96.0.10:53", "10.244.9.9:53")
 	zoned.Zone = 7
 	if err := fill(ns, 1, func(int) Entry { return zoned }); err != nil {
@@ -200,7 +199,7 @@ func TestKernelFilters(t *testing.T) {
 	}
 }
 
-// filtersZones reports whether the kernel is one that should.
+// filtersZones reports whether this kernel filters by zone.
 func filtersZones(t *testing.T) bool {
 	t.Helper()
 	var u unix.Utsname
@@ -214,7 +213,7 @@ func filtersZones(t *testing.T) bool {
 	return major > 6 || major == 6 && minor >= 9
 }
 
-// answering is a kernel that answers each request with entries.
+// answering is a kernel that replies to each request with entries.
 type answering func(netlink.Message) ([]Entry, error)
 
 func (a answering) Ask(_ context.Context, m netlink.Message, each func([]byte) error) (interrupted bool, err error) {
@@ -227,7 +226,7 @@ func (a answering) Ask(_ context.Context, m netlink.Message, each func([]byte) e
 	return false, err
 }
 
-// Kernels that do not know filters, or refuse them, are asked for all once.
+// Kernels that ignore or reject filters dump everything once.
 func TestKernelsWithoutFilters(t *testing.T) {
 	stale := []Entry{
 		entry(ir.UDP, "192.0.2.1:5000", "10.96.0.10:53", "10.244.9.9:53"),
@@ -278,8 +277,7 @@ func TestKernelsWithoutFilters(t *testing.T) {
 	}
 }
 
-// The node tracks as many connections as it may: the table can still be read,
-// and stale flows deleted, which makes room.
+// With a full connection tracking table, the table can still be read and stale flows deleted.
 func TestFullTable(t *testing.T) {
 	ns, tab, _ := kernel(t)
 	n := most(t)

@@ -8,8 +8,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// The address of the node can be the external address of a Service, and its port the node port
-// of another one. Flows to it are judged alike by a sync of all Services and by one of each.
+// An address of the node can be the external address of a Service, on the port of another's node
+// port. A full sync and syncs of single Services judge its flows equally.
 func TestExactOfAnotherService(t *testing.T) {
 	service := func(name, frontend, backend string) *ir.Program {
 		p := program(t, ir.IPv4, []string{"192.0.2.11"}, map[string][]int{frontend: {0}}, []string{backend})
@@ -36,10 +36,10 @@ func TestExactOfAnotherService(t *testing.T) {
 	}
 }
 
-// After each of several changes, a sync of what changed finds the flows stale that a sync of all
-// finds stale newly, and none that this one does not.
+// After each of several changes, a partial sync finds the same newly stale flows as a full sync,
+// and no others.
 func TestChangesJudgeAsAll(t *testing.T) {
-	addrs := []string{"192.0.2.11", "198.51.100.11", "10.96.0.1", "10.96.0.2"} // two of the node
+	addrs := []string{"192.0.2.11", "198.51.100.11", "10.96.0.1", "10.96.0.2"} // the first two are the node's
 	backends := []string{"10.244.1.1:53", "10.244.1.2:53", "10.244.1.3:53"}
 	var flows []Entry
 	for _, addr := range addrs {

@@ -14,7 +14,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// From linux/netfilter/nfnetlink_conntrack.h, as far as x/sys has it not.
+// Constants of linux/netfilter/nfnetlink_conntrack.h that x/sys lacks.
 const (
 	msgGet    = netlink.HeaderType(unix.NFNL_SUBSYS_CTNETLINK)<<8 | 1
 	msgDelete = netlink.HeaderType(unix.NFNL_SUBSYS_CTNETLINK)<<8 | 2
@@ -46,18 +46,18 @@ const (
 	filterProtoDstPort = 1 << 5
 )
 
-// table is the connection tracking table of a network namespace. Entries are
-// deleted while the list of them is read, so that each needs a socket.
+// table is the connection tracking table of a network namespace. Entries are deleted while the dump
+// is read, so reading and writing need a socket each.
 type table struct {
 	reading interface {
 		Ask(ctx context.Context, m netlink.Message, each func(data []byte) error) (interrupted bool, err error)
 	}
 	writing *socket.Socket
-	close   func() error // closes the sockets, and ends what is under way
+	close   func() error // closes the sockets, and ends a pending exchange
 }
 
-// open opens the table of the network namespace that netns is a file
-// descriptor of, or of the calling thread's where it is 0.
+// open opens the table of the network namespace with file descriptor netns, or of the calling
+// thread's namespace if netns is 0.
 func open(netns int) (*table, error) {
 	config := socket.Config{Protocol: unix.NETLINK_NETFILTER, NetNS: netns}
 	reading, err := socket.Dial(config)
@@ -71,11 +71,9 @@ func open(netns int) (*table, error) {
 	return &table{reading, writing, func() error { return errors.Join(reading.Close(), writing.Close()) }}, nil
 }
 
-// dump hands the entries that pass a filter to each. The kernel picks them from
-// 5.8 on; an older one does not know filters, and sends all, and one that
-// refuses them is asked for all: then filtered is false, and each is handed all UDP
-// entries of the family. A list that the kernel calls interrupted is read
-// again, so that each may be handed an entry twice.
+// dump passes the entries that match a filter to each. Kernels filter from Linux 5.8 on. If the
+// kernel ignores or rejects the filter, filtered is false, and each receives all UDP entries of the
+// family. An interrupted dump is repeated, so each may receive an entry twice.
 func (t *table) dump(f filter, each func(Entry) error) (filtered bool, err error) {
 	filtered = true
 	err = socket.Whole(func() (interrupted bool, err error) {
@@ -93,12 +91,12 @@ func (t *table) dump(f filter, each func(Entry) error) (filtered bool, err error
 }
 
 func refusesFilters(err error) bool {
-	const enotsupp = unix.Errno(524) // the kernel's own, which it should not tell
+	const enotsupp = unix.Errno(524) // ENOTSUPP, an internal error of the kernel that it should not return
 	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, enotsupp)
 }
 
-// dumpOnce reads the table once. filtered says whether to ask for a filter, and
-// becomes false when the kernel does not do what was asked.
+// dumpOnce reads the table once. filtered selects whether to send the filter; dumpOnce clears it if
+// the kernel ignores the filter.
 func (t *table) dumpOnce(f filter, filtered *bool, each func(Entry) error) (interrupted bool, err error) {
 	var req []byte
 	if *filtered {
@@ -117,7 +115,7 @@ func (t *table) dumpOnce(f filter, filtered *bool, each func(Entry) error) (inte
 	})
 }
 
-// encode says to the kernel what to send.
+// encode adds the filter to a request.
 func (f filter) encode(ae *netlink.AttributeEncoder) {
 	flags := uint32(filterProtoNum)
 	if f.addr.IsValid() {
@@ -151,11 +149,11 @@ func (f filter) encode(ae *netlink.AttributeEncoder) {
 		})
 		return nil
 	})
-	ae.Bytes(attrZone, []byte{0, 0}) // from Linux 6.9 on
+	ae.Bytes(attrZone, []byte{0, 0}) // supported from Linux 6.9 on
 }
 
-// delete deletes entries and returns how many of them there still were. It goes
-// on after an error, and returns all errors.
+// delete deletes entries, and returns how many of them existed. It continues after errors and
+// returns all of them.
 func (t *table) delete(entries []Entry) (deleted int, err error) {
 	var errs []error
 	for len(entries) > 0 {
@@ -187,11 +185,11 @@ func (t *table) deleteBatch(entries []Entry) (deleted int, err error) {
 				return err
 			case err == nil:
 				deleted++
-			case errors.Is(err, unix.ENOENT): // ended by itself
+			case errors.Is(err, unix.ENOENT): // already expired
 			case i < len(entries):
 				refusals = append(refusals, fmt.Errorf("connection tracking entry %s: %w", entries[i], err))
 			}
-			if i == len(entries)-1 { // answers come in the order of the messages
+			if i == len(entries)-1 { // answers arrive in the order of the messages
 				break
 			}
 		}
@@ -203,7 +201,7 @@ func (t *table) deleteBatch(entries []Entry) (deleted int, err error) {
 	return deleted, errors.Join(refusals...)
 }
 
-// message puts the netfilter header before attributes.
+// message prepends the netfilter header to attributes.
 func message(kind netlink.HeaderType, flags netlink.HeaderFlags, family ir.Family, attrs []byte) netlink.Message {
 	af := byte(unix.AF_INET)
 	if family == ir.IPv6 {
@@ -215,8 +213,8 @@ func message(kind netlink.HeaderType, flags netlink.HeaderFlags, family ir.Famil
 	}
 }
 
-// encode returns attributes in network byte order. What is encoded here cannot
-// fail: it is of fixed, small size.
+// encode returns attributes in network byte order. It panics on errors, which cannot occur: all
+// attributes are small and of fixed size.
 func encode(fill func(*netlink.AttributeEncoder)) []byte {
 	ae := netlink.NewAttributeEncoder()
 	fill(ae)
@@ -227,8 +225,8 @@ func encode(fill func(*netlink.AttributeEncoder)) []byte {
 	return data
 }
 
-// identify says which entry is meant: the flow, and the kernel's number, so
-// that an entry which took its place meanwhile is left alone.
+// identify adds the flow and the kernel's ID of an entry. The ID protects a later entry of the same
+// flow.
 func identify(ae *netlink.AttributeEncoder, e Entry) {
 	ae.Nested(attrTupleOrig, func(ae *netlink.AttributeEncoder) error {
 		direction(ae, e.Protocol, e.Client, e.To)
@@ -238,7 +236,7 @@ func identify(ae *netlink.AttributeEncoder, e Entry) {
 	ae.Uint32(attrID, e.ID)
 }
 
-// direction says where the packets of a flow that go one way come from, and go to.
+// direction adds the source and destination of one direction of a flow.
 func direction(ae *netlink.AttributeEncoder, proto ir.Protocol, from, to netip.AddrPort) {
 	ae.Nested(tupleIP, func(ae *netlink.AttributeEncoder) error {
 		src, dst := uint16(ipv4Src), uint16(ipv4Dst)
@@ -260,8 +258,7 @@ func direction(ae *netlink.AttributeEncoder, proto ir.Protocol, from, to netip.A
 
 var errCut = errors.New("an attribute is cut off")
 
-// decode reads an entry. It is called for each entry of the table, and so
-// allocates nothing.
+// decode decodes an entry. It runs for each entry of the table, so it does not allocate.
 func decode(data []byte) (e Entry, err error) {
 	const header = 4
 	if len(data) < header {
@@ -292,7 +289,7 @@ func decode(data []byte) (e Entry, err error) {
 	return e, nil
 }
 
-// attribute takes the first attribute off.
+// attribute splits off the first attribute.
 func attribute(b []byte) (kind uint16, value, rest []byte, err error) {
 	const header = 4
 	if len(b) < header {
@@ -306,7 +303,7 @@ func attribute(b []byte) (kind uint16, value, rest []byte, err error) {
 	return kind, b[header:n], b[min(len(b), (n+3)&^3):], nil
 }
 
-// tuple reads one direction of a flow.
+// tuple decodes one direction of a flow.
 func tuple(b []byte) (src, dst netip.AddrPort, proto ir.Protocol, err error) {
 	var srcAddr, dstAddr netip.Addr
 	var srcPort, dstPort uint16

@@ -19,7 +19,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// kernel returns a namespace of its own with a handle that makes entries.
+// kernel returns a new namespace, its table, and a handle that creates entries.
 func kernel(t testing.TB) (*applytest.Namespace, *table, *vnetlink.Handle) {
 	t.Helper()
 	ns := applytest.RequireNamespace(t)
@@ -36,7 +36,7 @@ func kernel(t testing.TB) (*applytest.Namespace, *table, *vnetlink.Handle) {
 	return ns, table, handle
 }
 
-// create makes an entry in the kernel.
+// create creates an entry in the kernel.
 func create(t testing.TB, h *vnetlink.Handle, e Entry) {
 	t.Helper()
 	ip := func(a netip.AddrPort) net.IP { return a.Addr().AsSlice() }
@@ -73,7 +73,7 @@ func all(t testing.TB, tab *table, family ir.Family) (out []Entry) {
 	return out
 }
 
-// sweep returns what is stale.
+// sweep returns the stale entries.
 func sweep(t testing.TB, tab *table, sel *Selector) (out []Entry) {
 	t.Helper()
 	err := tab.sweep(sel, func(stale []Stale) error {
@@ -145,7 +145,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// An entry that took the place of a stale one is another entry.
+// delete does not delete a new entry that replaced a stale one.
 func TestDeleteSparesTheSuccessor(t *testing.T) {
 	_, table, handle := kernel(t)
 	e := entry(ir.UDP, "192.0.2.1:5000", "10.96.0.10:53", "10.244.9.9:53")
@@ -182,8 +182,8 @@ func TestManyEntries(t *testing.T) {
 	}
 }
 
-// A client that keeps its port reaches the new endpoint once the entry that
-// points to the old one is gone, and not before.
+// A client that keeps its port reaches the new endpoint only after the entry for the old one is
+// deleted.
 func TestClientMovesToTheNewEndpoint(t *testing.T) {
 	ns, table, _ := kernel(t)
 	run := func(name string, args ...string) {
@@ -270,14 +270,14 @@ func TestDecodeIsRobust(t *testing.T) {
 	}
 }
 
-// Why entries of IPv6 are not asked for by their address: the kernel sends those
-// of all others. Where this is skipped, the kernel has learned it, and filters can use it.
+// This is why IPv6 entries are not filtered by address: the kernel dumps those of all other
+// addresses. If this test is skipped, the kernel is fixed, and filters can use addresses.
 func TestKernelInvertsIPv6Addresses(t *testing.T) {
 	_, tab, h := kernel(t)
 	for _, f := range []struct {
 		family                 ir.Family
 		vip, other, pod, reply string
-		want                   []string // whose entries come for vip
+		want                   []string // whose entries are dumped for vip
 	}{
 		{ir.IPv4, "10.96.0.10", "10.96.0.11", "10.244.1.5", "10.244.1.9", []string{"10.96.0.10"}},
 		{ir.IPv6, "fd00::10", "fd00::11", "fd00:244::5", "fd00:244::9", []string{"fd00::11"}},

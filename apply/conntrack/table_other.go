@@ -2,8 +2,7 @@
 
 package conntrack
 
-// table is the connection tracking table, which only Linux has: elsewhere no
-// flow is known, and none is stale.
+// table is empty, since only Linux has the connection tracking table.
 type table struct{}
 
 func open(int) (*table, error) { return &table{}, nil }

@@ -10,19 +10,18 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Work is what a sync gives the Cleaner to do: the flows of which frontends to look at.
+// Work describes the flows to check after a sync, by their frontends.
 type Work struct {
-	// Programs are what is in force after the sync: their nodes and, if All, all
-	// of their Services; else the Services are those of Changes.
+	// Programs are in force after the sync. With All they contain all Services; otherwise only their
+	// nodes are used, and Changes contains the Services.
 	Programs ir.Programs
 	Changes  ir.Changes
 	All      bool
 	Removed  []ir.Match // frontends
 }
 
-// frontends are the UDP frontends of a family that are in force. Every Selector
-// judges by all of them, whichever flows it looks at. Several goroutines may use
-// them.
+// frontends are the UDP frontends of a family that are in force. Every Selector judges by all of
+// them, whichever flows it checks. They are safe for concurrent use.
 type frontends struct {
 	mu      sync.Mutex
 	node    ir.Node
@@ -30,14 +29,14 @@ type frontends struct {
 	of      map[ir.Name][]ir.Match
 }
 
-// frontend is what an entry is held against. It does not change.
+// frontend is the state that an entry is compared with. It is immutable.
 type frontend struct {
 	service  ir.Name
-	backends map[netip.AddrPort]bool // that serve
-	ranges   []ir.SourceRange        // of Frontend.SourceRanges
+	backends map[netip.AddrPort]bool // serving endpoints
+	ranges   []ir.SourceRange        // from Frontend.SourceRanges
 }
 
-// replace notes that the Services of a Program are in force, and no others.
+// replace records the Services of a Program as the only ones in force.
 func (f *frontends) replace(p *ir.Program) {
 	next := frontends{matches: map[ir.Match]*frontend{}, of: map[ir.Name][]ir.Match{}}
 	if p.Node.Mode != ir.ModeUserspace {
@@ -50,8 +49,7 @@ func (f *frontends) replace(p *ir.Program) {
 	f.node, f.matches, f.of = p.Node, next.matches, next.of
 }
 
-// change notes that changes of Services are in force, and returns the frontends
-// that the changed ones have now.
+// change records changes of Services as in force. It returns the frontends of the changed Services.
 func (f *frontends) change(node ir.Node, changes []ir.Change) (now []ir.Match) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -59,7 +57,7 @@ func (f *frontends) change(node ir.Node, changes []ir.Change) (now []ir.Match) {
 		f.matches, f.of = map[ir.Match]*frontend{}, map[ir.Name][]ir.Match{}
 	}
 	f.node = node
-	for _, c := range changes { // before any is added: a frontend may go from one to another
+	for _, c := range changes { // removals first: a frontend may move to another Service
 		for _, m := range f.of[c.Name] {
 			delete(f.matches, m)
 		}
@@ -74,7 +72,7 @@ func (f *frontends) change(node ir.Node, changes []ir.Change) (now []ir.Match) {
 	return now
 }
 
-// add enters the UDP frontends of a Service.
+// add adds the UDP frontends of a Service.
 func (f *frontends) add(s *ir.Service) {
 	backends := map[ir.ServicePort]map[netip.AddrPort]bool{}
 	for i := range s.Frontends {
@@ -97,22 +95,22 @@ func (f *frontends) has(m ir.Match) bool {
 	return f.matches[m] != nil
 }
 
-// all returns those that are in force.
+// all returns all frontends in force.
 func (f *frontends) all() []ir.Match {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Collect(maps.Keys(f.matches))
 }
 
-// scope is the frontends of one family whose flows are to be looked at.
+// scope is the set of frontends of one family whose flows are to be checked.
 type scope struct {
-	all     bool              // those in force
-	some    map[ir.Match]bool // of those in force; others are ignored
+	all     bool              // all frontends in force
+	some    map[ir.Match]bool // some frontends in force; others are ignored
 	removed map[ir.Match]bool
 }
 
-// take notes what is in force after a sync in one family, and returns what there
-// is to look at; nil if the sync was not for the family.
+// take records the rules in force after a sync in one family. It returns the scope to check, or nil
+// if the sync did not include the family.
 func (f *frontends) take(of ir.Family, w *Work) *scope {
 	p := w.Programs.Of(of)
 	if p == nil {
@@ -134,7 +132,7 @@ func (f *frontends) take(of ir.Family, w *Work) *scope {
 	return s
 }
 
-// and returns both scopes in one. Either may be nil.
+// and returns the union of two scopes. Either may be nil.
 func (s *scope) and(o *scope) *scope {
 	if s == nil || o == nil {
 		return cmp.Or(s, o)
@@ -145,13 +143,11 @@ func (s *scope) and(o *scope) *scope {
 	return sum
 }
 
-// maxRemoved is how many frontends that are gone a scope has at most, whose flows
-// could not be deleted.
+// maxRemoved bounds the removed frontends of a scope whose flows could not be deleted.
 const maxRemoved = 10_000
 
-// bounded returns the scope without frontends that are no longer in force, and with
-// maxRemoved that are gone: both would become more for as long as flows cannot be
-// deleted.
+// bounded drops frontends that are no longer in force, and removed ones above maxRemoved. Both
+// would accumulate while deletions fail.
 func (s *scope) bounded(f *frontends) *scope {
 	maps.DeleteFunc(s.some, func(m ir.Match, _ bool) bool { return !f.has(m) })
 	for m := range s.removed {
