@@ -1,5 +1,5 @@
-// Package files finds the files of objects below a path and reads them: the
-// same ones, in the same forms, for every verb and for the daemon.
+// Package files finds and reads files with Kubernetes objects. Every command and the daemon read
+// the same files below a path, in the same formats.
 package files
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
-// System is the part of a file system that is read.
+// System is the file system interface that the package uses.
 type System interface {
 	Open(name string) (fs.File, error)
 	Stat(name string) (fs.FileInfo, error)
@@ -28,42 +28,43 @@ type System interface {
 // File is a file to read.
 type File struct {
 	Name string
-	// FromDirectory reports that nobody named it: a directory has it, and it may be no file of objects.
+	// FromDirectory is set if the file was found in a directory rather than named. It may then contain
+	// no Kubernetes objects.
 	FromDirectory bool
 }
 
-// Found is what stands at a path.
+// Found is the result of Find.
 type Found struct {
 	Files []File
-	// Directories are the path, if it is one, and all below it that are looked into.
+	// Directories are the path, if it is a directory, and all searched directories below it.
 	Directories []string
-	// Passed are names of files that are neither a file nor a directory, and would hold up their reader.
+	// Passed are skipped names that are neither files nor directories. Reading them would block.
 	Passed []Passed
-	// Unreadable are directories and files of which nobody knows what is in them.
+	// Unreadable are directories and files that could not be read.
 	Unreadable []Unreadable
 }
 
-// Passed is a name with what it stands for: "a named pipe".
+// Passed is a skipped name with its type: "a named pipe".
 type Passed struct{ Name, Is string }
 
-// Unreadable is a name with the reason, which does not have the name.
+// Unreadable is a name with an error, which does not contain the name.
 type Unreadable struct {
 	Name string
 	Err  error
 }
 
-// IsObjects reports whether a file of this name is read where a directory is given.
+// IsObjects reports whether a file of this name in a directory is read.
 func IsObjects(name string) bool {
 	return snapshot.NamesObjects(strings.TrimSuffix(name, ".gz"))
 }
 
-// IsHidden reports whether a directory of this name is passed over, as those are
-// that editors, version control and mounted ConfigMaps have for themselves.
+// IsHidden reports whether a directory of this name is skipped. Editors, version control and
+// ConfigMap volumes create such directories.
 func IsHidden(name string) bool { return strings.HasPrefix(name, ".") }
 
-// Find returns the files in a directory and below it that can hold objects, in
-// order of name; what is no directory stands for itself. A link to a directory
-// is not followed below the path, so that no way leads in a circle.
+// Find returns the files in and below a directory that may contain objects, in order of name. If
+// path is a file, it returns that file. Links to directories below path are not followed, so there
+// are no cycles.
 func Find(sys System, path string) (*Found, error) {
 	info, err := sys.Stat(path)
 	if err != nil {
@@ -106,7 +107,7 @@ func (f *Found) walk(sys System, dir string) {
 	}
 }
 
-// KindOf names what is neither a file nor a directory.
+// KindOf describes a file mode that is neither a file nor a directory.
 func KindOf(m fs.FileMode) string {
 	switch {
 	case m&fs.ModeNamedPipe != 0:
@@ -119,7 +120,7 @@ func KindOf(m fs.FileMode) string {
 	return m.String()
 }
 
-// Reason returns what is wrong with a file, without its name and what was tried.
+// Reason returns the cause of a file error, without its name and operation.
 func Reason(err error) error {
 	if path := (*fs.PathError)(nil); errors.As(err, &path) {
 		return path.Err
@@ -127,21 +128,20 @@ func Reason(err error) error {
 	return err
 }
 
-// Unlimited is how much may be read where nothing limits it.
+// Unlimited is the value of left without a limit, in bytes.
 const Unlimited = math.MaxInt64 - 1
 
-// ErrTooMuch is what more than the limit gives.
+// ErrTooMuch is returned when the limit is exceeded.
 var ErrTooMuch = errors.New("too much")
 
-// TooMuch returns the error for what has more than the limit: "with it the
-// snapshot", where the error stands behind the name of a file.
+// TooMuch returns the error for exceeding the limit. what is its subject: "with it the snapshot"
+// after the name of a file.
 func TooMuch(what string, limit int64) error {
 	return fmt.Errorf("%s has more than the %d bytes of --snapshot-limit", what, limit)
 }
 
-// Read reads a file that may be compressed with gzip, and takes what it has off
-// from left. It reads no more than that: then it returns ErrTooMuch. An error
-// does not have the name.
+// Read reads a file, which may be gzip-compressed, and subtracts its size from left. If it is
+// larger than left, Read stops and returns ErrTooMuch. Errors do not contain the name.
 func Read(sys System, name string, left *int64) ([]byte, error) {
 	file, err := sys.Open(name)
 	if err != nil {
@@ -155,13 +155,13 @@ func Read(sys System, name string, left *int64) ([]byte, error) {
 	return ReadFrom(file, size, left)
 }
 
-// ReadFrom is Read of what is open already, and has some size bytes.
+// ReadFrom is like Read for an open file of about size bytes.
 func ReadFrom(from io.Reader, size int64, left *int64) ([]byte, error) {
 	data, err := readAll(from, size, left)
 	if err != nil || !bytes.HasPrefix(data, []byte("\x1f\x8b")) {
 		return fromUTF16(data), Reason(err)
 	}
-	// What is compressed counts as little as what it stands for counts as much.
+	// Count only the uncompressed data.
 	*left += int64(len(data))
 	unzip, err := gzip.NewReader(bytes.NewReader(data))
 	if err == nil {
@@ -178,8 +178,8 @@ func ReadFrom(from io.Reader, size int64, left *int64) ([]byte, error) {
 	return fromUTF16(data), nil
 }
 
-// fromUTF16 returns a text in UTF-8 that has the byte order mark of UTF-16, as
-// PowerShell writes what > redirects. Any other is returned as it is.
+// fromUTF16 converts a text with a UTF-16 byte order mark to UTF-8; PowerShell redirections write
+// UTF-16. Other data is returned unchanged.
 func fromUTF16(data []byte) []byte {
 	var order binary.ByteOrder
 	switch {
@@ -197,16 +197,15 @@ func fromUTF16(data []byte) []byte {
 	return []byte(string(utf16.Decode(units)))
 }
 
-// pieceSize is how much is read at a time where nobody knows how much there is.
+// pieceSize is the size of reads in bytes if the total size is unknown.
 const pieceSize = 1 << 20
 
-// readAll reads all there is, some size bytes, but no more than left, and takes
-// it off from that.
+// readAll reads about size bytes, at most left, and subtracts the result from left.
 func readAll(from io.Reader, size int64, left *int64) ([]byte, error) {
 	if size > *left {
 		return nil, ErrTooMuch
 	}
-	// In pieces, so that what is too much does not take a multiple of the limit.
+	// Read in pieces, so that excessive input does not use a multiple of the limit.
 	from = io.LimitReader(from, *left+1)
 	var pieces [][]byte
 	p := make([]byte, 0, size+bytes.MinRead)

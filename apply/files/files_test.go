@@ -8,8 +8,8 @@ import (
 	"testing/iotest"
 )
 
-// What is read is whole, in pieces of any size, whatever was known of how much
-// it would be; and what is too much is not held in a multiple of the limit.
+// Input of any size is read completely, whatever size was announced. Excessive input is not held in
+// a multiple of the limit.
 func TestReadAll(t *testing.T) {
 	want := bytes.Repeat([]byte("0123456789"), pieceSize/4)
 	for _, size := range []int64{0, 7, int64(len(want)) - 1, int64(len(want)), int64(len(want)) + 1000} {
@@ -48,7 +48,7 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
-// What PowerShell redirects into a file is read as what it says.
+// The UTF-16 output of PowerShell redirections is read as text.
 func TestReadUTF16(t *testing.T) {
 	const want = "kind: List # \u00e9 \U0001f600\r\n"
 	for name, in := range map[string]string{
