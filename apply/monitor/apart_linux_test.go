@@ -8,8 +8,8 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 )
 
-// Of work that is done apart the kernel tells nothing; another's transaction meanwhile is told as one
-// of which nobody knows what it changed, and those after it as ever.
+// Changes made in Apart send no notifications. A foreign transaction at the same time is reported
+// as an unknown change, and later ones are reported as usual.
 func TestApart(t *testing.T) {
 	told := make(chan bool, 100)
 	m, nft := listening(t, func(missed bool) { told <- missed })
@@ -33,7 +33,7 @@ func TestApart(t *testing.T) {
 
 	work := func(others int) func() uint32 {
 		return func() uint32 {
-			for i := range 2 + others { // two are taken for ours
+			for i := range 2 + others { // two count as ours
 				nft(fmt.Sprintf("add element ip proxyc s { 10.0.0.%d }", i))
 			}
 			return 2

@@ -8,15 +8,15 @@ import (
 	nft "github.com/proxyc/proxyc/render/nftables"
 )
 
-// Concern reports whether a change of a chain, or of what is in it, or of a
-// table where the chain is empty, may be one of our rules. loss is true if something
-// goes or may be in force no longer, and for a new rule that may jump to a chain of ours.
+// Concern reports whether a change may affect our rules: a change of a chain or its content, or of
+// a table if chain is empty. loss is true if something is removed or may be disabled, and for a new
+// rule that may jump to one of our chains.
 type Concern func(table, chain string, loss bool) bool
 
-// NFTables is what concerns mode nftables.
+// NFTables is the Concern of mode nftables.
 func NFTables(table, _ string, _ bool) bool { return table == nft.Table }
 
-// IPTables is what concerns mode iptables in its nft variant.
+// IPTables is the Concern of mode iptables with iptables-nft.
 func IPTables(table, chain string, loss bool) bool {
 	builtIn, kubelet := rules.BuiltInChains(), rules.KubeletChains()
 	switch {

@@ -1,7 +1,6 @@
-// Package monitor reports when others may have changed the rules of the node: by
-// the kernel's messages for nf_tables, by looking at the tables for the older
-// iptables.
+// Package monitor reports when other programs may have changed the node's rules. For nf_tables it
+// uses the kernel's notifications. For iptables-legacy, which has none, it polls the tables.
 //
-// Own work is done inside [Monitor].Own, and is not reported. What others do at
-// the same time is.
+// Changes made inside [Monitor].Own are not reported. Changes of other programs at the same time
+// are.
 package monitor

@@ -5,26 +5,25 @@ import (
 	"log/slog"
 )
 
-// Monitor reports the changes of others.
+// Monitor reports changes of the rules by other programs.
 type Monitor interface {
-	// Own calls work, which changes the rules, and does not report those changes.
-	// If work is not certain that all of them are its own, it reports them.
+	// Own calls work, which changes the rules, and does not report those changes. If work returns
+	// false, because changes may be foreign, it reports them.
 	Own(work func() (certain bool))
-	// Run looks until Close.
+	// Run monitors until Close.
 	Run(ctx context.Context)
 	Close() error
 }
 
-// Handle is a dataplane's Monitor. Before Start there is none, and all else
-// does nothing.
+// Handle is a dataplane's Monitor. Before Start it has none, and its methods do nothing.
 type Handle struct {
 	monitor Monitor
 	ended   chan struct{} // closed when Run has ended
 }
 
-// Start opens a Monitor and runs it until ctx ends, or until Close. The channel
-// gives a token when somebody else may have changed the rules; that messages
-// were missed is logged, too, where there is a log.
+// Start opens a Monitor and runs it until ctx or Close ends it. The channel receives a token when
+// another program may have changed the rules. Missed notifications are also logged; log is
+// optional.
 func (h *Handle) Start(ctx context.Context, log *slog.Logger, open func(notify func(missed bool)) (Monitor, error)) (<-chan struct{}, error) {
 	tokens := make(chan struct{}, 1)
 	m, err := open(func(missed bool) {
@@ -33,7 +32,7 @@ func (h *Handle) Start(ctx context.Context, log *slog.Logger, open func(notify f
 			if missed && log != nil {
 				log.Warn("messages about changes of the rules were missed: comparing all")
 			}
-		default: // there is one
+		default: // a token is already pending
 		}
 	})
 	if err != nil {
@@ -47,7 +46,7 @@ func (h *Handle) Start(ctx context.Context, log *slog.Logger, open func(notify f
 	return tokens, nil
 }
 
-// Own calls work, which changes the rules: see [Monitor]. Several goroutines may call it.
+// Own calls work, which changes the rules; see [Monitor]. It is safe for concurrent use.
 func (h *Handle) Own(work func() (certain bool)) {
 	if h.monitor == nil {
 		work()
@@ -56,7 +55,8 @@ func (h *Handle) Own(work func() (certain bool)) {
 	h.monitor.Own(work)
 }
 
-// ChangedBy returns who changed the rules since it was called last, where a Monitor knows.
+// ChangedBy returns the programs that changed the rules since the last call, if the Monitor
+// supports it.
 func (h *Handle) ChangedBy() []string {
 	if m, ok := h.monitor.(interface{ ChangedBy() []string }); ok {
 		return m.ChangedBy()
@@ -64,7 +64,7 @@ func (h *Handle) ChangedBy() []string {
 	return nil
 }
 
-// Close ends the Monitor, and waits for that.
+// Close closes the Monitor, and waits until Run has returned.
 func (h *Handle) Close() error {
 	if h.monitor == nil {
 		return nil

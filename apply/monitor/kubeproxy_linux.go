@@ -21,19 +21,17 @@ import (
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// Of what kube-proxy makes, what proxyc never does: its table in mode nftables,
-// and in mode iptables, in tables mangle, nat and filter alike, a chain by which
-// it knows whether they were flushed.
+// Objects that kube-proxy creates and proxyc never does: its table in mode nftables, and in mode
+// iptables a canary chain in the tables mangle, nat and filter, which detects flushes.
 const (
 	kubeProxyTable  = "kube-proxy"
 	kubeProxyCanary = "KUBE-PROXY-CANARY"
 	canaryTable     = "mangle"
 )
 
-// KubeProxy returns what there is of kube-proxy's rules in the network
-// namespace of the calling thread, by what it alone makes: "table ip
-// kube-proxy". It costs a few system calls, however many rules there are; of
-// the older iptables it reads table mangle, if that is there.
+// KubeProxy returns the objects in the network namespace of the calling thread that only kube-proxy
+// creates: "table ip kube-proxy". It makes a few system calls, however many rules exist. With
+// iptables-legacy it reads table mangle, if that exists.
 func KubeProxy() (objects []string, err error) {
 	c, err := socket.Dial(socket.Config{Protocol: unix.NETLINK_NETFILTER})
 	if err != nil {
@@ -64,10 +62,9 @@ func KubeProxy() (objects []string, err error) {
 	return objects, err
 }
 
-// KubeProxyDigest returns a number that differs once kube-proxy has changed its rules in
-// nf_tables: its own table and, where chains is set, the chains that iptables-nft has under
-// its prefix. Changes that touch no chain do not count, and there are few of them. It
-// costs a reading of all chains.
+// KubeProxyDigest returns a number that differs after kube-proxy has changed its rules in
+// nf_tables: its own table and, if chains is set, the iptables-nft chains with its prefix. Changes
+// that touch no chain, which are few, are not detected. It reads all chains.
 func KubeProxyDigest(chains bool) uint64 {
 	var hash maphash.Hash
 	hash.SetSeed(digestSeed)
@@ -82,7 +79,7 @@ func KubeProxyDigest(chains bool) uint64 {
 			Data:   []byte{family, 0, 0, 0},
 		})
 		if err != nil {
-			continue // somebody changes them just now, or the kernel has none
+			continue // the chains are being changed, or the kernel lacks nf_tables
 		}
 		for _, m := range found {
 			var table, chain string
@@ -95,16 +92,16 @@ func KubeProxyDigest(chains bool) uint64 {
 				}
 			})
 			if table == kubeProxyTable || chains && strings.HasPrefix(chain, "KUBE-") {
-				hash.Write(m.Data[nfgenSize:]) // handle and number of rules; the head has the generation
+				hash.Write(m.Data[nfgenSize:]) // handle and number of rules; the header contains the generation
 			}
 		}
 	}
 	return hash.Sum64()
 }
 
-// KubeProxyProcess returns a kube-proxy that runs in the network namespace of the calling
-// thread: "process 4711"; "" if none is visible, as from a container with processes of its
-// own. A process is one by its name, and is not if it is proxyc under that name.
+// KubeProxyProcess returns a kube-proxy that runs in the network namespace of the calling thread:
+// "process 4711"; "" if none is visible, as from a container with its own PID namespace. A process
+// is kube-proxy by its name, unless its binary is proxyc.
 func KubeProxyProcess() string {
 	names, err := filepath.Glob("/proc/[0-9]*/comm")
 	own, ownErr := os.Readlink("/proc/thread-self/ns/net")
@@ -142,11 +139,11 @@ func HasDevice(name string) bool {
 	return unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, ifr) == nil
 }
 
-// there reports whether nf_tables has a table, or a chain in it.
+// there reports whether nf_tables contains a table, or a chain in it.
 func there(c *socket.Socket, typ uint16, family byte, table, chain string) (bool, error) {
 	ae := netlink.NewAttributeEncoder()
 	ae.ByteOrder = binary.BigEndian
-	ae.String(unix.NFTA_TABLE_NAME, table) // which is the first attribute of all kinds
+	ae.String(unix.NFTA_TABLE_NAME, table) // the first attribute of all kinds
 	if chain != "" {
 		ae.String(unix.NFTA_CHAIN_NAME, chain)
 	}
@@ -160,15 +157,15 @@ func there(c *socket.Socket, typ uint16, family byte, table, chain string) (bool
 	}, func([]byte) error { return nil })
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EINVAL):
-		return false, nil // or the kernel does not have nf_tables, or the family
+		return false, nil // it does not exist, or the kernel lacks nf_tables or the family
 	case err != nil:
 		return false, fmt.Errorf("looking for kube-proxy's rules: %w", err)
 	}
 	return true, nil
 }
 
-// mentions reports whether a table of the older iptables has a name in it. A
-// table that is not there is not made by asking for it.
+// mentions reports whether a table of iptables-legacy contains a name. It does not create a missing
+// table.
 func (f legacyFamily) mentions(table, name string) bool {
 	names := "/proc/thread-self/net/ip_tables_names"
 	if f.domain == unix.AF_INET6 {

@@ -11,13 +11,13 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 )
 
-// The digest follows changes of kube-proxy's rules, and no others.
+// The digest changes only with kube-proxy's rules.
 func TestKubeProxyDigest(t *testing.T) {
 	ns := applytest.RequireNamespace(t)
 	var last [2]uint64
 	for _, step := range []struct {
 		nft    string
-		differ [2]bool // without chains of iptables-nft, and with them
+		differ [2]bool // without and with the chains of iptables-nft
 	}{
 		{"table ip proxyc { chain services { }; }", [2]bool{false, false}},
 		{"table ip kube-proxy { chain services { }; }", [2]bool{true, true}},
@@ -27,7 +27,7 @@ func TestKubeProxyDigest(t *testing.T) {
 		{"table ip nat { chain KUBE-SERVICES { }; chain CNI { }; }", [2]bool{false, true}},
 		{"add rule ip nat CNI counter", [2]bool{false, false}},
 		{"add rule ip nat KUBE-SERVICES counter", [2]bool{false, true}},
-		{"flush chain ip kube-proxy services; add rule ip kube-proxy services accept", [2]bool{false, false}}, // as many rules
+		{"flush chain ip kube-proxy services; add rule ip kube-proxy services accept", [2]bool{false, false}}, // the number of rules is unchanged
 		{"add chain ip kube-proxy endpoint", [2]bool{true, true}},
 		{"delete table ip kube-proxy", [2]bool{true, true}},
 	} {
@@ -51,7 +51,7 @@ func TestKubeProxyDigest(t *testing.T) {
 	}
 }
 
-// A process is kube-proxy by its name and its network namespace.
+// A process is kube-proxy by its name and network namespace.
 func TestKubeProxyProcess(t *testing.T) {
 	ns := applytest.RequireNamespace(t)
 	process := func() (is string) {
@@ -77,7 +77,7 @@ func TestKubeProxyProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	is := ""
-	for end := time.Now().Add(applytest.Patience(10 * time.Second)); is == "" && time.Now().Before(end); { // until it is executed
+	for end := time.Now().Add(applytest.Patience(10 * time.Second)); is == "" && time.Now().Before(end); { // until exec has run
 		is = process()
 	}
 	cmd.Process.Kill()

@@ -2,10 +2,10 @@
 
 package monitor
 
-// KubeProxy returns nothing: elsewhere than on Linux there are no such rules.
+// KubeProxy returns nothing: only Linux has such rules.
 func KubeProxy() (objects []string, err error) { return nil, nil }
 
-// KubeProxyDigest returns the same at all times, as there are no rules.
+// KubeProxyDigest returns a constant, since there are no rules.
 func KubeProxyDigest(bool) uint64 { return 0 }
 
 // KubeProxyProcess returns no process.

@@ -9,18 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Legacy looks at the tables of the older iptables, which has no messages: at
-// their sizes, which is cheap, and at all that is in them, which finds that a
-// rule was replaced by another one of its size, but takes longer the more rules
-// there are.
+// Legacy polls the tables of iptables-legacy, which sends no notifications. It compares their
+// sizes, which is cheap, and less often their content. Only the content shows that a rule was
+// replaced by another of the same size, but reading it takes longer the more rules exist.
 //
-// kube-proxy looks whether a chain of its own is still there (IPT-33). That
-// reads the chain's table as well, and tells of flushes only. And its chain is
-// the sign that kube-proxy is back on a node (see BesideKubeProxy of apply/iptables).
+// kube-proxy instead checks whether its canary chain still exists (IPT-33). That reads the chain's
+// whole table as well, and detects only flushes. A chain of that name would also make it look as if
+// kube-proxy were back on the node (see BesideKubeProxy of apply/iptables).
 //
-// The tables look the same whoever changed them. So our own work is done with the
-// lock that the tools of others wait for: what differs before it is foreign, and
-// what differs after it is ours.
+// The tables do not show who changed them. Our own changes are therefore made while holding the
+// lock that the iptables tools wait for. A difference before them is foreign, and a difference
+// after them is ours.
 type Legacy struct {
 	every  time.Duration
 	tell   func(missed bool)
@@ -29,28 +28,27 @@ type Legacy struct {
 
 	mu   sync.Mutex
 	busy bool
-	seen *state    // at first, after our last work, or as reported last; with its digest
-	next time.Time // when all may be read again
+	seen *state    // initial state, after our last change, or as last reported; with its digest
+	next time.Time // earliest time of the next complete read
 }
 
-// state is what the tables hold.
+// state is the content of the tables.
 type state struct {
 	sizes  string
-	read   bool // whether digest is known
+	read   bool // digest is set
 	digest uint64
 }
 
 const (
-	// lookEvery is how often the tables are looked at.
+	// lookEvery is the polling interval.
 	lookEvery = time.Second
-	// rest is how much longer the pause before a look at all that is in the
-	// tables is than the processor time that the last reading took.
+	// rest is the ratio of the pause before a complete read to the CPU time of the last one.
 	rest = 200
 )
 
-// OpenLegacy looks in the network namespace of the calling thread. notify is
-// called when the tables are not as they were at first, after our own work, or
-// when it was called last.
+// OpenLegacy polls the network namespace of the calling thread. It calls notify when the tables
+// differ from their initial state, from their state after our last change, and from the last
+// reported one.
 func OpenLegacy(notify func(missed bool)) *Legacy {
 	m := &Legacy{every: lookEvery, tell: notify, done: make(chan struct{}), tables: openLegacyTables()}
 	now := m.read(true)
@@ -58,9 +56,8 @@ func OpenLegacy(notify func(missed bool)) *Legacy {
 	return m
 }
 
-// Own calls work, which changes the tables. It is certain if nobody else could
-// change them meanwhile: from before this call until it returns, the caller has
-// the lock of the tools.
+// Own calls work, which changes the tables. Its changes are certain if the caller holds the lock of
+// the iptables tools from before this call until it returns.
 func (m *Legacy) Own(work func() (certain bool)) {
 	m.look(true)
 	m.setBusy(true)
@@ -86,7 +83,7 @@ func (m *Legacy) Close() error {
 	return m.tables.close()
 }
 
-// Run looks until Close, or until ctx ends.
+// Run polls until Close, or until ctx ends.
 func (m *Legacy) Run(ctx context.Context) {
 	ticker := time.NewTicker(m.every)
 	defer ticker.Stop()
@@ -102,8 +99,8 @@ func (m *Legacy) Run(ctx context.Context) {
 	}
 }
 
-// look reports, once for each change, that the tables are not as they were. It
-// reads all that is in them if that is due, or wanted.
+// look reports a change of the tables, once for each change. It reads their content if that is due,
+// or if all is set.
 func (m *Legacy) look(all bool) {
 	m.mu.Lock()
 	was, busy := m.seen, m.busy
@@ -118,14 +115,14 @@ func (m *Legacy) look(all bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
-	case m.busy || m.seen != was: // our own work began meanwhile, or another look was first
+	case m.busy || m.seen != was: // an own change or another look started meanwhile
 	case now.sizes != was.sizes, now.read && now.digest != was.digest:
-		m.seen = &now // it may be left as it is
+		m.seen = &now // report it only once, even if it is not repaired
 		m.tell(false)
 	}
 }
 
-// read reads the sizes, and all that is in the tables if that is due, or wanted now.
+// read reads the sizes of the tables, and their content if that is due or all is set.
 func (m *Legacy) read(all bool) state {
 	began := time.Now()
 	m.mu.Lock()
@@ -141,8 +138,7 @@ func (m *Legacy) read(all bool) state {
 	return now
 }
 
-// ownTime is the processor time that f takes. On a busy machine it may be much
-// less than what passes meanwhile.
+// ownTime returns the CPU time of f. On a busy machine this is much less than its wall time.
 func ownTime(f func()) time.Duration {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -151,8 +147,8 @@ func ownTime(f func()) time.Duration {
 	return threadTime() - before
 }
 
-// threadTime is what the calling thread has used of the processors; the time of
-// day where the kernel does not tell.
+// threadTime returns the CPU time of the calling thread, or the wall time if the kernel does not
+// provide it.
 func threadTime() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 )
 
-// theirs are tables in which the work of others is found.
+// theirs is the content of tables in which foreign changes are detected.
 const theirs = `*nat
 :KUBE-SERVICES - [0:0]
 :KUBE-SVC-A - [0:0]
@@ -33,16 +33,16 @@ const theirs6 = `*nat
 COMMIT
 `
 
-// TestLegacy: what others do to the tables is seen, also where the tables keep
-// their sizes; packets that are counted are not.
+// Foreign changes of the tables are detected, even if sizes are unchanged. Changes of packet
+// counters are not.
 func TestLegacy(t *testing.T) {
 	applytest.RequireRoot(t)
 	for _, tc := range []struct {
 		name  string
-		tool  string // of the legacy variant
+		tool  string // legacy variant
 		stdin string
 		args  string
-		sizes bool // tell of it, too
+		sizes bool // the sizes change, too
 		want  bool
 	}{
 		{"a flush", "iptables", "", "-t nat -F", true, true},
@@ -88,8 +88,8 @@ func TestLegacy(t *testing.T) {
 	}
 }
 
-// TestLegacyBetween: a change right before our own work is reported, though it keeps the
-// sizes and reading all that is in the tables was to rest. One in the middle is our own.
+// A foreign change immediately before our own is reported, even if it keeps the sizes and the next
+// complete read is not due. A change during our own counts as ours.
 func TestLegacyBetween(t *testing.T) {
 	watched(t, func(m *Legacy, told *int) {
 		m.next = time.Now().Add(time.Hour)
@@ -107,7 +107,7 @@ func TestLegacyBetween(t *testing.T) {
 	})
 }
 
-// TestLegacyUncertain: where others may have changed the tables during our own work, that is reported.
+// If other programs may have changed the tables during our own change, this is reported.
 func TestLegacyUncertain(t *testing.T) {
 	watched(t, func(m *Legacy, told *int) {
 		if m.Own(func() bool { return false }); *told != 1 {
@@ -116,7 +116,7 @@ func TestLegacyUncertain(t *testing.T) {
 	})
 }
 
-// TestLegacyAtOnce: what our own work left is known at its end.
+// The state after our own change is known when it ends.
 func TestLegacyAtOnce(t *testing.T) {
 	watched(t, func(m *Legacy, told *int) {
 		legacy(t, "iptables", "", "-t", "nat", "-R", "KUBE-SERVICES", "1", "-d", "10.96.0.2/32", "-j", "KUBE-SVC-A")
@@ -127,13 +127,13 @@ func TestLegacyAtOnce(t *testing.T) {
 	})
 }
 
-// TestLegacyRightAfter: what others do right after our own work is not taken for that,
-// though reading all that is in the tables was to rest.
+// A foreign change immediately after our own is not attributed to us, even if the next complete
+// read is not due.
 func TestLegacyRightAfter(t *testing.T) {
 	watched(t, func(m *Legacy, told *int) {
 		m.next = time.Now().Add(time.Hour)
 		m.Own(func() bool { return true })
-		m.next = time.Now().Add(time.Hour) // Own set it by what it took, which the tool may take longer than
+		m.next = time.Now().Add(time.Hour) // Own sets it by the duration of the read, which may be shorter than that of the tool
 		legacy(t, "iptables", "", "-t", "nat", "-R", "KUBE-SERVICES", "1", "-d", "10.96.0.2/32", "-j", "KUBE-SVC-A")
 		if m.look(false); *told != 0 {
 			t.Errorf("told %d times while it rests", *told)
@@ -145,8 +145,8 @@ func TestLegacyRightAfter(t *testing.T) {
 	})
 }
 
-// TestLegacyGoesOn: what others do is told also where what they did before was left
-// as it is, since it is no difference: nothing of ours followed it.
+// A foreign change is also reported if the previous one was not repaired, in which case we made no
+// change in between.
 func TestLegacyGoesOn(t *testing.T) {
 	watched(t, func(m *Legacy, told *int) {
 		for i, chain := range []string{"OTHERS", "MORE-OF-OTHERS"} {
@@ -159,7 +159,7 @@ func TestLegacyGoesOn(t *testing.T) {
 	})
 }
 
-// watched runs f with a monitor whose own work left rules, which counts what it tells.
+// watched runs f with a monitor after an own change, and counts its reports.
 func watched(t *testing.T, f func(m *Legacy, told *int)) {
 	t.Helper()
 	applytest.RequireRoot(t)
@@ -182,7 +182,7 @@ func count(b bool) int {
 	return 0
 }
 
-// legacy runs a tool of the legacy variant.
+// legacy runs a tool of iptables-legacy.
 func legacy(t *testing.T, tool, stdin string, args ...string) {
 	t.Helper()
 	family, verb, _ := strings.Cut(tool, "-")

@@ -12,7 +12,7 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 )
 
-// listening opens an NFT in a namespace of its own. nft runs a script there.
+// listening opens an NFT in a new namespace. nft runs a script there.
 func listening(t *testing.T, notify func(missed bool)) (m *NFT, nft func(script string)) {
 	t.Helper()
 	ns := applytest.RequireNamespace(t)
@@ -32,12 +32,11 @@ func listening(t *testing.T, notify func(missed bool)) (m *NFT, nft func(script 
 	}
 }
 
-// A flood that a small buffer does not hold is told as messages that were
-// missed; and what comes after it is heard again.
+// Notifications that overflow a small buffer are reported as missed, and later ones are received.
 func TestMissedMessages(t *testing.T) {
 	told := make(chan bool, 10_000)
 	m, nft := listening(t, func(missed bool) { told <- missed })
-	if err := m.events.Set(func(nl *netlink.Conn) error { return nl.SetReadBuffer(1) }); err != nil { // the kernel makes it as small as it can be
+	if err := m.events.Set(func(nl *netlink.Conn) error { return nl.SetReadBuffer(1) }); err != nil { // the kernel uses its minimum
 		t.Fatal(err)
 	}
 	var flood strings.Builder

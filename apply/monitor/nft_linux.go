@@ -17,7 +17,7 @@ import (
 	"github.com/proxyc/proxyc/apply/socket"
 )
 
-// NFT listens to the kernel's messages about nf_tables.
+// NFT monitors nf_tables by the kernel's notifications.
 type NFT struct {
 	concern Concern
 	events  *socket.Socket
@@ -28,13 +28,13 @@ type NFT struct {
 	tell func(missed bool)
 }
 
-// eventBuffer holds the messages of large changes, each rule and element of
-// which has one. More than it holds is told as a suspicion.
+// eventBuffer is the receive buffer in bytes. It has room for large changes, which send one
+// notification per rule and element. An overflow is reported as missed notifications.
 const eventBuffer = 8 << 20
 
-// OpenNFT listens in the network namespace of the calling thread. notify is
-// called when somebody else changed what concerns us, or when messages were
-// missed, so that nobody knows; from another goroutine.
+// OpenNFT monitors the network namespace of the calling thread. It calls notify, from another
+// goroutine, when another program changed something that concerns us, or when notifications were
+// missed.
 func OpenNFT(concern Concern, notify func(missed bool)) (*NFT, error) {
 	events, err := socket.Dial(socket.Config{Protocol: unix.NETLINK_NETFILTER, Setup: func(nl *netlink.Conn) error {
 		return errors.Join(nl.SetReadBuffer(eventBuffer), nl.JoinGroup(unix.NFNLGRP_NFTABLES))
@@ -56,7 +56,7 @@ func OpenNFT(concern Concern, notify func(missed bool)) (*NFT, error) {
 	return m, nil
 }
 
-// ownNames are the kernel's names of what writes rules for us.
+// ownNames returns the kernel's names of the programs that write our rules.
 func ownNames() []string {
 	names := []string{"iptables-nft-re", "ip6tables-nft-r"}
 	if comm, err := os.ReadFile("/proc/self/comm"); err == nil {
@@ -65,8 +65,8 @@ func ownNames() []string {
 	return names
 }
 
-// Own calls work, in which one program that it starts, or this thread, changes the rules. work reports whether
-// that is certain: then a transaction of it was made.
+// Own calls work, in which one program that it starts, or this thread, changes the rules. work
+// returns true if it certainly made a transaction.
 func (m *NFT) Own(work func() (certain bool)) {
 	runtime.LockOSThread() // the kernel reports the thread
 	defer runtime.UnlockOSThread()
@@ -92,7 +92,7 @@ func (m *NFT) Own(work func() (certain bool)) {
 	}
 }
 
-// suspect reports that others may have changed anything.
+// suspect reports that other programs may have changed anything.
 func (m *NFT) suspect() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -100,9 +100,10 @@ func (m *NFT) suspect() {
 	m.tell(true)
 }
 
-// Apart is Own for work of which the kernel does not tell, which returns how many transactions it made. As soon as anybody listens, the kernel makes a message of 8 KiB for each element that changes,
-// and holds them all until the transaction ends: seven gigabytes of a million. Whether others were at work meanwhile is
-// seen by the number of transactions; what they did is not known then.
+// Apart is Own for changes without notifications. work returns the number of its transactions.
+// While any socket listens, the kernel creates an 8 KiB notification for each changed element, and
+// holds them all until the transaction ends: 7 GB for a million elements. Apart detects foreign
+// transactions by their number; their content is unknown.
 func (m *NFT) Apart(work func() (transactions uint32)) {
 	before, err := m.generation()
 	if err == nil {
@@ -116,7 +117,7 @@ func (m *NFT) Apart(work func() (transactions uint32)) {
 	}
 }
 
-// Touched returns what others changed since it was called last.
+// Touched returns and clears the foreign changes since the last call.
 func (m *NFT) Touched() Touched {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -125,8 +126,8 @@ func (m *NFT) Touched() Touched {
 	return touched
 }
 
-// ChangedBy returns who changed what concerns us since it was called last, as the kernel
-// names programs: "nft (process 4711)".
+// ChangedBy returns the programs that changed something of ours since the last call, as the kernel
+// names them: "nft (process 4711)".
 func (m *NFT) ChangedBy() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -138,9 +139,9 @@ func (m *NFT) ChangedBy() []string {
 // Close ends Run.
 func (m *NFT) Close() error { return errors.Join(m.events.Close(), m.asks.Close()) }
 
-// Run listens until Close.
+// Run receives notifications until Close.
 func (m *NFT) Run(ctx context.Context) {
-	var touched Touched // by the transaction whose messages come now
+	var touched Touched // by the current transaction
 	m.events.Follow(ctx, func(msg netlink.Message) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -166,7 +167,7 @@ func (m *NFT) Run(ctx context.Context) {
 	})
 }
 
-// generation asks for the number of the last transaction.
+// generation returns the number of the last transaction.
 func (m *NFT) generation() (generation uint32, err error) {
 	answered := false
 	_, err = m.asks.Ask(context.Background(), netlink.Message{
@@ -182,7 +183,7 @@ func (m *NFT) generation() (generation uint32, err error) {
 	return generation, err
 }
 
-// nfgenSize is the length of the head of each message (struct nfgenmsg).
+// nfgenSize is the size of the header of each message (struct nfgenmsg).
 const nfgenSize = 4
 
 // attributes calls f for each attribute of a message.
@@ -213,11 +214,11 @@ func parseGeneration(data []byte) (t transaction) {
 	return t
 }
 
-// concerned reports whether a message is about something of ours. In all kinds of
-// messages the first attribute names the table; in those about rules the second
-// names the chain, in those about chains the third. The kernel tells of a table
-// when it is made, and when its flags change, with which all in it can be out of
-// force; a table of another family is not ours, whatever its name.
+// concerned reports whether a message is about something of ours. The first attribute of every
+// message is the table. In messages about rules the second one is the chain, in messages about
+// chains the third one. The kernel sends a message about a table when it is created and when its
+// flags change, which may disable everything in it. A table of another family is foreign, whatever
+// its name.
 func (m *NFT) concerned(kind uint8, data []byte) bool {
 	var table, chain string
 	chainAt := uint16(0)
@@ -226,7 +227,7 @@ func (m *NFT) concerned(kind uint8, data []byte) bool {
 		return false
 	}
 	switch kind {
-	case unix.NFT_MSG_NEWRULE: // to which chain it jumps stands in it
+	case unix.NFT_MSG_NEWRULE: // the rule contains the name of the chain that it jumps to
 		chainAt, loss = unix.NFTA_RULE_CHAIN, bytes.Contains(data, []byte("KUBE-"))
 	case unix.NFT_MSG_DELRULE:
 		chainAt, loss = unix.NFTA_RULE_CHAIN, true

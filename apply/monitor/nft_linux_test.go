@@ -7,8 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a message is about is known by its family, too; and one about a table
-// may put all in it out of force.
+// A message is also matched by its family. A message about a table may disable everything in it.
 func TestConcerned(t *testing.T) {
 	for _, tc := range []struct {
 		name   string

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// legacyFamily is how the kernel shows the older tables of a family.
+// legacyFamily describes the kernel's interface to the iptables-legacy tables of a family.
 type legacyFamily struct {
 	domain, level int
-	// Where struct ipt_entry and struct ip6t_entry have the distance to the
-	// next entry, and the counters.
+	// Offsets in struct ipt_entry and struct ip6t_entry of the distance to the next entry, and of the
+	// counters.
 	next, counters int
 }
 
@@ -23,7 +23,7 @@ var legacyFamilies = [...]legacyFamily{
 	{unix.AF_INET6, unix.IPPROTO_IPV6, 142, 152},
 }
 
-// IPT_SO_GET_INFO and IPT_SO_GET_ENTRIES, which are also those of ip6_tables.
+// IPT_SO_GET_INFO and IPT_SO_GET_ENTRIES, with the same values in ip6_tables.
 const (
 	getInfo    = 64
 	getEntries = 65
@@ -39,18 +39,18 @@ type tableInfo struct {
 	size       uint32
 }
 
-// entriesHead is struct ipt_get_entries, which the entries follow.
+// entriesHead is struct ipt_get_entries, which precedes the entries.
 type entriesHead struct {
 	name [32]byte
 	size uint32
 	_    uint32
 }
 
-// countersSize is the length of struct xt_counters.
+// countersSize is the size of struct xt_counters.
 const countersSize = 16
 
-// legacyTables are the tables that our rules are in, of the network namespace in
-// which they were opened: a socket for each family; nil where the kernel lacks it.
+// legacyTables contains a raw socket per family, in the network namespace in which it was opened;
+// nil if the kernel lacks the family.
 type legacyTables [len(legacyFamilies)]*os.File
 
 func openLegacyTables() (t legacyTables) {
@@ -71,8 +71,8 @@ func (t *legacyTables) close() (err error) {
 	return err
 }
 
-// sizes describes the tables: how many entries they have and how long they are,
-// which costs a few system calls. A table that is not there has no entries.
+// sizes describes the number and total size of the entries of the tables. It makes a few system
+// calls. A missing table has no entries.
 func (t *legacyTables) sizes() string {
 	var all []byte
 	t.each(func(_ legacyFamily, _ int, info *tableInfo) {
@@ -81,11 +81,11 @@ func (t *legacyTables) sizes() string {
 	return string(all)
 }
 
-// digestSeed is of this process: digests are not compared with those of others.
+// digestSeed is of this process: digests of different processes cannot be compared.
 var digestSeed = maphash.MakeSeed()
 
-// digest is of all that is in the tables, but for the counters. It costs as
-// much as they are long. Tables that cannot be read are as if empty.
+// digest returns a digest of the tables without counters. Its cost is proportional to their size.
+// Unreadable tables count as empty.
 func (t *legacyTables) digest() uint64 {
 	var hash maphash.Hash
 	hash.SetSeed(digestSeed)
@@ -102,7 +102,7 @@ func (t *legacyTables) each(f func(of legacyFamily, fd int, info *tableInfo)) {
 		if err != nil {
 			continue
 		}
-		socket.Control(func(fd uintptr) { // an error means that it is closed, and nobody looks any longer
+		socket.Control(func(fd uintptr) { // an error means that the socket is closed
 			for _, table := range [...]string{"nat", "filter"} {
 				var info tableInfo
 				copy(info.name[:], table)
@@ -128,8 +128,8 @@ func (f legacyFamily) digest(hash *maphash.Hash, fd int, info *tableInfo) {
 	})
 }
 
-// entries hands over what is in a table, if it can be read. That may be many
-// megabytes and is looked at once, so it is kept off the heap.
+// entries calls look with the content of a table, if it can be read. It may be many megabytes and
+// is used once, so it is not allocated on the heap.
 func (f legacyFamily) entries(fd int, info *tableInfo, look func([]byte)) {
 	const head = int(unsafe.Sizeof(entriesHead{}))
 	buf, err := unix.Mmap(-1, 0, head+int(info.size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)

@@ -5,24 +5,23 @@ import (
 	"slices"
 )
 
-// transaction is one change of nf_tables that the kernel told of.
+// transaction is a change of nf_tables that the kernel reported.
 type transaction struct {
 	generation uint32
-	program    string // that made it, by the kernel's name of at most 15 bytes
-	process    uint32 // its number
+	program    string // name of the program, truncated by the kernel to 15 bytes
+	process    uint32 // its process ID
 	touched    Touched
 }
 
-// Touched is what of ours was changed.
+// Touched describes which of our objects were changed.
 type Touched struct {
-	// Elements are messages about elements of sets, from their head on.
+	// Elements are messages about set elements, including their headers.
 	Elements [][]byte
-	// More tells that something else was changed, or that nobody knows.
+	// More is set if something else was changed, or if the changes are unknown.
 	More bool
 }
 
-// mostElements is how many messages about elements are held. Where there are
-// more, it is less work to look at all that there is.
+// mostElements bounds Elements. Above it, a complete comparison is cheaper.
 const mostElements = 1000
 
 // Any reports whether anything was changed.
@@ -35,30 +34,29 @@ func (t *Touched) add(o Touched) {
 	}
 }
 
-// transactions separates the transactions of others from our own.
+// transactions distinguishes foreign transactions from our own.
 //
-// The name of a program is no proof: others run iptables-nft-restore as well. Nor
-// is the number of a process: the kernel reports the one of the initial namespace
-// of processes, which a container does not see. So our own work is divided into
-// windows. In each, one process (or one thread of this one) changes the rules at
-// least once. If the kernel reports one process of our names in a window, it is
-// ours. If it reports two, one of them is foreign, and both count as foreign:
-// that costs a comparison, the other choice would cost a repair.
+// The name of a program is no proof, since other programs run iptables-nft-restore, too. Neither is
+// the process ID: the kernel reports that of the initial PID namespace, which a container does not
+// see. Our own changes are therefore made in windows. In each window, one process (or one thread of
+// this one) changes the rules at least once. If the kernel reports one process with one of our
+// names in a window, that process is ours. If it reports two, one of them is foreign, and both
+// count as foreign. That costs a comparison; the opposite choice could miss a required repair.
 type transactions struct {
-	own     []string  // names of the programs that write rules for us
-	windows []*window // whose messages may still come
-	heard   uint32    // generation of the last message, or at the beginning
+	own     []string  // names of the programs that write our rules
+	windows []*window // windows whose messages may still arrive
+	heard   uint32    // generation of the last message, or at the start
 
-	touched Touched  // by others, and not taken yet
-	by      []string // who these were, the first of them
+	touched Touched  // foreign changes that were not returned yet
+	by      []string // the first programs that made them
 }
 
-// window is the generations after from, up to until, in which one process of ours
-// changed the rules.
+// window is the range of generations after from, up to until, in which one of our processes changed
+// the rules.
 type window struct {
 	from, until uint32
 	open        bool         // until is not known yet
-	first       *transaction // what the first process of our names did; nil: none so far
+	first       *transaction // changes by the first process with one of our names; nil if none
 	foreign     bool         // all transactions in it count as foreign
 }
 
@@ -70,10 +68,10 @@ func (w *window) contains(generation uint32) bool {
 // after compares generations, which wrap around.
 func after(a, b uint32) bool { return int32(a-b) > 0 }
 
-// mostBy is how many programs are remembered that changed something.
+// mostBy bounds the number of reported programs.
 const mostBy = 5
 
-// name is how messages name who made a transaction.
+// name describes the process that made a transaction.
 func (t *transaction) name() string {
 	if t.program == "" {
 		return "a program that the kernel does not name"
@@ -88,8 +86,8 @@ func (t *transactions) begin(generation uint32) *window {
 	return w
 }
 
-// end closes a window at a generation, and reports whether a transaction in it is
-// foreign. certain means that our process made at least one of them.
+// end closes a window at a generation, and reports whether a transaction in it is foreign. certain
+// is set if our process made at least one of them.
 func (t *transactions) end(w *window, generation uint32, certain bool) (foreign bool) {
 	w.until, w.open = generation, false
 	if !certain {
@@ -99,15 +97,15 @@ func (t *transactions) end(w *window, generation uint32, certain bool) (foreign 
 	return foreign
 }
 
-// forget drops the windows of which all messages came.
+// forget drops closed windows whose messages have all arrived.
 func (t *transactions) forget() {
 	t.windows = slices.DeleteFunc(t.windows, func(w *window) bool {
 		return !w.open && (w.until == w.from || !after(w.until, t.heard))
 	})
 }
 
-// distrust lets all transactions in a window count as foreign, and reports whether
-// one of them touched something of ours.
+// distrust marks all transactions in a window as foreign, and reports whether one of them changed
+// something of ours.
 func (t *transactions) distrust(w *window) (foreign bool) {
 	if w.first != nil {
 		foreign = t.enterForeign(w.first)
@@ -116,8 +114,8 @@ func (t *transactions) distrust(w *window) (foreign bool) {
 	return foreign
 }
 
-// lost notes that messages are missing. Which process is ours in the windows so far
-// cannot be found out any longer.
+// lost records that messages were missed. Our process in the current windows can no longer be
+// identified.
 func (t *transactions) lost() {
 	for _, w := range t.windows {
 		t.distrust(w)
@@ -126,8 +124,8 @@ func (t *transactions) lost() {
 	t.touched = Touched{More: true}
 }
 
-// met enters a transaction, and reports whether something of ours was touched by
-// others. Messages come in the order of generations.
+// met adds a transaction, and reports whether a foreign one changed something of ours. Messages
+// arrive in order of generation.
 func (t *transactions) met(one transaction) (foreign bool) {
 	t.heard = one.generation
 	ours := false
@@ -152,7 +150,7 @@ func (t *transactions) met(one transaction) (foreign bool) {
 	return !ours && t.enterForeign(&one) || foreign
 }
 
-// enterForeign enters a transaction as foreign, and reports whether it touched something of ours.
+// enterForeign adds a foreign transaction, and reports whether it changed something of ours.
 func (t *transactions) enterForeign(one *transaction) bool {
 	if !one.touched.Any() {
 		return false

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// by is a transaction that touches something of ours.
+// by returns a transaction that changes something of ours.
 func by(program string, process, generation uint32) transaction {
 	return transaction{generation, program, process, Touched{More: true}}
 }
@@ -72,7 +72,7 @@ func TestTransactions(t *testing.T) {
 		}, true},
 		{"the same tool in one of two windows at a time", func(s *transactions) bool {
 			one, two := s.begin(4), s.begin(4)
-			foreign := s.met(tool(7, 5)) || s.end(one, 5, true) // a third process comes after the first window
+			foreign := s.met(tool(7, 5)) || s.end(one, 5, true) // a third process, after the first window
 			return !foreign && !s.met(tool(7, 6)) && s.met(tool(8, 7)) && !s.end(two, 7, true)
 		}, true},
 		{"beside ours, whose messages are lost", func(s *transactions) bool {
@@ -99,8 +99,8 @@ func TestTransactions(t *testing.T) {
 	}
 }
 
-// Whatever the order of messages, and of beginnings and ends of our own work: what others do
-// to our rules is reported, and where nobody else is at work nothing is.
+// In any order of messages and windows, foreign changes of our rules are reported, and nothing is
+// without them.
 func TestTransactionsRandom(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -158,8 +158,8 @@ func TestTransactionsRandom(t *testing.T) {
 	}
 }
 
-// What others touched is kept until it is taken, element by element as long as
-// that is little; our own work is not.
+// Foreign changes are kept until they are returned, by element while they are few. Our own are not
+// kept.
 func TestTouched(t *testing.T) {
 	s := transactions{own: []string{"proxyc"}}
 	one := func(program string, generation uint32, elements int) transaction {
@@ -189,7 +189,7 @@ func TestConcerns(t *testing.T) {
 		{NFTables, "filter", "KUBE-SERVICES", true, false},
 		{IPTables, "nat", "KUBE-SERVICES", false, true},
 		{IPTables, "nat", "PREROUTING", true, true},
-		{IPTables, "nat", "PREROUTING", false, false}, // others put rules there, too
+		{IPTables, "nat", "PREROUTING", false, false}, // other programs add rules there, too
 		{IPTables, "nat", "CNI-HOSTPORT-DNAT", true, false},
 		{IPTables, "nat", "KUBE-KUBELET-CANARY", false, false},
 		{IPTables, "mangle", "KUBE-SERVICES", true, false},
@@ -201,14 +201,13 @@ func TestConcerns(t *testing.T) {
 	}
 }
 
-// Who changed something of ours is remembered until it is asked for, by what the
-// kernel says of them; a few of them.
+// The programs that changed something of ours are kept until they are returned, up to a limit.
 func TestTransactionsBy(t *testing.T) {
 	s := transactions{own: []string{"proxyc"}}
 	more := Touched{More: true}
 	s.met(transaction{5, "nft", 7, more})
 	s.met(transaction{6, "nft", 7, more})
-	s.met(transaction{7, "iptables", 8, Touched{}}) // nothing of ours
+	s.met(transaction{7, "iptables", 8, Touched{}}) // changes nothing of ours
 	s.met(transaction{8, "", 0, more})
 	if want := []string{"nft (process 7)", "a program that the kernel does not name"}; !slices.Equal(s.by, want) {
 		t.Errorf("got %q, want %q", s.by, want)
