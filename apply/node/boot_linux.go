@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Booted returns when the machine was started, by the clock as it is now.
+// Booted returns when the machine started, by the current wall clock.
 func Booted() (time.Time, error) {
 	text, err := os.ReadFile("/proc/uptime")
 	if err != nil {

@@ -7,5 +7,5 @@ import (
 	"time"
 )
 
-// Booted returns an error: nobody asks on other systems.
+// Booted is not supported on this system.
 func Booted() (time.Time, error) { return time.Time{}, errors.ErrUnsupported }

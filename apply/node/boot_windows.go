@@ -6,5 +6,5 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// Booted returns when the machine was started, by the clock as it is now.
+// Booted returns when the machine started, by the current wall clock.
 func Booted() (time.Time, error) { return time.Now().Add(-windows.DurationSinceBoot()), nil }

@@ -10,9 +10,9 @@ import (
 	"github.com/proxyc/proxyc/compiler"
 )
 
-// Interfaces returns the network interfaces of the calling thread's namespace,
-// by name. Two questions to the kernel do for any number of interfaces. A list
-// that changed meanwhile may lack what was there all the time, and is read again.
+// Interfaces returns the network interfaces of the calling thread's namespace, ordered by name. It
+// makes two requests to the kernel for any number of interfaces. A list that changed while it was
+// read may lack unchanged entries, and is read again.
 func Interfaces() ([]compiler.Interface, error) {
 	var links []netlink.Link
 	if err := socket.Whole(func() (_ bool, err error) { links, err = netlink.LinkList(); return false, err }); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/proxyc/proxyc/compiler"
 )
 
-// Interfaces returns the network interfaces by name.
+// Interfaces returns the network interfaces, ordered by name.
 func Interfaces() ([]compiler.Interface, error) {
 	links, err := net.Interfaces()
 	if err != nil {

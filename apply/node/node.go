@@ -1,5 +1,5 @@
-// Package node reads what the compiler has to know of the machine it runs on:
-// its name and the addresses of its network interfaces.
+// Package node reads the properties of the machine that the compiler requires: its name and the
+// addresses of its network interfaces.
 package node
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Name returns the name of the node: the override or what hostname gives,
-// trimmed and in lower case (SNAP-70).
+// Name returns the name of the node: the override or the host name, trimmed and in lower case
+// (SNAP-70).
 func Name(override string, hostname func() (string, error)) (string, error) {
 	name := override
 	if name == "" {
@@ -29,11 +29,13 @@ func Name(override string, hostname func() (string, error)) (string, error) {
 	return name, nil
 }
 
-// canonical puts interfaces and their addresses in order, without those of the
-// proxy itself, which ipvs mode leaves: node ports do not answer on them, and
-// they must not count as the node's own while another mode takes over. Each address occurs once an interface. Link-local addresses of
-// IPv6, which each pod's interface brings along, are no addresses that anybody
-// serves node ports at; an interface with nothing else says nothing.
+// canonical sorts interfaces and their addresses, and removes duplicates. It drops:
+//
+//   - the interface of mode ipvs. Node ports do not listen on it, and its addresses
+//     must not count as the node's own while another mode replaces it.
+//   - IPv6 link-local addresses. Each pod's interface has one, and node ports are not
+//     served on them.
+//   - interfaces without other addresses.
 func canonical(in []compiler.Interface) []compiler.Interface {
 	out := []compiler.Interface{}
 	for _, i := range in {

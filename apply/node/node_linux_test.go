@@ -43,8 +43,8 @@ func TestInterfacesInNamespace(t *testing.T) {
 	}
 }
 
-// Addresses that stay are read while others go: the kernel interrupts such a list,
-// which then lacks some that were there all the time.
+// Addresses that remain are returned while others are removed. The kernel interrupts such a dump,
+// which then lacks addresses that existed all the time.
 func TestInterfacesWhileAddressesGo(t *testing.T) {
 	ns := applytest.RequireNamespace(t)
 	ip := func(script string) error {
@@ -61,7 +61,7 @@ func TestInterfacesWhileAddressesGo(t *testing.T) {
 	add.WriteString("link add eth0 type bridge\n")
 	for i := range going + staying {
 		fmt.Fprintf(&add, "addr add 10.%d.%d.%d/32 dev eth0\n", i>>16, i>>8&255, i&255)
-		if i < going { // the first in the kernel's list, so that the others move up
+		if i < going { // first in the kernel's list, so that the others move up
 			fmt.Fprintf(&remove, "addr del 10.%d.%d.%d/32 dev eth0\n", i>>16, i>>8&255, i&255)
 		}
 	}
@@ -85,7 +85,7 @@ func TestInterfacesWhileAddressesGo(t *testing.T) {
 			return err
 		})
 		if errors.Is(err, socket.ErrInterrupted) {
-			continue // which leaves what is known as it is
+			continue // the caller keeps its previous list
 		} else if err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func TestInterfacesWhileAddressesGo(t *testing.T) {
 	}
 }
 
-// Each address that comes or goes is told.
+// Each added or removed address is reported.
 func TestWatch(t *testing.T) {
 	ns := applytest.RequireNamespace(t)
 	ip := func(args string) {

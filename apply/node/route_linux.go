@@ -14,20 +14,21 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Sent is a packet for which the kernel is asked for a route.
+// Sent is a packet whose route is requested from the kernel.
 type Sent struct {
-	Src  netip.Addr // not valid: the kernel chooses, as for what the node sends
+	Src  netip.Addr // if invalid, the kernel selects one, as for packets from the node
 	Dst  netip.Addr
-	In   string // the interface by which it comes in; "": the node itself sends it
+	In   string // incoming interface; "" for packets from the node itself
 	Mark uint32
 }
 
-// ErrNoInterface says that the node has no interface of a name.
+// ErrNoInterface is returned for an incoming interface that does not exist.
 var ErrNoInterface = errors.New("there is no such interface")
 
-// Route returns the interface by which the kernel of the calling thread's namespace sends a
-// packet, "" where that is for the node itself. refused tells why it sends it nowhere: the errors
-// of RTM_GETROUTE, which in IPv4 are those of the packet itself, forwarding and rp_filter included.
+// Route returns the interface through which the kernel of the calling thread's namespace sends a
+// packet; "" if the packet is for the node itself. refused is the reason if the kernel drops it. It
+// is derived from the errors of RTM_GETROUTE, which in IPv4 are those of the packet itself,
+// including forwarding and rp_filter.
 func Route(s Sent) (out, refused string, err error) {
 	o := netlink.RouteGetOptions{Mark: s.Mark}
 	if s.Src.IsValid() {
@@ -69,8 +70,8 @@ func Route(s Sent) (out, refused string, err error) {
 	return link.Attrs().Name, "", nil
 }
 
-// Unforwarded returns the setting that keeps packets of a family that come in by an interface
-// from leaving the node again; "": none does.
+// Unforwarded returns the setting that prevents forwarding of packets of a family from an
+// interface; "" if there is none.
 func Unforwarded(f ir.Family, in string) (setting string) {
 	is := func(path, value string) bool {
 		text, err := os.ReadFile("/proc/sys/net/" + path)
@@ -79,7 +80,7 @@ func Unforwarded(f ir.Family, in string) (setting string) {
 	switch {
 	case f == ir.IPv4 && is("ipv4/conf/"+in+"/forwarding", "0"):
 		return "net.ipv4.conf." + in + ".forwarding is 0"
-	case f == ir.IPv6 && is("ipv6/conf/all/forwarding", "0") && !is("ipv6/conf/"+in+"/force_forwarding", "1"): // from Linux 6.17 on
+	case f == ir.IPv6 && is("ipv6/conf/all/forwarding", "0") && !is("ipv6/conf/"+in+"/force_forwarding", "1"): // added in Linux 6.17
 		return "net.ipv6.conf.all.forwarding is 0"
 	}
 	return ""

@@ -11,9 +11,8 @@ import (
 	"github.com/proxyc/proxyc/apply/socket"
 )
 
-// Watch calls changed each time an address comes or goes in the network
-// namespace of the calling thread, until ctx ends. Interfaces themselves are
-// not watched: they count by their addresses.
+// Watch calls changed once, and after each change of an address in the network namespace of the
+// calling thread, until ctx ends. Interfaces without addresses do not matter.
 func Watch(ctx context.Context, changed func()) error {
 	s, err := socket.Dial(socket.Config{Protocol: unix.NETLINK_ROUTE, Setup: func(nl *netlink.Conn) error {
 		return errors.Join(nl.JoinGroup(unix.RTNLGRP_IPV4_IFADDR), nl.JoinGroup(unix.RTNLGRP_IPV6_IFADDR))
@@ -21,7 +20,7 @@ func Watch(ctx context.Context, changed func()) error {
 	if err != nil {
 		return fmt.Errorf("listening to interface addresses: %w", err)
 	}
-	changed() // what changes from here on is seen
+	changed() // after joining the groups, so that no change is missed
 	s.Follow(ctx, func(netlink.Message) { changed() }, func(error) { changed() })
 	return nil
 }

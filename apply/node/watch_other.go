@@ -4,7 +4,7 @@ package node
 
 import "context"
 
-// Watch waits for the end of ctx: addresses are not watched here.
+// Watch waits until ctx ends. Addresses are not watched on this system.
 func Watch(ctx context.Context, _ func()) error {
 	<-ctx.Done()
 	return nil

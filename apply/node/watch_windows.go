@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// Watch calls changed each time an address of the machine comes or goes, until ctx ends.
+// Watch calls changed once, and after each change of an address, until ctx ends.
 func Watch(ctx context.Context, changed func()) error {
 	told := make(chan struct{}, 1)
-	// Windows calls it in a thread of its own, which is not to wait.
+	// Windows calls the callback in its own thread, which must not block.
 	tell := windows.NewCallback(func(_, _ uintptr, _ uint32) uintptr {
 		select {
 		case told <- struct{}{}:
@@ -24,7 +24,7 @@ func Watch(ctx context.Context, changed func()) error {
 		return fmt.Errorf("listening to interface addresses: %w", err)
 	}
 	defer windows.CancelMibChangeNotify2(handle)
-	changed() // what changes from here on is seen
+	changed() // after registering, so that no change is missed
 	for {
 		select {
 		case <-ctx.Done():
