@@ -13,16 +13,16 @@ import (
 	"time"
 )
 
-// Error is a program that did not do what it was asked.
+// Error is the failure of a program.
 type Error struct {
-	Name   string   // the program
-	Args   []string // without its name
-	Code   int      // exit status; -1 when it did not start, or was killed
-	Stderr string   // what it said, without space around it
+	Name   string   // program
+	Args   []string // without the program's name
+	Code   int      // exit status; -1 if it did not start or was killed
+	Stderr string   // its output on stderr, trimmed
 	Err    error    // from os/exec
 }
 
-// Error returns the program's own words; without any, what the system says.
+// Error returns the program's stderr, or the error of os/exec if that is empty.
 func (e *Error) Error() string {
 	said := e.Stderr
 	if said == "" {
@@ -34,16 +34,16 @@ func (e *Error) Error() string {
 // Unwrap returns the error of os/exec: exec.ErrNotFound, or an *exec.ExitError.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Run runs a program to its end and returns what it printed. stdin may be nil.
-// The program is killed when ctx ends. Programs that it started and that keep its
-// pipes are not waited for. The error is an *Error.
+// Run runs a program and returns its output. stdin may be nil. When ctx ends, Run kills the
+// program. It does not wait for child processes that keep the program's pipes open. The error is an
+// *Error.
 func Run(ctx context.Context, stdin io.Reader, name string, args ...string) (stdout []byte, err error) {
 	var out bytes.Buffer
 	err = To(ctx, stdin, &out, name, args...)
 	return out.Bytes(), err
 }
 
-// To is Run for programs that print much: it hands on what they print.
+// To is like Run, but writes the output to stdout as it is printed.
 func To(ctx context.Context, stdin io.Reader, stdout io.Writer, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdin, cmd.Stdout = stdin, stdout
@@ -53,7 +53,7 @@ func To(ctx context.Context, stdin io.Reader, stdout io.Writer, name string, arg
 	return finish(cmd)
 }
 
-// envKey is the key of what WithEnv adds.
+// envKey is the context key of the variables from WithEnv.
 type envKey struct{}
 
 // WithEnv adds variables to the environment of the programs that Run and To start: "NAME=value".
@@ -61,10 +61,10 @@ func WithEnv(ctx context.Context, env ...string) context.Context {
 	return context.WithValue(ctx, envKey{}, env)
 }
 
-// pipesPatience is how long the pipes of a program may be open after its end.
+// pipesPatience is how long a program's pipes may remain open after it exits.
 const pipesPatience = 5 * time.Second
 
-// finish runs a command to its end. The error is an *Error.
+// finish runs a command. The error is an *Error.
 func finish(cmd *exec.Cmd) error {
 	var words bytes.Buffer
 	cmd.Stderr = &words

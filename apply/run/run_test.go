@@ -32,7 +32,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// A program that is killed, and that left another one with its pipes, is not waited for.
+// Run does not wait for a child that keeps the pipes of a killed program.
 func TestHanging(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(time.Second, cancel)

@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// Scratch is Run in a network namespace that is made for the program, and goes with
-// it: what it does to rules there concerns nobody.
+// Scratch is Run in a new network namespace, which is removed when the program exits. Its changes
+// to rules affect nothing else.
 func Scratch(ctx context.Context, stdin io.Reader, name string, args ...string) (stdout []byte, err error) {
 	var out bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
@@ -22,31 +22,30 @@ func Scratch(ctx context.Context, stdin io.Reader, name string, args ...string) 
 	return out.Bytes(), err
 }
 
-// World runs a program as the first process of namespaces that are made for it: of
-// networks, mounts and processes. When it ends, however it does, the kernel ends all that
-// it started, and with these goes what they did to the namespaces. It is killed when ctx,
-// or this process, ends. The error is an *Error, which does not have what stderr got.
+// World runs a program as PID 1 of new network, mount and PID namespaces. When the program exits
+// for any reason, the kernel kills all processes that it started and removes the namespaces. The
+// program is killed when ctx or this process ends. The error is an *Error without Stderr.
 func World(ctx context.Context, stdout, stderr io.Writer, name string, args ...string) error {
-	runtime.LockOSThread() // whose end would be told to the program as that of this process
+	runtime.LockOSThread() // Pdeathsig is sent when the thread exits, not the process
 	defer runtime.UnlockOSThread()
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
-		Pdeathsig: syscall.SIGKILL, Setpgid: true} // a terminal's interrupt is this process's
+		Pdeathsig: syscall.SIGKILL, Setpgid: true} // an interrupt from the terminal is only for this process
 	if err := cmd.Run(); err != nil {
 		return &Error{Name: name, Args: args, Code: cmd.ProcessState.ExitCode(), Err: err}
 	}
 	return nil
 }
 
-// A Child is a program that runs beside this one, and answers line by line.
+// A Child is a running program that replies line by line.
 type Child struct {
 	cmd     *exec.Cmd
 	in      io.WriteCloser
 	answers *bufio.Reader
 }
 
-// Beside starts a program, in a network namespace of its own if it is to have one.
+// Beside starts a program, in a new network namespace if network is set.
 func Beside(ctx context.Context, stderr io.Writer, network bool, name string, args ...string) (*Child, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stderr = stderr
@@ -67,10 +66,10 @@ func Beside(ctx context.Context, stderr io.Writer, network bool, name string, ar
 	return &Child{cmd, in, bufio.NewReader(out)}, nil
 }
 
-// PID returns the number of its process.
+// PID returns the process ID.
 func (c *Child) PID() int { return c.cmd.Process.Pid }
 
-// Ask gives the program a line, and returns the next one that it prints.
+// Ask writes a line to the program, and returns the next line that it prints.
 func (c *Child) Ask(line string) (answer string, err error) {
 	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
 		return "", err
@@ -79,8 +78,8 @@ func (c *Child) Ask(line string) (answer string, err error) {
 	return strings.TrimSuffix(answer, "\n"), err
 }
 
-// Kill ends the program at once, and waits until it has.
+// Kill kills the program and waits until it has exited.
 func (c *Child) Kill() {
-	c.cmd.Process.Kill() // one that has ended has
+	c.cmd.Process.Kill() // an error means that it has exited
 	c.cmd.Wait()
 }

@@ -8,7 +8,7 @@ import (
 	"io"
 )
 
-// Scratch is for Linux alone, which has network namespaces.
+// Scratch is supported only on Linux, which has network namespaces.
 func Scratch(context.Context, io.Reader, string, ...string) ([]byte, error) {
 	return nil, errors.ErrUnsupported
 }
