@@ -12,9 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The library's own Receive neither shows the flags of the message that ends a
-// list, which alone may say that the list was interrupted, nor bounds the wait
-// for each datagram. It also copies each.
+// netlink.Conn.Receive is not used. It does not return the flags of the message that ends a dump,
+// which report interruption. It does not limit the wait for each datagram, and it copies each one.
 
 var (
 	errSequence = errors.New("the kernel's answer is to another request")
@@ -110,7 +109,7 @@ func (c *Conn) receiveAll(wait time.Duration) iter.Seq2[netlink.Message, error] 
 	}
 }
 
-// receive reads one datagram of the kernel's; none if it is another process's.
+// receive reads one datagram from the kernel. It returns no data for one from another process.
 func (c *Conn) receive(wait time.Duration) (data []byte, err error) {
 	if c.fault != nil {
 		if err := c.fault(); err != nil {

@@ -29,7 +29,7 @@ const bufferSize = 128 << 10
 
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
-// Config describes the connections of a Socket.
+// Config configures the connections of a Socket.
 type Config struct {
 	Protocol int // NETLINK_ROUTE, NETLINK_NETFILTER, ...
 	// NetNS is a file descriptor of a network namespace; 0 means that of the
@@ -43,7 +43,7 @@ type Config struct {
 // It may be used by several goroutines.
 type Socket struct {
 	config Config
-	netns  *os.File // nil: the kernel has no namespaces
+	netns  *os.File // nil if the kernel has no namespaces
 	// Fault, if set, is called before each receive, which fails with its error.
 	// It is for tests.
 	Fault func() error
@@ -51,7 +51,7 @@ type Socket struct {
 	exchange sync.Mutex // held during an exchange, which owns the connection
 
 	mu     sync.Mutex // guards what follows; not held during an exchange
-	conn   *Conn      // nil: the next exchange dials
+	conn   *Conn      // nil if the next exchange has to dial
 	closed bool
 }
 
@@ -61,7 +61,7 @@ type Conn struct {
 	raw      syscall.RawConn
 	room     int // size of the write buffer
 	fault    func() error
-	deadline time.Time // of the exchange; zero: none
+	deadline time.Time // of the exchange; zero for none
 	buffer   *[bufferSize]byte
 }
 

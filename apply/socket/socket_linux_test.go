@@ -16,8 +16,8 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 )
 
-// route opens a Socket of rtnetlink in a namespace of its own, of which no thread
-// is when the Socket dials again.
+// route opens an rtnetlink Socket in a new namespace that no thread is in when the Socket dials
+// again.
 func route(t *testing.T, groups ...uint32) (s *Socket, ip func(args string)) {
 	t.Helper()
 	ns := applytest.RequireNamespace(t)
@@ -165,7 +165,7 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// Whole repeats what was interrupted, in either way of saying so, and not for ever.
+// Whole repeats an interrupted read, reported in either way, a limited number of times.
 func TestWhole(t *testing.T) {
 	for _, c := range []struct {
 		interrupted int
@@ -195,8 +195,7 @@ func TestWhole(t *testing.T) {
 	}
 }
 
-// Notifications continue after an error, and what was missed is reported when
-// those to come are received already.
+// Notifications continue after an error. Missed ones are reported after the Socket receives again.
 func TestFollow(t *testing.T) {
 	s, ip := route(t, unix.RTNLGRP_LINK)
 	fail := make(chan error, 1)
@@ -231,7 +230,7 @@ func TestFollow(t *testing.T) {
 	ip("link add x0 type bridge")
 	wait("news")
 	fail <- unix.ENOMEM
-	ip("link add x1 type bridge") // ends the receive that waits
+	ip("link add x1 type bridge") // wakes the pending receive
 	wait("lost: recvfrom: cannot allocate memory")
 	ip("link add x2 type bridge")
 	wait("news")
