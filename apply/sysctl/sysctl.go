@@ -1,7 +1,7 @@
-// Package sysctl brings the kernel settings of a node to what the
-// configuration and the mode need: connection tracking (DMN-33), and what the
-// dataplane cannot work without. What is wanted is a pure decision; a setting
-// is written only where it differs.
+// Package sysctl sets the kernel settings of a node that the configuration and the mode require:
+// connection tracking (DMN-33, conntrack sysctls are set once at start), and those that the
+// dataplane depends on. The set of settings is a pure function. A setting is written only if it
+// differs.
 package sysctl
 
 import (
@@ -17,26 +17,26 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Where the settings are, below the root directory.
+// Paths of the settings, below the root directory.
 const (
 	procSys  = "proc/sys/"
 	hashsize = "sys/module/nf_conntrack/parameters/hashsize"
 	oomScore = "proc/self/oom_score_adj"
 )
 
-// Setting is one kernel setting that something asks for.
+// Setting is a required kernel setting.
 type Setting struct {
-	Path string    `json:"path"` // below the root directory, without a slash in front
+	Path string    `json:"path"` // below the root directory, without a leading slash
 	Want string    `json:"want"`
-	Have string    `json:"have"` // what it was when Diff read it
+	Have string    `json:"have"` // the value that Diff read
 	Why  ir.Origin `json:"why"`
-	// AtLeast: a greater number than Want is as good.
+	// AtLeast accepts numbers above Want.
 	AtLeast bool `json:"-"`
-	// Optional: the node works without it, only less well.
+	// Optional is set if the node also works without the setting.
 	Optional bool `json:"-"`
 }
 
-// Name returns a sysctl's own name, or the path of what is none.
+// Name returns the name of a sysctl, or the path of another setting.
 func (s Setting) Name() string {
 	if key, ok := strings.CutPrefix(s.Path, procSys); ok {
 		return strings.ReplaceAll(key, "/", ".")
@@ -44,10 +44,10 @@ func (s Setting) Name() string {
 	return "/" + s.Path
 }
 
-// String returns "net.ipv4.ip_forward = 1 (was 0)".
+// String returns the setting as "net.ipv4.ip_forward = 1 (was 0)".
 func (s Setting) String() string { return fmt.Sprintf("%s = %s (was %s)", s.Name(), s.Want, s.Have) }
 
-// holds reports whether a value is as wanted.
+// holds reports whether a value satisfies the setting.
 func (s Setting) holds(have string) bool {
 	if have == s.Want {
 		return true
@@ -57,10 +57,10 @@ func (s Setting) holds(have string) bool {
 	return s.AtLeast && errH == nil && errW == nil && h >= w
 }
 
-// Root is the directory in which the kernel's files are: "/", or another in tests.
+// Root is the directory that contains proc and sys: "/" except in tests.
 type Root string
 
-// Read returns the value of a setting, without white space around it.
+// Read returns the value of a setting, trimmed.
 func (r Root) Read(path string) (string, error) {
 	data, err := os.ReadFile(filepath.Join(string(r), path))
 	return strings.TrimSpace(string(data)), err
@@ -76,8 +76,8 @@ func (r Root) Write(path, value string) error {
 	return errors.Join(err, f.Close())
 }
 
-// Diff returns the settings that are not as wanted, with what they are. One that
-// cannot be read is an *Error; the others are given all the same.
+// Diff returns the settings whose value differs, with that value in Have. A setting that cannot be
+// read adds an *Error to err; the others are still returned.
 func Diff(root Root, wanted []Setting) ([]Setting, error) {
 	var out []Setting
 	var errs []error
@@ -95,7 +95,7 @@ func Diff(root Root, wanted []Setting) ([]Setting, error) {
 	return out, errors.Join(errs...)
 }
 
-// Write sets what Diff gave, in order, and goes on after an error.
+// Write writes settings from Diff in order. It continues after errors.
 func Write(root Root, settings []Setting) error {
 	var errs []error
 	for _, s := range settings {
@@ -106,8 +106,8 @@ func Write(root Root, settings []Setting) error {
 	return errors.Join(errs...)
 }
 
-// Undo returns the settings that bring back what was before Write set what Diff gave, the
-// last one first. What could not be written, or somebody else has set meanwhile, is not among them.
+// Undo returns the settings that restore the values from before Write, in reverse order. It
+// excludes settings that could not be written, or that another program has changed since.
 func Undo(root Root, written []Setting) []Setting {
 	var out []Setting
 	for _, s := range slices.Backward(written) {
@@ -125,7 +125,7 @@ type Error struct {
 	Err     error
 }
 
-// Error names the file, the value, who asks for it, the cause, and a way out.
+// Error describes the file, the value, its origin, the cause, and a fix.
 func (e *Error) Error() string {
 	s := e.Setting
 	have := ""
@@ -138,7 +138,7 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// cause leaves out the path, which the message has already.
+// cause removes the path from an error, since the message already contains it.
 func cause(err error) error {
 	if p := (*fs.PathError)(nil); errors.As(err, &p) {
 		return p.Err

@@ -21,7 +21,7 @@ func ptr[T any](v T) *T { return &v }
 
 func duration(d time.Duration) metav1.Duration { return metav1.Duration{Duration: d} }
 
-// texts returns "name=value field" of each setting.
+// texts returns "name=value field" for each setting.
 func texts(settings []Setting) []string {
 	out := []string{}
 	for _, s := range settings {
@@ -131,7 +131,7 @@ func TestOOMScore(t *testing.T) {
 	}
 }
 
-// tree makes a root directory with files.
+// tree creates a root directory with files.
 func tree(t *testing.T, files map[string]string) Root {
 	t.Helper()
 	root := t.TempDir()
@@ -188,8 +188,8 @@ func TestDiffAndWrite(t *testing.T) {
 	}
 }
 
-// Undo brings back what was before, but nothing that another has set meanwhile, or that
-// could not be written.
+// Undo restores the previous values, except those that another program changed since, or that could
+// not be written.
 func TestUndo(t *testing.T) {
 	why := ir.Origin{Object: "config", Field: "f"}
 	root := tree(t, map[string]string{"proc/sys/a/b": "1\n", "proc/sys/a/c": "5\n", hashsize: "128\n"})
@@ -227,7 +227,7 @@ func TestErrors(t *testing.T) {
 		t.Error("the cause is not in the error")
 	}
 
-	// A directory in the file's place cannot be written, whoever tries.
+	// A directory in place of the file cannot be written, even by root.
 	root = tree(t, map[string]string{"proc/sys/net/netfilter/nf_conntrack_max/x": "", "proc/sys/net/ipv4/ip_forward": "0"})
 	err = Write(root, []Setting{
 		{Path: "proc/sys/net/netfilter/nf_conntrack_max", Want: "9", Have: "8", Why: ir.Origin{Object: "config", Field: "conntrack.maxPerCore"}},
@@ -243,7 +243,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// One of the two settings hands a bridge's packets to iptables, unless the module that does it is missing.
+// Either setting passes a bridge's packets to iptables, unless the module is missing.
 func TestCallsIPTables(t *testing.T) {
 	const (
 		node4, node6 = "proc/sys/net/bridge/bridge-nf-call-iptables", "proc/sys/net/bridge/bridge-nf-call-ip6tables"
@@ -269,7 +269,7 @@ func TestCallsIPTables(t *testing.T) {
 	}
 }
 
-// Write changes what is there and makes nothing new.
+// Write changes existing files and creates none.
 func TestWriteMakesNoFiles(t *testing.T) {
 	root := tree(t, nil)
 	if err := Write(root, []Setting{{Path: "x", Want: "1"}}); !errors.Is(err, fs.ErrNotExist) {

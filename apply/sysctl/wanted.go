@@ -11,18 +11,19 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// maxConntrack caps what conntrack.maxPerCore makes of a big machine; more
-// than this has to be asked for with conntrack.min.
+// maxConntrack caps the product of conntrack.maxPerCore and the number of CPUs. A larger table
+// requires conntrack.min.
 const maxConntrack = 1 << 20
 
-// Host is what the settings depend on besides the configuration.
+// Host is the part of the host that the settings depend on.
 type Host struct {
 	CPUs   int
 	Kernel Version
 }
 
-// Conntrack returns what the configuration asks of connection tracking (DMN-33),
-// in any mode. It comes before the dataplane's rules, some of which depend on it.
+// Conntrack returns the connection tracking settings of the configuration, in any mode (DMN-33,
+// conntrack sysctls are set once at start). Write them before the dataplane's rules, some of which
+// depend on them.
 func Conntrack(c *config.Conntrack, host Host) []Setting {
 	var out []Setting
 	add := func(key, field string, value int64) {
@@ -30,7 +31,7 @@ func Conntrack(c *config.Conntrack, host Host) []Setting {
 	}
 	if n := conntrackMax(c, host.CPUs); n > 0 {
 		add("nf_conntrack_max", "conntrack.maxPerCore", n)
-		// The kernel does not grow the table along: four entries a bucket.
+		// The kernel does not grow the hash table with the limit. Use four entries per bucket.
 		s := conntrack("", "conntrack.maxPerCore", n/4)
 		s.Path, s.AtLeast = hashsize, true
 		out = append(out, s)
@@ -53,30 +54,30 @@ func Conntrack(c *config.Conntrack, host Host) []Setting {
 	return out
 }
 
-// Liberal reports whether the kernel takes TCP packets outside of the window for
-// valid, as this or another program or the administrator set it.
+// Liberal reports whether the kernel treats TCP packets outside the window as valid, whichever
+// program set this.
 func Liberal(root Root) bool {
 	value, err := root.Read(procSys + "net/netfilter/" + beLiberal)
 	return err == nil && value != "0"
 }
 
-// RoutesLocalnet reports whether the kernel takes packets to and from 127.0.0.0/8 that
-// come from other machines.
+// RoutesLocalnet reports whether the kernel accepts packets to and from 127.0.0.0/8 on other
+// interfaces than lo.
 func RoutesLocalnet(root Root) bool {
 	value, err := root.Read(routeLocalnet)
 	return err == nil && value == "1"
 }
 
-// WantsLocalnet reports whether the mode has packets to and from 127.0.0.0/8 leave the node,
-// and guards what listens there.
+// WantsLocalnet reports whether the mode sends packets to and from 127.0.0.0/8 through other
+// interfaces, and protects the listeners on those addresses.
 func WantsLocalnet(node *ir.Node) bool {
 	return node.Mode == ir.ModeIPTables && onLoopback(&node.NodePorts)
 }
 
-// CallsIPTables returns which settings hand what comes in by a bridge to the hooks of IPv4
-// and IPv6, nf_tables' included, before it leaves the bridge: "net.bridge.bridge-nf-call-iptables = 1";
-// "": none. For each family the network namespace has one, and each bridge its own, and one that is 1 suffices;
-// both do nothing where module br_netfilter is missing, which has the first.
+// CallsIPTables returns the settings that pass packets from a bridge to the IPv4 and IPv6 hooks,
+// including those of nf_tables, before they leave the bridge: "net.bridge.bridge-nf-call-iptables =
+// 1"; "" if there is none. Each family has one setting per network namespace and one per bridge.
+// One that is set suffices. Both require module br_netfilter, which provides the first.
 func CallsIPTables(root Root, bridge string) string {
 	var on []string
 	for _, tables := range []string{"iptables", "ip6tables"} {
@@ -105,7 +106,7 @@ func conntrack(key, field string, value int64) Setting {
 	}
 }
 
-// conntrackMax returns how many connections to track; 0 leaves it to the kernel.
+// conntrackMax returns the number of connections to track; 0 keeps the kernel's value.
 func conntrackMax(c *config.Conntrack, cpus int) int64 {
 	if c.MaxPerCore == nil || *c.MaxPerCore <= 0 {
 		return 0
@@ -117,7 +118,7 @@ func conntrackMax(c *config.Conntrack, cpus int) int64 {
 	return n
 }
 
-// seconds returns whole seconds, 0 for what is not set, and at least 1 otherwise.
+// seconds returns whole seconds: 0 if unset or not positive, otherwise at least 1.
 func seconds(d *metav1.Duration) int64 {
 	if d == nil || d.Duration <= 0 {
 		return 0
@@ -125,8 +126,8 @@ func seconds(d *metav1.Duration) int64 {
 	return max(1, int64(d.Duration/time.Second))
 }
 
-// Dataplane returns what the mode needs; node is that of the IPv4 Program, whose
-// settings serve both families.
+// Dataplane returns the settings that the mode requires. node is that of the IPv4 Program; its
+// settings apply to both families.
 func Dataplane(node *ir.Node, host Host) []Setting {
 	switch node.Mode {
 	case ir.ModeIPTables:
@@ -137,9 +138,9 @@ func Dataplane(node *ir.Node, host Host) []Setting {
 	return nil
 }
 
-// iptables: packets from 127.0.0.1 to a node port leave the machine after
-// translation, which the kernel takes for an error unless told otherwise. It
-// is never set back once rules were in force with it: another may rely on it.
+// iptables returns route_localnet for node ports on localhost. Packets from 127.0.0.1 to a node
+// port leave the node after translation, which the kernel rejects by default. The setting is never
+// reset after rules used it, since another program may depend on it.
 func iptables(node *ir.Node) []Setting {
 	if !onLoopback(&node.NodePorts) {
 		return nil
@@ -150,7 +151,7 @@ func iptables(node *ir.Node) []Setting {
 	}}
 }
 
-// onLoopback reports whether node ports answer at an IPv4 loopback address.
+// onLoopback reports whether node ports listen on an IPv4 loopback address.
 func onLoopback(p *ir.NodePortAddrs) bool {
 	if !p.Loopback || p.All {
 		return p.Loopback
@@ -163,16 +164,16 @@ func onLoopback(p *ir.NodePortAddrs) bool {
 	return false
 }
 
-// ipvs is IPV-9; both families set the same keys.
+// ipvs returns the settings of mode ipvs (IPV-9). Both families set the same keys.
 func ipvs(node *ir.Node, kernel Version) []Setting {
 	mode := ir.Origin{Object: "config", Field: "mode", Reason: "ipvs"}
 	set := func(key, value string) Setting {
 		return Setting{Path: procSys + "net/ipv4/" + key, Want: value, Why: mode}
 	}
 	out := []Setting{set("vs/conntrack", "1")}
-	// Before 5.9, a client port that comes again within two minutes was
-	// either slowed by a second or sent to the old backend; 0 is the lesser
-	// evil. Kernels before 4.1 do not have the setting.
+	// Before 5.9, a client port that was reused within two minutes was either delayed by a second or
+	// sent to the old backend. 0 selects the latter, which is less harmful. Kernels before 4.1 lack
+	// the setting.
 	if !kernel.Before(4, 1) && kernel.Before(5, 9) {
 		out = append(out, set("vs/conn_reuse_mode", "0"))
 	}
@@ -186,8 +187,8 @@ func ipvs(node *ir.Node, kernel Version) []Setting {
 	return out
 }
 
-// OOMScore asks the kernel to kill other processes before this one. It is for
-// a daemon, and failing at it is no reason not to run.
+// OOMScore makes the kernel kill other processes before this one. It applies to a daemon, which
+// also runs if it cannot be set.
 func OOMScore(c *config.Config) []Setting {
 	if c.OOMScoreAdj == nil {
 		return nil
@@ -201,13 +202,13 @@ func OOMScore(c *config.Config) []Setting {
 // Version is a kernel version.
 type Version struct{ Major, Minor int }
 
-// Before reports whether v is older.
+// Before reports whether v is older than major.minor.
 func (v Version) Before(major, minor int) bool {
 	return v.Major < major || v.Major == major && v.Minor < minor
 }
 
-// ParseVersion reads what uname -r prints: "5.10.0-28-amd64". What is no
-// version is older than any.
+// ParseVersion parses the output of uname -r: "5.10.0-28-amd64". An invalid version is older than
+// any other.
 func ParseVersion(s string) Version {
 	var out Version
 	for i, field := range []*int{&out.Major, &out.Minor} {
@@ -225,9 +226,8 @@ func ParseVersion(s string) Version {
 	return out
 }
 
-// ReadHost reads the number of CPUs and the kernel's version. CPUs are those
-// that are online in the machine, which may be more than this process may use;
-// fallback is for where they cannot be read.
+// ReadHost reads the number of CPUs and the kernel's version. It counts the CPUs that are online,
+// which may be more than this process may use. fallback is used if they cannot be read.
 func ReadHost(root Root, fallback int) Host {
 	host := Host{CPUs: fallback}
 	if online, err := root.Read("sys/devices/system/cpu/online"); err == nil {
@@ -241,7 +241,7 @@ func ReadHost(root Root, fallback int) Host {
 	return host
 }
 
-// countCPUs counts the members of a list such as "0-3,8"; 0 if it is none.
+// countCPUs counts the members of a list such as "0-3,8"; 0 if it is invalid.
 func countCPUs(list string) int {
 	n := 0
 	for part := range strings.SplitSeq(list, ",") {
