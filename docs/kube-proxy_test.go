@@ -16,19 +16,33 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
 )
 
 const (
-	root      = ".."
-	keyPage   = "kube-proxy.md"
-	goldenDir = root + "/testdata/compile"
-	caseDir   = root + "/testdata/conformance/cases"
+	root            = ".."
+	keyFile         = "kube-proxy.yaml"
+	differencesPage = "reference/differences.md"
+	goldenDir       = root + "/testdata/compile"
+	caseDir         = root + "/testdata/conformance/cases"
 )
 
 var update = flag.Bool("update", false, "write what can be known into the pages")
 
-// families are those of the codes, in the order of the page.
-var families = []string{"CFG", "SNAP", "TOP", "PKT", "DET", "IPT", "NFT", "IPV", "WIN", "USR", "DMN"}
+// families are those of the codes, in the order of the file, with what they are about.
+var families = []struct{ name, title string }{
+	{"CFG", "Configuration"},
+	{"SNAP", "Services, EndpointSlices and Nodes"},
+	{"TOP", "Choice of endpoints"},
+	{"PKT", "Packets"},
+	{"DET", "Detection of pods"},
+	{"IPT", "Mode iptables"},
+	{"NFT", "Mode nftables"},
+	{"IPV", "Mode ipvs"},
+	{"WIN", "Mode kernelspace"},
+	{"USR", "Mode userspace"},
+	{"DMN", "Daemon"},
+}
 
 // code is the name of a behaviour of kube-proxy: SNAP-27.
 type code struct {
@@ -38,113 +52,137 @@ type code struct {
 
 func (c code) String() string { return c.family + "-" + strconv.Itoa(c.n) }
 
-// behaviour is one entry of the page.
-type behaviour struct {
-	code
-	line   int
-	text   string
-	fields map[string]string // by "kept", "kube-proxy", "tests" …
+// key is the file of behaviours; its comment describes the fields.
+type key struct {
+	Version    string       `json:"kube-proxy"`
+	Behaviours []*behaviour `json:"behaviours"`
 }
 
-var (
-	headline  = regexp.MustCompile(`^### (` + strings.Join(families, "|") + `)-(\d+)$`)
-	fieldLine = regexp.MustCompile(`^- (kept|improved|left out|kube-proxy|proxyc|tests|open)(?:: (.+))?$`)
-)
+type behaviour struct {
+	Code      string `json:"code"`
+	Phrase    string `json:"phrase"`
+	Improved  string `json:"improved"`
+	LeftOut   string `json:"left out"`
+	KubeProxy string `json:"kube-proxy"`
+	Proxyc    string `json:"proxyc"`
+	Tests     string `json:"tests"`
+	Open      string `json:"open"`
+}
 
-// readKey reads the page's entries, and reports what is not of their form.
-func readKey(t *testing.T) []*behaviour {
+func (b *behaviour) code(t *testing.T) code {
 	t.Helper()
-	var all []*behaviour
-	var b *behaviour
-	for i, line := range strings.Split(readFile(t, keyPage), "\n") {
-		bad := func(format string, args ...any) {
-			t.Errorf("%s:%d: %s", keyPage, i+1, fmt.Sprintf(format, args...))
+	family, number, _ := strings.Cut(b.Code, "-")
+	n, err := strconv.Atoi(number)
+	if err != nil {
+		t.Fatalf("%s: %s: %v", keyFile, b.Code, err)
+	}
+	return code{family, n}
+}
+
+func readKey(t *testing.T) (k key) {
+	t.Helper()
+	if err := yaml.UnmarshalStrict([]byte(readFile(t, keyFile)), &k); err != nil {
+		t.Fatalf("%s: %v", keyFile, err)
+	}
+	return k
+}
+
+// TestKeyForm checks that each entry has a phrase, a source, and code and tests, or the reason why there are none.
+func TestKeyForm(t *testing.T) {
+	rank := map[string]int{}
+	for i, f := range families {
+		rank[f.name] = i + 1
+	}
+	var last code
+	for _, b := range readKey(t).Behaviours {
+		bad := func(problem string) { t.Errorf("%s: %s: %s", keyFile, b.Code, problem) }
+		c := b.code(t)
+		if rank[c.family] == 0 || rank[c.family] < rank[last.family] || c.family == last.family && c.n <= last.n {
+			bad("is of no family, or out of order")
 		}
-		switch h, f := headline.FindStringSubmatch(line), fieldLine.FindStringSubmatch(line); {
-		case h != nil:
-			n, _ := strconv.Atoi(h[2]) // digits only
-			b = &behaviour{code: code{h[1], n}, line: i + 1, fields: map[string]string{}}
-			all = append(all, b)
-		case strings.HasPrefix(line, "### "):
-			bad("must be ### and a code of %v, got %q", families, line)
-		case strings.HasPrefix(line, "## "):
-			b = nil
-		case b == nil || line == "":
-		case f != nil:
-			if _, twice := b.fields[f[1]]; twice {
-				bad("%s: %s: twice", b, f[1])
-			}
-			b.fields[f[1]] = f[2]
-		case strings.HasPrefix(line, "- "):
-			bad("%s: unknown line %q", b, line)
-		default:
-			b.text += line
+		last = c
+		if b.Phrase == "" || len(strings.Fields(b.Phrase)) > 20 {
+			bad("needs a phrase of at most 20 words")
+		}
+		if b.Improved != "" && b.LeftOut != "" {
+			bad("must not be both improved and left out")
+		}
+		if b.KubeProxy == "" {
+			bad("needs its source in kube-proxy")
+		}
+		if b.Proxyc == "" && b.LeftOut == "" {
+			bad("needs the declarations that implement it")
+		}
+		if (b.Tests == "") == (b.Open == "") {
+			bad("needs tests, or the reason why there are none")
 		}
 	}
-	return all
 }
 
-// TestKeyForm holds each entry of the page to its form: one verdict, a source,
-// and code and tests, or the reason why there are none.
-func TestKeyForm(t *testing.T) {
-	var last code
-	for _, b := range readKey(t) {
-		bad := func(format string, args ...any) {
-			t.Errorf("%s:%d: %s: %s", keyPage, b.line, b, fmt.Sprintf(format, args...))
-		}
-		was, is := slices.Index(families, last.family), slices.Index(families, b.family)
-		if is < was || is == was && b.n <= last.n {
-			bad("must come before %s, and once", last)
-		}
-		last = b.code
-		has := func(name string) bool { _, ok := b.fields[name]; return ok }
-		if b.text == "" {
-			bad("must say what kube-proxy does")
-		}
-		verdicts := 0
-		for _, v := range []string{"kept", "improved", "left out"} {
-			if has(v) {
-				verdicts++
-				if (v == "kept") != (b.fields[v] == "") {
-					bad("%s: must have a reason unless kept, got %q", v, b.fields[v])
-				}
+// TestDifferences renders the improved and the left out behaviours as a page.
+func TestDifferences(t *testing.T) {
+	k := readKey(t)
+	var b strings.Builder
+	fmt.Fprintf(&b, `# Differences from kube-proxy
+
+proxyc handles packets, objects and commands as kube-proxy %s does, except for the intentional differences below. Mode userspace is compared with kube-proxy 1.25.
+
+`+"`docs/kube-proxy.yaml`"+` lists all %d behaviours, equal ones included. Each has a code that comments and tests cite, its source in kube-proxy, and its tests. This page is generated from that file (`+"`go test ./docs -run Differences -update`"+`).
+`, k.Version, len(k.Behaviours))
+	for _, f := range families {
+		fmt.Fprintf(&b, "\n## %s\n\n| code | kube-proxy | proxyc |\n|---|---|---|\n", f.title)
+		rows := 0
+		for _, of := range k.Behaviours {
+			if of.code(t).family != f.name || of.Improved+of.LeftOut == "" {
+				continue
 			}
-		}
-		if verdicts != 1 {
-			bad("must be one of kept, improved, left out")
-		}
-		if !has("kube-proxy") {
-			bad("must say where it comes from")
-		}
-		if !has("proxyc") && !has("left out") {
-			bad("must say what makes it")
-		}
-		if has("tests") == has("open") {
-			bad("must have tests, or else be open for a reason")
-		}
-		for name, value := range b.fields {
-			if name != "kept" && value == "" {
-				bad("%s: must not be empty", name)
+			ours := of.Improved
+			if of.LeftOut != "" {
+				ours = "left out: " + of.LeftOut
 			}
+			fmt.Fprintf(&b, "| %s | %s | %s |\n", of.Code, of.Phrase, ours)
+			rows++
 		}
+		if rows == 0 {
+			out := strings.TrimSuffix(b.String(), "| code | kube-proxy | proxyc |\n|---|---|---|\n")
+			b.Reset()
+			b.WriteString(out + "No differences.\n")
+		}
+	}
+	if *update {
+		if err := os.WriteFile(differencesPage, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(readFile(t, differencesPage), b.String()); diff != "" {
+		t.Errorf("%s: make golden writes it (-page +%s):\n%s", differencesPage, keyFile, diff)
 	}
 }
 
 // A code in a text, and what may stand between two that make a range. What
 // comes before keeps names of chains (KUBE-SVC-…) out.
 var (
-	cited     = regexp.MustCompile(`(?:^|[^\w-])((` + strings.Join(families, "|") + `)-(\d+))`)
-	rangeTo   = regexp.MustCompile(`^ to ((?:` + strings.Join(families, "|") + `)-(\d+))`)
+	cited     = regexp.MustCompile(`(?:^|[^\w-])((` + familyNames() + `)-(\d+))`)
+	rangeTo   = regexp.MustCompile(`^ to ((?:` + familyNames() + `)-(\d+))`)
 	shorthand = regexp.MustCompile(`^(?:[-–/]\w|…| ?and \d| to -?\d)`)
 	elsewhere = regexp.MustCompile(`(?i)\binventory\b|\bsections? \d+\.\d|§`)
 )
 
-// TestCitations checks that every code which a comment, a golden or a page
-// cites is one of the page, all within a range included.
+func familyNames() string {
+	var names []string
+	for _, f := range families {
+		names = append(names, f.name)
+	}
+	return strings.Join(names, "|")
+}
+
+// TestCitations checks that the file has every code that a comment, a golden or a page
+// cites, all within a range included.
 func TestCitations(t *testing.T) {
 	known := map[code]bool{}
-	for _, b := range readKey(t) {
-		known[b.code] = true
+	for _, b := range readKey(t).Behaviours {
+		known[b.code(t)] = true
 	}
 	for _, path := range sources(t) {
 		text := readFile(t, path)
@@ -153,7 +191,7 @@ func TestCitations(t *testing.T) {
 				t.Errorf("%s:%d: %s", path, i+1, problem)
 			}
 			if m := elsewhere.FindString(line); m != "" && strings.HasSuffix(path, ".go") && filepath.Base(path) != "kube-proxy_test.go" {
-				t.Errorf("%s:%d: must cite a code of docs/%s, got %q", path, i+1, keyPage, m)
+				t.Errorf("%s:%d: must cite a code of docs/%s, got %q", path, i+1, keyFile, m)
 			}
 		}
 	}
@@ -174,7 +212,7 @@ func citations(line string, known map[code]bool) (problems []string) {
 		}
 		for n := first; n <= last; n++ {
 			if c := (code{family, n}); !known[c] {
-				problems = append(problems, fmt.Sprintf("%s: is not in docs/%s", c, keyPage))
+				problems = append(problems, fmt.Sprintf("%s: is not in docs/%s", c, keyFile))
 			}
 		}
 	}
@@ -188,13 +226,13 @@ func TestCitationsAreUnderstood(t *testing.T) {
 		"rules IPV-1 to IPV-2":           nil,
 		"# covers: IPV-1 IPV-4":          nil,
 		"-A KUBE-IPV-9 and KUBE-SVC-2":   nil,
-		"IPV-3":                          {"IPV-3: is not in docs/kube-proxy.md"},
-		"rules IPV-2 to IPV-4":           {"IPV-3: is not in docs/kube-proxy.md"},
+		"IPV-3":                          {"IPV-3: is not in docs/kube-proxy.yaml"},
+		"rules IPV-2 to IPV-4":           {"IPV-3: is not in docs/kube-proxy.yaml"},
 		"rules IPV-2 to IPV-1":           {"IPV-2 to IPV-1 is no range"},
 		"rules IPV-1 to 4":               {`IPV-1: must be one code, or CODE to CODE, got "IPV-1 to "`},
 		"rules IPV-1-4":                  {`IPV-1: must be one code, or CODE to CODE, got "IPV-1-4"`},
 		"IPV-1/2":                        {`IPV-1: must be one code, or CODE to CODE, got "IPV-1/2"`},
-		"(IPV-1): \"IPV-5 in a string\"": {"IPV-5: is not in docs/kube-proxy.md"},
+		"(IPV-1): \"IPV-5 in a string\"": {"IPV-5: is not in docs/kube-proxy.yaml"},
 	} {
 		if diff := cmp.Diff(want, citations(line, known)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", line, diff)
@@ -232,19 +270,19 @@ func sources(t *testing.T) (files []string) {
 // TestKeyIsTrue checks that what entries name exists; goldens are the next test's.
 func TestKeyIsTrue(t *testing.T) {
 	go_ := newIndex(t)
-	for _, b := range readKey(t) {
+	for _, b := range readKey(t).Behaviours {
 		bad := func(format string, args ...any) {
-			t.Errorf("%s:%d: %s: %s", keyPage, b.line, b, fmt.Sprintf(format, args...))
+			t.Errorf("%s: %s: %s", keyFile, b.Code, fmt.Sprintf(format, args...))
 		}
-		for _, name := range quoted.FindAllStringSubmatch(b.fields["proxyc"], -1) {
+		for _, name := range quoted.FindAllStringSubmatch(b.Proxyc, -1) {
 			if problem := go_.missing(root, name[1]); problem != "" {
 				bad("proxyc: %s", problem)
 			}
 		}
-		if b.fields["tests"] == "" {
+		if b.Tests == "" {
 			continue
 		}
-		for test := range strings.SplitSeq(b.fields["tests"], ", ") {
+		for test := range strings.SplitSeq(b.Tests, ", ") {
 			name := strings.Trim(test, "`")
 			switch kind, rest, _ := strings.Cut(test, "/"); {
 			case name != test:
@@ -275,28 +313,29 @@ func TestKeyNamesGoldens(t *testing.T) {
 			shown[code] = append(shown[code], strings.TrimSuffix(filepath.Base(path), ".txtar"))
 		}
 	}
-	lines := strings.Split(readFile(t, keyPage), "\n")
-	for _, b := range readKey(t) {
+	text := readFile(t, keyFile)
+	for _, b := range readKey(t).Behaviours {
 		var others []string
-		for test := range strings.SplitSeq(b.fields["tests"], ", ") {
+		for test := range strings.SplitSeq(b.Tests, ", ") {
 			if strings.ContainsAny(test, "`/") {
 				others = append(others, test)
 			}
 		}
-		want := strings.Join(append(shown[b.String()], others...), ", ")
-		if want == b.fields["tests"] {
+		want := strings.Join(append(shown[b.Code], others...), ", ")
+		if want == b.Tests {
 			continue
 		}
-		at := slices.IndexFunc(lines[b.line:], func(l string) bool { return strings.HasPrefix(l, "- tests: ") || l == "" })
-		if *update && lines[b.line+at] != "" && want != "" {
-			lines[b.line+at] = "- tests: " + want
+		before, entry, _ := strings.Cut(text, "- code: "+b.Code+"\n")
+		entry, after, _ := strings.Cut(entry, "\n- ")
+		if was := "  tests: '" + b.Tests + "'"; *update && want != "" && strings.Contains(entry, was) {
+			text = before + "- code: " + b.Code + "\n" + strings.Replace(entry, was, "  tests: '"+want+"'", 1) + "\n- " + after
 			continue
 		}
-		t.Errorf("%s:%d: %s: by the goldens' covers lines must have\n- tests: %s\n(make golden writes it), got\n- tests: %s",
-			keyPage, b.line, b, want, b.fields["tests"])
+		t.Errorf("%s: %s: by the goldens' covers lines must have\n  tests: '%s'\n(make golden writes it), got\n  tests: '%s'",
+			keyFile, b.Code, want, b.Tests)
 	}
 	if *update {
-		if err := os.WriteFile(keyPage, []byte(strings.Join(lines, "\n")), 0o644); err != nil {
+		if err := os.WriteFile(keyFile, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -320,21 +359,22 @@ func covers(golden string) (codes []string) {
 // version that e2e builds.
 func TestKeyNamesKubeProxy(t *testing.T) {
 	dir := moduleDir(t, "k8s.io/kubernetes")
-	if version := strings.TrimPrefix(filepath.Base(dir), "kubernetes@v"); !strings.Contains(readFile(t, keyPage), `"kube-proxy" is `+version) {
-		t.Errorf("%s: must say that kube-proxy is %s, as in e2e/go.mod", keyPage, version)
+	k := readKey(t)
+	if version := strings.TrimPrefix(filepath.Base(dir), "kubernetes@v"); k.Version != version {
+		t.Errorf("%s: kube-proxy must be %s, as in e2e/go.mod, got %s", keyFile, version, k.Version)
 	}
 	go_ := newIndex(t)
 	found := 0
-	for _, b := range readKey(t) {
-		for _, m := range quoted.FindAllStringSubmatch(b.fields["kube-proxy"], -1) {
+	for _, b := range k.Behaviours {
+		for _, m := range quoted.FindAllStringSubmatch(b.KubeProxy, -1) {
 			found++
 			if problem := go_.missing(dir, m[1]); problem != "" {
-				t.Errorf("%s:%d: %s: kube-proxy: %s", keyPage, b.line, b, problem)
+				t.Errorf("%s: %s: kube-proxy: %s", keyFile, b.Code, problem)
 			}
 		}
 	}
 	if found == 0 {
-		t.Errorf("%s: names no function of kube-proxy", keyPage)
+		t.Errorf("%s: names no function of kube-proxy", keyFile)
 	}
 }
 
