@@ -75,29 +75,37 @@ func TestPagesOfModesThatAreNotApplied(t *testing.T) {
 	}
 }
 
-// TestPerformanceIsLogged: each figure of the comparison with kube-proxy is one
-// of the runs in the laboratory book.
-func TestPerformanceIsLogged(t *testing.T) {
-	_, section, _ := strings.Cut(readFile(t, "performance.md"), "## Beside kube-proxy")
+const performancePage = "reference/performance.md"
+
+// figures returns the rows of the comparison with kube-proxy: by the name of each, two figures for each mode.
+func figures(t *testing.T) map[string][]string {
+	t.Helper()
+	rows := map[string][]string{}
+	_, section, _ := strings.Cut(readFile(t, performancePage), "## Compared with kube-proxy\n")
 	section, _, _ = strings.Cut(section, "\n## ")
-	log := strings.Split(readFile(t, "performance-log.md"), "\n")
-	figures := 0
-	for row := range strings.SplitSeq(section, "\n") {
-		cells := strings.Split(strings.Trim(row, "| "), " | ")
-		if len(cells) != 7 {
-			continue
-		}
-		for _, figure := range cells[1:] {
-			logged := func(line string) bool {
-				return strings.HasPrefix(line, "| "+cells[0]+" |") && strings.Contains(line, " "+figure+" |")
-			}
-			if figures++; !slices.ContainsFunc(log, logged) {
-				t.Errorf("performance.md: %s: %s is in no run of performance-log.md", cells[0], figure)
-			}
+	for line := range strings.SplitSeq(section, "\n") {
+		if cells := strings.Split(strings.Trim(line, "| "), " | "); len(cells) == 7 && strings.ContainsAny(cells[1], "0123456789") {
+			rows[cells[0]] = cells[1:]
 		}
 	}
-	if figures < 20 {
-		t.Errorf("only %d figures found", figures)
+	if len(rows) < 7 {
+		t.Fatalf("%s: only %d rows of figures", performancePage, len(rows))
+	}
+	return rows
+}
+
+// TestPerformanceIsLogged checks that each figure of the comparison with kube-proxy is in the results of a run.
+func TestPerformanceIsLogged(t *testing.T) {
+	log := strings.Split(readFile(t, "performance/runs.txt"), "\n")
+	for what, row := range figures(t) {
+		for _, figure := range row {
+			logged := func(line string) bool {
+				return strings.HasPrefix(line, "| "+what+" |") && strings.Contains(line, " "+figure+" |")
+			}
+			if !slices.ContainsFunc(log, logged) {
+				t.Errorf("%s: %s: %s is in no run of performance/runs.txt", performancePage, what, figure)
+			}
+		}
 	}
 }
 
@@ -120,41 +128,31 @@ func TestModulesAreNamed(t *testing.T) {
 	}
 }
 
-// TestReadmeRatios: what the README says of kube-proxy's times and memory is what the
-// figures of performance.md come to, in two digits.
+// TestReadmeRatios checks the README's ratios of kube-proxy's times and memory to proxyc's against the
+// figures of the page, in two digits.
 func TestReadmeRatios(t *testing.T) {
-	rows := func(page, cells string) map[string][]string {
-		out := map[string][]string{}
-		_, section, _ := strings.Cut(readFile(t, page), "## Beside kube-proxy\n")
-		section, _, _ = strings.Cut(section, "\n## ")
-		for line := range strings.SplitSeq(section, "\n") {
-			if row := strings.Split(strings.Trim(line, "| "), " | "); strings.HasPrefix(line, "| ") && len(row) == len(strings.Split(cells, " ")) {
-				out[row[0]] = row[1:]
-			}
+	said := map[string][]string{}
+	for line := range strings.SplitSeq(readFile(t, root+"/README.md"), "\n") {
+		if cells := strings.Split(strings.Trim(line, "| "), " | "); len(cells) == 4 {
+			said[cells[0]] = cells[1:]
 		}
-		return out
 	}
-	figures := rows("performance.md", "what p k p k p k")
-	said := rows(root+"/README.md", "what nftables nft legacy")
-	for what, of := range figures {
+	for what, of := range figures(t) {
+		got := said[what]
+		if got == nil {
+			t.Errorf("README.md does not have %q", what)
+			continue
+		}
 		for i := range 3 {
 			ours, theirs := figure(t, of[2*i]), figure(t, of[2*i+1])
 			ratio := theirs / ours
 			if strings.HasSuffix(of[2*i], "/s") {
 				ratio = 1 / ratio
 			}
-			got := said[what]
-			if got == nil {
-				t.Errorf("README.md does not have %q", what)
-				break
-			}
 			if want, err := strconv.ParseFloat(fmt.Sprintf("%.1e", ratio), 64); err != nil || figure(t, got[i]) != want {
 				t.Errorf("README.md: %s, column %d: %s, and %s beside %s are %v", what, i+1, got[i], of[2*i], of[2*i+1], want)
 			}
 		}
-	}
-	if len(figures) < 7 || len(said) != len(figures) {
-		t.Errorf("%d rows of figures, %d in the README", len(figures), len(said))
 	}
 }
 

@@ -13,9 +13,9 @@ import (
 
 var capabilityTable = regexp.MustCompile(`(?s)<!-- capabilities -->\n.*<!-- /capabilities -->`)
 
-// TestCapabilityTable keeps the table in docs/ir.md true.
+// TestCapabilityTable keeps the table in docs/reference/ir.md true.
 func TestCapabilityTable(t *testing.T) {
-	const name = "../../docs/ir.md"
+	const name = "../../docs/reference/ir.md"
 	was, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)

@@ -19,6 +19,7 @@ type lintCmd struct {
 	input
 	namespaceChoice
 	List          bool     `help:"List all checks."`
+	Explain       string   `placeholder:"CODE" help:"Explain a code, such as PX418: the condition, its effect and the fix."`
 	Output        string   `short:"o" enum:"text,json,sarif,github,markdown" default:"text" help:"Output: text, json, sarif (2.1.0), github (commands of its workflows), or markdown."`
 	FailOn        string   `enum:"error,warning,info" default:"info" help:"The least severity that makes the exit code 1: error, warning or info. Errors make it 2."`
 	Suppress      []string `placeholder:"FILE" sep:"none" help:"Findings that are accepted, one a line: CODE, CODE OBJECT or CODE OBJECT: FIELD, with * for any signs, and the reason behind a #. May be repeated. In an object, annotation proxyc.dev/lint-ignore names codes."`
@@ -32,6 +33,9 @@ type lintCmd struct {
 func (c *lintCmd) Run(e *env) error {
 	if c.List {
 		return listChecks(e.stdout)
+	}
+	if c.Explain != "" {
+		return explainCode(e.stdout, c.Explain)
 	}
 	var accepted lint.Suppressions
 	suppress := c.Suppress
@@ -127,4 +131,14 @@ func listChecks(w io.Writer) error {
 		}
 	}
 	return t.Flush()
+}
+
+// explainCode prints a code's row of docs/reference/codes.md, and the effect.
+func explainCode(w io.Writer, code string) error {
+	c, ok := diag.ByCode()[diag.Code(code)]
+	if !ok {
+		return fmt.Errorf("--explain: must be a code of lint --list, got %q", code)
+	}
+	_, err := fmt.Fprintf(w, "%s (%s): %s\n\nEffect: %s\nFix: %s\n", c.Code, c.Severity, c.Title, c.Why, c.Do)
+	return err
 }

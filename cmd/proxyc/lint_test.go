@@ -223,58 +223,27 @@ func TestLintTable(t *testing.T) {
 	}
 }
 
-const lintHead = `# Findings of proxyc lint
+const codesHead = `# Codes of findings
 
-` + "`proxyc lint`" + ` says what is wrong or doubtful in a configuration and a cluster: what every verb says of its input (errors leave something
-out), and what only somebody who reviews a cluster wants to know. It needs no node, and no rights.
+Every finding of ` + "`proxyc lint`" + ` has a code. ` + "`proxyc lint --explain PX418`" + ` prints the row of a code and the effect of the condition. ` + "`proxyc lint --list`" + ` prints all codes.
 
-    proxyc lint -c config.yaml -s cluster.yaml
-    proxyc lint -s manifests/ --fail-on warning -o github
+- Severity is the usual one. A single finding can have another one; its line shows it.
+- An error means that something is left out.
+- [Review](../review.md#lint) describes how to accept findings.
 
-- Without ` + "`-c`" + ` the defaults of kube-proxy are judged with; without ` + "`-s`" + `, the configuration alone.
-- Where no node is named, the first Node stands for all.
-- Manifests that were at no API server yet are judged as far as they go (PX115); a field that the API does not have is named (PX108).
-- ` + "`-o`" + `: ` + "`text`, `json`, `sarif`" + ` (2.1.0), ` + "`github`" + ` (workflow commands), ` + "`markdown`" + ` (a comment). ` + "`text` and `markdown`" + ` have one line for more than
-  five of a sort (` + "`--all-findings`" + `: each), but each of the warnings PX504 to PX506: who takes what is others' hides behind nobody.
-- Exit codes: 0 nothing as grave as ` + "`--fail-on`" + ` (default ` + "`info`" + `: anything), 1 findings, 2 errors among them, or input that cannot be read.
-- ` + "`lint --list`" + ` lists the checks.
-
-## What is accepted
-
-An annotation of the object names codes:
-
-    metadata:
-      annotations:
-        proxyc.dev/lint-ignore: PX604,PX803
-
-Errors stay, and each report names the objects that have such an annotation with the codes: who writes an object is seldom who reviews it. It is heeded before
-one line stands for many, and so hides nothing of other objects.
-` + "`--no-annotations`" + ` takes no notice of them.
-
-A file (` + "`--suppress FILE`" + `, any number) has a line for each, as findings are printed, as narrow as one likes; ` + "`*`" + ` stands for any signs:
-
-    PX803                                            # externalIPs go next year
-    PX604 Service shop/*                             # the nodes cannot be reached from outside
-    PX501 Service shop/web: spec.externalIPs[0]
-    PX801 config.yaml: mode
-
-` + "`--write-baseline FILE`" + ` writes all that is found now as such a file, and ` + "`--baseline FILE`" + ` takes it: a pipeline then fails by what is new. Lines hold objects
-and fields, not line numbers. What could not be read (PX101, PX104) is never suppressed: nobody knows what stands there. What suppresses nothing is told (PX117). Suppressed findings are counted, and stand in JSON and SARIF as such.
-
-This page is generated from the checks and their cases in testdata/lint (` + "`go test ./cmd/proxyc -run TestLint -update`" + `).
+This page is generated from ` + "`compiler/diag.Groups`" + ` (` + "`go test ./cmd/proxyc -run TestLintCodes -update`" + `).
 `
 
-// docs/lint.md is made of the checks, with the first line that each case leads to.
-func TestLintDocs(t *testing.T) {
-	const name = "../../docs/lint.md"
+// docs/reference/codes.md has the description of each check.
+func TestLintCodes(t *testing.T) {
+	const name = "../../docs/reference/codes.md"
 	var b strings.Builder
-	b.WriteString(lintHead)
+	b.WriteString(codesHead)
+	cell := strings.NewReplacer("|", `\|`).Replace
 	for _, g := range diag.Groups() {
-		fmt.Fprintf(&b, "\n## %s\n", g.Title)
-		for _, check := range g.Checks {
-			example, _, _ := strings.Cut(readLintCase(t, check.Code).want(), "\n")
-			fmt.Fprintf(&b, "\n### %s\n\n**%s** (%s). %s\n\nTo do: %s\n\n    %s\n", check.Code,
-				strings.ToUpper(check.Title[:1])+check.Title[1:], check.Severity, check.Why, check.Do, example)
+		fmt.Fprintf(&b, "\n## %s\n\n| code | severity | condition | fix |\n|---|---|---|---|\n", g.Title)
+		for _, c := range g.Checks {
+			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", c.Code, c.Severity, cell(c.Title), cell(c.Do))
 		}
 	}
 	if *update {

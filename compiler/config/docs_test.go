@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "rewrite docs/configuration.md and docs/flags.md")
+var update = flag.Bool("update", false, "rewrite docs/reference/configuration.md and docs/reference/flags.md")
 
 func TestEveryFieldIsDescribed(t *testing.T) {
 	var inCode, inTable []string
@@ -56,25 +56,17 @@ func TestEveryFlagIsDescribed(t *testing.T) {
 
 const configurationHead = `# Configuration file
 
-proxyc reads kube-proxy's own configuration file: KubeProxyConfiguration in
-version kubeproxy.config.k8s.io/v1alpha1, in YAML or JSON, with every field that
-any release had. It also takes the ConfigMap that kubeadm writes, with the file
-under ` + "`data[\"config.conf\"]`" + `, and that of EKS, under ` + "`data[\"config\"]`" + `. Of several
-documents and Lists in a file, such as kubeadm's own configuration or what
-kubectl prints, the first configuration counts. gzip may have compressed the file.
+proxyc reads kube-proxy's configuration: a KubeProxyConfiguration of kubeproxy.config.k8s.io/v1alpha1, in YAML or JSON, optionally compressed with gzip. It supports every field of every release.
 
-- All errors are told at once, each with its line.
-- A key that is unknown or stands twice is a warning, as kube-proxy goes on too;
-  with ` + "`--strict`" + ` it is an error. Names are matched with their case.
-- Durations are written like ` + "`30s`" + ` or ` + "`1h30m`" + `. ` + "`0s`" + ` counts as not set, except
-  for conntrack.tcpEstablishedTimeout and conntrack.tcpCloseWaitTimeout.
-- ` + "`proxyc config show FILE`" + ` tells what is in force, and where each value comes from.
+- The file may be a ConfigMap: kubeadm's with ` + "`data[\"config.conf\"]`" + `, or EKS' with ` + "`data[\"config\"]`" + `.
+- In a file with several documents or a List, the first configuration applies.
+- All errors are reported together, each with its line. Unknown and duplicate keys are warnings, and errors with ` + "`--strict`" + `. Names are case-sensitive.
+- Durations are written like ` + "`30s`" + ` or ` + "`1h30m`" + `. ` + "`0s`" + ` means unset, except for conntrack.tcpEstablishedTimeout and conntrack.tcpCloseWaitTimeout.
+- ` + "`proxyc config show FILE`" + ` prints the values in force and the source of each.
 
-Modes: I iptables, P ipvs, N nftables, W kernelspace (Windows), U userspace.
-"Since" is the release of Kubernetes that brought the field, if it was not there
-from the beginning; "until", the one that took its effect away.
+Modes: I iptables, P ipvs, N nftables, W kernelspace, U userspace. "Since" is the release that added the field, if later than the first; "until" is the release that removed its effect.
 
-This page is generated from the code (` + "`go test ./compiler/config -run Docs -update`" + `).
+This page is generated (` + "`go test ./compiler/config -run Docs -update`" + `).
 
 | Field | Type | Default | Allowed | Modes | Since, until | Meaning |
 |---|---|---|---|---|---|---|
@@ -83,21 +75,16 @@ This page is generated from the code (` + "`go test ./compiler/config -run Docs 
 const gatesHead = `
 ## Feature gates
 
-featureGates takes all gates that kube-proxy 1.36 knows, with its defaults, and
-refuses what it refuses: names that nobody knows, another value of a gate that is
-locked, and a gate that is on without one that it needs. ` + "`kubernetes_feature_enabled`" + `
-among the metrics tells of each gate its stage and whether it is on. These
-change what proxyc does:
+featureGates accepts the gates of kube-proxy 1.36 with their defaults. Unknown gates, changes of locked gates, and gates without a required gate are errors. Metric ` + "`kubernetes_feature_enabled`" + ` shows all gates. These gates have an effect:
 
-| Gate | Stage | Default | On |
+| Gate | Stage | Default | Effect if true |
 |---|---|---|---|
 `
 
 const gatesFoot = `
-All others have no effect, which is said where one is set. A gate that kube-proxy 1.36 knows no
-more, or not yet, is a warning; kube-proxy does not start with it:
+All other gates have no effect, which a finding reports. Gates of other releases are warnings; kube-proxy 1.36 does not start with them:
 
-| Gate | |
+| Gate | Status |
 |---|---|
 `
 
@@ -133,44 +120,34 @@ func TestConfigurationDocs(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(gatesOfOthers())) {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", name, gatesOfOthers()[name])
 	}
-	fmt.Fprintf(&b, "\nOf other components, and of releases up to 1.16: %s.\n", strings.Join(strings.Fields(gatesOfOld), ", "))
-	golden(t, "configuration.md", b.String())
+	fmt.Fprintf(&b, "\n%d gates of other components and of releases up to 1.16 are warnings, too.\n", len(strings.Fields(gatesOfOld)))
+	golden(t, "reference/configuration.md", b.String())
 }
 
 const flagsHead = `# Flags of kube-proxy
 
-` + "`proxyc compile`, `apply` and `watch`" + ` understand every flag of kube-proxy 1.36, on Linux
-and on Windows, those of its reference manuals since release 1.14, and two of their
-own: ` + "`-c`" + `, short for --config, and --mode. Other flags are errors, as in kube-proxy.
+` + "`proxyc compile`, `apply` and `watch`" + ` accept every flag of kube-proxy 1.36 on Linux and Windows, and every flag of releases since 1.14. ` + "`-c` and `--mode`" + ` are proxyc's own. ` + "`proxyc VERB --help=all`" + ` prints all flags.
 
-With --config, all flags are thrown away but those that are marked as kept: the
-file is not merged with them. A flag that is thrown away gives a warning; an address
-or a gate that cannot be read is an error all the same. --mode counts always;
---proxy-mode, as in kube-proxy, only without a file.
+| rule | exception |
+|---|---|
+| With --config, all other flags are ignored with a warning | flags marked "kept"; invalid addresses and gates are still errors |
+| --mode always applies | --proxy-mode applies only without a file |
+| An empty address keeps the default | an empty --cluster-cidr is an error |
+| Without --config, flags change the defaults and nothing is derived: ` + "`--bind-address=::`" + ` keeps the health server at 0.0.0.0:10256 | mode ipvs has a minimum sync period of 1s |
+| --hostname-override is trimmed and converted to lower case | blanks only are an error |
+| Patterns of --vmodule precede those of the file | |
 
-An empty address leaves the default. An empty --cluster-cidr is an error, as in
-kube-proxy. --feature-gates takes the [gates](configuration.md#feature-gates) of the file.
+Flags that set a field have its default and meaning ([configuration](configuration.md)). --feature-gates accepts the same [gates](configuration.md#feature-gates).
 
-Without --config, flags are set upon the defaults, and nothing is computed anew:
---bind-address=:: leaves the health server at 0.0.0.0:10256. A mode that is given
-by flags and is ipvs has a minimal sync period of 1s, not 0s as by file.
+This page is generated (` + "`go test ./compiler/config -run Docs -update`" + `).
 
-"Default" is what is in force without the flag and without a file. ` + "`proxyc VERB --help`" + ` shows
-the flags that have an effect on the verb, ` + "`--help=all`" + ` all of them.
-
---hostname-override is trimmed and made lower case; blanks alone are an error.
-The patterns of --vmodule stand before those of the file.
-
-This page is generated from the code (` + "`go test ./compiler/config -run Docs -update`" + `).
-
-| Flag | Sets | Default | Kept beside --config | Without effect since | Meaning |
-|---|---|---|---|---|---|
+| Flag | Sets | Kept with --config | No effect since | Meaning |
+|---|---|---|---|---|
 `
 
 func TestFlagsDocs(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(flagsHead)
-	defaults := FlagDefaults()
 	for _, f := range flagFields() {
 		tag := f.Tag
 		name := "`" + flagName(tag) + "`"
@@ -190,10 +167,13 @@ func TestFlagsDocs(t *testing.T) {
 			until += ", except in mode userspace"
 		}
 		help := tag.Get("help")
-		if instead := tag.Get("instead"); instead != "" {
-			help += " Use " + instead + "."
+		if tag.Get("config") != "" {
+			help = ""
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", name, sets, defaults[tag.Get("name")], kept, until, strings.ReplaceAll(help, "|", "\\|"))
+		if instead := tag.Get("instead"); instead != "" {
+			help = strings.TrimSpace(help + " Use " + instead + ".")
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", name, sets, kept, until, strings.ReplaceAll(help, "|", "\\|"))
 	}
-	golden(t, "flags.md", b.String())
+	golden(t, "reference/flags.md", b.String())
 }

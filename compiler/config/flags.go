@@ -45,11 +45,11 @@ type Flags struct {
 	MasqueradeBit      *int32         `name:"iptables-masquerade-bit" placeholder:"N" help:"Bit of the packet mark that asks for masquerade, in all modes but nftables." config:"iptables.masqueradeBit"`
 	MasqueradeAll      *bool          `name:"masquerade-all" help:"Masquerade every packet to a cluster IP." sets:"masqueradeAll of the mode's section" like:"iptables.masqueradeAll"`
 	LocalhostNodePorts *bool          `name:"iptables-localhost-nodeports" help:"Answer node ports at 127.0.0.1 in mode iptables." config:"iptables.localhostNodePorts"`
-	IPTablesSync       *time.Duration `name:"iptables-sync-period" placeholder:"DURATION" help:"Longest wait until a failed sync is tried again, in every mode but ipvs." sets:"syncPeriod of the mode's section, not ipvs" daemon:"" like:"iptables.syncPeriod"`
-	IPTablesMinSync    *time.Duration `name:"iptables-min-sync-period" placeholder:"DURATION" help:"Shortest time between two writes, in every mode but ipvs." sets:"minSyncPeriod of the mode's section, not ipvs" daemon:"" like:"iptables.minSyncPeriod"`
+	IPTablesSync       *time.Duration `name:"iptables-sync-period" placeholder:"DURATION" help:"Longest delay before a failed sync is retried, in every mode except ipvs." sets:"syncPeriod of the mode's section, not ipvs" daemon:"" like:"iptables.syncPeriod"`
+	IPTablesMinSync    *time.Duration `name:"iptables-min-sync-period" placeholder:"DURATION" help:"Shortest time between two syncs, in every mode except ipvs." sets:"minSyncPeriod of the mode's section, not ipvs" daemon:"" like:"iptables.minSyncPeriod"`
 
-	IPVSSync          *time.Duration `name:"ipvs-sync-period" placeholder:"DURATION" help:"Longest wait until a failed sync is tried again, in mode ipvs." sets:"ipvs.syncPeriod in mode ipvs" daemon:"" like:"ipvs.syncPeriod"`
-	IPVSMinSync       *time.Duration `name:"ipvs-min-sync-period" placeholder:"DURATION" help:"Shortest time between two writes, in mode ipvs." sets:"ipvs.minSyncPeriod in mode ipvs" daemon:"" like:"ipvs.minSyncPeriod"`
+	IPVSSync          *time.Duration `name:"ipvs-sync-period" placeholder:"DURATION" help:"Longest delay before a failed sync is retried, in mode ipvs." sets:"ipvs.syncPeriod in mode ipvs" daemon:"" like:"ipvs.syncPeriod"`
+	IPVSMinSync       *time.Duration `name:"ipvs-min-sync-period" placeholder:"DURATION" help:"Shortest time between two syncs, in mode ipvs." sets:"ipvs.minSyncPeriod in mode ipvs" daemon:"" like:"ipvs.minSyncPeriod"`
 	IPVSScheduler     *string        `name:"ipvs-scheduler" placeholder:"NAME" help:"Scheduler of mode ipvs." config:"ipvs.scheduler"`
 	IPVSExcludeCIDRs  []string       `name:"ipvs-exclude-cidrs" placeholder:"CIDR" help:"Addresses whose virtual servers mode ipvs leaves alone." config:"ipvs.excludeCIDRs" sep:"none" csv:""`
 	IPVSStrictARP     *bool          `name:"ipvs-strict-arp" help:"Answer ARP only for addresses of the interface that is asked." config:"ipvs.strictARP"`

@@ -1,8 +1,8 @@
 package diag
 
-// Code names the check by which a finding was made. Codes are stable: people put
-// them into annotations and files, and one that went is not used again. Checks
-// describes each; their hundreds are groups.
+// Code identifies the check that made a finding. Codes are stable, since annotations and
+// files of suppressions contain them; a removed code is never reused. Groups describes
+// each code, and the hundreds of the numbers are its groups.
 type Code string
 
 // Unread reports whether a finding of the code says that text could not be read: what
@@ -14,7 +14,7 @@ func (c Code) Takes() bool {
 	return c == ExternalIPOfNode || c == ExternalIPInside || c == ExternalIPKnown
 }
 
-// Files, and objects as they stand in them.
+// Files and objects.
 const (
 	FileUnreadable Code = "PX101"
 	FilePassedOver Code = "PX102"
@@ -39,7 +39,7 @@ const (
 	AnnotationKey  Code = "PX121"
 )
 
-// The configuration, and what is known of the node.
+// Configuration and node.
 const (
 	ConfigValue       Code = "PX201"
 	ConfigType        Code = "PX202"
@@ -65,7 +65,7 @@ const (
 	NodePortsNowhere  Code = "PX222"
 )
 
-// What a Service asks for.
+// Services.
 const (
 	PortValue         Code = "PX301"
 	PortTwice         Code = "PX302"
@@ -109,7 +109,7 @@ const (
 	InternalLocalAbsent Code = "PX423"
 )
 
-// Addresses and ports that several want.
+// Conflicts over addresses and ports.
 const (
 	VIPClaimed        Code = "PX501"
 	NodePortClaimed   Code = "PX502"
@@ -124,7 +124,7 @@ const (
 	EndpointShared    Code = "PX511"
 )
 
-// Who is admitted.
+// Source ranges.
 const (
 	RangeValue       Code = "PX601"
 	RangesClosed     Code = "PX602"
@@ -137,7 +137,7 @@ const (
 	RangesExternalIP Code = "PX609"
 )
 
-// What the mode, or a gate, has not.
+// Unsupported by the mode or a gate.
 const (
 	ModePolicies   Code = "PX701"
 	ModeSources    Code = "PX702"
@@ -151,7 +151,7 @@ const (
 	ModeBalance    Code = "PX710"
 )
 
-// The calendar: what goes, or changes, in a release to come.
+// Deprecations, and changes of coming releases.
 const (
 	ModeUnset          Code = "PX801"
 	ModeIPVS           Code = "PX802"

@@ -341,7 +341,7 @@ func TestMemory(t *testing.T) {
 		}
 		return float64(n) * (1 << 20) / 1e6
 	}
-	page := string(read(t, "../../docs/performance.md"))
+	page := string(read(t, "../../docs/reference/performance.md"))
 	number := func(s string) float64 {
 		n, err := strconv.ParseFloat(strings.ReplaceAll(s, ",", ""), 64)
 		if err != nil {

@@ -112,7 +112,7 @@ func Run(ctx context.Context, to *scenario.Run, args []string) (err error) {
 
 const mb = 1e6
 
-// print writes the tables of docs/performance.md.
+// print writes the tables of docs/reference/performance.md.
 func (r *report) print(to io.Writer) {
 	w := tabwriter.NewWriter(to, 0, 0, 1, ' ', 0)
 	fmt.Fprintf(w, "%s, %d CPUs, Linux %s, %s\n\n", r.Kind, r.Machine.CPUs, r.Machine.Kernel, r.Machine.Go)

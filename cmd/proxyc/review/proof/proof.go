@@ -53,7 +53,7 @@ type differs struct {
 	RuleA    *rules.Met     `json:"ruleA,omitempty"` // that decides about one of them, where the side has rules that can be followed
 	RuleB    *rules.Met     `json:"ruleB,omitempty"`
 	Packet   string         `json:"packet"`           // flags of trace for one of them
-	Design   string         `json:"design,omitempty"` // the capabilities that one mode has and the other has not (docs/ir.md), if that is the reason
+	Design   string         `json:"design,omitempty"` // the capabilities that one mode has and the other has not (docs/reference/ir.md), if that is the reason
 	sources  []prove.Addrs
 	first    prove.Class
 	ports    []sim.Ports

@@ -19,7 +19,7 @@
 {{- define "proxyc.configMap" -}}
 {{- if .Values.configuration }}proxyc{{ else }}{{ .Values.kubeadm.configMap }}{{ end }}
 {{- end }}
-{{/* What a start takes at most, by docs/performance.md; in whole 16Mi. */}}
+{{/* What a start takes at most, by docs/reference/performance.md; in whole 16Mi. */}}
 {{- define "proxyc.memory" -}}
 {{- $bytes := addf 50e6 (mulf 4500 .services) (mulf 450 .endpoints) -}}
 {{ mul 16 (ceil (divf $bytes 16777216)) }}Mi
