@@ -14,14 +14,14 @@ import (
 	rules "github.com/proxyc/proxyc/render/hns"
 )
 
-// staleAtOnce is how many objects that could not be removed before are tried
-// again in one commit (WIN-27).
+// staleAtOnce bounds how many failed removals a commit retries (WIN-27, stale ids are retried at
+// most 20 per sync).
 const staleAtOnce = 20
 
-// errUnread is the error of a commit before anything was read.
+// errUnread is the error of a commit before the first Read.
 var errUnread = errors.New("HNS: what it has is not known: it has to be read first")
 
-// Commit carries a Plan out.
+// Commit executes a Plan.
 func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, error) {
 	p, ok := plan.(*Plan)
 	if !ok {
@@ -52,8 +52,8 @@ func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, 
 	return result, nil
 }
 
-// adopt takes what a comparison found for what the host has, but for what
-// commits touched since it began.
+// adopt replaces the known state by that of a comparison, except for objects that commits changed
+// since it started.
 func (d *Dataplane) adopt(p *Plan) {
 	have, found := d.state, p.state
 	keep := func(object string) bool { return p.without[object] }
@@ -80,7 +80,7 @@ func (d *Dataplane) adopt(p *Plan) {
 	d.state = found
 }
 
-// commit is a Plan under way.
+// commit is the execution of a Plan.
 type commit struct {
 	*Dataplane
 	ctx      context.Context
@@ -91,7 +91,7 @@ type commit struct {
 	busy     ir.PerFamily[int]
 }
 
-// refuse leaves a Service out; an error that is not the service's answer ends the commit.
+// refuse records a rejected Service. Other errors end the commit.
 func (c *commit) refuse(name ir.Name, err error) error {
 	if !refused(err) || name == (ir.Name{}) {
 		return err
@@ -125,7 +125,7 @@ func (c *commit) run() error {
 	return c.removeStale()
 }
 
-// each does steps, one after the other, until one fails or the context ends.
+// each executes steps in order, until one fails or the context ends.
 func each[T any](c *commit, steps []T, do func(T) error) error {
 	for _, step := range steps {
 		if err := c.ctx.Err(); err != nil {
@@ -138,8 +138,8 @@ func each[T any](c *commit, steps []T, do func(T) error) error {
 	return nil
 }
 
-// prepare looks for what may have come since it was read: remote subnets, where
-// endpoints of an overlay are made, and endpoints of pods that started.
+// prepare checks for objects that may have been added since the last read: remote subnets, which
+// endpoints of an overlay require, and endpoints of new pods.
 func (c *commit) prepare() error {
 	if c.s.network.Overlay() {
 		if len(c.p.added)+len(c.p.news) > 0 {
@@ -179,7 +179,7 @@ func (c *commit) prepare() error {
 	return nil
 }
 
-// missing returns the pods of this node that the plan needs and nobody has seen.
+// missing returns the pods of this node that the plan requires and that have no known endpoint.
 func (c *commit) missing() map[netip.Addr]struct{} {
 	missing := map[netip.Addr]struct{}{}
 	for _, ch := range slices.Concat(c.p.changes, c.p.news) {
@@ -216,13 +216,13 @@ func (c *commit) missingOf(want *claim, missing map[netip.Addr]struct{}) {
 	}
 }
 
-// lacks reports whether the host has no pod's endpoint with an address.
+// lacks reports whether the host has no pod endpoint with an address.
 func (c *commit) lacks(a netip.Addr) bool {
 	e := c.s.byAddr[a]
 	return e == nil || c.s.stale(c.w, a, e)
 }
 
-// absent returns the pods of this node that are wanted and that HNS has no endpoint of.
+// absent returns the required pods of this node that have no endpoint in HNS.
 func (c *commit) absent() map[netip.Addr]struct{} {
 	out := map[netip.Addr]struct{}{}
 	if !c.p.desired.Full && c.Dataplane.absent != nil {
@@ -245,8 +245,8 @@ func (c *commit) absent() map[netip.Addr]struct{} {
 	return out
 }
 
-// delete deletes an object. One that is not there is deleted, where it was just
-// listed; else nobody knows what became of the others, and all is to be read.
+// delete deletes an object. A missing object counts as deleted if it was just listed. Otherwise
+// other objects may be missing, too, and everything has to be read again.
 func (c *commit) delete(remove func(string) error, id string) error {
 	lost := false
 	err := deleteTwice(func(id string) error {
@@ -260,8 +260,8 @@ func (c *commit) delete(remove func(string) error, id string) error {
 	return err
 }
 
-// deleteTwice deletes, and once more where that fails: the second time it may work.
-// What is not there is deleted.
+// deleteTwice deletes an object, and retries once, as the second attempt may succeed. A missing
+// object counts as deleted.
 func deleteTwice(remove func(string) error, id string) error {
 	err := remove(id)
 	if err != nil && refused(err) && !gone(err) && !has(err, EntityHasReference) {
@@ -303,10 +303,10 @@ func (c *commit) replaceEndpoint(r replacement) error {
 
 func (c *commit) addEndpoint(n *need) error {
 	if e := c.s.byAddr[n.Address]; e != nil && !c.s.stale(c.w, n.Address, e) {
-		return nil // the container network made it meanwhile
+		return nil // the CNI plugin created it meanwhile
 	}
 	if now := c.w.endpoints[n.Address]; now == nil {
-		return nil // of a comparison: nobody needs it any more
+		return nil // from a comparison; no longer required
 	}
 	e, err := c.host.CreateEndpoint(c.s.network.ID, c.s.endpoint(c.w, n))
 	if err != nil {
@@ -319,7 +319,7 @@ func (c *commit) addEndpoint(n *need) error {
 	return nil
 }
 
-// refuseUsers leaves out the Services that need an endpoint.
+// refuseUsers rejects the Services that require an endpoint.
 func (c *commit) refuseUsers(n *need, err error) error {
 	ref, any := n.Address.String(), false
 	for _, claims := range c.w.balancers {
@@ -332,7 +332,7 @@ func (c *commit) refuseUsers(n *need, err error) error {
 			}
 		}
 	}
-	if !any { // nobody's: the source address of an overlay
+	if !any { // no Service requires it: the source address of an overlay
 		return err
 	}
 	return nil
@@ -362,7 +362,7 @@ func (c *commit) changeBalancer(ch change) error {
 		case !refused(err) || gone(err):
 			return err
 		}
-		// It may not be changed in this way: another one takes its place.
+		// HNS rejects this modification: replace the load balancer.
 	}
 	if err := c.delete(c.host.DeleteLoadBalancer, ch.have.ID); err != nil {
 		return c.refuse(ch.want.service, fmt.Errorf("its old %s cannot be removed: %w", ch.object(), err))
@@ -376,7 +376,7 @@ func (c *commit) addBalancer(ch change) error {
 		return nil
 	}
 	want := c.s.balancer(c.w, ch.key, ch.want)
-	if want == nil { // its pods are not there yet
+	if want == nil { // its pods do not exist yet
 		return nil
 	}
 	return c.make(ch, want)
@@ -400,7 +400,7 @@ func (c *commit) make(ch change, want *rules.HostComputeLoadBalancer) error {
 func (c *commit) endEndpoint(e *Endpoint) error {
 	a := e.Addrs[0]
 	if n := c.w.endpoints[a]; n != nil && c.s.byAddr[a] == e && !c.s.stale(c.w, a, e) {
-		return nil // of a comparison: somebody needs it by now
+		return nil // from a comparison; required again
 	}
 	if err := c.delete(c.host.DeleteEndpoint, e.ID); err != nil {
 		if !refused(err) {
@@ -421,7 +421,7 @@ func (c *commit) spareOnce(e *Endpoint) {
 	}
 }
 
-// removeStale tries again what could not be removed in commits before.
+// removeStale retries removals that failed in earlier commits.
 func (c *commit) removeStale() error {
 	if c.p.desired.Full || c.busy != (ir.PerFamily[int]{}) {
 		return nil

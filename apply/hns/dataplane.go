@@ -20,40 +20,40 @@ type Dataplane struct {
 	host Host
 	o    Options
 
-	can     atomic.Pointer[Features] // nil: nobody asked yet
-	state   *state                   // nil: not known
-	wanted  *wanted                  // what state is to hold
+	can     atomic.Pointer[Features] // nil until the version was requested
+	state   *state                   // nil if unknown
+	wanted  *wanted                  // desired content of state
 	applied apply.Applied
-	commits atomic.Uint64 // begun and ended
+	commits atomic.Uint64 // incremented when a commit starts and when it ends
 
-	mu     sync.Mutex              // held while absent is used
-	absent map[netip.Addr]struct{} // pods of this node that HNS has no endpoint of
+	mu     sync.Mutex              // protects absent
+	absent map[netip.Addr]struct{} // required pods of this node without an endpoint in HNS
 
-	cancel  context.CancelFunc // ends what Drift began; nil: nothing
+	cancel  context.CancelFunc // ends the goroutine of Drift; nil without one
 	looking sync.WaitGroup
 }
 
 var _ apply.Dataplane = (*Dataplane)(nil)
 
-// Options say how a Dataplane is opened.
+// Options configure a Dataplane.
 type Options struct {
-	Network      string // name of the cluster's network (config winkernel.networkName)
-	RootEndpoint string // name of the host's own endpoint (config winkernel.rootHnsEndpointName)
-	// HostMACs returns the MAC addresses of the host's interfaces by their addresses.
+	Network      string // name of the cluster's network (winkernel.networkName)
+	RootEndpoint string // name of the host's own endpoint (winkernel.rootHnsEndpointName)
+	// HostMACs returns the MAC addresses of the host's interfaces, by their IP addresses.
 	HostMACs func() (map[netip.Addr]string, error)
-	// Local is told the addresses of the node's own endpoints, when they are read;
-	// nil: nobody wants to know.
+	// Local, if set, is called with the pod addresses that HNS reports on this node, each time they
+	// are read.
 	Local func(map[netip.Addr]struct{})
 	Log   *slog.Logger
-	// Tick returns a channel that gives a token when a time has passed; nil: time.After.
+	// Tick returns a channel that receives a value after a duration; time.After if nil.
 	Tick func(time.Duration) <-chan time.Time
 }
 
-// errTooOld says that a host's service has no schema 2, which no later time mends.
+// errTooOld is the error of a service without schema 2. It is permanent.
 var errTooOld = errors.New("needs 9.2 or newer, of Windows Server 2019")
 
-// New returns the Dataplane of a host. A service that is too old is refused; one that
-// does not answer yet is asked again with each Read.
+// New returns the Dataplane of a host. It fails if the service is too old. If the service does not
+// respond yet, each Read tries again.
 func New(host Host, o Options) (*Dataplane, error) {
 	if o.Network == "" {
 		return nil, errors.New("winkernel.networkName: must be the name of the HNS network, and KUBE_NETWORK is not set")
@@ -71,7 +71,7 @@ func New(host Host, o Options) (*Dataplane, error) {
 	return d, nil
 }
 
-// Close ends what Drift began, and waits for that.
+// Close ends the goroutine of Drift.
 func (d *Dataplane) Close() error {
 	if d.cancel != nil {
 		d.cancel()
@@ -80,13 +80,13 @@ func (d *Dataplane) Close() error {
 	return nil
 }
 
-// Read lists what the host has.
+// Read lists the objects of the host.
 func (d *Dataplane) Read(ctx context.Context) (err error) {
 	d.state, err = d.read(ctx)
 	return err
 }
 
-// read lists what the host has, in calls that do not wait for a commit.
+// read lists the objects of the host. It does not wait for a commit.
 func (d *Dataplane) read(ctx context.Context) (*state, error) {
 	can, err := d.features()
 	if err != nil {
@@ -127,7 +127,7 @@ func (d *Dataplane) network() (*Network, error) {
 	return n, err
 }
 
-// features asks for the version of the service, once.
+// features returns the features of the service. It requests the version once.
 func (d *Dataplane) features() (Features, error) {
 	if can := d.can.Load(); can != nil {
 		return *can, nil
@@ -145,7 +145,8 @@ func (d *Dataplane) features() (Features, error) {
 	return can, nil
 }
 
-// cannotModify notes that the service says so itself, whatever its version.
+// cannotModify records that the service rejected a modification as not implemented, whatever its
+// version.
 func (d *Dataplane) cannotModify() {
 	can := *d.can.Load()
 	can.Modify = false
@@ -167,10 +168,10 @@ func (d *Dataplane) tellLocal(endpoints []Endpoint) {
 	d.o.Local(local)
 }
 
-// Plan compares what was read with what the Programs want.
+// Plan compares the state that was read with the Programs.
 func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 	s := d.state
-	if s == nil { // nothing can be said, and Commit says so
+	if s == nil { // nothing is known, and Commit returns an error
 		s = newState(Network{}, Features{}, nil, "", nil, nil, &Glance{})
 	}
 	p := compare(s, newWanted(want, &s.network, s.can))
@@ -178,7 +179,7 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 	return p
 }
 
-// PlanChanges plans from the Services that change alone.
+// PlanChanges plans the changed Services only.
 func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	changes = d.applied.From(changes)
 	p := &Plan{want: d.wanted, names: map[string]string{}, desired: apply.Desired{Changes: changes}}
@@ -207,7 +208,7 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	return p
 }
 
-// Compare lists what the host has, and compares it with what was applied last.
+// Compare lists the objects of the host, and compares them with the applied Programs.
 func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 	s, err := d.read(ctx)
 	if err != nil {
@@ -218,19 +219,19 @@ func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 	return p, nil
 }
 
-// Applied returns the Programs that the host held when that was last known.
+// Applied returns the Programs that were last known to be applied.
 func (d *Dataplane) Applied() ir.Programs { return d.applied.Programs() }
 
-// Counters returns none: HNS counts nothing.
+// Counters implements apply.Dataplane. HNS exports none.
 func (d *Dataplane) Counters() apply.Counters { return apply.Counters{} }
 
-// lookEvery is how often the host is looked at for what others do to it. A look
-// takes two calls, however much there is.
+// lookEvery is how often Drift checks the host. A check makes two calls, however many objects
+// exist.
 const lookEvery = 30 * time.Second
 
-// Drift looks at the host now and then, and gives a token when there is another
-// set of load balancers or remote endpoints than at the look before, and no
-// commit was between; or when a pod's endpoint is there that a load balancer waits for.
+// Drift checks the host periodically. It sends a token if the load balancers or remote endpoints
+// changed since the last check without a commit in between, or if a pod's endpoint exists that a
+// load balancer waits for.
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 	ctx, d.cancel = context.WithCancel(ctx)
 	drift := make(chan struct{}, 1)
@@ -239,7 +240,7 @@ func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 }
 
 func (d *Dataplane) look(ctx context.Context, drift chan<- struct{}) {
-	var before map[string]bool // nil: not known
+	var before map[string]bool // nil if unknown
 	var at uint64
 	for {
 		select {
@@ -251,7 +252,7 @@ func (d *Dataplane) look(ctx context.Context, drift chan<- struct{}) {
 		g, err := d.host.Glance()
 		if err != nil {
 			d.o.Log.Warn("looking at HNS", "err", err)
-			before = map[string]bool{} // whatever it comes back with is to be compared
+			before = map[string]bool{} // the next result differs in any case
 			continue
 		}
 		d.tellLocal(g.Endpoints)
@@ -267,7 +268,7 @@ func (d *Dataplane) look(ctx context.Context, drift chan<- struct{}) {
 	}
 }
 
-// idsOf are the ids of what a proxy may have made.
+// idsOf returns the ids of objects that a proxy may have created.
 func idsOf(g *Glance) map[string]bool {
 	ids := map[string]bool{}
 	for _, e := range g.Endpoints {
@@ -281,7 +282,7 @@ func idsOf(g *Glance) map[string]bool {
 	return ids
 }
 
-// awaited reports whether there is an endpoint that load balancers lack.
+// awaited reports whether an endpoint exists that load balancers wait for.
 func (d *Dataplane) awaited(g *Glance) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -23,10 +23,10 @@ import (
 var (
 	server2019 = hns.Version{Major: 9, Minor: 5}
 	server2022 = hns.Version{Major: 15, Minor: 1}
-	newest     = hns.Version{Major: 16, Minor: 0} // load balancers can be modified
+	newest     = hns.Version{Major: 16, Minor: 0} // can modify load balancers
 )
 
-// eachHost runs a test on the kinds of hosts.
+// eachHost runs a test on each kind of host.
 func eachHost(t *testing.T, run func(*testing.T, *machine)) {
 	for _, overlay := range []bool{false, true} {
 		for _, v := range []hns.Version{server2022, newest} {
@@ -54,7 +54,7 @@ func TestApply(t *testing.T) {
 			"node 6 30001->8080 flags 18 distribution 2 flags 0 source - -> 10.244.1.16 10.244.2.16",
 			"node 6 30001->8080 flags 18 distribution 2 flags 2 source - -> fd00:10:244:1::10 fd00:10:244:2::10",
 		}, []string{"10.244.2.16 mac 02-11-0a-f4-02-10 flags 1", "fd00:10:244:2::10 mac 02-11-10-00-00-00 flags 1"}},
-		{server2019, false, []string{ // neither two families nor affinity
+		{server2019, false, []string{ // neither dual-stack nor affinity
 			"10.96.0.12 6 80->8080 flags 0 distribution 0 flags 0 source - -> 10.244.1.16 10.244.2.16",
 			foreignLine,
 			"node 6 30001->8080 flags 18 distribution 0 flags 0 source - -> 10.244.1.16 10.244.2.16",
@@ -88,7 +88,7 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// A thousand changes end where a new host would, and nothing is left over.
+// A thousand changes end in the state of a new host, without leftovers.
 func TestHistories(t *testing.T) {
 	eachHost(t, func(t *testing.T, m *machine) {
 		r, w := random{rand.New(rand.NewPCG(1, 2))}, world{}
@@ -115,7 +115,7 @@ func TestHistories(t *testing.T) {
 	})
 }
 
-// Whatever call fails, and however: what follows brings the host to where it should be.
+// After any call that fails in any way, the next attempts reach the desired state.
 func TestFaults(t *testing.T) {
 	for _, fault := range []struct {
 		name string
@@ -162,7 +162,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// nth returns what fails the n-th call.
+// nth returns a function that fails the n-th call.
 func nth(n int, result uint32) func(hnstest.Call) uint32 {
 	return func(c hnstest.Call) uint32 {
 		if n--; n == 0 {
@@ -172,8 +172,8 @@ func nth(n int, result uint32) func(hnstest.Call) uint32 {
 	}
 }
 
-// HNS goes away in the middle and comes back, with all, or without what was made, or
-// with networks of other ids.
+// HNS stops during an operation and restarts, with all objects, without those that were created, or
+// with other network ids.
 func TestRestartOfHNS(t *testing.T) {
 	for name, loss := range map[string]hnstest.Loss{"with all": hnstest.Nothing, "without what was made": hnstest.Made, "anew": hnstest.Identity} {
 		t.Run(name, func(t *testing.T) {
@@ -210,7 +210,7 @@ func TestRestartOfHNS(t *testing.T) {
 	}
 }
 
-// A restart of the proxy takes what is there over: it lists, and changes nothing.
+// A restarted proxy adopts existing objects: it lists, and changes nothing.
 func TestRestartAdopts(t *testing.T) {
 	eachHost(t, func(t *testing.T, m *machine) {
 		r, w := random{rand.New(rand.NewPCG(9, 10))}, world{}
@@ -235,7 +235,7 @@ func TestRestartAdopts(t *testing.T) {
 	})
 }
 
-// One endpoint that changes costs the same, however many Services there are.
+// The calls for a changed endpoint do not depend on the number of Services.
 func TestCallsForAChange(t *testing.T) {
 	eachHost(t, func(t *testing.T, m *machine) {
 		var counts []int
@@ -256,7 +256,7 @@ func TestCallsForAChange(t *testing.T) {
 			}
 			counts = append(counts, m.Calls()-before)
 		}
-		most := 16 // an endpoint 5, a load balancer 1 + 3 in each family; on an overlay the network 4
+		most := 16 // 5 for an endpoint, 1 + 3 for a load balancer in each family; 4 for the network of an overlay
 		if counts[0] != counts[1] || counts[1] > most+4 {
 			t.Errorf("calls of one change among 10 and 400 Services: %v, want the same, at most %d", counts, most+4)
 		}
@@ -264,7 +264,7 @@ func TestCallsForAChange(t *testing.T) {
 	})
 }
 
-// What HNS refuses of one Service leaves that out, by name, and the rest goes on.
+// A Service that HNS rejects is omitted and reported, and the others are applied.
 func TestRefusedService(t *testing.T) {
 	m := newMachine(t, server2022, false)
 	w := world{1: {remote: []int{1}}, 2: {remote: []int{2}}}
@@ -287,8 +287,7 @@ func TestRefusedService(t *testing.T) {
 	}
 }
 
-// A load balancer that HNS does not delete is tried again, and does not stand for
-// one that is wanted.
+// A failed removal of a load balancer is retried, and does not block a required one.
 func TestStuckLoadBalancer(t *testing.T) {
 	m := newMachine(t, server2022, false)
 	w := world{1: {local: []int{1}}, 2: {local: []int{2}}}
@@ -314,7 +313,7 @@ func TestStuckLoadBalancer(t *testing.T) {
 	m.check(w, "after the deletion worked")
 }
 
-// A pod whose endpoint comes after its Service is served from then on.
+// A pod whose endpoint is created after its Service is served from then on.
 func TestLatePod(t *testing.T) {
 	m := newMachine(t, server2022, false)
 	w := world{1: {local: []int{1}, remote: []int{1}}}
@@ -339,7 +338,7 @@ func TestLatePod(t *testing.T) {
 	}
 }
 
-// What somebody removes is put back.
+// Objects that another program removes are restored.
 func TestCompareRepairs(t *testing.T) {
 	eachHost(t, func(t *testing.T, m *machine) {
 		w := world{1: {local: []int{1}, remote: []int{1, 2}}, 2: {remote: []int{2, 3}}}
@@ -372,8 +371,8 @@ func TestCompareRepairs(t *testing.T) {
 	})
 }
 
-// A host that is too old says which version is needed; direct server return that
-// was asked for is not left out in silence.
+// An old host reports the required version. Configured direct server return is not omitted
+// silently.
 func TestOldHost(t *testing.T) {
 	w := world{1: {remote: []int{1}}}
 	old := hnstest.New(hns.Version{Major: 9, Minor: 1})
@@ -397,8 +396,8 @@ func TestOldHost(t *testing.T) {
 	}
 }
 
-// What cannot be reached refuses nothing, and is not gone: the commit fails as a
-// whole, and nothing is written before all is read again.
+// If the service is not reachable, no Service is rejected and no object counts as removed. The
+// commit fails as a whole, and nothing is written before everything is read again.
 func TestUnreachable(t *testing.T) {
 	ctx := context.Background()
 	for _, result := range []uint32{0x800706ba, 0x800706be, 0x80070426, 0x803b0020} {
@@ -424,8 +423,8 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// On an overlay the node speaks as itself to nodes, and to what is in no remote
-// subnet; to pods, as the source address.
+// On an overlay the node uses its own address for nodes and for addresses outside all remote
+// subnets. For pods it uses the source VIP.
 func TestSourceOnOverlay(t *testing.T) {
 	for backend, want := range map[string]string{
 		"10.244.2.20": "source 10.244.1.254", "192.0.2.12": "source 192.0.2.11", "198.51.100.9": "source 192.0.2.11"} {
@@ -442,8 +441,8 @@ func TestSourceOnOverlay(t *testing.T) {
 	}
 }
 
-// An overlay network is there before the host has its management address: nothing is written, with the reason, until
-// it has, and then all is.
+// An overlay network may exist before the host has its management address. Nothing is written until
+// then, with the reason; afterwards everything is.
 func TestOverlayAwaitsAddress(t *testing.T) {
 	ctx := context.Background()
 	m := newMachine(t, server2022, true)
@@ -466,8 +465,8 @@ func TestOverlayAwaitsAddress(t *testing.T) {
 	m.check(w, "with the address")
 }
 
-// Two Services share an address, and so one load balancer for its health checks:
-// it goes with the last of them.
+// Two Services that share an address share its health check load balancer, which is removed with
+// the last of them.
 func TestSharedHealthChecks(t *testing.T) {
 	programs := func(n int) ir.Programs {
 		w := world{}
@@ -502,8 +501,8 @@ func TestSharedHealthChecks(t *testing.T) {
 	}
 }
 
-// HNS comes back without what was made, and no call failed meanwhile: the first
-// change that meets what is gone has all read again.
+// HNS restarts without the created objects, and no call failed meanwhile. The first change that
+// requires a missing object causes a complete read.
 func TestLostBetweenCommits(t *testing.T) {
 	eachHost(t, func(t *testing.T, m *machine) {
 		w := world{1: {local: []int{1}, remote: []int{1}}, 2: {remote: []int{2}}}
@@ -520,7 +519,7 @@ func TestLostBetweenCommits(t *testing.T) {
 	})
 }
 
-// A Plan of another dataplane is an error, as elsewhere.
+// Committing a Plan of another dataplane is an error.
 func TestForeignPlan(t *testing.T) {
 	m := newMachine(t, server2022, false)
 	if err := m.Read(t.Context()); err != nil {
@@ -531,10 +530,10 @@ func TestForeignPlan(t *testing.T) {
 	}
 }
 
-// boaster is a host that says it can do more than it does.
+// boaster is a host that reports more features than it has.
 type boaster struct {
 	hns.Host
-	asked chan struct{} // closed when it was asked to modify a load balancer
+	asked chan struct{} // closed after a request to modify a load balancer
 }
 
 func (boaster) Version() (hns.Version, error) { return hns.Version{Major: 15, Minor: 5}, nil }
@@ -545,8 +544,8 @@ func (b boaster) ModifyLoadBalancer(id string, l *rules.HostComputeLoadBalancer)
 	return err
 }
 
-// A comparison goes on beside a commit that finds out that the service does less
-// than its version says. It is for the race detector.
+// A comparison runs during a commit that detects a missing feature. This test is for the race
+// detector.
 func TestCompareBesideCommit(t *testing.T) {
 	m := newMachine(t, hns.Version{Major: 13, Minor: 0}, false)
 	host := boaster{hnstest.Host{Service: m.Service}, make(chan struct{})}

@@ -1,14 +1,14 @@
-// Package hns makes a Windows node's Host Networking Service hold what the
-// kernelspace mode wants: endpoints, and load balancers in front of them.
+// Package hns applies mode kernelspace to a Windows node's Host Networking Service (HNS):
+// endpoints, and load balancers for them.
 //
-//   - Host is the service, as far as it is used here. One file, for Windows only,
-//     reaches the real one; package hnstest has one for tests, with its teeth.
-//   - The host is listed and compared. Ids are given out by it, and none is
-//     trusted after an error: what cannot be reached is not gone.
-//   - What proxyc or kube-proxy made is taken over as it is, whatever fits stays,
-//     and what belongs to somebody else is not touched.
-//   - The plan and its order are pure, and the same everywhere.
+//   - Host is the interface to the service. One file, for Windows only, implements it for
+//     the real one. Package hnstest implements it for tests, with the service's quirks.
+//   - Objects are listed and compared. The host assigns ids. After an error none is
+//     trusted, since an unreachable object may still exist.
+//   - Objects of proxyc and kube-proxy are adopted. Matching ones are kept, and objects
+//     of other programs are not changed.
+//   - The plan and its order are pure functions, on all systems.
 //
-// A change of one Service costs calls for that Service alone: each call of the
-// service takes milliseconds, and listing takes three for every object.
+// A change of one Service requires calls only for that Service. Each call takes milliseconds, and
+// listing requires three calls per object.
 package hns

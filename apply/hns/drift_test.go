@@ -10,9 +10,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// What others make or remove is noticed at the next look, and so is a pod that a
-// load balancer waits for; what the proxy itself does, and pods that nobody waits
-// for, are no news.
+// The next check detects foreign additions and removals, and a pod that a load balancer waits for.
+// It ignores own changes and other pods.
 func TestDrift(t *testing.T) {
 	m := newMachine(t, server2022, false)
 	looks, told := make(chan time.Time), make(chan map[netip.Addr]struct{}, 100)
@@ -31,13 +30,13 @@ func TestDrift(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// look has the host looked at, and reports whether something is news. The look after
-	// begins only when this one has ended.
+	// look triggers a check and reports whether it sent a token. The next check starts only after this
+	// one.
 	look := func() bool {
 		looks <- time.Time{}
 		select {
 		case <-drift:
-			looks <- time.Time{} // what was found is what is known from now on
+			looks <- time.Time{} // the result becomes the known state
 			select {
 			case <-drift:
 			default:

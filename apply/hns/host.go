@@ -9,52 +9,51 @@ import (
 	rules "github.com/proxyc/proxyc/render/hns"
 )
 
-// Host is the Host Networking Service of a node. Its errors are *Error, unless
-// the service was not asked at all.
+// Host is the Host Networking Service of a node. Errors from the service are *Error.
 type Host interface {
 	// Version returns the version of the service.
 	Version() (Version, error)
-	// Network returns a network by its name; ErrNoNetwork if there is none.
+	// Network returns a network by its name, or ErrNoNetwork.
 	Network(name string) (*Network, error)
-	// Endpoints returns the endpoints of a network. It takes three calls for each.
+	// Endpoints returns the endpoints of a network. It makes three calls for each.
 	Endpoints(network string) ([]Endpoint, error)
-	// LoadBalancers returns all load balancers. It takes three calls for each.
+	// LoadBalancers returns all load balancers. It makes three calls for each.
 	LoadBalancers() ([]LoadBalancer, error)
-	// Glance returns in two calls what there is, in less detail.
+	// Glance returns all objects in less detail. It makes two calls.
 	Glance() (*Glance, error)
-	// CreateEndpoint makes an endpoint in a network and returns it with its id.
+	// CreateEndpoint creates an endpoint in a network, and returns it with its id.
 	CreateEndpoint(network string, e *rules.HostComputeEndpoint) (Endpoint, error)
 	DeleteEndpoint(id string) error
-	// CreateLoadBalancer makes a load balancer and returns its id.
+	// CreateLoadBalancer creates a load balancer and returns its id.
 	CreateLoadBalancer(l *rules.HostComputeLoadBalancer) (id string, err error)
 	ModifyLoadBalancer(id string, l *rules.HostComputeLoadBalancer) error
 	DeleteLoadBalancer(id string) error
 }
 
-// ErrNoNetwork is the error of a network that is not there.
+// ErrNoNetwork is the error for a network that does not exist.
 var ErrNoNetwork = errors.New("HNS has no such network")
 
 // Version is a version of the service.
 type Version struct{ Major, Minor int }
 
-// AtLeast reports whether v is not before another one.
+// AtLeast reports whether v is at least major.minor.
 func (v Version) AtLeast(major, minor int) bool {
 	return v.Major > major || v.Major == major && v.Minor >= minor
 }
 
 func (v Version) String() string { return fmt.Sprintf("%d.%d", v.Major, v.Minor) }
 
-// Features are what a version of the service can do, by the ranges of hnslib
+// Features are the features of a version of the service. The version ranges are those of hnslib
 // (hcn/hcnglobals.go).
 type Features struct {
-	API             bool // version 2 of the API, and remote subnets
+	API             bool // version 2 of the API, with remote subnets
 	DSR             bool // direct server return
 	SessionAffinity bool // distribution by source address
 	DualStack       bool
-	Modify          bool // of load balancers
+	Modify          bool // modification of load balancers
 }
 
-// FeaturesOf returns what a version can do.
+// FeaturesOf returns the features of a version.
 func FeaturesOf(v Version) Features {
 	return Features{
 		API:             v.AtLeast(9, 2),
@@ -71,21 +70,21 @@ type Network struct {
 	RemoteSubnets  []RemoteSubnet
 }
 
-// Overlay reports whether the network encapsulates what it sends to other nodes.
+// Overlay reports whether the network encapsulates traffic to other nodes.
 func (n *Network) Overlay() bool { return strings.EqualFold(n.Type, rules.Overlay) }
 
-// RemoteSubnet is a range of addresses on another node of an overlay network.
+// RemoteSubnet is an address range on another node of an overlay network.
 type RemoteSubnet struct {
 	Prefix   netip.Prefix
-	Provider netip.Addr // of that node
+	Provider netip.Addr // address of that node
 }
 
-// ProviderOf returns the address of the node behind which an address is; the
-// address itself where it is a node's. It is not valid for those of no node.
+// ProviderOf returns the address of the node that hosts an address. For the address of a node it
+// returns that address. The result is invalid if there is no such node.
 func (n *Network) ProviderOf(a netip.Addr) (provider netip.Addr) {
 	for _, s := range n.RemoteSubnets {
 		if s.Prefix.Contains(a) || s.Provider == a {
-			provider = s.Provider // the last one counts, as for kube-proxy
+			provider = s.Provider // the last match counts, as in kube-proxy
 		}
 	}
 	return provider
@@ -97,16 +96,16 @@ type Endpoint struct {
 	Addrs             []netip.Addr
 	MAC               string
 	Remote            bool
-	Provider          netip.Addr // its ProviderAddress policy; not valid: none
+	Provider          netip.Addr // from the ProviderAddress policy; invalid without one
 }
 
-// LoadBalancer is a load balancer of the host; its endpoints are ids.
+// LoadBalancer is a load balancer of the host. Its endpoints are ids.
 type LoadBalancer struct {
 	ID string
 	rules.HostComputeLoadBalancer
 }
 
-// Glance is what the host has, without what only a long list tells.
+// Glance is the content of the host in the detail of short lists.
 type Glance struct {
 	Endpoints     []Endpoint // ID, Name, Network, Addrs, Remote
 	LoadBalancers []string   // ids
@@ -116,7 +115,7 @@ type Glance struct {
 type Error struct {
 	Call string // "CreateLoadBalancer"
 	Code Code
-	Text string // what the service says, may be empty
+	Text string // text from the service; may be empty
 }
 
 func (e *Error) Error() string {
@@ -127,11 +126,11 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("HNS: %s: %s (%#x)", e.Call, text, uint32(e.Code))
 }
 
-// Code is a code of Windows: of HCN (HRESULT), or of the system.
+// Code is a Windows error code: an HRESULT of HCN, or a system error.
 type Code uint32
 
-// Codes that are told apart here. Those of HCN are documented with its API
-// (HcnHResult), the others with Windows.
+// Codes that this package distinguishes. HCN documents its own as HcnHResult; the others are
+// Windows system errors.
 const (
 	NetworkNotFound    Code = 0x803b0001
 	EndpointNotFound   Code = 0x803b0002
@@ -169,8 +168,7 @@ func (c Code) String() string {
 	return "it failed"
 }
 
-// CodeOf returns the code of a HRESULT: those of Windows itself are told by
-// their last sixteen bits.
+// CodeOf returns the code of an HRESULT. For system errors it is the low 16 bits.
 func CodeOf(hresult uint32) Code {
 	if hresult&0x1fff0000 == 0x00070000 {
 		return Code(hresult & 0xffff)
@@ -178,7 +176,7 @@ func CodeOf(hresult uint32) Code {
 	return Code(hresult)
 }
 
-// has reports whether err is one of the service with one of the codes.
+// has reports whether err is an error of the service with one of codes.
 func has(err error, codes ...Code) bool {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -192,16 +190,16 @@ func has(err error, codes ...Code) bool {
 	return false
 }
 
-// gone reports whether err tells that an object is not there.
+// gone reports whether err means that an object does not exist.
 func gone(err error) bool {
 	return has(err, EndpointNotFound, PolicyNotFound, ElementNotFound)
 }
 
-// exists reports whether err tells that there is such an object already.
+// exists reports whether err means that an object already exists.
 func exists(err error) bool { return has(err, AlreadyExists, PortAlreadyExists) }
 
-// refused reports whether the service looked at a request and did not take it:
-// not, where it could not be reached or did not say why.
+// refused reports whether the service processed a request and rejected it. It is false if the
+// service was not reachable, or did not state a reason.
 func refused(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && !has(err, NetworkNotFound, ManagerStopped, AccessDenied, ServiceDisabled, ServiceNotActive,

@@ -14,13 +14,13 @@ import (
 	rules "github.com/proxyc/proxyc/render/hns"
 )
 
-// library is the node's own service, through computenetwork.dll.
+// library accesses the node's service through computenetwork.dll.
 type library struct{}
 
 // Local returns the Host Networking Service of this machine.
 func Local() Host { return library{} }
 
-// failure returns an error of the library as one of the service, where it is one.
+// failure converts an error of the library to an *Error if it is from the service.
 func failure(call string, err error) error {
 	var code syscall.Errno
 	switch {
@@ -38,7 +38,7 @@ func failure(call string, err error) error {
 	return &Error{Call: call, Code: CodeOf(uint32(code)), Text: err.Error()}
 }
 
-// into copies what both have under the same names.
+// into copies the fields that both types have under the same JSON names.
 func into(from, to any) error {
 	text, err := json.Marshal(from)
 	if err != nil {
@@ -192,7 +192,7 @@ func (library) DeleteLoadBalancer(id string) error {
 	return failure("DeleteLoadBalancer", (&hcn.HostComputeLoadBalancer{Id: id}).Delete())
 }
 
-// Interfaces returns the MAC addresses of the host's interfaces by their addresses.
+// Interfaces returns the MAC addresses of the host's interfaces, by their IP addresses.
 func Interfaces() (map[netip.Addr]string, error) {
 	all, err := net.Interfaces()
 	if err != nil {

@@ -7,11 +7,11 @@ import (
 	"github.com/proxyc/proxyc/apply"
 )
 
-// Leftovers returns nothing: what any proxy made in the network is taken over.
+// Leftovers returns nothing: Read adopts the objects of every proxy in the network.
 func (d *Dataplane) Leftovers(context.Context) ([]apply.Leftover, error) { return nil, nil }
 
-// Leftovers returns what proxies left in a network, this one and kube-proxy: they
-// make the same.
+// Leftovers returns the objects of proxyc and kube-proxy in a network. They cannot be
+// distinguished.
 func Leftovers(ctx context.Context, host Host, o Options) ([]apply.Leftover, error) {
 	d, err := New(host, o)
 	if err != nil {
@@ -41,8 +41,7 @@ func Leftovers(ctx context.Context, host Host, o Options) ([]apply.Leftover, err
 	return left, nil
 }
 
-// removeAll returns what removes objects; one that cannot be removed does not
-// keep the others.
+// removeAll returns a function that removes objects. It continues after errors.
 func removeAll[T any](all []T, id func(T) string, remove func(string) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var first error

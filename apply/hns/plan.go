@@ -13,47 +13,47 @@ import (
 	rules "github.com/proxyc/proxyc/render/hns"
 )
 
-// Plan is the difference between what a host has and what it should have.
+// Plan is the difference between the state of a host and the desired state.
 type Plan struct {
 	desired apply.Desired
 	want    *wanted
-	state   *state // that was compared; nil: what was remembered
+	state   *state // the compared state; nil for the known one
 	without map[string]bool
-	// names are the addresses of the endpoints of load balancers that go or
-	// change, by id: what the host has will be others after the commit.
+	// names are the addresses of the endpoints of removed or changed load balancers, by id. They are
+	// recorded here since the state changes with the commit.
 	names map[string]string
 
-	// In the order of commit. Load balancers go before those that come, as a port
-	// is taken once; endpoints come before what leads to them, and go after it.
+	// In the order of commit. Load balancers are removed before others are added, since each port is
+	// unique. Endpoints are added before the load balancers that use them, and removed after those.
 	removals []removal // load balancers
 	replaced []replacement
 	added    []*need
-	changes  []change // of load balancers: in place, or one after the other
+	changes  []change // of load balancers: modified, or replaced one by one
 	news     []change
 	ended    []*Endpoint
 }
 
-// removal is a load balancer that goes.
+// removal is a load balancer to remove.
 type removal struct {
 	key
 	have    *LoadBalancer
-	service ir.Name // that has others in its place; zero: none
+	service ir.Name // the Service whose new load balancers replace it; zero if none
 }
 
-// replacement is an endpoint that goes, as another one is to have its address.
+// replacement is an endpoint to remove since another one requires its address.
 type replacement struct {
 	have *Endpoint
 	want *need
 }
 
-// change is a load balancer that comes, in the place of one that goes if there is one.
+// change is a load balancer to add, or to put in the place of another.
 type change struct {
 	key
 	have *LoadBalancer
 	want *claim
 }
 
-// compare returns what leads from a state to what is wanted.
+// compare returns the Plan from a state to the desired one.
 func compare(s *state, w *wanted) *Plan {
 	p := &Plan{want: w, names: map[string]string{}}
 	keys := map[key]bool{}
@@ -81,7 +81,7 @@ func compare(s *state, w *wanted) *Plan {
 	return p
 }
 
-// endpoints plans what some addresses need.
+// endpoints plans the endpoints of some addresses.
 func (p *Plan) endpoints(s *state, w *wanted, addrs map[netip.Addr]bool) {
 	for _, a := range slices.SortedFunc(maps.Keys(addrs), netip.Addr.Compare) {
 		have, want := s.byAddr[a], w.endpoints[a]
@@ -95,8 +95,8 @@ func (p *Plan) endpoints(s *state, w *wanted, addrs map[netip.Addr]bool) {
 				p.added = append(p.added, want)
 			}
 		case s.stale(w, a, have):
-			// A pod of this node has the address by now. Until HNS has it, too, the old
-			// endpoint leads nowhere.
+			// A pod of this node now has the address. The old endpoint leads nowhere, even before HNS has
+			// the pod's endpoint.
 			p.ended = append(p.ended, have)
 		case !s.fits(w, want, have):
 			p.replaced = append(p.replaced, replacement{have, want})
@@ -104,20 +104,20 @@ func (p *Plan) endpoints(s *state, w *wanted, addrs map[netip.Addr]bool) {
 	}
 }
 
-// balancers plans what some keys need, after the endpoints.
+// balancers plans the load balancers of some keys, after the endpoints.
 func (p *Plan) balancers(s *state, w *wanted, keys map[key]bool) {
-	moved := map[string]bool{} // ids of endpoints that go
+	moved := map[string]bool{} // ids of removed endpoints
 	for _, r := range p.replaced {
 		moved[r.have.ID] = true
 	}
-	come := map[string]bool{} // refs of endpoints that come
+	come := map[string]bool{} // references of added endpoints
 	for _, n := range p.added {
 		come[n.Ref] = true
 	}
 	for _, e := range p.ended {
 		moved[e.ID] = true
 	}
-	anew := map[ir.Name]bool{} // Services all of whose load balancers go first
+	anew := map[ir.Name]bool{} // Services whose load balancers are all removed first
 	var changes []change
 	for _, k := range slices.SortedFunc(maps.Keys(keys), key.compare) {
 		have := s.balancers[k]
@@ -160,20 +160,19 @@ func (p *Plan) balancers(s *state, w *wanted, keys map[key]bool) {
 	}
 }
 
-// replaces reports whether a load balancer holds an endpoint that another one
-// is to take the address of.
+// replaces reports whether a load balancer uses an endpoint that is to be replaced.
 func (p *Plan) replaces(l *LoadBalancer) bool {
 	return slices.ContainsFunc(p.replaced, func(r replacement) bool {
 		return slices.ContainsFunc(l.HostComputeEndpoints, func(id string) bool { return strings.EqualFold(id, r.have.ID) })
 	})
 }
 
-// Empty reports whether there is nothing to do.
+// Empty reports whether the Plan has no operations.
 func (p *Plan) Empty() bool {
 	return len(p.removals)+len(p.replaced)+len(p.added)+len(p.changes)+len(p.news)+len(p.ended) == 0
 }
 
-// RemovedFrontends returns the frontends that the node has and will not have any longer.
+// RemovedFrontends returns the frontends that exist and that the Plan removes.
 func (p *Plan) RemovedFrontends() (gone []ir.Match) {
 	for _, r := range p.removals {
 		if r.service == (ir.Name{}) {
@@ -183,10 +182,10 @@ func (p *Plan) RemovedFrontends() (gone []ir.Match) {
 	return gone
 }
 
-// Operations calls yield for each operation in the order of commit.
+// Operations yields the operations in the order of commit.
 func (p *Plan) Operations(yield func(apply.Operation) bool) { p.operations(false, yield) }
 
-// Differences is Operations, each with what the host has and should have.
+// Differences yields the Operations with the actual and the desired values.
 func (p *Plan) Differences(yield func(apply.Operation) bool) { p.operations(true, yield) }
 
 func (p *Plan) operations(texts bool, yield func(apply.Operation) bool) {
@@ -250,7 +249,7 @@ func claimText(c *claim) string {
 	return mappingText(&c.HCN) + strings.Join(c.HCN.HostComputeEndpoints, " ")
 }
 
-// name notes the addresses of the endpoints of a load balancer of the host.
+// name records the addresses of the endpoints of an existing load balancer.
 func (p *Plan) name(s *state, l *LoadBalancer) {
 	for _, id := range l.HostComputeEndpoints {
 		if e := s.byID[strings.ToLower(id)]; e != nil && len(e.Addrs) > 0 {
@@ -259,8 +258,7 @@ func (p *Plan) name(s *state, l *LoadBalancer) {
 	}
 }
 
-// text is a load balancer of the host, with the addresses of its endpoints, or
-// their ids.
+// text describes an existing load balancer, with the addresses or ids of its endpoints.
 func (p *Plan) text(l *LoadBalancer) string {
 	var backends []string
 	for _, id := range l.HostComputeEndpoints {

@@ -9,25 +9,23 @@ import (
 	rules "github.com/proxyc/proxyc/render/hns"
 )
 
-// state is what the host has, as far as it is of the proxy's concern.
+// state is the part of the host's state that concerns the proxy.
 type state struct {
 	network   Network
 	can       Features
-	hostMACs  map[netip.Addr]string // of the host's interfaces, by their addresses
+	hostMACs  map[netip.Addr]string // of the host's interfaces, by IP address
 	byID      map[string]*Endpoint
-	byAddr    map[netip.Addr]*Endpoint // local ones before remote ones
+	byAddr    map[netip.Addr]*Endpoint // local ones take precedence over remote ones
 	rootName  string
-	root      string                // id of the endpoint of that name; empty: there is none
-	balancers map[key]*LoadBalancer // the proxy's
-	foreign   map[key]string        // ids of others'
-	// spare are the proxy's load balancers and endpoints that have no place in the
-	// maps: to go.
+	root      string                // id of the endpoint of that name; "" if it does not exist
+	balancers map[key]*LoadBalancer // of proxyc or kube-proxy
+	foreign   map[key]string        // ids of other programs' load balancers
+	// spareBalancers and spareEndpoints are duplicates made by a proxy. They are to be removed.
 	spareBalancers []*LoadBalancer
 	spareEndpoints []*Endpoint
 }
 
-// newState sorts what was listed. Endpoints are those of the network; of the
-// others only the glance tells.
+// newState sorts listed objects. endpoints are those of the network; g contains the others.
 func newState(network Network, can Features, hostMACs map[netip.Addr]string, root string, endpoints []Endpoint, balancers []LoadBalancer, g *Glance) *state {
 	s := &state{network: network, can: can, hostMACs: hostMACs, byID: map[string]*Endpoint{}, byAddr: map[netip.Addr]*Endpoint{},
 		rootName: root, balancers: map[key]*LoadBalancer{}, foreign: map[key]string{}}
@@ -39,7 +37,7 @@ func newState(network Network, can Features, hostMACs map[netip.Addr]string, roo
 		switch {
 		case e.Network == network.ID:
 		case !e.Remote && e.Name == root && root != "" && s.root == "":
-			s.root = e.ID // the host's may be in another network
+			s.root = e.ID // the host's endpoint may be in another network
 		default:
 			elsewhere[e.ID] = true
 		}
@@ -61,8 +59,8 @@ func newState(network Network, can Features, hostMACs map[netip.Addr]string, roo
 	return s
 }
 
-// enter notes an endpoint of the network. Windows may have a local and a remote
-// one with the same address: the local one counts, and the other is to go.
+// enter adds an endpoint of the network. Windows may have a local and a remote one with the same
+// address. The local one counts, and the other is spare.
 func (s *state) enter(e *Endpoint) {
 	s.byID[e.ID] = e
 	if !e.Remote && e.Name != "" && e.Name == s.rootName {
@@ -87,7 +85,7 @@ func (s *state) spare(e *Endpoint) {
 	}
 }
 
-// leave forgets an endpoint.
+// leave removes an endpoint.
 func (s *state) leave(e *Endpoint) {
 	delete(s.byID, e.ID)
 	for _, a := range e.Addrs {
@@ -97,8 +95,8 @@ func (s *state) leave(e *Endpoint) {
 	}
 }
 
-// keyOf returns the key of a load balancer, and whether it is one as the proxy
-// makes them: for one port of at most one address.
+// keyOf returns the key of a load balancer. single reports whether it has the form that proxies
+// create: one port of at most one address.
 func keyOf(l *LoadBalancer) (k key, single bool) {
 	if len(l.PortMappings) != 1 || len(l.FrontendVIPs) > 1 {
 		return k, false
@@ -118,15 +116,14 @@ func keyOf(l *LoadBalancer) (k key, single bool) {
 	return k, true
 }
 
-// ours reports whether a load balancer is the proxy's, this one's or the one's
-// before it: HNS does not know who made it, but nobody else makes any in the
-// cluster's network.
+// ours reports whether a proxy created a load balancer, this one or an earlier one. HNS does not
+// store the creator, but other programs create none in the cluster's network.
 func (s *state) ours(l *LoadBalancer, elsewhere map[string]bool) bool {
 	return len(l.HostComputeEndpoints) > 0 && !slices.ContainsFunc(l.HostComputeEndpoints, func(id string) bool { return elsewhere[strings.ToLower(id)] })
 }
 
-// made reports whether a proxy made an endpoint: a remote one with the MAC
-// address that proxies give by the address, or the host's.
+// made reports whether a proxy created an endpoint: it is remote, and its MAC address is the one
+// that proxies derive from the IP address, or the host's.
 func (s *state) made(e *Endpoint) bool {
 	if !e.Remote || len(e.Addrs) != 1 {
 		return false
@@ -142,13 +139,13 @@ func (s *state) made(e *Endpoint) bool {
 	return false
 }
 
-// sameMAC compares MAC addresses, whichever of their forms they have.
+// sameMAC compares MAC addresses in any notation.
 func sameMAC(a, b string) bool {
 	return strings.EqualFold(strings.ReplaceAll(a, ":", "-"), strings.ReplaceAll(b, ":", "-"))
 }
 
-// endpoint returns the endpoint to make for a need: with its provider address,
-// and the MAC address of the host where it stands for the host.
+// endpoint returns the endpoint to create for a need. It has a provider address, and the MAC
+// address of the host if it represents the host.
 func (s *state) endpoint(w *wanted, n *need) *rules.HostComputeEndpoint {
 	e := n.HCN
 	if n.Role == rules.ServiceIP || n.Role == rules.NodeSource {
@@ -160,7 +157,7 @@ func (s *state) endpoint(w *wanted, n *need) *rules.HostComputeEndpoint {
 	return &e
 }
 
-// provider is the provider address that an endpoint is to have; not valid: none.
+// provider returns the provider address of an endpoint; invalid if it has none.
 func (s *state) provider(w *wanted, n *need) netip.Addr {
 	if !s.network.Overlay() || n.HCN.Flags&rules.RemoteEndpoint == 0 {
 		return netip.Addr{}
@@ -173,24 +170,23 @@ func (s *state) provider(w *wanted, n *need) netip.Addr {
 	return w.nodeIP.Of(ir.FamilyOf(n.Address))
 }
 
-// fits reports whether an endpoint that is there can be what is needed.
+// fits reports whether an existing endpoint satisfies a need.
 func (s *state) fits(w *wanted, n *need, e *Endpoint) bool {
 	if !e.Remote || !s.made(e) {
-		return true // a pod of this node, or somebody else's: it is as it is
+		return true // an endpoint of a local pod or another program is used unchanged
 	}
 	p := s.provider(w, n)
 	return e.Provider == p && sameMAC(e.MAC, s.endpoint(w, n).MacAddress)
 }
 
-// stale reports whether an endpoint is what a proxy made for an address that a
-// pod of this node has by now.
+// stale reports whether a proxy created an endpoint for an address that a pod of this node now has.
 func (s *state) stale(w *wanted, a netip.Addr, e *Endpoint) bool {
 	n := w.endpoints[a]
 	return n != nil && n.role() == rules.LocalPod && s.made(e)
 }
 
-// balancer returns a load balancer as the host is to have it, with the ids of its
-// endpoints. Endpoints that are not there are left out: nil if none is.
+// balancer returns the load balancer to create, with the ids of its endpoints. Endpoints that do
+// not exist are omitted. It returns nil if none exists.
 func (s *state) balancer(w *wanted, k key, c *claim) *rules.HostComputeLoadBalancer {
 	l := c.HCN
 	l.HostComputeEndpoints = nil
@@ -204,7 +200,7 @@ func (s *state) balancer(w *wanted, k key, c *claim) *rules.HostComputeLoadBalan
 				id = e.ID
 				if e.Remote && s.network.Overlay() {
 					if p := s.network.ProviderOf(a); !p.IsValid() || p == a {
-						source = w.nodeIP.Of(k.family) // WIN-20
+						source = w.nodeIP.Of(k.family) // traffic to a node, or outside all remote subnets, uses the node IP as source (WIN-20)
 					}
 				}
 			}
@@ -230,7 +226,7 @@ func (s *state) balancer(w *wanted, k key, c *claim) *rules.HostComputeLoadBalan
 	return &l
 }
 
-// same reports whether a load balancer of the host is as it is to be.
+// same reports whether an existing load balancer equals the desired one.
 func same(have *LoadBalancer, want *rules.HostComputeLoadBalancer) bool {
 	ids := func(list []string) []string {
 		list = slices.Clone(list)

@@ -9,8 +9,8 @@ import (
 	rules "github.com/proxyc/proxyc/render/hns"
 )
 
-// key is what HNS has one load balancer for: an address, or the node's own in
-// one family, with protocol and port.
+// key identifies a load balancer in HNS: an address, or the node's own addresses in one family,
+// with protocol and port.
 type key struct {
 	family ir.Family
 	match  ir.Match
@@ -20,7 +20,7 @@ func (k key) compare(o key) int {
 	return cmp.Or(cmp.Compare(k.family, o.family), k.match.Compare(o.match))
 }
 
-// object is how operations name the load balancer.
+// object returns the name of the load balancer in operations.
 func (k key) object() string {
 	if k.match.IsNodePort() && k.family == ir.IPv6 {
 		return "load balancer " + k.match.String() + " (IPv6)"
@@ -30,21 +30,21 @@ func (k key) object() string {
 
 func endpointObject(a netip.Addr) string { return "endpoint " + a.String() }
 
-// claim is one Service's wish for a load balancer. Several Services may have the
-// health checks of one address answered, each in the same way.
+// claim is a load balancer that a Service requires. Several Services may require the same health
+// check load balancer of an address.
 type claim struct {
 	service ir.Name
 	rules.LoadBalancer
 }
 
-// need is an endpoint that is wanted, and by how many uses.
+// need is a required endpoint with the number of its uses.
 type need struct {
 	rules.Endpoint
 	uses, local int
-	service     ir.Name // one that uses it
+	service     ir.Name // one of its users
 }
 
-// role is what the endpoint is to be: that of a pod of this node, if any use says so.
+// role returns the role of the endpoint: a pod of this node if any use requires it.
 func (n *need) role() rules.Role {
 	if n.local > 0 {
 		return rules.LocalPod
@@ -52,21 +52,21 @@ func (n *need) role() rules.Role {
 	return n.Role
 }
 
-// wanted is what the host is to hold.
+// wanted is the desired state of the host.
 type wanted struct {
-	node      ir.PerFamily[*rules.Node] // nil: the family is left alone
+	node      ir.PerFamily[*rules.Node] // nil if the family is not managed
 	hns       ir.HNS
 	nodeIP    ir.PerFamily[netip.Addr]
 	endpoints map[netip.Addr]*need
-	balancers map[key][]*claim // by name of the Service; the first counts
+	balancers map[key][]*claim // sorted by Service name; the first is used
 }
 
-// newWanted returns what Programs want of a network.
+// newWanted returns the desired state of a network for Programs.
 func newWanted(programs ir.Programs, network *Network, can Features) *wanted {
 	w := &wanted{endpoints: map[netip.Addr]*need{}, balancers: map[key][]*claim{}}
 	for f, p := range ir.Present(programs) {
 		if f == ir.IPv6 && (network.Overlay() || !can.DualStack) && programs.IPv4 != nil {
-			continue // WIN-6
+			continue // dual-stack requires HNS support and a network that is no overlay (WIN-6)
 		}
 		node := p.Node
 		h := ir.HNS{}
@@ -91,10 +91,10 @@ func newWanted(programs ir.Programs, network *Network, can Features) *wanted {
 	return w
 }
 
-// add adds a Service and returns the keys that it claims.
+// add adds a Service, and returns the keys that it claims.
 func (w *wanted) add(f ir.Family, s *ir.Service) []key { return w.count(f, s, 1) }
 
-// drop takes a Service away and returns the keys that it claimed.
+// drop removes a Service, and returns the keys that it claimed.
 func (w *wanted) drop(f ir.Family, s *ir.Service) []key { return w.count(f, s, -1) }
 
 func (w *wanted) count(f ir.Family, s *ir.Service, n int) (keys []key) {
@@ -131,14 +131,14 @@ func (w *wanted) use(e rules.Endpoint, service ir.Name, n int) {
 	if e.Role == rules.LocalPod {
 		have.local += n
 	} else if n > 0 && have.Role == rules.LocalPod {
-		have.Endpoint = e // how to make it, when nobody says any more that it is here
+		have.Endpoint = e // used when no remaining use is local
 	}
 	if have.uses <= 0 {
 		delete(w.endpoints, e.Address)
 	}
 }
 
-// addresses returns the endpoints that a Service needs.
+// addresses returns the endpoint addresses that a Service requires.
 func (w *wanted) addresses(f ir.Family, s *ir.Service) (addrs []netip.Addr) {
 	if node := w.node.Of(f); node != nil && s != nil {
 		for _, e := range node.LowerService(s).Endpoints {

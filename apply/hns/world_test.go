@@ -29,11 +29,11 @@ type machine struct {
 	*hnstest.Service
 	t       *testing.T
 	network string
-	overlay bool // with direct server return, as overlays should have it
+	overlay bool // with direct server return, as recommended for overlays
 	noMAC   bool // no interface has the node's address
 }
 
-// newMachine returns a host with some pods, and objects of somebody else.
+// newMachine returns a host with some pods, and objects of another program.
 func newMachine(t *testing.T, v hns.Version, overlay bool) *machine {
 	t.Helper()
 	s := hnstest.New(v)
@@ -54,7 +54,7 @@ func newMachine(t *testing.T, v hns.Version, overlay bool) *machine {
 	return m
 }
 
-// restart begins with a Dataplane that knows nothing.
+// restart creates a new Dataplane without state.
 func (m *machine) restart() {
 	d, err := hns.New(hnstest.Host{Service: m.Service}, hns.Options{Network: "l2", RootEndpoint: "cbr0",
 		HostMACs: func() (map[netip.Addr]string, error) {
@@ -78,7 +78,7 @@ func (m *machine) pod(i int) {
 	m.AddPod(m.network, addrs...)
 }
 
-// foreign makes a load balancer in a network of somebody else.
+// foreign creates a load balancer in another program's network.
 func (m *machine) foreign(vip string, port int) {
 	m.t.Helper()
 	other := m.AddNetwork(hnstest.Network{Name: "docker", Type: "NAT", Ipams: hnstest.Subnets("172.16.0.0/24")})
@@ -91,7 +91,7 @@ func (m *machine) foreign(vip string, port int) {
 	}
 }
 
-// foreignLine is that of newMachine.
+// foreignLine is the one created by newMachine.
 const foreignLine = "203.0.113.250 6 80->80 flags 0 distribution 0 flags 0 source - -> 172.16.0.5"
 
 const localPods = 6
@@ -110,17 +110,17 @@ func remotePod(f ir.Family, i int) netip.Addr {
 	return netip.MustParseAddr(fmt.Sprintf("10.244.2.%d", 16+i))
 }
 
-// world is what the Services are; by their number.
+// world contains Services by number.
 type world map[int]*service
 
-// service is a Service in a few words.
+// service is a short description of a Service.
 type service struct {
 	local, remote []int // pods
 	kinds         []ir.Kind
 	localOnly     bool
 	sticky        bool
 	noOptimize    bool
-	vip           int // last part of its ClusterIP; 0: its own
+	vip           int // last byte of its ClusterIP; 0 for its own
 }
 
 func (w world) programs(overlay bool) ir.Programs {
@@ -198,7 +198,7 @@ func vipOf(f ir.Family, four, six string, n int) netip.Addr {
 	return netip.MustParseAddr(fmt.Sprintf("%s.%d.%d", four, n/250, n%250+1))
 }
 
-// random makes up Services.
+// random generates Services.
 type random struct{ *rand.Rand }
 
 func (r random) pods(n int) (some []int) {
@@ -253,8 +253,8 @@ func (r random) change(w world) {
 	}
 }
 
-// settle brings the host to Programs as the daemon does: by changes while what it
-// has is known, and else by reading. It returns the Services that were refused.
+// settle applies Programs like the daemon: by changes while the state is known, otherwise after a
+// read. It returns the rejected Services.
 func (m *machine) settle(now, next ir.Programs, known bool) (refused []apply.Refusal, ok bool) {
 	m.t.Helper()
 	ctx := context.Background()
@@ -284,7 +284,7 @@ func (m *machine) settle(now, next ir.Programs, known bool) (refused []apply.Ref
 	return refused, false
 }
 
-// commit carries a Plan out, which never changes.
+// commit executes a Plan, and checks that this does not change it.
 func (m *machine) commit(p apply.Plan) (apply.Result, error) {
 	m.t.Helper()
 	planned := slices.Collect(p.Differences)
@@ -295,7 +295,7 @@ func (m *machine) commit(p apply.Plan) (apply.Result, error) {
 	return result, err
 }
 
-// check holds what the host has against what a new one would be given.
+// check compares the host with a new one that receives the same Services.
 func (m *machine) check(w world, label string) {
 	m.t.Helper()
 	fresh := newMachine(m.t, m.version(), m.overlay)
