@@ -28,7 +28,7 @@ func large(n int) ir.Programs {
 	return ir.NewPrograms(p, six)
 }
 
-// empty opens the Dataplane of a namespace that f runs in.
+// empty runs f with a Dataplane in a new namespace.
 func empty(b *testing.B, f func(d *Dataplane)) {
 	b.Helper()
 	applytest.RequireRoot(b)
@@ -54,7 +54,7 @@ func empty(b *testing.B, f func(d *Dataplane)) {
 	}
 }
 
-// load brings a node to the Programs.
+// load applies the Programs.
 func load(b *testing.B, d *Dataplane, want ir.Programs) {
 	b.Helper()
 	if err := d.Read(b.Context()); err != nil {
@@ -66,8 +66,8 @@ func load(b *testing.B, d *Dataplane, want ir.Programs) {
 	}
 }
 
-// BenchmarkFullLoad brings an empty kernel to 10,000 Services with their sets,
-// rules and addresses, and, as the limit, ipvsadm to the virtual servers alone.
+// BenchmarkFullLoad applies 10,000 Services with their sets, rules and addresses to an empty
+// kernel. As a lower bound, ipvsadm loads only the virtual servers.
 func BenchmarkFullLoad(b *testing.B) {
 	want := large(10_000)
 	b.Run("netlink", func(b *testing.B) {
@@ -105,7 +105,7 @@ func BenchmarkFullLoad(b *testing.B) {
 	})
 }
 
-// timed counts the time that the kernel takes.
+// timed measures the kernel's time.
 type timed struct {
 	kernel
 	took time.Duration
@@ -128,7 +128,7 @@ func median(took []time.Duration) float64 {
 	return float64(took[len(took)/2].Nanoseconds())
 }
 
-// among is a node with many Services, one endpoint of which changes and back.
+// among is a node with many Services, of which one endpoint changes and changes back.
 type among struct {
 	d        *Dataplane
 	k        *timed
@@ -151,7 +151,7 @@ func newAmong(b *testing.B, d *Dataplane, services int) *among {
 	return a
 }
 
-// change makes the i-th change.
+// change applies the i-th change.
 func (a *among) change(b *testing.B, i int) {
 	b.Helper()
 	change := ir.Change{Name: a.versions[0].Name, Old: a.versions[1-i%2], New: a.versions[i%2]}
@@ -164,9 +164,9 @@ func (a *among) change(b *testing.B, i int) {
 	a.took, a.inKernel = append(a.took, time.Since(start)), append(a.inKernel, a.k.took)
 }
 
-// BenchmarkOneEndpoint changes one endpoint of one Service and back, among few
-// and many Services in turns, so that what else the machine does meets both. Told
-// are medians: ns, and of these kernel-ns between asking ip_vs and its answers.
+// BenchmarkOneEndpoint changes one endpoint of one Service and back. It alternates between few and
+// many Services, so that other load on the machine affects both. It reports medians: ns, and in
+// them kernel-ns between requests to ip_vs and the replies.
 func BenchmarkOneEndpoint(b *testing.B) {
 	const few, many = 1000, 20_000
 	empty(b, func(d *Dataplane) {
@@ -177,7 +177,7 @@ func BenchmarkOneEndpoint(b *testing.B) {
 				amongFew.change(b, i)
 				amongMany.change(b, i)
 			}
-			b.ReportMetric(0, "ns/op") // of both, which says nothing
+			b.ReportMetric(0, "ns/op") // of both together, which is meaningless
 			for n, a := range map[int]*among{few: amongFew, many: amongMany} {
 				b.ReportMetric(median(a.took), fmt.Sprintf("ns/%d", n))
 				b.ReportMetric(median(a.inKernel), fmt.Sprintf("kernel-ns/%d", n))

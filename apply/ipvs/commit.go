@@ -11,7 +11,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// commit is a Plan under way.
+// commit is the execution of a Plan.
 type commit struct {
 	*Dataplane
 	refused  apply.Refusals
@@ -46,7 +46,7 @@ func when(now bool, requests []request) []request {
 	return requests
 }
 
-// tables commits the rules of iptables.
+// tables commits the iptables rules.
 func (c *commit) tables(ctx context.Context, p *Plan) error {
 	if p.rules == nil {
 		return nil
@@ -59,8 +59,8 @@ func (c *commit) tables(ctx context.Context, p *Plan) error {
 	return err
 }
 
-// do makes requests, but for those of Services that were refused. What others
-// did before us is as good as done.
+// do executes requests, except additions for rejected Services. Requests that another program
+// already fulfilled count as done.
 func (c *commit) do(ctx context.Context, requests []request) error {
 	if len(c.refused) > 0 {
 		requests = slices.DeleteFunc(slices.Clone(requests), func(r request) bool {
@@ -83,8 +83,8 @@ func (c *commit) do(ctx context.Context, requests []request) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// judge tells what failures mean: nothing, another request, a Service that is
-// refused, or an error.
+// judge classifies failures: done already, to be repeated differently, a rejected Service, or an
+// error.
 func (c *commit) judge(requests []request, failures []failure) (again []request, errs []error) {
 	for _, f := range failures {
 		r := &requests[f.at]
@@ -94,7 +94,7 @@ func (c *commit) judge(requests []request, failures []failure) (again []request,
 			errors.Is(f.err, errMissing) && r.op == setDest && r.dest.Weight == 0,
 			errors.Is(f.err, errExists) && (r.op == addElement || r.op == addAddress || r.op == makeSet || r.op == makeDevice):
 			continue
-		case errors.Is(f.err, errExists) && r.op == addDest: // it drained
+		case errors.Is(f.err, errExists) && r.op == addDest: // it is draining
 			next.op = setDest
 		default:
 			err := fmt.Errorf("%s: %w", r.object(), f.err)
@@ -110,13 +110,13 @@ func (c *commit) judge(requests []request, failures []failure) (again []request,
 	return again, errs
 }
 
-// isRefusal reports whether the kernel objects to what is asked for. Else it is not
-// as it was thought to be, or cannot do anything: that is to be read again.
+// isRefusal reports whether the kernel rejects the object itself. Otherwise its state differs from
+// the expected one, or it cannot execute anything; then the state has to be read again.
 func isRefusal(err error) bool {
 	return !errors.Is(err, errEnvironment) && !errors.Is(err, errExists) && !errors.Is(err, errMissing)
 }
 
-// note keeps the list of what drains.
+// note updates the list of draining real servers.
 func (c *commit) note(r *request) {
 	switch r.op {
 	case addDest, removeDest:
@@ -132,7 +132,8 @@ func (c *commit) note(r *request) {
 	}
 }
 
-// settle ends real servers that have no connections, now that they get none.
+// settle removes the real servers that have no connections left, after they stopped receiving new
+// ones.
 func (c *commit) settle(ctx context.Context) error {
 	var over []request
 	for len(c.draining) > 0 {
@@ -159,8 +160,8 @@ func (c *commit) settle(ctx context.Context) error {
 	return c.do(ctx, over)
 }
 
-// withdraw takes away what was made for Services before the kernel refused
-// something of them: no half of a Service answers.
+// withdraw removes what was added for Services before the kernel rejected a part of them. No
+// Service is served partially.
 func (c *commit) withdraw(ctx context.Context, p *Plan) error {
 	if len(c.refused) == 0 {
 		return nil
@@ -181,5 +182,5 @@ func (c *commit) withdraw(ctx context.Context, p *Plan) error {
 	return c.do(ctx, back)
 }
 
-// destKey is a real server's address and port.
+// destKey is the address and port of a real server.
 type destKey = netip.AddrPort

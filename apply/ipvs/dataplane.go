@@ -17,62 +17,59 @@ import (
 	rules "github.com/proxyc/proxyc/render/ipvs"
 )
 
-// kernel is what a Dataplane has to do with: ip_vs, ipsets and kube-ipvs0 of one
-// network namespace.
+// kernel is the interface to ip_vs, ipsets and kube-ipvs0 of one network namespace.
 type kernel interface {
 	read(ctx context.Context, f ir.Family) (*state, error)
-	// dests returns the real servers of a virtual server; none if that is not there.
+	// dests returns the real servers of a virtual server, or none if that does not exist.
 	dests(ctx context.Context, key ir.Match) (map[destKey]dest, error)
-	// do makes requests one after the other, and goes on where one is refused. An
-	// error is for what came after that: nobody knows what of it was done.
+	// do executes requests in order, and continues after rejected ones. After an error the state of
+	// the remaining requests is unknown.
 	do(ctx context.Context, requests []request) ([]failure, error)
 	close() error
 }
 
-// failure is a request that the kernel refused.
+// failure is a request that the kernel rejected.
 type failure struct {
 	at  int
 	err error
 }
 
-// Errors of requests that say no more than that it is done already, or that what
-// it is about is there no longer, or not yet.
+// Errors of requests that are already fulfilled, or whose object does not exist or no longer
+// exists.
 var (
 	errExists  = errors.New("exists already")
 	errMissing = errors.New("does not exist")
-	// errEnvironment is wrapped by what is no fault of the object's: permissions,
-	// memory, a kernel without ip_vs.
+	// errEnvironment is wrapped by errors that are not caused by the object: missing permissions or
+	// memory, or a kernel without ip_vs.
 	errEnvironment = errors.New("the kernel cannot")
 )
 
-// Dataplane is the ip_vs of one network namespace, with the sets, the device and
-// the rules of iptables that belong to it.
+// Dataplane is the ip_vs of one network namespace, with its ipsets, device and iptables rules.
 type Dataplane struct {
-	log      *slog.Logger // nil: nobody is told
+	log      *slog.Logger // optional
 	families []ir.Family
-	rules    apply.Dataplane // of iptables
+	rules    apply.Dataplane // iptables
 	manage   bool            // --ipvs-manage-all
 	lookOnly bool
 
-	mu     sync.Mutex // held by what uses k: Read, Commit, and the sweep of drains
+	mu     sync.Mutex // protects k, which Read, Commit and the sweep of drains use
 	k      kernel
 	drains drains
-	told   atomic.Pointer[[]apply.Drain] // what drains, for who does not wait for a commit
+	told   atomic.Pointer[[]apply.Drain] // draining real servers, readable during a commit
 
-	reading kernel // a reading does not keep a commit waiting
+	reading kernel // a separate connection, so that Compare does not block a commit
 
-	found    ir.PerFamily[*state] // by the last Read
-	room     ir.PerFamily[sizes]  // how many elements sets can have
+	found    ir.PerFamily[*state] // state from the last Read
+	room     ir.PerFamily[sizes]  // capacity of the sets, in elements
 	applied  apply.Applied
-	lowerers ir.PerFamily[*rules.Lowerer] // of what is applied; nil: to be made
+	lowerers ir.PerFamily[*rules.Lowerer] // for the applied Programs; nil until needed
 
 	watching watching
 }
 
 var _ apply.Dataplane = (*Dataplane)(nil)
 
-// newDataplane returns the Dataplane of a kernel, which it also reads by a
-// second connection.
+// newDataplane returns the Dataplane of a kernel. reading is a second connection for Compare.
 func newDataplane(k, reading kernel, tables apply.Dataplane, families []ir.Family, o apply.Options) *Dataplane {
 	return &Dataplane{
 		log: o.Log, families: families, rules: tables, manage: o.IPVS.ManageAll, lookOnly: o.ReadOnly, k: k, reading: reading,
@@ -80,7 +77,7 @@ func newDataplane(k, reading kernel, tables apply.Dataplane, families []ir.Famil
 	}
 }
 
-// Read reads what the node has, in families that have iptables.
+// Read reads the state of the node, in families that have iptables.
 func (d *Dataplane) Read(ctx context.Context) error {
 	found, err := d.readOwn(ctx)
 	if err != nil {
@@ -114,7 +111,7 @@ func (d *Dataplane) readAll(ctx context.Context, k kernel) (all ir.PerFamily[*st
 	return all, nil
 }
 
-// room is how many elements the sets can have; 0: any number.
+// room returns the capacity of the sets in elements; 0 for no limit.
 func (s *state) room() sizes {
 	of := sizes{}
 	for name, set := range s.sets {
@@ -123,20 +120,20 @@ func (s *state) room() sizes {
 	return of
 }
 
-// Plan compares what was read with what the Programs want.
+// Plan compares the state that was read with the Programs.
 func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 	p := d.difference(d.found, want)
 	p.rules, p.desired = d.rules.Plan(want), apply.Desired{Full: true, Programs: want}
 	return p
 }
 
-// difference plans all but the rules of iptables.
+// difference plans everything except the iptables rules.
 func (d *Dataplane) difference(have ir.PerFamily[*state], want ir.Programs) *Plan {
 	p := &Plan{}
 	d.mu.Lock()
 	known := d.drains.known()
 	d.mu.Unlock()
-	if d.lookOnly { // one that has drained changes no packet's way: who writes next removes it
+	if d.lookOnly { // a drained real server does not affect packets; the next writer removes it
 		known = func(ir.Match, netip.AddrPort) bool { return true }
 	}
 	for f, program := range ir.Present(want) {
@@ -152,7 +149,7 @@ func (d *Dataplane) difference(have ir.PerFamily[*state], want ir.Programs) *Pla
 	return p
 }
 
-// PlanChanges plans from the Services that change alone.
+// PlanChanges plans the changed Services only.
 func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	changes = d.applied.From(changes)
 	if d.lowerers == (ir.PerFamily[*rules.Lowerer]{}) {
@@ -171,8 +168,7 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	return p
 }
 
-// Compare reads over a connection of its own. Backends that drain are no
-// difference.
+// Compare reads over its own connection. Draining backends are no difference.
 func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 	found, err := d.readAll(ctx, d.reading)
 	if err != nil {
@@ -188,9 +184,8 @@ func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 	return p, nil
 }
 
-// Commit carries a Plan out. Sets come first, then virtual servers with their
-// real ones, then rules, then addresses; what goes does so the other way
-// round.
+// Commit executes a Plan. It adds sets, then virtual servers with their real servers, then rules,
+// then addresses. It removes in the opposite order.
 func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, error) {
 	plan, ok := p.(*Plan)
 	if !ok {
@@ -199,7 +194,7 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	defer d.tell()
-	d.found = ir.PerFamily[*state]{} // it will be another one
+	d.found = ir.PerFamily[*state]{} // outdated by the commit
 	c := commit{Dataplane: d, refused: apply.Refusals{}}
 	err := c.carryOut(ctx, plan)
 	if err == nil && len(c.refused) == 0 {
@@ -209,7 +204,7 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 	return c.result, err
 }
 
-// remember notes that a Plan is in force.
+// remember records a Plan as applied.
 func (d *Dataplane) remember(p *Plan) {
 	for f, of := range p.size.All() {
 		for s, n := range of {
@@ -226,15 +221,15 @@ func (d *Dataplane) remember(p *Plan) {
 	}
 }
 
-// Applied returns the Programs that the node had when that was last known.
+// Applied returns the Programs that were last known to be applied.
 func (d *Dataplane) Applied() ir.Programs { return d.applied.Programs() }
 
-// Leftovers returns what other modes and kube-proxy left in iptables.
+// Leftovers returns iptables rules of other modes and of kube-proxy.
 func (d *Dataplane) Leftovers(ctx context.Context) ([]apply.Leftover, error) {
 	return d.rules.Leftovers(ctx)
 }
 
-// Counters returns what drains.
+// Counters returns the draining backends.
 func (d *Dataplane) Counters() apply.Counters {
 	return apply.Counters{Draining: func() []apply.Drain {
 		if told := d.told.Load(); told != nil {
@@ -244,7 +239,7 @@ func (d *Dataplane) Counters() apply.Counters {
 	}}
 }
 
-// Close ends what Drift began, and lets go of the kernel.
+// Close ends the goroutines of Drift and closes the connections.
 func (d *Dataplane) Close() error {
 	d.watching.close()
 	return errors.Join(d.rules.Close(), d.k.close(), d.reading.close())

@@ -20,7 +20,7 @@ import (
 	rules "github.com/proxyc/proxyc/render/ipvs"
 )
 
-// program is one with Services of every kind, in IPv4.
+// program returns a Program with Services of every kind, in IPv4.
 func program() *ir.Program {
 	p := irtest.Program(ir.ModeIPVS)
 	p.Node.IPVS = &ir.IPVS{Scheduler: "rr"}
@@ -54,7 +54,7 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-// restart forgets what the process knew.
+// restart discards the state of the process.
 func (b *bench) restart(o apply.IPVS) {
 	b.tables.applied = apply.Applied{}
 	families := ir.Families()
@@ -62,12 +62,12 @@ func (b *bench) restart(o apply.IPVS) {
 	b.drains.now = func() time.Time { return b.now }
 }
 
-// once brings the kernel to the Programs.
+// once applies the Programs.
 func (b *bench) once(p ...*ir.Program) apply.Plan {
 	b.t.Helper()
 	want := ir.NewPrograms(p...)
 	plan, result, err := apply.Once(b.t.Context(), b.Dataplane, want, func(apply.Plan) bool { return true })
-	if err == nil && plan.Empty() { // the daemon commits this, too, and remembers it
+	if err == nil && plan.Empty() { // the daemon commits an empty plan, too
 		result, err = b.Commit(b.t.Context(), plan)
 	}
 	if err = errors.Join(err, result.Error()); err != nil {
@@ -84,7 +84,7 @@ func (b *bench) holds(want ir.Programs) {
 	}
 }
 
-// change carries out changes as the daemon does.
+// change applies changes like the daemon.
 func (b *bench) change(changes ...ir.Change) apply.Plan {
 	b.t.Helper()
 	var all ir.Changes
@@ -112,7 +112,7 @@ func withBackends(s *ir.Service, backends ...ir.Backend) *ir.Service {
 	return &now
 }
 
-// A first load, a second that finds nothing to do, and a removal of everything.
+// A first load, a second one without changes, and the removal of everything.
 func TestLoad(t *testing.T) {
 	b := newBench(t)
 	p := program()
@@ -128,7 +128,7 @@ func TestLoad(t *testing.T) {
 	b.once(empty)
 }
 
-// firstTCP returns the ClusterIP of a Service in the program and where it is.
+// firstTCP returns a Service in the program with its TCP ClusterIP.
 func firstTCP(p *ir.Program) (*ir.Service, ir.Match) {
 	for i := range p.Services {
 		s := &p.Services[i]
@@ -142,7 +142,7 @@ func firstTCP(p *ir.Program) (*ir.Service, ir.Match) {
 	panic("the program has no such Service")
 }
 
-// One endpoint that comes is one request, whatever else there is.
+// A new endpoint is one request, however many other objects there are.
 func TestOneEndpoint(t *testing.T) {
 	b := newBench(t)
 	p := program()
@@ -163,8 +163,8 @@ func TestOneEndpoint(t *testing.T) {
 	}
 }
 
-// No packet meets half a Service: an address is bound when all that serves it is
-// there, rules included, and goes before any of it.
+// No packet matches a partial Service: an address is bound after everything that serves it,
+// including rules, and is removed before any of it.
 func TestOrder(t *testing.T) {
 	for _, takeover := range []bool{false, true} {
 		b := newBench(t)
@@ -224,8 +224,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// A TCP backend that goes keeps its connections, gets no new ones, and is gone
-// with the last; over UDP it is gone at once.
+// A removed TCP backend keeps its connections, receives no new ones, and is removed after the last
+// one ends. A UDP backend is removed immediately.
 func TestDrain(t *testing.T) {
 	b := newBench(t)
 	p := program()
@@ -245,7 +245,7 @@ func TestDrain(t *testing.T) {
 	if diff := cmp.Diff(want, b.Counters().Draining(), same, samePort); diff != "" {
 		t.Errorf("draining (-want +got):\n%s", diff)
 	}
-	// What drains is no difference, and stays until it has no connections.
+	// A draining backend is no difference, and stays until it has no connections.
 	if plan, err := b.Compare(t.Context()); err != nil || !plan.Empty() {
 		t.Errorf("compared: %v %v", operations(plan), err)
 	}
@@ -266,7 +266,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// A backend that comes back while it drains serves again.
+// A draining backend that is added again serves again.
 func TestDrainEndsWhenWanted(t *testing.T) {
 	b := newBench(t)
 	p := program()
@@ -285,8 +285,8 @@ func TestDrainEndsWhenWanted(t *testing.T) {
 	b.holds(ir.NewPrograms(p))
 }
 
-// One that has drained while nobody looked is no difference to who looks, and
-// removed by who writes.
+// A backend whose drain ended while no process ran is no difference for a reader, and is removed by
+// a writer.
 func TestDrainedUnseen(t *testing.T) {
 	b := newBench(t)
 	p := program()
@@ -316,8 +316,8 @@ func TestDrainedUnseen(t *testing.T) {
 	}
 }
 
-// A process that starts while backends drain goes on with them, and counts their
-// time from its own start.
+// A process that starts while backends drain continues the drains, and counts their time from its
+// own start.
 func TestDrainSurvivesRestart(t *testing.T) {
 	b := newBench(t)
 	p := program()
@@ -349,7 +349,7 @@ func TestDrainSurvivesRestart(t *testing.T) {
 	if _, there := b.k.families.IPv4.servers[key].dests[all[0].AddrPort]; there {
 		t.Error("there after the deadline")
 	}
-	// One whose connections ended while no process ran goes with the first plan.
+	// A backend whose connections ended while no process ran is removed by the first plan.
 	b.k.families.IPv4.servers[key].dests[all[0].AddrPort] = dest{plain: true}
 	b.restart(apply.IPVS{})
 	if plan := b.once(less); len(operations(plan)) != 1 {
@@ -357,8 +357,8 @@ func TestDrainSurvivesRestart(t *testing.T) {
 	}
 }
 
-// Virtual servers of others stay, unless all are to be managed; then those in
-// ipvs.excludeCIDRs do.
+// Virtual servers of other programs are kept, unless manageAll is set. Those in ipvs.excludeCIDRs
+// are kept even then.
 func TestForeignServers(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		b := newBench(t)
@@ -381,8 +381,8 @@ func TestForeignServers(t *testing.T) {
 	}
 }
 
-// One Service that the kernel refuses is left out as a whole, and named with its
-// reason; the others are put in force.
+// A Service that the kernel rejects is omitted completely, and reported with its reason. The others
+// are applied.
 func TestQuarantine(t *testing.T) {
 	for _, op := range []operation{addElement, addServer, addDest, addAddress} {
 		b := newBench(t)
@@ -408,7 +408,7 @@ func TestQuarantine(t *testing.T) {
 	}
 }
 
-// What iptables refuses is refused in everything else, too.
+// A Service that iptables rejects is omitted everywhere else, too.
 func TestQuarantineOfRules(t *testing.T) {
 	b := newBench(t)
 	p := program()
@@ -428,8 +428,8 @@ func TestQuarantineOfRules(t *testing.T) {
 	b.once(p)
 }
 
-// After each request that fails, before it takes effect or after, another Read,
-// Plan and Commit make up for all that was missed.
+// After each request that fails, before or after it takes effect, another Read, Plan and Commit
+// apply everything.
 func TestFaultsAtEachRequest(t *testing.T) {
 	injected := errors.New("injected")
 	for _, after := range []bool{false, true} {
@@ -474,7 +474,7 @@ func TestFaultsAtEachRequest(t *testing.T) {
 	}
 }
 
-// A context that ends stops a commit, and the next one goes on from there.
+// A context that ends stops a commit, and the next one completes it.
 func TestCommitEnds(t *testing.T) {
 	b := newBench(t)
 	p := program()
@@ -502,14 +502,14 @@ func TestTimeouts(t *testing.T) {
 	if got, want := b.k.families.IPv4.times, (timeouts{600e9, 120e9, 1e9}); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	b.k.families.IPv4.times.tcp = time.Second // by somebody else
+	b.k.families.IPv4.times.tcp = time.Second // changed by another program
 	plan, err := b.Compare(t.Context())
 	if err != nil || !slices.Equal(operations(plan), []string{"change ipvs timeouts"}) {
 		t.Errorf("compared: %v %v", operations(plan), err)
 	}
 }
 
-// A set grows when it has to.
+// A set grows if it is too small.
 func TestSetGrows(t *testing.T) {
 	b := newBench(t)
 	p := program()
@@ -534,7 +534,7 @@ func TestSetGrows(t *testing.T) {
 	b.holds(ir.NewPrograms(p))
 }
 
-// What others change is found and put back, and named.
+// Foreign changes are found, repaired and reported.
 func TestDriftIsFound(t *testing.T) {
 	b := newBench(t)
 	p := program()
@@ -557,7 +557,7 @@ func TestDriftIsFound(t *testing.T) {
 	if diff := cmp.Diff(want, operations(plan)); diff != "" {
 		t.Errorf("compared (-want +got):\n%s", diff)
 	}
-	// A change that touches one of them meanwhile is right.
+	// One of the two changes is excluded, and the rest is applied.
 	rest, ok := plan.Without(map[string]bool{"ipvs " + key.String() + " -> " + to.String(): true})
 	if !ok || len(operations(rest)) != 2 {
 		t.Errorf("without one: %v %t", operations(rest), ok)
@@ -568,7 +568,7 @@ func TestDriftIsFound(t *testing.T) {
 	b.holds(ir.NewPrograms(p))
 }
 
-// Any history of changes ends where a load of the whole does.
+// Any history of changes results in the same state as a full load.
 func TestHistories(t *testing.T) {
 	for seed := range uint64(40) {
 		random := rand.New(rand.NewPCG(seed, 7))
@@ -597,7 +597,7 @@ func TestHistories(t *testing.T) {
 				in[s.Name] = c.New
 				changes = append(changes, c)
 			}
-			// Connections come and go.
+			// Connections start and end.
 			for key, v := range b.k.families.IPv4.servers {
 				for to, d := range v.dests {
 					if drainable(key.Protocol) && d.weight > 0 {
@@ -629,13 +629,13 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// locked is a kernel whose connection is used by one goroutine at a time: who uses it
-// holds the lock.
+// locked is a kernel that checks that only one goroutine uses its connection at a time, while
+// holding the lock.
 type locked struct {
 	*fakeKernel
 	t *testing.T
 	d *Dataplane
-	n int // uses
+	n int // number of uses
 }
 
 func (k *locked) held() {
@@ -661,8 +661,7 @@ func (k *locked) do(ctx context.Context, requests []request) ([]failure, error) 
 	return k.fakeKernel.do(ctx, requests)
 }
 
-// Read, Commit and the sweep of drains share a connection, and never use it at the
-// same time.
+// Read, Commit and the sweep of drains share a connection, and never use it concurrently.
 func TestConnectionIsLocked(t *testing.T) {
 	k := &locked{fakeKernel: newFakeKernel(), t: t}
 	families := ir.Families()

@@ -13,7 +13,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// device is kube-ipvs0, by way of rtnetlink.
+// device accesses kube-ipvs0 through rtnetlink.
 type device struct{ *client }
 
 func dialDevice() (*device, error) {
@@ -24,7 +24,7 @@ func dialDevice() (*device, error) {
 	return &device{s}, nil
 }
 
-// index returns the device's; 0: there is none.
+// index returns the index of the device; 0 if it does not exist.
 func (d *device) index(ctx context.Context) (index uint32, err error) {
 	ask := message(unix.RTM_GETLINK, 0, make([]byte, unix.SizeofIfInfomsg), func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.IFLA_IFNAME, ir.IPVSDevice)
@@ -36,8 +36,7 @@ func (d *device) index(ctx context.Context) (index uint32, err error) {
 	return index, wrapped("device "+ir.IPVSDevice, err)
 }
 
-// newLink returns a request for a dummy device; rest adds attributes, where it is
-// not nil.
+// newLink returns a request to create a dummy device. rest is optional and adds attributes.
 func newLink(name string, rest func(*netlink.AttributeEncoder)) netlink.Message {
 	return message(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, make([]byte, unix.SizeofIfInfomsg), func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.IFLA_IFNAME, name)
@@ -48,12 +47,12 @@ func newLink(name string, rest func(*netlink.AttributeEncoder)) netlink.Message 
 	})
 }
 
-// make makes the device. It stays down: addresses are the node's all the same.
+// make creates the device. It stays down; its addresses are local to the node nevertheless.
 func (d *device) make(ctx context.Context) error {
 	return d.one(ctx, newLink(ir.IPVSDevice, nil))
 }
 
-// remove removes the device with its addresses.
+// remove removes the device and its addresses.
 func (d *device) remove(ctx context.Context) error {
 	err := d.one(ctx, message(unix.RTM_DELLINK, 0, make([]byte, unix.SizeofIfInfomsg), func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.IFLA_IFNAME, ir.IPVSDevice)
@@ -64,9 +63,8 @@ func (d *device) remove(ctx context.Context) error {
 	return err
 }
 
-// possible finds out whether the kernel has dummy devices, and lets it load them.
-// It asks for a device that cannot be, without a queue: the kernel looks for the
-// kind first.
+// possible checks whether the kernel supports dummy devices, which may load the module. It requests
+// an invalid device without a queue: the kernel checks the kind first.
 func (d *device) possible(ctx context.Context) error {
 	if index, err := d.index(ctx); err != nil || index != 0 {
 		return err
@@ -75,14 +73,14 @@ func (d *device) possible(ctx context.Context) error {
 	switch {
 	case errors.Is(err, unix.EOPNOTSUPP):
 		return fmt.Errorf("device %s: the kernel has no dummy devices: modprobe dummy", ir.IPVSDevice)
-	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOMEM): // it has, and wants a queue
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOMEM): // supported; the kernel rejects the missing queue
 		return nil
 	}
 	return wrapped("device "+ir.IPVSDevice, err)
 }
 
-// boundAddress returns a request about an address of a device. No neighbour is
-// asked whether it has it, too.
+// boundAddress returns a request about an address of a device. Duplicate address detection is
+// disabled.
 func boundAddress(kind, flags uint16, index uint32, a netip.Addr) netlink.Message {
 	const noDAD = 0x02 // IFA_F_NODAD
 	head := []byte{byte(addressFamily(a)), byte(a.BitLen()), 0, 0}
@@ -95,7 +93,7 @@ func boundAddress(kind, flags uint16, index uint32, a netip.Addr) netlink.Messag
 	})
 }
 
-// addresses returns those of the device with an index, and those of all others.
+// addresses returns the addresses of the device with an index, and those of all others.
 func (d *device) addresses(ctx context.Context, f ir.Family, index uint32) (bound, others map[netip.Addr]bool, err error) {
 	family := byte(unix.AF_INET)
 	if f == ir.IPv6 {
@@ -110,7 +108,7 @@ func (d *device) addresses(ctx context.Context, f ir.Family, index uint32) (boun
 			case !a.IsValid() || !f.Has(a):
 			case index == 0 || on != index:
 				others[a] = true
-			case !a.IsLinkLocalUnicast(): // the kernel's own, should somebody set the device up
+			case !a.IsLinkLocalUnicast(): // added by the kernel if the device is up
 				bound[a] = true
 			}
 		})

@@ -1,14 +1,12 @@
-// Package ipvs makes the ip_vs of a node hold what render/ipvs wants, with the
-// ipsets, the device kube-ipvs0 and the rules of iptables that belong to it.
+// Package ipvs applies the output of render/ipvs to the ip_vs of a node, with its ipsets, the
+// device kube-ipvs0 and the iptables rules.
 //
-// Plan is pure: it gives requests in the order in which they are made, and a
-// plan of apply/iptables in their midst. Sets come first, then virtual servers
-// with their real ones, then rules, then addresses, which draw traffic; what
-// goes does so the other way round. The kernel has no transactions here: a
-// request that it refuses has its Service left out as a whole, and after an
-// error everything is read again.
+// Plan is a pure function. It returns requests in the order of execution, with a plan of
+// apply/iptables among them. Additions start with sets, then virtual servers with their real
+// servers, then rules, then addresses, which attract traffic. Removals use the opposite order. The
+// kernel has no transactions here: if it rejects a request, the whole Service is omitted, and after
+// an error everything is read again.
 //
-// Real servers that drain are known from the kernel, by their weight of 0. What
-// belongs to others stays, unlike with kube-proxy, which removes every virtual
-// server whoever made it (IPV-7).
+// Draining real servers are recognized in the kernel by their weight of 0. Virtual servers of other
+// programs are kept. kube-proxy instead removes every virtual server of the node (IPV-7).
 package ipvs

@@ -12,11 +12,11 @@ import (
 	rules "github.com/proxyc/proxyc/render/ipvs"
 )
 
-// sweepEvery is how often what drains is looked at.
+// sweepEvery is how often draining real servers are checked.
 const sweepEvery = 5 * time.Second
 
-// drains are the real servers that serve their connections to the end. That they
-// drain the kernel knows, since their weight is 0; since when, it does not.
+// drains are the real servers that keep only their existing connections. The kernel stores that
+// they drain, since their weight is 0, but not since when.
 type drains struct {
 	deadline time.Duration
 	now      func() time.Time
@@ -29,7 +29,7 @@ type drainKey struct {
 }
 
 type drain struct {
-	service ir.Name // zero where another process began it
+	service ir.Name // zero if another process started the drain
 	since   time.Time
 	conns   uint32
 }
@@ -38,7 +38,7 @@ func newDrains(deadline time.Duration, now func() time.Time) drains {
 	return drains{deadline: deadline, now: now, of: map[drainKey]drain{}}
 }
 
-// began notes a drain; one that is known stays what it is.
+// began records a drain. If it is already known, only conns is updated.
 func (d *drains) began(server ir.Match, to netip.AddrPort, service ir.Name, conns uint32) {
 	k := drainKey{server, to}
 	one, known := d.of[k]
@@ -59,8 +59,8 @@ func (d *drains) forgetServer(server ir.Match) {
 	}
 }
 
-// found notes what drains in states that were read, of virtual servers of ours:
-// this process may have been started after it began.
+// found records the draining real servers of our virtual servers in states that were read. They may
+// have started to drain before this process started.
 func (d *drains) found(states ir.PerFamily[*state]) {
 	for _, s := range ir.Present(states) {
 		for key, v := range s.servers {
@@ -76,7 +76,7 @@ func (d *drains) found(states ir.PerFamily[*state]) {
 	}
 }
 
-// known returns what reports whether a real server is in the list.
+// known returns a function that reports whether a real server is draining.
 func (d *drains) known() func(ir.Match, netip.AddrPort) bool {
 	all := make(map[drainKey]bool, len(d.of))
 	for k := range d.of {
@@ -85,7 +85,7 @@ func (d *drains) known() func(ir.Match, netip.AddrPort) bool {
 	return func(server ir.Match, to netip.AddrPort) bool { return all[drainKey{server, to}] }
 }
 
-// list returns the drains in order.
+// list returns the drains, sorted.
 func (d *drains) list() []apply.Drain {
 	all := make([]apply.Drain, 0, len(d.of))
 	for k, one := range d.of {
@@ -100,7 +100,7 @@ func (d *drains) list() []apply.Drain {
 	return all
 }
 
-// noteDrains notes what drains in states that were read.
+// noteDrains records the draining real servers in states that were read.
 func (d *Dataplane) noteDrains(found ir.PerFamily[*state]) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -108,14 +108,13 @@ func (d *Dataplane) noteDrains(found ir.PerFamily[*state]) {
 	d.tell()
 }
 
-// tell tells what drains.
+// tell publishes the drains for Counters.
 func (d *Dataplane) tell() {
 	list := d.drains.list()
 	d.told.Store(&list)
 }
 
-// sweep ends the real servers that have no connections any longer, or had them
-// long enough.
+// sweep removes the real servers that have no connections left, or whose drain deadline has passed.
 func (d *Dataplane) sweep(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -135,7 +134,7 @@ func (d *Dataplane) sweep(ctx context.Context) error {
 				continue
 			}
 			switch now, ok := there[k.to]; {
-			case !ok || now.weight > 0: // somebody else ended it, or its drain
+			case !ok || now.weight > 0: // another program removed it or ended its drain
 				delete(d.drains.of, k)
 			case now.conns == 0 || d.drains.now().Sub(one.since) >= d.drains.deadline:
 				over = append(over, request{op: removeDest, family: ir.FamilyOf(key.Addr),
@@ -154,7 +153,7 @@ func (d *Dataplane) sweep(ctx context.Context) error {
 	return c.do(ctx, over)
 }
 
-// tellOver logs what was cut off.
+// tellOver logs connections that end at the deadline.
 func (d *Dataplane) tellOver(k drainKey, one drain, conns uint32) {
 	if d.log == nil || conns == 0 {
 		return

@@ -14,19 +14,19 @@ import (
 	rules "github.com/proxyc/proxyc/render/ipvs"
 )
 
-// fakeKernel is the kernel as far as requests of ours can tell: it refuses what
-// the kernel refuses. TestFakeIsTheKernel holds it against one.
+// fakeKernel behaves like the kernel for our requests, including rejections. TestFakeIsTheKernel
+// compares it with a real one.
 type fakeKernel struct {
 	families   ir.PerFamily[*state]
 	schedulers map[string]bool
-	// refuse objects to requests; nil: none.
+	// refuse rejects requests; optional.
 	refuse func(*request) error
-	// met is told of each request before it is made; nil: nobody is.
+	// met is called before each request; optional.
 	met func(*request)
-	// request makes a request: it calls do. nil: direct.
+	// request wraps the execution of a request; optional. It has to call do.
 	request func(do func() error) error
-	made    int // requests
-	looked  int // at the real servers of one virtual server
+	made    int // number of requests
+	looked  int // number of reads of the real servers of one virtual server
 }
 
 func newFakeKernel() *fakeKernel {
@@ -163,7 +163,7 @@ func (s *state) elements(r *request) error {
 		of.max = r.max
 	case r.op != growSet && name.Type() == rules.HashIPPortNet && r.element.Source.Bits() == 0:
 		return errors.New("the value of the CIDR parameter is invalid")
-	case r.op == removeElement: // without NLM_F_EXCL none is missed
+	case r.op == removeElement: // without NLM_F_EXCL a missing one is no error
 		delete(of.elements, r.element.ElementKey)
 	case of.max > 0 && len(of.elements) == of.max && !of.has(r.element.ElementKey):
 		return fmt.Errorf("%w: the set is full", errEnvironment)
@@ -214,7 +214,7 @@ func (k *fakeKernel) balance(s *state, r *request) error {
 	return nil
 }
 
-// connect gives a real server connections.
+// connect sets the connections of a real server.
 func (k *fakeKernel) connect(key ir.Match, to netip.AddrPort, conns uint32) {
 	v := k.families.Of(ir.FamilyOf(key.Addr)).servers[key]
 	d := v.dests[to]
@@ -222,7 +222,7 @@ func (k *fakeKernel) connect(key ir.Match, to netip.AddrPort, conns uint32) {
 	v.dests[to] = d
 }
 
-// fakeTables are the rules of iptables.
+// fakeTables is a fake of the iptables rules.
 type fakeTables struct {
 	have, found tables.Rulesets
 	applied     apply.Applied
@@ -305,7 +305,7 @@ func (p *tablesPlan) RemovedFrontends() (gone []ir.Match) {
 }
 func (p *tablesPlan) Without(map[string]bool) (apply.Plan, bool) { return nil, false }
 
-// difference tells where a kernel differs from what Programs want; "": nowhere.
+// difference describes the difference between a kernel and Programs; "" if there is none.
 func (k *fakeKernel) difference(want ir.Programs, tables *fakeTables) string {
 	if have, want := textOf(tables.have), textOf(rules.LowerRules(want)); have != want {
 		return "the rules differ"

@@ -55,20 +55,20 @@ const (
 	destInactive = 8
 	destFamily   = 11
 
-	flagHashed = 0x02 // the kernel's own
-	methodMask = 0x07 // 0: masquerading
+	flagHashed = 0x02 // set by the kernel
+	methodMask = 0x07 // 0 is masquerading
 )
 
-// genl speaks to ip_vs.
+// genl is a connection to ip_vs.
 type genl struct {
 	*client
 	family uint16
 }
 
-// errNoIPVS is that of a kernel without ip_vs.
+// errNoIPVS is the error of a kernel without ip_vs.
 var errNoIPVS = errors.New("the kernel has no ip_vs")
 
-// dialIPVS finds ip_vs; errNoIPVS where there is none.
+// dialIPVS connects to ip_vs. It returns errNoIPVS if the kernel lacks it.
 func dialIPVS(ctx context.Context) (*genl, error) {
 	s, err := dial(unix.NETLINK_GENERIC)
 	if err != nil {
@@ -95,14 +95,14 @@ func dialIPVS(ctx context.Context) (*genl, error) {
 	return g, nil
 }
 
-// genlHead is the length of what comes before the attributes.
+// genlHead is the size of the header before the attributes.
 const genlHead = unix.GENL_HDRLEN
 
 func (g *genl) command(cmd uint8, flags uint16, write func(*netlink.AttributeEncoder)) netlink.Message {
 	return message(g.family, flags, []byte{cmd, 1, 0, 0}, write)
 }
 
-// request returns one about virtual or real servers.
+// request returns the message for a request about virtual or real servers, or timeouts.
 func (g *genl) request(r *request) netlink.Message {
 	cmd := map[operation]uint8{
 		addServer: cmdNewService, setServer: cmdSetService, removeServer: cmdDelService,
@@ -156,8 +156,8 @@ func service(ae *netlink.AttributeEncoder, v *rules.VirtualServer, whole bool) {
 	})
 }
 
-// netmask is that of whole addresses, as the kernel has it: bits for IPv4, and
-// their number for IPv6.
+// netmask returns the netmask of a single address, as the kernel encodes it: the mask for IPv4, the
+// prefix length for IPv6.
 func netmask(a netip.Addr) uint32 {
 	if a.Is4() {
 		return 0xffffffff
@@ -165,8 +165,8 @@ func netmask(a netip.Addr) uint32 {
 	return 128
 }
 
-// servers returns the virtual servers of a family without their real ones. Those
-// that go by packet marks are nobody's business here.
+// servers returns the virtual servers of a family without their real servers. Those for packet
+// marks are ignored.
 func (g *genl) servers(ctx context.Context, f ir.Family) (all []*server, err error) {
 	err = g.dump(ctx, g.command(cmdGetService, unix.NLM_F_DUMP, nil), genlHead,
 		func() { all = nil },
@@ -211,7 +211,7 @@ func parseServer(body []byte) (v *server) {
 			return
 		}
 		if s.Flags&rules.Persistent == 0 {
-			s.Timeout = 0 // it means nothing
+			s.Timeout = 0 // unused
 		}
 		s.whole = mask == netmask(s.Key.Addr)
 		v = s
@@ -219,7 +219,7 @@ func parseServer(body []byte) (v *server) {
 	return v
 }
 
-// address reads an address. The kernel gives 16 bytes in either family.
+// address decodes an address. The kernel sends 16 bytes in either family.
 func address(b []byte, family uint16) netip.Addr {
 	switch {
 	case family == unix.AF_INET && len(b) >= 4:
@@ -232,7 +232,7 @@ func address(b []byte, family uint16) netip.Addr {
 
 func text(value []byte) string { return strings.TrimRight(string(value), "\x00") }
 
-// dests returns the real servers of a virtual server; none where that is not there.
+// dests returns the real servers of a virtual server, or none if that does not exist.
 func (g *genl) dests(ctx context.Context, key ir.Match) (all map[netip.AddrPort]dest, err error) {
 	ask := g.command(cmdGetDest, unix.NLM_F_DUMP, func(ae *netlink.AttributeEncoder) {
 		service(ae, &rules.VirtualServer{Key: key}, false)
@@ -282,7 +282,7 @@ func parseDest(body []byte, family uint16) (to netip.AddrPort, d dest) {
 	return to, d
 }
 
-// timeouts reads those of the table of connections.
+// timeouts reads the timeouts of the connection table.
 func (g *genl) timeouts(ctx context.Context) (t timeouts, err error) {
 	err = g.dump(ctx, g.command(cmdGetConfig, 0, nil), genlHead, func() {}, func(body []byte) {
 		attributes(body[genlHead:], func(kind uint16, value []byte) {
@@ -303,9 +303,8 @@ func (g *genl) timeouts(ctx context.Context) (t timeouts, err error) {
 	return t, wrapped("timeouts of ipvs", err)
 }
 
-// scheduler finds out whether the kernel has a scheduler, and lets it load what it
-// can. It asks for a virtual server that cannot be: the kernel looks for the
-// scheduler first, and then refuses the netmask.
+// scheduler checks whether the kernel has a scheduler, which may load its module. It requests an
+// invalid virtual server: the kernel checks the scheduler first, and then rejects the netmask.
 func (g *genl) scheduler(ctx context.Context, name string) error {
 	err := g.one(ctx, g.command(cmdNewService, 0, func(ae *netlink.AttributeEncoder) {
 		nested(ae, attrService, func(ae *netlink.AttributeEncoder) {
@@ -322,7 +321,7 @@ func (g *genl) scheduler(ctx context.Context, name string) error {
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return fmt.Errorf("ipvs.scheduler: the kernel has none that is called %q: modprobe ip_vs_%s", name, name)
-	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EAFNOSUPPORT): // it has; or no IPv6, and a virtual server will tell
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EAFNOSUPPORT): // it exists; or there is no IPv6, which adding a virtual server reports
 		return nil
 	}
 	return wrapped("ipvs.scheduler "+name, err)

@@ -18,12 +18,12 @@ import (
 
 const (
 	networkOrder = unix.NLA_F_NET_BYTEORDER
-	hashSize     = 1024 // that sets begin with; they grow
-	// grownName is that of a set while it is filled to take the place of another.
+	hashSize     = 1024 // initial size; sets grow
+	// grownName is the temporary name of a larger set before it replaces another.
 	grownName = "PROXYC-GROWN"
 )
 
-// Errors of ip_set, which it has beside those of the system.
+// Errors specific to ip_set.
 const (
 	errSetType      = unix.Errno(nl.IPSET_ERR_FIND_TYPE)
 	errSetBusy      = unix.Errno(nl.IPSET_ERR_BUSY)
@@ -31,10 +31,10 @@ const (
 	errSetFull      = unix.Errno(nl.IPSET_ERR_PRIVATE + 256) // IPSET_ERR_HASH_FULL
 )
 
-// errNoSets is that of a kernel without ip_set.
+// errNoSets is the error of a kernel without ip_set.
 var errNoSets = errors.New("the kernel has no ip_set")
 
-// ipset speaks to ip_set.
+// ipset is a connection to ip_set.
 type ipset struct{ *client }
 
 func dialSets() (*ipset, error) {
@@ -45,10 +45,10 @@ func dialSets() (*ipset, error) {
 	return &ipset{s}, nil
 }
 
-// setsHead is the length of what comes before the attributes.
+// setsHead is the size of the header before the attributes.
 const setsHead = 4 // struct nfgenmsg
 
-// setsCommand returns a request.
+// setsCommand returns a message.
 func setsCommand(cmd, flags uint16, write func(*netlink.AttributeEncoder)) netlink.Message {
 	return message(unix.NFNL_SUBSYS_IPSET<<8|cmd, flags, []byte{unix.AF_INET, nl.NFNETLINK_V0, 0, 0}, func(ae *netlink.AttributeEncoder) {
 		ae.Uint8(nl.IPSET_ATTR_PROTOCOL, nl.IPSET_PROTOCOL)
@@ -56,8 +56,8 @@ func setsCommand(cmd, flags uint16, write func(*netlink.AttributeEncoder)) netli
 	})
 }
 
-// revision is the oldest form of a type that does what is needed, so that any
-// tool can list the sets.
+// revision returns the oldest sufficient revision of a type, so that any version of the ipset tool
+// can list the sets.
 func revision(t rules.SetType) byte {
 	switch t {
 	case rules.BitmapPort:
@@ -68,7 +68,7 @@ func revision(t rules.SetType) byte {
 	return 1
 }
 
-// hasType finds out whether the kernel has a type of sets, and lets it load it.
+// hasType checks whether the kernel supports a type of sets, which may load its module.
 func (s *ipset) hasType(ctx context.Context, t rules.SetType, f ir.Family) error {
 	ask := setsCommand(nl.IPSET_CMD_TYPE, 0, func(ae *netlink.AttributeEncoder) {
 		ae.String(nl.IPSET_ATTR_TYPENAME, t.String())
@@ -98,7 +98,7 @@ func moduleOf(t rules.SetType) string {
 	return string(b)
 }
 
-// familyOf is that of the sets of a type: bitmaps have none.
+// familyOf returns the family of the sets of a type; bitmaps have none.
 func familyOf(t rules.SetType, f ir.Family) uint16 {
 	switch {
 	case t == rules.BitmapPort:
@@ -109,7 +109,7 @@ func familyOf(t rules.SetType, f ir.Family) uint16 {
 	return unix.AF_INET
 }
 
-// request returns one about an element, or to make a set.
+// request returns the message for a request about an element, or to create a set.
 func (s *ipset) request(r *request) netlink.Message {
 	switch r.op {
 	case makeSet:
@@ -138,8 +138,8 @@ func newSet(name string, t rules.SetType, f ir.Family, most int) netlink.Message
 	})
 }
 
-// element returns a request for one element. That it is there already, or is gone,
-// is no error.
+// element returns a message to add or remove an element. It is no error if the element exists, or
+// does not exist.
 func element(cmd uint16, name string, k *rules.ElementKey) netlink.Message {
 	t := k.Set.Type()
 	ip := func(ae *netlink.AttributeEncoder, kind uint16, a netip.Addr) {
@@ -174,8 +174,8 @@ func element(cmd uint16, name string, k *rules.ElementKey) netlink.Message {
 	})
 }
 
-// read reads a set; nil where there is none. One of another type belongs to
-// somebody else.
+// read reads a set. It returns nil if the set does not exist, and an *apply.Foreign if its type
+// differs.
 func (s *ipset) read(ctx context.Context, name rules.Set, f ir.Family) (found *set, err error) {
 	want := name.Type()
 	foreign := ""
@@ -249,14 +249,13 @@ func parseIP(b []byte) (a netip.Addr) {
 	return a
 }
 
-// grow makes a set that has room for more, with the same elements, and puts it in
-// the place of one that is in use.
+// grow creates a larger set with the same elements, and swaps it with a set that is in use.
 func (s *ipset) grow(ctx context.Context, r *request) error {
 	have, err := s.read(ctx, r.set, r.family)
 	if err != nil || have == nil {
 		return errors.Join(err, errMissing)
 	}
-	s.destroy(ctx, grownName) // of a process that was killed; what is wrong with it shows when it is made
+	s.destroy(ctx, grownName) // left by a process that was killed; errors recur in the creation
 	if err := s.one(ctx, newSet(grownName, r.set.Type(), r.family, r.max)); err != nil {
 		return err
 	}
@@ -275,7 +274,7 @@ func (s *ipset) grow(ctx context.Context, r *request) error {
 	return errors.Join(err, s.destroy(ctx, grownName))
 }
 
-// destroy removes a set, if there is one.
+// destroy removes a set if it exists.
 func (s *ipset) destroy(ctx context.Context, name string) error {
 	err := s.one(ctx, setsCommand(nl.IPSET_CMD_DESTROY, 0, func(ae *netlink.AttributeEncoder) {
 		ae.String(nl.IPSET_ATTR_SETNAME, name)

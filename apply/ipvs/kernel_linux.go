@@ -20,8 +20,8 @@ type node struct {
 	device *device
 }
 
-// dialNode opens what there is of it in the network namespace of the calling
-// thread. lacks says what the kernel does not have.
+// dialNode connects to the kernel in the network namespace of the calling thread. lacks contains
+// the missing features.
 func dialNode(ctx context.Context) (n *node, lacks []error, err error) {
 	n = &node{}
 	if n.ipvs, err = dialIPVS(ctx); errors.Is(err, errNoIPVS) {
@@ -54,7 +54,7 @@ func (n *node) close() error {
 	return errors.Join(errs...)
 }
 
-// read reads what there is, also of a kernel that lacks some of it.
+// read reads the state of a family. Features that the kernel lacks count as empty.
 func (n *node) read(ctx context.Context, f ir.Family) (*state, error) {
 	s := newState()
 	for _, name := range rules.Sets() {
@@ -97,8 +97,7 @@ func (n *node) dests(ctx context.Context, key ir.Match) (map[netip.AddrPort]dest
 	return n.ipvs.dests(ctx, key)
 }
 
-// do makes requests: those that follow one another and go to the same part of
-// the kernel together.
+// do executes requests. Consecutive requests to the same part of the kernel are sent together.
 func (n *node) do(ctx context.Context, requests []request) (failures []failure, err error) {
 	for from := 0; from < len(requests); {
 		to := from + 1
@@ -115,7 +114,7 @@ func (n *node) do(ctx context.Context, requests []request) (failures []failure, 
 	return failures, nil
 }
 
-// parts of the kernel.
+// Parts of the kernel.
 const (
 	partSets = iota
 	partGrow
@@ -147,7 +146,7 @@ func (n *node) some(ctx context.Context, requests []request, fail func(int, erro
 	case partAddresses:
 		return n.addresses(ctx, requests, fail)
 	}
-	for i := range requests { // seldom, and one by one
+	for i := range requests { // rare, so one by one
 		var err error
 		if requests[i].op == growSet {
 			err = n.sets.grow(ctx, &requests[i])
@@ -181,14 +180,13 @@ func (n *node) addresses(ctx context.Context, requests []request, fail func(int,
 	}, fail)
 }
 
-// plain says what an error of the kernel means to a plan, in words where its own
-// are none.
+// plain translates a kernel error for judge, with a description if the error itself has none.
 func plain(r *request, err error) error {
 	switch {
 	case errors.Is(err, unix.EEXIST), errors.Is(err, errElementThere):
 		return errExists
 	case errors.Is(err, unix.ENOENT) && (r.op == addServer || r.op == setServer):
-		return fmt.Errorf("scheduler %s: the kernel has none", r.server.Scheduler) // a virtual server that is gone is ESRCH
+		return fmt.Errorf("scheduler %s: the kernel has none", r.server.Scheduler) // a missing virtual server is ESRCH
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH), errors.Is(err, unix.ENODEV), errors.Is(err, unix.EADDRNOTAVAIL):
 		return errMissing
 	case errors.Is(err, errSetFull):

@@ -21,9 +21,8 @@ import (
 	rules "github.com/proxyc/proxyc/render/ipvs"
 )
 
-// withIPVS runs f in a network namespace of a kernel that has ip_vs. Where there
-// is none the test is skipped, unless PROXYC_REQUIRE names ipvs: make test-vm has
-// such a moby.
+// withIPVS runs f in a network namespace of a kernel with ip_vs. Without ip_vs the test is skipped,
+// unless PROXYC_REQUIRE contains ipvs. make test-vm runs it in a kernel with ip_vs.
 func withIPVS(t *testing.T, f func(n *node)) {
 	t.Helper()
 	applytest.InNamespace(t, func() {
@@ -42,8 +41,8 @@ func withIPVS(t *testing.T, f func(n *node)) {
 	})
 }
 
-// A mode that cannot run is refused with everything that lacks, each with what
-// mends it, and nothing is touched.
+// If a mode is not supported, Open returns all missing features with their fixes, and changes
+// nothing.
 func TestOpenNamesWhatLacks(t *testing.T) {
 	applytest.InNamespace(t, func() {
 		before := sh(t, "ip link; ipset list -n; iptables-nft-save")
@@ -75,7 +74,7 @@ func TestOpenNamesWhatLacks(t *testing.T) {
 	})
 }
 
-// What is written is what another reader of ip_vs finds.
+// Another reader of ip_vs finds the same state.
 func TestAnotherReaderAgrees(t *testing.T) {
 	withIPVS(t, func(n *node) {
 		for _, v := range []rules.VirtualServer{
@@ -122,8 +121,7 @@ func TestAnotherReaderAgrees(t *testing.T) {
 	})
 }
 
-// The kernel finds schedulers and refuses what they are asked with: no virtual
-// server is made of the question.
+// The scheduler check creates no virtual server.
 func TestSchedulers(t *testing.T) {
 	withIPVS(t, func(n *node) {
 		for _, name := range []string{"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "fo", "ovf", "mh"} {
@@ -142,8 +140,8 @@ func TestSchedulers(t *testing.T) {
 	})
 }
 
-// A UDP client that keeps its port is served again when the mode is left: what
-// connection tracking knows of its flow goes with the virtual server.
+// A UDP client that keeps its port is served again after the mode is left: its connection tracking
+// entry is deleted with the virtual server.
 func TestLeavingForgetsFlows(t *testing.T) {
 	withIPVS(t, func(n *node) {
 		v := rules.VirtualServer{Key: ir.Match{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: ir.UDP, Port: 53}, Scheduler: "rr"}
@@ -171,7 +169,7 @@ func TestLeavingForgetsFlows(t *testing.T) {
 	})
 }
 
-// class is what an error means to a commit.
+// class returns the class of an error for a commit.
 func class(err error) string {
 	switch {
 	case err == nil:
@@ -186,8 +184,7 @@ func class(err error) string {
 	return "refused"
 }
 
-// randomRequest is about one of few objects, so that many are there already or
-// are gone.
+// randomRequest is about one of few objects, so many exist already or no longer.
 func randomRequest(random *rand.Rand) request {
 	addr := netip.MustParseAddr("10.96.0.1")
 	f := ir.IPv4
@@ -231,8 +228,8 @@ func randomRequest(random *rand.Rand) request {
 	return r
 }
 
-// The fake refuses what the kernel refuses, for the same reason, and has the same
-// in the end.
+// The fake rejects the same requests as the kernel for the same reasons, and ends in the same
+// state.
 func TestFakeIsTheKernel(t *testing.T) {
 	seed := applytest.Seed(t)
 	withIPVS(t, func(n *node) {
@@ -246,13 +243,13 @@ func TestFakeIsTheKernel(t *testing.T) {
 		for range 40 {
 			for range 25 {
 				r := randomRequest(random)
-				if r.op == growSet { // it takes the place of a smaller one, never of a larger
+				if r.op == growSet { // it replaces a smaller set, never a larger one
 					of := fake.families.Of(r.family).sets[r.set]
 					if of == nil || of.max == 0 || of.max >= r.max {
 						continue
 					}
 				}
-				// Alone: what it meets may depend on the last.
+				// One at a time, since the result may depend on the previous one.
 				want, _ := fake.do(t.Context(), []request{r})
 				got, err := n.do(t.Context(), []request{r})
 				if err != nil {
@@ -305,7 +302,7 @@ func describeSets(s *state) (all []string) {
 	return all
 }
 
-// Histories end in the kernel where they end in the fake.
+// Histories end in the same state in the kernel and the fake.
 func TestHistoriesOnTheKernel(t *testing.T) {
 	withIPVS(t, func(n *node) {
 		if err := n.device.one(t.Context(), newLink("eth0", nil)); err != nil {

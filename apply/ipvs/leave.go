@@ -12,11 +12,11 @@ import (
 	rules "github.com/proxyc/proxyc/render/ipvs"
 )
 
-// leaving is a change to another mode, whose rules are in force: they translate new
-// connections before ip_vs sees them. Those that ip_vs has it alone knows; they go
-// on as long as their virtual server, and its address on kube-ipvs0, are there.
+// leaving is a change to another mode, whose rules are already in force and translate new
+// connections before ip_vs sees them. Only ip_vs knows its existing connections. They continue
+// while their virtual server and its address on kube-ipvs0 exist.
 type leaving struct {
-	busy map[ir.Match]int // connections of the virtual servers that stay
+	busy map[ir.Match]int // connections of the remaining virtual servers
 }
 
 func (l *leaving) connections() (all int) {
@@ -26,8 +26,8 @@ func (l *leaving) connections() (all int) {
 	return all
 }
 
-// quiet reports whether a virtual server gets no new connections: it was left
-// to end those that it has.
+// quiet reports whether a virtual server receives no new connections, since it was left for
+// existing ones.
 func (v *server) quiet() bool {
 	for _, d := range v.dests {
 		if d.weight > 0 {
@@ -37,10 +37,9 @@ func (v *server) quiet() bool {
 	return len(v.dests) > 0
 }
 
-// ease removes the virtual servers that have no connections, and quiets the
-// others, so that they are known as eased by whoever looks next. Over UDP there are
-// no connections to wait for: the next packet of a client whose flow is forgotten
-// goes by the new rules.
+// ease removes the virtual servers without connections. It sets the weights of the others to 0,
+// which marks them as eased. UDP has no connections to wait for: after its flow is deleted, the
+// next packet of a client uses the new rules.
 func (l *leaving) ease(ctx context.Context, k kernel, servers []*server) (connections int, err error) {
 	var requests []request
 	for _, v := range servers {
@@ -72,7 +71,7 @@ func (l *leaving) ease(ctx context.Context, k kernel, servers []*server) (connec
 	return connections, doAll(ctx, k, requests)
 }
 
-// unbind unbinds those at which nothing is left.
+// unbind removes the addresses without remaining virtual servers.
 func (l *leaving) unbind(ctx context.Context, k kernel, bound []netip.Addr) error {
 	needed := map[netip.Addr]bool{}
 	for key := range l.busy {
@@ -88,7 +87,7 @@ func (l *leaving) unbind(ctx context.Context, k kernel, bound []netip.Addr) erro
 	return doAll(ctx, k, requests)
 }
 
-// doAll makes requests; what is gone already is as good as done.
+// doAll executes requests. Objects that do not exist count as removed.
 func doAll(ctx context.Context, k kernel, requests []request) error {
 	failures, err := k.do(ctx, requests)
 	errs := []error{err}

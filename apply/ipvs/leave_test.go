@@ -8,8 +8,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// When the mode is left, virtual servers with connections stay, and get no new ones;
-// their addresses with them. What is taken back has its weights again.
+// When the mode is left, virtual servers with connections and their addresses stay, without new
+// connections. Returning to the mode restores their weights.
 func TestLeave(t *testing.T) {
 	b := newBench(t)
 	p := program()
@@ -28,7 +28,7 @@ func TestLeave(t *testing.T) {
 		return servers, bound
 	}
 	leave := leaving{}
-	for range 2 { // the second time nothing is left to do
+	for range 2 { // the second time there is nothing to do
 		servers, bound := all()
 		n, err := leave.ease(t.Context(), b.k, servers)
 		if err != nil || n != 3 || leave.connections() != 3 {
@@ -45,7 +45,7 @@ func TestLeave(t *testing.T) {
 		t.Errorf("the connections: %+v", d)
 	}
 
-	b.once(p) // back
+	b.once(p) // back to mode ipvs
 	if s.servers[key].quiet() || len(s.bound) < 2 {
 		t.Errorf("back: %v at %v", s.servers[key], s.bound)
 	}
@@ -68,8 +68,7 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// UDP knows no connections: what ip_vs counts are clients that asked in the last
-// minutes.
+// UDP has no connections: ip_vs counts clients of the last minutes.
 func TestLeaveUDP(t *testing.T) {
 	k := newFakeKernel()
 	key := ir.Match{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: ir.UDP, Port: 53}

@@ -14,9 +14,8 @@ import (
 	rules "github.com/proxyc/proxyc/render/ipvs"
 )
 
-// Leftovers lists what is there, in the order in which it should go. The
-// ipsets can only go after the iptables rules that look into them. What the
-// kernel has no support for cannot be left over.
+// Leftovers returns the existing objects in the order of removal. ipsets can only be removed after
+// the iptables rules that use them. A kernel without ip_vs or ip_set has no leftovers.
 func Leftovers(ctx context.Context) ([]apply.Leftover, error) {
 	n, _, err := dialNode(ctx)
 	if err != nil {
@@ -84,7 +83,7 @@ func Leftovers(ctx context.Context) ([]apply.Leftover, error) {
 				if len(leave.busy) == 0 {
 					return 0, removeSets(ctx, n, sets)
 				}
-				return leave.connections(), nil // by them virtual servers at the node's own addresses are known as ours
+				return leave.connections(), nil // they identify virtual servers on the node's own addresses as ours
 			}),
 			Eased: len(eased) > 0,
 		})
@@ -92,7 +91,7 @@ func Leftovers(ctx context.Context) ([]apply.Leftover, error) {
 	return left, nil
 }
 
-// some names the first of several objects and counts the others.
+// some returns the first of several objects, and the number of others.
 func some(kind, first string, n int) string {
 	s := kind + " " + first
 	if n > 1 {
@@ -101,7 +100,7 @@ func some(kind, first string, n int) string {
 	return s
 }
 
-// removal connects anew: who lists may have long gone when something is removed.
+// removal connects again, since the caller may have closed the listing connection by then.
 func removal(remove func(context.Context, *node) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
@@ -126,9 +125,8 @@ func easing(ease func(context.Context, *node) (int, error)) func(context.Context
 	}
 }
 
-// servers eases virtual servers. UDP flows are forgotten before: what comes
-// next goes by the new rules, while answers that are under way still find what
-// they go back by.
+// servers eases virtual servers. It deletes UDP flows first: the next packets then use the new
+// rules, while pending replies are still translated back.
 func (l *leaving) servers(ctx context.Context, n *node, servers []*server) (connections int, err error) {
 	if n.ipvs == nil {
 		return 0, nil
@@ -149,10 +147,9 @@ func removeServers(ctx context.Context, n *node, servers []*server) error {
 	return errors.Join(doAll(ctx, n, requests), forgetFlows(ctx, servers))
 }
 
-// forgetFlows deletes what connection tracking knows of UDP clients of virtual
-// servers that are gone. Nobody translates their packets any longer: other rules
-// look at the first of a flow alone, and a client that keeps its port would never
-// get an answer again.
+// forgetFlows deletes the connection tracking entries of UDP clients of removed virtual servers.
+// Nothing translates their packets any more: other rules see only the first packet of a flow. A
+// client that keeps its port would never receive a reply again.
 func forgetFlows(ctx context.Context, servers []*server) error {
 	var gone ir.PerFamily[[]ir.Match]
 	for _, s := range servers {
@@ -173,7 +170,7 @@ func forgetFlows(ctx context.Context, servers []*server) error {
 	return errors.Join(errs...)
 }
 
-// removeSets removes each of several sets, whatever happens to the others.
+// removeSets removes sets. It continues after errors.
 func removeSets(ctx context.Context, n *node, sets []string) error {
 	var errs []error
 	for _, name := range sets {

@@ -54,7 +54,7 @@ func TestLeftovers(t *testing.T) {
 			ipset create KUBE-6-LOAD-BALANCER-SOURCE-CID hash:ip,port,net family inet6
 			ipset create KUBE-SRC-XYZ hash:ip
 			ipset create mine hash:ip`)
-		// Of any type, as not all kernels have dummy devices.
+		// An ifb device, since not all kernels have dummy devices.
 		link := &netlink.Ifb{LinkAttrs: netlink.LinkAttrs{Name: ir.IPVSDevice}}
 		if err := netlink.LinkAdd(link); err != nil {
 			t.Fatal(err)
@@ -66,7 +66,7 @@ func TestLeftovers(t *testing.T) {
 		if d := cmp.Diff(want, objects(left)); d != "" {
 			t.Errorf("leftovers (-want +got):\n%s", d)
 		}
-		for range 2 { // the second time everything is gone already
+		for range 2 { // the second time everything is already removed
 			for _, l := range left {
 				if err := l.Remove(t.Context()); err != nil {
 					t.Errorf("remove %s: %v", l.Object, err)

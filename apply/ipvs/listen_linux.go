@@ -12,9 +12,9 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// listen calls tell when others change the addresses of kube-ipvs0, or remove the
-// device, and with an error when it cannot hear whether they do. What listens is to
-// be run until ctx ends.
+// listen reports foreign changes of the addresses of kube-ipvs0, and the removal of the device, to
+// tell. It calls tell with an error when it cannot receive notifications. The caller runs the
+// returned function, which returns when ctx ends.
 func (n *node) listen(ctx context.Context, tell func(error)) (func(), error) {
 	s, err := socket.Dial(socket.Config{Protocol: unix.NETLINK_ROUTE, Setup: func(nl *netlink.Conn) error {
 		return errors.Join(
@@ -37,10 +37,10 @@ func (n *node) listen(ctx context.Context, tell func(error)) (func(), error) {
 				tell(nil)
 			}
 		}, func(err error) {
-			if index, indexErr := n.device.index(ctx); indexErr == nil { // the device may have been made again
+			if index, indexErr := n.device.index(ctx); indexErr == nil { // the device may have been created again
 				l.index = index
 			}
-			if errors.Is(err, unix.ENOBUFS) { // there were more than the socket holds
+			if errors.Is(err, unix.ENOBUFS) { // notifications exceeded the socket buffer
 				err = nil
 			}
 			tell(wrapped("listening to addresses", err))
@@ -48,14 +48,14 @@ func (n *node) listen(ctx context.Context, tell func(error)) (func(), error) {
 	}, nil
 }
 
-// listener reads news.
+// listener interprets notifications.
 type listener struct {
-	own   func() uint32 // port by which our own changes go
-	index uint32        // of kube-ipvs0; 0: there was none yet
+	own   func() uint32 // netlink port of our own changes
+	index uint32        // of kube-ipvs0; 0 if it did not exist yet
 }
 
-// met reports whether a message tells of another's change. The kernel names the
-// socket by which an address was changed.
+// met reports whether a message is about a foreign change. The kernel reports the netlink port that
+// changed an address.
 func (l *listener) met(m netlink.Message) bool {
 	if len(m.Data) < unix.SizeofIfAddrmsg {
 		return false

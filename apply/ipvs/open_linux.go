@@ -16,15 +16,14 @@ import (
 	rules "github.com/proxyc/proxyc/render/ipvs"
 )
 
-// lowering makes the iptables part of what Programs want.
+// lowering renders the iptables part of Programs.
 var lowering = iptables.Lowering{
 	All:     rules.LowerRules,
 	Changes: func(p *ir.Program) iptables.Lowerer { return rules.NewRulesLowerer(p) },
 }
 
-// Open finds out what the kernel has, without changing anything, and opens it in
-// the network namespace of the calling thread. Where the mode cannot run it
-// returns all reasons at once.
+// Open checks the features of the kernel without changing anything, and opens the dataplane in the
+// network namespace of the calling thread. If the mode is not supported, it returns all reasons.
 func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
 	n, lacks, err := dialNode(ctx)
 	if err != nil {
@@ -51,8 +50,8 @@ func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
 	return newDataplane(n, reading, tables, tables.Families(), o), nil
 }
 
-// Held returns what the kernel holds of a family in the network namespace of the calling
-// thread, without rules of iptables, and changes nothing.
+// Held returns the state of a family in the network namespace of the calling thread, without
+// iptables rules. It changes nothing.
 func Held(ctx context.Context, f ir.Family) (*rules.Ruleset, error) {
 	n, lacks, err := dialNode(ctx)
 	if err != nil {
@@ -69,8 +68,8 @@ func Held(ctx context.Context, f ir.Family) (*rules.Ruleset, error) {
 	return s.ruleset(f), nil
 }
 
-// probe returns what the mode needs and the kernel does not have. Nothing is
-// changed; the kernel may load modules by itself, as it does when they are used.
+// probe returns the missing features of the kernel. It changes nothing, but the kernel may load
+// modules, as it does when they are used.
 func (n *node) probe(ctx context.Context, scheduler string, tables *iptables.Dataplane) (lacks []error) {
 	need := func(err error) {
 		if err != nil {
@@ -103,7 +102,7 @@ func (n *node) probe(ctx context.Context, scheduler string, tables *iptables.Dat
 	return lacks
 }
 
-// match finds out whether the kernel has a match of iptables, as the tools do.
+// match checks whether the kernel has an iptables match, in the same way as the tools.
 func (n *node) match(ctx context.Context, name string, v iptables.Variant) error {
 	if v == iptables.Legacy {
 		return legacyMatch(name)
@@ -112,7 +111,7 @@ func (n *node) match(ctx context.Context, name string, v iptables.Variant) error
 		subsysCompat = 11 // NFNL_SUBSYS_NFT_COMPAT
 		compatName   = 1
 		compatRev    = 2
-		compatType   = 3 // 0: a match
+		compatType   = 3 // 0 is a match
 	)
 	return missingMatch(n.sets.oneOfMany(ctx, message(subsysCompat<<8, 0, []byte{unix.AF_INET, 0, 0, 0}, func(ae *netlink.AttributeEncoder) {
 		ae.String(compatName, name)
@@ -121,7 +120,7 @@ func (n *node) match(ctx context.Context, name string, v iptables.Variant) error
 	})))
 }
 
-// matchRevision is the oldest form of a match that every kernel has which has it.
+// matchRevision returns the oldest revision of a match, which every kernel with the match has.
 func matchRevision(name string) uint32 {
 	if name == "set" {
 		return 1
@@ -136,7 +135,7 @@ func missingMatch(err error) error {
 	return err
 }
 
-// legacyMatch asks ip_tables.
+// legacyMatch checks a match of ip_tables.
 func legacyMatch(name string) error {
 	const getRevision = 66 // IPT_SO_GET_REVISION_MATCH
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)

@@ -11,50 +11,49 @@ import (
 	rules "github.com/proxyc/proxyc/render/ipvs"
 )
 
-// Plan is the difference between what a node has and what it should have, as
-// requests in the order in which they are made. In between, where the rules of
-// iptables change, is the place of their own plan.
+// Plan is the difference between the state of a node and the desired state, as requests in the
+// order of execution. The plan of the iptables rules is executed between unbind and bind.
 type Plan struct {
-	grow   []request // sets, then virtual servers with their real servers
-	unbind []request // addresses that go
+	grow   []request // add sets, then virtual servers with their real servers
+	unbind []request // remove addresses
 	rules  apply.Plan
-	bind   []request // addresses that come: they draw traffic
-	remove []request // virtual servers, then elements
+	bind   []request // add addresses, which attract traffic
+	remove []request // remove virtual servers, then elements
 
 	gone, wanted []ir.Match // frontends
 
-	desired apply.Desired // in force when it is committed
+	desired apply.Desired // applied after the commit
 	size    ir.PerFamily[sizes]
 }
 
-// sizes are how many elements sets have.
+// sizes are the numbers of elements of sets.
 type sizes map[rules.Set]int
 
-// policy is what Plans depend on beside the two states.
+// policy is the input of Plans besides the two states.
 type policy struct {
-	// manageAll is kube-proxy's way: virtual servers of anybody go.
+	// manageAll removes virtual servers of every program, like kube-proxy.
 	manageAll bool
-	// draining are the real servers whose end somebody sees to already.
+	// draining reports whether a drain of a real server is already tracked.
 	draining func(key ir.Match, to netip.AddrPort) bool
 }
 
-// drainable reports whether the connections of a virtual server are worth waiting
-// for, as kube-proxy has it (IPV-6).
+// drainable reports whether connections of a protocol are drained. As in kube-proxy, only TCP is
+// (IPV-6, graceful termination).
 func drainable(p ir.Protocol) bool { return p == ir.TCP }
 
-// change is what a family has and wants: all of it, or the parts that change.
+// change is the actual and the desired state of a family, complete or restricted to changes.
 type change struct {
 	have *state
 	want *rules.Ruleset
-	size sizes // elements that the sets have in the end
+	size sizes // final numbers of elements
 	policy
 }
 
-// whole is the change that leads from a family's state to a Ruleset.
+// whole returns the change from a family's state to a Ruleset.
 func whole(have *state, want *rules.Ruleset, o policy) change {
 	size := sizes{}
 	for _, s := range rules.Sets() {
-		size[s] = 0 // empty sets are made as well
+		size[s] = 0 // empty sets are created, too
 	}
 	for i := range want.Elements {
 		size[want.Elements[i].Set]++
@@ -62,8 +61,8 @@ func whole(have *state, want *rules.Ruleset, o policy) change {
 	return change{have, want, size, o}
 }
 
-// portion is the change of what a Delta is about, in sets that have room for so many
-// elements. What was in force is the state.
+// portion returns the change for a Delta, for sets with a capacity. The previously applied rules
+// are the state.
 func portion(d *rules.Delta, room sizes) change {
 	have, want, size := newState(), &rules.Ruleset{Family: d.Family, Elements: d.Added}, sizes{}
 	have.device = true
@@ -93,7 +92,7 @@ func portion(d *rules.Delta, room sizes) change {
 	return change{have, want, size, policy{manageAll: true}}
 }
 
-// add adds the difference that a change makes.
+// add adds the requests for a change.
 func (p *Plan) add(c change) {
 	f := c.want.Family
 	if !c.have.device && !slices.ContainsFunc(p.grow, func(r request) bool { return r.op == makeDevice }) {
@@ -115,7 +114,7 @@ func (p *Plan) add(c change) {
 	p.remove = append(p.remove, gone...)
 }
 
-// addSet adds the elements that come to a set, and returns the removal of those that go.
+// addSet adds the new elements of a set, and returns the removal of obsolete ones.
 func (p *Plan) addSet(c change, s rules.Set, want []rules.Element) (gone []request) {
 	f, n, have := c.want.Family, c.size[s], c.have.sets[s]
 	switch {
@@ -141,7 +140,7 @@ func (p *Plan) addSet(c change, s rules.Set, want []rules.Element) (gone []reque
 	return gone
 }
 
-// element returns an element that there may be, with whom it serves where that is known.
+// element returns an element that may exist, with its Service if known.
 func (s *set) element(k rules.ElementKey) *rules.Element {
 	if s != nil && s.elements[k] != nil {
 		return s.elements[k]
@@ -210,7 +209,7 @@ func (p *Plan) addDests(have *server, f ir.Family, v *rules.VirtualServer, o pol
 	}
 }
 
-// letGo ends a real server: at once, or when its connections are over.
+// letGo removes a real server, or drains it first if its protocol allows.
 func (p *Plan) letGo(f ir.Family, v *rules.VirtualServer, to netip.AddrPort) {
 	r := request{op: removeDest, family: f, server: v, dest: &rules.RealServer{AddrPort: to}}
 	if drainable(v.Key.Protocol) {
@@ -240,10 +239,10 @@ func (p *Plan) addAddresses(c change) {
 	}
 }
 
-// phases are the requests in their order; that of the rules is left out.
+// phases returns the requests in order, without the rules.
 func (p *Plan) phases() [4]*[]request { return [4]*[]request{&p.grow, &p.unbind, &p.bind, &p.remove} }
 
-// Empty reports whether there is nothing to do.
+// Empty reports whether the Plan has no requests.
 func (p *Plan) Empty() bool {
 	for _, of := range p.phases() {
 		if len(*of) > 0 {
@@ -253,12 +252,12 @@ func (p *Plan) Empty() bool {
 	return p.rules == nil || p.rules.Empty()
 }
 
-// Operations returns what changes, in the order of commit.
+// Operations yields the changes in the order of commit.
 func (p *Plan) Operations(yield func(apply.Operation) bool) {
 	p.operations(yield, false)
 }
 
-// Differences returns the Operations with what the node has and should have.
+// Differences yields the Operations with the actual and the desired values.
 func (p *Plan) Differences(yield func(apply.Operation) bool) {
 	p.operations(yield, true)
 }
@@ -288,9 +287,9 @@ func (p *Plan) operations(yield func(apply.Operation) bool, texts bool) {
 	each(p.remove)
 }
 
-// takesOver reports whether the rules of iptables that go lead to backends
-// themselves, as those of mode iptables. Then addresses are bound before they
-// go: translated packets do not care, and the others find a virtual server.
+// takesOver reports whether the removed iptables rules translate to backends, like those of mode
+// iptables. Addresses are then bound before the rules are removed: translated packets are
+// unaffected, and the others find a virtual server.
 func (p *Plan) takesOver() bool { return p.rules != nil && len(p.rules.RemovedFrontends()) > 0 }
 
 func (r *request) operation(texts bool) apply.Operation {
@@ -325,7 +324,7 @@ func (r *request) operation(texts bool) apply.Operation {
 	return op
 }
 
-// RemovedFrontends returns the frontends that the node has and will not have any longer.
+// RemovedFrontends returns the frontends that exist and that the Plan removes.
 func (p *Plan) RemovedFrontends() []ir.Match {
 	gone := slices.Clone(p.gone)
 	if p.rules != nil {
@@ -340,8 +339,8 @@ func (p *Plan) RemovedFrontends() []ir.Match {
 	return slices.Compact(gone)
 }
 
-// Without returns the Plan without the requests about some objects. Rules of
-// iptables cannot be told apart.
+// Without returns the Plan without the requests for some objects. It returns false if iptables
+// rules change, since those cannot be separated.
 func (p *Plan) Without(objects map[string]bool) (apply.Plan, bool) {
 	if p.rules != nil && !p.rules.Empty() {
 		return nil, false

@@ -10,39 +10,38 @@ import (
 	rules "github.com/proxyc/proxyc/render/ipvs"
 )
 
-// state is what the kernel has of one family: the sets that bear our names, the
-// addresses of kube-ipvs0, and all virtual servers, whoever made them.
+// state is the kernel's state of one family: the sets with our names, the addresses of kube-ipvs0,
+// and all virtual servers, whichever program created them.
 type state struct {
 	servers map[ir.Match]*server
-	sets    map[rules.Set]*set  // those that there are
+	sets    map[rules.Set]*set  // existing sets
 	bound   map[netip.Addr]bool // addresses of kube-ipvs0
-	local   map[netip.Addr]bool // those of other devices
-	device  bool                // there is kube-ipvs0
+	local   map[netip.Addr]bool // addresses of other devices
+	device  bool                // kube-ipvs0 exists
 	times   timeouts
 }
 
-// server is a virtual server. The kernel has its Key, Scheduler, Flags and Timeout.
+// server is a virtual server. Key, Scheduler, Flags and Timeout are read from the kernel.
 type server struct {
 	rules.VirtualServer
-	whole bool // persistence goes by whole addresses
+	whole bool // persistence uses single addresses
 	dests map[netip.AddrPort]dest
 }
 
-// dest is a real server of the kernel. With weight 0 it drains: it gets no new
-// connections.
+// dest is a real server in the kernel. With weight 0 it drains: it receives no new connections.
 type dest struct {
 	weight uint32
-	conns  uint32 // active and inactive ones
-	plain  bool   // masqueraded, without thresholds: as ours are
+	conns  uint32 // active and inactive
+	plain  bool   // masquerading and without thresholds, like ours
 }
 
 // set is an ipset.
 type set struct {
-	max      int                                 // how many elements it takes; 0: any number
-	elements map[rules.ElementKey]*rules.Element // nil: the kernel has it, and not whom it serves
+	max      int                                 // capacity in elements; 0 for no limit
+	elements map[rules.ElementKey]*rules.Element // nil if read from the kernel, which does not store the Service
 }
 
-// has reports whether there is a set, with the element.
+// has reports whether the set exists and contains an element.
 func (s *set) has(k rules.ElementKey) bool {
 	if s == nil {
 		return false
@@ -51,10 +50,10 @@ func (s *set) has(k rules.ElementKey) bool {
 	return ok
 }
 
-// timeouts are those of the kernel's table of connections; 0 leaves one as it is.
+// timeouts are those of the kernel's connection table; 0 keeps the kernel's value.
 type timeouts struct{ tcp, tcpFin, udp time.Duration }
 
-// over returns t with what o sets.
+// over returns t with the nonzero values of o.
 func (t timeouts) over(o timeouts) timeouts {
 	for _, pair := range [...]struct{ have, want *time.Duration }{{&t.tcp, &o.tcp}, {&t.tcpFin, &o.tcpFin}, {&t.udp, &o.udp}} {
 		if *pair.want != 0 {
@@ -68,7 +67,7 @@ func (t timeouts) String() string {
 	return "tcp " + t.tcp.String() + ", tcpfin " + t.tcpFin.String() + ", udp " + t.udp.String()
 }
 
-// wantedTimeouts are those of a node, in whole seconds, as the kernel has them.
+// wantedTimeouts returns the timeouts of a node, in whole seconds as in the kernel.
 func wantedTimeouts(n *ir.Node) timeouts {
 	if n.IPVS == nil {
 		return timeouts{}
@@ -81,15 +80,14 @@ func newState() *state {
 	return &state{servers: map[ir.Match]*server{}, sets: map[rules.Set]*set{}, bound: map[netip.Addr]bool{}, local: map[netip.Addr]bool{}}
 }
 
-// addressSets name virtual servers by address and port; nodePortSets (of all
-// policies) by port alone, but for SCTP.
+// addressSets identify virtual servers by address and port. Node ports of TCP and UDP are
+// identified by their port alone; see nodePort.
 var addressSets = [...]rules.Set{rules.ClusterIP, rules.ExternalIP, rules.ExternalIPLocal, rules.LoadBalancer, rules.NodePortSCTP}
 
-// owned reports whether a virtual server is proxyc's or kube-proxy's: sets name
-// it, or its address is bound to kube-ipvs0. Sets are filled before virtual
-// servers come and emptied after they go, so that this holds also where a
-// process was killed between. Others, such as keepalived, have virtual servers
-// at addresses of the node, too.
+// owned reports whether a virtual server is proxyc's or kube-proxy's: a set contains it, or its
+// address is bound to kube-ipvs0. Sets are filled before virtual servers are added, and emptied
+// after they are removed, so this also holds after a process was killed. Other programs, such as
+// keepalived, also have virtual servers on the node's addresses.
 func (s *state) owned(key ir.Match) bool {
 	return s.bound[key.Addr] || s.named(key) || s.nodePort(key)
 }
@@ -103,21 +101,21 @@ func (s *state) named(key ir.Match) bool {
 	return false
 }
 
-// nodePort reports whether sets name a virtual server as that of a node port.
+// nodePort reports whether a set contains a virtual server as a node port.
 func (s *state) nodePort(key ir.Match) bool {
 	name := rules.NodePortTCP
 	switch key.Protocol {
 	case ir.UDP:
 		name = rules.NodePortUDP
 	case ir.SCTP:
-		return false // in addressSets
+		return false // contained in addressSets
 	}
 	return s.local[key.Addr] && s.sets[name].has(rules.ElementKey{Set: name, Number: key.Port})
 }
 
-// frontend is what a virtual server was for.
+// frontend returns the frontend that a virtual server implements.
 func (s *state) frontend(key ir.Match) ir.Match {
-	if m := s.servers[key].Match; m != (ir.Match{}) { // it was read from no kernel
+	if m := s.servers[key].Match; m != (ir.Match{}) { // known if it was not read from a kernel
 		return m
 	}
 	if !s.bound[key.Addr] && !s.named(key) && s.nodePort(key) {
@@ -126,8 +124,8 @@ func (s *state) frontend(key ir.Match) ir.Match {
 	return key
 }
 
-// ruleset is the state as a Ruleset, without rules. A real server of weight 0 gets no new
-// connections, and is left out.
+// ruleset returns the state as a Ruleset without rules. It omits real servers of weight 0, which
+// receive no new connections.
 func (s *state) ruleset(f ir.Family) *rules.Ruleset {
 	r := &rules.Ruleset{Family: f, Bound: s.bound, Unclear: map[ir.Match]string{}}
 	for key, have := range s.servers {
@@ -163,14 +161,14 @@ func (s *state) ruleset(f ir.Family) *rules.Ruleset {
 	return r
 }
 
-// operation is what a request does.
+// operation is the type of a request.
 type operation uint8
 
 const (
 	makeDevice operation = iota
 	setTimeouts
 	makeSet
-	growSet // another one takes its place, with the same elements and room for more
+	growSet // replace a set by a larger one with the same elements
 	addElement
 	addServer
 	setServer
@@ -183,20 +181,20 @@ const (
 	removeElement
 )
 
-// request is one thing to do. The kernel does it or refuses it.
+// request is one operation, which the kernel executes or rejects.
 type request struct {
 	op      operation
 	family  ir.Family
-	set     rules.Set // of makeSet and growSet, which give it room for max elements
+	set     rules.Set // for makeSet and growSet, with capacity max
 	max     int
-	element *rules.Element       // of addElement to removeElement, and addresses
-	server  *rules.VirtualServer // of servers and dests
+	element *rules.Element       // for addElement, removeElement and addresses
+	server  *rules.VirtualServer // for servers and dests
 	dest    *rules.RealServer
-	have    string   // what an object has that changes
-	times   timeouts // of setTimeouts
+	have    string   // previous value of a change
+	times   timeouts // for setTimeouts
 }
 
-// object is how messages name what a request is about.
+// object returns the name of the object in messages.
 func (r *request) object() string {
 	switch r.op {
 	case makeDevice:
@@ -215,7 +213,7 @@ func (r *request) object() string {
 	return "ipvs " + r.server.Key.String() + " -> " + r.dest.AddrPort.String()
 }
 
-// service is whom the object serves; zero where that is not one Service alone.
+// service returns the Service of the object; zero if there are none or several.
 func (r *request) service() ir.Name {
 	switch {
 	case r.server != nil:
@@ -240,7 +238,7 @@ func (r *request) origin() ir.Origin {
 	return ir.Origin{Object: "default", Reason: "every node in ipvs mode has it"}
 }
 
-// describe is what a virtual server does, in the words of ipvsadm.
+// describe returns the options of a virtual server in ipvsadm syntax.
 func describe(v *rules.VirtualServer) string {
 	var b strings.Builder
 	b.WriteString("-s " + v.Scheduler)

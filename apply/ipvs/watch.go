@@ -8,8 +8,7 @@ import (
 	"github.com/proxyc/proxyc/apply"
 )
 
-// watching is what goes on beside the Dataplane's own work: listening to others,
-// and looking after what drains.
+// watching is the goroutines of Drift: monitoring of foreign changes, and the sweep of drains.
 type watching struct {
 	cancel context.CancelFunc
 	all    sync.WaitGroup
@@ -22,19 +21,19 @@ func (w *watching) close() {
 	w.all.Wait()
 }
 
-// ChangedBy returns who changed the rules since it was called last.
+// ChangedBy returns the programs that changed the rules since the last call.
 func (d *Dataplane) ChangedBy() []string { return apply.ChangedBy(d.rules) }
 
-// Drift tells of changes of the rules and of addresses as soon as the kernel
-// does. Of ip_vs and of sets it tells nothing: they are compared every
-// CompareEvery. What drains is looked after from now on.
+// Drift reports foreign changes of rules and addresses when the kernel sends notifications. The
+// kernel sends none for ip_vs and sets, which are compared every CompareEvery instead. Drift also
+// starts the sweep of drains.
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 	ctx, d.watching.cancel = context.WithCancel(ctx)
 	tokens := make(chan struct{}, 1)
 	tell := func() {
 		select {
 		case tokens <- struct{}{}:
-		default: // there is one
+		default: // a token is already pending
 		}
 	}
 	d.watching.all.Go(func() { d.sweepUntil(ctx) })

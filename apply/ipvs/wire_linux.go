@@ -12,12 +12,12 @@ import (
 	"github.com/proxyc/proxyc/apply/socket"
 )
 
-// client is a netlink socket. Many requests go in one system call, and only the
-// last is acknowledged: a request that is refused is answered unasked.
+// client is a netlink socket. It sends many requests per system call, and requests an
+// acknowledgement only for the last one. The kernel replies to rejected requests in any case.
 type client struct{ *socket.Socket }
 
-// mostBytes and mostRequests are what one system call has at most: all of its
-// requests may be refused, and the answers have to fit into receiveRoom.
+// mostBytes and mostRequests bound one system call. The kernel may reject all of its requests, and
+// the replies must fit into receiveRoom.
 const (
 	mostBytes    = 128 << 10
 	mostRequests = 1000
@@ -27,7 +27,7 @@ const (
 // dial opens a socket in the network namespace of the calling thread.
 func dial(protocol int) (*client, error) {
 	s, err := socket.Dial(socket.Config{Protocol: protocol, Setup: func(nl *netlink.Conn) error {
-		nl.SetOption(netlink.CapAcknowledge, true) // answers without the request, since Linux 4.3
+		nl.SetOption(netlink.CapAcknowledge, true) // replies without the request, from Linux 4.3 on
 		return errors.Join(nl.SetReadBuffer(receiveRoom), nl.SetWriteBuffer(4*mostBytes))
 	}})
 	if err != nil {
@@ -43,15 +43,14 @@ func (s *client) close() error {
 	return s.Close()
 }
 
-// message returns a request: head is what comes before the attributes, which
-// write adds, where it is not nil.
+// message returns a request. head precedes the attributes, which the optional write adds.
 func message(kind, flags uint16, head []byte, write func(*netlink.AttributeEncoder)) netlink.Message {
 	ae := netlink.NewAttributeEncoder()
 	if write != nil {
 		write(ae)
 	}
 	attributes, err := ae.Encode()
-	if err != nil { // of an attribute longer than 64 KiB, and none of ours is
+	if err != nil { // only for attributes above 64 KiB, which ours are not
 		panic(err)
 	}
 	return netlink.Message{
@@ -60,7 +59,7 @@ func message(kind, flags uint16, head []byte, write func(*netlink.AttributeEncod
 	}
 }
 
-// nested adds an attribute of attributes.
+// nested adds a nested attribute.
 func nested(ae *netlink.AttributeEncoder, kind uint16, write func(*netlink.AttributeEncoder)) {
 	ae.Nested(kind, func(nae *netlink.AttributeEncoder) error { write(nae); return nil })
 }
@@ -74,8 +73,7 @@ func big(ae *netlink.AttributeEncoder, kind uint16, n uint32) {
 	ae.Bytes(kind, binary.BigEndian.AppendUint32(nil, n))
 }
 
-// all makes n requests in as few system calls as there can be, and goes on where
-// some are refused.
+// all sends n requests in as few system calls as possible, and continues after rejected ones.
 func (s *client) all(ctx context.Context, n int, request func(i int) netlink.Message, refused func(i int, err error)) error {
 	for from := 0; from < n; {
 		var batch []netlink.Message
@@ -99,7 +97,7 @@ func (s *client) all(ctx context.Context, n int, request func(i int) netlink.Mes
 	return nil
 }
 
-// answers reads until the last message is answered.
+// answers receives until the last message is acknowledged.
 func answers(c *socket.Conn, sent []netlink.Message, refused func(i int, err error)) error {
 	first, last := sent[0].Header.Sequence, sent[len(sent)-1].Header.Sequence
 	for m, err := range c.Answers() {
@@ -117,8 +115,7 @@ func answers(c *socket.Conn, sent []netlink.Message, refused func(i int, err err
 	return nil
 }
 
-// bare returns the number that the kernel refused a request with, without the
-// library's words; any other error as it is.
+// bare returns the errno of a rejection, without the library's text. Other errors are unchanged.
 func bare(err error) error {
 	if op, ok := errors.AsType[*netlink.OpError](err); ok && socket.Refused(err) {
 		return op.Err
@@ -126,15 +123,15 @@ func bare(err error) error {
 	return err
 }
 
-// one makes one request.
+// one sends one request.
 func (s *client) one(ctx context.Context, m netlink.Message) error {
 	var no error
 	err := s.all(ctx, 1, func(int) netlink.Message { return m }, func(_ int, err error) { no = err })
 	return errors.Join(no, err)
 }
 
-// oneOfMany makes a request that is answered by one message, which the kernel marks
-// as one of several where none follows: nft_compat does.
+// oneOfMany sends a request with a single reply that the kernel marks as multipart without a final
+// message, as nft_compat does.
 func (s *client) oneOfMany(ctx context.Context, m netlink.Message) error {
 	return bare(s.Do(ctx, func(c *socket.Conn) error {
 		if _, err := c.Send(m); err != nil {
@@ -154,10 +151,9 @@ func wrapped(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// dump makes a request for many answers, and gives their bodies in one piece:
-// where the kernel says that they do not go together, it asks again. Each has head
-// bytes before its attributes, at least. begin is called before the first of them,
-// each time.
+// dump sends a request with many replies, and passes their bodies to each. An interrupted dump is
+// repeated. begin is called before each attempt. Each reply has at least head bytes before its
+// attributes.
 func (s *client) dump(ctx context.Context, m netlink.Message, head int, begin func(), each func(body []byte)) error {
 	return bare(socket.Whole(func() (interrupted bool, err error) {
 		begin()
@@ -171,7 +167,7 @@ func (s *client) dump(ctx context.Context, m netlink.Message, head int, begin fu
 	}))
 }
 
-// attributes calls f for each attribute. Flags of the kind are left out.
+// attributes calls f for each attribute, without the flags of its kind.
 func attributes(b []byte, f func(kind uint16, value []byte)) {
 	ad, err := netlink.NewAttributeDecoder(b)
 	for err == nil && ad.Next() {
