@@ -8,30 +8,29 @@ import (
 	"time"
 )
 
-// balancer chooses the backends of one service port, one after the other.
+// balancer selects the backends of one service port, round robin.
 type balancer struct {
-	users    int // how many listeners have it; the Proxy's lock is held
+	users    int // number of listeners; protected by the Proxy's lock
 	mu       sync.Mutex
 	backends []netip.AddrPort
 	next     int
-	affinity time.Duration // how long a client keeps its backend; 0: no affinity
+	affinity time.Duration // how long a client keeps its backend; 0 for no affinity
 	clients  map[netip.Addr]client
-	sweep    int // the number of clients at which those whose time is over are looked for
+	sweep    int // number of clients at which expired ones are removed
 }
 
-// client is who came before, with session affinity.
+// client is a known client, with session affinity.
 type client struct {
 	backend netip.AddrPort
-	last    time.Time // it chose it, or came back to it
+	last    time.Time // its last connection
 }
 
-// maxClients is how many clients a listener remembers for session affinity. Who
-// comes when there are more takes the place of some other one.
+// maxClients bounds the clients of a service port with session affinity. A new client then replaces
+// another.
 const maxClients = 65536
 
-// set changes what there is to choose from. The turn begins anywhere, so that
-// the nodes of a cluster do not all begin with the same backend; it goes on
-// where nothing differs.
+// set changes the backends. New backends start at a random position, so that the nodes of a cluster
+// do not all start with the same one. If the backends are equal, the position is kept.
 func (b *balancer) set(backends []netip.AddrPort, affinity time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -57,9 +56,8 @@ func (b *balancer) set(backends []netip.AddrPort, affinity time.Duration) {
 	}
 }
 
-// pick returns the backend for a client; ok is false where there is none. again
-// tells that the one it was given last does not answer: it gets the next one,
-// and keeps that.
+// pick returns the backend for a client; ok is false without backends. again means that the
+// previous backend did not respond. The client then receives the next one, and keeps it.
 func (b *balancer) pick(from netip.Addr, now time.Time, again bool) (backend netip.AddrPort, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -80,9 +78,9 @@ func (b *balancer) pick(from netip.Addr, now time.Time, again bool) (backend net
 	return backend, true
 }
 
-// remember keeps a client. Those whose time is over go each time when there are
-// twice as many as were left the last time; if there are too many all the same,
-// an eighth of them, so that room is not to be made for each one that comes.
+// remember stores a client. Expired clients are removed when their number has doubled since the
+// last removal. If there are still too many, an eighth of them is removed, so that this does not
+// recur for each new client.
 func (b *balancer) remember(from netip.Addr, c client) {
 	if b.clients == nil {
 		b.clients, b.sweep = map[netip.Addr]client{}, 1024
@@ -105,7 +103,7 @@ func (b *balancer) remember(from netip.Addr, c client) {
 	b.clients[from] = c
 }
 
-// has reports whether a backend is still one to choose.
+// has reports whether a backend is still in use.
 func (b *balancer) has(backend netip.AddrPort) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

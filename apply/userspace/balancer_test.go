@@ -15,7 +15,7 @@ func addrs(names ...string) (all []netip.AddrPort) {
 	return all
 }
 
-// take has clients choose one after the other.
+// take picks a backend for each client in turn.
 func take(b *balancer, now time.Time, clients ...string) (got []netip.AddrPort) {
 	for _, c := range clients {
 		a, _ := b.pick(netip.MustParseAddr(c), now, false)
@@ -24,7 +24,7 @@ func take(b *balancer, now time.Time, clients ...string) (got []netip.AddrPort) 
 	return got
 }
 
-// What kube-proxy's unit tests of its round robin ask for, case by case.
+// The cases of kube-proxy's unit tests of its round robin.
 func TestTurns(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	three := addrs("10.0.0.1:1", "10.0.0.2:2", "10.0.0.3:3")
@@ -58,7 +58,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// To hear the same again does not begin the turn anew.
+// Setting the same backends does not restart the round robin.
 func TestTurnGoesOn(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	two := addrs("10.0.0.1:1", "10.0.0.2:2")
@@ -89,42 +89,42 @@ func TestAffinity(t *testing.T) {
 	if again := take(&b, begin.Add(timeout-time.Second), clients...); !slices.Equal(again, first) {
 		t.Errorf("%v became %v", first, again)
 	}
-	// Each connection renews the time.
+	// Each connection renews the affinity.
 	if again := take(&b, begin.Add(2*timeout-2*time.Second), clients[0]); again[0] != first[0] {
 		t.Error("a connection did not renew the affinity")
 	}
-	at := begin.Add(2*timeout - time.Second) // over for all but the first
+	at := begin.Add(2*timeout - time.Second) // expired for all but the first
 	if got := take(&b, at, clients[1], clients[1]); got[0] != got[1] {
 		t.Error("a client that came back after the time is not kept")
 	}
 
-	// A backend that goes sets its clients free, and leaves the others.
+	// Removing a backend frees its clients, and leaves the others.
 	kept := take(&b, at, clients[0])[0]
 	rest := slices.DeleteFunc(slices.Clone(three), func(a netip.AddrPort) bool { return a == kept })
 	b.set(rest, timeout)
 	if got := take(&b, at, clients[0])[0]; !slices.Contains(rest, got) {
 		t.Errorf("led to %v, which is gone", got)
 	}
-	// One that does not answer is left for the next, for good.
+	// A backend that does not respond is permanently replaced by the next.
 	before := take(&b, at, clients[2])[0]
 	after, _ := b.pick(netip.MustParseAddr(clients[2]), at, true)
 	if now := take(&b, at, clients[2])[0]; now != after {
 		t.Errorf("after %v and %v it is %v", before, after, now)
 	}
-	// Without affinity nobody is remembered.
+	// Without affinity no client is stored.
 	b.set(rest, 0)
 	if got := take(&b, at, clients[0], clients[0]); got[0] == got[1] || b.clients != nil {
 		t.Errorf("affinity that was taken away: %v", got)
 	}
-	// It may come when the backends are there already.
+	// Affinity may be enabled while the backends exist.
 	b.set(rest, timeout)
 	if got := take(&b, at, clients[0], clients[0]); got[0] != got[1] {
 		t.Errorf("affinity that was added: %v", got)
 	}
 }
 
-// Clients stay with their backends when another one's goes, and when one comes; it
-// is the next in turn for whoever is new, and no client moves to it by itself.
+// Clients keep their backends when another client's backend is removed, and when one is added. The
+// new backend is next in turn for new clients, and no existing client moves to it.
 func TestAffinityOutlivesOthers(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	three := addrs("10.0.0.1:1", "10.0.0.2:2", "10.0.0.3:3")
@@ -146,7 +146,7 @@ func TestAffinityOutlivesOthers(t *testing.T) {
 	if fresh := take(&b, now, "192.0.2.4", "192.0.2.5", "192.0.2.6"); fresh[0] == fresh[1] || fresh[1] == fresh[2] || fresh[2] == fresh[0] {
 		t.Errorf("new clients are not spread over all: %v", fresh)
 	}
-	// All that there was may go at once: nobody is led there any more.
+	// All backends may be replaced together: no client keeps an old one.
 	b.set(addrs("10.0.0.8:8"), time.Hour)
 	for i, got := range take(&b, now, clients...) {
 		if got != netip.MustParseAddrPort("10.0.0.8:8") {
@@ -155,7 +155,7 @@ func TestAffinityOutlivesOthers(t *testing.T) {
 	}
 }
 
-// However many clients come, few are remembered, and those whose time is over first go.
+// The number of stored clients is bounded, and expired ones are removed first.
 func TestAffinityIsBounded(t *testing.T) {
 	begin := time.Unix(1e9, 0)
 	var b balancer

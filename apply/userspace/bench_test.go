@@ -10,7 +10,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// sink accepts connections, reads all, and closes.
+// sink accepts connections, reads everything, and closes.
 func sink(b *testing.B) netip.AddrPort {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -32,7 +32,7 @@ func sink(b *testing.B) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// ways are the way to a backend through a Proxy, and without it.
+// ways runs a benchmark through a Proxy and without one.
 func ways(b *testing.B, run func(b *testing.B, to netip.AddrPort)) {
 	to := sink(b)
 	p := NewProxy(Options{Limits: affordable(DefaultLimits), DialTimeouts: dials, UDPIdle: time.Minute})
@@ -45,7 +45,7 @@ func ways(b *testing.B, run func(b *testing.B, to netip.AddrPort)) {
 	b.Run("direct", func(b *testing.B) { run(b, to) })
 }
 
-// BenchmarkConnections opens and ends connections, one after the other.
+// BenchmarkConnections opens and closes connections one by one.
 func BenchmarkConnections(b *testing.B) {
 	ways(b, func(b *testing.B, to netip.AddrPort) {
 		for b.Loop() {
@@ -60,7 +60,7 @@ func BenchmarkConnections(b *testing.B) {
 	})
 }
 
-// BenchmarkThroughput sends a lot by one connection.
+// BenchmarkThroughput sends data over one connection.
 func BenchmarkThroughput(b *testing.B) {
 	ways(b, func(b *testing.B, to netip.AddrPort) {
 		c, err := net.DialTCP("tcp4", nil, net.TCPAddrFromAddrPort(to))

@@ -17,23 +17,23 @@ import (
 	rules "github.com/proxyc/proxyc/render/userspace"
 )
 
-// Dataplane is a Proxy, and the rules that lead to it.
+// Dataplane is a Proxy with its iptables rules.
 type Dataplane struct {
 	rules    *iptables.Dataplane
-	proxy    *Proxy // nil: another Dataplane has it
+	proxy    *Proxy // nil if another Dataplane took it over
 	lookOnly bool
 	log      *slog.Logger
 
 	applied apply.Applied
-	mu      sync.Mutex                // Compare reads what follows
-	state   ir.PerFamily[*lowered]    // what is in force; nil: not known, or nothing
-	kept    ir.PerFamily[rules.Ports] // that the rules which were read lead to
+	mu      sync.Mutex                // protects state against Compare
+	state   ir.PerFamily[*lowered]    // applied state; nil if unknown or empty
+	kept    ir.PerFamily[rules.Ports] // proxy ports used by the rules that were read
 }
 
 var _ apply.Dataplane = (*Dataplane)(nil)
 
-// Open opens the Dataplane. It takes the Proxy of another one over, with its
-// listeners and connections, where Options name such a one.
+// Open opens the Dataplane. It takes over the Proxy of Options.Previous, if set, with its listeners
+// and connections.
 func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
 	d := &Dataplane{lookOnly: o.ReadOnly, log: o.Log}
 	if d.log == nil {
@@ -57,7 +57,7 @@ func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
 	return d, nil
 }
 
-// lowered is what one family has, Service by Service.
+// lowered is the rendered state of one family, by Service.
 type lowered struct {
 	node      ir.Node
 	lower     *rules.Node
@@ -74,8 +74,8 @@ func newLowered(p *ir.Program, ports rules.Ports) *lowered {
 	return l
 }
 
-// ruleset returns the rules of all Services, but for those whose Fragments are
-// others: nil stands for none.
+// ruleset returns the rules of all Services. others replaces the Fragments of some Services; nil
+// removes one.
 func (l *lowered) ruleset(others map[ir.Name]*rules.Fragment) *tables.Ruleset {
 	names := make([]ir.Name, 0, len(l.fragments)+len(others))
 	for name := range l.fragments {
@@ -109,8 +109,8 @@ func (d *Dataplane) Read(ctx context.Context) error {
 	return nil
 }
 
-// Plan compares what was read, and the listeners that are open, with what the
-// Programs want. Who has a proxy port keeps it.
+// Plan compares the rules that were read and the open listeners with the Programs. Service ports
+// keep their proxy ports.
 func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 	p := &Plan{Desired: apply.Desired{Full: true, Programs: want}, dataplane: d, have: d.rules.Found()}
 	families := d.rules.Families()
@@ -149,8 +149,7 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 	return p
 }
 
-// PlanChanges plans from the Services that change. Where endpoints alone do, no
-// rule is looked at.
+// PlanChanges plans the changed Services only. If only endpoints change, it does not render rules.
 func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	changes = d.applied.From(changes)
 	p := &Plan{Desired: apply.Desired{Changes: changes}, dataplane: d}
@@ -209,8 +208,7 @@ func (d *Dataplane) changed(f ir.Family, now *lowered, changes []ir.Change) *fam
 	return fp
 }
 
-// Compare reads the rules. The listeners are the process's own: nobody else
-// changes them.
+// Compare reads the rules. It does not check the listeners, which belong to this process.
 func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 	found, err := d.rules.Rulesets(ctx)
 	if err != nil {
@@ -227,9 +225,8 @@ func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 	return p, nil
 }
 
-// Commit opens listeners, writes the rules that lead to them, and shuts those to
-// which none leads any longer. A Service whose listener cannot be opened is
-// refused, and the rest put in force.
+// Commit opens listeners, writes the rules that redirect to them, and closes listeners without
+// rules. A Service whose listener cannot be opened is rejected; the others are applied.
 func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, error) {
 	plan, ok := p.(*Plan)
 	if !ok {
@@ -240,7 +237,7 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 	result, err := d.rules.Commit(ctx, plan.rules)
 	result.Refused = append(refused, result.Refused...)
 	if err != nil || len(result.Refused) > 0 {
-		return result, err // listeners without rules do no harm, and are used or shut by the Plan to come
+		return result, err // listeners without rules are harmless; the next Plan uses or closes them
 	}
 	d.remember(plan)
 	d.proxy.Tidy()
@@ -257,8 +254,8 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 	return result, nil
 }
 
-// open opens and updates the listeners of a Plan. Where one is elsewhere than
-// planned, or cannot be, it returns another Plan, whose rules follow.
+// open opens and updates the listeners of a Plan. If one is on another port than planned, or cannot
+// be opened, it returns a Plan with adapted rules.
 func (d *Dataplane) open(p *Plan) (revised *Plan, refused []apply.Refusal) {
 	own := *p
 	again := false
@@ -273,7 +270,7 @@ func (d *Dataplane) open(p *Plan) (revised *Plan, refused []apply.Refusal) {
 			d.proxy.SetUDPIdle(u.UDPIdleTimeout)
 		}
 		moved := rules.Ports{}
-		var opened []Key // now, by service port
+		var opened []Key // in this call
 		for _, l := range f.listeners {
 			if out[l.Port.Service] != nil {
 				continue
@@ -282,7 +279,7 @@ func (d *Dataplane) open(p *Plan) (revised *Plan, refused []apply.Refusal) {
 			at, err := d.proxy.Open(f.family, l, d.elsewhere(f, l))
 			if err != nil {
 				out.Add(l.Port.Service, fmt.Errorf("its listener: %w", err))
-				for _, k := range opened { // others may have what it got
+				for _, k := range opened { // free its port for others
 					if k.Port.Service == l.Port.Service {
 						d.proxy.Shut(k)
 					}
@@ -311,8 +308,7 @@ func (d *Dataplane) open(p *Plan) (revised *Plan, refused []apply.Refusal) {
 	return &own, refused
 }
 
-// elsewhere yields the ports to try where a listener's is taken: any, or those
-// of portRange from there on.
+// elsewhere yields alternative ports for a listener: any (0), or those of portRange in order.
 func (d *Dataplane) elsewhere(f *familyPlan, l *rules.Listener) func(func(uint16) bool) {
 	first, last, others := rules.ProxyPorts(&f.next.node)
 	return func(yield func(uint16) bool) {
@@ -332,7 +328,7 @@ func (d *Dataplane) elsewhere(f *familyPlan, l *rules.Listener) func(func(uint16
 	}
 }
 
-// remember notes that a Plan is in force.
+// remember records a Plan as applied.
 func (d *Dataplane) remember(p *Plan) {
 	d.applied.Take(p.Desired)
 	d.mu.Lock()
@@ -359,29 +355,29 @@ func (d *Dataplane) remember(p *Plan) {
 	}
 }
 
-// Applied returns the Programs that were in force when that was last known.
+// Applied returns the Programs that were last known to be applied.
 func (d *Dataplane) Applied() ir.Programs { return d.applied.Programs() }
 
-// ChangedBy returns who changed the rules since it was called last.
+// ChangedBy returns the programs that changed the rules since the last call.
 func (d *Dataplane) ChangedBy() []string { return apply.ChangedBy(d.rules) }
 
-// Drift looks for changes of the rules.
+// Drift reports changes of the rules.
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) { return d.rules.Drift(ctx) }
 
-// Leftovers returns what kube-proxy left in iptables, in both variants, and what
-// other modes left in the one that is not in use: Plan takes over what is in the other.
+// Leftovers returns iptables rules of kube-proxy, in both variants, and those of other modes in the
+// unused variant. Plan adopts those in the used one.
 func (d *Dataplane) Leftovers(ctx context.Context) ([]apply.Leftover, error) {
 	return d.rules.Leftovers(ctx)
 }
 
-// Counters returns what the Proxy counts.
+// Counters returns the counters of the Proxy.
 func (d *Dataplane) Counters() apply.Counters { return apply.Counters{Proxied: d.proxy.Counts} }
 
-// closeTimeout is how long Close tries to remove the rules.
+// closeTimeout bounds the removal of the rules.
 const closeTimeout = 5 * time.Second
 
-// Close removes the rules of Services, so that nothing is led to where nobody
-// listens, and shuts the listeners. Connections go on until Drain ends them.
+// Close removes the rules of Services, so that none redirects to a closed port, and closes the
+// listeners. Connections continue until Drain.
 func (d *Dataplane) Close() error {
 	if d.proxy == nil || d.lookOnly {
 		return d.rules.Close()
@@ -396,8 +392,8 @@ func (d *Dataplane) Close() error {
 	return errors.Join(err, d.rules.Close())
 }
 
-// withdraw removes the rules of Services. The chains stay, with what keeps the
-// connections under way tracked.
+// withdraw removes the rules of Services. It keeps the chains, whose rules keep existing
+// connections tracked.
 func (d *Dataplane) withdraw(ctx context.Context) error {
 	found, err := d.rules.Rulesets(ctx)
 	if err != nil {
@@ -406,7 +402,7 @@ func (d *Dataplane) withdraw(ctx context.Context) error {
 	var have, idle tables.Rulesets
 	for f, r := range ir.Present(found.PerFamily) {
 		ours := rules.Chains(r)
-		if now := d.state.Of(f); now != nil && len(ours.Nat.Chains) > 0 { // not of another mode by now
+		if now := d.state.Of(f); now != nil && len(ours.Nat.Chains) > 0 { // otherwise they are of another mode
 			*have.At(f), *idle.At(f) = ours, now.lower.Rules(&rules.Fragment{})
 		}
 	}
@@ -414,18 +410,18 @@ func (d *Dataplane) withdraw(ctx context.Context) error {
 	return err
 }
 
-// Drain lets connections go on until ctx ends, and returns how many it cut off
-// then. It comes after Close.
+// Drain waits for connections to end until ctx ends. It returns the number of connections that it
+// then closed. Call it after Close.
 func (d *Dataplane) Drain(ctx context.Context) (cut int) {
 	return d.proxy.Close(ctx)
 }
 
-// Carried returns how many TCP connections Drain would wait for.
+// Carried returns the number of TCP connections that Drain would wait for.
 func (d *Dataplane) Carried() int {
 	return d.proxy.Connections()
 }
 
-// InUse reports whether somebody listens where a listener is to be.
+// InUse reports whether another process listens at the address of a listener.
 func InUse(f ir.Family, l *rules.Listener) bool {
 	k := KeyOf(f, l)
 	var c interface{ Close() error }

@@ -1,14 +1,12 @@
-// Package userspace carries connections to Services in a process of the node,
-// as mode userspace has it, and keeps the iptables rules that lead them there.
+// Package userspace proxies connections to Services in a process of the node, as in kube-proxy's
+// mode userspace. It also maintains the iptables rules that redirect connections to the process.
 //
-// A Proxy serves listeners, on all systems: TCP connections are handed to a
-// backend by a second connection, UDP clients have a socket each to theirs.
-// Backends are taken in turn, by client where the Service has session affinity.
-// What a listener leads to may change at any time; connections that are under
-// way go on.
+// A Proxy serves listeners, on all systems. A TCP connection is forwarded through a second
+// connection to a backend. A UDP client has its own socket to its backend. Backends are selected
+// round robin, or by client with session affinity. The backends of a listener may change at any
+// time; existing connections continue.
 //
-// A Dataplane is a Proxy and its rules. A listener is open before a rule leads
-// to it, and the rule is gone before the listener is. Other than the rules of
-// the other modes these are worth nothing without the process: Close takes them
-// away, and then lets the connections end.
+// A Dataplane is a Proxy with its rules. A listener is opened before the rules that redirect to it,
+// and closed after them. Unlike the rules of other modes, these do not work without the process.
+// Close therefore removes them, and Drain then waits for connections to end.
 package userspace

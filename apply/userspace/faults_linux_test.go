@@ -15,15 +15,14 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// faultyTools stand before the tools of iptables-nft, and let one run of them
-// fail, before it does anything or after.
+// faultyTools wrap the iptables-nft tools, and make one run of them fail, before or after it takes
+// effect.
 type faultyTools struct {
 	*testing.T
 	dir string
 }
 
-// faultyTool counts runs in a file beside it, and fails at the one that another
-// file names.
+// faultyTool counts runs in a file, and fails at the run number in another file.
 const faultyTool = `#!/bin/sh
 runs=$(($(cat %[1]s/runs) + 1))
 echo $runs >%[1]s/runs
@@ -57,13 +56,13 @@ func (f faultyTools) write(name, text string) {
 	}
 }
 
-// failAt lets the n-th run from now on fail; 0: none.
+// failAt makes the n-th run from now on fail; 0 for none.
 func (f faultyTools) failAt(n int) {
 	f.write("runs", "0")
 	f.write("fails", strconv.Itoa(n))
 }
 
-// failed reports whether the run has come that had to fail.
+// failed reports whether the failing run has happened.
 func (f faultyTools) failed(n int) bool {
 	f.Helper()
 	text, err := os.ReadFile(filepath.Join(f.dir, "runs"))
@@ -77,9 +76,8 @@ func (f faultyTools) failed(n int) bool {
 	return runs >= n
 }
 
-// Whichever run of a tool fails, before it takes effect or after: the Plan does
-// not change, an error means that another Read, Plan and Commit are due, and
-// these make up for all that was missed, listeners and rules.
+// For any failed run of a tool, before or after it takes effect: the Plan is unchanged, an error
+// requires another Read, Plan and Commit, and these apply all missing rules and listeners.
 func TestFaultsAtEachRun(t *testing.T) {
 	old := programs(ir.Userspace{}, service("gone", "10.96.0.9", 30079, "10.244.1.9:8080"),
 		service("web", "10.96.0.10", 30080, "10.244.1.10:8080"))

@@ -17,7 +17,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// service is a Service with a cluster IP, and a node port if n is not 0.
+// service returns a Service with a cluster IP, and a node port unless n is 0.
 func service(name, vip string, n uint16, backends ...string) ir.Service {
 	s := ir.Service{Name: ir.Name{Namespace: "default", Name: name}, Origin: ir.Origin{Object: "Service default/" + name}}
 	of := ir.ServicePort{Service: s.Name, Protocol: ir.TCP}
@@ -54,8 +54,8 @@ type world struct {
 	d *Dataplane
 }
 
-// inNamespace plays in a network namespace of its own. The Proxy's goroutines
-// are not in it: it takes no connections there.
+// inNamespace runs play in a new network namespace. The Proxy's goroutines are outside, so it
+// accepts no connections there.
 func inNamespace(t *testing.T, play func(w *world)) {
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	applytest.InNamespace(t, func() {
@@ -68,7 +68,7 @@ func inNamespace(t *testing.T, play func(w *world)) {
 	})
 }
 
-// apply puts Programs in force, and returns what was done.
+// apply applies Programs, and returns the operations.
 func (w *world) apply(want ir.Programs) ([]string, apply.Result) {
 	w.Helper()
 	if err := w.d.Read(w.Context()); err != nil {
@@ -93,7 +93,7 @@ func (w *world) commit(p apply.Plan) (done []string, r apply.Result) {
 	return done, r
 }
 
-// nat lists the rules of Services: what is matched, and where it is led.
+// nat lists the rules of Services: match and target.
 func (w *world) nat() (list []string) {
 	w.Helper()
 	out, err := exec.Command("iptables-nft-save", "-t", "nat").Output()
@@ -110,7 +110,7 @@ func (w *world) nat() (list []string) {
 	return list
 }
 
-// at is the port of a Service's listener.
+// at returns the port of a Service's listener.
 func (w *world) at(name string) uint16 {
 	at, _ := w.d.proxy.At(Key{Family: ir.IPv4, Port: ir.ServicePort{Service: ir.Name{Namespace: "default", Name: name}, Protocol: ir.TCP}})
 	return at.Port()
@@ -129,8 +129,7 @@ func connects(to string) bool {
 	return true
 }
 
-// Rules lead to listeners, follow Services, and stay as they are when only
-// endpoints change.
+// Rules redirect to listeners, follow Services, and are unchanged if only endpoints change.
 func TestDataplane(t *testing.T) {
 	inNamespace(t, func(w *world) {
 		web := service("web", "10.96.0.10", 30080, "10.244.1.10:8080")
@@ -151,14 +150,14 @@ func TestDataplane(t *testing.T) {
 			t.Error("another program got the node port")
 		}
 
-		// An endpoint: no rule is touched.
+		// A new endpoint changes no rule.
 		more := service("web", "10.96.0.10", 30080, "10.244.1.10:8080", "10.244.1.11:8080")
 		done, _ := w.commit(w.d.PlanChanges(ir.Changes{IPv4: []ir.Change{{Name: more.Name, New: &more}}}))
 		if want := []string{fmt.Sprintf("change listener 0.0.0.0:%d/tcp", before)}; !slices.Equal(done, want) {
 			t.Errorf("an endpoint more: %q, want %q", done, want)
 		}
 
-		// A Service goes, and one comes.
+		// One Service is removed, and one added.
 		added := service("new", "10.96.0.12", 0, "10.244.1.10:8080")
 		w.commit(w.d.PlanChanges(ir.Changes{IPv4: []ir.Change{{Name: more.Name}, {Name: added.Name, New: &added}}}))
 		if diff := cmp.Diff([]string{w.leads("idle", 80), w.leads("new", 80)}, w.nat()); diff != "" {
@@ -174,7 +173,7 @@ func TestDataplane(t *testing.T) {
 			l.Close()
 		}
 
-		// Nothing to do after that, in whatever way it is asked.
+		// Afterwards neither Compare nor a Plan has changes.
 		now := w.d.Applied()
 		if p, err := w.d.Compare(t.Context()); err != nil || !p.Empty() {
 			t.Errorf("compared: %v, %v", p, err)
@@ -184,7 +183,7 @@ func TestDataplane(t *testing.T) {
 		}
 		w.d.Commit(t.Context(), w.d.Plan(now))
 
-		// What others do is found and put right.
+		// Foreign changes are found and repaired.
 		if out, err := exec.Command("iptables-nft", "-t", "nat", "-F", "KUBE-PORTALS-CONTAINER").CombinedOutput(); err != nil {
 			t.Fatalf("%s", out)
 		}
@@ -199,8 +198,8 @@ func TestDataplane(t *testing.T) {
 	})
 }
 
-// Another port, another address, no address and the first again: the rules follow, and
-// the listener stays where it is as long as there is something that leads to it.
+// The port and the address of a Service change, the address is removed and restored. The rules
+// follow, and the listener keeps its port while a rule redirects to it.
 func TestAddressesFollow(t *testing.T) {
 	inNamespace(t, func(w *world) {
 		web := func(change func(*ir.Service)) ir.Programs {
@@ -242,8 +241,8 @@ func TestAddressesFollow(t *testing.T) {
 	})
 }
 
-// Where another program has the port the rules lead elsewhere, and Services
-// that change keep where they are.
+// If another program has the proxy port, the rules redirect to another one, and changed Services
+// keep theirs.
 func TestTakenProxyPort(t *testing.T) {
 	inNamespace(t, func(w *world) {
 		web := service("web", "10.96.0.10", 0, "10.244.1.10:8080")
@@ -274,7 +273,7 @@ func TestTakenProxyPort(t *testing.T) {
 			t.Errorf("moved from %d to %d when all was compared", got, w.at("web"))
 		}
 
-		// A process that comes later goes where the rules lead.
+		// A later process uses the ports in the rules.
 		for _, k := range w.d.proxy.Keys() {
 			w.d.proxy.Shut(k)
 		}
@@ -291,8 +290,8 @@ func TestTakenProxyPort(t *testing.T) {
 	})
 }
 
-// A range of ports is kept to. A Service for which it has no port left is
-// refused, and the others are served.
+// Proxy ports are within the configured range. A Service without a free port is rejected, and the
+// others are served.
 func TestPortRange(t *testing.T) {
 	inNamespace(t, func(w *world) {
 		l, err := net.Listen("tcp4", ":20001")
@@ -321,7 +320,7 @@ func TestPortRange(t *testing.T) {
 		if n := len(w.nat()); n != 2 {
 			t.Errorf("%d rules: %q", n, w.nat())
 		}
-		// Who waited gets the port of one that goes.
+		// A rejected Service receives the port of a removed one.
 		stays, waits := a, c
 		for _, s := range []ir.Service{a, b, c} {
 			if w.at(s.Name.Name) == 0 {
@@ -338,7 +337,7 @@ func TestPortRange(t *testing.T) {
 			t.Errorf("a port became free: %s at %d, %s at %d, refused %v", stays.Name, w.at(stays.Name.Name), waits.Name, got, r.Error())
 		}
 
-		// In another life with another range, everybody moves.
+		// After a restart with another range, all listeners move.
 		u = ir.Userspace{PortMin: 21000, PortMax: 21010}
 		next, err := Open(t.Context(), apply.Options{IPTables: "nft", Previous: w.d})
 		if err != nil {
@@ -363,7 +362,7 @@ func TestPortRange(t *testing.T) {
 	})
 }
 
-// Close leaves no rule that leads anywhere, and nobody who listens.
+// Close leaves neither rules that redirect nor listeners.
 func TestClose(t *testing.T) {
 	inNamespace(t, func(w *world) {
 		w.apply(programs(ir.Userspace{}, service("web", "10.96.0.10", 30080, "10.244.1.10:8080")))
@@ -380,7 +379,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// Who only looks finds nothing to do beside the process that has the listeners.
+// A read-only Dataplane finds no differences while another process has the listeners.
 func TestLook(t *testing.T) {
 	inNamespace(t, func(w *world) {
 		want := programs(ir.Userspace{}, service("web", "10.96.0.10", 30080, "10.244.1.10:8080"))
@@ -412,8 +411,8 @@ func TestLook(t *testing.T) {
 	})
 }
 
-// Who asks for more sockets than the process may have for listeners is refused by name, and gives
-// back what it got of them: others are served.
+// A Service that exceeds the limit of listener sockets is rejected by name, and releases its
+// sockets. Others are served.
 func TestListenerLimit(t *testing.T) {
 	inNamespace(t, func(w *world) {
 		big := service("big", "10.96.0.20", 0, "10.244.1.20:8080")
@@ -436,7 +435,7 @@ func TestListenerLimit(t *testing.T) {
 		if diff := cmp.Diff([]string{w.leads("a", 30079), w.leads("a", 80), w.leads("web", 80)}, w.nat()); diff != "" {
 			t.Errorf("rules (-want +got):\n%s", diff)
 		}
-		// With the held node port these are three: one more is to be had, and no second.
+		// With the held node port these are three sockets: one more is available.
 		rest := programs(ir.Userspace{}, service("a", "10.96.0.9", 30079, "10.244.1.9:8080"), service("web", "10.96.0.10", 0, "10.244.1.10:8080"),
 			service("x", "10.96.0.11", 0, "10.244.1.11:8080"), service("y", "10.96.0.12", 0, "10.244.1.12:8080"))
 		if _, r := w.apply(programs(ir.Userspace{}, rest.IPv4.Services[:3]...)); len(r.Refused) > 0 {
@@ -445,7 +444,7 @@ func TestListenerLimit(t *testing.T) {
 		if _, r := w.apply(rest); len(r.Refused) != 1 || r.Refused[0].Service.Name != "y" {
 			t.Errorf("refused: %v, want y", r.Refused)
 		}
-		// What goes is given back, when no rule leads there any longer.
+		// Sockets are released when no rule redirects to them any more.
 		w.apply(programs(ir.Userspace{}, rest.IPv4.Services[1:3]...))
 		if _, r := w.apply(programs(ir.Userspace{}, rest.IPv4.Services[1:]...)); len(r.Refused) > 0 {
 			t.Errorf("refused: %v", r.Refused)

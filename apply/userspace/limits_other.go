@@ -2,5 +2,5 @@
 
 package userspace
 
-// affordable returns the limits: sockets are bounded by memory alone.
+// affordable returns l: only memory limits the number of sockets.
 func affordable(l Limits) Limits { return l }

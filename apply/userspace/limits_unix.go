@@ -4,24 +4,24 @@ package userspace
 
 import "syscall"
 
-// A TCP connection needs two sockets and, in each direction, the two ends of
-// the pipe through which the kernel splices; a UDP client needs a socket.
+// Descriptors per client. A TCP connection requires two sockets and, in each direction, the two
+// ends of the pipe that the kernel splices through. A UDP client requires one socket.
 const (
 	perConnection = 6
 	perSession    = 1
-	reserved      = 4096 // descriptors for the rest of the process: its servers, the API server, the tools
+	reserved      = 4096 // for the rest of the process: its servers, the API server, tools
 
-	// mostListeners is more than what the proxy ports of one family and protocol are.
+	// mostListeners exceeds the number of proxy ports of one family and protocol.
 	mostListeners = 40000
 )
 
-// descriptors returns how many are used at most.
+// descriptors returns the maximum number of descriptors that the limits allow.
 func (l Limits) descriptors() uint64 {
 	return uint64(l.Connections*perConnection + l.Sessions*perSession + l.Listeners)
 }
 
-// affordable returns the limits, with one of listeners, as far as the process may have as
-// many descriptors, after it has asked for enough.
+// affordable returns the limits, and one for listeners, reduced to the process's limit of
+// descriptors. It raises that limit first if possible.
 func affordable(l Limits) Limits {
 	l.Listeners = mostListeners
 	need := l.descriptors() + reserved
@@ -33,7 +33,7 @@ func affordable(l Limits) Limits {
 		more := has
 		more.Cur, more.Max = need, max(need, has.Max)
 		if syscall.Setrlimit(syscall.RLIMIT_NOFILE, &more) != nil {
-			more.Cur, more.Max = has.Max, has.Max // without the right to raise it, what there is
+			more.Cur, more.Max = has.Max, has.Max // without the right to raise the maximum, use it
 			syscall.Setrlimit(syscall.RLIMIT_NOFILE, &more)
 		}
 		syscall.Getrlimit(syscall.RLIMIT_NOFILE, &has)
@@ -41,7 +41,7 @@ func affordable(l Limits) Limits {
 	return within(l, uint64(has.Cur))
 }
 
-// within returns the limits as a number of descriptors allows them.
+// within returns the limits, scaled down to a number of descriptors.
 func within(l Limits, descriptors uint64) Limits {
 	whole := l.descriptors()
 	if descriptors >= whole+reserved {

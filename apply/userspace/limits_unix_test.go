@@ -4,8 +4,8 @@ package userspace
 
 import "testing"
 
-// However few descriptors there are, some are kept back for what the process does beside: a
-// quarter, or as many as are reserved.
+// With any number of descriptors, some are reserved for the rest of the process: a quarter, or the
+// constant reserve.
 func TestWithin(t *testing.T) {
 	for _, descriptors := range []uint64{64, 256, 1024, 20_000, 75_000, 1 << 20} {
 		l := within(Limits{Connections: 10_000, Sessions: 10_000, Listeners: mostListeners}, descriptors)

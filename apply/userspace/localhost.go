@@ -14,12 +14,12 @@ import (
 	rules "github.com/proxyc/proxyc/render/userspace"
 )
 
-// Localhost serves node ports at localhost over TCP, beside the rules of a mode
-// that has none for them (KEP-6032). It follows what is in force: the connections
-// that it took go on whatever becomes of Services, rules and mode. Where nothing
-// asks for it, it costs nothing. Its methods may be called by several goroutines.
+// Localhost serves node ports on localhost over TCP, for a mode whose rules do not (KEP-6032, node
+// ports on localhost in mode nftables). It follows the applied Programs. Its connections continue
+// after changes of Services, rules and mode. If no Program requires it, it uses no resources. Its
+// methods are safe for concurrent use.
 type Localhost struct {
-	proxy atomic.Pointer[Proxy] // nil: nothing was ever served
+	proxy atomic.Pointer[Proxy] // nil until a port was served
 
 	mu     sync.Mutex
 	log    *slog.Logger
@@ -27,24 +27,22 @@ type Localhost struct {
 	on     ir.PerFamily[bool]
 	wanted ir.PerFamily[map[ir.Name][]rules.Listener]
 	failed map[Key]*rules.Listener
-	again  *time.Timer // tries what failed again; nil: nothing did
+	again  *time.Timer // retries failed listeners; nil without any
 }
 
-// tryAgain is how long after a failure a listener is tried again.
+// tryAgain is the interval at which failed listeners are retried.
 const tryAgain = 2 * time.Second
 
-// Follow has log and tell hear from now on what becomes of listeners. tell gets
-// the error of one that cannot be opened, at each try (all else of its Service is
-// served), and nil when it is open after that, or is not wanted any longer. It
-// must not call l.
+// Follow sets the log and the function that receives failures of listeners. tell is called with the
+// error after each failed attempt; the rest of the Service is served. It is called with nil when
+// the listener is open or no longer required. tell must not call l.
 func (l *Localhost) Follow(log *slog.Logger, tell func(f ir.Family, of *rules.Listener, err error)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.log, l.tell = log, tell
 }
 
-// Replace serves the node ports of these Programs, as far as they ask for it, and
-// no others.
+// Replace serves exactly the node ports of these Programs, if they require it.
 func (l *Localhost) Replace(programs ir.Programs) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,8 +64,7 @@ func (l *Localhost) Replace(programs ir.Programs) {
 	}
 }
 
-// Change serves the node ports of Services that changed as they are now. It costs
-// what the changes do.
+// Change updates the node ports of changed Services. Its cost is proportional to the changes.
 func (l *Localhost) Change(changes ir.Changes) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -86,8 +83,8 @@ func (l *Localhost) Change(changes ir.Changes) {
 	}
 }
 
-// change shuts what goes before it opens others, so that a Service can take over
-// another's number.
+// change closes removed listeners before it opens others, so that a Service can reuse another's
+// port.
 func (l *Localhost) change(f ir.Family, wanted map[ir.Name][]rules.Listener) {
 	if len(wanted) == 0 {
 		return
@@ -128,7 +125,7 @@ func (l *Localhost) shut(f ir.Family, old *rules.Listener) {
 	}
 }
 
-// open opens a listener, or leads one that is open where it is to lead now.
+// open opens a listener, or updates the backends of an open one.
 func (l *Localhost) open(f ir.Family, want *rules.Listener) {
 	p := l.proxy.Load()
 	if p == nil {
@@ -156,7 +153,7 @@ func (l *Localhost) open(f ir.Family, want *rules.Listener) {
 	}
 }
 
-// rearm has what failed be tried again.
+// rearm schedules a retry of failed listeners.
 func (l *Localhost) rearm() {
 	if l.again != nil {
 		l.again.Stop()
@@ -176,11 +173,10 @@ func (l *Localhost) retry() {
 	l.rearm()
 }
 
-// Close shuts all listeners. Connections go on until Drain ends them.
+// Close closes all listeners. Connections continue until Drain.
 func (l *Localhost) Close() { l.Replace(ir.Programs{}) }
 
-// Counts returns what is carried over TCP, of each family; nothing where nothing
-// was ever served.
+// Counts returns the TCP counters of each family, or nothing if no port was ever served.
 func (l *Localhost) Counts() []apply.Proxied {
 	p := l.proxy.Load()
 	if p == nil {
@@ -189,7 +185,7 @@ func (l *Localhost) Counts() []apply.Proxied {
 	return slices.DeleteFunc(p.Counts(), func(c apply.Proxied) bool { return c.Protocol != ir.TCP })
 }
 
-// Carried returns how many connections Drain would wait for.
+// Carried returns the number of connections that Drain would wait for.
 func (l *Localhost) Carried() int {
 	if p := l.proxy.Load(); p != nil {
 		return p.Connections()
@@ -197,8 +193,8 @@ func (l *Localhost) Carried() int {
 	return 0
 }
 
-// Drain lets connections go on until ctx ends, and returns how many it cut off
-// then. It comes after Close.
+// Drain waits for connections to end until ctx ends. It returns the number of connections that it
+// then closed. Call it after Close.
 func (l *Localhost) Drain(ctx context.Context) (cut int) {
 	if p := l.proxy.Load(); p != nil {
 		return p.Close(ctx)
@@ -206,8 +202,8 @@ func (l *Localhost) Drain(ctx context.Context) (cut int) {
 	return 0
 }
 
-// Unserved returns the node ports that the Programs want served at localhost where
-// nobody listens, in order of their numbers.
+// Unserved returns the listeners that the Programs require on localhost but that are not open,
+// ordered by port.
 func Unserved(programs ir.Programs) []rules.Listener {
 	var all []rules.Listener
 	for f, p := range ir.Present(programs) {

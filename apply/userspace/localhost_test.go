@@ -13,8 +13,8 @@ import (
 	rules "github.com/proxyc/proxyc/render/userspace"
 )
 
-// nodePort is a Service whose node port leads clients from outside to backends, and
-// the node's own processes, by rules, to nobody.
+// nodePort returns a Service whose node port has backends for external clients, and by rules none
+// for the node's own processes.
 func nodePort(name string, at uint16, backends ...netip.AddrPort) ir.Service {
 	id := ir.Name{Namespace: "default", Name: name}
 	port := ir.ServicePort{Service: id, Port: "http", Protocol: ir.TCP}
@@ -40,7 +40,7 @@ func programsOf(services ...ir.Service) ir.Programs {
 	return ir.Programs{IPv4: &ir.Program{Family: ir.IPv4, Node: ir.Node{NodePorts: ir.NodePortAddrs{Proxied: true}}, Services: services}}
 }
 
-// told are the last words about each listener that failed.
+// told contains the last result of each failed listener.
 type told struct {
 	mu   sync.Mutex
 	last map[ir.ServicePort]error
@@ -78,7 +78,7 @@ func newLocalhost(t *testing.T) (*Localhost, *told) {
 	return l, x
 }
 
-// at is localhost at a node port.
+// at returns a node port on localhost.
 func at(n uint16) netip.AddrPort { return netip.AddrPortFrom(ir.IPv4.Localhost(), n) }
 
 func refuses(t *testing.T, to netip.AddrPort) bool {
@@ -90,8 +90,8 @@ func refuses(t *testing.T, to netip.AddrPort) bool {
 	return err != nil
 }
 
-// Node ports lead where clients from outside are led: to the node's own endpoints
-// under policy Local. Connections outlive whatever changes; ports may be swapped.
+// Node ports use the same backends as for external clients: the node's own endpoints under policy
+// Local. Connections outlive all changes, and ports may be swapped.
 func TestLocalhostFollows(t *testing.T) {
 	l, _ := newLocalhost(t)
 	one, two := dead(t).Port(), dead(t).Port()
@@ -123,7 +123,7 @@ func TestLocalhostFollows(t *testing.T) {
 	echoes(t, kept, "still here")
 }
 
-// All clients at localhost have one address, and so one backend, under affinity.
+// All clients on localhost have the same address, and so the same backend under affinity.
 func TestLocalhostAffinity(t *testing.T) {
 	l, _ := newLocalhost(t)
 	n := dead(t).Port()
@@ -138,8 +138,8 @@ func TestLocalhostAffinity(t *testing.T) {
 	}
 }
 
-// One port that another program has keeps no other from being served, is told, and
-// is served when that program has gone.
+// A port that another program has does not block others. It is reported, and served when the port
+// is free.
 func TestLocalhostTaken(t *testing.T) {
 	l, x := newLocalhost(t)
 	other, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -174,7 +174,7 @@ func TestLocalhostTaken(t *testing.T) {
 	}
 }
 
-// What cannot be opened and is not wanted any longer is not told of, nor tried.
+// A failed listener that is no longer required is neither reported nor retried.
 func TestLocalhostGivesUp(t *testing.T) {
 	l, x := newLocalhost(t)
 	other, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -192,7 +192,7 @@ func TestLocalhostGivesUp(t *testing.T) {
 	}
 }
 
-// Programs that do not ask for it cost nothing.
+// Programs that do not require it use no resources.
 func TestLocalhostUnasked(t *testing.T) {
 	l, _ := newLocalhost(t)
 	p := programsOf(nodePort("web", dead(t).Port(), named(t, "a")))

@@ -12,16 +12,16 @@ import (
 	rules "github.com/proxyc/proxyc/render/userspace"
 )
 
-// Plan is what to do about listeners and rules.
+// Plan is a set of changes to listeners and rules.
 type Plan struct {
 	apply.Desired
 	dataplane *Dataplane
 	families  ir.PerFamily[*familyPlan]
-	have      tables.Rulesets // a family that is nil has no rule to be changed
+	have      tables.Rulesets // families that are nil have no rule changes
 	rules     apply.Plan
 }
 
-// familyPlan is what to do in one family.
+// familyPlan is the Plan of one family.
 type familyPlan struct {
 	family    ir.Family
 	listeners []*rules.Listener // to be opened or updated, by service port
@@ -29,30 +29,30 @@ type familyPlan struct {
 	shut      []shut
 	unserved  []ir.ServicePort
 
-	next   *lowered                    // what is in force in the end, but for others
-	others map[ir.Name]*rules.Fragment // of Services that change; nil: they go
+	next   *lowered                    // final state, except for others
+	others map[ir.Name]*rules.Fragment // of changed Services; nil if removed
 	ports  rules.Ports                 // of others
 }
 
-// shut is a listener that goes.
+// shut is a listener to close.
 type shut struct {
 	Key
 	at netip.AddrPort
 }
 
-// shuts plans the end of a listener.
+// shuts adds a listener to close.
 func (f *familyPlan) shuts(d *Dataplane, k Key) {
 	at, _ := d.proxy.At(k)
 	f.shut = append(f.shut, shut{k, at})
 }
 
-// add plans a listener.
+// add adds a listener to open or update.
 func (f *familyPlan) add(d *Dataplane, l *rules.Listener) {
 	if f.verbs == nil {
 		f.verbs = map[ir.ServicePort]apply.Verb{}
 	}
 	switch open, same := d.proxy.Leads(f.family, l); {
-	case !open && d.lookOnly && InUse(f.family, l): // by the daemon, as far as can be told
+	case !open && d.lookOnly && InUse(f.family, l): // presumably the daemon's
 	case !open:
 		f.verbs[l.Port] = apply.Add
 	case !same:
@@ -67,7 +67,7 @@ func (f *familyPlan) sort() {
 	slices.SortFunc(f.unserved, ir.ServicePort.Compare)
 }
 
-// rulesDiffer reports whether changes change any rule.
+// rulesDiffer reports whether the changes affect any rule.
 func (f *familyPlan) rulesDiffer(now *lowered) bool {
 	for name, x := range f.others {
 		old := now.fragments[name]
@@ -81,7 +81,7 @@ func (f *familyPlan) rulesDiffer(now *lowered) bool {
 	return false
 }
 
-// difference makes the rules' part of the Plan.
+// difference computes the Plan's rules.
 func (p *Plan) difference() {
 	var want tables.Rulesets
 	for f, of := range ir.Present(p.families) {
@@ -92,7 +92,7 @@ func (p *Plan) difference() {
 	p.rules = p.dataplane.rules.Difference(p.have, want)
 }
 
-// service returns what is wanted of a Service; nil: nothing.
+// service returns the desired state of a Service, or nil if it is removed.
 func (p *Plan) service(f ir.Family, name ir.Name) *ir.Service {
 	if !p.Full {
 		for _, c := range p.Changes.Of(f) {
@@ -110,8 +110,8 @@ func (p *Plan) service(f ir.Family, name ir.Name) *ir.Service {
 	return &all[i]
 }
 
-// revised returns the plan with rules that follow listeners which are elsewhere,
-// and without Services that are left out.
+// revised returns the plan with rules for listeners that use other ports, and without rejected
+// Services.
 func (f *familyPlan) revised(moved rules.Ports, out apply.Refusals, service func(ir.Family, ir.Name) *ir.Service) *familyPlan {
 	own := *f
 	f = &own
@@ -150,7 +150,7 @@ func (f *familyPlan) revised(moved rules.Ports, out apply.Refusals, service func
 	return f
 }
 
-// Empty reports whether there is nothing to do.
+// Empty reports whether the Plan has no changes.
 func (p *Plan) Empty() bool {
 	for range p.listenerOperations {
 		return false
@@ -158,10 +158,10 @@ func (p *Plan) Empty() bool {
 	return p.rules.Empty()
 }
 
-// Operations yields those on listeners that come, on rules, and on listeners that go.
+// Operations yields added and changed listeners, then rules, then removed listeners.
 func (p *Plan) Operations(yield func(apply.Operation) bool) { p.all(p.rules.Operations, yield) }
 
-// Differences returns the Operations, with what the rules are and should be.
+// Differences yields the Operations with the actual and the desired rules.
 func (p *Plan) Differences(yield func(apply.Operation) bool) { p.all(p.rules.Differences, yield) }
 
 func (p *Plan) all(ofRules func(func(apply.Operation) bool), yield func(apply.Operation) bool) {
@@ -211,14 +211,15 @@ func (p *Plan) listenerOperations(yield func(apply.Operation) bool) {
 	}
 }
 
-// RemovedFrontends returns nothing: connections to what goes are the Proxy's own.
+// RemovedFrontends returns those of the rules. Flows of removed listeners end with the Proxy's
+// sockets.
 func (p *Plan) RemovedFrontends() []ir.Match { return p.rules.RemovedFrontends() }
 
-// Without returns nothing: a chain is written as a whole.
+// Without returns false: each chain is written completely.
 func (p *Plan) Without(map[string]bool) (apply.Plan, bool) { return nil, false }
 
-// freePorts returns the proxy ports of a family that Services which change may have:
-// nobody listens there, and none of them has it as a node port.
+// freePorts returns the proxy ports of a family that are available to changed Services: no listener
+// uses them, and none of these Services has them as a node port.
 func freePorts(p *Proxy, f ir.Family, node *ir.Node, changes []ir.Change) *rules.PortRange {
 	first, last, _ := rules.ProxyPorts(node)
 	free := rules.NewPortRange(first, last)
@@ -240,7 +241,7 @@ func freePorts(p *Proxy, f ir.Family, node *ir.Node, changes []ir.Change) *rules
 	return free
 }
 
-// same reports whether a listener leads where it should.
+// same reports whether a balancer has these backends and affinity.
 func (b *balancer) same(backends []netip.AddrPort, affinity time.Duration) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -17,44 +17,43 @@ import (
 	rules "github.com/proxyc/proxyc/render/userspace"
 )
 
-// Limits bound what a Proxy carries at once.
+// Limits bound the resources of a Proxy.
 type Limits struct {
-	// Connections is how many TCP connections are carried. Who comes when there
-	// are as many waits in the kernel's queue.
+	// Connections is the maximum number of TCP connections. Further ones wait in the kernel's queue.
 	Connections int
-	// Sessions is how many UDP clients have a socket. What others send is dropped
-	// until one falls silent.
+	// Sessions is the maximum number of UDP clients with a socket. Datagrams of further clients are
+	// dropped until a session expires.
 	Sessions int
-	// Listeners is how many sockets listeners may have, those that they hold included:
-	// a service port beyond has none. 0: any number.
+	// Listeners is the maximum number of listener sockets, including held ones. Further service ports
+	// have no listener. 0 is no limit.
 	Listeners int
 }
 
-// Options say how a Proxy works.
+// Options configure a Proxy.
 type Options struct {
 	Limits
-	// DialTimeouts are the patience of the first, second, … attempt to reach a
-	// backend of a TCP connection, each with the next one (USR-5).
+	// DialTimeouts are the timeouts of consecutive attempts to connect to a backend for a TCP
+	// connection. Each attempt uses the next backend (USR-5, growing dial timeouts).
 	DialTimeouts []time.Duration
 	UDPIdle      time.Duration // how long a silent UDP client keeps its backend
-	// Suffixes are tried, one after the other, with names that a DNS service does
-	// not know; the first may be empty. None: names are left alone (USR-21).
+	// Suffixes are appended in turn to names that a DNS service cannot resolve; the first may be
+	// empty. nil leaves names unchanged (USR-21, DNS suffixes on Windows).
 	Suffixes []string
-	Log      *slog.Logger // nil: nobody is told
+	Log      *slog.Logger // optional
 }
 
-// DefaultLimits are those of mode userspace, as far as the process may have as
-// many descriptors.
+// DefaultLimits are those of mode userspace, before they are reduced to the process's limit of
+// descriptors.
 var DefaultLimits = Limits{Connections: 10000, Sessions: 10000}
 
-// Key names a listener.
+// Key identifies a listener.
 type Key struct {
 	Family ir.Family
 	Port   ir.ServicePort
-	At     netip.AddrPort // of a listener that serves one frontend; zero: of one that serves all of the service port
+	At     netip.AddrPort // of a listener for one frontend; zero for one that serves all frontends of the service port
 }
 
-// KeyOf names a listener.
+// KeyOf returns the key of a listener.
 func KeyOf(f ir.Family, l *rules.Listener) Key {
 	k := Key{Family: f, Port: l.Port}
 	if l.Frontend != nil {
@@ -66,28 +65,28 @@ func KeyOf(f ir.Family, l *rules.Listener) Key {
 // Compare orders Keys of a family.
 func (k Key) Compare(o Key) int { return cmp.Or(k.Port.Compare(o.Port), k.At.Compare(o.At)) }
 
-// Proxy serves listeners. Its methods may be called by several goroutines; what
-// changes listeners is called by one at a time.
+// Proxy serves listeners. Its methods are safe for concurrent use, except that only one goroutine
+// at a time may change listeners.
 type Proxy struct {
 	Options
-	slots    chan struct{} // one for each TCP connection under way
-	sessions atomic.Int64  // of UDP clients
-	idle     atomic.Int64  // UDPIdle as it is now
+	slots    chan struct{} // one token per TCP connection
+	sessions atomic.Int64  // number of UDP sessions
+	idle     atomic.Int64  // current UDPIdle in nanoseconds
 
 	mu        sync.Mutex
 	listeners map[Key]*listener
-	balancers map[Key]*balancer // of service ports: their listeners take turns together
-	aside     []*listener       // others have taken their place
-	sockets   int               // of listeners, with those that are held
+	balancers map[Key]*balancer // by service port, shared by its listeners
+	aside     []*listener       // replaced listeners, until Tidy
+	sockets   int               // of listeners, including held ones
 	carried   map[*carried]bool // TCP connections
-	cutting   bool              // whoever comes now is too late
-	told      time.Time         // when the log last heard of a limit
+	cutting   bool              // new connections are rejected
+	told      time.Time         // last log message about a limit
 	work      sync.WaitGroup    // all goroutines
 
 	counts ir.PerFamily[[2]counts] // of TCP and UDP
 }
 
-// counts are the numbers of apply.Proxied.
+// counts are the counters for apply.Proxied.
 type counts struct {
 	clients                                              atomic.Int64
 	accepted, dialFailures, unreachable, waited, dropped atomic.Uint64
@@ -113,7 +112,7 @@ func NewProxy(o Options) *Proxy {
 // SetUDPIdle changes UDPIdle for all clients.
 func (p *Proxy) SetUDPIdle(d time.Duration) { p.idle.Store(int64(d)) }
 
-// Counts returns the numbers as they are now, of each family and protocol.
+// Counts returns the counters of each family and protocol.
 func (p *Proxy) Counts() []apply.Proxied {
 	listening := map[*counts]int{}
 	p.mu.Lock()
@@ -137,7 +136,7 @@ func (p *Proxy) Counts() []apply.Proxied {
 	return all
 }
 
-// Connections returns how many TCP connections are under way: none without a Proxy.
+// Connections returns the number of TCP connections. A nil Proxy has none.
 func (p *Proxy) Connections() int {
 	if p == nil {
 		return 0
@@ -145,28 +144,28 @@ func (p *Proxy) Connections() int {
 	return len(p.slots)
 }
 
-// listener is a port, what serves it, and the sockets that it holds.
+// listener is a port with its balancer and held sockets.
 type listener struct {
 	key      Key
 	at       netip.AddrPort
 	balancer *balancer
 	socket   io.Closer
-	changed  func()      // what is to be done when the backends are others; nil: nothing
-	parked   atomic.Bool // nobody listens, as there is no backend: the kernel refuses
+	changed  func()      // called when the backends change; optional
+	parked   atomic.Bool // not listening without backends: the kernel rejects clients
 	hold     map[netip.AddrPort]io.Closer
 	closed   chan struct{}
 }
 
-// Open opens a listener where it wants to be, or, if that port is taken, where
-// elsewhere leads: at ports that it yields, 0 standing for any. It returns where
-// it is. One that is open elsewhere than it wants to be is put aside, until Tidy.
+// Open opens a listener at its address. If that port is in use, it tries the ports that elsewhere
+// yields; 0 is any port. It returns the listener's address. An open listener at another address is
+// replaced, and closed by Tidy.
 func (p *Proxy) Open(f ir.Family, want *rules.Listener, elsewhere func(yield func(uint16) bool)) (netip.AddrPort, error) {
 	key := KeyOf(f, want)
 	old := p.get(key)
 	if old != nil && old.at == want.Listen {
 		return old.at, nil
 	}
-	if !p.takeSocket(old != nil) { // where one moves, the other goes soon
+	if !p.takeSocket(old != nil) { // a replaced listener is closed soon
 		return netip.AddrPort{}, p.errSockets()
 	}
 	l := &listener{key: key, balancer: p.balancerOf(key), hold: map[netip.AddrPort]io.Closer{}, closed: make(chan struct{})}
@@ -184,7 +183,7 @@ func (p *Proxy) Open(f ir.Family, want *rules.Listener, elsewhere func(yield fun
 		p.leave(l)
 		p.giveSockets(1)
 		if taken(err) {
-			err = first // names the port that was wanted
+			err = first // contains the requested port
 		}
 		return netip.AddrPort{}, err
 	}
@@ -200,7 +199,7 @@ func (p *Proxy) Open(f ir.Family, want *rules.Listener, elsewhere func(yield fun
 	return l.at, nil
 }
 
-// takeSocket counts one more socket of a listener, and reports whether it may be had.
+// takeSocket counts one more listener socket, and returns false if the limit is reached.
 func (p *Proxy) takeSocket(always bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -221,7 +220,7 @@ func (p *Proxy) errSockets() error {
 	return fmt.Errorf("the process may have %d sockets for listeners, and all are in use", p.Listeners)
 }
 
-// balancerOf returns the balancer of a listener's service port, for one more listener.
+// balancerOf returns the balancer of a listener's service port, and counts its user.
 func (p *Proxy) balancerOf(k Key) *balancer {
 	k.At = netip.AddrPort{}
 	p.mu.Lock()
@@ -235,7 +234,7 @@ func (p *Proxy) balancerOf(k Key) *balancer {
 	return b
 }
 
-// leave tells that a listener needs its balancer no longer.
+// leave releases the balancer of a listener.
 func (p *Proxy) leave(l *listener) {
 	k := l.key
 	k.At = netip.AddrPort{}
@@ -246,8 +245,8 @@ func (p *Proxy) leave(l *listener) {
 	}
 }
 
-// park has a listener that leads nowhere keep its port without listening there,
-// so that clients are refused at once, and listen again when it leads somewhere.
+// park makes a listener without backends keep its port without listening, so that clients are
+// rejected immediately. With on false the listener accepts again.
 func (p *Proxy) park(l *listener, on bool) {
 	if l.parked.Load() == on {
 		return
@@ -259,12 +258,12 @@ func (p *Proxy) park(l *listener, on bool) {
 	switch err := do(l, on); {
 	case err == nil:
 		l.parked.Store(on)
-	case !errors.Is(err, errors.ErrUnsupported): // then clients are taken, and hung up on
+	case !errors.Is(err, errors.ErrUnsupported): // otherwise connections are accepted and reset
 		p.complain("a listener does not follow its backends", "servicePort", l.key.Port.String(), "listen", l.at.String(), "err", err)
 	}
 }
 
-// Tidy shuts what was put aside: no rule leads there any longer.
+// Tidy closes replaced listeners. No rule may redirect to them any more.
 func (p *Proxy) Tidy() {
 	p.mu.Lock()
 	aside := p.aside
@@ -275,7 +274,7 @@ func (p *Proxy) Tidy() {
 	}
 }
 
-// listen opens the socket of a listener, and returns what serves it.
+// listen opens the socket of a listener, and returns the function that serves it.
 func (p *Proxy) listen(l *listener, at netip.AddrPort) (serve func(), err error) {
 	switch l.key.Port.Protocol {
 	case ir.TCP:
@@ -286,7 +285,7 @@ func (p *Proxy) listen(l *listener, at netip.AddrPort) (serve func(), err error)
 	return nil, fmt.Errorf("protocol must be tcp or udp, got %s", l.key.Port.Protocol)
 }
 
-// network is Go's name of a protocol in a family.
+// network returns the network name of a key for package net.
 func network(k Key) string {
 	if k.Family == ir.IPv6 {
 		return k.Port.Protocol.String() + "6"
@@ -300,7 +299,7 @@ func (p *Proxy) get(k Key) *listener {
 	return p.listeners[k]
 }
 
-// Leads reports whether a listener is open and leads where it should.
+// Leads reports whether a listener is open, and whether it has the desired backends.
 func (p *Proxy) Leads(f ir.Family, want *rules.Listener) (open, same bool) {
 	l := p.get(KeyOf(f, want))
 	if l == nil {
@@ -309,7 +308,7 @@ func (p *Proxy) Leads(f ir.Family, want *rules.Listener) (open, same bool) {
 	return true, l.balancer.same(want.Backends, want.Affinity)
 }
 
-// At returns where a listener is; ok is false where it is not open.
+// At returns the address of a listener; ok is false if it is not open.
 func (p *Proxy) At(k Key) (at netip.AddrPort, ok bool) {
 	if l := p.get(k); l != nil {
 		return l.at, true
@@ -317,8 +316,8 @@ func (p *Proxy) At(k Key) (at netip.AddrPort, ok bool) {
 	return at, false
 }
 
-// Update leads an open listener elsewhere. TCP connections to backends that are
-// gone go on; UDP clients of such choose anew.
+// Update changes the backends of an open listener. TCP connections to removed backends continue;
+// UDP clients of removed backends receive another.
 func (p *Proxy) Update(f ir.Family, want *rules.Listener) {
 	l := p.get(KeyOf(f, want))
 	if l == nil {
@@ -331,8 +330,8 @@ func (p *Proxy) Update(f ir.Family, want *rules.Listener) {
 	p.park(l, len(want.Backends) == 0)
 }
 
-// Hold has a listener hold just these sockets. What cannot be held, since
-// another program has it, is named in the error; the others are.
+// Hold makes a listener hold exactly these sockets. The error names those that another program has;
+// the others are held.
 func (p *Proxy) Hold(f ir.Family, name ir.ServicePort, at []netip.AddrPort) error {
 	l := p.get(Key{Family: f, Port: name})
 	if l == nil {
@@ -367,7 +366,7 @@ func (p *Proxy) Hold(f ir.Family, name ir.ServicePort, at []netip.AddrPort) erro
 	return errors.Join(errs...)
 }
 
-// Shut closes a listener and what it holds. TCP connections that it took go on.
+// Shut closes a listener and its held sockets. Its TCP connections continue.
 func (p *Proxy) Shut(k Key) {
 	p.mu.Lock()
 	l := p.listeners[k]
@@ -388,7 +387,7 @@ func (p *Proxy) shut(l *listener) {
 	p.giveSockets(1 + len(l.hold))
 }
 
-// Keys are the listeners that are open.
+// Keys returns the open listeners.
 func (p *Proxy) Keys() []Key {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -399,9 +398,9 @@ func (p *Proxy) Keys() []Key {
 	return keys
 }
 
-// Close shuts all listeners, lets TCP connections go on until ctx ends, and cuts
-// off those that are left. It returns how many these were. A dataplane that only
-// looks has no Proxy, and nothing to close.
+// Close closes all listeners and waits for TCP connections to end until ctx ends. It then closes
+// the remaining ones and returns their number. A read-only dataplane has a nil Proxy, for which
+// Close does nothing.
 func (p *Proxy) Close(ctx context.Context) (cut int) {
 	if p == nil {
 		return 0
@@ -430,10 +429,10 @@ func (p *Proxy) Close(ctx context.Context) (cut int) {
 	return cut
 }
 
-// logEvery is how often the log hears of limits that are reached.
+// logEvery is the shortest interval of log messages about reached limits.
 const logEvery = time.Minute
 
-// complain tells the log, now and then.
+// complain logs a warning, at most once per logEvery.
 func (p *Proxy) complain(msg string, args ...any) {
 	if p.Log == nil {
 		return

@@ -41,7 +41,7 @@ func listenerTo(protocol ir.Protocol, backends ...netip.AddrPort) *rules.Listene
 	return &rules.Listener{Port: port(protocol), Listen: netip.MustParseAddrPort("127.0.0.1:0"), Backends: backends}
 }
 
-// counted returns what a Proxy counts of a protocol over IPv4.
+// counted returns the counters of a protocol over IPv4.
 func counted(p *Proxy, protocol ir.Protocol) apply.Proxied {
 	for _, c := range p.Counts() {
 		if c.Family == ir.IPv4 && c.Protocol == protocol {
@@ -88,7 +88,7 @@ func backend(t *testing.T, serve func(*net.TCPConn)) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// named answers each connection with its name, and then with what it is sent.
+// named replies to each connection with its name, and then echoes.
 func named(t *testing.T, name string) netip.AddrPort {
 	return backend(t, func(c *net.TCPConn) {
 		io.WriteString(c, name+"\n")
@@ -96,7 +96,7 @@ func named(t *testing.T, name string) netip.AddrPort {
 	})
 }
 
-// dead is an address where nobody listens.
+// dead returns an address where nothing listens.
 func dead(t *testing.T) netip.AddrPort {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -117,7 +117,7 @@ func dialTCP(t *testing.T, to netip.AddrPort) *net.TCPConn {
 	return conn
 }
 
-// hello reads which backend a connection has reached.
+// hello reads the name of a connection's backend.
 func hello(t *testing.T, c net.Conn) string {
 	t.Helper()
 	var line []byte
@@ -158,8 +158,8 @@ func TestTCP(t *testing.T) {
 	}
 }
 
-// A client that has sent everything still gets the whole answer, and the backend
-// learns of the end while it has not answered yet.
+// A client that has closed its direction still receives the complete reply, and the backend sees
+// the end of the request before it replies.
 func TestHalfClosed(t *testing.T) {
 	p := newTestProxy(t, DefaultLimits)
 	big := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
@@ -176,7 +176,7 @@ func TestHalfClosed(t *testing.T) {
 		t.Errorf("got %d bytes, %v; want %d", len(answer), err, len(big))
 	}
 
-	// The other way round: the backend has said everything, the client goes on.
+	// The reverse: the backend has closed its direction, and the client continues.
 	got := make(chan string, 1)
 	p.Update(ir.IPv4, listenerTo(ir.TCP, backend(t, func(c *net.TCPConn) {
 		io.WriteString(c, "bye\n")
@@ -198,8 +198,8 @@ func TestHalfClosed(t *testing.T) {
 	}
 }
 
-// A connection that breaks on one side breaks on the other: an orderly end would
-// make half of an answer look whole.
+// A connection that breaks on one side is reset on the other. An orderly end would make a partial
+// reply look complete.
 func TestBrokenConnectionStaysBroken(t *testing.T) {
 	p := newTestProxy(t, DefaultLimits)
 	at := open(t, p, listenerTo(ir.TCP, backend(t, func(c *net.TCPConn) {
@@ -214,8 +214,7 @@ func TestBrokenConnectionStaysBroken(t *testing.T) {
 	}
 }
 
-// A backend that does not answer is left for the next one; the client that is
-// bound to it moves there.
+// A backend that does not respond is replaced by the next one, also for its clients with affinity.
 func TestDeadBackends(t *testing.T) {
 	p := newTestProxy(t, DefaultLimits)
 	l := listenerTo(ir.TCP, dead(t), named(t, "alive"), dead(t), dead(t))
@@ -228,7 +227,7 @@ func TestDeadBackends(t *testing.T) {
 	}
 	p.Update(ir.IPv4, listenerTo(ir.TCP, dead(t)))
 	conn, err := net.Dial("tcp4", at.String())
-	if err == nil { // the reset may come as soon as the connection is there
+	if err == nil { // the reset may arrive with the connection
 		defer conn.Close()
 		_, err = conn.Read(make([]byte, 1))
 	}
@@ -240,8 +239,8 @@ func TestDeadBackends(t *testing.T) {
 	}
 }
 
-// Each port of a Service is a listener of its own, with turn and affinity of its
-// own; one goes and comes back at the same number, and the others do not notice.
+// Each port of a Service has its own listener, round robin and affinity. One is removed and added
+// again with the same port, without effect on the others.
 func TestPortsOfAService(t *testing.T) {
 	p := newTestProxy(t, DefaultLimits)
 	tcp, udp := listenerTo(ir.TCP, named(t, "a"), named(t, "b")), listenerTo(ir.UDP)
@@ -284,7 +283,7 @@ func TestPortsOfAService(t *testing.T) {
 	}
 }
 
-// A family and a protocol count for themselves; a listener without a backend is none.
+// Each family and protocol has its own counters. A listener without backends does not count.
 func TestCounts(t *testing.T) {
 	p := newTestProxy(t, DefaultLimits)
 	at := open(t, p, listenerTo(ir.TCP, named(t, "a")))
@@ -297,7 +296,7 @@ func TestCounts(t *testing.T) {
 		}
 	}
 	want := []apply.Proxied{{Family: ir.IPv4, Protocol: ir.TCP, Listeners: 1, Clients: 1, Accepted: 1}}
-	if runtime.GOOS != "linux" { // nobody can keep a port there without listening
+	if runtime.GOOS != "linux" { // elsewhere a port cannot be kept without listening
 		t.Skip("the listener without a backend counts")
 	}
 	if !slices.Equal(got, want) {
@@ -308,8 +307,8 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// Where there is no backend clients are refused, as if nobody listened, and
-// nobody else gets the port.
+// Without backends clients are rejected as if nothing listened, and no other program can use the
+// port.
 func TestRefusesWithoutBackends(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("other systems accept, and reset")
@@ -354,7 +353,7 @@ func TestRefusesWithoutBackends(t *testing.T) {
 	}
 }
 
-// Connections outlive their backend's going, and the listener's.
+// Connections outlive their backend and their listener.
 func TestConnectionsGoOn(t *testing.T) {
 	p := newTestProxy(t, DefaultLimits)
 	at := open(t, p, listenerTo(ir.TCP, named(t, "old")))
@@ -371,7 +370,7 @@ func TestConnectionsGoOn(t *testing.T) {
 		conn.Close()
 		t.Error("a listener that was shut takes connections")
 	}
-	// Its place can be taken at once, with the connection still there.
+	// The port can be used again while the connection exists.
 	l := listenerTo(ir.TCP, named(t, "again"))
 	l.Listen = at
 	if open(t, p, l) != at {
@@ -383,7 +382,7 @@ func TestConnectionsGoOn(t *testing.T) {
 	echoes(t, c, "and here, too")
 }
 
-// Close waits for connections, and cuts off those that do not end in time.
+// Close waits for connections, and closes those that do not end in time.
 func TestDrain(t *testing.T) {
 	p := NewProxy(Options{Limits: DefaultLimits, DialTimeouts: dials, UDPIdle: time.Minute})
 	at := open(t, p, listenerTo(ir.TCP, named(t, "a")))
@@ -393,7 +392,7 @@ func TestDrain(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan int)
 	go func() { ended <- p.Close(ctx) }()
-	for { // until nobody listens
+	for { // until the port is closed
 		conn, err := net.Dial("tcp4", at.String())
 		if err != nil {
 			break
@@ -410,7 +409,7 @@ func TestDrain(t *testing.T) {
 		t.Fatal("did not wait for the other one")
 	default:
 	}
-	for p.Connections() > 1 { // those that were tried
+	for p.Connections() > 1 { // the attempts above
 		time.Sleep(time.Millisecond)
 	}
 	echoes(t, long, "going on")
@@ -423,7 +422,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// A taken port makes no difference: there are others.
+// If the port is in use, another is used.
 func TestTakenPort(t *testing.T) {
 	for _, protocol := range []ir.Protocol{ir.TCP, ir.UDP} {
 		p := newTestProxy(t, DefaultLimits)
@@ -466,8 +465,7 @@ func TestTakenPort(t *testing.T) {
 	}
 }
 
-// Nobody else gets a number that is held, and who comes there is told that
-// nobody listens.
+// No other program can use a held port, and its clients are rejected.
 func TestHold(t *testing.T) {
 	p := newTestProxy(t, DefaultLimits)
 	open(t, p, listenerTo(ir.TCP, named(t, "a")))
@@ -498,14 +496,14 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// Who comes when there are as many connections as may be waits for the end of one.
+// Above the limit a connection waits for the end of another.
 func TestLimit(t *testing.T) {
 	p := newTestProxy(t, Limits{Connections: 2, Sessions: 1})
 	at := open(t, p, listenerTo(ir.TCP, named(t, "a")))
 	first, second := dialTCP(t, at), dialTCP(t, at)
 	hello(t, first)
 	hello(t, second)
-	third := dialTCP(t, at) // the kernel takes it
+	third := dialTCP(t, at) // accepted by the kernel
 	for counted(p, ir.TCP).Waited == 0 {
 		time.Sleep(time.Millisecond)
 	}

@@ -18,10 +18,10 @@ var (
 	atOnceFlag = flag.Int("at-once", 5000, "how many are open at once, if the process may have files for so many")
 )
 
-// TestSoak: connections by the thousand come, stay and go while backends change.
-// None is lost, and nothing of them is left.
+// TestSoak opens, keeps and closes thousands of connections while backends change. None is lost,
+// and no resource leaks.
 func TestSoak(t *testing.T) {
-	// Clients and backends have descriptors of this process, too: twelve of each connection at most.
+	// Clients and backends have descriptors of this process, too: at most twelve per connection.
 	may := affordable(Limits{Connections: 2 * *atOnceFlag, Sessions: DefaultLimits.Sessions})
 	p := newTestProxy(t, may)
 	a, b, c := named(t, "a"), named(t, "b"), named(t, "c")
@@ -31,7 +31,7 @@ func TestSoak(t *testing.T) {
 	if *soakFlag > 0 {
 		atOnce = min(*atOnceFlag, may.Connections/2) / batch * batch
 	}
-	var held [][]net.Conn // batches, the oldest first
+	var held [][]net.Conn // batches, oldest first
 	var heap []uint64
 	end := time.Now().Add(*soakFlag)
 	total, lost := 0, 0
@@ -88,7 +88,7 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// each calls do for all connections at once, and returns for how many it is false.
+// each calls do for all connections concurrently, and returns the number of failures.
 func each(conns []net.Conn, do func(net.Conn) bool) (failed int) {
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -105,14 +105,14 @@ func each(conns []net.Conn, do func(net.Conn) bool) (failed int) {
 	return failed
 }
 
-// greets reads the name of a backend, which it sends first.
+// greets reads the name that a backend sends first.
 func greets(c net.Conn) bool {
 	c.SetDeadline(time.Now().Add(time.Minute))
 	_, err := io.ReadFull(c, make([]byte, len("a\n")))
 	return err == nil
 }
 
-// exchanges reports whether a connection gives back what it is sent.
+// exchanges reports whether a connection echoes a text.
 func exchanges(c net.Conn, text string) bool {
 	c.SetDeadline(time.Now().Add(time.Minute))
 	got := make([]byte, len(text))

@@ -4,9 +4,8 @@ package userspace
 
 import "net"
 
-// taken reports whether a port may belong to somebody else: any error may mean
-// that here.
+// taken reports whether a port may be in use. On this system any error may mean that.
 func taken(err error) bool { return err != nil }
 
-// readable does not wait: the one who reads has its buffer meanwhile.
+// readable does not wait, so the reader holds its buffer while it waits.
 func readable(*net.UDPConn) error { return nil }

@@ -13,11 +13,11 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// taken reports whether a port belongs to somebody else.
+// taken reports whether a port is in use by another program.
 func taken(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }
 
-// readable waits until there is something to read, so that no buffer waits
-// with it. An error that the socket has to tell is returned, or stays to be read.
+// readable waits until the socket is readable, so that waiting readers hold no buffer. It may
+// return a pending error of the socket.
 func readable(c *net.UDPConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -34,8 +34,8 @@ func readable(c *net.UDPConn) error {
 	return told
 }
 
-// hold binds a socket that is never served: nobody else gets the number, and who
-// connects there over TCP is refused, as nobody listens.
+// hold binds a socket without serving it. No other program can use the port, and TCP clients are
+// rejected, since nothing listens.
 func hold(k Key, at netip.AddrPort) (io.Closer, error) {
 	domain, kind := syscall.AF_INET, syscall.SOCK_STREAM
 	if k.Family == ir.IPv6 {
@@ -70,18 +70,17 @@ func hold(k Key, at netip.AddrPort) (io.Closer, error) {
 	return held(fd), nil
 }
 
-// hush has a listener refuse connections, and keep its port.
+// hush makes a listener reject connections while it keeps its port.
 func hush(l *net.TCPListener) error {
 	return control(l, func(fd int) error { return os.NewSyscallError("shutdown", syscall.Shutdown(fd, syscall.SHUT_RDWR)) })
 }
 
-// listenAgain undoes hush.
+// listenAgain reverses hush.
 func listenAgain(l *net.TCPListener) error {
 	return control(l, func(fd int) error { return os.NewSyscallError("listen", syscall.Listen(fd, backlog)) })
 }
 
-// backlog is how many connections may wait to be accepted; the kernel lowers it
-// to its own limit.
+// backlog is the length of the accept queue; the kernel reduces it to its own limit.
 const backlog = 1<<16 - 1
 
 func control(c syscall.Conn, do func(fd int) error) error {
@@ -96,7 +95,7 @@ func control(c syscall.Conn, do func(fd int) error) error {
 	return failed
 }
 
-// held is a descriptor.
+// held is a file descriptor.
 type held int
 
 func (h held) Close() error { return syscall.Close(int(h)) }

@@ -11,7 +11,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// hold listens, and never accepts: nobody else gets the number.
+// hold listens without accepting, so that no other program can use the port.
 func hold(k Key, at netip.AddrPort) (io.Closer, error) {
 	if k.Port.Protocol == ir.UDP {
 		return net.ListenUDP(network(k), net.UDPAddrFromAddrPort(at))
@@ -19,7 +19,7 @@ func hold(k Key, at netip.AddrPort) (io.Closer, error) {
 	return net.ListenTCP(network(k), net.TCPAddrFromAddrPort(at))
 }
 
-// hush is not to be had: connections are accepted, and reset.
+// hush is not supported: connections are accepted and reset.
 func hush(*net.TCPListener) error { return errors.ErrUnsupported }
 
 func listenAgain(*net.TCPListener) error { return errors.ErrUnsupported }

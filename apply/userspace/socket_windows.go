@@ -7,20 +7,19 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// taken reports whether a port belongs to somebody else, or to nobody: Windows keeps
-// ranges of ports to itself.
+// taken reports whether a port is in use or reserved. Windows reserves ranges of ports.
 func taken(err error) bool {
 	return errors.Is(err, windows.WSAEADDRINUSE) || errors.Is(err, windows.WSAEACCES)
 }
 
-// readable waits until there is something to read, so that no buffer waits with it.
+// readable waits until the socket is readable, so that waiting readers hold no buffer.
 func readable(c *net.UDPConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return err
 	}
 	waited := false
-	return raw.Read(func(uintptr) bool { // it waits once the function says no
+	return raw.Read(func(uintptr) bool { // Read waits after the function has returned false
 		ready := waited
 		waited = true
 		return ready

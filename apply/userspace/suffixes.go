@@ -8,34 +8,33 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// dnsPort is the name of a service port whose datagrams are those of DNS (USR-21).
+// dnsPort is the name of service ports that use DNS (USR-21).
 const dnsPort = "dns"
 
-// maxLookups is how many questions of a client are under way at once. Of more the
-// oldest, whose answer may never come, gets what the server says to it.
+// maxLookups bounds the pending queries of a client. The oldest query above it, which may never be
+// answered, receives the server's reply unchanged.
 const maxLookups = 64
 
-// lookups are the questions of one client of a DNS service. A name that the server
-// answers with an error is asked for again with each suffix, and the client gets
-// the last answer, under the name that it asked for: a search list for clients that have none
-// themselves.
+// lookups are the pending queries of one client of a DNS service. If the server replies with an
+// error, the query is repeated with each suffix. The client receives the last reply, under the name
+// in its query. This is a search list for clients that have none.
 type lookups struct {
 	suffixes []string
 
 	mu    sync.Mutex
-	asked map[uint16]*lookup // by the number that the client gave
-	order []uint16           // the numbers, the oldest first
+	asked map[uint16]*lookup // by query ID
+	order []uint16           // query IDs, oldest first
 }
 
-// lookup is a question of a client.
+// lookup is a pending query.
 type lookup struct {
-	message  dnsmessage.Message // as the client sent it
+	message  dnsmessage.Message // from the client
 	name     string
-	datagram []byte // as it was sent last
-	tried    int    // index of the suffix with which it was
+	datagram []byte // last query that was sent
+	tried    int    // index of its suffix
 }
 
-// ask takes what a client sends, and returns what the server is to be sent.
+// ask returns the datagram to send to the server for one from the client.
 func (s *lookups) ask(datagram []byte) []byte {
 	var m dnsmessage.Message
 	if m.Unpack(datagram) != nil || m.Response || !plain(&m) {
@@ -44,7 +43,7 @@ func (s *lookups) ask(datagram []byte) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if before := s.asked[m.ID]; before != nil && before.message.Questions[0] == m.Questions[0] {
-		return before.datagram // it was lost
+		return before.datagram // the client repeats a lost query
 	}
 	l := &lookup{message: m, name: m.Questions[0].Name.String(), tried: -1}
 	if !l.next(s.suffixes) {
@@ -61,7 +60,7 @@ func (s *lookups) ask(datagram []byte) []byte {
 	return l.datagram
 }
 
-// forget ends a lookup, if there is one of that number.
+// forget removes the lookup with an ID, if it exists.
 func (s *lookups) forget(id uint16) {
 	if s.asked[id] != nil {
 		delete(s.asked, id)
@@ -69,8 +68,8 @@ func (s *lookups) forget(id uint16) {
 	}
 }
 
-// answer takes what the server sends, and returns what the client is to be sent, or
-// what the server is to be asked again.
+// answer processes a reply from the server. It returns either the datagram for the client, or the
+// next query for the server.
 func (s *lookups) answer(datagram []byte) (client, server []byte) {
 	var m dnsmessage.Message
 	if m.Unpack(datagram) != nil || !m.Response || len(m.Questions) != 1 {
@@ -103,7 +102,7 @@ func (s *lookups) answer(datagram []byte) (client, server []byte) {
 	return renamed, nil
 }
 
-// plain reports whether a message is one question for an address, and nothing else.
+// plain reports whether a message consists of a single address query.
 func plain(m *dnsmessage.Message) bool {
 	if len(m.Questions) != 1 || len(m.Answers)+len(m.Authorities)+len(m.Additionals) != 0 {
 		return false
@@ -112,7 +111,7 @@ func plain(m *dnsmessage.Message) bool {
 	return q.Class == dnsmessage.ClassINET && (q.Type == dnsmessage.TypeA || q.Type == dnsmessage.TypeAAAA)
 }
 
-// next turns to the next suffix with which the name is not too long; false: there is none.
+// next selects the next suffix that results in a valid name; false if there is none.
 func (l *lookup) next(suffixes []string) bool {
 	for i := l.tried + 1; i < len(suffixes); i++ {
 		name, err := dnsmessage.NewName(with(l.name, suffixes[i]))
@@ -130,13 +129,13 @@ func (l *lookup) next(suffixes []string) bool {
 	return false
 }
 
-// answeredBy reports whether an answer is to what was asked last.
+// answeredBy reports whether a reply is for the last query.
 func (l *lookup) answeredBy(m *dnsmessage.Message, suffixes []string) bool {
 	return m.Questions[0].Type == l.message.Questions[0].Type &&
 		strings.EqualFold(m.Questions[0].Name.String(), with(l.name, suffixes[l.tried]))
 }
 
-// with returns a name, which ends in a dot, with a suffix.
+// with appends a suffix to a name that ends with a dot.
 func with(name, suffix string) string {
 	if suffix == "" {
 		return name

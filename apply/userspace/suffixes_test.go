@@ -15,7 +15,7 @@ import (
 	rules "github.com/proxyc/proxyc/render/userspace"
 )
 
-// nameServer knows some names, and notes what it was asked for.
+// nameServer resolves some names, and records queries.
 type nameServer struct {
 	mu    sync.Mutex
 	known []string
@@ -25,7 +25,7 @@ type nameServer struct {
 func (s *nameServer) answer(t *testing.T, datagram []byte) []byte {
 	var m dnsmessage.Message
 	if err := m.Unpack(datagram); err != nil {
-		return datagram // an echo of what is not DNS
+		return datagram // echoes what is not DNS
 	}
 	q := m.Questions[0]
 	s.mu.Lock()
@@ -91,8 +91,8 @@ func question(t *testing.T, id uint16, name string, of dnsmessage.Type, addition
 	return out
 }
 
-// Names that a DNS service does not know are asked for with each suffix, and the
-// client sees its own name (USR-21).
+// Names that a DNS service cannot resolve are retried with each suffix, and the client sees its own
+// name (USR-21).
 func TestSuffixes(t *testing.T) {
 	server := &nameServer{known: []string{"www.example.com.", "web.default.svc.cluster.local.", "web.prod.svc.cluster.local.", "host.corp."}}
 	at := server.serve(t)
@@ -149,8 +149,7 @@ func TestSuffixes(t *testing.T) {
 	}
 }
 
-// Questions of one client do not get into each other's way, and one that is asked again
-// goes on where it was.
+// Concurrent queries of a client are independent, and a repeated query continues at its suffix.
 func TestQuestionsAtOnce(t *testing.T) {
 	s := &lookups{suffixes: []string{"", "a", "b"}}
 	name := func(datagram []byte) string {
@@ -194,7 +193,7 @@ func TestQuestionsAtOnce(t *testing.T) {
 	if n := len(s.asked); n != maxLookups || len(s.order) != n {
 		t.Errorf("%d questions are kept, in an order of %d", n, len(s.order))
 	}
-	// Answers that never came keep no later question from being tried.
+	// Lost replies do not block later queries.
 	if _, next := fails(s.ask(question(t, 9999, "late.", dnsmessage.TypeA))); next == nil || name(next) != "late.a." {
 		t.Errorf("after many that were lost, tried %q", next)
 	}

@@ -17,8 +17,8 @@ func (p *Proxy) listenTCP(l *listener, at netip.AddrPort) (serve func(), err err
 		return nil, err
 	}
 	if at.Port() == 0 {
-		// A number that the kernel chose is lost while nobody listens there. One that
-		// was asked for is not.
+		// A port that the kernel selected is released while the socket does not listen. A requested port
+		// is kept.
 		at = netip.AddrPortFrom(at.Addr(), socket.Addr().(*net.TCPAddr).AddrPort().Port())
 		socket.Close()
 		if socket, err = net.ListenTCP(network(l.key), net.TCPAddrFromAddrPort(at)); err != nil {
@@ -34,7 +34,7 @@ func (p *Proxy) listenTCP(l *listener, at netip.AddrPort) (serve func(), err err
 type tcpSocket struct {
 	*net.TCPListener
 	mu     sync.Mutex
-	listen chan struct{} // closed when it listens again; nil: it does
+	listen chan struct{} // closed when it listens again; nil while it listens
 }
 
 func (p *Proxy) parkTCP(l *listener, on bool) error {
@@ -57,21 +57,21 @@ func (p *Proxy) parkTCP(l *listener, on bool) error {
 	return nil
 }
 
-// silence returns what is closed when the socket listens again; nil: it does.
+// silence returns a channel that is closed when the socket listens again; nil while it listens.
 func (s *tcpSocket) silence() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.listen
 }
 
-// Pauses after a connection that could not be accepted: the process or the
-// machine lacks descriptors or memory, which others give back.
+// Pauses after a failed accept. The process or machine lacks descriptors or memory, which may
+// become available.
 const (
 	firstPause = 5 * time.Millisecond
 	lastPause  = time.Second
 )
 
-// accept takes connections until the listener is closed.
+// accept accepts connections until the listener is closed.
 func (p *Proxy) accept(l *listener, socket *tcpSocket) {
 	counts := p.countsOf(l.key)
 	pause := firstPause
@@ -123,13 +123,13 @@ func (p *Proxy) accept(l *listener, socket *tcpSocket) {
 	}
 }
 
-// carried is a connection of a client, and the one to its backend.
+// carried is a client's connection with the connection to its backend.
 type carried struct {
 	client, backend *net.TCPConn
-	cancel          context.CancelFunc // of the search for a backend
+	cancel          context.CancelFunc // cancels dialing
 }
 
-// cut ends both at once. The Proxy's lock is held.
+// cut resets both connections. The caller holds the Proxy's lock.
 func (c *carried) cut() {
 	c.cancel()
 	reset(c.client)
@@ -138,7 +138,7 @@ func (c *carried) cut() {
 	}
 }
 
-// carry leads a connection to a backend until both sides have ended.
+// carry connects a client to a backend, and forwards until both sides have ended.
 func (p *Proxy) carry(l *listener, conn *net.TCPConn) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -172,8 +172,8 @@ func (p *Proxy) carry(l *listener, conn *net.TCPConn) {
 	join(conn, backend)
 }
 
-// dial reaches a backend for a client, with the next one each time when one does
-// not answer; nil: none does, or there is none.
+// dial connects to a backend for a client. It tries the next one after each failure, and returns
+// nil if none responds or there is none.
 func (p *Proxy) dial(ctx context.Context, l *listener, from netip.Addr) *net.TCPConn {
 	for i, patience := range p.DialTimeouts {
 		to, ok := l.balancer.pick(from, time.Now(), i > 0)
@@ -193,7 +193,7 @@ func (p *Proxy) dial(ctx context.Context, l *listener, from netip.Addr) *net.TCP
 	return nil
 }
 
-// join copies in both directions until both have ended.
+// join forwards in both directions until both have ended.
 func join(a, b *net.TCPConn) {
 	done := make(chan struct{})
 	go func() {
@@ -206,10 +206,10 @@ func join(a, b *net.TCPConn) {
 	b.Close()
 }
 
-// forward copies what from sends, and its end. Where one of the two breaks the
-// other is told so: to it, an orderly end would say that it has everything.
+// forward copies data from one connection to the other, and then the end of the stream. After an
+// error it resets both: an orderly end would signal complete data.
 func forward(to, from *net.TCPConn) {
-	if _, err := io.Copy(to, from); err != nil { // by splice where the system has it
+	if _, err := io.Copy(to, from); err != nil { // by splice on Linux
 		reset(to)
 		reset(from)
 		return
@@ -217,7 +217,7 @@ func forward(to, from *net.TCPConn) {
 	to.CloseWrite()
 }
 
-// reset ends a connection such that its other side learns that it broke.
+// reset closes a connection with a TCP reset.
 func reset(c *net.TCPConn) {
 	c.SetLinger(0)
 	c.Close()

@@ -15,13 +15,13 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// maxDatagram is the longest datagram that UDP has.
+// maxDatagram is the maximum size of a UDP datagram.
 const maxDatagram = 65535
 
-// datagrams are buffers for one each. Who waits for a datagram has none.
+// datagrams are buffers for one datagram each. Waiting readers hold none.
 var datagrams = sync.Pool{New: func() any { return new([maxDatagram]byte) }}
 
-// udpSocket is the socket of a UDP listener, and its clients.
+// udpSocket is the socket of a UDP listener, with its sessions.
 type udpSocket struct {
 	*net.UDPConn
 	proxy    *Proxy
@@ -31,11 +31,11 @@ type udpSocket struct {
 	sessions map[udpClient]*session
 }
 
-// udpClient is a client: who sends, and to which address of the node, from which
-// it has to be answered.
+// udpClient identifies a client: its address, and the node address that it sends to, which replies
+// must come from.
 type udpClient struct {
 	from netip.AddrPort
-	at   netip.Addr // invalid where the system does not tell
+	at   netip.Addr // invalid if the system does not report it
 }
 
 // session is a client's socket to its backend.
@@ -43,16 +43,16 @@ type session struct {
 	client  udpClient
 	backend netip.AddrPort
 	conn    *net.UDPConn
-	lookups *lookups // nil: it does not speak DNS, or names are left alone
+	lookups *lookups // nil unless the port uses DNS and there are suffixes
 	began   time.Time
-	last    atomic.Int64 // when the client or the backend last sent something, in nanoseconds since began
+	last    atomic.Int64 // last datagram of the client or the backend, in nanoseconds since began
 }
 
-// heard notes that the client or the backend sent something. What counts is the
-// time that passed, not the time of day: that may be set.
+// heard records a datagram of the client or the backend. It uses the monotonic clock, since the
+// wall clock may be set.
 func (one *session) heard() { one.last.Store(int64(time.Since(one.began))) }
 
-// silent returns when the session ends if nothing more is sent.
+// silent returns when the session expires without further datagrams.
 func (one *session) silent(idle time.Duration) time.Time {
 	return one.began.Add(time.Duration(one.last.Load()) + idle)
 }
@@ -64,8 +64,8 @@ func (p *Proxy) listenUDP(l *listener, at netip.AddrPort) (serve func(), err err
 		return nil, err
 	}
 	if at.Addr().IsUnspecified() {
-		// The kernel would answer from the address that it likes best, which need
-		// not be the one that the client sent to. Where it cannot tell, it has to do.
+		// Otherwise the kernel would select the source address of replies, which may differ from the
+		// address that the client sent to. If this is not supported, that has to suffice.
 		if l.key.Family == ir.IPv6 {
 			err = ipv6.NewPacketConn(conn).SetControlMessage(ipv6.FlagDst, true)
 		} else {
@@ -80,12 +80,11 @@ func (p *Proxy) listenUDP(l *listener, at netip.AddrPort) (serve func(), err err
 	return s.serve, nil
 }
 
-// parkUDP puts a socket that hears nobody in the place of the listener's, or a
-// listening one in the place of that.
+// parkUDP replaces the listener's socket by one that receives nothing, or the reverse.
 func (p *Proxy) parkUDP(l *listener, on bool) error {
 	l.socket.Close()
 	if on {
-		// It is connected to where nobody sends from. To all others there is none.
+		// Connect the socket to an address that sends nothing. The kernel then rejects all other clients.
 		to := netip.AddrPortFrom(l.at.Addr(), discard)
 		if l.at.Addr().IsUnspecified() {
 			to = netip.AddrPortFrom(l.key.Family.Loopback().Addr().Next(), discard)
@@ -94,7 +93,7 @@ func (p *Proxy) parkUDP(l *listener, on bool) error {
 			}
 		}
 		conn, err := net.DialUDP(network(l.key), net.UDPAddrFromAddrPort(l.at), net.UDPAddrFromAddrPort(to))
-		if err != nil { // it listens on, and drops what it hears
+		if err != nil { // listen again, and drop datagrams
 			serve, again := p.listenUDP(l, l.at)
 			if again == nil {
 				p.work.Go(serve)
@@ -112,11 +111,10 @@ func (p *Proxy) parkUDP(l *listener, on bool) error {
 	return nil
 }
 
-// discard is the port of a protocol that never sends anything (RFC 863).
+// discard is the port of the discard protocol, which never sends anything (RFC 863).
 const discard = 9
 
-// sentTo returns the address that a datagram was sent to, as its control
-// message tells it.
+// sentTo returns the destination address in a control message.
 func (s *udpSocket) sentTo(oob []byte) (at netip.Addr) {
 	var ip net.IP
 	if len(oob) == 0 {
@@ -137,7 +135,7 @@ func (s *udpSocket) sentTo(oob []byte) (at netip.Addr) {
 	return at.Unmap()
 }
 
-// sendFrom is the control message for a datagram from an address.
+// sendFrom returns the control message that sets the source address.
 func (s *udpSocket) sendFrom(at netip.Addr) []byte {
 	switch {
 	case !at.IsValid():
@@ -148,7 +146,7 @@ func (s *udpSocket) sendFrom(at netip.Addr) []byte {
 	return (&ipv4.ControlMessage{Src: at.AsSlice()}).Marshal()
 }
 
-// serve hands datagrams of clients to backends until the socket is closed.
+// serve forwards datagrams of clients to backends until the socket is closed.
 func (s *udpSocket) serve() {
 	oob := make([]byte, 128)
 	for {
@@ -160,7 +158,7 @@ func (s *udpSocket) serve() {
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return
-		case err != nil: // a message of ICMP about an answer, which its client is to worry about
+		case err != nil: // an ICMP error about a reply, which does not matter here
 		case !s.forward(udpClient{netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), s.sentTo(oob[:control])}, buffer[:n]):
 			s.counts.dropped.Add(1)
 		}
@@ -168,10 +166,9 @@ func (s *udpSocket) serve() {
 	}
 }
 
-// forward hands a datagram to the client's backend, and reports whether there is
-// one that takes it.
+// forward sends a datagram to the client's backend. It returns false if there is none.
 func (s *udpSocket) forward(from udpClient, datagram []byte) bool {
-	for range 2 { // the one that is known may have gone just now
+	for range 2 { // retry once if the session's backend has just failed
 		one := s.session(from)
 		if one == nil {
 			return false
@@ -189,8 +186,8 @@ func (s *udpSocket) forward(from udpClient, datagram []byte) bool {
 	return false
 }
 
-// session returns the client's, a new one if it has none; nil: there is no
-// backend, or there are too many clients.
+// session returns the client's session, or a new one. It returns nil if there is no backend, or too
+// many clients.
 func (s *udpSocket) session(from udpClient) *session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,7 +216,7 @@ func (s *udpSocket) session(from udpClient) *session {
 	return one
 }
 
-// connect gives a client a socket to the backend whose turn it is.
+// connect creates a session with the next backend.
 func (s *udpSocket) connect(from udpClient) *session {
 	to, ok := s.listener.balancer.pick(from.from.Addr(), time.Now(), false)
 	if !ok {
@@ -238,8 +235,8 @@ func (s *udpSocket) connect(from udpClient) *session {
 	return one
 }
 
-// answer hands what the backend sends to the client, until both have been silent
-// for long enough, or the backend does not listen.
+// answer forwards datagrams from the backend to the client, until the session expires or the
+// backend rejects datagrams.
 func (s *udpSocket) answer(one *session) {
 	defer s.proxy.sessions.Add(-1)
 	defer s.counts.clients.Add(-1)
@@ -250,7 +247,7 @@ func (s *udpSocket) answer(one *session) {
 		err := readable(one.conn)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			if time.Now().Before(one.silent(time.Duration(s.proxy.idle.Load()))) {
-				continue // the client has sent something
+				continue // the client has sent a datagram
 			}
 			return
 		}
@@ -280,7 +277,7 @@ func (s *udpSocket) answer(one *session) {
 	}
 }
 
-// end forgets a session. Its client chooses anew.
+// end removes a session. The client's next datagram starts another.
 func (s *udpSocket) end(one *session) {
 	s.mu.Lock()
 	if s.sessions[one.client] == one {
@@ -290,7 +287,7 @@ func (s *udpSocket) end(one *session) {
 	one.conn.Close()
 }
 
-// recheck ends the sessions whose backends are gone.
+// recheck ends the sessions of removed backends.
 func (s *udpSocket) recheck() {
 	s.each(func(one *session) {
 		if !s.listener.balancer.has(one.backend) {

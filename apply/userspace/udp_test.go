@@ -11,8 +11,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// udpBackend answers each datagram with its name and the datagram, and tells
-// from where each came.
+// udpBackend replies to each datagram with its name and the datagram, and reports the sender.
 func udpBackend(t *testing.T, name string) (netip.AddrPort, chan netip.AddrPort) {
 	t.Helper()
 	l, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -96,8 +95,7 @@ func TestUDP(t *testing.T) {
 	}
 }
 
-// A client that was silent for long enough has no socket any longer, and gets a
-// new one.
+// A client that was silent for the timeout loses its socket, and receives a new one.
 func TestUDPIdle(t *testing.T) {
 	p := newTestProxy(t, DefaultLimits)
 	p.SetUDPIdle(50 * time.Millisecond)
@@ -115,7 +113,7 @@ func TestUDPIdle(t *testing.T) {
 	}
 }
 
-// The clients of a backend that goes choose anew, the others stay.
+// Clients of a removed backend receive another; the others keep theirs.
 func TestUDPBackendGoes(t *testing.T) {
 	p := newTestProxy(t, DefaultLimits)
 	a, _ := udpBackend(t, "a")
@@ -138,7 +136,7 @@ func TestUDPBackendGoes(t *testing.T) {
 	}
 }
 
-// A backend that refuses a client's datagrams loses it to the next one.
+// A client whose backend rejects datagrams receives the next backend.
 func TestUDPRefused(t *testing.T) {
 	p := newTestProxy(t, DefaultLimits)
 	gone, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -165,7 +163,7 @@ func TestUDPRefused(t *testing.T) {
 	}
 }
 
-// More clients than there may be are not served until others are silent.
+// Clients above the limit are served only after others expire.
 func TestUDPLimit(t *testing.T) {
 	p := newTestProxy(t, Limits{Connections: 1, Sessions: 1})
 	a, from := udpBackend(t, "a")
@@ -181,14 +179,14 @@ func TestUDPLimit(t *testing.T) {
 		t.Error("served all the same")
 	}
 	p.SetUDPIdle(time.Millisecond)
-	asks(t, first, "1") // and learns of it
+	asks(t, first, "1") // and detects the rejection
 	for counted(p, ir.UDP).Clients > 0 {
 		time.Sleep(time.Millisecond)
 	}
 	asks(t, second, "3")
 }
 
-// A client that sends to one of several addresses is answered from that one.
+// A client that sends to one of several addresses receives replies from it.
 func TestUDPAnswersFromWhereItWasAsked(t *testing.T) {
 	p := newTestProxy(t, DefaultLimits)
 	a, _ := udpBackend(t, "a")
@@ -198,13 +196,13 @@ func TestUDPAnswersFromWhereItWasAsked(t *testing.T) {
 	asks(t, dialUDP(t, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.7"), at.Port())), "1")
 }
 
-// How long a client is silent is measured by the time that passes: a clock that is
-// set forwards would end all sessions at once, one set backwards none.
+// Expiry uses the monotonic clock. With the wall clock, setting it forward would end all sessions,
+// and setting it back none.
 func TestSilenceIsNotByTheTimeOfDay(t *testing.T) {
 	one := session{began: time.Now()}
 	one.heard()
 	until := one.silent(time.Minute)
-	set := one.began.Round(0).AddDate(1, 0, 0) // what the clock says, set forwards by a year
+	set := one.began.Round(0).AddDate(1, 0, 0) // the wall clock, set forward by a year
 	if !strings.Contains(until.String(), " m=+") || !set.After(until) {
 		t.Errorf("silent at %s, which has no monotonic reading", until)
 	}
