@@ -12,15 +12,15 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// An address that is added can be listened at when the system has made sure that no
-// other machine has it: some three seconds, where it asks.
+// The system checks whether another machine has an added address before a socket can use it, which
+// takes about 3 s.
 const (
 	readyWithin = 15 * time.Second
 	readyEvery  = 100 * time.Millisecond
 )
 
-// Commit carries a Plan out. A Service whose address or listener is not to be had is
-// refused, and the rest put in force.
+// Commit executes a Plan. A Service whose address or listener is not available is rejected; the
+// others are applied.
 func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, error) {
 	p, ok := plan.(*Plan)
 	if !ok {
@@ -58,7 +58,7 @@ func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, 
 	return result, nil
 }
 
-// commit is a Plan under way.
+// commit is the execution of a Plan.
 type commit struct {
 	*Dataplane
 	p        *Plan
@@ -67,7 +67,7 @@ type commit struct {
 	busy     ir.PerFamily[int]
 }
 
-// refuseAt leaves out the Services that are to be served at an address.
+// refuseAt rejects the Services that use an address.
 func (c *commit) refuseAt(a netip.Addr, err error) {
 	for _, l := range c.p.open {
 		if vip(l.Listener) == a {
@@ -76,14 +76,14 @@ func (c *commit) refuseAt(a netip.Addr, err error) {
 	}
 }
 
-// run shuts what goes before it opens what comes, so that a Service can take over
-// another's address and port.
+// run closes removed listeners before it opens others, so that a Service can reuse another's
+// address and port.
 func (c *commit) run(ctx context.Context) error {
 	for _, k := range c.p.shut {
 		c.proxy.Shut(k)
 	}
 	noted := maps.Clone(c.s.noted)
-	maps.DeleteFunc(noted, func(a netip.Addr, _ bool) bool { return !c.s.has(a) }) // gone with the system's last start, or by hand
+	maps.DeleteFunc(noted, func(a netip.Addr, _ bool) bool { return !c.s.has(a) }) // removed by a reboot, or manually
 	before := maps.Clone(noted)
 	for _, a := range c.p.add {
 		noted[a] = true
@@ -118,7 +118,7 @@ func (c *commit) run(ctx context.Context) error {
 	return c.note(noted)
 }
 
-// note writes which addresses were added, if these are others than are written.
+// note writes the list of added addresses, if it changed.
 func (c *commit) note(noted map[netip.Addr]bool) error {
 	if maps.Equal(noted, c.s.noted) {
 		return nil
@@ -130,7 +130,7 @@ func (c *commit) note(noted map[netip.Addr]bool) error {
 	return nil
 }
 
-// ready waits until the addresses can be listened at.
+// ready waits until sockets can use the addresses.
 func (c *commit) ready(ctx context.Context) error {
 	waiting := map[netip.Addr]bool{}
 	for _, l := range c.p.open {
@@ -173,7 +173,7 @@ func (c *commit) ready(ctx context.Context) error {
 	}
 }
 
-// listen opens and leads listeners. Those at an address that was gone begin anew.
+// listen opens and updates listeners. It reopens those on an address that was added again.
 func (c *commit) listen() {
 	came := make(map[netip.Addr]bool, len(c.p.add))
 	for _, a := range c.p.add {

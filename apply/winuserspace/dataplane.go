@@ -14,39 +14,39 @@ import (
 	rules "github.com/proxyc/proxyc/render/userspace"
 )
 
-// Dataplane is a Proxy, and the addresses at which it listens.
+// Dataplane is a Proxy with the addresses that it listens on.
 type Dataplane struct {
 	host  Host
 	o     Options
 	notes notes
-	proxy *userspace.Proxy // nil: another Dataplane has it
+	proxy *userspace.Proxy // nil if another Dataplane took it over
 
-	state   *state // nil: not known
+	state   *state // nil if unknown
 	applied apply.Applied
-	commits atomic.Uint64 // begun and ended
+	commits atomic.Uint64 // incremented when a commit starts and when it ends
 
-	mu     sync.Mutex // held while wanted changes, and by others than the one who changes it while they read
-	wanted *wanted    // nil: nothing is in force, or it is not known
+	mu     sync.Mutex // protects wanted while it changes, and against concurrent readers
+	wanted *wanted    // nil if nothing is applied, or unknown
 
-	cancel  context.CancelFunc // ends what Drift began; nil: nothing
+	cancel  context.CancelFunc // ends the goroutine of Drift; nil without one
 	looking sync.WaitGroup
 }
 
 var _ apply.Dataplane = (*Dataplane)(nil)
 
-// Options say how a Dataplane is opened.
+// Options configure a Dataplane.
 type Options struct {
-	// Notes is the file that lists the addresses that were added.
+	// Notes is the path of the file that lists the added addresses.
 	Notes string
-	// ReadOnly tells that nothing is to be changed.
+	// ReadOnly disables changes.
 	ReadOnly bool
-	// Suffixes are the node's own DNS suffixes (USR-21).
+	// Suffixes are the node's own DNS suffixes (USR-21, DNS suffixes on Windows).
 	Suffixes []string
-	// Previous is the Dataplane that is in force; nil: none. Its Proxy is taken over,
-	// with its listeners and connections.
+	// Previous is the Dataplane to replace; optional. Its Proxy is taken over, with listeners and
+	// connections.
 	Previous *Dataplane
 	Log      *slog.Logger
-	// Tick returns a channel that gives a token when a time has passed; nil: time.After.
+	// Tick returns a channel that receives a value after a duration; time.After if nil.
 	Tick func(time.Duration) <-chan time.Time
 }
 
@@ -86,11 +86,10 @@ func (d *Dataplane) read() (*state, error) {
 	return newState(addrs, noted), nil
 }
 
-// Plan compares what was read, and the listeners that are open, with what the
-// Programs want.
+// Plan compares the addresses that were read and the open listeners with the Programs.
 func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 	s := d.state
-	if s == nil { // nothing can be said, and Commit says so
+	if s == nil { // nothing is known, and Commit returns an error
 		s = newState(nil, nil)
 	}
 	p := d.full(s, newWanted(want))
@@ -98,7 +97,7 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 	return p
 }
 
-// PlanChanges plans from the Services that change alone.
+// PlanChanges plans the changed Services only.
 func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	changes = d.applied.From(changes)
 	p := &Plan{}
@@ -109,7 +108,7 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	return p
 }
 
-// Compare reads the addresses. The listeners are the process's own: nobody else changes them.
+// Compare reads the addresses. It does not check the listeners, which belong to this process.
 func (d *Dataplane) Compare(context.Context) (apply.Plan, error) {
 	s, err := d.read()
 	if err != nil {
@@ -125,18 +124,17 @@ func (d *Dataplane) Compare(context.Context) (apply.Plan, error) {
 	return p, nil
 }
 
-// Applied returns the Programs that were in force when that was last known.
+// Applied returns the Programs that were last known to be applied.
 func (d *Dataplane) Applied() ir.Programs { return d.applied.Programs() }
 
-// Counters returns what the Proxy counts.
+// Counters returns the counters of the Proxy.
 func (d *Dataplane) Counters() apply.Counters { return apply.Counters{Proxied: d.proxy.Counts} }
 
-// lookEvery is how often the addresses are looked at for what others do to them: a
-// call, however many there are.
+// lookEvery is how often Drift checks the addresses. A check makes one call, however many addresses
+// exist.
 const lookEvery = 10 * time.Second
 
-// Drift looks at the addresses now and then, and gives a token when one is missing
-// that is wanted.
+// Drift checks the addresses periodically, and sends a token if a required one is missing.
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 	ctx, d.cancel = context.WithCancel(ctx)
 	drift := make(chan struct{}, 1)
@@ -158,7 +156,7 @@ func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 	return drift, nil
 }
 
-// lacks reports whether an address is missing that is wanted, and no commit was at work.
+// lacks reports whether a required address is missing, unless a commit ran meanwhile.
 func (d *Dataplane) lacks() bool {
 	began := d.commits.Load()
 	addrs, err := d.host.Addresses()
@@ -180,8 +178,8 @@ func (d *Dataplane) lacks() bool {
 	return false
 }
 
-// Close shuts the listeners. Connections go on until Drain ends them; the addresses
-// stay, so that clients are refused at once.
+// Close closes the listeners. Connections continue until Drain. The addresses stay, so that clients
+// are rejected immediately.
 func (d *Dataplane) Close() error {
 	if d.cancel != nil {
 		d.cancel()
@@ -195,13 +193,13 @@ func (d *Dataplane) Close() error {
 	return nil
 }
 
-// Drain lets connections go on until ctx ends, and returns how many it cut off
-// then. It comes after Close.
+// Drain waits for connections to end until ctx ends. It returns the number of connections that it
+// then closed. Call it after Close.
 func (d *Dataplane) Drain(ctx context.Context) (cut int) {
 	return d.proxy.Close(ctx)
 }
 
-// Carried returns how many TCP connections Drain would wait for.
+// Carried returns the number of TCP connections that Drain would wait for.
 func (d *Dataplane) Carried() int {
 	return d.proxy.Connections()
 }

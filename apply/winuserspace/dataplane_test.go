@@ -18,8 +18,8 @@ import (
 
 func at(list ...string) []string { return list }
 
-// The addresses of Services come to the service interface before listeners, and go after the
-// last Service that has them; ports of one address come and go by themselves.
+// Addresses of Services are added before their listeners, and removed after their last Service.
+// Ports of an address are added and removed independently.
 func TestAddressesFollow(t *testing.T) {
 	w := newWorld(t)
 	w.host.tentative = 3
@@ -67,7 +67,7 @@ func TestAddressesFollow(t *testing.T) {
 	}
 }
 
-// What changes costs calls for itself alone.
+// The calls for a change do not depend on other Services.
 func TestChangeCostsItself(t *testing.T) {
 	w := newWorld(t)
 	a, b := backend(t, "a"), backend(t, "b")
@@ -94,7 +94,7 @@ func TestChangeCostsItself(t *testing.T) {
 	}
 }
 
-// An address that the node has is listened at and stays.
+// An existing address of the node is used, and never removed.
 func TestOthersAddressesStay(t *testing.T) {
 	w := newWorld(t, "127.96.0.20")
 	byHand := netip.MustParseAddr("127.96.0.21")
@@ -112,8 +112,8 @@ func TestOthersAddressesStay(t *testing.T) {
 	}
 }
 
-// A process that ended leaves its addresses; the next one takes them over, and
-// removes those that nobody wants any longer.
+// Addresses outlive their process. The next one adopts them, and removes those that are not
+// required.
 func TestNextProcess(t *testing.T) {
 	w := newWorld(t)
 	a := backend(t, "a")
@@ -138,8 +138,8 @@ func TestNextProcess(t *testing.T) {
 	}
 }
 
-// A process that was killed between the note and the address, or between the address
-// and all else, leaves nothing that nobody finds.
+// A process that is killed between recording and adding an address, or after adding it, leaves
+// nothing unrecorded.
 func TestKilledAnywhere(t *testing.T) {
 	web := func(t *testing.T) ir.Service {
 		return service("web", ir.TCP, at("127.96.0.10:20080", "127.96.0.11:20080"), backend(t, "a"))
@@ -188,7 +188,7 @@ func (h killedHost) Add(a netip.Addr) error {
 	return err
 }
 
-// Cleanup removes what was added, and asks nothing where nothing was.
+// Cleanup removes added addresses, and makes no calls without any.
 func TestLeftovers(t *testing.T) {
 	w := newWorld(t)
 	w.host.down = errors.New("not to be asked")
@@ -215,7 +215,7 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
-// Without a service interface nothing is added, and what needs no address is served.
+// Without a service interface no address is added, and listeners without an address are served.
 func TestNoInterface(t *testing.T) {
 	w := newWorld(t, "127.96.0.20")
 	w.host.missing = true
@@ -238,8 +238,7 @@ func TestNoInterface(t *testing.T) {
 	}
 }
 
-// A Service whose address or port is not to be had is refused by name, and the
-// others are served.
+// A Service whose address or port is not available is rejected by name, and the others are served.
 func TestRefusals(t *testing.T) {
 	busy, err := net.Listen("tcp4", "127.96.0.40:20080")
 	if err != nil {
@@ -280,7 +279,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// An address that never becomes ready is refused, too.
+// A Service whose address never becomes ready is rejected.
 func TestNeverReady(t *testing.T) {
 	w := newWorld(t)
 	w.d.o.Tick = func(d time.Duration) <-chan time.Time {
@@ -296,7 +295,7 @@ func TestNeverReady(t *testing.T) {
 	}
 }
 
-// An address that another removes comes back, and its listeners begin anew.
+// An address that another program removes is restored, and its listeners are reopened.
 func TestDrift(t *testing.T) {
 	w := newWorld(t)
 	w.apply(service("web", ir.TCP, at("127.96.0.10:20080"), backend(t, "a")))
@@ -309,7 +308,7 @@ func TestDrift(t *testing.T) {
 		t.Fatal(err)
 	}
 	ticks <- time.Time{}
-	ticks <- time.Time{} // the look before is done
+	ticks <- time.Time{} // the previous check has ended
 	select {
 	case <-drift:
 		t.Error("nothing was changed")
@@ -339,7 +338,7 @@ func TestDrift(t *testing.T) {
 	}
 }
 
-// After an error nothing that is remembered counts.
+// After an error the known state is discarded.
 func TestReadAfterError(t *testing.T) {
 	w := newWorld(t)
 	if _, err := w.d.Commit(t.Context(), w.d.Plan(programs())); !errors.Is(err, errUnread) {
@@ -365,7 +364,7 @@ func TestReadAfterError(t *testing.T) {
 	}
 }
 
-// A broken note is named, and nothing goes.
+// An invalid file is reported, and no address is removed.
 func TestBrokenNote(t *testing.T) {
 	w := newWorld(t)
 	w.apply(service("web", ir.TCP, at("127.96.0.10:20080"), backend(t, "a")))
@@ -377,7 +376,7 @@ func TestBrokenNote(t *testing.T) {
 	}
 }
 
-// The next life of the daemon has the connections of the one before.
+// The next Dataplane takes over the connections of the previous one.
 func TestHandedOn(t *testing.T) {
 	w := newWorld(t)
 	web := service("web", ir.TCP, at("127.96.0.10:20080"), backend(t, "a"))
@@ -412,7 +411,7 @@ func TestHandedOn(t *testing.T) {
 	}
 }
 
-// Who only looks changes nothing, and sees what the daemon serves.
+// A read-only Dataplane changes nothing, and recognizes the daemon's listeners.
 func TestLook(t *testing.T) {
 	w := newWorld(t)
 	web := service("web", ir.TCP, at("127.96.0.10:20080"), backend(t, "a"))

@@ -1,15 +1,14 @@
-// Package winuserspace carries connections to Services in a process of a Windows
-// node, as kube-proxy's mode userspace did there until 1.25: without any rule. The
-// addresses of Services are the node's own, on one of its interfaces, and the
-// process listens at each of their ports, and at node ports. It is the Proxy of
-// package userspace that does.
+// Package winuserspace proxies connections to Services in a process of a Windows node, as
+// kube-proxy's mode userspace did there until 1.25. It uses no rules. The addresses of Services are
+// added to an interface of the node, and the process listens on each of their ports, and on node
+// ports. The Proxy of package userspace serves the listeners.
 //
-//   - Host is the node, as far as its addresses go. One file, for Windows only,
-//     reaches the real one.
-//   - An address that the node has already is listened at, and stays whatever
-//     happens. Those that are added are noted in a file before, so that they, and no others,
-//     go when no Service wants them any longer, at cleanup, and after a crash.
-//   - The plan and its order are pure, and the same everywhere.
+//   - Host is the interface to the node's addresses. One file, for Windows only,
+//     implements it for the real node.
+//   - An existing address of the node is used, and never removed. Added addresses are
+//     first recorded in a file. Only those are removed: when no Service requires them, at
+//     cleanup, and after a crash.
+//   - The plan and its order are pure functions, on all systems.
 //
-// The process that ends leaves the addresses: who connects meanwhile is refused at once.
+// The addresses stay when the process ends, so that clients are rejected immediately.
 package winuserspace

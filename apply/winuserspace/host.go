@@ -8,57 +8,57 @@ import (
 	"strings"
 )
 
-// Host is a node, as far as its addresses go.
+// Host is the interface to the addresses of a node.
 type Host interface {
 	// Addresses returns the unicast addresses of all interfaces.
 	Addresses() ([]Address, error)
-	// Add gives the service interface an address, alone in its prefix. It can be
-	// listened at when Addresses tells that it is ready. Where there is no such interface, the error is a
+	// Add adds an address to the service interface, with a prefix of full length. Sockets can use it
+	// when Addresses reports it as Ready. If the interface does not exist, the error is a
 	// *NoInterface.
 	Add(netip.Addr) error
-	// Remove takes an address from the service interface. That it is not there is no error.
+	// Remove removes an address from the service interface. A missing address is no error.
 	Remove(netip.Addr) error
 }
 
-// Address is an address that a node has.
+// Address is an address of the node.
 type Address struct {
 	Addr    netip.Addr
-	Service bool // it is on the service interface
-	Alone   bool // in its prefix, as Add makes them
+	Service bool // on the service interface
+	Alone   bool // its prefix has full length, as added by Add
 	State   State
 }
 
-// State is whether an address can be listened at.
+// State reports whether sockets can use an address.
 type State uint8
 
 const (
 	Ready     State = iota
-	Tentative       // the system asks whether another machine has it
+	Tentative       // the system checks whether another machine has it
 	Duplicate       // another machine has it
 )
 
-// DefaultInterface is the service interface where the environment names none, as
-// kube-proxy had it (pkg/util/netsh).
+// DefaultInterface is the service interface if the environment names none. It is kube-proxy's
+// default (pkg/util/netsh).
 const DefaultInterface = "vEthernet (HNS Internal NIC)"
 
-// InterfaceVariable names the service interface in the environment.
+// InterfaceVariable is the environment variable with the name of the service interface.
 const InterfaceVariable = "INTERFACE_TO_ADD_SERVICE_IP"
 
-// NoInterface is the error of a service interface that is not there.
+// NoInterface is the error for a service interface that does not exist.
 type NoInterface struct {
 	Name string
-	Have []string // the names of those that are
+	Have []string // names of the existing interfaces
 }
 
 func (e *NoInterface) Error() string {
 	return fmt.Sprintf("interface %q, for the addresses of Services, is not there: set %s to one of %s", e.Name, InterfaceVariable, strings.Join(e.Have, ", "))
 }
 
-// errUnread is the error of a commit before anything was read.
+// errUnread is the error of a commit before the first Read.
 var errUnread = errors.New("the node's addresses are not known: they have to be read first")
 
-// searchList returns what is tried with names that a DNS service does not know: nothing, what
-// kube-proxy took for the cluster's domains until 1.21, and the node's own suffixes (USR-21).
+// searchList returns the suffixes for names that a DNS service cannot resolve: none, the cluster
+// domains that kube-proxy assumed until 1.21, and the node's own suffixes (USR-21).
 func searchList(node []string) []string {
 	return slices.Concat([]string{"", "default.svc.cluster.local", "svc.cluster.local", "cluster.local"}, node)
 }

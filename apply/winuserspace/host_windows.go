@@ -14,15 +14,15 @@ import (
 	"golang.org/x/sys/windows/registry"
 )
 
-// local is this machine, by its IP Helper.
+// local accesses this machine's addresses through the IP Helper API.
 type local struct {
-	service string // the name of the service interface
+	service string // name of the service interface
 }
 
 // Local returns this machine. The environment names its service interface.
 func Local() Host { return local{cmp.Or(os.Getenv(InterfaceVariable), DefaultInterface)} }
 
-// What golang.org/x/sys does not have of the IP Helper.
+// IP Helper functions that golang.org/x/sys lacks.
 var (
 	iphlpapi      = windows.NewLazySystemDLL("iphlpapi.dll")
 	createAddress = iphlpapi.NewProc("CreateUnicastIpAddressEntry")
@@ -54,7 +54,7 @@ func adapters() (all []*windows.IpAdapterAddresses, err error) {
 
 func nameOf(a *windows.IpAdapterAddresses) string { return windows.UTF16PtrToString(a.FriendlyName) }
 
-// luid returns the number of the service interface.
+// luid returns the LUID of the service interface.
 func (h local) luid() (uint64, error) {
 	all, err := adapters()
 	if err != nil {
@@ -112,8 +112,8 @@ func addrOf(s *windows.RawSockaddrInet6) (a netip.Addr) {
 	return a
 }
 
-// row returns an entry of the table of addresses, as InitializeUnicastIpAddressEntry
-// does: with an address on the service interface that is never taken as a source.
+// row returns an address table entry, like InitializeUnicastIpAddressEntry: an address on the
+// service interface that is never selected as a source.
 func (h local) row(a netip.Addr) (*windows.MibUnicastIpAddressRow, error) {
 	service, err := h.luid()
 	if err != nil {
@@ -132,7 +132,7 @@ func (h local) row(a netip.Addr) (*windows.MibUnicastIpAddressRow, error) {
 	return row, nil
 }
 
-// call calls a function of the IP Helper; that it ends with one of the errors that are well is none.
+// call calls an IP Helper function. The error well counts as success.
 func call(f *windows.LazyProc, row *windows.MibUnicastIpAddressRow, well windows.Errno) error {
 	if err := f.Find(); err != nil {
 		return err
@@ -155,7 +155,7 @@ func (h local) Add(a netip.Addr) error {
 func (h local) Remove(a netip.Addr) error {
 	row, err := h.row(a)
 	if isNoInterface(err) {
-		return nil // it went with it
+		return nil // removed with the interface
 	}
 	if err != nil {
 		return err
@@ -163,11 +163,11 @@ func (h local) Remove(a netip.Addr) error {
 	return call(deleteAddress, row, windows.ERROR_NOT_FOUND)
 }
 
-// tcpip is where Windows keeps its DNS suffixes.
+// tcpip is the registry key of the DNS suffixes.
 const tcpip = `SYSTEM\CurrentControlSet\Services\Tcpip\Parameters`
 
-// suffixes returns the DNS suffixes of the machine in the order in which its own
-// resolver tries them: its search list, or else its domain and those of its interfaces.
+// suffixes returns the machine's DNS suffixes in the order of its resolver: its search list, or
+// else its domain and those of its interfaces.
 func suffixes() (all []string) {
 	value := func(name string) string { return "" }
 	if k, err := registry.OpenKey(registry.LOCAL_MACHINE, tcpip, registry.QUERY_VALUE); err == nil {
@@ -180,7 +180,7 @@ func suffixes() (all []string) {
 	list := strings.FieldsFunc(value("SearchList"), func(r rune) bool { return r == ',' || r == ' ' })
 	if len(list) == 0 {
 		list = append(list, value("Domain"))
-		interfaces, _ := adapters() // without them the domain has to do
+		interfaces, _ := adapters() // on errors use only the domain
 		for _, a := range interfaces {
 			list = append(list, windows.UTF16PtrToString(a.DnsSuffix))
 		}

@@ -10,11 +10,11 @@ import (
 	"github.com/proxyc/proxyc/apply"
 )
 
-// Leftovers returns nothing: what was added before is taken over.
+// Leftovers returns nothing: Read adopts added addresses.
 func (d *Dataplane) Leftovers(context.Context) ([]apply.Leftover, error) { return nil, nil }
 
-// Leftovers returns the addresses that proxyc added to the service interface of a node. Those of kube-proxy
-// cannot be told from anybody's.
+// Leftovers returns the addresses that proxyc added to the service interface of a node. Those of
+// kube-proxy cannot be distinguished from others.
 func Leftovers(host Host, file string) ([]apply.Leftover, error) {
 	noted, err := notes(file).read()
 	if err != nil || len(noted) == 0 {

@@ -11,19 +11,19 @@ import (
 	"slices"
 )
 
-// notes is the file that lists the addresses that were added, or are about to be.
+// notes is the path of the file that lists addresses that were added, or are about to be.
 type notes string
 
-// noted is the form of the file.
+// noted is the content of the file.
 type noted struct {
 	Addresses []netip.Addr `json:"addresses"` // sorted
 }
 
-// Added returns the addresses of Services that a file lists: the node has them, and
-// they are none of its own.
+// Added returns the addresses of Services that a file lists. The node has them, but they are not
+// its own.
 func Added(file string) (map[netip.Addr]bool, error) { return notes(file).read() }
 
-// read returns the addresses; none where there is no file.
+// read returns the addresses, or none if the file does not exist.
 func (n notes) read() (map[netip.Addr]bool, error) {
 	data, err := os.ReadFile(string(n))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -43,7 +43,7 @@ func (n notes) read() (map[netip.Addr]bool, error) {
 	return all, nil
 }
 
-// write writes the addresses, whole or not at all; without any, the file goes.
+// write replaces the file atomically. Without addresses it removes the file.
 func (n notes) write(all map[netip.Addr]bool) error {
 	if len(all) == 0 {
 		if err := os.Remove(string(n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -69,8 +69,8 @@ func (n notes) write(all map[netip.Addr]bool) error {
 		return err
 	}
 	_, err = f.Write(data)
-	// It is on the disk before it has its name: a machine that loses power would find it
-	// empty, and the daemon not start.
+	// Sync before the rename. After a power failure the file could otherwise be empty, and the daemon
+	// would not start.
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}

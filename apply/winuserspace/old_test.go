@@ -10,13 +10,13 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// What the tests of kube-proxy's own proxier for Windows ask for (pkg/proxy/winuserspace,
-// 1.25, proxier_test.go), each as the Services of one moment after the other, and by which backend
-// each address and port is served in the end. Those of its balancer are those of package userspace.
+// Cases of kube-proxy's tests of this proxier (pkg/proxy/winuserspace, 1.25, proxier_test.go). Each
+// has the Services of consecutive steps, and the expected backend of each address and port. Those
+// of its balancer are in package userspace.
 var old = []struct {
 	name  string
-	steps []map[string]string // by address and port, the backend; a Service each by its first letter
-	want  map[string]string   // "refused": nobody listens
+	steps []map[string]string // backend by address and port; the first letter identifies the Service
+	want  map[string]string   // "refused" if the port is closed
 }{
 	{"TCPProxy, UDPProxy", []map[string]string{{"e 127.97.0.1:20081": "a"}}, map[string]string{"127.97.0.1:20081": "a"}},
 	{"MultiPortProxy", []map[string]string{{"e 127.97.0.1:20081": "a", "x 127.97.0.2:20081": "b"}},
@@ -82,7 +82,7 @@ func TestAsTheOldOne(t *testing.T) {
 	}
 }
 
-// services are those of a step.
+// services returns the Services of a step.
 func (w *world) services(protocol ir.Protocol, step map[string]string) (all []ir.Service) {
 	at, serves := map[string][]string{}, map[string]string{}
 	for text, backend := range step {
@@ -97,7 +97,7 @@ func (w *world) services(protocol ir.Protocol, step map[string]string) (all []ir
 	return all
 }
 
-// turn goes from Services to others by what differs.
+// turn applies the differences between two lists of Services.
 func (w *world) turn(from, to []ir.Service) {
 	w.Helper()
 	changes := map[ir.Name]*ir.Service{}
@@ -116,8 +116,8 @@ func (w *world) turn(from, to []ir.Service) {
 	}
 }
 
-// A node port is served at all addresses of the node, as the addresses of Services are
-// (getListenIPPortMap), and all of a service port take turns together.
+// A node port is served on all addresses of the node, including those of Services
+// (getListenIPPortMap). All listeners of a service port share one round robin.
 func TestNodePort(t *testing.T) {
 	w := newWorld(t)
 	n := freePort(t)
@@ -135,7 +135,7 @@ func TestNodePort(t *testing.T) {
 	}
 }
 
-// Clients stay with their backend, at whichever address of the Service they come.
+// Clients keep their backend on every address of the Service.
 func TestAffinity(t *testing.T) {
 	w := newWorld(t)
 	s := service("web", ir.TCP, at("127.97.0.1:20081", "127.97.0.2:20081"), backend(t, "a"), backend(t, "b"))
@@ -151,7 +151,7 @@ func TestAffinity(t *testing.T) {
 	}
 }
 
-// Where the service port has no backend, clients are told so.
+// Without backends clients are rejected.
 func TestNoEndpoints(t *testing.T) {
 	w := newWorld(t)
 	s := service("web", ir.TCP, at("127.97.0.1:20081"))

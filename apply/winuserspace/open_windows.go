@@ -4,7 +4,7 @@ import (
 	"github.com/proxyc/proxyc/apply"
 )
 
-// Open opens the Dataplane of this machine. file lists the addresses that were added.
+// Open opens the Dataplane of this machine. file lists the added addresses.
 func Open(file string, o apply.Options) *Dataplane {
 	before, _ := o.Previous.(*Dataplane)
 	return New(Local(), Options{Notes: file, ReadOnly: o.ReadOnly, Suffixes: suffixes(), Previous: before, Log: o.Log})

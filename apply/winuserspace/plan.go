@@ -10,12 +10,12 @@ import (
 	rules "github.com/proxyc/proxyc/render/userspace"
 )
 
-// Plan is what to do about addresses and listeners.
+// Plan is a set of changes to addresses and listeners.
 type Plan struct {
 	desired apply.Desired
-	found   *state  // what Compare read; nil: what the Dataplane remembers holds
+	found   *state  // state read by Compare; nil to use the known one
 	want    *wanted // of a full Plan
-	// services are the listeners of Services that change.
+	// services are the listeners of changed Services.
 	services ir.PerFamily[map[ir.Name][]rules.Listener]
 
 	shut        []userspace.Key
@@ -23,7 +23,7 @@ type Plan struct {
 	open        []listen
 }
 
-// listen is a listener to be opened, or to be led elsewhere.
+// listen is a listener to open or update.
 type listen struct {
 	family ir.Family
 	*rules.Listener
@@ -32,14 +32,13 @@ type listen struct {
 
 func (l listen) key() userspace.Key { return userspace.KeyOf(l.family, l.Listener) }
 
-// listeners plans those of a Service. add tells which addresses come: who listens at
-// one that was gone has to begin anew.
+// listeners plans the listeners of a Service. A listener on a missing address has to be reopened.
 func (d *Dataplane) listeners(p *Plan, f ir.Family, s *state, listeners []rules.Listener) {
 	for i := range listeners {
 		l := &listeners[i]
 		there := !vip(l).IsValid() || s.has(vip(l))
 		switch open, same := d.proxy.Leads(f, l); {
-		case !open && d.o.ReadOnly && there && userspace.InUse(f, l): // by the daemon, as far as can be told
+		case !open && d.o.ReadOnly && there && userspace.InUse(f, l): // presumably the daemon's
 		case !open:
 			p.open = append(p.open, listen{f, l, apply.Add})
 		case !same, !there:
@@ -48,7 +47,7 @@ func (d *Dataplane) listeners(p *Plan, f ir.Family, s *state, listeners []rules.
 	}
 }
 
-// full plans what leads to all that is wanted.
+// full plans all changes to the desired state.
 func (d *Dataplane) full(s *state, w *wanted) *Plan {
 	p := &Plan{want: w}
 	keys := map[userspace.Key]bool{}
@@ -79,8 +78,7 @@ func (d *Dataplane) full(s *state, w *wanted) *Plan {
 	return p
 }
 
-// changes plans from what is wanted now to what it is after Services change, from
-// these alone.
+// changes plans the changes of some Services only.
 func (d *Dataplane) changes(s *state, w *wanted, changes ir.Changes) *Plan {
 	p := &Plan{}
 	for f, of := range changes.All() {
@@ -149,13 +147,13 @@ func (p *Plan) sort() {
 	})
 }
 
-// Empty reports whether there is nothing to do.
+// Empty reports whether the Plan has no changes.
 func (p *Plan) Empty() bool {
 	return len(p.shut)+len(p.add)+len(p.open)+len(p.remove) == 0
 }
 
-// Operations yields listeners that go, addresses that come, listeners that come or
-// lead elsewhere, and addresses that go.
+// Operations yields removed listeners, added addresses, added or changed listeners, and removed
+// addresses.
 func (p *Plan) Operations(yield func(apply.Operation) bool) {
 	for _, k := range p.shut {
 		if !yield(apply.Operation{Verb: apply.Remove, Object: "listener " + k.At.String() + "/" + k.Port.Protocol.String(), Service: k.Port.Service}) {
@@ -183,11 +181,11 @@ func (p *Plan) Operations(yield func(apply.Operation) bool) {
 	}
 }
 
-// Differences returns the Operations: they tell all that there is.
+// Differences yields the Operations, which are complete.
 func (p *Plan) Differences(yield func(apply.Operation) bool) { p.Operations(yield) }
 
-// RemovedFrontends returns nothing: connections to what goes are the Proxy's own.
+// RemovedFrontends returns nothing: flows of removed listeners end with the Proxy's sockets.
 func (p *Plan) RemovedFrontends() []ir.Match { return nil }
 
-// Without returns nothing: it is planned anew.
+// Without returns false: the caller plans again.
 func (p *Plan) Without(map[string]bool) (apply.Plan, bool) { return nil, false }

@@ -8,12 +8,12 @@ import (
 	rules "github.com/proxyc/proxyc/render/userspace"
 )
 
-// wanted is what a node is to have: listeners, and the addresses that these need.
+// wanted is the desired state of a node: listeners, and the addresses that they require.
 type wanted struct {
 	nodes     ir.PerFamily[*rules.Node]
-	idle      time.Duration // of UDP clients
+	idle      time.Duration // timeout of silent UDP clients
 	listeners ir.PerFamily[map[ir.Name][]rules.Listener]
-	users     map[netip.Addr]map[ir.Name]bool // the Services of an address
+	users     map[netip.Addr]map[ir.Name]bool // Services that use an address
 }
 
 func newWanted(programs ir.Programs) *wanted {
@@ -32,7 +32,7 @@ func newWanted(programs ir.Programs) *wanted {
 	return w
 }
 
-// put has a Service need these listeners and no others; none: it goes.
+// put sets the listeners of a Service; none removes it.
 func (w *wanted) put(f ir.Family, name ir.Name, listeners []rules.Listener) {
 	of := w.listeners.Of(f)
 	for _, a := range vips(of[name]) {
@@ -52,8 +52,7 @@ func (w *wanted) put(f ir.Family, name ir.Name, listeners []rules.Listener) {
 	}
 }
 
-// vip returns the address that a listener needs the node to have; not valid: one
-// that the node has of itself.
+// vip returns the address that a listener requires; invalid if it uses the node's own addresses.
 func vip(l *rules.Listener) netip.Addr { return l.Frontend.Match.Addr }
 
 func vips(listeners []rules.Listener) (all []netip.Addr) {
@@ -65,7 +64,7 @@ func vips(listeners []rules.Listener) (all []netip.Addr) {
 	return all
 }
 
-// state is what a node has.
+// state is the actual state of a node.
 type state struct {
 	addrs map[netip.Addr]Address
 	noted map[netip.Addr]bool
@@ -86,7 +85,7 @@ func (s *state) has(a netip.Addr) bool {
 	return is
 }
 
-// ours reports whether the node has an address because it was added here.
+// ours reports whether proxyc added an address of the node.
 func (s *state) ours(a netip.Addr) bool {
 	return s.noted[a] && s.addrs[a].Service && s.addrs[a].Alone
 }

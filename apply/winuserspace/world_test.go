@@ -19,8 +19,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// TestMain waits until no other run of these tests, as of another checkout, has their
-// addresses and ports, which are the same each time.
+// TestMain waits for other runs of these tests, as from another checkout, since they use the same
+// addresses and ports.
 func TestMain(m *testing.M) {
 	const mine = "127.96.0.1:20079"
 	var turn net.Listener
@@ -36,18 +36,18 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// fakeHost is a node in memory. Its addresses are those of loopback, at which
-// anybody can listen.
+// fakeHost is a node in memory. Its addresses are loopback addresses, which any process can listen
+// on.
 type fakeHost struct {
 	mu        sync.Mutex
 	addrs     map[netip.Addr]Address
-	tentative int // how often Addresses tells that a new address is not ready
-	asked     int // how often that was told
+	tentative int // number of results in which a new address is not ready
+	asked     int // number of such results so far
 	calls     []string
-	missing   bool                 // there is no service interface
-	refuses   map[netip.Addr]error // Add and Remove fail
-	duplicate netip.Addr           // another machine has it
-	down      error                // nothing can be asked
+	missing   bool                 // no service interface
+	refuses   map[netip.Addr]error // errors of Add and Remove
+	duplicate netip.Addr           // an address of another machine
+	down      error                // error of all calls
 }
 
 func newFakeHost(own ...string) *fakeHost {
@@ -145,14 +145,14 @@ func newWorld(t *testing.T, own ...string) *world {
 	return w
 }
 
-// at once lets no time pass.
+// atOnce fires immediately.
 func atOnce(time.Duration) <-chan time.Time {
 	c := make(chan time.Time, 1)
 	c <- time.Time{}
 	return c
 }
 
-// soon lets short times pass at once, and long ones never.
+// soon fires immediately for short durations, and never for long ones.
 func soon(d time.Duration) <-chan time.Time {
 	if d >= readyWithin {
 		return nil
@@ -160,7 +160,7 @@ func soon(d time.Duration) <-chan time.Time {
 	return atOnce(d)
 }
 
-// open starts the process, anew if it ran.
+// open starts a process, after the previous one if it exists.
 func (w *world) open() {
 	d := New(w.host, Options{Notes: w.file, Tick: soon})
 	w.d = d
@@ -175,8 +175,7 @@ func end(d *Dataplane) {
 	d.Drain(ended)
 }
 
-// service makes a Service with one port, at addresses and ports: "10.96.0.10:80",
-// "node:30080".
+// service returns a Service with one port, at addresses and ports: "10.96.0.10:80", "node:30080".
 func service(name string, protocol ir.Protocol, at []string, backends ...netip.AddrPort) ir.Service {
 	id := ir.Name{Namespace: "default", Name: name}
 	port := ir.ServicePort{Service: id, Port: "p", Protocol: protocol}
@@ -205,7 +204,7 @@ func programs(services ...ir.Service) ir.Programs {
 		Node: ir.Node{NodePorts: ir.NodePortAddrs{All: true}, Userspace: &ir.Userspace{UDPIdleTimeout: time.Minute}}}}
 }
 
-// apply reads, plans and commits, and returns what was done.
+// apply reads, plans and commits, and returns the operations.
 func (w *world) apply(services ...ir.Service) (done []string, r apply.Result) {
 	w.Helper()
 	if err := w.d.Read(w.Context()); err != nil {
@@ -229,7 +228,7 @@ func (w *world) commit(p apply.Plan) (done []string, r apply.Result) {
 	return done, r
 }
 
-// change plans from one Service, and commits.
+// change plans and commits the change of one Service.
 func (w *world) change(name string, to *ir.Service) (done []string) {
 	w.Helper()
 	changes := ir.Changes{IPv4: []ir.Change{{Name: ir.Name{Namespace: "default", Name: name}, New: to}}}
@@ -240,7 +239,7 @@ func (w *world) change(name string, to *ir.Service) (done []string) {
 	return done
 }
 
-// backend serves TCP connections and datagrams, each with its name.
+// backend serves TCP connections and datagrams, and replies with its name.
 func backend(t *testing.T, name string) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -284,8 +283,7 @@ func backend(t *testing.T, name string) netip.AddrPort {
 	return at
 }
 
-// ask returns the name of the backend that serves an address and port; "refused":
-// nobody listens.
+// ask returns the name of the backend for an address and port; "refused" if the port is closed.
 func ask(t *testing.T, protocol ir.Protocol, at string) string {
 	t.Helper()
 	c, err := net.Dial(protocol.String()+"4", at)
@@ -312,7 +310,7 @@ func ask(t *testing.T, protocol ir.Protocol, at string) string {
 	return line[:len(line)-1]
 }
 
-// freePort is a port that nobody has.
+// freePort returns a free port.
 func freePort(t *testing.T) uint16 {
 	t.Helper()
 	l, err := net.Listen("tcp4", ":0")
