@@ -42,12 +42,6 @@ type Rendered interface {
 	Explain(yield func(Entry) bool)
 }
 
-// Renderer is one mode's back end.
-type Renderer struct {
-	Mode  ir.Mode
-	Lower func(programs ir.Programs) Rendered // of one node
-}
-
 // Each lowers the Programs that are there, one by one.
 func Each[R any](programs ir.Programs, lower func(*ir.Program) *R) (rulesets ir.PerFamily[*R]) {
 	for f, p := range ir.Present(programs) {

@@ -36,7 +36,7 @@ func benchText(b *testing.B, mode ir.Mode, snap *snapshot.Snapshot, n int) {
 	b.ReportAllocs()
 	for b.Loop() {
 		programs, _ := compiler.Compile(cfg, snap, compiler.Facts{NodeName: "node1"})
-		for _, o := range review.Renderers[mode].Lower(programs).Outputs() {
+		for _, o := range review.Modes[mode].Lower(programs).Outputs() {
 			if err := o.Write(io.Discard); err != nil {
 				b.Fatal(err)
 			}

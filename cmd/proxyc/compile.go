@@ -175,7 +175,7 @@ func allFiles() []string {
 	for _, mode := range ir.Modes() {
 		node := ir.Node{Mode: mode}
 		programs := ir.NewPrograms(&ir.Program{Family: ir.IPv4, Node: node}, &ir.Program{Family: ir.IPv6, Node: node})
-		for _, o := range review.Renderers[mode].Lower(programs).Outputs() {
+		for _, o := range review.Modes[mode].Lower(programs).Outputs() {
 			files = append(files, o.File)
 		}
 	}

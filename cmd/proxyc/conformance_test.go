@@ -195,7 +195,7 @@ func (n *conformanceNode) compare(t *testing.T, programs ir.Programs, f *applyte
 		t.Errorf("%s: prediction differs (-record +predicted):\n%s%s", key, cmp.Diff(want, got), steps)
 	}
 	p := programs.Of(ir.FamilyOf(pkt.Dst))
-	if got := review.Evaluators[p.Node.Mode](p).Outcome(pkt, nil); !got.Equal(outcome) {
+	if got := review.Modes[p.Node.Mode].Evaluate(p).Outcome(pkt, nil); !got.Equal(outcome) {
 		t.Errorf("%s: rules give %s, want %s", key, got, outcome)
 	}
 }

@@ -167,7 +167,7 @@ func countText(t *testing.T, mode ir.Mode) counts {
 		var written counter
 		n := mallocs(func() {
 			programs, _ := compiler.Compile(cfg, snap, compiler.Facts{NodeName: "node1"})
-			for _, o := range review.Renderers[mode].Lower(programs).Outputs() {
+			for _, o := range review.Modes[mode].Lower(programs).Outputs() {
 				if err := o.Write(&written); err != nil {
 					t.Fatal(err)
 				}

@@ -212,7 +212,7 @@ func (g *golden) compile(t *testing.T) []section {
 			out = append(out, section{"diagnostics", diagnosticsText(append(slices.Clone(decoding), diags...))}, section{"ir", text.String()})
 		}
 		g.checkPackets(t, mode, snap, programs)
-		rules := review.Renderers[mode].Lower(programs).Outputs()
+		rules := review.Modes[mode].Lower(programs).Outputs()
 		checkWithTools(t, mode, rules)
 		out = append(out, g.ruleSections(t, mode, cfg, rules)...)
 	}
@@ -255,7 +255,7 @@ func (g *golden) checkPackets(t *testing.T, mode ir.Mode, snap *snapshot.Snapsho
 		if got := outcome.String(); got != row.want {
 			t.Errorf("%s -> %s, want %s\n%s", name, got, row.want, (&trace.Trace{Packet: pkt, Outcome: outcome, Steps: steps}).Text())
 		}
-		if got := review.Evaluators[mode](p).Outcome(pkt, nil); !got.Equal(outcome) {
+		if got := review.Modes[mode].Evaluate(p).Outcome(pkt, nil); !got.Equal(outcome) {
 			t.Errorf("%s -> %s by the rules, %s by the IR", name, got, outcome)
 		}
 	}
@@ -269,7 +269,7 @@ func (g *golden) ruleSections(t *testing.T, mode ir.Mode, cfg *config.Config, ru
 	if !g.whole {
 		snap, _ := reviewtest.Decode(g.nodes)
 		programs, _ := reviewtest.Compile(t, cfg, snap, compiler.Facts{NodeName: g.node})
-		for _, o := range review.Renderers[mode].Lower(programs).Outputs() {
+		for _, o := range review.Modes[mode].Lower(programs).Outputs() {
 			base[o.File] = outputText(t, o)
 		}
 	}

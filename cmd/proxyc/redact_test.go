@@ -249,7 +249,7 @@ func sameFates(t *testing.T, seed uint64, r *reviewtest.Random, red redacted, p,
 // Service has gone.
 func verdicts(t *testing.T, p *ir.Program) string {
 	t.Helper()
-	proof, err := prove.Compare(t.Context(), prove.NodeOf(p), sim.NewEvaluator(p), review.Evaluators[p.Node.Mode](p))
+	proof, err := prove.Compare(t.Context(), prove.NodeOf(p), sim.NewEvaluator(p), review.Modes[p.Node.Mode].Evaluate(p))
 	if err != nil {
 		t.Fatal(err)
 	}

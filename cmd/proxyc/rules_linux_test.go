@@ -109,7 +109,7 @@ func readBack(t *testing.T, variant iptables.Variant, mode ir.Mode, programs ir.
 // loadRules gives the tools the texts, the ipsets first.
 func loadRules(t *testing.T, variant iptables.Variant, mode ir.Mode, programs ir.Programs, want rules.Rulesets) {
 	t.Helper()
-	for _, o := range review.Renderers[mode].Lower(programs).Outputs() {
+	for _, o := range review.Modes[mode].Lower(programs).Outputs() {
 		if o.Format == "ipset" {
 			feedTool(t, outputText(t, o), "ipset", "-exist", "restore")
 		}

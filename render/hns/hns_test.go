@@ -53,7 +53,7 @@ func only(p *ir.Program, names ...string) *ir.Program {
 
 func written(t *testing.T, programs ...*ir.Program) string {
 	t.Helper()
-	outputs := Renderer.Lower(ir.NewPrograms(programs...)).Outputs()
+	outputs := LowerAll(ir.NewPrograms(programs...)).Outputs()
 	if len(outputs) != 1 || outputs[0].Format != "hns" || outputs[0].File != "hns.json" {
 		t.Fatalf("outputs: %v", outputs)
 	}
@@ -225,7 +225,7 @@ func TestEndpointsOnce(t *testing.T) {
 func TestExplain(t *testing.T) {
 	p := only(program(), "none", "web")
 	overlay(p)
-	x := Renderer.Lower(ir.NewPrograms(p))
+	x := LowerAll(ir.NewPrograms(p))
 	var got []string
 	x.Explain(func(e render.Entry) bool {
 		got = append(got, fmt.Sprint(e.Where, " | ", e.Match, " | ", e.Port, " | ", e.Origin))
@@ -259,4 +259,4 @@ func BenchmarkLower10k(b *testing.B) {
 	}
 }
 
-func BenchmarkWrite10k(b *testing.B) { rendertest.BenchmarkWrite(b, Renderer, manyServices(10000)) }
+func BenchmarkWrite10k(b *testing.B) { rendertest.BenchmarkWrite(b, LowerAll, manyServices(10000)) }

@@ -9,8 +9,8 @@ import (
 	"github.com/proxyc/proxyc/render"
 )
 
-// Renderer is the back end of the kernelspace mode.
-var Renderer = render.Renderer{Mode: ir.ModeKernelspace, Lower: func(programs ir.Programs) render.Rendered { return rendered{render.Each(programs, Lower)} }}
+// LowerAll returns what the Programs of a node want, to be written.
+func LowerAll(programs ir.Programs) render.Rendered { return rendered{render.Each(programs, Lower)} }
 
 // rendered are the Rulesets of one node.
 type rendered struct{ ir.PerFamily[*Ruleset] }

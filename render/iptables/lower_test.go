@@ -212,7 +212,7 @@ func TestNoChainTwice(t *testing.T) {
 func TestExplain(t *testing.T) {
 	got := map[string]render.Entry{}
 	rules := 0
-	Renderer.Lower(iptest.Both()).(Rulesets).Explain(func(e render.Entry) bool {
+	LowerAll(iptest.Both()).Explain(func(e render.Entry) bool {
 		rules++
 		got[e.Where] = e
 		if e.Origin.Object == "" {

@@ -9,9 +9,6 @@ import (
 	"github.com/proxyc/proxyc/render"
 )
 
-// Renderer is the back end of the iptables mode.
-var Renderer = render.Renderer{Mode: ir.ModeIPTables, Lower: func(programs ir.Programs) render.Rendered { return LowerAll(programs) }}
-
 // Rulesets are the Rulesets of a node; nil where the kernel has no tables of a
 // family.
 type Rulesets struct{ ir.PerFamily[*Ruleset] }

@@ -80,7 +80,7 @@ func text(t *testing.T, write func(io.Writer) error) string {
 
 func output(t *testing.T, programs ir.Programs, format string) string {
 	t.Helper()
-	for _, o := range Renderer.Lower(programs).Outputs() {
+	for _, o := range LowerAll(programs).Outputs() {
 		if o.Format == format {
 			return text(t, o.Write)
 		}

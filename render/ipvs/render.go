@@ -8,8 +8,8 @@ import (
 	"github.com/proxyc/proxyc/render/iptables"
 )
 
-// Renderer is the back end of the ipvs mode.
-var Renderer = render.Renderer{Mode: ir.ModeIPVS, Lower: func(programs ir.Programs) render.Rendered { return rendered{render.Each(programs, Lower)} }}
+// LowerAll returns what the Programs of a node want, to be written.
+func LowerAll(programs ir.Programs) render.Rendered { return rendered{render.Each(programs, Lower)} }
 
 // rendered are the Rulesets of one node.
 type rendered struct{ ir.PerFamily[*Ruleset] }

@@ -19,7 +19,7 @@ func TestToolsAccept(t *testing.T) {
 	p4, p6 := program(ir.IPv4), program(ir.IPv6)
 	admit(p4, netip.MustParsePrefix("0.0.0.0/0"))
 	load := make(map[string]string)
-	for _, o := range Renderer.Lower(ir.NewPrograms(p4, p6)).Outputs() {
+	for _, o := range LowerAll(ir.NewPrograms(p4, p6)).Outputs() {
 		if err := os.WriteFile(filepath.Join(dir, o.File), []byte(text(t, o.Write)), 0o600); err != nil {
 			t.Fatal(err)
 		}

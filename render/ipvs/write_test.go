@@ -118,7 +118,7 @@ func TestOutFilter(t *testing.T) {
 
 func TestOutputs(t *testing.T) {
 	var got []string
-	for _, o := range Renderer.Lower(ir.NewPrograms(program(ir.IPv4), program(ir.IPv6))).Outputs() {
+	for _, o := range LowerAll(ir.NewPrograms(program(ir.IPv4), program(ir.IPv6))).Outputs() {
 		got = append(got, o.Format+" "+o.File)
 	}
 	want := []string{"ipvsadm ipvsadm.rules", "ipset ipset.rules", "iptables iptables.rules", "ip6tables ip6tables.rules", "addresses kube-ipvs0.addresses"}
@@ -129,7 +129,7 @@ func TestOutputs(t *testing.T) {
 
 // Every piece has an origin, and a reader may stop at any.
 func TestExplain(t *testing.T) {
-	x := Renderer.Lower(ir.NewPrograms(program(ir.IPv4), program(ir.IPv6)))
+	x := LowerAll(ir.NewPrograms(program(ir.IPv4), program(ir.IPv6)))
 	rendertest.Explain(t, x, map[string]string{
 		"ipvs 192.0.2.11:30080/tcp":                                                "node:30080/tcp default/web Service default/web",
 		"ipvs 10.96.0.10:80/tcp -> 10.244.2.10:8080":                               "10.96.0.10:80/tcp default/web EndpointSlice default/web-1: endpoints[1] (ready)",
@@ -144,7 +144,7 @@ func TestExplain(t *testing.T) {
 func TestDeterministic(t *testing.T) {
 	all := func(p *ir.Program) string {
 		var b bytes.Buffer
-		for _, o := range Renderer.Lower(ir.NewPrograms(p)).Outputs() {
+		for _, o := range LowerAll(ir.NewPrograms(p)).Outputs() {
 			if err := o.Write(&b); err != nil {
 				t.Fatal(err)
 			}
@@ -172,4 +172,4 @@ func BenchmarkLower10k(b *testing.B) {
 	}
 }
 
-func BenchmarkWrite10k(b *testing.B) { rendertest.BenchmarkWrite(b, Renderer, manyServices(10000)) }
+func BenchmarkWrite10k(b *testing.B) { rendertest.BenchmarkWrite(b, LowerAll, manyServices(10000)) }

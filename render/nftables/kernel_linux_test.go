@@ -54,7 +54,7 @@ func list(t *testing.T, ns *applytest.Namespace) string {
 func script(t *testing.T, programs ir.Programs) string {
 	t.Helper()
 	var b bytes.Buffer
-	for _, o := range Renderer.Lower(programs).Outputs() {
+	for _, o := range LowerAll(programs).Outputs() {
 		if err := o.Write(&b); err != nil {
 			t.Fatal(err)
 		}

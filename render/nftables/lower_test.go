@@ -170,7 +170,7 @@ others: ip saddr 192.0.2.0/25 return; drop
 
 // Everything in the script has a reason, and a place of its own.
 func TestExplain(t *testing.T) {
-	tables := Renderer.Lower(ir.NewPrograms(richProgram(ir.IPv4), richProgram(ir.IPv6))).(Tables)
+	tables := LowerAll(ir.NewPrograms(richProgram(ir.IPv4), richProgram(ir.IPv6)))
 	where := map[string]bool{}
 	tables.Explain(func(e render.Entry) bool {
 		if where[e.Where] {

@@ -8,9 +8,6 @@ import (
 	"github.com/proxyc/proxyc/render"
 )
 
-// Renderer is the back end of mode nftables.
-var Renderer = render.Renderer{Mode: ir.ModeNFTables, Lower: func(programs ir.Programs) render.Rendered { return LowerAll(programs) }}
-
 // Tables are the Rulesets of a node.
 type Tables struct{ ir.PerFamily[*Ruleset] }
 

@@ -32,8 +32,8 @@ func ManyServices(p *ir.Program, n int, routes ...ir.Route) *ir.Program {
 }
 
 // BenchmarkWrite measures how long all texts of a Program take, once it is lowered.
-func BenchmarkWrite(b *testing.B, renderer render.Renderer, p *ir.Program) {
-	x := renderer.Lower(ir.NewPrograms(p))
+func BenchmarkWrite(b *testing.B, lower func(ir.Programs) render.Rendered, p *ir.Program) {
+	x := lower(ir.NewPrograms(p))
 	b.ReportAllocs()
 	for b.Loop() {
 		for _, o := range x.Outputs() {

@@ -25,7 +25,7 @@ func TestToolsAccept(t *testing.T) {
 	}}}
 	dir := t.TempDir()
 	script := "export XTABLES_LOCKFILE=$PWD/lock\n"
-	for _, o := range Renderer.Lower(ir.NewPrograms(p4, p6)).Outputs() {
+	for _, o := range LowerAll(ir.NewPrograms(p4, p6)).Outputs() {
 		var b bytes.Buffer
 		if err := o.Write(&b); err != nil {
 			t.Fatal(err)

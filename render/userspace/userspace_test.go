@@ -42,7 +42,7 @@ func only(p *ir.Program, names ...string) *ir.Program {
 
 func output(t *testing.T, format string, programs ...*ir.Program) string {
 	t.Helper()
-	for _, o := range Renderer.Lower(ir.NewPrograms(programs...)).Outputs() {
+	for _, o := range LowerAll(ir.NewPrograms(programs...)).Outputs() {
 		if o.Format == format {
 			var b bytes.Buffer
 			if err := o.Write(&b); err != nil {
@@ -217,7 +217,7 @@ func TestAssignPorts(t *testing.T) {
 
 func TestExplain(t *testing.T) {
 	p := only(program(), "none", "web")
-	x := Renderer.Lower(ir.NewPrograms(p))
+	x := LowerAll(ir.NewPrograms(p))
 	rendertest.Explain(t, x, map[string]string{
 		"iptables nat KUBE-NODEPORT-HOST 3":              "node:30080/tcp default/web Service default/web",
 		"listener 0.0.0.0:20001/tcp":                     " default/none Service default/none",
@@ -241,7 +241,7 @@ func BenchmarkLower10k(b *testing.B) {
 	}
 }
 
-func BenchmarkWrite10k(b *testing.B) { rendertest.BenchmarkWrite(b, Renderer, manyServices(10000)) }
+func BenchmarkWrite10k(b *testing.B) { rendertest.BenchmarkWrite(b, LowerAll, manyServices(10000)) }
 
 // Who has a proxy port keeps it, as far as portRange has it.
 func TestKeptPorts(t *testing.T) {

@@ -4,8 +4,11 @@ import (
 	"strings"
 
 	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
+	"github.com/proxyc/proxyc/render/iptables"
 	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
 	"github.com/proxyc/proxyc/render/nftables"
+	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
 )
 
 // priorities are those at which the kernel calls the chains of a table, by hook.
@@ -57,6 +60,17 @@ func Add(r *nftables.Ruleset, prefix, saved string, sets *Sets) error {
 			c.Rules = append(c.Rules, rule)
 		}
 	})
+}
+
+// NewFollower follows packets through tables of iptables that proxyc writes, or that were parsed.
+func NewFollower(r *iptables.Ruleset, own *sim.Own) *nfteval.Evaluator {
+	var text strings.Builder
+	r.WriteTo(&text) // gives no error
+	tables := &nftables.Ruleset{Family: r.Family}
+	if err := Add(tables, "", text.String(), nil); err != nil {
+		panic("rules that iptables.Ruleset writes: " + err.Error())
+	}
+	return nfteval.NewFollower(tables, own)
 }
 
 // familyOf returns whether an address is of the family of a rule.

@@ -146,14 +146,14 @@ func verdict(t *testing.T, packet sim.Packet, saved string, sets *Sets) string {
 		Carries: func(netip.Addr, string) bool { return false },
 		Bridged: func(string) bool { return false },
 	}
-	o, _, unknown := nfteval.NewFollower(r, own).On(on).Follow(packet)
-	if len(unknown) > 0 {
-		if !strings.HasPrefix(unknown[0], "table ") {
-			t.Errorf("%q names no rule", unknown)
+	way := nfteval.NewFollower(r, own).On(on).Follow(packet)
+	if len(way.Unknown) > 0 {
+		if !strings.HasPrefix(way.Unknown[0], "table ") {
+			t.Errorf("%q names no rule", way.Unknown)
 		}
 		return "unsure"
 	}
-	return fmt.Sprint(o)
+	return fmt.Sprint(way.Outcome)
 }
 
 func TestParseSetsRefusesOtherText(t *testing.T) {

@@ -53,7 +53,7 @@ func inNamespace(t *testing.T, variant, dir, script string) string {
 func write(t *testing.T, programs ir.Programs) (dir string, outputs []string) {
 	t.Helper()
 	dir = t.TempDir()
-	for _, o := range iptables.Renderer.Lower(programs).Outputs() {
+	for _, o := range iptables.LowerAll(programs).Outputs() {
 		var b bytes.Buffer
 		if err := o.Write(&b); err != nil {
 			t.Fatal(err)

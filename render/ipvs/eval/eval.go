@@ -30,7 +30,7 @@ type Evaluator struct {
 	strays  []netip.Addr // of ClusterIPs that the node does not have, though they are in the set
 	sent    bool         // OUTPUT is walked with what is balanced, as rules of others there may look at it
 
-	told func(ipteval.Met) // what packets meet; nil: nobody asks
+	told func(sim.Met) // what packets meet; nil: nobody asks
 }
 
 // NewEvaluator indexes a Ruleset, which costs what it holds. own are the node's
@@ -157,7 +157,7 @@ func (e *Evaluator) output(p ipteval.Packet) sim.Outcome {
 // delivered reports whether the node takes what is sent to an address.
 func (e *Evaluator) delivered(a netip.Addr) bool {
 	if e.told != nil && e.Carries(a) {
-		e.told(ipteval.Met{Table: TableDevice, Chain: ir.IPVSDevice, Text: a.String()})
+		e.told(sim.Met{NoRule: true, Table: TableDevice, Chain: ir.IPVSDevice, Text: a.String()})
 	}
 	return e.own.Has(a)
 }
@@ -225,7 +225,7 @@ func (e *Evaluator) balance(p ipteval.Packet, v *ipvs.VirtualServer) sim.Outcome
 	stopped := false
 	for i, rs := range v.RealServers {
 		if e.told != nil {
-			e.told(ipteval.Met{Table: TableServers, Chain: v.Key.String(), Text: rs.Command(v.Key)})
+			e.told(sim.Met{NoRule: true, Table: TableServers, Chain: v.Key.String(), Text: rs.Command(v.Key)})
 		}
 		after := p
 		after.Dst, after.Port, after.Translated = rs.AddrPort.Addr(), rs.AddrPort.Port(), true
@@ -283,7 +283,7 @@ func (e *Evaluator) server(p ipteval.Packet) *ipvs.VirtualServer {
 	case v == nil && slices.Contains(ports, 0):
 		p.Cuts.Doubt("ipvs " + ir.Match{Addr: p.Dst, Protocol: p.Protocol}.String() + ": a virtual server takes the ports that no other does")
 	case v != nil && e.told != nil:
-		e.told(ipteval.Met{Table: TableServers, Chain: key.String(), Text: v.Command()})
+		e.told(sim.Met{NoRule: true, Table: TableServers, Chain: key.String(), Text: v.Command()})
 	}
 	return v
 }
@@ -292,7 +292,7 @@ func (e *Evaluator) server(p ipteval.Packet) *ipvs.VirtualServer {
 func (e *Evaluator) inSet(p *ipteval.Packet, in iptables.InSet) bool {
 	key, has := e.lookUp(p, in)
 	if has && e.told != nil {
-		e.told(ipteval.Met{Table: TableSets, Chain: in.Set, Text: key.String()})
+		e.told(sim.Met{NoRule: true, Table: TableSets, Chain: in.Set, Text: key.String()})
 	}
 	return has
 }

@@ -29,25 +29,20 @@ func NewFollower(r *ipvs.Ruleset, own *sim.Own) *Follower {
 // Follow returns what becomes of a packet, with the rules, elements of sets, virtual and real
 // servers, and the address of kube-ipvs0 that it meets, in order; and what is not understood
 // on its way.
-// mark is what it has from others, before.
-func (f *Follower) Follow(pkt sim.Packet, mark uint32) (o sim.Outcome, met []ipteval.Met, unknown []string) {
-	return f.follow(pkt, mark, false)
-}
+func (f *Follower) Follow(pkt sim.Packet) sim.Path { return f.FollowMarked(pkt, 0, false) }
 
-// FollowTranslated is Follow for a packet that has its destination from others, before the nat
-// table.
-func (f *Follower) FollowTranslated(pkt sim.Packet, mark uint32) (o sim.Outcome, met []ipteval.Met, unknown []string) {
-	return f.follow(pkt, mark, true)
-}
-
-func (f *Follower) follow(pkt sim.Packet, mark uint32, translated bool) (o sim.Outcome, met []ipteval.Met, unknown []string) {
+// FollowMarked is Follow for a packet that has a mark from others, before, and if it is translated, its destination
+// as well, before the nat table.
+func (f *Follower) FollowMarked(pkt sim.Packet, mark uint32, translated bool) sim.Path {
+	var way sim.Path
 	e := f.evaluator
-	e.told = func(m ipteval.Met) {
-		if !slices.Contains(met, m) {
-			met = append(met, m)
+	e.told = func(m sim.Met) {
+		if !slices.Contains(way.Met, m) {
+			way.Met = append(way.Met, m)
 		}
 	}
 	var cuts sim.Cuts
-	o = e.outcome(ipteval.Packet{Packet: pkt, Mark: mark, DNAT: translated, Cuts: &cuts}.Telling(e.Family, e.told))
-	return o, met, cuts.Doubts()
+	way.Outcome = e.outcome(ipteval.Packet{Packet: pkt, Mark: mark, DNAT: translated, Cuts: &cuts}.Telling(e.Family, e.told))
+	way.Unknown = cuts.Doubts()
+	return way
 }

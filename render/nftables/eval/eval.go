@@ -280,8 +280,8 @@ type walk struct {
 
 	known []sim.Remembered // what sets know of the client
 	way   sim.Way
-	met   []Met  // rules that did something
-	reads []read // maps that were asked for an address
+	met   []sim.Met // rules that did something
+	reads []read    // maps that were asked for an address
 }
 
 // doubt notes that what becomes of the packet is not known from here on.

@@ -10,7 +10,7 @@ import (
 )
 
 // Disarmed returns a Ruleset with rules that do nothing, and policies that accept: those that
-// gone holds, by the Chain and Rule of Met.
+// gone holds, by the qualified name of the chain and the number of the rule.
 func Disarmed(r *nftables.Ruleset, gone func(chain string, rule int) bool) *nftables.Ruleset {
 	rest := *r
 	rest.Chains = slices.Clone(r.Chains)
@@ -32,18 +32,6 @@ func Disarmed(r *nftables.Ruleset, gone func(chain string, rule int) bool) *nfta
 		}
 	}
 	return &rest
-}
-
-// Met is a rule that did something to a packet.
-type Met struct {
-	Chain string // "ip proxyc, chain services", of a Ruleset that was qualified
-	Rule  int    // from 1; 0: the policy
-	Text  string // the rule, and which element of a map it found
-	Drops bool
-	Leads bool // it leads the packet on or lets it pass, and decides nothing
-	// Element is the element of a set or map with a name that the rule found the packet in; "": none.
-	Element string
-	Lacks   bool // its map has nothing for a number that chance picked: Text says for which
 }
 
 // NewFollower returns an Evaluator that can Follow packets.
@@ -69,7 +57,7 @@ func With(r *nftables.Ruleset, keep func(*nftables.Base) bool) *nftables.Ruleset
 
 // FollowTranslated is Follow for a packet that others translated before, to another
 // destination or by masquerading alone. One packet is followed at a time.
-func (e *Evaluator) FollowTranslated(pkt sim.Packet, to sim.Destination) (o sim.Outcome, met []Met, unknown []string) {
+func (e *Evaluator) FollowTranslated(pkt sim.Packet, to sim.Destination) sim.Path {
 	e.translated = &to
 	defer func() { e.translated = nil }()
 	return e.Follow(pkt)
@@ -77,17 +65,17 @@ func (e *Evaluator) FollowTranslated(pkt sim.Packet, to sim.Destination) (o sim.
 
 // FollowBefore is Follow where rules of iptables come behind: mark is what of the proxy's mark
 // a packet has then.
-func (e *Evaluator) FollowBefore(pkt sim.Packet) (o sim.Outcome, met []Met, unknown []string, mark uint32) {
+func (e *Evaluator) FollowBefore(pkt sim.Packet) (way sim.Path, mark uint32) {
 	e.handed = map[uint32]bool{}
 	defer func() { e.handed = nil }()
-	o, met, unknown = e.Follow(pkt)
+	way = e.Follow(pkt)
 	for m := range e.handed {
 		mark |= m
 	}
 	if len(e.handed) > 1 {
-		unknown = append(unknown, fmt.Sprintf("nf_tables of others: chance, or who is first, decides whether a packet has the mark 0x%x, for rules of iptables", mark))
+		way.Unknown = append(way.Unknown, fmt.Sprintf("nf_tables of others: chance, or who is first, decides whether a packet has the mark 0x%x, for rules of iptables", mark))
 	}
-	return o, met, unknown, mark
+	return way, mark
 }
 
 // arrive makes the packet what others made of it.
@@ -101,28 +89,30 @@ func (w *walk) arrive(d *sim.Destination) {
 // understood on its way. Chains of one hook and priority are called as they are listed; where
 // something else becomes of the packet when another one of them is the first, that is told as
 // not understood. One packet is followed at a time.
-func (e *Evaluator) Follow(pkt sim.Packet) (o sim.Outcome, met []Met, unknown []string) {
-	o, met, unknown = e.follow(pkt)
+func (e *Evaluator) Follow(pkt sim.Packet) sim.Path {
+	way := e.follow(pkt)
 	for _, first := range e.equals {
 		hook := &e.hooks[first.Base.Hook]
 		listed := *hook
 		*hook = slices.Clone(listed)
 		inOrder(*hook, first)
-		other, _, doubts := e.follow(pkt)
+		other := e.follow(pkt)
 		*hook = listed
-		unknown = append(unknown, doubts...)
-		if !other.Equal(o) {
-			unknown = append(unknown, fmt.Sprintf("%s: has the priority of others, so that nobody knows who is first; if it is: %s", e.where(first.Name), other))
+		way.Unknown = append(way.Unknown, other.Unknown...)
+		if !other.Outcome.Equal(way.Outcome) {
+			way.Unknown = append(way.Unknown, fmt.Sprintf("%s: has the priority of others, so that nobody knows who is first; if it is: %s", e.where(first.Name), other.Outcome))
 		}
 	}
-	slices.Sort(unknown)
-	return o, met, slices.Compact(unknown)
+	slices.Sort(way.Unknown)
+	way.Unknown = slices.Compact(way.Unknown)
+	return way
 }
 
 // follow is Follow in the order in which the chains are now.
-func (e *Evaluator) follow(pkt sim.Packet) (o sim.Outcome, met []Met, unknown []string) {
+func (e *Evaluator) follow(pkt sim.Packet) sim.Path {
 	var cuts sim.Cuts
 	var ways []sim.Way
+	var met []sim.Met
 	var fates [sim.Dropped + 1]bool
 	e.missed = nil
 	e.paths(pkt, &cuts, nil, func(w *walk) {
@@ -144,16 +134,26 @@ func (e *Evaluator) follow(pkt sim.Packet) (o sim.Outcome, met []Met, unknown []
 		e.paths(pkt, &cuts, known, func(w *walk) { ways = append(ways, w.way) })
 		return ways
 	}
-	o = sim.WithAffinity(ways, known, func(what string) { cuts.Doubt("table " + e.name + ": " + what) })
+	o := sim.WithAffinity(ways, known, func(what string) { cuts.Doubt("table " + e.name + ": " + what) })
 	if cuts.Endless != "" {
 		cuts.Unknown = append(cuts.Unknown, cuts.Endless)
 	}
-	return o, met, cuts.Unknown
+	return sim.Path{Outcome: o, Met: met, Unknown: cuts.Unknown}
 }
 
 // Lacked reports whether the packet that was followed last was looked for as an element, in words as Met has
 // it, and was not found.
 func (e *Evaluator) Lacked(element string) bool { return e.missed[element] }
+
+// Holds reports whether a table that was not qualified has a rule that was met, at the place where it was met.
+func (e *Evaluator) Holds(m *sim.Met) bool {
+	c := e.chains[m.Chain]
+	if c == nil || m.Rule < 1 || m.Rule > len(c.Rules) {
+		return false
+	}
+	found, ok := strings.CutPrefix(m.Text, c.Rules[m.Rule-1].Text(e.family))
+	return ok && (found == "" || strings.HasPrefix(found, ": ")) // with what a map gave
+}
 
 // looked notes in which element of a set with a name the packet was found, or that it was in none.
 func (w *walk) looked(l *indexed, key nftables.Key, found bool) {
@@ -185,7 +185,7 @@ func (w *walk) tell(found *nftables.Verdict, drops, leads bool) {
 	if !w.follows {
 		return
 	}
-	m := Met{Text: "policy drop", Drops: drops, Leads: leads}
+	m := sim.Met{Text: "policy drop", Drops: drops, Leads: leads}
 	if w.rule > 0 {
 		m.Text = w.text(&w.chains[w.chain].Rules[w.rule-1])
 		if found != nil {
@@ -212,14 +212,15 @@ func (w *walk) lacks(l nftables.LookupDNAT) {
 	}
 	if picked > 0 {
 		w.step -= picked // the key takes them once more
-		w.meets(Met{Text: "map " + l.Map + " lacks " + set.KeyText(w.key(set.Set, l.Key)), Lacks: true})
+		w.meets(sim.Met{Text: "map " + l.Map + " lacks " + set.KeyText(w.key(set.Set, l.Key)), Lacks: true})
 	}
 }
 
 // meets notes what the packet met where it is.
-func (w *walk) meets(m Met) {
-	m.Chain, m.Rule, m.Element = w.chain, w.rule, w.element
-	if table, _, ok := strings.Cut(w.chain, ", chain "); ok {
+func (w *walk) meets(m sim.Met) {
+	m.Table, m.Chain, m.Rule, m.Element = w.name, w.chain, w.rule, w.element
+	if table, chain, ok := strings.Cut(w.chain, ", chain "); ok {
+		m.Table, m.Chain = table, chain
 		m.Text = strings.NewReplacer(table+", chain ", "", table+", set ", "").Replace(m.Text)
 	}
 	w.met = append(w.met, m)

@@ -9,9 +9,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/ir"
-	"github.com/proxyc/proxyc/ir/sim"
 	"github.com/proxyc/proxyc/render/nftables"
-	"github.com/proxyc/proxyc/render/nftables/eval"
 )
 
 // ListedTable is a table as nft lists it: ours, kube-proxy's, or anybody's.
@@ -19,11 +17,6 @@ type ListedTable struct {
 	Family            string // nft's word: "ip", "ip6", "inet", …
 	Name              string
 	*nftables.Ruleset // nil of others' tables
-}
-
-// Evaluator is NewEvaluator for the table.
-func (t *ListedTable) Evaluator(own *sim.Own) *eval.Evaluator {
-	return eval.NewEvaluator(t.Ruleset, own).Named(t.Family + " " + t.Name)
 }
 
 // proxies are the tables that are read.

@@ -118,7 +118,7 @@ func Prove(ctx context.Context, where flow.Network, a, b *ir.Program) (services 
 		return services, nil, classes, err
 	}
 	node := flow.NodeOf(a, b)
-	r, err := prove.Compare(ctx, node, review.Evaluators[a.Node.Mode](a), review.Evaluators[b.Node.Mode](b))
+	r, err := prove.Compare(ctx, node, review.Modes[a.Node.Mode].Evaluate(a), review.Modes[b.Node.Mode].Evaluate(b))
 	if err != nil {
 		return nil, nil, 0, err
 	}

@@ -22,7 +22,7 @@ func BenchmarkProve(b *testing.B) {
 				p := reviewtest.MixedProgram(b, ir.Mode(mode), snap)
 				classes := 0
 				for b.Loop() {
-					r, err := prove.Compare(b.Context(), prove.NodeOf(p), sim.NewEvaluator(p), review.Evaluators[ir.Mode(mode)](p))
+					r, err := prove.Compare(b.Context(), prove.NodeOf(p), sim.NewEvaluator(p), review.Modes[ir.Mode(mode)].Evaluate(p))
 					if err != nil {
 						b.Fatal(err)
 					}

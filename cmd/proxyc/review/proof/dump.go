@@ -10,7 +10,6 @@ import (
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 	"github.com/proxyc/proxyc/render/iptables"
-	ipteval "github.com/proxyc/proxyc/render/iptables/eval"
 	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
 	"github.com/proxyc/proxyc/render/ipvs"
 	ipvsparse "github.com/proxyc/proxyc/render/ipvs/parse"
@@ -163,8 +162,7 @@ func (d *dumpFiles) nft(file, text string) error {
 		if err := d.only(f, file); err != nil {
 			return fmt.Errorf("table %s %s: %w", t.Family, t.Name, err)
 		}
-		d.set(f, t.Evaluator(sim.OwnOfNode(p)))
-		*d.follow.At(f) = inNFT(t.Family+" "+t.Name, t.Ruleset, sim.OwnOfNode(p))
+		d.table(t.Family+" "+t.Name, t.Ruleset, sim.OwnOfNode(p))
 	}
 	if !found {
 		return fmt.Errorf("holds no table of proxyc or kube-proxy")
@@ -187,15 +185,14 @@ func (d *dumpFiles) end() error {
 	for f, r := range ir.Present(d.rules) {
 		own := sim.OwnOfNode(d.programs.Of(f))
 		if d.ipvs[0] == "" {
-			d.set(f, ipteval.NewEvaluator(r, own))
-			*d.follow.At(f) = inIPTables(r, own)
+			d.chains(r, own)
 			continue
 		}
 		elements, err := ipvsparse.ParseSets(f, d.sets)
 		if err != nil {
 			return fmt.Errorf("%s: %w", d.ipvs[0], err)
 		}
-		d.ipvsRules(f, &ipvs.Ruleset{Family: f, VirtualServers: ipvsparse.Of(f, d.servers), Elements: elements, Rules: r}, own)
+		d.Side.servers(&ipvs.Ruleset{Family: f, VirtualServers: ipvsparse.Of(f, d.servers), Elements: elements, Rules: r}, own)
 	}
 	return nil
 }

@@ -13,8 +13,6 @@ import (
 	"github.com/proxyc/proxyc/cmd/proxyc/review/rules"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
-	ipteval "github.com/proxyc/proxyc/render/iptables/eval"
-	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
 )
 
 // kernel takes what this node's kernel holds of the mode of the Programs.
@@ -44,8 +42,7 @@ func (d *Side) kernel(ctx context.Context, programs ir.Programs, variant string)
 				if !r.Exists {
 					gone = append(gone, "table "+rules.TableOf(f)+" is not there")
 				}
-				d.set(f, nfteval.NewEvaluator(r, sim.OwnOfNode(p)))
-				*d.follow.At(f) = inNFT(rules.TableOf(f), r, sim.OwnOfNode(p))
+				d.table(rules.TableOf(f), r, sim.OwnOfNode(p))
 			}
 		}
 	case ir.ModeIPTables, ir.ModeIPVS:
@@ -68,10 +65,9 @@ func (d *Side) kernel(ctx context.Context, programs ir.Programs, variant string)
 					return err
 				}
 				held.Rules = r
-				d.ipvsRules(f, held, sim.OwnOfNode(p))
+				d.servers(held, sim.OwnOfNode(p))
 			default:
-				d.set(f, ipteval.NewEvaluator(r, sim.OwnOfNode(p)))
-				*d.follow.At(f) = inIPTables(r, sim.OwnOfNode(p))
+				d.chains(r, sim.OwnOfNode(p))
 			}
 		}
 	default:

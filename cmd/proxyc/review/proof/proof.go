@@ -13,7 +13,6 @@ import (
 	"sync"
 
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
-	"github.com/proxyc/proxyc/cmd/proxyc/review/rules"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/prove"
 	"github.com/proxyc/proxyc/ir/sim"
@@ -50,8 +49,8 @@ type differs struct {
 	In       string         `json:"in,omitempty"`   // interface; empty: any that no rule names, or the node itself
 	A        string         `json:"a"`
 	B        string         `json:"b"`
-	RuleA    *rules.Met     `json:"ruleA,omitempty"` // that decides about one of them, where the side has rules that can be followed
-	RuleB    *rules.Met     `json:"ruleB,omitempty"`
+	RuleA    *sim.Met       `json:"ruleA,omitempty"` // that decides about one of them, where the side has rules that can be followed
+	RuleB    *sim.Met       `json:"ruleB,omitempty"`
 	Packet   string         `json:"packet"`           // flags of trace for one of them
 	Design   string         `json:"design,omitempty"` // the capabilities that one mode has and the other has not (docs/reference/ir.md), if that is the reason
 	sources  []prove.Addrs
@@ -284,7 +283,7 @@ func (p *Proof) Blame(a, b *Side, all bool) {
 		}
 		pkt := d.first.Packet
 		f := ir.FamilyOf(pkt.Dst)
-		course := func(side *Side) []rules.Met {
+		course := func(side *Side) []sim.Met {
 			if follow := side.follow.Of(f); follow != nil {
 				return follow(pkt)
 			}
@@ -297,13 +296,13 @@ func (p *Proof) Blame(a, b *Side, all bool) {
 // parting returns where two courses of a packet part: rules that one has and the other
 // does not meet. Where all are strange to each other, as proxyc's and kube-proxy's are, it is the last
 // of each that drops, accepts, translates or balances. What a map lacks is the fault wherever it is.
-func parting(a, b []rules.Met) (ruleA, ruleB *rules.Met) {
+func parting(a, b []sim.Met) (ruleA, ruleB *sim.Met) {
 	i := 0
 	for i < len(a) && i < len(b) && a[i].Same(&b[i]) {
 		i++
 	}
-	at := func(list, other []rules.Met) *rules.Met {
-		if k := slices.IndexFunc(list, func(m rules.Met) bool { return m.Lacks }); k >= 0 {
+	at := func(list, other []sim.Met) *sim.Met {
+		if k := slices.IndexFunc(list, func(m sim.Met) bool { return m.Lacks }); k >= 0 {
 			return &list[k]
 		}
 		switch {
@@ -313,7 +312,7 @@ func parting(a, b []rules.Met) (ruleA, ruleB *rules.Met) {
 					return &list[k]
 				}
 			}
-		case i < len(list) && !slices.ContainsFunc(other, func(o rules.Met) bool { return list[i].Same(&o) }):
+		case i < len(list) && !slices.ContainsFunc(other, func(o sim.Met) bool { return list[i].Same(&o) }):
 			return &list[i]
 		}
 		return nil
@@ -339,7 +338,7 @@ func (p *Proof) WriteText(w io.Writer, all bool) error {
 			fmt.Fprintf(w, "%s  %s\n", d.To, cmp.Or(d.Frontend, "no Service's"))
 		}
 		fmt.Fprintf(w, "  from %s\n", d.from())
-		side := func(name, fate string, by *rules.Met) {
+		side := func(name, fate string, by *sim.Met) {
 			fmt.Fprintf(w, "    %-*s  %s\n", width, name, fate)
 			if by != nil {
 				fmt.Fprintf(w, "      %s: %s\n", by.Where(), by.Text)

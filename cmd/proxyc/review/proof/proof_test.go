@@ -25,14 +25,14 @@ import (
 // random ones.
 func TestEquivalenceForEveryPacket(t *testing.T) {
 	start := applytest.Seed(t)
-	for mode := range review.Evaluators {
+	for mode := range review.Modes {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			classes := 0
 			for n := range uint64(*reviewtest.Packets / 1000) {
 				w := reviewtest.New(start, n).World(mode)
 				for f, p := range ir.Present(w.Compile(t)) {
-					r, err := prove.Compare(t.Context(), prove.NodeOf(p), sim.NewEvaluator(p), review.Evaluators[mode](p))
+					r, err := prove.Compare(t.Context(), prove.NodeOf(p), sim.NewEvaluator(p), review.Modes[mode].Evaluate(p))
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -56,17 +56,17 @@ func TestEquivalenceForEveryPacket(t *testing.T) {
 // What watch --prove asks of a Service: nothing is found of what is right, and of
 // what is wrong a packet.
 func TestUnproved(t *testing.T) {
-	sides := review.Evaluators[ir.ModeNFTables]
-	defer func() { review.Evaluators[ir.ModeNFTables] = sides }()
+	mode := review.Modes[ir.ModeNFTables]
+	defer func() { review.Modes[ir.ModeNFTables] = mode }()
 	p := irtest.Program(ir.ModeNFTables)
 	if found := Unproved(t.Context(), ir.NewPrograms(p)); len(found) > 0 {
 		t.Errorf("found %+v where all is right", found)
 	}
-	review.Evaluators[ir.ModeNFTables] = func(p *ir.Program) prove.Side {
+	review.Modes[ir.ModeNFTables] = review.Mode{Evaluate: func(p *ir.Program) prove.Side {
 		less := *p
 		less.Services = p.Services[1:]
-		return sides(&less)
-	}
+		return mode.Evaluate(&less)
+	}}
 	if found := Unproved(t.Context(), ir.NewPrograms(p)); len(found) != 1 || !strings.HasPrefix(found[0].Packet, "--from ") || found[0].Want == found[0].Have {
 		t.Errorf("found %+v where a Service is missing", found)
 	}
@@ -91,7 +91,9 @@ func TestRulesAreIndexedOnce(t *testing.T) {
 		}
 		snap, _ := reviewtest.Decode([]byte(b.String()))
 		programs, _ := reviewtest.Compile(t, reviewtest.ParseConfig(t, ir.ModeIPTables, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n")), snap, compiler.Facts{NodeName: "node1"})
-		follows := inRules(programs.IPv4)
+		side := &Side{}
+		side.program(programs.IPv4)
+		follows := side.follow.IPv4
 		pkt, err := sim.ParsePacket("192.0.2.200@eth0", "10.96.0.5:80")
 		if err != nil {
 			t.Fatal(err)

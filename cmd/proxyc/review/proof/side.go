@@ -25,6 +25,7 @@ import (
 	ipvseval "github.com/proxyc/proxyc/render/ipvs/eval"
 	"github.com/proxyc/proxyc/render/nftables"
 	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
+	"github.com/proxyc/proxyc/render/xtables"
 )
 
 // Side is one side of a proof.
@@ -53,61 +54,40 @@ func (d *Side) missing(f ir.Family) string {
 
 func (d *Side) set(f ir.Family, s prove.Side) { *d.sides.At(f) = &s }
 
-// follow tells which rules a packet meets.
-type follow func(sim.Packet) []rules.Met
+// follow returns the rules that a packet meets.
+type follow func(sim.Packet) []sim.Met
 
-// lazily makes what follows packets when there is one to follow, which costs an index of
-// all rules.
-func lazily(make func() follow) follow {
+// lazily makes a Follower when there is a packet to follow: it costs an index of all rules.
+func lazily(make func() review.Follower) follow {
 	made := sync.OnceValue(make)
-	return func(pkt sim.Packet) []rules.Met { return made()(pkt) }
+	return func(pkt sim.Packet) []sim.Met { return rules.PathOf(made().Follow(pkt)).Met }
 }
 
-// inNFT follows packets through one table of nf_tables: "ip proxyc".
-func inNFT(name string, r *nftables.Ruleset, own *sim.Own) follow {
-	return lazily(func() follow {
-		follower := nfteval.NewFollower(r, own)
-		return func(pkt sim.Packet) (all []rules.Met) {
-			_, walked, _ := follower.Follow(pkt)
-			for _, m := range walked {
-				all = append(all, rules.Met{Table: name, Chain: m.Chain, Rule: m.Rule, Text: m.Text, Drops: m.Drops, Lacks: m.Lacks})
-			}
-			return all
-		}
-	})
+// table uses a table of nf_tables: "ip proxyc".
+func (d *Side) table(name string, r *nftables.Ruleset, own *sim.Own) {
+	d.set(r.Family, nfteval.NewEvaluator(r, own).Named(name))
+	*d.follow.At(r.Family) = lazily(func() review.Follower { return nfteval.NewFollower(r, own).Named(name) })
 }
 
-func inIPTables(r *iptables.Ruleset, own *sim.Own) follow {
-	return lazily(func() follow {
-		follower := ipteval.NewFollower(r, own)
-		return func(pkt sim.Packet) []rules.Met { return rules.PathOf(follower.Follow(pkt, 0)).Met }
-	})
+// chains uses rules of iptables.
+func (d *Side) chains(r *iptables.Ruleset, own *sim.Own) {
+	d.set(r.Family, ipteval.NewEvaluator(r, own))
+	*d.follow.At(r.Family) = lazily(func() review.Follower { return xtables.NewFollower(r, own) })
 }
 
-func inIPVS(r *ipvs.Ruleset, own *sim.Own) follow {
-	return lazily(func() follow {
-		follower := ipvseval.NewFollower(r, own)
-		return func(pkt sim.Packet) []rules.Met { return rules.PathOf(follower.Follow(pkt, 0)).Met }
-	})
+// servers uses what a node in mode ipvs holds of a family.
+func (d *Side) servers(r *ipvs.Ruleset, own *sim.Own) {
+	d.set(r.Family, ipvseval.NewEvaluator(r, own))
+	*d.follow.At(r.Family) = lazily(func() review.Follower { return ipvseval.NewFollower(r, own) })
 }
 
-// inRules follows packets through the rules of a Program; nil in modes in which they cannot be followed.
-func inRules(p *ir.Program) follow {
-	switch p.Node.Mode {
-	case ir.ModeNFTables:
-		return lazily(func() follow { return inNFT(rules.TableOf(p.Family), nftables.Lower(p), sim.OwnOfNode(p)) })
-	case ir.ModeIPTables:
-		return lazily(func() follow { return inIPTables(iptables.Lower(p), sim.OwnOfNode(p)) })
-	case ir.ModeIPVS:
-		return lazily(func() follow { return inIPVS(ipvs.Lower(p), sim.OwnOfNode(p)) })
+// program uses the rules of a Program.
+func (d *Side) program(p *ir.Program) {
+	mode := review.Modes[p.Node.Mode]
+	d.set(p.Family, mode.Evaluate(p))
+	if mode.Follow != nil {
+		*d.follow.At(p.Family) = lazily(func() review.Follower { return mode.Follow(p) })
 	}
-	return nil
-}
-
-// ipvsRules takes what a node in mode ipvs holds of a family.
-func (d *Side) ipvsRules(f ir.Family, r *ipvs.Ruleset, own *sim.Own) {
-	d.set(f, ipvseval.NewEvaluator(r, own))
-	*d.follow.At(f) = inIPVS(r, own)
 }
 
 // forms of sides, for errors and help.
@@ -209,7 +189,7 @@ var ErrWrongMode = errors.New("the configuration has errors in this mode")
 
 // ofMode compiles for a mode and takes its rules.
 func (r *Reader) ofMode(d *Side, mode string) error {
-	if review.Evaluators[ir.Mode(mode)] == nil {
+	if _, known := review.Modes[ir.Mode(mode)]; !known {
 		return fmt.Errorf("%s: must be one of the modes %s", d.name, strings.Join(provable(), ", "))
 	}
 	resolved, findings := r.Resolve(mode)
@@ -229,14 +209,13 @@ func (d *Side) lower(resolved *config.Resolved, j *review.Input) {
 			j.Diags.Add(one)
 		}
 	}
-	for f, p := range ir.Present(d.programs) {
-		d.set(f, review.Evaluators[p.Node.Mode](p))
-		*d.follow.At(f) = inRules(p)
+	for _, p := range ir.Present(d.programs) {
+		d.program(p)
 	}
 }
 
 func provable() (modes []string) {
-	for m := range review.Evaluators {
+	for m := range review.Modes {
 		modes = append(modes, string(m))
 	}
 	slices.Sort(modes)

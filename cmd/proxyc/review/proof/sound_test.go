@@ -29,7 +29,7 @@ func dumps(t testing.TB, programs ir.Programs) (texts []string) {
 	}
 	outputs := iptables.LowerAll(programs).Outputs()
 	if programs.IPv4.Node.Mode == ir.ModeIPVS {
-		outputs = ipvs.Renderer.Lower(programs).Outputs()
+		outputs = ipvs.LowerAll(programs).Outputs()
 		outputs = slices.DeleteFunc(outputs, func(o render.Output) bool { return o.Format == "addresses" })
 	}
 	for _, o := range outputs {

@@ -14,7 +14,7 @@ import (
 // returns the first difference of each family.
 func Unproved(ctx context.Context, programs ir.Programs) (found []daemon.Unproved) {
 	for _, p := range ir.Present(programs) {
-		r, err := prove.Compare(ctx, prove.NodeOf(p), sim.NewEvaluator(p), review.Evaluators[p.Node.Mode](p))
+		r, err := prove.Compare(ctx, prove.NodeOf(p), sim.NewEvaluator(p), review.Modes[p.Node.Mode].Evaluate(p))
 		switch {
 		case err != nil:
 			found = append(found, daemon.Unproved{Want: daemon.AnyFate, Have: "not known: " + context.Cause(ctx).Error()})

@@ -35,7 +35,7 @@ func (w *World) CompleteConfig() *config.Config {
 
 // Fates returns what the rules and what the IR do with a packet.
 func (w *World) Fates(p *ir.Program, pkt sim.Packet) (rules, ir sim.Outcome) {
-	return review.Evaluators[w.mode](p).Outcome(pkt, nil), sim.Trace(p, pkt)
+	return review.Modes[w.mode].Evaluate(p).Outcome(pkt, nil), sim.Trace(p, pkt)
 }
 
 // Fail reports the smallest world that still shows the difference.

@@ -17,161 +17,78 @@ import (
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 	"github.com/proxyc/proxyc/render/iptables"
-	ipteval "github.com/proxyc/proxyc/render/iptables/eval"
 	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
-	"github.com/proxyc/proxyc/render/ipvs"
-	ipvseval "github.com/proxyc/proxyc/render/ipvs/eval"
 	"github.com/proxyc/proxyc/render/nftables"
 	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
-	nftparse "github.com/proxyc/proxyc/render/nftables/parse"
-	"github.com/proxyc/proxyc/render/xtables"
 )
 
 // KernelTrace is the course of a packet through the rules that a kernel holds.
 type KernelTrace struct {
-	From    string   `json:"from"`
-	To      string   `json:"to"`
-	Rules   []Met    `json:"rules"`             // that did something to the packet, in order
-	Result  string   `json:"result"`            // notKnown where something on its way is not understood
-	Assumed string   `json:"assumed,omitempty"` // the result if what is not understood does nothing
-	Wanted  string   `json:"wanted"`            // what is to become of it; Result: it does
-	Causes  []string `json:"causes,omitempty"`  // why it is not what is wanted
-	Unknown []string `json:"unknown,omitempty"` // what is not understood on its way
-	Left    []string `json:"left,omitempty"`    // what was not looked at, and may decide about the packet
-	Replies []string `json:"replies,omitempty"` // chains of others that may drop; what they do to replies is not looked at
+	From    string    `json:"from"`
+	To      string    `json:"to"`
+	Rules   []sim.Met `json:"rules"`             // that did something to the packet, in order
+	Result  string    `json:"result"`            // notKnown where something on its way is not understood
+	Assumed string    `json:"assumed,omitempty"` // the result if what is not understood does nothing
+	Wanted  string    `json:"wanted"`            // what is to become of it; Result: it does
+	Causes  []string  `json:"causes,omitempty"`  // why it is not what is wanted
+	Unknown []string  `json:"unknown,omitempty"` // what is not understood on its way
+	Left    []string  `json:"left,omitempty"`    // what was not looked at, and may decide about the packet
+	Replies []string  `json:"replies,omitempty"` // chains of others that may drop; what they do to replies is not looked at
 }
 
 // notKnown is the result of a packet on whose way something is not understood.
 const notKnown = "not known"
 
-// Met is a rule of anybody.
-type Met struct {
-	Table   string `json:"table"`
-	Chain   string `json:"chain"`
-	Rule    int    `json:"rule,omitempty"` // from 1; 0: the chain's policy
-	Text    string `json:"text"`
-	Drops   bool   `json:"drops,omitempty"`
-	Lacks   bool   `json:"lacks,omitempty"`   // its map lacks what Text says
-	Foreign bool   `json:"foreign,omitempty"` // neither proxyc's nor kube-proxy's
-	leads   bool   // it decides nothing
-	element string // in which the rule found the packet
-}
-
-// Where names the place of the rule: table, chain and number.
-func (m *Met) Where() string {
-	if m.ofIPVS() || m.Table == tableRoutes {
-		return m.Table + " " + m.Chain
-	}
-	where := fmt.Sprintf("table %s, chain %s", m.Table, m.Chain)
-	if m.Rule > 0 {
-		where += fmt.Sprintf(", rule %d", m.Rule)
-	}
-	return where
-}
-
-// ofIPVS reports whether it is no rule but a server, the element of a set or an address.
-func (m *Met) ofIPVS() bool {
-	return m.Table == ipvseval.TableServers || m.Table == ipvseval.TableSets || m.Table == ipvseval.TableDevice
-}
-
 // tableRoutes is where a packet meets a route in place of a rule.
 const tableRoutes = "route"
 
-// Same reports whether two are the same rule, wherever in its chain.
-func (m *Met) Same(o *Met) bool {
-	return m.Table == o.Table && m.Chain == o.Chain && m.Text == o.Text
+// Path is what rules of anybody do to a packet.
+type Path struct {
+	sim.Path
+	gone  string                    // the table of ours that is not there
+	lacks func(element string) bool // an element that the packet was looked for as; nil: not told
+	holds func(*sim.Met) bool       // a rule, at its place, whether met or not; nil: not told
 }
 
-// Path is what rules do to a packet.
-type Path struct {
-	outcome sim.Outcome
-	Met     []Met
-	unknown []string
-	gone    string                    // the table of ours that is not there
-	lacks   func(element string) bool // an element that the packet was looked for as; nil: not told
-	holds   func(*Met) bool           // a rule, at its place, whether met or not; nil: not told
+// PathOf returns a path, with the rules marked that are foreign.
+func PathOf(way sim.Path) Path {
+	for i := range way.Met {
+		way.Met[i].Foreign = foreign(&way.Met[i])
+	}
+	return Path{Path: way}
+}
+
+// foreign reports whether a rule is neither proxyc's nor kube-proxy's.
+func foreign(m *sim.Met) bool {
+	if m.NoRule {
+		return false
+	}
+	if _, name, native := strings.Cut(m.Table, " "); native {
+		return name != nftables.Table && name != "kube-proxy"
+	}
+	return !iptables.Owned(m.Chain) && !iptables.Owned(iptparse.SavedTarget(iptparse.SavedWords(m.Text)))
 }
 
 // followNFT follows a packet through tables of nf_tables, and those of iptables that were added.
 func followNFT(r *nftables.Ruleset, own *sim.Own, pkt sim.Packet, on nfteval.Machine) Path {
 	f := nfteval.NewFollower(r, own).On(on)
-	c := pathNFT(f.Follow(pkt))
+	c := PathOf(f.Follow(pkt))
 	c.lacks = f.Lacked
-	return c
-}
-
-func pathNFT(o sim.Outcome, rules []nfteval.Met, unknown []string) Path {
-	c := Path{outcome: o, unknown: unknown}
-	for _, m := range rules {
-		table, chain, _ := strings.Cut(m.Chain, ", chain ")
-		_, name, native := strings.Cut(table, " ")
-		foreign := name != nftables.Table && name != "kube-proxy"
-		if !native {
-			foreign = foreignIPTables(chain, m.Text)
-		}
-		c.Met = append(c.Met, Met{table, chain, m.Rule, m.Text, m.Drops, m.Lacks, foreign, m.Leads, m.Element})
-	}
-	return c
-}
-
-// foreignIPTables reports whether a rule of iptables is neither proxyc's nor kube-proxy's.
-func foreignIPTables(chain, text string) bool {
-	return !iptables.Owned(chain) && !iptables.Owned(iptparse.SavedTarget(iptparse.SavedWords(text)))
-}
-
-// followIPTables follows a packet through tables of iptables that proxyc writes.
-func followIPTables(r *iptables.Ruleset, own *sim.Own, pkt sim.Packet) (Path, error) {
-	var text strings.Builder
-	if _, err := r.WriteTo(&text); err != nil {
-		return Path{}, err
-	}
-	tables := &nftables.Ruleset{Family: r.Family}
-	if err := xtables.Add(tables, "", text.String(), nil); err != nil {
-		return Path{}, err
-	}
-	return followNFT(tables, own, pkt, nfteval.Machine{}), nil
-}
-
-// followIPVS follows a packet through tables of iptables, ipsets and virtual servers.
-func followIPVS(r *ipvs.Ruleset, own *sim.Own, pkt sim.Packet) Path {
-	return PathOf(ipvseval.NewFollower(r, own).Follow(pkt, 0))
-}
-
-// PathOf returns the path of a packet through rules of iptables, as a Follower of a mode returns it.
-func PathOf(o sim.Outcome, rules []ipteval.Met, unknown []string) Path {
-	c := Path{outcome: o, unknown: unknown}
-	for _, m := range rules {
-		one := Met{Table: m.Table, Chain: m.Chain, Rule: m.Rule, Text: m.Text, Drops: m.Drops, leads: m.Leads}
-		one.Foreign = !one.ofIPVS() && foreignIPTables(m.Chain, m.Text)
-		c.Met = append(c.Met, one)
-	}
 	return c
 }
 
 // wants returns what rules that proxyc writes for a Program do to a packet.
 func wants(p *ir.Program, pkt sim.Packet) (Path, error) {
-	switch p.Node.Mode {
-	case ir.ModeNFTables:
-		r := nftables.Lower(p)
-		c := followNFT(nftparse.Qualify(r, TableOf(p.Family)), sim.OwnOfNode(p), pkt, nfteval.Machine{})
-		c.holds = func(m *Met) bool { return holds(r, m) }
-		return c, nil
-	case ir.ModeIPTables:
-		return followIPTables(iptables.Lower(p), sim.OwnOfNode(p), pkt)
-	case ir.ModeIPVS:
-		return followIPVS(ipvs.Lower(p), sim.OwnOfNode(p), pkt), nil
+	follower := review.Modes[p.Node.Mode].Follow
+	if follower == nil {
+		return Path{}, fmt.Errorf("--kernel: the rules of mode %s cannot be followed", p.Node.Mode)
 	}
-	return Path{}, fmt.Errorf("--kernel: the rules of mode %s cannot be followed", p.Node.Mode)
-}
-
-// holds reports whether a table has a rule that was met at the place where it was met.
-func holds(r *nftables.Ruleset, m *Met) bool {
-	i := slices.IndexFunc(r.Chains, func(c nftables.Chain) bool { return c.Name == m.Chain })
-	if i < 0 || m.Rule < 1 || m.Rule > len(r.Chains[i].Rules) {
-		return false
+	f := follower(p)
+	c := PathOf(f.Follow(pkt))
+	if all, ok := f.(interface{ Holds(*sim.Met) bool }); ok {
+		c.holds = all.Holds
 	}
-	found, ok := strings.CutPrefix(m.Text, r.Chains[i].Rules[m.Rule-1].Text(r.Family))
-	return ok && (found == "" || strings.HasPrefix(found, ": ")) // with what a map gave
+	return c, nil
 }
 
 // place is where a rule stands, or a policy.
@@ -180,7 +97,7 @@ type place struct {
 	rule         int // as in met
 }
 
-func (m *Met) place() place { return place{m.Table, m.Chain, m.Rule} }
+func placeOf(m *sim.Met) place { return place{m.Table, m.Chain, m.Rule} }
 
 // removed are rules, and policies, of anybody that do nothing.
 type removed map[place]bool
@@ -205,14 +122,14 @@ type refollow func(removed) (Path, error)
 
 // blame returns of others' rules that decide about the packet the fewest without which it fares as
 // without all of them, in the order in which it meets them, and its course without any.
-func (c Path) blame(again refollow) (guilty []Met, free Path, without removed, err error) {
-	var all []Met
+func (c Path) blame(again refollow) (guilty []sim.Met, free Path, without removed, err error) {
+	var all []sim.Met
 	without, free = removed{}, c
 	for grew := true; grew; {
 		grew = false
 		for _, m := range free.Met {
-			if m.Foreign && m.Table != tableRoutes && !m.Lacks && !m.leads && !without[m.place()] {
-				without, grew = without.with(m.place()), true
+			if m.Foreign && m.Table != tableRoutes && !m.Lacks && !m.Leads && !without[placeOf(&m)] {
+				without, grew = without.with(placeOf(&m)), true
 				all = append(all, m)
 			}
 		}
@@ -225,12 +142,12 @@ func (c Path) blame(again refollow) (guilty []Met, free Path, without removed, e
 	needed := without
 	for _, m := range all {
 		less := maps.Clone(needed)
-		delete(less, m.place())
+		delete(less, placeOf(&m))
 		with, err := again(less)
 		if err != nil {
 			return nil, c, nil, err
 		}
-		if with.outcome.Equal(free.outcome) {
+		if with.Outcome.Equal(free.Outcome) {
 			needed = less
 		} else {
 			guilty = append(guilty, m)
@@ -242,12 +159,12 @@ func (c Path) blame(again refollow) (guilty []Met, free Path, without removed, e
 // compare tells how the course in the kernel departs from what is wanted, and why: a rule is
 // a cause only if the packet fares otherwise without it.
 func (f *KernelTrace) compare(want, have Path, again refollow) error {
-	f.Rules, f.Unknown = have.Met, have.unknown
-	f.Result, f.Wanted = have.outcome.String(), want.outcome.String()
+	f.Rules, f.Unknown = have.Met, have.Unknown
+	f.Result, f.Wanted = have.Outcome.String(), want.Outcome.String()
 	if len(f.Unknown)+len(f.Left) > 0 {
 		f.Result, f.Assumed = notKnown, f.Result
 	}
-	if have.outcome.Equal(want.outcome) {
+	if have.Outcome.Equal(want.Outcome) {
 		return nil
 	}
 	if have.gone != "" {
@@ -275,7 +192,7 @@ func (f *KernelTrace) compare(want, have Path, again refollow) error {
 	if err := f.departs(want, free, without, again); err != nil || len(f.Causes) > 0 {
 		return err
 	}
-	if w, h := want.outcome, have.outcome; w.Affinity != h.Affinity || w.Timeout != h.Timeout {
+	if w, h := want.Outcome, have.Outcome; w.Affinity != h.Affinity || w.Timeout != h.Timeout {
 		f.Causes = append(f.Causes, fmt.Sprintf("a client stays with its backend for %s, wanted: %s", stays(h), stays(w)))
 	}
 	return nil
@@ -293,10 +210,10 @@ func stays(o sim.Outcome) string {
 // of others that decide do nothing. Where it ends as it should then, what lacks may still be what
 // others' rules need to do harm: an accept before a policy.
 func (f *KernelTrace) departs(want, have Path, without removed, again refollow) error {
-	foreign := func(m Met) bool { return m.Foreign }
+	foreign := func(m sim.Met) bool { return m.Foreign }
 	wanted := slices.DeleteFunc(slices.Clone(want.Met), foreign)
-	has := func(list []Met, m *Met) bool {
-		return slices.ContainsFunc(list, func(o Met) bool { return m.Same(&o) })
+	has := func(list []sim.Met, m *sim.Met) bool {
+		return slices.ContainsFunc(list, func(o sim.Met) bool { return m.Same(&o) })
 	}
 	for {
 		ours, i := slices.DeleteFunc(slices.Clone(have.Met), foreign), 0
@@ -308,21 +225,21 @@ func (f *KernelTrace) departs(want, have Path, without removed, again refollow) 
 		case i < len(ours) && ours[i].Lacks:
 			f.Causes = append(f.Causes, fmt.Sprintf("%s: %s", ours[i].Where(), ours[i].Text))
 			return nil
-		case lacks && wanted[i].ofIPVS(): // without it the packet meets other rules, which are no cause
+		case lacks && wanted[i].NoRule: // without it the packet meets other rules, which are no cause
 		case i < len(ours) && !has(wanted, &ours[i]):
-			if at := ours[i].place(); !ours[i].ofIPVS() && !without[at] {
+			if at := placeOf(&ours[i]); !ours[i].NoRule && !without[at] {
 				rest, err := again(without.with(at))
 				if err != nil {
 					return err
 				}
-				if rest.outcome.Equal(have.outcome) {
+				if rest.Outcome.Equal(have.Outcome) {
 					without, have = without.with(at), rest
 					continue
 				}
 				if lacks && want.holds != nil && want.holds(&ours[i]) {
 					break // it is where it should be, and the packet should not have come to it
 				}
-				if fate := have.outcome.Fate; lacks && fate != want.outcome.Fate && fate == rest.outcome.Fate {
+				if fate := have.Outcome.Fate; lacks && fate != want.Outcome.Fate && fate == rest.Outcome.Fate {
 					break // the packet meets it because it was not stopped before
 				}
 			}
@@ -331,7 +248,7 @@ func (f *KernelTrace) departs(want, have Path, without removed, again refollow) 
 		if lacks {
 			wanted[i].Rule = 0
 			does := "lacks, or does not come to"
-			if element := wanted[i].element; element != "" && have.lacks != nil && have.lacks(element) {
+			if element := wanted[i].Element; element != "" && have.lacks != nil && have.lacks(element) {
 				does = "does not do, as there is no element " + element
 			}
 			f.Causes = append(f.Causes, fmt.Sprintf("%s %s: %s", wanted[i].Where(), does, wanted[i].Text))
@@ -408,7 +325,7 @@ func Trace(ctx context.Context, s *trace.Scene, from, to, variant string) (*Kern
 	if err == nil {
 		err = f.compare(want, have, again)
 	}
-	if err == nil && len(have.outcome.Destinations) > 0 {
+	if err == nil && len(have.Outcome.Destinations) > 0 {
 		var others apply.Interference
 		others, err = daemon.Interference(ctx, p.Node.MasqueradeMark())
 		f.Replies = others.Drops

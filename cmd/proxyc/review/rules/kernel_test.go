@@ -89,16 +89,17 @@ func TestFollowIPVS(t *testing.T) {
 			want := ipvs.Lower(p)
 			saved, sets, servers := savedIPVS(t, want)
 			held := heldIPVS(t, f, saved, sets, servers)
+			wanted, inKernel := ipvseval.NewFollower(want, sim.OwnOfNode(p)), ipvseval.NewFollower(held, sim.OwnOfNode(p))
 			evaluator, meaning := ipvseval.NewEvaluator(want, sim.OwnOfNode(p)), sim.NewEvaluator(p)
 			for range 200 {
 				pkt := r.Packet(p)
-				a, b := followIPVS(want, sim.OwnOfNode(p), pkt), followIPVS(held, sim.OwnOfNode(p), pkt)
-				if !slices.EqualFunc(a.Met, b.Met, func(a, b Met) bool { return a.Same(&b) }) {
+				a, b := wanted.Follow(pkt), inKernel.Follow(pkt)
+				if !slices.EqualFunc(a.Met, b.Met, func(a, b sim.Met) bool { return a.Same(&b) }) {
 					t.Fatalf("world %d: %v meets\n%v\nand in the kernel\n%v", n, pkt, a.Met, b.Met)
 				}
-				for _, o := range []sim.Outcome{a.outcome, b.outcome, evaluator.Outcome(pkt, nil)} {
-					if !o.Equal(meaning.Outcome(pkt, nil)) || len(a.unknown)+len(b.unknown) > 0 {
-						t.Fatalf("world %d: %v: %s, want %s, %q", n, pkt, o, meaning.Outcome(pkt, nil), b.unknown)
+				for _, o := range []sim.Outcome{a.Outcome, b.Outcome, evaluator.Outcome(pkt, nil)} {
+					if !o.Equal(meaning.Outcome(pkt, nil)) || len(a.Unknown)+len(b.Unknown) > 0 {
+						t.Fatalf("world %d: %v: %s, want %s, %q", n, pkt, o, meaning.Outcome(pkt, nil), b.Unknown)
 					}
 				}
 			}
@@ -174,13 +175,13 @@ func TestFollowIPVSNamesFaults(t *testing.T) {
 			again := func(gone removed) (Path, error) {
 				rest := *held
 				rest.Rules = ipteval.Disarmed(held.Rules, gone.ofIPTables)
-				return followIPVS(&rest, sim.OwnOfNode(p), tt.packet), nil
+				return PathOf(ipvseval.NewFollower(&rest, sim.OwnOfNode(p)).Follow(tt.packet)), nil
 			}
-			if err := f.compare(want, followIPVS(held, sim.OwnOfNode(p), tt.packet), again); err != nil {
+			if err := f.compare(want, PathOf(ipvseval.NewFollower(held, sim.OwnOfNode(p)).Follow(tt.packet)), again); err != nil {
 				t.Fatal(err)
 			}
 			if tt.harmless {
-				tt.result = want.outcome.String()
+				tt.result = want.Outcome.String()
 			}
 			if (f.Result == notKnown) != (tt.doubt != "") {
 				t.Errorf("%s, although it is not understood: %q", f.Result, f.Unknown)

@@ -25,7 +25,7 @@ func cameBy(pkt sim.Packet) sim.Packet {
 // send, or its replies not forward, is dropped. What the node sends needs a route to where it
 // was first sent, too. sent is as beside has it. left is what was not looked at.
 func (c *Path) routed(pkt sim.Packet, sent bool, own *sim.Own) (left []string, err error) {
-	if len(c.outcome.Destinations) == 0 {
+	if len(c.Outcome.Destinations) == 0 {
 		return nil, nil
 	}
 	if !pkt.FromNode() && !pkt.Src.IsGlobalUnicast() {
@@ -33,7 +33,7 @@ func (c *Path) routed(pkt sim.Packet, sent bool, own *sim.Own) (left []string, e
 	}
 	var failed error
 	ask := func(s node.Sent, d sim.Destination) Path {
-		goes := Path{outcome: sim.NewOutcome(false, []sim.Destination{d})}
+		goes := PathOf(sim.Path{Outcome: sim.NewOutcome(false, []sim.Destination{d})})
 		out, refused, err := node.Route(s)
 		failed = cmp.Or(failed, err)
 		if out == "" && refused == "" || err != nil {
@@ -50,8 +50,8 @@ func (c *Path) routed(pkt sim.Packet, sent bool, own *sim.Own) (left []string, e
 		if refused == "" {
 			return goes
 		}
-		return Path{outcome: sim.Shared([]sim.Chance{{Fate: sim.Dropped, Weight: 1}}),
-			Met: []Met{{Table: tableRoutes, Chain: where, Text: refused, Drops: true, Foreign: true}}}
+		return Path{Path: sim.Path{Outcome: sim.Shared([]sim.Chance{{Fate: sim.Dropped, Weight: 1}}),
+			Met: []sim.Met{{Table: tableRoutes, Chain: where, Text: refused, Drops: true, Foreign: true, NoRule: true}}}}
 	}
 	if pkt.FromNode() {
 		c.each(func(d sim.Destination) Path { return ask(node.Sent{Dst: pkt.Dst}, d) })
