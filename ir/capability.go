@@ -143,6 +143,9 @@ func (c Capability) String() string {
 const common = Refuses | SourceRanges | TrafficPolicies | KeepsClient | ServesSCTP | Topology | HealthPorts | Masquerades | AffinityTimeout |
 	ListsNodePortAddresses
 
+// ByProcess reports whether rules lead all connections to a process on the node, which carries them.
+func (m Mode) ByProcess() bool { return m.Capabilities().Has(LocalhostByProcess) }
+
 // Capabilities returns what a mode has; zero for an unknown mode.
 func (m Mode) Capabilities() Capability {
 	switch m {

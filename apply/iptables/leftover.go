@@ -126,13 +126,8 @@ func (d *Dataplane) leftovers(ctx context.Context, f ir.Family, using bool) ([]a
 	return left, nil
 }
 
-// Present returns the chains of a mode that are there, of proxyc or of kube-proxy:
-// "iptables-nft nat KUBE-NODEPORTS".
-func (d *Dataplane) Present(ctx context.Context, mode ir.Mode) (objects []string, err error) {
-	chain := rules.ChainOf(mode)
-	if chain == "" {
-		return nil, nil
-	}
+// Present returns where the nat table has a chain: "iptables-nft nat KUBE-NODEPORTS".
+func (d *Dataplane) Present(ctx context.Context, chain string) (objects []string, err error) {
 	if d.Variant == Legacy {
 		if has, _ := hasLegacyTables(); !has {
 			return nil, nil

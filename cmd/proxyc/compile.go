@@ -214,7 +214,7 @@ func writeSettingsReadme(b *strings.Builder, node *ir.Node) {
 		return
 	}
 	b.WriteString("\nKernel settings that the rules need:\n")
-	if node.Mode == ir.ModeIPVS {
+	if node.IPVS != nil {
 		b.WriteString("    modprobe ip_vs\n")
 	}
 	for _, s := range older {

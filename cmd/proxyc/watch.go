@@ -19,6 +19,7 @@ import (
 	"github.com/proxyc/proxyc/apply/build"
 	"github.com/proxyc/proxyc/apply/daemon"
 	"github.com/proxyc/proxyc/cmd/proxyc/disk"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/proof"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
 	"github.com/proxyc/proxyc/compiler/config"
@@ -165,7 +166,7 @@ func (c *watchCmd) withoutEffect(mode ir.Mode) (list diag.List) {
 		name  string
 		given bool
 	}{{"--nftables-fastpath", len(c.Fastpath) > 0}, {"--nftables-owner", c.OwnTables}} {
-		if f.given && mode != ir.ModeNFTables {
+		if f.given && !review.Modes[mode].OwnTable {
 			list.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.FlagNoEffect, Object: f.name, Msg: "has no effect in mode " + string(mode) + ": it is for mode nftables"})
 		}
 	}

@@ -109,7 +109,7 @@ func (h *dispatchTrees) ruleset(node *ir.Node, d [dispatchCount]dispatched, chai
 	r.Filter.Chains = slices.Concat([]Chain{
 		{ChainServices, d[dispatchEmptyCluster].rules},
 		{chainExternal, slices.Concat(d[dispatchEmptyExternal].rules, d[dispatchEmptyNodePort].rules)},
-		{chainNodePorts, slices.Clone(h.health)},
+		{ChainNodePorts, slices.Clone(h.health)},
 		{ChainForward, forward(node)},
 		{ChainProxyFW, d[dispatchGuard].rules},
 	}, d[dispatchEmptyCluster].below, d[dispatchEmptyExternal].below, d[dispatchEmptyNodePort].below, d[dispatchGuard].below)
@@ -121,7 +121,7 @@ func (h *dispatchTrees) ruleset(node *ir.Node, d [dispatchCount]dispatched, chai
 		{chainHairpin, d[dispatchHairpin].rules},
 		{ChainPostrouting, postrouting(node)},
 		{ChainServices, slices.Concat(d[dispatchServices].rules, nodePortDispatch(h.family, &node.NodePorts))},
-		{chainNodePorts, d[dispatchNodePorts].rules},
+		{ChainNodePorts, d[dispatchNodePorts].rules},
 	}, d[dispatchServices].below, d[dispatchNodePorts].below, d[dispatchHairpin].below, chains)
 	return r
 }

@@ -15,7 +15,7 @@ import (
 // other modes have as well (IPV-1, USR-2) are there for the same thing.
 const (
 	ChainServices    = "KUBE-SERVICES"          // nat: dispatch by address; filter: ClusterIPs that refuse
-	chainNodePorts   = "KUBE-NODEPORTS"         // nat: dispatch by node port; filter: health check ports
+	ChainNodePorts   = "KUBE-NODEPORTS"         // nat: dispatch by node port; filter: health check ports
 	ChainPostrouting = "KUBE-POSTROUTING"       // nat: masquerade
 	ChainMarkMasq    = "KUBE-MARK-MASQ"         // nat: asks for masquerade
 	chainHairpin     = "KUBE-HAIRPIN"           // nat: connections to oneself
@@ -52,20 +52,6 @@ func BuiltInChains() [5]string {
 func BuiltIn(chain string) bool {
 	all := BuiltInChains()
 	return slices.Contains(all[:], chain)
-}
-
-// ChainOf returns the chain of the nat table by which the rules of a mode are known; empty where
-// the mode has none.
-func ChainOf(mode ir.Mode) string {
-	switch mode {
-	case ir.ModeIPTables:
-		return chainNodePorts
-	case ir.ModeIPVS:
-		return ChainLoadBalancer
-	case ir.ModeUserspace:
-		return ChainPortalsContainer
-	}
-	return ""
 }
 
 // KubeletChains returns the chains that tell that the kubelet keeps the node's
@@ -113,7 +99,7 @@ func otherwise(chain string) bool {
 // other program does. KUBE-FIREWALL, which the kubelet owns too, is not.
 func Owned(chain string) bool {
 	switch chain {
-	case ChainServices, chainNodePorts, ChainPostrouting, ChainMarkMasq, chainHairpin, chainExternal, ChainForward, ChainProxyFW:
+	case ChainServices, ChainNodePorts, ChainPostrouting, ChainMarkMasq, chainHairpin, chainExternal, ChainForward, ChainProxyFW:
 		return true
 	}
 	return OfService(chain) || OnlyOurs(chain) || otherwise(chain)

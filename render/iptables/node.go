@@ -27,7 +27,7 @@ func builtInJumps(node *ir.Node) (filter, nat []BuiltInJump) {
 	}
 	filter = append(filter,
 		jump("INPUT", ChainProxyFW, New, lbFirewall),
-		jump("INPUT", chainNodePorts, 0, health),
+		jump("INPUT", ChainNodePorts, 0, health),
 		jump("INPUT", chainExternal, New, external),
 		jump("FORWARD", ChainProxyFW, New, lbFirewall),
 		jump("FORWARD", ChainForward, 0, forwarding),
@@ -96,7 +96,7 @@ func postrouting(node *ir.Node) []Rule {
 // nodePortDispatch leads packets for the node's own addresses to
 // KUBE-NODEPORTS. It stands at the end of nat KUBE-SERVICES (PKT-18).
 func nodePortDispatch(family ir.Family, a *ir.NodePortAddrs) []Rule {
-	last := Rule{Target: Jump, Chain: chainNodePorts, origin: &a.Origin,
+	last := Rule{Target: Jump, Chain: ChainNodePorts, origin: &a.Origin,
 		Comment: "kubernetes service nodeports; NOTE: this must be the last rule in this chain"}
 	loopback := family.Loopback()
 	if a.All {

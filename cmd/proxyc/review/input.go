@@ -174,11 +174,11 @@ func (j *Input) Others(node string) compiler.Facts {
 // CheckAddrs says where text lacks node ports, since mode ipvs has a virtual
 // server for each on every address of the node.
 func (j *Input) CheckAddrs(facts compiler.Facts, programs ir.Programs) {
-	if facts.AllAddrsKnown() || j.Config.ProxyMode() != ir.ModeIPVS {
+	if facts.AllAddrsKnown() {
 		return
 	}
 	for _, p := range programs.All() {
-		if p.Node.NodePorts.Assigned() && slices.ContainsFunc(p.Services, hasNodePort) {
+		if p.Node.IPVS != nil && p.Node.NodePorts.Assigned() && slices.ContainsFunc(p.Services, hasNodePort) {
 			j.Diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.NodeAddresses, Object: "Node " + facts.NodeName, Path: "status.addresses",
 				Msg:  "has the only addresses that are known offline: in mode ipvs node ports answer at no others",
 				Hint: "name the others with --node-address IP@INTERFACE, or take this machine's with --live"})

@@ -26,6 +26,19 @@ type Mode struct {
 	Evaluate func(*ir.Program) prove.Side
 	// Follow returns a Follower of the rules of a Program; nil if they cannot be followed.
 	Follow func(*ir.Program) Follower
+	// OwnTable is set if the rules are a table of nf_tables of their own.
+	OwnTable bool
+	// Chain is the chain of the nat table of iptables by which the rules are known; "": none.
+	Chain string
+	Linux *Linux // nil: only Windows has the mode
+}
+
+// Linux is what people need for a mode on a Linux node. In commands INPUT is the configuration and the snapshot.
+type Linux struct {
+	Needs       []string // of the node, besides settings and what findings name
+	Save        string   // the commands that save its rules
+	Look        string   // the command that compares the rules with what is meant
+	Connections string   // what becomes of open ones when another mode follows
 }
 
 // Follower returns the rules that packets meet, one packet at a time.
@@ -39,16 +52,38 @@ var Modes = map[ir.Mode]Mode{
 		Lower:    func(programs ir.Programs) render.Rendered { return iptables.LowerAll(programs) },
 		Evaluate: func(p *ir.Program) prove.Side { return ipteval.NewEvaluator(iptables.Lower(p), sim.OwnOfNode(p)) },
 		Follow:   func(p *ir.Program) Follower { return xtables.NewFollower(iptables.Lower(p), sim.OwnOfNode(p)) },
+		Chain:    iptables.ChainNodePorts,
+		Linux: &Linux{
+			Needs:       []string{"iptables-save, iptables-restore and their twins for IPv6, of the variant (nft or legacy) that others on the node use"},
+			Save:        saveIPTables,
+			Look:        "proxyc prove INPUT --mode iptables ir kernel",
+			Connections: "open connections go on",
+		},
 	},
 	ir.ModeIPVS: {
 		Lower:    ipvs.LowerAll,
 		Evaluate: func(p *ir.Program) prove.Side { return ipvseval.NewEvaluator(ipvs.Lower(p), sim.OwnOfNode(p)) },
 		Follow:   func(p *ir.Program) Follower { return ipvseval.NewFollower(ipvs.Lower(p), sim.OwnOfNode(p)) },
+		Chain:    iptables.ChainLoadBalancer,
+		Linux: &Linux{
+			Needs: []string{"ip_vs and its scheduler, and dummy devices, in the kernel or as modules",
+				"ipset, and iptables of the variant (nft or legacy) that others on the node use"},
+			Save:        saveIPTables + "; ipset save >before.ipset; ipvsadm -Sn >before.ipvs",
+			Look:        "proxyc apply INPUT --mode ipvs --check",
+			Connections: "open connections go on; virtual servers stay as long as their connections do (docs/operate.md)",
+		},
 	},
 	ir.ModeNFTables: {
 		Lower:    func(programs ir.Programs) render.Rendered { return nftables.LowerAll(programs) },
 		Evaluate: func(p *ir.Program) prove.Side { return nfteval.NewEvaluator(nftables.Lower(p), sim.OwnOfNode(p)) },
 		Follow:   func(p *ir.Program) Follower { return nfteval.NewFollower(nftables.Lower(p), sim.OwnOfNode(p)) },
+		OwnTable: true,
+		Linux: &Linux{
+			Needs:       []string{"Linux 5.13 or newer; no tool, and nft 1.0.1 or newer for who wants to look at the rules"},
+			Save:        "nft list ruleset >before",
+			Look:        "proxyc prove INPUT --mode nftables ir kernel",
+			Connections: "open connections go on",
+		},
 	},
 	ir.ModeKernelspace: {
 		Lower:    hns.LowerAll,
@@ -59,5 +94,15 @@ var Modes = map[ir.Mode]Mode{
 		Evaluate: func(p *ir.Program) prove.Side {
 			return userspaceeval.NewEvaluator(userspace.Lower(p), sim.OwnOfNode(p))
 		},
+		Chain: iptables.ChainPortalsContainer,
+		Linux: &Linux{
+			Needs: []string{"proxyc watch, which carries the connections itself; apply does not write the mode",
+				"iptables of the variant (nft or legacy) that others on the node use"},
+			Save:        saveIPTables,
+			Look:        "proxyc status",
+			Connections: "connections through the process end with it",
+		},
 	},
 }
+
+const saveIPTables = "iptables-save >before; ip6tables-save >before6"

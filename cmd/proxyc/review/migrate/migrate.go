@@ -23,23 +23,17 @@ import (
 
 // CheckMode returns an error for a mode that a flag names and no node can change from or to.
 func CheckMode(flag, mode string) error {
-	if !slices.Contains(linuxModes(), ir.Mode(mode)) {
-		return fmt.Errorf("%s: must be one of the modes %s, got %q", flag, modeNames(linuxModes()), mode)
+	var names []string
+	for _, m := range ir.Modes() {
+		switch {
+		case review.Modes[m].Linux == nil:
+		case string(m) == mode:
+			return nil
+		default:
+			names = append(names, string(m))
+		}
 	}
-	return nil
-}
-
-// linuxModes are the modes between which a node can change.
-func linuxModes() []ir.Mode {
-	return slices.DeleteFunc(ir.Modes(), func(m ir.Mode) bool { return m == ir.ModeKernelspace })
-}
-
-func modeNames(modes []ir.Mode) string {
-	names := make([]string, len(modes))
-	for i, m := range modes {
-		names[i] = string(m)
-	}
-	return strings.Join(names, ", ")
+	return fmt.Errorf("%s: must be one of the modes %s, got %q", flag, strings.Join(names, ", "), mode)
 }
 
 // Migration is what another mode changes, and the way there and back.
@@ -61,7 +55,7 @@ func New(was, is *review.Input) (*Migration, error) {
 	if m.From == m.To {
 		return nil, fmt.Errorf("--to: must be another mode than %s, which the nodes have", m.From)
 	}
-	return m, nil
+	return m, cmp.Or(CheckMode("mode", string(m.From)), CheckMode("--to", string(m.To)))
 }
 
 // AddDump looks for rules of others in what iptables-save printed on a node, for compare and plan.
@@ -131,18 +125,7 @@ func Prove(ctx context.Context, where flow.Network, a, b *ir.Program) (services 
 // needsOf returns what a mode needs of a node, which had another before (nil: not in this family), besides
 // what findings tell of it.
 func needsOf(was, p *ir.Program) (needs []string) {
-	switch p.Node.Mode {
-	case ir.ModeNFTables:
-		needs = append(needs, "Linux 5.13 or newer; no tool, and nft 1.0.1 or newer for who wants to look at the rules")
-	case ir.ModeIPTables:
-		needs = append(needs, "iptables-save, iptables-restore and their twins for IPv6, of the variant (nft or legacy) that others on the node use")
-	case ir.ModeIPVS:
-		needs = append(needs, "ip_vs and its scheduler, and dummy devices, in the kernel or as modules",
-			"ipset, and iptables of the variant (nft or legacy) that others on the node use")
-	case ir.ModeUserspace:
-		needs = append(needs, "proxyc watch, which carries the connections itself; apply does not write the mode",
-			"iptables of the variant (nft or legacy) that others on the node use")
-	}
+	needs = slices.Clone(review.Modes[p.Node.Mode].Linux.Needs)
 	for _, s := range sysctl.Dataplane(&p.Node, sysctl.Host{Kernel: sysctl.Version{Major: 5, Minor: 9}}) {
 		needs = append(needs, fmt.Sprintf("sysctl %s=%s, which proxyc sets", s.Name(), s.Want))
 	}
@@ -172,43 +155,25 @@ func (m *Migration) steps(config string, snapshot []string) {
 	}
 	on := in + " --hostname-override " + review.ShellWord(node)
 	apply := func(mode ir.Mode, more string) string {
-		if mode == ir.ModeUserspace {
+		if mode.ByProcess() {
 			return fmt.Sprintf("proxyc watch %s --mode %s", in, mode)
 		}
 		return fmt.Sprintf("proxyc apply %s --mode %s%s", in, mode, more)
 	}
-	dump := map[ir.Mode]string{ir.ModeNFTables: "nft list ruleset >before"}[m.From]
-	if dump == "" {
-		dump = "iptables-save >before; ip6tables-save >before6"
-	}
-	if m.From == ir.ModeIPVS {
-		dump += "; ipset save >before.ipset; ipvsadm -Sn >before.ipvs"
-	}
+	from := review.Modes[m.From].Linux
 	look := func(mode ir.Mode) string {
-		if mode == ir.ModeNFTables || mode == ir.ModeIPTables {
-			return fmt.Sprintf("proxyc prove %s --mode %s ir kernel", in, mode)
-		}
-		return apply(mode, " --check")
-	}
-	if m.To == ir.ModeUserspace {
-		look = func(ir.Mode) string { return "proxyc status" }
+		return strings.ReplaceAll(review.Modes[mode].Linux.Look, "INPUT", in)
 	}
 	m.Steps = []Step{
-		{"before, on node " + node, []string{dump, apply(m.To, " --yes-takeover --dry-run")},
+		{"before, on node " + node, []string{from.Save, apply(m.To, " --yes-takeover --dry-run")},
 			"the plan removes what is of mode " + string(m.From) + " and kube-proxy's, and nothing else"},
 		{"canary: node " + node + " alone; nothing else may write its rules meanwhile: keep kube-proxy and proxyc watch off it", []string{apply(m.To, " --yes-takeover")},
-			"it ends with exit code 0; open connections go on"},
+			"it ends with exit code 0; " + from.Connections},
 		{"look", []string{look(m.To), fmt.Sprintf("proxyc trace %s --mode %s --packets flows.jsonl", on, m.To)},
 			"the node does what is meant, and what must hold of flows does; refusals and time-outs of clients do not rise"},
 		{"the other nodes, one after the other: mode: " + string(m.To) + " in the configuration, and the label that deploy/daemonset.yaml looks for",
 			[]string{"kubectl label node NODE service-proxy=proxyc"}, "proxyc status says that the kernel is as it should be; /readyz is 200"},
 		{"back, at any time", []string{apply(m.From, " --yes-takeover")}, "then " + look(m.From)},
-	}
-	if m.From == ir.ModeIPVS {
-		m.Steps[1].Look += "; virtual servers stay as long as their connections do (docs/operate.md)"
-	}
-	if m.From == ir.ModeUserspace {
-		m.Steps[1].Look = "it ends with exit code 0; connections through the process end with it"
 	}
 	if m.To == ir.ModeNFTables && m.From == ir.ModeIPTables {
 		m.Steps[4].Look += ". kube-proxy itself has a gap when it comes to mode nftables beside rules of mode iptables, not on this way (docs/operate.md)"

@@ -10,6 +10,7 @@ import (
 	kerneliptables "github.com/proxyc/proxyc/apply/iptables"
 	kernelipvs "github.com/proxyc/proxyc/apply/ipvs"
 	kernelnftables "github.com/proxyc/proxyc/apply/nftables"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/rules"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
@@ -26,8 +27,10 @@ func (d *Side) kernel(ctx context.Context, programs ir.Programs, variant string)
 		return fmt.Errorf("kernel: %w", err)
 	}
 	var gone []string
-	switch mode {
-	case ir.ModeNFTables:
+	switch of := review.Modes[mode]; {
+	case of.Follow == nil:
+		return fmt.Errorf("kernel: the rules of mode %s cannot be asked", mode)
+	case of.OwnTable:
 		dataplane, err := kernelnftables.Open(ctx, apply.Options{ReadOnly: true})
 		if err != nil {
 			return err
@@ -45,7 +48,7 @@ func (d *Side) kernel(ctx context.Context, programs ir.Programs, variant string)
 				d.table(rules.TableOf(f), r, sim.OwnOfNode(p))
 			}
 		}
-	case ir.ModeIPTables, ir.ModeIPVS:
+	default:
 		dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: variant, ReadOnly: true})
 		if err != nil {
 			return err
@@ -59,7 +62,7 @@ func (d *Side) kernel(ctx context.Context, programs ir.Programs, variant string)
 			r := rulesets.Of(f)
 			switch {
 			case r == nil:
-			case mode == ir.ModeIPVS:
+			case p.Node.IPVS != nil:
 				held, err := kernelipvs.Held(ctx, f)
 				if err != nil {
 					return err
@@ -70,8 +73,6 @@ func (d *Side) kernel(ctx context.Context, programs ir.Programs, variant string)
 				d.chains(r, sim.OwnOfNode(p))
 			}
 		}
-	default:
-		return fmt.Errorf("kernel: the rules of mode %s cannot be asked", mode)
 	}
 	others, err := daemon.Interference(ctx, mark)
 	d.leftOut = slices.Concat(gone, others.Lines())

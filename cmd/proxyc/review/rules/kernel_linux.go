@@ -15,6 +15,7 @@ import (
 	"github.com/proxyc/proxyc/apply/node"
 	tools "github.com/proxyc/proxyc/apply/run"
 	"github.com/proxyc/proxyc/apply/sysctl"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 	ipteval "github.com/proxyc/proxyc/render/iptables/eval"
@@ -30,7 +31,8 @@ import (
 // asked about, and none of that: they would be judged by what they are not for.
 func CheckMode(ctx context.Context, mode ir.Mode, variant string) error {
 	tables, err := kernelnftables.Present()
-	if err != nil || mode == ir.ModeNFTables && len(tables) > 0 {
+	own := review.Modes[mode].OwnTable
+	if err != nil || own && len(tables) > 0 {
 		return err
 	}
 	other, object := ir.ModeNFTables, ""
@@ -39,14 +41,17 @@ func CheckMode(ctx context.Context, mode ir.Mode, variant string) error {
 	}
 	dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: variant, ReadOnly: true})
 	if err != nil {
-		if mode == ir.ModeNFTables { // a node may do without iptables
+		if own { // a node may do without iptables
 			return nil
 		}
 		return err
 	}
 	defer dataplane.Close()
-	for _, m := range [...]ir.Mode{ir.ModeIPTables, ir.ModeIPVS, ir.ModeUserspace} {
-		chains, err := dataplane.Present(ctx, m)
+	for _, m := range ir.Modes() {
+		if review.Modes[m].Chain == "" {
+			continue
+		}
+		chains, err := dataplane.Present(ctx, review.Modes[m].Chain)
 		if err != nil || m == mode && len(chains) > 0 {
 			return err
 		}
@@ -69,7 +74,7 @@ func inKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant string
 	}
 	routed := func(gone removed) (Path, []string, error) {
 		c := rules(gone)
-		unasked, err := c.routed(pkt, p.Node.Mode == ir.ModeIPVS, sim.OwnOfNode(p))
+		unasked, err := c.routed(pkt, p.Node.IPVS != nil, sim.OwnOfNode(p))
 		return c, unasked, err
 	}
 	have, unasked, err := routed(nil)
@@ -92,10 +97,11 @@ func inRulesOfKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant
 		left = append(left, "nf_tables of others: "+err.Error())
 	}
 	own := sim.OwnOfNode(p)
-	if p.Node.Mode == ir.ModeIPVS {
+	if p.Node.IPVS != nil {
 		return ofIPVS(ctx, p, pkt, variant, string(listed), left)
 	}
-	if p.Node.Mode == ir.ModeNFTables && err != nil {
+	mode := review.Modes[p.Node.Mode]
+	if mode.OwnTable && err != nil {
 		return nil, nil, fmt.Errorf("--kernel: %w", err)
 	}
 	r, others, err := inTables(ctx, p, variant, string(listed))
@@ -103,7 +109,7 @@ func inRulesOfKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant
 		return nil, nil, err
 	}
 	missing := ""
-	if ours := "table " + TableOf(p.Family); p.Node.Mode == ir.ModeNFTables && !slices.ContainsFunc(r.Chains, func(c nftables.Chain) bool { return strings.HasPrefix("table "+c.Name, ours+", ") }) {
+	if ours := "table " + TableOf(p.Family); mode.OwnTable && !slices.ContainsFunc(r.Chains, func(c nftables.Chain) bool { return strings.HasPrefix("table "+c.Name, ours+", ") }) {
 		missing = ours
 	}
 	on := machine(p.Family)
@@ -120,7 +126,7 @@ func inTables(ctx context.Context, p *ir.Program, variant, listed string) (r *nf
 	type saved struct{ prefix, text string }
 	var texts []saved
 	used := kerneliptables.Variant("")
-	if p.Node.Mode == ir.ModeIPTables {
+	if review.Modes[p.Node.Mode].Chain != "" {
 		dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: variant, ReadOnly: true})
 		if err != nil {
 			return nil, nil, err
