@@ -39,7 +39,7 @@ type frontend struct {
 // replace records the Services of a Program as the only ones in force.
 func (f *frontends) replace(p *ir.Program) {
 	next := frontends{matches: map[ir.Match]*frontend{}, of: map[ir.Name][]ir.Match{}}
-	if p.Node.Mode != ir.ModeUserspace {
+	if !p.Node.Mode.ByProcess() {
 		for i := range p.Services {
 			next.add(&p.Services[i])
 		}
@@ -64,7 +64,7 @@ func (f *frontends) change(node ir.Node, changes []ir.Change) (now []ir.Match) {
 		delete(f.of, c.Name)
 	}
 	for _, c := range changes {
-		if c.New != nil && node.Mode != ir.ModeUserspace {
+		if c.New != nil && !node.Mode.ByProcess() {
 			f.add(c.New)
 			now = append(now, f.of[c.Name]...)
 		}
@@ -125,7 +125,7 @@ func (f *frontends) take(of ir.Family, w *Work) *scope {
 		}
 	}
 	for _, m := range w.Removed {
-		if p.Node.Mode != ir.ModeUserspace && m.Protocol == ir.UDP && (m.IsNodePort() || ir.FamilyOf(m.Addr) == of) {
+		if !p.Node.Mode.ByProcess() && m.Protocol == ir.UDP && (m.IsNodePort() || ir.FamilyOf(m.Addr) == of) {
 			s.removed[m] = true
 		}
 	}

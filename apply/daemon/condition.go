@@ -30,7 +30,7 @@ func (in *input) programmed() (watch.Condition, bool) {
 	cut := in.cutOff()
 	switch {
 	case !in.process.programmed.Load():
-		sure := dataplaneOf(in.config.Config.ProxyMode()).process || time.Since(in.process.started) >= patience
+		sure := in.config.Config.ProxyMode().ByProcess() || time.Since(in.process.started) >= patience
 		return watch.Condition{Status: watch.False, Reason: "Starting", Message: "no rules are in force yet that the API server's objects mean"}, sure
 	case !in.health.Status().Healthy:
 		return watch.Condition{Status: watch.False, Reason: "Behind", Message: "a change is not in force: " + in.health.Ready().Reason}, true

@@ -10,11 +10,12 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/sysctl"
+	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/ir"
 )
 
-// dataplane says how a mode's rules come to a node. The list of all of them is
-// the twin of the list of renderers.
+// dataplane says how a mode's rules come to a node. The table of all of them is
+// the twin of the table of back ends (cmd/proxyc/review.Modes).
 type dataplane struct {
 	mode ir.Mode
 	// within is another mode whose rules it has a part of; what that mode would
@@ -28,8 +29,10 @@ type dataplane struct {
 	// leftovers are what there is where it is not open; nil: those of within
 	// are all.
 	leftovers func(context.Context) ([]apply.Leftover, error)
-	// process tells that a process carries the connections, and all else is nothing without it.
-	process bool
+	// apart is set if it shares no chain with kube-proxy's rules of the same mode.
+	apart bool
+	// events are told of the node at each start in the mode.
+	events []watch.Event
 }
 
 // Open opens the dataplane of a mode.
@@ -63,7 +66,7 @@ func checkMode(mode ir.Mode, processes bool) error {
 		case d.open == nil:
 		case d.mode == mode:
 			return nil
-		case processes || !d.process:
+		case processes || !d.mode.ByProcess():
 			words = append(words, string(d.mode))
 		}
 	}
@@ -80,7 +83,7 @@ func checkMode(mode ir.Mode, processes bool) error {
 
 // once returns an error where rules of a mode cannot be written once and left alone.
 func once(mode ir.Mode) error {
-	if dataplaneOf(mode).process {
+	if mode.ByProcess() {
 		return fmt.Errorf("mode: in mode %s a process carries the connections, and none would when apply has ended: say watch, which is that process, or --dry-run or --check to look only", mode)
 	}
 	return nil

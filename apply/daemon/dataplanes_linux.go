@@ -13,6 +13,7 @@ import (
 	"github.com/proxyc/proxyc/apply/nftables/flowtable"
 	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/userspace"
+	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/ir"
@@ -23,7 +24,7 @@ var errNotLinux error
 // dataplanes are those of all modes, in the order in which leftovers go.
 var dataplanes = [...]dataplane{
 	{
-		mode:      ir.ModeNFTables,
+		mode: ir.ModeNFTables, apart: true,
 		open:      func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return nftables.Open(ctx, o) },
 		leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return nftables.Leftovers(ctx, false) },
 	},
@@ -37,9 +38,11 @@ var dataplanes = [...]dataplane{
 		mode: ir.ModeIPVS, within: ir.ModeIPTables, compareEvery: time.Minute,
 		open:      func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return ipvs.Open(ctx, o) },
 		leftovers: ipvs.Leftovers,
+		events: []watch.Event{startEvent("IPVSDeprecation",
+			"The ipvs proxier is now deprecated and may be removed in a future release. Please use 'nftables' instead.")},
 	},
 	{
-		mode: ir.ModeUserspace, within: ir.ModeIPTables, process: true,
+		mode: ir.ModeUserspace, within: ir.ModeIPTables,
 		open: func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return userspace.Open(ctx, o) },
 	},
 }

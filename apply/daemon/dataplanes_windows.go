@@ -33,7 +33,7 @@ var dataplanes = [...]dataplane{
 		},
 	},
 	{
-		mode: ir.ModeUserspace, process: true,
+		mode: ir.ModeUserspace,
 		open: func(_ context.Context, o apply.Options) (apply.Dataplane, error) {
 			return winuserspace.Open(addressFile(), o), nil
 		},

@@ -92,7 +92,7 @@ const lastWork = 800 * time.Millisecond
 
 // lastWorkOf is lastWork, or longer in a mode whose rules have to go.
 func lastWorkOf(mode ir.Mode) time.Duration {
-	if dataplaneOf(mode).process {
+	if mode.ByProcess() {
 		return 10 * time.Second
 	}
 	return lastWork

@@ -86,7 +86,7 @@ type pulse struct {
 
 // newPeer makes the peer of a daemon of a mode. remove removes kube-proxy's rules.
 func newPeer(mode ir.Mode, drift *drift, easing *easing, log *slog.Logger, send func(watch.Event), remove func(context.Context) error) *peer {
-	own := mode == ir.ModeNFTables // other modes share chains with kube-proxy
+	own := dataplaneOf(mode).apart
 	p := &peer{remove: remove, now: time.Now, log: log, send: send}
 	p.signs = signs{
 		process:  monitor.KubeProxyProcess,
@@ -95,7 +95,7 @@ func newPeer(mode ir.Mode, drift *drift, easing *easing, log *slog.Logger, send 
 		objects: func() ([]string, error) {
 			found, err := monitor.KubeProxy()
 			switch {
-			case mode == ir.ModeIPVS: // both make the same device, and kube-proxy makes nothing else
+			case mode.Capabilities().Has(ir.CarriesVIPs): // both make the same device, and kube-proxy makes nothing else
 				if process := p.process(); process != "" {
 					found = append(found, "virtual servers")
 				}

@@ -8,7 +8,6 @@ import (
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler/config"
-	"github.com/proxyc/proxyc/ir"
 )
 
 // lastEvent is how long the end waits until the cluster was told why.
@@ -17,19 +16,17 @@ const lastEvent = 900 * time.Millisecond
 // startEvents are told of the node at each start, under kube-proxy's reasons.
 // DefaultMode is proxyc's: kube-proxy 1.36 only logs which mode it takes.
 func startEvents(r *config.Resolved) []watch.Event {
-	event := func(reason, note string) watch.Event {
-		return watch.Event{Warning: note != "", Reason: reason, Action: "StartKubeProxy", Note: note}
-	}
-	events := []watch.Event{event("Starting", "")}
+	events := []watch.Event{startEvent("Starting", "")}
 	if r.ModeDefaulted() {
-		events = append(events, event("DefaultMode",
+		events = append(events, startEvent("DefaultMode",
 			"mode is not set, "+string(r.Config.ProxyMode())+" is used: set it, since kube-proxy 1.40 will use nftables"))
 	}
-	if r.Config.ProxyMode() == ir.ModeIPVS {
-		events = append(events, event("IPVSDeprecation",
-			"The ipvs proxier is now deprecated and may be removed in a future release. Please use 'nftables' instead."))
-	}
-	return events
+	return append(events, dataplaneOf(r.Config.ProxyMode()).events...)
+}
+
+// startEvent returns an event of a start; one with a note is a warning.
+func startEvent(reason, note string) watch.Event {
+	return watch.Event{Warning: note != "", Reason: reason, Action: "StartKubeProxy", Note: note}
 }
 
 // servers are the HTTP servers of a session.

@@ -252,7 +252,7 @@ func (s *session) end(cause error) (next *loaded, err error) {
 	if !errors.Is(cause, context.Canceled) {
 		return nil, cause
 	}
-	if dataplaneOf(s.config.Config.ProxyMode()).process {
+	if s.config.Config.ProxyMode().ByProcess() {
 		s.log.Info("ended; no rule leads anywhere, as the connections went through this process")
 	} else {
 		s.log.Info("ended; the rules stay")

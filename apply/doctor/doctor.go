@@ -160,9 +160,9 @@ func (e *examination) forwarding(context.Context) {
 }
 
 // localhost is whether what mode iptables sets for node ports there, and guards by its rules, was left by it
-// where no rule of ours guards it.
+// where a process serves them, and no rule of ours guards it.
 func (e *examination) localhost(context.Context) {
-	if e.Mode == ir.ModeNFTables && sysctl.RoutesLocalnet(e.Root) {
+	if e.Mode.Capabilities().Has(ir.ProxiesLocalhost) && sysctl.RoutesLocalnet(e.Root) {
 		e.add("localhost", Warning, "sysctl -w net.ipv4.conf.all.route_localnet=0, unless another program needs it",
 			"net.ipv4.conf.all.route_localnet is 1, which mode %s does not need: machines on the same link reach what listens on 127.0.0.1, unless rules of others, such as kubelet's chain KUBE-FIREWALL, keep them from it", e.Mode)
 	}

@@ -100,11 +100,11 @@ func TestDataplane(t *testing.T) {
 		{"iptables, loopback among the addresses", ir.Node{Mode: ir.ModeIPTables, NodePorts: prefixes("192.0.2.0/24", "127.0.0.2/32")}, "6.1.0", localnet},
 		{"iptables, loopback inside a range", ir.Node{Mode: ir.ModeIPTables, NodePorts: prefixes("0.0.0.0/0")}, "6.1.0", localnet},
 		{"iptables, loopback not among the addresses", ir.Node{Mode: ir.ModeIPTables, NodePorts: prefixes("192.0.2.0/24")}, "6.1.0", nil},
-		{"ipvs, new kernel", ir.Node{Mode: ir.ModeIPVS}, "6.1.0-amd64", vs()},
-		{"ipvs, first kernel that needs nothing", ir.Node{Mode: ir.ModeIPVS}, "5.9.0", vs()},
-		{"ipvs, last kernel that needs it", ir.Node{Mode: ir.ModeIPVS}, "5.8.18-generic", vs(reuse)},
-		{"ipvs, first kernel that has it", ir.Node{Mode: ir.ModeIPVS}, "4.1", vs(reuse)},
-		{"ipvs, kernel without it", ir.Node{Mode: ir.ModeIPVS}, "4.0.9", vs()},
+		{"ipvs, new kernel", ir.Node{Mode: ir.ModeIPVS, IPVS: &ir.IPVS{}}, "6.1.0-amd64", vs()},
+		{"ipvs, first kernel that needs nothing", ir.Node{Mode: ir.ModeIPVS, IPVS: &ir.IPVS{}}, "5.9.0", vs()},
+		{"ipvs, last kernel that needs it", ir.Node{Mode: ir.ModeIPVS, IPVS: &ir.IPVS{}}, "5.8.18-generic", vs(reuse)},
+		{"ipvs, first kernel that has it", ir.Node{Mode: ir.ModeIPVS, IPVS: &ir.IPVS{}}, "4.1", vs(reuse)},
+		{"ipvs, kernel without it", ir.Node{Mode: ir.ModeIPVS, IPVS: &ir.IPVS{}}, "4.0.9", vs()},
 		{"ipvs, strictARP", ir.Node{Mode: ir.ModeIPVS, IPVS: &ir.IPVS{StrictARP: true}}, "6.1.0",
 			append(vs(), "net.ipv4.conf.all.arp_ignore=1 ipvs.strictARP", "net.ipv4.conf.all.arp_announce=2 ipvs.strictARP")},
 	}
@@ -210,7 +210,7 @@ func TestUndo(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	root := tree(t, map[string]string{"proc/sys/net/ipv4/ip_forward": "0\n"})
-	wanted := append(Dataplane(&ir.Node{Mode: ir.ModeIPVS}, Host{Kernel: Version{6, 1}}),
+	wanted := append(Dataplane(&ir.Node{Mode: ir.ModeIPVS, IPVS: &ir.IPVS{}}, Host{Kernel: Version{6, 1}}),
 		Conntrack(&config.Conntrack{UDPTimeout: duration(time.Second)}, Host{})...)
 	diff, err := Diff(root, wanted)
 	want := `/proc/sys/net/ipv4/vs/conntrack: must be 1 for config: mode (ipvs): no such file or directory (load kernel module ip_vs)

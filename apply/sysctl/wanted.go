@@ -71,7 +71,7 @@ func RoutesLocalnet(root Root) bool {
 // WantsLocalnet reports whether the mode sends packets to and from 127.0.0.0/8 through other
 // interfaces, and protects the listeners on those addresses.
 func WantsLocalnet(node *ir.Node) bool {
-	return node.Mode == ir.ModeIPTables && onLoopback(&node.NodePorts)
+	return node.Mode.Capabilities().Has(ir.LocalhostNodePorts) && !node.Mode.ByProcess() && onLoopback(&node.NodePorts)
 }
 
 // CallsIPTables returns the settings that pass packets from a bridge to the IPv4 and IPv6 hooks,
@@ -129,26 +129,19 @@ func seconds(d *metav1.Duration) int64 {
 // Dataplane returns the settings that the mode requires. node is that of the IPv4 Program; its
 // settings apply to both families.
 func Dataplane(node *ir.Node, host Host) []Setting {
-	switch node.Mode {
-	case ir.ModeIPTables:
-		return iptables(node)
-	case ir.ModeIPVS:
-		return ipvs(node, host.Kernel)
+	switch {
+	case WantsLocalnet(node):
+		// Packets from 127.0.0.1 to a node port leave the node after translation, which the
+		// kernel rejects by default. The setting is never reset after rules used it, since
+		// another program may depend on it.
+		return []Setting{{
+			Path: routeLocalnet, Want: "1",
+			Why: ir.Origin{Object: "config", Field: "iptables.localhostNodePorts"},
+		}}
+	case node.IPVS != nil:
+		return ipvs(node.IPVS, host.Kernel)
 	}
 	return nil
-}
-
-// iptables returns route_localnet for node ports on localhost. Packets from 127.0.0.1 to a node
-// port leave the node after translation, which the kernel rejects by default. The setting is never
-// reset after rules used it, since another program may depend on it.
-func iptables(node *ir.Node) []Setting {
-	if !onLoopback(&node.NodePorts) {
-		return nil
-	}
-	return []Setting{{
-		Path: routeLocalnet, Want: "1",
-		Why: ir.Origin{Object: "config", Field: "iptables.localhostNodePorts"},
-	}}
 }
 
 // onLoopback reports whether node ports listen on an IPv4 loopback address.
@@ -165,7 +158,7 @@ func onLoopback(p *ir.NodePortAddrs) bool {
 }
 
 // ipvs returns the settings of mode ipvs (IPV-9). Both families set the same keys.
-func ipvs(node *ir.Node, kernel Version) []Setting {
+func ipvs(c *ir.IPVS, kernel Version) []Setting {
 	mode := ir.Origin{Object: "config", Field: "mode", Reason: "ipvs"}
 	set := func(key, value string) Setting {
 		return Setting{Path: procSys + "net/ipv4/" + key, Want: value, Why: mode}
@@ -178,7 +171,7 @@ func ipvs(node *ir.Node, kernel Version) []Setting {
 		out = append(out, set("vs/conn_reuse_mode", "0"))
 	}
 	out = append(out, set("vs/expire_nodest_conn", "1"), set("vs/expire_quiescent_template", "1"), set("ip_forward", "1"))
-	if node.IPVS != nil && node.IPVS.StrictARP {
+	if c.StrictARP {
 		for _, s := range []Setting{set("conf/all/arp_ignore", "1"), set("conf/all/arp_announce", "2")} {
 			s.Why = ir.Origin{Object: "config", Field: "ipvs.strictARP"}
 			out = append(out, s)

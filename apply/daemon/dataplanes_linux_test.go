@@ -1,0 +1,15 @@
+package daemon
+
+import (
+	"testing"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+func TestEveryModeHasADataplane(t *testing.T) {
+	for _, mode := range ir.Modes() {
+		if mode != ir.ModeKernelspace && dataplaneOf(mode).open == nil {
+			t.Errorf("mode %s has none", mode)
+		}
+	}
+}
